@@ -1,0 +1,210 @@
+/*
+ * rosatune.h - exact suffix retrieval over binary symbols (ROSA), the public C interface.
+ *
+ * A route is a pair of symbol streams, query and key. At every step the library names the place in the key's past
+ * that best continues the query's context. Sections 1 to 3 of this file follow docs/design.md, "What is computed".
+ *
+ * Conventions
+ *   - Every function that can fail returns a rosa_status and, where `err` is not NULL, fills in a message that names
+ *     the value at fault and the remedy. On failure nothing the caller owns has changed: outputs may hold partial
+ *     results, but a stream is as it was before the call.
+ *   - The library keeps no global state, never prints, never exits and installs no signal handlers.
+ *   - Different objects may be used from different threads at once. One object belongs to one thread at a time.
+ *   - Steps are counted from 0. A stream may hold at most ROSA_MAX_STEPS steps.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef ROSATUNE_H
+#define ROSATUNE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ROSA_VERSION_MAJOR 0
+#define ROSA_VERSION_MINOR 1
+#define ROSA_VERSION_PATCH 0
+
+#if defined(ROSA_BUILDING) && defined(__GNUC__)
+#define ROSA_API __attribute__((visibility("default")))
+#else
+#define ROSA_API
+#endif
+
+#define ROSA_MIN_BITS  1
+#define ROSA_MAX_BITS  16
+#define ROSA_MAX_STEPS ((size_t)0x7ffffff0) /* destinations are int32_t */
+
+/* "0.1.0", the version of the library at run time. */
+ROSA_API const char *rosa_version(void);
+
+/* ------------------------------------------------------------------------------------------------------- status -- */
+
+typedef enum rosa_status {
+	ROSA_OK = 0,
+	ROSA_EINVAL = 1,    /* an argument is out of range or missing */
+	ROSA_ESYMBOL = 2,   /* a symbol is not below 2^bits */
+	ROSA_ENOMEM = 3,    /* an allocation failed */
+	ROSA_EIO = 4,       /* a file could not be opened, read or written */
+	ROSA_EFORMAT = 5,   /* a saved state is truncated, altered or of an unknown version */
+	ROSA_ECANCELLED = 6 /* the progress callback asked to stop */
+} rosa_status;
+
+typedef struct rosa_error {
+	rosa_status status;
+	char message[256]; /* always terminated */
+} rosa_error;
+
+/* A short name of a status ("invalid argument"); never NULL. */
+ROSA_API const char *rosa_status_name(rosa_status status);
+
+/* ------------------------------------------------------------------------------------------------------ options -- */
+
+typedef enum rosa_policy {
+	ROSA_READABLE = 0, /* candidates: runs whose successor began before the current step */
+	ROSA_LITERAL = 1,  /* candidates: all runs; a winner that cannot be read yet gives -1 */
+	ROSA_INCLUSIVE = 2 /* candidates: runs whose successor began at or before the current step */
+} rosa_policy;
+
+/* Memory for everything an object keeps. `resize` behaves like realloc, with size 0 meaning free (its result is then
+ * ignored). It is called from worker threads too when threads > 1, and must outlive the object. */
+typedef struct rosa_allocator {
+	void *(*resize)(void *context, void *pointer, size_t size);
+	void *context;
+} rosa_allocator;
+
+/* Called on the calling thread between pieces of work, with `done` rising to `total` (in route-steps). Return nonzero
+ * to stop; the call then returns ROSA_ECANCELLED. */
+typedef int (*rosa_progress)(void *context, uint64_t done, uint64_t total);
+
+/* Start from ROSA_OPTIONS_INIT and change fields. `size` lets the structure grow in later versions: a library newer
+ * than the caller takes its defaults for the fields the caller does not know. */
+typedef struct rosa_options {
+	size_t size;              /* sizeof(rosa_options) */
+	int bits;                 /* M, bits a symbol, 1 to 16 */
+	rosa_policy policy;       /* which runs may be found */
+	int fold;                 /* nonzero: equal neighbours form one run; 0: every step is a run */
+	uint32_t max_match;       /* matches are compared up to this length; 0: no cut */
+	int threads;              /* worker threads, routes being the unit of work; 0: one a processor */
+	rosa_allocator allocator; /* {NULL, NULL}: malloc */
+	rosa_progress progress;   /* NULL: none; used by rosa_retrieve only */
+	void *progress_context;
+} rosa_options;
+
+#define ROSA_OPTIONS_INIT                                                                                              \
+	{                                                                                                              \
+		sizeof(rosa_options), 16, ROSA_READABLE, 1, 0, 1, {NULL, NULL}, NULL, NULL                             \
+	}
+
+/* ---------------------------------------------------------------------------------------------------- 1 symbols -- */
+
+typedef enum rosa_dtype { ROSA_FLOAT32 = 0, ROSA_FLOAT16 = 1, ROSA_BFLOAT16 = 2 } rosa_dtype;
+
+/* Pack `steps` rows of `channels` numbers into symbols. Bit j of route r is 1 where channel r*bits+j is > 0 (so 0, -0
+ * and NaN give 0). channels must be a positive multiple of bits.
+ * `rows` has `row_stride` elements from one row to the next (0: channels). `symbols` receives
+ * symbols[r * route_stride + t] for route r and step t (route_stride 0: steps), the layout that retrieval reads. */
+ROSA_API rosa_status rosa_pack(rosa_dtype dtype, const void *rows, size_t row_stride, size_t steps, size_t channels,
+			       int bits, uint16_t *symbols, size_t route_stride, rosa_error *err);
+
+/* The inverse, as far as there is one: values[t * channels + r*bits + j] = bit j of symbols[r * route_stride + t], as
+ * 0 or 1. Symbols not below 2^bits are refused with ROSA_ESYMBOL. */
+ROSA_API rosa_status rosa_unpack(const uint16_t *symbols, size_t route_stride, size_t steps, size_t channels, int bits,
+				 uint8_t *values, rosa_error *err);
+
+/* The instruction set that rosa_pack uses on this machine: "avx512", "avx2" or "plain". */
+ROSA_API const char *rosa_pack_isa(void);
+
+/* ----------------------------------------------------------------------------------------- 2 retrieval, at once -- */
+
+/* Counterfactual tables at run level. Route r has query runs first[r] .. first[r+1]-1; run i starts at step start[i],
+ * is answered with tau[i] there, and with flip[i*bits + j] if bit j of its symbol were flipped.
+ * Filled in by rosa_retrieve, which allocates; release with rosa_flips_free. */
+typedef struct rosa_flips {
+	size_t routes;
+	int bits;
+	size_t *first;  /* [routes + 1] */
+	int32_t *start; /* [first[routes]] */
+	int32_t *tau;   /* [first[routes]] */
+	int32_t *flip;  /* [first[routes]][bits] */
+	rosa_allocator allocator;
+} rosa_flips;
+
+/* Find the destination of every step of every route: query and key are [routes][steps], tau is [routes][steps], -1
+ * where nothing matches. `length`, if not NULL, receives the length of the match behind each destination (in runs, cut
+ * at max_match; 0 where tau is -1). `flips`, if not NULL, is overwritten (not freed) with the counterfactual tables.
+ * The result is a function of the inputs alone: the number of threads does not change a bit of it. */
+ROSA_API rosa_status rosa_retrieve(const rosa_options *options, size_t routes, size_t steps, const uint16_t *query,
+				   const uint16_t *key, int32_t *tau, int32_t *length, rosa_flips *flips,
+				   rosa_error *err);
+
+/* The per-step form of the tables of one route: table[t*bits + j], at every step t < steps that of the run it lies
+ * in. `steps` must be the number given to rosa_retrieve. */
+ROSA_API rosa_status rosa_flips_expand(const rosa_flips *flips, size_t route, size_t steps, int32_t *table,
+				       rosa_error *err);
+
+/* Release what rosa_retrieve put there. Safe on a zeroed structure, and on NULL. */
+ROSA_API void rosa_flips_free(rosa_flips *flips);
+
+/* ------------------------------------------------------------------------------------- 3 retrieval, as it comes -- */
+
+/* The retrieval state of a number of routes. Pushing the streams in any pieces gives, bit for bit, what rosa_retrieve
+ * gives on the whole. options.progress is not used; options.threads and the allocator are kept. */
+typedef struct rosa_stream rosa_stream;
+
+ROSA_API rosa_status rosa_stream_new(const rosa_options *options, size_t routes, rosa_stream **stream, rosa_error *err);
+
+/* Safe on NULL. */
+ROSA_API void rosa_stream_free(rosa_stream *stream);
+
+/* Append `steps` steps to every route and find their destinations. Step t of route r is query[r*stride + t] (likewise
+ * key); the outputs tau and length have the same layout; flips has [routes][steps][bits], rows dense. Any of the three
+ * outputs may be NULL. stride 0 means steps. Counterfactuals cost time: only ask for them when they are needed, but
+ * then from the first step on of a run (a table wanted later in a run whose start was pushed without is refused with
+ * ROSA_EINVAL). */
+ROSA_API rosa_status rosa_stream_push(rosa_stream *stream, size_t steps, const uint16_t *query, const uint16_t *key,
+				      size_t stride, int32_t *tau, int32_t *length, int32_t *flips, rosa_error *err);
+
+/* A second, independent state that continues from here. */
+ROSA_API rosa_status rosa_stream_fork(const rosa_stream *stream, rosa_stream **copy, rosa_error *err);
+
+/* Go back to the state after the first `steps` steps; more than were pushed is an error. The cost is that of the steps
+ * undone, or of a rebuild where that is less. */
+ROSA_API rosa_status rosa_stream_rewind(rosa_stream *stream, size_t steps, rosa_error *err);
+
+/* Write the state to a file (atomically: a failed save leaves an older file as it was) or to memory, and make a stream
+ * from it. Saved states are versioned and checksummed; what is unknown, cut short or altered is refused. `threads` and
+ * the allocator of a loaded stream come from `options` (NULL: defaults); its other fields are ignored.
+ * *data from rosa_stream_save_memory is released with rosa_stream_free_memory. */
+ROSA_API rosa_status rosa_stream_save(const rosa_stream *stream, const char *path, rosa_error *err);
+ROSA_API rosa_status rosa_stream_load(const rosa_options *options, const char *path, rosa_stream **stream,
+				      rosa_error *err);
+ROSA_API rosa_status rosa_stream_save_memory(const rosa_stream *stream, void **data, size_t *size, rosa_error *err);
+ROSA_API rosa_status rosa_stream_load_memory(const rosa_options *options, const void *data, size_t size,
+					     rosa_stream **stream, rosa_error *err);
+ROSA_API void rosa_stream_free_memory(const rosa_stream *stream, void *data);
+
+/* What a stream holds. `size` is set by the caller, as in rosa_options. */
+typedef struct rosa_stream_info {
+	size_t size; /* sizeof(rosa_stream_info) */
+	size_t routes;
+	size_t steps;
+	int bits;
+	rosa_policy policy;
+	int fold;
+	uint32_t max_match;
+	uint64_t key_runs;   /* over all routes */
+	uint64_t query_runs; /* over all routes */
+	uint64_t bytes;      /* every byte the state has allocated */
+	uint64_t ordered;    /* routes that have moved to the ordered index (docs/design.md) */
+} rosa_stream_info;
+
+ROSA_API rosa_status rosa_stream_describe(const rosa_stream *stream, rosa_stream_info *info, rosa_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
