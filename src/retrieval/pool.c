@@ -1,0 +1,157 @@
+/*
+ * Worker threads that share out numbered pieces of work.
+ *
+ * Routes differ in cost, so pieces are handed out one at a time from a counter. Workers are kept between calls: a
+ * decoding step takes some tens of microseconds, about what starting a thread costs. For the same reason a worker that
+ * has finished spins for a moment before it sleeps.
+ */
+#include "pool.h"
+#include "memory.h"
+
+#include <string.h>
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+#define SPINS 2000
+
+struct pool {
+	pthread_mutex_t lock;
+	pthread_cond_t wake, done;
+	atomic_uint round;   /* raised for every run */
+	atomic_size_t next;  /* the next piece */
+	atomic_uint working; /* threads other than the caller that have not finished the round */
+	atomic_bool stop, quit;
+	size_t count;
+	pool_work *work;
+	void *context;
+	unsigned started;
+	struct worker {
+		struct pool *pool;
+		pthread_t thread;
+		unsigned number;
+	} workers[];
+};
+
+static inline void pause_briefly(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#endif
+}
+
+static void do_pieces(struct pool *pool, unsigned worker, int (*between)(void *context))
+{
+	for (;;) {
+		size_t i = atomic_fetch_add_explicit(&pool->next, 1, memory_order_relaxed);
+
+		if (i >= pool->count || atomic_load_explicit(&pool->stop, memory_order_relaxed))
+			return;
+		pool->work(pool->context, i, worker);
+		if (between && between(pool->context))
+			atomic_store_explicit(&pool->stop, true, memory_order_relaxed);
+	}
+}
+
+static void *worker_main(void *argument)
+{
+	struct worker *self = argument;
+	struct pool *pool = self->pool;
+	unsigned seen = 0;
+
+	for (;;) {
+		for (int i = 0; i < SPINS && atomic_load(&pool->round) == seen; i++)
+			pause_briefly();
+		if (atomic_load(&pool->round) == seen) {
+			pthread_mutex_lock(&pool->lock);
+			while (atomic_load(&pool->round) == seen)
+				pthread_cond_wait(&pool->wake, &pool->lock);
+			pthread_mutex_unlock(&pool->lock);
+		}
+		seen = atomic_load(&pool->round);
+		if (atomic_load(&pool->quit))
+			return NULL;
+		do_pieces(pool, self->number, NULL);
+		if (atomic_fetch_sub(&pool->working, 1) == 1) {
+			pthread_mutex_lock(&pool->lock);
+			pthread_cond_signal(&pool->done);
+			pthread_mutex_unlock(&pool->lock);
+		}
+	}
+}
+
+struct pool *pool_new(const rosa_allocator *allocator, unsigned threads)
+{
+	struct pool *pool = memory_resize(allocator, NULL, sizeof(*pool) + threads * sizeof(*pool->workers));
+
+	if (!pool)
+		return NULL;
+	memset(pool, 0, sizeof(*pool));
+	pthread_mutex_init(&pool->lock, NULL);
+	pthread_cond_init(&pool->wake, NULL);
+	pthread_cond_init(&pool->done, NULL);
+	for (unsigned i = 1; i < threads; i++) {
+		struct worker *worker = &pool->workers[pool->started];
+
+		worker->pool = pool;
+		worker->number = pool->started + 1;
+		if (pthread_create(&worker->thread, NULL, worker_main, worker))
+			break;
+		pool->started++;
+	}
+	return pool;
+}
+
+static void start_round(struct pool *pool)
+{
+	atomic_store(&pool->working, pool->started);
+	pthread_mutex_lock(&pool->lock);
+	atomic_fetch_add(&pool->round, 1);
+	pthread_cond_broadcast(&pool->wake);
+	pthread_mutex_unlock(&pool->lock);
+}
+
+void pool_free(struct pool *pool, const rosa_allocator *allocator)
+{
+	if (!pool)
+		return;
+	atomic_store(&pool->quit, true);
+	start_round(pool);
+	for (unsigned i = 0; i < pool->started; i++)
+		pthread_join(pool->workers[i].thread, NULL);
+	pthread_cond_destroy(&pool->done);
+	pthread_cond_destroy(&pool->wake);
+	pthread_mutex_destroy(&pool->lock);
+	memory_free(allocator, pool);
+}
+
+void pool_run(struct pool *pool, size_t count, pool_work *work, void *context, int (*between)(void *context))
+{
+	pool->count = count;
+	pool->work = work;
+	pool->context = context;
+	atomic_store(&pool->next, 0);
+	atomic_store(&pool->stop, false);
+	if (pool->started)
+		start_round(pool);
+	do_pieces(pool, 0, between);
+	if (!pool->started)
+		return;
+	for (int i = 0; i < SPINS && atomic_load(&pool->working); i++)
+		pause_briefly();
+	pthread_mutex_lock(&pool->lock);
+	while (atomic_load(&pool->working))
+		pthread_cond_wait(&pool->done, &pool->lock);
+	pthread_mutex_unlock(&pool->lock);
+}
+
+unsigned pool_threads(int threads)
+{
+	long processors;
+
+	if (threads > 0)
+		return (unsigned)threads;
+	processors = sysconf(_SC_NPROCESSORS_ONLN);
+	return processors > 0 ? (unsigned)processors : 1;
+}

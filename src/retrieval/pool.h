@@ -1,0 +1,26 @@
+/* Worker threads that share out numbered pieces of work. */
+#ifndef ROSATUNE_POOL_H
+#define ROSATUNE_POOL_H
+
+#include "rosatune.h"
+
+#include <stdbool.h>
+
+struct pool;
+
+/* Do piece `i`; `worker` counts from 0, the calling thread. */
+typedef void pool_work(void *context, size_t i, unsigned worker);
+
+/* A pool of `threads` workers, the caller being one of them. NULL if memory is short. Threads that cannot be started
+ * are done without. */
+struct pool *pool_new(const rosa_allocator *allocator, unsigned threads);
+void pool_free(struct pool *pool, const rosa_allocator *allocator);
+
+/* Do pieces 0 .. count-1, in any order, on all workers. `between`, if not NULL, is called on the calling thread after
+ * each piece it does; once it returns nonzero no further piece is begun. */
+void pool_run(struct pool *pool, size_t count, pool_work *work, void *context, int (*between)(void *context));
+
+/* The number of workers for options.threads: 0 means one a processor. */
+unsigned pool_threads(int threads);
+
+#endif

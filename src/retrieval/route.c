@@ -1,0 +1,473 @@
+/* Runs, policies and the step itself. The overview is in route.h. */
+#include "route.h"
+
+/*
+ * How many trees. A stream that grows pays two bytes a context for a root for every two of them, and more than 2^16
+ * only where trees would else grow deep. Where the whole length is known the table is scratch memory, and worth being
+ * larger: a look-up that ends in a table is cheaper than one that walks.
+ */
+static unsigned roots_for(const struct route_rules *rules, size_t contexts, bool scratch)
+{
+	unsigned root_bits = 4;
+	uint64_t most = (uint64_t)rules->max_match * rules->bits;
+
+	if (scratch) {
+		while (root_bits < 20 && ((size_t)1 << root_bits >> (rules->bits <= 4 ? 4 : 2)) < contexts)
+			root_bits++;
+	} else {
+		while (root_bits < 16 && (size_t)2 << root_bits < contexts)
+			root_bits++;
+	}
+	while (root_bits < TREE_MAX_ROOTS && (size_t)16 << root_bits < contexts)
+		root_bits++;
+	return root_bits < most ? root_bits : (unsigned)most;
+}
+
+void route_init(struct route *route, const struct route_rules *rules)
+{
+	unsigned word = packed_word_symbols(rules->bits);
+
+	memset(route, 0, sizeof(*route));
+	if (word > rules->max_match)
+		word = rules->max_match;
+	route->contexts.bits = rules->bits;
+	route->contexts.max_match = rules->max_match;
+	route->contexts.word = word;
+	route->contexts.mask = packed_mask(rules->bits, word);
+}
+
+void route_clear(struct route *route)
+{
+	tree_clear(&route->tree);
+	route->steps = route->key_runs = route->query_runs = route->indexed = 0;
+	route->key_word = route->ready_word = route->query_word = 0;
+	route->ready = route->has_flips = false;
+	route->best = (struct match){0, 0};
+}
+
+bool route_reserve(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator, size_t steps,
+		   bool keep_starts, size_t total)
+{
+	size_t key_runs = route->key_runs + steps, query_runs = route->query_runs + steps;
+
+	if (!route->start || key_runs + 1 > route->start_capacity) {
+		size_t capacity = route->start ? memory_grown(route->start_capacity, key_runs + 1) : key_runs + 1;
+		int32_t *start = memory_resize(allocator, route->start, capacity * sizeof(*start));
+
+		if (!start)
+			return false;
+		start[0] = -1;
+		route->start = start;
+		route->start_capacity = capacity;
+	}
+	if (keep_starts && (!route->query_starts || route->steps + steps > 64 * route->query_starts_capacity)) {
+		size_t need = (route->steps + steps + 63) / 64;
+		size_t capacity = route->query_starts ? memory_grown(route->query_starts_capacity, need) : need;
+		uint64_t *starts = memory_resize(allocator, route->query_starts, capacity * sizeof(*starts));
+
+		if (!starts)
+			return false;
+		route->query_starts = starts;
+		route->query_starts_capacity = capacity;
+	}
+	if (!packed_reserve(&route->contexts.key, allocator, rules->bits, key_runs) ||
+	    !packed_reserve(&route->contexts.query, allocator, rules->bits, query_runs) ||
+	    !tree_reserve(&route->tree, allocator, key_runs))
+		return false;
+	if (!route->tree.table || total)
+		return tree_set_roots(&route->tree, allocator, &route->contexts, roots_for(rules, total, total != 0),
+				      0);
+	return true;
+}
+
+/* More trees for more contexts. Failing to get the memory costs speed only. */
+static void add_roots(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator)
+{
+	unsigned root_bits = roots_for(rules, route->indexed, false);
+
+	if (root_bits > route->tree.root_bits)
+		tree_set_roots(&route->tree, allocator, &route->contexts, root_bits, route->indexed);
+}
+
+/* The equation of the paper: the destination that a match leads to at step t. */
+ALWAYS_INLINE int32_t destination(const int32_t *start, rosa_policy policy, uint32_t key_runs, uint32_t context,
+				  uint32_t t)
+{
+	int32_t tau;
+
+	if (policy != ROSA_LITERAL)
+		return start[context];
+	/* The successor of the newest run has not begun, and one that begins just now cannot be read. */
+	if (context >= key_runs)
+		return -1;
+	tau = start[context];
+	return tau < (int32_t)t ? tau : -1;
+}
+
+ALWAYS_INLINE void take_steps(struct route *route, const struct route_rules *rules, unsigned bits, bool flips,
+			      size_t steps, const uint16_t *query, const uint16_t *key,
+			      const struct route_output *output)
+{
+	/* Locals whose address nobody takes: stores to the outputs cannot touch them, so they may live in registers. */
+	const struct tree_view view = tree_look(&route->tree, &route->contexts);
+	struct tree_index *const tree = &route->tree;
+	struct contexts *const ctx = &route->contexts;
+	struct packed key_symbols = ctx->key, query_symbols = ctx->query;
+	const rosa_policy policy = rules->policy;
+	const bool fold = rules->fold;
+	const struct route_output out = *output;
+	int32_t *const start = route->start;
+	uint64_t *const query_starts = route->query_starts;
+	uint64_t key_word = route->key_word, ready_word = route->ready_word, query_word = route->query_word;
+	uint32_t key_runs = route->key_runs, query_runs = route->query_runs, indexed = route->indexed;
+	unsigned key_symbol = route->key_symbol, query_symbol = route->query_symbol;
+	struct match best = route->best;
+	bool ready = route->ready;
+	size_t run = 0;
+
+	for (size_t i = 0; i < steps; i++) {
+		const uint32_t t = route->steps + (uint32_t)i;
+		bool news = false;
+
+		if (i + 1 < steps) {
+			tree_prefetch(&view, bits,
+				      packed_push(packed_push(query_word, bits, query[i]), bits, query[i + 1]));
+			tree_prefetch(&view, bits, packed_push(key_word, bits, key[i]));
+		}
+		if (policy == ROSA_READABLE) {
+			news = ready;
+			if (ready)
+				tree_insert(tree, &view, ctx, bits, ready_word, ++indexed);
+		}
+		if (policy != ROSA_READABLE && (!fold || !key_runs || key[i] != key_symbol)) {
+			ready_word = key_word;
+			key_symbol = key[i];
+			key_word = packed_push(key_word, bits, key_symbol);
+			packed_put(&key_symbols, bits, key_runs, key_word);
+			if (key_runs)
+				start[key_runs] = (int32_t)t;
+			news = key_runs++ || policy == ROSA_LITERAL;
+			if (news)
+				tree_insert(tree, &view, ctx, bits, policy == ROSA_LITERAL ? key_word : ready_word,
+					    ++indexed);
+		}
+		if (!fold || !query_runs || query[i] != query_symbol) {
+			uint32_t found[TREE_MAX_LANES];
+
+			query_symbol = query[i];
+			query_word = packed_push(query_word, bits, query_symbol);
+			packed_put(&query_symbols, bits, query_runs, query_word);
+			query_runs++;
+			best.length =
+			    tree_find(tree, &view, ctx, bits, query_word, query_runs, flips ? bits + 1 : 1, found);
+			best.context = found[0];
+			if (flips) {
+				int32_t *row = out.run_flips ? out.run_flips + run * bits : route->flips;
+
+				for (unsigned j = 0; j < bits; j++)
+					row[j] = destination(start, policy, key_runs, found[j + 1], t);
+				if (out.run_start) {
+					out.run_start[run] = (int32_t)t;
+					out.run_tau[run] = destination(start, policy, key_runs, found[0], t);
+				}
+			}
+			run++;
+			if (query_starts) {
+				if (t % 64 == 0)
+					query_starts[t / 64] = 0;
+				query_starts[t / 64] |= UINT64_C(1) << (t % 64);
+			}
+		} else {
+			if (news) {
+				uint32_t cap = query_runs < ctx->max_match ? query_runs : ctx->max_match;
+				uint32_t shared =
+				    tree_shared(tree, &view, ctx, bits, indexed, query_word, query_runs, cap);
+
+				/* The newest of all wins with as long a match. */
+				if (shared && shared >= best.length)
+					best = (struct match){indexed, shared};
+			}
+			if (query_starts && t % 64 == 0)
+				query_starts[t / 64] = 0;
+		}
+		if (out.tau || out.length) {
+			int32_t tau = destination(start, policy, key_runs, best.context, t);
+
+			if (out.tau)
+				out.tau[i] = tau;
+			if (out.length)
+				out.length[i] = tau < 0 ? 0 : (int32_t)best.length;
+		}
+		if (flips && out.step_flips)
+			memcpy(out.step_flips + i * bits, route->flips, bits * sizeof(*route->flips));
+		if (policy == ROSA_READABLE) {
+			ready = false;
+			if (!fold || !key_runs || key[i] != key_symbol) {
+				ready_word = key_word;
+				key_symbol = key[i];
+				key_word = packed_push(key_word, bits, key_symbol);
+				packed_put(&key_symbols, bits, key_runs, key_word);
+				if (key_runs)
+					start[key_runs] = (int32_t)t;
+				ready = key_runs++ != 0;
+			}
+		}
+	}
+	route->key_word = key_word;
+	route->ready_word = ready_word;
+	route->query_word = query_word;
+	route->key_runs = key_runs;
+	route->query_runs = query_runs;
+	route->indexed = indexed;
+	route->key_symbol = (uint16_t)key_symbol;
+	route->query_symbol = (uint16_t)query_symbol;
+	route->best = best;
+	route->ready = ready;
+	route->steps += (uint32_t)steps;
+	if (run)
+		route->has_flips = flips;
+}
+
+typedef void take_steps_fn(struct route *, const struct route_rules *, size_t, const uint16_t *, const uint16_t *,
+			   const struct route_output *);
+
+/* One compiled version a number of bits, with and without counterfactuals. */
+#define VERSIONS(M)                                                                                                    \
+	static void take_##M(struct route *r, const struct route_rules *u, size_t n, const uint16_t *q,                \
+			     const uint16_t *k, const struct route_output *o)                                          \
+	{                                                                                                              \
+		take_steps(r, u, M, false, n, q, k, o);                                                                \
+	}                                                                                                              \
+	static void take_flips_##M(struct route *r, const struct route_rules *u, size_t n, const uint16_t *q,          \
+				   const uint16_t *k, const struct route_output *o)                                    \
+	{                                                                                                              \
+		take_steps(r, u, M, true, n, q, k, o);                                                                 \
+	}
+VERSIONS(1)
+VERSIONS(2)
+VERSIONS(3)
+VERSIONS(4)
+VERSIONS(5)
+VERSIONS(6)
+VERSIONS(7)
+VERSIONS(8)
+VERSIONS(9)
+VERSIONS(10)
+VERSIONS(11)
+VERSIONS(12)
+VERSIONS(13)
+VERSIONS(14)
+VERSIONS(15)
+VERSIONS(16)
+
+static take_steps_fn *const versions[2][ROSA_MAX_BITS + 1] = {
+    {NULL, take_1, take_2, take_3, take_4, take_5, take_6, take_7, take_8, take_9, take_10, take_11, take_12, take_13,
+     take_14, take_15, take_16},
+    {NULL, take_flips_1, take_flips_2, take_flips_3, take_flips_4, take_flips_5, take_flips_6, take_flips_7,
+     take_flips_8, take_flips_9, take_flips_10, take_flips_11, take_flips_12, take_flips_13, take_flips_14,
+     take_flips_15, take_flips_16},
+};
+
+/* Between pieces of this many steps the index may be given more roots. */
+#define PIECE 1024
+
+/* Steps taken again at a time when a route is undone. */
+#define REPLAY 256
+
+void route_push(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator, size_t steps,
+		const uint16_t *query, const uint16_t *key, const struct route_output *output)
+{
+	struct route_output part = *output;
+	bool flips = part.step_flips || part.run_flips;
+
+	while (steps) {
+		size_t piece = steps < PIECE ? steps : PIECE;
+		uint32_t runs = route->query_runs;
+
+		versions[flips][rules->bits](route, rules, piece, query, key, &part);
+		runs = route->query_runs - runs;
+		add_roots(route, rules, allocator);
+		query += piece;
+		key += piece;
+		steps -= piece;
+		part.tau += part.tau ? piece : 0;
+		part.length += part.length ? piece : 0;
+		part.step_flips += part.step_flips ? piece * rules->bits : 0;
+		part.run_start += part.run_start ? runs : 0;
+		part.run_tau += part.run_tau ? runs : 0;
+		part.run_flips += part.run_flips ? runs * rules->bits : 0;
+	}
+}
+
+/* Bring the index back to its first `indexed` contexts: undo one by one, or fill it anew where that is less. */
+static void shrink_index(struct route *route, uint32_t indexed)
+{
+	struct tree_index *tree = &route->tree;
+
+	if (route->indexed - indexed < indexed) {
+		while (route->indexed > indexed)
+			tree_remove(tree, &route->contexts, route->indexed--);
+	} else {
+		struct tree_view view;
+
+		tree_clear(tree);
+		view = tree_look(tree, &route->contexts);
+		for (route->indexed = 0; route->indexed < indexed;) {
+			uint32_t context = ++route->indexed;
+
+			tree_insert(tree, &view, &route->contexts, route->contexts.bits,
+				    packed_word(&route->contexts.key, route->contexts.bits, context), context);
+		}
+	}
+	tree_forget(tree);
+}
+
+/* Forget the steps from `steps` on, which begin a query run: what was the best match does not matter then. */
+static void undo(struct route *route, const struct route_rules *rules, uint32_t steps)
+{
+	const unsigned bits = rules->bits;
+	uint32_t low = 0, high = route->key_runs, indexed;
+
+	/* key runs that began before `steps`; run 0 began at 0 */
+	while (low < high) {
+		uint32_t middle = low + (high - low) / 2;
+
+		if ((middle ? route->start[middle] : 0) < (int32_t)steps)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	route->key_runs = low;
+	for (uint32_t word = steps / 64; word <= (route->steps - 1) / 64; word++) {
+		uint64_t starts = route->query_starts[word];
+
+		if (word == steps / 64)
+			starts &= ~UINT64_C(0) << (steps % 64);
+		if (word == (route->steps - 1) / 64)
+			starts &= ~UINT64_C(0) >> (63 - (route->steps - 1) % 64);
+		route->query_runs -= (uint32_t)__builtin_popcountll(starts);
+	}
+	route->query_starts[steps / 64] &= ~(~UINT64_C(0) << (steps % 64));
+	route->steps = steps;
+	route->ready = rules->policy == ROSA_READABLE && route->key_runs > 1 &&
+		       route->start[route->key_runs - 1] == (int32_t)steps - 1;
+	indexed = route->key_runs - (rules->policy != ROSA_LITERAL && route->key_runs) - route->ready;
+	route->key_word = packed_word(&route->contexts.key, bits, route->key_runs);
+	route->ready_word = packed_word(&route->contexts.key, bits, route->key_runs ? route->key_runs - 1 : 0);
+	route->query_word = packed_word(&route->contexts.query, bits, route->query_runs);
+	route->key_symbol = (uint16_t)(route->key_word >> (64 - bits));
+	route->query_symbol = (uint16_t)(route->query_word >> (64 - bits));
+	route->best = (struct match){0, 0};
+	route->has_flips = false;
+	shrink_index(route, indexed);
+}
+
+void route_rewind(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator, size_t steps,
+		  bool with_flips)
+{
+	const unsigned bits = rules->bits;
+	const uint32_t end_runs = route->key_runs;
+	uint16_t query[REPLAY], key[REPLAY];
+	int32_t flips[REPLAY * ROSA_MAX_BITS];
+	struct route_output output = {.step_flips = with_flips ? flips : NULL};
+	uint32_t from = (uint32_t)steps, run;
+	unsigned symbol;
+
+	if (steps == route->steps)
+		return;
+	if (!steps) {
+		route_clear(route);
+		return;
+	}
+	/* Back to before the query run that the last step kept lies in, then forward again over the run. */
+	do
+		from--;
+	while (!(route->query_starts[from / 64] >> (from % 64) & 1));
+	undo(route, rules, from);
+	run = route->key_runs;
+	symbol = packed_get(&route->contexts.query, bits, route->query_runs);
+	while (from < steps) {
+		size_t n = steps - from < REPLAY ? steps - from : REPLAY;
+
+		for (size_t i = 0; i < n; i++) {
+			if (run < end_runs && (run ? route->start[run] : 0) == (int32_t)(from + i))
+				run++;
+			query[i] = (uint16_t)symbol;
+			key[i] = (uint16_t)packed_get(&route->contexts.key, bits, run - 1);
+		}
+		route_push(route, rules, allocator, n, query, key, &output);
+		from += (uint32_t)n;
+	}
+}
+
+/* Room for `count` elements of `size` bytes, filled from `from`. */
+static void *duplicate(const rosa_allocator *allocator, const void *from, size_t count, size_t size)
+{
+	void *to = memory_resize(allocator, NULL, count * size);
+
+	if (to)
+		memcpy(to, from, count * size);
+	return to;
+}
+
+bool route_copy(struct route *to, const struct route *from, const struct route_rules *rules,
+		const rosa_allocator *allocator)
+{
+	const struct contexts *ctx = &from->contexts;
+
+	*to = *from;
+	to->contexts.key.bytes = to->contexts.query.bytes = NULL;
+	to->start = NULL;
+	to->query_starts = NULL;
+	to->tree.child = to->tree.table = NULL;
+	if (!from->start)
+		return true; /* nothing was pushed yet */
+	to->contexts.key.bytes = duplicate(allocator, ctx->key.bytes, packed_bytes(ctx->key.capacity, rules->bits), 1);
+	to->contexts.query.bytes =
+	    duplicate(allocator, ctx->query.bytes, packed_bytes(ctx->query.capacity, rules->bits), 1);
+	to->start = duplicate(allocator, from->start, from->start_capacity, sizeof(*from->start));
+	to->query_starts =
+	    duplicate(allocator, from->query_starts, from->query_starts_capacity, sizeof(*from->query_starts));
+	to->tree.child = duplicate(allocator, from->tree.child, 2 * (from->tree.capacity + 1), sizeof(uint32_t));
+	to->tree.table = duplicate(allocator, from->tree.table, from->tree.table_size, sizeof(uint32_t));
+	if (to->contexts.key.bytes && to->contexts.query.bytes && to->start && to->query_starts && to->tree.child &&
+	    to->tree.table)
+		return true;
+	route_free(to, allocator);
+	return false;
+}
+
+void route_free(struct route *route, const rosa_allocator *allocator)
+{
+	memory_free(allocator, route->contexts.key.bytes);
+	memory_free(allocator, route->contexts.query.bytes);
+	memory_free(allocator, route->start);
+	memory_free(allocator, route->query_starts);
+	tree_free(&route->tree, allocator);
+	memset(route, 0, sizeof(*route));
+}
+
+size_t route_bytes(const struct route *route, unsigned bits)
+{
+	return sizeof(*route) + tree_bytes(&route->tree) + route->start_capacity * sizeof(*route->start) +
+	       route->query_starts_capacity * sizeof(*route->query_starts) +
+	       (route->contexts.key.bytes ? packed_bytes(route->contexts.key.capacity, bits) : 0) +
+	       (route->contexts.query.bytes ? packed_bytes(route->contexts.query.capacity, bits) : 0);
+}
+
+void route_prefetch(const struct route *route, unsigned query, unsigned key)
+{
+	const struct tree_index *tree = &route->tree;
+	unsigned bits = route->contexts.bits;
+
+	if (!tree->table)
+		return;
+	PREFETCH(tree->table + tree->roots +
+		 tree_slot(packed_push(route->query_word, bits, query), bits, tree->root_bits));
+	PREFETCH(tree->table + tree->roots + tree_slot(route->ready_word, bits, tree->root_bits));
+	PREFETCH(route->contexts.query.bytes + (size_t)route->query_runs * bits / 8);
+	PREFETCH(route->contexts.key.bytes + (size_t)route->key_runs * bits / 8);
+	PREFETCH(route->start + route->key_runs);
+	PREFETCH(tree->child + 2 * (size_t)(route->indexed + 1));
+	(void)key;
+}

@@ -1,0 +1,82 @@
+/*
+ * A route: two symbol streams, their runs, and an index of the key's past. It takes steps and gives destinations.
+ *
+ * Everything else stands on this. Batch retrieval feeds a route all steps at once, streaming feeds it as they come; the
+ * state after a number of steps does not depend on how they came, so both give the same answers.
+ *
+ * A route can be undone to an earlier step and can be rebuilt from its symbols, and does both by the same means: the
+ * index is brought back to before the query run in question, and the steps from there on are taken again.
+ */
+#ifndef ROSATUNE_ROUTE_H
+#define ROSATUNE_ROUTE_H
+
+#include "engine.h"
+#include "order_index.h"
+#include "tree_index.h"
+
+struct route_rules {
+	unsigned bits;
+	rosa_policy policy;
+	bool fold;
+	uint32_t max_match; /* UINT32_MAX: no cut */
+	rosa_engine engine;
+};
+
+struct route {
+	struct contexts contexts;
+	struct tree_index tree;
+	struct order_index *order; /* not NULL once the route has moved there */
+	int32_t *start;            /* of key run c, at c; start[0] is -1, what "no context" leads to */
+	size_t start_capacity;
+	uint64_t *query_starts; /* a bit a step: does a query run begin here? NULL where nothing will be undone */
+	size_t query_starts_capacity;
+	uint32_t steps, key_runs, query_runs;
+	uint32_t indexed;    /* contexts in the index, 1 .. indexed */
+	uint64_t key_word;   /* last symbols of the key, newest in the highest bits */
+	uint64_t ready_word; /* the same for the context that waits to be indexed */
+	uint64_t query_word; /* last symbols of the query */
+	uint16_t key_symbol, query_symbol;
+	bool ready;        /* a context became readable, to be indexed with the next step */
+	struct match best; /* for the current query run */
+	bool has_flips;    /* ... and these are its counterfactuals */
+	int32_t flips[ROSA_MAX_BITS];
+};
+
+/* Where results go; any pointer may be NULL. Run-level tables have a row a query run that begins within the steps. */
+struct route_output {
+	int32_t *tau, *length;                    /* [steps] */
+	int32_t *step_flips;                      /* [steps][bits] */
+	int32_t *run_start, *run_tau, *run_flips; /* [runs], [runs], [runs][bits] */
+};
+
+/* An empty route; no memory yet. */
+void route_init(struct route *route, const struct route_rules *rules);
+
+/* Make room so that `steps` more steps cannot fail. `keep_starts`: the route may be undone or saved. Where the whole
+ * length is known, `total` sizes the index for it; 0 lets it grow with the history. False if memory is short; nothing
+ * is lost. */
+bool route_reserve(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator, size_t steps,
+		   bool keep_starts, size_t total);
+
+/* Take `steps` steps; room was made before. */
+void route_push(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator, size_t steps,
+		const uint16_t *query, const uint16_t *key, const struct route_output *output);
+
+/* Forget all steps, keep the memory. */
+void route_clear(struct route *route);
+
+/* Go back to the state after the first `steps` steps. `with_flips`: the tables of the run must be there again. */
+void route_rewind(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator, size_t steps,
+		  bool with_flips);
+
+/* Copy into an empty route. */
+bool route_copy(struct route *to, const struct route *from, const struct route_rules *rules,
+		const rosa_allocator *allocator);
+
+void route_free(struct route *route, const rosa_allocator *allocator);
+size_t route_bytes(const struct route *route, unsigned bits);
+
+/* Bring what the next step will touch towards the processor. */
+void route_prefetch(const struct route *route, unsigned query, unsigned key);
+
+#endif

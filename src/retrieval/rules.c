@@ -1,0 +1,57 @@
+/* From a caller's options to the rules that routes follow. */
+#include "rules.h"
+#include "status.h"
+
+#define MAX_THREADS 1024
+
+rosa_status rules_from_options(const rosa_options *options, rosa_options *full, struct route_rules *rules,
+			       rosa_error *err)
+{
+	*full = (rosa_options)ROSA_OPTIONS_INIT;
+	if (options) {
+		if (options->size < offsetof(rosa_options, bits) + sizeof(options->bits))
+			return rosa_fail(err, ROSA_EINVAL,
+					 "options.size is %zu; start from ROSA_OPTIONS_INIT, which sets it to %zu",
+					 options->size, sizeof(rosa_options));
+		memcpy(full, options, options->size < sizeof(*full) ? options->size : sizeof(*full));
+	}
+	if (full->bits < ROSA_MIN_BITS || full->bits > ROSA_MAX_BITS)
+		return rosa_fail(err, ROSA_EINVAL, "bits is %d; a symbol has %d to %d bits", full->bits, ROSA_MIN_BITS,
+				 ROSA_MAX_BITS);
+	if ((int)full->policy < ROSA_READABLE || (int)full->policy > ROSA_INCLUSIVE)
+		return rosa_fail(err, ROSA_EINVAL,
+				 "policy is %d; use ROSA_READABLE (0), ROSA_LITERAL (1) or ROSA_INCLUSIVE (2)",
+				 (int)full->policy);
+	if (full->threads < 0 || full->threads > MAX_THREADS)
+		return rosa_fail(err, ROSA_EINVAL, "threads is %d; use 0 (one a processor) to %d", full->threads,
+				 MAX_THREADS);
+	*rules = (struct route_rules){.bits = (unsigned)full->bits,
+				      .policy = full->policy,
+				      .fold = full->fold != 0,
+				      .max_match = full->max_match ? full->max_match : UINT32_MAX,
+				      .engine = ROSA_ENGINE_AUTO};
+	return ROSA_OK;
+}
+
+rosa_status rules_check_symbols(const char *what, const uint16_t *symbols, size_t routes, size_t steps, size_t stride,
+				size_t first, int bits, rosa_error *err)
+{
+	const unsigned limit = 1u << bits;
+
+	for (size_t r = 0; r < routes; r++) {
+		const uint16_t *row = symbols + r * stride;
+		unsigned all = 0;
+
+		for (size_t t = 0; t < steps; t++)
+			all |= row[t];
+		if (all < limit)
+			continue;
+		for (size_t t = 0; t < steps; t++)
+			if (row[t] >= limit)
+				return rosa_fail(err, ROSA_ESYMBOL,
+						 "%s symbol %u at route %zu, step %zu does not fit into %d bits; "
+						 "symbols must be below %u",
+						 what, (unsigned)row[t], r, first + t, bits, limit);
+	}
+	return ROSA_OK;
+}

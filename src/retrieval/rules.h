@@ -1,0 +1,15 @@
+/* From a caller's options to the rules that routes follow. */
+#ifndef ROSATUNE_RULES_H
+#define ROSATUNE_RULES_H
+
+#include "route.h"
+
+/* Take the caller's options, those it knows, over the defaults; check them. */
+rosa_status rules_from_options(const rosa_options *options, rosa_options *full, struct route_rules *rules,
+			       rosa_error *err);
+
+/* Are all symbols below 2^bits? `what` names the stream in the message, `first` is the step of the first column. */
+rosa_status rules_check_symbols(const char *what, const uint16_t *symbols, size_t routes, size_t steps, size_t stride,
+				size_t first, int bits, rosa_error *err);
+
+#endif

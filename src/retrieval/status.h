@@ -1,0 +1,14 @@
+/* How library code fails: a status for the program, a sentence for the person. */
+#ifndef ROSATUNE_STATUS_H
+#define ROSATUNE_STATUS_H
+
+#include "rosatune.h"
+
+/* Fill in *err (may be NULL) from a printf format and return `status`. */
+#if defined(__GNUC__)
+__attribute__((format(printf, 3, 4)))
+#endif
+rosa_status
+rosa_fail(rosa_error *err, rosa_status status, const char *format, ...);
+
+#endif

@@ -1,0 +1,261 @@
+/*
+ * Retrieval as the steps come.
+ *
+ * A push either happens on all routes or on none: symbols are checked and memory is taken before the first route moves,
+ * and a route with room cannot fail.
+ */
+#include "stream.h"
+#include "status.h"
+
+/* Single steps visit every route's memory once, all of it cold. Asking for the next routes' lines while one is at work
+ * hides most of that. */
+#define AHEAD 8
+
+/* Routes handed to a worker at a time. */
+#define GROUP 32
+
+struct each {
+	rosa_stream *stream;
+	pool_work *work;
+	void *context;
+};
+
+static void do_group(void *context, size_t group, unsigned worker)
+{
+	struct each *each = context;
+	size_t end = (group + 1) * GROUP < each->stream->routes ? (group + 1) * GROUP : each->stream->routes;
+
+	for (size_t r = group * GROUP; r < end; r++)
+		each->work(each->context, r, worker);
+}
+
+void stream_for_routes(rosa_stream *stream, pool_work *work, void *context)
+{
+	struct each each = {stream, work, context};
+	size_t groups = (stream->routes + GROUP - 1) / GROUP;
+
+	if (stream->pool)
+		pool_run(stream->pool, groups, do_group, &each, NULL);
+	else
+		for (size_t group = 0; group < groups; group++)
+			do_group(&each, group, 0);
+}
+
+rosa_status stream_new(const struct route_rules *rules, const rosa_options *options, size_t routes,
+		       rosa_stream **stream, rosa_error *err)
+{
+	const rosa_allocator *allocator = &options->allocator;
+	rosa_stream *new;
+
+	*stream = NULL;
+	if (!routes || routes > SIZE_MAX / sizeof(struct route))
+		return rosa_fail(err, ROSA_EINVAL, "%zu routes; a stream has at least one and must fit into memory",
+				 routes);
+	new = memory_resize(allocator, NULL, sizeof(*new));
+	if (!new)
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for a stream");
+	*new = (rosa_stream){.rules = *rules, .allocator = *allocator, .routes = routes};
+	new->threads = pool_threads(options->threads);
+	new->route = memory_resize(allocator, NULL, routes * sizeof(*new->route));
+	if (!new->route) {
+		memory_free(allocator, new);
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for %zu routes", routes);
+	}
+	for (size_t r = 0; r < routes; r++)
+		route_init(&new->route[r], rules);
+	if (new->threads > 1) {
+		new->pool = pool_new(allocator, new->threads);
+		if (!new->pool) {
+			rosa_stream_free(new);
+			return rosa_fail(err, ROSA_ENOMEM, "no memory for %u threads", pool_threads(options->threads));
+		}
+	}
+	*stream = new;
+	return ROSA_OK;
+}
+
+rosa_status rosa_stream_new(const rosa_options *options, size_t routes, rosa_stream **stream, rosa_error *err)
+{
+	struct route_rules rules;
+	rosa_options full;
+	rosa_status status;
+
+	if (!options || !stream)
+		return rosa_fail(err, ROSA_EINVAL, "%s is NULL", options ? "stream" : "options");
+	*stream = NULL;
+	status = rules_from_options(options, &full, &rules, err);
+	return status ? status : stream_new(&rules, &full, routes, stream, err);
+}
+
+void rosa_stream_free(rosa_stream *stream)
+{
+	rosa_allocator allocator;
+
+	if (!stream)
+		return;
+	allocator = stream->allocator;
+	pool_free(stream->pool, &allocator);
+	for (size_t r = 0; r < stream->routes; r++)
+		route_free(&stream->route[r], &allocator);
+	memory_free(&allocator, stream->route);
+	memory_free(&allocator, stream);
+}
+
+struct push {
+	rosa_stream *stream;
+	const uint16_t *query, *key;
+	size_t steps, stride;
+	int32_t *tau, *length, *flips;
+};
+
+static void push_route(void *context, size_t r, unsigned worker)
+{
+	const struct push *push = context;
+	rosa_stream *stream = push->stream;
+	struct route_output output = {
+	    .tau = push->tau ? push->tau + r * push->stride : NULL,
+	    .length = push->length ? push->length + r * push->stride : NULL,
+	    .step_flips = push->flips ? push->flips + r * push->steps * stream->rules.bits : NULL,
+	};
+
+	(void)worker;
+	if (push->steps == 1 && r + AHEAD < stream->routes)
+		route_prefetch(&stream->route[r + AHEAD], push->query[(r + AHEAD) * push->stride],
+			       push->key[(r + AHEAD) * push->stride]);
+	route_push(&stream->route[r], &stream->rules, &stream->allocator, push->steps, push->query + r * push->stride,
+		   push->key + r * push->stride, &output);
+}
+
+/* A table cannot be given for a run that began when none were asked for. */
+static rosa_status check_flips(const rosa_stream *stream, const uint16_t *query, size_t stride, rosa_error *err)
+{
+	if (!stream->steps || !stream->rules.fold)
+		return ROSA_OK;
+	for (size_t r = 0; r < stream->routes; r++)
+		if (query[r * stride] == stream->route[r].query_symbol && !stream->route[r].has_flips)
+			return rosa_fail(err, ROSA_EINVAL,
+					 "the query run of route %zu at step %zu began in a push without flips; "
+					 "ask for flips from the first step on",
+					 r, stream->steps);
+	return ROSA_OK;
+}
+
+rosa_status rosa_stream_push(rosa_stream *stream, size_t steps, const uint16_t *query, const uint16_t *key,
+			     size_t stride, int32_t *tau, int32_t *length, int32_t *flips, rosa_error *err)
+{
+	struct push push = {stream, query, key, steps, stride ? stride : steps, tau, length, flips};
+	rosa_status status;
+
+	if (!stream || !query || !key)
+		return rosa_fail(err, ROSA_EINVAL, "%s is NULL", !stream ? "stream" : query ? "key" : "query");
+	if (!steps)
+		return rosa_fail(err, ROSA_EINVAL, "0 steps; push at least one");
+	if (push.stride < steps)
+		return rosa_fail(err, ROSA_EINVAL, "stride %zu is less than the %zu steps of a row", stride, steps);
+	if (steps > ROSA_MAX_STEPS - stream->steps)
+		return rosa_fail(err, ROSA_EINVAL, "%zu steps after %zu; a stream holds at most %zu", steps,
+				 stream->steps, ROSA_MAX_STEPS);
+	status = rules_check_symbols("query", query, stream->routes, steps, push.stride, stream->steps,
+				     (int)stream->rules.bits, err);
+	if (!status)
+		status = rules_check_symbols("key", key, stream->routes, steps, push.stride, stream->steps,
+					     (int)stream->rules.bits, err);
+	if (!status && flips)
+		status = check_flips(stream, query, push.stride, err);
+	for (size_t r = 0; r < stream->routes && !status; r++)
+		if (!route_reserve(&stream->route[r], &stream->rules, &stream->allocator, steps, true, 0))
+			status = rosa_fail(err, ROSA_ENOMEM, "no memory for %zu more steps of route %zu", steps, r);
+	if (status)
+		return status;
+	stream_for_routes(stream, push_route, &push);
+	stream->steps += steps;
+	stream->flips |= flips != NULL;
+	return ROSA_OK;
+}
+
+rosa_status rosa_stream_fork(const rosa_stream *stream, rosa_stream **copy, rosa_error *err)
+{
+	rosa_options options = ROSA_OPTIONS_INIT;
+	rosa_status status;
+
+	if (!stream || !copy)
+		return rosa_fail(err, ROSA_EINVAL, "%s is NULL", stream ? "copy" : "stream");
+	options.allocator = stream->allocator;
+	options.threads = (int)stream->threads;
+	status = stream_new(&stream->rules, &options, stream->routes, copy, err);
+	if (status)
+		return status;
+	(*copy)->steps = stream->steps;
+	(*copy)->flips = stream->flips;
+	for (size_t r = 0; r < stream->routes; r++)
+		if (!route_copy(&(*copy)->route[r], &stream->route[r], &stream->rules, &stream->allocator)) {
+			rosa_stream_free(*copy);
+			*copy = NULL;
+			return rosa_fail(err, ROSA_ENOMEM, "no memory for a copy of route %zu", r);
+		}
+	return ROSA_OK;
+}
+
+struct rewind {
+	rosa_stream *stream;
+	size_t steps;
+};
+
+static void rewind_route(void *context, size_t r, unsigned worker)
+{
+	const struct rewind *rewind = context;
+	rosa_stream *stream = rewind->stream;
+
+	(void)worker;
+	route_rewind(&stream->route[r], &stream->rules, &stream->allocator, rewind->steps, stream->flips);
+}
+
+rosa_status rosa_stream_rewind(rosa_stream *stream, size_t steps, rosa_error *err)
+{
+	struct rewind rewind = {stream, steps};
+
+	if (!stream)
+		return rosa_fail(err, ROSA_EINVAL, "stream is NULL");
+	if (steps > stream->steps)
+		return rosa_fail(err, ROSA_EINVAL, "cannot rewind to step %zu: the stream has %zu", steps,
+				 stream->steps);
+	stream_for_routes(stream, rewind_route, &rewind);
+	stream->steps = steps;
+	return ROSA_OK;
+}
+
+rosa_status rosa_stream_describe(const rosa_stream *stream, rosa_stream_info *info, rosa_error *err)
+{
+	rosa_stream_info full;
+
+	if (!stream || !info)
+		return rosa_fail(err, ROSA_EINVAL, "%s is NULL", stream ? "info" : "stream");
+	if (info->size < offsetof(rosa_stream_info, routes) + sizeof(info->routes))
+		return rosa_fail(err, ROSA_EINVAL, "info.size is %zu; set it to sizeof(rosa_stream_info), %zu",
+				 info->size, sizeof(*info));
+	full = (rosa_stream_info){
+	    .size = info->size,
+	    .routes = stream->routes,
+	    .steps = stream->steps,
+	    .bits = (int)stream->rules.bits,
+	    .policy = stream->rules.policy,
+	    .fold = stream->rules.fold,
+	    .max_match = stream->rules.max_match == UINT32_MAX ? 0 : stream->rules.max_match,
+	    .bytes = sizeof(*stream),
+	};
+	for (size_t r = 0; r < stream->routes; r++) {
+		const struct route *route = &stream->route[r];
+
+		full.key_runs += route->key_runs;
+		full.query_runs += route->query_runs;
+		full.bytes += route_bytes(route, stream->rules.bits);
+		full.ordered += route->order != NULL;
+	}
+	memcpy(info, &full, info->size < sizeof(full) ? info->size : sizeof(full));
+	return ROSA_OK;
+}
+
+void rosa_stream_set_engine(rosa_stream *stream, rosa_engine engine)
+{
+	stream->rules.engine = engine;
+}

@@ -1,0 +1,25 @@
+/* The inside of a stream, for the two files that make one: stream.c and state.c. */
+#ifndef ROSATUNE_STREAM_H
+#define ROSATUNE_STREAM_H
+
+#include "pool.h"
+#include "rules.h"
+
+struct rosa_stream {
+	struct route_rules rules;
+	rosa_allocator allocator;
+	unsigned threads;
+	size_t routes, steps;
+	bool flips;        /* counterfactuals have been asked for, so those of the current runs are kept alive */
+	struct pool *pool; /* NULL with one thread */
+	struct route *route;
+};
+
+/* A stream without steps. */
+rosa_status stream_new(const struct route_rules *rules, const rosa_options *options, size_t routes,
+		       rosa_stream **stream, rosa_error *err);
+
+/* Do something for every route, on all threads. */
+void stream_for_routes(rosa_stream *stream, pool_work *work, void *context);
+
+#endif

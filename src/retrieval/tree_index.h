@@ -1,0 +1,300 @@
+/*
+ * The tree index: which earlier context shares the longest suffix with this one, and which of those is the newest?
+ *
+ * A context is what precedes and includes a key run, read backwards. The index keeps all contexts 1..n (context c ends
+ * with key run c-1; 0 is nobody) in binary search trees ordered by their symbols, last symbol first. Two facts make
+ * this enough:
+ *
+ *   - Contexts that share at least l symbols with a query are neighbours in that order, so the walk towards the query's
+ *     own place meets the longest match.
+ *   - Every tree is a heap by age as well, the newest context at its root. Of the contexts that share l symbols with
+ * the query the newest is above the others, so the first context the walk meets with the greatest length is the newest
+ *     one of that length: the tie rule costs nothing. A context is inserted as the new root, cutting the old tree in
+ * two along one path. The shape is a function of the contexts alone (it is their Cartesian tree), which is what lets
+ * the newest be removed again by merging its two subtrees.
+ *
+ * A context costs two child links of 4 bytes and its symbol. There is no suffix automaton: its states, twice as many as
+ * symbols and each with a transition for every letter, are what makes the usual way slow and large.
+ *
+ * Near the root trees are replaced by tables. The top `root_bits` bits of a context's word pick one of 2^root_bits
+ * trees, and for each whole number of symbols l that fits into these bits a table holds the newest context for every
+ * string of l symbols. A match of at most that many symbols is one load; only longer ones walk.
+ *
+ * On most streams a walk compares one word of packed symbols a node. Matches longer than a word are compared word by
+ * word; a long match usually continues the one of the step before, so the length found last on the same diagonal (the
+ * same distance between the two ends) is remembered and only what is new is compared.
+ *
+ * What this cannot promise is depth: streams exist that make a tree a list. The work done beyond what a balanced tree
+ * would need is counted, and route.c moves a route to the ordered index when it adds up.
+ */
+#ifndef ROSATUNE_TREE_INDEX_H
+#define ROSATUNE_TREE_INDEX_H
+
+#include "packed.h"
+
+#define TREE_DIAGONALS  8
+#define TREE_MAX_LANES  17 /* a query and its 16 flips */
+#define TREE_MAX_LEVELS 16
+#define TREE_MAX_ROOTS  22
+
+/* The last comparison on a diagonal: contexts of a and b symbols share `length`, `sign` tells their order. */
+struct diagonal {
+	uint32_t a, b, length;
+	int sign;
+};
+
+struct tree_index {
+	uint32_t *child; /* [2 * (capacity + 1)]: of context c, at 2c the lesser, at 2c+1 the greater */
+	size_t capacity; /* contexts */
+	uint32_t *table; /* all tables, those of fewer symbols first, the trees' roots last */
+	size_t table_size;
+	uint32_t roots; /* where the roots start */
+	unsigned root_bits;
+	unsigned levels; /* whole symbols in root_bits */
+	uint64_t work;   /* nodes and words beyond the allowance, see route.c */
+	struct diagonal with_query[TREE_DIAGONALS], with_key[TREE_DIAGONALS];
+};
+
+/* Two streams as the index sees them. */
+struct contexts {
+	struct packed key, query;
+	unsigned bits;
+	uint32_t max_match; /* UINT32_MAX: no cut */
+	uint64_t mask;      /* the part of a word that takes part in comparisons */
+	unsigned word;      /* symbols in it */
+};
+
+struct match {
+	uint32_t context; /* 0: none */
+	uint32_t length;
+};
+
+bool tree_reserve(struct tree_index *tree, const rosa_allocator *allocator, size_t contexts);
+/* Use 2^root_bits trees. On a filled index, more than before; on an empty one, any number. */
+bool tree_set_roots(struct tree_index *tree, const rosa_allocator *allocator, const struct contexts *ctx,
+		    unsigned root_bits, size_t contexts);
+void tree_clear(struct tree_index *tree);
+void tree_free(struct tree_index *tree, const rosa_allocator *allocator);
+/* Forget remembered comparisons: symbols were taken back. */
+void tree_forget(struct tree_index *tree);
+/* Take the newest context, `context`, out again; then forget. */
+void tree_remove(struct tree_index *tree, const struct contexts *ctx, uint32_t context);
+size_t tree_bytes(const struct tree_index *tree);
+
+/* How many symbols key context a shares with context b of `other` (the query, or the key itself), knowing that the
+ * first word is equal. *sign is that of a's order against b's; where one is the other's end, the shorter is the lesser.
+ * `memory` has TREE_DIAGONALS entries; the result goes there too if `remember`. */
+uint32_t tree_compare_long(struct tree_index *tree, struct diagonal *memory, bool remember, const struct contexts *ctx,
+			   uint32_t a, const struct packed *other, uint32_t b, int *sign);
+
+/* ---- hot paths, compiled for each number of bits ---- */
+
+#if defined(__GNUC__)
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+#define UNLIKELY(x)   __builtin_expect(!!(x), 0)
+#define LIKELY(x)     __builtin_expect(!!(x), 1)
+#define PREFETCH(p)   __builtin_prefetch(p)
+#else
+#define ALWAYS_INLINE static inline
+#define UNLIKELY(x)   (x)
+#define LIKELY(x)     (x)
+#define PREFETCH(p)   ((void)(p))
+#endif
+
+static inline unsigned leading_zeros(uint64_t x)
+{
+	return (unsigned)__builtin_clzll(x);
+}
+
+/*
+ * What the hot paths read and never change, copied out of the index for the length of a piece of steps: the compiler
+ * can then keep it in registers, which it must not do with a structure that stores might alias.
+ */
+struct tree_view {
+	uint32_t *table, *roots, *child;
+	const uint8_t *key;
+	uint64_t mask;
+	unsigned root_bits, levels;
+};
+
+ALWAYS_INLINE struct tree_view tree_look(const struct tree_index *tree, const struct contexts *ctx)
+{
+	return (struct tree_view){tree->table, tree->table + tree->roots, tree->child, ctx->key.bytes,
+				  ctx->mask,   tree->root_bits,           tree->levels};
+}
+
+/*
+ * The row of a table of the top `top` bits of a word, `past` being the word without its last symbol. Rows are picked by
+ * what precedes the last symbol and indexed by that symbol, not the other way round: a query and its flips differ in
+ * the last symbol alone, so they share a row, a single cache line at four bits.
+ */
+ALWAYS_INLINE size_t tree_row(uint64_t past, unsigned bits, unsigned top)
+{
+	return top > bits ? past >> (64 - (top - bits)) << bits : 0;
+}
+
+ALWAYS_INLINE size_t tree_slot(uint64_t w, unsigned bits, unsigned top)
+{
+	return top > bits ? tree_row(w << bits, bits, top) + (w >> (64 - bits)) : w >> (64 - top);
+}
+
+/* Where the table for l symbols starts: those for fewer symbols come before it. */
+ALWAYS_INLINE size_t tree_level(unsigned bits, unsigned l)
+{
+	return ((((size_t)1 << (l * bits)) - 1) / (((size_t)1 << bits) - 1)) - 1;
+}
+
+ALWAYS_INLINE uint64_t tree_word(const struct tree_view *view, unsigned bits, uint32_t c)
+{
+	struct packed key = {(uint8_t *)view->key, 0};
+
+	return packed_word(&key, bits, c) & view->mask;
+}
+
+/* Symbols that key context c shares with the query, a context of `length` symbols with word w; cut at `cap`. */
+ALWAYS_INLINE uint32_t tree_shared(struct tree_index *tree, const struct tree_view *view, const struct contexts *ctx,
+				   unsigned bits, uint32_t c, uint64_t w, uint32_t length, uint32_t cap)
+{
+	uint64_t difference = tree_word(view, bits, c) ^ (w & view->mask);
+	uint32_t shared;
+
+	if (UNLIKELY(difference == 0)) {
+		int sign;
+
+		shared = tree_compare_long(tree, tree->with_query, true, ctx, c, &ctx->query, length, &sign);
+	} else {
+		shared = leading_zeros(difference) / bits;
+		shared = shared < c ? shared : c;
+	}
+	return shared < cap ? shared : cap;
+}
+
+/*
+ * Look up `lanes` queries at once. Lane 0 is the query itself, a context of `length` symbols with word w; lane j+1 has
+ * bit j of its last symbol flipped. found[] gets the contexts; the length of lane 0's match is returned. The lanes walk
+ * in turn, so that their cache misses overlap.
+ */
+ALWAYS_INLINE uint32_t tree_find(struct tree_index *tree, const struct tree_view *view, const struct contexts *ctx,
+				 unsigned bits, uint64_t w, uint32_t length, unsigned lanes, uint32_t *found)
+{
+	const uint32_t cap = length < ctx->max_match ? length : ctx->max_match;
+	const unsigned levels = view->levels < cap ? view->levels : cap, root_bits = view->root_bits;
+	const uint64_t past = w << bits;
+	const unsigned symbol = (unsigned)(w >> (64 - bits));
+	uint32_t best[TREE_MAX_LANES], at[TREE_MAX_LANES], shared_most[TREE_MAX_LANES];
+	uint8_t active[TREE_MAX_LANES];
+	uint32_t matched = 0;
+	unsigned busy = 0, hops = 0;
+
+	for (unsigned lane = 0; lane < lanes; lane++)
+		best[lane] = 0;
+	for (unsigned l = 1; l <= levels; l++) {
+		const uint32_t *row = (l * bits == root_bits ? view->roots : view->table + tree_level(bits, l)) +
+				      tree_row(past, bits, l * bits);
+
+		for (unsigned lane = 0; lane < lanes; lane++) {
+			uint32_t c = row[lane ? symbol ^ 1u << (lane - 1) : symbol];
+
+			best[lane] = c >= l ? c : best[lane];
+			if (lane == 0)
+				matched += c >= l;
+		}
+	}
+	for (unsigned lane = 0; lane < lanes; lane++) {
+		unsigned other = lane ? symbol ^ 1u << (lane - 1) : symbol;
+		uint32_t c = root_bits > bits ? view->roots[tree_row(past, bits, root_bits) + other]
+					      : view->roots[other >> (bits - root_bits)];
+
+		found[lane] = best[lane];
+		at[lane] = c;
+		active[busy] = (uint8_t)lane;
+		busy += c != 0;
+	}
+	if (LIKELY(!busy))
+		return matched;
+	/* In a tree only matches longer than the tables' are news. */
+	for (unsigned lane = 0; lane < lanes; lane++)
+		shared_most[lane] = levels;
+	shared_most[0] = matched;
+	while (busy) {
+		unsigned still = 0;
+
+		hops += busy;
+		for (unsigned i = 0; i < busy; i++) {
+			unsigned lane = active[i];
+			uint64_t v = (lane ? w ^ UINT64_C(1) << (64 - bits + lane - 1) : w) & view->mask;
+			uint32_t c = at[lane], shared;
+			uint64_t other = tree_word(view, bits, c);
+			bool greater = v > other, better;
+
+			if (UNLIKELY(v == other)) {
+				int sign = 0;
+
+				shared = tree_compare_long(tree, tree->with_query, lane == 0, ctx, c, &ctx->query,
+							   length, &sign);
+				greater = sign < 0;
+			} else {
+				shared = leading_zeros(v ^ other) / bits;
+				shared = shared < c ? shared : c;
+			}
+			shared = shared < cap ? shared : cap;
+			better = shared > shared_most[lane];
+			found[lane] = better ? c : found[lane];
+			shared_most[lane] = better ? shared : shared_most[lane];
+			c = view->child[2 * (size_t)c + greater];
+			at[lane] = c;
+			active[still] = (uint8_t)lane;
+			still += c != 0;
+		}
+		busy = still;
+	}
+	tree->work += hops;
+	return shared_most[0];
+}
+
+/* Bring the slots of word w, soon to be asked for or written, towards the processor. The smaller tables are near
+ * anyway. */
+ALWAYS_INLINE void tree_prefetch(const struct tree_view *view, unsigned bits, uint64_t w)
+{
+	PREFETCH(view->roots + tree_slot(w, bits, view->root_bits));
+}
+
+/* Add context c, the newest, whose word is w. */
+ALWAYS_INLINE void tree_insert(struct tree_index *tree, const struct tree_view *view, const struct contexts *ctx,
+			       unsigned bits, uint64_t w, uint32_t c)
+{
+	uint32_t *root = view->roots + tree_slot(w, bits, view->root_bits);
+	uint32_t at = *root, *lesser = view->child + 2 * (size_t)c, *greater = lesser + 1;
+	unsigned hops = 0;
+
+	for (unsigned l = 1; l <= view->levels && l * bits < view->root_bits; l++)
+		view->table[tree_level(bits, l) + tree_slot(w, bits, l * bits)] = c;
+	*root = c;
+	w &= view->mask;
+	while (UNLIKELY(at)) {
+		uint64_t other = tree_word(view, bits, at);
+		bool below = other < w;
+
+		if (UNLIKELY(other == w)) {
+			int sign;
+
+			tree_compare_long(tree, tree->with_key, true, ctx, at, &ctx->key, c, &sign);
+			below = sign < 0;
+		}
+		if (below) {
+			*lesser = at;
+			lesser = view->child + 2 * (size_t)at + 1;
+			at = *lesser;
+		} else {
+			*greater = at;
+			greater = view->child + 2 * (size_t)at;
+			at = *greater;
+		}
+		hops++;
+	}
+	*lesser = 0;
+	*greater = 0;
+	tree->work += hops;
+}
+
+#endif
