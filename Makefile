@@ -1,0 +1,47 @@
+# Short names for the usual tasks. CMake does the work (CMakePresets.json); scripts/ holds what needs more than a line.
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+MAKEFLAGS += --no-print-directory
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+
+.PHONY: help build demo test check-long bench install format clean
+
+help:
+	@echo 'make build        the program, build/rosatune, and the library'
+	@echo 'make demo         build, then show retrieval at work on a text'
+	@echo 'make test         every check: gcc, clang, sanitizers, short fuzzing, layout, installation'
+	@echo 'make check-long   the same with larger tests, ThreadSanitizer and long fuzzing (hours)'
+	@echo 'make bench        build, then time retrieval on this machine'
+	@echo 'make install      install under PREFIX ($(PREFIX)); DESTDIR is put before it'
+	@echo 'make format       lay out the sources with clang-format'
+	@echo 'make clean        remove every build folder'
+
+build:
+	@scripts/install-deps build
+	@cmake --preset release >/dev/null
+	@cmake --build --preset release --target product -j $(JOBS)
+
+demo: build
+	@build/rosatune demo
+
+test:
+	@scripts/check
+
+check-long:
+	@scripts/check long
+
+bench: build
+	@for bits in 4 8 16; do for stream in uniform sticky correlated periodic; do \
+		echo "$$stream, $$bits bits"; \
+		build/rosatune bench retrieve --stream $$stream --bits $$bits || exit 1; \
+	done; done
+
+install: build
+	DESTDIR='$(DESTDIR)' cmake --install build --prefix '$(PREFIX)'
+
+format:
+	@scripts/format
+
+clean:
+	rm -rf build build-*/

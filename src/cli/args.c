@@ -1,0 +1,271 @@
+/*
+ * Options.
+ *
+ * getopt_long would parse as much, but it neither checks ranges nor writes the help, and its messages do not say what
+ * would have been right. Here a command is one table; what the help promises is what the parser accepts, since both
+ * read the same row. Abbreviated options are refused on purpose: a script that relies on one breaks when a second
+ * option with the same beginning is added.
+ */
+#include "args.h"
+
+#include "report.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------------------------------------ did you mean? -- */
+
+#define LONGEST_NAME 32
+
+/* The number of letters to insert, remove, replace or swap with a neighbour to make one word of the other. */
+static unsigned distance(const char *a, const char *b)
+{
+	unsigned rows[3][LONGEST_NAME + 1];
+	size_t m = strlen(a), n = strlen(b);
+
+	if (m > LONGEST_NAME || n > LONGEST_NAME)
+		return LONGEST_NAME;
+	for (size_t j = 0; j <= n; j++)
+		rows[0][j] = (unsigned)j;
+	for (size_t i = 1; i <= m; i++) {
+		unsigned *now = rows[i % 3], *above = rows[(i + 2) % 3], *twice = rows[(i + 1) % 3];
+		now[0] = (unsigned)i;
+		for (size_t j = 1; j <= n; j++) {
+			unsigned best = above[j - 1] + (a[i - 1] != b[j - 1]);
+			if (above[j] + 1 < best)
+				best = above[j] + 1;
+			if (now[j - 1] + 1 < best)
+				best = now[j - 1] + 1;
+			if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && twice[j - 2] + 1 < best)
+				best = twice[j - 2] + 1;
+			now[j] = best;
+		}
+	}
+	return rows[m % 3][n];
+}
+
+const char *args_nearest(const char *word, const char *const *names)
+{
+	const char *nearest = NULL;
+	unsigned least = 3; /* more than two slips is another word */
+
+	for (; *names; names++) {
+		unsigned d = distance(word, *names);
+		bool begins = strlen(word) >= 3 && strncmp(word, *names, strlen(word)) == 0;
+		if (begins)
+			d = 1;
+		if (d < least && d < strlen(*names)) {
+			least = d;
+			nearest = *names;
+		}
+	}
+	return nearest;
+}
+
+/* ------------------------------------------------------------------------------------------------------- values -- */
+
+bool args_number(const char *text, bool units, uint64_t *number)
+{
+	static const char letters[] = "kmg";
+	uint64_t value = 0;
+
+	if (*text < '0' || *text > '9')
+		return false;
+	for (; *text >= '0' && *text <= '9'; text++) {
+		if (__builtin_mul_overflow(value, 10u, &value) ||
+		    __builtin_add_overflow(value, (uint64_t)(*text - '0'), &value))
+			return false;
+	}
+	if (units && *text) {
+		const char *unit = strchr(letters, *text | 0x20);
+		if (!unit)
+			return false;
+		for (const char *letter = letters; letter <= unit; letter++) {
+			if (__builtin_mul_overflow(value, 1024u, &value))
+				return false;
+		}
+		text++;
+	}
+	*number = value;
+	return *text == '\0';
+}
+
+static bool set_number(const struct args *args, const struct arg *arg, const char *text)
+{
+	uint64_t number;
+
+	if (args_number(text, arg->kind == ARG_SIZE, &number) && number >= arg->min && number <= arg->max) {
+		*(uint64_t *)arg->target = number;
+		return true;
+	}
+	complain(args->command, "--%s %s: give a whole number from %llu to %llu%s", arg->name, text,
+		 (unsigned long long)arg->min, (unsigned long long)arg->max,
+		 arg->kind == ARG_SIZE ? " (4k and 1M are understood)" : "");
+	return false;
+}
+
+static bool set_choice(const struct args *args, const struct arg *arg, const char *text)
+{
+	const char *near = args_nearest(text, arg->choices);
+	char list[256] = "";
+	size_t used = 0;
+
+	for (int i = 0; arg->choices[i]; i++) {
+		if (strcmp(text, arg->choices[i]) == 0) {
+			*(int *)arg->target = i;
+			return true;
+		}
+	}
+	if (near) {
+		complain(args->command, "--%s %s is not known, did you mean %s?", arg->name, text, near);
+		return false;
+	}
+	for (int i = 0; arg->choices[i] && used < sizeof(list); i++)
+		used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i ? ", " : "", arg->choices[i]);
+	if (used < sizeof(list))
+		complain(args->command, "--%s %s is not known; choose from: %s", arg->name, text, list);
+	else
+		complain(args->command, "--%s %s is not known; 'rosatune %s --help' lists those there are", arg->name,
+			 text, args->command);
+	return false;
+}
+
+static bool set_value(const struct args *args, const struct arg *arg, const char *text)
+{
+	switch (arg->kind) {
+	case ARG_NUMBER:
+	case ARG_SIZE:
+		return set_number(args, arg, text);
+	case ARG_CHOICE:
+		return set_choice(args, arg, text);
+	case ARG_TEXT:
+		*(const char **)arg->target = text;
+		return true;
+	case ARG_FLAG:
+		*(bool *)arg->target = true;
+		return true;
+	}
+	return false;
+}
+
+/* --------------------------------------------------------------------------------------------------------- help -- */
+
+#define HELP_COLUMN 24
+
+static void print_option(const char *name, const char *value, const char *help)
+{
+	int width = printf("  --%s%s%s", name, value ? " " : "", value ? value : "");
+
+	printf("%*s%s\n", width < HELP_COLUMN ? HELP_COLUMN - width : 1, "", help);
+}
+
+static void print_help(const struct args *args)
+{
+	printf("usage: rosatune %s%s%s\n\n%s\n\noptions:\n", args->command ? args->command : "",
+	       args->command ? " " : "", args->usage, args->summary);
+	for (size_t i = 0; i < args->count; i++)
+		print_option(args->options[i].name, args->options[i].value, args->options[i].help);
+	print_option("help", NULL, "show this help");
+	if (args->notes)
+		printf("\n%s\n", args->notes);
+}
+
+/* ------------------------------------------------------------------------------------------------------ parsing -- */
+
+static struct arg *find(const struct args *args, const char *name, size_t length)
+{
+	for (size_t i = 0; i < args->count; i++) {
+		const char *known = args->options[i].name;
+		if (strncmp(name, known, length) == 0 && known[length] == '\0')
+			return &args->options[i];
+	}
+	return NULL;
+}
+
+static void complain_unknown(const struct args *args, const char *name, size_t length)
+{
+	const char *names[64];
+	char word[LONGEST_NAME + 1];
+	size_t count = 0;
+
+	for (; count < args->count && count < 62; count++)
+		names[count] = args->options[count].name;
+	names[count++] = "help";
+	names[count] = NULL;
+	snprintf(word, sizeof(word), "%.*s", (int)(length < LONGEST_NAME ? length : LONGEST_NAME), name);
+	const char *near = args_nearest(word, names);
+	if (near)
+		complain(args->command, "unknown option --%s, did you mean --%s?", word, near);
+	else
+		complain(args->command, "unknown option --%s; 'rosatune %s%s--help' lists those there are", word,
+			 args->command ? args->command : "", args->command ? " " : "");
+}
+
+/* One option at words[0], its value there too or in words[1]. Returns the words used, 0 after a mistake. */
+static int parse_option(struct args *args, int count, char **words)
+{
+	const char *name = words[0] + 2, *equals = strchr(name, '=');
+	size_t length = equals ? (size_t)(equals - name) : strlen(name);
+	struct arg *arg = find(args, name, length);
+	int used = 1;
+	const char *value = equals ? equals + 1 : NULL;
+
+	if (!arg) {
+		complain_unknown(args, name, length);
+		return 0;
+	}
+	if (arg->kind == ARG_FLAG && equals) {
+		complain(args->command, "--%s takes no value; leave out '=%s'", arg->name, value);
+		return 0;
+	}
+	if (arg->kind != ARG_FLAG && !equals) {
+		if (count < 2 || strncmp(words[1], "--", 2) == 0) {
+			complain(args->command, "--%s needs a value: --%s %s", arg->name, arg->name, arg->value);
+			return 0;
+		}
+		value = words[1];
+		used = 2;
+	}
+	arg->given = true;
+	return set_value(args, arg, value) ? used : 0;
+}
+
+static bool all_required(const struct args *args)
+{
+	for (size_t i = 0; i < args->count; i++) {
+		const struct arg *arg = &args->options[i];
+		if (arg->required && !arg->given) {
+			complain(args->command, "--%s is missing; add --%s %s", arg->name, arg->name, arg->value);
+			return false;
+		}
+	}
+	return true;
+}
+
+enum args_result args_parse(struct args *args, int count, char **words)
+{
+	/* Help is looked for first: whoever asks for it should get it whatever else is wrong. */
+	for (int i = 0; i < count; i++) {
+		if (strcmp(words[i], "--help") == 0 || strcmp(words[i], "-h") == 0) {
+			print_help(args);
+			return ARGS_HELP;
+		}
+	}
+	for (int used; count > 0; count -= used, words += used) {
+		if (strncmp(words[0], "--", 2) != 0 || words[0][2] == '\0') {
+			complain(args->command, "unexpected argument %s; options begin with --", words[0]);
+			return ARGS_WRONG;
+		}
+		used = parse_option(args, count, words);
+		if (used == 0)
+			return ARGS_WRONG;
+	}
+	return all_required(args) ? ARGS_OK : ARGS_WRONG;
+}
+
+bool args_given(const struct args *args, const char *name)
+{
+	const struct arg *arg = find(args, name, strlen(name));
+
+	return arg && arg->given;
+}

@@ -1,0 +1,52 @@
+/* Command line options, described by a table that both the parser and the help text read. */
+#ifndef ROSATUNE_ARGS_H
+#define ROSATUNE_ARGS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum arg_kind {
+	ARG_FLAG,   /* bool *, set to true */
+	ARG_TEXT,   /* const char ** */
+	ARG_NUMBER, /* uint64_t *, from min to max */
+	ARG_SIZE,   /* the same, with k, M and G (powers of 1024) allowed: 16k is 16384 */
+	ARG_CHOICE  /* int *, the place of the word among the choices */
+};
+
+struct arg {
+	const char *name; /* without the dashes */
+	enum arg_kind kind;
+	void *target;
+	const char *value; /* how the help calls the value */
+	const char *help;
+	uint64_t min, max;
+	const char *const *choices; /* ends with NULL */
+	bool required;
+	bool given; /* set by args_parse */
+};
+
+struct args {
+	const char *command; /* "retrieve"; NULL for the program itself */
+	const char *summary; /* what it does, one line or more */
+	const char *usage;   /* what follows the command's name */
+	struct arg *options;
+	size_t count;
+	const char *notes; /* below the options in the help; NULL: none */
+};
+
+enum args_result { ARGS_OK, ARGS_HELP, ARGS_WRONG };
+
+/* Reads the words after the command's name. ARGS_HELP: the help was asked for and is printed; ARGS_WRONG: the mistake
+ * is explained on stderr. */
+enum args_result args_parse(struct args *args, int count, char **words);
+
+bool args_given(const struct args *args, const char *name);
+
+/* The name nearest to a misspelt word, or NULL if none is near. `names` ends with NULL. */
+const char *args_nearest(const char *word, const char *const *names);
+
+/* A number from digits, with a unit if `units`. False if it is none, or too large. */
+bool args_number(const char *text, bool units, uint64_t *number);
+
+#endif

@@ -1,0 +1,128 @@
+/*
+ * How long one step of decoding takes, when every new token has to be answered before the next one exists.
+ *
+ * The history is pushed in large pieces, then the last steps one at a time, each timed alone. The symbols of a step are
+ * gathered before the clock starts: in use they come from the packer already side by side.
+ */
+#include "bench.h"
+
+#include "interrupt.h"
+#include "progress.h"
+
+#include <stdlib.h>
+
+#define PIECE ((size_t)4096)
+
+/* One step of all routes, side by side. */
+struct step {
+	uint16_t *query, *key;
+	int32_t *tau;
+};
+
+static bool push(rosa_stream *stream, size_t steps, const uint16_t *query, const uint16_t *key, size_t stride,
+		 int32_t *tau, struct failure *why)
+{
+	rosa_error error;
+
+	if (rosa_stream_push(stream, steps, query, key, stride, tau, NULL, NULL, &error) == ROSA_OK)
+		return true;
+	return refuse(why, "%s", error.message);
+}
+
+static bool push_history(const struct symbol_pair *pair, rosa_stream *stream, size_t history, struct failure *why)
+{
+	struct progress progress;
+	bool done = true;
+
+	progress_begin(&progress, "filling", 0);
+	for (size_t t = 0; t < history && done; t += PIECE) {
+		size_t steps = history - t < PIECE ? history - t : PIECE;
+		done = push(stream, steps, pair->query + t, pair->key + t, pair->steps, NULL, why);
+		if (done && progress_tick(&progress, (t + steps) * pair->routes, history * pair->routes))
+			done = refuse(why, "interrupted");
+	}
+	progress_end(&progress);
+	return done;
+}
+
+static bool time_steps(const struct symbol_pair *pair, rosa_stream *stream, struct step *step, double *us,
+		       struct failure *why)
+{
+	size_t first = pair->steps - BENCH_DECODE_STEPS;
+
+	for (size_t i = 0; i < BENCH_DECODE_STEPS; i++) {
+		for (size_t r = 0; r < pair->routes; r++) {
+			step->query[r] = pair->query[r * pair->steps + first + i];
+			step->key[r] = pair->key[r * pair->steps + first + i];
+		}
+		uint64_t begin = progress_clock();
+		if (!push(stream, 1, step->query, step->key, 1, step->tau, why))
+			return false;
+		us[i] = (double)(progress_clock() - begin) * 1e-3;
+		if (interrupted())
+			return refuse(why, "interrupted");
+	}
+	return true;
+}
+
+static void print(const struct bench *bench, double *us, const rosa_stream_info *info)
+{
+	bench_sort(us, BENCH_DECODE_STEPS);
+	const struct bench_row rows[] = {
+	    {.key = "steps_timed", .label = "steps timed", .number = BENCH_DECODE_STEPS},
+	    {.key = "step_us_median",
+	     .label = "one step of all, median",
+	     .unit = "us",
+	     .number = bench_quantile(us, BENCH_DECODE_STEPS, 0.5),
+	     .digits = 2},
+	    {.key = "step_us_p99",
+	     .label = "  99th percentile",
+	     .unit = "us",
+	     .number = bench_quantile(us, BENCH_DECODE_STEPS, 0.99),
+	     .digits = 2},
+	    {.key = "bytes_per_run",
+	     .label = "memory a key run",
+	     .unit = "bytes",
+	     .number = (double)info->bytes / (double)info->key_runs,
+	     .digits = 2},
+	    {.key = NULL},
+	};
+
+	bench_print(bench, rows);
+}
+
+static bool measure(const struct bench *bench, rosa_stream *stream, struct step *step, struct failure *why)
+{
+	rosa_stream_info info = {.size = sizeof(info)};
+	double us[BENCH_DECODE_STEPS];
+	rosa_error error;
+
+	if (!push_history(&bench->pair, stream, bench->pair.steps - BENCH_DECODE_STEPS, why) ||
+	    !time_steps(&bench->pair, stream, step, us, why))
+		return false;
+	if (rosa_stream_describe(stream, &info, &error) != ROSA_OK)
+		return refuse(why, "%s", error.message);
+	print(bench, us, &info);
+	return true;
+}
+
+bool bench_decode(const struct bench *bench, struct failure *why)
+{
+	rosa_options options = retrieval_options(&bench->retrieval);
+	size_t routes = bench->pair.routes;
+	rosa_stream *stream = NULL;
+	struct step step = {0};
+	rosa_error error;
+	bool done = (step.query = get_memory(routes, sizeof(uint16_t), "a step's queries", why)) &&
+		    (step.key = get_memory(routes, sizeof(uint16_t), "a step's keys", why)) &&
+		    (step.tau = get_memory(routes, sizeof(int32_t), "a step's destinations", why));
+
+	if (done && rosa_stream_new(&options, routes, &stream, &error) != ROSA_OK)
+		done = refuse(why, "%s", error.message);
+	done = done && measure(bench, stream, &step, why);
+	rosa_stream_free(stream);
+	free(step.query);
+	free(step.key);
+	free(step.tau);
+	return done;
+}

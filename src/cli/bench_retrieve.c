@@ -1,0 +1,196 @@
+/*
+ * rosatune bench retrieve: how fast and how small retrieval is, on this machine and on given or made streams.
+ *
+ * Made streams differ from route to route but not from run to run: two measurements with the same options have worked
+ * on the same symbols.
+ */
+#include "bench.h"
+#include "commands.h"
+
+#include "interrupt.h"
+#include "streams.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_KINDS 64
+
+struct request {
+	struct bench bench;
+	const char *query_path, *key_path;
+	uint64_t routes, tokens;
+	int kind;
+	bool no_flips, decode, made; /* made: at least one option for made streams was given */
+};
+
+/* The kinds there are, as choices of an option and as lines of the help. */
+static void list_kinds(const char *names[MAX_KINDS + 1], char *notes, size_t room)
+{
+	int count = stream_count() < MAX_KINDS ? stream_count() : MAX_KINDS;
+	size_t used = (size_t)snprintf(notes, room, "streams:");
+
+	for (int i = 0; i < count; i++) {
+		names[i] = stream_name(i);
+		if (used < room)
+			used +=
+			    (size_t)snprintf(notes + used, room - used, "\n  %-24s %s", stream_name(i), stream_what(i));
+	}
+	names[count] = NULL;
+}
+
+static enum args_result parse(struct request *request, int count, char **words)
+{
+	const char *kinds[MAX_KINDS + 1];
+	char notes[8192];
+	struct bench *bench = &request->bench;
+	struct arg options[] = {
+	    {.name = "stream",
+	     .kind = ARG_CHOICE,
+	     .target = &request->kind,
+	     .value = "KIND",
+	     .choices = kinds,
+	     .help = "kind of made streams, see below (default uniform)"},
+	    {.name = "routes",
+	     .kind = ARG_SIZE,
+	     .target = &request->routes,
+	     .value = "N",
+	     .min = 1,
+	     .max = 1u << 24,
+	     .help = "number of made streams (default 8; with --decode 512)"},
+	    {.name = "tokens",
+	     .kind = ARG_SIZE,
+	     .target = &request->tokens,
+	     .value = "T",
+	     .min = 1,
+	     .max = ROSA_MAX_STEPS,
+	     .help = "tokens a route (default 16k)"},
+	    {.name = "seed",
+	     .kind = ARG_NUMBER,
+	     .target = &bench->seed,
+	     .value = "S",
+	     .max = UINT32_MAX,
+	     .help = "other symbols of the same kind (default 1)"},
+	    {.name = "query",
+	     .kind = ARG_TEXT,
+	     .target = &request->query_path,
+	     .value = "Q.npy",
+	     .help = "instead of made streams: query symbols, uint8 or uint16"},
+	    {.name = "key",
+	     .kind = ARG_TEXT,
+	     .target = &request->key_path,
+	     .value = "K.npy",
+	     .help = "and key symbols, of the same shape"},
+	    RETRIEVAL_ARGS(&bench->retrieval, false, "bits a symbol, 1 to 16 (default 4)",
+			   "worker threads (default 1; 0: one a processor)"),
+	    {.name = "no-flips",
+	     .kind = ARG_FLAG,
+	     .target = &request->no_flips,
+	     .help = "without counterfactual tables"},
+	    {.name = "repeat",
+	     .kind = ARG_NUMBER,
+	     .target = &bench->repeat,
+	     .value = "R",
+	     .min = 1,
+	     .max = 100000,
+	     .help = "timed runs, after one that is not timed (default 5)"},
+	    {.name = "decode",
+	     .kind = ARG_FLAG,
+	     .target = &request->decode,
+	     .help = "time single steps at the end of a history of T tokens"},
+	    {.name = "json", .kind = ARG_FLAG, .target = &bench->json, .help = "print JSON"},
+	};
+	struct args args = {
+	    .command = "bench retrieve",
+	    .usage = "[--stream KIND --routes N --tokens T | --query Q.npy --key K.npy] [options]",
+	    .summary = "Measures retrieval: nanoseconds a token and route, bytes a key run, share of hits.",
+	    .options = options,
+	    .count = sizeof(options) / sizeof(options[0]),
+	    .notes = notes,
+	};
+
+	list_kinds(kinds, notes, sizeof(notes));
+	enum args_result result = args_parse(&args, count, words);
+	request->made = args_given(&args, "stream") || args_given(&args, "routes") || args_given(&args, "tokens") ||
+			args_given(&args, "seed");
+	return result;
+}
+
+/* Options that do not go together. */
+static bool consistent(const struct request *request)
+{
+	bool files = request->query_path || request->key_path;
+
+	if (files && !(request->query_path && request->key_path))
+		complain("bench retrieve", "--query and --key go together; give both files");
+	else if (files && request->made)
+		complain("bench retrieve",
+			 "--query and --key replace made streams; leave out --stream, --routes, --tokens and --seed");
+	else if (request->decode && !files && request->tokens <= BENCH_DECODE_STEPS)
+		complain("bench retrieve", "--tokens %llu: --decode times the last %d steps; give more than these",
+			 (unsigned long long)request->tokens, BENCH_DECODE_STEPS);
+	else
+		return true;
+	return false;
+}
+
+static bool make_streams(struct request *request, struct failure *why)
+{
+	struct symbol_pair *pair = &request->bench.pair;
+
+	if (!symbol_pair_new(pair, request->routes, request->tokens, why))
+		return false;
+	for (size_t r = 0; r < pair->routes && !interrupted(); r++) {
+		/* An odd factor far from 1, so that routes of neighbouring seeds do not coincide. */
+		uint64_t seed = request->bench.seed * 0x9e3779b97f4a7c15u + r;
+		stream_fill(request->kind, (int)request->bench.retrieval.bits, seed, pair->steps,
+			    pair->query + r * pair->steps, pair->key + r * pair->steps);
+	}
+	request->bench.stream = stream_name(request->kind);
+	return interrupted() ? refuse(why, "interrupted") : true;
+}
+
+static bool load_streams(struct request *request, struct failure *why)
+{
+	request->bench.stream = "file";
+	request->bench.seed = 0;
+	if (!symbol_pair_load(&request->bench.pair, request->query_path, request->key_path,
+			      (int)request->bench.retrieval.bits, why))
+		return false;
+	if (request->decode && request->bench.pair.steps <= BENCH_DECODE_STEPS)
+		return refuse(why, "%s has %zu steps: --decode times the last %d; give a longer file",
+			      request->query_path, request->bench.pair.steps, BENCH_DECODE_STEPS);
+	return true;
+}
+
+static bool run(struct request *request, struct failure *why)
+{
+	if (!(request->query_path ? load_streams(request, why) : make_streams(request, why)))
+		return false;
+	return request->decode ? bench_decode(&request->bench, why) : bench_throughput(&request->bench, why);
+}
+
+int bench_retrieve_command(int count, char **words)
+{
+	struct request request = {.bench = {.retrieval = {.bits = 4, .threads = 1}, .seed = 1, .repeat = 5},
+				  .tokens = 16384};
+	struct failure why = {""};
+	int uniform = stream_find("uniform");
+
+	request.kind = uniform < 0 ? 0 : uniform;
+	enum args_result parsed = parse(&request, count, words);
+	if (parsed != ARGS_OK)
+		return parsed == ARGS_HELP ? DONE : MISUSED;
+	if (!consistent(&request))
+		return MISUSED;
+	if (request.routes == 0)
+		request.routes = request.decode ? 512 : 8;
+	request.bench.flips = !request.no_flips;
+	interrupt_watch();
+	bool done = run(&request, &why);
+	symbol_pair_free(&request.bench.pair);
+	if (done)
+		return DONE;
+	complain("bench retrieve", "%s", interrupted() ? "interrupted" : why.text);
+	return interrupted() ? interrupted() : FAILED;
+}

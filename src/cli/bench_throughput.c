@@ -1,0 +1,149 @@
+/*
+ * How long all tokens take, all at once, as in training and in reading a prompt.
+ *
+ * One run is not timed: it brings code and data into the caches and makes the allocator ask the system for memory.
+ * Memory per run is taken from a stream that was fed in pieces, for that is the state kept for decoding, growth and
+ * slack included; it is not part of the time.
+ */
+#include "bench.h"
+
+#include "interrupt.h"
+#include "progress.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PIECE ((size_t)1024) /* steps at a time when the memory is measured */
+
+struct result {
+	double *ns; /* [repeat], wall time of one run over everything */
+	int32_t *tau, *length;
+	uint64_t query_runs, key_runs, bytes;
+};
+
+/* `length` is only wanted from the run that is not timed. */
+static bool time_once(const struct bench *bench, struct result *result, int32_t *length, struct progress *progress,
+		      double *ns, struct failure *why)
+{
+	const struct symbol_pair *pair = &bench->pair;
+	rosa_options options = retrieval_options(&bench->retrieval);
+	rosa_flips flips = {0};
+	rosa_error error;
+
+	options.progress = progress_tick;
+	options.progress_context = progress;
+	uint64_t begin = progress_clock();
+	rosa_status status = rosa_retrieve(&options, pair->routes, pair->steps, pair->query, pair->key, result->tau,
+					   length, bench->flips ? &flips : NULL, &error);
+	*ns = (double)(progress_clock() - begin);
+	rosa_flips_free(&flips);
+	progress_advance(progress, (uint64_t)pair->routes * pair->steps);
+	return status == ROSA_OK ? true : refuse(why, "%s", error.message);
+}
+
+static bool time_all(const struct bench *bench, struct result *result, struct failure *why)
+{
+	struct progress progress;
+	double warm_up;
+	bool done;
+
+	progress_begin(&progress, "timing", (bench->repeat + 1) * bench->pair.routes * bench->pair.steps);
+	done = time_once(bench, result, result->length, &progress, &warm_up, why);
+	for (uint64_t i = 0; i < bench->repeat && done; i++)
+		done = time_once(bench, result, NULL, &progress, &result->ns[i], why);
+	progress_end(&progress);
+	return done;
+}
+
+static bool feed(const struct symbol_pair *pair, rosa_stream *stream, rosa_stream_info *info, rosa_error *error)
+{
+	for (size_t t = 0; t < pair->steps; t += PIECE) {
+		size_t steps = pair->steps - t < PIECE ? pair->steps - t : PIECE;
+		if (interrupted() || rosa_stream_push(stream, steps, pair->query + t, pair->key + t, pair->steps, NULL,
+						      NULL, NULL, error) != ROSA_OK)
+			return false;
+	}
+	return rosa_stream_describe(stream, info, error) == ROSA_OK;
+}
+
+static bool measure_memory(const struct bench *bench, struct result *result, struct failure *why)
+{
+	rosa_options options = retrieval_options(&bench->retrieval);
+	rosa_stream_info info = {.size = sizeof(info)};
+	rosa_stream *stream = NULL;
+	rosa_error error = {0};
+	bool done = rosa_stream_new(&options, bench->pair.routes, &stream, &error) == ROSA_OK &&
+		    feed(&bench->pair, stream, &info, &error);
+
+	rosa_stream_free(stream);
+	if (!done)
+		return refuse(why, "%s", error.message);
+	result->query_runs = info.query_runs;
+	result->key_runs = info.key_runs;
+	result->bytes = info.bytes;
+	return true;
+}
+
+static void print(const struct bench *bench, struct result *result)
+{
+	size_t cells = bench->pair.routes * bench->pair.steps, hits = 0, repeat = bench->repeat;
+	double all = (double)cells, matched = 0;
+
+	for (size_t i = 0; i < cells; i++) {
+		hits += result->tau[i] >= 0;
+		matched += result->length[i];
+	}
+	bench_sort(result->ns, repeat);
+	double ns = bench_quantile(result->ns, repeat, 0.5) / all;
+	double tables = bench->flips ? (double)result->query_runs * (double)bench->retrieval.bits : 0;
+	double lookups = 1 + tables / all; /* one destination a step, and a table a query run */
+	const struct bench_row rows[] = {
+	    {.key = "repeat", .label = "repeats", .number = (double)repeat},
+	    {.key = "flips", .label = "counterfactual tables", .number = bench->flips},
+	    {.key = "ns_per_token", .label = "time a token, median", .unit = "ns", .number = ns, .digits = 2},
+	    {.key = "ns_per_token_min", .label = "  least", .unit = "ns", .number = result->ns[0] / all, .digits = 2},
+	    {.key = "ns_per_token_max",
+	     .label = "  most",
+	     .unit = "ns",
+	     .number = result->ns[repeat - 1] / all,
+	     .digits = 2},
+	    {.key = "lookups_per_token", .label = "look-ups a token", .number = lookups, .digits = 3},
+	    {.key = "ns_per_lookup", .label = "time a look-up", .unit = "ns", .number = ns / lookups, .digits = 2},
+	    {.key = "bytes_per_run",
+	     .label = "memory a key run",
+	     .unit = "bytes",
+	     .number = (double)result->bytes / (double)result->key_runs,
+	     .digits = 2},
+	    {.key = "runs_per_token",
+	     .label = "key runs a token",
+	     .number = (double)result->key_runs / all,
+	     .digits = 4},
+	    {.key = "hit_rate", .label = "share of hits", .number = (double)hits / all, .digits = 4},
+	    {.key = "mean_match",
+	     .label = "mean match, of hits",
+	     .unit = "runs",
+	     .number = hits ? matched / (double)hits : 0,
+	     .digits = 2},
+	    {.key = NULL},
+	};
+
+	bench_print(bench, rows);
+}
+
+bool bench_throughput(const struct bench *bench, struct failure *why)
+{
+	size_t cells = bench->pair.routes * bench->pair.steps;
+	struct result result = {0};
+	bool done = (result.ns = get_memory(bench->repeat, sizeof(double), "the times", why)) &&
+		    (result.tau = get_memory(cells, sizeof(int32_t), "the destinations", why)) &&
+		    (result.length = get_memory(cells, sizeof(int32_t), "the match lengths", why)) &&
+		    time_all(bench, &result, why) && measure_memory(bench, &result, why);
+
+	if (done)
+		print(bench, &result);
+	free(result.ns);
+	free(result.tau);
+	free(result.length);
+	return done;
+}

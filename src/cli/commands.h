@@ -1,0 +1,9 @@
+/* The subcommands, one file each. Every one takes the words after its name and returns the exit code. */
+#ifndef ROSATUNE_COMMANDS_H
+#define ROSATUNE_COMMANDS_H
+
+int retrieve_command(int count, char **words);
+int bench_retrieve_command(int count, char **words);
+int demo_command(int count, char **words);
+
+#endif

@@ -1,0 +1,227 @@
+/*
+ * Reading and replacing whole files.
+ *
+ * Reading does not map: a file cut short by somebody else while it is mapped kills the reader, and pipes cannot be
+ * mapped at all. The size a file claims is only a hint for the first allocation; what counts is what could be read.
+ *
+ * Writing goes to a new file in the same folder (a rename across file systems is not atomic), which takes the name at
+ * the end. It is not synchronised to the disk: the results are the output of a deterministic program and can be made
+ * again after a power failure, while waiting for the disk would dominate small jobs. Closing and naming are separate
+ * steps, so that a command with several outputs can close them all before it names the first.
+ */
+#include "file.h"
+
+#include "interrupt.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define FIRST_BLOCK ((size_t)1 << 16) /* for pipes, whose size is not known */
+#define WRITE_BLOCK ((size_t)1 << 22) /* between two looks at the interrupt */
+
+/* What read() and write() share: go on after a signal that is none of ours, stop after one that is. */
+static bool must_stop(int error, const char *path, const char *doing, struct failure *why)
+{
+	if (interrupted()) {
+		refuse(why, "interrupted while %s %s", doing, path);
+		return true;
+	}
+	if (error == EINTR)
+		return false;
+	refuse(why, "error while %s %s: %s", doing, path, strerror(error));
+	return true;
+}
+
+static bool read_all(int descriptor, const char *path, size_t room, uint8_t **data, size_t *size, struct failure *why)
+{
+	uint8_t *buffer = NULL;
+	size_t used = 0, have = 0;
+
+	for (;;) {
+		if (used == have) {
+			size_t more = have == 0 ? room : have + have / 2;
+			uint8_t *bigger = more > have ? realloc(buffer, more) : NULL;
+			if (!bigger) {
+				free(buffer);
+				return refuse(why, "not enough memory to read %s (%zu bytes wanted)", path, more);
+			}
+			buffer = bigger;
+			have = more;
+		}
+		ssize_t got = read(descriptor, buffer + used, have - used);
+		if (got == 0)
+			break;
+		if (got > 0)
+			used += (size_t)got;
+		if ((got < 0 || interrupted()) && must_stop(errno, path, "reading", why)) {
+			free(buffer);
+			return false;
+		}
+	}
+	*data = buffer;
+	*size = used;
+	return true;
+}
+
+bool file_read(const char *path, uint8_t **data, size_t *size, struct failure *why)
+{
+	struct stat status;
+	int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+
+	if (descriptor < 0) {
+		if (interrupted())
+			return refuse(why, "interrupted while opening %s", path);
+		return refuse(why, "cannot open %s: %s", path, strerror(errno));
+	}
+	bool known = fstat(descriptor, &status) == 0;
+	if (known && S_ISDIR(status.st_mode)) {
+		close(descriptor);
+		return refuse(why, "%s is a folder; give a file", path);
+	}
+	/* One byte more than the file has, so that its end is seen without growing. */
+	bool sized = known && S_ISREG(status.st_mode) && status.st_size > 0;
+	bool done = read_all(descriptor, path, sized ? (size_t)status.st_size + 1 : FIRST_BLOCK, data, size, why);
+	close(descriptor);
+	return done;
+}
+
+/* The folder part of a path, "." if it has none, from malloc. */
+static char *folder_of(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	size_t length = slash ? (size_t)(slash - path) : 0;
+
+	if (!slash)
+		return strdup(".");
+	return length == 0 ? strdup("/") : strndup(path, length);
+}
+
+/* True if path exists; then *regular says whether it can be replaced. */
+static bool exists(const char *path, struct stat *status, bool *regular)
+{
+	bool there = stat(path, status) == 0;
+
+	*regular = there && S_ISREG(status->st_mode);
+	return there;
+}
+
+bool file_can_create(const char *path, struct failure *why)
+{
+	struct stat status;
+	bool regular, there = exists(path, &status, &regular);
+
+	if (path[0] == '\0')
+		return refuse(why, "cannot write to a file with an empty name; give one");
+	if (there && S_ISDIR(status.st_mode))
+		return refuse(why, "cannot write %s: it is a folder; give a file name", path);
+	if (there && !regular)
+		return true;
+	char *folder = folder_of(path);
+	if (!folder)
+		return refuse(why, "not enough memory");
+	bool can = access(folder, W_OK | X_OK) == 0;
+	if (!can)
+		refuse(why, "cannot write %s: folder %s: %s", path, folder, strerror(errno));
+	free(folder);
+	return can;
+}
+
+/* Opens a new file beside the target, under a name that no other process and no other writer of this one uses. */
+static bool open_temporary(struct file_writer *writer, mode_t mode, struct failure *why)
+{
+	static unsigned count;
+	char *folder = folder_of(writer->target);
+	size_t room = (folder ? strlen(folder) : 0) + 64;
+
+	writer->temporary = malloc(room);
+	if (!folder || !writer->temporary) {
+		free(folder);
+		return refuse(why, "not enough memory");
+	}
+	snprintf(writer->temporary, room, "%s/.rosatune-%ld-%u.tmp", folder, (long)getpid(), count++);
+	free(folder);
+	writer->descriptor = open(writer->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+	if (writer->descriptor >= 0)
+		return true;
+	refuse(why, "cannot write %s: %s: %s", writer->path, writer->temporary, strerror(errno));
+	free(writer->temporary);
+	writer->temporary = NULL;
+	return false;
+}
+
+bool file_create(struct file_writer *writer, const char *path, struct failure *why)
+{
+	struct stat status;
+	bool regular, there = exists(path, &status, &regular);
+	bool done;
+
+	*writer = (struct file_writer)FILE_WRITER_INIT;
+	writer->path = path;
+	if (!file_can_create(path, why))
+		return false;
+	if (there && !regular) {
+		writer->descriptor = open(path, O_WRONLY | O_CLOEXEC);
+		return writer->descriptor >= 0 ? true : refuse(why, "cannot write %s: %s", path, strerror(errno));
+	}
+	writer->target = there ? realpath(path, NULL) : strdup(path);
+	if (!writer->target)
+		return refuse(why, "cannot write %s: %s", path, strerror(errno));
+	done = open_temporary(writer, there ? status.st_mode & 0777 : 0666, why);
+	if (!done)
+		file_discard(writer);
+	return done;
+}
+
+bool file_write(struct file_writer *writer, const void *data, size_t size, struct failure *why)
+{
+	const uint8_t *from = data;
+
+	while (size > 0) {
+		size_t piece = size < WRITE_BLOCK ? size : WRITE_BLOCK;
+		ssize_t put = write(writer->descriptor, from, piece);
+		if (put > 0) {
+			from += put;
+			size -= (size_t)put;
+		}
+		if ((put < 0 || interrupted()) && must_stop(errno, writer->path, "writing", why))
+			return false;
+	}
+	return true;
+}
+
+bool file_close(struct file_writer *writer, struct failure *why)
+{
+	int result = close(writer->descriptor);
+
+	writer->descriptor = -1;
+	if (result != 0 && errno != EINTR)
+		return refuse(why, "error while writing %s: %s", writer->path, strerror(errno));
+	return true;
+}
+
+bool file_commit(struct file_writer *writer, struct failure *why)
+{
+	if (writer->temporary && rename(writer->temporary, writer->target) != 0)
+		return refuse(why, "cannot give %s its name: %s", writer->path, strerror(errno));
+	free(writer->temporary);
+	writer->temporary = NULL;
+	file_discard(writer);
+	return true;
+}
+
+void file_discard(struct file_writer *writer)
+{
+	if (writer->descriptor >= 0)
+		close(writer->descriptor);
+	if (writer->temporary)
+		unlink(writer->temporary);
+	free(writer->temporary);
+	free(writer->target);
+	*writer = (struct file_writer)FILE_WRITER_INIT;
+}

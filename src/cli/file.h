@@ -1,0 +1,42 @@
+/* Whole files: read at once, replaced at once. */
+#ifndef ROSATUNE_FILE_H
+#define ROSATUNE_FILE_H
+
+#include "report.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Reads all of a file, or of a pipe, into memory from malloc. An empty file gives a pointer to free, too. */
+bool file_read(const char *path, uint8_t **data, size_t *size, struct failure *why);
+
+/* Whether file_create is likely to succeed later. Asked before long work, so that its result is not lost to a typing
+ * mistake in a name. */
+bool file_can_create(const char *path, struct failure *why);
+
+/* A file being written. The name shows the old content, or nothing, until file_commit; file_discard takes everything
+ * back. A name that is not a regular file (a pipe, /dev/stdout) cannot be replaced and is written to directly. */
+struct file_writer {
+	const char *path; /* as the user gave it, for messages */
+	char *target;     /* what is replaced: path with symbolic links followed */
+	char *temporary;  /* NULL: written directly */
+	int descriptor;   /* -1: closed */
+};
+
+/* A zeroed writer with descriptor -1 may be discarded safely. */
+#define FILE_WRITER_INIT                                                                                               \
+	{                                                                                                              \
+		NULL, NULL, NULL, -1                                                                                   \
+	}
+
+bool file_create(struct file_writer *writer, const char *path, struct failure *why);
+bool file_write(struct file_writer *writer, const void *data, size_t size, struct failure *why);
+
+/* Closes the file and checks that everything was taken. Until then a full disk may still be unknown. */
+bool file_close(struct file_writer *writer, struct failure *why);
+
+/* Gives the closed file its name. */
+bool file_commit(struct file_writer *writer, struct failure *why);
+void file_discard(struct file_writer *writer);
+
+#endif

@@ -1,0 +1,121 @@
+/*
+ * Inputs.
+ *
+ * The library checks symbols as well, but it cannot know which file they came from; here the message can name the file
+ * and the place in it, as NumPy would index it.
+ */
+#include "inputs.h"
+
+#include "npy.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const policy_names[] = {
+    [ROSA_READABLE] = "readable", [ROSA_LITERAL] = "literal", [ROSA_INCLUSIVE] = "inclusive", NULL};
+
+rosa_options retrieval_options(const struct retrieval_args *args)
+{
+	rosa_options options = ROSA_OPTIONS_INIT;
+
+	options.bits = (int)args->bits;
+	options.policy = (rosa_policy)args->policy;
+	options.fold = !args->no_fold;
+	options.max_match = (uint32_t)args->max_match;
+	options.threads = (int)args->threads;
+	return options;
+}
+
+void *get_memory(size_t count, size_t size, const char *what, struct failure *why)
+{
+	size_t bytes;
+	void *memory = NULL;
+
+	if (!__builtin_mul_overflow(count, size, &bytes))
+		memory = malloc(bytes ? bytes : 1);
+	if (!memory)
+		refuse(why, "not enough memory for %s (%zu x %zu bytes); use fewer routes or steps", what, count, size);
+	return memory;
+}
+
+/* "[N,T]" or "[T]", as NumPy writes the shape of a file and a place in it. */
+struct bracket {
+	char text[64];
+};
+
+static struct bracket bracket(int dims, size_t route, size_t step)
+{
+	struct bracket result;
+
+	if (dims == 1)
+		snprintf(result.text, sizeof(result.text), "[%zu]", step);
+	else
+		snprintf(result.text, sizeof(result.text), "[%zu,%zu]", route, step);
+	return result;
+}
+
+static bool check_symbols(const char *path, const struct npy_symbols *file, int bits, struct failure *why)
+{
+	for (size_t i = 0; i < file->routes * file->steps; i++) {
+		if (file->symbols[i] >> bits != 0)
+			return refuse(why, "%s: symbol %u at %s is not below 2^%d; raise --bits or check the file",
+				      path, file->symbols[i],
+				      bracket(file->dims, i / file->steps, i % file->steps).text, bits);
+	}
+	return true;
+}
+
+static bool check_shapes(const char *const paths[2], const struct npy_symbols files[2], struct failure *why)
+{
+	const struct npy_symbols *query = &files[0], *key = &files[1];
+
+	if (query->dims == key->dims && query->routes == key->routes && query->steps == key->steps)
+		return true;
+	return refuse(why, "query %s has shape %s, key %s has shape %s; they must be the same", paths[0],
+		      bracket(query->dims, query->routes, query->steps).text, paths[1],
+		      bracket(key->dims, key->routes, key->steps).text);
+}
+
+bool symbol_pair_load(struct symbol_pair *pair, const char *query, const char *key, int bits, struct failure *why)
+{
+	const char *const paths[2] = {query, key};
+	struct npy_symbols files[2] = {{0}, {0}};
+	bool good = true;
+
+	memset(pair, 0, sizeof(*pair));
+	for (int i = 0; i < 2 && good; i++)
+		good = npy_load_symbols(paths[i], &files[i], why);
+	good = good && check_shapes(paths, files, why);
+	for (int i = 0; i < 2 && good; i++)
+		good = check_symbols(paths[i], &files[i], bits, why);
+	*pair =
+	    (struct symbol_pair){files[0].dims, files[0].routes, files[0].steps, files[0].symbols, files[1].symbols};
+	if (!good)
+		symbol_pair_free(pair);
+	return good;
+}
+
+bool symbol_pair_new(struct symbol_pair *pair, size_t routes, size_t steps, struct failure *why)
+{
+	size_t count;
+
+	memset(pair, 0, sizeof(*pair));
+	if (__builtin_mul_overflow(routes, steps, &count))
+		return refuse(why, "%zu routes of %zu steps do not fit in memory", routes, steps);
+	pair->dims = 2;
+	pair->routes = routes;
+	pair->steps = steps;
+	pair->query = get_memory(count, sizeof(uint16_t), "the queries", why);
+	pair->key = pair->query ? get_memory(count, sizeof(uint16_t), "the keys", why) : NULL;
+	if (!pair->key)
+		symbol_pair_free(pair);
+	return pair->key != NULL;
+}
+
+void symbol_pair_free(struct symbol_pair *pair)
+{
+	free(pair->query);
+	free(pair->key);
+	memset(pair, 0, sizeof(*pair));
+}

@@ -1,0 +1,61 @@
+/* What the commands that retrieve have in common: their options, and the pair of symbol files. */
+#ifndef ROSATUNE_INPUTS_H
+#define ROSATUNE_INPUTS_H
+
+#include "args.h"
+#include "report.h"
+#include "rosatune.h"
+
+struct retrieval_args {
+	uint64_t bits, max_match, threads;
+	int policy; /* a rosa_policy */
+	bool no_fold;
+};
+
+extern const char *const policy_names[]; /* by rosa_policy; ends with NULL */
+
+/* Rows of an option table for them; `bits_help` and `threads_help` name the command's defaults. */
+#define RETRIEVAL_ARGS(a, bits_required, bits_help, threads_help)                                                      \
+	{.name = "bits",                                                                                               \
+	 .kind = ARG_NUMBER,                                                                                           \
+	 .target = &(a)->bits,                                                                                         \
+	 .value = "M",                                                                                                 \
+	 .min = ROSA_MIN_BITS,                                                                                         \
+	 .max = ROSA_MAX_BITS,                                                                                         \
+	 .required = (bits_required),                                                                                  \
+	 .help = bits_help},                                                                                           \
+	    {.name = "policy",                                                                                         \
+	     .kind = ARG_CHOICE,                                                                                       \
+	     .target = &(a)->policy,                                                                                   \
+	     .value = "P",                                                                                             \
+	     .choices = policy_names,                                                                                  \
+	     .help = "readable (default), literal or inclusive: which runs may be found"},                             \
+	    {.name = "no-fold", .kind = ARG_FLAG, .target = &(a)->no_fold, .help = "every step is a run of its own"},  \
+	    {.name = "max-match",                                                                                      \
+	     .kind = ARG_SIZE,                                                                                         \
+	     .target = &(a)->max_match,                                                                                \
+	     .value = "L",                                                                                             \
+	     .max = UINT32_MAX,                                                                                        \
+	     .help = "compare matches up to this length (default 0: no cut)"},                                         \
+	{                                                                                                              \
+		.name = "threads", .kind = ARG_NUMBER, .target = &(a)->threads, .value = "N", .max = 1024,             \
+		.help = threads_help                                                                                   \
+	}
+
+rosa_options retrieval_options(const struct retrieval_args *args);
+
+/* Query and key of the same shape, [routes][steps], every symbol below 2^bits. */
+struct symbol_pair {
+	int dims; /* 1: the files had shape [T], and so have the results */
+	size_t routes, steps;
+	uint16_t *query, *key;
+};
+
+bool symbol_pair_load(struct symbol_pair *pair, const char *query, const char *key, int bits, struct failure *why);
+bool symbol_pair_new(struct symbol_pair *pair, size_t routes, size_t steps, struct failure *why);
+void symbol_pair_free(struct symbol_pair *pair); /* safe on a zeroed pair */
+
+/* malloc of count elements of a size, with overflow checked and the wish named on failure. */
+void *get_memory(size_t count, size_t size, const char *what, struct failure *why);
+
+#endif

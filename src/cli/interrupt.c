@@ -1,0 +1,41 @@
+/*
+ * Ctrl-C.
+ *
+ * The handler sets one variable; whoever works asks for it, cleans up after itself and returns. Nothing else is safe to
+ * do in a handler, and a half-written file can only be removed by the code that knows it. System calls are not
+ * restarted, so a program that waits for a pipe notices at once. A signal that was ignored when the program was started
+ * (nohup, a background job of a shell) stays ignored.
+ */
+#include "interrupt.h"
+
+#include <signal.h>
+#include <stddef.h>
+
+static volatile sig_atomic_t seen;
+
+static void note(int number)
+{
+	seen = number;
+}
+
+static void watch(int number)
+{
+	struct sigaction action = {.sa_handler = note};
+	struct sigaction before;
+
+	if (sigaction(number, NULL, &before) == 0 && before.sa_handler == SIG_IGN)
+		return;
+	sigemptyset(&action.sa_mask);
+	sigaction(number, &action, NULL);
+}
+
+void interrupt_watch(void)
+{
+	watch(SIGINT);
+	watch(SIGTERM);
+}
+
+int interrupted(void)
+{
+	return seen ? 128 + (int)seen : 0;
+}

@@ -1,0 +1,45 @@
+/* NumPy's .npy files, as far as symbols and destinations need them. */
+#ifndef ROSATUNE_NPY_H
+#define ROSATUNE_NPY_H
+
+#include "file.h"
+#include "report.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define NPY_MAX_DIMS 4
+
+/* What a file says of itself. Everything in it has been checked against the size of the file. */
+struct npy_header {
+	int version;    /* 1, 2 or 3 */
+	char order;     /* '<', '>', '|' or '=' */
+	char kind;      /* 'u', 'i', 'f', 'b', ... */
+	unsigned width; /* bytes an element */
+	bool fortran;   /* columns first */
+	int dims;       /* 0 to NPY_MAX_DIMS */
+	size_t shape[NPY_MAX_DIMS];
+	size_t count;  /* elements, the product of shape */
+	size_t offset; /* of the first element in the file */
+};
+
+/* Reads the header of a file that lies in memory. Reads no byte beyond `size`, allocates nothing. */
+bool npy_parse(const uint8_t *data, size_t size, struct npy_header *header, struct failure *why);
+
+/* Symbols: uint8 or uint16, shape [T] or [N,T]. `routes` is 1 for shape [T]. */
+struct npy_symbols {
+	int dims;
+	size_t routes, steps;
+	uint16_t *symbols; /* [routes][steps], from malloc; release with free */
+};
+
+/* From memory: the reasons do not name the file. From a file: they do. */
+bool npy_read_symbols(const uint8_t *data, size_t size, struct npy_symbols *symbols, struct failure *why);
+bool npy_load_symbols(const char *path, struct npy_symbols *symbols, struct failure *why);
+
+/* Starts a file of int32 with the given shape; the elements follow by npy_write_int32 in as many pieces as wanted, and
+ * then file_close and file_commit. */
+bool npy_create_int32(struct file_writer *writer, const char *path, int dims, const size_t *shape, struct failure *why);
+bool npy_write_int32(struct file_writer *writer, const int32_t *values, size_t count, struct failure *why);
+
+#endif

@@ -1,0 +1,79 @@
+/*
+ * Progress.
+ *
+ * Drawn on stderr, so that results can be piped on, and only if it is a terminal: in a log a bar is noise. Nothing is
+ * drawn in the first half second, for most jobs are over by then, and ten times a second after it. The line is wiped at
+ * the end and leaves the screen as it was.
+ */
+#include "progress.h"
+
+#include "interrupt.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define BAR_WIDTH   24
+#define FIRST_AFTER 500000000u
+#define NEXT_AFTER  100000000u
+
+uint64_t progress_clock(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void progress_begin(struct progress *progress, const char *label, uint64_t whole)
+{
+	memset(progress, 0, sizeof(*progress));
+	progress->shown = isatty(STDERR_FILENO);
+	progress->label = label;
+	progress->whole = whole;
+	progress->began = progress_clock();
+	progress->last = progress->began + FIRST_AFTER - NEXT_AFTER;
+}
+
+static void draw(const struct progress *progress, uint64_t now, uint64_t done, uint64_t total)
+{
+	static const char bar[] = "########################";
+	double share = total ? (double)done / (double)total : 1.0;
+	double seconds = (double)(now - progress->began) * 1e-9;
+	double rate = (double)done / seconds;
+	int filled = (int)(share * BAR_WIDTH);
+
+	fprintf(stderr, "\r%s [%-*.*s] %3.0f%%  %.2f M steps/s  %.0f s left\033[K", progress->label, BAR_WIDTH, filled,
+		bar, share * 100.0, rate * 1e-6, done ? (double)(total - done) / rate : 0.0);
+	fflush(stderr);
+}
+
+int progress_tick(void *context, uint64_t done, uint64_t total)
+{
+	struct progress *progress = context;
+
+	if (progress->shown) {
+		uint64_t now = progress_clock();
+		if (now > progress->last && now - progress->last >= NEXT_AFTER) {
+			progress->last = now;
+			progress->drawn = true;
+			draw(progress, now, progress->before + done, progress->whole ? progress->whole : total);
+		}
+	}
+	return interrupted();
+}
+
+void progress_advance(struct progress *progress, uint64_t done)
+{
+	progress->before += done;
+}
+
+void progress_end(struct progress *progress)
+{
+	if (progress->drawn) {
+		fputs("\r\033[K", stderr);
+		fflush(stderr);
+	}
+	progress->drawn = false;
+}

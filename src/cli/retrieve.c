@@ -1,0 +1,325 @@
+/*
+ * rosatune retrieve: destinations of symbol files.
+ *
+ * This is the command through which every backend is checked, so it offers both ways through the library, all at once
+ * and in chunks, and writes the same files from both. All outputs are computed, written and closed before the first one
+ * gets its name: after a failure or Ctrl-C the files are those that were there before.
+ *
+ * Counterfactual tables are the largest result by far (bits times the destinations). All at once, the library returns
+ * them by runs and they are spread out one route at a time while writing; in chunks they come step by step for all
+ * routes, while the file wants route by route, so that the whole table has to be kept.
+ */
+#include "commands.h"
+
+#include "inputs.h"
+#include "interrupt.h"
+#include "npy.h"
+#include "progress.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct job {
+	const char *query_path, *key_path, *out_path, *length_path, *flips_path;
+	struct retrieval_args retrieval;
+	uint64_t chunk; /* 0: all at once */
+	int device;
+
+	struct symbol_pair pair;
+	int32_t *tau, *length; /* [routes][steps] */
+	rosa_flips flips;      /* all at once: by runs */
+	int32_t *table;        /* in chunks: [routes][steps][bits] */
+};
+
+enum { DEVICE_CPU, DEVICE_CUDA };
+
+static const char *const device_names[] = {[DEVICE_CPU] = "cpu", [DEVICE_CUDA] = "cuda", NULL};
+
+/* -------------------------------------------------------------------------------------------------- the command -- */
+
+static enum args_result parse(struct job *job, int count, char **words)
+{
+	struct arg options[] = {
+	    {.name = "query",
+	     .kind = ARG_TEXT,
+	     .target = &job->query_path,
+	     .value = "Q.npy",
+	     .required = true,
+	     .help = "query symbols: uint8 or uint16, shape [T] or [N,T]"},
+	    {.name = "key",
+	     .kind = ARG_TEXT,
+	     .target = &job->key_path,
+	     .value = "K.npy",
+	     .required = true,
+	     .help = "key symbols, of the same shape"},
+	    {.name = "out",
+	     .kind = ARG_TEXT,
+	     .target = &job->out_path,
+	     .value = "TAU.npy",
+	     .required = true,
+	     .help = "destinations: int32, of the same shape; -1 where nothing matches"},
+	    {.name = "length",
+	     .kind = ARG_TEXT,
+	     .target = &job->length_path,
+	     .value = "L.npy",
+	     .help = "also write the match lengths (in runs): int32, of the same shape"},
+	    {.name = "flips",
+	     .kind = ARG_TEXT,
+	     .target = &job->flips_path,
+	     .value = "F.npy",
+	     .help = "also write the counterfactual tables: int32, shape [...,T,M]"},
+	    RETRIEVAL_ARGS(&job->retrieval, true, "bits a symbol, 1 to 16",
+			   "worker threads (default 0: one a processor)"),
+	    {.name = "chunk",
+	     .kind = ARG_SIZE,
+	     .target = &job->chunk,
+	     .value = "N",
+	     .min = 1,
+	     .max = ROSA_MAX_STEPS,
+	     .help = "feed the streams N steps at a time (default: all at once)"},
+	    {.name = "device",
+	     .kind = ARG_CHOICE,
+	     .target = &job->device,
+	     .value = "D",
+	     .choices = device_names,
+	     .help = "cpu (default) or cuda"},
+	};
+	struct args args = {
+	    .command = "retrieve",
+	    .usage = "--query Q.npy --key K.npy --bits M --out TAU.npy [options]",
+	    .summary = "Finds, for every step, the place in the key's past that best continues the query's context.",
+	    .options = options,
+	    .count = sizeof(options) / sizeof(options[0]),
+	    .notes = "The result does not depend on --chunk or --threads. Sizes may end in k, M or G (powers of 1024).",
+	};
+
+	return args_parse(&args, count, words);
+}
+
+#define OUTPUTS(job)                                                                                                   \
+	{                                                                                                              \
+		(job)->out_path, (job)->length_path, (job)->flips_path                                                 \
+	}
+
+static bool names_differ(const struct job *job)
+{
+	const char *paths[] = OUTPUTS(job);
+
+	for (int i = 1; i < 3; i++) {
+		for (int j = 0; j < i; j++) {
+			if (paths[i] && paths[j] && strcmp(paths[i], paths[j]) == 0) {
+				complain("retrieve", "%s is named for two outputs; give each its own file", paths[i]);
+				return false;
+			}
+		}
+	}
+	return true;
+}
+
+static bool can_write(const struct job *job, struct failure *why)
+{
+	const char *paths[] = OUTPUTS(job);
+
+	for (int i = 0; i < 3; i++) {
+		if (paths[i] && !file_can_create(paths[i], why))
+			return false;
+	}
+	return true;
+}
+
+/* ----------------------------------------------------------------------------------------------------- the work -- */
+
+static bool allocate(struct job *job, struct failure *why)
+{
+	size_t cells = job->pair.routes * job->pair.steps; /* fits: it is the size of a file */
+	size_t row = job->retrieval.bits * sizeof(int32_t);
+
+	job->tau = get_memory(cells, sizeof(int32_t), "the destinations", why);
+	if (!job->tau)
+		return false;
+	if (job->length_path) {
+		job->length = get_memory(cells, sizeof(int32_t), "the match lengths", why);
+		if (!job->length)
+			return false;
+	}
+	if (job->flips_path && job->chunk) {
+		job->table = get_memory(cells, row, "the counterfactual tables", why);
+		if (!job->table)
+			return false;
+	}
+	return true;
+}
+
+static bool retrieve_at_once(struct job *job, struct progress *progress, struct failure *why)
+{
+	rosa_options options = retrieval_options(&job->retrieval);
+	const struct symbol_pair *pair = &job->pair;
+	rosa_error error;
+
+	options.progress = progress_tick;
+	options.progress_context = progress;
+	if (rosa_retrieve(&options, pair->routes, pair->steps, pair->query, pair->key, job->tau, job->length,
+			  job->flips_path ? &job->flips : NULL, &error) != ROSA_OK)
+		return refuse(why, "%s", error.message);
+	return true;
+}
+
+/* One chunk's table, [routes][steps][bits], into its place in the whole. */
+static void place_chunk(struct job *job, const int32_t *chunk, size_t from, size_t steps)
+{
+	size_t bits = job->retrieval.bits;
+
+	for (size_t r = 0; r < job->pair.routes; r++)
+		memcpy(job->table + (r * job->pair.steps + from) * bits, chunk + r * steps * bits,
+		       steps * bits * sizeof(int32_t));
+}
+
+static bool push_chunks(struct job *job, rosa_stream *stream, size_t chunk, int32_t *table, struct progress *progress,
+			struct failure *why)
+{
+	const struct symbol_pair *pair = &job->pair;
+	rosa_error error;
+
+	for (size_t t = 0; t < pair->steps; t += chunk) {
+		size_t steps = pair->steps - t < chunk ? pair->steps - t : chunk;
+		if (rosa_stream_push(stream, steps, pair->query + t, pair->key + t, pair->steps, job->tau + t,
+				     job->length ? job->length + t : NULL, table, &error) != ROSA_OK)
+			return refuse(why, "%s", error.message);
+		if (table)
+			place_chunk(job, table, t, steps);
+		if (progress_tick(progress, (t + steps) * pair->routes, pair->steps * pair->routes))
+			return refuse(why, "interrupted");
+	}
+	return true;
+}
+
+static bool retrieve_in_chunks(struct job *job, struct progress *progress, struct failure *why)
+{
+	rosa_options options = retrieval_options(&job->retrieval);
+	size_t chunk = job->chunk < job->pair.steps ? job->chunk : job->pair.steps;
+	rosa_stream *stream = NULL;
+	int32_t *table = NULL;
+	rosa_error error;
+	bool done = false;
+
+	if (job->table) {
+		table = get_memory(job->pair.routes * chunk, job->retrieval.bits * sizeof(int32_t),
+				   "one chunk's tables", why);
+		if (!table)
+			return false;
+	}
+	if (rosa_stream_new(&options, job->pair.routes, &stream, &error) == ROSA_OK)
+		done = push_chunks(job, stream, chunk, table, progress, why);
+	else
+		refuse(why, "%s", error.message);
+	rosa_stream_free(stream);
+	free(table);
+	return done;
+}
+
+static bool compute(struct job *job, struct failure *why)
+{
+	struct progress progress;
+
+	progress_begin(&progress, "retrieving", 0);
+	bool done = job->chunk ? retrieve_in_chunks(job, &progress, why) : retrieve_at_once(job, &progress, why);
+	progress_end(&progress);
+	return done && !interrupted();
+}
+
+/* ------------------------------------------------------------------------------------------------------- output -- */
+
+static bool write_cells(const struct job *job, struct file_writer *writer, const char *path, const int32_t *values,
+			struct failure *why)
+{
+	size_t routes = job->pair.routes, steps = job->pair.steps;
+	size_t shape[2] = {routes, steps};
+
+	return npy_create_int32(writer, path, job->pair.dims, shape + (2 - job->pair.dims), why) &&
+	       npy_write_int32(writer, values, routes * steps, why);
+}
+
+static bool write_expanded(const struct job *job, struct file_writer *writer, struct failure *why)
+{
+	size_t steps = job->pair.steps, bits = job->retrieval.bits;
+	int32_t *table = get_memory(steps, bits * sizeof(int32_t), "one route's tables", why);
+	rosa_error error;
+	bool done = table != NULL;
+
+	for (size_t r = 0; r < job->pair.routes && done; r++) {
+		if (rosa_flips_expand(&job->flips, r, steps, table, &error) != ROSA_OK)
+			done = refuse(why, "%s", error.message);
+		else
+			done = npy_write_int32(writer, table, steps * bits, why);
+	}
+	free(table);
+	return done;
+}
+
+static bool write_flips(const struct job *job, struct file_writer *writer, struct failure *why)
+{
+	size_t routes = job->pair.routes, steps = job->pair.steps, bits = job->retrieval.bits;
+	size_t shape[3] = {routes, steps, bits};
+
+	if (!npy_create_int32(writer, job->flips_path, job->pair.dims + 1, shape + (2 - job->pair.dims), why))
+		return false;
+	if (job->table)
+		return npy_write_int32(writer, job->table, routes * steps * bits, why);
+	return write_expanded(job, writer, why);
+}
+
+static bool write_outputs(const struct job *job, struct failure *why)
+{
+	struct file_writer files[3] = {FILE_WRITER_INIT, FILE_WRITER_INIT, FILE_WRITER_INIT};
+	int count = 0;
+	bool done = write_cells(job, &files[count++], job->out_path, job->tau, why);
+
+	if (done && job->length_path)
+		done = write_cells(job, &files[count++], job->length_path, job->length, why);
+	if (done && job->flips_path)
+		done = write_flips(job, &files[count++], why);
+	for (int i = 0; i < count && done; i++)
+		done = file_close(&files[i], why);
+	done = done && !interrupted();
+	for (int i = 0; i < count && done; i++)
+		done = file_commit(&files[i], why);
+	for (int i = 0; i < count; i++)
+		file_discard(&files[i]);
+	return done;
+}
+
+static bool run(struct job *job, struct failure *why)
+{
+	if (job->device == DEVICE_CUDA)
+		return refuse(why, "--device cuda: this build has no CUDA; use --device cpu");
+	return can_write(job, why) &&
+	       symbol_pair_load(&job->pair, job->query_path, job->key_path, (int)job->retrieval.bits, why) &&
+	       allocate(job, why) && compute(job, why) && write_outputs(job, why);
+}
+
+int retrieve_command(int count, char **words)
+{
+	struct job job = {0};
+	struct failure why = {""};
+	enum args_result parsed = parse(&job, count, words);
+
+	if (parsed != ARGS_OK)
+		return parsed == ARGS_HELP ? DONE : MISUSED;
+	if (!names_differ(&job))
+		return MISUSED;
+	interrupt_watch();
+	bool done = run(&job, &why);
+	rosa_flips_free(&job.flips);
+	free(job.table);
+	free(job.length);
+	free(job.tau);
+	symbol_pair_free(&job.pair);
+	if (done)
+		return DONE;
+	if (interrupted()) {
+		complain("retrieve", "interrupted, nothing was written");
+		return interrupted();
+	}
+	complain("retrieve", "%s", why.text);
+	return FAILED;
+}

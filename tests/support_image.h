@@ -1,0 +1,17 @@
+/* Saved states as bytes, for tests that alter them. */
+#ifndef ROSATUNE_SUPPORT_IMAGE_H
+#define ROSATUNE_SUPPORT_IMAGE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+	IMAGE_VERSION = 8, /* where the version is */
+	IMAGE_HEADER = 40, /* where the first route begins */
+	IMAGE_SEAL = 8     /* bytes of checksum at the end */
+};
+
+/* Put the right checksum at the end of an image of at least IMAGE_SEAL bytes. */
+void image_seal(uint8_t *image, size_t size);
+
+#endif

@@ -1,0 +1,383 @@
+#!/bin/sh
+# The program from outside: exit codes, messages, files. The first argument is its path.
+#
+# Results are compared with a brute-force search written from the definition of retrieval, in Python without NumPy, so
+# that reader, writer, options and both ways through the library are checked together.
+
+# shellcheck disable=SC2086 # $pair and $small are lists of words
+# shellcheck disable=SC2012,SC2015 # the names in the folder are ours; problem may well follow a failed grep
+set -u
+program=$(realpath "$1")
+command -v python3 >/dev/null || { echo "python3 is needed for this test" >&2; exit 77; }
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder" || exit 1
+failures=0
+checks=0
+
+problem() {
+	failures=$((failures + 1))
+	echo "FAILED: $*" >&2
+	sed 's/^/  stderr: /' err >&2
+}
+
+# check CODE PATTERN ARGUMENTS...: the exit code, and a pattern (empty: silence) that stderr must match. Every line there
+# begins with the program's name.
+check() {
+	code=$1 pattern=$2
+	shift 2
+	checks=$((checks + 1))
+	"$program" "$@" >out 2>err </dev/null
+	got=$?
+	[ "$got" = "$code" ] || problem "exit code $got, not $code: $*"
+	if [ -z "$pattern" ]; then
+		[ ! -s err ] || problem "not silent: $*"
+	else
+		grep -q -- "$pattern" err || problem "no '$pattern': $*"
+		grep -qv '^rosatune' err && problem "a line without the program's name: $*"
+	fi
+}
+
+# says PATTERN: what stdout of the last check must match.
+says() {
+	checks=$((checks + 1))
+	grep -q -- "$1" out || problem "stdout has no '$1': $(head -5 out)"
+}
+
+# files NAMES: exactly these lie in the folder "results".
+files() {
+	checks=$((checks + 1))
+	found=$(cd results && ls -A | tr '\n' ' ')
+	[ "$found" = "$*${*:+ }" ] || problem "files are '$found', not '$*'"
+}
+
+cat >npy.py <<'PYTHON'
+import itertools, random, struct, sys
+
+def save(path, shape, values, descr='<u2', fortran=False, cut=0):
+    code = {'|u1': 'B', '<u2': '<%dH', '>u2': '>%dH', '<i4': '<%di', '<f4': '<%df'}[descr]
+    body = bytes(values) if code == 'B' else struct.pack(code % len(values), *values)
+    head = "{'descr': '%s', 'fortran_order': %s, 'shape': %s, }" % (descr, fortran, tuple(shape))
+    head += ' ' * (-(len(head) + 11) % 64) + '\n'
+    data = b'\x93NUMPY\x01\x00' + struct.pack('<H', len(head)) + head.encode() + body
+    open(path, 'wb').write(data[:len(data) - cut])
+
+def load(path):
+    data = open(path, 'rb').read()
+    assert data[:8] == b'\x93NUMPY\x01\x00', path
+    size, = struct.unpack('<H', data[8:10])
+    head = eval(data[10:10 + size].decode())
+    assert head['descr'] == '<i4' and head['fortran_order'] is False, head
+    assert (10 + size) % 64 == 0
+    return head['shape'], list(struct.unpack('<%di' % ((len(data) - 10 - size) // 4), data[10 + size:]))
+
+def fold(symbols, on):
+    """The runs begun by each step: starts, and symbols."""
+    starts = [t for t in range(len(symbols)) if t == 0 or not on or symbols[t] != symbols[t - 1]]
+    return starts, [symbols[t] for t in starts]
+
+def lookup(query, keys, starts, n, t, policy, cut):
+    best, run = 0, -1
+    for e in range(n):
+        begun = e + 1 < n
+        if policy == 'readable' and not (begun and starts[e + 1] < t):
+            continue
+        if policy == 'inclusive' and not begun:
+            continue
+        length = 0
+        while length <= e and length < len(query) and query[-1 - length] == keys[e - length] and length != cut:
+            length += 1
+        if length >= 1 and length >= best:
+            best, run = length, e
+    if run < 0 or run + 1 >= n or (policy == 'literal' and not starts[run + 1] < t):
+        return -1, 0
+    return starts[run + 1], best
+
+def route(query, key, bits, policy='readable', on=True, cut=None):
+    qstart, qsym = fold(query, on)
+    kstart, ksym = fold(key, on)
+    tau, length, flips, table = [], [], [], None
+    for t in range(len(query)):
+        nq = sum(s <= t for s in qstart)
+        nk = sum(s <= t for s in kstart)
+        place, match = lookup(qsym[:nq], ksym, kstart, nk, t, policy, cut)
+        tau.append(place)
+        length.append(match)
+        if qstart[nq - 1] == t:
+            table = [lookup(qsym[:nq - 1] + [qsym[nq - 1] ^ 1 << j], ksym, kstart, nk, t, policy, cut)[0]
+                     for j in range(bits)]
+        flips += table
+    return tau, length, flips
+PYTHON
+
+cat >make.py <<'PYTHON'
+from npy import *
+random.seed(5)
+def sticky(n, bits):
+    symbols = []
+    for _ in range(n):
+        symbols.append(symbols[-1] if symbols and random.random() < .4 else random.randrange(1 << bits))
+    return symbols
+q, k = sticky(96, 2), sticky(96, 2)
+save('q1.npy', [96], q)
+save('k1.npy', [96], k, '|u1')
+save('q2.npy', [3, 32], q, '|u1')
+save('k2.npy', [3, 32], k)
+save('short.npy', [95], q[:95])
+save('column.npy', [32, 3], q)
+save('cut.npy', [96], q, cut=1)
+save('big.npy', [96], q, '>u2')
+save('float.npy', [96], q, '<f4')
+save('fortran.npy', [3, 32], q, fortran=True)
+save('three.npy', [3, 4, 8], q)
+save('empty.npy', [0], [])
+save('seven.npy', [3, 32], q[:70] + [7] + q[71:])
+save('wide.npy', [600], [random.randrange(16) for _ in range(600)])
+PYTHON
+python3 make.py || exit 1
+printf 'hello hello' >hello.txt
+printf 'h' >h.txt
+mkdir results
+
+# ---------------------------------------------------------------------------------------------------- the program
+
+check 0 '' --version
+says '^rosatune [0-9]*\.[0-9]*\.[0-9]*$'
+says '^instruction set: '
+check 0 '' --help
+says 'bench retrieve'
+check 0 '' retrieve --help
+says '--max-match L'
+check 0 '' retrieve --bits 99 --help
+check 0 '' bench --help
+says 'rosatune bench retrieve'
+check 0 '' bench retrieve --help
+says '^  uniform '
+check 0 '' demo -h
+"$program" >out 2>err
+[ $? = 2 ] && grep -q '^usage' err || problem "no command: exit code 2 and the usage"
+check 2 'rosatune: unknown command retreive, did you mean retrieve?' retreive
+check 2 'rosatune: unknown command bnch, did you mean bench?' bnch
+check 2 "rosatune: unknown command xyzzy; 'rosatune --help' lists" xyzzy
+check 2 'rosatune: unknown option --verison, did you mean --version?' --verison
+check 2 'rosatune bench: what shall be measured' bench
+check 2 "rosatune bench: unknown command retreive, did you mean 'rosatune bench retrieve'?" bench retreive
+if [ -w /dev/full ]; then
+	"$program" --help >/dev/full 2>err
+	[ $? = 1 ] && grep -q '^rosatune: cannot write to standard output' err || problem "lost output goes unnoticed"
+fi
+
+# -------------------------------------------------------------------------------------------- retrieve: wrong usage
+
+pair="--query q1.npy --key k1.npy"
+check 2 'rosatune retrieve: --query is missing' retrieve
+check 2 '--bits is missing' retrieve $pair --out results/t.npy
+check 2 '--out is missing' retrieve $pair --bits 2
+check 2 'unknown option --qeury, did you mean --query?' retrieve --qeury q1.npy
+check 2 "unknown option --colour; 'rosatune retrieve --help' lists" retrieve --colour
+check 2 'unknown option --max, did you mean --max-match?' retrieve --max 3
+check 2 '--query needs a value: --query Q.npy' retrieve --query
+check 2 '--query needs a value' retrieve --query --key k1.npy
+check 2 '--no-fold takes no value' retrieve --no-fold=yes
+check 2 'unexpected argument q1.npy' retrieve q1.npy
+for bits in 0 17 -1 x 4k '' 99999999999999999999999; do
+	check 2 'give a whole number from 1 to 16' retrieve $pair --bits "$bits" --out results/t.npy
+done
+check 2 '--policy readible is not known, did you mean readable?' retrieve $pair --bits 2 --policy readible
+check 2 '--policy x is not known; choose from: readable, literal, inclusive' retrieve $pair --bits 2 --policy x
+check 2 '--chunk 0: give a whole number' retrieve $pair --bits 2 --out results/t.npy --chunk 0
+check 2 '--max-match 5000000000' retrieve $pair --bits 2 --out results/t.npy --max-match 5000000000
+check 2 'results/t.npy is named for two outputs' retrieve $pair --bits 2 --out results/t.npy --flips results/t.npy
+files
+
+# --------------------------------------------------------------------------------------------- retrieve: bad files
+
+bad() {
+	file=$1 reason="rosatune retrieve: .*$1.*$2"
+	check 1 "$reason" retrieve --query "$file" --key k1.npy --bits 2 --out results/t.npy
+	check 1 "$reason" retrieve --query q1.npy --key "$file" --bits 2 --out results/t.npy
+}
+bad missing.npy 'No such file'
+bad results 'folder'
+bad hello.txt 'not a NumPy file'
+bad cut.npy 'cut short'
+bad big.npy 'big endian'
+bad float.npy "'f4', symbols must be uint8 or uint16"
+bad fortran.npy "'fortran_order'"
+bad three.npy '3 dimensions'
+bad empty.npy 'dimension of 0'
+bad short.npy 'has shape \[95\]'
+bad q2.npy 'has shape \[3,32\]'
+check 1 'query q2.npy has shape \[3,32\], key column.npy has shape \[32,3\]' \
+	retrieve --query q2.npy --key column.npy --bits 2 --out results/t.npy
+check 1 'seven.npy: symbol 7 at \[2,6\] is not below 2^2' \
+	retrieve --query q2.npy --key seven.npy --bits 2 --out results/t.npy
+check 1 'q1.npy: symbol [23] at \[[0-9]*\] is not below 2^1' retrieve $pair --bits 1 --out results/t.npy
+check 1 'this build has no CUDA; use --device cpu' retrieve $pair --bits 2 --out results/t.npy --device cuda
+check 1 'cannot write none/t.npy: folder none: No such file' retrieve $pair --bits 2 --out none/t.npy
+check 1 'cannot write results: it is a folder' retrieve $pair --bits 2 --out results
+check 1 'cannot write none/f.npy' retrieve $pair --bits 2 --out results/t.npy --flips none/f.npy
+[ ! -w /dev/full ] || check 1 'writing /dev/full: No space left' retrieve $pair --bits 2 --out results/t.npy --flips /dev/full
+files
+
+# A file that may not grow stands for a disk that is full in the middle: the old result stays, nothing else is left.
+echo old >results/t.npy
+checks=$((checks + 1))
+(
+	trap '' XFSZ
+	ulimit -f 1
+	exec "$program" retrieve --query wide.npy --key wide.npy --bits 4 --out results/t.npy --flips results/f.npy
+) >out 2>err
+[ $? = 1 ] && grep -q '^rosatune retrieve: error while writing results/[tf].npy: File too large' err ||
+	problem "a write that fails in the middle"
+[ "$(cat results/t.npy)" = old ] || problem "a failed write has replaced the old file"
+files t.npy
+rm -f results/t.npy
+
+# ------------------------------------------------------------------------------------------ retrieve: right answers
+
+cat >expect.py <<'PYTHON'
+from npy import *
+import subprocess
+def compare(dims, policy, on, cut, chunk, threads):
+    words = [program, 'retrieve', '--query', 'q%d.npy' % dims, '--key=k%d.npy' % dims, '--bits', '2', '--policy', policy,
+             '--out', 'results/t.npy', '--flips', 'results/f.npy', '--length', 'results/l.npy']
+    words += [] if on else ['--no-fold']
+    words += ['--max-match', str(cut)] if cut else []
+    words += ['--chunk', str(chunk)] if chunk else []
+    words += ['--threads', str(threads)] if threads is not None else []
+    result = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True)
+    assert result.returncode == 0 and result.stdout == b'' and result.stderr == b'', (words, result)
+    routes, steps = (1, 96) if dims == 1 else (3, 32)
+    tau, length, flips = [], [], []
+    for r in range(routes):
+        part = slice(r * steps, (r + 1) * steps)
+        a, b, c = route(q[part], k[part], 2, policy, on, cut or None)
+        tau, length, flips = tau + a, length + b, flips + c
+    shape = (96,) if dims == 1 else (3, 32)
+    assert load('results/t.npy') == (shape, tau), words
+    assert load('results/l.npy') == (shape, length), words
+    assert load('results/f.npy') == (shape + (2,), flips), words
+program = sys.argv[1]
+def symbols(path, width):
+    data = open(path, 'rb').read()[-96 * width:]
+    return list(data) if width == 1 else list(struct.unpack('<96H', data))
+q, k = symbols('q1.npy', 2), symbols('k1.npy', 1)
+for policy, on, cut in itertools.product(['readable', 'literal', 'inclusive'], [True, False], [0, 1, 3]):
+    for dims, chunk, threads in [(1, 0, 1), (2, 0, None), (2, 0, 2), (1, 1, 1), (2, 7, 2), (2, 1000, None)]:
+        compare(dims, policy, on, cut, chunk, threads)
+PYTHON
+checks=$((checks + 1))
+python3 expect.py "$program" >out 2>err || problem "answers differ from the definition"
+files f.npy l.npy t.npy
+rm -f results/*
+
+# One output alone, over a pipe in both directions, and with units.
+check 0 '' retrieve $pair --bits 2 --out results/t.npy --chunk 1k
+files t.npy
+cat q1.npy | "$program" retrieve --query /dev/stdin --key k1.npy --bits 2 --out /dev/stdout 2>err | cat >piped.npy
+cmp -s piped.npy results/t.npy || problem "a pipe gives another result than a file"
+rm -f results/*
+
+# ------------------------------------------------------------------------------------------------- retrieve: Ctrl-C
+
+# While it waits for input, while it works, and while it waits for a reader of its output. The second works for long, a
+# step at a time, on streams that are large for that.
+cat >interrupt.py <<'PYTHON'
+from npy import *
+import os, signal, subprocess, time
+program = sys.argv[1]
+def start(query, *more):
+    return subprocess.Popen([program, 'retrieve', '--key', 'long.npy', '--bits', '16', '--query', query] + list(more),
+                            stderr=subprocess.PIPE, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+def stop(process):
+    process.send_signal(signal.SIGINT)
+    message = process.stderr.read()
+    assert process.wait() == 130, (process.returncode, message)
+    assert message.startswith(b'rosatune retrieve: interrupted'), message
+    assert os.listdir('results') == [], os.listdir('results')
+routes, steps = 16, 1 << 17
+random.seed(1)
+save('long.npy', [routes, steps], list(struct.unpack('<%dH' % (routes * steps), random.randbytes(2 * routes * steps))))
+os.mkfifo('fifo')
+
+waiting = start('fifo', '--out', 'results/t.npy')
+writer = open('fifo', 'wb')
+stop(waiting)
+writer.close()
+
+working = start('fifo', '--out', 'results/t.npy', '--flips', 'results/f.npy', '--chunk', '1', '--threads', '1')
+with open('fifo', 'wb') as writer:
+    writer.write(open('long.npy', 'rb').read())
+time.sleep(.2)
+stop(working)
+
+save('more.npy', [1 << 15], [random.randrange(1 << 16) for _ in range(1 << 15)])
+writing = start('more.npy', '--key', 'more.npy', '--out', 'results/t.npy', '--length', 'fifo')
+reader = open('fifo', 'rb')
+reader.read(1)
+stop(writing)
+PYTHON
+checks=$((checks + 1))
+python3 interrupt.py "$program" >out 2>err || problem "Ctrl-C"
+files
+
+# ----------------------------------------------------------------------------------------------------------- bench
+
+small="--routes 2 --tokens 1k --repeat 2"
+check 0 '' bench retrieve $small
+says '^  time a token, median *[0-9.]* ns$'
+# json NAMES...: the last stdout is a JSON object that has these numbers.
+json() {
+	checks=$((checks + 1))
+	python3 -c '
+import json, sys
+result = json.load(open("out"))
+for name in sys.argv[1:]:
+    name, _, value = name.partition("=")
+    assert name in result, name
+    assert not value or str(result[name]) == value, (name, result[name])
+    assert value or result[name] >= 0, (name, result[name])
+' "$@" 2>err || problem "JSON: $*"
+}
+check 0 '' bench retrieve $small --json
+json ns_per_token ns_per_token_min ns_per_token_max lookups_per_token ns_per_lookup bytes_per_run runs_per_token \
+	hit_rate mean_match routes=2 tokens=1024 bits=4 threads=1 repeat=2 stream=uniform policy=readable flips=1
+for stream in uniform sticky correlated periodic; do
+	check 0 '' bench retrieve $small --json --stream $stream --bits 3 --threads 2 --seed 9
+	json hit_rate stream=$stream bits=3 threads=2 seed=9
+done
+check 0 '' bench retrieve --query wide.npy --key wide.npy --json --no-flips --no-fold --policy literal --max-match 4
+json ns_per_token stream=file tokens=600 routes=1 flips=0 lookups_per_token=1.0 runs_per_token=1.0 policy=literal \
+	max_match=4 fold=0
+check 0 '' bench retrieve --decode --routes 3 --tokens 300 --json
+json step_us_median step_us_p99 bytes_per_run routes=3 tokens=300
+check 0 '' bench retrieve --decode --query wide.npy --key wide.npy
+says 'one step of all, median'
+check 2 '--stream unifrom is not known, did you mean uniform?' bench retrieve --stream unifrom
+check 2 '--query and --key go together' bench retrieve --query wide.npy
+check 2 'replace made streams' bench retrieve --query wide.npy --key wide.npy --routes 2
+check 2 '--decode times the last 256 steps' bench retrieve --decode --tokens 256
+check 2 '--tokens 0' bench retrieve --tokens 0
+check 2 '--routes 0' bench retrieve --routes 0
+check 2 '--tokens 1kk' bench retrieve --tokens 1kk
+check 1 'q1.npy has 96 steps' bench retrieve --decode --query q1.npy --key k1.npy
+check 1 'missing.npy: No such file' bench retrieve --query missing.npy --key wide.npy
+
+# ------------------------------------------------------------------------------------------------------------ demo
+
+check 0 '' demo
+says 'right: [0-9]* characters match'
+says 'a match was found'
+checks=$((checks + 1))
+[ "$(wc -l <out)" -le 40 ] || problem "the demo is longer than 40 lines"
+[ "$(tr -d '[:print:]\n' <out | wc -c)" = 0 ] || problem "the demo colours a pipe"
+check 0 '' demo --file hello.txt --order 3
+says '11 characters, a symbol of 5 bits'
+check 0 '' demo --file wide.npy
+check 1 'rosatune demo: cannot open missing.txt' demo --file missing.txt
+check 1 'h.txt has 1 characters; give a text with at least two' demo --file h.txt
+check 2 'unknown option --fiel, did you mean --file?' demo --fiel x
+
+echo "$checks checks, $failures failures"
+[ "$failures" = 0 ]

@@ -1,0 +1,408 @@
+/*
+ * NumPy files: what is accepted, what is refused and why, and that what is written can be read.
+ *
+ * Headers are built from text, as any program might write them, so that each test shows the one thing that is wrong.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "npy.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* A file in memory: allocated exactly, so that a sanitizer sees a read beyond its end. */
+struct image {
+	uint8_t *data;
+	size_t size;
+};
+
+static struct image make(int version, const char *header, const void *elements, size_t bytes)
+{
+	size_t prefix = version == 1 ? 10 : 12, length = strlen(header);
+	struct image image = {NULL, prefix + length + bytes};
+
+	image.data = malloc(image.size);
+	assert_non_null(image.data);
+	memcpy(image.data, "\x93NUMPY", 6);
+	image.data[6] = (uint8_t)version;
+	image.data[7] = 0;
+	for (size_t i = 8; i < prefix; i++)
+		image.data[i] = (uint8_t)(length >> 8 * (i - 8));
+	memcpy(image.data + prefix, header, length);
+	if (bytes)
+		memcpy(image.data + prefix + length, elements, bytes);
+	return image;
+}
+
+static const uint8_t six[6] = {1, 0, 2, 0, 3, 1};
+
+#define U1 "{'descr': '|u1', 'fortran_order': False, 'shape': (6,), }"
+#define U2 "{'descr': '<u2', 'fortran_order': False, 'shape': (3,), }"
+
+/* ------------------------------------------------------------------------------------------------------ accepted -- */
+
+struct good {
+	int version;
+	const char *header;
+	int dims;
+	size_t routes, steps;
+	uint16_t symbols[6];
+};
+
+static const struct good goods[] = {
+    {1, U1 "\n", 1, 1, 6, {1, 0, 2, 0, 3, 1}},
+    {1, U2, 1, 1, 3, {1, 2, 259}},
+    {2, U2 "   \n", 1, 1, 3, {1, 2, 259}},
+    {3, U2, 1, 1, 3, {1, 2, 259}},
+    {1, "{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3), }", 2, 2, 3, {1, 0, 2, 0, 3, 1}},
+    {1, "{'shape':(3,2),\"descr\":\"u1\",'fortran_order':False}", 2, 3, 2, {1, 0, 2, 0, 3, 1}},
+    {1, "{'descr': '>u1', 'fortran_order': False, 'shape': (6L,), }", 1, 1, 6, {1, 0, 2, 0, 3, 1}},
+    {1, "{'descr': '|u2', 'fortran_order': False, 'shape': (3, 1), }", 2, 3, 1, {1, 2, 259}},
+    {1, "{'descr': '<u2', 'fortran_order': True, 'shape': (3,), }", 1, 1, 3, {1, 2, 259}},
+};
+
+static void accepts(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof(goods) / sizeof(goods[0]); i++) {
+		const struct good *good = &goods[i];
+		struct image image = make(good->version, good->header, six, sizeof(six));
+		struct npy_symbols symbols;
+		struct failure why = {""};
+
+		if (!npy_read_symbols(image.data, image.size, &symbols, &why))
+			fail_msg("%s: %s", good->header, why.text);
+		assert_int_equal(symbols.dims, good->dims);
+		assert_int_equal(symbols.routes, good->routes);
+		assert_int_equal(symbols.steps, good->steps);
+		assert_memory_equal(symbols.symbols, good->symbols, good->routes * good->steps * sizeof(uint16_t));
+		free(symbols.symbols);
+		free(image.data);
+	}
+}
+
+/* ------------------------------------------------------------------------------------------------------- refused -- */
+
+/* A header and a word that the reason must contain. */
+static const struct bad {
+	const char *header, *reason;
+} bads[] = {
+    {"{'descr': '>u2', 'fortran_order': False, 'shape': (3,), }", "big endian"},
+    {"{'descr': '<i2', 'fortran_order': False, 'shape': (3,), }", "'i2'"},
+    {"{'descr': '<u6', 'fortran_order': False, 'shape': (1,), }", "'u6'"},
+    {"{'descr': '<f2', 'fortran_order': False, 'shape': (3,), }", "uint8 or uint16"},
+    {"{'descr': '|b1', 'fortran_order': False, 'shape': (6,), }", "uint8 or uint16"},
+    {"{'descr': '', 'fortran_order': False, 'shape': (6,), }", "'descr'"},
+    {"{'descr': '<', 'fortran_order': False, 'shape': (6,), }", "'descr'"},
+    {"{'descr': '|u0', 'fortran_order': False, 'shape': (6,), }", "'descr'"},
+    {"{'descr': '|u1x', 'fortran_order': False, 'shape': (6,), }", "'descr'"},
+    {"{'descr': '<u99999999999999999999', 'fortran_order': False, 'shape': (6,), }", "'descr'"},
+    {"{'descr': [('a', '|u1')], 'fortran_order': False, 'shape': (6,), }", "'descr'"},
+    {"{'descr': '|u1', 'fortran_order': True, 'shape': (2, 3), }", "'fortran_order'"},
+    {"{'descr': '|u1', 'fortran_order': 0, 'shape': (6,), }", "'fortran_order'"},
+    {"{'descr': '|u1', 'fortran_order': False, 'shape': (5,), }", "one array a file"},
+    {"{'descr': '|u1', 'fortran_order': False, 'shape': (7,), }", "cut short"},
+    {"{'descr': '|u1', 'fortran_order': False, 'shape': (6), }", "'shape'"},
+    {"{'descr': '|u1', 'fortran_order': False, 'shape': 6, }", "'shape'"},
+    {"{'descr': '|u1', 'fortran_order': False, 'shape': (-6,), }", "'shape'"},
+    {"{'descr': '|u1', 'fortran_order': False, 'shape': (6, 1, 1), }", "3 dimensions"},
+    {"{'descr': '|u1', 'fortran_order': False, 'shape': (6, 1, 1, 1, 1), }", "'shape'"},
+    {"{'descr': '|u1', 'fortran_order': False, 'shape': (2 3), }", "'shape'"},
+    {"{'descr': '|u1', 'fortran_order': False, 'shape': (99999999999999999999,), }", "'shape'"},
+    {"{'descr': '|u1', 'fortran_order': False, 'shape': (4294967296, 4294967296), }", "'shape'"},
+    {"{'descr': '<u2', 'fortran_order': False, 'shape': (9223372036854775811,), }", "'shape'"},
+    {"{'descr': '|u1', 'fortran_order': False, 'shape': (18446744073709551615,), }", "cut short"},
+    {"{'descr': '|u1', 'shape': (6,), }", "'fortran_order' is missing"},
+    {"{'fortran_order': False, 'shape': (6,), }", "'descr' is missing"},
+    {"{'descr': '|u1', 'fortran_order': False}", "'shape' is missing"},
+    {"{'descr': '|u1', 'descr': '|u1', 'fortran_order': False, 'shape': (6,), }", "twice"},
+    {"{'descr': '|u1', 'fortran_order': False, 'shape': (6,), 'more': 1}", "'more'"},
+    {"{'descr': '|u1' 'fortran_order': False, 'shape': (6,), }", "commas"},
+    {"{'descr': '|u1', 'fortran_order': False, 'shape': (6,), } x", "after"},
+    {"{'descr': '|u1', 'fortran_order': False, 'shape': (6,", "'shape'"},
+    {"{'descr': '|u1", "'descr'"},
+    {"{", "dictionary"},
+    {"", "'{'"},
+    {"not a dictionary", "'{'"},
+};
+
+static void check_refused(struct image image, const char *what, const char *reason)
+{
+	struct npy_symbols symbols;
+	struct failure why = {""};
+
+	if (npy_read_symbols(image.data, image.size, &symbols, &why))
+		fail_msg("accepted: %s", what);
+	if (!strstr(why.text, reason))
+		fail_msg("%s: the reason is '%s', without '%s'", what, why.text, reason);
+	assert_null(symbols.symbols);
+	free(image.data);
+}
+
+static void refuses_headers(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof(bads) / sizeof(bads[0]); i++)
+		check_refused(make(1, bads[i].header, six, sizeof(six)), bads[i].header, bads[i].reason);
+}
+
+static void refuses_emptiness(void **state)
+{
+	(void)state;
+	check_refused(make(1, "{'descr': '|u1', 'fortran_order': False, 'shape': (0,), }", NULL, 0), "no steps",
+		      "of 0");
+	/* The huge dimension is no overflow, since the product is 0. */
+	check_refused(
+	    make(1, "{'descr': '<u2', 'fortran_order': False, 'shape': (18446744073709551615, 0), }", NULL, 0),
+	    "no steps", "of 0");
+	check_refused(make(1, "{'descr': '|u1', 'fortran_order': False, 'shape': (), }", six, 1), "a number",
+		      "0 dimensions");
+}
+
+static void refuses_versions(void **state)
+{
+	struct image image;
+
+	(void)state;
+	image = make(1, U1, six, sizeof(six));
+	image.data[6] = 4;
+	check_refused(image, "version 4", "version");
+	image = make(1, U1, six, sizeof(six));
+	image.data[7] = 1;
+	check_refused(image, "version 1.1", "version");
+	image = make(1, U1, six, sizeof(six));
+	image.data[0] = 'x';
+	check_refused(image, "another magic", "not a NumPy file");
+	image = make(2, U1, six, sizeof(six));
+	image.data[11] = 0xff;
+	check_refused(image, "a header longer than the file", "header length");
+}
+
+/* Every beginning of a good file is a bad one. */
+static void refuses_every_truncation(void **state)
+{
+	struct image whole = make(2, U2, six, sizeof(six));
+
+	(void)state;
+	for (size_t size = 0; size < whole.size; size++) {
+		struct image part = {malloc(size ? size : 1), size};
+		assert_non_null(part.data);
+		memcpy(part.data, whole.data, size);
+		check_refused(part, "a beginning", "");
+	}
+	free(whole.data);
+}
+
+/* --------------------------------------------------------------------------------------------------------- files -- */
+
+struct folder {
+	char path[64], file[96], other[96];
+};
+
+static int enter(void **state)
+{
+	struct folder *folder = calloc(1, sizeof(*folder));
+
+	if (!folder)
+		return -1;
+	snprintf(folder->path, sizeof(folder->path), "/tmp/test_npy-XXXXXX");
+	if (!mkdtemp(folder->path))
+		return -1;
+	snprintf(folder->file, sizeof(folder->file), "%s/a.npy", folder->path);
+	snprintf(folder->other, sizeof(folder->other), "%s/b.npy", folder->path);
+	*state = folder;
+	return 0;
+}
+
+static int leave(void **state)
+{
+	struct folder *folder = *state;
+
+	unlink(folder->file);
+	unlink(folder->other);
+	int result = rmdir(folder->path); /* fails if anything was left behind */
+	free(folder);
+	return result;
+}
+
+static size_t entries(const struct folder *folder)
+{
+	DIR *dir = opendir(folder->path);
+	size_t count = 0;
+
+	assert_non_null(dir);
+	while (readdir(dir))
+		count++;
+	closedir(dir);
+	return count - 2;
+}
+
+static void put(const char *path, struct image image)
+{
+	FILE *file = fopen(path, "wb");
+
+	assert_non_null(file);
+	assert_int_equal(fwrite(image.data, 1, image.size, file), image.size);
+	assert_int_equal(fclose(file), 0);
+	free(image.data);
+}
+
+static void loads_and_names_the_file(void **state)
+{
+	struct folder *folder = *state;
+	struct npy_symbols symbols;
+	struct failure why;
+
+	put(folder->file, make(1, U2 "\n", six, sizeof(six)));
+	assert_true(npy_load_symbols(folder->file, &symbols, &why));
+	assert_int_equal(symbols.steps, 3);
+	assert_int_equal(symbols.symbols[2], 259);
+	free(symbols.symbols);
+	put(folder->file, make(1, U2 "\n", six, 5));
+	assert_false(npy_load_symbols(folder->file, &symbols, &why));
+	assert_non_null(strstr(why.text, folder->file));
+	assert_non_null(strstr(why.text, "cut short"));
+	assert_false(npy_load_symbols(folder->other, &symbols, &why));
+	assert_non_null(strstr(why.text, folder->other));
+	assert_false(npy_load_symbols(folder->path, &symbols, &why));
+	assert_non_null(strstr(why.text, "folder"));
+}
+
+static const int32_t values[6] = {-1, 0, 1, 2147483647, -2147483647 - 1, 7};
+
+static void check_written(const char *path, int dims, const size_t *shape)
+{
+	struct npy_header header;
+	struct failure why;
+	uint8_t *data;
+	size_t size;
+
+	assert_true(file_read(path, &data, &size, &why));
+	assert_true(npy_parse(data, size, &header, &why));
+	assert_int_equal(header.kind, 'i');
+	assert_int_equal(header.width, 4);
+	assert_int_equal(header.order, '<');
+	assert_false(header.fortran);
+	assert_int_equal(header.dims, dims);
+	assert_memory_equal(header.shape, shape, (size_t)dims * sizeof(size_t));
+	assert_int_equal(header.offset % 64, 0);
+	assert_int_equal(data[header.offset - 1], '\n');
+	for (size_t i = 0; i < header.count; i++) {
+		const uint8_t *at = data + header.offset + 4 * i;
+		uint32_t bits = at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+		assert_int_equal((int32_t)bits, values[i]);
+	}
+	free(data);
+}
+
+static void writes_what_it_reads(void **state)
+{
+	static const size_t shapes[][3] = {{6}, {2, 3}, {1, 3, 2}};
+	struct folder *folder = *state;
+
+	for (int dims = 1; dims <= 3; dims++) {
+		struct file_writer writer;
+		struct failure why;
+
+		assert_true(npy_create_int32(&writer, folder->file, dims, shapes[dims - 1], &why));
+		assert_true(npy_write_int32(&writer, values, 2, &why));
+		assert_true(npy_write_int32(&writer, values + 2, 4, &why));
+		assert_true(file_close(&writer, &why));
+		assert_true(file_commit(&writer, &why));
+		check_written(folder->file, dims, shapes[dims - 1]);
+		assert_int_equal(entries(folder), 1);
+	}
+}
+
+static void keeps_the_old_file_until_commit(void **state)
+{
+	struct folder *folder = *state;
+	struct file_writer writer;
+	struct failure why;
+	size_t shape[1] = {6}, size;
+	uint8_t *data;
+
+	put(folder->file, make(1, U1, six, sizeof(six)));
+	assert_int_equal(chmod(folder->file, 0600), 0);
+	assert_true(npy_create_int32(&writer, folder->file, 1, shape, &why));
+	assert_true(npy_write_int32(&writer, values, 6, &why));
+	assert_int_equal(entries(folder), 2);
+	file_discard(&writer);
+	assert_int_equal(entries(folder), 1);
+	assert_true(file_read(folder->file, &data, &size, &why));
+	assert_int_equal(size, 10 + strlen(U1) + sizeof(six));
+	free(data);
+	file_discard(&writer); /* twice does no harm */
+}
+
+static void follows_links_and_keeps_permissions(void **state)
+{
+	struct folder *folder = *state;
+	struct file_writer writer;
+	struct failure why;
+	struct stat status;
+	size_t shape[1] = {6};
+
+	put(folder->file, make(1, U1, six, sizeof(six)));
+	assert_int_equal(chmod(folder->file, 0600), 0);
+	assert_int_equal(symlink("a.npy", folder->other), 0);
+	assert_true(npy_create_int32(&writer, folder->other, 1, shape, &why));
+	assert_true(npy_write_int32(&writer, values, 6, &why));
+	assert_true(file_close(&writer, &why));
+	assert_true(file_commit(&writer, &why));
+	check_written(folder->file, 1, shape);
+	assert_int_equal(lstat(folder->other, &status), 0);
+	assert_true(S_ISLNK(status.st_mode));
+	assert_int_equal(stat(folder->file, &status), 0);
+	assert_int_equal(status.st_mode & 0777, 0600);
+}
+
+static void reports_what_cannot_be_written(void **state)
+{
+	struct folder *folder = *state;
+	struct file_writer writer;
+	struct failure why;
+	size_t shape[1] = {6};
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s/none/a.npy", folder->path);
+	assert_false(file_can_create(path, &why));
+	assert_non_null(strstr(why.text, path));
+	assert_false(npy_create_int32(&writer, path, 1, shape, &why));
+	file_discard(&writer);
+	assert_false(npy_create_int32(&writer, folder->path, 1, shape, &why));
+	assert_non_null(strstr(why.text, "folder"));
+	assert_false(file_can_create("", &why));
+	if (access("/dev/full", W_OK) == 0) {
+		assert_false(npy_create_int32(&writer, "/dev/full", 1, shape, &why));
+		assert_non_null(strstr(why.text, "/dev/full"));
+		assert_non_null(strstr(why.text, "No space left"));
+		file_discard(&writer);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(accepts),
+	    cmocka_unit_test(refuses_headers),
+	    cmocka_unit_test(refuses_emptiness),
+	    cmocka_unit_test(refuses_versions),
+	    cmocka_unit_test(refuses_every_truncation),
+	    cmocka_unit_test_setup_teardown(loads_and_names_the_file, enter, leave),
+	    cmocka_unit_test_setup_teardown(writes_what_it_reads, enter, leave),
+	    cmocka_unit_test_setup_teardown(keeps_the_old_file_until_commit, enter, leave),
+	    cmocka_unit_test_setup_teardown(follows_links_and_keeps_permissions, enter, leave),
+	    cmocka_unit_test_setup_teardown(reports_what_cannot_be_written, enter, leave),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

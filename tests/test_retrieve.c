@@ -1,0 +1,287 @@
+/*
+ * Retrieval at once, against the oracle.
+ *
+ * The grid has every kind of stream, every policy, folding on and off and every tried number of bits in full. The cut,
+ * the number of steps, of routes and of threads turn with a counter instead of multiplying the grid; the test keeps
+ * book of the pairs it has met and fails if one value of any setting never met one value of any other.
+ *
+ * Beside the grid, all pairs of short strings over two and three symbols are tried, one pair a route: whatever goes
+ * wrong with few runs goes wrong there.
+ */
+#include "rosatune.h"
+
+#include "oracle.h"
+#include "streams.h"
+#include "support_trial.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* Compare all outputs of rosa_retrieve, with the tables in both forms, to a solved trial. */
+static void check_batch(const struct trial *trial)
+{
+	size_t cells = trial->routes * trial->steps;
+	size_t bits = (size_t)trial->options.bits;
+	int32_t *tau = must_alloc(cells * sizeof(*tau));
+	int32_t *length = must_alloc(cells * sizeof(*length));
+	int32_t *table = must_alloc(trial->steps * bits * sizeof(*table));
+	size_t *start = must_alloc(trial->steps * sizeof(*start));
+	uint16_t *symbol = must_alloc(trial->steps * sizeof(*symbol));
+	rosa_flips flips;
+	rosa_error err;
+	rosa_status status;
+
+	memset(&flips, 0xa5, sizeof(flips));
+	status = rosa_retrieve(&trial->options, trial->routes, trial->steps, trial->query, trial->key, tau, length,
+			       &flips, &err);
+	expect_status(trial->text, status, ROSA_OK, &err);
+	assert_int_equal(flips.routes, trial->routes);
+	assert_int_equal(flips.bits, trial->options.bits);
+	assert_int_equal(flips.first[0], 0);
+	for (size_t r = 0; r < trial->routes; r++) {
+		size_t at = r * trial->steps;
+		const int32_t *want_flips = trial->flips + at * bits;
+		size_t first = flips.first[r];
+		size_t runs = oracle_runs(trial->query + at, trial->steps, trial->options.fold, start, symbol);
+
+		expect_same(trial, "batch", "tau", r, 0, trial->steps, 1, tau + at, trial->tau + at);
+		expect_same(trial, "batch", "length", r, 0, trial->steps, 1, length + at, trial->length + at);
+		if (flips.first[r + 1] - first != runs)
+			fail_msg("%s: route %zu has %zu runs in the tables, want %zu", trial->text, r,
+				 flips.first[r + 1] - first, runs);
+		for (size_t i = 0; i < runs; i++) {
+			int32_t t = (int32_t)start[i];
+
+			expect_same(trial, "run tables", "start", r, start[i], 1, 1, &flips.start[first + i], &t);
+			expect_same(trial, "run tables", "tau", r, start[i], 1, 1, &flips.tau[first + i],
+				    &trial->tau[at + start[i]]);
+			expect_same(trial, "run tables", "flip", r, start[i], 1, bits, &flips.flip[(first + i) * bits],
+				    &want_flips[start[i] * bits]);
+		}
+		status = rosa_flips_expand(&flips, r, trial->steps, table, &err);
+		expect_status(trial->text, status, ROSA_OK, &err);
+		expect_same(trial, "expanded tables", "flip", r, 0, trial->steps, bits, table, want_flips);
+	}
+	rosa_flips_free(&flips);
+
+	/* The same without what may be left out. */
+	memset(tau, 0xa5, cells * sizeof(*tau));
+	status = rosa_retrieve(&trial->options, trial->routes, trial->steps, trial->query, trial->key, tau, NULL, NULL,
+			       NULL);
+	expect_status(trial->text, status, ROSA_OK, NULL);
+	for (size_t r = 0; r < trial->routes; r++)
+		expect_same(trial, "batch of tau alone", "tau", r, 0, trial->steps, 1, tau + r * trial->steps,
+			    trial->tau + r * trial->steps);
+	free(tau);
+	free(length);
+	free(table);
+	free(start);
+	free(symbol);
+}
+
+static const size_t grid_steps[] = {1, 2, 3, 17, 64, 200, 400};
+
+enum { KIND, BITS, POLICY, FOLD, CUT, STEPS, ROUTES, THREADS, SETTINGS };
+#define MOST_VALUES 64
+
+static unsigned char met[SETTINGS][SETTINGS][MOST_VALUES][MOST_VALUES];
+
+static void meet(const size_t value[SETTINGS])
+{
+	for (int a = 0; a < SETTINGS; a++) {
+		for (int b = 0; b < SETTINGS; b++)
+			met[a][b][value[a]][value[b]] = 1;
+	}
+}
+
+static void test_grid(void **state)
+{
+	size_t values[SETTINGS] = {(size_t)stream_count(),
+				   COUNT(trial_bits),
+				   COUNT(trial_policies),
+				   2,
+				   COUNT(trial_cuts),
+				   COUNT(grid_steps),
+				   3,
+				   3};
+	size_t cells = values[KIND] * values[BITS] * values[POLICY] * values[FOLD];
+	size_t rounds = test_rounds(1);
+
+	(void)state;
+	assert_true(values[KIND] <= MOST_VALUES);
+	memset(met, 0, sizeof(met));
+	for (size_t i = 0; i < cells * rounds; i++) {
+		struct trial trial = {.options = ROSA_OPTIONS_INIT, .seed = i};
+		size_t value[SETTINGS];
+		size_t rest = i % cells;
+		uint64_t turn = i;
+
+		for (int s = KIND; s <= FOLD; s++) {
+			value[s] = rest % values[s];
+			rest /= values[s];
+		}
+		for (int s = CUT; s < SETTINGS; s++)
+			value[s] = test_random(&turn, values[s]);
+		meet(value);
+		trial.kind = (int)value[KIND];
+		trial.options.bits = trial_bits[value[BITS]];
+		trial.options.policy = trial_policies[value[POLICY]];
+		trial.options.fold = (int)value[FOLD];
+		trial.options.max_match = trial_cuts[value[CUT]];
+		trial.options.threads = 1 + (int)value[THREADS];
+		trial.steps = grid_steps[value[STEPS]];
+		trial.routes = 1 + value[ROUTES];
+		trial_make(&trial);
+		trial_solve(&trial);
+		check_batch(&trial);
+		trial_free(&trial);
+	}
+	for (int a = 0; a < SETTINGS; a++) {
+		for (int b = 0; b < a; b++) {
+			for (size_t x = 0; x < values[a]; x++) {
+				for (size_t y = 0; y < values[b]; y++) {
+					if (!met[a][b][x][y])
+						fail_msg("value %zu of setting %d never met value %zu of setting %d", x,
+							 a, y, b);
+				}
+			}
+		}
+	}
+}
+
+/* Every pair of strings of `steps` symbols below `symbols`. */
+static void check_all_pairs(int bits, size_t symbols, size_t steps, const rosa_options *options)
+{
+	struct trial trial = {.options = *options, .steps = steps, .routes = 1};
+	size_t strings = 1;
+
+	trial.options.bits = bits;
+	for (size_t t = 0; t < steps; t++)
+		strings *= symbols;
+	trial.routes = strings * strings;
+	trial_make(&trial);
+	snprintf(trial.text, sizeof(trial.text), "all pairs over %zu symbols, %zu steps, bits %d, %s, fold %d, cut %u",
+		 symbols, steps, bits, policy_name(options->policy), options->fold, (unsigned)options->max_match);
+	for (size_t r = 0; r < trial.routes; r++) {
+		size_t q = r / strings, k = r % strings;
+
+		for (size_t t = 0; t < steps; t++, q /= symbols, k /= symbols) {
+			trial.query[r * steps + t] = (uint16_t)(q % symbols);
+			trial.key[r * steps + t] = (uint16_t)(k % symbols);
+		}
+	}
+	trial_solve(&trial);
+	check_batch(&trial);
+	trial_free(&trial);
+}
+
+static void test_all_pairs(void **state)
+{
+	(void)state;
+	for (size_t p = 0; p < COUNT(trial_policies); p++) {
+		for (int fold = 0; fold < 2; fold++) {
+			for (uint32_t cut = 0; cut < 3; cut++) {
+				rosa_options options = ROSA_OPTIONS_INIT;
+
+				options.policy = trial_policies[p];
+				options.fold = fold;
+				options.max_match = cut;
+				options.threads = 1 + (int)cut;
+				check_all_pairs(1, 2, 6, &options);
+				check_all_pairs(2, 3, 4, &options);
+			}
+		}
+	}
+}
+
+/* More steps than any table of short contexts has room for at the start, on the streams with the longest matches. */
+static void test_longer(void **state)
+{
+	static const char *const names[] = {"halves", "fibonacci-alternating", "sorted-deep", "text-like", "uniform"};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(names); i++) {
+		for (size_t b = 0; b < COUNT(trial_bits); b += 3) {
+			struct trial trial = {.options = ROSA_OPTIONS_INIT, .seed = 7 + i, .routes = 1, .steps = 1200};
+
+			trial.kind = stream_find(names[i]);
+			assert_true(trial.kind >= 0);
+			trial.options.bits = trial_bits[b];
+			trial_make(&trial);
+			trial_solve(&trial);
+			check_batch(&trial);
+			trial_free(&trial);
+		}
+	}
+}
+
+struct watch {
+	uint64_t calls, last, total;
+	uint64_t stop_at; /* the call that asks to stop; 0: none */
+	int fell;         /* `done` went down, or above `total`, or `total` changed */
+};
+
+static int watch_progress(void *context, uint64_t done, uint64_t total)
+{
+	struct watch *watch = context;
+
+	if (done < watch->last || done > total || (watch->calls > 0 && total != watch->total))
+		watch->fell = 1;
+	watch->calls++;
+	watch->last = done;
+	watch->total = total;
+	return watch->calls == watch->stop_at;
+}
+
+static void test_progress(void **state)
+{
+	(void)state;
+	for (int threads = 1; threads <= 3; threads++) {
+		struct trial trial = {.options = ROSA_OPTIONS_INIT, .seed = 3, .routes = 12, .steps = 200};
+		struct watch watch = {0};
+		rosa_flips flips = {0};
+		rosa_error err;
+		int32_t *tau;
+
+		trial.options.threads = threads;
+		trial.options.progress = watch_progress;
+		trial.options.progress_context = &watch;
+		trial_make(&trial);
+		tau = must_alloc(trial.routes * trial.steps * sizeof(*tau));
+		expect_status("watched",
+			      rosa_retrieve(&trial.options, trial.routes, trial.steps, trial.query, trial.key, tau,
+					    NULL, NULL, &err),
+			      ROSA_OK, &err);
+		assert_true(watch.calls > 0);
+		assert_false(watch.fell);
+		assert_int_equal(watch.total, trial.routes * trial.steps);
+		assert_int_equal(watch.last, watch.total);
+
+		watch = (struct watch){.stop_at = 1};
+		expect_status("stopped",
+			      rosa_retrieve(&trial.options, trial.routes, trial.steps, trial.query, trial.key, tau,
+					    NULL, &flips, &err),
+			      ROSA_ECANCELLED, &err);
+		assert_int_equal(watch.calls, 1);
+		rosa_flips_free(&flips);
+		free(tau);
+		trial_free(&trial);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(test_all_pairs),
+	    cmocka_unit_test(test_grid),
+	    cmocka_unit_test(test_longer),
+	    cmocka_unit_test(test_progress),
+	};
+
+	return cmocka_run_group_tests_name("retrieve", tests, NULL, NULL);
+}

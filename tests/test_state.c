@@ -1,0 +1,435 @@
+/*
+ * Saved states: what is damaged is refused, and what is there is kept.
+ *
+ * A state is read back after a crash, a full disk or a bad copy, so the test does to a small image what those do: it
+ * cuts it at every length, alters every byte in several ways, adds to it, and feeds things that never were one. Each
+ * must give ROSA_EFORMAT and leave nothing allocated. Then it alters images and seals them again, as only malice would,
+ * to reach the checks behind the checksum. For files, a save that fails halfway is made with a limit on the
+ * size of files, which even root is bound by; the older file must come out of it untouched and alone in its folder.
+ */
+#include "rosatune.h"
+
+#include "engine.h"
+#include "support_image.h"
+#include "support_memory.h"
+#include "support_trial.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static const rosa_engine engines[] = {ROSA_ENGINE_TREE, ROSA_ENGINE_ORDERED};
+
+static rosa_stream *small_stream(size_t steps, rosa_engine engine)
+{
+	struct trial trial = {.options = ROSA_OPTIONS_INIT, .seed = 2, .routes = 2, .steps = steps ? steps : 1};
+	rosa_stream *stream = NULL;
+	rosa_error err;
+
+	trial.options.bits = 3;
+	trial_make(&trial);
+	expect_status("new", rosa_stream_new(&trial.options, trial.routes, &stream, &err), ROSA_OK, &err);
+	rosa_stream_set_engine(stream, engine);
+	if (steps)
+		expect_status("push",
+			      rosa_stream_push(stream, steps, trial.query, trial.key, 0, NULL, NULL, NULL, &err),
+			      ROSA_OK, &err);
+	trial_free(&trial);
+	return stream;
+}
+
+static unsigned char *small_image(size_t steps, rosa_engine engine, size_t *size)
+{
+	rosa_stream *stream = small_stream(steps, engine);
+	unsigned char *image;
+	rosa_error err;
+	void *data;
+
+	expect_status("save", rosa_stream_save_memory(stream, &data, size, &err), ROSA_OK, &err);
+	assert_true(*size > 0);
+	image = must_alloc(*size);
+	memcpy(image, data, *size);
+	rosa_stream_free_memory(stream, data);
+	rosa_stream_free(stream);
+	return image;
+}
+
+/* The image is copied to a block of its very size, so that a sanitizer sees the first byte read beyond it. */
+static void expect_refused(const char *how, size_t detail, const unsigned char *image, size_t size)
+{
+	unsigned char *exact = must_alloc(size);
+	rosa_options options = ROSA_OPTIONS_INIT;
+	struct test_memory memory;
+	rosa_stream *stream = NULL;
+	rosa_error err;
+	rosa_status status;
+
+	test_memory_init(&memory);
+	options.allocator = test_memory_allocator(&memory);
+	if (size)
+		memcpy(exact, image, size);
+	status = rosa_stream_load_memory(&options, exact, size, &stream, &err);
+	if (status != ROSA_EFORMAT)
+		fail_msg("%s (%zu): got %d (%s), want %d", how, detail, (int)status, rosa_status_name(status),
+			 (int)ROSA_EFORMAT);
+	expect_status(how, status, ROSA_EFORMAT, &err);
+	assert_null(stream);
+	if (atomic_load(&memory.blocks) != 0)
+		fail_msg("%s (%zu): %ld blocks leaked", how, detail, atomic_load(&memory.blocks));
+	free(exact);
+}
+
+static void test_cut_short(void **state)
+{
+	(void)state;
+	for (size_t e = 0; e < COUNT(engines); e++) {
+		size_t size;
+		unsigned char *image = small_image(40, engines[e], &size);
+
+		for (size_t cut = 0; cut < size; cut++)
+			expect_refused("cut at byte", cut, image, cut);
+		free(image);
+	}
+}
+
+static void test_altered(void **state)
+{
+	static const unsigned char changes[] = {0x01, 0x80, 0xff};
+
+	(void)state;
+	for (size_t e = 0; e < COUNT(engines); e++) {
+		size_t size;
+		unsigned char *image = small_image(40, engines[e], &size);
+
+		for (size_t i = 0; i < size; i++) {
+			for (size_t c = 0; c < COUNT(changes); c++) {
+				image[i] ^= changes[c];
+				expect_refused("altered at byte", i, image, size);
+				image[i] ^= changes[c];
+			}
+		}
+		free(image);
+	}
+}
+
+static void test_added_to(void **state)
+{
+	size_t size;
+	unsigned char *image = small_image(40, ROSA_ENGINE_TREE, &size);
+	unsigned char *longer = must_alloc(2 * size);
+
+	(void)state;
+	memcpy(longer, image, size);
+	memcpy(longer + size, image, size);
+	expect_refused("twice", 0, longer, 2 * size);
+	for (size_t more = 1; more <= 16; more++)
+		expect_refused("with more of itself behind it", more, longer, size + more);
+	memset(longer + size, 0, size);
+	expect_refused("with a zero behind it", 1, longer, size + 1);
+	free(longer);
+	free(image);
+}
+
+static void test_never_a_state(void **state)
+{
+	uint64_t turn = 1;
+	unsigned char bytes[4096];
+
+	(void)state;
+	memset(bytes, 0, sizeof(bytes));
+	expect_refused("nothing", 0, bytes, 0);
+	expect_refused("zeros", sizeof(bytes), bytes, sizeof(bytes));
+	memset(bytes, 0xff, sizeof(bytes));
+	expect_refused("ones", sizeof(bytes), bytes, sizeof(bytes));
+	for (size_t i = 0; i < 200; i++) {
+		size_t size = 1 + test_random(&turn, sizeof(bytes));
+
+		for (size_t j = 0; j < size; j++)
+			bytes[j] = (unsigned char)test_random(&turn, 256);
+		expect_refused("random bytes", size, bytes, size);
+	}
+}
+
+static void test_other_version(void **state)
+{
+	size_t size;
+	unsigned char *image = small_image(40, ROSA_ENGINE_TREE, &size);
+	rosa_stream *stream = NULL;
+	rosa_error err;
+
+	(void)state;
+	image[IMAGE_VERSION]++;
+	expect_refused("of a later version", image[IMAGE_VERSION], image, size);
+	image_seal(image, size);
+	expect_refused("of a later version, sealed", image[IMAGE_VERSION], image, size);
+	assert_int_equal(rosa_stream_load_memory(NULL, image, size, &stream, &err), ROSA_EFORMAT);
+	if (!strstr(err.message, "version"))
+		fail_msg("\"%s\" does not speak of the version", err.message);
+	image[IMAGE_VERSION]--;
+	image_seal(image, size);
+	expect_status("sealed again", rosa_stream_load_memory(NULL, image, size, &stream, &err), ROSA_OK, &err);
+	rosa_stream_free(stream);
+	free(image);
+}
+
+/* Altered and sealed again, so that only the checks behind the checksum are left. Most must be refused. What is not is
+ * another stream; it has to take steps and to lead nowhere outside its history. */
+static void test_forged(void **state)
+{
+	size_t refused = 0, accepted = 0;
+
+	(void)state;
+	for (size_t e = 0; e < COUNT(engines); e++) {
+		size_t size;
+		unsigned char *image = small_image(70, engines[e], &size);
+
+		for (size_t i = 0; i < (size - IMAGE_SEAL) * 8; i++) {
+			unsigned char *exact = must_alloc(size);
+			rosa_options options = ROSA_OPTIONS_INIT;
+			rosa_stream_info info = {.size = sizeof(info)};
+			struct test_memory memory;
+			rosa_stream *stream = NULL;
+			uint16_t *zeros;
+			int32_t *tau;
+			rosa_status status;
+			rosa_error err;
+
+			test_memory_init(&memory);
+			options.allocator = test_memory_allocator(&memory);
+			memcpy(exact, image, size);
+			exact[i / 8] ^= (unsigned char)(1u << i % 8);
+			image_seal(exact, size);
+			status = rosa_stream_load_memory(&options, exact, size, &stream, &err);
+			free(exact);
+			if (status != ROSA_OK) {
+				expect_status("forged", status, ROSA_EFORMAT, &err);
+				assert_null(stream);
+				assert_int_equal(atomic_load(&memory.blocks), 0);
+				refused++;
+				continue;
+			}
+			accepted++;
+			expect_status("describe", rosa_stream_describe(stream, &info, &err), ROSA_OK, &err);
+			zeros = must_alloc(info.routes * 4 * sizeof(*zeros));
+			tau = must_alloc(info.routes * 4 * sizeof(*tau));
+			memset(zeros, 0, info.routes * 4 * sizeof(*zeros));
+			expect_status("push", rosa_stream_push(stream, 4, zeros, zeros, 0, tau, NULL, NULL, &err),
+				      ROSA_OK, &err);
+			for (size_t j = 0; j < info.routes * 4; j++)
+				assert_true(tau[j] >= -1 && tau[j] < (int32_t)info.steps + 4);
+			rosa_stream_free(stream);
+			assert_int_equal(atomic_load(&memory.blocks), 0);
+			free(zeros);
+			free(tau);
+		}
+		free(image);
+	}
+	assert_true(refused > 0);
+	assert_true(accepted > 0);
+}
+
+/* What was saved comes back whole, the empty state too. */
+static void test_round_trip(void **state)
+{
+	static const size_t lengths[] = {0, 1, 2, 40, 1000};
+
+	(void)state;
+	for (size_t e = 0; e < COUNT(engines); e++) {
+		for (size_t i = 0; i < COUNT(lengths); i++) {
+			size_t size, again_size;
+			unsigned char *image = small_image(lengths[i], engines[e], &size);
+			rosa_stream_info info = {.size = sizeof(info)};
+			rosa_stream *stream = NULL;
+			rosa_error err;
+			void *again;
+
+			expect_status("load", rosa_stream_load_memory(NULL, image, size, &stream, &err), ROSA_OK, &err);
+			expect_status("describe", rosa_stream_describe(stream, &info, &err), ROSA_OK, &err);
+			assert_int_equal(info.steps, lengths[i]);
+			assert_int_equal(info.routes, 2);
+			assert_int_equal(info.bits, 3);
+			expect_status("save", rosa_stream_save_memory(stream, &again, &again_size, &err), ROSA_OK,
+				      &err);
+			assert_int_equal(again_size, size);
+			assert_memory_equal(again, image, size);
+			rosa_stream_free_memory(stream, again);
+			rosa_stream_free(stream);
+			free(image);
+		}
+	}
+}
+
+/* --------------------------------------------------------------------------------------------------------- files -- */
+
+/* A folder of the test's own, below the one it runs in. */
+static int make_folder(void **state)
+{
+	static char folder[64];
+
+	snprintf(folder, sizeof(folder), "test_state-XXXXXX");
+	*state = mkdtemp(folder);
+	return *state ? 0 : -1;
+}
+
+static int remove_folder(void **state)
+{
+	return rmdir(*state);
+}
+
+static size_t files_in(const char *folder)
+{
+	DIR *dir = opendir(folder);
+	size_t files = 0;
+
+	assert_non_null(dir);
+	for (struct dirent *entry; (entry = readdir(dir));)
+		files += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
+	closedir(dir);
+	return files;
+}
+
+static void expect_file(const char *path, const unsigned char *want, size_t size)
+{
+	unsigned char *got = must_alloc(size + 1);
+	FILE *file = fopen(path, "rb");
+
+	assert_non_null(file);
+	assert_int_equal(fread(got, 1, size + 1, file), size);
+	assert_memory_equal(got, want, size);
+	fclose(file);
+	free(got);
+}
+
+static void write_file(const char *path, const void *data, size_t size)
+{
+	FILE *file = fopen(path, "wb");
+
+	assert_non_null(file);
+	assert_int_equal(fwrite(data, 1, size, file), size);
+	assert_int_equal(fclose(file), 0);
+}
+
+static void expect_naming(const char *how, rosa_status got, rosa_status want, const rosa_error *err, const char *path)
+{
+	expect_status(how, got, want, err);
+	if (!strstr(err->message, path))
+		fail_msg("%s: \"%s\" does not name %s", how, err->message, path);
+}
+
+static void test_file_round_trip(void **state)
+{
+	rosa_stream *stream = small_stream(40, ROSA_ENGINE_AUTO), *loaded = NULL;
+	char path[128];
+	rosa_error err;
+	void *data;
+	size_t size;
+
+	snprintf(path, sizeof(path), "%s/state", (const char *)*state);
+	expect_status("save", rosa_stream_save(stream, path, &err), ROSA_OK, &err);
+	expect_status("save again", rosa_stream_save(stream, path, &err), ROSA_OK, &err);
+	assert_int_equal(files_in(*state), 1);
+	expect_status("save to memory", rosa_stream_save_memory(stream, &data, &size, &err), ROSA_OK, &err);
+	expect_file(path, data, size);
+	expect_status("load", rosa_stream_load(NULL, path, &loaded, &err), ROSA_OK, &err);
+	rosa_stream_free(loaded);
+
+	/* Damage in a file is damage, not a failure to read. */
+	loaded = NULL;
+	write_file(path, data, size - 1);
+	expect_naming("cut file", rosa_stream_load(NULL, path, &loaded, &err), ROSA_EFORMAT, &err, path);
+	write_file(path, data, 0);
+	expect_naming("empty file", rosa_stream_load(NULL, path, &loaded, &err), ROSA_EFORMAT, &err, path);
+	assert_null(loaded);
+	assert_int_equal(unlink(path), 0);
+	rosa_stream_free_memory(stream, data);
+	rosa_stream_free(stream);
+}
+
+static void test_unreadable(void **state)
+{
+	rosa_stream *stream = NULL;
+	char path[128];
+	rosa_error err;
+
+	snprintf(path, sizeof(path), "%s/missing", (const char *)*state);
+	expect_naming("missing", rosa_stream_load(NULL, path, &stream, &err), ROSA_EIO, &err, path);
+	assert_null(stream);
+	expect_naming("a folder", rosa_stream_load(NULL, *state, &stream, &err), ROSA_EIO, &err, *state);
+	assert_null(stream);
+}
+
+static void test_unwritable(void **state)
+{
+	rosa_stream *stream = small_stream(40, ROSA_ENGINE_AUTO);
+	char path[128];
+	rosa_error err;
+
+	snprintf(path, sizeof(path), "%s/missing/state", (const char *)*state);
+	expect_naming("a missing folder", rosa_stream_save(stream, path, &err), ROSA_EIO, &err, path);
+	snprintf(path, sizeof(path), "%s/folder", (const char *)*state);
+	assert_int_equal(mkdir(path, 0700), 0);
+	expect_naming("a folder", rosa_stream_save(stream, path, &err), ROSA_EIO, &err, path);
+	assert_int_equal(files_in(*state), 1);
+	assert_int_equal(files_in(path), 0);
+	assert_int_equal(rmdir(path), 0);
+	rosa_stream_free(stream);
+}
+
+static void test_full_disk(void **state)
+{
+	static const unsigned char old[] = "what was here before";
+	rosa_stream *stream = small_stream(1000, ROSA_ENGINE_AUTO);
+	struct rlimit limit, low;
+	void (*handler)(int);
+	rosa_status status;
+	rosa_error err;
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s/state", (const char *)*state);
+	write_file(path, old, sizeof(old));
+	assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+	low = limit;
+	low.rlim_cur = 64;
+	handler = signal(SIGXFSZ, SIG_IGN);
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &low), 0);
+	status = rosa_stream_save(stream, path, &err);
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+	signal(SIGXFSZ, handler);
+	expect_naming("a full disk", status, ROSA_EIO, &err, path);
+	expect_file(path, old, sizeof(old));
+	assert_int_equal(files_in(*state), 1);
+
+	/* With room again, the same stream is saved over it. */
+	expect_status("save", rosa_stream_save(stream, path, &err), ROSA_OK, &err);
+	assert_int_equal(unlink(path), 0);
+	rosa_stream_free(stream);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(test_cut_short),
+	    cmocka_unit_test(test_altered),
+	    cmocka_unit_test(test_added_to),
+	    cmocka_unit_test(test_never_a_state),
+	    cmocka_unit_test(test_other_version),
+	    cmocka_unit_test(test_forged),
+	    cmocka_unit_test(test_round_trip),
+	    cmocka_unit_test_setup_teardown(test_file_round_trip, make_folder, remove_folder),
+	    cmocka_unit_test_setup_teardown(test_unreadable, make_folder, remove_folder),
+	    cmocka_unit_test_setup_teardown(test_unwritable, make_folder, remove_folder),
+	    cmocka_unit_test_setup_teardown(test_full_disk, make_folder, remove_folder),
+	};
+
+	return cmocka_run_group_tests_name("state", tests, NULL, NULL);
+}
