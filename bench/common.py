@@ -1,0 +1,93 @@
+"""What the benchmark scripts share: running the program, printing tables as they grow, naming the machine.
+
+The program measures; the scripts choose what to measure and compare. Tables go to standard output, or to standard
+error when --json asks for the raw numbers there. JSON is one object: "what" names the measurement (bench/plot.py goes
+by it), "machine" where it was made, "rows" holds the numbers.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+
+
+def parser(description, program=True):
+    """An argument parser with the options every script has."""
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    if program:
+        made.add_argument("--program", default="build/rosatune", metavar="PATH", help="the rosatune to measure")
+        made.add_argument("--json", action="store_true", help="raw numbers on stdout, the table on stderr")
+    return made
+
+
+def die(message):
+    sys.exit(f"{os.path.basename(sys.argv[0])}: {message}")
+
+
+def call(program, *words):
+    """The standard output of a run of the program."""
+    command = [program, *map(str, words)]
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+    except OSError as error:
+        die(f"{program}: {error.strerror}; build it with `make build` or name another with --program")
+    if done.returncode != 0:
+        die(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def measure(program, *words):
+    """The JSON of one `bench retrieve`."""
+    return json.loads(call(program, "bench", "retrieve", *words, "--json"))
+
+
+def machine(program):
+    name = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            name = next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    return {"processor": name, "processors": os.cpu_count(), "program": call(program, "--version").split("\n")[0]}
+
+
+class Report:
+    """A table that is printed row by row, and the same rows as JSON at the end.
+
+    columns: (key of the row, heading, format); a missing or None value prints as "-".
+    """
+
+    def __init__(self, what, args):
+        self.args = args
+        self.columns = []
+        self.out = sys.stderr if args.json else sys.stdout
+        self.result = {"what": what, "machine": machine(args.program), "rows": []}
+        print("{processor}, {processors} processors, {program}".format(**self.result["machine"]), file=self.out)
+
+    def table(self, columns):
+        """Begin a table; the rows that follow belong to it."""
+        self.columns = columns
+        self._print([heading for _, heading, _ in columns])
+
+    def add(self, **row):
+        self.result["rows"].append(row)
+        values = ((row.get(key), form) for key, _, form in self.columns)
+        self._print(["-" if value is None else format(value, form) for value, form in values])
+
+    def note(self, text):
+        print(text, file=self.out, flush=True)
+
+    def end(self):
+        if self.args.json:
+            json.dump(self.result, sys.stdout, indent=1)
+            print()
+
+    def _print(self, cells):
+        # Text to the left, numbers to the right; a heading is at least as wide as what stands under it.
+        padded = []
+        for cell, (_, heading, form) in zip(cells, self.columns):
+            width = max(len(heading), 24 if form == "" else 8)
+            padded.append(cell.ljust(width) if form == "" else cell.rjust(width))
+        print("  ".join(padded).rstrip(), file=self.out, flush=True)
