@@ -148,6 +148,8 @@ static void test_retrieve_arguments(void **state)
 	rosa_error err;
 
 	(void)state;
+	expect_status("no options", rosa_retrieve(NULL, 1, 8, symbols, symbols, numbers, NULL, NULL, &err), ROSA_EINVAL,
+		      &err);
 	expect_status("no routes", rosa_retrieve(&options, 0, 8, symbols, symbols, numbers, NULL, NULL, &err),
 		      ROSA_EINVAL, &err);
 	expect_status("no steps", rosa_retrieve(&options, 1, 0, symbols, symbols, numbers, NULL, NULL, &err),
@@ -228,6 +230,7 @@ static void test_stream_arguments(void **state)
 	(void)state;
 	half_open(&half, 16);
 	stream = half.stream;
+	expect_status("new: no options", rosa_stream_new(NULL, 1, &none, &err), ROSA_EINVAL, &err);
 	expect_status("new: no routes", rosa_stream_new(&options, 0, &none, &err), ROSA_EINVAL, &err);
 	expect_status("new: nowhere", rosa_stream_new(&options, 1, NULL, &err), ROSA_EINVAL, &err);
 	assert_null(none);

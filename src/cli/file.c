@@ -15,24 +15,37 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define FIRST_BLOCK ((size_t)1 << 16) /* for pipes, whose size is not known */
-#define WRITE_BLOCK ((size_t)1 << 22) /* between two looks at the interrupt */
+#define FIRST_BLOCK  ((size_t)1 << 16) /* for pipes, whose size is not known */
+#define WRITE_BLOCK  ((size_t)1 << 22) /* between two looks at the interrupt */
+#define LONGEST_WAIT 100               /* milliseconds, between two looks at the interrupt */
 
-/* What read() and write() share: go on after a signal that is none of ours, stop after one that is. */
-static bool must_stop(int error, const char *path, const char *doing, struct failure *why)
+/* A pipe is read and written without blocking, and waited for in short spells: a signal that comes just before a
+ * blocking call is not noticed by that call. Regular files do not care. */
+static void never_block(int descriptor)
+{
+	int flags = fcntl(descriptor, F_GETFL);
+
+	if (flags >= 0)
+		fcntl(descriptor, F_SETFL, flags | O_NONBLOCK);
+}
+
+/* What follows a read() or write() that moved nothing: whether to give up. */
+static bool must_stop(struct pollfd wait, int error, const char *path, const char *doing, struct failure *why)
 {
 	if (interrupted()) {
 		refuse(why, "interrupted while %s %s", doing, path);
 		return true;
 	}
-	if (error == EINTR)
+	if (error == EAGAIN)
+		poll(&wait, 1, LONGEST_WAIT);
+	if (error == EINTR || error == EAGAIN)
 		return false;
 	refuse(why, "error while %s %s: %s", doing, path, strerror(error));
 	return true;
@@ -59,7 +72,8 @@ static bool read_all(int descriptor, const char *path, size_t room, uint8_t **da
 			break;
 		if (got > 0)
 			used += (size_t)got;
-		if ((got < 0 || interrupted()) && must_stop(errno, path, "reading", why)) {
+		if ((got < 0 || interrupted()) &&
+		    must_stop((struct pollfd){descriptor, POLLIN, 0}, errno, path, "reading", why)) {
 			free(buffer);
 			return false;
 		}
@@ -84,6 +98,7 @@ bool file_read(const char *path, uint8_t **data, size_t *size, struct failure *w
 		close(descriptor);
 		return refuse(why, "%s is a folder; give a file", path);
 	}
+	never_block(descriptor);
 	/* One byte more than the file has, so that its end is seen without growing. */
 	bool sized = known && S_ISREG(status.st_mode) && status.st_size > 0;
 	bool done = read_all(descriptor, path, sized ? (size_t)status.st_size + 1 : FIRST_BLOCK, data, size, why);
@@ -132,27 +147,39 @@ bool file_can_create(const char *path, struct failure *why)
 	return can;
 }
 
-/* Opens a new file beside the target, under a name that no other process and no other writer of this one uses. */
-static bool open_temporary(struct file_writer *writer, mode_t mode, struct failure *why)
+/* A name beside the target that no other process and no other writer of this one uses, from malloc. */
+static char *temporary_name(const char *target)
 {
 	static unsigned count;
-	char *folder = folder_of(writer->target);
+	char *folder = folder_of(target);
 	size_t room = (folder ? strlen(folder) : 0) + 64;
+	char *name = folder ? malloc(room) : NULL;
 
-	writer->temporary = malloc(room);
-	if (!folder || !writer->temporary) {
-		free(folder);
-		return refuse(why, "not enough memory");
-	}
-	snprintf(writer->temporary, room, "%s/.rosatune-%ld-%u.tmp", folder, (long)getpid(), count++);
+	if (name)
+		snprintf(name, room, "%s/.rosatune-%ld-%u.tmp", folder, (long)getpid(), count++);
 	free(folder);
-	writer->descriptor = open(writer->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
-	if (writer->descriptor >= 0)
-		return true;
-	refuse(why, "cannot write %s: %s: %s", writer->path, writer->temporary, strerror(errno));
-	free(writer->temporary);
-	writer->temporary = NULL;
-	return false;
+	return name;
+}
+
+/* `old` is what the file replaces, or NULL; the new one takes its permissions. */
+static bool open_temporary(struct file_writer *writer, const struct stat *old, struct failure *why)
+{
+	char *name = temporary_name(writer->target);
+
+	if (!name)
+		return refuse(why, "not enough memory");
+	interrupt_hold(); /* until the file has its name or is gone */
+	writer->descriptor = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+	if (writer->descriptor < 0) {
+		interrupt_release();
+		refuse(why, "cannot write %s: %s: %s", writer->path, name, strerror(errno));
+		free(name);
+		return false;
+	}
+	writer->temporary = name;
+	if (old && fchmod(writer->descriptor, old->st_mode & 0777) != 0)
+		return refuse(why, "cannot give %s its permissions: %s", writer->path, strerror(errno));
+	return true;
 }
 
 bool file_create(struct file_writer *writer, const char *path, struct failure *why)
@@ -167,12 +194,15 @@ bool file_create(struct file_writer *writer, const char *path, struct failure *w
 		return false;
 	if (there && !regular) {
 		writer->descriptor = open(path, O_WRONLY | O_CLOEXEC);
-		return writer->descriptor >= 0 ? true : refuse(why, "cannot write %s: %s", path, strerror(errno));
+		if (writer->descriptor < 0)
+			return refuse(why, "cannot write %s: %s", path, strerror(errno));
+		never_block(writer->descriptor);
+		return true;
 	}
 	writer->target = there ? realpath(path, NULL) : strdup(path);
 	if (!writer->target)
 		return refuse(why, "cannot write %s: %s", path, strerror(errno));
-	done = open_temporary(writer, there ? status.st_mode & 0777 : 0666, why);
+	done = open_temporary(writer, there ? &status : NULL, why);
 	if (!done)
 		file_discard(writer);
 	return done;
@@ -189,7 +219,8 @@ bool file_write(struct file_writer *writer, const void *data, size_t size, struc
 			from += put;
 			size -= (size_t)put;
 		}
-		if ((put < 0 || interrupted()) && must_stop(errno, writer->path, "writing", why))
+		if ((put < 0 || interrupted()) &&
+		    must_stop((struct pollfd){writer->descriptor, POLLOUT, 0}, errno, writer->path, "writing", why))
 			return false;
 	}
 	return true;
@@ -205,12 +236,20 @@ bool file_close(struct file_writer *writer, struct failure *why)
 	return true;
 }
 
+/* The temporary name is used no more. */
+static void forget_temporary(struct file_writer *writer)
+{
+	if (writer->temporary)
+		interrupt_release();
+	free(writer->temporary);
+	writer->temporary = NULL;
+}
+
 bool file_commit(struct file_writer *writer, struct failure *why)
 {
 	if (writer->temporary && rename(writer->temporary, writer->target) != 0)
 		return refuse(why, "cannot give %s its name: %s", writer->path, strerror(errno));
-	free(writer->temporary);
-	writer->temporary = NULL;
+	forget_temporary(writer);
 	file_discard(writer);
 	return true;
 }
@@ -221,7 +260,7 @@ void file_discard(struct file_writer *writer)
 		close(writer->descriptor);
 	if (writer->temporary)
 		unlink(writer->temporary);
-	free(writer->temporary);
+	forget_temporary(writer);
 	free(writer->target);
 	*writer = (struct file_writer)FILE_WRITER_INIT;
 }

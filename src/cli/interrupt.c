@@ -3,18 +3,21 @@
  *
  * The handler sets one variable; whoever works asks for it, cleans up after itself and returns. Nothing else is safe to
  * do in a handler, and a half-written file can only be removed by the code that knows it. System calls are not
- * restarted, so a program that waits for a pipe notices at once. A signal that was ignored when the program was started
+ * restarted, so a program that waits for a pipe notices. A signal that was ignored when the program was started
  * (nohup, a background job of a shell) stays ignored.
  */
 #include "interrupt.h"
 
 #include <signal.h>
 #include <stddef.h>
+#include <unistd.h>
 
-static volatile sig_atomic_t seen;
+static volatile sig_atomic_t seen, held;
 
 static void note(int number)
 {
+	if (seen && !held)
+		_exit(128 + number);
 	seen = number;
 }
 
@@ -33,6 +36,16 @@ void interrupt_watch(void)
 {
 	watch(SIGINT);
 	watch(SIGTERM);
+}
+
+void interrupt_hold(void)
+{
+	held++;
+}
+
+void interrupt_release(void)
+{
+	held--;
 }
 
 int interrupted(void)

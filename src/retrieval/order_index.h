@@ -1,4 +1,85 @@
+/*
+ * The ordered index: the same answers as the tree index, at a cost that no stream can drive up.
+ *
+ * It keeps all contexts of the key in the order of their symbols, last symbol first, as one list in the leaves of a
+ * B+-tree, and with every context how many symbols it shares with its left neighbour. Three ideas make it independent
+ * of the length of matches and of the order in which contexts arrive:
+ *
+ *   - No context is ever compared symbol by symbol. Context c+1 is context c and one more symbol s, so its place is
+ * beside the successors of those neighbours of c that are followed by s as well: look left and right from c for the
+ * nearest context followed by s. What c shares with it is the least of the shared lengths passed on the way.
+ *   - The query is never inserted. If b is a context that shares as much with the query as any, l symbols, then every
+ * other context f shares with it the lesser of l and what f shares with b. So b stands for the query, and the query
+ * followed by a symbol, flipped or not, is looked for from b as a new context would be.
+ *   - Of the contexts that share as much as the best, a stretch of neighbours, the newest is wanted. Inner nodes know,
+ * for each subtree, the least shared length, the newest context and the set of following symbols, so stretches and the
+ * way to a symbol are crossed a subtree at a time.
+ *
+ * A step takes O(log n) node visits for symbols of up to six bits, whose sets are exact. The sets of wider symbols are
+ * by their lowest six bits, and a subtree may then be entered in vain.
+ *
+ * It costs about 20 bytes a context, and a walk through nodes of 64 entries each is slower than a table of the tree
+ * index is on streams that are not hostile. So a route moves here only when its streams call for it.
+ */
 #ifndef ROSATUNE_ORDER_INDEX_H
 #define ROSATUNE_ORDER_INDEX_H
-struct order_index;
+
+#include "tree_index.h"
+
+#define ORDER_FANOUT 64
+
+/* Entry i is context id[i]; it shares low[i] symbols with the entry before it, and symbol[i] follows it. */
+struct order_leaf {
+	uint32_t parent;
+	uint16_t place; /* among the parent's children */
+	uint16_t count;
+	uint32_t id[ORDER_FANOUT];
+	uint32_t low[ORDER_FANOUT];
+	uint16_t symbol[ORDER_FANOUT];
+};
+
+/* The same of subtrees: low is the least of its entries', newest the greatest id, symbols the set of following symbols.
+ */
+struct order_inner {
+	uint32_t parent; /* UINT32_MAX: the root */
+	uint16_t place, count;
+	uint32_t height; /* 1: children are leaves */
+	uint32_t id[ORDER_FANOUT];
+	uint32_t low[ORDER_FANOUT];
+	uint32_t newest[ORDER_FANOUT];
+	uint64_t symbols[ORDER_FANOUT];
+};
+
+struct order_index {
+	struct order_leaf *leaf;
+	struct order_inner *inner;
+	uint32_t *leaf_of; /* of every context, 0 (the empty one) to count */
+	size_t leaf_capacity, inner_capacity, context_capacity;
+	uint32_t leaves, inners, root;
+	uint32_t count;  /* the newest context */
+	uint32_t sparse; /* leaves that removals left less than half full */
+};
+
+/* An index of the empty context alone. NULL if memory is short. */
+struct order_index *order_new(const rosa_allocator *allocator);
+void order_free(struct order_index *order, const rosa_allocator *allocator);
+struct order_index *order_copy(const struct order_index *from, const rosa_allocator *allocator);
+/* Room for `contexts` contexts in all. */
+bool order_reserve(struct order_index *order, const rosa_allocator *allocator, size_t contexts);
+size_t order_bytes(const struct order_index *order);
+/* Back to the empty context alone; the memory stays. */
+void order_clear(struct order_index *order);
+
+/* Add the next context, the last one followed by `symbol`; room was made before. */
+void order_insert(struct order_index *order, unsigned symbol);
+/* Take the newest context out again. */
+void order_remove(struct order_index *order);
+
+/* `past` is the best match of the query without its last symbol ({0, 0} if it has none): find that of the query with
+ * `symbol` as its last, cut at `cap`. */
+struct match order_find(const struct order_index *order, struct match past, unsigned symbol, uint32_t cap);
+
+/* How many symbols two different contexts share. */
+uint32_t order_shared(const struct order_index *order, uint32_t a, uint32_t b);
+
 #endif

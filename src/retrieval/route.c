@@ -23,6 +23,14 @@ static unsigned roots_for(const struct route_rules *rules, size_t contexts, bool
 	return root_bits < most ? root_bits : (unsigned)most;
 }
 
+/* Nodes or words a look-up may visit on average before the route moves to the ordered index. */
+#define HOPS_ALLOWED 12
+
+static uint32_t least(uint32_t a, uint32_t b)
+{
+	return a < b ? a : b;
+}
+
 void route_init(struct route *route, const struct route_rules *rules)
 {
 	unsigned word = packed_word_symbols(rules->bits);
@@ -43,6 +51,44 @@ void route_clear(struct route *route)
 	route->key_word = route->ready_word = route->query_word = 0;
 	route->ready = route->has_flips = false;
 	route->best = (struct match){0, 0};
+	route->ordered = false;
+}
+
+/* Is the tree index doing more work than balanced trees would? Hops count, and so do words of long comparisons. What a
+ * look-up may cost is about what it costs in the ordered index, so that staying too long at most doubles the work. */
+static bool overworked(const struct route *route, const struct route_rules *rules)
+{
+	uint64_t lookups = route->indexed + (uint64_t)route->query_runs * (route->has_flips ? rules->bits + 1 : 1);
+
+	switch (rules->engine) {
+	case ROSA_ENGINE_TREE:
+		return false;
+	case ROSA_ENGINE_ORDERED:
+		return true;
+	case ROSA_ENGINE_EAGER:
+		return route->indexed > 20;
+	case ROSA_ENGINE_AUTO:
+		break;
+	}
+	return route->tree.work > HOPS_ALLOWED * lookups + 4096;
+}
+
+/* Move to the ordered index. A route that will be used again for another stream, as in batch retrieval, keeps its
+ * trees. */
+static bool move(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator)
+{
+	if (!route->order)
+		route->order = order_new(allocator);
+	if (!route->order || !order_reserve(route->order, allocator, route->start_capacity))
+		return false;
+	order_clear(route->order);
+	for (uint32_t context = 1; context <= route->indexed; context++)
+		order_insert(route->order, packed_get(&route->contexts.key, rules->bits, context - 1));
+	route->ordered = true;
+	if (route->query_starts)
+		tree_free(&route->tree, allocator);
+	tree_forget(&route->tree);
+	return true;
 }
 
 bool route_reserve(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator, size_t steps,
@@ -71,8 +117,13 @@ bool route_reserve(struct route *route, const struct route_rules *rules, const r
 		route->query_starts_capacity = capacity;
 	}
 	if (!packed_reserve(&route->contexts.key, allocator, rules->bits, key_runs) ||
-	    !packed_reserve(&route->contexts.query, allocator, rules->bits, query_runs) ||
-	    !tree_reserve(&route->tree, allocator, key_runs))
+	    !packed_reserve(&route->contexts.query, allocator, rules->bits, query_runs))
+		return false;
+	if (!route->ordered && rules->engine == ROSA_ENGINE_ORDERED && !move(route, rules, allocator))
+		return false;
+	if (route->ordered)
+		return order_reserve(route->order, allocator, route->start_capacity);
+	if (!tree_reserve(&route->tree, allocator, key_runs))
 		return false;
 	if (!route->tree.table || total)
 		return tree_set_roots(&route->tree, allocator, &route->contexts, roots_for(rules, total, total != 0),
@@ -80,7 +131,7 @@ bool route_reserve(struct route *route, const struct route_rules *rules, const r
 	return true;
 }
 
-/* More trees for more contexts. Failing to get the memory costs speed only. */
+/* More trees for more contexts. */
 static void add_roots(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator)
 {
 	unsigned root_bits = roots_for(rules, route->indexed, false);
@@ -104,12 +155,39 @@ ALWAYS_INLINE int32_t destination(const int32_t *start, rosa_policy policy, uint
 	return tau < (int32_t)t ? tau : -1;
 }
 
+ALWAYS_INLINE void index_context(struct route *route, struct tree_index *tree, const struct tree_view *view,
+				 unsigned bits, bool ordered, uint64_t word, uint32_t context)
+{
+	if (ordered)
+		order_insert(route->order, (unsigned)(word >> (64 - bits)));
+	else
+		tree_insert(tree, view, &route->contexts, bits, word, context);
+}
+
+/* The query stands still and a context became a candidate: as the newest of all it wins with as long a match. */
+static struct match challenge_ordered(struct route *route, struct match best, uint32_t context, uint32_t length,
+				      uint32_t cap)
+{
+	uint32_t shared = best.context ? order_shared(route->order, context, best.context) : 0;
+	int sign;
+
+	if (shared < best.length)
+		return best;
+	/* Beyond what the best shares only the symbols themselves can tell. */
+	if (shared > best.length || shared >= cap)
+		shared = best.length;
+	else
+		shared = tree_compare_long(&route->tree, route->tree.with_query, true, &route->contexts, context,
+					   &route->contexts.query, length, shared, &sign);
+	return shared ? (struct match){context, least(shared, cap)} : best;
+}
+
 ALWAYS_INLINE void take_steps(struct route *route, const struct route_rules *rules, unsigned bits, bool flips,
-			      size_t steps, const uint16_t *query, const uint16_t *key,
+			      bool ordered, size_t steps, const uint16_t *query, const uint16_t *key,
 			      const struct route_output *output)
 {
 	/* Locals whose address nobody takes: stores to the outputs cannot touch them, so they may live in registers. */
-	const struct tree_view view = tree_look(&route->tree, &route->contexts);
+	const struct tree_view view = tree_look(&route->tree, &route->contexts, ordered);
 	struct tree_index *const tree = &route->tree;
 	struct contexts *const ctx = &route->contexts;
 	struct packed key_symbols = ctx->key, query_symbols = ctx->query;
@@ -129,7 +207,7 @@ ALWAYS_INLINE void take_steps(struct route *route, const struct route_rules *rul
 		const uint32_t t = route->steps + (uint32_t)i;
 		bool news = false;
 
-		if (i + 1 < steps) {
+		if (!ordered && i + 1 < steps) {
 			tree_prefetch(&view, bits,
 				      packed_push(packed_push(query_word, bits, query[i]), bits, query[i + 1]));
 			tree_prefetch(&view, bits, packed_push(key_word, bits, key[i]));
@@ -137,7 +215,7 @@ ALWAYS_INLINE void take_steps(struct route *route, const struct route_rules *rul
 		if (policy == ROSA_READABLE) {
 			news = ready;
 			if (ready)
-				tree_insert(tree, &view, ctx, bits, ready_word, ++indexed);
+				index_context(route, tree, &view, bits, ordered, ready_word, ++indexed);
 		}
 		if (policy != ROSA_READABLE && (!fold || !key_runs || key[i] != key_symbol)) {
 			ready_word = key_word;
@@ -148,8 +226,8 @@ ALWAYS_INLINE void take_steps(struct route *route, const struct route_rules *rul
 				start[key_runs] = (int32_t)t;
 			news = key_runs++ || policy == ROSA_LITERAL;
 			if (news)
-				tree_insert(tree, &view, ctx, bits, policy == ROSA_LITERAL ? key_word : ready_word,
-					    ++indexed);
+				index_context(route, tree, &view, bits, ordered,
+					      policy == ROSA_LITERAL ? key_word : ready_word, ++indexed);
 		}
 		if (!fold || !query_runs || query[i] != query_symbol) {
 			uint32_t found[TREE_MAX_LANES];
@@ -158,9 +236,20 @@ ALWAYS_INLINE void take_steps(struct route *route, const struct route_rules *rul
 			query_word = packed_push(query_word, bits, query_symbol);
 			packed_put(&query_symbols, bits, query_runs, query_word);
 			query_runs++;
-			best.length =
-			    tree_find(tree, &view, ctx, bits, query_word, query_runs, flips ? bits + 1 : 1, found);
-			best.context = found[0];
+			if (ordered) {
+				struct match past = best;
+				uint32_t cap = least(query_runs, ctx->max_match);
+
+				best = order_find(route->order, past, query_symbol, cap);
+				found[0] = best.context;
+				for (unsigned j = 0; flips && j < bits; j++)
+					found[j + 1] =
+					    order_find(route->order, past, query_symbol ^ 1u << j, cap).context;
+			} else {
+				best.length = tree_find(tree, &view, ctx, bits, query_word, query_runs,
+							flips ? bits + 1 : 1, found);
+				best.context = found[0];
+			}
 			if (flips) {
 				int32_t *row = out.run_flips ? out.run_flips + run * bits : route->flips;
 
@@ -179,13 +268,17 @@ ALWAYS_INLINE void take_steps(struct route *route, const struct route_rules *rul
 			}
 		} else {
 			if (news) {
-				uint32_t cap = query_runs < ctx->max_match ? query_runs : ctx->max_match;
-				uint32_t shared =
-				    tree_shared(tree, &view, ctx, bits, indexed, query_word, query_runs, cap);
+				uint32_t cap = least(query_runs, ctx->max_match);
 
-				/* The newest of all wins with as long a match. */
-				if (shared && shared >= best.length)
-					best = (struct match){indexed, shared};
+				if (ordered) {
+					best = challenge_ordered(route, best, indexed, query_runs, cap);
+				} else {
+					uint32_t shared =
+					    tree_shared(tree, &view, ctx, bits, indexed, query_word, query_runs, cap);
+
+					if (shared && shared >= best.length)
+						best = (struct match){indexed, shared};
+				}
 			}
 			if (query_starts && t % 64 == 0)
 				query_starts[t / 64] = 0;
@@ -236,12 +329,12 @@ typedef void take_steps_fn(struct route *, const struct route_rules *, size_t, c
 	static void take_##M(struct route *r, const struct route_rules *u, size_t n, const uint16_t *q,                \
 			     const uint16_t *k, const struct route_output *o)                                          \
 	{                                                                                                              \
-		take_steps(r, u, M, false, n, q, k, o);                                                                \
+		take_steps(r, u, M, false, false, n, q, k, o);                                                         \
 	}                                                                                                              \
 	static void take_flips_##M(struct route *r, const struct route_rules *u, size_t n, const uint16_t *q,          \
 				   const uint16_t *k, const struct route_output *o)                                    \
 	{                                                                                                              \
-		take_steps(r, u, M, true, n, q, k, o);                                                                 \
+		take_steps(r, u, M, true, false, n, q, k, o);                                                          \
 	}
 VERSIONS(1)
 VERSIONS(2)
@@ -268,11 +361,26 @@ static take_steps_fn *const versions[2][ROSA_MAX_BITS + 1] = {
      take_flips_15, take_flips_16},
 };
 
+static void take_ordered(struct route *r, const struct route_rules *u, size_t n, const uint16_t *q, const uint16_t *k,
+			 const struct route_output *o)
+{
+	if (o->step_flips || o->run_flips)
+		take_steps(r, u, u->bits, true, true, n, q, k, o);
+	else
+		take_steps(r, u, u->bits, false, true, n, q, k, o);
+}
+
 /* Between pieces of this many steps the index may be given more roots. */
 #define PIECE 1024
 
 /* Steps taken again at a time when a route is undone. */
 #define REPLAY 256
+
+static void advance(int32_t **output, size_t by)
+{
+	if (*output)
+		*output += by;
+}
 
 void route_push(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator, size_t steps,
 		const uint16_t *query, const uint16_t *key, const struct route_output *output)
@@ -281,21 +389,26 @@ void route_push(struct route *route, const struct route_rules *rules, const rosa
 	bool flips = part.step_flips || part.run_flips;
 
 	while (steps) {
-		size_t piece = steps < PIECE ? steps : PIECE;
+		size_t most = rules->engine == ROSA_ENGINE_EAGER ? 7 : PIECE, piece = steps < most ? steps : most;
 		uint32_t runs = route->query_runs;
 
-		versions[flips][rules->bits](route, rules, piece, query, key, &part);
+		if (route->ordered)
+			take_ordered(route, rules, piece, query, key, &part);
+		else
+			versions[flips][rules->bits](route, rules, piece, query, key, &part);
 		runs = route->query_runs - runs;
-		add_roots(route, rules, allocator);
+		/* Failing to get memory for either costs speed only. */
+		if (!route->ordered && !(overworked(route, rules) && move(route, rules, allocator)))
+			add_roots(route, rules, allocator);
 		query += piece;
 		key += piece;
 		steps -= piece;
-		part.tau += part.tau ? piece : 0;
-		part.length += part.length ? piece : 0;
-		part.step_flips += part.step_flips ? piece * rules->bits : 0;
-		part.run_start += part.run_start ? runs : 0;
-		part.run_tau += part.run_tau ? runs : 0;
-		part.run_flips += part.run_flips ? runs * rules->bits : 0;
+		advance(&part.tau, piece);
+		advance(&part.length, piece);
+		advance(&part.step_flips, piece * rules->bits);
+		advance(&part.run_start, runs);
+		advance(&part.run_tau, runs);
+		advance(&part.run_flips, runs * rules->bits);
 	}
 }
 
@@ -303,23 +416,47 @@ void route_push(struct route *route, const struct route_rules *rules, const rosa
 static void shrink_index(struct route *route, uint32_t indexed)
 {
 	struct tree_index *tree = &route->tree;
+	const unsigned bits = route->contexts.bits;
+	bool anew = route->indexed - indexed > indexed;
 
-	if (route->indexed - indexed < indexed) {
-		while (route->indexed > indexed)
-			tree_remove(tree, &route->contexts, route->indexed--);
+	if (!anew) {
+		for (; route->indexed > indexed; route->indexed--) {
+			if (route->ordered)
+				order_remove(route->order);
+			else
+				tree_remove(tree, &route->contexts, route->indexed);
+		}
 	} else {
 		struct tree_view view;
 
-		tree_clear(tree);
-		view = tree_look(tree, &route->contexts);
-		for (route->indexed = 0; route->indexed < indexed;) {
-			uint32_t context = ++route->indexed;
-
-			tree_insert(tree, &view, &route->contexts, route->contexts.bits,
-				    packed_word(&route->contexts.key, route->contexts.bits, context), context);
-		}
+		if (route->ordered)
+			order_clear(route->order);
+		else
+			tree_clear(tree);
+		view = tree_look(tree, &route->contexts, route->ordered);
+		for (uint32_t context = 1; context <= indexed; context++)
+			index_context(route, tree, &view, bits, route->ordered,
+				      packed_word(&route->contexts.key, bits, context), context);
+		route->indexed = indexed;
 	}
 	tree_forget(tree);
+}
+
+/* The query's best match in the ordered index, from nothing: match its last m symbols one by one, and again with a
+ * larger m if all of them matched, as a longer match might exist. */
+static struct match match_anew(const struct route *route, const struct route_rules *rules)
+{
+	for (uint32_t m = 16;; m *= 4) {
+		struct match best = {0, 0};
+
+		m = least(m, route->query_runs);
+		for (uint32_t i = 0; i < m; i++)
+			best = order_find(route->order, best,
+					  packed_get(&route->contexts.query, rules->bits, route->query_runs - m + i),
+					  least(i + 1, rules->max_match));
+		if (best.length < m || m == route->query_runs || best.length == rules->max_match)
+			return best;
+	}
 }
 
 /* Forget the steps from `steps` on, which begin a query run: what was the best match does not matter then. */
@@ -357,9 +494,11 @@ static void undo(struct route *route, const struct route_rules *rules, uint32_t 
 	route->query_word = packed_word(&route->contexts.query, bits, route->query_runs);
 	route->key_symbol = (uint16_t)(route->key_word >> (64 - bits));
 	route->query_symbol = (uint16_t)(route->query_word >> (64 - bits));
-	route->best = (struct match){0, 0};
+	route->best = (struct match){0, 0}; /* of no use to the tree index */
 	route->has_flips = false;
 	shrink_index(route, indexed);
+	if (route->ordered)
+		route->best = match_anew(route, rules);
 }
 
 void route_rewind(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator, size_t steps,
@@ -420,6 +559,7 @@ bool route_copy(struct route *to, const struct route *from, const struct route_r
 	to->start = NULL;
 	to->query_starts = NULL;
 	to->tree.child = to->tree.table = NULL;
+	to->order = NULL;
 	if (!from->start)
 		return true; /* nothing was pushed yet */
 	to->contexts.key.bytes = duplicate(allocator, ctx->key.bytes, packed_bytes(ctx->key.capacity, rules->bits), 1);
@@ -428,10 +568,10 @@ bool route_copy(struct route *to, const struct route *from, const struct route_r
 	to->start = duplicate(allocator, from->start, from->start_capacity, sizeof(*from->start));
 	to->query_starts =
 	    duplicate(allocator, from->query_starts, from->query_starts_capacity, sizeof(*from->query_starts));
-	to->tree.child = duplicate(allocator, from->tree.child, 2 * (from->tree.capacity + 1), sizeof(uint32_t));
-	to->tree.table = duplicate(allocator, from->tree.table, from->tree.table_size, sizeof(uint32_t));
-	if (to->contexts.key.bytes && to->contexts.query.bytes && to->start && to->query_starts && to->tree.child &&
-	    to->tree.table)
+	if (from->ordered)
+		to->order = order_copy(from->order, allocator);
+	if (to->contexts.key.bytes && to->contexts.query.bytes && to->start && to->query_starts &&
+	    (from->ordered ? to->order != NULL : tree_copy(&to->tree, &from->tree, allocator)))
 		return true;
 	route_free(to, allocator);
 	return false;
@@ -444,12 +584,14 @@ void route_free(struct route *route, const rosa_allocator *allocator)
 	memory_free(allocator, route->start);
 	memory_free(allocator, route->query_starts);
 	tree_free(&route->tree, allocator);
+	order_free(route->order, allocator);
 	memset(route, 0, sizeof(*route));
 }
 
 size_t route_bytes(const struct route *route, unsigned bits)
 {
-	return sizeof(*route) + tree_bytes(&route->tree) + route->start_capacity * sizeof(*route->start) +
+	return sizeof(*route) + tree_bytes(&route->tree) + order_bytes(route->order) +
+	       route->start_capacity * sizeof(*route->start) +
 	       route->query_starts_capacity * sizeof(*route->query_starts) +
 	       (route->contexts.key.bytes ? packed_bytes(route->contexts.key.capacity, bits) : 0) +
 	       (route->contexts.query.bytes ? packed_bytes(route->contexts.query.capacity, bits) : 0);

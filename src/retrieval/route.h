@@ -25,8 +25,9 @@ struct route_rules {
 struct route {
 	struct contexts contexts;
 	struct tree_index tree;
-	struct order_index *order; /* not NULL once the route has moved there */
-	int32_t *start;            /* of key run c, at c; start[0] is -1, what "no context" leads to */
+	struct order_index *order;
+	bool ordered;   /* the route has moved to the ordered index, and the tree is empty */
+	int32_t *start; /* of key run c, at c; start[0] is -1, what "no context" leads to */
 	size_t start_capacity;
 	uint64_t *query_starts; /* a bit a step: does a query run begin here? NULL where nothing will be undone */
 	size_t query_starts_capacity;

@@ -249,7 +249,7 @@ rosa_status rosa_stream_describe(const rosa_stream *stream, rosa_stream_info *in
 		full.key_runs += route->key_runs;
 		full.query_runs += route->query_runs;
 		full.bytes += route_bytes(route, stream->rules.bits);
-		full.ordered += route->order != NULL;
+		full.ordered += route->ordered;
 	}
 	memcpy(info, &full, info->size < sizeof(full) ? info->size : sizeof(full));
 	return ROSA_OK;

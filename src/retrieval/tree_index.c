@@ -25,6 +25,26 @@ void tree_free(struct tree_index *tree, const rosa_allocator *allocator)
 	memset(tree, 0, sizeof(*tree));
 }
 
+bool tree_copy(struct tree_index *to, const struct tree_index *from, const rosa_allocator *allocator)
+{
+	size_t children = 2 * (from->capacity + 1) * sizeof(*from->child),
+	       tables = from->table_size * sizeof(*from->table);
+
+	if (!from->child)
+		return true;
+	to->child = memory_resize(allocator, NULL, children);
+	to->table = memory_resize(allocator, NULL, tables);
+	if (!to->child || !to->table) {
+		memory_free(allocator, to->child);
+		memory_free(allocator, to->table);
+		to->child = to->table = NULL;
+		return false;
+	}
+	memcpy(to->child, from->child, children);
+	memcpy(to->table, from->table, tables);
+	return true;
+}
+
 size_t tree_bytes(const struct tree_index *tree)
 {
 	return (tree->child ? 2 * (tree->capacity + 1) * sizeof(*tree->child) : 0) +
@@ -150,11 +170,11 @@ void tree_remove(struct tree_index *tree, const struct contexts *ctx, uint32_t c
 }
 
 uint32_t tree_compare_long(struct tree_index *tree, struct diagonal *memory, bool remember, const struct contexts *ctx,
-			   uint32_t a, const struct packed *other, uint32_t b, int *sign)
+			   uint32_t a, const struct packed *other, uint32_t b, uint32_t from, int *sign)
 {
 	const unsigned bits = ctx->bits;
 	struct diagonal *last = &memory[(a - b) % TREE_DIAGONALS];
-	uint32_t limit = a < b ? a : b, shared = ctx->word, known = UINT32_MAX;
+	uint32_t limit = a < b ? a : b, shared = from, known = UINT32_MAX;
 
 	if (limit > ctx->max_match)
 		limit = ctx->max_match;

@@ -74,6 +74,8 @@ bool tree_reserve(struct tree_index *tree, const rosa_allocator *allocator, size
 bool tree_set_roots(struct tree_index *tree, const rosa_allocator *allocator, const struct contexts *ctx,
 		    unsigned root_bits, size_t contexts);
 void tree_clear(struct tree_index *tree);
+/* Copy the arrays of `from` into `to`, which has none. */
+bool tree_copy(struct tree_index *to, const struct tree_index *from, const rosa_allocator *allocator);
 void tree_free(struct tree_index *tree, const rosa_allocator *allocator);
 /* Forget remembered comparisons: symbols were taken back. */
 void tree_forget(struct tree_index *tree);
@@ -85,7 +87,7 @@ size_t tree_bytes(const struct tree_index *tree);
  * first word is equal. *sign is that of a's order against b's; where one is the other's end, the shorter is the lesser.
  * `memory` has TREE_DIAGONALS entries; the result goes there too if `remember`. */
 uint32_t tree_compare_long(struct tree_index *tree, struct diagonal *memory, bool remember, const struct contexts *ctx,
-			   uint32_t a, const struct packed *other, uint32_t b, int *sign);
+			   uint32_t a, const struct packed *other, uint32_t b, uint32_t from, int *sign);
 
 /* ---- hot paths, compiled for each number of bits ---- */
 
@@ -117,10 +119,17 @@ struct tree_view {
 	unsigned root_bits, levels;
 };
 
-ALWAYS_INLINE struct tree_view tree_look(const struct tree_index *tree, const struct contexts *ctx)
+ALWAYS_INLINE struct tree_view tree_look(const struct tree_index *tree, const struct contexts *ctx, bool unused)
 {
-	return (struct tree_view){tree->table, tree->table + tree->roots, tree->child, ctx->key.bytes,
-				  ctx->mask,   tree->root_bits,           tree->levels};
+	if (unused)
+		return (struct tree_view){.table = NULL};
+	return (struct tree_view){.table = tree->table,
+				  .roots = tree->table + tree->roots,
+				  .child = tree->child,
+				  .key = ctx->key.bytes,
+				  .mask = ctx->mask,
+				  .root_bits = tree->root_bits,
+				  .levels = tree->levels};
 }
 
 /*
@@ -161,7 +170,7 @@ ALWAYS_INLINE uint32_t tree_shared(struct tree_index *tree, const struct tree_vi
 	if (UNLIKELY(difference == 0)) {
 		int sign;
 
-		shared = tree_compare_long(tree, tree->with_query, true, ctx, c, &ctx->query, length, &sign);
+		shared = tree_compare_long(tree, tree->with_query, true, ctx, c, &ctx->query, length, ctx->word, &sign);
 	} else {
 		shared = leading_zeros(difference) / bits;
 		shared = shared < c ? shared : c;
@@ -231,7 +240,7 @@ ALWAYS_INLINE uint32_t tree_find(struct tree_index *tree, const struct tree_view
 				int sign = 0;
 
 				shared = tree_compare_long(tree, tree->with_query, lane == 0, ctx, c, &ctx->query,
-							   length, &sign);
+							   length, ctx->word, &sign);
 				greater = sign < 0;
 			} else {
 				shared = leading_zeros(v ^ other) / bits;
@@ -278,7 +287,7 @@ ALWAYS_INLINE void tree_insert(struct tree_index *tree, const struct tree_view *
 		if (UNLIKELY(other == w)) {
 			int sign;
 
-			tree_compare_long(tree, tree->with_key, true, ctx, at, &ctx->key, c, &sign);
+			tree_compare_long(tree, tree->with_key, true, ctx, at, &ctx->key, c, ctx->word, &sign);
 			below = sign < 0;
 		}
 		if (below) {
