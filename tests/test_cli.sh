@@ -3,10 +3,14 @@
 #
 # Results are compared with a brute-force search written from the definition of retrieval, in Python without NumPy, so
 # that reader, writer, options and both ways through the library are checked together.
+#
+# Nothing here waits without end: standard input is empty, every run of the program has a time limit far above what it
+# needs, and the other end of a pipe is only waited for as long as the program lives.
 
 # shellcheck disable=SC2086 # $pair and $small are lists of words
 # shellcheck disable=SC2002,SC2012,SC2015 # a pipe is wanted; the names are ours; problem may follow a failed grep
 set -u
+exec </dev/null 3>&2
 program=$(realpath "$1")
 command -v python3 >/dev/null || { echo "python3 is needed for this test" >&2; exit 77; }
 folder=$(mktemp -d)
@@ -21,13 +25,24 @@ problem() {
 	sed 's/^/  stderr: /' err >&2
 }
 
+# bounded COMMAND...: runs it, and gives it up, and this test with it, if it does not end.
+bounded() {
+	timeout --foreground -k 5 60 "$@"
+	ended=$?
+	if [ "$ended" = 124 ] || [ "$ended" = 137 ]; then
+		echo "FAILED: does not end: $*" >&3
+		exit 1
+	fi
+	return "$ended"
+}
+
 # check CODE PATTERN ARGUMENTS...: the exit code, and a pattern (empty: silence) that stderr must match. Every line
 # there begins with the program's name.
 check() {
 	code=$1 pattern=$2
 	shift 2
 	checks=$((checks + 1))
-	"$program" "$@" >out 2>err </dev/null
+	bounded "$program" "$@" >out 2>err
 	got=$?
 	[ "$got" = "$code" ] || problem "exit code $got, not $code: $*"
 	if [ -z "$pattern" ]; then
@@ -56,7 +71,8 @@ import itertools, random, struct, sys
 
 def save(path, shape, values, descr='<u2', fortran=False, cut=0):
     code = {'|u1': 'B', '<u2': '<%dH', '>u2': '>%dH', '<i4': '<%di', '<f4': '<%df'}[descr]
-    body = bytes(values) if code == 'B' else struct.pack(code % len(values), *values)
+    raw = isinstance(values, bytes)
+    body = values if raw else bytes(values) if code == 'B' else struct.pack(code % len(values), *values)
     head = "{'descr': '%s', 'fortran_order': %s, 'shape': %s, }" % (descr, fortran, tuple(shape))
     head += ' ' * (-(len(head) + 11) % 64) + '\n'
     data = b'\x93NUMPY\x01\x00' + struct.pack('<H', len(head)) + head.encode() + body
@@ -153,8 +169,12 @@ check 0 '' bench --help
 says 'rosatune bench retrieve'
 check 0 '' bench retrieve --help
 says '^  uniform '
+sed -n '/^streams:/,$s/^  \([^ ]*\) .*/\1/p' out >kinds
+check 0 '' bench retrieve --list-streams
+checks=$((checks + 1))
+[ -s out ] && cmp -s out kinds || problem "the list of streams differs from the help"
 check 0 '' demo -h
-"$program" >out 2>err
+bounded "$program" >out 2>err
 [ $? = 2 ] && grep -q '^usage' err || problem "no command: exit code 2 and the usage"
 check 2 'rosatune: unknown command retreive, did you mean retrieve?' retreive
 check 2 'rosatune: unknown command bnch, did you mean bench?' bnch
@@ -163,7 +183,7 @@ check 2 'rosatune: unknown option --verison, did you mean --version?' --verison
 check 2 'rosatune bench: what shall be measured' bench
 check 2 "rosatune bench: unknown command retreive, did you mean 'rosatune bench retrieve'?" bench retreive
 if [ -w /dev/full ]; then
-	"$program" --help >/dev/full 2>err
+	bounded "$program" --help >/dev/full 2>err
 	[ $? = 1 ] && grep -q '^rosatune: cannot write to standard output' err || problem "lost output goes unnoticed"
 fi
 
@@ -228,7 +248,7 @@ checks=$((checks + 1))
 (
 	trap '' XFSZ
 	ulimit -f 1
-	exec "$program" retrieve --query wide.npy --key wide.npy --bits 4 --out results/t.npy --flips results/f.npy
+	bounded "$program" retrieve --query wide.npy --key wide.npy --bits 4 --out results/t.npy --flips results/f.npy
 ) >out 2>err
 [ $? = 1 ] && grep -q '^rosatune retrieve: error while writing results/[tf].npy: File too large' err ||
 	problem "a write that fails in the middle"
@@ -240,7 +260,12 @@ rm -f results/t.npy
 
 cat >expect.py <<'PYTHON'
 from npy import *
-import subprocess
+import functools, subprocess
+@functools.lru_cache(None)
+def expected(dims, *rules):
+    routes, steps = (1, 96) if dims == 1 else (3, 32)
+    parts = [slice(r * steps, (r + 1) * steps) for r in range(routes)]
+    return [sum(lists, []) for lists in zip(*(route(q[part], k[part], 2, *rules) for part in parts))]
 def compare(dims, policy, on, cut, chunk, threads):
     words = [program, 'retrieve', '--query', 'q%d.npy' % dims, '--key=k%d.npy' % dims, '--bits', '2',
              '--policy', policy, '--out', 'results/t.npy', '--flips', 'results/f.npy', '--length', 'results/l.npy']
@@ -248,14 +273,9 @@ def compare(dims, policy, on, cut, chunk, threads):
     words += ['--max-match', str(cut)] if cut else []
     words += ['--chunk', str(chunk)] if chunk else []
     words += ['--threads', str(threads)] if threads is not None else []
-    result = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True)
+    result = subprocess.run(words, capture_output=True, timeout=60)
     assert result.returncode == 0 and result.stdout == b'' and result.stderr == b'', (words, result)
-    routes, steps = (1, 96) if dims == 1 else (3, 32)
-    tau, length, flips = [], [], []
-    for r in range(routes):
-        part = slice(r * steps, (r + 1) * steps)
-        a, b, c = route(q[part], k[part], 2, policy, on, cut or None)
-        tau, length, flips = tau + a, length + b, flips + c
+    tau, length, flips = expected(dims, policy, on, cut or None)
     shape = (96,) if dims == 1 else (3, 32)
     assert load('results/t.npy') == (shape, tau), words
     assert load('results/l.npy') == (shape, length), words
@@ -270,58 +290,87 @@ for policy, on, cut in itertools.product(['readable', 'literal', 'inclusive'], [
         compare(dims, policy, on, cut, chunk, threads)
 PYTHON
 checks=$((checks + 1))
-python3 expect.py "$program" >out 2>err || problem "answers differ from the definition"
+bounded python3 expect.py "$program" >out 2>err || problem "answers differ from the definition"
 files f.npy l.npy t.npy
 rm -f results/*
 
 # One output alone, over a pipe in both directions, and with units.
 check 0 '' retrieve $pair --bits 2 --out results/t.npy --chunk 1k
 files t.npy
-cat q1.npy | "$program" retrieve --query /dev/stdin --key k1.npy --bits 2 --out /dev/stdout 2>err | cat >piped.npy
+cat q1.npy | bounded "$program" retrieve --query /dev/stdin --key k1.npy --bits 2 --out /dev/stdout 2>err |
+	cat >piped.npy
 cmp -s piped.npy results/t.npy || problem "a pipe gives another result than a file"
 rm -f results/*
 
 # ------------------------------------------------------------------------------------------------- retrieve: Ctrl-C
 
 # While it waits for input, while it works, and while it waits for a reader of its output. The second works for long, a
-# step at a time, on streams that are large for that.
+# step at a time, on streams that are large for that. The signal must not come before the program is ready for it: that
+# it has opened its end of the pipe shows that it is.
 cat >interrupt.py <<'PYTHON'
 from npy import *
-import os, signal, subprocess, time
+import os, select, signal, subprocess, time
 program = sys.argv[1]
+started = []
 def start(query, *more):
-    return subprocess.Popen([program, 'retrieve', '--key', 'long.npy', '--bits', '16', '--query', query] + list(more),
-                            stderr=subprocess.PIPE, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    def receptive():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    words = [program, 'retrieve', '--key', 'long.npy', '--bits', '16', '--query', query] + list(more)
+    started.append(subprocess.Popen(words, stderr=subprocess.PIPE, preexec_fn=receptive))
+    return started[-1]
+def alive(process):
+    assert process.poll() is None, (process.returncode, process.stderr.read())
+    return True
+def writing_end(process):
+    while alive(process):
+        try:
+            descriptor = os.open('fifo', os.O_WRONLY | os.O_NONBLOCK)
+            os.set_blocking(descriptor, True)
+            return open(descriptor, 'wb')
+        except OSError: # nobody reads yet
+            time.sleep(.005)
+def reading_end(process):
+    descriptor = os.open('fifo', os.O_RDONLY | os.O_NONBLOCK)
+    while alive(process):
+        if select.select([descriptor], [], [], .005)[0]:
+            return open(descriptor, 'rb')
 def stop(process):
     process.send_signal(signal.SIGINT)
-    message = process.stderr.read()
-    assert process.wait() == 130, (process.returncode, message)
+    message = process.communicate(timeout=30)[1]
+    assert process.returncode == 130, (process.returncode, message)
     assert message.startswith(b'rosatune retrieve: interrupted'), message
     assert os.listdir('results') == [], os.listdir('results')
-routes, steps = 16, 1 << 17
+def test():
+    waiting = start('fifo', '--out', 'results/t.npy')
+    with writing_end(waiting):
+        stop(waiting)
+
+    working = start('fifo', '--out', 'results/t.npy', '--flips', 'results/f.npy', '--chunk', '1', '--threads', '1')
+    with writing_end(working) as writer:
+        writer.write(open('long.npy', 'rb').read())
+    time.sleep(.1)
+    stop(working)
+
+    writing = start('more.npy', '--key', 'more.npy', '--out', 'results/t.npy', '--length', 'fifo')
+    with reading_end(writing):
+        stop(writing)
 random.seed(1)
-save('long.npy', [routes, steps], list(struct.unpack('<%dH' % (routes * steps), random.randbytes(2 * routes * steps))))
+save('long.npy', [16, 1 << 17], random.randbytes(1 << 22))
+save('more.npy', [1 << 15], random.randbytes(1 << 16))
 os.mkfifo('fifo')
-
-waiting = start('fifo', '--out', 'results/t.npy')
-writer = open('fifo', 'wb')
-stop(waiting)
-writer.close()
-
-working = start('fifo', '--out', 'results/t.npy', '--flips', 'results/f.npy', '--chunk', '1', '--threads', '1')
-with open('fifo', 'wb') as writer:
-    writer.write(open('long.npy', 'rb').read())
-time.sleep(.2)
-stop(working)
-
-save('more.npy', [1 << 15], [random.randrange(1 << 16) for _ in range(1 << 15)])
-writing = start('more.npy', '--key', 'more.npy', '--out', 'results/t.npy', '--length', 'fifo')
-reader = open('fifo', 'rb')
-reader.read(1)
-stop(writing)
+def late(*_):
+    raise TimeoutError
+signal.signal(signal.SIGALRM, late)
+signal.alarm(50)
+try:
+    test()
+finally:
+    for process in started:
+        process.kill()
 PYTHON
 checks=$((checks + 1))
-python3 interrupt.py "$program" >out 2>err || problem "Ctrl-C"
+bounded python3 interrupt.py "$program" >out 2>err || problem "Ctrl-C"
 files
 
 # ----------------------------------------------------------------------------------------------------------- bench
@@ -329,6 +378,7 @@ files
 small="--routes 2 --tokens 1k --repeat 2"
 check 0 '' bench retrieve $small
 says '^  time a token, median *[0-9.]* ns$'
+says '^  routes in the ordered index *0$'
 # json NAMES...: the last stdout is a JSON object that has these numbers.
 json() {
 	checks=$((checks + 1))
@@ -344,7 +394,7 @@ for name in sys.argv[1:]:
 }
 check 0 '' bench retrieve $small --json
 json ns_per_token ns_per_token_min ns_per_token_max lookups_per_token ns_per_lookup bytes_per_run runs_per_token \
-	hit_rate mean_match routes=2 tokens=1024 bits=4 threads=1 repeat=2 stream=uniform policy=readable flips=1
+	ordered_routes=0 hit_rate mean_match routes=2 tokens=1024 bits=4 threads=1 repeat=2 stream=uniform policy=readable flips=1
 for stream in uniform sticky correlated periodic; do
 	check 0 '' bench retrieve $small --json --stream $stream --bits 3 --threads 2 --seed 9
 	json hit_rate stream=$stream bits=3 threads=2 seed=9
@@ -353,7 +403,10 @@ check 0 '' bench retrieve --query wide.npy --key wide.npy --json --no-flips --no
 json ns_per_token stream=file tokens=600 routes=1 flips=0 lookups_per_token=1.0 runs_per_token=1.0 policy=literal \
 	max_match=4 fold=0
 check 0 '' bench retrieve --decode --routes 3 --tokens 300 --json
-json step_us_median step_us_p99 bytes_per_run routes=3 tokens=300
+json step_us_median step_us_p99 bytes_per_run ordered_routes=0 routes=3 tokens=300
+# A history of several pieces: all steps of all of them are pushed.
+check 0 '' bench retrieve --decode --no-fold --routes 2 --tokens 270000 --json
+json step_us_median runs_per_token=1.0 tokens=270000
 check 0 '' bench retrieve --decode --query wide.npy --key wide.npy
 says 'one step of all, median'
 check 2 '--stream unifrom is not known, did you mean uniform?' bench retrieve --stream unifrom

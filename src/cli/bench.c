@@ -64,7 +64,7 @@ void bench_print(const struct bench *bench, const struct bench_row *rows)
 	    {.key = "stream", .label = "stream", .text = bench->stream},
 	    {.key = "seed", .label = "seed", .number = (double)bench->seed},
 	    {.key = "routes", .label = "routes", .number = (double)bench->pair.routes},
-	    {.key = "tokens", .label = "tokens a route", .number = (double)bench->pair.steps},
+	    {.key = "tokens", .label = "tokens a route", .number = (double)bench->steps},
 	    {.key = "bits", .label = "bits a symbol", .number = (double)retrieval->bits},
 	    {.key = "policy", .label = "policy", .text = policy_names[retrieval->policy]},
 	    {.key = "fold", .label = "folded into runs", .number = !retrieval->no_fold},

@@ -1,4 +1,4 @@
-/* What the two measurements of `bench retrieve` are given. */
+/* What the two measurements of `bench retrieve` are given, and what they share. */
 #ifndef ROSATUNE_BENCH_H
 #define ROSATUNE_BENCH_H
 
@@ -7,13 +7,21 @@
 
 struct bench {
 	struct retrieval_args retrieval;
-	struct symbol_pair pair;
-	const char *stream; /* its kind, or "file" */
+	struct symbol_pair pair; /* all symbols, or those of one piece at a time */
+	size_t steps;            /* of a route, in all */
+	int kind;                /* of made streams (streams.h), BENCH_FILE: none */
+	const char *stream;      /* its name, or "file" */
 	uint64_t seed;
 	uint64_t repeat;
 	bool flips; /* look up the counterfactuals too */
 	bool json;
 };
+
+#define BENCH_FILE (-1)
+
+/* Makes the first `steps` symbols of each row of the pair: the stream itself for piece 0, for others further streams of
+ * the same kind. False with a reason after Ctrl-C. */
+bool bench_make(const struct bench *bench, size_t piece, size_t steps, struct failure *why);
 
 /* Each measures, prints to stdout, and returns false with a reason if it could not. */
 bool bench_throughput(const struct bench *bench, struct failure *why);
@@ -21,6 +29,9 @@ bool bench_decode(const struct bench *bench, struct failure *why);
 
 /* Steps that bench_decode times one by one, at the end of the history. */
 #define BENCH_DECODE_STEPS 256
+
+/* Steps that the pair must have room for when bench_decode is to make a history of `steps`, piece by piece. */
+size_t bench_decode_room(size_t steps);
 
 /* One line of the result: as JSON if asked for, else "label   value unit". A list of them ends with a row whose key is
  * NULL. `text` NULL: the number is printed with `digits` after the point. */

@@ -1,8 +1,12 @@
 /*
  * How long one step of decoding takes, when every new token has to be answered before the next one exists.
  *
- * The history is pushed in large pieces, then the last steps one at a time, each timed alone. The symbols of a step are
- * gathered before the clock starts: in use they come from the packer already side by side.
+ * The history is pushed many steps at a time, then the last steps one at a time, each timed alone. The symbols of a
+ * step are gathered before the clock starts: in use they come from the packer already side by side.
+ *
+ * A made history is made piece by piece (bench_streams.c says why). Making symbols must not come between the timed
+ * steps, or just before them, for it leaves cold caches. So these lie in the last piece behind thousands of others: a
+ * rest too short for that is made together with the piece before it.
  */
 #include "bench.h"
 
@@ -11,7 +15,15 @@
 
 #include <stdlib.h>
 
-#define PIECE ((size_t)4096)
+#define PUSH  ((size_t)4096)   /* steps pushed at a time */
+#define PIECE ((size_t)131072) /* steps made at a time, the last up to PUSH more */
+
+_Static_assert(BENCH_DECODE_STEPS < PUSH, "the timed steps fit behind a push");
+
+size_t bench_decode_room(size_t steps)
+{
+	return steps < PIECE + PUSH ? steps : PIECE + PUSH;
+}
 
 /* One step of all routes, side by side. */
 struct step {
@@ -29,26 +41,42 @@ static bool push(rosa_stream *stream, size_t steps, const uint16_t *query, const
 	return refuse(why, "%s", error.message);
 }
 
-static bool push_history(const struct symbol_pair *pair, rosa_stream *stream, size_t history, struct failure *why)
+static bool push_piece(const struct symbol_pair *pair, rosa_stream *stream, size_t steps, struct progress *progress,
+		       struct failure *why)
 {
-	struct progress progress;
-	bool done = true;
+	for (size_t t = 0; t < steps; t += PUSH) {
+		size_t some = steps - t < PUSH ? steps - t : PUSH;
+		if (!push(stream, some, pair->query + t, pair->key + t, pair->steps, NULL, why))
+			return false;
+		if (progress_tick(progress, (t + some) * pair->routes, 0))
+			return refuse(why, "interrupted");
+	}
+	progress_advance(progress, (uint64_t)steps * pair->routes);
+	return true;
+}
 
-	progress_begin(&progress, "filling", 0);
-	for (size_t t = 0; t < history && done; t += PIECE) {
-		size_t steps = history - t < PIECE ? history - t : PIECE;
-		done = push(stream, steps, pair->query + t, pair->key + t, pair->steps, NULL, why);
-		if (done && progress_tick(&progress, (t + steps) * pair->routes, history * pair->routes))
-			done = refuse(why, "interrupted");
+/* Pushes all but the steps to be timed, and leaves the piece that ends with them in the pair; *last is its length. */
+static bool push_history(const struct bench *bench, rosa_stream *stream, size_t *last, struct failure *why)
+{
+	bool made = bench->kind != BENCH_FILE, done = true;
+	struct progress progress;
+
+	progress_begin(&progress, "filling", (bench->steps - BENCH_DECODE_STEPS) * bench->pair.routes);
+	for (size_t left = bench->steps, number = 0; left > 0 && done; left -= *last, number++) {
+		*last = !made || left <= PIECE + PUSH ? left : PIECE;
+		size_t steps = *last == left ? left - BENCH_DECODE_STEPS : *last;
+		done = (!made || bench_make(bench, number, *last, why)) &&
+		       push_piece(&bench->pair, stream, steps, &progress, why);
 	}
 	progress_end(&progress);
 	return done;
 }
 
-static bool time_steps(const struct symbol_pair *pair, rosa_stream *stream, struct step *step, double *us,
+/* The last steps of the piece that lies in the pair, `end` being its length. */
+static bool time_steps(const struct symbol_pair *pair, rosa_stream *stream, size_t end, struct step *step, double *us,
 		       struct failure *why)
 {
-	size_t first = pair->steps - BENCH_DECODE_STEPS;
+	size_t first = end - BENCH_DECODE_STEPS;
 
 	for (size_t i = 0; i < BENCH_DECODE_STEPS; i++) {
 		for (size_t r = 0; r < pair->routes; r++) {
@@ -85,6 +113,11 @@ static void print(const struct bench *bench, double *us, const rosa_stream_info 
 	     .unit = "bytes",
 	     .number = (double)info->bytes / (double)info->key_runs,
 	     .digits = 2},
+	    {.key = "runs_per_token",
+	     .label = "key runs a token",
+	     .number = (double)info->key_runs / ((double)bench->pair.routes * (double)bench->steps),
+	     .digits = 4},
+	    {.key = "ordered_routes", .label = "routes in the ordered index", .number = (double)info->ordered},
 	    {.key = NULL},
 	};
 
@@ -96,9 +129,9 @@ static bool measure(const struct bench *bench, rosa_stream *stream, struct step 
 	rosa_stream_info info = {.size = sizeof(info)};
 	double us[BENCH_DECODE_STEPS];
 	rosa_error error;
+	size_t last = 0;
 
-	if (!push_history(&bench->pair, stream, bench->pair.steps - BENCH_DECODE_STEPS, why) ||
-	    !time_steps(&bench->pair, stream, step, us, why))
+	if (!push_history(bench, stream, &last, why) || !time_steps(&bench->pair, stream, last, step, us, why))
 		return false;
 	if (rosa_stream_describe(stream, &info, &error) != ROSA_OK)
 		return refuse(why, "%s", error.message);

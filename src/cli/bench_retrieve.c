@@ -1,8 +1,8 @@
 /*
  * rosatune bench retrieve: how fast and how small retrieval is, on this machine and on given or made streams.
  *
- * Made streams differ from route to route but not from run to run: two measurements with the same options have worked
- * on the same symbols.
+ * The kinds of stream are listed in two forms, with explanations in the help for people, and bare for scripts that want
+ * to measure them all.
  */
 #include "bench.h"
 #include "commands.h"
@@ -20,15 +20,20 @@ struct request {
 	struct bench bench;
 	const char *query_path, *key_path;
 	uint64_t routes, tokens;
-	int kind;
-	bool no_flips, decode, made; /* made: at least one option for made streams was given */
+	bool no_flips, decode, list;
+	bool made; /* at least one option for made streams was given */
 };
+
+#define NOTES                                                                                                          \
+	"With --decode a made history of more than 128k tokens is several streams of the kind, from other seeds, "     \
+	"one\n"                                                                                                        \
+	"after the other. Sizes may end in k, M or G (powers of 1024).\n\nstreams:"
 
 /* The kinds there are, as choices of an option and as lines of the help. */
 static void list_kinds(const char *names[MAX_KINDS + 1], char *notes, size_t room)
 {
 	int count = stream_count() < MAX_KINDS ? stream_count() : MAX_KINDS;
-	size_t used = (size_t)snprintf(notes, room, "streams:");
+	size_t used = (size_t)snprintf(notes, room, NOTES);
 
 	for (int i = 0; i < count; i++) {
 		names[i] = stream_name(i);
@@ -47,7 +52,7 @@ static enum args_result parse(struct request *request, int count, char **words)
 	struct arg options[] = {
 	    {.name = "stream",
 	     .kind = ARG_CHOICE,
-	     .target = &request->kind,
+	     .target = &bench->kind,
 	     .value = "KIND",
 	     .choices = kinds,
 	     .help = "kind of made streams, see below (default uniform)"},
@@ -71,6 +76,10 @@ static enum args_result parse(struct request *request, int count, char **words)
 	     .value = "S",
 	     .max = UINT32_MAX,
 	     .help = "other symbols of the same kind (default 1)"},
+	    {.name = "list-streams",
+	     .kind = ARG_FLAG,
+	     .target = &request->list,
+	     .help = "only list the kinds of made streams, one a line"},
 	    {.name = "query",
 	     .kind = ARG_TEXT,
 	     .target = &request->query_path,
@@ -97,7 +106,7 @@ static enum args_result parse(struct request *request, int count, char **words)
 	    {.name = "decode",
 	     .kind = ARG_FLAG,
 	     .target = &request->decode,
-	     .help = "time single steps at the end of a history of T tokens"},
+	     .help = "time single steps at the end of a history of T tokens (made ones: see below)"},
 	    {.name = "json", .kind = ARG_FLAG, .target = &bench->json, .help = "print JSON"},
 	};
 	struct args args = {
@@ -136,31 +145,36 @@ static bool consistent(const struct request *request)
 
 static bool make_streams(struct request *request, struct failure *why)
 {
-	struct symbol_pair *pair = &request->bench.pair;
+	struct bench *bench = &request->bench;
+	size_t steps = request->decode ? bench_decode_room(request->tokens) : request->tokens;
 
-	if (!symbol_pair_new(pair, request->routes, request->tokens, why))
+	bench->steps = request->tokens;
+	bench->stream = stream_name(bench->kind);
+	if (!symbol_pair_new(&bench->pair, request->routes, steps, why))
 		return false;
-	for (size_t r = 0; r < pair->routes && !interrupted(); r++) {
-		/* An odd factor far from 1, so that routes of neighbouring seeds do not coincide. */
-		uint64_t seed = request->bench.seed * 0x9e3779b97f4a7c15u + r;
-		stream_fill(request->kind, (int)request->bench.retrieval.bits, seed, pair->steps,
-			    pair->query + r * pair->steps, pair->key + r * pair->steps);
-	}
-	request->bench.stream = stream_name(request->kind);
-	return interrupted() ? refuse(why, "interrupted") : true;
+	return request->decode || bench_make(bench, 0, steps, why);
 }
 
 static bool load_streams(struct request *request, struct failure *why)
 {
-	request->bench.stream = "file";
-	request->bench.seed = 0;
-	if (!symbol_pair_load(&request->bench.pair, request->query_path, request->key_path,
-			      (int)request->bench.retrieval.bits, why))
+	struct bench *bench = &request->bench;
+
+	bench->kind = BENCH_FILE;
+	bench->stream = "file";
+	bench->seed = 0;
+	if (!symbol_pair_load(&bench->pair, request->query_path, request->key_path, (int)bench->retrieval.bits, why))
 		return false;
-	if (request->decode && request->bench.pair.steps <= BENCH_DECODE_STEPS)
+	bench->steps = bench->pair.steps;
+	if (request->decode && bench->steps <= BENCH_DECODE_STEPS)
 		return refuse(why, "%s has %zu steps: --decode times the last %d; give a longer file",
-			      request->query_path, request->bench.pair.steps, BENCH_DECODE_STEPS);
+			      request->query_path, bench->steps, BENCH_DECODE_STEPS);
 	return true;
+}
+
+static void list_streams(void)
+{
+	for (int kind = 0; kind < stream_count(); kind++)
+		puts(stream_name(kind));
 }
 
 static bool run(struct request *request, struct failure *why)
@@ -177,12 +191,16 @@ int bench_retrieve_command(int count, char **words)
 	struct failure why = {""};
 	int uniform = stream_find("uniform");
 
-	request.kind = uniform < 0 ? 0 : uniform;
+	request.bench.kind = uniform < 0 ? 0 : uniform;
 	enum args_result parsed = parse(&request, count, words);
 	if (parsed != ARGS_OK)
 		return parsed == ARGS_HELP ? DONE : MISUSED;
 	if (!consistent(&request))
 		return MISUSED;
+	if (request.list) {
+		list_streams();
+		return DONE;
+	}
 	if (request.routes == 0)
 		request.routes = request.decode ? 512 : 8;
 	request.bench.flips = !request.no_flips;

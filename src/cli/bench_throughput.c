@@ -19,7 +19,7 @@
 struct result {
 	double *ns; /* [repeat], wall time of one run over everything */
 	int32_t *tau, *length;
-	uint64_t query_runs, key_runs, bytes;
+	rosa_stream_info info; /* of the stream whose memory was measured */
 };
 
 /* `length` is only wanted from the run that is not timed. */
@@ -70,24 +70,20 @@ static bool feed(const struct symbol_pair *pair, rosa_stream *stream, rosa_strea
 static bool measure_memory(const struct bench *bench, struct result *result, struct failure *why)
 {
 	rosa_options options = retrieval_options(&bench->retrieval);
-	rosa_stream_info info = {.size = sizeof(info)};
 	rosa_stream *stream = NULL;
 	rosa_error error = {0};
-	bool done = rosa_stream_new(&options, bench->pair.routes, &stream, &error) == ROSA_OK &&
-		    feed(&bench->pair, stream, &info, &error);
 
+	result->info.size = sizeof(result->info);
+	bool done = rosa_stream_new(&options, bench->pair.routes, &stream, &error) == ROSA_OK &&
+		    feed(&bench->pair, stream, &result->info, &error);
 	rosa_stream_free(stream);
-	if (!done)
-		return refuse(why, "%s", error.message);
-	result->query_runs = info.query_runs;
-	result->key_runs = info.key_runs;
-	result->bytes = info.bytes;
-	return true;
+	return done ? true : refuse(why, "%s", error.message);
 }
 
 static void print(const struct bench *bench, struct result *result)
 {
 	size_t cells = bench->pair.routes * bench->pair.steps, hits = 0, repeat = bench->repeat;
+	const rosa_stream_info *info = &result->info;
 	double all = (double)cells, matched = 0;
 
 	for (size_t i = 0; i < cells; i++) {
@@ -96,7 +92,7 @@ static void print(const struct bench *bench, struct result *result)
 	}
 	bench_sort(result->ns, repeat);
 	double ns = bench_quantile(result->ns, repeat, 0.5) / all;
-	double tables = bench->flips ? (double)result->query_runs * (double)bench->retrieval.bits : 0;
+	double tables = bench->flips ? (double)info->query_runs * (double)bench->retrieval.bits : 0;
 	double lookups = 1 + tables / all; /* one destination a step, and a table a query run */
 	const struct bench_row rows[] = {
 	    {.key = "repeat", .label = "repeats", .number = (double)repeat},
@@ -113,12 +109,10 @@ static void print(const struct bench *bench, struct result *result)
 	    {.key = "bytes_per_run",
 	     .label = "memory a key run",
 	     .unit = "bytes",
-	     .number = (double)result->bytes / (double)result->key_runs,
+	     .number = (double)info->bytes / (double)info->key_runs,
 	     .digits = 2},
-	    {.key = "runs_per_token",
-	     .label = "key runs a token",
-	     .number = (double)result->key_runs / all,
-	     .digits = 4},
+	    {.key = "runs_per_token", .label = "key runs a token", .number = (double)info->key_runs / all, .digits = 4},
+	    {.key = "ordered_routes", .label = "routes in the ordered index", .number = (double)info->ordered},
 	    {.key = "hit_rate", .label = "share of hits", .number = (double)hits / all, .digits = 4},
 	    {.key = "mean_match",
 	     .label = "mean match, of hits",

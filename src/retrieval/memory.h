@@ -11,15 +11,38 @@
 #include "rosatune.h"
 
 #include <stdlib.h>
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+/* Large blocks are read at random: in pages of 2 MiB they cost fewer faults when new and fewer table walks ever after.
+ * Only whole huge pages within the block are asked for, so nothing is wasted. */
+static inline void memory_advise(void *pointer, size_t size)
+{
+#ifdef MADV_HUGEPAGE
+	const uintptr_t huge = (uintptr_t)2 << 20;
+	uintptr_t begin = ((uintptr_t)pointer + huge - 1) / huge * huge,
+		  end = ((uintptr_t)pointer + size) / huge * huge;
+
+	if (pointer && begin < end)
+		madvise((void *)begin, end - begin, MADV_HUGEPAGE);
+#else
+	(void)pointer;
+	(void)size;
+#endif
+}
 
 static inline void *memory_resize(const rosa_allocator *allocator, void *pointer, size_t size)
 {
 	if (allocator->resize)
 		return allocator->resize(allocator->context, pointer, size);
-	if (size)
-		return realloc(pointer, size);
-	free(pointer);
-	return NULL;
+	if (!size) {
+		free(pointer);
+		return NULL;
+	}
+	pointer = realloc(pointer, size);
+	memory_advise(pointer, size);
+	return pointer;
 }
 
 static inline void memory_free(const rosa_allocator *allocator, void *pointer)

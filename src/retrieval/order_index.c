@@ -11,9 +11,11 @@ struct place {
 	unsigned entry;
 };
 
+/* A symbol's bit in a set. Up to six bits are told apart; wider symbols share bits, spread so that a query and its
+ * flips, or symbols with equal low ends, do not. */
 static uint64_t symbol_bit(unsigned symbol)
 {
-	return UINT64_C(1) << (symbol % 64);
+	return UINT64_C(1) << (symbol < 64 ? symbol : symbol * 0x9e3779b1u >> 26);
 }
 
 static uint32_t least(uint32_t a, uint32_t b)
@@ -26,15 +28,29 @@ static uint32_t greatest(uint32_t a, uint32_t b)
 	return a > b ? a : b;
 }
 
-static struct place place_of(const struct order_index *order, uint32_t context)
+static inline unsigned lowest(uint32_t mask)
 {
-	struct place at = {order->leaf_of[context], 0};
-	const struct order_leaf *leaf = &order->leaf[at.leaf];
+	return (unsigned)__builtin_ctz(mask);
+}
 
-	/* no early exit, so that it is compiled to vector code */
-	for (unsigned i = 0; i < ORDER_FANOUT; i++)
-		at.entry = ((i < leaf->count) & (leaf->id[i] == context)) ? i : at.entry;
-	return at;
+static inline unsigned highest(uint32_t mask)
+{
+	return 31 - (unsigned)__builtin_clz(mask);
+}
+
+/* A search for the nearest context that is followed by a symbol. `run` is the least shared length passed; the search
+ * ends when that falls below `floor`. */
+struct search {
+	unsigned symbol;
+	uint32_t run, floor;
+	uint32_t found; /* NOBODY: none */
+};
+
+static uint32_t least_of(const uint32_t *low, unsigned from, unsigned to, uint32_t so_far)
+{
+	for (unsigned i = from; i < to; i++)
+		so_far = least(so_far, low[i]);
+	return so_far;
 }
 
 /* ---- memory ---- */
@@ -105,6 +121,7 @@ struct order_index *order_new(const rosa_allocator *allocator)
 		order_free(order, allocator);
 		return NULL;
 	}
+	order_use(order, rosa_isa_best());
 	order_clear(order);
 	return order;
 }
@@ -113,6 +130,7 @@ void order_clear(struct order_index *order)
 {
 	order->leaves = order->inners = 1;
 	order->root = order->count = order->sparse = 0;
+	order->symbols = 0;
 	memset(order->leaf, 0, sizeof(*order->leaf));
 	memset(order->inner, 0, sizeof(*order->inner));
 	order->leaf[0].count = 1;
@@ -140,6 +158,7 @@ struct order_index *order_copy(const struct order_index *from, const rosa_alloca
 	order->inners = from->inners;
 	order->root = from->root;
 	order->count = from->count;
+	order->symbols = from->symbols;
 	return order;
 }
 
@@ -149,263 +168,6 @@ size_t order_bytes(const struct order_index *order)
 			   order->inner_capacity * sizeof(*order->inner) +
 			   order->context_capacity * sizeof(*order->leaf_of)
 		     : 0;
-}
-
-/* ---- the nearest context followed by a symbol ---- */
-
-/* What a search for a follower carries: `run` is the least shared length passed, and the search ends below `floor`. */
-struct follower {
-	unsigned symbol;
-	uint32_t run, floor;
-	uint32_t found; /* NOBODY: none yet */
-};
-
-/* Search a leaf from entry `from` on. To the left, an entry is looked at before its own shared length is passed. */
-static bool follow_in_leaf(const struct order_index *order, const struct order_leaf *leaf, int from,
-			   enum direction direction, struct follower *search)
-{
-	uint32_t run = search->run;
-	const uint32_t floor = search->floor;
-	const unsigned symbol = search->symbol;
-
-	if (direction == LEFT) {
-		for (int i = from; i >= 0; i--) {
-			if (leaf->symbol[i] == symbol && leaf->id[i] != order->count) {
-				search->run = run;
-				search->found = leaf->id[i];
-				return true;
-			}
-			run = least(run, leaf->low[i]);
-			if (run < floor)
-				return true;
-		}
-	} else {
-		for (int i = from; i < leaf->count; i++) {
-			run = least(run, leaf->low[i]);
-			if (run < floor)
-				return true;
-			if (leaf->symbol[i] == symbol && leaf->id[i] != order->count) {
-				search->run = run;
-				search->found = leaf->id[i];
-				return true;
-			}
-		}
-	}
-	search->run = run;
-	return false;
-}
-
-/* Search the children of an inner node from child `from` on. True when the search is over. */
-static bool follow_in_inner(const struct order_index *order, const struct order_inner *inner, int from,
-			    enum direction direction, struct follower *search)
-{
-	const uint64_t bit = symbol_bit(search->symbol);
-	const int step = direction == LEFT ? -1 : 1;
-
-	for (int i = from; i >= 0 && i < inner->count; i += step) {
-		if (!(inner->symbols[i] & bit)) {
-			search->run = least(search->run, inner->low[i]);
-			if (search->run < search->floor)
-				return true;
-		} else if (inner->height == 1) {
-			const struct order_leaf *leaf = &order->leaf[inner->id[i]];
-
-			if (follow_in_leaf(order, leaf, direction == LEFT ? leaf->count - 1 : 0, direction, search))
-				return true;
-		} else {
-			const struct order_inner *child = &order->inner[inner->id[i]];
-
-			if (follow_in_inner(order, child, direction == LEFT ? child->count - 1 : 0, direction, search))
-				return true;
-		}
-	}
-	return false;
-}
-
-/* Search from a place outwards. */
-static void follow(const struct order_index *order, struct place at, enum direction direction, struct follower *search)
-{
-	const struct order_leaf *leaf = &order->leaf[at.leaf];
-	const int step = direction == LEFT ? -1 : 1;
-	uint32_t node = leaf->parent;
-	int place = leaf->place;
-
-	if (direction == LEFT) {
-		search->run = least(search->run, leaf->low[at.entry]);
-		if (search->run < search->floor)
-			return;
-	}
-	if (follow_in_leaf(order, leaf, (int)at.entry + step, direction, search))
-		return;
-	while (node != NOBODY) {
-		const struct order_inner *inner = &order->inner[node];
-
-		if (follow_in_inner(order, inner, place + step, direction, search))
-			return;
-		place = inner->place;
-		node = inner->parent;
-	}
-}
-
-static bool has_symbol(const struct order_index *order, unsigned symbol)
-{
-	const struct order_inner *root = &order->inner[order->root];
-	uint64_t symbols = 0;
-
-	for (unsigned i = 0; i < root->count; i++)
-		symbols |= root->symbols[i];
-	return symbols & symbol_bit(symbol);
-}
-
-/* ---- the newest of a stretch ---- */
-
-struct stretch {
-	uint32_t length; /* neighbours belong together while they share this much */
-	uint32_t newest;
-};
-
-static bool stretch_in_leaf(const struct order_leaf *leaf, int from, enum direction direction, struct stretch *stretch)
-{
-	uint32_t newest = stretch->newest;
-	bool ends = false;
-
-	if (direction == LEFT) {
-		for (int i = from; i >= 0 && !ends; i--) {
-			newest = greatest(newest, leaf->id[i]);
-			ends = leaf->low[i] < stretch->length;
-		}
-	} else {
-		for (int i = from; i < leaf->count && !ends; i++) {
-			ends = leaf->low[i] < stretch->length;
-			if (!ends)
-				newest = greatest(newest, leaf->id[i]);
-		}
-	}
-	stretch->newest = newest;
-	return ends;
-}
-
-static bool stretch_in_inner(const struct order_index *order, const struct order_inner *inner, int from,
-			     enum direction direction, struct stretch *stretch)
-{
-	const int step = direction == LEFT ? -1 : 1;
-
-	for (int i = from; i >= 0 && i < inner->count; i += step) {
-		if (inner->low[i] >= stretch->length) {
-			stretch->newest = greatest(stretch->newest, inner->newest[i]);
-		} else if (inner->height == 1) {
-			const struct order_leaf *leaf = &order->leaf[inner->id[i]];
-
-			if (stretch_in_leaf(leaf, direction == LEFT ? leaf->count - 1 : 0, direction, stretch))
-				return true;
-		} else {
-			const struct order_inner *child = &order->inner[inner->id[i]];
-
-			if (stretch_in_inner(order, child, direction == LEFT ? child->count - 1 : 0, direction,
-					     stretch))
-				return true;
-		}
-	}
-	return false;
-}
-
-static void stretch_from(const struct order_index *order, struct place at, enum direction direction,
-			 struct stretch *stretch)
-{
-	const struct order_leaf *leaf = &order->leaf[at.leaf];
-	const int step = direction == LEFT ? -1 : 1;
-	uint32_t node = leaf->parent;
-	int place = leaf->place;
-
-	if (direction == LEFT && leaf->low[at.entry] < stretch->length)
-		return;
-	if (stretch_in_leaf(leaf, (int)at.entry + step, direction, stretch))
-		return;
-	while (node != NOBODY) {
-		const struct order_inner *inner = &order->inner[node];
-
-		if (stretch_in_inner(order, inner, place + step, direction, stretch))
-			return;
-		place = inner->place;
-		node = inner->parent;
-	}
-}
-
-struct match order_find(const struct order_index *order, struct match past, unsigned symbol, uint32_t cap)
-{
-	struct follower left = {symbol, past.length, 0, NOBODY}, right;
-	struct stretch stretch;
-	struct place at;
-
-	if (!has_symbol(order, symbol))
-		return (struct match){0, 0};
-	at = place_of(order, past.context);
-	if (order->leaf[at.leaf].symbol[at.entry] == symbol && past.context != order->count) {
-		left.found = past.context;
-	} else {
-		follow(order, at, LEFT, &left);
-		right = (struct follower){symbol, past.length, left.found == NOBODY ? 0 : left.run + 1, NOBODY};
-		follow(order, at, RIGHT, &right);
-		if (right.found != NOBODY)
-			left = right;
-		if (left.found == NOBODY)
-			return (struct match){0, 0};
-	}
-	stretch.length = least(left.run + 1, cap);
-	stretch.newest = left.found + 1;
-	at = place_of(order, left.found + 1);
-	stretch_from(order, at, LEFT, &stretch);
-	stretch_from(order, at, RIGHT, &stretch);
-	return (struct match){stretch.newest, stretch.length};
-}
-
-/* ---- what two contexts share ---- */
-
-static uint32_t least_of(const uint32_t *low, unsigned from, unsigned to, uint32_t so_far)
-{
-	for (unsigned i = from; i < to; i++)
-		so_far = least(so_far, low[i]);
-	return so_far;
-}
-
-uint32_t order_shared(const struct order_index *order, uint32_t a, uint32_t b)
-{
-	struct place left = place_of(order, a), right = place_of(order, b);
-	uint32_t from_left = NOBODY, from_right = NOBODY, left_node, right_node;
-	unsigned i, j;
-
-	if (left.leaf == right.leaf)
-		return left.entry < right.entry
-			   ? least_of(order->leaf[left.leaf].low, left.entry + 1, right.entry + 1, NOBODY)
-			   : least_of(order->leaf[left.leaf].low, right.entry + 1, left.entry + 1, NOBODY);
-	/* Which is left is known only where their paths meet, so each side is summed up for both cases. */
-	{
-		const struct order_leaf *x = &order->leaf[left.leaf], *y = &order->leaf[right.leaf];
-		uint32_t x_after = least_of(x->low, left.entry + 1, x->count, NOBODY);
-		uint32_t x_before = least_of(x->low, 0, left.entry + 1, NOBODY);
-		uint32_t y_after = least_of(y->low, right.entry + 1, y->count, NOBODY);
-		uint32_t y_before = least_of(y->low, 0, right.entry + 1, NOBODY);
-
-		left_node = x->parent;
-		right_node = y->parent;
-		i = x->place;
-		j = y->place;
-		while (left_node != right_node) {
-			const struct order_inner *p = &order->inner[left_node], *q = &order->inner[right_node];
-
-			x_after = least_of(p->low, i + 1, p->count, x_after);
-			x_before = least_of(p->low, 0, i, x_before);
-			y_after = least_of(q->low, j + 1, q->count, y_after);
-			y_before = least_of(q->low, 0, j, y_before);
-			i = p->place;
-			j = q->place;
-			left_node = p->parent;
-			right_node = q->parent;
-		}
-		from_left = i < j ? x_after : y_after;
-		from_right = i < j ? y_before : x_before;
-	}
-	return least_of(order->inner[left_node].low, (i < j ? i : j) + 1, i < j ? j : i, least(from_left, from_right));
 }
 
 /* ---- change ---- */
@@ -600,58 +362,309 @@ static void put_entry(struct order_index *order, struct place at, uint32_t conte
 		split_leaf(order, at.leaf);
 }
 
-/* Change what an entry shares with its left neighbour. */
+/* Change what an entry shares with its left neighbour, up to where it makes no difference. */
 static void set_low(struct order_index *order, struct place at, uint32_t low)
 {
-	order->leaf[at.leaf].low[at.entry] = low;
-	sum_up_path(order, at.leaf);
+	struct order_leaf *leaf = &order->leaf[at.leaf];
+	uint32_t node = leaf->parent;
+	unsigned place = leaf->place;
+
+	leaf->low[at.entry] = low;
+	low = least_of(leaf->low, 0, leaf->count, NOBODY);
+	while (node != NOBODY && order->inner[node].low[place] != low) {
+		struct order_inner *inner = &order->inner[node];
+
+		inner->low[place] = low;
+		low = least_of(inner->low, 0, inner->count, NOBODY);
+		place = inner->place;
+		node = inner->parent;
+	}
+}
+
+/* The place behind all entries. */
+static struct place last_place(const struct order_index *order)
+{
+	uint32_t id = order->root;
+
+	for (uint32_t height = order->inner[id].height; height > 0; height--)
+		id = order->inner[id].id[order->inner[id].count - 1];
+	return (struct place){id, order->leaf[id].count};
+}
+
+/* Add the context that continues the newest, at `last`, with `symbol`: right of `beside`, the successor of what was
+ * found on the left; or left of the successor of what was found on the right; or, for a symbol seen for the first time,
+ * at `beside` itself, behind all others. */
+static void add_context(struct order_index *order, struct place last, unsigned symbol, const struct search *left,
+			const struct search *right, struct place beside)
+{
+	uint32_t node = order->leaf[last.leaf].parent, low = 0;
+	unsigned place = order->leaf[last.leaf].place;
+	struct place next;
+
+	order->leaf[last.leaf].symbol[last.entry] = (uint16_t)symbol;
+	for (; node != NOBODY; place = order->inner[node].place, node = order->inner[node].parent)
+		order->inner[node].symbols[place] |= symbol_bit(symbol);
+	order->symbols |= symbol_bit(symbol);
+	order->count++;
+	if (left->found != NOBODY) {
+		if (right->found != NOBODY && right_of(order, beside, &next)) {
+			/* In the same leaf the two new lengths have the same least as the old one. */
+			if (next.leaf == beside.leaf)
+				order->leaf[next.leaf].low[next.entry] = right->run + 1;
+			else
+				set_low(order, next, right->run + 1);
+		}
+		beside.entry++;
+		low = left->run + 1;
+	} else if (right->found != NOBODY) {
+		order->leaf[beside.leaf].low[beside.entry] = right->run + 1;
+	}
+	put_entry(order, beside, order->count, low);
+}
+
+/* ---- variants ---- */
+
+static inline uint32_t below_plain(const uint32_t *v, uint32_t x)
+{
+	uint32_t mask = 0;
+
+	for (unsigned i = 0; i < ORDER_FANOUT; i++)
+		mask |= (uint32_t)(v[i] < x) << i;
+	return mask;
+}
+
+static inline uint32_t equal_plain(const uint32_t *v, uint32_t x)
+{
+	uint32_t mask = 0;
+
+	for (unsigned i = 0; i < ORDER_FANOUT; i++)
+		mask |= (uint32_t)(v[i] == x) << i;
+	return mask;
+}
+
+static inline uint32_t equal16_plain(const uint16_t *v, uint16_t x)
+{
+	uint32_t mask = 0;
+
+	for (unsigned i = 0; i < ORDER_FANOUT; i++)
+		mask |= (uint32_t)(v[i] == x) << i;
+	return mask;
+}
+
+static inline uint32_t holds_plain(const uint64_t *v, uint64_t set)
+{
+	uint32_t mask = 0;
+
+	for (unsigned i = 0; i < ORDER_FANOUT; i++)
+		mask |= (uint32_t)((v[i] & set) != 0) << i;
+	return mask;
+}
+
+static inline uint32_t least_plain(const uint32_t *v, uint32_t mask)
+{
+	uint32_t result = NOBODY;
+
+	for (; mask; mask &= mask - 1)
+		result = least(result, v[lowest(mask)]);
+	return result;
+}
+
+static inline uint32_t most_plain(const uint32_t *v, uint32_t mask)
+{
+	uint32_t result = 0;
+
+	for (; mask; mask &= mask - 1)
+		result = greatest(result, v[lowest(mask)]);
+	return result;
+}
+
+#define ORDER_NAME plain
+#define ORDER_TARGET
+#include "order_template.h"
+
+#if ROSA_X86_VARIANTS
+#include <immintrin.h>
+
+#define TARGET_AVX2   __attribute__((target("avx2,bmi,lzcnt")))
+#define TARGET_AVX512 __attribute__((target("avx512f,avx512bw,bmi,bmi2,lzcnt")))
+
+/* A vector whose lanes are all ones where the mask has a bit, from bit `from` on. */
+TARGET_AVX2 static inline __m256i spread_avx2(uint32_t mask, unsigned from)
+{
+	const __m256i bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+
+	return _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32((int)(mask >> from)), bits), bits);
+}
+
+TARGET_AVX2 static inline uint32_t bits_avx2(__m256i lanes)
+{
+	return (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(lanes));
+}
+
+TARGET_AVX2 static inline uint32_t below_avx2(const uint32_t *v, uint32_t x)
+{
+	const __m256i most = _mm256_set1_epi32((int)(x - 1));
+	uint32_t mask = 0;
+
+	for (unsigned i = 0; i < ORDER_FANOUT; i += 8) {
+		__m256i lanes = _mm256_loadu_si256((const __m256i *)(v + i));
+
+		mask |= bits_avx2(_mm256_cmpeq_epi32(_mm256_min_epu32(lanes, most), lanes)) << i;
+	}
+	return x ? mask : 0;
+}
+
+TARGET_AVX2 static inline uint32_t equal_avx2(const uint32_t *v, uint32_t x)
+{
+	const __m256i wanted = _mm256_set1_epi32((int)x);
+	uint32_t mask = 0;
+
+	for (unsigned i = 0; i < ORDER_FANOUT; i += 8)
+		mask |= bits_avx2(_mm256_cmpeq_epi32(_mm256_loadu_si256((const __m256i *)(v + i)), wanted)) << i;
+	return mask;
+}
+
+TARGET_AVX2 static inline uint32_t equal16_avx2(const uint16_t *v, uint16_t x)
+{
+	const __m256i wanted = _mm256_set1_epi16((short)x);
+	__m256i low = _mm256_cmpeq_epi16(_mm256_loadu_si256((const __m256i *)v), wanted);
+	__m256i high = _mm256_cmpeq_epi16(_mm256_loadu_si256((const __m256i *)(v + 16)), wanted);
+
+	/* packing works within halves of 128 bits, so the quarters are put in order after it */
+	return (uint32_t)_mm256_movemask_epi8(_mm256_permute4x64_epi64(_mm256_packs_epi16(low, high), 0xd8));
+}
+
+TARGET_AVX2 static inline uint32_t holds_avx2(const uint64_t *v, uint64_t set)
+{
+	const __m256i wanted = _mm256_set1_epi64x((long long)set), zero = _mm256_setzero_si256();
+	uint32_t mask = 0;
+
+	for (unsigned i = 0; i < ORDER_FANOUT; i += 4) {
+		__m256i lanes = _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(v + i)), wanted);
+
+		mask |= (uint32_t)_mm256_movemask_pd(_mm256_castsi256_pd(_mm256_cmpeq_epi64(lanes, zero))) << i;
+	}
+	return ~mask;
+}
+
+TARGET_AVX2 static inline uint32_t least_avx2(const uint32_t *v, uint32_t mask)
+{
+	const __m256i none = _mm256_set1_epi32(-1);
+	__m256i lanes = none;
+	__m128i fold;
+
+	for (unsigned i = 0; i < ORDER_FANOUT; i += 8) {
+		__m256i absent = _mm256_andnot_si256(spread_avx2(mask, i), none);
+
+		lanes = _mm256_min_epu32(lanes, _mm256_or_si256(_mm256_loadu_si256((const __m256i *)(v + i)), absent));
+	}
+	fold = _mm_min_epu32(_mm256_castsi256_si128(lanes), _mm256_extracti128_si256(lanes, 1));
+	fold = _mm_min_epu32(fold, _mm_shuffle_epi32(fold, 0x4e));
+	fold = _mm_min_epu32(fold, _mm_shuffle_epi32(fold, 0xb1));
+	return (uint32_t)_mm_cvtsi128_si32(fold);
+}
+
+TARGET_AVX2 static inline uint32_t most_avx2(const uint32_t *v, uint32_t mask)
+{
+	__m256i lanes = _mm256_setzero_si256();
+	__m128i fold;
+
+	for (unsigned i = 0; i < ORDER_FANOUT; i += 8)
+		lanes = _mm256_max_epu32(
+		    lanes, _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(v + i)), spread_avx2(mask, i)));
+	fold = _mm_max_epu32(_mm256_castsi256_si128(lanes), _mm256_extracti128_si256(lanes, 1));
+	fold = _mm_max_epu32(fold, _mm_shuffle_epi32(fold, 0x4e));
+	fold = _mm_max_epu32(fold, _mm_shuffle_epi32(fold, 0xb1));
+	return (uint32_t)_mm_cvtsi128_si32(fold);
+}
+
+#define ORDER_NAME   avx2
+#define ORDER_TARGET TARGET_AVX2
+#include "order_template.h"
+
+TARGET_AVX512 static inline uint32_t below_avx512(const uint32_t *v, uint32_t x)
+{
+	const __m512i limit = _mm512_set1_epi32((int)x);
+	uint32_t mask = _mm512_cmplt_epu32_mask(_mm512_loadu_si512(v), limit);
+
+	return mask | (uint32_t)_mm512_cmplt_epu32_mask(_mm512_loadu_si512(v + 16), limit) << 16;
+}
+
+TARGET_AVX512 static inline uint32_t equal_avx512(const uint32_t *v, uint32_t x)
+{
+	const __m512i wanted = _mm512_set1_epi32((int)x);
+
+	return _mm512_cmpeq_epi32_mask(_mm512_loadu_si512(v), wanted) |
+	       (uint32_t)_mm512_cmpeq_epi32_mask(_mm512_loadu_si512(v + 16), wanted) << 16;
+}
+
+TARGET_AVX512 static inline uint32_t equal16_avx512(const uint16_t *v, uint16_t x)
+{
+	return _mm512_cmpeq_epi16_mask(_mm512_loadu_si512(v), _mm512_set1_epi16((short)x));
+}
+
+TARGET_AVX512 static inline uint32_t holds_avx512(const uint64_t *v, uint64_t set)
+{
+	const __m512i wanted = _mm512_set1_epi64((long long)set);
+
+	return _mm512_test_epi64_mask(_mm512_loadu_si512(v), wanted) |
+	       (uint32_t)_mm512_test_epi64_mask(_mm512_loadu_si512(v + 8), wanted) << 8 |
+	       (uint32_t)_mm512_test_epi64_mask(_mm512_loadu_si512(v + 16), wanted) << 16 |
+	       (uint32_t)_mm512_test_epi64_mask(_mm512_loadu_si512(v + 24), wanted) << 24;
+}
+
+TARGET_AVX512 static inline uint32_t least_avx512(const uint32_t *v, uint32_t mask)
+{
+	__m512i lanes = _mm512_mask_loadu_epi32(_mm512_set1_epi32(-1), (__mmask16)mask, v);
+
+	lanes = _mm512_mask_min_epu32(lanes, (__mmask16)(mask >> 16), lanes, _mm512_loadu_si512(v + 16));
+	return _mm512_reduce_min_epu32(lanes);
+}
+
+TARGET_AVX512 static inline uint32_t most_avx512(const uint32_t *v, uint32_t mask)
+{
+	__m512i lanes = _mm512_maskz_loadu_epi32((__mmask16)mask, v);
+
+	lanes = _mm512_mask_max_epu32(lanes, (__mmask16)(mask >> 16), lanes, _mm512_loadu_si512(v + 16));
+	return _mm512_reduce_max_epu32(lanes);
+}
+
+#define ORDER_NAME   avx512
+#define ORDER_TARGET TARGET_AVX512
+#include "order_template.h"
+#endif
+
+void order_use(struct order_index *order, rosa_isa isa)
+{
+	order->find = find_plain;
+	order->insert = insert_plain;
+#if ROSA_X86_VARIANTS
+	if (isa == ROSA_ISA_AVX2) {
+		order->find = find_avx2;
+		order->insert = insert_avx2;
+	} else if (isa == ROSA_ISA_AVX512) {
+		order->find = find_avx512;
+		order->insert = insert_avx512;
+	}
+#else
+	(void)isa;
+#endif
+}
+
+uint32_t order_find(const struct order_index *order, struct match past, unsigned symbol, uint32_t cap, uint32_t known,
+		    uint32_t deep, uint32_t *found)
+{
+	return order->find(order, past, symbol, cap, known, deep, found);
 }
 
 void order_insert(struct order_index *order, unsigned symbol)
 {
-	const uint32_t last = order->count, context = last + 1;
-	struct place at = place_of(order, last), next;
-	struct follower left = {symbol, NOBODY, 0, NOBODY}, right = left;
-	uint32_t node = order->leaf[at.leaf].parent;
-	unsigned place = order->leaf[at.leaf].place;
-
-	if (has_symbol(order, symbol)) {
-		follow(order, at, LEFT, &left);
-		follow(order, at, RIGHT, &right);
-	}
-	/* From now on `last` has a follower. */
-	order->leaf[at.leaf].symbol[at.entry] = (uint16_t)symbol;
-	for (; node != NOBODY; place = order->inner[node].place, node = order->inner[node].parent)
-		order->inner[node].symbols[place] |= symbol_bit(symbol);
-	order->count = context;
-	if (left.found != NOBODY) {
-		at = place_of(order, left.found + 1);
-		if (right.found != NOBODY && right_of(order, at, &next)) {
-			/* In the same leaf the two new lengths have the same least as the old one. */
-			if (next.leaf == at.leaf)
-				order->leaf[next.leaf].low[next.entry] = right.run + 1;
-			else
-				set_low(order, next, right.run + 1);
-		}
-		at.entry++;
-		put_entry(order, at, context, left.run + 1);
-	} else if (right.found != NOBODY) {
-		at = place_of(order, right.found + 1);
-		order->leaf[at.leaf].low[at.entry] = right.run + 1;
-		put_entry(order, at, context, 0);
-	} else {
-		/* A symbol seen for the first time: its contexts will stand behind all others. */
-		uint32_t id = order->root;
-
-		for (uint32_t height = order->inner[id].height; height > 0; height--)
-			id = order->inner[id].id[order->inner[id].count - 1];
-		put_entry(order, (struct place){id, order->leaf[id].count}, context, 0);
-	}
+	order->insert(order, symbol);
 }
 
 void order_remove(struct order_index *order)
 {
-	struct place at = place_of(order, order->count), next;
+	struct place at = place_of_plain(order, order->count), next;
 	struct order_leaf *leaf = &order->leaf[at.leaf];
 	uint32_t low = leaf->low[at.entry];
 	unsigned behind;
@@ -666,4 +679,46 @@ void order_remove(struct order_index *order)
 	leaf->count--;
 	order->count--;
 	sum_up_path(order, at.leaf);
+}
+
+/* ---- what two contexts share ---- */
+
+uint32_t order_shared(const struct order_index *order, uint32_t a, uint32_t b)
+{
+	struct place left = place_of_plain(order, a), right = place_of_plain(order, b);
+	uint32_t from_left = NOBODY, from_right = NOBODY, left_node, right_node;
+	unsigned i, j;
+
+	if (left.leaf == right.leaf)
+		return left.entry < right.entry
+			   ? least_of(order->leaf[left.leaf].low, left.entry + 1, right.entry + 1, NOBODY)
+			   : least_of(order->leaf[left.leaf].low, right.entry + 1, left.entry + 1, NOBODY);
+	/* Which is left is known only where their paths meet, so each side is summed up for both cases. */
+	{
+		const struct order_leaf *x = &order->leaf[left.leaf], *y = &order->leaf[right.leaf];
+		uint32_t x_after = least_of(x->low, left.entry + 1, x->count, NOBODY);
+		uint32_t x_before = least_of(x->low, 0, left.entry + 1, NOBODY);
+		uint32_t y_after = least_of(y->low, right.entry + 1, y->count, NOBODY);
+		uint32_t y_before = least_of(y->low, 0, right.entry + 1, NOBODY);
+
+		left_node = x->parent;
+		right_node = y->parent;
+		i = x->place;
+		j = y->place;
+		while (left_node != right_node) {
+			const struct order_inner *p = &order->inner[left_node], *q = &order->inner[right_node];
+
+			x_after = least_of(p->low, i + 1, p->count, x_after);
+			x_before = least_of(p->low, 0, i, x_before);
+			y_after = least_of(q->low, j + 1, q->count, y_after);
+			y_before = least_of(q->low, 0, j, y_before);
+			i = p->place;
+			j = q->place;
+			left_node = p->parent;
+			right_node = q->parent;
+		}
+		from_left = i < j ? x_after : y_after;
+		from_right = i < j ? y_before : x_before;
+	}
+	return least_of(order->inner[left_node].low, (i < j ? i : j) + 1, i < j ? j : i, least(from_left, from_right));
 }

@@ -18,15 +18,16 @@
  * A step takes O(log n) node visits for symbols of up to six bits, whose sets are exact. The sets of wider symbols are
  * by their lowest six bits, and a subtree may then be entered in vain.
  *
- * It costs about 20 bytes a context, and a walk through nodes of 64 entries each is slower than a table of the tree
+ * It costs about 20 bytes a context, and a walk through nodes is slower than a table of the tree
  * index is on streams that are not hostile. So a route moves here only when its streams call for it.
  */
 #ifndef ROSATUNE_ORDER_INDEX_H
 #define ROSATUNE_ORDER_INDEX_H
 
+#include "cpu.h"
 #include "tree_index.h"
 
-#define ORDER_FANOUT 64
+#define ORDER_FANOUT 32 /* entries of a node: a bit of a 32-bit mask each */
 
 /* Entry i is context id[i]; it shares low[i] symbols with the entry before it, and symbol[i] follows it. */
 struct order_leaf {
@@ -51,19 +52,25 @@ struct order_inner {
 };
 
 struct order_index {
+	/* compiled for the processor at hand */
+	uint32_t (*find)(const struct order_index *, struct match, unsigned, uint32_t, uint32_t, uint32_t, uint32_t *);
+	void (*insert)(struct order_index *, unsigned);
 	struct order_leaf *leaf;
 	struct order_inner *inner;
 	uint32_t *leaf_of; /* of every context, 0 (the empty one) to count */
 	size_t leaf_capacity, inner_capacity, context_capacity;
 	uint32_t leaves, inners, root;
-	uint32_t count;  /* the newest context */
-	uint32_t sparse; /* leaves that removals left less than half full */
+	uint32_t count;   /* the newest context */
+	uint64_t symbols; /* the set of all following symbols */
+	uint32_t sparse;  /* leaves that removals left less than half full */
 };
 
 /* An index of the empty context alone. NULL if memory is short. */
 struct order_index *order_new(const rosa_allocator *allocator);
 void order_free(struct order_index *order, const rosa_allocator *allocator);
 struct order_index *order_copy(const struct order_index *from, const rosa_allocator *allocator);
+/* Use the variant for another instruction set, which must be available. */
+void order_use(struct order_index *order, rosa_isa isa);
 /* Room for `contexts` contexts in all. */
 bool order_reserve(struct order_index *order, const rosa_allocator *allocator, size_t contexts);
 size_t order_bytes(const struct order_index *order);
@@ -76,8 +83,11 @@ void order_insert(struct order_index *order, unsigned symbol);
 void order_remove(struct order_index *order);
 
 /* `past` is the best match of the query without its last symbol ({0, 0} if it has none): find that of the query with
- * `symbol` as its last, cut at `cap`. */
-struct match order_find(const struct order_index *order, struct match past, unsigned symbol, uint32_t cap);
+ * `symbol` as its last, cut at `cap`, if it is longer than `known` symbols. `deep` is a set of lanes: bit 0 stands for
+ * that symbol, bit j+1 for it with bit j flipped. Where there is such a match found[lane] is overwritten with it.
+ * Returns the length of lane 0's, 0 if that was not overwritten. */
+uint32_t order_find(const struct order_index *order, struct match past, unsigned symbol, uint32_t cap, uint32_t known,
+		    uint32_t deep, uint32_t *found);
 
 /* How many symbols two different contexts share. */
 uint32_t order_shared(const struct order_index *order, uint32_t a, uint32_t b);

@@ -20,6 +20,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "rosatune reads and saves words of symbols as little-endian bytes; this machine is big-endian"
+#endif
+
 #define PACKED_PAD 8 /* bytes before the first symbol, and room for whole-word access behind the last */
 
 /* Whole symbols in a word after the worst shift that symbols of `bits` bits can need. */

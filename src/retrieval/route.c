@@ -2,9 +2,9 @@
 #include "route.h"
 
 /*
- * How many trees. A stream that grows pays two bytes a context for a root for every two of them, and more than 2^16
- * only where trees would else grow deep. Where the whole length is known the table is scratch memory, and worth being
- * larger: a look-up that ends in a table is cheaper than one that walks.
+ * How many trees. A stream that grows has a root for every four to eight contexts, at most a byte a context, and more
+ * than 2^16 only where trees would else grow deep. Where the whole length is known the table is scratch memory, and
+ * worth being larger: a look-up that ends in a table is cheaper than one that walks.
  */
 static unsigned roots_for(const struct route_rules *rules, size_t contexts, bool scratch)
 {
@@ -15,16 +15,19 @@ static unsigned roots_for(const struct route_rules *rules, size_t contexts, bool
 		while (root_bits < 20 && ((size_t)1 << root_bits >> (rules->bits <= 4 ? 4 : 2)) < contexts)
 			root_bits++;
 	} else {
-		while (root_bits < 16 && (size_t)2 << root_bits < contexts)
+		while (root_bits < 16 && (size_t)8 << root_bits <= contexts)
 			root_bits++;
 	}
-	while (root_bits < TREE_MAX_ROOTS && (size_t)16 << root_bits < contexts)
+	while (root_bits < TREE_MAX_ROOTS && (size_t)(scratch ? 16 : 32) << root_bits < contexts)
 		root_bits++;
 	return root_bits < most ? root_bits : (unsigned)most;
 }
 
 /* Nodes or words a look-up may visit on average before the route moves to the ordered index. */
 #define HOPS_ALLOWED 12
+
+/* What a single operation may visit. */
+#define PATIENCE 8192
 
 static uint32_t least(uint32_t a, uint32_t b)
 {
@@ -47,6 +50,8 @@ void route_init(struct route *route, const struct route_rules *rules)
 void route_clear(struct route *route)
 {
 	tree_clear(&route->tree);
+	starts_truncate(&route->key_starts, 0);
+	starts_truncate(&route->query_starts, 0);
 	route->steps = route->key_runs = route->query_runs = route->indexed = 0;
 	route->key_word = route->ready_word = route->query_word = 0;
 	route->ready = route->has_flips = false;
@@ -54,23 +59,22 @@ void route_clear(struct route *route)
 	route->ordered = false;
 }
 
-/* Is the tree index doing more work than balanced trees would? Hops count, and so do words of long comparisons. What a
+/* What the tree index may have worked after `steps` more steps. Hops count, and so do words of long comparisons. What a
  * look-up may cost is about what it costs in the ordered index, so that staying too long at most doubles the work. */
+static uint64_t allowed(const struct route *route, const struct route_rules *rules, size_t steps)
+{
+	uint64_t lanes = route->has_flips ? rules->bits + 1 : 1;
+
+	if (rules->engine == ROSA_ENGINE_TREE)
+		return UINT64_MAX;
+	return HOPS_ALLOWED * (route->indexed + steps + (route->query_runs + steps) * lanes) + 4096;
+}
+
+/* Should the route move to the ordered index? */
 static bool overworked(const struct route *route, const struct route_rules *rules)
 {
-	uint64_t lookups = route->indexed + (uint64_t)route->query_runs * (route->has_flips ? rules->bits + 1 : 1);
-
-	switch (rules->engine) {
-	case ROSA_ENGINE_TREE:
-		return false;
-	case ROSA_ENGINE_ORDERED:
-		return true;
-	case ROSA_ENGINE_EAGER:
-		return route->indexed > 20;
-	case ROSA_ENGINE_AUTO:
-		break;
-	}
-	return route->tree.work > HOPS_ALLOWED * lookups + 4096;
+	return (rules->engine == ROSA_ENGINE_EAGER && route->indexed > 20) ||
+	       route->tree.work > allowed(route, rules, 0);
 }
 
 /* Move to the ordered index. A route that will be used again for another stream, as in batch retrieval, keeps its
@@ -79,56 +83,64 @@ static bool move(struct route *route, const struct route_rules *rules, const ros
 {
 	if (!route->order)
 		route->order = order_new(allocator);
-	if (!route->order || !order_reserve(route->order, allocator, route->start_capacity))
+	if (!route->order || !order_reserve(route->order, allocator, route->contexts.key.capacity))
 		return false;
 	order_clear(route->order);
 	for (uint32_t context = 1; context <= route->indexed; context++)
 		order_insert(route->order, packed_get(&route->contexts.key, rules->bits, context - 1));
 	route->ordered = true;
-	if (route->query_starts)
-		tree_free(&route->tree, allocator);
+	if (!route->start)
+		tree_free_children(&route->tree, allocator);
 	tree_forget(&route->tree);
 	return true;
+}
+
+/* Room for a list of first steps of `runs` runs. */
+static bool reserve_list(struct route *route, const rosa_allocator *allocator, size_t runs)
+{
+	size_t capacity = route->start ? memory_grown(route->start_capacity, runs + 1) : runs + 1;
+	int32_t *start;
+
+	if (route->start && runs + 1 <= route->start_capacity)
+		return true;
+	start = memory_resize(allocator, route->start, capacity * sizeof(*start));
+	if (!start)
+		return false;
+	start[0] = -1;
+	route->start = start;
+	route->start_capacity = capacity;
+	return true;
+}
+
+bool route_reserve_runs(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator,
+			size_t steps, size_t key_runs, size_t query_runs, bool keep_starts, size_t total)
+{
+	steps += route->steps;
+	key_runs += route->key_runs;
+	query_runs += route->query_runs;
+	if (keep_starts) {
+		if (!starts_reserve(&route->key_starts, allocator, steps, key_runs, true) ||
+		    !starts_reserve(&route->query_starts, allocator, steps, query_runs, false))
+			return false;
+	} else if (!reserve_list(route, allocator, key_runs)) {
+		return false;
+	}
+	if (!packed_reserve(&route->contexts.key, allocator, rules->bits, key_runs) ||
+	    !packed_reserve(&route->contexts.query, allocator, rules->bits, query_runs))
+		return false;
+	if ((!route->tree.table || total) &&
+	    !tree_set_roots(&route->tree, allocator, &route->contexts, roots_for(rules, total, total != 0), 0))
+		return false;
+	if (!route->ordered && rules->engine == ROSA_ENGINE_ORDERED && !move(route, rules, allocator))
+		return false;
+	return route->ordered ? order_reserve(route->order, allocator, route->contexts.key.capacity)
+			      : tree_reserve(&route->tree, allocator, key_runs);
 }
 
 bool route_reserve(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator, size_t steps,
 		   bool keep_starts, size_t total)
 {
-	size_t key_runs = route->key_runs + steps, query_runs = route->query_runs + steps;
-
-	if (!route->start || key_runs + 1 > route->start_capacity) {
-		size_t capacity = route->start ? memory_grown(route->start_capacity, key_runs + 1) : key_runs + 1;
-		int32_t *start = memory_resize(allocator, route->start, capacity * sizeof(*start));
-
-		if (!start)
-			return false;
-		start[0] = -1;
-		route->start = start;
-		route->start_capacity = capacity;
-	}
-	if (keep_starts && (!route->query_starts || route->steps + steps > 64 * route->query_starts_capacity)) {
-		size_t need = (route->steps + steps + 63) / 64;
-		size_t capacity = route->query_starts ? memory_grown(route->query_starts_capacity, need) : need;
-		uint64_t *starts = memory_resize(allocator, route->query_starts, capacity * sizeof(*starts));
-
-		if (!starts)
-			return false;
-		route->query_starts = starts;
-		route->query_starts_capacity = capacity;
-	}
-	if (!packed_reserve(&route->contexts.key, allocator, rules->bits, key_runs) ||
-	    !packed_reserve(&route->contexts.query, allocator, rules->bits, query_runs))
-		return false;
-	if (!route->ordered && rules->engine == ROSA_ENGINE_ORDERED && !move(route, rules, allocator))
-		return false;
-	if (route->ordered)
-		return order_reserve(route->order, allocator, route->start_capacity);
-	if (!tree_reserve(&route->tree, allocator, key_runs))
-		return false;
-	if (!route->tree.table || total)
-		return tree_set_roots(&route->tree, allocator, &route->contexts, roots_for(rules, total, total != 0),
-				      0);
-	return true;
+	return route_reserve_runs(route, rules, allocator, steps, steps, steps, keep_starts, total);
 }
 
 /* More trees for more contexts. */
@@ -136,32 +148,105 @@ static void add_roots(struct route *route, const struct route_rules *rules, cons
 {
 	unsigned root_bits = roots_for(rules, route->indexed, false);
 
-	if (root_bits > route->tree.root_bits)
+	if (root_bits <= route->tree.root_bits)
+		return;
+	if (!route->ordered)
 		tree_set_roots(&route->tree, allocator, &route->contexts, root_bits, route->indexed);
+	else if (tree_set_roots(&route->tree, allocator, &route->contexts, root_bits, 0))
+		tree_note_all(&route->tree, &route->contexts, route->indexed);
+}
+
+/* The first step of the key run after a context, from whichever the route keeps. Context 0, none, leads to -1. */
+ALWAYS_INLINE int32_t first_step(const int32_t *start, const struct starts *starts, uint32_t context)
+{
+	if (LIKELY(start))
+		return start[context];
+	return context ? (int32_t)starts_select(starts, context) : -1;
+}
+
+/* Does this symbol begin a run? Asked again wherever the answer is used: kept over a step it costs a register. */
+ALWAYS_INLINE bool begins(bool fold, uint32_t runs, unsigned symbol, unsigned last)
+{
+	return !fold || !runs || symbol != last;
+}
+
+/* Keep whether key run number `run` begins at step t. */
+ALWAYS_INLINE void note_start(int32_t *start, struct starts *starts, uint32_t run, bool here, uint32_t t)
+{
+	if (UNLIKELY(!start))
+		starts_push(starts, here);
+	else if (here && run)
+		start[run] = (int32_t)t;
 }
 
 /* The equation of the paper: the destination that a match leads to at step t. */
-ALWAYS_INLINE int32_t destination(const int32_t *start, rosa_policy policy, uint32_t key_runs, uint32_t context,
-				  uint32_t t)
+ALWAYS_INLINE int32_t destination(const int32_t *start, const struct starts *starts, rosa_policy policy,
+				  uint32_t key_runs, uint32_t context, uint32_t t)
 {
 	int32_t tau;
 
 	if (policy != ROSA_LITERAL)
-		return start[context];
+		return first_step(start, starts, context);
 	/* The successor of the newest run has not begun, and one that begins just now cannot be read. */
 	if (context >= key_runs)
 		return -1;
-	tau = start[context];
+	tau = first_step(start, starts, context);
 	return tau < (int32_t)t ? tau : -1;
 }
 
 ALWAYS_INLINE void index_context(struct route *route, struct tree_index *tree, const struct tree_view *view,
 				 unsigned bits, bool ordered, uint64_t word, uint32_t context)
 {
-	if (ordered)
+	if (ordered) {
 		order_insert(route->order, (unsigned)(word >> (64 - bits)));
-	else
+		tree_note(view, bits, word, context);
+	} else {
 		tree_insert(tree, view, &route->contexts, bits, word, context);
+	}
+}
+
+/* The trees are no longer to be used: move, or, where there is no memory to, build them anew and let them take their
+ * time. */
+static void settle(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator)
+{
+	struct tree_index *tree = &route->tree;
+	struct tree_view view;
+
+	if (move(route, rules, allocator) || !tree->gave_up)
+		return;
+	tree_clear(tree);
+	tree->patience = UINT64_MAX;
+	view = tree_look(tree, &route->contexts);
+	for (uint32_t context = 1; context <= route->indexed; context++)
+		tree_insert(tree, &view, &route->contexts, rules->bits,
+			    packed_word(&route->contexts.key, rules->bits, context), context);
+}
+
+/* The tables answer what they can; only a match that may be longer than they go is looked for in the order. */
+ALWAYS_INLINE uint32_t find_ordered(const struct route *route, const struct tree_view *view, unsigned bits,
+				    uint64_t word, uint32_t length, struct match past, unsigned lanes, uint32_t *found)
+{
+	const uint32_t cap = least(length, route->contexts.max_match), levels = least(view->levels, cap);
+	uint32_t deep, longer = 0, matched = tree_recall(view, bits, word, cap, lanes, found, &deep);
+
+	if (past.length >= levels && cap > levels)
+		longer = order_find(route->order, past, (unsigned)(word >> (64 - bits)), cap, levels, deep, found);
+	return longer ? longer : matched;
+}
+
+/* The trees gave up on a look-up, or before it. */
+static uint32_t rescue(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator,
+		       uint32_t indexed, uint64_t word, uint32_t length, struct match past, unsigned lanes,
+		       uint32_t *found)
+{
+	struct tree_view view;
+
+	route->indexed = indexed;
+	settle(route, rules, allocator);
+	view = tree_look(&route->tree, &route->contexts);
+	if (route->ordered)
+		return find_ordered(route, &view, rules->bits, word, length, past, lanes, found);
+	return tree_find(&route->tree, &view, &route->contexts, rules->bits, word, length, lanes, found);
 }
 
 /* The query stands still and a context became a candidate: as the newest of all it wins with as long a match. */
@@ -182,12 +267,12 @@ static struct match challenge_ordered(struct route *route, struct match best, ui
 	return shared ? (struct match){context, least(shared, cap)} : best;
 }
 
-ALWAYS_INLINE void take_steps(struct route *route, const struct route_rules *rules, unsigned bits, bool flips,
-			      bool ordered, size_t steps, const uint16_t *query, const uint16_t *key,
-			      const struct route_output *output)
+ALWAYS_INLINE size_t take_steps(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator,
+				unsigned bits, bool flips, bool ordered, size_t steps, const uint16_t *query,
+				const uint16_t *key, const struct route_output *output)
 {
 	/* Locals whose address nobody takes: stores to the outputs cannot touch them, so they may live in registers. */
-	const struct tree_view view = tree_look(&route->tree, &route->contexts, ordered);
+	const struct tree_view view = tree_look(&route->tree, &route->contexts);
 	struct tree_index *const tree = &route->tree;
 	struct contexts *const ctx = &route->contexts;
 	struct packed key_symbols = ctx->key, query_symbols = ctx->query;
@@ -195,12 +280,13 @@ ALWAYS_INLINE void take_steps(struct route *route, const struct route_rules *rul
 	const bool fold = rules->fold;
 	const struct route_output out = *output;
 	int32_t *const start = route->start;
-	uint64_t *const query_starts = route->query_starts;
+	struct starts *const key_starts = &route->key_starts, *const query_starts = &route->query_starts;
 	uint64_t key_word = route->key_word, ready_word = route->ready_word, query_word = route->query_word;
 	uint32_t key_runs = route->key_runs, query_runs = route->query_runs, indexed = route->indexed;
 	unsigned key_symbol = route->key_symbol, query_symbol = route->query_symbol;
 	struct match best = route->best;
 	bool ready = route->ready;
+	const uint64_t work_limit = route->work_limit;
 	size_t run = 0;
 
 	for (size_t i = 0; i < steps; i++) {
@@ -217,19 +303,21 @@ ALWAYS_INLINE void take_steps(struct route *route, const struct route_rules *rul
 			if (ready)
 				index_context(route, tree, &view, bits, ordered, ready_word, ++indexed);
 		}
-		if (policy != ROSA_READABLE && (!fold || !key_runs || key[i] != key_symbol)) {
+		if (policy != ROSA_READABLE)
+			note_start(start, key_starts, key_runs, begins(fold, key_runs, key[i], key_symbol), t);
+		if (policy != ROSA_READABLE && begins(fold, key_runs, key[i], key_symbol)) {
 			ready_word = key_word;
 			key_symbol = key[i];
 			key_word = packed_push(key_word, bits, key_symbol);
 			packed_put(&key_symbols, bits, key_runs, key_word);
-			if (key_runs)
-				start[key_runs] = (int32_t)t;
 			news = key_runs++ || policy == ROSA_LITERAL;
 			if (news)
 				index_context(route, tree, &view, bits, ordered,
 					      policy == ROSA_LITERAL ? key_word : ready_word, ++indexed);
 		}
-		if (!fold || !query_runs || query[i] != query_symbol) {
+		if (!start)
+			starts_push(query_starts, begins(fold, query_runs, query[i], query_symbol));
+		if (begins(fold, query_runs, query[i], query_symbol)) {
 			uint32_t found[TREE_MAX_LANES];
 
 			query_symbol = query[i];
@@ -237,54 +325,46 @@ ALWAYS_INLINE void take_steps(struct route *route, const struct route_rules *rul
 			packed_put(&query_symbols, bits, query_runs, query_word);
 			query_runs++;
 			if (ordered) {
-				struct match past = best;
-				uint32_t cap = least(query_runs, ctx->max_match);
-
-				best = order_find(route->order, past, query_symbol, cap);
-				found[0] = best.context;
-				for (unsigned j = 0; flips && j < bits; j++)
-					found[j + 1] =
-					    order_find(route->order, past, query_symbol ^ 1u << j, cap).context;
+				best.length = find_ordered(route, &view, bits, query_word, query_runs, best,
+							   flips ? bits + 1 : 1, found);
 			} else {
-				best.length = tree_find(tree, &view, ctx, bits, query_word, query_runs,
-							flips ? bits + 1 : 1, found);
-				best.context = found[0];
+				const struct match past = best;
+
+				if (LIKELY(!tree->gave_up))
+					best.length = tree_find(tree, &view, ctx, bits, query_word, query_runs,
+								flips ? bits + 1 : 1, found);
+				if (UNLIKELY(tree->gave_up))
+					best.length = rescue(route, rules, allocator, indexed, query_word, query_runs,
+							     past, flips ? bits + 1 : 1, found);
 			}
+			best.context = found[0];
 			if (flips) {
 				int32_t *row = out.run_flips ? out.run_flips + run * bits : route->flips;
 
 				for (unsigned j = 0; j < bits; j++)
-					row[j] = destination(start, policy, key_runs, found[j + 1], t);
+					row[j] = destination(start, key_starts, policy, key_runs, found[j + 1], t);
 				if (out.run_start) {
 					out.run_start[run] = (int32_t)t;
-					out.run_tau[run] = destination(start, policy, key_runs, found[0], t);
+					out.run_tau[run] =
+					    destination(start, key_starts, policy, key_runs, found[0], t);
 				}
 			}
 			run++;
-			if (query_starts) {
-				if (t % 64 == 0)
-					query_starts[t / 64] = 0;
-				query_starts[t / 64] |= UINT64_C(1) << (t % 64);
-			}
-		} else {
-			if (news) {
-				uint32_t cap = least(query_runs, ctx->max_match);
+		} else if (news) {
+			uint32_t cap = least(query_runs, ctx->max_match);
 
-				if (ordered) {
-					best = challenge_ordered(route, best, indexed, query_runs, cap);
-				} else {
-					uint32_t shared =
-					    tree_shared(tree, &view, ctx, bits, indexed, query_word, query_runs, cap);
+			if (ordered) {
+				best = challenge_ordered(route, best, indexed, query_runs, cap);
+			} else {
+				uint32_t shared =
+				    tree_shared(tree, &view, ctx, bits, indexed, query_word, query_runs, cap);
 
-					if (shared && shared >= best.length)
-						best = (struct match){indexed, shared};
-				}
+				if (shared && shared >= best.length)
+					best = (struct match){indexed, shared};
 			}
-			if (query_starts && t % 64 == 0)
-				query_starts[t / 64] = 0;
 		}
 		if (out.tau || out.length) {
-			int32_t tau = destination(start, policy, key_runs, best.context, t);
+			int32_t tau = destination(start, key_starts, policy, key_runs, best.context, t);
 
 			if (out.tau)
 				out.tau[i] = tau;
@@ -295,16 +375,17 @@ ALWAYS_INLINE void take_steps(struct route *route, const struct route_rules *rul
 			memcpy(out.step_flips + i * bits, route->flips, bits * sizeof(*route->flips));
 		if (policy == ROSA_READABLE) {
 			ready = false;
-			if (!fold || !key_runs || key[i] != key_symbol) {
+			note_start(start, key_starts, key_runs, begins(fold, key_runs, key[i], key_symbol), t);
+			if (begins(fold, key_runs, key[i], key_symbol)) {
 				ready_word = key_word;
 				key_symbol = key[i];
 				key_word = packed_push(key_word, bits, key_symbol);
 				packed_put(&key_symbols, bits, key_runs, key_word);
-				if (key_runs)
-					start[key_runs] = (int32_t)t;
 				ready = key_runs++ != 0;
 			}
 		}
+		if (!ordered && UNLIKELY(tree->work > work_limit || tree->gave_up))
+			steps = i + 1;
 	}
 	route->key_word = key_word;
 	route->ready_word = ready_word;
@@ -319,22 +400,23 @@ ALWAYS_INLINE void take_steps(struct route *route, const struct route_rules *rul
 	route->steps += (uint32_t)steps;
 	if (run)
 		route->has_flips = flips;
+	return steps;
 }
 
-typedef void take_steps_fn(struct route *, const struct route_rules *, size_t, const uint16_t *, const uint16_t *,
-			   const struct route_output *);
+typedef size_t take_steps_fn(struct route *, const struct route_rules *, const rosa_allocator *, size_t,
+			     const uint16_t *, const uint16_t *, const struct route_output *);
 
 /* One compiled version a number of bits, with and without counterfactuals. */
 #define VERSIONS(M)                                                                                                    \
-	static void take_##M(struct route *r, const struct route_rules *u, size_t n, const uint16_t *q,                \
-			     const uint16_t *k, const struct route_output *o)                                          \
+	static size_t take_##M(struct route *r, const struct route_rules *u, const rosa_allocator *a, size_t n,        \
+			       const uint16_t *q, const uint16_t *k, const struct route_output *o)                     \
 	{                                                                                                              \
-		take_steps(r, u, M, false, false, n, q, k, o);                                                         \
+		return take_steps(r, u, a, M, false, false, n, q, k, o);                                               \
 	}                                                                                                              \
-	static void take_flips_##M(struct route *r, const struct route_rules *u, size_t n, const uint16_t *q,          \
-				   const uint16_t *k, const struct route_output *o)                                    \
+	static size_t take_flips_##M(struct route *r, const struct route_rules *u, const rosa_allocator *a, size_t n,  \
+				     const uint16_t *q, const uint16_t *k, const struct route_output *o)               \
 	{                                                                                                              \
-		take_steps(r, u, M, true, false, n, q, k, o);                                                          \
+		return take_steps(r, u, a, M, true, false, n, q, k, o);                                                \
 	}
 VERSIONS(1)
 VERSIONS(2)
@@ -361,17 +443,17 @@ static take_steps_fn *const versions[2][ROSA_MAX_BITS + 1] = {
      take_flips_15, take_flips_16},
 };
 
-static void take_ordered(struct route *r, const struct route_rules *u, size_t n, const uint16_t *q, const uint16_t *k,
-			 const struct route_output *o)
+static size_t take_ordered(struct route *r, const struct route_rules *u, const rosa_allocator *a, size_t n,
+			   const uint16_t *q, const uint16_t *k, const struct route_output *o)
 {
 	if (o->step_flips || o->run_flips)
-		take_steps(r, u, u->bits, true, true, n, q, k, o);
-	else
-		take_steps(r, u, u->bits, false, true, n, q, k, o);
+		return take_steps(r, u, a, u->bits, true, true, n, q, k, o);
+	return take_steps(r, u, a, u->bits, false, true, n, q, k, o);
 }
 
-/* Between pieces of this many steps the index may be given more roots. */
-#define PIECE 1024
+/* Between pieces of this many steps the index may be given more roots, or left for the other one: hostile streams can
+ * make every step of a piece expensive, so it is short. */
+#define PIECE 128
 
 /* Steps taken again at a time when a route is undone. */
 #define REPLAY 256
@@ -392,14 +474,15 @@ void route_push(struct route *route, const struct route_rules *rules, const rosa
 		size_t most = rules->engine == ROSA_ENGINE_EAGER ? 7 : PIECE, piece = steps < most ? steps : most;
 		uint32_t runs = route->query_runs;
 
-		if (route->ordered)
-			take_ordered(route, rules, piece, query, key, &part);
-		else
-			versions[flips][rules->bits](route, rules, piece, query, key, &part);
+		route->work_limit = allowed(route, rules, piece);
+		route->tree.patience = rules->engine == ROSA_ENGINE_TREE ? UINT64_MAX : PATIENCE;
+		piece = (route->ordered ? take_ordered : versions[flips][rules->bits])(route, rules, allocator, piece,
+										       query, key, &part);
 		runs = route->query_runs - runs;
-		/* Failing to get memory for either costs speed only. */
-		if (!route->ordered && !(overworked(route, rules) && move(route, rules, allocator)))
-			add_roots(route, rules, allocator);
+		if (!route->ordered && (route->tree.gave_up || overworked(route, rules)))
+			settle(route, rules, allocator);
+		/* Failing to get memory for this costs speed only. */
+		add_roots(route, rules, allocator);
 		query += piece;
 		key += piece;
 		steps -= piece;
@@ -426,14 +509,17 @@ static void shrink_index(struct route *route, uint32_t indexed)
 			else
 				tree_remove(tree, &route->contexts, route->indexed);
 		}
+		/* Without trees a table does not know what was there before. */
+		if (route->ordered)
+			tree_note_all(tree, &route->contexts, indexed);
 	} else {
 		struct tree_view view;
 
 		if (route->ordered)
 			order_clear(route->order);
-		else
-			tree_clear(tree);
-		view = tree_look(tree, &route->contexts, route->ordered);
+		tree_clear(tree);
+		tree->patience = UINT64_MAX;
+		view = tree_look(tree, &route->contexts);
 		for (uint32_t context = 1; context <= indexed; context++)
 			index_context(route, tree, &view, bits, route->ordered,
 				      packed_word(&route->contexts.key, bits, context), context);
@@ -450,10 +536,15 @@ static struct match match_anew(const struct route *route, const struct route_rul
 		struct match best = {0, 0};
 
 		m = least(m, route->query_runs);
-		for (uint32_t i = 0; i < m; i++)
-			best = order_find(route->order, best,
-					  packed_get(&route->contexts.query, rules->bits, route->query_runs - m + i),
-					  least(i + 1, rules->max_match));
+		for (uint32_t i = 0; i < m; i++) {
+			unsigned symbol = packed_get(&route->contexts.query, rules->bits, route->query_runs - m + i);
+
+			uint32_t found = 0;
+
+			best.length =
+			    order_find(route->order, best, symbol, least(i + 1, rules->max_match), 0, 1, &found);
+			best.context = found;
+		}
 		if (best.length < m || m == route->query_runs || best.length == rules->max_match)
 			return best;
 	}
@@ -463,31 +554,15 @@ static struct match match_anew(const struct route *route, const struct route_rul
 static void undo(struct route *route, const struct route_rules *rules, uint32_t steps)
 {
 	const unsigned bits = rules->bits;
-	uint32_t low = 0, high = route->key_runs, indexed;
+	uint32_t indexed;
 
-	/* key runs that began before `steps`; run 0 began at 0 */
-	while (low < high) {
-		uint32_t middle = low + (high - low) / 2;
-
-		if ((middle ? route->start[middle] : 0) < (int32_t)steps)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	route->key_runs = low;
-	for (uint32_t word = steps / 64; word <= (route->steps - 1) / 64; word++) {
-		uint64_t starts = route->query_starts[word];
-
-		if (word == steps / 64)
-			starts &= ~UINT64_C(0) << (steps % 64);
-		if (word == (route->steps - 1) / 64)
-			starts &= ~UINT64_C(0) >> (63 - (route->steps - 1) % 64);
-		route->query_runs -= (uint32_t)__builtin_popcountll(starts);
-	}
-	route->query_starts[steps / 64] &= ~(~UINT64_C(0) << (steps % 64));
+	starts_truncate(&route->key_starts, steps);
+	starts_truncate(&route->query_starts, steps);
+	route->key_runs = route->key_starts.runs;
+	route->query_runs = route->query_starts.runs;
 	route->steps = steps;
-	route->ready = rules->policy == ROSA_READABLE && route->key_runs > 1 &&
-		       route->start[route->key_runs - 1] == (int32_t)steps - 1;
+	route->ready =
+	    rules->policy == ROSA_READABLE && route->key_runs > 1 && starts_begins(&route->key_starts, steps - 1);
 	indexed = route->key_runs - (rules->policy != ROSA_LITERAL && route->key_runs) - route->ready;
 	route->key_word = packed_word(&route->contexts.key, bits, route->key_runs);
 	route->ready_word = packed_word(&route->contexts.key, bits, route->key_runs ? route->key_runs - 1 : 0);
@@ -505,7 +580,6 @@ void route_rewind(struct route *route, const struct route_rules *rules, const ro
 		  bool with_flips)
 {
 	const unsigned bits = rules->bits;
-	const uint32_t end_runs = route->key_runs;
 	uint16_t query[REPLAY], key[REPLAY];
 	int32_t flips[REPLAY * ROSA_MAX_BITS];
 	struct route_output output = {.step_flips = with_flips ? flips : NULL};
@@ -521,31 +595,36 @@ void route_rewind(struct route *route, const struct route_rules *rules, const ro
 	/* Back to before the query run that the last step kept lies in, then forward again over the run. */
 	do
 		from--;
-	while (!(route->query_starts[from / 64] >> (from % 64) & 1));
+	while (!starts_begins(&route->query_starts, from));
 	undo(route, rules, from);
 	run = route->key_runs;
 	symbol = packed_get(&route->contexts.query, bits, route->query_runs);
 	while (from < steps) {
-		size_t n = steps - from < REPLAY ? steps - from : REPLAY;
+		uint32_t n = least((uint32_t)steps - from, REPLAY);
+		uint8_t *behind;
+		uint64_t kept;
 
-		for (size_t i = 0; i < n; i++) {
-			if (run < end_runs && (run ? route->start[run] : 0) == (int32_t)(from + i))
-				run++;
+		for (uint32_t i = 0; i < n; i++) {
+			run += starts_begins(&route->key_starts, from + i);
 			query[i] = (uint16_t)symbol;
 			key[i] = (uint16_t)packed_get(&route->contexts.key, bits, run - 1);
 		}
+		/* A symbol is written with whole words: those behind the last are saved for the next turn. */
+		behind = route->contexts.key.bytes + PACKED_PAD + (size_t)run * bits / 8;
+		memcpy(&kept, behind, sizeof(kept));
 		route_push(route, rules, allocator, n, query, key, &output);
-		from += (uint32_t)n;
+		memcpy(behind, &kept, sizeof(kept));
+		from += n;
 	}
 }
 
-/* Room for `count` elements of `size` bytes, filled from `from`. */
-static void *duplicate(const rosa_allocator *allocator, const void *from, size_t count, size_t size)
+/* A copy of `size` bytes. */
+static void *duplicate(const rosa_allocator *allocator, const void *from, size_t size)
 {
-	void *to = memory_resize(allocator, NULL, count * size);
+	void *to = memory_resize(allocator, NULL, size);
 
 	if (to)
-		memcpy(to, from, count * size);
+		memcpy(to, from, size);
 	return to;
 }
 
@@ -553,25 +632,25 @@ bool route_copy(struct route *to, const struct route *from, const struct route_r
 		const rosa_allocator *allocator)
 {
 	const struct contexts *ctx = &from->contexts;
+	bool starts;
 
+	if (!from->steps) {
+		route_init(to, rules);
+		return true;
+	}
 	*to = *from;
 	to->contexts.key.bytes = to->contexts.query.bytes = NULL;
-	to->start = NULL;
-	to->query_starts = NULL;
 	to->tree.child = to->tree.table = NULL;
 	to->order = NULL;
-	if (!from->start)
-		return true; /* nothing was pushed yet */
-	to->contexts.key.bytes = duplicate(allocator, ctx->key.bytes, packed_bytes(ctx->key.capacity, rules->bits), 1);
+	starts = starts_copy(&to->key_starts, &from->key_starts, allocator);
+	starts &= starts_copy(&to->query_starts, &from->query_starts, allocator);
+	to->contexts.key.bytes = duplicate(allocator, ctx->key.bytes, packed_bytes(ctx->key.capacity, rules->bits));
 	to->contexts.query.bytes =
-	    duplicate(allocator, ctx->query.bytes, packed_bytes(ctx->query.capacity, rules->bits), 1);
-	to->start = duplicate(allocator, from->start, from->start_capacity, sizeof(*from->start));
-	to->query_starts =
-	    duplicate(allocator, from->query_starts, from->query_starts_capacity, sizeof(*from->query_starts));
+	    duplicate(allocator, ctx->query.bytes, packed_bytes(ctx->query.capacity, rules->bits));
 	if (from->ordered)
 		to->order = order_copy(from->order, allocator);
-	if (to->contexts.key.bytes && to->contexts.query.bytes && to->start && to->query_starts &&
-	    (from->ordered ? to->order != NULL : tree_copy(&to->tree, &from->tree, allocator)))
+	if (starts && to->contexts.key.bytes && to->contexts.query.bytes && (!from->ordered || to->order) &&
+	    tree_copy(&to->tree, &from->tree, allocator))
 		return true;
 	route_free(to, allocator);
 	return false;
@@ -582,7 +661,8 @@ void route_free(struct route *route, const rosa_allocator *allocator)
 	memory_free(allocator, route->contexts.key.bytes);
 	memory_free(allocator, route->contexts.query.bytes);
 	memory_free(allocator, route->start);
-	memory_free(allocator, route->query_starts);
+	starts_free(&route->key_starts, allocator);
+	starts_free(&route->query_starts, allocator);
 	tree_free(&route->tree, allocator);
 	order_free(route->order, allocator);
 	memset(route, 0, sizeof(*route));
@@ -591,8 +671,8 @@ void route_free(struct route *route, const rosa_allocator *allocator)
 size_t route_bytes(const struct route *route, unsigned bits)
 {
 	return sizeof(*route) + tree_bytes(&route->tree) + order_bytes(route->order) +
-	       route->start_capacity * sizeof(*route->start) +
-	       route->query_starts_capacity * sizeof(*route->query_starts) +
+	       route->start_capacity * sizeof(*route->start) + starts_bytes(&route->key_starts) +
+	       starts_bytes(&route->query_starts) +
 	       (route->contexts.key.bytes ? packed_bytes(route->contexts.key.capacity, bits) : 0) +
 	       (route->contexts.query.bytes ? packed_bytes(route->contexts.query.capacity, bits) : 0);
 }
@@ -609,7 +689,8 @@ void route_prefetch(const struct route *route, unsigned query, unsigned key)
 	PREFETCH(tree->table + tree->roots + tree_slot(route->ready_word, bits, tree->root_bits));
 	PREFETCH(route->contexts.query.bytes + (size_t)route->query_runs * bits / 8);
 	PREFETCH(route->contexts.key.bytes + (size_t)route->key_runs * bits / 8);
-	PREFETCH(route->start + route->key_runs);
+	PREFETCH(route->key_starts.bits + route->steps / STARTS_WORD);
+	PREFETCH(route->query_starts.bits + route->steps / STARTS_WORD);
 	PREFETCH(tree->child + 2 * (size_t)(route->indexed + 1));
 	(void)key;
 }

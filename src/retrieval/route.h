@@ -12,6 +12,7 @@
 
 #include "engine.h"
 #include "order_index.h"
+#include "starts.h"
 #include "tree_index.h"
 
 struct route_rules {
@@ -26,13 +27,15 @@ struct route {
 	struct contexts contexts;
 	struct tree_index tree;
 	struct order_index *order;
-	bool ordered;   /* the route has moved to the ordered index, and the tree is empty */
-	int32_t *start; /* of key run c, at c; start[0] is -1, what "no context" leads to */
+	bool ordered; /* the route has moved to the ordered index, and the tree is empty */
+	/* Where runs begin. What stays for long keeps both in little memory; what is scratch keeps the key's as a list,
+	 * the first step of key run c at c, and -1, what "no context" leads to, at 0. */
+	struct starts key_starts, query_starts;
+	int32_t *start; /* NULL where the others are kept */
 	size_t start_capacity;
-	uint64_t *query_starts; /* a bit a step: does a query run begin here? NULL where nothing will be undone */
-	size_t query_starts_capacity;
 	uint32_t steps, key_runs, query_runs;
 	uint32_t indexed;    /* contexts in the index, 1 .. indexed */
+	uint64_t work_limit; /* leave the tree index when it has worked more */
 	uint64_t key_word;   /* last symbols of the key, newest in the highest bits */
 	uint64_t ready_word; /* the same for the context that waits to be indexed */
 	uint64_t query_word; /* last symbols of the query */
@@ -53,11 +56,15 @@ struct route_output {
 /* An empty route; no memory yet. */
 void route_init(struct route *route, const struct route_rules *rules);
 
-/* Make room so that `steps` more steps cannot fail. `keep_starts`: the route may be undone or saved. Where the whole
- * length is known, `total` sizes the index for it; 0 lets it grow with the history. False if memory is short; nothing
- * is lost. */
+/* Make room so that `steps` more steps cannot fail. `keep_starts`: the route may be undone, copied or saved; the same
+ * on every call. Where the whole length is known, `total` sizes the index for it; 0 lets it grow with the history.
+ * False if memory is short; nothing is lost. */
 bool route_reserve(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator, size_t steps,
 		   bool keep_starts, size_t total);
+
+/* The same where it is known how many runs will begin within the steps. */
+bool route_reserve_runs(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator,
+			size_t steps, size_t key_runs, size_t query_runs, bool keep_starts, size_t total);
 
 /* Take `steps` steps; room was made before. */
 void route_push(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator, size_t steps,
@@ -70,7 +77,7 @@ void route_clear(struct route *route);
 void route_rewind(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator, size_t steps,
 		  bool with_flips);
 
-/* Copy into an empty route. */
+/* Copy a route that keeps its starts into one that owns nothing. */
 bool route_copy(struct route *to, const struct route *from, const struct route_rules *rules,
 		const rosa_allocator *allocator);
 

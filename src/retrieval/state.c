@@ -27,6 +27,7 @@
 #include "stream.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -81,18 +82,10 @@ static uint8_t *put_bits(uint8_t *at, const void *from, size_t bits)
 
 static uint8_t *put_route(uint8_t *at, const struct route *route, size_t steps, unsigned bits)
 {
-	uint8_t *starts;
-
 	at = put(at, &route->key_runs, 4);
 	at = put(at, &route->query_runs, 4);
-	starts = at;
-	memset(starts, 0, bitmap_bytes(steps));
-	for (uint32_t run = 0; run < route->key_runs; run++) {
-		size_t t = run ? (size_t)route->start[run] : 0;
-
-		starts[t / 8] |= (uint8_t)(1u << t % 8);
-	}
-	at = put_bits(at + bitmap_bytes(steps), route->query_starts, steps);
+	at = put_bits(at, route->key_starts.bits, steps);
+	at = put_bits(at, route->query_starts.bits, steps);
 	if (!steps)
 		return at;
 	at = put_bits(at, route->contexts.key.bytes + PACKED_PAD, (size_t)route->key_runs * bits);
@@ -267,7 +260,8 @@ static rosa_status load_routes(rosa_stream *stream, const uint8_t *image, size_t
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for %zu routes", stream->routes);
 	status = find_routes(stream, image + HEADER, image + size - 8, steps, load.saved, err);
 	for (size_t r = 0; r < stream->routes && !status && steps; r++)
-		if (!route_reserve(&stream->route[r], &stream->rules, &stream->allocator, steps, true, 0))
+		if (!route_reserve_runs(&stream->route[r], &stream->rules, &stream->allocator, steps,
+					load.saved[r].key_runs, load.saved[r].query_runs, true, 0))
 			status = rosa_fail(err, ROSA_ENOMEM, "no memory for %zu steps of route %zu", steps, r);
 	if (!status) {
 		stream->steps = steps;
@@ -330,29 +324,64 @@ rosa_status rosa_stream_load_memory(const rosa_options *options, const void *dat
 
 /* ---- files ---- */
 
-static rosa_status write_file(const char *path, const void *data, size_t size, rosa_error *err)
-{
-	FILE *file = fopen(path, "wb");
-	bool good;
+#define ATTEMPTS 1000 /* names tried for a temporary file */
 
-	if (!file)
-		return rosa_fail(err, ROSA_EIO, "cannot create %s: %s", path, strerror(errno));
-	good = fwrite(data, 1, size, file) == size && !fflush(file) && !fsync(fileno(file));
-	if (!good)
-		rosa_fail(err, ROSA_EIO, "cannot write %s: %s", path, strerror(errno));
-	if (fclose(file) && good) {
-		good = false;
-		rosa_fail(err, ROSA_EIO, "cannot write %s: %s", path, strerror(errno));
+/* Create a file beside `path` whose name nobody uses, and put the name into `name`. As with any new file the mode is
+ * what the umask leaves; mkstemp would need it asked for, which a library cannot do without changing it for a moment
+ * under the feet of other threads. */
+static int create_beside(const char *path, char *name, size_t room)
+{
+	int descriptor = -1;
+
+	for (unsigned i = 0; i < ATTEMPTS && descriptor < 0; i++) {
+		snprintf(name, room, "%s.%ld-%u", path, (long)getpid(), i);
+		descriptor = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+		if (descriptor < 0 && errno != EEXIST)
+			break;
 	}
-	if (!good)
-		remove(path);
-	return good ? ROSA_OK : ROSA_EIO;
+	return descriptor;
+}
+
+static bool write_all(int descriptor, const uint8_t *data, size_t size)
+{
+	while (size) {
+		ssize_t n = write(descriptor, data, size);
+
+		if (n < 0 && errno != EINTR)
+			return false;
+		if (n > 0) {
+			data += n;
+			size -= (size_t)n;
+		}
+	}
+	return true;
+}
+
+/* Write a file under another name, then give it its own: whoever opens `path` finds the old contents or the new ones,
+ * whole. `name` has room for the other name. */
+static rosa_status replace_file(const char *path, char *name, size_t room, const void *data, size_t size,
+				rosa_error *err)
+{
+	int descriptor = create_beside(path, name, room);
+	rosa_status status = ROSA_OK;
+
+	if (descriptor < 0)
+		return rosa_fail(err, ROSA_EIO, "cannot create %s: %s", name, strerror(errno));
+	if (!write_all(descriptor, data, size) || fsync(descriptor))
+		status = rosa_fail(err, ROSA_EIO, "cannot write %s: %s", name, strerror(errno));
+	if (close(descriptor) && !status)
+		status = rosa_fail(err, ROSA_EIO, "cannot write %s: %s", name, strerror(errno));
+	if (!status && rename(name, path))
+		status = rosa_fail(err, ROSA_EIO, "cannot rename %s to %s: %s", name, path, strerror(errno));
+	if (status)
+		unlink(name);
+	return status;
 }
 
 rosa_status rosa_stream_save(const rosa_stream *stream, const char *path, rosa_error *err)
 {
-	char *temporary;
-	size_t length, size;
+	char *name;
+	size_t room, size;
 	void *data;
 	rosa_status status;
 
@@ -361,20 +390,13 @@ rosa_status rosa_stream_save(const rosa_stream *stream, const char *path, rosa_e
 	status = rosa_stream_save_memory(stream, &data, &size, err);
 	if (status)
 		return status;
-	length = strlen(path) + sizeof(".tmp");
-	temporary = memory_resize(&stream->allocator, NULL, length);
-	if (temporary) {
-		snprintf(temporary, length, "%s.tmp", path);
-		status = write_file(temporary, data, size, err);
-		if (!status && rename(temporary, path)) {
-			status =
-			    rosa_fail(err, ROSA_EIO, "cannot rename %s to %s: %s", temporary, path, strerror(errno));
-			remove(temporary);
-		}
-		memory_free(&stream->allocator, temporary);
-	} else {
+	room = strlen(path) + 48; /* for two numbers */
+	name = memory_resize(&stream->allocator, NULL, room);
+	if (name)
+		status = replace_file(path, name, room, data, size, err);
+	else
 		status = rosa_fail(err, ROSA_ENOMEM, "no memory for the name of a temporary file");
-	}
+	memory_free(&stream->allocator, name);
 	rosa_stream_free_memory(stream, data);
 	return status;
 }

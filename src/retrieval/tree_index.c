@@ -25,23 +25,39 @@ void tree_free(struct tree_index *tree, const rosa_allocator *allocator)
 	memset(tree, 0, sizeof(*tree));
 }
 
+void tree_free_children(struct tree_index *tree, const rosa_allocator *allocator)
+{
+	memory_free(allocator, tree->child);
+	tree->child = NULL;
+	tree->capacity = 0;
+}
+
+void tree_note_all(struct tree_index *tree, const struct contexts *ctx, uint32_t contexts)
+{
+	const struct tree_view view = tree_look(tree, ctx);
+
+	tree_clear(tree);
+	for (uint32_t c = 1; c <= contexts; c++)
+		tree_note(&view, ctx->bits, packed_word(&ctx->key, ctx->bits, c), c);
+}
+
 bool tree_copy(struct tree_index *to, const struct tree_index *from, const rosa_allocator *allocator)
 {
 	size_t children = 2 * (from->capacity + 1) * sizeof(*from->child),
 	       tables = from->table_size * sizeof(*from->table);
 
-	if (!from->child)
-		return true;
-	to->child = memory_resize(allocator, NULL, children);
-	to->table = memory_resize(allocator, NULL, tables);
-	if (!to->child || !to->table) {
+	to->child = from->child ? memory_resize(allocator, NULL, children) : NULL;
+	to->table = from->table ? memory_resize(allocator, NULL, tables) : NULL;
+	if ((from->child && !to->child) || (from->table && !to->table)) {
 		memory_free(allocator, to->child);
 		memory_free(allocator, to->table);
 		to->child = to->table = NULL;
 		return false;
 	}
-	memcpy(to->child, from->child, children);
-	memcpy(to->table, from->table, tables);
+	if (from->child)
+		memcpy(to->child, from->child, children);
+	if (from->table)
+		memcpy(to->table, from->table, tables);
 	return true;
 }
 
@@ -57,6 +73,7 @@ void tree_clear(struct tree_index *tree)
 		memset(tree->table, 0, tree->table_size * sizeof(*tree->table));
 	tree_forget(tree);
 	tree->work = 0;
+	tree->gave_up = false;
 }
 
 void tree_forget(struct tree_index *tree)

@@ -24,8 +24,9 @@
  * word; a long match usually continues the one of the step before, so the length found last on the same diagonal (the
  * same distance between the two ends) is remembered and only what is new is compared.
  *
- * What this cannot promise is depth: streams exist that make a tree a list. The work done beyond what a balanced tree
- * would need is counted, and route.c moves a route to the ordered index when it adds up.
+ * What this cannot promise is depth: streams exist that make a tree a list. The work done is counted, and route.c moves
+ * a route to the ordered index when it adds up to more than balanced trees would need. Trees can also grow deep
+ * unnoticed and then cost a single look-up dearly, so that an operation gives up when its patience is over.
  */
 #ifndef ROSATUNE_TREE_INDEX_H
 #define ROSATUNE_TREE_INDEX_H
@@ -50,8 +51,10 @@ struct tree_index {
 	size_t table_size;
 	uint32_t roots; /* where the roots start */
 	unsigned root_bits;
-	unsigned levels; /* whole symbols in root_bits */
-	uint64_t work;   /* nodes and words beyond the allowance, see route.c */
+	unsigned levels;   /* whole symbols in root_bits */
+	uint64_t work;     /* nodes visited and words compared, see route.c */
+	uint64_t patience; /* what one operation may add to it */
+	bool gave_up;      /* one wanted more, and left its work undone: the trees are of no use any more */
 	struct diagonal with_query[TREE_DIAGONALS], with_key[TREE_DIAGONALS];
 };
 
@@ -77,6 +80,10 @@ void tree_clear(struct tree_index *tree);
 /* Copy the arrays of `from` into `to`, which has none. */
 bool tree_copy(struct tree_index *to, const struct tree_index *from, const rosa_allocator *allocator);
 void tree_free(struct tree_index *tree, const rosa_allocator *allocator);
+/* Keep the tables alone: they serve the ordered index too. */
+void tree_free_children(struct tree_index *tree, const rosa_allocator *allocator);
+/* Fill the tables anew from the first `contexts` contexts; trees are lost. */
+void tree_note_all(struct tree_index *tree, const struct contexts *ctx, uint32_t contexts);
 /* Forget remembered comparisons: symbols were taken back. */
 void tree_forget(struct tree_index *tree);
 /* Take the newest context, `context`, out again; then forget. */
@@ -119,10 +126,8 @@ struct tree_view {
 	unsigned root_bits, levels;
 };
 
-ALWAYS_INLINE struct tree_view tree_look(const struct tree_index *tree, const struct contexts *ctx, bool unused)
+ALWAYS_INLINE struct tree_view tree_look(const struct tree_index *tree, const struct contexts *ctx)
 {
-	if (unused)
-		return (struct tree_view){.table = NULL};
 	return (struct tree_view){.table = tree->table,
 				  .roots = tree->table + tree->roots,
 				  .child = tree->child,
@@ -145,6 +150,11 @@ ALWAYS_INLINE size_t tree_row(uint64_t past, unsigned bits, unsigned top)
 ALWAYS_INLINE size_t tree_slot(uint64_t w, unsigned bits, unsigned top)
 {
 	return top > bits ? tree_row(w << bits, bits, top) + (w >> (64 - bits)) : w >> (64 - top);
+}
+
+ALWAYS_INLINE uint32_t first_bits(unsigned n)
+{
+	return n < 32 ? (1u << n) - 1 : UINT32_MAX;
 }
 
 /* Where the table for l symbols starts: those for fewer symbols come before it. */
@@ -179,9 +189,41 @@ ALWAYS_INLINE uint32_t tree_shared(struct tree_index *tree, const struct tree_vi
 }
 
 /*
- * Look up `lanes` queries at once. Lane 0 is the query itself, a context of `length` symbols with word w; lane j+1 has
- * bit j of its last symbol flipped. found[] gets the contexts; the length of lane 0's match is returned. The lanes walk
- * in turn, so that their cache misses overlap.
+ * What the tables know of `lanes` queries. Lane 0 is a context with word w, of which `cap` symbols may match; lane j+1
+ * has bit j of its last symbol flipped. found[] gets the newest contexts of the longest matches that tables can tell,
+ * the length of lane 0's is returned. *deep has a bit for each lane whose match is as long as the tables go, or as
+ * `cap`: for these there may be a longer one.
+ */
+ALWAYS_INLINE uint32_t tree_recall(const struct tree_view *view, unsigned bits, uint64_t w, uint32_t cap,
+				   unsigned lanes, uint32_t *found, uint32_t *deep)
+{
+	const unsigned levels = view->levels < cap ? view->levels : cap;
+	const unsigned symbol = (unsigned)(w >> (64 - bits));
+	const uint64_t past = w << bits;
+	const uint32_t *level = view->table; /* the roots, if they are a level, come last */
+	uint32_t matched = 0, last = first_bits(lanes);
+
+	for (unsigned lane = 0; lane < lanes; lane++)
+		found[lane] = 0;
+	for (unsigned l = 1; l <= levels; level += (size_t)1 << (l++ * bits)) {
+		const uint32_t *row = level + tree_row(past, bits, l * bits);
+
+		last = 0;
+		for (unsigned lane = 0; lane < lanes; lane++) {
+			uint32_t c = row[lane ? symbol ^ 1u << (lane - 1) : symbol];
+
+			found[lane] = c >= l ? c : found[lane];
+			last |= (uint32_t)(c >= l) << lane;
+		}
+		matched += last & 1;
+	}
+	*deep = last;
+	return matched;
+}
+
+/*
+ * Look up `lanes` queries at once, lanes as above; the query has `length` symbols. found[] gets the contexts; the
+ * length of lane 0's match is returned. The lanes walk in turn, so that their cache misses overlap.
  */
 ALWAYS_INLINE uint32_t tree_find(struct tree_index *tree, const struct tree_view *view, const struct contexts *ctx,
 				 unsigned bits, uint64_t w, uint32_t length, unsigned lanes, uint32_t *found)
@@ -192,23 +234,10 @@ ALWAYS_INLINE uint32_t tree_find(struct tree_index *tree, const struct tree_view
 	const unsigned symbol = (unsigned)(w >> (64 - bits));
 	uint32_t best[TREE_MAX_LANES], at[TREE_MAX_LANES], shared_most[TREE_MAX_LANES];
 	uint8_t active[TREE_MAX_LANES];
-	uint32_t matched = 0;
+	uint32_t deep, matched = tree_recall(view, bits, w, cap, lanes, best, &deep);
+	const uint64_t before = tree->work;
 	unsigned busy = 0, hops = 0;
 
-	for (unsigned lane = 0; lane < lanes; lane++)
-		best[lane] = 0;
-	for (unsigned l = 1; l <= levels; l++) {
-		const uint32_t *row = (l * bits == root_bits ? view->roots : view->table + tree_level(bits, l)) +
-				      tree_row(past, bits, l * bits);
-
-		for (unsigned lane = 0; lane < lanes; lane++) {
-			uint32_t c = row[lane ? symbol ^ 1u << (lane - 1) : symbol];
-
-			best[lane] = c >= l ? c : best[lane];
-			if (lane == 0)
-				matched += c >= l;
-		}
-	}
 	for (unsigned lane = 0; lane < lanes; lane++) {
 		unsigned other = lane ? symbol ^ 1u << (lane - 1) : symbol;
 		uint32_t c = root_bits > bits ? view->roots[tree_row(past, bits, root_bits) + other]
@@ -228,6 +257,10 @@ ALWAYS_INLINE uint32_t tree_find(struct tree_index *tree, const struct tree_view
 	while (busy) {
 		unsigned still = 0;
 
+		if (UNLIKELY(hops + (tree->work - before) > tree->patience)) {
+			tree->gave_up = true;
+			break;
+		}
 		hops += busy;
 		for (unsigned i = 0; i < busy; i++) {
 			unsigned lane = active[i];
@@ -268,19 +301,32 @@ ALWAYS_INLINE void tree_prefetch(const struct tree_view *view, unsigned bits, ui
 	PREFETCH(view->roots + tree_slot(w, bits, view->root_bits));
 }
 
+/* Let the tables know context c, the newest, whose word is w. */
+ALWAYS_INLINE void tree_note(const struct tree_view *view, unsigned bits, uint64_t w, uint32_t c)
+{
+	uint32_t *level = view->table;
+
+	for (unsigned l = 1; l <= view->levels; level += (size_t)1 << (l++ * bits))
+		level[tree_slot(w, bits, l * bits)] = c;
+}
+
 /* Add context c, the newest, whose word is w. */
 ALWAYS_INLINE void tree_insert(struct tree_index *tree, const struct tree_view *view, const struct contexts *ctx,
 			       unsigned bits, uint64_t w, uint32_t c)
 {
 	uint32_t *root = view->roots + tree_slot(w, bits, view->root_bits);
 	uint32_t at = *root, *lesser = view->child + 2 * (size_t)c, *greater = lesser + 1;
+	const uint64_t before = tree->work;
 	unsigned hops = 0;
 
-	for (unsigned l = 1; l <= view->levels && l * bits < view->root_bits; l++)
-		view->table[tree_level(bits, l) + tree_slot(w, bits, l * bits)] = c;
+	tree_note(view, bits, w, c);
 	*root = c;
 	w &= view->mask;
 	while (UNLIKELY(at)) {
+		if (UNLIKELY(hops + (tree->work - before) > tree->patience)) {
+			tree->gave_up = true;
+			break;
+		}
 		uint64_t other = tree_word(view, bits, at);
 		bool below = other < w;
 

@@ -1,0 +1,32 @@
+/*
+ * The symbols that are measured on, when the program makes them itself.
+ *
+ * Made streams differ from route to route but not from run to run: two measurements with the same options have worked
+ * on the same symbols.
+ *
+ * A history of a million steps of 512 routes would be 2 GB of symbols beside the index that is to be measured. So a
+ * long history is made a piece at a time, each piece a stream of the same kind from another seed, one after the other.
+ * It is not the stream that the kind would give in one: a period may change at the seam, and a kind that takes nothing
+ * from the seed begins again. Within the first piece the two are the same.
+ */
+#include "bench.h"
+
+#include "interrupt.h"
+#include "streams.h"
+
+#define SEED_STEP 1000003u /* from piece to piece; far from the small seeds that people choose */
+
+bool bench_make(const struct bench *bench, size_t piece, size_t steps, struct failure *why)
+{
+	const struct symbol_pair *pair = &bench->pair;
+	/* An odd factor far from 1, so that routes of neighbouring seeds do not coincide. */
+	uint64_t seed = (bench->seed + piece * SEED_STEP) * 0x9e3779b97f4a7c15u;
+
+	for (size_t r = 0; r < pair->routes; r++) {
+		if (interrupted())
+			return refuse(why, "interrupted");
+		stream_fill(bench->kind, (int)bench->retrieval.bits, seed + r, steps, pair->query + r * pair->steps,
+			    pair->key + r * pair->steps);
+	}
+	return true;
+}

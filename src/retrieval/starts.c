@@ -1,0 +1,188 @@
+/*
+ * Finding the n-th bit set, and the memory for it. The essay is in starts.h.
+ *
+ * Bits are counted by adding neighbouring fields of a word, not with the processor's instruction: that one is missing
+ * from the least x86-64, where the compiler's substitute is a call. The same sums, kept, are what a search for the n-th
+ * bit within a word descends, so it takes six steps without a branch, whatever the word.
+ */
+#include "starts.h"
+
+#include <string.h>
+
+/* Samples no further apart than this are cheaper crossed by counting than by a search in rank. */
+#define SCAN 4096
+
+#define LEVELS 6 /* a word of 2^6 bits */
+
+/* Every second field of 2^level bits. */
+static const uint64_t even_fields[LEVELS] = {
+    UINT64_C(0x5555555555555555), UINT64_C(0x3333333333333333), UINT64_C(0x0f0f0f0f0f0f0f0f),
+    UINT64_C(0x00ff00ff00ff00ff), UINT64_C(0x0000ffff0000ffff), UINT64_C(0x00000000ffffffff),
+};
+
+static inline uint32_t count_ones(uint64_t word)
+{
+	word -= word >> 1 & even_fields[0];
+	word = (word & even_fields[1]) + (word >> 2 & even_fields[1]);
+	word = (word + (word >> 4)) & even_fields[2];
+	return (uint32_t)(word * UINT64_C(0x0101010101010101) >> 56);
+}
+
+/* Where bit number n of those set is, n from 0; there must be more than n. */
+static inline uint32_t select_in_word(uint64_t word, uint32_t n)
+{
+	uint64_t sums[LEVELS]; /* fields of 2^level bits, each the number of ones in it */
+	uint32_t at = 0;
+
+	for (unsigned level = 0; level < LEVELS; level++) {
+		sums[level] = word;
+		word = (word & even_fields[level]) + (word >> (1u << level) & even_fields[level]);
+	}
+	for (unsigned level = LEVELS; level-- > 0;) {
+		uint32_t here = (uint32_t)(sums[level] >> at & ((UINT64_C(1) << (1u << level)) - 1));
+		uint32_t beyond = n >= here;
+
+		n -= here & -beyond;
+		at += beyond << level;
+	}
+	return at;
+}
+
+static uint64_t below(uint32_t step)
+{
+	return (UINT64_C(1) << (step % STARTS_WORD)) - 1;
+}
+
+uint32_t starts_select(const struct starts *starts, uint32_t run)
+{
+	const uint32_t mark = run / STARTS_SAMPLE, from = starts->sample[mark];
+	const uint32_t end =
+	    mark < (starts->runs - 1) / STARTS_SAMPLE ? starts->sample[mark + 1] : starts->steps; /* not reached */
+	size_t word = from / STARTS_WORD;
+	/* runs to pass from the beginning of the word on */
+	uint32_t pass = run % STARTS_SAMPLE + count_ones(starts->bits[word] & below(from)), ones;
+
+	if (end - from > SCAN) {
+		size_t low = from / STARTS_BLOCK, high = (end - 1) / STARTS_BLOCK;
+
+		/* the last block that begins with no more than `run` runs behind it */
+		while (low < high) {
+			size_t middle = high - (high - low) / 2;
+
+			if (starts->rank[middle] <= run)
+				low = middle;
+			else
+				high = middle - 1;
+		}
+		word = low * (STARTS_BLOCK / STARTS_WORD);
+		pass = run - starts->rank[low];
+	}
+	for (; (ones = count_ones(starts->bits[word])) <= pass; word++)
+		pass -= ones;
+	return (uint32_t)(word * STARTS_WORD) + select_in_word(starts->bits[word], pass);
+}
+
+void starts_truncate(struct starts *starts, uint32_t steps)
+{
+	uint32_t given_up = 0;
+
+	if (steps >= starts->steps)
+		return;
+	for (size_t word = steps / STARTS_WORD; word <= (starts->steps - 1) / STARTS_WORD; word++) {
+		uint64_t bits = starts->bits[word];
+
+		if (word == steps / STARTS_WORD)
+			bits &= ~below(steps);
+		if (word == starts->steps / STARTS_WORD)
+			bits &= below(starts->steps);
+		given_up += count_ones(bits);
+	}
+	starts->runs -= given_up;
+	starts->steps = steps;
+}
+
+static size_t words_of(size_t steps)
+{
+	return (steps + STARTS_WORD - 1) / STARTS_WORD;
+}
+
+static size_t blocks_of(size_t steps)
+{
+	return (steps + STARTS_BLOCK - 1) / STARTS_BLOCK;
+}
+
+static size_t samples_of(size_t runs)
+{
+	return (runs + STARTS_SAMPLE - 1) / STARTS_SAMPLE;
+}
+
+/* The array with room for `need` elements. NULL if memory is short. */
+static void *with_room(const rosa_allocator *allocator, void *array, size_t *capacity, size_t need, size_t size)
+{
+	size_t more;
+
+	if (array && need <= *capacity)
+		return array;
+	more = array ? memory_grown(*capacity, need) : need;
+	array = memory_resize(allocator, array, more * size);
+	if (array)
+		*capacity = more;
+	return array;
+}
+
+bool starts_reserve(struct starts *starts, const rosa_allocator *allocator, size_t steps, size_t runs, bool select)
+{
+	const size_t had = starts->bits_capacity;
+	uint64_t *bits = with_room(allocator, starts->bits, &starts->bits_capacity, words_of(steps), sizeof(*bits));
+	uint32_t *rank, *sample;
+
+	if (!bits)
+		return false;
+	/* A step changes its own bit only, so there must be something to change. */
+	if (starts->bits_capacity > had)
+		memset(bits + had, 0, (starts->bits_capacity - had) * sizeof(*bits));
+	starts->bits = bits;
+	if (!select)
+		return true;
+	rank = with_room(allocator, starts->rank, &starts->rank_capacity, blocks_of(steps), sizeof(*rank));
+	if (!rank)
+		return false;
+	starts->rank = rank;
+	sample = with_room(allocator, starts->sample, &starts->sample_capacity, samples_of(runs), sizeof(*sample));
+	if (!sample)
+		return false;
+	starts->sample = sample;
+	return true;
+}
+
+bool starts_copy(struct starts *to, const struct starts *from, const rosa_allocator *allocator)
+{
+	*to = (struct starts){.steps = from->steps, .runs = from->runs};
+	if (!from->bits)
+		return true;
+	if (!starts_reserve(to, allocator, from->bits_capacity * STARTS_WORD, from->sample_capacity * STARTS_SAMPLE,
+			    from->sample != NULL)) {
+		starts_free(to, allocator);
+		return false;
+	}
+	memcpy(to->bits, from->bits, from->bits_capacity * sizeof(*from->bits));
+	if (from->sample) {
+		memcpy(to->rank, from->rank, blocks_of(from->steps) * sizeof(*from->rank));
+		memcpy(to->sample, from->sample, samples_of(from->runs) * sizeof(*from->sample));
+	}
+	return true;
+}
+
+void starts_free(struct starts *starts, const rosa_allocator *allocator)
+{
+	memory_free(allocator, starts->bits);
+	memory_free(allocator, starts->rank);
+	memory_free(allocator, starts->sample);
+	*starts = (struct starts){.bits = NULL};
+}
+
+size_t starts_bytes(const struct starts *starts)
+{
+	return starts->bits_capacity * sizeof(*starts->bits) + starts->rank_capacity * sizeof(*starts->rank) +
+	       starts->sample_capacity * sizeof(*starts->sample);
+}
