@@ -191,8 +191,10 @@ ALWAYS_INLINE uint32_t tree_shared(struct tree_index *tree, const struct tree_vi
 /*
  * What the tables know of `lanes` queries. Lane 0 is a context with word w, of which `cap` symbols may match; lane j+1
  * has bit j of its last symbol flipped. found[] gets the newest contexts of the longest matches that tables can tell,
- * the length of lane 0's is returned. *deep has a bit for each lane whose match is as long as the tables go, or as
- * `cap`: for these there may be a longer one.
+ * the length of lane 0's is returned. *deep, if not NULL, gets a bit for each lane whose match is as long as the tables
+ * go, or as `cap`: for these there may be a longer one.
+ *
+ * The loop's bound is a constant where `bits` is one, so that it is unrolled and all shifts are by constants.
  */
 ALWAYS_INLINE uint32_t tree_recall(const struct tree_view *view, unsigned bits, uint64_t w, uint32_t cap,
 				   unsigned lanes, uint32_t *found, uint32_t *deep)
@@ -201,23 +203,30 @@ ALWAYS_INLINE uint32_t tree_recall(const struct tree_view *view, unsigned bits, 
 	const unsigned symbol = (unsigned)(w >> (64 - bits));
 	const uint64_t past = w << bits;
 	const uint32_t *level = view->table; /* the roots, if they are a level, come last */
-	uint32_t matched = 0, last = first_bits(lanes);
+	uint32_t matched = 0;
 
 	for (unsigned lane = 0; lane < lanes; lane++)
 		found[lane] = 0;
-	for (unsigned l = 1; l <= levels; level += (size_t)1 << (l++ * bits)) {
+	if (deep)
+		*deep = first_bits(lanes);
+#pragma GCC unroll 6
+	for (unsigned l = 1; l <= TREE_MAX_ROOTS / bits; l++) {
 		const uint32_t *row = level + tree_row(past, bits, l * bits);
 
-		last = 0;
+		if (l > levels)
+			break;
 		for (unsigned lane = 0; lane < lanes; lane++) {
 			uint32_t c = row[lane ? symbol ^ 1u << (lane - 1) : symbol];
+			bool good = c >= l;
 
-			found[lane] = c >= l ? c : found[lane];
-			last |= (uint32_t)(c >= l) << lane;
+			found[lane] = good ? c : found[lane];
+			if (lane == 0)
+				matched += good;
+			if (deep)
+				*deep = good ? *deep : *deep & ~(1u << lane);
 		}
-		matched += last & 1;
+		level += (size_t)1 << (l * bits);
 	}
-	*deep = last;
 	return matched;
 }
 
@@ -230,26 +239,25 @@ ALWAYS_INLINE uint32_t tree_find(struct tree_index *tree, const struct tree_view
 {
 	const uint32_t cap = length < ctx->max_match ? length : ctx->max_match;
 	const unsigned levels = view->levels < cap ? view->levels : cap, root_bits = view->root_bits;
-	const uint64_t past = w << bits;
 	const unsigned symbol = (unsigned)(w >> (64 - bits));
-	uint32_t best[TREE_MAX_LANES], at[TREE_MAX_LANES], shared_most[TREE_MAX_LANES];
+	const uint32_t *row = view->roots + tree_row(w << bits, bits, root_bits);
+	const unsigned narrow = root_bits < bits ? bits - root_bits : 0;
+	uint32_t at[TREE_MAX_LANES], shared_most[TREE_MAX_LANES];
 	uint8_t active[TREE_MAX_LANES];
-	uint32_t deep, matched = tree_recall(view, bits, w, cap, lanes, best, &deep);
+	uint32_t any = 0, matched = tree_recall(view, bits, w, cap, lanes, found, NULL);
 	const uint64_t before = tree->work;
 	unsigned busy = 0, hops = 0;
 
 	for (unsigned lane = 0; lane < lanes; lane++) {
-		unsigned other = lane ? symbol ^ 1u << (lane - 1) : symbol;
-		uint32_t c = root_bits > bits ? view->roots[tree_row(past, bits, root_bits) + other]
-					      : view->roots[other >> (bits - root_bits)];
-
-		found[lane] = best[lane];
-		at[lane] = c;
-		active[busy] = (uint8_t)lane;
-		busy += c != 0;
+		at[lane] = row[(lane ? symbol ^ 1u << (lane - 1) : symbol) >> narrow];
+		any |= at[lane];
 	}
-	if (LIKELY(!busy))
+	if (LIKELY(!any))
 		return matched;
+	for (unsigned lane = 0; lane < lanes; lane++) {
+		active[busy] = (uint8_t)lane;
+		busy += at[lane] != 0;
+	}
 	/* In a tree only matches longer than the tables' are news. */
 	for (unsigned lane = 0; lane < lanes; lane++)
 		shared_most[lane] = levels;
@@ -306,8 +314,13 @@ ALWAYS_INLINE void tree_note(const struct tree_view *view, unsigned bits, uint64
 {
 	uint32_t *level = view->table;
 
-	for (unsigned l = 1; l <= view->levels; level += (size_t)1 << (l++ * bits))
+#pragma GCC unroll 6
+	for (unsigned l = 1; l <= TREE_MAX_ROOTS / bits; l++) {
+		if (l > view->levels)
+			break;
 		level[tree_slot(w, bits, l * bits)] = c;
+		level += (size_t)1 << (l * bits);
+	}
 }
 
 /* Add context c, the newest, whose word is w. */
