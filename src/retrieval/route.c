@@ -57,6 +57,7 @@ void route_clear(struct route *route)
 	route->ready = route->has_flips = false;
 	route->best = (struct match){0, 0};
 	route->ordered = false;
+	route->roots_until = 0;
 }
 
 /* What the tree index may have worked after `steps` more steps. Hops count, and so do words of long comparisons. What a
@@ -133,8 +134,12 @@ bool route_reserve_runs(struct route *route, const struct route_rules *rules, co
 		return false;
 	if (!route->ordered && rules->engine == ROSA_ENGINE_ORDERED && !move(route, rules, allocator))
 		return false;
-	return route->ordered ? order_reserve(route->order, allocator, route->contexts.key.capacity)
-			      : tree_reserve(&route->tree, allocator, key_runs);
+	if (!(route->ordered ? order_reserve(route->order, allocator, route->contexts.key.capacity)
+			     : tree_reserve(&route->tree, allocator, key_runs)))
+		return false;
+	if (steps > route->room)
+		route->room = steps;
+	return true;
 }
 
 bool route_reserve(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator, size_t steps,
@@ -146,8 +151,12 @@ bool route_reserve(struct route *route, const struct route_rules *rules, const r
 /* More trees for more contexts. */
 static void add_roots(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator)
 {
-	unsigned root_bits = roots_for(rules, route->indexed, false);
+	unsigned root_bits;
 
+	if (route->indexed < route->roots_until)
+		return;
+	route->roots_until = route->indexed + route->indexed / 16 + 64;
+	root_bits = roots_for(rules, route->indexed, false);
 	if (root_bits <= route->tree.root_bits)
 		return;
 	if (!route->ordered)
@@ -677,20 +686,53 @@ size_t route_bytes(const struct route *route, unsigned bits)
 	       (route->contexts.query.bytes ? packed_bytes(route->contexts.query.capacity, bits) : 0);
 }
 
-void route_prefetch(const struct route *route, unsigned query, unsigned key)
+void route_scout(const struct route *route, unsigned query, struct scout *scout)
 {
 	const struct tree_index *tree = &route->tree;
-	unsigned bits = route->contexts.bits;
+	const unsigned bits = route->contexts.bits;
 
-	if (!tree->table)
+	scout->stage = 0;
+	if (!tree->child)
 		return;
-	PREFETCH(tree->table + tree->roots +
-		 tree_slot(packed_push(route->query_word, bits, query), bits, tree->root_bits));
-	PREFETCH(tree->table + tree->roots + tree_slot(route->ready_word, bits, tree->root_bits));
-	PREFETCH(route->contexts.query.bytes + (size_t)route->query_runs * bits / 8);
-	PREFETCH(route->contexts.key.bytes + (size_t)route->key_runs * bits / 8);
+	scout->stage = 1;
+	scout->word[0] = packed_push(route->query_word, bits, query);
+	scout->word[1] = route->ready_word;
+	for (int i = 0; i < 2; i++) {
+		scout->root[i] = tree->table + tree->roots + tree_slot(scout->word[i], bits, tree->root_bits);
+		PREFETCH(scout->root[i]);
+		if (tree->levels > 1)
+			PREFETCH(tree->table + tree_level(bits, tree->levels - 1) +
+				 tree_slot(scout->word[i], bits, (tree->levels - 1) * bits));
+		scout->word[i] &= route->contexts.mask;
+	}
+	PREFETCH(route->contexts.query.bytes + PACKED_PAD + (size_t)route->query_runs * bits / 8);
+	PREFETCH(route->contexts.key.bytes + PACKED_PAD + (size_t)route->key_runs * bits / 8);
 	PREFETCH(route->key_starts.bits + route->steps / STARTS_WORD);
 	PREFETCH(route->query_starts.bits + route->steps / STARTS_WORD);
 	PREFETCH(tree->child + 2 * (size_t)(route->indexed + 1));
-	(void)key;
+}
+
+void route_scout_on(const struct route *route, struct scout *scout)
+{
+	const struct tree_index *tree = &route->tree;
+	const unsigned bits = route->contexts.bits;
+
+	if (!scout->stage)
+		return;
+	for (int i = 0; i < 2; i++) {
+		uint32_t at;
+
+		if (scout->stage == 1)
+			at = *scout->root[i];
+		else if (scout->at[i])
+			at = tree->child[2 * (size_t)scout->at[i] +
+					 (scout->word[i] > (packed_word(&route->contexts.key, bits, scout->at[i]) &
+							    route->contexts.mask))];
+		else
+			continue;
+		scout->at[i] = at;
+		PREFETCH(tree->child + 2 * (size_t)at);
+		PREFETCH(route->contexts.key.bytes + (size_t)at * bits / 8);
+	}
+	scout->stage = 2;
 }

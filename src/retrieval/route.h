@@ -34,11 +34,13 @@ struct route {
 	int32_t *start; /* NULL where the others are kept */
 	size_t start_capacity;
 	uint32_t steps, key_runs, query_runs;
-	uint32_t indexed;    /* contexts in the index, 1 .. indexed */
-	uint64_t work_limit; /* leave the tree index when it has worked more */
-	uint64_t key_word;   /* last symbols of the key, newest in the highest bits */
-	uint64_t ready_word; /* the same for the context that waits to be indexed */
-	uint64_t query_word; /* last symbols of the query */
+	uint32_t indexed;     /* contexts in the index, 1 .. indexed */
+	uint64_t work_limit;  /* leave the tree index when it has worked more */
+	uint32_t roots_until; /* contexts for which the number of roots is settled */
+	size_t room;          /* steps in all that there is memory for */
+	uint64_t key_word;    /* last symbols of the key, newest in the highest bits */
+	uint64_t ready_word;  /* the same for the context that waits to be indexed */
+	uint64_t query_word;  /* last symbols of the query */
 	uint16_t key_symbol, query_symbol;
 	bool ready;        /* a context became readable, to be indexed with the next step */
 	struct match best; /* for the current query run */
@@ -84,7 +86,19 @@ bool route_copy(struct route *to, const struct route *from, const struct route_r
 void route_free(struct route *route, const rosa_allocator *allocator);
 size_t route_bytes(const struct route *route, unsigned bits);
 
-/* Bring what the next step will touch towards the processor. */
-void route_prefetch(const struct route *route, unsigned query, unsigned key);
+/*
+ * A scout walks ahead of a route's next step, the query's way and the new context's, and does nothing but bring what it
+ * meets towards the processor. One hop needs what the last one asked for, so a scout is sent on once for each of the
+ * routes before: then the walks of several routes wait for memory at the same time, and not one after the other.
+ */
+struct scout {
+	uint64_t word[2];
+	const uint32_t *root[2];
+	uint32_t at[2];
+	int stage; /* 0: nothing to do */
+};
+
+void route_scout(const struct route *route, unsigned query, struct scout *scout);
+void route_scout_on(const struct route *route, struct scout *scout);
 
 #endif

@@ -7,9 +7,11 @@
 #include "stream.h"
 #include "status.h"
 
-/* Single steps visit every route's memory once, all of it cold. Asking for the next routes' lines while one is at work
- * hides most of that. */
+/* Single steps visit every route's memory once, all of it cold. Scouts go this many routes ahead. */
 #define AHEAD 8
+
+/* Steps between two looks at a route's memory. */
+#define LOOK 64
 
 /* Routes handed to a worker at a time. */
 #define GROUP 32
@@ -29,16 +31,23 @@ static void do_group(void *context, size_t group, unsigned worker)
 		each->work(each->context, r, worker);
 }
 
-void stream_for_routes(rosa_stream *stream, pool_work *work, void *context)
+/* Do something for every group of routes, on all threads. */
+static void stream_for_groups(rosa_stream *stream, pool_work *work, void *context)
 {
-	struct each each = {stream, work, context};
 	size_t groups = (stream->routes + GROUP - 1) / GROUP;
 
 	if (stream->pool)
-		pool_run(stream->pool, groups, do_group, &each, NULL);
+		pool_run(stream->pool, groups, work, context, NULL);
 	else
 		for (size_t group = 0; group < groups; group++)
-			do_group(&each, group, 0);
+			work(context, group, 0);
+}
+
+void stream_for_routes(rosa_stream *stream, pool_work *work, void *context)
+{
+	struct each each = {stream, work, context};
+
+	stream_for_groups(stream, do_group, &each);
 }
 
 rosa_status stream_new(const struct route_rules *rules, const rosa_options *options, size_t routes,
@@ -108,9 +117,8 @@ struct push {
 	int32_t *tau, *length, *flips;
 };
 
-static void push_route(void *context, size_t r, unsigned worker)
+static void push_route(const struct push *push, size_t r)
 {
-	const struct push *push = context;
 	rosa_stream *stream = push->stream;
 	struct route_output output = {
 	    .tau = push->tau ? push->tau + r * push->stride : NULL,
@@ -118,12 +126,48 @@ static void push_route(void *context, size_t r, unsigned worker)
 	    .step_flips = push->flips ? push->flips + r * push->steps * stream->rules.bits : NULL,
 	};
 
-	(void)worker;
-	if (push->steps == 1 && r + AHEAD < stream->routes)
-		route_prefetch(&stream->route[r + AHEAD], push->query[(r + AHEAD) * push->stride],
-			       push->key[(r + AHEAD) * push->stride]);
 	route_push(&stream->route[r], &stream->rules, &stream->allocator, push->steps, push->query + r * push->stride,
 		   push->key + r * push->stride, &output);
+}
+
+/* A group of routes, with scouts ahead where each takes a single step. */
+static void push_group(void *context, size_t group, unsigned worker)
+{
+	const struct push *push = context;
+	const rosa_stream *stream = push->stream;
+	size_t begin = group * GROUP, end = begin + GROUP < stream->routes ? begin + GROUP : stream->routes;
+	struct scout scouts[AHEAD];
+
+	(void)worker;
+	for (size_t r = begin; r < end + AHEAD && push->steps == 1; r++) {
+		if (r < end)
+			route_scout(&stream->route[r], push->query[r * push->stride], &scouts[r % AHEAD]);
+		for (size_t ahead = r < begin + AHEAD ? begin : r - AHEAD + 1; ahead < r && ahead < end; ahead++)
+			route_scout_on(&stream->route[ahead], &scouts[ahead % AHEAD]);
+		if (r + 1 >= begin + AHEAD && r + 1 - AHEAD < end)
+			push_route(push, r + 1 - AHEAD);
+	}
+	for (size_t r = begin; r < end && push->steps > 1; r++)
+		push_route(push, r);
+}
+
+/* Room for `steps` more steps on all routes. Routes are alike, so their arrays would all grow in the same step, and
+ * that step would be slow. Each is therefore given room for a while when it is its turn, a few routes a step. */
+static rosa_status make_room(rosa_stream *stream, size_t steps, rosa_error *err)
+{
+	for (size_t r = 0; r < stream->routes; r++) {
+		struct route *route = &stream->route[r];
+		size_t need = steps;
+
+		if (stream->steps % LOOK == r % LOOK)
+			need += LOOK + stream->steps / 32;
+		else if (stream->steps + steps <= route->room)
+			continue;
+		if (!route_reserve(route, &stream->rules, &stream->allocator, need, true, 0) &&
+		    (need == steps || !route_reserve(route, &stream->rules, &stream->allocator, steps, true, 0)))
+			return rosa_fail(err, ROSA_ENOMEM, "no memory for %zu more steps of route %zu", steps, r);
+	}
+	return ROSA_OK;
 }
 
 /* A table cannot be given for a run that began when none were asked for. */
@@ -162,12 +206,11 @@ rosa_status rosa_stream_push(rosa_stream *stream, size_t steps, const uint16_t *
 					     (int)stream->rules.bits, err);
 	if (!status && flips)
 		status = check_flips(stream, query, push.stride, err);
-	for (size_t r = 0; r < stream->routes && !status; r++)
-		if (!route_reserve(&stream->route[r], &stream->rules, &stream->allocator, steps, true, 0))
-			status = rosa_fail(err, ROSA_ENOMEM, "no memory for %zu more steps of route %zu", steps, r);
+	if (!status)
+		status = make_room(stream, steps, err);
 	if (status)
 		return status;
-	stream_for_routes(stream, push_route, &push);
+	stream_for_groups(stream, push_group, &push);
 	stream->steps += steps;
 	stream->flips |= flips != NULL;
 	return ROSA_OK;
