@@ -58,6 +58,7 @@ void route_clear(struct route *route)
 	route->best = (struct match){0, 0};
 	route->ordered = false;
 	route->roots_until = 0;
+	route->room = 0; /* a route that had moved has no memory for trees */
 }
 
 /* What the tree index may have worked after `steps` more steps. Hops count, and so do words of long comparisons. What a
