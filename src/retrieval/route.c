@@ -582,6 +582,7 @@ static void undo(struct route *route, const struct route_rules *rules, uint32_t 
 	route->best = (struct match){0, 0}; /* of no use to the tree index */
 	route->has_flips = false;
 	shrink_index(route, indexed);
+	route->room = 0; /* the steps to come may begin more runs than those undone */
 	if (route->ordered)
 		route->best = match_anew(route, rules);
 }
