@@ -392,12 +392,12 @@ static struct place last_place(const struct order_index *order)
 }
 
 /* Add the context that continues the newest, at `last`, with `symbol`: right of `beside`, the successor of what was
- * found on the left; or left of the successor of what was found on the right; or, for a symbol seen for the first time,
- * at `beside` itself, behind all others. */
+ * found on the left; or left of the successor of what was found on the right; or, if nothing was, at `beside` itself,
+ * where it shares its last symbol with the neighbours if it is `known` to have occurred before, and else nothing. */
 static void add_context(struct order_index *order, struct place last, unsigned symbol, const struct search *left,
-			const struct search *right, struct place beside)
+			const struct search *right, struct place beside, bool known)
 {
-	uint32_t node = order->leaf[last.leaf].parent, low = 0;
+	uint32_t node = order->leaf[last.leaf].parent, low = known;
 	unsigned place = order->leaf[last.leaf].place;
 	struct place next;
 
@@ -417,6 +417,7 @@ static void add_context(struct order_index *order, struct place last, unsigned s
 		beside.entry++;
 		low = left->run + 1;
 	} else if (right->found != NOBODY) {
+		low = order->leaf[beside.leaf].low[beside.entry];
 		order->leaf[beside.leaf].low[beside.entry] = right->run + 1;
 	}
 	put_entry(order, beside, order->count, low);
@@ -657,9 +658,9 @@ uint32_t order_find(const struct order_index *order, struct match past, unsigned
 	return order->find(order, past, symbol, cap, known, deep, found);
 }
 
-void order_insert(struct order_index *order, unsigned symbol)
+void order_insert(struct order_index *order, unsigned symbol, uint32_t relative)
 {
-	order->insert(order, symbol);
+	order->insert(order, symbol, relative);
 }
 
 void order_remove(struct order_index *order)

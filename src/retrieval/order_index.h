@@ -54,7 +54,7 @@ struct order_inner {
 struct order_index {
 	/* compiled for the processor at hand */
 	uint32_t (*find)(const struct order_index *, struct match, unsigned, uint32_t, uint32_t, uint32_t, uint32_t *);
-	void (*insert)(struct order_index *, unsigned);
+	void (*insert)(struct order_index *, unsigned, uint32_t);
 	struct order_leaf *leaf;
 	struct order_inner *inner;
 	uint32_t *leaf_of; /* of every context, 0 (the empty one) to count */
@@ -77,8 +77,9 @@ size_t order_bytes(const struct order_index *order);
 /* Back to the empty context alone; the memory stays. */
 void order_clear(struct order_index *order);
 
-/* Add the next context, the last one followed by `symbol`; room was made before. */
-void order_insert(struct order_index *order, unsigned symbol);
+/* Add the next context, the last one followed by `symbol`; room was made before. `relative` is any context that ends in
+ * the same symbol, 0 if there is none. */
+void order_insert(struct order_index *order, unsigned symbol, uint32_t relative);
 /* Take the newest context out again. */
 void order_remove(struct order_index *order);
 

@@ -230,13 +230,42 @@ ORDER_TARGET static uint32_t NAME(find_)(const struct order_index *order, struct
 	return length;
 }
 
-ORDER_TARGET static void NAME(insert_)(struct order_index *order, unsigned symbol)
+/* The first place right of `context` whose entry shares less than `length` symbols with its left neighbour. */
+ORDER_TARGET static struct place NAME(edge_)(const struct order_index *order, uint32_t context, uint32_t length)
 {
-	struct search left = {symbol, NOBODY, 0, NOBODY}, right = left;
+	struct place at = NAME(place_of_)(order, context);
+	const struct order_leaf *leaf = &order->leaf[at.leaf];
+	uint32_t ends = BELOW(leaf->low, length) & first_bits(leaf->count) & ~first_bits(at.entry + 1);
+	uint32_t node = leaf->parent;
+	unsigned place = leaf->place;
+
+	while (!ends && node != NOBODY) {
+		const struct order_inner *inner = &order->inner[node];
+
+		ends = BELOW(inner->low, length) & first_bits(inner->count) & ~first_bits(place + 1);
+		for (uint32_t height = inner->height; ends; height--) {
+			at.leaf = inner->id[lowest(ends)];
+			if (height == 1) {
+				leaf = &order->leaf[at.leaf];
+				ends = BELOW(leaf->low, length) & first_bits(leaf->count);
+				break;
+			}
+			inner = &order->inner[at.leaf];
+			ends = BELOW(inner->low, length) & first_bits(inner->count);
+		}
+		place = inner->place;
+		node = inner->parent;
+	}
+	return ends ? (struct place){at.leaf, lowest(ends)} : last_place(order);
+}
+
+ORDER_TARGET static void NAME(insert_)(struct order_index *order, unsigned symbol, uint32_t relative)
+{
+	struct search left = {symbol, NOBODY, 1, NOBODY}, right = left;
 	const struct place at = NAME(place_of_)(order, order->count);
 	struct place beside;
 
-	if (order->symbols & symbol_bit(symbol)) {
+	if (relative) {
 		NAME(search_from_)(order, at, LEFT, &left);
 		NAME(search_from_)(order, at, RIGHT, &right);
 	}
@@ -245,8 +274,8 @@ ORDER_TARGET static void NAME(insert_)(struct order_index *order, unsigned symbo
 	else if (right.found != NOBODY)
 		beside = NAME(place_of_)(order, right.found + 1);
 	else
-		beside = last_place(order);
-	add_context(order, at, symbol, &left, &right, beside);
+		beside = relative ? NAME(edge_)(order, relative, 2) : last_place(order);
+	add_context(order, at, symbol, &left, &right, beside, relative != 0);
 }
 
 #undef PASTE2

@@ -79,6 +79,22 @@ static bool overworked(const struct route *route, const struct route_rules *rule
 	       route->tree.work > allowed(route, rules, 0);
 }
 
+/* Put the first contexts into the ordered index, which is empty, and into the tables. */
+static void fill_ordered(struct route *route, uint32_t contexts)
+{
+	const unsigned bits = route->contexts.bits;
+	struct tree_view view;
+
+	tree_clear(&route->tree);
+	view = tree_look(&route->tree, &route->contexts);
+	for (uint32_t context = 1; context <= contexts; context++) {
+		uint64_t word = packed_word(&route->contexts.key, bits, context);
+
+		order_insert(route->order, (unsigned)(word >> (64 - bits)), view.table[word >> (64 - bits)]);
+		tree_note(&view, bits, word, context);
+	}
+}
+
 /* Move to the ordered index. A route that will be used again for another stream, as in batch retrieval, keeps its
  * trees. */
 static bool move(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator)
@@ -87,9 +103,12 @@ static bool move(struct route *route, const struct route_rules *rules, const ros
 		route->order = order_new(allocator);
 	if (!route->order || !order_reserve(route->order, allocator, route->contexts.key.capacity))
 		return false;
+	/* The ordered index relies on a table of single symbols. */
+	if (route->tree.root_bits < rules->bits &&
+	    !tree_set_roots(&route->tree, allocator, &route->contexts, rules->bits, 0))
+		return false;
 	order_clear(route->order);
-	for (uint32_t context = 1; context <= route->indexed; context++)
-		order_insert(route->order, packed_get(&route->contexts.key, rules->bits, context - 1));
+	fill_ordered(route, route->indexed);
 	route->ordered = true;
 	if (!route->start)
 		tree_free_children(&route->tree, allocator);
@@ -208,7 +227,7 @@ ALWAYS_INLINE void index_context(struct route *route, struct tree_index *tree, c
 				 unsigned bits, bool ordered, uint64_t word, uint32_t context)
 {
 	if (ordered) {
-		order_insert(route->order, (unsigned)(word >> (64 - bits)));
+		order_insert(route->order, (unsigned)(word >> (64 - bits)), view->table[word >> (64 - bits)]);
 		tree_note(view, bits, word, context);
 	} else {
 		tree_insert(tree, view, &route->contexts, bits, word, context);
@@ -522,17 +541,19 @@ static void shrink_index(struct route *route, uint32_t indexed)
 		/* Without trees a table does not know what was there before. */
 		if (route->ordered)
 			tree_note_all(tree, &route->contexts, indexed);
+	} else if (route->ordered) {
+		order_clear(route->order);
+		fill_ordered(route, indexed);
+		route->indexed = indexed;
 	} else {
 		struct tree_view view;
 
-		if (route->ordered)
-			order_clear(route->order);
 		tree_clear(tree);
 		tree->patience = UINT64_MAX;
 		view = tree_look(tree, &route->contexts);
 		for (uint32_t context = 1; context <= indexed; context++)
-			index_context(route, tree, &view, bits, route->ordered,
-				      packed_word(&route->contexts.key, bits, context), context);
+			tree_insert(tree, &view, &route->contexts, bits,
+				    packed_word(&route->contexts.key, bits, context), context);
 		route->indexed = indexed;
 	}
 	tree_forget(tree);
