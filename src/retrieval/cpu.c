@@ -18,11 +18,13 @@ int rosa_isa_available(rosa_isa isa)
 {
 #if ROSA_X86_VARIANTS
 	__builtin_cpu_init(); /* idempotent; needed only if a constructor of the program calls us before libgcc's ran */
+	/* Every processor with AVX2 has LZCNT too, which cannot be asked for by name everywhere. */
 	if (isa == ROSA_ISA_AVX2)
-		return __builtin_cpu_supports("avx2") != 0;
+		return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt") &&
+		       __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
 	if (isa == ROSA_ISA_AVX512)
 		return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-		       __builtin_cpu_supports("bmi2");
+		       rosa_isa_available(ROSA_ISA_AVX2);
 #endif
 	return isa == ROSA_ISA_PLAIN;
 }

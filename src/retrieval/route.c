@@ -15,7 +15,7 @@ static unsigned roots_for(const struct route_rules *rules, size_t contexts, bool
 		while (root_bits < 20 && ((size_t)1 << root_bits >> (rules->bits <= 4 ? 4 : 2)) < contexts)
 			root_bits++;
 	} else {
-		while (root_bits < 16 && (size_t)8 << root_bits <= contexts)
+		while (root_bits < 16 && (size_t)4 << root_bits <= contexts)
 			root_bits++;
 	}
 	while (root_bits < TREE_MAX_ROOTS && (size_t)(scratch ? 16 : 32) << root_bits < contexts)

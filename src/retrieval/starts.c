@@ -1,11 +1,13 @@
 /*
  * Finding the n-th bit set, and the memory for it. The essay is in starts.h.
  *
- * Bits are counted by adding neighbouring fields of a word, not with the processor's instruction: that one is missing
- * from the least x86-64, where the compiler's substitute is a call. The same sums, kept, are what a search for the n-th
- * bit within a word descends, so it takes six steps without a branch, whatever the word.
+ * Counting bits and finding the n-th are single instructions on most x86-64, and missing from the least. So the way to
+ * a run is compiled twice. In plain C bits are counted by adding neighbouring fields of a word; the same sums, kept,
+ * are what a search for the n-th bit within a word descends, in six steps without a branch, whatever the word.
  */
 #include "starts.h"
+
+#include "cpu.h"
 
 #include <string.h>
 
@@ -53,14 +55,17 @@ static uint64_t below(uint32_t step)
 	return (UINT64_C(1) << (step % STARTS_WORD)) - 1;
 }
 
-uint32_t starts_select(const struct starts *starts, uint32_t run)
+/* The body of both versions. */
+static inline __attribute__((always_inline)) uint32_t select_run(const struct starts *starts, uint32_t run,
+								 uint32_t (*count)(uint64_t),
+								 uint32_t (*select)(uint64_t, uint32_t))
 {
 	const uint32_t mark = run / STARTS_SAMPLE, from = starts->sample[mark];
 	const uint32_t end =
 	    mark < (starts->runs - 1) / STARTS_SAMPLE ? starts->sample[mark + 1] : starts->steps; /* not reached */
 	size_t word = from / STARTS_WORD;
 	/* runs to pass from the beginning of the word on */
-	uint32_t pass = run % STARTS_SAMPLE + count_ones(starts->bits[word] & below(from)), ones;
+	uint32_t pass = run % STARTS_SAMPLE + count(starts->bits[word] & below(from)), ones;
 
 	if (end - from > SCAN) {
 		size_t low = from / STARTS_BLOCK, high = (end - 1) / STARTS_BLOCK;
@@ -77,9 +82,44 @@ uint32_t starts_select(const struct starts *starts, uint32_t run)
 		word = low * (STARTS_BLOCK / STARTS_WORD);
 		pass = run - starts->rank[low];
 	}
-	for (; (ones = count_ones(starts->bits[word])) <= pass; word++)
+	for (; (ones = count(starts->bits[word])) <= pass; word++)
 		pass -= ones;
-	return (uint32_t)(word * STARTS_WORD) + select_in_word(starts->bits[word], pass);
+	return (uint32_t)(word * STARTS_WORD) + select(starts->bits[word], pass);
+}
+
+#if ROSA_X86_VARIANTS
+#include <immintrin.h>
+
+#define TARGET_BITS __attribute__((target("popcnt,bmi,bmi2")))
+
+TARGET_BITS static inline uint32_t count_ones_bits(uint64_t word)
+{
+	return (uint32_t)_mm_popcnt_u64(word);
+}
+
+TARGET_BITS static inline uint32_t select_in_word_bits(uint64_t word, uint32_t n)
+{
+	return (uint32_t)_tzcnt_u64(_pdep_u64(UINT64_C(1) << n, word));
+}
+
+TARGET_BITS static uint32_t select_bits(const struct starts *starts, uint32_t run)
+{
+	return select_run(starts, run, count_ones_bits, select_in_word_bits);
+}
+#endif
+
+static uint32_t select_plain(const struct starts *starts, uint32_t run)
+{
+	return select_run(starts, run, count_ones, select_in_word);
+}
+
+uint32_t starts_select(const struct starts *starts, uint32_t run)
+{
+#if ROSA_X86_VARIANTS
+	if (starts->fast)
+		return select_bits(starts, run);
+#endif
+	return select_plain(starts, run);
 }
 
 void starts_truncate(struct starts *starts, uint32_t steps)
@@ -138,6 +178,7 @@ bool starts_reserve(struct starts *starts, const rosa_allocator *allocator, size
 
 	if (!bits)
 		return false;
+	starts->fast = rosa_isa_available(ROSA_ISA_AVX2);
 	/* A step changes its own bit only, so there must be something to change. */
 	if (starts->bits_capacity > had)
 		memset(bits + had, 0, (starts->bits_capacity - had) * sizeof(*bits));

@@ -34,6 +34,7 @@ struct starts {
 	uint32_t *sample, *rank; /* NULL: first steps will not be asked for */
 	size_t bits_capacity, sample_capacity, rank_capacity;
 	uint32_t steps, runs;
+	bool fast; /* the processor counts bits and finds the n-th by itself */
 };
 
 /* Room for `steps` steps and `runs` runs in all, at least one of each. `select`: first steps of runs will be asked for;
