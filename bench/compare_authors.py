@@ -100,7 +100,7 @@ def compare(args, kernel, kind, tokens, bits, folder):
         path = os.path.join(folder, f"{name}.npy")
         np.save(path, symbols)
         files += [f"--{name}", path]
-    ours = [*files, "--bits", bits, "--threads", 1, "--repeat", 1]  # each run warms up by itself
+    ours = [*files, "--bits", bits, "--threads", 1, "--repeat", 5]  # each run warms up by itself
     theirs = None
     if bits <= DENSE_BITS:
         theirs = [np.ascontiguousarray(symbols.astype(np.int32).T[None]) for symbols in (query, key)]

@@ -80,11 +80,12 @@ static rosa_status allocate_flips(struct batch *batch, rosa_error *err)
 		runs += count_runs(batch->query + r * batch->steps, batch->steps, batch->rules->fold);
 	}
 	flips->first[batch->routes] = runs;
-	flips->start = memory_resize(allocator, NULL, runs * sizeof(*flips->start));
-	flips->tau = memory_resize(allocator, NULL, runs * sizeof(*flips->tau));
-	flips->flip = memory_resize(allocator, NULL, runs * batch->rules->bits * sizeof(*flips->flip));
-	if (!flips->start || !flips->tau || !flips->flip)
+	/* the three in one block, of which `flip` is the beginning */
+	flips->flip = memory_scratch(allocator, runs * (batch->rules->bits + 2) * sizeof(*flips->flip));
+	if (!flips->flip)
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for the tables of %zu query runs", runs);
+	flips->start = flips->flip + runs * batch->rules->bits;
+	flips->tau = flips->start + runs;
 	return ROSA_OK;
 }
 
@@ -139,7 +140,7 @@ rosa_status rosa_retrieve(const rosa_options *options, size_t routes, size_t ste
 				 routes, steps);
 	if (steps > ROSA_MAX_STEPS)
 		return rosa_fail(err, ROSA_EINVAL, "%zu steps; a stream holds at most %zu", steps, ROSA_MAX_STEPS);
-	if (routes > SIZE_MAX / steps / rules.bits / sizeof(int32_t))
+	if (routes > SIZE_MAX / steps / (rules.bits + 2) / sizeof(int32_t) - 1)
 		return rosa_fail(err, ROSA_EINVAL, "%zu routes of %zu steps do not fit into memory", routes, steps);
 	if (!query || !key)
 		return rosa_fail(err, ROSA_EINVAL, "%s is NULL", query ? "key" : "query");
@@ -193,8 +194,6 @@ void rosa_flips_free(rosa_flips *flips)
 	if (!flips)
 		return;
 	memory_free(&flips->allocator, flips->first);
-	memory_free(&flips->allocator, flips->start);
-	memory_free(&flips->allocator, flips->tau);
 	memory_free(&flips->allocator, flips->flip);
 	*flips = (rosa_flips){.routes = 0};
 }

@@ -45,6 +45,21 @@ static inline void *memory_resize(const rosa_allocator *allocator, void *pointer
 	return pointer;
 }
 
+/* A new block that is filled at once and given back soon. Faulting it in a page at a time would cost as much as filling
+ * it, so it is made of whole huge pages where there are such. */
+static inline void *memory_scratch(const rosa_allocator *allocator, size_t size)
+{
+	const size_t huge = (size_t)2 << 20;
+	void *pointer;
+
+	if (allocator->resize || size < huge / 4 || size > SIZE_MAX - huge)
+		return memory_resize(allocator, NULL, size);
+	size = (size + huge - 1) / huge * huge;
+	pointer = aligned_alloc(huge, size);
+	memory_advise(pointer, size);
+	return pointer;
+}
+
 static inline void memory_free(const rosa_allocator *allocator, void *pointer)
 {
 	if (pointer)

@@ -105,7 +105,7 @@ static bool move(struct route *route, const struct route_rules *rules, const ros
 		return false;
 	/* The ordered index relies on a table of single symbols. */
 	if (route->tree.root_bits < rules->bits &&
-	    !tree_set_roots(&route->tree, allocator, &route->contexts, rules->bits, 0))
+	    !tree_set_roots(&route->tree, allocator, &route->contexts, rules->bits, 0, false))
 		return false;
 	order_clear(route->order);
 	fill_ordered(route, route->indexed);
@@ -149,8 +149,8 @@ bool route_reserve_runs(struct route *route, const struct route_rules *rules, co
 	if (!packed_reserve(&route->contexts.key, allocator, rules->bits, key_runs) ||
 	    !packed_reserve(&route->contexts.query, allocator, rules->bits, query_runs))
 		return false;
-	if ((!route->tree.table || total) &&
-	    !tree_set_roots(&route->tree, allocator, &route->contexts, roots_for(rules, total, total != 0), 0))
+	if ((!route->tree.table || total) && !tree_set_roots(&route->tree, allocator, &route->contexts,
+							     roots_for(rules, total, total != 0), 0, total != 0))
 		return false;
 	if (!route->ordered && rules->engine == ROSA_ENGINE_ORDERED && !move(route, rules, allocator))
 		return false;
@@ -180,8 +180,8 @@ static void add_roots(struct route *route, const struct route_rules *rules, cons
 	if (root_bits <= route->tree.root_bits)
 		return;
 	if (!route->ordered)
-		tree_set_roots(&route->tree, allocator, &route->contexts, root_bits, route->indexed);
-	else if (tree_set_roots(&route->tree, allocator, &route->contexts, root_bits, 0))
+		tree_set_roots(&route->tree, allocator, &route->contexts, root_bits, route->indexed, false);
+	else if (tree_set_roots(&route->tree, allocator, &route->contexts, root_bits, 0, false))
 		tree_note_all(&route->tree, &route->contexts, route->indexed);
 }
 
@@ -297,7 +297,7 @@ static struct match challenge_ordered(struct route *route, struct match best, ui
 }
 
 ALWAYS_INLINE size_t take_steps(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator,
-				unsigned bits, bool flips, bool ordered, size_t steps, const uint16_t *query,
+				unsigned bits, bool flips, bool ordered, bool lean, size_t steps, const uint16_t *query,
 				const uint16_t *key, const struct route_output *output)
 {
 	/* Locals whose address nobody takes: stores to the outputs cannot touch them, so they may live in registers. */
@@ -305,8 +305,8 @@ ALWAYS_INLINE size_t take_steps(struct route *route, const struct route_rules *r
 	struct tree_index *const tree = &route->tree;
 	struct contexts *const ctx = &route->contexts;
 	struct packed key_symbols = ctx->key, query_symbols = ctx->query;
-	const rosa_policy policy = rules->policy;
-	const bool fold = rules->fold;
+	const rosa_policy policy = lean ? ROSA_READABLE : rules->policy;
+	const bool fold = lean || rules->fold;
 	const struct route_output out = *output;
 	int32_t *const start = route->start;
 	struct starts *const key_starts = &route->key_starts, *const query_starts = &route->query_starts;
@@ -344,7 +344,7 @@ ALWAYS_INLINE size_t take_steps(struct route *route, const struct route_rules *r
 				index_context(route, tree, &view, bits, ordered,
 					      policy == ROSA_LITERAL ? key_word : ready_word, ++indexed);
 		}
-		if (!start)
+		if (!lean && !start)
 			starts_push(query_starts, begins(fold, query_runs, query[i], query_symbol));
 		if (begins(fold, query_runs, query[i], query_symbol)) {
 			uint32_t found[TREE_MAX_LANES];
@@ -368,14 +368,17 @@ ALWAYS_INLINE size_t take_steps(struct route *route, const struct route_rules *r
 			}
 			best.context = found[0];
 			if (flips) {
-				int32_t *row = out.run_flips ? out.run_flips + run * bits : route->flips;
+				int32_t *row = lean || out.run_flips ? out.run_flips + run * bits : route->flips;
 
 				for (unsigned j = 0; j < bits; j++)
-					row[j] = destination(start, key_starts, policy, key_runs, found[j + 1], t);
-				if (out.run_start) {
+					row[j] =
+					    lean ? start[found[j + 1]]
+						 : destination(start, key_starts, policy, key_runs, found[j + 1], t);
+				if (lean || out.run_start) {
 					out.run_start[run] = (int32_t)t;
 					out.run_tau[run] =
-					    destination(start, key_starts, policy, key_runs, found[0], t);
+					    lean ? start[found[0]]
+						 : destination(start, key_starts, policy, key_runs, found[0], t);
 				}
 			}
 			run++;
@@ -392,7 +395,9 @@ ALWAYS_INLINE size_t take_steps(struct route *route, const struct route_rules *r
 					best = (struct match){indexed, shared};
 			}
 		}
-		if (out.tau || out.length) {
+		if (lean) {
+			out.tau[i] = start[best.context];
+		} else if (out.tau || out.length) {
 			int32_t tau = destination(start, key_starts, policy, key_runs, best.context, t);
 
 			if (out.tau)
@@ -400,11 +405,14 @@ ALWAYS_INLINE size_t take_steps(struct route *route, const struct route_rules *r
 			if (out.length)
 				out.length[i] = tau < 0 ? 0 : (int32_t)best.length;
 		}
-		if (flips && out.step_flips)
+		if (!lean && flips && out.step_flips)
 			memcpy(out.step_flips + i * bits, route->flips, bits * sizeof(*route->flips));
 		if (policy == ROSA_READABLE) {
 			ready = false;
-			note_start(start, key_starts, key_runs, begins(fold, key_runs, key[i], key_symbol), t);
+			if (lean)
+				start[key_runs ? key_runs : 1] = (int32_t)t; /* written again until a run begins */
+			else
+				note_start(start, key_starts, key_runs, begins(fold, key_runs, key[i], key_symbol), t);
 			if (begins(fold, key_runs, key[i], key_symbol)) {
 				ready_word = key_word;
 				key_symbol = key[i];
@@ -435,18 +443,19 @@ ALWAYS_INLINE size_t take_steps(struct route *route, const struct route_rules *r
 typedef size_t take_steps_fn(struct route *, const struct route_rules *, const rosa_allocator *, size_t,
 			     const uint16_t *, const uint16_t *, const struct route_output *);
 
-/* One compiled version a number of bits, with and without counterfactuals. */
-#define VERSIONS(M)                                                                                                    \
-	static size_t take_##M(struct route *r, const struct route_rules *u, const rosa_allocator *a, size_t n,        \
-			       const uint16_t *q, const uint16_t *k, const struct route_output *o)                     \
+/* One compiled version a number of bits, with and without counterfactuals, for any rules and outputs and for the usual
+ * ones of batch retrieval, lean of all questions. */
+#define VERSION(NAME, M, FLIPS, LEAN)                                                                                  \
+	static size_t NAME(struct route *r, const struct route_rules *u, const rosa_allocator *a, size_t n,            \
+			   const uint16_t *q, const uint16_t *k, const struct route_output *o)                         \
 	{                                                                                                              \
-		return take_steps(r, u, a, M, false, false, n, q, k, o);                                               \
-	}                                                                                                              \
-	static size_t take_flips_##M(struct route *r, const struct route_rules *u, const rosa_allocator *a, size_t n,  \
-				     const uint16_t *q, const uint16_t *k, const struct route_output *o)               \
-	{                                                                                                              \
-		return take_steps(r, u, a, M, true, false, n, q, k, o);                                                \
+		return take_steps(r, u, a, M, FLIPS, false, LEAN, n, q, k, o);                                         \
 	}
+#define VERSIONS(M)                                                                                                    \
+	VERSION(take_##M, M, false, false)                                                                             \
+	VERSION(take_flips_##M, M, true, false)                                                                        \
+	VERSION(lean_##M, M, false, true)                                                                              \
+	VERSION(lean_flips_##M, M, true, true)
 VERSIONS(1)
 VERSIONS(2)
 VERSIONS(3)
@@ -464,20 +473,23 @@ VERSIONS(14)
 VERSIONS(15)
 VERSIONS(16)
 
-static take_steps_fn *const versions[2][ROSA_MAX_BITS + 1] = {
-    {NULL, take_1, take_2, take_3, take_4, take_5, take_6, take_7, take_8, take_9, take_10, take_11, take_12, take_13,
-     take_14, take_15, take_16},
-    {NULL, take_flips_1, take_flips_2, take_flips_3, take_flips_4, take_flips_5, take_flips_6, take_flips_7,
-     take_flips_8, take_flips_9, take_flips_10, take_flips_11, take_flips_12, take_flips_13, take_flips_14,
-     take_flips_15, take_flips_16},
+#define EACH_WIDTH(NAME)                                                                                               \
+	{                                                                                                              \
+		NULL, NAME##_1, NAME##_2, NAME##_3, NAME##_4, NAME##_5, NAME##_6, NAME##_7, NAME##_8, NAME##_9,        \
+		    NAME##_10, NAME##_11, NAME##_12, NAME##_13, NAME##_14, NAME##_15, NAME##_16                        \
+	}
+
+static take_steps_fn *const versions[2][2][ROSA_MAX_BITS + 1] = {
+    {EACH_WIDTH(take), EACH_WIDTH(take_flips)},
+    {EACH_WIDTH(lean), EACH_WIDTH(lean_flips)},
 };
 
 static size_t take_ordered(struct route *r, const struct route_rules *u, const rosa_allocator *a, size_t n,
 			   const uint16_t *q, const uint16_t *k, const struct route_output *o)
 {
 	if (o->step_flips || o->run_flips)
-		return take_steps(r, u, a, u->bits, true, true, n, q, k, o);
-	return take_steps(r, u, a, u->bits, false, true, n, q, k, o);
+		return take_steps(r, u, a, u->bits, true, true, false, n, q, k, o);
+	return take_steps(r, u, a, u->bits, false, true, false, n, q, k, o);
 }
 
 /* Between pieces of this many steps the index may be given more roots, or left for the other one: hostile streams can
@@ -497,7 +509,9 @@ void route_push(struct route *route, const struct route_rules *rules, const rosa
 		const uint16_t *query, const uint16_t *key, const struct route_output *output)
 {
 	struct route_output part = *output;
-	bool flips = part.step_flips || part.run_flips;
+	const bool flips = part.step_flips || part.run_flips;
+	const bool lean = rules->policy == ROSA_READABLE && rules->fold && route->start && part.tau && !part.length &&
+			  !part.step_flips && (!flips || part.run_start);
 
 	while (steps) {
 		size_t most = rules->engine == ROSA_ENGINE_EAGER ? 7 : PIECE, piece = steps < most ? steps : most;
@@ -505,8 +519,8 @@ void route_push(struct route *route, const struct route_rules *rules, const rosa
 
 		route->work_limit = allowed(route, rules, piece);
 		route->tree.patience = rules->engine == ROSA_ENGINE_TREE ? UINT64_MAX : PATIENCE;
-		piece = (route->ordered ? take_ordered : versions[flips][rules->bits])(route, rules, allocator, piece,
-										       query, key, &part);
+		piece = (route->ordered ? take_ordered : versions[lean][flips][rules->bits])(route, rules, allocator,
+											     piece, query, key, &part);
 		runs = route->query_runs - runs;
 		if (!route->ordered && (route->tree.gave_up || overworked(route, rules)))
 			settle(route, rules, allocator);

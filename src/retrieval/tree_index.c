@@ -112,7 +112,7 @@ static void split(uint32_t *child, const struct contexts *ctx, uint32_t at, uint
 }
 
 bool tree_set_roots(struct tree_index *tree, const rosa_allocator *allocator, const struct contexts *ctx,
-		    unsigned root_bits, size_t contexts)
+		    unsigned root_bits, size_t contexts, bool scratch)
 {
 	struct tree_index next = *tree;
 	unsigned bits = ctx->bits, more = root_bits - tree->root_bits;
@@ -120,7 +120,8 @@ bool tree_set_roots(struct tree_index *tree, const rosa_allocator *allocator, co
 	lay_out(&next, bits, root_bits);
 	if (!contexts && tree->table && tree->table_size == next.table_size && tree->root_bits == root_bits)
 		return true;
-	next.table = memory_resize(allocator, NULL, next.table_size * sizeof(*next.table));
+	next.table = scratch ? memory_scratch(allocator, next.table_size * sizeof(*next.table))
+			     : memory_resize(allocator, NULL, next.table_size * sizeof(*next.table));
 	if (!next.table)
 		return false;
 	memset(next.table, 0, next.table_size * sizeof(*next.table));

@@ -73,9 +73,10 @@ struct match {
 };
 
 bool tree_reserve(struct tree_index *tree, const rosa_allocator *allocator, size_t contexts);
-/* Use 2^root_bits trees. On a filled index, more than before; on an empty one, any number. */
+/* Use 2^root_bits trees. On a filled index, more than before; on an empty one, any number. `scratch`: the index will
+ * not live long. */
 bool tree_set_roots(struct tree_index *tree, const rosa_allocator *allocator, const struct contexts *ctx,
-		    unsigned root_bits, size_t contexts);
+		    unsigned root_bits, size_t contexts, bool scratch);
 void tree_clear(struct tree_index *tree);
 /* Copy the arrays of `from` into `to`, which has none. */
 bool tree_copy(struct tree_index *to, const struct tree_index *from, const rosa_allocator *allocator);
