@@ -130,6 +130,7 @@ void order_clear(struct order_index *order)
 {
 	order->leaves = order->inners = 1;
 	order->root = order->count = order->sparse = 0;
+	order->place = 0;
 	order->symbols = 0;
 	memset(order->leaf, 0, sizeof(*order->leaf));
 	memset(order->inner, 0, sizeof(*order->inner));
@@ -158,6 +159,7 @@ struct order_index *order_copy(const struct order_index *from, const rosa_alloca
 	order->inners = from->inners;
 	order->root = from->root;
 	order->count = from->count;
+	order->place = from->place;
 	order->symbols = from->symbols;
 	return order;
 }
@@ -358,8 +360,11 @@ static void put_entry(struct order_index *order, struct place at, uint32_t conte
 		inner->newest[place] = context;
 		inner->low[place] = least(inner->low[place], low);
 	}
-	if (leaf->count == ORDER_FANOUT)
+	order->place = at.entry;
+	if (leaf->count == ORDER_FANOUT) {
 		split_leaf(order, at.leaf);
+		order->place = ORDER_NOT_KNOWN;
+	}
 }
 
 /* Change what an entry shares with its left neighbour, up to where it makes no difference. */
@@ -679,6 +684,7 @@ void order_remove(struct order_index *order)
 	order->sparse += leaf->count == ORDER_FANOUT / 2;
 	leaf->count--;
 	order->count--;
+	order->place = ORDER_NOT_KNOWN;
 	sum_up_path(order, at.leaf);
 }
 

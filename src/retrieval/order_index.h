@@ -27,7 +27,8 @@
 #include "cpu.h"
 #include "tree_index.h"
 
-#define ORDER_FANOUT 32 /* entries of a node: a bit of a 32-bit mask each */
+#define ORDER_NOT_KNOWN UINT32_MAX
+#define ORDER_FANOUT    32 /* entries of a node: a bit of a 32-bit mask each */
 
 /* Entry i is context id[i]; it shares low[i] symbols with the entry before it, and symbol[i] follows it. */
 struct order_leaf {
@@ -61,6 +62,7 @@ struct order_index {
 	size_t leaf_capacity, inner_capacity, context_capacity;
 	uint32_t leaves, inners, root;
 	uint32_t count;   /* the newest context */
+	uint32_t place;   /* its entry in its leaf, ORDER_NOT_KNOWN if that has to be looked for */
 	uint64_t symbols; /* the set of all following symbols */
 	uint32_t sparse;  /* leaves that removals left less than half full */
 };

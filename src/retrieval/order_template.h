@@ -262,7 +262,10 @@ ORDER_TARGET static struct place NAME(edge_)(const struct order_index *order, ui
 ORDER_TARGET static void NAME(insert_)(struct order_index *order, unsigned symbol, uint32_t relative)
 {
 	struct search left = {symbol, NOBODY, 1, NOBODY}, right = left;
-	const struct place at = NAME(place_of_)(order, order->count);
+	/* The newest was put there a moment ago, and reading back what was just written takes long. */
+	const struct place at = order->place == ORDER_NOT_KNOWN
+				    ? NAME(place_of_)(order, order->count)
+				    : (struct place){order->leaf_of[order->count], order->place};
 	struct place beside;
 
 	if (relative) {

@@ -23,8 +23,10 @@ static unsigned roots_for(const struct route_rules *rules, size_t contexts, bool
 	return root_bits < most ? root_bits : (unsigned)most;
 }
 
-/* Nodes or words a look-up may visit on average before the route moves to the ordered index. */
-#define HOPS_ALLOWED 12
+/* Nodes or words a look-up may visit on average before the route moves to the ordered index. With counterfactuals the
+ * ordered index has an advantage: their look-ups share the way to the query. */
+#define HOPS_ALLOWED       16
+#define HOPS_ALLOWED_FLIPS 8
 
 /* What a single operation may visit. */
 #define PATIENCE 8192
@@ -69,7 +71,9 @@ static uint64_t allowed(const struct route *route, const struct route_rules *rul
 
 	if (rules->engine == ROSA_ENGINE_TREE)
 		return UINT64_MAX;
-	return HOPS_ALLOWED * (route->indexed + steps + (route->query_runs + steps) * lanes) + 4096;
+	return (route->has_flips ? HOPS_ALLOWED_FLIPS : HOPS_ALLOWED) *
+		   (route->indexed + steps + (route->query_runs + steps) * lanes) +
+	       4096;
 }
 
 /* Should the route move to the ordered index? */
@@ -445,17 +449,19 @@ typedef size_t take_steps_fn(struct route *, const struct route_rules *, const r
 
 /* One compiled version a number of bits, with and without counterfactuals, for any rules and outputs and for the usual
  * ones of batch retrieval, lean of all questions. */
-#define VERSION(NAME, M, FLIPS, LEAN)                                                                                  \
+#define VERSION(NAME, M, FLIPS, ORDERED, LEAN)                                                                         \
 	static size_t NAME(struct route *r, const struct route_rules *u, const rosa_allocator *a, size_t n,            \
 			   const uint16_t *q, const uint16_t *k, const struct route_output *o)                         \
 	{                                                                                                              \
-		return take_steps(r, u, a, M, FLIPS, false, LEAN, n, q, k, o);                                         \
+		return take_steps(r, u, a, M, FLIPS, ORDERED, LEAN, n, q, k, o);                                       \
 	}
 #define VERSIONS(M)                                                                                                    \
-	VERSION(take_##M, M, false, false)                                                                             \
-	VERSION(take_flips_##M, M, true, false)                                                                        \
-	VERSION(lean_##M, M, false, true)                                                                              \
-	VERSION(lean_flips_##M, M, true, true)
+	VERSION(take_##M, M, false, false, false)                                                                      \
+	VERSION(take_flips_##M, M, true, false, false)                                                                 \
+	VERSION(lean_##M, M, false, false, true)                                                                       \
+	VERSION(lean_flips_##M, M, true, false, true)                                                                  \
+	VERSION(ordered_##M, M, false, true, false)                                                                    \
+	VERSION(ordered_flips_##M, M, true, true, false)
 VERSIONS(1)
 VERSIONS(2)
 VERSIONS(3)
@@ -479,18 +485,13 @@ VERSIONS(16)
 		    NAME##_10, NAME##_11, NAME##_12, NAME##_13, NAME##_14, NAME##_15, NAME##_16                        \
 	}
 
-static take_steps_fn *const versions[2][2][ROSA_MAX_BITS + 1] = {
-    {EACH_WIDTH(take), EACH_WIDTH(take_flips)},
-    {EACH_WIDTH(lean), EACH_WIDTH(lean_flips)},
-};
+enum kind { TREE, TREE_LEAN, ORDERED };
 
-static size_t take_ordered(struct route *r, const struct route_rules *u, const rosa_allocator *a, size_t n,
-			   const uint16_t *q, const uint16_t *k, const struct route_output *o)
-{
-	if (o->step_flips || o->run_flips)
-		return take_steps(r, u, a, u->bits, true, true, false, n, q, k, o);
-	return take_steps(r, u, a, u->bits, false, true, false, n, q, k, o);
-}
+static take_steps_fn *const versions[3][2][ROSA_MAX_BITS + 1] = {
+    [TREE] = {EACH_WIDTH(take), EACH_WIDTH(take_flips)},
+    [TREE_LEAN] = {EACH_WIDTH(lean), EACH_WIDTH(lean_flips)},
+    [ORDERED] = {EACH_WIDTH(ordered), EACH_WIDTH(ordered_flips)},
+};
 
 /* Between pieces of this many steps the index may be given more roots, or left for the other one: hostile streams can
  * make every step of a piece expensive, so it is short. */
@@ -519,8 +520,9 @@ void route_push(struct route *route, const struct route_rules *rules, const rosa
 
 		route->work_limit = allowed(route, rules, piece);
 		route->tree.patience = rules->engine == ROSA_ENGINE_TREE ? UINT64_MAX : PATIENCE;
-		piece = (route->ordered ? take_ordered : versions[lean][flips][rules->bits])(route, rules, allocator,
-											     piece, query, key, &part);
+		piece = versions[route->ordered ? ORDERED
+				 : lean         ? TREE_LEAN
+					: TREE][flips][rules->bits](route, rules, allocator, piece, query, key, &part);
 		runs = route->query_runs - runs;
 		if (!route->ordered && (route->tree.gave_up || overworked(route, rules)))
 			settle(route, rules, allocator);
