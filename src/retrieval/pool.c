@@ -14,7 +14,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#define SPINS 2000
+#define SPINS 8000
 
 struct pool {
 	pthread_mutex_t lock;

@@ -2,9 +2,9 @@
 #include "route.h"
 
 /*
- * How many trees. A stream that grows has a root for every four to eight contexts, at most a byte a context, and more
- * than 2^16 only where trees would else grow deep. Where the whole length is known the table is scratch memory, and
- * worth being larger: a look-up that ends in a table is cheaper than one that walks.
+ * How many trees. A stream that grows has a root for every four to eight contexts, at most a byte a context. Where the
+ * whole length is known the table is scratch memory, and worth being larger: a look-up that ends in a table is cheaper
+ * than one that walks.
  */
 static unsigned roots_for(const struct route_rules *rules, size_t contexts, bool scratch)
 {
@@ -14,12 +14,12 @@ static unsigned roots_for(const struct route_rules *rules, size_t contexts, bool
 	if (scratch) {
 		while (root_bits < 20 && ((size_t)1 << root_bits >> (rules->bits <= 4 ? 4 : 2)) < contexts)
 			root_bits++;
+		while (root_bits < TREE_MAX_ROOTS && (size_t)1 << root_bits >> 2 < contexts)
+			root_bits++;
 	} else {
-		while (root_bits < 16 && (size_t)4 << root_bits <= contexts)
+		while (root_bits < TREE_MAX_ROOTS && (size_t)4 << root_bits <= contexts)
 			root_bits++;
 	}
-	while (root_bits < TREE_MAX_ROOTS && (size_t)(scratch ? 16 : 32) << root_bits < contexts)
-		root_bits++;
 	return root_bits < most ? root_bits : (unsigned)most;
 }
 

@@ -33,10 +33,9 @@
 
 #include "packed.h"
 
-#define TREE_DIAGONALS  8
-#define TREE_MAX_LANES  17 /* a query and its 16 flips */
-#define TREE_MAX_LEVELS 16
-#define TREE_MAX_ROOTS  22
+#define TREE_DIAGONALS 8
+#define TREE_MAX_LANES 17 /* a query and its 16 flips */
+#define TREE_MAX_ROOTS 24
 
 /* The last comparison on a diagonal: contexts of a and b symbols share `length`, `sign` tells their order. */
 struct diagonal {
