@@ -9,6 +9,8 @@
 #include "rules.h"
 #include "status.h"
 
+#include <stdatomic.h>
+
 struct batch {
 	const struct route_rules *rules;
 	const rosa_options *options;
@@ -17,7 +19,7 @@ struct batch {
 	const uint16_t *query, *key;
 	int32_t *tau, *length;
 	rosa_flips *flips;
-	uint64_t done; /* route-steps the caller's thread has finished, times the number of workers */
+	atomic_size_t done; /* routes */
 	unsigned workers;
 	bool cancelled;
 };
@@ -50,18 +52,17 @@ static void retrieve_route(void *context, size_t r, unsigned worker)
 	route_clear(route);
 	route_push(route, batch->rules, &batch->options->allocator, batch->steps, batch->query + r * batch->steps,
 		   batch->key + r * batch->steps, &output);
+	atomic_fetch_add(&batch->done, 1);
 }
 
 static int report_progress(void *context)
 {
 	struct batch *batch = context;
-	uint64_t total = (uint64_t)batch->routes * batch->steps;
+	const rosa_options *options = batch->options;
+	uint64_t done = (uint64_t)atomic_load(&batch->done) * batch->steps,
+		 total = (uint64_t)batch->routes * batch->steps;
 
-	batch->done += (uint64_t)batch->steps * batch->workers;
-	if (batch->done > total)
-		batch->done = total;
-	batch->cancelled =
-	    batch->options->progress && batch->options->progress(batch->options->progress_context, batch->done, total);
+	batch->cancelled = options->progress && options->progress(options->progress_context, done, total);
 	return batch->cancelled;
 }
 
@@ -112,6 +113,9 @@ static rosa_status run_batch(struct batch *batch, rosa_error *err)
 	}
 	if (!status) {
 		pool_run(pool, batch->routes, retrieve_route, batch, report_progress);
+		/* the last route may have been another thread's */
+		if (!batch->cancelled && batch->workers > 1)
+			report_progress(batch);
 		if (batch->cancelled)
 			status = rosa_fail(err, ROSA_ECANCELLED, "stopped by the progress callback");
 	}
