@@ -172,7 +172,7 @@ ROSA_API rosa_status rosa_stream_push(rosa_stream *stream, size_t steps, const u
 ROSA_API rosa_status rosa_stream_fork(const rosa_stream *stream, rosa_stream **copy, rosa_error *err);
 
 /* Go back to the state after the first `steps` steps; more than were pushed is an error. The cost is that of the steps
- * undone, or of a rebuild where that is less. */
+ * undone, or of a rebuild where that is less, and of taking the last query run kept again. */
 ROSA_API rosa_status rosa_stream_rewind(rosa_stream *stream, size_t steps, rosa_error *err);
 
 /* Write the state to a file (atomically: a failed save leaves an older file as it was) or to memory, and make a stream

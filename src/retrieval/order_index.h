@@ -15,11 +15,12 @@
  * for each subtree, the least shared length, the newest context and the set of following symbols, so stretches and the
  * way to a symbol are crossed a subtree at a time.
  *
- * A step takes O(log n) node visits for symbols of up to six bits, whose sets are exact. The sets of wider symbols are
- * by their lowest six bits, and a subtree may then be entered in vain.
+ * A step takes O(log n) node visits for symbols of up to six bits, whose sets are exact. Wider symbols share the bits
+ * of a set, and a subtree may then be entered in vain.
  *
- * It costs about 20 bytes a context, and a walk through nodes is slower than a table of the tree
- * index is on streams that are not hostile. So a route moves here only when its streams call for it.
+ * It costs about 27 bytes a context and more time than a table does on streams that are not hostile. So a route moves
+ * here only when its streams call for it, and keeps the tables of the tree index: they answer short matches, and know
+ * of every symbol whether it has occurred.
  */
 #ifndef ROSATUNE_ORDER_INDEX_H
 #define ROSATUNE_ORDER_INDEX_H

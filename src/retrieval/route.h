@@ -27,7 +27,7 @@ struct route {
 	struct contexts contexts;
 	struct tree_index tree;
 	struct order_index *order;
-	bool ordered; /* the route has moved to the ordered index, and the tree is empty */
+	bool ordered; /* the route has moved to the ordered index; of the other the tables are left */
 	/* Where runs begin. What stays for long keeps both in little memory; what is scratch keeps the key's as a list,
 	 * the first step of key run c at c, and -1, what "no context" leads to, at 0. */
 	struct starts key_starts, query_starts;
