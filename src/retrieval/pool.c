@@ -15,7 +15,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#define SPINS 8000
+#define SPINS 30000
 
 struct pool {
 	pthread_mutex_t lock;
@@ -36,11 +36,11 @@ struct pool {
 	} workers[];
 };
 
-static inline void pause_briefly(void)
+/* Waiting without the processor's pause instruction: a virtual machine may take many of these as a sign to run another
+ * one, and be away for longer than the wait would have taken. */
+static inline void wait_briefly(void)
 {
-#if defined(__x86_64__) || defined(__i386__)
-	__builtin_ia32_pause();
-#endif
+	atomic_signal_fence(memory_order_seq_cst);
 }
 
 static void do_pieces(struct pool *pool, unsigned worker, int (*between)(void *context))
@@ -70,7 +70,7 @@ static void *worker_main(void *argument)
 
 	for (;;) {
 		for (int i = 0; i < SPINS && atomic_load(&pool->round) == seen; i++)
-			pause_briefly();
+			wait_briefly();
 		if (atomic_load(&pool->round) == seen) {
 			pthread_mutex_lock(&pool->lock);
 			while (atomic_load(&pool->round) == seen)
@@ -151,7 +151,7 @@ void pool_run(struct pool *pool, size_t count, pool_work *work, void *context, i
 	if (!pool->started)
 		return;
 	for (int i = 0; i < SPINS && atomic_load(&pool->working); i++)
-		pause_briefly();
+		wait_briefly();
 	pthread_mutex_lock(&pool->lock);
 	while (atomic_load(&pool->working))
 		pthread_cond_wait(&pool->done, &pool->lock);
