@@ -737,11 +737,12 @@ void route_scout(const struct route *route, unsigned query, struct scout *scout)
 	scout->word[0] = packed_push(route->query_word, bits, query);
 	scout->word[1] = route->ready_word;
 	for (int i = 0; i < 2; i++) {
+		const uint32_t *level = tree->table;
+
 		scout->root[i] = tree->table + tree->roots + tree_slot(scout->word[i], bits, tree->root_bits);
 		PREFETCH(scout->root[i]);
-		if (tree->levels > 1)
-			PREFETCH(tree->table + tree_level(bits, tree->levels - 1) +
-				 tree_slot(scout->word[i], bits, (tree->levels - 1) * bits));
+		for (unsigned l = 1; l <= tree->levels; level += (size_t)1 << (l++ * bits))
+			PREFETCH(level + tree_slot(scout->word[i], bits, l * bits));
 		scout->word[i] &= route->contexts.mask;
 	}
 	PREFETCH(route->contexts.query.bytes + PACKED_PAD + (size_t)route->query_runs * bits / 8);
@@ -772,6 +773,11 @@ void route_scout_on(const struct route *route, struct scout *scout)
 		scout->at[i] = at;
 		PREFETCH(tree->child + 2 * (size_t)at);
 		PREFETCH(route->contexts.key.bytes + (size_t)at * bits / 8);
+		/* If this is the match, its first step will be looked up: about here, if runs are of even length. */
+		if (i == 0 && at) {
+			PREFETCH(route->key_starts.sample + at / STARTS_SAMPLE);
+			PREFETCH(route->key_starts.bits + (uint64_t)at * route->steps / route->key_runs / STARTS_WORD);
+		}
 	}
 	scout->stage = 2;
 }
