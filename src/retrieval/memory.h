@@ -2,8 +2,7 @@
  * Memory through the caller's allocator.
  *
  * Arrays grow by an eighth: a doubling array is half empty on average at the worst moment, and the bytes a run of
- * history costs are what this library is judged by. Large blocks are remapped rather than copied by the C library's
- * realloc, so the extra growths are cheap.
+ * history costs are what this library is judged by.
  */
 #ifndef ROSATUNE_MEMORY_H
 #define ROSATUNE_MEMORY_H
@@ -11,16 +10,23 @@
 #include "rosatune.h"
 
 #include <stdlib.h>
+#include <string.h>
 #ifdef __linux__
 #include <sys/mman.h>
 #endif
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
+#define MEMORY_HUGE  ((size_t)2 << 20) /* bytes of a huge page */
+#define MEMORY_LARGE ((size_t)8 << 20) /* blocks from here on are worth whole huge pages */
 
 /* Large blocks are read at random: in pages of 2 MiB they cost fewer faults when new and fewer table walks ever after.
  * Only whole huge pages within the block are asked for, so nothing is wasted. */
 static inline void memory_advise(void *pointer, size_t size)
 {
 #ifdef MADV_HUGEPAGE
-	const uintptr_t huge = (uintptr_t)2 << 20;
+	const uintptr_t huge = MEMORY_HUGE;
 	uintptr_t begin = ((uintptr_t)pointer + huge - 1) / huge * huge,
 		  end = ((uintptr_t)pointer + size) / huge * huge;
 
@@ -40,6 +46,21 @@ static inline void *memory_resize(const rosa_allocator *allocator, void *pointer
 		free(pointer);
 		return NULL;
 	}
+#ifdef __GLIBC__
+	/* Remapping, as realloc does it, leads to addresses where huge pages do not fit. Copying is worth it. */
+	if (size >= MEMORY_LARGE) {
+		size_t had = pointer ? malloc_usable_size(pointer) : 0;
+		void *grown = aligned_alloc(MEMORY_HUGE, (size + MEMORY_HUGE - 1) / MEMORY_HUGE * MEMORY_HUGE);
+
+		if (!grown)
+			return NULL;
+		memory_advise(grown, size);
+		if (pointer)
+			memcpy(grown, pointer, had < size ? had : size);
+		free(pointer);
+		return grown;
+	}
+#endif
 	pointer = realloc(pointer, size);
 	memory_advise(pointer, size);
 	return pointer;
@@ -49,7 +70,7 @@ static inline void *memory_resize(const rosa_allocator *allocator, void *pointer
  * it, so it is made of whole huge pages where there are such. */
 static inline void *memory_scratch(const rosa_allocator *allocator, size_t size)
 {
-	const size_t huge = (size_t)2 << 20;
+	const size_t huge = MEMORY_HUGE;
 	void *pointer;
 
 	if (allocator->resize || size < huge / 4 || size > SIZE_MAX - huge)
