@@ -5,8 +5,8 @@
  * memory does not grow with the number of routes. The rows of the counterfactual tables are counted before anything is
  * looked up, so that all routes can write into one array.
  */
+#include "batch.h"
 #include "pool.h"
-#include "rules.h"
 #include "status.h"
 
 #include <stdatomic.h>
@@ -14,17 +14,15 @@
 struct batch {
 	const struct route_rules *rules;
 	const rosa_options *options;
+	const struct batch_sink *sink;
 	struct route *scratch; /* [workers] */
 	size_t routes, steps;
 	const uint16_t *query, *key;
-	int32_t *tau, *length;
-	rosa_flips *flips;
 	atomic_size_t done; /* routes */
-	unsigned workers;
 	bool cancelled;
 };
 
-static size_t count_runs(const uint16_t *symbols, size_t steps, bool fold)
+size_t batch_count_runs(const uint16_t *symbols, size_t steps, bool fold)
 {
 	size_t runs = 1;
 
@@ -39,19 +37,14 @@ static void retrieve_route(void *context, size_t r, unsigned worker)
 {
 	struct batch *batch = context;
 	struct route *route = &batch->scratch[worker];
-	struct route_output output = {.tau = batch->tau ? batch->tau + r * batch->steps : NULL,
-				      .length = batch->length ? batch->length + r * batch->steps : NULL};
+	struct route_output output = {.route = r};
 
-	if (batch->flips) {
-		size_t first = batch->flips->first[r];
-
-		output.run_start = batch->flips->start + first;
-		output.run_tau = batch->flips->tau + first;
-		output.run_flips = batch->flips->flip + first * batch->rules->bits;
-	}
+	batch->sink->begin(batch->sink->context, r, worker, &output);
 	route_clear(route);
 	route_push(route, batch->rules, &batch->options->allocator, batch->steps, batch->query + r * batch->steps,
 		   batch->key + r * batch->steps, &output);
+	if (batch->sink->end)
+		batch->sink->end(batch->sink->context, r, worker);
 	atomic_fetch_add(&batch->done, 1);
 }
 
@@ -66,108 +59,143 @@ static int report_progress(void *context)
 	return batch->cancelled;
 }
 
-static rosa_status allocate_flips(struct batch *batch, rosa_error *err)
+rosa_status batch_check(const rosa_options *full, size_t routes, size_t steps, const uint16_t *query,
+			const uint16_t *key, rosa_error *err)
 {
-	rosa_flips *flips = batch->flips;
-	const rosa_allocator *allocator = &batch->options->allocator;
-	size_t runs = 0;
-
-	*flips = (rosa_flips){.routes = batch->routes, .bits = (int)batch->rules->bits, .allocator = *allocator};
-	flips->first = memory_resize(allocator, NULL, (batch->routes + 1) * sizeof(*flips->first));
-	if (!flips->first)
-		return rosa_fail(err, ROSA_ENOMEM, "no memory for the tables of %zu routes", batch->routes);
-	for (size_t r = 0; r < batch->routes; r++) {
-		flips->first[r] = runs;
-		runs += count_runs(batch->query + r * batch->steps, batch->steps, batch->rules->fold);
-	}
-	flips->first[batch->routes] = runs;
-	/* the three in one block, of which `flip` is the beginning */
-	flips->flip = memory_scratch(allocator, runs * (batch->rules->bits + 2) * sizeof(*flips->flip));
-	if (!flips->flip)
-		return rosa_fail(err, ROSA_ENOMEM, "no memory for the tables of %zu query runs", runs);
-	flips->start = flips->flip + runs * batch->rules->bits;
-	flips->tau = flips->start + runs;
-	return ROSA_OK;
-}
-
-static rosa_status run_batch(struct batch *batch, rosa_error *err)
-{
-	const rosa_allocator *allocator = &batch->options->allocator;
-	struct pool *pool = NULL;
-	rosa_status status = ROSA_OK;
-
-	batch->scratch = memory_resize(allocator, NULL, batch->workers * sizeof(*batch->scratch));
-	if (!batch->scratch)
-		return rosa_fail(err, ROSA_ENOMEM, "no memory for %u workers", batch->workers);
-	for (unsigned i = 0; i < batch->workers; i++)
-		route_init(&batch->scratch[i], batch->rules);
-	for (unsigned i = 0; i < batch->workers && !status; i++)
-		if (!route_reserve(&batch->scratch[i], batch->rules, allocator, batch->steps, false, batch->steps))
-			status = rosa_fail(err, ROSA_ENOMEM, "no memory for the index of %zu steps", batch->steps);
-	if (!status && batch->flips)
-		status = allocate_flips(batch, err);
-	if (!status) {
-		pool = pool_new(allocator, batch->workers);
-		if (!pool)
-			status = rosa_fail(err, ROSA_ENOMEM, "no memory for %u threads", batch->workers);
-	}
-	if (!status) {
-		pool_run(pool, batch->routes, retrieve_route, batch, report_progress);
-		/* the last route may have been another thread's */
-		if (!batch->cancelled && batch->workers > 1)
-			report_progress(batch);
-		if (batch->cancelled)
-			status = rosa_fail(err, ROSA_ECANCELLED, "stopped by the progress callback");
-	}
-	pool_free(pool, allocator);
-	for (unsigned i = 0; i < batch->workers; i++)
-		route_free(&batch->scratch[i], allocator);
-	memory_free(allocator, batch->scratch);
-	return status;
-}
-
-rosa_status rosa_retrieve(const rosa_options *options, size_t routes, size_t steps, const uint16_t *query,
-			  const uint16_t *key, int32_t *tau, int32_t *length, rosa_flips *flips, rosa_error *err)
-{
-	struct route_rules rules;
-	rosa_options full;
-	struct batch batch;
 	rosa_status status;
 
-	if (!options)
-		return rosa_fail(err, ROSA_EINVAL, "options is NULL");
-	status = rules_from_options(options, &full, &rules, err);
-	if (status)
-		return status;
 	if (!routes || !steps)
 		return rosa_fail(err, ROSA_EINVAL, "%zu routes of %zu steps; there must be at least one of each",
 				 routes, steps);
 	if (steps > ROSA_MAX_STEPS)
 		return rosa_fail(err, ROSA_EINVAL, "%zu steps; a stream holds at most %zu", steps, ROSA_MAX_STEPS);
-	if (routes > SIZE_MAX / steps / (rules.bits + 2) / sizeof(int32_t) - 1)
+	if (routes > SIZE_MAX / steps / (size_t)(full->bits + 2) / sizeof(int32_t) - 1)
 		return rosa_fail(err, ROSA_EINVAL, "%zu routes of %zu steps do not fit into memory", routes, steps);
 	if (!query || !key)
 		return rosa_fail(err, ROSA_EINVAL, "%s is NULL", query ? "key" : "query");
-	status = rules_check_symbols("query", query, routes, steps, steps, 0, full.bits, err);
+	status = rules_check_symbols("query", query, routes, steps, steps, 0, full->bits, err);
 	if (!status)
-		status = rules_check_symbols("key", key, routes, steps, steps, 0, full.bits, err);
+		status = rules_check_symbols("key", key, routes, steps, steps, 0, full->bits, err);
+	return status;
+}
+
+unsigned batch_workers(const rosa_options *full, size_t routes)
+{
+	unsigned workers = pool_threads(full->threads);
+
+	return workers > routes ? (unsigned)routes : workers;
+}
+
+rosa_status batch_run(const rosa_options *full, const struct route_rules *rules, size_t routes, size_t steps,
+		      const uint16_t *query, const uint16_t *key, unsigned workers, const struct batch_sink *sink,
+		      rosa_error *err)
+{
+	const rosa_allocator *allocator = &full->allocator;
+	struct batch batch = {.rules = rules,
+			      .options = full,
+			      .sink = sink,
+			      .routes = routes,
+			      .steps = steps,
+			      .query = query,
+			      .key = key};
+	struct pool *pool = NULL;
+	rosa_status status = ROSA_OK;
+
+	batch.scratch = memory_resize(allocator, NULL, workers * sizeof(*batch.scratch));
+	if (!batch.scratch)
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for %u workers", workers);
+	for (unsigned i = 0; i < workers; i++)
+		route_init(&batch.scratch[i], rules);
+	for (unsigned i = 0; i < workers && !status; i++)
+		if (!route_reserve(&batch.scratch[i], rules, allocator, steps, false, steps))
+			status = rosa_fail(err, ROSA_ENOMEM, "no memory for the index of %zu steps", steps);
+	if (!status) {
+		pool = pool_new(allocator, workers);
+		if (!pool)
+			status = rosa_fail(err, ROSA_ENOMEM, "no memory for %u threads", workers);
+	}
+	if (!status) {
+		pool_run(pool, routes, retrieve_route, &batch, report_progress);
+		/* the last route may have been another thread's */
+		if (!batch.cancelled && workers > 1)
+			report_progress(&batch);
+		if (batch.cancelled)
+			status = rosa_fail(err, ROSA_ECANCELLED, "stopped by the progress callback");
+	}
+	pool_free(pool, allocator);
+	for (unsigned i = 0; i < workers; i++)
+		route_free(&batch.scratch[i], allocator);
+	memory_free(allocator, batch.scratch);
+	return status;
+}
+
+/* rosa_retrieve's sink: everything goes where the caller wants it. */
+struct arrays {
+	size_t steps;
+	int32_t *tau, *length;
+	rosa_flips *flips;
+};
+
+static void into_arrays(void *context, size_t r, unsigned worker, struct route_output *output)
+{
+	const struct arrays *arrays = context;
+	const rosa_flips *flips = arrays->flips;
+
+	(void)worker;
+	output->tau = arrays->tau ? arrays->tau + r * arrays->steps : NULL;
+	output->length = arrays->length ? arrays->length + r * arrays->steps : NULL;
+	if (flips) {
+		output->run_start = flips->start + flips->first[r];
+		output->run_tau = flips->tau + flips->first[r];
+		output->run_flips = flips->flip + flips->first[r] * (size_t)flips->bits;
+	}
+}
+
+static rosa_status allocate_flips(rosa_flips *flips, const rosa_options *full, size_t routes, size_t steps,
+				  const uint16_t *query, rosa_error *err)
+{
+	const rosa_allocator *allocator = &full->allocator;
+	const size_t bits = (size_t)full->bits;
+	size_t runs = 0;
+
+	*flips = (rosa_flips){.routes = routes, .bits = full->bits, .allocator = *allocator};
+	flips->first = memory_resize(allocator, NULL, (routes + 1) * sizeof(*flips->first));
+	if (!flips->first)
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for the tables of %zu routes", routes);
+	for (size_t r = 0; r < routes; r++) {
+		flips->first[r] = runs;
+		runs += batch_count_runs(query + r * steps, steps, full->fold != 0);
+	}
+	flips->first[routes] = runs;
+	/* the three in one block, of which `flip` is the beginning */
+	flips->flip = memory_scratch(allocator, runs * (bits + 2) * sizeof(*flips->flip));
+	if (!flips->flip)
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for the tables of %zu query runs", runs);
+	flips->start = flips->flip + runs * bits;
+	flips->tau = flips->start + runs;
+	return ROSA_OK;
+}
+
+rosa_status rosa_retrieve(const rosa_options *options, size_t routes, size_t steps, const uint16_t *query,
+			  const uint16_t *key, int32_t *tau, int32_t *length, rosa_flips *flips, rosa_error *err)
+{
+	struct arrays arrays = {.steps = steps, .tau = tau, .length = length, .flips = flips};
+	const struct batch_sink sink = {.context = &arrays, .begin = into_arrays};
+	struct route_rules rules;
+	rosa_options full;
+	rosa_status status;
+
+	if (!options)
+		return rosa_fail(err, ROSA_EINVAL, "options is NULL");
+	status = rules_from_options(options, &full, &rules, err);
+	if (!status)
+		status = batch_check(&full, routes, steps, query, key, err);
 	if (status)
 		return status;
-	batch = (struct batch){.rules = &rules,
-			       .options = &full,
-			       .routes = routes,
-			       .steps = steps,
-			       .query = query,
-			       .key = key,
-			       .tau = tau,
-			       .length = length,
-			       .flips = flips,
-			       .workers = pool_threads(full.threads)};
-	if (batch.workers > routes)
-		batch.workers = (unsigned)routes;
 	if (flips)
-		*flips = (rosa_flips){.routes = 0};
-	status = run_batch(&batch, err);
+		status = allocate_flips(flips, &full, routes, steps, query, err);
+	if (!status)
+		status = batch_run(&full, &rules, routes, steps, query, key, batch_workers(&full, routes), &sink, err);
 	if (status && flips)
 		rosa_flips_free(flips);
 	return status;

@@ -1,5 +1,6 @@
 /* Runs, policies and the step itself. The overview is in route.h. */
 #include "route.h"
+#include "draw.h"
 
 /*
  * How many trees. A stream that grows has a root for every four to eight contexts, at most a byte a context. Where the
@@ -352,6 +353,9 @@ ALWAYS_INLINE size_t take_steps(struct route *route, const struct route_rules *r
 			starts_push(query_starts, begins(fold, query_runs, query[i], query_symbol));
 		if (begins(fold, query_runs, query[i], query_symbol)) {
 			uint32_t found[TREE_MAX_LANES];
+			const bool drawn =
+			    flips && (lean || !rules->flips_skipped ||
+				      draw(rules->draw_seed, out.route, query_runs) >= rules->flips_skipped);
 
 			query_symbol = query[i];
 			query_word = packed_push(query_word, bits, query_symbol);
@@ -359,18 +363,24 @@ ALWAYS_INLINE size_t take_steps(struct route *route, const struct route_rules *r
 			query_runs++;
 			if (ordered) {
 				best.length = find_ordered(route, &view, bits, query_word, query_runs, best,
-							   flips ? bits + 1 : 1, found);
+							   drawn ? bits + 1 : 1, found);
 			} else {
 				const struct match past = best;
 
+				/* two calls, for the number of lanes to be a constant in each */
 				if (LIKELY(!tree->gave_up))
-					best.length = tree_find(tree, &view, ctx, bits, query_word, query_runs,
-								flips ? bits + 1 : 1, found);
+					best.length =
+					    drawn ? tree_find(tree, &view, ctx, bits, query_word, query_runs, bits + 1,
+							      found)
+						  : tree_find(tree, &view, ctx, bits, query_word, query_runs, 1, found);
 				if (UNLIKELY(tree->gave_up))
 					best.length = rescue(route, rules, allocator, indexed, query_word, query_runs,
-							     past, flips ? bits + 1 : 1, found);
+							     past, drawn ? bits + 1 : 1, found);
 			}
 			best.context = found[0];
+			if (flips && !drawn)
+				for (unsigned j = 0; j < bits; j++)
+					found[j + 1] = found[0];
 			if (flips) {
 				int32_t *row = lean || out.run_flips ? out.run_flips + run * bits : route->flips;
 
@@ -512,7 +522,7 @@ void route_push(struct route *route, const struct route_rules *rules, const rosa
 	struct route_output part = *output;
 	const bool flips = part.step_flips || part.run_flips;
 	const bool lean = rules->policy == ROSA_READABLE && rules->fold && route->start && part.tau && !part.length &&
-			  !part.step_flips && (!flips || part.run_start);
+			  !part.step_flips && (!flips || (part.run_start && !rules->flips_skipped));
 
 	while (steps) {
 		size_t most = rules->engine == ROSA_ENGINE_EAGER ? 7 : PIECE, piece = steps < most ? steps : most;

@@ -21,6 +21,9 @@ struct route_rules {
 	bool fold;
 	uint32_t max_match; /* UINT32_MAX: no cut */
 	rosa_engine engine;
+	uint64_t
+	    flips_skipped; /* of 2^32 query runs so many, by draw, get no counterfactuals but repeat tau; 0: none */
+	uint64_t draw_seed;
 };
 
 struct route {
@@ -53,6 +56,7 @@ struct route_output {
 	int32_t *tau, *length;                    /* [steps] */
 	int32_t *step_flips;                      /* [steps][bits] */
 	int32_t *run_start, *run_tau, *run_flips; /* [runs], [runs], [runs][bits] */
+	size_t route;                             /* its number, for drawing */
 };
 
 /* An empty route; no memory yet. */
