@@ -644,13 +644,16 @@ void order_use(struct order_index *order, rosa_isa isa)
 {
 	order->find = find_plain;
 	order->insert = insert_plain;
+	order->few = few_plain;
 #if ROSA_X86_VARIANTS
 	if (isa == ROSA_ISA_AVX2) {
 		order->find = find_avx2;
 		order->insert = insert_avx2;
+		order->few = few_avx2;
 	} else if (isa == ROSA_ISA_AVX512) {
 		order->find = find_avx512;
 		order->insert = insert_avx512;
+		order->few = few_avx512;
 	}
 #else
 	(void)isa;
@@ -663,9 +666,24 @@ uint32_t order_find(const struct order_index *order, struct match past, unsigned
 	return order->find(order, past, symbol, cap, known, deep, found);
 }
 
+unsigned order_few(const struct order_index *order, uint32_t context, uint32_t length, uint32_t *members)
+{
+	return order->few(order, context, length, members);
+}
+
 void order_insert(struct order_index *order, unsigned symbol, uint32_t relative)
 {
 	order->insert(order, symbol, relative);
+}
+
+void order_insert_into(struct order_index *order, unsigned symbol, const struct order_gap *gap)
+{
+	const struct place at = place_of_plain(order, order->count),
+			   beside = place_of_plain(order, gap->left ? gap->left : gap->right);
+	const struct search left = {symbol, gap->left_shared - 1, 1, gap->left ? gap->left - 1 : NOBODY},
+			    right = {symbol, gap->right_shared - 1, 1, gap->right ? gap->right - 1 : NOBODY};
+
+	add_context(order, at, symbol, &left, &right, beside, true);
 }
 
 void order_remove(struct order_index *order)
@@ -688,7 +706,27 @@ void order_remove(struct order_index *order)
 	sum_up_path(order, at.leaf);
 }
 
-/* ---- what two contexts share ---- */
+/* ---- two contexts ---- */
+
+bool order_before(const struct order_index *order, uint32_t a, uint32_t b)
+{
+	uint32_t left = order->leaf_of[a], right = order->leaf_of[b];
+	unsigned i, j;
+
+	if (left == right)
+		return place_of_plain(order, a).entry < place_of_plain(order, b).entry;
+	i = order->leaf[left].place;
+	j = order->leaf[right].place;
+	left = order->leaf[left].parent;
+	right = order->leaf[right].parent;
+	while (left != right) {
+		i = order->inner[left].place;
+		j = order->inner[right].place;
+		left = order->inner[left].parent;
+		right = order->inner[right].parent;
+	}
+	return i < j;
+}
 
 uint32_t order_shared(const struct order_index *order, uint32_t a, uint32_t b)
 {

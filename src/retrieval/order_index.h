@@ -55,6 +55,7 @@ struct order_inner {
 
 struct order_index {
 	/* compiled for the processor at hand */
+	unsigned (*few)(const struct order_index *, uint32_t, uint32_t, uint32_t *);
 	uint32_t (*find)(const struct order_index *, struct match, unsigned, uint32_t, uint32_t, uint32_t, uint32_t *);
 	void (*insert)(struct order_index *, unsigned, uint32_t);
 	struct order_leaf *leaf;
@@ -67,6 +68,9 @@ struct order_index {
 	uint64_t symbols; /* the set of all following symbols */
 	uint32_t sparse;  /* leaves that removals left less than half full */
 };
+
+/* Symbols of so many bits are told apart by the sets of following symbols; wider ones share bits. */
+#define ORDER_TOLD_APART 6
 
 /* An index of the empty context alone. NULL if memory is short. */
 struct order_index *order_new(const rosa_allocator *allocator);
@@ -92,6 +96,21 @@ void order_remove(struct order_index *order);
  * Returns the length of lane 0's, 0 if that was not overwritten. */
 uint32_t order_find(const struct order_index *order, struct match past, unsigned symbol, uint32_t cap, uint32_t known,
 		    uint32_t deep, uint32_t *found);
+
+/* The contexts that share `length` symbols with `context`, itself included, if they are few and lie together in one
+ * node; their number, or 0 if that cannot be told at a glance. */
+#define ORDER_FEW 8
+unsigned order_few(const struct order_index *order, uint32_t context, uint32_t length, uint32_t *members);
+
+/* Add the context that continues the newest with `symbol`, where its neighbours are known: those next to it of the
+ * contexts that end in the same symbol, 0 if there is none on a side, and how many symbols it shares with them. */
+struct order_gap {
+	uint32_t left, left_shared, right, right_shared;
+};
+void order_insert_into(struct order_index *order, unsigned symbol, const struct order_gap *gap);
+
+/* Does context `a` come before `b` in the list? */
+bool order_before(const struct order_index *order, uint32_t a, uint32_t b);
 
 /* How many symbols two different contexts share. */
 uint32_t order_shared(const struct order_index *order, uint32_t a, uint32_t b);

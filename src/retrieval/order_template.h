@@ -184,6 +184,28 @@ ORDER_TARGET static inline uint32_t NAME(newest_beside_)(const struct order_inde
 	return newest;
 }
 
+/* Those that share `length` symbols with `context`, if there are few, all in its leaf. */
+ORDER_TARGET static unsigned NAME(few_)(const struct order_index *order, uint32_t context, uint32_t length,
+					uint32_t *members)
+{
+	const struct place at = NAME(place_of_)(order, context);
+	const struct order_leaf *leaf = &order->leaf[at.leaf];
+	const uint32_t ends = BELOW(leaf->low, length) & first_bits(leaf->count);
+	const uint32_t left = ends & first_bits(at.entry + 1), right = ends & ~first_bits(at.entry + 1);
+	struct place next;
+	unsigned count;
+
+	if (!left || (!right && right_of(order, (struct place){at.leaf, leaf->count - 1u}, &next) &&
+		      order->leaf[next.leaf].low[next.entry] >= length))
+		return 0;
+	count = (right ? lowest(right) : leaf->count) - highest(left);
+	if (count > ORDER_FEW)
+		return 0;
+	for (unsigned i = 0; i < count; i++)
+		members[i] = leaf->id[highest(left) + i];
+	return count;
+}
+
 /* ---- the two operations ---- */
 
 /* A match of more than `known` symbols, and up to `cap`, of the query with `symbol` as its last; {0, 0} if there is

@@ -228,11 +228,50 @@ ALWAYS_INLINE int32_t destination(const int32_t *start, const struct starts *sta
 	return tau < (int32_t)t ? tau : -1;
 }
 
+/* Where among the contexts that end in the same symbol, if they are few and a word tells, does this one belong? They
+ * lie in the order of what precedes that symbol. */
+static bool find_gap(const struct route *route, const struct tree_view *view, unsigned bits, uint64_t word,
+		     uint32_t context, struct order_gap *gap)
+{
+	uint32_t members[ORDER_FEW];
+	const uint32_t relative = view->table[word >> (64 - bits)];
+	const unsigned count = relative ? order_few(route->order, relative, 1, members) : 0;
+	const uint64_t own = word & view->mask;
+
+	*gap = (struct order_gap){0};
+	for (unsigned i = 0; i < count; i++) {
+		const uint64_t other = tree_word(view, bits, members[i]);
+		const uint32_t shared = leading_zeros(own ^ other) / bits;
+
+		/* what is shorter than a word does not show all in it */
+		if (own == other || least(members[i], context) <= route->contexts.word)
+			return false;
+		if (shared < 2)
+			continue;
+		if (order_before(route->order, members[i] - 1, context - 1)) {
+			gap->left = members[i];
+			gap->left_shared = shared;
+		} else if (!gap->right) {
+			gap->right = members[i];
+			gap->right_shared = shared;
+		}
+	}
+	if (count && !gap->left && !gap->right)
+		*gap = (struct order_gap){.left = members[count - 1], .left_shared = 1};
+	return count > 0;
+}
+
 ALWAYS_INLINE void index_context(struct route *route, struct tree_index *tree, const struct tree_view *view,
 				 unsigned bits, bool ordered, uint64_t word, uint32_t context)
 {
 	if (ordered) {
-		order_insert(route->order, (unsigned)(word >> (64 - bits)), view->table[word >> (64 - bits)]);
+		const unsigned symbol = (unsigned)(word >> (64 - bits));
+		struct order_gap gap;
+
+		if (bits > ORDER_TOLD_APART && find_gap(route, view, bits, word, context, &gap))
+			order_insert_into(route->order, symbol, &gap);
+		else
+			order_insert(route->order, symbol, view->table[symbol]);
 		tree_note(view, bits, word, context);
 	} else {
 		tree_insert(tree, view, &route->contexts, bits, word, context);
@@ -256,15 +295,62 @@ static void settle(struct route *route, const struct route_rules *rules, const r
 			    packed_word(&route->contexts.key, rules->bits, context), context);
 }
 
-/* The tables answer what they can; only a match that may be longer than they go is looked for in the order. */
+/* Among the contexts that share `levels` symbols with what the tables found, the longest match of a query with word
+ * `word`, if they are few and a word tells: then found is set to it and its length returned, and otherwise 0. */
+ALWAYS_INLINE uint32_t match_few(const struct route *route, const struct tree_view *view, unsigned bits, uint64_t word,
+				 uint32_t cap, uint32_t levels, uint32_t *found)
+{
+	uint32_t members[ORDER_FEW], longest = 0, best = 0;
+	const unsigned count = order_few(route->order, *found, levels, members);
+
+	for (unsigned i = 0; i < count; i++) {
+		const uint64_t different = tree_word(view, bits, members[i]) ^ (word & view->mask);
+		uint32_t shared;
+
+		if (!different)
+			return 0;
+		shared = least(least(leading_zeros(different) / bits, members[i]), cap);
+		if (shared > longest || (shared == longest && members[i] > best)) {
+			longest = shared;
+			best = members[i];
+		}
+	}
+	if (longest)
+		*found = best;
+	return longest;
+}
+
+/*
+ * The tables answer what they can; only a match that may be longer than they go is looked for in the order.
+ *
+ * A symbol of many bits is often rare, and the few contexts that end in it are quicker compared one by one than sought
+ * from where the query was: the order's sets of following symbols do not tell wide symbols well apart.
+ */
 ALWAYS_INLINE uint32_t find_ordered(const struct route *route, const struct tree_view *view, unsigned bits,
 				    uint64_t word, uint32_t length, struct match past, unsigned lanes, uint32_t *found)
 {
 	const uint32_t cap = least(length, route->contexts.max_match), levels = least(view->levels, cap);
 	uint32_t deep, longer = 0, matched = tree_recall(view, bits, word, cap, lanes, found, &deep);
 
-	if (past.length >= levels && cap > levels)
-		longer = order_find(route->order, past, (unsigned)(word >> (64 - bits)), cap, levels, deep, found);
+	if (past.length < levels || cap <= levels)
+		return matched;
+	for (uint32_t left = deep; bits > ORDER_TOLD_APART && left; left &= left - 1) {
+		const unsigned lane = (unsigned)__builtin_ctz(left);
+		const uint64_t flip = lane ? UINT64_C(1) << (64 - bits + lane - 1) : 0;
+		uint32_t length =
+		    found[lane] ? match_few(route, view, bits, word ^ flip, cap, levels, &found[lane]) : 0;
+
+		if (length)
+			deep &= ~(1u << lane);
+		if (length && lane == 0)
+			longer = length;
+	}
+	if (deep) {
+		uint32_t length =
+		    order_find(route->order, past, (unsigned)(word >> (64 - bits)), cap, levels, deep, found);
+
+		longer = length ? length : longer;
+	}
 	return longer ? longer : matched;
 }
 
