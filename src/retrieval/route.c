@@ -241,11 +241,12 @@ static bool find_gap(const struct route *route, const struct tree_view *view, un
 	*gap = (struct order_gap){0};
 	for (unsigned i = 0; i < count; i++) {
 		const uint64_t other = tree_word(view, bits, members[i]);
-		const uint32_t shared = leading_zeros(own ^ other) / bits;
+		uint32_t shared;
 
 		/* what is shorter than a word does not show all in it */
 		if (own == other || least(members[i], context) <= route->contexts.word)
 			return false;
+		shared = leading_zeros(own ^ other) / bits;
 		if (shared < 2)
 			continue;
 		if (order_before(route->order, members[i] - 1, context - 1)) {
