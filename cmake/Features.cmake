@@ -1,4 +1,4 @@
-# Libraries that only some commands need.
+# Libraries that only some commands need, or that only make things faster.
 #
 # Each is looked for, and found or not the build goes on. The outcome is kept as words, because the one who needs them
 # is the user of a command that is missing: `rosatune --version` prints the list, and the command concerned can say the
@@ -15,5 +15,60 @@ function(rosatune_feature name state)
 endfunction()
 
 rosatune_feature(cuda "not built")
+
+# OpenBLAS multiplies matrices; without it plain C does, several times slower. It is tried by linking the very functions
+# that are used: a cblas.h may be another library's. The target rosatune_blas is what to link, empty where there is none.
+add_library(rosatune_blas INTERFACE)
+set(ROSATUNE_BLAS_LIBS "") # for rosatune.pc
+if(ROSATUNE_BLAS)
+	include(CheckCSourceCompiles)
+	find_package(PkgConfig QUIET)
+	if(PKG_CONFIG_FOUND)
+		pkg_check_modules(PC_OPENBLAS QUIET openblas)
+	endif()
+	find_path(OPENBLAS_INCLUDE_DIR cblas.h HINTS ${PC_OPENBLAS_INCLUDE_DIRS} PATH_SUFFIXES openblas openblas-pthread)
+	if(ROSATUNE_STATIC_BLAS)
+		set(blas_library OPENBLAS_STATIC_LIBRARY)
+		find_library(${blas_library} libopenblas.a HINTS ${PC_OPENBLAS_LIBRARY_DIRS} PATH_SUFFIXES openblas-pthread)
+	else()
+		set(blas_library OPENBLAS_LIBRARY)
+		find_library(${blas_library} openblas HINTS ${PC_OPENBLAS_LIBRARY_DIRS} PATH_SUFFIXES openblas-pthread)
+	endif()
+	if(OPENBLAS_INCLUDE_DIR AND ${blas_library})
+		set(CMAKE_REQUIRED_INCLUDES ${OPENBLAS_INCLUDE_DIR})
+		set(CMAKE_REQUIRED_LIBRARIES ${${blas_library}} Threads::Threads m)
+		check_c_source_compiles("
+			#include <cblas.h>
+			int main(void)
+			{
+				float x = 1, y;
+
+				cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 1, 1, 1, 1, &x, 1, &x, 1, 0, &y, 1);
+				openblas_set_num_threads(openblas_get_num_threads());
+				return openblas_get_parallel() == OPENBLAS_OPENMP;
+			}" ${blas_library}_LINKS)
+		unset(CMAKE_REQUIRED_INCLUDES)
+		unset(CMAKE_REQUIRED_LIBRARIES)
+	endif()
+endif()
+if(NOT ROSATUNE_BLAS)
+	rosatune_feature(openblas "switched off (ROSATUNE_BLAS)")
+elseif(${blas_library}_LINKS)
+	target_include_directories(rosatune_blas INTERFACE ${OPENBLAS_INCLUDE_DIR})
+	target_compile_definitions(rosatune_blas INTERFACE ROSATUNE_OPENBLAS)
+	target_link_libraries(rosatune_blas INTERFACE ${${blas_library}})
+	get_filename_component(blas_folder ${${blas_library}} DIRECTORY)
+	set(ROSATUNE_BLAS_LIBS "-L${blas_folder} -lopenblas")
+	if(ROSATUNE_STATIC_BLAS)
+		rosatune_feature(openblas "built in")
+	else()
+		rosatune_feature(openblas "yes")
+	endif()
+elseif(ROSATUNE_STATIC_BLAS)
+	message(FATAL_ERROR "ROSATUNE_STATIC_BLAS: no libopenblas.a that can be linked was found "
+		"(scripts/install-deps build)")
+else()
+	rosatune_feature(openblas "not found")
+endif()
 
 list(JOIN rosatune_features ", " ROSATUNE_FEATURES)

@@ -2,7 +2,8 @@
  * rosatune.h - exact suffix retrieval over binary symbols (ROSA), the public C interface.
  *
  * A route is a pair of symbol streams, query and key. At every step the library names the place in the key's past
- * that best continues the query's context. Sections 1 to 3 of this file follow docs/design.md, "What is computed".
+ * that best continues the query's context. Sections 1 to 3 of this file follow docs/design.md, "What is computed";
+ * sections 4 and 5 are the operator that a neural network is given, forward and backward.
  *
  * Conventions
  *   - Every function that can fail returns a rosa_status and, where `err` is not NULL, fills in a message that names
@@ -203,6 +204,147 @@ typedef struct rosa_stream_info {
 } rosa_stream_info;
 
 ROSA_API rosa_status rosa_stream_describe(const rosa_stream *stream, rosa_stream_info *info, rosa_error *err);
+
+/* ------------------------------------------------------------------------------------------ 4 operator, by parts -- */
+
+/*
+ * The operator of a layer: symbols of q and k are looked up, the value bits found are read out between e0 and e1.
+ *
+ *     rosa_pack(q), rosa_pack(k), rosa_pack(v)  ->  rosa_find  ->  rosa_read  ->  y
+ *     dL/dy  ->  rosa_read_backward  ->  dL/dq, dL/dk, dL/dv, dL/de0, dL/de1
+ *
+ * Rows of activations are [batch][steps][channels], dense, float32 or bfloat16; sums are float32. Symbols are
+ * [batch * R][steps] with R = channels / bits, route r of batch entry b at row b*R + r. The same input gives the same
+ * bits whatever options.threads is. Of rosa_options these functions use bits, policy, fold, max_match, threads and the
+ * allocator.
+ */
+
+typedef enum rosa_qk_grad {
+	ROSA_QK_LINEAR = 0, /* all readable runs weigh alike: linear time */
+	ROSA_QK_SOFT = 1,   /* runs weigh by a softmax over -slope * Hamming distance: quadratic time */
+	ROSA_QK_FLIPS = 2,  /* the paper's counterfactuals: what each bit's flip would have read */
+	ROSA_QK_NONE = 3    /* q and k get no gradient */
+} rosa_qk_grad;
+
+/* Over which channels `soft` and `linear` judge a read: those of all routes, or of the route alone. */
+typedef enum rosa_credit { ROSA_CREDIT_ALL = 0, ROSA_CREDIT_ROUTE = 1 } rosa_credit;
+
+/* Where `flips` puts a key's gradient: at the run that was matched, or at the one after it, which is read (the paper).
+ */
+typedef enum rosa_key_credit { ROSA_KEY_MATCH = 0, ROSA_KEY_DESTINATION = 1 } rosa_key_credit;
+
+/* How q and k learn. Start from ROSA_LEARNING_INIT; `size` as in rosa_options. */
+typedef struct rosa_learning {
+	size_t size; /* sizeof(rosa_learning) */
+	rosa_qk_grad qk_grad;
+	rosa_credit credit;         /* soft, linear */
+	rosa_key_credit key_credit; /* flips */
+	float slope;                /* soft: of the softmax, > 0 */
+	float suffix;               /* soft, linear: weight of the symbols one run earlier, >= 0; 0: not looked at */
+	float explore;              /* share of route-steps read at a random past run instead, 0 to 1; training only */
+	float flip_share;           /* flips: share of query runs whose counterfactuals are looked up, > 0 to 1 */
+	uint64_t seed;              /* of explore and flip_share */
+} rosa_learning;
+
+#define ROSA_LEARNING_INIT                                                                                             \
+	{                                                                                                              \
+		sizeof(rosa_learning), ROSA_QK_LINEAR, ROSA_CREDIT_ALL, ROSA_KEY_MATCH, 1, 0, 0, 1, 0                  \
+	}
+
+/* Bytes of one kept destination: 2 (unsigned) where `steps` allows it, else 4. A destination is kept as it is, -1 as
+ * all ones. */
+ROSA_API int rosa_width(size_t steps);
+
+/* The number of runs of a [routes][steps] array of symbols: rows of the counterfactual table. */
+ROSA_API size_t rosa_count_runs(size_t routes, size_t steps, const uint16_t *symbols, int fold);
+
+/* Find what every step of every route reads. `read` receives [routes][steps] destinations of rosa_width(steps) bytes.
+ * `learning` NULL: as in use, neither explored nor with counterfactuals. With ROSA_QK_FLIPS `flips` receives one row of
+ * bits + 1 destinations a query run, routes one after the other: at the run's first step the true destination, then
+ * that with each bit flipped; runs left out by flip_share repeat the true one. Otherwise `flips` is not touched. */
+ROSA_API rosa_status rosa_find(const rosa_options *options, const rosa_learning *learning, size_t routes, size_t steps,
+			       const uint16_t *query, const uint16_t *key, void *read, void *flips, rosa_error *err);
+
+/* y = m (e0 + (e1 - e0) b): m whether something was found, b the bits of the value symbol there. `value` is
+ * [batch * R][value_steps], which may be a longer history than the `steps` rows of `read` and `y`; destinations in
+ * `read` are of rosa_width(value_steps) bytes and below value_steps. e0 and e1 have `channels` numbers. */
+ROSA_API rosa_status rosa_read(const rosa_options *options, rosa_dtype dtype, size_t batch, size_t steps,
+			       size_t channels, const uint16_t *value, size_t value_steps, const void *read,
+			       const float *e0, const float *e1, void *y, rosa_error *err);
+
+/* What went in and came out, for the way back. */
+typedef struct rosa_read_pass {
+	size_t size; /* sizeof(rosa_read_pass) */
+	rosa_dtype dtype;
+	size_t batch, steps, channels;
+	const void *q, *k, *v; /* [batch][steps][channels] */
+	const float *e0, *e1;  /* [channels] */
+	const void *read;      /* from rosa_find, of rosa_width(steps) bytes */
+	const void *flips;     /* from rosa_find; ROSA_QK_FLIPS only */
+	const void *gy;        /* dL/dy, [batch][steps][channels] */
+	void *gq, *gk, *gv;    /* overwritten; any may be NULL */
+	float *ge0, *ge1;      /* overwritten; any may be NULL */
+} rosa_read_pass;
+
+/* The gradients, by the rules of docs/design.md, "Gradients". */
+ROSA_API rosa_status rosa_read_backward(const rosa_options *options, const rosa_learning *learning,
+					const rosa_read_pass *pass, rosa_error *err);
+
+/* ----------------------------------------------------------------------------------------- 5 operator, as a layer --
+ */
+
+/*
+ * The whole of what ROSA adds to a decoder layer:
+ *
+ *     U = rmsnorm(H),  q, k, v = U Wq, U Wk, U Wv,  y as above,  inj = Wout y
+ *     post fusion:  out = inj, which the caller adds to H + Attention(norm(H))
+ *     pre fusion:   out = (1 - a) H + a inj with a = sigmoid(a0), which the caller's attention takes in place of H
+ *
+ * Activations are float32 or bfloat16, parameters and their gradients float32. Matrices are dense, row by row: Wq, Wk,
+ * Wv are [in][out], Wout is [out][in].
+ */
+
+typedef enum rosa_fusion { ROSA_POST = 0, ROSA_PRE = 1 } rosa_fusion;
+
+typedef struct rosa_layer {
+	size_t size; /* sizeof(rosa_layer) */
+	size_t channels;
+	rosa_fusion fusion;
+	rosa_dtype dtype;          /* of activations */
+	float norm_eps;            /* added to the mean square */
+	const float *norm;         /* [channels] */
+	const float *wq, *wk, *wv; /* [channels][channels]; wq == wk: shared */
+	const float *e0, *e1;      /* [channels] */
+	const float *wout;         /* [channels][channels] */
+	const float *a0;           /* [channels]; ROSA_PRE only */
+} rosa_layer;
+
+/* Gradients are added to what is there; any may be NULL. With a shared projection wq receives the sum of both. */
+typedef struct rosa_layer_grads {
+	size_t size; /* sizeof(rosa_layer_grads) */
+	float *norm, *wq, *wk, *wv, *e0, *e1, *wout, *a0;
+} rosa_layer_grads;
+
+/* What a forward pass keeps for the backward pass: U's inputs, q, k, v, y and destinations. */
+typedef struct rosa_tape rosa_tape;
+
+/* `h` and `out` are [batch][steps][channels] and may not overlap. `tape`, if not NULL, receives what
+ * rosa_layer_backward needs; release it with rosa_tape_free. learning NULL: as in use. */
+ROSA_API rosa_status rosa_layer_forward(const rosa_options *options, const rosa_learning *learning,
+					const rosa_layer *layer, size_t batch, size_t steps, const void *h, void *out,
+					rosa_tape **tape, rosa_error *err);
+
+/* `layer` as in the forward pass. `gout` is dL/dout; `gh`, if not NULL, receives what flows back to h through this
+ * function. */
+ROSA_API rosa_status rosa_layer_backward(const rosa_tape *tape, const rosa_layer *layer, const void *gout,
+					 const rosa_layer_grads *grads, void *gh, rosa_error *err);
+
+/* Bytes a tape keeps, and its release. Safe on NULL. */
+ROSA_API size_t rosa_tape_bytes(const rosa_tape *tape);
+ROSA_API void rosa_tape_free(rosa_tape *tape);
+
+/* What multiplies matrices in this build: "openblas" or "plain". */
+ROSA_API const char *rosa_blas(void);
 
 #ifdef __cplusplus
 }

@@ -51,7 +51,11 @@ dynamic=$(readelf -dW "$lib/librosatune.so")
 same "soname" "librosatune.so.$(part MAJOR)" "$(sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p' <<<"$dynamic")"
 needed=$(sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p' <<<"$dynamic" |
 	grep -Ev '^(libc|libm|libpthread|ld-linux.*)\.so\.' || true)
-same "libraries needed beyond the C library" "" "$needed"
+blas=
+if grep -q "openblas: yes" "$work/version"; then
+	blas=libopenblas.so.0
+fi
+same "libraries needed beyond the C library" "$blas" "$needed"
 
 # Every function that the header declares, and nothing else.
 declared=$(tr '\n' ' ' <"$prefix/include/rosatune.h" | grep -oE 'ROSA_API [^;{}()]*\(' |

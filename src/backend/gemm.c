@@ -1,0 +1,274 @@
+/*
+ * Products of float32 matrices: by OpenBLAS where the build found it, else by plain C.
+ *
+ * Threads are ours. The library promises the same bits whatever the number of workers, and a product that OpenBLAS
+ * shares out among threads of its own is cut where their number says. So every product is done by the thread that asks
+ * for it, and gemm_parallel cuts the result into tiles that depend on its shape alone: the sum behind a number is never
+ * cut, and it is taken in the same order by whichever worker.
+ *
+ * How many threads OpenBLAS uses is one number for the whole process, and not ours to keep: the program may use
+ * OpenBLAS too. It is set to 1 while any product of ours runs. Products overlap, from several workers and from several
+ * calls of the program, so the number found is put away by the first to begin and put back by the last to end, under a
+ * lock; in between it is 1 for all of them. If somebody else sets it meanwhile, what he set stays. His own products
+ * that run meanwhile are right, only not as parallel as they might be. This count is the one thing that calls of the
+ * library share. Where OpenBLAS is built upon OpenMP, the number that counts is OpenMP's, which belongs to a thread,
+ * and is set around each product without a lock; those functions are weak references, there exactly when they are
+ * needed.
+ *
+ * The plain product works on blocks of both sides that are copied together, filled up with zeros to whole tiles, and
+ * multiplied tile by tile, sums of a tile being kept in registers. The compiler makes vectors of the loops; the
+ * variants differ in the instructions it may use and in the width of a tile. It is always there, and tests compare the
+ * two.
+ */
+#include "gemm.h"
+#include "pool.h"
+
+#include "rosatune.h"
+
+#include <string.h>
+
+#ifdef ROSATUNE_OPENBLAS
+#include <cblas.h>
+#include <pthread.h>
+#endif
+
+/* -------------------------------------------------------------------------------------------------------- plain -- */
+
+#define BLOCK_K   128
+#define BLOCK_N   64 /* a multiple of every width of a tile */
+#define TILE_ROWS 4
+
+struct matrix {
+	const float *at;
+	size_t row, column; /* numbers from one row, and column, to the next */
+};
+
+static struct matrix matrix_of(const float *at, size_t ld, bool turned)
+{
+	return turned ? (struct matrix){at, 1, ld} : (struct matrix){at, ld, 1};
+}
+
+/* c[i][j] += alpha * sum over k of a[k][i] b[k][j], for four rows, of which `rows` are there, and `width` columns, of
+ * which `columns` are there. A tile is two vectors wide: eight sums are in flight, enough to keep the multipliers busy.
+ * Rows are written out because compilers do not agree on how to unroll a loop over them. */
+#define DEFINE_TILE(name, attribute, width)                                                                            \
+	attribute static void name(size_t depth, float alpha, float(*a)[TILE_ROWS], float(*b)[BLOCK_N], float *c,      \
+				   size_t ldc, size_t rows, size_t columns)                                            \
+	{                                                                                                              \
+		float s0[width] = {0}, s1[width] = {0}, s2[width] = {0}, s3[width] = {0};                              \
+		const float *const sums[TILE_ROWS] = {s0, s1, s2, s3};                                                 \
+                                                                                                                       \
+		for (size_t k = 0; k < depth; k++) {                                                                   \
+			for (size_t j = 0; j < width; j++) {                                                           \
+				s0[j] += a[k][0] * b[k][j];                                                            \
+				s1[j] += a[k][1] * b[k][j];                                                            \
+				s2[j] += a[k][2] * b[k][j];                                                            \
+				s3[j] += a[k][3] * b[k][j];                                                            \
+			}                                                                                              \
+		}                                                                                                      \
+		for (size_t i = 0; i < rows; i++)                                                                      \
+			for (size_t j = 0; j < columns; j++)                                                           \
+				c[i * ldc + j] += alpha * sums[i][j];                                                  \
+	}
+
+DEFINE_TILE(tile_plain, , 8)
+#if ROSA_X86_VARIANTS
+DEFINE_TILE(tile_avx2, __attribute__((target("avx2"))), 16)
+DEFINE_TILE(tile_avx512, __attribute__((target("avx512f"))), 32)
+#endif
+
+static const struct {
+	void (*tile)(size_t depth, float alpha, float (*a)[TILE_ROWS], float (*b)[BLOCK_N], float *c, size_t ldc,
+		     size_t rows, size_t columns);
+	size_t width;
+} variants[ROSA_ISA_COUNT] = {
+    [ROSA_ISA_PLAIN] = {tile_plain, 8},
+#if ROSA_X86_VARIANTS
+    [ROSA_ISA_AVX2] = {tile_avx2, 16},
+    [ROSA_ISA_AVX512] = {tile_avx512, 32},
+#endif
+};
+
+static size_t smaller(size_t a, size_t b)
+{
+	return a < b ? a : b;
+}
+
+void gemm_plain(rosa_isa isa, bool trans_a, bool trans_b, size_t m, size_t n, size_t k, float alpha, const float *a,
+		size_t lda, const float *b, size_t ldb, float beta, float *c, size_t ldc)
+{
+	const struct matrix left = matrix_of(a, lda, trans_a), right = matrix_of(b, ldb, trans_b);
+	float block[BLOCK_K][BLOCK_N], rows[BLOCK_K][TILE_ROWS];
+
+	for (size_t i = 0; i < m; i++) {
+		if (beta == 0)
+			memset(c + i * ldc, 0, n * sizeof(*c));
+		else if (beta != 1)
+			for (size_t j = 0; j < n; j++)
+				c[i * ldc + j] *= beta;
+	}
+	for (size_t k0 = 0; k0 < k; k0 += BLOCK_K) {
+		const size_t depth = smaller(k - k0, BLOCK_K);
+
+		for (size_t j0 = 0; j0 < n; j0 += BLOCK_N) {
+			const size_t columns = smaller(n - j0, BLOCK_N);
+
+			memset(block, 0, sizeof(block));
+			for (size_t x = 0; x < depth; x++)
+				for (size_t j = 0; j < columns; j++)
+					block[x][j] = right.at[(k0 + x) * right.row + (j0 + j) * right.column];
+			for (size_t i0 = 0; i0 < m; i0 += TILE_ROWS) {
+				const size_t some = smaller(m - i0, TILE_ROWS);
+
+				memset(rows, 0, sizeof(rows));
+				for (size_t i = 0; i < some; i++)
+					for (size_t x = 0; x < depth; x++)
+						rows[x][i] = left.at[(i0 + i) * left.row + (k0 + x) * left.column];
+				for (size_t j = 0; j < columns; j += variants[isa].width)
+					variants[isa].tile(depth, alpha, rows, (float(*)[BLOCK_N]) & block[0][j],
+							   c + i0 * ldc + j0 + j, ldc, some,
+							   smaller(columns - j, variants[isa].width));
+			}
+		}
+	}
+}
+
+/* ----------------------------------------------------------------------------------------------------- OpenBLAS -- */
+
+#ifdef ROSATUNE_OPENBLAS
+#define MOST_K ((size_t)1 << 30) /* of one product: OpenBLAS counts in int */
+
+extern int omp_get_max_threads(void) __attribute__((weak));
+extern void omp_set_num_threads(int threads) __attribute__((weak));
+
+static pthread_mutex_t alone_lock = PTHREAD_MUTEX_INITIALIZER;
+static size_t alone_users;
+static int alone_found; /* the number of threads to put back */
+
+/* From here to alone_end, OpenBLAS works on the thread that calls it. Returns what alone_end wants to be told. */
+static int alone_begin(void)
+{
+	int found = 1;
+
+	switch (openblas_get_parallel()) {
+	case OPENBLAS_SEQUENTIAL:
+		break;
+	case OPENBLAS_OPENMP:
+		if (!omp_get_max_threads || !omp_set_num_threads)
+			break;
+		found = omp_get_max_threads();
+		if (found != 1)
+			omp_set_num_threads(1);
+		break;
+	default:
+		pthread_mutex_lock(&alone_lock);
+		if (alone_users++ == 0) {
+			alone_found = openblas_get_num_threads();
+			openblas_set_num_threads(1);
+		}
+		pthread_mutex_unlock(&alone_lock);
+	}
+	return found;
+}
+
+static void alone_end(int found)
+{
+	switch (openblas_get_parallel()) {
+	case OPENBLAS_SEQUENTIAL:
+		break;
+	case OPENBLAS_OPENMP:
+		if (found != 1)
+			omp_set_num_threads(found);
+		break;
+	default:
+		pthread_mutex_lock(&alone_lock);
+		if (--alone_users == 0 && openblas_get_num_threads() == 1)
+			openblas_set_num_threads(alone_found);
+		pthread_mutex_unlock(&alone_lock);
+	}
+}
+
+void gemm(bool trans_a, bool trans_b, size_t m, size_t n, size_t k, float alpha, const float *a, size_t lda,
+	  const float *b, size_t ldb, float beta, float *c, size_t ldc)
+{
+	const struct matrix left = matrix_of(a, lda, trans_a), right = matrix_of(b, ldb, trans_b);
+	int found;
+
+	if (!m || !n)
+		return;
+	found = alone_begin();
+	for (size_t k0 = 0; k0 == 0 || k0 < k; k0 += MOST_K)
+		cblas_sgemm(CblasRowMajor, trans_a ? CblasTrans : CblasNoTrans, trans_b ? CblasTrans : CblasNoTrans,
+			    (blasint)m, (blasint)n, (blasint)smaller(k - k0, MOST_K), alpha, a + k0 * left.column,
+			    (blasint)lda, b + k0 * right.row, (blasint)ldb, k0 ? 1 : beta, c, (blasint)ldc);
+	alone_end(found);
+}
+
+const char *rosa_blas(void)
+{
+	return "openblas";
+}
+#else
+void gemm(bool trans_a, bool trans_b, size_t m, size_t n, size_t k, float alpha, const float *a, size_t lda,
+	  const float *b, size_t ldb, float beta, float *c, size_t ldc)
+{
+	gemm_plain(rosa_isa_best(), trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+}
+
+const char *rosa_blas(void)
+{
+	return "plain";
+}
+#endif
+
+/* ----------------------------------------------------------------------------------------------------- parallel -- */
+
+#define TILE_M 256
+#define TILE_N 256
+
+struct product {
+	bool trans_a, trans_b;
+	size_t m, n, k;
+	float alpha;
+	struct matrix a, b;
+	size_t lda, ldb;
+	float beta;
+	float *c;
+	size_t ldc;
+	size_t across; /* tiles side by side */
+};
+
+static void do_tile(void *context, size_t tile, unsigned worker)
+{
+	const struct product *p = context;
+	const size_t i = tile / p->across * TILE_M, j = tile % p->across * TILE_N;
+
+	(void)worker;
+	gemm(p->trans_a, p->trans_b, smaller(p->m - i, TILE_M), smaller(p->n - j, TILE_N), p->k, p->alpha,
+	     p->a.at + i * p->a.row, p->lda, p->b.at + j * p->b.column, p->ldb, p->beta, p->c + i * p->ldc + j, p->ldc);
+}
+
+void gemm_parallel(struct pool *pool, bool trans_a, bool trans_b, size_t m, size_t n, size_t k, float alpha,
+		   const float *a, size_t lda, const float *b, size_t ldb, float beta, float *c, size_t ldc)
+{
+	struct product product = {.trans_a = trans_a,
+				  .trans_b = trans_b,
+				  .m = m,
+				  .n = n,
+				  .k = k,
+				  .alpha = alpha,
+				  .a = matrix_of(a, lda, trans_a),
+				  .b = matrix_of(b, ldb, trans_b),
+				  .lda = lda,
+				  .ldb = ldb,
+				  .beta = beta,
+				  .c = c,
+				  .ldc = ldc,
+				  .across = (n + TILE_N - 1) / TILE_N};
+	const size_t tiles = (m + TILE_M - 1) / TILE_M * product.across;
+
+	if (tiles == 1)
+		do_tile(&product, 0, 0);
+	else
+		pool_run(pool, tiles, do_tile, &product, NULL);
+}

@@ -1,0 +1,40 @@
+/*
+ * Destinations as they are kept for the way back.
+ *
+ * Most sequences are shorter than 65,535 steps, and then two bytes hold a destination. What is kept for the backward
+ * pass is mostly this (one for every step and route, and with counterfactuals bits + 1 for every query run), so half
+ * the bytes are half of the memory. All ones is "nothing found" in both widths.
+ */
+#ifndef ROSATUNE_DESTINATIONS_H
+#define ROSATUNE_DESTINATIONS_H
+
+#include "rosatune.h"
+
+#include <string.h>
+
+/* Widen `count` destinations. */
+static inline void destinations_load(int32_t *to, const void *from, size_t first, size_t count, int width)
+{
+	if (width == 4) {
+		memcpy(to, (const int32_t *)from + first, count * sizeof(*to));
+	} else {
+		const uint16_t *narrow = (const uint16_t *)from + first;
+
+		for (size_t i = 0; i < count; i++)
+			to[i] = narrow[i] == UINT16_MAX ? -1 : narrow[i];
+	}
+}
+
+static inline void destinations_store(void *to, const int32_t *from, size_t first, size_t count, int width)
+{
+	if (width == 4) {
+		memcpy((int32_t *)to + first, from, count * sizeof(*from));
+	} else {
+		uint16_t *narrow = (uint16_t *)to + first;
+
+		for (size_t i = 0; i < count; i++)
+			narrow[i] = (uint16_t)from[i]; /* -1 becomes all ones */
+	}
+}
+
+#endif

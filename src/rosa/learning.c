@@ -1,0 +1,51 @@
+/* The options of learning, checked once so that nothing below has to ask. */
+#include "learning.h"
+#include "status.h"
+
+#include <string.h>
+
+static rosa_status check_share(const char *name, float value, int zero, rosa_error *err)
+{
+	/* written so that NaN fails too */
+	if (!(value >= 0 && value <= 1) || (!zero && value == 0))
+		return rosa_fail(err, ROSA_EINVAL, "learning.%s is %g; it is a share, %s 1", name, (double)value,
+				 zero ? "from 0 to" : "above 0 and at most");
+	return ROSA_OK;
+}
+
+static rosa_status check_choice(const char *name, int value, int last, rosa_error *err)
+{
+	if (value < 0 || value > last)
+		return rosa_fail(err, ROSA_EINVAL, "learning.%s is %d; it is one of 0 to %d (see rosatune.h)", name,
+				 value, last);
+	return ROSA_OK;
+}
+
+rosa_status learning_from_options(const rosa_learning *given, rosa_learning *full, rosa_error *err)
+{
+	rosa_status status;
+
+	*full = (rosa_learning)ROSA_LEARNING_INIT;
+	if (!given)
+		return ROSA_OK;
+	if (given->size < offsetof(rosa_learning, qk_grad) + sizeof(given->qk_grad))
+		return rosa_fail(err, ROSA_EINVAL,
+				 "learning.size is %zu; start from ROSA_LEARNING_INIT, which sets it to %zu",
+				 given->size, sizeof(*given));
+	memcpy(full, given, given->size < sizeof(*full) ? given->size : sizeof(*full));
+	status = check_choice("qk_grad", (int)full->qk_grad, ROSA_QK_NONE, err);
+	if (!status)
+		status = check_choice("credit", (int)full->credit, ROSA_CREDIT_ROUTE, err);
+	if (!status)
+		status = check_choice("key_credit", (int)full->key_credit, ROSA_KEY_DESTINATION, err);
+	if (!status)
+		status = check_share("explore", full->explore, 1, err);
+	if (!status)
+		status = check_share("flip_share", full->flip_share, 0, err);
+	if (!status && !(full->slope > 0 && full->slope < 1e30f))
+		status = rosa_fail(err, ROSA_EINVAL, "learning.slope is %g; it must be above 0", (double)full->slope);
+	if (!status && !(full->suffix >= 0 && full->suffix < 1e30f))
+		status =
+		    rosa_fail(err, ROSA_EINVAL, "learning.suffix is %g; it must be 0 or more", (double)full->suffix);
+	return status;
+}

@@ -1,0 +1,358 @@
+/*
+ * The rule `linear`: all candidates of a step weigh alike.
+ *
+ * With theta_t = dL/dy_t (e1 - e0), D_td = theta_t . P[d] and n_t candidates d < t, the gradient of a step's symbol is
+ *
+ *     q_t:     s'(q_t) / n_t * (N_t - mean_t K_t)         N_t = sum over d of D_td sgn(k_p(d)),  K_t = sum of
+ * sgn(k_p(d)) k_p(d):  s'(k_p(d)) * (E_d - sum of mean_t Y_t)     E_d = sum over t > d of D_td Y_t,  Y_t = sgn(q_t) /
+ * n_t
+ *
+ * where mean_t = sum over d of D_td, divided by n_t. N_t, the sum in mean_t, and E_d are products of the matrix D below
+ * its diagonal (or above it, turned over) with a matrix of a few columns a route. D is itself a product, so it need not
+ * be made: a step multiplies theta_t by the running state S = sum over d < t of P[d] x_d^T, and then adds its own
+ * P[t] x_t^T. This is linear in the number of steps, and the same machine runs backwards in time for the keys, theta
+ * and P having changed places.
+ *
+ * One step at a time these would be products of a matrix and a vector, which wait for memory. So steps are taken in
+ * chunks: what comes from earlier chunks is theta S for a chunk at a time, what comes from within is the chunk's own
+ * part of D times its columns, and the state is brought forward by P^T X. With credit `all` the parts of D are made
+ * once and serve all routes, and a block of routes whose columns stand side by side is the unit of work. With credit
+ * `route` every route has its own D over its few channels; then a state is small enough for the nearest cache and steps
+ * are taken one by one.
+ *
+ * Memory beyond the arguments, for C channels in float32: 8 C bytes a step for theta and P, 4 bytes for each step of a
+ * chunk, 4 bytes a route for symbols, all for the batch entries that are being worked on; and for each worker a block's
+ * gradients and runs, some 500 bytes a step. That is about twice the size of one array of activations in float32.
+ */
+#include "candidates.h"
+#include "gemm.h"
+#include "pool.h"
+#include "weighing.h"
+
+#define CHUNK 128
+#define LANES 4 /* columns of a route's state that are worked on together */
+
+/* What one worker needs for a block of routes. */
+struct bench {
+	float *x;        /* [CHUNK][columns]: what the steps of a chunk put into the state */
+	float *out;      /* [CHUNK][columns]: what they take out of it */
+	float *state;    /* credit all: [channels][columns]; credit route: [routes][bits][columns of a route] */
+	float *gradient; /* [steps][channels of the block] */
+	float *mean;     /* [steps][routes of the block] */
+	float *passed;   /* [columns]: K_t, or the sum of mean_t Y_t */
+	struct runs *query, *key; /* [routes of the block] */
+};
+
+struct linear {
+	struct weighing job;
+	size_t chunks;         /* of a batch entry */
+	float *near;           /* credit all: [entries][steps][CHUNK]: D below the diagonal, within chunks */
+	struct bench *benches; /* [workers] */
+};
+
+/* A block of routes being worked on, in one direction of time. */
+struct unit {
+	const struct linear *linear;
+	const struct weighing *job; /* of it */
+	const struct bench *bench;
+	size_t entry;          /* of the group */
+	size_t route, routes;  /* the first, and how many */
+	bool backward;         /* in time: for the keys */
+	size_t width, columns; /* of a route, and of all of them */
+};
+
+/* theta, P, symbols, and D near the diagonal */
+static void prepare_chunk(void *context, size_t piece, unsigned worker)
+{
+	const struct linear *linear = context;
+	const struct weighing *job = &linear->job;
+	const size_t entry = piece / linear->chunks, t0 = piece % linear->chunks * CHUNK, channels = job->channels;
+	const size_t steps = smaller(job->steps - t0, CHUNK), row = entry * job->steps + t0;
+	float *near = linear->near + row * CHUNK;
+
+	(void)worker;
+	weighing_load(job, entry, t0, steps);
+	if (!job->all)
+		return;
+	gemm(false, true, steps, steps, channels, 1, job->theta + row * channels, channels, job->p + row * channels,
+	     channels, 0, near, CHUNK);
+	for (size_t t = 0; t < steps; t++)
+		memset(near + t * CHUNK + t, 0, (steps - t) * sizeof(*near));
+}
+
+/* --------------------------------------------------------------------------------------------- products with D -- */
+
+/* out = D x for a chunk: by what earlier chunks left in the state, and by the chunk's own part of D. */
+static void multiply_all(const struct unit *unit, size_t t0, size_t steps, bool is_first, bool is_last)
+{
+	const struct weighing *job = unit->job;
+	const struct bench *bench = unit->bench;
+	const size_t channels = job->channels, columns = unit->columns;
+	const size_t row = unit->entry * job->steps + t0;
+	const float *take = (unit->backward ? job->p : job->theta) + row * channels;
+	const float *put = (unit->backward ? job->theta : job->p) + row * channels;
+
+	if (!is_first)
+		gemm(false, false, steps, columns, channels, 1, take, channels, bench->state, columns, 0, bench->out,
+		     columns);
+	gemm(unit->backward, false, steps, columns, steps, 1, unit->linear->near + row * CHUNK, CHUNK, bench->x,
+	     columns, is_first ? 0 : 1, bench->out, columns);
+	if (!is_last)
+		gemm(true, false, channels, columns, steps, 1, put, channels, bench->x, columns, is_first ? 0 : 1,
+		     bench->state, columns);
+}
+
+/* The same with each route's own D: out = take S, S += put x^T, step after step. */
+static void multiply_route(const struct unit *unit, size_t t0, size_t steps, bool is_first, bool is_last)
+{
+	const struct weighing *job = unit->job;
+	const struct bench *bench = unit->bench;
+	const size_t bits = job->bits, width = unit->width;
+	const size_t first = (unit->entry * job->steps + t0) * job->channels + unit->route * bits;
+	const float *take = (unit->backward ? job->p : job->theta) + first;
+	const float *put = (unit->backward ? job->theta : job->p) + first;
+
+	(void)is_last;
+	if (is_first)
+		memset(bench->state, 0, unit->routes * bits * width * sizeof(*bench->state));
+	for (size_t r = 0; r < unit->routes; r++) {
+		float *state = bench->state + r * bits * width;
+
+		for (size_t i = 0; i < steps; i++) {
+			const size_t t = unit->backward ? steps - 1 - i : i;
+			const float *takes = take + t * job->channels + r * bits,
+				    *puts = put + t * job->channels + r * bits;
+			const float *x = bench->x + t * unit->columns + r * width;
+			float *out = bench->out + t * unit->columns + r * width;
+
+			for (size_t c = 0; c < width; c += LANES) {
+				float sum[LANES] = {0};
+
+				for (size_t m = 0; m < bits; m++) {
+					float *s = state + m * width + c;
+
+					for (size_t l = 0; l < LANES; l++) {
+						sum[l] += takes[m] * s[l];
+						s[l] += puts[m] * x[c + l];
+					}
+				}
+				memcpy(out + c, sum, sizeof(sum));
+			}
+		}
+	}
+}
+
+/* ---------------------------------------------------------------------------------------- columns, in and out -- */
+
+/* A candidate d puts sgn(k_p(d)) and a 1 into the state, and with `suffix` the signs of the run before. */
+static void put_keys(const struct unit *unit, size_t t0, size_t steps)
+{
+	const struct weighing *job = unit->job;
+	const size_t bits = job->bits, width = unit->width;
+
+	for (size_t r = 0; r < unit->routes; r++) {
+		const struct runs *key = &unit->bench->key[r];
+		const uint16_t *symbols = weighing_symbols(job, job->key, unit->entry, unit->route + r);
+
+		for (size_t t = 0; t < steps; t++) {
+			float *x = unit->bench->x + t * unit->columns + r * width;
+			int32_t before;
+
+			memset(x, 0, width * sizeof(*x));
+			if (!candidate_at(key, t0 + t))
+				continue;
+			spread_signs(x, 1, symbols[runs_before(key, t0 + t, 1)], bits);
+			x[bits] = 1;
+			before = runs_before(key, t0 + t, 2);
+			if (job->suffix > 0 && before >= 0)
+				spread_signs(x + bits + 1, 1, symbols[before], bits);
+		}
+	}
+}
+
+static void take_queries(const struct unit *unit, size_t t0, size_t steps)
+{
+	const struct bench *bench = unit->bench;
+	const size_t bits = unit->job->bits, width = unit->width, across = unit->routes * bits;
+
+	for (size_t r = 0; r < unit->routes; r++) {
+		float *passed = bench->passed + r * width;
+
+		for (size_t i = 0; i < steps; i++) {
+			const size_t t = t0 + i;
+			const float *x = bench->x + i * unit->columns + r * width;
+			const float *out = bench->out + i * unit->columns + r * width;
+			const int32_t count = candidate_count(&bench->key[r], t);
+			const float share = count ? 1 / (float)count : 0, mean = out[bits] * share;
+			const int32_t before = runs_before(&bench->query[r], t, 1);
+			float *gradient = bench->gradient + t * across + r * bits;
+
+			for (size_t j = 0; j < bits; j++)
+				gradient[j] += share * (out[j] - mean * passed[j]);
+			if (unit->job->suffix > 0 && before >= 0) {
+				const float weight = unit->job->suffix * share;
+
+				gradient = bench->gradient + (size_t)before * across + r * bits;
+				for (size_t j = 0; j < bits; j++)
+					gradient[j] += weight * (out[bits + 1 + j] - mean * passed[bits + 1 + j]);
+			}
+			bench->mean[t * unit->routes + r] = mean;
+			for (size_t c = 0; c < width; c++)
+				passed[c] += x[c];
+		}
+	}
+}
+
+/* A step puts Y_t = sgn(q_t) / n_t into the state, and with `suffix` the signs of the run before. */
+static void put_queries(const struct unit *unit, size_t t0, size_t steps)
+{
+	const struct weighing *job = unit->job;
+	const size_t bits = job->bits, width = unit->width;
+
+	for (size_t r = 0; r < unit->routes; r++) {
+		const struct runs *query = &unit->bench->query[r];
+		const uint16_t *symbols = weighing_symbols(job, job->query, unit->entry, unit->route + r);
+
+		for (size_t t = 0; t < steps; t++) {
+			float *x = unit->bench->x + t * unit->columns + r * width;
+			const int32_t count = candidate_count(&unit->bench->key[r], t0 + t);
+			const int32_t before = runs_before(query, t0 + t, 1);
+
+			memset(x, 0, width * sizeof(*x));
+			if (!count)
+				continue;
+			spread_signs(x, 1 / (float)count, symbols[t0 + t], bits);
+			if (job->suffix > 0 && before >= 0)
+				spread_signs(x + bits, job->suffix / (float)count, symbols[before], bits);
+		}
+	}
+}
+
+static void take_keys(const struct unit *unit, size_t t0, size_t steps)
+{
+	const struct bench *bench = unit->bench;
+	const size_t bits = unit->job->bits, width = unit->width, across = unit->routes * bits;
+	const int32_t reach = unit->job->suffix > 0 ? 2 : 1;
+
+	for (size_t r = 0; r < unit->routes; r++) {
+		const struct runs *key = &bench->key[r];
+		float *passed = bench->passed + r * width;
+
+		for (size_t i = steps; i-- > 0;) {
+			const size_t t = t0 + i;
+			const float *x = bench->x + i * unit->columns + r * width;
+			const float *out = bench->out + i * unit->columns + r * width;
+			const float mean = bench->mean[t * unit->routes + r];
+
+			for (int32_t back = 1; back <= reach && candidate_at(key, t); back++) {
+				const int32_t before = runs_before(key, t, back);
+				const size_t c = (size_t)(back - 1) * bits;
+
+				for (size_t j = 0; j < bits && before >= 0; j++)
+					bench->gradient[(size_t)before * across + r * bits + j] +=
+					    out[c + j] - passed[c + j];
+			}
+			for (size_t c = 0; c < width; c++)
+				passed[c] += mean * x[c];
+		}
+	}
+}
+
+/* ------------------------------------------------------------------------------------------ a block of routes -- */
+
+/* Columns of one route. Those of credit `route` are filled up to whole lanes. */
+static size_t route_width(const struct weighing *job, bool backward)
+{
+	const size_t width = job->bits * (job->suffix > 0 ? 2 : 1) + !backward;
+
+	return job->all ? width : (width + LANES - 1) / LANES * LANES;
+}
+
+/* Go through time in one direction, and write the gradient of one side where it is wanted. */
+static void sweep(struct unit *unit, bool backward, void *to, const void *x)
+{
+	const struct weighing *job = unit->job;
+	const struct bench *bench = unit->bench;
+	const size_t chunks = unit->linear->chunks, across = unit->routes * job->bits;
+
+	unit->backward = backward;
+	unit->width = route_width(job, backward);
+	unit->columns = unit->width * unit->routes;
+	memset(bench->gradient, 0, job->steps * across * sizeof(*bench->gradient));
+	memset(bench->passed, 0, unit->columns * sizeof(*bench->passed));
+	for (size_t i = 0; i < chunks; i++) {
+		const size_t t0 = (backward ? chunks - 1 - i : i) * CHUNK;
+		const size_t steps = smaller(job->steps - t0, CHUNK);
+
+		(backward ? put_queries : put_keys)(unit, t0, steps);
+		(job->all ? multiply_all : multiply_route)(unit, t0, steps, i == 0, i + 1 == chunks);
+		(backward ? take_keys : take_queries)(unit, t0, steps);
+	}
+	for (size_t t = 0; t < job->steps && to; t++)
+		weighing_store(job, to, x, unit->entry, t, unit->route, unit->routes, bench->gradient + t * across);
+}
+
+static void do_block(void *context, size_t piece, unsigned worker)
+{
+	const struct linear *linear = context;
+	const struct weighing *job = &linear->job;
+	const struct bench *bench = &linear->benches[worker];
+	const rosa_read_pass *args = job->pass->args;
+	const size_t entry = piece / job->blocks, route = piece % job->blocks * job->block;
+	struct unit unit = {.linear = linear,
+			    .job = job,
+			    .bench = bench,
+			    .entry = entry,
+			    .route = route,
+			    .routes = smaller(job->routes - route, job->block)};
+
+	for (size_t r = 0; r < unit.routes; r++) {
+		runs_find(&bench->query[r], weighing_symbols(job, job->query, entry, route + r), job->steps,
+			  job->pass->fold);
+		runs_find(&bench->key[r], weighing_symbols(job, job->key, entry, route + r), job->steps,
+			  job->pass->fold);
+	}
+	sweep(&unit, false, args->gq, args->q); /* the keys need its means */
+	if (args->gk)
+		sweep(&unit, true, args->gk, args->k);
+}
+
+/* ----------------------------------------------------------------------------------------------------- the rule -- */
+
+static void take_bench(const struct weighing *job, struct bench *bench, struct scratch *scratch)
+{
+	const size_t columns = route_width(job, false) * job->block;
+
+	*bench = (struct bench){.x = scratch_floats(scratch, CHUNK * columns),
+				.out = scratch_floats(scratch, CHUNK * columns),
+				.state = scratch_floats(scratch, (job->all ? job->channels : job->bits) * columns),
+				.gradient = scratch_floats(scratch, job->steps * job->block * job->bits),
+				.mean = scratch_floats(scratch, job->steps * job->block),
+				.passed = scratch_floats(scratch, columns),
+				.query = scratch_runs(scratch, job->block, job->steps),
+				.key = scratch_runs(scratch, job->block, job->steps)};
+}
+
+rosa_status grad_qk_linear(const struct pass *pass, rosa_error *err)
+{
+	const rosa_read_pass *args = pass->args;
+	const bool all = pass->learning->credit == ROSA_CREDIT_ALL;
+	struct scratch scratch = {.allocator = pass->allocator};
+	struct linear linear = {.chunks = (args->steps + CHUNK - 1) / CHUNK};
+	struct weighing *job = &linear.job;
+
+	if (!args->gq && !args->gk)
+		return ROSA_OK;
+	weighing_init(job, pass, all ? CHUNK * sizeof(float) : 0, &scratch);
+	linear.near = scratch_floats(&scratch, all ? job->group * job->steps * CHUNK : 0);
+	linear.benches = scratch_take(&scratch, pass->workers, sizeof(*linear.benches));
+	for (unsigned i = 0; i < pass->workers && !scratch.short_of_memory; i++)
+		take_bench(job, &linear.benches[i], &scratch);
+	for (; job->first < args->batch && !scratch.short_of_memory; job->first += job->group) {
+		job->entries = smaller(args->batch - job->first, job->group);
+		pool_run(pass->pool, job->entries * linear.chunks, prepare_chunk, &linear, NULL);
+		pool_run(pass->pool, job->entries * job->blocks, do_block, &linear, NULL);
+	}
+	scratch_free(&scratch);
+	return scratch.short_of_memory ? weighing_failed(job, err) : ROSA_OK;
+}

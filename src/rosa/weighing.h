@@ -1,0 +1,58 @@
+/*
+ * What the rules `linear` and `soft` share: both weigh all candidates of a step by D_td = theta_t . P[d].
+ *
+ * theta = dL/dy (e1 - e0) and P = sigmoid(v) are made once, in float32, for the batch entries that are worked on
+ * together. Only differences from a mean over d ever count, so P may be moved by the same amount for all d; P - 1/2 is
+ * kept, which takes most of the cancellation out of those differences.
+ */
+#ifndef ROSATUNE_WEIGHING_H
+#define ROSATUNE_WEIGHING_H
+
+#include "pass.h"
+#include "scratch.h"
+
+#define BLOCK_CHANNELS 64 /* of a block of routes, about: whole cache lines in any kind of activations */
+
+struct weighing {
+	const struct pass *pass;
+	size_t steps, channels, bits, routes;
+	bool all; /* credit */
+	float suffix;
+	size_t block, blocks;         /* routes in a block; blocks of a batch entry */
+	size_t first, entries, group; /* batch entries worked on now: the first, how many, and how many at most */
+	float *theta, *p;             /* [entries][steps][channels] */
+	uint16_t *query, *key;        /* [entries][routes][steps]: symbols */
+};
+
+static inline size_t smaller(size_t a, size_t b)
+{
+	return a < b ? a : b;
+}
+
+/* `step_bytes` is what the rule needs beside this, for each step of a batch entry. */
+void weighing_init(struct weighing *job, const struct pass *pass, size_t step_bytes, struct scratch *scratch);
+
+/* Fill theta, P and the symbols of some steps of a batch entry of the group. */
+void weighing_load(const struct weighing *job, size_t entry, size_t t, size_t steps);
+
+/* Write s'(x) gradient, x being q or k, to the channels of `routes` routes at a step. */
+void weighing_store(const struct weighing *job, void *to, const void *x, size_t entry, size_t t, size_t route,
+		    size_t routes, const float *gradient);
+
+rosa_status weighing_failed(const struct weighing *job, rosa_error *err);
+
+/* The symbols of a route. */
+static inline const uint16_t *weighing_symbols(const struct weighing *job, const uint16_t *symbols, size_t entry,
+					       size_t route)
+{
+	return symbols + (entry * job->routes + route) * job->steps;
+}
+
+/* to[j] = x * sgn(bit j) */
+static inline void spread_signs(float *to, float x, unsigned symbol, size_t bits)
+{
+	for (size_t j = 0; j < bits; j++)
+		to[j] = symbol >> j & 1 ? x : -x;
+}
+
+#endif

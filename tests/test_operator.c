@@ -1,0 +1,932 @@
+/*
+ * The parts of the operator, against their transcription in double precision.
+ *
+ * Streams that retrieval is tried on give the symbols, and rows are made that have them, so that the rules meet long
+ * matches, long runs and steps that find nothing. The value rows are any numbers. What lots decide, explored reads and
+ * left-out counterfactuals, is checked against what they may decide, and the gradients then against what they did.
+ */
+#include "rosatune.h"
+
+#include "streams.h"
+#include "support_memory.h"
+#include "support_operator.h"
+#include "support_trial.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define NEAR_32 1e-5
+#define NEAR_16 4e-3 /* half a unit of bfloat16 is 2^-9 */
+#define RUBBISH 0x7b
+
+/* One setting, its numbers, and the same in the library's form. */
+struct scene {
+	struct operator_case c;
+	uint64_t seed;
+	int kind; /* of the first route's streams */
+
+	size_t routes; /* of all batch entries */
+	size_t width;  /* of a row of the table */
+	size_t runs;   /* rows of the table */
+	uint16_t *query, *key, *value;
+	double *q, *k, *v, *gy, *e0, *e1;
+	void *q_rows, *k_rows, *v_rows, *gy_rows;
+	float *e0_floats, *e1_floats;
+	int32_t *tau, *table; /* the truth */
+	char text[320];
+};
+
+static size_t row_bytes(const struct scene *scene)
+{
+	return operator_cells(&scene->c) * (scene->c.dtype == ROSA_FLOAT32 ? 4 : 2);
+}
+
+static void scene_make(struct scene *scene)
+{
+	struct operator_case *c = &scene->c;
+	const rosa_learning *learning = &c->learning;
+	const size_t all = operator_route_steps(c);
+	uint64_t state = scene->seed;
+
+	scene->routes = all / c->steps;
+	scene->width = (size_t)c->options.bits + 1;
+	scene->query = must_alloc(all * sizeof(*scene->query));
+	scene->key = must_alloc(all * sizeof(*scene->key));
+	scene->value = must_alloc(all * sizeof(*scene->value));
+	for (size_t r = 0; r < scene->routes; r++)
+		stream_fill((int)(((size_t)scene->kind + r) % (size_t)stream_count()), c->options.bits, scene->seed + r,
+			    c->steps, scene->query + r * c->steps, scene->key + r * c->steps);
+	scene->q = rows_of_symbols(c, &state, scene->query);
+	scene->k = rows_of_symbols(c, &state, scene->key);
+	scene->v = random_rows(&state, c->dtype, operator_cells(c), 1);
+	scene->gy = random_rows(&state, c->dtype, operator_cells(c), 1);
+	scene->e0 = random_rows(&state, ROSA_FLOAT32, c->channels, 0.5);
+	scene->e1 = random_rows(&state, ROSA_FLOAT32, c->channels, 0.5);
+	operator_symbols(c, scene->v, scene->value);
+	scene->q_rows = to_dtype(c->dtype, scene->q, operator_cells(c));
+	scene->k_rows = to_dtype(c->dtype, scene->k, operator_cells(c));
+	scene->v_rows = to_dtype(c->dtype, scene->v, operator_cells(c));
+	scene->gy_rows = to_dtype(c->dtype, scene->gy, operator_cells(c));
+	scene->e0_floats = to_floats(scene->e0, c->channels);
+	scene->e1_floats = to_floats(scene->e1, c->channels);
+	scene->tau = must_alloc(all * sizeof(*scene->tau));
+	scene->table = must_alloc(all * scene->width * sizeof(*scene->table));
+	scene->runs = operator_find(c, scene->q, scene->k, scene->tau, scene->table);
+	snprintf(scene->text, sizeof(scene->text),
+		 "seed %llu, %s, %s, batch %zu, steps %zu, channels %zu, bits %d, %s, fold %d, max_match %u, "
+		 "threads %d, qk_grad %d, credit %d, key_credit %d, slope %g, suffix %g, explore %g, flip_share %g",
+		 (unsigned long long)scene->seed, stream_name(scene->kind),
+		 c->dtype == ROSA_FLOAT32 ? "float32" : "bfloat16", c->batch, c->steps, c->channels, c->options.bits,
+		 policy_name(c->options.policy), c->options.fold, (unsigned)c->options.max_match, c->options.threads,
+		 (int)learning->qk_grad, (int)learning->credit, (int)learning->key_credit, (double)learning->slope,
+		 (double)learning->suffix, (double)learning->explore, (double)learning->flip_share);
+}
+
+static void scene_free(struct scene *scene)
+{
+	void *const all[] = {scene->query,  scene->key,    scene->value,   scene->q,         scene->k,
+			     scene->v,      scene->gy,     scene->e0,      scene->e1,        scene->q_rows,
+			     scene->k_rows, scene->v_rows, scene->gy_rows, scene->e0_floats, scene->e1_floats,
+			     scene->tau,    scene->table};
+
+	for (size_t i = 0; i < COUNT(all); i++)
+		free(all[i]);
+}
+
+static struct scene scene_start(uint64_t seed)
+{
+	struct scene scene = {.c = {.options = ROSA_OPTIONS_INIT, .learning = ROSA_LEARNING_INIT}, .seed = seed};
+
+	scene.kind = (int)(seed % (uint64_t)stream_count());
+	scene.c.learning.seed = seed;
+	return scene;
+}
+
+/* What the library makes of it. */
+enum { READ, FLIPS, Y, GQ, GK, GV, GE0, GE1, OUTPUTS };
+
+static const char *const output_names[OUTPUTS] = {"read", "flips", "y", "gq", "gk", "gv", "ge0", "ge1"};
+
+struct outputs {
+	void *at[OUTPUTS];
+	size_t bytes[OUTPUTS];
+};
+
+static void outputs_make(const struct scene *scene, struct outputs *outputs)
+{
+	const size_t destination = (size_t)rosa_width(scene->c.steps), rows = row_bytes(scene);
+	const int flips = scene->c.learning.qk_grad == ROSA_QK_FLIPS;
+
+	for (int i = 0; i < OUTPUTS; i++)
+		outputs->bytes[i] = i >= GE0 ? scene->c.channels * sizeof(float) : rows;
+	outputs->bytes[READ] = operator_route_steps(&scene->c) * destination;
+	outputs->bytes[FLIPS] = flips ? scene->runs * scene->width * destination : 0;
+	for (int i = 0; i < OUTPUTS; i++) {
+		outputs->at[i] = must_alloc(outputs->bytes[i]);
+		memset(outputs->at[i], RUBBISH, outputs->bytes[i]);
+	}
+}
+
+static void outputs_free(struct outputs *outputs)
+{
+	for (int i = 0; i < OUTPUTS; i++)
+		free(outputs->at[i]);
+}
+
+static rosa_read_pass pass_of(const struct scene *scene, const struct outputs *outputs)
+{
+	return (rosa_read_pass){.size = sizeof(rosa_read_pass),
+				.dtype = scene->c.dtype,
+				.batch = scene->c.batch,
+				.steps = scene->c.steps,
+				.channels = scene->c.channels,
+				.q = scene->q_rows,
+				.k = scene->k_rows,
+				.v = scene->v_rows,
+				.e0 = scene->e0_floats,
+				.e1 = scene->e1_floats,
+				.read = outputs->at[READ],
+				.flips = outputs->at[FLIPS],
+				.gy = scene->gy_rows,
+				.gq = outputs->at[GQ],
+				.gk = outputs->at[GK],
+				.gv = outputs->at[GV],
+				.ge0 = outputs->at[GE0],
+				.ge1 = outputs->at[GE1]};
+}
+
+/* The three parts, one after the other. */
+static rosa_status run(const struct scene *scene, struct outputs *outputs, rosa_error *err)
+{
+	const struct operator_case *c = &scene->c;
+	const rosa_read_pass pass = pass_of(scene, outputs);
+	rosa_status status = rosa_find(&c->options, &c->learning, scene->routes, c->steps, scene->query, scene->key,
+				       outputs->at[READ], outputs->at[FLIPS], err);
+
+	if (status == ROSA_OK)
+		status = rosa_read(&c->options, c->dtype, c->batch, c->steps, c->channels, scene->value, c->steps,
+				   outputs->at[READ], scene->e0_floats, scene->e1_floats, outputs->at[Y], err);
+	if (status == ROSA_OK)
+		status = rosa_read_backward(&c->options, &c->learning, &pass, err);
+	return status;
+}
+
+static void run_checked(const struct scene *scene, struct outputs *outputs)
+{
+	rosa_error err;
+
+	outputs_make(scene, outputs);
+	expect_status(scene->text, run(scene, outputs, &err), ROSA_OK, &err);
+}
+
+static void expect_equal(const struct scene *scene, const struct outputs *a, const struct outputs *b)
+{
+	for (int i = 0; i < OUTPUTS; i++)
+		if (memcmp(a->at[i], b->at[i], a->bytes[i]))
+			fail_msg("%s: %s differs", scene->text, output_names[i]);
+}
+
+/* ------------------------------------------------------------------------------------------------------------ lots --
+ */
+
+/* Whether d is the start of a key run, not the first, that begins before t. */
+static int candidate(const struct scene *scene, size_t route, size_t t, int32_t d)
+{
+	const uint16_t *key = scene->key + route * scene->c.steps;
+
+	return d > 0 && (size_t)d < t && (!scene->c.options.fold || key[d] != key[d - 1]);
+}
+
+/* Reads are the truth, or where it is explored a candidate. */
+static void check_reads(const struct scene *scene, const int32_t *read)
+{
+	for (size_t i = 0; i < operator_route_steps(&scene->c); i++) {
+		const size_t route = i / scene->c.steps, t = i % scene->c.steps;
+
+		if (read[i] == scene->tau[i])
+			continue;
+		if (scene->c.learning.explore == 0)
+			fail_msg("%s: route %zu reads %ld at step %zu, want %ld", scene->text, route, (long)read[i], t,
+				 (long)scene->tau[i]);
+		if (!candidate(scene, route, t, read[i]))
+			fail_msg("%s: route %zu explores %ld at step %zu, not the start of a readable run", scene->text,
+				 route, (long)read[i], t);
+	}
+}
+
+/* Rows of the table are the truth, or where some are left out repeat the destination. */
+static void check_table(const struct scene *scene, const int32_t *table)
+{
+	for (size_t i = 0; i < scene->runs; i++) {
+		const int32_t *row = table + i * scene->width, *want = scene->table + i * scene->width;
+		int repeats = scene->c.learning.flip_share < 1;
+
+		if (memcmp(row, want, scene->width * sizeof(*row)) == 0)
+			continue;
+		for (size_t j = 0; j < scene->width; j++)
+			repeats = repeats && row[j] == want[0];
+		if (!repeats)
+			fail_msg("%s: row %zu of the table is neither right nor left out", scene->text, i);
+	}
+}
+
+/* --------------------------------------------------------------------------------------------------- against oracle */
+
+static void compare(struct scene *scene)
+{
+	const struct operator_case *c = &scene->c;
+	const size_t cells = operator_cells(c),
+		     counts[OUTPUTS] = {0, 0, cells, cells, cells, cells, c->channels, c->channels};
+	const double limit = c->dtype == ROSA_FLOAT32 ? NEAR_32 : NEAR_16;
+	struct operator_read want = {.q = scene->q, .k = scene->k, .v = scene->v, .e0 = scene->e0, .e1 = scene->e1};
+	struct outputs got, more;
+	double *wanted[OUTPUTS] = {NULL};
+	int32_t *read, *table = NULL;
+
+	run_checked(scene, &got);
+	read = from_destinations(got.at[READ], c->steps, operator_route_steps(c));
+	check_reads(scene, read);
+	if (c->learning.qk_grad == ROSA_QK_FLIPS) {
+		table = from_destinations(got.at[FLIPS], c->steps, scene->runs * scene->width);
+		check_table(scene, table);
+	}
+	for (int i = Y; i < OUTPUTS; i++)
+		wanted[i] = must_alloc(counts[i] * sizeof(**wanted));
+	want.read = read;
+	want.flips = table;
+	want.gy = scene->gy;
+	want.y = wanted[Y];
+	want.gq = wanted[GQ];
+	want.gk = wanted[GK];
+	want.gv = wanted[GV];
+	want.ge0 = wanted[GE0];
+	want.ge1 = wanted[GE1];
+	operator_read(c, &want);
+	operator_read_backward(c, &want);
+	for (int i = Y; i < OUTPUTS; i++) {
+		expect_near(scene->text, output_names[i], i >= GE0 ? ROSA_FLOAT32 : c->dtype, got.at[i], wanted[i],
+			    counts[i], i >= GE0 ? NEAR_32 : limit,
+			    i == GQ || i == GK ? 1e-3 * norm_of(scene->gy, cells) : 0);
+		free(wanted[i]);
+	}
+	/* another number of threads, the same bits */
+	scene->c.options.threads = scene->c.options.threads == 1 ? 2 + (int)(scene->seed % 6) : 1;
+	run_checked(scene, &more);
+	expect_equal(scene, &got, &more);
+	outputs_free(&more);
+	outputs_free(&got);
+	free(read);
+	free(table);
+}
+
+static void test_grid(void **state)
+{
+	static const size_t lengths[] = {1, 2, 3, 17, 40, 90};
+	static const float slopes[] = {1, 0.3f, 3};
+	/* each of these meets each of the others, and every number of bits */
+	const size_t cells = 4 * 2 * 3 * 2 * 16;
+
+	(void)state;
+	for (size_t i = 0; i < test_rounds(1) * cells; i++) {
+		struct scene scene = scene_start(i);
+		uint64_t turn = i;
+
+		scene.c.learning.qk_grad = (rosa_qk_grad)(i % 4);
+		scene.c.options.fold = (int)(i / 4 % 2);
+		scene.c.options.policy = trial_policies[i / 8 % 3];
+		scene.c.dtype = i / 24 % 2 ? ROSA_BFLOAT16 : ROSA_FLOAT32;
+		scene.c.options.bits = 1 + (int)(i / 48 % 16);
+		scene.c.options.max_match = trial_cuts[test_random(&turn, COUNT(trial_cuts))];
+		scene.c.options.threads = 1 + (int)test_random(&turn, 3);
+		scene.c.learning.credit = (rosa_credit)test_random(&turn, 2);
+		scene.c.learning.key_credit = (rosa_key_credit)test_random(&turn, 2);
+		scene.c.learning.slope = slopes[test_random(&turn, COUNT(slopes))];
+		scene.c.learning.suffix = test_random(&turn, 2) ? 0.5f : 0;
+		scene.c.learning.explore = test_random(&turn, 3) ? 0 : 0.3f;
+		scene.c.learning.flip_share = test_random(&turn, 3) ? 1 : 0.5f;
+		scene.c.batch = 1 + test_random(&turn, 3);
+		scene.c.steps = lengths[test_random(&turn, COUNT(lengths))];
+		scene.c.channels = (size_t)scene.c.options.bits * (1 + test_random(&turn, 4));
+		scene_make(&scene);
+		compare(&scene);
+		scene_free(&scene);
+	}
+}
+
+/* Long enough for every block and tile to have a second. */
+static void test_longer(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 16; i++) {
+		struct scene scene = scene_start(5000 + (uint64_t)i);
+
+		scene.c.learning.qk_grad = (rosa_qk_grad)(i % 4);
+		scene.c.learning.suffix = i / 4 % 2 ? 0.5f : 0;
+		scene.c.learning.credit = i / 8 ? ROSA_CREDIT_ROUTE : ROSA_CREDIT_ALL;
+		scene.c.learning.key_credit = i / 8 ? ROSA_KEY_DESTINATION : ROSA_KEY_MATCH;
+		scene.c.dtype = i / 4 % 2 ? ROSA_BFLOAT16 : ROSA_FLOAT32;
+		scene.c.options.bits = i / 8 ? 4 : 8;
+		scene.c.options.threads = 2;
+		scene.c.batch = 2;
+		scene.c.steps = 601;
+		scene.c.channels = 24;
+		scene_make(&scene);
+		compare(&scene);
+		scene_free(&scene);
+	}
+}
+
+static void test_threads(void **state)
+{
+	static const int threads[] = {2, 3, 7};
+
+	(void)state;
+	for (int i = 0; i < 8; i++) {
+		struct scene scene = scene_start(6000 + (uint64_t)i);
+		struct outputs one, more;
+
+		scene.c.learning.qk_grad = (rosa_qk_grad)(i % 4);
+		scene.c.learning.explore = 0.2f;
+		scene.c.learning.flip_share = 0.7f;
+		scene.c.learning.suffix = 0.5f;
+		scene.c.dtype = i / 4 ? ROSA_BFLOAT16 : ROSA_FLOAT32;
+		scene.c.options.bits = 4;
+		scene.c.batch = 3;
+		scene.c.steps = 333;
+		scene.c.channels = 40;
+		scene_make(&scene);
+		run_checked(&scene, &one);
+		for (size_t j = 0; j < COUNT(threads); j++) {
+			scene.c.options.threads = threads[j];
+			run_checked(&scene, &more);
+			expect_equal(&scene, &one, &more);
+			outputs_free(&more);
+		}
+		outputs_free(&one);
+		scene_free(&scene);
+	}
+}
+
+/* ------------------------------------------------------------------------------------------------------------ shares
+ */
+
+/* Fail unless `count` of independent draws lies near what is expected; five deviations happen once in a million. */
+static void expect_count(const char *how, double count, double expected, double variance)
+{
+	if (!(fabs(count - expected) <= 5 * sqrt(variance) + 1))
+		fail_msg("%s: %g of the draws, expected %g with a deviation of %g", how, count, expected,
+			 sqrt(variance));
+}
+
+static void test_explore(void **state)
+{
+	static const float shares[] = {0.1f, 0.5f, 1};
+
+	(void)state;
+	for (int i = 0; i < 6; i++) {
+		struct scene scene = scene_start(7000 + (uint64_t)i);
+		double changed = 0, expected = 0, variance = 0;
+		struct outputs got, again;
+		int32_t *read;
+
+		scene.kind = stream_find("uniform");
+		scene.c.options.bits = 2;
+		scene.c.options.fold = i / 3;
+		scene.c.learning.explore = shares[i % 3];
+		scene.c.learning.qk_grad = i % 2 ? ROSA_QK_NONE : ROSA_QK_FLIPS;
+		scene.c.batch = 2;
+		scene.c.steps = 200;
+		scene.c.channels = 20;
+		scene_make(&scene);
+		run_checked(&scene, &got);
+		read = from_destinations(got.at[READ], scene.c.steps, operator_route_steps(&scene.c));
+		check_reads(&scene, read);
+		if (scene.c.learning.qk_grad == ROSA_QK_FLIPS)
+			check_table(&scene, scene.table);
+		for (size_t r = 0; r < scene.routes; r++) {
+			double candidates = 0;
+
+			for (size_t t = 0; t < scene.c.steps; t++) {
+				const size_t at = r * scene.c.steps + t;
+				double share = (double)scene.c.learning.explore;
+
+				if (t)
+					candidates += candidate(&scene, r, t, (int32_t)t - 1);
+				if (candidates == 0) {
+					assert_int_equal(read[at], scene.tau[at]);
+					continue;
+				}
+				/* a lot may fall on the true destination */
+				if (candidate(&scene, r, t, scene.tau[at]))
+					share -= share / candidates;
+				if (scene.c.learning.explore == 1)
+					assert_true(candidate(&scene, r, t, read[at]));
+				changed += read[at] != scene.tau[at];
+				expected += share;
+				variance += share * (1 - share);
+			}
+		}
+		expect_count(scene.text, changed, expected, variance);
+		/* the seed alone decides */
+		run_checked(&scene, &again);
+		expect_equal(&scene, &got, &again);
+		outputs_free(&again);
+		scene.c.learning.seed++;
+		run_checked(&scene, &again);
+		assert_memory_not_equal(got.at[READ], again.at[READ], got.bytes[READ]);
+		outputs_free(&again);
+		/* in use nothing is explored */
+		expect_status(scene.text,
+			      rosa_find(&scene.c.options, NULL, scene.routes, scene.c.steps, scene.query, scene.key,
+					got.at[READ], NULL, NULL),
+			      ROSA_OK, NULL);
+		free(read);
+		read = from_destinations(got.at[READ], scene.c.steps, operator_route_steps(&scene.c));
+		assert_memory_equal(read, scene.tau, operator_route_steps(&scene.c) * sizeof(*read));
+		free(read);
+		outputs_free(&got);
+		scene_free(&scene);
+	}
+}
+
+static void test_flip_share(void **state)
+{
+	static const float shares[] = {0.05f, 0.5f, 0.9f};
+
+	(void)state;
+	for (int i = 0; i < 6; i++) {
+		struct scene scene = scene_start(8000 + (uint64_t)i);
+		double kept = 0, rows = 0, share = (double)shares[i % 3];
+		struct outputs got, again;
+		int32_t *table;
+
+		scene.kind = stream_find("uniform");
+		scene.c.options.bits = 3;
+		scene.c.options.fold = i / 3;
+		scene.c.learning.flip_share = shares[i % 3];
+		scene.c.learning.qk_grad = ROSA_QK_FLIPS;
+		scene.c.batch = 2;
+		scene.c.steps = 200;
+		scene.c.channels = 30;
+		scene_make(&scene);
+		run_checked(&scene, &got);
+		table = from_destinations(got.at[FLIPS], scene.c.steps, scene.runs * scene.width);
+		check_table(&scene, table);
+		for (size_t row = 0; row < scene.runs; row++) {
+			const int32_t *want = scene.table + row * scene.width;
+			int tells = 0;
+
+			/* only where a flip changes something does the row tell whether it was looked up */
+			for (size_t j = 1; j < scene.width; j++)
+				tells |= want[j] != want[0];
+			rows += tells;
+			kept += tells && memcmp(want, table + row * scene.width, scene.width * sizeof(*want)) == 0;
+		}
+		assert_true(rows > 1000);
+		expect_count(scene.text, kept, share * rows, share * (1 - share) * rows);
+		run_checked(&scene, &again);
+		expect_equal(&scene, &got, &again);
+		outputs_free(&again);
+		scene.c.learning.seed++;
+		run_checked(&scene, &again);
+		assert_memory_not_equal(got.at[FLIPS], again.at[FLIPS], got.bytes[FLIPS]);
+		outputs_free(&again);
+		outputs_free(&got);
+		free(table);
+		scene_free(&scene);
+	}
+}
+
+/* ----------------------------------------------------------------------------------------------- widths and histories
+ */
+
+static void test_widths(void **state)
+{
+	(void)state;
+	assert_int_equal(rosa_width(1), 2);
+	assert_int_equal(rosa_width(65534), 2);
+	assert_int_equal(rosa_width(65535), 4);
+	assert_int_equal(rosa_width(ROSA_MAX_STEPS), 4);
+	assert_int_equal(rosa_count_runs(0, 0, NULL, 1), 0);
+}
+
+/* On both sides of the length from which destinations take four bytes, against the engine itself. */
+static void test_long_streams(void **state)
+{
+	static const size_t lengths[] = {65534, 65535, 66000};
+	const size_t bits = 4;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(lengths); i++) {
+		const size_t steps = lengths[i];
+		struct operator_case c = {.options = ROSA_OPTIONS_INIT, .batch = 1, .steps = steps, .channels = bits};
+		rosa_learning learning = ROSA_LEARNING_INIT;
+		uint16_t *query = must_alloc(steps * 2), *key = must_alloc(steps * 2), *value = must_alloc(steps * 2);
+		int32_t *tau = must_alloc(steps * 4), *read, *rows, *table;
+		double e[2][4] = {{1, 2, 3, 4}, {5, 6, 7, 8}}, *y = must_alloc(steps * bits * sizeof(*y)), *v;
+		float *e0 = to_floats(e[0], bits), *e1 = to_floats(e[1], bits), *got = must_alloc(steps * bits * 4);
+		void *kept = must_alloc(steps * 4), *flips = must_alloc(steps * (bits + 1) * 4);
+		struct operator_read want = {.y = y, .e0 = e[0], .e1 = e[1]};
+		uint64_t seed = steps;
+		rosa_flips truth;
+		rosa_error err;
+
+		c.options.bits = (int)bits;
+		c.options.threads = 2;
+		learning.qk_grad = ROSA_QK_FLIPS;
+		stream_fill(stream_find("sticky"), c.options.bits, 1, steps, query, key);
+		v = random_rows(&seed, ROSA_FLOAT32, steps * bits, 1);
+		operator_symbols(&c, v, value);
+		expect_status("retrieve", rosa_retrieve(&c.options, 1, steps, query, key, tau, NULL, &truth, &err),
+			      ROSA_OK, &err);
+		expect_status("find", rosa_find(&c.options, &learning, 1, steps, query, key, kept, flips, &err),
+			      ROSA_OK, &err);
+		read = from_destinations(kept, steps, steps);
+		assert_memory_equal(read, tau, steps * sizeof(*tau));
+		assert_int_equal(truth.first[1], rosa_count_runs(1, steps, query, 1));
+		rows = from_destinations(flips, steps, truth.first[1] * (bits + 1));
+		for (size_t run = 0; run < truth.first[1]; run++) {
+			table = rows + run * (bits + 1);
+			assert_int_equal(table[0], truth.tau[run]);
+			assert_memory_equal(table + 1, truth.flip + run * bits, bits * sizeof(*table));
+		}
+		expect_status(
+		    "read", rosa_read(&c.options, ROSA_FLOAT32, 1, steps, bits, value, steps, kept, e0, e1, got, &err),
+		    ROSA_OK, &err);
+		want.v = v;
+		want.read = tau;
+		operator_read(&c, &want);
+		expect_near("long", "y", ROSA_FLOAT32, got, y, steps * bits, 0, 0);
+		rosa_flips_free(&truth);
+		free(query);
+		free(key);
+		free(value);
+		free(tau);
+		free(read);
+		free(rows);
+		free(y);
+		free(v);
+		free(e0);
+		free(e1);
+		free(got);
+		free(kept);
+		free(flips);
+	}
+}
+
+/* Rows of y for the last steps only, read from the whole history, as decoding does. */
+static void test_history(void **state)
+{
+	static const size_t histories[] = {50, 65535, 70000};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(histories); i++) {
+		const size_t batch = 2, routes = 3, bits = 5, steps = 4, history = histories[i];
+		const size_t channels = routes * bits, cells = batch * steps * channels;
+		rosa_options options = ROSA_OPTIONS_INIT;
+		uint64_t random = i;
+		uint16_t *value = must_alloc(batch * routes * history * sizeof(*value));
+		int32_t *tau = must_alloc(batch * routes * steps * sizeof(*tau));
+		double *e0 = random_rows(&random, ROSA_FLOAT32, channels, 1);
+		double *e1 = random_rows(&random, ROSA_FLOAT32, channels, 1);
+		float *e0_floats = to_floats(e0, channels), *e1_floats = to_floats(e1, channels);
+		float *y = must_alloc(cells * sizeof(*y));
+		void *read;
+		rosa_error err;
+
+		options.bits = (int)bits;
+		for (size_t j = 0; j < batch * routes * history; j++)
+			value[j] = (uint16_t)test_random(&random, 1u << bits);
+		for (size_t j = 0; j < batch * routes * steps; j++)
+			tau[j] = (int32_t)test_random(&random, history + 10) - 10;
+		tau[0] = (int32_t)history - 1;
+		for (size_t j = 0; j < batch * routes * steps; j++)
+			tau[j] = tau[j] < -1 ? -1 : tau[j];
+		read = to_destinations(tau, history, batch * routes * steps);
+		expect_status("history",
+			      rosa_read(&options, ROSA_FLOAT32, batch, steps, channels, value, history, read, e0_floats,
+					e1_floats, y, &err),
+			      ROSA_OK, &err);
+		for (size_t j = 0; j < cells; j++) {
+			const size_t c = j % channels, t = j / channels % steps, b = j / channels / steps;
+			const size_t route = b * routes + c / bits;
+			const int32_t d = tau[route * steps + t];
+			float want = 0;
+
+			if (d >= 0)
+				want = value[route * history + (size_t)d] >> c % bits & 1 ? e1_floats[c] : e0_floats[c];
+			assert_true(y[j] == want);
+		}
+		free(value);
+		free(tau);
+		free(e0);
+		free(e1);
+		free(e0_floats);
+		free(e1_floats);
+		free(y);
+		free(read);
+	}
+}
+
+/* --------------------------------------------------------------------------------------------------- parts, memory */
+
+/* A usual scene with everything on. */
+static struct scene scene_usual(int i)
+{
+	struct scene scene = scene_start(9000 + (uint64_t)i);
+
+	scene.c.learning.qk_grad = (rosa_qk_grad)(i % 4);
+	scene.c.learning.explore = 0.2f;
+	scene.c.learning.flip_share = 0.7f;
+	scene.c.learning.suffix = 0.5f;
+	scene.c.dtype = i / 4 % 2 ? ROSA_BFLOAT16 : ROSA_FLOAT32;
+	scene.c.options.bits = 4;
+	scene.c.options.threads = 2;
+	scene.c.batch = 2;
+	scene.c.steps = 60;
+	scene.c.channels = 12;
+	return scene;
+}
+
+/* Asking for one gradient gives the bits that asking for all gives. */
+static void test_parts(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 8; i++) {
+		struct scene scene = scene_usual(i);
+		struct outputs all, part;
+
+		scene_make(&scene);
+		run_checked(&scene, &all);
+		for (int wanted = GQ; wanted < OUTPUTS; wanted++) {
+			rosa_read_pass pass;
+			rosa_error err;
+
+			outputs_make(&scene, &part);
+			pass = pass_of(&scene, &all);
+			pass.gq = wanted == GQ ? part.at[GQ] : NULL;
+			pass.gk = wanted == GK ? part.at[GK] : NULL;
+			pass.gv = wanted == GV ? part.at[GV] : NULL;
+			pass.ge0 = wanted == GE0 ? part.at[GE0] : NULL;
+			pass.ge1 = wanted == GE1 ? part.at[GE1] : NULL;
+			expect_status(scene.text, rosa_read_backward(&scene.c.options, &scene.c.learning, &pass, &err),
+				      ROSA_OK, &err);
+			if (memcmp(part.at[wanted], all.at[wanted], all.bytes[wanted]))
+				fail_msg("%s: %s alone is another", scene.text, output_names[wanted]);
+			outputs_free(&part);
+		}
+		outputs_free(&all);
+		scene_free(&scene);
+	}
+}
+
+struct attempt {
+	struct scene *scene;
+	struct outputs *outputs;
+};
+
+static rosa_status attempt_run(void *context, rosa_error *err)
+{
+	struct attempt *attempt = context;
+
+	return run(attempt->scene, attempt->outputs, err);
+}
+
+static void test_memory(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 8; i++) {
+		struct scene scene = scene_usual(i);
+		struct test_memory memory;
+		struct outputs outputs;
+		struct attempt attempt = {&scene, &outputs};
+
+		test_memory_init(&memory);
+		scene.c.options.allocator = test_memory_allocator(&memory);
+		scene_make(&scene);
+		outputs_make(&scene, &outputs);
+		refuse_each_request(scene.text, &memory, attempt_run, &attempt);
+		assert_int_equal(atomic_load(&memory.blocks), 0);
+		outputs_free(&outputs);
+		scene_free(&scene);
+	}
+}
+
+/* -------------------------------------------------------------------------------------------------------- bad input */
+
+static void expect_refusal(const char *word, rosa_status status, rosa_status want, const rosa_error *err)
+{
+	expect_status(word, status, want, err);
+	if (!strstr(err->message, word))
+		fail_msg("the message does not say \"%s\": %s", word, err->message);
+}
+
+static void test_bad_find(void **state)
+{
+	struct scene scene = scene_usual(ROSA_QK_FLIPS);
+	const rosa_options *options = &scene.c.options;
+	const rosa_learning *learning = &scene.c.learning;
+	struct outputs got;
+	rosa_learning odd;
+	rosa_options odd_options;
+	rosa_error err;
+	const size_t n = 6, t = 60;
+	static const struct {
+		const char *word;
+		size_t at;
+		float value;
+	} numbers[] = {{"explore is -0.5", offsetof(rosa_learning, explore), -0.5f},
+		       {"explore is 1.5", offsetof(rosa_learning, explore), 1.5f},
+		       {"explore is nan", offsetof(rosa_learning, explore), NAN},
+		       {"flip_share is 0", offsetof(rosa_learning, flip_share), 0},
+		       {"flip_share is 2", offsetof(rosa_learning, flip_share), 2},
+		       {"slope is 0", offsetof(rosa_learning, slope), 0},
+		       {"slope is inf", offsetof(rosa_learning, slope), INFINITY},
+		       {"suffix is -1", offsetof(rosa_learning, suffix), -1},
+		       {"suffix is nan", offsetof(rosa_learning, suffix), NAN}};
+	static const struct {
+		const char *word;
+		size_t at;
+	} choices[] = {{"qk_grad is 9", offsetof(rosa_learning, qk_grad)},
+		       {"credit is 9", offsetof(rosa_learning, credit)},
+		       {"key_credit is 9", offsetof(rosa_learning, key_credit)}};
+
+	(void)state;
+	scene_make(&scene);
+	outputs_make(&scene, &got);
+#define FIND(options, learning, routes, steps, query, key, read, flips)                                                \
+	rosa_find(options, learning, routes, steps, query, key, read, flips, &err)
+	expect_refusal("options", FIND(NULL, learning, n, t, scene.query, scene.key, got.at[READ], got.at[FLIPS]),
+		       ROSA_EINVAL, &err);
+	expect_refusal("query", FIND(options, learning, n, t, NULL, scene.key, got.at[READ], got.at[FLIPS]),
+		       ROSA_EINVAL, &err);
+	expect_refusal("key", FIND(options, learning, n, t, scene.query, NULL, got.at[READ], got.at[FLIPS]),
+		       ROSA_EINVAL, &err);
+	expect_refusal("read", FIND(options, learning, n, t, scene.query, scene.key, NULL, got.at[FLIPS]), ROSA_EINVAL,
+		       &err);
+	expect_refusal("flips", FIND(options, learning, n, t, scene.query, scene.key, got.at[READ], NULL), ROSA_EINVAL,
+		       &err);
+	expect_refusal("0 routes", FIND(options, learning, 0, t, scene.query, scene.key, got.at[READ], got.at[FLIPS]),
+		       ROSA_EINVAL, &err);
+	expect_refusal(
+	    "steps",
+	    FIND(options, learning, n, ROSA_MAX_STEPS + 1, scene.query, scene.key, got.at[READ], got.at[FLIPS]),
+	    ROSA_EINVAL, &err);
+	odd_options = *options;
+	odd_options.bits = 0;
+	expect_refusal("bits is 0",
+		       FIND(&odd_options, learning, n, t, scene.query, scene.key, got.at[READ], got.at[FLIPS]),
+		       ROSA_EINVAL, &err);
+	scene.key[61] = 16;
+	expect_refusal("key symbol 16",
+		       FIND(options, learning, n, t, scene.query, scene.key, got.at[READ], got.at[FLIPS]), ROSA_ESYMBOL,
+		       &err);
+	scene.key[61] = 0;
+	odd = *learning;
+	odd.size = 4;
+	expect_refusal("learning.size is 4",
+		       FIND(options, &odd, n, t, scene.query, scene.key, got.at[READ], got.at[FLIPS]), ROSA_EINVAL,
+		       &err);
+	for (size_t i = 0; i < COUNT(numbers); i++) {
+		odd = *learning;
+		memcpy((char *)&odd + numbers[i].at, &numbers[i].value, sizeof(float));
+		expect_refusal(numbers[i].word,
+			       FIND(options, &odd, n, t, scene.query, scene.key, got.at[READ], got.at[FLIPS]),
+			       ROSA_EINVAL, &err);
+	}
+	for (size_t i = 0; i < COUNT(choices); i++) {
+		const int nine = 9;
+
+		odd = *learning;
+		memcpy((char *)&odd + choices[i].at, &nine, sizeof(nine));
+		expect_refusal(choices[i].word,
+			       FIND(options, &odd, n, t, scene.query, scene.key, got.at[READ], got.at[FLIPS]),
+			       ROSA_EINVAL, &err);
+	}
+#undef FIND
+	outputs_free(&got);
+	scene_free(&scene);
+}
+
+static void test_bad_read(void **state)
+{
+	struct scene scene = scene_usual(ROSA_QK_LINEAR);
+	const rosa_options *options = &scene.c.options;
+	struct outputs got;
+	rosa_options odd;
+	rosa_error err;
+	const uint16_t outside = 60;
+
+	(void)state;
+	scene_make(&scene);
+	run_checked(&scene, &got);
+#define READ_OUT(options, dtype, batch, steps, channels, value, history, read, e0, e1, y)                              \
+	rosa_read(options, dtype, batch, steps, channels, value, history, read, e0, e1, y, &err)
+#define REFUSE(word, ...) expect_refusal(word, READ_OUT(__VA_ARGS__), ROSA_EINVAL, &err)
+	REFUSE("options", NULL, ROSA_FLOAT32, 2, 60, 12, scene.value, 60, got.at[READ], scene.e0_floats,
+	       scene.e1_floats, got.at[Y]);
+	REFUSE("value", options, ROSA_FLOAT32, 2, 60, 12, NULL, 60, got.at[READ], scene.e0_floats, scene.e1_floats,
+	       got.at[Y]);
+	REFUSE("read", options, ROSA_FLOAT32, 2, 60, 12, scene.value, 60, NULL, scene.e0_floats, scene.e1_floats,
+	       got.at[Y]);
+	REFUSE("e0", options, ROSA_FLOAT32, 2, 60, 12, scene.value, 60, got.at[READ], NULL, scene.e1_floats, got.at[Y]);
+	REFUSE("e1", options, ROSA_FLOAT32, 2, 60, 12, scene.value, 60, got.at[READ], scene.e0_floats, NULL, got.at[Y]);
+	REFUSE("y", options, ROSA_FLOAT32, 2, 60, 12, scene.value, 60, got.at[READ], scene.e0_floats, scene.e1_floats,
+	       NULL);
+	REFUSE("dtype is 1", options, ROSA_FLOAT16, 2, 60, 12, scene.value, 60, got.at[READ], scene.e0_floats,
+	       scene.e1_floats, got.at[Y]);
+	REFUSE("batch 0", options, ROSA_FLOAT32, 0, 60, 12, scene.value, 60, got.at[READ], scene.e0_floats,
+	       scene.e1_floats, got.at[Y]);
+	REFUSE("0 steps", options, ROSA_FLOAT32, 2, 0, 12, scene.value, 60, got.at[READ], scene.e0_floats,
+	       scene.e1_floats, got.at[Y]);
+	REFUSE("13 channels", options, ROSA_FLOAT32, 2, 60, 13, scene.value, 60, got.at[READ], scene.e0_floats,
+	       scene.e1_floats, got.at[Y]);
+	REFUSE("memory", options, ROSA_FLOAT32, SIZE_MAX / 64, 60, 12, scene.value, 60, got.at[READ], scene.e0_floats,
+	       scene.e1_floats, got.at[Y]);
+	REFUSE("value steps", options, ROSA_FLOAT32, 2, 60, 12, scene.value, 0, got.at[READ], scene.e0_floats,
+	       scene.e1_floats, got.at[Y]);
+	odd = *options;
+	odd.threads = -1;
+	REFUSE("threads is -1", &odd, ROSA_FLOAT32, 2, 60, 12, scene.value, 60, got.at[READ], scene.e0_floats,
+	       scene.e1_floats, got.at[Y]);
+	memcpy((uint16_t *)got.at[READ] + 77, &outside, sizeof(outside));
+	REFUSE("destination", options, ROSA_FLOAT32, 2, 60, 12, scene.value, 60, got.at[READ], scene.e0_floats,
+	       scene.e1_floats, got.at[Y]);
+#undef REFUSE
+#undef READ_OUT
+	outputs_free(&got);
+	scene_free(&scene);
+}
+
+static void test_bad_backward(void **state)
+{
+	struct scene scene = scene_usual(ROSA_QK_FLIPS);
+	const rosa_options *options = &scene.c.options;
+	const rosa_learning *learning = &scene.c.learning;
+	struct outputs got;
+	rosa_read_pass pass;
+	rosa_learning odd;
+	rosa_error err;
+	const uint16_t outside = 60;
+	static const struct {
+		const char *word;
+		size_t at;
+	} pointers[] = {{"q", offsetof(rosa_read_pass, q)},         {"k", offsetof(rosa_read_pass, k)},
+			{"v", offsetof(rosa_read_pass, v)},         {"e0", offsetof(rosa_read_pass, e0)},
+			{"e1", offsetof(rosa_read_pass, e1)},       {"read", offsetof(rosa_read_pass, read)},
+			{"flips", offsetof(rosa_read_pass, flips)}, {"gy", offsetof(rosa_read_pass, gy)}};
+
+	(void)state;
+	scene_make(&scene);
+	run_checked(&scene, &got);
+#define REFUSE(word, options, learning, pass)                                                                          \
+	expect_refusal(word, rosa_read_backward(options, learning, pass, &err), ROSA_EINVAL, &err)
+#define REFUSE_PASS(word, change)                                                                                      \
+	do {                                                                                                           \
+		pass = pass_of(&scene, &got);                                                                          \
+		change;                                                                                                \
+		REFUSE(word, options, learning, &pass);                                                                \
+	} while (0)
+	pass = pass_of(&scene, &got);
+	REFUSE("options", NULL, learning, &pass);
+	REFUSE("pass", options, learning, NULL);
+	for (size_t i = 0; i < COUNT(pointers); i++)
+		REFUSE_PASS(pointers[i].word, memset((char *)&pass + pointers[i].at, 0, sizeof(void *)));
+	REFUSE_PASS("size is 8", pass.size = 8);
+	REFUSE_PASS("dtype is 1", pass.dtype = ROSA_FLOAT16);
+	REFUSE_PASS("batch 0", pass.batch = 0);
+	REFUSE_PASS("0 steps", pass.steps = 0);
+	REFUSE_PASS("13 channels", pass.channels = 13);
+	REFUSE_PASS("memory", pass.batch = SIZE_MAX / 64);
+	odd = *learning;
+	odd.qk_grad = (rosa_qk_grad)4;
+	pass = pass_of(&scene, &got);
+	REFUSE("qk_grad is 4", options, &odd, &pass);
+	memcpy((uint16_t *)got.at[FLIPS] + 3, &outside, sizeof(outside));
+	REFUSE_PASS("flips has a destination", pass.size = sizeof(pass));
+	memcpy((uint16_t *)got.at[READ] + 77, &outside, sizeof(outside));
+	REFUSE_PASS("read has a destination", pass.size = sizeof(pass));
+#undef REFUSE_PASS
+#undef REFUSE
+	outputs_free(&got);
+	scene_free(&scene);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(test_grid),         cmocka_unit_test(test_longer),     cmocka_unit_test(test_threads),
+	    cmocka_unit_test(test_explore),      cmocka_unit_test(test_flip_share), cmocka_unit_test(test_widths),
+	    cmocka_unit_test(test_long_streams), cmocka_unit_test(test_history),    cmocka_unit_test(test_parts),
+	    cmocka_unit_test(test_memory),       cmocka_unit_test(test_bad_find),   cmocka_unit_test(test_bad_read),
+	    cmocka_unit_test(test_bad_backward),
+	};
+
+	return cmocka_run_group_tests_name("operator", tests, NULL, NULL);
+}

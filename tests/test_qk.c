@@ -1,0 +1,341 @@
+/*
+ * The rules `linear` and `soft` by which q and k learn, against the oracle of support_qk_oracle.h.
+ *
+ * Shapes, widths and options turn with a counter. Streams are sticky, so that runs are of several steps and folding
+ * matters; steps stand around the sizes of chunks and tiles. What two numbers of threads give must be the same bits.
+ */
+#include "pass.h"
+#include "pool.h"
+#include "convert.h"
+
+#include "support_memory.h"
+#include "support_qk_oracle.h"
+#include "support_trial.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+struct setting {
+	rosa_learning learning;
+	rosa_dtype dtype;
+	size_t batch, steps, routes;
+	int bits, fold;
+	uint64_t seed;
+	char text[200];
+};
+
+struct arrays {
+	size_t cells, channels;
+	void *q, *k, *v, *gy; /* [batch][steps][channels] of dtype */
+	float *e0, *e1;
+	double *gq, *gk; /* the oracle's */
+};
+
+static double random_number(uint64_t *state)
+{
+	return (double)test_random(state, 2000001) / 500000 - 2;
+}
+
+/* A stream that keeps its signs for a few steps; now and then a 0, which is a bit of 0. */
+static void fill_sticky(float *x, size_t steps, size_t channels, size_t bits, uint64_t *state)
+{
+	for (size_t t = 0; t < steps; t++) {
+		for (size_t r = 0; r < channels / bits; r++) {
+			const int stay = t > 0 && test_random(state, 3) == 0;
+
+			for (size_t c = r * bits; c < (r + 1) * bits; c++) {
+				float number = (float)random_number(state);
+
+				if (test_random(state, 50) == 0)
+					number = 0;
+				if (stay && (number > 0) != (x[(t - 1) * channels + c] > 0))
+					number = x[(t - 1) * channels + c];
+				x[t * channels + c] = number;
+			}
+		}
+	}
+}
+
+static void *narrowed(rosa_dtype dtype, const float *x, size_t count)
+{
+	void *narrow = must_alloc(count * sizeof(float));
+
+	activations_store(narrow, dtype, x, 0, count);
+	return narrow;
+}
+
+static double *widened(rosa_dtype dtype, const void *x, size_t count)
+{
+	float *wide = must_alloc(count * sizeof(*wide));
+	double *numbers = must_alloc(count * sizeof(*numbers));
+
+	activations_load(wide, dtype, x, 0, count);
+	for (size_t i = 0; i < count; i++)
+		numbers[i] = wide[i];
+	free(wide);
+	return numbers;
+}
+
+static void make_arrays(struct setting *s, struct arrays *a)
+{
+	const size_t bits = (size_t)s->bits;
+	uint64_t state = s->seed;
+	void **const into[] = {&a->q, &a->k, &a->v, &a->gy};
+	float *x;
+
+	a->channels = s->routes * bits;
+	a->cells = s->batch * s->steps * a->channels;
+	x = must_alloc(a->cells * sizeof(*x));
+	for (size_t i = 0; i < COUNT(into); i++) {
+		for (size_t b = 0; b < s->batch; b++)
+			fill_sticky(x + b * s->steps * a->channels, s->steps, a->channels, bits, &state);
+		*into[i] = narrowed(s->dtype, x, a->cells);
+	}
+	free(x);
+	a->e0 = must_alloc(a->channels * sizeof(*a->e0));
+	a->e1 = must_alloc(a->channels * sizeof(*a->e1));
+	for (size_t c = 0; c < a->channels; c++) {
+		a->e0[c] = (float)random_number(&state);
+		a->e1[c] = (float)random_number(&state);
+	}
+	a->gq = must_alloc(a->cells * sizeof(*a->gq));
+	a->gk = must_alloc(a->cells * sizeof(*a->gk));
+	snprintf(
+	    s->text, sizeof(s->text),
+	    "%s, credit %s, slope %g, suffix %g, %s, batch %zu, %zu steps, %zu routes of %d bits, fold %d, seed %llu",
+	    s->learning.qk_grad == ROSA_QK_SOFT ? "soft" : "linear",
+	    s->learning.credit == ROSA_CREDIT_ALL ? "all" : "route", (double)s->learning.slope,
+	    (double)s->learning.suffix, s->dtype == ROSA_FLOAT32 ? "float32" : "bfloat16", s->batch, s->steps,
+	    s->routes, s->bits, s->fold, (unsigned long long)s->seed);
+}
+
+static void free_arrays(struct arrays *a)
+{
+	free(a->q);
+	free(a->k);
+	free(a->v);
+	free(a->gy);
+	free(a->e0);
+	free(a->e1);
+	free(a->gq);
+	free(a->gk);
+}
+
+/* Returns the size of theta, to judge small errors by. */
+static double solve(const struct setting *s, struct arrays *a)
+{
+	const size_t entry = s->steps * a->channels;
+	double *q = widened(s->dtype, a->q, a->cells), *k = widened(s->dtype, a->k, a->cells);
+	double *theta = widened(s->dtype, a->gy, a->cells), *p = widened(s->dtype, a->v, a->cells);
+	double size = 0;
+
+	for (size_t i = 0; i < a->cells; i++) {
+		theta[i] *= (double)a->e1[i % a->channels] - (double)a->e0[i % a->channels];
+		p[i] = 1 / (1 + exp(-p[i]));
+		size = fmax(size, fabs(theta[i]));
+	}
+	for (size_t b = 0; b < s->batch; b++) {
+		struct qk_case c = {.learning = s->learning,
+				    .steps = s->steps,
+				    .channels = a->channels,
+				    .bits = s->bits,
+				    .fold = s->fold,
+				    .q = q + b * entry,
+				    .k = k + b * entry,
+				    .theta = theta + b * entry,
+				    .p = p + b * entry};
+
+		qk_oracle(&c, a->gq + b * entry, a->gk + b * entry);
+	}
+	free(q);
+	free(k);
+	free(theta);
+	free(p);
+	return size;
+}
+
+static rosa_status run_rule(const struct setting *s, const struct arrays *a, unsigned threads, void *gq, void *gk,
+			    const rosa_allocator *allocator, rosa_error *err)
+{
+	const rosa_allocator plain = {NULL, NULL};
+	const rosa_read_pass args = {.size = sizeof(args),
+				     .dtype = s->dtype,
+				     .batch = s->batch,
+				     .steps = s->steps,
+				     .channels = a->channels,
+				     .q = a->q,
+				     .k = a->k,
+				     .v = a->v,
+				     .e0 = a->e0,
+				     .e1 = a->e1,
+				     .gy = a->gy,
+				     .gq = gq,
+				     .gk = gk};
+	struct pass pass = {.args = &args,
+			    .learning = &s->learning,
+			    .allocator = allocator ? allocator : &plain,
+			    .pool = pool_new(&plain, threads),
+			    .workers = threads,
+			    .bits = (unsigned)s->bits,
+			    .routes = s->routes,
+			    .fold = s->fold != 0};
+	rosa_status status;
+
+	assert_non_null(pass.pool);
+	status = s->learning.qk_grad == ROSA_QK_SOFT ? grad_qk_soft(&pass, err) : grad_qk_linear(&pass, err);
+	pool_free(pass.pool, &plain);
+	return status;
+}
+
+static void expect_close(const struct setting *s, const char *what, const void *got, const double *want, size_t count,
+			 double size)
+{
+	double *found = widened(s->dtype, got, count);
+	double most = 0;
+
+	for (size_t i = 0; i < count; i++)
+		most = fmax(most, fabs(want[i]));
+	for (size_t i = 0; i < count; i++) {
+		const double own = s->dtype == ROSA_FLOAT32 ? 0 : fabs(want[i]) / 256;
+
+		if (!(fabs(found[i] - want[i]) <= 1e-5 * most + 1e-7 * size + own))
+			fail_msg("%s: %s[%zu] is %.9g, want %.9g, the greatest being %.9g", s->text, what, i, found[i],
+				 want[i], most);
+	}
+	free(found);
+}
+
+static void check(struct setting *s)
+{
+	static const unsigned threads[] = {1, 2, 3, 5};
+	struct arrays a;
+	size_t bytes;
+	double size;
+	void *gq[2], *gk[2];
+
+	make_arrays(s, &a);
+	size = solve(s, &a);
+	bytes = a.cells * activation_size(s->dtype);
+	for (int i = 0; i < 2; i++) {
+		gq[i] = must_alloc(bytes);
+		gk[i] = must_alloc(bytes);
+	}
+	for (size_t i = 0; i < COUNT(threads); i++) {
+		rosa_error err;
+
+		memset(gq[i > 0], 0xa5, bytes);
+		memset(gk[i > 0], 0xa5, bytes);
+		expect_status(s->text, run_rule(s, &a, threads[i], gq[i > 0], gk[i > 0], NULL, &err), ROSA_OK, &err);
+		if (i == 0) {
+			expect_close(s, "gq", gq[0], a.gq, a.cells, size);
+			expect_close(s, "gk", gk[0], a.gk, a.cells, size);
+		} else if (memcmp(gq[0], gq[1], bytes) || memcmp(gk[0], gk[1], bytes)) {
+			fail_msg("%s: %u threads give other bits than 1", s->text, threads[i]);
+		}
+	}
+	/* one side alone */
+	memset(gq[1], 0xa5, bytes);
+	memset(gk[1], 0xa5, bytes);
+	assert_int_equal(run_rule(s, &a, 2, gq[1], NULL, NULL, NULL), ROSA_OK);
+	assert_int_equal(run_rule(s, &a, 2, NULL, gk[1], NULL, NULL), ROSA_OK);
+	assert_int_equal(run_rule(s, &a, 2, NULL, NULL, NULL, NULL), ROSA_OK);
+	assert_memory_equal(gq[0], gq[1], bytes);
+	assert_memory_equal(gk[0], gk[1], bytes);
+	for (int i = 0; i < 2; i++) {
+		free(gq[i]);
+		free(gk[i]);
+	}
+	free_arrays(&a);
+}
+
+static const size_t grid_steps[] = {1, 2, 3, 5, 17, 63, 64, 65, 127, 128, 129, 200, 300};
+static const size_t grid_routes[] = {1, 2, 3, 5, 9};
+static const float grid_slopes[] = {0.5f, 1, 2.5f};
+
+static void check_rule(rosa_qk_grad rule)
+{
+	const size_t rounds = test_rounds(60);
+
+	for (uint64_t i = 0; i < rounds; i++) {
+		uint64_t turn = i * 77 + 5;
+		struct setting s = {.learning = ROSA_LEARNING_INIT, .seed = i};
+
+		s.learning.qk_grad = rule;
+		s.learning.credit = i % 2 ? ROSA_CREDIT_ROUTE : ROSA_CREDIT_ALL;
+		s.learning.suffix = test_random(&turn, 2) ? 0.5f : 0;
+		s.learning.slope = grid_slopes[test_random(&turn, COUNT(grid_slopes))];
+		s.dtype = test_random(&turn, 3) ? ROSA_FLOAT32 : ROSA_BFLOAT16;
+		s.bits = 1 + (int)(i / 2 % 16);
+		s.fold = test_random(&turn, 3) > 0;
+		s.batch = 1 + test_random(&turn, 3);
+		s.steps = grid_steps[test_random(&turn, COUNT(grid_steps))];
+		s.routes = grid_routes[test_random(&turn, COUNT(grid_routes))];
+		if (i % 16 == 15) /* more than one block of routes */
+			s.routes = 64 / (size_t)s.bits * 2 + 3;
+		check(&s);
+	}
+}
+
+static void test_linear(void **state)
+{
+	(void)state;
+	check_rule(ROSA_QK_LINEAR);
+}
+
+static void test_soft(void **state)
+{
+	(void)state;
+	check_rule(ROSA_QK_SOFT);
+}
+
+/* Whatever piece of memory is missing, the call says so, and nothing is lost. */
+static void test_short_of_memory(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 4; i++) {
+		struct setting s = {.learning = ROSA_LEARNING_INIT, .seed = 1, .batch = 2, .steps = 70, .routes = 5};
+		struct test_memory memory;
+		rosa_allocator allocator;
+		struct arrays a;
+		rosa_status status = ROSA_ENOMEM;
+		void *g;
+
+		s.learning.qk_grad = i / 2 ? ROSA_QK_SOFT : ROSA_QK_LINEAR;
+		s.learning.credit = i % 2 ? ROSA_CREDIT_ROUTE : ROSA_CREDIT_ALL;
+		s.bits = 3;
+		make_arrays(&s, &a);
+		g = must_alloc(2 * a.cells * sizeof(float));
+		test_memory_init(&memory);
+		allocator = test_memory_allocator(&memory);
+		for (long from = 0; status; from++) {
+			rosa_error err;
+
+			test_memory_arm(&memory, from, 1);
+			status = run_rule(&s, &a, 2, g, (float *)g + a.cells, &allocator, &err);
+			assert_int_equal(memory.blocks, 0);
+			if (status)
+				expect_status(s.text, status, ROSA_ENOMEM, &err);
+			else
+				assert_true(from > 3 && memory.refused == 0);
+		}
+		free(g);
+		free_arrays(&a);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(test_linear),
+	    cmocka_unit_test(test_soft),
+	    cmocka_unit_test(test_short_of_memory),
+	};
+
+	return cmocka_run_group_tests_name("qk", tests, NULL, NULL);
+}
