@@ -5,12 +5,13 @@ DESTDIR ?=
 MAKEFLAGS += --no-print-directory
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help build demo test check-long bench install format clean
+.PHONY: help build demo python test check-long bench install format clean
 
 help:
 	@echo 'make build        the program, build/rosatune, and the library'
 	@echo 'make demo         build, then show retrieval at work on a text'
-	@echo 'make test         every check: gcc, clang, sanitizers, short fuzzing, layout, installation'
+	@echo 'make python       the Python package with all it can use, in build-python/venv'
+	@echo 'make test         every check: gcc, clang, sanitizers, Python, short fuzzing, layout, installation'
 	@echo 'make check-long   the same with larger tests, ThreadSanitizer and long fuzzing (hours)'
 	@echo 'make bench        build, then time retrieval on this machine'
 	@echo 'make install      install under PREFIX ($(PREFIX)); DESTDIR is put before it'
@@ -24,6 +25,11 @@ build:
 
 demo: build
 	@build/rosatune demo
+
+python:
+	@scripts/install-deps build
+	@scripts/python-env
+	@build-python/venv/bin/python -c 'import rosatune; print("rosatune", rosatune.__version__, "is in build-python/venv")'
 
 test:
 	@scripts/check

@@ -1,0 +1,46 @@
+"""Exact suffix retrieval over binary symbols (ROSA), on NumPy arrays.
+
+>>> import numpy as np, rosatune
+>>> key = np.frombuffer(b"abracadabra", np.uint8)
+>>> query = np.frombuffer(b"-------abra", np.uint8)
+>>> rosatune.retrieve(query, key, bits=8)
+array([-1, -1, -1, -1, -1, -1, -1,  6,  2,  3,  4], dtype=int32)
+
+At step 10 the query ends in ``abra``. The key had that at steps 0 to 3, so the answer is 4, the step that followed.
+
+This module needs NumPy alone. ``rosatune.torch``, ``rosatune.nn`` and ``rosatune.hf`` are imported by name and need
+PyTorch (``pip install rosatune[torch]``) and Transformers (``pip install rosatune[hf]``).
+"""
+
+from ._c import lib as _lib
+from .errors import Cancelled, Error, FileError, FormatError, InvalidArgument, OutOfMemory, SymbolError
+from .operator import Found, Gradients, Learning, find, read, read_backward
+from .retrieval import FlipRuns, Retrieved, retrieve
+from .stream import Stream
+from .symbols import pack, pack_isa, unpack
+
+__version__: str = _lib.rosa_version().decode()
+
+__all__ = [
+    "Cancelled",
+    "Error",
+    "FileError",
+    "FlipRuns",
+    "FormatError",
+    "Found",
+    "Gradients",
+    "InvalidArgument",
+    "Learning",
+    "OutOfMemory",
+    "Retrieved",
+    "Stream",
+    "SymbolError",
+    "__version__",
+    "find",
+    "pack",
+    "pack_isa",
+    "read",
+    "read_backward",
+    "retrieve",
+    "unpack",
+]

@@ -1,0 +1,69 @@
+"""From the arrays that users have to those that C reads.
+
+C takes dense rows of one kind. NumPy users have slices, transposes, other byte orders and whatever integers their
+tokenizer gave them. All that can be turned without loss is turned; what would lose something is refused, with the
+remedy. An array that is right already is not copied.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Optional
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _c
+from .errors import InvalidArgument, SymbolError
+
+__all__ = ["address", "floats", "routes_of", "same_shape", "symbols"]
+
+# Kinds of numbers by the name that users give; NumPy has no bfloat16, so its bits travel as uint16.
+_STORED = {_c.Dtype.FLOAT32: np.float32, _c.Dtype.FLOAT16: np.float16, _c.Dtype.BFLOAT16: np.uint16}
+
+
+def symbols(what: str, array: npt.ArrayLike) -> npt.NDArray[np.uint16]:
+    """Symbols as dense uint16 of any shape but a scalar's. Whether they are below ``2**bits`` is checked in C."""
+    given = np.asarray(array)
+    if given.dtype.kind not in "bui":
+        raise TypeError(f"{what} is of kind {given.dtype}; symbols are whole numbers (rosatune.pack makes them)")
+    if given.ndim == 0:
+        raise InvalidArgument(f"{what} is a single number; give an array of shape [steps] or [..., steps]")
+    if given.size and (given.min() < 0 or given.max() > 0xFFFF):
+        place = tuple(int(i) for i in np.argwhere((given < 0) | (given > 0xFFFF))[0])
+        raise SymbolError(f"{what} symbol {given[place]} at {list(place)} is out of range; symbols are 0 to 65535")
+    return np.ascontiguousarray(given, dtype=np.uint16)
+
+
+def same_shape(what: str, array: npt.NDArray[Any], other: str, model: npt.NDArray[Any]) -> None:
+    """Refuse two arrays that must have one shape and have not."""
+    if array.shape != model.shape:
+        raise InvalidArgument(f"{what} has shape {list(array.shape)} and {other} {list(model.shape)}; they must agree")
+
+
+def routes_of(shape: tuple[int, ...]) -> int:
+    """How many rows of steps an array of this shape has."""
+    return math.prod(shape[:-1])
+
+
+def floats(what: str, array: npt.ArrayLike, dtype: Optional[str]) -> tuple[_c.Dtype, npt.NDArray[Any]]:
+    """Numbers as a dense array of a kind that C knows, and which. ``dtype`` None: what the array says itself."""
+    given = np.asarray(array)
+    name = given.dtype.name if dtype is None else dtype
+    if dtype is None and name.upper() not in _c.Dtype.__members__:
+        raise TypeError(
+            f"{what} is of kind {name}; convert it to float32 or float16, or give the bits of bfloat16 as uint16 "
+            f'with dtype="bfloat16"'
+        )
+    kind = _c.named(_c.Dtype, name, "dtype")
+    stored = np.dtype(_STORED[kind])
+    if kind == _c.Dtype.BFLOAT16 and given.dtype.kind == "V" and given.dtype.itemsize == 2:
+        given = given.view(np.uint16)  # a bfloat16 that another package has taught to NumPy
+    if given.dtype.newbyteorder("=") != stored:
+        raise TypeError(f"{what} is of kind {given.dtype}; {name} is given as {stored}")
+    return kind, np.ascontiguousarray(given, dtype=stored)
+
+
+def address(array: Optional[npt.NDArray[Any]]) -> Optional[int]:
+    """What C is given for an array; NULL for none."""
+    return None if array is None else array.ctypes.data

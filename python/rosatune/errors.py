@@ -1,0 +1,38 @@
+"""What goes wrong, as exceptions.
+
+Every failure of the library is a :class:`Error`, so that one ``except`` catches all of them. Each kind is also the
+built-in exception that a Python programmer expects of it: a bad value is a ``ValueError``, a file that cannot be opened
+an ``OSError``. Code that knows nothing of rosatune then does the right thing with them.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Error", "InvalidArgument", "SymbolError", "OutOfMemory", "FileError", "FormatError", "Cancelled"]
+
+
+class Error(Exception):
+    """Anything that rosatune reports."""
+
+
+class InvalidArgument(Error, ValueError):
+    """An argument is out of range or missing."""
+
+
+class SymbolError(Error, ValueError):
+    """A symbol is not below ``2**bits``."""
+
+
+class OutOfMemory(Error, MemoryError):
+    """An allocation failed."""
+
+
+class FileError(Error, OSError):
+    """A file could not be opened, read or written."""
+
+
+class FormatError(Error, ValueError):
+    """A saved state is cut short, altered or of an unknown version."""
+
+
+class Cancelled(Error):
+    """The progress function asked to stop."""

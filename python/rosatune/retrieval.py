@@ -1,0 +1,197 @@
+"""Retrieval of whole streams at once, on NumPy arrays.
+
+The last axis is time, all axes before it number routes: streams that have nothing to do with each other and are looked
+up on several threads. What is computed is defined in docs/design.md of the sources, "What is computed".
+"""
+
+from __future__ import annotations
+
+import threading
+from ctypes import byref
+from typing import Any, Literal, NamedTuple, Optional, Union, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _c
+from ._arrays import address, routes_of, same_shape, symbols
+from ._interrupt import Progress, run
+from .errors import InvalidArgument
+
+__all__ = ["FlipRuns", "Retrieved", "retrieve"]
+
+# Route-steps that are over before anyone could have pressed Ctrl-C: some hundredths of a second.
+_SHORT = 1 << 20
+
+
+class FlipRuns(NamedTuple):
+    """Counterfactual tables at run level, all routes one after the other.
+
+    Route ``r`` (rows counted over all axes but the last) has the runs ``first[r]`` to ``first[r + 1] - 1``.
+    """
+
+    first: npt.NDArray[np.int64]  #: [routes + 1], where a route's runs begin
+    start: npt.NDArray[np.int32]  #: [runs], the first step of each query run
+    tau: npt.NDArray[np.int32]  #: [runs], the destination there
+    flip: npt.NDArray[np.int32]  #: [runs, bits], the destination if one bit of the run's symbol were flipped
+
+
+class Retrieved(NamedTuple):
+    """What :func:`retrieve` and :meth:`Stream.push` give when asked for more than destinations."""
+
+    tau: npt.NDArray[np.int32]  #: [..., steps], destinations, -1 where nothing matches
+    length: Optional[npt.NDArray[np.int32]] = None  #: [..., steps], runs that match, 0 where nothing does
+    flips: Any = None  #: [..., steps, bits], destinations with a bit flipped; or :class:`FlipRuns`
+
+
+@overload
+def retrieve(
+    query: npt.ArrayLike,
+    key: npt.ArrayLike,
+    bits: int = ...,
+    policy: str = ...,
+    fold: bool = ...,
+    max_match: Optional[int] = ...,
+    threads: int = ...,
+    *,
+    length: Literal[False] = ...,
+    flips: Literal[False] = ...,
+    progress: Optional[Progress] = ...,
+) -> npt.NDArray[np.int32]: ...
+
+
+@overload
+def retrieve(
+    query: npt.ArrayLike,
+    key: npt.ArrayLike,
+    bits: int = ...,
+    policy: str = ...,
+    fold: bool = ...,
+    max_match: Optional[int] = ...,
+    threads: int = ...,
+    *,
+    length: Literal[True],
+    flips: Union[bool, Literal["runs"]] = ...,
+    progress: Optional[Progress] = ...,
+) -> Retrieved: ...
+
+
+@overload
+def retrieve(
+    query: npt.ArrayLike,
+    key: npt.ArrayLike,
+    bits: int = ...,
+    policy: str = ...,
+    fold: bool = ...,
+    max_match: Optional[int] = ...,
+    threads: int = ...,
+    *,
+    length: bool = ...,
+    flips: Literal[True, "runs"],
+    progress: Optional[Progress] = ...,
+) -> Retrieved: ...
+
+
+def retrieve(
+    query: npt.ArrayLike,
+    key: npt.ArrayLike,
+    bits: int = 16,
+    policy: str = "readable",
+    fold: bool = True,
+    max_match: Optional[int] = None,
+    threads: int = 0,
+    *,
+    length: bool = False,
+    flips: Union[bool, Literal["runs"]] = False,
+    progress: Optional[Progress] = None,
+) -> Union[npt.NDArray[np.int32], Retrieved]:
+    """The destination of every step: where in the key's past the best match for the query's ending went on.
+
+    ``query`` and ``key`` are whole numbers below ``2**bits``, of one shape, [steps] or [..., steps]. The answer has the
+    same shape, -1 where nothing matches. It is a function of the two arrays alone: ``threads`` (0: one a processor)
+    does not change it.
+
+    ``policy``     which past runs may be found: ``"readable"`` (those whose successor began before the current step),
+                   ``"literal"`` or ``"inclusive"``
+    ``fold``       whether equal neighbours form one run
+    ``max_match``  matches are compared up to this length; None: no cut
+    ``length``     also give the length of the match behind each destination
+    ``flips``      also give the destinations if a bit of the query's last symbol were flipped: True for a table a step,
+                   ``"runs"`` for one a query run, which is less (:class:`FlipRuns`)
+    ``progress``   called as ``progress(done, total)`` now and then, in route-steps; what it raises stops the work
+
+    With ``length`` or ``flips`` the answer is a :class:`Retrieved`, otherwise the destinations alone.
+
+    >>> query = np.array([2, 2, 2, 3, 3, 0, 0, 0, 1, 1, 1])
+    >>> key = np.array([0, 0, 1, 2, 0, 1, 3, 0, 1, 2, 2])
+    >>> retrieve(query, key, bits=2)
+    array([-1, -1, -1, -1, -1,  2,  5,  5,  6,  6,  9], dtype=int32)
+    >>> found = retrieve(query, key, bits=2, length=True, flips=True)
+    >>> found.length
+    array([0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 3], dtype=int32)
+    >>> found.flips[8]
+    array([5, 7], dtype=int32)
+    """
+    options = _c.options(bits, policy, fold, max_match, threads)
+    q, k = symbols("query", query), symbols("key", key)
+    same_shape("query", q, "key", k)
+    if not isinstance(flips, (bool, np.bool_)) and flips != "runs":
+        raise InvalidArgument(f'flips is {flips!r}; give True (a table a step), "runs" (a table a query run) or False')
+    routes, steps = routes_of(q.shape), q.shape[-1]
+    tau = np.empty(q.shape, np.int32)
+    lengths = np.empty(q.shape, np.int32) if length else None
+    tables = _Tables() if flips else None
+
+    def work(callback: Any = None) -> None:
+        if callback is not None:
+            options.progress = callback
+        _c.call(
+            *("rosa_retrieve", byref(options), routes, steps, address(q), address(k), address(tau)),
+            *(address(lengths), byref(tables.c) if tables else None),
+        )
+
+    if q.size and progress is None and (q.size < _SHORT or threading.current_thread() is not threading.main_thread()):
+        work()
+    elif q.size:
+        run(work, q.size, progress)
+    if not length and tables is None:
+        return tau
+    if tables is None:
+        return Retrieved(tau, lengths)
+    return Retrieved(tau, lengths, (_runs if flips == "runs" else _expanded)(tables.c, q.shape, options.bits))
+
+
+class _Tables:
+    """Owns tables that C allocated. Whoever runs the work holds it too, so it cannot go while it is written to."""
+
+    def __init__(self) -> None:
+        self.c = _c.rosa_flips()
+        self._free = _c.lib.rosa_flips_free
+
+    def __del__(self) -> None:
+        self._free(byref(self.c))
+
+
+def _runs(tables: _c.rosa_flips, shape: tuple[int, ...], bits: int) -> FlipRuns:
+    """The tables as arrays that own their memory."""
+    routes = routes_of(shape)
+    if not tables.first:
+        none = np.zeros(0, np.int32)
+        return FlipRuns(np.zeros(routes + 1, np.int64), none, none, np.zeros((0, bits), np.int32))
+    first = np.ctypeslib.as_array(tables.first, (routes + 1,)).astype(np.int64)
+    runs = int(first[-1])
+    return FlipRuns(
+        first,
+        np.ctypeslib.as_array(tables.start, (runs,)).copy(),
+        np.ctypeslib.as_array(tables.tau, (runs,)).copy(),
+        np.ctypeslib.as_array(tables.flip, (runs, bits)).copy(),
+    )
+
+
+def _expanded(tables: _c.rosa_flips, shape: tuple[int, ...], bits: int) -> npt.NDArray[np.int32]:
+    """The tables at every step."""
+    table = np.empty((*shape, bits), np.int32)
+    if table.size:
+        for route, rows in enumerate(table.reshape(routes_of(shape), -1)):
+            _c.call("rosa_flips_expand", byref(tables), route, shape[-1], address(rows))
+    return table
