@@ -216,7 +216,7 @@ ROSA_API rosa_status rosa_stream_describe(const rosa_stream *stream, rosa_stream
  * Rows of activations are [batch][steps][channels], dense, float32 or bfloat16; sums are float32. Symbols are
  * [batch * R][steps] with R = channels / bits, route r of batch entry b at row b*R + r. The same input gives the same
  * bits whatever options.threads is. Of rosa_options these functions use bits, policy, fold, max_match, threads and the
- * allocator.
+ * allocator; rosa_find also reports progress.
  */
 
 typedef enum rosa_qk_grad {

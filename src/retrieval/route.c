@@ -109,8 +109,7 @@ static bool move(struct route *route, const struct route_rules *rules, const ros
 	if (!route->order || !order_reserve(route->order, allocator, route->contexts.key.capacity))
 		return false;
 	/* The ordered index relies on a table of single symbols. */
-	if (route->tree.root_bits < rules->bits &&
-	    !tree_set_roots(&route->tree, allocator, &route->contexts, rules->bits, 0, false))
+	if (!route->tree.levels && !tree_set_roots(&route->tree, allocator, &route->contexts, rules->bits, 0, false))
 		return false;
 	order_clear(route->order);
 	fill_ordered(route, route->indexed);

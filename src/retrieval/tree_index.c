@@ -82,11 +82,25 @@ void tree_forget(struct tree_index *tree)
 	memset(tree->with_key, 0, sizeof(tree->with_key));
 }
 
+/* Is a table of single symbols and a hash of two better than whole symbols? It is where two do not fit, unless the
+ * table, which has to be cleared, would be far larger than the stream is long. */
+static bool hashes_pay(const struct contexts *ctx, unsigned root_bits)
+{
+	return ctx->bits > TREE_NARROW && ctx->max_match > 1 && root_bits < 2 * ctx->bits && root_bits + 2 >= ctx->bits;
+}
+
 /* Set roots, levels, root_bits and table_size for 2^root_bits trees. A last level of just root_bits bits is the
  * table of roots itself: a root is the newest context of its tree. */
-static void lay_out(struct tree_index *tree, unsigned bits, unsigned root_bits)
+static void lay_out(struct tree_index *tree, unsigned bits, unsigned root_bits, bool hashed)
 {
 	tree->root_bits = root_bits;
+	tree->hashed = hashed;
+	if (hashed) {
+		tree->levels = 1;
+		tree->roots = 1u << bits;
+		tree->table_size = tree->roots + ((size_t)1 << root_bits);
+		return;
+	}
 	tree->levels = root_bits / bits;
 	tree->roots = (uint32_t)tree_level(bits, tree->levels + (tree->levels * bits < root_bits));
 	tree->table_size = tree->roots + ((size_t)1 << root_bits);
@@ -117,7 +131,7 @@ bool tree_set_roots(struct tree_index *tree, const rosa_allocator *allocator, co
 	struct tree_index next = *tree;
 	unsigned bits = ctx->bits, more = root_bits - tree->root_bits;
 
-	lay_out(&next, bits, root_bits);
+	lay_out(&next, bits, root_bits, scratch && hashes_pay(ctx, root_bits));
 	if (!contexts && tree->table && tree->table_size == next.table_size && tree->root_bits == root_bits)
 		return true;
 	next.table = scratch ? memory_scratch(allocator, next.table_size * sizeof(*next.table))

@@ -20,6 +20,11 @@
  * trees, and for each whole number of symbols l that fits into these bits a table holds the newest context for every
  * string of l symbols. A match of at most that many symbols is one load; only longer ones walk.
  *
+ * Wide symbols leave no bits for a second one, and then a symbol that is frequent, as some words of every text are, has
+ * all its contexts in one deep tree. Where the whole length is known, trees are therefore picked by a hash of the last
+ * two symbols, beside a table of single ones. Which other contexts are in a tree does not matter as long as all that
+ * share two symbols are; an index that grows cannot do this, for its trees are cut along their order.
+ *
  * On most streams a walk compares one word of packed symbols a node. Matches longer than a word are compared word by
  * word; a long match usually continues the one of the step before, so the length found last on the same diagonal (the
  * same distance between the two ends) is remembered and only what is new is compared.
@@ -50,7 +55,8 @@ struct tree_index {
 	size_t table_size;
 	uint32_t roots; /* where the roots start */
 	unsigned root_bits;
-	unsigned levels;   /* whole symbols in root_bits */
+	unsigned levels;   /* whole symbols that tables know */
+	bool hashed;       /* trees are picked by a hash of two symbols */
 	uint64_t work;     /* nodes visited and words compared, see route.c */
 	uint64_t patience; /* what one operation may add to it */
 	bool gave_up;      /* one wanted more, and left its work undone: the trees are of no use any more */
@@ -124,6 +130,7 @@ struct tree_view {
 	const uint8_t *key;
 	uint64_t mask;
 	unsigned root_bits, levels;
+	bool hashed;
 };
 
 ALWAYS_INLINE struct tree_view tree_look(const struct tree_index *tree, const struct contexts *ctx)
@@ -134,7 +141,8 @@ ALWAYS_INLINE struct tree_view tree_look(const struct tree_index *tree, const st
 				  .key = ctx->key.bytes,
 				  .mask = ctx->mask,
 				  .root_bits = tree->root_bits,
-				  .levels = tree->levels};
+				  .levels = tree->levels,
+				  .hashed = tree->hashed};
 }
 
 /*
@@ -150,6 +158,17 @@ ALWAYS_INLINE size_t tree_row(uint64_t past, unsigned bits, unsigned top)
 ALWAYS_INLINE size_t tree_slot(uint64_t w, unsigned bits, unsigned top)
 {
 	return top > bits ? tree_row(w << bits, bits, top) + (w >> (64 - bits)) : w >> (64 - top);
+}
+
+/* Symbols of at most so many bits are never hashed: two of them fit into a table. */
+#define TREE_NARROW 8
+
+/* Where the root of the tree of word w is. */
+ALWAYS_INLINE size_t tree_root(const struct tree_view *view, unsigned bits, uint64_t w)
+{
+	if (bits > TREE_NARROW && view->hashed)
+		return (w >> (64 - 2 * bits)) * UINT64_C(0x9e3779b97f4a7c15) >> (64 - view->root_bits);
+	return tree_slot(w, bits, view->root_bits);
 }
 
 ALWAYS_INLINE uint32_t first_bits(unsigned n)
@@ -242,6 +261,7 @@ ALWAYS_INLINE uint32_t tree_find(struct tree_index *tree, const struct tree_view
 	const unsigned symbol = (unsigned)(w >> (64 - bits));
 	const uint32_t *row = view->roots + tree_row(w << bits, bits, root_bits);
 	const unsigned narrow = root_bits < bits ? bits - root_bits : 0;
+	const uint32_t nobody = 0;
 	uint32_t at[TREE_MAX_LANES], shared_most[TREE_MAX_LANES];
 	uint8_t active[TREE_MAX_LANES];
 	uint32_t any = 0, matched = tree_recall(view, bits, w, cap, lanes, found, NULL);
@@ -249,7 +269,14 @@ ALWAYS_INLINE uint32_t tree_find(struct tree_index *tree, const struct tree_view
 	unsigned busy = 0, hops = 0;
 
 	for (unsigned lane = 0; lane < lanes; lane++) {
-		at[lane] = row[(lane ? symbol ^ 1u << (lane - 1) : symbol) >> narrow];
+		if (bits > TREE_NARROW && view->hashed) {
+			/* a symbol that has not occurred has no tree, and asking a far place for one takes long */
+			size_t slot = tree_root(view, bits, lane ? w ^ UINT64_C(1) << (64 - bits + lane - 1) : w);
+
+			at[lane] = *(found[lane] ? view->roots + slot : &nobody);
+		} else {
+			at[lane] = row[(lane ? symbol ^ 1u << (lane - 1) : symbol) >> narrow];
+		}
 		any |= at[lane];
 	}
 	if (LIKELY(!any))
@@ -306,7 +333,7 @@ ALWAYS_INLINE uint32_t tree_find(struct tree_index *tree, const struct tree_view
  * anyway. */
 ALWAYS_INLINE void tree_prefetch(const struct tree_view *view, unsigned bits, uint64_t w)
 {
-	PREFETCH(view->roots + tree_slot(w, bits, view->root_bits));
+	PREFETCH(view->roots + tree_root(view, bits, w));
 }
 
 /* Let the tables know context c, the newest, whose word is w. */
@@ -327,7 +354,7 @@ ALWAYS_INLINE void tree_note(const struct tree_view *view, unsigned bits, uint64
 ALWAYS_INLINE void tree_insert(struct tree_index *tree, const struct tree_view *view, const struct contexts *ctx,
 			       unsigned bits, uint64_t w, uint32_t c)
 {
-	uint32_t *root = view->roots + tree_slot(w, bits, view->root_bits);
+	uint32_t *root = view->roots + tree_root(view, bits, w);
 	uint32_t at = *root, *lesser = view->child + 2 * (size_t)c, *greater = lesser + 1;
 	const uint64_t before = tree->work;
 	unsigned hops = 0;
