@@ -13,11 +13,12 @@ import subprocess
 import sys
 
 
-def parser(description, program=True):
-    """An argument parser with the options every script has."""
+def parser(description, program=True, report=True):
+    """An argument parser with the options of scripts that run the program, and of those that make a Report."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     if program:
         made.add_argument("--program", default="build/rosatune", metavar="PATH", help="the rosatune to measure")
+    if report:
         made.add_argument("--json", action="store_true", help="raw numbers on stdout, the table on stderr")
     return made
 
@@ -43,27 +44,30 @@ def measure(program, *words):
     return json.loads(call(program, "bench", "retrieve", *words, "--json"))
 
 
-def machine(program):
+def machine(version):
+    """Where a measurement was made, and by which version of what."""
     name = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             name = next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
     except (OSError, StopIteration):
         pass
-    return {"processor": name, "processors": os.cpu_count(), "program": call(program, "--version").split("\n")[0]}
+    return {"processor": name, "processors": os.cpu_count(), "program": version}
 
 
 class Report:
     """A table that is printed row by row, and the same rows as JSON at the end.
 
     columns: (key of the row, heading, format); a missing or None value prints as "-".
+    version: of what is measured; None: of the program that `args` names.
     """
 
-    def __init__(self, what, args):
+    def __init__(self, what, args, version=None):
         self.args = args
         self.columns = []
         self.out = sys.stderr if args.json else sys.stdout
-        self.result = {"what": what, "machine": machine(args.program), "rows": []}
+        version = version or call(args.program, "--version").split("\n")[0]
+        self.result = {"what": what, "machine": machine(version), "rows": []}
         print("{processor}, {processors} processors, {program}".format(**self.result["machine"]), file=self.out)
 
     def table(self, columns):

@@ -111,7 +111,7 @@ DRAW = {"authors": draw_authors, "hostile": draw_hostile, "scaling": draw_scalin
 
 
 def main():
-    parser = common.parser(__doc__.split("\n", maxsplit=1)[0], program=False)
+    parser = common.parser(__doc__.split("\n", maxsplit=1)[0], program=False, report=False)
     parser.add_argument("files", nargs="+", metavar="FILE.json")
     parser.add_argument("--out", default=".", metavar="FOLDER", help="where the pictures go")
     args = parser.parse_args()

@@ -1,0 +1,85 @@
+"""What retrieval did, in a few numbers that tell whether it works.
+
+Counts are kept, not samples: histograms of lengths and distances give exact means and medians however many passes are
+added, and a table of marks tells how many different symbols a route has in use. A collapse of symbols, queries and keys
+drifting apart, or matches by chance alone (length 1, short distances) all show here before they show in a loss.
+"""
+
+from __future__ import annotations
+
+from typing import Dict
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Watch"]
+
+
+class _Histogram:
+    """Counts of whole numbers from 0 on."""
+
+    def __init__(self) -> None:
+        self.counts = np.zeros(0, np.int64)
+
+    def add(self, numbers: npt.NDArray[np.int32]) -> None:
+        more = np.bincount(numbers.ravel())
+        if len(more) < len(self.counts):
+            more = np.pad(more, (0, len(self.counts) - len(more)))
+        else:
+            self.counts = np.pad(self.counts, (0, len(more) - len(self.counts)))
+        self.counts += more
+
+    def mean(self) -> float:
+        total = self.counts.sum()
+        return float((self.counts * np.arange(len(self.counts))).sum() / total) if total else float("nan")
+
+    def median(self) -> float:
+        """The lower one, where two stand in the middle."""
+        total = self.counts.sum()
+        return float(np.searchsorted(np.cumsum(self.counts), (total + 1) // 2)) if total else float("nan")
+
+
+class Watch:
+    """Statistics of retrievals over ``routes`` routes of ``bits`` bits, summed over all that are added."""
+
+    OPTIONS = ("bits", "policy", "fold", "max_match")  # of a retrieval that is made again to be watched
+
+    def __init__(self, routes: int, bits: int) -> None:
+        self._used = np.zeros((2, routes, 1 << bits), np.bool_)
+        self._steps = self._equal = 0
+        self._lengths, self._distances = _Histogram(), _Histogram()
+
+    def add(
+        self,
+        query: npt.NDArray[np.uint16],
+        key: npt.NDArray[np.uint16],
+        tau: npt.NDArray[np.int32],
+        length: npt.NDArray[np.int32],
+        begin: int,
+    ) -> None:
+        """One row's steps, arrays [routes, t]; ``begin`` is the first of them, counted as in ``tau``."""
+        route = np.arange(len(query))[:, None]
+        for used, symbols in zip(self._used, (query, key)):
+            used[route, symbols] = True
+        self._steps += query.size
+        self._equal += int((query == key).sum())
+        hit = tau >= 0
+        self._lengths.add(length[hit])
+        self._distances.add((np.arange(begin, begin + tau.shape[1], dtype=np.int32) - tau)[hit])
+
+    def summary(self) -> Dict[str, float]:
+        """See :meth:`rosatune.nn.RosaAdapter.diagnostics`."""
+        if not self._steps:
+            return {}
+        queries, keys = self._used.sum(2).mean(1)
+        return {
+            "steps": self._steps,
+            "hit_rate": float(self._lengths.counts.sum() / self._steps),
+            "agreement": self._equal / self._steps,
+            "query_symbols": float(queries),
+            "key_symbols": float(keys),
+            "length_mean": self._lengths.mean(),
+            "length_median": self._lengths.median(),
+            "distance_mean": self._distances.mean(),
+            "distance_median": self._distances.median(),
+        }

@@ -1,0 +1,201 @@
+"""ROSA as a PyTorch operator.
+
+:func:`rosa` is the read-out of a layer: the symbols of q and k are looked up, the value bits found there are read out
+between e0 and e1. It is a function of tensors, differentiable, on the CPU and on CUDA devices, and one opaque step to
+``torch.compile``. :func:`launch` begins the retrieval early, so that something else (attention) can run beside it.
+
+>>> import torch
+>>> from rosatune.torch import rosa
+>>> q, k, v = torch.randn(3, 2, 100, 64, requires_grad=True).unbind()
+>>> e0, e1 = torch.full((64,), -0.1), torch.full((64,), 0.1)
+>>> rosa(q, k, v, e0, e1, bits=4).shape
+torch.Size([2, 100, 64])
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Optional, Union
+
+import torch
+from torch import Tensor
+
+from . import _operator
+from ._settings import Settings, make, unexploring
+
+__all__ = ["Pending", "launch", "rosa"]
+
+_DTYPES = (torch.float32, torch.bfloat16)
+
+
+class Pending(NamedTuple):
+    """A retrieval that :func:`launch` has begun, to be given to :func:`rosa`."""
+
+    ticket: Optional[Tensor]
+    seed: Optional[Tensor]
+    settings: Settings
+    tables: bool
+
+
+def _check(name: str, x: Tensor, like: Tensor, bits: int) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} is a {type(x).__name__}; give a tensor")
+    if x.dtype not in _DTYPES:
+        hint = "; float16 overflows where gradients are summed, bfloat16 does not" if x.dtype == torch.float16 else ""
+        raise TypeError(f"{name} is {x.dtype}; give torch.float32 or torch.bfloat16{hint}")
+    if x.dtype != like.dtype:
+        raise TypeError(f"{name} is {x.dtype} and q {like.dtype}; give both in one dtype")
+    if x.device != like.device:
+        raise ValueError(f"{name} is on {x.device} and q on {like.device}; bring them together")
+    if x.shape != like.shape:
+        raise ValueError(f"{name} has shape {list(x.shape)} and q {list(like.shape)}; they must be equal")
+    if x.dim() not in (2, 3):
+        raise ValueError(f"{name} has shape {list(x.shape)}; give [batch, steps, channels] or [steps, channels]")
+    if x.shape[-1] == 0 or x.shape[-1] % bits != 0:
+        raise ValueError(
+            f"{name} has {x.shape[-1]} channels, which do not divide into routes of {bits} bits; "
+            "choose bits that divide them"
+        )
+    if x.device.type not in ("cpu", "cuda", "meta"):
+        raise ValueError(f"{name} is on {x.device}; rosa runs on cpu and cuda")
+
+
+def _check_level(name: str, x: Tensor, like: Tensor) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} is a {type(x).__name__}; give a tensor")
+    if not x.is_floating_point():
+        raise TypeError(f"{name} is {x.dtype}; give floating point, best torch.float32")
+    if x.shape != like.shape[-1:]:
+        raise ValueError(f"{name} has shape {list(x.shape)}; give one number a channel, [{like.shape[-1]}]")
+    if x.device != like.device:
+        raise ValueError(f"{name} is on {x.device} and q on {like.device}; bring them together")
+
+
+def _draw(settings: Settings, tables: bool, seed: Union[int, Tensor, None]) -> Optional[Tensor]:
+    """The seed as a tensor, so that tracing keeps the draw; None where nothing is drawn."""
+    if not settings.explore and not (tables and settings.flip_share < 1):
+        return None
+    if seed is None:
+        return torch.randint(0, 2**62, (), dtype=torch.int64, device="cpu")
+    if isinstance(seed, Tensor):
+        return seed
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"seed is {seed}; give a whole number from 0 to 2**63 - 1")
+    return torch.tensor(seed, dtype=torch.int64, device="cpu")
+
+
+def _needs_tables(q: Tensor, k: Tensor) -> bool:
+    return torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)
+
+
+def _begin(q: Tensor, k: Tensor, settings: Settings, seed: Union[int, Tensor, None]) -> Pending:
+    """What this pass needs: exploration while learning, tables where q or k will ask for a gradient."""
+    _check("q", q, q, settings.bits)
+    _check("k", k, q, settings.bits)
+    if settings.explore and not torch.is_grad_enabled() and seed is None:
+        settings = unexploring(settings)
+    tables = settings.qk_grad == "flips" and _needs_tables(q, k)
+    return Pending(None, _draw(settings, tables, seed), settings, tables)
+
+
+def _batched(x: Tensor) -> Tensor:
+    return x if x.dim() == 3 else x.unsqueeze(0)
+
+
+def launch(
+    q: Tensor,
+    k: Tensor,
+    bits: int = 16,
+    policy: str = "readable",
+    fold: bool = True,
+    max_match: Optional[int] = None,
+    qk_grad: str = "linear",
+    credit: str = "all",
+    key_credit: str = "match",
+    suffix: float = 0.0,
+    explore: float = 0.0,
+    flip_share: float = 1.0,
+    slope: float = 1.0,
+    seed: Union[int, Tensor, None] = None,
+) -> Pending:
+    """Begin the retrieval of a later ``rosa(q, k, ..., pending=...)`` with the same q, k and options.
+
+    On CUDA it runs in the background, on the host's processors, while the GPU does what it is given next. On CPU
+    tensors nothing happens until it is collected: all processors are busy with the model anyway. What is launched need
+    not be collected.
+    """
+    settings = make(bits, policy, fold, max_match, qk_grad, credit, key_credit, suffix, explore, flip_share, slope)
+    pending = _begin(q, k, settings, seed)
+    ticket = _operator.launch(
+        _batched(q), _batched(k), pending.seed, pending.tables, not torch.compiler.is_compiling(), *pending.settings
+    )
+    return Pending(ticket, pending.seed, pending.settings, pending.tables)
+
+
+def rosa(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    e0: Tensor,
+    e1: Tensor,
+    bits: int = 16,
+    policy: str = "readable",
+    fold: bool = True,
+    max_match: Optional[int] = None,
+    qk_grad: str = "linear",
+    credit: str = "all",
+    key_credit: str = "match",
+    suffix: float = 0.0,
+    explore: float = 0.0,
+    flip_share: float = 1.0,
+    slope: float = 1.0,
+    seed: Union[int, Tensor, None] = None,
+    pending: Optional[Pending] = None,
+) -> Tensor:
+    """Look up the symbols of q and k and read out the value bits found: y [B, T, C] (or [T, C]), of the dtype of v.
+
+    Channel ``r * bits + j`` is bit j of route r, 1 where it is above 0. Where a route finds a past step d, y has ``e1``
+    in the channels whose v is above 0 at d and ``e0`` in the others; where it finds nothing, 0.
+
+    q, k, v: [B, T, C] or [T, C], float32 or bfloat16, of one dtype and device; C is a multiple of ``bits``.
+    e0, e1: [C], used as float32 whatever they are. Autocast changes none of this: y is of the dtype that v comes in.
+    policy: which past runs may be found: ``"readable"``, ``"literal"`` (the paper) or ``"inclusive"``.
+    fold: whether equal neighbouring symbols form one run.
+    max_match: matches are compared up to this length; None: no cut.
+    qk_grad: how q and k learn: ``"linear"``, ``"soft"``, ``"flips"`` (the paper's counterfactuals) or ``"none"``.
+    credit: whether ``linear`` and ``soft`` judge a read by ``"all"`` channels or those of its ``"route"``.
+    key_credit: whether ``flips`` moves the key run that was ``"match"``-ed or the ``"destination"`` (the paper).
+    suffix: weight that ``linear`` and ``soft`` give to the symbols one run earlier, 0 or more.
+    explore: share of route-steps that read a random past run instead, while learning.
+    flip_share: share of query runs whose counterfactuals are looked up; gradients are scaled to stay unbiased.
+    slope: of the softmax of ``soft``.
+    seed: of ``explore`` and ``flip_share``. None: drawn from PyTorch's default generator, so that
+        ``torch.manual_seed`` and checkpointing reproduce it, and only where gradients are enabled. With a seed given,
+        exploration happens in any case.
+    pending: what :func:`launch` returned for the same q, k and options; its seed is used.
+    """
+    settings = make(bits, policy, fold, max_match, qk_grad, credit, key_credit, suffix, explore, flip_share, slope)
+    if pending is None:
+        pending = _begin(q, k, settings, seed)
+    else:
+        _check("q", q, q, settings.bits)
+        _check("k", k, q, settings.bits)
+        if unexploring(pending.settings) != unexploring(settings):
+            raise ValueError(f"pending was launched with {pending.settings}, not {settings}; launch and collect alike")
+        if settings.qk_grad == "flips" and not pending.tables and _needs_tables(q, k):
+            raise ValueError("pending was launched without gradients; launch where rosa is called, not under no_grad")
+    _check("v", v, q, settings.bits)
+    _check_level("e0", e0, q)
+    _check_level("e1", e1, q)
+    y = _operator.rosa(
+        _batched(q),
+        _batched(k),
+        _batched(v),
+        e0.float(),
+        e1.float(),
+        pending.seed,
+        pending.ticket,
+        pending.tables,
+        not torch.compiler.is_compiling(),
+        *pending.settings,
+    )[0]
+    return y if q.dim() == 3 else y.squeeze(0)

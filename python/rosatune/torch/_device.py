@@ -1,0 +1,171 @@
+"""The operator on tensors in a GPU's memory: symbols go to the host, destinations come back, attention runs meanwhile.
+
+    main stream   pack q, k ────── attention, or whatever the caller does ────── wait ── read-out
+    side stream            └ copy to pinned                     copy back ┘
+    worker thread                          └ wait, retrieve ────┘
+
+The main thread never waits for the copies, and for the retrieval only when it collects. One worker thread serves the
+whole process: a retrieval by itself uses all the processors it is given, two at once would only share them. The C
+library releases the interpreter's lock while it works.
+
+Pinned memory comes from PyTorch's caching host allocator. It keeps what is freed and hands a block out again only when
+the copies it took part in are over, which is just the pool of guarded buffers that is needed here.
+
+A retrieval under way is known by a ticket, a number that travels as a tensor, so that compilers see a value that one
+operator makes and another takes. A ticket is only a short cut: whoever finds nothing under his ticket retrieves anew
+and gets the same answer. So a backward pass that recomputes, or a caller who collects twice, gets what he should.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from . import _gradients, _host
+from ._settings import Settings
+
+__all__ = ["Retrieval", "collect", "launch", "record"]
+
+KEPT = 256  # retrievals never collected that are remembered, before the oldest is forgotten
+
+# Set to a list to have every retrieval leave its times there (bench/overlap.py draws them).
+record: Optional[List[Dict[str, Any]]] = None
+
+_lock = threading.Lock()
+_numbers = itertools.count(1)
+_under_way: "OrderedDict[int, Retrieval]" = OrderedDict()
+_worker: Optional[ThreadPoolExecutor] = None
+_streams: Dict[torch.device, Any] = {}
+
+
+def _forget() -> None:
+    """A forked process has neither its parent's threads nor its streams."""
+    global _lock, _worker
+    _lock = threading.Lock()
+    _worker = None
+    _under_way.clear()
+    _streams.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+def _submit(*call: Any) -> "Future[Any]":
+    global _worker
+    with _lock:
+        if _worker is None:
+            _worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rosatune")
+        return _worker.submit(*call)
+
+
+def _side_stream(device: torch.device) -> Any:
+    with _lock:
+        if device not in _streams:
+            _streams[device] = torch.cuda.Stream(device)
+        return _streams[device]
+
+
+def host_layout(x: Tensor, bits: int) -> Tensor:
+    """The symbols of [B, T, C] as the library reads them, int16 [B R, T]."""
+    found = _gradients.symbols(x, bits).to(torch.int16)
+    return found.transpose(1, 2).reshape(-1, x.shape[1])
+
+
+class _Answer(NamedTuple):
+    read: Tensor
+    table: Tensor
+    back: Any  # an event: both have arrived
+
+
+class Retrieval:
+    """One retrieval under way, of q and k on one GPU."""
+
+    def __init__(self, q: Tensor, k: Tensor, settings: Settings, tables: bool, compact: bool, seed: int) -> None:
+        self.shape, self.settings, self.tables, self.compact = q.shape, settings, tables, compact
+        self.device = q.device
+        self.times: Optional[Dict[str, Any]] = None if record is None else {"launched": time.perf_counter()}
+        if record is not None:
+            record.append(self.times)
+        side, main = _side_stream(q.device), torch.cuda.current_stream(q.device)
+        self._mark("pack", main)
+        packed = [host_layout(q, settings.bits)]
+        if not (q.data_ptr() == k.data_ptr() and q.stride() == k.stride()):
+            packed.append(host_layout(k, settings.bits))
+        side.wait_event(self._mark("packed", main))
+        host = [torch.empty(x.shape, dtype=x.dtype, device="cpu", pin_memory=True) for x in packed]
+        with torch.cuda.stream(side):
+            self._mark("out", side)
+            for to, x in zip(host, packed):
+                to.copy_(x, non_blocking=True)
+                x.record_stream(side)
+            copied = self._mark("copied", side)
+        # the worker's own thread would not know what the caller set with torch.set_num_threads
+        self.answer = _submit(self._retrieve, host, copied, side, seed, torch.get_num_threads())
+
+    def _mark(self, name: str, stream: Any) -> Any:
+        """An event at the present end of a stream."""
+        event = torch.cuda.Event(enable_timing=self.times is not None)
+        event.record(stream)
+        if self.times is not None:
+            self.times[name] = event
+        return event
+
+    def _retrieve(self, host: List[Tensor], copied: Any, side: Any, seed: int, threads: int) -> _Answer:
+        copied.synchronize()
+        begun = time.perf_counter()
+        found = _host.find(
+            host[0], host[-1], self.settings, self.tables, self.compact, seed, threads, pinned=True
+        )
+        if self.times is not None:
+            self.times["retrieve"] = (begun, time.perf_counter())
+        with torch.cuda.stream(side):
+            self._mark("return", side)
+            read, table = (x.to(self.device, non_blocking=True) for x in found)
+            return _Answer(read, table, self._mark("back", side))
+
+    def collect(self) -> Tuple[Tensor, Tensor]:
+        """Destinations and table on the device. What follows on the current stream waits for them there."""
+        answer = self.answer.result()
+        main = torch.cuda.current_stream(self.device)
+        main.wait_event(answer.back)
+        for x in (answer.read, answer.table):
+            x.record_stream(main)
+        return answer.read, answer.table
+
+
+def launch(q: Tensor, k: Tensor, settings: Settings, tables: bool, compact: bool, seed: int) -> int:
+    """Begin a retrieval and return its ticket."""
+    retrieval = Retrieval(q, k, settings, tables, compact, seed)
+    with _lock:
+        ticket = next(_numbers)
+        _under_way[ticket] = retrieval
+        if len(_under_way) > KEPT:
+            _under_way.popitem(last=False)
+    return ticket
+
+
+def collect(
+    ticket: int, q: Tensor, k: Tensor, settings: Settings, tables: bool, compact: bool, seed: int
+) -> Tuple[Tensor, Tensor]:
+    """What was found under a ticket, or is found now where there is nothing under it."""
+    with _lock:
+        retrieval = _under_way.pop(ticket, None)
+    if retrieval is not None:
+        known = (retrieval.shape, retrieval.device, retrieval.settings, retrieval.tables, retrieval.compact)
+        if known != (q.shape, q.device, settings, tables, compact):
+            raise ValueError(
+                f"pending was launched for q of shape {list(retrieval.shape)} on {retrieval.device} and "
+                f"{retrieval.settings}, not for {list(q.shape)} on {q.device} and {settings}; launch and collect alike"
+            )
+    else:
+        retrieval = Retrieval(q, k, settings, tables, compact, seed)
+    return retrieval.collect()

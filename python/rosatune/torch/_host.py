@@ -1,0 +1,175 @@
+"""The operator on tensors in the host's memory: the C library, called on their addresses.
+
+Nothing is copied on the way in or out. Destinations of two bytes are kept in int16 tensors, since PyTorch's own uint16
+knows few operations; the bits are the same. The library's calls release the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from concurrent.futures import ThreadPoolExecutor
+from typing import Callable, List, Optional, Sequence, Tuple
+
+import torch
+from torch import Tensor
+
+from .. import _c
+from ._settings import Settings
+
+__all__ = ["backward", "find", "kept_dtype", "pack", "read_out"]
+
+DTYPES = {torch.float32: _c.Dtype.FLOAT32, torch.bfloat16: _c.Dtype.BFLOAT16}
+NARROW = 0xFFFF  # below so many steps a destination is kept in two bytes
+
+PIECE = 1 << 21  # numbers packed by one thread at a time; less than that is not worth a second thread
+
+
+def kept_dtype(steps: int) -> torch.dtype:
+    """What destinations of so many steps are kept in, as rosa_width() says (but of a symbolic size too)."""
+    return torch.int16 if steps < NARROW else torch.int32
+
+
+def _options(settings: Settings, threads: int) -> _c.rosa_options:
+    return _c.options(settings.bits, settings.policy, settings.fold, settings.max_match or None, threads)
+
+
+def _learning(settings: Settings, tables: bool, seed: int) -> _c.rosa_learning:
+    return _c.learning(
+        settings.qk_grad if tables or settings.qk_grad != "flips" else "none",
+        settings.credit,
+        settings.key_credit,
+        settings.slope,
+        settings.suffix,
+        settings.explore,
+        settings.flip_share,
+        seed,
+    )
+
+
+def pack(tensors: Sequence[Tensor], bits: int, threads: int) -> List[Tensor]:
+    """The symbols of each of the dense tensors [B, T, C], as int16 [B R, T]. A tensor given twice is packed once."""
+    packed: dict[int, Tensor] = {}
+    work: List[Callable[[], None]] = []
+    for x in tensors:
+        if x.data_ptr() in packed:
+            continue
+        batch, steps, channels = x.shape
+        routes = channels // bits
+        made = packed[x.data_ptr()] = torch.empty(batch * routes, steps, dtype=torch.int16, device="cpu")
+        piece = max(1, PIECE // channels)
+        for entry in range(batch):
+            for begin in range(0, steps, piece):
+                rows = x.data_ptr() + (entry * steps + begin) * channels * x.element_size()
+                place = made.data_ptr() + (entry * routes * steps + begin) * 2
+                arguments = (DTYPES[x.dtype], rows, 0, min(piece, steps - begin), channels, bits, place, steps)
+                work.append(lambda arguments=arguments: _c.call("rosa_pack", *arguments))
+    if threads > 1 and sum(x.numel() for x in tensors) > PIECE:
+        with ThreadPoolExecutor(min(threads, len(work))) as pool:
+            for done in [pool.submit(job) for job in work]:
+                done.result()
+    else:
+        for job in work:
+            job()
+    return [packed[x.data_ptr()] for x in tensors]
+
+
+def find(
+    query: Tensor,
+    key: Tensor,
+    settings: Settings,
+    tables: bool,
+    compact: bool,
+    seed: int,
+    threads: int,
+    pinned: bool = False,
+) -> Tuple[Tensor, Tensor]:
+    """Destinations [B R, T] of symbols [B R, T] and the counterfactual table, of no rows unless ``tables``.
+
+    The table has a row for every query run. Without ``compact`` it has one for every step, the most there can be: its
+    size then does not depend on the data, which is what a compiler wants. Rows beyond the runs hold -1.
+    """
+    routes, steps = query.shape
+    kind = kept_dtype(steps)
+    read = torch.empty(routes, steps, dtype=kind, device="cpu", pin_memory=pinned)
+    runs = _c.lib.rosa_count_runs(routes, steps, query.data_ptr(), settings.fold) if tables and read.numel() else 0
+    rows = routes * steps if tables and not compact else runs
+    table = torch.empty(rows, settings.bits + 1, dtype=kind, device="cpu", pin_memory=pinned)
+    table[runs:].fill_(-1)
+    if query.numel() == 0:
+        return read, table
+    learning = None
+    if tables or settings.explore:
+        learning = ctypes.byref(_learning(settings, tables, seed))
+    _c.call(
+        "rosa_find",
+        ctypes.byref(_options(settings, threads)),
+        learning,
+        routes,
+        steps,
+        query.data_ptr(),
+        key.data_ptr(),
+        read.data_ptr(),
+        table.data_ptr() if tables else None,
+    )
+    return read, table
+
+
+def read_out(read: Tensor, value: Tensor, e0: Tensor, e1: Tensor, like: Tensor, settings: Settings) -> Tensor:
+    """y for destinations and value symbols, both [B R, T]; of the shape and kind of ``like`` [B, T, C]."""
+    batch, steps, channels = like.shape
+    y = torch.empty_like(like)
+    if y.numel():
+        _c.call(
+            "rosa_read",
+            ctypes.byref(_options(settings, torch.get_num_threads())),
+            DTYPES[like.dtype],
+            batch,
+            steps,
+            channels,
+            value.data_ptr(),
+            steps,
+            read.data_ptr(),
+            e0.data_ptr(),
+            e1.data_ptr(),
+            y.data_ptr(),
+        )
+    return y
+
+
+def backward(
+    gy: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    e0: Tensor,
+    e1: Tensor,
+    read: Tensor,
+    table: Tensor,
+    wanted: Sequence[bool],
+    settings: Settings,
+) -> List[Optional[Tensor]]:
+    """The gradients of q, k, v, e0 and e1 by rosa_read_backward; None where not wanted. All tensors are dense."""
+    batch, steps, channels = q.shape
+    results = [torch.empty_like(x) if asked else None for x, asked in zip((q, k, v, e0, e1), wanted)]
+    if q.numel() == 0:
+        return [None if result is None else result.zero_() for result in results]
+    places = [None if result is None else result.data_ptr() for result in results]
+    done = _c.rosa_read_pass(
+        ctypes.sizeof(_c.rosa_read_pass),
+        DTYPES[q.dtype],
+        batch,
+        steps,
+        channels,
+        *(x.data_ptr() for x in (q, k, v, e0, e1, read)),
+        table.data_ptr() if settings.qk_grad == "flips" and table.numel() else None,
+        gy.data_ptr(),
+        *places,
+    )
+    tables = table.numel() > 0
+    _c.call(
+        "rosa_read_backward",
+        ctypes.byref(_options(settings, torch.get_num_threads())),
+        ctypes.byref(_learning(settings, tables, 0)),
+        ctypes.byref(done),
+    )
+    return results

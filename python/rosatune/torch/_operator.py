@@ -1,0 +1,183 @@
+"""The operators as PyTorch sees them: schemas, shapes, derivatives.
+
+``rosatune::rosa`` is the whole forward pass, ``rosatune::rosa_backward`` the way back, and ``rosatune::launch`` begins
+the retrieval of a later ``rosatune::rosa`` (see ``_device.py``). To compilers each is one opaque step, so a traced
+model has no break here. Beside y the forward pass returns what only the backward pass needs, destinations and counterfactual
+tables, since an operator can keep nothing to itself.
+
+The number of a table's rows depends on the data. Eager code gets exactly the rows there are; traced code, which must
+know shapes in advance, gets as many as there could be (``compact`` false).
+"""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional, Sequence, Tuple
+
+import torch
+from torch import Tensor
+
+from . import _device, _gradients, _host
+from ._settings import SCHEMA, Settings
+
+__all__ = ["launch", "rosa"]
+
+
+def _number(x: Optional[Tensor], otherwise: int) -> int:
+    return otherwise if x is None else int(x)
+
+
+def _by_step(kept: Tensor, batch: int) -> Tensor:
+    """Destinations [B R, T] as they are kept, as int64 [B, T, R]."""
+    return _gradients.wide(kept.view(batch, -1, kept.shape[-1]).transpose(1, 2).contiguous())
+
+
+# --------------------------------------------------------------------------------------------------------------- launch
+
+
+@torch.library.custom_op(
+    "rosatune::launch",
+    mutates_args=(),
+    schema=f"(Tensor q, Tensor k, Tensor? seed, bool tables, bool compact, {SCHEMA}) -> Tensor",
+)
+def launch(q: Tensor, k: Tensor, seed: Optional[Tensor], tables: bool, compact: bool, *settings: Any) -> Tensor:
+    """The ticket of a retrieval that has begun; 0 on the host, where the processors that retrieve are those that do
+    everything else, so that nothing is gained by beginning early."""
+    ticket = 0
+    if q.is_cuda:
+        with torch.autocast("cuda", enabled=False):
+            ticket = _device.launch(q, k, Settings(*settings), tables, compact, _number(seed, 0))
+    return torch.tensor(ticket, device="cpu")
+
+
+@launch.register_fake
+def _(q: Tensor, k: Tensor, seed: Optional[Tensor], tables: bool, compact: bool, *settings: Any) -> Tensor:
+    return torch.empty((), dtype=torch.int64, device="cpu")
+
+
+# -------------------------------------------------------------------------------------------------------------- forward
+
+
+@torch.library.custom_op(
+    "rosatune::rosa",
+    mutates_args=(),
+    schema="(Tensor q, Tensor k, Tensor v, Tensor e0, Tensor e1, Tensor? seed, Tensor? ticket, bool tables, "
+    f"bool compact, {SCHEMA}) -> (Tensor, Tensor, Tensor)",
+)
+def rosa(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    e0: Tensor,
+    e1: Tensor,
+    seed: Optional[Tensor],
+    ticket: Optional[Tensor],
+    tables: bool,
+    compact: bool,
+    *given: Any,
+) -> Tuple[Tensor, Tensor, Tensor]:
+    """y [B, T, C], destinations [B R, T] and the counterfactual table, of no rows unless ``tables``."""
+    settings = Settings(*given)
+    if q.is_cuda:
+        with torch.autocast("cuda", enabled=False):
+            read, table = _device.collect(
+                _number(ticket, 0), q, k, settings, tables, compact, _number(seed, 0)
+            )
+            return _gradients.read_out(_by_step(read, q.shape[0]), v, e0, e1, settings.bits), read, table
+    threads = torch.get_num_threads()
+    q, k, v, e0, e1 = (x.contiguous() for x in (q, k, v, e0, e1))
+    query, key, value = _host.pack((q, k, v), settings.bits, threads)
+    read, table = _host.find(query, key, settings, tables, compact, _number(seed, 0), threads)
+    return _host.read_out(read, value, e0, e1, v, settings), read, table
+
+
+@rosa.register_fake
+def _(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    e0: Tensor,
+    e1: Tensor,
+    seed: Optional[Tensor],
+    ticket: Optional[Tensor],
+    tables: bool,
+    compact: bool,
+    *given: Any,
+) -> Tuple[Tensor, Tensor, Tensor]:
+    bits = Settings(*given).bits
+    batch, steps, channels = q.shape
+    kind = _host.kept_dtype(steps)
+    routes = batch * (channels // bits)
+    rows = 0
+    if tables:
+        rows = torch.library.get_ctx().new_dynamic_size() if compact else routes * steps
+    return v.new_empty(v.shape), v.new_empty((routes, steps), dtype=kind), v.new_empty((rows, bits + 1), dtype=kind)
+
+
+# ------------------------------------------------------------------------------------------------------------- backward
+
+
+@torch.library.custom_op(
+    "rosatune::rosa_backward",
+    mutates_args=(),
+    schema="(Tensor gy, Tensor q, Tensor k, Tensor v, Tensor e0, Tensor e1, Tensor read, Tensor table, "
+    f"bool[] wanted, {SCHEMA}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+def rosa_backward(
+    gy: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    e0: Tensor,
+    e1: Tensor,
+    read: Tensor,
+    table: Tensor,
+    wanted: Sequence[bool],
+    *given: Any,
+) -> Tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """dL/d(q, k, v, e0, e1); an empty tensor where it is not wanted."""
+    settings = Settings(*given)
+    found: Sequence[Optional[Tensor]]
+    if q.is_cuda:
+        with torch.autocast("cuda", enabled=False):
+            steps = _by_step(read, q.shape[0])
+            found = _gradients.backward(gy, q, k, v, e0, e1, steps, table, tuple(wanted), settings)
+    else:
+        dense = (x.contiguous() for x in (gy, q, k, v, e0, e1, read, table))
+        found = _host.backward(*dense, wanted, settings)
+    results = [e0.new_empty(0) if x is None else x.contiguous() for x in found]
+    return results[0], results[1], results[2], results[3], results[4]
+
+
+@rosa_backward.register_fake
+def _(
+    gy: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    e0: Tensor,
+    e1: Tensor,
+    read: Tensor,
+    table: Tensor,
+    wanted: Sequence[bool],
+    *given: Any,
+) -> Tuple[Tensor, ...]:
+    return tuple(
+        x.new_empty(x.shape) if asked else e0.new_empty(0) for x, asked in zip((q, k, v, e0, e1), wanted)
+    )
+
+
+def _keep(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Tensor, Tensor, Tensor]) -> None:
+    q, k, v, e0, e1 = inputs[:5]
+    ctx.save_for_backward(q, k, v, e0, e1, *output[1:])
+    ctx.settings = inputs[9:]
+    ctx.inputs = len(inputs)
+
+
+def _way_back(ctx: Any, gy: Tensor, *_: Any) -> Tuple[Optional[Tensor], ...]:
+    wanted: List[bool] = list(ctx.needs_input_grad[:5])
+    found = rosa_backward(gy, *ctx.saved_tensors, wanted, *ctx.settings)
+    results = [x if asked else None for x, asked in zip(found, wanted)]
+    return (*results, *[None] * (ctx.inputs - 5))
+
+
+rosa.register_autograd(_way_back, setup_context=_keep)

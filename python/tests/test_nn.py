@@ -1,0 +1,406 @@
+"""The adapter and its state: starts, gradients, pieces, padding, beams, copies, numbers to watch."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor, nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+import rosatune  # noqa: E402
+from rosatune.nn import RosaAdapter, RosaState  # noqa: E402
+from rosatune.torch import rosa  # noqa: E402
+
+CHANNELS, BITS, BATCH, STEPS = 24, 4, 3, 40
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(1)
+
+
+def adapter(**options: Any) -> RosaAdapter:
+    """An adapter that reads something."""
+    return RosaAdapter(CHANNELS, **{"bits": BITS, "e_start": 0.5, **options})
+
+
+def exact(**options: Any) -> RosaAdapter:
+    """The same with projections that only pick and negate channels, so that they never round.
+
+    Products of other matrices may differ in their last bits between a whole text and its pieces, and a bit of a symbol
+    with them.
+    """
+    made = adapter(**options)
+    with torch.no_grad():
+        for projection in (made.k_proj, made.v_proj):
+            order = torch.randperm(CHANNELS)
+            sign = torch.where(torch.rand(CHANNELS) < 0.5, -1.0, 1.0)
+            projection.weight.copy_(torch.diag(sign)[order])
+        if made.qk != "shared":
+            made.q_proj.weight.copy_(made.k_proj.weight)
+    return made.eval()
+
+
+def text(batch: int = BATCH, steps: int = STEPS) -> Tensor:
+    """Rows of a few different vectors: there is something to find."""
+    return torch.randn(6, CHANNELS)[torch.randint(0, 6, (batch, steps))]
+
+
+def in_pieces(made: RosaAdapter, u: Tensor, state: RosaState, sizes: list[int], valid: Any = None) -> Tensor:
+    parts, begin = [], 0
+    for size in sizes:
+        part = slice(begin, begin + size)
+        parts.append(made(u[:, part], state=state, valid=None if valid is None else valid[:, part]))
+        begin += size
+    return torch.cat(parts, 1)
+
+
+# -------------------------------------------------------------------------------------------------------------- adapter
+
+
+def test_starts_silent() -> None:
+    made = RosaAdapter(CHANNELS, bits=BITS)
+    inj = made(text())
+    assert inj.shape == (BATCH, STEPS, CHANNELS) and not inj.any()
+    assert torch.equal(made.q_proj.weight, made.k_proj.weight)
+    assert torch.equal(made.out_proj.weight, torch.eye(CHANNELS))
+    assert not made.e0.any() and not made.e1.any()
+    inj.sum().backward()
+    assert made.e0.grad.any() and made.e1.grad.any(), "silent, but it learns"
+
+
+def test_starts() -> None:
+    names = {"k_proj.weight", "v_proj.weight", "out_proj.weight", "e0", "e1"}
+    assert set(dict(adapter(qk="shared").named_parameters())) == names
+    separate = adapter(qk="separate", fusion="pre")
+    assert set(dict(separate.named_parameters())) == names | {"q_proj.weight", "a0"}
+    assert not torch.equal(separate.q_proj.weight, separate.k_proj.weight)
+    assert (separate.e0 == -0.5).all() and (separate.e1 == 0.5).all()
+    bound = (6 / (2 * CHANNELS)) ** 0.5
+    for projection in (separate.q_proj, separate.k_proj, separate.v_proj):
+        assert 0.9 * bound < projection.weight.abs().max() <= bound
+    kept = copy.deepcopy(separate.state_dict())
+    with torch.no_grad():
+        for weight in separate.parameters():
+            weight.fill_(7)
+    torch.manual_seed(1)
+    separate.reset_parameters()
+    again = separate.state_dict()
+    assert all(torch.equal(again[name], kept[name]) for name in ("out_proj.weight", "e0", "e1", "a0"))
+    assert separate.k_proj.weight.abs().max() <= bound
+    typed = adapter(dtype=torch.bfloat16, device="cpu")
+    assert all(weight.dtype == torch.bfloat16 for weight in typed.parameters())
+    assert typed(text().bfloat16()).dtype == torch.bfloat16
+
+
+def test_forward_is_the_operator_between_projections() -> None:
+    u = text()
+    for qk in ("aligned", "separate", "shared"):
+        made = adapter(qk=qk, qk_grad="soft", suffix=0.5, credit="route")
+        q = made.k_proj(u) if qk == "shared" else made.q_proj(u)
+        y = rosa(q, made.k_proj(u), made.v_proj(u), made.e0, made.e1, bits=BITS, qk_grad="soft", suffix=0.5,
+                 credit="route")  # fmt: skip
+        inj, gout = made.out_proj(y), torch.randn(u.shape)
+        expected = torch.autograd.grad(inj, list(made.parameters()), gout)
+        found = made.collect(made.launch(u))
+        assert torch.equal(found, inj) and found.any()
+        for one, other in zip(torch.autograd.grad(found, list(made.parameters()), gout), expected):
+            torch.testing.assert_close(one, other)
+
+
+def test_pre_fusion_starts_at_the_hidden_state() -> None:
+    made = RosaAdapter(CHANNELS, bits=BITS, fusion="pre")
+    h = torch.randn(BATCH, STEPS, CHANNELS)
+    mixed = made.mix(h, made(nn.functional.rms_norm(h, (CHANNELS,))))
+    assert torch.equal(mixed, h / 2)
+    torch.testing.assert_close(nn.functional.rms_norm(mixed, (CHANNELS,)), nn.functional.rms_norm(h, (CHANNELS,)))
+    mixed.sum().backward()
+    assert made.a0.grad.any()
+    with pytest.raises(ValueError, match="pre fusion"):
+        adapter().mix(h, h)
+
+
+def test_retrieval_can_be_switched_off() -> None:
+    made, u = adapter(), text()
+    assert made(u).any()
+    made.retrieve = False
+    assert not made(u).any()
+    state = RosaState(made, BATCH)
+    with torch.no_grad():
+        assert not made(u, state=state).any() and state.steps == STEPS
+    assert "retrieve=False" in repr(made)
+
+
+def test_repr_names_what_was_chosen() -> None:
+    made = adapter(policy="literal", suffix=0.5, max_match=9)
+    assert "bits=4" in repr(made) and "policy='literal'" in repr(made) and "suffix=0.5" in repr(made)
+    assert "max_match=9" in repr(made) and "explore" not in repr(made)
+
+
+def test_exploration_follows_the_mode() -> None:
+    made, u = adapter(explore=1.0), text()
+    plain = made.eval()(u)
+    assert torch.equal(made(u), plain)
+    made.train()
+    torch.manual_seed(5)
+    drawn = made(u)
+    assert not torch.equal(drawn, plain)
+    torch.manual_seed(5)
+    assert torch.equal(made(u), drawn)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("rule", ["linear", "flips"])
+def test_checkpointing(rule: str, reentrant: bool) -> None:
+    made = adapter(explore=0.5, qk_grad=rule, flip_share=0.5)
+    drop = nn.Dropout(0.5)  # draws after the adapter, in the same pass
+    u, gout = text().requires_grad_(), torch.randn(BATCH, STEPS, CHANNELS)
+    found = []
+    for run in (lambda x: drop(made(x)), lambda x: checkpoint(lambda x: drop(made(x)), x, use_reentrant=reentrant)):
+        torch.manual_seed(3)
+        u.grad = None
+        made.zero_grad()
+        inj = run(u)
+        inj.backward(gout)
+        found.append([inj.detach(), u.grad, *(weight.grad for weight in made.parameters())])
+    assert all(torch.equal(one, other) for one, other in zip(*found))
+
+
+def test_compiled() -> None:
+    made, u = adapter(), text()
+    valid = torch.rand(BATCH, STEPS) > 0.2
+
+    def layer(u: Tensor, valid: Tensor) -> Tensor:
+        pending = made.launch(u, valid=valid)
+        attended = torch.tanh(u)
+        return u + attended + made.collect(pending)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(u, valid), layer(u, valid))
+    weights = list(made.parameters())
+    expected = torch.autograd.grad(layer(u, valid).square().sum(), weights)
+    for one, other in zip(torch.autograd.grad(compiled(u, valid).square().sum(), weights), expected):
+        torch.testing.assert_close(one, other)
+
+
+def test_copies_and_pickles() -> None:
+    made, u = adapter(suffix=0.5), text()
+    made.watch = True
+    expected = made(u)
+    for twin in (copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+        assert torch.equal(twin(u), expected) and twin.settings == made.settings
+    fresh = adapter(suffix=0.5)
+    fresh.load_state_dict(made.state_dict())
+    assert torch.equal(fresh(u), expected)
+
+
+def test_errors() -> None:
+    for words, options in (
+        ("channels is 24, .* bits", dict(bits=5)),
+        ("fusion is 'mid'", dict(fusion="mid")),
+        ("qk is 'tied'", dict(qk="tied")),
+        ("qk_grad is 'hard'", dict(qk_grad="hard")),
+        ("policy", dict(policy="newest")),
+    ):
+        with pytest.raises(ValueError, match=words):
+            adapter(**options)
+    made, u = adapter(), text()
+    with pytest.raises(ValueError, match=r"u has shape \[40, 24\]"):
+        made(u[0])
+    with pytest.raises(ValueError, match="u has shape"):
+        made(u[..., :20])
+    with pytest.raises(ValueError, match=r"valid is torch.bool of shape \[3, 39\]"):
+        made(u, valid=torch.ones(BATCH, STEPS - 1, dtype=torch.bool))
+    with pytest.raises(ValueError, match="valid is torch.int64"):
+        made(u, valid=torch.ones(BATCH, STEPS, dtype=torch.int64))
+    with pytest.raises(ValueError, match="nothing is learnt"):
+        made(u, state=RosaState(made, BATCH))
+    with torch.no_grad(), pytest.raises(ValueError, match="rows of 6 routes"):
+        made(u, state=RosaState(made, BATCH + 1))
+    with pytest.raises(ValueError, match="batch is 0"):
+        RosaState(made, 0)
+
+
+# -------------------------------------------------------------------------------------------------------------- padding
+
+
+def test_padding_is_not_there() -> None:
+    made, u = exact(), text()
+    valid = torch.rand(BATCH, STEPS) > 0.3
+    inj = made(u, valid=valid)
+    for row in range(BATCH):
+        alone = made(u[row : row + 1, valid[row]])[0]
+        assert alone.any() and torch.equal(inj[row, valid[row]], alone)
+        assert not inj[row, ~valid[row]].any()
+
+
+def test_padding_has_no_part_in_gradients() -> None:
+    made = adapter()
+    u = text()
+    gout = torch.randn(u.shape)
+    valid = torch.ones(BATCH, STEPS, dtype=torch.bool)
+    valid[0, :7], valid[1, -9:], valid[2, 3::4] = False, False, False
+    weights = list(made.parameters())
+    found = torch.autograd.grad((made(u, valid=valid) * gout).sum(), weights)
+    total = sum((made(u[row : row + 1, valid[row]]) * gout[row, valid[row]]).sum() for row in range(BATCH))
+    for one, other in zip(found, torch.autograd.grad(total, weights)):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+# ---------------------------------------------------------------------------------------------------------------- state
+
+
+@pytest.mark.parametrize("qk", ["aligned", "shared"])
+@pytest.mark.parametrize("sizes", [[STEPS], [1] * STEPS, [17, 1, 1, 1, 20], [0, 13, 27]])
+@torch.no_grad()
+def test_pieces_are_the_whole(sizes: list[int], qk: str) -> None:
+    made, u = exact(qk=qk), text()
+    state = RosaState(made, BATCH)
+    assert torch.equal(in_pieces(made, u, state, sizes), made(u))
+    assert state.steps == STEPS and state.lengths == [STEPS] * BATCH and state.bytes > 0
+    assert "steps=40" in repr(state)
+
+
+@pytest.mark.parametrize("policy", ["readable", "literal", "inclusive"])
+@pytest.mark.parametrize("fold", [True, False])
+def test_pieces_find_what_the_whole_finds(policy: str, fold: bool, rng: np.random.Generator) -> None:
+    made = adapter(policy=policy, fold=fold, max_match=5)
+    symbols = rng.integers(0, 5, (3, BATCH, CHANNELS // BITS, STEPS)).astype(np.uint16)
+    state = RosaState(made, BATCH)
+    parts = [state.push(symbols[..., begin : begin + 11], None) for begin in range(0, STEPS, 11)]
+    read, hit = (np.concatenate(kind, -1) for kind in zip(*parts))
+    tau = rosatune.retrieve(symbols[0], symbols[1], BITS, policy, fold, 5)
+    np.testing.assert_array_equal(hit, tau >= 0)
+    expected = np.take_along_axis(symbols[2], np.maximum(tau, 0), -1)
+    np.testing.assert_array_equal(read[hit], expected[hit])
+
+
+@torch.no_grad()
+def test_padding_in_pieces() -> None:
+    made, u = exact(), text()
+    valid = torch.rand(BATCH, STEPS) > 0.3
+    valid[0, :12] = False  # padding to the left, whole pieces of it
+    whole = made(u, valid=valid)
+    state = RosaState(made, BATCH)
+    assert torch.equal(in_pieces(made, u, state, [10, 1, 1, 28], valid), whole)
+    assert state.lengths == valid.sum(1).tolist() and state.steps == STEPS
+    for steps in (1, 5, 20):
+        state.rewind(steps)
+        rest = slice(STEPS - steps, None)
+        assert state.lengths == valid[:, : STEPS - steps].sum(1).tolist()
+        assert torch.equal(made(u[:, rest], state=state, valid=valid[:, rest]), whole[:, rest])
+
+
+@torch.no_grad()
+def test_rewinding() -> None:
+    made, u = exact(), text()
+    whole = made(u)
+    state = RosaState(made, BATCH)
+    made(u, state=state)
+    for steps in (0, 1, 7, STEPS):
+        state.rewind(steps)
+        assert state.steps == STEPS - steps
+        made(text(steps=2), state=state)  # a draft that is thrown away
+        state.rewind(2)
+        rest = slice(STEPS - steps, None)
+        assert torch.equal(made(u[:, rest], state=state), whole[:, rest])
+    for steps in (-1, STEPS + 1):
+        with pytest.raises(ValueError, match="the state holds 40"):
+            state.rewind(steps)
+    state.reset()
+    assert state.steps == 0 and torch.equal(made(u, state=state), whole)
+
+
+@torch.no_grad()
+def test_beams() -> None:
+    made, u = exact(), text(2, 30)
+    state = RosaState(made, 2)
+    made(u, state=state)
+    state.batch_repeat(3)
+    assert state.batch == 6
+    history = u.repeat_interleave(3, 0)
+    for step in range(6):
+        more = text(6, 1)
+        history = torch.cat([history, more], 1)
+        assert torch.equal(made(more, state=state), made(history)[:, -1:])
+        order = torch.tensor([1, 1, 0, 5, 3, 3]) if step % 2 else torch.tensor([0, 2, 1, 4, 4, 4])
+        state.reorder(order)
+        history = history[order]
+    state.reorder([4, 0])
+    more = text(2, 3)
+    assert torch.equal(made(more, state=state), made(torch.cat([history[[4, 0]], more], 1))[:, -3:])
+    for wrong in ([2], [-1], []):
+        with pytest.raises(ValueError, match="indices"):
+            state.reorder(wrong)
+
+
+@torch.no_grad()
+def test_copies_of_a_state_go_their_own_way() -> None:
+    made, u = exact(), text()
+    whole = made(u)
+    state = RosaState(made, BATCH)
+    made(u[:, :20], state=state)
+    twins = [state.fork(), state.clone(), copy.deepcopy(state), pickle.loads(pickle.dumps(state))]
+    made(text(steps=5), state=state)
+    for twin in twins:
+        assert twin.steps == 20 and torch.equal(made(u[:, 20:], state=twin), whole[:, 20:])
+    assert state.steps == 25
+
+
+# ---------------------------------------------------------------------------------------------------------- diagnostics
+
+
+def test_diagnostics() -> None:
+    made, u = exact(), text()
+    assert made.diagnostics() == {}
+    made.watch = True
+    made(u)
+    query = np.stack([rosatune.pack(row.numpy(), BITS) for row in made.q_proj(u).detach()])
+    found = rosatune.retrieve(query, query, BITS, length=True)
+    hit = found.tau >= 0
+    distances = (np.arange(STEPS) - found.tau)[hit]
+    numbers = made.diagnostics(reset=False)
+    assert numbers["steps"] == query.size and numbers["agreement"] == 1
+    assert numbers["hit_rate"] == pytest.approx(hit.mean())
+    assert numbers["length_mean"] == pytest.approx(found.length[hit].mean())
+    assert numbers["distance_mean"] == pytest.approx(distances.mean())
+    assert numbers["length_median"] == np.sort(found.length[hit])[(hit.sum() - 1) // 2]
+    assert numbers["distance_median"] == np.sort(distances)[(hit.sum() - 1) // 2]
+    used = [len(np.unique(query[:, route])) for route in range(query.shape[1])]
+    assert numbers["query_symbols"] == numbers["key_symbols"] == np.mean(used)
+    with torch.no_grad():
+        in_pieces(made, u, RosaState(made, BATCH), [10, 30])
+    twice = made.diagnostics()
+    assert twice.pop("steps") == 2 * numbers.pop("steps")
+    assert twice == pytest.approx(numbers)
+    assert made.diagnostics() == {}
+
+
+def test_diagnostics_leave_padding_out() -> None:
+    made, u = exact(), text()
+    valid = torch.rand(BATCH, STEPS) > 0.4
+    made.watch = True
+    made(u, valid=valid)
+    whole = made.diagnostics()
+    for row in range(BATCH):
+        made(u[row : row + 1, valid[row]])
+    assert whole == made.diagnostics()
+    made.watch = False
+    made(u)
+    assert made.diagnostics() == {}
+
+
+def test_diagnostics_where_nothing_is_found() -> None:
+    made = adapter()
+    made.watch = True
+    made(text(steps=1))
+    numbers = made.diagnostics()
+    assert numbers["hit_rate"] == 0 and np.isnan(numbers["length_mean"]) and np.isnan(numbers["distance_median"])
