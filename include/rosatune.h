@@ -277,7 +277,7 @@ typedef struct rosa_read_pass {
 	size_t size; /* sizeof(rosa_read_pass) */
 	rosa_dtype dtype;
 	size_t batch, steps, channels;
-	const void *q, *k, *v; /* [batch][steps][channels] */
+	const void *q, *k, *v; /* [batch][steps][channels]; q and k may be NULL with ROSA_QK_NONE */
 	const float *e0, *e1;  /* [channels] */
 	const void *read;      /* from rosa_find, of rosa_width(steps) bytes */
 	const void *flips;     /* from rosa_find; ROSA_QK_FLIPS only */
@@ -325,7 +325,7 @@ typedef struct rosa_layer_grads {
 	float *norm, *wq, *wk, *wv, *e0, *e1, *wout, *a0;
 } rosa_layer_grads;
 
-/* What a forward pass keeps for the backward pass: U's inputs, q, k, v, y and destinations. */
+/* What a forward pass keeps for the backward pass: its input, q, k, v and destinations. */
 typedef struct rosa_tape rosa_tape;
 
 /* `h` and `out` are [batch][steps][channels] and may not overlap. `tape`, if not NULL, receives what
@@ -334,8 +334,8 @@ ROSA_API rosa_status rosa_layer_forward(const rosa_options *options, const rosa_
 					const rosa_layer *layer, size_t batch, size_t steps, const void *h, void *out,
 					rosa_tape **tape, rosa_error *err);
 
-/* `layer` as in the forward pass. `gout` is dL/dout; `gh`, if not NULL, receives what flows back to h through this
- * function. */
+/* `layer` as in the forward pass. `gout` is dL/dout; grads may be NULL; `gh`, if not NULL, receives what flows back to
+ * h through this function. */
 ROSA_API rosa_status rosa_layer_backward(const rosa_tape *tape, const rosa_layer *layer, const void *gout,
 					 const rosa_layer_grads *grads, void *gh, rosa_error *err);
 

@@ -73,8 +73,7 @@ static double logistic(double x)
 	return 1 / (1 + exp(-x));
 }
 
-/* ------------------------------------------------------------------------------------------------------- read-out --
- */
+/* ------------------------------------------------------------------------------------------------------ read-out -- */
 
 void operator_symbols(const struct operator_case *c, const double *rows, uint16_t *symbols)
 {
@@ -207,8 +206,7 @@ void operator_read_backward(const struct operator_case *c, const struct operator
 	free(p);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- layer --
- */
+/* --------------------------------------------------------------------------------------------------------- layer -- */
 
 /* out = x W, or x W^T where `turned`; [rows][n] by [n][n]. */
 static void multiply(size_t rows, size_t n, const double *x, const double *w, int turned, double *out)
@@ -382,7 +380,7 @@ void operator_layer_free(struct operator_layer *layer)
 	layer->read = layer->flips = NULL;
 }
 
-/* ------------------------------------------------------------------------------------------------ to and from the C */
+/* --------------------------------------------------------------------------------------- to and from the library -- */
 
 double test_normal(uint64_t *state)
 {

@@ -62,7 +62,7 @@ void operator_layer_forward(const struct operator_case *c, struct operator_layer
 void operator_layer_backward(const struct operator_case *c, struct operator_layer *layer);
 void operator_layer_free(struct operator_layer *layer);
 
-/* ------------------------------------------------------------------------------------------------ to and from the C */
+/* --------------------------------------------------------------------------------------- to and from the library -- */
 
 /* Random numbers: about normal, and of any dtype exactly. */
 double test_normal(uint64_t *state);

@@ -262,6 +262,8 @@ static void compare_scene(struct scene *scene, float start)
 	struct operator_layer *want = &scene->want;
 	const double limit = scene->c.dtype == ROSA_FLOAT32 ? NEAR_32 : NEAR_16;
 	const size_t cells = operator_cells(&scene->c);
+	/* a gradient may be next to nothing where its terms are not: the norm of one channel has none at all */
+	const double least = 1e-3 * norm_of(scene->gout_numbers, cells);
 	struct result result;
 	double *grads[WEIGHTS];
 
@@ -269,7 +271,7 @@ static void compare_scene(struct scene *scene, float start)
 	operator_layer_backward(&scene->c, want);
 	run_scene(scene, start, &result);
 	expect_near(scene->text, "out", scene->c.dtype, result.out, want->out, cells, limit, 0);
-	expect_near(scene->text, "gh", scene->c.dtype, result.gh, want->gh, cells, limit, 0);
+	expect_near(scene->text, "gh", scene->c.dtype, result.gh, want->gh, cells, limit, least);
 	grads[0] = want->gnorm;
 	grads[1] = want->gwq;
 	grads[2] = want->gwk;
@@ -283,7 +285,7 @@ static void compare_scene(struct scene *scene, float start)
 
 		for (size_t j = 0; j < count; j++)
 			grads[i][j] += (double)before(start, j);
-		expect_near(scene->text, weight_names[i], ROSA_FLOAT32, result.grads[i], grads[i], count, limit, 0);
+		expect_near(scene->text, weight_names[i], ROSA_FLOAT32, result.grads[i], grads[i], count, limit, least);
 	}
 	result_free(&result);
 }
@@ -602,8 +604,7 @@ static void test_tape_bytes(void **state)
 	assert_int_equal(rosa_tape_bytes(NULL), 0);
 }
 
-/* --------------------------------------------------------------------------------------------------------- memory --
- */
+/* -------------------------------------------------------------------------------------------------------- memory -- */
 
 struct passes {
 	struct scene *scene;
@@ -683,8 +684,7 @@ static void test_memory(void **state)
 	}
 }
 
-/* ------------------------------------------------------------------------------------------------------ bad input --
- */
+/* ----------------------------------------------------------------------------------------------------- bad input -- */
 
 /* A forward pass that must be refused, its message naming `word`. */
 static void refuse_forward(const char *word, const rosa_options *options, const rosa_learning *learning,

@@ -15,11 +15,18 @@ struct batch {
 	const struct route_rules *rules;
 	const rosa_options *options;
 	const struct batch_sink *sink;
-	struct route *scratch; /* [workers] */
+	struct scratch *scratch; /* [workers] */
 	size_t routes, steps;
 	const uint16_t *query, *key;
 	atomic_size_t done; /* routes */
+	atomic_bool short_of_memory, bad_symbol;
 	bool cancelled;
+};
+
+/* Each worker makes room by itself: touching fresh memory takes long, and so all do it at once. */
+struct scratch {
+	struct route route;
+	bool reserved;
 };
 
 size_t batch_count_runs(const uint16_t *symbols, size_t steps, bool fold)
@@ -36,9 +43,23 @@ size_t batch_count_runs(const uint16_t *symbols, size_t steps, bool fold)
 static void retrieve_route(void *context, size_t r, unsigned worker)
 {
 	struct batch *batch = context;
-	struct route *route = &batch->scratch[worker];
+	struct scratch *scratch = &batch->scratch[worker];
+	struct route *route = &scratch->route;
 	struct route_output output = {.route = r};
 
+	if (!scratch->reserved)
+		scratch->reserved =
+		    route_reserve(route, batch->rules, &batch->options->allocator, batch->steps, false, batch->steps);
+	if (!scratch->reserved) {
+		atomic_store(&batch->short_of_memory, true);
+		return;
+	}
+	if (rules_check_symbols("", batch->query + r * batch->steps, 1, batch->steps, 0, 0, batch->options->bits,
+				NULL) ||
+	    rules_check_symbols("", batch->key + r * batch->steps, 1, batch->steps, 0, 0, batch->options->bits, NULL)) {
+		atomic_store(&batch->bad_symbol, true);
+		return;
+	}
 	batch->sink->begin(batch->sink->context, r, worker, &output);
 	route_clear(route);
 	route_push(route, batch->rules, &batch->options->allocator, batch->steps, batch->query + r * batch->steps,
@@ -55,6 +76,8 @@ static int report_progress(void *context)
 	uint64_t done = (uint64_t)atomic_load(&batch->done) * batch->steps,
 		 total = (uint64_t)batch->routes * batch->steps;
 
+	if (atomic_load(&batch->short_of_memory) || atomic_load(&batch->bad_symbol))
+		return 1;
 	batch->cancelled = options->progress && options->progress(options->progress_context, done, total);
 	return batch->cancelled;
 }
@@ -62,8 +85,6 @@ static int report_progress(void *context)
 rosa_status batch_check(const rosa_options *full, size_t routes, size_t steps, const uint16_t *query,
 			const uint16_t *key, rosa_error *err)
 {
-	rosa_status status;
-
 	if (!routes || !steps)
 		return rosa_fail(err, ROSA_EINVAL, "%zu routes of %zu steps; there must be at least one of each",
 				 routes, steps);
@@ -73,10 +94,18 @@ rosa_status batch_check(const rosa_options *full, size_t routes, size_t steps, c
 		return rosa_fail(err, ROSA_EINVAL, "%zu routes of %zu steps do not fit into memory", routes, steps);
 	if (!query || !key)
 		return rosa_fail(err, ROSA_EINVAL, "%s is NULL", query ? "key" : "query");
-	status = rules_check_symbols("query", query, routes, steps, steps, 0, full->bits, err);
-	if (!status)
-		status = rules_check_symbols("key", key, routes, steps, steps, 0, full->bits, err);
-	return status;
+	return ROSA_OK;
+}
+
+/* The check of all symbols that makes the message. */
+static rosa_status check_symbols(const struct batch *batch, rosa_error *err)
+{
+	rosa_status status = rules_check_symbols("query", batch->query, batch->routes, batch->steps, batch->steps, 0,
+						 batch->options->bits, err);
+
+	return status ? status
+		      : rules_check_symbols("key", batch->key, batch->routes, batch->steps, batch->steps, 0,
+					    batch->options->bits, err);
 }
 
 unsigned batch_workers(const rosa_options *full, size_t routes)
@@ -104,27 +133,27 @@ rosa_status batch_run(const rosa_options *full, const struct route_rules *rules,
 	batch.scratch = memory_resize(allocator, NULL, workers * sizeof(*batch.scratch));
 	if (!batch.scratch)
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for %u workers", workers);
+	memset(batch.scratch, 0, workers * sizeof(*batch.scratch));
 	for (unsigned i = 0; i < workers; i++)
-		route_init(&batch.scratch[i], rules);
-	for (unsigned i = 0; i < workers && !status; i++)
-		if (!route_reserve(&batch.scratch[i], rules, allocator, steps, false, steps))
-			status = rosa_fail(err, ROSA_ENOMEM, "no memory for the index of %zu steps", steps);
-	if (!status) {
-		pool = pool_new(allocator, workers);
-		if (!pool)
-			status = rosa_fail(err, ROSA_ENOMEM, "no memory for %u threads", workers);
-	}
-	if (!status) {
+		route_init(&batch.scratch[i].route, rules);
+	pool = pool_new(allocator, workers);
+	if (!pool) {
+		status = rosa_fail(err, ROSA_ENOMEM, "no memory for %u threads", workers);
+	} else {
 		pool_run(pool, routes, retrieve_route, &batch, report_progress);
 		/* the last route may have been another thread's */
 		if (!batch.cancelled && workers > 1)
 			report_progress(&batch);
 		if (batch.cancelled)
 			status = rosa_fail(err, ROSA_ECANCELLED, "stopped by the progress callback");
+		else if (atomic_load(&batch.short_of_memory))
+			status = rosa_fail(err, ROSA_ENOMEM, "no memory for the index of %zu steps", steps);
+		else if (atomic_load(&batch.bad_symbol))
+			status = check_symbols(&batch, err);
 	}
 	pool_free(pool, allocator);
 	for (unsigned i = 0; i < workers; i++)
-		route_free(&batch.scratch[i], allocator);
+		route_free(&batch.scratch[i].route, allocator);
 	memory_free(allocator, batch.scratch);
 	return status;
 }

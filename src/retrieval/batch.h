@@ -15,14 +15,15 @@ struct batch_sink {
 	void (*end)(void *context, size_t route, unsigned worker);
 };
 
-/* Sizes and symbols that retrieval can take. */
+/* Sizes that retrieval can take, and arrays that are there. */
 rosa_status batch_check(const rosa_options *full, size_t routes, size_t steps, const uint16_t *query,
 			const uint16_t *key, rosa_error *err);
 
 /* The number of workers that so many routes are worth. */
 unsigned batch_workers(const rosa_options *full, size_t routes);
 
-/* Retrieve all routes; arguments were checked. */
+/* Retrieve all routes; arguments were checked, but for the symbols: a worker checks a route before it takes it, so that
+ * the check too is shared out. */
 rosa_status batch_run(const rosa_options *full, const struct route_rules *rules, size_t routes, size_t steps,
 		      const uint16_t *query, const uint16_t *key, unsigned workers, const struct batch_sink *sink,
 		      rosa_error *err);

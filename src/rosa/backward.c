@@ -34,10 +34,11 @@ static void grad_e(double *sums, const float *gy, const float *v, const int32_t 
 		float zero[ROSA_MAX_BITS] = {0}, one[ROSA_MAX_BITS] = {0};
 
 		for (size_t t = first; t < steps && t < first + BLOCK; t++) {
-			const float *g = gy + t * stride, *x = v + (size_t)tau[t] * stride;
+			const float *g = gy + t * stride, *x;
 
 			if (tau[t] < 0)
 				continue;
+			x = v + (size_t)tau[t] * stride;
 			for (unsigned j = 0; j < bits; j++) {
 				zero[j] += x[j] > 0 ? 0 : g[j];
 				one[j] += x[j] > 0 ? g[j] : 0;
@@ -182,7 +183,8 @@ static rosa_status check_pass(const rosa_read_pass *args, const rosa_learning *l
 
 	if (status)
 		return status;
-	for (size_t i = 0; i < sizeof(needed) / sizeof(*needed); i++)
+	/* without a rule for them q and k, the first two, are not looked at */
+	for (size_t i = learning->qk_grad == ROSA_QK_NONE ? 2 : 0; i < sizeof(needed) / sizeof(*needed); i++)
 		if (!needed[i].pointer)
 			return rosa_fail(err, ROSA_EINVAL, "pass.%s is NULL", needed[i].name);
 	if (learning->qk_grad == ROSA_QK_FLIPS && (args->gq || args->gk) && !args->flips)

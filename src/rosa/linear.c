@@ -3,9 +3,10 @@
  *
  * With theta_t = dL/dy_t (e1 - e0), D_td = theta_t . P[d] and n_t candidates d < t, the gradient of a step's symbol is
  *
- *     q_t:     s'(q_t) / n_t * (N_t - mean_t K_t)         N_t = sum over d of D_td sgn(k_p(d)),  K_t = sum of
- * sgn(k_p(d)) k_p(d):  s'(k_p(d)) * (E_d - sum of mean_t Y_t)     E_d = sum over t > d of D_td Y_t,  Y_t = sgn(q_t) /
- * n_t
+ *     q_t:     s'(q_t) / n_t * (N_t - mean_t K_t)
+ *     k_p(d):  s'(k_p(d)) * (E_d - sum over t > d of mean_t Y_t)
+ *     N_t = sum over d of D_td sgn(k_p(d)),  K_t = sum over d of sgn(k_p(d))
+ *     E_d = sum over t > d of D_td Y_t,  Y_t = sgn(q_t) / n_t
  *
  * where mean_t = sum over d of D_td, divided by n_t. N_t, the sum in mean_t, and E_d are products of the matrix D below
  * its diagonal (or above it, turned over) with a matrix of a few columns a route. D is itself a product, so it need not
@@ -20,9 +21,14 @@
  * `route` every route has its own D over its few channels; then a state is small enough for the nearest cache and steps
  * are taken one by one.
  *
- * Memory beyond the arguments, for C channels in float32: 8 C bytes a step for theta and P, 4 bytes for each step of a
- * chunk, 4 bytes a route for symbols, all for the batch entries that are being worked on; and for each worker a block's
- * gradients and runs, some 500 bytes a step. That is about twice the size of one array of activations in float32.
+ * The state has as many rows as there are channels, C. Over T steps and both directions it costs 8 T C^2 operations,
+ * where D below the diagonal, made and used outright, costs 3 T^2 C. So sequences of up to 8/3 C steps do without the
+ * state and keep that half of D instead. Which way is taken depends on the shape alone.
+ *
+ * Memory beyond the arguments, for C channels in float32: 8 C bytes a step for theta and P, 4 * CHUNK bytes a step for
+ * parts of D or, in short sequences, up to 16/3 C, and 4 bytes a route for symbols, all for the batch entries that are
+ * being worked on; and for each worker a block's gradients, runs and, in short sequences, columns, some 1200 bytes a
+ * step. That is two to four times the size of one array of activations in float32.
  */
 #include "candidates.h"
 #include "gemm.h"
@@ -34,8 +40,8 @@
 
 /* What one worker needs for a block of routes. */
 struct bench {
-	float *x;        /* [CHUNK][columns]: what the steps of a chunk put into the state */
-	float *out;      /* [CHUNK][columns]: what they take out of it */
+	float *x;        /* [CHUNK, or whole: steps][columns]: what steps put into the state */
+	float *out;      /* [CHUNK][columns]: what the steps of a chunk take out of it */
 	float *state;    /* credit all: [channels][columns]; credit route: [routes][bits][columns of a route] */
 	float *gradient; /* [steps][channels of the block] */
 	float *mean;     /* [steps][routes of the block] */
@@ -46,7 +52,9 @@ struct bench {
 struct linear {
 	struct weighing job;
 	size_t chunks;         /* of a batch entry */
-	float *near;           /* credit all: [entries][steps][CHUNK]: D below the diagonal, within chunks */
+	bool whole;            /* credit all: all of D below the diagonal is kept, and no state */
+	float *worth;          /* credit all: parts of D, a batch entry and a chunk after the other: see part_of() */
+	size_t worth_size;     /* of a batch entry */
 	struct bench *benches; /* [workers] */
 };
 
@@ -59,56 +67,102 @@ struct unit {
 	size_t route, routes;  /* the first, and how many */
 	bool backward;         /* in time: for the keys */
 	size_t width, columns; /* of a route, and of all of them */
+	float *x;              /* of the chunk */
 };
 
-/* theta, P, symbols, and D near the diagonal */
-static void prepare_chunk(void *context, size_t piece, unsigned worker)
+/* --------------------------------------------------------------------------------------------------- parts of D -- */
+
+/* The rows of D of one chunk, of CHUNK steps each or, where all of it is kept, of all steps up to the chunk's end. */
+struct part {
+	float *rows;
+	size_t first; /* step of the first column */
+	size_t ld;
+};
+
+static struct part part_of(const struct linear *linear, size_t entry, size_t chunk)
+{
+	const size_t parts = linear->whole ? chunk * (chunk + 1) / 2 : chunk;
+
+	return (struct part){.rows = linear->worth + entry * linear->worth_size + parts * CHUNK * CHUNK,
+			     .first = linear->whole ? 0 : chunk * CHUNK,
+			     .ld = linear->whole ? (chunk + 1) * CHUNK : CHUNK};
+}
+
+static void load_chunk(void *context, size_t piece, unsigned worker)
+{
+	const struct linear *linear = context;
+	const size_t t0 = piece % linear->chunks * CHUNK;
+
+	(void)worker;
+	weighing_load(&linear->job, piece / linear->chunks, t0, smaller(linear->job.steps - t0, CHUNK));
+}
+
+static void judge_chunk(void *context, size_t piece, unsigned worker)
 {
 	const struct linear *linear = context;
 	const struct weighing *job = &linear->job;
-	const size_t entry = piece / linear->chunks, t0 = piece % linear->chunks * CHUNK, channels = job->channels;
-	const size_t steps = smaller(job->steps - t0, CHUNK), row = entry * job->steps + t0;
-	float *near = linear->near + row * CHUNK;
+	const size_t entry = piece / linear->chunks, chunk = piece % linear->chunks, channels = job->channels;
+	const size_t t0 = chunk * CHUNK, steps = smaller(job->steps - t0, CHUNK), row = entry * job->steps;
+	const struct part part = part_of(linear, entry, chunk);
 
 	(void)worker;
-	weighing_load(job, entry, t0, steps);
-	if (!job->all)
-		return;
-	gemm(false, true, steps, steps, channels, 1, job->theta + row * channels, channels, job->p + row * channels,
-	     channels, 0, near, CHUNK);
+	gemm(false, true, steps, t0 + steps - part.first, channels, 1, job->theta + (row + t0) * channels, channels,
+	     job->p + (row + part.first) * channels, channels, 0, part.rows, part.ld);
 	for (size_t t = 0; t < steps; t++)
-		memset(near + t * CHUNK + t, 0, (steps - t) * sizeof(*near));
+		memset(part.rows + t * part.ld + t0 - part.first + t, 0, (steps - t) * sizeof(*part.rows));
 }
 
-/* --------------------------------------------------------------------------------------------- products with D -- */
+/* ---------------------------------------------------------------------------------------------- products with D -- */
 
 /* out = D x for a chunk: by what earlier chunks left in the state, and by the chunk's own part of D. */
-static void multiply_all(const struct unit *unit, size_t t0, size_t steps, bool is_first, bool is_last)
+static void multiply_all(const struct unit *unit, size_t chunk, size_t steps, bool is_first, bool is_last)
 {
 	const struct weighing *job = unit->job;
 	const struct bench *bench = unit->bench;
+	const struct part part = part_of(unit->linear, unit->entry, chunk);
 	const size_t channels = job->channels, columns = unit->columns;
-	const size_t row = unit->entry * job->steps + t0;
+	const size_t row = unit->entry * job->steps + chunk * CHUNK;
 	const float *take = (unit->backward ? job->p : job->theta) + row * channels;
 	const float *put = (unit->backward ? job->theta : job->p) + row * channels;
 
 	if (!is_first)
 		gemm(false, false, steps, columns, channels, 1, take, channels, bench->state, columns, 0, bench->out,
 		     columns);
-	gemm(unit->backward, false, steps, columns, steps, 1, unit->linear->near + row * CHUNK, CHUNK, bench->x,
-	     columns, is_first ? 0 : 1, bench->out, columns);
+	gemm(unit->backward, false, steps, columns, steps, 1, part.rows, part.ld, unit->x, columns, is_first ? 0 : 1,
+	     bench->out, columns);
 	if (!is_last)
-		gemm(true, false, channels, columns, steps, 1, put, channels, bench->x, columns, is_first ? 0 : 1,
+		gemm(true, false, channels, columns, steps, 1, put, channels, unit->x, columns, is_first ? 0 : 1,
 		     bench->state, columns);
 }
 
+/* The same by all parts of D that the chunk has to do with. */
+static void multiply_whole(const struct unit *unit, size_t chunk, size_t steps, bool is_first, bool is_last)
+{
+	const struct bench *bench = unit->bench;
+	const size_t columns = unit->columns, all = unit->job->steps, t0 = chunk * CHUNK;
+	struct part part = part_of(unit->linear, unit->entry, chunk);
+
+	(void)is_first;
+	(void)is_last;
+	if (!unit->backward) {
+		gemm(false, false, steps, columns, t0 + steps, 1, part.rows, part.ld, bench->x, columns, 0, bench->out,
+		     columns);
+		return;
+	}
+	for (size_t later = chunk; later < unit->linear->chunks; later++) {
+		part = part_of(unit->linear, unit->entry, later);
+		gemm(true, false, steps, columns, smaller(all - later * CHUNK, CHUNK), 1, part.rows + t0, part.ld,
+		     bench->x + later * CHUNK * columns, columns, later == chunk ? 0 : 1, bench->out, columns);
+	}
+}
+
 /* The same with each route's own D: out = take S, S += put x^T, step after step. */
-static void multiply_route(const struct unit *unit, size_t t0, size_t steps, bool is_first, bool is_last)
+static void multiply_route(const struct unit *unit, size_t chunk, size_t steps, bool is_first, bool is_last)
 {
 	const struct weighing *job = unit->job;
 	const struct bench *bench = unit->bench;
 	const size_t bits = job->bits, width = unit->width;
-	const size_t first = (unit->entry * job->steps + t0) * job->channels + unit->route * bits;
+	const size_t first = (unit->entry * job->steps + chunk * CHUNK) * job->channels + unit->route * bits;
 	const float *take = (unit->backward ? job->p : job->theta) + first;
 	const float *put = (unit->backward ? job->theta : job->p) + first;
 
@@ -122,7 +176,7 @@ static void multiply_route(const struct unit *unit, size_t t0, size_t steps, boo
 			const size_t t = unit->backward ? steps - 1 - i : i;
 			const float *takes = take + t * job->channels + r * bits,
 				    *puts = put + t * job->channels + r * bits;
-			const float *x = bench->x + t * unit->columns + r * width;
+			const float *x = unit->x + t * unit->columns + r * width;
 			float *out = bench->out + t * unit->columns + r * width;
 
 			for (size_t c = 0; c < width; c += LANES) {
@@ -142,7 +196,7 @@ static void multiply_route(const struct unit *unit, size_t t0, size_t steps, boo
 	}
 }
 
-/* ---------------------------------------------------------------------------------------- columns, in and out -- */
+/* ------------------------------------------------------------------------------------------ columns, in and out -- */
 
 /* A candidate d puts sgn(k_p(d)) and a 1 into the state, and with `suffix` the signs of the run before. */
 static void put_keys(const struct unit *unit, size_t t0, size_t steps)
@@ -155,7 +209,7 @@ static void put_keys(const struct unit *unit, size_t t0, size_t steps)
 		const uint16_t *symbols = weighing_symbols(job, job->key, unit->entry, unit->route + r);
 
 		for (size_t t = 0; t < steps; t++) {
-			float *x = unit->bench->x + t * unit->columns + r * width;
+			float *x = unit->x + t * unit->columns + r * width;
 			int32_t before;
 
 			memset(x, 0, width * sizeof(*x));
@@ -180,7 +234,7 @@ static void take_queries(const struct unit *unit, size_t t0, size_t steps)
 
 		for (size_t i = 0; i < steps; i++) {
 			const size_t t = t0 + i;
-			const float *x = bench->x + i * unit->columns + r * width;
+			const float *x = unit->x + i * unit->columns + r * width;
 			const float *out = bench->out + i * unit->columns + r * width;
 			const int32_t count = candidate_count(&bench->key[r], t);
 			const float share = count ? 1 / (float)count : 0, mean = out[bits] * share;
@@ -214,7 +268,7 @@ static void put_queries(const struct unit *unit, size_t t0, size_t steps)
 		const uint16_t *symbols = weighing_symbols(job, job->query, unit->entry, unit->route + r);
 
 		for (size_t t = 0; t < steps; t++) {
-			float *x = unit->bench->x + t * unit->columns + r * width;
+			float *x = unit->x + t * unit->columns + r * width;
 			const int32_t count = candidate_count(&unit->bench->key[r], t0 + t);
 			const int32_t before = runs_before(query, t0 + t, 1);
 
@@ -240,7 +294,7 @@ static void take_keys(const struct unit *unit, size_t t0, size_t steps)
 
 		for (size_t i = steps; i-- > 0;) {
 			const size_t t = t0 + i;
-			const float *x = bench->x + i * unit->columns + r * width;
+			const float *x = unit->x + i * unit->columns + r * width;
 			const float *out = bench->out + i * unit->columns + r * width;
 			const float mean = bench->mean[t * unit->routes + r];
 
@@ -258,7 +312,7 @@ static void take_keys(const struct unit *unit, size_t t0, size_t steps)
 	}
 }
 
-/* ------------------------------------------------------------------------------------------ a block of routes -- */
+/* -------------------------------------------------------------------------------------------- a block of routes -- */
 
 /* Columns of one route. Those of credit `route` are filled up to whole lanes. */
 static size_t route_width(const struct weighing *job, bool backward)
@@ -275,17 +329,22 @@ static void sweep(struct unit *unit, bool backward, void *to, const void *x)
 	const struct bench *bench = unit->bench;
 	const size_t chunks = unit->linear->chunks, across = unit->routes * job->bits;
 
+	void (*const multiply)(const struct unit *, size_t, size_t, bool, bool) = unit->linear->whole ? multiply_whole
+										  : job->all          ? multiply_all
+												      : multiply_route;
+
 	unit->backward = backward;
 	unit->width = route_width(job, backward);
 	unit->columns = unit->width * unit->routes;
 	memset(bench->gradient, 0, job->steps * across * sizeof(*bench->gradient));
 	memset(bench->passed, 0, unit->columns * sizeof(*bench->passed));
 	for (size_t i = 0; i < chunks; i++) {
-		const size_t t0 = (backward ? chunks - 1 - i : i) * CHUNK;
+		const size_t chunk = backward ? chunks - 1 - i : i, t0 = chunk * CHUNK;
 		const size_t steps = smaller(job->steps - t0, CHUNK);
 
+		unit->x = bench->x + (unit->linear->whole ? t0 * unit->columns : 0);
 		(backward ? put_queries : put_keys)(unit, t0, steps);
-		(job->all ? multiply_all : multiply_route)(unit, t0, steps, i == 0, i + 1 == chunks);
+		multiply(unit, chunk, steps, i == 0, i + 1 == chunks);
 		(backward ? take_keys : take_queries)(unit, t0, steps);
 	}
 	for (size_t t = 0; t < job->steps && to; t++)
@@ -319,11 +378,12 @@ static void do_block(void *context, size_t piece, unsigned worker)
 
 /* ----------------------------------------------------------------------------------------------------- the rule -- */
 
-static void take_bench(const struct weighing *job, struct bench *bench, struct scratch *scratch)
+static void take_bench(const struct linear *linear, struct bench *bench, struct scratch *scratch)
 {
+	const struct weighing *job = &linear->job;
 	const size_t columns = route_width(job, false) * job->block;
 
-	*bench = (struct bench){.x = scratch_floats(scratch, CHUNK * columns),
+	*bench = (struct bench){.x = scratch_floats(scratch, (linear->whole ? job->steps : CHUNK) * columns),
 				.out = scratch_floats(scratch, CHUNK * columns),
 				.state = scratch_floats(scratch, (job->all ? job->channels : job->bits) * columns),
 				.gradient = scratch_floats(scratch, job->steps * job->block * job->bits),
@@ -338,19 +398,25 @@ rosa_status grad_qk_linear(const struct pass *pass, rosa_error *err)
 	const rosa_read_pass *args = pass->args;
 	const bool all = pass->learning->credit == ROSA_CREDIT_ALL;
 	struct scratch scratch = {.allocator = pass->allocator};
-	struct linear linear = {.chunks = (args->steps + CHUNK - 1) / CHUNK};
+	struct linear linear = {.chunks = (args->steps + CHUNK - 1) / CHUNK,
+				.whole = all && 3 * args->steps <= 8 * args->channels};
 	struct weighing *job = &linear.job;
 
 	if (!args->gq && !args->gk)
 		return ROSA_OK;
-	weighing_init(job, pass, all ? CHUNK * sizeof(float) : 0, &scratch);
-	linear.near = scratch_floats(&scratch, all ? job->group * job->steps * CHUNK : 0);
+	if (all)
+		linear.worth_size =
+		    (linear.whole ? linear.chunks * (linear.chunks + 1) / 2 : linear.chunks) * CHUNK * CHUNK;
+	weighing_init(job, pass, linear.worth_size / args->steps * sizeof(float), &scratch);
+	linear.worth = scratch_floats(&scratch, job->group * linear.worth_size);
 	linear.benches = scratch_take(&scratch, pass->workers, sizeof(*linear.benches));
 	for (unsigned i = 0; i < pass->workers && !scratch.short_of_memory; i++)
-		take_bench(job, &linear.benches[i], &scratch);
+		take_bench(&linear, &linear.benches[i], &scratch);
 	for (; job->first < args->batch && !scratch.short_of_memory; job->first += job->group) {
 		job->entries = smaller(args->batch - job->first, job->group);
-		pool_run(pass->pool, job->entries * linear.chunks, prepare_chunk, &linear, NULL);
+		pool_run(pass->pool, job->entries * linear.chunks, load_chunk, &linear, NULL);
+		if (all)
+			pool_run(pass->pool, job->entries * linear.chunks, judge_chunk, &linear, NULL);
 		pool_run(pass->pool, job->entries * job->blocks, do_block, &linear, NULL);
 	}
 	scratch_free(&scratch);

@@ -13,7 +13,8 @@
  * in the same order whatever the number of workers.
  *
  * Distances are small whole numbers, so weights are looked up: a pair has a level, its distance, and with `suffix` the
- * pair of its two distances; the few levels that a row really has get their weight once. Weights are relative to the
+ * pair of its two distances; the weights of all levels are
+ * made once a row. Weights are relative to the
  * best level in the row: a row of far candidates is as good as one of near ones, and no exponential overflows.
  * Steps that are no candidates stay in the row at a level of their own, of weight 0. At the widths this is used at most
  * steps are candidates, and rows without gaps are what vector instructions want.
@@ -25,22 +26,22 @@
 #include "candidates.h"
 #include "gemm.h"
 #include "pool.h"
+#include "sigmoid.h"
+#include "soft.h"
 #include "weighing.h"
 
 #include <math.h>
 
-#define TILE      64                                  /* query steps */
-#define SLAB      256                                 /* steps of the rows of D that are made in one piece */
-#define DISTANCES (ROSA_MAX_BITS + 1)                 /* 0 to 16 */
-#define LEVELS    ((size_t)DISTANCES * DISTANCES)     /* first distance * DISTANCES + second */
-#define NO_LEVEL  ((uint16_t)(DISTANCES * DISTANCES)) /* of steps that are no candidates */
-#define LANES     16                                  /* partial sums of a row */
+#define TILE        64                  /* query steps */
+#define SLAB        256                 /* steps of the rows of D that are made in one piece */
+#define DISTANCES   (ROSA_MAX_BITS + 1) /* 0 to 16 */
+#define MOST_LEVELS (DISTANCES * DISTANCES)
 
 /* What one worker needs for a route. */
 struct bench {
 	float *worth;               /* credit route: [TILE][steps]: rows of D */
 	float *g;                   /* [TILE][steps] */
-	uint16_t *level;            /* [steps] */
+	int16_t *level;             /* [steps] */
 	uint16_t *near, *far;       /* [steps]: symbols of the one and the two runs before a candidate */
 	uint16_t *is_near, *is_far; /* [steps]: all ones where there is such a run */
 	float *key_signs;           /* [steps][columns] */
@@ -49,9 +50,15 @@ struct bench {
 	struct runs *query, *key;
 };
 
+struct row;
+
 struct soft {
 	struct weighing job;
 	float slope;
+	uint16_t stride; /* level = first distance * stride + second distance */
+	size_t levels;   /* this one is of steps that are no candidates */
+	float distance[MOST_LEVELS];
+	void (*do_row)(const struct row *row);
 	size_t columns;   /* of a route: bits, with suffix twice as many */
 	size_t t0, steps; /* the tile */
 	size_t before;    /* steps that can be read from it */
@@ -61,7 +68,7 @@ struct soft {
 	struct bench *benches; /* [workers] */
 };
 
-/* ------------------------------------------------------------------------------------------------- rows of D -- */
+/* ---------------------------------------------------------------------------------------------------- rows of D -- */
 
 static void load_tile(void *context, size_t piece, unsigned worker)
 {
@@ -86,90 +93,152 @@ static void judge_slab(void *context, size_t piece, unsigned worker)
 	     soft->worth + entry * TILE * job->steps + d, job->steps);
 }
 
-/* ------------------------------------------------------------------------------------------------- rows of g -- */
+/* ---------------------------------------------------------------------------------------------------- rows of g -- */
 
-static inline unsigned count_ones(unsigned x)
+#define INLINE static inline __attribute__((always_inline))
+
+/* Also of two symbols side by side in a vector: no bit leaves its half. */
+INLINE uint16_t count_ones(uint16_t x)
 {
-	x -= x >> 1 & 0x5555;
-	x = (x & 0x3333) + (x >> 2 & 0x3333);
-	x = (x + (x >> 4)) & 0x0f0f;
-	return (x + (x >> 8)) & 0x1f;
+	x = (uint16_t)(x - (x >> 1 & 0x5555));
+	x = (uint16_t)((x & 0x3333) + (x >> 2 & 0x3333));
+	x = (uint16_t)((x + (x >> 4)) & 0x0f0f);
+	return (uint16_t)((x + (x >> 8)) & 0x1f);
 }
 
-/* The levels of `count` steps for a query symbol. */
-static void find_levels(const struct bench *bench, unsigned symbol, size_t count)
-{
-	for (size_t d = 0; d < count; d++) {
-		const unsigned distance = count_ones(symbol ^ bench->near[d]);
+/* One row of g: of the query symbol `symbol`, after a run of `before` where `twice`, over the first `count` steps. */
+struct row {
+	const struct soft *soft;
+	const struct bench *bench;
+	uint16_t symbol, before;
+	bool twice;
+	size_t count;
+	const float *worth; /* D */
+	float *g;
+};
 
-		bench->level[d] =
-		    (uint16_t)((distance * DISTANCES & bench->is_near[d]) | (NO_LEVEL & (uint16_t)~bench->is_near[d]));
-	}
+INLINE void find_levels(const struct row *row)
+{
+	const uint16_t *near = row->bench->near, *far = row->bench->far, *is_near = row->bench->is_near,
+		       *is_far = row->bench->is_far;
+	const uint16_t symbol = row->symbol, before = row->before, no_level = (uint16_t)row->soft->levels,
+		       stride = row->soft->stride;
+	int16_t *level = row->bench->level;
+
+	if (row->twice)
+		for (size_t d = 0; d < row->count; d++) {
+			const uint16_t distance = count_ones(symbol ^ near[d]), further = count_ones(before ^ far[d]);
+			const uint16_t both = (uint16_t)(distance * stride + (further & is_far[d]));
+
+			level[d] = (int16_t)((both & is_near[d]) | (no_level & (uint16_t)~is_near[d]));
+		}
+	else
+		for (size_t d = 0; d < row->count; d++) {
+			const uint16_t distance = (uint16_t)(count_ones(symbol ^ near[d]) * stride);
+
+			level[d] = (int16_t)((distance & is_near[d]) | (no_level & (uint16_t)~is_near[d]));
+		}
 }
 
-/* The same with the symbol of the run before. */
-static void find_levels_twice(const struct bench *bench, unsigned symbol, unsigned before, size_t count)
+/* The least distance in the row. */
+INLINE float best_distance(const struct row *row)
 {
-	for (size_t d = 0; d < count; d++) {
-		const unsigned distance = count_ones(symbol ^ bench->near[d]);
-		const unsigned further = count_ones(before ^ bench->far[d]) & bench->is_far[d];
-
-		bench->level[d] = (uint16_t)(((distance * DISTANCES + further) & bench->is_near[d]) |
-					     (NO_LEVEL & (uint16_t)~bench->is_near[d]));
-	}
-}
-
-/* Put the weights of `count` steps, the best being 1, into `weight`. */
-static void weigh(const struct soft *soft, const uint16_t *level, size_t count, float *weight)
-{
-	unsigned char seen[LEVELS + 1] = {0};
-	float table[LEVELS + 1], distance[LEVELS];
+	const struct soft *soft = row->soft;
+	const int16_t *level = row->bench->level;
+	unsigned char seen[MOST_LEVELS + 1];
+	int16_t least = (int16_t)soft->levels;
 	float best = INFINITY;
 
-	for (size_t d = 0; d < count; d++)
-		seen[level[d]] = 1;
-	for (size_t l = 0; l < LEVELS; l++) {
-		distance[l] = (float)(l / DISTANCES) + soft->job.suffix * (float)(l % DISTANCES);
-		if (seen[l] && distance[l] < best)
-			best = distance[l];
+	if (soft->stride == 1) { /* levels are distances */
+		for (size_t d = 0; d < row->count; d++)
+			least = level[d] < least ? level[d] : least;
+		return (float)least;
 	}
-	for (size_t l = 0; l < LEVELS; l++)
-		if (seen[l])
-			table[l] = expf(-soft->slope * (distance[l] - best));
-	table[NO_LEVEL] = 0;
-	for (size_t d = 0; d < count; d++)
-		weight[d] = table[level[d]];
+	memset(seen, 0, soft->levels + 1);
+	for (size_t d = 0; d < row->count; d++)
+		seen[level[d]] = 1;
+	for (size_t l = 0; l < soft->levels; l++)
+		if (seen[l] && soft->distance[l] < best)
+			best = soft->distance[l];
+	return best;
 }
 
-/* From weights to g = slope w (D - mean), w being the weights divided by their sum. */
-static void weights_to_gradient(float slope, const float *worth, size_t count, float *weight)
+/* Weights, of which the best is 1. */
+INLINE void weigh(const struct row *row)
 {
-	float sum[LANES] = {0}, product[LANES] = {0};
-	float total, mean, scale;
+	const struct soft *soft = row->soft;
+	const int16_t *level = row->bench->level;
+	const float best = best_distance(row);
+	float table[MOST_LEVELS + 1];
+
+	/* Levels nearer than the best are not looked up, so it does not matter that theirs is wrong. */
+	for (size_t l = 0; l < soft->levels; l++)
+		table[l] = exp_minus(soft->slope * (soft->distance[l] - best));
+	table[soft->levels] = 0;
+	for (size_t d = 0; d < row->count; d++)
+		row->g[d] = table[level[d]];
+}
+
+/* Sixteen partial sums, in an order that no instruction set changes. */
+#define LANES 16
+typedef float four __attribute__((vector_size(16)));
+
+/* From weights to slope w (D - mean), w being the weights divided by their sum. */
+INLINE void weights_to_gradient(const struct row *row)
+{
+	const float *worth = row->worth;
+	float *g = row->g;
+	four sum[LANES / 4] = {{0}}, product[LANES / 4] = {{0}};
+	float total = 0, mean = 0, scale;
 	size_t d = 0;
 
-	for (; d + LANES <= count; d += LANES) {
-		for (size_t l = 0; l < LANES; l++) {
-			sum[l] += weight[d + l];
-			product[l] += weight[d + l] * worth[d + l];
+	for (; d + LANES <= row->count; d += LANES) {
+		for (size_t i = 0; i < LANES / 4; i++) {
+			four weights, worths;
+
+			memcpy(&weights, g + d + 4 * i, sizeof(weights));
+			memcpy(&worths, worth + d + 4 * i, sizeof(worths));
+			sum[i] += weights;
+			product[i] += weights * worths;
 		}
 	}
-	for (size_t l = 0; d < count; d++, l++) {
-		sum[l] += weight[d];
-		product[l] += weight[d] * worth[d];
-	}
-	total = mean = 0;
 	for (size_t l = 0; l < LANES; l++) {
-		total += sum[l];
-		mean += product[l];
+		total += sum[l / 4][l % 4];
+		mean += product[l / 4][l % 4];
+	}
+	for (; d < row->count; d++) {
+		total += g[d];
+		mean += g[d] * worth[d];
 	}
 	mean /= total;
-	scale = slope / total;
-	for (d = 0; d < count; d++)
-		weight[d] *= scale * (worth[d] - mean);
+	scale = row->soft->slope / total;
+	for (d = 0; d < row->count; d++)
+		g[d] *= scale * (worth[d] - mean);
 }
 
-/* --------------------------------------------------------------------------------------------------- a route -- */
+#define DEFINE_ROW(name, attribute)                                                                                    \
+	attribute static void name(const struct row *row)                                                              \
+	{                                                                                                              \
+		find_levels(row);                                                                                      \
+		weigh(row);                                                                                            \
+		weights_to_gradient(row);                                                                              \
+	}
+
+DEFINE_ROW(row_plain, )
+#if ROSA_X86_VARIANTS
+DEFINE_ROW(row_avx2, __attribute__((target("avx2"))))
+DEFINE_ROW(row_avx512, __attribute__((target("avx512f,avx512bw"))))
+#endif
+
+static void (*const row_variants[ROSA_ISA_COUNT])(const struct row *row) = {
+    [ROSA_ISA_PLAIN] = row_plain,
+#if ROSA_X86_VARIANTS
+    [ROSA_ISA_AVX2] = row_avx2,
+    [ROSA_ISA_AVX512] = row_avx512,
+#endif
+};
+
+/* ------------------------------------------------------------------------------------------------------ a route -- */
 
 /* What the steps before the end of the tile are as candidates. */
 static void find_candidates(const struct soft *soft, const struct bench *bench, const uint16_t *symbols)
@@ -219,13 +288,17 @@ static void do_route(void *context, size_t piece, unsigned worker)
 		size_t count = 0;
 
 		if (candidate_count(bench->key, t)) {
-			count = t;
-			if (columns > bits && earlier >= 0)
-				find_levels_twice(bench, query[t], query[earlier], count);
-			else
-				find_levels(bench, query[t], count);
-			weigh(soft, bench->level, count, g);
-			weights_to_gradient(soft->slope, worth + i * job->steps, count, g);
+			const bool twice = columns > bits && earlier >= 0;
+			const struct row row = {.soft = soft,
+						.bench = bench,
+						.symbol = query[t],
+						.before = query[twice ? (size_t)earlier : t],
+						.twice = twice,
+						.count = count = t,
+						.worth = worth + i * job->steps,
+						.g = g};
+
+			soft->do_row(&row);
 		}
 		memset(g + count, 0, (before - count) * sizeof(*g));
 		spread_signs(signs, 1, query[t], bits);
@@ -248,7 +321,7 @@ static void do_route(void *context, size_t piece, unsigned worker)
 	}
 }
 
-/* --------------------------------------------------------------------------------------------------- the rule -- */
+/* ----------------------------------------------------------------------------------------------------- the rule -- */
 
 /* Bring a route's sums for the keys from the candidates to the runs before them. In order of time the places written to
  * have been read already, so this needs no second array. */
@@ -331,24 +404,30 @@ static void take_bench(const struct soft *soft, struct bench *bench, struct scra
 				.key = scratch_runs(scratch, 1, steps)};
 	if (!words)
 		return;
-	bench->level = words;
+	bench->level = (int16_t *)words;
 	bench->near = words + steps;
 	bench->far = words + 2 * steps;
 	bench->is_near = words + 3 * steps;
 	bench->is_far = words + 4 * steps;
 }
 
-rosa_status grad_qk_soft(const struct pass *pass, rosa_error *err)
+rosa_status grad_qk_soft_with(rosa_isa isa, const struct pass *pass, rosa_error *err)
 {
 	const rosa_read_pass *args = pass->args;
 	const bool all = pass->learning->credit == ROSA_CREDIT_ALL;
 	const size_t sides = pass->learning->suffix > 0 ? 2 : 1;
 	struct scratch scratch = {.allocator = pass->allocator};
-	struct soft soft = {.slope = pass->learning->slope, .columns = pass->bits * sides};
+	struct soft soft = {.slope = pass->learning->slope,
+			    .stride = sides > 1 ? DISTANCES : 1,
+			    .levels = sides > 1 ? MOST_LEVELS : DISTANCES,
+			    .do_row = row_variants[isa],
+			    .columns = pass->bits * sides};
 	struct weighing *job = &soft.job;
 
 	if (!args->gq && !args->gk)
 		return ROSA_OK;
+	for (size_t l = 0; l < soft.levels; l++)
+		soft.distance[l] = (float)(l / soft.stride) + pass->learning->suffix * (float)(l % soft.stride);
 	weighing_init(job, pass, (args->channels * (1 + sides) + (all ? TILE : 0)) * sizeof(float), &scratch);
 	soft.worth = scratch_floats(&scratch, all ? job->group * TILE * job->steps : 0);
 	soft.gq = scratch_floats(&scratch, job->group * job->steps * job->channels);
@@ -362,4 +441,9 @@ rosa_status grad_qk_soft(const struct pass *pass, rosa_error *err)
 	}
 	scratch_free(&scratch);
 	return scratch.short_of_memory ? weighing_failed(job, err) : ROSA_OK;
+}
+
+rosa_status grad_qk_soft(const struct pass *pass, rosa_error *err)
+{
+	return grad_qk_soft_with(rosa_isa_best(), pass, err);
 }

@@ -11,7 +11,7 @@
 #include "pass.h"
 #include "scratch.h"
 
-#define BLOCK_CHANNELS 64 /* of a block of routes, about: whole cache lines in any kind of activations */
+#define BLOCK_CHANNELS 128 /* of a block of routes, about: enough columns for a product to be worth its while */
 
 struct weighing {
 	const struct pass *pass;
@@ -48,11 +48,22 @@ static inline const uint16_t *weighing_symbols(const struct weighing *job, const
 	return symbols + (entry * job->routes + route) * job->steps;
 }
 
-/* to[j] = x * sgn(bit j) */
+/* to[j] = x * sgn(bit j), x not being negative */
 static inline void spread_signs(float *to, float x, unsigned symbol, size_t bits)
 {
-	for (size_t j = 0; j < bits; j++)
-		to[j] = symbol >> j & 1 ? x : -x;
+	static const uint32_t masks[ROSA_MAX_BITS] = {
+	    1 << 0, 1 << 1, 1 << 2,  1 << 3,  1 << 4,  1 << 5,  1 << 6,  1 << 7,
+	    1 << 8, 1 << 9, 1 << 10, 1 << 11, 1 << 12, 1 << 13, 1 << 14, 1 << 15,
+	};
+	uint32_t plus;
+
+	/* Without shifts by a different number each, which old vector instructions do not have. */
+	memcpy(&plus, &x, sizeof(plus));
+	for (size_t j = 0; j < bits; j++) {
+		const uint32_t signed_x = plus | (symbol & masks[j] ? 0 : 0x80000000);
+
+		memcpy(to + j, &signed_x, sizeof(signed_x));
+	}
 }
 
 #endif

@@ -1,0 +1,11 @@
+/* The rule `soft` with the instruction set named by the caller, for the tests to try every variant. */
+#ifndef ROSATUNE_SOFT_H
+#define ROSATUNE_SOFT_H
+
+#include "cpu.h"
+#include "pass.h"
+
+/* grad_qk_soft, its rows made by a variant that is available here. */
+rosa_status grad_qk_soft_with(rosa_isa isa, const struct pass *pass, rosa_error *err);
+
+#endif
