@@ -1,0 +1,36 @@
+"""ROSA adapters for Hugging Face models.
+
+>>> from transformers import AutoModelForCausalLM
+>>> import rosatune.hf
+>>> model = AutoModelForCausalLM.from_pretrained(folder)          # doctest: +SKIP
+>>> rosatune.hf.attach(model, window=2048, sinks=4)               # doctest: +SKIP
+
+The model's attention then sees a window, and every layer has an adapter that reads the whole past. ``model.generate``,
+``Trainer``, gradient checkpointing, ``torchrun`` work as before. :func:`detach` gives the model back as it was.
+
+How the pieces fit:
+
+- ``attach.py`` puts adapters in and takes them out, and says what is trained;
+- ``patch.py`` is what a patched model computes: a hook before the decoder stack and a class for its layers;
+- ``masks.py`` is the window with sinks, for each way transformers computes attention;
+- ``cache.py`` keeps keys and values of the window, and the retrieval state beside them;
+- ``files.py`` saves and loads adapters.
+
+Llama and Qwen3 classes are known (SmolLM2 is a Llama).
+"""
+
+from .attach import adapters, attach, attachment, detach, parameter_groups, set_stage
+from .files import AdapterError, from_pretrained, load_adapter, save_adapter
+
+__all__ = [
+    "AdapterError",
+    "adapters",
+    "attach",
+    "attachment",
+    "detach",
+    "from_pretrained",
+    "load_adapter",
+    "parameter_groups",
+    "save_adapter",
+    "set_stage",
+]

@@ -1,0 +1,249 @@
+"""Putting adapters into a model, taking them out, and choosing what is trained.
+
+`attach` changes nothing until all it was told has been checked and all adapters have been made. It then records on the
+decoder stack what it needs to undo itself, and in the configuration (`config.rosatune`) what a saved checkpoint needs to
+be loaded again; the rest of the configuration stays as it was, because the window is made by the masks and not by the
+model class.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Iterable, Optional, Union
+
+import torch
+from torch import nn
+
+from ..nn import RosaAdapter
+from .masks import check_implementation
+from .patch import LAYERS, STACKS, Plan, prepare
+
+__all__ = ["Attachment", "adapters", "attach", "attachment", "detach", "parameter_groups", "set_stage", "stack_of"]
+
+STAGES = ("adapter", "all")
+
+
+@dataclass
+class Attachment:
+    """What was attached to a model."""
+
+    plan: Plan
+    options: dict  # the arguments of `attach`, in a form that JSON can hold
+    layers: list  # layers that have an adapter
+    trained: dict = field(default_factory=dict)  # requires_grad of every parameter before
+    windows: list = field(default_factory=list)  # sliding_window of the attention modules that have one
+    recorded: Optional[dict] = None  # config.rosatune before
+
+
+def stack_of(model: Any) -> nn.Module:
+    """The decoder stack of a model, also of one wrapped by DistributedDataParallel or torch.compile."""
+    while not hasattr(model, "get_decoder") and not isinstance(model, STACKS):
+        inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
+        if not isinstance(inner, nn.Module):
+            break
+        model = inner
+    stack = model if isinstance(model, STACKS) else getattr(model, "model", None)
+    if not isinstance(stack, STACKS):
+        known = ", ".join(kind.__name__.replace("Model", "ForCausalLM") for kind in STACKS)
+        raise TypeError(f"{type(model).__name__} is not a model that adapters can be attached to; known are: {known}")
+    return stack
+
+
+def attachment(model: Any) -> Optional[Attachment]:
+    """What is attached to a model, or None."""
+    return getattr(stack_of(model), "rosatune", None)
+
+
+def _attached(model: Any) -> tuple[nn.Module, Attachment]:
+    stack = stack_of(model)
+    found = getattr(stack, "rosatune", None)
+    if found is None:
+        raise ValueError("no adapters are attached to this model; call rosatune.hf.attach first")
+    return stack, found
+
+
+def adapters(model: Any) -> dict[int, RosaAdapter]:
+    """The adapters of a model, by layer.
+
+    Use it to switch retrieval off and on, or to watch it::
+
+        for adapter in rosatune.hf.adapters(model).values():
+            adapter.retrieve = False
+    """
+    stack, found = _attached(model)
+    return {layer: stack.layers[layer].rosa for layer in found.layers}
+
+
+def attach(
+    model: Any,
+    window: int = 2048,
+    sinks: int = 0,
+    bits: int = 16,
+    fusion: str = "post",
+    layers: Union[str, Iterable[int]] = "all",
+    first_global_layers: int = 0,
+    stage: Optional[str] = "adapter",
+    dtype: Optional[torch.dtype] = None,
+    **options: Any,
+) -> Any:
+    """Narrow a model's attention to a window and add ROSA adapters to its layers. Returns the model, changed in place.
+
+    Args:
+        model: a Llama or Qwen3 model of transformers, such as ``LlamaForCausalLM``.
+        window: position t attends to the last ``window`` positions, itself among them; 0 leaves attention global.
+        sinks: the first ``sinks`` positions stay visible too.
+        bits: bits a symbol; the hidden size must be a multiple of it.
+        fusion: ``"post"`` adds what is read beside attention, ``"pre"`` mixes it into attention's input.
+        layers: which layers have an adapter: ``"all"``, or their numbers.
+        first_global_layers: so many layers at the front stay global and have no adapter.
+        stage: what is trained afterwards, see :func:`set_stage`; None leaves every parameter as it is.
+        dtype: of the adapters' parameters, float32 or bfloat16; by default that of the layers, or float32 if they are
+            float16. In a bfloat16 model float32 adapters learn better, as small updates do not get lost.
+        options: further options of :class:`rosatune.nn.RosaAdapter`.
+
+    In post fusion the logits are at first exactly those of the model with the window alone.
+    """
+    stack = stack_of(model)
+    if getattr(stack, "rosatune", None) is not None:
+        raise ValueError("adapters are already attached to this model; call rosatune.hf.detach first")
+    total = len(stack.layers)
+    for name, value in (("window", window), ("sinks", sinks), ("first_global_layers", first_global_layers)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ValueError(f"{name} must be a whole number, 0 or more; it is {value!r}")
+    if sinks and not window:
+        raise ValueError(f"sinks is {sinks}, but window=0 means global attention, which sees them anyway; use sinks=0")
+    if first_global_layers > total:
+        raise ValueError(f"first_global_layers is {first_global_layers}, but the model has {total} layers")
+    width = stack.config.hidden_size
+    if isinstance(bits, bool) or not isinstance(bits, int) or not 1 <= bits <= 16:
+        raise ValueError(f"bits must be 1 to 16; it is {bits!r}")
+    if width % bits:
+        fitting = ", ".join(str(b) for b in range(1, 17) if width % b == 0)
+        raise ValueError(f"the hidden size {width} is not a multiple of bits {bits}; fitting are {fitting}")
+    chosen = _choose(layers, total, first_global_layers)
+    _check_stage(stage)
+    if dtype not in (None, torch.float32, torch.bfloat16):
+        raise ValueError(f"dtype is {dtype}; adapters are torch.float32 or torch.bfloat16")
+    check_implementation(stack.config._attn_implementation, sinks)
+    strange = [type(layer).__name__ for layer in stack.layers if type(layer) not in LAYERS]
+    if strange:
+        raise TypeError(f"layers of class {strange[0]} cannot be patched; attach before wrapping or sharding the model")
+
+    made = {}
+    for index in chosen:
+        norm = stack.layers[index].input_layernorm.weight
+        kind = dtype or (torch.float32 if norm.dtype == torch.float16 else norm.dtype)
+        made[index] = RosaAdapter(width, bits=bits, fusion=fusion, device=norm.device, dtype=kind, **options)
+
+    plan = Plan(window, sinks, total, first_global_layers if window else total)
+    found = Attachment(
+        plan,
+        dict(window=window, sinks=sinks, bits=bits, fusion=fusion, layers=chosen)
+        | dict(first_global_layers=first_global_layers, **options),
+        chosen,
+        {name: weight.requires_grad for name, weight in model.named_parameters()},
+        recorded=getattr(stack.config, "rosatune", None),
+    )
+    for index, layer in enumerate(stack.layers):
+        attention = layer.self_attn
+        found.windows.append(getattr(attention, "sliding_window", None))
+        layer.__class__ = LAYERS[type(layer)]
+        layer.rosa = made.get(index)
+        layer.rosa_window = window if plan.windowed(index) else 0
+        if hasattr(attention, "sliding_window"):
+            attention.sliding_window = layer.rosa_window or None
+        if layer.rosa is not None:
+            layer.rosa.train(layer.training)
+    stack.rosatune = found
+    stack.config.rosatune = found.options
+    stack.register_forward_pre_hook(prepare, with_kwargs=True)
+    if stage is not None:
+        set_stage(model, stage)
+    return model
+
+
+def detach(model: Any) -> Any:
+    """Take the adapters out again: the model computes what it computed before. Returns the model."""
+    stack, found = _attached(model)
+    originals = {patched: original for original, patched in LAYERS.items()}
+    strange = [type(layer).__name__ for layer in stack.layers if type(layer) not in originals]
+    if strange:
+        raise TypeError(f"layers of class {strange[0]} cannot be restored; undo the wrapping or sharding first")
+    for key in [key for key, hook in stack._forward_pre_hooks.items() if hook is prepare]:
+        del stack._forward_pre_hooks[key]
+        stack._forward_pre_hooks_with_kwargs.pop(key, None)
+    for layer, sliding in zip(stack.layers, found.windows):
+        layer.__class__ = originals[type(layer)]
+        del layer.rosa, layer.rosa_window
+        if hasattr(layer.self_attn, "sliding_window"):
+            layer.self_attn.sliding_window = sliding
+    for name, weight in model.named_parameters():
+        weight.requires_grad_(found.trained.get(name, weight.requires_grad))
+    del stack.rosatune, stack.config.rosatune
+    if found.recorded is not None:
+        stack.config.rosatune = found.recorded
+    return model
+
+
+def set_stage(model: Any, stage: str) -> Any:
+    """Choose what is trained: ``"adapter"`` the adapters alone, ``"all"`` everything. Returns the model.
+
+    The paper trains the adapters first (4 B tokens), then everything (26 B tokens), then on answers (7 B tokens).
+    """
+    _check_stage(stage)
+    ours = {id(weight) for adapter in adapters(model).values() for weight in adapter.parameters()}
+    for weight in model.parameters():
+        weight.requires_grad_(stage == "all" or id(weight) in ours)
+    return model
+
+
+def parameter_groups(
+    model: Any, adapter_lr: float = 1e-4, backbone_lr: float = 5e-6, weight_decay: float = 0.0
+) -> list[dict]:
+    """Parameter groups for an optimizer: adapters and backbone learn at rates of their own, vectors do not decay.
+
+    Only what :func:`set_stage` left trainable is listed. The defaults are where the paper's second stage starts
+    (backbone 5e-6 to 1e-6, adapters 1e-4 to 5e-6, cosine, 20 steps of warm-up); for the first stage the authors use
+    ``adapter_lr`` 3e-4 to 5e-5::
+
+        groups = rosatune.hf.parameter_groups(model, adapter_lr=3e-4)
+        Trainer(model, arguments, optimizers=(torch.optim.AdamW(groups), None), ...)
+    """
+    ours = {id(weight) for adapter in adapters(model).values() for weight in adapter.parameters()}
+    groups = {
+        f"{part} {kind}": {"params": [], "lr": lr, "weight_decay": decay, "name": f"{part} {kind}"}
+        for part, lr in (("adapter", adapter_lr), ("backbone", backbone_lr))
+        for kind, decay in (("matrices", weight_decay), ("vectors", 0.0))
+    }
+    for weight in model.parameters():
+        if weight.requires_grad:
+            part = "adapter" if id(weight) in ours else "backbone"
+            groups[f"{part} {'matrices' if weight.ndim > 1 else 'vectors'}"]["params"].append(weight)
+    used = [group for group in groups.values() if group["params"]]
+    if not used:
+        raise ValueError("nothing is trainable; call rosatune.hf.set_stage(model, 'adapter') or 'all' first")
+    return used
+
+
+def _choose(layers: Union[str, Iterable[int]], total: int, first: int) -> list[int]:
+    """The layers that get an adapter, in order."""
+    if isinstance(layers, str):
+        if layers != "all":
+            raise ValueError(f"layers must be 'all' or numbers of layers; it is {layers!r}")
+        return list(range(first, total))
+    chosen = sorted(int(layer) for layer in layers)
+    for layer in chosen:
+        if not 0 <= layer < total:
+            raise ValueError(f"layers names layer {layer}, but the model's layers are 0 to {total - 1}")
+        if layer < first:
+            raise ValueError(
+                f"layers names layer {layer}, but first_global_layers={first} keeps the layers before {first} as they are"
+            )
+    if len(set(chosen)) != len(chosen):
+        raise ValueError(f"layers names a layer twice: {chosen}")
+    return chosen
+
+
+def _check_stage(stage: Optional[str]) -> None:
+    if stage is not None and stage not in STAGES:
+        raise ValueError(f"stage must be one of {', '.join(map(repr, STAGES))}; it is {stage!r}")

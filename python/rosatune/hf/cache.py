@@ -1,0 +1,260 @@
+"""What is kept between steps: keys and values of the window and the sinks, and the retrieval state.
+
+The state of a layer's retrieval lives in that layer's entry of transformers' own `DynamicCache`. Whatever transformers
+does to a cache (reordering beams, cropping rejected drafts, repeating, selecting, resetting, copying) it does entry by
+entry, so the state follows without a cache class of our own, and a cache that `generate` or the user made serves as it
+is: its empty entries are exchanged on first use.
+
+A window entry holds what the next step sees, the last W - 1 positions, and the first S of every row. Keys
+are stored with their true rotary positions, so nothing has to be turned when the window moves.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, Optional, Sequence
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import DynamicCache, DynamicLayer
+
+from ..nn import RosaState
+from .masks import Columns, Rows
+
+if TYPE_CHECKING:
+    from .patch import Plan
+
+__all__ = ["Shared", "adopt"]
+
+# Generation with drafts takes the last few steps back. So many of the positions that the latest update pushed out of the
+# window stay, so that this needs no notice; more is called back after `activate_past_recording`.
+SPARE = 64
+
+
+class Shared:
+    """What the entries of one cache have in common."""
+
+    def __init__(self, plan: "Plan") -> None:
+        self.plan = plan
+        self.padded = False  # some row has held padding
+        self.starts: Optional[Tensor] = None  # [batch], position of each row's first real token; None: 0
+        self.latest = 0  # the greatest of them
+
+    def follow(self, rows: Rows, seen: int) -> None:
+        """Note how the rows of a step that follows `seen` others begin, while sinks are still to be taken from them."""
+        self.padded = rows.padding is not None
+        if self.plan.sinks and (seen == 0 or seen < self.latest + self.plan.sinks):
+            self.starts = rows.starts
+            self.latest = 0 if rows.starts is None else int(rows.starts.max())
+
+
+class RetrievalEntry(DynamicLayer):
+    """Keys and values of the whole past, and the retrieval state."""
+
+    state: Optional[RosaState] = None
+
+    def retrieval(self, adapter: Any, batch: int) -> RosaState:
+        """The state, made on first use."""
+        if self.state is None:
+            self.state = RosaState(adapter, batch)
+        return self.state
+
+    def reset(self) -> None:
+        self.keys = self.values = None
+        self.is_initialized = False
+        self.state = None
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        super().reorder_cache(beam_idx)
+        self._pick(beam_idx.tolist())
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        if self.keys is not None:
+            batch = self.keys.shape[0]
+            super().batch_repeat_interleave(repeats)
+            self._pick([row for row in range(batch) for _ in range(repeats)])
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        if self.keys is not None:
+            rows = torch.arange(self.keys.shape[0], device=indices.device)[indices]
+            super().batch_select_indices(indices)
+            self._pick(rows.tolist())
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Forget the last ``-tokens_to_remove`` steps; a positive number is the length to cut to."""
+        steps = self._steps_to_forget(tokens_to_remove)
+        if steps:
+            self.keys = self.keys[..., : self.keys.shape[-2] - steps, :]
+            self.values = self.values[..., : self.values.shape[-2] - steps, :]
+            self._forget(steps)
+
+    def __deepcopy__(self, memo: dict) -> "RetrievalEntry":
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        for name, value in self.__dict__.items():
+            twin.__dict__[name] = value.clone() if isinstance(value, RosaState) else copy.deepcopy(value, memo)
+        return twin
+
+    def _pick(self, rows: Sequence[int]) -> None:
+        if self.state is not None:
+            self.state.reorder(rows)
+
+    def _steps_to_forget(self, tokens_to_remove: int) -> int:
+        length = self.get_seq_length()
+        steps = -tokens_to_remove if tokens_to_remove <= 0 else max(length - tokens_to_remove, 0)
+        if steps > length:
+            raise ValueError(f"cannot crop {steps} steps from a cache that holds {length}")
+        return steps
+
+    def _forget(self, steps: int) -> None:
+        if self.state is not None:
+            self.state.rewind(steps)
+
+
+class WindowEntry(RetrievalEntry):
+    """Keys and values of the window and the sinks, and the retrieval state."""
+
+    is_sliding = True
+
+    def __init__(self, shared: Shared) -> None:
+        super().__init__()
+        self.shared = shared
+        self.window = shared.plan.window
+        self.sinks = shared.plan.sinks
+        self.cumulative_length = 0
+        self.record_past = False
+        self.sink_keys: Optional[Tensor] = None
+        self.sink_values: Optional[Tensor] = None
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Optional[Tensor] = None) -> None:
+        self.dtype, self.device = key_states.dtype, key_states.device
+        value_states = key_states if value_states is None else value_states
+        self.keys, self.values = key_states[..., :0, :], value_states[..., :0, :]
+        if self.sinks:
+            self.sink_keys = key_states.new_zeros(*key_states.shape[:2], self.sinks, key_states.shape[-1])
+            self.sink_values = value_states.new_zeros(*value_states.shape[:2], self.sinks, value_states.shape[-1])
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        new = key_states.shape[-2]
+        columns = self.columns(new)
+        self._keep_sinks(key_states, value_states)
+        keys = torch.cat([self.keys, key_states], dim=-2)
+        values = torch.cat([self.values, value_states], dim=-2)
+        self.cumulative_length += new
+        self.keys, self.values = keys, values
+        if not self.record_past:
+            self._trim(spare=min(new, SPARE), copied=new > 1)
+        keys, values = keys[..., -columns.length :, :], values[..., -columns.length :, :]
+        if columns.sinks:
+            keys = torch.cat([self.sink_keys, keys], dim=-2)
+            values = torch.cat([self.sink_values, values], dim=-2)
+        return keys, values
+
+    def columns(self, queries: int) -> Columns:
+        """What `update` gives back when `queries` steps come."""
+        kept = min(self.cumulative_length, self.window - 1)
+        offset = self.cumulative_length - kept
+        return Columns(self.sinks if offset else 0, offset, kept + queries)
+
+    def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
+        # Some versions of transformers give the positions of the queries in place of their number.
+        columns = self.columns(query_length if isinstance(query_length, int) else query_length.shape[0])
+        return columns.sinks + columns.length, columns.offset
+
+    def get_seq_length(self) -> int:
+        return self.cumulative_length
+
+    def get_max_length(self) -> int:
+        return self.window + self.sinks
+
+    get_max_cache_shape = get_max_length
+
+    def activate_past_recording(self) -> None:
+        """Keep what leaves the window until the next `crop`, which may call it back."""
+        self.record_past = True
+
+    def reset(self) -> None:
+        super().reset()
+        self.cumulative_length = 0
+        self.sink_keys = self.sink_values = None
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        super().reorder_cache(beam_idx)
+        self._map_sinks(lambda x: x.index_select(0, beam_idx.to(x.device)))
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        super().batch_repeat_interleave(repeats)
+        self._map_sinks(lambda x: x.repeat_interleave(repeats, dim=0))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        super().batch_select_indices(indices)
+        self._map_sinks(lambda x: x[indices])
+
+    def crop(self, tokens_to_remove: int) -> None:
+        steps = self._steps_to_forget(tokens_to_remove)
+        left = self.cumulative_length - steps
+        if self.is_initialized and self.keys.shape[-2] - steps < min(left, self.window - 1):
+            raise RuntimeError(
+                f"cannot crop {steps} steps: what they pushed out of the window of {self.window} was not kept; "
+                f"call activate_past_recording() on the cache first"
+            )
+        super().crop(-steps)
+        self.cumulative_length = left
+        if self.is_initialized:
+            self._trim(spare=0, copied=True)
+
+    def _trim(self, spare: int, copied: bool) -> None:
+        """Keep W - 1 positions and the spare ones; copied, as a view of its end keeps a whole long prompt alive."""
+        surplus = self.keys.shape[-2] - (self.window - 1 + spare)
+        if surplus > 0:
+            self.keys, self.values = self.keys[..., surplus:, :], self.values[..., surplus:, :]
+            if copied:
+                self.keys, self.values = self.keys.clone(), self.values.clone()
+
+    def _keep_sinks(self, keys: Tensor, values: Tensor) -> None:
+        """Take over those of each row's first S positions that are among the new ones."""
+        if not self.sinks or self.cumulative_length >= self.shared.latest + self.sinks:
+            return
+        new = keys.shape[-2]
+        place = torch.arange(self.sinks, device=keys.device)[None] - self.cumulative_length
+        if self.shared.starts is not None:
+            place = place + self.shared.starts[:, None].to(keys.device)
+        place = place.expand(keys.shape[0], -1)[:, None, :, None]
+        fresh = (place >= 0) & (place < new)
+        place = place.clamp(0, new - 1)
+        take = lambda new, old: torch.where(fresh, new.gather(2, place.expand_as(old)), old)  # noqa: E731
+        self.sink_keys, self.sink_values = take(keys, self.sink_keys), take(values, self.sink_values)
+
+    def _map_sinks(self, change: Any) -> None:
+        if self.sink_keys is not None:
+            self.sink_keys, self.sink_values = change(self.sink_keys), change(self.sink_values)
+
+
+def adopt(cache: Any, plan: "Plan") -> Shared:
+    """Make a cache ready for a patched model, or check that it is."""
+    shared = getattr(cache, "rosatune", None)
+    if isinstance(shared, Shared):
+        if shared.plan != plan:
+            raise ValueError(f"this cache was filled by a model with {shared.plan}, not with {plan}: use a new cache")
+        return shared
+    if not isinstance(cache, DynamicCache):
+        raise TypeError(
+            f"a model with ROSA adapters keeps its state in a DynamicCache, not in a {type(cache).__name__}: "
+            f"leave cache_implementation at its default, or pass transformers.DynamicCache()"
+        )
+    if cache.get_seq_length() > 0:
+        raise ValueError(
+            f"this cache holds {cache.get_seq_length()} steps that no retrieval state has seen: "
+            f"fill it with the patched model, from the first step on"
+        )
+    shared = Shared(plan)
+    cache.layers = [
+        WindowEntry(shared) if layer >= plan.first_window_layer else RetrievalEntry() for layer in range(plan.layers)
+    ]
+    if hasattr(cache, "layer_class_to_replicate"):
+        cache.layer_class_to_replicate = None
+    cache.rosatune = shared
+    return shared

@@ -1,0 +1,195 @@
+"""What a patched model computes.
+
+Two things change. A hook before the decoder stack makes the masks, and the cache ready; what the layers need beyond
+their usual arguments travels down to them as one more keyword argument, `rosa_step`. And the layers are given a class
+derived from their own, whose forward launches the layer's retrieval before attention and collects it after, so that
+both run at the same time.
+
+Why so: the layers' class is exchanged rather than their forward attribute, because bound methods do not survive copying
+and pickling, and rather than hooked, because launching, fusing and collecting in one function keep no state between
+calls. The derived classes keep the names of their parents: accelerate and FSDP find the layers to wrap by name. The
+decoder stack is hooked rather than exchanged because transformers looks up by the exact class which outputs
+(`output_hidden_states`) it can record. Arguments rather than attributes carry the step, because only arguments are there
+again when gradient checkpointing recomputes a layer, and are moved along when layers lie on several devices.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Optional
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import DynamicCache
+from transformers.models.llama import modeling_llama
+from transformers.models.qwen3 import modeling_qwen3
+
+from .cache import Shared, WindowEntry, adopt
+from .masks import FLASH, Columns, Rows, build
+
+__all__ = ["LAYERS", "Plan", "STACKS", "prepare"]
+
+
+class Plan(NamedTuple):
+    """The shape of a patched model, as far as a step has to know it."""
+
+    window: int  # 0: global
+    sinks: int
+    layers: int
+    first_window_layer: int  # those before are global
+
+    def windowed(self, layer: int) -> bool:
+        return layer >= self.first_window_layer
+
+
+class _RosaLayer:
+    """The forward of a patched decoder layer."""
+
+    rosa: Any  # the layer's RosaAdapter, or None
+    rosa_window: int  # 0: this layer is global
+
+    def forward(self, hidden_states: Tensor, rosa_step: Optional[dict] = None, **kwargs: Any) -> Tensor:
+        if rosa_step is None:
+            raise RuntimeError("a layer with a ROSA adapter was called by itself; call the model it belongs to")
+        attention = self.self_attn
+        kwargs["attention_mask"] = rosa_step["window_mask" if self.rosa_window else "global_mask"]
+        if rosa_step["flash"] and not hasattr(attention, "sliding_window"):
+            kwargs["sliding_window"] = self.rosa_window or None
+        pending = None
+        attended = self.input_layernorm(hidden_states)
+        if self.rosa is not None:
+            cache = kwargs.get("past_key_values", kwargs.get("past_key_value"))
+            state = None
+            if cache is not None:
+                state = cache.layers[attention.layer_idx].retrieval(self.rosa, hidden_states.shape[0])
+            # The adapter may be finer than the model, as small updates want it.
+            read = attended.to(self.rosa.out_proj.weight.dtype)
+            pending = self.rosa.launch(read, state=state, valid=rosa_step["valid"])
+            if self.rosa.fusion == "pre":
+                attended = self.input_layernorm(self.rosa.mix(hidden_states, self.rosa.collect(pending)))
+        hidden_states = hidden_states + attention(hidden_states=attended, **kwargs)[0]
+        if self.rosa is not None and self.rosa.fusion == "post":
+            hidden_states = hidden_states + self.rosa.collect(pending).to(hidden_states.dtype)
+        return hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
+
+
+class LlamaDecoderLayer(_RosaLayer, modeling_llama.LlamaDecoderLayer):
+    """A Llama layer with a window and an adapter."""
+
+
+class Qwen3DecoderLayer(_RosaLayer, modeling_qwen3.Qwen3DecoderLayer):
+    """A Qwen3 layer with a window and an adapter."""
+
+
+# Decoder stacks that can be patched, and what becomes of their layers.
+STACKS = (modeling_llama.LlamaModel, modeling_qwen3.Qwen3Model)
+LAYERS = {
+    modeling_llama.LlamaDecoderLayer: LlamaDecoderLayer,
+    modeling_qwen3.Qwen3DecoderLayer: Qwen3DecoderLayer,
+}
+
+# The positional arguments of a decoder stack's forward, as far as all versions of transformers agree on them.
+ARGUMENTS = ("input_ids", "attention_mask", "position_ids", "past_key_values", "inputs_embeds")
+
+
+def prepare(stack: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """Forward pre-hook of the decoder stack: cache, masks, and which steps are real."""
+    if len(args) > len(ARGUMENTS):
+        raise TypeError(f"{len(args)} positional arguments; pass those after {ARGUMENTS[-1]} by name")
+    given = {**dict(zip(ARGUMENTS, args)), **kwargs}
+    if (given.get("input_ids") is None) == (given.get("inputs_embeds") is None):
+        raise ValueError("pass either input_ids or inputs_embeds")
+    if given.get("inputs_embeds") is None:
+        given["inputs_embeds"] = stack.embed_tokens(given["input_ids"])
+    given["input_ids"] = None
+    embeds = given["inputs_embeds"]
+    batch, queries = embeds.shape[:2]
+    plan: Plan = stack.rosatune.plan
+
+    _refuse_packing(given)
+    shared = _cache(stack, given, plan)
+    seen = 0 if shared is None else given["past_key_values"].get_seq_length()
+    padding = _padding(given, batch, seen + queries, embeds.device)
+    rows = Rows(padding, _starts(padding) if plan.sinks and padding is not None else None)
+    if shared is not None:
+        if shared.padded and seen and given.get("attention_mask") is None:
+            raise ValueError("the cache holds padding, but this step has no attention_mask: pass that of all positions")
+        shared.follow(rows, seen)
+
+    implementation = stack.config._attn_implementation
+    step = {
+        "valid": None if padding is None else padding[:, seen:],
+        "flash": implementation in FLASH,
+        "window_mask": None,
+        "global_mask": None,
+    }
+    common = (batch, queries, seen)
+    like = (rows, embeds.dtype, embeds.device)
+    if plan.first_window_layer < plan.layers:
+        columns = Columns(0, 0, queries)
+        if shared is not None:
+            entry: WindowEntry = given["past_key_values"].layers[plan.first_window_layer]
+            columns = entry.columns(queries)
+        step["window_mask"] = build(implementation, plan.window, plan.sinks, *common, columns, *like)
+    if plan.first_window_layer > 0:
+        step["global_mask"] = build(implementation, 0, 0, *common, Columns(0, 0, seen + queries), *like)
+
+    # Four dimensions tell transformers that the mask is ready; it hands it on unread, and our layers take theirs.
+    given["attention_mask"] = embeds.new_empty((0, 0, 0, 0))
+    given["rosa_step"] = step
+    return (), given
+
+
+def _cache(stack: Any, given: dict, plan: Plan) -> Optional[Shared]:
+    """Settle whether there is a cache, and make it ready."""
+    if given.get("past_key_values") is None:
+        wanted = given.get("use_cache")
+        if wanted is None:
+            # The configuration asks for a cache by default, also in training, where it would only cost time.
+            wanted = stack.config.use_cache and not torch.is_grad_enabled()
+        if stack.training and getattr(stack, "gradient_checkpointing", False):
+            wanted = False
+        given["use_cache"] = bool(wanted)
+        if not wanted:
+            return None
+        given["past_key_values"] = DynamicCache()
+    return adopt(given["past_key_values"], plan)
+
+
+def _padding(given: dict, batch: int, positions: int, device: torch.device) -> Optional[Tensor]:
+    """The two-dimensional attention mask as booleans, or None where nothing is padded."""
+    mask = given.get("attention_mask")
+    if mask is None:
+        return None
+    if not isinstance(mask, Tensor) or mask.ndim != 2:
+        what = f"{mask.ndim} dimensions" if isinstance(mask, Tensor) else f"type {type(mask).__name__}"
+        raise ValueError(
+            f"attention_mask has {what}; a model with ROSA adapters makes its own window and takes a mask "
+            f"[batch, positions] that tells padding from tokens"
+        )
+    if tuple(mask.shape) != (batch, positions):
+        raise ValueError(
+            f"attention_mask is {list(mask.shape)}, but there are {batch} rows of {positions} positions "
+            f"(those in the cache counted)"
+        )
+    mask = mask.to(device=device, dtype=torch.bool)
+    if not torch.compiler.is_compiling() and bool(mask.all()):
+        return None
+    return mask
+
+
+def _starts(padding: Tensor) -> Tensor:
+    """The position of each row's first token; the number of positions where there is none yet."""
+    first = padding.long().argmax(dim=1)
+    return torch.where(padding.any(dim=1), first, padding.shape[1])
+
+
+def _refuse_packing(given: dict) -> None:
+    """Several texts in one row, told apart by positions that start again, would be read across."""
+    positions = given.get("position_ids")
+    if positions is None or given.get("attention_mask") is not None or given.get("past_key_values") is not None:
+        return
+    if not torch.compiler.is_compiling() and bool((positions.diff(dim=-1) != 1).any()):
+        raise ValueError(
+            "position_ids jump within a row, as in packed batches; retrieval would read across the texts: "
+            "give every text a row of its own, padded, with an attention_mask"
+        )

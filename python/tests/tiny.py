@@ -1,0 +1,69 @@
+"""Models small enough for tests: random weights, two or three layers, width 64."""
+
+from __future__ import annotations
+
+from typing import Any, Iterator
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+import rosatune.hf
+
+KINDS = ("llama", "qwen3")
+VOCABULARY = 50
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Models this small gain nothing from a second thread, and lose much where the processors are busy."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def model(kind: str = "llama", seed: int = 1, **options: Any) -> Any:
+    """A model of the given kind; the same for the same seed."""
+    torch.manual_seed(seed)
+    shape = dict(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=256,
+        initializer_range=0.1,
+        bos_token_id=1,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    shape.update(options)
+    if kind == "qwen3":
+        return Qwen3ForCausalLM(Qwen3Config(**shape)).eval()
+    return LlamaForCausalLM(LlamaConfig(**shape)).eval()
+
+
+def attached(kind: str = "llama", window: int = 8, bits: int = 8, read: float = 0.3, seed: int = 1, **options: Any) -> Any:
+    """A model with adapters that have learnt something: what they read counts."""
+    names = ("sinks", "fusion", "layers", "first_global_layers", "stage", "explore", "qk", "qk_grad", "policy", "fold")
+    ours = {name: options.pop(name) for name in names if name in options}
+    made = rosatune.hf.attach(model(kind, seed, **options), window=window, bits=bits, **ours)
+    stir(made, read)
+    return made
+
+
+def stir(made: Any, read: float = 0.3, seed: int = 3) -> None:
+    """Give e0 and e1 random values."""
+    source = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for adapter in rosatune.hf.adapters(made).values():
+            for vector in (adapter.e0, adapter.e1):
+                vector.copy_(read * torch.randn(vector.shape, generator=source))
+
+
+def tokens(rows: int, steps: int, seed: int = 5) -> torch.Tensor:
+    """Random tokens, none of them padding."""
+    return torch.randint(2, VOCABULARY, (rows, steps), generator=torch.Generator().manual_seed(seed))
