@@ -295,21 +295,31 @@ static void settle(struct route *route, const struct route_rules *rules, const r
 			    packed_word(&route->contexts.key, rules->bits, context), context);
 }
 
+/* How many symbols context `c` shares with the query, the best match of which was `past` a symbol ago: with the context
+ * before it as many as that one shares with `past`, but no more than `past` shares with the query. */
+static uint32_t shared_by_past(const struct route *route, struct match past, uint32_t c)
+{
+	uint32_t shared = c - 1 == past.context ? past.length : order_shared(route->order, c - 1, past.context);
+
+	return least(shared, past.length) + 1;
+}
+
 /* Among the contexts that share `levels` symbols with what the tables found, the longest match of a query with word
- * `word`, if they are few and a word tells: then found is set to it and its length returned, and otherwise 0. */
+ * `word`, if they are few: then found is set to it and its length returned, and otherwise 0. */
 ALWAYS_INLINE uint32_t match_few(const struct route *route, const struct tree_view *view, unsigned bits, uint64_t word,
-				 uint32_t cap, uint32_t levels, uint32_t *found)
+				 struct match past, uint32_t cap, uint32_t levels, bool want_length, uint32_t *found)
 {
 	uint32_t members[ORDER_FEW], longest = 0, best = 0;
 	const unsigned count = order_few(route->order, *found, levels, members);
 
+	if (count == 1 && !want_length)
+		return levels; /* at least; nobody else comes into question */
 	for (unsigned i = 0; i < count; i++) {
 		const uint64_t different = tree_word(view, bits, members[i]) ^ (word & view->mask);
-		uint32_t shared;
+		uint32_t shared = different ? least(leading_zeros(different) / bits, members[i])
+					    : shared_by_past(route, past, members[i]);
 
-		if (!different)
-			return 0;
-		shared = least(least(leading_zeros(different) / bits, members[i]), cap);
+		shared = least(shared, cap);
 		if (shared > longest || (shared == longest && members[i] > best)) {
 			longest = shared;
 			best = members[i];
@@ -337,9 +347,15 @@ ALWAYS_INLINE uint32_t find_ordered(const struct route *route, const struct tree
 	for (uint32_t left = deep; bits > ORDER_TOLD_APART && left; left &= left - 1) {
 		const unsigned lane = (unsigned)__builtin_ctz(left);
 		const uint64_t flip = lane ? UINT64_C(1) << (64 - bits + lane - 1) : 0;
-		uint32_t length =
-		    found[lane] ? match_few(route, view, bits, word ^ flip, cap, levels, &found[lane]) : 0;
+		uint32_t length;
 
+		if (bits > TREE_NARROW && view->hashed && !view->roots[tree_root(view, bits, word ^ flip)]) {
+			deep &= ~(1u << lane); /* the last two symbols never came together */
+			continue;
+		}
+		length = found[lane]
+			     ? match_few(route, view, bits, word ^ flip, past, cap, levels, lane == 0, &found[lane])
+			     : 0;
 		if (length)
 			deep &= ~(1u << lane);
 		if (length && lane == 0)
