@@ -153,7 +153,7 @@ def test_long_streams_keep_four_bytes(rng: np.random.Generator) -> None:
     assert read.dtype == table.dtype == torch.int32
     query, key = (surrogate.symbols(x, 4)[0].astype(np.uint16) for x in (q, k))
     np.testing.assert_array_equal(read.numpy(), rosatune.retrieve(query, key, bits=4))
-    found = _gradients.read_out(_operator._by_step(read, 1), v, inputs[3], inputs[4], 4)
+    found = _gradients.read_out(_device._by_step(read, 1), v, inputs[3], inputs[4], 4)
     assert torch.equal(y, found)
 
 
@@ -196,7 +196,7 @@ def test_tensor_operations_give_the_same(rng: np.random.Generator, rule: dict[st
     settings = _settings.make(bits, "readable", fold, explore=0.2, flip_share=0.6, **rule)
     tables = rule["qk_grad"] == "flips"
     y, read, table = _operator.rosa(*inputs, torch.tensor(9), None, tables, True, *settings)
-    steps = _operator._by_step(read, 2)
+    steps = _device._by_step(read, 2)
     assert torch.equal(y, _gradients.read_out(steps, *inputs[2:], bits))
     everything = (True,) * 5
     expected = _host.backward(gy, *inputs, read, table, everything, settings)
@@ -213,7 +213,7 @@ def test_tensor_operations_carry_sums_from_chunk_to_chunk(
     for rule in RULES:
         settings = _settings.make(bits=4, **rule)
         _, read, table = _operator.rosa(*inputs, None, None, rule["qk_grad"] == "flips", True, *settings)
-        arguments = (gy, *inputs, _operator._by_step(read, 2), table, (True,) * 5, settings)
+        arguments = (gy, *inputs, _device._by_step(read, 2), table, (True,) * 5, settings)
         whole = _gradients.backward(*arguments)
         with monkeypatch.context() as patch:
             patch.setattr(_gradients, "CHUNK", 7)

@@ -4,6 +4,9 @@
     side stream            └ copy to pinned                     copy back ┘
     worker thread                          └ wait, retrieve ────┘
 
+What the GPU computes itself, symbols, read-out and gradients, is done by the kernels of ``_kernels.py`` where Triton is
+installed and can build for the device, and by the tensor operations of ``_gradients.py`` elsewhere.
+
 The main thread never waits for the copies, and for the retrieval only when it collects. One worker thread serves the
 whole process: a retrieval by itself uses all the processors it is given, two at once would only share them. The C
 library releases the interpreter's lock while it works.
@@ -18,10 +21,13 @@ and gets the same answer. So a backward pass that recomputes, or a caller who co
 
 from __future__ import annotations
 
+import functools
+import importlib
 import itertools
 import os
 import threading
 import time
+import warnings
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
@@ -32,7 +38,7 @@ from torch import Tensor
 from . import _gradients, _host
 from ._settings import Settings
 
-__all__ = ["Retrieval", "collect", "launch", "record"]
+__all__ = ["Retrieval", "backward", "collect", "forward", "host_layout", "launch", "record"]
 
 KEPT = 256  # retrievals never collected that are remembered, before the oldest is forgotten
 
@@ -74,10 +80,86 @@ def _side_stream(device: torch.device) -> Any:
         return _streams[device]
 
 
+# ------------------------------------------------------------------------------------------------ what the GPU computes
+
+
+@functools.lru_cache(maxsize=None)
+def _fused(device: torch.device) -> Any:
+    """The module of fused gradients, if its kernels can be built for the device; otherwise None.
+
+    Triton needs a C compiler when a kernel is first built, and a GPU that it knows. What is missing shows at once, with
+    the smallest of the kernels.
+    """
+    try:
+        module = importlib.import_module("._fused", __package__)
+    except ImportError:
+        return None
+    try:
+        module.symbols(torch.zeros(1, 1, 1, dtype=torch.bfloat16, device=device), 1)
+    except Exception as error:  # whatever a compiler may raise
+        reason = (str(error).strip().splitlines() or [""])[0]
+        warnings.warn(
+            f"Triton cannot build kernels for {torch.cuda.get_device_name(device)} ({type(error).__name__}: {reason}); "
+            "slower tensor operations take their place",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
+    return module
+
+
+def _kernels_for(x: Tensor) -> Any:
+    """See _fused; None also where there is nothing to compute."""
+    return _fused(x.device) if x.is_cuda and x.numel() else None
+
+
+def _by_step(kept: Tensor, batch: int) -> Tensor:
+    """Destinations [B R, T] as they are kept, as int64 [B, T, R]."""
+    return _gradients.wide(kept.view(batch, -1, kept.shape[-1]).transpose(1, 2).contiguous())
+
+
 def host_layout(x: Tensor, bits: int) -> Tensor:
     """The symbols of [B, T, C] as the library reads them, int16 [B R, T]."""
+    fused = _kernels_for(x)
+    if fused is not None:
+        return fused.symbols(x, bits)
     found = _gradients.symbols(x, bits).to(torch.int16)
     return found.transpose(1, 2).reshape(-1, x.shape[1])
+
+
+def forward(
+    ticket: int, q: Tensor, k: Tensor, v: Tensor, e0: Tensor, e1: Tensor, settings: Settings, tables: bool,
+    compact: bool, seed: int,
+) -> Tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """y, and what :func:`collect` finds. The symbols of v are formed while the retrieval is still under way."""
+    fused = _kernels_for(v)
+    value = None if fused is None else fused.symbols(v, settings.bits)
+    read, table = collect(ticket, q, k, settings, tables, compact, seed)
+    if fused is None:
+        return _gradients.read_out(_by_step(read, v.shape[0]), v, e0, e1, settings.bits), read, table
+    return fused.read_out(read, value, e0, e1, v, settings.bits), read, table
+
+
+def backward(
+    gy: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    e0: Tensor,
+    e1: Tensor,
+    read: Tensor,
+    table: Tensor,
+    wanted: Tuple[bool, bool, bool, bool, bool],
+    settings: Settings,
+) -> _gradients.Gradients:
+    """All gradients, for destinations [B R, T] and the table as rosa_find keeps them."""
+    fused = _kernels_for(q)
+    if fused is not None:
+        return fused.backward(gy, q, k, v, e0, e1, read, table, wanted, settings)
+    return _gradients.backward(gy, q, k, v, e0, e1, _by_step(read, q.shape[0]), table, wanted, settings)
+
+
+# -------------------------------------------------------------------------------------------------------- the retrieval
 
 
 class _Answer(NamedTuple):

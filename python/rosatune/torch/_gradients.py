@@ -51,7 +51,7 @@ def symbols(x: Tensor, bits: int) -> Tensor:
     """int32 [B, T, R]: bit j of route r is 1 where channel r M + j is above 0."""
     batch, steps, channels = x.shape
     place = 1 << torch.arange(bits, dtype=torch.int32, device=x.device)
-    return ((x > 0).view(batch, steps, channels // bits, bits) * place).sum(-1, dtype=torch.int32)
+    return ((x > 0).reshape(batch, steps, channels // bits, bits) * place).sum(-1, dtype=torch.int32)
 
 
 def wide(kept: Tensor) -> Tensor:
@@ -402,7 +402,8 @@ def backward(
     """All gradients. ``read`` [B, T, R] is int64, ``table`` as rosa_find keeps it; ``wanted`` names q, k, v, e0, e1."""
     batch, steps, channels = q.shape
     bits = settings.bits
-    gy = gy.float()
+    q, k, v = (x.contiguous() for x in (q, k, v))
+    gy = gy.float().contiguous()
     theta = gy * (e1 - e0)
     rows = Rows(batch, steps, channels // bits, q.device)
     hit = (read >= 0).unsqueeze(-1)

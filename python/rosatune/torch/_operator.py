@@ -16,7 +16,7 @@ from typing import Any, List, Optional, Sequence, Tuple
 import torch
 from torch import Tensor
 
-from . import _device, _gradients, _host
+from . import _device, _host
 from ._settings import SCHEMA, Settings
 
 __all__ = ["launch", "rosa"]
@@ -24,11 +24,6 @@ __all__ = ["launch", "rosa"]
 
 def _number(x: Optional[Tensor], otherwise: int) -> int:
     return otherwise if x is None else int(x)
-
-
-def _by_step(kept: Tensor, batch: int) -> Tensor:
-    """Destinations [B R, T] as they are kept, as int64 [B, T, R]."""
-    return _gradients.wide(kept.view(batch, -1, kept.shape[-1]).transpose(1, 2).contiguous())
 
 
 # --------------------------------------------------------------------------------------------------------------- launch
@@ -79,10 +74,8 @@ def rosa(
     settings = Settings(*given)
     if q.is_cuda:
         with torch.autocast("cuda", enabled=False):
-            read, table = _device.collect(
-                _number(ticket, 0), q, k, settings, tables, compact, _number(seed, 0)
-            )
-            return _gradients.read_out(_by_step(read, q.shape[0]), v, e0, e1, settings.bits), read, table
+            begun = _number(ticket, 0)
+            return _device.forward(begun, q, k, v, e0, e1, settings, tables, compact, _number(seed, 0))
     threads = torch.get_num_threads()
     q, k, v, e0, e1 = (x.contiguous() for x in (q, k, v, e0, e1))
     query, key, value = _host.pack((q, k, v), settings.bits, threads)
@@ -139,8 +132,7 @@ def rosa_backward(
     found: Sequence[Optional[Tensor]]
     if q.is_cuda:
         with torch.autocast("cuda", enabled=False):
-            steps = _by_step(read, q.shape[0])
-            found = _gradients.backward(gy, q, k, v, e0, e1, steps, table, tuple(wanted), settings)
+            found = _device.backward(gy, q, k, v, e0, e1, read, table, tuple(wanted), settings)
     else:
         dense = (x.contiguous() for x in (gy, q, k, v, e0, e1, read, table))
         found = _host.backward(*dense, wanted, settings)

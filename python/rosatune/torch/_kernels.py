@@ -1,0 +1,766 @@
+"""Triton kernels for what the operator does on a GPU beside matrix products, and the functions that launch them.
+
+Each function does in one pass over memory what takes the tensor operations of ``_gradients.py`` many; those remain the
+definition that the kernels are tested against, and the way where Triton is missing.
+
+Two layouts meet here. Activations are [B, T, C], channels last. What a route knows of a step (symbols, destinations,
+run starts) is [B R, T], time last, as the host keeps it; sums over time then run along memory, and a random read in a
+route stays within a few kilobytes. A kernel's tile has some steps of some routes, [TIME, ROUTES, PLACES], with as many
+places as the bits of a route rounded up to a power of two: read and written along the channels on one side, along time
+on the other, turned round in between. The first axis of the grid is time, so that programs at work together share
+routes, and what they fetch at random is in the cache.
+
+Whatever lands on steps chosen by the data is added up in whole numbers: floats times a power of two such that even the
+sum of all magnitudes stays below 2**60. Whole numbers can be added by atomics in any order with the same result, which
+floats cannot; sorting the destinations first would fix the order as well, at several times the traffic. The smallest
+step of such a sum is 2**-60 of the largest possible one, far below what float32 resolves. Where the magnitudes are not
+finite, neither is the result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, ContextManager, NamedTuple, Optional, Tuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+__all__ = [
+    "Runs",
+    "Spread",
+    "deliver_keys",
+    "flip_gains",
+    "key_columns",
+    "land",
+    "landed",
+    "level_sums",
+    "operands",
+    "pack",
+    "query_columns",
+    "query_gradient",
+    "read_out",
+    "running",
+    "runs",
+    "scale_for",
+]
+
+SPAN = 512  # steps whose sums are formed by one program of level_sums
+STEPS = 64  # steps of a tile within which sums over time are formed by a scan
+ROOM = 60  # bits that sums of whole numbers may take
+
+
+# -------------------------------------------------------------------------------------------------------- small matters
+
+
+def _on(x: Tensor) -> ContextManager[Any]:
+    """The device of x as the current one, where Triton launches. Tensors of the host are for its interpreter."""
+    return torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext()
+
+
+def _rows(x: Tensor) -> Tensor:
+    """x itself where its channels lie side by side; steps and batch entries may be apart."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _power(number: int) -> int:
+    """The next power of two."""
+    return 1 << (number - 1).bit_length()
+
+
+class _Tile(NamedTuple):
+    BITS: int
+    PLACES: int
+    ROUTES: int
+    TIME: int
+
+
+def _tile(bits: int, routes: int, columns: int, elements: int) -> _Tile:
+    """A tile of so many elements, about so many channels wide."""
+    places = _power(bits)
+    wide = min(max(1, columns // places), _power(routes))
+    return _Tile(bits, places, wide, max(8, elements // (wide * places)))
+
+
+def _grid(batch: int, steps: int, routes: int, tile: _Tile) -> Tuple[int, int, int]:
+    return triton.cdiv(steps, tile.TIME), triton.cdiv(routes, tile.ROUTES), batch
+
+
+@triton.jit
+def _wide(kept, NARROW: tl.constexpr):
+    """Destinations as they are kept as int32 with -1."""
+    found = kept.to(tl.int32)
+    if NARROW:
+        found = found & 0xFFFF
+        found = tl.where(found == 0xFFFF, -1, found)
+    return found
+
+
+@triton.jit
+def _slope(x):
+    """s'(x) = sigmoid(x) (1 - sigmoid(x))."""
+    p = tl.sigmoid(x)
+    return p * (1 - p)
+
+
+@triton.jit
+def _place(first, routes, steps, TIME: tl.constexpr, ROUTES: tl.constexpr, PLACES: tl.constexpr):
+    """Batch entry, routes and steps of a program's tile, and the first number of each route's row in [B R, T]."""
+    b = tl.program_id(2).to(tl.int64)
+    r = first + tl.program_id(1) * ROUTES + tl.arange(0, ROUTES)
+    t = tl.program_id(0) * TIME + tl.arange(0, TIME)
+    return b, r, t, tl.arange(0, PLACES), (b * routes + r) * steps
+
+
+@triton.jit
+def _inside(t, r, j, steps, routes, BITS: tl.constexpr):
+    """Which elements of a tile [TIME, ROUTES, PLACES] exist."""
+    return (t < steps)[:, None, None] & (r < routes)[None, :, None] & (j < BITS)[None, None, :]
+
+
+@triton.jit
+def _found(read, value, row, t, inside, NARROW: tl.constexpr):
+    """The value symbols found, [TIME, ROUTES]; -1 where nothing was. ``inside`` is [ROUTES, TIME]."""
+    d = _wide(tl.load(read + row[:, None] + t[None, :], mask=inside, other=-1), NARROW)
+    symbol = tl.load(value + row[:, None] + d, mask=inside & (d >= 0), other=0).to(tl.int32) & 0xFFFF
+    return tl.trans(tl.where(inside & (d >= 0), symbol, -1))
+
+
+# ------------------------------------------------------------------------------------------------------------- symbols
+
+
+@triton.jit
+def _pack_kernel(
+    x, out, steps, routes, x_b, x_t,
+    BITS: tl.constexpr, PLACES: tl.constexpr, ROUTES: tl.constexpr, TIME: tl.constexpr,
+):  # fmt: skip
+    b, r, t, j, row = _place(0, routes, steps, TIME, ROUTES, PLACES)
+    at = x + b * x_b + t.to(tl.int64)[:, None, None] * x_t + (r * BITS)[None, :, None] + j[None, None, :]
+    given = tl.load(at, mask=_inside(t, r, j, steps, routes, BITS), other=0).to(tl.float32)
+    symbol = tl.sum(tl.where(given > 0, (1 << j)[None, None, :], 0), 2)
+    inside = (r < routes)[:, None] & (t < steps)[None, :]
+    tl.store(out + row[:, None] + t[None, :], tl.trans(symbol).to(tl.int16), mask=inside)
+
+
+def pack(x: Tensor, bits: int) -> Tensor:
+    """The symbols of [B, T, C] as the library reads them, int16 [B R, T]."""
+    x = _rows(x)
+    batch, steps, channels = x.shape
+    routes = channels // bits
+    out = torch.empty(batch * routes, steps, dtype=torch.int16, device=x.device)
+    tile = _tile(bits, routes, 128, 8192)
+    with _on(x):
+        _pack_kernel[_grid(batch, steps, routes, tile)](x, out, steps, routes, x.stride(0), x.stride(1), *tile)
+    return out
+
+
+# ------------------------------------------------------------------------------------------------------------ read-out
+
+
+@triton.jit
+def _read_kernel(
+    read, value, e0, e1, y, steps, routes, NARROW: tl.constexpr,
+    BITS: tl.constexpr, PLACES: tl.constexpr, ROUTES: tl.constexpr, TIME: tl.constexpr,
+):  # fmt: skip
+    b, r, t, j, row = _place(0, routes, steps, TIME, ROUTES, PLACES)
+    symbol = _found(read, value, row, t, (r < routes)[:, None] & (t < steps)[None, :], NARROW)
+    channel = (r * BITS)[:, None] + j[None, :]
+    exists = (r < routes)[:, None] & (j < BITS)[None, :]
+    low = tl.load(e0 + channel, mask=exists, other=0).to(tl.float32)
+    high = tl.load(e1 + channel, mask=exists, other=0).to(tl.float32)
+    bit = (symbol[:, :, None] >> j[None, None, :]) & 1
+    picked = tl.where(bit == 1, high[None, :, :], low[None, :, :])
+    picked = tl.where(symbol[:, :, None] >= 0, picked, 0.0)
+    at = y + (b * steps + t)[:, None, None] * (routes * BITS) + channel[None, :, :]
+    tl.store(at, picked.to(y.dtype.element_ty), mask=_inside(t, r, j, steps, routes, BITS))
+
+
+def read_out(read: Tensor, value: Tensor, e0: Tensor, e1: Tensor, like: Tensor, bits: int) -> Tensor:
+    """y for destinations and value symbols, both [B R, T]; of the shape and kind of ``like`` [B, T, C]."""
+    batch, steps, channels = like.shape
+    routes = channels // bits
+    y = torch.empty(like.shape, dtype=like.dtype, device=like.device)
+    low, high = (level.to(like.dtype).contiguous() for level in (e0, e1))  # rounded once, not at every step
+    tile = _tile(bits, routes, 128, 4096)
+    with _on(y):
+        _read_kernel[_grid(batch, steps, routes, tile)](
+            read, value, low, high, y, steps, routes, read.dtype == torch.int16, *tile
+        )
+    return y
+
+
+# ------------------------------------------------------------------------------------------------------ sums of levels
+
+
+@triton.jit
+def _level_kernel(
+    gy, read, value, out, steps, routes, gy_b, gy_t, NARROW: tl.constexpr, SPAN: tl.constexpr,
+    BITS: tl.constexpr, PLACES: tl.constexpr, ROUTES: tl.constexpr, TIME: tl.constexpr,
+):  # fmt: skip
+    b, r, t, j, row = _place(0, routes, steps, TIME, ROUTES, PLACES)
+    part = tl.program_id(0)
+    hits = tl.zeros([TIME, ROUTES, PLACES], tl.float32)
+    ones = tl.zeros([TIME, ROUTES, PLACES], tl.float32)
+    size = tl.zeros([TIME, ROUTES, PLACES], tl.float32)
+    channel = (r * BITS)[:, None] + j[None, :]
+    for begin in range(0, SPAN, TIME):
+        t = part * SPAN + begin + tl.arange(0, TIME)
+        symbol = _found(read, value, row, t, (r < routes)[:, None] & (t < steps)[None, :], NARROW)
+        at = gy + b * gy_b + t.to(tl.int64)[:, None, None] * gy_t + channel[None, :, :]
+        felt = tl.load(at, mask=_inside(t, r, j, steps, routes, BITS), other=0).to(tl.float32)
+        hit = (symbol >= 0)[:, :, None]
+        bit = (symbol[:, :, None] >> j[None, None, :]) & 1
+        hits += tl.where(hit, felt, 0.0)
+        ones += tl.where(hit & (bit == 1), felt, 0.0)
+        size += tl.abs(felt)
+    channels = routes * BITS
+    to = out + (b * tl.num_programs(0) + part) * 3 * channels + channel
+    exists = (r < routes)[:, None] & (j < BITS)[None, :]
+    tl.store(to, tl.sum(hits, 0), mask=exists)
+    tl.store(to + channels, tl.sum(ones, 0), mask=exists)
+    tl.store(to + 2 * channels, tl.sum(size, 0), mask=exists)
+
+
+def level_sums(gy: Tensor, read: Tensor, value: Tensor, bits: int) -> Tuple[Tensor, Tensor, Tensor]:
+    """Three sums over batch and time, each [C]: of gy where e0 was read, where e1 was, and of the magnitude of gy."""
+    gy = _rows(gy)
+    batch, steps, channels = gy.shape
+    routes = channels // bits
+    parts = triton.cdiv(steps, SPAN)
+    out = torch.empty(batch * parts, 3, channels, device=gy.device)
+    tile = _tile(bits, routes, 64, 2048)
+    grid = (parts, triton.cdiv(routes, tile.ROUTES), batch)
+    with _on(gy):
+        _level_kernel[grid](
+            gy, read, value, out, steps, routes, gy.stride(0), gy.stride(1), read.dtype == torch.int16, SPAN, *tile
+        )
+    hits, ones, size = out.sum(0)
+    return hits - ones, ones, size
+
+
+# ------------------------------------------------------------------------------------------- sums at destinations
+
+
+def scale_for(size: Tensor) -> Tuple[Tensor, Tensor]:
+    """The power of two to multiply by for sums of magnitudes up to ``size``, and its inverse; NaN if not finite."""
+    exponent = (ROOM - torch.frexp(size).exponent).clamp(max=126)
+    scale = torch.ldexp(torch.ones_like(size), exponent)
+    scale = torch.where(torch.isfinite(size), scale, torch.nan)
+    return scale, 1 / scale
+
+
+@triton.jit
+def _land_kernel(
+    x, place, scale, total, first, last, steps, routes, x_b, x_t, NARROW: tl.constexpr,
+    BITS: tl.constexpr, PLACES: tl.constexpr, ROUTES: tl.constexpr, TIME: tl.constexpr,
+):  # fmt: skip
+    b, r, t, j, row = _place(first, routes, steps, TIME, ROUTES, PLACES)
+    inside = (r < last)[:, None] & (t < steps)[None, :]
+    d = tl.trans(_wide(tl.load(place + row[:, None] + t[None, :], mask=inside, other=-1), NARROW))
+    channel = (r * BITS)[:, None] + j[None, :]
+    exists = _inside(t, r, j, steps, last, BITS) & (d >= 0)[:, :, None]
+    factor = tl.load(scale + channel, mask=(r < last)[:, None] & (j < BITS)[None, :], other=0)
+    at = x + b * x_b + t.to(tl.int64)[:, None, None] * x_t + channel[None, :, :]
+    whole = (tl.load(at, mask=exists, other=0).to(tl.float32) * factor[None, :, :]).to(tl.int64)
+    line = (b * (last - first) + (r - first))[None, :] * steps + d
+    tl.atomic_add(total + line[:, :, None] * BITS + j[None, None, :], whole, mask=exists, sem="relaxed")
+
+
+def land(x: Tensor, place: Tensor, scale: Tensor, total: Tensor, routes: Tuple[int, int], bits: int) -> None:
+    """Add the rows of x [B, T, C] at the steps ``place`` [B R, T] says (below 0: nowhere), times ``scale`` [C].
+
+    ``total`` is int64 [B, r, T, M] and receives the routes from the first to before the last.
+    """
+    x = _rows(x)
+    batch, steps, channels = x.shape
+    first, last = routes
+    tile = _tile(bits, last - first, 64, 2048)
+    with _on(x):
+        _land_kernel[_grid(batch, steps, last - first, tile)](
+            x, place, scale, total, first, last, steps, channels // bits, x.stride(0), x.stride(1),
+            place.dtype == torch.int16, *tile,
+        )  # fmt: skip
+
+
+@triton.jit
+def _landed_kernel(
+    total, factor, base, x, out, first, last, steps, routes, x_b, x_t, BASE: tl.constexpr,
+    BITS: tl.constexpr, PLACES: tl.constexpr, ROUTES: tl.constexpr, TIME: tl.constexpr,
+):  # fmt: skip
+    b, r, t, j, row = _place(first, routes, steps, TIME, ROUTES, PLACES)
+    exists = _inside(t, r, j, steps, last, BITS)
+    channel = (r * BITS)[:, None] + j[None, :]
+    line = (b * (last - first) + (r - first))[None, :] * steps + t[:, None]
+    whole = tl.load(total + line[:, :, None] * BITS + j[None, None, :], mask=exists, other=0)
+    unit = tl.load(factor + channel, mask=(r < last)[:, None] & (j < BITS)[None, :], other=0)
+    found = whole.to(tl.float32) * unit[None, :, :]
+    at = (b * steps + t)[:, None, None] * (routes * BITS) + channel[None, :, :]
+    if BASE:
+        found += tl.load(base + at, mask=exists, other=0)
+    here = x + b * x_b + t.to(tl.int64)[:, None, None] * x_t + channel[None, :, :]
+    found *= _slope(tl.load(here, mask=exists, other=0).to(tl.float32))
+    tl.store(out + at, found.to(out.dtype.element_ty), mask=exists)
+
+
+def landed(
+    total: Tensor, factor: Tensor, x: Tensor, out: Tensor, routes: Tuple[int, int], bits: int, base: Optional[Tensor]
+) -> None:
+    """out = s'(x) (base + factor total) for the routes of ``total``, see :func:`land`; ``factor`` is [C]."""
+    x = _rows(x)
+    batch, steps, channels = x.shape
+    first, last = routes
+    tile = _tile(bits, last - first, 64, 2048)
+    with _on(x):
+        _landed_kernel[_grid(batch, steps, last - first, tile)](
+            total, factor, x if base is None else base, x, out, first, last, steps, channels // bits,
+            x.stride(0), x.stride(1), base is not None, *tile,
+        )  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------------------- runs
+
+
+@triton.jit
+def _greater(a, b):
+    return tl.maximum(a, b)
+
+
+@triton.jit
+def _runs_kernel(symbol, start, number, steps, FOLD: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64) * steps
+    begun = 0
+    count = 0
+    for begin in range(0, steps, BLOCK):
+        t = begin + tl.arange(0, BLOCK)
+        inside = t < steps
+        first = inside
+        if FOLD:
+            here = tl.load(symbol + row + t, mask=inside, other=0)
+            before = tl.load(symbol + row + t - 1, mask=inside & (t > 0), other=0)
+            first = inside & ((here != before) | (t == 0))
+        starts = tl.maximum(tl.associative_scan(tl.where(first, t, 0), 0, _greater), begun)
+        numbers = tl.cumsum(first.to(tl.int32), 0) + count
+        tl.store(start + row + t, starts, mask=inside)
+        tl.store(number + row + t, numbers, mask=inside)
+        begun = tl.max(starts, 0)
+        count = tl.max(numbers, 0)
+
+
+class Runs(NamedTuple):
+    """Of symbols [B R, T], int32 of the same shape, of the run that holds each step."""
+
+    start: Tensor  # the step that began it
+    number: Tensor  # how many runs the route has had, with this one
+
+
+def runs(symbol: Tensor, fold: bool) -> Runs:
+    """The runs of symbols [B R, T]."""
+    rows, steps = symbol.shape
+    start = torch.empty(rows, steps, dtype=torch.int32, device=symbol.device)
+    number = torch.empty_like(start)
+    with _on(symbol):
+        _runs_kernel[(rows,)](symbol, start, number, steps, fold, min(2048, _power(steps)), num_warps=8)
+    return Runs(start, number)
+
+
+# --------------------------------------------------------------------------------------------------------------- flips
+
+
+@triton.jit
+def _gain(theta, far, ends, start, row, valid, exists, v_t, NARROW: tl.constexpr, MATCH: tl.constexpr):
+    """theta . P at the steps that ``ends`` point to, the steps whose keys that speaks of, and whether there are any."""
+    d = _wide(tl.load(ends, mask=valid, other=-1), NARROW)
+    hit = valid & (d >= 0)
+    read = tl.load(far + d.to(tl.int64)[:, :, None] * v_t, mask=exists & hit[:, :, None], other=0).to(tl.float32)
+    gain = tl.where(hit, tl.sum(theta * tl.sigmoid(read), 2), 0.0)
+    place = d
+    if MATCH:
+        hit = hit & (d > 0)
+        place = tl.load(start + row[None, :] + d - 1, mask=hit, other=0)
+    return gain, place, hit
+
+
+@triton.jit
+def _flip_kernel(
+    gy, level, qsym, v, table, line, number, start, scale, gq, total, q,
+    share, first, last, steps, routes, gy_b, gy_t, v_b, v_t, q_b, q_t,
+    NARROW: tl.constexpr, MATCH: tl.constexpr,
+    BITS: tl.constexpr, PLACES: tl.constexpr, ROUTES: tl.constexpr, TIME: tl.constexpr,
+):  # fmt: skip
+    b, r, t, j, row = _place(first, routes, steps, TIME, ROUTES, PLACES)
+    inside = (r < last)[:, None] & (t < steps)[None, :]
+    exists = _inside(t, r, j, steps, last, BITS)
+    channel = (r * BITS)[:, None] + j[None, :]
+    known = (r < last)[:, None] & (j < BITS)[None, :]
+    # [TIME, ROUTES]: the step's symbol and its row of the table
+    symbol = tl.trans(tl.load(qsym + row[:, None] + t[None, :], mask=inside, other=0).to(tl.int32))
+    runs_before = tl.load(line + b * routes + r, mask=r < last, other=0)
+    entry = tl.trans(tl.load(number + row[:, None] + t[None, :], mask=inside, other=1)) - 1
+    entry = (runs_before[None, :] + entry) * (BITS + 1)
+    felt = gy + b * gy_b + t.to(tl.int64)[:, None, None] * gy_t + channel[None, :, :]
+    theta = tl.load(felt, mask=exists, other=0).to(tl.float32)
+    theta *= tl.load(level + channel, mask=known, other=0)[None, :, :]
+    unit = tl.load(scale + r, mask=r < last, other=0)[None, :]
+    here = (b * (last - first) + (r - first))[None, :] * steps
+    valid = (t < steps)[:, None] & (r < last)[None, :]
+    sign = tl.where(((symbol[:, :, None] >> j[None, None, :]) & 1) == 1, 1.0, -1.0)
+    far = v + b * v_b + channel[None, :, :]
+    actual, place, hit = _gain(theta, far, table + entry, start, row, valid, exists, v_t, NARROW, MATCH)
+    all_bits = (sign * (actual * unit)[:, :, None]).to(tl.int64)
+    at = total + (here + place)[:, :, None] * BITS + j[None, None, :]
+    tl.atomic_add(at, all_bits, mask=exists & hit[:, :, None], sem="relaxed")
+    change = tl.zeros([TIME, ROUTES, PLACES], tl.float32)
+    for bit in range(0, BITS):
+        gain, place, hit = _gain(theta, far, table + entry + (bit + 1), start, row, valid, exists, v_t, NARROW, MATCH)
+        whole = (tl.where(((symbol >> bit) & 1) == 1, -gain, gain) * unit).to(tl.int64)
+        tl.atomic_add(total + (here + place) * BITS + bit, whole, mask=hit, sem="relaxed")
+        change = tl.where((j == bit)[None, None, :], (actual - gain)[:, :, None], change)
+    own = q + b * q_b + t.to(tl.int64)[:, None, None] * q_t + channel[None, :, :]
+    found = _slope(tl.load(own, mask=exists, other=0).to(tl.float32)) * sign * change * share
+    to = gq + (b * steps + t)[:, None, None] * (routes * BITS) + channel[None, :, :]
+    tl.store(to, found.to(gq.dtype.element_ty), mask=exists)
+
+
+def flip_gains(
+    gy: Tensor,
+    level: Tensor,
+    q: Tensor,
+    v: Tensor,
+    symbols: Tensor,
+    table: Tensor,
+    number: Tensor,
+    start: Optional[Tensor],
+    scale: Tensor,
+    gq: Tensor,
+    total: Tensor,
+    routes: Tuple[int, int],
+    share: float,
+    bits: int,
+) -> None:
+    """q's gradient by flips, into gq, and k's, into ``total`` (see :func:`land`) by ``scale`` [R], for some routes.
+
+    level: e1 - e0. symbols, number: of q and of its runs. start: of k's runs, where credit goes to the run before the
+    one that is read. share: what q's gradient is multiplied by.
+    """
+    gy, q, v = _rows(gy), _rows(q), _rows(v)
+    batch, steps, channels = q.shape
+    first, last = routes
+    counts = number[:, -1].long()
+    line = counts.cumsum(0) - counts
+    tile = _tile(bits, last - first, 64, 1024)
+    with _on(q):
+        _flip_kernel[_grid(batch, steps, last - first, tile)](
+            gy, level, symbols, v, table, line, number, number if start is None else start, scale, gq, total, q,
+            share, first, last, steps, channels // bits,
+            gy.stride(0), gy.stride(1), v.stride(0), v.stride(1), q.stride(0), q.stride(1),
+            table.dtype == torch.int16, start is not None, *tile,
+        )  # fmt: skip
+
+
+# -------------------------------------------------------------------------------------------------- sums over the past
+
+
+@triton.jit
+def _running_kernel(
+    x, out, carry, rows, columns, REVERSE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
+    b = tl.program_id(1).to(tl.int64)
+    c = tl.program_id(0).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
+    state = tl.load(carry + b * columns + c, mask=c < columns, other=0)
+    for begin in range(0, rows, ROWS):
+        i = begin + tl.arange(0, ROWS)
+        row = b * rows + i
+        if REVERSE:
+            row = b * rows + rows - 1 - i
+        inside = (i < rows)[:, None] & (c < columns)[None, :]
+        at = row[:, None] * columns + c[None, :]
+        given = tl.load(x + at, mask=inside, other=0)
+        before = tl.cumsum(given, 0) - given + state[None, :]
+        tl.store(out + at, before.to(out.dtype.element_ty), mask=inside)
+        state += tl.sum(given, 0)
+    tl.store(carry + b * columns + c, state, mask=c < columns)
+
+
+def running(x: Tensor, carry: Tensor, kind: torch.dtype, reverse: bool = False) -> Tensor:
+    """The sums of the rows before each row of [B, N, n], or after it, on top of ``carry`` [B, n], which moves on."""
+    batch, rows, columns = x.shape
+    out = torch.empty(x.shape, dtype=kind, device=x.device)
+    high = min(16, _power(rows))
+    grid = (triton.cdiv(columns, 128), batch)
+    with _on(x):
+        _running_kernel[grid](x, out, carry, rows, columns, reverse, high, 128)
+    return out
+
+
+# -------------------------------------------------------------------------------------------------------------- linear
+
+
+class Spread(NamedTuple):
+    """Where a matrix [B, T, R, n] lies whose columns are one matrix for all routes, or one for each.
+
+    batch, route, step: distances between these. term: between the terms of a score. mask, mask_route: where the column
+    of candidates is, and how far that of the next route.
+    """
+
+    batch: int
+    route: int
+    step: int
+    term: int
+    mask: int
+    mask_route: int
+
+
+@triton.jit
+def _columns(steps, channels, BITS: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Batch entry, steps and channels of a tile [STEPS, COLUMNS], with the channels' routes and bits."""
+    b = tl.program_id(2).to(tl.int64)
+    t = tl.program_id(0) * STEPS + tl.arange(0, STEPS)
+    c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    r = c // BITS
+    row = (b * (channels // BITS) + r) * steps
+    return b, t, c, r, c % BITS, row
+
+
+@triton.jit
+def _key_signs(symbol, start, row, t, j, inside, FOLD: tl.constexpr, TERM: tl.constexpr):
+    """sgn of the key that belongs to each candidate, [STEPS, COLUMNS], and whether there is one.
+
+    The run before a candidate d ends at d - 1, and all its steps have one symbol. ``t`` and ``j`` are [STEPS, 1] and
+    [1, COLUMNS].
+    """
+    exists = inside & (t > 0)
+    key = tl.load(symbol + row + t - 1, mask=exists, other=0).to(tl.int32)
+    if FOLD:
+        exists = exists & (tl.load(symbol + row + t, mask=exists, other=0).to(tl.int32) != key)
+    if TERM == 1:
+        before = tl.load(start + row + t - 1, mask=exists, other=0)
+        exists = exists & (before > 0)
+        key = tl.load(symbol + row + before - 1, mask=exists, other=0).to(tl.int32)
+    return tl.where(exists, (((key >> j) & 1) * 2 - 1).to(tl.float32), 0.0), exists
+
+
+@triton.jit
+def _query_signs(symbol, start, row, t, j, inside, TERM: tl.constexpr):
+    """sgn of the query of each step, or of the run before; 0 where there is none."""
+    exists = inside
+    at = t
+    if TERM == 1:
+        at = tl.load(start + row + t, mask=exists, other=0) - 1
+        exists = exists & (at >= 0)
+    query = tl.load(symbol + row + at, mask=exists, other=0).to(tl.int32)
+    return tl.where(exists, (((query >> j) & 1) * 2 - 1).to(tl.float32), 0.0)
+
+
+@triton.jit
+def _share(number, row, t, inside):
+    """1 / n_t, n_t being the number of candidates before t; 0 where there are none."""
+    count = tl.load(number + row + t - 1, mask=inside & (t > 0), other=1) - 1
+    return tl.where(count > 0, 1.0 / tl.maximum(count, 1).to(tl.float32), 0.0)
+
+
+@triton.jit
+def _operand_kernel(
+    x, level, out, steps, padded, channels, x_b, x_t, o_b, o_r, o_t, VALUE: tl.constexpr,
+    BITS: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    b, t, c, r, j, row = _columns(steps, channels, BITS, STEPS, COLUMNS)
+    t, c, r, j = t[:, None], c[None, :], r[None, :].to(tl.int64), j[None, :]
+    inside = (t < steps) & (c < channels)
+    given = tl.load(x + b * x_b + t.to(tl.int64) * x_t + c, mask=inside, other=0).to(tl.float32)
+    if VALUE:
+        given = tl.where(inside, tl.sigmoid(given) - 0.5, 0.0)
+    else:
+        given *= tl.load(level + c, mask=c < channels, other=0)
+    to = out + b * o_b + r * o_r + t.to(tl.int64) * o_t + j
+    tl.store(to, given.to(out.dtype.element_ty), mask=(t < padded) & (c < channels))
+
+
+def operands(x: Tensor, level: Optional[Tensor], out: Tensor, padded: int, spread: Spread, bits: int) -> None:
+    """theta = x ``level`` [C] or, where that is None, sigmoid(x) - 1/2, into ``out``; zeros from T to ``padded``."""
+    x = _rows(x)
+    batch, steps, channels = x.shape
+    grid = (triton.cdiv(padded, 32), triton.cdiv(channels, 128), batch)
+    with _on(x):
+        _operand_kernel[grid](
+            x, x if level is None else level, out, steps, padded, channels, x.stride(0), x.stride(1), *spread[:3],
+            level is None, bits, 32, 128,
+        )  # fmt: skip
+
+
+@triton.jit
+def _key_kernel(
+    symbol, start, out, counts, steps, padded, channels, o_b, o_r, o_t, o_term, o_mask, o_mask_r,
+    FOLD: tl.constexpr, TERM: tl.constexpr, BITS: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    b, t, c, r, j, row = _columns(steps, channels, BITS, STEPS, COLUMNS)
+    t, r, j = t[:, None], r[None, :].to(tl.int64), j[None, :]
+    known = (c < channels)[None, :]
+    sign, exists = _key_signs(symbol, start, row[None, :], t, j, (t < steps) & known, FOLD, TERM)
+    to = out + b * o_b + t.to(tl.int64) * o_t
+    tl.store(to + r * o_r + TERM * o_term + j, sign.to(out.dtype.element_ty), mask=(t < padded) & known)
+    if TERM == 0:
+        mark = tl.where(exists, 1.0, 0.0).to(out.dtype.element_ty)
+        tl.store(to + o_mask + r * o_mask_r, mark, mask=(t < padded) & known & (j == 0))
+    at = (b * tl.num_programs(0) + tl.program_id(0)) * channels + c
+    tl.store(counts + at, tl.sum(sign.to(tl.int32), 0), mask=c < channels)
+
+
+def key_columns(
+    symbol: Tensor, start: Tensor, out: Tensor, padded: int, spread: Spread, term: int, shape: Any, fold: bool,
+    bits: int,
+) -> Tensor:  # fmt: skip
+    """The signs of one term of the keys, and the mask of candidates with the first, into ``out``.
+
+    Returned are the sums of the signs over the past of each tile of STEPS steps, int32 [B, tiles, C].
+    """
+    batch, steps, channels = shape
+    tiles = triton.cdiv(padded, STEPS)
+    counts = torch.empty(batch, tiles, channels, dtype=torch.int32, device=symbol.device)
+    with _on(symbol):
+        _key_kernel[(tiles, triton.cdiv(channels, 64), batch)](
+            symbol, start, out, counts, steps, padded, channels, *spread, fold, term, bits, STEPS, 64, num_warps=8
+        )
+    return running(counts, torch.zeros_like(counts[:, 0]), torch.int32)
+
+
+@triton.jit
+def _query_kernel(
+    symbol, start, number, out, steps, padded, channels, o_b, o_r, o_t, o_term,
+    TERM: tl.constexpr, BITS: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    b, t, c, r, j, row = _columns(steps, channels, BITS, STEPS, COLUMNS)
+    t, r, j, row = t[:, None], r[None, :].to(tl.int64), j[None, :], row[None, :]
+    known = (c < channels)[None, :]
+    inside = (t < steps) & known
+    query = _query_signs(symbol, start, row, t, j, inside, TERM) * _share(number, row, t, inside)
+    to = out + b * o_b + r * o_r + t.to(tl.int64) * o_t + TERM * o_term + j
+    tl.store(to, query.to(out.dtype.element_ty), mask=(t < padded) & known)
+
+
+def query_columns(
+    symbol: Tensor, start: Tensor, number: Tensor, out: Tensor, padded: int, spread: Spread, term: int, shape: Any,
+    bits: int,
+) -> None:  # fmt: skip
+    """sgn(q) / n_t of one term into ``out``. ``start`` is of q's runs, ``number`` of k's."""
+    batch, steps, channels = shape
+    with _on(symbol):
+        _query_kernel[(triton.cdiv(padded, STEPS), triton.cdiv(channels, 64), batch)](
+            symbol, start, number, out, steps, padded, channels, *spread[:4], term, bits, STEPS, 64, num_warps=8
+        )
+
+
+@triton.jit
+def _mean_part(
+    sums, qsym, qstart, number, b, row, t, r, j, inside, s_b, s_t, s_mask, s_mask_r,
+    TERM: tl.constexpr, KIND: tl.constexpr,
+):  # fmt: skip
+    """The mean of D_td over the candidates, and its product with the query's column as the matrix product saw it."""
+    share = _share(number, row, t, inside)
+    mean = tl.load(sums + b * s_b + t.to(tl.int64) * s_t + s_mask + r * s_mask_r, mask=inside, other=0) * share
+    query = (_query_signs(qsym, qstart, row, t, j, inside, TERM) * share).to(KIND).to(tl.float32)
+    return share, mean, mean * query
+
+
+@triton.jit
+def _query_gradient_kernel(
+    sums, counts, ksym, kstart, number, qsym, qstart, q, out, parts, weight,
+    steps, channels, tiles, q_b, q_t, s_b, s_r, s_t, s_term, s_mask, s_mask_r,
+    FOLD: tl.constexpr, TERM: tl.constexpr, SLOPE: tl.constexpr, KIND: tl.constexpr,
+    BITS: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    b, t, c, r, j, row = _columns(steps, channels, BITS, STEPS, COLUMNS)
+    t, r, j, row = t[:, None], r[None, :].to(tl.int64), j[None, :], row[None, :]
+    known = (c < channels)[None, :]
+    inside = (t < steps) & known
+    share, mean, part = _mean_part(
+        sums, qsym, qstart, number, b, row, t, r, j, inside, s_b, s_t, s_mask, s_mask_r, TERM, KIND
+    )
+    at = (b * tiles + tl.program_id(0)) * channels + c
+    tl.store(parts + at, tl.sum(part, 0), mask=c < channels)
+    sign, _ = _key_signs(ksym, kstart, row, t, j, inside, FOLD, TERM)
+    sign = sign.to(tl.int32)
+    against = tl.cumsum(sign, 0) - sign + tl.load(counts + at, mask=c < channels, other=0)[None, :]
+    far = sums + b * s_b + r * s_r + t.to(tl.int64) * s_t + TERM * s_term + j
+    found = share * (tl.load(far, mask=inside, other=0) - mean * against.to(tl.float32)) * weight
+    if SLOPE:
+        found *= _slope(tl.load(q + b * q_b + t.to(tl.int64) * q_t + c[None, :], mask=inside, other=0).to(tl.float32))
+    tl.store(out + (b * steps + t) * channels + c[None, :], found.to(out.dtype.element_ty), mask=inside)
+
+
+_KINDS = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16}
+
+
+def query_gradient(
+    sums: Tensor, counts: Tensor, key: Tensor, keys: Runs, query: Tensor, starts: Tensor, q: Tensor, out: Tensor,
+    spread: Spread, term: int, weight: float, slope: bool, kind: torch.dtype, fold: bool, bits: int,
+) -> Tensor:  # fmt: skip
+    """The gradient of q by one term, into ``out``, times s'(q) where ``slope``.
+
+    sums: the products of theta and value with the keys' columns. key, keys: k's symbols and runs. query, starts: q's
+    symbols and the starts of its runs. Returned are the sums over each tile that :func:`deliver_keys` carries on.
+    """
+    q = _rows(q)
+    batch, steps, channels = q.shape
+    tiles = counts.shape[1]
+    parts = torch.zeros(batch, tiles, channels, device=q.device)
+    with _on(q):
+        _query_gradient_kernel[(triton.cdiv(steps, STEPS), triton.cdiv(channels, 64), batch)](
+            sums, counts, key, keys.start, keys.number, query, starts, q, out, parts, weight,
+            steps, channels, tiles, q.stride(0), q.stride(1), *spread, fold, term, slope, _KINDS[kind], bits, STEPS, 64,
+            num_warps=8,
+        )  # fmt: skip
+    return parts
+
+
+@triton.jit
+def _key_gradient_kernel(
+    back, sums, parts, ksym, kstart, number, qsym, qstart, k, out, weight,
+    steps, channels, tiles, k_b, k_t, g_b, g_r, g_t, g_term, s_b, s_t, s_mask, s_mask_r,
+    FOLD: tl.constexpr, TERM: tl.constexpr, ADD: tl.constexpr, KIND: tl.constexpr,
+    BITS: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    b, t, c, r, j, row = _columns(steps, channels, BITS, STEPS, COLUMNS)
+    # from the last step of the tile to the first: the sums are over what comes later
+    t = tl.program_id(0) * STEPS + STEPS - 1 - tl.arange(0, STEPS)
+    t, r, j, row = t[:, None], r[None, :].to(tl.int64), j[None, :], row[None, :]
+    inside = (t < steps) & (c < channels)[None, :]
+    _, _, part = _mean_part(
+        sums, qsym, qstart, number, b, row, t, r, j, inside, s_b, s_t, s_mask, s_mask_r, TERM, KIND
+    )
+    later = tl.load(parts + (b * tiles + tl.program_id(0)) * channels + c, mask=c < channels, other=0)
+    later = tl.cumsum(part, 0) - part + later[None, :]
+    _, exists = _key_signs(ksym, kstart, row, t, j, inside, FOLD, TERM)
+    far = back + b * g_b + r * g_r + t.to(tl.int64) * g_t + TERM * g_term + j
+    found = (tl.load(far, mask=exists, other=0) - later) * weight
+    place = tl.load(kstart + row + t - 1, mask=exists, other=0)
+    if TERM == 1:
+        place = tl.load(kstart + row + place - 1, mask=exists, other=0)
+    place = place.to(tl.int64)
+    found *= _slope(tl.load(k + b * k_b + place * k_t + c[None, :], mask=exists, other=0).to(tl.float32))
+    to = out + (b * steps + place) * channels + c[None, :]
+    if ADD:
+        found += tl.load(to, mask=exists, other=0).to(tl.float32)
+    tl.store(to, found.to(out.dtype.element_ty), mask=exists)
+
+
+def deliver_keys(
+    back: Tensor, sums: Tensor, parts: Tensor, key: Tensor, keys: Runs, query: Tensor, starts: Tensor, k: Tensor,
+    out: Tensor, spread: Spread, sums_spread: Spread, term: int, weight: float, add: bool, kind: torch.dtype,
+    fold: bool, bits: int,
+) -> None:  # fmt: skip
+    """The gradient of k by one term into the zeros of ``out``, or on top of what is there where ``add``.
+
+    back: the products of value and theta with the queries' columns, as ``spread``. The rest as in
+    :func:`query_gradient`. No two candidates have the same run before them, so that every step is written at most once.
+    """
+    k = _rows(k)
+    batch, steps, channels = k.shape
+    after = running(parts, torch.zeros_like(parts[:, 0]), torch.float32, reverse=True)
+    with _on(k):
+        _key_gradient_kernel[(triton.cdiv(steps, STEPS), triton.cdiv(channels, 64), batch)](
+            back, sums, after, key, keys.start, keys.number, query, starts, k, out, weight,
+            steps, channels, parts.shape[1], k.stride(0), k.stride(1), *spread[:4], sums_spread.batch, sums_spread.step,
+            *sums_spread[4:], fold, term, add, _KINDS[kind], bits, STEPS, 64,
+            num_warps=8,
+        )  # fmt: skip

@@ -1,0 +1,214 @@
+"""The Triton kernels against the tensor operations that define them.
+
+On a CUDA device they run as they are. Elsewhere they run in Triton's interpreter, which has to be chosen before Triton
+is loaded: the first test starts these tests once more, in a process where it is. Where Triton is missing, all skip.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+if importlib.util.find_spec("triton") is None:
+    pytest.skip("Triton is not installed", allow_module_level=True)
+
+import oracle  # noqa: E402
+from torch import Tensor  # noqa: E402
+
+from rosatune.torch import _device, _gradients, _host, _operator, _settings  # noqa: E402
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+here = pytest.mark.skipif(DEVICE == "cpu" and not INTERPRETED, reason="no CUDA device; they run in the interpreter")
+
+OLD = "this version of Triton's interpreter does not go with this version of NumPy"
+
+if DEVICE == "cuda" or INTERPRETED:
+    from rosatune.torch import _fused, _kernels
+
+    try:
+        _kernels.running(torch.ones(1, 2, 2, device=DEVICE), torch.zeros(1, 2, device=DEVICE), torch.float32)
+    except Exception as error:
+        if "0-dimensional arrays" not in str(error):
+            raise
+        pytest.skip(OLD, allow_module_level=True)
+
+CLOSE = 2e-5
+RULES: list[dict[str, Any]] = [
+    *(dict(qk_grad="flips", key_credit=credit) for credit in ("match", "destination")),
+    *(dict(qk_grad="linear", credit=credit, suffix=suffix) for credit in ("all", "route") for suffix in (0.0, 0.6)),
+    dict(qk_grad="soft"),
+    dict(qk_grad="none"),
+]
+NAMES = ["-".join(str(value) for value in rule.values()) for rule in RULES]
+
+
+@pytest.mark.skipif(DEVICE == "cuda" or INTERPRETED, reason="the kernels run as they are")
+def test_in_the_interpreter() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if OLD in done.stdout:
+        pytest.skip(OLD)
+    assert done.returncode == 0 and "passed" in done.stdout, done.stdout
+
+
+def activations(rng: np.random.Generator, batch: int, steps: int, routes: int, bits: int, kind: Any) -> list[Tensor]:
+    """q, k, v, e0, e1 and gy; q and k find each other, q's rows are apart, gy's channels are."""
+    query, key = oracle.streams(rng, (batch, routes, steps), bits, letters=min(4, 1 << bits), repeat=0.3)
+    found = []
+    for symbols in (query, key):
+        bit = (symbols.transpose(0, 2, 1)[..., None] >> np.arange(bits) & 1).reshape(batch, steps, -1)
+        found.append(np.where(bit, 1, -1) * rng.uniform(0.1, 2, bit.shape))
+    found += [rng.standard_normal(found[0].shape) for _ in range(2)]
+    q, k, v, gy = (torch.tensor(x, dtype=kind, device=DEVICE) for x in found)
+    e0, e1 = torch.tensor(rng.standard_normal((2, routes * bits)), dtype=torch.float32, device=DEVICE)
+    apart = torch.cat([q, k], -1)[..., : q.shape[-1]]
+    return [apart, k, v, e0, e1, gy.transpose(1, 2).contiguous().transpose(1, 2)]
+
+
+def retrieved(inputs: list[Tensor], settings: Any) -> tuple[Tensor, Tensor]:
+    """Destinations and table, by the host."""
+    tensors = [x.cpu().contiguous() for x in inputs[:5]]
+    tables = settings.qk_grad == "flips"
+    _, *found = _operator.rosa(*tensors, torch.tensor(9), None, tables, True, *settings)
+    return found[0].to(DEVICE), found[1].to(DEVICE)
+
+
+def assert_close(found: Any, expected: Any, tolerance: float) -> None:
+    for name, x, y in zip(("q", "k", "v", "e0", "e1"), found, expected):
+        assert x.dtype == y.dtype and x.shape == y.shape, name
+        error = (x.double() - y.double()).norm()
+        assert error <= tolerance * y.double().norm() + 1e-12, f"{name}: {error} of {y.norm()}"
+
+
+SHAPES = [(2, 70, 3, 4), (1, 33, 5, 16), (1, 150, 2, 3), (2, 40, 9, 1)]  # B, T, R, M
+
+
+@here
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_symbols_and_read_out(rng: np.random.Generator, shape: Any, kind: Any) -> None:
+    bits = shape[-1]
+    inputs = activations(rng, *shape, kind)
+    q, _, v, e0, e1, _ = inputs
+    q[0, 0, 0], q[0, 1, 0], q[0, 2, 0] = 0.0, -0.0, torch.nan
+    for x in (q, v):
+        assert torch.equal(_kernels.pack(x, bits).cpu(), _host.pack([x.cpu().contiguous()], bits, 1)[0])
+    read = retrieved(inputs, _settings.make(bits))[0]
+    assert (read == -1).any() and (read != -1).any()
+    expected = _gradients.read_out(_device._by_step(read, shape[0]), v, e0, e1, bits)
+    for kept in (read, _gradients.wide(read).int()):
+        assert torch.equal(_fused.read_out(kept, _kernels.pack(v, bits), e0, e1, v, bits), expected)
+
+
+@here
+@pytest.mark.parametrize("fold", [True, False])
+def test_runs(rng: np.random.Generator, fold: bool) -> None:
+    symbols = torch.tensor(rng.integers(0, 2, (3, 2100)), dtype=torch.int16, device=DEVICE)  # more than one block
+    found = _kernels.runs(symbols, fold)
+    expected = _gradients.Runs(symbols.T.unsqueeze(0).int(), fold)
+    assert torch.equal(found.start.long(), expected.start[0].T)
+    assert torch.equal(found.number.long(), expected.first[0].T.cumsum(1))
+
+
+@here
+@pytest.mark.parametrize("reverse", [False, True])
+def test_running_sums(rng: np.random.Generator, reverse: bool) -> None:
+    x = torch.tensor(rng.integers(-9, 9, (2, 37, 150)), dtype=torch.float32, device=DEVICE)
+    carry = torch.ones_like(x[:, 0])
+    found = _kernels.running(x, carry, torch.float32, reverse)
+    turned = x.flip(1) if reverse else x
+    expected = turned.cumsum(1) - turned + 1
+    assert torch.equal(found, expected.flip(1) if reverse else expected)
+    assert torch.equal(carry, x.sum(1) + 1)
+
+
+@here
+@pytest.mark.parametrize(
+    "shape, kind, fold",
+    [
+        ((2, 40, 3, 4), torch.float32, True),
+        ((1, 33, 1, 5), torch.float32, False),
+        ((1, 33, 2, 16), torch.bfloat16, True),
+    ],
+    ids=["float32", "unfolded", "bfloat16"],
+)
+@pytest.mark.parametrize("rule", RULES, ids=NAMES)
+def test_gradients(
+    rng: np.random.Generator, rule: dict[str, Any], shape: Any, kind: Any, fold: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the tensor operations, with chunks, portions and blocks small enough to be several."""
+    monkeypatch.setattr(_fused, "CHUNK", 32)
+    monkeypatch.setattr(_fused, "ROUTE_CHUNK", 16)
+    monkeypatch.setattr(_fused, "STATE_BYTES", 2 * 4 * shape[0] * (2 * 40 * 100 + 32 * 32))
+    monkeypatch.setattr(_fused, "TOTAL_BYTES", 8 * shape[0] * shape[1] * shape[3] * 2)
+    inputs = activations(rng, *shape, kind)
+    gy = inputs.pop()
+    settings = _settings.make(shape[-1], "readable", fold, explore=0.2, flip_share=0.6, **rule)
+    read, table = retrieved(inputs, settings)
+    steps = _device._by_step(read, shape[0])
+    expected = _gradients.backward(gy, *inputs, steps, table, (True,) * 5, settings)
+    found = _fused.backward(gy, *inputs, read, table, (True,) * 5, settings)
+    assert_close(found, expected, CLOSE if kind == torch.float32 else 0.02)
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="no CUDA device; elsewhere nothing runs at the same time")
+@pytest.mark.parametrize("rule", RULES, ids=NAMES)
+def test_the_same_every_time(rng: np.random.Generator, rule: dict[str, Any]) -> None:
+    inputs = activations(rng, 2, 1500, 24, 4, torch.bfloat16)
+    gy = inputs.pop()
+    settings = _settings.make(4, **rule)
+    read, table = retrieved(inputs, settings)
+    found = [_fused.backward(gy, *inputs, read, table, (True,) * 5, settings) for _ in range(4)]
+    for again in found[1:]:
+        assert all(torch.equal(x, y) for x, y in zip(found[0], again))
+
+
+@here
+def test_only_what_is_wanted(rng: np.random.Generator) -> None:
+    inputs = activations(rng, 1, 12, 1, 2, torch.float32)
+    gy = inputs.pop()
+    for rule in ("linear", "flips"):
+        settings = _settings.make(2, qk_grad=rule)
+        read, table = retrieved(inputs, settings)
+        everything = _fused.backward(gy, *inputs, read, table, (True,) * 5, settings)
+        for place in range(5):
+            wanted = tuple(place == other for other in range(5))
+            found = _fused.backward(gy, *inputs, read, table, wanted, settings)
+            assert all((x is not None) == asked for x, asked in zip(found, wanted))
+            assert torch.equal(found[place], everything[place])
+
+
+@here
+def test_magnitudes(rng: np.random.Generator) -> None:
+    """Gradients of any size add up alike; such that are not finite show."""
+    inputs = activations(rng, 1, 40, 2, 4, torch.float32)
+    gy = inputs.pop()
+    settings = _settings.make(4, qk_grad="flips")
+    read, table = retrieved(inputs, settings)
+
+    def found(gy: Tensor) -> Any:
+        return _fused.backward(gy, *inputs, read, table, (True,) * 5, settings)
+
+    plain = found(gy)
+    for power in (-90, 60):
+        scaled = found(gy * 2.0**power)
+        assert_close([x * 2.0**-power for x in scaled], plain, 1e-6)
+    assert all(not x.any() for x in found(gy * 0))
+    gy[0, 3, 1] = torch.inf
+    broken = found(gy)
+    assert broken.v[0, :, 1].isnan().all() and broken.v[0, :, 2].isfinite().all()
+    assert broken.k[0, :, :4].isnan().all() and broken.k[0, :, 4:].isfinite().all()
