@@ -81,6 +81,9 @@ typedef struct rosa_allocator {
  * to stop; the call then returns ROSA_ECANCELLED. */
 typedef int (*rosa_progress)(void *context, uint64_t done, uint64_t total);
 
+/* Threads that calls share, so that each does not start and end its own: worth it where calls are short or many. */
+typedef struct rosa_workers rosa_workers;
+
 /* Start from ROSA_OPTIONS_INIT and change fields. `size` lets the structure grow in later versions: a library newer
  * than the caller takes its defaults for the fields the caller does not know. */
 typedef struct rosa_options {
@@ -93,12 +96,22 @@ typedef struct rosa_options {
 	rosa_allocator allocator; /* {NULL, NULL}: malloc */
 	rosa_progress progress;   /* NULL: none; used by rosa_retrieve only */
 	void *progress_context;
+	rosa_workers *workers; /* NULL: every call, and every stream, has threads of its own. Else these are used,
+				* however many `threads` says; they must outlive the streams and tapes made with them */
 } rosa_options;
 
 #define ROSA_OPTIONS_INIT                                                                                              \
 	{                                                                                                              \
-		sizeof(rosa_options), 16, ROSA_READABLE, 1, 0, 1, {NULL, NULL}, NULL, NULL                             \
+		sizeof(rosa_options), 16, ROSA_READABLE, 1, 0, 1, {NULL, NULL}, NULL, NULL, NULL                       \
 	}
+
+/* `threads` as in rosa_options; `allocator` NULL: malloc. May be given to calls on several threads at once, which then
+ * take turns. A process that was forked must not use its parent's. */
+ROSA_API rosa_status rosa_workers_new(int threads, const rosa_allocator *allocator, rosa_workers **workers,
+				      rosa_error *err);
+
+/* Safe on NULL. */
+ROSA_API void rosa_workers_free(rosa_workers *workers);
 
 /* ---------------------------------------------------------------------------------------------------- 1 symbols -- */
 

@@ -136,6 +136,7 @@ class rosa_options(Structure):
         ("allocator", rosa_allocator),
         ("progress", rosa_progress),
         ("progress_context", c_void_p),
+        ("workers", c_void_p),
     ]
 
 
@@ -247,6 +248,8 @@ _handle = POINTER(c_void_p)  # where a function leaves the address of what it ma
 PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "rosa_version": (c_char_p, []),
     "rosa_status_name": (c_char_p, [c_int]),
+    "rosa_workers_new": (c_int, [c_int, POINTER(rosa_allocator), _handle, _error]),
+    "rosa_workers_free": (None, [c_void_p]),
     "rosa_pack": (
         c_int,
         [c_int, c_void_p, c_size_t, c_size_t, c_size_t, c_int, c_void_p, c_size_t, _error],

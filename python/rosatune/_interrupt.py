@@ -43,7 +43,8 @@ def run(work: Callable[[Any], None], total: int, progress: Optional[Progress]) -
     def body() -> None:
         nonlocal failure
         try:
-            work(callback)
+            if not stop:
+                work(callback)
         except BaseException as error:
             failure = error
         finally:
@@ -58,10 +59,20 @@ def run(work: Callable[[Any], None], total: int, progress: Optional[Progress]) -
                 shown = done
                 progress(shown, total)
     finally:
-        # After an exception above; an idle word otherwise.
+        # After an exception above; an idle word otherwise. Nothing may be left behind that still writes to the caller's
+        # arrays: a thread that has an identity is waited for, one that has not will find that it has nothing to do. A
+        # signal may come while this waits, too; it is raised when the thread has ended.
         stop = True
-        if worker.ident is not None:
-            worker.join()
+        late: Optional[BaseException] = None
+        while worker.ident is not None:
+            try:
+                finished.wait()
+                worker.join()
+                break
+            except BaseException as error:
+                late = error
+        if late is not None:
+            raise late
     if failure is not None:
         try:
             raise failure

@@ -112,7 +112,8 @@ unsigned batch_workers(const rosa_options *full, size_t routes)
 {
 	unsigned workers = pool_threads(full->threads);
 
-	return workers > routes ? (unsigned)routes : workers;
+	/* of kept ones any may take a route, and needs its scratch */
+	return workers > routes && !full->workers ? (unsigned)routes : workers;
 }
 
 rosa_status batch_run(const rosa_options *full, const struct route_rules *rules, size_t routes, size_t steps,
@@ -136,7 +137,7 @@ rosa_status batch_run(const rosa_options *full, const struct route_rules *rules,
 	memset(batch.scratch, 0, workers * sizeof(*batch.scratch));
 	for (unsigned i = 0; i < workers; i++)
 		route_init(&batch.scratch[i].route, rules);
-	pool = pool_new(allocator, workers);
+	pool = pool_for(full, workers);
 	if (!pool) {
 		status = rosa_fail(err, ROSA_ENOMEM, "no memory for %u threads", workers);
 	} else {
@@ -151,7 +152,7 @@ rosa_status batch_run(const rosa_options *full, const struct route_rules *rules,
 		else if (atomic_load(&batch.bad_symbol))
 			status = check_symbols(&batch, err);
 	}
-	pool_free(pool, allocator);
+	pool_done(full, pool);
 	for (unsigned i = 0; i < workers; i++)
 		route_free(&batch.scratch[i].route, allocator);
 	memory_free(allocator, batch.scratch);

@@ -8,6 +8,7 @@
  */
 #include "pool.h"
 #include "memory.h"
+#include "status.h"
 
 #include <string.h>
 
@@ -15,9 +16,11 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#define SPINS 30000
+#define SPINS       30000
+#define MAX_THREADS 1024
 
 struct pool {
+	pthread_mutex_t use; /* held during a run */
 	pthread_mutex_t lock;
 	pthread_cond_t wake, done;
 	atomic_uint round;   /* raised for every run */
@@ -96,6 +99,7 @@ struct pool *pool_new(const rosa_allocator *allocator, unsigned threads)
 	if (!pool)
 		return NULL;
 	memset(pool, 0, sizeof(*pool));
+	pthread_mutex_init(&pool->use, NULL);
 	pthread_mutex_init(&pool->lock, NULL);
 	pthread_cond_init(&pool->wake, NULL);
 	pthread_cond_init(&pool->done, NULL);
@@ -131,10 +135,11 @@ void pool_free(struct pool *pool, const rosa_allocator *allocator)
 	pthread_cond_destroy(&pool->done);
 	pthread_cond_destroy(&pool->wake);
 	pthread_mutex_destroy(&pool->lock);
+	pthread_mutex_destroy(&pool->use);
 	memory_free(allocator, pool);
 }
 
-void pool_run(struct pool *pool, size_t count, pool_work *work, void *context, int (*between)(void *context))
+static void run(struct pool *pool, size_t count, pool_work *work, void *context, int (*between)(void *context))
 {
 	const unsigned workers = pool->started + 1;
 
@@ -156,6 +161,83 @@ void pool_run(struct pool *pool, size_t count, pool_work *work, void *context, i
 	while (atomic_load(&pool->working))
 		pthread_cond_wait(&pool->done, &pool->lock);
 	pthread_mutex_unlock(&pool->lock);
+}
+
+void pool_run(struct pool *pool, size_t count, pool_work *work, void *context, int (*between)(void *context))
+{
+	pthread_mutex_lock(&pool->use);
+	run(pool, count, work, context, between);
+	pthread_mutex_unlock(&pool->use);
+}
+
+/* ---- workers kept by the caller ---- */
+
+struct rosa_workers {
+	rosa_allocator allocator;
+	struct pool *pool;
+	unsigned threads;
+};
+
+rosa_status rosa_workers_new(int threads, const rosa_allocator *allocator, rosa_workers **workers, rosa_error *err)
+{
+	const rosa_allocator plain = {NULL, NULL};
+	rosa_workers *new;
+	rosa_status status;
+
+	if (!workers)
+		return rosa_fail(err, ROSA_EINVAL, "workers is NULL");
+	*workers = NULL;
+	status = pool_check_threads(threads, err);
+	if (status)
+		return status;
+	if (!allocator)
+		allocator = &plain;
+	new = memory_resize(allocator, NULL, sizeof(*new));
+	if (!new)
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for workers");
+	*new = (rosa_workers){.allocator = *allocator, .threads = pool_threads(threads)};
+	new->pool = pool_new(allocator, new->threads);
+	if (!new->pool) {
+		memory_free(allocator, new);
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for %u threads", pool_threads(threads));
+	}
+	*workers = new;
+	return ROSA_OK;
+}
+
+void rosa_workers_free(rosa_workers *workers)
+{
+	rosa_allocator allocator;
+
+	if (!workers)
+		return;
+	allocator = workers->allocator;
+	pool_free(workers->pool, &allocator);
+	memory_free(&allocator, workers);
+}
+
+struct pool *pool_for(const rosa_options *options, unsigned threads)
+{
+	return options->workers ? options->workers->pool : pool_new(&options->allocator, threads);
+}
+
+void pool_done(const rosa_options *options, struct pool *pool)
+{
+	if (!options->workers)
+		pool_free(pool, &options->allocator);
+}
+
+unsigned pool_kept_threads(const rosa_workers *workers)
+{
+	return workers->threads;
+}
+
+rosa_status pool_check_threads(int threads, rosa_error *err)
+{
+	if (threads < 0 || threads > MAX_THREADS)
+		return rosa_fail(err, ROSA_EINVAL, "threads is %d; use 0 (one a processor) to %d", threads,
+				 MAX_THREADS);
+	return ROSA_OK;
 }
 
 unsigned pool_threads(int threads)

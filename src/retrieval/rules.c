@@ -1,12 +1,13 @@
 /* From a caller's options to the rules that routes follow. */
 #include "rules.h"
+#include "pool.h"
 #include "status.h"
-
-#define MAX_THREADS 1024
 
 rosa_status rules_from_options(const rosa_options *options, rosa_options *full, struct route_rules *rules,
 			       rosa_error *err)
 {
+	rosa_status status;
+
 	*full = (rosa_options)ROSA_OPTIONS_INIT;
 	if (options) {
 		if (options->size < offsetof(rosa_options, bits) + sizeof(options->bits))
@@ -22,9 +23,11 @@ rosa_status rules_from_options(const rosa_options *options, rosa_options *full, 
 		return rosa_fail(err, ROSA_EINVAL,
 				 "policy is %d; use ROSA_READABLE (0), ROSA_LITERAL (1) or ROSA_INCLUSIVE (2)",
 				 (int)full->policy);
-	if (full->threads < 0 || full->threads > MAX_THREADS)
-		return rosa_fail(err, ROSA_EINVAL, "threads is %d; use 0 (one a processor) to %d", full->threads,
-				 MAX_THREADS);
+	if (full->workers)
+		full->threads = (int)pool_kept_threads(full->workers);
+	status = pool_check_threads(full->threads, err);
+	if (status)
+		return status;
 	*rules = (struct route_rules){.bits = (unsigned)full->bits,
 				      .policy = full->policy,
 				      .fold = full->fold != 0,

@@ -63,7 +63,7 @@ rosa_status stream_new(const struct route_rules *rules, const rosa_options *opti
 	new = memory_resize(allocator, NULL, sizeof(*new));
 	if (!new)
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for a stream");
-	*new = (rosa_stream){.rules = *rules, .allocator = *allocator, .routes = routes};
+	*new = (rosa_stream){.rules = *rules, .allocator = *allocator, .workers = options->workers, .routes = routes};
 	new->threads = pool_threads(options->threads);
 	new->route = memory_resize(allocator, NULL, routes * sizeof(*new->route));
 	if (!new->route) {
@@ -73,7 +73,7 @@ rosa_status stream_new(const struct route_rules *rules, const rosa_options *opti
 	for (size_t r = 0; r < routes; r++)
 		route_init(&new->route[r], rules);
 	if (new->threads > 1) {
-		new->pool = pool_new(allocator, new->threads);
+		new->pool = pool_for(options, new->threads);
 		if (!new->pool) {
 			rosa_stream_free(new);
 			return rosa_fail(err, ROSA_ENOMEM, "no memory for %u threads", pool_threads(options->threads));
@@ -103,7 +103,8 @@ void rosa_stream_free(rosa_stream *stream)
 	if (!stream)
 		return;
 	allocator = stream->allocator;
-	pool_free(stream->pool, &allocator);
+	if (!stream->workers)
+		pool_free(stream->pool, &allocator);
 	for (size_t r = 0; r < stream->routes; r++)
 		route_free(&stream->route[r], &allocator);
 	memory_free(&allocator, stream->route);
@@ -225,6 +226,7 @@ rosa_status rosa_stream_fork(const rosa_stream *stream, rosa_stream **copy, rosa
 		return rosa_fail(err, ROSA_EINVAL, "%s is NULL", stream ? "copy" : "stream");
 	options.allocator = stream->allocator;
 	options.threads = (int)stream->threads;
+	options.workers = stream->workers;
 	status = stream_new(&stream->rules, &options, stream->routes, copy, err);
 	if (status)
 		return status;

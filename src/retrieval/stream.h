@@ -9,6 +9,7 @@ struct rosa_stream {
 	struct route_rules rules;
 	rosa_allocator allocator;
 	unsigned threads;
+	rosa_workers *workers; /* whose the pool is; NULL: its own */
 	size_t routes, steps;
 	bool flips;        /* counterfactuals have been asked for, so those of the current runs are kept alive */
 	struct pool *pool; /* NULL with one thread */

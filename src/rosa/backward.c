@@ -223,12 +223,12 @@ rosa_status rosa_read_backward(const rosa_options *options, const rosa_learning 
 			     .bits = rules.bits,
 			     .routes = args.channels / rules.bits,
 			     .fold = rules.fold};
-	pass.pool = pool_new(pass.allocator, pass.workers);
+	pass.pool = pool_for(&full, pass.workers);
 	if (!pass.pool)
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for %u threads", pass.workers);
 	status = grad_read(&pass, err);
 	if (!status)
 		status = grad_qk(&pass, err);
-	pool_free(pass.pool, pass.allocator);
+	pool_done(&full, pass.pool);
 	return status;
 }

@@ -132,7 +132,7 @@ rosa_status call_begin(struct call *call, size_t rooms, rosa_error *err)
 	const size_t chunk = rows_chunk(&call->rows);
 
 	call->workers = pool_threads(call->options.threads);
-	if (call->workers > call->rows.all)
+	if (call->workers > call->rows.all && !call->options.workers)
 		call->workers = (unsigned)call->rows.all;
 	for (size_t i = 0; i < rooms; i++)
 		call->room[i] = call_take(call, chunk * row);
@@ -142,7 +142,7 @@ rosa_status call_begin(struct call *call, size_t rooms, rosa_error *err)
 		call->gate = call_take(call, row);
 	if (call->short_of_memory)
 		return out_of_memory(call, err);
-	call->rows.pool = pool_new(&call->options.allocator, call->workers);
+	call->rows.pool = pool_for(&call->options, call->workers);
 	if (!call->rows.pool)
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for %u threads", call->workers);
 	call->products = (struct products){.pool = call->rows.pool, .channels = channels};
@@ -153,7 +153,7 @@ rosa_status call_begin(struct call *call, size_t rooms, rosa_error *err)
 
 void call_end(struct call *call)
 {
-	pool_free(call->rows.pool, &call->options.allocator);
+	pool_done(&call->options, call->rows.pool);
 	for (size_t i = 0; i < call->blocks; i++)
 		memory_free(&call->options.allocator, call->block[i]);
 }

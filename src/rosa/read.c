@@ -177,7 +177,7 @@ rosa_status rosa_read(const rosa_options *options, rosa_dtype dtype, size_t batc
 				   .y = y};
 	scratch =
 	    memory_resize(&full.allocator, NULL, (2 * channels + workers * BLOCK * reading.routes) * sizeof(uint32_t));
-	pool = scratch ? pool_new(&full.allocator, workers) : NULL;
+	pool = scratch ? pool_for(&full, workers) : NULL;
 	if (!pool) {
 		memory_free(&full.allocator, scratch);
 		return rosa_fail(err, ROSA_ENOMEM, "no memory to read %zu channels on %u threads", channels, workers);
@@ -187,7 +187,7 @@ rosa_status rosa_read(const rosa_options *options, rosa_dtype dtype, size_t batc
 	reading.found = (uint32_t *)scratch + 2 * channels;
 	convert_patterns(&reading, e0, e1);
 	pool_run(pool, batch * ((steps + BLOCK - 1) / BLOCK), read_block, &reading, NULL);
-	pool_free(pool, &full.allocator);
+	pool_done(&full, pool);
 	memory_free(&full.allocator, scratch);
 	if (atomic_load(&reading.broken))
 		return rosa_fail(err, ROSA_EINVAL, "read has a destination that is not below the %zu value steps",

@@ -25,7 +25,7 @@ from ._settings import Settings
 
 __all__ = ["backward", "past_sums", "read_out", "symbols"]
 
-CHUNK = 512  # steps of `linear` whose pairs are formed at once, where all channels are one group
+CHUNK = 1024  # steps of `linear` whose pairs are formed at once, where all channels are one group
 ROUTE_CHUNK = 64  # the same where each route is: its states are small, its pairs are not
 STATE_BYTES = 1 << 29  # of the states of `linear` that are held at once
 TOTAL_BYTES = 1 << 28  # of the sums at destinations that are held at once

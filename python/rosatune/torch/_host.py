@@ -7,8 +7,10 @@ knows few operations; the bits are the same. The library's calls release the int
 from __future__ import annotations
 
 import ctypes
+import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Callable, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -29,8 +31,37 @@ def kept_dtype(steps: int) -> torch.dtype:
     return torch.int16 if steps < NARROW else torch.int32
 
 
+_lock = threading.Lock()
+_workers: Dict[int, int] = {}  # threads: the address of that many, kept for all calls
+
+
+def _forget() -> None:
+    """A forked process has none of its parent's threads. The memory they were kept in is lost to it."""
+    global _lock
+    _lock = threading.Lock()
+    _workers.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+def _kept(threads: int) -> int:
+    """So many threads, kept from call to call: a layer makes several calls, and starting threads takes a millisecond
+    where there are many processors. They end with the process."""
+    with _lock:
+        if threads not in _workers:
+            made = ctypes.c_void_p()
+            _c.call("rosa_workers_new", threads, None, ctypes.byref(made))
+            _workers[threads] = made.value or 0
+        return _workers[threads]
+
+
 def _options(settings: Settings, threads: int) -> _c.rosa_options:
-    return _c.options(settings.bits, settings.policy, settings.fold, settings.max_match or None, threads)
+    options = _c.options(settings.bits, settings.policy, settings.fold, settings.max_match or None, threads)
+    if threads > 1:
+        options.workers = _kept(threads)
+    return options
 
 
 def _learning(settings: Settings, tables: bool, seed: int) -> _c.rosa_learning:

@@ -1,0 +1,198 @@
+/* Kept workers: the same answers as from threads of a call's own, also when several calls want them at once. */
+#include "rosatune.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <pthread.h>
+
+enum { ROUTES = 24, STEPS = 700, BITS = 4, CALLERS = 3 };
+
+static void make_symbols(uint16_t *symbols, uint32_t seed)
+{
+	for (size_t i = 0; i < (size_t)ROUTES * STEPS; i++) {
+		seed = seed * 1664525 + 1013904223;
+		symbols[i] = (uint16_t)(seed >> 24 & ((1 << BITS) - 1));
+	}
+}
+
+struct trial {
+	uint16_t query[ROUTES * STEPS], key[ROUTES * STEPS];
+	int32_t wanted[ROUTES * STEPS], found[ROUTES * STEPS], length[ROUTES * STEPS];
+	rosa_workers *workers;
+	rosa_status status;
+};
+
+static rosa_status retrieve(const struct trial *trial, rosa_workers *workers, int32_t *tau)
+{
+	rosa_options options = ROSA_OPTIONS_INIT;
+
+	options.bits = BITS;
+	options.workers = workers;
+	return rosa_retrieve(&options, ROUTES, STEPS, trial->query, trial->key, tau, NULL, NULL, NULL);
+}
+
+static struct trial *new_trial(rosa_workers *workers, uint32_t seed)
+{
+	struct trial *trial = malloc(sizeof(*trial));
+
+	assert_non_null(trial);
+	make_symbols(trial->query, seed);
+	make_symbols(trial->key, seed + 1);
+	trial->workers = workers;
+	assert_int_equal(retrieve(trial, NULL, trial->wanted), ROSA_OK);
+	memset(trial->found, 0x55, sizeof(trial->found));
+	return trial;
+}
+
+static void test_batch(void **state)
+{
+	(void)state;
+	for (int threads = 1; threads <= 40; threads = threads * 3 + 1) {
+		rosa_workers *workers;
+		struct trial *trial;
+
+		assert_int_equal(rosa_workers_new(threads, NULL, &workers, NULL), ROSA_OK);
+		trial = new_trial(workers, 7);
+		for (int again = 0; again < 3; again++) {
+			assert_int_equal(retrieve(trial, workers, trial->found), ROSA_OK);
+			assert_memory_equal(trial->found, trial->wanted, sizeof(trial->wanted));
+		}
+		free(trial);
+		rosa_workers_free(workers);
+	}
+}
+
+static void test_streams_share_them(void **state)
+{
+	rosa_options options = ROSA_OPTIONS_INIT;
+	rosa_stream *one, *other;
+	struct trial *trial;
+	const size_t half = STEPS / 2;
+
+	(void)state;
+	options.bits = BITS;
+	assert_int_equal(rosa_workers_new(3, NULL, &options.workers, NULL), ROSA_OK);
+	trial = new_trial(options.workers, 11);
+	assert_int_equal(rosa_stream_new(&options, ROUTES, &one, NULL), ROSA_OK);
+	assert_int_equal(rosa_stream_push(one, half, trial->query, trial->key, STEPS, trial->found, NULL, NULL, NULL),
+			 ROSA_OK);
+	assert_int_equal(rosa_stream_fork(one, &other, NULL), ROSA_OK);
+	rosa_stream_free(one);
+	/* the threads are still there for the copy */
+	for (size_t t = half; t < STEPS; t++)
+		assert_int_equal(rosa_stream_push(other, 1, trial->query + t, trial->key + t, STEPS, trial->found + t,
+						  NULL, NULL, NULL),
+				 ROSA_OK);
+	assert_memory_equal(trial->found, trial->wanted, sizeof(trial->wanted));
+	rosa_stream_free(other);
+	rosa_workers_free(options.workers);
+	free(trial);
+}
+
+static void *call(void *argument)
+{
+	struct trial *trial = argument;
+
+	for (int again = 0; again < 5 && !trial->status; again++)
+		trial->status = retrieve(trial, trial->workers, trial->found);
+	return NULL;
+}
+
+static void test_calls_take_turns(void **state)
+{
+	struct trial *trial[CALLERS];
+	pthread_t caller[CALLERS];
+	rosa_workers *workers;
+
+	(void)state;
+	assert_int_equal(rosa_workers_new(2, NULL, &workers, NULL), ROSA_OK);
+	for (int i = 0; i < CALLERS; i++) {
+		trial[i] = new_trial(workers, (uint32_t)(100 * i));
+		trial[i]->status = ROSA_OK;
+		assert_int_equal(pthread_create(&caller[i], NULL, call, trial[i]), 0);
+	}
+	for (int i = 0; i < CALLERS; i++) {
+		assert_int_equal(pthread_join(caller[i], NULL), 0);
+		assert_int_equal(trial[i]->status, ROSA_OK);
+		assert_memory_equal(trial[i]->found, trial[i]->wanted, sizeof(trial[i]->wanted));
+		free(trial[i]);
+	}
+	rosa_workers_free(workers);
+}
+
+/* A layer, forward and backward, must not care whose threads they are. */
+static void test_layer(void **state)
+{
+	enum { C = 16, T = 90 };
+	static float h[T * C], gout[T * C], out[2][T * C], gh[2][T * C], w[C * C], norm[C], e0[C], e1[C], gw[2][C * C];
+	rosa_options options = ROSA_OPTIONS_INIT;
+	rosa_learning learning = ROSA_LEARNING_INIT;
+	rosa_layer layer = {.size = sizeof(layer),
+			    .channels = C,
+			    .norm_eps = 1e-6f,
+			    .norm = norm,
+			    .wq = w,
+			    .wk = w,
+			    .wv = w,
+			    .e0 = e0,
+			    .e1 = e1,
+			    .wout = w};
+
+	(void)state;
+	options.bits = BITS;
+	for (size_t i = 0; i < T * C; i++) {
+		h[i] = (float)((i * 7919) % 101) / 50 - 1;
+		gout[i] = (float)((i * 104729) % 97) / 48 - 1;
+	}
+	for (size_t i = 0; i < C * C; i++)
+		w[i] = (float)((i * 31) % 23) / 11 - 1;
+	for (size_t i = 0; i < C; i++) {
+		norm[i] = 1;
+		e0[i] = -0.5f;
+		e1[i] = 0.25f;
+	}
+	for (int kept = 0; kept < 2; kept++) {
+		rosa_layer_grads grads = {.size = sizeof(grads), .wq = gw[kept]};
+		rosa_tape *tape;
+
+		options.threads = 2;
+		if (kept)
+			assert_int_equal(rosa_workers_new(5, NULL, &options.workers, NULL), ROSA_OK);
+		assert_int_equal(rosa_layer_forward(&options, &learning, &layer, 1, T, h, out[kept], &tape, NULL),
+				 ROSA_OK);
+		assert_int_equal(rosa_layer_backward(tape, &layer, gout, &grads, gh[kept], NULL), ROSA_OK);
+		rosa_tape_free(tape);
+		rosa_workers_free(options.workers);
+	}
+	assert_memory_equal(out[0], out[1], sizeof(out[0]));
+	assert_memory_equal(gh[0], gh[1], sizeof(gh[0]));
+	assert_memory_equal(gw[0], gw[1], sizeof(gw[0]));
+}
+
+static void test_bad_numbers(void **state)
+{
+	rosa_workers *workers = (rosa_workers *)8;
+	rosa_error err;
+
+	(void)state;
+	assert_int_equal(rosa_workers_new(-1, NULL, &workers, &err), ROSA_EINVAL);
+	assert_null(workers);
+	assert_non_null(strstr(err.message, "-1"));
+	assert_int_equal(rosa_workers_new(1, NULL, NULL, &err), ROSA_EINVAL);
+	rosa_workers_free(NULL);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_batch), cmocka_unit_test(test_streams_share_them),
+					   cmocka_unit_test(test_calls_take_turns), cmocka_unit_test(test_layer),
+					   cmocka_unit_test(test_bad_numbers)};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
