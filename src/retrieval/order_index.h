@@ -69,9 +69,6 @@ struct order_index {
 	uint32_t sparse;  /* leaves that removals left less than half full */
 };
 
-/* Symbols of so many bits are told apart by the sets of following symbols; wider ones share bits. */
-#define ORDER_TOLD_APART 6
-
 /* An index of the empty context alone. NULL if memory is short. */
 struct order_index *order_new(const rosa_allocator *allocator);
 void order_free(struct order_index *order, const rosa_allocator *allocator);

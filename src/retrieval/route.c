@@ -27,7 +27,7 @@ static unsigned roots_for(const struct route_rules *rules, size_t contexts, bool
 /* Nodes or words a look-up may visit on average before the route moves to the ordered index. With counterfactuals the
  * ordered index has an advantage: their look-ups share the way to the query. */
 #define HOPS_ALLOWED       16
-#define HOPS_ALLOWED_FLIPS 8
+#define HOPS_ALLOWED_FLIPS 2
 
 /* What a single operation may visit. */
 #define PATIENCE 8192
@@ -84,6 +84,51 @@ static bool overworked(const struct route *route, const struct route_rules *rule
 	       route->tree.work > allowed(route, rules, 0);
 }
 
+/* The place in `seen` of the string of one symbol more than the tables know, at the end of a context. */
+ALWAYS_INLINE size_t seen_place(const struct route *route, const struct tree_view *view, unsigned bits, uint64_t word)
+{
+	return (word >> (64 - (view->levels + 1) * bits)) * UINT64_C(0x9e3779b97f4a7c15) >> (64 - route->seen_bits);
+}
+
+ALWAYS_INLINE void seen_note(const struct route *route, const struct tree_view *view, unsigned bits, uint64_t word)
+{
+	if (route->seen) {
+		const size_t place = seen_place(route, view, bits, word);
+
+		route->seen[place / 64] |= UINT64_C(1) << place % 64;
+	}
+}
+
+/* May a match be longer than the tables go? False only if the string has not occurred. */
+ALWAYS_INLINE bool seen_maybe(const struct route *route, const struct tree_view *view, unsigned bits, uint64_t word)
+{
+	const size_t place = route->seen ? seen_place(route, view, bits, word) : 0;
+
+	return !route->seen || route->seen[place / 64] >> place % 64 & 1;
+}
+
+/* Most counterfactuals of a hostile stream never occurred, and the ordered index finds that out by walking to the end
+ * of a stretch. Eight bits a context tell it at once. Where the length is known these are scratch; a stream that grows
+ * does without. */
+static bool clear_seen(struct route *route, const rosa_allocator *allocator)
+{
+	unsigned seen_bits = 10;
+
+	if (!route->start)
+		return true;
+	while (seen_bits < 34 && (size_t)1 << seen_bits >> 3 < route->contexts.key.capacity)
+		seen_bits++;
+	if (!route->seen || seen_bits != route->seen_bits) {
+		memory_free(allocator, route->seen);
+		route->seen = memory_resize(allocator, NULL, ((size_t)1 << seen_bits) / 8);
+		if (!route->seen)
+			return false;
+		route->seen_bits = seen_bits;
+	}
+	memset(route->seen, 0, ((size_t)1 << seen_bits) / 8);
+	return true;
+}
+
 /* Put the first contexts into the ordered index, which is empty, and into the tables. */
 static void fill_ordered(struct route *route, uint32_t contexts)
 {
@@ -97,6 +142,7 @@ static void fill_ordered(struct route *route, uint32_t contexts)
 
 		order_insert(route->order, (unsigned)(word >> (64 - bits)), view.table[word >> (64 - bits)]);
 		tree_note(&view, bits, word, context);
+		seen_note(route, &view, bits, word);
 	}
 }
 
@@ -110,6 +156,8 @@ static bool move(struct route *route, const struct route_rules *rules, const ros
 		return false;
 	/* The ordered index relies on a table of single symbols. */
 	if (!route->tree.levels && !tree_set_roots(&route->tree, allocator, &route->contexts, rules->bits, 0, false))
+		return false;
+	if (!clear_seen(route, allocator))
 		return false;
 	order_clear(route->order);
 	fill_ordered(route, route->indexed);
@@ -268,11 +316,12 @@ ALWAYS_INLINE void index_context(struct route *route, struct tree_index *tree, c
 		const unsigned symbol = (unsigned)(word >> (64 - bits));
 		struct order_gap gap;
 
-		if (bits > ORDER_TOLD_APART && find_gap(route, view, bits, word, context, &gap))
+		if (bits > TREE_NARROW && find_gap(route, view, bits, word, context, &gap))
 			order_insert_into(route->order, symbol, &gap);
 		else
 			order_insert(route->order, symbol, view->table[symbol]);
 		tree_note(view, bits, word, context);
+		seen_note(route, view, bits, word);
 	} else {
 		tree_insert(tree, view, &route->contexts, bits, word, context);
 	}
@@ -344,16 +393,16 @@ ALWAYS_INLINE uint32_t find_ordered(const struct route *route, const struct tree
 
 	if (past.length < levels || cap <= levels)
 		return matched;
-	for (uint32_t left = deep; bits > ORDER_TOLD_APART && left; left &= left - 1) {
+	for (uint32_t left = deep; (route->seen || bits > TREE_NARROW) && left; left &= left - 1) {
 		const unsigned lane = (unsigned)__builtin_ctz(left);
 		const uint64_t flip = lane ? UINT64_C(1) << (64 - bits + lane - 1) : 0;
 		uint32_t length;
 
-		if (bits > TREE_NARROW && view->hashed && !view->roots[tree_root(view, bits, word ^ flip)]) {
-			deep &= ~(1u << lane); /* the last two symbols never came together */
+		if (!seen_maybe(route, view, bits, word ^ flip)) {
+			deep &= ~(1u << lane);
 			continue;
 		}
-		length = found[lane]
+		length = found[lane] && bits > TREE_NARROW
 			     ? match_few(route, view, bits, word ^ flip, past, cap, levels, lane == 0, &found[lane])
 			     : 0;
 		if (length)
@@ -825,14 +874,15 @@ void route_free(struct route *route, const rosa_allocator *allocator)
 	starts_free(&route->query_starts, allocator);
 	tree_free(&route->tree, allocator);
 	order_free(route->order, allocator);
+	memory_free(allocator, route->seen);
 	memset(route, 0, sizeof(*route));
 }
 
 size_t route_bytes(const struct route *route, unsigned bits)
 {
 	return sizeof(*route) + tree_bytes(&route->tree) + order_bytes(route->order) +
-	       route->start_capacity * sizeof(*route->start) + starts_bytes(&route->key_starts) +
-	       starts_bytes(&route->query_starts) +
+	       (route->seen ? ((size_t)1 << route->seen_bits) / 8 : 0) + route->start_capacity * sizeof(*route->start) +
+	       starts_bytes(&route->key_starts) + starts_bytes(&route->query_starts) +
 	       (route->contexts.key.bytes ? packed_bytes(route->contexts.key.capacity, bits) : 0) +
 	       (route->contexts.query.bytes ? packed_bytes(route->contexts.query.capacity, bits) : 0);
 }

@@ -30,6 +30,9 @@ struct route {
 	struct contexts contexts;
 	struct tree_index tree;
 	struct order_index *order;
+	uint64_t
+	    *seen; /* beside it: a bit for each string of one symbol more than tables know that has occurred, by hash */
+	unsigned seen_bits;
 	bool ordered; /* the route has moved to the ordered index; of the other the tables are left */
 	/* Where runs begin. What stays for long keeps both in little memory; what is scratch keeps the key's as a list,
 	 * the first step of key run c at c, and -1, what "no context" leads to, at 0. */

@@ -336,8 +336,7 @@ ALWAYS_INLINE void tree_prefetch(const struct tree_view *view, unsigned bits, ui
 	PREFETCH(view->roots + tree_root(view, bits, w));
 }
 
-/* Let the tables know context c, the newest, whose word is w. Hashed roots too: an empty one tells that two symbols
- * have not occurred together, also when there are no trees any more. */
+/* Let the tables know context c, the newest, whose word is w. */
 ALWAYS_INLINE void tree_note(const struct tree_view *view, unsigned bits, uint64_t w, uint32_t c)
 {
 	uint32_t *level = view->table;
@@ -349,8 +348,6 @@ ALWAYS_INLINE void tree_note(const struct tree_view *view, unsigned bits, uint64
 		level[tree_slot(w, bits, l * bits)] = c;
 		level += (size_t)1 << (l * bits);
 	}
-	if (bits > TREE_NARROW && view->hashed)
-		view->roots[tree_root(view, bits, w)] = c;
 }
 
 /* Add context c, the newest, whose word is w. */
