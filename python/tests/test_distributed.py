@@ -1,6 +1,6 @@
 """Two processes learn what one learns from the joint batch.
 
-The test starts this file itself with torchrun, on two processors, and there every way of sharing the work is run in turn:
+The test starts this file itself with torchrun, and there every way of sharing the work is run in turn:
 DistributedDataParallel, FSDP2 (`fully_shard`) and Trainer. What the processes saved is compared with what one process
 computes here. Rows have the same number of labels, so the mean over the processes is the mean over the joint batch.
 """
@@ -126,7 +126,8 @@ def shared(tmp_path_factory) -> Path:
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
         pytest.skip("this PyTorch has no gloo")
     folder = tmp_path_factory.mktemp("shared")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", __file__, str(folder)]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += [__file__, str(folder)]
     paths = [path for path in sys.path if path]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)

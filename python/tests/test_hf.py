@@ -1,7 +1,7 @@
 """The patched Hugging Face models: windows, caches, generation, files.
 
-Two references are used. Where transformers has sliding layers of its own (Qwen3) the patched model must agree with it to
-the last bit before training; elsewhere the window is given to the unpatched model as a mask. And whatever a cache, a
+Two references are used. Where transformers has sliding layers of its own (Qwen3) the patched model must agree with it
+to the last bit before training; elsewhere the window is given to the unpatched model as a mask. And whatever a cache, a
 chunk, a beam or padding does, the logits must be those of one forward pass over the row alone.
 """
 
@@ -29,8 +29,8 @@ from tiny import one_thread  # noqa: E402, F401
 
 CLOSE = dict(rtol=1e-4, atol=1e-5)
 
-# Earlier versions of transformers cannot take drafts back where no token ends a text, number the positions of padded rows
-# in chunks otherwise than in steps, and have no recording of the past.
+# Earlier versions of transformers cannot take drafts back where no token ends a text, number the positions of padded
+# rows in chunks otherwise than in steps, and have no recording of the past.
 from_5 = pytest.mark.skipif(transformers.__version__ < "5", reason="needs transformers 5")
 
 
@@ -506,6 +506,10 @@ def test_save_and_load(tmp_path, options):
     bare = hf.load_adapter(tiny.model(), tmp_path / "a" / "b")
     assert torch.equal(forward(bare, ids), forward(model, ids))
     assert hf.attachment(bare).options == hf.attachment(model).options
+    config = json.loads((tmp_path / "a" / "b" / "adapter_config.json").read_text())
+    assert {"window", "sinks", "bits", "fusion", "layers", "first_global_layers"} < config["options"].keys()
+    assert {"qk", "e_start", "policy", "fold", "max_match", "qk_grad", "explore"} < config["options"].keys()
+    assert config["base_model"] == {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 3}
     tiny.stir(bare, seed=7)
     assert not torch.equal(forward(bare, ids), forward(model, ids))
     hf.load_adapter(bare, tmp_path / "a" / "b")
@@ -577,6 +581,11 @@ def test_adapter_of_another_model(tmp_path):
         hf.load_adapter(tiny.model(hidden_size=128), tmp_path)
     with pytest.raises(hf.AdapterError, match="window is 8 there and 16 in this model"):
         hf.load_adapter(tiny.attached(window=16), tmp_path)
+    with pytest.raises(hf.AdapterError, match="3 tensors have no place"):
+        hf.load_adapter(tiny.attached(qk="shared"), tmp_path)
+    learning = hf.attach(tiny.model(), window=8, bits=8, explore=0.1, qk_grad="soft")
+    hf.load_adapter(learning, tmp_path)
+    assert hf.adapters(learning)[0].settings.explore == 0.1
 
 
 def test_failed_save_leaves_the_older_files(tmp_path, monkeypatch):

@@ -46,22 +46,22 @@ def model(kind: str = "llama", seed: int = 1, **options: Any) -> Any:
     return LlamaForCausalLM(LlamaConfig(**shape)).eval()
 
 
-def attached(kind: str = "llama", window: int = 8, bits: int = 8, read: float = 0.3, seed: int = 1, **options: Any) -> Any:
+def attached(kind: str = "llama", window: int = 8, bits: int = 8, **options: Any) -> Any:
     """A model with adapters that have learnt something: what they read counts."""
-    names = ("sinks", "fusion", "layers", "first_global_layers", "stage", "explore", "qk", "qk_grad", "policy", "fold")
+    names = ("sinks", "fusion", "first_global_layers", "qk")
     ours = {name: options.pop(name) for name in names if name in options}
-    made = rosatune.hf.attach(model(kind, seed, **options), window=window, bits=bits, **ours)
-    stir(made, read)
+    made = rosatune.hf.attach(model(kind, **options), window=window, bits=bits, **ours)
+    stir(made)
     return made
 
 
-def stir(made: Any, read: float = 0.3, seed: int = 3) -> None:
+def stir(made: Any, seed: int = 3) -> None:
     """Give e0 and e1 random values."""
     source = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for adapter in rosatune.hf.adapters(made).values():
             for vector in (adapter.e0, adapter.e1):
-                vector.copy_(read * torch.randn(vector.shape, generator=source))
+                vector.copy_(0.3 * torch.randn(vector.shape, generator=source))
 
 
 def tokens(rows: int, steps: int, seed: int = 5) -> torch.Tensor:

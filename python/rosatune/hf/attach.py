@@ -1,13 +1,14 @@
 """Putting adapters into a model, taking them out, and choosing what is trained.
 
 `attach` changes nothing until all it was told has been checked and all adapters have been made. It then records on the
-decoder stack what it needs to undo itself, and in the configuration (`config.rosatune`) what a saved checkpoint needs to
-be loaded again; the rest of the configuration stays as it was, because the window is made by the masks and not by the
-model class.
+decoder stack what it needs to undo itself, and in the configuration (`config.rosatune`) what a saved checkpoint needs
+to be loaded again; the rest of the configuration stays as it was, because the window is made by the masks and not by
+the model class.
 """
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, field
 from typing import Any, Iterable, Optional, Union
 
@@ -28,7 +29,7 @@ class Attachment:
     """What was attached to a model."""
 
     plan: Plan
-    options: dict  # the arguments of `attach`, in a form that JSON can hold
+    options: dict  # all arguments of `attach`, in a form that JSON can hold
     layers: list  # layers that have an adapter
     trained: dict = field(default_factory=dict)  # requires_grad of every parameter before
     windows: list = field(default_factory=list)  # sliding_window of the attention modules that have one
@@ -138,8 +139,11 @@ def attach(
     plan = Plan(window, sinks, total, first_global_layers if window else total)
     found = Attachment(
         plan,
-        dict(window=window, sinks=sinks, bits=bits, fusion=fusion, layers=chosen)
-        | dict(first_global_layers=first_global_layers, **options),
+        {
+            **dict(window=window, sinks=sinks, bits=bits, fusion=fusion, layers=chosen),
+            **dict(first_global_layers=first_global_layers),
+            **{name: options.get(name, default) for name, default in _adapter_defaults().items()},
+        },
         chosen,
         {name: weight.requires_grad for name, weight in model.named_parameters()},
         recorded=getattr(stack.config, "rosatune", None),
@@ -225,6 +229,13 @@ def parameter_groups(
     return used
 
 
+def _adapter_defaults() -> dict[str, Any]:
+    """Options of an adapter and their defaults, which are recorded too: those of a later version may be others."""
+    ours = ("channels", "bits", "fusion", "device", "dtype")
+    known = inspect.signature(RosaAdapter).parameters.items()
+    return {name: parameter.default for name, parameter in known if name not in ours}
+
+
 def _choose(layers: Union[str, Iterable[int]], total: int, first: int) -> list[int]:
     """The layers that get an adapter, in order."""
     if isinstance(layers, str):
@@ -237,7 +248,7 @@ def _choose(layers: Union[str, Iterable[int]], total: int, first: int) -> list[i
             raise ValueError(f"layers names layer {layer}, but the model's layers are 0 to {total - 1}")
         if layer < first:
             raise ValueError(
-                f"layers names layer {layer}, but first_global_layers={first} keeps the layers before {first} as they are"
+                f"layers names layer {layer}, but first_global_layers={first} keeps those before {first} as they are"
             )
     if len(set(chosen)) != len(chosen):
         raise ValueError(f"layers names a layer twice: {chosen}")

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Shared", "adopt"]
 
-# Generation with drafts takes the last few steps back. So many of the positions that the latest update pushed out of the
-# window stay, so that this needs no notice; more is called back after `activate_past_recording`.
+# Generation with drafts takes the last few steps back. So many of the positions that the latest update pushed out of
+# the window stay, so that this needs no notice; more is called back after `activate_past_recording`.
 SPARE = 64
 
 

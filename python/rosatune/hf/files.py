@@ -30,6 +30,9 @@ CONFIG = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
 FORMAT = 1
 
+# Options that say how an adapter starts and learns, not what it computes: these may differ from the saved ones.
+LEARNING = {"qk", "e_start", "qk_grad", "credit", "key_credit", "suffix", "explore", "flip_share", "slope"}
+
 Folder = Union[str, "os.PathLike[str]"]
 
 
@@ -66,8 +69,8 @@ def save_adapter(model: Any, folder: Folder) -> None:
 def load_adapter(model: Any, folder: Folder, stage: Union[str, None] = "adapter") -> Any:
     """Read adapters from a folder into a model of the shape they were trained with. Returns the model.
 
-    A model without adapters gets them attached as the folder says, and `stage` set; one that has some keeps how it was
-    attached, which must agree with the folder.
+    A model without adapters gets them attached as the folder says, and `stage` set. One that has adapters must have been
+    attached with the same options, but for those of learning.
     """
     folder = Path(folder)
     config = _read_config(folder / CONFIG)
@@ -108,7 +111,7 @@ def from_pretrained(folder: Folder, stage: Union[str, None] = "adapter", **optio
     model = AutoModelForCausalLM.from_pretrained(folder, **options)
     saved = getattr(model.config, "rosatune", None)
     if not isinstance(saved, dict):
-        raise AdapterError(f"{folder / 'config.json'}: has no entry 'rosatune', so no adapters were saved with the model")
+        raise AdapterError(f"{folder / 'config.json'}: has no entry 'rosatune': no adapters were saved with the model")
     index = folder / "model.safetensors.index.json"
     files = ["model.safetensors"]
     if index.is_file():
@@ -213,7 +216,7 @@ def _read_tensors(path: Path, digest: str) -> dict[str, Tensor]:
 
 
 def _compare_options(path: Path, saved: dict, here: dict) -> None:
-    for name in sorted(saved.keys() | here.keys()):
+    for name in sorted((saved.keys() | here.keys()) - LEARNING):
         if saved.get(name) != here.get(name):
             raise AdapterError(
                 f"{path}: {name} is {saved.get(name)!r} there and {here.get(name)!r} in this model; "

@@ -71,7 +71,7 @@ def build(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Any:
-    """The mask of `queries` steps that follow `seen` others, in the form that `implementation` takes; None: none needed."""
+    """The mask of `queries` steps that follow `seen` others, in the form `implementation` takes; None: none needed."""
     check_implementation(implementation, sinks)
     if implementation in FLASH:
         return None if rows.padding is None else rows.padding[:, -columns.length :]

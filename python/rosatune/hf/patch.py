@@ -9,8 +9,8 @@ Why so: the layers' class is exchanged rather than their forward attribute, beca
 and pickling, and rather than hooked, because launching, fusing and collecting in one function keep no state between
 calls. The derived classes keep the names of their parents: accelerate and FSDP find the layers to wrap by name. The
 decoder stack is hooked rather than exchanged because transformers looks up by the exact class which outputs
-(`output_hidden_states`) it can record. Arguments rather than attributes carry the step, because only arguments are there
-again when gradient checkpointing recomputes a layer, and are moved along when layers lie on several devices.
+(`output_hidden_states`) it can record. Arguments rather than attributes carry the step, because only arguments are
+there again when gradient checkpointing recomputes a layer, and are moved along when layers lie on several devices.
 """
 
 from __future__ import annotations
