@@ -69,8 +69,8 @@ def save_adapter(model: Any, folder: Folder) -> None:
 def load_adapter(model: Any, folder: Folder, stage: Union[str, None] = "adapter") -> Any:
     """Read adapters from a folder into a model of the shape they were trained with. Returns the model.
 
-    A model without adapters gets them attached as the folder says, and `stage` set. One that has adapters must have been
-    attached with the same options, but for those of learning.
+    A model without adapters gets them attached as the folder says, and `stage` set. One that has adapters must have
+    been attached with the same options, but for those of learning.
     """
     folder = Path(folder)
     config = _read_config(folder / CONFIG)
