@@ -94,7 +94,7 @@ typedef struct rosa_options {
 	uint32_t max_match;       /* matches are compared up to this length; 0: no cut */
 	int threads;              /* worker threads, routes being the unit of work; 0: one a processor */
 	rosa_allocator allocator; /* {NULL, NULL}: malloc */
-	rosa_progress progress;   /* NULL: none; used by rosa_retrieve only */
+	rosa_progress progress;   /* NULL: none; used by rosa_retrieve and rosa_find */
 	void *progress_context;
 	rosa_workers *workers; /* NULL: every call, and every stream, has threads of its own. Else these are used,
 				* however many `threads` says; they must outlive the streams and tapes made with them */
