@@ -23,6 +23,7 @@
  *         the same for the query
  *     u64       checksum of all before it
  */
+#include "checksum.h"
 #include "status.h"
 #include "stream.h"
 
@@ -36,19 +37,9 @@
 #define HEADER  40
 #define CHUNK   1024 /* steps rebuilt at a time */
 
-/* A sum that a changed, missing, added or moved byte changes: every word is mixed into all bits of the state. */
 static uint64_t checksum(const uint8_t *data, size_t size)
 {
-	uint64_t sum = UINT64_C(0x9e3779b97f4a7c15) ^ size;
-
-	for (size_t i = 0; i < size; i += 8) {
-		uint64_t word = 0;
-
-		memcpy(&word, data + i, size - i < 8 ? size - i : 8);
-		sum = (sum ^ word) * UINT64_C(0xd6e8feb86659fd93);
-		sum ^= sum >> 32;
-	}
-	return sum;
+	return checksum_add(CHECKSUM_START ^ size, data, size);
 }
 
 static size_t bitmap_bytes(size_t bits)

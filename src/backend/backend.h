@@ -1,0 +1,153 @@
+/*
+ * The few operations a decoder is made of, as a table.
+ *
+ * The model calls these and never asks what they run on. Activations are float32, row by row, in memory that the
+ * backend gave out; the model passes such pointers around and never looks behind them. What it reads or writes itself
+ * (tokens, symbols, logits) lies in ordinary memory and is called "host" below.
+ *
+ * An operation cannot fail: whatever might (memory, shapes) is settled by those that return a status. On a backend with
+ * a queue of its own, operations may still be running when they return; `get` waits for what it reads.
+ *
+ * The result of a row is the same, bit for bit, whatever other rows are in the call, however the steps before it were
+ * cut into calls, and however many threads there are. A decoder with ROSA needs that: the sign of a number decides what
+ * is read, and a sum taken in another order can turn it.
+ */
+#ifndef ROSATUNE_BACKEND_H
+#define ROSATUNE_BACKEND_H
+
+#include "format.h"
+
+#include "rosatune.h"
+
+/* A weight, [rows][columns], rows one after the other. A product takes `columns` numbers and gives `rows`. */
+struct matrix {
+	enum format format;
+	size_t rows, columns;
+	const void *data; /* the backend's */
+};
+
+/* One of several products of the same x. */
+struct product {
+	const struct matrix *weight;
+	float *y; /* [steps][weight->rows] */
+	bool add; /* to what is there */
+};
+
+/* Which numbers of a head the rotation pairs: i with i + head_size/2 (Hugging Face), or 2i with 2i+1 (Llama's own, and
+ * GGUF files of that architecture). */
+enum rotary_pairs { ROTARY_HALVES, ROTARY_NEIGHBOURS };
+
+#define BACKEND_MOST_HEAD 4096 /* numbers of a head */
+
+struct rotary {
+	size_t head_size; /* even, at most BACKEND_MOST_HEAD */
+	enum rotary_pairs pairs;
+	const float *frequencies; /* host, [head_size / 2]: radians a position */
+};
+
+/* Keys and values of the positions that attention may still see, of one layer and one sequence: all of them where
+ * window is 0, else a ring of the last ones, and the first `sinks`. `place` is the backend's own. */
+struct kv_cache {
+	size_t heads, head_size;
+	size_t window, sinks;
+	size_t steps; /* positions taken so far */
+	size_t room;  /* positions there is room for */
+	size_t chunk; /* most steps of one `attend` that there is room for */
+	void *place;
+};
+
+struct backend;
+
+struct backend_ops {
+	const char *name; /* "cpu" */
+
+	/* ------------------------------------------------------------------------------------------------ memory -- */
+
+	/* Memory for activations; NULL if there is none left. */
+	void *(*take)(struct backend *backend, size_t bytes);
+	void (*give)(struct backend *backend, void *pointer); /* safe on NULL */
+	void (*put)(struct backend *backend, void *to, const void *host, size_t bytes);
+	void (*get)(struct backend *backend, void *host, const void *from, size_t bytes);
+
+	/* A weight from host memory, which stays where it is as long as the weight is used (it may be a mapped file).
+	 */
+	rosa_status (*matrix_new)(struct backend *backend, enum format format, size_t rows, size_t columns,
+				  const void *host, struct matrix *matrix, rosa_error *err);
+	void (*matrix_free)(struct backend *backend, struct matrix *matrix); /* safe on a zeroed one */
+
+	/* ---------------------------------------------------------------------------------------------- numbers -- */
+
+	/* y[i] (+)= x W_i^T for each of the products; no y may be x. */
+	void (*multiply)(struct backend *backend, size_t steps, const float *x, size_t count,
+			 const struct product *products);
+
+	/* y[t] = row tokens[t] (host) of the weight. */
+	void (*embed)(struct backend *backend, const struct matrix *weight, size_t steps, const uint32_t *tokens,
+		      float *y);
+
+	/* y = x / sqrt(mean(x^2) + eps) * weight, for rows of `width`; y may be x. weight: the backend's, [width]. */
+	void (*rms_norm)(struct backend *backend, size_t rows, size_t width, const float *x, const float *weight,
+			 float eps, float *y);
+
+	/* Turn the heads of x [steps][heads * head_size], in place; row t is at position first + t. */
+	void (*rotate)(struct backend *backend, const struct rotary *rotary, size_t steps, size_t heads, size_t first,
+		       float *x);
+
+	/* y = silu(gate) * up; y may be either. */
+	void (*swiglu)(struct backend *backend, size_t count, const float *gate, const float *up, float *y);
+
+	/* y += x */
+	void (*add)(struct backend *backend, size_t count, const float *x, float *y);
+
+	/* -------------------------------------------------------------------------------------------- attention -- */
+
+	/* A cache without positions, for calls of up to `chunk` steps. */
+	rosa_status (*cache_new)(struct backend *backend, size_t heads, size_t head_size, size_t window, size_t sinks,
+				 size_t chunk, struct kv_cache *cache, rosa_error *err);
+	void (*cache_free)(struct backend *backend, struct kv_cache *cache); /* safe on a zeroed one */
+
+	/* Make sure that `steps` more positions can be taken (only a global cache grows). */
+	rosa_status (*cache_reserve)(struct backend *backend, struct kv_cache *cache, size_t steps, rosa_error *err);
+
+	/* The positions still kept, as plain numbers: keys and values [kept][heads * head_size] each, in the order of
+	 * positions (first the sinks that have left the window, then the last ones): what the next position will see
+	 * besides itself. `cache_kept` says how many, by window, sinks and steps alone, so that it can be asked with a
+	 * copy of a cache whose steps were set; `cache_load` fills a new cache so that it continues as the saved one
+	 * would. host memory. */
+	size_t (*cache_kept)(struct backend *backend, const struct kv_cache *cache);
+	void (*cache_save)(struct backend *backend, const struct kv_cache *cache, float *keys, float *values);
+	rosa_status (*cache_load)(struct backend *backend, struct kv_cache *cache, size_t steps, const float *keys,
+				  const float *values, rosa_error *err);
+
+	/* Take k and v [steps][cache->heads * head_size] as the next positions, and let q [steps][heads * head_size]
+	 * attend: position t sees t-window+1 .. t and the sinks (window 0: 0 .. t), scores being q.k / sqrt(head_size).
+	 * Query head h reads key head h / (heads / cache->heads). Room must have been reserved. */
+	void (*attend)(struct backend *backend, struct kv_cache *cache, size_t steps, size_t heads, const float *q,
+		       const float *k, const float *v, float *y);
+
+	/* ------------------------------------------------------------------------------------------------- ROSA -- */
+
+	/* Symbols of x [steps][channels], to host memory [channels / bits][stride]. */
+	void (*symbols)(struct backend *backend, size_t steps, size_t channels, int bits, const float *x,
+			uint16_t *symbols, size_t stride);
+
+	/* y [steps][channels] from the value symbols found (host, [channels / bits][stride]), 0 where `hit` (host, the
+	 * same layout) is 0, else e1 where the bit is set and e0 where not. */
+	void (*read)(struct backend *backend, size_t steps, size_t channels, int bits, const uint16_t *found,
+		     const uint8_t *hit, size_t stride, const float *e0, const float *e1, float *y);
+
+	/* y = (1 - a) h + a x, a = sigmoid(a0) by channel; y may be h or x. */
+	void (*mix)(struct backend *backend, size_t steps, size_t channels, const float *a0, const float *h,
+		    const float *x, float *y);
+};
+
+/* The first member of every backend's own structure. */
+struct backend {
+	const struct backend_ops *ops;
+};
+
+/* The CPU; `workers` are its threads and must outlive it. */
+rosa_status cpu_backend_new(rosa_workers *workers, struct backend **backend, rosa_error *err);
+void cpu_backend_free(struct backend *backend); /* safe on NULL */
+
+#endif

@@ -1,0 +1,14 @@
+/* The CPU backend on a given instruction set, for tests and measurements. */
+#ifndef ROSATUNE_CPU_BACKEND_H
+#define ROSATUNE_CPU_BACKEND_H
+
+#include "backend.h"
+#include "cpu.h"
+
+/* Whether all of its operations run here. AVX2 asks for FMA and float16 conversion too. */
+bool cpu_backend_available(rosa_isa isa);
+
+/* As cpu_backend_new, which takes the best one available. AVX-512 and AVX2 give equal bits. */
+rosa_status cpu_backend_new_on(rosa_isa isa, rosa_workers *workers, struct backend **backend, rosa_error *err);
+
+#endif

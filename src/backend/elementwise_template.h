@@ -1,0 +1,98 @@
+/*
+ * One variant of the functions of elementwise.h, made by including this file after vectors.h.
+ *
+ * Where the loops are plain C, compilers make vectors of them. No sum is reordered.
+ */
+V_TARGET static void V_FUNC(rms_norm_)(size_t width, const float *x, const float *weight, float eps, float *y)
+{
+	double lane[SUM_LANES] = {0};
+	size_t i = 0;
+	float scale;
+
+	for (; i + SUM_LANES <= width; i += SUM_LANES)
+		for (size_t j = 0; j < SUM_LANES; j++)
+			lane[j] += (double)x[i + j] * (double)x[i + j];
+	for (size_t j = 0; i + j < width; j++)
+		lane[j] += (double)x[i + j] * (double)x[i + j];
+	for (size_t half = SUM_LANES / 2; half; half /= 2)
+		for (size_t j = 0; j < half; j++)
+			lane[j] += lane[j + half];
+	scale = (float)(1 / sqrt(lane[0] / (double)width + (double)eps));
+	for (i = 0; i < width; i++)
+		y[i] = weight[i] * (x[i] * scale);
+}
+
+V_INLINE void V_FUNC(swiglu_one_)(const float *gate, const float *up, float *y)
+{
+	const V x = V_LOAD(gate);
+
+	V_STORE(y, V_MUL(V_MUL(x, V_SIGMOID(x)), V_LOAD(up)));
+}
+
+V_TARGET static void V_FUNC(swiglu_)(size_t count, const float *gate, const float *up, float *y)
+{
+	float rest[3][V_LANES] = {{0}};
+	size_t i = 0;
+
+	for (; i + V_LANES <= count; i += V_LANES)
+		V_FUNC(swiglu_one_)(gate + i, up + i, y + i);
+	if (i == count)
+		return;
+	memcpy(rest[0], gate + i, (count - i) * sizeof(*gate));
+	memcpy(rest[1], up + i, (count - i) * sizeof(*up));
+	V_FUNC(swiglu_one_)(rest[0], rest[1], rest[2]);
+	memcpy(y + i, rest[2], (count - i) * sizeof(*y));
+}
+
+V_TARGET static void V_FUNC(add_)(size_t count, const float *x, float *y)
+{
+	for (size_t i = 0; i < count; i++)
+		y[i] += x[i];
+}
+
+/* Gates of some channels, then all rows of these: a gate is computed once, and no memory is needed but this. */
+V_TARGET static void V_FUNC(mix_)(size_t steps, size_t channels, const float *a0, const float *h, const float *x,
+				  float *y)
+{
+	float a[GATES] = {0};
+
+	for (size_t c = 0; c < channels; c += GATES) {
+		const size_t count = channels - c < GATES ? channels - c : GATES;
+
+		memcpy(a, a0 + c, count * sizeof(*a));
+		for (size_t i = 0; i < GATES; i += V_LANES)
+			V_STORE(a + i, V_SIGMOID(V_LOAD(a + i)));
+		for (size_t t = 0; t < steps; t++) {
+			const size_t at = t * channels + c;
+
+			for (size_t i = 0; i < count; i++)
+				y[at + i] = (1 - a[i]) * h[at + i] + a[i] * x[at + i];
+		}
+	}
+}
+
+V_TARGET static void V_FUNC(turn_halves_)(size_t half, const float *cosine, const float *sine, float *x)
+{
+	for (size_t i = 0; i < half; i++) {
+		const float a = x[i], b = x[half + i];
+
+		x[i] = a * cosine[i] - b * sine[i];
+		x[half + i] = b * cosine[i] + a * sine[i];
+	}
+}
+
+V_TARGET static void V_FUNC(turn_neighbours_)(size_t half, const float *cosine, const float *sine, float *x)
+{
+	for (size_t i = 0; i < half; i++) {
+		const float a = x[2 * i], b = x[2 * i + 1];
+
+		x[2 * i] = a * cosine[i] - b * sine[i];
+		x[2 * i + 1] = b * cosine[i] + a * sine[i];
+	}
+}
+
+V_TARGET static void V_FUNC(read_)(int bits, uint16_t symbol, const float *e0, const float *e1, float *y)
+{
+	for (int j = 0; j < bits; j++)
+		y[j] = symbol >> j & 1 ? e1[j] : e0[j];
+}

@@ -1,0 +1,751 @@
+/*
+ * Products of activations by weights of any format.
+ *
+ * A weight stays as it is in its file, and is widened to float32 on its way into a product. With one step the product
+ * is bound by memory, and the small formats are what makes it fast: every block is widened in registers and used once.
+ * With several steps a strip of rows is widened into a worker's scratch, small enough for the caches, and multiplied
+ * from there by as many steps as there are.
+ *
+ * Sums run along the rows of both sides, as both lie in memory, so that nothing has to be turned over. The usual way of
+ * a BLAS, sums side by side in a register for as many rows, would need the weight turned over for a single step too,
+ * since the order of summation has to be the same for any number of steps. The price is the tree at the end of each
+ * sum, a few instructions for hundreds of multiplications.
+ */
+#include "multiply.h"
+
+#include "status.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MULTIPLY_ROWS       4 /* of a weight at once: as many sums in flight as hide the time one addition takes */
+#define MULTIPLY_MOST_STEPS 6 /* of x at once, in any variant */
+
+#define SCRATCH_FLOATS ((size_t)96 << 10) /* a worker's: a third of a second-level cache of 1 MiB */
+#define NEAR_FLOATS    ((size_t)4 << 10)  /* a strip that stays in the first-level cache beside x */
+#define FEW_STEPS      16                 /* fewer steps leave a strip no time to come back from farther away */
+#define PASS_COLUMNS   ((size_t)1024)     /* of a tile's rows, that pass through the first-level cache several times */
+#define SMALL_WORK     ((size_t)32 << 10) /* multiplications that are not worth waking the workers */
+#define PIECES         4                  /* for each worker: what others are slow with can be taken over */
+
+#if defined(__GNUC__)
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+#define NEVER_INLINE  __attribute__((noinline))
+#else
+#define ALWAYS_INLINE inline
+#define NEVER_INLINE
+#endif
+
+struct multiply_loops {
+	size_t steps; /* of the largest tile */
+	/* sums[i] = rows[i] . x */
+	void (*dot[FORMAT_COUNT])(const uint8_t *const *rows, const float *x, size_t columns, float *sums);
+	void (*widen[FORMAT_COUNT])(const uint8_t *row, size_t columns, float *to);
+	/* sums[t][i] = w[i] . x[t]; tile[n - 1] is for n steps */
+	void (*tile[MULTIPLY_MOST_STEPS])(const float *const *w, const float *const *x, size_t columns,
+					  float (*sums)[MULTIPLY_ROWS]);
+};
+
+/* -------------------------------------------------------------------------------------------------------- plain -- */
+
+typedef struct {
+	float at[16];
+} vec_plain;
+
+#if defined(__GNUC__)
+typedef float part_plain __attribute__((vector_size(16))); /* whatever the processor has: compilers know how */
+#define PASSES_PLAIN 4
+#else
+typedef float part_plain;
+#define PASSES_PLAIN 16
+#endif
+
+typedef struct {
+	float d, m;
+	int zero;
+} scale_plain;
+
+static ALWAYS_INLINE vec_plain zero_plain(void)
+{
+	return (vec_plain){{0}};
+}
+
+static ALWAYS_INLINE vec_plain load_plain(const float *p)
+{
+	vec_plain v;
+
+	memcpy(&v, p, sizeof(v));
+	return v;
+}
+
+static ALWAYS_INLINE void store_plain(float *p, vec_plain v)
+{
+	memcpy(p, &v, sizeof(v));
+}
+
+static ALWAYS_INLINE vec_plain madd_plain(vec_plain sum, vec_plain a, vec_plain b)
+{
+	for (int i = 0; i < 16; i++)
+		sum.at[i] += a.at[i] * b.at[i];
+	return sum;
+}
+
+static ALWAYS_INLINE part_plain part_zero_plain(void)
+{
+	return (part_plain){0};
+}
+
+static ALWAYS_INLINE part_plain part_load_plain(const float *p)
+{
+	part_plain v;
+
+	memcpy(&v, p, sizeof(v));
+	return v;
+}
+
+static ALWAYS_INLINE part_plain part_madd_plain(part_plain sum, part_plain a, part_plain b)
+{
+	return sum + a * b;
+}
+
+static ALWAYS_INLINE vec_plain join_plain(const part_plain *parts)
+{
+	vec_plain v;
+
+	memcpy(&v, parts, sizeof(v));
+	return v;
+}
+
+static ALWAYS_INLINE void total_plain(const vec_plain *v, float *sums)
+{
+	for (int r = 0; r < MULTIPLY_ROWS; r++) {
+		vec_plain sum = v[r];
+
+		for (int half = 8; half; half /= 2)
+			for (int i = 0; i < half; i++)
+				sum.at[i] += sum.at[i + half];
+		sums[r] = sum.at[0];
+	}
+}
+
+static ALWAYS_INLINE float half_plain(const uint8_t *p)
+{
+	return format_half(p);
+}
+
+static ALWAYS_INLINE vec_plain f16_plain(const uint8_t *p)
+{
+	vec_plain v;
+
+	for (int i = 0; i < 16; i++)
+		v.at[i] = format_half(p + i * 2);
+	return v;
+}
+
+static ALWAYS_INLINE vec_plain bf16_plain(const uint8_t *p)
+{
+	uint32_t bits[16];
+	vec_plain v;
+
+	for (int i = 0; i < 16; i++)
+		bits[i] = (uint32_t)(p[i * 2] | p[i * 2 + 1] << 8) << 16;
+	memcpy(&v, bits, sizeof(v));
+	return v;
+}
+
+static ALWAYS_INLINE vec_plain bytes_plain(const uint8_t *p, float d)
+{
+	vec_plain v;
+
+	for (int i = 0; i < 16; i++)
+		v.at[i] = d * (float)(int8_t)p[i];
+	return v;
+}
+
+static ALWAYS_INLINE scale_plain scale_of_plain(int zero, float d, float m)
+{
+	return (scale_plain){d, m, zero};
+}
+
+static ALWAYS_INLINE vec_plain low_plain(const uint8_t *p, scale_plain s)
+{
+	vec_plain v;
+
+	for (int i = 0; i < 16; i++)
+		v.at[i] = s.d * (float)((p[i] & 15) - s.zero) + s.m;
+	return v;
+}
+
+static ALWAYS_INLINE vec_plain high_plain(const uint8_t *p, scale_plain s)
+{
+	vec_plain v;
+
+	for (int i = 0; i < 16; i++)
+		v.at[i] = s.d * (float)((p[i] >> 4) - s.zero) + s.m;
+	return v;
+}
+
+static ALWAYS_INLINE void sixes_plain(const uint8_t *low, const uint8_t *high, unsigned a, unsigned b, const float *d,
+				      vec_plain *to)
+{
+	for (int i = 0; i < 32; i++)
+		to[i / 16].at[i % 16] = d[i / 16] * (float)(((low[i] >> a & 15) | (high[i] >> b & 3) << 4) - 32);
+}
+
+static ALWAYS_INLINE void q4_k_scales_plain(const uint8_t *block, float *scales)
+{
+	for (unsigned j = 0; j < 8; j++) {
+		const struct q4_k_scales both = q4_k_scales(block, j);
+
+		scales[j] = both.d;
+		scales[8 + j] = -both.m;
+	}
+}
+
+static ALWAYS_INLINE void q6_k_scales_plain(const uint8_t *block, float *scales)
+{
+	const float d = format_half(block + 208);
+
+	for (int i = 0; i < 16; i++)
+		scales[i] = d * (float)(int8_t)block[192 + i];
+}
+
+#define MULTIPLY_NAME plain
+#define MULTIPLY_TARGET
+#define MULTIPLY_PASSES PASSES_PLAIN
+#define MULTIPLY_STEPS  2
+#include "multiply_template.h"
+
+#if ROSA_X86_VARIANTS
+#include <cpuid.h>
+#include <immintrin.h>
+
+/* --------------------------------------------------------------------------------------------------------- AVX2 -- */
+
+#define TARGET_AVX2   __attribute__((target("avx2,fma,f16c")))
+#define TARGET_AVX512 __attribute__((target("avx512f,avx512bw,avx2,fma,f16c")))
+#define AVX2          TARGET_AVX2 static ALWAYS_INLINE
+#define AVX512        TARGET_AVX512 static ALWAYS_INLINE
+
+typedef __m256 part_avx2;
+
+typedef struct {
+	__m256 at[2];
+} vec_avx2;
+
+typedef struct {
+	__m256 d, m;
+	int zero;
+} scale_avx2;
+
+AVX2 part_avx2 part_zero_avx2(void)
+{
+	return _mm256_setzero_ps();
+}
+
+AVX2 part_avx2 part_load_avx2(const float *p)
+{
+	return _mm256_loadu_ps(p);
+}
+
+AVX2 part_avx2 part_madd_avx2(part_avx2 sum, part_avx2 a, part_avx2 b)
+{
+	return _mm256_fmadd_ps(a, b, sum);
+}
+
+AVX2 vec_avx2 join_avx2(const part_avx2 *parts)
+{
+	return (vec_avx2){{parts[0], parts[1]}};
+}
+
+AVX2 vec_avx2 zero_avx2(void)
+{
+	return (vec_avx2){{_mm256_setzero_ps(), _mm256_setzero_ps()}};
+}
+
+AVX2 vec_avx2 load_avx2(const float *p)
+{
+	return (vec_avx2){{_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}};
+}
+
+AVX2 void store_avx2(float *p, vec_avx2 v)
+{
+	_mm256_storeu_ps(p, v.at[0]);
+	_mm256_storeu_ps(p + 8, v.at[1]);
+}
+
+AVX2 vec_avx2 madd_avx2(vec_avx2 sum, vec_avx2 a, vec_avx2 b)
+{
+	return (vec_avx2){{_mm256_fmadd_ps(a.at[0], b.at[0], sum.at[0]), _mm256_fmadd_ps(a.at[1], b.at[1], sum.at[1])}};
+}
+
+/* The last two levels of the tree, of four sums in four numbers each. */
+AVX2 void total_of_fours(__m128 a, __m128 b, __m128 c, __m128 d, float *sums)
+{
+	const __m128 ab = _mm_add_ps(_mm_unpacklo_ps(a, b), _mm_unpackhi_ps(a, b));
+	const __m128 cd = _mm_add_ps(_mm_unpacklo_ps(c, d), _mm_unpackhi_ps(c, d));
+
+	_mm_storeu_ps(sums, _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab)));
+}
+
+AVX2 __m128 four_avx2(vec_avx2 v)
+{
+	const __m256 eight = _mm256_add_ps(v.at[0], v.at[1]);
+
+	return _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+}
+
+AVX2 void total_avx2(const vec_avx2 *v, float *sums)
+{
+	total_of_fours(four_avx2(v[0]), four_avx2(v[1]), four_avx2(v[2]), four_avx2(v[3]), sums);
+}
+
+AVX2 float half_avx2(const uint8_t *p)
+{
+	uint16_t half;
+
+	memcpy(&half, p, sizeof(half));
+	return _cvtsh_ss(half);
+}
+
+AVX2 __m128i sixteen_bytes(const uint8_t *p)
+{
+	return _mm_loadu_si128((const __m128i *)p);
+}
+
+AVX2 vec_avx2 f16_avx2(const uint8_t *p)
+{
+	return (vec_avx2){{_mm256_cvtph_ps(sixteen_bytes(p)), _mm256_cvtph_ps(sixteen_bytes(p + 16))}};
+}
+
+AVX2 __m256 bf16_eight_avx2(const uint8_t *p)
+{
+	return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(sixteen_bytes(p)), 16));
+}
+
+AVX2 vec_avx2 bf16_avx2(const uint8_t *p)
+{
+	return (vec_avx2){{bf16_eight_avx2(p), bf16_eight_avx2(p + 16)}};
+}
+
+/* Signed bytes as floats. */
+AVX2 vec_avx2 floats_avx2(__m128i bytes)
+{
+	return (vec_avx2){{_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+			   _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(bytes, bytes)))}};
+}
+
+AVX2 vec_avx2 scaled_avx2(__m128i bytes, float d)
+{
+	const __m256 scale = _mm256_set1_ps(d);
+	const vec_avx2 q = floats_avx2(bytes);
+
+	return (vec_avx2){{_mm256_mul_ps(q.at[0], scale), _mm256_mul_ps(q.at[1], scale)}};
+}
+
+AVX2 vec_avx2 bytes_avx2(const uint8_t *p, float d)
+{
+	return scaled_avx2(sixteen_bytes(p), d);
+}
+
+AVX2 scale_avx2 scale_of_avx2(int zero, float d, float m)
+{
+	return (scale_avx2){_mm256_set1_ps(d), _mm256_set1_ps(m), zero};
+}
+
+AVX2 vec_avx2 fours_avx2(__m128i bytes, scale_avx2 s)
+{
+	__m128i q = _mm_and_si128(bytes, _mm_set1_epi8(15));
+
+	if (s.zero)
+		q = _mm_sub_epi8(q, _mm_set1_epi8((char)s.zero));
+	const vec_avx2 v = floats_avx2(q);
+
+	return (vec_avx2){{_mm256_fmadd_ps(v.at[0], s.d, s.m), _mm256_fmadd_ps(v.at[1], s.d, s.m)}};
+}
+
+AVX2 vec_avx2 low_avx2(const uint8_t *p, scale_avx2 s)
+{
+	return fours_avx2(sixteen_bytes(p), s);
+}
+
+AVX2 vec_avx2 high_avx2(const uint8_t *p, scale_avx2 s)
+{
+	return fours_avx2(_mm_srli_epi16(sixteen_bytes(p), 4), s);
+}
+
+/* q - 32, in bytes. */
+AVX2 __m256i six_bytes(const uint8_t *low, const uint8_t *high, unsigned a, unsigned b)
+{
+	const __m256i four = _mm256_srl_epi16(_mm256_loadu_si256((const __m256i *)low), _mm_cvtsi32_si128((int)a));
+	const __m256i two = _mm256_srl_epi16(_mm256_loadu_si256((const __m256i *)high), _mm_cvtsi32_si128((int)b));
+
+	return _mm256_sub_epi8(_mm256_or_si256(_mm256_and_si256(four, _mm256_set1_epi8(15)),
+					       _mm256_slli_epi16(_mm256_and_si256(two, _mm256_set1_epi8(3)), 4)),
+			       _mm256_set1_epi8(32));
+}
+
+AVX2 void sixes_avx2(const uint8_t *low, const uint8_t *high, unsigned a, unsigned b, const float *d, vec_avx2 *to)
+{
+	const __m256i q = six_bytes(low, high, a, b);
+
+	to[0] = scaled_avx2(_mm256_castsi256_si128(q), d[0]);
+	to[1] = scaled_avx2(_mm256_extracti128_si256(q, 1), d[1]);
+}
+
+/* Where the bits are, q4_k_scales of format.h says; here four bytes are treated as one number. */
+AVX2 void q4_k_scales_avx2(const uint8_t *block, float *scales)
+{
+	uint32_t bytes[3];
+
+	memcpy(bytes, block + 4, sizeof(bytes));
+	for (int i = 0; i < 2; i++) {
+		const uint32_t first = bytes[i] & 0x3f3f3f3f;
+		const uint32_t second = (bytes[2] >> i * 4 & 0x0f0f0f0f) | (bytes[i] >> 6 & 0x03030303) << 4;
+		const __m128i q = _mm_cvtsi64_si128((long long)(first | (uint64_t)second << 32));
+		const float d = half_avx2(block + i * 2);
+
+		_mm256_storeu_ps(scales + i * 8, _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(q)),
+							       _mm256_set1_ps(i ? -d : d)));
+	}
+}
+
+AVX2 void q6_k_scales_avx2(const uint8_t *block, float *scales)
+{
+	store_avx2(scales, bytes_avx2(block + 192, half_avx2(block + 208)));
+}
+
+#define MULTIPLY_NAME   avx2
+#define MULTIPLY_TARGET TARGET_AVX2
+#define MULTIPLY_PASSES 2
+#define MULTIPLY_STEPS  3
+#include "multiply_template.h"
+
+/* ------------------------------------------------------------------------------------------------------ AVX-512 -- */
+
+typedef __m512 part_avx512;
+typedef __m512 vec_avx512;
+typedef __m512 scale_avx512; /* what each of the sixteen numbers of 4 bits stands for */
+
+AVX512 part_avx512 part_zero_avx512(void)
+{
+	return _mm512_setzero_ps();
+}
+
+AVX512 part_avx512 part_load_avx512(const float *p)
+{
+	return _mm512_loadu_ps(p);
+}
+
+AVX512 part_avx512 part_madd_avx512(part_avx512 sum, part_avx512 a, part_avx512 b)
+{
+	return _mm512_fmadd_ps(a, b, sum);
+}
+
+AVX512 vec_avx512 join_avx512(const part_avx512 *parts)
+{
+	return parts[0];
+}
+
+AVX512 vec_avx512 zero_avx512(void)
+{
+	return _mm512_setzero_ps();
+}
+
+AVX512 vec_avx512 load_avx512(const float *p)
+{
+	return _mm512_loadu_ps(p);
+}
+
+AVX512 void store_avx512(float *p, vec_avx512 v)
+{
+	_mm512_storeu_ps(p, v);
+}
+
+AVX512 vec_avx512 madd_avx512(vec_avx512 sum, vec_avx512 a, vec_avx512 b)
+{
+	return _mm512_fmadd_ps(a, b, sum);
+}
+
+AVX512 void total_avx512(const vec_avx512 *v, float *sums)
+{
+	/* l + (l + 8) of two vectors, then l + (l + 4) of four */
+	const __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(v[0], v[1], 0x44), _mm512_shuffle_f32x4(v[0], v[1], 0xee));
+	const __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(v[2], v[3], 0x44), _mm512_shuffle_f32x4(v[2], v[3], 0xee));
+	const __m512 fours = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+
+	total_of_fours(_mm512_castps512_ps128(fours), _mm512_extractf32x4_ps(fours, 1),
+		       _mm512_extractf32x4_ps(fours, 2), _mm512_extractf32x4_ps(fours, 3), sums);
+}
+
+AVX512 float half_avx512(const uint8_t *p)
+{
+	return half_avx2(p);
+}
+
+AVX512 vec_avx512 f16_avx512(const uint8_t *p)
+{
+	return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+
+AVX512 vec_avx512 bf16_avx512(const uint8_t *p)
+{
+	return _mm512_castsi512_ps(
+	    _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+}
+
+AVX512 vec_avx512 scaled_avx512(__m128i bytes, float d)
+{
+	return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)), _mm512_set1_ps(d));
+}
+
+AVX512 vec_avx512 bytes_avx512(const uint8_t *p, float d)
+{
+	return scaled_avx512(sixteen_bytes(p), d);
+}
+
+AVX512 scale_avx512 scale_of_avx512(int zero, float d, float m)
+{
+	const __m512 q = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+
+	return _mm512_fmadd_ps(zero ? _mm512_sub_ps(q, _mm512_set1_ps((float)zero)) : q, _mm512_set1_ps(d),
+			       _mm512_set1_ps(m));
+}
+
+/* A look-up sees the low 4 bits of an index only. */
+AVX512 vec_avx512 low_avx512(const uint8_t *p, scale_avx512 s)
+{
+	return _mm512_permutexvar_ps(_mm512_cvtepu8_epi32(sixteen_bytes(p)), s);
+}
+
+AVX512 vec_avx512 high_avx512(const uint8_t *p, scale_avx512 s)
+{
+	return _mm512_permutexvar_ps(_mm512_srli_epi32(_mm512_cvtepu8_epi32(sixteen_bytes(p)), 4), s);
+}
+
+AVX512 void sixes_avx512(const uint8_t *low, const uint8_t *high, unsigned a, unsigned b, const float *d,
+			 vec_avx512 *to)
+{
+	const __m256i q = six_bytes(low, high, a, b);
+
+	to[0] = scaled_avx512(_mm256_castsi256_si128(q), d[0]);
+	to[1] = scaled_avx512(_mm256_extracti128_si256(q, 1), d[1]);
+}
+
+AVX512 void q4_k_scales_avx512(const uint8_t *block, float *scales)
+{
+	q4_k_scales_avx2(block, scales);
+}
+
+AVX512 void q6_k_scales_avx512(const uint8_t *block, float *scales)
+{
+	_mm512_storeu_ps(scales, bytes_avx512(block + 192, half_avx512(block + 208)));
+}
+
+#define MULTIPLY_NAME   avx512
+#define MULTIPLY_TARGET TARGET_AVX512
+#define MULTIPLY_PASSES 1
+#define MULTIPLY_STEPS  6
+#include "multiply_template.h"
+#endif
+
+/* -------------------------------------------------------------------------------------------------------- choice -- */
+
+static const struct multiply_loops *const loops_of[ROSA_ISA_COUNT] = {
+    [ROSA_ISA_PLAIN] = &loops_plain,
+#if ROSA_X86_VARIANTS
+    [ROSA_ISA_AVX2] = &loops_avx2,
+    [ROSA_ISA_AVX512] = &loops_avx512,
+#endif
+};
+
+bool multiply_isa_available(rosa_isa isa)
+{
+#if ROSA_X86_VARIANTS
+	unsigned a, b, c, d;
+
+	/* Not every compiler knows float16 conversion by name. The system saves the registers if it does so for AVX2.
+	 */
+	if (isa > ROSA_ISA_PLAIN && !(__get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) && (c & bit_FMA)))
+		return false;
+#endif
+	return rosa_isa_available(isa);
+}
+
+rosa_isa multiply_isa_best(void)
+{
+	rosa_isa best = ROSA_ISA_PLAIN;
+
+	for (int isa = ROSA_ISA_PLAIN; isa < ROSA_ISA_COUNT; isa++)
+		if (multiply_isa_available((rosa_isa)isa))
+			best = (rosa_isa)isa;
+	return best;
+}
+
+/* ------------------------------------------------------------------------------------------------------- scratch -- */
+
+struct multiply_scratch {
+	float *at; /* [workers][SCRATCH_FLOATS] */
+	unsigned workers;
+};
+
+rosa_status multiply_scratch_new(unsigned workers, struct multiply_scratch **made, rosa_error *err)
+{
+	struct multiply_scratch *scratch = calloc(1, sizeof(*scratch));
+
+	*made = NULL;
+	if (scratch)
+		scratch->at = aligned_alloc(64, workers * SCRATCH_FLOATS * sizeof(float));
+	if (!scratch || !scratch->at) {
+		free(scratch);
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for the products of %u workers", workers);
+	}
+	scratch->workers = workers;
+	*made = scratch;
+	return ROSA_OK;
+}
+
+void multiply_scratch_free(struct multiply_scratch *scratch)
+{
+	if (!scratch)
+		return;
+	free(scratch->at);
+	free(scratch);
+}
+
+/* ---------------------------------------------------------------------------------------------------------- work -- */
+
+struct job {
+	const struct multiply_loops *loops;
+	struct multiply_scratch *scratch;
+	size_t steps, columns;
+	const float *x;
+	const struct product *products;
+	size_t piece_rows;
+};
+
+static size_t smaller(size_t a, size_t b)
+{
+	return a < b ? a : b;
+}
+
+static const uint8_t *row_of(const struct matrix *weight, size_t r)
+{
+	return (const uint8_t *)weight->data + r * format_row_bytes(weight->format, weight->columns);
+}
+
+static void put(const struct product *product, size_t t, size_t r, const float *sums, size_t count)
+{
+	float *y = product->y + t * product->weight->rows + r;
+
+	for (size_t i = 0; i < count; i++)
+		y[i] = product->add ? y[i] + sums[i] : sums[i];
+}
+
+/* Rows [begin, end), widened in registers for each of the steps. Where rows run out, the last one is taken again. */
+static void multiply_directly(const struct job *job, const struct product *product, size_t begin, size_t end)
+{
+	const struct matrix *weight = product->weight;
+	const uint8_t *rows[MULTIPLY_ROWS];
+	float sums[MULTIPLY_ROWS];
+
+	for (size_t r = begin; r < end; r += MULTIPLY_ROWS) {
+		for (size_t i = 0; i < MULTIPLY_ROWS; i++)
+			rows[i] = row_of(weight, smaller(r + i, end - 1));
+		for (size_t t = 0; t < job->steps; t++) {
+			job->loops->dot[weight->format](rows, job->x + t * job->columns, job->columns, sums);
+			put(product, t, r, sums, smaller(end - r, MULTIPLY_ROWS));
+		}
+	}
+}
+
+/* A strip of rows [begin, end) that lie widened at w, `stride` numbers apart. */
+static void multiply_strip(const struct job *job, const struct product *product, const float *w, size_t stride,
+			   size_t begin, size_t end)
+{
+	const float *rows[MULTIPLY_ROWS], *x[MULTIPLY_MOST_STEPS];
+	float sums[MULTIPLY_MOST_STEPS][MULTIPLY_ROWS];
+
+	for (size_t t = 0; t < job->steps; t += job->loops->steps) {
+		const size_t steps = smaller(job->steps - t, job->loops->steps);
+
+		for (size_t i = 0; i < steps; i++)
+			x[i] = job->x + (t + i) * job->columns;
+		for (size_t r = begin; r < end; r += MULTIPLY_ROWS) {
+			for (size_t i = 0; i < MULTIPLY_ROWS; i++)
+				rows[i] = w + (smaller(r + i, end - 1) - begin) * stride;
+			job->loops->tile[steps - 1](rows, x, job->columns, sums);
+			for (size_t i = 0; i < steps; i++)
+				put(product, t + i, r, sums[i], smaller(end - r, MULTIPLY_ROWS));
+		}
+	}
+}
+
+static void multiply_rows(const struct job *job, const struct product *product, size_t begin, size_t end,
+			  float *scratch)
+{
+	const struct matrix *weight = product->weight;
+	/* Rows a power of two apart would fall on top of each other in the caches. */
+	const size_t stride = (job->columns + 15) / 16 * 16 + 16;
+	const size_t room = job->steps < FEW_STEPS ? NEAR_FLOATS : SCRATCH_FLOATS;
+	size_t strip = room / stride / MULTIPLY_ROWS * MULTIPLY_ROWS;
+
+	if (!strip)
+		strip = MULTIPLY_ROWS;
+	if (job->steps == 1 || strip * stride > SCRATCH_FLOATS) {
+		multiply_directly(job, product, begin, end);
+		return;
+	}
+	for (size_t r = begin; r < end; r += strip) {
+		const size_t stop = smaller(r + strip, end);
+
+		for (size_t i = r; i < stop; i++)
+			job->loops->widen[weight->format](row_of(weight, i), job->columns, scratch + (i - r) * stride);
+		multiply_strip(job, product, scratch, stride, r, stop);
+	}
+}
+
+static size_t pieces_of(const struct job *job, const struct product *product)
+{
+	return (product->weight->rows + job->piece_rows - 1) / job->piece_rows;
+}
+
+static void multiply_piece(void *context, size_t i, unsigned worker)
+{
+	const struct job *job = context;
+	const struct product *product = job->products;
+
+	for (; i >= pieces_of(job, product); product++)
+		i -= pieces_of(job, product);
+	multiply_rows(job, product, i * job->piece_rows, smaller((i + 1) * job->piece_rows, product->weight->rows),
+		      job->scratch->at + worker * SCRATCH_FLOATS);
+}
+
+void multiply_on(rosa_isa isa, struct pool *pool, struct multiply_scratch *scratch, size_t steps, const float *x,
+		 size_t count, const struct product *products)
+{
+	struct job job = {loops_of[isa], scratch, steps, 0, x, products, SIZE_MAX};
+	size_t rows = 0, pieces = 0;
+
+	if (!count || !steps)
+		return;
+	job.columns = products->weight->columns;
+	for (size_t i = 0; i < count; i++)
+		rows += products[i].weight->rows;
+	job.piece_rows = rows;
+	if (pool && scratch->workers > 1 && rows * job.columns * steps > SMALL_WORK)
+		job.piece_rows = (rows / (scratch->workers * PIECES) / MULTIPLY_ROWS + 1) * MULTIPLY_ROWS;
+	for (size_t i = 0; i < count; i++)
+		pieces += pieces_of(&job, &products[i]);
+	if (job.piece_rows < rows)
+		pool_run(pool, pieces, multiply_piece, &job, NULL);
+	else
+		for (size_t i = 0; i < pieces; i++)
+			multiply_piece(&job, i, 0);
+}
+
+void multiply(struct pool *pool, struct multiply_scratch *scratch, size_t steps, const float *x, size_t count,
+	      const struct product *products)
+{
+	multiply_on(multiply_isa_best(), pool, scratch, steps, x, count, products);
+}

@@ -1,0 +1,327 @@
+/*
+ * The inner loops of multiply.c, compiled once for each instruction set.
+ *
+ * A row of either side is taken in stretches of 16 numbers, one for each of the sums. Two shapes of loop are made here:
+ *
+ *   dot    a few rows of a weight by one step of x, widening the weight in registers on its way from memory
+ *   tile   a few rows of a float32 weight by a few steps, for weights that have been widened before, by `widen`
+ *
+ * The sixteen sums of a tile may be more than there are registers for. Then they are taken part by part, in several
+ * passes over the rows, which lie in the first-level cache; a sum is the same whichever pass it is taken in.
+ *
+ * Before inclusion are defined, and undefined again at the end,
+ *
+ *     MULTIPLY_NAME     suffix of the functions
+ *     MULTIPLY_TARGET   function attribute, or nothing
+ *     MULTIPLY_PASSES   of a tile
+ *     MULTIPLY_STEPS    most steps of a tile, up to MULTIPLY_MOST_STEPS
+ *
+ * and with that suffix the types vec_ (16 numbers), part_ (16 / MULTIPLY_PASSES of them) and scale_ (what 4-bit numbers
+ * turn into), and the functions
+ *
+ *     zero_(), load_(p), store_(p, v), madd_(sum, a, b)   of vectors; part_zero_, part_load_, part_madd_ of parts
+ *     join_(parts)                     a vector of MULTIPLY_PASSES parts
+ *     total_(v, sums)                  the sums over all numbers of four vectors each
+ *     half_(p)                         a float16
+ *     f16_(p), bf16_(p)                16 numbers
+ *     bytes_(p, d)                     d q of 16 signed bytes
+ *     scale_of_(zero, d, m)            d (q - zero) + m, for
+ *     low_(p, s), high_(p, s)          the low and the high halves of 16 bytes
+ *     sixes_(low, high, a, b, d, to)   32 numbers d (q - 32), q being 4 bits of low[i] from bit a on, and 2 of high[i]
+ *                                      from bit b on; d[0] for the first 16, d[1] for the others
+ *     q4_k_scales_(block, scales)      of a block: eight factors, and eight numbers to add
+ *     q6_k_scales_(block, scales)      of a block: sixteen factors
+ */
+#define PASTE2(a, b) a##b
+#define PASTE(a, b)  PASTE2(a, b)
+#define NAME(f)      PASTE(f, MULTIPLY_NAME)
+#define VEC          NAME(vec_)
+#define PART         NAME(part_)
+#define SCALE        NAME(scale_)
+#define INLINE       MULTIPLY_TARGET static ALWAYS_INLINE
+
+/* ---- from the formats to numbers ---- */
+
+/* Numbers 32 i to 32 i + 31 of a row. `scales` are those of their block, for formats with blocks of 256. Called with a
+ * constant format, as all that follows. */
+INLINE void NAME(unpack_)(enum format format, const uint8_t *row, size_t i, const float *scales, VEC to[2])
+{
+	const unsigned j = i % 8;
+	SCALE scale;
+
+	switch (format) {
+	case FORMAT_F32:
+		to[0] = NAME(load_)((const void *)(row + i * 128));
+		to[1] = NAME(load_)((const void *)(row + i * 128 + 64));
+		break;
+	case FORMAT_F16:
+		to[0] = NAME(f16_)(row + i * 64);
+		to[1] = NAME(f16_)(row + i * 64 + 32);
+		break;
+	case FORMAT_BF16:
+		to[0] = NAME(bf16_)(row + i * 64);
+		to[1] = NAME(bf16_)(row + i * 64 + 32);
+		break;
+	case FORMAT_Q8_0:
+		row += i * 34;
+		to[0] = NAME(bytes_)(row + 2, NAME(half_)(row));
+		to[1] = NAME(bytes_)(row + 18, NAME(half_)(row));
+		break;
+	case FORMAT_Q4_0:
+		row += i * 18;
+		/* -0 leaves every product as it is, even where that is a zero */
+		scale = NAME(scale_of_)(8, NAME(half_)(row), -0.0f);
+		to[0] = NAME(low_)(row + 2, scale);
+		to[1] = NAME(high_)(row + 2, scale);
+		break;
+	case FORMAT_Q4_1:
+		row += i * 20;
+		scale = NAME(scale_of_)(0, NAME(half_)(row), NAME(half_)(row + 2));
+		to[0] = NAME(low_)(row + 4, scale);
+		to[1] = NAME(high_)(row + 4, scale);
+		break;
+	case FORMAT_Q4_K:
+		row += i / 8 * 144 + 16 + j / 2 * 32;
+		scale = NAME(scale_of_)(0, scales[j], scales[8 + j]);
+		to[0] = j % 2 ? NAME(high_)(row, scale) : NAME(low_)(row, scale);
+		to[1] = j % 2 ? NAME(high_)(row + 16, scale) : NAME(low_)(row + 16, scale);
+		break;
+	case FORMAT_Q6_K:
+		row += i / 8 * 210;
+		NAME(sixes_)
+		(row + j / 4 * 64 + j % 2 * 32, row + 128 + j / 4 * 32, j % 4 / 2 * 4, j % 4 * 2, scales + 2 * j, to);
+		break;
+	}
+}
+
+/* The scales of the block of 256 that begins with stretch i of a row, if one does. */
+INLINE void NAME(scales_)(enum format format, const uint8_t *row, size_t i, float scales[16])
+{
+	if (format == FORMAT_Q4_K && i % 8 == 0)
+		NAME(q4_k_scales_)(row + i / 8 * 144, scales);
+	if (format == FORMAT_Q6_K && i % 8 == 0)
+		NAME(q6_k_scales_)(row + i / 8 * 210, scales);
+}
+
+/* ---- one step ---- */
+
+INLINE void NAME(dot_)(enum format format, const uint8_t *const rows[MULTIPLY_ROWS], const float *x, size_t columns,
+		       float sums[MULTIPLY_ROWS])
+{
+	const size_t whole = columns / 32, rest = columns % 32;
+	VEC sum[MULTIPLY_ROWS] = {NAME(zero_)(), NAME(zero_)(), NAME(zero_)(), NAME(zero_)()}, w[2];
+	float scales[MULTIPLY_ROWS][16];
+
+	for (size_t i = 0; i < whole; i++) {
+		const VEC x0 = NAME(load_)(x + i * 32), x1 = NAME(load_)(x + i * 32 + 16);
+
+		for (int r = 0; r < MULTIPLY_ROWS; r++) {
+			NAME(scales_)(format, rows[r], i, scales[r]);
+			NAME(unpack_)(format, rows[r], i, scales[r], w);
+			sum[r] = NAME(madd_)(sum[r], w[0], x0);
+			sum[r] = NAME(madd_)(sum[r], w[1], x1);
+		}
+	}
+	if (rest) {
+		float filled[2][32] = {{0}};
+
+		memcpy(filled[0], x + whole * 32, rest * sizeof(float));
+		for (int r = 0; r < MULTIPLY_ROWS; r++) {
+			format_widen(format, rows[r] + format_row_bytes(format, whole * 32), rest, filled[1]);
+			sum[r] = NAME(madd_)(sum[r], NAME(load_)(filled[1]), NAME(load_)(filled[0]));
+			if (rest > 16)
+				sum[r] = NAME(madd_)(sum[r], NAME(load_)(filled[1] + 16), NAME(load_)(filled[0] + 16));
+		}
+	}
+	NAME(total_)(sum, sums);
+}
+
+/* ---- several steps ---- */
+
+INLINE void NAME(widen_)(enum format format, const uint8_t *row, size_t columns, float *to)
+{
+	const size_t whole = columns / 32, rest = columns % 32;
+	float scales[16];
+	VEC w[2];
+
+	for (size_t i = 0; i < whole; i++) {
+		NAME(scales_)(format, row, i, scales);
+		NAME(unpack_)(format, row, i, scales, w);
+		NAME(store_)(to + i * 32, w[0]);
+		NAME(store_)(to + i * 32 + 16, w[1]);
+	}
+	if (rest)
+		format_widen(format, row + format_row_bytes(format, whole * 32), rest, to + whole * 32);
+}
+
+/* One part of the sums of a tile, over numbers [begin, end) of the rows; those before are in `sums`. */
+INLINE void NAME(pass_)(const int steps, const float *const w[MULTIPLY_ROWS], const float *const *x, size_t begin,
+			size_t end, PART (*sums)[MULTIPLY_ROWS])
+{
+	PART sum[MULTIPLY_STEPS][MULTIPLY_ROWS];
+
+	for (int t = 0; t < steps; t++)
+		for (int r = 0; r < MULTIPLY_ROWS; r++)
+			sum[t][r] = begin ? sums[t][r] : NAME(part_zero_)();
+	for (size_t k = begin; k < end; k += 16) {
+		PART few[MULTIPLY_ROWS];
+
+		/* the fewer of both sides wait in registers */
+		if (steps < MULTIPLY_ROWS) {
+			for (int t = 0; t < steps; t++)
+				few[t] = NAME(part_load_)(x[t] + k);
+			for (int r = 0; r < MULTIPLY_ROWS; r++) {
+				const PART one = NAME(part_load_)(w[r] + k);
+
+				for (int t = 0; t < steps; t++)
+					sum[t][r] = NAME(part_madd_)(sum[t][r], one, few[t]);
+			}
+		} else {
+			for (int r = 0; r < MULTIPLY_ROWS; r++)
+				few[r] = NAME(part_load_)(w[r] + k);
+			for (int t = 0; t < steps; t++) {
+				const PART one = NAME(part_load_)(x[t] + k);
+
+				for (int r = 0; r < MULTIPLY_ROWS; r++)
+					sum[t][r] = NAME(part_madd_)(sum[t][r], few[r], one);
+			}
+		}
+	}
+	for (int t = 0; t < steps; t++)
+		for (int r = 0; r < MULTIPLY_ROWS; r++)
+			sums[t][r] = sum[t][r];
+}
+
+/* The same apart: a compiler that sees several passes keeps the sums of all of them, and has no registers for that. */
+#if MULTIPLY_PASSES > 1
+MULTIPLY_TARGET static NEVER_INLINE void NAME(pass_apart_)(int steps, const float *const w[MULTIPLY_ROWS],
+							   const float *const *x, size_t begin, size_t end,
+							   PART (*sums)[MULTIPLY_ROWS])
+{
+	if (steps == MULTIPLY_STEPS)
+		NAME(pass_)(MULTIPLY_STEPS, w, x, begin, end, sums);
+	else
+		for (int t = 0; t < steps; t++)
+			NAME(pass_)(1, w, x + t, begin, end, sums + t);
+}
+#else
+#define pass_apart_ pass_
+#endif
+
+INLINE void NAME(tile_)(const int steps, const float *const w[MULTIPLY_ROWS], const float *const *x, size_t columns,
+			float (*sums)[MULTIPLY_ROWS])
+{
+	const size_t rest = columns % 16, whole = columns - rest;
+	/* what is passed over several times has to stay near: it is cut into blocks of the same size */
+	const size_t blocks = MULTIPLY_PASSES == 1 ? 1 : whole / PASS_COLUMNS + 1;
+	const size_t block = (whole / 16 + blocks - 1) / blocks * 16;
+	PART parts[MULTIPLY_PASSES][MULTIPLY_STEPS][MULTIPLY_ROWS];
+	size_t begin = 0, end;
+
+	do {
+		end = MULTIPLY_PASSES == 1 || whole - begin < block ? whole : begin + block;
+		for (int pass = 0; pass < MULTIPLY_PASSES; pass++) {
+			const float *w_part[MULTIPLY_ROWS], *x_part[MULTIPLY_STEPS];
+
+			for (int r = 0; r < MULTIPLY_ROWS; r++)
+				w_part[r] = w[r] + pass * (16 / MULTIPLY_PASSES);
+			for (int t = 0; t < steps; t++)
+				x_part[t] = x[t] + pass * (16 / MULTIPLY_PASSES);
+			NAME(pass_apart_)(steps, w_part, x_part, begin, end, parts[pass]);
+		}
+		begin = end;
+	} while (MULTIPLY_PASSES > 1 && begin < whole);
+	for (int t = 0; t < steps; t++) {
+		VEC sum[MULTIPLY_ROWS];
+
+		for (int r = 0; r < MULTIPLY_ROWS; r++) {
+			PART some[MULTIPLY_PASSES];
+
+			for (int pass = 0; pass < MULTIPLY_PASSES; pass++)
+				some[pass] = parts[pass][t][r];
+			sum[r] = NAME(join_)(some);
+		}
+		if (rest) {
+			float filled[2][16] = {{0}};
+
+			memcpy(filled[0], x[t] + columns - rest, rest * sizeof(float));
+			for (int r = 0; r < MULTIPLY_ROWS; r++) {
+				memcpy(filled[1], w[r] + columns - rest, rest * sizeof(float));
+				sum[r] = NAME(madd_)(sum[r], NAME(load_)(filled[1]), NAME(load_)(filled[0]));
+			}
+		}
+		NAME(total_)(sum, sums[t]);
+	}
+}
+
+/* ---- as functions of their own ---- */
+
+#define DEFINE_FORMAT(name, format)                                                                                    \
+	MULTIPLY_TARGET static void NAME(dot_##name##_)(const uint8_t *const *rows, const float *x, size_t columns,    \
+							float *sums)                                                   \
+	{                                                                                                              \
+		NAME(dot_)(format, rows, x, columns, sums);                                                            \
+	}                                                                                                              \
+	MULTIPLY_TARGET static void NAME(widen_##name##_)(const uint8_t *row, size_t columns, float *to)               \
+	{                                                                                                              \
+		NAME(widen_)(format, row, columns, to);                                                                \
+	}
+
+DEFINE_FORMAT(f32, FORMAT_F32)
+DEFINE_FORMAT(f16, FORMAT_F16)
+DEFINE_FORMAT(bf16, FORMAT_BF16)
+DEFINE_FORMAT(q8_0, FORMAT_Q8_0)
+DEFINE_FORMAT(q4_0, FORMAT_Q4_0)
+DEFINE_FORMAT(q4_1, FORMAT_Q4_1)
+DEFINE_FORMAT(q4_k, FORMAT_Q4_K)
+DEFINE_FORMAT(q6_k, FORMAT_Q6_K)
+#undef DEFINE_FORMAT
+
+#define DEFINE_TILE(steps)                                                                                             \
+	MULTIPLY_TARGET static void NAME(tile##steps##_)(const float *const *w, const float *const *x, size_t columns, \
+							 float(*sums)[MULTIPLY_ROWS])                                  \
+	{                                                                                                              \
+		NAME(tile_)(steps <= MULTIPLY_STEPS ? steps : 1, w, x, columns, sums);                                 \
+	}
+
+DEFINE_TILE(1)
+DEFINE_TILE(2)
+DEFINE_TILE(3)
+DEFINE_TILE(4)
+DEFINE_TILE(5)
+DEFINE_TILE(6)
+#undef DEFINE_TILE
+
+static const struct multiply_loops NAME(loops_) = {
+    .steps = MULTIPLY_STEPS,
+    .dot = {[FORMAT_F32] = NAME(dot_f32_),
+	    [FORMAT_F16] = NAME(dot_f16_),
+	    [FORMAT_BF16] = NAME(dot_bf16_),
+	    [FORMAT_Q8_0] = NAME(dot_q8_0_),
+	    [FORMAT_Q4_0] = NAME(dot_q4_0_),
+	    [FORMAT_Q4_1] = NAME(dot_q4_1_),
+	    [FORMAT_Q4_K] = NAME(dot_q4_k_),
+	    [FORMAT_Q6_K] = NAME(dot_q6_k_)},
+    .widen = {[FORMAT_F32] = NAME(widen_f32_),
+	      [FORMAT_F16] = NAME(widen_f16_),
+	      [FORMAT_BF16] = NAME(widen_bf16_),
+	      [FORMAT_Q8_0] = NAME(widen_q8_0_),
+	      [FORMAT_Q4_0] = NAME(widen_q4_0_),
+	      [FORMAT_Q4_1] = NAME(widen_q4_1_),
+	      [FORMAT_Q4_K] = NAME(widen_q4_k_),
+	      [FORMAT_Q6_K] = NAME(widen_q6_k_)},
+    .tile = {NAME(tile1_), NAME(tile2_), NAME(tile3_), NAME(tile4_), NAME(tile5_), NAME(tile6_)},
+};
+
+#undef PASTE2
+#undef PASTE
+#undef NAME
+#undef VEC
+#undef PART
+#undef SCALE
+#undef INLINE
+#undef pass_apart_
+#undef MULTIPLY_NAME
+#undef MULTIPLY_TARGET
+#undef MULTIPLY_PASSES
+#undef MULTIPLY_STEPS
