@@ -71,4 +71,26 @@ else()
 	rosatune_feature(openblas "not found")
 endif()
 
+# What reading models takes: JSON, the tokenizers' regular expressions, and Unicode's normal forms. Each becomes a target
+# rosatune_<name>, empty where there is none, and a definition ROSATUNE_<NAME>.
+function(rosatune_library name header library)
+	string(TOUPPER ${name} upper)
+	add_library(rosatune_${name} INTERFACE)
+	find_path(${upper}_INCLUDE_DIR ${header})
+	find_library(${upper}_LIBRARY ${library})
+	if(${upper}_INCLUDE_DIR AND ${upper}_LIBRARY)
+		target_include_directories(rosatune_${name} INTERFACE ${${upper}_INCLUDE_DIR})
+		target_compile_definitions(rosatune_${name} INTERFACE ROSATUNE_${upper})
+		target_link_libraries(rosatune_${name} INTERFACE ${${upper}_LIBRARY})
+		rosatune_feature(${name} "yes")
+	else()
+		rosatune_feature(${name} "not found")
+	endif()
+	set(rosatune_features "${rosatune_features}" PARENT_SCOPE)
+endfunction()
+
+rosatune_library(jansson jansson.h jansson)
+rosatune_library(pcre2 pcre2.h pcre2-8)
+rosatune_library(utf8proc utf8proc.h utf8proc)
+
 list(JOIN rosatune_features ", " ROSATUNE_FEATURES)

@@ -20,8 +20,9 @@ endif()
 
 file(GLOB support_sources CONFIGURE_DEPENDS tests/oracle.c tests/support_*.c)
 add_library(rosatune_test_support INTERFACE)
-target_include_directories(rosatune_test_support INTERFACE tests ${library_folders} src/cli)
-target_link_libraries(rosatune_test_support INTERFACE rosatune_cli rosatune_static rosatune_blas PkgConfig::CMOCKA
+target_include_directories(rosatune_test_support INTERFACE tests ${library_folders} ${model_folders} src/cli)
+target_link_libraries(rosatune_test_support INTERFACE rosatune_cli rosatune_model rosatune_static rosatune_blas
+	rosatune_jansson rosatune_pcre2 rosatune_utf8proc PkgConfig::CMOCKA
 	Threads::Threads m)
 if(support_sources)
 	add_library(rosatune_test_objects STATIC ${support_sources})

@@ -41,6 +41,15 @@ static void try(const uint8_t *data, size_t size)
 	} else {
 		check(why.text[0] != '\0' && symbols.symbols == NULL);
 	}
+	struct npy_tokens tokens;
+	why.text[0] = '\0';
+	if (npy_read_tokens(data, size, &tokens, &why)) {
+		check(tokens.texts > 0 && tokens.steps > 0);
+		check(tokens.texts * tokens.steps <= size / 2);
+		free(tokens.tokens);
+	} else {
+		check(why.text[0] != '\0' && tokens.tokens == NULL);
+	}
 }
 
 /* The input as a header, with the rest of it, from the first '}' on, as elements. */

@@ -201,6 +201,75 @@ static void refuses_every_truncation(void **state)
 	free(whole.data);
 }
 
+/* -------------------------------------------------------------------------------------------------------- tokens -- */
+
+static const uint8_t eight[8] = {1, 2, 0, 0, 0xfe, 0xff, 0xff, 0xff};
+
+static const struct tokens_case {
+	const char *header;
+	int dims;
+	size_t texts, steps;
+	uint32_t tokens[4];
+	const char *reason; /* NULL: accepted */
+} tokens_cases[] = {
+    {"{'descr': '<u4', 'fortran_order': False, 'shape': (2,), }", 1, 1, 2, {513, 4294967294u}, NULL},
+    {"{'descr': '<u4', 'fortran_order': False, 'shape': (2, 1), }", 2, 2, 1, {513, 4294967294u}, NULL},
+    {"{'descr': '<u2', 'fortran_order': False, 'shape': (1, 4), }", 2, 1, 4, {513, 0, 65534, 65535}, NULL},
+    {"{'descr': '<i4', 'fortran_order': False, 'shape': (2,), }", 0, 0, 0, {0}, "element 1 is -2"},
+    {"{'descr': '<i8', 'fortran_order': False, 'shape': (1,), }", 0, 0, 0, {0}, "element 0 is -8589934079"},
+    {"{'descr': '<u8', 'fortran_order': False, 'shape': (1,), }", 0, 0, 0, {0}, "'u8', tokens must be uint16, int32"},
+    {"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }", 0, 0, 0, {0}, "convert with .astype('int32')"},
+    {"{'descr': '|u1', 'fortran_order': False, 'shape': (8,), }", 0, 0, 0, {0}, "'u1'"},
+    {"{'descr': '>i4', 'fortran_order': False, 'shape': (2,), }", 0, 0, 0, {0}, "convert with .astype('<i4')"},
+    {"{'descr': '<i4', 'fortran_order': False, 'shape': (2, 1, 1), }", 0, 0, 0, {0}, "3 dimensions, tokens"},
+};
+
+static void reads_tokens(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof(tokens_cases) / sizeof(tokens_cases[0]); i++) {
+		const struct tokens_case *c = &tokens_cases[i];
+		struct image image = make(1, c->header, eight, sizeof(eight));
+		struct npy_tokens tokens;
+		struct failure why = {""};
+
+		bool done = npy_read_tokens(image.data, image.size, &tokens, &why);
+		if (done == (c->reason != NULL) || (c->reason && !strstr(why.text, c->reason)))
+			fail_msg("%s: %s '%s'", c->header, done ? "accepted" : "refused", why.text);
+		assert_int_equal(tokens.dims, c->dims);
+		assert_int_equal(tokens.texts, c->texts);
+		assert_int_equal(tokens.steps, c->steps);
+		if (done)
+			assert_memory_equal(tokens.tokens, c->tokens, c->texts * c->steps * sizeof(uint32_t));
+		else
+			assert_null(tokens.tokens);
+		free(tokens.tokens);
+		free(image.data);
+	}
+}
+
+/* The greatest token, and the least number of 64 bits that is none. */
+static void reads_long_tokens(void **state)
+{
+	const uint8_t most[16] = {255, 255, 255, 255, 0, 0, 0, 0, 7}, more[16] = {0, 0, 0, 0, 1};
+	const char *header = "{'descr': '<i8', 'fortran_order': False, 'shape': (2,), }";
+	struct image image = make(1, header, most, sizeof(most));
+	struct npy_tokens tokens;
+	struct failure why = {""};
+
+	(void)state;
+	assert_true(npy_read_tokens(image.data, image.size, &tokens, &why));
+	assert_int_equal(tokens.tokens[0], UINT32_MAX);
+	assert_int_equal(tokens.tokens[1], 7);
+	free(tokens.tokens);
+	free(image.data);
+	image = make(1, header, more, sizeof(more));
+	assert_false(npy_read_tokens(image.data, image.size, &tokens, &why));
+	assert_non_null(strstr(why.text, "element 0 is 4294967296"));
+	assert_null(tokens.tokens);
+	free(image.data);
+}
+
 /* --------------------------------------------------------------------------------------------------------- files -- */
 
 struct folder {
@@ -278,7 +347,8 @@ static void loads_and_names_the_file(void **state)
 
 static const int32_t values[6] = {-1, 0, 1, 2147483647, -2147483647 - 1, 7};
 
-static void check_written(const char *path, int dims, const size_t *shape)
+/* The bits of each element are those of `bits`. */
+static void check_elements(const char *path, char kind, int dims, const size_t *shape, const void *bits)
 {
 	struct npy_header header;
 	struct failure why;
@@ -287,7 +357,7 @@ static void check_written(const char *path, int dims, const size_t *shape)
 
 	assert_true(file_read(path, &data, &size, &why));
 	assert_true(npy_parse(data, size, &header, &why));
-	assert_int_equal(header.kind, 'i');
+	assert_int_equal(header.kind, kind);
 	assert_int_equal(header.width, 4);
 	assert_int_equal(header.order, '<');
 	assert_false(header.fortran);
@@ -297,10 +367,15 @@ static void check_written(const char *path, int dims, const size_t *shape)
 	assert_int_equal(data[header.offset - 1], '\n');
 	for (size_t i = 0; i < header.count; i++) {
 		const uint8_t *at = data + header.offset + 4 * i;
-		uint32_t bits = at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
-		assert_int_equal((int32_t)bits, values[i]);
+		uint32_t got = at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+		assert_memory_equal(&got, (const uint8_t *)bits + 4 * i, 4);
 	}
 	free(data);
+}
+
+static void check_written(const char *path, int dims, const size_t *shape)
+{
+	check_elements(path, 'i', dims, shape, values);
 }
 
 static void writes_what_it_reads(void **state)
@@ -320,6 +395,40 @@ static void writes_what_it_reads(void **state)
 		check_written(folder->file, dims, shapes[dims - 1]);
 		assert_int_equal(entries(folder), 1);
 	}
+}
+
+static void writes_floats(void **state)
+{
+	static const float numbers[6] = {0, -0.0f, 1.5f, -3e38f, 1e-40f, 7};
+	static const size_t shape[2] = {3, 2};
+	struct folder *folder = *state;
+	struct file_writer writer;
+	struct failure why;
+
+	assert_true(npy_create_float32(&writer, folder->file, 2, shape, &why));
+	assert_true(npy_write_float32(&writer, numbers, 5, &why));
+	assert_true(npy_write_float32(&writer, numbers + 5, 1, &why));
+	assert_true(file_close(&writer, &why));
+	assert_true(file_commit(&writer, &why));
+	check_elements(folder->file, 'f', 2, shape, numbers);
+}
+
+static void loads_tokens_and_names_the_file(void **state)
+{
+	struct folder *folder = *state;
+	struct npy_tokens tokens;
+	struct failure why;
+
+	put(folder->file, make(1, tokens_cases[0].header, eight, sizeof(eight)));
+	assert_true(npy_load_tokens(folder->file, &tokens, &why));
+	assert_int_equal(tokens.tokens[0], 513);
+	free(tokens.tokens);
+	put(folder->file, make(1, tokens_cases[0].header, eight, 7));
+	assert_false(npy_load_tokens(folder->file, &tokens, &why));
+	assert_non_null(strstr(why.text, folder->file));
+	assert_null(tokens.tokens);
+	assert_false(npy_load_tokens(folder->other, &tokens, &why));
+	assert_null(tokens.tokens);
 }
 
 static void keeps_the_old_file_until_commit(void **state)
@@ -398,7 +507,11 @@ int main(void)
 	    cmocka_unit_test(refuses_versions),
 	    cmocka_unit_test(refuses_every_truncation),
 	    cmocka_unit_test_setup_teardown(loads_and_names_the_file, enter, leave),
+	    cmocka_unit_test(reads_tokens),
+	    cmocka_unit_test(reads_long_tokens),
+	    cmocka_unit_test_setup_teardown(loads_tokens_and_names_the_file, enter, leave),
 	    cmocka_unit_test_setup_teardown(writes_what_it_reads, enter, leave),
+	    cmocka_unit_test_setup_teardown(writes_floats, enter, leave),
 	    cmocka_unit_test_setup_teardown(keeps_the_old_file_until_commit, enter, leave),
 	    cmocka_unit_test_setup_teardown(follows_links_and_keeps_permissions, enter, leave),
 	    cmocka_unit_test_setup_teardown(reports_what_cannot_be_written, enter, leave),

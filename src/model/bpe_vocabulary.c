@@ -1,0 +1,247 @@
+/*
+ * The tokens of a byte-level vocabulary.
+ *
+ * Tokenizer files are text, so they write the bytes of a token in an alphabet of 256 printable characters: printable
+ * Latin-1 stands for itself, and the 68 other bytes are U+0100 and following, in order. Here the alphabet is undone
+ * once at the beginning, and everything after works on bytes, of texts and of tokens alike. A spelling is never longer
+ * than what it spells is wide: one byte of a token takes one or two bytes to spell.
+ *
+ * All bytes lie in one block and the table of slots holds ids only, so that a vocabulary of 150,000 is a few large
+ * allocations and not half a million small ones; starting a program should not take longer than reading the file.
+ */
+#include "bpe_vocabulary.h"
+
+#include "status.h"
+#include "utf8.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---------------------------------------------------------------------------------------------------- the alphabet --
+ */
+
+static bool stands_for_itself(uint32_t point)
+{
+	return (point >= 0x21 && point <= 0x7e) || (point >= 0xa1 && point <= 0xff && point != 0xad);
+}
+
+/* The byte that a character of the alphabet stands for; -1: none. */
+static int byte_of(uint32_t point)
+{
+	if (point < 0x100)
+		return stands_for_itself(point) ? (int)point : -1;
+	/* U+0100..: 00 to 20, 7F to A0, AD */
+	if (point < 0x100 + 0x21)
+		return (int)(point - 0x100);
+	if (point < 0x121 + 0x22)
+		return (int)(point - 0x121 + 0x7f);
+	return point == 0x143 ? 0xad : -1;
+}
+
+bool spelling_bytes(const char *spelling, size_t size, char *to, size_t *length)
+{
+	size_t at = 0, step;
+
+	*length = 0;
+	while (at < size) {
+		int byte = byte_of(utf8_next(spelling + at, size - at, &step));
+		if (byte < 0)
+			return false;
+		to[(*length)++] = (char)byte;
+		at += step;
+	}
+	return true;
+}
+
+/* --------------------------------------------------------------------------------------------------------- storing --
+ */
+
+uint64_t hash_bytes(const char *bytes, size_t size)
+{
+	const uint64_t factor = 0x9e3779b97f4a7c15u;
+	uint64_t hash = size * factor, part;
+
+	for (; size >= 8; size -= 8, bytes += 8) {
+		memcpy(&part, bytes, 8);
+		hash = (hash ^ part) * factor;
+		hash ^= hash >> 29;
+	}
+	part = 0;
+	memcpy(&part, bytes, size);
+	hash = (hash ^ part) * factor;
+	return hash ^ hash >> 32;
+}
+
+static rosa_status no_memory(rosa_error *err)
+{
+	return rosa_fail(err, ROSA_ENOMEM, "no memory for the vocabulary");
+}
+
+/* Room for `more` further elements; false if there is no memory. */
+static bool grow(void *pointer, size_t used, size_t more, size_t *room, size_t element)
+{
+	void **array = pointer;
+	size_t wanted = *room ? *room : 1024;
+
+	if (used + more <= *room)
+		return true;
+	while (wanted < used + more)
+		wanted *= 2;
+	void *larger = realloc(*array, wanted * element);
+	if (!larger)
+		return false;
+	*array = larger;
+	*room = wanted;
+	return true;
+}
+
+static rosa_status reserve_id(struct vocabulary *vocabulary, uint32_t id, rosa_error *err)
+{
+	if (id >= TOKEN_ID_LIMIT)
+		return rosa_fail(err, ROSA_EFORMAT, "token id %u: ids must be below %u", (unsigned)id,
+				 (unsigned)TOKEN_ID_LIMIT);
+	if (id < vocabulary->size)
+		return ROSA_OK;
+	if (!grow(&vocabulary->tokens, vocabulary->size, id + 1 - vocabulary->size, &vocabulary->tokens_room,
+		  sizeof(*vocabulary->tokens)))
+		return no_memory(err);
+	memset(vocabulary->tokens + vocabulary->size, 0, (id + 1 - vocabulary->size) * sizeof(*vocabulary->tokens));
+	vocabulary->size = id + 1;
+	return ROSA_OK;
+}
+
+/* Gives an id its bytes, which the caller has put at the end of the block. */
+static void take_bytes(struct vocabulary *vocabulary, uint32_t id, size_t length)
+{
+	struct token *token = &vocabulary->tokens[id];
+
+	token->start = (uint32_t)vocabulary->used;
+	token->length = (uint32_t)length;
+	token->flags |= TOKEN_THERE;
+	vocabulary->used += length;
+	if (length > vocabulary->longest)
+		vocabulary->longest = length;
+}
+
+static rosa_status reserve_bytes(struct vocabulary *vocabulary, size_t size, rosa_error *err)
+{
+	if (size > UINT32_MAX - vocabulary->used)
+		return rosa_fail(err, ROSA_EFORMAT, "the tokens of the vocabulary take more than 4 GB");
+	return grow(&vocabulary->bytes, vocabulary->used, size, &vocabulary->room, 1) ? ROSA_OK : no_memory(err);
+}
+
+/* -------------------------------------------------------------------------------------------------------- the table --
+ */
+
+/* The slot where the bytes are, or the free one where they belong. */
+static size_t slot_of(const struct vocabulary *vocabulary, const char *bytes, size_t size)
+{
+	size_t mask = vocabulary->slots_room - 1, slot = hash_bytes(bytes, size) & mask;
+
+	for (; vocabulary->slots[slot]; slot = (slot + 1) & mask) {
+		const struct token *token = &vocabulary->tokens[vocabulary->slots[slot] - 1];
+		if (token->key_length == size && memcmp(vocabulary->bytes + token->key, bytes, size) == 0)
+			break;
+	}
+	return slot;
+}
+
+static bool widen(struct vocabulary *vocabulary)
+{
+	struct vocabulary wider = *vocabulary;
+
+	if (vocabulary->taken * 2 < vocabulary->slots_room)
+		return true;
+	wider.slots_room = vocabulary->slots_room ? vocabulary->slots_room * 2 : 4096;
+	wider.slots = calloc(wider.slots_room, sizeof(*wider.slots));
+	if (!wider.slots)
+		return false;
+	for (size_t i = 0; i < vocabulary->slots_room; i++) {
+		uint32_t taken = vocabulary->slots[i];
+		if (taken) {
+			const struct token *token = &wider.tokens[taken - 1];
+			wider.slots[slot_of(&wider, wider.bytes + token->key, token->key_length)] = taken;
+		}
+	}
+	free(vocabulary->slots);
+	*vocabulary = wider;
+	return true;
+}
+
+/* --------------------------------------------------------------------------------------------------------- outside --
+ */
+
+rosa_status vocabulary_add_spelled(struct vocabulary *vocabulary, uint32_t id, const char *spelling, size_t size,
+				   rosa_error *err)
+{
+	rosa_status status = reserve_id(vocabulary, id, err);
+	size_t length;
+
+	if (!status && vocabulary->tokens[id].flags & TOKEN_THERE)
+		status = rosa_fail(err, ROSA_EFORMAT, "token id %u is there twice", (unsigned)id);
+	if (!status)
+		status = reserve_bytes(vocabulary, size, err);
+	if (status)
+		return status;
+	if (!spelling_bytes(spelling, size, vocabulary->bytes + vocabulary->used, &length))
+		return vocabulary_add_raw(vocabulary, id, spelling, size, 0, err);
+	if (!widen(vocabulary))
+		return no_memory(err);
+	size_t slot = slot_of(vocabulary, vocabulary->bytes + vocabulary->used, length);
+	if (vocabulary->slots[slot])
+		return rosa_fail(err, ROSA_EFORMAT, "tokens %u and %u are the same: '%.*s'",
+				 (unsigned)vocabulary->slots[slot] - 1, (unsigned)id, size < 64 ? (int)size : 64,
+				 spelling);
+	take_bytes(vocabulary, id, length);
+	vocabulary->tokens[id].key = vocabulary->tokens[id].start;
+	vocabulary->tokens[id].key_length = (uint32_t)length;
+	vocabulary->slots[slot] = id + 1;
+	vocabulary->taken++;
+	return ROSA_OK;
+}
+
+rosa_status vocabulary_add_raw(struct vocabulary *vocabulary, uint32_t id, const char *bytes, size_t size, int flags,
+			       rosa_error *err)
+{
+	rosa_status status = reserve_id(vocabulary, id, err);
+
+	if (!status)
+		status = reserve_bytes(vocabulary, size, err);
+	if (status)
+		return status;
+	const struct token *token = &vocabulary->tokens[id];
+	if (!(token->flags & TOKEN_THERE && token->length == size &&
+	      memcmp(vocabulary_bytes(vocabulary, id), bytes, size) == 0)) {
+		if (size)
+			memcpy(vocabulary->bytes + vocabulary->used, bytes, size);
+		take_bytes(vocabulary, id, size);
+	}
+	vocabulary->tokens[id].flags |= (uint8_t)flags;
+	return ROSA_OK;
+}
+
+uint32_t vocabulary_find(const struct vocabulary *vocabulary, const char *bytes, size_t size)
+{
+	return vocabulary->slots_room ? vocabulary->slots[slot_of(vocabulary, bytes, size)] - 1 : NO_TOKEN;
+}
+
+uint32_t vocabulary_find_spelled(const struct vocabulary *vocabulary, const char *spelling, size_t size)
+{
+	char some[256], *bytes = size <= sizeof(some) ? some : malloc(size);
+	uint32_t id = NO_TOKEN;
+	size_t length;
+
+	if (bytes && spelling_bytes(spelling, size, bytes, &length))
+		id = vocabulary_find(vocabulary, bytes, length);
+	if (bytes != some)
+		free(bytes);
+	return id;
+}
+
+void vocabulary_free(struct vocabulary *vocabulary)
+{
+	free(vocabulary->bytes);
+	free(vocabulary->tokens);
+	free(vocabulary->slots);
+	*vocabulary = (struct vocabulary){0};
+}

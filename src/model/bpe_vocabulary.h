@@ -1,0 +1,62 @@
+/* The tokens of a byte-level vocabulary: bytes by id, and id by bytes. */
+#ifndef ROSATUNE_BPE_VOCABULARY_H
+#define ROSATUNE_BPE_VOCABULARY_H
+
+#include "rosatune.h"
+
+#include <stdbool.h>
+
+#define NO_TOKEN UINT32_MAX
+/* Ids are below this: a hostile file must not make us reserve a table for an id of four thousand million. */
+#define TOKEN_ID_LIMIT ((uint32_t)1 << 24)
+
+enum token_flags {
+	TOKEN_THERE = 1,
+	TOKEN_ADDED = 2,  /* recognised in a text before anything else happens to it */
+	TOKEN_SPECIAL = 4 /* an added one with a meaning of its own, not part of what was said */
+};
+
+struct token {
+	uint32_t start, length;   /* what decoding writes: in `bytes` */
+	uint32_t key, key_length; /* what it is found by; the same, but for odd added tokens */
+	uint8_t flags;
+};
+
+struct vocabulary {
+	char *bytes;
+	size_t used, room;
+	struct token *tokens; /* by id */
+	size_t size, tokens_room;
+	uint32_t *slots; /* id + 1; 0: free */
+	size_t slots_room, taken;
+	size_t longest;
+};
+
+void vocabulary_free(struct vocabulary *vocabulary); /* safe on a zeroed one */
+
+/* A token as tokenizer files spell it: bytes written in the printable alphabet of byte-level models. One that has other
+ * characters is kept as it stands, since decoding needs it, but no text can lead to it. */
+rosa_status vocabulary_add_spelled(struct vocabulary *vocabulary, uint32_t id, const char *spelling, size_t size,
+				   rosa_error *err);
+/* A token by its own bytes, which replace those the id may already have; `flags` are added to it. It is not found by
+ * vocabulary_find, unless its spelling was added before. */
+rosa_status vocabulary_add_raw(struct vocabulary *vocabulary, uint32_t id, const char *bytes, size_t size, int flags,
+			       rosa_error *err);
+
+/* By bytes; NO_TOKEN. */
+uint32_t vocabulary_find(const struct vocabulary *vocabulary, const char *bytes, size_t size);
+/* By spelling. */
+uint32_t vocabulary_find_spelled(const struct vocabulary *vocabulary, const char *spelling, size_t size);
+
+static inline const char *vocabulary_bytes(const struct vocabulary *vocabulary, uint32_t id)
+{
+	return vocabulary->bytes + vocabulary->tokens[id].start;
+}
+
+/* The bytes that a spelling stands for, into `to` (room for `size`): false if a character is not of the alphabet. */
+bool spelling_bytes(const char *spelling, size_t size, char *to, size_t *length);
+
+/* A hash for short keys. */
+uint64_t hash_bytes(const char *bytes, size_t size);
+
+#endif

@@ -1,0 +1,202 @@
+/*
+ * Opening a model.
+ *
+ * What PATH is decides a look at it, not its name: a folder, a file that begins as GGUF files do, or else a safetensors
+ * file with its configuration beside it. Configuration and tensors are then brought together by weights.c, which knows
+ * neither kind.
+ *
+ * Only headers are read. A model of any size opens in milliseconds, and its numbers come from disk when they are used.
+ */
+#include "checkpoint.h"
+
+#include "config.h"
+#include "paths.h"
+#include "shards.h"
+#include "status.h"
+#include "weights.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* -------------------------------------------------------------------------------------------------- fingerprint -- */
+
+/* FNV-1a: enough to notice another model, which is all it is for. */
+static void mix(uint64_t *hash, const void *data, size_t size)
+{
+	const uint8_t *bytes = data;
+
+	for (size_t i = 0; i < size; i++)
+		*hash = (*hash ^ bytes[i]) * 0x100000001b3u;
+}
+
+static void mix_number(uint64_t *hash, uint64_t number)
+{
+	mix(hash, &number, sizeof(number));
+}
+
+static void mix_real(uint64_t *hash, double number)
+{
+	mix(hash, &number, sizeof(number));
+}
+
+/* The beginning of a tensor tells apart models of one shape, and reading no more keeps opening quick. */
+#define FINGERPRINT_BYTES 64
+
+static void mix_tensor(uint64_t *hash, const struct tensor *tensor)
+{
+	mix(hash, tensor->name, strlen(tensor->name) + 1);
+	mix_number(hash, (uint64_t)tensor->format);
+	for (int i = 0; i < tensor->dims; i++)
+		mix_number(hash, tensor->shape[i]);
+	mix(hash, tensor->data, tensor->bytes < FINGERPRINT_BYTES ? tensor->bytes : FINGERPRINT_BYTES);
+}
+
+static uint64_t fingerprint(const struct checkpoint *checkpoint)
+{
+	const struct model_config *config = &checkpoint->config;
+	const uint64_t numbers[] = {config->architecture, config->layers,        config->width,
+				    config->heads,        config->kv_heads,      config->head_size,
+				    config->mlp_width,    config->vocabulary,    config->rope_scaling,
+				    config->rotary_pairs, (uint64_t)config->tied};
+	const double reals[] = {config->norm_eps, config->rope_base, config->rope_factor,
+				config->rope_low, config->rope_high, config->rope_context};
+	uint64_t hash = 0xcbf29ce484222325u;
+
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+		mix_number(&hash, numbers[i]);
+	for (size_t i = 0; i < sizeof(reals) / sizeof(reals[0]); i++)
+		mix_real(&hash, reals[i]);
+	for (size_t i = 0; i < checkpoint->tensors.count; i++)
+		mix_tensor(&hash, &checkpoint->tensors.all[i]);
+	return hash;
+}
+
+uint64_t checkpoint_parameters(const struct checkpoint *checkpoint)
+{
+	uint64_t count = 0;
+
+	for (size_t i = 0; i < checkpoint->tensors.count; i++)
+		count += tensor_numbers(&checkpoint->tensors.all[i]);
+	return count;
+}
+
+/* -------------------------------------------------------------------------------------------------------- kinds -- */
+
+static rosa_status no_memory(const struct checkpoint *checkpoint, rosa_error *err)
+{
+	return rosa_fail(err, ROSA_ENOMEM, "%s: not enough memory for the names of its files", checkpoint->path);
+}
+
+static rosa_status open_gguf(struct checkpoint *checkpoint, struct mapping *mapping, rosa_error *err)
+{
+	const struct tensors *part = &checkpoint->gguf.tensors;
+	rosa_status status = shards_make_room(checkpoint, 1, err);
+
+	if (status != ROSA_OK)
+		return status;
+	checkpoint->is_gguf = true;
+	checkpoint->mappings[0] = *mapping;
+	*mapping = (struct mapping){NULL, 0};
+	checkpoint->files[0] = strdup(checkpoint->path);
+	if (!checkpoint->files[0])
+		return no_memory(checkpoint, err);
+	status = gguf_read(checkpoint->mappings[0].data, checkpoint->mappings[0].size, checkpoint->files[0],
+			   &checkpoint->gguf, err);
+	if (status == ROSA_OK)
+		status = config_from_gguf(&checkpoint->gguf, checkpoint->files[0], &checkpoint->config, err);
+	return status == ROSA_OK ? tensors_join(&part, 1, &checkpoint->tensors, err) : status;
+}
+
+static rosa_status open_beside_config(struct checkpoint *checkpoint, rosa_error *err)
+{
+	char *folder = path_folder(checkpoint->path);
+	rosa_status status;
+
+	if (!folder)
+		return no_memory(checkpoint, err);
+	status = config_from_folder(folder, &checkpoint->config, err);
+	if (status == ROSA_OK)
+		status = shards_open_file(checkpoint, checkpoint->path, err);
+	free(folder);
+	return status;
+}
+
+static rosa_status open_folder(struct checkpoint *checkpoint, rosa_error *err)
+{
+	char *config = path_join(checkpoint->path, "config.json");
+	bool there = config && path_is_file(config), memory = config != NULL;
+	rosa_status status;
+
+	free(config);
+	if (!memory)
+		return no_memory(checkpoint, err);
+	if (!there)
+		return rosa_fail(err, ROSA_EIO, "%s: has no config.json; a GGUF file is named itself, not its folder",
+				 checkpoint->path);
+	status = config_from_folder(checkpoint->path, &checkpoint->config, err);
+	return status == ROSA_OK ? shards_open_folder(checkpoint, checkpoint->path, err) : status;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+	size_t length = strlen(text), tail = strlen(end);
+
+	return length >= tail && strcmp(text + length - tail, end) == 0;
+}
+
+static rosa_status open_kind(struct checkpoint *checkpoint, rosa_error *err)
+{
+	struct mapping mapping = {NULL, 0};
+	rosa_status status;
+
+	if (path_is_folder(checkpoint->path))
+		return open_folder(checkpoint, err);
+	status = mapping_open(&mapping, checkpoint->path, err);
+	if (status != ROSA_OK)
+		return status;
+	if (mapping.size >= 4 && memcmp(mapping.data, "GGUF", 4) == 0)
+		status = open_gguf(checkpoint, &mapping, err);
+	else if (ends_with(checkpoint->path, ".safetensors"))
+		status = open_beside_config(checkpoint, err);
+	else
+		status = rosa_fail(err, ROSA_EFORMAT,
+				   "%s: is neither a GGUF nor a .safetensors file; name one, or a model's folder",
+				   checkpoint->path);
+	mapping_close(&mapping);
+	return status;
+}
+
+rosa_status checkpoint_open(const char *path, struct checkpoint *checkpoint, rosa_error *err)
+{
+	rosa_status status;
+
+	memset(checkpoint, 0, sizeof(*checkpoint));
+	checkpoint->path = strdup(path);
+	if (!checkpoint->path)
+		return rosa_fail(err, ROSA_ENOMEM, "%s: not enough memory for its name", path);
+	status = open_kind(checkpoint, err);
+	if (status == ROSA_OK)
+		status = weights_bind(checkpoint, err);
+	if (status == ROSA_OK)
+		checkpoint->fingerprint = fingerprint(checkpoint);
+	else
+		checkpoint_close(checkpoint);
+	return status;
+}
+
+void checkpoint_close(struct checkpoint *checkpoint)
+{
+	free(checkpoint->layers);
+	tensors_free(&checkpoint->tensors);
+	gguf_free(&checkpoint->gguf);
+	for (size_t i = 0; i < checkpoint->files_count; i++) {
+		safetensors_free(&checkpoint->shards[i]);
+		mapping_close(&checkpoint->mappings[i]);
+		free(checkpoint->files[i]);
+	}
+	free(checkpoint->shards);
+	free(checkpoint->mappings);
+	free(checkpoint->files);
+	free(checkpoint->path);
+	memset(checkpoint, 0, sizeof(*checkpoint));
+}

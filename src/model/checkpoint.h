@@ -1,0 +1,69 @@
+/* A model on disk: its shape, its weights by their part in the decoder, and the files they are in. */
+#ifndef ROSATUNE_CHECKPOINT_H
+#define ROSATUNE_CHECKPOINT_H
+
+#include "backend.h"
+#include "gguf.h"
+#include "mapping.h"
+#include "safetensors.h"
+
+enum architecture { LLAMA, QWEN3 };
+
+extern const char *const architecture_names[]; /* "llama", "qwen3" */
+
+/* Llama 3's change of the rotary frequencies; factor 1: none. Linear scaling divides all of them by the factor. */
+enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 };
+
+struct model_config {
+	enum architecture architecture;
+	size_t layers, width, heads, kv_heads, head_size, mlp_width, vocabulary;
+	size_t context; /* positions it was trained for; 0: not said */
+	float norm_eps;
+	double rope_base;
+	enum rope_scaling rope_scaling;
+	double rope_factor, rope_low, rope_high, rope_context; /* of ROPE_LLAMA3; the factor of ROPE_LINEAR too */
+	enum rotary_pairs rotary_pairs;
+	bool tied;      /* the embedding serves as the head */
+	int64_t bos;    /* -1: none */
+	int64_t eos[8]; /* tokens that end a text */
+	size_t eos_count;
+};
+
+struct layer_weights {
+	const struct tensor *attention_norm, *q, *k, *v, *o;
+	const struct tensor *q_norm, *k_norm; /* QWEN3, else NULL */
+	const struct tensor *mlp_norm, *gate, *up, *down;
+};
+
+struct checkpoint {
+	char *path;
+	struct model_config config;
+	const struct tensor *embedding, *norm, *head; /* head == embedding where tied */
+	const struct tensor *rope_factors; /* GGUF's own way to say ROPE_LLAMA3: [head_size / 2]; else NULL */
+	struct layer_weights *layers;
+	struct tensors tensors; /* of all files */
+	uint64_t fingerprint;   /* of the config and the names, shapes, formats and first bytes of all tensors */
+
+	/* Behind it: */
+	bool is_gguf;
+	struct gguf gguf;
+	struct safetensors *shards;
+	struct mapping *mappings;
+	char **files; /* names of the mapped files */
+	size_t files_count;
+};
+
+/* PATH is a .gguf file, a folder with config.json and model.safetensors (or model.safetensors.index.json and its
+ * shards), or a .safetensors file beside its config.json. Nothing is read but the headers. What is not supported is
+ * refused by name: another architecture, biases, a rope scaling or activation unknown here, tensors missing or of
+ * another shape. */
+rosa_status checkpoint_open(const char *path, struct checkpoint *checkpoint, rosa_error *err);
+void checkpoint_close(struct checkpoint *checkpoint); /* safe on a zeroed one */
+
+/* Radians a position for every pair of a head: [head_size / 2]. */
+void checkpoint_frequencies(const struct checkpoint *checkpoint, float *frequencies);
+
+/* Parameters of the model: the numbers in all of its tensors. */
+uint64_t checkpoint_parameters(const struct checkpoint *checkpoint);
+
+#endif

@@ -1,0 +1,30 @@
+/* The shape of a model, from either kind of description. Shared by the files that make a checkpoint. */
+#ifndef ROSATUNE_CONFIG_H
+#define ROSATUNE_CONFIG_H
+
+#include "checkpoint.h"
+
+/* From the metadata of a GGUF file; `file` names it in messages. */
+rosa_status config_from_gguf(const struct gguf *gguf, const char *file, struct model_config *config, rosa_error *err);
+
+/* From a folder's config.json and, for the tokens that end a text, its generation_config.json where there is one. */
+rosa_status config_from_folder(const char *folder, struct model_config *config, rosa_error *err);
+
+/* --------------------------------------------------------------------------------------------- what both need -- */
+
+/* What a configuration is before anything is read. */
+struct model_config config_blank(void);
+
+/* LLAMA or QWEN3 by name; others are refused. `field` is what the file calls it. */
+rosa_status config_architecture(const char *file, const char *field, const char *name, size_t length,
+				enum architecture *architecture, rosa_error *err);
+
+/* A token that begins or ends a text. One the model does not have can neither be read nor come out, and is left out. */
+void config_set_bos(struct model_config *config, int64_t token);
+void config_add_eos(struct model_config *config, int64_t token);
+
+/* The last look at a configuration: sizes are positive, bounded and fit each other, and numbers are such that
+ * computing with them gives numbers. */
+rosa_status config_check(const struct model_config *config, const char *file, rosa_error *err);
+
+#endif

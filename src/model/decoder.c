@@ -1,0 +1,436 @@
+/*
+ * The decoder: weights on a backend, room for a chunk of rows, and the cutting of texts into passes.
+ *
+ * Texts of any length go through in passes of at most `chunk` rows, so the memory of activations is fixed at the start.
+ * A pass takes rows from as many sequences as there is room for: prompts fill it one after the other, and the next
+ * tokens of many sequences share the reading of the weights.
+ *
+ * Logits are the one result as wide as the vocabulary. They are computed for the rows that want them and for no other,
+ * a few rows at a time.
+ */
+#include "decoder_parts.h"
+
+#include "status.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define DEFAULT_CHUNK 256
+#define MOST_CHUNK    65536
+
+/* ------------------------------------------------------------------------------------------------------ weights -- */
+
+static rosa_status load_matrix(decoder *d, const struct tensor *tensor, struct matrix *matrix, rosa_error *err)
+{
+	return d->backend->ops->matrix_new(d->backend, tensor->format, tensor->shape[0], tensor->shape[1], tensor->data,
+					   matrix, err);
+}
+
+static rosa_status load_vector(decoder *d, const struct tensor *tensor, float **vector, rosa_error *err)
+{
+	const struct backend_ops *ops = d->backend->ops;
+	const size_t count = tensor_numbers(tensor);
+	float *wide = malloc(count * sizeof(*wide));
+
+	*vector = ops->take(d->backend, count * sizeof(**vector));
+	if (!wide || !*vector) {
+		free(wide);
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for %s (%zu numbers)", tensor->name, count);
+	}
+	format_widen(tensor->format, tensor->data, count, wide);
+	ops->put(d->backend, *vector, wide, count * sizeof(*wide));
+	free(wide);
+	return ROSA_OK;
+}
+
+struct wanted {
+	const struct tensor *tensor; /* NULL: not there, nothing to do */
+	struct matrix *matrix;       /* either this */
+	float **vector;              /* or that */
+};
+
+static rosa_status load_all(decoder *d, const struct wanted *wanted, size_t count, rosa_error *err)
+{
+	rosa_status status = ROSA_OK;
+
+	for (size_t i = 0; i < count && status == ROSA_OK; i++) {
+		if (!wanted[i].tensor)
+			continue;
+		status = wanted[i].matrix ? load_matrix(d, wanted[i].tensor, wanted[i].matrix, err)
+					  : load_vector(d, wanted[i].tensor, wanted[i].vector, err);
+	}
+	return status;
+}
+
+static rosa_status load_block(decoder *d, size_t number, rosa_error *err)
+{
+	const struct layer_weights *from = &d->checkpoint->layers[number];
+	struct block *to = &d->blocks[number];
+	const bool global = number < d->options.first_global_layers;
+	const struct wanted wanted[] = {
+	    {from->attention_norm, NULL, &to->attention_norm},
+	    {from->q, &to->q, NULL},
+	    {from->k, &to->k, NULL},
+	    {from->v, &to->v, NULL},
+	    {from->o, &to->o, NULL},
+	    {from->q_norm, NULL, &to->q_norm},
+	    {from->k_norm, NULL, &to->k_norm},
+	    {from->mlp_norm, NULL, &to->mlp_norm},
+	    {from->gate, &to->gate, NULL},
+	    {from->up, &to->up, NULL},
+	    {from->down, &to->down, NULL},
+	};
+
+	to->window = global ? 0 : d->options.window;
+	to->sinks = global ? 0 : d->options.sinks;
+	return load_all(d, wanted, sizeof(wanted) / sizeof(wanted[0]), err);
+}
+
+static rosa_status load_rosa(decoder *d, size_t number, rosa_error *err)
+{
+	const struct adapter_layer *from = &d->adapter->layers[number];
+	struct rosa_block *to = &d->blocks[number].rosa;
+	const struct wanted wanted[] = {
+	    {from->q, &to->q, NULL},     {from->k, &to->k, NULL},   {from->v, &to->v, NULL},
+	    {from->out, &to->out, NULL}, {from->e0, NULL, &to->e0}, {from->e1, NULL, &to->e1},
+	    {from->a0, NULL, &to->a0},
+	};
+
+	d->blocks[number].has_rosa = from->q != NULL;
+	return load_all(d, wanted, sizeof(wanted) / sizeof(wanted[0]), err);
+}
+
+static rosa_status load_weights(decoder *d, rosa_error *err)
+{
+	const struct checkpoint *from = d->checkpoint;
+	const struct wanted wanted[] = {
+	    {from->embedding, &d->embedding, NULL},
+	    {from->norm, NULL, &d->norm},
+	    {from->head == from->embedding ? NULL : from->head, &d->head, NULL},
+	};
+	rosa_status status = load_all(d, wanted, sizeof(wanted) / sizeof(wanted[0]), err);
+
+	for (size_t i = 0; i < from->config.layers && status == ROSA_OK; i++) {
+		status = load_block(d, i, err);
+		if (status == ROSA_OK && d->adapter)
+			status = load_rosa(d, i, err);
+	}
+	return status;
+}
+
+/* ---------------------------------------------------------------------------------------------------- workspace -- */
+
+static rosa_status take_rows(decoder *d, float **rows, size_t count, size_t width, rosa_error *err)
+{
+	size_t numbers, bytes;
+
+	if (!__builtin_mul_overflow(count, width, &numbers) && !__builtin_mul_overflow(numbers, sizeof(float), &bytes))
+		*rows = d->backend->ops->take(d->backend, bytes);
+	if (!*rows)
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for %zu rows of %zu numbers; use a smaller chunk", count,
+				 width);
+	return ROSA_OK;
+}
+
+/* Room for the symbols of `chunk` rows. */
+static rosa_status take_symbols(decoder *d, rosa_error *err)
+{
+	const size_t cells = d->routes * d->options.chunk;
+	struct workspace *work = &d->work;
+
+	for (int i = 0; i < 3; i++)
+		work->symbols[i] = malloc(cells * sizeof(*work->symbols[i]));
+	work->found = malloc(cells * sizeof(*work->found));
+	work->hit = malloc(cells * sizeof(*work->hit));
+	work->tau = malloc(cells * sizeof(*work->tau));
+	if (!work->symbols[0] || !work->symbols[1] || !work->symbols[2] || !work->found || !work->hit || !work->tau)
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for the symbols of %zu rows; use a smaller chunk",
+				 d->options.chunk);
+	return ROSA_OK;
+}
+
+static rosa_status make_workspace(decoder *d, rosa_error *err)
+{
+	const struct model_config *config = &d->checkpoint->config;
+	const size_t chunk = d->options.chunk, queries = config->heads * config->head_size,
+		     keys = config->kv_heads * config->head_size;
+	struct workspace *work = &d->work;
+	const struct {
+		float **rows;
+		size_t count, width;
+		bool rosa;
+	} parts[] = {
+	    {&work->h, chunk, config->width, false},
+	    {&work->u, chunk, config->width, false},
+	    {&work->q, chunk, queries, false},
+	    {&work->attended, chunk, queries, false},
+	    {&work->k, chunk, keys, false},
+	    {&work->v, chunk, keys, false},
+	    {&work->gate, chunk, config->mlp_width, false},
+	    {&work->up, chunk, config->mlp_width, false},
+	    {&work->logits, chunk < LOGITS_ROWS ? chunk : LOGITS_ROWS, config->vocabulary, false},
+	    {&work->rosa_q, chunk, config->width, true},
+	    {&work->rosa_k, chunk, config->width, true},
+	    {&work->rosa_v, chunk, config->width, true},
+	    {&work->rosa_y, chunk, config->width, true},
+	};
+	rosa_status status = ROSA_OK;
+
+	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]) && status == ROSA_OK; i++) {
+		if (!parts[i].rosa || d->adapter)
+			status = take_rows(d, parts[i].rows, parts[i].count, parts[i].width, err);
+	}
+	if (status == ROSA_OK && d->adapter)
+		status = take_symbols(d, err);
+	return status;
+}
+
+static void free_workspace(decoder *d)
+{
+	const struct backend_ops *ops = d->backend->ops;
+	struct workspace *work = &d->work;
+	float *parts[] = {work->h,  work->u,      work->q,      work->attended, work->k,      work->v,     work->gate,
+			  work->up, work->logits, work->rosa_q, work->rosa_k,   work->rosa_v, work->rosa_y};
+
+	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
+		ops->give(d->backend, parts[i]);
+	for (int i = 0; i < 3; i++)
+		free(work->symbols[i]);
+	free(work->found);
+	free(work->hit);
+	free(work->tau);
+}
+
+/* --------------------------------------------------------------------------------------------- making and ending -- */
+
+static rosa_status check_options(const struct checkpoint *checkpoint, const struct decoder_options *options,
+				 rosa_error *err)
+{
+	if (options->chunk > MOST_CHUNK)
+		return rosa_fail(err, ROSA_EINVAL, "a chunk of %zu rows is too large; use up to %d", options->chunk,
+				 MOST_CHUNK);
+	if (options->sinks && !options->window)
+		return rosa_fail(err, ROSA_EINVAL,
+				 "%zu sinks without a window: global attention sees all positions; give a window",
+				 options->sinks);
+	if (options->first_global_layers > checkpoint->config.layers)
+		return rosa_fail(err, ROSA_EINVAL, "%zu global layers are asked for, the model has %zu",
+				 options->first_global_layers, checkpoint->config.layers);
+	return ROSA_OK;
+}
+
+static rosa_status make(decoder *d, rosa_error *err)
+{
+	const struct model_config *config = &d->checkpoint->config;
+	rosa_status status;
+
+	d->blocks = calloc(config->layers, sizeof(*d->blocks));
+	d->frequencies = calloc(config->head_size / 2, sizeof(*d->frequencies));
+	if (!d->blocks || !d->frequencies)
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for %zu layers", config->layers);
+	checkpoint_frequencies(d->checkpoint, d->frequencies);
+	d->rotary = (struct rotary){config->head_size, config->rotary_pairs, d->frequencies};
+	d->routes = d->adapter ? config->width / (size_t)d->adapter->bits : 0;
+	status = load_weights(d, err);
+	return status == ROSA_OK ? make_workspace(d, err) : status;
+}
+
+rosa_status decoder_new(const struct checkpoint *checkpoint, const struct adapter *adapter,
+			const struct decoder_options *options, struct backend *backend, rosa_workers *workers,
+			decoder **made, rosa_error *err)
+{
+	rosa_status status = check_options(checkpoint, options, err);
+	decoder *d;
+
+	*made = NULL;
+	if (status != ROSA_OK)
+		return status;
+	d = calloc(1, sizeof(*d));
+	if (!d)
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for a decoder");
+	d->checkpoint = checkpoint;
+	d->adapter = adapter;
+	d->options = *options;
+	d->options.chunk = options->chunk ? options->chunk : DEFAULT_CHUNK;
+	d->backend = backend;
+	d->workers = workers;
+	status = make(d, err);
+	if (status != ROSA_OK) {
+		decoder_free(d);
+		return status;
+	}
+	*made = d;
+	return ROSA_OK;
+}
+
+static void free_block(decoder *d, struct block *block)
+{
+	const struct backend_ops *ops = d->backend->ops;
+	struct matrix *matrices[] = {&block->q,      &block->k,      &block->v,       &block->o,
+				     &block->gate,   &block->up,     &block->down,    &block->rosa.q,
+				     &block->rosa.k, &block->rosa.v, &block->rosa.out};
+	float *vectors[] = {block->attention_norm, block->q_norm,  block->k_norm, block->mlp_norm,
+			    block->rosa.e0,        block->rosa.e1, block->rosa.a0};
+
+	for (size_t i = 0; i < sizeof(matrices) / sizeof(matrices[0]); i++)
+		ops->matrix_free(d->backend, matrices[i]);
+	for (size_t i = 0; i < sizeof(vectors) / sizeof(vectors[0]); i++)
+		ops->give(d->backend, vectors[i]);
+}
+
+void decoder_free(decoder *d)
+{
+	if (!d)
+		return;
+	for (size_t i = 0; d->blocks && i < d->checkpoint->config.layers; i++)
+		free_block(d, &d->blocks[i]);
+	free(d->blocks);
+	free(d->frequencies);
+	d->backend->ops->matrix_free(d->backend, &d->embedding);
+	d->backend->ops->matrix_free(d->backend, &d->head);
+	d->backend->ops->give(d->backend, d->norm);
+	free_workspace(d);
+	free(d);
+}
+
+size_t decoder_vocabulary(const decoder *decoder)
+{
+	return decoder->checkpoint->config.vocabulary;
+}
+
+/* ------------------------------------------------------------------------------------------------------ reading -- */
+
+/* What is left of a piece, and where its logits go. */
+struct reading {
+	struct piece *pieces;
+	size_t count;
+	size_t piece, done; /* the piece that comes next, and how many of its tokens have been taken */
+};
+
+static rosa_status check_pieces(const decoder *d, size_t count, const struct piece *pieces, uint64_t *total,
+				rosa_error *err)
+{
+	const size_t vocabulary = decoder_vocabulary(d);
+
+	*total = 0;
+	for (size_t i = 0; i < count; i++) {
+		const struct piece *piece = &pieces[i];
+
+		if (piece->sequence->decoder != d)
+			return rosa_fail(err, ROSA_EINVAL, "piece %zu continues a sequence of another decoder", i);
+		for (size_t j = 0; j < i; j++)
+			if (pieces[j].sequence == piece->sequence)
+				return rosa_fail(err, ROSA_EINVAL, "pieces %zu and %zu continue the same sequence", j,
+						 i);
+		for (size_t t = 0; t < piece->count; t++)
+			if (piece->tokens[t] >= vocabulary)
+				return rosa_fail(err, ROSA_EINVAL,
+						 "token %u at place %zu is not below the model's vocabulary of %zu",
+						 piece->tokens[t], t, vocabulary);
+		if (piece->sequence->steps > ROSA_MAX_STEPS - piece->count)
+			return rosa_fail(err, ROSA_EINVAL, "a sequence may have %zu tokens at most", ROSA_MAX_STEPS);
+		*total += piece->count;
+	}
+	return ROSA_OK;
+}
+
+/* The logits of the last pass's rows `row` .. that a piece wants, its tokens from `done` on. */
+static void write_logits(decoder *d, struct piece *piece, size_t row, size_t done, size_t count)
+{
+	const struct backend_ops *ops = d->backend->ops;
+	const size_t vocabulary = decoder_vocabulary(d), width = d->checkpoint->config.width;
+	const struct matrix *head = d->head.data ? &d->head : &d->embedding;
+	float *to = piece->logits;
+
+	if (piece->wanted == LOGITS_NONE || (piece->wanted == LOGITS_LAST && done + count < piece->count))
+		return;
+	if (piece->wanted == LOGITS_LAST) {
+		row += count - 1;
+		count = 1;
+	} else {
+		to += done * vocabulary;
+	}
+	while (count) {
+		const size_t some = count < LOGITS_ROWS ? count : LOGITS_ROWS;
+		const struct product product = {head, d->work.logits, false};
+
+		ops->multiply(d->backend, some, d->work.u + row * width, 1, &product);
+		ops->get(d->backend, to, d->work.logits, some * vocabulary * sizeof(*to));
+		to += some * vocabulary;
+		row += some;
+		count -= some;
+	}
+}
+
+/* Fill one pass with rows of the pieces in turn. Returns the number of rows. */
+static size_t fill_pass(const decoder *d, const struct reading *reading, uint32_t *tokens, struct segment *segments,
+			size_t *count)
+{
+	size_t rows = 0, done = reading->done;
+
+	*count = 0;
+	for (size_t i = reading->piece; i < reading->count && rows < d->options.chunk; i++, done = 0) {
+		const struct piece *piece = &reading->pieces[i];
+		const size_t left = piece->count - done, room = d->options.chunk - rows,
+			     some = left < room ? left : room;
+
+		if (!some)
+			continue;
+		memcpy(tokens + rows, piece->tokens + done, some * sizeof(*tokens));
+		segments[(*count)++] = (struct segment){piece->sequence, rows, some};
+		rows += some;
+	}
+	return rows;
+}
+
+/* Hand out the logits of a pass and step over the rows it has taken. */
+static void finish_pass(decoder *d, struct reading *reading, size_t rows)
+{
+	size_t row = 0;
+
+	while (row < rows) {
+		struct piece *piece = &reading->pieces[reading->piece];
+		const size_t left = piece->count - reading->done, some = left < rows - row ? left : rows - row;
+
+		if (some)
+			write_logits(d, piece, row, reading->done, some);
+		row += some;
+		reading->done += some;
+		if (reading->done == piece->count) {
+			reading->piece++;
+			reading->done = 0;
+		}
+	}
+}
+
+rosa_status decoder_read(decoder *d, size_t count, struct piece *pieces, rosa_progress progress, void *context,
+			 rosa_error *err)
+{
+	struct reading reading = {pieces, count, 0, 0};
+	uint64_t total, read = 0;
+	rosa_status status = check_pieces(d, count, pieces, &total, err);
+	uint32_t *tokens;
+	struct segment *segments;
+
+	if (status != ROSA_OK)
+		return status;
+	tokens = malloc(d->options.chunk * sizeof(*tokens));
+	segments = malloc(d->options.chunk * sizeof(*segments));
+	if (!tokens || !segments)
+		status = rosa_fail(err, ROSA_ENOMEM, "no memory for %zu rows", d->options.chunk);
+	while (status == ROSA_OK && read < total) {
+		size_t segment_count, rows = fill_pass(d, &reading, tokens, segments, &segment_count);
+
+		status = decoder_pass(d, tokens, rows, segments, segment_count, err);
+		if (status != ROSA_OK)
+			break;
+		finish_pass(d, &reading, rows);
+		read += rows;
+		if (progress && progress(context, read, total) && read < total)
+			status = rosa_fail(err, ROSA_ECANCELLED, "cancelled after %llu of %llu tokens",
+					   (unsigned long long)read, (unsigned long long)total);
+	}
+	free(tokens);
+	free(segments);
+	return status;
+}

@@ -1,0 +1,62 @@
+/* The decoder: a checkpoint, perhaps with an adapter, on a backend. */
+#ifndef ROSATUNE_DECODER_H
+#define ROSATUNE_DECODER_H
+
+#include "adapter.h"
+#include "backend.h"
+
+struct decoder_options {
+	size_t window, sinks;       /* of attention; window 0: global */
+	size_t first_global_layers; /* layers at the front that stay global */
+	size_t chunk;               /* most rows that are computed at once; 0: 256 */
+};
+
+typedef struct decoder decoder;
+
+/* `checkpoint` and `adapter` (NULL: none) must outlive the decoder; so must the backend and the workers, on which
+ * retrieval runs. */
+rosa_status decoder_new(const struct checkpoint *checkpoint, const struct adapter *adapter,
+			const struct decoder_options *options, struct backend *backend, rosa_workers *workers,
+			decoder **made, rosa_error *err);
+void decoder_free(decoder *decoder); /* safe on NULL */
+
+/* What a sequence has read so far: keys and values that attention still sees, and the adapter's past. */
+typedef struct sequence sequence;
+
+rosa_status sequence_new(decoder *decoder, sequence **made, rosa_error *err);
+void sequence_free(sequence *sequence); /* safe on NULL */
+size_t sequence_steps(const sequence *sequence);
+
+/* Bytes in use: those that do not grow with the text (once the window is full), and those of the retrieval index. */
+struct sequence_memory {
+	uint64_t attention, retrieval;
+};
+struct sequence_memory sequence_memory(const sequence *sequence);
+
+enum logits_wanted { LOGITS_NONE, LOGITS_LAST, LOGITS_ALL };
+
+/* The next tokens of one sequence. */
+struct piece {
+	sequence *sequence;
+	const uint32_t *tokens;
+	size_t count;
+	enum logits_wanted wanted;
+	float *logits; /* [1 or count][vocabulary] */
+};
+
+/* Reads the pieces, each of another sequence. The result is the same, bit for bit, for every way to cut texts into
+ * pieces and to put pieces together. On failure (memory, a token that is not below the vocabulary) sequences may have
+ * read a part: free them. `progress` (may be NULL) hears of tokens read, between chunks; nonzero from it stops with
+ * ROSA_ECANCELLED, what was read being kept (sequence_steps tells). */
+rosa_status decoder_read(decoder *decoder, size_t count, struct piece *pieces, rosa_progress progress, void *context,
+			 rosa_error *err);
+
+size_t decoder_vocabulary(const decoder *decoder);
+
+/* A sequence as bytes, and back into a new sequence of a decoder with the same model, adapter and options; others are
+ * refused. `write` returns nonzero to stop. The bytes are checksummed. */
+typedef int (*sequence_writer)(void *context, const void *data, size_t size);
+rosa_status sequence_save(const sequence *sequence, sequence_writer write, void *context, rosa_error *err);
+rosa_status sequence_load(decoder *decoder, const void *data, size_t size, sequence **made, rosa_error *err);
+
+#endif

@@ -1,0 +1,73 @@
+/* The inside of a decoder and of a sequence, for the files that make them. */
+#ifndef ROSATUNE_DECODER_PARTS_H
+#define ROSATUNE_DECODER_PARTS_H
+
+#include "decoder.h"
+#include "past.h"
+
+/* What ROSA adds to a layer. */
+struct rosa_block {
+	struct matrix q, k, v, out;
+	float *e0, *e1, *a0; /* the backend's; a0 NULL in post fusion */
+};
+
+/* One layer of the decoder. Vectors are the backend's. */
+struct block {
+	float *attention_norm, *q_norm, *k_norm, *mlp_norm; /* q_norm, k_norm NULL: none */
+	struct matrix q, k, v, o, gate, up, down;
+	size_t window, sinks;
+	bool has_rosa;
+	struct rosa_block rosa;
+};
+
+/* Room for the activations of `chunk` rows, in the backend's memory but for what retrieval works on. */
+struct workspace {
+	float *h, *u;                             /* [chunk][width] */
+	float *q, *attended;                      /* [chunk][heads * head_size] */
+	float *k, *v;                             /* [chunk][kv_heads * head_size] */
+	float *gate, *up;                         /* [chunk][mlp_width] */
+	float *logits;                            /* [LOGITS_ROWS][vocabulary] */
+	float *rosa_q, *rosa_k, *rosa_v, *rosa_y; /* [chunk][width] */
+	uint16_t *symbols[3];                     /* host, [routes][chunk]: q, k, v */
+	uint16_t *found;                          /* host, the same */
+	uint8_t *hit;
+	int32_t *tau;
+};
+
+#define LOGITS_ROWS ((size_t)32) /* rows whose logits are computed at once: a vocabulary is wide */
+
+struct decoder {
+	const struct checkpoint *checkpoint;
+	const struct adapter *adapter; /* NULL: none */
+	struct decoder_options options;
+	struct backend *backend;
+	rosa_workers *workers;
+
+	struct matrix embedding, head; /* head is the embedding's where tied */
+	float *norm;
+	struct block *blocks;
+	float *frequencies; /* host */
+	struct rotary rotary;
+	size_t routes; /* of an adapter; 0: none */
+	struct workspace work;
+};
+
+struct sequence {
+	decoder *decoder;
+	size_t steps;
+	struct kv_cache *caches; /* one a layer */
+	struct past *pasts;      /* one a layer, used where it has an adapter; NULL without one */
+};
+
+/* Some rows of a pass: those of one sequence. */
+struct segment {
+	struct sequence *sequence;
+	size_t row, count;
+};
+
+/* One pass through all layers: rows of `tokens` (host), which belong to the segments in turn. Their last hidden states,
+ * normed, are left in work.u. The sequences have then read them. */
+rosa_status decoder_pass(decoder *decoder, const uint32_t *tokens, size_t rows, const struct segment *segments,
+			 size_t count, rosa_error *err);
+
+#endif

@@ -1,0 +1,178 @@
+/*
+ * One pass through the decoder.
+ *
+ * Rows of several sequences go through the products together; attention, retrieval and positions are each sequence's
+ * own. With U = norm(H) a layer computes
+ *
+ *     H' = H + Wo attend(q, k, v),        q, k, v = U Wq, U Wk, U Wv, turned by their positions
+ *     H'' = H' + Wdown (silu(U' Wgate) * U' Wup),      U' = norm(H')
+ *
+ * and with an adapter, inj = Wout y, y being what was read (retrieve_and_read):
+ *
+ *     post fusion   H' = H + Wo attend(...) + inj
+ *     pre fusion    U = norm((1 - a) H + a inj) in attention; the adapter's own U is that of H
+ *
+ * In post fusion the adapter's projections are taken together with attention's, since they share U.
+ */
+#include "decoder_parts.h"
+
+struct pass {
+	struct decoder *decoder;
+	struct workspace *work;
+	struct backend *backend;
+	const struct backend_ops *ops;
+	const struct model_config *config;
+	const struct segment *segments;
+	size_t count, rows;
+};
+
+/* y: what the adapter of layer `number` reads, for every row. */
+static rosa_status retrieve_and_read(const struct pass *pass, size_t number, rosa_error *err)
+{
+	const struct rosa_block *rosa = &pass->decoder->blocks[number].rosa;
+	const size_t width = pass->config->width;
+	const int bits = pass->decoder->adapter->bits;
+	struct workspace *work = pass->work;
+	const float *rows[3] = {work->rosa_q, work->rosa_k, work->rosa_v};
+
+	for (size_t s = 0; s < pass->count; s++) {
+		const struct segment *segment = &pass->segments[s];
+		const size_t steps = segment->count, first = segment->row * width;
+		rosa_status status;
+
+		for (int i = 0; i < 3; i++)
+			pass->ops->symbols(pass->backend, steps, width, bits, rows[i] + first, work->symbols[i], steps);
+		status = past_read(&segment->sequence->pasts[number], steps, work->symbols[0], work->symbols[1],
+				   work->symbols[2], work->tau, work->found, work->hit, err);
+		if (status != ROSA_OK)
+			return status;
+		pass->ops->read(pass->backend, steps, width, bits, work->found, work->hit, steps, rosa->e0, rosa->e1,
+				work->rosa_y + first);
+	}
+	return ROSA_OK;
+}
+
+/* work.u = norm of what attention is given: H, or in pre fusion H mixed with what is read. */
+static rosa_status attention_input(const struct pass *pass, size_t number, rosa_error *err)
+{
+	const struct block *block = &pass->decoder->blocks[number];
+	const struct rosa_block *rosa = &block->rosa;
+	const size_t rows = pass->rows, width = pass->config->width;
+	const float eps = pass->config->norm_eps;
+	struct workspace *work = pass->work;
+
+	pass->ops->rms_norm(pass->backend, rows, width, work->h, block->attention_norm, eps, work->u);
+	if (!block->has_rosa || !rosa->a0)
+		return ROSA_OK;
+	const struct product projections[] = {
+	    {&rosa->q, work->rosa_q, false}, {&rosa->k, work->rosa_k, false}, {&rosa->v, work->rosa_v, false}};
+	const struct product inject = {&rosa->out, work->rosa_q, false};
+	rosa_status status;
+
+	pass->ops->multiply(pass->backend, rows, work->u, 3, projections);
+	status = retrieve_and_read(pass, number, err);
+	if (status != ROSA_OK)
+		return status;
+	pass->ops->multiply(pass->backend, rows, work->rosa_y, 1, &inject);
+	pass->ops->mix(pass->backend, rows, width, rosa->a0, work->h, work->rosa_q, work->rosa_k);
+	pass->ops->rms_norm(pass->backend, rows, width, work->rosa_k, block->attention_norm, eps, work->u);
+	return ROSA_OK;
+}
+
+/* work.q and work.k, normed where the architecture does, and turned; work.attended from them. */
+static rosa_status attention(const struct pass *pass, size_t number, rosa_error *err)
+{
+	const struct block *block = &pass->decoder->blocks[number];
+	const struct model_config *config = pass->config;
+	const size_t queries = config->heads * config->head_size, keys = config->kv_heads * config->head_size;
+	struct workspace *work = pass->work;
+
+	if (block->q_norm) {
+		pass->ops->rms_norm(pass->backend, pass->rows * config->heads, config->head_size, work->q,
+				    block->q_norm, config->norm_eps, work->q);
+		pass->ops->rms_norm(pass->backend, pass->rows * config->kv_heads, config->head_size, work->k,
+				    block->k_norm, config->norm_eps, work->k);
+	}
+	for (size_t s = 0; s < pass->count; s++) {
+		const struct segment *segment = &pass->segments[s];
+		struct kv_cache *cache = &segment->sequence->caches[number];
+		float *q = work->q + segment->row * queries, *k = work->k + segment->row * keys;
+		const size_t first = segment->sequence->steps;
+		rosa_status status = pass->ops->cache_reserve(pass->backend, cache, segment->count, err);
+
+		if (status != ROSA_OK)
+			return status;
+		pass->ops->rotate(pass->backend, &pass->decoder->rotary, segment->count, config->heads, first, q);
+		pass->ops->rotate(pass->backend, &pass->decoder->rotary, segment->count, config->kv_heads, first, k);
+		pass->ops->attend(pass->backend, cache, segment->count, config->heads, q, k,
+				  work->v + segment->row * keys, work->attended + segment->row * queries);
+	}
+	return ROSA_OK;
+}
+
+static rosa_status mix_tokens(const struct pass *pass, size_t number, rosa_error *err)
+{
+	const struct block *block = &pass->decoder->blocks[number];
+	const struct rosa_block *rosa = &block->rosa;
+	struct workspace *work = pass->work;
+	const bool post = block->has_rosa && !rosa->a0;
+	const struct product projections[] = {{&block->q, work->q, false},     {&block->k, work->k, false},
+					      {&block->v, work->v, false},     {&rosa->q, work->rosa_q, false},
+					      {&rosa->k, work->rosa_k, false}, {&rosa->v, work->rosa_v, false}};
+	const struct product output = {&block->o, work->h, true}, inject = {&rosa->out, work->h, true};
+	rosa_status status = attention_input(pass, number, err);
+
+	if (status != ROSA_OK)
+		return status;
+	pass->ops->multiply(pass->backend, pass->rows, work->u, post ? 6 : 3, projections);
+	status = attention(pass, number, err);
+	if (status == ROSA_OK && post)
+		status = retrieve_and_read(pass, number, err);
+	if (status != ROSA_OK)
+		return status;
+	pass->ops->multiply(pass->backend, pass->rows, work->attended, 1, &output);
+	if (post)
+		pass->ops->multiply(pass->backend, pass->rows, work->rosa_y, 1, &inject);
+	return ROSA_OK;
+}
+
+static void mix_channels(const struct pass *pass, size_t number)
+{
+	const struct block *block = &pass->decoder->blocks[number];
+	struct workspace *work = pass->work;
+	const struct product projections[] = {{&block->gate, work->gate, false}, {&block->up, work->up, false}};
+	const struct product output = {&block->down, work->h, true};
+
+	pass->ops->rms_norm(pass->backend, pass->rows, pass->config->width, work->h, block->mlp_norm,
+			    pass->config->norm_eps, work->u);
+	pass->ops->multiply(pass->backend, pass->rows, work->u, 2, projections);
+	pass->ops->swiglu(pass->backend, pass->rows * pass->config->mlp_width, work->gate, work->up, work->gate);
+	pass->ops->multiply(pass->backend, pass->rows, work->gate, 1, &output);
+}
+
+rosa_status decoder_pass(decoder *decoder, const uint32_t *tokens, size_t rows, const struct segment *segments,
+			 size_t count, rosa_error *err)
+{
+	const struct pass pass = {.decoder = decoder,
+				  .work = &decoder->work,
+				  .backend = decoder->backend,
+				  .ops = decoder->backend->ops,
+				  .config = &decoder->checkpoint->config,
+				  .segments = segments,
+				  .count = count,
+				  .rows = rows};
+
+	pass.ops->embed(pass.backend, &decoder->embedding, rows, tokens, pass.work->h);
+	for (size_t number = 0; number < pass.config->layers; number++) {
+		rosa_status status = mix_tokens(&pass, number, err);
+
+		if (status != ROSA_OK)
+			return status;
+		mix_channels(&pass, number);
+	}
+	pass.ops->rms_norm(pass.backend, rows, pass.config->width, pass.work->h, decoder->norm, pass.config->norm_eps,
+			   pass.work->u);
+	for (size_t s = 0; s < count; s++)
+		segments[s].sequence->steps += segments[s].count;
+	return ROSA_OK;
+}

@@ -1,0 +1,16 @@
+/* Files mapped into memory, read only. */
+#ifndef ROSATUNE_MAPPING_H
+#define ROSATUNE_MAPPING_H
+
+#include "rosatune.h"
+
+struct mapping {
+	const uint8_t *data;
+	size_t size;
+};
+
+/* A directory, an empty or an unreadable file is refused with a message that names it. */
+rosa_status mapping_open(struct mapping *mapping, const char *path, rosa_error *err);
+void mapping_close(struct mapping *mapping); /* safe on a zeroed one */
+
+#endif

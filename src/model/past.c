@@ -1,0 +1,119 @@
+/*
+ * The adapter's past.
+ *
+ * Retrieval keeps the query and key streams itself and answers with steps; what stood there is looked up here. Only
+ * the symbols of values are kept, 2 bytes a route and step. They are laid down route by route inside a block of steps:
+ * a look-up is then one load from a row that neighbouring look-ups of the route share.
+ */
+#include "past.h"
+
+#include "status.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+rosa_status past_new(struct past *past, size_t routes, const rosa_options *options, rosa_error *err)
+{
+	memset(past, 0, sizeof(*past));
+	past->routes = routes;
+	return rosa_stream_new(options, routes, &past->stream, err);
+}
+
+void past_free(struct past *past)
+{
+	rosa_stream_free(past->stream);
+	for (size_t i = 0; i < past->block_count; i++)
+		free(past->blocks[i]);
+	free(past->blocks);
+	memset(past, 0, sizeof(*past));
+}
+
+/* Room for `steps` steps in all. */
+static rosa_status reserve(struct past *past, size_t steps, rosa_error *err)
+{
+	const size_t need = (steps + PAST_BLOCK - 1) / PAST_BLOCK;
+
+	if (need > past->block_count) {
+		uint16_t **blocks = realloc(past->blocks, need * sizeof(*blocks));
+
+		if (!blocks)
+			return rosa_fail(err, ROSA_ENOMEM, "no memory for the values of %zu steps", steps);
+		past->blocks = blocks;
+	}
+	while (past->block_count < need) {
+		uint16_t *block = malloc(past->routes * PAST_BLOCK * sizeof(*block));
+
+		if (!block)
+			return rosa_fail(err, ROSA_ENOMEM, "no memory for the values of %zu steps", steps);
+		past->blocks[past->block_count++] = block;
+	}
+	return ROSA_OK;
+}
+
+static uint16_t *value_at(const struct past *past, size_t route, size_t step)
+{
+	return past->blocks[step / PAST_BLOCK] + route * PAST_BLOCK + step % PAST_BLOCK;
+}
+
+/* Copy `count` values of a route between the blocks, from step `first` on, and a row. */
+static void copy_values(const struct past *past, size_t route, size_t first, size_t count, uint16_t *row, bool in)
+{
+	while (count) {
+		const size_t here = PAST_BLOCK - first % PAST_BLOCK, some = here < count ? here : count;
+		uint16_t *kept = value_at(past, route, first);
+
+		memcpy(in ? kept : row, in ? row : kept, some * sizeof(*row));
+		first += some;
+		row += some;
+		count -= some;
+	}
+}
+
+rosa_status past_read(struct past *past, size_t steps, const uint16_t *q, const uint16_t *k, const uint16_t *v,
+		      int32_t *tau, uint16_t *found, uint8_t *hit, rosa_error *err)
+{
+	rosa_status status = reserve(past, past->steps + steps, err);
+
+	if (status == ROSA_OK)
+		status = rosa_stream_push(past->stream, steps, q, k, steps, tau, NULL, NULL, err);
+	if (status != ROSA_OK)
+		return status;
+	for (size_t r = 0; r < past->routes; r++) {
+		copy_values(past, r, past->steps, steps, (uint16_t *)v + r * steps, true);
+		for (size_t i = r * steps; i < (r + 1) * steps; i++) {
+			hit[i] = tau[i] >= 0;
+			found[i] = hit[i] ? *value_at(past, r, (size_t)tau[i]) : 0;
+		}
+	}
+	past->steps += steps;
+	return ROSA_OK;
+}
+
+uint64_t past_bytes(const struct past *past)
+{
+	rosa_stream_info info = {.size = sizeof(info)};
+
+	if (!past->stream || rosa_stream_describe(past->stream, &info, NULL) != ROSA_OK)
+		return 0;
+	return info.bytes + past->block_count * (sizeof(*past->blocks) + past->routes * PAST_BLOCK * sizeof(uint16_t));
+}
+
+void past_values(const struct past *past, size_t route, uint16_t *values)
+{
+	copy_values(past, route, 0, past->steps, values, false);
+}
+
+rosa_status past_restore(struct past *past, rosa_stream *stream, size_t routes, size_t steps, rosa_error *err)
+{
+	memset(past, 0, sizeof(*past));
+	past->stream = stream;
+	past->routes = routes;
+	past->steps = steps;
+	return reserve(past, steps, err);
+}
+
+void past_set_values(struct past *past, size_t route, const uint16_t *values)
+{
+	copy_values(past, route, 0, past->steps, (uint16_t *)values, true);
+}

@@ -1,0 +1,14 @@
+/* Names of files. */
+#ifndef ROSATUNE_PATHS_H
+#define ROSATUNE_PATHS_H
+
+#include <stdbool.h>
+
+/* Results are from malloc; NULL if there is no memory. */
+char *path_join(const char *folder, const char *name);
+char *path_folder(const char *path); /* of a file: what stands before the last slash, or "." */
+
+bool path_is_file(const char *path);
+bool path_is_folder(const char *path);
+
+#endif

@@ -1,0 +1,182 @@
+/*
+ * One model in several files.
+ *
+ * Large models come in shards, with an index that says which tensor is in which file. Names in it become names of
+ * files, so they must be plain ones: an index must not reach out of its folder. The index is believed in nothing else:
+ * each shard has a header of its own, and every tensor the index promises must be there.
+ */
+#include "shards.h"
+
+#include "json.h"
+#include "paths.h"
+#include "status.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define WHOLE "model.safetensors"
+#define INDEX "model.safetensors.index.json"
+
+static rosa_status no_memory(const char *path, rosa_error *err)
+{
+	return rosa_fail(err, ROSA_ENOMEM, "%s: not enough memory for the list of its files", path);
+}
+
+rosa_status shards_make_room(struct checkpoint *checkpoint, size_t count, rosa_error *err)
+{
+	checkpoint->files = calloc(count, sizeof(*checkpoint->files));
+	checkpoint->mappings = calloc(count, sizeof(*checkpoint->mappings));
+	checkpoint->shards = calloc(count, sizeof(*checkpoint->shards));
+	if (!checkpoint->files || !checkpoint->mappings || !checkpoint->shards)
+		return no_memory(checkpoint->path, err);
+	checkpoint->files_count = count;
+	return ROSA_OK;
+}
+
+/* Takes `path`, which is from malloc or NULL. */
+static rosa_status open_shard(struct checkpoint *checkpoint, size_t i, char *path, rosa_error *err)
+{
+	struct mapping *mapping = &checkpoint->mappings[i];
+	rosa_status status;
+
+	checkpoint->files[i] = path;
+	if (!path)
+		return no_memory(checkpoint->path, err);
+	status = mapping_open(mapping, path, err);
+	if (status == ROSA_OK)
+		status = safetensors_read(mapping->data, mapping->size, path, &checkpoint->shards[i], err);
+	return status;
+}
+
+/* The shards' tensors as one list. */
+static rosa_status join(struct checkpoint *checkpoint, rosa_error *err)
+{
+	const struct tensors **parts = calloc(checkpoint->files_count, sizeof(*parts));
+	rosa_status status;
+
+	if (!parts)
+		return no_memory(checkpoint->path, err);
+	for (size_t i = 0; i < checkpoint->files_count; i++)
+		parts[i] = &checkpoint->shards[i].tensors;
+	status = tensors_join(parts, checkpoint->files_count, &checkpoint->tensors, err);
+	free(parts);
+	return status;
+}
+
+rosa_status shards_open_file(struct checkpoint *checkpoint, const char *path, rosa_error *err)
+{
+	rosa_status status = shards_make_room(checkpoint, 1, err);
+
+	if (status == ROSA_OK)
+		status = open_shard(checkpoint, 0, strdup(path), err);
+	return status == ROSA_OK ? join(checkpoint, err) : status;
+}
+
+/* -------------------------------------------------------------------------------------------------------- index -- */
+
+/* Names of files, borrowed from the index. */
+struct names {
+	const char **all; /* sorted, each once */
+	size_t count;
+};
+
+static int compare(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static rosa_status read_name(struct json value, const char **name, rosa_error *err)
+{
+	rosa_status status = json_as_string(value, name, err);
+
+	if (status == ROSA_OK && (strchr(*name, '/') || **name == '.' || !weight_name_is_valid(*name, strlen(*name))))
+		return json_refuse(value, err, "%.60s is not the name of a file beside the index", *name);
+	return status;
+}
+
+static rosa_status collect_names(struct json map, struct names *names, rosa_error *err)
+{
+	struct json_walk walk = {0};
+	const char *tensor;
+	struct json value;
+	size_t count = 0;
+	rosa_status status = ROSA_OK;
+
+	if (json_count(map) == 0)
+		return json_refuse(map, err, "is empty");
+	names->all = calloc(json_count(map), sizeof(*names->all));
+	if (!names->all)
+		return no_memory(map.file, err);
+	while (status == ROSA_OK && json_next(map, &walk, &tensor, &value))
+		status = read_name(value, &names->all[count++], err);
+	if (status != ROSA_OK)
+		return status;
+	qsort(names->all, count, sizeof(*names->all), compare);
+	for (size_t i = 0; i < count; i++) {
+		if (i == 0 || strcmp(names->all[i], names->all[names->count - 1]) != 0)
+			names->all[names->count++] = names->all[i];
+	}
+	return ROSA_OK;
+}
+
+static rosa_status check_promises(const struct checkpoint *checkpoint, struct json map, const struct names *names,
+				  rosa_error *err)
+{
+	struct json_walk walk = {0};
+	const char *tensor, *name;
+	struct json value;
+	rosa_status status = ROSA_OK;
+
+	while (status == ROSA_OK && json_next(map, &walk, &tensor, &value)) {
+		status = json_as_string(value, &name, err);
+		if (status != ROSA_OK)
+			break;
+		const char **at = bsearch(&name, names->all, names->count, sizeof(*names->all), compare);
+		if (!at || !tensors_find(&checkpoint->shards[at - names->all].tensors, tensor))
+			status = rosa_fail(err, ROSA_EFORMAT, "%s: the tensor %.80s is said to be in %.60s, but is not",
+					   map.file, tensor, name);
+	}
+	return status;
+}
+
+static rosa_status open_index(struct checkpoint *checkpoint, const char *folder, struct json root, rosa_error *err)
+{
+	struct names names = {NULL, 0};
+	struct json map;
+	rosa_status status = json_get_object(root, "weight_map", JSON_NEEDED, &map, err);
+
+	if (status == ROSA_OK)
+		status = collect_names(map, &names, err);
+	if (status == ROSA_OK)
+		status = shards_make_room(checkpoint, names.count, err);
+	for (size_t i = 0; i < names.count && status == ROSA_OK; i++)
+		status = open_shard(checkpoint, i, path_join(folder, names.all[i]), err);
+	if (status == ROSA_OK)
+		status = check_promises(checkpoint, map, &names, err);
+	free(names.all);
+	return status == ROSA_OK ? join(checkpoint, err) : status;
+}
+
+rosa_status shards_open_folder(struct checkpoint *checkpoint, const char *folder, rosa_error *err)
+{
+	char *whole = path_join(folder, WHOLE), *index = path_join(folder, INDEX);
+	struct json root = {0};
+	rosa_status status;
+
+	if (!whole || !index) {
+		status = no_memory(folder, err);
+	} else if (path_is_file(whole)) {
+		status = shards_open_file(checkpoint, whole, err);
+	} else if (path_is_file(index)) {
+		status = json_load(index, &root, err);
+		if (status == ROSA_OK)
+			status = open_index(checkpoint, folder, root, err);
+	} else {
+		status = rosa_fail(err, ROSA_EIO,
+				   "%s: has neither " WHOLE " nor " INDEX "; save the model with safetensors", folder);
+	}
+	json_free(&root);
+	free(index);
+	free(whole);
+	return status;
+}

@@ -1,0 +1,161 @@
+/*
+ * The tokenizer of a model, wherever it is.
+ *
+ * A GGUF file has everything in it and is known by its first four bytes, whatever its name. In a Hugging Face folder
+ * the tokenizer is one file and the template of conversations another: chat_template.jinja in newer ones, a field of
+ * tokenizer_config.json in older. A model without a template is a model that only continues texts.
+ */
+#include "tokenizer_parts.h"
+
+#include "json.h"
+#include "mapping.h"
+#include "paths.h"
+#include "status.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* -------------------------------------------------------------------------------------------------------- templates --
+ */
+
+static rosa_status template_from_file(tokenizer *tokenizer, const char *path, rosa_error *err)
+{
+	struct mapping mapping;
+	rosa_status status = mapping_open(&mapping, path, err);
+
+	if (!status)
+		status = tokenizer_set_template(tokenizer, (const char *)mapping.data, mapping.size, err);
+	mapping_close(&mapping);
+	return status;
+}
+
+/* A string, or a list of named ones, of which the default counts. */
+static struct json pick_template(struct json field)
+{
+	const char *name;
+
+	for (size_t i = 0; json_kind(field) == JSON_IS_ARRAY && i < json_count(field); i++) {
+		struct json entry = json_at(field, i);
+		if (json_get_string(entry, "name", JSON_NEEDED, &name, NULL) == ROSA_OK && strcmp(name, "default") == 0)
+			return json_find(entry, "template");
+	}
+	return field;
+}
+
+static rosa_status template_from_config(tokenizer *tokenizer, const char *path, rosa_error *err)
+{
+	struct json root = {0};
+	const char *text;
+	size_t size;
+	rosa_status status = json_load(path, &root, err);
+
+	if (!status) {
+		struct json field = pick_template(json_find(root, "chat_template"));
+		if (json_kind(field) == JSON_IS_STRING)
+			status = json_as_text(field, &text, &size, err);
+		if (!status && json_kind(field) == JSON_IS_STRING)
+			status = tokenizer_set_template(tokenizer, text, size, err);
+	}
+	json_free(&root);
+	return status;
+}
+
+static rosa_status find_template(tokenizer *tokenizer, const char *folder, rosa_error *err)
+{
+	static const struct {
+		const char *name;
+		rosa_status (*read)(struct tokenizer *tokenizer, const char *path, rosa_error *err);
+	} places[] = {{"chat_template.jinja", template_from_file}, {"tokenizer_config.json", template_from_config}};
+	rosa_status status = ROSA_OK;
+
+	for (size_t i = 0; !status && !tokenizer->template && i < sizeof(places) / sizeof(places[0]); i++) {
+		char *path = path_join(folder, places[i].name);
+		if (!path)
+			return rosa_fail(err, ROSA_ENOMEM, "%s: no memory for its name", folder);
+		if (path_is_file(path))
+			status = places[i].read(tokenizer, path, err);
+		free(path);
+	}
+	return status;
+}
+
+/* ----------------------------------------------------------------------------------------------------------- opening
+ * -- */
+
+static rosa_status open_json(const struct mapping *mapping, const char *path, tokenizer **made, rosa_error *err)
+{
+	rosa_status status = tokenizer_from_json((const char *)mapping->data, mapping->size, path, made, err);
+	char *folder = status ? NULL : path_folder(path);
+
+	if (status)
+		return status;
+	status = folder ? find_template(*made, folder, err)
+			: rosa_fail(err, ROSA_ENOMEM, "%s: no memory for its name", path);
+	free(folder);
+	return status;
+}
+
+static rosa_status open_gguf(const struct mapping *mapping, const char *path, tokenizer **made, rosa_error *err)
+{
+	struct gguf gguf = {0};
+	rosa_status status = gguf_read(mapping->data, mapping->size, path, &gguf, err);
+
+	if (!status)
+		status = tokenizer_from_gguf(&gguf, path, made, err);
+	gguf_free(&gguf);
+	return status;
+}
+
+static rosa_status open_file(const char *path, tokenizer **made, rosa_error *err)
+{
+	struct mapping mapping;
+	rosa_status status = mapping_open(&mapping, path, err);
+
+	if (!status && mapping.size >= 4 && memcmp(mapping.data, "GGUF", 4) == 0)
+		status = open_gguf(&mapping, path, made, err);
+	else if (!status)
+		status = open_json(&mapping, path, made, err);
+	mapping_close(&mapping);
+	if (status) {
+		tokenizer_free(*made);
+		*made = NULL;
+	}
+	return status;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+	size_t size = strlen(text), end_size = strlen(end);
+
+	return size >= end_size && strcmp(text + size - end_size, end) == 0;
+}
+
+/* The tokenizer.json of a folder. */
+static rosa_status open_in(const char *folder, tokenizer **made, rosa_error *err)
+{
+	char *path = path_join(folder, "tokenizer.json");
+	rosa_status status;
+
+	if (!path)
+		return rosa_fail(err, ROSA_ENOMEM, "%s: no memory for its name", folder);
+	status = path_is_file(path)
+		     ? open_file(path, made, err)
+		     : rosa_fail(err, ROSA_EIO,
+				 "%s: there is no tokenizer.json, which the model's tokenizer is read from", folder);
+	free(path);
+	return status;
+}
+
+rosa_status tokenizer_open(const char *path, tokenizer **made, rosa_error *err)
+{
+	*made = NULL;
+	if (path_is_folder(path))
+		return open_in(path, made, err);
+	if (!ends_with(path, ".safetensors"))
+		return open_file(path, made, err);
+	char *folder = path_folder(path);
+	rosa_status status =
+	    folder ? open_in(folder, made, err) : rosa_fail(err, ROSA_ENOMEM, "%s: no memory for its name", path);
+	free(folder);
+	return status;
+}

@@ -1,0 +1,105 @@
+/*
+ * UTF-8, strictly.
+ *
+ * The second byte is where strictness lies: after E0, ED, F0 and F4 only a part of the continuation bytes is allowed,
+ * which shuts out overlong forms, surrogates and what lies above U+10FFFF. With that range known, a bad sequence ends
+ * at the first byte that does not fit, and this is the "maximal subpart" that Unicode recommends to replace by one
+ * U+FFFD. Rust and Python do so, and answers must be equal to theirs.
+ */
+#include "utf8.h"
+
+#include <string.h>
+
+/* Bytes of a character that begins with `first`, and what its second byte may be; 0: no character begins so. */
+static size_t shape(uint8_t first, uint8_t *low, uint8_t *high)
+{
+	*low = 0x80;
+	*high = 0xbf;
+	if (first < 0x80)
+		return 1;
+	if (first < 0xc2 || first > 0xf4)
+		return 0;
+	if (first < 0xe0)
+		return 2;
+	if (first < 0xf0) {
+		*low = first == 0xe0 ? 0xa0 : 0x80;
+		*high = first == 0xed ? 0x9f : 0xbf;
+		return 3;
+	}
+	*low = first == 0xf0 ? 0x90 : 0x80;
+	*high = first == 0xf4 ? 0x8f : 0xbf;
+	return 4;
+}
+
+/* How many of the bytes fit together, from the first on; *whole is how many it takes. */
+static size_t fitting(const char *text, size_t size, size_t *whole)
+{
+	uint8_t low, high;
+	size_t count = 1;
+
+	*whole = shape((uint8_t)text[0], &low, &high);
+	while (count < *whole && count < size && (uint8_t)text[count] >= low && (uint8_t)text[count] <= high) {
+		low = 0x80;
+		high = 0xbf;
+		count++;
+	}
+	return count;
+}
+
+uint32_t utf8_next(const char *text, size_t size, size_t *length)
+{
+	static const uint8_t mask[] = {0, 0x7f, 0x1f, 0x0f, 0x07};
+	size_t whole;
+	uint32_t point;
+
+	*length = fitting(text, size, &whole);
+	if (*length != whole)
+		return UTF8_BAD;
+	point = (uint8_t)text[0] & mask[whole];
+	for (size_t i = 1; i < whole; i++)
+		point = point << 6 | ((uint8_t)text[i] & 0x3f);
+	return point;
+}
+
+int utf8_unfinished(const char *text, size_t size)
+{
+	size_t whole;
+
+	return fitting(text, size, &whole) == size && size < whole;
+}
+
+size_t utf8_valid(const char *text, size_t size)
+{
+	size_t at = 0, length;
+	uint64_t eight;
+
+	while (at < size) {
+		/* most text is ASCII */
+		if (size - at >= sizeof(eight)) {
+			memcpy(&eight, text + at, sizeof(eight));
+			if (!(eight & 0x8080808080808080u)) {
+				at += sizeof(eight);
+				continue;
+			}
+		}
+		if (utf8_next(text + at, size - at, &length) == UTF8_BAD)
+			return at;
+		at += length;
+	}
+	return size;
+}
+
+size_t utf8_put(uint32_t point, char *to)
+{
+	if (point < 0x80) {
+		to[0] = (char)point;
+		return 1;
+	}
+	size_t length = point < 0x800 ? 2 : point < 0x10000 ? 3 : 4;
+	for (size_t i = length - 1; i > 0; i--) {
+		to[i] = (char)(0x80 | (point & 0x3f));
+		point >>= 6;
+	}
+	to[0] = (char)((0xf00 >> length & 0xff) | point);
+	return length;
+}

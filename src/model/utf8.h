@@ -1,0 +1,25 @@
+/* UTF-8, strictly: no overlong forms, no surrogates, nothing above U+10FFFF. */
+#ifndef ROSATUNE_UTF8_H
+#define ROSATUNE_UTF8_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define UTF8_BAD         UINT32_MAX
+#define UTF8_REPLACEMENT "\xef\xbf\xbd" /* U+FFFD */
+
+/* One character from `size` > 0 bytes: its code point, or UTF8_BAD. *length is the number of bytes of the character, or
+ * of what cannot become one: the longest beginning of a character that is there, at least one byte. Each such piece
+ * makes one U+FFFD in Rust's and in Python's replacement of bad bytes. */
+uint32_t utf8_next(const char *text, size_t size, size_t *length);
+
+/* Whether `size` bytes, 1 to 3, are a beginning of a character to which only bytes are missing. */
+int utf8_unfinished(const char *text, size_t size);
+
+/* The number of bytes up to the first that is not part of a whole character: `size` if all is well. */
+size_t utf8_valid(const char *text, size_t size);
+
+/* Writes a code point (up to 4 bytes) and returns its length. */
+size_t utf8_put(uint32_t point, char *to);
+
+#endif

@@ -1,0 +1,682 @@
+"""rosatune generate and rosatune ppl on a tiny model, from outside. The first argument is the program.
+
+The model has random weights and a vocabulary of single bytes and a few special tokens. Only the rows of the head that
+belong to printable letters are not zero, so that the likeliest token is always one of them and every answer is text
+that can be written down and read again. It is written here byte by byte: no package is needed.
+"""
+import json
+import math
+import os
+import pty
+import random
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+PROGRAM = sys.argv[1] if len(sys.argv) > 1 else "rosatune"
+LIMIT = 120  # seconds until a run counts as hung
+
+# ------------------------------------------------------------------------------------------------------- the model
+
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+THOUGHTS = ["<think>", "</think>"]
+LAYERS, WIDTH, HEADS, KV_HEADS, HEAD, MLP = 2, 32, 2, 1, 16, 64
+
+CHATML = (
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + "
+    "'\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+# Enough of Qwen3's to be known by.
+THINKING = CHATML.replace(
+    "{% endif %}",
+    "{% if enable_thinking is defined and enable_thinking is false %}{{ '<think>\n\n</think>\n\n' }}{% endif %}"
+    "{% endif %}",
+)
+
+
+def letters():
+    """Byte-level spelling: the character that stands for each byte in a vocabulary."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [b for b in range(256) if b not in plain]
+    return {b: chr(b) for b in plain} | {b: chr(256 + i) for i, b in enumerate(others)}
+
+
+def write_model(path, template=CHATML, seed=1, end_row=0.0, context=64):
+    spelled = letters()
+    tokens = [spelled[b] for b in range(256)] + SPECIAL + THOUGHTS
+    kinds = [1] * 256 + [3] * len(SPECIAL) + [4] * len(THOUGHTS)
+    rng = random.Random(seed)
+    entries, count = [], 0
+
+    def text(value):
+        raw = value.encode()
+        return struct.pack("<Q", len(raw)) + raw
+
+    def put(key, kind, raw):
+        nonlocal count
+        entries.append(text(key) + struct.pack("<I", kind) + raw)
+        count += 1
+
+    def put_array(key, kind, items):
+        put(key, 9, struct.pack("<IQ", kind, len(items)) + b"".join(items))
+
+    put("general.architecture", 8, text("llama"))
+    for key, value in [
+        ("block_count", LAYERS),
+        ("context_length", context),
+        ("embedding_length", WIDTH),
+        ("feed_forward_length", MLP),
+        ("attention.head_count", HEADS),
+        ("attention.head_count_kv", KV_HEADS),
+        ("rope.dimension_count", HEAD),
+        ("vocab_size", len(tokens)),
+    ]:
+        put("llama." + key, 4, struct.pack("<I", value))
+    put("llama.attention.layer_norm_rms_epsilon", 6, struct.pack("<f", 1e-5))
+    put("llama.rope.freq_base", 6, struct.pack("<f", 10000.0))
+    put("tokenizer.ggml.model", 8, text("gpt2"))
+    put("tokenizer.ggml.pre", 8, text("default"))
+    put_array("tokenizer.ggml.tokens", 8, [text(t) for t in tokens])
+    put_array("tokenizer.ggml.token_type", 5, [struct.pack("<i", k) for k in kinds])
+    put_array("tokenizer.ggml.merges", 8, [])
+    put("tokenizer.ggml.eos_token_id", 4, struct.pack("<I", tokens.index("<|im_end|>")))
+    if template:
+        put("tokenizer.chat_template", 8, text(template))
+
+    def numbers(rows, columns, scale):
+        return [rng.gauss(0, scale) for _ in range(rows * columns)]
+
+    tensors = [("token_embd.weight", len(tokens), WIDTH, numbers(len(tokens), WIDTH, 1.0))]
+    for layer in range(LAYERS):
+        for name, rows, columns in [
+            ("attn_q", HEADS * HEAD, WIDTH),
+            ("attn_k", KV_HEADS * HEAD, WIDTH),
+            ("attn_v", KV_HEADS * HEAD, WIDTH),
+            ("attn_output", WIDTH, HEADS * HEAD),
+            ("ffn_gate", MLP, WIDTH),
+            ("ffn_up", MLP, WIDTH),
+            ("ffn_down", WIDTH, MLP),
+        ]:
+            tensors.append((f"blk.{layer}.{name}.weight", rows, columns, numbers(rows, columns, 0.3)))
+        for name in ["attn_norm", "ffn_norm"]:
+            tensors.append((f"blk.{layer}.{name}.weight", None, WIDTH, [1.0] * WIDTH))
+    head = [[0.0] * WIDTH for _ in tokens]
+    for letter in b"abcdefghijklmnopqrstuvwxyz .,\n":
+        head[letter] = numbers(1, WIDTH, 0.5)
+    head[tokens.index("<|im_end|>")] = numbers(1, WIDTH, end_row) if end_row else [0.0] * WIDTH
+    tensors.append(("output_norm.weight", None, WIDTH, [1.0] * WIDTH))
+    tensors.append(("output.weight", len(tokens), WIDTH, [x for row in head for x in row]))
+
+    infos, data = b"", b""
+    for name, rows, columns, values in tensors:
+        shape = [columns] if rows is None else [columns, rows]
+        infos += text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, 0, len(data))
+        data += struct.pack(f"<{len(values)}f", *values)
+        data += bytes(-len(data) % 32)
+    start = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), count) + b"".join(entries) + infos
+    with open(path, "wb") as file:
+        file.write(start + bytes(-len(start) % 32) + data)
+
+
+# --------------------------------------------------------------------------------------------------------- running
+
+
+def run(*words, given=b"", code=0):
+    result = subprocess.run([PROGRAM, *words], input=given, capture_output=True, timeout=LIMIT)
+    if result.returncode != code:
+        raise AssertionError(f"exit code {result.returncode}, not {code}: {words}\n{result.stderr.decode()}")
+    return result
+
+
+def generate(*words, model="plain.gguf", **more):
+    return run("generate", "--model", model, *words, **more)
+
+
+def out(*words, **more):
+    """What is printed, nothing being said besides."""
+    result = generate(*words, **more)
+    if result.stderr:
+        raise AssertionError(f"not silent: {words}\n{result.stderr.decode()}")
+    return result.stdout.decode()
+
+
+def receptive():
+    """SIGINT as a terminal's foreground process has it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+
+
+SAMPLED = ["--temperature", "1.5", "--top-k", "20", "--top-p", "0.95", "--min-p", "0.001", "--seed", "7",
+           "--repetition-penalty", "1.2", "--repeat-last", "9"]
+WINDOW = ["--window", "8", "--sinks", "2"]
+
+
+class Base(unittest.TestCase):
+    def setUp(self):
+        for name in os.listdir("."):
+            if not name.endswith(".gguf"):
+                os.unlink(name)
+
+    def refused(self, pattern, *words, code=1, **more):
+        result = generate(*words, code=code, **more)
+        message = result.stderr.decode()
+        self.assertRegex(message, pattern)
+        for line in message.splitlines():
+            self.assertTrue(line.startswith("rosatune generate: "), message)
+
+
+class Text(Base):
+    def test_no_cut_changes_the_text(self):
+        for options in [], SAMPLED, WINDOW, SAMPLED + WINDOW:
+            with self.subTest(options=options):
+                words = ["--prompt", "A story of a ferryman.", "--tokens", "40", *options]
+                whole = out(*words)
+                self.assertEqual(len(whole), 40)
+                self.assertEqual(out(*words, "--chunk", "3", "--threads", "1"), whole)
+                self.assertEqual(out(*words, "--threads", "3"), whole)
+
+    def test_options_tell(self):
+        words = ["--prompt", "A story of a ferryman.", "--tokens", "40"]
+        texts = {out(*words, *more) for more in ([], SAMPLED, WINDOW, SAMPLED + ["--seed", "8"],
+                                                 ["--repetition-penalty", "1.5"])}
+        self.assertEqual(len(texts), 5)
+
+    def test_where_the_text_comes_from(self):
+        whole = out("--prompt", "Ferry männer rufen.", "--tokens", "20")
+        with open("book.txt", "w", encoding="utf-8") as file:
+            file.write("Ferry männer")
+        self.assertEqual(out("--file", "book.txt", "--prompt", " rufen.", "--tokens", "20"), whole)
+        given = "Ferry männer rufen.".encode()
+        self.assertEqual(out("--file", "-", "--tokens", "20", given=given), whole)
+        self.assertNotEqual(out("--file", "book.txt", "--tokens", "20"), whole)
+
+    def test_stop_strings(self):
+        words = ["--prompt", "A story.", "--tokens", "60"]
+        whole = out(*words)
+        for stop in whole[30:33], whole[9:10]:
+            self.assertEqual(out(*words, "--stop", stop, "--stop", "never said"), whole[: whole.index(stop)])
+        result = json.loads(out(*words, "--json", "--stop", whole[30:33]))
+        self.assertEqual(result["end"], "stop")
+        # A beginning of a stop string at the end of the text is text.
+        self.assertEqual(out(*words, "--stop", whole[-2:] + "never said"), whole)
+
+    def test_json(self):
+        words = ["--prompt", 'Say "a\\b".', "--tokens", "30"]
+        result = json.loads(out(*words, "--json"))
+        self.assertEqual(result["text"], out(*words))
+        self.assertEqual(bytes(result["tokens"]).decode(), result["text"])
+        self.assertEqual(result["end"], "length")
+        self.assertEqual((result["tokens_read"], result["tokens_made"], result["context"]), (10, 30, 40))
+        self.assertGreater(result["attention_bytes"], 0)
+        self.assertEqual(result["retrieval_bytes"], 0)
+
+    def test_ends_where_the_model_ends(self):
+        result = json.loads(out("--prompt", "A story.", "--tokens", "500", "--json", model="ends.gguf"))
+        self.assertEqual(result["end"], "end")
+        self.assertEqual(result["tokens"][-1], 256 + SPECIAL.index("<|im_end|>"))
+        self.assertEqual(len(result["text"]), len(result["tokens"]) - 1)
+
+    def test_special_tokens_are_recognised(self):
+        result = json.loads(out("--prompt", "<|im_start|>a", "--tokens", "1", "--json"))
+        self.assertEqual(result["tokens_read"], 2)
+
+    def test_long_texts_are_warned_of(self):
+        message = generate("--prompt", "x" * 65, "--tokens", "1").stderr.decode()
+        self.assertRegex(message, "^rosatune generate: warning: the text has 65 tokens, .* trained for 64")
+        out("--prompt", "x" * 64, "--tokens", "1")
+        out("--prompt", "x" * 65, "--tokens", "1", *WINDOW)
+
+    def test_bytes_that_are_no_text(self):
+        with open("bad.txt", "wb") as file:
+            file.write(b"good \xc3\xa4 bad \xff\xc3(")
+        self.refused(r"bad\.txt: byte 12 \(0xff\) is not UTF-8.*--lossy", "--file", "bad.txt")
+        self.refused(r"standard input: byte 1 ", "--file", "-", given=b"a\x80")
+        self.refused(r"--prompt: byte 2 ", "--prompt", b"ab\xe2\x82")
+        with open("repaired.txt", "w", encoding="utf-8") as file:
+            file.write("good ä bad \ufffd\ufffd(")
+        self.assertEqual(out("--file", "bad.txt", "--lossy", "--tokens", "9"),
+                         out("--file", "repaired.txt", "--tokens", "9"))
+
+    def test_wrong_usage(self):
+        for pattern, words in [
+            ("what shall be read", []),
+            ("--system belongs to a conversation", ["--prompt", "a", "--system", "b"]),
+            ("--no-think belongs to a conversation", ["--prompt", "a", "--no-think"]),
+            ("--json prints one answer", ["--chat", "--json"]),
+            ("--tokens 0: a conversation needs answers", ["--chat", "--tokens", "0"]),
+            ("--temperature hot: give a number from 0 to", ["--prompt", "a", "--temperature", "hot"]),
+            ("--temperature -1: give", ["--prompt", "a", "--temperature", "-1"]),
+            ("--temperature nan: give", ["--prompt", "a", "--temperature", "nan"]),
+            ("--temperature : give", ["--prompt", "a", "--temperature", ""]),
+            ("--top-p 1.5: give a number from 0 to 1", ["--prompt", "a", "--top-p", "1.5"]),
+            ("--top-p 0x1: give", ["--prompt", "a", "--top-p", "0x1"]),
+            ("--repetition-penalty 0: give", ["--prompt", "a", "--repetition-penalty", "0"]),
+            ("--stop is there more than", ["--prompt", "a"] + ["--stop", "x"] * 33),
+            ("did you mean --temperature", ["--temprature", "1"]),
+        ]:
+            with self.subTest(words=words):
+                self.refused(pattern, *words, code=2)
+        self.refused("the text is empty", "--prompt", "")
+        self.refused("cannot open none.txt", "--file", "none.txt")
+        self.refused("a stop string is empty", "--prompt", "a", "--stop", "")
+        self.refused("none.gguf", "--prompt", "a", model="none.gguf")
+        self.refused("folder none", "--prompt", "a", "--save-session", "none/s")
+
+    def test_ctrl_c(self):
+        words = ["--prompt", "A story.", *SAMPLED, *WINDOW]
+        process = subprocess.Popen(
+            [PROGRAM, "generate", "--model", "plain.gguf", *words, "--tokens", "1G", "--save-session", "s"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+            preexec_fn=receptive)
+        try:
+            first = process.stdout.read(100)
+            process.send_signal(signal.SIGINT)
+            rest, message = process.communicate(timeout=LIMIT)
+        finally:
+            process.kill()
+        self.assertEqual(process.returncode, 130, message)
+        self.assertRegex(message.decode(), "^rosatune generate: interrupted; the session is saved in s\n$")
+        self.assertEqual(os.listdir(".").count("s"), 1)
+        before = (first + rest).decode()
+        result = json.loads(out("--load-session", "s", "--json", "--tokens", "20", *SAMPLED, *WINDOW))
+        made = result["context"] - len("A story.")
+        self.assertEqual(out(*words, "--tokens", str(made)), before + result["text"])
+
+
+class Sessions(Base):
+    def test_resumes_as_if_nothing_had_been(self):
+        for options in [], SAMPLED, WINDOW, SAMPLED + WINDOW:
+            words = ["--prompt", "A story of a ferryman.", *options]
+            whole = out(*words, "--tokens", "50")
+            for made in 0, 1, 20:
+                with self.subTest(options=options, made=made):
+                    text = out(*words, "--tokens", str(made), "--save-session", "s")
+                    text += out("--load-session", "s", "--tokens", "10", "--save-session", "s", *options)
+                    text += out("--load-session", "s", "--tokens", str(40 - made), "--prompt", "", *options)
+                    self.assertEqual(text, whole)
+
+    def test_goes_on_with_more_text(self):
+        for options in [], WINDOW:
+            whole = out("--prompt", "A story of a ferryman.", "--tokens", "30", *options)
+            self.assertEqual(out("--prompt", "A story", "--tokens", "0", "--save-session", "s", *options), "")
+            more = json.loads(out("--load-session", "s", "--prompt", " of a ferryman.", "--tokens", "30", "--json",
+                                  *options))
+            self.assertEqual(more["text"], whole)
+            self.assertEqual(more["tokens_read"], len("y of a ferryman."))  # the last letter had not been read
+
+    def test_after_the_end(self):
+        made = json.loads(out("--prompt", "A story.", "--tokens", "500", "--json", "--save-session", "s",
+                              model="ends.gguf"))
+        result = generate("--load-session", "s", model="ends.gguf")
+        self.assertEqual(result.stdout, b"")
+        self.assertIn(b"had ended this text", result.stderr)
+        text = "A story." + made["text"] + " More."
+        self.assertEqual(out("--load-session", "s", "--prompt", " More.", "--tokens", "9", model="ends.gguf"),
+                         out("--prompt", text, "--tokens", "9", model="ends.gguf"))
+
+    def test_refuses_what_does_not_fit(self):
+        generate("--prompt", "A story of a ferryman.", "--tokens", "5", "--save-session", "s", *WINDOW)
+        load = ["--load-session", "s", "--tokens", "1"]
+        self.refused("s: .*window", *load)
+        self.refused("s: .*window", *load, "--window", "9", "--sinks", "2")
+        self.refused("s: .*another model", *load, *WINDOW, model="other.gguf")
+        self.refused("plain.gguf is not a session", "--load-session", "plain.gguf", *WINDOW)
+        self.refused("none", "--load-session", "none", *WINDOW)
+        out(*load, *WINDOW)
+
+    def test_refuses_what_was_cut_or_altered(self):
+        generate("--prompt", "A story of a ferryman.", "--tokens", "5", "--save-session", "s", *WINDOW)
+        with open("s", "rb") as file:
+            whole = file.read()
+        rng = random.Random(3)
+        for _ in range(12):
+            size = rng.randrange(1, len(whole))
+            place = rng.randrange(len(whole))
+            for bad in whole[:size], whole[:place] + bytes([whole[place] ^ 1 << rng.randrange(8)]) + whole[place + 1:]:
+                with open("bad", "wb") as file:
+                    file.write(bad)
+                self.refused("bad", "--load-session", "bad", "--tokens", "1", *WINDOW)
+        with open("bad", "wb") as file:
+            file.write(whole + bytes(8))
+        self.refused("bad", "--load-session", "bad", "--tokens", "1", *WINDOW)
+
+    def test_a_failed_save_leaves_the_old_session(self):
+        with open("s", "w", encoding="utf-8") as file:
+            file.write("old")
+        script = 'trap "" XFSZ; ulimit -f 8; exec "$@"'
+        result = subprocess.run(["bash", "-c", script, "bash", PROGRAM, "generate", "--model", "plain.gguf",
+                                 "--prompt", "A story." * 9, "--tokens", "3", "--save-session", "s"],
+                                stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT, check=False)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn(b"File too large", result.stderr)
+        with open("s", encoding="utf-8") as file:
+            self.assertEqual(file.read(), "old")
+        self.assertEqual([name for name in os.listdir(".") if not name.endswith(".gguf")], ["s"])
+
+
+# ------------------------------------------------------------------------------------------------------------ chats
+
+
+def message(role, content):
+    return f"<|im_start|>{role}\n{content}<|im_end|>\n"
+
+
+OPEN = "<|im_start|>assistant\n"
+
+
+def chat(*words, lines, **more):
+    given = "".join(line + "\n" for line in lines).encode()
+    return out("--chat", "--tokens", "12", *words, given=given, **more)
+
+
+def expected(asked, *words, model="plain.gguf", system=None, opening=OPEN):
+    """Each answer as that of a text that has all before it, written out."""
+    text, answers = message("system", system) if system else "", ""
+    for question in asked:
+        text += message("user", question)
+        answer = out("--prompt", text + opening, "--tokens", "12", *words, model=model)
+        text += message("assistant", answer)
+        answers += answer + "\n"
+    return answers
+
+
+class Chat(Base):
+    asked = ["Who are you?", "And who am I?", "Farewell."]
+
+    def test_reads_exactly_the_conversation(self):
+        for options in WINDOW, WINDOW + ["--repetition-penalty", "1.3", "--repeat-last", "0"]:
+            self.assertEqual(chat(*options, lines=self.asked), expected(self.asked, *options))
+        self.assertEqual(chat(*WINDOW, "--system", "Be brief.", lines=self.asked),
+                         expected(self.asked, *WINDOW, system="Be brief."))
+        self.assertEqual(chat(*WINDOW, "--prompt", self.asked[0], lines=self.asked[1:]), expected(self.asked, *WINDOW))
+
+    def test_drops_what_a_later_turn_does_not_see(self):
+        # The empty thought that asks for an answer at once stands only before the last one.
+        opening = OPEN + "<think>\n\n</think>\n\n"
+        self.assertEqual(chat(*WINDOW, "--no-think", lines=self.asked, model="thinks.gguf"),
+                         expected(self.asked, *WINDOW, model="thinks.gguf", opening=opening))
+        self.assertEqual(chat(*WINDOW, lines=self.asked, model="thinks.gguf"),
+                         expected(self.asked, *WINDOW, model="thinks.gguf"))
+
+    def test_stop_strings_are_not_said(self):
+        answers = chat(*WINDOW, lines=self.asked[:1])
+        stop = answers[5:7]
+        words = [*WINDOW, "--stop", stop]
+        self.assertEqual(chat(*words, lines=self.asked), expected(self.asked, *words))
+
+    def test_ends_with_the_models_end(self):
+        self.assertEqual(chat(*WINDOW, "--tokens", "500", lines=self.asked, model="ends.gguf"),
+                         expected(self.asked, *WINDOW, "--tokens", "500", model="ends.gguf"))
+
+    def test_a_document_comes_first(self):
+        document = "There was a ferryman.\nHe rang a bell."
+        with open("book.txt", "w", encoding="utf-8") as file:
+            file.write(document)
+        asked = [document + "\n\n" + self.asked[0], *self.asked[1:]]
+        self.assertEqual(chat(*WINDOW, "--file", "book.txt", lines=self.asked), expected(asked, *WINDOW))
+        with open("zero.txt", "wb") as file:
+            file.write(b"ab\0c")
+        self.refused("zero.txt has a byte 0 at 2", "--chat", "--file", "zero.txt")
+
+    def test_commands(self):
+        answers = expected(self.asked[:2], *WINDOW)
+        one = answers.splitlines(True)[0] if answers.count("\n") == 2 else None
+        self.assertEqual(chat(*WINDOW, lines=self.asked[:2] + ["/quit", "unheard"]), answers)
+        self.assertEqual(chat(*WINDOW, lines=["", *self.asked[:2], "/reset", *self.asked[:2]]), answers + answers)
+        self.assertEqual(chat(*WINDOW, lines=["/etc/hosts?"]), expected(["/etc/hosts?"], *WINDOW))
+        for line, pattern in [("/sing now", b"/sing is not known"), ("/save", b"/save needs a file"),
+                              ("/save s", b"nothing has been said"), ("a\xffb", b"")]:
+            result = generate("--chat", *WINDOW, given=line.encode("latin-1") + b"\n")
+            self.assertEqual(result.stdout, b"")
+            self.assertIn(pattern, result.stderr)
+        if one:
+            self.assertTrue(answers.startswith(one))
+
+    def test_sessions(self):
+        for model, options in [("plain.gguf", WINDOW), ("thinks.gguf", WINDOW + ["--no-think"]),
+                               ("plain.gguf", WINDOW + SAMPLED), ("plain.gguf", WINDOW + ["--stop", "a"])]:
+            with self.subTest(model=model, options=options):
+                whole = chat(*options, lines=self.asked, model=model)
+                begun = chat(*options, "--save-session", "s", lines=self.asked[:1], model=model)
+                more = chat(*options, "--load-session", "s", lines=self.asked[1:2] + ["/save t"], model=model)
+                rest = chat(*options, "--load-session", "t", lines=self.asked[2:], model=model)
+                self.assertEqual(begun + more + rest, whole)
+        self.refused("the session has its own beginning", "--chat", "--load-session", "s", "--system", "x", code=2)
+
+    def test_a_read_text_can_be_talked_about(self):
+        generate("--prompt", "There was a ferryman. ", "--tokens", "0", "--save-session", "s", *WINDOW)
+        said = chat(*WINDOW, "--load-session", "s", lines=self.asked[:1])
+        text = "There was a ferryman. " + message("user", self.asked[0]) + OPEN
+        self.assertEqual(said, out("--prompt", text, "--tokens", "12", *WINDOW) + "\n")
+
+    def test_needs_a_template(self):
+        self.refused("no chat template that is known here; leave out --chat", "--chat", model="silent.gguf")
+
+
+class Terminal(Base):
+    """A conversation by hand."""
+
+    def setUp(self):
+        super().setUp()
+        self.process = None
+
+    def tearDown(self):
+        if self.process:
+            self.process.kill()
+            self.process.wait()
+            os.close(self.master)
+
+    def start(self, *words, model="plain.gguf"):
+        self.master, slave = pty.openpty()
+
+        def controlling():
+            os.setsid()
+            receptive()
+            import fcntl
+            import termios
+            fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+
+        self.process = subprocess.Popen([PROGRAM, "generate", "--model", model, "--chat", *WINDOW, *words],
+                                        stdin=slave, stdout=slave, stderr=slave, preexec_fn=controlling)
+        os.close(slave)
+        self.screen = ""
+
+    def type(self, text):
+        os.write(self.master, text.encode())
+
+    def wait(self, wanted):
+        """Until the screen shows something new that ends with, or is, `wanted`."""
+        until = time.monotonic() + LIMIT
+        while wanted not in self.screen:
+            self.assertLess(time.monotonic(), until, f"no {wanted!r} on the screen: {self.screen[-2000:]!r}")
+            if select.select([self.master], [], [], 1)[0]:
+                try:
+                    self.screen += os.read(self.master, 4096).decode(errors="replace")
+                except OSError:
+                    self.assertIn(wanted, self.screen)
+        before, _, self.screen = self.screen.partition(wanted)
+        return before
+
+    def finish(self, code):
+        """Until the program has ended, and all that it has left on the screen."""
+        until = time.monotonic() + LIMIT
+        while True:
+            self.assertLess(time.monotonic(), until, "does not end")
+            over = self.process.poll() is not None
+            if select.select([self.master], [], [], 0.05)[0]:
+                try:
+                    self.screen += os.read(self.master, 4096).decode(errors="replace")
+                    continue
+                except OSError:
+                    pass
+            if over:
+                break
+        self.assertEqual(self.process.returncode, code, self.screen)
+
+    def test_turns(self):
+        self.start("--tokens", "12")
+        answers = expected(["Who are you?"], *WINDOW).replace("\n", "\r\n")
+        self.wait("> ")
+        self.type("Who are you?\n")
+        self.wait("Who are you?\r\n")
+        self.assertEqual(self.wait("> "), answers)
+        self.type("/quit\n")
+        self.finish(0)
+        self.assertRegex(self.screen, "read [0-9]+ tokens .*made 12 .*memory: attention")
+
+    def test_a_turn_costs_its_own_tokens(self):
+        def tokens(text):
+            return len(re.sub(r"<[|a-z_/]+>", "S", text))
+
+        asked = ["Who are you?", "And who am I?"]
+        prompts = [message("user", question) + OPEN for question in asked]
+        # The last token of an answer is read with the next turn, as is the end of the message and its line.
+        plain = tokens(prompts[0]) + 3 + tokens(prompts[1])
+        # An answer after an empty thought is read again without the thought.
+        opening = "<think>\n\n</think>\n\n"
+        thinks = tokens(prompts[0] + opening) + 12 + 2 + tokens(prompts[1] + opening)
+        for model, options, read in [("plain.gguf", [], plain), ("thinks.gguf", ["--no-think"], thinks)]:
+            self.start("--tokens", "12", *options, model=model)
+            for question in asked:
+                self.wait("> ")
+                self.type(question + "\n")
+            self.wait("> ")
+            self.type("/quit\n")
+            self.finish(0)
+            self.assertIn(f"read {read} tokens", self.screen)
+            self.tearDown()
+            self.process = None
+
+    def test_ctrl_c_stops_the_answer(self):
+        self.start("--tokens", "1G", "--save-session", "s")
+        self.wait("> ")
+        self.type("Who are you?\n")
+        self.wait("Who are you?\r\n")
+        while len(self.screen) < 200:
+            self.screen += os.read(self.master, 4096).decode(errors="replace")
+        self.type("\x03")
+        self.wait("> ")
+        self.type("Are you there?\n")
+        self.wait("Are you there?\r\n")
+        while len(self.screen) < 200:
+            self.screen += os.read(self.master, 4096).decode(errors="replace")
+        self.type("\x03")
+        self.wait("> ")
+        self.type("\x03")
+        self.wait("Ctrl-C again")
+        self.wait("> ")
+        self.type("\x03")
+        self.finish(130)
+        self.assertIn("s", os.listdir("."))
+
+    def test_ctrl_d_ends(self):
+        self.start()
+        self.wait("> ")
+        self.type("\x04")
+        self.finish(0)
+
+
+# -------------------------------------------------------------------------------------------------------- perplexity
+
+
+def save_tokens(path, tokens):
+    head = "{'descr': '<i4', 'fortran_order': False, 'shape': (%d,), }" % len(tokens)
+    head += " " * (-(len(head) + 11) % 64) + "\n"
+    with open(path, "wb") as file:
+        file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode())
+        file.write(struct.pack(f"<{len(tokens)}i", *tokens))
+
+
+def losses(tokens, *options):
+    """-ln p of every token but the first, from the logits that the program gives."""
+    save_tokens("ids.npy", tokens)
+    run("logits", "--model", "plain.gguf", "--tokens", "ids.npy", "--out", "logits.npy", *options)
+    with open("logits.npy", "rb") as file:
+        data = file.read()
+    start = 10 + struct.unpack("<H", data[8:10])[0]
+    width = (len(data) - start) // 4 // len(tokens)
+    values = struct.unpack(f"<{(len(data) - start) // 4}f", data[start:])
+    rows = [values[i * width: (i + 1) * width] for i in range(len(tokens))]
+    return [math.log(math.fsum(math.exp(x) for x in row)) - row[token] for row, token in zip(rows, tokens[1:])]
+
+
+class Perplexity(Base):
+    text = "The ferryman walks down to the water and rings the bell three times. Nobody hears it but the herring."
+
+    def ppl(self, *words, code=0):
+        return run("ppl", "--model", "plain.gguf", "--file", "book.txt", *words, code=code)
+
+    def setUp(self):
+        super().setUp()
+        with open("book.txt", "w", encoding="utf-8") as file:
+            file.write(self.text)
+
+    def check(self, words, pieces, skip=1, options=()):
+        scored = [x for piece in pieces for x in losses(list(piece.encode()), *options)[skip - 1:]]
+        mean = math.fsum(scored) / len(scored)
+        texts = set()
+        for more in [], ["--batch", "3"], ["--batch", "2", "--chunk", "5", "--threads", "1"]:
+            result = json.loads(self.ppl("--json", *words, *options, *more).stdout)
+            self.assertAlmostEqual(result["nll"], mean, delta=1e-6 * abs(mean))
+            self.assertAlmostEqual(result["perplexity"], math.exp(mean), delta=1e-5 * math.exp(mean))
+            self.assertEqual((result["tokens"], result["pieces"]), (len(scored), len(pieces)))
+            texts.add((result["nll"], result["perplexity"]))
+        self.assertEqual(len(texts), 1)
+
+    def test_against_the_logits(self):
+        text = self.text
+        self.check([], [text])
+        self.check([], [text], options=WINDOW)
+        self.check(["--context", "30"], [text[i: i + 30] for i in range(0, len(text), 30)], options=WINDOW)
+        self.check(["--context", "30", "--skip", "10"], [text[:30], text[30:60], text[60:90], text[90:]], skip=10)
+        # A rest of which nothing would be scored is left out.
+        self.check(["--context", "30", "--skip", "12"], [text[:30], text[30:60], text[60:90]], skip=12)
+        self.check(["--context", "20", "--tokens", "50"], [text[:20], text[20:40], text[40:50]])
+
+    def test_words(self):
+        said = self.ppl("--context", "32", *WINDOW).stdout.decode()
+        self.assertRegex(said, r"perplexity +[0-9.]+ ")
+        self.assertRegex(said, "in 4 pieces of 32")
+        self.assertRegex(said, "the last 8 positions, and the first 2")
+        result = json.loads(self.ppl("--json", *WINDOW).stdout)
+        self.assertEqual((result["context"], result["window"], result["sinks"]), (len(self.text), 8, 2))
+        self.assertGreater(result["tokens_per_second"], 0)
+
+    def test_what_cannot_be_measured(self):
+        for pattern, words in [(b"leave nothing to score", ["--context", "4", "--skip", "4"]),
+                               (b"leave nothing to score", ["--tokens", "1"])]:
+            self.assertIn(pattern, self.ppl(*words, code=1).stderr)
+        self.assertIn(b"--skip 0: give", self.ppl("--skip", "0", code=2).stderr)
+        with open("book.txt", "wb") as file:
+            file.write(b"abc\xff")
+        self.assertIn(b"book.txt: byte 3 (0xff) is not UTF-8", self.ppl(code=1).stderr)
+        self.ppl("--lossy")
+        open("book.txt", "wb").close()
+        self.assertIn(b"rosatune ppl: ", self.ppl(code=1).stderr)
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        write_model("plain.gguf")
+        write_model("other.gguf", seed=2)
+        write_model("ends.gguf", end_row=0.5)
+        write_model("thinks.gguf", template=THINKING)
+        write_model("silent.gguf", template=None)
+        probe = subprocess.run([PROGRAM, "generate", "--model", "plain.gguf", "--prompt", "a", "--tokens", "1"],
+                               stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT, check=False)
+        if b"this build has no" in probe.stderr:
+            print("skipped: " + probe.stderr.decode(), file=sys.stderr)
+            sys.exit(77)
+        result = unittest.main(argv=sys.argv[:1] + sys.argv[2:], exit=False).result
+        os.chdir("/")
+    sys.exit(not result.wasSuccessful())
+
+
+main()

@@ -1,0 +1,39 @@
+/* Tiny models and adapters on disk, and the decoder written out plainly, in double precision. */
+#ifndef ROSATUNE_SUPPORT_DECODER_H
+#define ROSATUNE_SUPPORT_DECODER_H
+
+#include "decoder.h"
+
+struct tiny_model {
+	enum architecture architecture;
+	enum format format; /* of the matrices */
+	size_t layers, width, heads, kv_heads, head_size, mlp_width, vocabulary;
+	bool tied;
+	uint64_t seed;
+};
+
+#define TINY_MODEL                                                                                                     \
+	{                                                                                                              \
+		LLAMA, FORMAT_F32, 3, 64, 4, 2, 16, 96, 50, false, 1                                                   \
+	}
+
+/* A GGUF file with random weights, without a tokenizer. */
+void tiny_model_save(const struct tiny_model *model, const char *path);
+
+struct tiny_adapter {
+	int bits;
+	rosa_fusion fusion;
+	size_t window, sinks, first_global_layers;
+	bool shared; /* one projection for q and k */
+	uint64_t seed;
+};
+
+/* An adapter folder for that model, with e0 and e1 that count. The folder must be there. */
+void tiny_adapter_save(const struct tiny_model *model, const struct tiny_adapter *adapter, const char *folder);
+
+/* The logits of a text, [steps][vocabulary]: every equation as it stands, nothing kept between steps, retrieval by its
+ * definition. */
+void oracle_decoder(const struct checkpoint *checkpoint, const struct adapter *adapter,
+		    const struct decoder_options *options, const uint32_t *tokens, size_t steps, double *logits);
+
+#endif

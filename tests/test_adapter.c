@@ -1,0 +1,391 @@
+/*
+ * Adapter folders: read as the Python package writes them, refused where they are torn, damaged, of a later version or
+ * made for another model.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "support_checkpoint.h"
+
+#include "adapter.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+/* ------------------------------------------------------------------------------------------------------- folders -- */
+
+/* The model is that of support_checkpoint.h: 2 layers of width 8. */
+struct folder {
+	bool pre, shared, brain; /* brain: bfloat16 */
+	size_t first;            /* the first layer that has an adapter */
+	const char *digest;      /* of the tensors' file; NULL: as in the configuration */
+	const char *key, *value; /* one line of the configuration that is other; value NULL: missing */
+	const char *absent, *odd, *extra;
+};
+
+struct line {
+	const char *key, *value;
+};
+
+static void put(struct bytes *text, const char *words)
+{
+	bytes_put(text, words, strlen(words));
+}
+
+static void put_lines(struct bytes *text, const struct folder *folder, const struct line *lines, size_t count)
+{
+	bool first = true;
+
+	for (size_t i = 0; i < count; i++) {
+		bool other = folder->key && strcmp(lines[i].key, folder->key) == 0;
+		const char *value = other ? folder->value : lines[i].value;
+		char line[512];
+
+		if (!value)
+			continue;
+		snprintf(line, sizeof(line), "%s\"%s\": %s", first ? "" : ", ", lines[i].key, value);
+		put(text, line);
+		first = false;
+	}
+}
+
+static void save_config(const struct folder *folder)
+{
+	const struct line head[] = {{"format", "1"}, {"rosatune_version", "\"0.1.0\""}, {"tensors", "\"0123abcd\""}};
+	const struct line base[] = {
+	    {"model_type", "\"llama\""}, {"hidden_size", "8"}, {"num_hidden_layers", "2"}, {"heads", NULL}};
+	const struct line options[] = {
+	    {"window", "16"},
+	    {"sinks", "2"},
+	    {"bits", "4"},
+	    {"fusion", folder->pre ? "\"pre\"" : "\"post\""},
+	    {"layers", folder->first ? "[1]" : "[0, 1]"},
+	    {"first_global_layers", folder->first ? "1" : "0"},
+	    {"qk", folder->shared ? "\"shared\"" : "\"aligned\""},
+	    {"e_start", "0.0"},
+	    {"policy", "\"readable\""},
+	    {"fold", "true"},
+	    {"max_match", "null"},
+	    {"qk_grad", "\"linear\""},
+	    {"slope", "1.0"},
+	    {"temperature", NULL},
+	};
+	struct bytes text = {0};
+
+	put(&text, "{");
+	put_lines(&text, folder, head, COUNT(head));
+	put(&text, ", \"base_model\": {");
+	put_lines(&text, folder, base, COUNT(base));
+	put(&text, "}, \"options\": {");
+	put_lines(&text, folder, options, COUNT(options));
+	put(&text, "}}");
+	bytes_save(&text, scratch_path("adapter/adapter_config.json"));
+	bytes_free(&text);
+}
+
+static void add(struct weights_writer *writer, const struct folder *folder, const char *name, int dims, uint64_t *state)
+{
+	const size_t shape[2] = {8 + (folder->odd && strcmp(folder->odd, name) == 0), 8};
+
+	if (!folder->absent || strcmp(folder->absent, name) != 0)
+		weights_add_random(writer, name, folder->brain ? FORMAT_BF16 : FORMAT_F32, dims, shape, state, 0, 0.5);
+}
+
+static void save_tensors(const struct folder *folder)
+{
+	static const char *const names[] = {
+	    "k_proj.weight", "v_proj.weight", "out_proj.weight", "e0", "e1", "q_proj.weight", "a0"};
+	struct weights_writer *writer = weights_new(WEIGHTS_SAFETENSORS);
+	uint64_t state = 1;
+
+	weights_set_string(writer, "format", "pt");
+	weights_set_string(writer, "tensors", folder->digest ? folder->digest : "0123abcd");
+	for (size_t layer = folder->first; layer < 2; layer++) {
+		for (size_t i = 0; i < COUNT(names); i++) {
+			char name[64];
+			if ((i == 5 && folder->shared) || (i == 6 && !folder->pre))
+				continue;
+			snprintf(name, sizeof(name), "layers.%zu.%s", layer, names[i]);
+			add(writer, folder, name, strchr(names[i], '.') ? 2 : 1, &state);
+		}
+	}
+	if (folder->extra)
+		add(writer, folder, folder->extra, 1, &state);
+	weights_save(writer, scratch_path("adapter/adapter_model.safetensors"));
+}
+
+static void save(const struct folder *folder)
+{
+	mkdir(scratch_path("adapter"), 0777);
+	save_config(folder);
+	save_tensors(folder);
+}
+
+/* ----------------------------------------------------------------------------------------------------------- opening
+ * -- */
+
+static struct checkpoint model;
+
+static bool opens(const char *path, rosa_error *err)
+{
+	struct adapter adapter;
+
+	if (adapter_open(path, &model, &adapter, err) != ROSA_OK)
+		return false;
+	adapter_close(&adapter);
+	return true;
+}
+
+static void assert_refused(const char *says)
+{
+	rosa_error error = {ROSA_OK, ""};
+
+	if (opens(scratch_path("adapter"), &error))
+		fail_msg("the adapter was accepted; wanted: %s", says);
+	assert_int_not_equal(error.status, ROSA_OK);
+	if (!strstr(error.message, says))
+		fail_msg("the message \"%s\" does not say \"%s\"", error.message, says);
+}
+
+static void need_json(void)
+{
+#ifndef ROSATUNE_JANSSON
+	print_message("this build has no JSON reader; skipped\n");
+	skip();
+#endif
+}
+
+/* ------------------------------------------------------------------------------------------------------ what is right
+ * -- */
+
+static void check(const struct folder *folder, const struct adapter *adapter)
+{
+	size_t layers = 2 - folder->first, a_layer = (folder->shared ? 3 : 4) * 64 + 16 + (folder->pre ? 8 : 0);
+
+	assert_int_equal(adapter->bits, 4);
+	assert_int_equal(adapter->fusion, folder->pre ? ROSA_PRE : ROSA_POST);
+	assert_int_equal(adapter->policy, ROSA_READABLE);
+	assert_true(adapter->fold);
+	assert_int_equal(adapter->max_match, 0);
+	assert_int_equal(adapter->window, 16);
+	assert_int_equal(adapter->sinks, 2);
+	assert_int_equal(adapter->first_global_layers, folder->first);
+	assert_int_equal(adapter->layer_count, 2);
+	assert_int_equal(adapter->parameters, layers * a_layer);
+	for (size_t i = 0; i < 2; i++) {
+		const struct adapter_layer *layer = &adapter->layers[i];
+		if (i < folder->first) {
+			assert_null(layer->k);
+			assert_null(layer->e0);
+			continue;
+		}
+		assert_string_equal(layer->v->name, i ? "layers.1.v_proj.weight" : "layers.0.v_proj.weight");
+		assert_string_equal(layer->e1->name, i ? "layers.1.e1" : "layers.0.e1");
+		assert_int_equal(layer->out->format, folder->brain ? FORMAT_BF16 : FORMAT_F32);
+		assert_int_equal(layer->q == layer->k, folder->shared);
+		assert_int_equal(layer->a0 != NULL, folder->pre);
+	}
+}
+
+static void reads_all_kinds(void **state)
+{
+	(void)state;
+	need_json();
+	for (int i = 0; i < 16; i++) {
+		struct folder folder = {.pre = i & 1, .shared = i & 2, .first = i & 4 ? 1 : 0, .brain = i & 8};
+		struct adapter adapter;
+		rosa_error error;
+
+		save(&folder);
+		if (adapter_open(scratch_path("adapter"), &model, &adapter, &error) != ROSA_OK)
+			fail_msg("%s", error.message);
+		check(&folder, &adapter);
+		adapter_close(&adapter);
+		adapter_close(&adapter);
+	}
+}
+
+static void reads_options(void **state)
+{
+	static const struct line lines[] = {{"policy", "\"inclusive\""},
+					    {"fold", "false"},
+					    {"max_match", "7"},
+					    {"sinks", NULL},
+					    {"policy", NULL},
+					    {"fold", NULL},
+					    {"slope", "3"},
+					    {"qk", NULL}};
+
+	(void)state;
+	need_json();
+	for (size_t i = 0; i < COUNT(lines); i++) {
+		struct folder folder = {.key = lines[i].key, .value = lines[i].value};
+		struct adapter adapter;
+		rosa_error error;
+
+		save(&folder);
+		if (adapter_open(scratch_path("adapter"), &model, &adapter, &error) != ROSA_OK)
+			fail_msg("%s", error.message);
+		assert_int_equal(adapter.policy, i == 0 ? ROSA_INCLUSIVE : ROSA_READABLE);
+		assert_int_equal(adapter.fold, i != 1);
+		assert_int_equal(adapter.max_match, i == 2 ? 7 : 0);
+		assert_int_equal(adapter.sinks, i == 3 ? 0 : 2);
+		adapter_close(&adapter);
+	}
+}
+
+/* ---------------------------------------------------------------------------------------------------- what is wrong --
+ */
+
+static void refuses_configurations(void **state)
+{
+	static const struct {
+		const char *key, *value, *says;
+	} wrongs[] = {
+	    {"format", NULL, "format"},
+	    {"format", "\"1\"", "format"},
+	    {"format", "0", "format: is 0"},
+	    {"format", "2", "format: is 2, written by rosatune 0.1.0; this is rosatune"},
+	    {"model_type", "\"qwen3\"", "base_model.model_type: the adapter was trained for a qwen3 model"},
+	    {"model_type", NULL, "model_type"},
+	    {"hidden_size", "16",
+	     "base_model.hidden_size: the adapter was trained for a model with 16, this one has 8"},
+	    {"num_hidden_layers", "3", "num_hidden_layers: the adapter was trained for a model with 3"},
+	    {"heads", "4", "base_model: has heads"},
+	    {"temperature", "1", "options: has temperature, which is not known here"},
+	    {"bits", NULL, "bits"},
+	    {"bits", "0", "options.bits: is 0; it must be 1 to 16"},
+	    {"bits", "17", "options.bits: is 17"},
+	    {"bits", "3", "options.bits: is 3, of which the model's width 8 is no multiple"},
+	    {"bits", "true", "bits"},
+	    {"fusion", "\"mid\"", "options.fusion: is mid"},
+	    {"fusion", "\"pre\"", "layers.0.a0 is missing"},
+	    {"policy", "\"greedy\"", "options.policy: is greedy"},
+	    {"qk", "\"none\"", "options.qk: is none"},
+	    {"qk", "\"shared\"", "layers.0.q_proj.weight has no place"},
+	    {"fold", "1", "fold"},
+	    {"max_match", "-1", "max_match"},
+	    {"max_match", "4294967296", "max_match: is 4294967296"},
+	    {"window", NULL, "window"},
+	    {"window", "0", "options.sinks: is 2 beside a window of 0"},
+	    {"window", "99999999999", "window: is 99999999999"},
+	    {"first_global_layers", "3", "first_global_layers: is 3"},
+	    {"first_global_layers", "1", "is 0; layers with an adapter are 1 to 1"},
+	    {"layers", NULL, "layers"},
+	    {"layers", "\"all\"", "layers"},
+	    {"layers", "[0, 2]", "is 2; layers with an adapter are 0 to 1"},
+	    {"layers", "[0, 0]", "is 0, which was named before"},
+	    {"layers", "[-1]", "layers"},
+	    {"layers", "[0]", "layers.1."},
+	    {"tensors", "\"feed\"",
+	     "belongs to another adapter_config.json (its digest is 0123abcd, the one named there feed"},
+	    {"tensors", NULL, "tensors"},
+	    {"tensors", "4", "tensors"},
+	};
+
+	(void)state;
+	need_json();
+	for (size_t i = 0; i < COUNT(wrongs); i++) {
+		struct folder folder = {.key = wrongs[i].key, .value = wrongs[i].value};
+		save(&folder);
+		assert_refused(wrongs[i].says);
+	}
+}
+
+static void refuses_tensors(void **state)
+{
+	static const struct {
+		struct folder folder;
+		const char *says;
+	} wrongs[] = {
+	    {{.digest = "feed"}, "its digest is feed"},
+	    {{.absent = "layers.1.e0"}, "the tensor layers.1.e0 is missing"},
+	    {{.absent = "layers.0.q_proj.weight"}, "the tensor layers.0.q_proj.weight is missing"},
+	    {{.odd = "layers.1.out_proj.weight"},
+	     "layers.1.out_proj.weight has shape [9, 8]; the configuration wants [8, 8]"},
+	    {{.odd = "layers.0.e1"}, "layers.0.e1 has shape [9]"},
+	    {{.extra = "layers.0.bias"}, "the tensor layers.0.bias has no place in this adapter"},
+	    {{.extra = "layers.0.a0"}, "the tensor layers.0.a0 has no place in this adapter"},
+	};
+
+	(void)state;
+	need_json();
+	for (size_t i = 0; i < COUNT(wrongs); i++) {
+		save(&wrongs[i].folder);
+		assert_refused(wrongs[i].says);
+	}
+}
+
+static void refuses_folders(void **state)
+{
+	struct folder folder = {0};
+	rosa_error error;
+
+	(void)state;
+	need_json();
+	save(&folder);
+	assert_false(opens(scratch_path("nothing"), &error));
+	assert_non_null(strstr(error.message, "has no adapter_config.json; name a folder"));
+	scratch_write("adapter/adapter_config.json", "{");
+	assert_refused("adapter_config.json: ");
+	save(&folder);
+	scratch_write("adapter/adapter_model.safetensors", "oh");
+	assert_refused("adapter_model.safetensors: ");
+	assert_int_equal(unlink(scratch_path("adapter/adapter_model.safetensors")), 0);
+	assert_refused("adapter_model.safetensors: No such file");
+}
+
+static void damage_does_no_harm(void **state)
+{
+	struct folder folder = {.pre = true};
+
+	(void)state;
+	need_json();
+	save(&folder);
+	assert_true(opens(scratch_path("adapter"), NULL));
+	assert_true(files_damage(scratch_path("adapter/adapter_config.json"), 2000, opens, scratch_path("adapter")) >
+		    300);
+	assert_true(files_damage(scratch_path("adapter/adapter_model.safetensors"), 1500, opens,
+				 scratch_path("adapter")) > 1500);
+	assert_true(opens(scratch_path("adapter"), NULL));
+}
+
+/* -------------------------------------------------------------------------------------------------------------------
+ */
+
+static int make(void **state)
+{
+	struct files files = {0};
+
+	(void)state;
+	scratch_make();
+	files_save_gguf(&files, "model.gguf");
+	return checkpoint_open(scratch_path("model.gguf"), &model, NULL) == ROSA_OK ? 0 : -1;
+}
+
+static int clean(void **state)
+{
+	(void)state;
+	checkpoint_close(&model);
+	scratch_remove();
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(reads_all_kinds),        cmocka_unit_test(reads_options),
+	    cmocka_unit_test(refuses_configurations), cmocka_unit_test(refuses_tensors),
+	    cmocka_unit_test(refuses_folders),        cmocka_unit_test(damage_does_no_harm),
+	};
+
+	return cmocka_run_group_tests(tests, make, clean);
+}

@@ -1,0 +1,645 @@
+/*
+ * The decoder: against the same equations written out plainly, and against itself.
+ *
+ * Itself, because a text may be read in chunks, in pieces, one token at a time, beside other texts, on any number of
+ * threads, or by a sequence that was saved and loaded half-way; and each of these has to give the same bits.
+ */
+#include "support_decoder.h"
+
+#include "checksum.h"
+#include "draw.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Everything of a run, opened from files in a folder that is gone afterwards. */
+struct bench {
+	char folder[64], model[128];
+	struct checkpoint checkpoint;
+	struct adapter adapter;
+	bool adapted;
+	struct decoder_options options;
+	rosa_workers *workers;
+	struct backend *backend;
+	decoder *decoder;
+};
+
+static void must(rosa_status status, const rosa_error *error)
+{
+	if (status != ROSA_OK)
+		fail_msg("%s", error->message);
+}
+
+static void start(struct bench *b, size_t chunk, int threads)
+{
+	rosa_error error;
+
+	b->options.chunk = chunk;
+	must(rosa_workers_new(threads, NULL, &b->workers, &error), &error);
+	must(cpu_backend_new(b->workers, &b->backend, &error), &error);
+	must(decoder_new(&b->checkpoint, b->adapted ? &b->adapter : NULL, &b->options, b->backend, b->workers,
+			 &b->decoder, &error),
+	     &error);
+}
+
+static void stop(struct bench *b)
+{
+	decoder_free(b->decoder);
+	cpu_backend_free(b->backend);
+	rosa_workers_free(b->workers);
+	b->decoder = NULL;
+}
+
+static void open_bench(struct bench *b, const struct tiny_model *model, const struct tiny_adapter *adapter)
+{
+	char name[192];
+	rosa_error error;
+
+	memset(b, 0, sizeof(*b));
+	snprintf(b->folder, sizeof(b->folder), "decoder-test-XXXXXX");
+	assert_non_null(mkdtemp(b->folder));
+	snprintf(b->model, sizeof(b->model), "%s/model.gguf", b->folder);
+	tiny_model_save(model, b->model);
+	must(checkpoint_open(b->model, &b->checkpoint, &error), &error);
+	if (adapter) {
+		tiny_adapter_save(model, adapter, b->folder);
+		must(adapter_open(b->folder, &b->checkpoint, &b->adapter, &error), &error);
+		b->adapted = true;
+		b->options.window = b->adapter.window;
+		b->options.sinks = b->adapter.sinks;
+		b->options.first_global_layers = b->adapter.first_global_layers;
+	}
+	/* what is open stays readable, and a test that fails leaves nothing behind */
+	unlink(b->model);
+	snprintf(name, sizeof(name), "%s/adapter_config.json", b->folder);
+	unlink(name);
+	snprintf(name, sizeof(name), "%s/adapter_model.safetensors", b->folder);
+	unlink(name);
+	rmdir(b->folder);
+}
+
+static void close_bench(struct bench *b)
+{
+	adapter_close(&b->adapter);
+	checkpoint_close(&b->checkpoint);
+}
+
+static uint32_t *random_tokens(size_t count, size_t vocabulary, uint64_t seed)
+{
+	uint32_t *tokens = malloc(count * sizeof(*tokens));
+
+	assert_non_null(tokens);
+	for (size_t i = 0; i < count; i++)
+		tokens[i] = (uint32_t)(draw_long(seed, 0, i) % vocabulary);
+	return tokens;
+}
+
+static void read_some(decoder *d, sequence *s, const uint32_t *tokens, size_t count, float *logits)
+{
+	struct piece piece = {s, tokens, count, LOGITS_ALL, logits};
+	rosa_error error;
+
+	must(decoder_read(d, 1, &piece, NULL, NULL, &error), &error);
+}
+
+/* All logits of a text, from malloc. */
+static float *read_text(struct bench *b, const uint32_t *tokens, size_t steps)
+{
+	float *logits = malloc(steps * decoder_vocabulary(b->decoder) * sizeof(*logits));
+	sequence *s;
+	rosa_error error;
+
+	assert_non_null(logits);
+	must(sequence_new(b->decoder, &s, &error), &error);
+	read_some(b->decoder, s, tokens, steps, logits);
+	assert_int_equal(sequence_steps(s), steps);
+	sequence_free(s);
+	return logits;
+}
+
+static void assert_same(const float *a, const float *b, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		if (memcmp(&a[i], &b[i], sizeof(*a)) != 0)
+			fail_msg("number %zu is %.9g here and %.9g there", i, a[i], b[i]);
+	}
+}
+
+/* ------------------------------------------------------------------------------------------------------- oracle -- */
+
+static void compare(struct bench *b, size_t steps, double tolerance)
+{
+	const size_t vocabulary = b->checkpoint.config.vocabulary;
+	uint32_t *tokens = random_tokens(steps, vocabulary, 7);
+	double *expected = malloc(steps * vocabulary * sizeof(*expected)), distance = 0, size = 0;
+	float *logits;
+
+	assert_non_null(expected);
+	start(b, 32, 2);
+	logits = read_text(b, tokens, steps);
+	oracle_decoder(&b->checkpoint, b->adapted ? &b->adapter : NULL, &b->options, tokens, steps, expected);
+	for (size_t i = 0; i < steps * vocabulary; i++) {
+		distance += (logits[i] - expected[i]) * (logits[i] - expected[i]);
+		size += expected[i] * expected[i];
+	}
+	assert_true(size > 1);
+	if (!(distance <= tolerance * tolerance * size))
+		fail_msg("the logits are off by %g of their size, window %zu", distance / size, b->options.window);
+	stop(b);
+	free(logits);
+	free(expected);
+	free(tokens);
+}
+
+static void equals_the_oracle(void **state)
+{
+	const enum format formats[] = {FORMAT_F32, FORMAT_F16, FORMAT_BF16, FORMAT_Q8_0, FORMAT_Q4_0, FORMAT_Q4_1};
+	const size_t windows[][2] = {{0, 0}, {1, 0}, {9, 0}, {16, 3}};
+
+	(void)state;
+	for (int architecture = LLAMA; architecture <= QWEN3; architecture++) {
+		for (size_t f = 0; f < sizeof(formats) / sizeof(formats[0]); f++) {
+			struct tiny_model model = TINY_MODEL;
+			struct bench b;
+
+			model.architecture = (enum architecture)architecture;
+			model.format = formats[f];
+			model.tied = f % 2;
+			open_bench(&b, &model, NULL);
+			for (size_t w = 0; w < sizeof(windows) / sizeof(windows[0]); w++) {
+				b.options.window = windows[w][0];
+				b.options.sinks = windows[w][1];
+				b.options.first_global_layers = w == 3;
+				compare(&b, 50, 1e-5);
+			}
+			close_bench(&b);
+		}
+	}
+}
+
+static void equals_the_oracle_in_large_blocks(void **state)
+{
+	const enum format formats[] = {FORMAT_Q4_K, FORMAT_Q6_K};
+
+	(void)state;
+	for (size_t f = 0; f < 2; f++) {
+		struct tiny_model model = {LLAMA, formats[f], 2, 256, 4, 2, 64, 512, 40, true, 3};
+		struct bench b;
+
+		open_bench(&b, &model, NULL);
+		compare(&b, 20, 1e-5);
+		close_bench(&b);
+	}
+}
+
+static const struct tiny_adapter adapters[] = {
+    {8, ROSA_POST, 8, 0, 0, false, 11},
+    {4, ROSA_PRE, 16, 4, 0, false, 12},
+    {16, ROSA_POST, 5, 2, 1, true, 13},
+    {1, ROSA_PRE, 0, 0, 0, true, 14},
+};
+
+#define ADAPTERS (sizeof(adapters) / sizeof(adapters[0]))
+
+static void equals_the_oracle_with_an_adapter(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < ADAPTERS; i++) {
+		struct tiny_model model = TINY_MODEL;
+		struct bench b;
+
+		model.architecture = i % 2 ? QWEN3 : LLAMA;
+		open_bench(&b, &model, &adapters[i]);
+		compare(&b, 120, 1e-5);
+		close_bench(&b);
+	}
+}
+
+/* ---------------------------------------------------------------------------------------------------- same bits -- */
+
+#define STEPS ((size_t)140)
+
+static void same_in_pieces(struct bench *b, const uint32_t *tokens, const float *expected, size_t chunk, int threads,
+			   size_t piece)
+{
+	const size_t vocabulary = b->checkpoint.config.vocabulary;
+	float *logits = malloc(STEPS * vocabulary * sizeof(*logits));
+	sequence *s;
+	rosa_error error;
+
+	assert_non_null(logits);
+	start(b, chunk, threads);
+	must(sequence_new(b->decoder, &s, &error), &error);
+	for (size_t t = 0; t < STEPS; t += piece)
+		read_some(b->decoder, s, tokens + t, STEPS - t < piece ? STEPS - t : piece, logits + t * vocabulary);
+	assert_same(expected, logits, STEPS * vocabulary);
+	sequence_free(s);
+	stop(b);
+	free(logits);
+}
+
+static void every_way_to_read_gives_the_same_bits(void **state)
+{
+	const size_t chunks[] = {1, 7, 64, 200};
+
+	(void)state;
+	for (size_t i = 0; i < ADAPTERS; i++) {
+		struct tiny_model model = TINY_MODEL;
+		struct bench b;
+		uint32_t *tokens;
+		float *expected;
+
+		model.format = i % 2 ? FORMAT_Q4_1 : FORMAT_BF16;
+		open_bench(&b, &model, &adapters[i]);
+		tokens = random_tokens(STEPS, model.vocabulary, 21);
+		start(&b, 256, 1);
+		expected = read_text(&b, tokens, STEPS);
+		stop(&b);
+		for (size_t c = 0; c < 4; c++) {
+			same_in_pieces(&b, tokens, expected, chunks[c], 1, STEPS);
+			same_in_pieces(&b, tokens, expected, chunks[c], 3, 11);
+		}
+		same_in_pieces(&b, tokens, expected, 256, 2, 1);
+		free(expected);
+		free(tokens);
+		close_bench(&b);
+	}
+}
+
+/* Texts of different lengths, read side by side in rounds of different pieces. */
+static void batches_give_the_same_bits(void **state)
+{
+	enum { TEXTS = 5 };
+	struct tiny_model model = TINY_MODEL;
+	sequence *sequences[TEXTS];
+	uint32_t *tokens[TEXTS];
+	float *logits[TEXTS];
+	size_t done[TEXTS] = {0};
+	struct bench b;
+	rosa_error error;
+
+	(void)state;
+	open_bench(&b, &model, &adapters[0]);
+	start(&b, 48, 2);
+	for (size_t i = 0; i < TEXTS; i++) {
+		tokens[i] = random_tokens(STEPS, model.vocabulary, 30 + i);
+		logits[i] = malloc(STEPS * model.vocabulary * sizeof(float));
+		must(sequence_new(b.decoder, &sequences[i], &error), &error);
+	}
+	for (uint64_t round = 0;; round++) {
+		struct piece pieces[TEXTS];
+		size_t some = 0;
+
+		for (size_t i = 0; i < TEXTS; i++) {
+			const size_t left = STEPS - 10 * i - done[i], wish = (size_t)(draw_long(5, i, round) % 40),
+				     take = wish < left ? wish : left;
+
+			pieces[i] = (struct piece){sequences[i], tokens[i] + done[i], take, LOGITS_ALL,
+						   logits[i] + done[i] * model.vocabulary};
+			done[i] += take;
+			some += left;
+		}
+		if (!some)
+			break;
+		must(decoder_read(b.decoder, TEXTS, pieces, NULL, NULL, &error), &error);
+	}
+	for (size_t i = 0; i < TEXTS; i++) {
+		float *alone = read_text(&b, tokens[i], STEPS - 10 * i);
+
+		assert_same(alone, logits[i], (STEPS - 10 * i) * model.vocabulary);
+		sequence_free(sequences[i]);
+		free(alone);
+		free(logits[i]);
+		free(tokens[i]);
+	}
+	stop(&b);
+	close_bench(&b);
+}
+
+static void last_logits_are_those_of_the_last_token(void **state)
+{
+	struct tiny_model model = TINY_MODEL;
+	uint32_t *tokens = random_tokens(STEPS, model.vocabulary, 3);
+	float *all, last[50];
+	struct bench b;
+	struct piece piece = {NULL, tokens, STEPS, LOGITS_LAST, last};
+	rosa_error error;
+
+	(void)state;
+	open_bench(&b, &model, NULL);
+	start(&b, 16, 1);
+	all = read_text(&b, tokens, STEPS);
+	must(sequence_new(b.decoder, &piece.sequence, &error), &error);
+	must(decoder_read(b.decoder, 1, &piece, NULL, NULL, &error), &error);
+	assert_same(all + (STEPS - 1) * model.vocabulary, last, model.vocabulary);
+	sequence_free(piece.sequence);
+	stop(&b);
+	close_bench(&b);
+	free(all);
+	free(tokens);
+}
+
+/* ------------------------------------------------------------------------------------------------- saved and loaded --
+ */
+
+struct image {
+	uint8_t *data;
+	size_t size, most; /* most: bytes after which writing fails; 0: never */
+};
+
+static int append(void *context, const void *data, size_t size)
+{
+	struct image *image = context;
+
+	if (image->most && image->size + size > image->most)
+		return 1;
+	image->data = realloc(image->data, image->size + size + 1);
+	assert_non_null(image->data);
+	if (size)
+		memcpy(image->data + image->size, data, size);
+	image->size += size;
+	return 0;
+}
+
+static void a_loaded_sequence_goes_on_with_the_same_bits(void **state)
+{
+	const size_t cuts[] = {0, 1, 6, 17, 100};
+
+	(void)state;
+	for (size_t i = 0; i < ADAPTERS + 1; i++) {
+		struct tiny_model model = TINY_MODEL;
+		struct bench b;
+		uint32_t *tokens = random_tokens(STEPS, model.vocabulary, 40 + i);
+		float *expected, *logits = malloc(STEPS * model.vocabulary * sizeof(*logits));
+
+		open_bench(&b, &model, i < ADAPTERS ? &adapters[i] : NULL);
+		start(&b, 24, 2);
+		expected = read_text(&b, tokens, STEPS);
+		for (size_t c = 0; c < sizeof(cuts) / sizeof(cuts[0]); c++) {
+			const size_t cut = cuts[c];
+			struct image image = {0};
+			sequence *s, *loaded;
+			rosa_error error;
+
+			must(sequence_new(b.decoder, &s, &error), &error);
+			read_some(b.decoder, s, tokens, cut, logits);
+			must(sequence_save(s, append, &image, &error), &error);
+			sequence_free(s);
+			must(sequence_load(b.decoder, image.data, image.size, &loaded, &error), &error);
+			assert_int_equal(sequence_steps(loaded), cut);
+			read_some(b.decoder, loaded, tokens + cut, STEPS - cut, logits);
+			assert_same(expected + cut * model.vocabulary, logits, (STEPS - cut) * model.vocabulary);
+			sequence_free(loaded);
+			free(image.data);
+		}
+		stop(&b);
+		close_bench(&b);
+		free(expected);
+		free(logits);
+		free(tokens);
+	}
+}
+
+static void refuse_load(decoder *d, const uint8_t *data, size_t size, const char *word)
+{
+	sequence *s;
+	rosa_error error;
+
+	assert_int_equal(sequence_load(d, data, size, &s, &error), ROSA_EFORMAT);
+	assert_null(s);
+	if (!strstr(error.message, word))
+		fail_msg("\"%s\" does not say \"%s\"", error.message, word);
+}
+
+static struct image saved(struct bench *b, size_t steps)
+{
+	uint32_t *tokens = random_tokens(steps, b->checkpoint.config.vocabulary, 50);
+	float *logits = malloc(steps * b->checkpoint.config.vocabulary * sizeof(*logits));
+	struct image image = {0};
+	sequence *s;
+	rosa_error error;
+
+	must(sequence_new(b->decoder, &s, &error), &error);
+	read_some(b->decoder, s, tokens, steps, logits);
+	must(sequence_save(s, append, &image, &error), &error);
+	sequence_free(s);
+	free(logits);
+	free(tokens);
+	return image;
+}
+
+static void damaged_sequences_are_refused(void **state)
+{
+	struct tiny_model model = TINY_MODEL;
+	struct bench b;
+	struct image image;
+
+	(void)state;
+	open_bench(&b, &model, &adapters[0]);
+	start(&b, 16, 1);
+	image = saved(&b, 20);
+	for (size_t size = 0; size < image.size; size += 1 + size / 7)
+		refuse_load(b.decoder, image.data, size, "");
+	for (size_t at = 0; at < image.size; at += 1 + at / 9) {
+		image.data[at] ^= 0x10;
+		refuse_load(b.decoder, image.data, image.size, "");
+		image.data[at] ^= 0x10;
+	}
+	/* even where the checksum is right, nothing in it is believed */
+	for (size_t at = 64; at + 16 <= image.size; at += 8) {
+		uint64_t old, bad = UINT64_C(0x7fffffffffff0001), sum;
+		sequence *s;
+
+		memcpy(&old, image.data + at, sizeof(old));
+		memcpy(image.data + at, &bad, sizeof(bad));
+		sum = checksum_add(CHECKSUM_START, image.data, image.size - 8);
+		memcpy(image.data + image.size - 8, &sum, sizeof(sum));
+		sequence_load(b.decoder, image.data, image.size, &s, NULL); /* another number, or refused */
+		sequence_free(s);
+		memcpy(image.data + at, &old, sizeof(old));
+	}
+	stop(&b);
+	close_bench(&b);
+	free(image.data);
+}
+
+static void sequences_of_others_are_refused(void **state)
+{
+	struct tiny_model model = TINY_MODEL, other = TINY_MODEL;
+	struct bench b, c;
+	struct image image;
+
+	(void)state;
+	other.seed = 2;
+	open_bench(&b, &model, NULL);
+	b.options.window = 8;
+	start(&b, 16, 1);
+	image = saved(&b, 20);
+	stop(&b);
+	b.options.window = 9;
+	start(&b, 16, 1);
+	refuse_load(b.decoder, image.data, image.size, "window 8");
+	stop(&b);
+	open_bench(&c, &other, NULL);
+	c.options.window = 8;
+	start(&c, 16, 1);
+	refuse_load(c.decoder, image.data, image.size, "another model");
+	stop(&c);
+	close_bench(&c);
+	open_bench(&c, &model, &adapters[0]);
+	start(&c, 16, 1);
+	refuse_load(c.decoder, image.data, image.size, "without an adapter");
+	stop(&c);
+	close_bench(&c);
+	close_bench(&b);
+	free(image.data);
+}
+
+static void a_failed_write_is_reported(void **state)
+{
+	struct tiny_model model = TINY_MODEL;
+	struct bench b;
+	struct image full = {0};
+	sequence *s;
+	rosa_error error;
+
+	(void)state;
+	open_bench(&b, &model, &adapters[0]);
+	start(&b, 16, 1);
+	must(sequence_new(b.decoder, &s, &error), &error);
+	must(sequence_save(s, append, &full, &error), &error);
+	for (size_t most = 1, whole = full.size; most < whole; most += 1 + whole / 30) {
+		full.size = 0;
+		full.most = most;
+		assert_int_equal(sequence_save(s, append, &full, &error), ROSA_EIO);
+	}
+	free(full.data);
+	sequence_free(s);
+	stop(&b);
+	close_bench(&b);
+}
+
+/* --------------------------------------------------------------------------------------------------------- misuse --
+ */
+
+static int stop_after(void *context, uint64_t done, uint64_t total)
+{
+	(void)total;
+	return done >= *(uint64_t *)context;
+}
+
+static void reading_can_be_cancelled_and_resumed(void **state)
+{
+	struct tiny_model model = TINY_MODEL;
+	uint32_t *tokens = random_tokens(STEPS, model.vocabulary, 60);
+	float *expected, last[50];
+	uint64_t most = 40;
+	struct bench b;
+	struct piece piece = {NULL, tokens, STEPS, LOGITS_LAST, last};
+	rosa_error error;
+
+	(void)state;
+	open_bench(&b, &model, &adapters[0]);
+	start(&b, 16, 1);
+	expected = read_text(&b, tokens, STEPS);
+	must(sequence_new(b.decoder, &piece.sequence, &error), &error);
+	assert_int_equal(decoder_read(b.decoder, 1, &piece, stop_after, &most, &error), ROSA_ECANCELLED);
+	const size_t read = sequence_steps(piece.sequence);
+
+	assert_int_equal(read, 48);
+	piece.tokens += read;
+	piece.count -= read;
+	must(decoder_read(b.decoder, 1, &piece, NULL, NULL, &error), &error);
+	assert_same(expected + (STEPS - 1) * model.vocabulary, last, model.vocabulary);
+	sequence_free(piece.sequence);
+	stop(&b);
+	close_bench(&b);
+	free(expected);
+	free(tokens);
+}
+
+static void what_cannot_be_read_is_refused(void **state)
+{
+	struct tiny_model model = TINY_MODEL;
+	uint32_t tokens[3] = {1, 50, 2};
+	struct bench b;
+	struct piece pieces[2] = {{NULL, tokens, 3, LOGITS_NONE, NULL}, {NULL, tokens, 1, LOGITS_NONE, NULL}};
+	struct decoder_options wrong[] = {{0, 4, 0, 0}, {8, 0, 4, 0}, {8, 0, 0, (size_t)1 << 40}};
+	decoder *none;
+	rosa_error error;
+
+	(void)state;
+	open_bench(&b, &model, NULL);
+	start(&b, 16, 1);
+	for (size_t i = 0; i < 3; i++) {
+		assert_int_equal(decoder_new(&b.checkpoint, NULL, &wrong[i], b.backend, b.workers, &none, &error),
+				 ROSA_EINVAL);
+		assert_null(none);
+	}
+	must(sequence_new(b.decoder, &pieces[0].sequence, &error), &error);
+	assert_int_equal(decoder_read(b.decoder, 1, pieces, NULL, NULL, &error), ROSA_EINVAL);
+	assert_non_null(strstr(error.message, "token 50 at place 1"));
+	assert_int_equal(sequence_steps(pieces[0].sequence), 0);
+	pieces[0].count = 1;
+	pieces[1].sequence = pieces[0].sequence;
+	assert_int_equal(decoder_read(b.decoder, 2, pieces, NULL, NULL, &error), ROSA_EINVAL);
+	sequence_free(pieces[0].sequence);
+	stop(&b);
+	close_bench(&b);
+}
+
+static void memory_stays_where_it_is_said_to_stay(void **state)
+{
+	struct tiny_model model = TINY_MODEL;
+	uint32_t *tokens = random_tokens(4000, model.vocabulary, 70);
+	struct bench b;
+	struct piece piece = {NULL, tokens, 1000, LOGITS_NONE, NULL};
+	struct sequence_memory early, late;
+	rosa_error error;
+
+	(void)state;
+	open_bench(&b, &model, &adapters[0]);
+	start(&b, 64, 2);
+	must(sequence_new(b.decoder, &piece.sequence, &error), &error);
+	must(decoder_read(b.decoder, 1, &piece, NULL, NULL, &error), &error);
+	early = sequence_memory(piece.sequence);
+	piece.tokens += 1000;
+	piece.count = 3000;
+	must(decoder_read(b.decoder, 1, &piece, NULL, NULL, &error), &error);
+	late = sequence_memory(piece.sequence);
+	assert_true(early.attention > 0 && early.attention == late.attention);
+	assert_true(late.retrieval > early.retrieval);
+	sequence_free(piece.sequence);
+	stop(&b);
+	close_bench(&b);
+	free(tokens);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(equals_the_oracle),
+	    cmocka_unit_test(equals_the_oracle_in_large_blocks),
+	    cmocka_unit_test(equals_the_oracle_with_an_adapter),
+	    cmocka_unit_test(every_way_to_read_gives_the_same_bits),
+	    cmocka_unit_test(batches_give_the_same_bits),
+	    cmocka_unit_test(last_logits_are_those_of_the_last_token),
+	    cmocka_unit_test(a_loaded_sequence_goes_on_with_the_same_bits),
+	    cmocka_unit_test(damaged_sequences_are_refused),
+	    cmocka_unit_test(sequences_of_others_are_refused),
+	    cmocka_unit_test(a_failed_write_is_reported),
+	    cmocka_unit_test(reading_can_be_cancelled_and_resumed),
+	    cmocka_unit_test(what_cannot_be_read_is_refused),
+	    cmocka_unit_test(memory_stays_where_it_is_said_to_stay),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,336 @@
+/*
+ * JSON: values as C types, and messages that say where something else is.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "json.h"
+
+#include "support_trial.h"
+#include "support_weights.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifdef ROSATUNE_JANSSON
+
+static const char text[] = "{\"size\": 576, \"whole\": 512.0, \"negative\": -3, \"real\": 1e-5, \"yes\": true,\n"
+			   "\"no\": false, \"null\": null, \"word\": \"silu \\u00e9\", \"nul\": \"a\\u0000b\",\n"
+			   "\"list\": [1, \"two\", [3], null], \"scaling\": {\"factor\": 8.0, \"type\": \"llama3\"},\n"
+			   "\"empty\": {}, \"large\": 9223372036854775807, \"infinite\": 1e300}";
+
+static struct json root;
+
+static int enter(void **state)
+{
+	(void)state;
+	return json_read(text, strlen(text), "config.json", &root, NULL) != ROSA_OK;
+}
+
+static int leave(void **state)
+{
+	(void)state;
+	json_free(&root);
+	json_free(&root); /* twice does no harm */
+	return 0;
+}
+
+static void check_message(rosa_status status, const rosa_error *err, const char *wanted)
+{
+	assert_int_equal(status, ROSA_EFORMAT);
+	assert_int_equal(err->status, status);
+	assert_string_equal(err->message, wanted);
+}
+
+/* --------------------------------------------------------------------------------------------------------- fields --
+ */
+
+static void gets_what_is_there(void **state)
+{
+	rosa_error err = {ROSA_OK, ""};
+	const char *word;
+	int64_t integer;
+	double number;
+	size_t size;
+	bool truth;
+
+	(void)state;
+	assert_int_equal(json_get_size(root, "size", JSON_NEEDED, &size, &err), ROSA_OK);
+	assert_int_equal(size, 576);
+	assert_int_equal(json_get_size(root, "whole", JSON_NEEDED, &size, &err), ROSA_OK);
+	assert_int_equal(size, 512);
+	assert_int_equal(json_get_integer(root, "negative", JSON_OPTIONAL, &integer, &err), ROSA_OK);
+	assert_int_equal(integer, -3);
+	assert_int_equal(json_get_integer(root, "large", JSON_NEEDED, &integer, &err), ROSA_OK);
+	assert_int_equal(integer, INT64_MAX);
+	assert_int_equal(json_get_number(root, "real", JSON_NEEDED, &number, &err), ROSA_OK);
+	assert_true(number == 1e-5);
+	assert_int_equal(json_get_number(root, "size", JSON_NEEDED, &number, &err), ROSA_OK);
+	assert_true(number == 576);
+	assert_int_equal(json_get_bool(root, "yes", JSON_NEEDED, &truth, &err), ROSA_OK);
+	assert_true(truth);
+	assert_int_equal(json_get_bool(root, "no", JSON_NEEDED, &truth, &err), ROSA_OK);
+	assert_false(truth);
+	assert_int_equal(json_get_string(root, "word", JSON_NEEDED, &word, &err), ROSA_OK);
+	assert_string_equal(word, "silu \xc3\xa9");
+	assert_string_equal(err.message, "");
+}
+
+/* Missing, and null: the same. */
+static void leaves_optional_values_alone(void **state)
+{
+	static const char *const names[] = {"missing", "null"};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(names); i++) {
+		const char *word = "before";
+		int64_t integer = -7;
+		double number = 0.5;
+		size_t size = 7;
+		bool truth = true;
+		struct json value;
+
+		assert_int_equal(json_get_size(root, names[i], JSON_OPTIONAL, &size, NULL), ROSA_OK);
+		assert_int_equal(json_get_integer(root, names[i], JSON_OPTIONAL, &integer, NULL), ROSA_OK);
+		assert_int_equal(json_get_number(root, names[i], JSON_OPTIONAL, &number, NULL), ROSA_OK);
+		assert_int_equal(json_get_bool(root, names[i], JSON_OPTIONAL, &truth, NULL), ROSA_OK);
+		assert_int_equal(json_get_string(root, names[i], JSON_OPTIONAL, &word, NULL), ROSA_OK);
+		assert_true(size == 7 && integer == -7 && number == 0.5 && truth);
+		assert_string_equal(word, "before");
+		assert_int_equal(json_get_object(root, names[i], JSON_OPTIONAL, &value, NULL), ROSA_OK);
+		assert_false(json_there(value));
+		assert_int_equal(json_get_array(root, names[i], JSON_OPTIONAL, &value, NULL), ROSA_OK);
+		assert_int_equal(json_count(value), 0);
+	}
+}
+
+static void says_which_field_is_wrong(void **state)
+{
+	struct json value, scaling = json_find(root, "scaling"), list = json_find(root, "list");
+	const char *word;
+	int64_t integer;
+	double number;
+	rosa_error err;
+	size_t size;
+	bool truth;
+
+	(void)state;
+	check_message(json_get_size(root, "width", JSON_NEEDED, &size, &err), &err, "config.json: width: is missing");
+	check_message(json_get_size(root, "null", JSON_NEEDED, &size, &err), &err, "config.json: null: is null");
+	check_message(json_get_size(root, "word", JSON_OPTIONAL, &size, &err), &err,
+		      "config.json: word: is a string; it must be a whole number");
+	check_message(json_get_size(root, "negative", JSON_NEEDED, &size, &err), &err,
+		      "config.json: negative: is -3; it must be 0 or more");
+	check_message(json_get_size(root, "real", JSON_NEEDED, &size, &err), &err,
+		      "config.json: real: is 1e-05; it must be a whole number");
+	check_message(json_get_integer(root, "infinite", JSON_NEEDED, &integer, &err), &err,
+		      "config.json: infinite: is 1e+300; it must be a whole number");
+	check_message(json_get_number(root, "yes", JSON_NEEDED, &number, &err), &err,
+		      "config.json: yes: is true; it must be a number");
+	check_message(json_get_bool(root, "size", JSON_NEEDED, &truth, &err), &err,
+		      "config.json: size: is a number; it must be true or false");
+	check_message(json_get_string(root, "nul", JSON_NEEDED, &word, &err), &err,
+		      "config.json: nul: has a NUL character inside");
+	check_message(json_get_size(scaling, "type", JSON_NEEDED, &size, &err), &err,
+		      "config.json: scaling.type: is a string; it must be a whole number");
+	check_message(json_get_object(root, "list", JSON_NEEDED, &value, &err), &err,
+		      "config.json: list: is an array; it must be an object");
+	check_message(json_get_array(root, "scaling", JSON_OPTIONAL, &value, &err), &err,
+		      "config.json: scaling: is an object; it must be an array");
+	check_message(json_as_size(json_at(list, 1), &size, &err), &err,
+		      "config.json: list[1]: is a string; it must be a whole number");
+	check_message(json_as_size(json_at(list, 9), &size, &err), &err,
+		      "config.json: list[9]: is missing; it must be a whole number");
+	check_message(json_get_size(list, "a", JSON_OPTIONAL, &size, &err), &err,
+		      "config.json: list: is an array; it must be an object");
+	check_message(json_refuse(json_find(scaling, "factor"), &err, "is %d", 8), &err,
+		      "config.json: scaling.factor: is 8");
+	check_message(json_refuse(root, &err, "is odd"), &err, "config.json: is odd");
+}
+
+/* --------------------------------------------------------------------------------------------------------- values --
+ */
+
+static void knows_kinds(void **state)
+{
+	static const struct {
+		const char *name;
+		enum json_kind kind;
+	} cases[] = {
+	    {"size", JSON_IS_NUMBER},     {"real", JSON_IS_NUMBER},  {"yes", JSON_IS_BOOL},
+	    {"no", JSON_IS_BOOL},         {"null", JSON_IS_NOTHING}, {"word", JSON_IS_STRING},
+	    {"missing", JSON_IS_NOTHING}, {"list", JSON_IS_ARRAY},   {"empty", JSON_IS_OBJECT},
+	    {"scaling", JSON_IS_OBJECT},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		assert_int_equal(json_kind(json_find(root, cases[i].name)), cases[i].kind);
+		assert_int_equal(json_there(json_find(root, cases[i].name)), cases[i].kind != JSON_IS_NOTHING);
+	}
+	assert_int_equal(json_count(json_find(root, "list")), 4);
+	assert_int_equal(json_count(json_find(root, "scaling")), 2);
+	assert_int_equal(json_count(json_find(root, "word")), 0);
+	assert_false(json_there(json_find(json_find(root, "word"), "deeper")));
+	assert_false(json_there(json_at(root, 0)));
+}
+
+static void walks_in_the_files_order(void **state)
+{
+	struct json_walk walk = {NULL, false}, none = {NULL, false};
+	struct json value;
+	const char *name;
+
+	(void)state;
+	assert_true(json_next(json_find(root, "scaling"), &walk, &name, &value));
+	assert_string_equal(name, "factor");
+	assert_int_equal(json_kind(value), JSON_IS_NUMBER);
+	assert_string_equal(value.outer, "scaling");
+	assert_true(json_next(json_find(root, "scaling"), &walk, &name, &value));
+	assert_string_equal(name, "type");
+	assert_false(json_next(json_find(root, "scaling"), &walk, &name, &value));
+	assert_false(json_next(json_find(root, "empty"), &none, &name, &value));
+	assert_false(json_next(json_find(root, "list"), &none, &name, &value));
+}
+
+static void gives_text_with_its_length(void **state)
+{
+	const char *at;
+	size_t length;
+
+	(void)state;
+	assert_int_equal(json_as_text(json_find(root, "nul"), &at, &length, NULL), ROSA_OK);
+	assert_int_equal(length, 3);
+	assert_memory_equal(at, "a\0b", 4);
+}
+
+/* ---------------------------------------------------------------------------------------------------------- files --
+ */
+
+static void refuse_text(const char *json, const char *words)
+{
+	struct json got;
+	rosa_error err = {ROSA_OK, ""};
+
+	if (!json_read(json, strlen(json), "a.json", &got, &err))
+		fail_msg("accepted: %s", json);
+	assert_int_equal(err.status, ROSA_EFORMAT);
+	if (!strstr(err.message, words) || strncmp(err.message, "a.json: line ", 13) != 0)
+		fail_msg("%s: the reason is '%s', without '%s'", json, err.message, words);
+	for (const char *c = err.message; *c; c++)
+		assert_false((unsigned char)*c < ' ');
+	assert_false(json_there(got));
+	json_free(&got);
+}
+
+static void says_where_text_is_wrong(void **state)
+{
+	(void)state;
+	refuse_text("", "line 1, column 0");
+	refuse_text("{\n\"a\": 1,\n\"b\" 2}", "line 3");
+	refuse_text("{\"a\": 1, \"a\": 2}", "duplicate");
+	refuse_text("{\"a\": \x1b[2J}", "line 1");
+	refuse_text("{\"a\": \"\xff\"}", "line 1");
+	refuse_text("{\"a\": 1e999}", "line 1");
+	refuse_text("{} {}", "line 1");
+	refuse_text("{\"a\": NaN}", "line 1");
+}
+
+/* Python's "no limit" exceeds 64 bits. */
+static void reads_integers_of_any_size(void **state)
+{
+	static const char json[] = "{\"limit\": 1000000000000000019884624838656, \"id\": 151643, \"odd\": "
+				   "9007199254740993}";
+	struct json got;
+	int64_t integer;
+	double number;
+	rosa_error err;
+
+	(void)state;
+	assert_int_equal(json_read(json, strlen(json), "a.json", &got, &err), ROSA_OK);
+	assert_int_equal(json_get_number(got, "limit", JSON_NEEDED, &number, &err), ROSA_OK);
+	assert_true(number == 1e30);
+	assert_int_equal(json_get_integer(got, "id", JSON_NEEDED, &integer, &err), ROSA_OK);
+	assert_int_equal(integer, 151643);
+	check_message(json_get_integer(got, "limit", JSON_NEEDED, &integer, &err), &err,
+		      "a.json: limit: is 1e+30; it must be a whole number");
+	json_free(&got);
+}
+
+static void loads_files(void **state)
+{
+	char path[] = "/tmp/test_json-XXXXXX";
+	int descriptor = mkstemp(path);
+	struct bytes bytes = {NULL, 0, 0};
+	struct json got;
+	rosa_error err;
+	size_t size;
+
+	(void)state;
+	assert_true(descriptor >= 0);
+	close(descriptor);
+	bytes_put(&bytes, text, strlen(text));
+	bytes_save(&bytes, path);
+	bytes_free(&bytes);
+	assert_int_equal(json_load(path, &got, &err), ROSA_OK);
+	assert_int_equal(json_get_size(got, "size", JSON_NEEDED, &size, &err), ROSA_OK);
+	assert_int_equal(size, 576);
+	assert_int_equal(json_get_size(got, "none", JSON_NEEDED, &size, &err), ROSA_EFORMAT);
+	assert_non_null(strstr(err.message, path));
+	json_free(&got);
+	assert_int_equal(truncate(path, 0), 0);
+	assert_int_equal(json_load(path, &got, &err), ROSA_EFORMAT);
+	assert_non_null(strstr(err.message, path));
+	unlink(path);
+	assert_int_equal(json_load(path, &got, &err), ROSA_EIO);
+	assert_non_null(strstr(err.message, path));
+	assert_false(json_there(got));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test_setup_teardown(gets_what_is_there, enter, leave),
+	    cmocka_unit_test_setup_teardown(leaves_optional_values_alone, enter, leave),
+	    cmocka_unit_test_setup_teardown(says_which_field_is_wrong, enter, leave),
+	    cmocka_unit_test_setup_teardown(knows_kinds, enter, leave),
+	    cmocka_unit_test_setup_teardown(walks_in_the_files_order, enter, leave),
+	    cmocka_unit_test_setup_teardown(gives_text_with_its_length, enter, leave),
+	    cmocka_unit_test(says_where_text_is_wrong),
+	    cmocka_unit_test(reads_integers_of_any_size),
+	    cmocka_unit_test(loads_files),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+#else
+
+static void names_the_missing_library(void **state)
+{
+	struct json got;
+	rosa_error err;
+	size_t size;
+
+	(void)state;
+	assert_int_equal(json_read("{}", 2, "a.json", &got, &err), ROSA_EINVAL);
+	assert_non_null(strstr(err.message, "libjansson-dev"));
+	assert_non_null(strstr(err.message, "a.json"));
+	assert_false(json_there(json_find(got, "a")));
+	assert_int_equal(json_get_size(got, "a", JSON_NEEDED, &size, &err), ROSA_EFORMAT);
+	json_free(&got);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test(names_the_missing_library)};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+#endif
