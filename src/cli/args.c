@@ -11,6 +11,7 @@
 #include "report.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ------------------------------------------------------------------------------------------------ did you mean? -- */
@@ -104,6 +105,33 @@ static bool set_number(const struct args *args, const struct arg *arg, const cha
 	return false;
 }
 
+/* Digits, a point and an exponent: neither "inf" nor "0x1p3", which strtod would take. */
+static bool set_decimal(const struct args *args, const struct arg *arg, const char *text)
+{
+	char *end;
+	double number = strtod(text, &end);
+
+	if (*text && text[strspn(text, "0123456789.eE+-")] == '\0' && *end == '\0' && number >= arg->least &&
+	    number <= arg->most) {
+		*(float *)arg->target = (float)number;
+		return true;
+	}
+	complain(args->command, "--%s %s: give a number from %g to %g", arg->name, text, arg->least, arg->most);
+	return false;
+}
+
+static bool add_text(const struct args *args, const struct arg *arg, const char *text)
+{
+	struct arg_texts *texts = arg->target;
+
+	if (texts->count == ARG_TEXTS_MOST) {
+		complain(args->command, "--%s is there more than %d times; leave some out", arg->name, ARG_TEXTS_MOST);
+		return false;
+	}
+	texts->all[texts->count++] = text;
+	return true;
+}
+
 static bool set_choice(const struct args *args, const struct arg *arg, const char *text)
 {
 	const char *near = args_nearest(text, arg->choices);
@@ -136,6 +164,10 @@ static bool set_value(const struct args *args, const struct arg *arg, const char
 	case ARG_NUMBER:
 	case ARG_SIZE:
 		return set_number(args, arg, text);
+	case ARG_DECIMAL:
+		return set_decimal(args, arg, text);
+	case ARG_TEXTS:
+		return add_text(args, arg, text);
 	case ARG_CHOICE:
 		return set_choice(args, arg, text);
 	case ARG_TEXT:
@@ -230,8 +262,24 @@ static int parse_option(struct args *args, int count, char **words)
 	return set_value(args, arg, value) ? used : 0;
 }
 
+/* A word that is no option. Returns the words used, 0 after a mistake. */
+static int take_operand(struct args *args, const char *word)
+{
+	if (!args->operand || *args->operand || word[0] == '-') {
+		complain(args->command, "unexpected argument %s; options begin with --", word);
+		return 0;
+	}
+	*args->operand = word;
+	return 1;
+}
+
 static bool all_required(const struct args *args)
 {
+	if (args->operand && !*args->operand) {
+		complain(args->command, "%s is missing: rosatune %s %s", args->operand_name, args->command,
+			 args->usage);
+		return false;
+	}
 	for (size_t i = 0; i < args->count; i++) {
 		const struct arg *arg = &args->options[i];
 		if (arg->required && !arg->given) {
@@ -252,11 +300,8 @@ enum args_result args_parse(struct args *args, int count, char **words)
 		}
 	}
 	for (int used; count > 0; count -= used, words += used) {
-		if (strncmp(words[0], "--", 2) != 0 || words[0][2] == '\0') {
-			complain(args->command, "unexpected argument %s; options begin with --", words[0]);
-			return ARGS_WRONG;
-		}
-		used = parse_option(args, count, words);
+		bool option = strncmp(words[0], "--", 2) == 0 && words[0][2] != '\0';
+		used = option ? parse_option(args, count, words) : take_operand(args, words[0]);
 		if (used == 0)
 			return ARGS_WRONG;
 	}

@@ -7,11 +7,20 @@
 #include <stdint.h>
 
 enum arg_kind {
-	ARG_FLAG,   /* bool *, set to true */
-	ARG_TEXT,   /* const char ** */
-	ARG_NUMBER, /* uint64_t *, from min to max */
-	ARG_SIZE,   /* the same, with k, M and G (powers of 1024) allowed: 16k is 16384 */
-	ARG_CHOICE  /* int *, the place of the word among the choices */
+	ARG_FLAG,    /* bool *, set to true */
+	ARG_TEXT,    /* const char ** */
+	ARG_TEXTS,   /* struct arg_texts *; may be given several times */
+	ARG_NUMBER,  /* uint64_t *, from min to max */
+	ARG_SIZE,    /* the same, with k, M and G (powers of 1024) allowed: 16k is 16384 */
+	ARG_DECIMAL, /* float *, from least to most */
+	ARG_CHOICE   /* int *, the place of the word among the choices */
+};
+
+#define ARG_TEXTS_MOST 32
+
+struct arg_texts {
+	const char *all[ARG_TEXTS_MOST];
+	size_t count;
 };
 
 struct arg {
@@ -21,6 +30,7 @@ struct arg {
 	const char *value; /* how the help calls the value */
 	const char *help;
 	uint64_t min, max;
+	double least, most;
 	const char *const *choices; /* ends with NULL */
 	bool required;
 	bool given; /* set by args_parse */
@@ -32,7 +42,9 @@ struct args {
 	const char *usage;   /* what follows the command's name */
 	struct arg *options;
 	size_t count;
-	const char *notes; /* below the options in the help; NULL: none */
+	const char *notes;    /* below the options in the help; NULL: none */
+	const char **operand; /* receives the one word that is no option and must be there; NULL: there is none */
+	const char *operand_name;
 };
 
 enum args_result { ARGS_OK, ARGS_HELP, ARGS_WRONG };

@@ -55,6 +55,21 @@ static void print_table(const struct bench_row *rows)
 	}
 }
 
+void bench_print_rows(bool json, const struct bench_row *setting, const struct bench_row *rows)
+{
+	bool first = true;
+
+	if (!json) {
+		print_table(setting);
+		puts("");
+		print_table(rows);
+		return;
+	}
+	print_json(setting, &first);
+	print_json(rows, &first);
+	puts("\n}");
+}
+
 void bench_print(const struct bench *bench, const struct bench_row *rows)
 {
 	const struct retrieval_args *retrieval = &bench->retrieval;
@@ -72,15 +87,6 @@ void bench_print(const struct bench *bench, const struct bench_row *rows)
 	    {.key = "threads", .label = "threads (0: all)", .number = (double)retrieval->threads},
 	    {.key = NULL},
 	};
-	bool first = true;
 
-	if (!bench->json) {
-		print_table(setting);
-		puts("");
-		print_table(rows);
-		return;
-	}
-	print_json(setting, &first);
-	print_json(rows, &first);
-	puts("\n}");
+	bench_print_rows(bench->json, setting, rows);
 }

@@ -41,7 +41,10 @@ struct bench_row {
 	int digits;
 };
 
-/* Prints what was measured, before it what it was measured on. */
+/* Prints what was measured, and before it on what. */
+void bench_print_rows(bool json, const struct bench_row *setting, const struct bench_row *rows);
+
+/* The same for retrieval: prints what was measured, before it what it was measured on. */
 void bench_print(const struct bench *bench, const struct bench_row *rows);
 
 /* Sorts the samples; after that they can be asked for quantiles (0.5: the median). */

@@ -3,7 +3,13 @@
 #define ROSATUNE_COMMANDS_H
 
 int retrieve_command(int count, char **words);
+int info_command(int count, char **words);
+int generate_command(int count, char **words);
+int tokenize_command(int count, char **words);
+int ppl_command(int count, char **words);
+int logits_command(int count, char **words);
 int bench_retrieve_command(int count, char **words);
+int bench_model_command(int count, char **words);
 int demo_command(int count, char **words);
 
 #endif

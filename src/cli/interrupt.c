@@ -48,6 +48,11 @@ void interrupt_release(void)
 	held--;
 }
 
+void interrupt_forget(void)
+{
+	seen = 0;
+}
+
 int interrupted(void)
 {
 	return seen ? 128 + (int)seen : 0;

@@ -10,6 +10,9 @@ void interrupt_watch(void);
 void interrupt_hold(void);
 void interrupt_release(void);
 
+/* Takes the note back: whoever asked knows of it, and the program goes on, be it only to save what there is. */
+void interrupt_forget(void);
+
 /* The exit code to end with, 128 + the signal's number, or 0 if no signal came. */
 int interrupted(void);
 

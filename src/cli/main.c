@@ -29,7 +29,13 @@ static const struct command {
 	int (*run)(int count, char **words);
 } commands[] = {
     {"retrieve", "find the destinations of symbol files", retrieve_command},
+    {"info", "describe a model, and the memory it takes", info_command},
+    {"generate", "read a text with a model and go on with it, or chat", generate_command},
+    {"tokenize", "turn text into a model's tokens, and back", tokenize_command},
+    {"ppl", "measure how well a model foresees a text", ppl_command},
+    {"logits", "compute what a model expects after every token", logits_command},
     {"bench retrieve", "measure the speed and the memory of retrieval", bench_retrieve_command},
+    {"bench model", "measure how fast a model reads and writes", bench_model_command},
     {"demo", "show retrieval at work on a text", demo_command},
 };
 

@@ -98,14 +98,14 @@ static bool read_descr(struct cursor *text, struct npy_header *header, struct fa
 	const char *at = descr;
 
 	if (!take_string(text, descr, sizeof(descr)))
-		return refuse(
-		    why, "field 'descr' is not the name of a plain element type; save an array of uint8 or uint16");
+		return refuse(why,
+			      "field 'descr' is not the name of a plain element type; save an array of whole numbers");
 	header->order = strchr("<>|=", *at) && *at ? *at++ : '|';
 	header->kind = *at ? *at++ : '?';
 	for (; isdigit((unsigned char)*at) && width < 1000; at++)
 		width = width * 10 + (unsigned)(*at - '0');
 	if (*at || width == 0)
-		return refuse(why, "field 'descr': element type '%s' is not known; save an array of uint8 or uint16",
+		return refuse(why, "field 'descr': element type '%s' is not known; save an array of whole numbers",
 			      descr);
 	header->width = width;
 	return true;
@@ -240,24 +240,71 @@ bool npy_parse(const uint8_t *data, size_t size, struct npy_header *header, stru
 	       check_size(size, header, why);
 }
 
-static bool accept_symbols(const struct npy_header *header, struct failure *why)
+/* ---------------------------------------------------------------------------------------- rows of whole numbers -- */
+
+/* What a caller wants of the elements. */
+struct wish {
+	const char *what;   /* "symbols" */
+	const char *types;  /* the element types that will do, each as kind and width, separated by spaces */
+	const char *named;  /* the same for people */
+	const char *remedy; /* the type to convert others to */
+	const char *row;    /* what a row is called */
+};
+
+static const struct wish symbols_wish = {"symbols", "u1 u2", "uint8 or uint16 ('u1' or 'u2')", "uint16", "route"};
+static const struct wish tokens_wish = {"tokens", "u2 i4 u4 i8", "uint16, int32, uint32 or int64", "int32", "text"};
+
+static bool accept_type(const struct npy_header *header, const struct wish *wish, struct failure *why)
 {
-	if (header->kind != 'u' || (header->width != 1 && header->width != 2))
-		return refuse(
-		    why,
-		    "field 'descr': elements are '%c%u', symbols must be uint8 or uint16 ('u1' or 'u2'); convert "
-		    "with .astype('uint16')",
-		    header->kind, header->width);
+	char type[16];
+
+	snprintf(type, sizeof(type), "%c%u", header->kind, header->width);
+	if (header->width > 8 || !strstr(wish->types, type))
+		return refuse(why, "field 'descr': elements are '%s', %s must be %s; convert with .astype('%s')", type,
+			      wish->what, wish->named, wish->remedy);
 	if (header->order == '>' && header->width > 1)
-		return refuse(why, "field 'descr': byte order is big endian ('>u2'); convert with .astype('<u2')");
+		return refuse(why, "field 'descr': byte order is big endian ('>%s'); convert with .astype('<%s')", type,
+			      type);
+	return true;
+}
+
+static bool accept_shape(const struct npy_header *header, const struct wish *wish, struct failure *why)
+{
 	if (header->dims != 1 && header->dims != 2)
-		return refuse(why, "field 'shape' has %d dimensions, symbols have shape [T] or [N,T]", header->dims);
+		return refuse(why, "field 'shape' has %d dimensions, %s have shape [T] or [N,T]", header->dims,
+			      wish->what);
 	if (header->fortran && header->dims == 2)
 		return refuse(
 		    why, "field 'fortran_order' is True: columns come first; convert with numpy.ascontiguousarray");
 	if (header->count == 0)
-		return refuse(why, "field 'shape' has a dimension of 0; there must be at least one route and one step");
+		return refuse(why, "field 'shape' has a dimension of 0; there must be at least one %s and one step",
+			      wish->row);
 	return true;
+}
+
+/* Memory for the elements of an array that will do, each `width` bytes once it is read; NULL with a reason. */
+static void *accept(const uint8_t *data, size_t size, const struct wish *wish, size_t width, struct npy_header *header,
+		    struct failure *why)
+{
+	void *values = NULL;
+
+	if (!npy_parse(data, size, header, why) || !accept_type(header, wish, why) || !accept_shape(header, wish, why))
+		return NULL;
+	if (header->count > SIZE_MAX / width)
+		refuse(why, "field 'shape' asks for more %s than fit in memory", wish->what);
+	else if (!(values = malloc(header->count * width)))
+		refuse(why, "not enough memory for %zu %s", header->count, wish->what);
+	return values;
+}
+
+/* The bits of an element; those of a negative number have the highest one set, whatever its width. */
+static uint64_t element(const uint8_t *from, const struct npy_header *header)
+{
+	uint64_t bits = header->kind == 'i' && from[header->width - 1] & 0x80 ? UINT64_MAX : 0;
+
+	for (unsigned i = header->width; i-- > 0;)
+		bits = bits << 8 | from[i];
+	return bits;
 }
 
 bool npy_read_symbols(const uint8_t *data, size_t size, struct npy_symbols *symbols, struct failure *why)
@@ -265,13 +312,9 @@ bool npy_read_symbols(const uint8_t *data, size_t size, struct npy_symbols *symb
 	struct npy_header header;
 
 	memset(symbols, 0, sizeof(*symbols));
-	if (!npy_parse(data, size, &header, why) || !accept_symbols(&header, why))
-		return false;
-	if (header.count > SIZE_MAX / sizeof(uint16_t))
-		return refuse(why, "field 'shape' asks for more symbols than fit in memory");
-	uint16_t *values = malloc(header.count * sizeof(uint16_t));
+	uint16_t *values = accept(data, size, &symbols_wish, sizeof(uint16_t), &header, why);
 	if (!values)
-		return refuse(why, "not enough memory for %zu symbols", header.count);
+		return false;
 	const uint8_t *from = data + header.offset;
 	for (size_t i = 0; i < header.count; i++)
 		values[i] = header.width == 1 ? from[i] : (uint16_t)(from[2 * i] | from[2 * i + 1] << 8);
@@ -282,23 +325,71 @@ bool npy_read_symbols(const uint8_t *data, size_t size, struct npy_symbols *symb
 	return true;
 }
 
-bool npy_load_symbols(const char *path, struct npy_symbols *symbols, struct failure *why)
+bool npy_read_tokens(const uint8_t *data, size_t size, struct npy_tokens *tokens, struct failure *why)
+{
+	struct npy_header header;
+
+	memset(tokens, 0, sizeof(*tokens));
+	uint32_t *values = accept(data, size, &tokens_wish, sizeof(uint32_t), &header, why);
+	if (!values)
+		return false;
+	for (size_t i = 0; i < header.count; i++) {
+		uint64_t token = element(data + header.offset + i * header.width, &header);
+		if (token > UINT32_MAX) {
+			free(values);
+			return refuse(why, "element %zu is %lld; tokens are 0 to %lu", i, (long long)token,
+				      (unsigned long)UINT32_MAX);
+		}
+		values[i] = (uint32_t)token;
+	}
+	tokens->dims = header.dims;
+	tokens->texts = header.dims == 2 ? header.shape[0] : 1;
+	tokens->steps = header.shape[header.dims - 1];
+	tokens->tokens = values;
+	return true;
+}
+
+/* Reads a file whole for `read`, and puts its name before the reason. */
+static bool load(const char *path, bool (*read)(const uint8_t *data, size_t size, void *into, struct failure *why),
+		 void *into, struct failure *why)
 {
 	struct failure inner;
 	uint8_t *data;
 	size_t size;
 
-	memset(symbols, 0, sizeof(*symbols));
 	if (!file_read(path, &data, &size, why))
 		return false;
-	bool done = npy_read_symbols(data, size, symbols, &inner);
+	bool done = read(data, size, into, &inner);
 	free(data);
 	return done ? true : refuse(why, "%s: %s", path, inner.text);
 }
 
+static bool read_symbols(const uint8_t *data, size_t size, void *into, struct failure *why)
+{
+	return npy_read_symbols(data, size, into, why);
+}
+
+bool npy_load_symbols(const char *path, struct npy_symbols *symbols, struct failure *why)
+{
+	memset(symbols, 0, sizeof(*symbols));
+	return load(path, read_symbols, symbols, why);
+}
+
+static bool read_tokens(const uint8_t *data, size_t size, void *into, struct failure *why)
+{
+	return npy_read_tokens(data, size, into, why);
+}
+
+bool npy_load_tokens(const char *path, struct npy_tokens *tokens, struct failure *why)
+{
+	memset(tokens, 0, sizeof(*tokens));
+	return load(path, read_tokens, tokens, why);
+}
+
 /* ------------------------------------------------------------------------------------------------------- writing -- */
 
-bool npy_create_int32(struct file_writer *writer, const char *path, int dims, const size_t *shape, struct failure *why)
+static bool create(struct file_writer *writer, const char *path, const char *type, int dims, const size_t *shape,
+		   struct failure *why)
 {
 	char header[256], tuple[128] = "";
 	size_t used = 0;
@@ -310,7 +401,7 @@ bool npy_create_int32(struct file_writer *writer, const char *path, int dims, co
 		tuple[used - 1] = '\0';
 	/* The elements begin at a multiple of 64 bytes, the header ending in spaces and a newline. */
 	int length = snprintf(header + 10, sizeof(header) - 10,
-			      "{'descr': '<i4', 'fortran_order': False, 'shape': (%s), }", tuple);
+			      "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }", type, tuple);
 	size_t whole = ((size_t)length + 10 + 1 + 63) / 64 * 64;
 	memset(header + 10 + length, ' ', whole - 10 - (size_t)length);
 	header[whole - 1] = '\n';
@@ -324,22 +415,46 @@ bool npy_create_int32(struct file_writer *writer, const char *path, int dims, co
 	return file_write(writer, header, whole, why);
 }
 
-bool npy_write_int32(struct file_writer *writer, const int32_t *values, size_t count, struct failure *why)
+/* Elements of four bytes. */
+static bool write_words(struct file_writer *writer, const void *values, size_t count, struct failure *why)
 {
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-	return file_write(writer, values, count * sizeof(int32_t), why);
+	return file_write(writer, values, count * sizeof(uint32_t), why);
 #else
+	const uint8_t *from = values;
 	uint32_t swapped[1024];
 
 	while (count > 0) {
 		size_t piece = count < 1024 ? count : 1024;
+		memcpy(swapped, from, piece * sizeof(swapped[0]));
 		for (size_t i = 0; i < piece; i++)
-			swapped[i] = __builtin_bswap32((uint32_t)values[i]);
+			swapped[i] = __builtin_bswap32(swapped[i]);
 		if (!file_write(writer, swapped, piece * sizeof(swapped[0]), why))
 			return false;
-		values += piece;
+		from += piece * sizeof(swapped[0]);
 		count -= piece;
 	}
 	return true;
 #endif
+}
+
+bool npy_create_int32(struct file_writer *writer, const char *path, int dims, const size_t *shape, struct failure *why)
+{
+	return create(writer, path, "<i4", dims, shape, why);
+}
+
+bool npy_write_int32(struct file_writer *writer, const int32_t *values, size_t count, struct failure *why)
+{
+	return write_words(writer, values, count, why);
+}
+
+bool npy_create_float32(struct file_writer *writer, const char *path, int dims, const size_t *shape,
+			struct failure *why)
+{
+	return create(writer, path, "<f4", dims, shape, why);
+}
+
+bool npy_write_float32(struct file_writer *writer, const float *values, size_t count, struct failure *why)
+{
+	return write_words(writer, values, count, why);
 }

@@ -1,4 +1,4 @@
-/* NumPy's .npy files, as far as symbols and destinations need them. */
+/* NumPy's .npy files, as far as symbols, destinations, tokens and logits need them. */
 #ifndef ROSATUNE_NPY_H
 #define ROSATUNE_NPY_H
 
@@ -37,9 +37,23 @@ struct npy_symbols {
 bool npy_read_symbols(const uint8_t *data, size_t size, struct npy_symbols *symbols, struct failure *why);
 bool npy_load_symbols(const char *path, struct npy_symbols *symbols, struct failure *why);
 
-/* Starts a file of int32 with the given shape; the elements follow by npy_write_int32 in as many pieces as wanted, and
- * then file_close and file_commit. */
+/* Tokens: uint16, int32, uint32 or int64, shape [T] or [N,T], none of them negative or beyond 32 bits. `texts` is 1 for
+ * shape [T]. */
+struct npy_tokens {
+	int dims;
+	size_t texts, steps;
+	uint32_t *tokens; /* [texts][steps], from malloc; release with free */
+};
+
+bool npy_read_tokens(const uint8_t *data, size_t size, struct npy_tokens *tokens, struct failure *why);
+bool npy_load_tokens(const char *path, struct npy_tokens *tokens, struct failure *why);
+
+/* Starts a file with the given shape; the elements follow by npy_write_* in as many pieces as wanted, and then
+ * file_close and file_commit. */
 bool npy_create_int32(struct file_writer *writer, const char *path, int dims, const size_t *shape, struct failure *why);
 bool npy_write_int32(struct file_writer *writer, const int32_t *values, size_t count, struct failure *why);
+bool npy_create_float32(struct file_writer *writer, const char *path, int dims, const size_t *shape,
+			struct failure *why);
+bool npy_write_float32(struct file_writer *writer, const float *values, size_t count, struct failure *why);
 
 #endif

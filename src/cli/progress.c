@@ -44,8 +44,13 @@ static void draw(const struct progress *progress, uint64_t now, uint64_t done, u
 	double rate = (double)done / seconds;
 	int filled = (int)(share * BAR_WIDTH);
 
-	fprintf(stderr, "\r%s [%-*.*s] %3.0f%%  %.2f M steps/s  %.0f s left\033[K", progress->label, BAR_WIDTH, filled,
-		bar, share * 100.0, rate * 1e-6, done ? (double)(total - done) / rate : 0.0);
+	fprintf(stderr, "\r%s [%-*.*s] %3.0f%%  ", progress->label, BAR_WIDTH, filled, bar, share * 100.0);
+	if (progress->unit)
+		fprintf(stderr, "%llu of %llu %s, %.0f/s  ", (unsigned long long)done, (unsigned long long)total,
+			progress->unit, rate);
+	else
+		fprintf(stderr, "%.2f M steps/s  ", rate * 1e-6);
+	fprintf(stderr, "%.0f s left\033[K", done ? (double)(total - done) / rate : 0.0);
 	fflush(stderr);
 }
 

@@ -9,6 +9,7 @@ struct progress {
 	bool shown;        /* stderr is a terminal */
 	bool drawn;        /* there is something to wipe */
 	const char *label; /* a word or two */
+	const char *unit;  /* of work, counted one by one; NULL: steps, counted in millions */
 	uint64_t before;   /* work done in earlier calls */
 	uint64_t whole;    /* work of all calls; 0: that of the one call */
 	uint64_t began, last;

@@ -1,0 +1,273 @@
+/*
+ * rosatune bench model: how fast a model reads and writes, how soon it is there, and what it keeps.
+ *
+ * Reading is a prompt at once, writing one token after the other, as in generation but for the choice of tokens: those
+ * are random, which makes no difference to attention and is no favour to retrieval. Both are timed with nothing before
+ * them, and writing also with a history, since that is where windows and global attention part. Medians of repeats.
+ */
+#include "commands.h"
+
+#include "bench.h"
+#include "draw.h"
+#include "interrupt.h"
+#include "models.h"
+#include "progress.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+
+struct job {
+	struct model_args args;
+	uint64_t prompt, tokens, context, repeat;
+	bool json;
+
+	struct model model;
+	struct progress progress;
+	uint64_t done, whole;
+	uint32_t *ids; /* as many as are ever read */
+	float *logits;
+	double start_ns;
+};
+
+struct samples {
+	double *read, *write, *later; /* [repeat], nanoseconds a token */
+	double history;               /* nanoseconds a token of the history */
+	struct sequence_memory memory;
+};
+
+static enum args_result parse(struct job *job, int count, char **words)
+{
+	struct arg options[] = {
+	    MODEL_ARGS(&job->args),
+	    {.name = "prompt",
+	     .kind = ARG_SIZE,
+	     .target = &job->prompt,
+	     .value = "N",
+	     .min = 1,
+	     .max = ROSA_MAX_STEPS / 4,
+	     .help = "tokens of the prompt (default 512)"},
+	    {.name = "tokens",
+	     .kind = ARG_SIZE,
+	     .target = &job->tokens,
+	     .value = "N",
+	     .min = 1,
+	     .max = ROSA_MAX_STEPS / 4,
+	     .help = "tokens written (default 64)"},
+	    {.name = "context",
+	     .kind = ARG_SIZE,
+	     .target = &job->context,
+	     .value = "N",
+	     .max = ROSA_MAX_STEPS / 4,
+	     .help = "also write after a history of N tokens (default 0: do not)"},
+	    {.name = "repeat",
+	     .kind = ARG_NUMBER,
+	     .target = &job->repeat,
+	     .value = "R",
+	     .min = 1,
+	     .max = 1000,
+	     .help = "how often each is timed (default 3)"},
+	    {.name = "json", .kind = ARG_FLAG, .target = &job->json, .help = "print the result as JSON"},
+	};
+	struct args args = {
+	    .command = "bench model",
+	    .usage = "--model PATH [options]",
+	    .summary = "Measures how fast a model reads a prompt and writes tokens.",
+	    .options = options,
+	    .count = sizeof(options) / sizeof(options[0]),
+	};
+
+	return args_parse(&args, count, words);
+}
+
+static int tick(void *context, uint64_t done, uint64_t total)
+{
+	struct job *job = context;
+
+	(void)total;
+	return progress_tick(&job->progress, job->done + done, job->whole);
+}
+
+/* Read `count` tokens at once, or one after the other; nanoseconds a token. */
+static bool feed(struct job *job, sequence *s, size_t count, bool singly, double *ns, struct failure *why)
+{
+	const size_t first = sequence_steps(s), step = singly ? 1 : count;
+	uint64_t begin = progress_clock();
+	rosa_error error;
+
+	for (size_t i = 0; i < count; i += step) {
+		struct piece piece = {s, job->ids + first + i, step, LOGITS_LAST, job->logits};
+
+		if (decoder_read(job->model.decoder, 1, &piece, singly ? NULL : tick, job, &error) != ROSA_OK)
+			return refuse(why, "%s", error.message);
+		if (singly && tick(job, i, count))
+			return refuse(why, "interrupted");
+	}
+	if (ns)
+		*ns = (double)(progress_clock() - begin) / (double)count;
+	job->done += count;
+	return !interrupted() || refuse(why, "interrupted");
+}
+
+static bool measure_empty(struct job *job, struct samples *samples, struct failure *why)
+{
+	rosa_error error;
+
+	for (uint64_t i = 0; i <= job->repeat; i++) { /* the first is not counted: it warms things up */
+		double read, write;
+		sequence *s, *fresh = NULL;
+		bool good;
+
+		if (sequence_new(job->model.decoder, &s, &error) != ROSA_OK)
+			return refuse(why, "%s", error.message);
+		good = feed(job, s, job->prompt, false, &read, why);
+		sequence_free(s);
+		if (good && sequence_new(job->model.decoder, &fresh, &error) != ROSA_OK)
+			good = refuse(why, "%s", error.message);
+		good = good && feed(job, fresh, job->tokens, true, &write, why);
+		sequence_free(fresh);
+		if (!good)
+			return false;
+		if (i) {
+			samples->read[i - 1] = read;
+			samples->write[i - 1] = write;
+		}
+	}
+	return true;
+}
+
+static bool measure_later(struct job *job, struct samples *samples, struct failure *why)
+{
+	sequence *s;
+	rosa_error error;
+	bool good;
+
+	if (sequence_new(job->model.decoder, &s, &error) != ROSA_OK)
+		return refuse(why, "%s", error.message);
+	good = feed(job, s, job->context, false, &samples->history, why);
+	for (uint64_t i = 0; i < job->repeat && good; i++)
+		good = feed(job, s, job->tokens, true, &samples->later[i], why);
+	samples->memory = sequence_memory(s);
+	sequence_free(s);
+	return good;
+}
+
+static double per_second(double *ns, uint64_t count)
+{
+	bench_sort(ns, count);
+	return 1e9 / bench_quantile(ns, count, 0.5);
+}
+
+static void print(const struct job *job, struct samples *samples)
+{
+	const struct decoder_options *options = &job->model.options;
+	struct rusage usage;
+
+	getrusage(RUSAGE_SELF, &usage);
+	const struct bench_row setting[] = {
+	    {.key = "version", .label = "version", .text = rosa_version()},
+	    {.key = "model", .label = "model", .text = job->args.model},
+	    {.key = "adapter", .label = "adapter", .text = job->args.adapter ? job->args.adapter : "none"},
+	    {.key = "window", .label = "window (0: global)", .number = (double)options->window},
+	    {.key = "sinks", .label = "sinks", .number = (double)options->sinks},
+	    {.key = "threads", .label = "threads (0: all)", .number = (double)job->args.threads},
+	    {.key = "prompt", .label = "tokens of the prompt", .number = (double)job->prompt},
+	    {.key = "tokens", .label = "tokens written", .number = (double)job->tokens},
+	    {.key = "context", .label = "tokens of the history", .number = (double)job->context},
+	    {.key = NULL},
+	};
+	const struct bench_row rows[] = {
+	    {.key = "start_ms", .label = "start", .unit = "ms", .number = job->start_ns / 1e6, .digits = 1},
+	    {.key = "read_per_second",
+	     .label = "reading",
+	     .unit = "tokens/s",
+	     .number = per_second(samples->read, job->repeat),
+	     .digits = 1},
+	    {.key = "write_per_second",
+	     .label = "writing",
+	     .unit = "tokens/s",
+	     .number = per_second(samples->write, job->repeat),
+	     .digits = 1},
+	    {.key = "peak_bytes", .label = "peak memory", .unit = "bytes", .number = (double)usage.ru_maxrss * 1024},
+	    {.key = job->context ? "history_per_second" : NULL,
+	     .label = "reading the history",
+	     .unit = "tokens/s",
+	     .number = 1e9 / samples->history,
+	     .digits = 1},
+	    {.key = "later_per_second",
+	     .label = "writing after it",
+	     .unit = "tokens/s",
+	     .number = job->context ? per_second(samples->later, job->repeat) : 0,
+	     .digits = 1},
+	    {.key = "attention_bytes",
+	     .label = "kept for attention",
+	     .unit = "bytes",
+	     .number = (double)samples->memory.attention},
+	    {.key = "retrieval_bytes",
+	     .label = "kept for retrieval",
+	     .unit = "bytes",
+	     .number = (double)samples->memory.retrieval},
+	    {.key = NULL},
+	};
+
+	bench_print_rows(job->json, setting, rows);
+}
+
+static bool make_tokens(struct job *job, struct failure *why)
+{
+	const size_t vocabulary = decoder_vocabulary(job->model.decoder),
+		     most = job->prompt + job->context + (job->repeat + 1) * job->tokens;
+
+	job->ids = get_memory(most, sizeof(*job->ids), "the tokens", why);
+	job->logits = job->ids ? get_memory(vocabulary, sizeof(*job->logits), "the logits", why) : NULL;
+	for (size_t i = 0; job->logits && i < most; i++)
+		job->ids[i] = (uint32_t)(draw_long(1, 0, i) % vocabulary);
+	return job->logits != NULL;
+}
+
+static bool run(struct job *job, struct failure *why)
+{
+	uint64_t begin = progress_clock();
+	struct samples samples = {0};
+	bool good = model_open(&job->model, &job->args, why);
+
+	job->start_ns = (double)(progress_clock() - begin);
+	good = good && make_tokens(job, why);
+	samples.read = get_memory(job->repeat, sizeof(double), "the samples", why);
+	samples.write = get_memory(job->repeat, sizeof(double), "the samples", why);
+	samples.later = get_memory(job->repeat, sizeof(double), "the samples", why);
+	good = good && samples.read && samples.write && samples.later;
+	job->whole = (job->repeat + 1) * (job->prompt + job->tokens) +
+		     (job->context ? job->context + job->repeat * job->tokens : 0);
+	if (good) {
+		progress_begin(&job->progress, "timing", 0);
+		good = measure_empty(job, &samples, why) && (!job->context || measure_later(job, &samples, why));
+		progress_end(&job->progress);
+	}
+	if (good)
+		print(job, &samples);
+	free(samples.read);
+	free(samples.write);
+	free(samples.later);
+	return good;
+}
+
+int bench_model_command(int count, char **words)
+{
+	struct job job = {.args = MODEL_ARGS_INIT, .prompt = 512, .tokens = 64, .repeat = 3};
+	struct failure why = {""};
+	enum args_result parsed = parse(&job, count, words);
+
+	if (parsed != ARGS_OK)
+		return parsed == ARGS_HELP ? DONE : MISUSED;
+	interrupt_watch();
+	bool done = run(&job, &why);
+	free(job.ids);
+	free(job.logits);
+	model_close(&job.model);
+	if (done)
+		return DONE;
+	if (!interrupted())
+		complain("bench model", "%s", why.text);
+	return interrupted() ? interrupted() : FAILED;
+}

@@ -1,0 +1,52 @@
+/* Messages are few and may be as long as a book: each is kept once, as the tokenizer wants it. */
+#include "conversation.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool make_room(struct conversation *conversation)
+{
+	size_t room = conversation->count + conversation->count / 2 + 8;
+
+	if (conversation->count < conversation->room)
+		return true;
+	struct chat_message *bigger = realloc(conversation->all, room * sizeof(*bigger));
+	if (!bigger)
+		return false;
+	conversation->all = bigger;
+	conversation->room = room;
+	return true;
+}
+
+bool conversation_add(struct conversation *conversation, const char *role, size_t role_size, const char *content,
+		      size_t size, struct failure *why)
+{
+	char *own_role = strndup(role, role_size), *own_content = malloc(size + 1);
+
+	if (!own_role || !own_content || !make_room(conversation)) {
+		free(own_role);
+		free(own_content);
+		return refuse(why, "not enough memory for a message of %zu bytes", size);
+	}
+	if (size)
+		memcpy(own_content, content, size);
+	own_content[size] = '\0';
+	conversation->all[conversation->count++] = (struct chat_message){own_role, own_content};
+	return true;
+}
+
+void conversation_drop(struct conversation *conversation)
+{
+	const struct chat_message *last = &conversation->all[--conversation->count];
+
+	free((char *)last->role);
+	free((char *)last->content);
+}
+
+void conversation_free(struct conversation *conversation)
+{
+	while (conversation->count > 0)
+		conversation_drop(conversation);
+	free(conversation->all);
+	memset(conversation, 0, sizeof(*conversation));
+}

@@ -1,0 +1,20 @@
+/* The messages of a conversation. */
+#ifndef ROSATUNE_CONVERSATION_H
+#define ROSATUNE_CONVERSATION_H
+
+#include "chat.h"
+#include "report.h"
+
+/* A zeroed one is empty. Roles and contents belong to it. */
+struct conversation {
+	struct chat_message *all;
+	size_t count, room;
+};
+
+/* Adds a copy; the strings need not be terminated. */
+bool conversation_add(struct conversation *conversation, const char *role, size_t role_size, const char *content,
+		      size_t size, struct failure *why);
+void conversation_drop(struct conversation *conversation); /* the last one */
+void conversation_free(struct conversation *conversation); /* safe on a zeroed one */
+
+#endif

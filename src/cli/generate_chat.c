@@ -1,0 +1,497 @@
+/*
+ * A conversation.
+ *
+ * The text of a conversation grows at its end, so a turn should cost only its own tokens, even after a book. Two things
+ * are in the way. A model may choose other tokens for its words than the tokenizer would: so what it said stays as it
+ * said it, and only what is new is encoded. And a model that thinks aloud is trained to find its earlier thoughts gone:
+ * so the state before the answer is kept where a model may think, and the next turn goes on from there, with the answer
+ * as the tokenizer encodes it. What the model reads is exactly the conversation, in either case.
+ *
+ * The tokens of a turn are found by counting: every message ends with the same special token, which no content can
+ * contain, so what follows the last end but one, in the encoding of the whole conversation, is the new turn.
+ */
+#include "generate.h"
+
+#include "interrupt.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define COMMAND   "generate"
+#define UNSETTLED ((size_t)16) /* tokens at the end of a document that the words after it might change */
+
+struct chat {
+	struct generate *job;
+	struct run *run;
+	struct chat_format format;
+	int64_t end;                      /* the token that ends a message */
+	struct conversation conversation; /* from the first message to the last answer */
+	struct tokens said;               /* the same as tokens, with the end of the last answer */
+	bool answered;                    /* `said` has an answer of this conversation */
+	struct text document;             /* empty: none */
+	bool document_due;                /* it stands before the next message */
+	bool terminal;                    /* somebody types */
+};
+
+/* ----------------------------------------------------------------------------------------------------- encoding -- */
+
+static bool copy_tokens(struct tokens *to, const struct tokens *first, const uint32_t *more, size_t count,
+			struct failure *why)
+{
+	uint32_t *ids = malloc((first->count + count + 1) * sizeof(*ids));
+
+	if (!ids)
+		return refuse(why, "not enough memory for %zu tokens", first->count + count);
+	if (first->count)
+		memcpy(ids, first->ids, first->count * sizeof(*ids));
+	if (count)
+		memcpy(ids + first->count, more, count * sizeof(*ids));
+	size_t whole = first->count + count; /* `to` may be `first` */
+	tokens_free(to);
+	*to = (struct tokens){ids, whole, whole + 1};
+	return true;
+}
+
+/* The conversation with up to two more messages; `answer`: and the beginning of an answer. */
+static bool encode(const struct chat *chat, const struct chat_message *more, size_t count, bool answer,
+		   struct tokens *tokens, struct failure *why)
+{
+	const struct conversation *conversation = &chat->conversation;
+	struct chat_message *all = malloc((conversation->count + count + 1) * sizeof(*all));
+	rosa_error error;
+
+	memset(tokens, 0, sizeof(*tokens));
+	if (!all)
+		return refuse(why, "not enough memory for %zu messages", conversation->count + count);
+	if (conversation->count)
+		memcpy(all, conversation->all, conversation->count * sizeof(*all));
+	if (count)
+		memcpy(all + conversation->count, more, count * sizeof(*all));
+	rosa_status status = chat_encode(chat->job->tokenizer, &chat->format, all, conversation->count + count, answer,
+					 !chat->job->no_think, tokens, &error);
+	free(all);
+	if (status == ROSA_OK)
+		return true;
+	tokens_free(tokens);
+	return refuse(why, "%s", error.message);
+}
+
+/* The place after the n-th last end of a message; 0 if there are fewer. */
+static size_t after_end(const struct chat *chat, const struct tokens *tokens, size_t n)
+{
+	for (size_t i = tokens->count; i > 0; i--) {
+		if ((int64_t)tokens->ids[i - 1] == chat->end && --n == 0)
+			return i;
+	}
+	return 0;
+}
+
+/* A conversation that ends with a user's message: where that turn begins, behind the last answer. */
+static size_t turn_begin(const struct chat *chat, const struct tokens *tokens, size_t ends_after)
+{
+	return chat->answered ? after_end(chat, tokens, ends_after) : 0;
+}
+
+static size_t in_common(const uint32_t *a, size_t a_count, const uint32_t *b, size_t b_count)
+{
+	size_t i = 0;
+
+	while (i < a_count && i < b_count && a[i] == b[i])
+		i++;
+	return i;
+}
+
+/* All that was said and the turn that the conversation now ends with, ready for an answer. *lasting: how many of these
+ * tokens a later turn will find again. */
+static bool encode_turn(const struct chat *chat, struct tokens *wanted, size_t *lasting, struct failure *why)
+{
+	static const struct chat_message later[] = {{"assistant", "."}, {"user", "."}};
+	struct tokens now, then;
+
+	memset(wanted, 0, sizeof(*wanted));
+	if (!encode(chat, NULL, 0, true, &now, why))
+		return false;
+	bool good = encode(chat, later, 2, false, &then, why);
+	if (good) {
+		size_t from = turn_begin(chat, &now, 2), from_then = turn_begin(chat, &then, 4);
+		*lasting = chat->said.count +
+			   in_common(now.ids + from, now.count - from, then.ids + from_then, then.count - from_then);
+		good = copy_tokens(wanted, &chat->said, now.ids + from, now.count - from, why);
+		tokens_free(&then);
+	}
+	tokens_free(&now);
+	return good;
+}
+
+/* -------------------------------------------------------------------------------------------------------- turns -- */
+
+/* Whether the tokens of the answer, as they were made, are what a later turn finds. */
+static bool lasts(const struct chat *chat, const struct answer *answer, bool whole_prompt)
+{
+	bool thought = chat->format.style == CHAT_QWEN3 && strstr(answer->text.data, "</think>");
+
+	return whole_prompt && !thought && answer->end != ANSWER_STOP;
+}
+
+/* The answer becomes part of what was said. */
+static bool keep_answer(struct chat *chat, const struct answer *answer, bool whole_prompt, struct failure *why)
+{
+	static const struct chat_message later[] = {{"user", "."}};
+	struct run *run = chat->run;
+	struct tokens as_made = run->tokens, again;
+	uint32_t end = (uint32_t)chat->end;
+	bool good;
+
+	if (lasts(chat, answer, whole_prompt)) {
+		/* However it ended, a message ends with its token; that is still unread in any case. */
+		as_made.count -= answer->end == ANSWER_END;
+		good = copy_tokens(&chat->said, &as_made, &end, 1, why);
+	} else {
+		if (!encode(chat, later, 1, false, &again, why))
+			return false;
+		size_t from = turn_begin(chat, &again, 4), to = after_end(chat, &again, 2);
+		good = copy_tokens(&chat->said, &chat->said, again.ids + from, to - from, why);
+		tokens_free(&again);
+	}
+	chat->answered = chat->answered || good;
+	return good;
+}
+
+/* Reads the conversation, which ends with a user's message, and answers. *made: there is an answer; where there is
+ * none (Ctrl-C while reading) nothing was said. */
+static bool answer_turn(struct chat *chat, bool *made, struct failure *why)
+{
+	struct answer answer = {.printed = true};
+	struct tokens wanted;
+	size_t lasting;
+
+	*made = false;
+	if (!encode_turn(chat, &wanted, &lasting, why))
+		return false;
+	bool whole = lasting == wanted.count, go_back = chat->format.style == CHAT_QWEN3 || chat->job->stops.count > 0;
+	bool good = run_become(chat->run, wanted.ids, wanted.count, why);
+	if (good)
+		run_warn_length(chat->run, COMMAND);
+	if (good && go_back)
+		good = run_read(chat->run, lasting < wanted.count ? lasting : lasting - 1, why) &&
+		       (interrupted() || run_remember(chat->run, why));
+	tokens_free(&wanted);
+	good = good && run_answer(chat->run, (size_t)chat->job->tokens, &answer, why);
+	if (answer.made > 0) {
+		putchar('\n');
+		fflush(stdout);
+	}
+	if (good && answer.made > 0 && text_add(&answer.text, "the answer", "", 0, false, why)) {
+		*made = true;
+		good = conversation_add(&chat->conversation, "assistant", strlen("assistant"), answer.text.data,
+					answer.text.size, why) &&
+		       keep_answer(chat, &answer, whole, why);
+	}
+	text_free(&answer.text);
+	return good;
+}
+
+/* A user's message, with the document before it if that is due. */
+static bool add_message(struct chat *chat, const char *line, struct failure *why)
+{
+	struct text text = {0};
+	bool good = (!chat->document_due ||
+		     (text_add(&text, "the document", chat->document.data, chat->document.size, true, why) &&
+		      text_add(&text, "the document", "\n\n", 2, true, why))) &&
+		    text_add(&text, "the message", line, strlen(line), chat->job->lossy, why) &&
+		    conversation_add(&chat->conversation, "user", strlen("user"), text.data, text.size, why);
+
+	text_free(&text);
+	return good;
+}
+
+static bool take_turn(struct chat *chat, const char *line, struct failure *why)
+{
+	bool made;
+
+	if (!add_message(chat, line, why))
+		return false;
+	if (!answer_turn(chat, &made, why))
+		return false;
+	if (made)
+		chat->document_due = false;
+	else
+		conversation_drop(&chat->conversation);
+	return true;
+}
+
+/* A document is read before anything is asked about it: all of it but the end, which the question may still change. */
+static bool read_document(struct chat *chat, struct failure *why)
+{
+	struct tokens wanted;
+	size_t lasting;
+
+	if (!chat->document_due)
+		return true;
+	if (!add_message(chat, "?", why) || !encode_turn(chat, &wanted, &lasting, why))
+		return false;
+	conversation_drop(&chat->conversation);
+	bool good = run_become(chat->run, wanted.ids, wanted.count, why) &&
+		    (wanted.count <= UNSETTLED || run_read(chat->run, wanted.count - UNSETTLED, why));
+	tokens_free(&wanted);
+	return good;
+}
+
+/* ----------------------------------------------------------------------------------------------------- sessions -- */
+
+/* The state to save: one that has read a beginning of what was said. */
+static bool save_state(const struct chat *chat, const struct session *session, const char *path, struct failure *why)
+{
+	const struct run *run = chat->run;
+	size_t steps = sequence_steps(run->sequence),
+	       common = in_common(run->tokens.ids, run->tokens.count, session->tokens.ids, session->tokens.count);
+	rosa_error error;
+	sequence *none;
+
+	if (steps <= common && steps < session->tokens.count)
+		return session_save(path, session, (struct session_state){.sequence = run->sequence}, why);
+	if (run->snapshot.size && run->snapshot.steps <= common && run->snapshot.steps < session->tokens.count)
+		return session_save(path, session, (struct session_state){NULL, run->snapshot.data, run->snapshot.size},
+				    why);
+	if (sequence_new(chat->job->model.decoder, &none, &error) != ROSA_OK)
+		return refuse(why, "%s", error.message);
+	bool good = session_save(path, session, (struct session_state){.sequence = none}, why);
+	sequence_free(none);
+	return good;
+}
+
+static bool save(const struct chat *chat, const char *path, struct failure *why)
+{
+	struct session session = {.tokens = chat->said,
+				  .draws = sampler_draws(chat->run->sampler),
+				  .ended = true,
+				  .conversation = chat->conversation};
+
+	if (chat->said.count == 0)
+		return refuse(why, "nothing has been said yet, there is no session to save in %s", path);
+	return save_state(chat, &session, path, why);
+}
+
+static bool resume(struct chat *chat, struct failure *why)
+{
+	struct session session;
+	sequence *sequence;
+
+	if (!session_load(chat->job->load, chat->job->model.decoder, &session, &sequence, why))
+		return false;
+	chat->conversation = session.conversation;
+	session.conversation = (struct conversation){0};
+	chat->answered = chat->conversation.count > 0;
+	if (session.ended && !chat->answered)
+		session.tokens.count--; /* a text that the model had ended: the conversation follows it */
+	bool good = run_resume(chat->run, sequence, &session.tokens, session.draws, why) &&
+		    copy_tokens(&chat->said, &session.tokens, NULL, 0, why);
+	session_free(&session);
+	return good;
+}
+
+/* ----------------------------------------------------------------------------------------------------- commands -- */
+
+static bool begin(struct chat *chat, struct failure *why)
+{
+	const char *system = chat->job->system;
+
+	chat->document_due = chat->document.size > 0;
+	return !system ||
+	       conversation_add(&chat->conversation, "system", strlen("system"), system, strlen(system), why);
+}
+
+static bool reset(struct chat *chat, struct failure *why)
+{
+	conversation_free(&chat->conversation);
+	tokens_free(&chat->said);
+	chat->said = (struct tokens){0};
+	chat->answered = false;
+	return begin(chat, why) && run_become(chat->run, NULL, 0, why) && read_document(chat, why);
+}
+
+enum line_kind { LINE_EMPTY, LINE_MESSAGE, LINE_QUIT, LINE_RESET, LINE_SAVE, LINE_UNKNOWN };
+
+/* Only a word of letters is a command: a path is something to talk about. */
+static enum line_kind kind_of(const char *line)
+{
+	static const char letters[] = "abcdefghijklmnopqrstuvwxyz";
+	size_t length = line[0] == '/' ? 1 + strspn(line + 1, letters) : 0;
+
+	if (line[strspn(line, " \t\r")] == '\0')
+		return LINE_EMPTY;
+	if (length < 2 || (line[length] && line[length] != ' '))
+		return LINE_MESSAGE;
+	if (length == 5 && strncmp(line, "/quit", length) == 0)
+		return LINE_QUIT;
+	if (length == 6 && strncmp(line, "/reset", length) == 0)
+		return LINE_RESET;
+	return length == 5 && strncmp(line, "/save", length) == 0 ? LINE_SAVE : LINE_UNKNOWN;
+}
+
+static void save_to(const struct chat *chat, const char *line)
+{
+	const char *path = line + strlen("/save");
+	struct failure why;
+
+	path += strspn(path, " ");
+	if (*path == '\0')
+		complain(COMMAND, "/save needs a file: /save FILE");
+	else if (!save(chat, path, &why))
+		complain(COMMAND, "%s", why.text);
+	else if (chat->terminal)
+		fprintf(stderr, "saved in %s\n", path);
+}
+
+/* False after a failure that ends the conversation; *over if the user has ended it. */
+static bool do_line(struct chat *chat, const char *line, bool *over, struct failure *why)
+{
+	switch (kind_of(line)) {
+	case LINE_MESSAGE:
+		return take_turn(chat, line, why);
+	case LINE_RESET:
+		return reset(chat, why);
+	case LINE_SAVE:
+		save_to(chat, line);
+		break;
+	case LINE_QUIT:
+		*over = true;
+		break;
+	case LINE_UNKNOWN:
+		complain(COMMAND,
+			 "%.*s is not known: /quit, /reset and /save FILE are; a message may begin with a space",
+			 (int)strcspn(line, " "), line);
+		break;
+	case LINE_EMPTY:
+		break;
+	}
+	return true;
+}
+
+/* -------------------------------------------------------------------------------------------------------- lines -- */
+
+enum input { INPUT_LINE, INPUT_END, INPUT_INTERRUPTED };
+
+static enum input read_line(const struct chat *chat, char **line, size_t *room, size_t *size)
+{
+	if (chat->terminal)
+		fputs("> ", stderr);
+	errno = 0;
+	ssize_t got = getline(line, room, stdin);
+	if (interrupted()) {
+		clearerr(stdin);
+		return INPUT_INTERRUPTED;
+	}
+	if (got < 0)
+		return INPUT_END;
+	if (got > 0 && (*line)[got - 1] == '\n')
+		(*line)[--got] = '\0';
+	*size = (size_t)got;
+	return INPUT_LINE;
+}
+
+/* A line that cannot be a message is said so, and the conversation goes on. */
+static bool acceptable(const struct chat *chat, const char *line, size_t size)
+{
+	struct text text = {0};
+	struct failure why;
+	bool good = strlen(line) == size ? true : refuse(&why, "the message has a byte 0, which is not text");
+
+	good = good && text_add(&text, "the message", line, size, chat->job->lossy, &why);
+	if (!good)
+		complain(COMMAND, "%s", why.text);
+	text_free(&text);
+	return good;
+}
+
+/* Turns from standard input until it ends. Returns the exit code, or -1 with a reason. */
+static int talk(struct chat *chat, struct failure *why)
+{
+	bool over = false, good = true, warned = false;
+	char *line = NULL;
+	size_t room = 0, size = 0;
+	int code = 0;
+
+	while (good && !over && code == 0) {
+		enum input input = read_line(chat, &line, &room, &size);
+		int signal = interrupted();
+		interrupt_forget();
+		if (input == INPUT_INTERRUPTED) {
+			/* A first Ctrl-C may have been meant for an answer that had just ended. */
+			code = warned || !chat->terminal || signal != 130 ? signal : 0;
+			if (!code)
+				fputs("\n(Ctrl-C again, Ctrl-D or /quit ends)\n", stderr);
+			warned = true;
+			continue;
+		}
+		warned = false;
+		if (input == INPUT_END)
+			break;
+		if (acceptable(chat, line, size))
+			good = do_line(chat, line, &over, why);
+		code = interrupted() == 130 ? 0 : interrupted();
+		interrupt_forget();
+	}
+	if (chat->terminal && !over)
+		fputc('\n', stderr);
+	free(line);
+	return good ? code : -1;
+}
+
+/* ------------------------------------------------------------------------------------------------------ the whole --
+ */
+
+static bool prepare(struct chat *chat, struct failure *why)
+{
+	rosa_error error;
+
+	if (chat_format_of(chat->job->tokenizer, &chat->format, &error) != ROSA_OK)
+		return refuse(why, "%s", error.message);
+	chat->end = chat_end(chat->job->tokenizer, &chat->format);
+	if (chat->format.style == CHAT_NONE || chat->end < 0)
+		return refuse(why, "%s has no chat template that is known here; leave out --chat",
+			      chat->job->args.model);
+	run_add_end(chat->run, chat->end);
+	if (chat->job->load && !resume(chat, why))
+		return false;
+	if (chat->job->file && !text_add_file(&chat->document, chat->job->file, chat->job->lossy, why))
+		return false;
+	if (chat->document.size > 0 && strlen(chat->document.data) != chat->document.size)
+		return refuse(why, "%s has a byte 0 at %zu, which is not text", chat->job->file,
+			      strlen(chat->document.data));
+	return begin(chat, why) && read_document(chat, why);
+}
+
+/* The exit code, or -1 with a reason. */
+static int converse(struct chat *chat, struct failure *why)
+{
+	if (!prepare(chat, why))
+		return -1;
+	if (!interrupted() && chat->job->prompt && !take_turn(chat, chat->job->prompt, why))
+		return -1;
+	/* Ctrl-C while a document is read: the question can still be asked, and the reading goes on with it. */
+	interrupt_forget();
+	return talk(chat, why);
+}
+
+int generate_chat(struct generate *job, struct failure *why)
+{
+	struct chat chat = {.job = job, .run = &job->run, .terminal = isatty(STDIN_FILENO)};
+
+	interrupt_hold(); /* an impatient Ctrl-C is not the end of a conversation */
+	int code = converse(&chat, why);
+	if (code >= 0) {
+		run_report(&job->run);
+		if (job->save && chat.said.count > 0 && !save(&chat, job->save, why))
+			code = -1;
+	}
+	interrupt_release();
+	conversation_free(&chat.conversation);
+	tokens_free(&chat.said);
+	text_free(&chat.document);
+	chat_format_free(&chat.format);
+	return code;
+}

@@ -1,0 +1,384 @@
+/*
+ * Reading and telling.
+ *
+ * Tokens become text in three steps: the tokenizer gives whole characters only, stop strings hold back what may still
+ * become one of them, and what is left is written and flushed at once, for somebody is waiting. All three have
+ * something left over at the end, which comes out when the answer ends.
+ */
+#include "generate_run.h"
+
+#include "inputs.h"
+#include "interrupt.h"
+#include "progress.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define BAR_FROM ((size_t)64) /* fewer tokens are read without a bar, a single one above all */
+
+const char *const answer_end_names[] = {
+    [ANSWER_LENGTH] = "length", [ANSWER_END] = "end", [ANSWER_STOP] = "stop", [ANSWER_INTERRUPTED] = "interrupted"};
+
+/* ------------------------------------------------------------------------------------------- beginning and ending --
+ */
+
+void run_add_end(struct run *run, int64_t token)
+{
+	if (token >= 0 && run->ends_count < sizeof(run->ends) / sizeof(run->ends[0]))
+		run->ends[run->ends_count++] = token;
+}
+
+static bool start(struct run *run, const struct arg_texts *stops, struct failure *why)
+{
+	const struct model_config *config = &run->model->checkpoint.config;
+	rosa_error error;
+
+	if (sampler_new(&run->sampling, config->vocabulary, &run->sampler, &error) != ROSA_OK ||
+	    stopping_new(stops->all, stops->count, &run->stopping, &error) != ROSA_OK ||
+	    sequence_new(run->model->decoder, &run->sequence, &error) != ROSA_OK)
+		return refuse(why, "%s", error.message);
+	for (size_t i = 0; i < config->eos_count; i++)
+		run_add_end(run, config->eos[i]);
+	run->logits = get_memory(config->vocabulary, sizeof(float), "logits", why);
+	return run->logits != NULL;
+}
+
+bool run_open(struct run *run, struct model *model, tokenizer *tokenizer, const struct sampler_options *sampling,
+	      const struct arg_texts *stops, struct failure *why)
+{
+	*run = (struct run){.model = model, .tokenizer = tokenizer, .sampling = *sampling};
+	if (start(run, stops, why))
+		return true;
+	run_close(run);
+	return false;
+}
+
+void run_close(struct run *run)
+{
+	sampler_free(run->sampler);
+	stopping_free(run->stopping);
+	sequence_free(run->sequence);
+	tokens_free(&run->tokens);
+	free(run->snapshot.data);
+	free(run->logits);
+	memset(run, 0, sizeof(*run));
+}
+
+/* ------------------------------------------------------------------------------------------------- which tokens -- */
+
+bool run_append(struct run *run, const uint32_t *ids, size_t count, struct failure *why)
+{
+	struct tokens *tokens = &run->tokens;
+
+	if (count > ROSA_MAX_STEPS - tokens->count)
+		return refuse(why, "a text of more than %zu tokens cannot be read", ROSA_MAX_STEPS);
+	if (tokens->count + count > tokens->room) {
+		size_t room = tokens->count + count + tokens->room / 2;
+		uint32_t *bigger = realloc(tokens->ids, room * sizeof(*bigger));
+		if (!bigger)
+			return refuse(why, "not enough memory for %zu tokens", room);
+		tokens->ids = bigger;
+		tokens->room = room;
+	}
+	for (size_t i = 0; i < count; i++) {
+		tokens->ids[tokens->count++] = ids[i];
+		sampler_saw(run->sampler, ids[i]);
+	}
+	return true;
+}
+
+/* The run's sequence is another one from now on. */
+static void take_sequence(struct run *run, sequence *sequence)
+{
+	sequence_free(run->sequence);
+	run->sequence = sequence;
+}
+
+/* A sampler that has seen nothing and goes on with its draws. */
+static bool renew_sampler(struct run *run, uint64_t draws, struct failure *why)
+{
+	rosa_error error;
+	sampler *made;
+
+	if (sampler_new(&run->sampling, run->model->checkpoint.config.vocabulary, &made, &error) != ROSA_OK)
+		return refuse(why, "%s", error.message);
+	sampler_free(run->sampler);
+	run->sampler = made;
+	sampler_set_draws(made, draws);
+	return true;
+}
+
+/* A sequence that has read no more than the first `common` tokens: as it is, an earlier state of it, or a new one. */
+static bool go_back(struct run *run, size_t common, struct failure *why)
+{
+	const struct snapshot *snapshot = &run->snapshot;
+	rosa_status status;
+	rosa_error error;
+	sequence *made;
+
+	if (sequence_steps(run->sequence) <= common)
+		return true;
+	if (snapshot->size && snapshot->steps <= common) {
+		status = sequence_load(run->model->decoder, snapshot->data, snapshot->size, &made, &error);
+	} else {
+		run->snapshot.size = 0;
+		status = sequence_new(run->model->decoder, &made, &error);
+	}
+	if (status != ROSA_OK)
+		return refuse(why, "%s", error.message);
+	take_sequence(run, made);
+	return true;
+}
+
+bool run_become(struct run *run, const uint32_t *ids, size_t count, struct failure *why)
+{
+	size_t common = 0;
+
+	while (common < count && common < run->tokens.count && run->tokens.ids[common] == ids[common])
+		common++;
+	if (!go_back(run, common, why) || !renew_sampler(run, sampler_draws(run->sampler), why))
+		return false;
+	run->tokens.count = 0;
+	return run_append(run, ids, count, why);
+}
+
+bool run_resume(struct run *run, sequence *sequence, const struct tokens *tokens, uint64_t draws, struct failure *why)
+{
+	take_sequence(run, sequence);
+	run->snapshot.size = 0;
+	run->tokens.count = 0;
+	return renew_sampler(run, draws, why) && run_append(run, tokens->ids, tokens->count, why);
+}
+
+/* -------------------------------------------------------------------------------------------------------- state -- */
+
+static int keep_bytes(void *context, const void *data, size_t size)
+{
+	struct snapshot *snapshot = context;
+
+	if (size > snapshot->room - snapshot->size) {
+		size_t room = snapshot->size + size + snapshot->room / 2;
+		uint8_t *bigger = room >= size ? realloc(snapshot->data, room) : NULL;
+		if (!bigger)
+			return 1;
+		snapshot->data = bigger;
+		snapshot->room = room;
+	}
+	memcpy(snapshot->data + snapshot->size, data, size);
+	snapshot->size += size;
+	return 0;
+}
+
+bool run_remember(struct run *run, struct failure *why)
+{
+	rosa_error error;
+
+	run->snapshot.size = 0;
+	if (sequence_save(run->sequence, keep_bytes, &run->snapshot, &error) != ROSA_OK) {
+		run->snapshot.size = 0;
+		return refuse(why, "not enough memory to keep the state of the text (%s)", error.message);
+	}
+	run->snapshot.steps = sequence_steps(run->sequence);
+	return true;
+}
+
+/* ------------------------------------------------------------------------------------------------------ reading -- */
+
+static int only_ask(void *context, uint64_t done, uint64_t total)
+{
+	(void)context;
+	(void)done;
+	(void)total;
+	return interrupted();
+}
+
+static bool read_tokens(struct run *run, size_t count, enum logits_wanted wanted, struct failure *why)
+{
+	size_t steps = sequence_steps(run->sequence), due = count - steps;
+	struct piece piece = {run->sequence, run->tokens.ids + steps, due, wanted, run->logits};
+	struct progress progress;
+	rosa_error error;
+
+	progress_begin(&progress, "reading", 0);
+	progress.unit = "tokens";
+	rosa_status status =
+	    decoder_read(run->model->decoder, 1, &piece, due >= BAR_FROM ? progress_tick : only_ask, &progress, &error);
+	progress_end(&progress);
+	return status == ROSA_OK || status == ROSA_ECANCELLED ? true : refuse(why, "%s", error.message);
+}
+
+bool run_read(struct run *run, size_t count, struct failure *why)
+{
+	size_t before = sequence_steps(run->sequence);
+	uint64_t began = progress_clock();
+
+	if (count <= before)
+		return true;
+	bool good = read_tokens(run, count, LOGITS_NONE, why);
+	run->read += sequence_steps(run->sequence) - before;
+	run->reading_time += progress_clock() - began;
+	return good;
+}
+
+/* Reads everything, and so gets the logits of the next token. */
+static bool read_rest(struct run *run, struct failure *why)
+{
+	return read_tokens(run, run->tokens.count, LOGITS_LAST, why);
+}
+
+/* ------------------------------------------------------------------------------------------------------- telling -- */
+
+/* Pieces of a token's text on their way out. */
+struct outlet {
+	struct run *run;
+	struct answer *answer;
+	struct decoding decoding;
+	char *decoded, *out;
+};
+
+static bool put(struct outlet *outlet, size_t size, struct failure *why)
+{
+	if (size == 0)
+		return true;
+	if (outlet->answer->printed && (fwrite(outlet->out, 1, size, stdout) != size || fflush(stdout) != 0))
+		return refuse(why, "cannot write to standard output: %s", strerror(errno));
+	return text_add(&outlet->answer->text, "the answer", outlet->out, size, true, why);
+}
+
+static bool put_token(struct outlet *outlet, uint32_t token, struct failure *why)
+{
+	struct run *run = outlet->run;
+	size_t size = decode_token(run->tokenizer, &outlet->decoding, token, false, outlet->decoded);
+
+	return put(outlet, stopping_take(run->stopping, outlet->decoded, size, outlet->out), why);
+}
+
+/* What was held back, now that nothing follows. */
+static bool put_rest(struct outlet *outlet, struct failure *why)
+{
+	struct run *run = outlet->run;
+	size_t size = decode_finish(&outlet->decoding, outlet->decoded);
+
+	size = stopping_take(run->stopping, outlet->decoded, size, outlet->out);
+	if (stopping_done(run->stopping))
+		outlet->answer->end = ANSWER_STOP;
+	bool good = put(outlet, size, why);
+	size = stopping_finish(run->stopping, outlet->out);
+	return good && put(outlet, size, why);
+}
+
+static bool is_end(const struct run *run, uint32_t token)
+{
+	for (size_t i = 0; i < run->ends_count; i++) {
+		if (run->ends[i] == (int64_t)token)
+			return true;
+	}
+	return false;
+}
+
+/* One token more, whose logits are there. False after a failure; *over once the answer is. */
+static bool tell_one(struct outlet *outlet, bool *over, struct failure *why)
+{
+	struct run *run = outlet->run;
+	uint32_t token = sampler_choose(run->sampler, run->logits);
+
+	if (!run_append(run, &token, 1, why))
+		return false;
+	outlet->answer->made++;
+	if (is_end(run, token)) {
+		outlet->answer->end = ANSWER_END;
+		*over = true;
+		return true;
+	}
+	bool good = put_token(outlet, token, why);
+	if (stopping_done(run->stopping)) {
+		outlet->answer->end = ANSWER_STOP;
+		*over = true;
+	}
+	return good;
+}
+
+static bool tell(struct outlet *outlet, size_t most, struct failure *why)
+{
+	struct run *run = outlet->run;
+	bool over = false, good = true;
+
+	while (good && !over && outlet->answer->made < most) {
+		run->read += outlet->answer->made == 0; /* the last token that was given */
+		good = read_rest(run, why);
+		if (good && sequence_steps(run->sequence) < run->tokens.count) {
+			outlet->answer->end = ANSWER_INTERRUPTED;
+			break;
+		}
+		good = good && tell_one(outlet, &over, why);
+		if (good && !over && interrupted()) {
+			outlet->answer->end = ANSWER_INTERRUPTED;
+			break;
+		}
+	}
+	/* What was held back is part of the answer however it ended. */
+	return put_rest(outlet, why) && good;
+}
+
+bool run_answer(struct run *run, size_t most, struct answer *answer, struct failure *why)
+{
+	size_t room = tokenizer_longest(run->tokenizer) + 8;
+	struct outlet outlet = {.run = run, .answer = answer};
+
+	answer->end = ANSWER_LENGTH;
+	answer->made = 0;
+	if (run->tokens.count == 0)
+		return refuse(why, "there is nothing to go on from; give a text");
+	/* All but the last token are read with a bar; what comes after it is the model's speed. */
+	if (!run_read(run, run->tokens.count - 1, why))
+		return false;
+	if (interrupted()) {
+		answer->end = ANSWER_INTERRUPTED;
+		return true;
+	}
+	outlet.decoded = get_memory(room, 1, "a token's text", why);
+	outlet.out =
+	    outlet.decoded ? get_memory(room + stopping_longest(run->stopping), 1, "a token's text", why) : NULL;
+	uint64_t began = progress_clock();
+	bool good = outlet.out && tell(&outlet, most, why);
+	run->making_time += progress_clock() - began;
+	run->made += answer->made;
+	free(outlet.decoded);
+	free(outlet.out);
+	return good;
+}
+
+/* ----------------------------------------------------------------------------------------------------- speaking -- */
+
+static double a_second(uint64_t count, uint64_t nanoseconds)
+{
+	return nanoseconds ? (double)count * 1e9 / (double)nanoseconds : 0;
+}
+
+void run_report(const struct run *run)
+{
+	struct sequence_memory memory = sequence_memory(run->sequence);
+
+	if (!isatty(STDERR_FILENO))
+		return;
+	fprintf(stderr, "read %llu tokens (%.0f/s), made %llu (%.1f/s); memory: attention %.1f MiB",
+		(unsigned long long)run->read, a_second(run->read, run->reading_time), (unsigned long long)run->made,
+		a_second(run->made, run->making_time), (double)memory.attention / 1048576.0);
+	if (run->model->adapted)
+		fprintf(stderr, ", retrieval %.1f MiB", (double)memory.retrieval / 1048576.0);
+	fputc('\n', stderr);
+}
+
+void run_warn_length(const struct run *run, const char *command)
+{
+	size_t context = run->model->checkpoint.config.context;
+
+	if (run->model->options.window == 0 && context > 0 && run->tokens.count > context)
+		complain(command,
+			 "warning: the text has %zu tokens, the model was trained for %zu; it may read badly beyond "
+			 "them (--window bounds attention)",
+			 run->tokens.count, context);
+}

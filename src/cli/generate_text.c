@@ -1,0 +1,122 @@
+/*
+ * A text that is continued.
+ *
+ * What a model is given is the text as it stands: special tokens that are written in it are recognised, as Hugging
+ * Face's tokenizers do, and a token that begins texts comes first where the tokenizer has one. A session's text is
+ * simply longer; if the model had ended it, the end is taken back when more is said.
+ */
+#include "generate.h"
+
+#include "interrupt.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static bool encode(const struct generate *job, struct tokens *tokens, struct failure *why)
+{
+	struct text text = {0};
+	rosa_error error;
+	bool good = (!job->file || text_add_file(&text, job->file, job->lossy, why)) &&
+		    (!job->prompt || text_add(&text, "--prompt", job->prompt, strlen(job->prompt), job->lossy, why));
+
+	if (good && text.size > 0 &&
+	    tokenizer_encode(job->tokenizer, text.data, text.size, true, false, tokens, &error) != ROSA_OK)
+		good = refuse(why, "%s", error.message);
+	text_free(&text);
+	return good;
+}
+
+/* The text that is there before anything new is said. *ended: and it needs something new. */
+static bool begin(struct generate *job, bool more, bool *ended, struct failure *why)
+{
+	struct session session;
+	sequence *sequence;
+
+	*ended = false;
+	if (!job->load) {
+		int64_t first = tokenizer_bos(job->tokenizer);
+		uint32_t token = (uint32_t)first;
+		return first < 0 ? true : run_append(&job->run, &token, 1, why);
+	}
+	if (!session_load(job->load, job->model.decoder, &session, &sequence, why))
+		return false;
+	if (session.ended && more)
+		session.tokens.count--; /* the last token has not been read */
+	*ended = session.ended && !more;
+	bool good = run_resume(&job->run, sequence, &session.tokens, session.draws, why);
+	session_free(&session);
+	return good;
+}
+
+static bool save(const struct generate *job, bool ended, struct failure *why)
+{
+	const struct run *run = &job->run;
+	struct session session = {.tokens = run->tokens, .draws = sampler_draws(run->sampler), .ended = ended};
+
+	/* Ctrl-C has stopped the text; saving it is not to be stopped by the same one. */
+	interrupt_forget();
+	return session_save(job->save, &session, (struct session_state){.sequence = run->sequence}, why);
+}
+
+static void print_json(const struct generate *job, const struct answer *answer)
+{
+	const struct run *run = &job->run;
+	struct sequence_memory memory = sequence_memory(run->sequence);
+
+	printf("{\"text\": ");
+	text_print_json(answer->text.data, answer->text.size);
+	printf(", \"tokens\": [");
+	for (size_t i = 0; i < answer->made; i++)
+		printf("%s%lu", i ? ", " : "", (unsigned long)run->tokens.ids[run->tokens.count - answer->made + i]);
+	printf("], \"end\": \"%s\", \"tokens_read\": %llu, \"seconds_reading\": %.6f, \"tokens_made\": %llu, "
+	       "\"seconds_making\": %.6f, \"context\": %zu, \"attention_bytes\": %llu, \"retrieval_bytes\": %llu}\n",
+	       answer_end_names[answer->end], (unsigned long long)run->read, (double)run->reading_time * 1e-9,
+	       (unsigned long long)run->made, (double)run->making_time * 1e-9, run->tokens.count,
+	       (unsigned long long)memory.attention, (unsigned long long)memory.retrieval);
+}
+
+/* Makes the answer and says all there is to say of it. */
+static int answer(struct generate *job, struct answer *answer, bool ended, struct failure *why)
+{
+	struct run *run = &job->run;
+
+	answer->end = ANSWER_END;
+	if (ended)
+		complain("generate", "the model had ended this text; give it more with --prompt");
+	else if (!run_answer(run, (size_t)job->tokens, answer, why))
+		return -1;
+	int code = interrupted();
+	if (job->json)
+		print_json(job, answer);
+	else if (answer->text.size > 0 && isatty(STDOUT_FILENO))
+		putchar('\n');
+	fflush(stdout);
+	run_report(run);
+	if (job->save && !save(job, answer->end == ANSWER_END, why))
+		return -1;
+	if (code)
+		complain("generate", "interrupted%s%s", job->save ? "; the session is saved in " : "",
+			 job->save ? job->save : "");
+	return code;
+}
+
+int generate_text(struct generate *job, struct failure *why)
+{
+	struct answer made = {.printed = !job->json};
+	struct tokens tokens = {0};
+	bool ended = false;
+	int code = -1;
+
+	if (encode(job, &tokens, why) && begin(job, tokens.count > 0, &ended, why) &&
+	    run_append(&job->run, tokens.ids, tokens.count, why)) {
+		run_warn_length(&job->run, "generate");
+		if (job->run.tokens.count == 0)
+			refuse(why, "the text is empty; give at least a word");
+		else
+			code = answer(job, &made, ended, why);
+	}
+	tokens_free(&tokens);
+	text_free(&made.text);
+	return code;
+}

@@ -1,0 +1,270 @@
+/*
+ * rosatune info: what a model is, and what it would take to run it.
+ *
+ * Nothing but headers is read. Memory is worked out from what this program keeps: weights as they lie in the file, keys
+ * and values in float32, and the retrieval index. Of these only the index depends on the text, by the number of its
+ * runs; the estimate takes one run a step, which is the most there can be, so the truth is that or less.
+ */
+#include "commands.h"
+
+#include "args.h"
+#include "info.h"
+#include "report.h"
+
+#include <math.h>
+#include <string.h>
+
+/* The decoder's own chunk: with a window, keys and values of so many steps more have room. */
+#define CHUNK 256
+
+/* Bytes a step and route: links, roots and tables of the index, two symbols of M bits, and the value's symbol. Measured
+ * without the value: 10.9 to 11.4 at M = 4 and 13.6 to 15.1 at M = 16, which the line below runs through. */
+#define INDEX_BASE       10.4
+#define INDEX_A_BIT      0.25
+#define INDEX_VALUE      2.0
+#define INDEX_A_ROUTE    600.0
+#define DEFAULT_WINDOW   2048
+#define DEFAULT_CONTEXTS "8k,64k,256k,1M"
+
+struct job {
+	const char *model_path, *adapter_path, *contexts;
+	uint64_t bits, window, sinks;
+	bool window_given, sinks_given, bits_given, tensors, json;
+	struct checkpoint checkpoint;
+	struct adapter adapter;
+};
+
+/* -------------------------------------------------------------------------------------------------- the command -- */
+
+static enum args_result parse(struct job *job, int count, char **words)
+{
+	struct arg options[] = {
+	    {.name = "adapter",
+	     .kind = ARG_TEXT,
+	     .target = &job->adapter_path,
+	     .value = "DIR",
+	     .help = "describe this adapter, instead of one that could be added"},
+	    {.name = "bits",
+	     .kind = ARG_NUMBER,
+	     .target = &job->bits,
+	     .value = "M",
+	     .min = ROSA_MIN_BITS,
+	     .max = ROSA_MAX_BITS,
+	     .help = "bits a symbol of one to be added (default 16, or the most that fit)"},
+	    {.name = "window",
+	     .kind = ARG_SIZE,
+	     .target = &job->window,
+	     .value = "W",
+	     .min = 1,
+	     .max = ROSA_MAX_STEPS,
+	     .help = "attention window of the table (default: the adapter's, or 2048)"},
+	    {.name = "sinks",
+	     .kind = ARG_SIZE,
+	     .target = &job->sinks,
+	     .value = "S",
+	     .max = ROSA_MAX_STEPS,
+	     .help = "first positions that stay visible (default: the adapter's, or 0)"},
+	    {.name = "contexts",
+	     .kind = ARG_TEXT,
+	     .target = &job->contexts,
+	     .value = "N,N,...",
+	     .help = "lengths of the memory table (default " DEFAULT_CONTEXTS ")"},
+	    {.name = "tensors", .kind = ARG_FLAG, .target = &job->tensors, .help = "list every tensor"},
+	    {.name = "json", .kind = ARG_FLAG, .target = &job->json, .help = "print JSON"},
+	};
+	struct args args = {
+	    .command = "info",
+	    .usage = "PATH [options]",
+	    .summary = "Describes a model, what a ROSA adapter adds to it, and the memory that reading takes.\n"
+		       "PATH is a .gguf file, or a folder with config.json and safetensors.",
+	    .options = options,
+	    .count = sizeof(options) / sizeof(options[0]),
+	    .notes = "Sizes may end in k, M or G (powers of 1024).",
+	    .operand = &job->model_path,
+	    .operand_name = "PATH",
+	};
+	enum args_result result = args_parse(&args, count, words);
+
+	job->bits_given = args_given(&args, "bits");
+	job->window_given = args_given(&args, "window");
+	job->sinks_given = args_given(&args, "sinks");
+	return result;
+}
+
+static bool read_contexts(const char *text, struct info *info)
+{
+	while (*text) {
+		size_t length = strcspn(text, ",");
+		char word[32];
+		uint64_t number;
+
+		if (info->context_count == INFO_CONTEXTS || length >= sizeof(word))
+			return false;
+		memcpy(word, text, length);
+		word[length] = '\0';
+		if (!args_number(word, true, &number) || number < 1 || number > ROSA_MAX_STEPS)
+			return false;
+		info->contexts[info->context_count++] = number;
+		text += length;
+		if (*text == ',' && !*++text)
+			return false;
+	}
+	return info->context_count > 0;
+}
+
+/* ----------------------------------------------------------------------------------------------------- numbers -- */
+
+static void count_formats(struct info *info)
+{
+	const struct tensors *tensors = &info->checkpoint->tensors;
+
+	for (size_t i = 0; i < tensors->count; i++) {
+		struct info_format *format = &info->formats[tensors->all[i].format];
+		format->tensors++;
+		format->numbers += tensor_numbers(&tensors->all[i]);
+		format->bytes += tensors->all[i].bytes;
+		info->bytes += tensors->all[i].bytes;
+	}
+	info->parameters = checkpoint_parameters(info->checkpoint);
+}
+
+/* The most bits a symbol that this width can have. */
+static size_t fitting_bits(size_t width)
+{
+	size_t bits = ROSA_MAX_BITS;
+
+	while (width % bits != 0)
+		bits--;
+	return bits;
+}
+
+static void describe_adapter(struct info *info)
+{
+	const struct adapter *adapter = info->adapter;
+	struct info_adapter *added = &info->added;
+
+	added->there = true;
+	added->bits = (size_t)adapter->bits;
+	added->fusion = adapter->fusion;
+	added->parameters = adapter->parameters;
+	for (size_t i = 0; i < adapter->layer_count; i++)
+		added->layers += adapter->layers[i].k != NULL;
+	for (size_t i = 0; i < adapter->file.tensors.count; i++)
+		added->bytes += adapter->file.tensors.all[i].bytes;
+}
+
+/* Four projections and two levels in every layer, in float32. */
+static bool imagine_adapter(struct info *info, const struct job *job, struct failure *why)
+{
+	const struct model_config *config = &info->checkpoint->config;
+	uint64_t width = config->width;
+	struct info_adapter *added = &info->added;
+
+	added->bits = job->bits_given ? (size_t)job->bits : fitting_bits(config->width);
+	if (width % added->bits != 0)
+		return refuse(why, "--bits %zu: the model's width %zu is no multiple of it; %zu would fit", added->bits,
+			      config->width, fitting_bits(config->width));
+	added->layers = config->layers;
+	added->fusion = ROSA_POST;
+	added->parameters = added->layers * (4 * width * width + 2 * width);
+	added->bytes = added->parameters * sizeof(float);
+	return true;
+}
+
+double info_total(const struct info_memory *memory)
+{
+	return memory->weights + memory->cache + memory->adapter + memory->index;
+}
+
+/* Keys and values of `global` layers that keep all positions, the others what the window needs. */
+static double cache_bytes(const struct info *info, double steps, size_t global)
+{
+	const struct model_config *config = &info->checkpoint->config;
+	double position = 2.0 * (double)config->kv_heads * (double)config->head_size * sizeof(float);
+	double ring = (double)info->window + CHUNK;
+	double kept = steps < ring ? steps : ring + (double)info->sinks;
+
+	return position * (steps * (double)global + kept * (double)(config->layers - global));
+}
+
+static void estimate(struct info *info, double steps, struct info_memory memory[INFO_WAYS])
+{
+	size_t layers = info->checkpoint->config.layers;
+	double routes = (double)info->added.routes * (double)info->added.layers;
+
+	for (int way = 0; way < INFO_WAYS; way++) {
+		memory[way] = (struct info_memory){.weights = (double)info->bytes};
+		memory[way].cache = cache_bytes(info, steps, way == INFO_GLOBAL ? layers : info->global_layers);
+	}
+	memory[INFO_ROSA].adapter = (double)info->added.bytes;
+	memory[INFO_ROSA].index = round(routes * (steps * info->bytes_a_step + INDEX_A_ROUTE));
+}
+
+static bool gather(struct job *job, struct info *info, struct failure *why)
+{
+	const struct adapter *adapter = info->adapter;
+
+	count_formats(info);
+	if (adapter)
+		describe_adapter(info);
+	else if (!imagine_adapter(info, job, why))
+		return false;
+	info->added.routes = info->checkpoint->config.width / info->added.bits;
+	info->bytes_a_step = INDEX_BASE + INDEX_A_BIT * (double)info->added.bits + INDEX_VALUE;
+	info->window = adapter && adapter->window ? adapter->window : DEFAULT_WINDOW;
+	info->sinks = adapter ? adapter->sinks : 0;
+	info->global_layers = adapter ? adapter->first_global_layers : 0;
+	if (job->window_given)
+		info->window = (size_t)job->window;
+	if (job->sinks_given)
+		info->sinks = (size_t)job->sinks;
+	info->list = job->tensors;
+	for (size_t i = 0; i < info->context_count; i++)
+		estimate(info, (double)info->contexts[i], info->memory[i]);
+	return true;
+}
+
+static bool open_files(struct job *job, struct info *info, struct failure *why)
+{
+	rosa_error error;
+
+	if (checkpoint_open(job->model_path, &job->checkpoint, &error) != ROSA_OK)
+		return refuse(why, "%s", error.message);
+	info->checkpoint = &job->checkpoint;
+	if (!job->adapter_path)
+		return true;
+	if (adapter_open(job->adapter_path, &job->checkpoint, &job->adapter, &error) != ROSA_OK)
+		return refuse(why, "%s", error.message);
+	info->adapter = &job->adapter;
+	return true;
+}
+
+int info_command(int count, char **words)
+{
+	struct job job = {.contexts = DEFAULT_CONTEXTS};
+	struct info info = {0};
+	struct failure why = {""};
+	enum args_result parsed = parse(&job, count, words);
+
+	if (parsed != ARGS_OK)
+		return parsed == ARGS_HELP ? DONE : MISUSED;
+	if (job.adapter_path && job.bits_given) {
+		complain("info", "--bits is for an adapter to be added; that of --adapter has its own");
+		return MISUSED;
+	}
+	if (!read_contexts(job.contexts, &info)) {
+		complain("info", "--contexts %s: give up to %d lengths with commas between them, such as 8k,64k",
+			 job.contexts, INFO_CONTEXTS);
+		return MISUSED;
+	}
+	bool done = open_files(&job, &info, &why) && gather(&job, &info, &why);
+	if (done && job.json)
+		info_print_json(&info);
+	else if (done)
+		info_print_text(&info);
+	else
+		complain("info", "%s", why.text);
+	adapter_close(&job.adapter);
+	checkpoint_close(&job.checkpoint);
+	return done ? DONE : FAILED;
+}

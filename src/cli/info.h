@@ -1,0 +1,50 @@
+/* What `rosatune info` found out, for the two ways to print it. */
+#ifndef ROSATUNE_INFO_H
+#define ROSATUNE_INFO_H
+
+#include "adapter.h"
+
+#define INFO_CONTEXTS 16
+
+/* Tensors of one format. */
+struct info_format {
+	size_t tensors;
+	uint64_t numbers, bytes;
+};
+
+/* An adapter that is there, or one that could be. */
+struct info_adapter {
+	bool there;
+	size_t bits, routes, layers;
+	rosa_fusion fusion;
+	uint64_t parameters, bytes;
+};
+
+/* Bytes of one way to read a text. Estimates may be beyond any integer for a model that nobody could run. */
+struct info_memory {
+	double weights, cache, adapter, index;
+};
+
+enum info_way { INFO_GLOBAL, INFO_WINDOW, INFO_ROSA };
+#define INFO_WAYS 3
+
+struct info {
+	const struct checkpoint *checkpoint;
+	const struct adapter *adapter; /* NULL: none */
+	uint64_t parameters, bytes;
+	struct info_format formats[FORMAT_COUNT];
+	struct info_adapter added;
+	size_t window, sinks, global_layers;
+	double bytes_a_step; /* of the retrieval index, a step and route */
+	size_t context_count;
+	uint64_t contexts[INFO_CONTEXTS];
+	struct info_memory memory[INFO_CONTEXTS][INFO_WAYS];
+	bool list; /* all tensors */
+};
+
+double info_total(const struct info_memory *memory);
+
+void info_print_text(const struct info *info);
+void info_print_json(const struct info *info);
+
+#endif

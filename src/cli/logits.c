@@ -1,0 +1,172 @@
+/*
+ * rosatune logits: the logits of every position of token files.
+ *
+ * This is the command through which decoders are compared with others. Logits are wide (a vocabulary a token), so those
+ * of one text are written while it is read. Several texts at a time (--batch) come position by position for all of
+ * them, while the file wants text by text, and are kept until they are whole.
+ */
+#include "commands.h"
+
+#include "inputs.h"
+#include "interrupt.h"
+#include "models.h"
+#include "npy.h"
+#include "progress.h"
+
+#include <stdlib.h>
+
+#define STRIDE ((size_t)64) /* tokens of a single text between two writes */
+
+struct job {
+	struct model_args args;
+	const char *tokens_path, *out_path;
+	uint64_t batch;
+
+	struct model model;
+	struct npy_tokens tokens;
+	struct file_writer writer;
+	struct progress progress;
+	uint64_t done;
+};
+
+static enum args_result parse(struct job *job, int count, char **words)
+{
+	struct arg options[] = {
+	    MODEL_ARGS(&job->args),
+	    {.name = "tokens",
+	     .kind = ARG_TEXT,
+	     .target = &job->tokens_path,
+	     .value = "IDS.npy",
+	     .required = true,
+	     .help = "token ids: integers, shape [T] or [N,T]"},
+	    {.name = "out",
+	     .kind = ARG_TEXT,
+	     .target = &job->out_path,
+	     .value = "L.npy",
+	     .required = true,
+	     .help = "logits: float32, shape [T,V] or [N,T,V]"},
+	    {.name = "batch",
+	     .kind = ARG_NUMBER,
+	     .target = &job->batch,
+	     .value = "B",
+	     .min = 1,
+	     .max = 65536,
+	     .help = "texts read at a time (default 1)"},
+	};
+	struct args args = {
+	    .command = "logits",
+	    .usage = "--model PATH --tokens IDS.npy --out L.npy [options]",
+	    .summary = "Computes what the model expects after every token.",
+	    .options = options,
+	    .count = sizeof(options) / sizeof(options[0]),
+	    .notes = "The result does not depend on --chunk, --batch or --threads, bit for bit.",
+	};
+
+	return args_parse(&args, count, words);
+}
+
+static int tick(void *context, uint64_t done, uint64_t total)
+{
+	struct job *job = context;
+
+	(void)total;
+	return progress_tick(&job->progress, job->done + done, job->tokens.texts * job->tokens.steps);
+}
+
+/* Reads the texts of a group, whose sequences are given, and writes their logits. */
+static bool read_group(struct job *job, size_t first, size_t count, sequence **sequences, struct piece *pieces,
+		       float *logits, size_t stride, struct failure *why)
+{
+	const size_t steps = job->tokens.steps, vocabulary = decoder_vocabulary(job->model.decoder);
+	rosa_error error;
+
+	for (size_t t = 0; t < steps; t += stride) {
+		const size_t some = steps - t < stride ? steps - t : stride;
+
+		for (size_t i = 0; i < count; i++)
+			pieces[i] = (struct piece){sequences[i], job->tokens.tokens + (first + i) * steps + t, some,
+						   LOGITS_ALL, logits + i * some * vocabulary};
+		if (decoder_read(job->model.decoder, count, pieces, tick, job, &error) != ROSA_OK)
+			return refuse(why, "%s", error.message);
+		job->done += count * some;
+		if (!npy_write_float32(&job->writer, logits, count * some * vocabulary, why))
+			return false;
+		if (interrupted())
+			return refuse(why, "interrupted");
+	}
+	return true;
+}
+
+static bool run_group(struct job *job, size_t first, size_t count, float *logits, size_t stride, struct failure *why)
+{
+	sequence **sequences = calloc(count, sizeof(*sequences));
+	struct piece *pieces = calloc(count, sizeof(*pieces));
+	bool good = sequences && pieces ? true : refuse(why, "not enough memory for %zu texts", count);
+	rosa_error error;
+
+	for (size_t i = 0; i < count && good; i++) {
+		if (sequence_new(job->model.decoder, &sequences[i], &error) != ROSA_OK)
+			good = refuse(why, "%s", error.message);
+	}
+	good = good && read_group(job, first, count, sequences, pieces, logits, stride, why);
+	for (size_t i = 0; sequences && i < count; i++)
+		sequence_free(sequences[i]);
+	free(sequences);
+	free(pieces);
+	return good;
+}
+
+static bool read_all(struct job *job, struct failure *why)
+{
+	const size_t texts = job->tokens.texts, steps = job->tokens.steps,
+		     vocabulary = decoder_vocabulary(job->model.decoder);
+	const size_t batch = job->batch < texts ? (size_t)job->batch : texts, whole = batch > 1 ? steps : STRIDE,
+		     stride = whole < steps ? whole : steps;
+	float *logits = get_memory(batch * stride, vocabulary * sizeof(*logits), "the logits", why);
+	bool good = logits != NULL;
+
+	for (size_t first = 0; first < texts && good; first += batch)
+		good = run_group(job, first, texts - first < batch ? texts - first : batch, logits, stride, why);
+	free(logits);
+	return good;
+}
+
+static bool run(struct job *job, struct failure *why)
+{
+	bool good = file_can_create(job->out_path, why) && npy_load_tokens(job->tokens_path, &job->tokens, why) &&
+		    model_open(&job->model, &job->args, why);
+
+	if (!good)
+		return false;
+	const size_t shape[3] = {job->tokens.texts, job->tokens.steps, decoder_vocabulary(job->model.decoder)};
+
+	if (!npy_create_float32(&job->writer, job->out_path, job->tokens.dims + 1, shape + (2 - job->tokens.dims), why))
+		return false;
+	progress_begin(&job->progress, "reading", 0);
+	good = read_all(job, why);
+	progress_end(&job->progress);
+	return good && !interrupted() && file_close(&job->writer, why) && file_commit(&job->writer, why);
+}
+
+int logits_command(int count, char **words)
+{
+	struct job job = {.args = MODEL_ARGS_INIT, .batch = 1, .writer = FILE_WRITER_INIT};
+	struct failure why = {""};
+	enum args_result parsed = parse(&job, count, words);
+
+	if (parsed != ARGS_OK)
+		return parsed == ARGS_HELP ? DONE : MISUSED;
+	interrupt_watch();
+	bool done = run(&job, &why);
+	file_discard(&job.writer);
+	free(job.tokens.tokens);
+	model_close(&job.model);
+	if (done)
+		return DONE;
+	if (interrupted()) {
+		complain("logits", "interrupted, nothing was written");
+		return interrupted();
+	}
+	complain("logits", "%s", why.text);
+	return FAILED;
+}

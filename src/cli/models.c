@@ -1,0 +1,100 @@
+/*
+ * Models for commands.
+ *
+ * An adapter was trained beside attention of a certain width and reads badly beside another, so its window, sinks and
+ * global layers are what is used unless the command line says otherwise. Without an adapter attention is global, as the
+ * model was trained. Everything is opened in the order in which one thing needs the other, and closed the other way
+ * round; what fails half-way closes what there is.
+ */
+#include "models.h"
+
+#include <string.h>
+
+/* `given`, or what stands in for it. */
+static size_t choose(uint64_t given, size_t otherwise)
+{
+	return given == NOT_GIVEN ? otherwise : (size_t)given;
+}
+
+bool model_attention(const struct model_args *args, const struct checkpoint *checkpoint, const struct adapter *adapter,
+		     struct decoder_options *options, struct failure *why)
+{
+	size_t layers = checkpoint->config.layers;
+
+	options->window = choose(args->window, adapter ? adapter->window : 0);
+	options->sinks = choose(args->sinks, adapter && options->window ? adapter->sinks : 0);
+	options->first_global_layers = choose(args->global_layers, adapter ? adapter->first_global_layers : 0);
+	options->chunk = (size_t)args->chunk;
+	if (options->sinks && !options->window)
+		return refuse(why, "--sinks %zu: attention is global and sees the first positions anyway; add --window",
+			      options->sinks);
+	if (options->first_global_layers > layers)
+		return refuse(why, "--global-layers %zu: the model has %zu layers", options->first_global_layers,
+			      layers);
+	return true;
+}
+
+static bool open_files(struct model *model, const struct model_args *args, struct failure *why)
+{
+	rosa_error error;
+
+	if (checkpoint_open(args->model, &model->checkpoint, &error) != ROSA_OK)
+		return refuse(why, "%s", error.message);
+	if (!args->adapter)
+		return true;
+	if (adapter_open(args->adapter, &model->checkpoint, &model->adapter, &error) != ROSA_OK)
+		return refuse(why, "%s", error.message);
+	model->adapted = true;
+	return true;
+}
+
+static bool start(struct model *model, const struct model_args *args, struct failure *why)
+{
+	const struct adapter *adapter = model->adapted ? &model->adapter : NULL;
+	rosa_error error;
+
+	if (rosa_workers_new((int)args->threads, NULL, &model->workers, &error) != ROSA_OK ||
+	    cpu_backend_new(model->workers, &model->backend, &error) != ROSA_OK ||
+	    decoder_new(&model->checkpoint, adapter, &model->options, model->backend, model->workers, &model->decoder,
+			&error) != ROSA_OK)
+		return refuse(why, "%s", error.message);
+	return true;
+}
+
+bool model_open(struct model *model, const struct model_args *args, struct failure *why)
+{
+	memset(model, 0, sizeof(*model));
+	if (open_files(model, args, why) &&
+	    model_attention(args, &model->checkpoint, model->adapted ? &model->adapter : NULL, &model->options, why) &&
+	    start(model, args, why))
+		return true;
+	model_close(model);
+	return false;
+}
+
+void model_close(struct model *model)
+{
+	decoder_free(model->decoder);
+	cpu_backend_free(model->backend);
+	rosa_workers_free(model->workers);
+	adapter_close(&model->adapter);
+	checkpoint_close(&model->checkpoint);
+	memset(model, 0, sizeof(*model));
+}
+
+bool model_tokenizer(const struct model *model, tokenizer **made, struct failure *why)
+{
+	const struct checkpoint *checkpoint = &model->checkpoint;
+	rosa_error error;
+	size_t ids;
+
+	if (tokenizer_open(checkpoint->path, made, &error) != ROSA_OK)
+		return refuse(why, "%s", error.message);
+	ids = tokenizer_size(*made);
+	if (ids <= checkpoint->config.vocabulary)
+		return true;
+	tokenizer_free(*made);
+	*made = NULL;
+	return refuse(why, "%s: the tokenizer has %zu tokens, the model %zu; is it another model's?", checkpoint->path,
+		      ids, checkpoint->config.vocabulary);
+}

@@ -1,0 +1,89 @@
+/* What the commands that run a model have in common: their options, and the model opened from them. */
+#ifndef ROSATUNE_MODELS_H
+#define ROSATUNE_MODELS_H
+
+#include "args.h"
+#include "decoder.h"
+#include "report.h"
+#include "tokenizer.h"
+
+/* The value of a number that was not given: no option can be set to it. */
+#define NOT_GIVEN UINT64_MAX
+
+struct model_args {
+	const char *model, *adapter; /* paths; adapter NULL: none */
+	uint64_t window, sinks, global_layers, chunk, threads;
+};
+
+#define MODEL_ARGS_INIT                                                                                                \
+	{                                                                                                              \
+		NULL, NULL, NOT_GIVEN, NOT_GIVEN, NOT_GIVEN, 0, 0                                                      \
+	}
+
+/* Rows of an option table for them. */
+#define MODEL_ARGS(a)                                                                                                  \
+	{.name = "model",                                                                                              \
+	 .kind = ARG_TEXT,                                                                                             \
+	 .target = &(a)->model,                                                                                        \
+	 .value = "PATH",                                                                                              \
+	 .required = true,                                                                                             \
+	 .help = "a .gguf file, or a folder with config.json and safetensors"},                                        \
+	    {.name = "adapter",                                                                                        \
+	     .kind = ARG_TEXT,                                                                                         \
+	     .target = &(a)->adapter,                                                                                  \
+	     .value = "DIR",                                                                                           \
+	     .help = "a ROSA adapter for it, as rosatune.hf.save_adapter writes it"},                                  \
+	    {.name = "window",                                                                                         \
+	     .kind = ARG_SIZE,                                                                                         \
+	     .target = &(a)->window,                                                                                   \
+	     .value = "W",                                                                                             \
+	     .max = ROSA_MAX_STEPS,                                                                                    \
+	     .help = "attend to the last W positions (default: the adapter's; 0: to all)"},                            \
+	    {.name = "sinks",                                                                                          \
+	     .kind = ARG_SIZE,                                                                                         \
+	     .target = &(a)->sinks,                                                                                    \
+	     .value = "S",                                                                                             \
+	     .max = ROSA_MAX_STEPS,                                                                                    \
+	     .help = "and to the first S (default: the adapter's, or 0)"},                                             \
+	    {.name = "global-layers",                                                                                  \
+	     .kind = ARG_NUMBER,                                                                                       \
+	     .target = &(a)->global_layers,                                                                            \
+	     .value = "N",                                                                                             \
+	     .max = UINT32_MAX,                                                                                        \
+	     .help = "the first N layers attend to all (default: the adapter's, or 0)"},                               \
+	    {.name = "chunk",                                                                                          \
+	     .kind = ARG_SIZE,                                                                                         \
+	     .target = &(a)->chunk,                                                                                    \
+	     .value = "N",                                                                                             \
+	     .min = 1,                                                                                                 \
+	     .max = 65536,                                                                                             \
+	     .help = "tokens computed at once while reading (default 256)"},                                           \
+	{                                                                                                              \
+		.name = "threads", .kind = ARG_NUMBER, .target = &(a)->threads, .value = "N", .max = 1024,             \
+		.help = "worker threads (default 0: one a processor)"                                                  \
+	}
+
+/* A model ready to read. */
+struct model {
+	struct checkpoint checkpoint;
+	struct adapter adapter;
+	bool adapted; /* `adapter` is one */
+	struct decoder_options options;
+	rosa_workers *workers;
+	struct backend *backend;
+	decoder *decoder;
+};
+
+/* Checkpoint, adapter, workers, backend and decoder. What the arguments leave open is the adapter's, or global
+ * attention. On failure nothing is left open. */
+bool model_open(struct model *model, const struct model_args *args, struct failure *why);
+void model_close(struct model *model); /* safe on a zeroed one */
+
+/* Attention as the arguments and the adapter (NULL: none) say. */
+bool model_attention(const struct model_args *args, const struct checkpoint *checkpoint, const struct adapter *adapter,
+		     struct decoder_options *options, struct failure *why);
+
+/* The tokenizer that came with the model. One whose ids the model does not have is refused. */
+bool model_tokenizer(const struct model *model, tokenizer **made, struct failure *why);
+
+#endif

@@ -1,0 +1,89 @@
+/*
+ * Text from outside.
+ *
+ * Everything is checked here, once, before a tokenizer sees it: only here the name of the file and the place in it are
+ * still known. A place is a byte counted from 0, as editors and hex dumps count.
+ */
+#include "text_input.h"
+
+#include "file.h"
+#include "utf8.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Adds bytes as they are. There is always room for the terminator. */
+static bool add(struct text *text, const char *bytes, size_t size, struct failure *why)
+{
+	size_t wanted = text->size + size + 1;
+
+	if (wanted > text->room) {
+		size_t room = wanted + wanted / 4;
+		char *bigger = room > size ? realloc(text->data, room) : NULL;
+		if (!bigger)
+			return refuse(why, "not enough memory for a text of %zu bytes", wanted);
+		text->data = bigger;
+		text->room = room;
+	}
+	if (size)
+		memcpy(text->data + text->size, bytes, size);
+	text->size += size;
+	text->data[text->size] = '\0';
+	return true;
+}
+
+bool text_add(struct text *text, const char *name, const char *bytes, size_t size, bool lossy, struct failure *why)
+{
+	for (size_t at = 0;;) {
+		size_t good = utf8_valid(bytes + at, size - at), bad;
+		if (at + good < size && !lossy)
+			return refuse(why,
+				      "%s: byte %zu (0x%02x) is not UTF-8; convert the text, or read such bytes as "
+				      "U+FFFD with --lossy",
+				      name, at + good, (unsigned char)bytes[at + good]);
+		if (!add(text, bytes + at, good, why))
+			return false;
+		at += good;
+		if (at == size)
+			return true;
+		utf8_next(bytes + at, size - at, &bad);
+		if (!add(text, UTF8_REPLACEMENT, strlen(UTF8_REPLACEMENT), why))
+			return false;
+		at += bad;
+	}
+}
+
+bool text_add_file(struct text *text, const char *path, bool lossy, struct failure *why)
+{
+	bool standard = strcmp(path, "-") == 0;
+	uint8_t *data;
+	size_t size;
+
+	if (!file_read(standard ? "/dev/stdin" : path, &data, &size, why))
+		return false;
+	bool good = text_add(text, standard ? "standard input" : path, (const char *)data, size, lossy, why);
+	free(data);
+	return good;
+}
+
+void text_free(struct text *text)
+{
+	free(text->data);
+	memset(text, 0, sizeof(*text));
+}
+
+void text_print_json(const char *data, size_t size)
+{
+	putchar('"');
+	for (size_t i = 0; i < size; i++) {
+		unsigned char c = (unsigned char)data[i];
+		if (c == '"' || c == '\\')
+			printf("\\%c", c);
+		else if (c < 0x20 || c == 0x7f)
+			printf("\\u%04x", c);
+		else
+			putchar(c);
+	}
+	putchar('"');
+}

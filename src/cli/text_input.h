@@ -1,0 +1,26 @@
+/* Text that a user gives: a file, standard input, an argument, a line. */
+#ifndef ROSATUNE_TEXT_INPUT_H
+#define ROSATUNE_TEXT_INPUT_H
+
+#include "report.h"
+
+#include <stddef.h>
+
+/* Valid UTF-8, terminated besides. A zeroed one is empty. */
+struct text {
+	char *data;
+	size_t size, room;
+};
+
+/* Adds bytes that must be UTF-8: others are refused with `name` and the place, or become U+FFFD if `lossy`. */
+bool text_add(struct text *text, const char *name, const char *bytes, size_t size, bool lossy, struct failure *why);
+
+/* Adds all of a file; "-" is standard input. */
+bool text_add_file(struct text *text, const char *path, bool lossy, struct failure *why);
+
+void text_free(struct text *text); /* safe on a zeroed one */
+
+/* Prints a text as JSON has it, with its quotes. */
+void text_print_json(const char *data, size_t size);
+
+#endif

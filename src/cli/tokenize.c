@@ -1,0 +1,290 @@
+/*
+ * rosatune tokenize: the tokens of a text, and the text of tokens.
+ *
+ * Without options this is what Hugging Face's tokenizers gives for the same text: special tokens are recognised where
+ * they are written out, and a begin-of-text token comes first where the model has one. A file of several texts, with a
+ * NUL between them, is encoded text by text, for a tokenizer takes longer to load than most texts take to encode. With
+ * --chat the text is a conversation in JSON, and the tokens are those that transformers' apply_chat_template gives.
+ */
+#include "commands.h"
+
+#include "args.h"
+#include "conversation.h"
+#include "inputs.h"
+#include "interrupt.h"
+#include "json.h"
+#include "text_input.h"
+#include "tokenizer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct job {
+	const char *model, *file, *words;
+	bool json, count, plain, nul, lossy, decode, special;
+	bool chat, no_answer, no_think;
+
+	tokenizer *tokenizer;
+	struct text text;
+	struct tokens tokens;
+};
+
+static enum args_result parse(struct job *job, int count, char **words)
+{
+	struct arg options[] = {
+	    {.name = "model",
+	     .kind = ARG_TEXT,
+	     .target = &job->model,
+	     .value = "PATH",
+	     .required = true,
+	     .help = "a GGUF file, a folder with a tokenizer.json, or the tokenizer.json itself"},
+	    {.name = "file",
+	     .kind = ARG_TEXT,
+	     .target = &job->file,
+	     .value = "F",
+	     .help = "the text, UTF-8; - is standard input"},
+	    {.name = "text", .kind = ARG_TEXT, .target = &job->words, .value = "T", .help = "the text itself"},
+	    {.name = "json", .kind = ARG_FLAG, .target = &job->json, .help = "print {\"ids\": [...]}"},
+	    {.name = "count", .kind = ARG_FLAG, .target = &job->count, .help = "print the number of tokens only"},
+	    {.name = "plain",
+	     .kind = ARG_FLAG,
+	     .target = &job->plain,
+	     .help = "special tokens in the text are text; no begin-of-text token"},
+	    {.name = "null",
+	     .kind = ARG_FLAG,
+	     .target = &job->nul,
+	     .help = "several texts, with a NUL byte between: a line or an array for each"},
+	    {.name = "chat",
+	     .kind = ARG_FLAG,
+	     .target = &job->chat,
+	     .help = "the text is a conversation: [{\"role\": \"user\", \"content\": \"Hello\"}, ...]"},
+	    {.name = "no-answer",
+	     .kind = ARG_FLAG,
+	     .target = &job->no_answer,
+	     .help = "--chat: without the beginning of the model's answer"},
+	    {.name = "no-think",
+	     .kind = ARG_FLAG,
+	     .target = &job->no_think,
+	     .help = "--chat: ask for an answer without thoughts (Qwen3)"},
+	    {.name = "lossy",
+	     .kind = ARG_FLAG,
+	     .target = &job->lossy,
+	     .help = "read bytes that are not UTF-8 as U+FFFD"},
+	    {.name = "decode",
+	     .kind = ARG_FLAG,
+	     .target = &job->decode,
+	     .help = "the other way: --file or --text holds ids, as this command prints them"},
+	    {.name = "special",
+	     .kind = ARG_FLAG,
+	     .target = &job->special,
+	     .help = "--decode: write special tokens too"},
+	};
+	struct args args = {
+	    .command = "tokenize",
+	    .usage = "--model PATH (--file F | --text T) [options]",
+	    .summary = "Prints the tokens of a text as a model reads it, or the text of tokens.",
+	    .options = options,
+	    .count = sizeof(options) / sizeof(options[0]),
+	    .notes = "Ids are those of Hugging Face's tokenizers.",
+	};
+	enum args_result result = args_parse(&args, count, words);
+
+	if (result == ARGS_OK && !job->file == !job->words) {
+		complain("tokenize", "give the text by --file or by --text%s", job->file ? ", not by both" : "");
+		return ARGS_WRONG;
+	}
+	if (result == ARGS_OK && job->decode && (job->json || job->count || job->plain || job->nul || job->chat)) {
+		complain("tokenize", "--decode prints text: leave out --json, --count, --plain, --null and --chat");
+		return ARGS_WRONG;
+	}
+	return result;
+}
+
+/* --------------------------------------------------------------------------------------------------------- encoding --
+ */
+
+static bool add_message(struct conversation *conversation, struct json message, struct failure *why)
+{
+	const char *role, *content;
+	rosa_error error;
+
+	if (json_get_string(message, "role", JSON_NEEDED, &role, &error) != ROSA_OK ||
+	    json_get_string(message, "content", JSON_NEEDED, &content, &error) != ROSA_OK)
+		return refuse(why, "%s", error.message);
+	return conversation_add(conversation, role, strlen(role), content, strlen(content), why);
+}
+
+static bool encode_conversation(struct job *job, const struct conversation *conversation, struct failure *why)
+{
+	struct chat_format format = {0};
+	rosa_error error;
+	rosa_status status = chat_format_of(job->tokenizer, &format, &error);
+
+	if (!status)
+		status = chat_encode(job->tokenizer, &format, conversation->all, conversation->count, !job->no_answer,
+				     !job->no_think, &job->tokens, &error);
+	chat_format_free(&format);
+	return !status || refuse(why, "%s", error.message);
+}
+
+static bool encode_chat(struct job *job, const char *text, size_t size, struct failure *why)
+{
+	struct conversation conversation = {0};
+	struct json root = {0};
+	rosa_error error;
+	bool done = true;
+
+	if (json_read(text, size, "the conversation", &root, &error) != ROSA_OK)
+		return refuse(why, "%s", error.message);
+	if (json_kind(root) != JSON_IS_ARRAY)
+		done = refuse(why, "the conversation is not a JSON array of messages");
+	for (size_t i = 0; done && i < json_count(root); i++)
+		done = add_message(&conversation, json_at(root, i), why);
+	done = done && encode_conversation(job, &conversation, why);
+	conversation_free(&conversation);
+	json_free(&root);
+	return done;
+}
+
+static bool encode_text(struct job *job, const char *text, size_t size, struct failure *why)
+{
+	rosa_error error;
+
+	if (tokenizer_encode(job->tokenizer, text, size, !job->plain, false, &job->tokens, &error) != ROSA_OK)
+		return refuse(why, "%s", error.message);
+	return true;
+}
+
+/* Prints the ids of one text, or their number. */
+static bool encode(struct job *job, const char *text, size_t size, struct failure *why)
+{
+	int64_t first = job->plain || job->chat ? -1 : tokenizer_bos(job->tokenizer);
+	const char *between = job->json ? ", " : " ", *before = "";
+
+	job->tokens.count = 0;
+	if (!(job->chat ? encode_chat : encode_text)(job, text, size, why))
+		return false;
+	if (job->count) {
+		printf("%zu\n", job->tokens.count + (first >= 0));
+		return true;
+	}
+	fputs(job->json ? "[" : "", stdout);
+	if (first >= 0) {
+		printf("%lld", (long long)first);
+		before = between;
+	}
+	for (size_t i = 0; i < job->tokens.count; i++, before = between)
+		printf("%s%u", before, (unsigned)job->tokens.ids[i]);
+	fputs(job->json ? "]" : "\n", stdout);
+	return true;
+}
+
+/* Every text of a file, each ended by a NUL or by the end. */
+static bool encode_each(struct job *job, struct failure *why)
+{
+	const char *at = job->text.data, *end = at + job->text.size;
+
+	for (bool more = true; more;) {
+		const char *stop = memchr(at, '\0', (size_t)(end - at));
+		more = stop != NULL;
+		if (!encode(job, at, (size_t)((more ? stop : end) - at), why))
+			return false;
+		if (more && job->json && !job->count)
+			fputs(", ", stdout);
+		at = more ? stop + 1 : end;
+		if (interrupted())
+			return refuse(why, "interrupted");
+	}
+	return true;
+}
+
+static bool print_tokens(struct job *job, struct failure *why)
+{
+	bool wrapped = job->json && !job->count, done;
+
+	if (wrapped)
+		fputs(job->nul ? "{\"ids\": [" : "{\"ids\": ", stdout);
+	done = job->nul ? encode_each(job, why) : encode(job, job->text.data, job->text.size, why);
+	if (done && wrapped)
+		fputs(job->nul ? "]}\n" : "}\n", stdout);
+	return done;
+}
+
+/* --------------------------------------------------------------------------------------------------------- decoding --
+ */
+
+/* The next id of a list in any dress that this command gives it: 1 2 3, or {"ids": [1, 2, 3]}. False at the end or at
+ * something else, which *at then is not the end of. */
+static bool next_id(const char **at, uint64_t *id)
+{
+	size_t digits;
+	char number[24];
+
+	*at += strspn(*at, " \t\r\n,[]{}:");
+	if (strncmp(*at, "\"ids\"", 5) == 0)
+		*at += 5 + strspn(*at + 5, " \t\r\n,[]{}:");
+	digits = strspn(*at, "0123456789");
+	if (digits == 0 || digits >= sizeof(number))
+		return false;
+	memcpy(number, *at, digits);
+	number[digits] = '\0';
+	*at += digits;
+	return args_number(number, false, id);
+}
+
+static bool print_text(const struct job *job, struct failure *why)
+{
+	char *out = get_memory(tokenizer_longest(job->tokenizer), 1, "a token's text", why);
+	struct decoding decoding = {{0}, 0};
+	const char *at = job->text.data;
+	uint64_t id;
+
+	if (!out)
+		return false;
+	while (next_id(&at, &id)) {
+		if (id >= tokenizer_size(job->tokenizer)) {
+			free(out);
+			return refuse(why, "there is no token %llu; ids are below %zu", (unsigned long long)id,
+				      tokenizer_size(job->tokenizer));
+		}
+		fwrite(out, 1, decode_token(job->tokenizer, &decoding, (uint32_t)id, job->special, out), stdout);
+	}
+	fwrite(out, 1, decode_finish(&decoding, out), stdout);
+	free(out);
+	return *at == '\0' || refuse(why, "byte %zu of the ids is not part of a number", (size_t)(at - job->text.data));
+}
+
+/* ------------------------------------------------------------------------------------------------------------- whole
+ * -- */
+
+static bool run(struct job *job, struct failure *why)
+{
+	rosa_error error;
+
+	if (tokenizer_open(job->model, &job->tokenizer, &error) != ROSA_OK)
+		return refuse(why, "%s", error.message);
+	if (job->file ? !text_add_file(&job->text, job->file, job->lossy, why)
+		      : !text_add(&job->text, "--text", job->words, strlen(job->words), job->lossy, why))
+		return false;
+	return job->decode ? print_text(job, why) : print_tokens(job, why);
+}
+
+int tokenize_command(int count, char **words)
+{
+	struct job job = {0};
+	struct failure why = {""};
+	enum args_result parsed = parse(&job, count, words);
+
+	if (parsed != ARGS_OK)
+		return parsed == ARGS_HELP ? DONE : MISUSED;
+	interrupt_watch();
+	bool done = run(&job, &why);
+	tokens_free(&job.tokens);
+	text_free(&job.text);
+	tokenizer_free(job.tokenizer);
+	if (done)
+		return DONE;
+	complain("tokenize", "%s", why.text);
+	return interrupted() ? interrupted() : FAILED;
+}
