@@ -679,4 +679,5 @@ def main():
     sys.exit(not result.wasSuccessful())
 
 
-main()
+if __name__ == "__main__":
+    main()

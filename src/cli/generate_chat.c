@@ -13,13 +13,14 @@
 #include "generate.h"
 
 #include "interrupt.h"
+#include "line_input.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#define CTRL_C    130 /* the exit code it stands for */
 #define COMMAND   "generate"
 #define UNSETTLED ((size_t)16) /* tokens at the end of a document that the words after it might change */
 
@@ -180,10 +181,7 @@ static bool answer_turn(struct chat *chat, bool *made, struct failure *why)
 		       (interrupted() || run_remember(chat->run, why));
 	tokens_free(&wanted);
 	good = good && run_answer(chat->run, (size_t)chat->job->tokens, &answer, why);
-	if (answer.made > 0) {
-		putchar('\n');
-		fflush(stdout);
-	}
+	good = good && (answer.made == 0 || text_print("\n", 1, why));
 	if (good && answer.made > 0 && text_add(&answer.text, "the answer", "", 0, false, why)) {
 		*made = true;
 		good = conversation_add(&chat->conversation, "assistant", strlen("assistant"), answer.text.data,
@@ -313,23 +311,23 @@ static bool reset(struct chat *chat, struct failure *why)
 	return begin(chat, why) && run_become(chat->run, NULL, 0, why) && read_document(chat, why);
 }
 
-enum line_kind { LINE_EMPTY, LINE_MESSAGE, LINE_QUIT, LINE_RESET, LINE_SAVE, LINE_UNKNOWN };
+enum order { NONE, MESSAGE, QUIT, RESET, SAVE, UNKNOWN };
 
 /* Only a word of letters is a command: a path is something to talk about. */
-static enum line_kind kind_of(const char *line)
+static enum order order_of(const char *line)
 {
 	static const char letters[] = "abcdefghijklmnopqrstuvwxyz";
 	size_t length = line[0] == '/' ? 1 + strspn(line + 1, letters) : 0;
 
 	if (line[strspn(line, " \t\r")] == '\0')
-		return LINE_EMPTY;
+		return NONE;
 	if (length < 2 || (line[length] && line[length] != ' '))
-		return LINE_MESSAGE;
+		return MESSAGE;
 	if (length == 5 && strncmp(line, "/quit", length) == 0)
-		return LINE_QUIT;
+		return QUIT;
 	if (length == 6 && strncmp(line, "/reset", length) == 0)
-		return LINE_RESET;
-	return length == 5 && strncmp(line, "/save", length) == 0 ? LINE_SAVE : LINE_UNKNOWN;
+		return RESET;
+	return length == 5 && strncmp(line, "/save", length) == 0 ? SAVE : UNKNOWN;
 }
 
 static void save_to(const struct chat *chat, const char *line)
@@ -349,49 +347,29 @@ static void save_to(const struct chat *chat, const char *line)
 /* False after a failure that ends the conversation; *over if the user has ended it. */
 static bool do_line(struct chat *chat, const char *line, bool *over, struct failure *why)
 {
-	switch (kind_of(line)) {
-	case LINE_MESSAGE:
+	switch (order_of(line)) {
+	case MESSAGE:
 		return take_turn(chat, line, why);
-	case LINE_RESET:
+	case RESET:
 		return reset(chat, why);
-	case LINE_SAVE:
+	case SAVE:
 		save_to(chat, line);
 		break;
-	case LINE_QUIT:
+	case QUIT:
 		*over = true;
 		break;
-	case LINE_UNKNOWN:
+	case UNKNOWN:
 		complain(COMMAND,
 			 "%.*s is not known: /quit, /reset and /save FILE are; a message may begin with a space",
 			 (int)strcspn(line, " "), line);
 		break;
-	case LINE_EMPTY:
+	case NONE:
 		break;
 	}
 	return true;
 }
 
 /* -------------------------------------------------------------------------------------------------------- lines -- */
-
-enum input { INPUT_LINE, INPUT_END, INPUT_INTERRUPTED };
-
-static enum input read_line(const struct chat *chat, char **line, size_t *room, size_t *size)
-{
-	if (chat->terminal)
-		fputs("> ", stderr);
-	errno = 0;
-	ssize_t got = getline(line, room, stdin);
-	if (interrupted()) {
-		clearerr(stdin);
-		return INPUT_INTERRUPTED;
-	}
-	if (got < 0)
-		return INPUT_END;
-	if (got > 0 && (*line)[got - 1] == '\n')
-		(*line)[--got] = '\0';
-	*size = (size_t)got;
-	return INPUT_LINE;
-}
 
 /* A line that cannot be a message is said so, and the conversation goes on. */
 static bool acceptable(const struct chat *chat, const char *line, size_t size)
@@ -407,37 +385,58 @@ static bool acceptable(const struct chat *chat, const char *line, size_t size)
 	return good;
 }
 
+/* What follows a signal at the prompt: the exit code, or 0 to go on. A first Ctrl-C may have been meant for an answer
+ * that had just ended. */
+static int after_signal(const struct chat *chat, bool *warned)
+{
+	int code = interrupted();
+
+	interrupt_forget();
+	if (*warned || !chat->terminal || code != CTRL_C)
+		return code;
+	fputs("\n(Ctrl-C again, Ctrl-D or /quit ends)\n", stderr);
+	*warned = true;
+	return 0;
+}
+
+/* After a turn: Ctrl-C has stopped the answer and no more. */
+static int after_turn(void)
+{
+	int code = interrupted();
+
+	interrupt_forget();
+	return code == CTRL_C ? 0 : code;
+}
+
 /* Turns from standard input until it ends. Returns the exit code, or -1 with a reason. */
 static int talk(struct chat *chat, struct failure *why)
 {
+	struct line_input input = {0};
 	bool over = false, good = true, warned = false;
-	char *line = NULL;
-	size_t room = 0, size = 0;
 	int code = 0;
 
 	while (good && !over && code == 0) {
-		enum input input = read_line(chat, &line, &room, &size);
-		int signal = interrupted();
-		interrupt_forget();
-		if (input == INPUT_INTERRUPTED) {
-			/* A first Ctrl-C may have been meant for an answer that had just ended. */
-			code = warned || !chat->terminal || signal != 130 ? signal : 0;
-			if (!code)
-				fputs("\n(Ctrl-C again, Ctrl-D or /quit ends)\n", stderr);
-			warned = true;
+		char *line;
+		size_t size;
+		if (chat->terminal)
+			fputs("> ", stderr);
+		enum line_result result = line_read(&input, &line, &size, why);
+		if (result == LINE_INTERRUPTED) {
+			code = after_signal(chat, &warned);
 			continue;
 		}
-		warned = false;
-		if (input == INPUT_END)
+		if (result != LINE_READ) {
+			good = result == LINE_ENDED;
 			break;
+		}
+		warned = false;
 		if (acceptable(chat, line, size))
 			good = do_line(chat, line, &over, why);
-		code = interrupted() == 130 ? 0 : interrupted();
-		interrupt_forget();
+		code = after_turn();
 	}
 	if (chat->terminal && !over)
 		fputc('\n', stderr);
-	free(line);
+	line_input_free(&input);
 	return good ? code : -1;
 }
 

@@ -11,7 +11,6 @@
 #include "interrupt.h"
 #include "progress.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -243,8 +242,8 @@ static bool put(struct outlet *outlet, size_t size, struct failure *why)
 {
 	if (size == 0)
 		return true;
-	if (outlet->answer->printed && (fwrite(outlet->out, 1, size, stdout) != size || fflush(stdout) != 0))
-		return refuse(why, "cannot write to standard output: %s", strerror(errno));
+	if (outlet->answer->printed && !text_print(outlet->out, size, why))
+		return false;
 	return text_add(&outlet->answer->text, "the answer", outlet->out, size, true, why);
 }
 

@@ -3,15 +3,20 @@
  *
  * Everything is checked here, once, before a tokenizer sees it: only here the name of the file and the place in it are
  * still known. A place is a byte counted from 0, as editors and hex dumps count.
+ *
+ * Text goes out without stdio, which takes a signal in the middle of a write for an error and forgets the rest.
  */
 #include "text_input.h"
 
 #include "file.h"
 #include "utf8.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Adds bytes as they are. There is always room for the terminator. */
 static bool add(struct text *text, const char *bytes, size_t size, struct failure *why)
@@ -71,6 +76,25 @@ void text_free(struct text *text)
 {
 	free(text->data);
 	memset(text, 0, sizeof(*text));
+}
+
+bool text_print(const char *data, size_t size, struct failure *why)
+{
+	struct pollfd wait = {STDOUT_FILENO, POLLOUT, 0};
+
+	fflush(stdout);
+	while (size > 0) {
+		ssize_t put = write(STDOUT_FILENO, data, size);
+		if (put >= 0) {
+			data += put;
+			size -= (size_t)put;
+		} else if (errno == EAGAIN) {
+			poll(&wait, 1, -1);
+		} else if (errno != EINTR) {
+			return refuse(why, "cannot write to standard output: %s", strerror(errno));
+		}
+	}
+	return true;
 }
 
 void text_print_json(const char *data, size_t size)

@@ -1,4 +1,4 @@
-/* Text that a user gives: a file, standard input, an argument, a line. */
+/* Text that a user gives (a file, standard input, an argument, a line) and gets. */
 #ifndef ROSATUNE_TEXT_INPUT_H
 #define ROSATUNE_TEXT_INPUT_H
 
@@ -19,6 +19,9 @@ bool text_add(struct text *text, const char *name, const char *bytes, size_t siz
 bool text_add_file(struct text *text, const char *path, bool lossy, struct failure *why);
 
 void text_free(struct text *text); /* safe on a zeroed one */
+
+/* Writes to standard output at once and whole, whatever signals come. */
+bool text_print(const char *data, size_t size, struct failure *why);
 
 /* Prints a text as JSON has it, with its quotes. */
 void text_print_json(const char *data, size_t size);

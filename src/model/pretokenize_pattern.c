@@ -47,7 +47,8 @@ static void put(struct translation *t, const char *text, size_t size)
 		t->out = larger;
 		t->room = room;
 	}
-	memcpy(t->out + t->used, text, size);
+	if (size)
+		memcpy(t->out + t->used, text, size);
 	t->used += size;
 }
 

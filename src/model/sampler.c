@@ -36,7 +36,7 @@ struct sampler {
 	size_t vocabulary;
 	uint64_t draws;
 	struct seen seen; /* all NULL where there is no penalty */
-	uint32_t *ids;    /* [vocabulary]: candidates; the order means nothing between selections */
+	uint32_t *ids;    /* [vocabulary]: candidates */
 	double *weights;  /* [vocabulary]: by id */
 };
 
@@ -283,89 +283,129 @@ static double weigh(sampler *sampler, const float *logits, size_t count, float g
 	return sum;
 }
 
-/* Drops candidates below a weight; returns how many stay. What is dropped weighs nothing from then on. */
+/* Drops candidates below a weight, keeping the order of the others; returns how many stay. */
 static size_t drop_below(sampler *sampler, size_t count, double least)
 {
 	size_t kept = 0;
 
 	for (size_t i = 0; i < count; i++) {
 		uint32_t id = sampler->ids[i];
-		if (sampler->weights[id] >= least)
-			sampler->ids[kept++] = id;
-		else
-			sampler->weights[id] = 0;
+		sampler->ids[kept] = id;
+		kept += sampler->weights[id] >= least;
 	}
-	return kept;
-}
-
-static size_t keep_share(sampler *sampler, const float *logits, size_t count, double share, double sum)
-{
-	/* All that goes at first weighs no more than half of what is left out in the end, and it is most tokens. */
-	size_t some = drop_below(sampler, count, (1 - share) * sum / (double)count * 0.5);
-	size_t kept = select_front(logits, sampler->weights, sampler->ids, some, share * sum);
-
-	for (size_t i = kept; i < some; i++)
-		sampler->weights[sampler->ids[i]] = 0;
 	return kept;
 }
 
 /* ------------------------------------------------------------------------------------------------------- choice -- */
 
-/* Lists all tokens that are numbers, and names the likeliest, 0 if there is none. */
-static size_t list_numbers(sampler *sampler, const float *logits, uint32_t *likeliest)
+/* The likeliest token, 0 if none is a number. */
+static uint32_t find_likeliest(const float *logits, size_t vocabulary)
+{
+	size_t best = 0;
+
+	while (best < vocabulary && isnan(logits[best]))
+		best++;
+	if (best == vocabulary)
+		return 0;
+	for (size_t id = best + 1; id < vocabulary; id++)
+		best = logits[id] > logits[best] ? id : best;
+	return (uint32_t)best;
+}
+
+/* Lists the tokens whose logit is no less, in the order of their ids; NaN is no number and never listed. */
+static size_t list_from(sampler *sampler, const float *logits, float least)
 {
 	size_t count = 0;
 
-	*likeliest = 0;
 	for (size_t id = 0; id < sampler->vocabulary; id++) {
-		if (isnan(logits[id]))
-			continue;
-		if (count == 0 || logits[id] > logits[*likeliest])
-			*likeliest = (uint32_t)id;
-		sampler->ids[count++] = (uint32_t)id;
+		sampler->ids[count] = (uint32_t)id;
+		count += logits[id] >= least;
 	}
 	return count;
 }
 
-/* Gives the tokens that may be drawn their weights, and all others none. */
-static void filter(sampler *sampler, const float *logits, size_t count, uint32_t likeliest)
+/* A logit that at least `count` tokens reach: the least of the greatest ones of so many blocks. */
+static float reached_by(const float *logits, size_t vocabulary, size_t count)
 {
-	const struct sampler_options *options = &sampler->options;
+	float least = INFINITY;
 
-	memset(sampler->weights, 0, sampler->vocabulary * sizeof(sampler->weights[0]));
-	if (options->top_k > 0 && options->top_k < count)
-		count = select_front(logits, NULL, sampler->ids, count, (double)options->top_k);
-	double sum = weigh(sampler, logits, count, logits[likeliest]);
-	if (options->top_p < 1)
-		count = keep_share(sampler, logits, count, (double)options->top_p, sum);
-	if (options->min_p > 0)
-		drop_below(sampler, count, (double)options->min_p);
+	for (size_t block = 0; block < count; block++) {
+		float greatest = -INFINITY;
+		for (size_t id = block * vocabulary / count; id < (block + 1) * vocabulary / count; id++)
+			greatest = logits[id] > greatest ? logits[id] : greatest;
+		least = greatest < least ? greatest : least;
+	}
+	return least;
 }
 
-/* Tokens share out 0 .. 1 in the order of their ids, each as much as its weight; the draw says whose it is. */
-static uint32_t draw_one(sampler *sampler, uint32_t likeliest)
+/* A selection has left the order of the first `count` candidates in disorder: lists the same ones by id again. */
+static size_t list_again(sampler *sampler, const float *logits, size_t count)
+{
+	uint32_t last = sampler->ids[0];
+	size_t kept = 0;
+
+	for (size_t i = 1; i < count; i++)
+		last = before(logits, last, sampler->ids[i]) ? sampler->ids[i] : last;
+	size_t listed = list_from(sampler, logits, logits[last]);
+	for (size_t i = 0; i < listed; i++) {
+		uint32_t id = sampler->ids[i];
+		sampler->ids[kept] = id;
+		kept += logits[id] > logits[last] || id <= last; /* of those as likely as the last, the lowest ids */
+	}
+	return kept;
+}
+
+static size_t keep_count(sampler *sampler, const float *logits, size_t most)
+{
+	size_t count = list_from(sampler, logits, reached_by(logits, sampler->vocabulary, most));
+
+	if (count <= most)
+		return count;
+	return list_again(sampler, logits, select_front(logits, NULL, sampler->ids, count, (double)most));
+}
+
+static size_t keep_share(sampler *sampler, const float *logits, size_t count, double share, double sum)
+{
+	/* All that goes at first weighs no more than half of what is left out in the end, and it is most tokens. */
+	count = drop_below(sampler, count, (1 - share) * sum / (double)count * 0.5);
+	return list_again(sampler, logits, select_front(logits, sampler->weights, sampler->ids, count, share * sum));
+}
+
+/* Lists the tokens that may be drawn, by id, with their weights; returns their number. */
+static size_t filter(sampler *sampler, const float *logits, uint32_t likeliest)
+{
+	const struct sampler_options *options = &sampler->options;
+	size_t count = options->top_k > 0 && options->top_k < sampler->vocabulary
+			   ? keep_count(sampler, logits, options->top_k)
+			   : list_from(sampler, logits, -INFINITY);
+	double sum = weigh(sampler, logits, count, logits[likeliest]);
+
+	if (options->top_p < 1)
+		count = keep_share(sampler, logits, count, (double)options->top_p, sum);
+	return options->min_p > 0 ? drop_below(sampler, count, (double)options->min_p) : count;
+}
+
+/* Candidates share out 0 .. 1 in the order of their ids, each as much as its weight; the draw says whose it is. */
+static uint32_t draw_one(sampler *sampler, size_t count, uint32_t likeliest)
 {
 	double sum = 0, share = (double)(draw_long(sampler->options.seed, 0, sampler->draws++) >> 11) * 0x1p-53;
 
-	for (size_t id = 0; id < sampler->vocabulary; id++)
-		sum += sampler->weights[id];
+	for (size_t i = 0; i < count; i++)
+		sum += sampler->weights[sampler->ids[i]];
 	double left = share * sum;
-	for (size_t id = 0; id < sampler->vocabulary; id++) {
-		left -= sampler->weights[id];
+	for (size_t i = 0; i < count; i++) {
+		left -= sampler->weights[sampler->ids[i]];
 		if (left < 0)
-			return (uint32_t)id;
+			return sampler->ids[i];
 	}
 	return likeliest; /* rounding has left a hair over */
 }
 
 uint32_t sampler_choose(sampler *sampler, float *logits)
 {
-	uint32_t likeliest;
-
 	penalise(sampler, logits);
-	size_t count = list_numbers(sampler, logits, &likeliest);
-	if (count == 0 || sampler->options.temperature == 0)
+	uint32_t likeliest = find_likeliest(logits, sampler->vocabulary);
+	if (sampler->options.temperature == 0 || isnan(logits[likeliest]))
 		return likeliest;
-	filter(sampler, logits, count, likeliest);
-	return draw_one(sampler, likeliest);
+	return draw_one(sampler, filter(sampler, logits, likeliest), likeliest);
 }

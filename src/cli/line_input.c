@@ -1,0 +1,89 @@
+/*
+ * Lines.
+ *
+ * getline would do but for one thing: a signal that comes just before it begins to wait is not noticed until the next
+ * line. So input is waited for in short spells, and asked about in between.
+ */
+#include "line_input.h"
+
+#include "interrupt.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LONGEST_WAIT 100 /* milliseconds, between two looks at the interrupt */
+#define BLOCK        ((size_t)4096)
+
+/* Room for a block more, and for the terminator of a last line without an end. */
+static bool make_room(struct line_input *input, struct failure *why)
+{
+	if (input->taken > 0) {
+		memmove(input->data, input->data + input->taken, input->used - input->taken);
+		input->used -= input->taken;
+		input->taken = 0;
+	}
+	if (input->room - input->used > BLOCK)
+		return true;
+	size_t room = input->used + input->used / 2 + 2 * BLOCK;
+	char *bigger = realloc(input->data, room);
+	if (!bigger)
+		return refuse(why, "not enough memory for a line of %zu bytes", room);
+	input->data = bigger;
+	input->room = room;
+	return true;
+}
+
+/* Waits for more bytes, or the end. */
+static enum line_result read_more(struct line_input *input, struct failure *why)
+{
+	struct pollfd wait = {STDIN_FILENO, POLLIN, 0};
+
+	if (!make_room(input, why))
+		return LINE_FAILED;
+	for (;;) {
+		if (interrupted())
+			return LINE_INTERRUPTED;
+		if (poll(&wait, 1, LONGEST_WAIT) <= 0)
+			continue;
+		ssize_t got = read(STDIN_FILENO, input->data + input->used, BLOCK);
+		if (got >= 0) {
+			input->used += (size_t)got;
+			input->ended = got == 0;
+			return LINE_READ;
+		}
+		if (errno != EINTR && errno != EAGAIN) {
+			refuse(why, "error while reading standard input: %s", strerror(errno));
+			return LINE_FAILED;
+		}
+	}
+}
+
+enum line_result line_read(struct line_input *input, char **line, size_t *size, struct failure *why)
+{
+	for (;;) {
+		size_t left = input->used - input->taken;
+		char *from = left ? input->data + input->taken : NULL;
+		char *end = left ? memchr(from, '\n', left) : NULL;
+		if (end || (input->ended && left > 0)) {
+			*size = end ? (size_t)(end - from) : left;
+			*line = from;
+			from[*size] = '\0';
+			input->taken += *size + (end != NULL);
+			return LINE_READ;
+		}
+		if (input->ended)
+			return LINE_ENDED;
+		enum line_result result = read_more(input, why);
+		if (result != LINE_READ)
+			return result;
+	}
+}
+
+void line_input_free(struct line_input *input)
+{
+	free(input->data);
+	memset(input, 0, sizeof(*input));
+}

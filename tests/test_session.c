@@ -1,0 +1,226 @@
+/*
+ * Session files: what is saved comes back, and whatever else may be in a file is refused.
+ *
+ * A file that was cut or altered by accident is found out by its checksums. Here the checksum of the head is made right
+ * again after every change, as somebody with bad intentions would: then each number is believed by nobody, and what is
+ * accepted all the same must be a session.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "checksum.h"
+#include "file.h"
+#include "models.h"
+#include "session_file.h"
+#include "support_decoder.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const uint32_t tokens[7] = {3, 1, 4, 1, 5, 9, 2};
+
+struct place {
+	char folder[64], weights[96], file[96];
+	struct model model;
+};
+
+static int enter(void **state)
+{
+	struct tiny_model tiny = TINY_MODEL;
+	struct model_args args = MODEL_ARGS_INIT;
+	struct place *place = calloc(1, sizeof(*place));
+	struct failure why;
+
+	if (!place)
+		return -1;
+	snprintf(place->folder, sizeof(place->folder), "/tmp/test_session-XXXXXX");
+	if (!mkdtemp(place->folder))
+		return -1;
+	snprintf(place->weights, sizeof(place->weights), "%s/m.gguf", place->folder);
+	snprintf(place->file, sizeof(place->file), "%s/s", place->folder);
+	tiny_model_save(&tiny, place->weights);
+	args.model = place->weights;
+	args.window = 4;
+	args.threads = 1;
+	*state = place;
+	if (model_open(&place->model, &args, &why))
+		return 0;
+	print_error("%s\n", why.text);
+	return -1;
+}
+
+static int leave(void **state)
+{
+	struct place *place = *state;
+
+	model_close(&place->model);
+	unlink(place->weights);
+	unlink(place->file);
+	int result = rmdir(place->folder);
+	free(place);
+	return result;
+}
+
+/* A session of 7 tokens, 5 of which were read, with two messages. */
+static void save(struct place *place)
+{
+	struct session session = {.draws = 77, .ended = true};
+	struct failure why;
+	rosa_error error;
+	sequence *sequence;
+
+	session.tokens = (struct tokens){(uint32_t *)tokens, 7, 7};
+	assert_true(conversation_add(&session.conversation, "user", 4, "Who is there?", 13, &why));
+	assert_true(conversation_add(&session.conversation, "assistant", 9, "", 0, &why));
+	assert_int_equal(sequence_new(place->model.decoder, &sequence, &error), ROSA_OK);
+	struct piece piece = {sequence, tokens, 5, LOGITS_NONE, NULL};
+	assert_int_equal(decoder_read(place->model.decoder, 1, &piece, NULL, NULL, &error), ROSA_OK);
+	if (!session_save(place->file, &session, (struct session_state){.sequence = sequence}, &why))
+		fail_msg("%s", why.text);
+	sequence_free(sequence);
+	conversation_free(&session.conversation);
+}
+
+static void comes_back(void **state)
+{
+	struct place *place = *state;
+	struct session session;
+	struct failure why;
+	sequence *sequence;
+
+	save(place);
+	if (!session_load(place->file, place->model.decoder, &session, &sequence, &why))
+		fail_msg("%s", why.text);
+	assert_int_equal(session.draws, 77);
+	assert_true(session.ended);
+	assert_int_equal(session.tokens.count, 7);
+	assert_memory_equal(session.tokens.ids, tokens, sizeof(tokens));
+	assert_int_equal(session.conversation.count, 2);
+	assert_string_equal(session.conversation.all[0].role, "user");
+	assert_string_equal(session.conversation.all[0].content, "Who is there?");
+	assert_string_equal(session.conversation.all[1].role, "assistant");
+	assert_string_equal(session.conversation.all[1].content, "");
+	assert_int_equal(sequence_steps(sequence), 5);
+	sequence_free(sequence);
+	session_free(&session);
+}
+
+static void put(const char *path, const uint8_t *data, size_t size)
+{
+	FILE *file = fopen(path, "wb");
+
+	assert_non_null(file);
+	assert_int_equal(fwrite(data, 1, size, file), size);
+	assert_int_equal(fclose(file), 0);
+}
+
+/* Loads what lies in the file; refused, it leaves nothing behind and says why. */
+static bool try(struct place *place)
+{
+	struct session session;
+	struct failure why = {""};
+	sequence *sequence;
+
+	if (!session_load(place->file, place->model.decoder, &session, &sequence, &why)) {
+		assert_non_null(strstr(why.text, place->file));
+		assert_null(sequence);
+		assert_null(session.tokens.ids);
+		assert_null(session.conversation.all);
+		return false;
+	}
+	assert_true(sequence_steps(sequence) < session.tokens.count);
+	sequence_free(sequence);
+	session_free(&session);
+	return true;
+}
+
+/* Where the head ends: magic and six numbers, tokens, messages. The checksum follows. */
+static size_t head_size(const uint8_t *data)
+{
+	uint64_t numbers[6];
+
+	memcpy(numbers, data + 8, sizeof(numbers));
+	return 56 + (size_t)(numbers[3] * 4 + 7) / 8 * 8 + (size_t)numbers[5];
+}
+
+static void refuses_what_was_cut(void **state)
+{
+	struct place *place = *state;
+	struct failure why;
+	uint8_t *data;
+	size_t size;
+
+	save(place);
+	assert_true(file_read(place->file, &data, &size, &why));
+	for (size_t cut = 0; cut < size; cut += cut < 400 || size - cut < 64 ? 1 : 97) {
+		put(place->file, data, cut);
+		assert_false(try(place));
+	}
+	put(place->file, data, size);
+	assert_true(try(place));
+	free(data);
+}
+
+static void refuses_what_was_altered(void **state)
+{
+	struct place *place = *state;
+	struct failure why;
+	uint8_t *data;
+	size_t size;
+
+	save(place);
+	assert_true(file_read(place->file, &data, &size, &why));
+	for (size_t at = 0; at < size; at += at < 400 ? 1 : 53) {
+		data[at] ^= 0x10;
+		put(place->file, data, size);
+		assert_false(try(place));
+		data[at] ^= 0x10;
+	}
+	free(data);
+}
+
+/* Any byte of the head changed, and the checksum with it. */
+static void believes_no_number(void **state)
+{
+	static const uint8_t masks[] = {0x01, 0x80, 0xff};
+	struct place *place = *state;
+	struct failure why;
+	uint8_t *data;
+	size_t size, refused = 0, tried = 0;
+
+	save(place);
+	assert_true(file_read(place->file, &data, &size, &why));
+	size_t head = head_size(data);
+	assert_true(head + 8 < size);
+	for (size_t at = 8; at < head; at++) {
+		for (size_t i = 0; i < sizeof(masks); i++) {
+			data[at] ^= masks[i];
+			uint64_t sum = checksum_add(CHECKSUM_START, data, head);
+			memcpy(data + head, &sum, sizeof(sum));
+			put(place->file, data, size);
+			refused += !try(place);
+			tried++;
+			data[at] ^= masks[i];
+		}
+	}
+	/* Draws, letters and tokens that are tokens may be anything; counts and sizes may not. */
+	assert_in_range(refused, 3 * 8 * 4, tried - 1);
+	free(data);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test_setup_teardown(comes_back, enter, leave),
+	    cmocka_unit_test_setup_teardown(refuses_what_was_cut, enter, leave),
+	    cmocka_unit_test_setup_teardown(refuses_what_was_altered, enter, leave),
+	    cmocka_unit_test_setup_teardown(believes_no_number, enter, leave),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
