@@ -21,8 +21,17 @@
 
 #include <cmocka.h>
 
-/* --------------------------------------------------------------------------------------------------- the backends --
- */
+/* Sizes that no memory has are asked for on purpose; sanitizers are to refuse them as malloc does. */
+#define REFUSE_MEMORY(options)                                                                                         \
+	const char *options(void);                                                                                     \
+	const char *options(void)                                                                                      \
+	{                                                                                                              \
+		return "allocator_may_return_null=1";                                                                  \
+	}
+REFUSE_MEMORY(__asan_default_options)
+REFUSE_MEMORY(__tsan_default_options)
+
+/* -------------------------------------------------------------------------------------------------- the backends -- */
 
 struct maker {
 	const char *name;
@@ -97,8 +106,7 @@ static int tear_down(void **state)
 	return 0;
 }
 
-/* -------------------------------------------------------------------------------------------------------- checking --
- */
+/* ------------------------------------------------------------------------------------------------------ checking -- */
 
 /* Numbers in the backend's memory. */
 static float *put_floats(struct subject *s, const float *host, size_t count)
@@ -192,8 +200,7 @@ static void free_firsts(struct firsts *firsts)
 		free(firsts->of[i]);
 }
 
-/* ------------------------------------------------------------------------------------------------------- attention --
- */
+/* ----------------------------------------------------------------------------------------------------- attention -- */
 
 enum cut { CUT_NOT, CUT_RANDOM, CUT_ALL, CUTS };
 static const char *const cut_names[CUTS] = {"at once", "in random pieces", "one by one"};
@@ -260,8 +267,11 @@ static void check_attend(struct attend_trial *trial)
 	EACH_SUBJECT(s)
 	{
 		for (int cut = 0; cut < CUTS; cut++) {
-			float *y = attend_cut(s, trial, (enum cut)cut);
+			float *y;
 
+			if (cut == CUT_RANDOM && s->threads > 1)
+				continue; /* threads meet whole texts and single steps */
+			y = attend_cut(s, trial, (enum cut)cut);
 			expect_near(s, trial->text, count, y, trial->want, 2e-5);
 			expect_family(&firsts, s, trial->text, cut_names[cut], count, y);
 		}
@@ -283,11 +293,12 @@ static void test_attend(void **state)
 		struct attend_trial trial = {.window = windows[i % COUNT(windows)],
 					     .sinks = sinks[i / COUNT(windows) % COUNT(sinks)],
 					     .group = groups[i / COUNT(windows) / COUNT(sinks) % COUNT(groups)],
-					     .heads = 1 + test_random(&turn, 3),
 					     .seed = i};
+		const bool large = trial.window == 512;
 
-		trial.head_size = head_sizes[test_random(&turn, trial.window == 512 ? 4 : COUNT(head_sizes))];
-		trial.steps = trial.window == 512 ? 560 : 1 + test_random(&turn, 120);
+		trial.heads = large ? 1 : 1 + test_random(&turn, 3);
+		trial.head_size = head_sizes[test_random(&turn, large ? 3 : COUNT(head_sizes))];
+		trial.steps = large ? 540 : 1 + test_random(&turn, 120);
 		check_attend(&trial);
 	}
 	report("attention");
@@ -297,8 +308,8 @@ static void test_attend(void **state)
 static void test_attend_larger(void **state)
 {
 	struct attend_trial trials[] = {
-	    {.steps = 700, .heads = 3, .group = 3, .head_size = 64, .window = 512, .sinks = 4, .seed = 1},
-	    {.steps = 300, .heads = 1, .group = 4, .head_size = 256, .seed = 2},
+	    {.steps = 480, .heads = 3, .group = 3, .head_size = 64, .window = 470, .sinks = 4, .seed = 1},
+	    {.steps = 270, .heads = 1, .group = 4, .head_size = 256, .seed = 2},
 	    {.steps = 90, .heads = 2, .group = 17, .head_size = 128, .window = 60, .sinks = 20, .seed = 3},
 	};
 
@@ -477,8 +488,7 @@ static void test_refusals(void **state)
 	}
 }
 
-/* --------------------------------------------------------------------------------------------------------- numbers --
- */
+/* ------------------------------------------------------------------------------------------------------- numbers -- */
 
 /* What the tests of simple operations have in common: `call` runs one on rows `row` .. `row` + rows-1 of inputs in the
  * backend's memory, `inputs` of them, and leaves the result in y. It is run on all rows at once, which must be near
@@ -750,8 +760,7 @@ static void test_rotate_many(void **state)
 	free(x);
 }
 
-/* -------------------------------------------------------------------------------------------------------- products --
- */
+/* ------------------------------------------------------------------------------------------------------ products -- */
 
 static void narrow(enum format format, size_t count, const float *from, void *to)
 {
@@ -859,8 +868,7 @@ static void test_embed(void **state)
 	free(want);
 }
 
-/* ------------------------------------------------------------------------------------------------------------ ROSA --
- */
+/* ---------------------------------------------------------------------------------------------------------- ROSA -- */
 
 static void check_rosa(size_t steps, size_t channels, int bits)
 {

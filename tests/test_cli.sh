@@ -180,7 +180,7 @@ check 2 'rosatune: unknown command retreive, did you mean retrieve?' retreive
 check 2 'rosatune: unknown command bnch, did you mean bench?' bnch
 check 2 "rosatune: unknown command xyzzy; 'rosatune --help' lists" xyzzy
 check 2 'rosatune: unknown option --verison, did you mean --version?' --verison
-check 2 'rosatune bench: what shall be measured' bench
+check 2 'rosatune bench: what shall it do' bench
 check 2 "rosatune bench: unknown command retreive, did you mean 'rosatune bench retrieve'?" bench retreive
 if [ -w /dev/full ]; then
 	bounded "$program" --help >/dev/full 2>err

@@ -101,7 +101,9 @@ options() {
 	grep -oE -- '--[a-z][a-z-]+' | sort -u
 }
 "$prefix/bin/rosatune" --help >"$work/help"
-for command in "retrieve" "bench retrieve" "demo"; do
+mapfile -t commands < <(sed -n '/^commands:/,/^$/s/^  \([a-z ]*[a-z]\)  .*/\1/p' "$work/help")
+[ "${#commands[@]}" -gt 3 ]
+for command in "${commands[@]}"; do
 	# shellcheck disable=SC2086
 	"$prefix/bin/rosatune" $command --help >>"$work/help"
 done

@@ -48,7 +48,7 @@ def model(kind: str = "llama", seed: int = 1, **options: Any) -> Any:
 
 def attached(kind: str = "llama", window: int = 8, bits: int = 8, **options: Any) -> Any:
     """A model with adapters that have learnt something: what they read counts."""
-    names = ("sinks", "fusion", "first_global_layers", "qk")
+    names = ("sinks", "fusion", "first_global_layers", "qk", "qk_grad")
     ours = {name: options.pop(name) for name in names if name in options}
     made = rosatune.hf.attach(model(kind, **options), window=window, bits=bits, **ours)
     stir(made)

@@ -327,8 +327,7 @@ static void weigh(const struct call *call, const struct tile *tile, const float 
 	}
 }
 
-/* --------------------------------------------------------------------------------------------------------- pieces --
- */
+/* -------------------------------------------------------------------------------------------------------- pieces -- */
 
 /* A worker's own memory. */
 struct own {
@@ -395,8 +394,7 @@ static void weigh_part(void *context, size_t i, unsigned worker)
 	weigh(call, &tile, shared_scores(call, head), own.scores, from * KV_LANES, (to - from) * KV_LANES, own.acc);
 }
 
-/* ----------------------------------------------------------------------------------------------------------- call --
- */
+/* ---------------------------------------------------------------------------------------------------------- call -- */
 
 /* Products below which it does not pay to wake other threads. */
 #define WORTH_SHARING ((size_t)1 << 18)

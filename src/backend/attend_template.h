@@ -13,12 +13,8 @@
 
 /* How many panels, or 16 channels of values, a tile of so many rows takes at once: a vector of them for all rows, a sum
  * of each row, and the row's own number should have a register. Four are enough to have sums in flight. */
-#define ATTEND_FIT(rows) ((ATTEND_REGISTERS - 1) / V_OF_PANEL / ((rows) + 1))
-#define ATTEND_WIDE(rows)                                                                                              \
-	((rows) <= 3            ? 12 / V_OF_PANEL / (rows) > 4 ? 4 : 12 / V_OF_PANEL / (rows)                          \
-		    : ATTEND_FIT(rows) < 1 ? 1                                                                         \
-	 : ATTEND_FIT(rows) > 4 ? 4                                                                                    \
-				: ATTEND_FIT(rows))
+#define ATTEND_FIT(rows)  ((ATTEND_REGISTERS - 1) / V_OF_PANEL / ((rows) + 1))
+#define ATTEND_WIDE(rows) (ATTEND_FIT(rows) < 1 ? 1 : ATTEND_FIT(rows) > 4 ? 4 : ATTEND_FIT(rows))
 
 /* Scores of `rows` queries with the keys of `panels` panels, both constant. */
 V_INLINE void V_FUNC(score_tile_)(const size_t rows, const size_t panels, size_t head_size, const float *q,
@@ -35,9 +31,6 @@ V_INLINE void V_FUNC(score_tile_)(const size_t rows, const size_t panels, size_t
 
 		for (size_t j = 0; j < vectors; j++)
 			key[j] = V_LOAD(keys + (j / V_OF_PANEL * head_size + c) * KV_LANES + j % V_OF_PANEL * V_LANES);
-		if (rows <= 4)
-			for (size_t p = panels; p < 2 * panels; p++)
-				__builtin_prefetch(keys + (p * head_size + c) * KV_LANES);
 		for (size_t r = 0; r < rows; r++)
 			for (size_t j = 0; j < vectors; j++)
 				sums[r][j] = V_FMA(V_SET(q[c * ATTEND_ROWS + r]), key[j], sums[r][j]);
@@ -82,9 +75,6 @@ V_INLINE void V_FUNC(value_tile_)(const size_t rows, const size_t width, const f
 
 			for (size_t j = 0; j < vectors; j++)
 				value[j] = V_LOAD(v + j * V_LANES);
-			if (rows <= 4)
-				for (size_t j = 0; j < width; j += 16)
-					__builtin_prefetch(v + 16 * stride + j);
 			for (size_t r = 0; r < rows; r++)
 				for (size_t j = 0; j < vectors; j++)
 					sums[r][j] = V_FMA(V_SET(w[r * KV_LANES]), value[j], sums[r][j]);
@@ -95,8 +85,8 @@ V_INLINE void V_FUNC(value_tile_)(const size_t rows, const size_t width, const f
 			V_STORE(acc + r * stride + j * V_LANES, sums[r][j]);
 }
 
-/* The same for rows of `width` numbers, a multiple of 16. */
-V_INLINE void V_FUNC(value_rows_)(const size_t rows, const float *weights, size_t lane, size_t end, const float *values,
+/* The same for rows of `width` numbers, a multiple of 16, and some rows at once. */
+V_INLINE void V_FUNC(value_span_)(const size_t rows, const float *weights, size_t lane, size_t end, const float *values,
 				  size_t stride, size_t width, float *acc)
 {
 	const size_t wide = ATTEND_WIDE(rows) * KV_LANES;
@@ -106,6 +96,30 @@ V_INLINE void V_FUNC(value_rows_)(const size_t rows, const float *weights, size_
 		V_FUNC(value_tile_)(rows, wide, weights, lane, end, values + c, stride, acc + c);
 	for (; c < width; c += KV_LANES)
 		V_FUNC(value_tile_)(rows, KV_LANES, weights, lane, end, values + c, stride, acc + c);
+}
+
+/* The same in the order that suits the number of rows. Many keep their sums in registers as long as they can. With few,
+ * memory is what is waited for, and it is read fastest in its own order: a panel, whole rows of it, then the next. Once
+ * read, a panel is near, and can be read again for every row. */
+V_INLINE void V_FUNC(value_rows_)(const size_t rows, const float *weights, size_t lane, size_t end, const float *values,
+				  size_t stride, size_t width, float *acc)
+{
+	const size_t at_once = ATTEND_WIDE(rows) < 4 ? 1 : rows;
+
+	if (rows > 4) {
+		V_FUNC(value_span_)(rows, weights, lane, end, values, stride, width, acc);
+		return;
+	}
+	for (size_t stop; lane < end; lane = stop) {
+		stop = lane / KV_LANES * KV_LANES + KV_LANES;
+		if (stop > end)
+			stop = end;
+		for (size_t r = 0; r < rows; r += at_once) {
+			const float *w = weights + r * KV_LANES;
+
+			V_FUNC(value_span_)(at_once, w, lane, stop, values, stride, width, acc + r * stride);
+		}
+	}
 }
 
 /* Both for any number of rows, by tiles of constant ones. */

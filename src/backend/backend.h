@@ -58,8 +58,11 @@ struct kv_cache {
 
 struct backend;
 
+struct training_ops;
+
 struct backend_ops {
-	const char *name; /* "cpu" */
+	const char *name;                    /* "cpu" */
+	const struct training_ops *training; /* training.h; NULL: it cannot train */
 
 	/* ------------------------------------------------------------------------------------------------ memory -- */
 

@@ -9,6 +9,7 @@
 #include "attend.h"
 #include "backend.h"
 #include "cpu_backend.h"
+#include "cpu_parts.h"
 #include "elementwise.h"
 #include "kv_store.h"
 #include "multiply.h"
@@ -22,34 +23,17 @@
 #define WORTH_IT  (4 * PIECE)    /* numbers from which on it pays to wake other threads */
 #define ALIGNMENT ((size_t)64)
 
-struct cpu_backend {
-	struct backend backend;
-	struct pool *pool;
-	unsigned threads;
-	rosa_isa isa; /* asked for once: the processor is slow to say */
-	const struct elementwise *elementwise;
-	struct attend_scratch *attend_scratch;
-	struct multiply_scratch *multiply_scratch;
-	struct angles *angles;
-};
-
-static struct cpu_backend *cpu_of(struct backend *backend)
-{
-	return (struct cpu_backend *)backend;
-}
-
 static size_t smaller(size_t a, size_t b)
 {
 	return a < b ? a : b;
 }
 
-/* --------------------------------------------------------------------------------------------------------- pieces --
- */
+/* -------------------------------------------------------------------------------------------------------- pieces -- */
 
 struct rows_call {
 	struct cpu_backend *cpu;
 	size_t rows, of_piece;
-	void (*work)(struct cpu_backend *cpu, const void *arguments, size_t row, size_t count);
+	cpu_rows_work *work;
 	const void *arguments;
 };
 
@@ -62,10 +46,7 @@ static void do_rows(void *context, size_t piece, unsigned worker)
 	call->work(call->cpu, call->arguments, row, smaller(call->rows - row, call->of_piece));
 }
 
-/* Do `work` for all rows of `width` numbers. */
-static void each_rows(struct cpu_backend *cpu, size_t rows, size_t width,
-		      void (*work)(struct cpu_backend *cpu, const void *arguments, size_t row, size_t count),
-		      const void *arguments)
+void cpu_each_rows(struct cpu_backend *cpu, size_t rows, size_t width, cpu_rows_work *work, const void *arguments)
 {
 	struct rows_call call = {cpu, rows, width < PIECE ? PIECE / width : 1, work, arguments};
 
@@ -75,8 +56,7 @@ static void each_rows(struct cpu_backend *cpu, size_t rows, size_t width,
 		work(cpu, arguments, 0, rows);
 }
 
-/* --------------------------------------------------------------------------------------------------------- memory --
- */
+/* -------------------------------------------------------------------------------------------------------- memory -- */
 
 static void *cpu_take(struct backend *backend, size_t bytes)
 {
@@ -126,8 +106,7 @@ static void cpu_matrix_free(struct backend *backend, struct matrix *matrix)
 	*matrix = (struct matrix){0};
 }
 
-/* -------------------------------------------------------------------------------------------------------- numbers --
- */
+/* ------------------------------------------------------------------------------------------------------- numbers -- */
 
 static void cpu_multiply(struct backend *backend, size_t steps, const float *x, size_t count,
 			 const struct product *products)
@@ -160,7 +139,7 @@ static void cpu_embed(struct backend *backend, const struct matrix *weight, size
 {
 	const struct embed_call call = {weight, tokens, y};
 
-	each_rows(cpu_of(backend), steps, weight->columns, embed_rows, &call);
+	cpu_each_rows(cpu_of(backend), steps, weight->columns, embed_rows, &call);
 }
 
 struct norm_call {
@@ -183,7 +162,7 @@ static void cpu_rms_norm(struct backend *backend, size_t rows, size_t width, con
 {
 	const struct norm_call call = {width, x, weight, eps, y};
 
-	each_rows(cpu_of(backend), rows, width, norm_rows, &call);
+	cpu_each_rows(cpu_of(backend), rows, width, norm_rows, &call);
 }
 
 struct rotate_call {
@@ -217,7 +196,7 @@ static void cpu_rotate(struct backend *backend, const struct rotary *rotary, siz
 		const size_t some =
 		    angles_prepare(cpu->angles, rotary->head_size / 2, rotary->frequencies, call.first, steps);
 
-		each_rows(cpu, some, heads * rotary->head_size, rotate_rows, &call);
+		cpu_each_rows(cpu, some, heads * rotary->head_size, rotate_rows, &call);
 		call.x += some * heads * rotary->head_size;
 		call.first += some;
 		steps -= some;
@@ -240,7 +219,7 @@ static void cpu_swiglu(struct backend *backend, size_t count, const float *gate,
 {
 	const struct pair_call call = {gate, up, y};
 
-	each_rows(cpu_of(backend), count, 1, swiglu_rows, &call);
+	cpu_each_rows(cpu_of(backend), count, 1, swiglu_rows, &call);
 }
 
 static void add_rows(struct cpu_backend *cpu, const void *arguments, size_t row, size_t count)
@@ -254,11 +233,10 @@ static void cpu_add(struct backend *backend, size_t count, const float *x, float
 {
 	const struct pair_call call = {x, NULL, y};
 
-	each_rows(cpu_of(backend), count, 1, add_rows, &call);
+	cpu_each_rows(cpu_of(backend), count, 1, add_rows, &call);
 }
 
-/* ------------------------------------------------------------------------------------------------------ attention --
- */
+/* ----------------------------------------------------------------------------------------------------- attention -- */
 
 static rosa_status cpu_cache_new(struct backend *backend, size_t heads, size_t head_size, size_t window, size_t sinks,
 				 size_t chunk, struct kv_cache *cache, rosa_error *err)
@@ -307,8 +285,7 @@ static void cpu_attend(struct backend *backend, struct kv_cache *cache, size_t s
 	attend(cpu->isa, cpu->pool, cpu->attend_scratch, cache, steps, heads, q, k, v, y);
 }
 
-/* ----------------------------------------------------------------------------------------------------------- ROSA --
- */
+/* ---------------------------------------------------------------------------------------------------------- ROSA -- */
 
 struct symbols_call {
 	size_t channels, stride;
@@ -331,7 +308,7 @@ static void cpu_symbols(struct backend *backend, size_t steps, size_t channels, 
 {
 	const struct symbols_call call = {channels, stride, bits, x, symbols};
 
-	each_rows(cpu_of(backend), steps, channels, symbols_rows, &call);
+	cpu_each_rows(cpu_of(backend), steps, channels, symbols_rows, &call);
 }
 
 struct read_call {
@@ -367,7 +344,7 @@ static void cpu_read(struct backend *backend, size_t steps, size_t channels, int
 {
 	const struct read_call call = {channels, stride, bits, found, hit, e0, e1, y};
 
-	each_rows(cpu_of(backend), steps, channels, read_rows, &call);
+	cpu_each_rows(cpu_of(backend), steps, channels, read_rows, &call);
 }
 
 struct mix_call {
@@ -389,14 +366,14 @@ static void cpu_mix(struct backend *backend, size_t steps, size_t channels, cons
 {
 	const struct mix_call call = {channels, a0, h, x, y};
 
-	each_rows(cpu_of(backend), steps, channels, mix_rows, &call);
+	cpu_each_rows(cpu_of(backend), steps, channels, mix_rows, &call);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- making --
- */
+/* -------------------------------------------------------------------------------------------------------- making -- */
 
 static const struct backend_ops cpu_ops = {
     .name = "cpu",
+    .training = &cpu_training_ops,
     .take = cpu_take,
     .give = cpu_give,
     .put = cpu_put,
@@ -472,6 +449,8 @@ void cpu_backend_free(struct backend *backend)
 	if (!cpu)
 		return;
 	angles_free(cpu->angles);
+	free(cpu->training_angles.table);
+	free(cpu->attention_scratch);
 	attend_scratch_free(cpu->attend_scratch);
 	multiply_scratch_free(cpu->multiply_scratch);
 	free(cpu);

@@ -255,7 +255,7 @@ struct kv_run kv_sinks(const struct kv_cache *cache, size_t head)
 			       panel_values(cache, &store->sinks, store->sink_panels, head, 0), store->sink_panels};
 }
 
-/* --------------------------------------------------------------------------------------------- saving, loading -- */
+/* ----------------------------------------------------------------------------------------------- saving, loading -- */
 
 /* What is kept is what the next position, number `steps`, will see besides itself: sinks, then a window. */
 size_t kv_kept(const struct kv_cache *cache)

@@ -105,8 +105,8 @@ INLINE void NAME(scales_)(enum format format, const uint8_t *row, size_t i, floa
 
 /* ---- one step ---- */
 
-INLINE void NAME(dot_)(enum format format, const uint8_t *const rows[MULTIPLY_ROWS], const float *x, size_t columns,
-		       float sums[MULTIPLY_ROWS])
+INLINE void NAME(dot_four_)(enum format format, const uint8_t *const rows[MULTIPLY_ROWS], const float *x,
+			    size_t columns, float sums[MULTIPLY_ROWS])
 {
 	const size_t whole = columns / 32, rest = columns % 32;
 	VEC sum[MULTIPLY_ROWS] = {NAME(zero_)(), NAME(zero_)(), NAME(zero_)(), NAME(zero_)()}, w[2];
@@ -116,6 +116,7 @@ INLINE void NAME(dot_)(enum format format, const uint8_t *const rows[MULTIPLY_RO
 		const VEC x0 = NAME(load_)(x + i * 32), x1 = NAME(load_)(x + i * 32 + 16);
 
 		for (int r = 0; r < MULTIPLY_ROWS; r++) {
+			prefetch_ahead(format, rows[r], i);
 			NAME(scales_)(format, rows[r], i, scales[r]);
 			NAME(unpack_)(format, rows[r], i, scales[r], w);
 			sum[r] = NAME(madd_)(sum[r], w[0], x0);
@@ -136,6 +137,19 @@ INLINE void NAME(dot_)(enum format format, const uint8_t *const rows[MULTIPLY_RO
 	NAME(total_)(sum, sums);
 }
 
+/* Where rows run out, the last one is taken again. */
+INLINE void NAME(dot_)(enum format format, const uint8_t *row, size_t row_bytes, size_t count, const float *x,
+		       size_t columns, float *sums)
+{
+	for (size_t r = 0; r < count; r += MULTIPLY_ROWS) {
+		const uint8_t *rows[MULTIPLY_ROWS];
+
+		for (size_t i = 0; i < MULTIPLY_ROWS; i++)
+			rows[i] = row + (r + i < count ? r + i : count - 1) * row_bytes;
+		NAME(dot_four_)(format, rows, x, columns, sums + r);
+	}
+}
+
 /* ---- several steps ---- */
 
 INLINE void NAME(widen_)(enum format format, const uint8_t *row, size_t columns, float *to)
@@ -145,6 +159,7 @@ INLINE void NAME(widen_)(enum format format, const uint8_t *row, size_t columns,
 	VEC w[2];
 
 	for (size_t i = 0; i < whole; i++) {
+		prefetch_ahead(format, row, i);
 		NAME(scales_)(format, row, i, scales);
 		NAME(unpack_)(format, row, i, scales, w);
 		NAME(store_)(to + i * 32, w[0]);
@@ -257,10 +272,10 @@ INLINE void NAME(tile_)(const int steps, const float *const w[MULTIPLY_ROWS], co
 /* ---- as functions of their own ---- */
 
 #define DEFINE_FORMAT(name, format)                                                                                    \
-	MULTIPLY_TARGET static void NAME(dot_##name##_)(const uint8_t *const *rows, const float *x, size_t columns,    \
-							float *sums)                                                   \
+	MULTIPLY_TARGET static void NAME(dot_##name##_)(const uint8_t *row, size_t row_bytes, size_t count,            \
+							const float *x, size_t columns, float *sums)                   \
 	{                                                                                                              \
-		NAME(dot_)(format, rows, x, columns, sums);                                                            \
+		NAME(dot_)(format, row, row_bytes, count, x, columns, sums);                                           \
 	}                                                                                                              \
 	MULTIPLY_TARGET static void NAME(widen_##name##_)(const uint8_t *row, size_t columns, float *to)               \
 	{                                                                                                              \

@@ -41,19 +41,11 @@
 #define V_EXP(a)       V_FUNC(v_exp_)(a)
 #define V_SIGMOID(a)   V_FUNC(v_sigmoid_)(a)
 
-/* A function whose constant arguments are to be constants within it, and a loop over vectors that are to stay in
- * registers. */
+/* A function whose constant arguments are to be constants within it. */
 #if defined(__GNUC__)
 #define V_INLINE V_TARGET static inline __attribute__((always_inline, unused))
 #else
 #define V_INLINE static inline
-#endif
-#if defined(__clang__)
-#define V_UNROLL _Pragma("clang loop unroll(full)")
-#elif defined(__GNUC__)
-#define V_UNROLL _Pragma("GCC unroll 32")
-#else
-#define V_UNROLL
 #endif
 
 /* Four numbers, and what a compiler makes of loops over them. */

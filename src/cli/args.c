@@ -9,93 +9,21 @@
 #include "args.h"
 
 #include "report.h"
+#include "words.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ------------------------------------------------------------------------------------------------ did you mean? -- */
-
 #define LONGEST_NAME 32
 
-/* The number of letters to insert, remove, replace or swap with a neighbour to make one word of the other. */
-static unsigned distance(const char *a, const char *b)
-{
-	unsigned rows[3][LONGEST_NAME + 1];
-	size_t m = strlen(a), n = strlen(b);
-
-	if (m > LONGEST_NAME || n > LONGEST_NAME)
-		return LONGEST_NAME;
-	for (size_t j = 0; j <= n; j++)
-		rows[0][j] = (unsigned)j;
-	for (size_t i = 1; i <= m; i++) {
-		unsigned *now = rows[i % 3], *above = rows[(i + 2) % 3], *twice = rows[(i + 1) % 3];
-		now[0] = (unsigned)i;
-		for (size_t j = 1; j <= n; j++) {
-			unsigned best = above[j - 1] + (a[i - 1] != b[j - 1]);
-			if (above[j] + 1 < best)
-				best = above[j] + 1;
-			if (now[j - 1] + 1 < best)
-				best = now[j - 1] + 1;
-			if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && twice[j - 2] + 1 < best)
-				best = twice[j - 2] + 1;
-			now[j] = best;
-		}
-	}
-	return rows[m % 3][n];
-}
-
-const char *args_nearest(const char *word, const char *const *names)
-{
-	const char *nearest = NULL;
-	unsigned least = 3; /* more than two slips is another word */
-
-	for (; *names; names++) {
-		unsigned d = distance(word, *names);
-		bool begins = strlen(word) >= 3 && strncmp(word, *names, strlen(word)) == 0;
-		if (begins)
-			d = 1;
-		if (d < least && d < strlen(*names)) {
-			least = d;
-			nearest = *names;
-		}
-	}
-	return nearest;
-}
-
 /* ------------------------------------------------------------------------------------------------------- values -- */
-
-bool args_number(const char *text, bool units, uint64_t *number)
-{
-	static const char letters[] = "kmg";
-	uint64_t value = 0;
-
-	if (*text < '0' || *text > '9')
-		return false;
-	for (; *text >= '0' && *text <= '9'; text++) {
-		if (__builtin_mul_overflow(value, 10u, &value) ||
-		    __builtin_add_overflow(value, (uint64_t)(*text - '0'), &value))
-			return false;
-	}
-	if (units && *text) {
-		const char *unit = strchr(letters, *text | 0x20);
-		if (!unit)
-			return false;
-		for (const char *letter = letters; letter <= unit; letter++) {
-			if (__builtin_mul_overflow(value, 1024u, &value))
-				return false;
-		}
-		text++;
-	}
-	*number = value;
-	return *text == '\0';
-}
 
 static bool set_number(const struct args *args, const struct arg *arg, const char *text)
 {
 	uint64_t number;
 
-	if (args_number(text, arg->kind == ARG_SIZE, &number) && number >= arg->min && number <= arg->max) {
+	if (words_number(text, arg->kind == ARG_SIZE, &number) && number >= arg->min && number <= arg->max) {
 		*(uint64_t *)arg->target = number;
 		return true;
 	}
@@ -134,7 +62,7 @@ static bool add_text(const struct args *args, const struct arg *arg, const char 
 
 static bool set_choice(const struct args *args, const struct arg *arg, const char *text)
 {
-	const char *near = args_nearest(text, arg->choices);
+	const char *near = words_nearest(text, arg->choices);
 	char list[256] = "";
 	size_t used = 0;
 
@@ -225,7 +153,7 @@ static void complain_unknown(const struct args *args, const char *name, size_t l
 	names[count++] = "help";
 	names[count] = NULL;
 	snprintf(word, sizeof(word), "%.*s", (int)(length < LONGEST_NAME ? length : LONGEST_NAME), name);
-	const char *near = args_nearest(word, names);
+	const char *near = words_nearest(word, names);
 	if (near)
 		complain(args->command, "unknown option --%s, did you mean --%s?", word, near);
 	else
@@ -263,8 +191,12 @@ static int parse_option(struct args *args, int count, char **words)
 }
 
 /* A word that is no option. Returns the words used, 0 after a mistake. */
-static int take_operand(struct args *args, const char *word)
+static int take_operand(struct args *args, char *word)
 {
+	if (args->operands && (word[0] != '-' || word[1] == '\0')) {
+		args->operands->all[args->operands->count++] = word;
+		return 1;
+	}
 	if (!args->operand || *args->operand || word[0] == '-') {
 		complain(args->command, "unexpected argument %s; options begin with --", word);
 		return 0;
@@ -275,7 +207,7 @@ static int take_operand(struct args *args, const char *word)
 
 static bool all_required(const struct args *args)
 {
-	if (args->operand && !*args->operand) {
+	if ((args->operand && !*args->operand) || (args->operands && args->operands->count == 0)) {
 		complain(args->command, "%s is missing: rosatune %s %s", args->operand_name, args->command,
 			 args->usage);
 		return false;
@@ -299,6 +231,8 @@ enum args_result args_parse(struct args *args, int count, char **words)
 			return ARGS_HELP;
 		}
 	}
+	if (args->operands)
+		*args->operands = (struct arg_words){words, 0};
 	for (int used; count > 0; count -= used, words += used) {
 		bool option = strncmp(words[0], "--", 2) == 0 && words[0][2] != '\0';
 		used = option ? parse_option(args, count, words) : take_operand(args, words[0]);

@@ -23,6 +23,11 @@ struct arg_texts {
 	size_t count;
 };
 
+struct arg_words {
+	char **all;
+	size_t count;
+};
+
 struct arg {
 	const char *name; /* without the dashes */
 	enum arg_kind kind;
@@ -45,6 +50,7 @@ struct args {
 	const char *notes;    /* below the options in the help; NULL: none */
 	const char **operand; /* receives the one word that is no option and must be there; NULL: there is none */
 	const char *operand_name;
+	struct arg_words *operands; /* or one or more of them, "-" too; they move to the front of the words */
 };
 
 enum args_result { ARGS_OK, ARGS_HELP, ARGS_WRONG };
@@ -54,11 +60,5 @@ enum args_result { ARGS_OK, ARGS_HELP, ARGS_WRONG };
 enum args_result args_parse(struct args *args, int count, char **words);
 
 bool args_given(const struct args *args, const char *name);
-
-/* The name nearest to a misspelt word, or NULL if none is near. `names` ends with NULL. */
-const char *args_nearest(const char *word, const char *const *names);
-
-/* A number from digits, with a unit if `units`. False if it is none, or too large. */
-bool args_number(const char *text, bool units, uint64_t *number);
 
 #endif

@@ -8,6 +8,7 @@
 #include "commands.h"
 
 #include "args.h"
+#include "words.h"
 #include "info.h"
 #include "report.h"
 
@@ -102,7 +103,7 @@ static bool read_contexts(const char *text, struct info *info)
 			return false;
 		memcpy(word, text, length);
 		word[length] = '\0';
-		if (!args_number(word, true, &number) || number < 1 || number > ROSA_MAX_STEPS)
+		if (!words_number(word, true, &number) || number < 1 || number > ROSA_MAX_STEPS)
 			return false;
 		info->contexts[info->context_count++] = number;
 		text += length;

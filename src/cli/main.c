@@ -8,6 +8,7 @@
 #include "args.h"
 #include "commands.h"
 #include "report.h"
+#include "words.h"
 #include "rosatune.h"
 
 #if defined(__has_include)
@@ -34,8 +35,14 @@ static const struct command {
     {"tokenize", "turn text into a model's tokens, and back", tokenize_command},
     {"ppl", "measure how well a model foresees a text", ppl_command},
     {"logits", "compute what a model expects after every token", logits_command},
+    {"gradients", "compute the gradient of a model's loss", gradients_command},
     {"bench retrieve", "measure the speed and the memory of retrieval", bench_retrieve_command},
     {"bench model", "measure how fast a model reads and writes", bench_model_command},
+    {"bench products", "measure how fast weights are multiplied", bench_products_command},
+    {"data pack", "turn texts into token shards for training", data_pack_command},
+    {"tune", "train a ROSA adapter, and the model if asked", tune_command},
+    {"mqar", "train a small decoder to recall, and compare", mqar_command},
+    {"plot", "draw the curves of training from its logs", plot_command},
     {"demo", "show retrieval at work on a text", demo_command},
 };
 
@@ -93,12 +100,12 @@ static int explain_group(int count, char **words)
 			printf("usage: rosatune %s %s [options]\n", words[0], seconds[i]);
 		return DONE;
 	}
-	const char *near = count > 1 ? args_nearest(words[1], seconds) : NULL;
+	const char *near = count > 1 ? words_nearest(words[1], seconds) : NULL;
 	if (count > 1)
 		complain(words[0], "unknown command %s, did you mean 'rosatune %s %s'?", words[1], words[0],
 			 near ? near : seconds[0]);
 	else
-		complain(words[0], "what shall be measured? try 'rosatune %s %s --help'", words[0], seconds[0]);
+		complain(words[0], "what shall it do? try 'rosatune %s %s --help'", words[0], seconds[0]);
 	return MISUSED;
 }
 
@@ -117,7 +124,7 @@ static int explain_unknown(const char *word)
 	names[count++] = "--help";
 	names[count++] = "--version";
 	names[count] = NULL;
-	const char *near = args_nearest(word, names);
+	const char *near = words_nearest(word, names);
 	if (near)
 		complain(NULL, "unknown %s %s, did you mean %s?", kind, word, near);
 	else

@@ -36,21 +36,38 @@ void progress_begin(struct progress *progress, const char *label, uint64_t whole
 	progress->last = progress->began + FIRST_AFTER - NEXT_AFTER;
 }
 
+/* Seconds in the unit that a person would choose. */
+static void write_time(double seconds, char *text, size_t room)
+{
+	if (seconds < 600)
+		snprintf(text, room, "%.0f s", seconds);
+	else if (seconds < 36000)
+		snprintf(text, room, "%.0f min", seconds / 60);
+	else if (seconds < 864000)
+		snprintf(text, room, "%.0f h", seconds / 3600);
+	else
+		snprintf(text, room, "%.0f days", seconds / 86400);
+}
+
 static void draw(const struct progress *progress, uint64_t now, uint64_t done, uint64_t total)
 {
 	static const char bar[] = "########################";
 	double share = total ? (double)done / (double)total : 1.0;
 	double seconds = (double)(now - progress->began) * 1e-9;
-	double rate = (double)done / seconds;
+	double rate = (double)(done - progress->skipped) / seconds;
 	int filled = (int)(share * BAR_WIDTH);
+	char left[32] = "";
 
 	fprintf(stderr, "\r%s [%-*.*s] %3.0f%%  ", progress->label, BAR_WIDTH, filled, bar, share * 100.0);
-	if (progress->unit)
+	if (progress->detail)
+		fprintf(stderr, "%s  ", progress->detail);
+	else if (progress->unit)
 		fprintf(stderr, "%llu of %llu %s, %.0f/s  ", (unsigned long long)done, (unsigned long long)total,
 			progress->unit, rate);
 	else
 		fprintf(stderr, "%.2f M steps/s  ", rate * 1e-6);
-	fprintf(stderr, "%.0f s left\033[K", done ? (double)(total - done) / rate : 0.0);
+	write_time(rate > 0 ? (double)(total - done) / rate : 0.0, left, sizeof(left));
+	fprintf(stderr, "%s left\033[K", left);
 	fflush(stderr);
 }
 

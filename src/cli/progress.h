@@ -6,12 +6,14 @@
 #include <stdint.h>
 
 struct progress {
-	bool shown;        /* stderr is a terminal */
-	bool drawn;        /* there is something to wipe */
-	const char *label; /* a word or two */
-	const char *unit;  /* of work, counted one by one; NULL: steps, counted in millions */
-	uint64_t before;   /* work done in earlier calls */
-	uint64_t whole;    /* work of all calls; 0: that of the one call */
+	bool shown;         /* stderr is a terminal */
+	bool drawn;         /* there is something to wipe */
+	const char *label;  /* a word or two */
+	const char *unit;   /* of work, counted one by one; NULL: steps, counted in millions */
+	const char *detail; /* instead of the speed; NULL: none */
+	uint64_t before;    /* work done in earlier calls */
+	uint64_t skipped;   /* of that, work that this process did not do: it tells nothing of the time left */
+	uint64_t whole;     /* work of all calls; 0: that of the one call */
 	uint64_t began, last;
 };
 

@@ -9,6 +9,7 @@
 #include "commands.h"
 
 #include "args.h"
+#include "words.h"
 #include "conversation.h"
 #include "inputs.h"
 #include "interrupt.h"
@@ -230,7 +231,7 @@ static bool next_id(const char **at, uint64_t *id)
 	memcpy(number, *at, digits);
 	number[digits] = '\0';
 	*at += digits;
-	return args_number(number, false, id);
+	return words_number(number, false, id);
 }
 
 static bool print_text(const struct job *job, struct failure *why)

@@ -57,13 +57,29 @@ static bool widen(struct bpe *bpe)
 	return true;
 }
 
-static uint32_t find_joined(const struct vocabulary *vocabulary, uint32_t left, uint32_t right)
+/* Whether a token is `left` and `right` in a row. */
+static bool is_joined(const struct vocabulary *vocabulary, uint32_t id, const struct token *left,
+		      const struct token *right)
+{
+	const struct token *token = &vocabulary->tokens[id];
+	const char *bytes = vocabulary->bytes + token->key;
+
+	return token->key_length && token->key_length == left->key_length + right->key_length &&
+	       memcmp(bytes, vocabulary->bytes + left->key, left->key_length) == 0 &&
+	       memcmp(bytes + left->key_length, vocabulary->bytes + right->key, right->key_length) == 0;
+}
+
+/* The token that a merge makes. Vocabularies are numbered in the order of their merges, so it is most often the one
+ * after `guess`, and nothing needs to be looked for. */
+static uint32_t find_joined(const struct vocabulary *vocabulary, uint32_t left, uint32_t right, uint32_t guess)
 {
 	const struct token *a = &vocabulary->tokens[left], *b = &vocabulary->tokens[right];
 	size_t size = (size_t)a->key_length + b->key_length;
-	char some[256], *joined = size <= sizeof(some) ? some : malloc(size);
 	uint32_t id = NO_TOKEN;
 
+	if (guess < vocabulary->size && is_joined(vocabulary, guess, a, b))
+		return guess;
+	char some[256], *joined = size <= sizeof(some) ? some : malloc(size);
 	if (joined) {
 		memcpy(joined, vocabulary->bytes + a->key, a->key_length);
 		memcpy(joined + a->key_length, vocabulary->bytes + b->key, b->key_length);
@@ -87,12 +103,13 @@ rosa_status bpe_add_merge(struct bpe *bpe, const char *left, size_t left_size, c
 		return rosa_fail(err, ROSA_EFORMAT, "merge %u ('%.*s' with '%.*s'): '%.*s' is not in the vocabulary",
 				 (unsigned)bpe->next_rank, SHOWN(left, left_size), SHOWN(right, right_size),
 				 SHOWN(a == NO_TOKEN ? left : right, a == NO_TOKEN ? left_size : right_size));
-	uint32_t joined = find_joined(&bpe->vocabulary, a, b);
+	uint32_t joined = find_joined(&bpe->vocabulary, a, b, bpe->last_joined + 1);
 	if (joined == NO_TOKEN)
 		return rosa_fail(err, ROSA_EFORMAT, "merge %u: '%.*s' with '%.*s' is not in the vocabulary",
 				 (unsigned)bpe->next_rank, SHOWN(left, left_size), SHOWN(right, right_size));
 	if (!widen(bpe))
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for the merges");
+	bpe->last_joined = joined;
 	struct merge *merge = find_merge(bpe, pair_of(a, b));
 	bpe->merges_count += merge->pair == NO_PAIR;
 	*merge = (struct merge){pair_of(a, b), bpe->next_rank++, joined};

@@ -14,11 +14,11 @@ struct bpe {
 	struct vocabulary vocabulary;
 	struct merge *merges; /* by hash of the pair */
 	size_t merges_room, merges_count;
-	uint32_t next_rank;
-	uint32_t letters[256]; /* the tokens of single bytes; NO_TOKEN */
-	uint32_t unknown;      /* for bytes without a token; NO_TOKEN: they are dropped, as Hugging Face does */
-	bool fuse_unknown;     /* one for a row of them */
-	bool ignore_merges;    /* a piece that is a token is that token */
+	uint32_t next_rank, last_joined; /* while merges are added */
+	uint32_t letters[256];           /* the tokens of single bytes; NO_TOKEN */
+	uint32_t unknown;   /* for bytes without a token; NO_TOKEN: they are dropped, as Hugging Face does */
+	bool fuse_unknown;  /* one for a row of them */
+	bool ignore_merges; /* a piece that is a token is that token */
 };
 
 void bpe_free(struct bpe *bpe); /* safe on a zeroed one */

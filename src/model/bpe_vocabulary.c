@@ -146,13 +146,12 @@ static size_t slot_of(const struct vocabulary *vocabulary, const char *bytes, si
 	return slot;
 }
 
-static bool widen(struct vocabulary *vocabulary)
+/* A table of `room` slots, a power of two, with what the old one held. */
+static bool set_room(struct vocabulary *vocabulary, size_t room)
 {
 	struct vocabulary wider = *vocabulary;
 
-	if (vocabulary->taken * 2 < vocabulary->slots_room)
-		return true;
-	wider.slots_room = vocabulary->slots_room ? vocabulary->slots_room * 2 : 4096;
+	wider.slots_room = room;
 	wider.slots = calloc(wider.slots_room, sizeof(*wider.slots));
 	if (!wider.slots)
 		return false;
@@ -168,8 +167,24 @@ static bool widen(struct vocabulary *vocabulary)
 	return true;
 }
 
+static bool widen(struct vocabulary *vocabulary)
+{
+	if (vocabulary->taken * 2 < vocabulary->slots_room)
+		return true;
+	return set_room(vocabulary, vocabulary->slots_room ? vocabulary->slots_room * 2 : 4096);
+}
+
 /* --------------------------------------------------------------------------------------------------------- outside --
  */
+
+bool vocabulary_expect(struct vocabulary *vocabulary, size_t tokens)
+{
+	size_t room = 4096;
+
+	while (room < 2 * tokens && room < TOKEN_ID_LIMIT)
+		room *= 2;
+	return vocabulary->slots_room >= room || set_room(vocabulary, room);
+}
 
 rosa_status vocabulary_add_spelled(struct vocabulary *vocabulary, uint32_t id, const char *spelling, size_t size,
 				   rosa_error *err)

@@ -34,6 +34,10 @@ struct vocabulary {
 
 void vocabulary_free(struct vocabulary *vocabulary); /* safe on a zeroed one */
 
+/* Makes room in an empty one for about as many tokens; false if there is no memory. Without it, room is made as needed,
+ * which takes longer. */
+bool vocabulary_expect(struct vocabulary *vocabulary, size_t tokens);
+
 /* A token as tokenizer files spell it: bytes written in the printable alphabet of byte-level models. One that has other
  * characters is kept as it stands, since decoding needs it, but no text can lead to it. */
 rosa_status vocabulary_add_spelled(struct vocabulary *vocabulary, uint32_t id, const char *spelling, size_t size,

@@ -137,7 +137,7 @@ static const char *store_name(char **to, struct gguf_text name)
 	return stored;
 }
 
-/* What a list with `count` elements of at least `least` bytes would need must be there. */
+/* What the header says of a list, as far as it can be: its elements have at least `least` bytes each. */
 static size_t believe_count(struct cursor *cursor, uint64_t count, size_t least, const char *what)
 {
 	if (!cursor->status && count > left(cursor) / least)
@@ -152,12 +152,12 @@ static size_t believe_count(struct cursor *cursor, uint64_t count, size_t least,
 /* ------------------------------------------------------------------------------------------------------ metadata -- */
 
 #define ENTRY_LEAST 14 /* a key of one letter and a value of one byte */
+#define TEXT_LEAST  8  /* an empty string is its length */
 
-static rosa_status refuse_entry(struct cursor *cursor, struct gguf_text key, const char *what, uint32_t number)
+static void refuse_entry(struct cursor *cursor, struct gguf_text key, const char *what, uint64_t number)
 {
-	cursor->status = rosa_fail(cursor->err, ROSA_EFORMAT, "%s: metadata %.*s: %s (%u)", cursor->file,
-				   key.length < 100 ? (int)key.length : 100, key.at, what, (unsigned)number);
-	return cursor->status;
+	cursor->status = rosa_fail(cursor->err, ROSA_EFORMAT, "%s: metadata %.*s: %s (%llu)", cursor->file,
+				   key.length < 100 ? (int)key.length : 100, key.at, what, (unsigned long long)number);
 }
 
 static uint32_t take_type(struct cursor *cursor, struct gguf_text key)
@@ -206,8 +206,10 @@ static struct gguf_text take_entry(struct cursor *cursor, struct gguf_entry *ent
 		const uint64_t count = take_u64(cursor);
 		const size_t bytes = value_bytes[element];
 
+		if (!cursor->status && count > left(cursor) / (bytes ? bytes : TEXT_LEAST))
+			refuse_entry(cursor, key, "an array of more elements than the file has bytes for", count);
 		entry->element = (enum gguf_type)element;
-		entry->count = believe_count(cursor, count, bytes ? bytes : 8, "elements of a metadata array");
+		entry->count = cursor->status ? 0 : (size_t)count;
 	}
 	if (!cursor->status)
 		take_values(cursor, key, entry, texts);

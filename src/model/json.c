@@ -61,7 +61,8 @@ rosa_status json_read(const char *text, size_t size, const char *file, struct js
 	*root = (struct json){NULL, file, NULL, NULL, JSON_NO_INDEX};
 	if (!value && json_error_code(&error) == json_error_numeric_overflow)
 		value = json_loadb(text, size, flags | JSON_DECODE_INT_AS_REAL, &error);
-	if (!value && json_error_code(&error) == json_error_out_of_memory)
+	/* where its memory ran out, the library mostly says nothing */
+	if (!value && !*error.text)
 		return rosa_fail(err, ROSA_ENOMEM, "%s: no memory for %zu bytes of JSON", file, size);
 	if (!value) {
 		make_printable(error.text);

@@ -6,9 +6,10 @@
  * 300,000 pieces. Lookahead ends with the piece, so the order of steps matters: "  1" is two spaces and a digit to
  * digits-then-GPT-2, but one space and a spaced digit to GPT-2 alone.
  *
- * Expressions are compiled to machine code where PCRE2 can. That code has 32 KB of stack to backtrack on; expressions
- * of tokenizers hardly use any, but a file may bring its own, and then the match is tried again with more. What fails
- * even so is an error, and says so: a text must not be cut wrongly in silence.
+ * Expressions are compiled to machine code where PCRE2 can. That code has 32 KB of stack to backtrack on and a limit on
+ * its work; expressions of tokenizers hardly use any, but ten million spaces do, and a file may bring an expression of
+ * its own. Then the match is tried again with more. What fails even so is an error, and says so: a text must not be cut
+ * wrongly in silence.
  */
 #include "pretokenize.h"
 
@@ -93,34 +94,42 @@ static rosa_status explain(const struct splitting *splitting, int code, size_t s
 			 why);
 }
 
-static bool enlarge_stack(struct splitting *splitting)
+/* More stack, and a limit on the work of a match that grows with the text: \s*[\r\n]+ goes back over a run of spaces
+ * once, which is what a million spaces cost; what takes much longer is an expression that never ends. */
+static bool raise_limits(struct splitting *splitting, size_t size)
 {
-	if (splitting->limits)
-		return true;
-	splitting->stack = pcre2_jit_stack_create(64 << 10, MOST_STACK, NULL);
-	splitting->limits = pcre2_match_context_create(NULL);
+	uint64_t work = 10000000 + 16 * (uint64_t)size;
+
+	if (!splitting->limits) {
+		splitting->stack = pcre2_jit_stack_create(64 << 10, MOST_STACK, NULL);
+		splitting->limits = pcre2_match_context_create(NULL);
+	}
 	if (!splitting->stack || !splitting->limits)
 		return false;
 	pcre2_jit_stack_assign(splitting->limits, NULL, splitting->stack);
+	pcre2_set_match_limit(splitting->limits, work < UINT32_MAX ? (uint32_t)work : UINT32_MAX);
 	return true;
+}
+
+static int find_once(struct splitting *splitting, size_t i, const char *text, size_t size, size_t from)
+{
+	const struct split_step *step = &splitting->pretokenizer->steps[i];
+	PCRE2_SPTR subject = (PCRE2_SPTR)text;
+
+	return (step->jit ? pcre2_jit_match : pcre2_match)(step->code, subject, size, from, PCRE2_NO_UTF_CHECK,
+							   splitting->matches[i], splitting->limits);
 }
 
 /* The next match from `from` on: its number of captures, or an error code. */
 static int find(struct splitting *splitting, size_t i, const char *text, size_t size, size_t from)
 {
-	const struct split_step *step = &splitting->pretokenizer->steps[i];
-	PCRE2_SPTR subject = (PCRE2_SPTR)text;
+	int code = find_once(splitting, i, text, size, from);
 
-	if (!step->jit)
-		return pcre2_match(step->code, subject, size, from, PCRE2_NO_UTF_CHECK, splitting->matches[i], NULL);
-	int code = pcre2_jit_match(step->code, subject, size, from, PCRE2_NO_UTF_CHECK, splitting->matches[i],
-				   splitting->limits);
-	if (code != PCRE2_ERROR_JIT_STACKLIMIT || splitting->limits)
+	if (code != PCRE2_ERROR_JIT_STACKLIMIT && code != PCRE2_ERROR_MATCHLIMIT)
 		return code;
-	if (!enlarge_stack(splitting))
+	if (!raise_limits(splitting, size))
 		return PCRE2_ERROR_NOMEMORY;
-	return pcre2_jit_match(step->code, subject, size, from, PCRE2_NO_UTF_CHECK, splitting->matches[i],
-			       splitting->limits);
+	return find_once(splitting, i, text, size, from);
 }
 
 /* --------------------------------------------------------------------------------------------------------- splitting

@@ -37,7 +37,7 @@ struct translation {
 
 static void put(struct translation *t, const char *text, size_t size)
 {
-	if (t->used + size > t->room) {
+	if (t->used + size >= t->room) {
 		size_t room = 2 * (t->used + size) + 256;
 		char *larger = realloc(t->out, room);
 		if (!larger) {

@@ -53,16 +53,14 @@ static rosa_status find_header(struct reading *reading)
 	return ROSA_OK;
 }
 
+/* What begins with '{' and is JSON is an object. */
 static rosa_status parse_header(struct reading *reading)
 {
 	rosa_status status = find_header(reading);
 
-	if (!status)
-		status = json_read((const char *)reading->data + LENGTH_BYTES, reading->begin - LENGTH_BYTES,
-				   reading->file, &reading->header, reading->err);
-	if (!status && json_kind(reading->header) != JSON_IS_OBJECT)
-		status = json_refuse(reading->header, reading->err, "the header is no JSON object");
-	return status;
+	return status ? status
+		      : json_read((const char *)reading->data + LENGTH_BYTES, reading->begin - LENGTH_BYTES,
+				  reading->file, &reading->header, reading->err);
 }
 
 /* Copies a string and moves on to where the next one goes. */

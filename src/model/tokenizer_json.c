@@ -33,6 +33,9 @@ static rosa_status read_vocab(tokenizer *tokenizer, struct scan *scan)
 
 	if (!scan_character(scan, '{'))
 		return scan_fail(scan, "no object");
+	/* 16 bytes for a token is what a file of short ones takes */
+	if (!vocabulary_expect(&tokenizer->bpe.vocabulary, (size_t)(scan->end - scan->at) / 16))
+		return rosa_fail(scan->err, ROSA_ENOMEM, "no memory for the vocabulary");
 	if (scan_character(scan, '}'))
 		return scan_fail(scan, "no tokens");
 	do {
@@ -489,15 +492,13 @@ static rosa_status read_stages(tokenizer *tokenizer, struct json root, rosa_erro
 /* The text without the large parts, and where they were. Memory to free; NULL if there is none. */
 static char *small_text(const char *text, size_t size, struct large_parts *parts, size_t *small_size)
 {
-	struct scan_span model, none = {0, 0};
+	const struct scan_wish wishes[] = {{"vocab", &parts->vocab}, {"merges", &parts->merges}};
 	char *made = malloc(size + 16);
-	size_t at = 0;
+	size_t at = 0, model;
 
-	*parts = (struct large_parts){none, none};
-	if (scan_field(text, (struct scan_span){0, size}, "model", &model)) {
-		scan_field(text, model, "vocab", &parts->vocab);
-		scan_field(text, model, "merges", &parts->merges);
-	}
+	memset(parts, 0, sizeof(*parts));
+	if (scan_field(text, size, 0, "model", &model))
+		scan_fields(text, size, model, wishes, 2);
 	*small_size = 0;
 	while (made && at < size) {
 		const struct scan_span *next = NULL;

@@ -87,8 +87,8 @@ struct output {
 
 static bool append(struct output *output, const char *text, size_t size)
 {
-	if (output->used + size > output->room) {
-		size_t room = 2 * (output->used + size);
+	if (output->used + size >= output->room) {
+		size_t room = 2 * (output->used + size) + 64;
 		char *larger = realloc(output->text, room);
 		if (!larger)
 			return false;

@@ -130,20 +130,23 @@ static bool ends_with(const char *text, const char *end)
 	return size >= end_size && strcmp(text + size - end_size, end) == 0;
 }
 
-/* The tokenizer.json of a folder. */
+/* The tokenizer.json of a folder, or the tokenizer.gguf of one that was trained from a GGUF file. */
 static rosa_status open_in(const char *folder, tokenizer **made, rosa_error *err)
 {
-	char *path = path_join(folder, "tokenizer.json");
-	rosa_status status;
+	static const char *const names[] = {"tokenizer.json", "tokenizer.gguf"};
 
-	if (!path)
-		return rosa_fail(err, ROSA_ENOMEM, "%s: no memory for its name", folder);
-	status = path_is_file(path)
-		     ? open_file(path, made, err)
-		     : rosa_fail(err, ROSA_EIO,
-				 "%s: there is no tokenizer.json, which the model's tokenizer is read from", folder);
-	free(path);
-	return status;
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		char *path = path_join(folder, names[i]);
+		if (!path)
+			return rosa_fail(err, ROSA_ENOMEM, "%s: no memory for its name", folder);
+		const bool there = path_is_file(path);
+		const rosa_status status = there ? open_file(path, made, err) : ROSA_OK;
+		free(path);
+		if (there)
+			return status;
+	}
+	return rosa_fail(err, ROSA_EIO, "%s: there is no tokenizer.json, which the model's tokenizer is read from",
+			 folder);
 }
 
 rosa_status tokenizer_open(const char *path, tokenizer **made, rosa_error *err)

@@ -53,29 +53,55 @@ static const char *skip_value(const char *at, const char *end)
 	return at;
 }
 
-bool scan_field(const char *text, struct scan_span within, const char *name, struct scan_span *field)
+/* The next field of an object: its name, without the quotes, and its value. `at` is at the brace or comma before it;
+ * NULL if there is none. */
+static const char *next_field(const char *at, const char *end, const char **name, size_t *length)
 {
-	const char *end = text + within.end, *at = skip_space(text + within.start, end);
-	size_t length = strlen(name);
+	const char *value;
 
-	if (at == end || *at != '{')
-		return false;
-	do {
-		const char *key = skip_space(at + 1, end);
-		if (key == end || *key != '"')
-			return false;
-		at = skip_string(key, end);
-		bool found = (size_t)(at - key) == length + 2 && memcmp(key + 1, name, length) == 0;
-		at = skip_space(at, end);
-		if (at == end || *at != ':')
-			return false;
-		const char *value = skip_space(at + 1, end);
+	if (at == end || (*at != '{' && *at != ','))
+		return NULL;
+	*name = skip_space(at + 1, end);
+	if (*name == end || **name != '"')
+		return NULL;
+	value = skip_string(*name, end);
+	*length = (size_t)(value - *name) < 2 ? 0 : (size_t)(value - *name) - 2;
+	++*name;
+	value = skip_space(value, end);
+	return value < end && *value == ':' ? skip_space(value + 1, end) : NULL;
+}
+
+static bool is_name(const char *name, size_t length, const char *wished)
+{
+	return strlen(wished) == length && memcmp(name, wished, length) == 0;
+}
+
+void scan_fields(const char *text, size_t size, size_t from, const struct scan_wish *wishes, size_t count)
+{
+	const char *end = text + size, *at = skip_space(text + from, end), *name, *value;
+	size_t length;
+
+	while ((value = next_field(at, end, &name, &length))) {
 		at = skip_value(value, end);
-		if (found) {
-			*field = (struct scan_span){(size_t)(value - text), (size_t)(at - text)};
+		for (size_t i = 0; i < count; i++) {
+			if (is_name(name, length, wishes[i].name))
+				*wishes[i].field = (struct scan_span){(size_t)(value - text), (size_t)(at - text)};
+		}
+	}
+}
+
+bool scan_field(const char *text, size_t size, size_t from, const char *name, size_t *found)
+{
+	const char *end = text + size, *at = skip_space(text + from, end), *other, *value;
+	size_t length;
+
+	while ((value = next_field(at, end, &other, &length))) {
+		if (is_name(other, length, name)) {
+			*found = (size_t)(value - text);
 			return true;
 		}
-	} while (at < end && *at == ',');
+		at = skip_value(value, end);
+	}
 	return false;
 }
 

@@ -18,9 +18,15 @@ struct scan_span {
 	size_t start, end; /* in the text; both 0: not there */
 };
 
-/* Where a field of an object lies, the object being between `within`. False if it is not there. What is passed over is
- * not checked. */
-bool scan_field(const char *text, struct scan_span within, const char *name, struct scan_span *field);
+/* Where the values of some fields lie, of the object that begins at `at`; those of fields that are not there stay as
+ * they are. What is passed over is not checked. */
+struct scan_wish {
+	const char *name;
+	struct scan_span *field;
+};
+void scan_fields(const char *text, size_t size, size_t at, const struct scan_wish *wishes, size_t count);
+/* Where the value of one field begins; false if there is none. Looks no further, so a large one costs nothing. */
+bool scan_field(const char *text, size_t size, size_t at, const char *name, size_t *value);
 
 void scan_free(struct scan *scan);
 

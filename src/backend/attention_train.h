@@ -1,0 +1,18 @@
+/* Attention over whole sequences, there and back. */
+#ifndef ROSATUNE_ATTENTION_TRAIN_H
+#define ROSATUNE_ATTENTION_TRAIN_H
+
+#include "pool.h"
+#include "training.h"
+
+/* Numbers of scratch that one worker needs. */
+size_t attention_train_scratch(const struct attention_shape *shape);
+
+/* As in training_ops; `scratch` has one worker's numbers after the other's. */
+void attention_train(struct pool *pool, float *scratch, const struct attention_shape *shape, const float *q,
+		     const float *k, const float *v, float *y, float *level);
+void attention_train_back(struct pool *pool, float *scratch, const struct attention_shape *shape, const float *q,
+			  const float *k, const float *v, const float *y, const float *level, const float *gy,
+			  float *gq, float *gk, float *gv);
+
+#endif

@@ -1,0 +1,43 @@
+/* The inside of the CPU backend, for the files that make it. */
+#ifndef ROSATUNE_CPU_PARTS_H
+#define ROSATUNE_CPU_PARTS_H
+
+#include "angles.h"
+#include "attend.h"
+#include "elementwise.h"
+#include "multiply.h"
+#include "pool.h"
+#include "training.h"
+
+/* Cosines and sines of the first positions, which all layers and batches of training share. */
+struct training_angles {
+	size_t head_size, steps;
+	float *table; /* [steps][head_size]: cosines, then sines; then the frequencies */
+};
+
+struct cpu_backend {
+	struct backend backend;
+	struct pool *pool;
+	unsigned threads;
+	rosa_isa isa; /* asked for once: the processor is slow to say */
+	const struct elementwise *elementwise;
+	struct attend_scratch *attend_scratch;
+	struct multiply_scratch *multiply_scratch;
+	struct angles *angles;
+	struct training_angles training_angles;
+	float *attention_scratch; /* of training: every worker's */
+	size_t attention_room;    /* numbers there */
+};
+
+static inline struct cpu_backend *cpu_of(struct backend *backend)
+{
+	return (struct cpu_backend *)backend;
+}
+
+/* Do `work` for all of `rows` rows of `width` numbers, some at a time, on as many threads as it is worth. */
+typedef void cpu_rows_work(struct cpu_backend *cpu, const void *arguments, size_t row, size_t count);
+void cpu_each_rows(struct cpu_backend *cpu, size_t rows, size_t width, cpu_rows_work *work, const void *arguments);
+
+extern const struct training_ops cpu_training_ops;
+
+#endif

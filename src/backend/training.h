@@ -1,0 +1,85 @@
+/*
+ * The operations that training adds: the way back through a decoder, and the step of the optimiser.
+ *
+ * Training works on whole sequences, rows [batch * steps][...] with a sequence's steps one after the other, and on
+ * weights that are float32 in the backend's memory. What a backward operation computes is added to what is there where
+ * it says "+=": gradients of weights are summed over batches, and those of activations over the paths they come by.
+ *
+ * The bits of every result depend on the shapes and the numbers, not on the number of threads.
+ */
+#ifndef ROSATUNE_TRAINING_H
+#define ROSATUNE_TRAINING_H
+
+#include "backend.h"
+
+/* Attention over whole sequences. Query head h reads key head h / (heads / kv_heads); position t sees t-window+1 .. t
+ * and the first `sinks` (window 0: 0 .. t). */
+struct attention_shape {
+	size_t batch, steps, heads, kv_heads, head_size, window, sinks;
+};
+
+struct adamw {
+	double rate, beta1, beta2, eps, decay; /* decay: decoupled, a share of rate */
+	uint64_t step;                         /* from 1 */
+};
+
+struct training_ops {
+	/* y (+)= x W^T, W [rows][columns] */
+	void (*affine)(struct backend *backend, size_t steps, size_t rows, size_t columns, const float *x,
+		       const float *w, bool add, float *y);
+	/* gx (+)= gy W */
+	void (*affine_back)(struct backend *backend, size_t steps, size_t rows, size_t columns, const float *gy,
+			    const float *w, bool add, float *gx);
+	/* gw += gy^T x */
+	void (*affine_grad)(struct backend *backend, size_t steps, size_t rows, size_t columns, const float *x,
+			    const float *gy, float *gw);
+
+	/* gx += ..., gweight += ... (NULL: not wanted), of backend_ops.rms_norm. `scales`: room for `rows` numbers. */
+	void (*rms_norm_back)(struct backend *backend, size_t rows, size_t width, const float *x, const float *weight,
+			      float eps, const float *gy, float *scales, float *gx, float *gweight);
+
+	/* Turn x [batch * steps][heads * head_size] by the position of each step, or back by it. */
+	void (*rotate)(struct backend *backend, const struct rotary *rotary, size_t batch, size_t steps, size_t heads,
+		       bool back, float *x);
+
+	/* Room for rotations and attention of this shape; needed before them. */
+	rosa_status (*attention_reserve)(struct backend *backend, const struct rotary *rotary,
+					 const struct attention_shape *shape, rosa_error *err);
+	/* y = softmax(q k^T / sqrt(head_size)) v; `level` [batch][heads][steps] receives the logarithm of the sum of
+	 * exponentials, from which the weights can be had again. */
+	void (*attention)(struct backend *backend, const struct attention_shape *shape, const float *q, const float *k,
+			  const float *v, float *y, float *level);
+	/* gq, gk, gv are overwritten. */
+	void (*attention_back)(struct backend *backend, const struct attention_shape *shape, const float *q,
+			       const float *k, const float *v, const float *y, const float *level, const float *gy,
+			       float *gq, float *gk, float *gv);
+
+	/* ggate and gup of backend_ops.swiglu; ggate may be gy. */
+	void (*swiglu_back)(struct backend *backend, size_t count, const float *gate, const float *up, const float *gy,
+			    float *ggate, float *gup);
+
+	/* backend_ops.mix back: gh += (1 - a) gy, gx = a gy, ga0 += sum over the steps of (x - h) gy a (1 - a) (NULL:
+	 * not wanted). */
+	void (*mix_back)(struct backend *backend, size_t steps, size_t channels, const float *a0, const float *h,
+			 const float *x, const float *gy, float *gh, float *gx, float *ga0);
+
+	/* gweight[tokens[t]] += gy[t]; tokens on the host. */
+	void (*embed_back)(struct backend *backend, size_t steps, size_t width, const uint32_t *tokens, const float *gy,
+			   float *gweight);
+
+	/* The sum over the rows of weight[t] * -log softmax(logits[t])[targets[t]] (host arrays; weight NULL: 1), and
+	 * in place of the logits its gradient times `scale`. Rows of weight 0 are left out. `correct` (host, NULL: not
+	 * wanted) is set for rows whose target has the greatest logit. */
+	double (*cross_entropy)(struct backend *backend, size_t rows, size_t vocabulary, float *logits,
+				const uint32_t *targets, const float *weight, float scale, uint8_t *correct);
+
+	/* The sum of squares, in double precision. */
+	double (*square_sum)(struct backend *backend, size_t count, const float *x);
+	/* One step of AdamW on a parameter with the gradient grad * scale. */
+	void (*adamw)(struct backend *backend, const struct adamw *adamw, size_t count, float scale, const float *grad,
+		      float *value, float *first, float *second);
+	/* x = 0 */
+	void (*clear)(struct backend *backend, size_t count, float *x);
+};
+
+#endif

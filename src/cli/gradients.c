@@ -1,0 +1,209 @@
+/*
+ * rosatune gradients: the gradient of the loss with respect to every parameter.
+ *
+ * This is the command through which training is compared with other frameworks, tensor by tensor. The loss is the mean
+ * over all tokens but the first of each text; the gradients come as a safetensors file, under the names that Hugging
+ * Face and the adapter folder give the parameters.
+ */
+#include "commands.h"
+
+#include "inputs.h"
+#include "interrupt.h"
+#include "models.h"
+#include "network.h"
+#include "npy.h"
+#include "safetensors_write.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct job {
+	struct model_args args;
+	const char *tokens_path, *out_path;
+	int qk_grad, credit, key_credit;
+	bool keep;
+
+	struct checkpoint checkpoint;
+	struct adapter adapter;
+	struct npy_tokens tokens;
+	rosa_workers *workers;
+	struct backend *backend;
+	network *network;
+};
+
+static const char *const qk_grads[] = {
+    [ROSA_QK_LINEAR] = "linear", [ROSA_QK_SOFT] = "soft", [ROSA_QK_FLIPS] = "flips", [ROSA_QK_NONE] = "none", NULL};
+static const char *const credits[] = {[ROSA_CREDIT_ALL] = "all", [ROSA_CREDIT_ROUTE] = "route", NULL};
+static const char *const key_credits[] = {[ROSA_KEY_MATCH] = "match", [ROSA_KEY_DESTINATION] = "destination", NULL};
+
+static enum args_result parse(struct job *job, int count, char **words)
+{
+	struct arg options[] = {
+	    MODEL_ARGS(&job->args),
+	    {.name = "tokens",
+	     .kind = ARG_TEXT,
+	     .target = &job->tokens_path,
+	     .value = "IDS.npy",
+	     .required = true,
+	     .help = "token ids: integers, shape [T] or [N,T]"},
+	    {.name = "out",
+	     .kind = ARG_TEXT,
+	     .target = &job->out_path,
+	     .value = "G.safetensors",
+	     .required = true,
+	     .help = "the gradients, float32"},
+	    {.name = "qk-grad",
+	     .kind = ARG_CHOICE,
+	     .target = &job->qk_grad,
+	     .value = "RULE",
+	     .choices = qk_grads,
+	     .help = "how q and k of the adapter learn: linear (default), soft, flips or none"},
+	    {.name = "credit",
+	     .kind = ARG_CHOICE,
+	     .target = &job->credit,
+	     .value = "C",
+	     .choices = credits,
+	     .help = "linear, soft: judge a read by all channels (default) or its route's"},
+	    {.name = "key-credit",
+	     .kind = ARG_CHOICE,
+	     .target = &job->key_credit,
+	     .value = "K",
+	     .choices = key_credits,
+	     .help = "flips: put a key's gradient at the match (default) or the destination"},
+	    {.name = "keep",
+	     .kind = ARG_FLAG,
+	     .target = &job->keep,
+	     .help = "keep all activations instead of computing them again (the same result)"},
+	};
+	struct args args = {
+	    .command = "gradients",
+	    .usage = "--model PATH --tokens IDS.npy --out G.safetensors [options]",
+	    .summary = "Computes the gradient of the mean loss with respect to every parameter.",
+	    .options = options,
+	    .count = sizeof(options) / sizeof(options[0]),
+	    .notes = "Prints the loss. With --adapter the window is the adapter's.",
+	};
+
+	return args_parse(&args, count, words);
+}
+
+static bool open_network(struct job *job, struct failure *why)
+{
+	struct network_options options = NETWORK_OPTIONS_INIT;
+	struct decoder_options attention;
+	const struct adapter *adapter = job->args.adapter ? &job->adapter : NULL;
+	rosa_error error;
+
+	if (checkpoint_open(job->args.model, &job->checkpoint, &error) != ROSA_OK ||
+	    (adapter && adapter_open(job->args.adapter, &job->checkpoint, &job->adapter, &error) != ROSA_OK))
+		return refuse(why, "%s", error.message);
+	if (!model_attention(&job->args, &job->checkpoint, adapter, &attention, why))
+		return false;
+	options.rosa = adapter != NULL;
+	options.window = attention.window;
+	options.sinks = attention.sinks;
+	options.first_global_layers = attention.first_global_layers;
+	options.recompute = !job->keep;
+	options.learning.qk_grad = (rosa_qk_grad)job->qk_grad;
+	options.learning.credit = (rosa_credit)job->credit;
+	options.learning.key_credit = (rosa_key_credit)job->key_credit;
+	if (rosa_workers_new((int)job->args.threads, NULL, &job->workers, &error) != ROSA_OK ||
+	    cpu_backend_new(job->workers, &job->backend, &error) != ROSA_OK ||
+	    network_load(&job->checkpoint, adapter, &options, job->backend, job->workers, &job->network, &error) !=
+		ROSA_OK ||
+	    parameters_train(network_parameters(job->network), true, true, &error) != ROSA_OK)
+		return refuse(why, "%s", error.message);
+	return true;
+}
+
+/* Tokens in, and the same moved by one. */
+static bool learn(struct job *job, struct failure *why)
+{
+	const size_t texts = job->tokens.texts, steps = job->tokens.steps - 1;
+	uint32_t *tokens = get_memory(2 * texts * steps, sizeof(*tokens), "the tokens", why);
+	struct batch batch = {texts, steps, tokens, tokens + texts * steps, NULL};
+	struct batch_result result;
+	rosa_error error;
+	rosa_status status;
+
+	if (!tokens)
+		return false;
+	for (size_t i = 0; i < texts; i++) {
+		const uint32_t *text = job->tokens.tokens + i * job->tokens.steps;
+
+		memcpy(tokens + i * steps, text, steps * sizeof(*tokens));
+		memcpy(tokens + (texts + i) * steps, text + 1, steps * sizeof(*tokens));
+	}
+	status = network_learn(job->network, &batch, (float)(1.0 / (double)(texts * steps)), &result, &error);
+	free(tokens);
+	if (status != ROSA_OK)
+		return refuse(why, "%s", error.message);
+	printf("loss %.9g\n", result.loss / result.weight);
+	return true;
+}
+
+static void fetch(void *context, const struct tensor_source *tensor, size_t first, size_t count, float *numbers)
+{
+	struct backend *backend = context;
+
+	backend->ops->get(backend, numbers, (const float *)tensor->from + first, count * sizeof(*numbers));
+}
+
+static bool write_gradients(struct job *job, struct failure *why)
+{
+	static const char *const metadata[] = {"format", "pt", NULL};
+	const struct parameters *parameters = network_parameters(job->network);
+	struct tensor_source *sources = get_memory(parameters->count, sizeof(*sources), "the list", why);
+	struct durable_file file;
+	rosa_error error;
+	rosa_status status;
+
+	if (!sources)
+		return false;
+	for (size_t i = 0; i < parameters->count; i++) {
+		const struct parameter *parameter = &parameters->all[i];
+
+		sources[i] = (struct tensor_source){
+		    parameter->name, parameter->dims, {parameter->shape[0], parameter->shape[1]}, parameter->grad};
+	}
+	status = durable_open(&file, job->out_path, &error);
+	if (status == ROSA_OK) {
+		status = safetensors_write(&file, sources, parameters->count, metadata, fetch, job->backend, &error);
+		if (status == ROSA_OK)
+			status = durable_close(&file, &error);
+		else
+			durable_abandon(&file);
+	}
+	free(sources);
+	return status == ROSA_OK || refuse(why, "%s", error.message);
+}
+
+static bool run(struct job *job, struct failure *why)
+{
+	if (!npy_load_tokens(job->tokens_path, &job->tokens, why))
+		return false;
+	if (job->tokens.steps < 2)
+		return refuse(why, "%s: texts of one token have nothing to predict", job->tokens_path);
+	return open_network(job, why) && learn(job, why) && write_gradients(job, why);
+}
+
+int gradients_command(int count, char **words)
+{
+	struct job job = {.args = MODEL_ARGS_INIT};
+	struct failure why = {""};
+	enum args_result parsed = parse(&job, count, words);
+
+	if (parsed != ARGS_OK)
+		return parsed == ARGS_HELP ? DONE : MISUSED;
+	bool done = run(&job, &why);
+	network_free(job.network);
+	cpu_backend_free(job.backend);
+	rosa_workers_free(job.workers);
+	adapter_close(&job.adapter);
+	checkpoint_close(&job.checkpoint);
+	free(job.tokens.tokens);
+	if (!done)
+		complain("gradients", "%s", why.text);
+	return done ? DONE : FAILED;
+}

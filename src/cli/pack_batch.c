@@ -1,0 +1,187 @@
+/*
+ * Documents into tokens.
+ *
+ * Reading JSON and encoding take nearly all of the time and concern one document each, so they are done for a batch at
+ * once, on all threads; what was read before and what is written after stays in order. A document that is wrong says so
+ * in its item, and the others go on.
+ */
+#include "pack_batch.h"
+
+#include "json.h"
+#include "pool.h"
+#include "status.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------------------------------------------- the batch --
+ */
+
+static bool grow(void **memory, size_t *room, size_t wanted, size_t size, struct failure *why)
+{
+	size_t more = wanted + wanted / 2 + 64;
+	void *larger;
+
+	if (wanted <= *room)
+		return true;
+	larger = realloc(*memory, more * size);
+	if (!larger)
+		return refuse(why, "not enough memory for a batch of %zu bytes", more * size);
+	*memory = larger;
+	*room = more;
+	return true;
+}
+
+bool pack_batch_add(struct pack_batch *batch, const struct pack_item *item, const char *bytes, struct failure *why)
+{
+	void *memory = batch->bytes, *items = batch->items;
+	bool good = grow(&memory, &batch->room, batch->used + item->size, 1, why);
+
+	batch->bytes = memory;
+	good = good && grow(&items, &batch->items_room, batch->count + 1, sizeof(*batch->items), why);
+	batch->items = items;
+	if (!good)
+		return false;
+	if (item->size)
+		memcpy(batch->bytes + batch->used, bytes, item->size);
+	batch->items[batch->count] = *item;
+	batch->items[batch->count].at = batch->used;
+	batch->used += item->size;
+	batch->count++;
+	return true;
+}
+
+void pack_batch_clear(struct pack_batch *batch)
+{
+	for (size_t i = 0; i < batch->count; i++) {
+		tokens_free(&batch->items[i].tokens);
+		free(batch->items[i].counts);
+	}
+	batch->count = batch->used = 0;
+}
+
+void pack_batch_free(struct pack_batch *batch)
+{
+	pack_batch_clear(batch);
+	free(batch->items);
+	free(batch->bytes);
+	memset(batch, 0, sizeof(*batch));
+}
+
+/* ------------------------------------------------------------------------------------------------------- encoding --
+ */
+
+static rosa_status encode_messages(const struct pack_rules *rules, struct json list, struct pack_item *item)
+{
+	size_t count = json_count(list);
+	struct chat_message *messages = calloc(count ? count : 1, sizeof(*messages));
+	rosa_status status = ROSA_OK;
+
+	if (!messages)
+		return rosa_fail(&item->error, ROSA_ENOMEM, "no memory for a conversation");
+	for (size_t i = 0; i < count && !status; i++) {
+		struct json message = json_at(list, i);
+		status = json_get_string(message, "role", JSON_NEEDED, &messages[i].role, &item->error);
+		if (!status)
+			status = json_get_string(message, "content", JSON_NEEDED, &messages[i].content, &item->error);
+	}
+	if (!status)
+		status = answers_encode(&rules->answers, messages, count, &item->tokens, &item->counts, &item->error);
+	free(messages);
+	return status;
+}
+
+static rosa_status encode_text(const struct pack_rules *rules, const char *text, size_t size, struct pack_item *item)
+{
+	return tokenizer_encode(rules->tokenizer, text, size, rules->special, false, &item->tokens, &item->error);
+}
+
+static rosa_status encode_field(const struct pack_rules *rules, struct json root, struct pack_item *item)
+{
+	struct json list;
+	const char *text;
+	size_t size;
+	rosa_status status;
+
+	if (rules->chat) {
+		status = json_get_array(root, rules->field, JSON_NEEDED, &list, &item->error);
+		return status ? status : encode_messages(rules, list, item);
+	}
+	if (json_kind(root) != JSON_IS_OBJECT)
+		return json_refuse(root, &item->error, "is not a JSON object");
+	status = json_as_text(json_find(root, rules->field), &text, &size, &item->error);
+	return status ? status : encode_text(rules, text, size, item);
+}
+
+/* `where` is the file and the line. */
+static rosa_status encode_json(const struct pack_rules *rules, const char *bytes, const char *where,
+			       struct pack_item *item)
+{
+	struct json root = {0};
+	rosa_status status = json_read(bytes, item->size, where, &root, &item->error);
+
+	if (!status)
+		status = encode_field(rules, root, item);
+	json_free(&root);
+	return status;
+}
+
+static void blame(struct pack_item *item, const char *where)
+{
+	rosa_error told = item->error;
+
+	if (strncmp(told.message, where, strlen(where)) != 0)
+		rosa_fail(&item->error, told.status, "%s: %s", where, told.message);
+}
+
+struct work {
+	struct pack_batch *batch;
+	const struct pack_rules *rules;
+	int (*between)(void *context);
+	void *context;
+};
+
+static void encode_item(void *context, size_t i, unsigned worker)
+{
+	const struct work *work = context;
+	struct pack_item *item = &work->batch->items[i];
+	const char *bytes = work->batch->bytes + item->at;
+	char where[128];
+	int tail;
+
+	(void)worker;
+	if (item->bad)
+		return;
+	/* the end of a long path says more than its beginning */
+	tail = (int)strlen(item->file) - 96;
+	snprintf(where, sizeof(where), "%s%s:%llu", tail > 0 ? "..." : "", item->file + (tail > 0 ? tail : 0),
+		 (unsigned long long)item->line);
+	item->bad = (item->json ? encode_json(work->rules, bytes, where, item)
+				: encode_text(work->rules, bytes, item->size, item)) != ROSA_OK;
+	if (item->bad)
+		blame(item, where);
+}
+
+static int between_items(void *context)
+{
+	const struct work *work = context;
+
+	return work->between(work->context);
+}
+
+bool pack_batch_encode(struct pack_batch *batch, const struct pack_rules *rules, rosa_workers *workers,
+		       int (*between)(void *context), void *context, struct failure *why)
+{
+	rosa_options options = ROSA_OPTIONS_INIT;
+	struct work work = {batch, rules, between, context};
+	struct pool *pool;
+
+	options.workers = workers;
+	pool = pool_for(&options, 1);
+	if (!pool)
+		return refuse(why, "not enough memory for threads");
+	pool_run(pool, batch->count, encode_item, &work, between_items);
+	pool_done(&options, pool);
+	return true;
+}

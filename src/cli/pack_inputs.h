@@ -1,0 +1,31 @@
+/* The files that are packed. */
+#ifndef ROSATUNE_PACK_INPUTS_H
+#define ROSATUNE_PACK_INPUTS_H
+
+#include "report.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* What a file holds: one text, or a document in JSON on every line. */
+enum pack_format { PACK_BY_NAME, PACK_TEXT, PACK_JSONL };
+
+struct pack_input {
+	char *path; /* "-": standard input */
+	bool jsonl;
+};
+
+/* A zeroed one is empty. */
+struct pack_inputs {
+	struct pack_input *all;
+	size_t count, room;
+	uint64_t bytes; /* of all of them, as they lie on the disk */
+	bool endless;   /* one is a pipe, whose size is not known */
+};
+
+/* Adds a file, standard input, or all files of a folder and of those in it, by name; hidden ones are left out. By name,
+ * *.jsonl, *.ndjson and *.json hold lines of JSON, also with .xz, .zst or .gz behind. */
+bool pack_inputs_add(struct pack_inputs *inputs, const char *path, enum pack_format format, struct failure *why);
+void pack_inputs_free(struct pack_inputs *inputs);
+
+#endif

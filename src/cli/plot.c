@@ -1,0 +1,389 @@
+/*
+ * rosatune plot: the curves of training.
+ *
+ * One picture with a panel for each thing that the logs speak of: the loss, with the validation loss beside it, the
+ * accuracy, the learning rate, the norm of the gradients. All share the horizontal axis. Logs have a colour each, the
+ * same in all panels. Smoothed curves are drawn over the pale ones they come from, since smoothing hides what it
+ * averages. Without a file to write, the picture is drawn in letters on the terminal.
+ */
+#include "commands.h"
+
+#include "args.h"
+#include "file.h"
+#include "gnuplot.h"
+#include "inputs.h"
+#include "interrupt.h"
+#include "plot_log.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *const x_names[] = {"step", "tokens", "seconds", NULL};
+static const char *const x_titles[] = {"step", "tokens", "seconds"};
+
+/* Curves of one log; others come with the first in the same panel. */
+static const struct panel {
+	const char *title;
+	enum plot_key curves[2];
+	const char *second; /* how the legend calls the other curve */
+	bool smoothed;
+} panels[] = {
+    {"loss", {PLOT_LOSS, PLOT_VALID_LOSS}, "validation", true},
+    {"accuracy", {PLOT_ACCURACY, PLOT_VALID_ACCURACY}, "validation", true},
+    {"learning rate", {PLOT_RATE, PLOT_BACKBONE_RATE}, "backbone", false},
+    {"gradient norm", {PLOT_GRAD_NORM, PLOT_KEYS}, NULL, true},
+};
+
+#define PANELS (sizeof(panels) / sizeof(panels[0]))
+
+static const char *const colours[] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd",
+				      "#ff7f0e", "#17becf", "#8c564b", "#7f7f7f"};
+
+#define COLOURS (sizeof(colours) / sizeof(colours[0]))
+
+struct job {
+	struct arg_words paths;
+	const char *out, *title;
+	int x;
+	uint64_t smooth, width, height;
+	bool x_given, log_scale;
+
+	struct plot_log *logs;
+	size_t count;
+};
+
+static enum args_result parse(struct job *job, int count, char **words)
+{
+	struct arg options[] = {
+	    {.name = "out",
+	     .kind = ARG_TEXT,
+	     .target = &job->out,
+	     .value = "FILE",
+	     .help = "a .png, .svg or .pdf to write (default: letters on the terminal)"},
+	    {.name = "x",
+	     .kind = ARG_CHOICE,
+	     .target = &job->x,
+	     .value = "KEY",
+	     .choices = x_names,
+	     .help = "what to draw along: step (default), tokens or seconds"},
+	    {.name = "smooth",
+	     .kind = ARG_NUMBER,
+	     .target = &job->smooth,
+	     .value = "N",
+	     .min = 1,
+	     .max = 1000000,
+	     .help = "average over the last N lines of a log (default 1: no smoothing)"},
+	    {.name = "log", .kind = ARG_FLAG, .target = &job->log_scale, .help = "a logarithmic scale for the loss"},
+	    {.name = "title", .kind = ARG_TEXT, .target = &job->title, .value = "T", .help = "a line above it all"},
+	    {.name = "width",
+	     .kind = ARG_NUMBER,
+	     .target = &job->width,
+	     .value = "N",
+	     .min = 200,
+	     .max = 10000,
+	     .help = "of the picture, in pixels (default 900)"},
+	    {.name = "height",
+	     .kind = ARG_NUMBER,
+	     .target = &job->height,
+	     .value = "N",
+	     .min = 100,
+	     .max = 10000,
+	     .help = "of a panel (default 320)"},
+	};
+	struct args args = {
+	    .command = "plot",
+	    .usage = "LOG... [--out FILE.png|.svg]",
+	    .summary = "Draws the curves of training from its logs, one over the other.",
+	    .options = options,
+	    .count = sizeof(options) / sizeof(options[0]),
+	    .operands = &job->paths,
+	    .operand_name = "LOG",
+	    .notes = "A log has a JSON object on every line. Drawn are, where they are there: loss and valid_loss,\n"
+		     "accuracy and valid_accuracy, rate and backbone_rate, grad_norm. It takes gnuplot.",
+	};
+	enum args_result result = args_parse(&args, count, words);
+
+	job->x_given = result == ARGS_OK && args_given(&args, "x");
+	return result;
+}
+
+/* ------------------------------------------------------------------------------------------------------------ logs --
+ */
+
+static bool read_logs(struct job *job, struct failure *why)
+{
+	job->logs = get_memory(job->paths.count, sizeof(*job->logs), "logs", why);
+	if (!job->logs)
+		return false;
+	for (; job->count < job->paths.count; job->count++) {
+		struct plot_log *log = &job->logs[job->count];
+		if (!plot_log_read(log, job->paths.all[job->count], why)) {
+			plot_log_free(log);
+			return false;
+		}
+		if (log->left_out)
+			complain("plot", "%s; %zu line%s left out", log->problem.text, log->left_out,
+				 log->left_out == 1 ? " was" : "s were");
+	}
+	return true;
+}
+
+/* Logs without steps are drawn along their lines, unless something was asked for. */
+static bool check_x(const struct job *job, struct failure *why)
+{
+	for (size_t i = 0; job->x_given && i < job->count; i++) {
+		if (!plot_log_has(&job->logs[i], (enum plot_key)job->x))
+			return refuse(why, "%s: no line says \"%s\"; choose another --x", job->logs[i].path,
+				      plot_key_names[job->x]);
+	}
+	return true;
+}
+
+static bool key_there(const struct job *job, enum plot_key key)
+{
+	for (size_t i = 0; i < job->count; i++) {
+		if (plot_log_has(&job->logs[i], key))
+			return true;
+	}
+	return false;
+}
+
+static bool panel_there(const struct job *job, const struct panel *panel)
+{
+	return key_there(job, panel->curves[0]) || (panel->curves[1] < PLOT_KEYS && key_there(job, panel->curves[1]));
+}
+
+/* ---------------------------------------------------------------------------------------------------------- script --
+ */
+
+/* In single quotes, where gnuplot takes everything as it is but the quote and the line end. */
+static void put_quoted(FILE *script, const char *text)
+{
+	fputc('\'', script);
+	for (; *text; text++) {
+		if (*text == '\'')
+			fputc('\'', script);
+		fputc((unsigned char)*text < ' ' ? ' ' : *text, script);
+	}
+	fputc('\'', script);
+}
+
+/* Where a line of a log lies: at its step, or whatever else was asked for; logs that do not say have lines. */
+struct axis {
+	const struct plot_log *log;
+	enum plot_key key;
+	bool lines;
+};
+
+static double place(const struct axis *axis, size_t i)
+{
+	return axis->lines ? (double)(i + 1) : axis->log->rows[i].values[axis->key];
+}
+
+/* Whether a line is part of a curve. */
+static bool drawn(const struct axis *axis, enum plot_key key, size_t i)
+{
+	return isfinite(axis->log->rows[i].values[key]) && isfinite(place(axis, i));
+}
+
+/* A curve as a block of data, $c<log>_<key>: x, the value, and the mean of the last values. */
+static void put_curve(const struct job *job, FILE *script, size_t which, enum plot_key key)
+{
+	const struct plot_log *log = &job->logs[which];
+	const struct axis axis = {log, (enum plot_key)job->x, !plot_log_has(log, (enum plot_key)job->x)};
+	size_t tail = 0, held = 0;
+	double sum = 0;
+
+	fprintf(script, "$c%zu_%d << EOD\n", which, (int)key);
+	for (size_t i = 0; i < log->count; i++) {
+		if (!drawn(&axis, key, i))
+			continue;
+		sum += log->rows[i].values[key];
+		for (held++; held > job->smooth; tail++) {
+			if (drawn(&axis, key, tail)) {
+				sum -= log->rows[tail].values[key];
+				held--;
+			}
+		}
+		fprintf(script, "%.10g %.10g %.10g\n", place(&axis, i), log->rows[i].values[key], sum / (double)held);
+	}
+	fputs("EOD\n", script);
+}
+
+/* The last part of a path without its ending, or all of it if that is not enough to tell logs apart. */
+static void put_label(const struct job *job, FILE *script, size_t which, const char *second)
+{
+	char names[2][256], label[300];
+	bool alone = true;
+
+	for (size_t i = 0; i < job->count && alone; i++) {
+		for (int k = 0; k < 2; k++) {
+			const char *path = job->logs[k ? i : which].path, *slash = strrchr(path, '/');
+			const char *name = slash ? slash + 1 : path;
+			snprintf(names[k], sizeof(names[k]), "%.*s", (int)strcspn(name, "."), name);
+		}
+		alone = i == which || strcmp(names[0], names[1]) != 0;
+	}
+	snprintf(label, sizeof(label), "%.250s%s%s", alone && names[0][0] ? names[0] : job->logs[which].path,
+		 second ? ", " : "", second ? second : "");
+	put_quoted(script, label);
+}
+
+static void put_line(const struct job *job, FILE *script, size_t which, const struct panel *panel, int k)
+{
+	const char *colour = colours[which % COLOURS];
+	enum plot_key key = panel->curves[k];
+	bool smoothed = k == 0 && panel->smoothed && job->smooth > 1;
+
+	if (smoothed)
+		fprintf(script, "$c%zu_%d using 1:2 with lines lw 1 lc rgb '#c0%s' notitle, ", which, (int)key,
+			colour + 1);
+	fprintf(script, "$c%zu_%d using 1:%d with ", which, (int)key, smoothed ? 3 : 2);
+	if (k == 1)
+		fprintf(script, "linespoints pt 7 ps 0.6 dt 2 lw 1.5 lc rgb '%s' title ", colour);
+	else
+		fprintf(script, "lines lw 1.8 lc rgb '%s' title ", colour);
+	put_label(job, script, which, k == 1 ? panel->second : NULL);
+}
+
+static void put_panel(const struct job *job, FILE *script, const struct panel *panel, bool first, bool last)
+{
+	const char *between = "plot ";
+	bool two = panel->curves[1] < PLOT_KEYS && key_there(job, panel->curves[1]);
+
+	fprintf(script, "set ylabel '%s'\n", panel->title);
+	fprintf(script, "%s logscale y\n", job->log_scale && panel->curves[0] == PLOT_LOSS ? "set" : "unset");
+	fprintf(script, "set key %s\n", first || two ? "top right" : "off");
+	fprintf(script, "set xlabel '%s'\n", last ? x_titles[job->x] : "");
+	for (size_t i = 0; i < job->count; i++) {
+		for (int k = 0; k < 2 && panel->curves[k] < PLOT_KEYS; k++) {
+			if (!plot_log_has(&job->logs[i], panel->curves[k]))
+				continue;
+			fputs(between, script);
+			put_line(job, script, i, panel, k);
+			between = ", ";
+		}
+	}
+	fputc('\n', script);
+}
+
+/* By the ending of the file's name; NULL: not known. */
+static const char *terminal_of(const char *out)
+{
+	static const char *const known[][2] = {{".png", "pngcairo"}, {".svg", "svg"}, {".pdf", "pdfcairo"}};
+	size_t length = strlen(out);
+
+	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+		if (length > 4 && strcmp(out + length - 4, known[i][0]) == 0)
+			return known[i][1];
+	}
+	return NULL;
+}
+
+static void put_terminal(const struct job *job, FILE *script, size_t count)
+{
+	const char *terminal = job->out ? terminal_of(job->out) : NULL;
+	uint64_t height = job->height * count + 40;
+
+	if (!terminal)
+		fprintf(script, "set terminal dumb noenhanced size 100,%zu\n", 22 * count + 2);
+	else if (strcmp(terminal, "pdfcairo") == 0)
+		fprintf(script, "set terminal pdfcairo noenhanced size %.2fin,%.2fin\n", (double)job->width / 100,
+			(double)height / 100);
+	else
+		fprintf(script, "set terminal %s noenhanced size %llu,%llu background rgb 'white'\n", terminal,
+			(unsigned long long)job->width, (unsigned long long)height);
+}
+
+static void put_script(const struct job *job, FILE *script, const bool *there, size_t count)
+{
+	size_t done = 0;
+
+	put_terminal(job, script, count);
+	for (size_t i = 0; i < job->count; i++) {
+		for (int key = PLOT_LOSS; key < PLOT_KEYS; key++) {
+			if (plot_log_has(&job->logs[i], (enum plot_key)key))
+				put_curve(job, script, i, (enum plot_key)key);
+		}
+	}
+	fprintf(script, "set multiplot layout %zu,1", count);
+	if (job->title) {
+		fputs(" title ", script);
+		put_quoted(script, job->title);
+	}
+	fputs("\nset grid lc rgb '#dddddd'\nset border 3\nset tics nomirror\nset format '%g'\nset lmargin 12\n"
+	      "set rmargin 4\n",
+	      script);
+	for (size_t i = 0; i < PANELS; i++) {
+		if (!there[i])
+			continue;
+		done++;
+		put_panel(job, script, &panels[i], done == 1, done == count);
+	}
+	fputs("unset multiplot\nunset output\n", script);
+}
+
+/* ----------------------------------------------------------------------------------------------------- the command --
+ */
+
+static bool draw(const struct job *job, int descriptor, struct failure *why)
+{
+	bool there[PANELS];
+	size_t count = 0;
+	FILE *script;
+
+	for (size_t i = 0; i < PANELS; i++) {
+		there[i] = panel_there(job, &panels[i]);
+		count += there[i];
+	}
+	if (count == 0)
+		return refuse(why, "%s: no line says \"loss\", or anything else that can be drawn", job->logs[0].path);
+	script = gnuplot_script(why);
+	if (!script)
+		return false;
+	put_script(job, script, there, count);
+	if (!ferror(script))
+		return gnuplot_run(script, descriptor, why);
+	fclose(script);
+	return refuse(why, "cannot write a temporary file for gnuplot; is there room in the temporary folder?");
+}
+
+static bool run(struct job *job, struct failure *why)
+{
+	struct file_writer writer;
+	bool good;
+
+	if (job->out && !terminal_of(job->out))
+		return refuse(why, "--out %s: the name must end in .png, .svg or .pdf", job->out);
+	if (!read_logs(job, why) || !check_x(job, why))
+		return false;
+	if (!job->out)
+		return draw(job, STDOUT_FILENO, why);
+	if (!file_create(&writer, job->out, why))
+		return false;
+	good = draw(job, writer.descriptor, why) && file_close(&writer, why) && file_commit(&writer, why);
+	if (!good)
+		file_discard(&writer);
+	return good;
+}
+
+int plot_command(int count, char **words)
+{
+	struct job job = {.smooth = 1, .width = 900, .height = 320};
+	struct failure why = {""};
+	enum args_result parsed = parse(&job, count, words);
+
+	if (parsed != ARGS_OK)
+		return parsed == ARGS_HELP ? DONE : MISUSED;
+	interrupt_watch();
+	bool done = run(&job, &why);
+	for (size_t i = 0; i < job.count; i++)
+		plot_log_free(&job.logs[i]);
+	free(job.logs);
+	if (done)
+		return DONE;
+	complain("plot", "%s", interrupted() ? "interrupted" : why.text);
+	return interrupted() ? interrupted() : FAILED;
+}

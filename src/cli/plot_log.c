@@ -1,0 +1,130 @@
+/*
+ * Logs of training.
+ *
+ * A line is a JSON object, and says what there was to say at that step: a validation loss only now and then, a rate
+ * only where one is set. Other fields may be there for other readers. A run that was killed and resumed has written
+ * some steps twice; the second time is what became of it.
+ */
+#include "plot_log.h"
+
+#include "json.h"
+#include "pack_lines.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const plot_key_names[] = {
+    [PLOT_STEP] = "step",
+    [PLOT_TOKENS] = "tokens",
+    [PLOT_SECONDS] = "seconds",
+    [PLOT_LOSS] = "loss",
+    [PLOT_VALID_LOSS] = "valid_loss",
+    [PLOT_ACCURACY] = "accuracy",
+    [PLOT_VALID_ACCURACY] = "valid_accuracy",
+    [PLOT_RATE] = "rate",
+    [PLOT_BACKBONE_RATE] = "backbone_rate",
+    [PLOT_GRAD_NORM] = "grad_norm",
+    [PLOT_KEYS] = NULL,
+};
+
+static bool add_row(struct plot_log *log, const struct plot_row *row, struct failure *why)
+{
+	if (log->count == log->room) {
+		size_t room = 2 * log->room + 256;
+		struct plot_row *larger = realloc(log->rows, room * sizeof(*larger));
+		if (!larger)
+			return refuse(why, "not enough memory for the %zu lines of %s", room, log->path);
+		log->rows = larger;
+		log->room = room;
+	}
+	/* steps of a run that was resumed replace those that it had gone beyond */
+	while (log->count && log->rows[log->count - 1].values[PLOT_STEP] > row->values[PLOT_STEP])
+		log->count--;
+	log->rows[log->count++] = *row;
+	return true;
+}
+
+static struct plot_row row_of(struct json root)
+{
+	struct plot_row row;
+
+	for (int key = 0; key < PLOT_KEYS; key++) {
+		struct json field = json_find(root, plot_key_names[key]);
+		row.values[key] = NAN;
+		if (json_kind(field) == JSON_IS_NUMBER)
+			json_as_number(field, &row.values[key], NULL);
+	}
+	return row;
+}
+
+static bool read_line(struct plot_log *log, const char *line, size_t size, uint64_t number, struct failure *why)
+{
+	struct json root = {0};
+	struct plot_row row;
+	rosa_error error;
+	bool good = true;
+
+	if (json_read(line, size, log->path, &root, &error) == ROSA_OK && json_kind(root) == JSON_IS_OBJECT) {
+		row = row_of(root);
+		good = add_row(log, &row, why);
+	} else if (line[size - 1] == '\n' && log->left_out++ == 0) {
+		refuse(&log->problem, "%s: line %llu is not a JSON object", log->path, (unsigned long long)number);
+	}
+	json_free(&root);
+	return good;
+}
+
+static bool is_blank(const char *line, size_t size)
+{
+	while (size > 0 && (line[size - 1] == ' ' || (line[size - 1] >= '\t' && line[size - 1] <= '\r')))
+		size--;
+	return size == 0;
+}
+
+static bool read_lines(struct plot_log *log, struct pack_lines *lines, struct failure *why)
+{
+	const char *line;
+	size_t size;
+
+	for (;;) {
+		if (!pack_lines_next(lines, &line, &size, why))
+			return false;
+		if (!line)
+			return log->count > 0 || refuse(why, "%s: has no line that is a JSON object", log->path);
+		if (!is_blank(line, size) && !read_line(log, line, size, lines->number, why))
+			return false;
+	}
+}
+
+bool plot_log_read(struct plot_log *log, const char *path, struct failure *why)
+{
+	struct pack_lines lines;
+	struct json nothing = {0};
+	rosa_error error;
+	bool good;
+
+	memset(log, 0, sizeof(*log));
+	log->path = path;
+	if (json_read("{}", 2, path, &nothing, &error) != ROSA_OK)
+		return refuse(why, "%s", error.message);
+	json_free(&nothing);
+	good = pack_lines_open(&lines, path, why) && read_lines(log, &lines, why);
+	pack_lines_close(&lines);
+	return good;
+}
+
+void plot_log_free(struct plot_log *log)
+{
+	free(log->rows);
+	memset(log, 0, sizeof(*log));
+}
+
+bool plot_log_has(const struct plot_log *log, enum plot_key key)
+{
+	for (size_t i = 0; i < log->count; i++) {
+		if (isfinite(log->rows[i].values[key]))
+			return true;
+	}
+	return false;
+}

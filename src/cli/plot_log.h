@@ -1,0 +1,48 @@
+/* The curves in a log of training. */
+#ifndef ROSATUNE_PLOT_LOG_H
+#define ROSATUNE_PLOT_LOG_H
+
+#include "report.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* What a line may say, and what is drawn of it. The first three can be drawn along. */
+enum plot_key {
+	PLOT_STEP,
+	PLOT_TOKENS,
+	PLOT_SECONDS,
+	PLOT_LOSS,
+	PLOT_VALID_LOSS,
+	PLOT_ACCURACY,
+	PLOT_VALID_ACCURACY,
+	PLOT_RATE,
+	PLOT_BACKBONE_RATE,
+	PLOT_GRAD_NORM,
+	PLOT_KEYS
+};
+
+extern const char *const plot_key_names[]; /* as they are in the log; ends with NULL */
+
+/* A line: NAN for what it does not say. */
+struct plot_row {
+	double values[PLOT_KEYS];
+};
+
+struct plot_log {
+	const char *path;
+	struct plot_row *rows;
+	size_t count, room;
+	size_t left_out;        /* lines that are no JSON objects */
+	struct failure problem; /* with the first of them */
+};
+
+/* Reads a log; "-" is standard input. Where steps go back, as after a run was resumed, the later lines count. A last
+ * line without an end is still being written, and is passed over if it is not whole. */
+bool plot_log_read(struct plot_log *log, const char *path, struct failure *why);
+void plot_log_free(struct plot_log *log);
+
+/* Whether any line has a number there. */
+bool plot_log_has(const struct plot_log *log, enum plot_key key);
+
+#endif

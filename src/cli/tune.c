@@ -1,0 +1,330 @@
+/*
+ * rosatune tune: training.
+ *
+ * The command reads the configuration and shows what happens; the work is src/train's. Under mpirun every process runs
+ * this, and only the first one speaks, unless a failure is another one's own.
+ */
+#include "commands.h"
+
+#include "args.h"
+#include "interrupt.h"
+#include "progress.h"
+#include "report.h"
+#include "trainer.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LINE_AFTER 30000000000u /* nanoseconds between two lines where there is no terminal */
+
+struct tune {
+	const char *config_path, *out;
+	struct arg_texts set;
+	uint64_t threads;
+	bool resume, json;
+
+	struct ranks ranks;
+	struct tune_config config;
+	struct trainer_outcome outcome;
+
+	struct progress progress;
+	char detail[96];
+	uint64_t last_line;
+};
+
+/* -------------------------------------------------------------------------------------------------------- hooks -- */
+
+/* Millions, with a digit after the point while there are few. */
+static void write_millions(uint64_t number, char text[24])
+{
+	const double millions = (double)number * 1e-6;
+
+	snprintf(text, 24, millions < 0.1 ? "%.4f M" : millions < 100 ? "%.1f M" : "%.0f M", millions);
+}
+
+static void on_begin(void *context, const struct trainer_report *report, uint64_t trained, uint64_t parameters)
+{
+	struct tune *job = context;
+	const struct tune_stage *stage = &job->config.stages[report->stage];
+	char some[24], all[24];
+
+	progress_end(&job->progress);
+	progress_begin(&job->progress, stage->name, report->stage_steps);
+	job->progress.skipped = report->stage_step;
+	job->last_line = progress_clock();
+	if (job->json)
+		return;
+	write_millions(trained, some);
+	write_millions(parameters, all);
+	printf("stage %zu of %zu, %s: %" PRIu64 " steps of %" PRIu64 " x %" PRIu64 " tokens, %s of %s parameters",
+	       report->stage + 1, report->stages, stage->name, report->stage_steps, stage->batch, stage->length, some,
+	       all);
+	if (job->ranks.count > 1)
+		printf(", %d processes", job->ranks.count);
+	if (report->stage_step)
+		printf("; going on after step %" PRIu64, report->stage_step);
+	putchar('\n');
+	fflush(stdout);
+}
+
+static void print_step(const struct trainer_report *report)
+{
+	const struct training_entry *entry = &report->entry;
+
+	printf("step %" PRIu64 " of %" PRIu64 ": loss %.4f", entry->step, report->steps, entry->loss);
+	if (entry->has_valid)
+		printf(", valid %.4f", entry->valid_loss);
+	printf(", rate %.2g, %.0f tokens/s\n", entry->rate > 0 ? entry->rate : entry->backbone_rate,
+	       entry->tokens_per_second);
+	fflush(stdout);
+}
+
+static void on_step(void *context, const struct trainer_report *report)
+{
+	struct tune *job = context;
+	const struct training_entry *entry = &report->entry;
+	const uint64_t clock = progress_clock();
+
+	snprintf(job->detail, sizeof(job->detail), "loss %.4f, rate %.2g, %.0f tokens/s", entry->loss,
+		 entry->rate > 0 ? entry->rate : entry->backbone_rate, entry->tokens_per_second);
+	job->progress.detail = job->detail;
+	if (!job->json && (entry->has_valid || (!job->progress.shown && clock - job->last_line >= LINE_AFTER))) {
+		progress_end(&job->progress);
+		print_step(report);
+		job->last_line = clock;
+	}
+	progress_tick(&job->progress, report->stage_step, report->stage_steps);
+}
+
+static void on_saved(void *context, const char *path)
+{
+	struct tune *job = context;
+
+	if (job->json)
+		return;
+	progress_end(&job->progress);
+	printf("saved %s\n", path);
+	fflush(stdout);
+}
+
+static void on_note(void *context, const char *message)
+{
+	struct tune *job = context;
+
+	progress_end(&job->progress);
+	complain("tune", "note: %s", message);
+}
+
+static bool on_stop(void *context)
+{
+	(void)context;
+	return interrupted() != 0;
+}
+
+/* ----------------------------------------------------------------------------------------------------- the rest -- */
+
+/* The file, then --set, then the options that have a name of their own. */
+static rosa_status load(struct tune *job, bool threads, rosa_error *err)
+{
+	const char *settings[ARG_TEXTS_MOST + 2];
+	char out[4096], number[64];
+	size_t count = job->set.count;
+
+	memcpy(settings, job->set.all, count * sizeof(*settings));
+	if (job->out) {
+		snprintf(out, sizeof(out), "out=%s", job->out);
+		settings[count++] = out;
+	}
+	if (threads) {
+		snprintf(number, sizeof(number), "threads=%" PRIu64, job->threads);
+		settings[count++] = number;
+	}
+	return tune_config_load(job->config_path, settings, count, &job->config, err);
+}
+
+static void print_json_number(const char *name, double number)
+{
+	printf(", \"%s\": ", name);
+	if (isfinite(number))
+		printf("%.9g", number);
+	else
+		printf("null");
+}
+
+static void print_result(const struct tune *job)
+{
+	const struct trainer_report *last = &job->outcome.last;
+	const bool none = last->entry.step == 0;
+
+	if (job->json) {
+		struct json_text path = {0};
+
+		json_text_string(&path, *job->outcome.checkpoint ? job->outcome.checkpoint : NULL);
+		printf("{\"steps\": %" PRIu64 ", \"taken\": %" PRIu64 ", \"tokens\": %" PRIu64, last->entry.step,
+		       last->entry.step - last->begun, last->entry.tokens);
+		print_json_number("loss", none ? NAN : last->entry.loss);
+		print_json_number("valid_loss", job->outcome.valid_loss);
+		print_json_number("seconds", last->entry.seconds);
+		print_json_number("tokens_per_second", last->entry.tokens_per_second);
+		printf(", \"stopped\": %s, \"checkpoint\": %s}\n", job->outcome.stopped ? "true" : "false",
+		       path.failed ? "null" : path.data);
+		json_text_free(&path);
+		return;
+	}
+	if (none)
+		printf("nothing left to do: the run in %s is at its end\n", job->config.out);
+	else
+		printf("%s after step %" PRIu64 " of %" PRIu64 ": loss %.4f, %" PRIu64 " tokens in %.0f s\n",
+		       job->outcome.stopped ? "stopped" : "done", last->entry.step, last->steps, last->entry.loss,
+		       last->entry.tokens, last->entry.seconds);
+	if (job->outcome.stopped)
+		printf("go on with: rosatune tune %s --resume\n", job->config_path);
+}
+
+/* A failure that all processes have in common is told by the first; one that is another's own, by that one. */
+static void explain(const struct tune *job, rosa_status status, const rosa_error *error)
+{
+	const bool own = status != ROSA_ECANCELLED;
+	const bool told = ranks_any(&job->ranks, job->ranks.rank == 0 && own);
+
+	if (job->ranks.rank == 0 && own)
+		complain("tune", "%s", error->message);
+	else if (own && !told)
+		complain("tune", "process %d: %s", job->ranks.rank, error->message);
+}
+
+static int train(struct tune *job, bool threads)
+{
+	const struct trainer_hooks hooks = {job, on_begin, on_step, on_saved, on_note, on_stop};
+	rosa_error error = {ROSA_OK, ""};
+	rosa_status status = ranks_agree(&job->ranks, load(job, threads, &error), &error);
+
+	if (status != ROSA_OK) {
+		explain(job, status, &error);
+		tune_config_free(&job->config);
+		return status == ROSA_EINVAL || status == ROSA_EFORMAT ? MISUSED : FAILED;
+	}
+	interrupt_watch();
+	status = trainer_run(&job->config, job->resume, &job->ranks, &hooks, &job->outcome, &error);
+	progress_end(&job->progress);
+	if (status != ROSA_OK)
+		explain(job, status, &error);
+	else if (job->ranks.rank == 0)
+		print_result(job);
+	tune_config_free(&job->config);
+	if (status != ROSA_OK)
+		return FAILED;
+	return !job->outcome.stopped ? DONE : interrupted() ? interrupted() : 130;
+}
+
+static enum args_result parse(struct tune *job, bool *threads, int count, char **words)
+{
+	struct arg options[] = {
+	    {.name = "set",
+	     .kind = ARG_TEXTS,
+	     .target = &job->set,
+	     .value = "KEY=VALUE",
+	     .help = "change a value of the configuration, as stage.1.tokens=1M; may be repeated"},
+	    {.name = "resume",
+	     .kind = ARG_FLAG,
+	     .target = &job->resume,
+	     .help = "go on from the newest checkpoint that is whole; begin if there is none"},
+	    {.name = "out",
+	     .kind = ARG_TEXT,
+	     .target = &job->out,
+	     .value = "DIR",
+	     .help = "the run's folder (key: out)"},
+	    {.name = "threads",
+	     .kind = ARG_NUMBER,
+	     .target = &job->threads,
+	     .value = "N",
+	     .max = 1024,
+	     .help = "worker threads of a process (key: threads; 0: one a processor)"},
+	    {.name = "json", .kind = ARG_FLAG, .target = &job->json, .help = "print one JSON object at the end"},
+	};
+	struct args args = {
+	    .command = "tune",
+	    .usage = "CONFIG [--set KEY=VALUE]... [--resume] [options]",
+	    .summary = "Trains a ROSA adapter for a model, and the model itself if asked, as CONFIG (JSON) says.",
+	    .options = options,
+	    .count = sizeof(options) / sizeof(options[0]),
+	    .notes = "Keys (defaults in brackets; sizes may be written \"16k\"):\n"
+		     "  model, out               what to train, and the folder of checkpoints and log.jsonl\n"
+		     "  seed [0], threads [0], recompute [true], note (here and in stages: any text)\n"
+		     "  adapter.path             begin with this adapter, or with a new one:\n"
+		     "  adapter.bits [16] fusion [post] qk [aligned] e_start [0] window [2048] sinks [0]\n"
+		     "          first_global_layers [0] policy [readable] fold [true] max_match [0] rosa [true]\n"
+		     "  learning.qk_grad [linear] credit [all] key_credit [match] suffix [0] explore [0]\n"
+		     "          flip_share [1] slope [1]\n"
+		     "  stages                   a list; each has:\n"
+		     "    name, kind [adapter]   adapter: it alone is trained; all; sft: all, on answers\n"
+		     "    data, valid            shards or folders of them: a path, or a list of paths or of\n"
+		     "                           {\"path\": ..., \"weight\": ...}\n"
+		     "    length [2048]          tokens of a sequence\n"
+		     "    batch [8], micro_batch [1]  sequences of a step, and how many at a time\n"
+		     "    tokens                 to train on\n"
+		     "    adapter_rate.max [3e-4] .min [5e-5], backbone_rate.max [5e-6] .min [1e-6]\n"
+		     "    warmup [20]            steps; then a cosine from max to min\n"
+		     "    weight_decay [0] beta1 [0.9] beta2 [0.95] eps [1e-8] clip [1]\n"
+		     "    log_every [1] save_every [100] keep [3] valid_every [100] valid_samples [16]\n\n"
+		     "With --set stages are named by number, by name, or all at once: stage.*.batch=4.\n"
+		     "Ctrl-C finishes the step, saves and ends with 130; --resume takes the steps that would have\n"
+		     "come. 'mpirun -np N rosatune tune ...' shares the sequences of every step out to N processes.",
+	    .operand = &job->config_path,
+	    .operand_name = "CONFIG",
+	};
+	enum args_result result = args_parse(&args, count, words);
+
+	*threads = result == ARGS_OK && args_given(&args, "threads");
+	return result;
+}
+
+/* All processes read the same command line, and one is enough to complain about it. */
+static enum args_result parse_once(struct tune *job, bool *threads, int count, char **words)
+{
+	enum args_result result;
+	int nowhere, before;
+
+	if (job->ranks.rank == 0)
+		return parse(job, threads, count, words);
+	fflush(stdout);
+	nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+	before = dup(STDERR_FILENO);
+	if (nowhere >= 0 && before >= 0) {
+		dup2(nowhere, STDOUT_FILENO); /* for good */
+		dup2(nowhere, STDERR_FILENO);
+	}
+	result = parse(job, threads, count, words);
+	if (nowhere >= 0 && before >= 0)
+		dup2(before, STDERR_FILENO);
+	if (nowhere >= 0)
+		close(nowhere);
+	if (before >= 0)
+		close(before);
+	return result;
+}
+
+int tune_command(int count, char **words)
+{
+	struct tune job = {.ranks = RANKS_ALONE};
+	rosa_error error = {ROSA_OK, ""};
+	bool threads = false;
+	enum args_result parsed;
+	int code;
+
+	if (ranks_begin(&job.ranks, &error) != ROSA_OK) {
+		complain("tune", "%s", error.message);
+		return FAILED;
+	}
+	parsed = parse_once(&job, &threads, count, words);
+	if (parsed == ARGS_OK)
+		code = train(&job, threads);
+	else
+		code = parsed == ARGS_HELP ? DONE : MISUSED;
+	ranks_end(&job.ranks);
+	return code;
+}

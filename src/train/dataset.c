@@ -1,0 +1,430 @@
+/*
+ * What training reads.
+ *
+ * The order of samples is not stored anywhere: sample n is computed from n. Which source it comes from is dealt out by
+ * weight (mixing.c), where it lies in the source's present pass is a permutation of the pass's numbers (permutation.h),
+ * and the rest is looking up a place in mapped files. So there is nothing to save in a checkpoint but n, nothing to be
+ * replayed after a crash, and several processes share a batch by reading different n.
+ *
+ * A source is two lists of shards. Those of text are one long text, cut into samples wherever that falls: every token
+ * but the first is a target once in a pass. A sample begins with the token that the one before ends with as a target.
+ * Those of conversations are documents, each a sample: an answer without its question is nothing to learn from.
+ */
+#include "dataset.h"
+
+#include "mixing.h"
+#include "paths.h"
+#include "permutation.h"
+#include "status.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Shards of one kind, in a row: shard i begins at item[i] of all their items (tokens or documents), and item[count] is
+ * the number of all. */
+struct row {
+	const struct tokens_file **files;
+	uint64_t *items;
+	size_t count;
+};
+
+struct source {
+	struct tokens_file *files;
+	size_t count;
+	struct row text, talks;
+	uint64_t text_samples, samples;
+};
+
+struct dataset {
+	struct source *sources;
+	size_t count, length;
+	uint64_t seed, samples, tokens, cut, tokenizer;
+	size_t vocabulary;
+	double *sums; /* of weights, for mixing; NULL: all in one */
+};
+
+/* ---------------------------------------------------------------------------------------------------------- shards --
+ */
+
+static rosa_status no_memory(const char *path, rosa_error *err)
+{
+	return rosa_fail(err, ROSA_ENOMEM, "%s: no memory for its list of shards", path);
+}
+
+struct names {
+	char **all;
+	size_t count, room;
+};
+
+static void names_free(struct names *names)
+{
+	for (size_t i = 0; i < names->count; i++)
+		free(names->all[i]);
+	free(names->all);
+}
+
+/* Takes over `name`, also where it fails. */
+static bool names_add(struct names *names, char *name)
+{
+	if (name && names->count == names->room) {
+		size_t room = 2 * names->room + 16;
+		char **larger = realloc(names->all, room * sizeof(*larger));
+		if (!larger) {
+			free(name);
+			return false;
+		}
+		names->all = larger;
+		names->room = room;
+	}
+	if (name)
+		names->all[names->count++] = name;
+	return name != NULL;
+}
+
+static int by_name(const void *left, const void *right)
+{
+	return strcmp(*(char *const *)left, *(char *const *)right);
+}
+
+static bool is_shard_name(const char *name)
+{
+	size_t length = strlen(name);
+
+	return name[0] != '.' && length > 7 && strcmp(name + length - 7, ".tokens") == 0;
+}
+
+static rosa_status list_folder(const char *path, struct names *names, rosa_error *err)
+{
+	DIR *folder = opendir(path);
+	rosa_status status = ROSA_OK;
+
+	if (!folder)
+		return rosa_fail(err, ROSA_EIO, "%s: %s", path, strerror(errno));
+	for (struct dirent *entry; !status && (entry = readdir(folder));) {
+		if (is_shard_name(entry->d_name) && !names_add(names, path_join(path, entry->d_name)))
+			status = no_memory(path, err);
+	}
+	closedir(folder);
+	if (!status && names->count == 0)
+		return rosa_fail(err, ROSA_EINVAL, "%s: there are no *.tokens in it; `rosatune data pack` makes them",
+				 path);
+	if (!status)
+		qsort(names->all, names->count, sizeof(*names->all), by_name);
+	return status;
+}
+
+static rosa_status list_shards(const char *path, struct names *names, rosa_error *err)
+{
+	if (path_is_folder(path))
+		return list_folder(path, names, err);
+	return names_add(names, strdup(path)) ? ROSA_OK : no_memory(path, err);
+}
+
+/* ----------------------------------------------------------------------------------------------------------- rows --
+ */
+
+static bool row_make(struct row *row, size_t room)
+{
+	row->files = malloc((room + 1) * sizeof(*row->files));
+	row->items = calloc(room + 1, sizeof(*row->items));
+	return row->files && row->items;
+}
+
+static void row_add(struct row *row, const struct tokens_file *file, uint64_t items)
+{
+	row->files[row->count] = file;
+	row->items[row->count + 1] = row->items[row->count] + items;
+	row->count++;
+}
+
+static uint64_t row_all(const struct row *row)
+{
+	return row->items[row->count];
+}
+
+/* The shard with this item. */
+static size_t row_find(const struct row *row, uint64_t item)
+{
+	size_t low = 0, high = row->count;
+
+	while (high - low > 1) {
+		size_t middle = low + (high - low) / 2;
+		if (row->items[middle] <= item)
+			low = middle;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+static void row_free(struct row *row)
+{
+	free(row->files);
+	free(row->items);
+}
+
+/* -------------------------------------------------------------------------------------------------------- sources --
+ */
+
+static uint64_t count_cut(const struct tokens_file *file, size_t length)
+{
+	uint64_t cut = 0;
+
+	for (size_t i = 0; i < file->documents; i++)
+		cut += file->starts[i + 1] - file->starts[i] > length + 1;
+	return cut;
+}
+
+/* All shards must be those of one tokenizer. */
+static rosa_status admit(struct dataset *dataset, const struct tokens_file *file, rosa_error *err)
+{
+	const struct tokens_file *first = &dataset->sources[0].files[0];
+
+	if (file->tokenizer != first->tokenizer)
+		return rosa_fail(err, ROSA_EINVAL,
+				 "%s was packed with another tokenizer than %s; pack both with the same model",
+				 file->path, first->path);
+	dataset->tokenizer = file->tokenizer;
+	dataset->vocabulary = file->vocabulary > dataset->vocabulary ? file->vocabulary : dataset->vocabulary;
+	dataset->tokens += file->tokens;
+	if (file->counts)
+		dataset->cut += count_cut(file, dataset->length);
+	return ROSA_OK;
+}
+
+static rosa_status open_shards(struct dataset *dataset, struct source *source, const struct names *names,
+			       rosa_error *err)
+{
+	rosa_status status = ROSA_OK;
+
+	source->files = calloc(names->count, sizeof(*source->files));
+	if (!source->files || !row_make(&source->text, names->count) || !row_make(&source->talks, names->count))
+		return no_memory(names->all[0], err);
+	for (size_t i = 0; i < names->count && !status; i++) {
+		struct tokens_file *file = &source->files[i];
+		status = tokens_file_open(names->all[i], false, file, err);
+		if (status)
+			break;
+		source->count++;
+		status = admit(dataset, file, err);
+		row_add(file->counts ? &source->talks : &source->text, file,
+			file->counts ? file->documents : file->tokens);
+	}
+	return status;
+}
+
+static rosa_status open_source(struct dataset *dataset, struct source *source, const char *path, rosa_error *err)
+{
+	struct names names = {0};
+	rosa_status status = list_shards(path, &names, err);
+	uint64_t tokens;
+
+	if (!status)
+		status = open_shards(dataset, source, &names, err);
+	names_free(&names);
+	if (status)
+		return status;
+	tokens = row_all(&source->text);
+	source->text_samples = tokens ? (tokens - 1 + dataset->length - 1) / dataset->length : 0;
+	source->samples = source->text_samples + row_all(&source->talks);
+	dataset->samples += source->samples;
+	if (source->samples == 0)
+		return rosa_fail(err, ROSA_EINVAL, "%s: has one token, and nothing to learn from", path);
+	return ROSA_OK;
+}
+
+static void close_source(struct source *source)
+{
+	for (size_t i = 0; i < source->count; i++)
+		tokens_file_close(&source->files[i]);
+	free(source->files);
+	row_free(&source->text);
+	row_free(&source->talks);
+}
+
+/* -------------------------------------------------------------------------------------------------------- dataset --
+ */
+
+static rosa_status set_weights(struct dataset *dataset, const struct dataset_source *sources, rosa_error *err)
+{
+	size_t weighted = 0;
+
+	for (size_t i = 0; i < dataset->count; i++) {
+		double weight = sources[i].weight;
+		if (!(weight >= 0 && weight <= 1e30))
+			return rosa_fail(err, ROSA_EINVAL, "%s: a weight of %g; it must be a number above 0",
+					 sources[i].path, weight);
+		weighted += weight > 0;
+	}
+	if (weighted == 0)
+		return ROSA_OK;
+	dataset->sums = calloc(dataset->count + 1, sizeof(*dataset->sums));
+	if (!dataset->sums)
+		return no_memory(sources[0].path, err);
+	for (size_t i = 0; i < dataset->count; i++) {
+		if (sources[i].weight == 0)
+			return rosa_fail(err, ROSA_EINVAL, "%s has no weight, and others have; give all one, or none",
+					 sources[i].path);
+		dataset->sums[i + 1] = dataset->sums[i] + sources[i].weight;
+	}
+	return ROSA_OK;
+}
+
+rosa_status dataset_open(const struct dataset_source *sources, size_t count, size_t length, uint64_t seed,
+			 dataset **made, rosa_error *err)
+{
+	struct dataset *dataset = calloc(1, sizeof(*dataset));
+	rosa_status status;
+
+	*made = NULL;
+	if (dataset)
+		dataset->sources = calloc(count ? count : 1, sizeof(*dataset->sources));
+	if (!dataset || !dataset->sources) {
+		free(dataset);
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for a dataset of %zu sources", count);
+	}
+	dataset->length = length;
+	dataset->seed = seed;
+	status = count && length ? ROSA_OK
+				 : rosa_fail(err, ROSA_EINVAL, "%s",
+					     count ? "samples must have a token at least" : "no data was given");
+	for (size_t i = 0; i < count && !status; i++) {
+		dataset->count++;
+		status = open_source(dataset, &dataset->sources[i], sources[i].path, err);
+	}
+	if (!status)
+		status = set_weights(dataset, sources, err);
+	if (status)
+		dataset_free(dataset);
+	else
+		*made = dataset;
+	return status;
+}
+
+void dataset_free(dataset *dataset)
+{
+	if (!dataset)
+		return;
+	for (size_t i = 0; i < dataset->count; i++)
+		close_source(&dataset->sources[i]);
+	free(dataset->sources);
+	free(dataset->sums);
+	free(dataset);
+}
+
+size_t dataset_vocabulary(const dataset *dataset)
+{
+	return dataset->vocabulary;
+}
+
+uint64_t dataset_tokenizer(const dataset *dataset)
+{
+	return dataset->tokenizer;
+}
+
+uint64_t dataset_samples(const dataset *dataset)
+{
+	return dataset->samples;
+}
+
+uint64_t dataset_tokens(const dataset *dataset)
+{
+	return dataset->tokens;
+}
+
+uint64_t dataset_cut(const dataset *dataset)
+{
+	return dataset->cut;
+}
+
+/* -------------------------------------------------------------------------------------------------------- samples --
+ */
+
+/* Tokens of a row of text, from one shard to the next. */
+static void read_text(const struct row *row, uint64_t first, size_t count, uint32_t *tokens, float *weight)
+{
+	for (size_t i = row_find(row, first), done = 0; done < count; i++) {
+		size_t at = (size_t)(first + done - row->items[i]), left = row->files[i]->tokens - at;
+		size_t piece = left < count - done ? left : count - done;
+		tokens_file_read(row->files[i], at, piece, tokens + done, weight ? weight + done : NULL);
+		done += piece;
+	}
+}
+
+/* The tokens of a sample: of `file`, or of a row of text. */
+struct span {
+	const struct tokens_file *file;
+	const struct row *text; /* where file is NULL */
+	uint64_t first;
+	size_t count; /* up to length + 1 */
+};
+
+static void read_span(const struct span *span, size_t from, size_t count, uint32_t *tokens, float *weight)
+{
+	if (count == 0)
+		return;
+	if (span->file)
+		tokens_file_read(span->file, (size_t)span->first + from, count, tokens, weight);
+	else
+		read_text(span->text, span->first + from, count, tokens, weight);
+}
+
+static struct span span_of(const struct source *source, size_t length, uint64_t sample)
+{
+	struct span span = {NULL, &source->text, sample * length, length + 1};
+	uint64_t end = row_all(&source->text), document;
+	size_t shard;
+
+	if (sample >= source->text_samples) {
+		sample -= source->text_samples;
+		shard = row_find(&source->talks, sample);
+		document = sample - source->talks.items[shard];
+		span.file = source->talks.files[shard];
+		span.first = span.file->starts[document];
+		end = span.file->starts[document + 1];
+	}
+	if (end - span.first < span.count)
+		span.count = (size_t)(end - span.first);
+	return span;
+}
+
+static void fill(size_t from, size_t length, uint32_t token, uint32_t *tokens, float *weight)
+{
+	for (size_t i = from; i < length; i++) {
+		tokens[i] = token;
+		if (weight)
+			weight[i] = 0;
+	}
+}
+
+/* What is missing at the end repeats the last token: it is one, and comes after all that counts. */
+static void read_sample(const struct source *source, size_t length, uint64_t sample, uint32_t *tokens,
+			uint32_t *targets, float *weight)
+{
+	struct span span = span_of(source, length, sample);
+	size_t inputs = span.count < length ? span.count : length;
+
+	read_span(&span, 0, inputs, tokens, NULL);
+	read_span(&span, 1, span.count - 1, targets, weight);
+	fill(inputs, length, tokens[inputs - 1], tokens, NULL);
+	fill(span.count - 1, length, tokens[inputs - 1], targets, weight);
+}
+
+void dataset_sample(const dataset *dataset, uint64_t n, uint32_t *tokens, uint32_t *targets, float *weight)
+{
+	size_t chosen = 0;
+	uint64_t counter = n, samples = dataset->samples, place;
+
+	if (dataset->sums) {
+		mixing_place(dataset->sums, dataset->count, n, &chosen, &counter);
+		samples = dataset->sources[chosen].samples;
+	}
+	place = permutation_place(draw_long(dataset->seed, chosen, counter / samples), samples, counter % samples);
+	if (!dataset->sums) {
+		for (; place >= dataset->sources[chosen].samples; chosen++)
+			place -= dataset->sources[chosen].samples;
+	}
+	read_sample(&dataset->sources[chosen], dataset->length, place, tokens, targets, weight);
+}

@@ -1,0 +1,37 @@
+/* What training reads: shards, mixed and shuffled in an order that is a function of the seed alone. */
+#ifndef ROSATUNE_DATASET_H
+#define ROSATUNE_DATASET_H
+
+#include "tokens_file.h"
+
+struct dataset_source {
+	const char *path; /* a shard, or a folder of shards (all *.tokens in it, by name) */
+	double weight;    /* its share of the samples, relative to the others'; 0 in all: by their size */
+};
+
+typedef struct dataset dataset;
+
+/* Samples of `length` + 1 tokens: `length` in, the same moved by one as targets. Shards of text are cut into samples
+ * end to end, documents following each other; the last of a source is filled up (with weight 0). Shards of
+ * conversations give one document a sample, cut or filled up.
+ *
+ * Sources without weights are shuffled together, and a pass has each of their samples once. With weights, each goes
+ * through passes of its own, and among any first samples the share of each is what its weight says, give or take one
+ * sample (up to 4 sources; half a sample more for every doubling of their number).
+ *
+ * Shards of different tokenizers, and weights in some sources only, are refused. */
+rosa_status dataset_open(const struct dataset_source *sources, size_t count, size_t length, uint64_t seed,
+			 dataset **made, rosa_error *err);
+void dataset_free(dataset *dataset); /* safe on NULL */
+size_t dataset_vocabulary(const dataset *dataset);
+uint64_t dataset_tokenizer(const dataset *dataset); /* fingerprint: see tokens_fingerprint */
+uint64_t dataset_samples(const dataset *dataset);   /* of one pass over everything */
+uint64_t dataset_tokens(const dataset *dataset);    /* in all shards */
+uint64_t dataset_cut(const dataset *dataset);       /* conversations that are longer than a sample */
+
+/* Sample number n (from 0, without end: passes follow each other, each in an order of its own): a function of n, the
+ * files and the seed. So the only state there is, is how many samples have been read, and any rank can read any of
+ * them. All three are [length]; may be called from several threads at once. */
+void dataset_sample(const dataset *dataset, uint64_t n, uint32_t *tokens, uint32_t *targets, float *weight);
+
+#endif

@@ -1,0 +1,50 @@
+/* One step of training: a batch of samples, their gradients, and what the optimiser makes of them. */
+#ifndef ROSATUNE_LEARNER_H
+#define ROSATUNE_LEARNER_H
+
+#include "network.h"
+#include "ranks.h"
+
+/* Where samples come from: number n is a function of n alone. All three are [length]. */
+struct samples {
+	void (*read)(const void *context, uint64_t n, uint32_t *tokens, uint32_t *targets, float *weight);
+	const void *context;
+	size_t length;
+};
+
+struct learner_options {
+	uint64_t batch;       /* samples of a step, over all processes */
+	uint64_t micro_batch; /* of them at a time: more take more memory */
+	double beta1, beta2, eps, decay;
+	double clip;   /* gradients whose norm is above are scaled down to it; 0: they are not */
+	uint64_t seed; /* of what is drawn while learning */
+};
+
+struct learner_result {
+	double loss;      /* the mean over all that counts in the batch; NaN where nothing does */
+	double norm;      /* of the gradient of that, before it is clipped */
+	uint64_t correct; /* targets that were the likeliest */
+	uint64_t counted;
+};
+
+typedef struct learner learner;
+
+/* Room for batches; what is trained must have been chosen (parameters_train). `network` and `ranks` must outlive it. */
+rosa_status learner_new(network *network, const struct ranks *ranks, const struct samples *samples,
+			const struct learner_options *options, learner **made, rosa_error *err);
+void learner_free(learner *learner); /* safe on NULL */
+
+/* Step number `step` (from 0) learns from samples step * batch .. (step + 1) * batch - 1, of which process r takes r,
+ * r + count, ... The loss is the mean over all of them, whichever process and whichever part of the batch they are in,
+ * so the number of processes and the size of a micro batch change nothing but the order in which floats are added.
+ *
+ * A loss or gradient that is not finite fails with ROSA_EINVAL, naming the samples, and leaves the parameters as they
+ * were. A batch in which nothing counts leaves them so as well. */
+rosa_status learner_step(learner *learner, uint64_t step, double adapter_rate, double backbone_rate,
+			 struct learner_result *result, rosa_error *err);
+
+/* The mean loss over samples 0 .. count - 1 of any source, without learning from them. */
+rosa_status learner_judge(learner *learner, const struct samples *samples, uint64_t count,
+			  struct learner_result *result, rosa_error *err);
+
+#endif

@@ -1,0 +1,352 @@
+/*
+ * Training on associative recall.
+ *
+ * The steps are the same as in any training (learner.c); what is special is that samples are made when they are read,
+ * and that an epoch goes through a fixed number of them, in an order of its own. Held-out examples have numbers that no
+ * epoch reaches.
+ *
+ * Adapters that are switched off in a layer stay there, but inject nothing and do not learn: the forward pass is then
+ * that of a layer without one, to the bit.
+ */
+#include "mqar_train.h"
+
+#include "config.h"
+#include "draw.h"
+#include "permutation.h"
+#include "schedule.h"
+#include "status.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const mqar_mode_names[] = {"global", "window", "rosa", NULL};
+
+#define HELD_OUT ((uint64_t)1 << 40) /* the first example that is not learnt from */
+#define ROWS     ((size_t)8192)      /* tokens computed at a time, about: more take more memory and are no faster */
+
+struct mqar_trainer {
+	struct mqar_setup setup;
+	struct backend *backend;
+	network *network;
+	struct ranks ranks; /* one process */
+	learner *learner;
+	struct mqar_watch watch;
+	size_t micro; /* sequences at a time, a divisor of the batch */
+	uint64_t steps;
+	struct schedule backbone, adapter;
+
+	uint32_t *tokens, *targets; /* [micro][length], held out */
+	float *weight;
+	int32_t *answer;
+};
+
+/* -------------------------------------------------------------------------------------------------------- checks -- */
+
+static rosa_status check(const struct mqar_setup *setup, rosa_error *err)
+{
+	if (!setup->layers || setup->layers > MQAR_MOST_LAYERS)
+		return rosa_fail(err, ROSA_EINVAL, "%zu layers: use 1 to %d", setup->layers, MQAR_MOST_LAYERS);
+	if (!setup->heads || setup->width % setup->heads || setup->width / setup->heads % 2)
+		return rosa_fail(err, ROSA_EINVAL, "%zu heads do not divide a width of %zu into even parts",
+				 setup->heads, setup->width);
+	if (setup->mode != MQAR_GLOBAL && !setup->network.window)
+		return rosa_fail(err, ROSA_EINVAL, "mode %s needs a window of 1 or more", mqar_mode_names[setup->mode]);
+	if (setup->layers < MQAR_MOST_LAYERS && setup->adapters >> setup->layers)
+		return rosa_fail(err, ROSA_EINVAL, "an adapter is asked for in a layer beyond the %zu there are",
+				 setup->layers);
+	if (!setup->batch || !setup->examples || setup->examples % setup->batch)
+		return rosa_fail(err, ROSA_EINVAL, "%zu examples an epoch are no multiple of the batch, %zu",
+				 setup->examples, setup->batch);
+	if (!setup->epochs || !setup->held_out)
+		return rosa_fail(err, ROSA_EINVAL, "there must be an epoch and a held-out example at least");
+	return ROSA_OK;
+}
+
+/* The greatest divisor of the batch that is not too much at a time. */
+static size_t micro_batch(const struct mqar_setup *setup)
+{
+	size_t micro = setup->batch;
+
+	while (micro > 1 && (setup->batch % micro || micro * setup->task.length > ROWS))
+		micro--;
+	return micro;
+}
+
+/* ------------------------------------------------------------------------------------------------------- samples -- */
+
+/* A learner's sample: epochs follow each other. */
+static void read_example(const void *context, uint64_t n, uint32_t *tokens, uint32_t *targets, float *weight)
+{
+	const mqar_trainer *t = context;
+	const uint64_t examples = t->setup.examples, order = draw_long(t->setup.seed, 1, n / examples);
+
+	mqar_example(&t->setup.task, permutation_place(order, examples, n % examples), tokens, targets, weight, NULL);
+}
+
+/* ------------------------------------------------------------------------------------------------------- network -- */
+
+static struct model_config config_of(const struct mqar_setup *setup)
+{
+	struct model_config config = config_blank();
+
+	config.architecture = LLAMA;
+	config.layers = setup->layers;
+	config.width = setup->width;
+	config.heads = config.kv_heads = setup->heads;
+	config.head_size = setup->width / setup->heads;
+	config.mlp_width = setup->mlp_width ? setup->mlp_width : 2 * setup->width;
+	config.vocabulary = setup->task.vocabulary;
+	config.context = setup->task.length;
+	config.tied = setup->tied;
+	return config;
+}
+
+static struct network_options options_of(const struct mqar_setup *setup)
+{
+	struct network_options options = setup->network;
+
+	options.rosa = setup->mode == MQAR_ROSA;
+	options.first_global_layers = 0;
+	if (setup->mode == MQAR_GLOBAL)
+		options.window = options.sinks = 0;
+	options.recompute = false;
+	options.seed = draw_long(setup->seed, 2, 0);
+	return options;
+}
+
+/* Numbers of a parameter, from the host. */
+static rosa_status set_matrix(mqar_trainer *t, const char *name, float diagonal, rosa_error *err)
+{
+	const struct parameter *parameter = parameters_find(network_parameters(t->network), name);
+	float *numbers = parameter ? calloc(parameter->count, sizeof(*numbers)) : NULL;
+	const size_t columns = parameter ? parameter->shape[parameter->dims - 1] : 0;
+
+	if (!numbers)
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for %s", name);
+	for (size_t i = 0; parameter->dims == 2 && i < parameter->shape[0]; i++)
+		numbers[i * columns + i] = diagonal;
+	t->backend->ops->put(t->backend, parameter->value, numbers, parameter->count * sizeof(*numbers));
+	free(numbers);
+	return ROSA_OK;
+}
+
+static bool has_adapter(const struct mqar_setup *setup, size_t layer)
+{
+	return !setup->adapters || setup->adapters >> layer & 1;
+}
+
+static rosa_status start_adapters(mqar_trainer *t, rosa_error *err)
+{
+	rosa_status status = ROSA_OK;
+	char name[64];
+
+	for (size_t i = 0; i < t->setup.layers && status == ROSA_OK; i++) {
+		for (int level = 0; level < 2 && !has_adapter(&t->setup, i) && status == ROSA_OK; level++) {
+			snprintf(name, sizeof(name), "rosa.layers.%zu.e%d", i, level);
+			status = set_matrix(t, name, 0, err);
+		}
+		if (t->setup.unit_values && status == ROSA_OK) {
+			snprintf(name, sizeof(name), "rosa.layers.%zu.v_proj.weight", i);
+			status = set_matrix(t, name, 1, err);
+		}
+	}
+	return status;
+}
+
+static bool is_frozen(const struct mqar_setup *setup, const struct parameter *parameter)
+{
+	char layer[64];
+
+	for (size_t i = 0; i < setup->frozen_count; i++)
+		if (strstr(parameter->name, setup->frozen[i]))
+			return true;
+	for (size_t i = 0; i < setup->layers; i++) {
+		snprintf(layer, sizeof(layer), "rosa.layers.%zu.", i);
+		if (!has_adapter(setup, i) && strncmp(parameter->name, layer, strlen(layer)) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* Everything is trained but what is frozen: that gives its gradient and its moments back. */
+static rosa_status choose_trained(mqar_trainer *t, rosa_error *err)
+{
+	struct parameters *parameters = network_parameters(t->network);
+	rosa_status status = parameters_train(parameters, true, true, err);
+
+	for (size_t i = 0; i < parameters->count && status == ROSA_OK; i++) {
+		struct parameter *parameter = &parameters->all[i];
+		float **places[] = {&parameter->grad, &parameter->first, &parameter->second};
+
+		if (!is_frozen(&t->setup, parameter))
+			continue;
+		parameter->trained = false;
+		for (int j = 0; j < 3; j++) {
+			t->backend->ops->give(t->backend, *places[j]);
+			*places[j] = NULL;
+		}
+	}
+	return status;
+}
+
+static rosa_status make_network(mqar_trainer *t, rosa_workers *workers, rosa_error *err)
+{
+	const struct mqar_setup *setup = &t->setup;
+	const struct model_config config = config_of(setup);
+	const struct network_options options = options_of(setup);
+	const float deviation = setup->deviation > 0 ? setup->deviation : (float)(1 / sqrt((double)setup->width));
+	rosa_status status = config_check(&config, "the network", err);
+
+	if (status == ROSA_OK)
+		status = cpu_backend_new(workers, &t->backend, err);
+	if (status == ROSA_OK)
+		status = network_new(&config, deviation, &options, t->backend, workers, &t->network, err);
+	if (status == ROSA_OK && options.rosa)
+		status = start_adapters(t, err);
+	if (status == ROSA_OK && options.rosa)
+		status = mqar_watch_new(&t->watch, setup->layers, setup->width, options.bits, err);
+	return status == ROSA_OK ? choose_trained(t, err) : status;
+}
+
+/* -------------------------------------------------------------------------------------------------------- making -- */
+
+static rosa_status make_learner(mqar_trainer *t, rosa_error *err)
+{
+	const struct mqar_setup *setup = &t->setup;
+	const size_t numbers = t->micro * setup->task.length;
+	const struct samples samples = {read_example, t, setup->task.length};
+	const struct learner_options options = {.batch = setup->batch,
+						.micro_batch = t->micro,
+						.beta1 = 0.9,
+						.beta2 = 0.95,
+						.eps = 1e-8,
+						.decay = setup->decay,
+						.clip = setup->clip,
+						.seed = draw_long(setup->seed, 3, 0)};
+
+	t->tokens = calloc(numbers, sizeof(*t->tokens));
+	t->targets = calloc(numbers, sizeof(*t->targets));
+	t->weight = calloc(numbers, sizeof(*t->weight));
+	t->answer = calloc(numbers, sizeof(*t->answer));
+	if (!t->tokens || !t->targets || !t->weight || !t->answer)
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for %zu examples of %zu tokens", t->micro,
+				 setup->task.length);
+	return learner_new(t->network, &t->ranks, &samples, &options, &t->learner, err);
+}
+
+rosa_status mqar_trainer_new(const struct mqar_setup *setup, rosa_workers *workers, mqar_trainer **made,
+			     rosa_error *err)
+{
+	rosa_status status = mqar_check(&setup->task, err);
+	mqar_trainer *t;
+
+	*made = NULL;
+	if (status == ROSA_OK)
+		status = check(setup, err);
+	if (status != ROSA_OK)
+		return status;
+	t = calloc(1, sizeof(*t));
+	if (!t)
+		return rosa_fail(err, ROSA_ENOMEM, "no memory to train");
+	t->setup = *setup;
+	t->ranks = (struct ranks){.rank = 0, .count = 1};
+	t->micro = micro_batch(setup);
+	t->steps = (uint64_t)setup->epochs * (setup->examples / setup->batch);
+	t->backbone = (struct schedule){setup->rate, 0, setup->warmup, t->steps};
+	t->adapter = (struct schedule){setup->adapter_rate, 0, setup->warmup, t->steps};
+	status = make_network(t, workers, err);
+	if (status == ROSA_OK)
+		status = make_learner(t, err);
+	if (status != ROSA_OK) {
+		mqar_trainer_free(t);
+		return status;
+	}
+	*made = t;
+	return ROSA_OK;
+}
+
+void mqar_trainer_free(mqar_trainer *t)
+{
+	if (!t)
+		return;
+	learner_free(t->learner);
+	mqar_watch_free(&t->watch);
+	network_free(t->network);
+	cpu_backend_free(t->backend);
+	free(t->tokens);
+	free(t->targets);
+	free(t->weight);
+	free(t->answer);
+	free(t);
+}
+
+/* ------------------------------------------------------------------------------------------------------ training -- */
+
+uint64_t mqar_trainer_steps(const mqar_trainer *t)
+{
+	return t->steps;
+}
+
+uint64_t mqar_epoch_steps(const mqar_trainer *t)
+{
+	return t->setup.examples / t->setup.batch;
+}
+
+void mqar_trainer_rates(const mqar_trainer *t, uint64_t step, double *backbone, double *adapter)
+{
+	*backbone = schedule_rate(&t->backbone, step);
+	*adapter = schedule_rate(&t->adapter, step);
+}
+
+rosa_status mqar_trainer_step(mqar_trainer *t, uint64_t step, struct learner_result *result, rosa_error *err)
+{
+	double backbone, adapter;
+
+	mqar_trainer_rates(t, step, &backbone, &adapter);
+	return learner_step(t->learner, step, adapter, backbone, result, err);
+}
+
+rosa_status mqar_trainer_judge(mqar_trainer *t, struct mqar_epoch *epoch, rosa_error *err)
+{
+	const size_t length = t->setup.task.length;
+	const bool watching = t->watch.tallies != NULL;
+	const struct batch batch = {t->micro, length, t->tokens, t->targets, t->weight};
+	uint64_t correct = 0;
+	rosa_status status = ROSA_OK;
+
+	*epoch = (struct mqar_epoch){0};
+	if (watching)
+		mqar_watch_clear(&t->watch);
+	t->watch.answer = t->answer;
+	for (size_t first = 0; first < t->setup.held_out && status == ROSA_OK; first += t->micro) {
+		struct batch_result result = {0};
+
+		for (size_t i = 0; i < t->micro; i++)
+			mqar_example(&t->setup.task, HELD_OUT + first + i, t->tokens + i * length,
+				     t->targets + i * length, t->weight + i * length, t->answer + i * length);
+		status = network_judge(t->network, &batch, &result, NULL, watching ? mqar_watch_batch : NULL, &t->watch,
+				       err);
+		epoch->loss += result.loss;
+		epoch->asked += result.counted;
+		correct += result.correct;
+	}
+	if (status != ROSA_OK)
+		return status;
+	epoch->accuracy = (double)correct / (double)epoch->asked;
+	epoch->loss /= (double)epoch->asked;
+	for (size_t i = 0; watching && i < t->setup.layers; i++)
+		mqar_watch_layer(&t->watch, i, &epoch->layers[i]);
+	return ROSA_OK;
+}
+
+uint64_t mqar_trainer_parameters(const mqar_trainer *t)
+{
+	const struct parameters *parameters = network_parameters(t->network);
+	uint64_t count = 0;
+
+	for (size_t i = 0; i < parameters->count; i++)
+		count += parameters->all[i].count;
+	return count;
+}

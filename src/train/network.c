@@ -1,0 +1,569 @@
+/*
+ * A network: its parameters, from a checkpoint or at random, and room for a batch.
+ *
+ * Parameters have the names that Hugging Face gives them, so that what is saved is read everywhere; those of the
+ * adapter begin with "rosa." and lose that in an adapter folder. Matrices are [out][in]. GGUF files of the Llama
+ * architecture hold the rows of q and k in another order; they are put back, so that there is one kind of rotation here
+ * and in what is saved.
+ */
+#include "network_parts.h"
+
+#include "draw.h"
+#include "status.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --------------------------------------------------------------------------------------------------- parameters -- */
+
+/* How a parameter begins: from a tensor, or at random. */
+struct start {
+	const struct tensor *tensor; /* NULL: at random */
+	size_t heads;                /* rows of so many heads are in Llama's own order; 0: they are not */
+	double deviation;            /* of normal numbers around `mean` */
+	double mean;
+	double limit;              /* uniform between -limit and limit instead; 0: normal */
+	bool unit;                 /* the unit matrix instead */
+	const struct weight *same; /* the numbers of another parameter instead */
+};
+
+static double uniform(uint64_t seed, uint64_t row, uint64_t i)
+{
+	return ((double)(draw_long(seed, row, i) >> 11) + 0.5) / 9007199254740992.0;
+}
+
+static double normal(uint64_t seed, uint64_t row, uint64_t i)
+{
+	return sqrt(-2 * log(uniform(seed, row, 2 * i))) * cos(6.283185307179586 * uniform(seed, row, 2 * i + 1));
+}
+
+static void draw_numbers(const network *n, const struct parameter *parameter, const struct start *start, float *to)
+{
+	const size_t columns = parameter->shape[parameter->dims - 1];
+	const uint64_t row = n->parameters.count; /* every parameter has numbers of its own */
+
+	for (size_t i = 0; i < parameter->count; i++) {
+		if (start->unit)
+			to[i] = i / columns == i % columns;
+		else if (start->limit > 0)
+			to[i] = (float)(start->limit * (2 * uniform(n->options.seed, row, i) - 1));
+		else if (start->deviation > 0)
+			to[i] = (float)(start->mean + start->deviation * normal(n->options.seed, row, i));
+		else
+			to[i] = (float)start->mean;
+	}
+}
+
+/* Rows (head, pair, half) to (head, half, pair). */
+static void put_back(const struct parameter *parameter, size_t heads, const float *from, float *to)
+{
+	const size_t columns = parameter->shape[1], size = parameter->shape[0] / heads, half = size / 2;
+
+	for (size_t h = 0; h < heads; h++)
+		for (size_t i = 0; i < half; i++)
+			for (size_t j = 0; j < 2; j++)
+				memcpy(to + (h * size + j * half + i) * columns,
+				       from + (h * size + 2 * i + j) * columns, columns * sizeof(*to));
+}
+
+static void read_tensor(const struct parameter *parameter, const struct start *start, float *room, float *to)
+{
+	const struct tensor *tensor = start->tensor;
+	const size_t columns = parameter->shape[parameter->dims - 1];
+	float *wide = start->heads ? room : to;
+
+	for (size_t r = 0; r < parameter->count / columns; r++)
+		format_widen(tensor->format, (const char *)tensor->data + r * format_row_bytes(tensor->format, columns),
+			     columns, wide + r * columns);
+	if (start->heads)
+		put_back(parameter, start->heads, room, to);
+}
+
+static rosa_status fill(network *n, const struct parameter *parameter, const struct start *start, rosa_error *err)
+{
+	const size_t bytes = parameter->count * sizeof(float);
+	float *numbers = malloc(bytes), *room = start->tensor && start->heads ? malloc(bytes) : NULL;
+	rosa_status status = ROSA_OK;
+
+	if (!numbers || (start->tensor && start->heads && !room))
+		status = rosa_fail(err, ROSA_ENOMEM, "no memory for %s", parameter->name);
+	else if (start->tensor)
+		read_tensor(parameter, start, room, numbers);
+	else if (start->same)
+		n->ops->get(n->backend, numbers, start->same->value, bytes);
+	else
+		draw_numbers(n, parameter, start, numbers);
+	if (status == ROSA_OK)
+		n->ops->put(n->backend, parameter->value, numbers, bytes);
+	free(numbers);
+	free(room);
+	return status;
+}
+
+static rosa_status add(network *n, struct weight *weight, const struct start *start, enum parameter_group group,
+		       size_t rows, size_t columns, rosa_error *err, const char *name, ...)
+    __attribute__((format(printf, 8, 9)));
+
+/* A parameter [rows][columns], or where rows is 0 a vector [columns]. */
+static rosa_status add(network *n, struct weight *weight, const struct start *start, enum parameter_group group,
+		       size_t rows, size_t columns, rosa_error *err, const char *name, ...)
+{
+	const size_t shape[2] = {rows, columns};
+	char text[96];
+	va_list args;
+	rosa_status status;
+
+	va_start(args, name);
+	vsnprintf(text, sizeof(text), name, args);
+	va_end(args);
+	weight->index = n->parameters.count;
+	status =
+	    parameters_add(&n->parameters, text, rows ? 2 : 1, rows ? shape : shape + 1, group, &weight->value, err);
+	return status == ROSA_OK ? fill(n, &n->parameters.all[weight->index], start, err) : status;
+}
+
+/* What a network is made from. */
+struct making {
+	const struct checkpoint *checkpoint; /* NULL: at random, with this deviation */
+	const struct adapter *adapter;       /* NULL: a new one */
+	double deviation;
+};
+
+static rosa_status add_layer(network *n, const struct making *making, size_t i, rosa_error *err)
+{
+	static const struct layer_weights none;
+	const struct model_config *c = &n->config;
+	const struct layer_weights *from = making->checkpoint ? &making->checkpoint->layers[i] : &none;
+	const bool turned = making->checkpoint && making->checkpoint->config.rotary_pairs == ROTARY_NEIGHBOURS;
+	const size_t queries = c->heads * c->head_size, keys = c->kv_heads * c->head_size;
+	const bool head_norms = c->architecture == QWEN3;
+	struct network_layer *to = &n->layers[i];
+	const struct {
+		struct weight *weight;
+		const struct tensor *tensor;
+		size_t heads, rows, columns;
+		const char *name;
+		bool there;
+	} parts[] = {
+	    {&to->attention_norm, from->attention_norm, 0, 0, c->width, "input_layernorm", true},
+	    {&to->q, from->q, turned ? c->heads : 0, queries, c->width, "self_attn.q_proj", true},
+	    {&to->k, from->k, turned ? c->kv_heads : 0, keys, c->width, "self_attn.k_proj", true},
+	    {&to->v, from->v, 0, keys, c->width, "self_attn.v_proj", true},
+	    {&to->o, from->o, 0, c->width, queries, "self_attn.o_proj", true},
+	    {&to->q_norm, from->q_norm, 0, 0, c->head_size, "self_attn.q_norm", head_norms},
+	    {&to->k_norm, from->k_norm, 0, 0, c->head_size, "self_attn.k_norm", head_norms},
+	    {&to->mlp_norm, from->mlp_norm, 0, 0, c->width, "post_attention_layernorm", true},
+	    {&to->gate, from->gate, 0, c->mlp_width, c->width, "mlp.gate_proj", true},
+	    {&to->up, from->up, 0, c->mlp_width, c->width, "mlp.up_proj", true},
+	    {&to->down, from->down, 0, c->width, c->mlp_width, "mlp.down_proj", true},
+	};
+	rosa_status status = ROSA_OK;
+
+	for (size_t j = 0; j < sizeof(parts) / sizeof(parts[0]) && status == ROSA_OK; j++) {
+		const struct start start = {.tensor = parts[j].tensor,
+					    .heads = parts[j].heads,
+					    .deviation = parts[j].rows ? making->deviation : 0,
+					    .mean = parts[j].rows ? 0 : 1};
+
+		if (parts[j].there)
+			status = add(n, parts[j].weight, &start, BACKBONE, parts[j].rows, parts[j].columns, err,
+				     "model.layers.%zu.%s.weight", i, parts[j].name);
+	}
+	return status;
+}
+
+/* q_proj comes after k_proj: aligned, it begins as its copy. */
+static rosa_status add_adapter(network *n, const struct making *making, size_t i, rosa_error *err)
+{
+	static const struct adapter_layer none;
+	const struct adapter_layer *from = making->adapter ? &making->adapter->layers[i] : &none;
+	const size_t width = n->config.width;
+	const double xavier = sqrt(6.0 / (double)(2 * width));
+	const bool aligned = n->options.qk == QK_ALIGNED;
+	struct network_layer *to = &n->layers[i];
+	const struct start matrix = {.limit = xavier}, unit = {.unit = true},
+			   query = {.limit = aligned ? 0 : xavier, .same = aligned ? &to->rosa_k : NULL};
+	const struct {
+		struct weight *weight;
+		const struct tensor *tensor;
+		struct start start;
+		size_t rows;
+		const char *name;
+		bool there;
+	} parts[] = {
+	    {&to->rosa_k, from->k, matrix, width, "k_proj.weight", true},
+	    {&to->rosa_v, from->v, matrix, width, "v_proj.weight", true},
+	    {&to->rosa_out, from->out, unit, width, "out_proj.weight", true},
+	    {&to->rosa_q, from->q, query, width, "q_proj.weight", n->options.qk != QK_SHARED},
+	    {&to->e0, from->e0, {.mean = -(double)n->options.e_start}, 0, "e0", true},
+	    {&to->e1, from->e1, {.mean = (double)n->options.e_start}, 0, "e1", true},
+	    {&to->a0, from->a0, {.mean = 0}, 0, "a0", n->options.fusion == ROSA_PRE},
+	};
+	rosa_status status = ROSA_OK;
+
+	for (size_t j = 0; j < sizeof(parts) / sizeof(parts[0]) && status == ROSA_OK; j++) {
+		struct start start = parts[j].start;
+
+		start.tensor = parts[j].tensor;
+		if (parts[j].there)
+			status = add(n, parts[j].weight, &start, ADAPTER, parts[j].rows, width, err,
+				     "rosa.layers.%zu.%s", i, parts[j].name);
+	}
+	if (n->options.qk == QK_SHARED)
+		to->rosa_q = to->rosa_k;
+	return status;
+}
+
+static rosa_status add_all(network *n, const struct making *making, rosa_error *err)
+{
+	const struct checkpoint *from = making->checkpoint;
+	const struct model_config *c = &n->config;
+	const struct start embedding = {.tensor = from ? from->embedding : NULL, .deviation = making->deviation},
+			   head = {.tensor = from ? from->head : NULL, .deviation = making->deviation},
+			   norm = {.tensor = from ? from->norm : NULL, .mean = 1};
+	rosa_status status =
+	    add(n, &n->embedding, &embedding, BACKBONE, c->vocabulary, c->width, err, "model.embed_tokens.weight");
+
+	for (size_t i = 0; i < c->layers && status == ROSA_OK; i++) {
+		struct network_layer *layer = &n->layers[i];
+		const bool global = i < n->options.first_global_layers;
+
+		layer->window = global ? 0 : n->options.window;
+		layer->sinks = global ? 0 : n->options.sinks;
+		layer->has_rosa = n->options.rosa && (making->adapter ? making->adapter->layers[i].k != NULL : !global);
+		status = add_layer(n, making, i, err);
+		if (status == ROSA_OK && layer->has_rosa)
+			status = add_adapter(n, making, i, err);
+	}
+	if (status == ROSA_OK)
+		status = add(n, &n->norm, &norm, BACKBONE, 0, c->width, err, "model.norm.weight");
+	if (status == ROSA_OK && !c->tied)
+		status = add(n, &n->head, &head, BACKBONE, c->vocabulary, c->width, err, "lm_head.weight");
+	if (c->tied)
+		n->head = n->embedding;
+	return status;
+}
+
+float *network_grad(const network *n, const struct weight *weight)
+{
+	return n->parameters.all[weight->index].grad;
+}
+
+/* ------------------------------------------------------------------------------------------------------- making -- */
+
+static rosa_status check(const struct model_config *config, const struct network_options *options, rosa_error *err)
+{
+	if (options->rosa && (options->bits < ROSA_MIN_BITS || options->bits > ROSA_MAX_BITS))
+		return rosa_fail(err, ROSA_EINVAL, "bits is %d; use 1 to 16", options->bits);
+	if (options->rosa && config->width % (size_t)options->bits)
+		return rosa_fail(err, ROSA_EINVAL, "the model's width %zu is no multiple of %d bits; choose others",
+				 config->width, options->bits);
+	if (options->sinks && !options->window)
+		return rosa_fail(err, ROSA_EINVAL, "%zu sinks without a window: give a window, or no sinks",
+				 options->sinks);
+	if (options->first_global_layers > config->layers)
+		return rosa_fail(err, ROSA_EINVAL, "%zu global layers are asked for, the model has %zu",
+				 options->first_global_layers, config->layers);
+	return ROSA_OK;
+}
+
+static rosa_status make(network *n, const struct making *making, rosa_error *err)
+{
+	struct checkpoint shape = {.config = n->config};
+
+	n->layers = calloc(n->config.layers, sizeof(*n->layers));
+	n->frequencies = calloc(n->config.head_size / 2, sizeof(*n->frequencies));
+	if (!n->layers || !n->frequencies)
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for %zu layers", n->config.layers);
+	checkpoint_frequencies(making->checkpoint ? making->checkpoint : &shape, n->frequencies);
+	n->config.rotary_pairs = ROTARY_HALVES;
+	n->rotary = (struct rotary){n->config.head_size, ROTARY_HALVES, n->frequencies};
+	return add_all(n, making, err);
+}
+
+static rosa_status network_make(const struct model_config *config, const struct making *making,
+				const struct network_options *options, struct backend *backend, rosa_workers *workers,
+				network **made, rosa_error *err)
+{
+	rosa_status status = check(config, options, err);
+	network *n;
+
+	*made = NULL;
+	if (status != ROSA_OK)
+		return status;
+	if (!backend->ops->training)
+		return rosa_fail(err, ROSA_EINVAL, "the backend %s cannot train; use the cpu", backend->ops->name);
+	n = calloc(1, sizeof(*n));
+	if (!n)
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for a network");
+	n->config = *config;
+	n->options = *options;
+	n->backend = n->parameters.backend = backend;
+	n->ops = backend->ops;
+	n->training = backend->ops->training;
+	n->workers = workers;
+	status = make(n, making, err);
+	if (status != ROSA_OK) {
+		network_free(n);
+		return status;
+	}
+	*made = n;
+	return ROSA_OK;
+}
+
+rosa_status network_load(const struct checkpoint *checkpoint, const struct adapter *adapter,
+			 const struct network_options *options, struct backend *backend, rosa_workers *workers,
+			 network **made, rosa_error *err)
+{
+	const struct making making = {.checkpoint = checkpoint, .adapter = adapter};
+	struct network_options full = *options;
+
+	if (adapter) {
+		full.rosa = true;
+		full.bits = adapter->bits;
+		full.fusion = adapter->fusion;
+		full.policy = adapter->policy;
+		full.fold = adapter->fold;
+		full.max_match = adapter->max_match;
+		full.window = adapter->window;
+		full.sinks = adapter->sinks;
+		full.first_global_layers = adapter->first_global_layers;
+		for (size_t i = 0; i < adapter->layer_count; i++)
+			if (adapter->layers[i].k)
+				full.qk = adapter->layers[i].q == adapter->layers[i].k ? QK_SHARED : QK_SEPARATE;
+	}
+	return network_make(&checkpoint->config, &making, &full, backend, workers, made, err);
+}
+
+rosa_status network_new(const struct model_config *config, float deviation, const struct network_options *options,
+			struct backend *backend, rosa_workers *workers, network **made, rosa_error *err)
+{
+	const struct making making = {.deviation = (double)deviation};
+
+	return network_make(config, &making, options, backend, workers, made, err);
+}
+
+struct parameters *network_parameters(network *network)
+{
+	return &network->parameters;
+}
+
+const struct model_config *network_config(const network *network)
+{
+	return &network->config;
+}
+
+const struct network_options *network_settings(const network *network)
+{
+	return &network->options;
+}
+
+void network_set_learning(network *network, const rosa_learning *learning)
+{
+	network->options.learning = *learning;
+}
+
+/* ---------------------------------------------------------------------------------------------- room for a batch -- */
+
+static void release_batch(network *n)
+{
+	for (size_t i = 0; n->tapes && i < (n->tapes_full ? n->config.layers : 1); i++)
+		free(n->tapes[i].flips);
+	free(n->tapes);
+	free(n->inputs);
+	for (size_t i = 0; i < n->block_count; i++)
+		n->ops->give(n->backend, n->blocks[i]);
+	for (int i = 0; i < 3; i++)
+		free(n->symbols[i]);
+	free(n->tau);
+	n->tapes = NULL;
+	n->inputs = NULL;
+	n->symbols[0] = n->symbols[1] = n->symbols[2] = NULL;
+	n->tau = NULL;
+	n->block_count = 0;
+	n->bytes = 0;
+	n->count = n->steps = 0;
+}
+
+void network_free(network *n)
+{
+	if (!n)
+		return;
+	release_batch(n);
+	free(n->blocks);
+	parameters_free(&n->parameters);
+	free(n->layers);
+	free(n->frequencies);
+	free(n);
+}
+
+/* Memory of the batch; NULL is noted in *good. */
+static void *take(network *n, size_t rows, size_t width, size_t size, bool *good)
+{
+	size_t bytes;
+	void *block = NULL;
+
+	if (!*good || __builtin_mul_overflow(rows, width, &bytes) || __builtin_mul_overflow(bytes, size, &bytes)) {
+		*good = false;
+		return NULL;
+	}
+	if (n->block_count == n->block_room) {
+		const size_t room = 2 * n->block_room + 64;
+		void **blocks = realloc(n->blocks, room * sizeof(*blocks));
+
+		if (!blocks) {
+			*good = false;
+			return NULL;
+		}
+		n->blocks = blocks;
+		n->block_room = room;
+	}
+	block = n->ops->take(n->backend, bytes);
+	if (!block) {
+		*good = false;
+		return NULL;
+	}
+	n->blocks[n->block_count++] = block;
+	n->bytes += bytes;
+	return block;
+}
+
+static void take_tape(network *n, struct layer_tape *tape, bool own_input, bool *good)
+{
+	const struct model_config *c = &n->config;
+	const size_t rows = n->count * n->steps, queries = c->heads * c->head_size, keys = c->kv_heads * c->head_size,
+		     routes = n->options.rosa ? c->width / (size_t)n->options.bits : 0;
+	const bool pre = n->options.rosa && n->options.fusion == ROSA_PRE, normed = c->architecture == QWEN3;
+	const struct {
+		float **place;
+		size_t width;
+		bool there;
+	} parts[] = {
+	    {&tape->h, c->width, own_input},
+	    {&tape->u, c->width, true},
+	    {&tape->q_raw, queries, normed},
+	    {&tape->k_raw, keys, normed},
+	    {&tape->q, queries, true},
+	    {&tape->k, keys, true},
+	    {&tape->v, keys, true},
+	    {&tape->attended, queries, true},
+	    {&tape->level, c->heads, true},
+	    {&tape->middle, c->width, true},
+	    {&tape->u2, c->width, true},
+	    {&tape->gate, c->mlp_width, true},
+	    {&tape->up, c->mlp_width, true},
+	    {&tape->act, c->mlp_width, true},
+	    {&tape->rosa_u, c->width, pre},
+	    {&tape->inj, c->width, pre},
+	    {&tape->mix, c->width, pre},
+	    {&tape->rosa_q, c->width, n->options.rosa},
+	    {&tape->rosa_k, c->width, n->options.rosa},
+	    {&tape->rosa_v, c->width, n->options.rosa},
+	    {&tape->rosa_y, c->width, n->options.rosa},
+	};
+
+	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
+		if (parts[i].there)
+			*parts[i].place = take(n, rows, parts[i].width, sizeof(float), good);
+	if (routes)
+		tape->read = take(n, rows, routes, (size_t)rosa_width(n->steps), good);
+}
+
+static size_t larger(size_t a, size_t b)
+{
+	return a > b ? a : b;
+}
+
+static void take_gradients(network *n, bool *good)
+{
+	const struct model_config *c = &n->config;
+	const size_t rows = n->count * n->steps, queries = c->heads * c->head_size, keys = c->kv_heads * c->head_size;
+	const struct {
+		float **place;
+		size_t width;
+	} parts[] = {
+	    {&n->gh, c->width},
+	    {&n->gu, c->width},
+	    {&n->gx, c->width},
+	    {&n->gq, larger(queries, c->width)},
+	    {&n->gk, larger(keys, c->width)},
+	    {&n->gv, larger(keys, c->width)},
+	    {&n->gattended, larger(queries, keys)},
+	    {&n->ggate, c->mlp_width},
+	    {&n->gup, c->mlp_width},
+	    {&n->scales, c->heads},
+	};
+
+	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
+		*parts[i].place = take(n, rows, parts[i].width, sizeof(float), good);
+	for (int i = 0; i < 2; i++)
+		n->gchannels[i] = take(n, 1, c->width, sizeof(float), good);
+}
+
+static void take_batch(network *n, bool learning, bool *good)
+{
+	const struct model_config *c = &n->config;
+	const size_t rows = n->count * n->steps;
+
+	n->tapes_full = learning && !n->options.recompute;
+	n->tapes = calloc(n->tapes_full ? c->layers : 1, sizeof(*n->tapes));
+	n->inputs = calloc(c->layers + 1, sizeof(*n->inputs));
+	*good = n->tapes && n->inputs;
+	for (size_t i = 0; i <= c->layers && *good; i++) {
+		/* without learning two states by turns are enough */
+		n->inputs[i] = learning || i < 2 ? take(n, rows, c->width, sizeof(float), good) : n->inputs[i % 2];
+	}
+	for (size_t i = 0; i < (n->tapes_full ? c->layers : 1) && *good; i++)
+		take_tape(n, &n->tapes[i], false, good);
+	n->u = take(n, rows, c->width, sizeof(float), good);
+	n->logits = take(n, NETWORK_LOGITS_ROWS, c->vocabulary, sizeof(float), good);
+	if (learning)
+		take_gradients(n, good);
+	if (n->options.rosa && *good) {
+		const size_t cells = rows * (c->width / (size_t)n->options.bits);
+
+		for (int i = 0; i < 3; i++)
+			n->symbols[i] = malloc(cells * sizeof(*n->symbols[i]));
+		n->tau = malloc(cells * sizeof(*n->tau));
+		*good = n->symbols[0] && n->symbols[1] && n->symbols[2] && n->tau;
+	}
+}
+
+rosa_status network_reserve(network *n, size_t count, size_t steps, bool learning, rosa_error *err)
+{
+	const struct model_config *c = &n->config;
+	bool good = true;
+
+	if (!count || !steps)
+		return rosa_fail(err, ROSA_EINVAL, "a batch of %zu sequences of %zu steps is empty", count, steps);
+	for (size_t i = 0; i < c->layers; i++) {
+		const struct attention_shape shape = {
+		    count, steps, c->heads, c->kv_heads, c->head_size, n->layers[i].window, n->layers[i].sinks};
+		rosa_status status = n->training->attention_reserve(n->backend, &n->rotary, &shape, err);
+
+		if (status != ROSA_OK)
+			return status;
+	}
+	if (n->count == count && n->steps == steps && (!learning || n->gh) &&
+	    (!learning || n->tapes_full == !n->options.recompute))
+		return ROSA_OK;
+	release_batch(n);
+	n->gh = NULL;
+	n->count = count;
+	n->steps = steps;
+	take_batch(n, learning, &good);
+	if (good)
+		return ROSA_OK;
+	release_batch(n);
+	return rosa_fail(err, ROSA_ENOMEM,
+			 "no memory for a batch of %zu sequences of %zu steps; use a smaller micro batch", count,
+			 steps);
+}
+
+uint64_t network_activation_bytes(const network *network)
+{
+	return network->bytes;
+}

@@ -1,0 +1,77 @@
+/* A decoder that can be trained: forward and backward over whole sequences. */
+#ifndef ROSATUNE_NETWORK_H
+#define ROSATUNE_NETWORK_H
+
+#include "adapter.h"
+#include "parameters.h"
+
+enum qk_start { QK_ALIGNED, QK_SEPARATE, QK_SHARED };
+
+struct network_options {
+	bool rosa; /* with adapters */
+	int bits;
+	rosa_fusion fusion;
+	rosa_policy policy;
+	bool fold;
+	uint32_t max_match;
+	enum qk_start qk;
+	float e_start;
+	size_t window, sinks;
+	size_t first_global_layers; /* these attend to all and have no adapter */
+	rosa_learning learning;
+	bool recompute; /* keep only the input of each layer, and compute the rest again on the way back */
+	uint64_t seed;  /* of what starts at random */
+};
+
+#define NETWORK_OPTIONS_INIT                                                                                           \
+	{                                                                                                              \
+		true, 16, ROSA_POST, ROSA_READABLE, true, 0, QK_ALIGNED, 0, 2048, 0, 0, ROSA_LEARNING_INIT, true, 0    \
+	}
+
+typedef struct network network;
+
+/* From a checkpoint; adapters from an adapter folder (NULL: new ones). Weights are widened to float32. */
+rosa_status network_load(const struct checkpoint *checkpoint, const struct adapter *adapter,
+			 const struct network_options *options, struct backend *backend, rosa_workers *workers,
+			 network **made, rosa_error *err);
+/* With random weights: matrices normal with deviation `deviation`, norms 1. */
+rosa_status network_new(const struct model_config *config, float deviation, const struct network_options *options,
+			struct backend *backend, rosa_workers *workers, network **made, rosa_error *err);
+void network_free(network *network); /* safe on NULL */
+
+struct parameters *network_parameters(network *network);
+const struct model_config *network_config(const network *network);
+const struct network_options *network_settings(const network *network);
+/* Exploration and the like change from step to step. */
+void network_set_learning(network *network, const rosa_learning *learning);
+
+/* Sequences of the same length: tokens in, the tokens that should follow, and how much each counts (0: not at all). */
+struct batch {
+	size_t count, steps;
+	const uint32_t *tokens, *targets; /* [count][steps] */
+	const float *weight;              /* the same; NULL: 1 everywhere */
+};
+
+struct batch_result {
+	double loss;      /* the weighted sum */
+	double weight;    /* the sum of weights */
+	uint64_t correct; /* targets that were the likeliest, among those that count */
+	uint64_t counted;
+};
+
+/* What an adapter did in a forward pass, for those who want to look. Symbols are [count * routes][steps]; tau likewise,
+ * -1 where nothing was found. */
+typedef void (*network_observer)(void *context, size_t layer, size_t count, size_t steps, size_t routes, int bits,
+				 const uint16_t *query, const uint16_t *key, const uint16_t *value, const int32_t *tau);
+
+/* Forward and backward: gradients of scale * loss are added to the parameters'. `result` is overwritten. */
+rosa_status network_learn(network *network, const struct batch *batch, float scale, struct batch_result *result,
+			  rosa_error *err);
+/* Forward alone, as in use: nothing explored. `correct` (NULL: not wanted) is [count][steps]. */
+rosa_status network_judge(network *network, const struct batch *batch, struct batch_result *result, uint8_t *correct,
+			  network_observer observer, void *context, rosa_error *err);
+
+/* Bytes of activations that the last batch needed. */
+uint64_t network_activation_bytes(const network *network);
+
+#endif

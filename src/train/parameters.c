@@ -1,0 +1,143 @@
+/*
+ * Parameters: one list, in the order in which they were added.
+ *
+ * The order is that of checkpoints and of sums over processes, so it must not depend on anything but the model. Every
+ * parameter has memory of its own: a model is loaded once, and frozen parameters need neither gradients nor moments.
+ */
+#include "parameters.h"
+
+#include "status.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+rosa_status parameters_add(struct parameters *parameters, const char *name, int dims, const size_t *shape,
+			   enum parameter_group group, float **place, rosa_error *err)
+{
+	struct parameter *parameter;
+
+	if (parameters->count == parameters->room) {
+		const size_t room = 2 * parameters->room + 64;
+		struct parameter *all = realloc(parameters->all, room * sizeof(*all));
+
+		if (!all)
+			return rosa_fail(err, ROSA_ENOMEM, "no memory for %zu parameters", room);
+		parameters->all = all;
+		parameters->room = room;
+	}
+	parameter = &parameters->all[parameters->count];
+	*parameter = (struct parameter){.dims = dims, .count = 1, .group = group, .decays = dims > 1};
+	snprintf(parameter->name, sizeof(parameter->name), "%s", name);
+	for (int i = 0; i < dims; i++) {
+		parameter->shape[i] = shape[i];
+		parameter->count *= shape[i];
+	}
+	parameter->value = parameters->backend->ops->take(parameters->backend, parameter->count * sizeof(float));
+	if (!parameter->value)
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for %s (%zu numbers)", name, parameter->count);
+	*place = parameter->value;
+	parameters->count++;
+	return ROSA_OK;
+}
+
+static rosa_status take_cleared(struct parameters *parameters, const struct parameter *parameter, float **place,
+				rosa_error *err)
+{
+	struct backend *backend = parameters->backend;
+
+	if (!*place)
+		*place = backend->ops->take(backend, parameter->count * sizeof(float));
+	if (!*place)
+		return rosa_fail(err, ROSA_ENOMEM, "no memory to train %s (%zu numbers)", parameter->name,
+				 parameter->count);
+	backend->ops->training->clear(backend, parameter->count, *place);
+	return ROSA_OK;
+}
+
+static void give(struct parameters *parameters, float **place)
+{
+	parameters->backend->ops->give(parameters->backend, *place);
+	*place = NULL;
+}
+
+rosa_status parameters_train(struct parameters *parameters, bool backbone, bool adapter, rosa_error *err)
+{
+	for (size_t i = 0; i < parameters->count; i++) {
+		struct parameter *parameter = &parameters->all[i];
+		float **places[] = {&parameter->grad, &parameter->first, &parameter->second};
+
+		parameter->trained = parameter->group == ADAPTER ? adapter : backbone;
+		for (int j = 0; j < 3; j++) {
+			if (!parameter->trained) {
+				give(parameters, places[j]);
+			} else {
+				rosa_status status = take_cleared(parameters, parameter, places[j], err);
+
+				if (status != ROSA_OK)
+					return status;
+			}
+		}
+	}
+	return ROSA_OK;
+}
+
+void parameters_free(struct parameters *parameters)
+{
+	for (size_t i = 0; i < parameters->count; i++) {
+		struct parameter *parameter = &parameters->all[i];
+
+		give(parameters, &parameter->value);
+		give(parameters, &parameter->grad);
+		give(parameters, &parameter->first);
+		give(parameters, &parameter->second);
+	}
+	free(parameters->all);
+	memset(parameters, 0, sizeof(*parameters));
+}
+
+struct parameter *parameters_find(const struct parameters *parameters, const char *name)
+{
+	for (size_t i = 0; i < parameters->count; i++)
+		if (strcmp(parameters->all[i].name, name) == 0)
+			return &parameters->all[i];
+	return NULL;
+}
+
+void parameters_clear_gradients(struct parameters *parameters)
+{
+	for (size_t i = 0; i < parameters->count; i++)
+		if (parameters->all[i].grad)
+			parameters->backend->ops->training->clear(parameters->backend, parameters->all[i].count,
+								  parameters->all[i].grad);
+}
+
+double parameters_gradient_norm(const struct parameters *parameters)
+{
+	double sum = 0;
+
+	for (size_t i = 0; i < parameters->count; i++)
+		if (parameters->all[i].grad)
+			sum += parameters->backend->ops->training->square_sum(
+			    parameters->backend, parameters->all[i].count, parameters->all[i].grad);
+	return sqrt(sum);
+}
+
+void parameters_step(struct parameters *parameters, const struct step_rates *rates)
+{
+	for (size_t i = 0; i < parameters->count; i++) {
+		const struct parameter *parameter = &parameters->all[i];
+		const struct adamw adamw = {.rate = parameter->group == ADAPTER ? rates->adapter : rates->backbone,
+					    .beta1 = rates->beta1,
+					    .beta2 = rates->beta2,
+					    .eps = rates->eps,
+					    .decay = parameter->decays ? rates->decay : 0,
+					    .step = rates->step};
+
+		if (parameter->grad)
+			parameters->backend->ops->training->adamw(parameters->backend, &adamw, parameter->count,
+								  rates->scale, parameter->grad, parameter->value,
+								  parameter->first, parameter->second);
+	}
+}

@@ -1,0 +1,50 @@
+/* The numbers that training changes: values, gradients and what the optimiser keeps of each. */
+#ifndef ROSATUNE_PARAMETERS_H
+#define ROSATUNE_PARAMETERS_H
+
+#include "training.h"
+
+#include "rosatune.h"
+
+enum parameter_group { BACKBONE, ADAPTER };
+
+struct parameter {
+	char name[96]; /* "model.layers.0.self_attn.q_proj.weight", "rosa.layers.0.k_proj.weight" */
+	int dims;      /* 1 or 2 */
+	size_t shape[2];
+	size_t count;
+	enum parameter_group group;
+	bool decays;                          /* matrices do, vectors do not */
+	bool trained;                         /* else it has no gradient and no moments */
+	float *value, *grad, *first, *second; /* the backend's; the last three NULL where not trained */
+};
+
+struct parameters {
+	struct backend *backend;
+	struct parameter *all;
+	size_t count, room;
+};
+
+/* A new parameter with room for its value; where it goes is in *place from then on. The list must not grow later. */
+rosa_status parameters_add(struct parameters *parameters, const char *name, int dims, const size_t *shape,
+			   enum parameter_group group, float **place, rosa_error *err);
+/* Room for gradients and moments of what is trained; gradients and moments are 0. */
+rosa_status parameters_train(struct parameters *parameters, bool backbone, bool adapter, rosa_error *err);
+void parameters_free(struct parameters *parameters); /* safe on a zeroed one */
+
+struct parameter *parameters_find(const struct parameters *parameters, const char *name);
+
+void parameters_clear_gradients(struct parameters *parameters);
+/* The norm of all gradients together. */
+double parameters_gradient_norm(const struct parameters *parameters);
+
+/* One step: rates by group, gradients multiplied by `scale`. */
+struct step_rates {
+	double backbone, adapter;
+	double beta1, beta2, eps, decay;
+	uint64_t step; /* from 1 */
+	float scale;
+};
+void parameters_step(struct parameters *parameters, const struct step_rates *rates);
+
+#endif

@@ -1,0 +1,591 @@
+/*
+ * A run on disk.
+ *
+ *     out/lock                             held while a run goes on
+ *     out/log.jsonl                        see training_log.c
+ *     out/checkpoints/step-00001234/       a checkpoint
+ *     out/checkpoints/.writing-00001234/   one in the making, or what a killed run left of it
+ *     out/checkpoints/.removing-00001200/  one that is being removed
+ *
+ * A checkpoint is several files that only mean something together, so it is a folder: written under another name,
+ * synchronised, and renamed. A rename is done or not, whenever the power goes. So whatever is called step-... was whole
+ * once; what happens to disks afterwards is what the checksums in state.json are for, and state.json ends with one of
+ * its own. There is no file that says which one is the newest, since that would be a second thing to keep right: the
+ * names do.
+ *
+ * A checkpoint that is removed loses its name first, for the same reason.
+ */
+#include "run_folder.h"
+
+#include "checksum.h"
+#include "json.h"
+#include "json_text.h"
+#include "mapping.h"
+#include "paths.h"
+#include "status.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define STATE   "state.json"
+#define VERSION 1 /* of the folder's format */
+
+#define NO_MEMORY "%s: no memory for the names of files"
+
+/* -------------------------------------------------------------------------------------------------------- names -- */
+
+enum name_kind { NAME_STEP, NAME_WRITING, NAME_REMOVING, NAME_DAMAGED };
+
+static const char *const prefixes[] = {"step-", ".writing-", ".removing-", "damaged-step-"};
+
+/* The path of a checkpoint under one of its names, from malloc; NULL: no memory. */
+static char *path_of(const struct run_folder *folder, enum name_kind kind, uint64_t step)
+{
+	char name[64];
+
+	snprintf(name, sizeof(name), "%s%08" PRIu64, prefixes[kind], step);
+	return path_join(folder->checkpoints, name);
+}
+
+/* Whether a name is of this kind, and the step in it. */
+static bool is_named(const char *name, enum name_kind kind, uint64_t *step)
+{
+	const size_t length = strlen(prefixes[kind]);
+	uint64_t number = 0;
+
+	if (strncmp(name, prefixes[kind], length) != 0 || strlen(name) < length + 8 || strlen(name) > length + 18)
+		return false;
+	for (name += length; *name; name++) {
+		if (*name < '0' || *name > '9')
+			return false;
+		number = 10 * number + (uint64_t)(*name - '0');
+	}
+	*step = number;
+	return true;
+}
+
+static int by_number(const void *a, const void *b)
+{
+	const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* The steps of all checkpoints under a kind of name, rising, from malloc. False: no memory. */
+static bool list(const struct run_folder *folder, enum name_kind kind, uint64_t **steps, size_t *count)
+{
+	DIR *directory = opendir(folder->checkpoints);
+	struct dirent *entry;
+	size_t room = 0;
+	uint64_t step;
+
+	*steps = NULL;
+	*count = 0;
+	while (directory && (entry = readdir(directory)) != NULL) {
+		if (!is_named(entry->d_name, kind, &step))
+			continue;
+		if (*count == room) {
+			uint64_t *more = realloc(*steps, (room = 2 * room + 16) * sizeof(*more));
+
+			if (!more) {
+				free(*steps);
+				closedir(directory);
+				return false;
+			}
+			*steps = more;
+		}
+		(*steps)[(*count)++] = step;
+	}
+	if (directory)
+		closedir(directory);
+	if (*count)
+		qsort(*steps, *count, sizeof(**steps), by_number);
+	return true;
+}
+
+/* ------------------------------------------------------------------------------------------------------- folder -- */
+
+/* A folder and those it is in. */
+static rosa_status make_folders(const char *path, rosa_error *err)
+{
+	char *copy = strdup(path);
+	rosa_status status = ROSA_OK;
+
+	if (!copy)
+		return rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, path);
+	for (char *at = copy + 1; status == ROSA_OK; at++) {
+		const char here = *at;
+
+		if (here != '/' && here != '\0')
+			continue;
+		*at = '\0';
+		if (mkdir(copy, 0777) != 0 && !(errno == EEXIST && path_is_folder(copy)))
+			status = rosa_fail(err, ROSA_EIO, "cannot make the folder %s: %s", copy, strerror(errno));
+		*at = here;
+		if (here == '\0')
+			break;
+	}
+	free(copy);
+	return status;
+}
+
+static rosa_status take_lock(struct run_folder *folder, rosa_error *err)
+{
+	char *path = path_join(folder->path, "lock");
+
+	if (!path)
+		return rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, folder->path);
+	folder->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+	if (folder->lock < 0)
+		rosa_fail(err, ROSA_EIO, "cannot write %s: %s", path, strerror(errno));
+	free(path);
+	if (folder->lock < 0)
+		return ROSA_EIO;
+	folder->locked = true;
+	if (flock(folder->lock, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
+		return ROSA_OK; /* not every file system has locks; then there are none */
+	return rosa_fail(err, ROSA_EIO, "%s: another run is writing there; wait for its end, or name another folder",
+			 folder->path);
+}
+
+/* Removes everything under names that are not meant to last. */
+static void sweep(const struct run_folder *folder)
+{
+	static const enum name_kind kinds[] = {NAME_WRITING, NAME_REMOVING};
+
+	for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
+		uint64_t *steps;
+		size_t count;
+
+		if (!list(folder, kinds[k], &steps, &count))
+			continue;
+		for (size_t i = 0; i < count; i++) {
+			char *path = path_of(folder, kinds[k], steps[i]);
+
+			if (path)
+				durable_remove(path);
+			free(path);
+		}
+		free(steps);
+	}
+}
+
+rosa_status run_folder_open(const char *path, struct run_folder *folder, rosa_error *err)
+{
+	rosa_status status = ROSA_OK;
+
+	memset(folder, 0, sizeof(*folder));
+	folder->path = strdup(path);
+	folder->checkpoints = path_join(path, "checkpoints");
+	if (!folder->path || !folder->checkpoints)
+		status = rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, path);
+	if (status == ROSA_OK)
+		status = make_folders(folder->checkpoints, err);
+	if (status == ROSA_OK)
+		status = take_lock(folder, err);
+	if (status == ROSA_OK)
+		sweep(folder);
+	else
+		run_folder_close(folder);
+	return status;
+}
+
+void run_folder_close(struct run_folder *folder)
+{
+	if (folder->locked)
+		close(folder->lock);
+	free(folder->path);
+	free(folder->checkpoints);
+	memset(folder, 0, sizeof(*folder));
+}
+
+bool run_folder_begun(const struct run_folder *folder)
+{
+	uint64_t *steps;
+	size_t count;
+
+	if (!list(folder, NAME_STEP, &steps, &count))
+		return true; /* what is not known to be empty is not written over */
+	free(steps);
+	return count > 0;
+}
+
+/* ------------------------------------------------------------------------------------------------------ writing -- */
+
+rosa_status checkpoint_begin(struct checkpoint_writer *writer, struct run_folder *folder, uint64_t step,
+			     rosa_error *err)
+{
+	memset(writer, 0, sizeof(*writer));
+	writer->folder = folder;
+	writer->step = step;
+	writer->path = path_of(folder, NAME_WRITING, step);
+	if (!writer->path)
+		return rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, folder->path);
+	durable_remove(writer->path);
+	if (mkdir(writer->path, 0777) == 0)
+		return ROSA_OK;
+	rosa_fail(err, ROSA_EIO, "cannot make the folder %s: %s", writer->path, strerror(errno));
+	free(writer->path);
+	writer->path = NULL;
+	return ROSA_EIO;
+}
+
+rosa_status checkpoint_file_open(struct checkpoint_writer *writer, const char *name, struct durable_file *file,
+				 rosa_error *err)
+{
+	char *path = path_join(writer->path, name);
+	rosa_status status;
+
+	memset(file, 0, sizeof(*file));
+	if (!path)
+		return rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, writer->path);
+	if (writer->count == CHECKPOINT_FILES || strlen(name) >= sizeof(writer->files[0].name))
+		status = rosa_fail(err, ROSA_EINVAL, "%s: a checkpoint has no place for it", path);
+	else
+		status = durable_open(file, path, err);
+	if (status == ROSA_OK)
+		snprintf(writer->files[writer->count].name, sizeof(writer->files[0].name), "%s", name);
+	free(path);
+	return status;
+}
+
+rosa_status checkpoint_file_done(struct checkpoint_writer *writer, struct durable_file *file, rosa_error *err)
+{
+	rosa_status status = durable_close(file, err);
+
+	if (status != ROSA_OK)
+		return status;
+	writer->files[writer->count].bytes = file->bytes;
+	writer->files[writer->count++].checksum = file->checksum;
+	return ROSA_OK;
+}
+
+rosa_status checkpoint_file_save(struct checkpoint_writer *writer, const char *name, const void *data, size_t size,
+				 rosa_error *err)
+{
+	struct durable_file file;
+	rosa_status status = checkpoint_file_open(writer, name, &file, err);
+
+	if (status == ROSA_OK)
+		status = durable_write(&file, data, size, err);
+	if (status == ROSA_OK)
+		return checkpoint_file_done(writer, &file, err);
+	durable_abandon(&file);
+	return status;
+}
+
+/* The end of state.json: a checksum of all that comes before it. */
+#define TAIL      ",\n  \"checksum\": \"%016" PRIx64 "\"\n}\n"
+#define TAIL_SIZE (sizeof(",\n  \"checksum\": \"0123456789abcdef\"\n}\n") - 1)
+
+static void write_state(const struct checkpoint_writer *writer, const struct run_state *state, struct json_text *text)
+{
+	json_text_add(text, "{\n  \"format\": %d,\n  \"rosatune_version\": \"%s\",\n", VERSION, rosa_version());
+	json_text_add(text, "  \"step\": %" PRIu64 ",\n  \"stage\": %" PRIu64 ",\n  \"stage_step\": %" PRIu64 ",\n",
+		      state->step, state->stage + 1, state->stage_step);
+	json_text_add(text, "  \"tokens\": %" PRIu64 ",\n  \"seconds\": ", state->tokens);
+	json_text_number(text, state->seconds);
+	json_text_add(text, ",\n  \"model\": \"%016" PRIx64 "\",\n  \"files\": {", state->model);
+	for (size_t i = 0; i < writer->count; i++) {
+		const struct checkpoint_file *file = &writer->files[i];
+
+		json_text_add(text, "%s\n    ", i ? "," : "");
+		json_text_string(text, file->name);
+		json_text_add(text, ": {\"bytes\": %" PRIu64 ", \"checksum\": \"%016" PRIx64 "\"}", file->bytes,
+			      file->checksum);
+	}
+	json_text_add(text, "\n  }");
+	if (!text->failed)
+		json_text_add(text, TAIL, checksum_add(CHECKSUM_START, text->data, text->size));
+}
+
+static rosa_status save_state(struct checkpoint_writer *writer, const struct run_state *state, rosa_error *err)
+{
+	struct json_text text = {0};
+	char *path = path_join(writer->path, STATE);
+	rosa_status status;
+
+	write_state(writer, state, &text);
+	if (!path || text.failed)
+		status = rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, writer->path);
+	else
+		status = durable_save(path, text.data, text.size, err);
+	json_text_free(&text);
+	free(path);
+	return status;
+}
+
+/* Takes a checkpoint's name away and then, unless there is a name for it to have, the checkpoint. */
+static rosa_status put_away(struct run_folder *folder, uint64_t step, enum name_kind as, rosa_error *err)
+{
+	char *old = path_of(folder, NAME_STEP, step), *new = path_of(folder, as, step);
+	rosa_status status = ROSA_OK;
+
+	if (!old || !new)
+		status = rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, folder->path);
+	if (status == ROSA_OK)
+		durable_remove(new);
+	if (status == ROSA_OK && rename(old, new) != 0 && errno != ENOENT)
+		status = rosa_fail(err, ROSA_EIO, "cannot rename %s: %s", old, strerror(errno));
+	if (status == ROSA_OK && as == NAME_REMOVING)
+		durable_remove(new);
+	free(old);
+	free(new);
+	return status;
+}
+
+static rosa_status remove_old(struct run_folder *folder, size_t keep, rosa_error *err)
+{
+	uint64_t *steps;
+	size_t count;
+	rosa_status status = ROSA_OK;
+
+	if (!keep)
+		return ROSA_OK;
+	if (!list(folder, NAME_STEP, &steps, &count))
+		return rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, folder->path);
+	for (size_t i = 0; i + keep < count && status == ROSA_OK; i++)
+		status = put_away(folder, steps[i], NAME_REMOVING, err);
+	free(steps);
+	return status;
+}
+
+static rosa_status give_name(struct checkpoint_writer *writer, rosa_error *err)
+{
+	char *name = path_of(writer->folder, NAME_STEP, writer->step);
+	rosa_status status = ROSA_OK;
+
+	if (!name)
+		return rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, writer->path);
+	if (path_is_folder(name)) /* one of the same step: the same run got here before and was set back */
+		status = put_away(writer->folder, writer->step, NAME_REMOVING, err);
+	if (status == ROSA_OK && rename(writer->path, name) != 0)
+		status = rosa_fail(err, ROSA_EIO, "cannot give %s its name: %s", writer->path, strerror(errno));
+	free(name);
+	return status == ROSA_OK ? durable_sync_folder(writer->folder->checkpoints, err) : status;
+}
+
+rosa_status checkpoint_commit(struct checkpoint_writer *writer, const struct run_state *state, size_t keep,
+			      rosa_error *err)
+{
+	rosa_status status = save_state(writer, state, err);
+
+	if (status == ROSA_OK)
+		status = durable_sync_folder(writer->path, err);
+	if (status == ROSA_OK)
+		status = give_name(writer, err);
+	if (status != ROSA_OK) {
+		checkpoint_abandon(writer);
+		return status;
+	}
+	free(writer->path);
+	writer->path = NULL;
+	return remove_old(writer->folder, keep, err);
+}
+
+void checkpoint_abandon(struct checkpoint_writer *writer)
+{
+	if (writer->path)
+		durable_remove(writer->path);
+	free(writer->path);
+	writer->path = NULL;
+}
+
+/* ------------------------------------------------------------------------------------------------------ reading -- */
+
+/* Sixteen hexadecimal digits. */
+static rosa_status get_hex(struct json object, const char *name, uint64_t *number, rosa_error *err)
+{
+	const char *text;
+	char *end;
+	rosa_status status = json_get_string(object, name, JSON_NEEDED, &text, err);
+
+	if (status != ROSA_OK)
+		return status;
+	*number = strtoull(text, &end, 16);
+	if (strlen(text) != 16 || *end)
+		return json_refuse(json_find(object, name), err, "is no checksum");
+	return ROSA_OK;
+}
+
+static rosa_status get_count(struct json object, const char *name, uint64_t *number, rosa_error *err)
+{
+	size_t value = 0;
+	rosa_status status = json_get_size(object, name, JSON_NEEDED, &value, err);
+
+	*number = value;
+	return status;
+}
+
+static rosa_status read_position(struct json root, struct run_state *state, rosa_error *err)
+{
+	const struct {
+		const char *name;
+		uint64_t *number;
+	} counts[] = {{"step", &state->step},
+		      {"stage", &state->stage},
+		      {"stage_step", &state->stage_step},
+		      {"tokens", &state->tokens}};
+	rosa_status status = ROSA_OK;
+
+	for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]) && status == ROSA_OK; i++)
+		status = get_count(root, counts[i].name, counts[i].number, err);
+	if (status == ROSA_OK)
+		status = json_get_number(root, "seconds", JSON_NEEDED, &state->seconds, err);
+	if (status == ROSA_OK)
+		status = get_hex(root, "model", &state->model, err);
+	if (status == ROSA_OK && state->stage == 0)
+		return json_refuse(json_find(root, "stage"), err, "is 0; stages count from 1");
+	state->stage--;
+	return status;
+}
+
+static rosa_status read_files(struct json root, struct checkpoint_found *found, rosa_error *err)
+{
+	struct json files, value;
+	struct json_walk walk = {0};
+	const char *name;
+	rosa_status status = json_get_object(root, "files", JSON_NEEDED, &files, err);
+
+	while (status == ROSA_OK && json_next(files, &walk, &name, &value)) {
+		struct checkpoint_file *file = &found->files[found->count];
+
+		if (found->count == CHECKPOINT_FILES || strlen(name) >= sizeof(file->name) || strchr(name, '/'))
+			return json_refuse(files, err, "has %.60s, for which there is no place", name);
+		snprintf(file->name, sizeof(file->name), "%s", name);
+		found->count++;
+		status = get_count(value, "bytes", &file->bytes, err);
+		if (status == ROSA_OK)
+			status = get_hex(value, "checksum", &file->checksum, err);
+	}
+	return status;
+}
+
+/* A later version's checkpoint is not damaged, and to go on from an older one would throw work away. */
+static rosa_status check_version(struct json root, bool *later, rosa_error *err)
+{
+	size_t version;
+	rosa_status status = json_get_size(root, "format", JSON_NEEDED, &version, err);
+
+	if (status != ROSA_OK || (version >= 1 && version <= VERSION))
+		return status;
+	*later = true;
+	return json_refuse(json_find(root, "format"), err, "is %zu; this is rosatune %s, which reads up to %d", version,
+			   rosa_version(), VERSION);
+}
+
+static rosa_status open_state(const char *path, struct checkpoint_found *found, bool *later, rosa_error *err)
+{
+	struct mapping mapping = {0};
+	struct json root = {0};
+	char tail[TAIL_SIZE + 1] = "";
+	rosa_status status = mapping_open(&mapping, path, err);
+
+	if (status != ROSA_OK)
+		return status;
+	if (mapping.size > TAIL_SIZE)
+		snprintf(tail, sizeof(tail), TAIL,
+			 checksum_add(CHECKSUM_START, mapping.data, mapping.size - TAIL_SIZE));
+	if (mapping.size <= TAIL_SIZE || memcmp(tail, mapping.data + mapping.size - TAIL_SIZE, TAIL_SIZE) != 0)
+		status = rosa_fail(err, ROSA_EFORMAT, "%s: does not have the checksum it ends with", path);
+	if (status == ROSA_OK)
+		status = json_read((const char *)mapping.data, mapping.size, path, &root, err);
+	if (status == ROSA_OK)
+		status = check_version(root, later, err);
+	if (status == ROSA_OK)
+		status = read_position(root, &found->state, err);
+	if (status == ROSA_OK)
+		status = read_files(root, found, err);
+	json_free(&root);
+	mapping_close(&mapping);
+	return status;
+}
+
+static rosa_status check_file(const char *folder, const struct checkpoint_file *file, rosa_error *err)
+{
+	struct mapping mapping = {0};
+	char *path = path_join(folder, file->name);
+	rosa_status status = path ? mapping_open(&mapping, path, err) : rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, folder);
+
+	if (status == ROSA_OK && mapping.size != file->bytes)
+		status = rosa_fail(err, ROSA_EFORMAT, "%s: has %zu bytes, %" PRIu64 " were written", path, mapping.size,
+				   file->bytes);
+	else if (status == ROSA_OK && checksum_add(CHECKSUM_START, mapping.data, mapping.size) != file->checksum)
+		status = rosa_fail(err, ROSA_EFORMAT, "%s: is not what was written: its checksum differs", path);
+	mapping_close(&mapping);
+	free(path);
+	return status;
+}
+
+/* Opens and checks one. On failure nothing is left. */
+static rosa_status open_checkpoint(const struct run_folder *folder, uint64_t step, struct checkpoint_found *found,
+				   bool *later, rosa_error *err)
+{
+	char *state;
+	rosa_status status;
+
+	memset(found, 0, sizeof(*found));
+	found->path = path_of(folder, NAME_STEP, step);
+	state = found->path ? path_join(found->path, STATE) : NULL;
+	if (!state)
+		status = rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, folder->path);
+	else
+		status = open_state(state, found, later, err);
+	for (size_t i = 0; i < found->count && status == ROSA_OK; i++)
+		status = check_file(found->path, &found->files[i], err);
+	free(state);
+	if (status != ROSA_OK)
+		checkpoint_found_free(found);
+	return status;
+}
+
+rosa_status run_folder_latest(struct run_folder *folder, void (*note)(void *context, const char *message),
+			      void *context, struct checkpoint_found *found, rosa_error *err)
+{
+	uint64_t *steps;
+	size_t count;
+	rosa_error error = {ROSA_OK, ""};
+	bool later = false;
+	rosa_status status = ROSA_OK;
+
+	memset(found, 0, sizeof(*found));
+	if (!list(folder, NAME_STEP, &steps, &count))
+		return rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, folder->path);
+	for (size_t i = count; i-- > 0;) {
+		status = open_checkpoint(folder, steps[i], found, &later, &error);
+		/* what does not tell of damage must not make anyone take an older one */
+		if (status == ROSA_OK || status == ROSA_ENOMEM || status == ROSA_EINVAL || later)
+			break;
+		if (note)
+			note(context, error.message);
+		if (i > 0) /* the last one keeps its name, so that nobody begins anew by mistake */
+			put_away(folder, steps[i], NAME_DAMAGED, NULL);
+	}
+	free(steps);
+	if (status == ROSA_EFORMAT && !later)
+		return rosa_fail(err, status, "%s: none of its %zu checkpoints is whole; the last problem: %.120s",
+				 folder->checkpoints, count, error.message);
+	return status == ROSA_OK ? ROSA_OK : rosa_fail(err, status, "%s", error.message);
+}
+
+bool checkpoint_has(const struct checkpoint_found *found, const char *name)
+{
+	for (size_t i = 0; i < found->count; i++)
+		if (strcmp(found->files[i].name, name) == 0)
+			return true;
+	return false;
+}
+
+void checkpoint_found_free(struct checkpoint_found *found)
+{
+	free(found->path);
+	memset(found, 0, sizeof(*found));
+}

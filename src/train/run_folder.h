@@ -1,0 +1,81 @@
+/* A run on disk: a folder with checkpoints, each a folder that is whole or not there. */
+#ifndef ROSATUNE_RUN_FOLDER_H
+#define ROSATUNE_RUN_FOLDER_H
+
+#include "durable.h"
+
+/* Where a run stands: with the configuration this is all of its state besides the numbers. */
+struct run_state {
+	uint64_t step;       /* steps taken in all stages */
+	uint64_t stage;      /* from 0 */
+	uint64_t stage_step; /* steps taken of it */
+	uint64_t tokens;     /* read so far */
+	double seconds;      /* of training */
+	uint64_t model;      /* the fingerprint of the model begun from */
+};
+
+struct run_folder {
+	char *path, *checkpoints;
+	int lock;
+	bool locked;
+};
+
+/* Makes the folder if need be and locks it: two runs in one folder would remove each other's checkpoints. What a run
+ * that was killed left half-written is removed. */
+rosa_status run_folder_open(const char *path, struct run_folder *folder, rosa_error *err);
+void run_folder_close(struct run_folder *folder); /* safe on a zeroed one */
+
+/* Whether there is any checkpoint, whole or not. */
+bool run_folder_begun(const struct run_folder *folder);
+
+/* ------------------------------------------------------------------------------------------------------ writing -- */
+
+#define CHECKPOINT_FILES 24
+
+struct checkpoint_file {
+	char name[64];
+	uint64_t bytes, checksum;
+};
+
+/* A checkpoint in the making. It has a name of its own only once it is committed. */
+struct checkpoint_writer {
+	struct run_folder *folder;
+	uint64_t step;
+	char *path; /* while it is written */
+	struct checkpoint_file files[CHECKPOINT_FILES];
+	size_t count;
+};
+
+rosa_status checkpoint_begin(struct checkpoint_writer *writer, struct run_folder *folder, uint64_t step,
+			     rosa_error *err);
+/* Files one after the other: open, written with durable_write, done. */
+rosa_status checkpoint_file_open(struct checkpoint_writer *writer, const char *name, struct durable_file *file,
+				 rosa_error *err);
+rosa_status checkpoint_file_done(struct checkpoint_writer *writer, struct durable_file *file, rosa_error *err);
+/* The same for a file that is in memory. */
+rosa_status checkpoint_file_save(struct checkpoint_writer *writer, const char *name, const void *data, size_t size,
+				 rosa_error *err);
+/* Writes state.json, gives the folder its name, and removes all checkpoints but the newest `keep` (0: none is removed).
+ * The writer is done with, well or not. */
+rosa_status checkpoint_commit(struct checkpoint_writer *writer, const struct run_state *state, size_t keep,
+			      rosa_error *err);
+void checkpoint_abandon(struct checkpoint_writer *writer); /* safe on a zeroed or committed one */
+
+/* ------------------------------------------------------------------------------------------------------ reading -- */
+
+struct checkpoint_found {
+	char *path; /* NULL: there is none */
+	struct run_state state;
+	struct checkpoint_file files[CHECKPOINT_FILES];
+	size_t count;
+};
+
+/* The newest checkpoint whose files are all there and have their checksums. Each one that is damaged is passed to
+ * `note` (NULL: nobody wants to know) and renamed to "damaged-...", so that it is found damaged once. It is an error if
+ * there are checkpoints but none is whole. */
+rosa_status run_folder_latest(struct run_folder *folder, void (*note)(void *context, const char *message),
+			      void *context, struct checkpoint_found *found, rosa_error *err);
+bool checkpoint_has(const struct checkpoint_found *found, const char *name);
+void checkpoint_found_free(struct checkpoint_found *found); /* safe on a zeroed one */
+
+#endif

@@ -1,0 +1,497 @@
+/*
+ * What a checkpoint holds of a network.
+ *
+ * Each file is one that something else reads: the adapter is what the Python package and `rosatune generate --adapter`
+ * load, and a trained backbone lies beside it as a model folder. So a checkpoint is used where it is, without being
+ * exported. The optimiser's moments are safetensors as well, under the parameters' names with "first." and "second."
+ * before them.
+ *
+ * All numbers are float32, as they are trained, so that what is read back is what was written to the bit.
+ */
+#include "snapshot.h"
+
+#include "checksum.h"
+#include "json_text.h"
+#include "paths.h"
+#include "safetensors.h"
+#include "safetensors_write.h"
+#include "status.h"
+#include "tokenizer_copy.h"
+#include "tune_config.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ADAPTER_PREFIX "rosa." /* of parameters' names, not of tensors' in the file */
+#define ADAPTER_FORMAT 1
+#define PIECE          ((size_t)1 << 16) /* numbers moved at a time */
+
+/* Tokenizers and what else describes a model without being its weights. */
+static const char *const companions[] = {
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
+    "merges.txt",     "added_tokens.json",     "chat_template.jinja",     "generation_config.json"};
+
+/* ------------------------------------------------------------------------------------------------------ writing -- */
+
+static void fetch(void *context, const struct tensor_source *tensor, size_t first, size_t count, float *numbers)
+{
+	struct backend *backend = context;
+
+	backend->ops->get(backend, numbers, (const float *)tensor->from + first, count * sizeof(*numbers));
+}
+
+/* The tensors of a file, and room for their names. */
+struct tensor_list {
+	struct tensor_source *all;
+	char (*names)[128];
+	size_t count;
+};
+
+static rosa_status list_new(struct tensor_list *list, size_t most, rosa_error *err)
+{
+	list->count = 0;
+	list->all = calloc(most + 1, sizeof(*list->all));
+	list->names = calloc(most + 1, sizeof(*list->names));
+	if (list->all && list->names)
+		return ROSA_OK;
+	return rosa_fail(err, ROSA_ENOMEM, "no memory for the names of %zu tensors", most);
+}
+
+static void list_free(struct tensor_list *list)
+{
+	free(list->all);
+	free(list->names);
+}
+
+static void list_add(struct tensor_list *list, const char *prefix, const struct parameter *parameter, const float *from)
+{
+	struct tensor_source *tensor = &list->all[list->count];
+	const char *name = parameter->name;
+
+	if (strncmp(name, ADAPTER_PREFIX, strlen(ADAPTER_PREFIX)) == 0 && !*prefix)
+		name += strlen(ADAPTER_PREFIX);
+	snprintf(list->names[list->count], sizeof(list->names[0]), "%s%s", prefix, name);
+	*tensor = (struct tensor_source){
+	    list->names[list->count], parameter->dims, {parameter->shape[0], parameter->shape[1]}, from};
+	list->count++;
+}
+
+static rosa_status write_tensors(struct checkpoint_writer *writer, const char *name, const struct tensor_list *list,
+				 const char *const *metadata, struct backend *backend, rosa_error *err)
+{
+	struct durable_file file;
+	rosa_status status = checkpoint_file_open(writer, name, &file, err);
+
+	if (status == ROSA_OK)
+		status = safetensors_write(&file, list->all, list->count, metadata, fetch, backend, err);
+	if (status == ROSA_OK)
+		return checkpoint_file_done(writer, &file, err);
+	durable_abandon(&file);
+	return status;
+}
+
+/* A file from text, which is freed. */
+static rosa_status write_text(struct checkpoint_writer *writer, const char *name, struct json_text *text,
+			      rosa_error *err)
+{
+	rosa_status status;
+
+	if (text->failed)
+		status = rosa_fail(err, ROSA_ENOMEM, "no memory to write %s", name);
+	else
+		status = checkpoint_file_save(writer, name, text->data, text->size, err);
+	json_text_free(text);
+	return status;
+}
+
+/* ------------------------------------------------------------------------------------------------------ adapter -- */
+
+/* Names, shapes and numbers of all tensors, as one number: equal in both files of a folder, and in no other. */
+static rosa_status digest_of(const struct tensor_list *list, struct backend *backend, char text[33], rosa_error *err)
+{
+	float *piece = malloc(PIECE * sizeof(*piece));
+	uint64_t sum = CHECKSUM_START;
+
+	if (!piece)
+		return rosa_fail(err, ROSA_ENOMEM, "no memory to save the adapter");
+	for (size_t i = 0; i < list->count; i++) {
+		const struct tensor_source *tensor = &list->all[i];
+		const size_t numbers = tensor->shape[0] * (tensor->dims > 1 ? tensor->shape[1] : 1);
+
+		sum = checksum_add(sum, tensor->name, strlen(tensor->name));
+		sum = checksum_add(sum, tensor->shape, sizeof(tensor->shape));
+		for (size_t at = 0; at < numbers; at += PIECE) {
+			const size_t count = numbers - at < PIECE ? numbers - at : PIECE;
+
+			fetch(backend, tensor, at, count, piece);
+			sum = checksum_add(sum, piece, count * sizeof(*piece));
+		}
+	}
+	free(piece);
+	snprintf(text, 33, "%016" PRIx64, sum);
+	return ROSA_OK;
+}
+
+/* The numbers of the layers that have an adapter. */
+static void write_layers(const struct parameters *parameters, struct json_text *text)
+{
+	bool first = true;
+
+	for (size_t i = 0; i < parameters->count; i++) {
+		size_t layer;
+		int end = 0;
+
+		if (sscanf(parameters->all[i].name, ADAPTER_PREFIX "layers.%zu.k_proj.weight%n", &layer, &end) != 1 ||
+		    !end)
+			continue;
+		json_text_add(text, "%s%zu", first ? "" : ", ", layer);
+		first = false;
+	}
+}
+
+static void write_number(struct json_text *text, const char *name, float value, const char *after)
+{
+	json_text_add(text, "    \"%s\": ", name);
+	json_text_float(text, value);
+	json_text_add(text, "%s\n", after);
+}
+
+static void write_options(const struct snapshot *snapshot, struct json_text *text)
+{
+	const struct network_options *o = snapshot->options;
+	const rosa_learning *l = &o->learning;
+
+	json_text_add(text, "    \"window\": %zu,\n    \"sinks\": %zu,\n    \"bits\": %d,\n    \"fusion\": \"%s\",\n",
+		      o->window, o->sinks, o->bits, tune_fusion_words[o->fusion]);
+	json_text_add(text, "    \"layers\": [");
+	write_layers(snapshot->parameters, text);
+	json_text_add(text, "],\n    \"first_global_layers\": %zu,\n    \"qk\": \"%s\",\n", o->first_global_layers,
+		      tune_qk_words[o->qk]);
+	write_number(text, "e_start", o->e_start, ",");
+	json_text_add(text, "    \"policy\": \"%s\",\n    \"fold\": %s,\n", tune_policy_words[o->policy],
+		      o->fold ? "true" : "false");
+	if (o->max_match)
+		json_text_add(text, "    \"max_match\": %u,\n", o->max_match);
+	else
+		json_text_add(text, "    \"max_match\": null,\n");
+	json_text_add(text, "    \"qk_grad\": \"%s\",\n    \"credit\": \"%s\",\n    \"key_credit\": \"%s\",\n",
+		      tune_qk_grad_words[l->qk_grad], tune_credit_words[l->credit],
+		      tune_key_credit_words[l->key_credit]);
+	write_number(text, "suffix", l->suffix, ",");
+	write_number(text, "explore", l->explore, ",");
+	write_number(text, "flip_share", l->flip_share, ",");
+	write_number(text, "slope", l->slope, "");
+}
+
+static rosa_status write_adapter_config(const struct snapshot *snapshot, struct checkpoint_writer *writer,
+					const char *digest, rosa_error *err)
+{
+	struct json_text text = {0};
+
+	json_text_add(&text, "{\n  \"format\": %d,\n  \"rosatune_version\": \"%s\",\n", ADAPTER_FORMAT, rosa_version());
+	json_text_add(&text,
+		      "  \"base_model\": {\n    \"model_type\": \"%s\",\n    \"hidden_size\": %zu,\n"
+		      "    \"num_hidden_layers\": %zu\n  },\n  \"options\": {\n",
+		      architecture_names[snapshot->config->architecture], snapshot->config->width,
+		      snapshot->config->layers);
+	write_options(snapshot, &text);
+	json_text_add(&text, "  },\n  \"tensors\": \"%s\"\n}\n", digest);
+	return write_text(writer, SNAPSHOT_ADAPTER_CONFIG, &text, err);
+}
+
+static rosa_status write_adapter(const struct snapshot *snapshot, struct checkpoint_writer *writer, rosa_error *err)
+{
+	struct parameters *parameters = snapshot->parameters;
+	struct tensor_list list;
+	char digest[33] = "";
+	rosa_status status = list_new(&list, parameters->count, err);
+
+	for (size_t i = 0; i < parameters->count && status == ROSA_OK; i++)
+		if (parameters->all[i].group == ADAPTER)
+			list_add(&list, "", &parameters->all[i], parameters->all[i].value);
+	if (status == ROSA_OK)
+		status = digest_of(&list, parameters->backend, digest, err);
+	if (status == ROSA_OK) {
+		const char *const metadata[] = {"format", "pt", "tensors", digest, NULL};
+
+		status = write_tensors(writer, SNAPSHOT_ADAPTER, &list, metadata, parameters->backend, err);
+	}
+	if (status == ROSA_OK)
+		status = write_adapter_config(snapshot, writer, digest, err);
+	list_free(&list);
+	return status;
+}
+
+/* ----------------------------------------------------------------------------------------------------- backbone -- */
+
+static void write_rope(const struct model_config *c, struct json_text *text)
+{
+	static const char *const words[] = {
+	    [ROPE_PLAIN] = "default", [ROPE_LINEAR] = "linear", [ROPE_LLAMA3] = "llama3"};
+	const struct {
+		const char *name;
+		double value;
+	} numbers[] = {{"low_freq_factor", c->rope_low},
+		       {"high_freq_factor", c->rope_high},
+		       {"original_max_position_embeddings", c->rope_context}};
+
+	json_text_add(text, "  \"rope_theta\": ");
+	json_text_number(text, c->rope_base);
+	json_text_add(text, ",\n");
+	if (c->rope_scaling == ROPE_PLAIN)
+		return;
+	json_text_add(text, "  \"rope_scaling\": {\"rope_type\": \"%s\", \"factor\": ", words[c->rope_scaling]);
+	json_text_number(text, c->rope_factor);
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]) && c->rope_scaling == ROPE_LLAMA3; i++) {
+		json_text_add(text, ", \"%s\": ", numbers[i].name);
+		json_text_number(text, numbers[i].value);
+	}
+	json_text_add(text, "},\n");
+}
+
+static void write_ends(const struct model_config *c, struct json_text *text)
+{
+	if (c->bos >= 0)
+		json_text_add(text, "  \"bos_token_id\": %" PRId64 ",\n", c->bos);
+	if (!c->eos_count)
+		return;
+	json_text_add(text, "  \"eos_token_id\": %s", c->eos_count > 1 ? "[" : "");
+	for (size_t i = 0; i < c->eos_count; i++)
+		json_text_add(text, "%s%" PRId64, i ? ", " : "", c->eos[i]);
+	json_text_add(text, "%s,\n", c->eos_count > 1 ? "]" : "");
+}
+
+static rosa_status write_model_config(const struct snapshot *snapshot, struct checkpoint_writer *writer,
+				      rosa_error *err)
+{
+	static const char *const classes[] = {[LLAMA] = "LlamaForCausalLM", [QWEN3] = "Qwen3ForCausalLM"};
+	const struct model_config *c = snapshot->config;
+	struct json_text text = {0};
+
+	json_text_add(&text, "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\",\n", classes[c->architecture],
+		      architecture_names[c->architecture]);
+	json_text_add(&text, "  \"vocab_size\": %zu,\n  \"hidden_size\": %zu,\n  \"intermediate_size\": %zu,\n",
+		      c->vocabulary, c->width, c->mlp_width);
+	json_text_add(&text,
+		      "  \"num_hidden_layers\": %zu,\n  \"num_attention_heads\": %zu,\n"
+		      "  \"num_key_value_heads\": %zu,\n  \"head_dim\": %zu,\n",
+		      c->layers, c->heads, c->kv_heads, c->head_size);
+	if (c->context)
+		json_text_add(&text, "  \"max_position_embeddings\": %zu,\n", c->context);
+	json_text_add(&text, "  \"rms_norm_eps\": ");
+	json_text_float(&text, c->norm_eps);
+	json_text_add(&text, ",\n");
+	write_rope(c, &text);
+	write_ends(c, &text);
+	json_text_add(&text,
+		      "  \"hidden_act\": \"silu\",\n  \"attention_bias\": false,\n  \"mlp_bias\": false,\n"
+		      "  \"tie_word_embeddings\": %s,\n  \"torch_dtype\": \"float32\"\n}\n",
+		      c->tied ? "true" : "false");
+	return write_text(writer, SNAPSHOT_MODEL_CONFIG, &text, err);
+}
+
+static rosa_status copy_companion(const char *folder, const char *name, struct checkpoint_writer *writer,
+				  rosa_error *err)
+{
+	struct mapping mapping = {0};
+	char *path = path_join(folder, name);
+	rosa_status status = ROSA_OK;
+
+	if (!path)
+		return rosa_fail(err, ROSA_ENOMEM, "no memory to save the tokenizer");
+	if (path_is_file(path)) {
+		status = mapping_open(&mapping, path, err);
+		if (status == ROSA_OK)
+			status = checkpoint_file_save(writer, name, mapping.data, mapping.size, err);
+		mapping_close(&mapping);
+	}
+	free(path);
+	return status;
+}
+
+static rosa_status copy_gguf_tokenizer(const struct gguf *gguf, struct checkpoint_writer *writer, rosa_error *err)
+{
+	struct durable_file file;
+	rosa_status status = checkpoint_file_open(writer, SNAPSHOT_TOKENIZER, &file, err);
+
+	if (status == ROSA_OK)
+		status = tokenizer_copy(gguf, &file, err);
+	if (status == ROSA_OK)
+		return checkpoint_file_done(writer, &file, err);
+	durable_abandon(&file);
+	return status;
+}
+
+/* What a model needs besides its weights to be used. */
+static rosa_status copy_tokenizer(const struct checkpoint *model, struct checkpoint_writer *writer, rosa_error *err)
+{
+	char *folder;
+	rosa_status status = ROSA_OK;
+
+	if (model->is_gguf)
+		return gguf_find(&model->gguf, "tokenizer.ggml.model") ? copy_gguf_tokenizer(&model->gguf, writer, err)
+								       : ROSA_OK;
+	folder = path_is_folder(model->path) ? strdup(model->path) : path_folder(model->path);
+	if (!folder)
+		return rosa_fail(err, ROSA_ENOMEM, "no memory to save the tokenizer");
+	for (size_t i = 0; i < sizeof(companions) / sizeof(companions[0]) && status == ROSA_OK; i++)
+		status = copy_companion(folder, companions[i], writer, err);
+	free(folder);
+	return status;
+}
+
+static rosa_status write_backbone(const struct snapshot *snapshot, struct checkpoint_writer *writer, rosa_error *err)
+{
+	static const char *const metadata[] = {"format", "pt", NULL};
+	struct parameters *parameters = snapshot->parameters;
+	struct tensor_list list;
+	rosa_status status = list_new(&list, parameters->count, err);
+
+	for (size_t i = 0; i < parameters->count && status == ROSA_OK; i++)
+		if (parameters->all[i].group == BACKBONE)
+			list_add(&list, "", &parameters->all[i], parameters->all[i].value);
+	if (status == ROSA_OK)
+		status = write_tensors(writer, SNAPSHOT_MODEL, &list, metadata, parameters->backend, err);
+	list_free(&list);
+	if (status == ROSA_OK)
+		status = write_model_config(snapshot, writer, err);
+	if (status == ROSA_OK && snapshot->model)
+		status = copy_tokenizer(snapshot->model, writer, err);
+	return status;
+}
+
+/* ------------------------------------------------------------------------------------------------------ moments -- */
+
+static rosa_status write_moments(const struct snapshot *snapshot, struct checkpoint_writer *writer, rosa_error *err)
+{
+	static const char *const metadata[] = {"format", "pt", NULL};
+	struct parameters *parameters = snapshot->parameters;
+	struct tensor_list list;
+	rosa_status status = list_new(&list, 2 * parameters->count, err);
+
+	for (size_t i = 0; i < parameters->count && status == ROSA_OK; i++) {
+		if (!parameters->all[i].trained)
+			continue;
+		list_add(&list, "first.", &parameters->all[i], parameters->all[i].first);
+		list_add(&list, "second.", &parameters->all[i], parameters->all[i].second);
+	}
+	if (status == ROSA_OK)
+		status = write_tensors(writer, SNAPSHOT_MOMENTS, &list, metadata, parameters->backend, err);
+	list_free(&list);
+	return status;
+}
+
+rosa_status snapshot_write(const struct snapshot *snapshot, struct checkpoint_writer *writer, rosa_error *err)
+{
+	rosa_status status = ROSA_OK;
+
+	if (snapshot->options->rosa)
+		status = write_adapter(snapshot, writer, err);
+	if (status == ROSA_OK && snapshot->backbone)
+		status = write_backbone(snapshot, writer, err);
+	return status == ROSA_OK ? write_moments(snapshot, writer, err) : status;
+}
+
+/* ------------------------------------------------------------------------------------------------------ reading -- */
+
+/* A file of tensors, open. */
+struct tensor_file {
+	char *path;
+	struct mapping mapping;
+	struct safetensors file;
+};
+
+static void tensor_file_close(struct tensor_file *file)
+{
+	safetensors_free(&file->file);
+	mapping_close(&file->mapping);
+	free(file->path);
+	memset(file, 0, sizeof(*file));
+}
+
+static rosa_status tensor_file_open(const struct checkpoint_found *found, const char *name, struct tensor_file *file,
+				    rosa_error *err)
+{
+	rosa_status status;
+
+	memset(file, 0, sizeof(*file));
+	file->path = path_join(found->path, name);
+	if (!file->path)
+		return rosa_fail(err, ROSA_ENOMEM, "%s: no memory to read it", found->path);
+	status = mapping_open(&file->mapping, file->path, err);
+	if (status == ROSA_OK)
+		status = safetensors_read(file->mapping.data, file->mapping.size, file->path, &file->file, err);
+	if (status != ROSA_OK)
+		tensor_file_close(file);
+	return status;
+}
+
+static rosa_status put_tensor(const struct tensor_file *file, const char *prefix, const struct parameter *parameter,
+			      struct backend *backend, float *to, rosa_error *err)
+{
+	const char *plain = parameter->name;
+	const struct tensor *tensor;
+	char name[128];
+
+	if (parameter->group == ADAPTER && !*prefix)
+		plain += strlen(ADAPTER_PREFIX);
+	snprintf(name, sizeof(name), "%s%s", prefix, plain);
+	tensor = tensors_find(&file->file.tensors, name);
+	if (!tensor)
+		return rosa_fail(err, ROSA_EFORMAT, "%.150s: has no %.80s; is it another model's?", file->path, name);
+	if (tensor->format != FORMAT_F32 || tensor->dims != parameter->dims ||
+	    memcmp(tensor->shape, parameter->shape, (size_t)tensor->dims * sizeof(*tensor->shape)) != 0)
+		return rosa_fail(err, ROSA_EFORMAT, "%.150s: %.80s has another shape; is it another model's?",
+				 file->path, name);
+	backend->ops->put(backend, to, tensor->data, tensor->bytes);
+	return ROSA_OK;
+}
+
+static rosa_status read_group(const struct checkpoint_found *found, const char *name, enum parameter_group group,
+			      struct parameters *parameters, rosa_error *err)
+{
+	struct tensor_file file;
+	rosa_status status = tensor_file_open(found, name, &file, err);
+
+	if (status != ROSA_OK)
+		return status;
+	for (size_t i = 0; i < parameters->count && status == ROSA_OK; i++)
+		if (parameters->all[i].group == group)
+			status = put_tensor(&file, "", &parameters->all[i], parameters->backend,
+					    parameters->all[i].value, err);
+	tensor_file_close(&file);
+	return status;
+}
+
+rosa_status snapshot_read_values(const struct checkpoint_found *found, struct parameters *parameters, rosa_error *err)
+{
+	rosa_status status = ROSA_OK;
+
+	if (checkpoint_has(found, SNAPSHOT_ADAPTER))
+		status = read_group(found, SNAPSHOT_ADAPTER, ADAPTER, parameters, err);
+	if (status == ROSA_OK && checkpoint_has(found, SNAPSHOT_MODEL))
+		status = read_group(found, SNAPSHOT_MODEL, BACKBONE, parameters, err);
+	return status;
+}
+
+rosa_status snapshot_read_moments(const struct checkpoint_found *found, struct parameters *parameters, rosa_error *err)
+{
+	struct tensor_file file;
+	rosa_status status = tensor_file_open(found, SNAPSHOT_MOMENTS, &file, err);
+
+	if (status != ROSA_OK)
+		return status;
+	for (size_t i = 0; i < parameters->count && status == ROSA_OK; i++) {
+		struct parameter *parameter = &parameters->all[i];
+
+		if (!parameter->trained)
+			continue;
+		status = put_tensor(&file, "first.", parameter, parameters->backend, parameter->first, err);
+		if (status == ROSA_OK)
+			status = put_tensor(&file, "second.", parameter, parameters->backend, parameter->second, err);
+	}
+	tensor_file_close(&file);
+	return status;
+}

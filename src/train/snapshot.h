@@ -1,0 +1,32 @@
+/* What a checkpoint holds of a network: the adapter, the backbone where it is trained, and the optimiser's moments. */
+#ifndef ROSATUNE_SNAPSHOT_H
+#define ROSATUNE_SNAPSHOT_H
+
+#include "network.h"
+#include "run_folder.h"
+
+/* The files, by the names that other programs know them under. The first two are an adapter folder, as the Python
+ * package writes and reads it; the next two a model folder of Hugging Face. */
+#define SNAPSHOT_ADAPTER_CONFIG "adapter_config.json"
+#define SNAPSHOT_ADAPTER        "adapter_model.safetensors"
+#define SNAPSHOT_MODEL_CONFIG   "config.json"
+#define SNAPSHOT_MODEL          "model.safetensors"
+#define SNAPSHOT_TOKENIZER      "tokenizer.gguf" /* of a model that came from a GGUF file */
+#define SNAPSHOT_MOMENTS        "optimizer.safetensors"
+
+struct snapshot {
+	struct parameters *parameters;
+	const struct model_config *config;
+	const struct network_options *options;
+	bool backbone;                  /* it has been trained, and is saved too */
+	const struct checkpoint *model; /* whose tokenizer goes beside the backbone; NULL: none does */
+};
+
+rosa_status snapshot_write(const struct snapshot *snapshot, struct checkpoint_writer *writer, rosa_error *err);
+
+/* Puts values back: those of all files that are there. Every adapter parameter must be among them. */
+rosa_status snapshot_read_values(const struct checkpoint_found *found, struct parameters *parameters, rosa_error *err);
+/* And moments, of exactly the parameters that are trained. */
+rosa_status snapshot_read_moments(const struct checkpoint_found *found, struct parameters *parameters, rosa_error *err);
+
+#endif

@@ -1,0 +1,93 @@
+/*
+ * The tokenizer of a GGUF model.
+ *
+ * A backbone that was trained is saved as a Hugging Face folder, but where it came from a GGUF file there is no
+ * tokenizer.json to go with it, and to make one would be to translate between two descriptions of the same thing. The
+ * metadata about tokens is copied instead, byte by byte, into a GGUF file of its own.
+ */
+#include "tokenizer_copy.h"
+
+#include "status.h"
+
+#include <string.h>
+
+/* Bytes of a number. */
+static size_t width_of(enum gguf_type type)
+{
+	switch (type) {
+	case GGUF_UINT8:
+	case GGUF_INT8:
+	case GGUF_BOOL:
+		return 1;
+	case GGUF_UINT16:
+	case GGUF_INT16:
+		return 2;
+	case GGUF_UINT64:
+	case GGUF_INT64:
+	case GGUF_FLOAT64:
+		return 8;
+	default:
+		return 4;
+	}
+}
+
+static bool is_wanted(const struct gguf_entry *entry)
+{
+	return strncmp(entry->key, "tokenizer.", 10) == 0 || strcmp(entry->key, "general.architecture") == 0;
+}
+
+static rosa_status put_number(struct durable_file *file, uint64_t number, size_t width, rosa_error *err)
+{
+	uint8_t bytes[8];
+
+	for (size_t i = 0; i < width; i++)
+		bytes[i] = (uint8_t)(number >> 8 * i);
+	return durable_write(file, bytes, width, err);
+}
+
+static rosa_status put_text(struct durable_file *file, const char *text, size_t length, rosa_error *err)
+{
+	rosa_status status = put_number(file, length, 8, err);
+
+	return status == ROSA_OK ? durable_write(file, text, length, err) : status;
+}
+
+static rosa_status put_entry(struct durable_file *file, const struct gguf_entry *entry, rosa_error *err)
+{
+	const bool array = entry->type == GGUF_ARRAY;
+	const enum gguf_type type = array ? entry->element : entry->type;
+	rosa_status status = put_text(file, entry->key, strlen(entry->key), err);
+
+	if (status == ROSA_OK)
+		status = put_number(file, entry->type, 4, err);
+	if (status == ROSA_OK && array)
+		status = put_number(file, entry->element, 4, err);
+	if (status == ROSA_OK && array)
+		status = put_number(file, entry->count, 8, err);
+	if (type != GGUF_STRING)
+		return status == ROSA_OK ? durable_write(file, entry->data, entry->count * width_of(type), err)
+					 : status;
+	for (size_t i = 0; i < entry->count && status == ROSA_OK; i++)
+		status = put_text(file, entry->texts[i].at, entry->texts[i].length, err);
+	return status;
+}
+
+rosa_status tokenizer_copy(const struct gguf *gguf, struct durable_file *file, rosa_error *err)
+{
+	uint64_t wanted = 0;
+	rosa_status status;
+
+	for (size_t i = 0; i < gguf->count; i++)
+		wanted += is_wanted(&gguf->entries[i]);
+	status = durable_write(file, "GGUF", 4, err);
+	if (status == ROSA_OK)
+		status = put_number(file, 3, 4, err);
+	if (status == ROSA_OK)
+		status = put_number(file, 0, 8, err);
+	if (status == ROSA_OK)
+		status = put_number(file, wanted, 8, err);
+	for (size_t i = 0; i < gguf->count && status == ROSA_OK; i++)
+		if (is_wanted(&gguf->entries[i]))
+			status = put_entry(file, &gguf->entries[i], err);
+	return status;
+}

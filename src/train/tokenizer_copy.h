@@ -1,0 +1,12 @@
+/* The tokenizer of a GGUF model, for a folder that has its weights but not itself. */
+#ifndef ROSATUNE_TOKENIZER_COPY_H
+#define ROSATUNE_TOKENIZER_COPY_H
+
+#include "durable.h"
+#include "gguf.h"
+
+/* Writes a GGUF file without tensors that has all of another's metadata that is about tokens; tokenizer_open reads it.
+ */
+rosa_status tokenizer_copy(const struct gguf *gguf, struct durable_file *file, rosa_error *err);
+
+#endif

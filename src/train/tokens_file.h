@@ -1,0 +1,71 @@
+/* Token shards: what `rosatune data pack` writes and training reads. */
+#ifndef ROSATUNE_TOKENS_FILE_H
+#define ROSATUNE_TOKENS_FILE_H
+
+#include "mapping.h"
+
+#include <stdbool.h>
+
+/*
+ * A shard is a file, little endian, of four parts, each filled up with zeros to a whole number of 8 bytes:
+ *
+ *     the header, as below
+ *     the tokens of all documents, end to end
+ *     the documents' first tokens, 64 bits each, and the total
+ *     in shards of conversations, one bit a token (the first token has the lowest): does its loss count?
+ *
+ * Every document has a token at least. The checksum (retrieval/checksum.h) is that of all that follows the header, and
+ * then of the header with a checksum of 0.
+ */
+#define TOKENS_MAGIC      "rosatok\n"
+#define TOKENS_VERSION    1
+#define TOKENS_ANSWERS    UINT64_C(1) /* a flag: the last part is there */
+#define TOKENS_VOCABULARY (UINT64_C(1) << 32)
+
+struct tokens_header {
+	char magic[8];
+	uint32_t version;
+	uint32_t width; /* bytes a token, 2 or 4 */
+	uint64_t tokens, documents;
+	uint64_t vocabulary; /* every token is below */
+	uint64_t tokenizer;  /* its fingerprint: see tokens_fingerprint */
+	uint64_t flags;
+	uint64_t checksum;
+};
+
+/* Where the parts lie. */
+struct tokens_places {
+	uint64_t data, starts, counts, end;
+};
+
+/* False if there are more tokens or documents than 2^56, or a width that is none. */
+bool tokens_places(const struct tokens_header *header, struct tokens_places *places);
+
+/* The least width for a vocabulary. */
+int tokens_width(uint64_t vocabulary);
+
+struct tokens_file {
+	struct mapping mapping;
+	char *path;
+	size_t tokens, documents;
+	int width;              /* bytes a token, 2 or 4 */
+	const void *data;       /* [tokens] */
+	const uint64_t *starts; /* [documents + 1] */
+	const uint8_t *counts;  /* bits, or NULL: all count */
+	uint64_t tokenizer;     /* fingerprint */
+	size_t vocabulary;
+};
+
+/* Checks everything but the checksum and the tokens' range, for which all of it has to be read, unless `thorough`. */
+rosa_status tokens_file_open(const char *path, bool thorough, struct tokens_file *file, rosa_error *err);
+/* The same from memory, aligned to 8 bytes, which must stay. */
+rosa_status tokens_file_parse(const void *data, size_t size, const char *name, bool thorough, struct tokens_file *file,
+			      rosa_error *err);
+void tokens_file_close(struct tokens_file *file); /* safe on a zeroed one */
+
+/* Tokens first .. first + count - 1, which must be there, and the weight of each as a target, 0 or 1 (NULL: not
+ * wanted). What is not below the vocabulary, in a file that was damaged since it was written, is read as token 0 of
+ * weight 0, so that nobody computes with it. */
+void tokens_file_read(const struct tokens_file *file, size_t first, size_t count, uint32_t *tokens, float *weight);
+
+#endif

@@ -1,0 +1,599 @@
+/*
+ * A whole training run.
+ *
+ * The state of a run is the network's numbers, the optimiser's, and how far it is; the order of the data, the rates and
+ * what is drawn at random are functions of the step. So a checkpoint is those numbers, and a run that is resumed takes
+ * the very steps that it would have taken.
+ *
+ * Every process opens the model and the data; only the first one touches the run's folder. What it reads there it
+ * shares out, so the folder need not be visible elsewhere. Whatever may fail on one process alone ends in ranks_agree,
+ * so that all of them leave together.
+ *
+ * The optimiser begins anew with each stage: what is trained changes, and the rates warm up again.
+ */
+#include "trainer.h"
+
+#include "checkpoint.h"
+#include "dataset.h"
+#include "draw.h"
+#include "paths.h"
+#include "run_folder.h"
+#include "schedule.h"
+#include "snapshot.h"
+#include "status.h"
+#include "tokens_writer.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define ECHO_NAME "tune.json" /* the configuration, in a checkpoint */
+#define LOG_NAME  "log.jsonl"
+
+struct trainer {
+	const struct tune_config *config;
+	const struct ranks *ranks;
+	const struct trainer_hooks *hooks;
+	struct trainer_outcome *outcome;
+	bool first; /* of the processes: the one that writes */
+
+	struct checkpoint model;
+	rosa_workers *workers;
+	struct backend *backend;
+	network *network;
+
+	struct run_folder folder;
+	struct training_log log;
+	struct run_state state;
+	bool resumed;   /* moments are those of the stage that goes on */
+	uint64_t steps; /* of the whole run */
+	uint64_t begun; /* the step this process began at */
+	double before;  /* seconds trained by earlier processes */
+	double started; /* the clock then */
+	uint64_t fresh; /* tokens learnt from by this process and its partners */
+	double busy;    /* seconds that took: measuring and saving left out */
+	uint64_t saved; /* the step of the newest checkpoint; UINT64_MAX: there is none */
+};
+
+/* A stage under way. */
+struct stage_run {
+	const struct tune_stage *stage;
+	uint64_t steps;
+	dataset *data, *valid;
+	struct samples valid_samples;
+	learner *learner;
+};
+
+static double now(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+static void note(void *context, const char *message)
+{
+	const struct trainer *t = context;
+
+	if (t->first && t->hooks->note)
+		t->hooks->note(t->hooks->context, message);
+}
+
+/* -------------------------------------------------------------------------------------------------------- model -- */
+
+/* Threads of this process: as many as were asked for, or its share of the machine. */
+static int choose_threads(struct trainer *t)
+{
+	int bound, share = ranks_processors(t->ranks, &bound);
+	char message[160];
+
+	if (t->config->threads)
+		return (int)t->config->threads;
+	if (t->ranks->count == 1)
+		return 0;
+	if (bound < share) {
+		snprintf(message, sizeof(message),
+			 "every process is bound to %d of the %d processors it could have: use mpirun --bind-to none",
+			 bound, share);
+		note(t, message);
+	}
+	return bound < share ? bound : share;
+}
+
+static rosa_status open_network(struct trainer *t, rosa_error *err)
+{
+	const struct tune_config *config = t->config;
+	struct network_options options = tune_config_network(config);
+	struct adapter adapter = {0};
+	rosa_status status = checkpoint_open(config->model, &t->model, err);
+
+	if (status == ROSA_OK && config->adapter)
+		status = adapter_open(config->adapter, &t->model, &adapter, err);
+	if (status == ROSA_OK)
+		status = rosa_workers_new(choose_threads(t), NULL, &t->workers, err);
+	if (status == ROSA_OK)
+		status = cpu_backend_new(t->workers, &t->backend, err);
+	if (status == ROSA_OK)
+		status = network_load(&t->model, config->adapter ? &adapter : NULL, &options, t->backend, t->workers,
+				      &t->network, err);
+	adapter_close(&adapter);
+	return status;
+}
+
+/* Frequencies that a GGUF file gives one by one have no words in a config.json. */
+static rosa_status check_model(const struct trainer *t, rosa_error *err)
+{
+	for (size_t i = 0; i < t->config->stage_count; i++)
+		if (t->config->stages[i].kind != TUNE_ADAPTER && t->model.rope_factors)
+			return rosa_fail(err, ROSA_EINVAL,
+					 "%s: has rotary factors of its own, with which a trained backbone cannot be "
+					 "saved; use the Hugging Face folder of this model",
+					 t->config->model);
+	return ROSA_OK;
+}
+
+/* Whether the backbone is trained in any stage up to this one. */
+static bool backbone_trained(const struct tune_config *config, size_t stage)
+{
+	for (size_t i = 0; i <= stage && i < config->stage_count; i++)
+		if (config->stages[i].kind != TUNE_ADAPTER)
+			return true;
+	return false;
+}
+
+/* --------------------------------------------------------------------------------------------------------- save -- */
+
+static rosa_status write_checkpoint(struct trainer *t, struct checkpoint_writer *writer, size_t keep, rosa_error *err)
+{
+	const struct snapshot snapshot = {
+	    .parameters = network_parameters(t->network),
+	    .config = network_config(t->network),
+	    .options = network_settings(t->network),
+	    .backbone = backbone_trained(t->config, t->state.stage),
+	    .model = &t->model,
+	};
+	struct json_text echo = {0};
+	rosa_status status = snapshot_write(&snapshot, writer, err);
+
+	tune_config_write(t->config, &echo);
+	if (status == ROSA_OK && echo.failed)
+		status = rosa_fail(err, ROSA_ENOMEM, "no memory to save the configuration");
+	if (status == ROSA_OK)
+		status = checkpoint_file_save(writer, ECHO_NAME, echo.data, echo.size, err);
+	json_text_free(&echo);
+	if (status == ROSA_OK)
+		return checkpoint_commit(writer, &t->state, keep, err);
+	checkpoint_abandon(writer);
+	return status;
+}
+
+static rosa_status save_here(struct trainer *t, size_t keep, rosa_error *err)
+{
+	struct checkpoint_writer writer;
+	rosa_error error = {ROSA_OK, ""};
+	rosa_status status = training_log_sync(&t->log, &error);
+
+	if (status == ROSA_OK)
+		status = checkpoint_begin(&writer, &t->folder, t->state.step, &error);
+	if (status == ROSA_OK)
+		status = write_checkpoint(t, &writer, keep, &error);
+	if (status == ROSA_OK) {
+		snprintf(t->outcome->checkpoint, sizeof(t->outcome->checkpoint), "%s/step-%08" PRIu64,
+			 t->folder.checkpoints, t->state.step);
+		t->saved = t->state.step;
+		if (t->hooks->saved)
+			t->hooks->saved(t->hooks->context, t->outcome->checkpoint);
+		return ROSA_OK;
+	}
+	if (t->saved == UINT64_MAX)
+		return rosa_fail(err, status, "step %" PRIu64 " could not be saved: %s", t->state.step, error.message);
+	return rosa_fail(err, status,
+			 "step %" PRIu64 " could not be saved, the checkpoint of step %" PRIu64
+			 " is still good (go on with --resume): %.140s",
+			 t->state.step, t->saved, error.message);
+}
+
+/* All processes wait for the first to have saved. */
+static rosa_status save(struct trainer *t, rosa_error *err)
+{
+	rosa_status status = ROSA_OK;
+
+	t->state.seconds = t->before + now() - t->started;
+	if (t->first && t->saved != t->state.step)
+		status = save_here(t, t->config->stages[t->state.stage].keep, err);
+	return ranks_agree(t->ranks, status, err);
+}
+
+/* ------------------------------------------------------------------------------------------------------- resume -- */
+
+/* Whether the run in the folder is one that this configuration describes. */
+static rosa_status compare_echo(struct trainer *t, const struct checkpoint_found *found, rosa_error *err)
+{
+	char *path = path_join(found->path, ECHO_NAME);
+	struct tune_config was;
+	rosa_status status;
+
+	if (!path)
+		return rosa_fail(err, ROSA_ENOMEM, "%s: no memory to read it", found->path);
+	if (found->state.model != t->model.fingerprint)
+		status = rosa_fail(err, ROSA_EINVAL, "%.120s: was begun with another model than %.80s", found->path,
+				   t->config->model);
+	else
+		status = tune_config_load(path, NULL, 0, &was, err);
+	if (status == ROSA_OK) {
+		status = tune_config_compare(&was, t->config, (size_t)found->state.stage, note, t, err);
+		tune_config_free(&was);
+	}
+	free(path);
+	return status;
+}
+
+/* What is trained in a stage, with moments of 0. */
+static rosa_status choose_trained(struct trainer *t, size_t stage, rosa_error *err)
+{
+	return parameters_train(network_parameters(t->network), t->config->stages[stage].kind != TUNE_ADAPTER,
+				t->config->rosa, err);
+}
+
+static rosa_status read_checkpoint(struct trainer *t, const struct checkpoint_found *found, rosa_error *err)
+{
+	rosa_status status = compare_echo(t, found, err);
+
+	if (status == ROSA_OK)
+		status = snapshot_read_values(found, network_parameters(t->network), err);
+	if (status == ROSA_OK)
+		status = choose_trained(t, (size_t)found->state.stage, err);
+	if (status == ROSA_OK)
+		status = snapshot_read_moments(found, network_parameters(t->network), err);
+	if (status == ROSA_OK) {
+		t->state = found->state;
+		t->resumed = true;
+		t->saved = found->state.step;
+		snprintf(t->outcome->checkpoint, sizeof(t->outcome->checkpoint), "%s", found->path);
+	}
+	return status;
+}
+
+/* The first process: opens the folder and reads the newest checkpoint, if it is to go on from one. */
+static rosa_status open_folder(struct trainer *t, bool resume, rosa_error *err)
+{
+	struct checkpoint_found found = {0};
+	rosa_status status = run_folder_open(t->config->out, &t->folder, err);
+
+	if (status == ROSA_OK && !resume && run_folder_begun(&t->folder))
+		return rosa_fail(err, ROSA_EINVAL,
+				 "%.180s: there are checkpoints; go on with --resume, or name another folder",
+				 t->folder.checkpoints);
+	if (status == ROSA_OK && resume)
+		status = run_folder_latest(&t->folder, note, t, &found, err);
+	if (status == ROSA_OK && resume && !found.path)
+		note(t, "there is no checkpoint to go on from: beginning");
+	if (status == ROSA_OK && found.path)
+		status = read_checkpoint(t, &found, err);
+	checkpoint_found_free(&found);
+	return status;
+}
+
+static rosa_status open_log(struct trainer *t, rosa_error *err)
+{
+	char *path = path_join(t->folder.path, LOG_NAME);
+	rosa_status status;
+
+	if (!path)
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for the name of the log");
+	status = training_log_open(&t->log, path, t->state.step, err);
+	free(path);
+	return status;
+}
+
+/* Numbers in the backend's memory, from the first process to the others. */
+static rosa_status share_numbers(struct trainer *t, float *numbers, size_t count, float *room, rosa_error *err)
+{
+	struct backend *backend = t->backend;
+
+	if (!numbers)
+		return ROSA_OK;
+	backend->ops->get(backend, room, numbers, count * sizeof(*room));
+	rosa_status status = ranks_share(t->ranks, room, count * sizeof(*room), err);
+	backend->ops->put(backend, numbers, room, count * sizeof(*room));
+	return status;
+}
+
+static rosa_status share_parameter(struct trainer *t, const struct parameter *parameter, rosa_error *err)
+{
+	float *room = malloc(parameter->count * sizeof(*room));
+	float *const all[] = {parameter->value, parameter->first, parameter->second};
+	rosa_status status = room ? ROSA_OK : rosa_fail(err, ROSA_ENOMEM, "no memory for %s", parameter->name);
+
+	status = ranks_agree(t->ranks, status, err);
+	for (size_t i = 0; i < 3 && status == ROSA_OK; i++)
+		status = share_numbers(t, all[i], parameter->count, room, err);
+	free(room);
+	return status;
+}
+
+/* Where the run stands, to all processes. */
+static rosa_status share_state(struct trainer *t, rosa_error *err)
+{
+	struct parameters *parameters = network_parameters(t->network);
+	rosa_status status = ROSA_OK;
+
+	if (t->ranks->count == 1)
+		return ROSA_OK;
+	ranks_share(t->ranks, &t->state, sizeof(t->state), err);
+	ranks_share(t->ranks, &t->resumed, sizeof(t->resumed), err);
+	if (t->resumed && !t->first)
+		status = choose_trained(t, (size_t)t->state.stage, err);
+	status = ranks_agree(t->ranks, status, err);
+	for (size_t i = 0; i < parameters->count && t->resumed && status == ROSA_OK; i++)
+		status = share_parameter(t, &parameters->all[i], err);
+	return status;
+}
+
+/* -------------------------------------------------------------------------------------------------------- stage -- */
+
+/* Data that was made with another tokenizer trains on noise. A model without one cannot be asked. */
+static rosa_status check_tokenizer(const struct trainer *t, const dataset *data, const char *path, rosa_error *err)
+{
+	const size_t vocabulary = network_config(t->network)->vocabulary;
+	tokenizer *tokenizer = NULL;
+	uint64_t fingerprint;
+	bool same;
+
+	if (dataset_vocabulary(data) > vocabulary)
+		return rosa_fail(err, ROSA_EINVAL, "%.150s: has tokens up to %zu, the model knows %zu", path,
+				 dataset_vocabulary(data) - 1, vocabulary);
+	if (tokenizer_open(t->config->model, &tokenizer, NULL) != ROSA_OK)
+		return ROSA_OK;
+	same = tokens_fingerprint(tokenizer, &fingerprint, NULL) != ROSA_OK || fingerprint == dataset_tokenizer(data);
+	tokenizer_free(tokenizer);
+	if (same)
+		return ROSA_OK;
+	return rosa_fail(err, ROSA_EINVAL,
+			 "%.120s: was packed with another tokenizer than that of %.80s; pack it again", path,
+			 t->config->model);
+}
+
+static void read_sample(const void *context, uint64_t n, uint32_t *tokens, uint32_t *targets, float *weight)
+{
+	dataset_sample(context, n, tokens, targets, weight);
+}
+
+static rosa_status open_data(const struct trainer *t, const struct key_data *data, size_t length, uint64_t salt,
+			     dataset **made, rosa_error *err)
+{
+	rosa_status status = dataset_open(data->sources, data->count, length,
+					  draw_long(t->config->seed, t->state.stage, salt), made, err);
+
+	return status == ROSA_OK ? check_tokenizer(t, *made, data->sources[0].path, err) : status;
+}
+
+static rosa_status open_stage(struct trainer *t, struct stage_run *run, rosa_error *err)
+{
+	const struct tune_stage *stage = run->stage;
+	const struct learner_options options = {
+	    stage->batch, stage->micro_batch,  stage->beta1, stage->beta2,
+	    stage->eps,   stage->weight_decay, stage->clip,  draw_long(t->config->seed, t->state.stage, 2)};
+	struct samples samples = {read_sample, NULL, (size_t)stage->length};
+	rosa_status status = ROSA_OK;
+
+	if (!t->resumed)
+		status = choose_trained(t, (size_t)t->state.stage, err);
+	t->resumed = false;
+	if (status == ROSA_OK)
+		status = open_data(t, &stage->data, samples.length, 0, &run->data, err);
+	if (status == ROSA_OK && stage->valid.count)
+		status = open_data(t, &stage->valid, samples.length, 1, &run->valid, err);
+	samples.context = run->valid;
+	run->valid_samples = samples;
+	samples.context = run->data;
+	if (status == ROSA_OK)
+		status = learner_new(t->network, t->ranks, &samples, &options, &run->learner, err);
+	return ranks_agree(t->ranks, status, err);
+}
+
+static void close_stage(struct stage_run *run)
+{
+	learner_free(run->learner);
+	dataset_free(run->data);
+	dataset_free(run->valid);
+}
+
+/* Whether something that is done every so many steps is due after this one; 0: never. */
+static bool due(uint64_t every, uint64_t step)
+{
+	return every && step % every == 0;
+}
+
+static rosa_status validate(struct trainer *t, struct stage_run *run, struct training_entry *entry, rosa_error *err)
+{
+	const uint64_t all = dataset_samples(run->valid), wanted = run->stage->valid_samples;
+	struct learner_result result;
+	rosa_status status =
+	    learner_judge(run->learner, &run->valid_samples, wanted < all ? wanted : all, &result, err);
+
+	entry->has_valid = status == ROSA_OK;
+	entry->valid_loss = result.loss;
+	t->outcome->valid_loss = result.loss;
+	return status;
+}
+
+static void fill_report(const struct trainer *t, const struct stage_run *run, struct trainer_report *report)
+{
+	report->stage = (size_t)t->state.stage;
+	report->stages = t->config->stage_count;
+	report->steps = t->steps;
+	report->stage_step = t->state.stage_step;
+	report->stage_steps = run->steps;
+	report->begun = t->begun;
+	report->elapsed = now() - t->started;
+	report->entry.step = t->state.step;
+	report->entry.stage = run->stage->name;
+	report->entry.tokens = t->state.tokens;
+	report->entry.seconds = t->before + report->elapsed;
+	report->entry.tokens_per_second = t->busy > 0 ? (double)t->fresh / t->busy : 0;
+}
+
+/* The error of a step, with the step. */
+static rosa_status name_step(const struct trainer *t, const struct stage_run *run, rosa_status status, rosa_error *err)
+{
+	rosa_error inner = {ROSA_OK, ""};
+
+	if (status == ROSA_OK || status == ROSA_ECANCELLED || !err)
+		return status;
+	inner = *err;
+	return rosa_fail(err, status, "step %" PRIu64 " (stage %.30s, step %" PRIu64 "): %s", t->state.step + 1,
+			 run->stage->name, t->state.stage_step + 1, inner.message);
+}
+
+/* A step, with what follows from it but saving. */
+static rosa_status take_step(struct trainer *t, struct stage_run *run, rosa_error *err)
+{
+	const struct tune_stage *stage = run->stage;
+	const uint64_t step = t->state.stage_step;
+	const struct schedule adapter = {stage->adapter_max, stage->adapter_min, stage->warmup, run->steps},
+			      backbone = {stage->backbone_max, stage->backbone_min, stage->warmup, run->steps};
+	const double rate = t->config->rosa ? schedule_rate(&adapter, step) : 0;
+	const double backbone_rate = stage->kind == TUNE_ADAPTER ? 0 : schedule_rate(&backbone, step);
+	struct trainer_report report = {.entry = {.rate = rate, .backbone_rate = backbone_rate}};
+	struct learner_result result;
+	const double before = now();
+	rosa_status status = learner_step(run->learner, step, rate, backbone_rate, &result, err);
+
+	t->busy += now() - before;
+	if (status != ROSA_OK)
+		return name_step(t, run, status, err);
+	t->state.step++;
+	t->state.stage_step++;
+	t->state.tokens += stage->batch * stage->length;
+	t->fresh += stage->batch * stage->length;
+	report.entry.loss = result.loss;
+	report.entry.grad_norm = result.norm;
+	if (run->valid && (due(stage->valid_every, step + 1) || step + 1 == run->steps))
+		status = validate(t, run, &report.entry, err);
+	fill_report(t, run, &report);
+	t->outcome->last = report;
+	if (t->first && status == ROSA_OK &&
+	    (due(stage->log_every, step + 1) || step + 1 == run->steps || report.entry.has_valid))
+		status = training_log_add(&t->log, &report.entry, err);
+	if (t->first && status == ROSA_OK && t->hooks->step)
+		t->hooks->step(t->hooks->context, &report);
+	return ranks_agree(t->ranks, status, err);
+}
+
+static void tell_begin(const struct trainer *t, const struct stage_run *run)
+{
+	const struct parameters *parameters = network_parameters(t->network);
+	struct trainer_report report = {0};
+	uint64_t trained = 0, all = 0;
+
+	if (!t->first || !t->hooks->begin)
+		return;
+	for (size_t i = 0; i < parameters->count; i++) {
+		all += parameters->all[i].count;
+		trained += parameters->all[i].trained ? parameters->all[i].count : 0;
+	}
+	fill_report(t, run, &report);
+	t->hooks->begin(t->hooks->context, &report, trained, all);
+}
+
+static bool must_stop(const struct trainer *t)
+{
+	return ranks_any(t->ranks, t->hooks->stop && t->hooks->stop(t->hooks->context));
+}
+
+static rosa_status run_stage(struct trainer *t, struct stage_run *run, rosa_error *err)
+{
+	rosa_status status = open_stage(t, run, err);
+
+	if (status == ROSA_OK)
+		tell_begin(t, run);
+	while (status == ROSA_OK && t->state.stage_step < run->steps && !t->outcome->stopped) {
+		status = take_step(t, run, err);
+		if (status != ROSA_OK)
+			break;
+		t->outcome->stopped = must_stop(t);
+		if (due(run->stage->save_every, t->state.stage_step) || t->state.stage_step == run->steps ||
+		    t->outcome->stopped)
+			status = save(t, err);
+	}
+	return status;
+}
+
+static rosa_status run_stages(struct trainer *t, rosa_error *err)
+{
+	const size_t count = t->config->stage_count;
+	rosa_status status = ROSA_OK;
+
+	for (size_t i = 0; i < count; i++)
+		t->steps += tune_stage_steps(&t->config->stages[i]);
+	while (status == ROSA_OK && !t->outcome->stopped) {
+		struct stage_run run = {.stage = &t->config->stages[t->state.stage]};
+
+		run.steps = tune_stage_steps(run.stage);
+		if (t->state.stage_step < run.steps)
+			status = run_stage(t, &run, err);
+		close_stage(&run);
+		if (status != ROSA_OK || t->outcome->stopped || t->state.stage + 1 == count)
+			break;
+		t->resumed = false;
+		t->state.stage++;
+		t->state.stage_step = 0;
+	}
+	return status;
+}
+
+/* ---------------------------------------------------------------------------------------------------------- run -- */
+
+static rosa_status begin(struct trainer *t, bool resume, rosa_error *err)
+{
+	rosa_status status = open_network(t, err);
+
+	if (status == ROSA_OK)
+		status = check_model(t, err);
+	status = ranks_agree(t->ranks, status, err);
+	if (status != ROSA_OK)
+		return status;
+	t->state.model = t->model.fingerprint;
+	if (t->first) {
+		status = open_folder(t, resume, err);
+		if (status == ROSA_OK)
+			status = open_log(t, err);
+	}
+	status = ranks_agree(t->ranks, status, err);
+	if (status == ROSA_OK)
+		status = share_state(t, err);
+	t->before = t->state.seconds;
+	t->begun = t->state.step;
+	t->started = now();
+	return status;
+}
+
+rosa_status trainer_run(const struct tune_config *config, bool resume, const struct ranks *ranks,
+			const struct trainer_hooks *hooks, struct trainer_outcome *outcome, rosa_error *err)
+{
+	struct trainer t = {.config = config,
+			    .ranks = ranks,
+			    .hooks = hooks,
+			    .outcome = outcome,
+			    .first = ranks->rank == 0,
+			    .saved = UINT64_MAX};
+	rosa_status status;
+
+	memset(outcome, 0, sizeof(*outcome));
+	outcome->valid_loss = NAN;
+	status = begin(&t, resume, err);
+	if (status == ROSA_OK)
+		status = run_stages(&t, err);
+	training_log_close(&t.log);
+	run_folder_close(&t.folder);
+	network_free(t.network);
+	cpu_backend_free(t.backend);
+	rosa_workers_free(t.workers);
+	checkpoint_close(&t.model);
+	return status;
+}

@@ -1,0 +1,41 @@
+/* A whole training run: its stages, its checkpoints and its log. */
+#ifndef ROSATUNE_TRAINER_H
+#define ROSATUNE_TRAINER_H
+
+#include "learner.h"
+#include "training_log.h"
+#include "tune_config.h"
+
+/* What is told after every step. */
+struct trainer_report {
+	struct training_entry entry;
+	size_t stage, stages;                    /* the stage, from 0, and how many there are */
+	uint64_t steps, stage_step, stage_steps; /* of the whole run; taken and to take in this stage */
+	uint64_t begun;                          /* the step this process began at */
+	double elapsed;                          /* seconds since then */
+};
+
+struct trainer_hooks {
+	void *context;
+	/* All of these are only called on the first process, but for `stop`; any may be NULL. */
+	void (*begin)(void *context, const struct trainer_report *report, uint64_t trained, uint64_t parameters);
+	void (*step)(void *context, const struct trainer_report *report);
+	void (*saved)(void *context, const char *path);
+	void (*note)(void *context, const char *message); /* something that is good to know */
+	bool (*stop)(void *context);                      /* asked after every step */
+};
+
+struct trainer_outcome {
+	bool stopped;               /* asked to, before the end */
+	struct trainer_report last; /* of the last step taken by anyone; step 0: none was */
+	char checkpoint[512];       /* the last one saved; empty: none was */
+	double valid_loss;          /* the last one measured; NaN: none was */
+};
+
+/* Trains. With `resume` it goes on from the newest whole checkpoint in config->out, and begins where there is none;
+ * without, a folder that has checkpoints is refused. A stop saves first. Where the failure was another process's, the
+ * status is ROSA_ECANCELLED. */
+rosa_status trainer_run(const struct tune_config *config, bool resume, const struct ranks *ranks,
+			const struct trainer_hooks *hooks, struct trainer_outcome *outcome, rosa_error *err);
+
+#endif

@@ -1,0 +1,136 @@
+/*
+ * The log of a run.
+ *
+ * A run that was killed has logged steps that its last checkpoint knows nothing of; when it is resumed they are taken
+ * again. So the log is cut back to the checkpoint first, by writing the lines that stay beside it and renaming, and has
+ * every step once. A line begins with its step, which is all that is read here.
+ */
+#include "training_log.h"
+
+#include "durable.h"
+#include "json_text.h"
+#include "status.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The step of a line that is whole and ours. */
+static bool line_step(const char *line, ssize_t length, uint64_t *step)
+{
+	return length > 0 && line[length - 1] == '\n' && sscanf(line, "{\"step\": %" SCNu64 ",", step) == 1;
+}
+
+/* Copies the lines up to `step`. A missing log has none. */
+static rosa_status copy_lines(const char *path, uint64_t step, struct durable_file *to, rosa_error *err)
+{
+	FILE *from = fopen(path, "r");
+	char *line = NULL;
+	size_t room = 0;
+	uint64_t here;
+	ssize_t length;
+	rosa_status status = ROSA_OK;
+
+	if (!from && errno != ENOENT)
+		return rosa_fail(err, ROSA_EIO, "cannot read %s: %s", path, strerror(errno));
+	while (from && status == ROSA_OK && (length = getline(&line, &room, from)) > 0) {
+		if (line_step(line, length, &here) && here <= step)
+			status = durable_write(to, line, (size_t)length, err);
+	}
+	free(line);
+	if (from)
+		fclose(from);
+	return status;
+}
+
+static rosa_status cut_back(const char *path, const char *beside, uint64_t step, rosa_error *err)
+{
+	struct durable_file file;
+	rosa_status status = durable_open(&file, beside, err);
+
+	if (status == ROSA_OK && step > 0)
+		status = copy_lines(path, step, &file, err);
+	if (status == ROSA_OK)
+		status = durable_close(&file, err);
+	else
+		durable_abandon(&file);
+	if (status == ROSA_OK && rename(beside, path) != 0)
+		status = rosa_fail(err, ROSA_EIO, "cannot write %s: %s", path, strerror(errno));
+	if (status != ROSA_OK)
+		unlink(beside);
+	return status;
+}
+
+rosa_status training_log_open(struct training_log *log, const char *path, uint64_t step, rosa_error *err)
+{
+	const size_t room = strlen(path) + 8;
+	char *beside = malloc(room);
+	rosa_status status;
+
+	memset(log, 0, sizeof(*log));
+	log->path = strdup(path);
+	if (!beside || !log->path) {
+		free(beside);
+		training_log_close(log);
+		return rosa_fail(err, ROSA_ENOMEM, "%s: no memory to write it", path);
+	}
+	snprintf(beside, room, "%s.new", path);
+	status = cut_back(path, beside, step, err);
+	free(beside);
+	if (status == ROSA_OK) {
+		log->file = fopen(path, "a");
+		if (!log->file)
+			status = rosa_fail(err, ROSA_EIO, "cannot write %s: %s", path, strerror(errno));
+	}
+	if (status != ROSA_OK)
+		training_log_close(log);
+	return status;
+}
+
+static void add_number(struct json_text *line, const char *name, double number)
+{
+	json_text_add(line, ", \"%s\": ", name);
+	json_text_number(line, number);
+}
+
+rosa_status training_log_add(struct training_log *log, const struct training_entry *entry, rosa_error *err)
+{
+	struct json_text line = {0};
+	bool written;
+
+	json_text_add(&line, "{\"step\": %" PRIu64 ", \"stage\": ", entry->step);
+	json_text_string(&line, entry->stage);
+	add_number(&line, "loss", entry->loss);
+	add_number(&line, "rate", entry->rate);
+	add_number(&line, "backbone_rate", entry->backbone_rate);
+	add_number(&line, "grad_norm", entry->grad_norm);
+	json_text_add(&line, ", \"tokens\": %" PRIu64 ", \"seconds\": %.3f, \"tokens_per_second\": %.1f", entry->tokens,
+		      entry->seconds, entry->tokens_per_second);
+	if (entry->has_valid)
+		add_number(&line, "valid_loss", entry->valid_loss);
+	json_text_add(&line, "}\n");
+	if (line.failed) {
+		json_text_free(&line);
+		return rosa_fail(err, ROSA_ENOMEM, "%s: no memory for a line", log->path);
+	}
+	written = fwrite(line.data, 1, line.size, log->file) == line.size && fflush(log->file) == 0;
+	json_text_free(&line);
+	return written ? ROSA_OK : rosa_fail(err, ROSA_EIO, "error while writing %s: %s", log->path, strerror(errno));
+}
+
+rosa_status training_log_sync(struct training_log *log, rosa_error *err)
+{
+	if (fflush(log->file) == 0 && (fsync(fileno(log->file)) == 0 || errno == EINVAL || errno == EINTR))
+		return ROSA_OK;
+	return rosa_fail(err, ROSA_EIO, "error while writing %s: %s", log->path, strerror(errno));
+}
+
+void training_log_close(struct training_log *log)
+{
+	if (log->file)
+		fclose(log->file);
+	free(log->path);
+	memset(log, 0, sizeof(*log));
+}

@@ -1,0 +1,76 @@
+/* What a training run is to do, from a JSON file and the command line. */
+#ifndef ROSATUNE_TUNE_CONFIG_H
+#define ROSATUNE_TUNE_CONFIG_H
+
+#include "keys.h"
+#include "network.h"
+
+#include <stdbool.h>
+
+/* What a stage trains: the adapter alone; everything; everything, on the answers of conversations. */
+enum tune_kind { TUNE_ADAPTER, TUNE_ALL, TUNE_SFT };
+
+struct tune_stage {
+	char *name, *note;
+	int kind; /* enum tune_kind */
+	struct key_data data, valid;
+	uint64_t length;      /* tokens of a sequence */
+	uint64_t batch;       /* sequences of a step, of all processes together */
+	uint64_t micro_batch; /* of them at a time */
+	uint64_t tokens;      /* to train on */
+	double adapter_max, adapter_min, backbone_max, backbone_min;
+	uint64_t warmup; /* steps */
+	double weight_decay, beta1, beta2, eps, clip;
+	uint64_t log_every, save_every, keep, valid_every, valid_samples;
+};
+
+struct tune_config {
+	char *note; /* for the reader: JSON has no comments */
+	char *model, *out;
+	uint64_t seed, threads;
+	bool recompute;
+
+	char *adapter; /* a folder to begin from; NULL: a new adapter, as follows */
+	bool rosa;
+	uint64_t bits, window, sinks, first_global_layers, max_match;
+	int fusion, policy, qk;
+	double e_start;
+	bool fold;
+	const char *start_key; /* one of these that was given, or NULL */
+
+	int qk_grad, credit, key_credit;
+	double suffix, explore, flip_share, slope;
+
+	struct tune_stage *stages;
+	size_t stage_count;
+};
+
+/* Reads a file, then `settings`, each "key=value" (a later one wins over an earlier one), and checks that all of it
+ * fits together. Stages are named stage.1.KEY, by number, stage.NAME.KEY, by name, or stage.*.KEY, all of them. Every
+ * message names the key and what it may be. On failure *config is zeroed. */
+rosa_status tune_config_load(const char *path, const char *const *settings, size_t count, struct tune_config *config,
+			     rosa_error *err);
+void tune_config_free(struct tune_config *config); /* safe on a zeroed one */
+
+/* All of it as JSON that tune_config_load reads back as the same. */
+void tune_config_write(const struct tune_config *config, struct json_text *text);
+
+/* Whether a run that was begun with `was` can go on with `now` in stage number `stage`. What may change is passed to
+ * `note` (NULL: nobody wants to know); what may not is refused. */
+rosa_status tune_config_compare(const struct tune_config *was, const struct tune_config *now, size_t stage,
+				void (*note)(void *context, const char *message), void *context, rosa_error *err);
+
+/* Steps of a stage: as many as its tokens fill, the last one perhaps not quite. */
+uint64_t tune_stage_steps(const struct tune_stage *stage);
+
+/* What a network is made with. */
+struct network_options tune_config_network(const struct tune_config *config);
+
+/* The words for values, ending with NULL; also those of adapter_config.json. */
+extern const char *const tune_kind_words[], *const tune_fusion_words[], *const tune_policy_words[],
+									    *const tune_qk_words[],
+										*const tune_qk_grad_words[],
+										    *const tune_credit_words[],
+											*const tune_key_credit_words[];
+
+#endif

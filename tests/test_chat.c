@@ -1,0 +1,286 @@
+/*
+ * Conversations: the styles that templates are recognised as, and the text that each gives.
+ *
+ * Tokens are compared as text: what is encoded is decoded again with its special tokens, so that a test reads like the
+ * conversation. That the tokens are those of transformers is checked by python/tests/test_tokenizer.py.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "chat.h"
+#include "support_tokenizer.h"
+#include "tokenizer_parts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SPECIAL(id, content) "{\"id\": " #id ", \"content\": \"" content "\", \"special\": true}"
+
+static const char tokens[] =
+    "[" SPECIAL(300, "<|im_start|>") "," SPECIAL(301, "<|im_end|>") "," SPECIAL(302, "<|start_header_id|>") "," SPECIAL(
+	303, "<|end_header_id|>") "," SPECIAL(304, "<|eot_id|>") "," SPECIAL(305, "<|begin_of_text|>") "]";
+
+/* The skeletons of the templates: what they are known by. */
+static const char smollm2[] =
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou "
+    "are SmolLM<|im_end|>\n' }}{% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + "
+    "'<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+static const char escaped[] = "{{- '<|im_start|>system\\n' + messages[0].content }}{{- \"<|im_start|>system\\nYou\\'re "
+			      "a \\\"helper\\\".<|im_end|>\\n\" }}{{- '<|im_start|>' + message.role }}";
+static const char qwen3[] =
+    "{{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}{%- if '</think>' in message.content %}"
+    "{{- '<|im_start|>' + message.role + '\\n<think>\\n' }}{{- '<|im_start|>assistant\\n' }}{%- if enable_thinking is "
+    "false %}{{- '<think>\\n\\n</think>\\n\\n' }}";
+static const char thinking[] =
+    "{{- '<|im_start|>' + '<|im_end|>' + '</think>' }}{{- '<|im_start|>assistant\\n<think>\\n' }}";
+static const char llama3[] =
+    "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ message['content'] | "
+    "trim + '<|eot_id|>' }}";
+static const char llama31[] =
+    "{%- set date_string = \"26 Jul 2024\" %}{{- \"<|start_header_id|>system<|end_header_id|>\\n\\n\" }}"
+    "{{- \"Cutting Knowledge Date: December 2023\\n\" }}{{- \"Today Date: \" + date_string + \"\\n\\n\" }}"
+    "{{- \"<|eot_id|>\" }}";
+
+static tokenizer *make(const char *template, const char *added)
+{
+	struct recipe recipe = {.added = added};
+	tokenizer *tokenizer = recipe_make(&recipe);
+	rosa_error error;
+
+	if (template)
+		assert_int_equal(tokenizer_set_template(tokenizer, template, strlen(template), &error), ROSA_OK);
+	return tokenizer;
+}
+
+/* The text of tokens; memory to free. */
+static char *decoded(const tokenizer *tokenizer, const struct tokens *ids)
+{
+	size_t room = (ids->count + 1) * tokenizer_longest(tokenizer) + 1, size = 0;
+	struct decoding decoding = {{0}, 0};
+	char *text = malloc(room);
+
+	assert_non_null(text);
+	for (size_t i = 0; i < ids->count; i++)
+		size += decode_token(tokenizer, &decoding, ids->ids[i], true, text + size);
+	size += decode_finish(&decoding, text + size);
+	text[size] = '\0';
+	return text;
+}
+
+static const struct conversation {
+	const char *template;
+	enum chat_style style;
+	struct chat_message messages[5];
+	size_t count;
+	bool no_answer, no_think;
+	const char *text;
+} conversations[] = {
+    {smollm2,
+     CHAT_ML,
+     {{"user", "Hi"}},
+     1,
+     false,
+     false,
+     "<|im_start|>system\nYou are SmolLM<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"},
+    {smollm2,
+     CHAT_ML,
+     {{"system", "Be."}, {"user", " Hi "}, {"assistant", "Yo"}},
+     3,
+     true,
+     false,
+     "<|im_start|>system\nBe.<|im_end|>\n<|im_start|>user\n Hi <|im_end|>\n<|im_start|>assistant\nYo<|im_end|>\n"},
+    {smollm2, CHAT_ML, {{"user", ""}}, 0, false, false, "<|im_start|>assistant\n"},
+    {escaped,
+     CHAT_ML,
+     {{"user", "Hi"}},
+     1,
+     true,
+     false,
+     "<|im_start|>system\nYou're a \"helper\".<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"},
+    {qwen3, CHAT_QWEN3, {{"user", "Hi"}}, 1, false, false, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"},
+    {qwen3,
+     CHAT_QWEN3,
+     {{"user", "Hi"}},
+     1,
+     false,
+     true,
+     "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"},
+    /* an earlier answer loses its thought */
+    {qwen3,
+     CHAT_QWEN3,
+     {{"user", "1"}, {"assistant", "<think>\nhm\n</think>\n\nA"}, {"user", "2"}},
+     3,
+     true,
+     false,
+     "<|im_start|>user\n1<|im_end|>\n<|im_start|>assistant\nA<|im_end|>\n<|im_start|>user\n2<|im_end|>\n"},
+    /* the last one keeps it, or gets an empty one */
+    {qwen3,
+     CHAT_QWEN3,
+     {{"user", "1"}, {"assistant", "<think>\n\nhm\n</think>\nA"}},
+     2,
+     true,
+     false,
+     "<|im_start|>user\n1<|im_end|>\n<|im_start|>assistant\n<think>\nhm\n</think>\n\nA<|im_end|>\n"},
+    {qwen3,
+     CHAT_QWEN3,
+     {{"user", "1"}, {"assistant", "A"}},
+     2,
+     true,
+     false,
+     "<|im_start|>user\n1<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\nA<|im_end|>\n"},
+    {qwen3,
+     CHAT_QWEN3,
+     {{"user", "1"}, {"assistant", "A"}, {"assistant", "B</think>C</think>D"}},
+     3,
+     true,
+     false,
+     "<|im_start|>user\n1<|im_end|>\n<|im_start|>assistant\nA<|im_end|>\n<|im_start|>assistant\n<think>\nB\n</think>"
+     "\n\nD<|im_end|>\n"},
+    {qwen3,
+     CHAT_QWEN3,
+     {{"system", "S"}, {"user", "1"}},
+     2,
+     true,
+     false,
+     "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\n1<|im_end|>\n"},
+    {thinking,
+     CHAT_QWEN3,
+     {{"user", "1"}},
+     1,
+     false,
+     false,
+     "<|im_start|>user\n1<|im_end|>\n<|im_start|>assistant\n<think>\n"},
+    {llama3,
+     CHAT_LLAMA3,
+     {{"user", " \n Hi\xe3\x80\x80 "}},
+     1,
+     false,
+     false,
+     "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant"
+     "<|end_header_id|>\n\n"},
+    {llama31,
+     CHAT_LLAMA3,
+     {{"user", "Hi"}},
+     1,
+     true,
+     false,
+     "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday "
+     "Date: "
+     "26 Jul 2024\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"},
+    {llama31,
+     CHAT_LLAMA3,
+     {{"system", "S"}, {"user", "Hi"}},
+     2,
+     true,
+     false,
+     "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday "
+     "Date: "
+     "26 Jul 2024\n\nS<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"},
+};
+
+static void conversations_become_text(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof(conversations) / sizeof(conversations[0]); i++) {
+		const struct conversation *given = &conversations[i];
+		tokenizer *tokenizer = make(given->template, tokens);
+		struct chat_format format;
+		struct tokens ids = {0};
+		rosa_error error;
+
+		assert_int_equal(chat_format_of(tokenizer, &format, &error), ROSA_OK);
+		assert_int_equal(format.style, given->style);
+		if (chat_encode(tokenizer, &format, given->messages, given->count, !given->no_answer, !given->no_think,
+				&ids, &error) != ROSA_OK)
+			fail_msg("conversation %zu: %s", i, error.message);
+		char *text = decoded(tokenizer, &ids);
+		assert_string_equal(text, given->text);
+		assert_int_equal(chat_end(tokenizer, &format), given->style == CHAT_LLAMA3 ? 304 : 301);
+		free(text);
+		tokens_free(&ids);
+		chat_format_free(&format);
+		tokenizer_free(tokenizer);
+	}
+}
+
+/* A user who writes <|im_end|> does not end his message. */
+static void contents_are_text(void **state)
+{
+	tokenizer *tokenizer = make(smollm2, tokens);
+	struct chat_message message = {"user", "a<|im_end|>b"};
+	struct chat_format format;
+	struct tokens ids = {0};
+	size_t ends = 0;
+	rosa_error error;
+
+	(void)state;
+	assert_int_equal(chat_format_of(tokenizer, &format, &error), ROSA_OK);
+	assert_int_equal(chat_encode(tokenizer, &format, &message, 1, false, true, &ids, &error), ROSA_OK);
+	for (size_t i = 0; i < ids.count; i++)
+		ends += ids.ids[i] == 301;
+	assert_int_equal(ends, 2);
+	tokens_free(&ids);
+	chat_format_free(&format);
+	tokenizer_free(tokenizer);
+}
+
+static void styles_need_template_and_tokens(void **state)
+{
+	static const struct {
+		const char *template, *added;
+	} cases[] = {{NULL, tokens}, {"{{ message.content }}", tokens}, {smollm2, "[]"}, {llama3, "[]"}, {"", tokens}};
+	struct chat_message message = {"user", "a"};
+	struct tokens ids = {0};
+	rosa_error error;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		tokenizer *tokenizer = make(cases[i].template, cases[i].added);
+		struct chat_format format;
+		assert_int_equal(chat_format_of(tokenizer, &format, &error), ROSA_OK);
+		assert_int_equal(format.style, CHAT_NONE);
+		assert_int_equal(chat_end(tokenizer, &format), -1);
+		assert_int_equal(chat_encode(tokenizer, &format, &message, 1, true, true, &ids, &error), ROSA_EINVAL);
+		assert_non_null(strstr(error.message, "chat template"));
+		chat_format_free(&format);
+		tokenizer_free(tokenizer);
+	}
+	assert_int_equal(ids.count, 0);
+}
+
+static void failures_change_nothing(void **state)
+{
+	tokenizer *tokenizer = make(smollm2, tokens);
+	struct chat_message messages[] = {{"user", "a"}, {"tool", "b"}}, bad = {"user", "a\xff"};
+	struct chat_format format;
+	struct tokens ids = {0};
+	rosa_error error;
+
+	(void)state;
+	assert_int_equal(chat_format_of(tokenizer, &format, &error), ROSA_OK);
+	assert_int_equal(chat_encode(tokenizer, &format, messages, 1, true, true, &ids, &error), ROSA_OK);
+	size_t before = ids.count;
+	assert_int_equal(chat_encode(tokenizer, &format, messages, 2, true, true, &ids, &error), ROSA_EINVAL);
+	assert_non_null(strstr(error.message, "'tool'"));
+	assert_int_equal(chat_encode(tokenizer, &format, &bad, 1, true, true, &ids, &error), ROSA_EINVAL);
+	assert_non_null(strstr(error.message, "UTF-8"));
+	assert_int_equal(ids.count, before);
+	tokens_free(&ids);
+	chat_format_free(&format);
+	tokenizer_free(tokenizer);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(conversations_become_text),
+	    cmocka_unit_test(contents_are_text),
+	    cmocka_unit_test(styles_need_template_and_tokens),
+	    cmocka_unit_test(failures_change_nothing),
+	};
+
+	return recipe_possible() ? cmocka_run_group_tests(tests, NULL, NULL) : 0;
+}

@@ -1,0 +1,414 @@
+/*
+ * Runs on disk: checkpoints are whole or not there, damage is found wherever it is, and the log has every step once.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "paths.h"
+#include "run_folder.h"
+#include "safetensors.h"
+#include "safetensors_write.h"
+#include "support_checkpoint.h"
+#include "support_trial.h"
+#include "training_log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#ifdef ROSATUNE_JANSSON
+
+static int enter(void **state)
+{
+	(void)state;
+	scratch_make();
+	return 0;
+}
+
+static int leave(void **state)
+{
+	(void)state;
+	scratch_remove();
+	return 0;
+}
+
+static struct run_folder open_run(const char *name)
+{
+	struct run_folder folder;
+	rosa_error err = {ROSA_OK, ""};
+
+	if (run_folder_open(scratch_path(name), &folder, &err) != ROSA_OK)
+		fail_msg("%s", err.message);
+	return folder;
+}
+
+static void save(struct run_folder *folder, uint64_t step, size_t keep)
+{
+	const struct run_state state = {step, step / 10, step % 10, step * 100, 0.1 * (double)step, 0xfedcba9876543210};
+	struct checkpoint_writer writer;
+	struct durable_file file;
+	rosa_error err;
+
+	assert_int_equal(checkpoint_begin(&writer, folder, step, &err), ROSA_OK);
+	assert_int_equal(checkpoint_file_save(&writer, "small.json", "{}\n", 3, &err), ROSA_OK);
+	assert_int_equal(checkpoint_file_open(&writer, "large.bin", &file, &err), ROSA_OK);
+	for (uint64_t i = 0; i < 300; i++)
+		assert_int_equal(durable_write(&file, &i, 7, &err), ROSA_OK);
+	assert_int_equal(checkpoint_file_done(&writer, &file, &err), ROSA_OK);
+	assert_int_equal(checkpoint_commit(&writer, &state, keep, &err), ROSA_OK);
+	checkpoint_abandon(&writer); /* does no harm */
+}
+
+static size_t notes;
+static char last_note[256];
+
+static void hear(void *context, const char *message)
+{
+	(void)context;
+	notes++;
+	snprintf(last_note, sizeof(last_note), "%s", message);
+}
+
+/* The step of the newest whole checkpoint; -1: none, -2: an error. */
+static long latest(struct run_folder *folder, rosa_error *err)
+{
+	struct checkpoint_found found;
+	long step = -1;
+
+	notes = 0;
+	if (run_folder_latest(folder, hear, NULL, &found, err) != ROSA_OK)
+		return -2;
+	if (found.path)
+		step = (long)found.state.step;
+	checkpoint_found_free(&found);
+	return step;
+}
+
+static bool there(const char *path)
+{
+	return path_is_file(scratch_path(path)) || path_is_folder(scratch_path(path));
+}
+
+/* -------------------------------------------------------------------------------------------------------- checkpoints
+ * --
+ */
+
+static void keeps_the_last_ones(void **state)
+{
+	struct run_folder folder = open_run("a/b/keep");
+	struct checkpoint_found found;
+	rosa_error err;
+
+	(void)state;
+	assert_false(run_folder_begun(&folder));
+	assert_int_equal(latest(&folder, &err), -1);
+	for (uint64_t step = 1; step <= 25; step += 6)
+		save(&folder, step, 2);
+	assert_true(run_folder_begun(&folder));
+	assert_false(there("a/b/keep/checkpoints/step-00000013"));
+	assert_true(there("a/b/keep/checkpoints/step-00000019"));
+	assert_int_equal(run_folder_latest(&folder, NULL, NULL, &found, &err), ROSA_OK);
+	assert_int_equal(found.state.step, 25);
+	assert_int_equal(found.state.stage, 2);
+	assert_int_equal(found.state.stage_step, 5);
+	assert_int_equal(found.state.tokens, 2500);
+	assert_true(found.state.seconds == 0.1 * 25);
+	assert_true(found.state.model == 0xfedcba9876543210);
+	assert_int_equal(found.count, 2);
+	assert_int_equal(found.files[1].bytes, 2100);
+	assert_true(checkpoint_has(&found, "large.bin"));
+	assert_false(checkpoint_has(&found, "other.bin"));
+	checkpoint_found_free(&found);
+	save(&folder, 25, 2); /* the same step again takes its place */
+	assert_int_equal(latest(&folder, &err), 25);
+	run_folder_close(&folder);
+}
+
+static void what_is_half_written_is_swept(void **state)
+{
+	struct run_folder folder = open_run("swept");
+	struct checkpoint_writer writer;
+	rosa_error err;
+
+	(void)state;
+	save(&folder, 3, 0);
+	assert_int_equal(checkpoint_begin(&writer, &folder, 9, &err), ROSA_OK);
+	assert_int_equal(checkpoint_file_save(&writer, "small.json", "{}\n", 3, &err), ROSA_OK);
+	free(writer.path); /* as if killed here */
+	run_folder_close(&folder);
+	assert_true(there("swept/checkpoints/.writing-00000009"));
+	folder = open_run("swept");
+	assert_false(there("swept/checkpoints/.writing-00000009"));
+	assert_int_equal(latest(&folder, &err), 3);
+	run_folder_close(&folder);
+}
+
+static void one_run_a_folder(void **state)
+{
+	struct run_folder first = open_run("locked"), second;
+	rosa_error err;
+
+	(void)state;
+	assert_int_equal(run_folder_open(scratch_path("locked"), &second, &err), ROSA_EIO);
+	assert_non_null(strstr(err.message, "another run"));
+	run_folder_close(&first);
+	second = open_run("locked");
+	run_folder_close(&second);
+	scratch_write("plain", "");
+	assert_int_equal(run_folder_open(scratch_path("plain"), &second, &err), ROSA_EIO);
+}
+
+static void change_byte(const char *path, size_t at)
+{
+	int file = open(path, O_RDWR);
+	uint8_t byte;
+
+	assert_true(file >= 0);
+	assert_int_equal(pread(file, &byte, 1, (off_t)at), 1);
+	byte ^= 0x04;
+	assert_int_equal(pwrite(file, &byte, 1, (off_t)at), 1);
+	close(file);
+}
+
+/* Every byte of every file, and every length. */
+static void any_damage_is_found(void **state)
+{
+	static const char *const names[] = {"state.json", "small.json", "large.bin"};
+	struct run_folder folder = open_run("damage");
+	rosa_error err;
+
+	(void)state;
+	save(&folder, 1, 0);
+	for (size_t i = 0; i < COUNT(names); i++) {
+		char path[256];
+		struct stat about;
+
+		snprintf(path, sizeof(path), "%s/%s", scratch_path("damage/checkpoints/step-00000001"), names[i]);
+		assert_int_equal(stat(path, &about), 0);
+		for (size_t at = 0; at < (size_t)about.st_size; at += i == 2 ? 37 : 1) {
+			change_byte(path, at);
+			assert_int_equal(latest(&folder, &err), -2);
+			assert_int_equal(notes, 1);
+			change_byte(path, at);
+		}
+		assert_int_equal(latest(&folder, &err), 1);
+		assert_int_equal(truncate(path, about.st_size - 1), 0);
+		assert_int_equal(latest(&folder, &err), -2);
+		assert_non_null(strstr(err.message, "none of its 1 checkpoints is whole"));
+		save(&folder, 1, 0);
+		assert_int_equal(unlink(path), 0);
+		assert_int_equal(latest(&folder, &err), -2);
+		save(&folder, 1, 0);
+	}
+	run_folder_close(&folder);
+}
+
+static void the_one_before_is_taken(void **state)
+{
+	struct run_folder folder = open_run("before");
+	rosa_error err;
+
+	(void)state;
+	save(&folder, 1, 0);
+	save(&folder, 2, 0);
+	save(&folder, 3, 0);
+	change_byte(scratch_path("before/checkpoints/step-00000003/large.bin"), 1000);
+	change_byte(scratch_path("before/checkpoints/step-00000002/state.json"), 30);
+	assert_int_equal(latest(&folder, &err), 1);
+	assert_int_equal(notes, 2);
+	assert_non_null(strstr(last_note, "step-00000002/state.json"));
+	assert_true(there("before/checkpoints/damaged-step-00000003"));
+	assert_int_equal(latest(&folder, &err), 1);
+	assert_int_equal(notes, 0); /* told once */
+	run_folder_close(&folder);
+}
+
+static void later_versions_are_not_passed_over(void **state)
+{
+	struct run_folder folder = open_run("later");
+	rosa_error err;
+	char text[512] = "{\n  \"format\": 2,\n  \"step\": 2";
+	uint64_t sum;
+
+	(void)state;
+	save(&folder, 1, 0);
+	save(&folder, 2, 0);
+	/* the checksum of the beginning, by way of a file */
+	struct durable_file file;
+	assert_int_equal(durable_open(&file, scratch_path("sum"), &err), ROSA_OK);
+	assert_int_equal(durable_write(&file, text, strlen(text), &err), ROSA_OK);
+	assert_int_equal(durable_close(&file, &err), ROSA_OK);
+	sum = file.checksum;
+	snprintf(text + strlen(text), sizeof(text) - strlen(text), ",\n  \"checksum\": \"%016llx\"\n}\n",
+		 (unsigned long long)sum);
+	scratch_write("later/checkpoints/step-00000002/state.json", text);
+	assert_int_equal(latest(&folder, &err), -2);
+	assert_non_null(strstr(err.message, "format: is 2"));
+	assert_true(there("later/checkpoints/step-00000002"));
+	run_folder_close(&folder);
+}
+
+static void failed_writes_leave_the_old_one(void **state)
+{
+	struct run_folder folder = open_run("full");
+	struct checkpoint_writer writer;
+	struct durable_file file;
+	rosa_error err = {ROSA_OK, ""};
+
+	(void)state;
+	save(&folder, 1, 0);
+	assert_int_equal(checkpoint_begin(&writer, &folder, 2, &err), ROSA_OK);
+	assert_int_equal(checkpoint_file_open(&writer, "large.bin", &file, &err), ROSA_OK);
+	assert_int_equal(durable_write(&file, "some", 4, &err), ROSA_OK);
+	close(file.descriptor); /* the disk goes away */
+	file.descriptor = open("/dev/full", O_WRONLY);
+	if (file.descriptor >= 0) {
+		assert_int_equal(checkpoint_file_done(&writer, &file, &err), ROSA_EIO);
+		assert_non_null(strstr(err.message, strerror(ENOSPC)));
+	} else {
+		file.open = false;
+		durable_abandon(&file);
+	}
+	checkpoint_abandon(&writer);
+	assert_false(there("full/checkpoints/.writing-00000002"));
+	assert_int_equal(latest(&folder, &err), 1);
+	run_folder_close(&folder);
+}
+
+/* ----------------------------------------------------------------------------------------------------------- tensors
+ * --
+ */
+
+static void fetch(void *context, const struct tensor_source *tensor, size_t first, size_t count, float *numbers)
+{
+	(*(size_t *)context)++;
+	memcpy(numbers, (const float *)tensor->from + first, count * sizeof(*numbers));
+}
+
+static void tensors_read_back(void **state)
+{
+	static float matrix[300 * 301], vector[3] = {1, -2, NAN};
+	const struct tensor_source tensors[] = {{"b.vector", 1, {3, 0}, vector},
+						{"a \"matrix\"", 2, {300, 301}, matrix}};
+	static const char *const metadata[] = {"format", "pt", "tensors", "0123", NULL};
+	struct safetensors read;
+	struct mapping mapping;
+	struct durable_file file;
+	size_t pieces = 0;
+	rosa_error err;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(matrix); i++)
+		matrix[i] = (float)i * 0.1f;
+	assert_int_equal(durable_open(&file, scratch_path("t.safetensors"), &err), ROSA_OK);
+	assert_int_equal(safetensors_write(&file, tensors, 2, metadata, fetch, &pieces, &err), ROSA_OK);
+	assert_int_equal(durable_close(&file, &err), ROSA_OK);
+	assert_true(pieces > 2);
+	assert_int_equal(mapping_open(&mapping, scratch_path("t.safetensors"), &err), ROSA_OK);
+	assert_int_equal(mapping.size, file.bytes);
+	assert_int_equal(safetensors_read(mapping.data, mapping.size, "t", &read, &err), ROSA_OK);
+	assert_string_equal(safetensors_metadata(&read, "tensors"), "0123");
+	assert_int_equal(read.tensors.count, 2);
+	assert_memory_equal(tensors_find(&read.tensors, "b.vector")->data, vector, sizeof(vector));
+	assert_memory_equal(tensors_find(&read.tensors, "a \"matrix\"")->data, matrix, sizeof(matrix));
+	assert_int_equal(tensors_find(&read.tensors, "a \"matrix\"")->shape[1], 301);
+	safetensors_free(&read);
+	mapping_close(&mapping);
+}
+
+/* --------------------------------------------------------------------------------------------------------------- log
+ * --
+ */
+
+static void add_lines(struct training_log *log, uint64_t from, uint64_t to)
+{
+	rosa_error err;
+
+	for (uint64_t step = from; step <= to; step++) {
+		const struct training_entry entry = {.step = step,
+						     .stage = "warm \"up\"",
+						     .loss = step == 2 ? NAN : 1.0 / (double)step,
+						     .tokens = step,
+						     .has_valid = step == 3,
+						     .valid_loss = 2};
+		assert_int_equal(training_log_add(log, &entry, &err), ROSA_OK);
+	}
+	assert_int_equal(training_log_sync(log, &err), ROSA_OK);
+}
+
+static size_t count_lines(const char *path, char *last, size_t room)
+{
+	FILE *file = fopen(path, "r");
+	size_t lines = 0;
+
+	assert_non_null(file);
+	while (fgets(last, (int)room, file))
+		lines++;
+	fclose(file);
+	return lines;
+}
+
+static void log_has_every_step_once(void **state)
+{
+	char path[256], line[512];
+	struct training_log log;
+	rosa_error err;
+	FILE *file;
+
+	(void)state;
+	snprintf(path, sizeof(path), "%s", scratch_path("log.jsonl"));
+	assert_int_equal(training_log_open(&log, path, 0, &err), ROSA_OK);
+	add_lines(&log, 1, 5);
+	training_log_close(&log);
+	training_log_close(&log); /* twice does no harm */
+	file = fopen(path, "a");
+	fputs("{\"step\": 3, \"sta", file); /* killed in the middle of a line */
+	fclose(file);
+	assert_int_equal(training_log_open(&log, path, 3, &err), ROSA_OK);
+	assert_int_equal(count_lines(path, line, sizeof(line)), 3);
+	assert_string_equal(line,
+			    "{\"step\": 3, \"stage\": \"warm \\\"up\\\"\", \"loss\": 0.3333333333333333, \"rate\": 0, "
+			    "\"backbone_rate\": 0, \"grad_norm\": 0, \"tokens\": 3, \"seconds\": 0.000, "
+			    "\"tokens_per_second\": 0.0, \"valid_loss\": 2}\n");
+	add_lines(&log, 4, 4);
+	training_log_close(&log);
+	assert_int_equal(count_lines(path, line, sizeof(line)), 4);
+	assert_int_equal(training_log_open(&log, path, 0, &err), ROSA_OK); /* anew */
+	training_log_close(&log);
+	assert_int_equal(count_lines(path, line, sizeof(line)), 0);
+	assert_int_equal(training_log_open(&log, scratch_path("no/such/log"), 0, &err), ROSA_EIO);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(keeps_the_last_ones),
+	    cmocka_unit_test(what_is_half_written_is_swept),
+	    cmocka_unit_test(one_run_a_folder),
+	    cmocka_unit_test(any_damage_is_found),
+	    cmocka_unit_test(the_one_before_is_taken),
+	    cmocka_unit_test(later_versions_are_not_passed_over),
+	    cmocka_unit_test(failed_writes_leave_the_old_one),
+	    cmocka_unit_test(tensors_read_back),
+	    cmocka_unit_test(log_has_every_step_once),
+	};
+
+	return cmocka_run_group_tests(tests, enter, leave);
+}
+
+#else
+
+int main(void)
+{
+	return 0; /* nothing can be read back without a JSON reader */
+}
+
+#endif

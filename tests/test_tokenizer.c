@@ -1,0 +1,927 @@
+/*
+ * Tokenizers: every part of the pipeline by itself, merging against its definition, decoding against replacing bad
+ * bytes in the whole text at once, and everything that is refused, with the word that says why.
+ *
+ * Equality with Hugging Face's tokenizers on real vocabularies is checked by python/tests/test_tokenizer.py.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "bpe.h"
+#include "draw.h"
+#include "pretokenize.h"
+#include "pretokenize_pattern.h"
+#include "support_checkpoint.h"
+#include "support_tokenizer.h"
+#include "support_weights.h"
+#include "tokenizer_nfc.h"
+#include "utf8.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BYTE_LEVEL "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}"
+#define SPLIT(regex, behavior)                                                                                         \
+	"{\"type\": \"Split\", \"pattern\": {\"Regex\": \"" regex "\"}, \"behavior\": \"" behavior                     \
+	"\", \"invert\": false}"
+#define SEQUENCE(steps) "{\"type\": \"Sequence\", \"pretokenizers\": [" steps "]}"
+
+/* A number below `bound`. */
+static size_t draw_below(uint64_t *random, size_t bound)
+{
+	return (size_t)(draw_mix((*random)++) % bound);
+}
+
+/* ---------------------------------------------------------------------------------------------------------- merging --
+ */
+
+static void merges_by_rank(void **state)
+{
+	struct recipe recipe = {.merges = "b c,a b,ab c,a a,Ġ x"};
+	tokenizer *tokenizer = recipe_make(&recipe);
+
+	(void)state;
+	assert_int_equal(tokenizer_size(tokenizer), 261);
+	expect_ids(tokenizer, "", "");
+	expect_ids(tokenizer, "a", "97");
+	expect_ids(tokenizer, "abc", "97 256");
+	expect_ids(tokenizer, "ab", "257");
+	expect_ids(tokenizer, "aaa", "259 97");
+	expect_ids(tokenizer, "aaaa", "259 259");
+	expect_ids(tokenizer, "a x", "97 260");
+	expect_ids(tokenizer, "\xc3\xa9", "195 169");
+	tokenizer_free(tokenizer);
+}
+
+static void merges_come_in_two_dresses(void **state)
+{
+	struct recipe recipe = {.merges = "t h,th e,Ġ the", .pairs = true};
+	tokenizer *tokenizer = recipe_make(&recipe);
+
+	(void)state;
+	expect_ids(tokenizer, "the the", "257 258");
+	tokenizer_free(tokenizer);
+	recipe.pairs = false;
+	tokenizer = recipe_make(&recipe);
+	expect_ids(tokenizer, "the the", "257 258");
+	tokenizer_free(tokenizer);
+}
+
+/* The definition: the lowest rank, and of those the leftmost, again and again. */
+static size_t merge_slowly(const struct bpe *bpe, const char *text, size_t size, uint32_t *ids)
+{
+	for (size_t i = 0; i < size; i++)
+		ids[i] = bpe->letters[(uint8_t)text[i]];
+	for (;;) {
+		const struct merge *best = NULL;
+		size_t place = 0;
+		for (size_t i = 0; i + 1 < size; i++) {
+			for (size_t m = 0; m < bpe->merges_room; m++) {
+				const struct merge *merge = &bpe->merges[m];
+				if (merge->pair == ((uint64_t)ids[i] << 32 | ids[i + 1]) &&
+				    (!best || merge->rank < best->rank)) {
+					best = merge;
+					place = i;
+				}
+			}
+		}
+		if (!best)
+			return size;
+		ids[place] = best->id;
+		memmove(ids + place + 1, ids + place + 2, (size - place - 2) * sizeof(*ids));
+		size--;
+	}
+}
+
+static void make_random_bpe(struct bpe *bpe, uint64_t *random)
+{
+	char tokens[64][32] = {"a", "b", "c"};
+	rosa_error error;
+	uint32_t count = 3;
+
+	*bpe = (struct bpe){.unknown = NO_TOKEN};
+	for (uint32_t i = 0; i < 3; i++)
+		assert_int_equal(vocabulary_add_spelled(&bpe->vocabulary, i, tokens[i], 1, &error), ROSA_OK);
+	while (count < 24) {
+		const char *left = tokens[draw_below(random, count)], *right = tokens[draw_below(random, count)];
+		char joined[64];
+		snprintf(joined, sizeof(joined), "%s%s", left, right);
+		if (strlen(joined) > 16)
+			continue;
+		memcpy(tokens[count], joined, strlen(joined) + 1);
+		if (vocabulary_find(&bpe->vocabulary, tokens[count], strlen(tokens[count])) == NO_TOKEN) {
+			assert_int_equal(vocabulary_add_spelled(&bpe->vocabulary, count, tokens[count],
+								strlen(tokens[count]), &error),
+					 ROSA_OK);
+			count++;
+		}
+		assert_int_equal(bpe_add_merge(bpe, left, strlen(left), right, strlen(right), &error), ROSA_OK);
+	}
+	bpe_find_letters(bpe);
+}
+
+static void merging_follows_the_definition(void **state)
+{
+	uint64_t random = 7;
+	rosa_error error;
+
+	(void)state;
+	for (int round = 0; round < 60; round++) {
+		struct bpe_scratch scratch;
+		struct bpe bpe;
+		make_random_bpe(&bpe, &random);
+		assert_int_equal(bpe_scratch_new(&scratch, 1000, &error), ROSA_OK);
+		for (int text = 0; text < 40; text++) {
+			size_t size = 1 + draw_below(&random, text < 30 ? 20 : 80), expected;
+			struct tokens tokens = {0};
+			uint32_t ids[128];
+			char letters[128];
+			for (size_t i = 0; i < size; i++)
+				letters[i] = (char)('a' + draw_below(&random, 3));
+			expected = merge_slowly(&bpe, letters, size, ids);
+			/* twice: the second time it is remembered */
+			for (int turn = 0; turn < 2; turn++) {
+				tokens.count = 0;
+				assert_int_equal(bpe_encode(&bpe, &scratch, letters, size, &tokens, &error), ROSA_OK);
+				assert_int_equal(tokens.count, expected);
+				assert_memory_equal(tokens.ids, ids, expected * sizeof(*ids));
+			}
+			tokens_free(&tokens);
+		}
+		bpe_scratch_free(&scratch);
+		bpe_free(&bpe);
+	}
+}
+
+static void long_runs_are_no_trouble(void **state)
+{
+	static const char letters[] = "a \n!7'";
+	struct recipe recipe = {.merges = "a a,aa aa,aaaa aaaa",
+				.pre_tokenizer = SEQUENCE(SPLIT("\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+|[^\\\\s]+",
+								"Isolated") "," BYTE_LEVEL)};
+	tokenizer *tokenizer = recipe_make(&recipe);
+	size_t size = 3000000;
+	char *text = malloc(size);
+	rosa_error error;
+
+	(void)state;
+	assert_non_null(text);
+	for (const char *letter = letters; *letter; letter++) {
+		struct tokens tokens = {0};
+		memset(text, *letter, size);
+		assert_int_equal(tokenizer_encode(tokenizer, text, size, true, false, &tokens, &error), ROSA_OK);
+		assert_int_equal(tokens.count, *letter == 'a' ? size / 8 : size);
+		tokens_free(&tokens);
+	}
+	free(text);
+	tokenizer_free(tokenizer);
+}
+
+static void bytes_without_a_token(void **state)
+{
+	struct recipe recipe = {.merges = "a b", .without = "x"};
+	tokenizer *tokenizer = recipe_make(&recipe);
+
+	(void)state;
+	expect_ids(tokenizer, "axb", "256"); /* as if it had not been there */
+	tokenizer_free(tokenizer);
+	recipe.model = "\"unk_token\": \"?\",";
+	tokenizer = recipe_make(&recipe);
+	expect_ids(tokenizer, "axxb", "97 63 63 98");
+	tokenizer_free(tokenizer);
+	recipe.model = "\"unk_token\": \"?\", \"fuse_unk\": true,";
+	tokenizer = recipe_make(&recipe);
+	expect_ids(tokenizer, "axxb", "97 63 98");
+	tokenizer_free(tokenizer);
+}
+
+static void a_piece_may_be_a_token_at_once(void **state)
+{
+	struct recipe recipe = {.merges = "a b,b c,a bc"};
+	tokenizer *tokenizer = recipe_make(&recipe);
+
+	(void)state;
+	expect_ids(tokenizer, "abc", "256 99"); /* no way leads to 258 */
+	tokenizer_free(tokenizer);
+	recipe.model = "\"ignore_merges\": true,";
+	tokenizer = recipe_make(&recipe);
+	expect_ids(tokenizer, "abc abc", "258 32 256 99");
+	tokenizer_free(tokenizer);
+}
+
+/* --------------------------------------------------------------------------------------------------------- splitting
+ * -- */
+
+static rosa_status collect(void *context, const char *piece, size_t size, rosa_error *err)
+{
+	char *pieces = context;
+
+	(void)err;
+	if (*pieces)
+		strcat(pieces, "|");
+	strncat(pieces, piece, size);
+	return ROSA_OK;
+}
+
+static void check_pieces(struct pretokenizer *pretokenizer, const char *text, const char *expected)
+{
+	char pieces[512] = "";
+	rosa_error error;
+
+	if (pretokenize(pretokenizer, text, strlen(text), collect, pieces, &error) != ROSA_OK)
+		fail_msg("%s", error.message);
+	assert_string_equal(pieces, expected);
+}
+
+static void splits_behave(void **state)
+{
+	static const struct {
+		enum split_behavior behavior;
+		bool invert;
+		const char *pieces;
+	} cases[] = {
+	    {SPLIT_ISOLATED, false, "-|-|a|-|bc|-|-|d"}, {SPLIT_REMOVED, false, "a|bc|d"},
+	    {SPLIT_PREVIOUS, false, "-|-|a-|bc-|-|d"},   {SPLIT_NEXT, false, "-|-a|-bc|-|-d"},
+	    {SPLIT_CONTIGUOUS, false, "--|a|-|bc|--|d"}, {SPLIT_REMOVED, true, "-|-|-|-|-"},
+	    {SPLIT_CONTIGUOUS, true, "--|a|-|bc|--|d"},
+	};
+	rosa_error error;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct pretokenizer literal = {0}, regex = {0};
+		assert_int_equal(pretokenizer_add_literal(&literal, "-", 1, cases[i].behavior, cases[i].invert, &error),
+				 ROSA_OK);
+		assert_int_equal(pretokenizer_add_split(&regex, "-", 1, cases[i].behavior, cases[i].invert, &error),
+				 ROSA_OK);
+		check_pieces(&literal, "--a-bc--d", cases[i].pieces);
+		check_pieces(&regex, "--a-bc--d", cases[i].pieces);
+		pretokenizer_free(&literal);
+		pretokenizer_free(&regex);
+	}
+}
+
+static void literals_are_literal(void **state)
+{
+	struct pretokenizer pretokenizer = {0};
+	rosa_error error;
+
+	(void)state;
+	assert_int_equal(pretokenizer_add_literal(&pretokenizer, ".*\\E[", 5, SPLIT_ISOLATED, false, &error), ROSA_OK);
+	check_pieces(&pretokenizer, "a.*\\E[b.*", "a|.*\\E[|b.*");
+	pretokenizer_free(&pretokenizer);
+}
+
+static void steps_follow_each_other(void **state)
+{
+	struct pretokenizer both = {0}, alone = {0};
+	rosa_error error;
+
+	(void)state;
+	assert_int_equal(pretokenizer_add_digits(&both, true, &error), ROSA_OK);
+	assert_int_equal(pretokenizer_add_split(&both, gpt2_regex, strlen(gpt2_regex), SPLIT_ISOLATED, false, &error),
+			 ROSA_OK);
+	assert_int_equal(pretokenizer_add_split(&alone, gpt2_regex, strlen(gpt2_regex), SPLIT_ISOLATED, false, &error),
+			 ROSA_OK);
+	check_pieces(&both, "it's  12\n\n3 x", "it|'s|  |1|2|\n\n|3| x");
+	check_pieces(&alone, "it's  12\n\n3 x", "it|'s| | 12|\n|\n|3| x");
+	pretokenizer_free(&both);
+	pretokenizer_free(&alone);
+}
+
+static void a_space_may_come_first(void **state)
+{
+	struct recipe recipe = {.merges = "Ġ a",
+				.pre_tokenizer = "{\"type\": \"ByteLevel\", \"add_prefix_space\": true}"};
+	tokenizer *tokenizer = recipe_make(&recipe);
+
+	(void)state;
+	expect_ids(tokenizer, "a", "256");
+	expect_ids(tokenizer, " a", "256");
+	expect_ids(tokenizer, "a a", "256 256");
+	tokenizer_free(tokenizer);
+}
+
+/* What PCRE2 would see otherwise: U+180E is no space, and letters and numerals of Unicode 15 and 16 are what they are.
+ */
+static void sets_are_those_of_unicode_16(void **state)
+{
+	static const struct {
+		const char *regex, *text, *pieces;
+	} cases[] = {
+	    {"\\s",
+	     "a\xe1\xa0\x8e"
+	     "b c",
+	     "a\xe1\xa0\x8e"
+	     "b| |c"},
+	    {"\\S", "a ", "a| "},
+	    {"\\p{L}",
+	     "1\xf0\x9e\x93\x90"
+	     "2",
+	     "1|\xf0\x9e\x93\x90|2"}, /* U+1E4D0, Unicode 15 */
+	    {"\\p{Lu}",
+	     "1\xea\x9f\x9c"
+	     "2",
+	     "1|\xea\x9f\x9c|2"}, /* U+A7DC, Unicode 16 */
+	    {"\\P{L}", "a1\xf0\x9e\x93\x90", "a|1|\xf0\x9e\x93\x90"},
+	    {"\\p{N}", "a\xf0\x9e\x93\xb0", "a|\xf0\x9e\x93\xb0"}, /* U+1E4F0 */
+	    {"[^\\s\\p{L}\\p{N}]+", "a!?\xf0\x9e\x93\x90", "a|!?|\xf0\x9e\x93\x90"},
+	    {"(?i:'s)", "a'\xc5\xbf", "a|'\xc5\xbf"}, /* the long s */
+	    {"\\d{2}", "1234x5", "12|34|x5"},
+	    {".", "a\nb", "a|\n|b"},
+	    {"x*?y|\\.", "xy.z", "xy|.|z"},
+	};
+	rosa_error error;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct pretokenizer pretokenizer = {0};
+		if (pretokenizer_add_split(&pretokenizer, cases[i].regex, strlen(cases[i].regex), SPLIT_ISOLATED, false,
+					   &error) != ROSA_OK)
+			fail_msg("%s: %s", cases[i].regex, error.message);
+		check_pieces(&pretokenizer, cases[i].text, cases[i].pieces);
+		pretokenizer_free(&pretokenizer);
+	}
+}
+
+static void expressions_that_differ_are_refused(void **state)
+{
+	static const char *const cases[] = {
+	    "\\w",      "\\h+",    "\\bx",     "a{1,3}+", "a{2}?",  "a{,3}",   "a{x}",   "^a",
+	    "a$",       "(?s:.)",  "(?i)a",    "(?<n>a)", "(*UTF)", "[a[bc]]", "[a&&b]", "[\\S]",
+	    "[\\P{L}]", "[\\s-z]", "\\p{Han}", "\\p{Lx}", "\\p{L",  "\\p",     "\\1",    "\\x41",
+	    "\\Qa",     "[]a]",    "[a",       "\\",      "(?#x)",  "(?-i:a)", "\\R",    "\\K"};
+	rosa_error error;
+	char *pattern;
+	size_t size;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		if (pattern_translate(cases[i], strlen(cases[i]), &pattern, &size, &error) == ROSA_OK)
+			fail_msg("accepted: %s", cases[i]);
+		assert_null(pattern);
+		assert_non_null(strstr(error.message, "regular expression"));
+	}
+}
+
+/* ------------------------------------------------------------------------------------------------------ added tokens
+ * -- */
+
+#define ADDED(id, content, more) "{\"id\": " #id ", \"content\": \"" content "\"" more "}"
+
+static void added_tokens_come_first(void **state)
+{
+	struct recipe recipe = {.added =
+				    "[" ADDED(256, "<a>", ", \"special\": true") "," ADDED(257, "<a><b>", "") "," ADDED(
+					258, "<b>", ", \"special\": false") "," ADDED(300, "<c>", "") "]"};
+	tokenizer *tokenizer = recipe_make(&recipe);
+
+	(void)state;
+	assert_int_equal(tokenizer_size(tokenizer), 301);
+	expect_ids(tokenizer, "x<a>y", "120 256 121");
+	expect_ids(tokenizer, "<a><b>", "257"); /* the longest */
+	expect_ids(tokenizer, "<b><a>", "258 256");
+	expect_ids(tokenizer, "<a", "60 97");
+	expect_plain_ids(tokenizer, "<a>", "60 97 62");
+	expect_plain_ids(tokenizer, "<b>", "258");
+	assert_int_equal(tokenizer_find(tokenizer, "<a>"), 256);
+	assert_int_equal(tokenizer_find(tokenizer, "a"), 97);
+	assert_int_equal(tokenizer_find(tokenizer, "<d>"), -1);
+	assert_true(tokenizer_is_special(tokenizer, 256));
+	assert_false(tokenizer_is_special(tokenizer, 258));
+	assert_false(tokenizer_is_special(tokenizer, 280));
+	assert_false(tokenizer_is_special(tokenizer, 4000000000u));
+	tokenizer_free(tokenizer);
+}
+
+static void added_tokens_take_spaces(void **state)
+{
+	struct recipe recipe = {
+	    .added = "[" ADDED(256, "<l>", ", \"lstrip\": true") "," ADDED(257, "<r>", ", \"rstrip\": true") "]"};
+	tokenizer *tokenizer = recipe_make(&recipe);
+
+	(void)state;
+	expect_ids(tokenizer, "a \xe3\x80\x80<l> b", "97 256 32 98");
+	expect_ids(tokenizer, "a <r> \n b", "97 32 257 98");
+	expect_ids(tokenizer, "<r>  <l>", "257 256");
+	expect_ids(tokenizer, "  <l>", "256");
+	expect_ids(tokenizer, "<r>  ", "257");
+	tokenizer_free(tokenizer);
+}
+
+static void added_tokens_may_be_words(void **state)
+{
+	struct recipe recipe = {.added = "[" ADDED(256, "cat", ", \"single_word\": true") "]"};
+	tokenizer *tokenizer = recipe_make(&recipe);
+
+	(void)state;
+	expect_ids(tokenizer, "cat", "256");
+	expect_ids(tokenizer, "a cat.", "97 32 256 46");
+	expect_ids(tokenizer, "cats", "99 97 116 115");
+	expect_ids(tokenizer, "_cat", "95 99 97 116");
+	expect_ids(tokenizer,
+		   "\xc3\xa9"
+		   "cat",
+		   "195 169 99 97 116");
+	tokenizer_free(tokenizer);
+}
+
+static void added_tokens_in_normal_form(void **state)
+{
+	/* e and an acute: found in a text that has them apart or together, if it is normalised */
+	struct recipe recipe = {.normalizer = "{\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"NFC\"}]}",
+				.added = "[" ADDED(256, "e\\u0301x", ", \"normalized\": true") "," ADDED(
+				    257, "e\\u0301y", ", \"normalized\": false") "]"};
+	tokenizer *tokenizer = recipe_make(&recipe);
+
+	(void)state;
+	expect_ids(tokenizer, "e\xcc\x81x", "256");
+	expect_ids(tokenizer, "\xc3\xa9x", "256");
+	expect_ids(tokenizer, "e\xcc\x81y", "257");
+	expect_ids(tokenizer, "\xc3\xa9y", "195 169 121");
+	tokenizer_free(tokenizer);
+}
+
+/* ------------------------------------------------------------------------------------------------------- normal form
+ * -- */
+
+static void check_form(const char *text, const char *expected)
+{
+	char *form;
+	size_t size;
+	rosa_error error;
+
+	assert_int_equal(nfc(text, strlen(text), &form, &size, &error), ROSA_OK);
+	if (strcmp(text, expected) == 0) {
+		assert_null(form);
+		return;
+	}
+	assert_non_null(form);
+	assert_int_equal(size, strlen(expected));
+	assert_memory_equal(form, expected, size);
+	free(form);
+}
+
+static void texts_are_normalised(void **state)
+{
+	(void)state;
+	check_form("", "");
+	check_form("plain", "plain");
+	check_form("caf\xc3\xa9", "caf\xc3\xa9");
+	check_form("cafe\xcc\x81!", "caf\xc3\xa9!");
+	check_form("q\xcc\x81\xcc\xa3", "q\xcc\xa3\xcc\x81");               /* marks by class */
+	check_form("a\xcc\xa3\xcc\x82", "\xe1\xba\xad");                    /* twice */
+	check_form("\xe1\x84\x80\xe1\x85\xa1\xe1\x86\xa8", "\xea\xb0\x81"); /* Hangul */
+	check_form("\xea\xb0\x80\xe1\x86\xa8", "\xea\xb0\x81");
+	check_form("\xe2\x84\xab", "\xc3\x85");                       /* a sign that is a letter */
+	check_form("\xe0\xa5\x98", "\xe0\xa4\x95\xe0\xa4\xbc");       /* comes apart, and stays so */
+	check_form("x\xe0\xa2\x98\xcc\xb4", "x\xe0\xa2\x98\xcc\xb4"); /* U+0898: a mark since Unicode 14 */
+	check_form("e\xe0\xa2\x98\xcc\x81", "e\xe0\xa2\x98\xcc\x81");
+	check_form("\xcc\x81"
+		   "e\xcc\x81",
+		   "\xcc\x81\xc3\xa9");
+}
+
+static void many_marks_are_no_trouble(void **state)
+{
+	size_t pairs = 200000, size;
+	char *text = malloc(1 + 4 * pairs), *form;
+	rosa_error error;
+
+	(void)state;
+	assert_non_null(text);
+	text[0] = 'q';
+	for (size_t i = 0; i < pairs; i++)
+		memcpy(text + 1 + 4 * i, "\xcc\x81\xcc\xa3", 4);
+	assert_int_equal(nfc(text, 1 + 4 * pairs, &form, &size, &error), ROSA_OK);
+	assert_int_equal(size, 1 + 4 * pairs);
+	assert_memory_equal(form, "q\xcc\xa3\xcc\xa3", 5);
+	assert_memory_equal(form + size - 4, "\xcc\x81\xcc\x81", 4);
+	free(form);
+	free(text);
+}
+
+/* --------------------------------------------------------------------------------------------------------- bad bytes
+ * -- */
+
+static void bad_bytes_are_refused_or_replaced(void **state)
+{
+	struct recipe recipe = {0};
+	tokenizer *tokenizer = recipe_make(&recipe);
+	struct tokens tokens = {0}, expected = {0};
+	rosa_error error;
+
+	(void)state;
+	assert_int_equal(tokenizer_encode(tokenizer, "ab\xff", 3, true, false, &tokens, &error), ROSA_EINVAL);
+	assert_non_null(strstr(error.message, "offset 2"));
+	assert_int_equal(tokens.count, 0);
+	assert_int_equal(tokenizer_encode(tokenizer, "a\xe2\x82z\xff\xc0\x80", 7, true, true, &tokens, &error),
+			 ROSA_OK);
+	assert_int_equal(tokenizer_encode(tokenizer,
+					  "a" UTF8_REPLACEMENT "z" UTF8_REPLACEMENT UTF8_REPLACEMENT UTF8_REPLACEMENT,
+					  14, true, false, &expected, &error),
+			 ROSA_OK);
+	assert_int_equal(tokens.count, expected.count);
+	assert_memory_equal(tokens.ids, expected.ids, tokens.count * sizeof(*tokens.ids));
+	tokens_free(&tokens);
+	tokens_free(&expected);
+	assert_int_equal(tokenizer_encode(tokenizer, "a\0b", 3, true, false, &tokens, &error), ROSA_OK);
+	assert_int_equal(tokens.count, 3);
+	tokens_free(&tokens);
+	tokenizer_free(tokenizer);
+}
+
+/* ---------------------------------------------------------------------------------------------------------- decoding
+ * -- */
+
+/* The whole text, bad bytes replaced. */
+static size_t replace_all(const uint8_t *bytes, size_t size, char *out)
+{
+	size_t written = 0, length;
+
+	for (size_t at = 0; at < size; at += length) {
+		bool bad = utf8_next((const char *)bytes + at, size - at, &length) == UTF8_BAD;
+		memcpy(out + written, bad ? UTF8_REPLACEMENT : (const char *)bytes + at, bad ? 3 : length);
+		written += bad ? 3 : length;
+	}
+	return written;
+}
+
+static void decoding_does_not_depend_on_tokens(void **state)
+{
+	static const char *const bits[] = {"a",    "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\xf0\x9f",
+					   "\xe2", "\x80",     "\xff",         "\xed\xa0\x80",     "\xf4\x90"};
+	struct recipe recipe = {0};
+	tokenizer *tokenizer = recipe_make(&recipe);
+	char expected[512], found[512], *one = malloc(tokenizer_longest(tokenizer));
+	uint64_t random = 3;
+
+	(void)state;
+	assert_non_null(one);
+	for (int round = 0; round < 2000; round++) {
+		struct decoding decoding = {{0}, 0};
+		uint8_t bytes[64];
+		size_t size = 0, written = 0, expected_size;
+		for (int i = 0; i < 8; i++) {
+			const char *bit = bits[draw_below(&random, sizeof(bits) / sizeof(bits[0]))];
+			memcpy(bytes + size, bit, strlen(bit));
+			size += strlen(bit);
+		}
+		for (size_t i = 0; i < size; i++) { /* the id of a byte is the byte */
+			size_t count = decode_token(tokenizer, &decoding, bytes[i], false, one);
+			assert_true(count <= tokenizer_longest(tokenizer));
+			assert_int_equal(utf8_valid(one, count), count);
+			memcpy(found + written, one, count);
+			written += count;
+		}
+		written += decode_finish(&decoding, found + written);
+		expected_size = replace_all(bytes, size, expected);
+		assert_int_equal(written, expected_size);
+		assert_memory_equal(found, expected, written);
+	}
+	free(one);
+	tokenizer_free(tokenizer);
+}
+
+static void special_tokens_are_written_on_request(void **state)
+{
+	struct recipe recipe = {.added = "[" ADDED(256, "<s>", ", \"special\": true") "," ADDED(257, "<t>", "") "]"};
+	tokenizer *tokenizer = recipe_make(&recipe);
+	struct decoding decoding = {{0}, 0};
+	char out[64];
+	size_t length;
+
+	(void)state;
+	assert_int_equal(decode_token(tokenizer, &decoding, 256, false, out), 0);
+	assert_int_equal(decode_token(tokenizer, &decoding, 256, true, out), 3);
+	assert_int_equal(decode_token(tokenizer, &decoding, 257, false, out), 3);
+	assert_memory_equal(out, "<t>", 3);
+	assert_int_equal(decode_token(tokenizer, &decoding, 9999, false, out), 0);
+	assert_memory_equal(tokenizer_bytes(tokenizer, 32, &length), " ", 1);
+	assert_int_equal(length, 1);
+	tokenizer_bytes(tokenizer, 9999, &length);
+	assert_int_equal(length, 0);
+	tokenizer_free(tokenizer);
+}
+
+/* ---------------------------------------------------------------------------------------------------- what is refused
+ * -- */
+
+#define TEMPLATE(single)                                                                                               \
+	"{\"type\": \"TemplateProcessing\", \"single\": [" single                                                      \
+	"], \"special_tokens\": {\"!\": {\"id\": \"!\", \"ids\": [33], \"tokens\": [\"!\"]}}}"
+#define TOKEN(name) "{\"SpecialToken\": {\"id\": \"" name "\", \"type_id\": 0}}"
+#define TEXT        "{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}"
+
+static const struct refused {
+	struct recipe recipe;
+	const char *reason;
+} refusals[] = {
+    {{.model = "\"type\": \"Unigram\","}, "Unigram"},
+    {{.model = "\"byte_fallback\": true,"}, "byte_fallback"},
+    {{.model = "\"dropout\": 0.1,"}, "dropout"},
+    {{.model = "\"continuing_subword_prefix\": \"##\","}, "##"},
+    {{.model = "\"end_of_word_suffix\": \"</w>\","}, "</w>"},
+    {{.model = "\"unk_token\": \"<unk>\","}, "<unk>"},
+    {{.model = "\"unk_token\": 3,"}, "unk_token"},
+    {{.model = "\"ignore_merges\": \"yes\","}, "ignore_merges"},
+    {{.normalizer = "{\"type\": \"NFKC\"}"}, "NFKC"},
+    {{.normalizer = "{\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Lowercase\"}]}"}, "Lowercase"},
+    {{.normalizer = "{}"}, "type"},
+    {{.pre_tokenizer = "null"}, "ByteLevel"},
+    {{.pre_tokenizer = "{\"type\": \"Metaspace\"}"}, "Metaspace"},
+    {{.pre_tokenizer = SPLIT("a", "Isolated")}, "ByteLevel"},
+    {{.pre_tokenizer = SEQUENCE(SPLIT("\\\\w", "Isolated") "," BYTE_LEVEL)}, "\\w"},
+    {{.pre_tokenizer = SEQUENCE(SPLIT("(a", "Isolated") "," BYTE_LEVEL)}, "PCRE2"},
+    {{.pre_tokenizer = SEQUENCE(SPLIT("a", "Sideways") "," BYTE_LEVEL)}, "Sideways"},
+    {{.pre_tokenizer = SEQUENCE(BYTE_LEVEL "," SPLIT("a", "Isolated"))}, "after ByteLevel"},
+    {{.pre_tokenizer = SEQUENCE("{\"type\": \"Sequence\", \"pretokenizers\": []}")}, "Sequence"},
+    {{.post_processor = "{\"type\": \"BertProcessing\"}"}, "BertProcessing"},
+    {{.post_processor = TEMPLATE(TEXT "," TOKEN("!"))}, "after it"},
+    {{.post_processor = TEMPLATE(TOKEN("!") "," TOKEN("!") "," TEXT)}, "more than one"},
+    {{.post_processor = TEMPLATE(TOKEN("?") "," TEXT)}, "'?'"},
+    {{.decoder = "{\"type\": \"WordPiece\"}"}, "WordPiece"},
+    {{.added = "[" ADDED(16777216, "x", "") "]"}, "16777216"},
+    {{.added = "[" ADDED(-1, "x", "") "]"}, "id"},
+    {{.added = "[{\"id\": 3}]"}, "content"},
+    {{.added = "{}"}, "added_tokens"},
+};
+
+static void check_refused(const char *json, size_t size, const char *reason)
+{
+	tokenizer *made;
+	rosa_error error;
+
+	if (tokenizer_from_json(json, size, "test.json", &made, &error) == ROSA_OK)
+		fail_msg("accepted, but not: %s", reason);
+	assert_null(made);
+	if (!strstr(error.message, reason) || strncmp(error.message, "test.json: ", 11) != 0)
+		fail_msg("'%s' does not say test.json and '%s'", error.message, reason);
+}
+
+static void what_is_unknown_is_refused_by_name(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof(refusals) / sizeof(refusals[0]); i++) {
+		char *json = recipe_json(&refusals[i].recipe);
+		check_refused(json, strlen(json), refusals[i].reason);
+		free(json);
+	}
+}
+
+static void broken_vocabularies_are_refused(void **state)
+{
+	static const struct {
+		const char *model, *reason;
+	} cases[] = {
+	    {"{\"vocab\": {}, \"merges\": []}", "model.vocab"},
+	    {"{\"vocab\": [], \"merges\": []}", "model.vocab"},
+	    {"{\"vocab\": {\"a\": 0}}", "model.merges is missing"},
+	    {"{\"merges\": []}", "model.vocab is missing"},
+	    {"{\"vocab\": {\"a\": 0, \"b\": 0}, \"merges\": []}", "id 0 is there twice"},
+	    {"{\"vocab\": {\"a\": 0, \"a\": 1}, \"merges\": []}", "the same"},
+	    {"{\"vocab\": {\"a\": -1}, \"merges\": []}", "whole number"},
+	    {"{\"vocab\": {\"a\": 1.5}, \"merges\": []}", "comma"},
+	    {"{\"vocab\": {\"a\": 99999999}, \"merges\": []}", "id"},
+	    {"{\"vocab\": {\"a\": 99999999999999999999}, \"merges\": []}", "large"},
+	    {"{\"vocab\": {\"a\\ud800\": 1}, \"merges\": []}", "escape"},
+	    {"{\"vocab\": {\"a\\x\": 1}, \"merges\": []}", "escape"},
+	    {"{\"vocab\": {\"a\xff\": 1}, \"merges\": []}", "UTF-8"},
+	    {"{\"vocab\": {\"a\": 0} {}, \"merges\": []}", "something more"},
+	    {"{\"vocab\": {\"a\": 0, \"b\": 1}, \"merges\": [\"a b\"]}", "'a' with 'b' is not in the vocabulary"},
+	    {"{\"vocab\": {\"a\": 0, \"b\": 1}, \"merges\": [\"a c\"]}", "'c' is not in the vocabulary"},
+	    {"{\"vocab\": {\"a\": 0, \"b\": 1}, \"merges\": [\"ab\"]}", "two tokens"},
+	    {"{\"vocab\": {\"a\": 0, \"b\": 1}, \"merges\": [\"a b c\"]}", "two tokens"},
+	    {"{\"vocab\": {\"a\": 0, \"b\": 1}, \"merges\": [[\"a\"]]}", "comma"},
+	    {"{\"vocab\": {\"a\": 0, \"b\": 1}, \"merges\": [3]}", "string"},
+	    {"{\"vocab\": {\"a\": 0}, \"vocab\": {\"a\": 0}, \"merges\": []}", "vocab"},
+	    {"[]", "model"},
+	};
+	char json[512];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		snprintf(json, sizeof(json),
+			 "{\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}, \"model\": %s}",
+			 cases[i].model);
+		check_refused(json, strlen(json), cases[i].reason);
+	}
+	check_refused("{}", 2, "model");
+	check_refused("", 0, "");
+	check_refused("[1", 2, "");
+}
+
+static void every_beginning_is_refused(void **state)
+{
+	struct recipe recipe = {.merges = "a b,ab c", .added = "[" ADDED(300, "<a>", "") "]"};
+	char *json = recipe_json(&recipe);
+	size_t size = strlen(json);
+
+	(void)state;
+	for (size_t length = 0; length < size; length += 1 + length / 50) {
+		char *part = malloc(length ? length : 1);
+		assert_non_null(part);
+		memcpy(part, json, length);
+		check_refused(part, length, "");
+		free(part);
+	}
+	free(json);
+}
+
+/* -------------------------------------------------------------------------------------------------------------- begin
+ * -- */
+
+static void a_token_may_begin_texts(void **state)
+{
+	struct recipe recipe = {0};
+	tokenizer *tokenizer = recipe_make(&recipe);
+
+	(void)state;
+	assert_int_equal(tokenizer_bos(tokenizer), -1);
+	tokenizer_free(tokenizer);
+	recipe.post_processor =
+	    "{\"type\": \"Sequence\", \"processors\": [{\"type\": \"ByteLevel\"}, " TEMPLATE(TOKEN("!") "," TEXT) "]}";
+	tokenizer = recipe_make(&recipe);
+	assert_int_equal(tokenizer_bos(tokenizer), 33);
+	expect_ids(tokenizer, "a", "97"); /* it is the caller who puts it there */
+	tokenizer_free(tokenizer);
+}
+
+/* --------------------------------------------------------------------------------------------------------------- GGUF
+ * -- */
+
+/* One thing that is not as it should be. */
+struct oddity {
+	const char *model, *pre, *first_merge;
+	int64_t kinds, bos; /* entries too many; -2: left out */
+	const char *reason;
+};
+
+static struct bytes make_gguf(const struct oddity *oddity)
+{
+	struct weights_writer *writer = weights_new(WEIGHTS_GGUF);
+	const char *tokens[] = {"a", "b", "Ġ", "ab", "<s>", "<u>", "1", "2"};
+	int64_t kinds[] = {1, 1, 1, 1, 3, 4, 1, 1, 1};
+	const char *merges[] = {oddity->first_merge ? oddity->first_merge : "a b"};
+
+	if (oddity->model)
+		weights_set_string(writer, "tokenizer.ggml.model", oddity->model);
+	if (oddity->pre)
+		weights_set_string(writer, "tokenizer.ggml.pre", oddity->pre);
+	weights_set_strings(writer, "tokenizer.ggml.tokens", 8, tokens);
+	weights_set_integers(writer, "tokenizer.ggml.token_type", GGUF_INT32, (size_t)(8 + oddity->kinds), kinds);
+	weights_set_strings(writer, "tokenizer.ggml.merges", 1, merges);
+	weights_set_string(writer, "tokenizer.chat_template", "hello");
+	if (oddity->bos != -2)
+		weights_set_integer(writer, "tokenizer.ggml.bos_token_id", GGUF_UINT32, oddity->bos);
+	return weights_finish(writer);
+}
+
+static rosa_status read_gguf(const struct oddity *oddity, tokenizer **made, rosa_error *err)
+{
+	struct bytes file = make_gguf(oddity);
+	struct gguf gguf = {0};
+	rosa_status status = gguf_read(file.data, file.size, "test.gguf", &gguf, err);
+
+	assert_int_equal(status, ROSA_OK);
+	status = tokenizer_from_gguf(&gguf, "test.gguf", made, err);
+	gguf_free(&gguf);
+	bytes_free(&file);
+	return status;
+}
+
+static void gguf_says_the_same(void **state)
+{
+	static const char *const names[] = {"gpt-2", "smollm", "qwen2", "llama-bpe"};
+	struct oddity plain = {.model = "gpt2", .bos = 4};
+	tokenizer *tokenizer;
+	rosa_error error;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		plain.pre = names[i];
+		if (read_gguf(&plain, &tokenizer, &error) != ROSA_OK)
+			fail_msg("%s", error.message);
+		assert_int_equal(tokenizer_size(tokenizer), 8);
+		assert_string_equal(tokenizer_template(tokenizer), "hello");
+		expect_ids(tokenizer, "ab<s>a<u>", "3 4 0 5");
+		expect_plain_ids(tokenizer, "ab<u>", "3 5");
+		expect_ids(tokenizer, " 12", "2 6 7");
+		assert_int_equal(tokenizer_bos(tokenizer), strcmp(names[i], "llama-bpe") == 0 ? 4 : -1);
+		assert_true(tokenizer_is_special(tokenizer, 4));
+		assert_false(tokenizer_is_special(tokenizer, 5));
+		tokenizer_free(tokenizer);
+	}
+}
+
+static void gguf_is_refused_by_name(void **state)
+{
+	static const struct oddity cases[] = {
+	    {.reason = "has no tokenizer"},
+	    {.model = "llama", .reason = "'llama'"},
+	    {.model = "gpt2", .pre = "tekken", .reason = "'tekken'"},
+	    {.model = "gpt2", .first_merge = "a c", .reason = "'c'"},
+	    {.model = "gpt2", .first_merge = "ab", .reason = "two tokens"},
+	    {.model = "gpt2", .kinds = 1, .reason = "token_type"},
+	    {.model = "gpt2", .pre = "llama-bpe", .bos = -2, .reason = "bos_token_id"},
+	    {.model = "gpt2", .pre = "llama-bpe", .bos = 8, .reason = "begin-of-text"},
+	};
+	tokenizer *made;
+	rosa_error error;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		if (read_gguf(&cases[i], &made, &error) == ROSA_OK)
+			fail_msg("accepted, but not: %s", cases[i].reason);
+		assert_null(made);
+		if (!strstr(error.message, cases[i].reason) || strncmp(error.message, "test.gguf: ", 11) != 0)
+			fail_msg("'%s' does not say test.gguf and '%s'", error.message, cases[i].reason);
+	}
+}
+
+/* -------------------------------------------------------------------------------------------------------------- files
+ * -- */
+
+static void finds_the_files_of_a_model(void **state)
+{
+	struct recipe recipe = {.merges = "a b"};
+	char *json = recipe_json(&recipe);
+	struct oddity plain = {.model = "gpt2", .bos = 4};
+	struct bytes gguf = make_gguf(&plain);
+	tokenizer *tokenizer;
+	rosa_error error;
+
+	(void)state;
+	scratch_make();
+	assert_int_equal(tokenizer_open(scratch_path("."), &tokenizer, &error), ROSA_EIO);
+	assert_non_null(strstr(error.message, "tokenizer.json"));
+	assert_int_equal(tokenizer_open(scratch_path("none.gguf"), &tokenizer, &error), ROSA_EIO);
+	assert_null(tokenizer);
+	scratch_write("tokenizer.json", json);
+	scratch_write(
+	    "tokenizer_config.json",
+	    "{\"chat_template\": [{\"name\": \"x\", \"template\": \"X\"}, {\"name\": \"default\", \"template\": "
+	    "\"D\"}]}");
+	for (int i = 0; i < 3; i++) {
+		static const char *const paths[] = {".", "tokenizer.json", "model.safetensors"};
+		if (tokenizer_open(scratch_path(paths[i]), &tokenizer, &error) != ROSA_OK)
+			fail_msg("%s", error.message);
+		expect_ids(tokenizer, "ab", "256");
+		assert_string_equal(tokenizer_template(tokenizer), "D");
+		tokenizer_free(tokenizer);
+	}
+	scratch_write("chat_template.jinja", "J");
+	assert_int_equal(tokenizer_open(scratch_path("."), &tokenizer, &error), ROSA_OK);
+	assert_string_equal(tokenizer_template(tokenizer), "J");
+	tokenizer_free(tokenizer);
+	bytes_save(&gguf, scratch_path("a.bin"));
+	assert_int_equal(tokenizer_open(scratch_path("a.bin"), &tokenizer, &error), ROSA_OK);
+	expect_ids(tokenizer, "ab", "3");
+	tokenizer_free(tokenizer);
+	scratch_write("tokenizer.json", "{\"model\": ");
+	assert_int_equal(tokenizer_open(scratch_path("."), &tokenizer, &error), ROSA_EFORMAT);
+	assert_non_null(strstr(error.message, "tokenizer.json"));
+	scratch_remove();
+	bytes_free(&gguf);
+	free(json);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(merges_by_rank),
+	    cmocka_unit_test(merges_come_in_two_dresses),
+	    cmocka_unit_test(merging_follows_the_definition),
+	    cmocka_unit_test(long_runs_are_no_trouble),
+	    cmocka_unit_test(bytes_without_a_token),
+	    cmocka_unit_test(a_piece_may_be_a_token_at_once),
+	    cmocka_unit_test(splits_behave),
+	    cmocka_unit_test(literals_are_literal),
+	    cmocka_unit_test(steps_follow_each_other),
+	    cmocka_unit_test(a_space_may_come_first),
+	    cmocka_unit_test(sets_are_those_of_unicode_16),
+	    cmocka_unit_test(expressions_that_differ_are_refused),
+	    cmocka_unit_test(added_tokens_come_first),
+	    cmocka_unit_test(added_tokens_take_spaces),
+	    cmocka_unit_test(added_tokens_may_be_words),
+	    cmocka_unit_test(added_tokens_in_normal_form),
+	    cmocka_unit_test(texts_are_normalised),
+	    cmocka_unit_test(many_marks_are_no_trouble),
+	    cmocka_unit_test(bad_bytes_are_refused_or_replaced),
+	    cmocka_unit_test(decoding_does_not_depend_on_tokens),
+	    cmocka_unit_test(special_tokens_are_written_on_request),
+	    cmocka_unit_test(what_is_unknown_is_refused_by_name),
+	    cmocka_unit_test(broken_vocabularies_are_refused),
+	    cmocka_unit_test(every_beginning_is_refused),
+	    cmocka_unit_test(a_token_may_begin_texts),
+	    cmocka_unit_test(gguf_says_the_same),
+	    cmocka_unit_test(gguf_is_refused_by_name),
+	    cmocka_unit_test(finds_the_files_of_a_model),
+	};
+
+	return recipe_possible() ? cmocka_run_group_tests(tests, NULL, NULL) : 0;
+}

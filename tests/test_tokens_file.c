@@ -1,0 +1,345 @@
+/*
+ * Token shards: that what is written is read, and that nothing else is.
+ *
+ * Bad files are good ones with one thing changed and the checksum made right again, so that it is not the checksum that
+ * finds the fault. A good file is cut at every byte and altered at every byte as well.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "tokens_file.h"
+
+#include "support_checkpoint.h"
+#include "support_tokens.h"
+#include "support_trial.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NAME "some.tokens"
+
+static const size_t lengths[] = {3, 1, 70, 9};
+
+static const struct shard_plan plans[] = {
+    {COUNT(lengths), lengths, 5, 100, 77, false},
+    {COUNT(lengths), lengths, 5, 100, 77, true},
+    {COUNT(lengths), lengths, 65453, 65536, 0, false},
+    {COUNT(lengths), lengths, 65454, 65537, 1, true},
+    {1, lengths, 0, 3, UINT64_MAX, true},
+    {1, lengths, UINT32_MAX - 2, (uint64_t)1 << 32, 5, false},
+};
+
+/* ---------------------------------------------------------------------------------------------------------- good -- */
+
+static void check_content(const struct tokens_file *file, const struct shard_plan *plan)
+{
+	size_t total = 0;
+	uint32_t *tokens;
+	float *weight;
+
+	assert_int_equal(file->documents, plan->documents);
+	for (size_t i = 0; i < plan->documents; i++) {
+		assert_int_equal(file->starts[i], total);
+		total += plan->lengths[i];
+	}
+	assert_int_equal(file->starts[plan->documents], total);
+	assert_int_equal(file->tokens, total);
+	assert_int_equal(file->vocabulary, plan->vocabulary);
+	assert_int_equal(file->tokenizer, plan->tokenizer);
+	assert_int_equal(file->width, plan->vocabulary <= 65536 ? 2 : 4);
+	assert_int_equal(file->counts != NULL, plan->answers);
+	tokens = calloc(total, sizeof(*tokens));
+	weight = calloc(total, sizeof(*weight));
+	assert_true(tokens && weight);
+	tokens_file_read(file, 0, total, tokens, weight);
+	for (size_t i = 0; i < total; i++) {
+		assert_int_equal(tokens[i], plan->first + i);
+		assert_true(weight[i] == (!plan->answers || shard_counts(i) ? 1.0f : 0.0f));
+	}
+	tokens_file_read(file, total - 1, 1, tokens, NULL);
+	assert_int_equal(tokens[0], plan->first + total - 1);
+	free(tokens);
+	free(weight);
+}
+
+static void reads_what_was_written(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < COUNT(plans); i++) {
+		struct bytes bytes = shard_make(&plans[i]);
+		uint8_t *data = bytes_copy(&bytes, bytes.size);
+		struct tokens_file file;
+		rosa_error err = {ROSA_OK, ""};
+
+		if (tokens_file_parse(data, bytes.size, NAME, true, &file, &err))
+			fail_msg("plan %zu: %s", i, err.message);
+		check_content(&file, &plans[i]);
+		tokens_file_close(&file);
+		tokens_file_close(&file); /* twice does no harm */
+		free(data);
+		bytes_free(&bytes);
+	}
+}
+
+/* More tokens than the writer's block, in pieces of all sizes. */
+static void writes_long_documents_in_pieces(void **state)
+{
+	enum { TOKENS = 70001 };
+	uint32_t *tokens = malloc(TOKENS * sizeof(*tokens));
+	uint8_t *counts = malloc(TOKENS);
+	struct tokens_writer writer;
+	struct tokens_file file;
+	struct bytes bytes = {0};
+	size_t done = 0;
+
+	(void)state;
+	assert_true(tokens && counts);
+	for (size_t i = 0; i < TOKENS; i++) {
+		tokens[i] = (uint32_t)(i * 2654435761u) % 50000;
+		counts[i] = i % 11 == 3;
+	}
+	assert_int_equal(tokens_writer_begin(&writer, shard_sink, &bytes, 50000, 1, true, NULL), ROSA_OK);
+	for (size_t piece = 0; done < TOKENS; piece++) {
+		size_t count = piece * piece < TOKENS - done ? piece * piece : TOKENS - done;
+		assert_int_equal(tokens_writer_add(&writer, tokens + done, counts + done, count, NULL), ROSA_OK);
+		done += count;
+	}
+	tokens_writer_end_document(&writer);
+	tokens_writer_end_document(&writer); /* not another document */
+	assert_int_equal(tokens_writer_finish(&writer, NULL), ROSA_OK);
+	memcpy(bytes.data, &writer.header, sizeof(writer.header));
+	tokens_writer_free(&writer);
+	assert_int_equal(tokens_file_parse(bytes.data, bytes.size, NAME, true, &file, NULL), ROSA_OK);
+	assert_int_equal(file.documents, 1);
+	assert_int_equal(file.tokens, TOKENS);
+	for (size_t i = 0; i < TOKENS; i++) {
+		uint32_t token;
+		float weight;
+		tokens_file_read(&file, i, 1, &token, &weight);
+		assert_int_equal(token, tokens[i]);
+		assert_true(weight == (float)counts[i]);
+	}
+	free(tokens);
+	free(counts);
+	bytes_free(&bytes);
+}
+
+/* ------------------------------------------------------------------------------------------------------- refused -- */
+
+static void check_refused(const uint8_t *data, size_t size, bool thorough, const char *what, const char *words)
+{
+	static const struct tokens_file nothing;
+	struct tokens_file file;
+	rosa_error err = {ROSA_OK, ""};
+	rosa_status status = tokens_file_parse(data, size, NAME, thorough, &file, &err);
+
+	if (!status)
+		fail_msg("accepted: %s", what);
+	expect_status(what, status, ROSA_EFORMAT, &err);
+	if (!strstr(err.message, words) || !strstr(err.message, NAME))
+		fail_msg("%s: the reason is '%s', without '%s'", what, err.message, words);
+	assert_memory_equal(&file, &nothing, sizeof(file));
+}
+
+/* A number of the file that is something else. */
+static const struct change {
+	const char *what;
+	size_t at, width;
+	uint64_t value;
+	bool thorough; /* is seen by a thorough look only */
+	const char *words;
+} changes[] = {
+    {"magic", 0, 1, 'R', false, "not a token shard"},
+    {"version", 8, 4, 2, false, "version 2"},
+    {"other end", 8, 4, 0x01000000, false, "version 16777216"},
+    {"width 1", 12, 4, 1, false, "1 bytes a token"},
+    {"width 4", 12, 4, 4, false, "cut short"},
+    {"one token more", 16, 8, 85, false, "cut short"},
+    {"2^61 tokens", 16, 8, (uint64_t)1 << 61, false, "cut short"},
+    {"2^64 - 1 tokens", 16, 8, UINT64_MAX, false, "cut short"},
+    {"no tokens", 16, 8, 0, false, "4 documents of 0 tokens"},
+    {"no documents", 24, 8, 0, false, "0 documents"},
+    {"one document less", 24, 8, 3, false, "cut short"},
+    {"2^63 documents", 24, 8, (uint64_t)1 << 63, false, "documents of 83"},
+    {"no vocabulary", 32, 8, 0, false, "a vocabulary of 0"},
+    {"a wide vocabulary", 32, 8, 65537, false, "a vocabulary of 65537"},
+    {"a flag", 48, 8, 3, false, "unknown flags 0x3"},
+    {"bits that are not there", 48, 8, 1, false, "cut short"},
+    {"a first document that begins late", 64 + 168, 8, 1, false, "from the first token to the last"},
+    {"an end too late", 64 + 168 + 32, 8, 84, false, "from the first token to the last"},
+    {"an empty document", 64 + 168 + 8, 8, 0, false, "document 0 ends before"},
+    {"documents in disorder", 64 + 168 + 16, 8, 2, false, "document 1 ends before"},
+    {"a document beyond the end", 64 + 168 + 24, 8, UINT64_MAX, false, "document 3 ends before"},
+    {"a token", 64 + 20, 2, 100, true, "token 10 is 100, beyond the vocabulary of 100"},
+};
+
+static void refuses_changes(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < COUNT(changes); i++) {
+		const struct change *change = &changes[i];
+		struct bytes bytes = shard_make(&plans[0]);
+		uint8_t *data = bytes_copy(&bytes, bytes.size);
+		struct tokens_file file;
+
+		memcpy(data + change->at, &change->value, change->width);
+		shard_seal(data, bytes.size);
+		check_refused(data, bytes.size, true, change->what, change->words);
+		if (change->thorough)
+			assert_int_equal(tokens_file_parse(data, bytes.size, NAME, false, &file, NULL), ROSA_OK);
+		else
+			check_refused(data, bytes.size, false, change->what, change->words);
+		free(data);
+		bytes_free(&bytes);
+	}
+}
+
+/* Whoever does not look thoroughly gets no token that is none. */
+static void hides_tokens_beyond_the_vocabulary(void **state)
+{
+	struct bytes bytes = shard_make(&plans[0]);
+	uint16_t wrong = 100;
+	struct tokens_file file;
+	uint32_t tokens[3];
+	float weight[3];
+
+	(void)state;
+	memcpy(bytes.data + 64 + 20, &wrong, sizeof(wrong));
+	assert_int_equal(tokens_file_parse(bytes.data, bytes.size, NAME, false, &file, NULL), ROSA_OK);
+	tokens_file_read(&file, 9, 3, tokens, weight);
+	assert_int_equal(tokens[0], 14);
+	assert_int_equal(tokens[1], 0);
+	assert_int_equal(tokens[2], 16);
+	assert_true(weight[0] == 1 && weight[1] == 0 && weight[2] == 1);
+	bytes_free(&bytes);
+}
+
+static void refuses_every_truncation_and_change(void **state)
+{
+	struct bytes bytes = shard_make(&plans[1]);
+
+	(void)state;
+	for (size_t size = 0; size < bytes.size; size++) {
+		uint8_t *data = bytes_copy(&bytes, size);
+		check_refused(data, size, false, "a beginning", "");
+		free(data);
+	}
+	for (size_t i = 0; i < bytes.size; i++) {
+		uint8_t *data = bytes_copy(&bytes, bytes.size);
+		data[i] ^= (uint8_t)(1u << i % 8);
+		check_refused(data, bytes.size, true, "a change", "");
+		free(data);
+	}
+	bytes_put(&bytes, "", 1);
+	check_refused(bytes.data, bytes.size, false, "a byte more", "cut short");
+	bytes_free(&bytes);
+}
+
+/* --------------------------------------------------------------------------------------------------------- writer --
+ */
+
+static rosa_status failing_sink(void *left, const void *data, size_t size, rosa_error *err)
+{
+	(void)data;
+	(void)size;
+	if ((*(int *)left)-- > 0)
+		return ROSA_OK;
+	err->status = ROSA_EIO;
+	snprintf(err->message, sizeof(err->message), "the disk is full");
+	return ROSA_EIO;
+}
+
+/* Writes that fail are told, whichever it is: the header, a block, the rest, the documents or the bits. */
+static void passes_failures_on(void **state)
+{
+	static uint32_t tokens[40000];
+	int fails = 0, allowed = 0;
+
+	(void)state;
+	for (rosa_status status = ROSA_EIO; status; allowed++) {
+		struct tokens_writer writer;
+		rosa_error err = {ROSA_OK, ""};
+		int left = allowed;
+
+		status = tokens_writer_begin(&writer, failing_sink, &left, 10, 0, true, &err);
+		if (!status)
+			status = tokens_writer_add(&writer, tokens, NULL, COUNT(tokens), &err);
+		if (!status)
+			status = tokens_writer_finish(&writer, &err);
+		tokens_writer_free(&writer);
+		if (status) {
+			fails++;
+			expect_status("a write", status, ROSA_EIO, &err);
+			assert_string_equal(err.message, "the disk is full");
+		}
+	}
+	assert_int_equal(fails, 5);
+}
+
+static void writer_refuses_nonsense(void **state)
+{
+	struct tokens_writer writer;
+	struct bytes bytes = {0};
+	rosa_error err;
+	uint32_t token = 10;
+
+	(void)state;
+	assert_int_equal(tokens_writer_begin(&writer, shard_sink, &bytes, 0, 0, false, &err), ROSA_EINVAL);
+	assert_int_equal(tokens_writer_begin(&writer, shard_sink, &bytes, 10, 0, false, &err), ROSA_OK);
+	assert_int_equal(tokens_writer_add(&writer, &token, NULL, 1, &err), ROSA_EINVAL);
+	assert_non_null(strstr(err.message, "token 10 is beyond the vocabulary of 10"));
+	assert_int_equal(tokens_writer_add(&writer, &token, NULL, 0, &err), ROSA_OK);
+	tokens_writer_end_document(&writer);
+	assert_int_equal(tokens_writer_finish(&writer, &err), ROSA_EINVAL);
+	assert_non_null(strstr(err.message, "empty"));
+	tokens_writer_free(&writer);
+	tokens_writer_free(&writer);
+	bytes_free(&bytes);
+}
+
+/* ---------------------------------------------------------------------------------------------------------- files --
+ */
+
+static void opens_files(void **state)
+{
+	struct bytes bytes = shard_make(&plans[3]);
+	struct tokens_file file;
+	rosa_error err;
+
+	(void)state;
+	scratch_make();
+	bytes_save(&bytes, scratch_path("a.tokens"));
+	assert_int_equal(tokens_file_open(scratch_path("a.tokens"), true, &file, &err), ROSA_OK);
+	assert_string_equal(file.path, scratch_path("a.tokens"));
+	check_content(&file, &plans[3]);
+	tokens_file_close(&file);
+	bytes.size--;
+	bytes_save(&bytes, scratch_path("a.tokens"));
+	assert_int_equal(tokens_file_open(scratch_path("a.tokens"), false, &file, &err), ROSA_EFORMAT);
+	assert_non_null(strstr(err.message, "a.tokens"));
+	assert_int_equal(tokens_file_open(scratch_path("b.tokens"), false, &file, &err), ROSA_EIO);
+	assert_non_null(strstr(err.message, "b.tokens"));
+	tokens_file_close(&file);
+	scratch_remove();
+	bytes_free(&bytes);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(reads_what_was_written),
+	    cmocka_unit_test(writes_long_documents_in_pieces),
+	    cmocka_unit_test(refuses_changes),
+	    cmocka_unit_test(hides_tokens_beyond_the_vocabulary),
+	    cmocka_unit_test(refuses_every_truncation_and_change),
+	    cmocka_unit_test(passes_failures_on),
+	    cmocka_unit_test(writer_refuses_nonsense),
+	    cmocka_unit_test(opens_files),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

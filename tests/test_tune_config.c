@@ -1,0 +1,302 @@
+/*
+ * Configurations of a run: what is read, what is refused and how that is said, and that what is written reads back.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "tune_config.h"
+
+#include "support_checkpoint.h"
+#include "support_trial.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef ROSATUNE_JANSSON
+
+#define STAGE "{\"data\": \"a.tokens\", \"tokens\": \"1M\"}"
+#define FRAME "{\"model\": \"m.gguf\", \"out\": \"run\", "
+#define SMALL FRAME "\"stages\": [" STAGE "]}"
+
+static int enter(void **state)
+{
+	(void)state;
+	scratch_make();
+	return 0;
+}
+
+static int leave(void **state)
+{
+	(void)state;
+	scratch_remove();
+	return 0;
+}
+
+static rosa_status load(const char *text, const char *setting, struct tune_config *config, rosa_error *err)
+{
+	scratch_write("c.json", text);
+	return tune_config_load(scratch_path("c.json"), &setting, setting != NULL, config, err);
+}
+
+static void must_load(const char *text, const char *setting, struct tune_config *config)
+{
+	rosa_error err = {ROSA_OK, ""};
+	rosa_status status = load(text, setting, config, &err);
+
+	if (status != ROSA_OK)
+		fail_msg("%s: %s", text, err.message);
+}
+
+/* --------------------------------------------------------------------------------------------------------- reading --
+ */
+
+static void has_defaults(void **state)
+{
+	struct tune_config config;
+	struct network_options options;
+
+	(void)state;
+	must_load(SMALL, NULL, &config);
+	assert_string_equal(config.model, "m.gguf");
+	assert_int_equal(config.stage_count, 1);
+	assert_string_equal(config.stages[0].name, "adapter");
+	assert_int_equal(config.stages[0].tokens, 1 << 20);
+	assert_int_equal(config.stages[0].data.count, 1);
+	assert_string_equal(config.stages[0].data.sources[0].path, "a.tokens");
+	assert_int_equal(tune_stage_steps(&config.stages[0]), 64);
+	options = tune_config_network(&config);
+	assert_true(options.rosa);
+	assert_int_equal(options.bits, 16);
+	assert_int_equal(options.window, 2048);
+	assert_int_equal(options.learning.qk_grad, ROSA_QK_LINEAR);
+	assert_true(options.learning.slope == 1);
+	tune_config_free(&config);
+	tune_config_free(&config); /* twice does no harm */
+}
+
+static void reads_everything(void **state)
+{
+	static const char text[] = FRAME
+	    "\"seed\": 7, \"threads\": 2, \"recompute\": false,"
+	    "\"adapter\": {\"bits\": 4, \"fusion\": \"pre\", \"qk\": \"shared\", \"e_start\": 0.5, \"window\": 64,"
+	    "\"sinks\": 4, \"first_global_layers\": 1, \"policy\": \"literal\", \"fold\": false, \"max_match\": 9},"
+	    "\"learning\": {\"qk_grad\": \"flips\", \"credit\": \"route\", \"key_credit\": \"destination\","
+	    "\"suffix\": 1, \"explore\": 0.25, \"flip_share\": 0.5, \"slope\": 2},"
+	    "\"stages\": [{\"name\": \"one\", \"kind\": \"sft\", \"data\": [\"a\", {\"path\": \"b\", \"weight\": 3}],"
+	    "\"valid\": \"v\", \"length\": \"1k\", \"batch\": 3, \"micro_batch\": 2, \"tokens\": 3073,"
+	    "\"adapter_rate\": {\"max\": 1e-3, \"min\": 1e-4}, \"warmup\": 0, \"clip\": 0.5}]}";
+	struct tune_config config;
+	struct network_options options;
+
+	(void)state;
+	must_load(text, NULL, &config);
+	options = tune_config_network(&config);
+	assert_int_equal(options.seed, 7);
+	assert_int_equal(options.fusion, ROSA_PRE);
+	assert_int_equal(options.qk, QK_SHARED);
+	assert_int_equal(options.policy, ROSA_LITERAL);
+	assert_false(options.fold);
+	assert_false(options.recompute);
+	assert_int_equal(options.max_match, 9);
+	assert_int_equal(options.first_global_layers, 1);
+	assert_int_equal(options.learning.key_credit, ROSA_KEY_DESTINATION);
+	assert_true(options.learning.explore == 0.25f);
+	assert_int_equal(config.stages[0].kind, TUNE_SFT);
+	assert_int_equal(config.stages[0].data.count, 2);
+	assert_true(config.stages[0].data.sources[1].weight == 3);
+	assert_int_equal(tune_stage_steps(&config.stages[0]), 2); /* the last step is not full */
+	assert_true(config.stages[0].clip == 0.5);
+	tune_config_free(&config);
+}
+
+static void settings_win(void **state)
+{
+	static const char two[] = FRAME "\"stages\": [" STAGE ", {\"name\": \"end\", \"data\": \"b\", \"tokens\": 5}]}";
+	struct tune_config config;
+
+	(void)state;
+	must_load(two, "stage.1.tokens=2M", &config);
+	assert_int_equal(config.stages[0].tokens, 2 << 20);
+	assert_int_equal(config.stages[1].tokens, 5);
+	tune_config_free(&config);
+	must_load(two, "stage.end.adapter_rate.max=1e-2", &config);
+	assert_true(config.stages[1].adapter_max == 1e-2);
+	tune_config_free(&config);
+	must_load(two, "stage.*.data=x.tokens,y.tokens", &config);
+	assert_int_equal(config.stages[0].data.count, 2);
+	assert_string_equal(config.stages[1].data.sources[1].path, "y.tokens");
+	tune_config_free(&config);
+	must_load(two, "adapter.fusion=pre", &config);
+	assert_int_equal(config.fusion, ROSA_PRE);
+	tune_config_free(&config);
+	must_load(two, "stage.2.valid=", &config);
+	assert_int_equal(config.stages[1].valid.count, 0);
+	tune_config_free(&config);
+}
+
+/* --------------------------------------------------------------------------------------------------------- refusals --
+ */
+
+static void mistakes_are_named(void **state)
+{
+	static const struct {
+		const char *text, *setting, *wanted;
+	} mistakes[] = {
+	    {FRAME "\"sedd\": 1, \"stages\": [" STAGE "]}", NULL, "c.json: sedd: is no known key; did you mean seed?"},
+	    {FRAME "\"adaptr\": {}, \"stages\": [" STAGE "]}", NULL, "did you mean adapter?"},
+	    {FRAME "\"adapter\": {\"bit\": 4}, \"stages\": [" STAGE "]}", NULL, "did you mean adapter.bits?"},
+	    {FRAME "\"adapter\": {\"bits\": 17}, \"stages\": [" STAGE "]}", NULL,
+	     "adapter.bits: is 17; it must be a whole number from 1 to 16"},
+	    {FRAME "\"adapter\": {\"bits\": true}, \"stages\": [" STAGE "]}", NULL,
+	     "adapter.bits: must be a whole number"},
+	    {FRAME "\"adapter\": {\"bits\": 2.5}, \"stages\": [" STAGE "]}", NULL, "adapter.bits: is 2.5"},
+	    {FRAME "\"adapter\": 3, \"stages\": [" STAGE "]}", NULL, "adapter: is no known key"},
+	    {FRAME "\"seed\": -1, \"stages\": [" STAGE "]}", NULL, "seed: is -1"},
+	    {FRAME "\"recompute\": \"true\", \"stages\": [" STAGE "]}", NULL, "recompute: must be true or false"},
+	    {FRAME "\"stages\": []}", NULL, "stages: is empty"},
+	    {FRAME "\"stages\": 3}", NULL, "stages: is a number"},
+	    {FRAME "\"stages\": [3]}", NULL, "stage.1: must be an object"},
+	    {FRAME "\"stages\": [{\"tokns\": 3}]}", NULL, "stage.1.tokns: is no known key; did you mean tokens?"},
+	    {FRAME "\"stages\": [{\"tokens\": 3}]}", NULL, "stage.1: has no data"},
+	    {FRAME "\"stages\": [{\"data\": \"a\"}]}", NULL, "stage.1: has no tokens"},
+	    {FRAME "\"stages\": [{\"data\": 3, \"tokens\": 3}]}", NULL, "stage.1.data: has an entry without a path"},
+	    {FRAME "\"stages\": [{\"data\": [{\"path\": \"a\", \"wait\": 1}]}]}", NULL, "stage.1.data: has wait"},
+	    {FRAME "\"stages\": [{\"kind\": \"everything\"}]}", NULL, "choose from: adapter, all, sft"},
+	    {FRAME "\"stages\": [{\"adapter_rate\": {\"maxi\": 3}}]}", NULL, "did you mean adapter_rate.max?"},
+	    {FRAME "\"stages\": [{\"eps\": 0}]}", NULL, "it must be a number above 0"},
+	    {"[]", NULL, "must hold an object"},
+	    {"{\"out\": \"o\", \"stages\": [" STAGE "]}", NULL, "has no model"},
+	    {"{\"model\": \"o\", \"stages\": [" STAGE "]}", NULL, "has no out"},
+	    {"{\"model\": ", NULL, "line 1"},
+	    {SMALL, "bits", "give key=value"},
+	    {SMALL, "adapter.bits=x", "--set adapter.bits: is x"},
+	    {SMALL, "adapter.bots=4", "did you mean adapter.bits?"},
+	    {SMALL, "stage.2.tokens=4", "there is no such stage; they are 1 to 1"},
+	    {SMALL, "stage.1.tokens=0", "--set stage.1.tokens: is 0"},
+	    {SMALL, "stage.1.tokins=4", "did you mean tokens?"},
+	    {SMALL, "stages=4", "name the stage and the key"},
+	    {SMALL, "stage.1.adapter_rate.min=1", "adapter_rate.min is 1, above adapter_rate.max"},
+	    {SMALL, "stage.1.data=a,,b", "empty path between commas"},
+	    {SMALL, "adapter.rosa=false", "adapter.rosa is false"},
+	    {SMALL, "stage.1.clip=nan", "is nan"},
+	    {FRAME "\"adapter\": {\"path\": \"x\", \"bits\": 4}, \"stages\": [" STAGE "]}", NULL,
+	     "adapter.bits is there beside adapter.path"},
+	    {FRAME "\"adapter\": {\"window\": 0, \"sinks\": 4}, \"stages\": [" STAGE "]}", NULL, "adapter.sinks is 4"},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(mistakes); i++) {
+		rosa_error err = {ROSA_OK, ""};
+		struct tune_config config;
+		rosa_status status = load(mistakes[i].text, mistakes[i].setting, &config, &err);
+
+		if (status == ROSA_OK || !strstr(err.message, mistakes[i].wanted))
+			fail_msg("%s with %s: '%s' is not in '%s'", mistakes[i].text,
+				 mistakes[i].setting ? mistakes[i].setting : "nothing", mistakes[i].wanted,
+				 err.message);
+		assert_null(config.stages);
+	}
+}
+
+/* --------------------------------------------------------------------------------------------------------- writing --
+ */
+
+static void reads_back_what_it_writes(void **state)
+{
+	static const char *const texts[] = {
+	    SMALL,
+	    FRAME "\"adapter\": {\"path\": \"old \\\"one\\\"\"}, \"stages\": [" STAGE ", " STAGE "]}",
+	    FRAME
+	    "\"adapter\": {\"bits\": 4, \"e_start\": 0.1}, \"learning\": {\"explore\": 0.3}, \"stages\": ["
+	    "{\"data\": [\"a\", {\"path\": \"b\", \"weight\": 0.7}], \"tokens\": 4000000000, \"kind\": \"all\"}]}",
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(texts); i++) {
+		struct json_text once = {0}, twice = {0};
+		struct tune_config config;
+
+		must_load(texts[i], NULL, &config);
+		tune_config_write(&config, &once);
+		tune_config_free(&config);
+		must_load(once.data, NULL, &config);
+		tune_config_write(&config, &twice);
+		tune_config_free(&config);
+		assert_string_equal(once.data, twice.data);
+		json_text_free(&once);
+		json_text_free(&twice);
+	}
+}
+
+/* ------------------------------------------------------------------------------------------------------- comparing --
+ */
+
+static char told[512];
+
+static void hear(void *context, const char *message)
+{
+	(void)context;
+	snprintf(told + strlen(told), sizeof(told) - strlen(told), "%s; ", message);
+}
+
+static void compares(void **state)
+{
+	struct tune_config was, now;
+	rosa_error err;
+
+	(void)state;
+	must_load(SMALL, NULL, &was);
+	must_load(SMALL, "stage.1.adapter_rate.max=1e-3", &now);
+	told[0] = '\0';
+	assert_int_equal(tune_config_compare(&was, &now, 0, hear, NULL, &err), ROSA_OK);
+	assert_string_equal(told, "stage.1.adapter_rate.max was 0.0003, it is 0.001 from here on; ");
+	assert_int_equal(tune_config_compare(&was, &now, 1, hear, NULL, &err), ROSA_EINVAL);
+	tune_config_free(&now);
+
+	static const char *const fixed[] = {"seed=1", "adapter.bits=8", "stage.1.batch=4", "stage.1.kind=all"};
+	for (size_t i = 0; i < COUNT(fixed); i++) {
+		must_load(SMALL, fixed[i], &now);
+		assert_int_equal(tune_config_compare(&was, &now, 0, hear, NULL, &err), ROSA_EINVAL);
+		assert_non_null(strstr(err.message, "cannot change"));
+		tune_config_free(&now);
+	}
+	tune_config_free(&was);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(has_defaults),
+	    cmocka_unit_test(reads_everything),
+	    cmocka_unit_test(settings_win),
+	    cmocka_unit_test(mistakes_are_named),
+	    cmocka_unit_test(reads_back_what_it_writes),
+	    cmocka_unit_test(compares),
+	};
+
+	return cmocka_run_group_tests(tests, enter, leave);
+}
+
+#else
+
+static void says_what_is_missing(void **state)
+{
+	struct tune_config config;
+	rosa_error err;
+
+	(void)state;
+	assert_int_not_equal(tune_config_load("c.json", NULL, 0, &config, &err), ROSA_OK);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test(says_what_is_missing)};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+#endif

@@ -1,0 +1,388 @@
+"""rosatune tune on a tiny model, from outside. The first argument is the program.
+
+The model is that of generate_checks.py. What is tested most is what users cannot try out themselves: that a run which
+is killed, interrupted, damaged, out of disk or spread over several processes ends with the weights of one that was not.
+"""
+import fcntl
+import json
+import math
+import os
+import random
+import resource
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True
+from generate_checks import PROGRAM, write_model
+
+SHIPPED = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "configs")
+LIMIT = 300  # seconds until a run counts as hung
+TENSORS = ("adapter_model.safetensors", "model.safetensors", "optimizer.safetensors")
+ENDED = "step-00000024"
+
+STAGES = [
+    dict(name="warm", kind="adapter", data="text.tokens", valid="valid.tokens", length=48, batch=4, tokens=12 * 4 * 48,
+         warmup=3, adapter_rate=dict(max=1e-2, min=1e-3), save_every=5, valid_every=8, valid_samples=5),
+    dict(name="full", kind="all", data=["text.tokens"], length=48, batch=4, micro_batch=3, tokens=12 * 4 * 48, warmup=2,
+         backbone_rate=dict(max=1e-3, min=1e-4), weight_decay=0.1, save_every=4, keep=2),
+]
+CONFIG = dict(model="model.gguf", out="nowhere", seed=3, threads=1, stages=STAGES,
+              adapter=dict(bits=4, window=16, first_global_layers=1), learning=dict(explore=0.1))
+
+
+def words(count, seed):
+    source = random.Random(seed)
+    known = ["".join(source.choice("abcdefghij") for _ in range(source.randint(2, 6))) for _ in range(40)]
+    return " ".join(source.choice(known) for _ in range(count))
+
+
+def run(*arguments, code=0, prefix=(), **more):
+    result = subprocess.run([*prefix, PROGRAM, *arguments], capture_output=True, timeout=LIMIT, text=True, **more)
+    if code is not None and result.returncode != code:
+        raise AssertionError(f"exit code {result.returncode}, not {code}: {arguments}\n{result.stderr}{result.stdout}")
+    return result
+
+
+def tune(out, *arguments, **more):
+    return run("tune", "config.json", "--out", out, *arguments, **more)
+
+
+def refusal(*arguments, code=2, **more):
+    result = run("tune", *arguments, code=code, **more)
+    return result.stderr
+
+
+def checkpoints(out):
+    return sorted(os.listdir(f"{out}/checkpoints"))
+
+
+def content(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def log(out, timed=False):
+    with open(f"{out}/log.jsonl") as file:
+        entries = [json.loads(line) for line in file]
+    return [{k: v for k, v in e.items() if timed or k not in ("seconds", "tokens_per_second")} for e in entries]
+
+
+def change(path, at):
+    with open(path, "r+b") as file:
+        file.seek(at)
+        byte = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte[0] ^ 4]))
+
+
+class Case(unittest.TestCase):
+    def same(self, out, wanted="whole"):
+        """The run ended with the bits of the one that nothing happened to, and logged the same."""
+        for name in TENSORS:
+            self.assertEqual(content(f"{out}/checkpoints/{ENDED}/{name}"),
+                             content(f"{wanted}/checkpoints/{ENDED}/{name}"), f"{out}: {name}")
+        self.assertEqual(log(out), log(wanted))
+        self.assertEqual([name for name in checkpoints(out) if name.startswith("step-")], checkpoints(wanted))
+
+
+# ------------------------------------------------------------------------------------------------------------- training
+
+
+class Training(Case):
+    def test_what_a_run_leaves(self):
+        self.assertEqual(checkpoints("whole"), ["step-00000020", ENDED])
+        entries = log("whole", timed=True)
+        self.assertEqual([e["step"] for e in entries], list(range(1, 25)))
+        self.assertEqual([e["stage"] for e in entries], ["warm"] * 12 + ["full"] * 12)
+        self.assertEqual([e["step"] for e in entries if "valid_loss" in e], [8, 12])
+        self.assertEqual(entries[-1]["tokens"], 24 * 4 * 48)
+        self.assertTrue(all(e["backbone_rate"] == 0 for e in entries[:12]))
+        self.assertAlmostEqual(entries[2]["rate"], 1e-2)
+        self.assertAlmostEqual(entries[11]["rate"], 1e-3)
+        self.assertAlmostEqual(entries[12]["backbone_rate"], 5e-4)
+        for key in ("grad_norm", "seconds", "tokens_per_second"):
+            self.assertTrue(all(e[key] > 0 for e in entries), key)
+        self.assertLess(entries[-1]["loss"], entries[0]["loss"])
+        last = json.loads(content(f"whole/checkpoints/{ENDED}/tune.json"))
+        self.assertEqual(last["stages"][0]["name"], "warm")
+        self.assertEqual(json.loads(content(f"whole/checkpoints/{ENDED}/state.json"))["step"], 24)
+
+    def test_what_is_printed(self):
+        lines = tune("printed", "--set", "stage.*.tokens=800").stdout.splitlines()
+        self.assertIn("stage 1 of 2, warm: 5 steps of 4 x 48 tokens", lines[0])
+        self.assertIn("saved printed/checkpoints/step-00000005", lines)
+        self.assertTrue(lines[-1].startswith("done after step 10 of 10: loss "), lines[-1])
+        self.assertIn("nothing left to do", tune("printed", "--set", "stage.*.tokens=800", "--resume").stdout)
+        result = json.loads(tune("object", "--json", "--set", "stage.*.tokens=100").stdout)
+        self.assertEqual((result["steps"], result["stopped"]), (2, False))
+        self.assertEqual(result["checkpoint"], "object/checkpoints/step-00000002")
+        self.assertTrue(math.isfinite(result["loss"]) and math.isfinite(result["valid_loss"]))
+
+    def test_the_program_loads_it(self):
+        adapter = run("info", "model.gguf", "--adapter", "whole/checkpoints/" + ENDED).stdout
+        self.assertIn("adapter", adapter)
+        words = ("--prompt", "abc ", "--tokens", "4", "--temperature", "0")
+        folder = "whole/checkpoints/" + ENDED
+        one = run("generate", "--model", "model.gguf", "--adapter", folder, *words).stdout
+        two = run("generate", "--model", folder, "--adapter", folder, *words).stdout
+        self.assertTrue(one and two)
+
+    def test_micro_batches_change_nothing_but_rounding(self):
+        one = ("--set", "learning.explore=0", "--set", "stage.*.micro_batch=1")
+        tune("micro1", *one)
+        tune("micro4", *one[:3], "stage.*.micro_batch=4")
+        for a, b in zip(log("micro1"), log("micro4")):
+            self.assertAlmostEqual(a["loss"], b["loss"], delta=1e-4)
+
+    def test_an_adapter_goes_on_elsewhere(self):
+        begin = json.dumps({**CONFIG, "adapter": {"path": f"whole/checkpoints/{ENDED}"}})
+        with open("from_adapter.json", "w") as file:
+            file.write(begin)
+        run("tune", "from_adapter.json", "--out", "adapted", "--set", "stage.*.tokens=100")
+        options = json.loads(content("adapted/checkpoints/step-00000002/adapter_config.json"))["options"]
+        self.assertEqual((options["bits"], options["window"], options["layers"]), (4, 16, [1]))
+
+    def test_answers_alone_count(self):
+        config = {**CONFIG, "stages": [dict(kind="sft", data="chat.tokens", length=64, batch=2, tokens=6 * 128)]}
+        with open("chat.json", "w") as file:
+            json.dump(config, file)
+        run("tune", "chat.json", "--out", "chatted")
+        self.assertEqual([e["stage"] for e in log("chatted")], ["sft"] * 6)
+        self.assertIn("model.safetensors", os.listdir("chatted/checkpoints/step-00000006"))
+
+
+# ------------------------------------------------------------------------------------------------------------ survival
+
+
+class Survival(Case):
+    def test_killed_at_any_moment(self):
+        source = random.Random(os.environ.get("ROSATUNE_SEED", "1"))
+        for trial in range(int(os.environ.get("ROSATUNE_KILLS", "3"))):
+            out, kills, longest = f"killed{trial}", 0, 0.4
+            while True:
+                command = [PROGRAM, "tune", "config.json", "--out", out, "--resume"]
+                process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+                try:
+                    _, errors = process.communicate(timeout=source.uniform(0, longest))
+                    self.assertEqual(process.returncode, 0, errors)
+                    break
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.communicate()
+                    kills += 1
+                    longest *= 1.1  # a slow machine gets there, too
+            self.same(out)
+
+    def test_interrupted(self):
+        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            out = f"interrupted{code}"
+            process = subprocess.Popen([PROGRAM, "tune", "config.json", "--out", out, "--set", "stage.1.tokens=1M"],
+                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            process.stdout.readline()  # it is training now
+            process.send_signal(number)
+            output, errors = process.communicate(timeout=LIMIT)
+            self.assertEqual(process.returncode, code, errors)
+            self.assertIn("--resume", output)
+            stopped = json.loads(content(f"{out}/checkpoints/{checkpoints(out)[-1]}/state.json"))
+            self.assertEqual(log(out)[-1]["step"], stopped["step"])
+
+    def test_interrupted_and_resumed(self):
+        process = subprocess.Popen([PROGRAM, "tune", "config.json", "--out", "stopped"], stdout=subprocess.PIPE,
+                                   text=True)
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=LIMIT)
+        if process.returncode == 130:
+            tune("stopped", "--resume")
+        self.same("stopped")
+
+    def test_damage_is_passed_over(self):
+        shutil.copytree("whole", "damaged")
+        change(f"damaged/checkpoints/{ENDED}/optimizer.safetensors", 5000)
+        errors = tune("damaged", "--resume").stderr
+        self.assertIn(f"{ENDED}/optimizer.safetensors: is not what was written", errors)
+        self.same("damaged")
+        self.assertIn("damaged-" + ENDED, checkpoints("damaged"))
+
+    def test_nothing_whole_is_an_error(self):
+        shutil.copytree("whole", "ruined")
+        for step in checkpoints("ruined"):
+            change(f"ruined/checkpoints/{step}/state.json", 40)
+        self.assertIn("none of its 2 checkpoints is whole", refusal("config.json", "--out", "ruined", "--resume", code=1))
+
+    def test_a_full_disk(self):
+        def limit():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+        errors = tune("full", code=1, preexec_fn=limit).stderr
+        self.assertIn("step 16 could not be saved, the checkpoint of step 12 is still good", errors)
+        self.assertIn(os.strerror(27), errors)  # EFBIG
+        self.assertEqual(checkpoints("full"), ["step-00000005", "step-00000010", "step-00000012"])
+        tune("full", "--resume")
+        self.same("full")
+
+    def test_a_loss_that_is_no_number(self):
+        write_model("broken.gguf", end_row=math.nan)
+        errors = refusal("config.json", "--out", "broken", "--set", "model=broken.gguf", code=1)
+        self.assertIn("step 1 (stage warm, step 1): the loss is not finite", errors)
+        self.assertIn("of the batch of samples 0 to 3", errors)
+        self.assertEqual(checkpoints("broken"), [])
+
+
+# ------------------------------------------------------------------------------------------------------------ refusals
+
+
+class Refusals(Case):
+    def test_mistakes_are_explained(self):
+        for setting, wanted in (
+            ("stage.1.tokns=1M", "did you mean tokens?"),
+            ("adapter.bits=33", "it must be a whole number from 1 to 16"),
+            ("nothing", "give key=value"),
+        ):
+            self.assertIn(wanted, refusal("config.json", "--set", setting))
+        self.assertIn("CONFIG is missing", refusal())
+        self.assertIn("No such file", refusal("missing.json", code=1))
+        for setting, wanted in (
+            ("model=missing.gguf", "missing.gguf"),
+            ("stage.1.data=missing.tokens", "missing.tokens"),
+            ("adapter.bits=5", "no multiple of 5 bits"),
+            ("adapter.first_global_layers=9", "9 global layers"),
+        ):
+            self.assertIn(wanted, refusal("config.json", "--out", "refused", "--set", setting, code=1))
+
+    def test_shipped_configurations_are_read(self):
+        names = sorted(name for name in os.listdir(SHIPPED) if name.endswith(".json"))
+        self.assertTrue(names)
+        for name in names:  # what is missing is the model
+            errors = refusal(os.path.join(SHIPPED, name), "--out", "shipped", code=1)
+            self.assertIn("models/", errors, name)
+
+    def test_another_models_data(self):
+        content_now = content("text.tokens")
+        with open("foreign.tokens", "wb") as file:  # another fingerprint, checksums are only looked at by request
+            file.write(content_now[:40] + struct.pack("<Q", 12345) + content_now[48:])
+        errors = refusal("config.json", "--out", "foreign", "--set", "stage.1.data=foreign.tokens", code=1)
+        self.assertIn("another tokenizer", errors)
+
+    def test_what_is_there_is_not_written_over(self):
+        self.assertIn("go on with --resume", refusal("config.json", "--out", "whole", code=1))
+
+    def test_what_cannot_change(self):
+        def resume(setting, code):
+            return refusal("config.json", "--out", "whole", "--resume", "--set", setting, code=code)
+
+        self.assertIn("seed was 3 when the run began and is 4 now", resume("seed=4", 1))
+        write_model("other.gguf", seed=2)
+        self.assertIn("another model", resume("model=other.gguf", 1))
+        self.assertIn("stage.2.weight_decay was 0.1, it is 0 from here on", resume("stage.2.weight_decay=0", 0))
+
+    def test_one_run_a_folder(self):
+        os.makedirs("locked")
+        with open("locked/lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.assertIn("another run is writing there", refusal("config.json", "--out", "locked", code=1))
+
+
+# -------------------------------------------------------------------------------------------------------- data parallel
+
+
+def with_mpi():
+    return "mpi: yes" in run("--version").stdout
+
+
+@unittest.skipUnless(with_mpi() and shutil.which("mpirun"), "there is no MPI")
+class Processes(Case):
+    STILL = ("--set", "stage.*.micro_batch=1")
+
+    def several(self, count, out, *arguments, **more):
+        environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                       "ASAN_OPTIONS": "detect_leaks=0"}  # what MPI leaves behind is not ours
+        return run("tune", "config.json", "--out", out, *self.STILL, *arguments, env=environment,
+                   prefix=("mpirun", "--oversubscribe", "-np", str(count)), **more)
+
+    def close(self, ours, theirs):
+        self.assertEqual(len(log(ours)), len(log(theirs)))
+        for a, b in zip(log(ours), log(theirs)):
+            self.assertEqual((a["step"], a["tokens"], a["rate"]), (b["step"], b["tokens"], b["rate"]))
+            self.assertAlmostEqual(a["loss"], b["loss"], delta=1e-4)
+            if "valid_loss" in a:
+                self.assertAlmostEqual(a["valid_loss"], b["valid_loss"], delta=1e-4)
+
+    def test_the_curve_of_one(self):
+        tune("ranks1", *self.STILL)
+        for count in (2, 3):
+            output = self.several(count, f"ranks{count}").stdout
+            self.assertIn(f"{count} processes", output)
+            self.assertEqual(output.count("done after step 24"), 1)
+            self.close(f"ranks{count}", "ranks1")
+
+    def test_another_number_goes_on(self):
+        self.several(2, "moved", "--set", "stage.2.tokens=200")
+        self.several(3, "moved", "--resume", "--set", "stage.2.tokens=1k")
+        tune("moved", *self.STILL, "--resume")
+        self.assertEqual([e["step"] for e in log("moved")], list(range(1, 25)))
+        self.assertEqual(checkpoints("moved")[-1], ENDED)
+
+    def test_mistakes_are_told_once(self):
+        for arguments, wanted in ((("--bogus",), "unknown option"), (("--set", "seed=x"), "seed: is x"),
+                                  (("--set", "model=gone.gguf"), "gone.gguf")):
+            errors = self.several(2, "told", *arguments, code=None).stderr
+            self.assertEqual(errors.count("rosatune tune:"), 1, errors)
+            self.assertIn(wanted, errors)
+
+    def test_one_that_dies_ends_the_job(self):
+        environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        # the second process kills itself after a while, as the kernel would for want of memory
+        script = ('if [ "$OMPI_COMM_WORLD_RANK" = 1 ]; then "$@" & p=$!; sleep 2; kill -9 $p; wait $p; '
+                  "kill -9 $$; fi; exec \"$@\"")
+        result = run("tune", "config.json", "--out", "died", *self.STILL, "--set", "stage.2.tokens=1G", code=None,
+                     env=environment, prefix=("mpirun", "--oversubscribe", "-np", "2", "sh", "-c", script, "sh"))
+        self.assertNotEqual(result.returncode, 0)
+        self.assertTrue(result.stderr)
+        tune("died", *self.STILL, "--resume", "--set", "stage.2.tokens=1G", "--set", "stage.2.tokens=2k")
+        self.assertGreater(len(log("died")), 12)
+
+
+@unittest.skipIf(with_mpi(), "this build has MPI")
+class Alone(Case):
+    def test_mpirun_is_noticed(self):
+        errors = refusal("config.json", "--out", "twice", code=1, env={**os.environ, "OMPI_COMM_WORLD_SIZE": "2"})
+        self.assertIn("this build has no MPI", errors)
+
+
+def prepare():
+    write_model("model.gguf")
+    for name, count, seed in (("text", 3000, 1), ("valid", 300, 2)):
+        with open(f"{name}.txt", "w") as file:
+            file.write(words(count, seed))
+        run("data", "pack", "--model", "model.gguf", "--out", f"{name}.tokens", f"{name}.txt")
+    with open("chat.jsonl", "w") as file:
+        for i in range(20):
+            turns = [{"role": "user", "content": words(3, i)}, {"role": "assistant", "content": words(4, i + 50)}]
+            file.write(json.dumps({"messages": turns}) + "\n")
+    run("data", "pack", "--model", "model.gguf", "--chat", "--out", "chat.tokens", "chat.jsonl")
+    with open("config.json", "w") as file:
+        json.dump(CONFIG, file)
+    tune("whole")
+
+
+def main():
+    if "jansson: yes" not in run("--version").stdout:
+        print("this build has no JSON reader", file=sys.stderr)
+        sys.exit(77)
+    with tempfile.TemporaryDirectory(prefix="rosatune-tune-") as folder:
+        os.chdir(folder)
+        prepare()
+        program = unittest.main(argv=[sys.argv[0], *sys.argv[2:]], exit=False)
+        os.chdir("/")
+    sys.exit(not program.result.wasSuccessful())
+
+
+if __name__ == "__main__":
+    main()
