@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -228,3 +229,30 @@ def test_smollm2(smollm2: tuple, window: int, sinks: int, tmp_path: Path) -> Non
             rosatune.hf.detach(model)
     ours = program.logits(tmp_path, file, tokens.numpy(), "--window", window, "--sinks", sinks)
     assert worst(ours, theirs) < 1e-3
+
+
+def test_smollm2_greedy(smollm2: tuple) -> None:
+    file, model, tokens = smollm2
+    prompt = tokens[:, :24]
+    with torch.no_grad():
+        theirs = model.generate(prompt, max_new_tokens=64, min_new_tokens=64, do_sample=False)[0, 24:].tolist()
+    text = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).decode(prompt[0])
+    said = json.loads(program.succeed("generate", "--model", file, "--prompt", text, "--tokens", 64, "--json"))
+    assert said["tokens"] == theirs
+
+
+def test_smollm2_perplexity(smollm2: tuple, tmp_path: Path) -> None:
+    file, model, tokens = smollm2
+    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
+    losses = []
+    for first in range(0, tokens.shape[1], 48):
+        piece = tokens[:, first : first + 48]
+        if piece.shape[1] > 1:
+            logits = torch.from_numpy(expected(model, piece))[0, :-1].double()
+            losses.append(torch.nn.functional.cross_entropy(logits, piece[0, 1:], reduction="none"))
+    theirs = torch.cat(losses)
+    said = json.loads(
+        program.succeed("ppl", "--model", file, "--file", tmp_path / "text.txt", "--context", 48, "--json")
+    )
+    assert said["tokens"] == len(theirs)
+    assert said["perplexity"] == pytest.approx(float(theirs.mean().exp()), rel=1e-4)

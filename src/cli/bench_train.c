@@ -1,0 +1,209 @@
+/*
+ * rosatune bench train: how many tokens a second a model learns from.
+ *
+ * A step is what it is in training: forward, backward, the norm of the gradient, one step of AdamW. Tokens are random,
+ * and so are the weights of a new adapter; neither makes a difference to products and attention, and random symbols are
+ * no favour to retrieval. Median of repeats, after one step that is not counted.
+ */
+#include "commands.h"
+
+#include "bench.h"
+#include "draw.h"
+#include "interrupt.h"
+#include "models.h"
+#include "network.h"
+#include "progress.h"
+
+#include <stdlib.h>
+#include <sys/resource.h>
+
+struct job {
+	struct model_args args;
+	uint64_t batch, length, bits, repeat;
+	bool rosa, freeze, keep, json;
+
+	struct checkpoint checkpoint;
+	struct adapter adapter;
+	rosa_workers *workers;
+	struct backend *backend;
+	network *network;
+};
+
+static enum args_result parse(struct job *job, int count, char **words)
+{
+	struct arg options[] = {
+	    MODEL_ARGS(&job->args),
+	    {.name = "batch",
+	     .kind = ARG_NUMBER,
+	     .target = &job->batch,
+	     .value = "B",
+	     .min = 1,
+	     .max = 65536,
+	     .help = "sequences of a step (default 4)"},
+	    {.name = "length",
+	     .kind = ARG_SIZE,
+	     .target = &job->length,
+	     .value = "T",
+	     .min = 1,
+	     .max = 1 << 24,
+	     .help = "tokens of a sequence (default 512)"},
+	    {.name = "rosa", .kind = ARG_FLAG, .target = &job->rosa, .help = "with a new adapter in every layer"},
+	    {.name = "bits",
+	     .kind = ARG_NUMBER,
+	     .target = &job->bits,
+	     .value = "M",
+	     .min = ROSA_MIN_BITS,
+	     .max = ROSA_MAX_BITS,
+	     .help = "--rosa: bits a symbol (default 16)"},
+	    {.name = "freeze", .kind = ARG_FLAG, .target = &job->freeze, .help = "train the adapter alone"},
+	    {.name = "keep",
+	     .kind = ARG_FLAG,
+	     .target = &job->keep,
+	     .help = "keep all activations instead of computing them again"},
+	    {.name = "repeat",
+	     .kind = ARG_NUMBER,
+	     .target = &job->repeat,
+	     .value = "R",
+	     .min = 1,
+	     .max = 1000,
+	     .help = "steps that are timed (default 5)"},
+	    {.name = "json", .kind = ARG_FLAG, .target = &job->json, .help = "print the result as JSON"},
+	};
+	struct args args = {
+	    .command = "bench train",
+	    .usage = "--model PATH [options]",
+	    .summary = "Measures how many tokens a second a model learns from.",
+	    .options = options,
+	    .count = sizeof(options) / sizeof(options[0]),
+	};
+
+	return args_parse(&args, count, words);
+}
+
+static bool open_network(struct job *job, struct failure *why)
+{
+	struct network_options options = NETWORK_OPTIONS_INIT;
+	const struct adapter *adapter = job->args.adapter ? &job->adapter : NULL;
+	struct decoder_options attention;
+	rosa_error error;
+
+	if (checkpoint_open(job->args.model, &job->checkpoint, &error) != ROSA_OK ||
+	    (adapter && adapter_open(job->args.adapter, &job->checkpoint, &job->adapter, &error) != ROSA_OK))
+		return refuse(why, "%s", error.message);
+	if (!model_attention(&job->args, &job->checkpoint, adapter, &attention, why))
+		return false;
+	options.rosa = adapter || job->rosa;
+	options.bits = (int)job->bits;
+	options.e_start = 0.1f;
+	options.window = attention.window;
+	options.sinks = attention.sinks;
+	options.first_global_layers = attention.first_global_layers;
+	options.recompute = !job->keep;
+	if (rosa_workers_new((int)job->args.threads, NULL, &job->workers, &error) != ROSA_OK ||
+	    cpu_backend_new(job->workers, &job->backend, &error) != ROSA_OK ||
+	    network_load(&job->checkpoint, adapter, &options, job->backend, job->workers, &job->network, &error) !=
+		ROSA_OK ||
+	    parameters_train(network_parameters(job->network), !job->freeze, true, &error) != ROSA_OK)
+		return refuse(why, "%s", error.message);
+	return true;
+}
+
+static bool train_step(struct job *job, const struct batch *batch, uint64_t step, double *ns, struct failure *why)
+{
+	struct parameters *parameters = network_parameters(job->network);
+	const double tokens = (double)(batch->count * batch->steps);
+	struct step_rates rates = {
+	    .backbone = 1e-6, .adapter = 1e-5, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = 0.1, .step = step};
+	const uint64_t begin = progress_clock();
+	struct batch_result result;
+	rosa_error error;
+	double norm;
+
+	parameters_clear_gradients(parameters);
+	if (network_learn(job->network, batch, (float)(1 / tokens), &result, &error) != ROSA_OK)
+		return refuse(why, "%s", error.message);
+	norm = parameters_gradient_norm(parameters);
+	rates.scale = norm > 1 ? (float)(1 / norm) : 1;
+	parameters_step(parameters, &rates);
+	*ns = (double)(progress_clock() - begin);
+	return true;
+}
+
+static void print(const struct job *job, double *ns)
+{
+	const struct network_options *options = network_settings(job->network);
+	struct rusage usage;
+
+	getrusage(RUSAGE_SELF, &usage);
+	bench_sort(ns, job->repeat);
+	const struct bench_row setting[] = {
+	    {.key = "version", .label = "version", .text = rosa_version()},
+	    {.key = "model", .label = "model", .text = job->args.model},
+	    {.key = "bits", .label = "bits a symbol (0: no adapter)", .number = options->rosa ? options->bits : 0},
+	    {.key = "window", .label = "window (0: global)", .number = (double)options->window},
+	    {.key = "batch", .label = "sequences of a step", .number = (double)job->batch},
+	    {.key = "length", .label = "tokens of a sequence", .number = (double)job->length},
+	    {.key = "threads", .label = "threads (0: all)", .number = (double)job->args.threads},
+	    {.key = NULL},
+	};
+	const struct bench_row rows[] = {
+	    {.key = "tokens_per_second",
+	     .label = "learning",
+	     .unit = "tokens/s",
+	     .number = 1e9 * (double)(job->batch * job->length) / bench_quantile(ns, job->repeat, 0.5),
+	     .digits = 1},
+	    {.key = "activation_bytes",
+	     .label = "activations",
+	     .unit = "bytes",
+	     .number = (double)network_activation_bytes(job->network)},
+	    {.key = "peak_bytes", .label = "peak memory", .unit = "bytes", .number = (double)usage.ru_maxrss * 1024},
+	    {.key = NULL},
+	};
+
+	bench_print_rows(job->json, setting, rows);
+}
+
+static bool measure(struct job *job, struct failure *why)
+{
+	const size_t cells = job->batch * job->length, vocabulary = network_config(job->network)->vocabulary;
+	uint32_t *tokens = get_memory(2 * cells, sizeof(*tokens), "the tokens", why);
+	double *ns = tokens ? get_memory(job->repeat + 1, sizeof(*ns), "the samples", why) : NULL;
+	const struct batch batch = {job->batch, job->length, tokens, tokens ? tokens + cells : NULL, NULL};
+	struct progress progress;
+	bool good = ns != NULL;
+
+	for (size_t i = 0; good && i < 2 * cells; i++)
+		tokens[i] = (uint32_t)(draw_long(1, 0, i) % vocabulary);
+	progress_begin(&progress, "timing", 0);
+	for (uint64_t i = 0; i <= job->repeat && good; i++) {
+		good = train_step(job, &batch, i + 1, &ns[i], why);
+		if (good && progress_tick(&progress, i + 1, job->repeat + 1) && i < job->repeat)
+			good = refuse(why, "interrupted");
+	}
+	progress_end(&progress);
+	if (good)
+		print(job, ns + 1);
+	free(ns);
+	free(tokens);
+	return good;
+}
+
+int bench_train_command(int count, char **words)
+{
+	struct job job = {.args = MODEL_ARGS_INIT, .batch = 4, .length = 512, .bits = 16, .repeat = 5};
+	struct failure why = {""};
+	enum args_result parsed = parse(&job, count, words);
+
+	if (parsed != ARGS_OK)
+		return parsed == ARGS_HELP ? DONE : MISUSED;
+	interrupt_watch();
+	bool done = open_network(&job, &why) && measure(&job, &why);
+	network_free(job.network);
+	cpu_backend_free(job.backend);
+	rosa_workers_free(job.workers);
+	adapter_close(&job.adapter);
+	checkpoint_close(&job.checkpoint);
+	if (!done && !interrupted())
+		complain("bench train", "%s", why.text);
+	return done ? DONE : interrupted() ? interrupted() : FAILED;
+}
