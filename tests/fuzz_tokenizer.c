@@ -90,8 +90,7 @@ static const tokenizer *exact_tokenizer(void)
 	return made;
 }
 
-/* ------------------------------------------------------------------------------------------------------- tokenizers --
- */
+/* --------------------------------------------------------------------------------------------------- tokenizers -- */
 
 static void try_json(const char *json, size_t size)
 {

@@ -331,7 +331,12 @@ CONVERSATIONS = [
     [("user", "Hi"), ("assistant", "A"), ("assistant", "<think>x</think>B"), ("assistant", "C")],
     [("assistant", "I begin."), ("user", "x"), ("system", "late"), ("user", "y")],
     [("user", "<tool_response>1</tool_response>"), ("assistant", "Y")],
-    [("user", "a"), ("assistant", "<think>q</think>Y"), ("user", "<tool_response>\n1\n</tool_response>"), ("assistant", "Z")],
+    [
+        ("user", "a"),
+        ("assistant", "<think>q</think>Y"),
+        ("user", "<tool_response>\n1\n</tool_response>"),
+        ("assistant", "Z"),
+    ],
 ]
 
 

@@ -77,8 +77,8 @@ static const char *const key_credit_names[] = {"match", "destination", NULL};
 static enum args_result parse(struct job *job, int count, char **words)
 {
 	struct arg options[] = {
-	    NUMBER(pairs, "pairs", "N", 1, 1 << 24, "pairs of key and value (default 16)"),
-	    NUMBER(length, "length", "T", 4, ROSA_MAX_STEPS, "tokens of an example (default 128)"),
+	    NUMBER(pairs, "pairs", "N", 1, 1 << 24, "pairs of key and value (default 32)"),
+	    NUMBER(length, "length", "T", 4, ROSA_MAX_STEPS, "tokens of an example (default 256)"),
 	    NUMBER(vocabulary, "vocabulary", "V", 4, 1 << 24, "tokens there are (default 1024)"),
 	    CHOICE(filler, "filler", "F", filler_names,
 		   "between queries: without-keys (default), random, or none (token 0)"),
@@ -108,8 +108,9 @@ static enum args_result parse(struct job *job, int count, char **words)
 	     .target = &job->adapter_layers,
 	     .value = "LIST",
 	     .help = "layers with an adapter, from 0: 0,1 (default: all)"},
-	    CHOICE(qk, "qk", "S", qk_names, "start of the projections: aligned (default), separate or shared"),
-	    DECIMAL(e_start, "e-start", "A", 0, 1000, "start of the read-out: e0 = -A, e1 = A (default 0.1)"),
+	    CHOICE(qk, "qk", "S", qk_names,
+		   "projections of q and k: shared (default), aligned at the start, or separate"),
+	    DECIMAL(e_start, "e-start", "A", 0, 1000, "start of the read-out: e0 = -A, e1 = A (default 0.5)"),
 	    FLAG(unit_values, "unit-values", "value projections start as unit matrices"),
 	    CHOICE(qk_grad, "qk-grad", "G", qk_grad_names,
 		   "gradient of q and k: linear (default), soft, flips or none"),
@@ -119,11 +120,11 @@ static enum args_result parse(struct job *job, int count, char **words)
 	    DECIMAL(slope, "slope", "X", 1e-6, 1000, "soft: of the softmax (default 1)"),
 	    DECIMAL(suffix, "suffix", "X", 0, 1000, "linear, soft: weight of the symbols one run earlier (default 0)"),
 	    DECIMAL(explore, "explore", "X", 0, 1, "share of reads at random while learning (default 0)"),
-	    NUMBER(examples, "examples", "N", 1, UINT32_MAX, "of an epoch (default 2048)"),
-	    NUMBER(epochs, "epochs", "E", 1, 100000, "how often they are gone through (default 8)"),
+	    NUMBER(examples, "examples", "N", 1, UINT32_MAX, "of an epoch (default 1024)"),
+	    NUMBER(epochs, "epochs", "E", 1, 100000, "how often they are gone through (default 4)"),
 	    NUMBER(batch, "batch", "B", 1, 1 << 20, "examples of a step (default 32)"),
-	    NUMBER(held_out, "held-out", "N", 1, 1 << 24, "examples that are judged after an epoch (default 256)"),
-	    DECIMAL(rate, "rate", "R", 0, 10, "of learning (default 0.003)"),
+	    NUMBER(held_out, "held-out", "N", 1, 1 << 24, "examples that are judged after an epoch (default 128)"),
+	    DECIMAL(rate, "rate", "R", 0, 10, "of learning (default 0.01)"),
 	    DECIMAL(adapter_rate, "adapter-rate", "R", 0, 10, "the adapters' (default: the same)"),
 	    NUMBER(warmup, "warmup", "N", 0, UINT32_MAX, "steps until the rate is reached (default 10)"),
 	    DECIMAL(decay, "decay", "X", 0, 10, "of weights (default 0.01)"),
@@ -359,23 +360,26 @@ static bool open_outputs(struct job *job, struct failure *why)
 	return true;
 }
 
-/* A picture that cannot be drawn takes nothing from the numbers. */
-static void show(struct job *job, struct failure *why, bool *good)
+/* Numbers first: a picture that cannot be drawn takes nothing from them. */
+static bool show(const struct job *job, struct failure *why)
 {
-	if (job->json)
-		*good = mqar_print_json(&job->result, why);
-	else
+	if (job->json && !mqar_print_json(&job->result, why))
+		return false;
+	if (!job->json)
 		mqar_print_table(&job->result);
-	if (*good && job->plot && !mqar_plot(&job->result, job->plot, why))
-		*good = false;
-	else if (*good && job->plot && !job->json)
+	if (!job->plot)
+		return true;
+	if (!mqar_plot(&job->result, job->plot, why))
+		return false;
+	if (!job->json)
 		printf("drawn to %s\n", job->plot);
+	return true;
 }
 
 int mqar_command(int count, char **words)
 {
-	struct job job = {.pairs = 16,
-			  .length = 128,
+	struct job job = {.pairs = 32,
+			  .length = 256,
 			  .vocabulary = 1024,
 			  .name_tokens = 1,
 			  .data_seed = 1,
@@ -387,15 +391,16 @@ int mqar_command(int count, char **words)
 			  .width = 64,
 			  .window = 16,
 			  .bits = 16,
-			  .e_start = 0.1f,
+			  .e_start = 0.5f,
 			  .slope = 1,
-			  .examples = 2048,
-			  .epochs = 8,
+			  .examples = 1024,
+			  .epochs = 4,
 			  .batch = 32,
-			  .held_out = 256,
+			  .held_out = 128,
 			  .warmup = 10,
 			  .seed = 1,
-			  .rate = 3e-3f,
+			  .qk = QK_SHARED,
+			  .rate = 0.01f,
 			  .decay = 0.01f,
 			  .clip = 1};
 	struct failure why = {""};
@@ -405,12 +410,13 @@ int mqar_command(int count, char **words)
 		return parsed == ARGS_HELP ? DONE : MISUSED;
 	interrupt_watch();
 	bool good = set_up(&job, &why) && open_outputs(&job, &why) && run_modes(&job, &why);
-	if (good)
-		show(&job, &why, &good);
+	const int signalled = interrupted();
+	interrupt_forget(); /* what there is, is still shown */
+	good = good && show(&job, &why);
 	training_log_close(&job.logged);
 	for (size_t i = 0; i < job.result.count; i++)
 		free(job.result.runs[i].epochs);
 	if (!good)
 		complain("mqar", "%s", why.text);
-	return interrupted() ? interrupted() : good ? DONE : FAILED;
+	return signalled ? signalled : good ? DONE : FAILED;
 }

@@ -33,7 +33,10 @@ void mqar_print_epoch(const struct mqar_result *result, const struct mqar_run *r
 void mqar_print_table(const struct mqar_result *result)
 {
 	const struct mqar *task = &result->setup.task;
+	size_t epochs = 0;
 
+	for (size_t i = 0; i < result->count; i++)
+		epochs = result->runs[i].count > epochs ? result->runs[i].count : epochs;
 	printf("\n%zu pairs in %zu tokens, a vocabulary of %zu; accuracy on %" PRIu64 " values of held-out examples:\n",
 	       task->pairs, task->length, task->vocabulary,
 	       result->runs[0].count ? result->runs[0].epochs[0].asked : 0);
@@ -41,7 +44,7 @@ void mqar_print_table(const struct mqar_result *result)
 	for (size_t i = 0; i < result->count; i++)
 		printf("  %10s", mqar_mode_names[result->runs[i].mode]);
 	printf("\n");
-	for (size_t e = 0; e <= result->setup.epochs; e++) {
+	for (size_t e = 0; e < epochs; e++) {
 		printf("  %5zu", e);
 		for (size_t i = 0; i < result->count; i++) {
 			if (e < result->runs[i].count)
@@ -54,6 +57,8 @@ void mqar_print_table(const struct mqar_result *result)
 	for (size_t i = 0; i < result->count; i++)
 		printf("%-6s  %.1f s of learning, %.0f tokens/s\n", mqar_mode_names[result->runs[i].mode],
 		       result->runs[i].seconds, result->runs[i].tokens_per_second);
+	if (result->interrupted)
+		printf("interrupted: this is not all that was asked for\n");
 }
 
 /* ---------------------------------------------------------------------------------------------------------- JSON -- */

@@ -1,31 +1,21 @@
 /*
- * Accuracy by epoch as a picture.
- *
- * gnuplot draws it, and the numbers go to it through a pipe, with the program. It is no library of ours but a command
- * that may be absent; then the table is all there is, and the message says what to install. A shell would see the
- * file's name, so there is none between: the name is passed in the environment, where nothing is taken for a command.
+ * Accuracy by epoch as a picture: one curve a mode, on a scale that is the same for all experiments.
  */
 #include "mqar_result.h"
 
 #include "file.h"
+#include "gnuplot.h"
 
-#include <errno.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-static void write_program(FILE *to, const struct mqar_result *result, bool svg)
+static void write_script(FILE *to, const struct mqar_result *result, bool svg)
 {
 	static const char *const words[] = {
 	    [MQAR_GLOBAL] = "global attention", [MQAR_WINDOW] = "window", [MQAR_ROSA] = "window and ROSA"};
 	const struct mqar_setup *setup = &result->setup;
 
-	fprintf(to, "set terminal %s\n", svg ? "svg size 800,500" : "pngcairo size 800,500");
-	fprintf(to, "set output system('printf \"%%s\" \"$ROSATUNE_PLOT\"')\n");
+	fprintf(to, "set terminal %s size 800,500 background rgb 'white'\n", svg ? "svg" : "pngcairo");
 	fprintf(to, "set title 'Associative recall: %zu pairs, length %zu, window %zu, width %zu'\n", setup->task.pairs,
 		setup->task.length, setup->network.window, setup->width);
 	fputs("set xlabel 'epoch'\nset ylabel 'accuracy on held-out examples, %'\n"
@@ -42,49 +32,22 @@ static void write_program(FILE *to, const struct mqar_result *result, bool svg)
 	}
 }
 
-/* In the child: gnuplot with its program on standard input, and silent. */
-static void become_gnuplot(const int pipe[2], const char *path)
-{
-	dup2(pipe[0], STDIN_FILENO);
-	close(pipe[0]);
-	close(pipe[1]);
-	if (!freopen("/dev/null", "w", stderr) || setenv("ROSATUNE_PLOT", path, 1) != 0)
-		_exit(126);
-	execlp("gnuplot", "gnuplot", (char *)NULL);
-	_exit(127);
-}
-
 bool mqar_plot(const struct mqar_result *result, const char *path, struct failure *why)
 {
 	const size_t length = strlen(path);
 	const bool svg = length > 4 && strcasecmp(path + length - 4, ".svg") == 0;
-	int pipes[2], state = 0;
-	pid_t child;
+	struct file_writer writer = FILE_WRITER_INIT;
+	FILE *script = gnuplot_script(why);
 
-	if (!file_can_create(path, why))
+	if (!script)
 		return false;
-	if (pipe(pipes) != 0)
-		return refuse(why, "cannot start gnuplot: %s", strerror(errno));
-	fflush(stdout);
-	child = fork();
-	if (child == 0)
-		become_gnuplot(pipes, path);
-	close(pipes[0]);
-	/* A gnuplot that is not there reads nothing, and writing to it must not end this program. */
-	void (*before)(int) = signal(SIGPIPE, SIG_IGN);
-	FILE *to = child < 0 ? NULL : fdopen(pipes[1], "w");
-	if (to) {
-		write_program(to, result, svg);
-		fclose(to);
-	} else {
-		close(pipes[1]);
+	write_script(script, result, svg);
+	if (!file_create(&writer, path, why)) {
+		fclose(script);
+		return false;
 	}
-	signal(SIGPIPE, before);
-	if (child < 0 || waitpid(child, &state, 0) != child)
-		return refuse(why, "cannot start gnuplot: %s", strerror(errno));
-	if (WIFEXITED(state) && WEXITSTATUS(state) == 127)
-		return refuse(why, "%s is not drawn: there is no gnuplot; install gnuplot-nox", path);
-	if (!WIFEXITED(state) || WEXITSTATUS(state) != 0)
-		return refuse(why, "%s is not drawn: gnuplot failed", path);
-	return true;
+	if (gnuplot_run(script, writer.descriptor, why) && file_close(&writer, why) && file_commit(&writer, why))
+		return true;
+	file_discard(&writer);
+	return false;
 }

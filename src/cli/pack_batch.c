@@ -36,7 +36,7 @@ static bool grow(void **memory, size_t *room, size_t wanted, size_t size, struct
 bool pack_batch_add(struct pack_batch *batch, const struct pack_item *item, const char *bytes, struct failure *why)
 {
 	void *memory = batch->bytes, *items = batch->items;
-	bool good = grow(&memory, &batch->room, batch->used + item->size, 1, why);
+	bool good = grow(&memory, &batch->room, batch->used + item->size + 1, 1, why);
 
 	batch->bytes = memory;
 	good = good && grow(&items, &batch->items_room, batch->count + 1, sizeof(*batch->items), why);

@@ -28,6 +28,15 @@ const char *const plot_key_names[] = {
     [PLOT_KEYS] = NULL,
 };
 
+/* What the later line says counts. */
+static void merge(struct plot_row *row, const struct plot_row *later)
+{
+	for (int key = 0; key < PLOT_KEYS; key++) {
+		if (!isnan(later->values[key]))
+			row->values[key] = later->values[key];
+	}
+}
+
 static bool add_row(struct plot_log *log, const struct plot_row *row, struct failure *why)
 {
 	if (log->count == log->room) {
@@ -41,7 +50,11 @@ static bool add_row(struct plot_log *log, const struct plot_row *row, struct fai
 	/* steps of a run that was resumed replace those that it had gone beyond */
 	while (log->count && log->rows[log->count - 1].values[PLOT_STEP] > row->values[PLOT_STEP])
 		log->count--;
-	log->rows[log->count++] = *row;
+	/* and a second line of a step adds to the first */
+	if (log->count && log->rows[log->count - 1].values[PLOT_STEP] == row->values[PLOT_STEP])
+		merge(&log->rows[log->count - 1], row);
+	else
+		log->rows[log->count++] = *row;
 	return true;
 }
 

@@ -29,6 +29,7 @@ struct job {
 	tokenizer *tokenizer;
 	struct text text;
 	struct tokens tokens;
+	size_t printed; /* texts */
 };
 
 static enum args_result parse(struct job *job, int count, char **words)
@@ -102,8 +103,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 	return result;
 }
 
-/* --------------------------------------------------------------------------------------------------------- encoding --
- */
+/* ----------------------------------------------------------------------------------------------------- encoding -- */
 
 static bool add_message(struct conversation *conversation, struct json message, struct failure *why)
 {
@@ -170,7 +170,10 @@ static bool encode(struct job *job, const char *text, size_t size, struct failur
 		printf("%zu\n", job->tokens.count + (first >= 0));
 		return true;
 	}
-	fputs(job->json ? "[" : "", stdout);
+	/* nothing is printed of a text that fails */
+	if (job->json)
+		fputs(job->printed ? ", [" : job->nul ? "{\"ids\": [[" : "{\"ids\": [", stdout);
+	job->printed++;
 	if (first >= 0) {
 		printf("%lld", (long long)first);
 		before = between;
@@ -191,8 +194,6 @@ static bool encode_each(struct job *job, struct failure *why)
 		more = stop != NULL;
 		if (!encode(job, at, (size_t)((more ? stop : end) - at), why))
 			return false;
-		if (more && job->json && !job->count)
-			fputs(", ", stdout);
 		at = more ? stop + 1 : end;
 		if (interrupted())
 			return refuse(why, "interrupted");
@@ -202,18 +203,14 @@ static bool encode_each(struct job *job, struct failure *why)
 
 static bool print_tokens(struct job *job, struct failure *why)
 {
-	bool wrapped = job->json && !job->count, done;
+	bool done = job->nul ? encode_each(job, why) : encode(job, job->text.data, job->text.size, why);
 
-	if (wrapped)
-		fputs(job->nul ? "{\"ids\": [" : "{\"ids\": ", stdout);
-	done = job->nul ? encode_each(job, why) : encode(job, job->text.data, job->text.size, why);
-	if (done && wrapped)
+	if (done && job->json && !job->count)
 		fputs(job->nul ? "]}\n" : "}\n", stdout);
 	return done;
 }
 
-/* --------------------------------------------------------------------------------------------------------- decoding --
- */
+/* ----------------------------------------------------------------------------------------------------- decoding -- */
 
 /* The next id of a list in any dress that this command gives it: 1 2 3, or {"ids": [1, 2, 3]}. False at the end or at
  * something else, which *at then is not the end of. */

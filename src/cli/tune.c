@@ -104,9 +104,9 @@ static void on_saved(void *context, const char *path)
 {
 	struct tune *job = context;
 
-	if (job->json)
+	/* a terminal shows the last one in the end; a log may be all that is left to tell */
+	if (job->json || job->progress.shown)
 		return;
-	progress_end(&job->progress);
 	printf("saved %s\n", path);
 	fflush(stdout);
 }
@@ -181,8 +181,10 @@ static void print_result(const struct tune *job)
 		printf("%s after step %" PRIu64 " of %" PRIu64 ": loss %.4f, %" PRIu64 " tokens in %.0f s\n",
 		       job->outcome.stopped ? "stopped" : "done", last->entry.step, last->steps, last->entry.loss,
 		       last->entry.tokens, last->entry.seconds);
+	if (*job->outcome.checkpoint)
+		printf("checkpoint: %s\n", job->outcome.checkpoint);
 	if (job->outcome.stopped)
-		printf("go on with: rosatune tune %s --resume\n", job->config_path);
+		printf("to go on, give the same command with --resume\n");
 }
 
 /* A failure that all processes have in common is told by the first; one that is another's own, by that one. */

@@ -20,8 +20,7 @@
 
 #define NO_PAIR UINT64_MAX /* ids are below TOKEN_ID_LIMIT */
 
-/* ---------------------------------------------------------------------------------------------------------- merges --
- */
+/* ------------------------------------------------------------------------------------------------------- merges -- */
 
 static uint64_t pair_of(uint32_t left, uint32_t right)
 {
@@ -131,8 +130,7 @@ void bpe_free(struct bpe *bpe)
 	*bpe = (struct bpe){0};
 }
 
-/* --------------------------------------------------------------------------------------------------------- memories --
- */
+/* ----------------------------------------------------------------------------------------------------- memories -- */
 
 struct bpe_symbol {
 	uint32_t id; /* NO_TOKEN: merged into the one before */
@@ -203,8 +201,7 @@ rosa_status tokens_reserve(struct tokens *tokens, size_t more, rosa_error *err)
 	return ROSA_OK;
 }
 
-/* ------------------------------------------------------------------------------------------------------------- heap --
- */
+/* --------------------------------------------------------------------------------------------------------- heap -- */
 
 /* Rank and place in one number: the lowest comes first. */
 static uint64_t candidate(uint32_t rank, size_t place)
@@ -244,8 +241,7 @@ static uint64_t pop(uint64_t *heap, size_t *count)
 	return top;
 }
 
-/* ---------------------------------------------------------------------------------------------------------- merging --
- */
+/* ------------------------------------------------------------------------------------------------------ merging -- */
 
 /* The symbols of a piece before any merge. Returns their number. */
 static size_t spell(const struct bpe *bpe, struct bpe_symbol *symbols, const char *piece, size_t size)

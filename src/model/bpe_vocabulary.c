@@ -17,8 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---------------------------------------------------------------------------------------------------- the alphabet --
- */
+/* ------------------------------------------------------------------------------------------------- the alphabet -- */
 
 static bool stands_for_itself(uint32_t point)
 {
@@ -53,8 +52,7 @@ bool spelling_bytes(const char *spelling, size_t size, char *to, size_t *length)
 	return true;
 }
 
-/* --------------------------------------------------------------------------------------------------------- storing --
- */
+/* ------------------------------------------------------------------------------------------------------ storing -- */
 
 uint64_t hash_bytes(const char *bytes, size_t size)
 {
@@ -130,8 +128,7 @@ static rosa_status reserve_bytes(struct vocabulary *vocabulary, size_t size, ros
 	return grow(&vocabulary->bytes, vocabulary->used, size, &vocabulary->room, 1) ? ROSA_OK : no_memory(err);
 }
 
-/* -------------------------------------------------------------------------------------------------------- the table --
- */
+/* ---------------------------------------------------------------------------------------------------- the table -- */
 
 /* The slot where the bytes are, or the free one where they belong. */
 static size_t slot_of(const struct vocabulary *vocabulary, const char *bytes, size_t size)
@@ -174,8 +171,7 @@ static bool widen(struct vocabulary *vocabulary)
 	return set_room(vocabulary, vocabulary->slots_room ? vocabulary->slots_room * 2 : 4096);
 }
 
-/* --------------------------------------------------------------------------------------------------------- outside --
- */
+/* ------------------------------------------------------------------------------------------------------ outside -- */
 
 bool vocabulary_expect(struct vocabulary *vocabulary, size_t tokens)
 {

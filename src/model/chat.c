@@ -19,8 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---------------------------------------------------------------------------------------------------------- writing --
- */
+/* ------------------------------------------------------------------------------------------------------ writing -- */
 
 /* A stretch of text, not terminated. */
 struct part {
@@ -88,8 +87,7 @@ static void put_special(struct writing *writing, const char *content)
 		writing->tokens->ids[writing->tokens->count++] = (uint32_t)id;
 }
 
-/* ----------------------------------------------------------------------------------------------------------- ChatML --
- */
+/* ------------------------------------------------------------------------------------------------------- ChatML -- */
 
 static bool has_role(const struct chat_message *message, const char *role)
 {
@@ -125,8 +123,7 @@ static void write_ml(struct writing *writing, const struct chat_format *format, 
 		put_ml(writing, messages[i].role, part_of(messages[i].content));
 }
 
-/* ------------------------------------------------------------------------------------------------------------ Qwen3 --
- */
+/* -------------------------------------------------------------------------------------------------------- Qwen3 -- */
 
 static struct part strip_lines(struct part part, bool left, bool right)
 {

@@ -15,8 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ------------------------------------------------------------------------------------------------------------- text --
- */
+/* --------------------------------------------------------------------------------------------------------- text -- */
 
 /* Python's str.isspace. */
 static bool is_space(uint32_t point)
@@ -54,8 +53,7 @@ bool chat_is_tool_response(const char *content)
 	return begins_with(content, "<tool_response>") && size >= end && strcmp(content + size - end, close) == 0;
 }
 
-/* --------------------------------------------------------------------------------------------------------- literals --
- */
+/* ----------------------------------------------------------------------------------------------------- literals -- */
 
 /* The length of a line end at `at`, in either dress; 0: none. */
 static size_t line_end(const char *at)
@@ -160,8 +158,7 @@ static rosa_status find_dates(const char *template, char **preamble, rosa_error 
 	return ROSA_OK;
 }
 
-/* ------------------------------------------------------------------------------------------------------------ style --
- */
+/* -------------------------------------------------------------------------------------------------------- style -- */
 
 static bool knows(const tokenizer *tokenizer, const char *token)
 {

@@ -28,8 +28,7 @@ const char gpt2_regex[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\
 
 #define MOST_STACK ((size_t)64 << 20)
 
-/* -------------------------------------------------------------------------------------------------------- compiling --
- */
+/* ---------------------------------------------------------------------------------------------------- compiling -- */
 
 /* A pattern in PCRE2's own language. */
 static rosa_status add_pattern(struct pretokenizer *pretokenizer, const char *pattern, size_t size,
@@ -63,8 +62,7 @@ void pretokenizer_free(struct pretokenizer *pretokenizer)
 	*pretokenizer = (struct pretokenizer){0};
 }
 
-/* --------------------------------------------------------------------------------------------------------- matching --
- */
+/* ----------------------------------------------------------------------------------------------------- matching -- */
 
 /* One call's work. */
 struct splitting {

@@ -32,8 +32,7 @@ struct translation {
 	rosa_error *err;
 };
 
-/* ---------------------------------------------------------------------------------------------------------- writing --
- */
+/* ------------------------------------------------------------------------------------------------------ writing -- */
 
 static void put(struct translation *t, const char *text, size_t size)
 {
@@ -88,8 +87,7 @@ static void put_category(struct translation *t, const char *name)
 	}
 }
 
-/* ---------------------------------------------------------------------------------------------------------- reading --
- */
+/* ------------------------------------------------------------------------------------------------------ reading -- */
 
 /* Sees the character `ahead` places on; '\0' beyond the end. */
 static char peek(const struct translation *t, size_t ahead)

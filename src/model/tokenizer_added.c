@@ -71,8 +71,7 @@ void added_free(struct added_tokens *added)
 	*added = (struct added_tokens){0};
 }
 
-/* ----------------------------------------------------------------------------------------------------------- search --
- */
+/* ------------------------------------------------------------------------------------------------------- search -- */
 
 /* The first of all[low..high), which share `depth` bytes, whose next byte is not below `byte`. */
 static size_t lower(const struct added_tokens *added, size_t low, size_t high, size_t depth, int byte)

@@ -19,8 +19,7 @@
 
 #define KEY(name) "tokenizer.ggml." name
 
-/* ------------------------------------------------------------------------------------------------------- pipelines --
- */
+/* ---------------------------------------------------------------------------------------------------- pipelines -- */
 
 #define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define WORDS        "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+"
@@ -100,8 +99,7 @@ static rosa_status build_pipeline(tokenizer *tokenizer, const struct gguf *gguf,
 	return status;
 }
 
-/* ---------------------------------------------------------------------------------------------------------- tokens --
- */
+/* ------------------------------------------------------------------------------------------------------- tokens -- */
 
 /* Kinds of tokens, as in the file. */
 enum token_kind { NORMAL = 1, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE };

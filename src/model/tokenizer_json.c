@@ -21,8 +21,7 @@ struct large_parts {
 	struct scan_span vocab, merges;
 };
 
-/* ------------------------------------------------------------------------------------------------------ vocabulary --
- */
+/* --------------------------------------------------------------------------------------------------- vocabulary -- */
 
 static rosa_status read_vocab(tokenizer *tokenizer, struct scan *scan)
 {
@@ -116,8 +115,7 @@ static rosa_status read_large(tokenizer *tokenizer, const char *text, struct sca
 	return tokenizer_blame(status, field, err);
 }
 
-/* ------------------------------------------------------------------------------------------------------------ model --
- */
+/* -------------------------------------------------------------------------------------------------------- model -- */
 
 /* A string that must be empty, or not there. */
 static rosa_status check_empty(struct json model, const char *name, rosa_error *err)
@@ -236,8 +234,7 @@ static rosa_status read_sequence(tokenizer *tokenizer, struct json part, const c
 	return status;
 }
 
-/* ------------------------------------------------------------------------------------------------------- normalizer --
- */
+/* --------------------------------------------------------------------------------------------------- normalizer -- */
 
 static rosa_status read_nfc(tokenizer *tokenizer, struct json part, rosa_error *err)
 {
@@ -253,8 +250,7 @@ static rosa_status read_normalizers(tokenizer *tokenizer, struct json part, rosa
 	return read_sequence(tokenizer, part, "normalizers", normalizers, err);
 }
 
-/* ---------------------------------------------------------------------------------------------------- pre-tokenizer --
- */
+/* ------------------------------------------------------------------------------------------------ pre-tokenizer -- */
 
 static rosa_status read_behavior(struct json part, enum split_behavior *behavior, rosa_error *err)
 {
@@ -345,8 +341,7 @@ static rosa_status read_pretokenizers(tokenizer *tokenizer, struct json part, ro
 	return read_sequence(tokenizer, part, "pretokenizers", pretokenizers, err);
 }
 
-/* --------------------------------------------------------------------------------------------------- post-processor --
- */
+/* ----------------------------------------------------------------------------------------------- post-processor -- */
 
 /* The id of a special token of a template: the one in its list, or by its name. */
 static rosa_status read_template_token(tokenizer *tokenizer, struct json part, struct json token, rosa_error *err)
@@ -404,8 +399,7 @@ static rosa_status read_processors(tokenizer *tokenizer, struct json part, rosa_
 	return read_sequence(tokenizer, part, "processors", processors, err);
 }
 
-/* --------------------------------------------------------------------------------------------------------- decoder --
- */
+/* ------------------------------------------------------------------------------------------------------ decoder -- */
 
 static const struct typed decoders[] = {{"ByteLevel", read_nothing}, {NULL, NULL}};
 
@@ -414,8 +408,7 @@ static rosa_status read_decoders(tokenizer *tokenizer, struct json part, rosa_er
 	return read_sequence(tokenizer, part, "decoders", decoders, err);
 }
 
-/* ----------------------------------------------------------------------------------------------------- added tokens --
- */
+/* ------------------------------------------------------------------------------------------------- added tokens -- */
 
 static rosa_status read_added(tokenizer *tokenizer, struct json entry, rosa_error *err)
 {
@@ -456,8 +449,7 @@ static rosa_status read_all_added(tokenizer *tokenizer, struct json root, rosa_e
 	return status;
 }
 
-/* ------------------------------------------------------------------------------------------------------------ whole --
- */
+/* -------------------------------------------------------------------------------------------------------- whole -- */
 
 /* A part that may be a sequence of parts. */
 static rosa_status read_stage(tokenizer *tokenizer, struct json root, const char *name, const struct typed *known,

@@ -15,8 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* -------------------------------------------------------------------------------------------------------- templates --
- */
+/* ---------------------------------------------------------------------------------------------------- templates -- */
 
 static rosa_status template_from_file(tokenizer *tokenizer, const char *path, rosa_error *err)
 {

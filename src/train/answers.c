@@ -29,8 +29,10 @@ static char *bytes_of(const tokenizer *tokenizer, const struct tokens *tokens, s
 		*size += length;
 	}
 	bytes = malloc(*size + 1);
-	for (size_t i = 0; bytes && i < tokens->count; i++, used += length)
-		memcpy(bytes + used, tokenizer_bytes(tokenizer, tokens->ids[i], &length), length);
+	for (size_t i = 0; bytes && i < tokens->count; i++, used += length) {
+		const char *piece = tokenizer_bytes(tokenizer, tokens->ids[i], &length);
+		memcpy(bytes + used, piece, length);
+	}
 	return bytes;
 }
 

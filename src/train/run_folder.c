@@ -342,7 +342,7 @@ static rosa_status put_away(struct run_folder *folder, uint64_t step, enum name_
 	return status;
 }
 
-static rosa_status remove_old(struct run_folder *folder, size_t keep, rosa_error *err)
+rosa_status run_folder_keep(struct run_folder *folder, size_t keep, rosa_error *err)
 {
 	uint64_t *steps;
 	size_t count;
@@ -388,7 +388,7 @@ rosa_status checkpoint_commit(struct checkpoint_writer *writer, const struct run
 	}
 	free(writer->path);
 	writer->path = NULL;
-	return remove_old(writer->folder, keep, err);
+	return run_folder_keep(writer->folder, keep, err);
 }
 
 void checkpoint_abandon(struct checkpoint_writer *writer)

@@ -28,6 +28,9 @@ void run_folder_close(struct run_folder *folder); /* safe on a zeroed one */
 /* Whether there is any checkpoint, whole or not. */
 bool run_folder_begun(const struct run_folder *folder);
 
+/* Removes all checkpoints but the newest `keep` (0: none is removed). */
+rosa_status run_folder_keep(struct run_folder *folder, size_t keep, rosa_error *err);
+
 /* ------------------------------------------------------------------------------------------------------ writing -- */
 
 #define CHECKPOINT_FILES 24
@@ -55,8 +58,8 @@ rosa_status checkpoint_file_done(struct checkpoint_writer *writer, struct durabl
 /* The same for a file that is in memory. */
 rosa_status checkpoint_file_save(struct checkpoint_writer *writer, const char *name, const void *data, size_t size,
 				 rosa_error *err);
-/* Writes state.json, gives the folder its name, and removes all checkpoints but the newest `keep` (0: none is removed).
- * The writer is done with, well or not. */
+/* Writes state.json, gives the folder its name, and removes older ones as run_folder_keep does. The writer is done
+ * with, well or not. */
 rosa_status checkpoint_commit(struct checkpoint_writer *writer, const struct run_state *state, size_t keep,
 			      rosa_error *err);
 void checkpoint_abandon(struct checkpoint_writer *writer); /* safe on a zeroed or committed one */

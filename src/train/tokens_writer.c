@@ -166,6 +166,15 @@ void tokens_writer_free(struct tokens_writer *writer)
 /* ---------------------------------------------------------------------------------------------------- fingerprint --
  */
 
+/* Ids without a token, which some files fill up a vocabulary with and others of the same model do not. */
+static bool is_filler(const tokenizer *tokenizer, uint32_t id)
+{
+	size_t length;
+	const char *bytes = tokenizer_bytes(tokenizer, id, &length);
+
+	return length == 0 || (length > 5 && memcmp(bytes, "[PAD", 4) == 0 && bytes[length - 1] == ']');
+}
+
 rosa_status tokens_fingerprint(const tokenizer *tokenizer, uint64_t *fingerprint, rosa_error *err)
 {
 	static const char probe[] = "The 1984 edition's 3.14159;  it'll (not) CHANGE\n\n\tx = y_1[0] != \"z\";\r\n"
@@ -177,6 +186,8 @@ rosa_status tokens_fingerprint(const tokenizer *tokenizer, uint64_t *fingerprint
 
 	if (status)
 		return status;
+	while (size > 0 && is_filler(tokenizer, (uint32_t)size - 1))
+		size--;
 	for (uint32_t id = 0; id < size; id++) {
 		size_t length;
 		const char *bytes = tokenizer_bytes(tokenizer, id, &length);

@@ -274,6 +274,8 @@ static rosa_status open_folder(struct trainer *t, bool resume, rosa_error *err)
 		note(t, "there is no checkpoint to go on from: beginning");
 	if (status == ROSA_OK && found.path)
 		status = read_checkpoint(t, &found, err);
+	if (status == ROSA_OK && found.path) /* it may have been killed before it did so itself */
+		status = run_folder_keep(&t->folder, t->config->stages[t->state.stage].keep, err);
 	checkpoint_found_free(&found);
 	return status;
 }
@@ -372,6 +374,20 @@ static rosa_status open_data(const struct trainer *t, const struct key_data *dat
 	return status == ROSA_OK ? check_tokenizer(t, *made, data->sources[0].path, err) : status;
 }
 
+/* What of the data will not be learnt from. */
+static void tell_cut(struct trainer *t, const struct stage_run *run)
+{
+	const uint64_t cut = dataset_cut(run->data);
+	char message[160];
+
+	if (!cut)
+		return;
+	snprintf(message, sizeof(message),
+		 "%" PRIu64 " conversations of stage %.40s are longer than %" PRIu64 " tokens and are cut", cut,
+		 run->stage->name, run->stage->length);
+	note(t, message);
+}
+
 static rosa_status open_stage(struct trainer *t, struct stage_run *run, rosa_error *err)
 {
 	const struct tune_stage *stage = run->stage;
@@ -388,6 +404,8 @@ static rosa_status open_stage(struct trainer *t, struct stage_run *run, rosa_err
 		status = open_data(t, &stage->data, samples.length, 0, &run->data, err);
 	if (status == ROSA_OK && stage->valid.count)
 		status = open_data(t, &stage->valid, samples.length, 1, &run->valid, err);
+	if (status == ROSA_OK)
+		tell_cut(t, run);
 	samples.context = run->valid;
 	run->valid_samples = samples;
 	samples.context = run->data;

@@ -1,0 +1,129 @@
+#!/bin/sh
+# `rosatune mqar` from outside: what it prints, in words and in JSON, its log and picture, what it refuses, and Ctrl-C.
+# The first argument is the program's path. Networks are as small as can be; that they learn is tested there, too.
+
+# shellcheck disable=SC2015 # problem may follow a failed grep
+# shellcheck disable=SC2086 # $tiny is a list of words
+set -u
+exec </dev/null
+program=$(realpath "$1")
+command -v python3 >/dev/null || { echo "python3 is needed for this test" >&2; exit 77; }
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder" || exit 1
+failures=0
+checks=0
+
+problem() {
+	failures=$((failures + 1))
+	echo "FAILED: $*" >&2
+	sed 's/^/  stderr: /' err >&2
+}
+
+# check CODE PATTERN ARGUMENTS...: the exit code, and a pattern (empty: silence) that stderr must match.
+check() {
+	code=$1 pattern=$2
+	shift 2
+	checks=$((checks + 1))
+	timeout -k 5 120 "$program" mqar "$@" >out 2>err
+	got=$?
+	[ "$got" = "$code" ] || problem "exit code $got, not $code: $*"
+	if [ -z "$pattern" ]; then
+		[ ! -s err ] || problem "not silent: $*"
+	else
+		grep -q -- "$pattern" err || problem "no '$pattern': $*"
+	fi
+}
+
+says() {
+	checks=$((checks + 1))
+	grep -q -- "$1" out || problem "stdout has no '$1': $(head -40 out)"
+}
+
+# holds EXPRESSION: what must be true of the JSON in out (j) and the lines of log.jsonl (log).
+holds() {
+	checks=$((checks + 1))
+	python3 -c "
+import json, os
+j = json.load(open('out'))
+log = [json.loads(l) for l in open('log.jsonl')] if os.path.exists('log.jsonl') else []
+runs = {r['mode']: r for r in j['runs']}
+assert $1" 2>trace && return
+	tail -1 trace >err
+	problem "not so: $1"
+}
+
+tiny='--pairs 4 --length 32 --vocabulary 64 --dim 32 --window 4 --layers 1 --examples 320 --held-out 64'
+
+# ------------------------------------------------------------------------------------------------------------ words
+
+check 0 '' $tiny --epochs 3
+says '^4 pairs in 32 tokens, a vocabulary of 64; accuracy on 256 values'
+says '^  epoch      global      window        rosa$'
+says '^      3 '
+says 'layer 0: right routes'
+cp out first
+check 0 '' $tiny --epochs 3 --threads 1
+grep -v tokens/s first >a
+grep -v tokens/s out >b
+cmp -s a b || problem "another number of threads gives other numbers"
+
+# ------------------------------------------------------------------------------------------------------------- JSON
+
+check 0 '' $tiny --epochs 3 --json --log log.jsonl
+holds "[r['mode'] for r in j['runs']] == ['global', 'window', 'rosa']"
+holds "all([e['epoch'] for e in r['epochs']] == [0, 1, 2, 3] for r in j['runs'])"
+holds "runs['rosa']['epochs'][-1]['accuracy'] > 0.95"
+holds "runs['window']['epochs'][-1]['accuracy'] < 0.2"
+holds "runs['window']['epochs'][0]['layers'] == []"
+holds "runs['rosa']['epochs'][0]['layers'][0]['agree'] == 1"
+holds "0 < runs['rosa']['epochs'][3]['layers'][0]['query_symbols'] <= 64"
+holds "[l['step'] for l in log] == list(range(1, 91))"
+holds "[l['stage'] for l in log] == ['global'] * 30 + ['window'] * 30 + ['rosa'] * 30"
+holds "log[29]['valid_loss'] == runs['global']['epochs'][3]['loss'] and 'valid_loss' not in log[28]"
+holds "log[0]['loss'] > log[89]['loss'] > 0"
+
+# Second names, and names of two tokens: at least they run.
+check 0 '' $tiny --epochs 1 --mode rosa --json --rename --qk separate --qk-grad soft --credit route --explore 0.2
+holds "runs['rosa']['epochs'][0]['layers'][0]['meets'] < 0.5"
+check 0 '' $tiny --epochs 1 --mode rosa --json --pairs 3 --name-tokens 2 --names 6 --suffix 1 --freeze embed --unit-values
+holds "len(j['runs']) == 1"
+check 0 '' $tiny --epochs 1 --mode rosa --json --layers 2 --adapter-layers 1 --tied --filler random --fusion pre
+holds "[l['layer'] for l in runs['rosa']['epochs'][1]['layers']] == [0, 1]"
+
+# ---------------------------------------------------------------------------------------------------------- picture
+
+if command -v gnuplot >/dev/null; then
+	check 0 '' $tiny --epochs 1 --plot curve.png
+	says 'drawn to curve.png'
+	[ "$(head -c 4 curve.png | tail -c 3)" = PNG ] || problem "curve.png is no PNG"
+	check 0 '' $tiny --epochs 1 --plot curve.svg
+	grep -q '<svg' curve.svg || problem "curve.svg is no SVG"
+fi
+check 1 'cannot\|No such' $tiny --epochs 1 --plot missing/curve.png
+[ ! -s out ] || problem "it trains before it finds that it cannot write"
+
+# ---------------------------------------------------------------------------------------------------------- refusals
+
+check 1 'takes at least 40' --pairs 10 --length 39
+check 1 '40 pairs need as many keys, and there are 31' --pairs 40 --vocabulary 64
+check 1 'no multiple of the batch' --examples 100
+check 1 'no multiple of 12 bits' --bits 12
+check 1 'beyond the 2 there are' --mode rosa --adapter-layers 2
+check 1 'give numbers of layers' --adapter-layers 0,x
+check 2 'did you mean separate' --qk seperate
+check 2 'unknown option --pair, did you mean --pairs' --pair 3
+
+# ------------------------------------------------------------------------------------------------------------ Ctrl-C
+
+checks=$((checks + 1))
+timeout -k 5 60 "$program" mqar $tiny --epochs 100000 --mode window --json >out 2>err &
+child=$!
+sleep 2
+pkill -INT -P $child 2>/dev/null
+wait $child
+[ $? = 130 ] || problem "Ctrl-C does not end it with 130"
+holds "j['interrupted'] and len(runs['window']['epochs']) > 1"
+
+echo "$checks checks, $failures failed"
+[ "$failures" = 0 ]

@@ -1,0 +1,380 @@
+/*
+ * The trainable decoder: its loss against the decoder that runs models, its gradients against differences of the loss,
+ * and itself in other ways of computing the same. The comparison with PyTorch, tensor by tensor, is in python/tests.
+ *
+ * Retrieval is not differentiable, so differences are taken without it, and with adapters only in what lies behind the
+ * choice of destinations: e0, e1 and Wout of the last layer.
+ */
+#include "support_decoder.h"
+
+#include "draw.h"
+#include "network.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <unistd.h>
+
+#define COUNT ((size_t)2)
+#define STEPS ((size_t)40)
+
+struct bench {
+	struct checkpoint checkpoint;
+	struct network_options options;
+	rosa_workers *workers;
+	struct backend *backend;
+	network *network;
+	uint32_t tokens[COUNT * STEPS], targets[COUNT * STEPS];
+	float weight[COUNT * STEPS];
+	struct batch batch;
+};
+
+static void must(rosa_status status, const rosa_error *error)
+{
+	if (status != ROSA_OK)
+		fail_msg("%s", error->message);
+}
+
+static void start(struct bench *b, int threads)
+{
+	rosa_error error;
+
+	must(rosa_workers_new(threads, NULL, &b->workers, &error), &error);
+	must(cpu_backend_new(b->workers, &b->backend, &error), &error);
+	must(network_load(&b->checkpoint, NULL, &b->options, b->backend, b->workers, &b->network, &error), &error);
+	must(parameters_train(network_parameters(b->network), true, true, &error), &error);
+}
+
+static void stop(struct bench *b)
+{
+	network_free(b->network);
+	cpu_backend_free(b->backend);
+	rosa_workers_free(b->workers);
+}
+
+static void open_bench(struct bench *b, const struct tiny_model *model)
+{
+	char path[] = "network-test-XXXXXX";
+	int descriptor = mkstemp(path);
+	rosa_error error;
+
+	assert_true(descriptor >= 0);
+	close(descriptor);
+	memset(b, 0, sizeof(*b));
+	tiny_model_save(model, path);
+	must(checkpoint_open(path, &b->checkpoint, &error), &error);
+	unlink(path);
+	b->options = (struct network_options)NETWORK_OPTIONS_INIT;
+	b->options.rosa = false;
+	b->options.bits = 8;
+	b->options.window = 0;
+	b->options.e_start = 0.2f;
+	for (size_t i = 0; i < COUNT * STEPS; i++) {
+		b->tokens[i] = (uint32_t)(draw_long(3, 0, i) % model->vocabulary);
+		b->targets[i] = (uint32_t)(draw_long(3, 1, i) % model->vocabulary);
+		b->weight[i] = (float)(draw_long(3, 2, i) % 3) / 2;
+	}
+	b->batch = (struct batch){COUNT, STEPS, b->tokens, b->targets, b->weight};
+}
+
+static double loss_of(struct bench *b)
+{
+	struct batch_result result;
+	rosa_error error;
+
+	must(network_judge(b->network, &b->batch, &result, NULL, NULL, NULL, &error), &error);
+	return result.loss;
+}
+
+static struct batch_result learn(struct bench *b)
+{
+	struct batch_result result;
+	rosa_error error;
+
+	parameters_clear_gradients(network_parameters(b->network));
+	must(network_learn(b->network, &b->batch, 1, &result, &error), &error);
+	return result;
+}
+
+/* Along a random direction the loss changes as the gradient says. */
+static void check_direction(struct bench *b, struct parameter *parameter, double tolerance)
+{
+	float *kept = malloc(parameter->count * sizeof(*kept));
+	const double reach = 2e-3;
+	double along = 0, size = 0, loss[2];
+
+	assert_non_null(kept);
+	memcpy(kept, parameter->value, parameter->count * sizeof(*kept));
+	for (size_t i = 0; i < parameter->count; i++) {
+		const double step = draw_long(9, 0, i) % 2 ? 1 : -1;
+
+		along += step * (double)parameter->grad[i];
+		size += (double)parameter->grad[i] * (double)parameter->grad[i];
+	}
+	for (int side = 0; side < 2; side++) {
+		for (size_t i = 0; i < parameter->count; i++) {
+			const double step = (draw_long(9, 0, i) % 2 ? 1 : -1) * reach / sqrt((double)parameter->count);
+
+			parameter->value[i] = kept[i] + (float)(side ? step : -step);
+		}
+		loss[side] = loss_of(b);
+	}
+	memcpy(parameter->value, kept, parameter->count * sizeof(*kept));
+	free(kept);
+	const double expected = along / sqrt((double)parameter->count), found = (loss[1] - loss[0]) / (2 * reach);
+
+	if (fabs(found - expected) > tolerance * (1 + sqrt(size)))
+		fail_msg("%s: the loss changes by %g, the gradient says %g", parameter->name, found, expected);
+}
+
+static void gradients_are_what_the_loss_does(void **state)
+{
+	const size_t windows[][2] = {{0, 0}, {6, 0}, {6, 3}, {3, 9}};
+
+	(void)state;
+	for (int architecture = LLAMA; architecture <= QWEN3; architecture++) {
+		for (size_t w = 0; w < 4; w++) {
+			struct tiny_model model = TINY_MODEL;
+			struct parameters *parameters;
+			struct bench b;
+
+			model.architecture = (enum architecture)architecture;
+			model.tied = w % 2;
+			open_bench(&b, &model);
+			b.options.window = windows[w][0];
+			b.options.sinks = windows[w][1];
+			start(&b, 2);
+			learn(&b);
+			parameters = network_parameters(b.network);
+			for (size_t i = 0; i < parameters->count; i++)
+				check_direction(&b, &parameters->all[i], 4e-3);
+			stop(&b);
+			checkpoint_close(&b.checkpoint);
+		}
+	}
+}
+
+static void what_is_read_has_gradients(void **state)
+{
+	const char *names[] = {"rosa.layers.2.e0", "rosa.layers.2.e1", "rosa.layers.2.out_proj.weight",
+			       "model.layers.2.mlp.down_proj.weight", "lm_head.weight"};
+
+	(void)state;
+	for (int fusion = ROSA_POST; fusion <= ROSA_PRE; fusion++) {
+		struct tiny_model model = TINY_MODEL;
+		struct bench b;
+
+		open_bench(&b, &model);
+		b.options.rosa = true;
+		b.options.fusion = (rosa_fusion)fusion;
+		b.options.window = 5;
+		start(&b, 2);
+		learn(&b);
+		for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+			struct parameter *parameter = parameters_find(network_parameters(b.network), names[i]);
+
+			assert_non_null(parameter);
+			check_direction(&b, parameter, 4e-3);
+		}
+		stop(&b);
+		checkpoint_close(&b.checkpoint);
+	}
+}
+
+/* All gradients of a network, end to end. */
+static float *all_gradients(struct bench *b, size_t *count)
+{
+	const struct parameters *parameters = network_parameters(b->network);
+	float *all, *at;
+
+	*count = 0;
+	for (size_t i = 0; i < parameters->count; i++)
+		*count += parameters->all[i].count;
+	all = at = malloc(*count * sizeof(*all));
+	assert_non_null(all);
+	for (size_t i = 0; i < parameters->count; i++) {
+		memcpy(at, parameters->all[i].grad, parameters->all[i].count * sizeof(*at));
+		at += parameters->all[i].count;
+	}
+	return all;
+}
+
+static void threads_and_recomputation_do_not_show(void **state)
+{
+	const rosa_qk_grad rules[] = {ROSA_QK_LINEAR, ROSA_QK_SOFT, ROSA_QK_FLIPS};
+
+	(void)state;
+	for (size_t r = 0; r < 3; r++) {
+		struct tiny_model model = TINY_MODEL;
+		struct bench b;
+		float *expected = NULL;
+		double loss = 0;
+
+		open_bench(&b, &model);
+		b.options.rosa = true;
+		b.options.window = 6;
+		b.options.learning.qk_grad = rules[r];
+		b.options.learning.explore = 0.2f;
+		for (int way = 0; way < 4; way++) {
+			size_t count;
+			float *found;
+			struct batch_result result;
+
+			b.options.recompute = way % 2;
+			start(&b, way / 2 ? 3 : 1);
+			result = learn(&b);
+			found = all_gradients(&b, &count);
+			if (way) {
+				assert_true(result.loss == loss);
+				assert_memory_equal(found, expected, count * sizeof(*found));
+				free(found);
+			} else {
+				loss = result.loss;
+				expected = found;
+			}
+			stop(&b);
+		}
+		free(expected);
+		checkpoint_close(&b.checkpoint);
+	}
+}
+
+static void the_loss_is_that_of_the_decoder(void **state)
+{
+	struct tiny_model model = TINY_MODEL;
+	struct decoder_options options = {.window = 7, .sinks = 2};
+	double *logits = malloc(STEPS * model.vocabulary * sizeof(*logits)), expected = 0, weight = 0;
+	struct batch_result result;
+	struct bench b;
+
+	(void)state;
+	assert_non_null(logits);
+	model.format = FORMAT_Q8_0;
+	open_bench(&b, &model);
+	b.options.window = 7;
+	b.options.sinks = 2;
+	start(&b, 2);
+	result = learn(&b);
+	for (size_t i = 0; i < COUNT; i++) {
+		oracle_decoder(&b.checkpoint, NULL, &options, b.tokens + i * STEPS, STEPS, logits);
+		for (size_t t = 0; t < STEPS; t++) {
+			const double *row = logits + t * model.vocabulary;
+			double sum = 0;
+
+			for (size_t v = 0; v < model.vocabulary; v++)
+				sum += exp(row[v]);
+			expected += (double)b.weight[i * STEPS + t] * (log(sum) - row[b.targets[i * STEPS + t]]);
+			weight += (double)b.weight[i * STEPS + t];
+		}
+	}
+	assert_true(fabs(result.loss - expected) < 1e-5 * expected);
+	assert_true(fabs(result.weight - weight) < 1e-9);
+	assert_true(fabs(loss_of(&b) - result.loss) < 1e-9 * result.loss);
+	stop(&b);
+	checkpoint_close(&b.checkpoint);
+	free(logits);
+}
+
+static void frozen_weights_stay(void **state)
+{
+	struct tiny_model model = TINY_MODEL;
+	struct bench b;
+	struct parameters *parameters;
+	const struct step_rates rates = {1e-2, 1e-2, 0.9, 0.99, 1e-8, 0, 1, 1};
+	struct parameter *frozen, *trained;
+	float before[2];
+	rosa_error error;
+
+	(void)state;
+	open_bench(&b, &model);
+	b.options.rosa = true;
+	b.options.window = 6;
+	b.options.first_global_layers = 1;
+	start(&b, 1);
+	parameters = network_parameters(b.network);
+	must(parameters_train(parameters, false, true, &error), &error);
+	frozen = parameters_find(parameters, "model.layers.1.mlp.up_proj.weight");
+	trained = parameters_find(parameters, "rosa.layers.1.e0");
+	assert_true(frozen && trained && !frozen->grad && trained->grad);
+	assert_null(parameters_find(parameters, "rosa.layers.0.e0"));
+	before[0] = frozen->value[0];
+	before[1] = trained->value[0];
+	learn(&b);
+	assert_true(parameters_gradient_norm(parameters) > 0);
+	parameters_step(parameters, &rates);
+	assert_true(frozen->value[0] == before[0]);
+	assert_true(trained->value[0] != before[1]);
+	stop(&b);
+	checkpoint_close(&b.checkpoint);
+}
+
+static void it_learns(void **state)
+{
+	struct tiny_model model = TINY_MODEL;
+	struct step_rates rates = {3e-3, 3e-3, 0.9, 0.99, 1e-8, 0.01, 0, 1.0f / 40};
+	struct bench b;
+	double first, last;
+
+	(void)state;
+	open_bench(&b, &model);
+	b.options.rosa = true;
+	b.options.window = 6;
+	start(&b, 2);
+	first = last = loss_of(&b);
+	for (rates.step = 1; rates.step <= 40; rates.step++) {
+		last = learn(&b).loss;
+		parameters_step(network_parameters(b.network), &rates);
+	}
+	assert_true(last < first / 4);
+	stop(&b);
+	checkpoint_close(&b.checkpoint);
+}
+
+static void bad_batches_are_refused(void **state)
+{
+	struct tiny_model model = TINY_MODEL;
+	struct batch_result result;
+	struct bench b;
+	rosa_error error;
+
+	(void)state;
+	open_bench(&b, &model);
+	start(&b, 1);
+	b.targets[7] = 50;
+	assert_int_equal(network_learn(b.network, &b.batch, 1, &result, &error), ROSA_EINVAL);
+	assert_non_null(strstr(error.message, "token 50"));
+	b.targets[7] = 0;
+	b.batch.steps = 0;
+	assert_int_equal(network_learn(b.network, &b.batch, 1, &result, &error), ROSA_EINVAL);
+	stop(&b);
+	b.options.rosa = true;
+	b.options.bits = 7;
+	must(rosa_workers_new(1, NULL, &b.workers, &error), &error);
+	must(cpu_backend_new(b.workers, &b.backend, &error), &error);
+	assert_int_equal(network_load(&b.checkpoint, NULL, &b.options, b.backend, b.workers, &b.network, &error),
+			 ROSA_EINVAL);
+	assert_null(b.network);
+	stop(&b);
+	checkpoint_close(&b.checkpoint);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(gradients_are_what_the_loss_does),
+	    cmocka_unit_test(what_is_read_has_gradients),
+	    cmocka_unit_test(threads_and_recomputation_do_not_show),
+	    cmocka_unit_test(the_loss_is_that_of_the_decoder),
+	    cmocka_unit_test(frozen_weights_stay),
+	    cmocka_unit_test(it_learns),
+	    cmocka_unit_test(bad_batches_are_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
