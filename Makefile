@@ -9,7 +9,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
 help:
 	@echo 'make build        the program, build/rosatune, and the library'
-	@echo 'make demo         build, then show retrieval at work on a text'
+	@echo 'make demo         build, then train a small decoder to recall: attention, a window, a window and ROSA'
 	@echo 'make python       the Python package with all it can use, in build-python/venv'
 	@echo 'make test         every check: gcc, clang, sanitizers, Python, short fuzzing, layout, installation'
 	@echo 'make check-long   the same with larger tests, ThreadSanitizer and long fuzzing (hours)'
@@ -24,7 +24,8 @@ build:
 	@cmake --build --preset release --target product -j $(JOBS)
 
 demo: build
-	@build/rosatune demo
+	@command -v gnuplot >/dev/null || echo 'without gnuplot there will be no picture (Debian: gnuplot-nox)'
+	@build/rosatune mqar $$(command -v gnuplot >/dev/null && echo '--plot build/mqar.png')
 
 python:
 	@scripts/install-deps build

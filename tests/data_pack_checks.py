@@ -41,7 +41,7 @@ def letters():
     return {b: chr(b) for b in plain} | {b: chr(256 + i) for i, b in enumerate(others)}
 
 
-def write_tokenizer(folder, split=None, prefix_space=False):
+def write_tokenizer(folder, split=None, prefix_space=False, filler=0):
     """A tokenizer.json with GPT-2's way to cut, or another by a regular expression."""
     spelled = letters()
     vocabulary, merges = {}, []
@@ -56,6 +56,8 @@ def write_tokenizer(folder, split=None, prefix_space=False):
     for left, right in [(b"\n", b"\n"), (b" ", b" "), (b".", b"\n"), (b"t", b"h"), (b"th", b"e"), (b" ", b"the"),
                         (b"\n", b"the"), (b" ", b"\n"), (b"u", b"s"), (b"\r", b"\n")]:
         merge(left, right)
+    for _ in range(filler):
+        vocabulary[f"[PAD{len(vocabulary)}]"] = len(vocabulary)
     level = {"type": "ByteLevel", "add_prefix_space": prefix_space, "trim_offsets": True, "use_regex": split is None}
     if split:
         step = {"type": "Split", "pattern": {"Regex": split}, "behavior": "Isolated", "invert": False}
@@ -305,6 +307,17 @@ class Shards(Case):
                 files.append(file.read())
         self.assertEqual(files[0], files[1])
 
+    def test_know_their_tokenizer(self):
+        self.put("a.txt", "the")
+        prints = {}
+        for name, options in {"gpt2": {}, "qwen": {"split": QWEN}, "filled": {"filler": 9}}.items():
+            write_tokenizer(name, **options)
+            self.pack("a.txt", out=name + ".tokens", model=name)
+            prints[name] = Shard(name + ".tokens").tokenizer
+        self.assertNotEqual(prints["gpt2"], prints["qwen"])
+        self.assertEqual(prints["gpt2"], prints["filled"])
+        self.assertEqual(Shard("filled.tokens").vocabulary, Shard("gpt2.tokens").vocabulary + 9)
+
     def test_json(self):
         self.put("a.txt", "the")
         said, _ = self.pack("a.txt", "--json")
@@ -340,8 +353,8 @@ class Lines(Case):
         self.put("a.jsonl", "\n".join(lines).encode("latin-1"))
         said, errors = self.pack("a.jsonl", code=1)
         self.assertIn("3 documents, 6 tokens, 7 bad lines", said)
-        for number, reason in [(2, "line 1"), (3, "text: is a number"), (4, "text: is missing"), (5, "not a JSON object"),
-                               (6, "not UTF-8"), (8, "line 1"), (9, "expected near")]:
+        for number, reason in [(2, "line 1"), (3, "text: is a number"), (4, "text: is missing"),
+                               (5, "not a JSON object"), (6, "not UTF-8"), (8, "line 1"), (9, "expected near")]:
             self.assertRegex(errors, rf"(?m)^rosatune data pack: a\.jsonl:{number}: .*{reason}")
         numbers = [int(line.split(":")[2]) for line in errors.splitlines()[:-1]]
         self.assertEqual(numbers, [2, 3, 4, 5, 6, 8, 9])

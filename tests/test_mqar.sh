@@ -116,12 +116,26 @@ check 2 'unknown option --pair, did you mean --pairs' --pair 3
 
 # ------------------------------------------------------------------------------------------------------------ Ctrl-C
 
+# The log grows with every step, so it says when there is something to interrupt.
+cat >interrupt.py <<'PYTHON'
+import os, signal, subprocess, sys, time
+
+def plain():
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+
+process = subprocess.Popen(sys.argv[1:], stdout=open('out', 'w'), stderr=open('err', 'w'), preexec_fn=plain)
+deadline = time.monotonic() + 60
+while time.monotonic() < deadline and process.poll() is None:
+    if os.path.exists('log.jsonl') and open('log.jsonl').read().count('\n') > 10:
+        process.send_signal(signal.SIGINT)
+        break
+    time.sleep(0.05)
+sys.exit(process.wait(60))
+PYTHON
+rm -f log.jsonl
 checks=$((checks + 1))
-timeout -k 5 60 "$program" mqar $tiny --epochs 100000 --mode window --json >out 2>err &
-child=$!
-sleep 2
-pkill -INT -P $child 2>/dev/null
-wait $child
+timeout -k 5 120 python3 interrupt.py "$program" mqar $tiny --epochs 100000 --mode window --json --log log.jsonl
 [ $? = 130 ] || problem "Ctrl-C does not end it with 130"
 holds "j['interrupted'] and len(runs['window']['epochs']) > 1"
 

@@ -8,9 +8,8 @@ import struct
 from pathlib import Path
 
 import numpy as np
-import pytest
-
 import program
+import pytest
 
 transformers = pytest.importorskip("transformers")
 
@@ -78,7 +77,13 @@ def test_novels(model, tmp_path: Path) -> None:
 
 TALKS = [
     [("user", "What is 2 + 2?"), ("assistant", "Four.")],
-    [("system", "You are brief.\n"), ("user", " hi "), ("assistant", "Hello!\n\nYes?"), ("user", "No"), ("assistant", "")],
+    [
+        ("system", "You are brief.\n"),
+        ("user", " hi "),
+        ("assistant", "Hello!\n\nYes?"),
+        ("user", "No"),
+        ("assistant", ""),
+    ],
     [("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d\n"), ("user", "e")],
     [("user", "Newlines?"), ("assistant", "\n\n  indented"), ("user", "?"), ("assistant", "\u00e9t\u00e9 \U0001f642")],
 ]

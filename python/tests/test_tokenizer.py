@@ -181,10 +181,11 @@ def test_every_character(pair: Pair) -> None:
 
 
 def test_novels(pair: Pair) -> None:
-    books = sorted((program.data() / "books" / "valid").glob("*.txt.xz"))
+    books = sorted((program.data() / "books").glob("*/*.txt.xz"))
     if not books:
         pytest.skip("there are no books in ROSATUNE_DATA")
-    pair.expect([lzma.open(book, "rt", encoding="utf-8", newline="").read() for book in books], plains=(False,))
+    for book in books:
+        pair.expect([lzma.open(book, "rt", encoding="utf-8", newline="").read()], plains=(False,))
 
 
 def test_long_runs(pair: Pair) -> None:
