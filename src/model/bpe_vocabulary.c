@@ -121,11 +121,12 @@ static void take_bytes(struct vocabulary *vocabulary, uint32_t id, size_t length
 		vocabulary->longest = length;
 }
 
+/* One byte more than asked for: there is a block then even if all tokens are empty. */
 static rosa_status reserve_bytes(struct vocabulary *vocabulary, size_t size, rosa_error *err)
 {
 	if (size > UINT32_MAX - vocabulary->used)
 		return rosa_fail(err, ROSA_EFORMAT, "the tokens of the vocabulary take more than 4 GB");
-	return grow(&vocabulary->bytes, vocabulary->used, size, &vocabulary->room, 1) ? ROSA_OK : no_memory(err);
+	return grow(&vocabulary->bytes, vocabulary->used, size + 1, &vocabulary->room, 1) ? ROSA_OK : no_memory(err);
 }
 
 /* ---------------------------------------------------------------------------------------------------- the table -- */
