@@ -3,8 +3,8 @@
 #   tests/test_*.c      one cmocka program each                                  label "unit"
 #   tests/*.sh          scripts; the first argument is the path of the program   label "program"
 #   tests/fuzz_*.c      libFuzzer targets, instead of the above in a fuzz build  label "fuzz"
-#   tests/oracle.c, tests/support_*.c
-#                       what they share, linked to every one of them
+#   tests/command.bash, tests/oracle.c, tests/support_*.c
+#                       what they share
 #
 # A script that exits with 77 counts as skipped. cmocka and pkg-config are only looked for here: whoever just wants the
 # program does not need them.

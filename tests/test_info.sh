@@ -1,44 +1,15 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # `rosatune info` from outside: what it says of tiny models, in words and in JSON, and what it refuses. The first
 # argument is the program's path. The models are written here, in Python without NumPy.
 
 # shellcheck disable=SC2015 # problem may follow a failed grep
-set -u
-exec </dev/null
-program=$(realpath "$1")
+# shellcheck source=tests/command.bash
 command -v python3 >/dev/null || { echo "python3 is needed for this test" >&2; exit 77; }
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-failures=0
-checks=0
+command=info
+. "${0%/*}/command.bash"
 
-problem() {
-	failures=$((failures + 1))
-	echo "FAILED: $*" >&2
-	sed 's/^/  stderr: /' err >&2
-}
-
-# check CODE PATTERN ARGUMENTS...: the exit code, and a pattern (empty: silence) that stderr must match.
-check() {
-	code=$1 pattern=$2
-	shift 2
-	checks=$((checks + 1))
-	timeout -k 5 60 "$program" info "$@" >out 2>err
-	got=$?
-	[ "$got" = "$code" ] || problem "exit code $got, not $code: $*"
-	if [ -z "$pattern" ]; then
-		[ ! -s err ] || problem "not silent: $*"
-	else
-		grep -q -- "$pattern" err || problem "no '$pattern': $*"
-		[ ! -s out ] || problem "half an answer on stdout: $*"
-	fi
-}
-
-# says PATTERN: what stdout of the last check must match.
-says() {
-	checks=$((checks + 1))
-	grep -q -- "$1" out || problem "stdout has no '$1': $(head -40 out)"
+afterwards() {
+	[ -z "$pattern" ] || [ ! -s out ] || problem "half an answer on stdout: $*"
 }
 
 # holds EXPRESSION: what must be true of the JSON on stdout, which is called j.
@@ -230,5 +201,4 @@ check 1 "short.gguf: " short.gguf
 check 1 "empty.gguf: is empty" empty.gguf
 check 1 "has no config.json" .
 
-[ "$failures" = 0 ] || { echo "$failures of $checks checks failed" >&2; exit 1; }
-echo "$checks checks"
+finish

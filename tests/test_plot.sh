@@ -1,37 +1,14 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Curves from logs: rosatune plot from outside. The first argument is the program.
-set -u
-exec </dev/null
-program=$(realpath "$1")
+# shellcheck source=tests/command.bash
 command -v gnuplot >/dev/null || { echo "gnuplot is needed for this test" >&2; exit 77; }
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
+command=plot
+. "${0%/*}/command.bash"
 mkdir tmp
 TMPDIR=$folder/tmp
 export TMPDIR
-failures=0
-checks=0
 
-problem() {
-	failures=$((failures + 1))
-	echo "FAILED: $*" >&2
-	sed 's/^/  stderr: /' err >&2
-}
-
-# check CODE PATTERN ARGUMENTS...: the exit code, and a pattern (empty: silence) that stderr must match.
-check() {
-	code=$1 pattern=$2
-	shift 2
-	checks=$((checks + 1))
-	timeout -k 5 60 "$program" plot "$@" >out 2>err
-	got=$?
-	[ "$got" = "$code" ] || problem "exit code $got, not $code: $*"
-	if [ -z "$pattern" ]; then
-		[ ! -s err ] || problem "not silent: $*"
-	else
-		grep -q -- "$pattern" err || problem "no '$pattern': $*"
-	fi
+afterwards() {
 	[ -z "$(ls -A tmp)" ] || problem "temporary files are left: $*"
 	for left in .rosatune*; do
 		[ ! -e "$left" ] || problem "$left is left: $*"
@@ -109,5 +86,4 @@ has err 'gnuplot is not installed'
 checks=$((checks + 1))
 [ ! -e b.png ] || problem "b.png is there"
 
-echo "$checks checks, $failures failures"
-[ "$failures" = 0 ]
+finish

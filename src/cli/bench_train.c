@@ -10,9 +10,8 @@
 #include "bench.h"
 #include "draw.h"
 #include "interrupt.h"
-#include "models.h"
-#include "network.h"
 #include "progress.h"
+#include "trainable.h"
 
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -22,11 +21,7 @@ struct job {
 	uint64_t batch, length, bits, repeat;
 	bool rosa, freeze, keep, json;
 
-	struct checkpoint checkpoint;
-	struct adapter adapter;
-	rosa_workers *workers;
-	struct backend *backend;
-	network *network;
+	struct trainable trainable;
 };
 
 static enum args_result parse(struct job *job, int count, char **words)
@@ -83,34 +78,17 @@ static enum args_result parse(struct job *job, int count, char **words)
 static bool open_network(struct job *job, struct failure *why)
 {
 	struct network_options options = NETWORK_OPTIONS_INIT;
-	const struct adapter *adapter = job->args.adapter ? &job->adapter : NULL;
-	struct decoder_options attention;
-	rosa_error error;
 
-	if (checkpoint_open(job->args.model, &job->checkpoint, &error) != ROSA_OK ||
-	    (adapter && adapter_open(job->args.adapter, &job->checkpoint, &job->adapter, &error) != ROSA_OK))
-		return refuse(why, "%s", error.message);
-	if (!model_attention(&job->args, &job->checkpoint, adapter, &attention, why))
-		return false;
-	options.rosa = adapter || job->rosa;
+	options.rosa = job->args.adapter || job->rosa;
 	options.bits = (int)job->bits;
 	options.e_start = 0.1f;
-	options.window = attention.window;
-	options.sinks = attention.sinks;
-	options.first_global_layers = attention.first_global_layers;
 	options.recompute = !job->keep;
-	if (rosa_workers_new((int)job->args.threads, NULL, &job->workers, &error) != ROSA_OK ||
-	    cpu_backend_new(job->workers, &job->backend, &error) != ROSA_OK ||
-	    network_load(&job->checkpoint, adapter, &options, job->backend, job->workers, &job->network, &error) !=
-		ROSA_OK ||
-	    parameters_train(network_parameters(job->network), !job->freeze, true, &error) != ROSA_OK)
-		return refuse(why, "%s", error.message);
-	return true;
+	return trainable_open(&job->trainable, &job->args, &options, !job->freeze, why);
 }
 
 static bool train_step(struct job *job, const struct batch *batch, uint64_t step, double *ns, struct failure *why)
 {
-	struct parameters *parameters = network_parameters(job->network);
+	struct parameters *parameters = network_parameters(job->trainable.network);
 	const double tokens = (double)(batch->count * batch->steps);
 	struct step_rates rates = {
 	    .backbone = 1e-6, .adapter = 1e-5, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = 0.1, .step = step};
@@ -120,7 +98,7 @@ static bool train_step(struct job *job, const struct batch *batch, uint64_t step
 	double norm;
 
 	parameters_clear_gradients(parameters);
-	if (network_learn(job->network, batch, (float)(1 / tokens), &result, &error) != ROSA_OK)
+	if (network_learn(job->trainable.network, batch, (float)(1 / tokens), &result, &error) != ROSA_OK)
 		return refuse(why, "%s", error.message);
 	norm = parameters_gradient_norm(parameters);
 	rates.scale = norm > 1 ? (float)(1 / norm) : 1;
@@ -131,7 +109,7 @@ static bool train_step(struct job *job, const struct batch *batch, uint64_t step
 
 static void print(const struct job *job, double *ns)
 {
-	const struct network_options *options = network_settings(job->network);
+	const struct network_options *options = network_settings(job->trainable.network);
 	struct rusage usage;
 
 	getrusage(RUSAGE_SELF, &usage);
@@ -155,7 +133,7 @@ static void print(const struct job *job, double *ns)
 	    {.key = "activation_bytes",
 	     .label = "activations",
 	     .unit = "bytes",
-	     .number = (double)network_activation_bytes(job->network)},
+	     .number = (double)network_activation_bytes(job->trainable.network)},
 	    {.key = "peak_bytes", .label = "peak memory", .unit = "bytes", .number = (double)usage.ru_maxrss * 1024},
 	    {.key = NULL},
 	};
@@ -165,7 +143,7 @@ static void print(const struct job *job, double *ns)
 
 static bool measure(struct job *job, struct failure *why)
 {
-	const size_t cells = job->batch * job->length, vocabulary = network_config(job->network)->vocabulary;
+	const size_t cells = job->batch * job->length, vocabulary = network_config(job->trainable.network)->vocabulary;
 	uint32_t *tokens = get_memory(2 * cells, sizeof(*tokens), "the tokens", why);
 	double *ns = tokens ? get_memory(job->repeat + 1, sizeof(*ns), "the samples", why) : NULL;
 	const struct batch batch = {job->batch, job->length, tokens, tokens ? tokens + cells : NULL, NULL};
@@ -198,11 +176,7 @@ int bench_train_command(int count, char **words)
 		return parsed == ARGS_HELP ? DONE : MISUSED;
 	interrupt_watch();
 	bool done = open_network(&job, &why) && measure(&job, &why);
-	network_free(job.network);
-	cpu_backend_free(job.backend);
-	rosa_workers_free(job.workers);
-	adapter_close(&job.adapter);
-	checkpoint_close(&job.checkpoint);
+	trainable_close(&job.trainable);
 	if (!done && !interrupted())
 		complain("bench train", "%s", why.text);
 	return done ? DONE : interrupted() ? interrupted() : FAILED;

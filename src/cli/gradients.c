@@ -8,11 +8,9 @@
 #include "commands.h"
 
 #include "inputs.h"
-#include "interrupt.h"
-#include "models.h"
-#include "network.h"
 #include "npy.h"
 #include "safetensors_write.h"
+#include "trainable.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,12 +22,8 @@ struct job {
 	int qk_grad, credit, key_credit;
 	bool keep;
 
-	struct checkpoint checkpoint;
-	struct adapter adapter;
 	struct npy_tokens tokens;
-	rosa_workers *workers;
-	struct backend *backend;
-	network *network;
+	struct trainable trainable;
 };
 
 static const char *const qk_grads[] = {
@@ -91,30 +85,13 @@ static enum args_result parse(struct job *job, int count, char **words)
 static bool open_network(struct job *job, struct failure *why)
 {
 	struct network_options options = NETWORK_OPTIONS_INIT;
-	struct decoder_options attention;
-	const struct adapter *adapter = job->args.adapter ? &job->adapter : NULL;
-	rosa_error error;
 
-	if (checkpoint_open(job->args.model, &job->checkpoint, &error) != ROSA_OK ||
-	    (adapter && adapter_open(job->args.adapter, &job->checkpoint, &job->adapter, &error) != ROSA_OK))
-		return refuse(why, "%s", error.message);
-	if (!model_attention(&job->args, &job->checkpoint, adapter, &attention, why))
-		return false;
-	options.rosa = adapter != NULL;
-	options.window = attention.window;
-	options.sinks = attention.sinks;
-	options.first_global_layers = attention.first_global_layers;
+	options.rosa = job->args.adapter != NULL;
 	options.recompute = !job->keep;
 	options.learning.qk_grad = (rosa_qk_grad)job->qk_grad;
 	options.learning.credit = (rosa_credit)job->credit;
 	options.learning.key_credit = (rosa_key_credit)job->key_credit;
-	if (rosa_workers_new((int)job->args.threads, NULL, &job->workers, &error) != ROSA_OK ||
-	    cpu_backend_new(job->workers, &job->backend, &error) != ROSA_OK ||
-	    network_load(&job->checkpoint, adapter, &options, job->backend, job->workers, &job->network, &error) !=
-		ROSA_OK ||
-	    parameters_train(network_parameters(job->network), true, true, &error) != ROSA_OK)
-		return refuse(why, "%s", error.message);
-	return true;
+	return trainable_open(&job->trainable, &job->args, &options, true, why);
 }
 
 /* Tokens in, and the same moved by one. */
@@ -135,7 +112,7 @@ static bool learn(struct job *job, struct failure *why)
 		memcpy(tokens + i * steps, text, steps * sizeof(*tokens));
 		memcpy(tokens + (texts + i) * steps, text + 1, steps * sizeof(*tokens));
 	}
-	status = network_learn(job->network, &batch, (float)(1.0 / (double)(texts * steps)), &result, &error);
+	status = network_learn(job->trainable.network, &batch, (float)(1.0 / (double)(texts * steps)), &result, &error);
 	free(tokens);
 	if (status != ROSA_OK)
 		return refuse(why, "%s", error.message);
@@ -153,7 +130,7 @@ static void fetch(void *context, const struct tensor_source *tensor, size_t firs
 static bool write_gradients(struct job *job, struct failure *why)
 {
 	static const char *const metadata[] = {"format", "pt", NULL};
-	const struct parameters *parameters = network_parameters(job->network);
+	const struct parameters *parameters = network_parameters(job->trainable.network);
 	struct tensor_source *sources = get_memory(parameters->count, sizeof(*sources), "the list", why);
 	struct durable_file file;
 	rosa_error error;
@@ -169,7 +146,8 @@ static bool write_gradients(struct job *job, struct failure *why)
 	}
 	status = durable_open(&file, job->out_path, &error);
 	if (status == ROSA_OK) {
-		status = safetensors_write(&file, sources, parameters->count, metadata, fetch, job->backend, &error);
+		status = safetensors_write(&file, sources, parameters->count, metadata, fetch, job->trainable.backend,
+					   &error);
 		if (status == ROSA_OK)
 			status = durable_close(&file, &error);
 		else
@@ -197,11 +175,7 @@ int gradients_command(int count, char **words)
 	if (parsed != ARGS_OK)
 		return parsed == ARGS_HELP ? DONE : MISUSED;
 	bool done = run(&job, &why);
-	network_free(job.network);
-	cpu_backend_free(job.backend);
-	rosa_workers_free(job.workers);
-	adapter_close(&job.adapter);
-	checkpoint_close(&job.checkpoint);
+	trainable_close(&job.trainable);
 	free(job.tokens.tokens);
 	if (!done)
 		complain("gradients", "%s", why.text);

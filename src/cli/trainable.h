@@ -1,0 +1,23 @@
+/* A model opened for training: what `models.h` is for reading. */
+#ifndef ROSATUNE_TRAINABLE_H
+#define ROSATUNE_TRAINABLE_H
+
+#include "models.h"
+#include "network.h"
+
+struct trainable {
+	struct checkpoint checkpoint;
+	struct adapter adapter;
+	rosa_workers *workers;
+	struct backend *backend;
+	network *network;
+};
+
+/* Checkpoint, adapter, workers, backend and network, with room for gradients of the adapter and, with `backbone`, of
+ * the rest. Attention is as the arguments and the adapter say; what else is in `options` is taken as it is. On failure
+ * what is open is closed by trainable_close all the same. */
+bool trainable_open(struct trainable *trainable, const struct model_args *args, const struct network_options *options,
+		    bool backbone, struct failure *why);
+void trainable_close(struct trainable *trainable); /* safe on a zeroed one */
+
+#endif
