@@ -29,7 +29,8 @@ static void make(const struct mqar *task, uint64_t n, struct made *made)
 	mqar_example(task, n, made->tokens, made->targets, made->weight, made->answer);
 }
 
-/* ------------------------------------------------------------------------------------------------------ examples -- */
+/* ------------------------------------------------------------------------------------------------------- examples --
+ */
 
 static const struct mqar tasks[] = {
     {8192, 64, 512, 1, 0, 0.01, MQAR_WITHOUT_KEYS, false, 1},
@@ -252,7 +253,8 @@ static void test_refused(void **state)
 	}
 }
 
-/* ------------------------------------------------------------------------------------------------------ counting -- */
+/* ------------------------------------------------------------------------------------------------------- counting --
+ */
 
 static void test_watch(void **state)
 {
@@ -284,7 +286,8 @@ static void test_watch(void **state)
 	mqar_watch_free(&watch);
 }
 
-/* ------------------------------------------------------------------------------------------------------ learning -- */
+/* ------------------------------------------------------------------------------------------------------- learning --
+ */
 
 static struct mqar_setup small(enum mqar_mode mode)
 {
@@ -317,13 +320,14 @@ static struct mqar_epoch learn(const struct mqar_setup *setup, rosa_workers *wor
 
 	if (mqar_trainer_new(setup, workers, &trainer, &error) != ROSA_OK)
 		fail_msg("%s", error.message);
-	assert_int_equal(mqar_trainer_judge(trainer, &before, &error), ROSA_OK);
+	assert_int_equal(mqar_trainer_judge(trainer, 0, &before, &error), ROSA_OK);
 	assert_true(before.accuracy < 0.2);
 	assert_int_equal(before.asked, setup->held_out * setup->task.pairs);
 	for (uint64_t step = 0; step < mqar_trainer_steps(trainer); step++)
 		if (mqar_trainer_step(trainer, step, &result, &error) != ROSA_OK)
 			fail_msg("%s", error.message);
-	assert_int_equal(mqar_trainer_judge(trainer, &after, &error), ROSA_OK);
+	assert_int_equal(mqar_trainer_judge(trainer, mqar_trainer_steps(trainer), &after, &error), ROSA_OK);
+	assert_int_equal(after.epoch, setup->epochs);
 	mqar_trainer_free(trainer);
 	return after;
 }

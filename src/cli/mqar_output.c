@@ -61,7 +61,8 @@ void mqar_print_table(const struct mqar_result *result)
 		printf("interrupted: this is not all that was asked for\n");
 }
 
-/* ---------------------------------------------------------------------------------------------------------- JSON -- */
+/* ----------------------------------------------------------------------------------------------------------- JSON --
+ */
 
 static void add_field(struct json_text *text, const char *name, double number)
 {

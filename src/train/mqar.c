@@ -29,7 +29,8 @@
 /* What is drawn, each from numbers of its own. */
 enum { DRAW_KEYS, DRAW_VALUES, DRAW_SLOTS, DRAW_FILLER, DRAW_NAMES };
 
-/* ----------------------------------------------------------------------------------------------------- the words -- */
+/* ------------------------------------------------------------------------------------------------------ the words --
+ */
 
 struct mqar_words mqar_words(const struct mqar *task)
 {

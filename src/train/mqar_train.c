@@ -42,10 +42,13 @@ struct mqar_trainer {
 	int32_t *answer;
 };
 
-/* -------------------------------------------------------------------------------------------------------- checks -- */
+/* --------------------------------------------------------------------------------------------------------- checks --
+ */
 
-static rosa_status check(const struct mqar_setup *setup, rosa_error *err)
+static rosa_status check_network(const struct mqar_setup *setup, rosa_error *err)
 {
+	const int bits = setup->network.bits;
+
 	if (!setup->layers || setup->layers > MQAR_MOST_LAYERS)
 		return rosa_fail(err, ROSA_EINVAL, "%zu layers: use 1 to %d", setup->layers, MQAR_MOST_LAYERS);
 	if (!setup->heads || setup->width % setup->heads || setup->width / setup->heads % 2)
@@ -56,6 +59,20 @@ static rosa_status check(const struct mqar_setup *setup, rosa_error *err)
 	if (setup->layers < MQAR_MOST_LAYERS && setup->adapters >> setup->layers)
 		return rosa_fail(err, ROSA_EINVAL, "an adapter is asked for in a layer beyond the %zu there are",
 				 setup->layers);
+	if (setup->mode == MQAR_ROSA && (bits < ROSA_MIN_BITS || bits > ROSA_MAX_BITS || setup->width % (size_t)bits))
+		return rosa_fail(err, ROSA_EINVAL, "a width of %zu is no multiple of %d bits; choose others",
+				 setup->width, bits);
+	return ROSA_OK;
+}
+
+rosa_status mqar_setup_check(const struct mqar_setup *setup, rosa_error *err)
+{
+	rosa_status status = mqar_check(&setup->task, err);
+
+	if (status == ROSA_OK)
+		status = check_network(setup, err);
+	if (status != ROSA_OK)
+		return status;
 	if (!setup->batch || !setup->examples || setup->examples % setup->batch)
 		return rosa_fail(err, ROSA_EINVAL, "%zu examples an epoch are no multiple of the batch, %zu",
 				 setup->examples, setup->batch);
@@ -74,7 +91,8 @@ static size_t micro_batch(const struct mqar_setup *setup)
 	return micro;
 }
 
-/* ------------------------------------------------------------------------------------------------------- samples -- */
+/* -------------------------------------------------------------------------------------------------------- samples --
+ */
 
 /* A learner's sample: epochs follow each other. */
 static void read_example(const void *context, uint64_t n, uint32_t *tokens, uint32_t *targets, float *weight)
@@ -85,7 +103,8 @@ static void read_example(const void *context, uint64_t n, uint32_t *tokens, uint
 	mqar_example(&t->setup.task, permutation_place(order, examples, n % examples), tokens, targets, weight, NULL);
 }
 
-/* ------------------------------------------------------------------------------------------------------- network -- */
+/* -------------------------------------------------------------------------------------------------------- network --
+ */
 
 static struct model_config config_of(const struct mqar_setup *setup)
 {
@@ -116,7 +135,7 @@ static struct network_options options_of(const struct mqar_setup *setup)
 	return options;
 }
 
-/* Numbers of a parameter, from the host. */
+/* A matrix with this number along its diagonal, or a vector of zeros. */
 static rosa_status set_matrix(mqar_trainer *t, const char *name, float diagonal, rosa_error *err)
 {
 	const struct parameter *parameter = parameters_find(network_parameters(t->network), name);
@@ -210,7 +229,8 @@ static rosa_status make_network(mqar_trainer *t, rosa_workers *workers, rosa_err
 	return status == ROSA_OK ? choose_trained(t, err) : status;
 }
 
-/* -------------------------------------------------------------------------------------------------------- making -- */
+/* --------------------------------------------------------------------------------------------------------- making --
+ */
 
 static rosa_status make_learner(mqar_trainer *t, rosa_error *err)
 {
@@ -239,12 +259,10 @@ static rosa_status make_learner(mqar_trainer *t, rosa_error *err)
 rosa_status mqar_trainer_new(const struct mqar_setup *setup, rosa_workers *workers, mqar_trainer **made,
 			     rosa_error *err)
 {
-	rosa_status status = mqar_check(&setup->task, err);
+	rosa_status status = mqar_setup_check(setup, err);
 	mqar_trainer *t;
 
 	*made = NULL;
-	if (status == ROSA_OK)
-		status = check(setup, err);
 	if (status != ROSA_OK)
 		return status;
 	t = calloc(1, sizeof(*t));
@@ -282,7 +300,8 @@ void mqar_trainer_free(mqar_trainer *t)
 	free(t);
 }
 
-/* ------------------------------------------------------------------------------------------------------ training -- */
+/* ------------------------------------------------------------------------------------------------------- training --
+ */
 
 uint64_t mqar_trainer_steps(const mqar_trainer *t)
 {
@@ -308,7 +327,7 @@ rosa_status mqar_trainer_step(mqar_trainer *t, uint64_t step, struct learner_res
 	return learner_step(t->learner, step, adapter, backbone, result, err);
 }
 
-rosa_status mqar_trainer_judge(mqar_trainer *t, struct mqar_epoch *epoch, rosa_error *err)
+rosa_status mqar_trainer_judge(mqar_trainer *t, uint64_t steps, struct mqar_epoch *epoch, rosa_error *err)
 {
 	const size_t length = t->setup.task.length;
 	const bool watching = t->watch.tallies != NULL;
@@ -316,7 +335,7 @@ rosa_status mqar_trainer_judge(mqar_trainer *t, struct mqar_epoch *epoch, rosa_e
 	uint64_t correct = 0;
 	rosa_status status = ROSA_OK;
 
-	*epoch = (struct mqar_epoch){0};
+	*epoch = (struct mqar_epoch){.epoch = steps / mqar_epoch_steps(t), .steps = steps};
 	if (watching)
 		mqar_watch_clear(&t->watch);
 	t->watch.answer = t->answer;

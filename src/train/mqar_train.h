@@ -50,7 +50,10 @@ struct mqar_epoch {
 
 typedef struct mqar_trainer mqar_trainer;
 
-/* What a setup asks for is checked here. `workers` must outlive the trainer. */
+/* Whether a setup makes sense; asked again by mqar_trainer_new. */
+rosa_status mqar_setup_check(const struct mqar_setup *setup, rosa_error *err);
+
+/* `workers` must outlive the trainer. */
 rosa_status mqar_trainer_new(const struct mqar_setup *setup, rosa_workers *workers, mqar_trainer **made,
 			     rosa_error *err);
 void mqar_trainer_free(mqar_trainer *trainer); /* safe on NULL */
@@ -63,8 +66,8 @@ uint64_t mqar_epoch_steps(const mqar_trainer *trainer);
 /* Of a step: the backbone's and the adapters'. */
 void mqar_trainer_rates(const mqar_trainer *trainer, uint64_t step, double *backbone, double *adapter);
 
-/* Judges held-out examples: what was learnt up to here. */
-rosa_status mqar_trainer_judge(mqar_trainer *trainer, struct mqar_epoch *epoch, rosa_error *err);
+/* Judges held-out examples, after so many steps. */
+rosa_status mqar_trainer_judge(mqar_trainer *trainer, uint64_t steps, struct mqar_epoch *epoch, rosa_error *err);
 
 uint64_t mqar_trainer_parameters(const mqar_trainer *trainer); /* numbers in all of them */
 
