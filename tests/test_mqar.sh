@@ -1,44 +1,13 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # `rosatune mqar` from outside: what it prints, in words and in JSON, its log and picture, what it refuses, and Ctrl-C.
 # The first argument is the program's path. Networks are as small as can be; that they learn is tested there, too.
 
 # shellcheck disable=SC2015 # problem may follow a failed grep
 # shellcheck disable=SC2086 # $tiny is a list of words
-set -u
-exec </dev/null
-program=$(realpath "$1")
+# shellcheck source=tests/command.bash
 command -v python3 >/dev/null || { echo "python3 is needed for this test" >&2; exit 77; }
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-failures=0
-checks=0
-
-problem() {
-	failures=$((failures + 1))
-	echo "FAILED: $*" >&2
-	sed 's/^/  stderr: /' err >&2
-}
-
-# check CODE PATTERN ARGUMENTS...: the exit code, and a pattern (empty: silence) that stderr must match.
-check() {
-	code=$1 pattern=$2
-	shift 2
-	checks=$((checks + 1))
-	timeout -k 5 120 "$program" mqar "$@" >out 2>err
-	got=$?
-	[ "$got" = "$code" ] || problem "exit code $got, not $code: $*"
-	if [ -z "$pattern" ]; then
-		[ ! -s err ] || problem "not silent: $*"
-	else
-		grep -q -- "$pattern" err || problem "no '$pattern': $*"
-	fi
-}
-
-says() {
-	checks=$((checks + 1))
-	grep -q -- "$1" out || problem "stdout has no '$1': $(head -40 out)"
-}
+command=mqar
+. "${0%/*}/command.bash"
 
 # holds EXPRESSION: what must be true of the JSON in out (j) and the lines of log.jsonl (log).
 holds() {
@@ -140,5 +109,4 @@ timeout -k 5 120 python3 interrupt.py "$program" mqar $tiny --epochs 100000 --mo
 [ $? = 130 ] || problem "Ctrl-C does not end it with 130"
 holds "j['interrupted'] and len(runs['window']['epochs']) > 1"
 
-echo "$checks checks, $failures failed"
-[ "$failures" = 0 ]
+finish
