@@ -70,6 +70,7 @@ if command -v gnuplot >/dev/null; then
 	grep -q '<svg' curve.svg || problem "curve.svg is no SVG"
 fi
 check 1 'cannot\|No such' $tiny --epochs 1 --plot missing/curve.png
+check 1 'must end in .png, .svg or .pdf' $tiny --epochs 1 --plot curve.jpeg
 [ ! -s out ] || problem "it trains before it finds that it cannot write"
 
 # ---------------------------------------------------------------------------------------------------------- refusals

@@ -443,7 +443,7 @@ static void keeps_the_old_file_until_commit(void **state)
 	assert_int_equal(chmod(folder->file, 0600), 0);
 	assert_true(npy_create_int32(&writer, folder->file, 1, shape, &why));
 	assert_true(npy_write_int32(&writer, values, 6, &why));
-	assert_int_equal(entries(folder), 2);
+	assert_int_equal(entries(folder), writer.nameless ? 1 : 2);
 	file_discard(&writer);
 	assert_int_equal(entries(folder), 1);
 	assert_true(file_read(folder->file, &data, &size, &why));
@@ -467,6 +467,7 @@ static void follows_links_and_keeps_permissions(void **state)
 	assert_true(npy_write_int32(&writer, values, 6, &why));
 	assert_true(file_close(&writer, &why));
 	assert_true(file_commit(&writer, &why));
+	assert_int_equal(entries(folder), 2); /* the file and the link */
 	check_written(folder->file, 1, shape);
 	assert_int_equal(lstat(folder->other, &status), 0);
 	assert_true(S_ISLNK(status.st_mode));

@@ -5,13 +5,21 @@
  * mapped at all. The size a file claims is only a hint for the first allocation; what counts is what could be read.
  *
  * Writing goes to a new file in the same folder (a rename across file systems is not atomic), which takes the name at
- * the end. It is not synchronised to the disk: the results are the output of a deterministic program and can be made
- * again after a power failure, while waiting for the disk would dominate small jobs. Closing and naming are separate
- * steps, so that a command with several outputs can close them all before it names the first.
+ * the end. Where the system can, the new file has no name at all until then, so that a program that is killed leaves
+ * nothing behind; such a file lasts as long as it is open, and is closed only when it has got its name. Elsewhere (NFS,
+ * for one) it has a hidden name, and only a kill leaves it there. It is not synchronised to the disk: the results are
+ * the output of a deterministic program and can be made again after a power failure, while waiting for the disk would
+ * dominate small jobs. Closing and naming are separate steps, so that a command with several outputs can close them all
+ * before it names the first.
  */
+#ifdef __linux__
+#define _GNU_SOURCE /* O_TMPFILE */
+#endif
+
 #include "file.h"
 
 #include "interrupt.h"
+#include "paths.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -106,17 +114,6 @@ bool file_read(const char *path, uint8_t **data, size_t *size, struct failure *w
 	return done;
 }
 
-/* The folder part of a path, "." if it has none, from malloc. */
-static char *folder_of(const char *path)
-{
-	const char *slash = strrchr(path, '/');
-	size_t length = slash ? (size_t)(slash - path) : 0;
-
-	if (!slash)
-		return strdup(".");
-	return length == 0 ? strdup("/") : strndup(path, length);
-}
-
 /* True if path exists; then *regular says whether it can be replaced. */
 static bool exists(const char *path, struct stat *status, bool *regular)
 {
@@ -137,7 +134,7 @@ bool file_can_create(const char *path, struct failure *why)
 		return refuse(why, "cannot write %s: it is a folder; give a file name", path);
 	if (there && !regular)
 		return true;
-	char *folder = folder_of(path);
+	char *folder = path_folder(path);
 	if (!folder)
 		return refuse(why, "not enough memory");
 	bool can = access(folder, W_OK | X_OK) == 0;
@@ -147,36 +144,96 @@ bool file_can_create(const char *path, struct failure *why)
 	return can;
 }
 
-/* A name beside the target that no other process and no other writer of this one uses, from malloc. */
-static char *temporary_name(const char *target)
+/* A hidden name beside the target, from malloc. The number of a process is not its own for ever, nor on all machines
+ * that see the folder, so `attempt` makes others. */
+static char *hidden_name(const char *target, unsigned attempt)
 {
-	static unsigned count;
-	char *folder = folder_of(target);
+	char *folder = path_folder(target);
 	size_t room = (folder ? strlen(folder) : 0) + 64;
 	char *name = folder ? malloc(room) : NULL;
 
 	if (name)
-		snprintf(name, room, "%s/.rosatune-%ld-%u.tmp", folder, (long)getpid(), count++);
+		snprintf(name, room, "%s/.rosatune-%ld-%u.tmp", folder, (long)getpid(), attempt);
 	free(folder);
 	return name;
 }
 
+/* Calls `make` with hidden names until there is one that is free; that is *name then, from malloc. */
+static int make_hidden(const char *target, int (*make)(const char *name, int descriptor), int descriptor, char **name)
+{
+	static unsigned attempt;
+	int made = -1;
+
+	do {
+		*name = hidden_name(target, attempt++);
+		made = *name ? make(*name, descriptor) : -1;
+		if (made < 0) {
+			int error = *name ? errno : ENOMEM;
+			free(*name);
+			*name = NULL;
+			errno = error;
+		}
+	} while (made < 0 && errno == EEXIST);
+	return made;
+}
+
+static int open_named(const char *name, int descriptor)
+{
+	(void)descriptor;
+	return open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+}
+
+#ifdef O_TMPFILE
+
+#define LINKS "/proc/self/fd"
+
+/* A file without a name in the target's folder, or -1. */
+static int open_nameless(const char *target)
+{
+	char *folder = path_folder(target);
+	int descriptor = -1;
+
+	if (folder && access(LINKS, X_OK) == 0)
+		descriptor = open(folder, O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
+	free(folder);
+	return descriptor;
+}
+
+static int link_named(const char *name, int descriptor)
+{
+	char from[64];
+
+	snprintf(from, sizeof(from), LINKS "/%d", descriptor);
+	return linkat(AT_FDCWD, from, AT_FDCWD, name, AT_SYMLINK_FOLLOW);
+}
+
+#else
+
+static int open_nameless(const char *target)
+{
+	(void)target;
+	return -1;
+}
+
+static int link_named(const char *name, int descriptor)
+{
+	(void)name, (void)descriptor;
+	return -1;
+}
+
+#endif
+
 /* `old` is what the file replaces, or NULL; the new one takes its permissions. */
 static bool open_temporary(struct file_writer *writer, const struct stat *old, struct failure *why)
 {
-	char *name = temporary_name(writer->target);
-
-	if (!name)
-		return refuse(why, "not enough memory");
 	interrupt_hold(); /* until the file has its name or is gone */
-	writer->descriptor = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-	if (writer->descriptor < 0) {
-		interrupt_release();
-		refuse(why, "cannot write %s: %s: %s", writer->path, name, strerror(errno));
-		free(name);
-		return false;
-	}
-	writer->temporary = name;
+	writer->held = true;
+	writer->descriptor = open_nameless(writer->target);
+	writer->nameless = writer->descriptor >= 0;
+	if (!writer->nameless)
+		writer->descriptor = make_hidden(writer->target, open_named, -1, &writer->temporary);
+	if (writer->descriptor < 0)
+		return refuse(why, "cannot write %s: %s", writer->path, strerror(errno));
 	if (old && fchmod(writer->descriptor, old->st_mode & 0777) != 0)
 		return refuse(why, "cannot give %s its permissions: %s", writer->path, strerror(errno));
 	return true;
@@ -228,6 +285,8 @@ bool file_write(struct file_writer *writer, const void *data, size_t size, struc
 
 bool file_close(struct file_writer *writer, struct failure *why)
 {
+	if (writer->nameless) /* closing it would remove it; what it has been given, it has */
+		return true;
 	int result = close(writer->descriptor);
 
 	writer->descriptor = -1;
@@ -236,20 +295,20 @@ bool file_close(struct file_writer *writer, struct failure *why)
 	return true;
 }
 
-/* The temporary name is used no more. */
-static void forget_temporary(struct file_writer *writer)
+/* A file without a name gets the one it shall have, or, where there is something to replace, a hidden one. */
+static bool name_it(struct file_writer *writer)
 {
-	if (writer->temporary)
-		interrupt_release();
-	free(writer->temporary);
-	writer->temporary = NULL;
+	if (!writer->nameless || link_named(writer->target, writer->descriptor) == 0)
+		return true;
+	return errno == EEXIST && make_hidden(writer->target, link_named, writer->descriptor, &writer->temporary) == 0;
 }
 
 bool file_commit(struct file_writer *writer, struct failure *why)
 {
-	if (writer->temporary && rename(writer->temporary, writer->target) != 0)
+	if (!name_it(writer) || (writer->temporary && rename(writer->temporary, writer->target) != 0))
 		return refuse(why, "cannot give %s its name: %s", writer->path, strerror(errno));
-	forget_temporary(writer);
+	free(writer->temporary);
+	writer->temporary = NULL;
 	file_discard(writer);
 	return true;
 }
@@ -260,7 +319,9 @@ void file_discard(struct file_writer *writer)
 		close(writer->descriptor);
 	if (writer->temporary)
 		unlink(writer->temporary);
-	forget_temporary(writer);
+	if (writer->held)
+		interrupt_release();
+	free(writer->temporary);
 	free(writer->target);
 	*writer = (struct file_writer)FILE_WRITER_INIT;
 }

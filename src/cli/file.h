@@ -18,24 +18,26 @@ bool file_can_create(const char *path, struct failure *why);
  * back. A name that is not a regular file (a pipe, /dev/stdout) cannot be replaced and is written to directly. */
 struct file_writer {
 	const char *path; /* as the user gave it, for messages */
-	char *target;     /* what is replaced: path with symbolic links followed */
-	char *temporary;  /* NULL: written directly */
+	char *target;     /* what is replaced: path with symbolic links followed; NULL: it is written to directly */
+	char *temporary;  /* its name until then; NULL: it has none */
 	int descriptor;   /* -1: closed */
+	bool nameless;    /* until it is committed, and it stays open as long */
+	bool held;        /* signals are */
 };
 
 /* A zeroed writer with descriptor -1 may be discarded safely. */
 #define FILE_WRITER_INIT                                                                                               \
 	{                                                                                                              \
-		NULL, NULL, NULL, -1                                                                                   \
+		NULL, NULL, NULL, -1, false, false                                                                     \
 	}
 
 bool file_create(struct file_writer *writer, const char *path, struct failure *why);
 bool file_write(struct file_writer *writer, const void *data, size_t size, struct failure *why);
 
-/* Closes the file and checks that everything was taken. Until then a full disk may still be unknown. */
+/* All is written: checks that everything was taken. Until then a full disk may still be unknown. */
 bool file_close(struct file_writer *writer, struct failure *why);
 
-/* Gives the closed file its name. */
+/* Gives the file its name. */
 bool file_commit(struct file_writer *writer, struct failure *why);
 void file_discard(struct file_writer *writer);
 

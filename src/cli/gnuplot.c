@@ -7,25 +7,18 @@
  */
 #include "gnuplot.h"
 
+#include "file.h"
 #include "interrupt.h"
 
 #include <errno.h>
 #include <signal.h>
 #include <spawn.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 extern char **environ;
-
-FILE *gnuplot_script(struct failure *why)
-{
-	FILE *script = tmpfile();
-
-	if (!script)
-		refuse(why, "cannot make a temporary file: %s", strerror(errno));
-	return script;
-}
 
 static bool start(int script, int output, int messages, pid_t *child, struct failure *why)
 {
@@ -70,7 +63,8 @@ static void first_message(FILE *messages, char *text, size_t size)
 	snprintf(text, size, "it gave no reason");
 }
 
-bool gnuplot_run(FILE *script, int descriptor, struct failure *why)
+/* Runs a script that was written; what gnuplot puts out goes to `descriptor`. */
+static bool run(FILE *script, int descriptor, struct failure *why)
 {
 	FILE *messages = tmpfile();
 	char text[256];
@@ -90,6 +84,74 @@ bool gnuplot_run(FILE *script, int descriptor, struct failure *why)
 	}
 	if (messages)
 		fclose(messages);
-	fclose(script);
 	return good;
+}
+
+/* ----------------------------------------------------------------------------------------------------- pictures -- */
+
+/* gnuplot's word for a kind of picture, by the ending of the file's name; NULL: not known. */
+static const char *terminal_of(const char *path)
+{
+	static const char *const known[][2] = {{".png", "pngcairo"}, {".svg", "svg"}, {".pdf", "pdfcairo"}};
+	const size_t length = strlen(path);
+
+	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+		if (length > 4 && strcasecmp(path + length - 4, known[i][0]) == 0)
+			return known[i][1];
+	}
+	return NULL;
+}
+
+bool picture_can_be(const char *path, struct failure *why)
+{
+	if (!terminal_of(path))
+		return refuse(why, "%s: the name of a picture must end in .png, .svg or .pdf", path);
+	return file_can_create(path, why);
+}
+
+static void put_terminal(const struct picture *picture, FILE *script)
+{
+	const char *terminal = picture->path ? terminal_of(picture->path) : NULL;
+
+	if (!terminal)
+		fprintf(script, "set terminal dumb noenhanced size 100,%zu\n", picture->lines);
+	else if (strcmp(terminal, "pdfcairo") == 0)
+		fprintf(script, "set terminal pdfcairo noenhanced size %.2fin,%.2fin\n", (double)picture->width / 100,
+			(double)picture->height / 100);
+	else
+		fprintf(script, "set terminal %s noenhanced size %zu,%zu background rgb 'white'\n", terminal,
+			picture->width, picture->height);
+}
+
+static bool draw(const struct picture *picture, void (*put)(FILE *script, const void *context), const void *context,
+		 int descriptor, struct failure *why)
+{
+	FILE *script = tmpfile();
+	bool good = script != NULL;
+
+	if (good) {
+		put_terminal(picture, script);
+		put(script, context);
+		good = !ferror(script);
+	}
+	if (!good)
+		refuse(why, "cannot write a temporary file for gnuplot; is there room in the temporary folder?");
+	good = good && run(script, descriptor, why);
+	if (script)
+		fclose(script);
+	return good;
+}
+
+bool picture_draw(const struct picture *picture, void (*put)(FILE *script, const void *context), const void *context,
+		  struct failure *why)
+{
+	struct file_writer writer = FILE_WRITER_INIT;
+
+	if (!picture->path)
+		return draw(picture, put, context, STDOUT_FILENO, why);
+	if (file_create(&writer, picture->path, why) && draw(picture, put, context, writer.descriptor, why) &&
+	    file_close(&writer, why) && file_commit(&writer, why))
+		return true;
+	file_discard(&writer);
+	return false;
 }

@@ -4,12 +4,22 @@
 
 #include "report.h"
 
+#include <stddef.h>
 #include <stdio.h>
 
-/* A script in the making: written to with fprintf, and gone when it is closed. NULL: it could not be made. */
-FILE *gnuplot_script(struct failure *why);
+/* Where a picture goes and how large it is. What kind it is follows from the name. */
+struct picture {
+	const char *path;     /* .png, .svg or .pdf; NULL: letters on standard output */
+	size_t width, height; /* in pixels */
+	size_t lines;         /* of letters */
+};
 
-/* Runs a script that was written, and closes it; what gnuplot puts out goes to `descriptor`. */
-bool gnuplot_run(FILE *script, int descriptor, struct failure *why);
+/* Whether a picture could be written there, asked before long work. */
+bool picture_can_be(const char *path, struct failure *why);
+
+/* Draws what `put` writes as a gnuplot script, after the lines that choose the kind of picture. A file of that name
+ * is replaced once the picture is whole. */
+bool picture_draw(const struct picture *picture, void (*put)(FILE *script, const void *context), const void *context,
+		  struct failure *why);
 
 #endif

@@ -7,7 +7,7 @@
  */
 #include "commands.h"
 
-#include "file.h"
+#include "gnuplot.h"
 #include "inputs.h"
 #include "interrupt.h"
 #include "mqar_options.h"
@@ -165,7 +165,7 @@ static bool open_outputs(struct job *job, struct failure *why)
 {
 	rosa_error error;
 
-	if (job->options.plot && !file_can_create(job->options.plot, why))
+	if (job->options.plot && !picture_can_be(job->options.plot, why))
 		return false;
 	if (job->options.log && training_log_open(&job->logged, job->options.log, 0, &error) != ROSA_OK)
 		return refuse(why, "%s", error.message);

@@ -6,7 +6,7 @@
  */
 #include "mqar_options.h"
 
-#include "inputs.h"
+#include "tune_config.h"
 
 #include <stdlib.h>
 
@@ -29,11 +29,6 @@ struct words {
 
 static const char *const filler_names[] = {"none", "random", "without-keys", NULL};
 static const char *const mode_names[] = {"global", "window", "rosa", "all", NULL};
-static const char *const fusion_names[] = {"post", "pre", NULL};
-static const char *const qk_names[] = {"aligned", "separate", "shared", NULL};
-static const char *const qk_grad_names[] = {"linear", "soft", "flips", "none", NULL};
-static const char *const credit_names[] = {"all", "route", NULL};
-static const char *const key_credit_names[] = {"match", "destination", NULL};
 
 #define NUMBER(place, word, what, low, high, text)                                                                     \
 	{                                                                                                              \
@@ -84,21 +79,22 @@ static enum args_result read_words(struct words *w, struct mqar_options *o, int 
 	    DECIMAL(w->deviation, "deviation", "X", 0, 100,
 		    "of the weights it starts with (default 0: 1 / sqrt of its width)"),
 	    NUMBER(w->bits, "bits", "M", ROSA_MIN_BITS, ROSA_MAX_BITS, "bits of a symbol (default 16)"),
-	    CHOICE(w->policy, "policy", "P", policy_names, "readable (default), literal or inclusive"),
+	    CHOICE(w->policy, "policy", "P", tune_policy_words, "readable (default), literal or inclusive"),
 	    FLAG(w->no_fold, "no-fold", "every step is a run of its own"),
 	    NUMBER(w->max_match, "max-match", "L", 0, UINT32_MAX,
 		   "compare matches up to this length (default 0: no cut)"),
-	    CHOICE(w->fusion, "fusion", "F", fusion_names, "post (default) or pre: beside attention, or before it"),
+	    CHOICE(w->fusion, "fusion", "F", tune_fusion_words,
+		   "post (default) or pre: beside attention, or before it"),
 	    TEXT(w->adapter_layers, "adapter-layers", "LIST", "layers with an adapter, from 0: 0,1 (default: all)"),
-	    CHOICE(w->qk, "qk", "S", qk_names,
+	    CHOICE(w->qk, "qk", "S", tune_qk_words,
 		   "projections of q and k: shared (default), aligned at the start, or separate"),
 	    DECIMAL(w->e_start, "e-start", "A", 0, 1000, "start of the read-out: e0 = -A, e1 = A (default 0.5)"),
 	    FLAG(w->unit_values, "unit-values", "value projections start as unit matrices"),
-	    CHOICE(w->qk_grad, "qk-grad", "G", qk_grad_names,
+	    CHOICE(w->qk_grad, "qk-grad", "G", tune_qk_grad_words,
 		   "gradient of q and k: linear (default), soft, flips or none"),
-	    CHOICE(w->credit, "credit", "C", credit_names,
+	    CHOICE(w->credit, "credit", "C", tune_credit_words,
 		   "linear, soft: judged over all channels (default) or the route's"),
-	    CHOICE(w->key_credit, "key-credit", "C", key_credit_names, "flips: match (default) or destination"),
+	    CHOICE(w->key_credit, "key-credit", "C", tune_key_credit_words, "flips: match (default) or destination"),
 	    DECIMAL(w->slope, "slope", "X", 1e-6, 1000, "soft: of the softmax (default 1)"),
 	    DECIMAL(w->suffix, "suffix", "X", 0, 1000,
 		    "linear, soft: weight of the symbols one run earlier (default 0)"),
@@ -119,7 +115,7 @@ static enum args_result read_words(struct words *w, struct mqar_options *o, int 
 	     .help = "parameters with this word in their name do not learn; may be repeated"},
 	    NUMBER(w->seed, "seed", "S", 0, UINT64_MAX, "of the weights and the order (default 1)"),
 	    TEXT(o->log, "log", "FILE", "write a line a step, JSON"),
-	    TEXT(o->plot, "plot", "FILE", "draw accuracy by epoch, .png or .svg (takes gnuplot)"),
+	    TEXT(o->plot, "plot", "FILE", "draw accuracy by epoch, .png, .svg or .pdf (takes gnuplot)"),
 	    NUMBER(o->threads, "threads", "N", 0, 1024, "worker threads (default 0: one a processor)"),
 	    FLAG(o->json, "json", "print one JSON object instead of text"),
 	};

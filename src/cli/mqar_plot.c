@@ -3,19 +3,15 @@
  */
 #include "mqar_result.h"
 
-#include "file.h"
 #include "gnuplot.h"
 
-#include <string.h>
-#include <strings.h>
-
-static void write_script(FILE *to, const struct mqar_result *result, bool svg)
+static void put_script(FILE *to, const void *context)
 {
 	static const char *const words[] = {
 	    [MQAR_GLOBAL] = "global attention", [MQAR_WINDOW] = "window", [MQAR_ROSA] = "window and ROSA"};
+	const struct mqar_result *result = context;
 	const struct mqar_setup *setup = &result->setup;
 
-	fprintf(to, "set terminal %s size 800,500 background rgb 'white'\n", svg ? "svg" : "pngcairo");
 	fprintf(to, "set title 'Associative recall: %zu pairs, length %zu, window %zu, width %zu'\n", setup->task.pairs,
 		setup->task.length, setup->network.window, setup->width);
 	fputs("set xlabel 'epoch'\nset ylabel 'accuracy on held-out examples, %'\n"
@@ -34,20 +30,7 @@ static void write_script(FILE *to, const struct mqar_result *result, bool svg)
 
 bool mqar_plot(const struct mqar_result *result, const char *path, struct failure *why)
 {
-	const size_t length = strlen(path);
-	const bool svg = length > 4 && strcasecmp(path + length - 4, ".svg") == 0;
-	struct file_writer writer = FILE_WRITER_INIT;
-	FILE *script = gnuplot_script(why);
+	const struct picture picture = {path, 800, 500, 0};
 
-	if (!script)
-		return false;
-	write_script(script, result, svg);
-	if (!file_create(&writer, path, why)) {
-		fclose(script);
-		return false;
-	}
-	if (gnuplot_run(script, writer.descriptor, why) && file_close(&writer, why) && file_commit(&writer, why))
-		return true;
-	file_discard(&writer);
-	return false;
+	return picture_draw(&picture, put_script, result, why);
 }

@@ -9,7 +9,6 @@
 #include "commands.h"
 
 #include "args.h"
-#include "file.h"
 #include "gnuplot.h"
 #include "inputs.h"
 #include "interrupt.h"
@@ -18,7 +17,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static const char *const x_names[] = {"step", "tokens", "seconds", NULL};
 static const char *const x_titles[] = {"step", "tokens", "seconds"};
@@ -269,46 +267,26 @@ static void put_panel(const struct job *job, FILE *script, const struct panel *p
 	fputc('\n', script);
 }
 
-/* By the ending of the file's name; NULL: not known. */
-static const char *terminal_of(const char *out)
+/* What there is to draw. */
+struct sheet {
+	const struct job *job;
+	bool there[PANELS];
+	size_t count; /* of panels */
+};
+
+static void put_script(FILE *script, const void *context)
 {
-	static const char *const known[][2] = {{".png", "pngcairo"}, {".svg", "svg"}, {".pdf", "pdfcairo"}};
-	size_t length = strlen(out);
-
-	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
-		if (length > 4 && strcmp(out + length - 4, known[i][0]) == 0)
-			return known[i][1];
-	}
-	return NULL;
-}
-
-static void put_terminal(const struct job *job, FILE *script, size_t count)
-{
-	const char *terminal = job->out ? terminal_of(job->out) : NULL;
-	uint64_t height = job->height * count + 40;
-
-	if (!terminal)
-		fprintf(script, "set terminal dumb noenhanced size 100,%zu\n", 22 * count + 2);
-	else if (strcmp(terminal, "pdfcairo") == 0)
-		fprintf(script, "set terminal pdfcairo noenhanced size %.2fin,%.2fin\n", (double)job->width / 100,
-			(double)height / 100);
-	else
-		fprintf(script, "set terminal %s noenhanced size %llu,%llu background rgb 'white'\n", terminal,
-			(unsigned long long)job->width, (unsigned long long)height);
-}
-
-static void put_script(const struct job *job, FILE *script, const bool *there, size_t count)
-{
+	const struct sheet *sheet = context;
+	const struct job *job = sheet->job;
 	size_t done = 0;
 
-	put_terminal(job, script, count);
 	for (size_t i = 0; i < job->count; i++) {
 		for (int key = PLOT_LOSS; key < PLOT_KEYS; key++) {
 			if (plot_log_has(&job->logs[i], (enum plot_key)key))
 				put_curve(job, script, i, (enum plot_key)key);
 		}
 	}
-	fprintf(script, "set multiplot layout %zu,1", count);
+	fprintf(script, "set multiplot layout %zu,1", sheet->count);
 	if (job->title) {
 		fputs(" title ", script);
 		put_quoted(script, job->title);
@@ -317,10 +295,10 @@ static void put_script(const struct job *job, FILE *script, const bool *there, s
 	      "set rmargin 4\n",
 	      script);
 	for (size_t i = 0; i < PANELS; i++) {
-		if (!there[i])
+		if (!sheet->there[i])
 			continue;
 		done++;
-		put_panel(job, script, &panels[i], done == 1, done == count);
+		put_panel(job, script, &panels[i], done == 1, done == sheet->count);
 	}
 	fputs("unset multiplot\nunset output\n", script);
 }
@@ -328,45 +306,22 @@ static void put_script(const struct job *job, FILE *script, const bool *there, s
 /* ----------------------------------------------------------------------------------------------------- the command --
  */
 
-static bool draw(const struct job *job, int descriptor, struct failure *why)
-{
-	bool there[PANELS];
-	size_t count = 0;
-	FILE *script;
-
-	for (size_t i = 0; i < PANELS; i++) {
-		there[i] = panel_there(job, &panels[i]);
-		count += there[i];
-	}
-	if (count == 0)
-		return refuse(why, "%s: no line says \"loss\", or anything else that can be drawn", job->logs[0].path);
-	script = gnuplot_script(why);
-	if (!script)
-		return false;
-	put_script(job, script, there, count);
-	if (!ferror(script))
-		return gnuplot_run(script, descriptor, why);
-	fclose(script);
-	return refuse(why, "cannot write a temporary file for gnuplot; is there room in the temporary folder?");
-}
-
 static bool run(struct job *job, struct failure *why)
 {
-	struct file_writer writer;
-	bool good;
+	struct sheet sheet = {.job = job};
+	struct picture picture = {job->out, (size_t)job->width, 0, 0};
 
-	if (job->out && !terminal_of(job->out))
-		return refuse(why, "--out %s: the name must end in .png, .svg or .pdf", job->out);
-	if (!read_logs(job, why) || !check_x(job, why))
+	if ((job->out && !picture_can_be(job->out, why)) || !read_logs(job, why) || !check_x(job, why))
 		return false;
-	if (!job->out)
-		return draw(job, STDOUT_FILENO, why);
-	if (!file_create(&writer, job->out, why))
-		return false;
-	good = draw(job, writer.descriptor, why) && file_close(&writer, why) && file_commit(&writer, why);
-	if (!good)
-		file_discard(&writer);
-	return good;
+	for (size_t i = 0; i < PANELS; i++) {
+		sheet.there[i] = panel_there(job, &panels[i]);
+		sheet.count += sheet.there[i];
+	}
+	if (sheet.count == 0)
+		return refuse(why, "%s: no line says \"loss\", or anything else that can be drawn", job->logs[0].path);
+	picture.height = (size_t)job->height * sheet.count + 40;
+	picture.lines = 22 * sheet.count + 2;
+	return picture_draw(&picture, put_script, &sheet, why);
 }
 
 int plot_command(int count, char **words)
