@@ -80,7 +80,7 @@ static void open_bench(struct bench *b, const struct tiny_model *model)
 		b->targets[i] = (uint32_t)(draw_long(3, 1, i) % model->vocabulary);
 		b->weight[i] = (float)(draw_long(3, 2, i) % 3) / 2;
 	}
-	b->batch = (struct batch){COUNT, STEPS, b->tokens, b->targets, b->weight};
+	b->batch = (struct batch){COUNT, STEPS, b->tokens, b->targets, b->weight, NULL};
 }
 
 static double loss_of(struct bench *b)
@@ -245,6 +245,78 @@ static void threads_and_recomputation_do_not_show(void **state)
 	}
 }
 
+/* Gradients of sequences first .. first + count - 1, added to those that are there; returns their loss. */
+static double learn_some(struct bench *b, size_t first, size_t count, const uint64_t *numbers)
+{
+	const struct batch batch = {
+	    count,          STEPS, b->tokens + first * STEPS, b->targets + first * STEPS, b->weight + first * STEPS,
+	    numbers + first};
+	struct batch_result result;
+	rosa_error error;
+
+	must(network_learn(b->network, &batch, 1, &result, &error), &error);
+	return result.loss;
+}
+
+/* How far two lists of gradients are apart, as a share of their size. */
+static double distance(const float *left, const float *right, size_t count)
+{
+	double apart = 0, size = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		const double between = (double)left[i] - (double)right[i];
+
+		apart += between * between;
+		size += (double)left[i] * (double)left[i];
+	}
+	return sqrt(apart / size);
+}
+
+/* What is drawn for a sequence goes by its number, not by what it is learnt together with. */
+static void company_does_not_show(void **state)
+{
+	const struct {
+		rosa_qk_grad rule;
+		float explore, flip_share;
+	} cases[] = {{ROSA_QK_LINEAR, 0.3f, 1}, {ROSA_QK_FLIPS, 0.3f, 0.5f}, {ROSA_QK_FLIPS, 0, 0.5f}};
+	const uint64_t numbers[COUNT] = {5, 9}, others[COUNT] = {5, 10};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct tiny_model model = TINY_MODEL;
+		float *together, *alone, *different;
+		double losses[2];
+		struct bench b;
+		size_t count;
+
+		open_bench(&b, &model);
+		b.options.rosa = true;
+		b.options.window = 6;
+		b.options.learning.qk_grad = cases[i].rule;
+		b.options.learning.explore = cases[i].explore;
+		b.options.learning.flip_share = cases[i].flip_share;
+		start(&b, 2);
+		network_set_seed(b.network, 77);
+		losses[0] = learn_some(&b, 0, COUNT, numbers);
+		together = all_gradients(&b, &count);
+		parameters_clear_gradients(network_parameters(b.network));
+		losses[1] = learn_some(&b, 1, 1, numbers);
+		losses[1] += learn_some(&b, 0, 1, numbers);
+		alone = all_gradients(&b, &count);
+		parameters_clear_gradients(network_parameters(b.network));
+		learn_some(&b, 0, COUNT, others);
+		different = all_gradients(&b, &count);
+		assert_true(fabs(losses[0] - losses[1]) < 1e-5 * losses[0]);
+		assert_true(distance(together, alone, count) < 1e-4);
+		assert_true(distance(together, different, count) > 1e-3);
+		free(together);
+		free(alone);
+		free(different);
+		stop(&b);
+		checkpoint_close(&b.checkpoint);
+	}
+}
+
 static void the_loss_is_that_of_the_decoder(void **state)
 {
 	struct tiny_model model = TINY_MODEL;
@@ -370,6 +442,7 @@ int main(void)
 	    cmocka_unit_test(gradients_are_what_the_loss_does),
 	    cmocka_unit_test(what_is_read_has_gradients),
 	    cmocka_unit_test(threads_and_recomputation_do_not_show),
+	    cmocka_unit_test(company_does_not_show),
 	    cmocka_unit_test(the_loss_is_that_of_the_decoder),
 	    cmocka_unit_test(frozen_weights_stay),
 	    cmocka_unit_test(it_learns),

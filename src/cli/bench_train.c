@@ -146,7 +146,7 @@ static bool measure(struct job *job, struct failure *why)
 	const size_t cells = job->batch * job->length, vocabulary = network_config(job->trainable.network)->vocabulary;
 	uint32_t *tokens = get_memory(2 * cells, sizeof(*tokens), "the tokens", why);
 	double *ns = tokens ? get_memory(job->repeat + 1, sizeof(*ns), "the samples", why) : NULL;
-	const struct batch batch = {job->batch, job->length, tokens, tokens ? tokens + cells : NULL, NULL};
+	const struct batch batch = {job->batch, job->length, tokens, tokens ? tokens + cells : NULL, NULL, NULL};
 	struct progress progress;
 	bool good = ns != NULL;
 

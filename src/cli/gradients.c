@@ -11,6 +11,7 @@
 #include "npy.h"
 #include "safetensors_write.h"
 #include "trainable.h"
+#include "tune_config.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,11 +26,6 @@ struct job {
 	struct npy_tokens tokens;
 	struct trainable trainable;
 };
-
-static const char *const qk_grads[] = {
-    [ROSA_QK_LINEAR] = "linear", [ROSA_QK_SOFT] = "soft", [ROSA_QK_FLIPS] = "flips", [ROSA_QK_NONE] = "none", NULL};
-static const char *const credits[] = {[ROSA_CREDIT_ALL] = "all", [ROSA_CREDIT_ROUTE] = "route", NULL};
-static const char *const key_credits[] = {[ROSA_KEY_MATCH] = "match", [ROSA_KEY_DESTINATION] = "destination", NULL};
 
 static enum args_result parse(struct job *job, int count, char **words)
 {
@@ -51,19 +47,19 @@ static enum args_result parse(struct job *job, int count, char **words)
 	     .kind = ARG_CHOICE,
 	     .target = &job->qk_grad,
 	     .value = "RULE",
-	     .choices = qk_grads,
+	     .choices = tune_qk_grad_words,
 	     .help = "how q and k of the adapter learn: linear (default), soft, flips or none"},
 	    {.name = "credit",
 	     .kind = ARG_CHOICE,
 	     .target = &job->credit,
 	     .value = "C",
-	     .choices = credits,
+	     .choices = tune_credit_words,
 	     .help = "linear, soft: judge a read by all channels (default) or its route's"},
 	    {.name = "key-credit",
 	     .kind = ARG_CHOICE,
 	     .target = &job->key_credit,
 	     .value = "K",
-	     .choices = key_credits,
+	     .choices = tune_key_credit_words,
 	     .help = "flips: put a key's gradient at the match (default) or the destination"},
 	    {.name = "keep",
 	     .kind = ARG_FLAG,
@@ -99,7 +95,7 @@ static bool learn(struct job *job, struct failure *why)
 {
 	const size_t texts = job->tokens.texts, steps = job->tokens.steps - 1;
 	uint32_t *tokens = get_memory(2 * texts * steps, sizeof(*tokens), "the tokens", why);
-	struct batch batch = {texts, steps, tokens, tokens + texts * steps, NULL};
+	struct batch batch = {texts, steps, tokens, tokens + texts * steps, NULL, NULL};
 	struct batch_result result;
 	rosa_error error;
 	rosa_status status;

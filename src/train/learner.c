@@ -6,12 +6,12 @@
  * batches are added up in place, those of processes in rank order (ranks.c), so all processes take the same step to the
  * bit and need not compare their weights ever again.
  *
- * What is drawn at random while learning is seeded by the number of a micro batch's first sample: a step that is taken
- * again after a resumption draws the same, and no two micro batches draw alike.
+ * What is drawn at random while learning is seeded by the number of a sample, which counts on over all steps: a step
+ * that is taken again after a resumption draws the same, and neither the size of a micro batch nor the number of
+ * processes shows.
  */
 #include "learner.h"
 
-#include "draw.h"
 #include "status.h"
 
 #include <inttypes.h>
@@ -28,6 +28,7 @@ struct learner {
 	size_t mine;                /* samples of a step that are this process's, at most */
 	uint32_t *tokens, *targets; /* [mine][length] */
 	float *weight;              /* the same */
+	uint64_t *numbers;          /* [mine] of the samples */
 	float *exchange;            /* [EXCHANGE]; NULL: there is one process */
 };
 
@@ -55,9 +56,10 @@ rosa_status learner_new(network *network, const struct ranks *ranks, const struc
 	l->tokens = calloc(numbers, sizeof(*l->tokens));
 	l->targets = calloc(numbers, sizeof(*l->targets));
 	l->weight = calloc(numbers, sizeof(*l->weight));
+	l->numbers = calloc(l->mine ? l->mine : 1, sizeof(*l->numbers));
 	if (ranks->count > 1)
 		l->exchange = malloc(EXCHANGE * sizeof(*l->exchange));
-	if (!l->tokens || !l->targets || !l->weight || (ranks->count > 1 && !l->exchange)) {
+	if (!l->tokens || !l->targets || !l->weight || !l->numbers || (ranks->count > 1 && !l->exchange)) {
 		rosa_fail(err, ROSA_ENOMEM, "no memory for a batch of %zu sequences of %zu tokens", l->mine,
 			  samples->length);
 		learner_free(l);
@@ -74,6 +76,7 @@ void learner_free(learner *l)
 	free(l->tokens);
 	free(l->targets);
 	free(l->weight);
+	free(l->numbers);
 	free(l->exchange);
 	free(l);
 }
@@ -100,7 +103,8 @@ static double read_sample(learner *l, const struct samples *samples, uint64_t n,
 
 static struct batch batch_at(const learner *l, size_t i, size_t count, size_t length)
 {
-	return (struct batch){count, length, l->tokens + i * length, l->targets + i * length, l->weight + i * length};
+	return (struct batch){
+	    count, length, l->tokens + i * length, l->targets + i * length, l->weight + i * length, l->numbers + i};
 }
 
 /* ---------------------------------------------------------------------------------------------------- gradients -- */
@@ -111,25 +115,23 @@ struct sums {
 	double bad; /* the first sample of a micro batch whose loss is not finite, plus 1; 0: there is none */
 };
 
-static rosa_status learn_batch(learner *l, uint64_t first, double weight, struct sums *sums, rosa_error *err)
+static rosa_status learn_batch(learner *l, double weight, struct sums *sums, rosa_error *err)
 {
 	const size_t micro = (size_t)l->options.micro_batch;
-	rosa_learning learning = network_settings(l->network)->learning;
 	rosa_status status = ROSA_OK;
 
+	network_set_seed(l->network, l->options.seed);
 	for (size_t i = 0; i < l->mine && status == ROSA_OK && sums->bad == 0; i += micro) {
 		const size_t count = l->mine - i < micro ? l->mine - i : micro;
 		const struct batch batch = batch_at(l, i, count, l->samples.length);
 		struct batch_result result = {0};
 
-		learning.seed = draw_long(l->options.seed, 0, sample_number(l, first, i));
-		network_set_learning(l->network, &learning);
 		status = network_learn(l->network, &batch, (float)(1 / weight), &result, err);
 		sums->loss += result.loss;
 		sums->correct += (double)result.correct;
 		sums->counted += (double)result.counted;
 		if (status == ROSA_OK && !isfinite(result.loss))
-			sums->bad = (double)sample_number(l, first, i) + 1;
+			sums->bad = (double)l->numbers[i] + 1;
 	}
 	return status;
 }
@@ -215,13 +217,15 @@ rosa_status learner_step(learner *l, uint64_t step, double adapter_rate, double 
 	rosa_status status;
 
 	*result = (struct learner_result){.loss = NAN};
-	for (size_t i = 0; i < l->mine; i++)
-		weight += read_sample(l, &l->samples, sample_number(l, first, i), i);
+	for (size_t i = 0; i < l->mine; i++) {
+		l->numbers[i] = sample_number(l, first, i);
+		weight += read_sample(l, &l->samples, l->numbers[i], i);
+	}
 	status = ranks_sum_doubles(l->ranks, &weight, 1, err);
 	if (status != ROSA_OK || weight == 0)
 		return status;
 	parameters_clear_gradients(network_parameters(l->network));
-	status = learn_batch(l, first, weight, &sums, err);
+	status = learn_batch(l, weight, &sums, err);
 	status = ranks_agree(l->ranks, status, err);
 	if (status == ROSA_OK)
 		status = exchange_sums(l, &sums, err);

@@ -331,7 +331,7 @@ rosa_status mqar_trainer_judge(mqar_trainer *t, uint64_t steps, struct mqar_epoc
 {
 	const size_t length = t->setup.task.length;
 	const bool watching = t->watch.tallies != NULL;
-	const struct batch batch = {t->micro, length, t->tokens, t->targets, t->weight};
+	const struct batch batch = {t->micro, length, t->tokens, t->targets, t->weight, NULL};
 	uint64_t correct = 0;
 	rosa_status status = ROSA_OK;
 

@@ -361,9 +361,9 @@ const struct network_options *network_settings(const network *network)
 	return &network->options;
 }
 
-void network_set_learning(network *network, const rosa_learning *learning)
+void network_set_seed(network *network, uint64_t seed)
 {
-	network->options.learning = *learning;
+	network->options.learning.seed = seed;
 }
 
 /* ---------------------------------------------------------------------------------------------- room for a batch -- */
@@ -528,6 +528,7 @@ static void take_batch(network *n, bool learning, bool *good)
 		for (int i = 0; i < 3; i++)
 			n->symbols[i] = malloc(cells * sizeof(*n->symbols[i]));
 		n->tau = malloc(cells * sizeof(*n->tau));
+		n->bytes += cells * (3 * sizeof(*n->symbols[0]) + sizeof(*n->tau));
 		*good = n->symbols[0] && n->symbols[1] && n->symbols[2] && n->tau;
 	}
 }

@@ -42,14 +42,16 @@ void network_free(network *network); /* safe on NULL */
 struct parameters *network_parameters(network *network);
 const struct model_config *network_config(const network *network);
 const struct network_options *network_settings(const network *network);
-/* Exploration and the like change from step to step. */
-void network_set_learning(network *network, const rosa_learning *learning);
+/* Of what is drawn while learning. Every draw is a function of this seed, the layer, the number of the sample, the
+ * route and the step, so it does not matter which samples are learnt from together. */
+void network_set_seed(network *network, uint64_t seed);
 
 /* Sequences of the same length: tokens in, the tokens that should follow, and how much each counts (0: not at all). */
 struct batch {
 	size_t count, steps;
 	const uint32_t *tokens, *targets; /* [count][steps] */
 	const float *weight;              /* the same; NULL: 1 everywhere */
+	const uint64_t *numbers;          /* [count] of the samples, for what is drawn; NULL: 0, 1, 2, ... */
 };
 
 struct batch_result {
@@ -70,6 +72,10 @@ rosa_status network_learn(network *network, const struct batch *batch, float sca
 /* Forward alone, as in use: nothing explored. `correct` (NULL: not wanted) is [count][steps]. */
 rosa_status network_judge(network *network, const struct batch *batch, struct batch_result *result, uint8_t *correct,
 			  network_observer observer, void *context, rosa_error *err);
+
+/* Room for batches of this shape, to learn from or only to judge. Both make it themselves; this is for those who want
+ * to know beforehand. */
+rosa_status network_reserve(network *network, size_t count, size_t steps, bool learning, rosa_error *err);
 
 /* Bytes of activations that the last batch needed. */
 uint64_t network_activation_bytes(const network *network);

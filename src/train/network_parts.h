@@ -41,6 +41,7 @@ struct network {
 
 	/* Room for the last shape of batch. */
 	size_t count, steps;
+	const uint64_t *numbers;  /* of the batch that is learnt from */
 	bool tapes_full;          /* one tape a layer; else one for all, and the inputs of the layers apart */
 	struct layer_tape *tapes; /* [layers or 1] */
 	float **inputs;           /* [layers + 1]: the hidden state before each layer, and after the last */
@@ -57,9 +58,6 @@ struct network {
 
 /* Where a weight's gradient goes; NULL: it is not trained. */
 float *network_grad(const network *network, const struct weight *weight);
-
-/* Room for batches of this shape. */
-rosa_status network_reserve(network *network, size_t count, size_t steps, bool learning, rosa_error *err);
 
 /* One layer: from tape->h to `out`, filling the tape. */
 rosa_status layer_forward(network *network, size_t number, struct layer_tape *tape, const rosa_learning *learning,

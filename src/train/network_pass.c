@@ -107,6 +107,7 @@ rosa_status network_learn(network *n, const struct batch *batch, float scale, st
 		status = network_reserve(n, batch->count, batch->steps, true, err);
 	if (status != ROSA_OK)
 		return status;
+	n->numbers = batch->numbers;
 	embed(n, batch);
 	for (size_t i = 0; i < layers && status == ROSA_OK; i++)
 		status = layer_forward(n, i, tape_of(n, i), learning, n->inputs[i + 1], err);

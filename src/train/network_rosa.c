@@ -7,6 +7,7 @@
  */
 #include "network_parts.h"
 
+#include "draw.h"
 #include "status.h"
 
 #include <stdlib.h>
@@ -62,26 +63,48 @@ static rosa_status reserve_flips(network *n, struct layer_tape *tape, const rosa
 	return ROSA_OK;
 }
 
-/* What a layer explores must not be what the others do. */
-static rosa_learning learning_of(const rosa_learning *learning, size_t number)
+/* Whether lots decide something. */
+static bool draws(const rosa_learning *learning)
 {
-	rosa_learning mine = *learning;
+	return learning && (learning->explore > 0 || (learning->qk_grad == ROSA_QK_FLIPS && learning->flip_share < 1));
+}
 
-	mine.seed += number * UINT64_C(0x9e3779b97f4a7c15);
-	return mine;
+/* What every step reads. The library draws by seed, route and step: where it draws at all, samples are given to it one
+ * by one, each with a seed of its own, so that a sample's lots are the same whatever else is in the batch. */
+static rosa_status find(network *n, size_t number, struct layer_tape *tape, const rosa_learning *learning,
+			rosa_error *err)
+{
+	const rosa_options options = network_retrieval(n);
+	const bool one_by_one = draws(learning);
+	const size_t pieces = one_by_one ? n->count : 1, width = (size_t)rosa_width(n->steps);
+	const size_t routes = n->count / pieces * (n->config.width / (size_t)n->options.bits);
+	rosa_learning mine = learning ? *learning : (rosa_learning)ROSA_LEARNING_INIT;
+	char *flips = tape->flips;
+	rosa_status status = ROSA_OK;
+
+	for (size_t i = 0; i < pieces && status == ROSA_OK; i++) {
+		const size_t at = i * routes * n->steps;
+		const uint16_t *query = n->symbols[0] + at;
+
+		if (one_by_one)
+			mine.seed = draw_long(n->options.learning.seed, number, n->numbers ? n->numbers[i] : i);
+		status = rosa_find(&options, learning ? &mine : NULL, routes, n->steps, query, n->symbols[1] + at,
+				   (char *)tape->read + at * width, flips, err);
+		if (one_by_one && mine.qk_grad == ROSA_QK_FLIPS)
+			flips += rosa_count_runs(routes, n->steps, query, n->options.fold) *
+				 (size_t)(n->options.bits + 1) * width;
+	}
+	return status;
 }
 
 rosa_status rosa_forward(network *n, size_t number, struct layer_tape *tape, const rosa_learning *learning,
 			 const float *u, float *inj, bool add, rosa_error *err)
 {
 	const struct network_layer *layer = &n->layers[number];
-	const size_t rows = n->count * n->steps, width = n->config.width, routes = width / (size_t)n->options.bits;
+	const size_t rows = n->count * n->steps, width = n->config.width;
 	const rosa_options options = network_retrieval(n);
-	rosa_learning mine;
 	rosa_status status;
 
-	if (learning)
-		mine = learning_of(learning, number);
 	n->training->affine(n->backend, rows, width, width, u, layer->rosa_q.value, false, tape->rosa_q);
 	n->training->affine(n->backend, rows, width, width, u, layer->rosa_k.value, false, tape->rosa_k);
 	n->training->affine(n->backend, rows, width, width, u, layer->rosa_v.value, false, tape->rosa_v);
@@ -89,8 +112,7 @@ rosa_status rosa_forward(network *n, size_t number, struct layer_tape *tape, con
 	if (status == ROSA_OK)
 		status = reserve_flips(n, tape, learning, err);
 	if (status == ROSA_OK)
-		status = rosa_find(&options, learning ? &mine : NULL, n->count * routes, n->steps, n->symbols[0],
-				   n->symbols[1], tape->read, tape->flips, err);
+		status = find(n, number, tape, learning, err);
 	if (status == ROSA_OK)
 		status = rosa_read(&options, ROSA_FLOAT32, n->count, n->steps, width, n->symbols[2], n->steps,
 				   tape->read, layer->e0.value, layer->e1.value, tape->rosa_y, err);
@@ -116,7 +138,6 @@ rosa_status rosa_backward(network *n, size_t number, const struct layer_tape *ta
 	const struct network_layer *layer = &n->layers[number];
 	const size_t rows = n->count * n->steps, width = n->config.width;
 	const rosa_options options = network_retrieval(n);
-	const rosa_learning mine = learning_of(learning, number);
 	const struct weight *levels[2] = {&layer->e0, &layer->e1};
 	float *gout = network_grad(n, &layer->rosa_out);
 	/* The gradients of q, k and v take the places of activations that nobody needs any more. */
@@ -144,7 +165,7 @@ rosa_status rosa_backward(network *n, size_t number, const struct layer_tape *ta
 	if (gout)
 		n->training->affine_grad(n->backend, rows, width, width, tape->rosa_y, ginj, gout);
 	n->training->affine_back(n->backend, rows, width, width, ginj, layer->rosa_out.value, false, gy);
-	status = rosa_read_backward(&options, &mine, &pass, err);
+	status = rosa_read_backward(&options, learning, &pass, err);
 	if (status != ROSA_OK)
 		return status;
 	for (int i = 0; i < 2; i++)
