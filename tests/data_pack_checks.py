@@ -1,4 +1,4 @@
-"""rosatune data pack from outside: what lies in the shards, what is reported, what is left behind.
+"""rosatune data pack and data check from outside: what lies in the shards, what is reported, what is left behind.
 
 Shards are read here by a second reader, written from the description of the format. The tokenizer is made here, too:
 single bytes, the merges of a few words and of two line ends, and the tokens of a chat. Cutting a text at a wrong place
@@ -140,7 +140,7 @@ class Case(unittest.TestCase):
         done = subprocess.run([PROGRAM, *words], input=stdin, capture_output=True, timeout=LIMIT)
         self.assertEqual(done.returncode, code, done.stderr.decode(errors="replace"))
         for line in done.stderr.decode().splitlines():
-            self.assertTrue(line.startswith("rosatune data pack: "), line)
+            self.assertTrue(line.startswith(f"rosatune {words[0]} {words[1]}: "), line)
         return done
 
     def pack(self, *words, code=0, stdin=b"", out="out", model="model"):
@@ -427,6 +427,89 @@ class Conversations(Case):
             self.assertRegex(errors, rf"(?m)^rosatune data pack: a\.jsonl:{number}: .*{reason}")
 
 
+class Checking(Case):
+    """rosatune data check."""
+
+    def check(self, *words, code=0):
+        done = self.run_program("data", "check", *words, code=code)
+        return done.stdout.decode(), done.stderr.decode()
+
+    def alter(self, at, value, seal=True):
+        """Another number in 64 bits at a place; with a checksum that fits, unless not."""
+        with open("out/shard-00000.tokens", "rb") as file:
+            data = bytearray(file.read())
+        data[at:at + 8] = struct.pack("<Q", value)
+        if seal:
+            data[56:64] = struct.pack("<Q", checksum(bytes(data[64:] + data[:56] + bytes(8))))
+        with open("altered.tokens", "wb") as file:
+            file.write(data)
+
+    def refused(self, words):
+        output, errors = self.check("altered.tokens", code=1)
+        self.assertEqual(output, "")
+        self.assertTrue(errors.startswith("rosatune data check: altered.tokens: "), errors)
+        self.assertIn(words, errors)
+
+    def test_good_ones(self):
+        self.put("a.jsonl", '{"text": "the"}\n{"text": "the the us"}\n{"text": "us"}\n')
+        self.pack("a.jsonl")
+        tokens, longest = len(Shard("out/shard-00000.tokens").tokens), len(self.tokens("the the us")) + 1
+        output, _ = self.check("out/shard-00000.tokens")
+        self.assertIn(f"3 documents, {tokens} tokens, the longest document {longest} (number 1); tokenizer ", output)
+        output, _ = self.check("out", "--json", "--model", "model")
+        known = json.loads(output)
+        self.assertEqual((known["documents"], known["tokens"], known["longest"]), (3, tokens, longest))
+        self.assertEqual((known["longest_document"], known["answers"]), (1, None))
+        self.assertEqual(int(known["tokenizer"], 16), Shard("out/shard-00000.tokens").tokenizer)
+        self.pack("a.jsonl", out="two.tokens")
+        output, _ = self.check("out", "two.tokens")
+        self.assertIn(f"2 files, 0 bad; 6 documents, {2 * tokens} tokens in good ones", output)
+
+    def test_altered_texts(self):
+        self.put("a.jsonl", '{"text": "the"}\n{"text": "the the us"}\n')
+        self.pack("a.jsonl")
+        shard = Shard("out/shard-00000.tokens")
+        starts = 64 + (2 * len(shard.tokens) + 7) // 8 * 8
+        self.alter(64, 60000)  # four tokens, the first of them none
+        self.refused(f"token 0 is 60000, beyond the vocabulary of {shard.vocabulary} (byte 64 of the file)")
+        self.alter(starts + 8, len(shard.tokens) + 1)
+        self.refused(f"document 1 ends before it begins (byte {starts + 16} of the file)")
+        self.alter(64, 5, seal=False)  # other tokens, that might be
+        self.refused("is damaged: the checksum of its")
+        self.alter(24, 3)
+        self.refused("was it cut short?")
+        with open("altered.tokens", "wb") as file:
+            file.write(b"no shard")
+        self.refused("is not a token shard")
+        output, errors = self.check("altered.tokens", "out", code=1)  # the good one is looked at all the same
+        self.assertIn("2 files, 1 bad; 2 documents", output)
+        self.assertEqual(errors.count("\n"), 1)
+
+    def test_altered_conversations(self):
+        turns = [{"role": "user", "content": "us"}, {"role": "assistant", "content": "the"}]
+        self.put("a.jsonl", (json.dumps({"messages": turns}) + "\n") * 2)
+        self.pack("a.jsonl", "--chat")
+        shard = Shard("out/shard-00000.tokens")
+        marks = 64 + (2 * len(shard.tokens) + 7) // 8 * 8 + 3 * 8
+        output, _ = self.check("out")
+        self.assertIn(f"{len(shard.tokens)} tokens ({sum(shard.counts)} of answers), ", output)
+        self.assertLess(len(shard.tokens), 64)
+        bits = sum(bit << i for i, bit in enumerate(shard.counts))
+        self.alter(marks, bits | 1 << len(shard.tokens))
+        self.refused("marks an answer behind the last token")
+        self.alter(marks, bits >> shard.starts[1] << shard.starts[1])
+        self.refused(f"document 0 has no answer to learn from (byte {marks} of the file)")
+
+    def test_what_cannot_be_checked(self):
+        self.put("a.txt", "the")
+        self.pack("a.txt")
+        write_tokenizer("other", split=QWEN)
+        self.assertIn("another tokenizer", self.check("out", "--model", "other", code=1)[1])
+        self.assertIn("No such file", self.check("gone.tokens", code=1)[1])
+        self.assertIn("no *.tokens in it", self.check("model", code=1)[1])
+        self.check(code=2)
+
+
 class Trouble(Case):
     def test_usage(self):
         self.put("a.txt", "the")
@@ -468,6 +551,25 @@ class Trouble(Case):
         self.assertEqual(self.documents(), [self.tokens("the") + [END]])
         self.assertEqual(sorted(os.listdir(".")), ["a.txt", "long.txt", "model", "one.tokens", "out"])
 
+    @staticmethod
+    def writing(process, folder):
+        """Whether it has begun a file there; one without a name shows among what the process has open."""
+        if not os.path.isdir(folder):
+            return False
+        links = f"/proc/{process.pid}/fd"
+        opened = [os.path.join(links, name) for name in os.listdir(links)] if os.path.isdir(links) else []
+        inside = os.path.realpath(folder) + "/"
+        return bool(os.listdir(folder)) or any(os.path.islink(x) and os.readlink(x).startswith(inside) for x in opened)
+
+    @staticmethod
+    def nameless_files():
+        """Whether files can do without a name here."""
+        try:
+            os.close(os.open(".", os.O_WRONLY | os.O_TMPFILE))
+        except (AttributeError, OSError):
+            return False
+        return True
+
     def interrupted(self, number, code):
         process = subprocess.Popen([PROGRAM, "data", "pack", "--model", "model", "--out", "out", "--shard-tokens",
                                     "10000", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -477,13 +579,17 @@ class Trouble(Case):
             process.stdin.write(text_of(6000000, 6).encode())
             process.stdin.flush()
             until = time.monotonic() + LIMIT
-            while not (os.path.isdir("out") and os.listdir("out")):
+            while not self.writing(process, "out"):
                 self.assertLess(time.monotonic(), until)
                 time.sleep(0.01)
             process.send_signal(number)
-            _, errors = process.communicate(timeout=LIMIT)
+            process.wait(timeout=LIMIT)  # although more may come
+            errors = process.stderr.read()
         finally:
             process.kill()
+            process.stdin.close()
+            process.stdout.close()
+            process.stderr.close()
         self.assertEqual(process.returncode, code, errors)
         return errors
 
@@ -495,7 +601,8 @@ class Trouble(Case):
 
     def test_being_killed_leaves_no_shard(self):
         self.interrupted(signal.SIGKILL, -9)
-        self.assertEqual([name for name in os.listdir("out") if not name.startswith(".")], [])
+        left = os.listdir("out")
+        self.assertEqual([name for name in left if not name.startswith(".") or self.nameless_files()], [])
         self.put("a.txt", "the")
         self.pack("a.txt")
         self.assertTrue(os.path.exists("out/shard-00000.tokens"))

@@ -353,6 +353,47 @@ static void keeps_conversations_whole(void **state)
 	dataset_free(data);
 }
 
+/* Token i counts where shard_counts says so, so long stretches that do not are made by hand. */
+static void counts_what_is_cut_off(void **state)
+{
+	static const size_t lengths[] = {30, 30, 5};
+	struct bytes file = shard_make(&(struct shard_plan){3, lengths, 100, VOCABULARY, 7, true});
+	struct tokens_header *header = (struct tokens_header *)file.data;
+	struct tokens_places places;
+	struct dataset_source source = {NULL, 0};
+	rosa_error err;
+	dataset *data;
+
+	(void)state;
+	assert_true(tokens_places(header, &places));
+	memset(file.data + places.counts, 0, (size_t)(places.end - places.counts));
+	file.data[places.counts + 11 / 8] |= 1 << 11 % 8; /* just beyond the first document's sample */
+	file.data[places.counts + 40 / 8] |= 1 << 40 % 8; /* the last target of the second one's */
+	file.data[places.counts + 62 / 8] |= 1 << 62 % 8;
+	bytes_save(&file, scratch_path("cut.tokens"));
+	source.path = scratch_path("cut.tokens");
+	data = open_data(&source, 1, 10, 0);
+	assert_int_equal(dataset_cut(data), 2);
+	assert_int_equal(dataset_silent(data), 1);
+	assert_null(dataset_unmarked(data));
+	dataset_free(data);
+	save_text("plain.tokens", 50, 0);
+	source.path = scratch_path("plain.tokens");
+	data = open_data(&source, 1, 10, 0);
+	assert_string_equal(dataset_unmarked(data), source.path);
+	dataset_free(data);
+	/* nothing to learn from at all */
+	bytes_free(&file);
+	file = shard_make(&(struct shard_plan){2, lengths, 100, VOCABULARY, 7, true});
+	assert_true(tokens_places((struct tokens_header *)file.data, &places));
+	memset(file.data + places.counts, 0, (size_t)(places.end - places.counts));
+	bytes_save(&file, scratch_path("mute.tokens"));
+	source.path = scratch_path("mute.tokens");
+	assert_int_equal(dataset_open(&source, 1, 10, 0, &data, &err), ROSA_EINVAL);
+	assert_non_null(strstr(err.message, "not one answer"));
+	bytes_free(&file);
+}
+
 /* A folder may have both kinds. */
 static void takes_texts_and_conversations(void **state)
 {
@@ -440,6 +481,7 @@ int main(void)
 	    cmocka_unit_test_setup_teardown(shuffles_sources_together, enter, leave),
 	    cmocka_unit_test_setup_teardown(keeps_to_weights, enter, leave),
 	    cmocka_unit_test_setup_teardown(keeps_conversations_whole, enter, leave),
+	    cmocka_unit_test_setup_teardown(counts_what_is_cut_off, enter, leave),
 	    cmocka_unit_test_setup_teardown(takes_texts_and_conversations, enter, leave),
 	    cmocka_unit_test_setup_teardown(refuses, enter, leave),
 	};

@@ -108,11 +108,12 @@ static void keeps_the_last_ones(void **state)
 	rosa_error err;
 
 	(void)state;
-	assert_false(run_folder_begun(&folder));
+	assert_true(run_folder_newest(&folder) == UINT64_MAX);
 	assert_int_equal(latest(&folder, &err), -1);
 	for (uint64_t step = 1; step <= 25; step += 6)
 		save(&folder, step, 2);
-	assert_true(run_folder_begun(&folder));
+	assert_true(run_folder_newest(&folder) == 25);
+	assert_int_equal(run_folder_check_new(&folder, &err), ROSA_EINVAL);
 	assert_false(there("a/b/keep/checkpoints/step-00000013"));
 	assert_true(there("a/b/keep/checkpoints/step-00000019"));
 	assert_int_equal(run_folder_latest(&folder, NULL, NULL, &found, &err), ROSA_OK);

@@ -172,9 +172,10 @@ static const struct change {
     {"a first document that begins late", 64 + 168, 8, 1, false, "from the first token to the last"},
     {"an end too late", 64 + 168 + 32, 8, 84, false, "from the first token to the last"},
     {"an empty document", 64 + 168 + 8, 8, 0, false, "document 0 ends before"},
-    {"documents in disorder", 64 + 168 + 16, 8, 2, false, "document 1 ends before"},
+    {"documents in disorder", 64 + 168 + 16, 8, 2, false, "document 1 ends before it begins (byte 248 of"},
     {"a document beyond the end", 64 + 168 + 24, 8, UINT64_MAX, false, "document 3 ends before"},
-    {"a token", 64 + 20, 2, 100, true, "token 10 is 100, beyond the vocabulary of 100"},
+    {"a token", 64 + 20, 2, 100, true, "vocabulary of 100 (byte 84 of"},
+    {"something after the tokens", 64 + 166, 2, 7, true, "end of a part (byte 230 of"},
 };
 
 static void refuses_changes(void **state)

@@ -91,6 +91,15 @@ class Case(unittest.TestCase):
         self.assertEqual(log(out), log(wanted))
         self.assertEqual([name for name in checkpoints(out) if name.startswith("step-")], checkpoints(wanted))
 
+    def close(self, ours, theirs):
+        """The same steps, but for the order in which floats were added."""
+        self.assertEqual(len(log(ours)), len(log(theirs)))
+        for a, b in zip(log(ours), log(theirs)):
+            self.assertEqual((a["step"], a["tokens"], a["rate"]), (b["step"], b["tokens"], b["rate"]))
+            for key in ("loss", "valid_loss"):
+                self.assertEqual(key in a, key in b)
+                self.assertAlmostEqual(a.get(key, 0), b.get(key, 0), delta=1e-4)
+
 
 # ------------------------------------------------------------------------------------------------------------- training
 
@@ -136,11 +145,12 @@ class Training(Case):
         self.assertTrue(one and two)
 
     def test_micro_batches_change_nothing_but_rounding(self):
-        one = ("--set", "learning.explore=0", "--set", "stage.*.micro_batch=1")
-        tune("micro1", *one)
-        tune("micro4", *one[:3], "stage.*.micro_batch=4")
-        for a, b in zip(log("micro1"), log("micro4")):
-            self.assertAlmostEqual(a["loss"], b["loss"], delta=1e-4)
+        for learning in ("explore=0.3", "qk_grad=flips"):  # lots of either kind
+            # few steps: in the end a float that is rounded otherwise turns a symbol
+            more = ("--set", f"learning.{learning}", "--set", "learning.flip_share=0.5", "--set", "stage.*.tokens=800")
+            for size in (1, 2, 4):
+                tune(f"micro{size}-{learning}", *more, "--set", f"stage.*.micro_batch={size}")
+                self.close(f"micro{size}-{learning}", f"micro1-{learning}")
 
     def test_an_adapter_goes_on_elsewhere(self):
         begin = json.dumps({**CONFIG, "adapter": {"path": f"whole/checkpoints/{ENDED}"}})
@@ -151,12 +161,72 @@ class Training(Case):
         self.assertEqual((options["bits"], options["window"], options["layers"]), (4, 16, [1]))
 
     def test_answers_alone_count(self):
-        config = {**CONFIG, "stages": [dict(kind="sft", data="chat.tokens", length=64, batch=2, tokens=6 * 128)]}
-        with open("chat.json", "w") as file:
-            json.dump(config, file)
         run("tune", "chat.json", "--out", "chatted")
         self.assertEqual([e["stage"] for e in log("chatted")], ["sft"] * 6)
         self.assertIn("model.safetensors", os.listdir("chatted/checkpoints/step-00000006"))
+
+    def test_answers_that_are_cut_off(self):
+        stage = dict(kind="sft", data="long.tokens", valid="long.tokens", length=24, batch=1, tokens=6 * 24)
+        with open("long.json", "w") as file:
+            json.dump({**CONFIG, "stages": [stage]}, file)
+        result = run("tune", "long.json", "--out", "long")
+        self.assertIn("3 conversations of stage sft are longer than 24 tokens", result.stderr)
+        self.assertIn("2 of them lose all answers", result.stderr)
+        losses = [e["loss"] for e in log("long")]
+        self.assertEqual(sorted(loss is None for loss in losses), [False] * 2 + [True] * 4)  # two passes
+        self.assertTrue(math.isfinite(log("long")[-1]["valid_loss"]))
+        numbers = content("long/checkpoints/step-00000006/model.safetensors")
+        start = 8 + struct.unpack("<Q", numbers[:8])[0]
+        self.assertTrue(all(math.isfinite(x) for x, in struct.iter_unpack("<f", numbers[start:])))
+        self.assertIn("not one answer", refusal("long.json", "--out", "short", "--set", "stage.1.length=2", code=1))
+
+
+# ------------------------------------------------------------------------------------------------------------- planning
+
+
+class Planning(Case):
+    """--dry-run."""
+
+    def plan(self, *arguments):
+        return json.loads(tune("planned", "--dry-run", "--json", *arguments).stdout)
+
+    def test_what_would_be_done(self):
+        plan = self.plan()
+        self.assertEqual((plan["steps"], plan["tokens"], plan["resumed"]), (24, 24 * 4 * 48, None))
+        warm, full = plan["stages"]
+        self.assertEqual((warm["name"], warm["kind"], warm["steps"]), ("warm", "adapter", 12))
+        self.assertEqual((warm["trained"], full["trained"]), (plan["adapter"], plan["parameters"]))
+        self.assertEqual((warm["valid_samples"], full["valid_samples"]), (5, 0))
+        self.assertGreater(full["memory"], warm["memory"] + 12 * (plan["parameters"] - plan["adapter"]))
+        self.assertEqual(plan["memory"], full["memory"])
+        self.assertFalse(os.path.exists("planned"))
+
+    def test_it_is_what_is_done_then(self):
+        tune("first", "--set", "stage.2.tokens=1")
+        folders = ("first/checkpoints/step-00000012", f"whole/checkpoints/{ENDED}")
+        for folder, stage in zip(folders, self.plan()["stages"]):
+            tensors = sum(os.path.getsize(f"{folder}/{name}") for name in os.listdir(folder) if name in TENSORS)
+            self.assertAlmostEqual(tensors / stage["checkpoint"], 1, delta=0.2)  # names and shapes come on top
+
+    def test_words(self):
+        words = tune("planned", "--dry-run").stdout
+        self.assertIn("stage 2 of 2, full (all): 12 steps of 4 x 48 tokens, 2,304 in all", words)
+        self.assertIn("in all 24 steps, 4,608 tokens", words)
+        words = tune("whole", "--dry-run", "--resume").stdout
+        self.assertIn("to go on after step 24", words)
+        self.assertEqual(len(log("whole")), 24)
+
+    def test_it_refuses_what_a_run_would(self):
+        for setting, wanted in (
+            ("model=missing.gguf", "missing.gguf"),
+            ("stage.2.data=missing.tokens", "missing.tokens"),
+            ("adapter.bits=5", "no multiple of 5 bits"),
+            ("out=model.gguf/run", "cannot"),
+            ("out=whole", "go on with --resume"),
+        ):
+            self.assertIn(wanted, refusal("config.json", "--dry-run", "--set", setting, code=1))
+        self.assertIn("did you mean", refusal("config.json", "--dry-run", "--set", "stage.1.tokns=1"))
+        self.assertFalse(os.path.exists("nowhere"))
 
 
 # ------------------------------------------------------------------------------------------------------------ survival
@@ -267,6 +337,17 @@ class Refusals(Case):
             errors = refusal(os.path.join(SHIPPED, name), "--out", "shipped", code=1)
             self.assertIn("models/", errors, name)
 
+    def test_answers_must_be_marked(self):
+        for key in ("data", "valid"):
+            errors = refusal("chat.json", "--out", "unmarked", "--set", f"stage.1.{key}=text.tokens", code=1)
+            self.assertIn("text.tokens: was packed without --chat", errors)
+            self.assertIn("pack conversations with --chat", errors)
+
+    def test_all_stages_are_looked_at_first(self):
+        errors = refusal("config.json", "--out", "later", "--set", "stage.2.data=missing.tokens", code=1)
+        self.assertIn("missing.tokens", errors)
+        self.assertFalse(checkpoints("later"))
+
     def test_another_models_data(self):
         content_now = content("text.tokens")
         with open("foreign.tokens", "wb") as file:  # another fingerprint, checksums are only looked at by request
@@ -302,34 +383,28 @@ def with_mpi():
 
 @unittest.skipUnless(with_mpi() and shutil.which("mpirun"), "there is no MPI")
 class Processes(Case):
-    STILL = ("--set", "stage.*.micro_batch=1")
-
     def several(self, count, out, *arguments, **more):
         environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                        "ASAN_OPTIONS": "detect_leaks=0"}  # what MPI leaves behind is not ours
-        return run("tune", "config.json", "--out", out, *self.STILL, *arguments, env=environment,
+        return run("tune", "config.json", "--out", out, *arguments, env=environment,
                    prefix=("mpirun", "--oversubscribe", "-np", str(count)), **more)
 
-    def close(self, ours, theirs):
-        self.assertEqual(len(log(ours)), len(log(theirs)))
-        for a, b in zip(log(ours), log(theirs)):
-            self.assertEqual((a["step"], a["tokens"], a["rate"]), (b["step"], b["tokens"], b["rate"]))
-            self.assertAlmostEqual(a["loss"], b["loss"], delta=1e-4)
-            if "valid_loss" in a:
-                self.assertAlmostEqual(a["valid_loss"], b["valid_loss"], delta=1e-4)
-
     def test_the_curve_of_one(self):
-        tune("ranks1", *self.STILL)
-        for count in (2, 3):
+        for count in (2, 3):  # which explore
             output = self.several(count, f"ranks{count}").stdout
             self.assertIn(f"{count} processes", output)
             self.assertEqual(output.count("done after step 24"), 1)
-            self.close(f"ranks{count}", "ranks1")
+            self.close(f"ranks{count}", "whole")
+
+    def test_a_plan_is_told_once(self):
+        output = self.several(2, "planned", "--dry-run").stdout
+        self.assertEqual(output.count("in all 24 steps"), 1)
+        self.assertIn("memory a process", output)
 
     def test_another_number_goes_on(self):
         self.several(2, "moved", "--set", "stage.2.tokens=200")
         self.several(3, "moved", "--resume", "--set", "stage.2.tokens=1k")
-        tune("moved", *self.STILL, "--resume")
+        tune("moved", "--resume")
         self.assertEqual([e["step"] for e in log("moved")], list(range(1, 25)))
         self.assertEqual(checkpoints("moved")[-1], ENDED)
 
@@ -345,11 +420,11 @@ class Processes(Case):
         # the second process kills itself after a while, as the kernel would for want of memory
         script = ('if [ "$OMPI_COMM_WORLD_RANK" = 1 ]; then "$@" & p=$!; sleep 2; kill -9 $p; wait $p; '
                   "kill -9 $$; fi; exec \"$@\"")
-        result = run("tune", "config.json", "--out", "died", *self.STILL, "--set", "stage.2.tokens=1G", code=None,
+        result = run("tune", "config.json", "--out", "died", "--set", "stage.2.tokens=1G", code=None,
                      env=environment, prefix=("mpirun", "--oversubscribe", "-np", "2", "sh", "-c", script, "sh"))
         self.assertNotEqual(result.returncode, 0)
         self.assertTrue(result.stderr)
-        tune("died", *self.STILL, "--resume", "--set", "stage.2.tokens=1G", "--set", "stage.2.tokens=2k")
+        tune("died", "--resume", "--set", "stage.2.tokens=1G", "--set", "stage.2.tokens=2k")
         self.assertGreater(len(log("died")), 12)
 
 
@@ -360,6 +435,14 @@ class Alone(Case):
         self.assertIn("this build has no MPI", errors)
 
 
+def write_chat(name, questions):
+    with open(f"{name}.jsonl", "w") as file:
+        for i, question in enumerate(questions):
+            turns = [{"role": "user", "content": question}, {"role": "assistant", "content": words(4, i + 50)}]
+            file.write(json.dumps({"messages": turns}) + "\n")
+    run("data", "pack", "--model", "model.gguf", "--chat", "--out", f"{name}.tokens", f"{name}.jsonl")
+
+
 def prepare():
     global duration
     write_model("model.gguf")
@@ -367,11 +450,11 @@ def prepare():
         with open(f"{name}.txt", "w") as file:
             file.write(words(count, seed))
         run("data", "pack", "--model", "model.gguf", "--out", f"{name}.tokens", f"{name}.txt")
-    with open("chat.jsonl", "w") as file:
-        for i in range(20):
-            turns = [{"role": "user", "content": words(3, i)}, {"role": "assistant", "content": words(4, i + 50)}]
-            file.write(json.dumps({"messages": turns}) + "\n")
-    run("data", "pack", "--model", "model.gguf", "--chat", "--out", "chat.tokens", "chat.jsonl")
+    write_chat("chat", [words(3, i) for i in range(20)])
+    write_chat("long", ["a", words(60, 1), words(60, 2)])
+    with open("chat.json", "w") as file:
+        stage = dict(kind="sft", data="chat.tokens", length=64, batch=2, tokens=6 * 128)
+        json.dump({**CONFIG, "stages": [stage]}, file)
     with open("config.json", "w") as file:
         json.dump(CONFIG, file)
     began = time.monotonic()

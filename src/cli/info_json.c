@@ -6,22 +6,15 @@
  */
 #include "info.h"
 
+#include "text_input.h"
+
 #include <stdio.h>
+#include <string.h>
 
 /* Names of files may be any bytes; what is not ASCII is passed on, being UTF-8 nearly always. */
 static void print_string(const char *text)
 {
-	putchar('"');
-	for (; *text; text++) {
-		unsigned char c = (unsigned char)*text;
-		if (c == '"' || c == '\\')
-			printf("\\%c", c);
-		else if (c < 0x20 || c == 0x7f)
-			printf("\\u%04x", c);
-		else
-			putchar(c);
-	}
-	putchar('"');
+	text_print_json(text, strlen(text));
 }
 
 static void print_size(const char *name, uint64_t number)

@@ -1,59 +1,12 @@
 /*
  * The description of a model for people: a few lines, and tables whose columns are as wide as what is in them.
- *
- * Sizes have three digits that count and a unit; who wants to compute with them takes JSON.
  */
 #include "info.h"
 
+#include "quantities.h"
+
 #include <stdio.h>
 #include <string.h>
-
-struct words {
-	char text[48];
-};
-
-/* 134,515,008 */
-static struct words grouped(uint64_t number)
-{
-	struct words words;
-	char digits[24];
-	size_t length = (size_t)snprintf(digits, sizeof(digits), "%llu", (unsigned long long)number), used = 0;
-
-	for (size_t i = 0; i < length; i++) {
-		if (i > 0 && (length - i) % 3 == 0)
-			words.text[used++] = ',';
-		words.text[used++] = digits[i];
-	}
-	words.text[used] = '\0';
-	return words;
-}
-
-/* A number with a unit, each `step` times the one before. */
-static struct words scaled(double number, double step, const char *const *units)
-{
-	struct words words;
-	int unit = 0, digits;
-
-	for (; number >= step && units[unit + 1]; number /= step)
-		unit++;
-	digits = unit == 0 || number >= 100 ? 0 : number >= 10 ? 1 : 2;
-	snprintf(words.text, sizeof(words.text), "%.*f%s%s", digits, number, units[unit][0] ? " " : "", units[unit]);
-	return words;
-}
-
-static struct words bytes(double number)
-{
-	static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", NULL};
-
-	return scaled(number, 1024, units);
-}
-
-static struct words short_count(double number)
-{
-	static const char *const units[] = {"", "k", "M", "G", "T", NULL};
-
-	return scaled(number, 1000, units);
-}
 
 /* -------------------------------------------------------------------------------------------------------- model -- */
 
@@ -62,7 +15,7 @@ static void print_rope(const struct checkpoint *checkpoint)
 	const struct model_config *config = &checkpoint->config;
 
 	if (config->context)
-		printf("%s trained, ", grouped(config->context).text);
+		printf("%s trained, ", quantity_grouped(config->context).text);
 	printf("rotary base %g", config->rope_base);
 	if (config->rope_scaling == ROPE_LINEAR)
 		printf(", slowed %g times", config->rope_factor);
@@ -95,18 +48,18 @@ static void print_model(const struct info *info)
 	printf("  %-14s%s, %s, %zu file%s\n", "architecture", architecture_names[config->architecture],
 	       checkpoint->is_gguf ? "GGUF" : "safetensors", checkpoint->files_count,
 	       checkpoint->files_count == 1 ? "" : "s");
-	printf("  %-14s%zu of width %s, feed-forward %s\n", "layers", config->layers, grouped(config->width).text,
-	       grouped(config->mlp_width).text);
+	printf("  %-14s%zu of width %s, feed-forward %s\n", "layers", config->layers,
+	       quantity_grouped(config->width).text, quantity_grouped(config->mlp_width).text);
 	printf("  %-14s%zu heads of %zu, %zu of keys and values%s\n", "attention", config->heads, config->head_size,
 	       config->kv_heads, config->architecture == QWEN3 ? ", normed" : "");
 	printf("  %-14s", "positions");
 	print_rope(checkpoint);
-	printf("  %-14s%s tokens, %s\n", "vocabulary", grouped(config->vocabulary).text,
+	printf("  %-14s%s tokens, %s\n", "vocabulary", quantity_grouped(config->vocabulary).text,
 	       config->tied ? "the embedding is the head too" : "with a head of its own");
 	printf("  %-14s", "tokens");
 	print_tokens(config);
-	printf("  %-14s%s (%s)\n", "parameters", grouped(info->parameters).text,
-	       short_count((double)info->parameters).text);
+	printf("  %-14s%s (%s)\n", "parameters", quantity_grouped(info->parameters).text,
+	       quantity_short((double)info->parameters).text);
 }
 
 static void print_formats(const struct info *info)
@@ -115,11 +68,11 @@ static void print_formats(const struct info *info)
 	for (int i = 0; i < FORMAT_COUNT; i++) {
 		const struct info_format *format = &info->formats[i];
 		if (format->tensors)
-			printf("  %-8s  %8s  %14s  %10s\n", format_info[i].name, grouped(format->tensors).text,
-			       grouped(format->numbers).text, bytes((double)format->bytes).text);
+			printf("  %-8s  %8s  %14s  %10s\n", format_info[i].name, quantity_grouped(format->tensors).text,
+			       quantity_grouped(format->numbers).text, quantity_bytes((double)format->bytes).text);
 	}
-	printf("  %-8s  %8s  %14s  %10s\n", "all", grouped(info->checkpoint->tensors.count).text,
-	       grouped(info->parameters).text, bytes((double)info->bytes).text);
+	printf("  %-8s  %8s  %14s  %10s\n", "all", quantity_grouped(info->checkpoint->tensors.count).text,
+	       quantity_grouped(info->parameters).text, quantity_bytes((double)info->bytes).text);
 }
 
 static void print_tensors(const struct tensors *tensors)
@@ -135,7 +88,7 @@ static void print_tensors(const struct tensors *tensors)
 	for (size_t i = 0; i < tensors->count; i++) {
 		const struct tensor *tensor = &tensors->all[i];
 		printf("  %-*s  %-6s  %-18s  %10s\n", width, tensor->name, format_info[tensor->format].name,
-		       tensor_shape_text(tensor, shape), bytes((double)tensor->bytes).text);
+		       tensor_shape_text(tensor, shape), quantity_bytes((double)tensor->bytes).text);
 	}
 }
 
@@ -156,12 +109,13 @@ static void print_adapter(const struct info *info)
 	printf("  %-14s%zu of %zu", "layers", added->layers, config->layers);
 	if (info->global_layers)
 		printf(", the first %zu global", info->global_layers);
-	printf("\n  %-14s%s (%s), %.1f %% of the model's\n", "parameters", grouped(added->parameters).text,
-	       short_count((double)added->parameters).text, 100 * (double)added->parameters / (double)info->parameters);
-	printf("  %-14s%s", "weights", bytes((double)added->bytes).text);
+	printf("\n  %-14s%s (%s), %.1f %% of the model's\n", "parameters", quantity_grouped(added->parameters).text,
+	       quantity_short((double)added->parameters).text,
+	       100 * (double)added->parameters / (double)info->parameters);
+	printf("  %-14s%s", "weights", quantity_bytes((double)added->bytes).text);
 	if (!added->there)
 		printf(" in float32, half in bfloat16; pre fusion: %s more parameters",
-		       grouped((uint64_t)added->layers * config->width).text);
+		       quantity_grouped((uint64_t)added->layers * config->width).text);
 	putchar('\n');
 }
 
@@ -173,7 +127,7 @@ static void print_memory(const struct info *info)
 	int width = 9;
 
 	for (size_t i = 0; i < info->context_count; i++) {
-		int length = (int)strlen(grouped(info->contexts[i]).text);
+		int length = (int)strlen(quantity_grouped(info->contexts[i]).text);
 		width = length > width ? length : width;
 	}
 	printf("\n%-*s %-13s  %10s  %10s  %10s  %10s  %10s\n", width, "memory at", "", "weights", "keys, vals",
@@ -183,14 +137,16 @@ static void print_memory(const struct info *info)
 			const struct info_memory *memory = &info->memory[i][way];
 			bool rosa = way == INFO_ROSA;
 			printf("%*s %-13s  %10s  %10s  %10s  %10s  %10s\n", width,
-			       way == 0 ? grouped(info->contexts[i]).text : "", ways[way], bytes(memory->weights).text,
-			       bytes(memory->cache).text, rosa ? bytes(memory->adapter).text : "-",
-			       rosa ? bytes(memory->index).text : "-", bytes(info_total(memory)).text);
+			       way == 0 ? quantity_grouped(info->contexts[i]).text : "", ways[way],
+			       quantity_bytes(memory->weights).text, quantity_bytes(memory->cache).text,
+			       rosa ? quantity_bytes(memory->adapter).text : "-",
+			       rosa ? quantity_bytes(memory->index).text : "-",
+			       quantity_bytes(info_total(memory)).text);
 		}
 	}
 	printf("\nWindow %s, %s sinks. Keys and values are float32. The index takes %.1f bytes a step and route\n"
 	       "if every step begins a run, which is the most: equal neighbours share one.\n",
-	       grouped(info->window).text, grouped(info->sinks).text, info->bytes_a_step);
+	       quantity_grouped(info->window).text, quantity_grouped(info->sinks).text, info->bytes_a_step);
 }
 
 void info_print_text(const struct info *info)

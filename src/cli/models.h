@@ -32,7 +32,7 @@ struct model_args {
 	     .kind = ARG_TEXT,                                                                                         \
 	     .target = &(a)->adapter,                                                                                  \
 	     .value = "DIR",                                                                                           \
-	     .help = "a ROSA adapter for it, as rosatune.hf.save_adapter writes it"},                                  \
+	     .help = "a ROSA adapter for it: a folder of rosatune tune or rosatune.hf.save_adapter"},                  \
 	    {.name = "window",                                                                                         \
 	     .kind = ARG_SIZE,                                                                                         \
 	     .target = &(a)->window,                                                                                   \

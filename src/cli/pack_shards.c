@@ -3,27 +3,23 @@
  *
  * A folder with the first three of ten shards looks like a smaller corpus, and a model would be trained on it without
  * anybody noticing. So shards keep their temporary names until the last one is written and closed; what happens then
- * is renaming only. A packing that fails leaves nothing, not even a folder that it made. One that is killed leaves
- * hidden temporary files, which no reader looks at.
+ * is naming only. A packing that fails or is interrupted leaves nothing, not even a folder that it made. One that is
+ * killed leaves an empty folder at most, or, where files cannot do without a name (file.c), hidden ones, which no
+ * reader looks at. Files without a name stay open, so there may be many: as many are asked for as the system allows.
  */
 #include "pack_shards.h"
 
 #include "paths.h"
+#include "shard_names.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static bool is_shard_name(const char *name)
-{
-	size_t length = strlen(name);
-
-	return length > 7 && strcmp(name + length - 7, ".tokens") == 0;
-}
 
 /* ----------------------------------------------------------------------------------------------------- the folder --
  */
@@ -38,7 +34,7 @@ static bool each_shard(struct pack_shards *shards, bool (*what)(struct pack_shar
 	if (!folder)
 		return refuse(why, "cannot open %s: %s", shards->out, strerror(errno));
 	for (struct dirent *entry; good && (entry = readdir(folder));) {
-		if (entry->d_name[0] == '.' || !is_shard_name(entry->d_name))
+		if (!shard_name(entry->d_name))
 			continue;
 		char *path = path_join(shards->out, entry->d_name);
 		good = path ? what(shards, path, why) : refuse(why, "not enough memory");
@@ -62,12 +58,31 @@ static bool remove_old(struct pack_shards *shards, const char *path, struct fail
 	return unlink(path) == 0 || refuse(why, "cannot remove the older %s: %s", path, strerror(errno));
 }
 
+/* Whether --out is one shard, and not a folder of them. */
+static bool names_shard(const char *out)
+{
+	const char *slash = strrchr(out, '/');
+
+	return shard_name(slash ? slash + 1 : out);
+}
+
+static void allow_many_files(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 bool pack_shards_begin(struct pack_shards *shards, const char *out, bool replace, uint64_t most, struct failure *why)
 {
 	memset(shards, 0, sizeof(*shards));
 	shards->out = out;
 	shards->replace = replace;
-	shards->single = is_shard_name(out);
+	shards->single = names_shard(out);
+	allow_many_files();
 	shards->most = shards->single ? UINT64_MAX : most;
 	if (shards->single)
 		return file_can_create(out, why);
@@ -132,7 +147,7 @@ static bool open_shard(struct pack_shards *shards, struct failure *why)
 
 	if (!shard || !file_create(&shard->file, shard->path, why))
 		return false;
-	if (!shard->file.temporary)
+	if (!shard->file.target)
 		return refuse(why, "%s is not a regular file; shards need one", shard->path);
 	shards->open = true;
 	if (tokens_writer_begin(&shards->writer, sink, shard, shards->vocabulary, shards->tokenizer, shards->answers,

@@ -9,8 +9,10 @@
 #include "args.h"
 #include "interrupt.h"
 #include "progress.h"
+#include "quantities.h"
 #include "report.h"
 #include "trainer.h"
+#include "tune_plan.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -25,7 +27,7 @@ struct tune {
 	const char *config_path, *out;
 	struct arg_texts set;
 	uint64_t threads;
-	bool resume, json;
+	bool resume, json, dry;
 
 	struct ranks ranks;
 	struct tune_config config;
@@ -38,19 +40,10 @@ struct tune {
 
 /* -------------------------------------------------------------------------------------------------------- hooks -- */
 
-/* Millions, with a digit after the point while there are few. */
-static void write_millions(uint64_t number, char text[24])
-{
-	const double millions = (double)number * 1e-6;
-
-	snprintf(text, 24, millions < 0.1 ? "%.4f M" : millions < 100 ? "%.1f M" : "%.0f M", millions);
-}
-
 static void on_begin(void *context, const struct trainer_report *report, uint64_t trained, uint64_t parameters)
 {
 	struct tune *job = context;
 	const struct tune_stage *stage = &job->config.stages[report->stage];
-	char some[24], all[24];
 
 	progress_end(&job->progress);
 	progress_begin(&job->progress, stage->name, report->stage_steps);
@@ -58,11 +51,9 @@ static void on_begin(void *context, const struct trainer_report *report, uint64_
 	job->last_line = progress_clock();
 	if (job->json)
 		return;
-	write_millions(trained, some);
-	write_millions(parameters, all);
 	printf("stage %zu of %zu, %s: %" PRIu64 " steps of %" PRIu64 " x %" PRIu64 " tokens, %s of %s parameters",
-	       report->stage + 1, report->stages, stage->name, report->stage_steps, stage->batch, stage->length, some,
-	       all);
+	       report->stage + 1, report->stages, stage->name, report->stage_steps, stage->batch, stage->length,
+	       quantity_short((double)trained).text, quantity_short((double)parameters).text);
 	if (job->ranks.count > 1)
 		printf(", %d processes", job->ranks.count);
 	if (report->stage_step)
@@ -71,11 +62,19 @@ static void on_begin(void *context, const struct trainer_report *report, uint64_
 	fflush(stdout);
 }
 
+/* A batch of conversations whose answers were all cut off has no loss. */
+static const char *write_loss(double loss, char text[24])
+{
+	snprintf(text, 24, isnan(loss) ? "no loss" : "loss %.4f", loss);
+	return text;
+}
+
 static void print_step(const struct trainer_report *report)
 {
 	const struct training_entry *entry = &report->entry;
+	char loss[24];
 
-	printf("step %" PRIu64 " of %" PRIu64 ": loss %.4f", entry->step, report->steps, entry->loss);
+	printf("step %" PRIu64 " of %" PRIu64 ": %s", entry->step, report->steps, write_loss(entry->loss, loss));
 	if (entry->has_valid)
 		printf(", valid %.4f", entry->valid_loss);
 	printf(", rate %.2g, %.0f tokens/s\n", entry->rate > 0 ? entry->rate : entry->backbone_rate,
@@ -88,8 +87,9 @@ static void on_step(void *context, const struct trainer_report *report)
 	struct tune *job = context;
 	const struct training_entry *entry = &report->entry;
 	const uint64_t clock = progress_clock();
+	char loss[24];
 
-	snprintf(job->detail, sizeof(job->detail), "loss %.4f, rate %.2g, %.0f tokens/s", entry->loss,
+	snprintf(job->detail, sizeof(job->detail), "%s, rate %.2g, %.0f tokens/s", write_loss(entry->loss, loss),
 		 entry->rate > 0 ? entry->rate : entry->backbone_rate, entry->tokens_per_second);
 	job->progress.detail = job->detail;
 	if (!job->json && (entry->has_valid || (!job->progress.shown && clock - job->last_line >= LINE_AFTER))) {
@@ -159,6 +159,7 @@ static void print_result(const struct tune *job)
 {
 	const struct trainer_report *last = &job->outcome.last;
 	const bool none = last->entry.step == 0;
+	char loss[24];
 
 	if (job->json) {
 		struct json_text path = {0};
@@ -178,9 +179,9 @@ static void print_result(const struct tune *job)
 	if (none)
 		printf("nothing left to do: the run in %s is at its end\n", job->config.out);
 	else
-		printf("%s after step %" PRIu64 " of %" PRIu64 ": loss %.4f, %" PRIu64 " tokens in %.0f s\n",
-		       job->outcome.stopped ? "stopped" : "done", last->entry.step, last->steps, last->entry.loss,
-		       last->entry.tokens, last->entry.seconds);
+		printf("%s after step %" PRIu64 " of %" PRIu64 ": %s, %" PRIu64 " tokens in %.0f s\n",
+		       job->outcome.stopped ? "stopped" : "done", last->entry.step, last->steps,
+		       write_loss(last->entry.loss, loss), last->entry.tokens, last->entry.seconds);
 	if (*job->outcome.checkpoint)
 		printf("checkpoint: %s\n", job->outcome.checkpoint);
 	if (job->outcome.stopped)
@@ -199,27 +200,48 @@ static void explain(const struct tune *job, rosa_status status, const rosa_error
 		complain("tune", "process %d: %s", job->ranks.rank, error->message);
 }
 
-static int train(struct tune *job, bool threads)
+static rosa_status train(struct tune *job, rosa_error *err)
 {
 	const struct trainer_hooks hooks = {job, on_begin, on_step, on_saved, on_note, on_stop};
+	rosa_status status;
+
+	interrupt_watch();
+	status = trainer_run(&job->config, job->resume, &job->ranks, &hooks, &job->outcome, err);
+	progress_end(&job->progress);
+	if (status == ROSA_OK && job->ranks.rank == 0)
+		print_result(job);
+	return status;
+}
+
+/* What training would be. One process is enough to know. */
+static rosa_status plan(struct tune *job, rosa_error *err)
+{
+	struct training_plan plan = {0};
+	rosa_status status = ROSA_OK;
+
+	if (job->ranks.rank == 0)
+		status = training_plan_make(&job->config, job->resume, &job->ranks, &plan, err);
+	if (job->ranks.rank == 0 && status == ROSA_OK && job->json)
+		tune_plan_print_json(&job->config, &plan);
+	else if (job->ranks.rank == 0 && status == ROSA_OK)
+		tune_plan_print(&job->config, &plan, &job->ranks);
+	training_plan_free(&plan);
+	return ranks_agree(&job->ranks, status, err);
+}
+
+static int run(struct tune *job, bool threads)
+{
 	rosa_error error = {ROSA_OK, ""};
 	rosa_status status = ranks_agree(&job->ranks, load(job, threads, &error), &error);
+	const bool misused = status == ROSA_EINVAL || status == ROSA_EFORMAT;
 
-	if (status != ROSA_OK) {
-		explain(job, status, &error);
-		tune_config_free(&job->config);
-		return status == ROSA_EINVAL || status == ROSA_EFORMAT ? MISUSED : FAILED;
-	}
-	interrupt_watch();
-	status = trainer_run(&job->config, job->resume, &job->ranks, &hooks, &job->outcome, &error);
-	progress_end(&job->progress);
+	if (status == ROSA_OK)
+		status = job->dry ? plan(job, &error) : train(job, &error);
 	if (status != ROSA_OK)
 		explain(job, status, &error);
-	else if (job->ranks.rank == 0)
-		print_result(job);
 	tune_config_free(&job->config);
 	if (status != ROSA_OK)
-		return FAILED;
+		return misused ? MISUSED : FAILED;
 	return !job->outcome.stopped ? DONE : interrupted() ? interrupted() : 130;
 }
 
@@ -235,6 +257,10 @@ static enum args_result parse(struct tune *job, bool *threads, int count, char *
 	     .kind = ARG_FLAG,
 	     .target = &job->resume,
 	     .help = "go on from the newest checkpoint that is whole; begin if there is none"},
+	    {.name = "dry-run",
+	     .kind = ARG_FLAG,
+	     .target = &job->dry,
+	     .help = "check model, data and folder, tell what would be done and what it takes, and stop"},
 	    {.name = "out",
 	     .kind = ARG_TEXT,
 	     .target = &job->out,
@@ -250,7 +276,7 @@ static enum args_result parse(struct tune *job, bool *threads, int count, char *
 	};
 	struct args args = {
 	    .command = "tune",
-	    .usage = "CONFIG [--set KEY=VALUE]... [--resume] [options]",
+	    .usage = "CONFIG [--set KEY=VALUE]... [--resume | --dry-run] [options]",
 	    .summary = "Trains a ROSA adapter for a model, and the model itself if asked, as CONFIG (JSON) says.",
 	    .options = options,
 	    .count = sizeof(options) / sizeof(options[0]),
@@ -324,7 +350,7 @@ int tune_command(int count, char **words)
 	}
 	parsed = parse_once(&job, &threads, count, words);
 	if (parsed == ARGS_OK)
-		code = train(&job, threads);
+		code = run(&job, threads);
 	else
 		code = parsed == ARGS_HELP ? DONE : MISUSED;
 	ranks_end(&job.ranks);

@@ -13,12 +13,10 @@
 #include "dataset.h"
 
 #include "mixing.h"
-#include "paths.h"
 #include "permutation.h"
+#include "shard_names.h"
 #include "status.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,7 +38,8 @@ struct source {
 struct dataset {
 	struct source *sources;
 	size_t count, length;
-	uint64_t seed, samples, tokens, cut, tokenizer;
+	uint64_t seed, samples, tokens, cut, silent, tokenizer;
+	const char *unmarked; /* the path of a shard without marks of answers, or NULL */
 	size_t vocabulary;
 	double *sums; /* of weights, for mixing; NULL: all in one */
 };
@@ -51,75 +50,6 @@ struct dataset {
 static rosa_status no_memory(const char *path, rosa_error *err)
 {
 	return rosa_fail(err, ROSA_ENOMEM, "%s: no memory for its list of shards", path);
-}
-
-struct names {
-	char **all;
-	size_t count, room;
-};
-
-static void names_free(struct names *names)
-{
-	for (size_t i = 0; i < names->count; i++)
-		free(names->all[i]);
-	free(names->all);
-}
-
-/* Takes over `name`, also where it fails. */
-static bool names_add(struct names *names, char *name)
-{
-	if (name && names->count == names->room) {
-		size_t room = 2 * names->room + 16;
-		char **larger = realloc(names->all, room * sizeof(*larger));
-		if (!larger) {
-			free(name);
-			return false;
-		}
-		names->all = larger;
-		names->room = room;
-	}
-	if (name)
-		names->all[names->count++] = name;
-	return name != NULL;
-}
-
-static int by_name(const void *left, const void *right)
-{
-	return strcmp(*(char *const *)left, *(char *const *)right);
-}
-
-static bool is_shard_name(const char *name)
-{
-	size_t length = strlen(name);
-
-	return name[0] != '.' && length > 7 && strcmp(name + length - 7, ".tokens") == 0;
-}
-
-static rosa_status list_folder(const char *path, struct names *names, rosa_error *err)
-{
-	DIR *folder = opendir(path);
-	rosa_status status = ROSA_OK;
-
-	if (!folder)
-		return rosa_fail(err, ROSA_EIO, "%s: %s", path, strerror(errno));
-	for (struct dirent *entry; !status && (entry = readdir(folder));) {
-		if (is_shard_name(entry->d_name) && !names_add(names, path_join(path, entry->d_name)))
-			status = no_memory(path, err);
-	}
-	closedir(folder);
-	if (!status && names->count == 0)
-		return rosa_fail(err, ROSA_EINVAL, "%s: there are no *.tokens in it; `rosatune data pack` makes them",
-				 path);
-	if (!status)
-		qsort(names->all, names->count, sizeof(*names->all), by_name);
-	return status;
-}
-
-static rosa_status list_shards(const char *path, struct names *names, rosa_error *err)
-{
-	if (path_is_folder(path))
-		return list_folder(path, names, err);
-	return names_add(names, strdup(path)) ? ROSA_OK : no_memory(path, err);
 }
 
 /* ----------------------------------------------------------------------------------------------------------- rows --
@@ -168,13 +98,24 @@ static void row_free(struct row *row)
 /* -------------------------------------------------------------------------------------------------------- sources --
  */
 
-static uint64_t count_cut(const struct tokens_file *file, size_t length)
+/* Whether one of `count` tokens counts. */
+static bool any_counts(const struct tokens_file *file, uint64_t first, size_t count)
 {
-	uint64_t cut = 0;
+	for (uint64_t at = first; at < first + count; at++) {
+		if (tokens_file_counts(file, (size_t)at))
+			return true;
+	}
+	return false;
+}
 
-	for (size_t i = 0; i < file->documents; i++)
-		cut += file->starts[i + 1] - file->starts[i] > length + 1;
-	return cut;
+static void count_cut(struct dataset *dataset, const struct tokens_file *file)
+{
+	for (size_t i = 0; i < file->documents; i++) {
+		if (file->starts[i + 1] - file->starts[i] <= dataset->length + 1)
+			continue;
+		dataset->cut++;
+		dataset->silent += !any_counts(file, file->starts[i] + 1, dataset->length);
+	}
 }
 
 /* All shards must be those of one tokenizer. */
@@ -190,11 +131,13 @@ static rosa_status admit(struct dataset *dataset, const struct tokens_file *file
 	dataset->vocabulary = file->vocabulary > dataset->vocabulary ? file->vocabulary : dataset->vocabulary;
 	dataset->tokens += file->tokens;
 	if (file->counts)
-		dataset->cut += count_cut(file, dataset->length);
+		count_cut(dataset, file);
+	else
+		dataset->unmarked = file->path;
 	return ROSA_OK;
 }
 
-static rosa_status open_shards(struct dataset *dataset, struct source *source, const struct names *names,
+static rosa_status open_shards(struct dataset *dataset, struct source *source, const struct shard_names *names,
 			       rosa_error *err)
 {
 	rosa_status status = ROSA_OK;
@@ -217,13 +160,13 @@ static rosa_status open_shards(struct dataset *dataset, struct source *source, c
 
 static rosa_status open_source(struct dataset *dataset, struct source *source, const char *path, rosa_error *err)
 {
-	struct names names = {0};
-	rosa_status status = list_shards(path, &names, err);
+	struct shard_names names = {0};
+	rosa_status status = shard_names_add(&names, path, err);
 	uint64_t tokens;
 
 	if (!status)
 		status = open_shards(dataset, source, &names, err);
-	names_free(&names);
+	shard_names_free(&names);
 	if (status)
 		return status;
 	tokens = row_all(&source->text);
@@ -294,6 +237,11 @@ rosa_status dataset_open(const struct dataset_source *sources, size_t count, siz
 		dataset->count++;
 		status = open_source(dataset, &dataset->sources[i], sources[i].path, err);
 	}
+	if (!status && dataset->silent == dataset->samples)
+		status = rosa_fail(err, ROSA_EINVAL,
+				   "%s: not one answer of its conversations begins within %zu tokens; give a larger "
+				   "length",
+				   sources[0].path, length);
 	if (!status)
 		status = set_weights(dataset, sources, err);
 	if (status)
@@ -337,6 +285,16 @@ uint64_t dataset_tokens(const dataset *dataset)
 uint64_t dataset_cut(const dataset *dataset)
 {
 	return dataset->cut;
+}
+
+uint64_t dataset_silent(const dataset *dataset)
+{
+	return dataset->silent;
+}
+
+const char *dataset_unmarked(const dataset *dataset)
+{
+	return dataset->unmarked;
 }
 
 /* -------------------------------------------------------------------------------------------------------- samples --

@@ -19,7 +19,8 @@ typedef struct dataset dataset;
  * through passes of its own, and among any first samples the share of each is what its weight says, give or take one
  * sample (up to 4 sources; half a sample more for every doubling of their number).
  *
- * Shards of different tokenizers, and weights in some sources only, are refused. */
+ * Shards of different tokenizers, weights in some sources only, and conversations that are all too long for any of
+ * their answers to be in a sample, are refused. */
 rosa_status dataset_open(const struct dataset_source *sources, size_t count, size_t length, uint64_t seed,
 			 dataset **made, rosa_error *err);
 void dataset_free(dataset *dataset); /* safe on NULL */
@@ -28,6 +29,9 @@ uint64_t dataset_tokenizer(const dataset *dataset); /* fingerprint: see tokens_f
 uint64_t dataset_samples(const dataset *dataset);   /* of one pass over everything */
 uint64_t dataset_tokens(const dataset *dataset);    /* in all shards */
 uint64_t dataset_cut(const dataset *dataset);       /* conversations that are longer than a sample */
+uint64_t dataset_silent(const dataset *dataset);    /* of these, those whose answers are all cut off */
+/* The path of a shard in which answers are not marked, so that everything counts; NULL: there is none. */
+const char *dataset_unmarked(const dataset *dataset);
 
 /* Sample number n (from 0, without end: passes follow each other, each in an order of its own): a function of n, the
  * files and the seed. So the only state there is, is how many samples have been read, and any rank can read any of

@@ -214,12 +214,6 @@ bool ranks_any(const struct ranks *ranks, bool mine)
 	return any;
 }
 
-void ranks_abort(const struct ranks *ranks, int code)
-{
-	if (ranks->count > 1 && begun())
-		MPI_Abort(MPI_COMM_WORLD, code);
-}
-
 #else
 
 bool ranks_built_in(void)
@@ -267,11 +261,6 @@ bool ranks_any(const struct ranks *ranks, bool mine)
 {
 	(void)ranks;
 	return mine;
-}
-
-void ranks_abort(const struct ranks *ranks, int code)
-{
-	(void)ranks, (void)code;
 }
 
 #endif

@@ -37,7 +37,5 @@ bool ranks_any(const struct ranks *ranks, bool mine);
 /* Whether all processes got here well: `mine`, or ROSA_ECANCELLED where it was another one that failed. Whatever may
  * fail on one process alone is followed by this, or the others would wait for it forever. */
 rosa_status ranks_agree(const struct ranks *ranks, rosa_status mine, rosa_error *err);
-/* Ends the job on all processes with this exit code, after a message was printed. */
-void ranks_abort(const struct ranks *ranks, int code);
 
 #endif

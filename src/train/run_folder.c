@@ -178,15 +178,50 @@ static void sweep(const struct run_folder *folder)
 	}
 }
 
-rosa_status run_folder_open(const char *path, struct run_folder *folder, rosa_error *err)
+static rosa_status name_folder(const char *path, struct run_folder *folder, rosa_error *err)
 {
-	rosa_status status = ROSA_OK;
-
 	memset(folder, 0, sizeof(*folder));
 	folder->path = strdup(path);
 	folder->checkpoints = path_join(path, "checkpoints");
-	if (!folder->path || !folder->checkpoints)
+	return folder->path && folder->checkpoints ? ROSA_OK : rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, path);
+}
+
+/* Whether the folder, or the nearest above it that is there, can be written to. */
+static rosa_status check_writable(const char *path, rosa_error *err)
+{
+	char *here = strdup(path), *above;
+	rosa_status status = ROSA_OK;
+
+	while (here && access(here, F_OK) != 0 && errno == ENOENT && strcmp(here, ".") != 0) {
+		above = path_folder(here);
+		free(here);
+		here = above;
+	}
+	if (!here)
 		status = rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, path);
+	else if (!path_is_folder(here))
+		status = rosa_fail(err, ROSA_EIO, "cannot make the folder %s: %s is no folder", path, here);
+	else if (access(here, W_OK | X_OK) != 0)
+		status = rosa_fail(err, ROSA_EIO, "cannot write to the folder %s: %s", here, strerror(errno));
+	free(here);
+	return status;
+}
+
+rosa_status run_folder_look(const char *path, struct run_folder *folder, rosa_error *err)
+{
+	rosa_status status = name_folder(path, folder, err);
+
+	if (status == ROSA_OK)
+		status = check_writable(path, err);
+	if (status != ROSA_OK)
+		run_folder_close(folder);
+	return status;
+}
+
+rosa_status run_folder_open(const char *path, struct run_folder *folder, rosa_error *err)
+{
+	rosa_status status = name_folder(path, folder, err);
+
 	if (status == ROSA_OK)
 		status = make_folders(folder->checkpoints, err);
 	if (status == ROSA_OK)
@@ -207,15 +242,25 @@ void run_folder_close(struct run_folder *folder)
 	memset(folder, 0, sizeof(*folder));
 }
 
-bool run_folder_begun(const struct run_folder *folder)
+uint64_t run_folder_newest(const struct run_folder *folder)
 {
-	uint64_t *steps;
+	uint64_t *steps, newest = UINT64_MAX;
 	size_t count;
 
 	if (!list(folder, NAME_STEP, &steps, &count))
-		return true; /* what is not known to be empty is not written over */
+		return 0; /* what is not known to be empty is not written over */
+	if (count)
+		newest = steps[count - 1];
 	free(steps);
-	return count > 0;
+	return newest;
+}
+
+rosa_status run_folder_check_new(const struct run_folder *folder, rosa_error *err)
+{
+	if (run_folder_newest(folder) == UINT64_MAX)
+		return ROSA_OK;
+	return rosa_fail(err, ROSA_EINVAL, "%.180s: there are checkpoints; go on with --resume, or name another folder",
+			 folder->checkpoints);
 }
 
 /* ------------------------------------------------------------------------------------------------------ writing -- */

@@ -25,8 +25,14 @@ struct run_folder {
 rosa_status run_folder_open(const char *path, struct run_folder *folder, rosa_error *err);
 void run_folder_close(struct run_folder *folder); /* safe on a zeroed one */
 
-/* Whether there is any checkpoint, whole or not. */
-bool run_folder_begun(const struct run_folder *folder);
+/* The same for one who only wants to know: nothing is made, locked or removed. It is refused if it could not be made.
+ */
+rosa_status run_folder_look(const char *path, struct run_folder *folder, rosa_error *err);
+
+/* The step of the newest checkpoint, whole or not; UINT64_MAX: there is none. */
+uint64_t run_folder_newest(const struct run_folder *folder);
+/* A run that begins is refused where there is any checkpoint. */
+rosa_status run_folder_check_new(const struct run_folder *folder, rosa_error *err);
 
 /* Removes all checkpoints but the newest `keep` (0: none is removed). */
 rosa_status run_folder_keep(struct run_folder *folder, size_t keep, rosa_error *err);

@@ -14,6 +14,7 @@
 #include "checksum.h"
 #include "status.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,6 +68,12 @@ static rosa_status check_header(const struct tokens_header *header, const char *
 	return ROSA_OK;
 }
 
+/* Where something lies in the file: the header is always before the tokens. */
+static size_t offset_of(const struct tokens_file *file, const void *place)
+{
+	return sizeof(struct tokens_header) + (size_t)((const uint8_t *)place - (const uint8_t *)file->data);
+}
+
 static rosa_status check_starts(const struct tokens_file *file, const char *name, rosa_error *err)
 {
 	if (file->starts[0] != 0 || file->starts[file->documents] != file->tokens)
@@ -74,7 +81,9 @@ static rosa_status check_starts(const struct tokens_file *file, const char *name
 				 name);
 	for (size_t i = 0; i < file->documents; i++) {
 		if (file->starts[i] >= file->starts[i + 1])
-			return rosa_fail(err, ROSA_EFORMAT, "%s: document %zu ends before it begins", name, i);
+			return rosa_fail(err, ROSA_EFORMAT,
+					 "%s: document %zu ends before it begins (byte %zu of the file)", name, i,
+					 offset_of(file, &file->starts[i + 1]));
 	}
 	return ROSA_OK;
 }
@@ -88,10 +97,38 @@ static rosa_status check_tokens(const struct tokens_file *file, const char *name
 {
 	for (size_t i = 0; i < file->tokens; i++) {
 		if (token_at(file, i) >= file->vocabulary)
-			return rosa_fail(err, ROSA_EFORMAT, "%s: token %zu is %u, beyond the vocabulary of %zu", name,
-					 i, token_at(file, i), file->vocabulary);
+			return rosa_fail(err, ROSA_EFORMAT,
+					 "%s: token %zu is %u, beyond the vocabulary of %zu (byte %zu of the file)",
+					 name, i, token_at(file, i), file->vocabulary,
+					 sizeof(struct tokens_header) + i * (size_t)file->width);
 	}
 	return ROSA_OK;
+}
+
+/* What fills the parts up, from the end of one to the beginning of the next. */
+static rosa_status check_filling(const struct tokens_file *file, const uint8_t *from, const uint8_t *to,
+				 const char *name, rosa_error *err)
+{
+	for (; from < to; from++) {
+		if (*from)
+			return rosa_fail(err, ROSA_EFORMAT,
+					 "%s: something stands after the end of a part (byte %zu of the file)", name,
+					 offset_of(file, from));
+	}
+	return ROSA_OK;
+}
+
+/* Marks of answers: none behind the last token. */
+static rosa_status check_marks(const struct tokens_file *file, const uint8_t *end, const char *name, rosa_error *err)
+{
+	const size_t whole = file->tokens / 8, rest = file->tokens % 8;
+
+	if (!file->counts)
+		return ROSA_OK;
+	if (rest && file->counts[whole] >> rest)
+		return rosa_fail(err, ROSA_EFORMAT, "%s: marks an answer behind the last token (byte %zu of the file)",
+				 name, offset_of(file, file->counts + whole));
+	return check_filling(file, file->counts + whole + (rest > 0), end, name, err);
 }
 
 static rosa_status check_sum(const uint8_t *data, size_t size, const char *name, rosa_error *err)
@@ -104,7 +141,25 @@ static rosa_status check_sum(const uint8_t *data, size_t size, const char *name,
 	header.checksum = 0;
 	if (checksum_add(sum, &header, sizeof(header)) == stored)
 		return ROSA_OK;
-	return rosa_fail(err, ROSA_EFORMAT, "%s: is damaged: its checksum is another; pack the data again", name);
+	return rosa_fail(err, ROSA_EFORMAT,
+			 "%s: is damaged: the checksum of its %zu bytes is not that of its header (byte %zu of the "
+			 "file); pack the data again",
+			 name, size, offsetof(struct tokens_header, checksum));
+}
+
+/* All that takes reading everything. What says where the fault lies goes first; the checksum only says that there is
+ * one. */
+static rosa_status check_all(const struct tokens_file *file, const uint8_t *bytes, size_t size, const char *name,
+			     rosa_error *err)
+{
+	const uint8_t *filling = (const uint8_t *)file->data + file->tokens * (size_t)file->width;
+	rosa_status status = check_tokens(file, name, err);
+
+	if (!status)
+		status = check_filling(file, filling, (const uint8_t *)file->starts, name, err);
+	if (!status)
+		status = check_marks(file, bytes + size, name, err);
+	return status ? status : check_sum(bytes, size, name, err);
 }
 
 rosa_status tokens_file_parse(const void *data, size_t size, const char *name, bool thorough, struct tokens_file *file,
@@ -137,9 +192,7 @@ rosa_status tokens_file_parse(const void *data, size_t size, const char *name, b
 	file->vocabulary = (size_t)header.vocabulary;
 	status = check_starts(file, name, err);
 	if (!status && thorough)
-		status = check_sum(bytes, size, name, err);
-	if (!status && thorough)
-		status = check_tokens(file, name, err);
+		status = check_all(file, bytes, size, name, err);
 	if (status)
 		memset(file, 0, sizeof(*file));
 	return status;
@@ -175,15 +228,19 @@ void tokens_file_close(struct tokens_file *file)
 	memset(file, 0, sizeof(*file));
 }
 
+bool tokens_file_counts(const struct tokens_file *file, size_t at)
+{
+	return !file->counts || (file->counts[at / 8] >> at % 8 & 1);
+}
+
 void tokens_file_read(const struct tokens_file *file, size_t first, size_t count, uint32_t *tokens, float *weight)
 {
 	for (size_t i = 0; i < count; i++) {
 		size_t at = first + i;
 		uint32_t token = token_at(file, at);
 		bool good = token < file->vocabulary;
-		bool counts = !file->counts || (file->counts[at / 8] >> at % 8 & 1);
 		tokens[i] = good ? token : 0;
 		if (weight)
-			weight[i] = good && counts ? 1 : 0;
+			weight[i] = good && tokens_file_counts(file, at) ? 1 : 0;
 	}
 }

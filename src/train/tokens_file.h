@@ -56,12 +56,16 @@ struct tokens_file {
 	size_t vocabulary;
 };
 
-/* Checks everything but the checksum and the tokens' range, for which all of it has to be read, unless `thorough`. */
+/* Checks what can be known without reading all of it: header, sizes and documents. `thorough`: all the rest, too, which
+ * is the tokens' range, the marks of answers, the filling between the parts, and the checksum. */
 rosa_status tokens_file_open(const char *path, bool thorough, struct tokens_file *file, rosa_error *err);
 /* The same from memory, aligned to 8 bytes, which must stay. */
 rosa_status tokens_file_parse(const void *data, size_t size, const char *name, bool thorough, struct tokens_file *file,
 			      rosa_error *err);
 void tokens_file_close(struct tokens_file *file); /* safe on a zeroed one */
+
+/* Whether the loss of a token counts. */
+bool tokens_file_counts(const struct tokens_file *file, size_t at);
 
 /* Tokens first .. first + count - 1, which must be there, and the weight of each as a target, 0 or 1 (NULL: not
  * wanted). What is not below the vocabulary, in a file that was damaged since it was written, is read as token 0 of

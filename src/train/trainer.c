@@ -13,15 +13,14 @@
  */
 #include "trainer.h"
 
-#include "checkpoint.h"
-#include "dataset.h"
 #include "draw.h"
 #include "paths.h"
 #include "run_folder.h"
 #include "schedule.h"
 #include "snapshot.h"
+#include "stage_data.h"
 #include "status.h"
-#include "tokens_writer.h"
+#include "training_model.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -40,10 +39,8 @@ struct trainer {
 	struct trainer_outcome *outcome;
 	bool first; /* of the processes: the one that writes */
 
-	struct checkpoint model;
-	rosa_workers *workers;
-	struct backend *backend;
-	network *network;
+	struct training_model model;
+	struct data_rules rules;
 
 	struct run_folder folder;
 	struct training_log log;
@@ -62,7 +59,7 @@ struct trainer {
 struct stage_run {
 	const struct tune_stage *stage;
 	uint64_t steps;
-	dataset *data, *valid;
+	struct stage_data data;
 	struct samples valid_samples;
 	learner *learner;
 };
@@ -104,38 +101,6 @@ static int choose_threads(struct trainer *t)
 	return bound < share ? bound : share;
 }
 
-static rosa_status open_network(struct trainer *t, rosa_error *err)
-{
-	const struct tune_config *config = t->config;
-	struct network_options options = tune_config_network(config);
-	struct adapter adapter = {0};
-	rosa_status status = checkpoint_open(config->model, &t->model, err);
-
-	if (status == ROSA_OK && config->adapter)
-		status = adapter_open(config->adapter, &t->model, &adapter, err);
-	if (status == ROSA_OK)
-		status = rosa_workers_new(choose_threads(t), NULL, &t->workers, err);
-	if (status == ROSA_OK)
-		status = cpu_backend_new(t->workers, &t->backend, err);
-	if (status == ROSA_OK)
-		status = network_load(&t->model, config->adapter ? &adapter : NULL, &options, t->backend, t->workers,
-				      &t->network, err);
-	adapter_close(&adapter);
-	return status;
-}
-
-/* Frequencies that a GGUF file gives one by one have no words in a config.json. */
-static rosa_status check_model(const struct trainer *t, rosa_error *err)
-{
-	for (size_t i = 0; i < t->config->stage_count; i++)
-		if (t->config->stages[i].kind != TUNE_ADAPTER && t->model.rope_factors)
-			return rosa_fail(err, ROSA_EINVAL,
-					 "%s: has rotary factors of its own, with which a trained backbone cannot be "
-					 "saved; use the Hugging Face folder of this model",
-					 t->config->model);
-	return ROSA_OK;
-}
-
 /* Whether the backbone is trained in any stage up to this one. */
 static bool backbone_trained(const struct tune_config *config, size_t stage)
 {
@@ -150,11 +115,11 @@ static bool backbone_trained(const struct tune_config *config, size_t stage)
 static rosa_status write_checkpoint(struct trainer *t, struct checkpoint_writer *writer, size_t keep, rosa_error *err)
 {
 	const struct snapshot snapshot = {
-	    .parameters = network_parameters(t->network),
-	    .config = network_config(t->network),
-	    .options = network_settings(t->network),
+	    .parameters = network_parameters(t->model.network),
+	    .config = network_config(t->model.network),
+	    .options = network_settings(t->model.network),
 	    .backbone = backbone_trained(t->config, t->state.stage),
-	    .model = &t->model,
+	    .model = &t->model.checkpoint,
 	};
 	struct json_text echo = {0};
 	rosa_status status = snapshot_write(&snapshot, writer, err);
@@ -219,7 +184,7 @@ static rosa_status compare_echo(struct trainer *t, const struct checkpoint_found
 
 	if (!path)
 		return rosa_fail(err, ROSA_ENOMEM, "%s: no memory to read it", found->path);
-	if (found->state.model != t->model.fingerprint)
+	if (found->state.model != t->model.checkpoint.fingerprint)
 		status = rosa_fail(err, ROSA_EINVAL, "%.120s: was begun with another model than %.80s", found->path,
 				   t->config->model);
 	else
@@ -235,7 +200,7 @@ static rosa_status compare_echo(struct trainer *t, const struct checkpoint_found
 /* What is trained in a stage, with moments of 0. */
 static rosa_status choose_trained(struct trainer *t, size_t stage, rosa_error *err)
 {
-	return parameters_train(network_parameters(t->network), t->config->stages[stage].kind != TUNE_ADAPTER,
+	return parameters_train(network_parameters(t->model.network), t->config->stages[stage].kind != TUNE_ADAPTER,
 				t->config->rosa, err);
 }
 
@@ -244,11 +209,11 @@ static rosa_status read_checkpoint(struct trainer *t, const struct checkpoint_fo
 	rosa_status status = compare_echo(t, found, err);
 
 	if (status == ROSA_OK)
-		status = snapshot_read_values(found, network_parameters(t->network), err);
+		status = snapshot_read_values(found, network_parameters(t->model.network), err);
 	if (status == ROSA_OK)
 		status = choose_trained(t, (size_t)found->state.stage, err);
 	if (status == ROSA_OK)
-		status = snapshot_read_moments(found, network_parameters(t->network), err);
+		status = snapshot_read_moments(found, network_parameters(t->model.network), err);
 	if (status == ROSA_OK) {
 		t->state = found->state;
 		t->resumed = true;
@@ -264,10 +229,8 @@ static rosa_status open_folder(struct trainer *t, bool resume, rosa_error *err)
 	struct checkpoint_found found = {0};
 	rosa_status status = run_folder_open(t->config->out, &t->folder, err);
 
-	if (status == ROSA_OK && !resume && run_folder_begun(&t->folder))
-		return rosa_fail(err, ROSA_EINVAL,
-				 "%.180s: there are checkpoints; go on with --resume, or name another folder",
-				 t->folder.checkpoints);
+	if (status == ROSA_OK && !resume)
+		status = run_folder_check_new(&t->folder, err);
 	if (status == ROSA_OK && resume)
 		status = run_folder_latest(&t->folder, note, t, &found, err);
 	if (status == ROSA_OK && resume && !found.path)
@@ -295,7 +258,7 @@ static rosa_status open_log(struct trainer *t, rosa_error *err)
 /* Numbers in the backend's memory, from the first process to the others. */
 static rosa_status share_numbers(struct trainer *t, float *numbers, size_t count, float *room, rosa_error *err)
 {
-	struct backend *backend = t->backend;
+	struct backend *backend = t->model.backend;
 
 	if (!numbers)
 		return ROSA_OK;
@@ -321,7 +284,7 @@ static rosa_status share_parameter(struct trainer *t, const struct parameter *pa
 /* Where the run stands, to all processes. */
 static rosa_status share_state(struct trainer *t, rosa_error *err)
 {
-	struct parameters *parameters = network_parameters(t->network);
+	struct parameters *parameters = network_parameters(t->model.network);
 	rosa_status status = ROSA_OK;
 
 	if (t->ranks->count == 1)
@@ -338,53 +301,23 @@ static rosa_status share_state(struct trainer *t, rosa_error *err)
 
 /* -------------------------------------------------------------------------------------------------------- stage -- */
 
-/* Data that was made with another tokenizer trains on noise. A model without one cannot be asked. */
-static rosa_status check_tokenizer(const struct trainer *t, const dataset *data, const char *path, rosa_error *err)
-{
-	const size_t vocabulary = network_config(t->network)->vocabulary;
-	tokenizer *tokenizer = NULL;
-	uint64_t fingerprint;
-	bool same;
-
-	if (dataset_vocabulary(data) > vocabulary)
-		return rosa_fail(err, ROSA_EINVAL, "%.150s: has tokens up to %zu, the model knows %zu", path,
-				 dataset_vocabulary(data) - 1, vocabulary);
-	if (tokenizer_open(t->config->model, &tokenizer, NULL) != ROSA_OK)
-		return ROSA_OK;
-	same = tokens_fingerprint(tokenizer, &fingerprint, NULL) != ROSA_OK || fingerprint == dataset_tokenizer(data);
-	tokenizer_free(tokenizer);
-	if (same)
-		return ROSA_OK;
-	return rosa_fail(err, ROSA_EINVAL,
-			 "%.120s: was packed with another tokenizer than that of %.80s; pack it again", path,
-			 t->config->model);
-}
-
 static void read_sample(const void *context, uint64_t n, uint32_t *tokens, uint32_t *targets, float *weight)
 {
 	dataset_sample(context, n, tokens, targets, weight);
 }
 
-static rosa_status open_data(const struct trainer *t, const struct key_data *data, size_t length, uint64_t salt,
-			     dataset **made, rosa_error *err)
-{
-	rosa_status status = dataset_open(data->sources, data->count, length,
-					  draw_long(t->config->seed, t->state.stage, salt), made, err);
-
-	return status == ROSA_OK ? check_tokenizer(t, *made, data->sources[0].path, err) : status;
-}
-
 /* What of the data will not be learnt from. */
 static void tell_cut(struct trainer *t, const struct stage_run *run)
 {
-	const uint64_t cut = dataset_cut(run->data);
-	char message[160];
+	const uint64_t cut = dataset_cut(run->data.data), silent = dataset_silent(run->data.data);
+	char message[240];
 
 	if (!cut)
 		return;
 	snprintf(message, sizeof(message),
-		 "%" PRIu64 " conversations of stage %.40s are longer than %" PRIu64 " tokens and are cut", cut,
-		 run->stage->name, run->stage->length);
+		 "%" PRIu64 " conversations of stage %.40s are longer than %" PRIu64 " tokens and are cut; %" PRIu64
+		 " of them lose all answers, and nothing is learnt from them",
+		 cut, run->stage->name, run->stage->length, silent);
 	note(t, message);
 }
 
@@ -401,24 +334,21 @@ static rosa_status open_stage(struct trainer *t, struct stage_run *run, rosa_err
 		status = choose_trained(t, (size_t)t->state.stage, err);
 	t->resumed = false;
 	if (status == ROSA_OK)
-		status = open_data(t, &stage->data, samples.length, 0, &run->data, err);
-	if (status == ROSA_OK && stage->valid.count)
-		status = open_data(t, &stage->valid, samples.length, 1, &run->valid, err);
+		status = stage_data_open(t->config, (size_t)t->state.stage, &t->rules, &run->data, err);
 	if (status == ROSA_OK)
 		tell_cut(t, run);
-	samples.context = run->valid;
+	samples.context = run->data.valid;
 	run->valid_samples = samples;
-	samples.context = run->data;
+	samples.context = run->data.data;
 	if (status == ROSA_OK)
-		status = learner_new(t->network, t->ranks, &samples, &options, &run->learner, err);
+		status = learner_new(t->model.network, t->ranks, &samples, &options, &run->learner, err);
 	return ranks_agree(t->ranks, status, err);
 }
 
 static void close_stage(struct stage_run *run)
 {
 	learner_free(run->learner);
-	dataset_free(run->data);
-	dataset_free(run->valid);
+	stage_data_close(&run->data);
 }
 
 /* Whether something that is done every so many steps is due after this one; 0: never. */
@@ -429,7 +359,7 @@ static bool due(uint64_t every, uint64_t step)
 
 static rosa_status validate(struct trainer *t, struct stage_run *run, struct training_entry *entry, rosa_error *err)
 {
-	const uint64_t all = dataset_samples(run->valid), wanted = run->stage->valid_samples;
+	const uint64_t all = dataset_samples(run->data.valid), wanted = run->stage->valid_samples;
 	struct learner_result result;
 	rosa_status status =
 	    learner_judge(run->learner, &run->valid_samples, wanted < all ? wanted : all, &result, err);
@@ -491,7 +421,7 @@ static rosa_status take_step(struct trainer *t, struct stage_run *run, rosa_erro
 	t->fresh += stage->batch * stage->length;
 	report.entry.loss = result.loss;
 	report.entry.grad_norm = result.norm;
-	if (run->valid && (due(stage->valid_every, step + 1) || step + 1 == run->steps))
+	if (run->data.valid && (due(stage->valid_every, step + 1) || step + 1 == run->steps))
 		status = validate(t, run, &report.entry, err);
 	fill_report(t, run, &report);
 	t->outcome->last = report;
@@ -505,7 +435,7 @@ static rosa_status take_step(struct trainer *t, struct stage_run *run, rosa_erro
 
 static void tell_begin(const struct trainer *t, const struct stage_run *run)
 {
-	const struct parameters *parameters = network_parameters(t->network);
+	const struct parameters *parameters = network_parameters(t->model.network);
 	struct trainer_report report = {0};
 	uint64_t trained = 0, all = 0;
 
@@ -567,16 +497,31 @@ static rosa_status run_stages(struct trainer *t, rosa_error *err)
 
 /* ---------------------------------------------------------------------------------------------------------- run -- */
 
+/* The data of all stages that are to come: a mistake in the last one is told now, and not after days. */
+static rosa_status check_stages(const struct trainer *t, rosa_error *err)
+{
+	const size_t stage = (size_t)t->state.stage;
+	const bool done = t->state.stage_step >= tune_stage_steps(&t->config->stages[stage]);
+	rosa_status status = ROSA_OK;
+
+	for (size_t i = done ? stage + 1 : stage; i < t->config->stage_count && status == ROSA_OK; i++) {
+		struct stage_data data;
+
+		status = stage_data_open(t->config, i, &t->rules, &data, err);
+		stage_data_close(&data);
+	}
+	return status;
+}
+
 static rosa_status begin(struct trainer *t, bool resume, rosa_error *err)
 {
-	rosa_status status = open_network(t, err);
+	rosa_status status = training_model_open(t->config, choose_threads(t), &t->model, err);
 
-	if (status == ROSA_OK)
-		status = check_model(t, err);
 	status = ranks_agree(t->ranks, status, err);
 	if (status != ROSA_OK)
 		return status;
-	t->state.model = t->model.fingerprint;
+	t->rules = data_rules_of(t->config->model, network_config(t->model.network)->vocabulary);
+	t->state.model = t->model.checkpoint.fingerprint;
 	if (t->first) {
 		status = open_folder(t, resume, err);
 		if (status == ROSA_OK)
@@ -585,6 +530,8 @@ static rosa_status begin(struct trainer *t, bool resume, rosa_error *err)
 	status = ranks_agree(t->ranks, status, err);
 	if (status == ROSA_OK)
 		status = share_state(t, err);
+	if (status == ROSA_OK)
+		status = ranks_agree(t->ranks, check_stages(t, err), err);
 	t->before = t->state.seconds;
 	t->begun = t->state.step;
 	t->started = now();
@@ -609,9 +556,6 @@ rosa_status trainer_run(const struct tune_config *config, bool resume, const str
 		status = run_stages(&t, err);
 	training_log_close(&t.log);
 	run_folder_close(&t.folder);
-	network_free(t.network);
-	cpu_backend_free(t.backend);
-	rosa_workers_free(t.workers);
-	checkpoint_close(&t.model);
+	training_model_close(&t.model);
 	return status;
 }

@@ -1,0 +1,193 @@
+/*
+ * rosatune data check: are the shards what was packed?
+ *
+ * Training maps its shards and looks at little of them before it begins (tokens_file.c); a disk, a copy or a crash may
+ * have changed the rest. This reads everything. The fault that is told is the first that says where it lies; a change
+ * that leaves all numbers possible is known from the checksum alone. Every file is looked at, also after a bad one.
+ */
+#include "commands.h"
+
+#include "args.h"
+#include "interrupt.h"
+#include "json_text.h"
+#include "report.h"
+#include "shard_names.h"
+#include "tokens_writer.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#define COMMAND "data check"
+
+struct job {
+	struct arg_words paths;
+	const char *model;
+	bool json;
+
+	uint64_t tokenizer; /* of the model */
+	struct shard_names names;
+	uint64_t documents, tokens, bad; /* of all; `bad` counts files */
+};
+
+/* What a shard has. */
+struct tally {
+	uint64_t longest, longest_document; /* tokens of the longest, and which it is */
+	uint64_t answers;                   /* tokens that count */
+};
+
+static enum args_result parse(struct job *job, int count, char **words)
+{
+	struct arg options[] = {
+	    {.name = "model",
+	     .kind = ARG_TEXT,
+	     .target = &job->model,
+	     .value = "PATH",
+	     .help = "the shards must be of this model's tokenizer"},
+	    {.name = "json", .kind = ARG_FLAG, .target = &job->json, .help = "print a JSON object for each file"},
+	};
+	struct args args = {
+	    .command = COMMAND,
+	    .usage = "FILE... [--model PATH]",
+	    .summary =
+		"Reads token shards whole and checks them: sizes, documents, tokens, marks of answers, checksum.",
+	    .options = options,
+	    .count = sizeof(options) / sizeof(options[0]),
+	    .operands = &job->paths,
+	    .operand_name = "FILE",
+	    .notes =
+		"FILE is a shard that 'rosatune data pack' wrote, or a folder of them. Exit code 1: one has a fault,\n"
+		"the first of which is told with its place.",
+	};
+
+	return args_parse(&args, count, words);
+}
+
+/* The fingerprint of the tokenizer that all shards must have. */
+static bool open_model(struct job *job, struct failure *why)
+{
+	tokenizer *tokenizer = NULL;
+	rosa_error error;
+	bool good;
+
+	if (!job->model)
+		return true;
+	good = tokenizer_open(job->model, &tokenizer, &error) == ROSA_OK &&
+	       tokens_fingerprint(tokenizer, &job->tokenizer, &error) == ROSA_OK;
+	tokenizer_free(tokenizer);
+	return good || refuse(why, "%s", error.message);
+}
+
+/* A conversation in which nothing counts teaches nothing; packing lets none pass. */
+static bool count(const struct tokens_file *file, struct tally *tally, struct failure *why)
+{
+	for (size_t i = 0; i < file->documents; i++) {
+		const uint64_t length = file->starts[i + 1] - file->starts[i];
+		const uint64_t before = tally->answers;
+
+		for (uint64_t at = file->starts[i]; file->counts && at < file->starts[i + 1]; at++)
+			tally->answers += tokens_file_counts(file, (size_t)at);
+		if (file->counts && tally->answers == before)
+			return refuse(
+			    why, "%s: document %zu has no answer to learn from (byte %zu of the file)", file->path, i,
+			    (size_t)(file->counts + file->starts[i] / 8 - (const uint8_t *)file->mapping.data));
+		if (length > tally->longest) {
+			tally->longest = length;
+			tally->longest_document = i;
+		}
+	}
+	return true;
+}
+
+static void print(const struct job *job, const struct tokens_file *file, const struct tally *tally)
+{
+	struct json_text path = {0};
+
+	if (!job->json) {
+		printf("%s: %zu document%s, %zu tokens", file->path, file->documents, file->documents == 1 ? "" : "s",
+		       file->tokens);
+		if (file->counts)
+			printf(" (%" PRIu64 " of answers)", tally->answers);
+		printf(", the longest document %" PRIu64 " (number %" PRIu64 ")", tally->longest,
+		       tally->longest_document);
+		printf("; tokenizer %016" PRIx64 " of %zu tokens\n", file->tokenizer, file->vocabulary);
+		return;
+	}
+	json_text_string(&path, file->path);
+	printf("{\"path\": %s, \"documents\": %zu, \"tokens\": %zu, \"longest\": %" PRIu64
+	       ", \"longest_document\": %" PRIu64 ", \"answers\": ",
+	       path.failed ? "null" : path.data, file->documents, file->tokens, tally->longest,
+	       tally->longest_document);
+	if (file->counts)
+		printf("%" PRIu64, tally->answers);
+	else
+		printf("null");
+	printf(", \"vocabulary\": %zu, \"tokenizer\": \"%016" PRIx64 "\"}\n", file->vocabulary, file->tokenizer);
+	json_text_free(&path);
+}
+
+static bool check(struct job *job, const char *path, struct failure *why)
+{
+	struct tokens_file file;
+	struct tally tally = {0};
+	rosa_error error;
+	bool good;
+
+	if (tokens_file_open(path, true, &file, &error) != ROSA_OK)
+		return refuse(why, "%s", error.message);
+	good = count(&file, &tally, why);
+	if (good && job->model && file.tokenizer != job->tokenizer)
+		good = refuse(why, "%s: was packed with another tokenizer than that of %s; pack it again", path,
+			      job->model);
+	if (good) {
+		print(job, &file, &tally);
+		job->documents += file.documents;
+		job->tokens += file.tokens;
+	}
+	tokens_file_close(&file);
+	return good;
+}
+
+static bool run(struct job *job, struct failure *why)
+{
+	rosa_error error;
+
+	if (!open_model(job, why))
+		return false;
+	for (size_t i = 0; i < job->paths.count; i++) {
+		if (shard_names_add(&job->names, job->paths.all[i], &error) != ROSA_OK)
+			return refuse(why, "%s", error.message);
+	}
+	for (size_t i = 0; i < job->names.count && !interrupted(); i++) {
+		struct failure fault = {""};
+
+		if (check(job, job->names.all[i], &fault))
+			continue;
+		job->bad++;
+		complain(COMMAND, "%s", fault.text);
+	}
+	if (interrupted())
+		return refuse(why, "interrupted");
+	if (job->names.count > 1 && !job->json)
+		printf("%zu files, %" PRIu64 " bad; %" PRIu64 " documents, %" PRIu64 " tokens in good ones\n",
+		       job->names.count, job->bad, job->documents, job->tokens);
+	return true;
+}
+
+int data_check_command(int count, char **words)
+{
+	struct job job = {0};
+	struct failure why = {""};
+	enum args_result parsed = parse(&job, count, words);
+	bool done;
+
+	if (parsed != ARGS_OK)
+		return parsed == ARGS_HELP ? DONE : MISUSED;
+	interrupt_watch();
+	done = run(&job, &why);
+	shard_names_free(&job.names);
+	if (!done)
+		complain(COMMAND, "%s", why.text);
+	if (interrupted())
+		return interrupted();
+	return done && !job.bad ? DONE : FAILED;
+}

@@ -1,0 +1,91 @@
+/* What `rosatune tune --dry-run` prints: a line for the model, a few for each stage, one for all of it. */
+#include "tune_plan.h"
+
+#include "quantities.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* How often all of the data would be gone through. */
+static double passes(const struct tune_stage *stage, const struct stage_plan *plan)
+{
+	return (double)(plan->steps * stage->batch) / (double)plan->data_samples;
+}
+
+static void print_stage(const struct tune_config *config, const struct training_plan *whole, size_t i)
+{
+	const struct tune_stage *stage = &config->stages[i];
+	const struct stage_plan *plan = &whole->stages[i];
+
+	printf("\nstage %zu of %zu, %s (%s): %s steps of %" PRIu64 " x %" PRIu64 " tokens, %s in all\n", i + 1,
+	       config->stage_count, stage->name, tune_kind_words[stage->kind], quantity_grouped(plan->steps).text,
+	       stage->batch, stage->length, quantity_grouped(plan->tokens).text);
+	printf("  %-12s%s of %s parameters\n", "trained", quantity_short((double)plan->trained).text,
+	       quantity_short((double)whole->parameters).text);
+	printf("  %-12s%s tokens, %s samples, gone through %.3g times\n", "data",
+	       quantity_grouped(plan->data_tokens).text, quantity_grouped(plan->data_samples).text,
+	       passes(stage, plan));
+	if (plan->cut)
+		printf("  %-12s%s conversations are longer than a sample; %s of them lose all answers\n", "cut",
+		       quantity_grouped(plan->cut).text, quantity_grouped(plan->silent).text);
+	if (plan->valid_samples)
+		printf("  %-12s%s samples of %s tokens\n", "valid", quantity_grouped(plan->valid_samples).text,
+		       quantity_grouped(plan->valid_tokens).text);
+	printf("  %-12s%s\n", "memory", quantity_bytes((double)plan->memory).text);
+	printf("  %-12s%s each\n", "checkpoints", quantity_bytes((double)plan->checkpoint).text);
+}
+
+void tune_plan_print(const struct tune_config *config, const struct training_plan *plan, const struct ranks *ranks)
+{
+	printf("model       %s: %s parameters", config->model,
+	       quantity_short((double)(plan->parameters - plan->adapter)).text);
+	if (plan->adapter)
+		printf(", and %s of %s adapter", quantity_short((double)plan->adapter).text,
+		       config->adapter ? "its" : "a new");
+	printf("\nfolder      %s", config->out);
+	if (plan->resumed != UINT64_MAX)
+		printf(", to go on after step %s if that checkpoint is whole", quantity_grouped(plan->resumed).text);
+	printf("\n");
+	for (size_t i = 0; i < config->stage_count; i++)
+		print_stage(config, plan, i);
+	printf("\nin all %s steps, %s tokens, up to %s of memory%s; nothing was trained (--dry-run)\n",
+	       quantity_grouped(plan->steps).text, quantity_grouped(plan->tokens).text,
+	       quantity_bytes((double)plan->memory).text, ranks->count > 1 ? " a process" : "");
+}
+
+static void print_json_stage(const struct tune_stage *stage, const struct stage_plan *plan, struct json_text *text)
+{
+	json_text_add(text, "{\"name\": ");
+	json_text_string(text, stage->name);
+	json_text_add(text,
+		      ", \"kind\": \"%s\", \"steps\": %" PRIu64 ", \"tokens\": %" PRIu64 ", \"trained\": %" PRIu64
+		      ", \"data_tokens\": %" PRIu64 ", \"data_samples\": %" PRIu64 ", \"cut\": %" PRIu64
+		      ", \"silent\": %" PRIu64 ", \"valid_tokens\": %" PRIu64 ", \"valid_samples\": %" PRIu64
+		      ", \"memory\": %" PRIu64 ", \"checkpoint\": %" PRIu64 "}",
+		      tune_kind_words[stage->kind], plan->steps, plan->tokens, plan->trained, plan->data_tokens,
+		      plan->data_samples, plan->cut, plan->silent, plan->valid_tokens, plan->valid_samples,
+		      plan->memory, plan->checkpoint);
+}
+
+void tune_plan_print_json(const struct tune_config *config, const struct training_plan *plan)
+{
+	struct json_text text = {0};
+
+	json_text_add(&text,
+		      "{\"parameters\": %" PRIu64 ", \"adapter\": %" PRIu64 ", \"steps\": %" PRIu64
+		      ", \"tokens\": %" PRIu64 ", \"memory\": %" PRIu64 ", \"resumed\": ",
+		      plan->parameters, plan->adapter, plan->steps, plan->tokens, plan->memory);
+	if (plan->resumed == UINT64_MAX)
+		json_text_add(&text, "null");
+	else
+		json_text_add(&text, "%" PRIu64, plan->resumed);
+	json_text_add(&text, ", \"stages\": [");
+	for (size_t i = 0; i < config->stage_count; i++) {
+		json_text_add(&text, "%s", i ? ", " : "");
+		print_json_stage(&config->stages[i], &plan->stages[i], &text);
+	}
+	json_text_add(&text, "]}\n");
+	if (!text.failed)
+		fputs(text.data, stdout);
+	json_text_free(&text);
+}

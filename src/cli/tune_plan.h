@@ -1,0 +1,10 @@
+/* What `rosatune tune --dry-run` prints. */
+#ifndef ROSATUNE_TUNE_PLAN_H
+#define ROSATUNE_TUNE_PLAN_H
+
+#include "training_plan.h"
+
+void tune_plan_print(const struct tune_config *config, const struct training_plan *plan, const struct ranks *ranks);
+void tune_plan_print_json(const struct tune_config *config, const struct training_plan *plan);
+
+#endif

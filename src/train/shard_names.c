@@ -1,0 +1,77 @@
+/*
+ * Shards by their names: wherever one is named, a folder of them may be.
+ *
+ * Their order is that of their names, which data packing numbers; what a folder gives depends on the file system.
+ */
+#include "shard_names.h"
+
+#include "paths.h"
+#include "status.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool shard_name(const char *name)
+{
+	const size_t length = strlen(name);
+
+	return name[0] != '.' && length > 7 && strcmp(name + length - 7, ".tokens") == 0;
+}
+
+/* Takes over `name`, also where it fails; NULL fails. */
+static bool add(struct shard_names *names, char *name)
+{
+	if (name && names->count == names->room) {
+		size_t room = 2 * names->room + 16;
+		char **larger = realloc(names->all, room * sizeof(*larger));
+		if (!larger) {
+			free(name);
+			return false;
+		}
+		names->all = larger;
+		names->room = room;
+	}
+	if (name)
+		names->all[names->count++] = name;
+	return name != NULL;
+}
+
+static int by_name(const void *left, const void *right)
+{
+	return strcmp(*(char *const *)left, *(char *const *)right);
+}
+
+rosa_status shard_names_add(struct shard_names *names, const char *path, rosa_error *err)
+{
+	const size_t before = names->count;
+	DIR *folder = NULL;
+	bool good = true;
+
+	if (path_is_folder(path)) {
+		folder = opendir(path);
+		if (!folder)
+			return rosa_fail(err, ROSA_EIO, "%s: %s", path, strerror(errno));
+		for (struct dirent *entry; good && (entry = readdir(folder));)
+			good = !shard_name(entry->d_name) || add(names, path_join(path, entry->d_name));
+		closedir(folder);
+	} else {
+		good = add(names, strdup(path));
+	}
+	if (!good)
+		return rosa_fail(err, ROSA_ENOMEM, "%s: no memory for its list of shards", path);
+	if (names->count == before)
+		return rosa_fail(err, ROSA_EINVAL, "%s: there are no *.tokens in it; `rosatune data pack` makes them",
+				 path);
+	qsort(names->all + before, names->count - before, sizeof(*names->all), by_name);
+	return ROSA_OK;
+}
+
+void shard_names_free(struct shard_names *names)
+{
+	for (size_t i = 0; i < names->count; i++)
+		free(names->all[i]);
+	free(names->all);
+	memset(names, 0, sizeof(*names));
+}

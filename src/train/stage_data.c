@@ -1,0 +1,78 @@
+/*
+ * What a stage learns from.
+ *
+ * Data that does not belong to the model, or to the kind of stage, trains without any complaint and to no avail, so it
+ * is looked at before the first step. Order and mixing depend on seed and stage: two stages over the same text do not
+ * see it in the same order.
+ */
+#include "stage_data.h"
+
+#include "draw.h"
+#include "status.h"
+#include "tokens_writer.h"
+
+#include <string.h>
+
+struct data_rules data_rules_of(const char *model, size_t vocabulary)
+{
+	struct data_rules rules = {.model = model, .vocabulary = vocabulary};
+	tokenizer *tokenizer = NULL;
+
+	if (tokenizer_open(model, &tokenizer, NULL) == ROSA_OK)
+		rules.has_tokenizer = tokens_fingerprint(tokenizer, &rules.tokenizer, NULL) == ROSA_OK;
+	tokenizer_free(tokenizer);
+	return rules;
+}
+
+static rosa_status check(const dataset *data, const char *path, const struct data_rules *rules,
+			 const struct tune_stage *stage, rosa_error *err)
+{
+	const char *unmarked = stage->kind == TUNE_SFT ? dataset_unmarked(data) : NULL;
+
+	if (dataset_vocabulary(data) > rules->vocabulary)
+		return rosa_fail(err, ROSA_EINVAL, "%.120s: has tokens up to %zu, the model knows %zu; pack it again",
+				 path, dataset_vocabulary(data) - 1, rules->vocabulary);
+	if (rules->has_tokenizer && rules->tokenizer != dataset_tokenizer(data))
+		return rosa_fail(err, ROSA_EINVAL,
+				 "%.120s: was packed with another tokenizer than that of %.80s; pack it again", path,
+				 rules->model);
+	if (unmarked)
+		return rosa_fail(err, ROSA_EINVAL,
+				 "%.90s: was packed without --chat, so stage %.30s (sft) cannot tell which tokens are "
+				 "answers; pack conversations with --chat, or make the stage's kind all",
+				 unmarked, stage->name);
+	return ROSA_OK;
+}
+
+/* The salt keeps what is learnt from and what is measured on from being shuffled alike. */
+static rosa_status open_one(const struct tune_config *config, size_t number, const struct key_data *from, uint64_t salt,
+			    const struct data_rules *rules, dataset **made, rosa_error *err)
+{
+	const struct tune_stage *stage = &config->stages[number];
+	rosa_status status = dataset_open(from->sources, from->count, (size_t)stage->length,
+					  draw_long(config->seed, number, salt), made, err);
+
+	return status == ROSA_OK ? check(*made, from->sources[0].path, rules, stage, err) : status;
+}
+
+rosa_status stage_data_open(const struct tune_config *config, size_t number, const struct data_rules *rules,
+			    struct stage_data *data, rosa_error *err)
+{
+	const struct tune_stage *stage = &config->stages[number];
+	rosa_status status;
+
+	memset(data, 0, sizeof(*data));
+	status = open_one(config, number, &stage->data, 0, rules, &data->data, err);
+	if (status == ROSA_OK && stage->valid.count)
+		status = open_one(config, number, &stage->valid, 1, rules, &data->valid, err);
+	if (status != ROSA_OK)
+		stage_data_close(data);
+	return status;
+}
+
+void stage_data_close(struct stage_data *data)
+{
+	dataset_free(data->data);
+	dataset_free(data->valid);
+	memset(data, 0, sizeof(*data));
+}

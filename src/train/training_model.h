@@ -1,0 +1,22 @@
+/* The model that a run trains, opened as its configuration says. */
+#ifndef ROSATUNE_TRAINING_MODEL_H
+#define ROSATUNE_TRAINING_MODEL_H
+
+#include "checkpoint.h"
+#include "network.h"
+#include "tune_config.h"
+
+struct training_model {
+	struct checkpoint checkpoint;
+	rosa_workers *workers;
+	struct backend *backend;
+	network *network;
+};
+
+/* With the adapter that the configuration names, or a new one. `threads` 0: one a processor. What is open after a
+ * failure is closed by training_model_close. */
+rosa_status training_model_open(const struct tune_config *config, int threads, struct training_model *model,
+				rosa_error *err);
+void training_model_close(struct training_model *model); /* safe on a zeroed one */
+
+#endif

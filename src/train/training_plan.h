@@ -1,0 +1,31 @@
+/* What a run would do and take, known without a step of it. */
+#ifndef ROSATUNE_TRAINING_PLAN_H
+#define ROSATUNE_TRAINING_PLAN_H
+
+#include "ranks.h"
+#include "tune_config.h"
+
+struct stage_plan {
+	uint64_t steps, tokens;               /* to learn from, over all processes */
+	uint64_t trained;                     /* parameters */
+	uint64_t data_tokens, data_samples;   /* that there are */
+	uint64_t cut, silent;                 /* conversations, as dataset_cut and dataset_silent count them */
+	uint64_t valid_tokens, valid_samples; /* measured every valid_every steps; 0: nothing is */
+	uint64_t memory;     /* bytes of a process: all numbers, and the activations of a micro batch */
+	uint64_t checkpoint; /* bytes of one on the disk */
+};
+
+struct training_plan {
+	uint64_t parameters, adapter; /* in all, and those of the adapter */
+	uint64_t steps, tokens;
+	uint64_t memory;  /* of the stage that takes most */
+	uint64_t resumed; /* the step of the checkpoint to go on from; UINT64_MAX: none */
+	struct stage_plan *stages;
+};
+
+/* Opens all that a run would, model, adapter, data and folder, and refuses what it would, but writes nothing. */
+rosa_status training_plan_make(const struct tune_config *config, bool resume, const struct ranks *ranks,
+			       struct training_plan *plan, rosa_error *err);
+void training_plan_free(struct training_plan *plan); /* safe on a zeroed one */
+
+#endif
