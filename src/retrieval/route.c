@@ -452,6 +452,110 @@ static struct match challenge_ordered(struct route *route, struct match best, ui
 	return shared ? (struct match){context, least(shared, cap)} : best;
 }
 
+/*
+ * Scouts. Of a long history every look-up goes to memory that no cache holds: the row of a table, then the contexts
+ * found there, one hop after the other, then the steps these lead to. What a step to come will ask for is known, but
+ * for what happens until then, and a guess that turns out wrong costs no more than that.
+ */
+
+/* Ask for the roots that the query of word `query`, and its flips, and the context of word `key` will need. */
+ALWAYS_INLINE void scout_send(struct scout *scout, const struct tree_view *view, unsigned bits, unsigned lanes,
+			      uint64_t query, uint64_t key)
+{
+	const unsigned below = (view->root_bits - 1) / bits;
+
+	scout->stage = 1;
+	scout->word[0] = query;
+	scout->word[1] = key;
+	tree_prefetch(view, bits, query);
+	tree_prefetch(view, bits, key);
+	/* the first four flips of a row are in the query's line */
+	for (unsigned lane = bits > TREE_NARROW && view->hashed ? 1 : 5; lane < lanes; lane++)
+		tree_prefetch(view, bits, tree_flip(query, bits, lane));
+	if (below) {
+		const uint32_t *lower = view->table + tree_level(bits, below);
+
+		PREFETCH(lower + tree_slot(query, bits, below * bits));
+		PREFETCH(lower + tree_slot(key, bits, below * bits));
+	}
+}
+
+/* Ask for a context, and, if it may be the answer, for its first step: about here, if runs are of even length. */
+ALWAYS_INLINE void scout_ask(const struct tree_view *view, const struct route *route, const int32_t *start,
+			     unsigned bits, uint32_t at, uint32_t answer)
+{
+	PREFETCH(view->child + 2 * (size_t)at);
+	PREFETCH(view->key + (size_t)at * bits / 8);
+	if (!answer)
+		return;
+	if (start) {
+		PREFETCH(start + answer);
+	} else {
+		PREFETCH(route->key_starts.sample + answer / STARTS_SAMPLE);
+		PREFETCH(route->key_starts.bits +
+			 (uint64_t)answer * route->steps / (route->key_runs + 1) / STARTS_WORD);
+	}
+}
+
+/* One hop further: what was asked for has come. */
+ALWAYS_INLINE void scout_on(struct scout *scout, const struct tree_view *view, const struct route *route,
+			    const int32_t *start, unsigned bits, unsigned lanes)
+{
+	if (scout->stage == 1) {
+		const unsigned below = (view->root_bits - 1) / bits;
+		const uint32_t *lower = view->table + tree_level(bits, below ? below : 1);
+
+		for (unsigned lane = 0; lane < lanes; lane++) {
+			const uint64_t v = tree_flip(scout->word[0], bits, lane);
+			const uint32_t at = view->roots[tree_root(view, bits, v)];
+
+			scout_ask(view, route, start, bits, at,
+				  at      ? at
+				  : below ? lower[tree_slot(v, bits, below * bits)]
+					  : 0);
+			if (lane == 0)
+				scout->at[0] = at;
+		}
+		scout->at[1] = view->roots[tree_root(view, bits, scout->word[1])];
+		scout_ask(view, route, start, bits, scout->at[1], 0);
+		scout->stage = 2;
+		return;
+	}
+	for (int i = 0; i < 2; i++) {
+		const uint32_t at = scout->at[i];
+
+		if (!at)
+			continue;
+		scout->at[i] =
+		    view->child[2 * (size_t)at + ((scout->word[i] & view->mask) > tree_word(view, bits, at))];
+		scout_ask(view, route, start, bits, scout->at[i], i ? 0 : scout->at[i]);
+	}
+}
+
+/* Within a route scouts go ahead in time: FAR steps, of which each hop is given GAP. */
+#define FAR 16
+#define GAP 4
+/* Contexts from which on that is worth its instructions. */
+#define LONG ((uint32_t)3 << 16)
+
+struct vanguard {
+	struct scout scout[FAR];
+	uint64_t query_word, key_word;
+	unsigned query_symbol, key_symbol;
+};
+
+ALWAYS_INLINE void vanguard_send(struct vanguard *ahead, const struct tree_view *view, unsigned bits, unsigned lanes,
+				 bool fold, size_t i, unsigned query, unsigned key)
+{
+	if (!fold || query != ahead->query_symbol)
+		ahead->query_word = packed_push(ahead->query_word, bits, query);
+	if (!fold || key != ahead->key_symbol)
+		ahead->key_word = packed_push(ahead->key_word, bits, key);
+	ahead->query_symbol = query;
+	ahead->key_symbol = key;
+	scout_send(&ahead->scout[i % FAR], view, bits, lanes, ahead->query_word, ahead->key_word);
+}
+
 ALWAYS_INLINE size_t take_steps(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator,
 				unsigned bits, bool flips, bool ordered, bool lean, size_t steps, const uint16_t *query,
 				const uint16_t *key, const struct route_output *output)
@@ -472,13 +576,30 @@ ALWAYS_INLINE size_t take_steps(struct route *route, const struct route_rules *r
 	struct match best = route->best;
 	bool ready = route->ready;
 	const uint64_t work_limit = route->work_limit;
+	const unsigned lanes = flips ? bits + 1 : 1;
+	/* where a test pins the trees, scouts go from the start */
+	const bool far = !ordered && (indexed > LONG || rules->engine == ROSA_ENGINE_TREE);
+	struct vanguard ahead;
 	size_t run = 0;
 
+	ahead.query_word = query_word;
+	ahead.key_word = key_word;
+	ahead.query_symbol = query_symbol;
+	ahead.key_symbol = key_symbol;
+	for (size_t i = 0; far && i < FAR && i < steps; i++)
+		vanguard_send(&ahead, &view, bits, lanes, fold, i, query[i], key[i]);
 	for (size_t i = 0; i < steps; i++) {
 		const uint32_t t = route->steps + (uint32_t)i;
 		bool news = false;
 
-		if (!ordered && i + 1 < steps) {
+		if (far) {
+			/* where the length was known there are more trees than contexts, and few hops */
+			for (size_t hop = FAR - GAP; hop > (lean ? FAR - 2 * GAP : 0); hop -= GAP)
+				if (i + hop < steps)
+					scout_on(&ahead.scout[(i + hop) % FAR], &view, route, start, bits, lanes);
+			if (i + FAR < steps)
+				vanguard_send(&ahead, &view, bits, lanes, fold, i + FAR, query[i + FAR], key[i + FAR]);
+		} else if (!ordered && i + 1 < steps) {
 			tree_prefetch(&view, bits,
 				      packed_push(packed_push(query_word, bits, query[i]), bits, query[i + 1]));
 			tree_prefetch(&view, bits, packed_push(key_word, bits, key[i]));
@@ -889,57 +1010,29 @@ size_t route_bytes(const struct route *route, unsigned bits)
 
 void route_scout(const struct route *route, unsigned query, struct scout *scout)
 {
-	const struct tree_index *tree = &route->tree;
+	const struct tree_view view = tree_look(&route->tree, &route->contexts);
 	const unsigned bits = route->contexts.bits;
+	const uint32_t *level = view.table;
+	uint64_t word = packed_push(route->query_word, bits, query);
 
 	scout->stage = 0;
-	if (!tree->child)
+	if (!view.child)
 		return;
-	scout->stage = 1;
-	scout->word[0] = packed_push(route->query_word, bits, query);
-	scout->word[1] = route->ready_word;
-	for (int i = 0; i < 2; i++) {
-		const uint32_t *level = tree->table;
-
-		scout->root[i] = tree->table + tree->roots + tree_slot(scout->word[i], bits, tree->root_bits);
-		PREFETCH(scout->root[i]);
-		for (unsigned l = 1; l <= tree->levels; level += (size_t)1 << (l++ * bits))
-			PREFETCH(level + tree_slot(scout->word[i], bits, l * bits));
-		scout->word[i] &= route->contexts.mask;
-	}
+	scout_send(scout, &view, bits, 1, word, route->ready_word);
+	for (int i = 0; i < 2; i++, word = route->ready_word, level = view.table)
+		for (unsigned l = 1; l <= view.levels; level += (size_t)1 << (l++ * bits))
+			PREFETCH(level + tree_slot(word, bits, l * bits));
 	PREFETCH(route->contexts.query.bytes + PACKED_PAD + (size_t)route->query_runs * bits / 8);
 	PREFETCH(route->contexts.key.bytes + PACKED_PAD + (size_t)route->key_runs * bits / 8);
 	PREFETCH(route->key_starts.bits + route->steps / STARTS_WORD);
 	PREFETCH(route->query_starts.bits + route->steps / STARTS_WORD);
-	PREFETCH(tree->child + 2 * (size_t)(route->indexed + 1));
+	PREFETCH(view.child + 2 * (size_t)(route->indexed + 1));
 }
 
 void route_scout_on(const struct route *route, struct scout *scout)
 {
-	const struct tree_index *tree = &route->tree;
-	const unsigned bits = route->contexts.bits;
+	const struct tree_view view = tree_look(&route->tree, &route->contexts);
 
-	if (!scout->stage)
-		return;
-	for (int i = 0; i < 2; i++) {
-		uint32_t at;
-
-		if (scout->stage == 1)
-			at = *scout->root[i];
-		else if (scout->at[i])
-			at = tree->child[2 * (size_t)scout->at[i] +
-					 (scout->word[i] > (packed_word(&route->contexts.key, bits, scout->at[i]) &
-							    route->contexts.mask))];
-		else
-			continue;
-		scout->at[i] = at;
-		PREFETCH(tree->child + 2 * (size_t)at);
-		PREFETCH(route->contexts.key.bytes + (size_t)at * bits / 8);
-		/* If this is the match, its first step will be looked up: about here, if runs are of even length. */
-		if (i == 0 && at) {
-			PREFETCH(route->key_starts.sample + at / STARTS_SAMPLE);
-			PREFETCH(route->key_starts.bits + (uint64_t)at * route->steps / route->key_runs / STARTS_WORD);
-		}
-	}
-	scout->stage = 2;
+	if (scout->stage)
+		scout_on(scout, &view, route, route->start, route->contexts.bits, 1);
 }

@@ -100,7 +100,6 @@ size_t route_bytes(const struct route *route, unsigned bits);
  */
 struct scout {
 	uint64_t word[2];
-	const uint32_t *root[2];
 	uint32_t at[2];
 	int stage; /* 0: nothing to do */
 };

@@ -13,8 +13,17 @@
 /* Steps between two looks at a route's memory. */
 #define LOOK 64
 
-/* Routes handed to a worker at a time. */
-#define GROUP 32
+/* Routes handed to a worker at a time: at least so many, and more where there are enough for all workers, for at the
+ * start of a group scouts have nobody to walk ahead of. */
+#define GROUP      32
+#define GROUP_MOST 256
+
+static size_t group_size(const rosa_stream *stream)
+{
+	const size_t fair = stream->routes / (2 * stream->threads);
+
+	return fair < GROUP ? GROUP : fair < GROUP_MOST ? fair : GROUP_MOST;
+}
 
 struct each {
 	rosa_stream *stream;
@@ -25,16 +34,17 @@ struct each {
 static void do_group(void *context, size_t group, unsigned worker)
 {
 	struct each *each = context;
-	size_t end = (group + 1) * GROUP < each->stream->routes ? (group + 1) * GROUP : each->stream->routes;
+	const size_t size = group_size(each->stream), begin = group * size,
+		     end = begin + size < each->stream->routes ? begin + size : each->stream->routes;
 
-	for (size_t r = group * GROUP; r < end; r++)
+	for (size_t r = begin; r < end; r++)
 		each->work(each->context, r, worker);
 }
 
 /* Do something for every group of routes, on all threads. */
 static void stream_for_groups(rosa_stream *stream, pool_work *work, void *context)
 {
-	size_t groups = (stream->routes + GROUP - 1) / GROUP;
+	const size_t size = group_size(stream), groups = (stream->routes + size - 1) / size;
 
 	if (stream->pool)
 		pool_run(stream->pool, groups, work, context, NULL);
@@ -136,7 +146,8 @@ static void push_group(void *context, size_t group, unsigned worker)
 {
 	const struct push *push = context;
 	const rosa_stream *stream = push->stream;
-	size_t begin = group * GROUP, end = begin + GROUP < stream->routes ? begin + GROUP : stream->routes;
+	const size_t size = group_size(stream), begin = group * size,
+		     end = begin + size < stream->routes ? begin + size : stream->routes;
 	struct scout scouts[AHEAD];
 
 	(void)worker;

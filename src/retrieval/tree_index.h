@@ -163,6 +163,12 @@ ALWAYS_INLINE size_t tree_slot(uint64_t w, unsigned bits, unsigned top)
 /* Symbols of at most so many bits are never hashed: two of them fit into a table. */
 #define TREE_NARROW 8
 
+/* Lane 0 of a look-up is the query of word w; lane j+1 has bit j of its last symbol flipped. */
+ALWAYS_INLINE uint64_t tree_flip(uint64_t w, unsigned bits, unsigned lane)
+{
+	return lane ? w ^ UINT64_C(1) << (64 - bits + lane - 1) : w;
+}
+
 /* Where the root of the tree of word w is. */
 ALWAYS_INLINE size_t tree_root(const struct tree_view *view, unsigned bits, uint64_t w)
 {
@@ -271,7 +277,7 @@ ALWAYS_INLINE uint32_t tree_find(struct tree_index *tree, const struct tree_view
 	for (unsigned lane = 0; lane < lanes; lane++) {
 		if (bits > TREE_NARROW && view->hashed) {
 			/* a symbol that has not occurred has no tree, and asking a far place for one takes long */
-			size_t slot = tree_root(view, bits, lane ? w ^ UINT64_C(1) << (64 - bits + lane - 1) : w);
+			size_t slot = tree_root(view, bits, tree_flip(w, bits, lane));
 
 			at[lane] = *(found[lane] ? view->roots + slot : &nobody);
 		} else {
@@ -299,7 +305,7 @@ ALWAYS_INLINE uint32_t tree_find(struct tree_index *tree, const struct tree_view
 		hops += busy;
 		for (unsigned i = 0; i < busy; i++) {
 			unsigned lane = active[i];
-			uint64_t v = (lane ? w ^ UINT64_C(1) << (64 - bits + lane - 1) : w) & view->mask;
+			uint64_t v = tree_flip(w, bits, lane) & view->mask;
 			uint32_t c = at[lane], shared;
 			uint64_t other = tree_word(view, bits, c);
 			bool greater = v > other, better;
