@@ -37,12 +37,12 @@ static void print_stage(const struct tune_config *config, const struct training_
 
 void tune_plan_print(const struct tune_config *config, const struct training_plan *plan, const struct ranks *ranks)
 {
-	printf("model       %s: %s parameters", config->model,
+	printf("model       %s: %s parameters\n", config->model,
 	       quantity_short((double)(plan->parameters - plan->adapter)).text);
 	if (plan->adapter)
-		printf(", and %s of %s adapter", quantity_short((double)plan->adapter).text,
-		       config->adapter ? "its" : "a new");
-	printf("\nfolder      %s", config->out);
+		printf("adapter     %s: %s parameters\n", config->adapter ? config->adapter : "a new one",
+		       quantity_short((double)plan->adapter).text);
+	printf("folder      %s", config->out);
 	if (plan->resumed != UINT64_MAX)
 		printf(", to go on after step %s if that checkpoint is whole", quantity_grouped(plan->resumed).text);
 	printf("\n");

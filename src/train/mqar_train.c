@@ -189,23 +189,15 @@ static bool is_frozen(const struct mqar_setup *setup, const struct parameter *pa
 	return false;
 }
 
-/* Everything is trained but what is frozen: that gives its gradient and its moments back. */
+/* Everything is trained but what is frozen. */
 static rosa_status choose_trained(mqar_trainer *t, rosa_error *err)
 {
 	struct parameters *parameters = network_parameters(t->network);
 	rosa_status status = parameters_train(parameters, true, true, err);
 
 	for (size_t i = 0; i < parameters->count && status == ROSA_OK; i++) {
-		struct parameter *parameter = &parameters->all[i];
-		float **places[] = {&parameter->grad, &parameter->first, &parameter->second};
-
-		if (!is_frozen(&t->setup, parameter))
-			continue;
-		parameter->trained = false;
-		for (int j = 0; j < 3; j++) {
-			t->backend->ops->give(t->backend, *places[j]);
-			*places[j] = NULL;
-		}
+		if (is_frozen(&t->setup, &parameters->all[i]))
+			parameters_freeze(parameters, &parameters->all[i]);
 	}
 	return status;
 }

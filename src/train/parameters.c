@@ -62,6 +62,14 @@ static void give(struct parameters *parameters, float **place)
 	*place = NULL;
 }
 
+void parameters_freeze(struct parameters *parameters, struct parameter *parameter)
+{
+	parameter->trained = false;
+	give(parameters, &parameter->grad);
+	give(parameters, &parameter->first);
+	give(parameters, &parameter->second);
+}
+
 rosa_status parameters_train(struct parameters *parameters, bool backbone, bool adapter, rosa_error *err)
 {
 	for (size_t i = 0; i < parameters->count; i++) {
@@ -69,15 +77,13 @@ rosa_status parameters_train(struct parameters *parameters, bool backbone, bool 
 		float **places[] = {&parameter->grad, &parameter->first, &parameter->second};
 
 		parameter->trained = parameter->group == ADAPTER ? adapter : backbone;
-		for (int j = 0; j < 3; j++) {
-			if (!parameter->trained) {
-				give(parameters, places[j]);
-			} else {
-				rosa_status status = take_cleared(parameters, parameter, places[j], err);
+		if (!parameter->trained)
+			parameters_freeze(parameters, parameter);
+		for (int j = 0; j < 3 && parameter->trained; j++) {
+			rosa_status status = take_cleared(parameters, parameter, places[j], err);
 
-				if (status != ROSA_OK)
-					return status;
-			}
+			if (status != ROSA_OK)
+				return status;
 		}
 	}
 	return ROSA_OK;

@@ -30,6 +30,8 @@ rosa_status parameters_add(struct parameters *parameters, const char *name, int 
 			   enum parameter_group group, float **place, rosa_error *err);
 /* Room for gradients and moments of what is trained; gradients and moments are 0. */
 rosa_status parameters_train(struct parameters *parameters, bool backbone, bool adapter, rosa_error *err);
+/* One that is not trained after all gives its gradient and its moments back. */
+void parameters_freeze(struct parameters *parameters, struct parameter *parameter);
 void parameters_free(struct parameters *parameters); /* safe on a zeroed one */
 
 struct parameter *parameters_find(const struct parameters *parameters, const char *name);
