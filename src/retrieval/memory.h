@@ -19,7 +19,7 @@
 #endif
 
 #define MEMORY_HUGE  ((size_t)2 << 20) /* bytes of a huge page */
-#define MEMORY_LARGE ((size_t)8 << 20) /* blocks from here on are worth whole huge pages */
+#define MEMORY_LARGE ((size_t)2 << 20) /* blocks from here on are worth whole huge pages */
 
 /* Large blocks are read at random: in pages of 2 MiB they cost fewer faults when new and fewer table walks ever after.
  * Only whole huge pages within the block are asked for, so nothing is wasted. */

@@ -3,10 +3,13 @@
 #include "draw.h"
 
 /*
- * How many trees. A stream that grows has a root for every four to eight contexts, at most a byte a context. Where the
- * whole length is known the table is scratch memory, and worth being larger: a look-up that ends in a table is cheaper
- * than one that walks.
+ * How many trees. A stream that grows has a root for every two to four contexts, at most two bytes a context; from MANY
+ * contexts on, when no cache holds them and every hop of a single step waits for memory, somewhat more. Where
+ * the whole length is known the table is scratch memory, and worth being larger: a look-up that ends in a table is
+ * cheaper than one that walks.
  */
+#define MANY ((size_t)1 << 19)
+
 static unsigned roots_for(const struct route_rules *rules, size_t contexts, bool scratch)
 {
 	unsigned root_bits = 4;
@@ -18,7 +21,7 @@ static unsigned roots_for(const struct route_rules *rules, size_t contexts, bool
 		while (root_bits < TREE_MAX_ROOTS && (size_t)1 << root_bits >> 2 < contexts)
 			root_bits++;
 	} else {
-		while (root_bits < TREE_MAX_ROOTS && (size_t)4 << root_bits <= contexts)
+		while (root_bits < TREE_MAX_ROOTS && (size_t)(contexts > MANY ? 3 : 4) << root_bits <= contexts)
 			root_bits++;
 	}
 	return root_bits < most ? root_bits : (unsigned)most;
