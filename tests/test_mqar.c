@@ -39,6 +39,8 @@ static const struct mqar tasks[] = {
     {97, 8, 32, 1, 0, 0.01, MQAR_WITHOUT_KEYS, true, 4},
     {60, 6, 50, 2, 5, 0.5, MQAR_WITHOUT_KEYS, false, 5},
     {60, 6, 51, 2, 5, 1, MQAR_WITHOUT_KEYS, true, 6},
+    {60, 6, 64, 4, 3, 0.5, MQAR_WITHOUT_KEYS, false, 5},
+    {60, 5, 110, 8, 2, 1, MQAR_WITHOUT_KEYS, true, 6},
     {4, 1, 4, 1, 0, 0.01, MQAR_NONE, false, 7},
     {64, 31, 130, 1, 31, 0.01, MQAR_WITHOUT_KEYS, false, 8},
 };
@@ -239,7 +241,7 @@ static void test_refused(void **state)
 	const struct mqar wrong[] = {
 	    {8192, 0, 512, 1, 0, 0.01, MQAR_NONE, false, 1},  {8192, 129, 512, 1, 0, 0.01, MQAR_NONE, false, 1},
 	    {64, 40, 512, 1, 0, 0.01, MQAR_NONE, false, 1},   {3, 1, 8, 1, 0, 0.01, MQAR_NONE, false, 1},
-	    {8192, 64, 512, 3, 0, 0.01, MQAR_NONE, false, 1}, {8192, 64, 512, 1, 0, 0, MQAR_NONE, false, 1},
+	    {8192, 64, 512, 9, 0, 0.01, MQAR_NONE, false, 1}, {8192, 64, 512, 1, 0, 0, MQAR_NONE, false, 1},
 	    {8192, 64, 512, 1, 0, 1.5, MQAR_NONE, false, 1},  {128, 64, 512, 1, 100, 0.01, MQAR_NONE, false, 1},
 	    {97, 33, 512, 1, 0, 0.01, MQAR_NONE, true, 1},    {8192, 64, 100, 1, 0, 0.01, MQAR_NONE, false, 1},
 	};

@@ -64,7 +64,7 @@ static enum args_result read_words(struct words *w, struct mqar_options *o, int 
 		   "between queries: without-keys (default), random, or none (token 0)"),
 	    DECIMAL(w->power, "power", "P", 1e-6, 1, "of the power law of gaps (default 0.01)"),
 	    FLAG(w->rename, "rename", "queries use a second name of each key"),
-	    NUMBER(w->name_tokens, "name-tokens", "N", 1, 2, "tokens of a name (default 1)"),
+	    NUMBER(w->name_tokens, "name-tokens", "N", 1, MQAR_NAME_TOKENS, "tokens of a name (default 1)"),
 	    NUMBER(w->names, "names", "N", 0, 1 << 24, "tokens that names are made of (default 0: a half or a third)"),
 	    NUMBER(w->data_seed, "data-seed", "S", 0, UINT64_MAX, "of the examples (default 1)"),
 	    CHOICE(o->mode, "mode", "M", mode_names,

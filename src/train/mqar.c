@@ -36,11 +36,14 @@ struct mqar_words mqar_words(const struct mqar *task)
 {
 	struct mqar_words words = {.names = task->names, .slot = task->name_tokens + 1};
 	const size_t kinds = task->rename ? 2 : 1;
+	size_t i;
 
 	if (!words.names && task->vocabulary)
 		words.names = task->rename ? (task->vocabulary - 1) / 3 : task->vocabulary / 2 - 1;
 	words.first_value = 1 + kinds * words.names;
-	words.keys = task->name_tokens == 2 ? words.names * words.names : words.names;
+	/* more than enough is enough: the product must not run over */
+	for (words.keys = words.names, i = 1; i < task->name_tokens && words.keys < UINT32_MAX; i++)
+		words.keys *= words.names;
 	words.context = words.slot * task->pairs;
 	words.places = task->length > words.context ? (task->length - words.context) / words.slot : 0;
 	return words;
@@ -50,8 +53,9 @@ rosa_status mqar_check(const struct mqar *task, rosa_error *err)
 {
 	struct mqar_words words;
 
-	if (task->name_tokens < 1 || task->name_tokens > 2)
-		return rosa_fail(err, ROSA_EINVAL, "names of %zu tokens: use 1 or 2", task->name_tokens);
+	if (task->name_tokens < 1 || task->name_tokens > MQAR_NAME_TOKENS)
+		return rosa_fail(err, ROSA_EINVAL, "names of %zu tokens: use 1 to %d", task->name_tokens,
+				 MQAR_NAME_TOKENS);
 	if (task->vocabulary < 4 || task->vocabulary > UINT32_MAX / 2)
 		return rosa_fail(err, ROSA_EINVAL, "a vocabulary of %zu: use 4 to 2147483647", task->vocabulary);
 	if (task->names > UINT32_MAX / 4)
@@ -102,11 +106,13 @@ struct example {
 
 static void put_name(const struct example *e, size_t pair, bool query, uint32_t *to)
 {
-	const uint64_t key = permutation_place(e->keys, e->words.keys, pair);
-	const uint32_t parts[2] = {(uint32_t)(1 + key % e->words.names), (uint32_t)(1 + key / e->words.names)};
+	uint64_t key = permutation_place(e->keys, e->words.keys, pair);
 
-	for (size_t i = 0; i < e->task->name_tokens; i++)
-		to[i] = query ? mqar_second_name(e->task, parts[i]) : parts[i];
+	for (size_t i = 0; i < e->task->name_tokens; i++, key /= e->words.names) {
+		const uint32_t part = (uint32_t)(1 + key % e->words.names);
+
+		to[i] = query ? mqar_second_name(e->task, part) : part;
+	}
 }
 
 static uint32_t value_of(const struct example *e, size_t pair)
@@ -116,7 +122,7 @@ static uint32_t value_of(const struct example *e, size_t pair)
 	return (uint32_t)(e->words.first_value + permutation_place(e->values, values, pair));
 }
 
-/* A token that is no name of a key of this example. Of names that are two tokens, none is taken. */
+/* A token that is no name of a key of this example. Of names that are several tokens, none is taken. */
 static uint32_t without_keys(const struct example *e, uint64_t random)
 {
 	const struct mqar_words *w = &e->words;

@@ -10,9 +10,11 @@
 /* What stands where nothing else does: token 0, any token, any token that is no name of one of the example's keys. */
 enum mqar_filler { MQAR_NONE, MQAR_RANDOM, MQAR_WITHOUT_KEYS };
 
+#define MQAR_NAME_TOKENS 8
+
 struct mqar {
 	size_t vocabulary, pairs, length;
-	size_t name_tokens; /* tokens of a key's name, 1 or 2 */
+	size_t name_tokens; /* tokens of a key's name, 1 to MQAR_NAME_TOKENS */
 	size_t names;       /* different tokens that names are made of; 0: as many as there is room for */
 	double power;       /* of the power law of gaps; Zoology: 0.01 */
 	enum mqar_filler filler;
