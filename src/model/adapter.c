@@ -324,8 +324,9 @@ rosa_status adapter_open(const char *path, const struct checkpoint *checkpoint, 
 	if (!config_path || !adapter->path || !adapter->tensors_path || !adapter->layers)
 		status = rosa_fail(err, ROSA_ENOMEM, "%s: not enough memory to open it", path);
 	else if (!path_is_file(config_path))
-		status = rosa_fail(err, ROSA_EIO,
-				   "%s: has no " CONFIG "; name a folder that rosatune.hf.save_adapter wrote", path);
+		status = rosa_fail(
+		    err, ROSA_EIO,
+		    "%s: has no " CONFIG "; name a folder that rosatune tune or rosatune.hf.save_adapter wrote", path);
 	else
 		status = read_folder(config_path, checkpoint, adapter, err);
 	for (size_t i = 0; i < adapter->file.tensors.count && status == ROSA_OK; i++)
