@@ -560,8 +560,8 @@ ALWAYS_INLINE void vanguard_send(struct vanguard *ahead, const struct tree_view 
 }
 
 ALWAYS_INLINE size_t take_steps(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator,
-				unsigned bits, bool flips, bool ordered, bool lean, size_t steps, const uint16_t *query,
-				const uint16_t *key, const struct route_output *output)
+				unsigned bits, bool flips, bool ordered, bool lean, bool far, size_t steps,
+				const uint16_t *query, const uint16_t *key, const struct route_output *output)
 {
 	/* Locals whose address nobody takes: stores to the outputs cannot touch them, so they may live in registers. */
 	const struct tree_view view = tree_look(&route->tree, &route->contexts);
@@ -580,15 +580,15 @@ ALWAYS_INLINE size_t take_steps(struct route *route, const struct route_rules *r
 	bool ready = route->ready;
 	const uint64_t work_limit = route->work_limit;
 	const unsigned lanes = flips ? bits + 1 : 1;
-	/* where a test pins the trees, scouts go from the start */
-	const bool far = !ordered && (indexed > LONG || rules->engine == ROSA_ENGINE_TREE);
 	struct vanguard ahead;
 	size_t run = 0;
 
-	ahead.query_word = query_word;
-	ahead.key_word = key_word;
-	ahead.query_symbol = query_symbol;
-	ahead.key_symbol = key_symbol;
+	if (far) {
+		ahead.query_word = query_word;
+		ahead.key_word = key_word;
+		ahead.query_symbol = query_symbol;
+		ahead.key_symbol = key_symbol;
+	}
 	for (size_t i = 0; far && i < FAR && i < steps; i++)
 		vanguard_send(&ahead, &view, bits, lanes, fold, i, query[i], key[i]);
 	for (size_t i = 0; i < steps; i++) {
@@ -732,21 +732,25 @@ ALWAYS_INLINE size_t take_steps(struct route *route, const struct route_rules *r
 typedef size_t take_steps_fn(struct route *, const struct route_rules *, const rosa_allocator *, size_t,
 			     const uint16_t *, const uint16_t *, const struct route_output *);
 
-/* One compiled version a number of bits, with and without counterfactuals, for any rules and outputs and for the usual
- * ones of batch retrieval, lean of all questions. */
-#define VERSION(NAME, M, FLIPS, ORDERED, LEAN)                                                                         \
+/* One compiled version a number of bits, with and without counterfactuals: for any rules and outputs, for the usual
+ * ones of batch retrieval, lean of all questions, and both with scouts. */
+#define VERSION(NAME, M, FLIPS, ORDERED, LEAN, SCOUTS)                                                                 \
 	static size_t NAME(struct route *r, const struct route_rules *u, const rosa_allocator *a, size_t n,            \
 			   const uint16_t *q, const uint16_t *k, const struct route_output *o)                         \
 	{                                                                                                              \
-		return take_steps(r, u, a, M, FLIPS, ORDERED, LEAN, n, q, k, o);                                       \
+		return take_steps(r, u, a, M, FLIPS, ORDERED, LEAN, SCOUTS, n, q, k, o);                               \
 	}
 #define VERSIONS(M)                                                                                                    \
-	VERSION(take_##M, M, false, false, false)                                                                      \
-	VERSION(take_flips_##M, M, true, false, false)                                                                 \
-	VERSION(lean_##M, M, false, false, true)                                                                       \
-	VERSION(lean_flips_##M, M, true, false, true)                                                                  \
-	VERSION(ordered_##M, M, false, true, false)                                                                    \
-	VERSION(ordered_flips_##M, M, true, true, false)
+	VERSION(take_##M, M, false, false, false, false)                                                               \
+	VERSION(take_flips_##M, M, true, false, false, false)                                                          \
+	VERSION(lean_##M, M, false, false, true, false)                                                                \
+	VERSION(lean_flips_##M, M, true, false, true, false)                                                           \
+	VERSION(far_##M, M, false, false, false, true)                                                                 \
+	VERSION(far_flips_##M, M, true, false, false, true)                                                            \
+	VERSION(lean_far_##M, M, false, false, true, true)                                                             \
+	VERSION(lean_far_flips_##M, M, true, false, true, true)                                                        \
+	VERSION(ordered_##M, M, false, true, false, false)                                                             \
+	VERSION(ordered_flips_##M, M, true, true, false, false)
 VERSIONS(1)
 VERSIONS(2)
 VERSIONS(3)
@@ -770,13 +774,25 @@ VERSIONS(16)
 		    NAME##_10, NAME##_11, NAME##_12, NAME##_13, NAME##_14, NAME##_15, NAME##_16                        \
 	}
 
-enum kind { TREE, TREE_LEAN, ORDERED };
+enum kind { TREE, TREE_LEAN, TREE_FAR, TREE_LEAN_FAR, ORDERED, KINDS };
 
-static take_steps_fn *const versions[3][2][ROSA_MAX_BITS + 1] = {
+static take_steps_fn *const versions[KINDS][2][ROSA_MAX_BITS + 1] = {
     [TREE] = {EACH_WIDTH(take), EACH_WIDTH(take_flips)},
     [TREE_LEAN] = {EACH_WIDTH(lean), EACH_WIDTH(lean_flips)},
+    [TREE_FAR] = {EACH_WIDTH(far), EACH_WIDTH(far_flips)},
+    [TREE_LEAN_FAR] = {EACH_WIDTH(lean_far), EACH_WIDTH(lean_far_flips)},
     [ORDERED] = {EACH_WIDTH(ordered), EACH_WIDTH(ordered_flips)},
 };
+
+/* Single steps have scouts of their own (stream.c); where a test pins the trees, scouts go from the start. */
+static enum kind kind_for(const struct route *route, const struct route_rules *rules, bool lean, size_t steps)
+{
+	const bool far = steps > 1 && (route->indexed > LONG || rules->engine == ROSA_ENGINE_TREE);
+
+	if (route->ordered)
+		return ORDERED;
+	return far ? lean ? TREE_LEAN_FAR : TREE_FAR : lean ? TREE_LEAN : TREE;
+}
 
 /* Between pieces of this many steps the index may be given more roots, or left for the other one: hostile streams can
  * make every step of a piece expensive, so it is short. */
@@ -805,9 +821,8 @@ void route_push(struct route *route, const struct route_rules *rules, const rosa
 
 		route->work_limit = allowed(route, rules, piece);
 		route->tree.patience = rules->engine == ROSA_ENGINE_TREE ? UINT64_MAX : PATIENCE;
-		piece = versions[route->ordered ? ORDERED
-				 : lean         ? TREE_LEAN
-					: TREE][flips][rules->bits](route, rules, allocator, piece, query, key, &part);
+		piece = versions[kind_for(route, rules, lean, piece)][flips][rules->bits](route, rules, allocator,
+											  piece, query, key, &part);
 		runs = route->query_runs - runs;
 		if (!route->ordered && (route->tree.gave_up || overworked(route, rules)))
 			settle(route, rules, allocator);
