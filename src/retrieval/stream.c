@@ -13,16 +13,15 @@
 /* Steps between two looks at a route's memory. */
 #define LOOK 64
 
-/* Routes handed to a worker at a time: at least so many, and more where there are enough for all workers, for at the
- * start of a group scouts have nobody to walk ahead of. */
-#define GROUP      32
-#define GROUP_MOST 256
+/* Routes handed to a worker at a time: all to one that is alone, for at the start of a group scouts have nobody to walk
+ * ahead of; else a quarter of its share, for workers wake at different times. */
+#define GROUP 32
 
 static size_t group_size(const rosa_stream *stream)
 {
-	const size_t fair = stream->routes / (2 * stream->threads);
+	const size_t fair = stream->routes / (4 * stream->threads);
 
-	return fair < GROUP ? GROUP : fair < GROUP_MOST ? fair : GROUP_MOST;
+	return stream->threads == 1 ? stream->routes : fair < GROUP ? GROUP : fair;
 }
 
 struct each {
