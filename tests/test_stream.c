@@ -590,6 +590,48 @@ static void test_long_rewind(void **state)
 	}
 }
 
+/* Trees that grow deep while nobody asks: the first look-ups that do may have to give up, in the middle of a piece, and
+ * the rest of it must be answered by the order. */
+static void test_late_question(void **state)
+{
+	enum { STEPS = 300000, ASKED = STEPS - 3000, NAMES = 15 };
+	static const size_t late_pieces[] = {1, 4096};
+	struct trial trial = {.options = ROSA_OPTIONS_INIT, .routes = 1, .steps = STEPS, .text = "late question"};
+	struct outputs want, got;
+	rosa_error err;
+
+	(void)state;
+	trial.options.bits = 4;
+	trial.query = must_alloc(STEPS * sizeof(*trial.query));
+	trial.key = must_alloc(STEPS * sizeof(*trial.key));
+	want = outputs_make(&trial);
+	got = outputs_make(&trial);
+	for (int falling = 0; falling < 2; falling++) {
+		for (size_t t = 0; t < STEPS; t++) {
+			size_t name = t / 2 % NAMES;
+
+			trial.key[t] = (uint16_t)(t % 2 ? 0 : 1 + (falling ? NAMES - 1 - name : name));
+		}
+		for (size_t t = 0; t < STEPS; t++)
+			trial.query[t] = t < ASKED ? 0 : trial.key[t % 8];
+		expect_status(
+		    trial.text,
+		    rosa_retrieve(&trial.options, 1, STEPS, trial.query, trial.key, want.tau, want.length, NULL, &err),
+		    ROSA_OK, &err);
+		for (size_t p = 0; p < COUNT(late_pieces); p++) {
+			rosa_stream *stream = open_stream(&trial.options, 1, ROSA_ENGINE_AUTO);
+
+			feed(&trial, stream, late_pieces[p], 0, &got);
+			compare(&trial, falling ? "falling keys" : "rising keys", &got, &want, 0);
+			rosa_stream_free(stream);
+		}
+	}
+	outputs_free(&want);
+	outputs_free(&got);
+	free(trial.query);
+	free(trial.key);
+}
+
 /* ------------------------------------------------------------------------------------------------------ describe -- */
 
 static uint64_t count_runs(const struct trial *trial, const uint16_t *symbols, size_t steps)
@@ -663,7 +705,8 @@ int main(void)
 	    cmocka_unit_test(test_pieces),      cmocka_unit_test(test_outputs_left_out),
 	    cmocka_unit_test(test_late_tables), cmocka_unit_test(test_walks),
 	    cmocka_unit_test(test_long),        cmocka_unit_test(test_longest),
-	    cmocka_unit_test(test_long_rewind), cmocka_unit_test(test_describe),
+	    cmocka_unit_test(test_long_rewind), cmocka_unit_test(test_late_question),
+	    cmocka_unit_test(test_describe),
 	};
 
 	return cmocka_run_group_tests_name("stream", tests, NULL, NULL);

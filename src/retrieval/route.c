@@ -648,9 +648,12 @@ ALWAYS_INLINE size_t take_steps(struct route *route, const struct route_rules *r
 					    drawn ? tree_find(tree, &view, ctx, bits, query_word, query_runs, bits + 1,
 							      found)
 						  : tree_find(tree, &view, ctx, bits, query_word, query_runs, 1, found);
-				if (UNLIKELY(tree->gave_up))
+				if (UNLIKELY(tree->gave_up)) {
 					best.length = rescue(route, rules, allocator, indexed, query_word, query_runs,
 							     past, drawn ? bits + 1 : 1, found);
+					/* what `view` shows may be gone, and the next step belongs to the order */
+					steps = i + 1;
+				}
 			}
 			best.context = found[0];
 			if (flips && !drawn)
