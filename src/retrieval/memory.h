@@ -18,8 +18,7 @@
 #include <malloc.h>
 #endif
 
-#define MEMORY_HUGE  ((size_t)2 << 20) /* bytes of a huge page */
-#define MEMORY_LARGE ((size_t)2 << 20) /* blocks from here on are worth whole huge pages */
+#define MEMORY_HUGE ((size_t)2 << 20) /* bytes of a huge page */
 
 /* Large blocks are read at random: in pages of 2 MiB they cost fewer faults when new and fewer table walks ever after.
  * Only whole huge pages within the block are asked for, so nothing is wasted. */
@@ -48,7 +47,7 @@ static inline void *memory_resize(const rosa_allocator *allocator, void *pointer
 	}
 #ifdef __GLIBC__
 	/* Remapping, as realloc does it, leads to addresses where huge pages do not fit. Copying is worth it. */
-	if (size >= MEMORY_LARGE) {
+	if (size >= MEMORY_HUGE) {
 		size_t had = pointer ? malloc_usable_size(pointer) : 0;
 		void *grown = aligned_alloc(MEMORY_HUGE, (size + MEMORY_HUGE - 1) / MEMORY_HUGE * MEMORY_HUGE);
 

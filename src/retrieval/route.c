@@ -4,9 +4,9 @@
 
 /*
  * How many trees. A stream that grows has a root for every two to four contexts, at most two bytes a context; from MANY
- * contexts on, when no cache holds them and every hop of a single step waits for memory, somewhat more. Where
- * the whole length is known the table is scratch memory, and worth being larger: a look-up that ends in a table is
- * cheaper than one that walks.
+ * contexts on, when no cache holds them and every hop of a single step waits for memory, somewhat more. Where the whole
+ * length is known the table is scratch memory, and worth being larger: a look-up that ends in a table is cheaper than
+ * one that walks.
  */
 #define MANY ((size_t)1 << 19)
 
@@ -461,12 +461,18 @@ static struct match challenge_ordered(struct route *route, struct match best, ui
  * for what happens until then, and a guess that turns out wrong costs no more than that.
  */
 
+/* Where the table next below the roots knows word w; NULL if there is none. */
+ALWAYS_INLINE const uint32_t *slot_below(const struct tree_view *view, unsigned bits, uint64_t w)
+{
+	const unsigned below = (view->root_bits - 1) / bits;
+
+	return below ? view->table + tree_level(bits, below) + tree_slot(w, bits, below * bits) : NULL;
+}
+
 /* Ask for the roots that the query of word `query`, and its flips, and the context of word `key` will need. */
 ALWAYS_INLINE void scout_send(struct scout *scout, const struct tree_view *view, unsigned bits, unsigned lanes,
 			      uint64_t query, uint64_t key)
 {
-	const unsigned below = (view->root_bits - 1) / bits;
-
 	scout->stage = 1;
 	scout->word[0] = query;
 	scout->word[1] = key;
@@ -475,12 +481,8 @@ ALWAYS_INLINE void scout_send(struct scout *scout, const struct tree_view *view,
 	/* the first four flips of a row are in the query's line */
 	for (unsigned lane = bits > TREE_NARROW && view->hashed ? 1 : 5; lane < lanes; lane++)
 		tree_prefetch(view, bits, tree_flip(query, bits, lane));
-	if (below) {
-		const uint32_t *lower = view->table + tree_level(bits, below);
-
-		PREFETCH(lower + tree_slot(query, bits, below * bits));
-		PREFETCH(lower + tree_slot(key, bits, below * bits));
-	}
+	PREFETCH(slot_below(view, bits, query));
+	PREFETCH(slot_below(view, bits, key));
 }
 
 /* Ask for a context, and, if it may be the answer, for its first step: about here, if runs are of even length. */
@@ -505,17 +507,11 @@ ALWAYS_INLINE void scout_on(struct scout *scout, const struct tree_view *view, c
 			    const int32_t *start, unsigned bits, unsigned lanes)
 {
 	if (scout->stage == 1) {
-		const unsigned below = (view->root_bits - 1) / bits;
-		const uint32_t *lower = view->table + tree_level(bits, below ? below : 1);
-
 		for (unsigned lane = 0; lane < lanes; lane++) {
 			const uint64_t v = tree_flip(scout->word[0], bits, lane);
-			const uint32_t at = view->roots[tree_root(view, bits, v)];
+			const uint32_t *below = slot_below(view, bits, v), at = view->roots[tree_root(view, bits, v)];
 
-			scout_ask(view, route, start, bits, at,
-				  at      ? at
-				  : below ? lower[tree_slot(v, bits, below * bits)]
-					  : 0);
+			scout_ask(view, route, start, bits, at, !at && below ? *below : at);
 			if (lane == 0)
 				scout->at[0] = at;
 		}
@@ -1041,7 +1037,8 @@ void route_scout(const struct route *route, unsigned query, struct scout *scout)
 		return;
 	scout_send(scout, &view, bits, 1, word, route->ready_word);
 	for (int i = 0; i < 2; i++, word = route->ready_word, level = view.table)
-		for (unsigned l = 1; l <= view.levels; level += (size_t)1 << (l++ * bits))
+		/* the tables that the scout has not asked for itself */
+		for (unsigned l = 1; (l + 1) * bits < view.root_bits; level += (size_t)1 << (l++ * bits))
 			PREFETCH(level + tree_slot(word, bits, l * bits));
 	PREFETCH(route->contexts.query.bytes + PACKED_PAD + (size_t)route->query_runs * bits / 8);
 	PREFETCH(route->contexts.key.bytes + PACKED_PAD + (size_t)route->key_runs * bits / 8);

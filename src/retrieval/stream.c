@@ -24,6 +24,18 @@ static size_t group_size(const rosa_stream *stream)
 	return stream->threads == 1 ? stream->routes : fair < GROUP ? GROUP : fair;
 }
 
+/* The routes of a group. */
+struct span {
+	size_t begin, end;
+};
+
+static struct span span_of(const rosa_stream *stream, size_t group)
+{
+	const size_t size = group_size(stream), begin = group * size;
+
+	return (struct span){begin, begin + size < stream->routes ? begin + size : stream->routes};
+}
+
 struct each {
 	rosa_stream *stream;
 	pool_work *work;
@@ -33,10 +45,9 @@ struct each {
 static void do_group(void *context, size_t group, unsigned worker)
 {
 	struct each *each = context;
-	const size_t size = group_size(each->stream), begin = group * size,
-		     end = begin + size < each->stream->routes ? begin + size : each->stream->routes;
+	const struct span span = span_of(each->stream, group);
 
-	for (size_t r = begin; r < end; r++)
+	for (size_t r = span.begin; r < span.end; r++)
 		each->work(each->context, r, worker);
 }
 
@@ -145,8 +156,8 @@ static void push_group(void *context, size_t group, unsigned worker)
 {
 	const struct push *push = context;
 	const rosa_stream *stream = push->stream;
-	const size_t size = group_size(stream), begin = group * size,
-		     end = begin + size < stream->routes ? begin + size : stream->routes;
+	const struct span span = span_of(stream, group);
+	const size_t begin = span.begin, end = span.end;
 	struct scout scouts[AHEAD];
 
 	(void)worker;
