@@ -38,14 +38,6 @@ static inline unsigned highest(uint32_t mask)
 	return 31 - (unsigned)__builtin_clz(mask);
 }
 
-/* A search for the nearest context that is followed by a symbol. `run` is the least shared length passed; the search
- * ends when that falls below `floor`. */
-struct search {
-	unsigned symbol;
-	uint32_t run, floor;
-	uint32_t found; /* NOBODY: none */
-};
-
 static uint32_t least_of(const uint32_t *low, unsigned from, unsigned to, uint32_t so_far)
 {
 	for (unsigned i = from; i < to; i++)
@@ -338,35 +330,6 @@ static bool right_of(const struct order_index *order, struct place at, struct pl
 	return false;
 }
 
-/* Put `context` at a place, moving what is there and behind it to the right. */
-static void put_entry(struct order_index *order, struct place at, uint32_t context, uint32_t low)
-{
-	struct order_leaf *leaf = &order->leaf[at.leaf];
-	unsigned behind = leaf->count - at.entry;
-	uint32_t node = leaf->parent;
-	unsigned place = leaf->place;
-
-	memmove(leaf->id + at.entry + 1, leaf->id + at.entry, behind * sizeof(*leaf->id));
-	memmove(leaf->low + at.entry + 1, leaf->low + at.entry, behind * sizeof(*leaf->low));
-	memmove(leaf->symbol + at.entry + 1, leaf->symbol + at.entry, behind * sizeof(*leaf->symbol));
-	leaf->id[at.entry] = context;
-	leaf->low[at.entry] = low;
-	leaf->symbol[at.entry] = 0;
-	leaf->count++;
-	order->leaf_of[context] = at.leaf;
-	for (; node != NOBODY; place = order->inner[node].place, node = order->inner[node].parent) {
-		struct order_inner *inner = &order->inner[node];
-
-		inner->newest[place] = context;
-		inner->low[place] = least(inner->low[place], low);
-	}
-	order->place = at.entry;
-	if (leaf->count == ORDER_FANOUT) {
-		split_leaf(order, at.leaf);
-		order->place = ORDER_NOT_KNOWN;
-	}
-}
-
 /* Change what an entry shares with its left neighbour, up to where it makes no difference. */
 static void set_low(struct order_index *order, struct place at, uint32_t low)
 {
@@ -394,38 +357,6 @@ static struct place last_place(const struct order_index *order)
 	for (uint32_t height = order->inner[id].height; height > 0; height--)
 		id = order->inner[id].id[order->inner[id].count - 1];
 	return (struct place){id, order->leaf[id].count};
-}
-
-/* Add the context that continues the newest, at `last`, with `symbol`: right of `beside`, the successor of what was
- * found on the left; or left of the successor of what was found on the right; or, if nothing was, at `beside` itself,
- * where it shares its last symbol with the neighbours if it is `known` to have occurred before, and else nothing. */
-static void add_context(struct order_index *order, struct place last, unsigned symbol, const struct search *left,
-			const struct search *right, struct place beside, bool known)
-{
-	uint32_t node = order->leaf[last.leaf].parent, low = known;
-	unsigned place = order->leaf[last.leaf].place;
-	struct place next;
-
-	order->leaf[last.leaf].symbol[last.entry] = (uint16_t)symbol;
-	for (; node != NOBODY; place = order->inner[node].place, node = order->inner[node].parent)
-		order->inner[node].symbols[place] |= symbol_bit(symbol);
-	order->symbols |= symbol_bit(symbol);
-	order->count++;
-	if (left->found != NOBODY) {
-		if (right->found != NOBODY && right_of(order, beside, &next)) {
-			/* In the same leaf the two new lengths have the same least as the old one. */
-			if (next.leaf == beside.leaf)
-				order->leaf[next.leaf].low[next.entry] = right->run + 1;
-			else
-				set_low(order, next, right->run + 1);
-		}
-		beside.entry++;
-		low = left->run + 1;
-	} else if (right->found != NOBODY) {
-		low = order->leaf[beside.leaf].low[beside.entry];
-		order->leaf[beside.leaf].low[beside.entry] = right->run + 1;
-	}
-	put_entry(order, beside, order->count, low);
 }
 
 /* ---- variants ---- */
@@ -466,22 +397,54 @@ static inline uint32_t holds_plain(const uint64_t *v, uint64_t set)
 	return mask;
 }
 
-static inline uint32_t least_plain(const uint32_t *v, uint32_t mask)
-{
-	uint32_t result = NOBODY;
+typedef uint32_t vector_plain;
 
-	for (; mask; mask &= mask - 1)
-		result = least(result, v[lowest(mask)]);
-	return result;
+static inline vector_plain all_plain(uint32_t x)
+{
+	return x;
 }
 
-static inline uint32_t most_plain(const uint32_t *v, uint32_t mask)
+static inline vector_plain lower_plain(vector_plain so_far, const uint32_t *v, uint32_t mask)
 {
-	uint32_t result = 0;
-
 	for (; mask; mask &= mask - 1)
-		result = greatest(result, v[lowest(mask)]);
-	return result;
+		so_far = least(so_far, v[lowest(mask)]);
+	return so_far;
+}
+
+static inline vector_plain higher_plain(vector_plain so_far, const uint32_t *v, uint32_t mask)
+{
+	for (; mask; mask &= mask - 1)
+		so_far = greatest(so_far, v[lowest(mask)]);
+	return so_far;
+}
+
+static inline bool under_plain(vector_plain so_far, uint32_t x)
+{
+	return so_far < x;
+}
+
+static inline uint32_t least_plain(vector_plain so_far)
+{
+	return so_far;
+}
+
+static inline uint32_t most_plain(vector_plain so_far)
+{
+	return so_far;
+}
+
+static inline void put_plain(uint32_t *v, unsigned place, uint32_t x, uint32_t y)
+{
+	memmove(v + place + 1, v + place, (ORDER_FANOUT - 1 - place) * sizeof(*v));
+	v[place] = x;
+	if (place + 1 < ORDER_FANOUT)
+		v[place + 1] = y;
+}
+
+static inline void put16_plain(uint16_t *v, unsigned place, uint16_t x)
+{
+	memmove(v + place + 1, v + place, (ORDER_FANOUT - 1 - place) * sizeof(*v));
+	v[place] = x;
 }
 
 #define ORDER_NAME plain
@@ -553,35 +516,65 @@ TARGET_AVX2 static inline uint32_t holds_avx2(const uint64_t *v, uint64_t set)
 	return ~mask;
 }
 
-TARGET_AVX2 static inline uint32_t least_avx2(const uint32_t *v, uint32_t mask)
+typedef __m256i vector_avx2;
+
+TARGET_AVX2 static inline vector_avx2 all_avx2(uint32_t x)
+{
+	return _mm256_set1_epi32((int)x);
+}
+
+TARGET_AVX2 static inline vector_avx2 lower_avx2(vector_avx2 so_far, const uint32_t *v, uint32_t mask)
 {
 	const __m256i none = _mm256_set1_epi32(-1);
-	__m256i lanes = none;
-	__m128i fold;
 
 	for (unsigned i = 0; i < ORDER_FANOUT; i += 8) {
 		__m256i absent = _mm256_andnot_si256(spread_avx2(mask, i), none);
 
-		lanes = _mm256_min_epu32(lanes, _mm256_or_si256(_mm256_loadu_si256((const __m256i *)(v + i)), absent));
+		so_far =
+		    _mm256_min_epu32(so_far, _mm256_or_si256(_mm256_loadu_si256((const __m256i *)(v + i)), absent));
 	}
-	fold = _mm_min_epu32(_mm256_castsi256_si128(lanes), _mm256_extracti128_si256(lanes, 1));
+	return so_far;
+}
+
+TARGET_AVX2 static inline vector_avx2 higher_avx2(vector_avx2 so_far, const uint32_t *v, uint32_t mask)
+{
+	for (unsigned i = 0; i < ORDER_FANOUT; i += 8)
+		so_far = _mm256_max_epu32(
+		    so_far, _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(v + i)), spread_avx2(mask, i)));
+	return so_far;
+}
+
+TARGET_AVX2 static inline bool under_avx2(vector_avx2 so_far, uint32_t x)
+{
+	return x && bits_avx2(_mm256_cmpeq_epi32(_mm256_min_epu32(so_far, _mm256_set1_epi32((int)(x - 1))), so_far));
+}
+
+TARGET_AVX2 static inline uint32_t least_avx2(vector_avx2 so_far)
+{
+	__m128i fold = _mm_min_epu32(_mm256_castsi256_si128(so_far), _mm256_extracti128_si256(so_far, 1));
+
 	fold = _mm_min_epu32(fold, _mm_shuffle_epi32(fold, 0x4e));
 	fold = _mm_min_epu32(fold, _mm_shuffle_epi32(fold, 0xb1));
 	return (uint32_t)_mm_cvtsi128_si32(fold);
 }
 
-TARGET_AVX2 static inline uint32_t most_avx2(const uint32_t *v, uint32_t mask)
+TARGET_AVX2 static inline uint32_t most_avx2(vector_avx2 so_far)
 {
-	__m256i lanes = _mm256_setzero_si256();
-	__m128i fold;
+	__m128i fold = _mm_max_epu32(_mm256_castsi256_si128(so_far), _mm256_extracti128_si256(so_far, 1));
 
-	for (unsigned i = 0; i < ORDER_FANOUT; i += 8)
-		lanes = _mm256_max_epu32(
-		    lanes, _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(v + i)), spread_avx2(mask, i)));
-	fold = _mm_max_epu32(_mm256_castsi256_si128(lanes), _mm256_extracti128_si256(lanes, 1));
 	fold = _mm_max_epu32(fold, _mm_shuffle_epi32(fold, 0x4e));
 	fold = _mm_max_epu32(fold, _mm_shuffle_epi32(fold, 0xb1));
 	return (uint32_t)_mm_cvtsi128_si32(fold);
+}
+
+TARGET_AVX2 static inline void put_avx2(uint32_t *v, unsigned place, uint32_t x, uint32_t y)
+{
+	put_plain(v, place, x, y);
+}
+
+TARGET_AVX2 static inline void put16_avx2(uint16_t *v, unsigned place, uint16_t x)
+{
+	put16_plain(v, place, x);
 }
 
 #define ORDER_NAME   avx2
@@ -619,20 +612,64 @@ TARGET_AVX512 static inline uint32_t holds_avx512(const uint64_t *v, uint64_t se
 	       (uint32_t)_mm512_test_epi64_mask(_mm512_loadu_si512(v + 24), wanted) << 24;
 }
 
-TARGET_AVX512 static inline uint32_t least_avx512(const uint32_t *v, uint32_t mask)
-{
-	__m512i lanes = _mm512_mask_loadu_epi32(_mm512_set1_epi32(-1), (__mmask16)mask, v);
+typedef __m512i vector_avx512;
 
-	lanes = _mm512_mask_min_epu32(lanes, (__mmask16)(mask >> 16), lanes, _mm512_loadu_si512(v + 16));
-	return _mm512_reduce_min_epu32(lanes);
+TARGET_AVX512 static inline vector_avx512 all_avx512(uint32_t x)
+{
+	return _mm512_set1_epi32((int)x);
 }
 
-TARGET_AVX512 static inline uint32_t most_avx512(const uint32_t *v, uint32_t mask)
+TARGET_AVX512 static inline vector_avx512 lower_avx512(vector_avx512 so_far, const uint32_t *v, uint32_t mask)
 {
-	__m512i lanes = _mm512_maskz_loadu_epi32((__mmask16)mask, v);
+	so_far = _mm512_mask_min_epu32(so_far, (__mmask16)mask, so_far, _mm512_loadu_si512(v));
+	return _mm512_mask_min_epu32(so_far, (__mmask16)(mask >> 16), so_far, _mm512_loadu_si512(v + 16));
+}
 
-	lanes = _mm512_mask_max_epu32(lanes, (__mmask16)(mask >> 16), lanes, _mm512_loadu_si512(v + 16));
-	return _mm512_reduce_max_epu32(lanes);
+TARGET_AVX512 static inline vector_avx512 higher_avx512(vector_avx512 so_far, const uint32_t *v, uint32_t mask)
+{
+	so_far = _mm512_mask_max_epu32(so_far, (__mmask16)mask, so_far, _mm512_loadu_si512(v));
+	return _mm512_mask_max_epu32(so_far, (__mmask16)(mask >> 16), so_far, _mm512_loadu_si512(v + 16));
+}
+
+TARGET_AVX512 static inline bool under_avx512(vector_avx512 so_far, uint32_t x)
+{
+	return _mm512_cmplt_epu32_mask(so_far, _mm512_set1_epi32((int)x)) != 0;
+}
+
+TARGET_AVX512 static inline uint32_t least_avx512(vector_avx512 so_far)
+{
+	return _mm512_reduce_min_epu32(so_far);
+}
+
+TARGET_AVX512 static inline uint32_t most_avx512(vector_avx512 so_far)
+{
+	return _mm512_reduce_max_epu32(so_far);
+}
+
+/* Whole vectors are read and written, so that reading them back the next moment need not wait for parts. */
+TARGET_AVX512 static inline void put_avx512(uint32_t *v, unsigned place, uint32_t x, uint32_t y)
+{
+	const uint32_t behind = ~first_bits(place + 1), here = 1u << place;
+	__m512i low = _mm512_loadu_si512(v), high = _mm512_loadu_si512(v + 16);
+
+	high = _mm512_mask_alignr_epi32(high, (__mmask16)(behind >> 16), high, low, 15);
+	low = _mm512_mask_alignr_epi32(low, (__mmask16)behind, low, low, 15);
+	low = _mm512_mask_set1_epi32(low, (__mmask16)here, (int)x);
+	low = _mm512_mask_set1_epi32(low, (__mmask16)(here << 1), (int)y);
+	high = _mm512_mask_set1_epi32(high, (__mmask16)(here >> 16), (int)x);
+	high = _mm512_mask_set1_epi32(high, (__mmask16)(here >> 15), (int)y);
+	_mm512_storeu_si512(v, low);
+	_mm512_storeu_si512(v + 16, high);
+}
+
+TARGET_AVX512 static inline void put16_avx512(uint16_t *v, unsigned place, uint16_t x)
+{
+	const __m512i old = _mm512_loadu_si512(v),
+		      back = _mm512_set_epi16(30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13,
+					      12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0);
+	const __m512i moved = _mm512_mask_permutexvar_epi16(old, (__mmask32)~first_bits(place + 1), back, old);
+
+	_mm512_storeu_si512(v, _mm512_mask_mov_epi16(moved, (__mmask32)(1u << place), _mm512_set1_epi16((short)x)));
 }
 
 #define ORDER_NAME   avx512
@@ -644,16 +681,22 @@ void order_use(struct order_index *order, rosa_isa isa)
 {
 	order->find = find_plain;
 	order->insert = insert_plain;
+	order->insert_into = insert_into_plain;
 	order->few = few_plain;
+	order->shared = shared_plain;
 #if ROSA_X86_VARIANTS
 	if (isa == ROSA_ISA_AVX2) {
 		order->find = find_avx2;
 		order->insert = insert_avx2;
+		order->insert_into = insert_into_avx2;
 		order->few = few_avx2;
+		order->shared = shared_avx2;
 	} else if (isa == ROSA_ISA_AVX512) {
 		order->find = find_avx512;
 		order->insert = insert_avx512;
+		order->insert_into = insert_into_avx512;
 		order->few = few_avx512;
+		order->shared = shared_avx512;
 	}
 #else
 	(void)isa;
@@ -678,12 +721,7 @@ void order_insert(struct order_index *order, unsigned symbol, uint32_t relative)
 
 void order_insert_into(struct order_index *order, unsigned symbol, const struct order_gap *gap)
 {
-	const struct place at = place_of_plain(order, order->count),
-			   beside = place_of_plain(order, gap->left ? gap->left : gap->right);
-	const struct search left = {symbol, gap->left_shared - 1, 1, gap->left ? gap->left - 1 : NOBODY},
-			    right = {symbol, gap->right_shared - 1, 1, gap->right ? gap->right - 1 : NOBODY};
-
-	add_context(order, at, symbol, &left, &right, beside, true);
+	order->insert_into(order, symbol, gap);
 }
 
 void order_remove(struct order_index *order)
@@ -730,40 +768,5 @@ bool order_before(const struct order_index *order, uint32_t a, uint32_t b)
 
 uint32_t order_shared(const struct order_index *order, uint32_t a, uint32_t b)
 {
-	struct place left = place_of_plain(order, a), right = place_of_plain(order, b);
-	uint32_t from_left = NOBODY, from_right = NOBODY, left_node, right_node;
-	unsigned i, j;
-
-	if (left.leaf == right.leaf)
-		return left.entry < right.entry
-			   ? least_of(order->leaf[left.leaf].low, left.entry + 1, right.entry + 1, NOBODY)
-			   : least_of(order->leaf[left.leaf].low, right.entry + 1, left.entry + 1, NOBODY);
-	/* Which is left is known only where their paths meet, so each side is summed up for both cases. */
-	{
-		const struct order_leaf *x = &order->leaf[left.leaf], *y = &order->leaf[right.leaf];
-		uint32_t x_after = least_of(x->low, left.entry + 1, x->count, NOBODY);
-		uint32_t x_before = least_of(x->low, 0, left.entry + 1, NOBODY);
-		uint32_t y_after = least_of(y->low, right.entry + 1, y->count, NOBODY);
-		uint32_t y_before = least_of(y->low, 0, right.entry + 1, NOBODY);
-
-		left_node = x->parent;
-		right_node = y->parent;
-		i = x->place;
-		j = y->place;
-		while (left_node != right_node) {
-			const struct order_inner *p = &order->inner[left_node], *q = &order->inner[right_node];
-
-			x_after = least_of(p->low, i + 1, p->count, x_after);
-			x_before = least_of(p->low, 0, i, x_before);
-			y_after = least_of(q->low, j + 1, q->count, y_after);
-			y_before = least_of(q->low, 0, j, y_before);
-			i = p->place;
-			j = q->place;
-			left_node = p->parent;
-			right_node = q->parent;
-		}
-		from_left = i < j ? x_after : y_after;
-		from_right = i < j ? y_before : x_before;
-	}
-	return least_of(order->inner[left_node].low, (i < j ? i : j) + 1, i < j ? j : i, least(from_left, from_right));
+	return order->shared(order, a, b);
 }

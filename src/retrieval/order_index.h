@@ -53,11 +53,15 @@ struct order_inner {
 	uint64_t symbols[ORDER_FANOUT];
 };
 
+struct order_gap;
+
 struct order_index {
 	/* compiled for the processor at hand */
+	uint32_t (*shared)(const struct order_index *, uint32_t, uint32_t);
 	unsigned (*few)(const struct order_index *, uint32_t, uint32_t, uint32_t *);
 	uint32_t (*find)(const struct order_index *, struct match, unsigned, uint32_t, uint32_t, uint32_t, uint32_t *);
 	void (*insert)(struct order_index *, unsigned, uint32_t);
+	void (*insert_into)(struct order_index *, unsigned, const struct order_gap *);
 	struct order_leaf *leaf;
 	struct order_inner *inner;
 	uint32_t *leaf_of; /* of every context, 0 (the empty one) to count */

@@ -13,8 +13,16 @@
  *     equal_(v, x)      which v[i] == x
  *     equal16_(v, x)    the same for 16-bit numbers
  *     holds_(v, set)    which v[i] & set, of 64-bit sets
- *     least_(v, mask)   the least v[i] of those in the mask; UINT32_MAX if none is
- *     most_(v, mask)    the greatest; 0 if none is
+ *     vector_           numbers side by side of which only the least, or only the greatest, matters: finding out which
+ *                       that is takes longer than all else, and is put off to the end
+ *     all_(x)           such a vector of x alone
+ *     lower_(a, v, m)   a and those v[i] that are in the mask m, for the least of all
+ *     higher_(a, v, m)  the same for the greatest
+ *     under_(a, x)      is the least below x?
+ *     least_(a)         the least
+ *     most_(a)          the greatest
+ *     put_(v, i, x, y)  x at v[i]; what is there and behind it moves on a place, and y replaces the first of that
+ *     put16_(v, i, x)   x at v[i]; what is there and behind it moves on a place. For 16-bit numbers
  */
 #define PASTE2(a, b) a##b
 #define PASTE(a, b)  PASTE2(a, b)
@@ -23,8 +31,17 @@
 #define EQUAL        NAME(equal_)
 #define EQUAL16      NAME(equal16_)
 #define HOLDS        NAME(holds_)
+#define VECTOR       NAME(vector_)
+#define ALL          NAME(all_)
+#define LOWER        NAME(lower_)
+#define HIGHER       NAME(higher_)
+#define UNDER        NAME(under_)
 #define LEAST        NAME(least_)
 #define MOST         NAME(most_)
+/* the entries behind a, before b */
+#define BETWEEN(a, b) (first_bits(b) & ~first_bits((a) + 1))
+#define PUT           NAME(put_)
+#define PUT16         NAME(put16_)
 
 ORDER_TARGET static inline struct place NAME(place_of_)(const struct order_index *order, uint32_t context)
 {
@@ -36,9 +53,18 @@ ORDER_TARGET static inline struct place NAME(place_of_)(const struct order_index
 
 /* ---- the nearest context followed by a symbol ---- */
 
+/* A search for it. The least of `run` is the least shared length passed; the search ends when that falls below `floor`.
+ */
+struct NAME(search_) {
+	VECTOR run;
+	unsigned symbol;
+	uint32_t floor;
+	uint32_t found; /* NOBODY: none */
+};
+
 /* Search the entries of a leaf left of, or right of, entry `from`. */
 ORDER_TARGET ALWAYS_INLINE bool NAME(search_leaf_)(const struct order_index *order, uint32_t id, int from,
-						   enum direction direction, struct search *search)
+						   enum direction direction, struct NAME(search_) * search)
 {
 	const struct order_leaf *leaf = &order->leaf[id];
 	uint32_t side = direction == LEFT ? first_bits((unsigned)from)
@@ -54,15 +80,17 @@ ORDER_TARGET ALWAYS_INLINE bool NAME(search_leaf_)(const struct order_index *ord
 		hit = direction == LEFT ? highest(hits) : lowest(hits);
 		passed &= direction == LEFT ? ~first_bits(hit + 1) : first_bits(hit + 1);
 	}
-	search->run = least(search->run, LEAST(leaf->low, passed));
-	if (hits && search->run >= search->floor)
+	search->run = LOWER(search->run, leaf->low, passed);
+	if (UNDER(search->run, search->floor))
+		return true;
+	if (hits)
 		search->found = leaf->id[hit];
-	return hits || search->run < search->floor;
+	return hits != 0;
 }
 
 /* Search the children of an inner node left of, or right of, child `from`. True when the search is over. */
 ORDER_TARGET static bool NAME(search_inner_)(const struct order_index *order, const struct order_inner *inner, int from,
-					     enum direction direction, struct search *search)
+					     enum direction direction, struct NAME(search_) * search)
 {
 	uint32_t side = direction == LEFT ? first_bits((unsigned)from)
 					  : first_bits(inner->count) & ~first_bits((unsigned)(from + 1));
@@ -73,8 +101,8 @@ ORDER_TARGET static bool NAME(search_inner_)(const struct order_index *order, co
 		uint32_t nearer = side & (direction == LEFT ? ~first_bits(hit + 1) : first_bits(hit));
 		uint32_t id = inner->id[hit];
 
-		search->run = least(search->run, LEAST(inner->low, nearer));
-		if (search->run < search->floor)
+		search->run = LOWER(search->run, inner->low, nearer);
+		if (UNDER(search->run, search->floor))
 			return true;
 		if (inner->height == 1
 			? NAME(search_leaf_)(order, id, direction == LEFT ? order->leaf[id].count : -1, direction,
@@ -86,22 +114,17 @@ ORDER_TARGET static bool NAME(search_inner_)(const struct order_index *order, co
 		side &= direction == LEFT ? first_bits(hit) : ~first_bits(hit + 1);
 		hits &= side;
 	}
-	search->run = least(search->run, LEAST(inner->low, side));
-	return search->run < search->floor;
+	search->run = LOWER(search->run, inner->low, side);
+	return UNDER(search->run, search->floor);
 }
 
-/* Search from a place outwards; to the place itself search->run symbols are shared. */
-ORDER_TARGET ALWAYS_INLINE void NAME(search_from_)(const struct order_index *order, struct place at,
-						   enum direction direction, struct search *search)
+/* Go on with a search that found nothing in a leaf. */
+ORDER_TARGET static void NAME(search_beyond_)(const struct order_index *order, const struct order_leaf *leaf,
+					      enum direction direction, struct NAME(search_) * search)
 {
-	const struct order_leaf *leaf = &order->leaf[at.leaf];
 	uint32_t node = leaf->parent;
 	int place = leaf->place;
 
-	if (direction == LEFT)
-		search->run = least(search->run, leaf->low[at.entry]);
-	if (search->run < search->floor || NAME(search_leaf_)(order, at.leaf, (int)at.entry, direction, search))
-		return;
 	while (node != NOBODY) {
 		const struct order_inner *inner = &order->inner[node];
 
@@ -112,11 +135,45 @@ ORDER_TARGET ALWAYS_INLINE void NAME(search_from_)(const struct order_index *ord
 	}
 }
 
+/* Search from a place outwards, to both sides; to the place itself as many symbols are shared as the runs say. Where
+ * `nearest` is set, the lesser find need not be made. */
+ORDER_TARGET ALWAYS_INLINE void NAME(search_from_)(const struct order_index *order, struct place at, bool nearest,
+						   struct NAME(search_) * left, struct NAME(search_) * right)
+{
+	const struct order_leaf *leaf = &order->leaf[at.leaf];
+	const uint32_t all = first_bits(leaf->count), before = first_bits(at.entry),
+		       behind = all & ~first_bits(at.entry + 1);
+	uint32_t hits = EQUAL16(leaf->symbol, (uint16_t)left->symbol) & all, lefts, rights;
+
+	/* nothing follows the newest context yet */
+	if (at.leaf == order->leaf_of[order->count])
+		hits &= ~EQUAL(leaf->id, order->count);
+	lefts = hits & before;
+	rights = hits & behind;
+	left->run =
+	    LOWER(left->run, leaf->low, first_bits(at.entry + 1) & ~(lefts ? first_bits(highest(lefts) + 1) : 0));
+	right->run = LOWER(right->run, leaf->low, behind & (rights ? first_bits(lowest(rights) + 1) : all));
+	if (!UNDER(left->run, left->floor)) {
+		if (lefts)
+			left->found = leaf->id[highest(lefts)];
+		else
+			NAME(search_beyond_)(order, leaf, LEFT, left);
+	}
+	if (nearest && left->found != NOBODY)
+		right->floor = LEAST(left->run) + 1;
+	if (!UNDER(right->run, right->floor)) {
+		if (rights)
+			right->found = leaf->id[lowest(rights)];
+		else
+			NAME(search_beyond_)(order, leaf, RIGHT, right);
+	}
+}
+
 /* ---- the newest of a stretch ---- */
 
 /* A stretch ends within child `id` of a node of this height: take in the part on the near side. */
-ORDER_TARGET static uint32_t NAME(stretch_into_)(const struct order_index *order, uint32_t height, uint32_t id,
-						 enum direction direction, uint32_t length, uint32_t newest)
+ORDER_TARGET ALWAYS_INLINE VECTOR NAME(stretch_into_)(const struct order_index *order, uint32_t height, uint32_t id,
+						      enum direction direction, uint32_t length, VECTOR newest)
 {
 	for (; height > 1; height--) {
 		const struct order_inner *inner = &order->inner[id];
@@ -124,7 +181,7 @@ ORDER_TARGET static uint32_t NAME(stretch_into_)(const struct order_index *order
 		unsigned end = direction == LEFT ? highest(ends) : lowest(ends);
 		uint32_t within = direction == LEFT ? first_bits(inner->count) & ~first_bits(end + 1) : first_bits(end);
 
-		newest = greatest(newest, MOST(inner->newest, within));
+		newest = HIGHER(newest, inner->newest, within);
 		id = inner->id[end];
 	}
 	{
@@ -134,13 +191,13 @@ ORDER_TARGET static uint32_t NAME(stretch_into_)(const struct order_index *order
 		uint32_t within =
 		    direction == LEFT ? first_bits(leaf->count) & ~first_bits(highest(ends)) : first_bits(lowest(ends));
 
-		return greatest(newest, MOST(leaf->id, within));
+		return HIGHER(newest, leaf->id, within);
 	}
 }
 
 /* Go on with a stretch beyond child `place` of inner node `node`. */
-ORDER_TARGET static uint32_t NAME(stretch_beyond_)(const struct order_index *order, uint32_t node, unsigned place,
-						   enum direction direction, uint32_t length, uint32_t newest)
+ORDER_TARGET static VECTOR NAME(stretch_beyond_)(const struct order_index *order, uint32_t node, unsigned place,
+						 enum direction direction, uint32_t length, VECTOR newest)
 {
 	while (node != NOBODY) {
 		const struct order_inner *inner = &order->inner[node];
@@ -152,10 +209,10 @@ ORDER_TARGET static uint32_t NAME(stretch_beyond_)(const struct order_index *ord
 			unsigned end = direction == LEFT ? highest(ends) : lowest(ends);
 
 			side &= direction == LEFT ? ~first_bits(end + 1) : first_bits(end);
-			newest = greatest(newest, MOST(inner->newest, side));
+			newest = HIGHER(newest, inner->newest, side);
 			return NAME(stretch_into_)(order, inner->height, inner->id[end], direction, length, newest);
 		}
-		newest = greatest(newest, MOST(inner->newest, side));
+		newest = HIGHER(newest, inner->newest, side);
 		place = inner->place;
 		node = inner->parent;
 	}
@@ -170,18 +227,19 @@ ORDER_TARGET static inline uint32_t NAME(newest_beside_)(const struct order_inde
 	const struct order_leaf *leaf = &order->leaf[at.leaf];
 	uint32_t ends = BELOW(leaf->low, length) & first_bits(leaf->count);
 	uint32_t left = ends & first_bits(at.entry + 1), right = ends & ~first_bits(at.entry + 1),
-		 within = first_bits(leaf->count), newest;
+		 within = first_bits(leaf->count);
+	VECTOR newest;
 
 	if (left)
 		within &= ~first_bits(highest(left));
 	if (right)
 		within &= first_bits(lowest(right));
-	newest = MOST(leaf->id, within);
+	newest = HIGHER(ALL(0), leaf->id, within);
 	if (!left)
 		newest = NAME(stretch_beyond_)(order, leaf->parent, leaf->place, LEFT, length, newest);
 	if (!right)
 		newest = NAME(stretch_beyond_)(order, leaf->parent, leaf->place, RIGHT, length, newest);
-	return newest;
+	return MOST(newest);
 }
 
 /* Those that share `length` symbols with `context`, if there are few, all in its leaf. */
@@ -206,30 +264,85 @@ ORDER_TARGET static unsigned NAME(few_)(const struct order_index *order, uint32_
 	return count;
 }
 
-/* ---- the two operations ---- */
+/* ---- the operations ---- */
+
+/* Put `context` at a place, moving what is there and behind it to the right; that then shares `next_low` with it. */
+ORDER_TARGET ALWAYS_INLINE void NAME(put_entry_)(struct order_index *order, struct place at, uint32_t context,
+						 uint32_t low, uint32_t next_low)
+{
+	struct order_leaf *leaf = &order->leaf[at.leaf];
+	uint32_t node = leaf->parent;
+	unsigned place = leaf->place;
+
+	PUT(leaf->id, at.entry, context, leaf->id[at.entry]);
+	PUT(leaf->low, at.entry, low, next_low);
+	PUT16(leaf->symbol, at.entry, 0);
+	leaf->count++;
+	order->leaf_of[context] = at.leaf;
+	for (; node != NOBODY; place = order->inner[node].place, node = order->inner[node].parent) {
+		struct order_inner *inner = &order->inner[node];
+
+		inner->newest[place] = context;
+		inner->low[place] = least(inner->low[place], low);
+	}
+	order->place = at.entry;
+	if (leaf->count == ORDER_FANOUT) {
+		split_leaf(order, at.leaf);
+		order->place = ORDER_NOT_KNOWN;
+	}
+}
+
+/* Add the context that continues the newest, at `last`, with `symbol`: right of `beside`, its left neighbour of those
+ * that end in that symbol; or left of the right one; or, if the gap has neither, at `beside` itself, where it shares
+ * its last symbol with the neighbours if it is `known` to have occurred before, and else nothing. */
+ORDER_TARGET static void NAME(add_context_)(struct order_index *order, struct place last, unsigned symbol,
+					    const struct order_gap *gap, struct place beside, bool known)
+{
+	const struct order_leaf *leaf = &order->leaf[beside.leaf];
+	uint32_t node = order->leaf[last.leaf].parent, low = known, next_low;
+	unsigned place = order->leaf[last.leaf].place;
+	struct place next;
+
+	order->leaf[last.leaf].symbol[last.entry] = (uint16_t)symbol;
+	for (; node != NOBODY; place = order->inner[node].place, node = order->inner[node].parent)
+		order->inner[node].symbols[place] |= symbol_bit(symbol);
+	order->symbols |= symbol_bit(symbol);
+	order->count++;
+	if (gap->left) {
+		beside.entry++;
+		low = gap->left_shared;
+	} else if (gap->right) {
+		low = leaf->low[beside.entry];
+	}
+	/* In one leaf the two new lengths have the same least as the old one. */
+	next_low = gap->right ? gap->right_shared : leaf->low[beside.entry];
+	if (gap->right && beside.entry == leaf->count &&
+	    right_of(order, (struct place){beside.leaf, beside.entry - 1}, &next))
+		set_low(order, next, next_low);
+	NAME(put_entry_)(order, beside, order->count, low, next_low);
+}
 
 /* A match of more than `known` symbols, and up to `cap`, of the query with `symbol` as its last; {0, 0} if there is
  * none. */
 ORDER_TARGET static struct match NAME(find_one_)(const struct order_index *order, struct match past, struct place at,
 						 unsigned symbol, uint32_t cap, uint32_t known)
 {
-	struct search left = {symbol, past.length, known, NOBODY}, right;
+	uint32_t found = past.context, run = past.length;
 
 	if (!(order->symbols & symbol_bit(symbol)))
 		return (struct match){0, 0};
-	if (order->leaf[at.leaf].symbol[at.entry] == symbol && past.context != order->count) {
-		left.found = past.context;
-	} else {
-		NAME(search_from_)(order, at, LEFT, &left);
-		right = (struct search){symbol, past.length, left.found == NOBODY ? known : left.run + 1, NOBODY};
-		NAME(search_from_)(order, at, RIGHT, &right);
-		if (right.found != NOBODY)
-			left = right;
-		if (left.found == NOBODY)
+	if (order->leaf[at.leaf].symbol[at.entry] != symbol || past.context == order->count) {
+		struct NAME(search_) left = {ALL(past.length), symbol, known, NOBODY},
+				     right = {ALL(past.length), symbol, known, NOBODY};
+
+		NAME(search_from_)(order, at, true, &left, &right);
+		if (left.found == NOBODY && right.found == NOBODY)
 			return (struct match){0, 0};
+		found = right.found != NOBODY ? right.found : left.found;
+		run = right.found != NOBODY ? LEAST(right.run) : right.floor - 1;
 	}
-	cap = least(left.run + 1, cap);
-	return (struct match){NAME(newest_beside_)(order, left.found + 1, cap), cap};
+	cap = least(run + 1, cap);
+	return (struct match){NAME(newest_beside_)(order, found + 1, cap), cap};
 }
 
 ORDER_TARGET static uint32_t NAME(find_)(const struct order_index *order, struct match past, unsigned symbol,
@@ -283,24 +396,68 @@ ORDER_TARGET static struct place NAME(edge_)(const struct order_index *order, ui
 
 ORDER_TARGET static void NAME(insert_)(struct order_index *order, unsigned symbol, uint32_t relative)
 {
-	struct search left = {symbol, NOBODY, 1, NOBODY}, right = left;
+	struct NAME(search_) left = {ALL(NOBODY), symbol, 1, NOBODY}, right = {ALL(NOBODY), symbol, 1, NOBODY};
+	struct order_gap gap = {0};
 	/* The newest was put there a moment ago, and reading back what was just written takes long. */
 	const struct place at = order->place == ORDER_NOT_KNOWN
 				    ? NAME(place_of_)(order, order->count)
 				    : (struct place){order->leaf_of[order->count], order->place};
 	struct place beside;
 
-	if (relative) {
-		NAME(search_from_)(order, at, LEFT, &left);
-		NAME(search_from_)(order, at, RIGHT, &right);
-	}
+	if (relative)
+		NAME(search_from_)(order, at, false, &left, &right);
 	if (left.found != NOBODY)
-		beside = NAME(place_of_)(order, left.found + 1);
-	else if (right.found != NOBODY)
-		beside = NAME(place_of_)(order, right.found + 1);
+		gap.left = left.found + 1, gap.left_shared = LEAST(left.run) + 1;
+	if (right.found != NOBODY)
+		gap.right = right.found + 1, gap.right_shared = LEAST(right.run) + 1;
+	if (gap.left || gap.right)
+		beside = NAME(place_of_)(order, gap.left ? gap.left : gap.right);
 	else
 		beside = relative ? NAME(edge_)(order, relative, 2) : last_place(order);
-	add_context(order, at, symbol, &left, &right, beside, relative != 0);
+	NAME(add_context_)(order, at, symbol, &gap, beside, relative != 0);
+}
+
+ORDER_TARGET static void NAME(insert_into_)(struct order_index *order, unsigned symbol, const struct order_gap *gap)
+{
+	NAME(add_context_)
+	(order, NAME(place_of_)(order, order->count), symbol, gap,
+	 NAME(place_of_)(order, gap->left ? gap->left : gap->right), true);
+}
+
+/* How many symbols two contexts share: the least of the shared lengths between them. */
+ORDER_TARGET static uint32_t NAME(shared_)(const struct order_index *order, uint32_t a, uint32_t b)
+{
+	const struct place x = NAME(place_of_)(order, a), y = NAME(place_of_)(order, b);
+	const struct order_leaf *p = &order->leaf[x.leaf], *q = &order->leaf[y.leaf];
+	const VECTOR none = ALL(NOBODY);
+	unsigned i = x.entry, j = y.entry;
+	uint32_t node = p->parent, other = q->parent;
+	VECTOR after_x, upto_x, after_y, upto_y;
+
+	if (p == q)
+		return LEAST(LOWER(none, p->low, i < j ? BETWEEN(i, j + 1) : BETWEEN(j, i + 1)));
+	/* Which is left is known only where their paths meet, so each side is summed up for both cases. */
+	after_x = LOWER(none, p->low, BETWEEN(i, p->count));
+	upto_x = LOWER(none, p->low, first_bits(i + 1));
+	after_y = LOWER(none, q->low, BETWEEN(j, q->count));
+	upto_y = LOWER(none, q->low, first_bits(j + 1));
+	i = p->place;
+	j = q->place;
+	while (node != other) {
+		const struct order_inner *u = &order->inner[node], *v = &order->inner[other];
+
+		after_x = LOWER(after_x, u->low, BETWEEN(i, u->count));
+		upto_x = LOWER(upto_x, u->low, first_bits(i));
+		after_y = LOWER(after_y, v->low, BETWEEN(j, v->count));
+		upto_y = LOWER(upto_y, v->low, first_bits(j));
+		i = u->place;
+		j = v->place;
+		node = u->parent;
+		other = v->parent;
+	}
+	if (i < j)
+		return least(LEAST(LOWER(after_x, order->inner[node].low, BETWEEN(i, j))), LEAST(upto_y));
+	return least(LEAST(LOWER(after_y, order->inner[node].low, BETWEEN(j, i))), LEAST(upto_x));
 }
 
 #undef PASTE2
@@ -310,7 +467,15 @@ ORDER_TARGET static void NAME(insert_)(struct order_index *order, unsigned symbo
 #undef EQUAL
 #undef EQUAL16
 #undef HOLDS
+#undef VECTOR
+#undef ALL
+#undef LOWER
+#undef HIGHER
+#undef UNDER
 #undef LEAST
 #undef MOST
+#undef BETWEEN
+#undef PUT
+#undef PUT16
 #undef ORDER_NAME
 #undef ORDER_TARGET

@@ -87,27 +87,55 @@ static bool overworked(const struct route *route, const struct route_rules *rule
 	       route->tree.work > allowed(route, rules, 0);
 }
 
-/* The place in `seen` of the string of one symbol more than the tables know, at the end of a context. */
-ALWAYS_INLINE size_t seen_place(const struct route *route, const struct tree_view *view, unsigned bits, uint64_t word)
+/*
+ * The set `seen` of strings of one symbol more than the tables know. All symbols but the last choose a line of the
+ * cache, so that a query and its flips are told from one; the last chooses a bit of it.
+ */
+#define SEEN_LINE 512 /* bits */
+
+struct seen {
+	uint64_t *line;
+	unsigned salt;
+};
+
+ALWAYS_INLINE struct seen seen_by(const struct route *route, const struct tree_view *view, unsigned bits, uint64_t word)
 {
-	return (word >> (64 - (view->levels + 1) * bits)) * UINT64_C(0x9e3779b97f4a7c15) >> (64 - route->seen_bits);
+	const uint64_t past = word << bits >> (64 - view->levels * bits), hash = past * UINT64_C(0x9e3779b97f4a7c15);
+
+	return (struct seen){route->seen + (hash >> (64 - route->seen_bits)) * (SEEN_LINE / 64),
+			     (unsigned)(hash >> 20)};
+}
+
+/* Linear in the symbol, and different for a symbol and its flips. */
+ALWAYS_INLINE unsigned seen_place(struct seen seen, unsigned symbol)
+{
+	return (seen.salt ^ symbol ^ symbol >> 7) % SEEN_LINE;
 }
 
 ALWAYS_INLINE void seen_note(const struct route *route, const struct tree_view *view, unsigned bits, uint64_t word)
 {
 	if (route->seen) {
-		const size_t place = seen_place(route, view, bits, word);
+		const struct seen seen = seen_by(route, view, bits, word);
+		const unsigned place = seen_place(seen, (unsigned)(word >> (64 - bits)));
 
-		route->seen[place / 64] |= UINT64_C(1) << place % 64;
+		seen.line[place / 64] |= UINT64_C(1) << place % 64;
 	}
 }
 
-/* May a match be longer than the tables go? False only if the string has not occurred. */
-ALWAYS_INLINE bool seen_maybe(const struct route *route, const struct tree_view *view, unsigned bits, uint64_t word)
+/* The lanes whose match may be longer than the tables go: one is left out only if its string has not occurred. */
+ALWAYS_INLINE uint32_t seen_lanes(const struct route *route, const struct tree_view *view, unsigned bits, uint64_t word,
+				  unsigned lanes)
 {
-	const size_t place = route->seen ? seen_place(route, view, bits, word) : 0;
+	const struct seen seen = seen_by(route, view, bits, word);
+	const unsigned symbol = (unsigned)(word >> (64 - bits));
+	uint32_t mask = 0;
 
-	return !route->seen || route->seen[place / 64] >> place % 64 & 1;
+	for (unsigned lane = 0; lane < lanes; lane++) {
+		const unsigned place = seen_place(seen, lane ? symbol ^ 1u << (lane - 1) : symbol);
+
+		mask |= (uint32_t)(seen.line[place / 64] >> place % 64 & 1) << lane;
+	}
+	return mask;
 }
 
 /* Most counterfactuals of a hostile stream never occurred, and the ordered index finds that out by walking to the end
@@ -115,20 +143,20 @@ ALWAYS_INLINE bool seen_maybe(const struct route *route, const struct tree_view 
  * does without. */
 static bool clear_seen(struct route *route, const rosa_allocator *allocator)
 {
-	unsigned seen_bits = 10;
+	unsigned seen_bits = 1;
 
 	if (!route->start)
 		return true;
-	while (seen_bits < 34 && (size_t)1 << seen_bits >> 3 < route->contexts.key.capacity)
+	while (seen_bits < 25 && ((size_t)SEEN_LINE << seen_bits) / 8 < route->contexts.key.capacity)
 		seen_bits++;
 	if (!route->seen || seen_bits != route->seen_bits) {
 		memory_free(allocator, route->seen);
-		route->seen = memory_resize(allocator, NULL, ((size_t)1 << seen_bits) / 8);
+		route->seen = memory_resize(allocator, NULL, ((size_t)SEEN_LINE << seen_bits) / 8);
 		if (!route->seen)
 			return false;
 		route->seen_bits = seen_bits;
 	}
-	memset(route->seen, 0, ((size_t)1 << seen_bits) / 8);
+	memset(route->seen, 0, ((size_t)SEEN_LINE << seen_bits) / 8);
 	return true;
 }
 
@@ -396,18 +424,15 @@ ALWAYS_INLINE uint32_t find_ordered(const struct route *route, const struct tree
 
 	if (past.length < levels || cap <= levels)
 		return matched;
-	for (uint32_t left = deep; (route->seen || bits > TREE_NARROW) && left; left &= left - 1) {
+	if (route->seen && deep)
+		deep &= seen_lanes(route, view, bits, word, lanes);
+	for (uint32_t left = bits > TREE_NARROW ? deep : 0; left; left &= left - 1) {
 		const unsigned lane = (unsigned)__builtin_ctz(left);
 		const uint64_t flip = lane ? UINT64_C(1) << (64 - bits + lane - 1) : 0;
-		uint32_t length;
+		const uint32_t length =
+		    found[lane] ? match_few(route, view, bits, word ^ flip, past, cap, levels, lane == 0, &found[lane])
+				: 0;
 
-		if (!seen_maybe(route, view, bits, word ^ flip)) {
-			deep &= ~(1u << lane);
-			continue;
-		}
-		length = found[lane] && bits > TREE_NARROW
-			     ? match_few(route, view, bits, word ^ flip, past, cap, levels, lane == 0, &found[lane])
-			     : 0;
 		if (length)
 			deep &= ~(1u << lane);
 		if (length && lane == 0)
