@@ -38,12 +38,31 @@ static inline unsigned highest(uint32_t mask)
 	return 31 - (unsigned)__builtin_clz(mask);
 }
 
+/* The bits below the lowest of a mask; all, if it has none. */
+static inline uint32_t below_lowest(uint32_t mask)
+{
+	return first_bits(mask ? lowest(mask) : 32);
+}
+
+/* The bits up to the highest of a mask; none, if it has none. */
+static inline uint32_t up_to_highest(uint32_t mask)
+{
+	return first_bits(mask ? highest(mask) + 1 : 0);
+}
+
 static uint32_t least_of(const uint32_t *low, unsigned from, unsigned to, uint32_t so_far)
 {
 	for (unsigned i = from; i < to; i++)
 		so_far = least(so_far, low[i]);
 	return so_far;
 }
+
+/* What a search finds: a context, the shared length, and on which side it lies. */
+struct nearest {
+	uint32_t context; /* NOBODY: none */
+	uint32_t run;
+	enum direction side;
+};
 
 /* ---- memory ---- */
 
@@ -433,10 +452,15 @@ static inline uint32_t most_plain(vector_plain so_far)
 	return so_far;
 }
 
-static inline void put_plain(uint32_t *v, unsigned place, uint32_t x, uint32_t y)
+static inline void put_plain(uint32_t *v, unsigned place, uint32_t x)
 {
 	memmove(v + place + 1, v + place, (ORDER_FANOUT - 1 - place) * sizeof(*v));
 	v[place] = x;
+}
+
+static inline void put2_plain(uint32_t *v, unsigned place, uint32_t x, uint32_t y)
+{
+	put_plain(v, place, x);
 	if (place + 1 < ORDER_FANOUT)
 		v[place + 1] = y;
 }
@@ -567,9 +591,14 @@ TARGET_AVX2 static inline uint32_t most_avx2(vector_avx2 so_far)
 	return (uint32_t)_mm_cvtsi128_si32(fold);
 }
 
-TARGET_AVX2 static inline void put_avx2(uint32_t *v, unsigned place, uint32_t x, uint32_t y)
+TARGET_AVX2 static inline void put_avx2(uint32_t *v, unsigned place, uint32_t x)
 {
-	put_plain(v, place, x, y);
+	put_plain(v, place, x);
+}
+
+TARGET_AVX2 static inline void put2_avx2(uint32_t *v, unsigned place, uint32_t x, uint32_t y)
+{
+	put2_plain(v, place, x, y);
 }
 
 TARGET_AVX2 static inline void put16_avx2(uint16_t *v, unsigned place, uint16_t x)
@@ -647,19 +676,28 @@ TARGET_AVX512 static inline uint32_t most_avx512(vector_avx512 so_far)
 }
 
 /* Whole vectors are read and written, so that reading them back the next moment need not wait for parts. */
-TARGET_AVX512 static inline void put_avx512(uint32_t *v, unsigned place, uint32_t x, uint32_t y)
+TARGET_AVX512 static inline void put_avx512(uint32_t *v, unsigned place, uint32_t x)
 {
 	const uint32_t behind = ~first_bits(place + 1), here = 1u << place;
-	__m512i low = _mm512_loadu_si512(v), high = _mm512_loadu_si512(v + 16);
+	const __m512i low = _mm512_loadu_si512(v), high = _mm512_loadu_si512(v + 16);
+	const __m512i a = _mm512_mask_alignr_epi32(low, (__mmask16)behind, low, low, 15);
+	const __m512i b = _mm512_mask_alignr_epi32(high, (__mmask16)(behind >> 16), high, low, 15);
 
-	high = _mm512_mask_alignr_epi32(high, (__mmask16)(behind >> 16), high, low, 15);
-	low = _mm512_mask_alignr_epi32(low, (__mmask16)behind, low, low, 15);
-	low = _mm512_mask_set1_epi32(low, (__mmask16)here, (int)x);
-	low = _mm512_mask_set1_epi32(low, (__mmask16)(here << 1), (int)y);
-	high = _mm512_mask_set1_epi32(high, (__mmask16)(here >> 16), (int)x);
-	high = _mm512_mask_set1_epi32(high, (__mmask16)(here >> 15), (int)y);
-	_mm512_storeu_si512(v, low);
-	_mm512_storeu_si512(v + 16, high);
+	_mm512_storeu_si512(v, _mm512_mask_set1_epi32(a, (__mmask16)here, (int)x));
+	_mm512_storeu_si512(v + 16, _mm512_mask_set1_epi32(b, (__mmask16)(here >> 16), (int)x));
+}
+
+TARGET_AVX512 static inline void put2_avx512(uint32_t *v, unsigned place, uint32_t x, uint32_t y)
+{
+	const uint32_t behind = ~first_bits(place + 1), here = 1u << place;
+	const __m512i low = _mm512_loadu_si512(v), high = _mm512_loadu_si512(v + 16), next = _mm512_set1_epi32((int)y);
+	__m512i a = _mm512_mask_alignr_epi32(low, (__mmask16)behind, low, low, 15);
+	__m512i b = _mm512_mask_alignr_epi32(high, (__mmask16)(behind >> 16), high, low, 15);
+
+	a = _mm512_mask_mov_epi32(a, (__mmask16)(here << 1), next);
+	b = _mm512_mask_mov_epi32(b, (__mmask16)(here >> 15), next);
+	_mm512_storeu_si512(v, _mm512_mask_set1_epi32(a, (__mmask16)here, (int)x));
+	_mm512_storeu_si512(v + 16, _mm512_mask_set1_epi32(b, (__mmask16)(here >> 16), (int)x));
 }
 
 TARGET_AVX512 static inline void put16_avx512(uint16_t *v, unsigned place, uint16_t x)
@@ -719,7 +757,7 @@ void order_insert(struct order_index *order, unsigned symbol, uint32_t relative)
 	order->insert(order, symbol, relative);
 }
 
-void order_insert_into(struct order_index *order, unsigned symbol, const struct order_gap *gap)
+void order_insert_into(struct order_index *order, unsigned symbol, struct order_gap gap)
 {
 	order->insert_into(order, symbol, gap);
 }

@@ -53,7 +53,11 @@ struct order_inner {
 	uint64_t symbols[ORDER_FANOUT];
 };
 
-struct order_gap;
+/* Where a new context belongs: beside the neighbour, of those that end in the same symbol, that it shares most with. */
+struct order_gap {
+	uint32_t neighbour, shared;
+	bool before; /* before that one, not behind it */
+};
 
 struct order_index {
 	/* compiled for the processor at hand */
@@ -61,7 +65,7 @@ struct order_index {
 	unsigned (*few)(const struct order_index *, uint32_t, uint32_t, uint32_t *);
 	uint32_t (*find)(const struct order_index *, struct match, unsigned, uint32_t, uint32_t, uint32_t, uint32_t *);
 	void (*insert)(struct order_index *, unsigned, uint32_t);
-	void (*insert_into)(struct order_index *, unsigned, const struct order_gap *);
+	void (*insert_into)(struct order_index *, unsigned, struct order_gap);
 	struct order_leaf *leaf;
 	struct order_inner *inner;
 	uint32_t *leaf_of; /* of every context, 0 (the empty one) to count */
@@ -103,12 +107,8 @@ uint32_t order_find(const struct order_index *order, struct match past, unsigned
 #define ORDER_FEW 8
 unsigned order_few(const struct order_index *order, uint32_t context, uint32_t length, uint32_t *members);
 
-/* Add the context that continues the newest with `symbol`, where its neighbours are known: those next to it of the
- * contexts that end in the same symbol, 0 if there is none on a side, and how many symbols it shares with them. */
-struct order_gap {
-	uint32_t left, left_shared, right, right_shared;
-};
-void order_insert_into(struct order_index *order, unsigned symbol, const struct order_gap *gap);
+/* Add the context that continues the newest with `symbol`, where its place is known. */
+void order_insert_into(struct order_index *order, unsigned symbol, struct order_gap gap);
 
 /* Does context `a` come before `b` in the list? */
 bool order_before(const struct order_index *order, uint32_t a, uint32_t b);

@@ -21,8 +21,9 @@
  *     under_(a, x)      is the least below x?
  *     least_(a)         the least
  *     most_(a)          the greatest
- *     put_(v, i, x, y)  x at v[i]; what is there and behind it moves on a place, and y replaces the first of that
- *     put16_(v, i, x)   x at v[i]; what is there and behind it moves on a place. For 16-bit numbers
+ *     put_(v, i, x)     x at v[i]; what is there and behind it moves on a place
+ *     put2_(v, i, x, y) the same, and y takes the place of the first that moved
+ *     put16_(v, i, x)   put_ for 16-bit numbers
  */
 #define PASTE2(a, b) a##b
 #define PASTE(a, b)  PASTE2(a, b)
@@ -41,6 +42,7 @@
 /* the entries behind a, before b */
 #define BETWEEN(a, b) (first_bits(b) & ~first_bits((a) + 1))
 #define PUT           NAME(put_)
+#define PUT2          NAME(put2_)
 #define PUT16         NAME(put16_)
 
 ORDER_TARGET static inline struct place NAME(place_of_)(const struct order_index *order, uint32_t context)
@@ -135,38 +137,42 @@ ORDER_TARGET static void NAME(search_beyond_)(const struct order_index *order, c
 	}
 }
 
-/* Search from a place outwards, to both sides; to the place itself as many symbols are shared as the runs say. Where
- * `nearest` is set, the lesser find need not be made. */
-ORDER_TARGET ALWAYS_INLINE void NAME(search_from_)(const struct order_index *order, struct place at, bool nearest,
-						   struct NAME(search_) * left, struct NAME(search_) * right)
+/* The nearest to a place of the contexts followed by `symbol`, on either side: the one with which the most symbols are
+ * shared, at least `floor` and at most `run`, as many as with the place itself. */
+ORDER_TARGET ALWAYS_INLINE struct nearest NAME(search_from_)(const struct order_index *order, struct place at,
+							     unsigned symbol, uint32_t run, uint32_t floor)
 {
 	const struct order_leaf *leaf = &order->leaf[at.leaf];
-	const uint32_t all = first_bits(leaf->count), before = first_bits(at.entry),
-		       behind = all & ~first_bits(at.entry + 1);
-	uint32_t hits = EQUAL16(leaf->symbol, (uint16_t)left->symbol) & all, lefts, rights;
+	const uint32_t before = first_bits(at.entry), behind = BETWEEN(at.entry, leaf->count);
+	uint32_t hits = EQUAL16(leaf->symbol, (uint16_t)symbol), lefts, rights;
+	struct NAME(search_) left = {ALL(run), symbol, 0, NOBODY}, right = {ALL(run), symbol, 0, NOBODY};
+	struct nearest best = {NOBODY, floor - 1, LEFT};
 
-	/* nothing follows the newest context yet */
-	if (at.leaf == order->leaf_of[order->count])
+	/* nothing follows the newest context yet; a search from itself, with no limit, leaves it out anyway */
+	if (run != NOBODY && at.leaf == order->leaf_of[order->count])
 		hits &= ~EQUAL(leaf->id, order->count);
 	lefts = hits & before;
 	rights = hits & behind;
-	left->run =
-	    LOWER(left->run, leaf->low, first_bits(at.entry + 1) & ~(lefts ? first_bits(highest(lefts) + 1) : 0));
-	right->run = LOWER(right->run, leaf->low, behind & (rights ? first_bits(lowest(rights) + 1) : all));
-	if (!UNDER(left->run, left->floor)) {
-		if (lefts)
-			left->found = leaf->id[highest(lefts)];
-		else
-			NAME(search_beyond_)(order, leaf, LEFT, left);
+	left.run = LOWER(left.run, leaf->low, first_bits(at.entry + 1) & ~up_to_highest(lefts));
+	right.run = LOWER(right.run, leaf->low, behind & (below_lowest(rights) << 1 | 1));
+	if (lefts && !UNDER(left.run, floor))
+		best = (struct nearest){leaf->id[highest(lefts)], LEAST(left.run), LEFT};
+	if (rights && !UNDER(right.run, best.run + 1))
+		best = (struct nearest){leaf->id[lowest(rights)], LEAST(right.run), RIGHT};
+	/* beyond the leaf only for a better one */
+	left.floor = best.run + 1;
+	if (!lefts && !UNDER(left.run, left.floor)) {
+		NAME(search_beyond_)(order, leaf, LEFT, &left);
+		if (left.found != NOBODY)
+			best = (struct nearest){left.found, LEAST(left.run), LEFT};
 	}
-	if (nearest && left->found != NOBODY)
-		right->floor = LEAST(left->run) + 1;
-	if (!UNDER(right->run, right->floor)) {
-		if (rights)
-			right->found = leaf->id[lowest(rights)];
-		else
-			NAME(search_beyond_)(order, leaf, RIGHT, right);
+	right.floor = best.run + 1;
+	if (!rights && !UNDER(right.run, right.floor)) {
+		NAME(search_beyond_)(order, leaf, RIGHT, &right);
+		if (right.found != NOBODY)
+			best = (struct nearest){right.found, LEAST(right.run), RIGHT};
 	}
+	return best;
 }
 
 /* ---- the newest of a stretch ---- */
@@ -227,14 +233,9 @@ ORDER_TARGET static inline uint32_t NAME(newest_beside_)(const struct order_inde
 	const struct order_leaf *leaf = &order->leaf[at.leaf];
 	uint32_t ends = BELOW(leaf->low, length) & first_bits(leaf->count);
 	uint32_t left = ends & first_bits(at.entry + 1), right = ends & ~first_bits(at.entry + 1),
-		 within = first_bits(leaf->count);
-	VECTOR newest;
+		 within = first_bits(leaf->count) & ~(up_to_highest(left) >> 1) & below_lowest(right);
+	VECTOR newest = HIGHER(ALL(0), leaf->id, within);
 
-	if (left)
-		within &= ~first_bits(highest(left));
-	if (right)
-		within &= first_bits(lowest(right));
-	newest = HIGHER(ALL(0), leaf->id, within);
 	if (!left)
 		newest = NAME(stretch_beyond_)(order, leaf->parent, leaf->place, LEFT, length, newest);
 	if (!right)
@@ -274,8 +275,8 @@ ORDER_TARGET ALWAYS_INLINE void NAME(put_entry_)(struct order_index *order, stru
 	uint32_t node = leaf->parent;
 	unsigned place = leaf->place;
 
-	PUT(leaf->id, at.entry, context, leaf->id[at.entry]);
-	PUT(leaf->low, at.entry, low, next_low);
+	PUT(leaf->id, at.entry, context);
+	PUT2(leaf->low, at.entry, low, next_low);
 	PUT16(leaf->symbol, at.entry, 0);
 	leaf->count++;
 	order->leaf_of[context] = at.leaf;
@@ -292,34 +293,29 @@ ORDER_TARGET ALWAYS_INLINE void NAME(put_entry_)(struct order_index *order, stru
 	}
 }
 
-/* Add the context that continues the newest, at `last`, with `symbol`: right of `beside`, its left neighbour of those
- * that end in that symbol; or left of the right one; or, if the gap has neither, at `beside` itself, where it shares
- * its last symbol with the neighbours if it is `known` to have occurred before, and else nothing. */
+/*
+ * Add the context that continues the newest, at `last`, with `symbol`. Of the contexts that end in that symbol,
+ * `beside` is its neighbour on one side, the one it shares more with. With the other neighbour it shares what the two
+ * shared with each other. If it shares no more than that symbol with any, or nothing, it goes to `beside` itself.
+ */
 ORDER_TARGET static void NAME(add_context_)(struct order_index *order, struct place last, unsigned symbol,
-					    const struct order_gap *gap, struct place beside, bool known)
+					    struct place beside, struct order_gap gap)
 {
 	const struct order_leaf *leaf = &order->leaf[beside.leaf];
-	uint32_t node = order->leaf[last.leaf].parent, low = known, next_low;
+	uint32_t node = order->leaf[last.leaf].parent, low, next_low;
 	unsigned place = order->leaf[last.leaf].place;
-	struct place next;
 
 	order->leaf[last.leaf].symbol[last.entry] = (uint16_t)symbol;
-	for (; node != NOBODY; place = order->inner[node].place, node = order->inner[node].parent)
+	/* what a subtree holds, those above it hold too */
+	for (; node != NOBODY && !(order->inner[node].symbols[place] & symbol_bit(symbol));
+	     place = order->inner[node].place, node = order->inner[node].parent)
 		order->inner[node].symbols[place] |= symbol_bit(symbol);
 	order->symbols |= symbol_bit(symbol);
 	order->count++;
-	if (gap->left) {
-		beside.entry++;
-		low = gap->left_shared;
-	} else if (gap->right) {
-		low = leaf->low[beside.entry];
-	}
-	/* In one leaf the two new lengths have the same least as the old one. */
-	next_low = gap->right ? gap->right_shared : leaf->low[beside.entry];
-	if (gap->right && beside.entry == leaf->count &&
-	    right_of(order, (struct place){beside.leaf, beside.entry - 1}, &next))
-		set_low(order, next, next_low);
-	NAME(put_entry_)(order, beside, order->count, low, next_low);
+	beside.entry += gap.neighbour && !gap.before;
+	low = leaf->low[beside.entry];
+	next_low = gap.before ? gap.shared : low;
+	NAME(put_entry_)(order, beside, order->count, gap.before ? low : gap.shared, next_low);
 }
 
 /* A match of more than `known` symbols, and up to `cap`, of the query with `symbol` as its last; {0, 0} if there is
@@ -327,22 +323,17 @@ ORDER_TARGET static void NAME(add_context_)(struct order_index *order, struct pl
 ORDER_TARGET static struct match NAME(find_one_)(const struct order_index *order, struct match past, struct place at,
 						 unsigned symbol, uint32_t cap, uint32_t known)
 {
-	uint32_t found = past.context, run = past.length;
+	struct nearest nearest = {past.context, past.length, LEFT};
 
 	if (!(order->symbols & symbol_bit(symbol)))
 		return (struct match){0, 0};
 	if (order->leaf[at.leaf].symbol[at.entry] != symbol || past.context == order->count) {
-		struct NAME(search_) left = {ALL(past.length), symbol, known, NOBODY},
-				     right = {ALL(past.length), symbol, known, NOBODY};
-
-		NAME(search_from_)(order, at, true, &left, &right);
-		if (left.found == NOBODY && right.found == NOBODY)
+		nearest = NAME(search_from_)(order, at, symbol, past.length, known);
+		if (nearest.context == NOBODY)
 			return (struct match){0, 0};
-		found = right.found != NOBODY ? right.found : left.found;
-		run = right.found != NOBODY ? LEAST(right.run) : right.floor - 1;
 	}
-	cap = least(run + 1, cap);
-	return (struct match){NAME(newest_beside_)(order, found + 1, cap), cap};
+	cap = least(nearest.run + 1, cap);
+	return (struct match){NAME(newest_beside_)(order, nearest.context + 1, cap), cap};
 }
 
 ORDER_TARGET static uint32_t NAME(find_)(const struct order_index *order, struct match past, unsigned symbol,
@@ -396,32 +387,29 @@ ORDER_TARGET static struct place NAME(edge_)(const struct order_index *order, ui
 
 ORDER_TARGET static void NAME(insert_)(struct order_index *order, unsigned symbol, uint32_t relative)
 {
-	struct NAME(search_) left = {ALL(NOBODY), symbol, 1, NOBODY}, right = {ALL(NOBODY), symbol, 1, NOBODY};
-	struct order_gap gap = {0};
 	/* The newest was put there a moment ago, and reading back what was just written takes long. */
 	const struct place at = order->place == ORDER_NOT_KNOWN
 				    ? NAME(place_of_)(order, order->count)
 				    : (struct place){order->leaf_of[order->count], order->place};
+	struct nearest nearest = {NOBODY, 0, LEFT};
+	struct order_gap gap = {0, relative != 0, false};
 	struct place beside;
 
 	if (relative)
-		NAME(search_from_)(order, at, false, &left, &right);
-	if (left.found != NOBODY)
-		gap.left = left.found + 1, gap.left_shared = LEAST(left.run) + 1;
-	if (right.found != NOBODY)
-		gap.right = right.found + 1, gap.right_shared = LEAST(right.run) + 1;
-	if (gap.left || gap.right)
-		beside = NAME(place_of_)(order, gap.left ? gap.left : gap.right);
-	else
+		nearest = NAME(search_from_)(order, at, symbol, NOBODY, 1);
+	if (nearest.context != NOBODY) {
+		gap = (struct order_gap){nearest.context + 1, nearest.run + 1, nearest.side == RIGHT};
+		beside = NAME(place_of_)(order, gap.neighbour);
+	} else {
 		beside = relative ? NAME(edge_)(order, relative, 2) : last_place(order);
-	NAME(add_context_)(order, at, symbol, &gap, beside, relative != 0);
+	}
+	NAME(add_context_)(order, at, symbol, beside, gap);
 }
 
-ORDER_TARGET static void NAME(insert_into_)(struct order_index *order, unsigned symbol, const struct order_gap *gap)
+ORDER_TARGET static void NAME(insert_into_)(struct order_index *order, unsigned symbol, struct order_gap gap)
 {
 	NAME(add_context_)
-	(order, NAME(place_of_)(order, order->count), symbol, gap,
-	 NAME(place_of_)(order, gap->left ? gap->left : gap->right), true);
+	(order, NAME(place_of_)(order, order->count), symbol, NAME(place_of_)(order, gap.neighbour), gap);
 }
 
 /* How many symbols two contexts share: the least of the shared lengths between them. */
@@ -476,6 +464,7 @@ ORDER_TARGET static uint32_t NAME(shared_)(const struct order_index *order, uint
 #undef MOST
 #undef BETWEEN
 #undef PUT
+#undef PUT2
 #undef PUT16
 #undef ORDER_NAME
 #undef ORDER_TARGET

@@ -160,19 +160,25 @@ static bool clear_seen(struct route *route, const rosa_allocator *allocator)
 	return true;
 }
 
-/* Put the first contexts into the ordered index, which is empty, and into the tables. */
-static void fill_ordered(struct route *route, uint32_t contexts)
+/* Put the first contexts into the ordered index, which is empty, and into the tables. If the tables know just these
+ * already, as those of the trees do, only the one of single symbols is made anew: it tells what is in the order. */
+static void fill_ordered(struct route *route, uint32_t contexts, bool noted)
 {
 	const unsigned bits = route->contexts.bits;
 	struct tree_view view;
 
-	tree_clear(&route->tree);
+	if (!noted)
+		tree_clear(&route->tree);
 	view = tree_look(&route->tree, &route->contexts);
+	memset(view.table, 0, ((size_t)1 << bits) * sizeof(*view.table));
 	for (uint32_t context = 1; context <= contexts; context++) {
-		uint64_t word = packed_word(&route->contexts.key, bits, context);
+		const uint64_t word = packed_word(&route->contexts.key, bits, context);
+		const unsigned symbol = (unsigned)(word >> (64 - bits));
 
-		order_insert(route->order, (unsigned)(word >> (64 - bits)), view.table[word >> (64 - bits)]);
-		tree_note(&view, bits, word, context);
+		order_insert(route->order, symbol, view.table[symbol]);
+		view.table[symbol] = context;
+		if (!noted)
+			tree_note(&view, bits, word, context);
 		seen_note(route, &view, bits, word);
 	}
 }
@@ -181,21 +187,25 @@ static void fill_ordered(struct route *route, uint32_t contexts)
  * trees. */
 static bool move(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator)
 {
+	const bool noted = route->tree.levels > 0;
+
 	if (!route->order)
 		route->order = order_new(allocator);
 	if (!route->order || !order_reserve(route->order, allocator, route->contexts.key.capacity))
 		return false;
 	/* The ordered index relies on a table of single symbols. */
-	if (!route->tree.levels && !tree_set_roots(&route->tree, allocator, &route->contexts, rules->bits, 0, false))
+	if (!noted && !tree_set_roots(&route->tree, allocator, &route->contexts, rules->bits, 0, false))
 		return false;
 	if (!clear_seen(route, allocator))
 		return false;
 	order_clear(route->order);
-	fill_ordered(route, route->indexed);
+	fill_ordered(route, route->indexed, noted);
 	route->ordered = true;
 	if (!route->start)
 		tree_free_children(&route->tree, allocator);
 	tree_forget(&route->tree);
+	route->tree.work = 0;
+	route->tree.gave_up = false;
 	return true;
 }
 
@@ -325,18 +335,16 @@ static bool find_gap(const struct route *route, const struct tree_view *view, un
 		if (own == other || least(members[i], context) <= route->contexts.word)
 			return false;
 		shared = leading_zeros(own ^ other) / bits;
-		if (shared < 2)
+		/* of several that it shares as much with, the last before it, or the first behind it */
+		if (shared < 2 || shared < gap->shared)
 			continue;
-		if (order_before(route->order, members[i] - 1, context - 1)) {
-			gap->left = members[i];
-			gap->left_shared = shared;
-		} else if (!gap->right) {
-			gap->right = members[i];
-			gap->right_shared = shared;
-		}
+		if (order_before(route->order, members[i] - 1, context - 1))
+			*gap = (struct order_gap){members[i], shared, false};
+		else if (shared > gap->shared)
+			*gap = (struct order_gap){members[i], shared, true};
 	}
-	if (count && !gap->left && !gap->right)
-		*gap = (struct order_gap){.left = members[count - 1], .left_shared = 1};
+	if (count && !gap->neighbour)
+		*gap = (struct order_gap){members[count - 1], 1, false};
 	return count > 0;
 }
 
@@ -348,7 +356,7 @@ ALWAYS_INLINE void index_context(struct route *route, struct tree_index *tree, c
 		struct order_gap gap;
 
 		if (bits > TREE_NARROW && find_gap(route, view, bits, word, context, &gap))
-			order_insert_into(route->order, symbol, &gap);
+			order_insert_into(route->order, symbol, gap);
 		else
 			order_insert(route->order, symbol, view->table[symbol]);
 		tree_note(view, bits, word, context);
@@ -883,7 +891,7 @@ static void shrink_index(struct route *route, uint32_t indexed)
 			tree_note_all(tree, &route->contexts, indexed);
 	} else if (route->ordered) {
 		order_clear(route->order);
-		fill_ordered(route, indexed);
+		fill_ordered(route, indexed, false);
 		route->indexed = indexed;
 	} else {
 		struct tree_view view;

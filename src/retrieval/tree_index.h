@@ -179,7 +179,7 @@ ALWAYS_INLINE size_t tree_root(const struct tree_view *view, unsigned bits, uint
 
 ALWAYS_INLINE uint32_t first_bits(unsigned n)
 {
-	return n < 32 ? (1u << n) - 1 : UINT32_MAX;
+	return (uint32_t)((UINT64_C(1) << n) - 1);
 }
 
 /* Where the table for l symbols starts: those for fewer symbols come before it. */
