@@ -92,7 +92,7 @@ static bool reserve(const rosa_allocator *allocator, void **array, size_t *capac
 	if (*array && need <= *capacity)
 		return true;
 	grown = *array ? memory_grown(*capacity, need) : need;
-	more = memory_resize(allocator, *array, grown * size);
+	more = memory_resize_lines(allocator, *array, grown * size);
 	if (!more)
 		return false;
 	*array = more;
@@ -499,7 +499,7 @@ TARGET_AVX2 static inline uint32_t below_avx2(const uint32_t *v, uint32_t x)
 	const __m256i most = _mm256_set1_epi32((int)(x - 1));
 	uint32_t mask = 0;
 
-	for (unsigned i = 0; i < ORDER_FANOUT; i += 8) {
+	for (unsigned i = 0; i < ORDER_LANES; i += 8) {
 		__m256i lanes = _mm256_loadu_si256((const __m256i *)(v + i));
 
 		mask |= bits_avx2(_mm256_cmpeq_epi32(_mm256_min_epu32(lanes, most), lanes)) << i;
@@ -512,7 +512,7 @@ TARGET_AVX2 static inline uint32_t equal_avx2(const uint32_t *v, uint32_t x)
 	const __m256i wanted = _mm256_set1_epi32((int)x);
 	uint32_t mask = 0;
 
-	for (unsigned i = 0; i < ORDER_FANOUT; i += 8)
+	for (unsigned i = 0; i < ORDER_LANES; i += 8)
 		mask |= bits_avx2(_mm256_cmpeq_epi32(_mm256_loadu_si256((const __m256i *)(v + i)), wanted)) << i;
 	return mask;
 }
@@ -532,7 +532,7 @@ TARGET_AVX2 static inline uint32_t holds_avx2(const uint64_t *v, uint64_t set)
 	const __m256i wanted = _mm256_set1_epi64x((long long)set), zero = _mm256_setzero_si256();
 	uint32_t mask = 0;
 
-	for (unsigned i = 0; i < ORDER_FANOUT; i += 4) {
+	for (unsigned i = 0; i < ORDER_LANES; i += 4) {
 		__m256i lanes = _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(v + i)), wanted);
 
 		mask |= (uint32_t)_mm256_movemask_pd(_mm256_castsi256_pd(_mm256_cmpeq_epi64(lanes, zero))) << i;
@@ -551,7 +551,7 @@ TARGET_AVX2 static inline vector_avx2 lower_avx2(vector_avx2 so_far, const uint3
 {
 	const __m256i none = _mm256_set1_epi32(-1);
 
-	for (unsigned i = 0; i < ORDER_FANOUT; i += 8) {
+	for (unsigned i = 0; i < ORDER_LANES; i += 8) {
 		__m256i absent = _mm256_andnot_si256(spread_avx2(mask, i), none);
 
 		so_far =
@@ -562,7 +562,7 @@ TARGET_AVX2 static inline vector_avx2 lower_avx2(vector_avx2 so_far, const uint3
 
 TARGET_AVX2 static inline vector_avx2 higher_avx2(vector_avx2 so_far, const uint32_t *v, uint32_t mask)
 {
-	for (unsigned i = 0; i < ORDER_FANOUT; i += 8)
+	for (unsigned i = 0; i < ORDER_LANES; i += 8)
 		so_far = _mm256_max_epu32(
 		    so_far, _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(v + i)), spread_avx2(mask, i)));
 	return so_far;
@@ -678,7 +678,7 @@ TARGET_AVX512 static inline uint32_t most_avx512(vector_avx512 so_far)
 /* Whole vectors are read and written, so that reading them back the next moment need not wait for parts. */
 TARGET_AVX512 static inline void put_avx512(uint32_t *v, unsigned place, uint32_t x)
 {
-	const uint32_t behind = ~first_bits(place + 1), here = 1u << place;
+	const uint32_t behind = first_bits(ORDER_FANOUT) & ~first_bits(place + 1), here = 1u << place;
 	const __m512i low = _mm512_loadu_si512(v), high = _mm512_loadu_si512(v + 16);
 	const __m512i a = _mm512_mask_alignr_epi32(low, (__mmask16)behind, low, low, 15);
 	const __m512i b = _mm512_mask_alignr_epi32(high, (__mmask16)(behind >> 16), high, low, 15);
@@ -689,13 +689,13 @@ TARGET_AVX512 static inline void put_avx512(uint32_t *v, unsigned place, uint32_
 
 TARGET_AVX512 static inline void put2_avx512(uint32_t *v, unsigned place, uint32_t x, uint32_t y)
 {
-	const uint32_t behind = ~first_bits(place + 1), here = 1u << place;
+	const uint32_t behind = first_bits(ORDER_FANOUT) & ~first_bits(place + 1), here = 1u << place;
 	const __m512i low = _mm512_loadu_si512(v), high = _mm512_loadu_si512(v + 16), next = _mm512_set1_epi32((int)y);
 	__m512i a = _mm512_mask_alignr_epi32(low, (__mmask16)behind, low, low, 15);
 	__m512i b = _mm512_mask_alignr_epi32(high, (__mmask16)(behind >> 16), high, low, 15);
 
-	a = _mm512_mask_mov_epi32(a, (__mmask16)(here << 1), next);
-	b = _mm512_mask_mov_epi32(b, (__mmask16)(here >> 15), next);
+	a = _mm512_mask_mov_epi32(a, (__mmask16)(here << 1 & behind), next);
+	b = _mm512_mask_mov_epi32(b, (__mmask16)((here << 1 & behind) >> 16), next);
 	_mm512_storeu_si512(v, _mm512_mask_set1_epi32(a, (__mmask16)here, (int)x));
 	_mm512_storeu_si512(v + 16, _mm512_mask_set1_epi32(b, (__mmask16)(here >> 16), (int)x));
 }

@@ -29,29 +29,33 @@
 #include "tree_index.h"
 
 #define ORDER_NOT_KNOWN UINT32_MAX
-#define ORDER_FANOUT    32 /* entries of a node: a bit of a 32-bit mask each */
+#define ORDER_LANES     32                /* of the vectors that nodes are read as: a bit of a 32-bit mask each */
+#define ORDER_FANOUT    (ORDER_LANES - 1) /* entries of a node; in the last lane is what else there is to know of it */
 
 /* Entry i is context id[i]; it shares low[i] symbols with the entry before it, and symbol[i] follows it. */
 struct order_leaf {
+	uint32_t id[ORDER_FANOUT];
 	uint32_t parent;
+	uint32_t low[ORDER_FANOUT];
 	uint16_t place; /* among the parent's children */
 	uint16_t count;
-	uint32_t id[ORDER_FANOUT];
-	uint32_t low[ORDER_FANOUT];
-	uint16_t symbol[ORDER_FANOUT];
+	uint16_t symbol[ORDER_LANES];
 };
 
 /* The same of subtrees: low is the least of its entries', newest the greatest id, symbols the set of following symbols.
  */
 struct order_inner {
-	uint32_t parent; /* UINT32_MAX: the root */
-	uint16_t place, count;
-	uint32_t height; /* 1: children are leaves */
 	uint32_t id[ORDER_FANOUT];
+	uint32_t parent; /* UINT32_MAX: the root */
 	uint32_t low[ORDER_FANOUT];
+	uint16_t place, count;
 	uint32_t newest[ORDER_FANOUT];
-	uint64_t symbols[ORDER_FANOUT];
+	uint32_t height; /* 1: children are leaves */
+	uint64_t symbols[ORDER_LANES];
 };
+
+_Static_assert(sizeof(struct order_leaf) % MEMORY_LINE == 0 && sizeof(struct order_inner) % MEMORY_LINE == 0,
+	       "nodes are whole lines of the cache");
 
 /* Where a new context belongs: beside the neighbour, of those that end in the same symbol, that it shares most with. */
 struct order_gap {
