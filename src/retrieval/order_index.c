@@ -41,13 +41,14 @@ static inline unsigned highest(uint32_t mask)
 /* The bits below the lowest of a mask; all, if it has none. */
 static inline uint32_t below_lowest(uint32_t mask)
 {
-	return first_bits(mask ? lowest(mask) : 32);
+	return ~mask & (mask - 1);
 }
 
 /* The bits up to the highest of a mask; none, if it has none. */
 static inline uint32_t up_to_highest(uint32_t mask)
 {
-	return first_bits(mask ? highest(mask) + 1 : 0);
+	/* a bit below the mask, so that there always is one: no branch */
+	return first_bits(63 - (unsigned)__builtin_clzll((uint64_t)mask << 1 | 1));
 }
 
 static uint32_t least_of(const uint32_t *low, unsigned from, unsigned to, uint32_t so_far)
