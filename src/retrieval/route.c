@@ -782,7 +782,9 @@ typedef size_t take_steps_fn(struct route *, const struct route_rules *, const r
 	VERSION(lean_far_##M, M, false, false, true, true)                                                             \
 	VERSION(lean_far_flips_##M, M, true, false, true, true)                                                        \
 	VERSION(ordered_##M, M, false, true, false, false)                                                             \
-	VERSION(ordered_flips_##M, M, true, true, false, false)
+	VERSION(ordered_flips_##M, M, true, true, false, false)                                                        \
+	VERSION(lean_ordered_##M, M, false, true, true, false)                                                         \
+	VERSION(lean_ordered_flips_##M, M, true, true, true, false)
 VERSIONS(1)
 VERSIONS(2)
 VERSIONS(3)
@@ -806,7 +808,7 @@ VERSIONS(16)
 		    NAME##_10, NAME##_11, NAME##_12, NAME##_13, NAME##_14, NAME##_15, NAME##_16                        \
 	}
 
-enum kind { TREE, TREE_LEAN, TREE_FAR, TREE_LEAN_FAR, ORDERED, KINDS };
+enum kind { TREE, TREE_LEAN, TREE_FAR, TREE_LEAN_FAR, ORDERED, ORDERED_LEAN, KINDS };
 
 static take_steps_fn *const versions[KINDS][2][ROSA_MAX_BITS + 1] = {
     [TREE] = {EACH_WIDTH(take), EACH_WIDTH(take_flips)},
@@ -814,6 +816,7 @@ static take_steps_fn *const versions[KINDS][2][ROSA_MAX_BITS + 1] = {
     [TREE_FAR] = {EACH_WIDTH(far), EACH_WIDTH(far_flips)},
     [TREE_LEAN_FAR] = {EACH_WIDTH(lean_far), EACH_WIDTH(lean_far_flips)},
     [ORDERED] = {EACH_WIDTH(ordered), EACH_WIDTH(ordered_flips)},
+    [ORDERED_LEAN] = {EACH_WIDTH(lean_ordered), EACH_WIDTH(lean_ordered_flips)},
 };
 
 /* Single steps have scouts of their own (stream.c); where a test pins the trees, scouts go from the start. */
@@ -822,7 +825,7 @@ static enum kind kind_for(const struct route *route, const struct route_rules *r
 	const bool far = steps > 1 && (route->indexed > LONG || rules->engine == ROSA_ENGINE_TREE);
 
 	if (route->ordered)
-		return ORDERED;
+		return lean ? ORDERED_LEAN : ORDERED;
 	return far ? lean ? TREE_LEAN_FAR : TREE_FAR : lean ? TREE_LEAN : TREE;
 }
 
