@@ -11,11 +11,11 @@ struct place {
 	unsigned entry;
 };
 
-/* A symbol's bit in a set. Up to six bits are told apart; wider symbols share bits, spread so that a query and its
- * flips, or symbols with equal low ends, do not. */
+/* A symbol's bit in a set. Up to ORDER_EXACT bits are told apart; wider symbols share bits, spread so that a query and
+ * its flips, or symbols with equal low ends, do not. */
 static uint64_t symbol_bit(unsigned symbol)
 {
-	return UINT64_C(1) << (symbol < 64 ? symbol : symbol * 0x9e3779b1u >> 26);
+	return UINT64_C(1) << (symbol < 1u << ORDER_EXACT ? symbol : symbol * 0x9e3779b1u >> 26);
 }
 
 static uint32_t least(uint32_t a, uint32_t b)

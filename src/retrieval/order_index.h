@@ -29,6 +29,7 @@
 #include "tree_index.h"
 
 #define ORDER_NOT_KNOWN UINT32_MAX
+#define ORDER_EXACT     6                 /* bits of the widest symbols that sets tell apart */
 #define ORDER_LANES     32                /* of the vectors that nodes are read as: a bit of a 32-bit mask each */
 #define ORDER_FANOUT    (ORDER_LANES - 1) /* entries of a node; in the last lane is what else there is to know of it */
 

@@ -114,7 +114,7 @@ ALWAYS_INLINE unsigned seen_place(struct seen seen, unsigned symbol)
 
 ALWAYS_INLINE void seen_note(const struct route *route, const struct tree_view *view, unsigned bits, uint64_t word)
 {
-	if (route->seen) {
+	if (bits > ORDER_EXACT && route->seen) {
 		const struct seen seen = seen_by(route, view, bits, word);
 		const unsigned place = seen_place(seen, (unsigned)(word >> (64 - bits)));
 
@@ -138,14 +138,14 @@ ALWAYS_INLINE uint32_t seen_lanes(const struct route *route, const struct tree_v
 	return mask;
 }
 
-/* Most counterfactuals of a hostile stream never occurred, and the ordered index finds that out by walking to the end
- * of a stretch. Eight bits a context tell it at once. Where the length is known these are scratch; a stream that grows
- * does without. */
+/* Most counterfactuals of a hostile stream never occurred. Where the sets of following symbols are not exact, the
+ * ordered index finds that out by entering subtrees in vain; eight bits a context tell it at once. Where the length is
+ * known these are scratch; a stream that grows does without. */
 static bool clear_seen(struct route *route, const rosa_allocator *allocator)
 {
 	unsigned seen_bits = 1;
 
-	if (!route->start)
+	if (!route->start || route->contexts.bits <= ORDER_EXACT)
 		return true;
 	while (seen_bits < 25 && ((size_t)SEEN_LINE << seen_bits) / 8 < route->contexts.key.capacity)
 		seen_bits++;
@@ -432,7 +432,7 @@ ALWAYS_INLINE uint32_t find_ordered(const struct route *route, const struct tree
 
 	if (past.length < levels || cap <= levels)
 		return matched;
-	if (route->seen && deep)
+	if (bits > ORDER_EXACT && route->seen && deep)
 		deep &= seen_lanes(route, view, bits, word, lanes);
 	for (uint32_t left = bits > TREE_NARROW ? deep : 0; left; left &= left - 1) {
 		const unsigned lane = (unsigned)__builtin_ctz(left);
