@@ -60,9 +60,8 @@ rosa_status mqar_check(const struct mqar *task, rosa_error *err)
 		return rosa_fail(err, ROSA_EINVAL, "a vocabulary of %zu: use 4 to 2147483647", task->vocabulary);
 	if (task->names > UINT32_MAX / 4)
 		return rosa_fail(err, ROSA_EINVAL, "%zu names do not fit a vocabulary", task->names);
-	if (!task->pairs || task->pairs > task->length)
-		return rosa_fail(err, ROSA_EINVAL, "%zu pairs in %zu tokens: use 1 or more, and room for them",
-				 task->pairs, task->length);
+	if (!task->pairs)
+		return rosa_fail(err, ROSA_EINVAL, "0 pairs: use 1 or more");
 	if (task->length > ROSA_MAX_STEPS)
 		return rosa_fail(err, ROSA_EINVAL, "a length of %zu: the most is %zu", task->length,
 				 (size_t)ROSA_MAX_STEPS);
@@ -70,7 +69,7 @@ rosa_status mqar_check(const struct mqar *task, rosa_error *err)
 		return rosa_fail(err, ROSA_EINVAL, "the power of gaps is %g; it must be above 0 and at most 1",
 				 task->power);
 	words = mqar_words(task);
-	if (words.places < task->pairs)
+	if (task->pairs > task->length || words.places < task->pairs)
 		return rosa_fail(err, ROSA_EINVAL,
 				 "%zu pairs and as many queries do not fit a length of %zu: it takes at least %zu",
 				 task->pairs, task->length, 2 * words.context);
