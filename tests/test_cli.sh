@@ -9,21 +9,11 @@
 
 # shellcheck disable=SC2086 # $pair and $small are lists of words
 # shellcheck disable=SC2002,SC2012,SC2015 # a pipe is wanted; the names are ours; problem may follow a failed grep
-set -u
-exec </dev/null 3>&2
-program=$(realpath "$1")
 command -v python3 >/dev/null || { echo "python3 is needed for this test" >&2; exit 77; }
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-failures=0
-checks=0
-
-problem() {
-	failures=$((failures + 1))
-	echo "FAILED: $*" >&2
-	sed 's/^/  stderr: /' err >&2
-}
+exec 3>&2
+command= # the program itself
+# shellcheck source=tests/command.bash
+. "${0%/*}/command.bash"
 
 # bounded COMMAND...: runs it, and gives it up, and this test with it, if it does not end.
 bounded() {
@@ -36,27 +26,9 @@ bounded() {
 	return "$ended"
 }
 
-# check CODE PATTERN ARGUMENTS...: the exit code, and a pattern (empty: silence) that stderr must match. Every line
-# there begins with the program's name.
-check() {
-	code=$1 pattern=$2
-	shift 2
-	checks=$((checks + 1))
-	bounded "$program" "$@" >out 2>err
-	got=$?
-	[ "$got" = "$code" ] || problem "exit code $got, not $code: $*"
-	if [ -z "$pattern" ]; then
-		[ ! -s err ] || problem "not silent: $*"
-	else
-		grep -q -- "$pattern" err || problem "no '$pattern': $*"
-		grep -qv '^rosatune' err && problem "a line without the program's name: $*"
-	fi
-}
-
-# says PATTERN: what stdout of the last check must match.
-says() {
-	checks=$((checks + 1))
-	grep -q -- "$1" out || problem "stdout has no '$1': $(head -5 out)"
+# Every line of a message begins with the program's name.
+afterwards() {
+	grep -qv '^rosatune' err && problem "a line without the program's name: $*"
 }
 
 # files NAMES: exactly these lie in the folder "results".
@@ -434,5 +406,4 @@ check 1 'rosatune demo: cannot open missing.txt' demo --file missing.txt
 check 1 'h.txt has 1 characters; give a text with at least two' demo --file h.txt
 check 2 'unknown option --fiel, did you mean --file?' demo --fiel x
 
-echo "$checks checks, $failures failures"
-[ "$failures" = 0 ]
+finish

@@ -178,7 +178,9 @@ def _read_config(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise AdapterError(f"{path}: no such file; name a folder that rosatune.hf.save_adapter wrote") from None
+        raise AdapterError(
+            f"{path}: no such file; name a folder that rosatune.hf.save_adapter or `rosatune tune` wrote"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise AdapterError(f"{path}: cannot be read: {error}") from error
     except json.JSONDecodeError as error:
