@@ -281,6 +281,16 @@ class Shards(Case):
         self.assertEqual(sum((shard.tokens for shard in shards), []), one * 5)
         self.assertGreater(len(shards), 5)
 
+    def test_more_than_may_be_open(self):
+        self.put("a.txt", "word " * 1000)
+        few = ["sh", "-c", "ulimit -n 40; exec \"$@\"", "sh", PROGRAM, "data", "pack", "a.txt"]
+        done = subprocess.run([*few, "--model", "model", "--out", "out", "--shard-tokens", "32"],
+                              capture_output=True, timeout=LIMIT)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        shards = self.shards()
+        self.assertGreater(len(shards), 80)
+        self.assertEqual(sum((shard.tokens for shard in shards), []), self.tokens("word " * 1000) + [END])
+
     def test_one_file(self):
         self.put("a.txt", "word " * 100)
         self.pack("a.txt", "--shard-tokens", "32", out="one.tokens")
@@ -507,6 +517,9 @@ class Checking(Case):
         self.assertIn("another tokenizer", self.check("out", "--model", "other", code=1)[1])
         self.assertIn("No such file", self.check("gone.tokens", code=1)[1])
         self.assertIn("no *.tokens in it", self.check("model", code=1)[1])
+        words, errors = self.check("model", "out", code=1)
+        self.assertIn("no *.tokens in it", errors)
+        self.assertIn("2 files, 1 bad; 1 documents", words)
         self.check(code=2)
 
 

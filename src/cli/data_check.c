@@ -149,14 +149,18 @@ static bool check(struct job *job, const char *path, struct failure *why)
 
 static bool run(struct job *job, struct failure *why)
 {
+	size_t files;
 	rosa_error error;
 
 	if (!open_model(job, why))
 		return false;
 	for (size_t i = 0; i < job->paths.count; i++) {
-		if (shard_names_add(&job->names, job->paths.all[i], &error) != ROSA_OK)
-			return refuse(why, "%s", error.message);
+		if (shard_names_add(&job->names, job->paths.all[i], &error) == ROSA_OK)
+			continue;
+		job->bad++;
+		complain(COMMAND, "%s", error.message);
 	}
+	files = job->names.count + job->bad;
 	for (size_t i = 0; i < job->names.count && !interrupted(); i++) {
 		struct failure fault = {""};
 
@@ -167,9 +171,9 @@ static bool run(struct job *job, struct failure *why)
 	}
 	if (interrupted())
 		return refuse(why, "interrupted");
-	if (job->names.count > 1 && !job->json)
-		printf("%zu files, %" PRIu64 " bad; %" PRIu64 " documents, %" PRIu64 " tokens in good ones\n",
-		       job->names.count, job->bad, job->documents, job->tokens);
+	if (files > 1 && !job->json)
+		printf("%zu files, %" PRIu64 " bad; %" PRIu64 " documents, %" PRIu64 " tokens in good ones\n", files,
+		       job->bad, job->documents, job->tokens);
 	return true;
 }
 

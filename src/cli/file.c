@@ -27,6 +27,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -283,14 +284,32 @@ bool file_write(struct file_writer *writer, const void *data, size_t size, struc
 	return true;
 }
 
+/* Are so many files open that the next ones may find no descriptor? */
+static bool descriptors_run_short(int descriptor)
+{
+	struct rlimit limit;
+
+	return getrlimit(RLIMIT_NOFILE, &limit) == 0 && (rlim_t)descriptor >= limit.rlim_cur / 2;
+}
+
 bool file_close(struct file_writer *writer, struct failure *why)
 {
-	if (writer->nameless) /* closing it would remove it; what it has been given, it has */
-		return true;
-	int result = close(writer->descriptor);
+	int closing = writer->descriptor;
 
-	writer->descriptor = -1;
-	if (result != 0 && errno != EINTR)
+	/* Closing a file without a name would remove it. A copy of its descriptor is closed, which tells as much; or,
+	 * where many wait for their names, it gets a hidden one. */
+	if (writer->nameless && descriptors_run_short(writer->descriptor)) {
+		if (make_hidden(writer->target, link_named, writer->descriptor, &writer->temporary) != 0)
+			return refuse(why, "cannot keep %s: %s", writer->path, strerror(errno));
+		writer->nameless = false;
+	} else if (writer->nameless) {
+		closing = dup(writer->descriptor);
+		if (closing < 0)
+			return refuse(why, "cannot finish %s: %s", writer->path, strerror(errno));
+	}
+	if (!writer->nameless)
+		writer->descriptor = -1;
+	if (close(closing) != 0 && errno != EINTR)
 		return refuse(why, "error while writing %s: %s", writer->path, strerror(errno));
 	return true;
 }

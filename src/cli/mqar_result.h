@@ -29,7 +29,7 @@ void mqar_print_table(const struct mqar_result *result);
 /* Everything, as one JSON object. */
 bool mqar_print_json(const struct mqar_result *result, struct failure *why);
 
-/* Accuracy by epoch as a picture; PNG or, where the name says so, SVG. */
+/* Accuracy by epoch as a picture: .png, .svg or .pdf. */
 bool mqar_plot(const struct mqar_result *result, const char *path, struct failure *why);
 
 #endif

@@ -33,13 +33,15 @@ static bool each_shard(struct pack_shards *shards, bool (*what)(struct pack_shar
 
 	if (!folder)
 		return refuse(why, "cannot open %s: %s", shards->out, strerror(errno));
-	for (struct dirent *entry; good && (entry = readdir(folder));) {
+	for (struct dirent *entry; good && (errno = 0, entry = readdir(folder));) {
 		if (!shard_name(entry->d_name))
 			continue;
 		char *path = path_join(shards->out, entry->d_name);
 		good = path ? what(shards, path, why) : refuse(why, "not enough memory");
 		free(path);
 	}
+	if (good && errno) /* the folder could not be read to its end */
+		good = refuse(why, "cannot read %s: %s", shards->out, strerror(errno));
 	closedir(folder);
 	return good;
 }

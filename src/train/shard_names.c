@@ -53,9 +53,13 @@ rosa_status shard_names_add(struct shard_names *names, const char *path, rosa_er
 		folder = opendir(path);
 		if (!folder)
 			return rosa_fail(err, ROSA_EIO, "%s: %s", path, strerror(errno));
-		for (struct dirent *entry; good && (entry = readdir(folder));)
+		for (struct dirent *entry; good && (errno = 0, entry = readdir(folder));)
 			good = !shard_name(entry->d_name) || add(names, path_join(path, entry->d_name));
+		/* a folder that cannot be read to its end must not pass for a smaller one */
+		const int broken = good ? errno : 0;
 		closedir(folder);
+		if (broken)
+			return rosa_fail(err, ROSA_EIO, "%s: %s", path, strerror(broken));
 	} else {
 		good = add(names, strdup(path));
 	}
