@@ -214,6 +214,8 @@ class Planning(Case):
         self.assertIn("in all 24 steps, 4,608 tokens", words)
         words = tune("whole", "--dry-run", "--resume").stdout
         self.assertIn("to go on after step 24", words)
+        self.assertIn("stage 2 of 2, full (all): done", words)
+        self.assertIn("in all 0 steps, 0 tokens", words)
         self.assertEqual(len(log("whole")), 24)
 
     def test_it_refuses_what_a_run_would(self):
@@ -227,6 +229,21 @@ class Planning(Case):
             self.assertIn(wanted, refusal("config.json", "--dry-run", "--set", setting, code=1))
         self.assertIn("did you mean", refusal("config.json", "--dry-run", "--set", "stage.1.tokns=1"))
         self.assertFalse(os.path.exists("nowhere"))
+
+    def test_it_goes_on_as_a_run_would(self):
+        both = ("config.json", "--out", "half", "--dry-run", "--resume")
+        tune("half", "--set", "stage.2.tokens=1")
+        os.rename("half/checkpoints/step-00000013", "half/checkpoints/damaged-later")
+        plan = json.loads(run("tune", *both, "--json", "--set", "stage.1.data=missing.tokens").stdout)
+        self.assertEqual((plan["resumed"], plan["steps"]), (12, 12))
+        self.assertEqual([stage["steps"] for stage in plan["stages"]], [0, 12])
+        self.assertIn("adapter.bits was", refusal(*both, "--set", "adapter.bits=8", code=1))
+        for name in os.listdir("half/checkpoints"):
+            with open(f"half/checkpoints/{name}/state.json", "r+b") as file:
+                file.write(b"X")
+        before = sorted(os.listdir("half/checkpoints"))
+        self.assertIn("none of its", refusal(*both, code=1))
+        self.assertEqual(sorted(os.listdir("half/checkpoints")), before)
 
 
 # ------------------------------------------------------------------------------------------------------------ survival

@@ -11,6 +11,7 @@
 #include "progress.h"
 #include "quantities.h"
 #include "report.h"
+#include "status.h"
 #include "trainer.h"
 #include "tune_plan.h"
 
@@ -221,9 +222,10 @@ static rosa_status plan(struct tune *job, rosa_error *err)
 
 	if (job->ranks.rank == 0)
 		status = training_plan_make(&job->config, job->resume, &job->ranks, &plan, err);
-	if (job->ranks.rank == 0 && status == ROSA_OK && job->json)
-		tune_plan_print_json(&job->config, &plan);
-	else if (job->ranks.rank == 0 && status == ROSA_OK)
+	if (job->ranks.rank == 0 && status == ROSA_OK && job->json) {
+		if (!tune_plan_print_json(&job->config, &plan))
+			status = rosa_fail(err, ROSA_ENOMEM, "no memory to print the plan");
+	} else if (job->ranks.rank == 0 && status == ROSA_OK)
 		tune_plan_print(&job->config, &plan, &job->ranks);
 	training_plan_free(&plan);
 	return ranks_agree(&job->ranks, status, err);
@@ -276,7 +278,7 @@ static enum args_result parse(struct tune *job, bool *threads, int count, char *
 	};
 	struct args args = {
 	    .command = "tune",
-	    .usage = "CONFIG [--set KEY=VALUE]... [--resume | --dry-run] [options]",
+	    .usage = "CONFIG [--set KEY=VALUE]... [--resume] [--dry-run] [options]",
 	    .summary = "Trains a ROSA adapter for a model, and the model itself if asked, as CONFIG (JSON) says.",
 	    .options = options,
 	    .count = sizeof(options) / sizeof(options[0]),

@@ -17,6 +17,11 @@ static void print_stage(const struct tune_config *config, const struct training_
 	const struct tune_stage *stage = &config->stages[i];
 	const struct stage_plan *plan = &whole->stages[i];
 
+	if (!plan->steps) {
+		printf("\nstage %zu of %zu, %s (%s): done\n", i + 1, config->stage_count, stage->name,
+		       tune_kind_words[stage->kind]);
+		return;
+	}
 	printf("\nstage %zu of %zu, %s (%s): %s steps of %" PRIu64 " x %" PRIu64 " tokens, %s in all\n", i + 1,
 	       config->stage_count, stage->name, tune_kind_words[stage->kind], quantity_grouped(plan->steps).text,
 	       stage->batch, stage->length, quantity_grouped(plan->tokens).text);
@@ -44,7 +49,7 @@ void tune_plan_print(const struct tune_config *config, const struct training_pla
 		       quantity_short((double)plan->adapter).text);
 	printf("folder      %s", config->out);
 	if (plan->resumed != UINT64_MAX)
-		printf(", to go on after step %s if that checkpoint is whole", quantity_grouped(plan->resumed).text);
+		printf(", to go on after step %s", quantity_grouped(plan->resumed).text);
 	printf("\n");
 	for (size_t i = 0; i < config->stage_count; i++)
 		print_stage(config, plan, i);
@@ -67,7 +72,7 @@ static void print_json_stage(const struct tune_stage *stage, const struct stage_
 		      plan->memory, plan->checkpoint);
 }
 
-void tune_plan_print_json(const struct tune_config *config, const struct training_plan *plan)
+bool tune_plan_print_json(const struct tune_config *config, const struct training_plan *plan)
 {
 	struct json_text text = {0};
 
@@ -85,7 +90,10 @@ void tune_plan_print_json(const struct tune_config *config, const struct trainin
 		print_json_stage(&config->stages[i], &plan->stages[i], &text);
 	}
 	json_text_add(&text, "]}\n");
-	if (!text.failed)
+	const bool whole = !text.failed;
+
+	if (whole)
 		fputs(text.data, stdout);
 	json_text_free(&text);
+	return whole;
 }

@@ -5,6 +5,7 @@
 #include "training_plan.h"
 
 void tune_plan_print(const struct tune_config *config, const struct training_plan *plan, const struct ranks *ranks);
-void tune_plan_print_json(const struct tune_config *config, const struct training_plan *plan);
+/* False if memory is short. */
+bool tune_plan_print_json(const struct tune_config *config, const struct training_plan *plan);
 
 #endif

@@ -137,18 +137,19 @@ static rosa_status make_folders(const char *path, rosa_error *err)
 	return status;
 }
 
-static rosa_status take_lock(struct run_folder *folder, rosa_error *err)
+/* `make`: or else who only looks, and does not miss a lock that is not there. */
+static rosa_status take_lock(struct run_folder *folder, bool make, rosa_error *err)
 {
 	char *path = path_join(folder->path, "lock");
 
 	if (!path)
 		return rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, folder->path);
-	folder->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-	if (folder->lock < 0)
+	folder->lock = open(path, make ? O_RDWR | O_CREAT | O_CLOEXEC : O_RDONLY | O_CLOEXEC, 0666);
+	if (folder->lock < 0 && make)
 		rosa_fail(err, ROSA_EIO, "cannot write %s: %s", path, strerror(errno));
 	free(path);
 	if (folder->lock < 0)
-		return ROSA_EIO;
+		return make ? ROSA_EIO : ROSA_OK;
 	folder->locked = true;
 	if (flock(folder->lock, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
 		return ROSA_OK; /* not every file system has locks; then there are none */
@@ -192,13 +193,15 @@ static rosa_status check_writable(const char *path, rosa_error *err)
 	char *here = strdup(path), *above;
 	rosa_status status = ROSA_OK;
 
-	while (here && access(here, F_OK) != 0 && errno == ENOENT && strcmp(here, ".") != 0) {
+	while (here && access(here, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR) && strcmp(here, ".") != 0) {
 		above = path_folder(here);
 		free(here);
 		here = above;
 	}
 	if (!here)
 		status = rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, path);
+	else if (access(here, F_OK) != 0)
+		status = rosa_fail(err, ROSA_EIO, "cannot make the folder %s: %s: %s", path, here, strerror(errno));
 	else if (!path_is_folder(here))
 		status = rosa_fail(err, ROSA_EIO, "cannot make the folder %s: %s is no folder", path, here);
 	else if (access(here, W_OK | X_OK) != 0)
@@ -212,9 +215,14 @@ rosa_status run_folder_look(const char *path, struct run_folder *folder, rosa_er
 	rosa_status status = name_folder(path, folder, err);
 
 	if (status == ROSA_OK)
-		status = check_writable(path, err);
+		status = check_writable(folder->checkpoints, err);
+	if (status == ROSA_OK)
+		status = take_lock(folder, false, err);
 	if (status != ROSA_OK)
 		run_folder_close(folder);
+	if (folder->locked) /* it was only asked for */
+		close(folder->lock);
+	folder->locked = false;
 	return status;
 }
 
@@ -225,7 +233,7 @@ rosa_status run_folder_open(const char *path, struct run_folder *folder, rosa_er
 	if (status == ROSA_OK)
 		status = make_folders(folder->checkpoints, err);
 	if (status == ROSA_OK)
-		status = take_lock(folder, err);
+		status = take_lock(folder, true, err);
 	if (status == ROSA_OK)
 		sweep(folder);
 	else
@@ -611,7 +619,8 @@ rosa_status run_folder_latest(struct run_folder *folder, void (*note)(void *cont
 			break;
 		if (note)
 			note(context, error.message);
-		if (i > 0) /* the last one keeps its name, so that nobody begins anew by mistake */
+		/* the last one keeps its name, so that nobody begins anew by mistake; who only looks changes nothing */
+		if (i > 0 && folder->locked)
 			put_away(folder, steps[i], NAME_DAMAGED, NULL);
 	}
 	free(steps);

@@ -25,8 +25,8 @@ struct run_folder {
 rosa_status run_folder_open(const char *path, struct run_folder *folder, rosa_error *err);
 void run_folder_close(struct run_folder *folder); /* safe on a zeroed one */
 
-/* The same for one who only wants to know: nothing is made, locked or removed. It is refused if it could not be made.
- */
+/* The same for one who only wants to know: nothing is made, kept locked, renamed or removed. It is refused if it could
+ * not be made, or another run has it. */
 rosa_status run_folder_look(const char *path, struct run_folder *folder, rosa_error *err);
 
 /* The step of the newest checkpoint, whole or not; UINT64_MAX: there is none. */

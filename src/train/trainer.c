@@ -15,7 +15,7 @@
 
 #include "draw.h"
 #include "paths.h"
-#include "run_folder.h"
+#include "resume.h"
 #include "schedule.h"
 #include "snapshot.h"
 #include "stage_data.h"
@@ -29,8 +29,7 @@
 #include <string.h>
 #include <time.h>
 
-#define ECHO_NAME "tune.json" /* the configuration, in a checkpoint */
-#define LOG_NAME  "log.jsonl"
+#define LOG_NAME "log.jsonl"
 
 struct trainer {
 	const struct tune_config *config;
@@ -128,7 +127,7 @@ static rosa_status write_checkpoint(struct trainer *t, struct checkpoint_writer 
 	if (status == ROSA_OK && echo.failed)
 		status = rosa_fail(err, ROSA_ENOMEM, "no memory to save the configuration");
 	if (status == ROSA_OK)
-		status = checkpoint_file_save(writer, ECHO_NAME, echo.data, echo.size, err);
+		status = checkpoint_file_save(writer, RESUME_CONFIG, echo.data, echo.size, err);
 	json_text_free(&echo);
 	if (status == ROSA_OK)
 		return checkpoint_commit(writer, &t->state, keep, err);
@@ -175,28 +174,6 @@ static rosa_status save(struct trainer *t, rosa_error *err)
 
 /* ------------------------------------------------------------------------------------------------------- resume -- */
 
-/* Whether the run in the folder is one that this configuration describes. */
-static rosa_status compare_echo(struct trainer *t, const struct checkpoint_found *found, rosa_error *err)
-{
-	char *path = path_join(found->path, ECHO_NAME);
-	struct tune_config was;
-	rosa_status status;
-
-	if (!path)
-		return rosa_fail(err, ROSA_ENOMEM, "%s: no memory to read it", found->path);
-	if (found->state.model != t->model.checkpoint.fingerprint)
-		status = rosa_fail(err, ROSA_EINVAL, "%.120s: was begun with another model than %.80s", found->path,
-				   t->config->model);
-	else
-		status = tune_config_load(path, NULL, 0, &was, err);
-	if (status == ROSA_OK) {
-		status = tune_config_compare(&was, t->config, (size_t)found->state.stage, note, t, err);
-		tune_config_free(&was);
-	}
-	free(path);
-	return status;
-}
-
 /* What is trained in a stage, with moments of 0. */
 static rosa_status choose_trained(struct trainer *t, size_t stage, rosa_error *err)
 {
@@ -206,7 +183,7 @@ static rosa_status choose_trained(struct trainer *t, size_t stage, rosa_error *e
 
 static rosa_status read_checkpoint(struct trainer *t, const struct checkpoint_found *found, rosa_error *err)
 {
-	rosa_status status = compare_echo(t, found, err);
+	rosa_status status = resume_check(found, t->config, t->model.checkpoint.fingerprint, note, t, err);
 
 	if (status == ROSA_OK)
 		status = snapshot_read_values(found, network_parameters(t->model.network), err);
@@ -500,11 +477,9 @@ static rosa_status run_stages(struct trainer *t, rosa_error *err)
 /* The data of all stages that are to come: a mistake in the last one is told now, and not after days. */
 static rosa_status check_stages(const struct trainer *t, rosa_error *err)
 {
-	const size_t stage = (size_t)t->state.stage;
-	const bool done = t->state.stage_step >= tune_stage_steps(&t->config->stages[stage]);
 	rosa_status status = ROSA_OK;
 
-	for (size_t i = done ? stage + 1 : stage; i < t->config->stage_count && status == ROSA_OK; i++) {
+	for (size_t i = resume_stage(t->config, &t->state); i < t->config->stage_count && status == ROSA_OK; i++) {
 		struct stage_data data;
 
 		status = stage_data_open(t->config, i, &t->rules, &data, err);

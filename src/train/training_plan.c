@@ -8,7 +8,7 @@
  */
 #include "training_plan.h"
 
-#include "run_folder.h"
+#include "resume.h"
 #include "stage_data.h"
 #include "status.h"
 #include "training_model.h"
@@ -54,9 +54,11 @@ static rosa_status plan_memory(const struct training_plan *whole, const struct t
 	return status;
 }
 
-static rosa_status plan_stages(const struct tune_config *config, const struct ranks *ranks, network *network,
-			       struct training_plan *plan, rosa_error *err)
+/* From the state of a checkpoint on, or all if that is of the beginning: what is done has neither steps nor data. */
+static rosa_status plan_stages(const struct tune_config *config, const struct run_state *from,
+			       const struct ranks *ranks, network *network, struct training_plan *plan, rosa_error *err)
 {
+	const size_t first = resume_stage(config, from);
 	const struct data_rules rules = data_rules_of(config->model, network_config(network)->vocabulary);
 	bool backbone_saved = false;
 	rosa_status status = ROSA_OK;
@@ -68,7 +70,9 @@ static rosa_status plan_stages(const struct tune_config *config, const struct ra
 		struct stage_data data;
 
 		backbone_saved = backbone_saved || backbone;
-		mine->steps = tune_stage_steps(stage);
+		if (i < first)
+			continue;
+		mine->steps = tune_stage_steps(stage) - (i == from->stage ? from->stage_step : 0);
 		mine->tokens = mine->steps * stage->batch * stage->length;
 		mine->trained = plan->adapter + (backbone ? plan->parameters - plan->adapter : 0);
 		status = stage_data_open(config, i, &rules, &data, err);
@@ -84,8 +88,8 @@ static rosa_status plan_stages(const struct tune_config *config, const struct ra
 	return status;
 }
 
-/* Whether the folder is one that could be written to, and where in it the run would begin. */
-static rosa_status plan_folder(const struct tune_config *config, bool resume, struct training_plan *plan,
+/* Whether the folder is one that could be written to, and the checkpoint that the run would go on from. */
+static rosa_status plan_folder(const struct tune_config *config, bool resume, struct checkpoint_found *found,
 			       rosa_error *err)
 {
 	struct run_folder folder;
@@ -93,8 +97,9 @@ static rosa_status plan_folder(const struct tune_config *config, bool resume, st
 
 	if (status != ROSA_OK)
 		return status;
-	plan->resumed = run_folder_newest(&folder);
-	if (!resume)
+	if (resume)
+		status = run_folder_latest(&folder, NULL, NULL, found, err);
+	else
 		status = run_folder_check_new(&folder, err);
 	run_folder_close(&folder);
 	return status;
@@ -104,20 +109,25 @@ rosa_status training_plan_make(const struct tune_config *config, bool resume, co
 			       struct training_plan *plan, rosa_error *err)
 {
 	struct training_model model = {0};
+	struct checkpoint_found found = {0};
 	rosa_status status;
 
 	memset(plan, 0, sizeof(*plan));
 	plan->stages = calloc(config->stage_count, sizeof(*plan->stages));
 	if (!plan->stages)
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for a plan of %zu stages", config->stage_count);
-	status = plan_folder(config, resume, plan, err);
+	status = plan_folder(config, resume, &found, err);
 	if (status == ROSA_OK)
 		status = training_model_open(config, (int)config->threads, &model, err);
+	if (status == ROSA_OK && found.path)
+		status = resume_check(&found, config, model.checkpoint.fingerprint, NULL, NULL, err);
+	plan->resumed = found.path ? found.state.step : UINT64_MAX;
 	if (status == ROSA_OK) {
 		plan->adapter = count_parameters(model.network, ADAPTER);
 		plan->parameters = plan->adapter + count_parameters(model.network, BACKBONE);
-		status = plan_stages(config, ranks, model.network, plan, err);
+		status = plan_stages(config, &found.state, ranks, model.network, plan, err);
 	}
+	checkpoint_found_free(&found);
 	training_model_close(&model);
 	if (status != ROSA_OK)
 		training_plan_free(plan);

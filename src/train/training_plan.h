@@ -6,7 +6,7 @@
 #include "tune_config.h"
 
 struct stage_plan {
-	uint64_t steps, tokens;               /* to learn from, over all processes */
+	uint64_t steps, tokens;               /* that are left to learn from, over all processes */
 	uint64_t trained;                     /* parameters */
 	uint64_t data_tokens, data_samples;   /* that there are */
 	uint64_t cut, silent;                 /* conversations, as dataset_cut and dataset_silent count them */
