@@ -566,5 +566,9 @@ rosa_status network_reserve(network *n, size_t count, size_t steps, bool learnin
 
 uint64_t network_activation_bytes(const network *network)
 {
-	return network->bytes;
+	uint64_t bytes = network->bytes;
+
+	for (size_t i = 0; network->tapes && i < (network->tapes_full ? network->config.layers : 1); i++)
+		bytes += network->tapes[i].flips_room;
+	return bytes;
 }

@@ -11,7 +11,9 @@ struct stage_plan {
 	uint64_t data_tokens, data_samples;   /* that there are */
 	uint64_t cut, silent;                 /* conversations, as dataset_cut and dataset_silent count them */
 	uint64_t valid_tokens, valid_samples; /* measured every valid_every steps; 0: nothing is */
-	uint64_t memory;     /* bytes of a process: all numbers, and the activations of a micro batch */
+	/* Bytes of a process: all numbers, and the activations of a micro batch. The counterfactuals of qk_grad
+	 * "flips", of which there are as many as runs in the data, come on top. */
+	uint64_t memory;
 	uint64_t checkpoint; /* bytes of one on the disk */
 };
 
