@@ -268,7 +268,11 @@ static void add_roots(struct route *route, const struct route_rules *rules, cons
 
 	if (route->indexed < route->roots_until)
 		return;
-	route->roots_until = route->indexed + route->indexed / 16 + 64;
+	/* Growing takes long. The routes of a stream, which are of one length, are not all to do it in the same step.
+	 */
+	route->roots_until =
+	    route->indexed + 64 +
+	    (uint32_t)((uint64_t)(route->indexed / 16) * (route->key_word * UINT64_C(0x9e3779b97f4a7c15) >> 32) >> 32);
 	root_bits = roots_for(rules, route->indexed, false);
 	if (root_bits <= route->tree.root_bits)
 		return;
