@@ -522,12 +522,16 @@ ALWAYS_INLINE void scout_send(struct scout *scout, const struct tree_view *view,
 	PREFETCH(slot_below(view, bits, key));
 }
 
-/* Ask for a context, and, if it may be the answer, for its first step: about here, if runs are of even length. */
-ALWAYS_INLINE void scout_ask(const struct tree_view *view, const struct route *route, const int32_t *start,
-			     unsigned bits, uint32_t at, uint32_t answer)
+/* Ask for a context. */
+ALWAYS_INLINE void scout_ask(const struct tree_view *view, unsigned bits, uint32_t at)
 {
 	PREFETCH(view->child + 2 * (size_t)at);
 	PREFETCH(view->key + (size_t)at * bits / 8);
+}
+
+/* Ask for the first step after a context that may be the answer: about here, if runs are of even length. */
+ALWAYS_INLINE void scout_ask_start(const struct route *route, const int32_t *start, uint32_t answer)
+{
 	if (!answer)
 		return;
 	if (start) {
@@ -548,12 +552,17 @@ ALWAYS_INLINE void scout_on(struct scout *scout, const struct tree_view *view, c
 			const uint64_t v = tree_flip(scout->word[0], bits, lane);
 			const uint32_t *below = slot_below(view, bits, v), at = view->roots[tree_root(view, bits, v)];
 
-			scout_ask(view, route, start, bits, at, !at && below ? *below : at);
+			scout_ask(view, bits, at);
+			scout_ask_start(route, start, at);
+			/* Where a tree is found in vain, the table has the answer. A batch has trees so small that this
+			 * is rare. */
+			if (below && (!at || !start))
+				scout_ask_start(route, start, *below);
 			if (lane == 0)
 				scout->at[0] = at;
 		}
 		scout->at[1] = view->roots[tree_root(view, bits, scout->word[1])];
-		scout_ask(view, route, start, bits, scout->at[1], 0);
+		scout_ask(view, bits, scout->at[1]);
 		scout->stage = 2;
 		return;
 	}
@@ -564,7 +573,9 @@ ALWAYS_INLINE void scout_on(struct scout *scout, const struct tree_view *view, c
 			continue;
 		scout->at[i] =
 		    view->child[2 * (size_t)at + ((scout->word[i] & view->mask) > tree_word(view, bits, at))];
-		scout_ask(view, route, start, bits, scout->at[i], i ? 0 : scout->at[i]);
+		scout_ask(view, bits, scout->at[i]);
+		if (i == 0)
+			scout_ask_start(route, start, scout->at[0]);
 	}
 }
 
