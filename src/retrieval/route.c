@@ -169,7 +169,7 @@ static void fill_ordered(struct route *route, uint32_t contexts, bool noted)
 
 	if (!noted)
 		tree_clear(&route->tree);
-	view = tree_look(&route->tree, &route->contexts);
+	view = tree_look(&route->tree, &route->contexts, false);
 	memset(view.table, 0, ((size_t)1 << bits) * sizeof(*view.table));
 	for (uint32_t context = 1; context <= contexts; context++) {
 		const uint64_t word = packed_word(&route->contexts.key, bits, context);
@@ -187,16 +187,16 @@ static void fill_ordered(struct route *route, uint32_t contexts, bool noted)
  * trees. */
 static bool move(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator)
 {
-	const bool noted = route->tree.levels > 0;
+	/* The ordered index relies on a table of single symbols, and a table where there were roots. */
+	const bool noted = route->tree.use == TREE_SCRATCH && route->tree.levels > 0;
+	const unsigned levels = route->tree.levels ? route->tree.levels : 1;
 
 	if (!route->order)
 		route->order = order_new(allocator);
-	if (!route->order || !order_reserve(route->order, allocator, route->contexts.key.capacity))
+	if (!route->order || !order_reserve(route->order, allocator, route->contexts.key.capacity) ||
+	    !clear_seen(route, allocator))
 		return false;
-	/* The ordered index relies on a table of single symbols. */
-	if (!noted && !tree_set_roots(&route->tree, allocator, &route->contexts, rules->bits, 0, false))
-		return false;
-	if (!clear_seen(route, allocator))
+	if (!noted && !tree_set_roots(&route->tree, allocator, &route->contexts, levels * rules->bits, 0, TREE_TABLES))
 		return false;
 	order_clear(route->order);
 	fill_ordered(route, route->indexed, noted);
@@ -242,13 +242,14 @@ bool route_reserve_runs(struct route *route, const struct route_rules *rules, co
 	if (!packed_reserve(&route->contexts.key, allocator, rules->bits, key_runs) ||
 	    !packed_reserve(&route->contexts.query, allocator, rules->bits, query_runs))
 		return false;
-	if ((!route->tree.table || total) && !tree_set_roots(&route->tree, allocator, &route->contexts,
-							     roots_for(rules, total, total != 0), 0, total != 0))
+	if ((!route->tree.table || total || (route->tree.use == TREE_TABLES && !route->ordered)) &&
+	    !tree_set_roots(&route->tree, allocator, &route->contexts, roots_for(rules, total, total != 0), 0,
+			    total ? TREE_SCRATCH : TREE_GROWS))
 		return false;
 	if (!route->ordered && rules->engine == ROSA_ENGINE_ORDERED && !move(route, rules, allocator))
 		return false;
 	if (!(route->ordered ? order_reserve(route->order, allocator, route->contexts.key.capacity)
-			     : tree_reserve(&route->tree, allocator, key_runs)))
+			     : tree_reserve(&route->tree, allocator, &route->contexts, route->indexed, key_runs)))
 		return false;
 	if (steps > route->room)
 		route->room = steps;
@@ -274,11 +275,13 @@ static void add_roots(struct route *route, const struct route_rules *rules, cons
 	    route->indexed + 64 +
 	    (uint32_t)((uint64_t)(route->indexed / 16) * (route->key_word * UINT64_C(0x9e3779b97f4a7c15) >> 32) >> 32);
 	root_bits = roots_for(rules, route->indexed, false);
+	if (route->ordered)
+		root_bits -= root_bits % rules->bits;
 	if (root_bits <= route->tree.root_bits)
 		return;
 	if (!route->ordered)
-		tree_set_roots(&route->tree, allocator, &route->contexts, root_bits, route->indexed, false);
-	else if (tree_set_roots(&route->tree, allocator, &route->contexts, root_bits, 0, false))
+		tree_set_roots(&route->tree, allocator, &route->contexts, root_bits, route->indexed, TREE_GROWS);
+	else if (tree_set_roots(&route->tree, allocator, &route->contexts, root_bits, 0, TREE_TABLES))
 		tree_note_all(&route->tree, &route->contexts, route->indexed);
 }
 
@@ -381,7 +384,7 @@ static void settle(struct route *route, const struct route_rules *rules, const r
 		return;
 	tree_clear(tree);
 	tree->patience = UINT64_MAX;
-	view = tree_look(tree, &route->contexts);
+	view = tree_look(tree, &route->contexts, false);
 	for (uint32_t context = 1; context <= route->indexed; context++)
 		tree_insert(tree, &view, &route->contexts, rules->bits,
 			    packed_word(&route->contexts.key, rules->bits, context), context);
@@ -468,7 +471,7 @@ static uint32_t rescue(struct route *route, const struct route_rules *rules, con
 
 	route->indexed = indexed;
 	settle(route, rules, allocator);
-	view = tree_look(&route->tree, &route->contexts);
+	view = tree_look(&route->tree, &route->contexts, false);
 	if (route->ordered)
 		return find_ordered(route, &view, rules->bits, word, length, past, lanes, found);
 	return tree_find(&route->tree, &view, &route->contexts, rules->bits, word, length, lanes, found);
@@ -498,12 +501,29 @@ static struct match challenge_ordered(struct route *route, struct match best, ui
  * for what happens until then, and a guess that turns out wrong costs no more than that.
  */
 
+struct scout {
+	uint64_t word[2];
+	uint32_t at[2];
+	int stage; /* 0: nothing to do */
+};
+
 /* Where the table next below the roots knows word w; NULL if there is none. */
 ALWAYS_INLINE const uint32_t *slot_below(const struct tree_view *view, unsigned bits, uint64_t w)
 {
-	const unsigned below = (view->root_bits - 1) / bits;
+	const unsigned below = view->tables;
 
-	return below ? view->table + tree_level(bits, below) + tree_slot(w, bits, below * bits) : NULL;
+	return below ? view->table + tree_level(bits, below) + tree_slot(view, w, bits, below * bits) : NULL;
+}
+
+/* What the tables will say of word w if its tree does not say more; 0 if that is not worth asking for. */
+ALWAYS_INLINE uint32_t answer_below(const struct tree_view *view, unsigned bits, uint64_t w)
+{
+	const uint32_t *below;
+
+	if (view->tables < view->levels && !view->rows)
+		return tree_newest(view, bits, w);
+	below = slot_below(view, bits, w);
+	return below ? *below : 0;
 }
 
 /* Ask for the roots that the query of word `query`, and its flips, and the context of word `key` will need. */
@@ -522,11 +542,15 @@ ALWAYS_INLINE void scout_send(struct scout *scout, const struct tree_view *view,
 	PREFETCH(slot_below(view, bits, key));
 }
 
+/* Tags of so many bits tell most contexts of a tree apart, and their words need not be asked for. */
+#define TELLING 4
+
 /* Ask for a context. */
 ALWAYS_INLINE void scout_ask(const struct tree_view *view, unsigned bits, uint32_t at)
 {
-	PREFETCH(view->child + 2 * (size_t)at);
-	PREFETCH(view->key + (size_t)at * bits / 8);
+	PREFETCH(tree_node(view, at));
+	if (tree_tag_bits(view) < TELLING)
+		PREFETCH(view->key + (size_t)at * bits / 8);
 }
 
 /* Ask for the first step after a context that may be the answer: about here, if runs are of even length. */
@@ -550,14 +574,14 @@ ALWAYS_INLINE void scout_on(struct scout *scout, const struct tree_view *view, c
 	if (scout->stage == 1) {
 		for (unsigned lane = 0; lane < lanes; lane++) {
 			const uint64_t v = tree_flip(scout->word[0], bits, lane);
-			const uint32_t *below = slot_below(view, bits, v), at = view->roots[tree_root(view, bits, v)];
+			const uint32_t at = view->roots[tree_root(view, bits, v)];
 
 			scout_ask(view, bits, at);
 			scout_ask_start(route, start, at);
 			/* Where a tree is found in vain, the table has the answer. A batch has trees so small that this
 			 * is rare. */
-			if (below && (!at || !start))
-				scout_ask_start(route, start, *below);
+			if (!at || !start)
+				scout_ask_start(route, start, answer_below(view, bits, v));
 			if (lane == 0)
 				scout->at[0] = at;
 		}
@@ -568,11 +592,12 @@ ALWAYS_INLINE void scout_on(struct scout *scout, const struct tree_view *view, c
 	}
 	for (int i = 0; i < 2; i++) {
 		const uint32_t at = scout->at[i];
+		uint64_t v;
 
 		if (!at)
 			continue;
-		scout->at[i] =
-		    view->child[2 * (size_t)at + ((scout->word[i] & view->mask) > tree_word(view, bits, at))];
+		v = scout->word[i] & view->mask;
+		scout->at[i] = tree_child(view, at, v > tree_meet(view, bits, at, v));
 		scout_ask(view, bits, scout->at[i]);
 		if (i == 0)
 			scout_ask_start(route, start, scout->at[0]);
@@ -608,7 +633,7 @@ ALWAYS_INLINE size_t take_steps(struct route *route, const struct route_rules *r
 				const uint16_t *query, const uint16_t *key, const struct route_output *output)
 {
 	/* Locals whose address nobody takes: stores to the outputs cannot touch them, so they may live in registers. */
-	const struct tree_view view = tree_look(&route->tree, &route->contexts);
+	const struct tree_view view = tree_look(&route->tree, &route->contexts, lean);
 	struct tree_index *const tree = &route->tree;
 	struct contexts *const ctx = &route->contexts;
 	struct packed key_symbols = ctx->key, query_symbols = ctx->query;
@@ -916,7 +941,7 @@ static void shrink_index(struct route *route, uint32_t indexed)
 
 		tree_clear(tree);
 		tree->patience = UINT64_MAX;
-		view = tree_look(tree, &route->contexts);
+		view = tree_look(tree, &route->contexts, false);
 		for (uint32_t context = 1; context <= indexed; context++)
 			tree_insert(tree, &view, &route->contexts, bits,
 				    packed_word(&route->contexts.key, bits, context), context);
@@ -1038,7 +1063,8 @@ bool route_copy(struct route *to, const struct route *from, const struct route_r
 	}
 	*to = *from;
 	to->contexts.key.bytes = to->contexts.query.bytes = NULL;
-	to->tree.child = to->tree.table = NULL;
+	to->tree.child = NULL;
+	to->tree.table = NULL;
 	to->order = NULL;
 	starts = starts_copy(&to->key_starts, &from->key_starts, allocator);
 	starts &= starts_copy(&to->query_starts, &from->query_starts, allocator);
@@ -1076,32 +1102,107 @@ size_t route_bytes(const struct route *route, unsigned bits)
 	       (route->contexts.query.bytes ? packed_bytes(route->contexts.query.capacity, bits) : 0);
 }
 
-void route_scout(const struct route *route, unsigned query, struct scout *scout)
-{
-	const struct tree_view view = tree_look(&route->tree, &route->contexts);
-	const unsigned bits = route->contexts.bits;
-	const uint32_t *level = view.table;
-	uint64_t word = packed_push(route->query_word, bits, query);
+/*
+ * Single steps. Each of many routes is visited once, and all of its memory is cold. Where that is more than the
+ * processor's tables of pages reach, asking for a line waits for its page to be found; several such waits overlap only
+ * if few instructions lie between them. So scouts go through some routes together, one short stage after the other.
+ */
+#define HOPS 3
 
-	scout->stage = 0;
-	if (!view.child)
+struct party {
+	struct tree_view view;
+	uint64_t word[2]; /* of the query and of the context to be indexed */
+	uint32_t at[2];
+};
+
+ALWAYS_INLINE void party_send(struct party *party, const struct route *route, unsigned bits, unsigned query)
+{
+	const struct tree_view view = tree_look(&route->tree, &route->contexts, false);
+
+	party->view = view;
+	party->word[0] = packed_push(route->query_word, bits, query);
+	party->word[1] = route->ready_word;
+	for (int i = 0; i < 2 && view.child; i++) {
+		const uint32_t *level = view.table;
+
+		tree_prefetch(&view, bits, party->word[i]);
+		for (unsigned l = 1; l <= view.tables; level += (size_t)1 << (l++ * bits))
+			PREFETCH(level + tree_slot(&view, party->word[i], bits, l * bits));
+	}
+}
+
+ALWAYS_INLINE void party_on(struct party *party, const struct route *route, unsigned bits, bool first)
+{
+	const struct tree_view *view = &party->view;
+
+	for (int i = 0; i < 2 && view->child; i++) {
+		const uint64_t v = party->word[i] & view->mask;
+		const uint32_t at = party->at[i];
+
+		if (first)
+			party->at[i] = view->roots[tree_root(view, bits, party->word[i])];
+		else if (at)
+			party->at[i] = tree_child(view, at, v > tree_meet(view, bits, at, v));
+		else
+			continue;
+		scout_ask(view, bits, party->at[i]);
+		if (i == 0)
+			scout_ask_start(route, NULL, party->at[0]);
+	}
+}
+
+/* What the tables may answer, and where the step will write. */
+ALWAYS_INLINE void party_end(const struct party *party, const struct route *route, unsigned bits)
+{
+	if (!party->view.child)
 		return;
-	scout_send(scout, &view, bits, 1, word, route->ready_word);
-	for (int i = 0; i < 2; i++, word = route->ready_word, level = view.table)
-		/* the tables that the scout has not asked for itself */
-		for (unsigned l = 1; (l + 1) * bits < view.root_bits; level += (size_t)1 << (l++ * bits))
-			PREFETCH(level + tree_slot(word, bits, l * bits));
+	scout_ask_start(route, NULL, answer_below(&party->view, bits, party->word[0]));
 	PREFETCH(route->contexts.query.bytes + PACKED_PAD + (size_t)route->query_runs * bits / 8);
 	PREFETCH(route->contexts.key.bytes + PACKED_PAD + (size_t)route->key_runs * bits / 8);
 	PREFETCH(route->key_starts.bits + route->steps / STARTS_WORD);
 	PREFETCH(route->query_starts.bits + route->steps / STARTS_WORD);
-	PREFETCH(view.child + 2 * (size_t)(route->indexed + 1));
+	PREFETCH(tree_node(&party->view, route->indexed + 1));
 }
 
-void route_scout_on(const struct route *route, struct scout *scout)
+ALWAYS_INLINE void scout_step(const struct route *route, unsigned bits, size_t routes, const uint16_t *query,
+			      size_t stride)
 {
-	const struct tree_view view = tree_look(&route->tree, &route->contexts);
+	struct party party[ROUTE_SCOUTS];
 
-	if (scout->stage)
-		scout_on(scout, &view, route, route->start, route->contexts.bits, 1);
+	for (size_t r = 0; r < routes; r++)
+		party_send(&party[r], &route[r], bits, query[r * stride]);
+	for (int hop = 0; hop <= HOPS; hop++)
+		for (size_t r = 0; r < routes; r++)
+			party_on(&party[r], &route[r], bits, hop == 0);
+	for (size_t r = 0; r < routes; r++)
+		party_end(&party[r], &route[r], bits);
+}
+
+#define SCOUT(M)                                                                                                       \
+	static void scout_##M(const struct route *r, size_t n, const uint16_t *q, size_t s)                            \
+	{                                                                                                              \
+		scout_step(r, M, n, q, s);                                                                             \
+	}
+SCOUT(1)
+SCOUT(2)
+SCOUT(3)
+SCOUT(4)
+SCOUT(5)
+SCOUT(6)
+SCOUT(7)
+SCOUT(8)
+SCOUT(9)
+SCOUT(10)
+SCOUT(11)
+SCOUT(12)
+SCOUT(13)
+SCOUT(14)
+SCOUT(15)
+SCOUT(16)
+
+void route_scout(const struct route *route, size_t routes, const uint16_t *query, size_t stride)
+{
+	static void (*const scouts[])(const struct route *, size_t, const uint16_t *, size_t) = EACH_WIDTH(scout);
+
+	scouts[route->contexts.bits](route, routes, query, stride);
 }

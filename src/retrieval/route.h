@@ -93,18 +93,10 @@ bool route_copy(struct route *to, const struct route *from, const struct route_r
 void route_free(struct route *route, const rosa_allocator *allocator);
 size_t route_bytes(const struct route *route, unsigned bits);
 
-/*
- * A scout walks ahead of a route's next step, the query's way and the new context's, and does nothing but bring what it
- * meets towards the processor. One hop needs what the last one asked for, so a scout is sent on once for each of the
- * routes before: then the walks of several routes wait for memory at the same time, and not one after the other.
- */
-struct scout {
-	uint64_t word[2];
-	uint32_t at[2];
-	int stage; /* 0: nothing to do */
-};
+/* Bring towards the processor what the next single step of these routes will need; `query` has their symbols, `stride`
+ * apart. No more than ROUTE_SCOUTS routes at a time. */
+#define ROUTE_SCOUTS 8
 
-void route_scout(const struct route *route, unsigned query, struct scout *scout);
-void route_scout_on(const struct route *route, struct scout *scout);
+void route_scout(const struct route *route, size_t routes, const uint16_t *query, size_t stride);
 
 #endif

@@ -7,9 +7,6 @@
 #include "stream.h"
 #include "status.h"
 
-/* Single steps visit every route's memory once, all of it cold. Scouts go this many routes ahead. */
-#define AHEAD 8
-
 /* Steps between two looks at a route's memory. */
 #define LOOK 64
 
@@ -158,16 +155,14 @@ static void push_group(void *context, size_t group, unsigned worker)
 	const rosa_stream *stream = push->stream;
 	const struct span span = span_of(stream, group);
 	const size_t begin = span.begin, end = span.end;
-	struct scout scouts[AHEAD];
 
 	(void)worker;
-	for (size_t r = begin; r < end + AHEAD && push->steps == 1; r++) {
-		if (r < end)
-			route_scout(&stream->route[r], push->query[r * push->stride], &scouts[r % AHEAD]);
-		for (size_t ahead = r < begin + AHEAD ? begin : r - AHEAD + 1; ahead < r && ahead < end; ahead++)
-			route_scout_on(&stream->route[ahead], &scouts[ahead % AHEAD]);
-		if (r + 1 >= begin + AHEAD && r + 1 - AHEAD < end)
-			push_route(push, r + 1 - AHEAD);
+	for (size_t from = begin; from < end && push->steps == 1; from += ROUTE_SCOUTS) {
+		const size_t to = from + ROUTE_SCOUTS < end ? from + ROUTE_SCOUTS : end;
+
+		route_scout(&stream->route[from], to - from, push->query + from * push->stride, push->stride);
+		for (size_t r = from; r < to; r++)
+			push_route(push, r);
 	}
 	for (size_t r = begin; r < end && push->steps > 1; r++)
 		push_route(push, r);

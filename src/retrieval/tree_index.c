@@ -1,20 +1,78 @@
 /* The tree index, the parts that are not in a hurry. The essay is in tree_index.h. */
 #include "tree_index.h"
 
-bool tree_reserve(struct tree_index *tree, const rosa_allocator *allocator, size_t contexts)
+/* Nodes are read and written eight bytes at a time. */
+#define PAD 8
+
+static size_t node_bytes(const struct tree_index *tree, size_t capacity)
 {
-	size_t capacity;
-	uint32_t *child;
+	return (capacity + 1) * tree->node + PAD;
+}
+
+/* Links for so many contexts. */
+static void shape(struct tree_index *tree, unsigned bits, size_t capacity)
+{
+	tree->link = 16;
+	while (tree->link < 32 && capacity >> tree->link)
+		tree->link++;
+	if (tree->use != TREE_GROWS)
+		tree->link = 32;
+	tree->node = bits <= TREE_NARROW && 2 * tree->link <= 48 ? 6 : 8;
+}
+
+/* The first nodes of one index as another has them, whose links differ. */
+static void copy_nodes(const struct tree_index *to, const struct tree_index *from, const struct contexts *ctx,
+		       uint32_t contexts)
+{
+	const struct tree_view old = tree_look(from, ctx, false), new = tree_look(to, ctx, false);
+
+	for (uint32_t c = 0; c <= contexts; c++) {
+		tree_bud(&new, c, tree_word(&new, ctx->bits, c));
+		tree_hang(&new, c, false, tree_child(&old, c, false));
+		tree_hang(&new, c, true, tree_child(&old, c, true));
+	}
+}
+
+/* New tags: trees are picked by other bits. */
+static void retag(const struct tree_index *tree, const struct contexts *ctx, uint32_t contexts)
+{
+	const struct tree_view view = tree_look(tree, ctx, false);
+	const unsigned tag_bits = tree_tag_bits(&view), shift = 2 * view.link;
+
+	for (uint32_t c = 1; c <= contexts && tag_bits; c++) {
+		const uint64_t tag = tree_tag(&view, tree_word(&view, ctx->bits, c));
+		const uint64_t links = tree_links(&view, c),
+			       other = (links >> shift ^ tag) & ((UINT64_C(1) << tag_bits) - 1);
+
+		tree_write(&view, c, links ^ other << shift);
+	}
+}
+
+bool tree_reserve(struct tree_index *tree, const rosa_allocator *allocator, const struct contexts *ctx,
+		  uint32_t indexed, size_t contexts)
+{
+	struct tree_index next = *tree;
 
 	if (tree->child && contexts <= tree->capacity)
 		return true;
-	capacity = tree->child ? memory_grown(tree->capacity, contexts) : contexts;
-	child = memory_resize(allocator, tree->child, 2 * (capacity + 1) * sizeof(*child));
-	if (!child)
-		return false;
-	child[0] = child[1] = 0;
-	tree->child = child;
-	tree->capacity = capacity;
+	next.capacity = tree->child ? memory_grown(tree->capacity, contexts) : contexts;
+	/* room to spare is not worth longer links */
+	if (tree->child && contexts >> tree->link == 0 && next.capacity >> tree->link)
+		next.capacity = ((size_t)1 << tree->link) - 1;
+	shape(&next, ctx->bits, next.capacity);
+	if (tree->child && next.link != tree->link) {
+		next.child = memory_resize(allocator, NULL, node_bytes(&next, next.capacity));
+		if (!next.child)
+			return false;
+		copy_nodes(&next, tree, ctx, indexed);
+		memory_free(allocator, tree->child);
+	} else {
+		next.child = memory_resize(allocator, tree->child, node_bytes(&next, next.capacity));
+		if (!next.child)
+			return false;
+		memset(next.child, 0, next.node); /* context 0, nobody */
+	}
+	*tree = next;
 	return true;
 }
 
@@ -34,7 +92,7 @@ void tree_free_children(struct tree_index *tree, const rosa_allocator *allocator
 
 void tree_note_all(struct tree_index *tree, const struct contexts *ctx, uint32_t contexts)
 {
-	const struct tree_view view = tree_look(tree, ctx);
+	const struct tree_view view = tree_look(tree, ctx, false);
 
 	tree_clear(tree);
 	for (uint32_t c = 1; c <= contexts; c++)
@@ -43,15 +101,15 @@ void tree_note_all(struct tree_index *tree, const struct contexts *ctx, uint32_t
 
 bool tree_copy(struct tree_index *to, const struct tree_index *from, const rosa_allocator *allocator)
 {
-	size_t children = 2 * (from->capacity + 1) * sizeof(*from->child),
-	       tables = from->table_size * sizeof(*from->table);
+	size_t children = node_bytes(from, from->capacity), tables = from->table_size * sizeof(*from->table);
 
 	to->child = from->child ? memory_resize(allocator, NULL, children) : NULL;
-	to->table = from->table ? memory_resize(allocator, NULL, tables) : NULL;
+	to->table = from->table ? memory_resize_lines(allocator, NULL, tables) : NULL;
 	if ((from->child && !to->child) || (from->table && !to->table)) {
 		memory_free(allocator, to->child);
 		memory_free(allocator, to->table);
-		to->child = to->table = NULL;
+		to->child = NULL;
+		to->table = NULL;
 		return false;
 	}
 	if (from->child)
@@ -63,8 +121,7 @@ bool tree_copy(struct tree_index *to, const struct tree_index *from, const rosa_
 
 size_t tree_bytes(const struct tree_index *tree)
 {
-	return (tree->child ? 2 * (tree->capacity + 1) * sizeof(*tree->child) : 0) +
-	       tree->table_size * sizeof(*tree->table);
+	return (tree->child ? node_bytes(tree, tree->capacity) : 0) + tree->table_size * sizeof(*tree->table);
 }
 
 void tree_clear(struct tree_index *tree)
@@ -89,76 +146,97 @@ static bool hashes_pay(const struct contexts *ctx, unsigned root_bits)
 	return ctx->bits > TREE_NARROW && ctx->max_match > 1 && root_bits < 2 * ctx->bits && root_bits + 2 >= ctx->bits;
 }
 
-/* Set roots, levels, root_bits and table_size for 2^root_bits trees. A last level of just root_bits bits is the
- * table of roots itself: a root is the newest context of its tree. */
-static void lay_out(struct tree_index *tree, unsigned bits, unsigned root_bits, bool hashed)
+/* Roots of a string that are so near to each other are a line of the cache: they need no table to say which is the
+ * newest. */
+#define NEAR 4
+
+/* Set use, roots, levels, tables, root_bits and table_size for 2^root_bits trees. A last level of just root_bits bits
+ * is the table of roots itself: a root is the newest context of its tree. */
+static void lay_out(struct tree_index *tree, unsigned bits, unsigned root_bits, enum tree_use use, bool hashed)
 {
+	const unsigned levels = hashed ? 1 : root_bits / bits;
+	const bool near = !hashed && root_bits - levels * bits <= (use == TREE_GROWS ? NEAR : 0);
+
+	tree->use = use;
 	tree->root_bits = root_bits;
 	tree->hashed = hashed;
-	if (hashed) {
-		tree->levels = 1;
-		tree->roots = 1u << bits;
-		tree->table_size = tree->roots + ((size_t)1 << root_bits);
-		return;
-	}
-	tree->levels = root_bits / bits;
-	tree->roots = (uint32_t)tree_level(bits, tree->levels + (tree->levels * bits < root_bits));
+	tree->levels = levels;
+	tree->tables = levels && near ? levels - 1 : levels;
+	tree->roots = (uint32_t)tree_level(bits, tree->tables + 1);
 	tree->table_size = tree->roots + ((size_t)1 << root_bits);
 }
 
-/* Cut the tree `at` into the contexts whose word is below `pivot` and the others. */
-static void split(uint32_t *child, const struct contexts *ctx, uint32_t at, uint64_t pivot, uint32_t *lesser,
-		  uint32_t *greater)
+/* Cut the tree `at` into the contexts whose word is below `pivot` and the others; *greatest gets these, the rest is
+ * returned. Node 0, nobody's, is where both hang meanwhile. */
+static uint32_t split(const struct tree_view *view, unsigned bits, uint32_t at, uint64_t pivot, uint32_t *greatest)
 {
+	uint32_t lesser = 0, greater = 0, rest;
+
 	while (at) {
-		if ((packed_word(&ctx->key, ctx->bits, at) & ctx->mask) < pivot) {
-			*lesser = at;
-			lesser = child + 2 * (size_t)at + 1;
-			at = *lesser;
+		const bool below = tree_word(view, bits, at) < pivot;
+
+		if (below) {
+			tree_hang(view, lesser, lesser != 0, at);
+			lesser = at;
 		} else {
-			*greater = at;
-			greater = child + 2 * (size_t)at;
-			at = *greater;
+			tree_hang(view, greater, greater == 0, at);
+			greater = at;
+		}
+		at = tree_child(view, at, below);
+	}
+	tree_hang(view, lesser, lesser != 0, 0);
+	tree_hang(view, greater, greater == 0, 0);
+	rest = tree_child(view, 0, false);
+	*greatest = tree_child(view, 0, true);
+	tree_hang(view, 0, false, 0);
+	tree_hang(view, 0, true, 0);
+	return rest;
+}
+
+/* Cut every tree of `tree` along the borders of `next`, whose tables are empty. */
+static void divide(const struct tree_index *tree, struct tree_index *next, const struct contexts *ctx)
+{
+	const struct tree_view view = tree_look(tree, ctx, false);
+	const unsigned bits = ctx->bits, more = next->root_bits - tree->root_bits;
+
+	for (size_t i = 0; i < (size_t)1 << tree->root_bits; i++) {
+		uint32_t rest = view.roots[i];
+
+		/* Each tree becomes 2^more: the greatest part is cut off again and again. */
+		for (size_t part = (size_t)1 << more; part-- > 0 && rest;) {
+			const size_t place = (i << more) + part;
+			const uint64_t pivot = (uint64_t)place << (64 - next->root_bits);
+			uint32_t greatest = 0;
+
+			rest = split(&view, bits, rest, pivot, &greatest);
+			next->table[next->roots + place] = greatest;
+			for (unsigned l = 1; l <= next->tables; l++) {
+				uint32_t *newest = next->table + tree_level(bits, l) + (pivot >> (64 - l * bits));
+
+				*newest = greatest > *newest ? greatest : *newest;
+			}
 		}
 	}
-	*lesser = 0;
-	*greater = 0;
 }
 
 bool tree_set_roots(struct tree_index *tree, const rosa_allocator *allocator, const struct contexts *ctx,
-		    unsigned root_bits, size_t contexts, bool scratch)
+		    unsigned root_bits, uint32_t contexts, enum tree_use use)
 {
 	struct tree_index next = *tree;
-	unsigned bits = ctx->bits, more = root_bits - tree->root_bits;
+	size_t size;
 
-	lay_out(&next, bits, root_bits, scratch && hashes_pay(ctx, root_bits));
-	if (!contexts && tree->table && tree->table_size == next.table_size && tree->root_bits == root_bits)
+	lay_out(&next, ctx->bits, root_bits, use, use == TREE_SCRATCH && hashes_pay(ctx, root_bits));
+	if (!contexts && tree->table && tree->table_size == next.table_size && tree->root_bits == root_bits &&
+	    tree->use == use)
 		return true;
-	next.table = scratch ? memory_scratch(allocator, next.table_size * sizeof(*next.table))
-			     : memory_resize(allocator, NULL, next.table_size * sizeof(*next.table));
+	size = next.table_size * sizeof(*next.table);
+	next.table = use == TREE_SCRATCH ? memory_scratch(allocator, size) : memory_resize_lines(allocator, NULL, size);
 	if (!next.table)
 		return false;
-	memset(next.table, 0, next.table_size * sizeof(*next.table));
+	memset(next.table, 0, size);
 	if (contexts) {
-		for (size_t i = 0; i < (size_t)1 << tree->root_bits; i++) {
-			uint64_t prefix = (uint64_t)i << (64 - tree->root_bits);
-			uint32_t rest = tree->table[tree->roots + tree_slot(prefix, bits, tree->root_bits)];
-
-			/* Each tree becomes 2^more: the greatest part is cut off again and again. */
-			for (uint64_t part = (uint64_t)1 << more; part-- > 0 && rest;) {
-				uint64_t pivot = prefix | part << (64 - root_bits);
-				uint32_t greatest = 0;
-
-				split(tree->child, ctx, rest, pivot, &rest, &greatest);
-				next.table[next.roots + tree_slot(pivot, bits, root_bits)] = greatest;
-				for (unsigned l = 1; l <= next.levels && l * bits < root_bits; l++) {
-					uint32_t *newest =
-					    next.table + tree_level(bits, l) + tree_slot(pivot, bits, l * bits);
-
-					*newest = greatest > *newest ? greatest : *newest;
-				}
-			}
-		}
+		divide(tree, &next, ctx);
+		retag(&next, ctx, contexts);
 	}
 	memory_free(allocator, tree->table);
 	*tree = next;
@@ -167,37 +245,37 @@ bool tree_set_roots(struct tree_index *tree, const rosa_allocator *allocator, co
 
 void tree_remove(struct tree_index *tree, const struct contexts *ctx, uint32_t context)
 {
-	unsigned bits = ctx->bits;
-	uint64_t w = packed_word(&ctx->key, bits, context);
-	uint32_t *hook = tree->table + tree->roots + tree_slot(w, bits, tree->root_bits);
-	uint32_t lesser = tree->child[2 * (size_t)context], greater = tree->child[2 * (size_t)context + 1];
+	const struct tree_view view = tree_look(tree, ctx, false);
+	const unsigned bits = ctx->bits;
+	const uint64_t w = packed_word(&ctx->key, bits, context);
+	uint32_t lesser = tree_child(&view, context, false), greater = tree_child(&view, context, true), above = 0;
+	bool side = false; /* of `above`, where the next hangs; node 0 is where the first does meanwhile */
 
 	while (lesser && greater) {
-		bool newer = lesser > greater;
+		const bool newer = lesser > greater;
+		const uint32_t next = newer ? lesser : greater;
 
-		*hook = newer ? lesser : greater;
-		hook = tree->child + 2 * (size_t)*hook + newer;
+		tree_hang(&view, above, side, next);
+		above = next;
+		side = newer;
 		if (newer)
-			lesser = *hook;
+			lesser = tree_child(&view, above, side);
 		else
-			greater = *hook;
+			greater = tree_child(&view, above, side);
 	}
-	*hook = lesser | greater;
+	tree_hang(&view, above, side, lesser | greater);
+	view.roots[w >> (64 - view.root_bits)] = tree_child(&view, 0, false);
+	tree_hang(&view, 0, false, 0);
 	/* The newest of l symbols is the newest of its extensions by one symbol, or of its trees on the last level. */
-	for (unsigned l = tree->levels; l > 0; l--) {
-		unsigned below = l == tree->levels ? tree->root_bits : (l + 1) * bits;
-		const uint32_t *from = tree->table + (below == tree->root_bits ? tree->roots : tree_level(bits, l + 1));
-		uint64_t prefix = w & packed_mask(bits, l);
+	for (unsigned l = view.tables; l > 0; l--) {
+		const unsigned below = l == view.tables ? view.root_bits : (l + 1) * bits;
+		const uint32_t *from = (l == view.tables ? view.roots : view.table + tree_level(bits, l + 1)) +
+				       ((size_t)(w >> (64 - l * bits)) << (below - l * bits));
 		uint32_t newest = 0;
 
-		if (l * bits == tree->root_bits)
-			continue;
-		for (uint64_t i = 0; i < (uint64_t)1 << (below - l * bits); i++) {
-			uint32_t c = from[tree_slot(prefix | i << (64 - below), bits, below)];
-
-			newest = c > newest ? c : newest;
-		}
-		tree->table[tree_level(bits, l) + tree_slot(w, bits, l * bits)] = newest;
+		for (size_t i = 0; i < (size_t)1 << (below - l * bits); i++)
+			newest = from[i] > newest ? from[i] : newest;
+		view.table[tree_level(bits, l) + (w >> (64 - l * bits))] = newest;
 	}
 }
 

@@ -13,8 +13,8 @@
  * two along one path. The shape is a function of the contexts alone (it is their Cartesian tree), which is what lets
  * the newest be removed again by merging its two subtrees.
  *
- * A context costs two child links of 4 bytes and its symbol. There is no suffix automaton: its states, twice as many as
- * symbols and each with a transition for every letter, are what makes the usual way slow and large.
+ * A context costs two child links and its symbol. There is no suffix automaton: its states, twice as many as symbols
+ * and each with a transition for every letter, are what makes the usual way slow and large.
  *
  * Near the root trees are replaced by tables. The top `root_bits` bits of a context's word pick one of 2^root_bits
  * trees, and for each whole number of symbols l that fits into these bits a table holds the newest context for every
@@ -24,6 +24,13 @@
  * all its contexts in one deep tree. Where the whole length is known, trees are therefore picked by a hash of the last
  * two symbols, beside a table of single ones. Which other contexts are in a tree does not matter as long as all that
  * share two symbols are; an index that grows cannot do this, for its trees are cut along their order.
+ *
+ * An index that grows and lives long is laid out for little memory, and for few lines of the cache on the way of a
+ * single look-up, where one for a batch is laid out for a query and its flips (enum tree_use). The two links of a node
+ * have as many bits as contexts are to be numbered. In what is left of its 48 bits, 64 for wide symbols, stands a tag:
+ * the bits of the context's word that follow those its tree was picked by. It tells most contexts of a tree apart, so
+ * that a hop is one line instead of two. The roots lie in the order of their strings, so that those of one string of
+ * `levels` symbols are neighbours: the newest of them is the newest of the string, and a table would say the same.
  *
  * On most streams a walk compares one word of packed symbols a node. Matches longer than a word are compared word by
  * word; a long match usually continues the one of the step before, so the length found last on the same diagonal (the
@@ -41,6 +48,8 @@
 #define TREE_DIAGONALS 8
 #define TREE_MAX_LANES 17 /* a query and its 16 flips */
 #define TREE_MAX_ROOTS 24
+/* Symbols of at most so many bits are narrow: two of them fit into a table. */
+#define TREE_NARROW 8
 
 /* The last comparison on a diagonal: contexts of a and b symbols share `length`, `sign` tells their order. */
 struct diagonal {
@@ -48,14 +57,26 @@ struct diagonal {
 	int sign;
 };
 
+/* What an index is for. */
+enum tree_use {
+	TREE_GROWS,   /* trees that grow with a stream */
+	TREE_SCRATCH, /* trees for a batch, whose length is known */
+	TREE_TABLES   /* no trees: tables for the ordered index */
+};
+
 struct tree_index {
-	uint32_t *child; /* [2 * (capacity + 1)]: of context c, at 2c the lesser, at 2c+1 the greater */
+	uint8_t
+	    *child;    /* [capacity + 1] nodes: links to the lesser and to the greater, from the lowest bit on, a tag */
+	unsigned node; /* bytes of a node */
+	unsigned link; /* bits of a link */
 	size_t capacity; /* contexts */
+	enum tree_use use;
 	uint32_t *table; /* all tables, those of fewer symbols first, the trees' roots last */
 	size_t table_size;
 	uint32_t roots; /* where the roots start */
 	unsigned root_bits;
-	unsigned levels;   /* whole symbols that tables know */
+	unsigned levels;   /* whole symbols that tables or neighbouring roots know */
+	unsigned tables;   /* ... and those that have a table beside the roots */
 	bool hashed;       /* trees are picked by a hash of two symbols */
 	uint64_t work;     /* nodes visited and words compared, see route.c */
 	uint64_t patience; /* what one operation may add to it */
@@ -77,11 +98,13 @@ struct match {
 	uint32_t length;
 };
 
-bool tree_reserve(struct tree_index *tree, const rosa_allocator *allocator, size_t contexts);
-/* Use 2^root_bits trees. On a filled index, more than before; on an empty one, any number. `scratch`: the index will
- * not live long. */
+/* Room for so many contexts in all, of which there are `indexed`; after tree_set_roots(). */
+bool tree_reserve(struct tree_index *tree, const rosa_allocator *allocator, const struct contexts *ctx,
+		  uint32_t indexed, size_t contexts);
+/* Use 2^root_bits trees. On a filled index that grows, more than before; on an empty one any number, for any use; where
+ * there are only tables, root_bits is a whole number of symbols. */
 bool tree_set_roots(struct tree_index *tree, const rosa_allocator *allocator, const struct contexts *ctx,
-		    unsigned root_bits, size_t contexts, bool scratch);
+		    unsigned root_bits, uint32_t contexts, enum tree_use use);
 void tree_clear(struct tree_index *tree);
 /* Copy the arrays of `from` into `to`, which has none. */
 bool tree_copy(struct tree_index *to, const struct tree_index *from, const rosa_allocator *allocator);
@@ -126,14 +149,17 @@ static inline unsigned leading_zeros(uint64_t x)
  * can then keep it in registers, which it must not do with a structure that stores might alias.
  */
 struct tree_view {
-	uint32_t *table, *roots, *child;
+	uint32_t *table, *roots;
+	uint8_t *child;
 	const uint8_t *key;
 	uint64_t mask;
-	unsigned root_bits, levels;
+	unsigned root_bits, levels, tables, link, node;
 	bool hashed;
+	bool rows; /* tables are laid out for flips */
 };
 
-ALWAYS_INLINE struct tree_view tree_look(const struct tree_index *tree, const struct contexts *ctx)
+/* `scratch`: a constant, true where it is known that the index is that of a batch. */
+ALWAYS_INLINE struct tree_view tree_look(const struct tree_index *tree, const struct contexts *ctx, bool scratch)
 {
 	return (struct tree_view){.table = tree->table,
 				  .roots = tree->table + tree->roots,
@@ -142,7 +168,71 @@ ALWAYS_INLINE struct tree_view tree_look(const struct tree_index *tree, const st
 				  .mask = ctx->mask,
 				  .root_bits = tree->root_bits,
 				  .levels = tree->levels,
-				  .hashed = tree->hashed};
+				  .tables = tree->tables,
+				  .link = scratch ? 32 : tree->link,
+				  .node = scratch ? 8 : tree->node,
+				  .hashed = tree->hashed,
+				  .rows = scratch || tree->use != TREE_GROWS};
+}
+
+/* A node is read as a whole, and written as a whole with what lies behind it in the same eight bytes. */
+ALWAYS_INLINE uint8_t *tree_node(const struct tree_view *view, uint32_t c)
+{
+	return view->child + (size_t)c * view->node;
+}
+
+ALWAYS_INLINE uint64_t tree_links(const struct tree_view *view, uint32_t c)
+{
+	uint64_t links;
+
+	memcpy(&links, tree_node(view, c), sizeof(links));
+	return links;
+}
+
+ALWAYS_INLINE void tree_write(const struct tree_view *view, uint32_t c, uint64_t links)
+{
+	memcpy(tree_node(view, c), &links, sizeof(links));
+}
+
+ALWAYS_INLINE uint32_t tree_child(const struct tree_view *view, uint32_t c, bool greater)
+{
+	if (view->link == 32) {
+		uint32_t child;
+
+		memcpy(&child, tree_node(view, c) + greater * sizeof(child), sizeof(child));
+		return child;
+	}
+	return (uint32_t)(tree_links(view, c) >> greater * view->link & ((UINT64_C(1) << view->link) - 1));
+}
+
+ALWAYS_INLINE void tree_hang(const struct tree_view *view, uint32_t c, bool greater, uint32_t child)
+{
+	if (view->link == 32) {
+		memcpy(tree_node(view, c) + greater * sizeof(child), &child, sizeof(child));
+	} else {
+		const unsigned shift = greater * view->link;
+		const uint64_t mask = ((UINT64_C(1) << view->link) - 1) << shift;
+
+		tree_write(view, c, (tree_links(view, c) & ~mask) | (uint64_t)child << shift);
+	}
+}
+
+/* The bits of a node that links leave, and what stands in them: of the context's word, cut by the mask, the bits behind
+ * those that its tree was picked by. */
+ALWAYS_INLINE unsigned tree_tag_bits(const struct tree_view *view)
+{
+	return 8 * view->node - 2 * view->link;
+}
+
+ALWAYS_INLINE uint64_t tree_tag(const struct tree_view *view, uint64_t w)
+{
+	return w << view->root_bits >> (64 - tree_tag_bits(view));
+}
+
+/* Make c the newest node, without children. What lies behind it belongs to nobody yet. */
+ALWAYS_INLINE void tree_bud(const struct tree_view *view, uint32_t c, uint64_t w)
+{
+	tree_write(view, c, tree_tag_bits(view) ? tree_tag(view, w) << 2 * view->link : 0);
 }
 
 /*
@@ -155,13 +245,10 @@ ALWAYS_INLINE size_t tree_row(uint64_t past, unsigned bits, unsigned top)
 	return top > bits ? past >> (64 - (top - bits)) << bits : 0;
 }
 
-ALWAYS_INLINE size_t tree_slot(uint64_t w, unsigned bits, unsigned top)
+ALWAYS_INLINE size_t tree_slot(const struct tree_view *view, uint64_t w, unsigned bits, unsigned top)
 {
-	return top > bits ? tree_row(w << bits, bits, top) + (w >> (64 - bits)) : w >> (64 - top);
+	return view->rows && top > bits ? tree_row(w << bits, bits, top) + (w >> (64 - bits)) : w >> (64 - top);
 }
-
-/* Symbols of at most so many bits are never hashed: two of them fit into a table. */
-#define TREE_NARROW 8
 
 /* Lane 0 of a look-up is the query of word w; lane j+1 has bit j of its last symbol flipped. */
 ALWAYS_INLINE uint64_t tree_flip(uint64_t w, unsigned bits, unsigned lane)
@@ -174,7 +261,7 @@ ALWAYS_INLINE size_t tree_root(const struct tree_view *view, unsigned bits, uint
 {
 	if (bits > TREE_NARROW && view->hashed)
 		return (w >> (64 - 2 * bits)) * UINT64_C(0x9e3779b97f4a7c15) >> (64 - view->root_bits);
-	return tree_slot(w, bits, view->root_bits);
+	return tree_slot(view, w, bits, view->root_bits);
 }
 
 ALWAYS_INLINE uint32_t first_bits(unsigned n)
@@ -193,6 +280,32 @@ ALWAYS_INLINE uint64_t tree_word(const struct tree_view *view, unsigned bits, ui
 	struct packed key = {(uint8_t *)view->key, 0};
 
 	return packed_word(&key, bits, c) & view->mask;
+}
+
+/* The same as far as is needed to tell it from v, the word of one who looks in the tree of c. */
+ALWAYS_INLINE uint64_t tree_meet(const struct tree_view *view, unsigned bits, uint32_t c, uint64_t v)
+{
+	if (tree_tag_bits(view)) {
+		const unsigned tag_bits = tree_tag_bits(view);
+		const uint64_t tag = tree_links(view, c) >> 2 * view->link & ((UINT64_C(1) << tag_bits) - 1);
+		const uint64_t different = tag ^ tree_tag(view, v);
+
+		if (different)
+			return v ^ different << (64 - view->root_bits - tag_bits);
+	}
+	return tree_word(view, bits, c);
+}
+
+/* The newest context that has the last `levels` symbols of word w, where roots lie in the order of their strings. */
+ALWAYS_INLINE uint32_t tree_newest(const struct tree_view *view, unsigned bits, uint64_t w)
+{
+	const unsigned more = view->root_bits - view->levels * bits;
+	const uint32_t *roots = view->roots + ((size_t)(w >> (64 - view->levels * bits)) << more);
+	uint32_t newest = roots[0];
+
+	for (unsigned i = 1; i < 1u << more; i++)
+		newest = roots[i] > newest ? roots[i] : newest;
+	return newest;
 }
 
 /* Symbols that key context c shares with the query, a context of `length` symbols with word w; cut at `cap`. */
@@ -224,7 +337,7 @@ ALWAYS_INLINE uint32_t tree_shared(struct tree_index *tree, const struct tree_vi
 ALWAYS_INLINE uint32_t tree_recall(const struct tree_view *view, unsigned bits, uint64_t w, uint32_t cap,
 				   unsigned lanes, uint32_t *found, uint32_t *deep)
 {
-	const unsigned levels = view->levels < cap ? view->levels : cap;
+	const unsigned known = view->rows ? view->levels : view->tables, levels = known < cap ? known : cap;
 	const unsigned symbol = (unsigned)(w >> (64 - bits));
 	const uint64_t past = w << bits;
 	const uint32_t *level = view->table; /* the roots, if they are a level, come last */
@@ -236,12 +349,13 @@ ALWAYS_INLINE uint32_t tree_recall(const struct tree_view *view, unsigned bits, 
 		*deep = first_bits(lanes);
 #pragma GCC unroll 6
 	for (unsigned l = 1; l <= TREE_MAX_ROOTS / bits; l++) {
-		const uint32_t *row = level + tree_row(past, bits, l * bits);
+		const uint32_t *row = level + (view->rows ? tree_row(past, bits, l * bits) : 0);
 
 		if (l > levels)
 			break;
 		for (unsigned lane = 0; lane < lanes; lane++) {
-			uint32_t c = row[lane ? symbol ^ 1u << (lane - 1) : symbol];
+			uint32_t c = row[view->rows ? lane ? symbol ^ 1u << (lane - 1) : symbol
+						    : tree_flip(w, bits, lane) >> (64 - l * bits)];
 			bool good = c >= l;
 
 			found[lane] = good ? c : found[lane];
@@ -252,6 +366,15 @@ ALWAYS_INLINE uint32_t tree_recall(const struct tree_view *view, unsigned bits, 
 		}
 		level += (size_t)1 << (l * bits);
 	}
+	if (known < view->levels && view->levels <= cap)
+		for (unsigned lane = 0; lane < lanes; lane++) {
+			uint32_t c = tree_newest(view, bits, tree_flip(w, bits, lane));
+			bool good = c >= view->levels;
+
+			found[lane] = good ? c : found[lane];
+			if (lane == 0)
+				matched += good;
+		}
 	return matched;
 }
 
@@ -280,6 +403,8 @@ ALWAYS_INLINE uint32_t tree_find(struct tree_index *tree, const struct tree_view
 			size_t slot = tree_root(view, bits, tree_flip(w, bits, lane));
 
 			at[lane] = *(found[lane] ? view->roots + slot : &nobody);
+		} else if (!view->rows) {
+			at[lane] = view->roots[tree_flip(w, bits, lane) >> (64 - root_bits)];
 		} else {
 			at[lane] = row[(lane ? symbol ^ 1u << (lane - 1) : symbol) >> narrow];
 		}
@@ -307,7 +432,7 @@ ALWAYS_INLINE uint32_t tree_find(struct tree_index *tree, const struct tree_view
 			unsigned lane = active[i];
 			uint64_t v = tree_flip(w, bits, lane) & view->mask;
 			uint32_t c = at[lane], shared;
-			uint64_t other = tree_word(view, bits, c);
+			uint64_t other = tree_meet(view, bits, c, v);
 			bool greater = v > other, better;
 
 			if (UNLIKELY(v == other)) {
@@ -324,7 +449,7 @@ ALWAYS_INLINE uint32_t tree_find(struct tree_index *tree, const struct tree_view
 			better = shared > shared_most[lane];
 			found[lane] = better ? c : found[lane];
 			shared_most[lane] = better ? shared : shared_most[lane];
-			c = view->child[2 * (size_t)c + greater];
+			c = tree_child(view, c, greater);
 			at[lane] = c;
 			active[still] = (uint8_t)lane;
 			still += c != 0;
@@ -349,9 +474,9 @@ ALWAYS_INLINE void tree_note(const struct tree_view *view, unsigned bits, uint64
 
 #pragma GCC unroll 6
 	for (unsigned l = 1; l <= TREE_MAX_ROOTS / bits; l++) {
-		if (l > view->levels)
+		if (l > (view->rows ? view->levels : view->tables))
 			break;
-		level[tree_slot(w, bits, l * bits)] = c;
+		level[tree_slot(view, w, bits, l * bits)] = c;
 		level += (size_t)1 << (l * bits);
 	}
 }
@@ -361,19 +486,21 @@ ALWAYS_INLINE void tree_insert(struct tree_index *tree, const struct tree_view *
 			       unsigned bits, uint64_t w, uint32_t c)
 {
 	uint32_t *root = view->roots + tree_root(view, bits, w);
-	uint32_t at = *root, *lesser = view->child + 2 * (size_t)c, *greater = lesser + 1;
+	uint32_t at = *root;
+	uint32_t lesser = c, greater = c; /* where the next that is less is to hang, and the next that is not */
 	const uint64_t before = tree->work;
 	unsigned hops = 0;
 
 	tree_note(view, bits, w, c);
 	*root = c;
 	w &= view->mask;
+	tree_bud(view, c, w);
 	while (UNLIKELY(at)) {
 		if (UNLIKELY(hops + (tree->work - before) > tree->patience)) {
 			tree->gave_up = true;
 			break;
 		}
-		uint64_t other = tree_word(view, bits, at);
+		uint64_t other = tree_meet(view, bits, at, w);
 		bool below = other < w;
 
 		if (UNLIKELY(other == w)) {
@@ -383,18 +510,17 @@ ALWAYS_INLINE void tree_insert(struct tree_index *tree, const struct tree_view *
 			below = sign < 0;
 		}
 		if (below) {
-			*lesser = at;
-			lesser = view->child + 2 * (size_t)at + 1;
-			at = *lesser;
+			tree_hang(view, lesser, lesser != c, at);
+			lesser = at;
 		} else {
-			*greater = at;
-			greater = view->child + 2 * (size_t)at;
-			at = *greater;
+			tree_hang(view, greater, greater == c, at);
+			greater = at;
 		}
+		at = tree_child(view, at, below);
 		hops++;
 	}
-	*lesser = 0;
-	*greater = 0;
+	tree_hang(view, lesser, lesser != c, 0);
+	tree_hang(view, greater, greater == c, 0);
 	tree->work += hops;
 }
 
