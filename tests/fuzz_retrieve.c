@@ -17,7 +17,8 @@
 
 #define MOST_STEPS 96
 
-static const rosa_engine engines[] = {ROSA_ENGINE_AUTO, ROSA_ENGINE_TREE, ROSA_ENGINE_ORDERED, ROSA_ENGINE_EAGER};
+static const rosa_engine engines[] = {ROSA_ENGINE_AUTO, ROSA_ENGINE_TREE, ROSA_ENGINE_ORDERED, ROSA_ENGINE_EAGER,
+				      ROSA_ENGINE_PASSES};
 
 struct result {
 	int32_t tau[MOST_STEPS], length[MOST_STEPS], flips[MOST_STEPS * ROSA_MAX_BITS];
@@ -60,6 +61,21 @@ static void run_batch(const rosa_options *options, size_t steps, const uint16_t 
 		  &err);
 	expect_ok("rosa_flips_expand", rosa_flips_expand(&flips, 0, steps, out->flips, &err), &err);
 	rosa_flips_free(&flips);
+}
+
+/* By one engine, without lengths: batches in passes have none. */
+static void check_engine(const rosa_options *options, rosa_engine engine, size_t steps, const uint16_t *query,
+			 const uint16_t *key, const struct result *want, struct result *got)
+{
+	rosa_flips flips;
+	rosa_error err;
+
+	expect_ok("rosa_retrieve_by",
+		  rosa_retrieve_by(engine, options, 1, steps, query, key, got->tau, NULL, &flips, &err), &err);
+	expect_ok("rosa_flips_expand", rosa_flips_expand(&flips, 0, steps, got->flips, &err), &err);
+	rosa_flips_free(&flips);
+	expect_equal("engine", "tau", got->tau, want->tau, steps, 1);
+	expect_equal("engine", "flip", got->flips, want->flips, steps, (size_t)options->bits);
 }
 
 /* In pieces, with a detour before each: nothing, a fork that is kept, a rewind, or a save and a load. */
@@ -137,7 +153,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	run_batch(&options, steps, query, key, &got);
 	expect_result("batch", &got, &want, steps, options.bits);
 	memset(&got, 0xa5, sizeof(got));
-	run_stream(&options, engines[data[ENGINE] % 4], data[TURN], steps, query, key, &got);
+	check_engine(&options, engines[data[ENGINE] % 5], steps, query, key, &want, &got);
+	check_engine(&options, ROSA_ENGINE_PASSES, steps, query, key, &want, &got);
+	memset(&got, 0xa5, sizeof(got));
+	run_stream(&options, engines[data[ENGINE] % 5], data[TURN], steps, query, key, &got);
 	expect_result("stream", &got, &want, steps, options.bits);
 	return 0;
 }

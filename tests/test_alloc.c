@@ -25,7 +25,8 @@
 /* More requests than any operation here may make. */
 #define MOST_REQUESTS 20000
 
-static const rosa_engine engines[] = {ROSA_ENGINE_AUTO, ROSA_ENGINE_TREE, ROSA_ENGINE_ORDERED, ROSA_ENGINE_EAGER};
+static const rosa_engine engines[] = {ROSA_ENGINE_AUTO, ROSA_ENGINE_TREE, ROSA_ENGINE_ORDERED, ROSA_ENGINE_EAGER,
+				      ROSA_ENGINE_PASSES};
 
 /* A trial whose first `before` steps are pushed before the operation, up to `after` after it. */
 struct scene {
@@ -92,8 +93,8 @@ static rosa_status do_retrieve(struct scene *scene, rosa_error *err)
 	int32_t *tau = must_alloc(cells * sizeof(*tau));
 	int32_t *table = must_alloc(trial->steps * bits * sizeof(*table));
 	rosa_flips flips = {0};
-	rosa_status status = rosa_retrieve(&trial->options, trial->routes, trial->steps, trial->query, trial->key, tau,
-					   NULL, &flips, err);
+	rosa_status status = rosa_retrieve_by(scene->engine, &trial->options, trial->routes, trial->steps, trial->query,
+					      trial->key, tau, NULL, &flips, err);
 
 	disarm(scene);
 	if (status == ROSA_OK) {

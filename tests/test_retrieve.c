@@ -5,11 +5,15 @@
  * the number of steps, of routes and of threads turn with a counter instead of multiplying the grid; the test keeps
  * book of the pairs it has met and fails if one value of any setting never met one value of any other.
  *
+ * Every cell is also tried by each engine that can be pinned, with only the outputs that batches in passes are for;
+ * long streams, which go in passes by themselves, are compared between engines.
+ *
  * Beside the grid, all pairs of short strings over two and three symbols are tried, one pair a route: whatever goes
  * wrong with few runs goes wrong there.
  */
 #include "rosatune.h"
 
+#include "engine.h"
 #include "oracle.h"
 #include "streams.h"
 #include "support_trial.h"
@@ -21,6 +25,43 @@
 #include <string.h>
 
 #include <cmocka.h>
+
+/* The tables and tau alone, by one engine: batches in passes are only for these. */
+static void check_engine(const struct trial *trial, rosa_engine engine)
+{
+	size_t bits = (size_t)trial->options.bits;
+	int32_t *tau = must_alloc(trial->routes * trial->steps * sizeof(*tau));
+	int32_t *table = must_alloc(trial->steps * bits * sizeof(*table));
+	char how[64];
+
+	for (int with_flips = 0; with_flips < 2; with_flips++) {
+		rosa_flips flips;
+		rosa_error err;
+
+		snprintf(how, sizeof(how), "engine %d, %s tables", (int)engine, with_flips ? "with" : "without");
+		memset(tau, 0xa5, trial->routes * trial->steps * sizeof(*tau));
+		expect_status(how,
+			      rosa_retrieve_by(engine, &trial->options, trial->routes, trial->steps, trial->query,
+					       trial->key, tau, NULL, with_flips ? &flips : NULL, &err),
+			      ROSA_OK, &err);
+		for (size_t r = 0; r < trial->routes; r++) {
+			size_t at = r * trial->steps;
+
+			expect_same(trial, how, "tau", r, 0, trial->steps, 1, tau + at, trial->tau + at);
+			if (!with_flips)
+				continue;
+			expect_status(how, rosa_flips_expand(&flips, r, trial->steps, table, &err), ROSA_OK, &err);
+			expect_same(trial, how, "flip", r, 0, trial->steps, bits, table, trial->flips + at * bits);
+			for (size_t i = flips.first[r]; i < flips.first[r + 1]; i++)
+				expect_same(trial, how, "tau of a run", r, (size_t)flips.start[i], 1, 1, &flips.tau[i],
+					    &trial->tau[at + (size_t)flips.start[i]]);
+		}
+		if (with_flips)
+			rosa_flips_free(&flips);
+	}
+	free(tau);
+	free(table);
+}
 
 /* Compare all outputs of rosa_retrieve, with the tables in both forms, to a solved trial. */
 static void check_batch(const struct trial *trial)
@@ -77,6 +118,8 @@ static void check_batch(const struct trial *trial)
 	for (size_t r = 0; r < trial->routes; r++)
 		expect_same(trial, "batch of tau alone", "tau", r, 0, trial->steps, 1, tau + r * trial->steps,
 			    trial->tau + r * trial->steps);
+	for (rosa_engine engine = ROSA_ENGINE_TREE; engine <= ROSA_ENGINE_PASSES; engine++)
+		check_engine(trial, engine);
 	free(tau);
 	free(length);
 	free(table);
@@ -220,6 +263,119 @@ static void test_longer(void **state)
 	}
 }
 
+/* What two engines say of one route. */
+static void expect_same_by(rosa_engine engine, rosa_engine other, const struct trial *trial)
+{
+	size_t bits = (size_t)trial->options.bits;
+	int32_t *tau[2];
+	rosa_flips flips[2];
+	rosa_error err;
+
+	for (int i = 0; i < 2; i++) {
+		tau[i] = must_alloc(trial->steps * sizeof(*tau[i]));
+		expect_status(trial->text,
+			      rosa_retrieve_by(i ? other : engine, &trial->options, 1, trial->steps, trial->query,
+					       trial->key, tau[i], NULL, &flips[i], &err),
+			      ROSA_OK, &err);
+	}
+	expect_same(trial, "long batch", "tau", 0, 0, trial->steps, 1, tau[0], tau[1]);
+	assert_int_equal(flips[0].first[1], flips[1].first[1]);
+	for (size_t run = 0; run < flips[0].first[1]; run++) {
+		size_t t = (size_t)flips[1].start[run];
+
+		expect_same(trial, "long batch", "start", 0, t, 1, 1, &flips[0].start[run], &flips[1].start[run]);
+		expect_same(trial, "long batch", "tau of a run", 0, t, 1, 1, &flips[0].tau[run], &flips[1].tau[run]);
+		expect_same(trial, "long batch", "flip", 0, t, 1, bits, &flips[0].flip[run * bits],
+			    &flips[1].flip[run * bits]);
+	}
+	/* and without tables, for which other lengths are long */
+	expect_status(trial->text,
+		      rosa_retrieve_by(engine, &trial->options, 1, trial->steps, trial->query, trial->key, tau[0], NULL,
+				       NULL, &err),
+		      ROSA_OK, &err);
+	expect_same(trial, "long batch without tables", "tau", 0, 0, trial->steps, 1, tau[0], tau[1]);
+	for (int i = 0; i < 2; i++) {
+		free(tau[i]);
+		rosa_flips_free(&flips[i]);
+	}
+}
+
+/*
+ * Streams so long that they go in passes by themselves, against the index that suits them best. Some are abandoned: for
+ * having too few parts, for too long matches in the sample, and, where the matches grow long late in one place only,
+ * after the scatter. No oracle has the time.
+ */
+static void test_passes_of_long_streams(void **state)
+{
+	static const struct {
+		const char *kind;
+		int bits;
+		uint32_t cut;
+		rosa_engine other;
+	} cases[] = {
+	    {"uniform", 4, 0, ROSA_ENGINE_TREE},        {"uniform", 7, 3, ROSA_ENGINE_TREE},
+	    {"uniform", 16, 0, ROSA_ENGINE_TREE},       {"skewed", 12, 0, ROSA_ENGINE_TREE},
+	    {"correlated", 3, 0, ROSA_ENGINE_TREE},     {"sticky", 5, 9, ROSA_ENGINE_TREE},
+	    {"text-like", 9, 0, ROSA_ENGINE_TREE},      {"shifted", 4, 0, ROSA_ENGINE_TREE},
+	    {"halves", 8, 0, ROSA_ENGINE_TREE},         {"de-bruijn", 4, 0, ROSA_ENGINE_ORDERED},
+	    {"sorted-deep", 4, 0, ROSA_ENGINE_ORDERED}, {"growing-alternating", 4, 0, ROSA_ENGINE_ORDERED},
+	    {"thue-morse", 2, 0, ROSA_ENGINE_ORDERED},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		struct trial trial = {.options = ROSA_OPTIONS_INIT, .seed = i, .routes = 1, .steps = 450000};
+
+		trial.kind = stream_find(cases[i].kind);
+		assert_true(trial.kind >= 0);
+		trial.options.bits = cases[i].bits;
+		trial.options.max_match = cases[i].cut;
+		trial_make(&trial);
+		expect_same_by(ROSA_ENGINE_AUTO, cases[i].other, &trial);
+		trial_free(&trial);
+	}
+}
+
+/* A good stream whose end repeats one word of it over and over, so that one part has all of the long matches. */
+static void test_passes_abandoned(void **state)
+{
+	(void)state;
+	for (int bits = 4; bits <= 16; bits += 12) {
+		struct trial trial = {.options = ROSA_OPTIONS_INIT, .seed = 5, .routes = 1, .steps = 450000};
+		size_t from = trial.steps - trial.steps / 5;
+
+		trial.kind = stream_find("uniform");
+		trial.options.bits = bits;
+		trial_make(&trial);
+		for (size_t t = from; t < trial.steps; t++)
+			trial.query[t] = trial.key[t] = (uint16_t)((t - from) % 5 + (t - from) % 7777 / 7776);
+		expect_same_by(ROSA_ENGINE_AUTO, ROSA_ENGINE_ORDERED, &trial);
+		trial_free(&trial);
+	}
+}
+
+/* The query stands still on a long string that the key repeats: contexts that come are compared with it at length. */
+static void test_standing_query(void **state)
+{
+	(void)state;
+	for (size_t b = 0; b < COUNT(trial_bits); b++) {
+		for (size_t steps = 20; steps <= 260; steps += 60) {
+			struct trial trial = {.options = ROSA_OPTIONS_INIT, .routes = 1, .steps = steps};
+			size_t period = trial_bits[b] < 3 ? 2 : 6;
+
+			trial.options.bits = trial_bits[b];
+			trial_make(&trial);
+			for (size_t t = 0; t < steps; t++) {
+				trial.key[t] = (uint16_t)(t % period);
+				trial.query[t] = (uint16_t)((t < steps / 2 ? t : steps / 2) % period);
+			}
+			trial_solve(&trial);
+			check_batch(&trial);
+			trial_free(&trial);
+		}
+	}
+}
+
 struct watch {
 	uint64_t calls, last, total;
 	uint64_t stop_at; /* the call that asks to stop; 0: none */
@@ -277,9 +433,9 @@ static void test_progress(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_all_pairs),
-	    cmocka_unit_test(test_grid),
-	    cmocka_unit_test(test_longer),
+	    cmocka_unit_test(test_all_pairs),        cmocka_unit_test(test_grid),
+	    cmocka_unit_test(test_longer),           cmocka_unit_test(test_passes_of_long_streams),
+	    cmocka_unit_test(test_passes_abandoned), cmocka_unit_test(test_standing_query),
 	    cmocka_unit_test(test_progress),
 	};
 

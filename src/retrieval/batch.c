@@ -2,10 +2,11 @@
  * Retrieval of whole streams at once.
  *
  * Every worker has one route's worth of index, used for one route after the other: it stays in the nearer caches, and
- * memory does not grow with the number of routes. The rows of the counterfactual tables are counted before anything is
- * looked up, so that all routes can write into one array.
+ * memory does not grow with the number of routes. Long routes are tried in passes first (passes.c). The rows of the
+ * counterfactual tables are counted before anything is looked up, so that all routes can write into one array.
  */
 #include "batch.h"
+#include "passes.h"
 #include "pool.h"
 #include "status.h"
 
@@ -26,7 +27,7 @@ struct batch {
 /* Each worker makes room by itself: touching fresh memory takes long, and so all do it at once. */
 struct scratch {
 	struct route route;
-	bool reserved;
+	struct passes passes;
 };
 
 size_t batch_count_runs(const uint16_t *symbols, size_t steps, bool fold)
@@ -40,30 +41,40 @@ size_t batch_count_runs(const uint16_t *symbols, size_t steps, bool fold)
 	return runs;
 }
 
+/* Room for a route that is taken step by step. What passes left behind is given up where that helps. */
+static bool make_room(const struct batch *batch, struct scratch *scratch)
+{
+	const rosa_allocator *allocator = &batch->options->allocator;
+	const size_t steps = batch->steps;
+
+	route_clear(&scratch->route);
+	if (route_reserve(&scratch->route, batch->rules, allocator, steps, false, steps))
+		return true;
+	passes_free(&scratch->passes, allocator);
+	return route_reserve(&scratch->route, batch->rules, allocator, steps, false, steps);
+}
+
 static void retrieve_route(void *context, size_t r, unsigned worker)
 {
 	struct batch *batch = context;
 	struct scratch *scratch = &batch->scratch[worker];
-	struct route *route = &scratch->route;
 	struct route_output output = {.route = r};
+	const rosa_allocator *allocator = &batch->options->allocator;
+	const uint16_t *query = batch->query + r * batch->steps, *key = batch->key + r * batch->steps;
 
-	if (!scratch->reserved)
-		scratch->reserved =
-		    route_reserve(route, batch->rules, &batch->options->allocator, batch->steps, false, batch->steps);
-	if (!scratch->reserved) {
-		atomic_store(&batch->short_of_memory, true);
-		return;
-	}
-	if (rules_check_symbols("", batch->query + r * batch->steps, 1, batch->steps, 0, 0, batch->options->bits,
-				NULL) ||
-	    rules_check_symbols("", batch->key + r * batch->steps, 1, batch->steps, 0, 0, batch->options->bits, NULL)) {
+	if (rules_check_symbols("", query, 1, batch->steps, 0, 0, batch->options->bits, NULL) ||
+	    rules_check_symbols("", key, 1, batch->steps, 0, 0, batch->options->bits, NULL)) {
 		atomic_store(&batch->bad_symbol, true);
 		return;
 	}
 	batch->sink->begin(batch->sink->context, r, worker, &output);
-	route_clear(route);
-	route_push(route, batch->rules, &batch->options->allocator, batch->steps, batch->query + r * batch->steps,
-		   batch->key + r * batch->steps, &output);
+	if (!passes_take(&scratch->passes, batch->rules, allocator, batch->steps, query, key, &output)) {
+		if (!make_room(batch, scratch)) {
+			atomic_store(&batch->short_of_memory, true);
+			return;
+		}
+		route_push(&scratch->route, batch->rules, allocator, batch->steps, query, key, &output);
+	}
 	if (batch->sink->end)
 		batch->sink->end(batch->sink->context, r, worker);
 	atomic_fetch_add(&batch->done, 1);
@@ -153,8 +164,10 @@ rosa_status batch_run(const rosa_options *full, const struct route_rules *rules,
 			status = check_symbols(&batch, err);
 	}
 	pool_done(full, pool);
-	for (unsigned i = 0; i < workers; i++)
+	for (unsigned i = 0; i < workers; i++) {
 		route_free(&batch.scratch[i].route, allocator);
+		passes_free(&batch.scratch[i].passes, allocator);
+	}
 	memory_free(allocator, batch.scratch);
 	return status;
 }
@@ -206,8 +219,9 @@ static rosa_status allocate_flips(rosa_flips *flips, const rosa_options *full, s
 	return ROSA_OK;
 }
 
-rosa_status rosa_retrieve(const rosa_options *options, size_t routes, size_t steps, const uint16_t *query,
-			  const uint16_t *key, int32_t *tau, int32_t *length, rosa_flips *flips, rosa_error *err)
+rosa_status rosa_retrieve_by(rosa_engine engine, const rosa_options *options, size_t routes, size_t steps,
+			     const uint16_t *query, const uint16_t *key, int32_t *tau, int32_t *length,
+			     rosa_flips *flips, rosa_error *err)
 {
 	struct arrays arrays = {.steps = steps, .tau = tau, .length = length, .flips = flips};
 	const struct batch_sink sink = {.context = &arrays, .begin = into_arrays};
@@ -222,6 +236,7 @@ rosa_status rosa_retrieve(const rosa_options *options, size_t routes, size_t ste
 		status = batch_check(&full, routes, steps, query, key, err);
 	if (status)
 		return status;
+	rules.engine = engine;
 	if (flips)
 		status = allocate_flips(flips, &full, routes, steps, query, err);
 	if (!status)
@@ -229,6 +244,12 @@ rosa_status rosa_retrieve(const rosa_options *options, size_t routes, size_t ste
 	if (status && flips)
 		rosa_flips_free(flips);
 	return status;
+}
+
+rosa_status rosa_retrieve(const rosa_options *options, size_t routes, size_t steps, const uint16_t *query,
+			  const uint16_t *key, int32_t *tau, int32_t *length, rosa_flips *flips, rosa_error *err)
+{
+	return rosa_retrieve_by(ROSA_ENGINE_AUTO, options, routes, steps, query, key, tau, length, flips, err);
 }
 
 rosa_status rosa_flips_expand(const rosa_flips *flips, size_t route, size_t steps, int32_t *table, rosa_error *err)

@@ -2,7 +2,8 @@
  * Switches for the tests, not part of the interface and not exported from the shared library.
  *
  * A route starts on the tree index and moves to the ordered index when its streams turn out to be hostile; both give
- * the same answers. The tests pin one of the two, or have routes move at once, to compare them all.
+ * the same answers. The tests pin one of the two, or have routes move at once, to compare them all. Long batches go in
+ * passes first, where they suit. EAGER takes these up on streams of any length too, and abandons them half way.
  */
 #ifndef ROSATUNE_ENGINE_H
 #define ROSATUNE_ENGINE_H
@@ -13,10 +14,16 @@ typedef enum rosa_engine {
 	ROSA_ENGINE_AUTO = 0,    /* move when the tree index has done too much work */
 	ROSA_ENGINE_TREE = 1,    /* never move */
 	ROSA_ENGINE_ORDERED = 2, /* ordered index from the first step */
-	ROSA_ENGINE_EAGER = 3    /* move after a few steps, so that moving itself is tested on short streams */
+	ROSA_ENGINE_EAGER = 3,   /* move after a few steps, so that moving itself is tested on short streams */
+	ROSA_ENGINE_PASSES = 4   /* batches in passes however short they are, and with small parts; streams as AUTO */
 } rosa_engine;
 
 /* Takes effect for the steps pushed from now on; call it on a fresh stream. */
 void rosa_stream_set_engine(rosa_stream *stream, rosa_engine engine);
+
+/* rosa_retrieve() by an engine of choice. */
+rosa_status rosa_retrieve_by(rosa_engine engine, const rosa_options *options, size_t routes, size_t steps,
+			     const uint16_t *query, const uint16_t *key, int32_t *tau, int32_t *length,
+			     rosa_flips *flips, rosa_error *err);
 
 #endif

@@ -40,17 +40,19 @@ static uint32_t least(uint32_t a, uint32_t b)
 	return a < b ? a : b;
 }
 
+struct contexts contexts_for(unsigned bits, uint32_t max_match)
+{
+	unsigned word = packed_word_symbols(bits);
+
+	if (word > max_match)
+		word = max_match;
+	return (struct contexts){.bits = bits, .max_match = max_match, .word = word, .mask = packed_mask(bits, word)};
+}
+
 void route_init(struct route *route, const struct route_rules *rules)
 {
-	unsigned word = packed_word_symbols(rules->bits);
-
 	memset(route, 0, sizeof(*route));
-	if (word > rules->max_match)
-		word = rules->max_match;
-	route->contexts.bits = rules->bits;
-	route->contexts.max_match = rules->max_match;
-	route->contexts.word = word;
-	route->contexts.mask = packed_mask(rules->bits, word);
+	route->contexts = contexts_for(rules->bits, rules->max_match);
 }
 
 void route_clear(struct route *route)

@@ -62,6 +62,9 @@ struct route_output {
 	size_t route;                             /* its number, for drawing */
 };
 
+/* Two empty streams; no memory yet. */
+struct contexts contexts_for(unsigned bits, uint32_t max_match);
+
 /* An empty route; no memory yet. */
 void route_init(struct route *route, const struct route_rules *rules);
 
