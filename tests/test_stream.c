@@ -544,17 +544,6 @@ static void test_longest(void **state)
 	}
 }
 
-/* More contexts than 16 bits can number: links get longer on the way. */
-static void test_longer_links(void **state)
-{
-	const int kind = stream_find("uniform");
-
-	(void)state;
-	check_long(kind, 4, 75000, 1, 0, ROSA_READABLE);
-	check_long(kind, 7, 75000, 1, 5, ROSA_READABLE);
-	check_long(kind, 12, 75000, 0, 0, ROSA_LITERAL);
-}
-
 /* A long history, undone in part, must go on as one that never was longer. */
 static void test_long_rewind(void **state)
 {
@@ -713,11 +702,11 @@ static void test_describe(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_pieces),        cmocka_unit_test(test_outputs_left_out),
-	    cmocka_unit_test(test_late_tables),   cmocka_unit_test(test_walks),
-	    cmocka_unit_test(test_long),          cmocka_unit_test(test_longest),
-	    cmocka_unit_test(test_longer_links),  cmocka_unit_test(test_long_rewind),
-	    cmocka_unit_test(test_late_question), cmocka_unit_test(test_describe),
+	    cmocka_unit_test(test_pieces),      cmocka_unit_test(test_outputs_left_out),
+	    cmocka_unit_test(test_late_tables), cmocka_unit_test(test_walks),
+	    cmocka_unit_test(test_long),        cmocka_unit_test(test_longest),
+	    cmocka_unit_test(test_long_rewind), cmocka_unit_test(test_late_question),
+	    cmocka_unit_test(test_describe),
 	};
 
 	return cmocka_run_group_tests_name("stream", tests, NULL, NULL);

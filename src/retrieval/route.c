@@ -544,14 +544,11 @@ ALWAYS_INLINE void scout_send(struct scout *scout, const struct tree_view *view,
 	PREFETCH(slot_below(view, bits, key));
 }
 
-/* Tags of so many bits tell most contexts of a tree apart, and their words need not be asked for. */
-#define TELLING 4
-
 /* Ask for a context. */
 ALWAYS_INLINE void scout_ask(const struct tree_view *view, unsigned bits, uint32_t at)
 {
 	PREFETCH(tree_node(view, at));
-	if (tree_tag_bits(view) < TELLING)
+	if (!tree_tag_bits(view)) /* a tag mostly tells as much */
 		PREFETCH(view->key + (size_t)at * bits / 8);
 }
 

@@ -9,15 +9,14 @@ static size_t node_bytes(const struct tree_index *tree, size_t capacity)
 	return (capacity + 1) * tree->node + PAD;
 }
 
-/* Links for so many contexts. */
+/* Contexts that links of 24 bits are too short for. */
+#define MANY ((size_t)1 << 24)
+
+/* The form of nodes for so many contexts. */
 static void shape(struct tree_index *tree, unsigned bits, size_t capacity)
 {
-	tree->link = 16;
-	while (tree->link < 32 && capacity >> tree->link)
-		tree->link++;
-	if (tree->use != TREE_GROWS)
-		tree->link = 32;
-	tree->node = bits <= TREE_NARROW && 2 * tree->link <= 48 ? 6 : 8;
+	tree->link = tree->use == TREE_GROWS && capacity < MANY ? 24 : 32;
+	tree->node = tree->link == 24 && bits <= TREE_NARROW ? 6 : 8;
 }
 
 /* The first nodes of one index as another has them, whose links differ. */
@@ -57,8 +56,8 @@ bool tree_reserve(struct tree_index *tree, const rosa_allocator *allocator, cons
 		return true;
 	next.capacity = tree->child ? memory_grown(tree->capacity, contexts) : contexts;
 	/* room to spare is not worth longer links */
-	if (tree->child && contexts >> tree->link == 0 && next.capacity >> tree->link)
-		next.capacity = ((size_t)1 << tree->link) - 1;
+	if (contexts < MANY && next.capacity >= MANY)
+		next.capacity = MANY - 1;
 	shape(&next, ctx->bits, next.capacity);
 	if (tree->child && next.link != tree->link) {
 		next.child = memory_resize(allocator, NULL, node_bytes(&next, next.capacity));

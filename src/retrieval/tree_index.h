@@ -26,11 +26,11 @@
  * share two symbols are; an index that grows cannot do this, for its trees are cut along their order.
  *
  * An index that grows and lives long is laid out for little memory, and for few lines of the cache on the way of a
- * single look-up, where one for a batch is laid out for a query and its flips (enum tree_use). The two links of a node
- * have as many bits as contexts are to be numbered. In what is left of its 48 bits, 64 for wide symbols, stands a tag:
- * the bits of the context's word that follow those its tree was picked by. It tells most contexts of a tree apart, so
- * that a hop is one line instead of two. The roots lie in the order of their strings, so that those of one string of
- * `levels` symbols are neighbours: the newest of them is the newest of the string, and a table would say the same.
+ * single look-up, where one for a batch is laid out for a query and its flips (enum tree_use). Links have 24 bits as
+ * long as that is enough, and a node 48. Nodes of wide symbols have 64 and a tag in the 16 that are left: the bits of
+ * the context's word that follow those its tree was picked by. It tells most contexts of a tree apart, so that a hop is
+ * one line instead of two. The roots lie in the order of their strings, so that those of one string of `levels` symbols
+ * are neighbours: the newest of them is the newest of the string, and a table would say the same.
  *
  * On most streams a walk compares one word of packed symbols a node. Matches longer than a word are compared word by
  * word; a long match usually continues the one of the step before, so the length found last on the same diagonal (the
