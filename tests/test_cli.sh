@@ -375,7 +375,10 @@ check 0 '' bench retrieve --query wide.npy --key wide.npy --json --no-flips --no
 json ns_per_token stream=file tokens=600 routes=1 flips=0 lookups_per_token=1.0 runs_per_token=1.0 policy=literal \
 	max_match=4 fold=0
 check 0 '' bench retrieve --decode --routes 3 --tokens 300 --json
-json step_us_median step_us_p99 bytes_per_run ordered_routes=0 routes=3 tokens=300
+json step_us_median step_us_p99 step_us_max steps_timed=256 bytes_per_run ordered_routes=0 routes=3 tokens=300
+check 0 '' bench retrieve --decode --routes 2 --tokens 150000 --steps 9000 --json
+json step_us_max steps_timed=9000 tokens=150000
+check 2 '--decode times the last 300 steps' bench retrieve --decode --steps 300 --tokens 300
 # A history of several pieces: all steps of all of them are pushed.
 check 0 '' bench retrieve --decode --no-fold --routes 2 --tokens 270000 --json
 json step_us_median runs_per_token=1.0 tokens=270000

@@ -13,7 +13,8 @@ struct bench {
 	const char *stream;      /* its name, or "file" */
 	uint64_t seed;
 	uint64_t repeat;
-	bool flips; /* look up the counterfactuals too */
+	uint64_t singles; /* steps that bench_decode times one by one, at the end of the history */
+	bool flips;       /* look up the counterfactuals too */
 	bool json;
 };
 
@@ -27,11 +28,9 @@ bool bench_make(const struct bench *bench, size_t piece, size_t steps, struct fa
 bool bench_throughput(const struct bench *bench, struct failure *why);
 bool bench_decode(const struct bench *bench, struct failure *why);
 
-/* Steps that bench_decode times one by one, at the end of the history. */
-#define BENCH_DECODE_STEPS 256
-
-/* Steps that the pair must have room for when bench_decode is to make a history of `steps`, piece by piece. */
-size_t bench_decode_room(size_t steps);
+/* Steps that the pair must have room for when bench_decode is to make a history of `steps`, piece by piece, and to time
+ * `singles` of them. */
+size_t bench_decode_room(size_t steps, size_t singles);
 
 /* One line of the result: as JSON if asked for, else "label   value unit". A list of them ends with a row whose key is
  * NULL. `text` NULL: the number is printed with `digits` after the point. */

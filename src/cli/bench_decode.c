@@ -16,13 +16,17 @@
 #include <stdlib.h>
 
 #define PUSH  ((size_t)4096)   /* steps pushed at a time */
-#define PIECE ((size_t)131072) /* steps made at a time, the last up to PUSH more */
+#define PIECE ((size_t)131072) /* steps made at a time, but for the last */
 
-_Static_assert(BENCH_DECODE_STEPS < PUSH, "the timed steps fit behind a push");
-
-size_t bench_decode_room(size_t steps)
+/* The last piece has all timed steps, and a push before them. */
+static size_t last_piece(size_t singles)
 {
-	return steps < PIECE + PUSH ? steps : PIECE + PUSH;
+	return PIECE + PUSH + singles;
+}
+
+size_t bench_decode_room(size_t steps, size_t singles)
+{
+	return steps < last_piece(singles) ? steps : last_piece(singles);
 }
 
 /* One step of all routes, side by side. */
@@ -61,10 +65,10 @@ static bool push_history(const struct bench *bench, rosa_stream *stream, size_t 
 	bool made = bench->kind != BENCH_FILE, done = true;
 	struct progress progress;
 
-	progress_begin(&progress, "filling", (bench->steps - BENCH_DECODE_STEPS) * bench->pair.routes);
+	progress_begin(&progress, "filling", (bench->steps - bench->singles) * bench->pair.routes);
 	for (size_t left = bench->steps, number = 0; left > 0 && done; left -= *last, number++) {
-		*last = !made || left <= PIECE + PUSH ? left : PIECE;
-		size_t steps = *last == left ? left - BENCH_DECODE_STEPS : *last;
+		*last = !made || left <= last_piece(bench->singles) ? left : PIECE;
+		size_t steps = *last == left ? left - bench->singles : *last;
 		done = (!made || bench_make(bench, number, *last, why)) &&
 		       push_piece(&bench->pair, stream, steps, &progress, why);
 	}
@@ -73,12 +77,13 @@ static bool push_history(const struct bench *bench, rosa_stream *stream, size_t 
 }
 
 /* The last steps of the piece that lies in the pair, `end` being its length. */
-static bool time_steps(const struct symbol_pair *pair, rosa_stream *stream, size_t end, struct step *step, double *us,
+static bool time_steps(const struct bench *bench, rosa_stream *stream, size_t end, struct step *step, double *us,
 		       struct failure *why)
 {
-	size_t first = end - BENCH_DECODE_STEPS;
+	const struct symbol_pair *pair = &bench->pair;
+	size_t first = end - bench->singles;
 
-	for (size_t i = 0; i < BENCH_DECODE_STEPS; i++) {
+	for (size_t i = 0; i < bench->singles; i++) {
 		for (size_t r = 0; r < pair->routes; r++) {
 			step->query[r] = pair->query[r * pair->steps + first + i];
 			step->key[r] = pair->key[r * pair->steps + first + i];
@@ -95,19 +100,22 @@ static bool time_steps(const struct symbol_pair *pair, rosa_stream *stream, size
 
 static void print(const struct bench *bench, double *us, const rosa_stream_info *info)
 {
-	bench_sort(us, BENCH_DECODE_STEPS);
+	const size_t singles = bench->singles;
+
+	bench_sort(us, singles);
 	const struct bench_row rows[] = {
-	    {.key = "steps_timed", .label = "steps timed", .number = BENCH_DECODE_STEPS},
+	    {.key = "steps_timed", .label = "steps timed", .number = (double)singles},
 	    {.key = "step_us_median",
 	     .label = "one step of all, median",
 	     .unit = "us",
-	     .number = bench_quantile(us, BENCH_DECODE_STEPS, 0.5),
+	     .number = bench_quantile(us, singles, 0.5),
 	     .digits = 2},
 	    {.key = "step_us_p99",
 	     .label = "  99th percentile",
 	     .unit = "us",
-	     .number = bench_quantile(us, BENCH_DECODE_STEPS, 0.99),
+	     .number = bench_quantile(us, singles, 0.99),
 	     .digits = 2},
+	    {.key = "step_us_max", .label = "  longest", .unit = "us", .number = us[singles - 1], .digits = 2},
 	    {.key = "bytes_per_run",
 	     .label = "memory a key run",
 	     .unit = "bytes",
@@ -124,14 +132,13 @@ static void print(const struct bench *bench, double *us, const rosa_stream_info 
 	bench_print(bench, rows);
 }
 
-static bool measure(const struct bench *bench, rosa_stream *stream, struct step *step, struct failure *why)
+static bool measure(const struct bench *bench, rosa_stream *stream, struct step *step, double *us, struct failure *why)
 {
 	rosa_stream_info info = {.size = sizeof(info)};
-	double us[BENCH_DECODE_STEPS];
 	rosa_error error;
 	size_t last = 0;
 
-	if (!push_history(bench, stream, &last, why) || !time_steps(&bench->pair, stream, last, step, us, why))
+	if (!push_history(bench, stream, &last, why) || !time_steps(bench, stream, last, step, us, why))
 		return false;
 	if (rosa_stream_describe(stream, &info, &error) != ROSA_OK)
 		return refuse(why, "%s", error.message);
@@ -145,17 +152,20 @@ bool bench_decode(const struct bench *bench, struct failure *why)
 	size_t routes = bench->pair.routes;
 	rosa_stream *stream = NULL;
 	struct step step = {0};
+	double *us = NULL;
 	rosa_error error;
 	bool done = (step.query = get_memory(routes, sizeof(uint16_t), "a step's queries", why)) &&
 		    (step.key = get_memory(routes, sizeof(uint16_t), "a step's keys", why)) &&
-		    (step.tau = get_memory(routes, sizeof(int32_t), "a step's destinations", why));
+		    (step.tau = get_memory(routes, sizeof(int32_t), "a step's destinations", why)) &&
+		    (us = get_memory(bench->singles, sizeof(*us), "the times of steps", why));
 
 	if (done && rosa_stream_new(&options, routes, &stream, &error) != ROSA_OK)
 		done = refuse(why, "%s", error.message);
-	done = done && measure(bench, stream, &step, why);
+	done = done && measure(bench, stream, &step, us, why);
 	rosa_stream_free(stream);
 	free(step.query);
 	free(step.key);
 	free(step.tau);
+	free(us);
 	return done;
 }

@@ -107,6 +107,13 @@ static enum args_result parse(struct request *request, int count, char **words)
 	     .kind = ARG_FLAG,
 	     .target = &request->decode,
 	     .help = "time single steps at the end of a history of T tokens (made ones: see below)"},
+	    {.name = "steps",
+	     .kind = ARG_NUMBER,
+	     .target = &bench->singles,
+	     .value = "N",
+	     .min = 1,
+	     .max = 1u << 20,
+	     .help = "with --decode: steps to time (default 256)"},
 	    {.name = "json", .kind = ARG_FLAG, .target = &bench->json, .help = "print JSON"},
 	};
 	struct args args = {
@@ -135,9 +142,9 @@ static bool consistent(const struct request *request)
 	else if (files && request->made)
 		complain("bench retrieve",
 			 "--query and --key replace made streams; leave out --stream, --routes, --tokens and --seed");
-	else if (request->decode && !files && request->tokens <= BENCH_DECODE_STEPS)
-		complain("bench retrieve", "--tokens %llu: --decode times the last %d steps; give more than these",
-			 (unsigned long long)request->tokens, BENCH_DECODE_STEPS);
+	else if (request->decode && !files && request->tokens <= request->bench.singles)
+		complain("bench retrieve", "--tokens %llu: --decode times the last %llu steps; give more than these",
+			 (unsigned long long)request->tokens, (unsigned long long)request->bench.singles);
 	else
 		return true;
 	return false;
@@ -146,7 +153,7 @@ static bool consistent(const struct request *request)
 static bool make_streams(struct request *request, struct failure *why)
 {
 	struct bench *bench = &request->bench;
-	size_t steps = request->decode ? bench_decode_room(request->tokens) : request->tokens;
+	size_t steps = request->decode ? bench_decode_room(request->tokens, request->bench.singles) : request->tokens;
 
 	bench->steps = request->tokens;
 	bench->stream = stream_name(bench->kind);
@@ -165,9 +172,9 @@ static bool load_streams(struct request *request, struct failure *why)
 	if (!symbol_pair_load(&bench->pair, request->query_path, request->key_path, (int)bench->retrieval.bits, why))
 		return false;
 	bench->steps = bench->pair.steps;
-	if (request->decode && bench->steps <= BENCH_DECODE_STEPS)
-		return refuse(why, "%s has %zu steps: --decode times the last %d; give a longer file",
-			      request->query_path, bench->steps, BENCH_DECODE_STEPS);
+	if (request->decode && bench->steps <= bench->singles)
+		return refuse(why, "%s has %zu steps: --decode times the last %llu; give a longer file",
+			      request->query_path, bench->steps, (unsigned long long)bench->singles);
 	return true;
 }
 
@@ -186,8 +193,8 @@ static bool run(struct request *request, struct failure *why)
 
 int bench_retrieve_command(int count, char **words)
 {
-	struct request request = {.bench = {.retrieval = {.bits = 4, .threads = 1}, .seed = 1, .repeat = 5},
-				  .tokens = 16384};
+	struct request request = {
+	    .bench = {.retrieval = {.bits = 4, .threads = 1}, .seed = 1, .repeat = 5, .singles = 256}, .tokens = 16384};
 	struct failure why = {""};
 	int uniform = stream_find("uniform");
 
