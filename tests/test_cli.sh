@@ -378,6 +378,7 @@ check 0 '' bench retrieve --decode --routes 3 --tokens 300 --json
 json step_us_median step_us_p99 step_us_max steps_timed=256 bytes_per_run ordered_routes=0 routes=3 tokens=300
 check 0 '' bench retrieve --decode --routes 2 --tokens 150000 --steps 9000 --json
 json step_us_max steps_timed=9000 tokens=150000
+check 2 '--steps counts single steps; give --decode too' bench retrieve --steps 300
 check 2 '--decode times the last 300 steps' bench retrieve --decode --steps 300 --tokens 300
 # A history of several pieces: all steps of all of them are pushed.
 check 0 '' bench retrieve --decode --no-fold --routes 2 --tokens 270000 --json

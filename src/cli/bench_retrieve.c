@@ -21,7 +21,8 @@ struct request {
 	const char *query_path, *key_path;
 	uint64_t routes, tokens;
 	bool no_flips, decode, list;
-	bool made; /* at least one option for made streams was given */
+	bool made;    /* at least one option for made streams was given */
+	bool singles; /* a number of them was given */
 };
 
 #define NOTES                                                                                                          \
@@ -129,6 +130,7 @@ static enum args_result parse(struct request *request, int count, char **words)
 	enum args_result result = args_parse(&args, count, words);
 	request->made = args_given(&args, "stream") || args_given(&args, "routes") || args_given(&args, "tokens") ||
 			args_given(&args, "seed");
+	request->singles = args_given(&args, "steps");
 	return result;
 }
 
@@ -142,6 +144,8 @@ static bool consistent(const struct request *request)
 	else if (files && request->made)
 		complain("bench retrieve",
 			 "--query and --key replace made streams; leave out --stream, --routes, --tokens and --seed");
+	else if (request->singles && !request->decode)
+		complain("bench retrieve", "--steps counts single steps; give --decode too");
 	else if (request->decode && !files && request->tokens <= request->bench.singles)
 		complain("bench retrieve", "--tokens %llu: --decode times the last %llu steps; give more than these",
 			 (unsigned long long)request->tokens, (unsigned long long)request->bench.singles);

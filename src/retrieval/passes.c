@@ -2,7 +2,7 @@
  * Long batches in passes over parts.
  *
  * In a long history every look-up goes to memory that no cache holds: to the roots, to nodes, to the steps that five
- * answers lead to. Asking ahead hides some of the waiting (the scouts of route.c), but what is asked for still has to
+ * answers lead to. Asking ahead hides some of the waiting (scout.h), but what is asked for still has to
  * come. A batch knows all its steps beforehand, and so need not take them in turn. Contexts and queries are sorted into
  * parts by the symbols before the last one, and each part is worked off by itself, in the order of time, with an index
  * so small that it stays in the cache. A query and its flips differ in the last symbol alone, so they are in one part,
@@ -33,6 +33,7 @@
  * before the scatter, and streams that parts would not divide are told by the first steps of the count.
  */
 #include "passes.h"
+#include "widths.h"
 
 /* A context that can be found from now on, or a query that begins a run. */
 struct event {
@@ -636,26 +637,9 @@ struct version {
 	WITH_FLIPS(M, flips_##M, true)                                                                                 \
 	static const struct version version_##M = {                                                                    \
 	    count_##M, scatter_##M, {take_##M, take_flips_##M}, {give_##M, give_flips_##M}};
-VERSION(1)
-VERSION(2)
-VERSION(3)
-VERSION(4)
-VERSION(5)
-VERSION(6)
-VERSION(7)
-VERSION(8)
-VERSION(9)
-VERSION(10)
-VERSION(11)
-VERSION(12)
-VERSION(13)
-VERSION(14)
-VERSION(15)
-VERSION(16)
+FOR_EACH_WIDTH(VERSION)
 
-static const struct version *const versions[ROSA_MAX_BITS + 1] = {
-    NULL,       &version_1,  &version_2,  &version_3,  &version_4,  &version_5,  &version_6,  &version_7, &version_8,
-    &version_9, &version_10, &version_11, &version_12, &version_13, &version_14, &version_15, &version_16};
+static const struct version *const versions[] = EACH_WIDTH(&version);
 
 /* An array with room for `count` elements; what was in it is lost. NULL if memory is short. */
 static void *reserve(const rosa_allocator *allocator, void *array, size_t *room, size_t count, size_t size)

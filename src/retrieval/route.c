@@ -1,6 +1,8 @@
 /* Runs, policies and the step itself. The overview is in route.h. */
 #include "route.h"
 #include "draw.h"
+#include "scout.h"
+#include "widths.h"
 
 /*
  * How many trees. A stream that grows has a root for every two to four contexts, at most two bytes a context; from MANY
@@ -497,136 +499,6 @@ static struct match challenge_ordered(struct route *route, struct match best, ui
 	return shared ? (struct match){context, least(shared, cap)} : best;
 }
 
-/*
- * Scouts. Of a long history every look-up goes to memory that no cache holds: the row of a table, then the contexts
- * found there, one hop after the other, then the steps these lead to. What a step to come will ask for is known, but
- * for what happens until then, and a guess that turns out wrong costs no more than that.
- */
-
-struct scout {
-	uint64_t word[2];
-	uint32_t at[2];
-	int stage; /* 0: nothing to do */
-};
-
-/* Where the table next below the roots knows word w; NULL if there is none. */
-ALWAYS_INLINE const uint32_t *slot_below(const struct tree_view *view, unsigned bits, uint64_t w)
-{
-	const unsigned below = view->tables;
-
-	return below ? view->table + tree_level(bits, below) + tree_slot(view, w, bits, below * bits) : NULL;
-}
-
-/* What the tables will say of word w if its tree does not say more; 0 if that is not worth asking for. */
-ALWAYS_INLINE uint32_t answer_below(const struct tree_view *view, unsigned bits, uint64_t w)
-{
-	const uint32_t *below;
-
-	if (view->tables < view->levels && !view->rows)
-		return tree_newest(view, bits, w);
-	below = slot_below(view, bits, w);
-	return below ? *below : 0;
-}
-
-/* Ask for the roots that the query of word `query`, and its flips, and the context of word `key` will need. */
-ALWAYS_INLINE void scout_send(struct scout *scout, const struct tree_view *view, unsigned bits, unsigned lanes,
-			      uint64_t query, uint64_t key)
-{
-	scout->stage = 1;
-	scout->word[0] = query;
-	scout->word[1] = key;
-	tree_prefetch(view, bits, query);
-	tree_prefetch(view, bits, key);
-	/* the first four flips of a row are in the query's line */
-	for (unsigned lane = bits > TREE_NARROW && view->hashed ? 1 : 5; lane < lanes; lane++)
-		tree_prefetch(view, bits, tree_flip(query, bits, lane));
-	PREFETCH(slot_below(view, bits, query));
-	PREFETCH(slot_below(view, bits, key));
-}
-
-/* Ask for a context. */
-ALWAYS_INLINE void scout_ask(const struct tree_view *view, unsigned bits, uint32_t at)
-{
-	PREFETCH(tree_node(view, at));
-	if (!tree_tag_bits(view)) /* a tag mostly tells as much */
-		PREFETCH(view->key + (size_t)at * bits / 8);
-}
-
-/* Ask for the first step after a context that may be the answer: about here, if runs are of even length. */
-ALWAYS_INLINE void scout_ask_start(const struct route *route, const int32_t *start, uint32_t answer)
-{
-	if (!answer)
-		return;
-	if (start) {
-		PREFETCH(start + answer);
-	} else {
-		PREFETCH(route->key_starts.sample + answer / STARTS_SAMPLE);
-		PREFETCH(route->key_starts.bits +
-			 (uint64_t)answer * route->steps / (route->key_runs + 1) / STARTS_WORD);
-	}
-}
-
-/* One hop further: what was asked for has come. */
-ALWAYS_INLINE void scout_on(struct scout *scout, const struct tree_view *view, const struct route *route,
-			    const int32_t *start, unsigned bits, unsigned lanes)
-{
-	if (scout->stage == 1) {
-		for (unsigned lane = 0; lane < lanes; lane++) {
-			const uint64_t v = tree_flip(scout->word[0], bits, lane);
-			const uint32_t at = view->roots[tree_root(view, bits, v)];
-
-			scout_ask(view, bits, at);
-			scout_ask_start(route, start, at);
-			/* Where a tree is found in vain, the table has the answer. A batch has trees so small that this
-			 * is rare. */
-			if (!at || !start)
-				scout_ask_start(route, start, answer_below(view, bits, v));
-			if (lane == 0)
-				scout->at[0] = at;
-		}
-		scout->at[1] = view->roots[tree_root(view, bits, scout->word[1])];
-		scout_ask(view, bits, scout->at[1]);
-		scout->stage = 2;
-		return;
-	}
-	for (int i = 0; i < 2; i++) {
-		const uint32_t at = scout->at[i];
-		uint64_t v;
-
-		if (!at)
-			continue;
-		v = scout->word[i] & view->mask;
-		scout->at[i] = tree_child(view, at, v > tree_meet(view, bits, at, v));
-		scout_ask(view, bits, scout->at[i]);
-		if (i == 0)
-			scout_ask_start(route, start, scout->at[0]);
-	}
-}
-
-/* Within a route scouts go ahead in time: FAR steps, of which each hop is given GAP. */
-#define FAR 16
-#define GAP 4
-/* Contexts from which on that is worth its instructions. */
-#define LONG ((uint32_t)3 << 16)
-
-struct vanguard {
-	struct scout scout[FAR];
-	uint64_t query_word, key_word;
-	unsigned query_symbol, key_symbol;
-};
-
-ALWAYS_INLINE void vanguard_send(struct vanguard *ahead, const struct tree_view *view, unsigned bits, unsigned lanes,
-				 bool fold, size_t i, unsigned query, unsigned key)
-{
-	if (!fold || query != ahead->query_symbol)
-		ahead->query_word = packed_push(ahead->query_word, bits, query);
-	if (!fold || key != ahead->key_symbol)
-		ahead->key_word = packed_push(ahead->key_word, bits, key);
-	ahead->query_symbol = query;
-	ahead->key_symbol = key;
-	scout_send(&ahead->scout[i % FAR], view, bits, lanes, ahead->query_word, ahead->key_word);
-}
-
 ALWAYS_INLINE size_t take_steps(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator,
 				unsigned bits, bool flips, bool ordered, bool lean, bool far, size_t steps,
 				const uint16_t *query, const uint16_t *key, const struct route_output *output)
@@ -659,15 +531,19 @@ ALWAYS_INLINE size_t take_steps(struct route *route, const struct route_rules *r
 	}
 	for (size_t i = 0; far && i < FAR && i < steps; i++)
 		vanguard_send(&ahead, &view, bits, lanes, fold, i, query[i], key[i]);
+	for (size_t i = 0; far && i < FAR - GAP && i < steps; i++)
+		scout_land(&ahead.scout[i], &view, route, start, bits, lanes, true);
 	for (size_t i = 0; i < steps; i++) {
 		const uint32_t t = route->steps + (uint32_t)i;
 		bool news = false;
 
 		if (far) {
-			/* where the length was known there are more trees than contexts, and few hops */
-			for (size_t hop = FAR - GAP; hop > (lean ? FAR - 2 * GAP : 0); hop -= GAP)
+			if (i + FAR - GAP < steps)
+				scout_land(&ahead.scout[(i + FAR - GAP) % FAR], &view, route, start, bits, lanes, true);
+			/* where the length was known there are more trees than contexts, and no further hops */
+			for (size_t hop = FAR - 2 * GAP; hop > 0 && !lean; hop -= GAP)
 				if (i + hop < steps)
-					scout_on(&ahead.scout[(i + hop) % FAR], &view, route, start, bits, lanes);
+					scout_on(&ahead.scout[(i + hop) % FAR], &view, route, start, bits);
 			if (i + FAR < steps)
 				vanguard_send(&ahead, &view, bits, lanes, fold, i + FAR, query[i + FAR], key[i + FAR]);
 		} else if (!ordered && i + 1 < steps) {
@@ -824,28 +700,7 @@ typedef size_t take_steps_fn(struct route *, const struct route_rules *, const r
 	VERSION(ordered_flips_##M, M, true, true, false, false)                                                        \
 	VERSION(lean_ordered_##M, M, false, true, true, false)                                                         \
 	VERSION(lean_ordered_flips_##M, M, true, true, true, false)
-VERSIONS(1)
-VERSIONS(2)
-VERSIONS(3)
-VERSIONS(4)
-VERSIONS(5)
-VERSIONS(6)
-VERSIONS(7)
-VERSIONS(8)
-VERSIONS(9)
-VERSIONS(10)
-VERSIONS(11)
-VERSIONS(12)
-VERSIONS(13)
-VERSIONS(14)
-VERSIONS(15)
-VERSIONS(16)
-
-#define EACH_WIDTH(NAME)                                                                                               \
-	{                                                                                                              \
-		NULL, NAME##_1, NAME##_2, NAME##_3, NAME##_4, NAME##_5, NAME##_6, NAME##_7, NAME##_8, NAME##_9,        \
-		    NAME##_10, NAME##_11, NAME##_12, NAME##_13, NAME##_14, NAME##_15, NAME##_16                        \
-	}
+FOR_EACH_WIDTH(VERSIONS)
 
 enum kind { TREE, TREE_LEAN, TREE_FAR, TREE_LEAN_FAR, ORDERED, ORDERED_LEAN, KINDS };
 
@@ -858,7 +713,7 @@ static take_steps_fn *const versions[KINDS][2][ROSA_MAX_BITS + 1] = {
     [ORDERED_LEAN] = {EACH_WIDTH(lean_ordered), EACH_WIDTH(lean_ordered_flips)},
 };
 
-/* Single steps have scouts of their own (stream.c); where a test pins the trees, scouts go from the start. */
+/* Single steps have scouts of their own (scout.c); where a test pins the trees, scouts go from the start. */
 static enum kind kind_for(const struct route *route, const struct route_rules *rules, bool lean, size_t steps)
 {
 	const bool far = steps > 1 && (route->indexed > LONG || rules->engine == ROSA_ENGINE_TREE);
@@ -1099,109 +954,4 @@ size_t route_bytes(const struct route *route, unsigned bits)
 	       starts_bytes(&route->key_starts) + starts_bytes(&route->query_starts) +
 	       (route->contexts.key.bytes ? packed_bytes(route->contexts.key.capacity, bits) : 0) +
 	       (route->contexts.query.bytes ? packed_bytes(route->contexts.query.capacity, bits) : 0);
-}
-
-/*
- * Single steps. Each of many routes is visited once, and all of its memory is cold. Where that is more than the
- * processor's tables of pages reach, asking for a line waits for its page to be found; several such waits overlap only
- * if few instructions lie between them. So scouts go through some routes together, one short stage after the other.
- */
-#define HOPS 3
-
-struct party {
-	struct tree_view view;
-	uint64_t word[2]; /* of the query and of the context to be indexed */
-	uint32_t at[2];
-};
-
-ALWAYS_INLINE void party_send(struct party *party, const struct route *route, unsigned bits, unsigned query)
-{
-	const struct tree_view view = tree_look(&route->tree, &route->contexts, false);
-
-	party->view = view;
-	party->word[0] = packed_push(route->query_word, bits, query);
-	party->word[1] = route->ready_word;
-	for (int i = 0; i < 2 && view.child; i++) {
-		const uint32_t *level = view.table;
-
-		tree_prefetch(&view, bits, party->word[i]);
-		for (unsigned l = 1; l <= view.tables; level += (size_t)1 << (l++ * bits))
-			PREFETCH(level + tree_slot(&view, party->word[i], bits, l * bits));
-	}
-}
-
-ALWAYS_INLINE void party_on(struct party *party, const struct route *route, unsigned bits, bool first)
-{
-	const struct tree_view *view = &party->view;
-
-	for (int i = 0; i < 2 && view->child; i++) {
-		const uint64_t v = party->word[i] & view->mask;
-		const uint32_t at = party->at[i];
-
-		if (first)
-			party->at[i] = view->roots[tree_root(view, bits, party->word[i])];
-		else if (at)
-			party->at[i] = tree_child(view, at, v > tree_meet(view, bits, at, v));
-		else
-			continue;
-		scout_ask(view, bits, party->at[i]);
-		if (i == 0)
-			scout_ask_start(route, NULL, party->at[0]);
-	}
-}
-
-/* What the tables may answer, and where the step will write. */
-ALWAYS_INLINE void party_end(const struct party *party, const struct route *route, unsigned bits)
-{
-	if (!party->view.child)
-		return;
-	scout_ask_start(route, NULL, answer_below(&party->view, bits, party->word[0]));
-	PREFETCH(route->contexts.query.bytes + PACKED_PAD + (size_t)route->query_runs * bits / 8);
-	PREFETCH(route->contexts.key.bytes + PACKED_PAD + (size_t)route->key_runs * bits / 8);
-	PREFETCH(route->key_starts.bits + route->steps / STARTS_WORD);
-	PREFETCH(route->query_starts.bits + route->steps / STARTS_WORD);
-	PREFETCH(tree_node(&party->view, route->indexed + 1));
-}
-
-ALWAYS_INLINE void scout_step(const struct route *route, unsigned bits, size_t routes, const uint16_t *query,
-			      size_t stride)
-{
-	struct party party[ROUTE_SCOUTS];
-
-	for (size_t r = 0; r < routes; r++)
-		party_send(&party[r], &route[r], bits, query[r * stride]);
-	for (int hop = 0; hop <= HOPS; hop++)
-		for (size_t r = 0; r < routes; r++)
-			party_on(&party[r], &route[r], bits, hop == 0);
-	for (size_t r = 0; r < routes; r++)
-		party_end(&party[r], &route[r], bits);
-}
-
-#define SCOUT(M)                                                                                                       \
-	static void scout_##M(const struct route *r, size_t n, const uint16_t *q, size_t s)                            \
-	{                                                                                                              \
-		scout_step(r, M, n, q, s);                                                                             \
-	}
-SCOUT(1)
-SCOUT(2)
-SCOUT(3)
-SCOUT(4)
-SCOUT(5)
-SCOUT(6)
-SCOUT(7)
-SCOUT(8)
-SCOUT(9)
-SCOUT(10)
-SCOUT(11)
-SCOUT(12)
-SCOUT(13)
-SCOUT(14)
-SCOUT(15)
-SCOUT(16)
-
-void route_scout(const struct route *route, size_t routes, const uint16_t *query, size_t stride)
-{
-	static void (*const scouts[])(const struct route *, size_t, const uint16_t *, size_t) = EACH_WIDTH(scout);
-
-	scouts[route->contexts.bits](route, routes, query, stride);
 }

@@ -96,10 +96,4 @@ bool route_copy(struct route *to, const struct route *from, const struct route_r
 void route_free(struct route *route, const rosa_allocator *allocator);
 size_t route_bytes(const struct route *route, unsigned bits);
 
-/* Bring towards the processor what the next single step of these routes will need; `query` has their symbols, `stride`
- * apart. No more than ROUTE_SCOUTS routes at a time. */
-#define ROUTE_SCOUTS 8
-
-void route_scout(const struct route *route, size_t routes, const uint16_t *query, size_t stride);
-
 #endif

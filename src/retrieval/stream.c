@@ -5,6 +5,7 @@
  * and a route with room cannot fail.
  */
 #include "stream.h"
+#include "scout.h"
 #include "status.h"
 
 /* Steps between two looks at a route's memory. */
@@ -157,10 +158,10 @@ static void push_group(void *context, size_t group, unsigned worker)
 	const size_t begin = span.begin, end = span.end;
 
 	(void)worker;
-	for (size_t from = begin; from < end && push->steps == 1; from += ROUTE_SCOUTS) {
-		const size_t to = from + ROUTE_SCOUTS < end ? from + ROUTE_SCOUTS : end;
+	for (size_t from = begin; from < end && push->steps == 1; from += SCOUT_ROUTES) {
+		const size_t to = from + SCOUT_ROUTES < end ? from + SCOUT_ROUTES : end;
 
-		route_scout(&stream->route[from], to - from, push->query + from * push->stride, push->stride);
+		scout_routes(&stream->route[from], to - from, push->query + from * push->stride, push->stride);
 		for (size_t r = from; r < to; r++)
 			push_route(push, r);
 	}

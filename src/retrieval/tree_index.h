@@ -65,10 +65,9 @@ enum tree_use {
 };
 
 struct tree_index {
-	uint8_t
-	    *child;    /* [capacity + 1] nodes: links to the lesser and to the greater, from the lowest bit on, a tag */
-	unsigned node; /* bytes of a node */
-	unsigned link; /* bits of a link */
+	uint8_t *child;  /* [capacity + 1] nodes: links to lesser and greater, from the lowest bit on; a tag */
+	unsigned node;   /* bytes of a node */
+	unsigned link;   /* bits of a link */
 	size_t capacity; /* contexts */
 	enum tree_use use;
 	uint32_t *table; /* all tables, those of fewer symbols first, the trees' roots last */
