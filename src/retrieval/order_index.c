@@ -65,6 +65,33 @@ struct nearest {
 	enum direction side;
 };
 
+/* ---- asking for memory ---- */
+
+/* Long matches go on: what a step found will be followed, a step later, by what lies behind it. So that is asked for
+ * AHEAD steps before, from so many contexts on that no cache holds them. */
+#define AHEAD 2
+#define LONG  ((uint32_t)3 << 16)
+
+/* Bring a context's leaf near. */
+static inline void ask_leaf(const struct order_index *order, uint32_t context)
+{
+	const char *leaf = (const char *)&order->leaf[order->leaf_of[context]];
+
+	for (size_t line = 0; line < sizeof(*order->leaf); line += MEMORY_LINE)
+		PREFETCH(leaf + line);
+}
+
+/* Its leaf has come: bring near what the node above knows of that. */
+static inline void ask_parent(const struct order_index *order, uint32_t context)
+{
+	const struct order_leaf *leaf = &order->leaf[order->leaf_of[context]];
+	const struct order_inner *inner = &order->inner[leaf->parent];
+
+	PREFETCH(&inner->low[leaf->place]);
+	PREFETCH(&inner->newest[leaf->place]);
+	PREFETCH(&inner->symbols[leaf->place]);
+}
+
 /* ---- memory ---- */
 
 /* Leaves split in half when full, so that many are enough; the same holds of inner nodes a level up. */

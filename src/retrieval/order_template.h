@@ -280,6 +280,7 @@ ORDER_TARGET ALWAYS_INLINE void NAME(put_entry_)(struct order_index *order, stru
 	PUT16(leaf->symbol, at.entry, 0);
 	leaf->count++;
 	order->leaf_of[context] = at.leaf;
+	PREFETCH(&order->inner[node].symbols[place]); /* for the symbol that will follow */
 	for (; node != NOBODY; place = order->inner[node].place, node = order->inner[node].parent) {
 		struct order_inner *inner = &order->inner[node];
 
@@ -318,41 +319,45 @@ ORDER_TARGET static void NAME(add_context_)(struct order_index *order, struct pl
 	NAME(put_entry_)(order, beside, order->count, gap.before ? low : gap.shared, next_low);
 }
 
-/* A match of more than `known` symbols, and up to `cap`, of the query with `symbol` as its last; {0, 0} if there is
- * none. */
-ORDER_TARGET static struct match NAME(find_one_)(const struct order_index *order, struct match past, struct place at,
-						 unsigned symbol, uint32_t cap, uint32_t known)
+/* Where to look for a match of more than `known` symbols of the query with `symbol` as its last: behind a context that
+ * it follows. NOBODY if there is no such match. */
+ORDER_TARGET ALWAYS_INLINE struct nearest NAME(lead_)(const struct order_index *order, struct match past,
+						      struct place at, unsigned symbol, uint32_t known)
 {
-	struct nearest nearest = {past.context, past.length, LEFT};
-
 	if (!(order->symbols & symbol_bit(symbol)))
-		return (struct match){0, 0};
-	if (order->leaf[at.leaf].symbol[at.entry] != symbol || past.context == order->count) {
-		nearest = NAME(search_from_)(order, at, symbol, past.length, known);
-		if (nearest.context == NOBODY)
-			return (struct match){0, 0};
-	}
-	cap = least(nearest.run + 1, cap);
-	return (struct match){NAME(newest_beside_)(order, nearest.context + 1, cap), cap};
+		return (struct nearest){NOBODY, 0, LEFT};
+	if (order->leaf[at.leaf].symbol[at.entry] == symbol && past.context != order->count)
+		return (struct nearest){past.context, past.length, LEFT};
+	return NAME(search_from_)(order, at, symbol, past.length, known);
 }
 
+/* First all lanes' leads, and then what lies behind them, which may be anywhere: so the waits for it overlap. */
 ORDER_TARGET static uint32_t NAME(find_)(const struct order_index *order, struct match past, unsigned symbol,
 					 uint32_t cap, uint32_t known, uint32_t deep, uint32_t *found)
 {
 	const struct place at = NAME(place_of_)(order, past.context);
+	struct nearest lead[TREE_MAX_LANES];
 	uint32_t length = 0;
 
+	for (uint32_t left = deep; left; left &= left - 1) {
+		unsigned lane = lowest(left);
+
+		lead[lane] = NAME(lead_)(order, past, at, lane ? symbol ^ 1u << (lane - 1) : symbol, known);
+		if (lead[lane].context == NOBODY)
+			deep &= ~(1u << lane);
+		else
+			ask_leaf(order, lead[lane].context + 1);
+	}
 	for (; deep; deep &= deep - 1) {
 		unsigned lane = lowest(deep);
-		struct match longer =
-		    NAME(find_one_)(order, past, at, lane ? symbol ^ 1u << (lane - 1) : symbol, cap, known);
+		uint32_t shared = least(lead[lane].run + 1, cap);
 
-		if (!longer.length)
-			continue;
-		found[lane] = longer.context;
+		found[lane] = NAME(newest_beside_)(order, lead[lane].context + 1, shared);
 		if (lane == 0)
-			length = longer.length;
+			length = shared;
 	}
+	if (length && order->count > LONG)
+		ask_leaf(order, least(found[0] + AHEAD, order->count));
 	return length;
 }
 
@@ -404,6 +409,10 @@ ORDER_TARGET static void NAME(insert_)(struct order_index *order, unsigned symbo
 		beside = relative ? NAME(edge_)(order, relative, 2) : last_place(order);
 	}
 	NAME(add_context_)(order, at, symbol, beside, gap);
+	if (gap.neighbour && order->count > LONG) {
+		ask_parent(order, least(gap.neighbour + AHEAD - 1, order->count));
+		ask_leaf(order, least(gap.neighbour + AHEAD, order->count));
+	}
 }
 
 ORDER_TARGET static void NAME(insert_into_)(struct order_index *order, unsigned symbol, struct order_gap gap)
