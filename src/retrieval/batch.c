@@ -41,17 +41,18 @@ size_t batch_count_runs(const uint16_t *symbols, size_t steps, bool fold)
 	return runs;
 }
 
-/* Room for a route that is taken step by step. What passes left behind is given up where that helps. */
-static bool make_room(const struct batch *batch, struct scratch *scratch)
+/* Room for a route that is taken step by step, with an index for the runs there will be. What passes left behind is
+ * given up where that helps. */
+static bool make_room(const struct batch *batch, struct scratch *scratch, const uint16_t *key)
 {
 	const rosa_allocator *allocator = &batch->options->allocator;
-	const size_t steps = batch->steps;
+	const size_t steps = batch->steps, runs = batch_count_runs(key, steps, batch->rules->fold);
 
 	route_clear(&scratch->route);
-	if (route_reserve(&scratch->route, batch->rules, allocator, steps, false, steps))
+	if (route_reserve(&scratch->route, batch->rules, allocator, steps, false, runs))
 		return true;
 	passes_free(&scratch->passes, allocator);
-	return route_reserve(&scratch->route, batch->rules, allocator, steps, false, steps);
+	return route_reserve(&scratch->route, batch->rules, allocator, steps, false, runs);
 }
 
 static void retrieve_route(void *context, size_t r, unsigned worker)
@@ -69,7 +70,7 @@ static void retrieve_route(void *context, size_t r, unsigned worker)
 	}
 	batch->sink->begin(batch->sink->context, r, worker, &output);
 	if (!passes_take(&scratch->passes, batch->rules, allocator, batch->steps, query, key, &output)) {
-		if (!make_room(batch, scratch)) {
+		if (!make_room(batch, scratch, key)) {
 			atomic_store(&batch->short_of_memory, true);
 			return;
 		}
