@@ -8,7 +8,9 @@
 #include "scout.h"
 #include "widths.h"
 
-#define HOPS 3
+/* Hops that scouts go. Few trees are as deep, but for symbols that are frequent and wide, of a text for example, where
+ * the last routes on their way set the pace. */
+#define HOPS 64
 
 struct party {
 	struct tree_view view;
@@ -39,10 +41,9 @@ ALWAYS_INLINE void party_land(struct party *party, const struct route *route, un
 		scout_land(&party->scout, &party->view, route, NULL, bits, 1, false);
 }
 
-ALWAYS_INLINE void party_on(struct party *party, const struct route *route, unsigned bits)
+ALWAYS_INLINE bool party_on(struct party *party, const struct route *route, unsigned bits)
 {
-	if (party->view.child)
-		scout_on(&party->scout, &party->view, route, NULL, bits);
+	return party->view.child && scout_on(&party->scout, &party->view, route, NULL, bits);
 }
 
 /* What the tables may answer, which have had more time to come, and where the step will write. */
@@ -62,14 +63,17 @@ ALWAYS_INLINE void scout_step(const struct route *route, unsigned bits, size_t r
 			      size_t stride)
 {
 	struct party party[SCOUT_ROUTES];
+	bool busy = true;
 
 	for (size_t r = 0; r < routes; r++)
 		party_send(&party[r], &route[r], bits, query[r * stride]);
 	for (size_t r = 0; r < routes; r++)
 		party_land(&party[r], &route[r], bits);
-	for (int hop = 0; hop < HOPS; hop++)
+	for (int hop = 0; hop < HOPS && busy; hop++) {
+		busy = false;
 		for (size_t r = 0; r < routes; r++)
-			party_on(&party[r], &route[r], bits);
+			busy |= party_on(&party[r], &route[r], bits);
+	}
 	for (size_t r = 0; r < routes; r++)
 		party_end(&party[r], &route[r], bits);
 }

@@ -59,11 +59,11 @@ ALWAYS_INLINE void scout_send(struct scout *scout, const struct tree_view *view,
 	PREFETCH(slot_below(view, bits, key));
 }
 
-/* Ask for a context. */
+/* Ask for a context; its symbols too where there are no tags, which mostly tell as much. */
 ALWAYS_INLINE void scout_ask(const struct tree_view *view, unsigned bits, uint32_t at)
 {
 	PREFETCH(tree_node(view, at));
-	if (!tree_tag_bits(view)) /* a tag mostly tells as much */
+	if (!tree_tag_bits(view))
 		PREFETCH(view->key + (size_t)at * bits / 8);
 }
 
@@ -101,8 +101,8 @@ ALWAYS_INLINE void scout_land(struct scout *scout, const struct tree_view *view,
 	scout_ask(view, bits, scout->at[1]);
 }
 
-/* One hop further: the contexts asked for have come. */
-ALWAYS_INLINE void scout_on(struct scout *scout, const struct tree_view *view, const struct route *route,
+/* One hop further: the contexts asked for have come. False when there is no further one. */
+ALWAYS_INLINE bool scout_on(struct scout *scout, const struct tree_view *view, const struct route *route,
 			    const int32_t *start, unsigned bits)
 {
 	for (int i = 0; i < 2; i++) {
@@ -117,6 +117,7 @@ ALWAYS_INLINE void scout_on(struct scout *scout, const struct tree_view *view, c
 		if (i == 0)
 			scout_ask_start(route, start, scout->at[0]);
 	}
+	return scout->at[0] | scout->at[1];
 }
 
 /* Within a route scouts go ahead in time: FAR steps, of which each hop is given GAP. */
