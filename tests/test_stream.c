@@ -516,7 +516,7 @@ static void check_long(int kind, int bits, size_t steps, int fold, uint32_t max_
 
 static void test_long(void **state)
 {
-	static const int bits[] = {1, 4, 8, 16};
+	static const int bits[] = {1, 4, 8, 9, 16}; /* 9: enough contexts for trees of pairs */
 	int turn = 0;
 
 	(void)state;
@@ -532,7 +532,7 @@ static void test_longest(void **state)
 	static const char *const names[] = {
 	    "uniform",     "sticky",    "correlated",         "periodic", "fibonacci-alternating",
 	    "sorted-deep", "text-like", "growing-alternating"};
-	static const int bits[] = {1, 4, 8, 16};
+	static const int bits[] = {1, 4, 8, 10, 16};
 
 	(void)state;
 	for (size_t i = 0; i < COUNT(names); i++) {
@@ -550,7 +550,8 @@ static void test_long_rewind(void **state)
 	static const size_t back_to[] = {2999, 2990, 2500, 1000, 100, 1, 0};
 
 	(void)state;
-	for (int kind = 0; kind < stream_count(); kind++) {
+	for (int turn = 0; turn < 2 * stream_count(); turn++) {
+		const int kind = turn / 2;
 		const rosa_engine engine = engines[(size_t)kind % COUNT(engines)];
 		struct trial trial = {
 		    .options = ROSA_OPTIONS_INIT, .kind = kind, .seed = 23, .routes = 2, .steps = 3000};
@@ -558,7 +559,7 @@ static void test_long_rewind(void **state)
 		rosa_stream *stream;
 		rosa_error err;
 
-		trial.options.bits = trial_bits[(size_t)kind % COUNT(trial_bits)];
+		trial.options.bits = turn % 2 ? 9 : trial_bits[(size_t)kind % COUNT(trial_bits)];
 		trial.options.fold = kind % 3 != 0;
 		trial_make(&trial);
 		want = outputs_make(&trial);

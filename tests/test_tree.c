@@ -103,6 +103,7 @@ static void check(struct fixture *f, uint32_t contexts)
 static void test_growing(void **state)
 {
 	static const unsigned widths[] = {1, 3, 4, 8, 9, 16};
+	static const uint32_t back[] = {1, TREE_BEFORE - 4, 9, 700, 20, TREE_BEFORE, 300};
 	static const size_t room[] = {5000, (size_t)1 << 20, ((size_t)1 << 24) - 1, (size_t)1 << 24};
 
 	(void)state;
@@ -124,10 +125,15 @@ static void test_growing(void **state)
 			check(&f, contexts);
 		}
 		/* and back */
-		for (; contexts > CONTEXTS / 5; contexts--)
-			tree_remove(&f.tree, &f.ctx, contexts);
-		tree_forget(&f.tree);
-		check(&f, contexts);
+		for (size_t b = 0; b < sizeof(back) / sizeof(*back); b++) {
+			tree_shrink(&f.tree, &f.ctx, contexts, contexts - back[b]);
+			contexts -= back[b];
+			tree_forget(&f.tree);
+			check(&f, contexts);
+			insert(&f, contexts + 1, contexts + 5);
+			contexts += 5;
+			check(&f, contexts);
+		}
 		tear_down(&f);
 	}
 }

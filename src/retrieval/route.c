@@ -753,10 +753,11 @@ void route_push(struct route *route, const struct route_rules *rules, const rosa
 		piece = versions[kind_for(route, rules, lean, piece)][flips][rules->bits](route, rules, allocator,
 											  piece, query, key, &part);
 		runs = route->query_runs - runs;
+		/* Failing to get memory for this costs speed only. */
+		if (!route->tree.gave_up)
+			add_roots(route, rules, allocator);
 		if (!route->ordered && (route->tree.gave_up || overworked(route, rules)))
 			settle(route, rules, allocator);
-		/* Failing to get memory for this costs speed only. */
-		add_roots(route, rules, allocator);
 		query += piece;
 		key += piece;
 		steps -= piece;
@@ -777,15 +778,14 @@ static void shrink_index(struct route *route, uint32_t indexed)
 	bool anew = route->indexed - indexed > indexed;
 
 	if (!anew) {
-		for (; route->indexed > indexed; route->indexed--) {
-			if (route->ordered)
-				order_remove(route->order);
-			else
-				tree_remove(tree, &route->contexts, route->indexed);
-		}
+		if (!route->ordered)
+			tree_shrink(tree, &route->contexts, route->indexed, indexed);
+		for (uint32_t left = route->indexed; route->ordered && left > indexed; left--)
+			order_remove(route->order);
 		/* Without trees a table does not know what was there before. */
 		if (route->ordered)
 			tree_note_all(tree, &route->contexts, indexed);
+		route->indexed = indexed;
 	} else if (route->ordered) {
 		order_clear(route->order);
 		fill_ordered(route, indexed, false);

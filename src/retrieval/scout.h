@@ -111,7 +111,7 @@ ALWAYS_INLINE bool scout_on(struct scout *scout, const struct tree_view *view, c
 
 		if (!at)
 			continue;
-		v = scout->word[i] & view->mask;
+		v = tree_order(view, bits, scout->word[i]) & view->mask;
 		scout->at[i] = tree_child(view, at, v > tree_meet(view, bits, at, v));
 		scout_ask(view, bits, scout->at[i]);
 		if (i == 0)

@@ -26,7 +26,7 @@ static void copy_nodes(const struct tree_index *to, const struct tree_index *fro
 	const struct tree_view old = tree_look(from, ctx, false), new = tree_look(to, ctx, false);
 
 	for (uint32_t c = 0; c <= contexts; c++) {
-		tree_bud(&new, c, tree_word(&new, ctx->bits, c));
+		tree_bud(&new, c, tree_place(&new, ctx->bits, c));
 		tree_hang(&new, c, false, tree_child(&old, c, false));
 		tree_hang(&new, c, true, tree_child(&old, c, true));
 	}
@@ -39,7 +39,7 @@ static void retag(const struct tree_index *tree, const struct contexts *ctx, uin
 	const unsigned tag_bits = tree_tag_bits(&view), shift = 2 * view.link;
 
 	for (uint32_t c = 1; c <= contexts && tag_bits; c++) {
-		const uint64_t tag = tree_tag(&view, tree_word(&view, ctx->bits, c));
+		const uint64_t tag = tree_tag(&view, tree_place(&view, ctx->bits, c));
 		const uint64_t links = tree_links(&view, c),
 			       other = (links >> shift ^ tag) & ((UINT64_C(1) << tag_bits) - 1);
 
@@ -93,7 +93,12 @@ void tree_note_all(struct tree_index *tree, const struct contexts *ctx, uint32_t
 {
 	const struct tree_view view = tree_look(tree, ctx, false);
 
-	tree_clear(tree);
+	if (tree->mixed) {
+		memset(tree->table, 0, tree->roots * sizeof(*tree->table));
+		tree->before_from = contexts + 1;
+	} else {
+		tree_clear(tree);
+	}
 	for (uint32_t c = 1; c <= contexts; c++)
 		tree_note(&view, ctx->bits, packed_word(&ctx->key, ctx->bits, c), c);
 }
@@ -130,6 +135,7 @@ void tree_clear(struct tree_index *tree)
 	tree_forget(tree);
 	tree->work = 0;
 	tree->gave_up = false;
+	tree->before_from = 1;
 }
 
 void tree_forget(struct tree_index *tree)
@@ -145,20 +151,27 @@ static bool hashes_pay(const struct contexts *ctx, unsigned root_bits)
 	return ctx->bits > TREE_NARROW && ctx->max_match > 1 && root_bits < 2 * ctx->bits && root_bits + 2 >= ctx->bits;
 }
 
+/* Is it worth a table of single symbols, of at most four bytes a context, to pick trees by two? */
+static bool mixing_pays(const struct contexts *ctx, uint32_t contexts)
+{
+	return ctx->bits > TREE_NARROW && ctx->max_match > 1 && contexts >> ctx->bits;
+}
+
 /* Roots of a string that are so near to each other are a line of the cache: they need no table to say which is the
  * newest. */
 #define NEAR 4
 
 /* Set use, roots, levels, tables, root_bits and table_size for 2^root_bits trees. A last level of just root_bits bits
  * is the table of roots itself: a root is the newest context of its tree. */
-static void lay_out(struct tree_index *tree, unsigned bits, unsigned root_bits, enum tree_use use, bool hashed)
+static void lay_out(struct tree_index *tree, unsigned bits, unsigned root_bits, enum tree_use use, bool pairs)
 {
-	const unsigned levels = hashed ? 1 : root_bits / bits;
-	const bool near = !hashed && root_bits - levels * bits <= (use == TREE_GROWS ? NEAR : 0);
+	const unsigned levels = pairs ? 1 : root_bits / bits;
+	const bool near = !pairs && root_bits - levels * bits <= (use == TREE_GROWS ? NEAR : 0);
 
 	tree->use = use;
 	tree->root_bits = root_bits;
-	tree->hashed = hashed;
+	tree->hashed = pairs && use == TREE_SCRATCH;
+	tree->mixed = pairs && use == TREE_GROWS;
 	tree->levels = levels;
 	tree->tables = levels && near ? levels - 1 : levels;
 	tree->roots = (uint32_t)tree_level(bits, tree->tables + 1);
@@ -172,7 +185,7 @@ static uint32_t split(const struct tree_view *view, unsigned bits, uint32_t at, 
 	uint32_t lesser = 0, greater = 0, rest;
 
 	while (at) {
-		const bool below = tree_word(view, bits, at) < pivot;
+		const bool below = tree_place(view, bits, at) < pivot;
 
 		if (below) {
 			tree_hang(view, lesser, lesser != 0, at);
@@ -192,12 +205,26 @@ static uint32_t split(const struct tree_view *view, unsigned bits, uint32_t at, 
 	return rest;
 }
 
+/* Insert all contexts into an empty index. If that takes too long for one of them the index has given up. */
+static void fill_anew(struct tree_index *tree, const struct contexts *ctx, uint32_t contexts)
+{
+	const struct tree_view view = tree_look(tree, ctx, false);
+	const uint64_t work = tree->work;
+
+	tree->before_from = 1;
+	for (uint32_t c = 1; c <= contexts && !tree->gave_up; c++)
+		tree_insert(tree, &view, ctx, ctx->bits, packed_word(&ctx->key, ctx->bits, c), c);
+	tree->work = work;
+}
+
 /* Cut every tree of `tree` along the borders of `next`, whose tables are empty. */
 static void divide(const struct tree_index *tree, struct tree_index *next, const struct contexts *ctx)
 {
 	const struct tree_view view = tree_look(tree, ctx, false);
 	const unsigned bits = ctx->bits, more = next->root_bits - tree->root_bits;
 
+	if (next->mixed)
+		memcpy(next->table, tree->table, next->roots * sizeof(*next->table));
 	for (size_t i = 0; i < (size_t)1 << tree->root_bits; i++) {
 		uint32_t rest = view.roots[i];
 
@@ -209,7 +236,7 @@ static void divide(const struct tree_index *tree, struct tree_index *next, const
 
 			rest = split(&view, bits, rest, pivot, &greatest);
 			next->table[next->roots + place] = greatest;
-			for (unsigned l = 1; l <= next->tables; l++) {
+			for (unsigned l = 1; l <= next->tables && !next->mixed; l++) {
 				uint32_t *newest = next->table + tree_level(bits, l) + (pivot >> (64 - l * bits));
 
 				*newest = greatest > *newest ? greatest : *newest;
@@ -224,7 +251,9 @@ bool tree_set_roots(struct tree_index *tree, const rosa_allocator *allocator, co
 	struct tree_index next = *tree;
 	size_t size;
 
-	lay_out(&next, ctx->bits, root_bits, use, use == TREE_SCRATCH && hashes_pay(ctx, root_bits));
+	lay_out(&next, ctx->bits, root_bits, use,
+		use == TREE_SCRATCH ? hashes_pay(ctx, root_bits)
+				    : use == TREE_GROWS && (tree->mixed || mixing_pays(ctx, contexts)));
 	if (!contexts && tree->table && tree->table_size == next.table_size && tree->root_bits == root_bits &&
 	    tree->use == use)
 		return true;
@@ -233,7 +262,9 @@ bool tree_set_roots(struct tree_index *tree, const rosa_allocator *allocator, co
 	if (!next.table)
 		return false;
 	memset(next.table, 0, size);
-	if (contexts) {
+	if (contexts && next.mixed != tree->mixed) {
+		fill_anew(&next, ctx, contexts);
+	} else if (contexts) {
 		divide(tree, &next, ctx);
 		retag(&next, ctx, contexts);
 	}
@@ -242,7 +273,8 @@ bool tree_set_roots(struct tree_index *tree, const rosa_allocator *allocator, co
 	return true;
 }
 
-void tree_remove(struct tree_index *tree, const struct contexts *ctx, uint32_t context)
+/* Take the newest context out. */
+static void take_out(struct tree_index *tree, const struct contexts *ctx, uint32_t context)
 {
 	const struct tree_view view = tree_look(tree, ctx, false);
 	const unsigned bits = ctx->bits;
@@ -263,8 +295,12 @@ void tree_remove(struct tree_index *tree, const struct contexts *ctx, uint32_t c
 			greater = tree_child(&view, above, side);
 	}
 	tree_hang(&view, above, side, lesser | greater);
-	view.roots[w >> (64 - view.root_bits)] = tree_child(&view, 0, false);
+	view.roots[tree_root(&view, bits, w)] = tree_child(&view, 0, false);
 	tree_hang(&view, 0, false, 0);
+	if (tree->mixed) {
+		view.table[w >> (64 - bits)] = tree->before[context % TREE_BEFORE];
+		return;
+	}
 	/* The newest of l symbols is the newest of its extensions by one symbol, or of its trees on the last level. */
 	for (unsigned l = view.tables; l > 0; l--) {
 		const unsigned below = l == view.tables ? view.root_bits : (l + 1) * bits;
@@ -318,4 +354,12 @@ uint32_t tree_compare_long(struct tree_index *tree, struct diagonal *memory, boo
 	if (remember)
 		*last = (struct diagonal){a, b, shared, *sign};
 	return shared;
+}
+
+void tree_shrink(struct tree_index *tree, const struct contexts *ctx, uint32_t contexts, uint32_t kept)
+{
+	for (; contexts > kept; contexts--)
+		take_out(tree, ctx, contexts);
+	if (tree->mixed && kept + 1 < tree->before_from)
+		tree_note_all(tree, ctx, kept);
 }

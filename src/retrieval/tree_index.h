@@ -23,7 +23,9 @@
  * Wide symbols leave no bits for a second one, and then a symbol that is frequent, as some words of every text are, has
  * all its contexts in one deep tree. Where the whole length is known, trees are therefore picked by a hash of the last
  * two symbols, beside a table of single ones. Which other contexts are in a tree does not matter as long as all that
- * share two symbols are; an index that grows cannot do this, for its trees are cut along their order.
+ * share two symbols are. An index that grows cuts its trees along their order, so that a hash must be an order too
+ * (tree_order()); it goes over to this when it has as many contexts as there are symbols, and the table is worth its
+ * memory.
  *
  * An index that grows and lives long is laid out for little memory, and for few lines of the cache on the way of a
  * single look-up, where one for a batch is laid out for a query and its flips (enum tree_use). Links have 24 bits as
@@ -50,6 +52,8 @@
 #define TREE_MAX_ROOTS 24
 /* Symbols of at most so many bits are narrow: two of them fit into a table. */
 #define TREE_NARROW 8
+/* Contexts that can be removed from a mixed index before its table has to be filled anew. */
+#define TREE_BEFORE 64
 
 /* The last comparison on a diagonal: contexts of a and b symbols share `length`, `sign` tells their order. */
 struct diagonal {
@@ -74,12 +78,15 @@ struct tree_index {
 	size_t table_size;
 	uint32_t roots; /* where the roots start */
 	unsigned root_bits;
-	unsigned levels;   /* whole symbols that tables or neighbouring roots know */
-	unsigned tables;   /* ... and those that have a table beside the roots */
-	bool hashed;       /* trees are picked by a hash of two symbols */
-	uint64_t work;     /* nodes visited and words compared, see route.c */
-	uint64_t patience; /* what one operation may add to it */
-	bool gave_up;      /* one wanted more, and left its work undone: the trees are of no use any more */
+	unsigned levels;              /* whole symbols that tables or neighbouring roots know */
+	unsigned tables;              /* ... and those that have a table beside the roots */
+	bool hashed;                  /* trees are picked by a hash of two symbols */
+	bool mixed;                   /* ... and ordered by it, see tree_order() */
+	uint32_t before[TREE_BEFORE]; /* mixed: what the table of single symbols had before a context, and ... */
+	uint32_t before_from;         /* ... since which context this is known */
+	uint64_t work;                /* nodes visited and words compared, see route.c */
+	uint64_t patience;            /* what one operation may add to it */
+	bool gave_up;                 /* one wanted more, and left its work undone: the trees are of no use any more */
 	struct diagonal with_query[TREE_DIAGONALS], with_key[TREE_DIAGONALS];
 };
 
@@ -114,8 +121,8 @@ void tree_free_children(struct tree_index *tree, const rosa_allocator *allocator
 void tree_note_all(struct tree_index *tree, const struct contexts *ctx, uint32_t contexts);
 /* Forget remembered comparisons: symbols were taken back. */
 void tree_forget(struct tree_index *tree);
-/* Take the newest context, `context`, out again; then forget. */
-void tree_remove(struct tree_index *tree, const struct contexts *ctx, uint32_t context);
+/* Of `contexts` contexts take the newest out again, until `kept` are left; then forget. */
+void tree_shrink(struct tree_index *tree, const struct contexts *ctx, uint32_t contexts, uint32_t kept);
 size_t tree_bytes(const struct tree_index *tree);
 
 /* How many symbols key context a shares with context b of `other` (the query, or the key itself), knowing that the
@@ -153,7 +160,7 @@ struct tree_view {
 	const uint8_t *key;
 	uint64_t mask;
 	unsigned root_bits, levels, tables, link, node;
-	bool hashed;
+	bool hashed, mixed;
 	bool rows; /* tables are laid out for flips */
 };
 
@@ -171,6 +178,7 @@ ALWAYS_INLINE struct tree_view tree_look(const struct tree_index *tree, const st
 				  .link = scratch ? 32 : tree->link,
 				  .node = scratch ? 8 : tree->node,
 				  .hashed = tree->hashed,
+				  .mixed = !scratch && tree->mixed,
 				  .rows = scratch || tree->use != TREE_GROWS};
 }
 
@@ -255,12 +263,24 @@ ALWAYS_INLINE uint64_t tree_flip(uint64_t w, unsigned bits, unsigned lane)
 	return lane ? w ^ UINT64_C(1) << (64 - bits + lane - 1) : w;
 }
 
+/*
+ * The word that trees are picked and ordered by. Mixed, the last symbol is changed by a hash of the one before it,
+ * which spreads the contexts of a frequent one over the trees. Two symbols become two others and no two pairs the same,
+ * so that contexts which share them stay neighbours; what shares less is found in a table.
+ */
+ALWAYS_INLINE uint64_t tree_order(const struct tree_view *view, unsigned bits, uint64_t w)
+{
+	if (bits <= TREE_NARROW || !view->mixed)
+		return w;
+	return w ^ (w << bits >> (64 - bits)) * UINT64_C(0x9e3779b97f4a7c15) >> (64 - bits) << (64 - bits);
+}
+
 /* Where the root of the tree of word w is. */
 ALWAYS_INLINE size_t tree_root(const struct tree_view *view, unsigned bits, uint64_t w)
 {
 	if (bits > TREE_NARROW && view->hashed)
 		return (w >> (64 - 2 * bits)) * UINT64_C(0x9e3779b97f4a7c15) >> (64 - view->root_bits);
-	return tree_slot(view, w, bits, view->root_bits);
+	return tree_slot(view, tree_order(view, bits, w), bits, view->root_bits);
 }
 
 ALWAYS_INLINE uint32_t first_bits(unsigned n)
@@ -281,7 +301,13 @@ ALWAYS_INLINE uint64_t tree_word(const struct tree_view *view, unsigned bits, ui
 	return packed_word(&key, bits, c) & view->mask;
 }
 
-/* The same as far as is needed to tell it from v, the word of one who looks in the tree of c. */
+/* Its place in the order. */
+ALWAYS_INLINE uint64_t tree_place(const struct tree_view *view, unsigned bits, uint32_t c)
+{
+	return tree_order(view, bits, tree_word(view, bits, c));
+}
+
+/* The same as far as is needed to tell it from v, the place of one who looks in the tree of c. */
 ALWAYS_INLINE uint64_t tree_meet(const struct tree_view *view, unsigned bits, uint32_t c, uint64_t v)
 {
 	if (tree_tag_bits(view)) {
@@ -292,7 +318,7 @@ ALWAYS_INLINE uint64_t tree_meet(const struct tree_view *view, unsigned bits, ui
 		if (different)
 			return v ^ different << (64 - view->root_bits - tag_bits);
 	}
-	return tree_word(view, bits, c);
+	return tree_place(view, bits, c);
 }
 
 /* The newest context that has the last `levels` symbols of word w, where roots lie in the order of their strings. */
@@ -397,7 +423,7 @@ ALWAYS_INLINE uint32_t tree_find(struct tree_index *tree, const struct tree_view
 	unsigned busy = 0, hops = 0;
 
 	for (unsigned lane = 0; lane < lanes; lane++) {
-		if (bits > TREE_NARROW && view->hashed) {
+		if (bits > TREE_NARROW && (view->hashed || view->mixed)) {
 			/* a symbol that has not occurred has no tree, and asking a far place for one takes long */
 			size_t slot = tree_root(view, bits, tree_flip(w, bits, lane));
 
@@ -429,7 +455,7 @@ ALWAYS_INLINE uint32_t tree_find(struct tree_index *tree, const struct tree_view
 		hops += busy;
 		for (unsigned i = 0; i < busy; i++) {
 			unsigned lane = active[i];
-			uint64_t v = tree_flip(w, bits, lane) & view->mask;
+			uint64_t v = tree_order(view, bits, tree_flip(w, bits, lane)) & view->mask;
 			uint32_t c = at[lane], shared;
 			uint64_t other = tree_meet(view, bits, c, v);
 			bool greater = v > other, better;
@@ -490,9 +516,14 @@ ALWAYS_INLINE void tree_insert(struct tree_index *tree, const struct tree_view *
 	const uint64_t before = tree->work;
 	unsigned hops = 0;
 
+	if (bits > TREE_NARROW && view->mixed) {
+		tree->before[c % TREE_BEFORE] = view->table[w >> (64 - bits)];
+		if (c >= tree->before_from + TREE_BEFORE)
+			tree->before_from = c - TREE_BEFORE + 1;
+	}
 	tree_note(view, bits, w, c);
 	*root = c;
-	w &= view->mask;
+	w = tree_order(view, bits, w) & view->mask;
 	tree_bud(view, c, w);
 	while (UNLIKELY(at)) {
 		if (UNLIKELY(hops + (tree->work - before) > tree->patience)) {
