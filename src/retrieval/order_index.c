@@ -68,9 +68,8 @@ struct nearest {
 /* ---- asking for memory ---- */
 
 /* Long matches go on: what a step found will be followed, a step later, by what lies behind it. So that is asked for
- * AHEAD steps before, from so many contexts on that no cache holds them. */
+ * AHEAD steps before. */
 #define AHEAD 2
-#define LONG  ((uint32_t)3 << 16)
 
 /* Bring a context's leaf near. */
 static inline void ask_leaf(const struct order_index *order, uint32_t context)

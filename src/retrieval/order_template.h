@@ -356,7 +356,7 @@ ORDER_TARGET static uint32_t NAME(find_)(const struct order_index *order, struct
 		if (lane == 0)
 			length = shared;
 	}
-	if (length && order->count > LONG)
+	if (length && order->count > TREE_BEYOND_CACHES)
 		ask_leaf(order, least(found[0] + AHEAD, order->count));
 	return length;
 }
@@ -409,7 +409,7 @@ ORDER_TARGET static void NAME(insert_)(struct order_index *order, unsigned symbo
 		beside = relative ? NAME(edge_)(order, relative, 2) : last_place(order);
 	}
 	NAME(add_context_)(order, at, symbol, beside, gap);
-	if (gap.neighbour && order->count > LONG) {
+	if (gap.neighbour && order->count > TREE_BEYOND_CACHES) {
 		ask_parent(order, least(gap.neighbour + AHEAD - 1, order->count));
 		ask_leaf(order, least(gap.neighbour + AHEAD, order->count));
 	}

@@ -382,16 +382,12 @@ ALWAYS_INLINE void index_context(struct route *route, struct tree_index *tree, c
 static void settle(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator)
 {
 	struct tree_index *tree = &route->tree;
-	struct tree_view view;
 
 	if (move(route, rules, allocator) || !tree->gave_up)
 		return;
 	tree_clear(tree);
 	tree->patience = UINT64_MAX;
-	view = tree_look(tree, &route->contexts, false);
-	for (uint32_t context = 1; context <= route->indexed; context++)
-		tree_insert(tree, &view, &route->contexts, rules->bits,
-			    packed_word(&route->contexts.key, rules->bits, context), context);
+	tree_fill(tree, &route->contexts, route->indexed);
 }
 
 /* How many symbols context `c` shares with the query, the best match of which was `past` a symbol ago: with the context
@@ -716,7 +712,7 @@ static take_steps_fn *const versions[KINDS][2][ROSA_MAX_BITS + 1] = {
 /* Single steps have scouts of their own (scout.c); where a test pins the trees, scouts go from the start. */
 static enum kind kind_for(const struct route *route, const struct route_rules *rules, bool lean, size_t steps)
 {
-	const bool far = steps > 1 && (route->indexed > LONG || rules->engine == ROSA_ENGINE_TREE);
+	const bool far = steps > 1 && (route->indexed > TREE_BEYOND_CACHES || rules->engine == ROSA_ENGINE_TREE);
 
 	if (route->ordered)
 		return lean ? ORDERED_LEAN : ORDERED;
@@ -774,33 +770,24 @@ void route_push(struct route *route, const struct route_rules *rules, const rosa
 static void shrink_index(struct route *route, uint32_t indexed)
 {
 	struct tree_index *tree = &route->tree;
-	const unsigned bits = route->contexts.bits;
 	bool anew = route->indexed - indexed > indexed;
 
-	if (!anew) {
-		if (!route->ordered)
-			tree_shrink(tree, &route->contexts, route->indexed, indexed);
-		for (uint32_t left = route->indexed; route->ordered && left > indexed; left--)
-			order_remove(route->order);
-		/* Without trees a table does not know what was there before. */
-		if (route->ordered)
-			tree_note_all(tree, &route->contexts, indexed);
-		route->indexed = indexed;
-	} else if (route->ordered) {
+	if (anew && route->ordered) {
 		order_clear(route->order);
 		fill_ordered(route, indexed, false);
-		route->indexed = indexed;
-	} else {
-		struct tree_view view;
-
+	} else if (anew) {
 		tree_clear(tree);
 		tree->patience = UINT64_MAX;
-		view = tree_look(tree, &route->contexts, false);
-		for (uint32_t context = 1; context <= indexed; context++)
-			tree_insert(tree, &view, &route->contexts, bits,
-				    packed_word(&route->contexts.key, bits, context), context);
-		route->indexed = indexed;
+		tree_fill(tree, &route->contexts, indexed);
+	} else if (route->ordered) {
+		for (uint32_t left = route->indexed; left > indexed; left--)
+			order_remove(route->order);
+		/* Without trees a table does not know what was there before. */
+		tree_note_all(tree, &route->contexts, indexed);
+	} else {
+		tree_shrink(tree, &route->contexts, route->indexed, indexed);
 	}
+	route->indexed = indexed;
 	tree_forget(tree);
 }
 

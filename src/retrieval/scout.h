@@ -123,8 +123,6 @@ ALWAYS_INLINE bool scout_on(struct scout *scout, const struct tree_view *view, c
 /* Within a route scouts go ahead in time: FAR steps, of which each hop is given GAP. */
 #define FAR 16
 #define GAP 4
-/* Contexts from which on that is worth its instructions. */
-#define LONG ((uint32_t)3 << 16)
 
 struct vanguard {
 	struct scout scout[FAR];

@@ -205,16 +205,13 @@ static uint32_t split(const struct tree_view *view, unsigned bits, uint32_t at, 
 	return rest;
 }
 
-/* Insert all contexts into an empty index. If that takes too long for one of them the index has given up. */
-static void fill_anew(struct tree_index *tree, const struct contexts *ctx, uint32_t contexts)
+void tree_fill(struct tree_index *tree, const struct contexts *ctx, uint32_t contexts)
 {
 	const struct tree_view view = tree_look(tree, ctx, false);
-	const uint64_t work = tree->work;
 
 	tree->before_from = 1;
 	for (uint32_t c = 1; c <= contexts && !tree->gave_up; c++)
 		tree_insert(tree, &view, ctx, ctx->bits, packed_word(&ctx->key, ctx->bits, c), c);
-	tree->work = work;
 }
 
 /* Cut every tree of `tree` along the borders of `next`, whose tables are empty. */
@@ -263,7 +260,8 @@ bool tree_set_roots(struct tree_index *tree, const rosa_allocator *allocator, co
 		return false;
 	memset(next.table, 0, size);
 	if (contexts && next.mixed != tree->mixed) {
-		fill_anew(&next, ctx, contexts);
+		tree_fill(&next, ctx, contexts);
+		next.work = tree->work; /* not the stream's fault */
 	} else if (contexts) {
 		divide(tree, &next, ctx);
 		retag(&next, ctx, contexts);

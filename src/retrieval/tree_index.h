@@ -52,6 +52,8 @@
 #define TREE_MAX_ROOTS 24
 /* Symbols of at most so many bits are narrow: two of them fit into a table. */
 #define TREE_NARROW 8
+/* From so many contexts on no cache holds an index, and asking ahead is worth its instructions. */
+#define TREE_BEYOND_CACHES ((uint32_t)3 << 16)
 /* Contexts that can be removed from a mixed index before its table has to be filled anew. */
 #define TREE_BEFORE 64
 
@@ -119,6 +121,8 @@ void tree_free(struct tree_index *tree, const rosa_allocator *allocator);
 void tree_free_children(struct tree_index *tree, const rosa_allocator *allocator);
 /* Fill the tables anew from the first `contexts` contexts; trees are lost. */
 void tree_note_all(struct tree_index *tree, const struct contexts *ctx, uint32_t contexts);
+/* Insert all contexts into an empty index; it gives up where one takes longer than its patience. */
+void tree_fill(struct tree_index *tree, const struct contexts *ctx, uint32_t contexts);
 /* Forget remembered comparisons: symbols were taken back. */
 void tree_forget(struct tree_index *tree);
 /* Of `contexts` contexts take the newest out again, until `kept` are left; then forget. */
