@@ -20,7 +20,7 @@ endif()
 
 file(GLOB support_sources CONFIGURE_DEPENDS tests/oracle.c tests/support_*.c)
 add_library(rosatune_test_support INTERFACE)
-target_include_directories(rosatune_test_support INTERFACE tests ${library_folders} ${model_folders} src/cli)
+target_include_directories(rosatune_test_support INTERFACE tests src)
 target_link_libraries(rosatune_test_support INTERFACE rosatune_cli rosatune_model rosatune_static rosatune_blas
 	rosatune_jansson rosatune_pcre2 rosatune_utf8proc PkgConfig::CMOCKA
 	Threads::Threads m)
@@ -98,4 +98,6 @@ endforeach()
 if(NOT ROSATUNE_SANITIZE)
 	add_test(NAME format COMMAND ${PROJECT_SOURCE_DIR}/scripts/format --check)
 	set_tests_properties(format PROPERTIES LABELS source SKIP_RETURN_CODE 77)
+	add_test(NAME layers COMMAND ${PROJECT_SOURCE_DIR}/scripts/layers)
+	set_tests_properties(layers PROPERTIES LABELS source)
 endif()

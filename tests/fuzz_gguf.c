@@ -7,7 +7,7 @@
  *
  * An input is used twice: as a file, and as a list of changes to a good one, which gets further than most files do.
  */
-#include "gguf.h"
+#include "model/gguf.h"
 
 #include "support_weights.h"
 

@@ -7,7 +7,7 @@
  * Random bytes hardly ever get past the magic and the length, so an input is tried twice: as it is, and as the header
  * of a file that is right up to there.
  */
-#include "npy.h"
+#include "cli/npy.h"
 
 #include <stdlib.h>
 #include <string.h>

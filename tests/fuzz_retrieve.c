@@ -8,7 +8,7 @@
  */
 #include "rosatune.h"
 
-#include "engine.h"
+#include "retrieval/engine.h"
 #include "oracle.h"
 
 #include <stdio.h>

@@ -5,7 +5,7 @@
  * inputs would get the length right by themselves. What is accepted must be what the format says, every byte of the
  * file a tensor's and of one only; what is refused comes with a reason and leaves nothing behind.
  */
-#include "safetensors.h"
+#include "model/safetensors.h"
 
 #include "support_weights.h"
 

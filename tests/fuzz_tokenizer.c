@@ -6,10 +6,10 @@
  * below the size, and decoding gives the normal form of what was encoded. What is refused comes with a reason and
  * leaves nothing behind.
  */
-#include "pretokenize.h"
+#include "model/pretokenize.h"
 #include "support_tokenizer.h"
-#include "tokenizer_nfc.h"
-#include "utf8.h"
+#include "model/tokenizer_nfc.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>

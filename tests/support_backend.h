@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_SUPPORT_BACKEND_H
 #define ROSATUNE_SUPPORT_BACKEND_H
 
-#include "backend.h"
+#include "backend/backend.h"
 
 /* One setting of attention: a whole text at once. */
 struct attend_trial {

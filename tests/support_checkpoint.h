@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_SUPPORT_CHECKPOINT_H
 #define ROSATUNE_SUPPORT_CHECKPOINT_H
 
-#include "checkpoint.h"
+#include "model/checkpoint.h"
 #include "support_weights.h"
 
 /* A folder of this test's own, removed with all that is in it. Paths inside it are good until the next eight. */

@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_SUPPORT_DECODER_H
 #define ROSATUNE_SUPPORT_DECODER_H
 
-#include "decoder.h"
+#include "model/decoder.h"
 
 struct tiny_model {
 	enum architecture architecture;

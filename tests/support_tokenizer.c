@@ -1,9 +1,9 @@
 /* Small tokenizers: a vocabulary that is easy to count in, and as little else as a test wants. */
 #include "support_tokenizer.h"
 
-#include "bpe_vocabulary.h"
+#include "model/bpe_vocabulary.h"
 #include "support_weights.h"
-#include "utf8.h"
+#include "base/utf8.h"
 
 #include <stdarg.h>
 #include <stddef.h>

@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_SUPPORT_TOKENIZER_H
 #define ROSATUNE_SUPPORT_TOKENIZER_H
 
-#include "tokenizer.h"
+#include "model/tokenizer.h"
 
 /* A tokenizer.json: tokens 0 to 255 are the single bytes, and each merge makes the next id. Parts are JSON; NULL: the
  * usual. */

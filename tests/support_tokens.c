@@ -1,7 +1,7 @@
 /* Shards come from the real writer; tests that want a wrong one change its bytes. */
 #include "support_tokens.h"
 
-#include "checksum.h"
+#include "base/checksum.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #define ROSATUNE_SUPPORT_TOKENS_H
 
 #include "support_weights.h"
-#include "tokens_writer.h"
+#include "train/tokens_writer.h"
 
 /* Token number i of the shard is `first` + i, and its loss counts where shard_counts says so. */
 struct shard_plan {

@@ -2,8 +2,8 @@
 #ifndef ROSATUNE_SUPPORT_WEIGHTS_H
 #define ROSATUNE_SUPPORT_WEIGHTS_H
 
-#include "format.h"
-#include "gguf.h"
+#include "backend/format.h"
+#include "model/gguf.h"
 
 /* ---------------------------------------------------------------------------------------------------- bytes, raw -- */
 

@@ -10,7 +10,7 @@
 
 #include "support_checkpoint.h"
 
-#include "adapter.h"
+#include "model/adapter.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,8 +6,8 @@
  * is stronger, and tested with everything: a row has the same bits whatever rows come with it, however the steps before
  * it were cut into calls, and on any number of threads.
  */
-#include "backend.h"
-#include "cpu_backend.h"
+#include "backend/backend.h"
+#include "backend/cpu_backend.h"
 
 #include "support_backend.h"
 #include "support_trial.h"

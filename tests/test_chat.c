@@ -10,9 +10,9 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "chat.h"
+#include "model/chat.h"
 #include "support_tokenizer.h"
-#include "tokenizer_parts.h"
+#include "model/tokenizer_parts.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Between float32 and bfloat16: every bfloat16 there and back, and rounding against the two neighbours of a number. */
-#include "convert.h"
+#include "backend/convert.h"
 
 #include "support_trial.h"
 

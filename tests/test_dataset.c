@@ -9,9 +9,9 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "dataset.h"
-#include "mixing.h"
-#include "permutation.h"
+#include "train/dataset.h"
+#include "train/mixing.h"
+#include "train/permutation.h"
 
 #include "support_checkpoint.h"
 #include "support_tokens.h"

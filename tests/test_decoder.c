@@ -6,8 +6,8 @@
  */
 #include "support_decoder.h"
 
-#include "checksum.h"
-#include "draw.h"
+#include "base/checksum.h"
+#include "base/draw.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

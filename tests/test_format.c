@@ -4,9 +4,9 @@
  * Numbers are written into a block by the layout as its authors describe it, bit by bit, and read back by the library.
  * The two share no code: here a number is placed, there it is picked up.
  */
-#include "format.h"
+#include "backend/format.h"
 
-#include "draw.h"
+#include "base/draw.h"
 #include "support_trial.h"
 
 #include <math.h>

@@ -3,8 +3,8 @@
  * that runs here, and on several workers, which must agree to the bit. Shapes stand around the sizes of tiles and
  * blocks; rows have gaps between them, which must not be touched.
  */
-#include "gemm.h"
-#include "pool.h"
+#include "backend/gemm.h"
+#include "base/pool.h"
 
 #include "support_trial.h"
 

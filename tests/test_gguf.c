@@ -11,7 +11,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "gguf.h"
+#include "model/gguf.h"
 
 #include "support_trial.h"
 #include "support_weights.h"

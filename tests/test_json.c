@@ -7,7 +7,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "json.h"
+#include "model/json.h"
 
 #include "support_trial.h"
 #include "support_weights.h"

@@ -2,7 +2,7 @@
  * Associative recall: the examples follow their rules, counting counts, and a network learns with adapters what it
  * cannot learn with a window.
  */
-#include "mqar_train.h"
+#include "train/mqar_train.h"
 
 #include <stdarg.h>
 #include <stddef.h>

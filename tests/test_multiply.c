@@ -5,9 +5,9 @@
  * them. And the bits: y[t][r] must be the same whatever else is in the call, so every result is compared with the one
  * that a call with this step alone gave.
  */
-#include "multiply.h"
+#include "backend/multiply.h"
 
-#include "draw.h"
+#include "base/draw.h"
 #include "support_trial.h"
 
 #include <math.h>

@@ -7,8 +7,8 @@
  */
 #include "support_decoder.h"
 
-#include "draw.h"
-#include "network.h"
+#include "base/draw.h"
+#include "train/network.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -9,7 +9,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "npy.h"
+#include "cli/npy.h"
 
 #include <dirent.h>
 #include <stdio.h>

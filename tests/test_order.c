@@ -4,8 +4,8 @@
  * Streams of retrieval reach it only after a while and only in the fastest variant; here each variant is asked for
  * every match at every length of history, and contexts are taken out again.
  */
-#include "order_index.h"
-#include "streams.h"
+#include "retrieval/order_index.h"
+#include "cli/streams.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -5,9 +5,9 @@
  * matters; steps stand around the sizes of chunks and tiles. Neither the number of threads nor the variant of `soft`
  * may change a bit.
  */
-#include "soft.h"
-#include "pool.h"
-#include "convert.h"
+#include "rosa/soft.h"
+#include "base/pool.h"
+#include "backend/convert.h"
 
 #include "support_memory.h"
 #include "support_qk_oracle.h"

@@ -13,9 +13,9 @@
  */
 #include "rosatune.h"
 
-#include "engine.h"
+#include "retrieval/engine.h"
 #include "oracle.h"
-#include "streams.h"
+#include "cli/streams.h"
 #include "support_trial.h"
 
 #include <setjmp.h>

@@ -7,13 +7,13 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "paths.h"
-#include "run_folder.h"
-#include "safetensors.h"
-#include "safetensors_write.h"
+#include "base/paths.h"
+#include "train/run_folder.h"
+#include "model/safetensors.h"
+#include "train/safetensors_write.h"
 #include "support_checkpoint.h"
 #include "support_trial.h"
-#include "training_log.h"
+#include "train/training_log.h"
 
 #include <errno.h>
 #include <fcntl.h>

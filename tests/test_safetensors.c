@@ -10,7 +10,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "safetensors.h"
+#include "model/safetensors.h"
 
 #include "support_trial.h"
 #include "support_weights.h"

@@ -10,8 +10,8 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "draw.h"
-#include "sampler.h"
+#include "base/draw.h"
+#include "model/sampler.h"
 
 #include <math.h>
 #include <stdlib.h>

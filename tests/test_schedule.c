@@ -7,7 +7,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "schedule.h"
+#include "train/schedule.h"
 
 #include <math.h>
 

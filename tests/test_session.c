@@ -11,10 +11,10 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "checksum.h"
-#include "file.h"
-#include "models.h"
-#include "session_file.h"
+#include "base/checksum.h"
+#include "cli/file.h"
+#include "cli/models.h"
+#include "cli/session_file.h"
 #include "support_decoder.h"
 
 #include <stdio.h>

@@ -10,7 +10,7 @@
 #include "rosatune.h"
 
 #include "oracle.h"
-#include "starts.h"
+#include "retrieval/starts.h"
 #include "support_memory.h"
 #include "support_trial.h"
 

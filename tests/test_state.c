@@ -9,7 +9,7 @@
  */
 #include "rosatune.h"
 
-#include "engine.h"
+#include "retrieval/engine.h"
 #include "support_image.h"
 #include "support_memory.h"
 #include "support_trial.h"

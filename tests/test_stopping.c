@@ -5,8 +5,8 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "draw.h"
-#include "stopping.h"
+#include "base/draw.h"
+#include "model/stopping.h"
 
 #include <stdio.h>
 #include <stdlib.h>

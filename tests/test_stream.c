@@ -9,9 +9,9 @@
  */
 #include "rosatune.h"
 
-#include "engine.h"
+#include "retrieval/engine.h"
 #include "oracle.h"
-#include "streams.h"
+#include "cli/streams.h"
 #include "support_memory.h"
 #include "support_trial.h"
 

@@ -4,7 +4,7 @@
  * The benchmark's numbers are only comparable while its streams stay what they are, so the first four kinds are held to
  * a checksum. A failure there is not necessarily a mistake, but it means that older numbers no longer count.
  */
-#include "streams.h"
+#include "cli/streams.h"
 
 #include "support_trial.h"
 

@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "rosatune.h"
-#include "symbols.h"
+#include "retrieval/symbols.h"
 
 #define MARK 0xa5a5
 

@@ -10,15 +10,15 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "bpe.h"
-#include "draw.h"
-#include "pretokenize.h"
-#include "pretokenize_pattern.h"
+#include "model/bpe.h"
+#include "base/draw.h"
+#include "model/pretokenize.h"
+#include "model/pretokenize_pattern.h"
 #include "support_checkpoint.h"
 #include "support_tokenizer.h"
 #include "support_weights.h"
-#include "tokenizer_nfc.h"
-#include "utf8.h"
+#include "model/tokenizer_nfc.h"
+#include "base/utf8.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -10,7 +10,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "tokens_file.h"
+#include "train/tokens_file.h"
 
 #include "support_checkpoint.h"
 #include "support_tokens.h"

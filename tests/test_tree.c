@@ -2,7 +2,7 @@
  * The tree index by itself: what it finds is held against comparison symbol by symbol, before and after its links get
  * longer and its trees more. A stream has to be millions of steps long for the longest links; here room is asked for.
  */
-#include "tree_index.h"
+#include "retrieval/tree_index.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

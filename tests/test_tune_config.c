@@ -7,7 +7,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "tune_config.h"
+#include "train/tune_config.h"
 
 #include "support_checkpoint.h"
 #include "support_trial.h"

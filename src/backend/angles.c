@@ -1,6 +1,6 @@
 /* Cosines and sines of rotary positions: see angles.h. */
-#include "angles.h"
-#include "backend.h"
+#include "backend/angles.h"
+#include "backend/backend.h"
 
 #include <math.h>
 #include <stdlib.h>

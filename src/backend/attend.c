@@ -14,9 +14,9 @@
  * them. Then scores are shared out by ranges of panels, and after all of them the values by ranges of channels: neither
  * cuts a sum.
  */
-#include "attend.h"
-#include "kv_store.h"
-#include "status.h"
+#include "backend/attend.h"
+#include "backend/kv_store.h"
+#include "base/status.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -30,23 +30,23 @@
 #define ROWS_AVX512 12
 
 #define VECTORS VECTORS_PLAIN
-#include "vectors.h"
+#include "backend/vectors.h"
 #define ATTEND_ROWS      ROWS_PLAIN
 #define ATTEND_REGISTERS 16
-#include "attend_template.h"
+#include "backend/attend_template.h"
 
 #if ROSA_X86_VARIANTS
 #define VECTORS VECTORS_AVX2
-#include "vectors.h"
+#include "backend/vectors.h"
 #define ATTEND_ROWS      ROWS_AVX2
 #define ATTEND_REGISTERS 16
-#include "attend_template.h"
+#include "backend/attend_template.h"
 
 #define VECTORS VECTORS_AVX512
-#include "vectors.h"
+#include "backend/vectors.h"
 #define ATTEND_ROWS      ROWS_AVX512
 #define ATTEND_REGISTERS 32
-#include "attend_template.h"
+#include "backend/attend_template.h"
 #endif
 
 static const struct kernels {

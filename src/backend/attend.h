@@ -2,9 +2,9 @@
 #ifndef ROSATUNE_ATTEND_H
 #define ROSATUNE_ATTEND_H
 
-#include "backend.h"
-#include "cpu.h"
-#include "pool.h"
+#include "backend/backend.h"
+#include "base/cpu.h"
+#include "base/pool.h"
 
 /* Memory for the scores of what is at hand, for every worker. */
 struct attend_scratch;

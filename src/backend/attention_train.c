@@ -9,10 +9,10 @@
  * A unit of work is a sequence and a key head with all query heads that read it, since these add to the same gradients
  * of k and v: no two workers write the same number, and sums are taken in one order.
  */
-#include "attention_train.h"
+#include "backend/attention_train.h"
 
-#include "gemm.h"
-#include "sigmoid.h"
+#include "backend/gemm.h"
+#include "backend/sigmoid.h"
 
 #include <math.h>
 #include <string.h>

@@ -2,8 +2,8 @@
 #ifndef ROSATUNE_ATTENTION_TRAIN_H
 #define ROSATUNE_ATTENTION_TRAIN_H
 
-#include "pool.h"
-#include "training.h"
+#include "base/pool.h"
+#include "backend/training.h"
 
 /* Numbers of scratch that one worker needs. */
 size_t attention_train_scratch(const struct attention_shape *shape);

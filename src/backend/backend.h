@@ -15,7 +15,7 @@
 #ifndef ROSATUNE_BACKEND_H
 #define ROSATUNE_BACKEND_H
 
-#include "format.h"
+#include "backend/format.h"
 
 #include "rosatune.h"
 

@@ -5,16 +5,16 @@
  * some numbers where rows mean nothing, so the cut never shows in the result. Decoding one token makes hundreds of
  * calls that take a microsecond each, and sharing one out costs about as much: small ones stay on the calling thread.
  */
-#include "angles.h"
-#include "attend.h"
-#include "backend.h"
-#include "cpu_backend.h"
-#include "cpu_parts.h"
-#include "elementwise.h"
-#include "kv_store.h"
-#include "multiply.h"
-#include "pool.h"
-#include "status.h"
+#include "backend/angles.h"
+#include "backend/attend.h"
+#include "backend/backend.h"
+#include "backend/cpu_backend.h"
+#include "backend/cpu_parts.h"
+#include "backend/elementwise.h"
+#include "backend/kv_store.h"
+#include "backend/multiply.h"
+#include "base/pool.h"
+#include "base/status.h"
 
 #include <stdlib.h>
 #include <string.h>

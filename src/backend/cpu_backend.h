@@ -2,8 +2,8 @@
 #ifndef ROSATUNE_CPU_BACKEND_H
 #define ROSATUNE_CPU_BACKEND_H
 
-#include "backend.h"
-#include "cpu.h"
+#include "backend/backend.h"
+#include "base/cpu.h"
 
 /* Whether all of its operations run here. AVX2 asks for FMA and float16 conversion too. */
 bool cpu_backend_available(rosa_isa isa);

@@ -2,12 +2,12 @@
 #ifndef ROSATUNE_CPU_PARTS_H
 #define ROSATUNE_CPU_PARTS_H
 
-#include "angles.h"
-#include "attend.h"
-#include "elementwise.h"
-#include "multiply.h"
-#include "pool.h"
-#include "training.h"
+#include "backend/angles.h"
+#include "backend/attend.h"
+#include "backend/elementwise.h"
+#include "backend/multiply.h"
+#include "base/pool.h"
+#include "backend/training.h"
 
 /* Cosines and sines of the first positions, which all layers and batches of training share. */
 struct training_angles {

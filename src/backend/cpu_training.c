@@ -5,11 +5,11 @@
  * cut like in cpu_backend.c. Sums over rows, the gradients of norms and embeddings, are cut by columns instead: each
  * column is summed by one worker from the first row to the last, so that the order is always the same.
  */
-#include "attention_train.h"
-#include "cpu_parts.h"
-#include "gemm.h"
-#include "sigmoid.h"
-#include "status.h"
+#include "backend/attention_train.h"
+#include "backend/cpu_parts.h"
+#include "backend/gemm.h"
+#include "backend/sigmoid.h"
+#include "base/status.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  * The square sum of a norm is taken in double precision: the frameworks that models come from take it in float32, each
  * in an order of its own, and the exact sum is the one number that is near all of them.
  */
-#include "elementwise.h"
+#include "backend/elementwise.h"
 
 #include <math.h>
 #include <string.h>
@@ -13,17 +13,17 @@
 #define GATES     ((size_t)64)
 
 #define VECTORS VECTORS_PLAIN
-#include "vectors.h"
-#include "elementwise_template.h"
+#include "backend/vectors.h"
+#include "backend/elementwise_template.h"
 
 #if ROSA_X86_VARIANTS
 #define VECTORS VECTORS_AVX2
-#include "vectors.h"
-#include "elementwise_template.h"
+#include "backend/vectors.h"
+#include "backend/elementwise_template.h"
 
 #define VECTORS VECTORS_AVX512
-#include "vectors.h"
-#include "elementwise_template.h"
+#include "backend/vectors.h"
+#include "backend/elementwise_template.h"
 #endif
 
 #define VARIANT(name)                                                                                                  \

@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_ELEMENTWISE_H
 #define ROSATUNE_ELEMENTWISE_H
 
-#include "cpu.h"
+#include "base/cpu.h"
 
 #include <stddef.h>
 #include <stdint.h>

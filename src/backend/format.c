@@ -5,7 +5,7 @@
  * with this. What is said here is therefore only what each number is. The float16 scales have 11 bits and the integers
  * few, so products of the two are exact in float32 and only what is said in words below is ever rounded.
  */
-#include "format.h"
+#include "backend/format.h"
 
 #include <string.h>
 

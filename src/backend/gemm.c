@@ -20,8 +20,8 @@
  * variants differ in the instructions it may use and in the width of a tile. It is always there, and tests compare the
  * two.
  */
-#include "gemm.h"
-#include "pool.h"
+#include "backend/gemm.h"
+#include "base/pool.h"
 
 #include "rosatune.h"
 

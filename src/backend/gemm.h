@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_GEMM_H
 #define ROSATUNE_GEMM_H
 
-#include "cpu.h"
+#include "base/cpu.h"
 
 #include <stdbool.h>
 #include <stddef.h>

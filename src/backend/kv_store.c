@@ -1,6 +1,6 @@
 /* Where keys and values are kept: see kv_store.h. */
-#include "kv_store.h"
-#include "status.h"
+#include "backend/kv_store.h"
+#include "base/status.h"
 
 #include <stdlib.h>
 #include <string.h>

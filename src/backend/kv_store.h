@@ -16,7 +16,7 @@
 #ifndef ROSATUNE_KV_STORE_H
 #define ROSATUNE_KV_STORE_H
 
-#include "backend.h"
+#include "backend/backend.h"
 
 #define KV_LANES  16 /* positions of a panel */
 #define KV_PANELS 8  /* of a block */

@@ -11,9 +11,9 @@
  * since the order of summation has to be the same for any number of steps. The price is the tree at the end of each
  * sum, a few instructions for hundreds of multiplications.
  */
-#include "multiply.h"
+#include "backend/multiply.h"
 
-#include "status.h"
+#include "base/status.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -233,7 +233,7 @@ static ALWAYS_INLINE void q6_k_scales_plain(const uint8_t *block, float *scales)
 #define MULTIPLY_TARGET
 #define MULTIPLY_PASSES PASSES_PLAIN
 #define MULTIPLY_STEPS  2
-#include "multiply_template.h"
+#include "backend/multiply_template.h"
 
 #if ROSA_X86_VARIANTS
 #include <immintrin.h>
@@ -437,7 +437,7 @@ AVX2 void q6_k_scales_avx2(const uint8_t *block, float *scales)
 #define MULTIPLY_TARGET TARGET_AVX2
 #define MULTIPLY_PASSES 2
 #define MULTIPLY_STEPS  3
-#include "multiply_template.h"
+#include "backend/multiply_template.h"
 
 /* ------------------------------------------------------------------------------------------------------ AVX-512 -- */
 
@@ -564,7 +564,7 @@ AVX512 void q6_k_scales_avx512(const uint8_t *block, float *scales)
 #define MULTIPLY_TARGET TARGET_AVX512
 #define MULTIPLY_PASSES 1
 #define MULTIPLY_STEPS  6
-#include "multiply_template.h"
+#include "backend/multiply_template.h"
 #endif
 
 /* -------------------------------------------------------------------------------------------------------- choice -- */

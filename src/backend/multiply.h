@@ -8,9 +8,9 @@
 #ifndef ROSATUNE_MULTIPLY_H
 #define ROSATUNE_MULTIPLY_H
 
-#include "backend.h"
-#include "cpu.h"
-#include "pool.h"
+#include "backend/backend.h"
+#include "base/cpu.h"
+#include "base/pool.h"
 
 /* Memory in which workers lay out what they work on: made beforehand, so that a product cannot fail. */
 struct multiply_scratch;

@@ -10,7 +10,7 @@
 #ifndef ROSATUNE_TRAINING_H
 #define ROSATUNE_TRAINING_H
 
-#include "backend.h"
+#include "backend/backend.h"
 
 /* Attention over whole sequences. Query head h reads key head h / (heads / kv_heads); position t sees t-window+1 .. t
  * and the first `sinks` (window 0: 0 .. t). */

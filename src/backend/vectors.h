@@ -22,7 +22,7 @@
 #ifndef ROSATUNE_VECTORS_H
 #define ROSATUNE_VECTORS_H
 
-#include "cpu.h"
+#include "base/cpu.h"
 
 #include <math.h>
 #include <stdint.h>

@@ -6,10 +6,10 @@
  * read the same row. Abbreviated options are refused on purpose: a script that relies on one breaks when a second
  * option with the same beginning is added.
  */
-#include "args.h"
+#include "cli/args.h"
 
-#include "report.h"
-#include "words.h"
+#include "cli/report.h"
+#include "base/words.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  * Medians are reported, not means: on a machine that does other things too the slow outliers say nothing of the code. A
  * result always carries what it was measured on, for a number without it cannot be compared with anything.
  */
-#include "bench.h"
+#include "cli/bench.h"
 
 #include <math.h>
 #include <stdio.h>

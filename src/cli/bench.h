@@ -2,8 +2,8 @@
 #ifndef ROSATUNE_BENCH_H
 #define ROSATUNE_BENCH_H
 
-#include "inputs.h"
-#include "report.h"
+#include "cli/inputs.h"
+#include "cli/report.h"
 
 struct bench {
 	struct retrieval_args retrieval;

@@ -8,10 +8,10 @@
  * steps, or just before them, for it leaves cold caches. So these lie in the last piece behind thousands of others: a
  * rest too short for that is made together with the piece before it.
  */
-#include "bench.h"
+#include "cli/bench.h"
 
-#include "interrupt.h"
-#include "progress.h"
+#include "cli/interrupt.h"
+#include "cli/progress.h"
 
 #include <stdlib.h>
 

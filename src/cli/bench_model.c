@@ -5,13 +5,13 @@
  * are random, which makes no difference to attention and is no favour to retrieval. Both are timed with nothing before
  * them, and writing also with a history, since that is where windows and global attention part. Medians of repeats.
  */
-#include "commands.h"
+#include "cli/commands.h"
 
-#include "bench.h"
-#include "draw.h"
-#include "interrupt.h"
-#include "models.h"
-#include "progress.h"
+#include "cli/bench.h"
+#include "base/draw.h"
+#include "cli/interrupt.h"
+#include "cli/models.h"
+#include "cli/progress.h"
 
 #include <stdio.h>
 #include <stdlib.h>

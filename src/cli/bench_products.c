@@ -5,14 +5,14 @@
  * ratio means something on a machine that is not quiet. A weight that is used again and again stays in the caches,
  * which the weights of a model do not; with --copies it lies in memory several times, and each product takes the next.
  */
-#include "commands.h"
+#include "cli/commands.h"
 
-#include "bench.h"
-#include "draw.h"
-#include "gemm.h"
-#include "interrupt.h"
-#include "multiply.h"
-#include "progress.h"
+#include "cli/bench.h"
+#include "base/draw.h"
+#include "backend/gemm.h"
+#include "cli/interrupt.h"
+#include "backend/multiply.h"
+#include "cli/progress.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,11 +4,11 @@
  * The kinds of stream are listed in two forms, with explanations in the help for people, and bare for scripts that want
  * to measure them all.
  */
-#include "bench.h"
-#include "commands.h"
+#include "cli/bench.h"
+#include "cli/commands.h"
 
-#include "interrupt.h"
-#include "streams.h"
+#include "cli/interrupt.h"
+#include "cli/streams.h"
 
 #include <stdio.h>
 #include <stdlib.h>

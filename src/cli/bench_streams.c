@@ -9,10 +9,10 @@
  * It is not the stream that the kind would give in one: a period may change at the seam, and a kind that takes nothing
  * from the seed begins again. Within the first piece the two are the same.
  */
-#include "bench.h"
+#include "cli/bench.h"
 
-#include "interrupt.h"
-#include "streams.h"
+#include "cli/interrupt.h"
+#include "cli/streams.h"
 
 #define SEED_STEP 1000003u /* from piece to piece; far from the small seeds that people choose */
 

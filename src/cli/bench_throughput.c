@@ -5,10 +5,10 @@
  * Memory per run is taken from a stream that was fed in pieces, for that is the state kept for decoding, growth and
  * slack included; it is not part of the time.
  */
-#include "bench.h"
+#include "cli/bench.h"
 
-#include "interrupt.h"
-#include "progress.h"
+#include "cli/interrupt.h"
+#include "cli/progress.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,13 +5,13 @@
  * and so are the weights of a new adapter; neither makes a difference to products and attention, and random symbols are
  * no favour to retrieval. Median of repeats, after one step that is not counted.
  */
-#include "commands.h"
+#include "cli/commands.h"
 
-#include "bench.h"
-#include "draw.h"
-#include "interrupt.h"
-#include "progress.h"
-#include "trainable.h"
+#include "cli/bench.h"
+#include "base/draw.h"
+#include "cli/interrupt.h"
+#include "cli/progress.h"
+#include "cli/trainable.h"
 
 #include <stdlib.h>
 #include <sys/resource.h>

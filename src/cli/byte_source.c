@@ -5,9 +5,9 @@
  * noticed by it. What a file is compressed with shows in its first bytes, so the first block is filled as far as the
  * magic numbers go before anything is given out; a pipe may hand them over one by one.
  */
-#include "byte_source.h"
+#include "cli/byte_source.h"
 
-#include "interrupt.h"
+#include "cli/interrupt.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_BYTE_SOURCE_H
 #define ROSATUNE_BYTE_SOURCE_H
 
-#include "decompress.h"
+#include "cli/decompress.h"
 
 struct byte_source {
 	const char *name; /* for messages */

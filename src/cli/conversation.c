@@ -1,5 +1,5 @@
 /* Messages are few and may be as long as a book: each is kept once, as the tokenizer wants it. */
-#include "conversation.h"
+#include "cli/conversation.h"
 
 #include <stdlib.h>
 #include <string.h>

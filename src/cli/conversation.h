@@ -2,8 +2,8 @@
 #ifndef ROSATUNE_CONVERSATION_H
 #define ROSATUNE_CONVERSATION_H
 
-#include "chat.h"
-#include "report.h"
+#include "model/chat.h"
+#include "cli/report.h"
 
 /* A zeroed one is empty. Roles and contents belong to it. */
 struct conversation {

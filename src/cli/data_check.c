@@ -5,14 +5,14 @@
  * have changed the rest. This reads everything. The fault that is told is the first that says where it lies; a change
  * that leaves all numbers possible is known from the checksum alone. Every file is looked at, also after a bad one.
  */
-#include "commands.h"
+#include "cli/commands.h"
 
-#include "args.h"
-#include "interrupt.h"
-#include "json_text.h"
-#include "report.h"
-#include "shard_names.h"
-#include "tokens_writer.h"
+#include "cli/args.h"
+#include "cli/interrupt.h"
+#include "base/json_text.h"
+#include "cli/report.h"
+#include "train/shard_names.h"
+#include "train/tokens_writer.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -13,20 +13,20 @@
  * another as the end of what they generate, that of an answer; so a known end-of-text token of the tokenizer goes
  * before what the configuration says.
  */
-#include "commands.h"
+#include "cli/commands.h"
 
-#include "args.h"
-#include "checkpoint.h"
-#include "interrupt.h"
-#include "json.h"
-#include "pack_batch.h"
-#include "pack_inputs.h"
-#include "pack_lines.h"
-#include "pack_shards.h"
-#include "pack_text.h"
-#include "pool.h"
-#include "progress.h"
-#include "text_input.h"
+#include "cli/args.h"
+#include "model/checkpoint.h"
+#include "cli/interrupt.h"
+#include "model/json.h"
+#include "cli/pack_batch.h"
+#include "cli/pack_inputs.h"
+#include "cli/pack_lines.h"
+#include "cli/pack_shards.h"
+#include "cli/pack_text.h"
+#include "base/pool.h"
+#include "cli/progress.h"
+#include "cli/text_input.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
  *
  * Each library is optional. What differs between them is three functions a format; what a caller sees is the same.
  */
-#include "decompress.h"
+#include "cli/decompress.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_DECOMPRESS_H
 #define ROSATUNE_DECOMPRESS_H
 
-#include "report.h"
+#include "cli/report.h"
 
 #include <stddef.h>
 #include <stdint.h>

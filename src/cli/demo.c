@@ -9,14 +9,14 @@
  * Text in Latin letters is reduced to 32 symbols, so that "The" continues what "the" began. Other scripts would be
  * nothing but "other" then; for them every byte is a symbol.
  */
-#include "commands.h"
+#include "cli/commands.h"
 
-#include "args.h"
-#include "demo_text.h"
-#include "file.h"
-#include "inputs.h"
-#include "interrupt.h"
-#include "progress.h"
+#include "cli/args.h"
+#include "cli/demo_text.h"
+#include "cli/file.h"
+#include "cli/inputs.h"
+#include "cli/interrupt.h"
+#include "cli/progress.h"
 
 #include <ctype.h>
 #include <stdio.h>

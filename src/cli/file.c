@@ -16,10 +16,10 @@
 #define _GNU_SOURCE /* O_TMPFILE */
 #endif
 
-#include "file.h"
+#include "cli/file.h"
 
-#include "interrupt.h"
-#include "paths.h"
+#include "cli/interrupt.h"
+#include "base/paths.h"
 
 #include <errno.h>
 #include <fcntl.h>

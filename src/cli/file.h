@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_FILE_H
 #define ROSATUNE_FILE_H
 
-#include "report.h"
+#include "cli/report.h"
 
 #include <stddef.h>
 #include <stdint.h>

@@ -5,12 +5,12 @@
  * generate_chat.c holds a conversation. Nothing that can be known to be wrong is left for later: the place of the
  * session file is tried before a book is read for an hour.
  */
-#include "commands.h"
+#include "cli/commands.h"
 
-#include "generate.h"
+#include "cli/generate.h"
 
-#include "file.h"
-#include "interrupt.h"
+#include "cli/file.h"
+#include "cli/interrupt.h"
 
 #include <stdio.h>
 #include <string.h>

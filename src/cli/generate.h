@@ -2,8 +2,8 @@
 #ifndef ROSATUNE_GENERATE_H
 #define ROSATUNE_GENERATE_H
 
-#include "generate_run.h"
-#include "session_file.h"
+#include "cli/generate_run.h"
+#include "cli/session_file.h"
 
 struct generate {
 	struct model_args args;

@@ -10,10 +10,10 @@
  * The tokens of a turn are found by counting: every message ends with the same special token, which no content can
  * contain, so what follows the last end but one, in the encoding of the whole conversation, is the new turn.
  */
-#include "generate.h"
+#include "cli/generate.h"
 
-#include "interrupt.h"
-#include "line_input.h"
+#include "cli/interrupt.h"
+#include "cli/line_input.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,11 +5,11 @@
  * become one of them, and what is left is written and flushed at once, for somebody is waiting. All three have
  * something left over at the end, which comes out when the answer ends.
  */
-#include "generate_run.h"
+#include "cli/generate_run.h"
 
-#include "inputs.h"
-#include "interrupt.h"
-#include "progress.h"
+#include "cli/inputs.h"
+#include "cli/interrupt.h"
+#include "cli/progress.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,10 +2,10 @@
 #ifndef ROSATUNE_GENERATE_RUN_H
 #define ROSATUNE_GENERATE_RUN_H
 
-#include "models.h"
-#include "sampler.h"
-#include "stopping.h"
-#include "text_input.h"
+#include "cli/models.h"
+#include "model/sampler.h"
+#include "model/stopping.h"
+#include "cli/text_input.h"
 
 /* A sequence as bytes in memory. */
 struct snapshot {

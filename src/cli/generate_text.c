@@ -5,9 +5,9 @@
  * Face's tokenizers do, and a token that begins texts comes first where the tokenizer has one. A session's text is
  * simply longer; if the model had ended it, the end is taken back when more is said.
  */
-#include "generate.h"
+#include "cli/generate.h"
 
-#include "interrupt.h"
+#include "cli/interrupt.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -5,10 +5,10 @@
  * descriptor of ours. So there is nothing to clean up whatever happens, no shell that would interpret a name, and no
  * pipe that two programs could wait at for each other. What it says on stderr is kept back and shown if it fails.
  */
-#include "gnuplot.h"
+#include "cli/gnuplot.h"
 
-#include "file.h"
-#include "interrupt.h"
+#include "cli/file.h"
+#include "cli/interrupt.h"
 
 #include <errno.h>
 #include <signal.h>

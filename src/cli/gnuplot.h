@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_GNUPLOT_H
 #define ROSATUNE_GNUPLOT_H
 
-#include "report.h"
+#include "cli/report.h"
 
 #include <stddef.h>
 #include <stdio.h>

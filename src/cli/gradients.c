@@ -5,13 +5,13 @@
  * over all tokens but the first of each text; the gradients come as a safetensors file, under the names that Hugging
  * Face and the adapter folder give the parameters.
  */
-#include "commands.h"
+#include "cli/commands.h"
 
-#include "inputs.h"
-#include "npy.h"
-#include "safetensors_write.h"
-#include "trainable.h"
-#include "tune_config.h"
+#include "cli/inputs.h"
+#include "cli/npy.h"
+#include "train/safetensors_write.h"
+#include "cli/trainable.h"
+#include "train/tune_config.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,12 +5,12 @@
  * and values in float32, and the retrieval index. Of these only the index depends on the text, by the number of its
  * runs; the estimate takes one run a step, which is the most there can be, so the truth is that or less.
  */
-#include "commands.h"
+#include "cli/commands.h"
 
-#include "args.h"
-#include "words.h"
-#include "info.h"
-#include "report.h"
+#include "cli/args.h"
+#include "base/words.h"
+#include "cli/info.h"
+#include "cli/report.h"
 
 #include <math.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_INFO_H
 #define ROSATUNE_INFO_H
 
-#include "adapter.h"
+#include "model/adapter.h"
 
 #define INFO_CONTEXTS 16
 

@@ -4,9 +4,9 @@
  * Written by hand rather than through a library, which the program may have been built without: describing a GGUF file
  * needs none. Names of files and tensors are the only strings from outside.
  */
-#include "info.h"
+#include "cli/info.h"
 
-#include "text_input.h"
+#include "cli/text_input.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 /*
  * The description of a model for people: a few lines, and tables whose columns are as wide as what is in them.
  */
-#include "info.h"
+#include "cli/info.h"
 
-#include "quantities.h"
+#include "cli/quantities.h"
 
 #include <stdio.h>
 #include <string.h>

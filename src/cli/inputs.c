@@ -4,9 +4,9 @@
  * The library checks symbols as well, but it cannot know which file they came from; here the message can name the file
  * and the place in it, as NumPy would index it.
  */
-#include "inputs.h"
+#include "cli/inputs.h"
 
-#include "npy.h"
+#include "cli/npy.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,8 +2,8 @@
 #ifndef ROSATUNE_INPUTS_H
 #define ROSATUNE_INPUTS_H
 
-#include "args.h"
-#include "report.h"
+#include "cli/args.h"
+#include "cli/report.h"
 #include "rosatune.h"
 
 struct retrieval_args {

@@ -6,7 +6,7 @@
  * restarted, so a program that waits for a pipe notices. A signal that was ignored when the program was started
  * (nohup, a background job of a shell) stays ignored.
  */
-#include "interrupt.h"
+#include "cli/interrupt.h"
 
 #include <signal.h>
 #include <stddef.h>

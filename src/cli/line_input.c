@@ -4,9 +4,9 @@
  * getline would do but for one thing: a signal that comes just before it begins to wait is not noticed until the next
  * line. So input is waited for in short spells, and asked about in between.
  */
-#include "line_input.h"
+#include "cli/line_input.h"
 
-#include "interrupt.h"
+#include "cli/interrupt.h"
 
 #include <errno.h>
 #include <poll.h>

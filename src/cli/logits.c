@@ -5,13 +5,13 @@
  * of one text are written while it is read. Several texts at a time (--batch) come position by position for all of
  * them, while the file wants text by text, and are kept until they are whole.
  */
-#include "commands.h"
+#include "cli/commands.h"
 
-#include "inputs.h"
-#include "interrupt.h"
-#include "models.h"
-#include "npy.h"
-#include "progress.h"
+#include "cli/inputs.h"
+#include "cli/interrupt.h"
+#include "cli/models.h"
+#include "cli/npy.h"
+#include "cli/progress.h"
 
 #include <stdlib.h>
 

@@ -5,10 +5,10 @@
  * name are made. Output that could not be written (a full disk behind a redirection) is noticed here, once for all
  * commands, since a program that lost its output has not succeeded.
  */
-#include "args.h"
-#include "commands.h"
-#include "report.h"
-#include "words.h"
+#include "cli/args.h"
+#include "cli/commands.h"
+#include "cli/report.h"
+#include "base/words.h"
 #include "rosatune.h"
 
 #if defined(__has_include)

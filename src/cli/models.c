@@ -6,7 +6,7 @@
  * model was trained. Everything is opened in the order in which one thing needs the other, and closed the other way
  * round; what fails half-way closes what there is.
  */
-#include "models.h"
+#include "cli/models.h"
 
 #include <string.h>
 

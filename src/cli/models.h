@@ -2,10 +2,10 @@
 #ifndef ROSATUNE_MODELS_H
 #define ROSATUNE_MODELS_H
 
-#include "args.h"
-#include "decoder.h"
-#include "report.h"
-#include "tokenizer.h"
+#include "cli/args.h"
+#include "model/decoder.h"
+#include "cli/report.h"
+#include "model/tokenizer.h"
 
 /* The value of a number that was not given: no option can be set to it. */
 #define NOT_GIVEN UINT64_MAX

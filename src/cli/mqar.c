@@ -5,15 +5,15 @@
  * numbers. The modes see the same examples in the same order. Ctrl-C ends the experiment after the step at hand, with
  * the epochs there are.
  */
-#include "commands.h"
+#include "cli/commands.h"
 
-#include "gnuplot.h"
-#include "inputs.h"
-#include "interrupt.h"
-#include "mqar_options.h"
-#include "mqar_result.h"
-#include "progress.h"
-#include "training_log.h"
+#include "cli/gnuplot.h"
+#include "cli/inputs.h"
+#include "cli/interrupt.h"
+#include "cli/mqar_options.h"
+#include "cli/mqar_result.h"
+#include "cli/progress.h"
+#include "train/training_log.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,9 +4,9 @@
  * An experiment is its options, so there are many, and each has a default: together they are a demonstration of a few
  * minutes. The parser fills plain numbers, which are then put where they belong.
  */
-#include "mqar_options.h"
+#include "cli/mqar_options.h"
 
-#include "tune_config.h"
+#include "train/tune_config.h"
 
 #include <stdlib.h>
 

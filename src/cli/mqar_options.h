@@ -2,9 +2,9 @@
 #ifndef ROSATUNE_MQAR_OPTIONS_H
 #define ROSATUNE_MQAR_OPTIONS_H
 
-#include "args.h"
-#include "mqar_train.h"
-#include "report.h"
+#include "cli/args.h"
+#include "train/mqar_train.h"
+#include "cli/report.h"
 
 struct mqar_options {
 	struct mqar_setup setup;

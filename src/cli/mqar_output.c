@@ -4,9 +4,9 @@
  * A line as soon as an epoch is judged, since the next may take minutes, with one more for every adapter; then the
  * table that compares the modes. A number that is not there (a mode that was interrupted) is a dash.
  */
-#include "mqar_result.h"
+#include "cli/mqar_result.h"
 
-#include "json_text.h"
+#include "base/json_text.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,9 +1,9 @@
 /*
  * Accuracy by epoch as a picture: one curve a mode, on a scale that is the same for all experiments.
  */
-#include "mqar_result.h"
+#include "cli/mqar_result.h"
 
-#include "gnuplot.h"
+#include "cli/gnuplot.h"
 
 static void put_script(FILE *to, const void *context)
 {

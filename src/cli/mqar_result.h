@@ -2,8 +2,8 @@
 #ifndef ROSATUNE_MQAR_RESULT_H
 #define ROSATUNE_MQAR_RESULT_H
 
-#include "mqar_train.h"
-#include "report.h"
+#include "train/mqar_train.h"
+#include "cli/report.h"
 
 /* One network that was trained. */
 struct mqar_run {

@@ -10,7 +10,7 @@
  * with the size of the file: the product of the shape is checked for overflow and must give exactly the bytes that are
  * there, before anything is allocated by it.
  */
-#include "npy.h"
+#include "cli/npy.h"
 
 #include <ctype.h>
 #include <stdio.h>

@@ -2,8 +2,8 @@
 #ifndef ROSATUNE_NPY_H
 #define ROSATUNE_NPY_H
 
-#include "file.h"
-#include "report.h"
+#include "cli/file.h"
+#include "cli/report.h"
 
 #include <stddef.h>
 #include <stdint.h>

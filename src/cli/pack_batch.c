@@ -5,11 +5,11 @@
  * once, on all threads; what was read before and what is written after stays in order. A document that is wrong says so
  * in its item, and the others go on.
  */
-#include "pack_batch.h"
+#include "cli/pack_batch.h"
 
-#include "json.h"
-#include "pool.h"
-#include "status.h"
+#include "model/json.h"
+#include "base/pool.h"
+#include "base/status.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,8 +2,8 @@
 #ifndef ROSATUNE_PACK_BATCH_H
 #define ROSATUNE_PACK_BATCH_H
 
-#include "answers.h"
-#include "report.h"
+#include "train/answers.h"
+#include "cli/report.h"
 
 struct pack_rules {
 	const tokenizer *tokenizer;

@@ -5,10 +5,10 @@
  * and the bar knows how much there is. The order is that of the bytes of the names, folder by folder, which does not
  * depend on the machine, so that the same files give the same shards.
  */
-#include "pack_inputs.h"
+#include "cli/pack_inputs.h"
 
-#include "interrupt.h"
-#include "paths.h"
+#include "cli/interrupt.h"
+#include "base/paths.h"
 
 #include <dirent.h>
 #include <errno.h>

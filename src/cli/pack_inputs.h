@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_PACK_INPUTS_H
 #define ROSATUNE_PACK_INPUTS_H
 
-#include "report.h"
+#include "cli/report.h"
 
 #include <stddef.h>
 #include <stdint.h>

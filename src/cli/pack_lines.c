@@ -1,6 +1,6 @@
 /* Lines are found in a buffer that is as long as the longest line: what was given out is moved over when more is read.
  */
-#include "pack_lines.h"
+#include "cli/pack_lines.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_PACK_LINES_H
 #define ROSATUNE_PACK_LINES_H
 
-#include "byte_source.h"
+#include "cli/byte_source.h"
 
 struct pack_lines {
 	struct byte_source source;

@@ -7,10 +7,10 @@
  * killed leaves an empty folder at most, or, where files cannot do without a name (file.c), hidden ones, which no
  * reader looks at. Files without a name stay open, so there may be many: as many are asked for as the system allows.
  */
-#include "pack_shards.h"
+#include "cli/pack_shards.h"
 
-#include "paths.h"
-#include "shard_names.h"
+#include "base/paths.h"
+#include "train/shard_names.h"
 
 #include <dirent.h>
 #include <errno.h>

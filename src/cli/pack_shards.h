@@ -2,8 +2,8 @@
 #ifndef ROSATUNE_PACK_SHARDS_H
 #define ROSATUNE_PACK_SHARDS_H
 
-#include "file.h"
-#include "tokens_writer.h"
+#include "cli/file.h"
+#include "train/tokens_writer.h"
 
 struct pack_shard {
 	char *path;

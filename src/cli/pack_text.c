@@ -11,7 +11,7 @@
  * before it is used: a few kilobytes around it must give the same tokens in one piece and in two. Words are short
  * against that, so what lies further away has no say. A text without such a place is not cut at all.
  */
-#include "pack_text.h"
+#include "cli/pack_text.h"
 
 #include <string.h>
 

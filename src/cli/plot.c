@@ -6,13 +6,13 @@
  * same in all panels. Smoothed curves are drawn over the pale ones they come from, since smoothing hides what it
  * averages. Without a file to write, the picture is drawn in letters on the terminal.
  */
-#include "commands.h"
+#include "cli/commands.h"
 
-#include "args.h"
-#include "gnuplot.h"
-#include "inputs.h"
-#include "interrupt.h"
-#include "plot_log.h"
+#include "cli/args.h"
+#include "cli/gnuplot.h"
+#include "cli/inputs.h"
+#include "cli/interrupt.h"
+#include "cli/plot_log.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -5,10 +5,10 @@
  * only where one is set. Other fields may be there for other readers. A run that was killed and resumed has written
  * some steps twice; the second time is what became of it.
  */
-#include "plot_log.h"
+#include "cli/plot_log.h"
 
-#include "json.h"
-#include "pack_lines.h"
+#include "model/json.h"
+#include "cli/pack_lines.h"
 
 #include <math.h>
 #include <stdlib.h>

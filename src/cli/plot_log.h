@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_PLOT_LOG_H
 #define ROSATUNE_PLOT_LOG_H
 
-#include "report.h"
+#include "cli/report.h"
 
 #include <stddef.h>
 #include <stdint.h>

@@ -7,14 +7,14 @@
  * memory: a decoder's result does not depend on how a text is cut. Sums are in double and in the order of the text, so
  * neither do they depend on threads.
  */
-#include "commands.h"
+#include "cli/commands.h"
 
-#include "inputs.h"
-#include "interrupt.h"
-#include "models.h"
-#include "pool.h"
-#include "progress.h"
-#include "text_input.h"
+#include "cli/inputs.h"
+#include "cli/interrupt.h"
+#include "cli/models.h"
+#include "base/pool.h"
+#include "cli/progress.h"
+#include "cli/text_input.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -5,9 +5,9 @@
  * drawn in the first half second, for most jobs are over by then, and ten times a second after it. The line is wiped at
  * the end and leaves the screen as it was.
  */
-#include "progress.h"
+#include "cli/progress.h"
 
-#include "interrupt.h"
+#include "cli/interrupt.h"
 
 #include <stdio.h>
 #include <string.h>

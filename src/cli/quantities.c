@@ -1,5 +1,5 @@
 /* Numbers for people. Three digits count; who wants to compute with them takes JSON. */
-#include "quantities.h"
+#include "cli/quantities.h"
 
 #include <stddef.h>
 #include <stdio.h>

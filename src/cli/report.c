@@ -4,7 +4,7 @@
  * Functions below the commands never print: they return false with a reason, and the command that knows its own name
  * prints it. That keeps the parsers usable in tests and fuzzers, and gives every message the same beginning.
  */
-#include "report.h"
+#include "cli/report.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -9,12 +9,12 @@
  * them by runs and they are spread out one route at a time while writing; in chunks they come step by step for all
  * routes, while the file wants route by route, so that the whole table has to be kept.
  */
-#include "commands.h"
+#include "cli/commands.h"
 
-#include "inputs.h"
-#include "interrupt.h"
-#include "npy.h"
-#include "progress.h"
+#include "cli/inputs.h"
+#include "cli/interrupt.h"
+#include "cli/npy.h"
+#include "cli/progress.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -21,11 +21,11 @@
  * Nothing is believed before the checksum is right, and then every number is still compared with what is there: a
  * checksum is a protection against accidents, not against malice.
  */
-#include "session_file.h"
+#include "cli/session_file.h"
 
-#include "checksum.h"
-#include "file.h"
-#include "mapping.h"
+#include "base/checksum.h"
+#include "cli/file.h"
+#include "base/mapping.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,8 +2,8 @@
 #ifndef ROSATUNE_SESSION_FILE_H
 #define ROSATUNE_SESSION_FILE_H
 
-#include "conversation.h"
-#include "decoder.h"
+#include "cli/conversation.h"
+#include "model/decoder.h"
 
 struct session {
 	struct tokens

@@ -17,7 +17,7 @@
  * Only integers are used, and the generator is written here, so that every machine makes the same symbols. A
  * construction that wants more symbols than there are takes them modulo 2^bits.
  */
-#include "streams.h"
+#include "cli/streams.h"
 
 #include <string.h>
 

@@ -6,10 +6,10 @@
  *
  * Text goes out without stdio, which takes a signal in the middle of a write for an error and forgets the rest.
  */
-#include "text_input.h"
+#include "cli/text_input.h"
 
-#include "file.h"
-#include "utf8.h"
+#include "cli/file.h"
+#include "base/utf8.h"
 
 #include <errno.h>
 #include <poll.h>

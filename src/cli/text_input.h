@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_TEXT_INPUT_H
 #define ROSATUNE_TEXT_INPUT_H
 
-#include "report.h"
+#include "cli/report.h"
 
 #include <stddef.h>
 

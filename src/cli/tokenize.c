@@ -6,16 +6,16 @@
  * NUL between them, is encoded text by text, for a tokenizer takes longer to load than most texts take to encode. With
  * --chat the text is a conversation in JSON, and the tokens are those that transformers' apply_chat_template gives.
  */
-#include "commands.h"
+#include "cli/commands.h"
 
-#include "args.h"
-#include "words.h"
-#include "conversation.h"
-#include "inputs.h"
-#include "interrupt.h"
-#include "json.h"
-#include "text_input.h"
-#include "tokenizer.h"
+#include "cli/args.h"
+#include "base/words.h"
+#include "cli/conversation.h"
+#include "cli/inputs.h"
+#include "cli/interrupt.h"
+#include "model/json.h"
+#include "cli/text_input.h"
+#include "model/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* Models opened for training, from the same arguments as those that are only read. */
-#include "trainable.h"
+#include "cli/trainable.h"
 
 #include <string.h>
 

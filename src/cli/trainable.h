@@ -2,8 +2,8 @@
 #ifndef ROSATUNE_TRAINABLE_H
 #define ROSATUNE_TRAINABLE_H
 
-#include "models.h"
-#include "network.h"
+#include "cli/models.h"
+#include "train/network.h"
 
 struct trainable {
 	struct checkpoint checkpoint;

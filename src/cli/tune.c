@@ -4,16 +4,16 @@
  * The command reads the configuration and shows what happens; the work is src/train's. Under mpirun every process runs
  * this, and only the first one speaks, unless a failure is another one's own.
  */
-#include "commands.h"
+#include "cli/commands.h"
 
-#include "args.h"
-#include "interrupt.h"
-#include "progress.h"
-#include "quantities.h"
-#include "report.h"
-#include "status.h"
-#include "trainer.h"
-#include "tune_plan.h"
+#include "cli/args.h"
+#include "cli/interrupt.h"
+#include "cli/progress.h"
+#include "cli/quantities.h"
+#include "cli/report.h"
+#include "base/status.h"
+#include "train/trainer.h"
+#include "cli/tune_plan.h"
 
 #include <fcntl.h>
 #include <inttypes.h>

@@ -1,7 +1,7 @@
 /* What `rosatune tune --dry-run` prints: a line for the model, a few for each stage, one for all of it. */
-#include "tune_plan.h"
+#include "cli/tune_plan.h"
 
-#include "quantities.h"
+#include "cli/quantities.h"
 
 #include <inttypes.h>
 #include <stdio.h>

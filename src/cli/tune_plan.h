@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_TUNE_PLAN_H
 #define ROSATUNE_TUNE_PLAN_H
 
-#include "training_plan.h"
+#include "train/training_plan.h"
 
 void tune_plan_print(const struct tune_config *config, const struct training_plan *plan, const struct ranks *ranks);
 /* False if memory is short. */

@@ -9,12 +9,12 @@
  * it computes, so one that is not known here is refused: a later version may have written it, and to pass over it would
  * be to compute something else.
  */
-#include "adapter.h"
+#include "model/adapter.h"
 
-#include "claims.h"
-#include "json.h"
-#include "paths.h"
-#include "status.h"
+#include "model/claims.h"
+#include "model/json.h"
+#include "base/paths.h"
+#include "base/status.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_ADAPTER_H
 #define ROSATUNE_ADAPTER_H
 
-#include "checkpoint.h"
+#include "model/checkpoint.h"
 
 struct adapter_layer {
 	/* Projections are [out][in], as PyTorch has them; q == k where they are shared. All NULL: no adapter here. */

@@ -11,9 +11,9 @@
  * costs a hash and a comparison, and nine words of ten in a novel are hits. It belongs to the call and not to the
  * tokenizer, which may be in use on several threads.
  */
-#include "bpe.h"
+#include "model/bpe.h"
 
-#include "status.h"
+#include "base/status.h"
 
 #include <stdlib.h>
 #include <string.h>

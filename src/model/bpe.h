@@ -2,8 +2,8 @@
 #ifndef ROSATUNE_BPE_H
 #define ROSATUNE_BPE_H
 
-#include "bpe_vocabulary.h"
-#include "tokenizer.h"
+#include "model/bpe_vocabulary.h"
+#include "model/tokenizer.h"
 
 struct merge {
 	uint64_t pair; /* left id, right id; NO_PAIR: free */

@@ -9,10 +9,10 @@
  * All bytes lie in one block and the table of slots holds ids only, so that a vocabulary of 150,000 is a few large
  * allocations and not half a million small ones; starting a program should not take longer than reading the file.
  */
-#include "bpe_vocabulary.h"
+#include "model/bpe_vocabulary.h"
 
-#include "status.h"
-#include "utf8.h"
+#include "base/status.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -9,12 +9,12 @@
  * Text is collected up to the next special token and encoded in one go: the role, the line end and the content are one
  * text to the tokenizer, and pieces may reach across.
  */
-#include "chat.h"
+#include "model/chat.h"
 
-#include "bpe.h"
-#include "chat_template.h"
-#include "status.h"
-#include "utf8.h"
+#include "model/bpe.h"
+#include "model/chat_template.h"
+#include "base/status.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_CHAT_H
 #define ROSATUNE_CHAT_H
 
-#include "tokenizer.h"
+#include "model/tokenizer.h"
 
 enum chat_style {
 	CHAT_NONE,

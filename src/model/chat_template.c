@@ -6,11 +6,11 @@
  * between, where the literal does not end before. The same template comes with "\n" as two characters (from
  * tokenizer_config.json) or as a line end inside the literal (from some GGUF files); both are read.
  */
-#include "chat_template.h"
+#include "model/chat_template.h"
 
-#include "chat.h"
-#include "status.h"
-#include "utf8.h"
+#include "model/chat.h"
+#include "base/status.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>

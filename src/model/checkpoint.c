@@ -7,13 +7,13 @@
  *
  * Only headers are read. A model of any size opens in milliseconds, and its numbers come from disk when they are used.
  */
-#include "checkpoint.h"
+#include "model/checkpoint.h"
 
-#include "config.h"
-#include "paths.h"
-#include "shards.h"
-#include "status.h"
-#include "weights.h"
+#include "model/config.h"
+#include "base/paths.h"
+#include "model/shards.h"
+#include "base/status.h"
+#include "model/weights.h"
 
 #include <stdlib.h>
 #include <string.h>

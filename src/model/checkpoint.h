@@ -2,10 +2,10 @@
 #ifndef ROSATUNE_CHECKPOINT_H
 #define ROSATUNE_CHECKPOINT_H
 
-#include "backend.h"
-#include "gguf.h"
-#include "mapping.h"
-#include "safetensors.h"
+#include "backend/backend.h"
+#include "model/gguf.h"
+#include "base/mapping.h"
+#include "model/safetensors.h"
 
 enum architecture { LLAMA, QWEN3 };
 

@@ -4,9 +4,9 @@
  * A file with too much in it is as suspicious as one with too little: a bias that is passed over in silence gives a
  * model that answers, wrongly. So every tensor taken is marked, and what nobody took can be asked for at the end.
  */
-#include "claims.h"
+#include "model/claims.h"
 
-#include "status.h"
+#include "base/status.h"
 
 #include <stdlib.h>
 #include <string.h>

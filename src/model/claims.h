@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_CLAIMS_H
 #define ROSATUNE_CLAIMS_H
 
-#include "tensors.h"
+#include "model/tensors.h"
 
 /* Which tensors of a file have been asked for. */
 struct claims {

@@ -5,9 +5,9 @@
  * nothing later has to check for that. They are not what keeps a hostile file from asking for much memory: that is the
  * rule that every tensor must be there in the size the configuration implies.
  */
-#include "config.h"
+#include "model/config.h"
 
-#include "status.h"
+#include "base/status.h"
 
 #include <math.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_CONFIG_H
 #define ROSATUNE_CONFIG_H
 
-#include "checkpoint.h"
+#include "model/checkpoint.h"
 
 /* From the metadata of a GGUF file; `file` names it in messages. */
 rosa_status config_from_gguf(const struct gguf *gguf, const char *file, struct model_config *config, rosa_error *err);

@@ -9,9 +9,9 @@
  * In files of architecture llama the rows of q and k were reordered so that the rotation pairs neighbours; in files of
  * qwen3 they were left as Hugging Face has them.
  */
-#include "config.h"
+#include "model/config.h"
 
-#include "status.h"
+#include "base/status.h"
 
 #include <stdio.h>
 #include <string.h>

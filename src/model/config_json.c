@@ -6,11 +6,11 @@
  * change what is computed, and are not built here, are refused; the many others (training, dropout, data types) are
  * not looked at.
  */
-#include "config.h"
+#include "model/config.h"
 
-#include "json.h"
-#include "paths.h"
-#include "status.h"
+#include "model/json.h"
+#include "base/paths.h"
+#include "base/status.h"
 
 #include <stdlib.h>
 #include <string.h>

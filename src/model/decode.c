@@ -5,9 +5,9 @@
  * as soon as they can no longer become one, each unfinished beginning as one U+FFFD, which is what replacing bad bytes
  * in the whole text at once would give: what is written does not depend on where the tokens end.
  */
-#include "tokenizer.h"
+#include "model/tokenizer.h"
 
-#include "utf8.h"
+#include "base/utf8.h"
 
 #include <string.h>
 

@@ -8,9 +8,9 @@
  * Logits are the one result as wide as the vocabulary. They are computed for the rows that want them and for no other,
  * a few rows at a time.
  */
-#include "decoder_parts.h"
+#include "model/decoder_parts.h"
 
-#include "status.h"
+#include "base/status.h"
 
 #include <stdlib.h>
 #include <string.h>

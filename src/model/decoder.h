@@ -2,8 +2,8 @@
 #ifndef ROSATUNE_DECODER_H
 #define ROSATUNE_DECODER_H
 
-#include "adapter.h"
-#include "backend.h"
+#include "model/adapter.h"
+#include "backend/backend.h"
 
 struct decoder_options {
 	size_t window, sinks;       /* of attention; window 0: global */

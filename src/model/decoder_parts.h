@@ -2,8 +2,8 @@
 #ifndef ROSATUNE_DECODER_PARTS_H
 #define ROSATUNE_DECODER_PARTS_H
 
-#include "decoder.h"
-#include "past.h"
+#include "model/decoder.h"
+#include "model/past.h"
 
 /* What ROSA adds to a layer. */
 struct rosa_block {

@@ -14,7 +14,7 @@
  *
  * In post fusion the adapter's projections are taken together with attention's, since they share U.
  */
-#include "decoder_parts.h"
+#include "model/decoder_parts.h"
 
 struct pass {
 	struct decoder *decoder;

@@ -8,7 +8,7 @@
  * Llama 3 stretches the slow pairs: one whose wave is longer than the old context (over a factor) turns `factor` times
  * slower, one with a short wave stays, and between the two it is a mixture.
  */
-#include "checkpoint.h"
+#include "model/checkpoint.h"
 
 #include <math.h>
 

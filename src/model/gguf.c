@@ -10,9 +10,9 @@
  * for once and never for more than what was really seen: a count of 2^60 fails where the file ends. The tensors' bytes
  * are not touched at all.
  */
-#include "gguf.h"
+#include "model/gguf.h"
 
-#include "status.h"
+#include "base/status.h"
 
 #include <math.h>
 #include <stdlib.h>

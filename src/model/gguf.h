@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_GGUF_H
 #define ROSATUNE_GGUF_H
 
-#include "tensors.h"
+#include "model/tensors.h"
 
 /* As in the file. */
 enum gguf_type {

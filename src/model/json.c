@@ -8,10 +8,10 @@
  * bits, so such a file is read once more with all integers as floating point numbers. What then asks for an integer
  * gets it if it is one and below 2^53, where floating point still tells neighbours apart.
  */
-#include "json.h"
+#include "model/json.h"
 
-#include "mapping.h"
-#include "status.h"
+#include "base/mapping.h"
+#include "base/status.h"
 
 #include <math.h>
 #include <stdarg.h>

@@ -5,9 +5,9 @@
  * the symbols of values are kept, 2 bytes a route and step. They are laid down route by route inside a block of steps:
  * a look-up is then one load from a row that neighbouring look-ups of the route share.
  */
-#include "past.h"
+#include "model/past.h"
 
-#include "status.h"
+#include "base/status.h"
 
 #include <stdbool.h>
 #include <stdlib.h>

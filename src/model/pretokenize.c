@@ -11,10 +11,10 @@
  * its own. Then the match is tried again with more. What fails even so is an error, and says so: a text must not be cut
  * wrongly in silence.
  */
-#include "pretokenize.h"
+#include "model/pretokenize.h"
 
-#include "pretokenize_pattern.h"
-#include "status.h"
+#include "model/pretokenize_pattern.h"
+#include "base/status.h"
 
 #include <stdlib.h>
 #include <string.h>

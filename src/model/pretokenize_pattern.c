@@ -11,10 +11,10 @@
  * Sets are written out inside brackets: \s becomes [\t-\r...], and [^\s\p{L}] the same within its own. ASCII goes
  * first, which PCRE2 keeps in a bit map and asks before anything else.
  */
-#include "pretokenize_pattern.h"
+#include "model/pretokenize_pattern.h"
 
-#include "status.h"
-#include "utf8.h"
+#include "base/status.h"
+#include "base/utf8.h"
 
 #include <stdbool.h>
 #include <stdio.h>

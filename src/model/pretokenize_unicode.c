@@ -7,7 +7,7 @@
  * are given, so it is enough to name what was added: a range that a newer PCRE2 knows already is then named twice,
  * which does no harm. The one change, U+1171E from Mn to Mc, matters to no tokenizer that is known.
  */
-#include "pretokenize_pattern.h"
+#include "model/pretokenize_pattern.h"
 
 const struct unicode_range unicode_additions[] = {
     {0x897, 0x897, "Mn"},     {0xcf3, 0xcf3, "Mc"},     {0xece, 0xece, "Mn"},     {0x1b4e, 0x1b4f, "Po"},

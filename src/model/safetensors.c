@@ -9,10 +9,10 @@
  * this returns, so all that outlives it is copied. A tensor of a type that is not read refuses the file: whoever asks
  * for a tensor later must be able to take "it is not there" at its word.
  */
-#include "safetensors.h"
+#include "model/safetensors.h"
 
-#include "json.h"
-#include "status.h"
+#include "model/json.h"
+#include "base/status.h"
 
 #include <stdlib.h>
 #include <string.h>

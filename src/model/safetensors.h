@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_SAFETENSORS_H
 #define ROSATUNE_SAFETENSORS_H
 
-#include "tensors.h"
+#include "model/tensors.h"
 
 struct safetensors {
 	struct tensors tensors;

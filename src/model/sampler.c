@@ -12,10 +12,10 @@
  * There is no generator with a state: a draw is a function of the seed and its number, so a session is resumed by
  * remembering one number.
  */
-#include "sampler.h"
+#include "model/sampler.h"
 
-#include "draw.h"
-#include "status.h"
+#include "base/draw.h"
+#include "base/status.h"
 
 #include <math.h>
 #include <stdlib.h>

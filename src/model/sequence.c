@@ -4,9 +4,9 @@
  * Attention's part stops growing once the window is full. The adapter's part is the whole past, in the form that
  * retrieval searches; it is the only thing that grows with the text.
  */
-#include "decoder_parts.h"
+#include "model/decoder_parts.h"
 
-#include "status.h"
+#include "base/status.h"
 
 #include <stdlib.h>
 

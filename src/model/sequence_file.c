@@ -19,10 +19,10 @@
  *             u16       value symbols [routes][steps], filled up likewise
  *     u64       checksum of all before it
  */
-#include "decoder_parts.h"
+#include "model/decoder_parts.h"
 
-#include "checksum.h"
-#include "status.h"
+#include "base/checksum.h"
+#include "base/status.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,11 +5,11 @@
  * files, so they must be plain ones: an index must not reach out of its folder. The index is believed in nothing else:
  * each shard has a header of its own, and every tensor the index promises must be there.
  */
-#include "shards.h"
+#include "model/shards.h"
 
-#include "json.h"
-#include "paths.h"
-#include "status.h"
+#include "model/json.h"
+#include "base/paths.h"
+#include "base/status.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_SHARDS_H
 #define ROSATUNE_SHARDS_H
 
-#include "checkpoint.h"
+#include "model/checkpoint.h"
 
 /* Room for the names, mappings and headers of so many files, all empty. */
 rosa_status shards_make_room(struct checkpoint *checkpoint, size_t count, rosa_error *err);

@@ -9,9 +9,9 @@
  *
  * Strings are few and short, and text comes at the speed of a model, so every place is simply compared.
  */
-#include "stopping.h"
+#include "model/stopping.h"
 
-#include "status.h"
+#include "base/status.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -7,9 +7,9 @@
  *
  * In messages names are cut: a hostile one could push everything else out of them.
  */
-#include "tensors.h"
+#include "model/tensors.h"
 
-#include "status.h"
+#include "base/status.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 #ifndef ROSATUNE_TENSORS_H
 #define ROSATUNE_TENSORS_H
 
-#include "format.h"
+#include "backend/format.h"
 
 #include "rosatune.h"
 

@@ -10,11 +10,11 @@
  *
  * A tokenizer does not change once it is made. Everything that encoding needs to write on belongs to the call.
  */
-#include "tokenizer_parts.h"
+#include "model/tokenizer_parts.h"
 
-#include "status.h"
-#include "tokenizer_nfc.h"
-#include "utf8.h"
+#include "base/status.h"
+#include "model/tokenizer_nfc.h"
+#include "base/utf8.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_TOKENIZER_H
 #define ROSATUNE_TOKENIZER_H
 
-#include "gguf.h"
+#include "model/gguf.h"
 
 typedef struct tokenizer tokenizer;
 

@@ -9,10 +9,10 @@
  * The rest follows what Hugging Face's tokenizers does, odd ends included: a special token that is not asked for, or a
  * single word beside a letter, is passed over whole, without a look at what may lie inside.
  */
-#include "tokenizer_added.h"
+#include "model/tokenizer_added.h"
 
-#include "status.h"
-#include "utf8.h"
+#include "base/status.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -10,10 +10,10 @@
  * Note that transformers, reading a GGUF file, passes over the name and splits by GPT-2's expression always; before
  * digits its tokens differ from those that SmolLM2 was trained on, which are the ones given here.
  */
-#include "tokenizer_parts.h"
+#include "model/tokenizer_parts.h"
 
-#include "status.h"
-#include "tokenizer_nfc.h"
+#include "base/status.h"
+#include "model/tokenizer_nfc.h"
 
 #include <string.h>
 

@@ -6,12 +6,12 @@
  * step still gives tokens, only wrong ones. What does not change the ids of a text (padding, truncation, offsets) is
  * passed over.
  */
-#include "tokenizer_parts.h"
+#include "model/tokenizer_parts.h"
 
-#include "json.h"
-#include "status.h"
-#include "tokenizer_nfc.h"
-#include "tokenizer_scan.h"
+#include "model/json.h"
+#include "base/status.h"
+#include "model/tokenizer_nfc.h"
+#include "model/tokenizer_scan.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -10,10 +10,10 @@
  * below, as found by comparing the two for every code point after letters and after marks of low and high class; the
  * last entry is the second half of the one composition (U+11938) that came after Unicode 9.
  */
-#include "tokenizer_nfc.h"
+#include "model/tokenizer_nfc.h"
 
-#include "status.h"
-#include "utf8.h"
+#include "base/status.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>

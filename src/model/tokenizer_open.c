@@ -5,12 +5,12 @@
  * the tokenizer is one file and the template of conversations another: chat_template.jinja in newer ones, a field of
  * tokenizer_config.json in older. A model without a template is a model that only continues texts.
  */
-#include "tokenizer_parts.h"
+#include "model/tokenizer_parts.h"
 
-#include "json.h"
-#include "mapping.h"
-#include "paths.h"
-#include "status.h"
+#include "model/json.h"
+#include "base/mapping.h"
+#include "base/paths.h"
+#include "base/status.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,9 +2,9 @@
 #ifndef ROSATUNE_TOKENIZER_PARTS_H
 #define ROSATUNE_TOKENIZER_PARTS_H
 
-#include "bpe.h"
-#include "pretokenize.h"
-#include "tokenizer_added.h"
+#include "model/bpe.h"
+#include "model/pretokenize.h"
+#include "model/tokenizer_added.h"
 
 struct tokenizer {
 	struct bpe bpe;

@@ -6,10 +6,10 @@
  * lie, by the little of JSON that they are: strings, whole numbers, commas and brackets. Everything else goes to the
  * JSON reader, with a null in their places, and it is that reader which decides whether the rest is JSON.
  */
-#include "tokenizer_scan.h"
+#include "model/tokenizer_scan.h"
 
-#include "status.h"
-#include "utf8.h"
+#include "base/status.h"
+#include "base/utf8.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,10 +4,10 @@
  * One table has a row for each part of a layer: its two names, its two sizes, and where it goes. GGUF and Hugging Face
  * differ in names alone, so everything else is the same code for both.
  */
-#include "weights.h"
+#include "model/weights.h"
 
-#include "claims.h"
-#include "status.h"
+#include "model/claims.h"
+#include "base/status.h"
 
 #include <stddef.h>
 #include <stdio.h>

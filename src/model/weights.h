@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_WEIGHTS_H
 #define ROSATUNE_WEIGHTS_H
 
-#include "checkpoint.h"
+#include "model/checkpoint.h"
 
 /* Finds every part of the model among checkpoint->tensors, by the names that GGUF or Hugging Face give them, and checks
  * its shape against the configuration. Tensors without a part are refused but for those known to be harmless. */

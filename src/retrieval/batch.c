@@ -5,10 +5,10 @@
  * memory does not grow with the number of routes. Long routes are tried in passes first (passes.c). The rows of the
  * counterfactual tables are counted before anything is looked up, so that all routes can write into one array.
  */
-#include "batch.h"
-#include "passes.h"
-#include "pool.h"
-#include "status.h"
+#include "retrieval/batch.h"
+#include "retrieval/passes.h"
+#include "base/pool.h"
+#include "base/status.h"
 
 #include <stdatomic.h>
 

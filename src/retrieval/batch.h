@@ -6,7 +6,7 @@
 #ifndef ROSATUNE_BATCH_H
 #define ROSATUNE_BATCH_H
 
-#include "rules.h"
+#include "retrieval/rules.h"
 
 struct batch_sink {
 	void *context;

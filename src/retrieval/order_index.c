@@ -1,5 +1,5 @@
 /* The ordered index. The essay is in order_index.h. */
-#include "order_index.h"
+#include "retrieval/order_index.h"
 
 #define NOBODY UINT32_MAX
 
@@ -500,7 +500,7 @@ static inline void put16_plain(uint16_t *v, unsigned place, uint16_t x)
 
 #define ORDER_NAME plain
 #define ORDER_TARGET
-#include "order_template.h"
+#include "retrieval/order_template.h"
 
 #if ROSA_X86_VARIANTS
 #include <immintrin.h>
@@ -635,7 +635,7 @@ TARGET_AVX2 static inline void put16_avx2(uint16_t *v, unsigned place, uint16_t 
 
 #define ORDER_NAME   avx2
 #define ORDER_TARGET TARGET_AVX2
-#include "order_template.h"
+#include "retrieval/order_template.h"
 
 TARGET_AVX512 static inline uint32_t below_avx512(const uint32_t *v, uint32_t x)
 {
@@ -739,7 +739,7 @@ TARGET_AVX512 static inline void put16_avx512(uint16_t *v, unsigned place, uint1
 
 #define ORDER_NAME   avx512
 #define ORDER_TARGET TARGET_AVX512
-#include "order_template.h"
+#include "retrieval/order_template.h"
 #endif
 
 void order_use(struct order_index *order, rosa_isa isa)

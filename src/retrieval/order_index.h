@@ -25,8 +25,8 @@
 #ifndef ROSATUNE_ORDER_INDEX_H
 #define ROSATUNE_ORDER_INDEX_H
 
-#include "cpu.h"
-#include "tree_index.h"
+#include "base/cpu.h"
+#include "retrieval/tree_index.h"
 
 #define ORDER_NOT_KNOWN UINT32_MAX
 #define ORDER_EXACT     6                 /* bits of the widest symbols that sets tell apart */

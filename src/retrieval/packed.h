@@ -14,7 +14,7 @@
 #ifndef ROSATUNE_PACKED_H
 #define ROSATUNE_PACKED_H
 
-#include "memory.h"
+#include "base/memory.h"
 
 #include <stdbool.h>
 #include <stdint.h>

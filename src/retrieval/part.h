@@ -9,7 +9,7 @@
 #ifndef ROSATUNE_PART_H
 #define ROSATUNE_PART_H
 
-#include "passes.h"
+#include "retrieval/passes.h"
 
 /* A context that can be found from now on, or a query that begins a run. */
 struct event {

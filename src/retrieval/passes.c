@@ -29,8 +29,8 @@
  * abandoned and the route is taken step by step. So that not much is lost by then, a sample of the events is worked off
  * before the scatter, and streams that parts would not divide are told by the first steps of the count.
  */
-#include "part.h"
-#include "widths.h"
+#include "retrieval/part.h"
+#include "retrieval/widths.h"
 
 /* Contexts that a part is to have: with its tables it fits into half a megabyte. More parts than MAX_PARTS would make
  * scattering slow, which writes to all of them at once. */

@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_PASSES_H
 #define ROSATUNE_PASSES_H
 
-#include "route.h"
+#include "retrieval/route.h"
 
 /* The scratch of one worker, kept from route to route. All zeros: none yet. */
 struct passes {

@@ -1,8 +1,8 @@
 /* Runs, policies and the step itself. The overview is in route.h. */
-#include "route.h"
-#include "draw.h"
-#include "scout.h"
-#include "widths.h"
+#include "retrieval/route.h"
+#include "base/draw.h"
+#include "retrieval/scout.h"
+#include "retrieval/widths.h"
 
 /*
  * How many trees. A stream that grows has a root for every two to four contexts, at most two bytes a context; from MANY

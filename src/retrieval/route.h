@@ -10,10 +10,10 @@
 #ifndef ROSATUNE_ROUTE_H
 #define ROSATUNE_ROUTE_H
 
-#include "engine.h"
-#include "order_index.h"
-#include "starts.h"
-#include "tree_index.h"
+#include "retrieval/engine.h"
+#include "retrieval/order_index.h"
+#include "retrieval/starts.h"
+#include "retrieval/tree_index.h"
 
 struct route_rules {
 	unsigned bits;

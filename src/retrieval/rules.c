@@ -1,7 +1,7 @@
 /* From a caller's options to the rules that routes follow. */
-#include "rules.h"
-#include "pool.h"
-#include "status.h"
+#include "retrieval/rules.h"
+#include "base/pool.h"
+#include "base/status.h"
 
 rosa_status rules_from_options(const rosa_options *options, rosa_options *full, struct route_rules *rules,
 			       rosa_error *err)

@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_RULES_H
 #define ROSATUNE_RULES_H
 
-#include "route.h"
+#include "retrieval/route.h"
 
 /* Take the caller's options, those it knows, over the defaults; check them. */
 rosa_status rules_from_options(const rosa_options *options, rosa_options *full, struct route_rules *rules,

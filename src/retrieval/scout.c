@@ -5,8 +5,8 @@
  * reach, asking for a line waits for its page to be found; several such waits overlap only if few instructions lie
  * between them. So scouts go through some routes together, one short stage after the other.
  */
-#include "scout.h"
-#include "widths.h"
+#include "retrieval/scout.h"
+#include "retrieval/widths.h"
 
 /* Hops that scouts go. Few trees are as deep, but for symbols that are frequent and wide, of a text for example, where
  * the last routes on their way set the pace. */

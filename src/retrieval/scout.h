@@ -12,7 +12,7 @@
 #ifndef ROSATUNE_SCOUT_H
 #define ROSATUNE_SCOUT_H
 
-#include "route.h"
+#include "retrieval/route.h"
 
 /* Bring near what the next single step of these routes will need; `query` has their symbols, `stride` apart. No more
  * than SCOUT_ROUTES routes at a time. */

@@ -5,9 +5,9 @@
  * a run is compiled twice. In plain C bits are counted by adding neighbouring fields of a word; the same sums, kept,
  * are what a search for the n-th bit within a word descends, in six steps without a branch, whatever the word.
  */
-#include "starts.h"
+#include "retrieval/starts.h"
 
-#include "cpu.h"
+#include "base/cpu.h"
 
 #include <string.h>
 

@@ -20,7 +20,7 @@
 #ifndef ROSATUNE_STARTS_H
 #define ROSATUNE_STARTS_H
 
-#include "memory.h"
+#include "base/memory.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -23,9 +23,9 @@
  *         the same for the query
  *     u64       checksum of all before it
  */
-#include "checksum.h"
-#include "status.h"
-#include "stream.h"
+#include "base/checksum.h"
+#include "base/status.h"
+#include "retrieval/stream.h"
 
 #include <errno.h>
 #include <fcntl.h>

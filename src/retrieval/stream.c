@@ -4,9 +4,9 @@
  * A push either happens on all routes or on none: symbols are checked and memory is taken before the first route moves,
  * and a route with room cannot fail.
  */
-#include "stream.h"
-#include "scout.h"
-#include "status.h"
+#include "retrieval/stream.h"
+#include "retrieval/scout.h"
+#include "base/status.h"
 
 /* Steps between two looks at a route's memory. */
 #define LOOK 64

@@ -2,8 +2,8 @@
 #ifndef ROSATUNE_STREAM_H
 #define ROSATUNE_STREAM_H
 
-#include "pool.h"
-#include "rules.h"
+#include "base/pool.h"
+#include "retrieval/rules.h"
 
 struct rosa_stream {
 	struct route_rules rules;

@@ -20,8 +20,8 @@
  */
 #include <string.h>
 
-#include "status.h"
-#include "symbols.h"
+#include "base/status.h"
+#include "retrieval/symbols.h"
 
 #define PACK_STEPS    32                       /* symbols in a cache line */
 #define PACK_ROUTES   64                       /* any number of bits then fills whole words */
@@ -71,7 +71,7 @@ static inline void cut_plain(uint64_t x, unsigned bits, uint16_t *out)
 }
 
 #define PACK_NAME plain
-#include "symbols_template.h"
+#include "retrieval/symbols_template.h"
 
 /* ----------------------------------------------------------------------------------------------- AVX2, AVX-512 -- */
 
@@ -194,7 +194,7 @@ TARGET_AVX512 static inline void cut_avx512(uint64_t x, unsigned bits, uint16_t 
 #define PACK_WORD_4(p, inf)                  word_4_avx2(p, inf)
 #define PACK_WORD_2(p, inf)                  word_2_avx2(p, inf)
 #define PACK_TURN(rows, routes, out, stride) turn_avx2(rows, routes, out, stride)
-#include "symbols_template.h"
+#include "retrieval/symbols_template.h"
 
 #define PACK_NAME                            avx512
 #define PACK_TARGET                          TARGET_AVX512
@@ -202,7 +202,7 @@ TARGET_AVX512 static inline void cut_avx512(uint64_t x, unsigned bits, uint16_t 
 #define PACK_WORD_2(p, inf)                  word_2_avx512(p, inf)
 #define PACK_CUT(x, bits, out)               cut_avx512(x, bits, out)
 #define PACK_TURN(rows, routes, out, stride) turn_avx2(rows, routes, out, stride)
-#include "symbols_template.h"
+#include "retrieval/symbols_template.h"
 #endif
 
 /* ---------------------------------------------------------------------------------------------------- interface -- */

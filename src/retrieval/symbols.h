@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_SYMBOLS_H
 #define ROSATUNE_SYMBOLS_H
 
-#include "cpu.h"
+#include "base/cpu.h"
 #include "rosatune.h"
 
 /* rosa_pack, by one variant; ROSA_EINVAL if it is not available here. */

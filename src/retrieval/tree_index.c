@@ -1,5 +1,5 @@
 /* The tree index, the parts that are not in a hurry. The essay is in tree_index.h. */
-#include "tree_index.h"
+#include "retrieval/tree_index.h"
 
 /* Nodes are read and written eight bytes at a time. */
 #define PAD 8

@@ -45,7 +45,7 @@
 #ifndef ROSATUNE_TREE_INDEX_H
 #define ROSATUNE_TREE_INDEX_H
 
-#include "packed.h"
+#include "retrieval/packed.h"
 
 #define TREE_DIAGONALS 8
 #define TREE_MAX_LANES 17 /* a query and its 16 flips */

@@ -5,14 +5,14 @@
  * A worker takes a few neighbouring routes through all batch entries and all of time, so every sum is made by one
  * thread in one order, and the number of threads cannot change a bit of it.
  */
-#include "destinations.h"
-#include "learning.h"
-#include "memory.h"
-#include "pass.h"
-#include "pool.h"
-#include "strips.h"
-#include "rules.h"
-#include "status.h"
+#include "rosa/destinations.h"
+#include "rosa/learning.h"
+#include "base/memory.h"
+#include "rosa/pass.h"
+#include "base/pool.h"
+#include "rosa/strips.h"
+#include "retrieval/rules.h"
+#include "base/status.h"
 
 #include <stdatomic.h>
 

@@ -1,5 +1,5 @@
 /* The runs of a stream. */
-#include "candidates.h"
+#include "rosa/candidates.h"
 
 struct runs *scratch_runs(struct scratch *scratch, size_t streams, size_t steps)
 {

@@ -9,7 +9,7 @@
 #ifndef ROSATUNE_CANDIDATES_H
 #define ROSATUNE_CANDIDATES_H
 
-#include "scratch.h"
+#include "rosa/scratch.h"
 
 /* The runs of one stream of symbols. */
 struct runs {

@@ -5,12 +5,12 @@
  * arrays before it takes the next. Explored steps are replaced on the way: the draw is a function of seed, route and
  * step, so that neither threads nor the order of routes matter.
  */
-#include "batch.h"
-#include "destinations.h"
-#include "draw.h"
-#include "learning.h"
-#include "memory.h"
-#include "status.h"
+#include "retrieval/batch.h"
+#include "rosa/destinations.h"
+#include "base/draw.h"
+#include "rosa/learning.h"
+#include "base/memory.h"
+#include "base/status.h"
 
 int rosa_width(size_t steps)
 {

@@ -11,13 +11,13 @@
  * and what branch 1 minus branch 0 adds to (2) is s a at tau and -s x at tau'. So both need the same products, bits + 1
  * of them a step, and are made together. Destination -1 is the row of zeros before the first.
  */
-#include "batch.h"
-#include "destinations.h"
-#include "memory.h"
-#include "pass.h"
-#include "pool.h"
-#include "strips.h"
-#include "status.h"
+#include "retrieval/batch.h"
+#include "rosa/destinations.h"
+#include "base/memory.h"
+#include "rosa/pass.h"
+#include "base/pool.h"
+#include "rosa/strips.h"
+#include "base/status.h"
 
 #include <stdatomic.h>
 

@@ -1,6 +1,6 @@
 /* The gate of pre fusion, its mixing, and the way back through both, a row at a time. */
-#include "fusion.h"
-#include "sigmoid.h"
+#include "rosa/fusion.h"
+#include "backend/sigmoid.h"
 
 void fusion_gate(size_t channels, const float *a0, float *a)
 {

@@ -16,15 +16,15 @@
  * Gradients are added to the caller's. So that a call that fails changes none of them, all that can fail comes before
  * the first addition; once the arguments are checked, that is memory alone.
  */
-#include "layer.h"
-#include "convert.h"
-#include "fusion.h"
-#include "learning.h"
-#include "memory.h"
-#include "norm.h"
-#include "pass.h"
-#include "rules.h"
-#include "status.h"
+#include "rosa/layer.h"
+#include "backend/convert.h"
+#include "rosa/fusion.h"
+#include "rosa/learning.h"
+#include "base/memory.h"
+#include "rosa/norm.h"
+#include "rosa/pass.h"
+#include "retrieval/rules.h"
+#include "base/status.h"
 
 /* ----------------------------------------------------------------------------------------------------- arguments -- */
 

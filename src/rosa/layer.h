@@ -8,8 +8,8 @@
 
 #include "rosatune.h"
 
-#include "projection.h"
-#include "rows.h"
+#include "rosa/projection.h"
+#include "rosa/rows.h"
 
 struct rosa_tape {
 	rosa_options options;

@@ -5,12 +5,12 @@
  * back, and y once more; then, in chunks, everything that is a sum over rows or belongs to a row alone. Only what the
  * caller asks for is computed.
  */
-#include "convert.h"
-#include "fusion.h"
-#include "layer.h"
-#include "memory.h"
-#include "norm.h"
-#include "status.h"
+#include "backend/convert.h"
+#include "rosa/fusion.h"
+#include "rosa/layer.h"
+#include "base/memory.h"
+#include "rosa/norm.h"
+#include "base/status.h"
 
 struct backward {
 	struct call call;

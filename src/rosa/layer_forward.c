@@ -4,11 +4,11 @@
  * The first and the last go through the rows in chunks; in between, retrieval wants whole streams, and so all symbols
  * are there at once. They are a small part of what the rows were: without a tape, q, k and v are gone by then.
  */
-#include "convert.h"
-#include "fusion.h"
-#include "layer.h"
-#include "memory.h"
-#include "status.h"
+#include "backend/convert.h"
+#include "rosa/fusion.h"
+#include "rosa/layer.h"
+#include "base/memory.h"
+#include "base/status.h"
 
 struct forward {
 	struct call call;

@@ -1,6 +1,6 @@
 /* The options of learning, checked once so that nothing below has to ask. */
-#include "learning.h"
-#include "status.h"
+#include "rosa/learning.h"
+#include "base/status.h"
 
 #include <string.h>
 

@@ -30,10 +30,10 @@
  * being worked on; and for each worker a block's gradients, runs and, in short sequences, columns, some 1200 bytes a
  * step. That is two to four times the size of one array of activations in float32.
  */
-#include "candidates.h"
-#include "gemm.h"
-#include "pool.h"
-#include "weighing.h"
+#include "rosa/candidates.h"
+#include "backend/gemm.h"
+#include "base/pool.h"
+#include "rosa/weighing.h"
 
 #define CHUNK 128
 #define LANES 4 /* columns of a route's state that are worked on together */

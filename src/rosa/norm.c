@@ -1,5 +1,5 @@
 /* RMSNorm and its way back, a row at a time. */
-#include "norm.h"
+#include "rosa/norm.h"
 
 #include <math.h>
 

@@ -1,6 +1,6 @@
 /* The sizes and kinds of activations that the operator takes, checked in one place. */
-#include "pass.h"
-#include "status.h"
+#include "rosa/pass.h"
+#include "base/status.h"
 
 rosa_status pass_check(rosa_dtype dtype, size_t batch, size_t steps, size_t channels, unsigned bits, rosa_error *err)
 {

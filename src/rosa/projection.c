@@ -1,6 +1,6 @@
 /* The products of the layer with its four matrices, there and back. */
-#include "projection.h"
-#include "gemm.h"
+#include "rosa/projection.h"
+#include "backend/gemm.h"
 
 /* All products are of one shape or the other: rows by a matrix, ... */
 static void rows_by_matrix(const struct products *by, size_t rows, const float *x, bool turned, const float *w,

@@ -7,13 +7,13 @@
  * Work is cut into blocks of steps. Within one, symbols are collected route by route, which reads destinations in the
  * order they lie in, and then written out row by row, which writes y in the order it lies in.
  */
-#include "convert.h"
-#include "destinations.h"
-#include "memory.h"
-#include "pass.h"
-#include "pool.h"
-#include "rules.h"
-#include "status.h"
+#include "backend/convert.h"
+#include "rosa/destinations.h"
+#include "base/memory.h"
+#include "rosa/pass.h"
+#include "base/pool.h"
+#include "retrieval/rules.h"
+#include "base/status.h"
 
 #include <stdatomic.h>
 

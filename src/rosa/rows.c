@@ -1,6 +1,6 @@
 /* Rows of activations on their way through float32. */
-#include "rows.h"
-#include "convert.h"
+#include "rosa/rows.h"
+#include "backend/convert.h"
 
 #include <string.h>
 

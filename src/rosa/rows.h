@@ -14,7 +14,7 @@
 
 #include "rosatune.h"
 
-#include "pool.h"
+#include "base/pool.h"
 
 #include <stdbool.h>
 

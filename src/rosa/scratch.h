@@ -7,7 +7,7 @@
 #ifndef ROSATUNE_SCRATCH_H
 #define ROSATUNE_SCRATCH_H
 
-#include "memory.h"
+#include "base/memory.h"
 
 #include <stdbool.h>
 

@@ -23,12 +23,12 @@
  * C more with `suffix`), 4 * TILE for the rows of D, 4 bytes a route for symbols, all for the batch entries that are
  * being worked on; and for each worker 4 * TILE (twice with credit `route`) and up to 200 bytes a step.
  */
-#include "candidates.h"
-#include "gemm.h"
-#include "pool.h"
-#include "sigmoid.h"
-#include "soft.h"
-#include "weighing.h"
+#include "rosa/candidates.h"
+#include "backend/gemm.h"
+#include "base/pool.h"
+#include "backend/sigmoid.h"
+#include "rosa/soft.h"
+#include "rosa/weighing.h"
 
 #include <math.h>
 

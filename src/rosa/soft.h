@@ -2,8 +2,8 @@
 #ifndef ROSATUNE_SOFT_H
 #define ROSATUNE_SOFT_H
 
-#include "cpu.h"
-#include "pass.h"
+#include "base/cpu.h"
+#include "rosa/pass.h"
 
 /* grad_qk_soft, its rows made by a variant that is available here. */
 rosa_status grad_qk_soft_with(rosa_isa isa, const struct pass *pass, rosa_error *err);

@@ -14,8 +14,8 @@
 #ifndef ROSATUNE_STRIPS_H
 #define ROSATUNE_STRIPS_H
 
-#include "convert.h"
-#include "sigmoid.h"
+#include "backend/convert.h"
+#include "backend/sigmoid.h"
 
 #include "rosatune.h"
 

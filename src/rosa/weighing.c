@@ -1,8 +1,8 @@
 /* What the rules `linear` and `soft` share. */
-#include "weighing.h"
-#include "convert.h"
-#include "sigmoid.h"
-#include "status.h"
+#include "rosa/weighing.h"
+#include "backend/convert.h"
+#include "backend/sigmoid.h"
+#include "base/status.h"
 
 #define GROUP_BYTES ((size_t)64 << 20)
 

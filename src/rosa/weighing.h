@@ -8,8 +8,8 @@
 #ifndef ROSATUNE_WEIGHING_H
 #define ROSATUNE_WEIGHING_H
 
-#include "pass.h"
-#include "scratch.h"
+#include "rosa/pass.h"
+#include "rosa/scratch.h"
 
 #define BLOCK_CHANNELS 128 /* of a block of routes, about: enough columns for a product to be worth its while */
 

@@ -10,9 +10,9 @@
  * measured in bytes and not in tokens: the line end before an answer and one at its beginning may be a single token.
  * That token is the first to count, having something of the answer in it.
  */
-#include "answers.h"
+#include "train/answers.h"
 
-#include "status.h"
+#include "base/status.h"
 
 #include <stdlib.h>
 #include <string.h>

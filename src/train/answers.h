@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_ANSWERS_H
 #define ROSATUNE_ANSWERS_H
 
-#include "chat.h"
+#include "model/chat.h"
 
 /* How a model's conversations look, found once. */
 struct answers {

@@ -10,12 +10,12 @@
  * but the first is a target once in a pass. A sample begins with the token that the one before ends with as a target.
  * Those of conversations are documents, each a sample: an answer without its question is nothing to learn from.
  */
-#include "dataset.h"
+#include "train/dataset.h"
 
-#include "mixing.h"
-#include "permutation.h"
-#include "shard_names.h"
-#include "status.h"
+#include "train/mixing.h"
+#include "train/permutation.h"
+#include "train/shard_names.h"
+#include "base/status.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_DATASET_H
 #define ROSATUNE_DATASET_H
 
-#include "tokens_file.h"
+#include "train/tokens_file.h"
 
 struct dataset_source {
 	const char *path; /* a shard, or a folder of shards (all *.tokens in it, by name) */

@@ -8,10 +8,10 @@
  *
  * A key that is not known is refused: one that was misspelt would otherwise train with the default for a week.
  */
-#include "keys.h"
+#include "train/keys.h"
 
-#include "status.h"
-#include "words.h"
+#include "base/status.h"
+#include "base/words.h"
 
 #include <inttypes.h>
 #include <math.h>

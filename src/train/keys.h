@@ -2,9 +2,9 @@
 #ifndef ROSATUNE_KEYS_H
 #define ROSATUNE_KEYS_H
 
-#include "dataset.h"
-#include "json.h"
-#include "json_text.h"
+#include "train/dataset.h"
+#include "model/json.h"
+#include "base/json_text.h"
 
 /* Where training data comes from. */
 struct key_data {

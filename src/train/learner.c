@@ -10,9 +10,9 @@
  * that is taken again after a resumption draws the same, and neither the size of a micro batch nor the number of
  * processes shows.
  */
-#include "learner.h"
+#include "train/learner.h"
 
-#include "status.h"
+#include "base/status.h"
 
 #include <inttypes.h>
 #include <math.h>

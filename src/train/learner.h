@@ -2,8 +2,8 @@
 #ifndef ROSATUNE_LEARNER_H
 #define ROSATUNE_LEARNER_H
 
-#include "network.h"
-#include "ranks.h"
+#include "train/network.h"
+#include "train/ranks.h"
 
 /* Where samples come from: number n is a function of n alone. All three are [length]. */
 struct samples {

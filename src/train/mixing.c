@@ -11,7 +11,7 @@
  * by 1/2, four by 1, and each further doubling adds 1/2 at most, whatever n is. Shares are rounded to 2^-32, and
  * everything after that is whole numbers, so that it is the same on every machine.
  */
-#include "mixing.h"
+#include "train/mixing.h"
 
 #include <math.h>
 

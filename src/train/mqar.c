@@ -18,11 +18,11 @@
  * same ones. Where keys have second names, one permutation of the task gives them, the same in all examples; otherwise
  * there would be nothing to learn.
  */
-#include "mqar.h"
+#include "train/mqar.h"
 
-#include "draw.h"
-#include "permutation.h"
-#include "status.h"
+#include "base/draw.h"
+#include "train/permutation.h"
+#include "base/status.h"
 
 #include <math.h>
 

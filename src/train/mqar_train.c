@@ -8,13 +8,13 @@
  * Adapters that are switched off in a layer stay there, but inject nothing and do not learn: the forward pass is then
  * that of a layer without one, to the bit.
  */
-#include "mqar_train.h"
+#include "train/mqar_train.h"
 
-#include "config.h"
-#include "draw.h"
-#include "permutation.h"
-#include "schedule.h"
-#include "status.h"
+#include "model/config.h"
+#include "base/draw.h"
+#include "train/permutation.h"
+#include "train/schedule.h"
+#include "base/status.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -2,9 +2,9 @@
 #ifndef ROSATUNE_MQAR_TRAIN_H
 #define ROSATUNE_MQAR_TRAIN_H
 
-#include "learner.h"
-#include "mqar.h"
-#include "mqar_watch.h"
+#include "train/learner.h"
+#include "train/mqar.h"
+#include "train/mqar_watch.h"
 
 #define MQAR_MOST_LAYERS 32
 

@@ -6,9 +6,9 @@
  * they collapsed into a few? And do queries and keys speak the same language, be it at the same step (how an aligned
  * start begins) or between a query and the key it asks for, which is what counts where keys have two names?
  */
-#include "mqar_watch.h"
+#include "train/mqar_watch.h"
 
-#include "status.h"
+#include "base/status.h"
 
 #include <stdlib.h>
 #include <string.h>

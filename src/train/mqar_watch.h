@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_MQAR_WATCH_H
 #define ROSATUNE_MQAR_WATCH_H
 
-#include "network.h"
+#include "train/network.h"
 
 /* Of one layer, over all examples looked at. Shares are from 0 to 1. */
 struct mqar_layer {

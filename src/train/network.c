@@ -6,10 +6,10 @@
  * architecture hold the rows of q and k in another order; they are put back, so that there is one kind of rotation here
  * and in what is saved.
  */
-#include "network_parts.h"
+#include "train/network_parts.h"
 
-#include "draw.h"
-#include "status.h"
+#include "base/draw.h"
+#include "base/status.h"
 
 #include <math.h>
 #include <stdarg.h>

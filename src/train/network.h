@@ -2,8 +2,8 @@
 #ifndef ROSATUNE_NETWORK_H
 #define ROSATUNE_NETWORK_H
 
-#include "adapter.h"
-#include "parameters.h"
+#include "model/adapter.h"
+#include "train/parameters.h"
 
 enum qk_start { QK_ALIGNED, QK_SEPARATE, QK_SHARED };
 

@@ -9,7 +9,7 @@
  * On the way back, gh holds the gradient of what the layer gave and ends as that of what it was given. A weight that is
  * frozen has no gradient, and then its product is not taken; what flows on through it is.
  */
-#include "network_parts.h"
+#include "train/network_parts.h"
 
 #include <string.h>
 

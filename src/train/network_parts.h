@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_NETWORK_PARTS_H
 #define ROSATUNE_NETWORK_PARTS_H
 
-#include "network.h"
+#include "train/network.h"
 
 /* A parameter of a layer: its numbers, and the gradient's where it is trained. */
 struct weight {

@@ -8,9 +8,9 @@
  *
  * Logits are as wide as the vocabulary, so they are made, judged and taken back some rows at a time.
  */
-#include "network_parts.h"
+#include "train/network_parts.h"
 
-#include "status.h"
+#include "base/status.h"
 
 #include <string.h>
 

@@ -5,10 +5,10 @@
  * Products go through the backend. Retrieval and the read-out are the library's own (sections 4 of rosatune.h), which
  * work on ordinary memory; a backend with memory of its own will need its own way here.
  */
-#include "network_parts.h"
+#include "train/network_parts.h"
 
-#include "draw.h"
-#include "status.h"
+#include "base/draw.h"
+#include "base/status.h"
 
 #include <stdlib.h>
 

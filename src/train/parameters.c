@@ -4,9 +4,9 @@
  * The order is that of checkpoints and of sums over processes, so it must not depend on anything but the model. Every
  * parameter has memory of its own: a model is loaded once, and frozen parameters need neither gradients nor moments.
  */
-#include "parameters.h"
+#include "train/parameters.h"
 
-#include "status.h"
+#include "base/status.h"
 
 #include <math.h>
 #include <stdio.h>

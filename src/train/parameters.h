@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_PARAMETERS_H
 #define ROSATUNE_PARAMETERS_H
 
-#include "training.h"
+#include "backend/training.h"
 
 #include "rosatune.h"
 

@@ -10,7 +10,7 @@
 #ifndef ROSATUNE_PERMUTATION_H
 #define ROSATUNE_PERMUTATION_H
 
-#include "draw.h"
+#include "base/draw.h"
 
 /* Where number i < n goes, in the permutation that `key` names. n < 2^63. */
 static inline uint64_t permutation_place(uint64_t key, uint64_t n, uint64_t i)

@@ -15,10 +15,10 @@
 #include <sched.h>
 #endif
 
-#include "ranks.h"
+#include "train/ranks.h"
 
-#include "pool.h"
-#include "status.h"
+#include "base/pool.h"
+#include "base/status.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
-#include "resume.h"
+#include "train/resume.h"
 
-#include "paths.h"
-#include "status.h"
+#include "base/paths.h"
+#include "base/status.h"
 
 #include <stdlib.h>
 

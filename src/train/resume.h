@@ -2,8 +2,8 @@
 #ifndef ROSATUNE_RESUME_H
 #define ROSATUNE_RESUME_H
 
-#include "run_folder.h"
-#include "tune_config.h"
+#include "train/run_folder.h"
+#include "train/tune_config.h"
 
 #define RESUME_CONFIG "tune.json" /* the configuration, in a checkpoint */
 

@@ -15,14 +15,14 @@
  *
  * A checkpoint that is removed loses its name first, for the same reason.
  */
-#include "run_folder.h"
+#include "train/run_folder.h"
 
-#include "checksum.h"
-#include "json.h"
-#include "json_text.h"
-#include "mapping.h"
-#include "paths.h"
-#include "status.h"
+#include "base/checksum.h"
+#include "model/json.h"
+#include "base/json_text.h"
+#include "base/mapping.h"
+#include "base/paths.h"
+#include "base/status.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_RUN_FOLDER_H
 #define ROSATUNE_RUN_FOLDER_H
 
-#include "durable.h"
+#include "base/durable.h"
 
 /* Where a run stands: with the configuration this is all of its state besides the numbers. */
 struct run_state {

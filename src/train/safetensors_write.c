@@ -5,10 +5,10 @@
  * buffer: a model that just fits into memory can be saved. The header is filled up with spaces to a multiple of 8
  * bytes, as the format asks for, so that tensors are aligned.
  */
-#include "safetensors_write.h"
+#include "train/safetensors_write.h"
 
-#include "json_text.h"
-#include "status.h"
+#include "base/json_text.h"
+#include "base/status.h"
 
 #include <stdlib.h>
 

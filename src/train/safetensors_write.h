@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_SAFETENSORS_WRITE_H
 #define ROSATUNE_SAFETENSORS_WRITE_H
 
-#include "durable.h"
+#include "base/durable.h"
 
 /* A tensor of float32 to be written. Where its numbers come from is the caller's affair. */
 struct tensor_source {

@@ -6,7 +6,7 @@
  * and the last one of all has the minimum exactly. A stage of one step has the
  * maximum.
  */
-#include "schedule.h"
+#include "train/schedule.h"
 
 #include <math.h>
 

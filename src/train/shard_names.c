@@ -3,10 +3,10 @@
  *
  * Their order is that of their names, which data packing numbers; what a folder gives depends on the file system.
  */
-#include "shard_names.h"
+#include "train/shard_names.h"
 
-#include "paths.h"
-#include "status.h"
+#include "base/paths.h"
+#include "base/status.h"
 
 #include <dirent.h>
 #include <errno.h>

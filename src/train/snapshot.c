@@ -8,16 +8,16 @@
  *
  * All numbers are float32, as they are trained, so that what is read back is what was written to the bit.
  */
-#include "snapshot.h"
+#include "train/snapshot.h"
 
-#include "checksum.h"
-#include "json_text.h"
-#include "paths.h"
-#include "safetensors.h"
-#include "safetensors_write.h"
-#include "status.h"
-#include "tokenizer_copy.h"
-#include "tune_config.h"
+#include "base/checksum.h"
+#include "base/json_text.h"
+#include "base/paths.h"
+#include "model/safetensors.h"
+#include "train/safetensors_write.h"
+#include "base/status.h"
+#include "train/tokenizer_copy.h"
+#include "train/tune_config.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -2,8 +2,8 @@
 #ifndef ROSATUNE_SNAPSHOT_H
 #define ROSATUNE_SNAPSHOT_H
 
-#include "network.h"
-#include "run_folder.h"
+#include "train/network.h"
+#include "train/run_folder.h"
 
 /* The files, by the names that other programs know them under. The first two are an adapter folder, as the Python
  * package writes and reads it; the next two a model folder of Hugging Face. */

@@ -5,11 +5,11 @@
  * is looked at before the first step. Order and mixing depend on seed and stage: two stages over the same text do not
  * see it in the same order.
  */
-#include "stage_data.h"
+#include "train/stage_data.h"
 
-#include "draw.h"
-#include "status.h"
-#include "tokens_writer.h"
+#include "base/draw.h"
+#include "base/status.h"
+#include "train/tokens_writer.h"
 
 #include <string.h>
 

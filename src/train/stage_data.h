@@ -2,8 +2,8 @@
 #ifndef ROSATUNE_STAGE_DATA_H
 #define ROSATUNE_STAGE_DATA_H
 
-#include "dataset.h"
-#include "tune_config.h"
+#include "train/dataset.h"
+#include "train/tune_config.h"
 
 /* What data must fit: the model's vocabulary, and its tokenizer where it has one. */
 struct data_rules {

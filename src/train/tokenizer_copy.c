@@ -5,9 +5,9 @@
  * tokenizer.json to go with it, and to make one would be to translate between two descriptions of the same thing. The
  * metadata about tokens is copied instead, byte by byte, into a GGUF file of its own.
  */
-#include "tokenizer_copy.h"
+#include "train/tokenizer_copy.h"
 
-#include "status.h"
+#include "base/status.h"
 
 #include <string.h>
 

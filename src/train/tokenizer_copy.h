@@ -2,8 +2,8 @@
 #ifndef ROSATUNE_TOKENIZER_COPY_H
 #define ROSATUNE_TOKENIZER_COPY_H
 
-#include "durable.h"
-#include "gguf.h"
+#include "base/durable.h"
+#include "model/gguf.h"
 
 /* Writes a GGUF file without tensors that has all of another's metadata that is about tokens; tokenizer_open reads it.
  */

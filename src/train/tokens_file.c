@@ -9,10 +9,10 @@
  * after that, nothing that is read lies outside. What a token is may still have changed on the disk: it is compared
  * with the vocabulary whenever it is read, since the row of an embedding that is not there is a crash or worse.
  */
-#include "tokens_file.h"
+#include "train/tokens_file.h"
 
-#include "checksum.h"
-#include "status.h"
+#include "base/checksum.h"
+#include "base/status.h"
 
 #include <stddef.h>
 #include <stdlib.h>

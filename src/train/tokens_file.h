@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_TOKENS_FILE_H
 #define ROSATUNE_TOKENS_FILE_H
 
-#include "mapping.h"
+#include "base/mapping.h"
 
 #include <stdbool.h>
 

@@ -8,10 +8,10 @@
  * The bytes go to a function and not to a file: atomic replacement, full disks and Ctrl-C are the program's matter, and
  * a test can write to memory.
  */
-#include "tokens_writer.h"
+#include "train/tokens_writer.h"
 
-#include "checksum.h"
-#include "status.h"
+#include "base/checksum.h"
+#include "base/status.h"
 
 #include <stdlib.h>
 #include <string.h>

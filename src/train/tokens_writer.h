@@ -2,8 +2,8 @@
 #ifndef ROSATUNE_TOKENS_WRITER_H
 #define ROSATUNE_TOKENS_WRITER_H
 
-#include "tokenizer.h"
-#include "tokens_file.h"
+#include "model/tokenizer.h"
+#include "train/tokens_file.h"
 
 /* Where the bytes of a shard go, one after the other. */
 typedef rosa_status tokens_sink(void *context, const void *data, size_t size, rosa_error *err);

@@ -11,16 +11,16 @@
  *
  * The optimiser begins anew with each stage: what is trained changes, and the rates warm up again.
  */
-#include "trainer.h"
+#include "train/trainer.h"
 
-#include "draw.h"
-#include "paths.h"
-#include "resume.h"
-#include "schedule.h"
-#include "snapshot.h"
-#include "stage_data.h"
-#include "status.h"
-#include "training_model.h"
+#include "base/draw.h"
+#include "base/paths.h"
+#include "train/resume.h"
+#include "train/schedule.h"
+#include "train/snapshot.h"
+#include "train/stage_data.h"
+#include "base/status.h"
+#include "train/training_model.h"
 
 #include <inttypes.h>
 #include <math.h>

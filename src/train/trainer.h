@@ -2,9 +2,9 @@
 #ifndef ROSATUNE_TRAINER_H
 #define ROSATUNE_TRAINER_H
 
-#include "learner.h"
-#include "training_log.h"
-#include "tune_config.h"
+#include "train/learner.h"
+#include "train/training_log.h"
+#include "train/tune_config.h"
 
 /* What is told after every step. */
 struct trainer_report {

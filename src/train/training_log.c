@@ -5,11 +5,11 @@
  * again. So the log is cut back to the checkpoint first, by writing the lines that stay beside it and renaming, and has
  * every step once. A line begins with its step, which is all that is read here.
  */
-#include "training_log.h"
+#include "train/training_log.h"
 
-#include "durable.h"
-#include "json_text.h"
-#include "status.h"
+#include "base/durable.h"
+#include "base/json_text.h"
+#include "base/status.h"
 
 #include <errno.h>
 #include <inttypes.h>

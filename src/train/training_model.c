@@ -1,7 +1,7 @@
 /* The model that a run trains. */
-#include "training_model.h"
+#include "train/training_model.h"
 
-#include "status.h"
+#include "base/status.h"
 
 #include <string.h>
 

@@ -2,9 +2,9 @@
 #ifndef ROSATUNE_TRAINING_MODEL_H
 #define ROSATUNE_TRAINING_MODEL_H
 
-#include "checkpoint.h"
-#include "network.h"
-#include "tune_config.h"
+#include "model/checkpoint.h"
+#include "train/network.h"
+#include "train/tune_config.h"
 
 struct training_model {
 	struct checkpoint checkpoint;

@@ -6,12 +6,12 @@
  * each that is trained. Activations are really allocated, and hardly touched, since what they take is known nowhere
  * else.
  */
-#include "training_plan.h"
+#include "train/training_plan.h"
 
-#include "resume.h"
-#include "stage_data.h"
-#include "status.h"
-#include "training_model.h"
+#include "train/resume.h"
+#include "train/stage_data.h"
+#include "base/status.h"
+#include "train/training_model.h"
 
 #include <stdlib.h>
 #include <string.h>

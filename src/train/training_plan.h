@@ -2,8 +2,8 @@
 #ifndef ROSATUNE_TRAINING_PLAN_H
 #define ROSATUNE_TRAINING_PLAN_H
 
-#include "ranks.h"
-#include "tune_config.h"
+#include "train/ranks.h"
+#include "train/tune_config.h"
 
 struct stage_plan {
 	uint64_t steps, tokens;               /* that are left to learn from, over all processes */

@@ -4,10 +4,10 @@
  * How keys are read, set and written is keys.c's affair; here is what there is, with what it may be and what it is if
  * nobody says, and where each value goes in a network's options.
  */
-#include "tune_config.h"
+#include "train/tune_config.h"
 
-#include "status.h"
-#include "words.h"
+#include "base/status.h"
+#include "base/words.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -2,8 +2,8 @@
 #ifndef ROSATUNE_TUNE_CONFIG_H
 #define ROSATUNE_TUNE_CONFIG_H
 
-#include "keys.h"
-#include "network.h"
+#include "train/keys.h"
+#include "train/network.h"
 
 #include <stdbool.h>
 

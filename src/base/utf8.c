@@ -6,7 +6,7 @@
  * at the first byte that does not fit, and this is the "maximal subpart" that Unicode recommends to replace by one
  * U+FFFD. Rust and Python do so, and answers must be equal to theirs.
  */
-#include "utf8.h"
+#include "base/utf8.h"
 
 #include <string.h>
 

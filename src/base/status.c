@@ -1,5 +1,5 @@
 /* Statuses, messages and the version: the small change of the interface. */
-#include "status.h"
+#include "base/status.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -5,11 +5,11 @@
  * before an older checkpoint is removed. Everything goes through a buffer, which is also where the checksum is taken:
  * it reads words of 8 bytes, and only the last piece may be none.
  */
-#include "durable.h"
+#include "base/durable.h"
 
-#include "checksum.h"
-#include "paths.h"
-#include "status.h"
+#include "base/checksum.h"
+#include "base/paths.h"
+#include "base/status.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -6,9 +6,9 @@
  * kept between calls: a decoding step takes some tens of microseconds, about what starting a thread costs. For the same
  * reason a worker that has finished spins for a moment before it sleeps.
  */
-#include "pool.h"
-#include "memory.h"
-#include "status.h"
+#include "base/pool.h"
+#include "base/memory.h"
+#include "base/status.h"
 
 #include <string.h>
 

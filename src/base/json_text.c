@@ -4,7 +4,7 @@
  * A few kilobytes at most (configurations, headers, lines of a log), put together with printf and escaped where a
  * person's words go in. No library is needed to write JSON, so builds without one can.
  */
-#include "json_text.h"
+#include "base/json_text.h"
 
 #include <math.h>
 #include <stdarg.h>

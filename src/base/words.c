@@ -4,7 +4,7 @@
  * Command lines and configurations are both written by hand, so both want the same answer to a slip of the finger and
  * the same meaning of 16k.
  */
-#include "words.h"
+#include "base/words.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* Names of files: the little that opening a model folder takes. */
-#include "paths.h"
+#include "base/paths.h"
 
 #include <stdio.h>
 #include <stdlib.h>

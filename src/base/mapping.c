@@ -5,9 +5,9 @@
  * between programs. What is mapped must not shrink meanwhile, which no program can prevent; it then ends with SIGBUS,
  * like every reader of a mapped file.
  */
-#include "mapping.h"
+#include "base/mapping.h"
 
-#include "status.h"
+#include "base/status.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -5,7 +5,7 @@
  * registers, which is the part that hand-written detection gets wrong. Asking it costs a load and a test, so there is
  * nothing worth caching here and no state of ours that threads could race for.
  */
-#include "cpu.h"
+#include "base/cpu.h"
 
 const char *rosa_isa_name(rosa_isa isa)
 {
