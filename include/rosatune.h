@@ -56,7 +56,7 @@ typedef enum rosa_status {
 
 typedef struct rosa_error {
 	rosa_status status;
-	char message[256]; /* always terminated */
+	char message[512]; /* always terminated */
 } rosa_error;
 
 /* A short name of a status ("invalid argument"); never NULL. */

@@ -24,31 +24,31 @@ static void try(const uint8_t *data, size_t size)
 {
 	struct npy_header header;
 	struct npy_symbols symbols;
-	struct failure why = {""};
+	rosa_error why = {0};
 
 	if (npy_parse(data, size, &header, &why)) {
 		check(header.dims >= 0 && header.dims <= NPY_MAX_DIMS && header.width > 0);
 		check(header.offset <= size && header.count * header.width == size - header.offset);
 	} else {
-		check(why.text[0] != '\0');
+		check(why.message[0] != '\0');
 	}
-	why.text[0] = '\0';
+	why.message[0] = '\0';
 	if (npy_read_symbols(data, size, &symbols, &why)) {
 		check(symbols.routes > 0 && symbols.steps > 0);
 		check(symbols.routes * symbols.steps <= size);
 		check((symbols.symbols[symbols.routes * symbols.steps - 1] & ~0xffff) == 0);
 		free(symbols.symbols);
 	} else {
-		check(why.text[0] != '\0' && symbols.symbols == NULL);
+		check(why.message[0] != '\0' && symbols.symbols == NULL);
 	}
 	struct npy_tokens tokens;
-	why.text[0] = '\0';
+	why.message[0] = '\0';
 	if (npy_read_tokens(data, size, &tokens, &why)) {
 		check(tokens.texts > 0 && tokens.steps > 0);
 		check(tokens.texts * tokens.steps <= size / 2);
 		free(tokens.tokens);
 	} else {
-		check(why.text[0] != '\0' && tokens.tokens == NULL);
+		check(why.message[0] != '\0' && tokens.tokens == NULL);
 	}
 }
 

@@ -76,10 +76,10 @@ static void accepts(void **state)
 		const struct good *good = &goods[i];
 		struct image image = make(good->version, good->header, six, sizeof(six));
 		struct npy_symbols symbols;
-		struct failure why = {""};
+		rosa_error why = {0};
 
 		if (!npy_read_symbols(image.data, image.size, &symbols, &why))
-			fail_msg("%s: %s", good->header, why.text);
+			fail_msg("%s: %s", good->header, why.message);
 		assert_int_equal(symbols.dims, good->dims);
 		assert_int_equal(symbols.routes, good->routes);
 		assert_int_equal(symbols.steps, good->steps);
@@ -137,12 +137,12 @@ static const struct bad {
 static void check_refused(struct image image, const char *what, const char *reason)
 {
 	struct npy_symbols symbols;
-	struct failure why = {""};
+	rosa_error why = {0};
 
 	if (npy_read_symbols(image.data, image.size, &symbols, &why))
 		fail_msg("accepted: %s", what);
-	if (!strstr(why.text, reason))
-		fail_msg("%s: the reason is '%s', without '%s'", what, why.text, reason);
+	if (!strstr(why.message, reason))
+		fail_msg("%s: the reason is '%s', without '%s'", what, why.message, reason);
 	assert_null(symbols.symbols);
 	free(image.data);
 }
@@ -231,11 +231,11 @@ static void reads_tokens(void **state)
 		const struct tokens_case *c = &tokens_cases[i];
 		struct image image = make(1, c->header, eight, sizeof(eight));
 		struct npy_tokens tokens;
-		struct failure why = {""};
+		rosa_error why = {0};
 
 		bool done = npy_read_tokens(image.data, image.size, &tokens, &why);
-		if (done == (c->reason != NULL) || (c->reason && !strstr(why.text, c->reason)))
-			fail_msg("%s: %s '%s'", c->header, done ? "accepted" : "refused", why.text);
+		if (done == (c->reason != NULL) || (c->reason && !strstr(why.message, c->reason)))
+			fail_msg("%s: %s '%s'", c->header, done ? "accepted" : "refused", why.message);
 		assert_int_equal(tokens.dims, c->dims);
 		assert_int_equal(tokens.texts, c->texts);
 		assert_int_equal(tokens.steps, c->steps);
@@ -255,7 +255,7 @@ static void reads_long_tokens(void **state)
 	const char *header = "{'descr': '<i8', 'fortran_order': False, 'shape': (2,), }";
 	struct image image = make(1, header, most, sizeof(most));
 	struct npy_tokens tokens;
-	struct failure why = {""};
+	rosa_error why = {0};
 
 	(void)state;
 	assert_true(npy_read_tokens(image.data, image.size, &tokens, &why));
@@ -265,7 +265,7 @@ static void reads_long_tokens(void **state)
 	free(image.data);
 	image = make(1, header, more, sizeof(more));
 	assert_false(npy_read_tokens(image.data, image.size, &tokens, &why));
-	assert_non_null(strstr(why.text, "element 0 is 4294967296"));
+	assert_non_null(strstr(why.message, "element 0 is 4294967296"));
 	assert_null(tokens.tokens);
 	free(image.data);
 }
@@ -328,7 +328,7 @@ static void loads_and_names_the_file(void **state)
 {
 	struct folder *folder = *state;
 	struct npy_symbols symbols;
-	struct failure why;
+	rosa_error why;
 
 	put(folder->file, make(1, U2 "\n", six, sizeof(six)));
 	assert_true(npy_load_symbols(folder->file, &symbols, &why));
@@ -337,12 +337,12 @@ static void loads_and_names_the_file(void **state)
 	free(symbols.symbols);
 	put(folder->file, make(1, U2 "\n", six, 5));
 	assert_false(npy_load_symbols(folder->file, &symbols, &why));
-	assert_non_null(strstr(why.text, folder->file));
-	assert_non_null(strstr(why.text, "cut short"));
+	assert_non_null(strstr(why.message, folder->file));
+	assert_non_null(strstr(why.message, "cut short"));
 	assert_false(npy_load_symbols(folder->other, &symbols, &why));
-	assert_non_null(strstr(why.text, folder->other));
+	assert_non_null(strstr(why.message, folder->other));
 	assert_false(npy_load_symbols(folder->path, &symbols, &why));
-	assert_non_null(strstr(why.text, "folder"));
+	assert_non_null(strstr(why.message, "folder"));
 }
 
 static const int32_t values[6] = {-1, 0, 1, 2147483647, -2147483647 - 1, 7};
@@ -351,7 +351,7 @@ static const int32_t values[6] = {-1, 0, 1, 2147483647, -2147483647 - 1, 7};
 static void check_elements(const char *path, char kind, int dims, const size_t *shape, const void *bits)
 {
 	struct npy_header header;
-	struct failure why;
+	rosa_error why;
 	uint8_t *data;
 	size_t size;
 
@@ -385,7 +385,7 @@ static void writes_what_it_reads(void **state)
 
 	for (int dims = 1; dims <= 3; dims++) {
 		struct file_writer writer;
-		struct failure why;
+		rosa_error why;
 
 		assert_true(npy_create_int32(&writer, folder->file, dims, shapes[dims - 1], &why));
 		assert_true(npy_write_int32(&writer, values, 2, &why));
@@ -403,7 +403,7 @@ static void writes_floats(void **state)
 	static const size_t shape[2] = {3, 2};
 	struct folder *folder = *state;
 	struct file_writer writer;
-	struct failure why;
+	rosa_error why;
 
 	assert_true(npy_create_float32(&writer, folder->file, 2, shape, &why));
 	assert_true(npy_write_float32(&writer, numbers, 5, &why));
@@ -417,7 +417,7 @@ static void loads_tokens_and_names_the_file(void **state)
 {
 	struct folder *folder = *state;
 	struct npy_tokens tokens;
-	struct failure why;
+	rosa_error why;
 
 	put(folder->file, make(1, tokens_cases[0].header, eight, sizeof(eight)));
 	assert_true(npy_load_tokens(folder->file, &tokens, &why));
@@ -425,7 +425,7 @@ static void loads_tokens_and_names_the_file(void **state)
 	free(tokens.tokens);
 	put(folder->file, make(1, tokens_cases[0].header, eight, 7));
 	assert_false(npy_load_tokens(folder->file, &tokens, &why));
-	assert_non_null(strstr(why.text, folder->file));
+	assert_non_null(strstr(why.message, folder->file));
 	assert_null(tokens.tokens);
 	assert_false(npy_load_tokens(folder->other, &tokens, &why));
 	assert_null(tokens.tokens);
@@ -435,7 +435,7 @@ static void keeps_the_old_file_until_commit(void **state)
 {
 	struct folder *folder = *state;
 	struct file_writer writer;
-	struct failure why;
+	rosa_error why;
 	size_t shape[1] = {6}, size;
 	uint8_t *data;
 
@@ -456,7 +456,7 @@ static void follows_links_and_keeps_permissions(void **state)
 {
 	struct folder *folder = *state;
 	struct file_writer writer;
-	struct failure why;
+	rosa_error why;
 	struct stat status;
 	size_t shape[1] = {6};
 
@@ -479,22 +479,22 @@ static void reports_what_cannot_be_written(void **state)
 {
 	struct folder *folder = *state;
 	struct file_writer writer;
-	struct failure why;
+	rosa_error why;
 	size_t shape[1] = {6};
 	char path[128];
 
 	snprintf(path, sizeof(path), "%s/none/a.npy", folder->path);
 	assert_false(file_can_create(path, &why));
-	assert_non_null(strstr(why.text, path));
+	assert_non_null(strstr(why.message, path));
 	assert_false(npy_create_int32(&writer, path, 1, shape, &why));
 	file_discard(&writer);
 	assert_false(npy_create_int32(&writer, folder->path, 1, shape, &why));
-	assert_non_null(strstr(why.text, "folder"));
+	assert_non_null(strstr(why.message, "folder"));
 	assert_false(file_can_create("", &why));
 	if (access("/dev/full", W_OK) == 0) {
 		assert_false(npy_create_int32(&writer, "/dev/full", 1, shape, &why));
-		assert_non_null(strstr(why.text, "/dev/full"));
-		assert_non_null(strstr(why.text, "No space left"));
+		assert_non_null(strstr(why.message, "/dev/full"));
+		assert_non_null(strstr(why.message, "No space left"));
 		file_discard(&writer);
 	}
 }

@@ -34,7 +34,7 @@ static int enter(void **state)
 	struct tiny_model tiny = TINY_MODEL;
 	struct model_args args = MODEL_ARGS_INIT;
 	struct place *place = calloc(1, sizeof(*place));
-	struct failure why;
+	rosa_error why;
 
 	if (!place)
 		return -1;
@@ -50,7 +50,7 @@ static int enter(void **state)
 	*state = place;
 	if (model_open(&place->model, &args, &why))
 		return 0;
-	print_error("%s\n", why.text);
+	print_error("%s\n", why.message);
 	return -1;
 }
 
@@ -70,7 +70,7 @@ static int leave(void **state)
 static void save(struct place *place)
 {
 	struct session session = {.draws = 77, .ended = true};
-	struct failure why;
+	rosa_error why;
 	rosa_error error;
 	sequence *sequence;
 
@@ -81,7 +81,7 @@ static void save(struct place *place)
 	struct piece piece = {sequence, tokens, 5, LOGITS_NONE, NULL};
 	assert_int_equal(decoder_read(place->model.decoder, 1, &piece, NULL, NULL, &error), ROSA_OK);
 	if (!session_save(place->file, &session, (struct session_state){.sequence = sequence}, &why))
-		fail_msg("%s", why.text);
+		fail_msg("%s", why.message);
 	sequence_free(sequence);
 	conversation_free(&session.conversation);
 }
@@ -90,12 +90,12 @@ static void comes_back(void **state)
 {
 	struct place *place = *state;
 	struct session session;
-	struct failure why;
+	rosa_error why;
 	sequence *sequence;
 
 	save(place);
 	if (!session_load(place->file, place->model.decoder, &session, &sequence, &why))
-		fail_msg("%s", why.text);
+		fail_msg("%s", why.message);
 	assert_int_equal(session.draws, 77);
 	assert_true(session.ended);
 	assert_int_equal(session.tokens.count, 7);
@@ -123,11 +123,11 @@ static void put(const char *path, const uint8_t *data, size_t size)
 static bool try(struct place *place)
 {
 	struct session session;
-	struct failure why = {""};
+	rosa_error why = {0};
 	sequence *sequence;
 
 	if (!session_load(place->file, place->model.decoder, &session, &sequence, &why)) {
-		assert_non_null(strstr(why.text, place->file));
+		assert_non_null(strstr(why.message, place->file));
 		assert_null(sequence);
 		assert_null(session.tokens.ids);
 		assert_null(session.conversation.all);
@@ -151,7 +151,7 @@ static size_t head_size(const uint8_t *data)
 static void refuses_what_was_cut(void **state)
 {
 	struct place *place = *state;
-	struct failure why;
+	rosa_error why;
 	uint8_t *data;
 	size_t size;
 
@@ -169,7 +169,7 @@ static void refuses_what_was_cut(void **state)
 static void refuses_what_was_altered(void **state)
 {
 	struct place *place = *state;
-	struct failure why;
+	rosa_error why;
 	uint8_t *data;
 	size_t size;
 
@@ -189,7 +189,7 @@ static void believes_no_number(void **state)
 {
 	static const uint8_t masks[] = {0x01, 0x80, 0xff};
 	struct place *place = *state;
-	struct failure why;
+	rosa_error why;
 	uint8_t *data;
 	size_t size, refused = 0, tried = 0;
 

@@ -118,7 +118,7 @@ rosa_resize = CFUNCTYPE(c_void_p, c_void_p, c_void_p, c_size_t)
 
 
 class rosa_error(Structure):
-    _fields_ = [("status", c_int), ("message", c_char * 256)]
+    _fields_ = [("status", c_int), ("message", c_char * 512)]
 
 
 class rosa_allocator(Structure):

@@ -22,11 +22,11 @@ struct bench {
 
 /* Makes the first `steps` symbols of each row of the pair: the stream itself for piece 0, for others further streams of
  * the same kind. False with a reason after Ctrl-C. */
-bool bench_make(const struct bench *bench, size_t piece, size_t steps, struct failure *why);
+bool bench_make(const struct bench *bench, size_t piece, size_t steps, rosa_error *why);
 
 /* Each measures, prints to stdout, and returns false with a reason if it could not. */
-bool bench_throughput(const struct bench *bench, struct failure *why);
-bool bench_decode(const struct bench *bench, struct failure *why);
+bool bench_throughput(const struct bench *bench, rosa_error *why);
+bool bench_decode(const struct bench *bench, rosa_error *why);
 
 /* Steps that the pair must have room for when bench_decode is to make a history of `steps`, piece by piece, and to time
  * `singles` of them. */

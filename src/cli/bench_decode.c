@@ -36,17 +36,15 @@ struct step {
 };
 
 static bool push(rosa_stream *stream, size_t steps, const uint16_t *query, const uint16_t *key, size_t stride,
-		 int32_t *tau, struct failure *why)
+		 int32_t *tau, rosa_error *why)
 {
-	rosa_error error;
-
-	if (rosa_stream_push(stream, steps, query, key, stride, tau, NULL, NULL, &error) == ROSA_OK)
+	if (rosa_stream_push(stream, steps, query, key, stride, tau, NULL, NULL, why) == ROSA_OK)
 		return true;
-	return refuse(why, "%s", error.message);
+	return false;
 }
 
 static bool push_piece(const struct symbol_pair *pair, rosa_stream *stream, size_t steps, struct progress *progress,
-		       struct failure *why)
+		       rosa_error *why)
 {
 	for (size_t t = 0; t < steps; t += PUSH) {
 		size_t some = steps - t < PUSH ? steps - t : PUSH;
@@ -60,7 +58,7 @@ static bool push_piece(const struct symbol_pair *pair, rosa_stream *stream, size
 }
 
 /* Pushes all but the steps to be timed, and leaves the piece that ends with them in the pair; *last is its length. */
-static bool push_history(const struct bench *bench, rosa_stream *stream, size_t *last, struct failure *why)
+static bool push_history(const struct bench *bench, rosa_stream *stream, size_t *last, rosa_error *why)
 {
 	bool made = bench->kind != BENCH_FILE, done = true;
 	struct progress progress;
@@ -78,7 +76,7 @@ static bool push_history(const struct bench *bench, rosa_stream *stream, size_t 
 
 /* The last steps of the piece that lies in the pair, `end` being its length. */
 static bool time_steps(const struct bench *bench, rosa_stream *stream, size_t end, struct step *step, double *us,
-		       struct failure *why)
+		       rosa_error *why)
 {
 	const struct symbol_pair *pair = &bench->pair;
 	size_t first = end - bench->singles;
@@ -132,21 +130,20 @@ static void print(const struct bench *bench, double *us, const rosa_stream_info 
 	bench_print(bench, rows);
 }
 
-static bool measure(const struct bench *bench, rosa_stream *stream, struct step *step, double *us, struct failure *why)
+static bool measure(const struct bench *bench, rosa_stream *stream, struct step *step, double *us, rosa_error *why)
 {
 	rosa_stream_info info = {.size = sizeof(info)};
-	rosa_error error;
 	size_t last = 0;
 
 	if (!push_history(bench, stream, &last, why) || !time_steps(bench, stream, last, step, us, why))
 		return false;
-	if (rosa_stream_describe(stream, &info, &error) != ROSA_OK)
-		return refuse(why, "%s", error.message);
+	if (rosa_stream_describe(stream, &info, why) != ROSA_OK)
+		return false;
 	print(bench, us, &info);
 	return true;
 }
 
-bool bench_decode(const struct bench *bench, struct failure *why)
+bool bench_decode(const struct bench *bench, rosa_error *why)
 {
 	rosa_options options = retrieval_options(&bench->retrieval);
 	size_t routes = bench->pair.routes;

@@ -89,17 +89,16 @@ static int tick(void *context, uint64_t done, uint64_t total)
 }
 
 /* Read `count` tokens at once, or one after the other; nanoseconds a token. */
-static bool feed(struct job *job, sequence *s, size_t count, bool singly, double *ns, struct failure *why)
+static bool feed(struct job *job, sequence *s, size_t count, bool singly, double *ns, rosa_error *why)
 {
 	const size_t first = sequence_steps(s), step = singly ? 1 : count;
 	uint64_t begin = progress_clock();
-	rosa_error error;
 
 	for (size_t i = 0; i < count; i += step) {
 		struct piece piece = {s, job->ids + first + i, step, LOGITS_LAST, job->logits};
 
-		if (decoder_read(job->model.decoder, 1, &piece, singly ? NULL : tick, job, &error) != ROSA_OK)
-			return refuse(why, "%s", error.message);
+		if (decoder_read(job->model.decoder, 1, &piece, singly ? NULL : tick, job, why) != ROSA_OK)
+			return false;
 		if (singly && tick(job, i, count))
 			return refuse(why, "interrupted");
 	}
@@ -109,7 +108,7 @@ static bool feed(struct job *job, sequence *s, size_t count, bool singly, double
 	return !interrupted() || refuse(why, "interrupted");
 }
 
-static bool measure_empty(struct job *job, struct samples *samples, struct failure *why)
+static bool measure_empty(struct job *job, struct samples *samples, rosa_error *why)
 {
 	rosa_error error;
 
@@ -136,14 +135,13 @@ static bool measure_empty(struct job *job, struct samples *samples, struct failu
 	return true;
 }
 
-static bool measure_later(struct job *job, struct samples *samples, struct failure *why)
+static bool measure_later(struct job *job, struct samples *samples, rosa_error *why)
 {
 	sequence *s;
-	rosa_error error;
 	bool good;
 
-	if (sequence_new(job->model.decoder, &s, &error) != ROSA_OK)
-		return refuse(why, "%s", error.message);
+	if (sequence_new(job->model.decoder, &s, why) != ROSA_OK)
+		return false;
 	good = feed(job, s, job->context, false, &samples->history, why);
 	for (uint64_t i = 0; i < job->repeat && good; i++)
 		good = feed(job, s, job->tokens, true, &samples->later[i], why);
@@ -213,7 +211,7 @@ static void print(const struct job *job, struct samples *samples)
 	bench_print_rows(job->json, setting, rows);
 }
 
-static bool make_tokens(struct job *job, struct failure *why)
+static bool make_tokens(struct job *job, rosa_error *why)
 {
 	const size_t vocabulary = decoder_vocabulary(job->model.decoder),
 		     most = job->prompt + job->context + (job->repeat + 1) * job->tokens;
@@ -225,7 +223,7 @@ static bool make_tokens(struct job *job, struct failure *why)
 	return job->logits != NULL;
 }
 
-static bool run(struct job *job, struct failure *why)
+static bool run(struct job *job, rosa_error *why)
 {
 	uint64_t begin = progress_clock();
 	struct samples samples = {0};
@@ -255,7 +253,7 @@ static bool run(struct job *job, struct failure *why)
 int bench_model_command(int count, char **words)
 {
 	struct job job = {.args = MODEL_ARGS_INIT, .prompt = 512, .tokens = 64, .repeat = 3};
-	struct failure why = {""};
+	rosa_error why = {0};
 	enum args_result parsed = parse(&job, count, words);
 
 	if (parsed != ARGS_OK)
@@ -268,6 +266,6 @@ int bench_model_command(int count, char **words)
 	if (done)
 		return DONE;
 	if (!interrupted())
-		complain("bench model", "%s", why.text);
+		complain("bench model", "%s", why.message);
 	return interrupted() ? interrupted() : FAILED;
 }

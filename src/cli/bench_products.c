@@ -117,7 +117,7 @@ static void fill(uint8_t *data, size_t bytes)
 		data[i] = (uint8_t)(0x20 | (draw(1, 0, i) & 15));
 }
 
-static bool make_weights(struct job *job, enum format format, struct failure *why)
+static bool make_weights(struct job *job, enum format format, rosa_error *why)
 {
 	const size_t bytes = format_row_bytes(format, job->columns), rows = job->rows * job->copies;
 
@@ -157,7 +157,7 @@ static double time_theirs(const struct job *job, size_t copy)
 	return (double)(progress_clock() - begin);
 }
 
-static bool measure(struct job *job, enum format format, struct failure *why)
+static bool measure(struct job *job, enum format format, rosa_error *why)
 {
 	if (!make_weights(job, format, why))
 		return false;
@@ -229,17 +229,16 @@ static void print(const struct job *job, const struct bench_row *rows)
 /* ----------------------------------------------------------------------------------------------------------- work --
  */
 
-static bool prepare(struct job *job, struct failure *why)
+static bool prepare(struct job *job, rosa_error *why)
 {
 	const rosa_allocator plain = {NULL, NULL};
-	rosa_error error;
 
 	job->threads = pool_threads((int)job->threads);
 	job->pool = pool_new(&plain, (unsigned)job->threads);
 	if (!job->pool)
 		return refuse(why, "no memory for %u threads", (unsigned)job->threads);
-	if (multiply_scratch_new((unsigned)job->threads, &job->scratch, &error) != ROSA_OK)
-		return refuse(why, "%s", error.message);
+	if (multiply_scratch_new((unsigned)job->threads, &job->scratch, why) != ROSA_OK)
+		return false;
 	job->x = get_memory(job->steps, job->columns * sizeof(float), "the activations", why);
 	job->y = job->x ? get_memory(job->steps, job->rows * sizeof(float), "the results", why) : NULL;
 	job->ours = job->y ? get_memory(job->repeat, sizeof(double), "the times", why) : NULL;
@@ -251,7 +250,7 @@ static bool prepare(struct job *job, struct failure *why)
 	return true;
 }
 
-static bool run(struct job *job, struct failure *why)
+static bool run(struct job *job, rosa_error *why)
 {
 	struct result results[FORMAT_COUNT];
 	struct bench_row rows[3 * FORMAT_COUNT + 1];
@@ -290,7 +289,7 @@ int bench_products_command(int count, char **words)
 {
 	struct job job = {
 	    .format = ALL, .rows = 1536, .columns = 512, .steps = 1, .copies = 1, .threads = 1, .repeat = 50};
-	struct failure why = {""};
+	rosa_error why = {0};
 	enum args_result parsed = parse(&job, count, words);
 
 	if (parsed != ARGS_OK)
@@ -306,6 +305,6 @@ int bench_products_command(int count, char **words)
 	clean(&job);
 	if (done)
 		return DONE;
-	complain("bench products", "%s", interrupted() ? "interrupted" : why.text);
+	complain("bench products", "%s", interrupted() ? "interrupted" : why.message);
 	return interrupted() ? interrupted() : FAILED;
 }

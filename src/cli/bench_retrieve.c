@@ -154,7 +154,7 @@ static bool consistent(const struct request *request)
 	return false;
 }
 
-static bool make_streams(struct request *request, struct failure *why)
+static bool make_streams(struct request *request, rosa_error *why)
 {
 	struct bench *bench = &request->bench;
 	size_t steps = request->decode ? bench_decode_room(request->tokens, request->bench.singles) : request->tokens;
@@ -166,7 +166,7 @@ static bool make_streams(struct request *request, struct failure *why)
 	return request->decode || bench_make(bench, 0, steps, why);
 }
 
-static bool load_streams(struct request *request, struct failure *why)
+static bool load_streams(struct request *request, rosa_error *why)
 {
 	struct bench *bench = &request->bench;
 
@@ -188,7 +188,7 @@ static void list_streams(void)
 		puts(stream_name(kind));
 }
 
-static bool run(struct request *request, struct failure *why)
+static bool run(struct request *request, rosa_error *why)
 {
 	if (!(request->query_path ? load_streams(request, why) : make_streams(request, why)))
 		return false;
@@ -199,7 +199,7 @@ int bench_retrieve_command(int count, char **words)
 {
 	struct request request = {
 	    .bench = {.retrieval = {.bits = 4, .threads = 1}, .seed = 1, .repeat = 5, .singles = 256}, .tokens = 16384};
-	struct failure why = {""};
+	rosa_error why = {0};
 	int uniform = stream_find("uniform");
 
 	request.bench.kind = uniform < 0 ? 0 : uniform;
@@ -220,6 +220,6 @@ int bench_retrieve_command(int count, char **words)
 	symbol_pair_free(&request.bench.pair);
 	if (done)
 		return DONE;
-	complain("bench retrieve", "%s", interrupted() ? "interrupted" : why.text);
+	complain("bench retrieve", "%s", interrupted() ? "interrupted" : why.message);
 	return interrupted() ? interrupted() : FAILED;
 }

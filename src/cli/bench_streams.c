@@ -16,7 +16,7 @@
 
 #define SEED_STEP 1000003u /* from piece to piece; far from the small seeds that people choose */
 
-bool bench_make(const struct bench *bench, size_t piece, size_t steps, struct failure *why)
+bool bench_make(const struct bench *bench, size_t piece, size_t steps, rosa_error *why)
 {
 	const struct symbol_pair *pair = &bench->pair;
 	/* An odd factor far from 1, so that routes of neighbouring seeds do not coincide. */

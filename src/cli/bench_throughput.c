@@ -24,7 +24,7 @@ struct result {
 
 /* `length` is only wanted from the run that is not timed. */
 static bool time_once(const struct bench *bench, struct result *result, int32_t *length, struct progress *progress,
-		      double *ns, struct failure *why)
+		      double *ns, rosa_error *why)
 {
 	const struct symbol_pair *pair = &bench->pair;
 	rosa_options options = retrieval_options(&bench->retrieval);
@@ -42,7 +42,7 @@ static bool time_once(const struct bench *bench, struct result *result, int32_t 
 	return status == ROSA_OK ? true : refuse(why, "%s", error.message);
 }
 
-static bool time_all(const struct bench *bench, struct result *result, struct failure *why)
+static bool time_all(const struct bench *bench, struct result *result, rosa_error *why)
 {
 	struct progress progress;
 	double warm_up;
@@ -67,7 +67,7 @@ static bool feed(const struct symbol_pair *pair, rosa_stream *stream, rosa_strea
 	return rosa_stream_describe(stream, info, error) == ROSA_OK;
 }
 
-static bool measure_memory(const struct bench *bench, struct result *result, struct failure *why)
+static bool measure_memory(const struct bench *bench, struct result *result, rosa_error *why)
 {
 	rosa_options options = retrieval_options(&bench->retrieval);
 	rosa_stream *stream = NULL;
@@ -125,7 +125,7 @@ static void print(const struct bench *bench, struct result *result)
 	bench_print(bench, rows);
 }
 
-bool bench_throughput(const struct bench *bench, struct failure *why)
+bool bench_throughput(const struct bench *bench, rosa_error *why)
 {
 	size_t cells = bench->pair.routes * bench->pair.steps;
 	struct result result = {0};

@@ -75,7 +75,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 	return args_parse(&args, count, words);
 }
 
-static bool open_network(struct job *job, struct failure *why)
+static bool open_network(struct job *job, rosa_error *why)
 {
 	struct network_options options = NETWORK_OPTIONS_INIT;
 
@@ -86,7 +86,7 @@ static bool open_network(struct job *job, struct failure *why)
 	return trainable_open(&job->trainable, &job->args, &options, !job->freeze, why);
 }
 
-static bool train_step(struct job *job, const struct batch *batch, uint64_t step, double *ns, struct failure *why)
+static bool train_step(struct job *job, const struct batch *batch, uint64_t step, double *ns, rosa_error *why)
 {
 	struct parameters *parameters = network_parameters(job->trainable.network);
 	const double tokens = (double)(batch->count * batch->steps);
@@ -94,12 +94,11 @@ static bool train_step(struct job *job, const struct batch *batch, uint64_t step
 	    .backbone = 1e-6, .adapter = 1e-5, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = 0.1, .step = step};
 	const uint64_t begin = progress_clock();
 	struct batch_result result;
-	rosa_error error;
 	double norm;
 
 	parameters_clear_gradients(parameters);
-	if (network_learn(job->trainable.network, batch, (float)(1 / tokens), &result, &error) != ROSA_OK)
-		return refuse(why, "%s", error.message);
+	if (network_learn(job->trainable.network, batch, (float)(1 / tokens), &result, why) != ROSA_OK)
+		return false;
 	norm = parameters_gradient_norm(parameters);
 	rates.scale = norm > 1 ? (float)(1 / norm) : 1;
 	parameters_step(parameters, &rates);
@@ -141,7 +140,7 @@ static void print(const struct job *job, double *ns)
 	bench_print_rows(job->json, setting, rows);
 }
 
-static bool measure(struct job *job, struct failure *why)
+static bool measure(struct job *job, rosa_error *why)
 {
 	const size_t cells = job->batch * job->length, vocabulary = network_config(job->trainable.network)->vocabulary;
 	uint32_t *tokens = get_memory(2 * cells, sizeof(*tokens), "the tokens", why);
@@ -169,7 +168,7 @@ static bool measure(struct job *job, struct failure *why)
 int bench_train_command(int count, char **words)
 {
 	struct job job = {.args = MODEL_ARGS_INIT, .batch = 4, .length = 512, .bits = 16, .repeat = 5};
-	struct failure why = {""};
+	rosa_error why = {0};
 	enum args_result parsed = parse(&job, count, words);
 
 	if (parsed != ARGS_OK)
@@ -178,6 +177,6 @@ int bench_train_command(int count, char **words)
 	bool done = open_network(&job, &why) && measure(&job, &why);
 	trainable_close(&job.trainable);
 	if (!done && !interrupted())
-		complain("bench train", "%s", why.text);
+		complain("bench train", "%s", why.message);
 	return done ? DONE : interrupted() ? interrupted() : FAILED;
 }

@@ -20,7 +20,7 @@
 #define BLOCK        ((size_t)1 << 17)
 #define LONGEST_WAIT 100 /* milliseconds, between two looks at the interrupt */
 
-bool source_open(struct byte_source *source, const char *path, struct failure *why)
+bool source_open(struct byte_source *source, const char *path, rosa_error *why)
 {
 	bool standard = strcmp(path, "-") == 0;
 	struct stat about;
@@ -52,7 +52,7 @@ void source_close(struct byte_source *source)
 }
 
 /* More bytes into the block, behind those that are there. */
-static bool more(struct byte_source *source, struct failure *why)
+static bool more(struct byte_source *source, rosa_error *why)
 {
 	struct pollfd wait = {source->descriptor, POLLIN, 0};
 	ssize_t got = -1;
@@ -73,22 +73,23 @@ static bool more(struct byte_source *source, struct failure *why)
 	return true;
 }
 
-static bool refill(struct byte_source *source, struct failure *why)
+static bool refill(struct byte_source *source, rosa_error *why)
 {
 	source->at = source->filled = 0;
 	return source->ended || more(source, why);
 }
 
 /* Puts the name before a reason that does not know it. */
-static bool blame(const struct byte_source *source, const struct failure *reason, struct failure *why)
+static bool blame(const struct byte_source *source, rosa_error *why)
 {
-	return refuse(why, "%s: %s", source->name, reason->text);
+	const rosa_error reason = *why;
+
+	return refuse(why, "%s: %s", source->name, reason.message);
 }
 
-static bool begin(struct byte_source *source, struct failure *why)
+static bool begin(struct byte_source *source, rosa_error *why)
 {
 	enum compression compression;
-	struct failure reason;
 
 	while (source->filled < COMPRESSION_MAGIC && !source->ended) {
 		if (!more(source, why))
@@ -96,21 +97,20 @@ static bool begin(struct byte_source *source, struct failure *why)
 	}
 	source->begun = true;
 	compression = compression_of(source->block, source->filled);
-	if (compression == COMPRESSION_NONE || decompressor_new(compression, &source->decompressor, &reason))
+	if (compression == COMPRESSION_NONE || decompressor_new(compression, &source->decompressor, why))
 		return true;
-	return blame(source, &reason, why);
+	return blame(source, why);
 }
 
-static bool read_compressed(struct byte_source *source, void *to, size_t room, size_t *got, struct failure *why)
+static bool read_compressed(struct byte_source *source, void *to, size_t room, size_t *got, rosa_error *why)
 {
 	struct byte_span out = {to, room};
-	struct failure reason;
 
 	for (;;) {
 		struct byte_span in = {source->block + source->at, source->filled - source->at};
 		bool last = source->ended, nothing = in.size == 0;
-		if (!decompress(source->decompressor, &in, last, &out, &reason))
-			return blame(source, &reason, why);
+		if (!decompress(source->decompressor, &in, last, &out, why))
+			return blame(source, why);
 		source->at = source->filled - in.size;
 		*got = room - out.size;
 		if (*got || (last && nothing))
@@ -120,7 +120,7 @@ static bool read_compressed(struct byte_source *source, void *to, size_t room, s
 	}
 }
 
-bool source_read(struct byte_source *source, void *to, size_t room, size_t *got, struct failure *why)
+bool source_read(struct byte_source *source, void *to, size_t room, size_t *got, rosa_error *why)
 {
 	if (!source->begun && !begin(source, why))
 		return false;

@@ -15,9 +15,9 @@ struct byte_source {
 };
 
 /* "-" is standard input. A folder is refused. */
-bool source_open(struct byte_source *source, const char *path, struct failure *why);
+bool source_open(struct byte_source *source, const char *path, rosa_error *why);
 /* Up to `room` bytes; 0: there are no more. Fails after Ctrl-C, too. */
-bool source_read(struct byte_source *source, void *to, size_t room, size_t *got, struct failure *why);
+bool source_read(struct byte_source *source, void *to, size_t room, size_t *got, rosa_error *why);
 void source_close(struct byte_source *source); /* safe on one that could not be opened */
 
 #endif

@@ -19,7 +19,7 @@ static bool make_room(struct conversation *conversation)
 }
 
 bool conversation_add(struct conversation *conversation, const char *role, size_t role_size, const char *content,
-		      size_t size, struct failure *why)
+		      size_t size, rosa_error *why)
 {
 	char *own_role = strndup(role, role_size), *own_content = malloc(size + 1);
 

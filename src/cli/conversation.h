@@ -13,7 +13,7 @@ struct conversation {
 
 /* Adds a copy; the strings need not be terminated. */
 bool conversation_add(struct conversation *conversation, const char *role, size_t role_size, const char *content,
-		      size_t size, struct failure *why);
+		      size_t size, rosa_error *why);
 void conversation_drop(struct conversation *conversation); /* the last one */
 void conversation_free(struct conversation *conversation); /* safe on a zeroed one */
 

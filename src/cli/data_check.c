@@ -63,7 +63,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 }
 
 /* The fingerprint of the tokenizer that all shards must have. */
-static bool open_model(struct job *job, struct failure *why)
+static bool open_model(struct job *job, rosa_error *why)
 {
 	tokenizer *tokenizer = NULL;
 	rosa_error error;
@@ -78,7 +78,7 @@ static bool open_model(struct job *job, struct failure *why)
 }
 
 /* A conversation in which nothing counts teaches nothing; packing lets none pass. */
-static bool count(const struct tokens_file *file, struct tally *tally, struct failure *why)
+static bool count(const struct tokens_file *file, struct tally *tally, rosa_error *why)
 {
 	for (size_t i = 0; i < file->documents; i++) {
 		const uint64_t length = file->starts[i + 1] - file->starts[i];
@@ -125,15 +125,14 @@ static void print(const struct job *job, const struct tokens_file *file, const s
 	json_text_free(&path);
 }
 
-static bool check(struct job *job, const char *path, struct failure *why)
+static bool check(struct job *job, const char *path, rosa_error *why)
 {
 	struct tokens_file file;
 	struct tally tally = {0};
-	rosa_error error;
 	bool good;
 
-	if (tokens_file_open(path, true, &file, &error) != ROSA_OK)
-		return refuse(why, "%s", error.message);
+	if (tokens_file_open(path, true, &file, why) != ROSA_OK)
+		return false;
 	good = count(&file, &tally, why);
 	if (good && job->model && file.tokenizer != job->tokenizer)
 		good = refuse(why, "%s: was packed with another tokenizer than that of %s; pack it again", path,
@@ -147,7 +146,7 @@ static bool check(struct job *job, const char *path, struct failure *why)
 	return good;
 }
 
-static bool run(struct job *job, struct failure *why)
+static bool run(struct job *job, rosa_error *why)
 {
 	size_t files;
 	rosa_error error;
@@ -162,12 +161,12 @@ static bool run(struct job *job, struct failure *why)
 	}
 	files = job->names.count + job->bad;
 	for (size_t i = 0; i < job->names.count && !interrupted(); i++) {
-		struct failure fault = {""};
+		rosa_error fault = {0};
 
 		if (check(job, job->names.all[i], &fault))
 			continue;
 		job->bad++;
-		complain(COMMAND, "%s", fault.text);
+		complain(COMMAND, "%s", fault.message);
 	}
 	if (interrupted())
 		return refuse(why, "interrupted");
@@ -180,7 +179,7 @@ static bool run(struct job *job, struct failure *why)
 int data_check_command(int count, char **words)
 {
 	struct job job = {0};
-	struct failure why = {""};
+	rosa_error why = {0};
 	enum args_result parsed = parse(&job, count, words);
 	bool done;
 
@@ -190,7 +189,7 @@ int data_check_command(int count, char **words)
 	done = run(&job, &why);
 	shard_names_free(&job.names);
 	if (!done)
-		complain(COMMAND, "%s", why.text);
+		complain(COMMAND, "%s", why.message);
 	if (interrupted())
 		return interrupted();
 	return done && !job.bad ? DONE : FAILED;

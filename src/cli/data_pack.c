@@ -172,7 +172,7 @@ static int64_t configured_end(const char *model)
 	return end;
 }
 
-static bool choose_end(struct job *job, struct failure *why)
+static bool choose_end(struct job *job, rosa_error *why)
 {
 	static const char *const known[] = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
 
@@ -192,7 +192,7 @@ static bool choose_end(struct job *job, struct failure *why)
 	return refuse(why, "%s: which token ends a text is not known; name it with --end, or use --no-end", job->model);
 }
 
-static bool open_tokenizer(struct job *job, struct failure *why)
+static bool open_tokenizer(struct job *job, rosa_error *why)
 {
 	rosa_error error;
 
@@ -218,14 +218,14 @@ static void report(struct job *job, const char *reason)
 		complain(COMMAND, "%s", reason);
 }
 
-static bool write_one(struct job *job, int64_t token, struct failure *why)
+static bool write_one(struct job *job, int64_t token, rosa_error *why)
 {
 	uint32_t id = (uint32_t)token;
 
 	return token < 0 || pack_shards_add(&job->shards, &id, NULL, 1, false, why);
 }
 
-static bool write_conversation(struct job *job, const struct pack_item *item, struct failure *why)
+static bool write_conversation(struct job *job, const struct pack_item *item, rosa_error *why)
 {
 	char reason[400];
 
@@ -243,7 +243,7 @@ static bool write_conversation(struct job *job, const struct pack_item *item, st
 }
 
 /* A text, or the next piece of it. */
-static bool write_text(struct job *job, const struct pack_item *item, struct failure *why)
+static bool write_text(struct job *job, const struct pack_item *item, rosa_error *why)
 {
 	if (item->begins)
 		job->document_tokens = 0;
@@ -265,7 +265,7 @@ static bool write_text(struct job *job, const struct pack_item *item, struct fai
 	return true;
 }
 
-static bool write_item(struct job *job, struct pack_item *item, struct failure *why)
+static bool write_item(struct job *job, struct pack_item *item, rosa_error *why)
 {
 	if (item->bad && item->error.status == ROSA_ENOMEM)
 		return refuse(why, "%s", item->error.message);
@@ -285,7 +285,7 @@ static int tick(void *context)
 }
 
 /* Everything that was gathered goes through the tokenizer and into the shards. */
-static bool flush(struct job *job, struct failure *why)
+static bool flush(struct job *job, rosa_error *why)
 {
 	if (!pack_batch_encode(&job->batch, &job->rules, job->workers, tick, job, why))
 		return false;
@@ -302,7 +302,7 @@ static bool flush(struct job *job, struct failure *why)
 /* --------------------------------------------------------------------------------------------------------- reading --
  */
 
-static bool add(struct job *job, const struct pack_item *item, const char *bytes, struct failure *why)
+static bool add(struct job *job, const struct pack_item *item, const char *bytes, rosa_error *why)
 {
 	size_t pieces = 4 * (size_t)pool_kept_threads(job->workers) + 4;
 
@@ -313,22 +313,23 @@ static bool add(struct job *job, const struct pack_item *item, const char *bytes
 
 /* Adds a line to a text. One that cannot be goes into the batch as what it is, so that reports come in order. */
 static bool take_line(struct job *job, struct text *text, const struct pack_lines *lines, const char *line, size_t size,
-		      bool json, bool *taken, struct failure *why)
+		      bool json, bool *taken, rosa_error *why)
 {
 	struct pack_item bad = {.json = json, .bad = true, .file = lines->source.name, .line = lines->number};
 	char where[160];
-	struct failure reason;
+	rosa_error reason;
 
 	snprintf(where, sizeof(where), "%.120s:%llu", bad.file, (unsigned long long)bad.line);
 	*taken = text_add(text, where, line, size, job->lossy, &reason);
 	if (*taken)
 		return true;
 	bad.error.status = ROSA_EFORMAT;
-	snprintf(bad.error.message, sizeof(bad.error.message), "%.*s", (int)sizeof(bad.error.message) - 1, reason.text);
+	snprintf(bad.error.message, sizeof(bad.error.message), "%.*s", (int)sizeof(bad.error.message) - 1,
+		 reason.message);
 	return add(job, &bad, "", why);
 }
 
-static bool pack_jsonl(struct job *job, struct pack_lines *lines, struct text *text, struct failure *why)
+static bool pack_jsonl(struct job *job, struct pack_lines *lines, struct text *text, rosa_error *why)
 {
 	struct pack_item item = {.json = true, .begins = true, .ends = true, .file = lines->source.name};
 	const char *line;
@@ -355,7 +356,7 @@ static bool pack_jsonl(struct job *job, struct pack_lines *lines, struct text *t
 }
 
 /* Takes the first bytes of a text away into the batch. */
-static bool add_piece(struct job *job, struct pack_item *item, struct text *text, size_t size, struct failure *why)
+static bool add_piece(struct job *job, struct pack_item *item, struct text *text, size_t size, rosa_error *why)
 {
 	item->size = size;
 	if (!add(job, item, text->data, why))
@@ -367,7 +368,7 @@ static bool add_piece(struct job *job, struct pack_item *item, struct text *text
 	return true;
 }
 
-static bool pack_text(struct job *job, struct pack_lines *lines, struct text *text, struct failure *why)
+static bool pack_text(struct job *job, struct pack_lines *lines, struct text *text, rosa_error *why)
 {
 	struct pack_item item = {.begins = true, .file = lines->source.name};
 	size_t enough = PIECE, size, cut;
@@ -396,7 +397,7 @@ static bool pack_text(struct job *job, struct pack_lines *lines, struct text *te
 	return add_piece(job, &item, text, text->size, why);
 }
 
-static bool pack_file(struct job *job, const struct pack_input *input, struct text *text, struct failure *why)
+static bool pack_file(struct job *job, const struct pack_input *input, struct text *text, rosa_error *why)
 {
 	struct pack_lines lines;
 	bool good = pack_lines_open(&lines, input->path, why);
@@ -409,7 +410,7 @@ static bool pack_file(struct job *job, const struct pack_input *input, struct te
 	return good;
 }
 
-static bool pack_files(struct job *job, struct failure *why)
+static bool pack_files(struct job *job, rosa_error *why)
 {
 	struct text text = {0};
 	bool good = true;
@@ -428,11 +429,10 @@ static bool pack_files(struct job *job, struct failure *why)
 /* ----------------------------------------------------------------------------------------------------- the command --
  */
 
-static bool find_inputs(struct job *job, struct failure *why)
+static bool find_inputs(struct job *job, rosa_error *why)
 {
 	enum pack_format format = job->chat ? PACK_JSONL : (enum pack_format)job->format;
 	struct json nothing = {0};
-	rosa_error error;
 	bool jsonl = false;
 
 	for (size_t i = 0; i < job->paths.count; i++) {
@@ -442,24 +442,22 @@ static bool find_inputs(struct job *job, struct failure *why)
 	for (size_t i = 0; i < job->inputs.count; i++)
 		jsonl = jsonl || job->inputs.all[i].jsonl;
 	/* a build that reads no JSON says so once, and not for every line */
-	if (jsonl && json_read("{}", 2, job->inputs.all[0].path, &nothing, &error) != ROSA_OK)
-		return refuse(why, "%s", error.message);
+	if (jsonl && json_read("{}", 2, job->inputs.all[0].path, &nothing, why) != ROSA_OK)
+		return false;
 	json_free(&nothing);
 	return true;
 }
 
-static bool run(struct job *job, struct failure *why)
+static bool run(struct job *job, rosa_error *why)
 {
-	rosa_error error;
-
 	if (!find_inputs(job, why) || !open_tokenizer(job, why) ||
 	    !pack_shards_begin(&job->shards, job->out, job->replace, job->shard_tokens, why))
 		return false;
 	job->shards.vocabulary = tokenizer_size(job->tokenizer);
 	job->shards.answers = job->chat;
-	if (tokens_fingerprint(job->tokenizer, &job->shards.tokenizer, &error) != ROSA_OK ||
-	    rosa_workers_new((int)job->threads, NULL, &job->workers, &error) != ROSA_OK)
-		return refuse(why, "%s", error.message);
+	if (tokens_fingerprint(job->tokenizer, &job->shards.tokenizer, why) != ROSA_OK ||
+	    rosa_workers_new((int)job->threads, NULL, &job->workers, why) != ROSA_OK)
+		return false;
 	if (!pack_files(job, why))
 		return false;
 	job->shard_count = job->shards.count;
@@ -501,7 +499,7 @@ static void release(struct job *job)
 int data_pack_command(int count, char **words)
 {
 	struct job job = {.shard_tokens = DEFAULT_SHARD};
-	struct failure why = {""};
+	rosa_error why = {0};
 	enum args_result parsed = parse(&job, count, words);
 
 	if (parsed != ARGS_OK)
@@ -514,7 +512,7 @@ int data_pack_command(int count, char **words)
 		complain(COMMAND, "and %llu bad lines more", (unsigned long long)(job.bad - MOST_REPORTS));
 	release(&job);
 	if (!done) {
-		complain(COMMAND, "%s", interrupted() ? "interrupted; nothing was written" : why.text);
+		complain(COMMAND, "%s", interrupted() ? "interrupted; nothing was written" : why.message);
 		return interrupted() ? interrupted() : FAILED;
 	}
 	if (job.bad == 0 || job.allow_bad)

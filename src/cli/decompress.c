@@ -187,7 +187,7 @@ enum compression compression_of(const uint8_t *first, size_t size)
 	return COMPRESSION_NONE;
 }
 
-bool decompressor_new(enum compression compression, struct decompressor **made, struct failure *why)
+bool decompressor_new(enum compression compression, struct decompressor **made, rosa_error *why)
 {
 	const struct method *method = &methods[compression];
 	struct decompressor *decompressor;
@@ -218,7 +218,7 @@ void decompressor_free(struct decompressor *decompressor)
 }
 
 bool decompress(struct decompressor *decompressor, struct byte_span *from, bool last, struct byte_span *to,
-		struct failure *why)
+		rosa_error *why)
 {
 	const struct method *method = decompressor->method;
 	size_t had = from->size, room = to->size;

@@ -16,7 +16,7 @@ enum compression compression_of(const uint8_t *first, size_t size);
 struct decompressor;
 
 /* False if this build cannot; the reason says what to install. */
-bool decompressor_new(enum compression compression, struct decompressor **made, struct failure *why);
+bool decompressor_new(enum compression compression, struct decompressor **made, rosa_error *why);
 void decompressor_free(struct decompressor *decompressor); /* safe on NULL */
 
 /* Takes from `from` and writes to `to`; both say how much of them was used. With `last` there is nothing after `from`,
@@ -26,6 +26,6 @@ struct byte_span {
 	size_t size;
 };
 bool decompress(struct decompressor *decompressor, struct byte_span *from, bool last, struct byte_span *to,
-		struct failure *why);
+		rosa_error *why);
 
 #endif

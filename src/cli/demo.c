@@ -96,7 +96,7 @@ static const char *unit(const struct demo *demo)
 	return demo->bits == 5 ? "characters" : "bytes";
 }
 
-static bool load_text(struct demo *demo, struct failure *why)
+static bool load_text(struct demo *demo, rosa_error *why)
 {
 	if (demo->path) {
 		if (!file_read(demo->path, &demo->text, &demo->size, why))
@@ -113,7 +113,7 @@ static bool load_text(struct demo *demo, struct failure *why)
 	return true;
 }
 
-static bool retrieve(struct demo *demo, struct failure *why)
+static bool retrieve(struct demo *demo, rosa_error *why)
 {
 	rosa_options options = ROSA_OPTIONS_INIT;
 	struct progress progress;
@@ -385,7 +385,7 @@ static enum args_result parse(struct demo *demo, int count, char **words)
 	return args_parse(&args, count, words);
 }
 
-static bool run(struct demo *demo, struct failure *why)
+static bool run(struct demo *demo, rosa_error *why)
 {
 	if (!load_text(demo, why))
 		return false;
@@ -404,7 +404,7 @@ static bool run(struct demo *demo, struct failure *why)
 int demo_command(int count, char **words)
 {
 	struct demo demo = {.colour = isatty(STDOUT_FILENO) && !getenv("NO_COLOR")};
-	struct failure why = {""};
+	rosa_error why = {0};
 	enum args_result parsed = parse(&demo, count, words);
 
 	if (parsed != ARGS_OK)
@@ -417,6 +417,6 @@ int demo_command(int count, char **words)
 	free(demo.length);
 	if (done)
 		return DONE;
-	complain("demo", "%s", interrupted() ? "interrupted" : why.text);
+	complain("demo", "%s", interrupted() ? "interrupted" : why.message);
 	return interrupted() ? interrupted() : FAILED;
 }

@@ -46,7 +46,7 @@ static void never_block(int descriptor)
 }
 
 /* What follows a read() or write() that moved nothing: whether to give up. */
-static bool must_stop(struct pollfd wait, int error, const char *path, const char *doing, struct failure *why)
+static bool must_stop(struct pollfd wait, int error, const char *path, const char *doing, rosa_error *why)
 {
 	if (interrupted()) {
 		refuse(why, "interrupted while %s %s", doing, path);
@@ -60,7 +60,7 @@ static bool must_stop(struct pollfd wait, int error, const char *path, const cha
 	return true;
 }
 
-static bool read_all(int descriptor, const char *path, size_t room, uint8_t **data, size_t *size, struct failure *why)
+static bool read_all(int descriptor, const char *path, size_t room, uint8_t **data, size_t *size, rosa_error *why)
 {
 	uint8_t *buffer = NULL;
 	size_t used = 0, have = 0;
@@ -92,7 +92,7 @@ static bool read_all(int descriptor, const char *path, size_t room, uint8_t **da
 	return true;
 }
 
-bool file_read(const char *path, uint8_t **data, size_t *size, struct failure *why)
+bool file_read(const char *path, uint8_t **data, size_t *size, rosa_error *why)
 {
 	struct stat status;
 	int descriptor = open(path, O_RDONLY | O_CLOEXEC);
@@ -124,7 +124,7 @@ static bool exists(const char *path, struct stat *status, bool *regular)
 	return there;
 }
 
-bool file_can_create(const char *path, struct failure *why)
+bool file_can_create(const char *path, rosa_error *why)
 {
 	struct stat status;
 	bool regular, there = exists(path, &status, &regular);
@@ -225,7 +225,7 @@ static int link_named(const char *name, int descriptor)
 #endif
 
 /* `old` is what the file replaces, or NULL; the new one takes its permissions. */
-static bool open_temporary(struct file_writer *writer, const struct stat *old, struct failure *why)
+static bool open_temporary(struct file_writer *writer, const struct stat *old, rosa_error *why)
 {
 	interrupt_hold(); /* until the file has its name or is gone */
 	writer->held = true;
@@ -240,7 +240,7 @@ static bool open_temporary(struct file_writer *writer, const struct stat *old, s
 	return true;
 }
 
-bool file_create(struct file_writer *writer, const char *path, struct failure *why)
+bool file_create(struct file_writer *writer, const char *path, rosa_error *why)
 {
 	struct stat status;
 	bool regular, there = exists(path, &status, &regular);
@@ -266,7 +266,7 @@ bool file_create(struct file_writer *writer, const char *path, struct failure *w
 	return done;
 }
 
-bool file_write(struct file_writer *writer, const void *data, size_t size, struct failure *why)
+bool file_write(struct file_writer *writer, const void *data, size_t size, rosa_error *why)
 {
 	const uint8_t *from = data;
 
@@ -292,7 +292,7 @@ static bool descriptors_run_short(int descriptor)
 	return getrlimit(RLIMIT_NOFILE, &limit) == 0 && (rlim_t)descriptor >= limit.rlim_cur / 2;
 }
 
-bool file_close(struct file_writer *writer, struct failure *why)
+bool file_close(struct file_writer *writer, rosa_error *why)
 {
 	int closing = writer->descriptor;
 
@@ -322,7 +322,7 @@ static bool name_it(struct file_writer *writer)
 	return errno == EEXIST && make_hidden(writer->target, link_named, writer->descriptor, &writer->temporary) == 0;
 }
 
-bool file_commit(struct file_writer *writer, struct failure *why)
+bool file_commit(struct file_writer *writer, rosa_error *why)
 {
 	if (!name_it(writer) || (writer->temporary && rename(writer->temporary, writer->target) != 0))
 		return refuse(why, "cannot give %s its name: %s", writer->path, strerror(errno));

@@ -8,11 +8,11 @@
 #include <stdint.h>
 
 /* Reads all of a file, or of a pipe, into memory from malloc. An empty file gives a pointer to free, too. */
-bool file_read(const char *path, uint8_t **data, size_t *size, struct failure *why);
+bool file_read(const char *path, uint8_t **data, size_t *size, rosa_error *why);
 
 /* Whether file_create is likely to succeed later. Asked before long work, so that its result is not lost to a typing
  * mistake in a name. */
-bool file_can_create(const char *path, struct failure *why);
+bool file_can_create(const char *path, rosa_error *why);
 
 /* A file being written. The name shows the old content, or nothing, until file_commit; file_discard takes everything
  * back. A name that is not a regular file (a pipe, /dev/stdout) cannot be replaced and is written to directly. */
@@ -31,14 +31,14 @@ struct file_writer {
 		NULL, NULL, NULL, -1, false, false                                                                     \
 	}
 
-bool file_create(struct file_writer *writer, const char *path, struct failure *why);
-bool file_write(struct file_writer *writer, const void *data, size_t size, struct failure *why);
+bool file_create(struct file_writer *writer, const char *path, rosa_error *why);
+bool file_write(struct file_writer *writer, const void *data, size_t size, rosa_error *why);
 
 /* All is written: checks that everything was taken. Until then a full disk may still be unknown. */
-bool file_close(struct file_writer *writer, struct failure *why);
+bool file_close(struct file_writer *writer, rosa_error *why);
 
 /* Gives the file its name. */
-bool file_commit(struct file_writer *writer, struct failure *why);
+bool file_commit(struct file_writer *writer, rosa_error *why);
 void file_discard(struct file_writer *writer);
 
 #endif

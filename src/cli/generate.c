@@ -146,7 +146,7 @@ static enum args_result parse(struct generate *job, int count, char **words)
 }
 
 /* What the table cannot say of options together. */
-static bool sensible(const struct generate *job, struct failure *why)
+static bool sensible(const struct generate *job, rosa_error *why)
 {
 	if (!job->chat && job->system)
 		return refuse(why, "--system belongs to a conversation; add --chat");
@@ -163,7 +163,7 @@ static bool sensible(const struct generate *job, struct failure *why)
 	return true;
 }
 
-static int run(struct generate *job, struct failure *why)
+static int run(struct generate *job, rosa_error *why)
 {
 	if ((job->save && !file_can_create(job->save, why)) || !model_open(&job->model, &job->args, why) ||
 	    !model_tokenizer(&job->model, &job->tokenizer, why) ||
@@ -176,13 +176,13 @@ int generate_command(int count, char **words)
 {
 	struct generate job = {
 	    .args = MODEL_ARGS_INIT, .tokens = TOKENS, .sampling = SAMPLER_OPTIONS_INIT, .repeat_last = SEEN_TOKENS};
-	struct failure why = {""};
+	rosa_error why = {0};
 	enum args_result parsed = parse(&job, count, words);
 
 	if (parsed != ARGS_OK)
 		return parsed == ARGS_HELP ? DONE : MISUSED;
 	if (!sensible(&job, &why)) {
-		complain("generate", "%s", why.text);
+		complain("generate", "%s", why.message);
 		return MISUSED;
 	}
 	job.sampling.top_k = (size_t)job.top_k;
@@ -194,6 +194,6 @@ int generate_command(int count, char **words)
 	model_close(&job.model);
 	if (code >= 0)
 		return code;
-	complain("generate", "%s", interrupted() ? "interrupted" : why.text);
+	complain("generate", "%s", interrupted() ? "interrupted" : why.message);
 	return interrupted() ? interrupted() : FAILED;
 }

@@ -22,7 +22,7 @@ struct generate {
 };
 
 /* Each returns the exit code, or -1 with a reason. The run is open. */
-int generate_text(struct generate *job, struct failure *why);
-int generate_chat(struct generate *job, struct failure *why);
+int generate_text(struct generate *job, rosa_error *why);
+int generate_chat(struct generate *job, rosa_error *why);
 
 #endif

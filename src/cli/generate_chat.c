@@ -40,7 +40,7 @@ struct chat {
 /* ----------------------------------------------------------------------------------------------------- encoding -- */
 
 static bool copy_tokens(struct tokens *to, const struct tokens *first, const uint32_t *more, size_t count,
-			struct failure *why)
+			rosa_error *why)
 {
 	uint32_t *ids = malloc((first->count + count + 1) * sizeof(*ids));
 
@@ -58,11 +58,10 @@ static bool copy_tokens(struct tokens *to, const struct tokens *first, const uin
 
 /* The conversation with up to two more messages; `answer`: and the beginning of an answer. */
 static bool encode(const struct chat *chat, const struct chat_message *more, size_t count, bool answer,
-		   struct tokens *tokens, struct failure *why)
+		   struct tokens *tokens, rosa_error *why)
 {
 	const struct conversation *conversation = &chat->conversation;
 	struct chat_message *all = malloc((conversation->count + count + 1) * sizeof(*all));
-	rosa_error error;
 
 	memset(tokens, 0, sizeof(*tokens));
 	if (!all)
@@ -72,12 +71,12 @@ static bool encode(const struct chat *chat, const struct chat_message *more, siz
 	if (count)
 		memcpy(all + conversation->count, more, count * sizeof(*all));
 	rosa_status status = chat_encode(chat->job->tokenizer, &chat->format, all, conversation->count + count, answer,
-					 !chat->job->no_think, tokens, &error);
+					 !chat->job->no_think, tokens, why);
 	free(all);
 	if (status == ROSA_OK)
 		return true;
 	tokens_free(tokens);
-	return refuse(why, "%s", error.message);
+	return false;
 }
 
 /* The place after the n-th last end of a message; 0 if there are fewer. */
@@ -107,7 +106,7 @@ static size_t in_common(const uint32_t *a, size_t a_count, const uint32_t *b, si
 
 /* All that was said and the turn that the conversation now ends with, ready for an answer. *lasting: how many of these
  * tokens a later turn will find again. */
-static bool encode_turn(const struct chat *chat, struct tokens *wanted, size_t *lasting, struct failure *why)
+static bool encode_turn(const struct chat *chat, struct tokens *wanted, size_t *lasting, rosa_error *why)
 {
 	static const struct chat_message later[] = {{"assistant", "."}, {"user", "."}};
 	struct tokens now, then;
@@ -138,7 +137,7 @@ static bool lasts(const struct chat *chat, const struct answer *answer, bool who
 }
 
 /* The answer becomes part of what was said. */
-static bool keep_answer(struct chat *chat, const struct answer *answer, bool whole_prompt, struct failure *why)
+static bool keep_answer(struct chat *chat, const struct answer *answer, bool whole_prompt, rosa_error *why)
 {
 	static const struct chat_message later[] = {{"user", "."}};
 	struct run *run = chat->run;
@@ -163,7 +162,7 @@ static bool keep_answer(struct chat *chat, const struct answer *answer, bool who
 
 /* Reads the conversation, which ends with a user's message, and answers. *made: there is an answer; where there is
  * none (Ctrl-C while reading) nothing was said. */
-static bool answer_turn(struct chat *chat, bool *made, struct failure *why)
+static bool answer_turn(struct chat *chat, bool *made, rosa_error *why)
 {
 	struct answer answer = {.printed = true};
 	struct tokens wanted;
@@ -193,7 +192,7 @@ static bool answer_turn(struct chat *chat, bool *made, struct failure *why)
 }
 
 /* A user's message, with the document before it if that is due. */
-static bool add_message(struct chat *chat, const char *line, struct failure *why)
+static bool add_message(struct chat *chat, const char *line, rosa_error *why)
 {
 	struct text text = {0};
 	bool good = (!chat->document_due ||
@@ -206,7 +205,7 @@ static bool add_message(struct chat *chat, const char *line, struct failure *why
 	return good;
 }
 
-static bool take_turn(struct chat *chat, const char *line, struct failure *why)
+static bool take_turn(struct chat *chat, const char *line, rosa_error *why)
 {
 	bool made;
 
@@ -222,7 +221,7 @@ static bool take_turn(struct chat *chat, const char *line, struct failure *why)
 }
 
 /* A document is read before anything is asked about it: all of it but the end, which the question may still change. */
-static bool read_document(struct chat *chat, struct failure *why)
+static bool read_document(struct chat *chat, rosa_error *why)
 {
 	struct tokens wanted;
 	size_t lasting;
@@ -241,12 +240,11 @@ static bool read_document(struct chat *chat, struct failure *why)
 /* ----------------------------------------------------------------------------------------------------- sessions -- */
 
 /* The state to save: one that has read a beginning of what was said. */
-static bool save_state(const struct chat *chat, const struct session *session, const char *path, struct failure *why)
+static bool save_state(const struct chat *chat, const struct session *session, const char *path, rosa_error *why)
 {
 	const struct run *run = chat->run;
 	size_t steps = sequence_steps(run->sequence),
 	       common = in_common(run->tokens.ids, run->tokens.count, session->tokens.ids, session->tokens.count);
-	rosa_error error;
 	sequence *none;
 
 	if (steps <= common && steps < session->tokens.count)
@@ -254,14 +252,14 @@ static bool save_state(const struct chat *chat, const struct session *session, c
 	if (run->snapshot.size && run->snapshot.steps <= common && run->snapshot.steps < session->tokens.count)
 		return session_save(path, session, (struct session_state){NULL, run->snapshot.data, run->snapshot.size},
 				    why);
-	if (sequence_new(chat->job->model.decoder, &none, &error) != ROSA_OK)
-		return refuse(why, "%s", error.message);
+	if (sequence_new(chat->job->model.decoder, &none, why) != ROSA_OK)
+		return false;
 	bool good = session_save(path, session, (struct session_state){.sequence = none}, why);
 	sequence_free(none);
 	return good;
 }
 
-static bool save(const struct chat *chat, const char *path, struct failure *why)
+static bool save(const struct chat *chat, const char *path, rosa_error *why)
 {
 	struct session session = {.tokens = chat->said,
 				  .draws = sampler_draws(chat->run->sampler),
@@ -273,7 +271,7 @@ static bool save(const struct chat *chat, const char *path, struct failure *why)
 	return save_state(chat, &session, path, why);
 }
 
-static bool resume(struct chat *chat, struct failure *why)
+static bool resume(struct chat *chat, rosa_error *why)
 {
 	struct session session;
 	sequence *sequence;
@@ -293,7 +291,7 @@ static bool resume(struct chat *chat, struct failure *why)
 
 /* ----------------------------------------------------------------------------------------------------- commands -- */
 
-static bool begin(struct chat *chat, struct failure *why)
+static bool begin(struct chat *chat, rosa_error *why)
 {
 	const char *system = chat->job->system;
 
@@ -302,7 +300,7 @@ static bool begin(struct chat *chat, struct failure *why)
 	       conversation_add(&chat->conversation, "system", strlen("system"), system, strlen(system), why);
 }
 
-static bool reset(struct chat *chat, struct failure *why)
+static bool reset(struct chat *chat, rosa_error *why)
 {
 	conversation_free(&chat->conversation);
 	tokens_free(&chat->said);
@@ -333,19 +331,19 @@ static enum order order_of(const char *line)
 static void save_to(const struct chat *chat, const char *line)
 {
 	const char *path = line + strlen("/save");
-	struct failure why;
+	rosa_error why;
 
 	path += strspn(path, " ");
 	if (*path == '\0')
 		complain(COMMAND, "/save needs a file: /save FILE");
 	else if (!save(chat, path, &why))
-		complain(COMMAND, "%s", why.text);
+		complain(COMMAND, "%s", why.message);
 	else if (chat->terminal)
 		fprintf(stderr, "saved in %s\n", path);
 }
 
 /* False after a failure that ends the conversation; *over if the user has ended it. */
-static bool do_line(struct chat *chat, const char *line, bool *over, struct failure *why)
+static bool do_line(struct chat *chat, const char *line, bool *over, rosa_error *why)
 {
 	switch (order_of(line)) {
 	case MESSAGE:
@@ -375,12 +373,12 @@ static bool do_line(struct chat *chat, const char *line, bool *over, struct fail
 static bool acceptable(const struct chat *chat, const char *line, size_t size)
 {
 	struct text text = {0};
-	struct failure why;
+	rosa_error why;
 	bool good = strlen(line) == size ? true : refuse(&why, "the message has a byte 0, which is not text");
 
 	good = good && text_add(&text, "the message", line, size, chat->job->lossy, &why);
 	if (!good)
-		complain(COMMAND, "%s", why.text);
+		complain(COMMAND, "%s", why.message);
 	text_free(&text);
 	return good;
 }
@@ -409,7 +407,7 @@ static int after_turn(void)
 }
 
 /* Turns from standard input until it ends. Returns the exit code, or -1 with a reason. */
-static int talk(struct chat *chat, struct failure *why)
+static int talk(struct chat *chat, rosa_error *why)
 {
 	struct line_input input = {0};
 	bool over = false, good = true, warned = false;
@@ -443,12 +441,10 @@ static int talk(struct chat *chat, struct failure *why)
 /* ------------------------------------------------------------------------------------------------------ the whole --
  */
 
-static bool prepare(struct chat *chat, struct failure *why)
+static bool prepare(struct chat *chat, rosa_error *why)
 {
-	rosa_error error;
-
-	if (chat_format_of(chat->job->tokenizer, &chat->format, &error) != ROSA_OK)
-		return refuse(why, "%s", error.message);
+	if (chat_format_of(chat->job->tokenizer, &chat->format, why) != ROSA_OK)
+		return false;
 	chat->end = chat_end(chat->job->tokenizer, &chat->format);
 	if (chat->format.style == CHAT_NONE || chat->end < 0)
 		return refuse(why, "%s has no chat template that is known here; leave out --chat",
@@ -465,7 +461,7 @@ static bool prepare(struct chat *chat, struct failure *why)
 }
 
 /* The exit code, or -1 with a reason. */
-static int converse(struct chat *chat, struct failure *why)
+static int converse(struct chat *chat, rosa_error *why)
 {
 	if (!prepare(chat, why))
 		return -1;
@@ -476,7 +472,7 @@ static int converse(struct chat *chat, struct failure *why)
 	return talk(chat, why);
 }
 
-int generate_chat(struct generate *job, struct failure *why)
+int generate_chat(struct generate *job, rosa_error *why)
 {
 	struct chat chat = {.job = job, .run = &job->run, .terminal = isatty(STDIN_FILENO)};
 

@@ -30,15 +30,14 @@ void run_add_end(struct run *run, int64_t token)
 		run->ends[run->ends_count++] = token;
 }
 
-static bool start(struct run *run, const struct arg_texts *stops, struct failure *why)
+static bool start(struct run *run, const struct arg_texts *stops, rosa_error *why)
 {
 	const struct model_config *config = &run->model->checkpoint.config;
-	rosa_error error;
 
-	if (sampler_new(&run->sampling, config->vocabulary, &run->sampler, &error) != ROSA_OK ||
-	    stopping_new(stops->all, stops->count, &run->stopping, &error) != ROSA_OK ||
-	    sequence_new(run->model->decoder, &run->sequence, &error) != ROSA_OK)
-		return refuse(why, "%s", error.message);
+	if (sampler_new(&run->sampling, config->vocabulary, &run->sampler, why) != ROSA_OK ||
+	    stopping_new(stops->all, stops->count, &run->stopping, why) != ROSA_OK ||
+	    sequence_new(run->model->decoder, &run->sequence, why) != ROSA_OK)
+		return false;
 	for (size_t i = 0; i < config->eos_count; i++)
 		run_add_end(run, config->eos[i]);
 	run->logits = get_memory(config->vocabulary, sizeof(float), "logits", why);
@@ -46,7 +45,7 @@ static bool start(struct run *run, const struct arg_texts *stops, struct failure
 }
 
 bool run_open(struct run *run, struct model *model, tokenizer *tokenizer, const struct sampler_options *sampling,
-	      const struct arg_texts *stops, struct failure *why)
+	      const struct arg_texts *stops, rosa_error *why)
 {
 	*run = (struct run){.model = model, .tokenizer = tokenizer, .sampling = *sampling};
 	if (start(run, stops, why))
@@ -68,7 +67,7 @@ void run_close(struct run *run)
 
 /* ------------------------------------------------------------------------------------------------- which tokens -- */
 
-bool run_append(struct run *run, const uint32_t *ids, size_t count, struct failure *why)
+bool run_append(struct run *run, const uint32_t *ids, size_t count, rosa_error *why)
 {
 	struct tokens *tokens = &run->tokens;
 
@@ -97,13 +96,12 @@ static void take_sequence(struct run *run, sequence *sequence)
 }
 
 /* A sampler that has seen nothing and goes on with its draws. */
-static bool renew_sampler(struct run *run, uint64_t draws, struct failure *why)
+static bool renew_sampler(struct run *run, uint64_t draws, rosa_error *why)
 {
-	rosa_error error;
 	sampler *made;
 
-	if (sampler_new(&run->sampling, run->model->checkpoint.config.vocabulary, &made, &error) != ROSA_OK)
-		return refuse(why, "%s", error.message);
+	if (sampler_new(&run->sampling, run->model->checkpoint.config.vocabulary, &made, why) != ROSA_OK)
+		return false;
 	sampler_free(run->sampler);
 	run->sampler = made;
 	sampler_set_draws(made, draws);
@@ -111,28 +109,27 @@ static bool renew_sampler(struct run *run, uint64_t draws, struct failure *why)
 }
 
 /* A sequence that has read no more than the first `common` tokens: as it is, an earlier state of it, or a new one. */
-static bool go_back(struct run *run, size_t common, struct failure *why)
+static bool go_back(struct run *run, size_t common, rosa_error *why)
 {
 	const struct snapshot *snapshot = &run->snapshot;
 	rosa_status status;
-	rosa_error error;
 	sequence *made;
 
 	if (sequence_steps(run->sequence) <= common)
 		return true;
 	if (snapshot->size && snapshot->steps <= common) {
-		status = sequence_load(run->model->decoder, snapshot->data, snapshot->size, &made, &error);
+		status = sequence_load(run->model->decoder, snapshot->data, snapshot->size, &made, why);
 	} else {
 		run->snapshot.size = 0;
-		status = sequence_new(run->model->decoder, &made, &error);
+		status = sequence_new(run->model->decoder, &made, why);
 	}
 	if (status != ROSA_OK)
-		return refuse(why, "%s", error.message);
+		return false;
 	take_sequence(run, made);
 	return true;
 }
 
-bool run_become(struct run *run, const uint32_t *ids, size_t count, struct failure *why)
+bool run_become(struct run *run, const uint32_t *ids, size_t count, rosa_error *why)
 {
 	size_t common = 0;
 
@@ -144,7 +141,7 @@ bool run_become(struct run *run, const uint32_t *ids, size_t count, struct failu
 	return run_append(run, ids, count, why);
 }
 
-bool run_resume(struct run *run, sequence *sequence, const struct tokens *tokens, uint64_t draws, struct failure *why)
+bool run_resume(struct run *run, sequence *sequence, const struct tokens *tokens, uint64_t draws, rosa_error *why)
 {
 	take_sequence(run, sequence);
 	run->snapshot.size = 0;
@@ -171,7 +168,7 @@ static int keep_bytes(void *context, const void *data, size_t size)
 	return 0;
 }
 
-bool run_remember(struct run *run, struct failure *why)
+bool run_remember(struct run *run, rosa_error *why)
 {
 	rosa_error error;
 
@@ -194,7 +191,7 @@ static int only_ask(void *context, uint64_t done, uint64_t total)
 	return interrupted();
 }
 
-static bool read_tokens(struct run *run, size_t count, enum logits_wanted wanted, struct failure *why)
+static bool read_tokens(struct run *run, size_t count, enum logits_wanted wanted, rosa_error *why)
 {
 	size_t steps = sequence_steps(run->sequence), due = count - steps;
 	struct piece piece = {run->sequence, run->tokens.ids + steps, due, wanted, run->logits};
@@ -209,7 +206,7 @@ static bool read_tokens(struct run *run, size_t count, enum logits_wanted wanted
 	return status == ROSA_OK || status == ROSA_ECANCELLED ? true : refuse(why, "%s", error.message);
 }
 
-bool run_read(struct run *run, size_t count, struct failure *why)
+bool run_read(struct run *run, size_t count, rosa_error *why)
 {
 	size_t before = sequence_steps(run->sequence);
 	uint64_t began = progress_clock();
@@ -223,7 +220,7 @@ bool run_read(struct run *run, size_t count, struct failure *why)
 }
 
 /* Reads everything, and so gets the logits of the next token. */
-static bool read_rest(struct run *run, struct failure *why)
+static bool read_rest(struct run *run, rosa_error *why)
 {
 	return read_tokens(run, run->tokens.count, LOGITS_LAST, why);
 }
@@ -238,7 +235,7 @@ struct outlet {
 	char *decoded, *out;
 };
 
-static bool put(struct outlet *outlet, size_t size, struct failure *why)
+static bool put(struct outlet *outlet, size_t size, rosa_error *why)
 {
 	if (size == 0)
 		return true;
@@ -247,7 +244,7 @@ static bool put(struct outlet *outlet, size_t size, struct failure *why)
 	return text_add(&outlet->answer->text, "the answer", outlet->out, size, true, why);
 }
 
-static bool put_token(struct outlet *outlet, uint32_t token, struct failure *why)
+static bool put_token(struct outlet *outlet, uint32_t token, rosa_error *why)
 {
 	struct run *run = outlet->run;
 	size_t size = decode_token(run->tokenizer, &outlet->decoding, token, false, outlet->decoded);
@@ -256,7 +253,7 @@ static bool put_token(struct outlet *outlet, uint32_t token, struct failure *why
 }
 
 /* What was held back, now that nothing follows. */
-static bool put_rest(struct outlet *outlet, struct failure *why)
+static bool put_rest(struct outlet *outlet, rosa_error *why)
 {
 	struct run *run = outlet->run;
 	size_t size = decode_finish(&outlet->decoding, outlet->decoded);
@@ -279,7 +276,7 @@ static bool is_end(const struct run *run, uint32_t token)
 }
 
 /* One token more, whose logits are there. False after a failure; *over once the answer is. */
-static bool tell_one(struct outlet *outlet, bool *over, struct failure *why)
+static bool tell_one(struct outlet *outlet, bool *over, rosa_error *why)
 {
 	struct run *run = outlet->run;
 	uint32_t token = sampler_choose(run->sampler, run->logits);
@@ -300,7 +297,7 @@ static bool tell_one(struct outlet *outlet, bool *over, struct failure *why)
 	return good;
 }
 
-static bool tell(struct outlet *outlet, size_t most, struct failure *why)
+static bool tell(struct outlet *outlet, size_t most, rosa_error *why)
 {
 	struct run *run = outlet->run;
 	bool over = false, good = true;
@@ -322,7 +319,7 @@ static bool tell(struct outlet *outlet, size_t most, struct failure *why)
 	return put_rest(outlet, why) && good;
 }
 
-bool run_answer(struct run *run, size_t most, struct answer *answer, struct failure *why)
+bool run_answer(struct run *run, size_t most, struct answer *answer, rosa_error *why)
 {
 	size_t room = tokenizer_longest(run->tokenizer) + 8;
 	struct outlet outlet = {.run = run, .answer = answer};

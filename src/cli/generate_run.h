@@ -50,30 +50,30 @@ struct answer {
 
 /* The model and its tokenizer must outlive the run. On failure nothing is left open. */
 bool run_open(struct run *run, struct model *model, tokenizer *tokenizer, const struct sampler_options *sampling,
-	      const struct arg_texts *stops, struct failure *why);
+	      const struct arg_texts *stops, rosa_error *why);
 void run_close(struct run *run); /* safe on a zeroed one */
 
 /* One more token that ends an answer; -1 is passed over. */
 void run_add_end(struct run *run, int64_t token);
 
 /* Appends tokens, to be read later. */
-bool run_append(struct run *run, const uint32_t *ids, size_t count, struct failure *why);
+bool run_append(struct run *run, const uint32_t *ids, size_t count, rosa_error *why);
 
 /* Makes the text be these tokens and no others. What was read of them stays read: all that is there already, or what
  * the snapshot has, or nothing. */
-bool run_become(struct run *run, const uint32_t *ids, size_t count, struct failure *why);
+bool run_become(struct run *run, const uint32_t *ids, size_t count, rosa_error *why);
 
 /* The same from a saved state: the sequence, which the run takes over, has read the first tokens. */
-bool run_resume(struct run *run, sequence *sequence, const struct tokens *tokens, uint64_t draws, struct failure *why);
+bool run_resume(struct run *run, sequence *sequence, const struct tokens *tokens, uint64_t draws, rosa_error *why);
 
 /* Reads up to the first `count` tokens. After Ctrl-C true as well: then less was read. */
-bool run_read(struct run *run, size_t count, struct failure *why);
+bool run_read(struct run *run, size_t count, rosa_error *why);
 
 /* Keeps the state of the sequence, in case the text has to go on from here in another way. */
-bool run_remember(struct run *run, struct failure *why);
+bool run_remember(struct run *run, rosa_error *why);
 
 /* Reads what is still to be read and makes up to `most` tokens. With most = 0 the last token stays unread. */
-bool run_answer(struct run *run, size_t most, struct answer *answer, struct failure *why);
+bool run_answer(struct run *run, size_t most, struct answer *answer, rosa_error *why);
 
 /* Says how much was read and made, how fast, and with how much memory, if stderr is a terminal. */
 void run_report(const struct run *run);

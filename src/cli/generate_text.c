@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static bool encode(const struct generate *job, struct tokens *tokens, struct failure *why)
+static bool encode(const struct generate *job, struct tokens *tokens, rosa_error *why)
 {
 	struct text text = {0};
 	rosa_error error;
@@ -28,7 +28,7 @@ static bool encode(const struct generate *job, struct tokens *tokens, struct fai
 }
 
 /* The text that is there before anything new is said. *ended: and it needs something new. */
-static bool begin(struct generate *job, bool more, bool *ended, struct failure *why)
+static bool begin(struct generate *job, bool more, bool *ended, rosa_error *why)
 {
 	struct session session;
 	sequence *sequence;
@@ -49,7 +49,7 @@ static bool begin(struct generate *job, bool more, bool *ended, struct failure *
 	return good;
 }
 
-static bool save(const struct generate *job, bool ended, struct failure *why)
+static bool save(const struct generate *job, bool ended, rosa_error *why)
 {
 	const struct run *run = &job->run;
 	struct session session = {.tokens = run->tokens, .draws = sampler_draws(run->sampler), .ended = ended};
@@ -77,7 +77,7 @@ static void print_json(const struct generate *job, const struct answer *answer)
 }
 
 /* Makes the answer and says all there is to say of it. */
-static int answer(struct generate *job, struct answer *answer, bool ended, struct failure *why)
+static int answer(struct generate *job, struct answer *answer, bool ended, rosa_error *why)
 {
 	struct run *run = &job->run;
 
@@ -101,7 +101,7 @@ static int answer(struct generate *job, struct answer *answer, bool ended, struc
 	return code;
 }
 
-int generate_text(struct generate *job, struct failure *why)
+int generate_text(struct generate *job, rosa_error *why)
 {
 	struct answer made = {.printed = !job->json};
 	struct tokens tokens = {0};

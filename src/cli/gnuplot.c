@@ -20,7 +20,7 @@
 
 extern char **environ;
 
-static bool start(int script, int output, int messages, pid_t *child, struct failure *why)
+static bool start(int script, int output, int messages, pid_t *child, rosa_error *why)
 {
 	char *const words[] = {(char *)"gnuplot", (char *)"-", NULL};
 	posix_spawn_file_actions_t actions;
@@ -64,7 +64,7 @@ static void first_message(FILE *messages, char *text, size_t size)
 }
 
 /* Runs a script that was written; what gnuplot puts out goes to `descriptor`. */
-static bool run(FILE *script, int descriptor, struct failure *why)
+static bool run(FILE *script, int descriptor, rosa_error *why)
 {
 	FILE *messages = tmpfile();
 	char text[256];
@@ -78,7 +78,7 @@ static bool run(FILE *script, int descriptor, struct failure *why)
 		int status = wait_for(child);
 		good = WIFEXITED(status) && WEXITSTATUS(status) == 0 && !interrupted();
 	}
-	if (!good && messages && !why->text[0]) {
+	if (!good && messages && !why->message[0]) {
 		first_message(messages, text, sizeof(text));
 		refuse(why, "gnuplot failed: %s", interrupted() ? "interrupted" : text);
 	}
@@ -102,7 +102,7 @@ static const char *terminal_of(const char *path)
 	return NULL;
 }
 
-bool picture_can_be(const char *path, struct failure *why)
+bool picture_can_be(const char *path, rosa_error *why)
 {
 	if (!terminal_of(path))
 		return refuse(why, "%s: the name of a picture must end in .png, .svg or .pdf", path);
@@ -124,7 +124,7 @@ static void put_terminal(const struct picture *picture, FILE *script)
 }
 
 static bool draw(const struct picture *picture, void (*put)(FILE *script, const void *context), const void *context,
-		 int descriptor, struct failure *why)
+		 int descriptor, rosa_error *why)
 {
 	FILE *script = tmpfile();
 	bool good = script != NULL;
@@ -143,7 +143,7 @@ static bool draw(const struct picture *picture, void (*put)(FILE *script, const 
 }
 
 bool picture_draw(const struct picture *picture, void (*put)(FILE *script, const void *context), const void *context,
-		  struct failure *why)
+		  rosa_error *why)
 {
 	struct file_writer writer = FILE_WRITER_INIT;
 

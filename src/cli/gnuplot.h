@@ -15,11 +15,11 @@ struct picture {
 };
 
 /* Whether a picture could be written there, asked before long work. */
-bool picture_can_be(const char *path, struct failure *why);
+bool picture_can_be(const char *path, rosa_error *why);
 
 /* Draws what `put` writes as a gnuplot script, after the lines that choose the kind of picture. A file of that name
  * is replaced once the picture is whole. */
 bool picture_draw(const struct picture *picture, void (*put)(FILE *script, const void *context), const void *context,
-		  struct failure *why);
+		  rosa_error *why);
 
 #endif

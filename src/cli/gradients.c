@@ -78,7 +78,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 	return args_parse(&args, count, words);
 }
 
-static bool open_network(struct job *job, struct failure *why)
+static bool open_network(struct job *job, rosa_error *why)
 {
 	struct network_options options = NETWORK_OPTIONS_INIT;
 
@@ -91,13 +91,12 @@ static bool open_network(struct job *job, struct failure *why)
 }
 
 /* Tokens in, and the same moved by one. */
-static bool learn(struct job *job, struct failure *why)
+static bool learn(struct job *job, rosa_error *why)
 {
 	const size_t texts = job->tokens.texts, steps = job->tokens.steps - 1;
 	uint32_t *tokens = get_memory(2 * texts * steps, sizeof(*tokens), "the tokens", why);
 	struct batch batch = {texts, steps, tokens, tokens + texts * steps, NULL, NULL};
 	struct batch_result result;
-	rosa_error error;
 	rosa_status status;
 
 	if (!tokens)
@@ -108,10 +107,10 @@ static bool learn(struct job *job, struct failure *why)
 		memcpy(tokens + i * steps, text, steps * sizeof(*tokens));
 		memcpy(tokens + (texts + i) * steps, text + 1, steps * sizeof(*tokens));
 	}
-	status = network_learn(job->trainable.network, &batch, (float)(1.0 / (double)(texts * steps)), &result, &error);
+	status = network_learn(job->trainable.network, &batch, (float)(1.0 / (double)(texts * steps)), &result, why);
 	free(tokens);
 	if (status != ROSA_OK)
-		return refuse(why, "%s", error.message);
+		return false;
 	printf("loss %.9g\n", result.loss / result.weight);
 	return true;
 }
@@ -123,7 +122,7 @@ static void fetch(void *context, const struct tensor_source *tensor, size_t firs
 	backend->ops->get(backend, numbers, (const float *)tensor->from + first, count * sizeof(*numbers));
 }
 
-static bool write_gradients(struct job *job, struct failure *why)
+static bool write_gradients(struct job *job, rosa_error *why)
 {
 	static const char *const metadata[] = {"format", "pt", NULL};
 	const struct parameters *parameters = network_parameters(job->trainable.network);
@@ -153,7 +152,7 @@ static bool write_gradients(struct job *job, struct failure *why)
 	return status == ROSA_OK || refuse(why, "%s", error.message);
 }
 
-static bool run(struct job *job, struct failure *why)
+static bool run(struct job *job, rosa_error *why)
 {
 	if (!npy_load_tokens(job->tokens_path, &job->tokens, why))
 		return false;
@@ -165,7 +164,7 @@ static bool run(struct job *job, struct failure *why)
 int gradients_command(int count, char **words)
 {
 	struct job job = {.args = MODEL_ARGS_INIT};
-	struct failure why = {""};
+	rosa_error why = {0};
 	enum args_result parsed = parse(&job, count, words);
 
 	if (parsed != ARGS_OK)
@@ -174,6 +173,6 @@ int gradients_command(int count, char **words)
 	trainable_close(&job.trainable);
 	free(job.tokens.tokens);
 	if (!done)
-		complain("gradients", "%s", why.text);
+		complain("gradients", "%s", why.message);
 	return done ? DONE : FAILED;
 }

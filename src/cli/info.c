@@ -155,7 +155,7 @@ static void describe_adapter(struct info *info)
 }
 
 /* Four projections and two levels in every layer, in float32. */
-static bool imagine_adapter(struct info *info, const struct job *job, struct failure *why)
+static bool imagine_adapter(struct info *info, const struct job *job, rosa_error *why)
 {
 	const struct model_config *config = &info->checkpoint->config;
 	uint64_t width = config->width;
@@ -201,7 +201,7 @@ static void estimate(struct info *info, double steps, struct info_memory memory[
 	memory[INFO_ROSA].index = round(routes * (steps * info->bytes_a_step + INDEX_A_ROUTE));
 }
 
-static bool gather(struct job *job, struct info *info, struct failure *why)
+static bool gather(struct job *job, struct info *info, rosa_error *why)
 {
 	const struct adapter *adapter = info->adapter;
 
@@ -225,17 +225,15 @@ static bool gather(struct job *job, struct info *info, struct failure *why)
 	return true;
 }
 
-static bool open_files(struct job *job, struct info *info, struct failure *why)
+static bool open_files(struct job *job, struct info *info, rosa_error *why)
 {
-	rosa_error error;
-
-	if (checkpoint_open(job->model_path, &job->checkpoint, &error) != ROSA_OK)
-		return refuse(why, "%s", error.message);
+	if (checkpoint_open(job->model_path, &job->checkpoint, why) != ROSA_OK)
+		return false;
 	info->checkpoint = &job->checkpoint;
 	if (!job->adapter_path)
 		return true;
-	if (adapter_open(job->adapter_path, &job->checkpoint, &job->adapter, &error) != ROSA_OK)
-		return refuse(why, "%s", error.message);
+	if (adapter_open(job->adapter_path, &job->checkpoint, &job->adapter, why) != ROSA_OK)
+		return false;
 	info->adapter = &job->adapter;
 	return true;
 }
@@ -244,7 +242,7 @@ int info_command(int count, char **words)
 {
 	struct job job = {.contexts = DEFAULT_CONTEXTS};
 	struct info info = {0};
-	struct failure why = {""};
+	rosa_error why = {0};
 	enum args_result parsed = parse(&job, count, words);
 
 	if (parsed != ARGS_OK)
@@ -264,7 +262,7 @@ int info_command(int count, char **words)
 	else if (done)
 		info_print_text(&info);
 	else
-		complain("info", "%s", why.text);
+		complain("info", "%s", why.message);
 	adapter_close(&job.adapter);
 	checkpoint_close(&job.checkpoint);
 	return done ? DONE : FAILED;

@@ -27,7 +27,7 @@ rosa_options retrieval_options(const struct retrieval_args *args)
 	return options;
 }
 
-void *get_memory(size_t count, size_t size, const char *what, struct failure *why)
+void *get_memory(size_t count, size_t size, const char *what, rosa_error *why)
 {
 	size_t bytes;
 	void *memory = NULL;
@@ -55,7 +55,7 @@ static struct bracket bracket(int dims, size_t route, size_t step)
 	return result;
 }
 
-static bool check_symbols(const char *path, const struct npy_symbols *file, int bits, struct failure *why)
+static bool check_symbols(const char *path, const struct npy_symbols *file, int bits, rosa_error *why)
 {
 	for (size_t i = 0; i < file->routes * file->steps; i++) {
 		if (file->symbols[i] >> bits != 0)
@@ -66,7 +66,7 @@ static bool check_symbols(const char *path, const struct npy_symbols *file, int 
 	return true;
 }
 
-static bool check_shapes(const char *const paths[2], const struct npy_symbols files[2], struct failure *why)
+static bool check_shapes(const char *const paths[2], const struct npy_symbols files[2], rosa_error *why)
 {
 	const struct npy_symbols *query = &files[0], *key = &files[1];
 
@@ -77,7 +77,7 @@ static bool check_shapes(const char *const paths[2], const struct npy_symbols fi
 		      bracket(key->dims, key->routes, key->steps).text);
 }
 
-bool symbol_pair_load(struct symbol_pair *pair, const char *query, const char *key, int bits, struct failure *why)
+bool symbol_pair_load(struct symbol_pair *pair, const char *query, const char *key, int bits, rosa_error *why)
 {
 	const char *const paths[2] = {query, key};
 	struct npy_symbols files[2] = {{0}, {0}};
@@ -96,7 +96,7 @@ bool symbol_pair_load(struct symbol_pair *pair, const char *query, const char *k
 	return good;
 }
 
-bool symbol_pair_new(struct symbol_pair *pair, size_t routes, size_t steps, struct failure *why)
+bool symbol_pair_new(struct symbol_pair *pair, size_t routes, size_t steps, rosa_error *why)
 {
 	size_t count;
 

@@ -51,11 +51,11 @@ struct symbol_pair {
 	uint16_t *query, *key;
 };
 
-bool symbol_pair_load(struct symbol_pair *pair, const char *query, const char *key, int bits, struct failure *why);
-bool symbol_pair_new(struct symbol_pair *pair, size_t routes, size_t steps, struct failure *why);
+bool symbol_pair_load(struct symbol_pair *pair, const char *query, const char *key, int bits, rosa_error *why);
+bool symbol_pair_new(struct symbol_pair *pair, size_t routes, size_t steps, rosa_error *why);
 void symbol_pair_free(struct symbol_pair *pair); /* safe on a zeroed pair */
 
 /* malloc of count elements of a size, with overflow checked and the wish named on failure. */
-void *get_memory(size_t count, size_t size, const char *what, struct failure *why);
+void *get_memory(size_t count, size_t size, const char *what, rosa_error *why);
 
 #endif

@@ -18,7 +18,7 @@
 #define BLOCK        ((size_t)4096)
 
 /* Room for a block more, and for the terminator of a last line without an end. */
-static bool make_room(struct line_input *input, struct failure *why)
+static bool make_room(struct line_input *input, rosa_error *why)
 {
 	if (input->taken > 0) {
 		memmove(input->data, input->data + input->taken, input->used - input->taken);
@@ -37,7 +37,7 @@ static bool make_room(struct line_input *input, struct failure *why)
 }
 
 /* Waits for more bytes, or the end. */
-static enum line_result read_more(struct line_input *input, struct failure *why)
+static enum line_result read_more(struct line_input *input, rosa_error *why)
 {
 	struct pollfd wait = {STDIN_FILENO, POLLIN, 0};
 
@@ -61,7 +61,7 @@ static enum line_result read_more(struct line_input *input, struct failure *why)
 	}
 }
 
-enum line_result line_read(struct line_input *input, char **line, size_t *size, struct failure *why)
+enum line_result line_read(struct line_input *input, char **line, size_t *size, rosa_error *why)
 {
 	for (;;) {
 		size_t left = input->used - input->taken;

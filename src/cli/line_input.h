@@ -16,7 +16,7 @@ struct line_input {
 enum line_result { LINE_READ, LINE_ENDED, LINE_INTERRUPTED, LINE_FAILED };
 
 /* The next line, without its end, terminated, until the next call. `size` tells of bytes 0 in it. */
-enum line_result line_read(struct line_input *input, char **line, size_t *size, struct failure *why);
+enum line_result line_read(struct line_input *input, char **line, size_t *size, rosa_error *why);
 void line_input_free(struct line_input *input); /* safe on a zeroed one */
 
 #endif

@@ -75,10 +75,9 @@ static int tick(void *context, uint64_t done, uint64_t total)
 
 /* Reads the texts of a group, whose sequences are given, and writes their logits. */
 static bool read_group(struct job *job, size_t first, size_t count, sequence **sequences, struct piece *pieces,
-		       float *logits, size_t stride, struct failure *why)
+		       float *logits, size_t stride, rosa_error *why)
 {
 	const size_t steps = job->tokens.steps, vocabulary = decoder_vocabulary(job->model.decoder);
-	rosa_error error;
 
 	for (size_t t = 0; t < steps; t += stride) {
 		const size_t some = steps - t < stride ? steps - t : stride;
@@ -86,8 +85,8 @@ static bool read_group(struct job *job, size_t first, size_t count, sequence **s
 		for (size_t i = 0; i < count; i++)
 			pieces[i] = (struct piece){sequences[i], job->tokens.tokens + (first + i) * steps + t, some,
 						   LOGITS_ALL, logits + i * some * vocabulary};
-		if (decoder_read(job->model.decoder, count, pieces, tick, job, &error) != ROSA_OK)
-			return refuse(why, "%s", error.message);
+		if (decoder_read(job->model.decoder, count, pieces, tick, job, why) != ROSA_OK)
+			return false;
 		job->done += count * some;
 		if (!npy_write_float32(&job->writer, logits, count * some * vocabulary, why))
 			return false;
@@ -97,7 +96,7 @@ static bool read_group(struct job *job, size_t first, size_t count, sequence **s
 	return true;
 }
 
-static bool run_group(struct job *job, size_t first, size_t count, float *logits, size_t stride, struct failure *why)
+static bool run_group(struct job *job, size_t first, size_t count, float *logits, size_t stride, rosa_error *why)
 {
 	sequence **sequences = calloc(count, sizeof(*sequences));
 	struct piece *pieces = calloc(count, sizeof(*pieces));
@@ -116,7 +115,7 @@ static bool run_group(struct job *job, size_t first, size_t count, float *logits
 	return good;
 }
 
-static bool read_all(struct job *job, struct failure *why)
+static bool read_all(struct job *job, rosa_error *why)
 {
 	const size_t texts = job->tokens.texts, steps = job->tokens.steps,
 		     vocabulary = decoder_vocabulary(job->model.decoder);
@@ -131,7 +130,7 @@ static bool read_all(struct job *job, struct failure *why)
 	return good;
 }
 
-static bool run(struct job *job, struct failure *why)
+static bool run(struct job *job, rosa_error *why)
 {
 	bool good = file_can_create(job->out_path, why) && npy_load_tokens(job->tokens_path, &job->tokens, why) &&
 		    model_open(&job->model, &job->args, why);
@@ -151,7 +150,7 @@ static bool run(struct job *job, struct failure *why)
 int logits_command(int count, char **words)
 {
 	struct job job = {.args = MODEL_ARGS_INIT, .batch = 1, .writer = FILE_WRITER_INIT};
-	struct failure why = {""};
+	rosa_error why = {0};
 	enum args_result parsed = parse(&job, count, words);
 
 	if (parsed != ARGS_OK)
@@ -167,6 +166,6 @@ int logits_command(int count, char **words)
 		complain("logits", "interrupted, nothing was written");
 		return interrupted();
 	}
-	complain("logits", "%s", why.text);
+	complain("logits", "%s", why.message);
 	return FAILED;
 }

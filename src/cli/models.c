@@ -17,7 +17,7 @@ static size_t choose(uint64_t given, size_t otherwise)
 }
 
 bool model_attention(const struct model_args *args, const struct checkpoint *checkpoint, const struct adapter *adapter,
-		     struct decoder_options *options, struct failure *why)
+		     struct decoder_options *options, rosa_error *why)
 {
 	size_t layers = checkpoint->config.layers;
 
@@ -34,34 +34,31 @@ bool model_attention(const struct model_args *args, const struct checkpoint *che
 	return true;
 }
 
-static bool open_files(struct model *model, const struct model_args *args, struct failure *why)
+static bool open_files(struct model *model, const struct model_args *args, rosa_error *why)
 {
-	rosa_error error;
-
-	if (checkpoint_open(args->model, &model->checkpoint, &error) != ROSA_OK)
-		return refuse(why, "%s", error.message);
+	if (checkpoint_open(args->model, &model->checkpoint, why) != ROSA_OK)
+		return false;
 	if (!args->adapter)
 		return true;
-	if (adapter_open(args->adapter, &model->checkpoint, &model->adapter, &error) != ROSA_OK)
-		return refuse(why, "%s", error.message);
+	if (adapter_open(args->adapter, &model->checkpoint, &model->adapter, why) != ROSA_OK)
+		return false;
 	model->adapted = true;
 	return true;
 }
 
-static bool start(struct model *model, const struct model_args *args, struct failure *why)
+static bool start(struct model *model, const struct model_args *args, rosa_error *why)
 {
 	const struct adapter *adapter = model->adapted ? &model->adapter : NULL;
-	rosa_error error;
 
-	if (rosa_workers_new((int)args->threads, NULL, &model->workers, &error) != ROSA_OK ||
-	    cpu_backend_new(model->workers, &model->backend, &error) != ROSA_OK ||
+	if (rosa_workers_new((int)args->threads, NULL, &model->workers, why) != ROSA_OK ||
+	    cpu_backend_new(model->workers, &model->backend, why) != ROSA_OK ||
 	    decoder_new(&model->checkpoint, adapter, &model->options, model->backend, model->workers, &model->decoder,
-			&error) != ROSA_OK)
-		return refuse(why, "%s", error.message);
+			why) != ROSA_OK)
+		return false;
 	return true;
 }
 
-bool model_open(struct model *model, const struct model_args *args, struct failure *why)
+bool model_open(struct model *model, const struct model_args *args, rosa_error *why)
 {
 	memset(model, 0, sizeof(*model));
 	if (open_files(model, args, why) &&
@@ -82,14 +79,13 @@ void model_close(struct model *model)
 	memset(model, 0, sizeof(*model));
 }
 
-bool model_tokenizer(const struct model *model, tokenizer **made, struct failure *why)
+bool model_tokenizer(const struct model *model, tokenizer **made, rosa_error *why)
 {
 	const struct checkpoint *checkpoint = &model->checkpoint;
-	rosa_error error;
 	size_t ids;
 
-	if (tokenizer_open(checkpoint->path, made, &error) != ROSA_OK)
-		return refuse(why, "%s", error.message);
+	if (tokenizer_open(checkpoint->path, made, why) != ROSA_OK)
+		return false;
 	ids = tokenizer_size(*made);
 	if (ids <= checkpoint->config.vocabulary)
 		return true;

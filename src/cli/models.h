@@ -76,14 +76,14 @@ struct model {
 
 /* Checkpoint, adapter, workers, backend and decoder. What the arguments leave open is the adapter's, or global
  * attention. On failure nothing is left open. */
-bool model_open(struct model *model, const struct model_args *args, struct failure *why);
+bool model_open(struct model *model, const struct model_args *args, rosa_error *why);
 void model_close(struct model *model); /* safe on a zeroed one */
 
 /* Attention as the arguments and the adapter (NULL: none) say. */
 bool model_attention(const struct model_args *args, const struct checkpoint *checkpoint, const struct adapter *adapter,
-		     struct decoder_options *options, struct failure *why);
+		     struct decoder_options *options, rosa_error *why);
 
 /* The tokenizer that came with the model. One whose ids the model does not have is refused. */
-bool model_tokenizer(const struct model *model, tokenizer **made, struct failure *why);
+bool model_tokenizer(const struct model *model, tokenizer **made, rosa_error *why);
 
 #endif

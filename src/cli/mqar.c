@@ -34,18 +34,16 @@ static uint64_t job_tokens(const struct job *job)
 	return (uint64_t)job->result.setup.batch * job->result.setup.task.length;
 }
 
-static bool judge(struct mqar_run *run, mqar_trainer *trainer, uint64_t steps, struct failure *why)
+static bool judge(struct mqar_run *run, mqar_trainer *trainer, uint64_t steps, rosa_error *why)
 {
-	rosa_error error;
-
-	if (mqar_trainer_judge(trainer, steps, &run->epochs[run->count], &error) != ROSA_OK)
-		return refuse(why, "%s", error.message);
+	if (mqar_trainer_judge(trainer, steps, &run->epochs[run->count], why) != ROSA_OK)
+		return false;
 	run->count++;
 	return true;
 }
 
 static bool write_log(struct job *job, const struct mqar_run *run, const mqar_trainer *trainer, uint64_t step,
-		      const struct learner_result *learnt, bool judged, struct failure *why)
+		      const struct learner_result *learnt, bool judged, rosa_error *why)
 {
 	const uint64_t tokens = (step + 1) * job_tokens(job);
 	struct training_entry entry = {.step = job->steps + step + 1,
@@ -68,7 +66,7 @@ static bool write_log(struct job *job, const struct mqar_run *run, const mqar_tr
 
 /* One step, and at the end of an epoch what it led to. */
 static bool advance(struct job *job, struct mqar_run *run, mqar_trainer *trainer, uint64_t step,
-		    struct progress *progress, struct failure *why)
+		    struct progress *progress, rosa_error *why)
 {
 	const uint64_t began = progress_clock();
 	const bool last = (step + 1) % mqar_epoch_steps(trainer) == 0;
@@ -88,7 +86,7 @@ static bool advance(struct job *job, struct mqar_run *run, mqar_trainer *trainer
 	return write_log(job, run, trainer, step, &learnt, last, why);
 }
 
-static bool train(struct job *job, struct mqar_run *run, mqar_trainer *trainer, struct failure *why)
+static bool train(struct job *job, struct mqar_run *run, mqar_trainer *trainer, rosa_error *why)
 {
 	const uint64_t steps = mqar_trainer_steps(trainer);
 	struct progress progress;
@@ -105,19 +103,18 @@ static bool train(struct job *job, struct mqar_run *run, mqar_trainer *trainer, 
 	return good;
 }
 
-static bool run_mode(struct job *job, enum mqar_mode mode, rosa_workers *workers, struct failure *why)
+static bool run_mode(struct job *job, enum mqar_mode mode, rosa_workers *workers, rosa_error *why)
 {
 	struct mqar_run *run = &job->result.runs[job->result.count++];
 	mqar_trainer *trainer = NULL;
-	rosa_error error;
 	bool good;
 
 	run->mode = job->result.setup.mode = mode;
 	run->epochs = get_memory(job->result.setup.epochs + 1, sizeof(*run->epochs), "epochs", why);
 	if (!run->epochs)
 		return false;
-	if (mqar_trainer_new(&job->result.setup, workers, &trainer, &error) != ROSA_OK)
-		return refuse(why, "%s", error.message);
+	if (mqar_trainer_new(&job->result.setup, workers, &trainer, why) != ROSA_OK)
+		return false;
 	run->parameters = mqar_trainer_parameters(trainer);
 	good = train(job, run, trainer, why);
 	mqar_trainer_free(trainer);
@@ -133,26 +130,23 @@ static bool wanted(const struct job *job, int mode)
 }
 
 /* What cannot be is refused before the first of the modes is trained. */
-static bool check_modes(struct job *job, struct failure *why)
+static bool check_modes(struct job *job, rosa_error *why)
 {
-	rosa_error error;
-
 	for (int mode = 0; mode < MQAR_MODES; mode++) {
 		job->result.setup.mode = (enum mqar_mode)mode;
-		if (wanted(job, mode) && mqar_setup_check(&job->result.setup, &error) != ROSA_OK)
-			return refuse(why, "%s", error.message);
+		if (wanted(job, mode) && mqar_setup_check(&job->result.setup, why) != ROSA_OK)
+			return false;
 	}
 	return true;
 }
 
-static bool run_modes(struct job *job, struct failure *why)
+static bool run_modes(struct job *job, rosa_error *why)
 {
 	rosa_workers *workers = NULL;
-	rosa_error error;
 	bool good = true;
 
-	if (rosa_workers_new((int)job->options.threads, NULL, &workers, &error) != ROSA_OK)
-		return refuse(why, "%s", error.message);
+	if (rosa_workers_new((int)job->options.threads, NULL, &workers, why) != ROSA_OK)
+		return false;
 	for (int mode = 0; mode < MQAR_MODES && good && !interrupted(); mode++)
 		if (wanted(job, mode))
 			good = run_mode(job, (enum mqar_mode)mode, workers, why);
@@ -161,19 +155,17 @@ static bool run_modes(struct job *job, struct failure *why)
 	return good;
 }
 
-static bool open_outputs(struct job *job, struct failure *why)
+static bool open_outputs(struct job *job, rosa_error *why)
 {
-	rosa_error error;
-
 	if (job->options.plot && !picture_can_be(job->options.plot, why))
 		return false;
-	if (job->options.log && training_log_open(&job->logged, job->options.log, 0, &error) != ROSA_OK)
-		return refuse(why, "%s", error.message);
+	if (job->options.log && training_log_open(&job->logged, job->options.log, 0, why) != ROSA_OK)
+		return false;
 	return true;
 }
 
 /* Numbers first: a picture that cannot be drawn takes nothing from them. */
-static bool show(const struct job *job, struct failure *why)
+static bool show(const struct job *job, rosa_error *why)
 {
 	if (job->options.json && !mqar_print_json(&job->result, why))
 		return false;
@@ -191,7 +183,7 @@ static bool show(const struct job *job, struct failure *why)
 int mqar_command(int count, char **words)
 {
 	struct job job = {0};
-	struct failure why = {""};
+	rosa_error why = {0};
 	enum args_result parsed = mqar_parse(&job.options, count, words);
 
 	if (parsed != ARGS_OK)
@@ -206,6 +198,6 @@ int mqar_command(int count, char **words)
 	for (size_t i = 0; i < job.result.count; i++)
 		free(job.result.runs[i].epochs);
 	if (!good)
-		complain("mqar", "%s", why.text);
+		complain("mqar", "%s", why.message);
 	return signalled ? signalled : good ? DONE : FAILED;
 }

@@ -140,7 +140,7 @@ static enum args_result read_words(struct words *w, struct mqar_options *o, int 
 }
 
 /* "0,1,3" as bits. */
-static bool read_layers(const char *text, uint32_t *bits, struct failure *why)
+static bool read_layers(const char *text, uint32_t *bits, rosa_error *why)
 {
 	const char *at = text;
 
@@ -159,7 +159,7 @@ static bool read_layers(const char *text, uint32_t *bits, struct failure *why)
 	return *bits ? true : refuse(why, "--adapter-layers is empty; give numbers of layers, or leave it out");
 }
 
-static bool set_up(const struct words *w, struct mqar_options *o, struct failure *why)
+static bool set_up(const struct words *w, struct mqar_options *o, rosa_error *why)
 {
 	struct network_options network = NETWORK_OPTIONS_INIT;
 
@@ -231,13 +231,13 @@ enum args_result mqar_parse(struct mqar_options *options, int count, char **word
 			  .rate = 0.01f,
 			  .decay = 0.01f,
 			  .clip = 1};
-	struct failure why = {""};
+	rosa_error why = {0};
 	enum args_result parsed;
 
 	*options = (struct mqar_options){.mode = MQAR_MODES};
 	parsed = read_words(&w, options, count, words);
 	if (parsed == ARGS_OK && !set_up(&w, options, &why)) {
-		complain("mqar", "%s", why.text);
+		complain("mqar", "%s", why.message);
 		return ARGS_WRONG;
 	}
 	return parsed;

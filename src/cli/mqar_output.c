@@ -114,7 +114,7 @@ static void add_run(struct json_text *text, const struct mqar_result *result, co
 	json_text_add(text, "]}");
 }
 
-bool mqar_print_json(const struct mqar_result *result, struct failure *why)
+bool mqar_print_json(const struct mqar_result *result, rosa_error *why)
 {
 	const struct mqar_setup *setup = &result->setup;
 	struct json_text text = {0};

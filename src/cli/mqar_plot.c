@@ -28,7 +28,7 @@ static void put_script(FILE *to, const void *context)
 	}
 }
 
-bool mqar_plot(const struct mqar_result *result, const char *path, struct failure *why)
+bool mqar_plot(const struct mqar_result *result, const char *path, rosa_error *why)
 {
 	const struct picture picture = {path, 800, 500, 0};
 

@@ -27,9 +27,9 @@ void mqar_print_epoch(const struct mqar_result *result, const struct mqar_run *r
 /* Accuracy by epoch, one column a mode. */
 void mqar_print_table(const struct mqar_result *result);
 /* Everything, as one JSON object. */
-bool mqar_print_json(const struct mqar_result *result, struct failure *why);
+bool mqar_print_json(const struct mqar_result *result, rosa_error *why);
 
 /* Accuracy by epoch as a picture: .png, .svg or .pdf. */
-bool mqar_plot(const struct mqar_result *result, const char *path, struct failure *why);
+bool mqar_plot(const struct mqar_result *result, const char *path, rosa_error *why);
 
 #endif

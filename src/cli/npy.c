@@ -91,7 +91,7 @@ static bool take_number(struct cursor *text, size_t *number)
 
 /* ---------------------------------------------------------------------------------------------- the three fields -- */
 
-static bool read_descr(struct cursor *text, struct npy_header *header, struct failure *why)
+static bool read_descr(struct cursor *text, struct npy_header *header, rosa_error *why)
 {
 	char descr[16];
 	unsigned width = 0;
@@ -111,7 +111,7 @@ static bool read_descr(struct cursor *text, struct npy_header *header, struct fa
 	return true;
 }
 
-static bool read_order(struct cursor *text, struct npy_header *header, struct failure *why)
+static bool read_order(struct cursor *text, struct npy_header *header, rosa_error *why)
 {
 	header->fortran = take_word(text, "True");
 	if (!header->fortran && !take_word(text, "False"))
@@ -119,7 +119,7 @@ static bool read_order(struct cursor *text, struct npy_header *header, struct fa
 	return true;
 }
 
-static bool read_shape(struct cursor *text, struct npy_header *header, struct failure *why)
+static bool read_shape(struct cursor *text, struct npy_header *header, rosa_error *why)
 {
 	bool comma = true;
 
@@ -142,12 +142,12 @@ static bool read_shape(struct cursor *text, struct npy_header *header, struct fa
 
 static const struct field {
 	const char *name;
-	bool (*read)(struct cursor *text, struct npy_header *header, struct failure *why);
+	bool (*read)(struct cursor *text, struct npy_header *header, rosa_error *why);
 } fields[] = {{"descr", read_descr}, {"fortran_order", read_order}, {"shape", read_shape}};
 
 #define FIELDS (sizeof(fields) / sizeof(fields[0]))
 
-static bool read_field(struct cursor *text, struct npy_header *header, unsigned *seen, struct failure *why)
+static bool read_field(struct cursor *text, struct npy_header *header, unsigned *seen, rosa_error *why)
 {
 	char key[32];
 
@@ -164,7 +164,7 @@ static bool read_field(struct cursor *text, struct npy_header *header, unsigned 
 	return refuse(why, "field '%s' in the header is not known; save the file again with numpy.save", key);
 }
 
-static bool read_dictionary(struct cursor text, struct npy_header *header, struct failure *why)
+static bool read_dictionary(struct cursor text, struct npy_header *header, rosa_error *why)
 {
 	unsigned seen = 0;
 	bool comma = true;
@@ -191,7 +191,7 @@ static bool read_dictionary(struct cursor text, struct npy_header *header, struc
 
 /* --------------------------------------------------------------------------------------------------- whole files -- */
 
-static bool check_size(size_t size, struct npy_header *header, struct failure *why)
+static bool check_size(size_t size, struct npy_header *header, rosa_error *why)
 {
 	size_t have = size - header->offset, bytes = header->width;
 	bool empty = false, fits = true;
@@ -216,7 +216,7 @@ static bool check_size(size_t size, struct npy_header *header, struct failure *w
 	return true;
 }
 
-bool npy_parse(const uint8_t *data, size_t size, struct npy_header *header, struct failure *why)
+bool npy_parse(const uint8_t *data, size_t size, struct npy_header *header, rosa_error *why)
 {
 	size_t prefix, length = 0;
 
@@ -254,7 +254,7 @@ struct wish {
 static const struct wish symbols_wish = {"symbols", "u1 u2", "uint8 or uint16 ('u1' or 'u2')", "uint16", "route"};
 static const struct wish tokens_wish = {"tokens", "u2 i4 u4 i8", "uint16, int32, uint32 or int64", "int32", "text"};
 
-static bool accept_type(const struct npy_header *header, const struct wish *wish, struct failure *why)
+static bool accept_type(const struct npy_header *header, const struct wish *wish, rosa_error *why)
 {
 	char type[16];
 
@@ -268,7 +268,7 @@ static bool accept_type(const struct npy_header *header, const struct wish *wish
 	return true;
 }
 
-static bool accept_shape(const struct npy_header *header, const struct wish *wish, struct failure *why)
+static bool accept_shape(const struct npy_header *header, const struct wish *wish, rosa_error *why)
 {
 	if (header->dims != 1 && header->dims != 2)
 		return refuse(why, "field 'shape' has %d dimensions, %s have shape [T] or [N,T]", header->dims,
@@ -284,7 +284,7 @@ static bool accept_shape(const struct npy_header *header, const struct wish *wis
 
 /* Memory for the elements of an array that will do, each `width` bytes once it is read; NULL with a reason. */
 static void *accept(const uint8_t *data, size_t size, const struct wish *wish, size_t width, struct npy_header *header,
-		    struct failure *why)
+		    rosa_error *why)
 {
 	void *values = NULL;
 
@@ -307,7 +307,7 @@ static uint64_t element(const uint8_t *from, const struct npy_header *header)
 	return bits;
 }
 
-bool npy_read_symbols(const uint8_t *data, size_t size, struct npy_symbols *symbols, struct failure *why)
+bool npy_read_symbols(const uint8_t *data, size_t size, struct npy_symbols *symbols, rosa_error *why)
 {
 	struct npy_header header;
 
@@ -325,7 +325,7 @@ bool npy_read_symbols(const uint8_t *data, size_t size, struct npy_symbols *symb
 	return true;
 }
 
-bool npy_read_tokens(const uint8_t *data, size_t size, struct npy_tokens *tokens, struct failure *why)
+bool npy_read_tokens(const uint8_t *data, size_t size, struct npy_tokens *tokens, rosa_error *why)
 {
 	struct npy_header header;
 
@@ -350,10 +350,10 @@ bool npy_read_tokens(const uint8_t *data, size_t size, struct npy_tokens *tokens
 }
 
 /* Reads a file whole for `read`, and puts its name before the reason. */
-static bool load(const char *path, bool (*read)(const uint8_t *data, size_t size, void *into, struct failure *why),
-		 void *into, struct failure *why)
+static bool load(const char *path, bool (*read)(const uint8_t *data, size_t size, void *into, rosa_error *why),
+		 void *into, rosa_error *why)
 {
-	struct failure inner;
+	rosa_error inner;
 	uint8_t *data;
 	size_t size;
 
@@ -361,26 +361,26 @@ static bool load(const char *path, bool (*read)(const uint8_t *data, size_t size
 		return false;
 	bool done = read(data, size, into, &inner);
 	free(data);
-	return done ? true : refuse(why, "%s: %s", path, inner.text);
+	return done ? true : refuse(why, "%s: %s", path, inner.message);
 }
 
-static bool read_symbols(const uint8_t *data, size_t size, void *into, struct failure *why)
+static bool read_symbols(const uint8_t *data, size_t size, void *into, rosa_error *why)
 {
 	return npy_read_symbols(data, size, into, why);
 }
 
-bool npy_load_symbols(const char *path, struct npy_symbols *symbols, struct failure *why)
+bool npy_load_symbols(const char *path, struct npy_symbols *symbols, rosa_error *why)
 {
 	memset(symbols, 0, sizeof(*symbols));
 	return load(path, read_symbols, symbols, why);
 }
 
-static bool read_tokens(const uint8_t *data, size_t size, void *into, struct failure *why)
+static bool read_tokens(const uint8_t *data, size_t size, void *into, rosa_error *why)
 {
 	return npy_read_tokens(data, size, into, why);
 }
 
-bool npy_load_tokens(const char *path, struct npy_tokens *tokens, struct failure *why)
+bool npy_load_tokens(const char *path, struct npy_tokens *tokens, rosa_error *why)
 {
 	memset(tokens, 0, sizeof(*tokens));
 	return load(path, read_tokens, tokens, why);
@@ -389,7 +389,7 @@ bool npy_load_tokens(const char *path, struct npy_tokens *tokens, struct failure
 /* ------------------------------------------------------------------------------------------------------- writing -- */
 
 static bool create(struct file_writer *writer, const char *path, const char *type, int dims, const size_t *shape,
-		   struct failure *why)
+		   rosa_error *why)
 {
 	char header[256], tuple[128] = "";
 	size_t used = 0;
@@ -416,7 +416,7 @@ static bool create(struct file_writer *writer, const char *path, const char *typ
 }
 
 /* Elements of four bytes. */
-static bool write_words(struct file_writer *writer, const void *values, size_t count, struct failure *why)
+static bool write_words(struct file_writer *writer, const void *values, size_t count, rosa_error *why)
 {
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 	return file_write(writer, values, count * sizeof(uint32_t), why);
@@ -438,23 +438,22 @@ static bool write_words(struct file_writer *writer, const void *values, size_t c
 #endif
 }
 
-bool npy_create_int32(struct file_writer *writer, const char *path, int dims, const size_t *shape, struct failure *why)
+bool npy_create_int32(struct file_writer *writer, const char *path, int dims, const size_t *shape, rosa_error *why)
 {
 	return create(writer, path, "<i4", dims, shape, why);
 }
 
-bool npy_write_int32(struct file_writer *writer, const int32_t *values, size_t count, struct failure *why)
+bool npy_write_int32(struct file_writer *writer, const int32_t *values, size_t count, rosa_error *why)
 {
 	return write_words(writer, values, count, why);
 }
 
-bool npy_create_float32(struct file_writer *writer, const char *path, int dims, const size_t *shape,
-			struct failure *why)
+bool npy_create_float32(struct file_writer *writer, const char *path, int dims, const size_t *shape, rosa_error *why)
 {
 	return create(writer, path, "<f4", dims, shape, why);
 }
 
-bool npy_write_float32(struct file_writer *writer, const float *values, size_t count, struct failure *why)
+bool npy_write_float32(struct file_writer *writer, const float *values, size_t count, rosa_error *why)
 {
 	return write_words(writer, values, count, why);
 }

@@ -24,7 +24,7 @@ struct npy_header {
 };
 
 /* Reads the header of a file that lies in memory. Reads no byte beyond `size`, allocates nothing. */
-bool npy_parse(const uint8_t *data, size_t size, struct npy_header *header, struct failure *why);
+bool npy_parse(const uint8_t *data, size_t size, struct npy_header *header, rosa_error *why);
 
 /* Symbols: uint8 or uint16, shape [T] or [N,T]. `routes` is 1 for shape [T]. */
 struct npy_symbols {
@@ -34,8 +34,8 @@ struct npy_symbols {
 };
 
 /* From memory: the reasons do not name the file. From a file: they do. */
-bool npy_read_symbols(const uint8_t *data, size_t size, struct npy_symbols *symbols, struct failure *why);
-bool npy_load_symbols(const char *path, struct npy_symbols *symbols, struct failure *why);
+bool npy_read_symbols(const uint8_t *data, size_t size, struct npy_symbols *symbols, rosa_error *why);
+bool npy_load_symbols(const char *path, struct npy_symbols *symbols, rosa_error *why);
 
 /* Tokens: uint16, int32, uint32 or int64, shape [T] or [N,T], none of them negative or beyond 32 bits. `texts` is 1 for
  * shape [T]. */
@@ -45,15 +45,14 @@ struct npy_tokens {
 	uint32_t *tokens; /* [texts][steps], from malloc; release with free */
 };
 
-bool npy_read_tokens(const uint8_t *data, size_t size, struct npy_tokens *tokens, struct failure *why);
-bool npy_load_tokens(const char *path, struct npy_tokens *tokens, struct failure *why);
+bool npy_read_tokens(const uint8_t *data, size_t size, struct npy_tokens *tokens, rosa_error *why);
+bool npy_load_tokens(const char *path, struct npy_tokens *tokens, rosa_error *why);
 
 /* Starts a file with the given shape; the elements follow by npy_write_* in as many pieces as wanted, and then
  * file_close and file_commit. */
-bool npy_create_int32(struct file_writer *writer, const char *path, int dims, const size_t *shape, struct failure *why);
-bool npy_write_int32(struct file_writer *writer, const int32_t *values, size_t count, struct failure *why);
-bool npy_create_float32(struct file_writer *writer, const char *path, int dims, const size_t *shape,
-			struct failure *why);
-bool npy_write_float32(struct file_writer *writer, const float *values, size_t count, struct failure *why);
+bool npy_create_int32(struct file_writer *writer, const char *path, int dims, const size_t *shape, rosa_error *why);
+bool npy_write_int32(struct file_writer *writer, const int32_t *values, size_t count, rosa_error *why);
+bool npy_create_float32(struct file_writer *writer, const char *path, int dims, const size_t *shape, rosa_error *why);
+bool npy_write_float32(struct file_writer *writer, const float *values, size_t count, rosa_error *why);
 
 #endif

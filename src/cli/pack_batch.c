@@ -18,7 +18,7 @@
 /* ------------------------------------------------------------------------------------------------------- the batch --
  */
 
-static bool grow(void **memory, size_t *room, size_t wanted, size_t size, struct failure *why)
+static bool grow(void **memory, size_t *room, size_t wanted, size_t size, rosa_error *why)
 {
 	size_t more = wanted + wanted / 2 + 64;
 	void *larger;
@@ -33,7 +33,7 @@ static bool grow(void **memory, size_t *room, size_t wanted, size_t size, struct
 	return true;
 }
 
-bool pack_batch_add(struct pack_batch *batch, const struct pack_item *item, const char *bytes, struct failure *why)
+bool pack_batch_add(struct pack_batch *batch, const struct pack_item *item, const char *bytes, rosa_error *why)
 {
 	void *memory = batch->bytes, *items = batch->items;
 	bool good = grow(&memory, &batch->room, batch->used + item->size + 1, 1, why);
@@ -171,7 +171,7 @@ static int between_items(void *context)
 }
 
 bool pack_batch_encode(struct pack_batch *batch, const struct pack_rules *rules, rosa_workers *workers,
-		       int (*between)(void *context), void *context, struct failure *why)
+		       int (*between)(void *context), void *context, rosa_error *why)
 {
 	rosa_options options = ROSA_OPTIONS_INIT;
 	struct work work = {batch, rules, between, context};

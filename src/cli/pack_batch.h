@@ -35,11 +35,11 @@ struct pack_batch {
 };
 
 /* Adds an item with a copy of its bytes, which must be valid UTF-8 unless it is JSON. */
-bool pack_batch_add(struct pack_batch *batch, const struct pack_item *item, const char *bytes, struct failure *why);
+bool pack_batch_add(struct pack_batch *batch, const struct pack_item *item, const char *bytes, rosa_error *why);
 
 /* Fills in the tokens of all items, or what is wrong with them. `between` as pool_run has it, with `context`. */
 bool pack_batch_encode(struct pack_batch *batch, const struct pack_rules *rules, rosa_workers *workers,
-		       int (*between)(void *context), void *context, struct failure *why);
+		       int (*between)(void *context), void *context, rosa_error *why);
 
 void pack_batch_clear(struct pack_batch *batch);
 void pack_batch_free(struct pack_batch *batch);

@@ -44,7 +44,7 @@ static bool is_jsonl(const char *path)
 }
 
 static bool add_file(struct pack_inputs *inputs, const char *path, enum pack_format format, const struct stat *about,
-		     struct failure *why)
+		     rosa_error *why)
 {
 	struct pack_input input = {strdup(path), format == PACK_BY_NAME ? is_jsonl(path) : format == PACK_JSONL};
 
@@ -68,7 +68,7 @@ static bool add_file(struct pack_inputs *inputs, const char *path, enum pack_for
 	return true;
 }
 
-static bool add(struct pack_inputs *inputs, const char *path, enum pack_format format, int depth, struct failure *why);
+static bool add(struct pack_inputs *inputs, const char *path, enum pack_format format, int depth, rosa_error *why);
 
 static int visible(const struct dirent *entry)
 {
@@ -81,7 +81,7 @@ static int by_bytes(const struct dirent **left, const struct dirent **right)
 }
 
 static bool add_folder(struct pack_inputs *inputs, const char *path, enum pack_format format, int depth,
-		       struct failure *why)
+		       rosa_error *why)
 {
 	struct dirent **entries;
 	int count = depth < DEEPEST ? scandir(path, &entries, visible, by_bytes) : -1;
@@ -102,7 +102,7 @@ static bool add_folder(struct pack_inputs *inputs, const char *path, enum pack_f
 	return good;
 }
 
-static bool add(struct pack_inputs *inputs, const char *path, enum pack_format format, int depth, struct failure *why)
+static bool add(struct pack_inputs *inputs, const char *path, enum pack_format format, int depth, rosa_error *why)
 {
 	struct stat about;
 
@@ -119,7 +119,7 @@ static bool add(struct pack_inputs *inputs, const char *path, enum pack_format f
 	return add_file(inputs, path, format, &about, why);
 }
 
-bool pack_inputs_add(struct pack_inputs *inputs, const char *path, enum pack_format format, struct failure *why)
+bool pack_inputs_add(struct pack_inputs *inputs, const char *path, enum pack_format format, rosa_error *why)
 {
 	size_t before = inputs->count;
 

@@ -25,7 +25,7 @@ struct pack_inputs {
 
 /* Adds a file, standard input, or all files of a folder and of those in it, by name; hidden ones are left out. By name,
  * *.jsonl, *.ndjson and *.json hold lines of JSON, also with .xz, .zst or .gz behind. */
-bool pack_inputs_add(struct pack_inputs *inputs, const char *path, enum pack_format format, struct failure *why);
+bool pack_inputs_add(struct pack_inputs *inputs, const char *path, enum pack_format format, rosa_error *why);
 void pack_inputs_free(struct pack_inputs *inputs);
 
 #endif

@@ -7,7 +7,7 @@
 
 #define FIRST_ROOM ((size_t)1 << 18)
 
-bool pack_lines_open(struct pack_lines *lines, const char *path, struct failure *why)
+bool pack_lines_open(struct pack_lines *lines, const char *path, rosa_error *why)
 {
 	memset(lines, 0, sizeof(*lines));
 	return source_open(&lines->source, path, why);
@@ -20,7 +20,7 @@ void pack_lines_close(struct pack_lines *lines)
 	lines->data = NULL;
 }
 
-static bool read_more(struct pack_lines *lines, struct failure *why)
+static bool read_more(struct pack_lines *lines, rosa_error *why)
 {
 	size_t got;
 
@@ -52,7 +52,7 @@ static void skip_mark(const char **line, size_t *size)
 	}
 }
 
-bool pack_lines_next(struct pack_lines *lines, const char **line, size_t *size, struct failure *why)
+bool pack_lines_next(struct pack_lines *lines, const char **line, size_t *size, rosa_error *why)
 {
 	const char *end = NULL;
 	size_t looked = 0; /* at bytes of this line without finding its end */

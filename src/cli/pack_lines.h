@@ -12,10 +12,10 @@ struct pack_lines {
 	uint64_t number; /* of the line that was given last, from 1 */
 };
 
-bool pack_lines_open(struct pack_lines *lines, const char *path, struct failure *why);
+bool pack_lines_open(struct pack_lines *lines, const char *path, rosa_error *why);
 /* The next line, with its end where it has one, until the next call; NULL: there are no more. A byte order mark at the
  * beginning of the file is left out. */
-bool pack_lines_next(struct pack_lines *lines, const char **line, size_t *size, struct failure *why);
+bool pack_lines_next(struct pack_lines *lines, const char **line, size_t *size, rosa_error *why);
 void pack_lines_close(struct pack_lines *lines); /* safe on a zeroed one that could not be opened */
 
 #endif

@@ -25,8 +25,8 @@
  */
 
 /* Calls `what` with the path of every shard in the folder until it returns false. */
-static bool each_shard(struct pack_shards *shards, bool (*what)(struct pack_shards *, const char *, struct failure *),
-		       struct failure *why)
+static bool each_shard(struct pack_shards *shards, bool (*what)(struct pack_shards *, const char *, rosa_error *),
+		       rosa_error *why)
 {
 	DIR *folder = opendir(shards->out);
 	bool good = true;
@@ -46,12 +46,12 @@ static bool each_shard(struct pack_shards *shards, bool (*what)(struct pack_shar
 	return good;
 }
 
-static bool refuse_old(struct pack_shards *shards, const char *path, struct failure *why)
+static bool refuse_old(struct pack_shards *shards, const char *path, rosa_error *why)
 {
 	return refuse(why, "%s has shards already (%s); give another folder, or --replace", shards->out, path);
 }
 
-static bool remove_old(struct pack_shards *shards, const char *path, struct failure *why)
+static bool remove_old(struct pack_shards *shards, const char *path, rosa_error *why)
 {
 	for (size_t i = 0; i < shards->count; i++) {
 		if (strcmp(shards->all[i].path, path) == 0)
@@ -78,7 +78,7 @@ static void allow_many_files(void)
 	setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-bool pack_shards_begin(struct pack_shards *shards, const char *out, bool replace, uint64_t most, struct failure *why)
+bool pack_shards_begin(struct pack_shards *shards, const char *out, bool replace, uint64_t most, rosa_error *why)
 {
 	memset(shards, 0, sizeof(*shards));
 	shards->out = out;
@@ -100,12 +100,12 @@ bool pack_shards_begin(struct pack_shards *shards, const char *out, bool replace
 static rosa_status sink(void *context, const void *data, size_t size, rosa_error *err)
 {
 	struct pack_shard *shard = context;
-	struct failure why;
+	rosa_error why;
 
 	if (file_write(&shard->file, data, size, &why))
 		return ROSA_OK;
 	err->status = ROSA_EIO;
-	snprintf(err->message, sizeof(err->message), "%.*s", (int)sizeof(err->message) - 1, why.text);
+	snprintf(err->message, sizeof(err->message), "%.*s", (int)sizeof(err->message) - 1, why.message);
 	return ROSA_EIO;
 }
 
@@ -120,7 +120,7 @@ static char *shard_path(const struct pack_shards *shards)
 }
 
 /* Room for one more; the writer keeps a pointer to the last shard, so only between two. */
-static struct pack_shard *new_shard(struct pack_shards *shards, struct failure *why)
+static struct pack_shard *new_shard(struct pack_shards *shards, rosa_error *why)
 {
 	if (shards->count == shards->room) {
 		size_t room = 2 * shards->room + 16;
@@ -142,10 +142,9 @@ static struct pack_shard *new_shard(struct pack_shards *shards, struct failure *
 	return shard;
 }
 
-static bool open_shard(struct pack_shards *shards, struct failure *why)
+static bool open_shard(struct pack_shards *shards, rosa_error *why)
 {
 	struct pack_shard *shard = new_shard(shards, why);
-	rosa_error error;
 
 	if (!shard || !file_create(&shard->file, shard->path, why))
 		return false;
@@ -153,13 +152,13 @@ static bool open_shard(struct pack_shards *shards, struct failure *why)
 		return refuse(why, "%s is not a regular file; shards need one", shard->path);
 	shards->open = true;
 	if (tokens_writer_begin(&shards->writer, sink, shard, shards->vocabulary, shards->tokenizer, shards->answers,
-				&error) != ROSA_OK)
-		return refuse(why, "%s", error.message);
+				why) != ROSA_OK)
+		return false;
 	return true;
 }
 
 /* The header, which is only known now, goes to the beginning. */
-static bool put_header(struct pack_shard *shard, const struct tokens_header *header, struct failure *why)
+static bool put_header(struct pack_shard *shard, const struct tokens_header *header, rosa_error *why)
 {
 	const char *from = (const char *)header;
 
@@ -172,7 +171,7 @@ static bool put_header(struct pack_shard *shard, const struct tokens_header *hea
 	return true;
 }
 
-static bool close_shard(struct pack_shards *shards, struct failure *why)
+static bool close_shard(struct pack_shards *shards, rosa_error *why)
 {
 	struct pack_shard *shard = &shards->all[shards->count - 1];
 	rosa_error error;
@@ -188,10 +187,8 @@ static bool close_shard(struct pack_shards *shards, struct failure *why)
  */
 
 bool pack_shards_add(struct pack_shards *shards, const uint32_t *tokens, const uint8_t *counts, size_t count,
-		     bool whole, struct failure *why)
+		     bool whole, rosa_error *why)
 {
-	rosa_error error;
-
 	for (size_t done = 0, piece; done < count; done += piece) {
 		uint64_t left = shards->open ? shards->most - shards->writer.header.tokens : 0;
 		if (shards->open && (left == 0 || (whole && left < count))) {
@@ -202,9 +199,9 @@ bool pack_shards_add(struct pack_shards *shards, const uint32_t *tokens, const u
 			return false;
 		left = shards->most - shards->writer.header.tokens;
 		piece = left < count - done ? (size_t)left : count - done;
-		if (tokens_writer_add(&shards->writer, tokens + done, counts ? counts + done : NULL, piece, &error) !=
+		if (tokens_writer_add(&shards->writer, tokens + done, counts ? counts + done : NULL, piece, why) !=
 		    ROSA_OK)
-			return refuse(why, "%s", error.message);
+			return false;
 		shards->tokens += piece;
 	}
 	return true;
@@ -219,7 +216,7 @@ void pack_shards_end_document(struct pack_shards *shards)
 /* ------------------------------------------------------------------------------------------------------------- end --
  */
 
-bool pack_shards_commit(struct pack_shards *shards, struct failure *why)
+bool pack_shards_commit(struct pack_shards *shards, rosa_error *why)
 {
 	if (shards->open && !close_shard(shards, why))
 		return false;

@@ -110,7 +110,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 /* ------------------------------------------------------------------------------------------------------------ logs --
  */
 
-static bool read_logs(struct job *job, struct failure *why)
+static bool read_logs(struct job *job, rosa_error *why)
 {
 	job->logs = get_memory(job->paths.count, sizeof(*job->logs), "logs", why);
 	if (!job->logs)
@@ -122,14 +122,14 @@ static bool read_logs(struct job *job, struct failure *why)
 			return false;
 		}
 		if (log->left_out)
-			complain("plot", "%s; %zu line%s left out", log->problem.text, log->left_out,
+			complain("plot", "%s; %zu line%s left out", log->problem.message, log->left_out,
 				 log->left_out == 1 ? " was" : "s were");
 	}
 	return true;
 }
 
 /* Logs without steps are drawn along their lines, unless something was asked for. */
-static bool check_x(const struct job *job, struct failure *why)
+static bool check_x(const struct job *job, rosa_error *why)
 {
 	for (size_t i = 0; job->x_given && i < job->count; i++) {
 		if (!plot_log_has(&job->logs[i], (enum plot_key)job->x))
@@ -306,7 +306,7 @@ static void put_script(FILE *script, const void *context)
 /* ----------------------------------------------------------------------------------------------------- the command --
  */
 
-static bool run(struct job *job, struct failure *why)
+static bool run(struct job *job, rosa_error *why)
 {
 	struct sheet sheet = {.job = job};
 	struct picture picture = {job->out, (size_t)job->width, 0, 0};
@@ -327,7 +327,7 @@ static bool run(struct job *job, struct failure *why)
 int plot_command(int count, char **words)
 {
 	struct job job = {.smooth = 1, .width = 900, .height = 320};
-	struct failure why = {""};
+	rosa_error why = {0};
 	enum args_result parsed = parse(&job, count, words);
 
 	if (parsed != ARGS_OK)
@@ -339,6 +339,6 @@ int plot_command(int count, char **words)
 	free(job.logs);
 	if (done)
 		return DONE;
-	complain("plot", "%s", interrupted() ? "interrupted" : why.text);
+	complain("plot", "%s", interrupted() ? "interrupted" : why.message);
 	return interrupted() ? interrupted() : FAILED;
 }

@@ -37,7 +37,7 @@ static void merge(struct plot_row *row, const struct plot_row *later)
 	}
 }
 
-static bool add_row(struct plot_log *log, const struct plot_row *row, struct failure *why)
+static bool add_row(struct plot_log *log, const struct plot_row *row, rosa_error *why)
 {
 	if (log->count == log->room) {
 		size_t room = 2 * log->room + 256;
@@ -71,14 +71,13 @@ static struct plot_row row_of(struct json root)
 	return row;
 }
 
-static bool read_line(struct plot_log *log, const char *line, size_t size, uint64_t number, struct failure *why)
+static bool read_line(struct plot_log *log, const char *line, size_t size, uint64_t number, rosa_error *why)
 {
 	struct json root = {0};
 	struct plot_row row;
-	rosa_error error;
 	bool good = true;
 
-	if (json_read(line, size, log->path, &root, &error) == ROSA_OK && json_kind(root) == JSON_IS_OBJECT) {
+	if (json_read(line, size, log->path, &root, why) == ROSA_OK && json_kind(root) == JSON_IS_OBJECT) {
 		row = row_of(root);
 		good = add_row(log, &row, why);
 	} else if (line[size - 1] == '\n' && log->left_out++ == 0) {
@@ -95,7 +94,7 @@ static bool is_blank(const char *line, size_t size)
 	return size == 0;
 }
 
-static bool read_lines(struct plot_log *log, struct pack_lines *lines, struct failure *why)
+static bool read_lines(struct plot_log *log, struct pack_lines *lines, rosa_error *why)
 {
 	const char *line;
 	size_t size;
@@ -110,17 +109,16 @@ static bool read_lines(struct plot_log *log, struct pack_lines *lines, struct fa
 	}
 }
 
-bool plot_log_read(struct plot_log *log, const char *path, struct failure *why)
+bool plot_log_read(struct plot_log *log, const char *path, rosa_error *why)
 {
 	struct pack_lines lines;
 	struct json nothing = {0};
-	rosa_error error;
 	bool good;
 
 	memset(log, 0, sizeof(*log));
 	log->path = path;
-	if (json_read("{}", 2, path, &nothing, &error) != ROSA_OK)
-		return refuse(why, "%s", error.message);
+	if (json_read("{}", 2, path, &nothing, why) != ROSA_OK)
+		return false;
 	json_free(&nothing);
 	good = pack_lines_open(&lines, path, why) && read_lines(log, &lines, why);
 	pack_lines_close(&lines);

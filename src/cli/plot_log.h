@@ -33,13 +33,13 @@ struct plot_log {
 	const char *path;
 	struct plot_row *rows;
 	size_t count, room;
-	size_t left_out;        /* lines that are no JSON objects */
-	struct failure problem; /* with the first of them */
+	size_t left_out;    /* lines that are no JSON objects */
+	rosa_error problem; /* with the first of them */
 };
 
 /* Reads a log; "-" is standard input. Where steps go back, as after a run was resumed, the later lines count. A last
  * line without an end is still being written, and is passed over if it is not whole. */
-bool plot_log_read(struct plot_log *log, const char *path, struct failure *why);
+bool plot_log_read(struct plot_log *log, const char *path, rosa_error *why);
 void plot_log_free(struct plot_log *log);
 
 /* Whether any line has a number there. */

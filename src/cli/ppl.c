@@ -97,7 +97,7 @@ static void reduce_row(void *context, size_t i, unsigned worker)
 		rows->job->losses[i] = loss(piece->logits + row * vocabulary, vocabulary, piece->tokens[row + 1]);
 }
 
-static bool reduce(struct ppl *job, size_t count, const struct piece *pieces, struct failure *why)
+static bool reduce(struct ppl *job, size_t count, const struct piece *pieces, rosa_error *why)
 {
 	rosa_options options = ROSA_OPTIONS_INIT;
 	struct rows rows = {job, pieces, job->stride};
@@ -125,10 +125,9 @@ static void add_up(struct ppl *job, struct reader *reader, const struct piece *p
 
 /* Reads on in all pieces that are not at their end. *over: none is left. */
 static bool read_on(struct ppl *job, struct reader *readers, struct piece *pieces, size_t count, bool *over,
-		    struct failure *why)
+		    rosa_error *why)
 {
 	size_t vocabulary = decoder_vocabulary(job->model.decoder), used = 0, tokens = 0;
-	rosa_error error;
 
 	for (size_t i = 0; i < count; i++) {
 		struct reader *reader = &readers[i];
@@ -146,8 +145,8 @@ static bool read_on(struct ppl *job, struct reader *readers, struct piece *piece
 	*over = used == 0;
 	if (*over)
 		return true;
-	if (decoder_read(job->model.decoder, used, pieces, progress_tick, &job->progress, &error) != ROSA_OK)
-		return refuse(why, "%s", error.message);
+	if (decoder_read(job->model.decoder, used, pieces, progress_tick, &job->progress, why) != ROSA_OK)
+		return false;
 	progress_advance(&job->progress, tokens);
 	job->read += tokens;
 	if (interrupted())
@@ -161,7 +160,7 @@ static bool read_on(struct ppl *job, struct reader *readers, struct piece *piece
 
 /* Pieces first .. first + count - 1, side by side. */
 static bool read_batch(struct ppl *job, size_t first, size_t count, struct reader *readers, struct piece *pieces,
-		       struct failure *why)
+		       rosa_error *why)
 {
 	bool good = true, over = false;
 	rosa_error error;
@@ -183,7 +182,7 @@ static bool read_batch(struct ppl *job, size_t first, size_t count, struct reade
 	return good;
 }
 
-static bool read_pieces(struct ppl *job, struct reader *readers, struct piece *pieces, struct failure *why)
+static bool read_pieces(struct ppl *job, struct reader *readers, struct piece *pieces, rosa_error *why)
 {
 	size_t batch = (size_t)job->batch;
 	uint64_t began = progress_clock();
@@ -202,7 +201,7 @@ static bool read_pieces(struct ppl *job, struct reader *readers, struct piece *p
 
 /* ----------------------------------------------------------------------------------------------------- the text -- */
 
-static bool encode(struct ppl *job, struct failure *why)
+static bool encode(struct ppl *job, rosa_error *why)
 {
 	struct text text = {0};
 	tokenizer *tokenizer = NULL;
@@ -225,7 +224,7 @@ static bool encode(struct ppl *job, struct failure *why)
 }
 
 /* What is left of the text, and how it is cut. */
-static bool cut(struct ppl *job, struct failure *why)
+static bool cut(struct ppl *job, rosa_error *why)
 {
 	struct tokens *tokens = &job->tokens;
 
@@ -246,7 +245,7 @@ static bool cut(struct ppl *job, struct failure *why)
 	return true;
 }
 
-static bool measure(struct ppl *job, struct failure *why)
+static bool measure(struct ppl *job, rosa_error *why)
 {
 	size_t row = decoder_vocabulary(job->model.decoder) * sizeof(float), batch = (size_t)job->batch;
 
@@ -349,7 +348,7 @@ static enum args_result parse(struct ppl *job, int count, char **words)
 int ppl_command(int count, char **words)
 {
 	struct ppl job = {.args = MODEL_ARGS_INIT, .skip = 1, .batch = 1};
-	struct failure why = {""};
+	rosa_error why = {0};
 	enum args_result parsed = parse(&job, count, words);
 
 	if (parsed != ARGS_OK)
@@ -365,6 +364,6 @@ int ppl_command(int count, char **words)
 	model_close(&job.model);
 	if (good)
 		return DONE;
-	complain("ppl", "%s", interrupted() ? "interrupted" : why.text);
+	complain("ppl", "%s", interrupted() ? "interrupted" : why.message);
 	return interrupted() ? interrupted() : FAILED;
 }

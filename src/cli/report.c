@@ -20,12 +20,13 @@ void complain(const char *command, const char *format, ...)
 	fputc('\n', stderr);
 }
 
-bool refuse(struct failure *why, const char *format, ...)
+bool refuse(rosa_error *why, const char *format, ...)
 {
 	va_list arguments;
 
 	va_start(arguments, format);
-	vsnprintf(why->text, sizeof(why->text), format, arguments);
+	why->status = ROSA_EINVAL;
+	vsnprintf(why->message, sizeof(why->message), format, arguments);
 	va_end(arguments);
 	return false;
 }

@@ -116,7 +116,7 @@ static bool names_differ(const struct job *job)
 	return true;
 }
 
-static bool can_write(const struct job *job, struct failure *why)
+static bool can_write(const struct job *job, rosa_error *why)
 {
 	const char *paths[] = OUTPUTS(job);
 
@@ -129,7 +129,7 @@ static bool can_write(const struct job *job, struct failure *why)
 
 /* ----------------------------------------------------------------------------------------------------- the work -- */
 
-static bool allocate(struct job *job, struct failure *why)
+static bool allocate(struct job *job, rosa_error *why)
 {
 	size_t cells = job->pair.routes * job->pair.steps; /* fits: it is the size of a file */
 	size_t row = job->retrieval.bits * sizeof(int32_t);
@@ -150,17 +150,16 @@ static bool allocate(struct job *job, struct failure *why)
 	return true;
 }
 
-static bool retrieve_at_once(struct job *job, struct progress *progress, struct failure *why)
+static bool retrieve_at_once(struct job *job, struct progress *progress, rosa_error *why)
 {
 	rosa_options options = retrieval_options(&job->retrieval);
 	const struct symbol_pair *pair = &job->pair;
-	rosa_error error;
 
 	options.progress = progress_tick;
 	options.progress_context = progress;
 	if (rosa_retrieve(&options, pair->routes, pair->steps, pair->query, pair->key, job->tau, job->length,
-			  job->flips_path ? &job->flips : NULL, &error) != ROSA_OK)
-		return refuse(why, "%s", error.message);
+			  job->flips_path ? &job->flips : NULL, why) != ROSA_OK)
+		return false;
 	return true;
 }
 
@@ -175,16 +174,15 @@ static void place_chunk(struct job *job, const int32_t *chunk, size_t from, size
 }
 
 static bool push_chunks(struct job *job, rosa_stream *stream, size_t chunk, int32_t *table, struct progress *progress,
-			struct failure *why)
+			rosa_error *why)
 {
 	const struct symbol_pair *pair = &job->pair;
-	rosa_error error;
 
 	for (size_t t = 0; t < pair->steps; t += chunk) {
 		size_t steps = pair->steps - t < chunk ? pair->steps - t : chunk;
 		if (rosa_stream_push(stream, steps, pair->query + t, pair->key + t, pair->steps, job->tau + t,
-				     job->length ? job->length + t : NULL, table, &error) != ROSA_OK)
-			return refuse(why, "%s", error.message);
+				     job->length ? job->length + t : NULL, table, why) != ROSA_OK)
+			return false;
 		if (table)
 			place_chunk(job, table, t, steps);
 		if (progress_tick(progress, (t + steps) * pair->routes, pair->steps * pair->routes))
@@ -193,7 +191,7 @@ static bool push_chunks(struct job *job, rosa_stream *stream, size_t chunk, int3
 	return true;
 }
 
-static bool retrieve_in_chunks(struct job *job, struct progress *progress, struct failure *why)
+static bool retrieve_in_chunks(struct job *job, struct progress *progress, rosa_error *why)
 {
 	rosa_options options = retrieval_options(&job->retrieval);
 	size_t chunk = job->chunk < job->pair.steps ? job->chunk : job->pair.steps;
@@ -217,7 +215,7 @@ static bool retrieve_in_chunks(struct job *job, struct progress *progress, struc
 	return done;
 }
 
-static bool compute(struct job *job, struct failure *why)
+static bool compute(struct job *job, rosa_error *why)
 {
 	struct progress progress;
 
@@ -230,7 +228,7 @@ static bool compute(struct job *job, struct failure *why)
 /* ------------------------------------------------------------------------------------------------------- output -- */
 
 static bool write_cells(const struct job *job, struct file_writer *writer, const char *path, const int32_t *values,
-			struct failure *why)
+			rosa_error *why)
 {
 	size_t routes = job->pair.routes, steps = job->pair.steps;
 	size_t shape[2] = {routes, steps};
@@ -239,7 +237,7 @@ static bool write_cells(const struct job *job, struct file_writer *writer, const
 	       npy_write_int32(writer, values, routes * steps, why);
 }
 
-static bool write_expanded(const struct job *job, struct file_writer *writer, struct failure *why)
+static bool write_expanded(const struct job *job, struct file_writer *writer, rosa_error *why)
 {
 	size_t steps = job->pair.steps, bits = job->retrieval.bits;
 	int32_t *table = get_memory(steps, bits * sizeof(int32_t), "one route's tables", why);
@@ -256,7 +254,7 @@ static bool write_expanded(const struct job *job, struct file_writer *writer, st
 	return done;
 }
 
-static bool write_flips(const struct job *job, struct file_writer *writer, struct failure *why)
+static bool write_flips(const struct job *job, struct file_writer *writer, rosa_error *why)
 {
 	size_t routes = job->pair.routes, steps = job->pair.steps, bits = job->retrieval.bits;
 	size_t shape[3] = {routes, steps, bits};
@@ -268,7 +266,7 @@ static bool write_flips(const struct job *job, struct file_writer *writer, struc
 	return write_expanded(job, writer, why);
 }
 
-static bool write_outputs(const struct job *job, struct failure *why)
+static bool write_outputs(const struct job *job, rosa_error *why)
 {
 	struct file_writer files[3] = {FILE_WRITER_INIT, FILE_WRITER_INIT, FILE_WRITER_INIT};
 	int count = 0;
@@ -288,7 +286,7 @@ static bool write_outputs(const struct job *job, struct failure *why)
 	return done;
 }
 
-static bool run(struct job *job, struct failure *why)
+static bool run(struct job *job, rosa_error *why)
 {
 	if (job->device == DEVICE_CUDA)
 		return refuse(why, "--device cuda: this build has no CUDA; use --device cpu");
@@ -300,7 +298,7 @@ static bool run(struct job *job, struct failure *why)
 int retrieve_command(int count, char **words)
 {
 	struct job job = {0};
-	struct failure why = {""};
+	rosa_error why = {0};
 	enum args_result parsed = parse(&job, count, words);
 
 	if (parsed != ARGS_OK)
@@ -320,6 +318,6 @@ int retrieve_command(int count, char **words)
 		complain("retrieve", "interrupted, nothing was written");
 		return interrupted();
 	}
-	complain("retrieve", "%s", why.text);
+	complain("retrieve", "%s", why.message);
 	return FAILED;
 }

@@ -53,7 +53,7 @@ static size_t padded(size_t size)
 struct saving {
 	struct file_writer writer;
 	uint64_t sum;
-	struct failure *why;
+	rosa_error *why;
 };
 
 /* Writes a part and fills it up. */
@@ -124,7 +124,7 @@ static int write_sequence(void *context, const void *data, size_t size)
 
 static bool put_state(struct saving *saving, struct session_state state)
 {
-	struct failure none = {""};
+	rosa_error none = {0};
 	rosa_error error;
 
 	if (!state.sequence)
@@ -132,10 +132,10 @@ static bool put_state(struct saving *saving, struct session_state state)
 	*saving->why = none;
 	if (sequence_save(state.sequence, write_sequence, saving, &error) == ROSA_OK)
 		return true;
-	return saving->why->text[0] ? false : refuse(saving->why, "%s", error.message);
+	return saving->why->message[0] ? false : refuse(saving->why, "%s", error.message);
 }
 
-bool session_save(const char *path, const struct session *session, struct session_state state, struct failure *why)
+bool session_save(const char *path, const struct session *session, struct session_state state, rosa_error *why)
 {
 	struct saving saving = {.sum = CHECKSUM_START, .why = why};
 	bool good = file_create(&saving.writer, path, why) && put_session(&saving, session) &&
@@ -150,7 +150,7 @@ bool session_save(const char *path, const struct session *session, struct sessio
 struct loading {
 	const uint8_t *at, *end;
 	const char *path;
-	struct failure *why;
+	rosa_error *why;
 };
 
 static bool damaged(const struct loading *loading)
@@ -275,15 +275,14 @@ static bool take_sequence(struct loading *loading, decoder *decoder, const struc
 	return damaged(loading);
 }
 
-bool session_load(const char *path, decoder *decoder, struct session *session, sequence **made, struct failure *why)
+bool session_load(const char *path, decoder *decoder, struct session *session, sequence **made, rosa_error *why)
 {
 	struct mapping mapping;
-	rosa_error error;
 
 	memset(session, 0, sizeof(*session));
 	*made = NULL;
-	if (mapping_open(&mapping, path, &error) != ROSA_OK)
-		return refuse(why, "%s", error.message);
+	if (mapping_open(&mapping, path, why) != ROSA_OK)
+		return false;
 	struct loading loading = {mapping.data, mapping.data + mapping.size, path, why};
 	bool good = take_session(&loading, session) && take_sequence(&loading, decoder, session, made);
 	mapping_close(&mapping);

@@ -21,11 +21,11 @@ struct session_state {
 };
 
 /* The name shows the old content, or nothing, until all is written. */
-bool session_save(const char *path, const struct session *session, struct session_state state, struct failure *why);
+bool session_save(const char *path, const struct session *session, struct session_state state, rosa_error *why);
 
 /* Reads a session for a decoder of the same model, adapter and window. *made is the sequence. What is cut, altered or
  * another model's is refused, with nothing to release. */
-bool session_load(const char *path, decoder *decoder, struct session *session, sequence **made, struct failure *why);
+bool session_load(const char *path, decoder *decoder, struct session *session, sequence **made, rosa_error *why);
 void session_free(struct session *session); /* safe on a zeroed one */
 
 #endif

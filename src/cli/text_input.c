@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 /* Adds bytes as they are. There is always room for the terminator. */
-static bool add(struct text *text, const char *bytes, size_t size, struct failure *why)
+static bool add(struct text *text, const char *bytes, size_t size, rosa_error *why)
 {
 	size_t wanted = text->size + size + 1;
 
@@ -38,7 +38,7 @@ static bool add(struct text *text, const char *bytes, size_t size, struct failur
 	return true;
 }
 
-bool text_add(struct text *text, const char *name, const char *bytes, size_t size, bool lossy, struct failure *why)
+bool text_add(struct text *text, const char *name, const char *bytes, size_t size, bool lossy, rosa_error *why)
 {
 	for (size_t at = 0;;) {
 		size_t good = utf8_valid(bytes + at, size - at), bad;
@@ -59,7 +59,7 @@ bool text_add(struct text *text, const char *name, const char *bytes, size_t siz
 	}
 }
 
-bool text_add_file(struct text *text, const char *path, bool lossy, struct failure *why)
+bool text_add_file(struct text *text, const char *path, bool lossy, rosa_error *why)
 {
 	bool standard = strcmp(path, "-") == 0;
 	uint8_t *data;
@@ -78,7 +78,7 @@ void text_free(struct text *text)
 	memset(text, 0, sizeof(*text));
 }
 
-bool text_print(const char *data, size_t size, struct failure *why)
+bool text_print(const char *data, size_t size, rosa_error *why)
 {
 	struct pollfd wait = {STDOUT_FILENO, POLLOUT, 0};
 

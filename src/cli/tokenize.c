@@ -105,18 +105,17 @@ static enum args_result parse(struct job *job, int count, char **words)
 
 /* ----------------------------------------------------------------------------------------------------- encoding -- */
 
-static bool add_message(struct conversation *conversation, struct json message, struct failure *why)
+static bool add_message(struct conversation *conversation, struct json message, rosa_error *why)
 {
 	const char *role, *content;
-	rosa_error error;
 
-	if (json_get_string(message, "role", JSON_NEEDED, &role, &error) != ROSA_OK ||
-	    json_get_string(message, "content", JSON_NEEDED, &content, &error) != ROSA_OK)
-		return refuse(why, "%s", error.message);
+	if (json_get_string(message, "role", JSON_NEEDED, &role, why) != ROSA_OK ||
+	    json_get_string(message, "content", JSON_NEEDED, &content, why) != ROSA_OK)
+		return false;
 	return conversation_add(conversation, role, strlen(role), content, strlen(content), why);
 }
 
-static bool encode_conversation(struct job *job, const struct conversation *conversation, struct failure *why)
+static bool encode_conversation(struct job *job, const struct conversation *conversation, rosa_error *why)
 {
 	struct chat_format format = {0};
 	rosa_error error;
@@ -129,15 +128,14 @@ static bool encode_conversation(struct job *job, const struct conversation *conv
 	return !status || refuse(why, "%s", error.message);
 }
 
-static bool encode_chat(struct job *job, const char *text, size_t size, struct failure *why)
+static bool encode_chat(struct job *job, const char *text, size_t size, rosa_error *why)
 {
 	struct conversation conversation = {0};
 	struct json root = {0};
-	rosa_error error;
 	bool done = true;
 
-	if (json_read(text, size, "the conversation", &root, &error) != ROSA_OK)
-		return refuse(why, "%s", error.message);
+	if (json_read(text, size, "the conversation", &root, why) != ROSA_OK)
+		return false;
 	if (json_kind(root) != JSON_IS_ARRAY)
 		done = refuse(why, "the conversation is not a JSON array of messages");
 	for (size_t i = 0; done && i < json_count(root); i++)
@@ -148,17 +146,15 @@ static bool encode_chat(struct job *job, const char *text, size_t size, struct f
 	return done;
 }
 
-static bool encode_text(struct job *job, const char *text, size_t size, struct failure *why)
+static bool encode_text(struct job *job, const char *text, size_t size, rosa_error *why)
 {
-	rosa_error error;
-
-	if (tokenizer_encode(job->tokenizer, text, size, !job->plain, false, &job->tokens, &error) != ROSA_OK)
-		return refuse(why, "%s", error.message);
+	if (tokenizer_encode(job->tokenizer, text, size, !job->plain, false, &job->tokens, why) != ROSA_OK)
+		return false;
 	return true;
 }
 
 /* Prints the ids of one text, or their number. */
-static bool encode(struct job *job, const char *text, size_t size, struct failure *why)
+static bool encode(struct job *job, const char *text, size_t size, rosa_error *why)
 {
 	int64_t first = job->plain || job->chat ? -1 : tokenizer_bos(job->tokenizer);
 	const char *between = job->json ? ", " : " ", *before = "";
@@ -185,7 +181,7 @@ static bool encode(struct job *job, const char *text, size_t size, struct failur
 }
 
 /* Every text of a file, each ended by a NUL or by the end. */
-static bool encode_each(struct job *job, struct failure *why)
+static bool encode_each(struct job *job, rosa_error *why)
 {
 	const char *at = job->text.data, *end = at + job->text.size;
 
@@ -201,7 +197,7 @@ static bool encode_each(struct job *job, struct failure *why)
 	return true;
 }
 
-static bool print_tokens(struct job *job, struct failure *why)
+static bool print_tokens(struct job *job, rosa_error *why)
 {
 	bool done = job->nul ? encode_each(job, why) : encode(job, job->text.data, job->text.size, why);
 
@@ -231,7 +227,7 @@ static bool next_id(const char **at, uint64_t *id)
 	return words_number(number, false, id);
 }
 
-static bool print_text(const struct job *job, struct failure *why)
+static bool print_text(const struct job *job, rosa_error *why)
 {
 	char *out = get_memory(tokenizer_longest(job->tokenizer), 1, "a token's text", why);
 	struct decoding decoding = {{0}, 0};
@@ -256,12 +252,10 @@ static bool print_text(const struct job *job, struct failure *why)
 /* ------------------------------------------------------------------------------------------------------------- whole
  * -- */
 
-static bool run(struct job *job, struct failure *why)
+static bool run(struct job *job, rosa_error *why)
 {
-	rosa_error error;
-
-	if (tokenizer_open(job->model, &job->tokenizer, &error) != ROSA_OK)
-		return refuse(why, "%s", error.message);
+	if (tokenizer_open(job->model, &job->tokenizer, why) != ROSA_OK)
+		return false;
 	if (job->file ? !text_add_file(&job->text, job->file, job->lossy, why)
 		      : !text_add(&job->text, "--text", job->words, strlen(job->words), job->lossy, why))
 		return false;
@@ -271,7 +265,7 @@ static bool run(struct job *job, struct failure *why)
 int tokenize_command(int count, char **words)
 {
 	struct job job = {0};
-	struct failure why = {""};
+	rosa_error why = {0};
 	enum args_result parsed = parse(&job, count, words);
 
 	if (parsed != ARGS_OK)
@@ -283,6 +277,6 @@ int tokenize_command(int count, char **words)
 	tokenizer_free(job.tokenizer);
 	if (done)
 		return DONE;
-	complain("tokenize", "%s", why.text);
+	complain("tokenize", "%s", why.message);
 	return interrupted() ? interrupted() : FAILED;
 }

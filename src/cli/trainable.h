@@ -17,7 +17,7 @@ struct trainable {
  * the rest. Attention is as the arguments and the adapter say; what else is in `options` is taken as it is. On failure
  * what is open is closed by trainable_close all the same. */
 bool trainable_open(struct trainable *trainable, const struct model_args *args, const struct network_options *options,
-		    bool backbone, struct failure *why);
+		    bool backbone, rosa_error *why);
 void trainable_close(struct trainable *trainable); /* safe on a zeroed one */
 
 #endif
