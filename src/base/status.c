@@ -1,8 +1,10 @@
-/* Statuses, messages and the version: the small change of the interface. */
+/* Statuses, messages and the version: what every function of the interface returns. */
 #include "base/status.h"
 
-#include <stdarg.h>
+#include "base/utf8.h"
+
 #include <stdio.h>
+#include <string.h>
 
 #define TEXT2(x) #x
 #define TEXT(x)  TEXT2(x)
@@ -33,15 +35,25 @@ const char *rosa_status_name(rosa_status status)
 	return "unknown status";
 }
 
-rosa_status rosa_fail(rosa_error *err, rosa_status status, const char *format, ...)
+rosa_status rosa_vfail(rosa_error *err, rosa_status status, const char *format, va_list args)
 {
 	if (err) {
-		va_list args;
+		/* longer than the message, so that what is cut is cut between characters */
+		char text[2 * sizeof(err->message)];
 
 		err->status = status;
-		va_start(args, format);
-		vsnprintf(err->message, sizeof(err->message), format, args);
-		va_end(args);
+		vsnprintf(text, sizeof(text), format, args);
+		utf8_printable(err->message, sizeof(err->message), text, strlen(text));
 	}
+	return status;
+}
+
+rosa_status rosa_fail(rosa_error *err, rosa_status status, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	rosa_vfail(err, status, format, args);
+	va_end(args);
 	return status;
 }

@@ -8,6 +8,7 @@
  */
 #include "base/utf8.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Bytes of a character that begins with `first`, and what its second byte may be; 0: no character begins so. */
@@ -102,4 +103,48 @@ size_t utf8_put(uint32_t point, char *to)
 	}
 	to[0] = (char)((0xf00 >> length & 0xff) | point);
 	return length;
+}
+
+/* Whether a terminal would act on a character instead of showing it: control characters (C0, DEL and C1), marks and
+ * overrides of the writing direction, and separators of lines and paragraphs. */
+static int is_active(uint32_t point)
+{
+	return point < 0x20 || (point >= 0x7f && point < 0xa0) || point == 0x61c || point == 0x200e ||
+	       point == 0x200f || (point >= 0x2028 && point <= 0x202e) || (point >= 0x2066 && point <= 0x2069);
+}
+
+/* Writes the escape for an active character or a bad byte and returns its length. */
+static size_t escape(char *to, size_t room, uint32_t point, uint8_t byte)
+{
+	static const char names[] = "abtnvfr"; /* of the control characters from 7 on */
+
+	if (point >= 7 && point < 7 + sizeof(names) - 1)
+		return (size_t)snprintf(to, room, "\\%c", names[point - 7]);
+	if (point == UTF8_BAD || point < 0x80)
+		return (size_t)snprintf(to, room, "\\x%02x", (unsigned)byte);
+	return (size_t)snprintf(to, room, "\\u{%x}", (unsigned)point);
+}
+
+size_t utf8_printable(char *to, size_t room, const char *text, size_t size)
+{
+	size_t used = 0, length;
+
+	for (size_t at = 0; at < size; at += length) {
+		uint32_t point = utf8_next(text + at, size - at, &length);
+		char escaped[16];
+		const char *from = text + at;
+		size_t count = length;
+		if (point == UTF8_BAD || is_active(point)) {
+			if (point == UTF8_BAD)
+				length = 1;
+			count = escape(escaped, sizeof(escaped), point, (uint8_t)*from);
+			from = escaped;
+		}
+		if (count >= room - used)
+			break;
+		memcpy(to + used, from, count);
+		used += count;
+	}
+	to[used] = '\0';
+	return used;
 }

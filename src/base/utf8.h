@@ -22,4 +22,10 @@ size_t utf8_valid(const char *text, size_t size);
 /* Writes a code point (up to 4 bytes) and returns its length. */
 size_t utf8_put(uint32_t point, char *to);
 
+/* Copies a text so that a terminal shows it and obeys nothing in it: control characters, bytes that are not UTF-8 and
+ * the invisible characters that reorder or break a line become escapes (\n, \x1b, \u{202e}). Everything else, a
+ * backslash included, stays as it is, so that a text copied twice is the same as copied once. Writes at most `room` > 0
+ * bytes, the terminating NUL included, and cuts only between characters. Returns the length of what it wrote. */
+size_t utf8_printable(char *to, size_t room, const char *text, size_t size);
+
 #endif

@@ -6,6 +6,8 @@
  */
 #include "cli/report.h"
 
+#include "base/status.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -25,8 +27,7 @@ bool refuse(rosa_error *why, const char *format, ...)
 	va_list arguments;
 
 	va_start(arguments, format);
-	why->status = ROSA_EINVAL;
-	vsnprintf(why->message, sizeof(why->message), format, arguments);
+	rosa_vfail(why, ROSA_EINVAL, format, arguments);
 	va_end(arguments);
 	return false;
 }

@@ -44,14 +44,6 @@ static json_t *tree(struct json value)
 	return (json_t *)value.value;
 }
 
-/* The library quotes what it stumbled over, which may be anything; a terminal must not obey it. */
-static void make_printable(char *text)
-{
-	for (; *text; text++)
-		if ((unsigned char)*text < ' ' || *text == 0x7f)
-			*text = '?';
-}
-
 rosa_status json_read(const char *text, size_t size, const char *file, struct json *root, rosa_error *err)
 {
 	const size_t flags = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL;
@@ -64,11 +56,9 @@ rosa_status json_read(const char *text, size_t size, const char *file, struct js
 	/* where its memory ran out, the library mostly says nothing */
 	if (!value && !*error.text)
 		return rosa_fail(err, ROSA_ENOMEM, "%s: no memory for %zu bytes of JSON", file, size);
-	if (!value) {
-		make_printable(error.text);
+	if (!value)
 		return rosa_fail(err, ROSA_EFORMAT, "%s: line %d, column %d: %s", file, error.line, error.column,
 				 error.text);
-	}
 	root->value = value;
 	return ROSA_OK;
 }
