@@ -105,9 +105,7 @@ size_t utf8_put(uint32_t point, char *to)
 	return length;
 }
 
-/* Whether a terminal would act on a character instead of showing it: control characters (C0, DEL and C1), marks and
- * overrides of the writing direction, and separators of lines and paragraphs. */
-static int is_active(uint32_t point)
+int utf8_active(uint32_t point)
 {
 	return point < 0x20 || (point >= 0x7f && point < 0xa0) || point == 0x61c || point == 0x200e ||
 	       point == 0x200f || (point >= 0x2028 && point <= 0x202e) || (point >= 0x2066 && point <= 0x2069);
@@ -134,7 +132,7 @@ size_t utf8_printable(char *to, size_t room, const char *text, size_t size)
 		char escaped[16];
 		const char *from = text + at;
 		size_t count = length;
-		if (point == UTF8_BAD || is_active(point)) {
+		if (point == UTF8_BAD || utf8_active(point)) {
 			if (point == UTF8_BAD)
 				length = 1;
 			count = escape(escaped, sizeof(escaped), point, (uint8_t)*from);

@@ -22,10 +22,14 @@ size_t utf8_valid(const char *text, size_t size);
 /* Writes a code point (up to 4 bytes) and returns its length. */
 size_t utf8_put(uint32_t point, char *to);
 
-/* Copies a text so that a terminal shows it and obeys nothing in it: control characters, bytes that are not UTF-8 and
- * the invisible characters that reorder or break a line become escapes (\n, \x1b, \u{202e}). Everything else, a
- * backslash included, stays as it is, so that a text copied twice is the same as copied once. Writes at most `room` > 0
- * bytes, the terminating NUL included, and cuts only between characters. Returns the length of what it wrote. */
+/* Whether a terminal would act on a character instead of showing it: control characters (C0, DEL and C1), marks and
+ * overrides of the writing direction, and separators of lines and paragraphs. */
+int utf8_active(uint32_t point);
+
+/* Copies a text so that a terminal shows it and obeys nothing in it: active characters and bytes that are not UTF-8
+ * become escapes (\n, \x1b, \u{202e}). Everything else, a backslash included, stays as it is, so that a text copied
+ * twice is the same as copied once. Writes at most `room` > 0 bytes, the terminating NUL included, and cuts only
+ * between characters. Returns the length of what it wrote. */
 size_t utf8_printable(char *to, size_t room, const char *text, size_t size);
 
 #endif

@@ -10,6 +10,7 @@
 #include "model/tensors.h"
 
 #include "base/status.h"
+#include "base/utf8.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -109,42 +110,17 @@ rosa_status tensors_join(const struct tensors *const *parts, size_t count, struc
 
 /* -------------------------------------------------------------------------------------------------------- checks -- */
 
-/* Bytes of the UTF-8 character at `text`, of which `left` are there; 0 if it is none. */
-static size_t character_length(const unsigned char *text, size_t left)
+bool weight_name_is_valid(const char *name, size_t size)
 {
-	const unsigned char first = text[0];
-	const size_t length = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
-	uint32_t code;
+	size_t length;
 
-	if (length == 1)
-		return 1;
-	if (first < 0xc2 || first > 0xf4 || length > left)
-		return 0;
-	code = first & (0x7fu >> length);
-	for (size_t i = 1; i < length; i++) {
-		if ((text[i] & 0xc0) != 0x80)
-			return 0;
-		code = code << 6 | (text[i] & 0x3f);
-	}
-	/* forms longer than need be, surrogates, beyond the last; and control characters, which end at U+009F */
-	if (code < 0xa0 || (length == 3 && code < 0x800) || (length == 4 && code < 0x10000) ||
-	    (code >= 0xd800 && code < 0xe000) || code > 0x10ffff)
-		return 0;
-	return length;
-}
+	for (size_t at = 0; at < size; at += length) {
+		const uint32_t point = utf8_next(name + at, size - at, &length);
 
-bool weight_name_is_valid(const char *name, size_t length)
-{
-	const unsigned char *text = (const unsigned char *)name;
-
-	for (size_t at = 0; at < length;) {
-		const size_t step = character_length(text + at, length - at);
-
-		if (!step || text[at] < ' ' || text[at] == 0x7f)
+		if (point == UTF8_BAD || utf8_active(point))
 			return false;
-		at += step;
 	}
-	return length > 0;
+	return size > 0;
 }
 
 /* The bytes of `row_blocks` blocks a row; false if no size_t holds them. Their numbers, too, must be one, because

@@ -52,8 +52,9 @@ void tensors_free(struct tensors *tensors); /* safe on a zeroed one */
 rosa_status tensors_new(struct tensors *tensors, size_t count, size_t name_bytes, char **names, const char *file,
 			rosa_error *err);
 
-/* Whether a name, of a tensor or of metadata, may be one: UTF-8, not empty, and nothing that a terminal would obey. */
-bool weight_name_is_valid(const char *name, size_t length);
+/* Whether a name, of a tensor or of metadata, may be one: UTF-8, not empty, and without characters that a terminal acts
+ * on. */
+bool weight_name_is_valid(const char *name, size_t size);
 
 /* Works out `bytes` from format, dims and shape. Refuses sizes of 0, rows that are no whole blocks, and what no size_t
  * holds. */
