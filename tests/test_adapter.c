@@ -59,7 +59,11 @@ static void put_lines(struct bytes *text, const struct folder *folder, const str
 
 static void save_config(const struct folder *folder)
 {
-	const struct line head[] = {{"format", "1"}, {"rosatune_version", "\"0.1.0\""}, {"tensors", "\"0123abcd\""}};
+	const struct line head[] = {{"format", "1"},
+				    {"rosatune_version", "\"0.1.0\""},
+				    {"tensors", "\"0123abcd\""},
+				    {"base_model_name_or_path", NULL},
+				    {"steps", NULL}};
 	const struct line base[] = {
 	    {"model_type", "\"llama\""}, {"hidden_size", "8"}, {"num_hidden_layers", "2"}, {"heads", NULL}};
 	const struct line options[] = {
@@ -242,8 +246,132 @@ static void reads_options(void **state)
 	}
 }
 
+/* Without a model its own shape counts. */
+static void opens_without_a_model(void **state)
+{
+	struct folder folder = {0};
+	struct adapter adapter;
+	rosa_error error;
+
+	(void)state;
+	need_json();
+	save(&folder);
+	if (adapter_open(scratch_path("adapter"), NULL, &adapter, &error) != ROSA_OK)
+		fail_msg("%s", error.message);
+	assert_int_equal(adapter.width, 8);
+	assert_int_equal(adapter.layer_count, 2);
+	assert_string_equal(adapter.model_type, "llama");
+	assert_null(adapter.base_name);
+	adapter_close(&adapter);
+	folder = (struct folder){.key = "num_hidden_layers", .value = "0"};
+	save(&folder);
+	assert_int_not_equal(adapter_open(scratch_path("adapter"), NULL, &adapter, &error), ROSA_OK);
+	assert_non_null(strstr(error.message, "num_hidden_layers: is 0; it must be 1 to"));
+}
+
+/* A run's folder means its final adapter, or its newest checkpoint where that is newer. */
+static void finds_adapters_of_runs(void **state)
+{
+	static const struct {
+		const char *folder, *steps, *found; /* made one after the other */
+	} turns[] = {
+	    {"run/checkpoints/step-00000009", "9", "run/checkpoints/step-00000009"},
+	    {"run/checkpoints/step-00000100", "100", "run/checkpoints/step-00000100"},
+	    {"run/checkpoints/step-00000020.part", "20", "run/checkpoints/step-00000100"},
+	    {"run/final", "100", "run/final"},
+	    {"run/checkpoints/step-00000101", "101", "run/checkpoints/step-00000101"},
+	    {"run", "1", "run"},
+	};
+	char wanted[512];
+	struct adapter adapter;
+	rosa_error error;
+
+	(void)state;
+	need_json();
+	mkdir(scratch_path("run"), 0777);
+	mkdir(scratch_path("run/checkpoints"), 0777);
+	mkdir(scratch_path("run/checkpoints/step-00000500"), 0777); /* without an adapter */
+	assert_false(opens(scratch_path("run"), &error));
+	assert_non_null(strstr(error.message, "run: has no adapter_config.json"));
+	for (size_t i = 0; i < COUNT(turns); i++) {
+		const struct folder folder = {.key = "steps", .value = turns[i].steps};
+		char from[512], to[512];
+
+		save(&folder);
+		mkdir(scratch_path(turns[i].folder), 0777);
+		for (int file = 0; file < 2; file++) {
+			const char *name = file ? ADAPTER_CONFIG : ADAPTER_TENSORS;
+
+			snprintf(from, sizeof(from), "%s/%s", scratch_path("adapter"), name);
+			snprintf(to, sizeof(to), "%s/%s", scratch_path(turns[i].folder), name);
+			assert_int_equal(rename(from, to), 0);
+		}
+		if (adapter_open(scratch_path("run"), &model, &adapter, &error) != ROSA_OK)
+			fail_msg("%s", error.message);
+		snprintf(wanted, sizeof(wanted), "%s", scratch_path(turns[i].found));
+		assert_string_equal(adapter.path, wanted);
+		adapter_close(&adapter);
+	}
+}
+
+/* Which models an adapter was trained with, by name. */
+static void knows_its_model(void **state)
+{
+	static const struct {
+		const char *trained, *model;
+		bool others;
+	} names[] = {
+	    {"HuggingFaceTB/SmolLM2-135M-Instruct", "models/SmolLM2-135M-Instruct.Q4_1.gguf", false},
+	    {"models/SmolLM2-135M-Instruct.Q4_1.gguf", "SmolLM2-135M-Instruct", false},
+	    {"HuggingFaceTB/SmolLM2-135M-Instruct",
+	     "/home/x/.cache/hub/models--HuggingFaceTB--SmolLM2-135M-Instruct/snapshots/12fd25f77366/", false},
+	    {"smollm2_135m_instruct", "SmolLM2-135M-Instruct/", false},
+	    {"HuggingFaceTB/SmolLM2-135M", "other/Llama-135M", true},
+	    {"Qwen/Qwen3-0.6B", "models/Qwen3-1.7B", true},
+	    {"Qwen/Qwen3-0.6B", "adapter/here", false}, /* its own folder: a trained backbone */
+	    {NULL, "anything", false},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(names); i++) {
+		char path[] = "adapter/here";
+		const struct adapter adapter = {.path = path, .base_name = (char *)(uintptr_t)names[i].trained};
+
+		if (adapter_is_others(&adapter, names[i].model) != names[i].others)
+			fail_msg("%s beside %s", names[i].trained, names[i].model);
+	}
+}
+
+static void reads_its_origin(void **state)
+{
+	const struct folder folder = {.key = "base_model_name_or_path", .value = "\"Qwen/Qwen3-0.6B\""};
+	struct adapter adapter;
+	rosa_error error;
+
+	(void)state;
+	need_json();
+	save(&folder);
+	if (adapter_open(scratch_path("adapter"), &model, &adapter, &error) != ROSA_OK)
+		fail_msg("%s", error.message);
+	assert_string_equal(adapter.base_name, "Qwen/Qwen3-0.6B");
+	assert_int_equal(adapter.steps, 0);
+	adapter_close(&adapter);
+}
+
 /* ---------------------------------------------------------------------------------------------------- what is wrong --
  */
+
+static void refuses_other_adapters(void **state)
+{
+	struct folder folder = {0};
+
+	(void)state;
+	need_json();
+	save(&folder);
+	scratch_write("adapter/adapter_config.json",
+		      "{\"peft_type\": \"LORA\", \"base_model_name_or_path\": \"m\", \"r\": 8}");
+	assert_refused("adapter_config.json: peft_type: this is a PEFT adapter (LORA), which is not read here");
+}
 
 static void refuses_configurations(void **state)
 {
@@ -260,9 +388,9 @@ static void refuses_configurations(void **state)
 	     "base_model.hidden_size: the adapter was trained for a model with 16, this one has 8"},
 	    {"num_hidden_layers", "3", "num_hidden_layers: the adapter was trained for a model with 3"},
 	    {"heads", "4", "base_model: has heads"},
-	    {"temperature", "1", "options: has temperature, which is not known here"},
+	    {"temperature", "1", "options.temperature: is not a known key; was it written by a later version?"},
 	    {"bits", NULL, "bits"},
-	    {"bits", "0", "options.bits: is 0; it must be 1 to 16"},
+	    {"bits", "0", "options.bits: is 0; it must be a whole number from 1 to 16"},
 	    {"bits", "17", "options.bits: is 17"},
 	    {"bits", "3", "options.bits: is 3, of which the model's width 8 is no multiple"},
 	    {"bits", "true", "bits"},
@@ -333,7 +461,7 @@ static void refuses_folders(void **state)
 	need_json();
 	save(&folder);
 	assert_false(opens(scratch_path("nothing"), &error));
-	assert_non_null(strstr(error.message, "has no adapter_config.json; name a folder"));
+	assert_non_null(strstr(error.message, "has no adapter_config.json; name the folder of a run"));
 	scratch_write("adapter/adapter_config.json", "{");
 	assert_refused("adapter_config.json: ");
 	save(&folder);
@@ -383,8 +511,11 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(reads_all_kinds),        cmocka_unit_test(reads_options),
-	    cmocka_unit_test(refuses_configurations), cmocka_unit_test(refuses_tensors),
-	    cmocka_unit_test(refuses_folders),        cmocka_unit_test(damage_does_no_harm),
+	    cmocka_unit_test(opens_without_a_model),  cmocka_unit_test(finds_adapters_of_runs),
+	    cmocka_unit_test(knows_its_model),        cmocka_unit_test(reads_its_origin),
+	    cmocka_unit_test(refuses_other_adapters), cmocka_unit_test(refuses_configurations),
+	    cmocka_unit_test(refuses_tensors),        cmocka_unit_test(refuses_folders),
+	    cmocka_unit_test(damage_does_no_harm),
 	};
 
 	return cmocka_run_group_tests(tests, make, clean);

@@ -131,11 +131,45 @@ static void settings_win(void **state)
 	assert_string_equal(config.stages[1].data.sources[1].path, "y.tokens");
 	tune_config_free(&config);
 	must_load(two, "adapter.fusion=pre", &config);
-	assert_int_equal(config.fusion, ROSA_PRE);
+	assert_int_equal(config.options.fusion, ROSA_PRE);
 	tune_config_free(&config);
 	must_load(two, "stage.2.valid=", &config);
 	assert_int_equal(config.stages[1].valid.count, 0);
 	tune_config_free(&config);
+}
+
+/* A stage lasts for so many tokens or so many steps; --set replaces one by the other. */
+static void steps_or_tokens(void **state)
+{
+	struct tune_config config;
+
+	(void)state;
+	must_load(FRAME "\"stages\": [{\"data\": \"a\", \"steps\": 7}]}", NULL, &config);
+	assert_int_equal(tune_stage_steps(&config.stages[0]), 7);
+	tune_config_free(&config);
+	must_load(SMALL, "stage.1.steps=3", &config);
+	assert_int_equal(tune_stage_steps(&config.stages[0]), 3);
+	tune_config_free(&config);
+	must_load(FRAME "\"stages\": [{\"data\": \"a\", \"steps\": 7}]}", "stage.*.tokens=16k", &config);
+	assert_int_equal(tune_stage_steps(&config.stages[0]), 1);
+	tune_config_free(&config);
+}
+
+/* The help names every key with its default. */
+static void help_names_keys(void **state)
+{
+	static const char *const lines[] = {
+	    "  adapter.bits [16] ", "  learning.qk_grad [linear] ",   "  recompute [true] ",
+	    "    steps [0] ",       "    adapter_rate.max [0.0003] ", "    valid "};
+	struct json_text text = {0};
+
+	(void)state;
+	tune_config_help(&text);
+	assert_false(text.failed);
+	for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
+		if (!strstr(text.data, lines[i]))
+			fail_msg("the help has no '%s'", lines[i]);
+	json_text_free(&text);
 }
 
 /* --------------------------------------------------------------------------------------------------------- refusals --
@@ -146,7 +180,8 @@ static void mistakes_are_named(void **state)
 	static const struct {
 		const char *text, *setting, *wanted;
 	} mistakes[] = {
-	    {FRAME "\"sedd\": 1, \"stages\": [" STAGE "]}", NULL, "c.json: sedd: is no known key; did you mean seed?"},
+	    {FRAME "\"sedd\": 1, \"stages\": [" STAGE "]}", NULL,
+	     "c.json: sedd: is not a known key; did you mean seed?"},
 	    {FRAME "\"adaptr\": {}, \"stages\": [" STAGE "]}", NULL, "did you mean adapter?"},
 	    {FRAME "\"adapter\": {\"bit\": 4}, \"stages\": [" STAGE "]}", NULL, "did you mean adapter.bits?"},
 	    {FRAME "\"adapter\": {\"bits\": 17}, \"stages\": [" STAGE "]}", NULL,
@@ -154,15 +189,17 @@ static void mistakes_are_named(void **state)
 	    {FRAME "\"adapter\": {\"bits\": true}, \"stages\": [" STAGE "]}", NULL,
 	     "adapter.bits: must be a whole number"},
 	    {FRAME "\"adapter\": {\"bits\": 2.5}, \"stages\": [" STAGE "]}", NULL, "adapter.bits: is 2.5"},
-	    {FRAME "\"adapter\": 3, \"stages\": [" STAGE "]}", NULL, "adapter: is no known key"},
+	    {FRAME "\"adapter\": 3, \"stages\": [" STAGE "]}", NULL, "adapter: is not a known key"},
 	    {FRAME "\"seed\": -1, \"stages\": [" STAGE "]}", NULL, "seed: is -1"},
 	    {FRAME "\"recompute\": \"true\", \"stages\": [" STAGE "]}", NULL, "recompute: must be true or false"},
 	    {FRAME "\"stages\": []}", NULL, "stages: is empty"},
 	    {FRAME "\"stages\": 3}", NULL, "stages: is a number"},
 	    {FRAME "\"stages\": [3]}", NULL, "stage.1: must be an object"},
-	    {FRAME "\"stages\": [{\"tokns\": 3}]}", NULL, "stage.1.tokns: is no known key; did you mean tokens?"},
+	    {FRAME "\"stages\": [{\"tokns\": 3}]}", NULL, "stage.1.tokns: is not a known key; did you mean tokens?"},
 	    {FRAME "\"stages\": [{\"tokens\": 3}]}", NULL, "stage.1: has no data"},
-	    {FRAME "\"stages\": [{\"data\": \"a\"}]}", NULL, "stage.1: has no tokens"},
+	    {FRAME "\"stages\": [{\"data\": \"a\"}]}", NULL, "stage.1: has neither tokens nor steps"},
+	    {FRAME "\"stages\": [{\"data\": \"a\", \"tokens\": 3, \"steps\": 1}]}", NULL,
+	     "stage.1: has both tokens and steps"},
 	    {FRAME "\"stages\": [{\"data\": 3, \"tokens\": 3}]}", NULL, "stage.1.data: has an entry without a path"},
 	    {FRAME "\"stages\": [{\"data\": [{\"path\": \"a\", \"wait\": 1}]}]}", NULL, "stage.1.data: has wait"},
 	    {FRAME "\"stages\": [{\"kind\": \"everything\"}]}", NULL, "choose from: adapter, all, sft"},
@@ -176,7 +213,8 @@ static void mistakes_are_named(void **state)
 	    {SMALL, "adapter.bits=x", "--set adapter.bits: is x"},
 	    {SMALL, "adapter.bots=4", "did you mean adapter.bits?"},
 	    {SMALL, "stage.2.tokens=4", "there is no such stage; they are 1 to 1"},
-	    {SMALL, "stage.1.tokens=0", "--set stage.1.tokens: is 0"},
+	    {SMALL, "stage.1.tokens=0", "stage.1: has neither tokens nor steps"},
+	    {SMALL, "stage.1.steps=1.5", "--set stage.1.steps: is 1.5"},
 	    {SMALL, "stage.1.tokins=4", "did you mean tokens?"},
 	    {SMALL, "stages=4", "name the stage and the key"},
 	    {SMALL, "stage.1.adapter_rate.min=1", "adapter_rate.min is 1, above adapter_rate.max"},
@@ -184,7 +222,7 @@ static void mistakes_are_named(void **state)
 	    {SMALL, "adapter.rosa=false", "adapter.rosa is false"},
 	    {SMALL, "stage.1.clip=nan", "is nan"},
 	    {FRAME "\"adapter\": {\"path\": \"x\", \"bits\": 4}, \"stages\": [" STAGE "]}", NULL,
-	     "adapter.bits is there beside adapter.path"},
+	     "adapter.bits is given beside adapter.path"},
 	    {FRAME "\"adapter\": {\"window\": 0, \"sinks\": 4}, \"stages\": [" STAGE "]}", NULL, "adapter.sinks is 4"},
 	};
 
@@ -273,6 +311,8 @@ int main(void)
 	    cmocka_unit_test(has_defaults),
 	    cmocka_unit_test(reads_everything),
 	    cmocka_unit_test(settings_win),
+	    cmocka_unit_test(steps_or_tokens),
+	    cmocka_unit_test(help_names_keys),
 	    cmocka_unit_test(mistakes_are_named),
 	    cmocka_unit_test(reads_back_what_it_writes),
 	    cmocka_unit_test(compares),

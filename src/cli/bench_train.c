@@ -1,5 +1,5 @@
 /*
- * rosatune bench train: how many tokens a second a model learns from.
+ * rosatune bench train: how many tokens per second a model learns from.
  *
  * A step is what it is in training: forward, backward, the norm of the gradient, one step of AdamW. Tokens are random,
  * and so are the weights of a new adapter; neither makes a difference to products and attention, and random symbols are
@@ -34,14 +34,14 @@ static enum args_result parse(struct job *job, int count, char **words)
 	     .value = "B",
 	     .min = 1,
 	     .max = 65536,
-	     .help = "sequences of a step (default 4)"},
+	     .help = "sequences per step (default 4)"},
 	    {.name = "length",
 	     .kind = ARG_SIZE,
 	     .target = &job->length,
 	     .value = "T",
 	     .min = 1,
 	     .max = 1 << 24,
-	     .help = "tokens of a sequence (default 512)"},
+	     .help = "tokens per sequence (default 512)"},
 	    {.name = "rosa", .kind = ARG_FLAG, .target = &job->rosa, .help = "with a new adapter in every layer"},
 	    {.name = "bits",
 	     .kind = ARG_NUMBER,
@@ -49,7 +49,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 	     .value = "M",
 	     .min = ROSA_MIN_BITS,
 	     .max = ROSA_MAX_BITS,
-	     .help = "--rosa: bits a symbol (default 16)"},
+	     .help = "--rosa: bits per symbol (default 16)"},
 	    {.name = "freeze", .kind = ARG_FLAG, .target = &job->freeze, .help = "train the adapter alone"},
 	    {.name = "keep",
 	     .kind = ARG_FLAG,
@@ -67,7 +67,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 	struct args args = {
 	    .command = "bench train",
 	    .usage = "--model PATH [options]",
-	    .summary = "Measures how many tokens a second a model learns from.",
+	    .summary = "Measures how many tokens per second a model learns from.",
 	    .options = options,
 	    .count = sizeof(options) / sizeof(options[0]),
 	};
@@ -116,10 +116,10 @@ static void print(const struct job *job, double *ns)
 	const struct bench_row setting[] = {
 	    {.key = "version", .label = "version", .text = rosa_version()},
 	    {.key = "model", .label = "model", .text = job->args.model},
-	    {.key = "bits", .label = "bits a symbol (0: no adapter)", .number = options->rosa ? options->bits : 0},
+	    {.key = "bits", .label = "bits per symbol (0: no adapter)", .number = options->rosa ? options->bits : 0},
 	    {.key = "window", .label = "window (0: global)", .number = (double)options->window},
-	    {.key = "batch", .label = "sequences of a step", .number = (double)job->batch},
-	    {.key = "length", .label = "tokens of a sequence", .number = (double)job->length},
+	    {.key = "batch", .label = "sequences per step", .number = (double)job->batch},
+	    {.key = "length", .label = "tokens per sequence", .number = (double)job->length},
 	    {.key = "threads", .label = "threads (0: all)", .number = (double)job->args.threads},
 	    {.key = NULL},
 	};

@@ -15,6 +15,8 @@ int bench_train_command(int count, char **words);
 int bench_products_command(int count, char **words);
 int data_pack_command(int count, char **words);
 int data_check_command(int count, char **words);
+int adapter_info_command(int count, char **words);
+int adapter_options_command(int count, char **words);
 int tune_command(int count, char **words);
 int mqar_command(int count, char **words);
 int plot_command(int count, char **words);

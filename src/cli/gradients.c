@@ -9,9 +9,9 @@
 
 #include "cli/inputs.h"
 #include "cli/npy.h"
+#include "cli/option_args.h"
 #include "train/safetensors_write.h"
 #include "cli/trainable.h"
-#include "train/tune_config.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@
 struct job {
 	struct model_args args;
 	const char *tokens_path, *out_path;
-	int qk_grad, credit, key_credit;
+	struct adapter_options adapter; /* only how it learns is used */
 	bool keep;
 
 	struct npy_tokens tokens;
@@ -29,7 +29,7 @@ struct job {
 
 static enum args_result parse(struct job *job, int count, char **words)
 {
-	struct arg options[] = {
+	const struct arg own[] = {
 	    MODEL_ARGS(&job->args),
 	    {.name = "tokens",
 	     .kind = ARG_TEXT,
@@ -43,35 +43,23 @@ static enum args_result parse(struct job *job, int count, char **words)
 	     .value = "G.safetensors",
 	     .required = true,
 	     .help = "the gradients, float32"},
-	    {.name = "qk-grad",
-	     .kind = ARG_CHOICE,
-	     .target = &job->qk_grad,
-	     .value = "RULE",
-	     .choices = tune_qk_grad_words,
-	     .help = "how q and k of the adapter learn: linear (default), soft, flips or none"},
-	    {.name = "credit",
-	     .kind = ARG_CHOICE,
-	     .target = &job->credit,
-	     .value = "C",
-	     .choices = tune_credit_words,
-	     .help = "linear, soft: judge a read by all channels (default) or its route's"},
-	    {.name = "key-credit",
-	     .kind = ARG_CHOICE,
-	     .target = &job->key_credit,
-	     .value = "K",
-	     .choices = tune_key_credit_words,
-	     .help = "flips: put a key's gradient at the match (default) or the destination"},
 	    {.name = "keep",
 	     .kind = ARG_FLAG,
 	     .target = &job->keep,
 	     .help = "keep all activations instead of computing them again (the same result)"},
 	};
+	const size_t count_own = sizeof(own) / sizeof(own[0]);
+	struct arg options[sizeof(own) / sizeof(own[0]) + OPTION_ARGS_MOST];
+	struct option_args room = {.count = 0};
+
+	job->adapter = adapter_options_default();
+	memcpy(options, own, sizeof(own));
 	struct args args = {
 	    .command = "gradients",
 	    .usage = "--model PATH --tokens IDS.npy --out G.safetensors [options]",
 	    .summary = "Computes the gradient of the mean loss with respect to every parameter.",
 	    .options = options,
-	    .count = sizeof(options) / sizeof(options[0]),
+	    .count = count_own + option_args_add(&room, &learning_option_table, &job->adapter, options + count_own),
 	    .notes = "Prints the loss. With --adapter the window is the adapter's.",
 	};
 
@@ -80,13 +68,10 @@ static enum args_result parse(struct job *job, int count, char **words)
 
 static bool open_network(struct job *job, rosa_error *why)
 {
-	struct network_options options = NETWORK_OPTIONS_INIT;
+	struct network_options options = network_options_of(&job->adapter);
 
 	options.rosa = job->args.adapter != NULL;
 	options.recompute = !job->keep;
-	options.learning.qk_grad = (rosa_qk_grad)job->qk_grad;
-	options.learning.credit = (rosa_credit)job->credit;
-	options.learning.key_credit = (rosa_key_credit)job->key_credit;
 	return trainable_open(&job->trainable, &job->args, &options, true, why);
 }
 

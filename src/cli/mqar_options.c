@@ -1,14 +1,16 @@
 /*
- * What rosatune mqar can be told.
+ * The options of rosatune mqar.
  *
- * An experiment is its options, so there are many, and each has a default: together they are a demonstration of a few
- * minutes. The parser fills plain numbers, which are then put where they belong.
+ * An experiment is its options, so there are many, and each has a default: together the defaults are a demonstration of
+ * two minutes. Those of the adapter come from its own table (adapter_options.c); the others are here. The parser fills
+ * plain numbers, which set_up then puts where they belong.
  */
 #include "cli/mqar_options.h"
 
-#include "train/tune_config.h"
+#include "cli/option_args.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* As the parser leaves them. */
 struct words {
@@ -17,10 +19,10 @@ struct words {
 	int filler;
 	bool rename;
 
-	uint64_t layers, heads, width, mlp_width, window, sinks, bits, max_match;
-	float deviation, e_start, slope, suffix, explore;
-	int policy, fusion, qk, qk_grad, credit, key_credit;
-	bool no_fold, tied, unit_values;
+	uint64_t layers, heads, width, mlp_width;
+	float deviation;
+	bool tied, unit_values;
+	struct adapter_options adapter;
 	const char *adapter_layers;
 
 	uint64_t examples, epochs, batch, held_out, warmup, seed;
@@ -56,84 +58,72 @@ static const char *const mode_names[] = {"global", "window", "rosa", "all", NULL
 /* The table. */
 static enum args_result read_words(struct words *w, struct mqar_options *o, int count, char **words)
 {
-	struct arg options[] = {
+	const struct arg own[] = {
 	    NUMBER(w->pairs, "pairs", "N", 1, 1 << 24, "pairs of key and value (default 32)"),
-	    NUMBER(w->length, "length", "T", 4, ROSA_MAX_STEPS, "tokens of an example (default 256)"),
-	    NUMBER(w->vocabulary, "vocabulary", "V", 4, 1 << 24, "tokens there are (default 1024)"),
+	    NUMBER(w->length, "length", "T", 4, ROSA_MAX_STEPS, "tokens per example (default 256)"),
+	    NUMBER(w->vocabulary, "vocabulary", "V", 4, 1 << 24, "tokens in the vocabulary (default 1024)"),
 	    CHOICE(w->filler, "filler", "F", filler_names,
 		   "between queries: without-keys (default), random, or none (token 0)"),
-	    DECIMAL(w->power, "power", "P", 1e-6, 1, "of the power law of gaps (default 0.01)"),
+	    DECIMAL(w->power, "power", "P", 1e-6, 1, "exponent of the power law of gaps (default 0.01)"),
 	    FLAG(w->rename, "rename", "queries use a second name of each key"),
-	    NUMBER(w->name_tokens, "name-tokens", "N", 1, MQAR_NAME_TOKENS, "tokens of a name (default 1)"),
+	    NUMBER(w->name_tokens, "name-tokens", "N", 1, MQAR_NAME_TOKENS, "tokens per name (default 1)"),
 	    NUMBER(w->names, "names", "N", 0, 1 << 24, "tokens that names are made of (default 0: a half or a third)"),
-	    NUMBER(w->data_seed, "data-seed", "S", 0, UINT64_MAX, "of the examples (default 1)"),
+	    NUMBER(w->data_seed, "data-seed", "S", 0, UINT64_MAX, "seed of the examples (default 1)"),
 	    CHOICE(o->mode, "mode", "M", mode_names,
 		   "attention: global, window, rosa (a window and adapters) or all (default)"),
-	    NUMBER(w->window, "window", "W", 1, ROSA_MAX_STEPS, "positions that a window sees (default 16)"),
-	    NUMBER(w->sinks, "sinks", "S", 0, ROSA_MAX_STEPS, "first positions that it sees too (default 0)"),
 	    NUMBER(w->width, "dim", "D", 2, 65536, "width of the decoder (default 64)"),
-	    NUMBER(w->layers, "layers", "L", 1, MQAR_MOST_LAYERS, "its layers (default 2)"),
-	    NUMBER(w->heads, "heads", "H", 1, 1024, "heads of attention (default 2)"),
+	    NUMBER(w->layers, "layers", "L", 1, MQAR_MOST_LAYERS, "layers of the decoder (default 2)"),
+	    NUMBER(w->heads, "heads", "H", 1, 1024, "attention heads (default 2)"),
 	    NUMBER(w->mlp_width, "mlp", "D", 0, 1 << 20, "width of its MLPs (default 0: twice the decoder's)"),
 	    FLAG(w->tied, "tied", "the embedding serves as the head"),
 	    DECIMAL(w->deviation, "deviation", "X", 0, 100,
-		    "of the weights it starts with (default 0: 1 / sqrt of its width)"),
-	    NUMBER(w->bits, "bits", "M", ROSA_MIN_BITS, ROSA_MAX_BITS, "bits of a symbol (default 16)"),
-	    CHOICE(w->policy, "policy", "P", tune_policy_words, "readable (default), literal or inclusive"),
-	    FLAG(w->no_fold, "no-fold", "every step is a run of its own"),
-	    NUMBER(w->max_match, "max-match", "L", 0, UINT32_MAX,
-		   "compare matches up to this length (default 0: no cut)"),
-	    CHOICE(w->fusion, "fusion", "F", tune_fusion_words,
-		   "post (default) or pre: beside attention, or before it"),
+		    "standard deviation of the first weights (default 0: 1 / sqrt(width))"),
 	    TEXT(w->adapter_layers, "adapter-layers", "LIST", "layers with an adapter, from 0: 0,1 (default: all)"),
-	    CHOICE(w->qk, "qk", "S", tune_qk_words,
-		   "projections of q and k: shared (default), aligned at the start, or separate"),
-	    DECIMAL(w->e_start, "e-start", "A", 0, 1000, "start of the read-out: e0 = -A, e1 = A (default 0.5)"),
 	    FLAG(w->unit_values, "unit-values", "value projections start as unit matrices"),
-	    CHOICE(w->qk_grad, "qk-grad", "G", tune_qk_grad_words,
-		   "gradient of q and k: linear (default), soft, flips or none"),
-	    CHOICE(w->credit, "credit", "C", tune_credit_words,
-		   "linear, soft: judged over all channels (default) or the route's"),
-	    CHOICE(w->key_credit, "key-credit", "C", tune_key_credit_words, "flips: match (default) or destination"),
-	    DECIMAL(w->slope, "slope", "X", 1e-6, 1000, "soft: of the softmax (default 1)"),
-	    DECIMAL(w->suffix, "suffix", "X", 0, 1000,
-		    "linear, soft: weight of the symbols one run earlier (default 0)"),
-	    DECIMAL(w->explore, "explore", "X", 0, 1, "share of reads at random while learning (default 0)"),
-	    NUMBER(w->examples, "examples", "N", 1, UINT32_MAX, "of an epoch (default 1024)"),
-	    NUMBER(w->epochs, "epochs", "E", 1, 100000, "how often they are gone through (default 4)"),
-	    NUMBER(w->batch, "batch", "B", 1, 1 << 20, "examples of a step (default 32)"),
-	    NUMBER(w->held_out, "held-out", "N", 1, 1 << 24, "examples that are judged after an epoch (default 128)"),
-	    DECIMAL(w->rate, "rate", "R", 0, 10, "of learning (default 0.01)"),
-	    DECIMAL(w->adapter_rate, "adapter-rate", "R", 0, 10, "the adapters' (default: the same)"),
+	    NUMBER(w->examples, "examples", "N", 1, UINT32_MAX, "examples per epoch (default 1024)"),
+	    NUMBER(w->epochs, "epochs", "E", 1, 100000, "epochs, each with examples of its own (default 4)"),
+	    NUMBER(w->batch, "batch", "B", 1, 1 << 20, "examples per step (default 32)"),
+	    NUMBER(w->held_out, "held-out", "N", 1, 1 << 24, "examples that accuracy is measured on (default 128)"),
+	    DECIMAL(w->rate, "rate", "R", 0, 10, "learning rate (default 0.01)"),
+	    DECIMAL(w->adapter_rate, "adapter-rate", "R", 0, 10, "learning rate of the adapters (default: the same)"),
 	    NUMBER(w->warmup, "warmup", "N", 0, UINT32_MAX, "steps until the rate is reached (default 10)"),
-	    DECIMAL(w->decay, "decay", "X", 0, 10, "of weights (default 0.01)"),
-	    DECIMAL(w->clip, "clip", "X", 0, 1e9, "gradients of a greater norm are scaled down (default 1; 0: none)"),
+	    DECIMAL(w->decay, "decay", "X", 0, 10, "weight decay (default 0.01)"),
+	    DECIMAL(w->clip, "clip", "X", 0, 1e9, "gradients of a larger norm are scaled down (default 1; 0: none)"),
 	    {.name = "freeze",
 	     .kind = ARG_TEXTS,
 	     .target = &o->frozen,
 	     .value = "WORD",
 	     .help = "parameters with this word in their name do not learn; may be repeated"},
-	    NUMBER(w->seed, "seed", "S", 0, UINT64_MAX, "of the weights and the order (default 1)"),
-	    TEXT(o->log, "log", "FILE", "write a line a step, JSON"),
-	    TEXT(o->plot, "plot", "FILE", "draw accuracy by epoch, .png, .svg or .pdf (takes gnuplot)"),
-	    NUMBER(o->threads, "threads", "N", 0, 1024, "worker threads (default 0: one a processor)"),
+	    NUMBER(w->seed, "seed", "S", 0, UINT64_MAX, "seed of the weights and the order (default 1)"),
+	    TEXT(o->log, "log", "FILE", "write one line of JSON per step"),
+	    TEXT(o->plot, "plot", "FILE", "draw accuracy by epoch, .png, .svg or .pdf (needs gnuplot)"),
+	    NUMBER(o->threads, "threads", "N", 0, 1024, "worker threads (default 0: one per processor)"),
 	    FLAG(o->json, "json", "print one JSON object instead of text"),
 	};
+	const size_t count_own = sizeof(own) / sizeof(own[0]);
+	struct arg options[sizeof(own) / sizeof(own[0]) + OPTION_ARGS_MOST];
+	struct option_args room = {.count = 0};
+	size_t added;
+
+	memcpy(options, own, sizeof(own));
+	added = option_args_add(&room, &adapter_option_table, &w->adapter, options + count_own);
+	added += option_args_add(&room, &learning_option_table, &w->adapter, options + count_own + added);
 	struct args args = {
 	    .command = "mqar",
 	    .usage = "[--pairs N] [--length T] [--window W] [--dim D] [--bits M] [--mode M] [options]",
 	    .summary = "Trains a small decoder on associative recall (MQAR): pairs of key and value, then keys again,\n"
-		       "whose values are asked for. Reports accuracy on held-out examples after every epoch, and of\n"
-		       "adapters: the share of routes that read the right value where one is asked for, how often the\n"
-		       "symbol of a query is that of the key it asks for (meets) and of its own step's key (agrees),\n"
-		       "and how many different symbols are in use.",
+		       "whose values must be named. Reports accuracy on held-out examples after every epoch, and for\n"
+		       "adapters the share of routes that read the right value at a query, how often the symbol of a\n"
+		       "query equals that of its key (meets) and that of the key stream at its own step (agrees), and\n"
+		       "how many different symbols are in use.",
 	    .options = options,
-	    .count = sizeof(options) / sizeof(options[0]),
+	    .count = count_own + added,
 	    .notes =
 		"Everything is a function of the options: two runs give the same numbers, with any number of threads.",
 	};
 	enum args_result parsed = args_parse(&args, count, words);
 
+	option_args_apply(&room);
 	if (parsed == ARGS_OK && !args_given(&args, "adapter-rate"))
 		w->adapter_rate = w->rate;
 	return parsed;
@@ -161,23 +151,6 @@ static bool read_layers(const char *text, uint32_t *bits, rosa_error *why)
 
 static bool set_up(const struct words *w, struct mqar_options *o, rosa_error *why)
 {
-	struct network_options network = NETWORK_OPTIONS_INIT;
-
-	network.bits = (int)w->bits;
-	network.fusion = (rosa_fusion)w->fusion;
-	network.policy = (rosa_policy)w->policy;
-	network.fold = !w->no_fold;
-	network.max_match = (uint32_t)w->max_match;
-	network.qk = (enum qk_start)w->qk;
-	network.e_start = w->e_start;
-	network.window = (size_t)w->window;
-	network.sinks = (size_t)w->sinks;
-	network.learning.qk_grad = (rosa_qk_grad)w->qk_grad;
-	network.learning.credit = (rosa_credit)w->credit;
-	network.learning.key_credit = (rosa_key_credit)w->key_credit;
-	network.learning.slope = w->slope;
-	network.learning.suffix = w->suffix;
-	network.learning.explore = w->explore;
 	o->setup = (struct mqar_setup){
 	    .task = {(size_t)w->vocabulary, (size_t)w->pairs, (size_t)w->length, (size_t)w->name_tokens,
 		     (size_t)w->names, (double)w->power, (enum mqar_filler)w->filler, w->rename, w->data_seed},
@@ -187,7 +160,7 @@ static bool set_up(const struct words *w, struct mqar_options *o, rosa_error *wh
 	    .mlp_width = (size_t)w->mlp_width,
 	    .deviation = w->deviation,
 	    .tied = w->tied,
-	    .network = network,
+	    .network = network_options_of(&w->adapter),
 	    .unit_values = w->unit_values,
 	    .frozen = o->frozen.all,
 	    .frozen_count = o->frozen.count,
@@ -217,23 +190,22 @@ enum args_result mqar_parse(struct mqar_options *options, int count, char **word
 			  .layers = 2,
 			  .heads = 2,
 			  .width = 64,
-			  .window = 16,
-			  .bits = 16,
-			  .e_start = 0.5f,
-			  .slope = 1,
+			  .adapter = adapter_options_default(),
 			  .examples = 1024,
 			  .epochs = 4,
 			  .batch = 32,
 			  .held_out = 128,
 			  .warmup = 10,
 			  .seed = 1,
-			  .qk = QK_SHARED,
 			  .rate = 0.01f,
 			  .decay = 0.01f,
 			  .clip = 1};
 	rosa_error why = {0};
 	enum args_result parsed;
 
+	w.adapter.window = 16;
+	w.adapter.qk = QK_SHARED; /* a decoder that starts from nothing: docs/experiments.md has what these gain */
+	w.adapter.e_start = 0.5f;
 	*options = (struct mqar_options){.mode = MQAR_MODES};
 	parsed = read_words(&w, options, count, words);
 	if (parsed == ARGS_OK && !set_up(&w, options, &why)) {

@@ -258,11 +258,11 @@ static enum args_result parse(struct tune *job, bool *threads, int count, char *
 	    {.name = "resume",
 	     .kind = ARG_FLAG,
 	     .target = &job->resume,
-	     .help = "go on from the newest checkpoint that is whole; begin if there is none"},
+	     .help = "continue from the newest intact checkpoint; begin if there is none"},
 	    {.name = "dry-run",
 	     .kind = ARG_FLAG,
 	     .target = &job->dry,
-	     .help = "check model, data and folder, tell what would be done and what it takes, and stop"},
+	     .help = "check model, data and folder, say what would be done and what it needs, and stop"},
 	    {.name = "out",
 	     .kind = ARG_TEXT,
 	     .target = &job->out,
@@ -273,43 +273,32 @@ static enum args_result parse(struct tune *job, bool *threads, int count, char *
 	     .target = &job->threads,
 	     .value = "N",
 	     .max = 1024,
-	     .help = "worker threads of a process (key: threads; 0: one a processor)"},
+	     .help = "worker threads per process (key: threads; 0: one per processor)"},
 	    {.name = "json", .kind = ARG_FLAG, .target = &job->json, .help = "print one JSON object at the end"},
 	};
+	struct json_text notes = {0};
+
+	json_text_add(&notes, "Keys of CONFIG, with their defaults in brackets (sizes may be written \"16k\"):\n");
+	tune_config_help(&notes);
+	json_text_add(&notes,
+		      "\nWith --set stages are named by number, by name, or all at once: stage.*.batch=4.\n"
+		      "Ctrl-C finishes the step, saves and ends with 130; --resume continues as if nothing had\n"
+		      "happened. 'mpirun -np N rosatune tune ...' divides the sequences of each step among N\n"
+		      "processes.");
 	struct args args = {
 	    .command = "tune",
 	    .usage = "CONFIG [--set KEY=VALUE]... [--resume] [--dry-run] [options]",
 	    .summary = "Trains a ROSA adapter for a model, and the model itself if asked, as CONFIG (JSON) says.",
 	    .options = options,
 	    .count = sizeof(options) / sizeof(options[0]),
-	    .notes = "Keys (defaults in brackets; sizes may be written \"16k\"):\n"
-		     "  model, out               what to train, and the folder of checkpoints and log.jsonl\n"
-		     "  seed [0], threads [0], recompute [true], note (here and in stages: any text)\n"
-		     "  adapter.path             begin with this adapter, or with a new one:\n"
-		     "  adapter.bits [16] fusion [post] qk [aligned] e_start [0] window [2048] sinks [0]\n"
-		     "          first_global_layers [0] policy [readable] fold [true] max_match [0] rosa [true]\n"
-		     "  learning.qk_grad [linear] credit [all] key_credit [match] suffix [0] explore [0]\n"
-		     "          flip_share [1] slope [1]\n"
-		     "  stages                   a list; each has:\n"
-		     "    name, kind [adapter]   adapter: it alone is trained; all; sft: all, on answers\n"
-		     "    data, valid            shards or folders of them: a path, or a list of paths or of\n"
-		     "                           {\"path\": ..., \"weight\": ...}\n"
-		     "    length [2048]          tokens of a sequence\n"
-		     "    batch [8], micro_batch [1]  sequences of a step, and how many at a time\n"
-		     "    tokens                 to train on\n"
-		     "    adapter_rate.max [3e-4] .min [5e-5], backbone_rate.max [5e-6] .min [1e-6]\n"
-		     "    warmup [20]            steps; then a cosine from max to min\n"
-		     "    weight_decay [0] beta1 [0.9] beta2 [0.95] eps [1e-8] clip [1]\n"
-		     "    log_every [1] save_every [100] keep [3] valid_every [100] valid_samples [16]\n\n"
-		     "With --set stages are named by number, by name, or all at once: stage.*.batch=4.\n"
-		     "Ctrl-C finishes the step, saves and ends with 130; --resume takes the steps that would have\n"
-		     "come. 'mpirun -np N rosatune tune ...' shares the sequences of every step out to N processes.",
+	    .notes = notes.failed ? NULL : notes.data,
 	    .operand = &job->config_path,
 	    .operand_name = "CONFIG",
 	};
 	enum args_result result = args_parse(&args, count, words);
 
 	*threads = result == ARGS_OK && args_given(&args, "threads");
+	json_text_free(&notes);
 	return result;
 }
 

@@ -1,27 +1,28 @@
 /*
  * Adapter folders.
  *
- * The Python package writes them: adapter_config.json says how the adapters were attached and to what, and
- * adapter_model.safetensors has the tensors, named layers.<number>.<parameter>. Both carry the digest of the tensors,
- * by which a pair torn apart is noticed.
+ * adapter_config.json says how the adapters were attached and to what, and adapter_model.safetensors has the tensors,
+ * named layers.<number>.<parameter>. Both carry the digest of the tensors, by which files of two different saves are
+ * told apart. The Python package and `rosatune tune` write the same folder.
  *
- * Options are of two kinds. Those that say how an adapter starts and learns do not matter here. All others change what
- * it computes, so one that is not known here is refused: a later version may have written it, and to pass over it would
- * be to compute something else.
+ * An option that is not known here is refused: a later version may have written it, and to ignore it would be to
+ * compute something else.
  */
 #include "model/adapter.h"
 
+#include "model/adapter_find.h"
 #include "model/claims.h"
 #include "model/json.h"
 #include "base/paths.h"
 #include "base/status.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define CONFIG  "adapter_config.json"
-#define TENSORS "adapter_model.safetensors"
+#define CONFIG  ADAPTER_CONFIG
+#define TENSORS ADAPTER_TENSORS
 #define VERSION 1 /* of the folder's format */
 
 /* ------------------------------------------------------------------------------------------------ configuration -- */
@@ -29,8 +30,20 @@
 static rosa_status check_version(struct json root, rosa_error *err)
 {
 	const char *writer = "a later version";
+	const struct json peft = json_find(root, "peft_type");
 	size_t version;
-	rosa_status status = json_get_size(root, "format", JSON_NEEDED, &version, err);
+	rosa_status status;
+
+	if (json_there(peft) && !json_there(json_find(root, "format"))) {
+		const char *type = "PEFT";
+
+		json_as_string(peft, &type, NULL);
+		return json_refuse(peft, err,
+				   "this is a PEFT adapter (%.20s), which is not read here; --adapter takes a ROSA "
+				   "adapter, as rosatune tune or rosatune.hf.save_adapter writes it",
+				   type);
+	}
+	status = json_get_size(root, "format", JSON_NEEDED, &version, err);
 
 	if (status == ROSA_OK)
 		status = json_get_string(root, "rosatune_version", JSON_OPTIONAL, &writer, err);
@@ -59,13 +72,30 @@ static rosa_status check_fields(struct json object, size_t count, const char *co
 	return ROSA_OK;
 }
 
-/* The shape of the model it was trained with against that of the one at hand. */
-static rosa_status check_base(struct json root, const struct model_config *config, rosa_error *err)
+/* What the model that it was trained with is called, and how many steps that took. */
+static rosa_status read_origin(struct json root, struct adapter *adapter, rosa_error *err)
+{
+	const char *name = NULL;
+	size_t steps = 0;
+	rosa_status status = json_get_string(root, "base_model_name_or_path", JSON_OPTIONAL, &name, err);
+
+	if (status == ROSA_OK)
+		status = json_get_size(root, "steps", JSON_OPTIONAL, &steps, err);
+	adapter->steps = steps;
+	if (status == ROSA_OK && name && *name && !(adapter->base_name = strdup(name)))
+		return rosa_fail(err, ROSA_ENOMEM, "%s: not enough memory to open it", adapter->path);
+	return status;
+}
+
+/* The shape of the model it was trained with, against that of `config` (NULL: any will do). */
+static rosa_status read_base(struct json root, const struct model_config *config, struct adapter *adapter,
+			     rosa_error *err)
 {
 	const struct {
 		const char *name;
-		size_t value;
-	} sizes[] = {{"hidden_size", config->width}, {"num_hidden_layers", config->layers}};
+		size_t here, *value, most;
+	} sizes[] = {{"hidden_size", config ? config->width : 0, &adapter->width, 1 << 20},
+		     {"num_hidden_layers", config ? config->layers : 0, &adapter->layer_count, 1 << 16}};
 	static const char *const known[] = {"model_type", "hidden_size", "num_hidden_layers"};
 	struct json base;
 	const char *type;
@@ -75,130 +105,65 @@ static rosa_status check_base(struct json root, const struct model_config *confi
 		status = check_fields(base, sizeof(known) / sizeof(known[0]), known, err);
 	if (status == ROSA_OK)
 		status = json_get_string(base, "model_type", JSON_NEEDED, &type, err);
-	if (status == ROSA_OK && strcmp(type, architecture_names[config->architecture]) != 0)
+	if (status == ROSA_OK && config && strcmp(type, architecture_names[config->architecture]) != 0)
 		return json_refuse(json_find(base, "model_type"), err,
 				   "the adapter was trained for a %.40s model, this is a %s", type,
 				   architecture_names[config->architecture]);
+	if (status == ROSA_OK)
+		snprintf(adapter->model_type, sizeof(adapter->model_type), "%s", type);
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]) && status == ROSA_OK; i++) {
-		size_t value;
-		status = json_get_size(base, sizes[i].name, JSON_NEEDED, &value, err);
-		if (status == ROSA_OK && value != sizes[i].value)
+		status = json_get_size(base, sizes[i].name, JSON_NEEDED, sizes[i].value, err);
+		if (status == ROSA_OK && config && *sizes[i].value != sizes[i].here)
 			return json_refuse(json_find(base, sizes[i].name), err,
-					   "the adapter was trained for a model with %zu, this one has %zu", value,
-					   sizes[i].value);
+					   "the adapter was trained for a model with %zu, this one has %zu",
+					   *sizes[i].value, sizes[i].here);
+		if (status == ROSA_OK && (!*sizes[i].value || *sizes[i].value > sizes[i].most))
+			return json_refuse(json_find(base, sizes[i].name), err, "is %zu; it must be 1 to %zu",
+					   *sizes[i].value, sizes[i].most);
 	}
 	return status;
 }
 
-/* A word among those known; *place stays as it is if the field is missing. `known` ends with NULL. */
-static rosa_status read_word(struct json options, const char *name, const char *const *known, int *place,
-			     rosa_error *err)
+/* What must hold between options, and with the model's shape. */
+static rosa_status check_options(struct json options, const struct adapter *adapter, rosa_error *err)
 {
-	const char *word = NULL;
-	rosa_status status = json_get_string(options, name, JSON_OPTIONAL, &word, err);
+	const struct adapter_options *o = &adapter->options;
+	static const char *const needed[] = {"bits", "window"};
 
-	if (status != ROSA_OK || !word)
-		return status;
-	for (int i = 0; known[i]; i++) {
-		if (strcmp(word, known[i]) == 0) {
-			*place = i;
-			return ROSA_OK;
-		}
-	}
-	return json_refuse(json_find(options, name), err,
-			   "is %.40s, which is not known here; is it of a later version?", word);
+	for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++)
+		if (!json_there(json_find(options, needed[i])))
+			return json_refuse(options, err, "has no %s", needed[i]);
+	if (o->first_global_layers > adapter->layer_count)
+		return json_refuse(json_find(options, "first_global_layers"), err, "is %llu; the model has %zu layers",
+				   (unsigned long long)o->first_global_layers, adapter->layer_count);
+	if (o->sinks && !o->window)
+		return json_refuse(json_find(options, "sinks"), err, "is %llu beside a window of 0, which sees all",
+				   (unsigned long long)o->sinks);
+	if (adapter->width % o->bits != 0)
+		return json_refuse(json_find(options, "bits"), err,
+				   "is %llu, of which the model's width %zu is no multiple",
+				   (unsigned long long)o->bits, adapter->width);
+	return ROSA_OK;
 }
 
-static rosa_status check_known(struct json options, rosa_error *err)
-{
-	static const char *const known[] = {
-	    "window", "sinks", "bits", "fusion", "layers", "first_global_layers", "policy", "fold", "max_match",
-	    /* of learning, but for "qk", which also says whether q has a tensor */
-	    "qk", "e_start", "qk_grad", "credit", "key_credit", "suffix", "explore", "flip_share", "slope"};
-
-	return check_fields(options, sizeof(known) / sizeof(known[0]), known, err);
-}
-
-/* What the options say beyond the adapter's own fields. */
-struct reading {
-	struct json options;
-	bool shared;
-};
-
-static rosa_status read_words(struct reading *reading, struct adapter *adapter, rosa_error *err)
-{
-	static const char *const fusions[] = {[ROSA_POST] = "post", [ROSA_PRE] = "pre", NULL};
-	static const char *const policies[] = {
-	    [ROSA_READABLE] = "readable", [ROSA_LITERAL] = "literal", [ROSA_INCLUSIVE] = "inclusive", NULL};
-	static const char *const starts[] = {"aligned", "separate", "shared", NULL};
-	int fusion = ROSA_POST, policy = ROSA_READABLE, start = 0;
-	rosa_status status = read_word(reading->options, "fusion", fusions, &fusion, err);
-
-	if (status == ROSA_OK)
-		status = read_word(reading->options, "policy", policies, &policy, err);
-	if (status == ROSA_OK)
-		status = read_word(reading->options, "qk", starts, &start, err);
-	adapter->fusion = (rosa_fusion)fusion;
-	adapter->policy = (rosa_policy)policy;
-	reading->shared = start == 2;
-	return status;
-}
-
-static rosa_status read_numbers(struct json options, struct adapter *adapter, rosa_error *err)
-{
-	size_t bits = 0, max_match = 0;
-	struct {
-		const char *name;
-		enum json_need need;
-		size_t *value, least, most;
-	} numbers[] = {
-	    {"bits", JSON_NEEDED, &bits, ROSA_MIN_BITS, ROSA_MAX_BITS},
-	    {"window", JSON_NEEDED, &adapter->window, 0, ROSA_MAX_STEPS},
-	    {"sinks", JSON_OPTIONAL, &adapter->sinks, 0, ROSA_MAX_STEPS},
-	    {"first_global_layers", JSON_OPTIONAL, &adapter->first_global_layers, 0, adapter->layer_count},
-	    {"max_match", JSON_OPTIONAL, &max_match, 0, UINT32_MAX},
-	};
-	rosa_status status = ROSA_OK;
-
-	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]) && status == ROSA_OK; i++) {
-		status = json_get_size(options, numbers[i].name, numbers[i].need, numbers[i].value, err);
-		if (status == ROSA_OK && (*numbers[i].value < numbers[i].least || *numbers[i].value > numbers[i].most))
-			return json_refuse(json_find(options, numbers[i].name), err, "is %zu; it must be %zu to %zu",
-					   *numbers[i].value, numbers[i].least, numbers[i].most);
-	}
-	adapter->bits = (int)bits;
-	adapter->max_match = (uint32_t)max_match;
-	adapter->fold = true;
-	if (status == ROSA_OK)
-		status = json_get_bool(options, "fold", JSON_OPTIONAL, &adapter->fold, err);
-	if (status == ROSA_OK && adapter->sinks && !adapter->window)
-		return json_refuse(json_find(options, "sinks"), err, "is %zu beside a window of 0, which sees all",
-				   adapter->sinks);
-	return status;
-}
-
-static rosa_status read_options(struct json root, size_t width, struct reading *reading, struct adapter *adapter,
+static rosa_status read_options(struct json root, const char *file, struct adapter *adapter, struct json *options,
 				rosa_error *err)
 {
-	rosa_status status = json_get_object(root, "options", JSON_NEEDED, &reading->options, err);
+	const struct key_place place = {.file = file, .object = "options."};
+	rosa_status status = json_get_object(root, "options", JSON_NEEDED, options, err);
 
+	adapter->options = adapter_options_default();
 	if (status == ROSA_OK)
-		status = check_known(reading->options, err);
-	if (status == ROSA_OK)
-		status = read_words(reading, adapter, err);
-	if (status == ROSA_OK)
-		status = read_numbers(reading->options, adapter, err);
-	if (status == ROSA_OK && width % (size_t)adapter->bits != 0)
-		return json_refuse(json_find(reading->options, "bits"), err,
-				   "is %d, of which the model's width %zu is no multiple", adapter->bits, width);
-	return status;
+		status = keys_read(&adapter_option_keys, &adapter->options, *options, &place, err);
+	return status == ROSA_OK ? check_options(*options, adapter, err) : status;
 }
 
 /* ------------------------------------------------------------------------------------------------------ tensors -- */
 
-static rosa_status take_layer(struct claims *claims, size_t layer, size_t width, bool shared, struct adapter *adapter,
-			      rosa_error *err)
+static rosa_status take_layer(struct claims *claims, size_t layer, struct adapter *adapter, rosa_error *err)
 {
+	const size_t width = adapter->width;
+	const bool shared = adapter->options.qk == QK_SHARED;
 	struct adapter_layer *at = &adapter->layers[layer];
 	const struct {
 		const char *name;
@@ -212,7 +177,7 @@ static rosa_status take_layer(struct claims *claims, size_t layer, size_t width,
 	    {"out_proj.weight", &at->out, width, false},
 	    {"e0", &at->e0, 0, false},
 	    {"e1", &at->e1, 0, false},
-	    {"a0", &at->a0, 0, adapter->fusion != ROSA_PRE},
+	    {"a0", &at->a0, 0, adapter->options.fusion != ROSA_PRE},
 	};
 	rosa_status status = ROSA_OK;
 
@@ -228,23 +193,23 @@ static rosa_status take_layer(struct claims *claims, size_t layer, size_t width,
 	return status;
 }
 
-static rosa_status take_layers(struct claims *claims, size_t width, const struct reading *reading,
-			       struct adapter *adapter, rosa_error *err)
+static rosa_status take_layers(struct claims *claims, struct json options, struct adapter *adapter, rosa_error *err)
 {
+	const size_t first = (size_t)adapter->options.first_global_layers;
 	struct json layers;
-	rosa_status status = json_get_array(reading->options, "layers", JSON_NEEDED, &layers, err);
+	rosa_status status = json_get_array(options, "layers", JSON_NEEDED, &layers, err);
 
 	for (size_t i = 0; status == ROSA_OK && i < json_count(layers); i++) {
 		size_t layer;
 		status = json_as_size(json_at(layers, i), &layer, err);
 		if (status != ROSA_OK)
 			return status;
-		if (layer >= adapter->layer_count || layer < adapter->first_global_layers)
+		if (layer >= adapter->layer_count || layer < first)
 			return json_refuse(json_at(layers, i), err, "is %zu; layers with an adapter are %zu to %zu",
-					   layer, adapter->first_global_layers, adapter->layer_count - 1);
+					   layer, first, adapter->layer_count - 1);
 		if (adapter->layers[layer].k)
 			return json_refuse(json_at(layers, i), err, "is %zu, which was named before", layer);
-		status = take_layer(claims, layer, width, reading->shared, adapter, err);
+		status = take_layer(claims, layer, adapter, err);
 	}
 	return status;
 }
@@ -263,8 +228,7 @@ static rosa_status check_digest(struct json root, const struct adapter *adapter,
 	return status;
 }
 
-static rosa_status read_tensors(struct json root, size_t width, const struct reading *reading, struct adapter *adapter,
-				rosa_error *err)
+static rosa_status read_tensors(struct json root, struct json options, struct adapter *adapter, rosa_error *err)
 {
 	const struct tensor *left;
 	struct claims claims;
@@ -279,7 +243,7 @@ static rosa_status read_tensors(struct json root, size_t width, const struct rea
 		status = claims_new(&claims, &adapter->file.tensors, adapter->tensors_path, err);
 	if (status != ROSA_OK)
 		return status;
-	status = take_layers(&claims, width, reading, adapter, err);
+	status = take_layers(&claims, options, adapter, err);
 	left = claims_left(&claims, NULL);
 	if (status == ROSA_OK && left)
 		status = rosa_fail(err, ROSA_EFORMAT, "%s: the tensor %.80s has no place in this adapter",
@@ -290,22 +254,24 @@ static rosa_status read_tensors(struct json root, size_t width, const struct rea
 
 /* --------------------------------------------------------------------------------------------------------- open -- */
 
-static rosa_status read_folder(const char *config_path, const struct checkpoint *checkpoint, struct adapter *adapter,
+static rosa_status read_folder(const char *config_path, const struct model_config *config, struct adapter *adapter,
 			       rosa_error *err)
 {
-	size_t width = checkpoint->config.width;
-	struct reading reading = {0};
-	struct json root = {0};
+	struct json root = {0}, options;
 	rosa_status status = json_load(config_path, &root, err);
 
 	if (status == ROSA_OK)
 		status = check_version(root, err);
 	if (status == ROSA_OK)
-		status = check_base(root, &checkpoint->config, err);
+		status = read_origin(root, adapter, err);
 	if (status == ROSA_OK)
-		status = read_options(root, width, &reading, adapter, err);
+		status = read_base(root, config, adapter, err);
 	if (status == ROSA_OK)
-		status = read_tensors(root, width, &reading, adapter, err);
+		status = read_options(root, config_path, adapter, &options, err);
+	if (status == ROSA_OK && !(adapter->layers = calloc(adapter->layer_count, sizeof(*adapter->layers))))
+		status = rosa_fail(err, ROSA_ENOMEM, "%s: not enough memory to open it", adapter->path);
+	if (status == ROSA_OK)
+		status = read_tensors(root, options, adapter, err);
 	json_free(&root);
 	return status;
 }
@@ -313,24 +279,29 @@ static rosa_status read_folder(const char *config_path, const struct checkpoint 
 rosa_status adapter_open(const char *path, const struct checkpoint *checkpoint, struct adapter *adapter,
 			 rosa_error *err)
 {
-	char *config_path = path_join(path, CONFIG);
+	char *config_path = NULL;
 	rosa_status status;
 
 	memset(adapter, 0, sizeof(*adapter));
-	adapter->path = strdup(path);
-	adapter->tensors_path = path_join(path, TENSORS);
-	adapter->layer_count = checkpoint->config.layers;
-	adapter->layers = calloc(adapter->layer_count, sizeof(*adapter->layers));
-	if (!config_path || !adapter->path || !adapter->tensors_path || !adapter->layers)
-		status = rosa_fail(err, ROSA_ENOMEM, "%s: not enough memory to open it", path);
-	else if (!path_is_file(config_path))
-		status = rosa_fail(
-		    err, ROSA_EIO,
-		    "%s: has no " CONFIG "; name a folder that rosatune tune or rosatune.hf.save_adapter wrote", path);
-	else
-		status = read_folder(config_path, checkpoint, adapter, err);
+	status = adapter_find(path, &adapter->path, err);
+	if (status == ROSA_OK) {
+		config_path = path_join(adapter->path, CONFIG);
+		adapter->tensors_path = path_join(adapter->path, TENSORS);
+		if (!config_path || !adapter->tensors_path)
+			status = rosa_fail(err, ROSA_ENOMEM, "%s: not enough memory to open it", path);
+	}
+	if (status == ROSA_OK)
+		status = read_folder(config_path, checkpoint ? &checkpoint->config : NULL, adapter, err);
 	for (size_t i = 0; i < adapter->file.tensors.count && status == ROSA_OK; i++)
 		adapter->parameters += tensor_numbers(&adapter->file.tensors.all[i]);
+	adapter->bits = (int)adapter->options.bits;
+	adapter->fusion = adapter->options.fusion;
+	adapter->policy = adapter->options.policy;
+	adapter->fold = adapter->options.fold;
+	adapter->max_match = (uint32_t)adapter->options.max_match;
+	adapter->window = (size_t)adapter->options.window;
+	adapter->sinks = (size_t)adapter->options.sinks;
+	adapter->first_global_layers = (size_t)adapter->options.first_global_layers;
 	free(config_path);
 	if (status != ROSA_OK)
 		adapter_close(adapter);
@@ -343,6 +314,54 @@ void adapter_close(struct adapter *adapter)
 	safetensors_free(&adapter->file);
 	mapping_close(&adapter->mapping);
 	free(adapter->tensors_path);
+	free(adapter->base_name);
 	free(adapter->path);
 	memset(adapter, 0, sizeof(*adapter));
+}
+
+/* -------------------------------------------------------------------------------------------------- other models -- */
+
+/* The letters and digits of a path, in lower case; with `last` only of its last part, without the file's ending. */
+static void reduce(const char *path, bool last, char to[256])
+{
+	size_t length = strlen(path), used = 0;
+
+	while (length > 1 && path[length - 1] == '/')
+		length--;
+	if (last) {
+		static const char *const endings[] = {".gguf", ".safetensors"};
+		size_t start = length;
+
+		while (start > 0 && path[start - 1] != '/')
+			start--;
+		path += start;
+		length -= start;
+		for (size_t i = 0; i < sizeof(endings) / sizeof(endings[0]); i++) {
+			const size_t ending = strlen(endings[i]);
+
+			if (length > ending && strncmp(path + length - ending, endings[i], ending) == 0)
+				length -= ending;
+		}
+	}
+	if (length > 255) /* the end of a path tells more than its beginning */
+		path += length - 255;
+	for (size_t i = 0; i < length && used < 255 && path[i]; i++)
+		if (isalnum((unsigned char)path[i]))
+			to[used++] = (char)tolower((unsigned char)path[i]);
+	to[used] = '\0';
+}
+
+bool adapter_is_others(const struct adapter *adapter, const char *model)
+{
+	char trained[256], here[256], path[256], own[256];
+
+	if (!adapter->base_name)
+		return false;
+	reduce(adapter->base_name, true, trained);
+	reduce(model, true, here);
+	reduce(model, false, path);
+	reduce(adapter->path, false, own);
+	if (strcmp(path, own) == 0) /* a trained backbone lies in the folder of its adapter */
+		return false;
+	return *trained && *here && !strstr(path, trained) && !strstr(trained, here);
 }

@@ -1,8 +1,13 @@
-/* An adapter folder, as the Python package writes it: adapter_config.json and adapter_model.safetensors. */
+/* An adapter folder, as `rosatune tune` and the Python package write it: adapter_config.json and
+ * adapter_model.safetensors. */
 #ifndef ROSATUNE_ADAPTER_H
 #define ROSATUNE_ADAPTER_H
 
+#include "model/adapter_options.h"
 #include "model/checkpoint.h"
+
+#define ADAPTER_CONFIG  "adapter_config.json"
+#define ADAPTER_TENSORS "adapter_model.safetensors"
 
 struct adapter_layer {
 	/* Projections are [out][in], as PyTorch has them; q == k where they are shared. All NULL: no adapter here. */
@@ -11,7 +16,12 @@ struct adapter_layer {
 };
 
 struct adapter {
-	char *path;
+	char *path; /* of the folder itself, also where a run was named */
+	struct adapter_options options;
+	char *base_name;     /* of the model it was trained with; NULL: not recorded */
+	char model_type[32]; /* of that model, as its config.json says it */
+	size_t width;        /* of that model */
+	size_t steps;        /* of its training; 0: not recorded */
 	int bits;
 	rosa_fusion fusion;
 	rosa_policy policy;
@@ -28,9 +38,15 @@ struct adapter {
 	char *tensors_path;
 };
 
-/* Opens an adapter for a model; one that was made for another shape is refused, naming file and field. */
+/* Opens an adapter for a model; one that was made for another shape is refused, naming file and field. `path` is an
+ * adapter folder or a run's folder (see adapter_find). checkpoint NULL: without a model, whatever the shape. */
 rosa_status adapter_open(const char *path, const struct checkpoint *checkpoint, struct adapter *adapter,
 			 rosa_error *err);
 void adapter_close(struct adapter *adapter); /* safe on a zeroed one */
+
+/* Whether an adapter was, going by the names, trained with another model than the one at path `model`. Names are
+ * compared without folders, endings, case and punctuation, and one may continue the other, so that a quantised file of
+ * the same model passes. */
+bool adapter_is_others(const struct adapter *adapter, const char *model);
 
 #endif

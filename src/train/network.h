@@ -3,9 +3,8 @@
 #define ROSATUNE_NETWORK_H
 
 #include "model/adapter.h"
+#include "model/adapter_options.h"
 #include "train/parameters.h"
-
-enum qk_start { QK_ALIGNED, QK_SEPARATE, QK_SHARED };
 
 struct network_options {
 	bool rosa; /* with adapters */
@@ -27,6 +26,9 @@ struct network_options {
 	{                                                                                                              \
 		true, 16, ROSA_POST, ROSA_READABLE, true, 0, QK_ALIGNED, 0, 2048, 0, 0, ROSA_LEARNING_INIT, true, 0    \
 	}
+
+struct network_options network_options_of(const struct adapter_options *adapter);
+struct adapter_options network_adapter_options(const struct network_options *options);
 
 typedef struct network network;
 

@@ -17,7 +17,6 @@
 #include "train/safetensors_write.h"
 #include "base/status.h"
 #include "train/tokenizer_copy.h"
-#include "train/tune_config.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -151,38 +150,15 @@ static void write_layers(const struct parameters *parameters, struct json_text *
 	}
 }
 
-static void write_number(struct json_text *text, const char *name, float value, const char *after)
-{
-	json_text_add(text, "    \"%s\": ", name);
-	json_text_float(text, value);
-	json_text_add(text, "%s\n", after);
-}
-
 static void write_options(const struct snapshot *snapshot, struct json_text *text)
 {
-	const struct network_options *o = snapshot->options;
-	const rosa_learning *l = &o->learning;
+	const struct adapter_options options = network_adapter_options(snapshot->options);
 
-	json_text_add(text, "    \"window\": %zu,\n    \"sinks\": %zu,\n    \"bits\": %d,\n    \"fusion\": \"%s\",\n",
-		      o->window, o->sinks, o->bits, tune_fusion_words[o->fusion]);
 	json_text_add(text, "    \"layers\": [");
 	write_layers(snapshot->parameters, text);
-	json_text_add(text, "],\n    \"first_global_layers\": %zu,\n    \"qk\": \"%s\",\n", o->first_global_layers,
-		      tune_qk_words[o->qk]);
-	write_number(text, "e_start", o->e_start, ",");
-	json_text_add(text, "    \"policy\": \"%s\",\n    \"fold\": %s,\n", tune_policy_words[o->policy],
-		      o->fold ? "true" : "false");
-	if (o->max_match)
-		json_text_add(text, "    \"max_match\": %u,\n", o->max_match);
-	else
-		json_text_add(text, "    \"max_match\": null,\n");
-	json_text_add(text, "    \"qk_grad\": \"%s\",\n    \"credit\": \"%s\",\n    \"key_credit\": \"%s\",\n",
-		      tune_qk_grad_words[l->qk_grad], tune_credit_words[l->credit],
-		      tune_key_credit_words[l->key_credit]);
-	write_number(text, "suffix", l->suffix, ",");
-	write_number(text, "explore", l->explore, ",");
-	write_number(text, "flip_share", l->flip_share, ",");
-	write_number(text, "slope", l->slope, "");
+	json_text_add(text, "],");
+	keys_write(&adapter_option_keys, &options, 0, "    ", text);
+	json_text_add(text, "\n");
 }
 
 static rosa_status write_adapter_config(const struct snapshot *snapshot, struct checkpoint_writer *writer,

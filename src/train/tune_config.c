@@ -1,8 +1,8 @@
 /*
  * What a training run is to do: its keys, and what must hold between them.
  *
- * How keys are read, set and written is keys.c's affair; here is what there is, with what it may be and what it is if
- * nobody says, and where each value goes in a network's options.
+ * How keys are read, set and written is the business of keys.c; the adapter's own options are those of
+ * adapter_options.c. Here are the keys of a run and of a stage, each with its range, its default and a line of help.
  */
 #include "train/tune_config.h"
 
@@ -17,101 +17,79 @@
 /* -------------------------------------------------------------------------------------------------------- table -- */
 
 const char *const tune_kind_words[] = {[TUNE_ADAPTER] = "adapter", [TUNE_ALL] = "all", [TUNE_SFT] = "sft", NULL};
-const char *const tune_fusion_words[] = {[ROSA_POST] = "post", [ROSA_PRE] = "pre", NULL};
-const char *const tune_policy_words[] = {
-    [ROSA_READABLE] = "readable", [ROSA_LITERAL] = "literal", [ROSA_INCLUSIVE] = "inclusive", NULL};
-const char *const tune_qk_words[] = {
-    [QK_ALIGNED] = "aligned", [QK_SEPARATE] = "separate", [QK_SHARED] = "shared", NULL};
-const char *const tune_qk_grad_words[] = {
-    [ROSA_QK_LINEAR] = "linear", [ROSA_QK_SOFT] = "soft", [ROSA_QK_FLIPS] = "flips", [ROSA_QK_NONE] = "none", NULL};
-const char *const tune_credit_words[] = {[ROSA_CREDIT_ALL] = "all", [ROSA_CREDIT_ROUTE] = "route", NULL};
-const char *const tune_key_credit_words[] = {[ROSA_KEY_MATCH] = "match", [ROSA_KEY_DESTINATION] = "destination", NULL};
 
 #define AT(member)       offsetof(struct tune_config, member)
 #define STAGE_AT(member) offsetof(struct tune_stage, member)
+#define ROWS(array)      (sizeof(array) / sizeof((array)[0]))
 
+/* Name, type, place, least, most, default, words, marks, help, type of its own. */
 static const struct key config_rows[] = {
-    {"note", KEY_TEXT, AT(note), 0, 0, NULL, 0},
-    {"model", KEY_TEXT, AT(model), 0, 0, NULL, 0},
-    {"out", KEY_TEXT, AT(out), 0, 0, NULL, 0},
-    {"seed", KEY_SIZE, AT(seed), 0, KEY_MANY, NULL, KEY_FIXED},
-    {"threads", KEY_SIZE, AT(threads), 0, 1024, NULL, 0},
-    {"recompute", KEY_BOOL, AT(recompute), 0, 0, NULL, 0},
-    {"adapter.path", KEY_TEXT, AT(adapter), 0, 0, NULL, 0},
-    {"adapter.rosa", KEY_BOOL, AT(rosa), 0, 0, NULL, KEY_FIXED | KEY_START},
-    {"adapter.bits", KEY_SIZE, AT(bits), ROSA_MIN_BITS, ROSA_MAX_BITS, NULL, KEY_FIXED | KEY_START},
-    {"adapter.fusion", KEY_CHOICE, AT(fusion), 0, 0, tune_fusion_words, KEY_FIXED | KEY_START},
-    {"adapter.qk", KEY_CHOICE, AT(qk), 0, 0, tune_qk_words, KEY_FIXED | KEY_START},
-    {"adapter.e_start", KEY_NUMBER, AT(e_start), 0, 1e6, NULL, KEY_FIXED | KEY_START},
-    {"adapter.window", KEY_SIZE, AT(window), 0, (double)ROSA_MAX_STEPS, NULL, KEY_FIXED | KEY_START},
-    {"adapter.sinks", KEY_SIZE, AT(sinks), 0, (double)ROSA_MAX_STEPS, NULL, KEY_FIXED | KEY_START},
-    {"adapter.first_global_layers", KEY_SIZE, AT(first_global_layers), 0, 65536, NULL, KEY_FIXED | KEY_START},
-    {"adapter.policy", KEY_CHOICE, AT(policy), 0, 0, tune_policy_words, KEY_FIXED | KEY_START},
-    {"adapter.fold", KEY_BOOL, AT(fold), 0, 0, NULL, KEY_FIXED | KEY_START},
-    {"adapter.max_match", KEY_SIZE, AT(max_match), 0, UINT32_MAX, NULL, KEY_FIXED | KEY_START},
-    {"learning.qk_grad", KEY_CHOICE, AT(qk_grad), 0, 0, tune_qk_grad_words, 0},
-    {"learning.credit", KEY_CHOICE, AT(credit), 0, 0, tune_credit_words, 0},
-    {"learning.key_credit", KEY_CHOICE, AT(key_credit), 0, 0, tune_key_credit_words, 0},
-    {"learning.suffix", KEY_NUMBER, AT(suffix), 0, 1e6, NULL, 0},
-    {"learning.explore", KEY_NUMBER, AT(explore), 0, 1, NULL, 0},
-    {"learning.flip_share", KEY_NUMBER, AT(flip_share), KEY_ABOVE_0, 1, NULL, 0},
-    {"learning.slope", KEY_NUMBER, AT(slope), KEY_ABOVE_0, 1e6, NULL, 0},
+    {"note", KEY_TEXT, AT(note), 0, 0, 0, NULL, 0, "any text, for the reader", NULL},
+    {"model", KEY_TEXT, AT(model), 0, 0, 0, NULL, 0, "a .gguf file or a Hugging Face folder", NULL},
+    {"out", KEY_TEXT, AT(out), 0, 0, 0, NULL, 0, "the run's folder: checkpoints, final adapter, log.jsonl", NULL},
+    {"seed", KEY_SIZE, AT(seed), 0, KEY_MANY, 0, NULL, KEY_FIXED, "of everything random", NULL},
+    {"threads", KEY_SIZE, AT(threads), 0, 1024, 0, NULL, 0, "worker threads per process; 0: one per processor", NULL},
+    {"recompute", KEY_BOOL, AT(recompute), 0, 0, 1, NULL, 0,
+     "compute activations again in the backward pass, to save memory", NULL},
+};
+
+static const struct key begin_rows[] = {
+    {"path", KEY_TEXT, AT(adapter), 0, 0, 0, NULL, 0, "begin with this adapter; else with a new one, as follows", NULL},
+    {"rosa", KEY_BOOL, AT(rosa), 0, 0, 1, NULL, KEY_FIXED | KEY_START, "false: no adapter, only the backbone", NULL},
 };
 
 static const struct key stage_rows[] = {
-    {"name", KEY_TEXT, STAGE_AT(name), 0, 0, NULL, 0},
-    {"note", KEY_TEXT, STAGE_AT(note), 0, 0, NULL, 0},
-    {"kind", KEY_CHOICE, STAGE_AT(kind), 0, 0, tune_kind_words, KEY_FIXED},
-    {"data", KEY_DATA, STAGE_AT(data), 0, 0, NULL, 0},
-    {"valid", KEY_DATA, STAGE_AT(valid), 0, 0, NULL, 0},
-    {"length", KEY_SIZE, STAGE_AT(length), 1, (double)ROSA_MAX_STEPS, NULL, KEY_FIXED},
-    {"batch", KEY_SIZE, STAGE_AT(batch), 1, 1 << 20, NULL, KEY_FIXED},
-    {"micro_batch", KEY_SIZE, STAGE_AT(micro_batch), 1, 1 << 20, NULL, 0},
-    {"tokens", KEY_SIZE, STAGE_AT(tokens), 1, KEY_MANY, NULL, 0},
-    {"adapter_rate.max", KEY_NUMBER, STAGE_AT(adapter_max), 0, 10, NULL, 0},
-    {"adapter_rate.min", KEY_NUMBER, STAGE_AT(adapter_min), 0, 10, NULL, 0},
-    {"backbone_rate.max", KEY_NUMBER, STAGE_AT(backbone_max), 0, 10, NULL, 0},
-    {"backbone_rate.min", KEY_NUMBER, STAGE_AT(backbone_min), 0, 10, NULL, 0},
-    {"warmup", KEY_SIZE, STAGE_AT(warmup), 0, KEY_MANY, NULL, 0},
-    {"weight_decay", KEY_NUMBER, STAGE_AT(weight_decay), 0, 10, NULL, 0},
-    {"beta1", KEY_NUMBER, STAGE_AT(beta1), 0, 0.999999, NULL, 0},
-    {"beta2", KEY_NUMBER, STAGE_AT(beta2), 0, 0.999999, NULL, 0},
-    {"eps", KEY_NUMBER, STAGE_AT(eps), KEY_ABOVE_0, 1, NULL, 0},
-    {"clip", KEY_NUMBER, STAGE_AT(clip), 0, 1e9, NULL, 0},
-    {"log_every", KEY_SIZE, STAGE_AT(log_every), 1, KEY_MANY, NULL, 0},
-    {"save_every", KEY_SIZE, STAGE_AT(save_every), 0, KEY_MANY, NULL, 0},
-    {"keep", KEY_SIZE, STAGE_AT(keep), 0, KEY_MANY, NULL, 0},
-    {"valid_every", KEY_SIZE, STAGE_AT(valid_every), 0, KEY_MANY, NULL, 0},
-    {"valid_samples", KEY_SIZE, STAGE_AT(valid_samples), 1, KEY_MANY, NULL, 0},
+    {"name", KEY_TEXT, STAGE_AT(name), 0, 0, 0, NULL, 0, "for messages and --set (default: the kind)", NULL},
+    {"note", KEY_TEXT, STAGE_AT(note), 0, 0, 0, NULL, 0, "any text, for the reader", NULL},
+    {"kind", KEY_CHOICE, STAGE_AT(kind), 0, 0, TUNE_ADAPTER, tune_kind_words, KEY_FIXED,
+     "what is trained: adapter; all; sft: all, on answers only", NULL},
+    {"data", KEY_CUSTOM, STAGE_AT(data), 0, 0, 0, NULL, 0,
+     "shards of 'rosatune data pack', or folders of them: a path, or a list of", &data_key},
+    {"valid", KEY_CUSTOM, STAGE_AT(valid), 0, 0, 0, NULL, 0, "likewise, to measure the loss on; may be left out",
+     &data_key},
+    {"length", KEY_SIZE, STAGE_AT(length), 1, (double)ROSA_MAX_STEPS, 2048, NULL, KEY_FIXED, "tokens per sequence",
+     NULL},
+    {"batch", KEY_SIZE, STAGE_AT(batch), 1, 1 << 20, 8, NULL, KEY_FIXED, "sequences per step", NULL},
+    {"micro_batch", KEY_SIZE, STAGE_AT(micro_batch), 1, 1 << 20, 1, NULL, 0,
+     "sequences computed together; more need more memory", NULL},
+    {"tokens", KEY_SIZE, STAGE_AT(tokens), 0, KEY_MANY, 0, NULL, 0, "tokens to train on, or", NULL},
+    {"steps", KEY_SIZE, STAGE_AT(steps), 0, KEY_MANY, 0, NULL, 0, "steps to take, each of batch x length tokens", NULL},
+    {"adapter_rate.max", KEY_NUMBER, STAGE_AT(adapter_max), 0, 10, 3e-4, NULL, 0, "learning rate of the adapter", NULL},
+    {"adapter_rate.min", KEY_NUMBER, STAGE_AT(adapter_min), 0, 10, 5e-5, NULL, 0, "at the end of the cosine", NULL},
+    {"backbone_rate.max", KEY_NUMBER, STAGE_AT(backbone_max), 0, 10, 5e-6, NULL, 0, "learning rate of the model", NULL},
+    {"backbone_rate.min", KEY_NUMBER, STAGE_AT(backbone_min), 0, 10, 1e-6, NULL, 0, "at the end of the cosine", NULL},
+    {"warmup", KEY_SIZE, STAGE_AT(warmup), 0, KEY_MANY, 20, NULL, 0, "steps until the rates reach their maximum", NULL},
+    {"weight_decay", KEY_NUMBER, STAGE_AT(weight_decay), 0, 10, 0, NULL, 0, "of AdamW", NULL},
+    {"beta1", KEY_NUMBER, STAGE_AT(beta1), 0, 0.999999, 0.9, NULL, 0, "of AdamW", NULL},
+    {"beta2", KEY_NUMBER, STAGE_AT(beta2), 0, 0.999999, 0.95, NULL, 0, "of AdamW", NULL},
+    {"eps", KEY_NUMBER, STAGE_AT(eps), KEY_ABOVE_0, 1, 1e-8, NULL, 0, "of AdamW", NULL},
+    {"clip", KEY_NUMBER, STAGE_AT(clip), 0, 1e9, 1, NULL, 0, "gradients of a larger norm are scaled down; 0: never",
+     NULL},
+    {"log_every", KEY_SIZE, STAGE_AT(log_every), 1, KEY_MANY, 1, NULL, 0, "steps between lines of log.jsonl", NULL},
+    {"save_every", KEY_SIZE, STAGE_AT(save_every), 0, KEY_MANY, 100, NULL, 0,
+     "steps between checkpoints; 0: only at the end", NULL},
+    {"keep", KEY_SIZE, STAGE_AT(keep), 0, KEY_MANY, 3, NULL, 0, "checkpoints that are kept; 0: all", NULL},
+    {"valid_every", KEY_SIZE, STAGE_AT(valid_every), 0, KEY_MANY, 100, NULL, 0,
+     "steps between validations; 0: only before and after", NULL},
+    {"valid_samples", KEY_SIZE, STAGE_AT(valid_samples), 1, KEY_MANY, 16, NULL, 0, "sequences per validation", NULL},
 };
 
-#define ROWS(array) (sizeof(array) / sizeof((array)[0]))
+#define UNKNOWN "'rosatune tune --help' lists them all"
 
-_Static_assert(ROWS(config_rows) < KEYS_MOST && ROWS(stage_rows) < KEYS_MOST, "a table has grown");
+static const struct key_table config_table = {config_rows, ROWS(config_rows)};
+static const struct key_table begin_table = {begin_rows, ROWS(begin_rows)};
+static const struct key_table stage_table = {stage_rows, ROWS(stage_rows)};
 
-static const struct keys config_keys = {config_rows, ROWS(config_rows), "stages", AT(start_key)};
-static const struct keys stage_keys = {stage_rows, ROWS(stage_rows), NULL, 0};
+static const struct key_section config_sections[] = {
+    {&config_table, "", 0, 0},
+    {&begin_table, "adapter.", 0, 0},
+    {&adapter_option_table, "adapter.", AT(options), KEY_FIXED | KEY_START},
+    {&learning_option_table, "learning.", AT(options), 0},
+};
+static const struct key_section stage_section = {&stage_table, "", 0, 0};
 
-static const struct tune_config config_start = {
-    .recompute = true, .rosa = true, .bits = 16, .window = 2048, .fold = true, .flip_share = 1, .slope = 1};
-
-static const struct tune_stage stage_start = {.length = 2048,
-					      .batch = 8,
-					      .micro_batch = 1,
-					      .adapter_max = 3e-4,
-					      .adapter_min = 5e-5,
-					      .backbone_max = 5e-6,
-					      .backbone_min = 1e-6,
-					      .warmup = 20,
-					      .beta1 = 0.9,
-					      .beta2 = 0.95,
-					      .eps = 1e-8,
-					      .clip = 1,
-					      .log_every = 1,
-					      .save_every = 100,
-					      .keep = 3,
-					      .valid_every = 100,
-					      .valid_samples = 16};
+static const struct keys config_keys = {config_sections, ROWS(config_sections), "stages", UNKNOWN, AT(start_key)};
+static const struct keys stage_keys = {&stage_section, 1, NULL, UNKNOWN, 0};
 
 static rosa_status read_stages(struct json root, const char *file, struct tune_config *config, rosa_error *err)
 {
@@ -125,9 +103,9 @@ static rosa_status read_stages(struct json root, const char *file, struct tune_c
 	if (status == ROSA_OK && !config->stages)
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for the configuration");
 	for (size_t i = 0; i < count && status == ROSA_OK; i++) {
-		const struct key_place place = {file, i + 1, NULL};
+		const struct key_place place = {file, i + 1, NULL, NULL};
 
-		config->stages[i] = stage_start;
+		keys_defaults(&stage_keys, &config->stages[i]);
 		config->stage_count = i + 1;
 		if (json_kind(json_at(stages, i)) != JSON_IS_OBJECT)
 			return keys_refuse(&place, err, "must be an object");
@@ -150,6 +128,15 @@ static bool is_meant(const struct tune_config *config, size_t i, const char *nam
 	return config->stages[i].name && strcmp(config->stages[i].name, name) == 0;
 }
 
+/* A stage's duration is given in tokens or in steps; what is set on the command line replaces what the file has. */
+static void replace_duration(struct tune_stage *stage, const char *key)
+{
+	if (strcmp(key, "tokens") == 0)
+		stage->steps = 0;
+	else if (strcmp(key, "steps") == 0)
+		stage->tokens = 0;
+}
+
 static rosa_status set_stages(struct tune_config *config, const char *name, const char *key, const char *value,
 			      rosa_error *err)
 {
@@ -157,12 +144,14 @@ static rosa_status set_stages(struct tune_config *config, const char *name, cons
 	rosa_status status = ROSA_OK;
 
 	for (size_t i = 0; i < config->stage_count && status == ROSA_OK; i++) {
-		const struct key_place place = {NULL, i + 1, key};
+		const struct key_place place = {NULL, i + 1, key, NULL};
 
 		if (!is_meant(config, i, name))
 			continue;
 		found = true;
 		status = keys_set(&stage_keys, &config->stages[i], value, &place, err);
+		if (status == ROSA_OK)
+			replace_duration(&config->stages[i], key);
 	}
 	if (!found)
 		return rosa_fail(err, ROSA_EINVAL, "--set stage.%.40s: there is no such stage; they are 1 to %zu", name,
@@ -180,7 +169,7 @@ static rosa_status apply_setting(struct tune_config *config, const char *setting
 	snprintf(key, sizeof(key), "%.*s", (int)(equals - setting), setting);
 	if (sscanf(key, "stage.%127[^.].", stage) == 1 && strchr(key + 6, '.'))
 		return set_stages(config, stage, strchr(key + 6, '.') + 1, equals + 1, err);
-	const struct key_place place = {NULL, 0, key};
+	const struct key_place place = {NULL, 0, key, NULL};
 	if (strncmp(key, "stage", 5) == 0)
 		return keys_refuse(&place, err, "name the stage and the key: stage.1.tokens=1M");
 	return keys_set(&config_keys, config, equals + 1, &place, err);
@@ -206,12 +195,14 @@ static rosa_status check_rates(const struct tune_stage *stage, const struct key_
 static rosa_status check_stage(const struct tune_config *config, size_t i, const char *file, rosa_error *err)
 {
 	const struct tune_stage *stage = &config->stages[i];
-	const struct key_place place = {file, i + 1, NULL};
+	const struct key_place place = {file, i + 1, NULL, NULL};
 
 	if (!stage->data.count)
 		return keys_refuse(&place, err, "has no data; name shards that 'rosatune data pack' wrote");
-	if (!stage->tokens)
-		return keys_refuse(&place, err, "has no tokens; say how many to train on");
+	if (!stage->tokens && !stage->steps)
+		return keys_refuse(&place, err, "has neither tokens nor steps; say how long to train");
+	if (stage->tokens && stage->steps)
+		return keys_refuse(&place, err, "has both tokens and steps; leave one of them out");
 	if (stage->kind == TUNE_ADAPTER && !config->rosa)
 		return keys_refuse(&place, err, "trains the adapter alone, but adapter.rosa is false");
 	return check_rates(stage, &place, err);
@@ -228,13 +219,13 @@ static rosa_status check_config(const struct tune_config *config, const char *fi
 				 file);
 	if (config->adapter && config->start_key)
 		return rosa_fail(err, ROSA_EINVAL,
-				 "%.100s: %s is there beside adapter.path; the adapter in that folder "
+				 "%.100s: adapter.%s is given beside adapter.path; the adapter in that folder "
 				 "has its own, so leave one of them out",
 				 file, config->start_key);
-	if (config->sinks && !config->window)
+	if (config->options.sinks && !config->options.window)
 		return rosa_fail(err, ROSA_EINVAL,
 				 "%s: adapter.sinks is %" PRIu64 " beside a window of 0, which sees all; use 0", file,
-				 config->sinks);
+				 config->options.sinks);
 	for (size_t i = 0; i < config->stage_count && status == ROSA_OK; i++)
 		status = check_stage(config, i, file, err);
 	return status;
@@ -259,11 +250,13 @@ static rosa_status name_stages(struct tune_config *config, rosa_error *err)
 rosa_status tune_config_load(const char *path, const char *const *settings, size_t count, struct tune_config *config,
 			     rosa_error *err)
 {
-	const struct key_place place = {path, 0, NULL};
+	const struct key_place place = {path, 0, NULL, NULL};
 	struct json root = {0};
 	rosa_status status = json_load(path, &root, err);
 
-	*config = config_start;
+	memset(config, 0, sizeof(*config));
+	config->options = adapter_options_default();
+	keys_defaults(&config_keys, config);
 	if (status == ROSA_OK && json_kind(root) != JSON_IS_OBJECT)
 		status = rosa_fail(err, ROSA_EFORMAT, "%s: must hold an object", path);
 	if (status == ROSA_OK)
@@ -326,32 +319,24 @@ uint64_t tune_stage_steps(const struct tune_stage *stage)
 {
 	const uint64_t tokens = stage->batch * stage->length;
 
+	if (stage->steps)
+		return stage->steps;
 	return (stage->tokens + tokens - 1) / tokens;
+}
+
+void tune_config_help(struct json_text *text)
+{
+	keys_help(&config_keys, "  ", text);
+	json_text_add(text, "  stages: a list of objects with\n");
+	keys_help(&stage_keys, "    ", text);
 }
 
 struct network_options tune_config_network(const struct tune_config *config)
 {
-	struct network_options options = NETWORK_OPTIONS_INIT;
+	struct network_options options = network_options_of(&config->options);
 
 	options.rosa = config->rosa;
-	options.bits = (int)config->bits;
-	options.fusion = (rosa_fusion)config->fusion;
-	options.policy = (rosa_policy)config->policy;
-	options.fold = config->fold;
-	options.max_match = (uint32_t)config->max_match;
-	options.qk = (enum qk_start)config->qk;
-	options.e_start = (float)config->e_start;
-	options.window = config->window;
-	options.sinks = config->sinks;
-	options.first_global_layers = config->first_global_layers;
 	options.recompute = config->recompute;
 	options.seed = config->seed;
-	options.learning.qk_grad = (rosa_qk_grad)config->qk_grad;
-	options.learning.credit = (rosa_credit)config->credit;
-	options.learning.key_credit = (rosa_key_credit)config->key_credit;
-	options.learning.suffix = (float)config->suffix;
-	options.learning.explore = (float)config->explore;
-	options.learning.flip_share = (float)config->flip_share;
-	options.learning.slope = (float)config->slope;
 	return options;
 }

@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_TUNE_CONFIG_H
 #define ROSATUNE_TUNE_CONFIG_H
 
-#include "train/keys.h"
+#include "train/data_key.h"
 #include "train/network.h"
 
 #include <stdbool.h>
@@ -17,7 +17,8 @@ struct tune_stage {
 	uint64_t length;      /* tokens of a sequence */
 	uint64_t batch;       /* sequences of a step, of all processes together */
 	uint64_t micro_batch; /* of them at a time */
-	uint64_t tokens;      /* to train on */
+	uint64_t tokens;      /* to train on, or 0: as many as */
+	uint64_t steps;       /* these take, or 0 */
 	double adapter_max, adapter_min, backbone_max, backbone_min;
 	uint64_t warmup; /* steps */
 	double weight_decay, beta1, beta2, eps, clip;
@@ -31,15 +32,9 @@ struct tune_config {
 	bool recompute;
 
 	char *adapter; /* a folder to begin from; NULL: a new adapter, as follows */
-	bool rosa;
-	uint64_t bits, window, sinks, first_global_layers, max_match;
-	int fusion, policy, qk;
-	double e_start;
-	bool fold;
-	const char *start_key; /* one of these that was given, or NULL */
-
-	int qk_grad, credit, key_credit;
-	double suffix, explore, flip_share, slope;
+	bool rosa;     /* there is an adapter */
+	struct adapter_options options;
+	const char *start_key; /* one of the options of a new adapter that was given, or NULL */
 
 	struct tune_stage *stages;
 	size_t stage_count;
@@ -56,21 +51,19 @@ void tune_config_free(struct tune_config *config); /* safe on a zeroed one */
 void tune_config_write(const struct tune_config *config, struct json_text *text);
 
 /* Whether a run that was begun with `was` can go on with `now` in stage number `stage`. What may change is passed to
- * `note` (NULL: nobody wants to know); what may not is refused. */
+ * `note` (NULL: it is not reported); what may not is refused. */
 rosa_status tune_config_compare(const struct tune_config *was, const struct tune_config *now, size_t stage,
 				void (*note)(void *context, const char *message), void *context, rosa_error *err);
 
 /* Steps of a stage: as many as its tokens fill, the last one perhaps not quite. */
 uint64_t tune_stage_steps(const struct tune_stage *stage);
 
+/* A line of help for every key. */
+void tune_config_help(struct json_text *text);
+
 /* What a network is made with. */
 struct network_options tune_config_network(const struct tune_config *config);
 
-/* The words for values, ending with NULL; also those of adapter_config.json. */
-extern const char *const tune_kind_words[], *const tune_fusion_words[], *const tune_policy_words[],
-									    *const tune_qk_words[],
-										*const tune_qk_grad_words[],
-										    *const tune_credit_words[],
-											*const tune_key_credit_words[];
+extern const char *const tune_kind_words[]; /* ends with NULL */
 
 #endif

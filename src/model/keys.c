@@ -1,14 +1,14 @@
 /*
- * Keys of a configuration.
+ * Options, described by tables.
  *
- * Every key is a row of a table: its name, its type, what it may be, and where it goes. Reading a file, settings from
- * the command line, writing the configuration into a checkpoint, and comparing it with what the run began with are four
- * walks over the same rows; a new key is a new row. Values from a file are turned into text first and then set like
- * those from the command line, so both are checked by the same code and differ only in what the message calls them.
+ * Reading a file, setting from the command line, writing the configuration into a checkpoint, comparing it with what
+ * the run began with, and printing help are walks over the same rows; a new option is a new row. Values from a file
+ * are turned into text first and then set like those from the command line, so both are checked by the same code and
+ * differ only in what the message calls them.
  *
- * A key that is not known is refused: one that was misspelt would otherwise train with the default for a week.
+ * A key that is not known is refused: a misspelt one would otherwise be replaced by its default without a word.
  */
-#include "train/keys.h"
+#include "model/keys.h"
 
 #include "base/status.h"
 #include "base/words.h"
@@ -17,8 +17,53 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include <stdlib.h>
+
+#define LONGEST 64 /* bytes of a key's name, with its prefix */
+
+/* --------------------------------------------------------------------------------------------------------- rows -- */
+
+/* A row, with the section it is in. */
+struct place_of {
+	const struct key_section *section;
+	const struct key *row;
+	char name[LONGEST]; /* with the section's prefix */
+};
+
+/* Row number i of all sections together. */
+static bool row_at(const struct keys *keys, size_t i, struct place_of *at)
+{
+	for (size_t s = 0; s < keys->count; i -= keys->sections[s].table->count, s++) {
+		const struct key_section *section = &keys->sections[s];
+
+		if (i >= section->table->count)
+			continue;
+		at->section = section;
+		at->row = &section->table->rows[i];
+		snprintf(at->name, sizeof(at->name), "%s%s", section->prefix, at->row->name);
+		return true;
+	}
+	return false;
+}
+
+static bool find(const struct keys *keys, const char *name, struct place_of *at)
+{
+	for (size_t i = 0; row_at(keys, i, at); i++)
+		if (strcmp(at->name, name) == 0)
+			return true;
+	return false;
+}
+
+static void *target_of(const struct place_of *at, const void *base)
+{
+	return (char *)base + at->section->offset + at->row->offset;
+}
+
+static unsigned marks_of(const struct place_of *at)
+{
+	return at->section->marks | at->row->marks;
+}
 
 /* ------------------------------------------------------------------------------------------------------- places -- */
 
@@ -32,8 +77,9 @@ rosa_status keys_refuse(const struct key_place *place, rosa_error *err, const ch
 	va_end(arguments);
 	if (place->stage)
 		snprintf(stage, sizeof(stage), "stage.%zu%s", place->stage, place->key ? "." : "");
-	return rosa_fail(err, ROSA_EINVAL, "%.100s%s%s%.80s: %s", place->file ? place->file : "--set",
-			 place->file ? ": " : " ", stage, place->key ? place->key : "", what);
+	return rosa_fail(err, ROSA_EINVAL, "%.100s%s%s%s%.80s: %s", place->file ? place->file : "--set",
+			 place->file ? ": " : " ", place->object ? place->object : "", stage,
+			 place->key ? place->key : "", what);
 }
 
 /* Up to the next point, whether two names begin alike. */
@@ -44,23 +90,22 @@ static bool same_part(const char *a, const char *b)
 	return length == strcspn(b, ".") && strncmp(a, b, length) == 0;
 }
 
-/* What a key that is none was perhaps meant to be. */
+/* Refuses a key that is in no table, with the nearest name at the level where it goes wrong. */
 static rosa_status refuse_unknown(const struct keys *keys, const struct key_place *place, rosa_error *err)
 {
-	char parts[KEYS_MOST][40], word[40];
+	char parts[KEYS_MOST][LONGEST], word[LONGEST];
 	const char *names[KEYS_MOST + 2], *near;
 	const size_t whole = strcspn(place->key, ".");
 	size_t skip = 0, count = 0;
+	struct place_of at;
 
-	for (size_t i = 0; i < keys->count; i++) /* is what stands before the point right? */
-		if (place->key[whole] && same_part(keys->all[i].name, place->key) && keys->all[i].name[whole])
+	for (size_t i = 0; row_at(keys, i, &at); i++) /* is the part before the point right? */
+		if (place->key[whole] && same_part(at.name, place->key) && at.name[whole])
 			skip = whole + 1;
-	for (size_t i = 0; i < keys->count; i++) {
-		const char *name = keys->all[i].name;
-
-		if (skip && strncmp(name, place->key, skip) != 0)
+	for (size_t i = 0; row_at(keys, i, &at) && count < KEYS_MOST; i++) {
+		if (skip && strncmp(at.name, place->key, skip) != 0)
 			continue;
-		snprintf(parts[count], sizeof(parts[0]), "%.*s", (int)strcspn(name + skip, "."), name + skip);
+		snprintf(parts[count], sizeof(parts[0]), "%.*s", (int)strcspn(at.name + skip, "."), at.name + skip);
 		names[count] = parts[count];
 		count++;
 	}
@@ -70,68 +115,11 @@ static rosa_status refuse_unknown(const struct keys *keys, const struct key_plac
 	snprintf(word, sizeof(word), "%.*s", (int)strcspn(place->key + skip, "."), place->key + skip);
 	near = words_nearest(word, names);
 	if (near)
-		return keys_refuse(place, err, "is no known key; did you mean %.*s%s?", (int)skip, place->key, near);
-	return keys_refuse(place, err, "is no known key; 'rosatune tune --help' lists those there are");
-}
-
-static const struct key *find(const struct keys *keys, const char *name)
-{
-	for (size_t i = 0; i < keys->count; i++)
-		if (strcmp(keys->all[i].name, name) == 0)
-			return &keys->all[i];
-	return NULL;
+		return keys_refuse(place, err, "is not a known key; did you mean %.*s%s?", (int)skip, place->key, near);
+	return keys_refuse(place, err, "is not a known key; %s", keys->unknown);
 }
 
 /* ------------------------------------------------------------------------------------------------------- values -- */
-
-static void free_data(struct key_data *data)
-{
-	for (size_t i = 0; i < data->count; i++)
-		free((char *)data->sources[i].path);
-	free(data->sources);
-	*data = (struct key_data){NULL, 0};
-}
-
-static rosa_status add_source(struct key_data *data, const char *path, size_t length, double weight, rosa_error *err)
-{
-	struct dataset_source *more = realloc(data->sources, (data->count + 1) * sizeof(*more));
-	char *copy = strndup(path, length);
-
-	if (more)
-		data->sources = more;
-	if (!more || !copy) {
-		free(copy);
-		return rosa_fail(err, ROSA_ENOMEM, "no memory for the configuration");
-	}
-	data->sources[data->count++] = (struct dataset_source){copy, weight};
-	return ROSA_OK;
-}
-
-/* Paths with commas between them. */
-static rosa_status set_data(void *target, const char *text, const struct key_place *place, rosa_error *err)
-{
-	struct key_data data = {NULL, 0};
-	rosa_status status = ROSA_OK;
-
-	for (const char *at = text; status == ROSA_OK;) {
-		const size_t length = strcspn(at, ",");
-
-		if (length)
-			status = add_source(&data, at, length, 0, err);
-		else if (at != text || at[length])
-			status = keys_refuse(place, err, "has an empty path between commas");
-		at += length;
-		if (*at++ == '\0')
-			break;
-	}
-	if (status != ROSA_OK) {
-		free_data(&data);
-		return status;
-	}
-	free_data(target);
-	*(struct key_data *)target = data;
-	return ROSA_OK;
-}
 
 static rosa_status set_text(void *target, const char *text, rosa_error *err)
 {
@@ -142,6 +130,14 @@ static rosa_status set_text(void *target, const char *text, rosa_error *err)
 	free(*(char **)target);
 	*(char **)target = copy;
 	return ROSA_OK;
+}
+
+static void put_number(const struct key *row, void *target, double number)
+{
+	if (row->type == KEY_FLOAT)
+		*(float *)target = (float)number;
+	else
+		*(double *)target = number;
 }
 
 static rosa_status set_size(const struct key *row, void *target, const char *text, const struct key_place *place,
@@ -167,7 +163,7 @@ static rosa_status set_number(const struct key *row, void *target, const char *t
 	/* digits, a point and an exponent: neither "inf" nor "0x1p3", which strtod would take */
 	if (*text && text[strspn(text, "0123456789.eE+-")] == '\0' && *end == '\0' && number >= row->least &&
 	    number <= row->most) {
-		*(double *)target = number;
+		put_number(row, target, number);
 		return ROSA_OK;
 	}
 	if (row->least == KEY_ABOVE_0)
@@ -201,109 +197,97 @@ static rosa_status set_choice(const struct key *row, void *target, const char *t
 	return keys_refuse(place, err, "is %.40s; choose from: %s", text, words);
 }
 
-static rosa_status set_value(const struct key *row, void *base, const char *text, const struct key_place *place,
+static rosa_status set_value(const struct key *row, void *target, const char *text, const struct key_place *place,
 			     rosa_error *err)
 {
-	void *target = (char *)base + row->offset;
-
 	switch (row->type) {
 	case KEY_TEXT:
 		return set_text(target, text, err);
 	case KEY_SIZE:
 		return set_size(row, target, text, place, err);
 	case KEY_NUMBER:
+	case KEY_FLOAT:
 		return set_number(row, target, text, place, err);
 	case KEY_BOOL:
 		return set_bool(target, text, place, err);
 	case KEY_CHOICE:
 		return set_choice(row, target, text, place, err);
-	case KEY_DATA:
+	case KEY_CUSTOM:
 		break;
 	}
-	return set_data(target, text, place, err);
+	return row->custom->set(target, text, place, err);
 }
 
-/* Sets a key and takes note if it is one that says how something begins. */
-static rosa_status set_row(const struct keys *keys, const struct key *row, void *base, const char *text,
+/* Sets a key and notes it if it says how something begins. */
+static rosa_status set_row(const struct keys *keys, const struct place_of *at, void *base, const char *text,
 			   const struct key_place *place, rosa_error *err)
 {
-	rosa_status status = set_value(row, base, text, place, err);
+	rosa_status status = set_value(at->row, target_of(at, base), text, place, err);
 
-	if (status == ROSA_OK && row->marks & KEY_START)
-		*(const char **)((char *)base + keys->start_offset) = row->name;
+	if (status == ROSA_OK && marks_of(at) & KEY_START && keys->start_offset)
+		*(const char **)((char *)base + keys->start_offset) = at->row->name;
 	return status;
 }
 
 rosa_status keys_set(const struct keys *keys, void *base, const char *text, const struct key_place *place,
 		     rosa_error *err)
 {
-	const struct key *row = find(keys, place->key);
+	struct place_of at;
 
-	return row ? set_row(keys, row, base, text, place, err) : refuse_unknown(keys, place, err);
+	return find(keys, place->key, &at) ? set_row(keys, &at, base, text, place, err)
+					   : refuse_unknown(keys, place, err);
+}
+
+void keys_defaults(const struct keys *keys, void *base)
+{
+	struct place_of at;
+
+	for (size_t i = 0; row_at(keys, i, &at); i++) {
+		void *target = target_of(&at, base);
+
+		switch (at.row->type) {
+		case KEY_SIZE:
+			*(uint64_t *)target = (uint64_t)at.row->fallback;
+			break;
+		case KEY_NUMBER:
+		case KEY_FLOAT:
+			put_number(at.row, target, at.row->fallback);
+			break;
+		case KEY_BOOL:
+			*(bool *)target = at.row->fallback != 0;
+			break;
+		case KEY_CHOICE:
+			*(int *)target = (int)at.row->fallback;
+			break;
+		case KEY_TEXT: /* none */
+		case KEY_CUSTOM:
+			break;
+		}
+	}
 }
 
 /* -------------------------------------------------------------------------------------------------------- files -- */
-
-static rosa_status read_source(struct json value, struct key_data *data, const struct key_place *place, rosa_error *err)
-{
-	struct json_walk walk = {0};
-	const char *name, *path = NULL;
-	double weight = 0;
-	struct json part;
-	rosa_status status = ROSA_OK;
-
-	if (json_kind(value) == JSON_IS_STRING) {
-		status = json_as_string(value, &path, err);
-	} else if (json_kind(value) == JSON_IS_OBJECT) {
-		while (status == ROSA_OK && json_next(value, &walk, &name, &part)) {
-			if (strcmp(name, "path") == 0)
-				status = json_as_string(part, &path, err);
-			else if (strcmp(name, "weight") == 0)
-				status = json_as_number(part, &weight, err);
-			else
-				return keys_refuse(place, err, "has %.40s; an entry has a path and a weight", name);
-		}
-	}
-	if (status == ROSA_OK && (!path || !*path))
-		return keys_refuse(place, err,
-				   "has an entry without a path; give \"path\", or {\"path\": ..., \"weight\": 1}");
-	if (status == ROSA_OK && !(weight >= 0 && weight <= 1e9))
-		return keys_refuse(place, err, "has a weight of %g; it must be 0 or more", weight);
-	return status == ROSA_OK ? add_source(data, path, strlen(path), weight, err) : status;
-}
-
-static rosa_status read_data(struct json value, struct key_data *data, const struct key_place *place, rosa_error *err)
-{
-	rosa_status status = ROSA_OK;
-
-	free_data(data);
-	if (json_kind(value) != JSON_IS_ARRAY)
-		return read_source(value, data, place, err);
-	for (size_t i = 0; i < json_count(value) && status == ROSA_OK; i++)
-		status = read_source(json_at(value, i), data, place, err);
-	return status;
-}
 
 /* A single value as text. *text is `room` or the file's. */
 static rosa_status value_text(const struct key *row, struct json value, char room[40], const char **text,
 			      const struct key_place *place, rosa_error *err)
 {
-	static const enum json_kind kinds[] = {
-	    [KEY_TEXT] = JSON_IS_STRING, [KEY_SIZE] = JSON_IS_NUMBER,   [KEY_NUMBER] = JSON_IS_NUMBER,
-	    [KEY_BOOL] = JSON_IS_BOOL,   [KEY_CHOICE] = JSON_IS_STRING, [KEY_DATA] = JSON_IS_ARRAY};
-	static const char *const words[] = {[KEY_TEXT] = "a string",
-					    [KEY_SIZE] = "a whole number, or a string like \"16k\"",
-					    [KEY_NUMBER] = "a number",
-					    [KEY_BOOL] = "true or false",
-					    [KEY_CHOICE] = "a word, in quotes",
-					    [KEY_DATA] = "a list"};
+	static const struct {
+		enum json_kind kind;
+		const char *words;
+	} types[] = {[KEY_TEXT] = {JSON_IS_STRING, "a string"},
+		     [KEY_SIZE] = {JSON_IS_NUMBER, "a whole number, or a string like \"16k\""},
+		     [KEY_NUMBER] = {JSON_IS_NUMBER, "a number"},
+		     [KEY_FLOAT] = {JSON_IS_NUMBER, "a number"},
+		     [KEY_BOOL] = {JSON_IS_BOOL, "true or false"},
+		     [KEY_CHOICE] = {JSON_IS_STRING, "a word, in quotes"}};
 	const enum json_kind kind = json_kind(value);
 	double number;
 	bool truth;
 
 	*text = room;
-	if (kind != kinds[row->type] && !(row->type == KEY_SIZE && kind == JSON_IS_STRING))
-		return keys_refuse(place, err, "must be %s", words[row->type]);
+	if (kind != types[row->type].kind && !(row->type == KEY_SIZE && kind == JSON_IS_STRING))
+		return keys_refuse(place, err, "must be %s", types[row->type].words);
 	if (kind == JSON_IS_STRING)
 		return json_as_string(value, text, err);
 	if (kind == JSON_IS_BOOL) {
@@ -325,23 +309,24 @@ static rosa_status read_object(struct json object, const char *prefix, const str
 static rosa_status read_value(struct json value, const char *key, const struct keys *keys, void *base,
 			      struct key_place place, rosa_error *err)
 {
-	const struct key *row = find(keys, key);
+	struct place_of at;
+	const bool known = find(keys, key, &at);
 	char room[40], prefix[64];
 	const char *text;
 	rosa_status status;
 
 	place.key = key;
-	if (json_kind(value) == JSON_IS_OBJECT && !strchr(key, '.') && !row) {
+	if (json_kind(value) == JSON_IS_OBJECT && !strchr(key, '.') && !known) {
 		snprintf(prefix, sizeof(prefix), "%.60s.", key);
 		return read_object(value, prefix, keys, base, place, err);
 	}
-	if (!row)
+	if (!known)
 		return refuse_unknown(keys, &place, err);
-	if (row->type == KEY_DATA)
-		return read_data(value, (struct key_data *)((char *)base + row->offset), &place, err);
-	status = value_text(row, value, room, &text, &place, err);
+	if (at.row->type == KEY_CUSTOM)
+		return at.row->custom->read(target_of(&at, base), value, &place, err);
+	status = value_text(at.row, value, room, &text, &place, err);
 	if (status == ROSA_OK)
-		status = set_row(keys, row, base, text, &place, err);
+		status = set_row(keys, &at, base, text, &place, err);
 	return status;
 }
 
@@ -353,10 +338,11 @@ static rosa_status read_object(struct json object, const char *prefix, const str
 	const char *name;
 	struct json value;
 	rosa_status status = ROSA_OK;
+	struct place_of at;
 	bool known = !*prefix;
 
-	for (size_t i = 0; i < keys->count; i++)
-		known |= strncmp(keys->all[i].name, prefix, strlen(prefix)) == 0;
+	for (size_t i = 0; row_at(keys, i, &at); i++)
+		known |= strncmp(at.name, prefix, strlen(prefix)) == 0;
 	if (!known)
 		return refuse_unknown(keys, &place, err);
 	while (status == ROSA_OK && json_next(object, &walk, &name, &value)) {
@@ -368,7 +354,7 @@ static rosa_status read_object(struct json object, const char *prefix, const str
 		place.key = key;
 		if (json_there(value))
 			status = read_value(value, key, keys, base, place, err);
-		else if (!find(keys, key))
+		else if (!find(keys, key, &at))
 			status = refuse_unknown(keys, &place, err);
 	}
 	return status;
@@ -382,44 +368,35 @@ rosa_status keys_read(const struct keys *keys, void *base, struct json object, c
 
 void keys_free(const struct keys *keys, void *base)
 {
-	for (size_t i = 0; i < keys->count; i++) {
-		void *target = (char *)base + keys->all[i].offset;
+	struct place_of at;
 
-		if (keys->all[i].type == KEY_TEXT)
-			free(*(char **)target);
-		else if (keys->all[i].type == KEY_DATA)
-			free_data(target);
+	for (size_t i = 0; row_at(keys, i, &at); i++) {
+		if (at.row->type == KEY_TEXT)
+			free(*(char **)target_of(&at, base));
+		else if (at.row->type == KEY_CUSTOM)
+			at.row->custom->free(target_of(&at, base));
 	}
 }
 
 /* ------------------------------------------------------------------------------------------------------ writing -- */
 
-static void write_data(const struct key_data *data, struct json_text *text)
+static void write_value(const struct key *row, const void *target, struct json_text *text)
 {
-	json_text_add(text, "[");
-	for (size_t i = 0; i < data->count; i++) {
-		json_text_add(text, "%s{\"path\": ", i ? ", " : "");
-		json_text_string(text, data->sources[i].path);
-		json_text_add(text, ", \"weight\": ");
-		json_text_number(text, data->sources[i].weight);
-		json_text_add(text, "}");
-	}
-	json_text_add(text, "]");
-}
-
-static void write_value(const struct key *row, const void *base, struct json_text *text)
-{
-	const void *target = (const char *)base + row->offset;
-
 	switch (row->type) {
 	case KEY_TEXT:
 		json_text_string(text, *(char *const *)target);
 		break;
 	case KEY_SIZE:
-		json_text_add(text, "%" PRIu64, *(const uint64_t *)target);
+		if (row->marks & KEY_NULL_0 && *(const uint64_t *)target == 0)
+			json_text_add(text, "null");
+		else
+			json_text_add(text, "%" PRIu64, *(const uint64_t *)target);
 		break;
 	case KEY_NUMBER:
 		json_text_number(text, *(const double *)target);
+		break;
+	case KEY_FLOAT:
+		json_text_float(text, *(const float *)target);
 		break;
 	case KEY_BOOL:
 		json_text_add(text, *(const bool *)target ? "true" : "false");
@@ -427,64 +404,99 @@ static void write_value(const struct key *row, const void *base, struct json_tex
 	case KEY_CHOICE:
 		json_text_string(text, row->choices[*(const int *)target]);
 		break;
-	case KEY_DATA:
-		write_data(target, text);
+	case KEY_CUSTOM:
+		row->custom->write(target, text);
 		break;
 	}
+}
+
+void key_write(const struct key *row, const void *base, struct json_text *text)
+{
+	write_value(row, (const char *)base + row->offset, text);
 }
 
 /* Rows whose names share what stands before a point become an object of that name; they stand together. */
 void keys_write(const struct keys *keys, const void *base, unsigned without, const char *indent, struct json_text *text)
 {
-	const char *group = "";
+	char group[LONGEST] = "";
 	bool first = true;
+	struct place_of at;
 
-	for (size_t i = 0; i < keys->count; i++) {
-		const char *name = keys->all[i].name, *point = strchr(name, '.');
+	for (size_t i = 0; row_at(keys, i, &at); i++) {
+		const char *point = strchr(at.name, '.');
 
-		if (keys->all[i].marks & without)
+		if (marks_of(&at) & without)
 			continue;
-		if (*group && !same_part(group, name)) {
+		if (*group && !same_part(group, at.name)) {
 			json_text_add(text, "}");
-			group = "";
+			*group = '\0';
 		}
 		json_text_add(text, "%s%s", first ? "" : ",", *group ? " " : "\n");
 		if (!*group)
 			json_text_add(text, "%s", indent);
 		if (point && !*group) {
-			json_text_add(text, "\"%.*s\": {", (int)(point - name), name);
-			group = name;
+			json_text_add(text, "\"%.*s\": {", (int)(point - at.name), at.name);
+			snprintf(group, sizeof(group), "%s", at.name);
 		}
-		json_text_add(text, "\"%s\": ", point ? point + 1 : name);
-		write_value(&keys->all[i], base, text);
+		json_text_add(text, "\"%s\": ", point ? point + 1 : at.name);
+		write_value(at.row, target_of(&at, base), text);
 		first = false;
 	}
 	if (*group)
 		json_text_add(text, "}");
 }
 
+/* --------------------------------------------------------------------------------------------------------- help -- */
+
+#define HELP_COLUMN 36
+
+/* The fallback in brackets, for those that have one. */
+static void describe_fallback(const struct key *row, char text[48])
+{
+	*text = '\0';
+	if (row->type == KEY_CHOICE)
+		snprintf(text, 48, " [%s]", row->choices[(int)row->fallback]);
+	else if (row->type == KEY_BOOL)
+		snprintf(text, 48, " [%s]", row->fallback != 0 ? "true" : "false");
+	else if (row->type != KEY_TEXT && row->type != KEY_CUSTOM)
+		snprintf(text, 48, " [%.10g]", row->fallback);
+}
+
+void keys_help(const struct keys *keys, const char *indent, struct json_text *text)
+{
+	struct place_of at;
+
+	for (size_t i = 0; row_at(keys, i, &at); i++) {
+		char fallback[48], name[LONGEST + 48];
+
+		describe_fallback(at.row, fallback);
+		snprintf(name, sizeof(name), "%s%s%s", indent, at.name, fallback);
+		json_text_add(text, "%-*s %s\n", HELP_COLUMN, name, at.row->help);
+	}
+}
+
 /* ---------------------------------------------------------------------------------------------------- comparing -- */
 
-static rosa_status compare_row(const struct key *row, const void *was, const void *now, size_t number,
+static rosa_status compare_row(const struct place_of *at, const void *was, const void *now, size_t number,
 			       const struct key_listener *listener, rosa_error *err)
 {
 	struct json_text old = {0}, new = {0};
 	char message[256], stage[32] = "";
 	rosa_status status = ROSA_OK;
 
-	write_value(row, was, &old);
-	write_value(row, now, &new);
+	write_value(at->row, target_of(at, was), &old);
+	write_value(at->row, target_of(at, now), &new);
 	if (number)
 		snprintf(stage, sizeof(stage), "stage.%zu.", number);
 	if (old.failed || new.failed)
 		status = rosa_fail(err, ROSA_ENOMEM, "no memory to compare configurations");
-	else if (strcmp(old.data, new.data) != 0 && row->marks & KEY_FIXED)
+	else if (strcmp(old.data, new.data) != 0 && marks_of(at) & KEY_FIXED)
 		status = rosa_fail(err, ROSA_EINVAL,
-				   "%s%s was %.60s when the run began and is %.60s now; it cannot change on the way: "
+				   "%s%s was %.60s when the run began and is %.60s now; it cannot change during a run: "
 				   "begin another run, in another folder",
-				   stage, row->name, old.data, new.data);
+				   stage, at->name, old.data, new.data);
 	else if (strcmp(old.data, new.data) != 0 && listener->note) {
-		snprintf(message, sizeof(message), "%s%s was %.80s, it is %.80s from here on", stage, row->name,
+		snprintf(message, sizeof(message), "%s%s was %.80s, it is %.80s from here on", stage, at->name,
 			 old.data, new.data);
 		listener->note(listener->context, message);
 	}
@@ -497,8 +509,9 @@ rosa_status keys_compare(const struct keys *keys, const void *was, const void *n
 			 const struct key_listener *listener, rosa_error *err)
 {
 	rosa_status status = ROSA_OK;
+	struct place_of at;
 
-	for (size_t i = 0; i < keys->count && status == ROSA_OK; i++)
-		status = compare_row(&keys->all[i], was, now, stage, listener, err);
+	for (size_t i = 0; row_at(keys, i, &at) && status == ROSA_OK; i++)
+		status = compare_row(&at, was, now, stage, listener, err);
 	return status;
 }

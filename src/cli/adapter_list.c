@@ -1,0 +1,95 @@
+/* rosatune adapter options: the table of an adapter's options, for people and for programs that check theirs by it. */
+#include "cli/commands.h"
+
+#include "cli/args.h"
+#include "cli/report.h"
+#include "model/adapter_options.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+	const struct key_table *table;
+	const char *group;
+} groups[] = {{&adapter_option_table, "adapter"}, {&learning_option_table, "learning"}};
+
+#define GROUPS (sizeof(groups) / sizeof(groups[0]))
+
+static void add_row(const struct key *row, const char *group, const struct adapter_options *defaults,
+		    struct json_text *text)
+{
+	static const char *const types[] = {
+	    [KEY_SIZE] = "size", [KEY_FLOAT] = "number", [KEY_BOOL] = "bool", [KEY_CHOICE] = "choice"};
+
+	json_text_add(text, "{\"name\": \"%s\", \"group\": \"%s\", \"type\": \"%s\"", row->name, group,
+		      types[row->type]);
+	if (row->type == KEY_SIZE || row->type == KEY_FLOAT) {
+		const bool above = row->least == KEY_ABOVE_0; /* 0 itself is excluded */
+
+		json_text_add(text, ", \"%s\": ", above ? "above" : "least");
+		json_text_number(text, above ? 0 : row->least);
+		json_text_add(text, ", \"most\": ");
+		json_text_number(text, row->most);
+	}
+	if (row->type == KEY_CHOICE) {
+		json_text_add(text, ", \"choices\": [");
+		for (int i = 0; row->choices[i]; i++) {
+			json_text_add(text, "%s", i ? ", " : "");
+			json_text_string(text, row->choices[i]);
+		}
+		json_text_add(text, "]");
+	}
+	json_text_add(text, ", \"default\": ");
+	key_write(row, defaults, text);
+	json_text_add(text, ", \"help\": ");
+	json_text_string(text, row->help);
+	json_text_add(text, "}");
+}
+
+static void add_json(struct json_text *text)
+{
+	const struct adapter_options defaults = adapter_options_default();
+	const char *between = "";
+
+	json_text_add(text, "{\"options\": [\n");
+	for (size_t g = 0; g < GROUPS; g++) {
+		for (size_t i = 0; i < groups[g].table->count; i++) {
+			json_text_add(text, "%s", between);
+			add_row(&groups[g].table->rows[i], groups[g].group, &defaults, text);
+			between = ",\n";
+		}
+	}
+	json_text_add(text, "\n]}\n");
+}
+
+int adapter_options_command(int count, char **words)
+{
+	bool json = false;
+	struct arg options[] = {
+	    {.name = "json", .kind = ARG_FLAG, .target = &json, .help = "print one JSON object instead of text"}};
+	struct args args = {
+	    .command = "adapter options",
+	    .usage = "[--json]",
+	    .summary =
+		"Lists the options of a ROSA adapter, with their defaults in brackets. rosatune tune takes them as\n"
+		"adapter.NAME and learning.NAME, adapter_config.json has them in \"options\".",
+	    .options = options,
+	    .count = 1,
+	};
+	enum args_result parsed = args_parse(&args, count, words);
+	struct json_text text = {0};
+
+	if (parsed != ARGS_OK)
+		return parsed == ARGS_HELP ? DONE : MISUSED;
+	if (json)
+		add_json(&text);
+	else
+		keys_help(&adapter_option_keys, "", &text);
+	if (text.failed)
+		complain("adapter options", "not enough memory to list the options");
+	else
+		fputs(text.data, stdout);
+	const bool good = !text.failed;
+	json_text_free(&text);
+	return good ? DONE : FAILED;
+}

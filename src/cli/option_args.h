@@ -1,0 +1,27 @@
+/* Command-line options for the rows of an adapter's option tables: max_match becomes --max-match, fold --no-fold. */
+#ifndef ROSATUNE_OPTION_ARGS_H
+#define ROSATUNE_OPTION_ARGS_H
+
+#include "cli/args.h"
+#include "model/adapter_options.h"
+
+#define OPTION_ARGS_MOST 32
+
+/* Room for what the options point to. */
+struct option_args {
+	struct {
+		char name[40], help[120];
+		bool *off; /* a value that the option turns off; NULL: none */
+		bool given;
+	} all[OPTION_ARGS_MOST];
+	size_t count;
+};
+
+/* Appends an option to `to` for every row of a table, which sets the row's value in `values`. Their defaults are what
+ * `values` holds. Returns how many there are. `room` must live as long as the options. */
+size_t option_args_add(struct option_args *room, const struct key_table *table, struct adapter_options *values,
+		       struct arg *to);
+/* After args_parse: turns off what was asked to be. */
+void option_args_apply(const struct option_args *room);
+
+#endif

@@ -1,0 +1,15 @@
+/* Where the adapter is that a path means. */
+#ifndef ROSATUNE_ADAPTER_FIND_H
+#define ROSATUNE_ADAPTER_FIND_H
+
+#include "rosatune.h"
+
+/* What a run of `rosatune tune` leaves: OUT/checkpoints/step-00000100 and the like, and OUT/final at its end. */
+#define RUN_CHECKPOINTS "checkpoints"
+#define RUN_FINAL       "final"
+
+/* `path` itself if it is an adapter folder. If it is the folder of a run: its final adapter, or the newest checkpoint
+ * where that is newer (or there is no final one). *found is from malloc. */
+rosa_status adapter_find(const char *path, char **found, rosa_error *err);
+
+#endif
