@@ -155,6 +155,7 @@ def receptive():
 SAMPLED = ["--temperature", "1.5", "--top-k", "20", "--top-p", "0.95", "--min-p", "0.001", "--seed", "7",
            "--repetition-penalty", "1.2", "--repeat-last", "9"]
 WINDOW = ["--window", "8", "--sinks", "2"]
+GREEDY = ["--temperature", "0"]  # a chat draws by default
 
 
 class Base(unittest.TestCase):
@@ -245,7 +246,7 @@ class Text(Base):
 
     def test_wrong_usage(self):
         for pattern, words in [
-            ("what shall be read", []),
+            ("there is nothing to read", []),
             ("--system belongs to a conversation", ["--prompt", "a", "--system", "b"]),
             ("--no-think belongs to a conversation", ["--prompt", "a", "--no-think"]),
             ("--json prints one answer", ["--chat", "--json"]),
@@ -372,7 +373,7 @@ OPEN = "<|im_start|>assistant\n"
 
 def chat(*words, lines, **more):
     given = "".join(line + "\n" for line in lines).encode()
-    return out("--chat", "--tokens", "12", *words, given=given, **more)
+    return out("--chat", "--tokens", "12", *GREEDY, *words, given=given, **more)
 
 
 def expected(asked, *words, model="plain.gguf", system=None, opening=OPEN):
@@ -482,7 +483,7 @@ class Terminal(Base):
             import termios
             fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
 
-        self.process = subprocess.Popen([PROGRAM, "generate", "--model", model, "--chat", *WINDOW, *words],
+        self.process = subprocess.Popen([PROGRAM, "generate", "--model", model, "--chat", *WINDOW, *GREEDY, *words],
                                         stdin=slave, stdout=slave, stderr=slave, preexec_fn=controlling)
         os.close(slave)
         self.screen = ""

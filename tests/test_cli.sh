@@ -132,6 +132,9 @@ mkdir results
 check 0 '' --version
 says '^rosatune [0-9]*\.[0-9]*\.[0-9]*$'
 says '^instruction set: '
+says '^optional: .*gnuplot: \(not \)*found$'
+PATH=/nonexistent "$program" --version >out 2>err
+says 'gnuplot: not found$'
 check 0 '' --help
 says 'bench retrieve'
 check 0 '' retrieve --help
@@ -146,13 +149,34 @@ check 0 '' bench retrieve --list-streams
 checks=$((checks + 1))
 [ -s out ] && cmp -s out kinds || problem "the list of streams differs from the help"
 check 0 '' demo -h
+check 0 '' help
+says 'bench retrieve'
+check 0 '' help bench retrieve
+says '^usage: rosatune bench retrieve'
+check 0 '' help demo
+says '^  -f, --file TEXT '
+check 0 '' help help
+check 0 '' help bench
+says 'rosatune bench retrieve'
+check 2 'rosatune: unknown command gnerate, did you mean generate?' help gnerate
+check 0 '' man bench retrieve
+says '^.B rosatune bench retrieve$'
+says '^\\fB\\-\\-stream\\fR \\fIKIND\\fR$'
+check 2 'COMMAND is missing' man
+check 2 'rosatune bench: a second word is missing' man bench
+check 2 'unexpected argument x' man demo x
+for shell in bash fish zsh; do
+	check 0 '' completion $shell
+	says 'bench'
+done
+check 2 'csh is not known; choose from: bash, fish, zsh' completion csh
 bounded "$program" >out 2>err
 [ $? = 2 ] && grep -q '^usage' err || problem "no command: exit code 2 and the usage"
 check 2 'rosatune: unknown command retreive, did you mean retrieve?' retreive
 check 2 'rosatune: unknown command bnch, did you mean bench?' bnch
 check 2 "rosatune: unknown command xyzzy; 'rosatune --help' lists" xyzzy
 check 2 'rosatune: unknown option --verison, did you mean --version?' --verison
-check 2 'rosatune bench: what shall it do' bench
+check 2 'rosatune bench: a second word is missing' bench
 check 2 "rosatune bench: unknown command retreive, did you mean 'rosatune bench retrieve'?" bench retreive
 if [ -w /dev/full ]; then
 	bounded "$program" --help >/dev/full 2>err
@@ -166,7 +190,22 @@ check 2 'rosatune retrieve: --query is missing' retrieve
 check 2 '--bits is missing' retrieve $pair --out results/t.npy
 check 2 '--out is missing' retrieve $pair --bits 2
 check 2 'unknown option --qeury, did you mean --query?' retrieve --qeury q1.npy
-check 2 "unknown option --colour; 'rosatune retrieve --help' lists" retrieve --colour
+check 2 "unknown option --colour; 'rosatune help retrieve' lists" retrieve --colour
+# Options of other programs are named by ours.
+check 2 'unknown option -o, did you mean --out?' retrieve -o x.npy
+check 2 'unknown option -t, did you mean --threads?' retrieve -t 2
+check 2 'unknown option --max-tokens, did you mean --tokens?' generate --max-tokens 5
+check 2 'unknown option --n-predict, did you mean --tokens?' chat --n-predict 5
+check 2 'unknown option --temp, did you mean --temperature?' generate --temp=0.5
+check 2 'unknown option --ctx-size, did you mean --window?' generate --ctx-size 4096
+check 2 'unknown option --ctx-size, did you mean --window?' ppl --ctx-size 4096
+check 2 'unknown option -ngl: models are computed on the CPU; leave it out' generate -ngl 99
+check 2 'unknown option -ngl, did you mean --device?' retrieve -ngl 99
+# Short options are the long ones; their value is the next word.
+check 2 '--tokens x: give a whole number' generate -n x
+check 2 '--tokens needs a value: --tokens N' generate -n
+check 2 'unknown option -n5' generate -n5
+check 1 'cannot open missing.txt' demo -f missing.txt
 check 2 'unknown option --max, did you mean --max-match?' retrieve --max 3
 check 2 '--query needs a value: --query Q.npy' retrieve --query
 check 2 '--query needs a value' retrieve --query --key k1.npy
@@ -409,5 +448,25 @@ check 0 '' demo --file wide.npy
 check 1 'rosatune demo: cannot open missing.txt' demo --file missing.txt
 check 1 'h.txt has 1 characters; give a text with at least two' demo --file h.txt
 check 2 'unknown option --fiel, did you mean --file?' demo --fiel x
+
+# ---------------------------------------------------------------------------------------------------------- doctor
+
+check 0 '' doctor
+says '^OK *retrieval '
+says '^OK *products '
+says ' 0 failed: ready$'
+check 0 '' doctor --json
+python3 -c '
+import json
+result = json.load(open("out"))
+assert result["ok"] is True
+names = [check["name"] for check in result["checks"]]
+assert len(names) == len(set(names)) and {"processor", "memory", "disk", "jansson", "gnuplot", "libedit"} <= set(names)
+for check in result["checks"]:
+    assert check["status"] in ("ok", "missing", "failed"), check
+' 2>err || problem "JSON of doctor"
+PATH=/nonexistent "$program" doctor >out 2>err || problem "doctor without programs"
+says '^missing *gnuplot .*install gnuplot-nox'
+says '^missing *python .*install python3'
 
 finish

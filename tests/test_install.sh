@@ -95,19 +95,54 @@ if command -v c++ >/dev/null; then
 	c++ -Wall -Wextra -Werror -I"$prefix/include" -fsyntax-only -x c++ "$work/alone.c"
 fi
 
-# ------------------------------------------------------------------------------------------------------------- man page
-# Every option that the help names has its place in the manual, and the other way round.
+# ------------------------------------------------------------------------------------------------------------ man pages
+# Every command is in the overview and has a page with every option that its help names; every page can be formatted.
+man=$prefix/share/man/man1
+[ "$(wc -l <"$man/rosatune.1")" -lt 200 ] || fail "the overview page has 200 lines or more"
 options() {
-	grep -oE -- '--[a-z][a-z-]+' | sort -u
+	grep -oE -- '(^|[^a-z])--?[a-z][a-z-]*' | grep -oE -- '--?[a-z][a-z-]*' | sort -u
 }
 "$prefix/bin/rosatune" --help >"$work/help"
 mapfile -t commands < <(sed -n '/^commands:/,/^$/s/^  \([a-z ]*[a-z]\)  .*/\1/p' "$work/help")
 [ "${#commands[@]}" -gt 3 ]
 for command in "${commands[@]}"; do
+	page=$man/rosatune-${command// /-}.1
+	[ -s "$page" ] || fail "no manual page of $command"
+	sed 's/\\-/-/g; s/\\f[BIR]/ /g' "$page" >"$work/page"
+	grep -q -- "$command" "$man/rosatune.1" || fail "rosatune.1 does not name $command"
 	# shellcheck disable=SC2086
-	"$prefix/bin/rosatune" $command --help >>"$work/help"
+	"$prefix/bin/rosatune" help $command >"$work/help"
+	missing=$(comm -23 <(sed -n '/^options:/,/^$/p' "$work/help" | sed 's/\( *\(-[a-z], \)*--[a-z-]*\).*/\1/' | options) \
+		<(sed -n '/^\.SH OPTIONS/,/^\.SH [^O]/p' "$work/page" | options))
+	same "options of the help of $command that its page lacks" "" "$missing"
+	# shellcheck disable=SC2086
+	same "first line of rosatune help $command" "usage: rosatune $command" \
+		"$(head -n 1 "$work/help" | cut -c "1-$((16 + ${#command}))")"
 done
-same "options of the manual and of the help" "$(options <"$work/help")" \
-	"$(sed 's/\\-/-/g' "$prefix/share/man/man1/rosatune.1" | options)"
+for page in "$man"/*.1; do
+	if command -v groff >/dev/null; then
+		same "what groff says of $page" "" "$(groff -man -ww -Tutf8 "$page" 2>&1 >"$work/formatted")"
+		[ -s "$work/formatted" ] || fail "$page is empty"
+	fi
+done
+
+# ---------------------------------------------------------------------------------------------------------- completions
+completion=$prefix/share/bash-completion/completions/rosatune
+[ -s "$prefix/share/fish/vendor_completions.d/rosatune.fish" ] || fail "no completion for fish"
+# complete WORDS...: what bash offers for the last of them.
+complete_words() {
+	bash -c '. "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _rosatune; echo "${COMPREPLY[*]}"' \
+		completion "$completion" "$@"
+}
+same "completion of a command" "generate gradients" "$(complete_words rosatune g)"
+same "completion of a second word" "retrieve" "$(complete_words rosatune bench r)"
+same "completion of an option" "--temperature" "$(complete_words rosatune generate --te)"
+same "completion of an option of two words" "--no-fold --no-flips" "$(complete_words rosatune bench retrieve --no)"
+same "completion of a choice" "literal" "$(complete_words rosatune retrieve --policy li)"
+same "completion of a choice after =" "literal" "$(complete_words rosatune retrieve --policy = li)"
+same "completion of a number" "" "$(complete_words rosatune generate --seed '')"
+same "completion of a command's name" "chat" "$(complete_words rosatune help ch)"
+touch "$work/a model.gguf"
+same "completion of a file" "$work/a model.gguf" "$(complete_words rosatune generate -m "$work/a mo")"
 
 echo "test_install: ok"

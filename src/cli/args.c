@@ -4,7 +4,8 @@
  * getopt_long would parse as much, but it neither checks ranges nor writes the help, and its messages do not say what
  * would have been right. Here a command is one table; what the help promises is what the parser accepts, since both
  * read the same row. Abbreviated options are refused on purpose: a script that relies on one breaks when a second
- * option with the same beginning is added.
+ * option with the same beginning is added. The value of a short option is the next word, never the rest of the same
+ * one: -ngl is an option of another program, not -n with the value "gl".
  */
 #include "cli/args.h"
 
@@ -16,6 +17,7 @@
 #include <string.h>
 
 #define LONGEST_NAME 32
+#define ARGS_MOST    96 /* options of one command */
 
 /* ------------------------------------------------------------------------------------------------------- values -- */
 
@@ -110,24 +112,38 @@ static bool set_value(const struct args *args, const struct arg *arg, const char
 
 /* --------------------------------------------------------------------------------------------------------- help -- */
 
-#define HELP_COLUMN 24
+#define HELP_COLUMN 28
 
-static void print_option(const char *name, const char *value, const char *help)
+static void print_option(char short_name, const char *name, const char *value, const char *help)
 {
-	int width = printf("  --%s%s%s", name, value ? " " : "", value ? value : "");
+	char dashed[8] = "    ";
 
+	if (short_name)
+		snprintf(dashed, sizeof(dashed), "-%c, ", short_name);
+	int width = printf("  %s--%s%s%s", dashed, name, value ? " " : "", value ? value : "");
 	printf("%*s%s\n", width < HELP_COLUMN ? HELP_COLUMN - width : 1, "", help);
 }
 
-static void print_help(const struct args *args)
+static void print_help(const struct args *args, void *context)
 {
-	printf("usage: rosatune %s%s%s\n\n%s\n\noptions:\n", args->command ? args->command : "",
-	       args->command ? " " : "", args->usage, args->summary);
-	for (size_t i = 0; i < args->count; i++)
-		print_option(args->options[i].name, args->options[i].value, args->options[i].help);
-	print_option("help", NULL, "show this help");
+	(void)context;
+	printf("usage: rosatune %s %s\n\n%s\n\noptions:\n", args->command, args->usage, args->summary);
+	for (size_t i = 0; i < args->count; i++) {
+		const struct arg *arg = &args->options[i];
+		print_option(arg->short_name, arg->name, arg->value, arg->help);
+	}
+	print_option('h', "help", NULL, "show this help");
 	if (args->notes)
 		printf("\n%s\n", args->notes);
+}
+
+static void (*describe_args)(const struct args *args, void *context) = print_help;
+static void *describe_context;
+
+void args_on_help(void (*describe)(const struct args *args, void *context), void *context)
+{
+	describe_args = describe;
+	describe_context = context;
 }
 
 /* ------------------------------------------------------------------------------------------------------ parsing -- */
@@ -142,36 +158,52 @@ static struct arg *find(const struct args *args, const char *name, size_t length
 	return NULL;
 }
 
-static void complain_unknown(const struct args *args, const char *name, size_t length)
+static struct arg *find_short(const struct args *args, char name)
 {
-	const char *names[64];
+	for (size_t i = 0; i < args->count; i++) {
+		if (args->options[i].short_name == name)
+			return &args->options[i];
+	}
+	return NULL;
+}
+
+/* The word as it was typed, dashes and all, up to a '='. */
+static void complain_unknown(const struct args *args, const char *typed, size_t length)
+{
+	const char *names[ARGS_MOST + 2];
 	char word[LONGEST_NAME + 1];
 	size_t count = 0;
 
-	for (; count < args->count && count < 62; count++)
+	for (; count < args->count && count < ARGS_MOST; count++)
 		names[count] = args->options[count].name;
 	names[count++] = "help";
 	names[count] = NULL;
-	snprintf(word, sizeof(word), "%.*s", (int)(length < LONGEST_NAME ? length : LONGEST_NAME), name);
-	const char *near = words_nearest(word, names);
-	if (near)
-		complain(args->command, "unknown option --%s, did you mean --%s?", word, near);
+	snprintf(word, sizeof(word), "%.*s", (int)(length < LONGEST_NAME ? length : LONGEST_NAME), typed);
+	const char *name = word + strspn(word, "-");
+	const struct args_foreign *foreign = args_foreign(args, name);
+	const char *meant = foreign ? foreign->ours : words_nearest(name, names);
+	if (foreign && foreign->remark)
+		complain(args->command, "unknown option %s: %s", word, foreign->remark);
+	else if (meant)
+		complain(args->command, "unknown option %s, did you mean --%s?", word, meant);
 	else
-		complain(args->command, "unknown option --%s; 'rosatune %s%s--help' lists those there are", word,
-			 args->command ? args->command : "", args->command ? " " : "");
+		complain(args->command, "unknown option %s; 'rosatune help %s' lists the options", word, args->command);
 }
 
 /* One option at words[0], its value there too or in words[1]. Returns the words used, 0 after a mistake. */
 static int parse_option(struct args *args, int count, char **words)
 {
-	const char *name = words[0] + 2, *equals = strchr(name, '=');
-	size_t length = equals ? (size_t)(equals - name) : strlen(name);
-	struct arg *arg = find(args, name, length);
+	const char *typed = words[0], *equals = strchr(typed, '=');
+	size_t length = equals ? (size_t)(equals - typed) : strlen(typed);
+	bool is_short = typed[1] != '-';
+	struct arg *arg = !is_short     ? find(args, typed + 2, length - 2)
+			  : length == 2 ? find_short(args, typed[1])
+					: NULL;
 	int used = 1;
 	const char *value = equals ? equals + 1 : NULL;
 
 	if (!arg) {
-		complain_unknown(args, name, length);
+		complain_unknown(args, typed, length);
 		return 0;
 	}
 	if (arg->kind == ARG_FLAG && equals) {
@@ -193,11 +225,11 @@ static int parse_option(struct args *args, int count, char **words)
 /* A word that is no option. Returns the words used, 0 after a mistake. */
 static int take_operand(struct args *args, char *word)
 {
-	if (args->operands && (word[0] != '-' || word[1] == '\0')) {
+	if (args->operands) {
 		args->operands->all[args->operands->count++] = word;
 		return 1;
 	}
-	if (!args->operand || *args->operand || word[0] == '-') {
+	if (!args->operand || *args->operand) {
 		complain(args->command, "unexpected argument %s; options begin with --", word);
 		return 0;
 	}
@@ -227,14 +259,14 @@ enum args_result args_parse(struct args *args, int count, char **words)
 	/* Help is looked for first: whoever asks for it should get it whatever else is wrong. */
 	for (int i = 0; i < count; i++) {
 		if (strcmp(words[i], "--help") == 0 || strcmp(words[i], "-h") == 0) {
-			print_help(args);
+			describe_args(args, describe_context);
 			return ARGS_HELP;
 		}
 	}
 	if (args->operands)
 		*args->operands = (struct arg_words){words, 0};
 	for (int used; count > 0; count -= used, words += used) {
-		bool option = strncmp(words[0], "--", 2) == 0 && words[0][2] != '\0';
+		bool option = words[0][0] == '-' && words[0][1] != '\0'; /* "-" is standard input */
 		used = option ? parse_option(args, count, words) : take_operand(args, words[0]);
 		if (used == 0)
 			return ARGS_WRONG;

@@ -1,4 +1,4 @@
-/* Command line options, described by a table that both the parser and the help text read. */
+/* Command line options, described by a table that the parser, the help text, the manual and the completions read. */
 #ifndef ROSATUNE_ARGS_H
 #define ROSATUNE_ARGS_H
 
@@ -30,6 +30,7 @@ struct arg_words {
 
 struct arg {
 	const char *name; /* without the dashes */
+	char short_name;  /* 'm' for -m; 0: none */
 	enum arg_kind kind;
 	void *target;
 	const char *value; /* how the help calls the value */
@@ -60,5 +61,18 @@ enum args_result { ARGS_OK, ARGS_HELP, ARGS_WRONG };
 enum args_result args_parse(struct args *args, int count, char **words);
 
 bool args_given(const struct args *args, const char *name);
+
+/* What --help does from now on instead of printing the help. The manual and the shell completions are made this way: a
+ * command builds its table whenever it runs, so running it with --help is how another function gets to see the table.
+ */
+void args_on_help(void (*describe)(const struct args *args, void *context), void *context);
+
+/* Of an option of another program: what does the same here. The name is without dashes. One of the two is there: the
+ * option's name, for example "tokens" for "max-tokens", or a sentence. NULL: the name is not known. */
+struct args_foreign {
+	const char *theirs, *ours, *remark;
+};
+
+const struct args_foreign *args_foreign(const struct args *args, const char *name);
 
 #endif

@@ -363,6 +363,7 @@ static enum args_result parse(struct demo *demo, int count, char **words)
 {
 	struct arg options[] = {
 	    {.name = "file",
+	     .short_name = 'f',
 	     .kind = ARG_TEXT,
 	     .target = &demo->path,
 	     .value = "TEXT",

@@ -15,131 +15,119 @@
 #include <stdio.h>
 #include <string.h>
 
-#define TOKENS      512
-#define LARGEST     1e6
-#define SEEN_TOKENS 64
+#define TOKENS 512
 
-static const char notes[] =
-    "Attention is global unless --window or an adapter says otherwise. With a window, memory stays flat however long\n"
-    "the text is; an adapter adds its retrieval index.\n"
+#define ATTENTION_NOTES                                                                                                \
+	"Attention is global unless --window or an adapter says otherwise. With a window, memory stays the same\n"     \
+	"however long the text is; an adapter adds its retrieval index.\n"
+
+#define CHAT_NOTES                                                                                                     \
+	"Each line of standard input is a message. --prompt is the first one, and --file a document that stands "      \
+	"before\n"                                                                                                     \
+	"it. While the model answers, Ctrl-C stops the answer; at the prompt, Ctrl-C twice ends. An answer that was\n" \
+	"cut at --tokens is marked. Lines that begin with '/' are commands:\n" CHAT_COMMANDS "\n"                      \
+	"At a terminal, lines can be edited, and the arrow keys bring back earlier ones, which are kept in\n"          \
+	"$XDG_STATE_HOME/rosatune/chat_history (default ~/.local/state).\n"                                            \
+	"In a chat tokens are drawn as the model's generation_config.json says; what it leaves out, and all that a\n"  \
+	"model without one leaves out, has the defaults above."
+
+static const char text_notes[] = ATTENTION_NOTES
     "\n"
-    "The answer goes to standard output as it is made, progress and messages to standard error. Ctrl-C ends the "
-    "answer;\n"
-    "with --save-session the session is saved even then. A session is resumed with the same model, adapter and "
-    "window;\n"
-    "with the same sampling options the text goes on as if it had never stopped:\n"
+    "The text goes to standard output as it is made, progress and messages to standard error. Ctrl-C ends it; with\n"
+    "--save-session the session is saved even then. A session is resumed with the same model; with the same sampling\n"
+    "options the text continues as if it had never stopped:\n"
     "  rosatune generate --model M --window 512 --file book.txt --tokens 0 --save-session book.session\n"
     "  rosatune generate --model M --window 512 --load-session book.session --prompt 'The end of the story is'\n"
     "\n"
-    "With --chat each line of standard input is a turn. --prompt is the first one, and --file a document that stands\n"
-    "before it. While answering, Ctrl-C stops the answer; at the prompt, twice ends. Lines that begin with '/':\n"
-    "  /quit (or Ctrl-D) ends, /reset begins again, /save FILE saves the session.";
+    "With --chat this is 'rosatune chat'. " CHAT_NOTES;
 
-#define SAMPLING_ARGS(job)                                                                                             \
-	{.name = "temperature",                                                                                        \
-	 .kind = ARG_DECIMAL,                                                                                          \
-	 .target = &(job)->sampling.temperature,                                                                       \
-	 .value = "T",                                                                                                 \
-	 .most = LARGEST,                                                                                              \
-	 .help = "how freely tokens are drawn (default 0: always the likeliest)"},                                     \
-	    {.name = "top-k",                                                                                          \
-	     .kind = ARG_NUMBER,                                                                                       \
-	     .target = &(job)->top_k,                                                                                  \
-	     .value = "K",                                                                                             \
-	     .max = UINT32_MAX,                                                                                        \
-	     .help = "draw from the K likeliest tokens (default 0: all)"},                                             \
-	    {.name = "top-p",                                                                                          \
-	     .kind = ARG_DECIMAL,                                                                                      \
-	     .target = &(job)->sampling.top_p,                                                                         \
-	     .value = "P",                                                                                             \
-	     .most = 1,                                                                                                \
-	     .help = "then from the fewest whose probability reaches P (default 1: all)"},                             \
-	    {.name = "min-p",                                                                                          \
-	     .kind = ARG_DECIMAL,                                                                                      \
-	     .target = &(job)->sampling.min_p,                                                                         \
-	     .value = "P",                                                                                             \
-	     .most = 1,                                                                                                \
-	     .help = "then from those at least P times as likely as the likeliest (default 0)"},                       \
-	    {.name = "repetition-penalty",                                                                             \
-	     .kind = ARG_DECIMAL,                                                                                      \
-	     .target = &(job)->sampling.repetition,                                                                    \
-	     .value = "R",                                                                                             \
-	     .least = 0.01,                                                                                            \
-	     .most = 100,                                                                                              \
-	     .help = "make tokens seen less likely (default 1: no; 1.1 is mild)"},                                     \
-	    {.name = "repeat-last",                                                                                    \
+static const char chat_notes[] = ATTENTION_NOTES "\n" CHAT_NOTES;
+
+#define TEXT_ARGS(job)                                                                                                 \
+	{.name = "prompt",                                                                                             \
+	 .short_name = 'p',                                                                                            \
+	 .kind = ARG_TEXT,                                                                                             \
+	 .target = &(job)->prompt,                                                                                     \
+	 .value = "TEXT",                                                                                              \
+	 .help = "the text to continue; with --file, what stands after the file's; in a chat the first message"},      \
+	    {.name = "file",                                                                                           \
+	     .short_name = 'f',                                                                                        \
+	     .kind = ARG_TEXT,                                                                                         \
+	     .target = &(job)->file,                                                                                   \
+	     .value = "FILE",                                                                                          \
+	     .help = "read a text, of any length, from a file (-: standard input)"},                                   \
+	    {.name = "lossy",                                                                                          \
+	     .kind = ARG_FLAG,                                                                                         \
+	     .target = &(job)->lossy,                                                                                  \
+	     .help = "read bytes that are not UTF-8 as U+FFFD instead of refusing them"},                              \
+	    {.name = "tokens",                                                                                         \
+	     .short_name = 'n',                                                                                        \
 	     .kind = ARG_SIZE,                                                                                         \
-	     .target = &(job)->repeat_last,                                                                            \
+	     .target = &(job)->tokens,                                                                                 \
 	     .value = "N",                                                                                             \
 	     .max = ROSA_MAX_STEPS,                                                                                    \
-	     .help = "how many of the last tokens count as seen (default 64; 0: all)"},                                \
+	     .help = "make at most N tokens, in a chat per answer (default 512; 0: only read)"},                       \
+	    SAMPLING_ARGS(&(job)->sampling),                                                                           \
+	    {.name = "stop",                                                                                           \
+	     .kind = ARG_TEXTS,                                                                                        \
+	     .target = &(job)->stops,                                                                                  \
+	     .value = "TEXT",                                                                                          \
+	     .help = "end before this text; may be given several times"},                                              \
+	    {.name = "save-session",                                                                                   \
+	     .kind = ARG_TEXT,                                                                                         \
+	     .target = &(job)->save,                                                                                   \
+	     .value = "FILE",                                                                                          \
+	     .help = "at the end, save the state, to continue from it later"},                                         \
 	{                                                                                                              \
-		.name = "seed", .kind = ARG_NUMBER, .target = &(job)->sampling.seed, .value = "S", .max = UINT64_MAX,  \
-		.help = "the same seed gives the same text (default 0)"                                                \
+		.name = "load-session", .kind = ARG_TEXT, .target = &(job)->load, .value = "FILE",                     \
+		.help = "continue from a saved state; --prompt and --file come after it"                               \
 	}
 
-static enum args_result parse(struct generate *job, int count, char **words)
+#define CHAT_ARGS(job)                                                                                                 \
+	{.name = "system",                                                                                             \
+	 .kind = ARG_TEXT,                                                                                             \
+	 .target = &(job)->system,                                                                                     \
+	 .value = "TEXT",                                                                                              \
+	 .help = "in a chat: what the model is told before the conversation"},                                         \
+	{                                                                                                              \
+		.name = "no-think", .kind = ARG_FLAG, .target = &(job)->no_think,                                      \
+		.help = "in a chat: ask a model that thinks aloud to answer at once"                                   \
+	}
+
+static enum args_result parse_text(struct generate *job, int count, char **words)
 {
 	struct arg options[] = {
 	    MODEL_ARGS(&job->args),
-	    {.name = "prompt",
-	     .kind = ARG_TEXT,
-	     .target = &job->prompt,
-	     .value = "TEXT",
-	     .help = "the text to go on from; with --file, what stands after the file's"},
-	    {.name = "file",
-	     .kind = ARG_TEXT,
-	     .target = &job->file,
-	     .value = "F",
-	     .help = "read a text, of any length, from a file (-: standard input)"},
-	    {.name = "lossy",
-	     .kind = ARG_FLAG,
-	     .target = &job->lossy,
-	     .help = "read bytes that are not UTF-8 as U+FFFD instead of refusing them"},
-	    {.name = "tokens",
-	     .kind = ARG_SIZE,
-	     .target = &job->tokens,
-	     .value = "N",
-	     .max = ROSA_MAX_STEPS,
-	     .help = "make at most N tokens, in a chat each answer (default 512; 0: only read)"},
-	    SAMPLING_ARGS(job),
-	    {.name = "stop",
-	     .kind = ARG_TEXTS,
-	     .target = &job->stops,
-	     .value = "TEXT",
-	     .help = "end before this text; may be given several times"},
-	    {.name = "chat", .kind = ARG_FLAG, .target = &job->chat, .help = "hold a conversation (see below)"},
-	    {.name = "system",
-	     .kind = ARG_TEXT,
-	     .target = &job->system,
-	     .value = "TEXT",
-	     .help = "with --chat: what the model is told before the conversation"},
-	    {.name = "no-think",
-	     .kind = ARG_FLAG,
-	     .target = &job->no_think,
-	     .help = "with --chat: ask a model that thinks aloud to answer at once"},
-	    {.name = "save-session",
-	     .kind = ARG_TEXT,
-	     .target = &job->save,
-	     .value = "FILE",
-	     .help = "at the end, save the state, to go on from it later"},
-	    {.name = "load-session",
-	     .kind = ARG_TEXT,
-	     .target = &job->load,
-	     .value = "FILE",
-	     .help = "go on from a saved state; --prompt and --file continue it"},
+	    TEXT_ARGS(job),
 	    {.name = "json",
 	     .kind = ARG_FLAG,
 	     .target = &job->json,
 	     .help = "print one JSON object at the end instead of the text"},
+	    {.name = "chat", .kind = ARG_FLAG, .target = &job->chat, .help = "hold a conversation: 'rosatune chat'"},
+	    CHAT_ARGS(job),
 	};
 	struct args args = {
-	    .command = "generate",
-	    .usage = "--model PATH [--prompt TEXT] [--file F] [--chat] [options]",
-	    .summary = "Reads a text with a model and goes on with it, or holds a conversation.",
+	    .command = job->command,
+	    .usage = "--model PATH [--prompt TEXT] [--file FILE] [options]",
+	    .summary = "Reads a text with a model and continues it.",
 	    .options = options,
 	    .count = sizeof(options) / sizeof(options[0]),
-	    .notes = notes,
+	    .notes = text_notes,
+	};
+
+	return args_parse(&args, count, words);
+}
+
+static enum args_result parse_chat(struct generate *job, int count, char **words)
+{
+	struct arg options[] = {MODEL_ARGS(&job->args), TEXT_ARGS(job), CHAT_ARGS(job)};
+	struct args args = {
+	    .command = job->command,
+	    .usage = "--model PATH [--system TEXT] [--prompt TEXT] [--file FILE] [options]",
+	    .summary = "Holds a conversation with a model.",
+	    .options = options,
+	    .count = sizeof(options) / sizeof(options[0]),
+	    .notes = chat_notes,
 	};
 
 	return args_parse(&args, count, words);
@@ -159,41 +147,63 @@ static bool sensible(const struct generate *job, rosa_error *why)
 	if (job->chat && job->load && job->system)
 		return refuse(why, "--system: the session has its own beginning; leave one of them out");
 	if (!job->chat && !job->prompt && !job->file && !job->load)
-		return refuse(why, "what shall be read? give --prompt TEXT, --file F (-: standard input) or --chat");
+		return refuse(
+		    why, "there is nothing to read; give --prompt TEXT, --file FILE (-: standard input) or --chat");
 	return true;
 }
 
 static int run(struct generate *job, rosa_error *why)
 {
+	struct sampler_options sampling;
+
 	if ((job->save && !file_can_create(job->save, why)) || !model_open(&job->model, &job->args, why) ||
 	    !model_tokenizer(&job->model, &job->tokenizer, why) ||
-	    !run_open(&job->run, &job->model, job->tokenizer, &job->sampling, &job->stops, why))
+	    !sampling_choose(&job->sampling, job->chat, &job->model.checkpoint, &sampling, why) ||
+	    !run_open(&job->run, &job->model, job->tokenizer, &sampling, &job->stops, why))
 		return -1;
 	return job->chat ? generate_chat(job, why) : generate_text(job, why);
 }
 
-int generate_command(int count, char **words)
+static int perform(struct generate *job, enum args_result parsed)
 {
-	struct generate job = {
-	    .args = MODEL_ARGS_INIT, .tokens = TOKENS, .sampling = SAMPLER_OPTIONS_INIT, .repeat_last = SEEN_TOKENS};
 	rosa_error why = {0};
-	enum args_result parsed = parse(&job, count, words);
 
 	if (parsed != ARGS_OK)
 		return parsed == ARGS_HELP ? DONE : MISUSED;
-	if (!sensible(&job, &why)) {
-		complain("generate", "%s", why.message);
+	if (!sensible(job, &why)) {
+		complain(job->command, "%s", why.message);
 		return MISUSED;
 	}
-	job.sampling.top_k = (size_t)job.top_k;
-	job.sampling.repeat_last = (size_t)job.repeat_last;
 	interrupt_watch();
-	int code = run(&job, &why);
-	run_close(&job.run);
-	tokenizer_free(job.tokenizer);
-	model_close(&job.model);
+	int code = run(job, &why);
+	run_close(&job->run);
+	tokenizer_free(job->tokenizer);
+	model_close(&job->model);
 	if (code >= 0)
 		return code;
-	complain("generate", "%s", interrupted() ? "interrupted" : why.message);
+	complain(job->command, "%s", interrupted() ? "interrupted" : why.message);
 	return interrupted() ? interrupted() : FAILED;
+}
+
+static struct generate beginning(const char *command, bool chat)
+{
+	return (struct generate){.command = command,
+				 .args = MODEL_ARGS_INIT,
+				 .tokens = TOKENS,
+				 .sampling = SAMPLING_ARGS_INIT,
+				 .chat = chat};
+}
+
+int generate_command(int count, char **words)
+{
+	struct generate job = beginning("generate", false);
+
+	return perform(&job, parse_text(&job, count, words));
+}
+
+int chat_command(int count, char **words)
+{
+	struct generate job = beginning("chat", true);
+
+	return perform(&job, parse_chat(&job, count, words));
 }

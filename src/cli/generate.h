@@ -3,16 +3,17 @@
 #define ROSATUNE_GENERATE_H
 
 #include "cli/generate_run.h"
+#include "cli/generate_sampling.h"
 #include "cli/session_file.h"
 
 struct generate {
+	const char *command; /* for messages: "generate" or "chat" */
 	struct model_args args;
 	const char *prompt, *file; /* NULL: not given */
 	const char *system;
 	const char *save, *load; /* session files */
 	uint64_t tokens;         /* most of an answer */
-	struct sampler_options sampling;
-	uint64_t top_k, repeat_last;
+	struct sampling_args sampling;
 	struct arg_texts stops;
 	bool chat, no_think, lossy, json;
 
@@ -20,6 +21,13 @@ struct generate {
 	tokenizer *tokenizer;
 	struct run run;
 };
+
+/* What a line of a chat that begins with '/' can be, for the help. */
+#define CHAT_COMMANDS                                                                                                  \
+	"  /help        list these commands\n"                                                                         \
+	"  /reset       forget the conversation and begin again\n"                                                     \
+	"  /save FILE   save the session, for --load-session\n"                                                        \
+	"  /quit        end, as Ctrl-D does\n"
 
 /* Each returns the exit code, or -1 with a reason. The run is open. */
 int generate_text(struct generate *job, rosa_error *why);

@@ -20,8 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define CTRL_C    130 /* the exit code it stands for */
-#define COMMAND   "generate"
+#define CTRL_C    130          /* the exit code it stands for */
 #define UNSETTLED ((size_t)16) /* tokens at the end of a document that the words after it might change */
 
 struct chat {
@@ -174,7 +173,7 @@ static bool answer_turn(struct chat *chat, bool *made, rosa_error *why)
 	bool whole = lasting == wanted.count, go_back = chat->format.style == CHAT_QWEN3 || chat->job->stops.count > 0;
 	bool good = run_become(chat->run, wanted.ids, wanted.count, why);
 	if (good)
-		run_warn_length(chat->run, COMMAND);
+		run_warn_length(chat->run, chat->job->command);
 	if (good && go_back)
 		good = run_read(chat->run, lasting < wanted.count ? lasting : lasting - 1, why) &&
 		       (interrupted() || run_remember(chat->run, why));
@@ -335,9 +334,9 @@ static void save_to(const struct chat *chat, const char *line)
 
 	path += strspn(path, " ");
 	if (*path == '\0')
-		complain(COMMAND, "/save needs a file: /save FILE");
+		complain(chat->job->command, "/save needs a file: /save FILE");
 	else if (!save(chat, path, &why))
-		complain(COMMAND, "%s", why.message);
+		complain(chat->job->command, "%s", why.message);
 	else if (chat->terminal)
 		fprintf(stderr, "saved in %s\n", path);
 }
@@ -357,7 +356,7 @@ static bool do_line(struct chat *chat, const char *line, bool *over, rosa_error 
 		*over = true;
 		break;
 	case UNKNOWN:
-		complain(COMMAND,
+		complain(chat->job->command,
 			 "%.*s is not known: /quit, /reset and /save FILE are; a message may begin with a space",
 			 (int)strcspn(line, " "), line);
 		break;
@@ -378,7 +377,7 @@ static bool acceptable(const struct chat *chat, const char *line, size_t size)
 
 	good = good && text_add(&text, "the message", line, size, chat->job->lossy, &why);
 	if (!good)
-		complain(COMMAND, "%s", why.message);
+		complain(chat->job->command, "%s", why.message);
 	text_free(&text);
 	return good;
 }

@@ -83,7 +83,7 @@ static int answer(struct generate *job, struct answer *answer, bool ended, rosa_
 
 	answer->end = ANSWER_END;
 	if (ended)
-		complain("generate", "the model had ended this text; give it more with --prompt");
+		complain(job->command, "the model had ended this text; give it more with --prompt");
 	else if (!run_answer(run, (size_t)job->tokens, answer, why))
 		return -1;
 	int code = interrupted();
@@ -96,7 +96,7 @@ static int answer(struct generate *job, struct answer *answer, bool ended, rosa_
 	if (job->save && !save(job, answer->end == ANSWER_END, why))
 		return -1;
 	if (code)
-		complain("generate", "interrupted%s%s", job->save ? "; the session is saved in " : "",
+		complain(job->command, "interrupted%s%s", job->save ? "; the session is saved in " : "",
 			 job->save ? job->save : "");
 	return code;
 }
@@ -110,7 +110,7 @@ int generate_text(struct generate *job, rosa_error *why)
 
 	if (encode(job, &tokens, why) && begin(job, tokens.count > 0, &ended, why) &&
 	    run_append(&job->run, tokens.ids, tokens.count, why)) {
-		run_warn_length(&job->run, "generate");
+		run_warn_length(&job->run, job->command);
 		if (job->run.tokens.count == 0)
 			refuse(why, "the text is empty; give at least a word");
 		else

@@ -23,6 +23,7 @@ struct model_args {
 /* Rows of an option table for them. */
 #define MODEL_ARGS(a)                                                                                                  \
 	{.name = "model",                                                                                              \
+	 .short_name = 'm',                                                                                            \
 	 .kind = ARG_TEXT,                                                                                             \
 	 .target = &(a)->model,                                                                                        \
 	 .value = "PATH",                                                                                              \
@@ -60,7 +61,7 @@ struct model_args {
 	     .help = "tokens computed at once while reading (default 256)"},                                           \
 	{                                                                                                              \
 		.name = "threads", .kind = ARG_NUMBER, .target = &(a)->threads, .value = "N", .max = 1024,             \
-		.help = "worker threads (default 0: one a processor)"                                                  \
+		.help = "worker threads (default 0: one per processor)"                                                \
 	}
 
 /* A model ready to read. */

@@ -292,6 +292,7 @@ static enum args_result parse(struct ppl *job, int count, char **words)
 	struct arg options[] = {
 	    MODEL_ARGS(&job->args),
 	    {.name = "file",
+	     .short_name = 'f',
 	     .kind = ARG_TEXT,
 	     .target = &job->file,
 	     .value = "F",
@@ -311,6 +312,7 @@ static enum args_result parse(struct ppl *job, int count, char **words)
 	     .max = ROSA_MAX_STEPS,
 	     .help = "do not score the first K tokens of a piece (default 1)"},
 	    {.name = "tokens",
+	     .short_name = 'n',
 	     .kind = ARG_SIZE,
 	     .target = &job->most,
 	     .value = "MAX",

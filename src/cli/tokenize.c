@@ -36,12 +36,14 @@ static enum args_result parse(struct job *job, int count, char **words)
 {
 	struct arg options[] = {
 	    {.name = "model",
+	     .short_name = 'm',
 	     .kind = ARG_TEXT,
 	     .target = &job->model,
 	     .value = "PATH",
 	     .required = true,
 	     .help = "a GGUF file, a folder with a tokenizer.json, or the tokenizer.json itself"},
 	    {.name = "file",
+	     .short_name = 'f',
 	     .kind = ARG_TEXT,
 	     .target = &job->file,
 	     .value = "F",
