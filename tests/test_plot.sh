@@ -47,6 +47,22 @@ has a.svg 'Tom &amp; {Jerry}'
 has a.svg 'learning rate'
 has a.svg 'accuracy'
 has a.svg 'gradient norm'
+
+# Any character may be anywhere in a title or a name, also first; nothing in it is run.
+cp one.jsonl "'tis a \"log\".jsonl"
+check 0 '' one.jsonl "'tis a \"log\".jsonl" --out a.svg --title "'quoted' \"twice\" \\n \`touch ran\`"
+has a.svg "'quoted' \"twice\" \\\\n \`touch ran\`"
+has a.svg "'tis a \"log\""
+checks=$((checks + 1))
+[ ! -e ran ] || problem "a title was run as a command"
+
+# The user's start-up file is not read.
+mkdir home
+printf 'system "touch ran"\nset terminal dumb\n' >home/.gnuplot
+checks=$((checks + 1))
+HOME=$folder/home "$program" plot one.jsonl --out a.png >out 2>err || problem "with a ~/.gnuplot"
+[ ! -e ran ] || problem "~/.gnuplot was run"
+
 check 0 '' one.jsonl --out a.svg --x tokens --log
 has a.svg '>tokens<'
 lacks a.svg 'accuracy'

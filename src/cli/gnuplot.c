@@ -1,9 +1,12 @@
 /*
- * gnuplot, at the other end of two files without names.
+ * gnuplot, connected through two temporary files.
  *
- * It reads the script, data and all, from a file that was removed as soon as it was made, and writes the picture to a
+ * It reads the script, data included, from a file that was removed as soon as it was made, and writes the picture to a
  * descriptor of ours. So there is nothing to clean up whatever happens, no shell that would interpret a name, and no
- * pipe that two programs could wait at for each other. What it says on stderr is kept back and shown if it fails.
+ * pipe on which both programs could wait for each other. What it prints on stderr is held back and shown if it fails.
+ *
+ * It is started with -d, which skips ~/.gnuplot and the system's gnuplotrc: a picture must not depend on them, and they
+ * may run any command.
  */
 #include "cli/gnuplot.h"
 
@@ -22,7 +25,7 @@ extern char **environ;
 
 static bool start(int script, int output, int messages, pid_t *child, rosa_error *why)
 {
-	char *const words[] = {(char *)"gnuplot", (char *)"-", NULL};
+	char *const words[] = {(char *)"gnuplot", (char *)"-d", (char *)"-", NULL};
 	posix_spawn_file_actions_t actions;
 	int code = posix_spawn_file_actions_init(&actions);
 
@@ -107,6 +110,24 @@ bool picture_can_be(const char *path, rosa_error *why)
 	if (!terminal_of(path))
 		return refuse(why, "%s: the name of a picture must end in .png, .svg or .pdf", path);
 	return file_can_create(path, why);
+}
+
+/*
+ * In double quotes, with octal escapes. Single quotes would need no escapes, but gnuplot reads a doubled quote at the
+ * beginning of a string as an empty string. Backquotes would run a command even within double quotes.
+ */
+void picture_text(FILE *script, const char *text)
+{
+	fputc('"', script);
+	for (; *text; text++) {
+		if ((unsigned char)*text < ' ')
+			fputc(' ', script);
+		else if (strchr("\"\\`", *text))
+			fprintf(script, "\\%03o", (unsigned)*text);
+		else
+			fputc(*text, script);
+	}
+	fputc('"', script);
 }
 
 static void put_terminal(const struct picture *picture, FILE *script)

@@ -9,12 +9,15 @@
 
 /* Where a picture goes and how large it is. What kind it is follows from the name. */
 struct picture {
-	const char *path;     /* .png, .svg or .pdf; NULL: letters on standard output */
+	const char *path;     /* .png, .svg or .pdf; NULL: drawn in letters on standard output */
 	size_t width, height; /* in pixels */
-	size_t lines;         /* of letters */
+	size_t lines;         /* of letters, without a path */
 };
 
-/* Whether a picture could be written there, asked before long work. */
+/* Writes a text as a string of gnuplot's language, whatever is in it. Control characters become spaces. */
+void picture_text(FILE *script, const char *text);
+
+/* Whether a picture could be written there, to be called before long work. */
 bool picture_can_be(const char *path, rosa_error *why);
 
 /* Draws what `put` writes as a gnuplot script, after the lines that choose the kind of picture. A file of that name

@@ -1,8 +1,8 @@
 /*
  * What rosatune mqar prints.
  *
- * A line as soon as an epoch is judged, since the next may take minutes, with one more for every adapter; then the
- * table that compares the modes. A number that is not there (a mode that was interrupted) is a dash.
+ * A line as soon as an epoch is measured, since the next may take minutes, with one more per adapter; then the table
+ * that compares the modes. A number that is missing (a mode that was interrupted) is a dash.
  */
 #include "cli/mqar_result.h"
 
@@ -28,6 +28,31 @@ void mqar_print_epoch(const struct mqar_result *result, const struct mqar_run *r
 			       layer->keys);
 	}
 	fflush(stdout);
+}
+
+bool mqar_too_short(const struct mqar_result *result, const struct mqar_run *run)
+{
+	return run->mode == MQAR_GLOBAL && run->count > result->setup.epochs &&
+	       run->epochs[run->count - 1].accuracy < 0.5;
+}
+
+/* What a number means that would mislead without a word. */
+static void print_remarks(const struct mqar_result *result)
+{
+	for (size_t i = 0; i < result->count; i++) {
+		const struct mqar_run *run = &result->runs[i];
+
+		if (mqar_too_short(result, run))
+			printf(
+			    "note: global attention did not learn the task in these %" PRIu64
+			    " steps. It can, but needs "
+			    "more of them, or an\neasier task: try --pairs 8 --length 32 --vocabulary 64 --window 4 "
+			    "--batch 64 --examples 6400\n--epochs 8 --rate 0.002 --decay 0.1, which it learns in some "
+			    "500 steps\n",
+			    run->epochs[run->count - 1].steps);
+	}
+	if (result->interrupted)
+		printf("interrupted: not all modes and epochs are here\n");
 }
 
 void mqar_print_table(const struct mqar_result *result)
@@ -57,8 +82,7 @@ void mqar_print_table(const struct mqar_result *result)
 	for (size_t i = 0; i < result->count; i++)
 		printf("%-6s  %.1f s of learning, %.0f tokens/s\n", mqar_mode_names[result->runs[i].mode],
 		       result->runs[i].seconds, result->runs[i].tokens_per_second);
-	if (result->interrupted)
-		printf("interrupted: this is not all that was asked for\n");
+	print_remarks(result);
 }
 
 /* ----------------------------------------------------------------------------------------------------------- JSON --

@@ -22,9 +22,13 @@ struct mqar_result {
 	bool interrupted;
 };
 
+/* Whether global attention has run to its end without learning the task. It can learn it, but needs many more steps
+ * than an adapter, and its number says nothing without that. */
+bool mqar_too_short(const struct mqar_result *result, const struct mqar_run *run);
+
 /* A line or more on an epoch that has just ended. */
 void mqar_print_epoch(const struct mqar_result *result, const struct mqar_run *run);
-/* Accuracy by epoch, one column a mode. */
+/* Accuracy by epoch, one column per mode. */
 void mqar_print_table(const struct mqar_result *result);
 /* Everything, as one JSON object. */
 bool mqar_print_json(const struct mqar_result *result, rosa_error *why);

@@ -1,10 +1,10 @@
 /*
  * rosatune plot: the curves of training.
  *
- * One picture with a panel for each thing that the logs speak of: the loss, with the validation loss beside it, the
- * accuracy, the learning rate, the norm of the gradients. All share the horizontal axis. Logs have a colour each, the
- * same in all panels. Smoothed curves are drawn over the pale ones they come from, since smoothing hides what it
- * averages. Without a file to write, the picture is drawn in letters on the terminal.
+ * One picture with a panel for each quantity in the logs: the loss together with the validation loss, the accuracy, the
+ * learning rate, the gradient norm. All share the horizontal axis. Each log has a colour, the same in all panels.
+ * Smoothed curves are drawn over pale ones of the raw values, since smoothing hides what it averages. Without a file
+ * to write, the picture is drawn in letters on the terminal.
  */
 #include "cli/commands.h"
 
@@ -74,7 +74,11 @@ static enum args_result parse(struct job *job, int count, char **words)
 	     .max = 1000000,
 	     .help = "average over the last N lines of a log (default 1: no smoothing)"},
 	    {.name = "log", .kind = ARG_FLAG, .target = &job->log_scale, .help = "a logarithmic scale for the loss"},
-	    {.name = "title", .kind = ARG_TEXT, .target = &job->title, .value = "T", .help = "a line above it all"},
+	    {.name = "title",
+	     .kind = ARG_TEXT,
+	     .target = &job->title,
+	     .value = "T",
+	     .help = "a line above the picture"},
 	    {.name = "width",
 	     .kind = ARG_NUMBER,
 	     .target = &job->width,
@@ -93,13 +97,13 @@ static enum args_result parse(struct job *job, int count, char **words)
 	struct args args = {
 	    .command = "plot",
 	    .usage = "LOG... [--out FILE.png|.svg]",
-	    .summary = "Draws the curves of training from its logs, one over the other.",
+	    .summary = "Draws the curves of training from its logs into one picture.",
 	    .options = options,
 	    .count = sizeof(options) / sizeof(options[0]),
 	    .operands = &job->paths,
 	    .operand_name = "LOG",
-	    .notes = "A log has a JSON object on every line. Drawn are, where they are there: loss and valid_loss,\n"
-		     "accuracy and valid_accuracy, rate and backbone_rate, grad_norm. It takes gnuplot.",
+	    .notes = "A log has a JSON object on every line. Drawn are, where present: loss and valid_loss,\n"
+		     "accuracy and valid_accuracy, rate and backbone_rate, grad_norm. It needs gnuplot.",
 	};
 	enum args_result result = args_parse(&args, count, words);
 
@@ -155,18 +159,6 @@ static bool panel_there(const struct job *job, const struct panel *panel)
 
 /* ---------------------------------------------------------------------------------------------------------- script --
  */
-
-/* In single quotes, where gnuplot takes everything as it is but the quote and the line end. */
-static void put_quoted(FILE *script, const char *text)
-{
-	fputc('\'', script);
-	for (; *text; text++) {
-		if (*text == '\'')
-			fputc('\'', script);
-		fputc((unsigned char)*text < ' ' ? ' ' : *text, script);
-	}
-	fputc('\'', script);
-}
 
 /* Where a line of a log lies: at its step, or whatever else was asked for; logs that do not say have lines. */
 struct axis {
@@ -226,7 +218,7 @@ static void put_label(const struct job *job, FILE *script, size_t which, const c
 	}
 	snprintf(label, sizeof(label), "%.250s%s%s", alone && names[0][0] ? names[0] : job->logs[which].path,
 		 second ? ", " : "", second ? second : "");
-	put_quoted(script, label);
+	picture_text(script, label);
 }
 
 static void put_line(const struct job *job, FILE *script, size_t which, const struct panel *panel, int k)
@@ -289,7 +281,7 @@ static void put_script(FILE *script, const void *context)
 	fprintf(script, "set multiplot layout %zu,1", sheet->count);
 	if (job->title) {
 		fputs(" title ", script);
-		put_quoted(script, job->title);
+		picture_text(script, job->title);
 	}
 	fputs("\nset grid lc rgb '#dddddd'\nset border 3\nset tics nomirror\nset format '%g'\nset lmargin 12\n"
 	      "set rmargin 4\n",
