@@ -31,7 +31,10 @@ says '^4 pairs in 32 tokens, a vocabulary of 64; accuracy on 256 values'
 says '^  epoch      global      window        rosa$'
 says '^      3 '
 says 'layer 0: right routes'
+says '^note: global attention did not learn the task in these 30 steps'
 cp out first
+check 0 '' $tiny --epochs 1 --mode rosa
+! grep -q '^note' out || problem "a note without global attention"
 check 0 '' $tiny --epochs 3 --threads 1
 grep -v tokens/s first >a
 grep -v tokens/s out >b
@@ -67,6 +70,7 @@ if command -v gnuplot >/dev/null; then
 	says 'drawn to curve.png'
 	[ "$(head -c 4 curve.png | tail -c 3)" = PNG ] || problem "curve.png is no PNG"
 	check 0 '' $tiny --epochs 1 --plot curve.svg
+	grep -q 'global attention (too few steps to learn)' curve.svg || problem "the picture does not say why"
 	grep -q '<svg' curve.svg || problem "curve.svg is no SVG"
 fi
 check 1 'cannot\|No such' $tiny --epochs 1 --plot missing/curve.png

@@ -108,9 +108,12 @@ class Training(Case):
     def test_what_a_run_leaves(self):
         self.assertEqual(checkpoints("whole"), ["step-00000020", ENDED])
         entries = log("whole", timed=True)
-        self.assertEqual([e["step"] for e in entries], list(range(1, 25)))
-        self.assertEqual([e["stage"] for e in entries], ["warm"] * 12 + ["full"] * 12)
-        self.assertEqual([e["step"] for e in entries if "valid_loss" in e], [8, 12])
+        self.assertEqual([e["step"] for e in entries], list(range(25)))
+        self.assertEqual([e["stage"] for e in entries], ["warm"] * 13 + ["full"] * 12)
+        self.assertEqual([e["step"] for e in entries if "valid_loss" in e], [0, 8, 12])
+        self.assertEqual([entries[0][key] for key in ("loss", "grad_norm", "rate", "tokens")], [None, None, 0, 0])
+        self.assertLess(entries[12]["valid_loss"], entries[0]["valid_loss"])
+        entries = entries[1:]
         self.assertEqual(entries[-1]["tokens"], 24 * 4 * 48)
         self.assertTrue(all(e["backbone_rate"] == 0 for e in entries[:12]))
         self.assertAlmostEqual(entries[2]["rate"], 1e-2)
@@ -172,7 +175,7 @@ class Training(Case):
         result = run("tune", "long.json", "--out", "long")
         self.assertIn("3 conversations of stage sft are longer than 24 tokens", result.stderr)
         self.assertIn("2 of them lose all answers", result.stderr)
-        losses = [e["loss"] for e in log("long")]
+        losses = [e["loss"] for e in log("long")[1:]]
         self.assertEqual(sorted(loss is None for loss in losses), [False] * 2 + [True] * 4)  # two passes
         self.assertTrue(math.isfinite(log("long")[-1]["valid_loss"]))
         numbers = content("long/checkpoints/step-00000006/model.safetensors")
@@ -199,6 +202,9 @@ class Planning(Case):
         self.assertEqual((warm["valid_samples"], full["valid_samples"]), (5, 0))
         self.assertGreater(full["memory"], warm["memory"] + 12 * (plan["parameters"] - plan["adapter"]))
         self.assertEqual(plan["memory"], full["memory"])
+        self.assertAlmostEqual(plan["seconds"], warm["seconds"] + full["seconds"])
+        for stage in plan["stages"]:
+            self.assertAlmostEqual(stage["tokens"] / stage["seconds"], stage["tokens_per_second"], delta=1)
         self.assertFalse(os.path.exists("planned"))
 
     def test_it_is_what_is_done_then(self):
@@ -213,15 +219,17 @@ class Planning(Case):
         self.assertIn("stage 2 of 2, full (all): 12 steps of 4 x 48 tokens, 2,304 in all", words)
         self.assertIn("in all 24 steps, 4,608 tokens", words)
         words = tune("whole", "--dry-run", "--resume").stdout
-        self.assertIn("to go on after step 24", words)
+        self.assertIn("to continue after step 24", words)
         self.assertIn("stage 2 of 2, full (all): done", words)
         self.assertIn("in all 0 steps, 0 tokens", words)
-        self.assertEqual(len(log("whole")), 24)
+        self.assertEqual(len(log("whole")), 25)
 
     def test_it_refuses_what_a_run_would(self):
         for setting, wanted in (
             ("model=missing.gguf", "missing.gguf"),
-            ("stage.2.data=missing.tokens", "missing.tokens"),
+            ("stage.2.data=missing.tokens", "stage.2.data: there is no missing.tokens; make it with "
+             "'rosatune data pack --model model.gguf --out missing.tokens FILE...'"),
+            ("stage.1.valid=gone.tokens", "FILE...', or leave this key out"),
             ("adapter.bits=5", "no multiple of 5 bits"),
             ("out=model.gguf/run", "cannot"),
             ("out=whole", "go on with --resume"),
@@ -416,13 +424,13 @@ class Processes(Case):
     def test_a_plan_is_told_once(self):
         output = self.several(2, "planned", "--dry-run").stdout
         self.assertEqual(output.count("in all 24 steps"), 1)
-        self.assertIn("memory a process", output)
+        self.assertIn("memory per process", output)
 
     def test_another_number_goes_on(self):
         self.several(2, "moved", "--set", "stage.2.tokens=200")
         self.several(3, "moved", "--resume", "--set", "stage.2.tokens=1k")
         tune("moved", "--resume")
-        self.assertEqual([e["step"] for e in log("moved")], list(range(1, 25)))
+        self.assertEqual([e["step"] for e in log("moved")], list(range(25)))
         self.assertEqual(checkpoints("moved")[-1], ENDED)
 
     def test_mistakes_are_told_once(self):

@@ -45,3 +45,21 @@ struct quantity quantity_short(double number)
 
 	return scaled(number, 1000, units);
 }
+
+struct quantity quantity_time(double seconds)
+{
+	struct quantity words;
+	const double minutes = seconds / 60, hours = seconds / 3600, days = seconds / 86400;
+
+	if (seconds < 0.1)
+		snprintf(words.text, sizeof(words.text), "less than 0.1 s");
+	else if (seconds < 100)
+		snprintf(words.text, sizeof(words.text), "%.*f s", seconds < 9.5 ? 1 : 0, seconds);
+	else if (minutes < 100)
+		snprintf(words.text, sizeof(words.text), "%.0f min", minutes);
+	else if (hours < 48)
+		snprintf(words.text, sizeof(words.text), "%.1f hours", hours);
+	else
+		snprintf(words.text, sizeof(words.text), "%.*f days", days < 9.5 ? 1 : 0, days);
+	return words;
+}

@@ -75,6 +75,11 @@ static void print_step(const struct trainer_report *report)
 	const struct training_entry *entry = &report->entry;
 	char loss[24];
 
+	if (entry->step == 0) {
+		printf("before training: valid %.4f\n", entry->valid_loss);
+		fflush(stdout);
+		return;
+	}
 	printf("step %" PRIu64 " of %" PRIu64 ": %s", entry->step, report->steps, write_loss(entry->loss, loss));
 	if (entry->has_valid)
 		printf(", valid %.4f", entry->valid_loss);
@@ -90,6 +95,12 @@ static void on_step(void *context, const struct trainer_report *report)
 	const uint64_t clock = progress_clock();
 	char loss[24];
 
+	if (entry->step == 0) {
+		progress_end(&job->progress);
+		if (!job->json)
+			print_step(report);
+		return;
+	}
 	snprintf(job->detail, sizeof(job->detail), "%s, rate %.2g, %.0f tokens/s", write_loss(entry->loss, loss),
 		 entry->rate > 0 ? entry->rate : entry->backbone_rate, entry->tokens_per_second);
 	job->progress.detail = job->detail;

@@ -4,9 +4,10 @@
 #include "cli/quantities.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 
-/* How often all of the data would be gone through. */
+/* How often all of the data would be read. */
 static double passes(const struct tune_stage *stage, const struct stage_plan *plan)
 {
 	return (double)(plan->steps * stage->batch) / (double)plan->data_samples;
@@ -27,16 +28,20 @@ static void print_stage(const struct tune_config *config, const struct training_
 	       stage->batch, stage->length, quantity_grouped(plan->tokens).text);
 	printf("  %-12s%s of %s parameters\n", "trained", quantity_short((double)plan->trained).text,
 	       quantity_short((double)whole->parameters).text);
-	printf("  %-12s%s tokens, %s samples, gone through %.3g times\n", "data",
-	       quantity_grouped(plan->data_tokens).text, quantity_grouped(plan->data_samples).text,
-	       passes(stage, plan));
+	printf("  %-12s%s tokens, %s samples, read %.3g times\n", "data", quantity_grouped(plan->data_tokens).text,
+	       quantity_grouped(plan->data_samples).text, passes(stage, plan));
 	if (plan->cut)
-		printf("  %-12s%s conversations are longer than a sample; %s of them lose all answers\n", "cut",
+		printf("  %-12s%s conversations are longer than a sequence; %s of them lose all answers\n", "cut",
 		       quantity_grouped(plan->cut).text, quantity_grouped(plan->silent).text);
 	if (plan->valid_samples)
 		printf("  %-12s%s samples of %s tokens\n", "valid", quantity_grouped(plan->valid_samples).text,
 		       quantity_grouped(plan->valid_tokens).text);
 	printf("  %-12s%s\n", "memory", quantity_bytes((double)plan->memory).text);
+	if (isfinite(plan->seconds))
+		printf("  %-12s%s at %.0f tokens/s, estimated from one sequence of %zu tokens\n", "time",
+		       quantity_time(plan->seconds).text, plan->tokens_per_second, plan->measured);
+	else
+		printf("  %-12snot measured: this machine has less memory than it takes\n", "time");
 	printf("  %-12s%s each\n", "checkpoints", quantity_bytes((double)plan->checkpoint).text);
 }
 
@@ -49,13 +54,16 @@ void tune_plan_print(const struct tune_config *config, const struct training_pla
 		       quantity_short((double)plan->adapter).text);
 	printf("folder      %s", config->out);
 	if (plan->resumed != UINT64_MAX)
-		printf(", to go on after step %s", quantity_grouped(plan->resumed).text);
+		printf(", to continue after step %s", quantity_grouped(plan->resumed).text);
 	printf("\n");
 	for (size_t i = 0; i < config->stage_count; i++)
 		print_stage(config, plan, i);
-	printf("\nin all %s steps, %s tokens, up to %s of memory%s; nothing was trained (--dry-run)\n",
-	       quantity_grouped(plan->steps).text, quantity_grouped(plan->tokens).text,
-	       quantity_bytes((double)plan->memory).text, ranks->count > 1 ? " a process" : "");
+	printf("\nin all %s steps, %s tokens, up to %s of memory%s", quantity_grouped(plan->steps).text,
+	       quantity_grouped(plan->tokens).text, quantity_bytes((double)plan->memory).text,
+	       ranks->count > 1 ? " per process" : "");
+	if (isfinite(plan->seconds) && plan->steps)
+		printf(", about %s", quantity_time(plan->seconds).text);
+	printf("; nothing was trained (--dry-run)\n");
 }
 
 static void print_json_stage(const struct tune_stage *stage, const struct stage_plan *plan, struct json_text *text)
@@ -66,10 +74,14 @@ static void print_json_stage(const struct tune_stage *stage, const struct stage_
 		      ", \"kind\": \"%s\", \"steps\": %" PRIu64 ", \"tokens\": %" PRIu64 ", \"trained\": %" PRIu64
 		      ", \"data_tokens\": %" PRIu64 ", \"data_samples\": %" PRIu64 ", \"cut\": %" PRIu64
 		      ", \"silent\": %" PRIu64 ", \"valid_tokens\": %" PRIu64 ", \"valid_samples\": %" PRIu64
-		      ", \"memory\": %" PRIu64 ", \"checkpoint\": %" PRIu64 "}",
+		      ", \"memory\": %" PRIu64 ", \"checkpoint\": %" PRIu64 ", \"seconds\": ",
 		      tune_kind_words[stage->kind], plan->steps, plan->tokens, plan->trained, plan->data_tokens,
 		      plan->data_samples, plan->cut, plan->silent, plan->valid_tokens, plan->valid_samples,
 		      plan->memory, plan->checkpoint);
+	json_text_number(text, plan->seconds);
+	json_text_add(text, ", \"tokens_per_second\": ");
+	json_text_number(text, plan->tokens_per_second);
+	json_text_add(text, "}");
 }
 
 bool tune_plan_print_json(const struct tune_config *config, const struct training_plan *plan)
@@ -78,8 +90,10 @@ bool tune_plan_print_json(const struct tune_config *config, const struct trainin
 
 	json_text_add(&text,
 		      "{\"parameters\": %" PRIu64 ", \"adapter\": %" PRIu64 ", \"steps\": %" PRIu64
-		      ", \"tokens\": %" PRIu64 ", \"memory\": %" PRIu64 ", \"resumed\": ",
+		      ", \"tokens\": %" PRIu64 ", \"memory\": %" PRIu64 ", \"seconds\": ",
 		      plan->parameters, plan->adapter, plan->steps, plan->tokens, plan->memory);
+	json_text_number(&text, plan->seconds);
+	json_text_add(&text, ", \"resumed\": ");
 	if (plan->resumed == UINT64_MAX)
 		json_text_add(&text, "null");
 	else

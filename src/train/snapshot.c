@@ -173,7 +173,9 @@ static rosa_status write_adapter_config(const struct snapshot *snapshot, struct 
 		      architecture_names[snapshot->config->architecture], snapshot->config->width,
 		      snapshot->config->layers);
 	write_options(snapshot, &text);
-	json_text_add(&text, "  },\n  \"tensors\": \"%s\"\n}\n", digest);
+	json_text_add(&text, "  },\n  \"base_model_name_or_path\": ");
+	json_text_string(&text, snapshot->model ? snapshot->model->path : NULL);
+	json_text_add(&text, ",\n  \"steps\": %" PRIu64 ",\n  \"tensors\": \"%s\"\n}\n", writer->step, digest);
 	return write_text(writer, SNAPSHOT_ADAPTER_CONFIG, &text, err);
 }
 

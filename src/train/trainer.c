@@ -410,6 +410,24 @@ static rosa_status take_step(struct trainer *t, struct stage_run *run, rosa_erro
 	return ranks_agree(t->ranks, status, err);
 }
 
+/* What the model is worth before anything is learnt: without it the first validation has nothing to be compared with. A
+ * run that is resumed has it in its log. */
+static rosa_status validate_first(struct trainer *t, struct stage_run *run, rosa_error *err)
+{
+	struct trainer_report report = {.entry = {.loss = NAN, .grad_norm = NAN}};
+	rosa_status status;
+
+	if (t->state.step > 0 || !run->data.valid)
+		return ROSA_OK;
+	status = validate(t, run, &report.entry, err);
+	fill_report(t, run, &report);
+	if (t->first && status == ROSA_OK)
+		status = training_log_add(&t->log, &report.entry, err);
+	if (t->first && status == ROSA_OK && t->hooks->step)
+		t->hooks->step(t->hooks->context, &report);
+	return ranks_agree(t->ranks, status, err);
+}
+
 static void tell_begin(const struct trainer *t, const struct stage_run *run)
 {
 	const struct parameters *parameters = network_parameters(t->model.network);
@@ -437,6 +455,8 @@ static rosa_status run_stage(struct trainer *t, struct stage_run *run, rosa_erro
 
 	if (status == ROSA_OK)
 		tell_begin(t, run);
+	if (status == ROSA_OK)
+		status = validate_first(t, run, err);
 	while (status == ROSA_OK && t->state.stage_step < run->steps && !t->outcome->stopped) {
 		status = take_step(t, run, err);
 		if (status != ROSA_OK)

@@ -19,7 +19,7 @@ struct trainer_hooks {
 	void *context;
 	/* All of these are only called on the first process, but for `stop`; any may be NULL. */
 	void (*begin)(void *context, const struct trainer_report *report, uint64_t trained, uint64_t parameters);
-	void (*step)(void *context, const struct trainer_report *report);
+	void (*step)(void *context, const struct trainer_report *report); /* step 0: validated before the first */
 	void (*saved)(void *context, const char *path);
 	void (*note)(void *context, const char *message); /* something that is good to know */
 	bool (*stop)(void *context);                      /* asked after every step */

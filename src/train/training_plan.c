@@ -13,8 +13,11 @@
 #include "base/status.h"
 #include "train/training_model.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 /* Parameters of a group. */
 static uint64_t count_parameters(network *network, enum parameter_group group)
@@ -54,6 +57,86 @@ static rosa_status plan_memory(const struct training_plan *whole, const struct t
 	return status;
 }
 
+/* ---------------------------------------------------------------------------------------------------------- time -- */
+
+#define MEASURED 512 /* tokens at most: a long sequence would take minutes */
+
+static double now(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+/* Seconds of one sequence forward and backward, and of one update of what is trained (with rates of 0). */
+static rosa_status time_parts(network *network, const struct batch *batch, double *learn, double *update,
+			      rosa_error *err)
+{
+	const struct step_rates rates = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .scale = 1, .step = 1};
+	struct parameters *parameters = network_parameters(network);
+	rosa_status status = ROSA_OK;
+
+	*learn = *update = INFINITY;
+	/* The first time memory is touched for the first time; a second counts if it does not take long. */
+	for (int turn = 0; turn < 2 && status == ROSA_OK && (turn == 0 || *learn + *update < 5); turn++) {
+		struct batch_result result;
+		const double begun = now();
+		double learnt;
+
+		parameters_clear_gradients(parameters);
+		status = network_learn(network, batch, 1, &result, err);
+		learnt = now();
+		parameters_step(parameters, &rates);
+		*learn = fmin(*learn, learnt - begun);
+		*update = fmin(*update, now() - learnt);
+	}
+	return status;
+}
+
+/* Bytes of memory of this machine; 0: not known. */
+static uint64_t machine_memory(void)
+{
+	const long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+
+	return pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size : 0;
+}
+
+static rosa_status plan_time(const struct tune_config *config, const struct tune_stage *stage, const dataset *data,
+			     const struct ranks *ranks, network *network, struct stage_plan *plan, rosa_error *err)
+{
+	const size_t length = (size_t)stage->length, taken = length < MEASURED ? length : MEASURED;
+	uint32_t *tokens = calloc(2 * length, sizeof(*tokens));
+	float *weight = calloc(length, sizeof(*weight));
+	double learn, update, step;
+	rosa_status status;
+
+	plan->seconds = plan->tokens_per_second = NAN;
+	if (!tokens || !weight) {
+		status = rosa_fail(err, ROSA_ENOMEM, "no memory for a sequence of %zu tokens", length);
+	} else if (plan->memory > machine_memory() || !plan->steps) {
+		status = ROSA_OK;
+	} else {
+		const struct batch batch = {1, taken, tokens, tokens + length, weight, NULL};
+
+		dataset_sample(data, 0, tokens, tokens + length, weight);
+		status = parameters_train(network_parameters(network), stage->kind != TUNE_ADAPTER, config->rosa, err);
+		if (status == ROSA_OK)
+			status = time_parts(network, &batch, &learn, &update, err);
+		if (status == ROSA_OK) {
+			step = learn * (double)(stage->batch * stage->length) / (double)taken / ranks->count + update;
+			plan->seconds = step * (double)plan->steps;
+			plan->tokens_per_second = (double)(stage->batch * stage->length) / step;
+			plan->measured = taken;
+		}
+	}
+	free(tokens);
+	free(weight);
+	return status;
+}
+
+/* ------------------------------------------------------------------------------------------------------- stages -- */
+
 /* From the state of a checkpoint on, or all if that is of the beginning: what is done has neither steps nor data. */
 static rosa_status plan_stages(const struct tune_config *config, const struct run_state *from,
 			       const struct ranks *ranks, network *network, struct training_plan *plan, rosa_error *err)
@@ -79,8 +162,11 @@ static rosa_status plan_stages(const struct tune_config *config, const struct ru
 		if (status != ROSA_OK)
 			break;
 		plan_data(stage, &data, mine);
-		stage_data_close(&data);
 		status = plan_memory(plan, stage, backbone_saved, ranks, network, mine, err);
+		if (status == ROSA_OK)
+			status = plan_time(config, stage, data.data, ranks, network, mine, err);
+		stage_data_close(&data);
+		plan->seconds += mine->seconds;
 		plan->steps += mine->steps;
 		plan->tokens += mine->tokens;
 		plan->memory = mine->memory > plan->memory ? mine->memory : plan->memory;

@@ -1,4 +1,4 @@
-/* What a run would do and take, known without a step of it. */
+/* What a run would do, and the memory and time it needs. */
 #ifndef ROSATUNE_TRAINING_PLAN_H
 #define ROSATUNE_TRAINING_PLAN_H
 
@@ -15,17 +15,22 @@ struct stage_plan {
 	 * "flips", of which there are as many as runs in the data, come on top. */
 	uint64_t memory;
 	uint64_t checkpoint; /* bytes of one on the disk */
+	/* From one sequence that was measured; without validation and saving. NaN: not measured, as memory is short. */
+	double seconds, tokens_per_second;
+	size_t measured; /* tokens of that sequence */
 };
 
 struct training_plan {
 	uint64_t parameters, adapter; /* in all, and those of the adapter */
 	uint64_t steps, tokens;
+	double seconds;   /* NaN: not all stages were measured */
 	uint64_t memory;  /* of the stage that takes most */
 	uint64_t resumed; /* the step of the checkpoint to go on from; UINT64_MAX: none */
 	struct stage_plan *stages;
 };
 
-/* Opens all that a run would, model, adapter, data and folder, and refuses what it would, but writes nothing. */
+/* Opens all that a run would, model, adapter, data and folder, and refuses what it would, but writes nothing. Computes
+ * the gradient of one sequence per stage, to estimate the time. */
 rosa_status training_plan_make(const struct tune_config *config, bool resume, const struct ranks *ranks,
 			       struct training_plan *plan, rosa_error *err);
 void training_plan_free(struct training_plan *plan); /* safe on a zeroed one */
