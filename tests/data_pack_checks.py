@@ -77,11 +77,32 @@ def write_tokenizer(folder, split=None, prefix_space=False, filler=0):
 
 
 def checksum(data):
-    total = 0x9E3779B97F4A7C15
-    for (word,) in struct.iter_unpack("<Q", data):
-        total = (total ^ word) * 0xD6E8FEB86659FD93 & (1 << 64) - 1
-        total ^= total >> 32
-    return total
+    """XXH64 of whole words, written straight from its specification."""
+    p1, p2, p3, p4, p5 = (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63,
+                          0x27D4EB2F165667C5)
+    bits = (1 << 64) - 1
+
+    def rotate(x, by):
+        return (x << by | x >> 64 - by) & bits
+
+    def mix(lane, word):
+        return rotate((lane + word * p2) & bits, 31) * p1 & bits
+
+    words = [word for (word,) in struct.iter_unpack("<Q", data)]
+    lanes, whole = [p1 + p2 & bits, p2, 0, -p1 & bits], len(words) // 4 * 4
+    for i in range(whole):
+        lanes[i % 4] = mix(lanes[i % 4], words[i])
+    total = p5
+    if whole:
+        total = sum(rotate(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18))) & bits
+        for lane in lanes:
+            total = (total ^ mix(0, lane)) * p1 + p4 & bits
+    total = total + len(data) & bits
+    for word in words[whole:]:
+        total = rotate(total ^ mix(0, word), 27) * p1 + p4 & bits
+    total = (total ^ total >> 33) * p2 & bits
+    total = (total ^ total >> 29) * p3 & bits
+    return total ^ total >> 32
 
 
 class Shard:
@@ -90,7 +111,7 @@ class Shard:
             data = file.read()
         magic, version, width, tokens, documents, self.vocabulary, self.tokenizer, flags, total = struct.unpack(
             "<8sIIQQQQQQ", data[:64])
-        assert (magic, version) == (b"rosatok\n", 1) and width in (2, 4) and flags in (0, 1), data[:64]
+        assert (magic, version) == (b"rosatok\n", 2) and width in (2, 4) and flags in (0, 1), data[:64]
         if len(data) < 1 << 20:  # it takes long in Python
             assert checksum(data[64:] + data[:56] + bytes(8)) == total
         at = 64
@@ -120,6 +141,12 @@ def text_of(size, seed):
         parts.append(rng.choice(words) + rng.choice(between))
         size -= len(parts[-1])
     return "".join(parts)
+
+
+def default_signals():
+    """As a shell starts a program in the foreground, however the tests themselves were started."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 class Case(unittest.TestCase):
@@ -182,7 +209,7 @@ class Texts(Case):
         self.put("a.txt", "the")
         one = self.tokens("the")
         for words, wanted in [([], one + [END]), (["--no-end"], one), (["--end", "<|im_end|>"], one + [2])]:
-            self.pack("a.txt", "--replace", *words)
+            self.pack("a.txt", "--force", *words)
             self.assertEqual(self.documents(), [wanted])
         self.pack("a.txt", "--end", "<|nothing|>", code=1, out="other")
         self.pack("a.txt", "--end", "the", "--no-end", code=2, out="other")
@@ -193,7 +220,7 @@ class Texts(Case):
         self.pack("a.txt")
         self.assertEqual(self.documents(), [self.tokens("a<|im_end|>b") + [END]])
         self.assertNotIn(2, self.documents()[0])
-        self.pack("a.txt", "--special", "--replace")
+        self.pack("a.txt", "--special", "--force")
         self.assertEqual(self.documents()[0][1], 2)
 
     def test_compression_is_seen_from_the_content(self):
@@ -210,9 +237,9 @@ class Texts(Case):
         for name, content in packed.items():
             with self.subTest(name):
                 self.put("any.txt", content)
-                self.pack("any.txt", "--replace")
+                self.pack("any.txt", "--force")
                 self.assertEqual(self.documents(), [wanted])
-                self.pack("-", "--replace", stdin=content)
+                self.pack("-", "--force", stdin=content)
                 self.assertEqual(self.documents(), [wanted])
                 shutil.rmtree("out")
                 for cut in (len(content) - 3, len(content) // 2, 20):
@@ -235,7 +262,7 @@ class Texts(Case):
                 self.put("long.txt", text)
                 wanted = self.tokens(text, name) + [END]
                 for threads in ("1", "3"):
-                    self.pack("long.txt", "--replace", "--threads", threads, model=name)
+                    self.pack("long.txt", "--force", "--threads", threads, model=name)
                     self.assertEqual(self.documents(), [wanted])
 
     def test_bad_lines_are_left_out_and_told(self):
@@ -246,9 +273,9 @@ class Texts(Case):
         self.assertIn("1 document, ", said)
         self.assertIn(", 1 bad line;", said)
         self.assertEqual(self.documents(), [self.tokens("good\nthe end\n") + [END]])
-        _, errors = self.pack("a.txt", "--allow-bad", "--replace")
+        _, errors = self.pack("a.txt", "--allow-bad", "--force")
         self.assertIn("a.txt:2:", errors)
-        said, errors = self.pack("a.txt", "--lossy", "--replace")
+        said, errors = self.pack("a.txt", "--lossy", "--force")
         self.assertEqual(errors, "")
         self.assertEqual(self.documents(), [self.tokens("good\nb\ufffdad\nthe end\n") + [END]])
 
@@ -296,14 +323,33 @@ class Shards(Case):
         self.pack("a.txt", "--shard-tokens", "32", out="one.tokens")
         self.assertEqual(Shard("one.tokens").tokens, self.tokens("word " * 100) + [END])
 
+    def test_a_file_that_is_there_is_not_overwritten(self):
+        self.put("a.txt", "the")
+        self.put("b.txt", "us")
+        self.pack("a.txt", out="one.tokens")
+        self.assertIn("one.tokens exists already; give another name, or replace it with --force",
+                      self.pack("b.txt", out="one.tokens", code=1)[1])
+        self.assertEqual(Shard("one.tokens").tokens, self.tokens("the") + [END])
+        self.pack("b.txt", "--force", out="one.tokens")
+        self.assertEqual(Shard("one.tokens").tokens, self.tokens("us") + [END])
+
+    def test_missing_folders_are_made(self):
+        self.put("a.txt", "the")
+        self.put("empty.txt", "")
+        for out, shard in [("a/b/out/", "a/b/out/shard-00000.tokens"), ("c//d/one.tokens", "c/d/one.tokens")]:
+            self.assertIn("nothing to pack", self.pack("empty.txt", out=out, code=1)[1])
+            self.assertFalse(os.path.exists(out[0]))  # and removed again if nothing comes of it
+            self.pack("a.txt", out=out)
+            self.assertEqual(Shard(shard).tokens, self.tokens("the") + [END])
+
     def test_a_folder_with_shards_is_not_mixed(self):
         self.put("a.txt", "word " * 100)
         self.put("b.txt", "the")
         self.pack("a.txt", "--shard-tokens", "32")
         self.assertGreater(len(self.shards()), 3)
         self.put("out/notes", "stays")
-        self.assertIn("--replace", self.pack("b.txt", code=1)[1])
-        self.pack("b.txt", "--replace")
+        self.assertIn("--force", self.pack("b.txt", code=1)[1])
+        self.pack("b.txt", "--force")
         self.assertEqual(sorted(os.listdir("out")), ["notes", "shard-00000.tokens"])
         self.assertEqual(Shard("out/shard-00000.tokens").tokens, self.tokens("the") + [END])
 
@@ -349,11 +395,11 @@ class Lines(Case):
         wanted = [self.tokens("the") + [END]]
         for name in ("a.jsonl", "a.ndjson", "a.json", "a.jsonl.xz"):
             self.put(name, lzma.compress(line.encode()) if name.endswith(".xz") else line)
-            self.pack(name, "--field", "body", "--replace")
+            self.pack(name, "--field", "body", "--force")
             self.assertEqual(self.documents(), wanted)
-        self.pack("-", "--field", "body", "--format", "jsonl", "--replace", stdin=line.encode())
+        self.pack("-", "--field", "body", "--format", "jsonl", "--force", stdin=line.encode())
         self.assertEqual(self.documents(), wanted)
-        self.pack("a.jsonl", "--format", "text", "--replace")
+        self.pack("a.jsonl", "--format", "text", "--force")
         self.assertEqual(self.documents(), [self.tokens(line) + [END]])
 
     def test_bad_lines(self):
@@ -532,8 +578,8 @@ class Trouble(Case):
             (["--model", "model", "--out", "out", "none.txt"], 1, "cannot open none.txt"),
             (["--model", "none", "--out", "out", "a.txt"], 1, "none"),
             (["--model", "model", "--out", "a.txt", "a.txt"], 1, "a.txt"),
-            (["--model", "model", "--out", "no/where/out", "a.txt"], 1, "no/where/out"),
-            (["--model", "model", "--out", "no/one.tokens", "a.txt"], 1, "no/one.tokens"),
+            (["--model", "model", "--out", "a.txt/out", "a.txt"], 1, "a.txt"),
+            (["--model", "model", "--out", "a.txt/one.tokens", "a.txt"], 1, "a.txt"),
             (["--model", "model", "--out", "out", "--chat", "--special", "a.txt"], 2, "--chat"),
             (["--model", "model", "--out", "out", "--format", "xml", "a.txt"], 2, "--format xml"),
             (["--model", "model", "--out", "out", "--shard-tokens", "1", "a.txt"], 2, "--shard-tokens 1"),
@@ -556,7 +602,7 @@ class Trouble(Case):
         self.pack("a.txt")
         for out in ("one.tokens", "out", "new"):
             done = subprocess.run(["sh", "-c", 'ulimit -f 64; trap "" XFSZ; exec "$@"', "sh", PROGRAM, "data", "pack",
-                                   "--model", "model", "--out", out, "--replace", "long.txt"],
+                                   "--model", "model", "--out", out, "--force", "long.txt"],
                                   capture_output=True, timeout=LIMIT)
             self.assertEqual(done.returncode, 1, done.stderr)
             self.assertIn(b"error while writing", done.stderr)
@@ -587,7 +633,7 @@ class Trouble(Case):
         process = subprocess.Popen([PROGRAM, "data", "pack", "--model", "model", "--out", "out", "--shard-tokens",
                                     "10000", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE,
-                                   preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+                                   preexec_fn=default_signals)
         try:
             process.stdin.write(text_of(6000000, 6).encode())
             process.stdin.flush()
@@ -607,7 +653,7 @@ class Trouble(Case):
         return errors
 
     def test_signals_leave_nothing(self):
-        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)):
             errors = self.interrupted(number, code)
             self.assertEqual(errors, b"rosatune data pack: interrupted; nothing was written\n")
             self.assertEqual(os.listdir("."), ["model"])

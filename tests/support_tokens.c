@@ -53,10 +53,13 @@ struct bytes shard_make(const struct shard_plan *plan)
 void shard_seal(uint8_t *data, size_t size)
 {
 	struct tokens_header header;
+	struct checksum sum;
 
 	memcpy(&header, data, sizeof(header));
 	header.checksum = 0;
-	header.checksum = checksum_add(checksum_add(CHECKSUM_START, data + sizeof(header), size - sizeof(header)),
-				       &header, sizeof(header));
+	checksum_begin(&sum, 0);
+	checksum_add(&sum, data + sizeof(header), size - sizeof(header));
+	checksum_add(&sum, &header, sizeof(header));
+	header.checksum = checksum_value(&sum);
 	memcpy(data, &header, sizeof(header));
 }

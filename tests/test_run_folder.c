@@ -54,14 +54,14 @@ static void save(struct run_folder *folder, uint64_t step, size_t keep)
 {
 	const struct run_state state = {step, step / 10, step % 10, step * 100, 0.1 * (double)step, 0xfedcba9876543210};
 	struct checkpoint_writer writer;
-	struct durable_file file;
+	struct file_writer file;
 	rosa_error err;
 
 	assert_int_equal(checkpoint_begin(&writer, folder, step, &err), ROSA_OK);
 	assert_int_equal(checkpoint_file_save(&writer, "small.json", "{}\n", 3, &err), ROSA_OK);
 	assert_int_equal(checkpoint_file_open(&writer, "large.bin", &file, &err), ROSA_OK);
 	for (uint64_t i = 0; i < 300; i++)
-		assert_int_equal(durable_write(&file, &i, 7, &err), ROSA_OK);
+		assert_int_equal(file_write(&file, &i, 7, &err), ROSA_OK);
 	assert_int_equal(checkpoint_file_done(&writer, &file, &err), ROSA_OK);
 	assert_int_equal(checkpoint_commit(&writer, &state, keep, &err), ROSA_OK);
 	checkpoint_abandon(&writer); /* does no harm */
@@ -197,7 +197,8 @@ static void any_damage_is_found(void **state)
 		for (size_t at = 0; at < (size_t)about.st_size; at += i == 2 ? 37 : 1) {
 			change_byte(path, at);
 			assert_int_equal(latest(&folder, &err), -2);
-			assert_int_equal(notes, 1);
+			if (!strstr(err.message, "format: is")) /* it looks like another version's */
+				assert_int_equal(notes, 1);
 			change_byte(path, at);
 		}
 		assert_int_equal(latest(&folder, &err), 1);
@@ -209,6 +210,28 @@ static void any_damage_is_found(void **state)
 		assert_int_equal(latest(&folder, &err), -2);
 		save(&folder, 1, 0);
 	}
+	run_folder_close(&folder);
+}
+
+/* A checkpoint that cannot be opened may well be whole: nothing is renamed, and no older one is taken. */
+static void what_cannot_be_opened_is_not_damaged(void **state)
+{
+	struct run_folder folder = open_run("closed");
+	char path[256];
+	rosa_error err;
+
+	(void)state;
+	save(&folder, 1, 0);
+	save(&folder, 2, 0);
+	/* the super-user may read whatever permissions say, but a pipe cannot be mapped by anyone */
+	snprintf(path, sizeof(path), "%s", scratch_path("closed/checkpoints/step-00000002/large.bin"));
+	assert_int_equal(unlink(path), 0);
+	assert_int_equal(mkfifo(path, 0600), 0);
+	assert_int_equal(latest(&folder, &err), -2);
+	assert_non_null(strstr(err.message, "large.bin"));
+	assert_int_equal(notes, 0);
+	assert_true(there("closed/checkpoints/step-00000002"));
+	assert_false(there("closed/checkpoints/damaged-step-00000002"));
 	run_folder_close(&folder);
 }
 
@@ -232,28 +255,23 @@ static void the_one_before_is_taken(void **state)
 	run_folder_close(&folder);
 }
 
-static void later_versions_are_not_passed_over(void **state)
+static void other_versions_are_not_passed_over(void **state)
 {
+	static const char *const texts[] = {"{\n  \"format\": 3,\n  \"step\": 2\n}\n",
+					    "{\n  \"format\": 1,\n  \"step\": 2\n}\n"};
+	static const char *const messages[] = {"format: is 3", "format: is 1"};
 	struct run_folder folder = open_run("later");
 	rosa_error err;
-	char text[512] = "{\n  \"format\": 2,\n  \"step\": 2";
-	uint64_t sum;
 
 	(void)state;
 	save(&folder, 1, 0);
 	save(&folder, 2, 0);
-	/* the checksum of the beginning, by way of a file */
-	struct durable_file file;
-	assert_int_equal(durable_open(&file, scratch_path("sum"), &err), ROSA_OK);
-	assert_int_equal(durable_write(&file, text, strlen(text), &err), ROSA_OK);
-	assert_int_equal(durable_close(&file, &err), ROSA_OK);
-	sum = file.checksum;
-	snprintf(text + strlen(text), sizeof(text) - strlen(text), ",\n  \"checksum\": \"%016llx\"\n}\n",
-		 (unsigned long long)sum);
-	scratch_write("later/checkpoints/step-00000002/state.json", text);
-	assert_int_equal(latest(&folder, &err), -2);
-	assert_non_null(strstr(err.message, "format: is 2"));
-	assert_true(there("later/checkpoints/step-00000002"));
+	for (size_t i = 0; i < 2; i++) {
+		scratch_write("later/checkpoints/step-00000002/state.json", texts[i]);
+		assert_int_equal(latest(&folder, &err), -2);
+		assert_non_null(strstr(err.message, messages[i]));
+		assert_true(there("later/checkpoints/step-00000002"));
+	}
 	run_folder_close(&folder);
 }
 
@@ -261,22 +279,21 @@ static void failed_writes_leave_the_old_one(void **state)
 {
 	struct run_folder folder = open_run("full");
 	struct checkpoint_writer writer;
-	struct durable_file file;
+	struct file_writer file;
 	rosa_error err = {ROSA_OK, ""};
 
 	(void)state;
 	save(&folder, 1, 0);
 	assert_int_equal(checkpoint_begin(&writer, &folder, 2, &err), ROSA_OK);
 	assert_int_equal(checkpoint_file_open(&writer, "large.bin", &file, &err), ROSA_OK);
-	assert_int_equal(durable_write(&file, "some", 4, &err), ROSA_OK);
+	assert_int_equal(file_write(&file, "some", 4, &err), ROSA_OK);
 	close(file.descriptor); /* the disk goes away */
 	file.descriptor = open("/dev/full", O_WRONLY);
 	if (file.descriptor >= 0) {
 		assert_int_equal(checkpoint_file_done(&writer, &file, &err), ROSA_EIO);
 		assert_non_null(strstr(err.message, strerror(ENOSPC)));
 	} else {
-		file.open = false;
-		durable_abandon(&file);
+		file_discard(&file);
 	}
 	checkpoint_abandon(&writer);
 	assert_false(there("full/checkpoints/.writing-00000002"));
@@ -302,19 +319,23 @@ static void tensors_read_back(void **state)
 	static const char *const metadata[] = {"format", "pt", "tensors", "0123", NULL};
 	struct safetensors read;
 	struct mapping mapping;
-	struct durable_file file;
+	struct file_writer file;
+	struct checksum sum;
 	size_t pieces = 0;
 	rosa_error err;
 
 	(void)state;
+	checksum_begin(&sum, 0);
 	for (size_t i = 0; i < COUNT(matrix); i++)
 		matrix[i] = (float)i * 0.1f;
-	assert_int_equal(durable_open(&file, scratch_path("t.safetensors"), &err), ROSA_OK);
+	assert_int_equal(file_create(&file, scratch_path("t.safetensors"), &(struct file_options){.sum = &sum}, &err),
+			 ROSA_OK);
 	assert_int_equal(safetensors_write(&file, tensors, 2, metadata, fetch, &pieces, &err), ROSA_OK);
-	assert_int_equal(durable_close(&file, &err), ROSA_OK);
+	assert_int_equal(file_finish(&file, &err), ROSA_OK);
 	assert_true(pieces > 2);
 	assert_int_equal(mapping_open(&mapping, scratch_path("t.safetensors"), &err), ROSA_OK);
-	assert_int_equal(mapping.size, file.bytes);
+	assert_int_equal(mapping.size, sum.bytes);
+	assert_int_equal(checksum_of(mapping.data, mapping.size), checksum_value(&sum));
 	assert_int_equal(safetensors_read(mapping.data, mapping.size, "t", &read, &err), ROSA_OK);
 	assert_string_equal(safetensors_metadata(&read, "tensors"), "0123");
 	assert_int_equal(read.tensors.count, 2);
@@ -395,8 +416,9 @@ int main(void)
 	    cmocka_unit_test(what_is_half_written_is_swept),
 	    cmocka_unit_test(one_run_a_folder),
 	    cmocka_unit_test(any_damage_is_found),
+	    cmocka_unit_test(what_cannot_be_opened_is_not_damaged),
 	    cmocka_unit_test(the_one_before_is_taken),
-	    cmocka_unit_test(later_versions_are_not_passed_over),
+	    cmocka_unit_test(other_versions_are_not_passed_over),
 	    cmocka_unit_test(failed_writes_leave_the_old_one),
 	    cmocka_unit_test(tensors_read_back),
 	    cmocka_unit_test(log_has_every_step_once),

@@ -12,9 +12,9 @@
 #include <cmocka.h>
 
 #include "base/checksum.h"
-#include "cli/file.h"
+#include "base/file.h"
 #include "cli/models.h"
-#include "cli/session_file.h"
+#include "model/session.h"
 #include "support_decoder.h"
 
 #include <stdio.h>
@@ -75,12 +75,12 @@ static void save(struct place *place)
 	sequence *sequence;
 
 	session.tokens = (struct tokens){(uint32_t *)tokens, 7, 7};
-	assert_true(conversation_add(&session.conversation, "user", 4, "Who is there?", 13, &why));
-	assert_true(conversation_add(&session.conversation, "assistant", 9, "", 0, &why));
+	assert_int_equal(conversation_add(&session.conversation, "user", 4, "Who is there?", 13, &why), ROSA_OK);
+	assert_int_equal(conversation_add(&session.conversation, "assistant", 9, "", 0, &why), ROSA_OK);
 	assert_int_equal(sequence_new(place->model.decoder, &sequence, &error), ROSA_OK);
 	struct piece piece = {sequence, tokens, 5, LOGITS_NONE, NULL};
 	assert_int_equal(decoder_read(place->model.decoder, 1, &piece, NULL, NULL, &error), ROSA_OK);
-	if (!session_save(place->file, &session, (struct session_state){.sequence = sequence}, &why))
+	if (session_save(place->file, &session, (struct session_state){.sequence = sequence}, NULL, &why) != ROSA_OK)
 		fail_msg("%s", why.message);
 	sequence_free(sequence);
 	conversation_free(&session.conversation);
@@ -94,7 +94,7 @@ static void comes_back(void **state)
 	sequence *sequence;
 
 	save(place);
-	if (!session_load(place->file, place->model.decoder, &session, &sequence, &why))
+	if (session_load(place->file, place->model.decoder, &session, &sequence, &why) != ROSA_OK)
 		fail_msg("%s", why.message);
 	assert_int_equal(session.draws, 77);
 	assert_true(session.ended);
@@ -126,7 +126,7 @@ static bool try(struct place *place)
 	rosa_error why = {0};
 	sequence *sequence;
 
-	if (!session_load(place->file, place->model.decoder, &session, &sequence, &why)) {
+	if (session_load(place->file, place->model.decoder, &session, &sequence, &why) != ROSA_OK) {
 		assert_non_null(strstr(why.message, place->file));
 		assert_null(sequence);
 		assert_null(session.tokens.ids);
@@ -156,7 +156,7 @@ static void refuses_what_was_cut(void **state)
 	size_t size;
 
 	save(place);
-	assert_true(file_read(place->file, &data, &size, &why));
+	assert_int_equal(file_read(place->file, NULL, &data, &size, &why), ROSA_OK);
 	for (size_t cut = 0; cut < size; cut += cut < 400 || size - cut < 64 ? 1 : 97) {
 		put(place->file, data, cut);
 		assert_false(try(place));
@@ -174,7 +174,7 @@ static void refuses_what_was_altered(void **state)
 	size_t size;
 
 	save(place);
-	assert_true(file_read(place->file, &data, &size, &why));
+	assert_int_equal(file_read(place->file, NULL, &data, &size, &why), ROSA_OK);
 	for (size_t at = 0; at < size; at += at < 400 ? 1 : 53) {
 		data[at] ^= 0x10;
 		put(place->file, data, size);
@@ -194,13 +194,13 @@ static void believes_no_number(void **state)
 	size_t size, refused = 0, tried = 0;
 
 	save(place);
-	assert_true(file_read(place->file, &data, &size, &why));
+	assert_int_equal(file_read(place->file, NULL, &data, &size, &why), ROSA_OK);
 	size_t head = head_size(data);
 	assert_true(head + 8 < size);
 	for (size_t at = 8; at < head; at++) {
 		for (size_t i = 0; i < sizeof(masks); i++) {
 			data[at] ^= masks[i];
-			uint64_t sum = checksum_add(CHECKSUM_START, data, head);
+			uint64_t sum = checksum_of(data, head);
 			memcpy(data + head, &sum, sizeof(sum));
 			put(place->file, data, size);
 			refused += !try(place);

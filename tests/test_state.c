@@ -18,6 +18,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <dirent.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -355,6 +356,50 @@ static void test_file_round_trip(void **state)
 	rosa_stream_free(stream);
 }
 
+static void *load_pipe(void *path)
+{
+	rosa_stream *stream = NULL;
+
+	return rosa_stream_load(NULL, path, &stream, NULL) == ROSA_OK ? stream : NULL;
+}
+
+/* Links are followed, permissions kept, and pipes written to: nothing but a regular file is ever replaced. */
+static void test_special_files(void **state)
+{
+	rosa_stream *stream = small_stream(40, ROSA_ENGINE_AUTO);
+	char path[128], link[128], pipe[128];
+	struct stat about;
+	pthread_t reader;
+	void *loaded;
+	rosa_error err;
+
+	snprintf(path, sizeof(path), "%s/state", (const char *)*state);
+	snprintf(link, sizeof(link), "%s/link", (const char *)*state);
+	snprintf(pipe, sizeof(pipe), "%s/pipe", (const char *)*state);
+	write_file(path, "old", 3);
+	assert_int_equal(chmod(path, 0600), 0);
+	assert_int_equal(symlink("state", link), 0);
+	expect_status("through a link", rosa_stream_save(stream, link, &err), ROSA_OK, &err);
+	assert_int_equal(lstat(link, &about), 0);
+	assert_true(S_ISLNK(about.st_mode));
+	assert_int_equal(stat(path, &about), 0);
+	assert_int_equal(about.st_mode & 0777, 0600);
+	assert_true(about.st_size > 3);
+	assert_int_equal(mkfifo(pipe, 0600), 0);
+	assert_int_equal(pthread_create(&reader, NULL, load_pipe, pipe), 0);
+	expect_status("into a pipe", rosa_stream_save(stream, pipe, &err), ROSA_OK, &err);
+	assert_int_equal(pthread_join(reader, &loaded), 0);
+	assert_non_null(loaded);
+	rosa_stream_free(loaded);
+	assert_int_equal(lstat(pipe, &about), 0);
+	assert_true(S_ISFIFO(about.st_mode));
+	assert_int_equal(files_in(*state), 3);
+	unlink(path);
+	unlink(link);
+	unlink(pipe);
+	rosa_stream_free(stream);
+}
+
 static void test_unreadable(void **state)
 {
 	rosa_stream *stream = NULL;
@@ -426,6 +471,7 @@ int main(void)
 	    cmocka_unit_test(test_forged),
 	    cmocka_unit_test(test_round_trip),
 	    cmocka_unit_test_setup_teardown(test_file_round_trip, make_folder, remove_folder),
+	    cmocka_unit_test_setup_teardown(test_special_files, make_folder, remove_folder),
 	    cmocka_unit_test_setup_teardown(test_unreadable, make_folder, remove_folder),
 	    cmocka_unit_test_setup_teardown(test_unwritable, make_folder, remove_folder),
 	    cmocka_unit_test_setup_teardown(test_full_disk, make_folder, remove_folder),

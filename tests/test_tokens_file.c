@@ -154,7 +154,7 @@ static const struct change {
 	const char *words;
 } changes[] = {
     {"magic", 0, 1, 'R', false, "not a token shard"},
-    {"version", 8, 4, 2, false, "version 2"},
+    {"version", 8, 4, 1, false, "version 1"},
     {"other end", 8, 4, 0x01000000, false, "version 16777216"},
     {"width 1", 12, 4, 1, false, "1 bytes a token"},
     {"width 4", 12, 4, 4, false, "cut short"},

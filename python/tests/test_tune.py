@@ -27,7 +27,7 @@ def shard(path: Path, tokens: np.ndarray) -> Path:
     """A token shard of one document; its checksum is looked at on request only."""
     body = tokens.astype("<u2").tobytes()
     body += bytes(-len(body) % 8)
-    header = b"rosatok\n" + struct.pack("<IIQQQQQQ", 1, 2, len(tokens), 1, tiny.VOCABULARY, 0, 0, 0)
+    header = b"rosatok\n" + struct.pack("<IIQQQQQQ", 2, 2, len(tokens), 1, tiny.VOCABULARY, 0, 0, 0)
     path.write_bytes(header + body + struct.pack("<QQ", 0, len(tokens)))
     return path
 

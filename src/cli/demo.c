@@ -13,7 +13,6 @@
 
 #include "cli/args.h"
 #include "cli/demo_text.h"
-#include "cli/file.h"
 #include "cli/inputs.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
@@ -99,7 +98,7 @@ static const char *unit(const struct demo *demo)
 static bool load_text(struct demo *demo, rosa_error *why)
 {
 	if (demo->path) {
-		if (!file_read(demo->path, &demo->text, &demo->size, why))
+		if (file_read(demo->path, &program_files, &demo->text, &demo->size, why) != ROSA_OK)
 			return false;
 	} else {
 		demo->size = sizeof(demo_text) - 1;

@@ -9,7 +9,6 @@
 
 #include "cli/generate.h"
 
-#include "cli/file.h"
 #include "cli/interrupt.h"
 
 #include <stdio.h>
@@ -156,7 +155,7 @@ static int run(struct generate *job, rosa_error *why)
 {
 	struct sampler_options sampling;
 
-	if ((job->save && !file_can_create(job->save, why)) || !model_open(&job->model, &job->args, why) ||
+	if ((job->save && file_can_create(job->save, why) != ROSA_OK) || !model_open(&job->model, &job->args, why) ||
 	    !model_tokenizer(&job->model, &job->tokenizer, why) ||
 	    !sampling_choose(&job->sampling, job->chat, &job->model.checkpoint, &sampling, why) ||
 	    !run_open(&job->run, &job->model, job->tokenizer, &sampling, &job->stops, why))

@@ -4,7 +4,7 @@
 
 #include "cli/generate_run.h"
 #include "cli/generate_sampling.h"
-#include "cli/session_file.h"
+#include "model/session.h"
 
 struct generate {
 	const char *command; /* for messages: "generate" or "chat" */

@@ -183,7 +183,7 @@ static bool answer_turn(struct chat *chat, bool *made, rosa_error *why)
 	if (good && answer.made > 0 && text_add(&answer.text, "the answer", "", 0, false, why)) {
 		*made = true;
 		good = conversation_add(&chat->conversation, "assistant", strlen("assistant"), answer.text.data,
-					answer.text.size, why) &&
+					answer.text.size, why) == ROSA_OK &&
 		       keep_answer(chat, &answer, whole, why);
 	}
 	text_free(&answer.text);
@@ -198,7 +198,7 @@ static bool add_message(struct chat *chat, const char *line, rosa_error *why)
 		     (text_add(&text, "the document", chat->document.data, chat->document.size, true, why) &&
 		      text_add(&text, "the document", "\n\n", 2, true, why))) &&
 		    text_add(&text, "the message", line, strlen(line), chat->job->lossy, why) &&
-		    conversation_add(&chat->conversation, "user", strlen("user"), text.data, text.size, why);
+		    conversation_add(&chat->conversation, "user", strlen("user"), text.data, text.size, why) == ROSA_OK;
 
 	text_free(&text);
 	return good;
@@ -244,16 +244,19 @@ static bool save_state(const struct chat *chat, const struct session *session, c
 	const struct run *run = chat->run;
 	size_t steps = sequence_steps(run->sequence),
 	       common = in_common(run->tokens.ids, run->tokens.count, session->tokens.ids, session->tokens.count);
-	sequence *none;
+	struct session_state state = {.sequence = run->sequence};
+	sequence *none = NULL;
 
-	if (steps <= common && steps < session->tokens.count)
-		return session_save(path, session, (struct session_state){.sequence = run->sequence}, why);
-	if (run->snapshot.size && run->snapshot.steps <= common && run->snapshot.steps < session->tokens.count)
-		return session_save(path, session, (struct session_state){NULL, run->snapshot.data, run->snapshot.size},
-				    why);
-	if (sequence_new(chat->job->model.decoder, &none, why) != ROSA_OK)
-		return false;
-	bool good = session_save(path, session, (struct session_state){.sequence = none}, why);
+	if (steps > common || steps >= session->tokens.count) {
+		state = (struct session_state){NULL, run->snapshot.data, run->snapshot.size};
+		if (!run->snapshot.size || run->snapshot.steps > common ||
+		    run->snapshot.steps >= session->tokens.count) {
+			if (sequence_new(chat->job->model.decoder, &none, why) != ROSA_OK)
+				return false;
+			state = (struct session_state){.sequence = none};
+		}
+	}
+	bool good = session_save(path, session, state, &program_files, why) == ROSA_OK;
 	sequence_free(none);
 	return good;
 }
@@ -275,7 +278,7 @@ static bool resume(struct chat *chat, rosa_error *why)
 	struct session session;
 	sequence *sequence;
 
-	if (!session_load(chat->job->load, chat->job->model.decoder, &session, &sequence, why))
+	if (session_load(chat->job->load, chat->job->model.decoder, &session, &sequence, why) != ROSA_OK)
 		return false;
 	chat->conversation = session.conversation;
 	session.conversation = (struct conversation){0};
@@ -295,8 +298,8 @@ static bool begin(struct chat *chat, rosa_error *why)
 	const char *system = chat->job->system;
 
 	chat->document_due = chat->document.size > 0;
-	return !system ||
-	       conversation_add(&chat->conversation, "system", strlen("system"), system, strlen(system), why);
+	return !system || conversation_add(&chat->conversation, "system", strlen("system"), system, strlen(system),
+					   why) == ROSA_OK;
 }
 
 static bool reset(struct chat *chat, rosa_error *why)

@@ -39,7 +39,7 @@ static bool begin(struct generate *job, bool more, bool *ended, rosa_error *why)
 		uint32_t token = (uint32_t)first;
 		return first < 0 ? true : run_append(&job->run, &token, 1, why);
 	}
-	if (!session_load(job->load, job->model.decoder, &session, &sequence, why))
+	if (session_load(job->load, job->model.decoder, &session, &sequence, why) != ROSA_OK)
 		return false;
 	if (session.ended && more)
 		session.tokens.count--; /* the last token has not been read */
@@ -56,7 +56,8 @@ static bool save(const struct generate *job, bool ended, rosa_error *why)
 
 	/* Ctrl-C has stopped the text; saving it is not to be stopped by the same one. */
 	interrupt_forget();
-	return session_save(job->save, &session, (struct session_state){.sequence = run->sequence}, why);
+	return session_save(job->save, &session, (struct session_state){.sequence = run->sequence}, &program_files,
+			    why) == ROSA_OK;
 }
 
 static void print_json(const struct generate *job, const struct answer *answer)

@@ -10,7 +10,6 @@
  */
 #include "cli/gnuplot.h"
 
-#include "cli/file.h"
 #include "cli/interrupt.h"
 
 #include <errno.h>
@@ -109,7 +108,7 @@ bool picture_can_be(const char *path, rosa_error *why)
 {
 	if (!terminal_of(path))
 		return refuse(why, "%s: the name of a picture must end in .png, .svg or .pdf", path);
-	return file_can_create(path, why);
+	return file_can_create(path, why) == ROSA_OK;
 }
 
 /*
@@ -170,8 +169,8 @@ bool picture_draw(const struct picture *picture, void (*put)(FILE *script, const
 
 	if (!picture->path)
 		return draw(picture, put, context, STDOUT_FILENO, why);
-	if (file_create(&writer, picture->path, why) && draw(picture, put, context, writer.descriptor, why) &&
-	    file_close(&writer, why) && file_commit(&writer, why))
+	if (file_create(&writer, picture->path, &program_files, why) == ROSA_OK &&
+	    draw(picture, put, context, writer.descriptor, why) && file_finish(&writer, why) == ROSA_OK)
 		return true;
 	file_discard(&writer);
 	return false;

@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 
 #include "cli/inputs.h"
+#include "cli/interrupt.h"
 #include "cli/npy.h"
 #include "cli/option_args.h"
 #include "train/safetensors_write.h"
@@ -112,7 +113,7 @@ static bool write_gradients(struct job *job, rosa_error *why)
 	static const char *const metadata[] = {"format", "pt", NULL};
 	const struct parameters *parameters = network_parameters(job->trainable.network);
 	struct tensor_source *sources = get_memory(parameters->count, sizeof(*sources), "the list", why);
-	struct durable_file file;
+	struct file_writer file;
 	rosa_error error;
 	rosa_status status;
 
@@ -124,14 +125,14 @@ static bool write_gradients(struct job *job, rosa_error *why)
 		sources[i] = (struct tensor_source){
 		    parameter->name, parameter->dims, {parameter->shape[0], parameter->shape[1]}, parameter->grad};
 	}
-	status = durable_open(&file, job->out_path, &error);
+	status = file_create(&file, job->out_path, &program_files, &error);
 	if (status == ROSA_OK) {
 		status = safetensors_write(&file, sources, parameters->count, metadata, fetch, job->trainable.backend,
 					   &error);
 		if (status == ROSA_OK)
-			status = durable_close(&file, &error);
+			status = file_finish(&file, &error);
 		else
-			durable_abandon(&file);
+			file_discard(&file);
 	}
 	free(sources);
 	return status == ROSA_OK || refuse(why, "%s", error.message);

@@ -1,10 +1,10 @@
 /*
- * Ctrl-C.
+ * Signals that ask the program to end: Ctrl-C, SIGTERM, and SIGHUP, which a closed terminal or a lost connection sends.
  *
- * The handler sets one variable; whoever works asks for it, cleans up after itself and returns. Nothing else is safe to
- * do in a handler, and a half-written file can only be removed by the code that knows it. System calls are not
- * restarted, so a program that waits for a pipe notices. A signal that was ignored when the program was started
- * (nohup, a background job of a shell) stays ignored.
+ * The handler sets one variable; the code at work looks at it, cleans up after itself and returns. Nothing else is safe
+ * to do in a handler, and a half-written file can only be removed by the code that knows it. System calls are not
+ * restarted, so a program that waits for a pipe notices. A signal that was ignored when the program was started (nohup,
+ * a background job of a shell) stays ignored.
  */
 #include "cli/interrupt.h"
 
@@ -36,6 +36,7 @@ void interrupt_watch(void)
 {
 	watch(SIGINT);
 	watch(SIGTERM);
+	watch(SIGHUP);
 }
 
 void interrupt_hold(void)
@@ -57,3 +58,24 @@ int interrupted(void)
 {
 	return seen ? 128 + (int)seen : 0;
 }
+
+static int cancelled(void *context)
+{
+	(void)context;
+	return interrupted();
+}
+
+static void hold(void *context)
+{
+	(void)context;
+	interrupt_hold();
+}
+
+static void release(void *context)
+{
+	(void)context;
+	interrupt_release();
+}
+
+const struct file_hooks interrupt_hooks = {.cancelled = cancelled, .hold = hold, .release = release};
+const struct file_options program_files = {.hooks = &interrupt_hooks};

@@ -132,8 +132,8 @@ static bool read_all(struct job *job, rosa_error *why)
 
 static bool run(struct job *job, rosa_error *why)
 {
-	bool good = file_can_create(job->out_path, why) && npy_load_tokens(job->tokens_path, &job->tokens, why) &&
-		    model_open(&job->model, &job->args, why);
+	bool good = file_can_create(job->out_path, why) == ROSA_OK &&
+		    npy_load_tokens(job->tokens_path, &job->tokens, why) && model_open(&job->model, &job->args, why);
 
 	if (!good)
 		return false;
@@ -144,7 +144,7 @@ static bool run(struct job *job, rosa_error *why)
 	progress_begin(&job->progress, "reading", 0);
 	good = read_all(job, why);
 	progress_end(&job->progress);
-	return good && !interrupted() && file_close(&job->writer, why) && file_commit(&job->writer, why);
+	return good && !interrupted() && file_finish(&job->writer, why) == ROSA_OK;
 }
 
 int logits_command(int count, char **words)

@@ -12,6 +12,8 @@
  */
 #include "cli/npy.h"
 
+#include "cli/interrupt.h"
+
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -357,7 +359,7 @@ static bool load(const char *path, bool (*read)(const uint8_t *data, size_t size
 	uint8_t *data;
 	size_t size;
 
-	if (!file_read(path, &data, &size, why))
+	if (file_read(path, &program_files, &data, &size, why) != ROSA_OK)
 		return false;
 	bool done = read(data, size, into, &inner);
 	free(data);
@@ -410,16 +412,15 @@ static bool create(struct file_writer *writer, const char *path, const char *typ
 	header[7] = 0;
 	header[8] = (char)((whole - 10) & 0xff);
 	header[9] = (char)((whole - 10) >> 8);
-	if (!file_create(writer, path, why))
-		return false;
-	return file_write(writer, header, whole, why);
+	return file_create(writer, path, &program_files, why) == ROSA_OK &&
+	       file_write(writer, header, whole, why) == ROSA_OK;
 }
 
 /* Elements of four bytes. */
 static bool write_words(struct file_writer *writer, const void *values, size_t count, rosa_error *why)
 {
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-	return file_write(writer, values, count * sizeof(uint32_t), why);
+	return file_write(writer, values, count * sizeof(uint32_t), why) == ROSA_OK;
 #else
 	const uint8_t *from = values;
 	uint32_t swapped[1024];
@@ -429,7 +430,7 @@ static bool write_words(struct file_writer *writer, const void *values, size_t c
 		memcpy(swapped, from, piece * sizeof(swapped[0]));
 		for (size_t i = 0; i < piece; i++)
 			swapped[i] = __builtin_bswap32(swapped[i]);
-		if (!file_write(writer, swapped, piece * sizeof(swapped[0]), why))
+		if (file_write(writer, swapped, piece * sizeof(swapped[0]), why) != ROSA_OK)
 			return false;
 		from += piece * sizeof(swapped[0]);
 		count -= piece;

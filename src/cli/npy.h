@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_NPY_H
 #define ROSATUNE_NPY_H
 
-#include "cli/file.h"
+#include "base/file.h"
 #include "cli/report.h"
 
 #include <stddef.h>

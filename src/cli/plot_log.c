@@ -7,8 +7,9 @@
  */
 #include "cli/plot_log.h"
 
+#include "cli/interrupt.h"
 #include "model/json.h"
-#include "cli/pack_lines.h"
+#include "train/pack_lines.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -100,7 +101,7 @@ static bool read_lines(struct plot_log *log, struct pack_lines *lines, rosa_erro
 	size_t size;
 
 	for (;;) {
-		if (!pack_lines_next(lines, &line, &size, why))
+		if (pack_lines_next(lines, &line, &size, why) != ROSA_OK)
 			return false;
 		if (!line)
 			return log->count > 0 || refuse(why, "%s: has no line that is a JSON object", log->path);
@@ -120,7 +121,7 @@ bool plot_log_read(struct plot_log *log, const char *path, rosa_error *why)
 	if (json_read("{}", 2, path, &nothing, why) != ROSA_OK)
 		return false;
 	json_free(&nothing);
-	good = pack_lines_open(&lines, path, why) && read_lines(log, &lines, why);
+	good = pack_lines_open(&lines, path, &interrupt_hooks, why) == ROSA_OK && read_lines(log, &lines, why);
 	pack_lines_close(&lines);
 	return good;
 }

@@ -121,7 +121,7 @@ static bool can_write(const struct job *job, rosa_error *why)
 	const char *paths[] = OUTPUTS(job);
 
 	for (int i = 0; i < 3; i++) {
-		if (paths[i] && !file_can_create(paths[i], why))
+		if (paths[i] && file_can_create(paths[i], why) != ROSA_OK)
 			return false;
 	}
 	return true;
@@ -277,10 +277,10 @@ static bool write_outputs(const struct job *job, rosa_error *why)
 	if (done && job->flips_path)
 		done = write_flips(job, &files[count++], why);
 	for (int i = 0; i < count && done; i++)
-		done = file_close(&files[i], why);
+		done = file_close(&files[i], why) == ROSA_OK;
 	done = done && !interrupted();
 	for (int i = 0; i < count && done; i++)
-		done = file_commit(&files[i], why);
+		done = file_commit(&files[i], why) == ROSA_OK;
 	for (int i = 0; i < count; i++)
 		file_discard(&files[i]);
 	return done;

@@ -1,15 +1,13 @@
 /*
- * Text from outside.
+ * Text in and out.
  *
- * Everything is checked here, once, before a tokenizer sees it: only here the name of the file and the place in it are
- * still known. A place is a byte counted from 0, as editors and hex dumps count.
- *
- * Text goes out without stdio, which takes a signal in the middle of a write for an error and forgets the rest.
+ * A file is read whole before it is checked, since a character may be cut by the end of a block. Text goes out without
+ * stdio, which takes a signal in the middle of a write for an error and forgets the rest.
  */
 #include "cli/text_input.h"
 
-#include "cli/file.h"
-#include "base/utf8.h"
+#include "cli/interrupt.h"
+#include "train/byte_source.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -18,64 +16,49 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Adds bytes as they are. There is always room for the terminator. */
-static bool add(struct text *text, const char *bytes, size_t size, rosa_error *why)
-{
-	size_t wanted = text->size + size + 1;
-
-	if (wanted > text->room) {
-		size_t room = wanted + wanted / 4;
-		char *bigger = room > size ? realloc(text->data, room) : NULL;
-		if (!bigger)
-			return refuse(why, "not enough memory for a text of %zu bytes", wanted);
-		text->data = bigger;
-		text->room = room;
-	}
-	if (size)
-		memcpy(text->data + text->size, bytes, size);
-	text->size += size;
-	text->data[text->size] = '\0';
-	return true;
-}
+#define FIRST_ROOM ((size_t)1 << 18)
 
 bool text_add(struct text *text, const char *name, const char *bytes, size_t size, bool lossy, rosa_error *why)
 {
-	for (size_t at = 0;;) {
-		size_t good = utf8_valid(bytes + at, size - at), bad;
-		if (at + good < size && !lossy)
-			return refuse(why,
-				      "%s: byte %zu (0x%02x) is not UTF-8; convert the text, or read such bytes as "
-				      "U+FFFD with --lossy",
-				      name, at + good, (unsigned char)bytes[at + good]);
-		if (!add(text, bytes + at, good, why))
+	return text_append(text, name, bytes, size, lossy, why) == ROSA_OK;
+}
+
+/* All bytes of a source, from malloc. */
+static bool read_source(struct byte_source *source, char **data, size_t *size, rosa_error *why)
+{
+	size_t room = 0, got = 1;
+
+	*data = NULL;
+	*size = 0;
+	while (got > 0) {
+		if (room - *size < FIRST_ROOM / 2) {
+			room = 2 * room + FIRST_ROOM;
+			char *bigger = realloc(*data, room);
+			if (!bigger)
+				return refuse(why, "not enough memory to read %s (%zu bytes wanted)", source->name,
+					      room);
+			*data = bigger;
+		}
+		if (source_read(source, *data + *size, room - *size, &got, why) != ROSA_OK)
 			return false;
-		at += good;
-		if (at == size)
-			return true;
-		utf8_next(bytes + at, size - at, &bad);
-		if (!add(text, UTF8_REPLACEMENT, strlen(UTF8_REPLACEMENT), why))
-			return false;
-		at += bad;
+		*size += got;
 	}
+	return true;
 }
 
 bool text_add_file(struct text *text, const char *path, bool lossy, rosa_error *why)
 {
-	bool standard = strcmp(path, "-") == 0;
-	uint8_t *data;
+	struct byte_source source;
+	char *data = NULL;
 	size_t size;
+	bool good;
 
-	if (!file_read(standard ? "/dev/stdin" : path, &data, &size, why))
+	if (source_open(&source, path, &interrupt_hooks, why) != ROSA_OK)
 		return false;
-	bool good = text_add(text, standard ? "standard input" : path, (const char *)data, size, lossy, why);
+	good = read_source(&source, &data, &size, why) && text_add(text, source.name, data, size, lossy, why);
+	source_close(&source);
 	free(data);
 	return good;
-}
-
-void text_free(struct text *text)
-{
-	free(text->data);
-	memset(text, 0, sizeof(*text));
 }
 
 bool text_print(const char *data, size_t size, rosa_error *why)

@@ -10,7 +10,7 @@
 
 #include "cli/args.h"
 #include "base/words.h"
-#include "cli/conversation.h"
+#include "model/conversation.h"
 #include "cli/inputs.h"
 #include "cli/interrupt.h"
 #include "model/json.h"
@@ -114,7 +114,7 @@ static bool add_message(struct conversation *conversation, struct json message, 
 	if (json_get_string(message, "role", JSON_NEEDED, &role, why) != ROSA_OK ||
 	    json_get_string(message, "content", JSON_NEEDED, &content, why) != ROSA_OK)
 		return false;
-	return conversation_add(conversation, role, strlen(role), content, strlen(content), why);
+	return conversation_add(conversation, role, strlen(role), content, strlen(content), why) == ROSA_OK;
 }
 
 static bool encode_conversation(struct job *job, const struct conversation *conversation, rosa_error *why)

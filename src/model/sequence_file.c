@@ -8,7 +8,7 @@
  * All numbers are little-endian. The bytes are
  *
  *     8 bytes   "ROSASEQU"
- *     u64       version, 1
+ *     u64       version, 2
  *     u64       fingerprint of the model, u64 of the adapter (0: none)
  *     u64       window, u64 sinks, u64 global layers, u64 steps
  *     for each layer:
@@ -17,7 +17,7 @@
  *         where the layer has an adapter:
  *             u64       bytes of the saved stream, and these, filled up with zeros to a multiple of 8
  *             u16       value symbols [routes][steps], filled up likewise
- *     u64       checksum of all before it
+ *     u64       XXH64 of all before it
  */
 #include "model/decoder_parts.h"
 
@@ -28,7 +28,7 @@
 #include <string.h>
 
 #define MAGIC   "ROSASEQU"
-#define VERSION 1
+#define VERSION 2 /* 1 had another checksum */
 
 struct header {
 	char magic[8];
@@ -53,7 +53,7 @@ static struct header header_of(const decoder *d, size_t steps)
 	if (d->adapter) {
 		const char *digest = safetensors_metadata(&d->adapter->file, "tensors");
 
-		header.adapter = checksum_add(CHECKSUM_START, digest, digest ? strlen(digest) : 0);
+		header.adapter = checksum_of(digest, digest ? strlen(digest) : 0);
 	}
 	return header;
 }
@@ -68,23 +68,19 @@ static size_t row_numbers(const decoder *d)
 struct saving {
 	sequence_writer write;
 	void *context;
-	uint64_t sum;
+	struct checksum sum;
 };
 
 /* Write bytes, filled up to whole words. */
 static rosa_status put(struct saving *saving, const void *data, size_t size, rosa_error *err)
 {
 	static const char zeros[8];
-	const size_t whole = size / 8 * 8;
-	char last[8] = {0};
+	const size_t filling = padded(size) - size;
 
-	saving->sum = checksum_add(saving->sum, data, whole);
-	if (size > whole) {
-		memcpy(last, (const char *)data + whole, size - whole);
-		saving->sum = checksum_add(saving->sum, last, sizeof(last));
-	}
+	checksum_add(&saving->sum, data, size);
+	checksum_add(&saving->sum, zeros, filling);
 	if (saving->write(saving->context, data, size) != 0 ||
-	    (size > whole && saving->write(saving->context, zeros, padded(size) - size) != 0))
+	    (filling && saving->write(saving->context, zeros, filling) != 0))
 		return rosa_fail(err, ROSA_EIO, "the sequence could not be written");
 	return ROSA_OK;
 }
@@ -143,16 +139,18 @@ static rosa_status save_past(const struct past *past, struct saving *saving, ros
 rosa_status sequence_save(const sequence *s, sequence_writer write, void *context, rosa_error *err)
 {
 	const decoder *d = s->decoder;
-	struct saving saving = {write, context, CHECKSUM_START};
+	struct saving saving = {.write = write, .context = context};
 	const struct header header = header_of(d, s->steps);
-	rosa_status status = put(&saving, &header, sizeof(header), err);
+	rosa_status status;
 
+	checksum_begin(&saving.sum, 0);
+	status = put(&saving, &header, sizeof(header), err);
 	for (size_t i = 0; i < d->checkpoint->config.layers && status == ROSA_OK; i++) {
 		status = save_cache(s, i, &saving, err);
 		if (status == ROSA_OK && d->blocks[i].has_rosa)
 			status = save_past(&s->pasts[i], &saving, err);
 	}
-	return status == ROSA_OK ? put_number(&saving, saving.sum, err) : status;
+	return status == ROSA_OK ? put_number(&saving, checksum_value(&saving.sum), err) : status;
 }
 
 /* ------------------------------------------------------------------------------------------------------ loading -- */
@@ -207,7 +205,8 @@ static rosa_status check_header(const decoder *d, const struct header *found, ro
 	if (memcmp(found->magic, MAGIC, sizeof(found->magic)) != 0)
 		return rosa_fail(err, ROSA_EFORMAT, "these bytes are not a saved sequence");
 	if (found->version != VERSION)
-		return rosa_fail(err, ROSA_EFORMAT, "the saved sequence is of version %llu; this program reads %d",
+		return rosa_fail(err, ROSA_EFORMAT,
+				 "the saved sequence is of version %llu; this program reads %d: read the text again",
 				 (unsigned long long)found->version, VERSION);
 	if (found->model != here.model)
 		return rosa_fail(err, ROSA_EFORMAT, "the sequence was read by another model");
@@ -336,7 +335,7 @@ rosa_status sequence_load(decoder *d, const void *data, size_t size, sequence **
 	if (status != ROSA_OK)
 		return status;
 	memcpy(&sum, (const uint8_t *)data + size - sizeof(sum), sizeof(sum));
-	if (sum != checksum_add(CHECKSUM_START, data, size - sizeof(sum)))
+	if (sum != checksum_of(data, size - sizeof(sum)))
 		return rosa_fail(err, ROSA_EFORMAT, "the saved sequence is damaged: its checksum is wrong");
 	loading.at = (const uint8_t *)data + sizeof(header);
 	loading.left = size - sizeof(header) - sizeof(sum);

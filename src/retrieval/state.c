@@ -9,7 +9,7 @@
  * All numbers are little-endian. A file is
  *
  *     8 bytes   "ROSASTRM"
- *     u32       version, 1
+ *     u32       version, 2
  *     u32       bits | policy << 8 | fold << 16 | flips << 17
  *     u32       max_match, 0 for none
  *     u32       0
@@ -21,26 +21,17 @@
  *         the same for query runs
  *         key runs * bits, bits, rounded up to 64: the symbols of the key's runs
  *         the same for the query
- *     u64       checksum of all before it
+ *     u64       XXH64 of all before it
  */
 #include "base/checksum.h"
+#include "base/file.h"
 #include "base/status.h"
 #include "retrieval/stream.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <unistd.h>
-
 #define MAGIC   "ROSASTRM"
-#define VERSION 1
+#define VERSION 2 /* 1 had another checksum */
 #define HEADER  40
 #define CHUNK   1024 /* steps rebuilt at a time */
-
-static uint64_t checksum(const uint8_t *data, size_t size)
-{
-	return checksum_add(CHECKSUM_START ^ size, data, size);
-}
 
 static size_t bitmap_bytes(size_t bits)
 {
@@ -110,7 +101,7 @@ rosa_status rosa_stream_save_memory(const rosa_stream *stream, void **data, size
 	at = put(at, sizes, sizeof(sizes));
 	for (size_t r = 0; r < stream->routes; r++)
 		at = put_route(at, &stream->route[r], stream->steps, stream->rules.bits);
-	sum = checksum(image, total - sizeof(sum));
+	sum = checksum_of(image, total - sizeof(sum));
 	put(at, &sum, sizeof(sum));
 	*data = image;
 	*size = total;
@@ -285,10 +276,12 @@ rosa_status rosa_stream_load_memory(const rosa_options *options, const void *dat
 	memcpy(numbers, image + 8, sizeof(numbers));
 	memcpy(sizes, image + 24, sizeof(sizes));
 	if (numbers[0] != VERSION)
-		return rosa_fail(err, ROSA_EFORMAT, "saved state of version %u; this library reads version %d",
+		return rosa_fail(err, ROSA_EFORMAT,
+				 "saved state of version %u; this library reads version %d: read the text again and "
+				 "save the state anew",
 				 numbers[0], VERSION);
 	memcpy(&sum, image + size - sizeof(sum), sizeof(sum));
-	if (sum != checksum(image, size - sizeof(sum)))
+	if (sum != checksum_of(image, size - sizeof(sum)))
 		return rosa_fail(err, ROSA_EFORMAT, "the saved state is damaged: its checksum is wrong");
 	saved = full;
 	saved.bits = (int)(numbers[1] & 0xff);
@@ -315,64 +308,9 @@ rosa_status rosa_stream_load_memory(const rosa_options *options, const void *dat
 
 /* ---- files ---- */
 
-#define ATTEMPTS 1000 /* names tried for a temporary file */
-
-/* Create a file beside `path` whose name nobody uses, and put the name into `name`. As with any new file the mode is
- * what the umask leaves; mkstemp would need it asked for, which a library cannot do without changing it for a moment
- * under the feet of other threads. */
-static int create_beside(const char *path, char *name, size_t room)
-{
-	int descriptor = -1;
-
-	for (unsigned i = 0; i < ATTEMPTS && descriptor < 0; i++) {
-		snprintf(name, room, "%s.%ld-%u", path, (long)getpid(), i);
-		descriptor = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-		if (descriptor < 0 && errno != EEXIST)
-			break;
-	}
-	return descriptor;
-}
-
-static bool write_all(int descriptor, const uint8_t *data, size_t size)
-{
-	while (size) {
-		ssize_t n = write(descriptor, data, size);
-
-		if (n < 0 && errno != EINTR)
-			return false;
-		if (n > 0) {
-			data += n;
-			size -= (size_t)n;
-		}
-	}
-	return true;
-}
-
-/* Write a file under another name, then give it its own: whoever opens `path` finds the old contents or the new ones,
- * whole. `name` has room for the other name. */
-static rosa_status replace_file(const char *path, char *name, size_t room, const void *data, size_t size,
-				rosa_error *err)
-{
-	int descriptor = create_beside(path, name, room);
-	rosa_status status = ROSA_OK;
-
-	if (descriptor < 0)
-		return rosa_fail(err, ROSA_EIO, "cannot create %s: %s", name, strerror(errno));
-	if (!write_all(descriptor, data, size) || fsync(descriptor))
-		status = rosa_fail(err, ROSA_EIO, "cannot write %s: %s", name, strerror(errno));
-	if (close(descriptor) && !status)
-		status = rosa_fail(err, ROSA_EIO, "cannot write %s: %s", name, strerror(errno));
-	if (!status && rename(name, path))
-		status = rosa_fail(err, ROSA_EIO, "cannot rename %s to %s: %s", name, path, strerror(errno));
-	if (status)
-		unlink(name);
-	return status;
-}
-
 rosa_status rosa_stream_save(const rosa_stream *stream, const char *path, rosa_error *err)
 {
-	char *name;
-	size_t room, size;
+	size_t size;
 	void *data;
 	rosa_status status;
 
@@ -381,46 +319,9 @@ rosa_status rosa_stream_save(const rosa_stream *stream, const char *path, rosa_e
 	status = rosa_stream_save_memory(stream, &data, &size, err);
 	if (status)
 		return status;
-	room = strlen(path) + 48; /* for two numbers */
-	name = memory_resize(&stream->allocator, NULL, room);
-	if (name)
-		status = replace_file(path, name, room, data, size, err);
-	else
-		status = rosa_fail(err, ROSA_ENOMEM, "no memory for the name of a temporary file");
-	memory_free(&stream->allocator, name);
+	status =
+	    file_save(path, data, size, &(struct file_options){.durable = true, .allocator = &stream->allocator}, err);
 	rosa_stream_free_memory(stream, data);
-	return status;
-}
-
-/* Read a whole file that may be a pipe as well. */
-static rosa_status read_file(const rosa_allocator *allocator, const char *path, uint8_t **data, size_t *size,
-			     rosa_error *err)
-{
-	FILE *file = fopen(path, "rb");
-	size_t capacity = 0;
-	rosa_status status = ROSA_OK;
-
-	*data = NULL;
-	*size = 0;
-	if (!file)
-		return rosa_fail(err, ROSA_EIO, "cannot open %s: %s", path, strerror(errno));
-	do {
-		if (*size == capacity) {
-			size_t grown = capacity * 2 + 65536;
-			uint8_t *more = memory_resize(allocator, *data, grown);
-
-			if (!more) {
-				status = rosa_fail(err, ROSA_ENOMEM, "no memory to read %s", path);
-				break;
-			}
-			*data = more;
-			capacity = grown;
-		}
-		*size += fread(*data + *size, 1, capacity - *size, file);
-		if (ferror(file))
-			status = rosa_fail(err, ROSA_EIO, "cannot read %s: %s", path, strerror(errno));
-	} while (!status && !feof(file));
-	fclose(file);
 	return status;
 }
 
@@ -439,7 +340,7 @@ rosa_status rosa_stream_load(const rosa_options *options, const char *path, rosa
 	status = rules_from_options(options, &full, &rules, err);
 	if (status)
 		return status;
-	status = read_file(&full.allocator, path, &data, &size, err);
+	status = file_read(path, &(struct file_options){.allocator = &full.allocator}, &data, &size, err);
 	if (!status) {
 		status = rosa_stream_load_memory(options, data, size, stream, &inner);
 		if (status)

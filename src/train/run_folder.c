@@ -18,11 +18,12 @@
 #include "train/run_folder.h"
 
 #include "base/checksum.h"
-#include "model/json.h"
+#include "base/folders.h"
 #include "base/json_text.h"
 #include "base/mapping.h"
 #include "base/paths.h"
 #include "base/status.h"
+#include "model/json.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -36,7 +37,7 @@
 #include <unistd.h>
 
 #define STATE   "state.json"
-#define VERSION 1 /* of the folder's format */
+#define VERSION 2 /* of the format of checkpoints; 1 had another checksum */
 
 #define NO_MEMORY "%s: no memory for the names of files"
 
@@ -113,30 +114,6 @@ static bool list(const struct run_folder *folder, enum name_kind kind, uint64_t 
 
 /* ------------------------------------------------------------------------------------------------------- folder -- */
 
-/* A folder and those it is in. */
-static rosa_status make_folders(const char *path, rosa_error *err)
-{
-	char *copy = strdup(path);
-	rosa_status status = ROSA_OK;
-
-	if (!copy)
-		return rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, path);
-	for (char *at = copy + 1; status == ROSA_OK; at++) {
-		const char here = *at;
-
-		if (here != '/' && here != '\0')
-			continue;
-		*at = '\0';
-		if (mkdir(copy, 0777) != 0 && !(errno == EEXIST && path_is_folder(copy)))
-			status = rosa_fail(err, ROSA_EIO, "cannot make the folder %s: %s", copy, strerror(errno));
-		*at = here;
-		if (here == '\0')
-			break;
-	}
-	free(copy);
-	return status;
-}
-
 /* `make`: or else who only looks, and does not miss a lock that is not there. */
 static rosa_status take_lock(struct run_folder *folder, bool make, rosa_error *err)
 {
@@ -172,7 +149,7 @@ static void sweep(const struct run_folder *folder)
 			char *path = path_of(folder, kinds[k], steps[i]);
 
 			if (path)
-				durable_remove(path);
+				folder_remove(path);
 			free(path);
 		}
 		free(steps);
@@ -231,7 +208,7 @@ rosa_status run_folder_open(const char *path, struct run_folder *folder, rosa_er
 	rosa_status status = name_folder(path, folder, err);
 
 	if (status == ROSA_OK)
-		status = make_folders(folder->checkpoints, err);
+		status = folder_make(folder->checkpoints, err);
 	if (status == ROSA_OK)
 		status = take_lock(folder, true, err);
 	if (status == ROSA_OK)
@@ -282,7 +259,7 @@ rosa_status checkpoint_begin(struct checkpoint_writer *writer, struct run_folder
 	writer->path = path_of(folder, NAME_WRITING, step);
 	if (!writer->path)
 		return rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, folder->path);
-	durable_remove(writer->path);
+	folder_remove(writer->path);
 	if (mkdir(writer->path, 0777) == 0)
 		return ROSA_OK;
 	rosa_fail(err, ROSA_EIO, "cannot make the folder %s: %s", writer->path, strerror(errno));
@@ -291,47 +268,49 @@ rosa_status checkpoint_begin(struct checkpoint_writer *writer, struct run_folder
 	return ROSA_EIO;
 }
 
-rosa_status checkpoint_file_open(struct checkpoint_writer *writer, const char *name, struct durable_file *file,
+rosa_status checkpoint_file_open(struct checkpoint_writer *writer, const char *name, struct file_writer *file,
 				 rosa_error *err)
 {
+	const struct file_options options = {.durable = true, .sum = &writer->sum};
 	char *path = path_join(writer->path, name);
 	rosa_status status;
 
-	memset(file, 0, sizeof(*file));
+	*file = (struct file_writer)FILE_WRITER_INIT;
 	if (!path)
 		return rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, writer->path);
+	checksum_begin(&writer->sum, 0);
 	if (writer->count == CHECKPOINT_FILES || strlen(name) >= sizeof(writer->files[0].name))
 		status = rosa_fail(err, ROSA_EINVAL, "%s: a checkpoint has no place for it", path);
 	else
-		status = durable_open(file, path, err);
+		status = file_create(file, path, &options, err);
 	if (status == ROSA_OK)
 		snprintf(writer->files[writer->count].name, sizeof(writer->files[0].name), "%s", name);
 	free(path);
 	return status;
 }
 
-rosa_status checkpoint_file_done(struct checkpoint_writer *writer, struct durable_file *file, rosa_error *err)
+rosa_status checkpoint_file_done(struct checkpoint_writer *writer, struct file_writer *file, rosa_error *err)
 {
-	rosa_status status = durable_close(file, err);
+	rosa_status status = file_finish(file, err);
 
 	if (status != ROSA_OK)
 		return status;
-	writer->files[writer->count].bytes = file->bytes;
-	writer->files[writer->count++].checksum = file->checksum;
+	writer->files[writer->count].bytes = writer->sum.bytes;
+	writer->files[writer->count++].checksum = checksum_value(&writer->sum);
 	return ROSA_OK;
 }
 
 rosa_status checkpoint_file_save(struct checkpoint_writer *writer, const char *name, const void *data, size_t size,
 				 rosa_error *err)
 {
-	struct durable_file file;
+	struct file_writer file;
 	rosa_status status = checkpoint_file_open(writer, name, &file, err);
 
 	if (status == ROSA_OK)
-		status = durable_write(&file, data, size, err);
+		status = file_write(&file, data, size, err);
 	if (status == ROSA_OK)
 		return checkpoint_file_done(writer, &file, err);
-	durable_abandon(&file);
+	file_discard(&file);
 	return status;
 }
 
@@ -357,7 +336,7 @@ static void write_state(const struct checkpoint_writer *writer, const struct run
 	}
 	json_text_add(text, "\n  }");
 	if (!text->failed)
-		json_text_add(text, TAIL, checksum_add(CHECKSUM_START, text->data, text->size));
+		json_text_add(text, TAIL, checksum_of(text->data, text->size));
 }
 
 static rosa_status save_state(struct checkpoint_writer *writer, const struct run_state *state, rosa_error *err)
@@ -370,7 +349,7 @@ static rosa_status save_state(struct checkpoint_writer *writer, const struct run
 	if (!path || text.failed)
 		status = rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, writer->path);
 	else
-		status = durable_save(path, text.data, text.size, err);
+		status = file_save(path, text.data, text.size, &(struct file_options){.durable = true}, err);
 	json_text_free(&text);
 	free(path);
 	return status;
@@ -385,11 +364,11 @@ static rosa_status put_away(struct run_folder *folder, uint64_t step, enum name_
 	if (!old || !new)
 		status = rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, folder->path);
 	if (status == ROSA_OK)
-		durable_remove(new);
+		folder_remove(new);
 	if (status == ROSA_OK && rename(old, new) != 0 && errno != ENOENT)
 		status = rosa_fail(err, ROSA_EIO, "cannot rename %s: %s", old, strerror(errno));
 	if (status == ROSA_OK && as == NAME_REMOVING)
-		durable_remove(new);
+		folder_remove(new);
 	free(old);
 	free(new);
 	return status;
@@ -423,7 +402,7 @@ static rosa_status give_name(struct checkpoint_writer *writer, rosa_error *err)
 	if (status == ROSA_OK && rename(writer->path, name) != 0)
 		status = rosa_fail(err, ROSA_EIO, "cannot give %s its name: %s", writer->path, strerror(errno));
 	free(name);
-	return status == ROSA_OK ? durable_sync_folder(writer->folder->checkpoints, err) : status;
+	return status == ROSA_OK ? folder_sync(writer->folder->checkpoints, err) : status;
 }
 
 rosa_status checkpoint_commit(struct checkpoint_writer *writer, const struct run_state *state, size_t keep,
@@ -432,7 +411,7 @@ rosa_status checkpoint_commit(struct checkpoint_writer *writer, const struct run
 	rosa_status status = save_state(writer, state, err);
 
 	if (status == ROSA_OK)
-		status = durable_sync_folder(writer->path, err);
+		status = folder_sync(writer->path, err);
 	if (status == ROSA_OK)
 		status = give_name(writer, err);
 	if (status != ROSA_OK) {
@@ -447,7 +426,7 @@ rosa_status checkpoint_commit(struct checkpoint_writer *writer, const struct run
 void checkpoint_abandon(struct checkpoint_writer *writer)
 {
 	if (writer->path)
-		durable_remove(writer->path);
+		folder_remove(writer->path);
 	free(writer->path);
 	writer->path = NULL;
 }
@@ -522,37 +501,50 @@ static rosa_status read_files(struct json root, struct checkpoint_found *found, 
 	return status;
 }
 
-/* A later version's checkpoint is not damaged, and to go on from an older one would throw work away. */
-static rosa_status check_version(struct json root, bool *later, rosa_error *err)
+/* Maps a file of a checkpoint. One that is missing is damage (ROSA_EFORMAT); one that cannot be opened is not. */
+static rosa_status map_file(const char *path, struct mapping *mapping, rosa_error *err)
 {
-	size_t version;
-	rosa_status status = json_get_size(root, "format", JSON_NEEDED, &version, err);
+	struct stat about;
 
-	if (status != ROSA_OK || (version >= 1 && version <= VERSION))
-		return status;
-	*later = true;
-	return json_refuse(json_find(root, "format"), err, "is %zu; this is rosatune %s, which reads up to %d", version,
-			   rosa_version(), VERSION);
+	if (lstat(path, &about) != 0 && errno == ENOENT)
+		return rosa_fail(err, ROSA_EFORMAT, "%s: is missing", path);
+	return mapping_open(mapping, path, err);
 }
 
-static rosa_status open_state(const char *path, struct checkpoint_found *found, bool *later, rosa_error *err)
+/* A checkpoint of another version is not damaged, and falling back to an older one would throw work away. Versions
+ * differ in their checksums, so the version is read before the checksum is compared. */
+static rosa_status check_version(const struct mapping *mapping, const char *path, bool *other, rosa_error *err)
+{
+	char begin[64] = "";
+	unsigned version = VERSION;
+
+	memcpy(begin, mapping->data, mapping->size < sizeof(begin) - 1 ? mapping->size : sizeof(begin) - 1);
+	*other = sscanf(begin, "{ \"format\": %u", &version) == 1 && version != VERSION;
+	if (!*other)
+		return ROSA_OK;
+	return rosa_fail(err, ROSA_EFORMAT,
+			 "%s: format: is %u; this is rosatune %s, which reads %d: resume with the version that wrote "
+			 "it, or begin a new run",
+			 path, version, rosa_version(), VERSION);
+}
+
+static rosa_status open_state(const char *path, struct checkpoint_found *found, bool *other, rosa_error *err)
 {
 	struct mapping mapping = {0};
 	struct json root = {0};
 	char tail[TAIL_SIZE + 1] = "";
-	rosa_status status = mapping_open(&mapping, path, err);
+	rosa_status status = map_file(path, &mapping, err);
 
 	if (status != ROSA_OK)
 		return status;
+	status = check_version(&mapping, path, other, err);
 	if (mapping.size > TAIL_SIZE)
-		snprintf(tail, sizeof(tail), TAIL,
-			 checksum_add(CHECKSUM_START, mapping.data, mapping.size - TAIL_SIZE));
-	if (mapping.size <= TAIL_SIZE || memcmp(tail, mapping.data + mapping.size - TAIL_SIZE, TAIL_SIZE) != 0)
+		snprintf(tail, sizeof(tail), TAIL, checksum_of(mapping.data, mapping.size - TAIL_SIZE));
+	if (status == ROSA_OK &&
+	    (mapping.size <= TAIL_SIZE || memcmp(tail, mapping.data + mapping.size - TAIL_SIZE, TAIL_SIZE) != 0))
 		status = rosa_fail(err, ROSA_EFORMAT, "%s: does not have the checksum it ends with", path);
 	if (status == ROSA_OK)
 		status = json_read((const char *)mapping.data, mapping.size, path, &root, err);
-	if (status == ROSA_OK)
-		status = check_version(root, later, err);
 	if (status == ROSA_OK)
 		status = read_position(root, &found->state, err);
 	if (status == ROSA_OK)
@@ -566,12 +558,12 @@ static rosa_status check_file(const char *folder, const struct checkpoint_file *
 {
 	struct mapping mapping = {0};
 	char *path = path_join(folder, file->name);
-	rosa_status status = path ? mapping_open(&mapping, path, err) : rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, folder);
+	rosa_status status = path ? map_file(path, &mapping, err) : rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, folder);
 
 	if (status == ROSA_OK && mapping.size != file->bytes)
 		status = rosa_fail(err, ROSA_EFORMAT, "%s: has %zu bytes, %" PRIu64 " were written", path, mapping.size,
 				   file->bytes);
-	else if (status == ROSA_OK && checksum_add(CHECKSUM_START, mapping.data, mapping.size) != file->checksum)
+	else if (status == ROSA_OK && checksum_of(mapping.data, mapping.size) != file->checksum)
 		status = rosa_fail(err, ROSA_EFORMAT, "%s: is not what was written: its checksum differs", path);
 	mapping_close(&mapping);
 	free(path);
@@ -580,7 +572,7 @@ static rosa_status check_file(const char *folder, const struct checkpoint_file *
 
 /* Opens and checks one. On failure nothing is left. */
 static rosa_status open_checkpoint(const struct run_folder *folder, uint64_t step, struct checkpoint_found *found,
-				   bool *later, rosa_error *err)
+				   bool *other, rosa_error *err)
 {
 	char *state;
 	rosa_status status;
@@ -591,7 +583,7 @@ static rosa_status open_checkpoint(const struct run_folder *folder, uint64_t ste
 	if (!state)
 		status = rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, folder->path);
 	else
-		status = open_state(state, found, later, err);
+		status = open_state(state, found, other, err);
 	for (size_t i = 0; i < found->count && status == ROSA_OK; i++)
 		status = check_file(found->path, &found->files[i], err);
 	free(state);
@@ -606,25 +598,27 @@ rosa_status run_folder_latest(struct run_folder *folder, void (*note)(void *cont
 	uint64_t *steps;
 	size_t count;
 	rosa_error error = {ROSA_OK, ""};
-	bool later = false;
+	bool other = false;
 	rosa_status status = ROSA_OK;
 
 	memset(found, 0, sizeof(*found));
 	if (!list(folder, NAME_STEP, &steps, &count))
 		return rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, folder->path);
 	for (size_t i = count; i-- > 0;) {
-		status = open_checkpoint(folder, steps[i], found, &later, &error);
-		/* what does not tell of damage must not make anyone take an older one */
-		if (status == ROSA_OK || status == ROSA_ENOMEM || status == ROSA_EINVAL || later)
+		status = open_checkpoint(folder, steps[i], found, &other, &error);
+		/* One that could not be opened (no permission, no memory) may be whole. To fall back to an older one
+		 * would throw work away. */
+		if (status != ROSA_EFORMAT || other)
 			break;
 		if (note)
 			note(context, error.message);
-		/* the last one keeps its name, so that nobody begins anew by mistake; who only looks changes nothing */
+		/* The last one keeps its name, so that no new run begins here by mistake. Without the lock nothing is
+		 * renamed. */
 		if (i > 0 && folder->locked)
 			put_away(folder, steps[i], NAME_DAMAGED, NULL);
 	}
 	free(steps);
-	if (status == ROSA_EFORMAT && !later)
+	if (status == ROSA_EFORMAT && !other)
 		return rosa_fail(err, status, "%s: none of its %zu checkpoints is whole; the last problem: %.120s",
 				 folder->checkpoints, count, error.message);
 	return status == ROSA_OK ? ROSA_OK : rosa_fail(err, status, "%s", error.message);

@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_RUN_FOLDER_H
 #define ROSATUNE_RUN_FOLDER_H
 
-#include "base/durable.h"
+#include "base/file.h"
 
 /* Where a run stands: with the configuration this is all of its state besides the numbers. */
 struct run_state {
@@ -53,14 +53,15 @@ struct checkpoint_writer {
 	char *path; /* while it is written */
 	struct checkpoint_file files[CHECKPOINT_FILES];
 	size_t count;
+	struct checksum sum; /* of the file that is being written */
 };
 
 rosa_status checkpoint_begin(struct checkpoint_writer *writer, struct run_folder *folder, uint64_t step,
 			     rosa_error *err);
-/* Files one after the other: open, written with durable_write, done. */
-rosa_status checkpoint_file_open(struct checkpoint_writer *writer, const char *name, struct durable_file *file,
+/* Files one after the other: open, written with file_write, done. */
+rosa_status checkpoint_file_open(struct checkpoint_writer *writer, const char *name, struct file_writer *file,
 				 rosa_error *err);
-rosa_status checkpoint_file_done(struct checkpoint_writer *writer, struct durable_file *file, rosa_error *err);
+rosa_status checkpoint_file_done(struct checkpoint_writer *writer, struct file_writer *file, rosa_error *err);
 /* The same for a file that is in memory. */
 rosa_status checkpoint_file_save(struct checkpoint_writer *writer, const char *name, const void *data, size_t size,
 				 rosa_error *err);
@@ -79,9 +80,9 @@ struct checkpoint_found {
 	size_t count;
 };
 
-/* The newest checkpoint whose files are all there and have their checksums. Each one that is damaged is passed to
- * `note` (NULL: nobody wants to know) and renamed to "damaged-...", so that it is found damaged once. It is an error if
- * there are checkpoints but none is whole. */
+/* The newest checkpoint whose files are all there and have their checksums. `note` (NULL: none) is called with a
+ * message about each damaged one, which is renamed to "damaged-...", so that it is reported once. It is an error if
+ * there are checkpoints but none is whole, and if one cannot be opened: that one may be whole. */
 rosa_status run_folder_latest(struct run_folder *folder, void (*note)(void *context, const char *message),
 			      void *context, struct checkpoint_found *found, rosa_error *err);
 bool checkpoint_has(const struct checkpoint_found *found, const char *name);

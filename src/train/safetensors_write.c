@@ -56,18 +56,18 @@ static void make_header(struct json_text *header, const struct tensor_source *te
 		json_text_add(header, " ");
 }
 
-static rosa_status write_header(struct durable_file *file, const struct json_text *header, rosa_error *err)
+static rosa_status write_header(struct file_writer *file, const struct json_text *header, rosa_error *err)
 {
 	uint8_t size[8];
 	rosa_status status;
 
 	for (int i = 0; i < 8; i++)
 		size[i] = (uint8_t)((uint64_t)header->size >> 8 * i);
-	status = durable_write(file, size, sizeof(size), err);
-	return status == ROSA_OK ? durable_write(file, header->data, header->size, err) : status;
+	status = file_write(file, size, sizeof(size), err);
+	return status == ROSA_OK ? file_write(file, header->data, header->size, err) : status;
 }
 
-static rosa_status write_tensor(struct durable_file *file, const struct tensor_source *tensor, tensor_fetch fetch,
+static rosa_status write_tensor(struct file_writer *file, const struct tensor_source *tensor, tensor_fetch fetch,
 				void *context, float *piece, rosa_error *err)
 {
 	const size_t numbers = numbers_of(tensor);
@@ -77,12 +77,12 @@ static rosa_status write_tensor(struct durable_file *file, const struct tensor_s
 		const size_t count = numbers - at < PIECE ? numbers - at : PIECE;
 
 		fetch(context, tensor, at, count, piece);
-		status = durable_write(file, piece, count * sizeof(float), err);
+		status = file_write(file, piece, count * sizeof(float), err);
 	}
 	return status;
 }
 
-rosa_status safetensors_write(struct durable_file *file, const struct tensor_source *tensors, size_t count,
+rosa_status safetensors_write(struct file_writer *file, const struct tensor_source *tensors, size_t count,
 			      const char *const *metadata, tensor_fetch fetch, void *context, rosa_error *err)
 {
 	struct json_text header = {0};

@@ -2,7 +2,7 @@
 #ifndef ROSATUNE_SAFETENSORS_WRITE_H
 #define ROSATUNE_SAFETENSORS_WRITE_H
 
-#include "base/durable.h"
+#include "base/file.h"
 
 /* A tensor of float32 to be written. Where its numbers come from is the caller's affair. */
 struct tensor_source {
@@ -17,7 +17,7 @@ typedef void (*tensor_fetch)(void *context, const struct tensor_source *tensor, 
 			     float *numbers);
 
 /* All of a file: the tensors in this order, and metadata as names and values by turns, ending with NULL. */
-rosa_status safetensors_write(struct durable_file *file, const struct tensor_source *tensors, size_t count,
+rosa_status safetensors_write(struct file_writer *file, const struct tensor_source *tensors, size_t count,
 			      const char *const *metadata, tensor_fetch fetch, void *context, rosa_error *err);
 
 #endif

@@ -80,14 +80,14 @@ static void list_add(struct tensor_list *list, const char *prefix, const struct 
 static rosa_status write_tensors(struct checkpoint_writer *writer, const char *name, const struct tensor_list *list,
 				 const char *const *metadata, struct backend *backend, rosa_error *err)
 {
-	struct durable_file file;
+	struct file_writer file;
 	rosa_status status = checkpoint_file_open(writer, name, &file, err);
 
 	if (status == ROSA_OK)
 		status = safetensors_write(&file, list->all, list->count, metadata, fetch, backend, err);
 	if (status == ROSA_OK)
 		return checkpoint_file_done(writer, &file, err);
-	durable_abandon(&file);
+	file_discard(&file);
 	return status;
 }
 
@@ -111,25 +111,26 @@ static rosa_status write_text(struct checkpoint_writer *writer, const char *name
 static rosa_status digest_of(const struct tensor_list *list, struct backend *backend, char text[33], rosa_error *err)
 {
 	float *piece = malloc(PIECE * sizeof(*piece));
-	uint64_t sum = CHECKSUM_START;
+	struct checksum sum;
 
 	if (!piece)
 		return rosa_fail(err, ROSA_ENOMEM, "no memory to save the adapter");
+	checksum_begin(&sum, 0);
 	for (size_t i = 0; i < list->count; i++) {
 		const struct tensor_source *tensor = &list->all[i];
 		const size_t numbers = tensor->shape[0] * (tensor->dims > 1 ? tensor->shape[1] : 1);
 
-		sum = checksum_add(sum, tensor->name, strlen(tensor->name));
-		sum = checksum_add(sum, tensor->shape, sizeof(tensor->shape));
+		checksum_add(&sum, tensor->name, strlen(tensor->name));
+		checksum_add(&sum, tensor->shape, sizeof(tensor->shape));
 		for (size_t at = 0; at < numbers; at += PIECE) {
 			const size_t count = numbers - at < PIECE ? numbers - at : PIECE;
 
 			fetch(backend, tensor, at, count, piece);
-			sum = checksum_add(sum, piece, count * sizeof(*piece));
+			checksum_add(&sum, piece, count * sizeof(*piece));
 		}
 	}
 	free(piece);
-	snprintf(text, 33, "%016" PRIx64, sum);
+	snprintf(text, 33, "%016" PRIx64, checksum_value(&sum));
 	return ROSA_OK;
 }
 
@@ -291,14 +292,14 @@ static rosa_status copy_companion(const char *folder, const char *name, struct c
 
 static rosa_status copy_gguf_tokenizer(const struct gguf *gguf, struct checkpoint_writer *writer, rosa_error *err)
 {
-	struct durable_file file;
+	struct file_writer file;
 	rosa_status status = checkpoint_file_open(writer, SNAPSHOT_TOKENIZER, &file, err);
 
 	if (status == ROSA_OK)
 		status = tokenizer_copy(gguf, &file, err);
 	if (status == ROSA_OK)
 		return checkpoint_file_done(writer, &file, err);
-	durable_abandon(&file);
+	file_discard(&file);
 	return status;
 }
 

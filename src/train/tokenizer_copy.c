@@ -36,23 +36,23 @@ static bool is_wanted(const struct gguf_entry *entry)
 	return strncmp(entry->key, "tokenizer.", 10) == 0 || strcmp(entry->key, "general.architecture") == 0;
 }
 
-static rosa_status put_number(struct durable_file *file, uint64_t number, size_t width, rosa_error *err)
+static rosa_status put_number(struct file_writer *file, uint64_t number, size_t width, rosa_error *err)
 {
 	uint8_t bytes[8];
 
 	for (size_t i = 0; i < width; i++)
 		bytes[i] = (uint8_t)(number >> 8 * i);
-	return durable_write(file, bytes, width, err);
+	return file_write(file, bytes, width, err);
 }
 
-static rosa_status put_text(struct durable_file *file, const char *text, size_t length, rosa_error *err)
+static rosa_status put_text(struct file_writer *file, const char *text, size_t length, rosa_error *err)
 {
 	rosa_status status = put_number(file, length, 8, err);
 
-	return status == ROSA_OK ? durable_write(file, text, length, err) : status;
+	return status == ROSA_OK ? file_write(file, text, length, err) : status;
 }
 
-static rosa_status put_entry(struct durable_file *file, const struct gguf_entry *entry, rosa_error *err)
+static rosa_status put_entry(struct file_writer *file, const struct gguf_entry *entry, rosa_error *err)
 {
 	const bool array = entry->type == GGUF_ARRAY;
 	const enum gguf_type type = array ? entry->element : entry->type;
@@ -65,21 +65,20 @@ static rosa_status put_entry(struct durable_file *file, const struct gguf_entry 
 	if (status == ROSA_OK && array)
 		status = put_number(file, entry->count, 8, err);
 	if (type != GGUF_STRING)
-		return status == ROSA_OK ? durable_write(file, entry->data, entry->count * width_of(type), err)
-					 : status;
+		return status == ROSA_OK ? file_write(file, entry->data, entry->count * width_of(type), err) : status;
 	for (size_t i = 0; i < entry->count && status == ROSA_OK; i++)
 		status = put_text(file, entry->texts[i].at, entry->texts[i].length, err);
 	return status;
 }
 
-rosa_status tokenizer_copy(const struct gguf *gguf, struct durable_file *file, rosa_error *err)
+rosa_status tokenizer_copy(const struct gguf *gguf, struct file_writer *file, rosa_error *err)
 {
 	uint64_t wanted = 0;
 	rosa_status status;
 
 	for (size_t i = 0; i < gguf->count; i++)
 		wanted += is_wanted(&gguf->entries[i]);
-	status = durable_write(file, "GGUF", 4, err);
+	status = file_write(file, "GGUF", 4, err);
 	if (status == ROSA_OK)
 		status = put_number(file, 3, 4, err);
 	if (status == ROSA_OK)

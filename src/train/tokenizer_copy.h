@@ -2,11 +2,11 @@
 #ifndef ROSATUNE_TOKENIZER_COPY_H
 #define ROSATUNE_TOKENIZER_COPY_H
 
-#include "base/durable.h"
+#include "base/file.h"
 #include "model/gguf.h"
 
 /* Writes a GGUF file without tensors that has all of another's metadata that is about tokens; tokenizer_open reads it.
  */
-rosa_status tokenizer_copy(const struct gguf *gguf, struct durable_file *file, rosa_error *err);
+rosa_status tokenizer_copy(const struct gguf *gguf, struct file_writer *file, rosa_error *err);
 
 #endif

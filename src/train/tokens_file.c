@@ -51,7 +51,8 @@ int tokens_width(uint64_t vocabulary)
 static rosa_status check_header(const struct tokens_header *header, const char *name, rosa_error *err)
 {
 	if (header->version != TOKENS_VERSION)
-		return rosa_fail(err, ROSA_EFORMAT, "%s: token shard of version %u, this program reads %d", name,
+		return rosa_fail(err, ROSA_EFORMAT,
+				 "%s: token shard of version %u, this program reads %d; pack the data again", name,
 				 header->version, TOKENS_VERSION);
 	if (header->width != 2 && header->width != 4)
 		return rosa_fail(err, ROSA_EFORMAT, "%s: %u bytes a token; it must be 2 or 4", name, header->width);
@@ -134,12 +135,16 @@ static rosa_status check_marks(const struct tokens_file *file, const uint8_t *en
 static rosa_status check_sum(const uint8_t *data, size_t size, const char *name, rosa_error *err)
 {
 	struct tokens_header header;
-	uint64_t stored, sum = checksum_add(CHECKSUM_START, data + sizeof(header), size - sizeof(header));
+	struct checksum sum;
+	uint64_t stored;
 
 	memcpy(&header, data, sizeof(header));
 	stored = header.checksum;
 	header.checksum = 0;
-	if (checksum_add(sum, &header, sizeof(header)) == stored)
+	checksum_begin(&sum, 0);
+	checksum_add(&sum, data + sizeof(header), size - sizeof(header));
+	checksum_add(&sum, &header, sizeof(header));
+	if (checksum_value(&sum) == stored)
 		return ROSA_OK;
 	return rosa_fail(err, ROSA_EFORMAT,
 			 "%s: is damaged: the checksum of its %zu bytes is not that of its header (byte %zu of the "

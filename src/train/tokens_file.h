@@ -14,11 +14,11 @@
  *     the documents' first tokens, 64 bits each, and the total
  *     in shards of conversations, one bit a token (the first token has the lowest): does its loss count?
  *
- * Every document has a token at least. The checksum (retrieval/checksum.h) is that of all that follows the header, and
- * then of the header with a checksum of 0.
+ * Every document has a token at least. The checksum (XXH64, base/checksum.h) is that of all that follows the header
+ * and then of the header with a checksum of 0.
  */
 #define TOKENS_MAGIC      "rosatok\n"
-#define TOKENS_VERSION    1
+#define TOKENS_VERSION    2           /* 1 had another checksum */
 #define TOKENS_ANSWERS    UINT64_C(1) /* a flag: the last part is there */
 #define TOKENS_VOCABULARY (UINT64_C(1) << 32)
 

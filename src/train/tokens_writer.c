@@ -10,13 +10,12 @@
  */
 #include "train/tokens_writer.h"
 
-#include "base/checksum.h"
 #include "base/status.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define BLOCK ((size_t)1 << 16) /* a multiple of 8, which the checksum needs */
+#define BLOCK ((size_t)1 << 16) /* a multiple of the width of a token */
 
 static rosa_status no_memory(rosa_error *err)
 {
@@ -25,7 +24,7 @@ static rosa_status no_memory(rosa_error *err)
 
 static rosa_status put(struct tokens_writer *writer, const void *data, size_t size, rosa_error *err)
 {
-	writer->sum = checksum_add(writer->sum, data, size);
+	checksum_add(&writer->sum, data, size);
 	return writer->sink(writer->context, data, size, err);
 }
 
@@ -46,7 +45,7 @@ rosa_status tokens_writer_begin(struct tokens_writer *writer, tokens_sink *sink,
 	writer->header.vocabulary = vocabulary;
 	writer->header.tokenizer = tokenizer;
 	writer->header.flags = answers ? TOKENS_ANSWERS : 0;
-	writer->sum = CHECKSUM_START;
+	checksum_begin(&writer->sum, 0);
 	writer->block = malloc(BLOCK);
 	if (!writer->block)
 		return no_memory(err);
@@ -151,7 +150,8 @@ rosa_status tokens_writer_finish(struct tokens_writer *writer, rosa_error *err)
 	if (!status && header->flags & TOKENS_ANSWERS)
 		status = put(writer, writer->counts, (size_t)(places.end - places.counts), err);
 	header->checksum = 0;
-	header->checksum = checksum_add(writer->sum, header, sizeof(*header));
+	checksum_add(&writer->sum, header, sizeof(*header));
+	header->checksum = checksum_value(&writer->sum);
 	return status;
 }
 
@@ -180,7 +180,8 @@ rosa_status tokens_fingerprint(const tokenizer *tokenizer, uint64_t *fingerprint
 	static const char probe[] = "The 1984 edition's 3.14159;  it'll (not) CHANGE\n\n\tx = y_1[0] != \"z\";\r\n"
 				    "\xc3\x9c"
 				    "ber na\xc3\xafve e\xcc\x81 \xe4\xb8\xad\xe6\x96\x87 \xf0\x9f\x99\x82   end ";
-	uint64_t sum = CHECKSUM_START, size = tokenizer_size(tokenizer);
+	uint64_t size = tokenizer_size(tokenizer);
+	struct checksum sum;
 	struct tokens tokens = {0};
 	rosa_status status = tokenizer_encode(tokenizer, probe, sizeof(probe) - 1, false, false, &tokens, err);
 
@@ -188,14 +189,16 @@ rosa_status tokens_fingerprint(const tokenizer *tokenizer, uint64_t *fingerprint
 		return status;
 	while (size > 0 && is_filler(tokenizer, (uint32_t)size - 1))
 		size--;
+	checksum_begin(&sum, 0);
 	for (uint32_t id = 0; id < size; id++) {
 		size_t length;
 		const char *bytes = tokenizer_bytes(tokenizer, id, &length);
 		uint64_t word = length;
-		sum = checksum_add(sum, &word, sizeof(word));
-		sum = checksum_add(sum, bytes, length);
+		checksum_add(&sum, &word, sizeof(word));
+		checksum_add(&sum, bytes, length);
 	}
-	*fingerprint = checksum_add(sum, tokens.ids, tokens.count * sizeof(*tokens.ids));
+	checksum_add(&sum, tokens.ids, tokens.count * sizeof(*tokens.ids));
+	*fingerprint = checksum_value(&sum);
 	tokens_free(&tokens);
 	return ROSA_OK;
 }

@@ -2,6 +2,7 @@
 #ifndef ROSATUNE_TOKENS_WRITER_H
 #define ROSATUNE_TOKENS_WRITER_H
 
+#include "base/checksum.h"
 #include "model/tokenizer.h"
 #include "train/tokens_file.h"
 
@@ -12,7 +13,7 @@ struct tokens_writer {
 	tokens_sink *sink;
 	void *context;
 	struct tokens_header header; /* what is known of it so far */
-	uint64_t sum;
+	struct checksum sum;
 	uint8_t *block; /* tokens on their way */
 	size_t filled;
 	uint64_t *starts; /* of documents */

@@ -2,12 +2,12 @@
  * The log of a run.
  *
  * A run that was killed has logged steps that its last checkpoint knows nothing of; when it is resumed they are taken
- * again. So the log is cut back to the checkpoint first, by writing the lines that stay beside it and renaming, and has
- * every step once. A line begins with its step, which is all that is read here.
+ * again. So the log is cut back to the checkpoint first: it is replaced by the lines that stay, and has every step
+ * once. A line begins with its step, which is all that is read here.
  */
 #include "train/training_log.h"
 
-#include "base/durable.h"
+#include "base/file.h"
 #include "base/json_text.h"
 #include "base/status.h"
 
@@ -15,6 +15,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* The step of a line that is whole and ours. */
@@ -24,7 +25,7 @@ static bool line_step(const char *line, ssize_t length, uint64_t *step)
 }
 
 /* Copies the lines up to `step`. A missing log has none. */
-static rosa_status copy_lines(const char *path, uint64_t step, struct durable_file *to, rosa_error *err)
+static rosa_status copy_lines(const char *path, uint64_t step, struct file_writer *to, rosa_error *err)
 {
 	FILE *from = fopen(path, "r");
 	char *line = NULL;
@@ -37,7 +38,7 @@ static rosa_status copy_lines(const char *path, uint64_t step, struct durable_fi
 		return rosa_fail(err, ROSA_EIO, "cannot read %s: %s", path, strerror(errno));
 	while (from && status == ROSA_OK && (length = getline(&line, &room, from)) > 0) {
 		if (line_step(line, length, &here) && here <= step)
-			status = durable_write(to, line, (size_t)length, err);
+			status = file_write(to, line, (size_t)length, err);
 	}
 	free(line);
 	if (from)
@@ -45,40 +46,33 @@ static rosa_status copy_lines(const char *path, uint64_t step, struct durable_fi
 	return status;
 }
 
-static rosa_status cut_back(const char *path, const char *beside, uint64_t step, rosa_error *err)
+static rosa_status cut_back(const char *path, uint64_t step, rosa_error *err)
 {
-	struct durable_file file;
-	rosa_status status = durable_open(&file, beside, err);
+	struct file_writer file;
+	struct stat about;
+	rosa_status status;
 
+	/* a pipe would block, and could not be read again after the next kill */
+	if (stat(path, &about) == 0 && !S_ISREG(about.st_mode))
+		return rosa_fail(err, ROSA_EIO, "cannot write %s: it is not a regular file; move it away", path);
+	status = file_create(&file, path, &(struct file_options){.durable = true}, err);
 	if (status == ROSA_OK && step > 0)
 		status = copy_lines(path, step, &file, err);
 	if (status == ROSA_OK)
-		status = durable_close(&file, err);
-	else
-		durable_abandon(&file);
-	if (status == ROSA_OK && rename(beside, path) != 0)
-		status = rosa_fail(err, ROSA_EIO, "cannot write %s: %s", path, strerror(errno));
-	if (status != ROSA_OK)
-		unlink(beside);
+		return file_finish(&file, err);
+	file_discard(&file);
 	return status;
 }
 
 rosa_status training_log_open(struct training_log *log, const char *path, uint64_t step, rosa_error *err)
 {
-	const size_t room = strlen(path) + 8;
-	char *beside = malloc(room);
 	rosa_status status;
 
 	memset(log, 0, sizeof(*log));
 	log->path = strdup(path);
-	if (!beside || !log->path) {
-		free(beside);
-		training_log_close(log);
+	if (!log->path)
 		return rosa_fail(err, ROSA_ENOMEM, "%s: no memory to write it", path);
-	}
-	snprintf(beside, room, "%s.new", path);
-	status = cut_back(path, beside, step, err);
-	free(beside);
+	status = cut_back(path, step, err);
 	if (status == ROSA_OK) {
 		log->file = fopen(path, "a");
 		if (!log->file)

@@ -1,9 +1,8 @@
-/* Documents, or pieces of them, that are turned into tokens side by side. */
+/* A batch of documents, or pieces of them, that are tokenized in parallel. */
 #ifndef ROSATUNE_PACK_BATCH_H
 #define ROSATUNE_PACK_BATCH_H
 
 #include "train/answers.h"
-#include "cli/report.h"
 
 struct pack_rules {
 	const tokenizer *tokenizer;
@@ -17,12 +16,12 @@ struct pack_rules {
 struct pack_item {
 	size_t at, size; /* in the batch's bytes */
 	bool json;
-	bool begins, ends; /* the document does, with this piece */
+	bool begins, ends; /* the piece is the first or the last of its document */
 	const char *file;  /* for messages */
-	uint64_t line;     /* the last one of it */
+	uint64_t line;     /* its last one */
 	struct tokens tokens;
 	uint8_t *counts; /* of a conversation; else NULL */
-	bool bad;        /* then: (an item may be added as bad) */
+	bool bad;        /* `error` says why; an item may be added as bad */
 	rosa_error error;
 };
 
@@ -35,11 +34,11 @@ struct pack_batch {
 };
 
 /* Adds an item with a copy of its bytes, which must be valid UTF-8 unless it is JSON. */
-bool pack_batch_add(struct pack_batch *batch, const struct pack_item *item, const char *bytes, rosa_error *why);
+rosa_status pack_batch_add(struct pack_batch *batch, const struct pack_item *item, const char *bytes, rosa_error *err);
 
-/* Fills in the tokens of all items, or what is wrong with them. `between` as pool_run has it, with `context`. */
-bool pack_batch_encode(struct pack_batch *batch, const struct pack_rules *rules, rosa_workers *workers,
-		       int (*between)(void *context), void *context, rosa_error *why);
+/* Fills in the tokens of all items, or their errors. `between` as in pool_run, with `context`. */
+rosa_status pack_batch_encode(struct pack_batch *batch, const struct pack_rules *rules, rosa_workers *workers,
+			      int (*between)(void *context), void *context, rosa_error *err);
 
 void pack_batch_clear(struct pack_batch *batch);
 void pack_batch_free(struct pack_batch *batch);

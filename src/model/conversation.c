@@ -1,6 +1,9 @@
-/* Messages are few and may be as long as a book: each is kept once, as the tokenizer wants it. */
-#include "cli/conversation.h"
+/* Messages are few, but each may be as long as a book: each is kept once, in the form the tokenizer takes. */
+#include "model/conversation.h"
 
+#include "base/status.h"
+
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,21 +21,21 @@ static bool make_room(struct conversation *conversation)
 	return true;
 }
 
-bool conversation_add(struct conversation *conversation, const char *role, size_t role_size, const char *content,
-		      size_t size, rosa_error *why)
+rosa_status conversation_add(struct conversation *conversation, const char *role, size_t role_size, const char *content,
+			     size_t size, rosa_error *err)
 {
 	char *own_role = strndup(role, role_size), *own_content = malloc(size + 1);
 
 	if (!own_role || !own_content || !make_room(conversation)) {
 		free(own_role);
 		free(own_content);
-		return refuse(why, "not enough memory for a message of %zu bytes", size);
+		return rosa_fail(err, ROSA_ENOMEM, "not enough memory for a message of %zu bytes", size);
 	}
 	if (size)
 		memcpy(own_content, content, size);
 	own_content[size] = '\0';
 	conversation->all[conversation->count++] = (struct chat_message){own_role, own_content};
-	return true;
+	return ROSA_OK;
 }
 
 void conversation_drop(struct conversation *conversation)

@@ -1,11 +1,11 @@
 /*
  * Documents into tokens.
  *
- * Reading JSON and encoding take nearly all of the time and concern one document each, so they are done for a batch at
- * once, on all threads; what was read before and what is written after stays in order. A document that is wrong says so
- * in its item, and the others go on.
+ * Parsing JSON and tokenizing take nearly all of the time and treat each document by itself, so a batch of documents is
+ * done on all threads; reading before and writing after keep the order. The error of a bad document is kept in its item
+ * and does not stop the others.
  */
-#include "cli/pack_batch.h"
+#include "train/pack_batch.h"
 
 #include "model/json.h"
 #include "base/pool.h"
@@ -18,38 +18,39 @@
 /* ------------------------------------------------------------------------------------------------------- the batch --
  */
 
-static bool grow(void **memory, size_t *room, size_t wanted, size_t size, rosa_error *why)
+static rosa_status grow(void **memory, size_t *room, size_t wanted, size_t size, rosa_error *err)
 {
 	size_t more = wanted + wanted / 2 + 64;
 	void *larger;
 
 	if (wanted <= *room)
-		return true;
+		return ROSA_OK;
 	larger = realloc(*memory, more * size);
 	if (!larger)
-		return refuse(why, "not enough memory for a batch of %zu bytes", more * size);
+		return rosa_fail(err, ROSA_ENOMEM, "not enough memory for a batch of %zu bytes", more * size);
 	*memory = larger;
 	*room = more;
-	return true;
+	return ROSA_OK;
 }
 
-bool pack_batch_add(struct pack_batch *batch, const struct pack_item *item, const char *bytes, rosa_error *why)
+rosa_status pack_batch_add(struct pack_batch *batch, const struct pack_item *item, const char *bytes, rosa_error *err)
 {
 	void *memory = batch->bytes, *items = batch->items;
-	bool good = grow(&memory, &batch->room, batch->used + item->size + 1, 1, why);
+	rosa_status status = grow(&memory, &batch->room, batch->used + item->size + 1, 1, err);
 
 	batch->bytes = memory;
-	good = good && grow(&items, &batch->items_room, batch->count + 1, sizeof(*batch->items), why);
+	if (status == ROSA_OK)
+		status = grow(&items, &batch->items_room, batch->count + 1, sizeof(*batch->items), err);
 	batch->items = items;
-	if (!good)
-		return false;
+	if (status != ROSA_OK)
+		return status;
 	if (item->size)
 		memcpy(batch->bytes + batch->used, bytes, item->size);
 	batch->items[batch->count] = *item;
 	batch->items[batch->count].at = batch->used;
 	batch->used += item->size;
 	batch->count++;
-	return true;
+	return ROSA_OK;
 }
 
 void pack_batch_clear(struct pack_batch *batch)
@@ -127,7 +128,8 @@ static rosa_status encode_json(const struct pack_rules *rules, const char *bytes
 	return status;
 }
 
-static void blame(struct pack_item *item, const char *where)
+/* Puts the file and the line before a message that does not have them. */
+static void name_place(struct pack_item *item, const char *where)
 {
 	rosa_error told = item->error;
 
@@ -153,14 +155,14 @@ static void encode_item(void *context, size_t i, unsigned worker)
 	(void)worker;
 	if (item->bad)
 		return;
-	/* the end of a long path says more than its beginning */
+	/* the end of a long path tells more than its beginning */
 	tail = (int)strlen(item->file) - 96;
 	snprintf(where, sizeof(where), "%s%s:%llu", tail > 0 ? "..." : "", item->file + (tail > 0 ? tail : 0),
 		 (unsigned long long)item->line);
 	item->bad = (item->json ? encode_json(work->rules, bytes, where, item)
 				: encode_text(work->rules, bytes, item->size, item)) != ROSA_OK;
 	if (item->bad)
-		blame(item, where);
+		name_place(item, where);
 }
 
 static int between_items(void *context)
@@ -170,8 +172,8 @@ static int between_items(void *context)
 	return work->between(work->context);
 }
 
-bool pack_batch_encode(struct pack_batch *batch, const struct pack_rules *rules, rosa_workers *workers,
-		       int (*between)(void *context), void *context, rosa_error *why)
+rosa_status pack_batch_encode(struct pack_batch *batch, const struct pack_rules *rules, rosa_workers *workers,
+			      int (*between)(void *context), void *context, rosa_error *err)
 {
 	rosa_options options = ROSA_OPTIONS_INIT;
 	struct work work = {batch, rules, between, context};
@@ -180,8 +182,8 @@ bool pack_batch_encode(struct pack_batch *batch, const struct pack_rules *rules,
 	options.workers = workers;
 	pool = pool_for(&options, 1);
 	if (!pool)
-		return refuse(why, "not enough memory for threads");
+		return rosa_fail(err, ROSA_ENOMEM, "not enough memory for threads");
 	pool_run(pool, batch->count, encode_item, &work, between_items);
 	pool_done(&options, pool);
-	return true;
+	return ROSA_OK;
 }

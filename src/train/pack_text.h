@@ -4,8 +4,8 @@
 
 #include "model/tokenizer.h"
 
-/* A place in the second half of a text, which goes on behind what is given, where it can be cut without a change of
- * its tokens; 0: none was found, and more of the text is needed. */
+/* `text` is the beginning of a longer text. Returns a place in its second half where it can be cut without changing its
+ * tokens; 0: none was found, and more of the text is needed. */
 size_t pack_text_cut(const tokenizer *tokenizer, const char *text, size_t size, bool special);
 
 #endif

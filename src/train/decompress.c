@@ -1,13 +1,15 @@
 /*
  * Decompression.
  *
- * Files are known by their first bytes and not by their names: a name may be gone, as on standard input, and may be
- * wrong. Each of the three formats allows files one after the other in a file, which is how parallel compressors write
- * and how logs are joined; so the end of one is only the end if nothing follows.
+ * Formats are recognised by the first bytes of a file and not by its name: standard input has no name, and a name may
+ * be wrong. Each of the three formats allows several compressed files one after the other in a file, which is how
+ * parallel compressors write and how logs are joined; so the end of one is the end only if nothing follows.
  *
- * Each library is optional. What differs between them is three functions a format; what a caller sees is the same.
+ * Each library is optional. A format differs from the others in three functions; callers see no difference.
  */
-#include "cli/decompress.h"
+#include "train/decompress.h"
+
+#include "base/status.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -187,27 +189,27 @@ enum compression compression_of(const uint8_t *first, size_t size)
 	return COMPRESSION_NONE;
 }
 
-bool decompressor_new(enum compression compression, struct decompressor **made, rosa_error *why)
+rosa_status decompressor_new(enum compression compression, struct decompressor **made, rosa_error *err)
 {
 	const struct method *method = &methods[compression];
 	struct decompressor *decompressor;
 
 	*made = NULL;
 	if (!method->begin)
-		return refuse(why, "this build cannot read %s: install %s and build again", method->name,
-			      method->package);
+		return rosa_fail(err, ROSA_EINVAL, "this build cannot read %s: install %s and build again",
+				 method->name, method->package);
 	decompressor = calloc(1, sizeof(*decompressor));
 	if (!decompressor)
-		return refuse(why, "not enough memory to read %s", method->name);
+		return rosa_fail(err, ROSA_ENOMEM, "not enough memory to read %s", method->name);
 	decompressor->method = method;
 	decompressor->fresh = true;
 	if (!method->begin(decompressor)) {
 		method->end(decompressor);
 		free(decompressor);
-		return refuse(why, "not enough memory to read %s", method->name);
+		return rosa_fail(err, ROSA_ENOMEM, "not enough memory to read %s", method->name);
 	}
 	*made = decompressor;
-	return true;
+	return ROSA_OK;
 }
 
 void decompressor_free(struct decompressor *decompressor)
@@ -217,22 +219,22 @@ void decompressor_free(struct decompressor *decompressor)
 	free(decompressor);
 }
 
-bool decompress(struct decompressor *decompressor, struct byte_span *from, bool last, struct byte_span *to,
-		rosa_error *why)
+rosa_status decompress(struct decompressor *decompressor, struct byte_span *from, bool last, struct byte_span *to,
+		       rosa_error *err)
 {
 	const struct method *method = decompressor->method;
 	size_t had = from->size, room = to->size;
 	enum outcome outcome;
 
 	if (had == 0 && decompressor->fresh)
-		return true;
+		return ROSA_OK;
 	decompressor->problem = NULL;
 	outcome = method->run(decompressor, from, last, to);
 	if (outcome == BROKEN)
-		return refuse(why, "is damaged: what looks like %s cannot be read%s%s", method->name,
-			      decompressor->problem ? ": " : "", decompressor->problem ? decompressor->problem : "");
+		return rosa_fail(err, ROSA_EFORMAT, "is damaged: what looks like %s cannot be read%s%s", method->name,
+				 decompressor->problem ? ": " : "", decompressor->problem ? decompressor->problem : "");
 	decompressor->fresh = outcome == ENDED;
 	if (outcome == GOES_ON && last && from->size == had && to->size == room)
-		return refuse(why, "is cut short: its %s does not end", method->name);
-	return true;
+		return rosa_fail(err, ROSA_EFORMAT, "is cut short: its %s does not end", method->name);
+	return ROSA_OK;
 }

@@ -3,7 +3,6 @@
 #define ROSATUNE_CONVERSATION_H
 
 #include "model/chat.h"
-#include "cli/report.h"
 
 /* A zeroed one is empty. Roles and contents belong to it. */
 struct conversation {
@@ -12,8 +11,8 @@ struct conversation {
 };
 
 /* Adds a copy; the strings need not be terminated. */
-bool conversation_add(struct conversation *conversation, const char *role, size_t role_size, const char *content,
-		      size_t size, rosa_error *why);
+rosa_status conversation_add(struct conversation *conversation, const char *role, size_t role_size, const char *content,
+			     size_t size, rosa_error *err);
 void conversation_drop(struct conversation *conversation); /* the last one */
 void conversation_free(struct conversation *conversation); /* safe on a zeroed one */
 

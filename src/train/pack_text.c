@@ -1,21 +1,21 @@
 /*
  * Where a text can be cut.
  *
- * A tokenizer cuts a text into words itself, and merges bytes within them only. If a cut falls between two words, and
- * the words before it do not depend on what follows, the tokens of the two parts are those of the whole. Which places
- * are such depends on the tokenizer: GPT-2's takes the last of several spaces to the word behind, Qwen's takes line
- * ends to the punctuation before them, and either may look ahead to see whether spaces go on.
+ * A tokenizer first splits a text into words and then merges bytes within words only. If a cut falls between two words,
+ * and the words before it do not depend on what follows, the tokens of the two parts are those of the whole. Where that
+ * is so depends on the tokenizer: GPT-2's joins the last of several spaces to the next word, Qwen's joins line ends to
+ * the punctuation before them, and either may look ahead to see whether more spaces follow.
  *
- * Both leave alone a single line end with something other than spaces on both sides, before it or behind it. So these
- * are the places that are tried; and since a tokenizer that is not known may have other habits, each is tried out
- * before it is used: a few kilobytes around it must give the same tokens in one piece and in two. Words are short
- * against that, so what lies further away has no say. A text without such a place is not cut at all.
+ * With both, a cut just before or just after a single line end that has no spaces on either side changes nothing. These
+ * are the places that are tried. Since other tokenizers may behave differently, each place is tested before it is used:
+ * a few kilobytes around it must give the same tokens in one piece and in two. Words are short compared with that, so
+ * text further away makes no difference. A text without such a place is not cut at all.
  */
-#include "cli/pack_text.h"
+#include "train/pack_text.h"
 
 #include <string.h>
 
-#define AROUND   ((size_t)2048) /* bytes on each side that a place is tried out with */
+#define AROUND   ((size_t)2048) /* bytes on each side that a place is tested with */
 #define ATTEMPTS 64
 
 static bool is_space(char c)
@@ -31,7 +31,7 @@ static size_t character(const char *text, size_t at)
 	return at;
 }
 
-/* Appends; a failure (of memory, which the real work will meet as well) is no proof. */
+/* Appends. Without memory the test fails, and so will the packing itself soon after. */
 static bool encode(const tokenizer *tokenizer, const char *text, size_t size, bool special, struct tokens *tokens)
 {
 	return tokenizer_encode(tokenizer, text, size, special, false, tokens, NULL) == ROSA_OK;

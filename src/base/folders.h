@@ -1,0 +1,16 @@
+/* Folders: made, synchronised with the disk, removed. */
+#ifndef ROSATUNE_FOLDERS_H
+#define ROSATUNE_FOLDERS_H
+
+#include "rosatune.h"
+
+/* Makes a folder and those it is in, as far as they are missing. */
+rosa_status folder_make(const char *path, rosa_error *err);
+
+/* Waits until the disk has the names in a folder. */
+rosa_status folder_sync(const char *path, rosa_error *err);
+
+/* Removes a file, or a folder with everything in it. What cannot be removed is left without a message. */
+void folder_remove(const char *path);
+
+#endif

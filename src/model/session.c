@@ -1,0 +1,329 @@
+/*
+ * Sessions on disk.
+ *
+ * The state of a model after a book is not much larger than the book, and loading it takes milliseconds where reading
+ * the book again takes minutes. The tokens are saved besides the state: a repetition penalty needs them, whatever its
+ * options are this time, and a conversation compares them with its next turn.
+ *
+ * All numbers are little-endian u64 unless said otherwise; every part is filled up with zeros to a multiple of 8.
+ *
+ *     8 bytes   "ROSASESS"
+ *               version, 2
+ *               flags: 1 if the model has ended its answer
+ *               draws of the sampler
+ *               number of tokens, number of messages
+ *               bytes of the messages
+ *     u32       tokens
+ *               for each message: bytes of the role, bytes of the content, role, content (filled up together)
+ *               XXH64 of all before it
+ *               the sequence, as sequence_save has it, with a checksum of its own, to the end of the file
+ *
+ * The checksum protects against accidents, not against malice: every number is still compared with the bytes that are
+ * there before it is used.
+ */
+#include "model/session.h"
+
+#include "base/checksum.h"
+#include "base/mapping.h"
+#include "base/status.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "sessions are written as they lie in memory, which has to be little-endian"
+#endif
+
+#define MAGIC   "ROSASESS"
+#define VERSION 2 /* 1 had another checksum */
+#define ENDED   UINT64_C(1)
+
+struct header {
+	char magic[8];
+	uint64_t version, flags, draws, tokens, messages, messages_bytes;
+};
+
+static size_t padded(size_t size)
+{
+	return (size + 7) / 8 * 8;
+}
+
+/* ------------------------------------------------------------------------------------------------------- writing -- */
+
+struct saving {
+	struct file_writer writer;
+	struct checksum sum;
+};
+
+/* Writes a part and fills it up. */
+static rosa_status put(struct saving *saving, const void *data, size_t size, rosa_error *err)
+{
+	static const char zeros[8];
+	const size_t filling = padded(size) - size;
+	rosa_status status = file_write(&saving->writer, data, size, err);
+
+	checksum_add(&saving->sum, data, size);
+	checksum_add(&saving->sum, zeros, filling);
+	return status == ROSA_OK ? file_write(&saving->writer, zeros, filling, err) : status;
+}
+
+static size_t message_bytes(const struct chat_message *message)
+{
+	return 16 + padded(strlen(message->role) + strlen(message->content));
+}
+
+static rosa_status put_message(struct saving *saving, const struct chat_message *message, rosa_error *err)
+{
+	uint64_t sizes[2] = {strlen(message->role), strlen(message->content)};
+	char *joined = malloc(sizes[0] + sizes[1] + 1);
+	rosa_status status;
+
+	if (!joined)
+		return rosa_fail(err, ROSA_ENOMEM, "not enough memory to save a message of %zu bytes",
+				 (size_t)sizes[1]);
+	memcpy(joined, message->role, sizes[0]);
+	memcpy(joined + sizes[0], message->content, sizes[1]);
+	status = put(saving, sizes, sizeof(sizes), err);
+	if (status == ROSA_OK)
+		status = put(saving, joined, sizes[0] + sizes[1], err);
+	free(joined);
+	return status;
+}
+
+static rosa_status put_session(struct saving *saving, const struct session *session, rosa_error *err)
+{
+	const struct conversation *conversation = &session->conversation;
+	struct header header = {.version = VERSION,
+				.flags = session->ended ? ENDED : 0,
+				.draws = session->draws,
+				.tokens = session->tokens.count,
+				.messages = conversation->count};
+	uint64_t sum;
+	rosa_status status;
+
+	memcpy(header.magic, MAGIC, sizeof(header.magic));
+	for (size_t i = 0; i < conversation->count; i++)
+		header.messages_bytes += message_bytes(&conversation->all[i]);
+	status = put(saving, &header, sizeof(header), err);
+	if (status == ROSA_OK)
+		status = put(saving, session->tokens.ids, session->tokens.count * sizeof(uint32_t), err);
+	for (size_t i = 0; i < conversation->count && status == ROSA_OK; i++)
+		status = put_message(saving, &conversation->all[i], err);
+	sum = checksum_value(&saving->sum);
+	return status == ROSA_OK ? put(saving, &sum, sizeof(sum), err) : status;
+}
+
+/* What sequence_save calls; it does not pass errors on, so the error is kept. */
+struct sequence_sink {
+	struct file_writer *writer;
+	rosa_error *err;
+	rosa_status status;
+};
+
+static int write_sequence(void *context, const void *data, size_t size)
+{
+	struct sequence_sink *sink = context;
+
+	sink->status = file_write(sink->writer, data, size, sink->err);
+	return sink->status != ROSA_OK;
+}
+
+static rosa_status put_state(struct saving *saving, struct session_state state, rosa_error *err)
+{
+	rosa_error error;
+	struct sequence_sink sink = {&saving->writer, err, ROSA_OK};
+	rosa_status status;
+
+	if (!state.sequence)
+		return file_write(&saving->writer, state.data, state.size, err);
+	status = sequence_save(state.sequence, write_sequence, &sink, &error);
+	if (status == ROSA_OK || sink.status != ROSA_OK)
+		return status;
+	return rosa_fail(err, status, "%s", error.message);
+}
+
+rosa_status session_save(const char *path, const struct session *session, struct session_state state,
+			 const struct file_options *files, rosa_error *err)
+{
+	struct saving saving;
+	rosa_status status = file_create(&saving.writer, path, files, err);
+
+	if (status != ROSA_OK)
+		return status;
+	checksum_begin(&saving.sum, 0);
+	status = put_session(&saving, session, err);
+	if (status == ROSA_OK)
+		status = put_state(&saving, state, err);
+	if (status == ROSA_OK)
+		return file_finish(&saving.writer, err);
+	file_discard(&saving.writer);
+	return status;
+}
+
+/* ------------------------------------------------------------------------------------------------------- reading -- */
+
+struct loading {
+	const uint8_t *at, *end;
+	const char *path;
+	rosa_error *err;
+};
+
+static rosa_status damaged(const struct loading *loading)
+{
+	return rosa_fail(loading->err, ROSA_EFORMAT, "%s was cut short or altered; the session cannot be resumed",
+			 loading->path);
+}
+
+/* The next `size` bytes, which may not be aligned, and the zeros that fill them up; NULL if there are not as many. */
+static const uint8_t *take(struct loading *loading, uint64_t size)
+{
+	const uint8_t *from = loading->at;
+	const size_t left = (size_t)(loading->end - loading->at);
+
+	if (size > left || padded((size_t)size) > left)
+		return NULL;
+	loading->at += padded((size_t)size);
+	return from;
+}
+
+static rosa_status take_header(struct loading *loading, struct header *header)
+{
+	const uint8_t *from = loading->at;
+	const size_t size = (size_t)(loading->end - loading->at);
+
+	if (size < sizeof(header->magic) || memcmp(from, MAGIC, sizeof(header->magic)) != 0)
+		return rosa_fail(loading->err, ROSA_EFORMAT, "%s is not a session of rosatune", loading->path);
+	if (!take(loading, sizeof(*header)))
+		return damaged(loading);
+	memcpy(header, from, sizeof(*header));
+	if (header->version != VERSION)
+		return rosa_fail(loading->err, ROSA_EFORMAT,
+				 "%s is a session of version %llu; this program reads version %d: begin a new one",
+				 loading->path, (unsigned long long)header->version, VERSION);
+	if (header->tokens == 0 || header->tokens > ROSA_MAX_STEPS || header->messages > header->messages_bytes)
+		return damaged(loading);
+	return ROSA_OK;
+}
+
+/* Whether the checksum after tokens and messages is right. */
+static rosa_status check_sum(const struct loading *loading, const struct header *header)
+{
+	struct loading whole = *loading;
+	const uint8_t *from = loading->at - sizeof(*header), *sum;
+	uint64_t wanted;
+
+	if (!take(&whole, header->tokens * sizeof(uint32_t)) || !take(&whole, header->messages_bytes) ||
+	    !(sum = take(&whole, sizeof(wanted))))
+		return damaged(loading);
+	memcpy(&wanted, sum, sizeof(wanted));
+	return checksum_of(from, (size_t)(sum - from)) == wanted ? ROSA_OK : damaged(loading);
+}
+
+static rosa_status take_tokens(struct loading *loading, size_t count, struct session *session)
+{
+	const uint8_t *from = take(loading, count * sizeof(uint32_t));
+
+	session->tokens.ids = malloc(count * sizeof(uint32_t));
+	if (!session->tokens.ids)
+		return rosa_fail(loading->err, ROSA_ENOMEM, "not enough memory for the %zu tokens of %s", count,
+				 loading->path);
+	memcpy(session->tokens.ids, from, count * sizeof(uint32_t));
+	session->tokens.count = session->tokens.room = count;
+	return ROSA_OK;
+}
+
+static rosa_status take_message(struct loading *loading, struct session *session)
+{
+	const uint8_t *from = take(loading, 2 * sizeof(uint64_t)), *texts;
+	uint64_t sizes[2], left;
+
+	if (!from)
+		return damaged(loading);
+	memcpy(sizes, from, sizeof(sizes));
+	left = (uint64_t)(loading->end - loading->at);
+	if (sizes[0] > left || sizes[1] > left || !(texts = take(loading, sizes[0] + sizes[1])) ||
+	    memchr(texts, 0, (size_t)(sizes[0] + sizes[1])))
+		return damaged(loading);
+	return conversation_add(&session->conversation, (const char *)texts, (size_t)sizes[0],
+				(const char *)texts + sizes[0], (size_t)sizes[1], loading->err);
+}
+
+static rosa_status take_messages(struct loading *loading, const struct header *header, struct session *session)
+{
+	const uint8_t *end = loading->at + header->messages_bytes;
+	struct loading messages = *loading;
+	rosa_status status = ROSA_OK;
+
+	messages.end = end;
+	for (uint64_t i = 0; i < header->messages && status == ROSA_OK; i++)
+		status = take_message(&messages, session);
+	if (status == ROSA_OK && messages.at != end)
+		status = damaged(loading);
+	loading->at = end + sizeof(uint64_t); /* past the checksum, which was compared before */
+	return status;
+}
+
+static rosa_status take_session(struct loading *loading, struct session *session)
+{
+	struct header header;
+	rosa_status status = take_header(loading, &header);
+
+	if (status == ROSA_OK)
+		status = check_sum(loading, &header);
+	if (status != ROSA_OK)
+		return status;
+	session->draws = header.draws;
+	session->ended = header.flags & ENDED;
+	status = take_tokens(loading, (size_t)header.tokens, session);
+	return status == ROSA_OK ? take_messages(loading, &header, session) : status;
+}
+
+static rosa_status take_sequence(struct loading *loading, decoder *decoder, const struct session *session,
+				 sequence **made)
+{
+	rosa_error error;
+	rosa_status status;
+
+	for (size_t i = 0; i < session->tokens.count; i++) {
+		if (session->tokens.ids[i] >= decoder_vocabulary(decoder))
+			return rosa_fail(loading->err, ROSA_EFORMAT,
+					 "%s: token %zu is not one of this model's; was it another model?",
+					 loading->path, i);
+	}
+	status = sequence_load(decoder, loading->at, (size_t)(loading->end - loading->at), made, &error);
+	if (status != ROSA_OK)
+		return rosa_fail(loading->err, status, "%s: %s", loading->path, error.message);
+	if (sequence_steps(*made) < session->tokens.count)
+		return ROSA_OK;
+	sequence_free(*made);
+	*made = NULL;
+	return damaged(loading);
+}
+
+rosa_status session_load(const char *path, decoder *decoder, struct session *session, sequence **made, rosa_error *err)
+{
+	struct mapping mapping;
+	rosa_status status;
+
+	memset(session, 0, sizeof(*session));
+	*made = NULL;
+	status = mapping_open(&mapping, path, err);
+	if (status != ROSA_OK)
+		return status;
+	struct loading loading = {mapping.data, mapping.data + mapping.size, path, err};
+
+	status = take_session(&loading, session);
+	if (status == ROSA_OK)
+		status = take_sequence(&loading, decoder, session, made);
+	mapping_close(&mapping);
+	if (status != ROSA_OK)
+		session_free(session);
+	return status;
+}
+
+void session_free(struct session *session)
+{
+	tokens_free(&session->tokens);
+	conversation_free(&session->conversation);
+	memset(session, 0, sizeof(*session));
+}

@@ -1,0 +1,33 @@
+/* Sessions: what a model has read, saved to a file and resumed from it without reading again. */
+#ifndef ROSATUNE_SESSION_H
+#define ROSATUNE_SESSION_H
+
+#include "base/file.h"
+#include "model/conversation.h"
+#include "model/decoder.h"
+
+struct session {
+	struct tokens
+	    tokens;     /* the text; the sequence has read its beginning, and the last token is still to be read */
+	uint64_t draws; /* of the sampler */
+	bool ended;     /* the last token is one with which the model ended its answer */
+	struct conversation conversation; /* empty: none */
+};
+
+/* The sequence to save: as it is, or as bytes that sequence_save gave. */
+struct session_state {
+	const sequence *sequence; /* NULL: `data` */
+	const uint8_t *data;
+	size_t size;
+};
+
+/* The name shows the old content, or nothing, until everything is written. `files` may be NULL. */
+rosa_status session_save(const char *path, const struct session *session, struct session_state state,
+			 const struct file_options *files, rosa_error *err);
+
+/* Reads a session for a decoder of the same model, adapter and window. *made is the sequence. A file that was cut or
+ * altered, or of another model, is refused, with nothing to release. */
+rosa_status session_load(const char *path, decoder *decoder, struct session *session, sequence **made, rosa_error *err);
+void session_free(struct session *session); /* safe on a zeroed one */
+
+#endif

@@ -1,0 +1,83 @@
+/* Lines are found in a buffer as long as the longest line. When more is read, the lines given out before are dropped
+ * and the rest moves to the front. */
+#include "train/pack_lines.h"
+
+#include "base/status.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define FIRST_ROOM ((size_t)1 << 18)
+
+rosa_status pack_lines_open(struct pack_lines *lines, const char *path, const struct file_hooks *hooks, rosa_error *err)
+{
+	memset(lines, 0, sizeof(*lines));
+	return source_open(&lines->source, path, hooks, err);
+}
+
+void pack_lines_close(struct pack_lines *lines)
+{
+	source_close(&lines->source);
+	free(lines->data);
+	lines->data = NULL;
+}
+
+static rosa_status read_more(struct pack_lines *lines, rosa_error *err)
+{
+	size_t got = 0;
+	rosa_status status;
+
+	if (lines->at) {
+		memmove(lines->data, lines->data + lines->at, lines->used - lines->at);
+		lines->used -= lines->at;
+		lines->at = 0;
+	}
+	if (lines->room - lines->used < FIRST_ROOM / 2) {
+		size_t room = 2 * lines->room + FIRST_ROOM;
+		char *larger = realloc(lines->data, room);
+		if (!larger)
+			return rosa_fail(err, ROSA_ENOMEM, "not enough memory for a line of %s (%zu bytes)",
+					 lines->source.name, room);
+		lines->data = larger;
+		lines->room = room;
+	}
+	status = source_read(&lines->source, lines->data + lines->used, lines->room - lines->used, &got, err);
+	lines->used += got;
+	lines->ended = status == ROSA_OK && got == 0;
+	return status;
+}
+
+static void skip_mark(const char **line, size_t *size)
+{
+	if (*size >= 3 && memcmp(*line, "\xef\xbb\xbf", 3) == 0) {
+		*line += 3;
+		*size -= 3;
+	}
+}
+
+rosa_status pack_lines_next(struct pack_lines *lines, const char **line, size_t *size, rosa_error *err)
+{
+	const char *end = NULL;
+	size_t searched = 0; /* bytes of this line in which there is no end */
+	rosa_status status = ROSA_OK;
+
+	while (!end && !lines->ended && status == ROSA_OK) {
+		size_t left = lines->used - lines->at;
+		if (left > searched)
+			end = memchr(lines->data + lines->at + searched, '\n', left - searched);
+		searched = left;
+		if (!end)
+			status = read_more(lines, err);
+	}
+	*line = NULL;
+	if (status != ROSA_OK)
+		return status;
+	*size = end ? (size_t)(end - lines->data) + 1 - lines->at : lines->used - lines->at;
+	if (*size == 0)
+		return ROSA_OK;
+	*line = lines->data + lines->at;
+	lines->at += *size;
+	if (lines->number++ == 0)
+		skip_mark(line, size);
+	return ROSA_OK;
+}

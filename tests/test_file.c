@@ -1,0 +1,316 @@
+/*
+ * Files that are replaced: the old content stays until the new one is complete, links are followed, permissions kept,
+ * and what is not a regular file is written to, never replaced.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "base/file.h"
+#include "base/folders.h"
+#include "base/mapping.h"
+#include "base/paths.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct folder {
+	char path[64], file[96], other[96];
+};
+
+static int enter(void **state)
+{
+	struct folder *folder = calloc(1, sizeof(*folder));
+
+	if (!folder)
+		return -1;
+	snprintf(folder->path, sizeof(folder->path), "/tmp/test_file-XXXXXX");
+	if (!mkdtemp(folder->path))
+		return -1;
+	snprintf(folder->file, sizeof(folder->file), "%s/file", folder->path);
+	snprintf(folder->other, sizeof(folder->other), "%s/other", folder->path);
+	*state = folder;
+	return 0;
+}
+
+static int leave(void **state)
+{
+	struct folder *folder = *state;
+
+	folder_remove(folder->path);
+	free(folder);
+	return 0;
+}
+
+static size_t entries(const struct folder *folder)
+{
+	DIR *dir = opendir(folder->path);
+	size_t count = 0;
+
+	assert_non_null(dir);
+	for (struct dirent *entry; (entry = readdir(dir));)
+		count += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
+	closedir(dir);
+	return count;
+}
+
+static void save(const char *path, const char *text)
+{
+	rosa_error err;
+
+	if (file_save(path, text, strlen(text), NULL, &err) != ROSA_OK)
+		fail_msg("%s", err.message);
+}
+
+static void expect(const char *path, const char *text)
+{
+	uint8_t *data;
+	size_t size;
+	rosa_error err;
+
+	if (file_read(path, NULL, &data, &size, &err) != ROSA_OK)
+		fail_msg("%s", err.message);
+	assert_int_equal(size, strlen(text));
+	assert_memory_equal(data, text, size);
+	free(data);
+}
+
+static void the_old_content_stays_until_the_end(void **state)
+{
+	struct folder *folder = *state;
+	struct file_writer writer;
+	rosa_error err;
+
+	save(folder->file, "old");
+	assert_int_equal(file_create(&writer, folder->file, NULL, &err), ROSA_OK);
+	assert_int_equal(file_write(&writer, "new", 3, &err), ROSA_OK);
+	assert_int_equal(file_close(&writer, &err), ROSA_OK);
+	expect(folder->file, "old");
+	assert_int_equal(file_commit(&writer, &err), ROSA_OK);
+	expect(folder->file, "new");
+	assert_int_equal(file_create(&writer, folder->file, NULL, &err), ROSA_OK);
+	assert_int_equal(file_write(&writer, "newer", 5, &err), ROSA_OK);
+	file_discard(&writer);
+	file_discard(&writer); /* twice does no harm */
+	expect(folder->file, "new");
+	assert_int_equal(entries(folder), 1);
+}
+
+static void pieces_of_any_size(void **state)
+{
+	static const size_t sizes[] = {1, 7, 65535, 65536, 65537, 3, 200000, 0, 1};
+	struct folder *folder = *state;
+	struct checksum sum;
+	const struct file_options options = {.durable = true, .sum = &sum};
+	struct file_writer writer;
+	uint8_t *all = malloc(1 << 20), *data;
+	size_t total = 0, size;
+	rosa_error err;
+
+	assert_non_null(all);
+	for (size_t i = 0; i < 1 << 20; i++)
+		all[i] = (uint8_t)(i * 31 >> 3);
+	checksum_begin(&sum, 0);
+	assert_int_equal(file_create(&writer, folder->file, &options, &err), ROSA_OK);
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		assert_int_equal(file_write(&writer, all + total, sizes[i], &err), ROSA_OK);
+		total += sizes[i];
+	}
+	assert_int_equal(checksum_value(&sum), checksum_of(all, total));
+	assert_int_equal(file_write_at(&writer, 5, "HEAD", 4, &err), ROSA_OK);
+	assert_int_equal(file_write(&writer, "end", 3, &err), ROSA_OK);
+	assert_int_equal(file_finish(&writer, &err), ROSA_OK);
+	memcpy(all + 5, "HEAD", 4);
+	memcpy(all + total, "end", 3);
+	assert_int_equal(file_read(folder->file, NULL, &data, &size, &err), ROSA_OK);
+	assert_int_equal(size, total + 3);
+	assert_memory_equal(data, all, size);
+	free(data);
+	free(all);
+}
+
+static void links_are_followed_and_permissions_kept(void **state)
+{
+	struct folder *folder = *state;
+	struct stat about;
+
+	save(folder->file, "old");
+	assert_int_equal(chmod(folder->file, 0600), 0);
+	assert_int_equal(symlink("file", folder->other), 0);
+	save(folder->other, "new");
+	expect(folder->file, "new");
+	assert_int_equal(lstat(folder->other, &about), 0);
+	assert_true(S_ISLNK(about.st_mode));
+	assert_int_equal(stat(folder->file, &about), 0);
+	assert_int_equal(about.st_mode & 0777, 0600);
+	/* a link to a file that is not there yet makes that file, as opening it would */
+	assert_int_equal(unlink(folder->file), 0);
+	save(folder->other, "newer");
+	assert_int_equal(lstat(folder->other, &about), 0);
+	assert_true(S_ISLNK(about.st_mode));
+	expect(folder->file, "newer");
+	assert_int_equal(entries(folder), 2);
+}
+
+static void *drain(void *path)
+{
+	uint8_t *data;
+	size_t size;
+
+	return file_read(path, NULL, &data, &size, NULL) == ROSA_OK ? data : NULL;
+}
+
+static void pipes_are_written_to(void **state)
+{
+	struct folder *folder = *state;
+	struct stat about;
+	pthread_t reader;
+	void *data;
+	char *text = calloc(300001, 1);
+
+	assert_non_null(text);
+	memset(text, 'x', 300000);
+	assert_int_equal(mkfifo(folder->file, 0600), 0);
+	assert_int_equal(pthread_create(&reader, NULL, drain, folder->file), 0);
+	save(folder->file, text);
+	assert_int_equal(pthread_join(reader, &data), 0);
+	assert_non_null(data);
+	assert_memory_equal(data, text, 300000);
+	free(data);
+	free(text);
+	assert_int_equal(lstat(folder->file, &about), 0);
+	assert_true(S_ISFIFO(about.st_mode));
+	assert_int_equal(entries(folder), 1);
+}
+
+struct program {
+	int held, holds, cancel;
+};
+
+static int cancelled(void *context)
+{
+	return ((struct program *)context)->cancel;
+}
+
+static void hold(void *context)
+{
+	((struct program *)context)->held++;
+	((struct program *)context)->holds++;
+}
+
+static void release(void *context)
+{
+	((struct program *)context)->held--;
+}
+
+static void a_program_takes_part(void **state)
+{
+	struct folder *folder = *state;
+	struct program program = {0};
+	const struct file_hooks hooks = {cancelled, hold, release, &program};
+	const struct file_options options = {.hooks = &hooks};
+	struct file_writer writer;
+	uint8_t *data;
+	size_t size;
+	rosa_error err;
+
+	assert_int_equal(file_save(folder->file, "one", 3, &options, &err), ROSA_OK);
+	assert_int_equal(program.held, 0);
+	assert_int_equal(program.holds, 1);
+	assert_int_equal(file_create(&writer, folder->file, &options, &err), ROSA_OK);
+	assert_int_equal(program.held, 1);
+	program.cancel = 1;
+	assert_int_equal(file_write(&writer, "two", 3, &err), ROSA_OK);
+	assert_int_equal(file_finish(&writer, &err), ROSA_ECANCELLED);
+	assert_non_null(strstr(err.message, "interrupted while writing"));
+	assert_int_equal(program.held, 0);
+	assert_int_equal(file_read(folder->file, &options, &data, &size, &err), ROSA_ECANCELLED);
+	assert_null(data);
+	expect(folder->file, "one");
+	assert_int_equal(entries(folder), 1);
+}
+
+static void what_cannot_be_written_is_named(void **state)
+{
+	struct folder *folder = *state;
+	char path[160];
+	struct file_writer writer;
+	rosa_error err;
+
+	snprintf(path, sizeof(path), "%s/none/file", folder->path);
+	assert_int_equal(file_can_create(path, &err), ROSA_EIO);
+	assert_non_null(strstr(err.message, path));
+	assert_int_equal(file_create(&writer, path, NULL, &err), ROSA_EIO);
+	assert_int_equal(file_create(&writer, folder->path, NULL, &err), ROSA_EIO);
+	assert_non_null(strstr(err.message, "folder"));
+	assert_int_equal(file_can_create("", &err), ROSA_EINVAL);
+	assert_int_equal(symlink("other", folder->other), 0); /* to itself */
+	assert_int_equal(file_create(&writer, folder->other, NULL, &err), ROSA_EIO);
+	if (access("/dev/full", W_OK) == 0) {
+		assert_int_equal(file_save("/dev/full", "text", 4, NULL, &err), ROSA_EIO);
+		assert_non_null(strstr(err.message, "No space left"));
+	}
+}
+
+static void folders_are_made_and_removed(void **state)
+{
+	struct folder *folder = *state;
+	char path[160], file[200];
+	rosa_error err;
+
+	snprintf(path, sizeof(path), "%s/a/b//c/", folder->path);
+	snprintf(file, sizeof(file), "%sfile", path);
+	assert_int_equal(folder_make(path, &err), ROSA_OK);
+	assert_int_equal(folder_make(path, &err), ROSA_OK);
+	save(file, "text");
+	assert_int_equal(folder_make(file, &err), ROSA_EIO);
+	assert_non_null(strstr(err.message, file));
+	snprintf(path, sizeof(path), "%s/a", folder->path);
+	folder_remove(path);
+	assert_false(path_is_folder(path));
+}
+
+/* Opening a pipe to map it would wait for a writer for ever; the alarm would end the test. */
+static void mapping_a_pipe_is_refused_at_once(void **state)
+{
+	struct folder *folder = *state;
+	struct mapping mapping;
+	rosa_error err;
+
+	assert_int_equal(mkfifo(folder->file, 0600), 0);
+	alarm(20);
+	assert_int_equal(mapping_open(&mapping, folder->file, &err), ROSA_EIO);
+	alarm(0);
+	assert_non_null(strstr(err.message, "not a regular file"));
+	assert_int_equal(mapping_open(&mapping, folder->path, &err), ROSA_EIO);
+	assert_non_null(strstr(err.message, "not a regular file"));
+	save(folder->other, "text");
+	assert_int_equal(mapping_open(&mapping, folder->other, &err), ROSA_OK);
+	assert_int_equal(mapping.size, 4);
+	mapping_close(&mapping);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test_setup_teardown(the_old_content_stays_until_the_end, enter, leave),
+	    cmocka_unit_test_setup_teardown(pieces_of_any_size, enter, leave),
+	    cmocka_unit_test_setup_teardown(links_are_followed_and_permissions_kept, enter, leave),
+	    cmocka_unit_test_setup_teardown(pipes_are_written_to, enter, leave),
+	    cmocka_unit_test_setup_teardown(a_program_takes_part, enter, leave),
+	    cmocka_unit_test_setup_teardown(what_cannot_be_written_is_named, enter, leave),
+	    cmocka_unit_test_setup_teardown(folders_are_made_and_removed, enter, leave),
+	    cmocka_unit_test_setup_teardown(mapping_a_pipe_is_refused_at_once, enter, leave),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
