@@ -97,6 +97,9 @@ rosatune_library(zlib zlib.h z)
 rosatune_library(lzma lzma.h lzma)
 rosatune_library(zstd zstd.h zstd)
 
+# And what edits lines in a chat.
+rosatune_library(libedit histedit.h edit)
+
 # MPI lets several processes train together; `rosatune tune` alone does without it. rosatune_mpi is what to link.
 add_library(rosatune_mpi INTERFACE)
 if(ROSATUNE_MPI)

@@ -11,6 +11,7 @@ import pty
 import random
 import re
 import select
+import shutil
 import signal
 import struct
 import subprocess
@@ -47,7 +48,7 @@ def letters():
     return {b: chr(b) for b in plain} | {b: chr(256 + i) for i, b in enumerate(others)}
 
 
-def write_model(path, template=CHATML, seed=1, end_row=0.0, context=64):
+def write_model(path, template=CHATML, seed=1, end_row=0.0, context=512, said=b"abcdefghijklmnopqrstuvwxyz .,\n"):
     spelled = letters()
     tokens = [spelled[b] for b in range(256)] + SPECIAL + THOUGHTS
     kinds = [1] * 256 + [3] * len(SPECIAL) + [4] * len(THOUGHTS)
@@ -107,7 +108,7 @@ def write_model(path, template=CHATML, seed=1, end_row=0.0, context=64):
         for name in ["attn_norm", "ffn_norm"]:
             tensors.append((f"blk.{layer}.{name}.weight", None, WIDTH, [1.0] * WIDTH))
     head = [[0.0] * WIDTH for _ in tokens]
-    for letter in b"abcdefghijklmnopqrstuvwxyz .,\n":
+    for letter in said:
         head[letter] = numbers(1, WIDTH, 0.5)
     head[tokens.index("<|im_end|>")] = numbers(1, WIDTH, end_row) if end_row else [0.0] * WIDTH
     tensors.append(("output_norm.weight", None, WIDTH, [1.0] * WIDTH))
@@ -138,10 +139,13 @@ def generate(*words, model="plain.gguf", **more):
     return run("generate", "--model", model, *words, **more)
 
 
+CUT = re.compile(r"rosatune (generate|chat): the answer was cut after [0-9]+ tokens; --tokens N allows more\n")
+
+
 def out(*words, **more):
-    """What is printed, nothing being said besides."""
+    """What is printed, nothing being said besides, unless that answers of a chat were cut."""
     result = generate(*words, **more)
-    if result.stderr:
+    if CUT.sub("", result.stderr.decode()):
         raise AssertionError(f"not silent: {words}\n{result.stderr.decode()}")
     return result.stdout.decode()
 
@@ -161,7 +165,9 @@ GREEDY = ["--temperature", "0"]  # a chat draws by default
 class Base(unittest.TestCase):
     def setUp(self):
         for name in os.listdir("."):
-            if not name.endswith(".gguf"):
+            if os.path.isdir(name):
+                shutil.rmtree(name)
+            elif not name.endswith(".gguf"):
                 os.unlink(name)
 
     def refused(self, pattern, *words, code=1, **more):
@@ -228,10 +234,33 @@ class Text(Base):
         self.assertEqual(result["tokens_read"], 2)
 
     def test_long_texts_are_warned_of(self):
-        message = generate("--prompt", "x" * 65, "--tokens", "1").stderr.decode()
-        self.assertRegex(message, "^rosatune generate: warning: the text has 65 tokens, .* trained for 64")
-        out("--prompt", "x" * 64, "--tokens", "1")
-        out("--prompt", "x" * 65, "--tokens", "1", *WINDOW)
+        def warning(tokens):
+            return rf"\Arosatune (generate|ppl): warning: the text has {tokens} tokens, .* trained for 64.*\n\Z"
+
+        def made(read, tokens, *more):
+            """What is said when so many tokens are given and made."""
+            words = ["--prompt", "x" * read, "--tokens", str(tokens), *more]
+            return generate(*words, model="short.gguf").stderr.decode()
+
+        self.assertRegex(made(65, 1), warning(65))
+        self.assertEqual(made(64, 1), "")
+        self.assertEqual(made(65, 1, *WINDOW), "")
+        self.assertEqual(made(65, 1, "--window", "64"), "")
+        # A window that is wider than what the model was trained for, and layers without one.
+        self.assertRegex(made(65, 1, "--window", "65"), warning(65))
+        self.assertRegex(made(65, 1, *WINDOW, "--global-layers", "1"), warning(65))
+        # A text that grows too long while it is made: the last token is not read.
+        self.assertEqual(made(60, 5), "")
+        self.assertRegex(made(60, 6), warning(65))
+        # In a conversation it is said once.
+        said = generate("--chat", "--tokens", "20", *GREEDY, given=b"x\n" * 9, model="short.gguf").stderr.decode()
+        self.assertRegex(CUT.sub("", said), warning("[0-9]+"))
+        with open("book.txt", "w", encoding="utf-8") as file:
+            file.write("x" * 65)
+        words = ["ppl", "--model", "short.gguf", "--file", "book.txt"]
+        self.assertRegex(run(*words).stderr.decode(), warning(65))
+        self.assertEqual(run(*words, "--context", "64").stderr, b"")
+        self.assertEqual(run(*words, *WINDOW).stderr, b"")
 
     def test_bytes_that_are_no_text(self):
         with open("bad.txt", "wb") as file:
@@ -457,7 +486,35 @@ class Chat(Base):
         self.assertEqual(said, out("--prompt", text, "--tokens", "12", *WINDOW) + "\n")
 
     def test_needs_a_template(self):
-        self.refused("no chat template that is known here; leave out --chat", "--chat", model="silent.gguf")
+        self.refused("no chat template that is known here; use 'rosatune generate'", "--chat", model="silent.gguf")
+
+    def test_has_a_command_of_its_own(self):
+        given = "".join(line + "\n" for line in self.asked).encode()
+        result = run("chat", "-m", "plain.gguf", "-n", "12", *GREEDY, *WINDOW, given=given)
+        self.assertEqual(result.stdout.decode(), expected(self.asked, *WINDOW))
+        self.assertEqual(len(CUT.findall(result.stderr.decode())), 3)
+        self.assertIn(b"rosatune chat: --tokens 0: ", run("chat", "-m", "plain.gguf", "-n", "0", code=2).stderr)
+        self.assertIn(b"unknown option --json", run("chat", "-m", "plain.gguf", "--json", code=2).stderr)
+
+    def test_an_answer_that_the_model_ends_is_not_marked(self):
+        said = generate("--chat", "--tokens", "500", *GREEDY, *WINDOW, given=b"Who?\n", model="ends.gguf")
+        self.assertEqual(said.stderr, b"")
+
+    def test_draws_by_default(self):
+        lines = self.asked[:1]
+        given = (lines[0] + "\n").encode()
+        plain = generate("--chat", "--tokens", "12", *WINDOW, given=given).stdout.decode()
+        defaults = ["--temperature", "0.6", "--top-k", "40", "--top-p", "0.9", "--repetition-penalty", "1.05"]
+        self.assertEqual(plain, chat(*WINDOW, *defaults, lines=lines))
+        self.assertNotEqual(plain, chat(*WINDOW, lines=lines))
+        other = generate("--chat", "--tokens", "12", *WINDOW, "--seed", "1", given=given).stdout.decode()
+        self.assertNotEqual(plain, other)
+
+    def test_help(self):
+        said = generate("--chat", given=b"/help\n")
+        for word in b"/help", b"/quit", b"/reset", b"/save FILE":
+            self.assertIn(word, said.stderr)
+        self.assertEqual(said.stdout, b"")
 
 
 class Terminal(Base):
@@ -472,8 +529,10 @@ class Terminal(Base):
             self.process.kill()
             self.process.wait()
             os.close(self.master)
+            self.process = None
 
-    def start(self, *words, model="plain.gguf"):
+    def start(self, *words, model="plain.gguf", terminal="dumb"):
+        """A chat, or with `words` that begin with a command, that. Lines can be edited where the terminal can do it."""
         self.master, slave = pty.openpty()
 
         def controlling():
@@ -483,8 +542,11 @@ class Terminal(Base):
             import termios
             fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
 
-        self.process = subprocess.Popen([PROGRAM, "generate", "--model", model, "--chat", *WINDOW, *GREEDY, *words],
-                                        stdin=slave, stdout=slave, stderr=slave, preexec_fn=controlling)
+        if not words or words[0].startswith("-"):
+            words = ["generate", "--model", model, "--chat", *WINDOW, *GREEDY, *words]
+        environment = {**os.environ, "TERM": terminal, "XDG_STATE_HOME": os.getcwd() + "/state", "LC_ALL": "C.UTF-8"}
+        self.process = subprocess.Popen([PROGRAM, *words], stdin=slave, stdout=slave, stderr=slave, env=environment,
+                                        preexec_fn=controlling)
         os.close(slave)
         self.screen = ""
 
@@ -526,7 +588,13 @@ class Terminal(Base):
         self.wait("> ")
         self.type("Who are you?\n")
         self.wait("Who are you?\r\n")
-        self.assertEqual(self.wait("> "), answers)
+        said = self.wait("> ")
+        self.assertTrue(said.startswith(answers), said)
+        self.assertRegex(said[len(answers):], r"\A\[cut after 12 tokens; --tokens N allows more\]\r\n"
+                                              r"\[read 31 tokens, [0-9]+/s; wrote 12, [0-9.]+/s\]\r\n\Z")
+        self.type("/help\n")
+        self.wait("/save FILE")
+        self.wait("> ")
         self.type("/quit\n")
         self.finish(0)
         self.assertRegex(self.screen, "read [0-9]+ tokens .*made 12 .*memory: attention")
@@ -552,7 +620,6 @@ class Terminal(Base):
             self.finish(0)
             self.assertIn(f"read {read} tokens", self.screen)
             self.tearDown()
-            self.process = None
 
     def test_ctrl_c_stops_the_answer(self):
         self.start("--tokens", "1G", "--save-session", "s")
@@ -581,6 +648,65 @@ class Terminal(Base):
         self.wait("> ")
         self.type("\x04")
         self.finish(0)
+
+    def test_escapes_are_shown_and_not_obeyed(self):
+        words = ["generate", "--model", "escapes.gguf", "--prompt", "Say it.", "--tokens", "80", *SAMPLED, *WINDOW]
+        raw = run(*words).stdout
+        for byte in b"\x1b\x07\r\x7f\t":
+            self.assertIn(byte, raw)
+        self.start(*words)
+        self.finish(0)
+        shown = raw.decode()
+        for code in [*range(9), *range(11, 32), 127]:
+            named = {7: r"\a", 8: r"\b", 11: r"\v", 12: r"\f", 13: r"\r"}
+            shown = shown.replace(chr(code), named.get(code, rf"\x{code:02x}"))
+        self.assertTrue(self.screen.startswith(shown.replace("\n", "\r\n")), self.screen)
+        self.tearDown()
+        # The same in the text of tokens that are given.
+        self.start("tokenize", "--model", "plain.gguf", "--decode", "--text", "27 93 65 194 155 49 10")
+        self.finish(0)
+        self.assertEqual(self.screen, "\\x1b]A\\u{9b}1\r\n")
+
+    def test_lines_are_edited_and_remembered(self):
+        if "libedit: yes" not in run("--version").stdout.decode():
+            self.skipTest("this build has no libedit")
+        answers = expected(["Who are you?"], *WINDOW).replace("\n", "\r\n")
+        self.start("--tokens", "12", terminal="xterm")
+        self.wait("> ")
+        # Typed with a mistake; the left arrow and a letter more mend it.
+        self.type("Who ar you?\x1b[D\x1b[D\x1b[D\x1b[D\x1b[De\r")
+        self.assertIn(answers, self.wait("[cut after"))
+        self.wait("> ")
+        self.type("\x03")  # an interrupt at the prompt is noticed without a key more
+        self.wait("Ctrl-C again")
+        self.wait("> ")
+        self.type("é\x7f\x04")  # a letter of two bytes is one character
+        self.finish(0)
+        with open("state/rosatune/chat_history", encoding="utf-8") as file:
+            self.assertEqual(file.read(), "Who are you?\n")
+        self.assertEqual(os.stat("state/rosatune/chat_history").st_mode & 0o777, 0o600)
+        self.tearDown()
+        # The next conversation finds it by the up arrow.
+        self.start("--tokens", "12", terminal="xterm")
+        self.wait("> ")
+        self.type("\x1b[A\r")
+        self.assertIn(answers, self.wait("[cut after"))
+        self.wait("> ")
+        self.type("/quit\r")
+        self.finish(0)
+
+    def test_a_history_is_bounded(self):
+        if "libedit: yes" not in run("--version").stdout.decode():
+            self.skipTest("this build has no libedit")
+        os.makedirs("state/rosatune")
+        with open("state/rosatune/chat_history", "w", encoding="utf-8") as file:
+            file.write("".join(f"line {i}\n" for i in range(2001)))
+        self.start(terminal="xterm")
+        self.wait("> ")
+        self.type("\x04")
+        self.finish(0)
+        with open("state/rosatune/chat_history", encoding="utf-8") as file:
+            self.assertEqual(file.read(), "".join(f"line {i}\n" for i in range(1001, 2001)))
 
 
 # -------------------------------------------------------------------------------------------------------- perplexity
@@ -666,10 +792,12 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         write_model("plain.gguf")
+        write_model("short.gguf", context=64)
         write_model("other.gguf", seed=2)
         write_model("ends.gguf", end_row=0.5)
         write_model("thinks.gguf", template=THINKING)
         write_model("silent.gguf", template=None)
+        write_model("escapes.gguf", said=b"ab \x1b\x07\r\x7f\n\t")
         probe = subprocess.run([PROGRAM, "generate", "--model", "plain.gguf", "--prompt", "a", "--tokens", "1"],
                                stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT, check=False)
         if b"this build has no" in probe.stderr:

@@ -94,12 +94,23 @@ def write_adapter(path):
 
 write_gguf("tiny.gguf")
 write_gguf('odd "name".gguf')
+write_gguf('evil\x1b]0;title\x07\x9b31m.gguf')
 write_folder("tiny")
 write_adapter("adapter")
 PYTHON
 python3 write.py || exit 1
 
 # ------------------------------------------------------------------------------------------------------------- in words
+
+# A name is shown and not obeyed, on a terminal or not.
+for more in "" --json; do
+	# shellcheck disable=SC2086
+	check 0 "" evil*.gguf $more
+	checks=$((checks + 1))
+	[ "$(tr -d '[:print:]\n' <out | wc -c)" = 0 ] || problem "control characters in the output of info $more"
+done
+check 0 "" evil*.gguf
+says '^evil\\x1b\]0;title\\a\\u{9b}31m.gguf$'
 
 check 0 "" --help
 says "usage: rosatune info PATH"
@@ -112,16 +123,16 @@ says "vocabulary    40 tokens, the embedding is the head too"
 says "parameters    19,872 (19.9 k)"
 says "Q8_0            15          19,712    20.5 KiB"
 says "F32              5             160       640 B"
-says "symbols       16 bits a symbol, 2 routes a layer, post fusion"
+says "symbols       16 bits per symbol, 2 routes per layer, post fusion"
 says "parameters    8,320 (8.32 k), 41.9 % of the model's"
 says "1,048,576 global"
 says "^Window 2,048, 0 sinks"
 check 0 "" --contexts 1k,2k tiny.gguf --tensors --bits 4 --window 100 --sinks 3
 says "blk.1.ffn_down.weight  *Q8_0  *\[32, 64\]  *2.12 KiB"
-says "symbols       4 bits a symbol, 8 routes a layer"
+says "symbols       4 bits per symbol, 8 routes per layer"
 says "^    1,024 global"
 says "^Window 100, 3 sinks"
-says "13.4 bytes a step and route"
+says "13.4 bytes per step and route"
 
 # -------------------------------------------------------------------------------------------------------------- in JSON
 
@@ -168,7 +179,7 @@ if "$program" --version | grep -q "jansson: yes"; then
 	says "^adapter adapter$"
 	says "layers        1 of 2, the first 1 global"
 	says "^Window 32, 4 sinks"
-	check 1 "adapter_config.json; name a folder" tiny --adapter tiny
+	check 1 "adapter_config.json; name the folder" tiny --adapter tiny
 	check 2 "bits is for an adapter to be added" tiny --adapter adapter --bits 4
 	sed -i 's/"llama"/"mamba"/' tiny/config.json
 	check 1 "tiny/config.json: model_type is mamba; supported are llama and qwen3" tiny
@@ -183,7 +194,7 @@ fi
 
 check 2 "PATH is missing: rosatune info PATH"
 check 2 "unexpected argument tiny" tiny.gguf tiny
-check 2 "unexpected argument -j" -j
+check 2 "unknown option -j" -j
 check 2 "did you mean --tensors" tiny.gguf --tensor
 check 2 "contexts 8k,,1: give up to" tiny.gguf --contexts 8k,,1
 check 2 "contexts 8k,: give up to" tiny.gguf --contexts 8k,

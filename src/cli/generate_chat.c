@@ -13,14 +13,17 @@
 #include "cli/generate.h"
 
 #include "cli/interrupt.h"
-#include "cli/line_input.h"
+#include "cli/line_editor.h"
+#include "cli/screen.h"
+#include "cli/state_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define CTRL_C    130          /* the exit code it stands for */
+#define CTRL_C    130 /* the exit code it stands for */
+#define PROMPT    "> "
 #define UNSETTLED ((size_t)16) /* tokens at the end of a document that the words after it might change */
 
 struct chat {
@@ -34,6 +37,7 @@ struct chat {
 	struct text document;             /* empty: none */
 	bool document_due;                /* it stands before the next message */
 	bool terminal;                    /* somebody types */
+	bool shown;                       /* stderr is a terminal */
 };
 
 /* ----------------------------------------------------------------------------------------------------- encoding -- */
@@ -159,12 +163,30 @@ static bool keep_answer(struct chat *chat, const struct answer *answer, bool who
 	return good;
 }
 
+/* Below an answer: that it was cut, and on a terminal how fast the turn was. `before` is the run before it. */
+static void comment_answer(const struct chat *chat, const struct answer *answer, const struct run *before)
+{
+	const struct run *run = chat->run;
+
+	if (answer->end == ANSWER_LENGTH && chat->shown)
+		fprintf(stderr, "[cut after %zu tokens; --tokens N allows more]\n", answer->made);
+	else if (answer->end == ANSWER_LENGTH)
+		complain(chat->job->command, "the answer was cut after %zu tokens; --tokens N allows more",
+			 answer->made);
+	if (chat->shown)
+		fprintf(stderr, "[read %llu tokens, %.0f/s; wrote %zu, %.1f/s]\n",
+			(unsigned long long)(run->read - before->read),
+			per_second(run->read - before->read, run->reading_time - before->reading_time), answer->made,
+			per_second(run->made - before->made, run->making_time - before->making_time));
+}
+
 /* Reads the conversation, which ends with a user's message, and answers. *made: there is an answer; where there is
  * none (Ctrl-C while reading) nothing was said. */
 static bool answer_turn(struct chat *chat, bool *made, rosa_error *why)
 {
 	struct answer answer = {.printed = true};
 	struct tokens wanted;
+	const struct run before = *chat->run; /* for its counters */
 	size_t lasting;
 
 	*made = false;
@@ -173,15 +195,17 @@ static bool answer_turn(struct chat *chat, bool *made, rosa_error *why)
 	bool whole = lasting == wanted.count, go_back = chat->format.style == CHAT_QWEN3 || chat->job->stops.count > 0;
 	bool good = run_become(chat->run, wanted.ids, wanted.count, why);
 	if (good)
-		run_warn_length(chat->run, chat->job->command);
+		run_warn_length(chat->run, chat->run->tokens.count, chat->job->command);
 	if (good && go_back)
 		good = run_read(chat->run, lasting < wanted.count ? lasting : lasting - 1, why) &&
 		       (interrupted() || run_remember(chat->run, why));
 	tokens_free(&wanted);
 	good = good && run_answer(chat->run, (size_t)chat->job->tokens, &answer, why);
-	good = good && (answer.made == 0 || text_print("\n", 1, why));
+	good = good && (answer.made == 0 || screen_print("\n", 1, why));
 	if (good && answer.made > 0 && text_add(&answer.text, "the answer", "", 0, false, why)) {
 		*made = true;
+		run_warn_length(chat->run, sequence_steps(chat->run->sequence), chat->job->command);
+		comment_answer(chat, &answer, &before);
 		good = conversation_add(&chat->conversation, "assistant", strlen("assistant"), answer.text.data,
 					answer.text.size, why) == ROSA_OK &&
 		       keep_answer(chat, &answer, whole, why);
@@ -269,7 +293,7 @@ static bool save(const struct chat *chat, const char *path, rosa_error *why)
 				  .conversation = chat->conversation};
 
 	if (chat->said.count == 0)
-		return refuse(why, "nothing has been said yet, there is no session to save in %s", path);
+		return refuse(why, "nothing has been said yet, so there is no session to save in %s", path);
 	return save_state(chat, &session, path, why);
 }
 
@@ -311,23 +335,27 @@ static bool reset(struct chat *chat, rosa_error *why)
 	return begin(chat, why) && run_become(chat->run, NULL, 0, why) && read_document(chat, why);
 }
 
-enum order { NONE, MESSAGE, QUIT, RESET, SAVE, UNKNOWN };
+enum order { NONE, MESSAGE, HELP, QUIT, RESET, SAVE, UNKNOWN };
 
 /* Only a word of letters is a command: a path is something to talk about. */
 static enum order order_of(const char *line)
 {
 	static const char letters[] = "abcdefghijklmnopqrstuvwxyz";
+	static const struct {
+		const char *word;
+		enum order order;
+	} orders[] = {{"/help", HELP}, {"/quit", QUIT}, {"/reset", RESET}, {"/save", SAVE}};
 	size_t length = line[0] == '/' ? 1 + strspn(line + 1, letters) : 0;
 
 	if (line[strspn(line, " \t\r")] == '\0')
 		return NONE;
 	if (length < 2 || (line[length] && line[length] != ' '))
 		return MESSAGE;
-	if (length == 5 && strncmp(line, "/quit", length) == 0)
-		return QUIT;
-	if (length == 6 && strncmp(line, "/reset", length) == 0)
-		return RESET;
-	return length == 5 && strncmp(line, "/save", length) == 0 ? SAVE : UNKNOWN;
+	for (size_t i = 0; i < sizeof(orders) / sizeof(orders[0]); i++) {
+		if (strlen(orders[i].word) == length && strncmp(line, orders[i].word, length) == 0)
+			return orders[i].order;
+	}
+	return UNKNOWN;
 }
 
 static void save_to(const struct chat *chat, const char *line)
@@ -355,12 +383,15 @@ static bool do_line(struct chat *chat, const char *line, bool *over, rosa_error 
 	case SAVE:
 		save_to(chat, line);
 		break;
+	case HELP:
+		fputs(CHAT_COMMANDS "Any other line is a message. Ctrl-C stops an answer.\n", stderr);
+		break;
 	case QUIT:
 		*over = true;
 		break;
 	case UNKNOWN:
 		complain(chat->job->command,
-			 "%.*s is not known: /quit, /reset and /save FILE are; a message may begin with a space",
+			 "%.*s is not known, /help lists the commands; a message may begin with a space",
 			 (int)strcspn(line, " "), line);
 		break;
 	case NONE:
@@ -408,19 +439,30 @@ static int after_turn(void)
 	return code == CTRL_C ? 0 : code;
 }
 
+/* The next line, edited at a terminal that can do it. */
+static enum line_result next_line(const struct chat *chat, line_editor *editor, struct line_input *input, char **line,
+				  size_t *size, rosa_error *why)
+{
+	if (editor)
+		return line_editor_read(editor, line, size, why);
+	if (chat->terminal)
+		fputs(PROMPT, stderr);
+	return line_read(input, line, size, why);
+}
+
 /* Turns from standard input until it ends. Returns the exit code, or -1 with a reason. */
 static int talk(struct chat *chat, rosa_error *why)
 {
 	struct line_input input = {0};
+	char *history = chat->terminal ? state_file("chat_history") : NULL;
+	line_editor *editor = chat->terminal ? line_editor_new(PROMPT, history) : NULL;
 	bool over = false, good = true, warned = false;
 	int code = 0;
 
 	while (good && !over && code == 0) {
 		char *line;
 		size_t size;
-		if (chat->terminal)
-			fputs("> ", stderr);
-		enum line_result result = line_read(&input, &line, &size, why);
+		enum line_result result = next_line(chat, editor, &input, &line, &size, why);
 		if (result == LINE_INTERRUPTED) {
 			code = after_signal(chat, &warned);
 			continue;
@@ -436,7 +478,9 @@ static int talk(struct chat *chat, rosa_error *why)
 	}
 	if (chat->terminal && !over)
 		fputc('\n', stderr);
+	line_editor_free(editor);
 	line_input_free(&input);
+	free(history);
 	return good ? code : -1;
 }
 
@@ -449,7 +493,7 @@ static bool prepare(struct chat *chat, rosa_error *why)
 		return false;
 	chat->end = chat_end(chat->job->tokenizer, &chat->format);
 	if (chat->format.style == CHAT_NONE || chat->end < 0)
-		return refuse(why, "%s has no chat template that is known here; leave out --chat",
+		return refuse(why, "%s has no chat template that is known here; use 'rosatune generate'",
 			      chat->job->args.model);
 	run_add_end(chat->run, chat->end);
 	if (chat->job->load && !resume(chat, why))
@@ -467,6 +511,8 @@ static int converse(struct chat *chat, rosa_error *why)
 {
 	if (!prepare(chat, why))
 		return -1;
+	if (chat->terminal && chat->shown)
+		fputs("Ctrl-D ends, /help lists the commands.\n", stderr);
 	if (!interrupted() && chat->job->prompt && !take_turn(chat, chat->job->prompt, why))
 		return -1;
 	/* Ctrl-C while a document is read: the question can still be asked, and the reading goes on with it. */
@@ -476,7 +522,8 @@ static int converse(struct chat *chat, rosa_error *why)
 
 int generate_chat(struct generate *job, rosa_error *why)
 {
-	struct chat chat = {.job = job, .run = &job->run, .terminal = isatty(STDIN_FILENO)};
+	struct chat chat = {
+	    .job = job, .run = &job->run, .terminal = isatty(STDIN_FILENO), .shown = isatty(STDERR_FILENO)};
 
 	interrupt_hold(); /* an impatient Ctrl-C is not the end of a conversation */
 	int code = converse(&chat, why);

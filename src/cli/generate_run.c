@@ -10,6 +10,7 @@
 #include "cli/inputs.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
+#include "cli/screen.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -239,7 +240,7 @@ static bool put(struct outlet *outlet, size_t size, rosa_error *why)
 {
 	if (size == 0)
 		return true;
-	if (outlet->answer->printed && !text_print(outlet->out, size, why))
+	if (outlet->answer->printed && !screen_print(outlet->out, size, why))
 		return false;
 	return text_add(&outlet->answer->text, "the answer", outlet->out, size, true, why);
 }
@@ -349,7 +350,7 @@ bool run_answer(struct run *run, size_t most, struct answer *answer, rosa_error 
 
 /* ----------------------------------------------------------------------------------------------------- speaking -- */
 
-static double a_second(uint64_t count, uint64_t nanoseconds)
+double per_second(uint64_t count, uint64_t nanoseconds)
 {
 	return nanoseconds ? (double)count * 1e9 / (double)nanoseconds : 0;
 }
@@ -361,20 +362,14 @@ void run_report(const struct run *run)
 	if (!isatty(STDERR_FILENO))
 		return;
 	fprintf(stderr, "read %llu tokens (%.0f/s), made %llu (%.1f/s); memory: attention %.1f MiB",
-		(unsigned long long)run->read, a_second(run->read, run->reading_time), (unsigned long long)run->made,
-		a_second(run->made, run->making_time), (double)memory.attention / 1048576.0);
+		(unsigned long long)run->read, per_second(run->read, run->reading_time), (unsigned long long)run->made,
+		per_second(run->made, run->making_time), (double)memory.attention / 1048576.0);
 	if (run->model->adapted)
 		fprintf(stderr, ", retrieval %.1f MiB", (double)memory.retrieval / 1048576.0);
 	fputc('\n', stderr);
 }
 
-void run_warn_length(const struct run *run, const char *command)
+void run_warn_length(struct run *run, size_t tokens, const char *command)
 {
-	size_t context = run->model->checkpoint.config.context;
-
-	if (run->model->options.window == 0 && context > 0 && run->tokens.count > context)
-		complain(command,
-			 "warning: the text has %zu tokens, the model was trained for %zu; it may read badly beyond "
-			 "them (--window bounds attention)",
-			 run->tokens.count, context);
+	run->warned = run->warned || model_warn_length(run->model, tokens, command);
 }

@@ -33,6 +33,7 @@ struct run {
 	struct snapshot snapshot; /* an earlier state of the sequence, of the same tokens; size 0: none */
 	float *logits;            /* [vocabulary] */
 
+	bool warned;                        /* that the text is long */
 	uint64_t read, made;                /* tokens */
 	uint64_t reading_time, making_time; /* nanoseconds */
 };
@@ -75,10 +76,13 @@ bool run_remember(struct run *run, rosa_error *why);
 /* Reads what is still to be read and makes up to `most` tokens. With most = 0 the last token stays unread. */
 bool run_answer(struct run *run, size_t most, struct answer *answer, rosa_error *why);
 
+/* A rate from a count and its time; 0 where no time has passed. */
+double per_second(uint64_t count, uint64_t nanoseconds);
+
 /* Says how much was read and made, how fast, and with how much memory, if stderr is a terminal. */
 void run_report(const struct run *run);
 
-/* Says, if so, that the text is longer than what the model was trained for. */
-void run_warn_length(const struct run *run, const char *command);
+/* model_warn_length, once in a run. */
+void run_warn_length(struct run *run, size_t tokens, const char *command);
 
 #endif

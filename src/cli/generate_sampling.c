@@ -11,7 +11,7 @@
 
 #include "model/generation_config.h"
 
-static const struct generation_config text_defaults = {0, 0, 1, 0, 1}, chat_defaults = {0.7, 40, 0.9, 0, 1.1};
+static const struct generation_config text_defaults = {0, 0, 1, 0, 1}, chat_defaults = {0.6, 40, 0.9, 0, 1.05};
 
 static float choose(float given, double advised, double otherwise)
 {

@@ -27,7 +27,7 @@ struct sampling_args {
 	 .target = &(a)->temperature,                                                                                  \
 	 .value = "T",                                                                                                 \
 	 .most = SAMPLING_LARGEST,                                                                                     \
-	 .help = "how freely tokens are drawn; 0: always the likeliest (default 0; in a chat 0.7)"},                   \
+	 .help = "how freely tokens are drawn; 0: always the likeliest (default 0; in a chat 0.6)"},                   \
 	    {.name = "top-k",                                                                                          \
 	     .kind = ARG_NUMBER,                                                                                       \
 	     .target = &(a)->top_k,                                                                                    \
@@ -52,7 +52,7 @@ struct sampling_args {
 	     .value = "R",                                                                                             \
 	     .least = 0.01,                                                                                            \
 	     .most = 100,                                                                                              \
-	     .help = "make tokens seen less likely (default 1: no; in a chat 1.1)"},                                   \
+	     .help = "make tokens seen less likely (default 1: no; in a chat 1.05)"},                                  \
 	    {.name = "repeat-last",                                                                                    \
 	     .kind = ARG_SIZE,                                                                                         \
 	     .target = &(a)->repeat_last,                                                                              \

@@ -93,6 +93,8 @@ static int answer(struct generate *job, struct answer *answer, bool ended, rosa_
 	else if (answer->text.size > 0 && isatty(STDOUT_FILENO))
 		putchar('\n');
 	fflush(stdout);
+	/* A text may also grow too long while it is made; the last token is not read. */
+	run_warn_length(run, sequence_steps(run->sequence), job->command);
 	run_report(run);
 	if (job->save && !save(job, answer->end == ANSWER_END, why))
 		return -1;
@@ -111,7 +113,7 @@ int generate_text(struct generate *job, rosa_error *why)
 
 	if (encode(job, &tokens, why) && begin(job, tokens.count > 0, &ended, why) &&
 	    run_append(&job->run, tokens.ids, tokens.count, why)) {
-		run_warn_length(&job->run, job->command);
+		run_warn_length(&job->run, job->run.tokens.count, job->command);
 		if (job->run.tokens.count == 0)
 			refuse(why, "the text is empty; give at least a word");
 		else

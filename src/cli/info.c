@@ -3,7 +3,7 @@
  *
  * Nothing but headers is read. Memory is worked out from what this program keeps: weights as they lie in the file, keys
  * and values in float32, and the retrieval index. Of these only the index depends on the text, by the number of its
- * runs; the estimate takes one run a step, which is the most there can be, so the truth is that or less.
+ * runs; the estimate takes one run per step, which is the most there can be, so the truth is that or less.
  */
 #include "cli/commands.h"
 
@@ -18,8 +18,8 @@
 /* The decoder's own chunk: with a window, keys and values of so many steps more have room. */
 #define CHUNK 256
 
-/* Bytes a step and route: links, roots and tables of the index, two symbols of M bits, and the value's symbol. Measured
- * without the value: 10.9 to 11.4 at M = 4 and 13.6 to 15.1 at M = 16, which the line below runs through. */
+/* Bytes per step and route: links, roots and tables of the index, two symbols of M bits, and the value's symbol.
+ * Measured without the value: 10.9 to 11.4 at M = 4 and 13.6 to 15.1 at M = 16, which the line below runs through. */
 #define INDEX_BASE       10.4
 #define INDEX_A_BIT      0.25
 #define INDEX_VALUE      2.0
@@ -51,7 +51,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 	     .value = "M",
 	     .min = ROSA_MIN_BITS,
 	     .max = ROSA_MAX_BITS,
-	     .help = "bits a symbol of one to be added (default 16, or the most that fit)"},
+	     .help = "bits per symbol of one to be added (default 16, or the most that fit)"},
 	    {.name = "window",
 	     .kind = ARG_SIZE,
 	     .target = &job->window,
@@ -71,7 +71,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 	     .value = "N,N,...",
 	     .help = "lengths of the memory table (default " DEFAULT_CONTEXTS ")"},
 	    {.name = "tensors", .kind = ARG_FLAG, .target = &job->tensors, .help = "list every tensor"},
-	    {.name = "json", .kind = ARG_FLAG, .target = &job->json, .help = "print JSON"},
+	    {.name = "json", .kind = ARG_FLAG, .target = &job->json, .help = "print one JSON object"},
 	};
 	struct args args = {
 	    .command = "info",
@@ -129,7 +129,7 @@ static void count_formats(struct info *info)
 	info->parameters = checkpoint_parameters(info->checkpoint);
 }
 
-/* The most bits a symbol that this width can have. */
+/* The most bits per symbol that this width can have. */
 static size_t fitting_bits(size_t width)
 {
 	size_t bits = ROSA_MAX_BITS;

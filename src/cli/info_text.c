@@ -4,9 +4,20 @@
 #include "cli/info.h"
 
 #include "cli/quantities.h"
+#include "cli/screen.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+/* A line with a name that comes from outside. */
+static void print_name(const char *before, const char *name)
+{
+	char *shown = screen_name(name);
+
+	printf("%s%s\n", before, shown ? shown : "");
+	free(shown);
+}
 
 /* -------------------------------------------------------------------------------------------------------- model -- */
 
@@ -44,7 +55,7 @@ static void print_model(const struct info *info)
 	const struct checkpoint *checkpoint = info->checkpoint;
 	const struct model_config *config = &checkpoint->config;
 
-	printf("%s\n", checkpoint->path);
+	print_name("", checkpoint->path);
 	printf("  %-14s%s, %s, %zu file%s\n", "architecture", architecture_names[config->architecture],
 	       checkpoint->is_gguf ? "GGUF" : "safetensors", checkpoint->files_count,
 	       checkpoint->files_count == 1 ? "" : "s");
@@ -87,6 +98,7 @@ static void print_tensors(const struct tensors *tensors)
 	printf("\n%-*s    %-6s  %-18s       bytes\n", width, "tensors", "format", "shape");
 	for (size_t i = 0; i < tensors->count; i++) {
 		const struct tensor *tensor = &tensors->all[i];
+		/* The readers of weight files refuse names with control characters. */
 		printf("  %-*s  %-6s  %-18s  %10s\n", width, tensor->name, format_info[tensor->format].name,
 		       tensor_shape_text(tensor, shape), quantity_bytes((double)tensor->bytes).text);
 	}
@@ -101,10 +113,10 @@ static void print_adapter(const struct info *info)
 	const struct model_config *config = &info->checkpoint->config;
 
 	if (added->there)
-		printf("\nadapter %s\n", info->adapter->path);
+		print_name("\nadapter ", info->adapter->path);
 	else
 		printf("\nan adapter would add\n");
-	printf("  %-14s%zu bits a symbol, %zu routes a layer, %s fusion\n", "symbols", added->bits, added->routes,
+	printf("  %-14s%zu bits per symbol, %zu routes per layer, %s fusion\n", "symbols", added->bits, added->routes,
 	       added->fusion == ROSA_PRE ? "pre" : "post");
 	printf("  %-14s%zu of %zu", "layers", added->layers, config->layers);
 	if (info->global_layers)
@@ -144,7 +156,7 @@ static void print_memory(const struct info *info)
 			       quantity_bytes(info_total(memory)).text);
 		}
 	}
-	printf("\nWindow %s, %s sinks. Keys and values are float32. The index takes %.1f bytes a step and route\n"
+	printf("\nWindow %s, %s sinks. Keys and values are float32. The index takes %.1f bytes per step and route\n"
 	       "if every step begins a run, which is the most: equal neighbours share one.\n",
 	       quantity_grouped(info->window).text, quantity_grouped(info->sinks).text, info->bytes_a_step);
 }

@@ -79,6 +79,21 @@ void model_close(struct model *model)
 	memset(model, 0, sizeof(*model));
 }
 
+bool model_warn_length(const struct model *model, size_t tokens, const char *command)
+{
+	const struct decoder_options *options = &model->options;
+	size_t context = model->checkpoint.config.context;
+	bool global = options->window == 0 || options->first_global_layers > 0 || options->window > context;
+
+	if (context == 0 || tokens <= context || !global)
+		return false;
+	complain(command,
+		 "warning: the text has %zu tokens, the model was trained for %zu; beyond them it may read badly "
+		 "(--window W, at most %zu, bounds attention)",
+		 tokens, context, context);
+	return true;
+}
+
 bool model_tokenizer(const struct model *model, tokenizer **made, rosa_error *why)
 {
 	const struct checkpoint *checkpoint = &model->checkpoint;

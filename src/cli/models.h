@@ -84,6 +84,10 @@ void model_close(struct model *model); /* safe on a zeroed one */
 bool model_attention(const struct model_args *args, const struct checkpoint *checkpoint, const struct adapter *adapter,
 		     struct decoder_options *options, rosa_error *why);
 
+/* Says on stderr, if so, that a text of so many tokens is longer than the model was trained for and that some attention
+ * sees more than that. Returns whether it did. */
+bool model_warn_length(const struct model *model, size_t tokens, const char *command);
+
 /* The tokenizer that came with the model. One whose ids the model does not have is refused. */
 bool model_tokenizer(const struct model *model, tokenizer **made, rosa_error *why);
 

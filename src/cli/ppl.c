@@ -1,5 +1,5 @@
 /*
- * rosatune ppl: how well a model foresees a text.
+ * rosatune ppl: how well a model predicts a text.
  *
  * The text's tokens are cut into pieces, each read from an empty state, several at a time if asked. Logits are a
  * vocabulary wide, so they are taken a few positions at a time and each row is reduced at once to one number, the
@@ -249,6 +249,7 @@ static bool measure(struct ppl *job, rosa_error *why)
 {
 	size_t row = decoder_vocabulary(job->model.decoder) * sizeof(float), batch = (size_t)job->batch;
 
+	model_warn_length(&job->model, job->piece_tokens, "ppl");
 	job->stride = LOGITS_BYTES / row / batch;
 	job->stride = job->stride < 1 ? 1 : job->stride < job->piece_tokens ? job->stride : job->piece_tokens;
 	struct reader *readers = get_memory(batch, sizeof(*readers), "pieces", why);
@@ -277,7 +278,7 @@ static void print(const struct ppl *job)
 		       (unsigned long long)job->read, job->seconds, speed);
 		return;
 	}
-	printf("perplexity  %.4f  (%.5f nats a token)\n", exp(nll), nll);
+	printf("perplexity  %.4f  (%.5f nats per token)\n", exp(nll), nll);
 	printf("tokens      %llu scored, in %zu piece%s of %zu\n", (unsigned long long)job->scored, job->pieces,
 	       job->pieces == 1 ? "" : "s", job->piece_tokens);
 	if (options->window)
@@ -295,7 +296,7 @@ static enum args_result parse(struct ppl *job, int count, char **words)
 	     .short_name = 'f',
 	     .kind = ARG_TEXT,
 	     .target = &job->file,
-	     .value = "F",
+	     .value = "FILE",
 	     .required = true,
 	     .help = "the text, plain UTF-8 (-: standard input)"},
 	    {.name = "context",
@@ -333,9 +334,9 @@ static enum args_result parse(struct ppl *job, int count, char **words)
 	};
 	struct args args = {
 	    .command = "ppl",
-	    .usage = "--model PATH --file F [--context N] [options]",
+	    .usage = "--model PATH --file FILE [--context N] [options]",
 	    .summary =
-		"Measures how well a model foresees a text: its perplexity, the exponential of the mean negative\n"
+		"Measures how well a model predicts a text: its perplexity, the exponential of the mean negative\n"
 		"log-likelihood of the tokens.",
 	    .options = options,
 	    .count = sizeof(options) / sizeof(options[0]),

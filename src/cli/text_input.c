@@ -89,6 +89,8 @@ void text_print_json(const char *data, size_t size)
 			printf("\\%c", c);
 		else if (c < 0x20 || c == 0x7f)
 			printf("\\u%04x", c);
+		else if (c == 0xc2 && i + 1 < size && (unsigned char)data[i + 1] < 0xa0)
+			printf("\\u%04x", (unsigned char)data[++i]); /* control characters of two bytes */
 		else
 			putchar(c);
 	}

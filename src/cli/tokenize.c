@@ -13,6 +13,7 @@
 #include "model/conversation.h"
 #include "cli/inputs.h"
 #include "cli/interrupt.h"
+#include "cli/screen.h"
 #include "model/json.h"
 #include "cli/text_input.h"
 #include "model/tokenizer.h"
@@ -46,10 +47,10 @@ static enum args_result parse(struct job *job, int count, char **words)
 	     .short_name = 'f',
 	     .kind = ARG_TEXT,
 	     .target = &job->file,
-	     .value = "F",
+	     .value = "FILE",
 	     .help = "the text, UTF-8; - is standard input"},
-	    {.name = "text", .kind = ARG_TEXT, .target = &job->words, .value = "T", .help = "the text itself"},
-	    {.name = "json", .kind = ARG_FLAG, .target = &job->json, .help = "print {\"ids\": [...]}"},
+	    {.name = "text", .kind = ARG_TEXT, .target = &job->words, .value = "TEXT", .help = "the text itself"},
+	    {.name = "json", .kind = ARG_FLAG, .target = &job->json, .help = "print JSON: {\"ids\": [...]}"},
 	    {.name = "count", .kind = ARG_FLAG, .target = &job->count, .help = "print the number of tokens only"},
 	    {.name = "plain",
 	     .kind = ARG_FLAG,
@@ -66,11 +67,11 @@ static enum args_result parse(struct job *job, int count, char **words)
 	    {.name = "no-answer",
 	     .kind = ARG_FLAG,
 	     .target = &job->no_answer,
-	     .help = "--chat: without the beginning of the model's answer"},
+	     .help = "with --chat: without the beginning of the model's answer"},
 	    {.name = "no-think",
 	     .kind = ARG_FLAG,
 	     .target = &job->no_think,
-	     .help = "--chat: ask for an answer without thoughts (Qwen3)"},
+	     .help = "with --chat: ask for an answer without thoughts (Qwen3)"},
 	    {.name = "lossy",
 	     .kind = ARG_FLAG,
 	     .target = &job->lossy,
@@ -82,11 +83,11 @@ static enum args_result parse(struct job *job, int count, char **words)
 	    {.name = "special",
 	     .kind = ARG_FLAG,
 	     .target = &job->special,
-	     .help = "--decode: write special tokens too"},
+	     .help = "with --decode: write special tokens too"},
 	};
 	struct args args = {
 	    .command = "tokenize",
-	    .usage = "--model PATH (--file F | --text T) [options]",
+	    .usage = "--model PATH (--file FILE | --text TEXT) [options]",
 	    .summary = "Prints the tokens of a text as a model reads it, or the text of tokens.",
 	    .options = options,
 	    .count = sizeof(options) / sizeof(options[0]),
@@ -234,21 +235,28 @@ static bool print_text(const struct job *job, rosa_error *why)
 	char *out = get_memory(tokenizer_longest(job->tokenizer), 1, "a token's text", why);
 	struct decoding decoding = {{0}, 0};
 	const char *at = job->text.data;
+	struct text text = {0};
+	bool good = true;
 	uint64_t id;
 
 	if (!out)
 		return false;
-	while (next_id(&at, &id)) {
-		if (id >= tokenizer_size(job->tokenizer)) {
-			free(out);
-			return refuse(why, "there is no token %llu; ids are below %zu", (unsigned long long)id,
+	while (good && next_id(&at, &id)) {
+		if (id >= tokenizer_size(job->tokenizer))
+			good = refuse(why, "there is no token %llu; ids are below %zu", (unsigned long long)id,
 				      tokenizer_size(job->tokenizer));
-		}
-		fwrite(out, 1, decode_token(job->tokenizer, &decoding, (uint32_t)id, job->special, out), stdout);
+		else
+			good = text_add(&text, "a token", out,
+					decode_token(job->tokenizer, &decoding, (uint32_t)id, job->special, out), true,
+					why);
 	}
-	fwrite(out, 1, decode_finish(&decoding, out), stdout);
+	if (good && *at != '\0')
+		good = refuse(why, "byte %zu of the ids is not part of a number", (size_t)(at - job->text.data));
+	good = good && text_add(&text, "a token", out, decode_finish(&decoding, out), true, why) &&
+	       screen_print(text.data, text.size, why);
+	text_free(&text);
 	free(out);
-	return *at == '\0' || refuse(why, "byte %zu of the ids is not part of a number", (size_t)(at - job->text.data));
+	return good;
 }
 
 /* ------------------------------------------------------------------------------------------------------------- whole
