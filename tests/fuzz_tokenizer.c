@@ -131,14 +131,17 @@ static rosa_status collect(void *context, const char *piece, size_t size, rosa_e
 static void try_regex(const char *regex, size_t size)
 {
 	struct pretokenizer pretokenizer = {0};
+	struct search search = {0};
 	char pieces[sizeof(sample)] = "";
 	rosa_error error = {0};
 
 	if (pretokenizer_add_split(&pretokenizer, regex, size, SPLIT_ISOLATED, false, &error) == ROSA_OK) {
-		if (pretokenize(&pretokenizer, sample, sizeof(sample) - 1, collect, pieces, &error) == ROSA_OK)
+		check(search_new(&search, sizeof(sample) - 1, &error) == ROSA_OK);
+		if (pretokenize(&pretokenizer, &search, sample, sizeof(sample) - 1, collect, pieces, &error) == ROSA_OK)
 			check(strcmp(pieces, sample) == 0);
 		else
 			check(error.message[0] != '\0');
+		search_free(&search);
 	} else {
 		check(error.message[0] != '\0');
 	}

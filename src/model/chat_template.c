@@ -81,35 +81,55 @@ static char *unescaped(const char *at, const char *stop)
 	return made;
 }
 
-/* Where the text from `at` on reaches `stop` inside the same literal (which began with `quote`), or, outside of any,
- * before anything is computed; NULL if it does not. */
-static const char *reaches(const char *at, char quote, const char *stop)
-{
-	bool literal = quote == '\'' || quote == '"';
+/* What a text stands in: a literal in one of two kinds of quotes, or the template outside of any literal. */
+enum surroundings { SINGLE_QUOTES, DOUBLE_QUOTES, NO_LITERAL, SURROUNDINGS };
 
-	for (; *at && !begins_with(at, stop); at++) {
-		if (literal && *at == '\\' && at[1])
-			at++;
-		else if (literal ? *at == quote : begins_with(at, "{{") || begins_with(at, "{%"))
-			return NULL;
-	}
-	return *at ? at : NULL;
+static enum surroundings surroundings_of(const char *template, const char *at)
+{
+	char before = at > template ? at[-1] : '\0';
+
+	return before == '\'' ? SINGLE_QUOTES : before == '"' ? DOUBLE_QUOTES : NO_LITERAL;
 }
 
-/* The system message that the template has whole, in *found; NULL: it has none. False if there is no memory. */
+/* Reads from `at` on to `stop`, to the end of the literal or to where something is computed, whichever comes first.
+ * Returns where that is, and in *reached whether it is `stop`. */
+static const char *read_on(const char *at, enum surroundings in, const char *stop, bool *reached)
+{
+	const char quote = in == SINGLE_QUOTES ? '\'' : '"';
+
+	for (; *at && !begins_with(at, stop); at++) {
+		if (in != NO_LITERAL && *at == '\\' && at[1])
+			at++;
+		else if (in == NO_LITERAL ? begins_with(at, "{{") || begins_with(at, "{%") : *at == quote)
+			break;
+	}
+	*reached = begins_with(at, stop);
+	return at;
+}
+
+/* The system message that the template has whole, in *found; NULL: it has none. False if there is no memory.
+ *
+ * A message that begins where an earlier one of the same surroundings was read in vain ends like that one. Leaving it
+ * out keeps the work linear in the template, which comes from a file and may repeat the opening any number of times. */
 static bool find_system(const char *template, char **found)
 {
 	static const char open[] = "<|im_start|>system", close[] = "<|im_end|>";
+	const char *in_vain[SURROUNDINGS] = {template, template, template};
 
 	*found = NULL;
 	for (const char *at = strstr(template, open); at; at = strstr(at + 1, open)) {
-		const char *text = at + strlen(open);
-		size_t line = line_end(text);
-		const char *stop = line ? reaches(text + line, at > template ? at[-1] : '\0', close) : NULL;
-		if (stop && stop > text + line) {
-			*found = unescaped(text + line, stop);
+		const char *name_end = at + strlen(open), *text = name_end + line_end(name_end), *stop;
+		enum surroundings in = surroundings_of(template, at);
+		bool reached;
+		if (text == name_end || text < in_vain[in])
+			continue;
+		stop = read_on(text, in, close, &reached);
+		if (reached && stop > text) {
+			*found = unescaped(text, stop);
 			return *found != NULL;
 		}
+		if (!reached)
+			in_vain[in] = stop;
 	}
 	return true;
 }

@@ -2,18 +2,15 @@
 #ifndef ROSATUNE_PRETOKENIZE_H
 #define ROSATUNE_PRETOKENIZE_H
 
-#include "rosatune.h"
-
-#include <stdbool.h>
+#include "model/pretokenize_search.h"
 
 /* What becomes of a match, and of the text between two. */
 enum split_behavior { SPLIT_ISOLATED, SPLIT_REMOVED, SPLIT_PREVIOUS, SPLIT_NEXT, SPLIT_CONTIGUOUS };
 
 struct split_step {
-	void *code; /* pcre2_code */
+	struct expression expression;
 	enum split_behavior behavior;
 	bool invert; /* a match is what does not match */
-	bool jit;
 };
 
 #define SPLIT_MAX_STEPS 16
@@ -42,8 +39,8 @@ void pretokenizer_free(struct pretokenizer *pretokenizer); /* safe on a zeroed o
 /* Called with every piece in turn; a failure stops the work. */
 typedef rosa_status piece_sink(void *context, const char *piece, size_t size, rosa_error *err);
 
-/* `text` is UTF-8. */
-rosa_status pretokenize(const struct pretokenizer *pretokenizer, const char *text, size_t size, piece_sink *sink,
-			void *context, rosa_error *err);
+/* `text` is UTF-8: a whole text or a part of the one that `search` was made for. */
+rosa_status pretokenize(const struct pretokenizer *pretokenizer, struct search *search, const char *text, size_t size,
+			piece_sink *sink, void *context, rosa_error *err);
 
 #endif

@@ -162,6 +162,7 @@ void tokens_free(struct tokens *tokens)
 struct encoding {
 	const tokenizer *tokenizer;
 	struct bpe_scratch scratch;
+	struct search search;
 	struct tokens *tokens;
 	bool special;
 };
@@ -175,7 +176,8 @@ static rosa_status encode_piece(void *context, const char *piece, size_t size, r
 
 static rosa_status encode_pieces(struct encoding *encoding, const char *text, size_t size, rosa_error *err)
 {
-	return pretokenize(&encoding->tokenizer->pretokenizer, text, size, encode_piece, encoding, err);
+	return pretokenize(&encoding->tokenizer->pretokenizer, &encoding->search, text, size, encode_piece, encoding,
+			   err);
 }
 
 typedef rosa_status encode_part(struct encoding *encoding, const char *text, size_t size, rosa_error *err);
@@ -184,11 +186,12 @@ typedef rosa_status encode_part(struct encoding *encoding, const char *text, siz
 static rosa_status encode_around(struct encoding *encoding, const struct added_tokens *added, encode_part *rest,
 				 const char *text, size_t size, rosa_error *err)
 {
-	size_t done = 0, from = 0;
+	struct added_search search = {.added = added, .text = text, .size = size, .special = encoding->special};
 	struct added_match match;
 	rosa_status status = ROSA_OK;
+	size_t done = 0;
 
-	while (!status && added_find(added, text, size, from, done, encoding->special, &match, &from)) {
+	while (!status && added_next(&search, &match)) {
 		if (match.start > done)
 			status = rest(encoding, text + done, match.start - done, err);
 		if (!status)
@@ -244,7 +247,10 @@ static rosa_status encode_valid(const tokenizer *tokenizer, const char *text, si
 				 size);
 	rosa_status status = bpe_scratch_new(&encoding.scratch, size, err);
 	if (!status)
+		status = search_new(&encoding.search, size, err);
+	if (!status)
 		status = encode_around(&encoding, &tokenizer->plain, encode_settled, text, size, err);
+	search_free(&encoding.search);
 	bpe_scratch_free(&encoding.scratch);
 	if (status)
 		tokens->count = before;

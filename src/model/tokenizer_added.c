@@ -1,10 +1,10 @@
 /*
  * Added tokens: pieces of text that are tokens before anything else happens to it.
  *
- * Llama 3 has 256 of them that begin alike, so looking at one after the other at each '<' is not enough. They lie
- * sorted, and sorted words are a trie: those that share the first n bytes are neighbours, and each further byte of the
- * text narrows them down by a binary search. The last one that was met whole is the longest. Most bytes of a text begin
- * no added token at all and are passed over by a table.
+ * Llama 3 has 256 of them that begin alike, so comparing one after the other at each '<' is not enough. They are kept
+ * sorted. A binary search finds the last one that does not come after the text; the longest that the text begins with
+ * is that one or one of its own prefixes, and each token knows its longest prefix among the others. Most bytes of a
+ * text begin no added token at all and are passed over by a table.
  *
  * The rest follows what Hugging Face's tokenizers does, odd ends included: a special token that is not asked for, or a
  * single word beside a letter, is passed over whole, without a look at what may lie inside.
@@ -30,6 +30,10 @@ rosa_status added_put(struct added_tokens *added, const struct added_token *toke
 
 	if (!token->size)
 		return ROSA_OK;
+	if (token->size > ADDED_LONGEST)
+		return rosa_fail(err, ROSA_EFORMAT,
+				 "the added token %u, '%.32s...', has %zu bytes; at most %d are supported",
+				 (unsigned)token->id, token->content, token->size, ADDED_LONGEST);
 	if (added->count == added->room) {
 		size_t room = added->room ? 2 * added->room : 64;
 		struct added_token *larger = realloc(added->all, room * sizeof(*larger));
@@ -57,10 +61,37 @@ static int compare(const void *left, const void *right)
 	return order ? order : (a->id > b->id) - (a->id < b->id);
 }
 
+static bool begins_with(const struct added_token *token, const struct added_token *start)
+{
+	return token->size >= start->size && memcmp(token->content, start->content, start->size) == 0;
+}
+
+static void drop_copies(struct added_tokens *added)
+{
+	size_t kept = 0;
+
+	for (size_t i = 0; i < added->count; i++) {
+		struct added_token *token = &added->all[i];
+		if (kept && added->all[kept - 1].size == token->size && begins_with(token, &added->all[kept - 1]))
+			free(token->content);
+		else
+			added->all[kept++] = *token;
+	}
+	added->count = kept;
+}
+
 void added_finish(struct added_tokens *added)
 {
 	if (added->count)
 		qsort(added->all, added->count, sizeof(*added->all), compare);
+	drop_copies(added);
+	/* In sorted order a prefix of a token is the token before it, or a prefix of that one. */
+	for (size_t i = 0; i < added->count; i++) {
+		size_t prefix = i;
+		while (prefix && !begins_with(&added->all[i], &added->all[prefix - 1]))
+			prefix = added->all[prefix - 1].prefix;
+		added->all[i].prefix = prefix;
+	}
 }
 
 void added_free(struct added_tokens *added)
@@ -73,36 +104,41 @@ void added_free(struct added_tokens *added)
 
 /* ------------------------------------------------------------------------------------------------------- search -- */
 
-/* The first of all[low..high), which share `depth` bytes, whose next byte is not below `byte`. */
-static size_t lower(const struct added_tokens *added, size_t low, size_t high, size_t depth, int byte)
+/* How many bytes two texts share at their beginnings, of which the first `from` are known to be the same. */
+static size_t shared_bytes(const char *a, size_t a_size, const char *b, size_t b_size, size_t from)
 {
+	size_t size = a_size < b_size ? a_size : b_size;
+
+	while (size - from >= 32 && memcmp(a + from, b + from, 32) == 0)
+		from += 32;
+	while (from < size && a[from] == b[from])
+		from++;
+	return from;
+}
+
+/* The longest token that stands at the beginning of a text; NULL: none. What the text shares with the tokens at both
+ * ends of the search it shares with all between them, so no byte of it is compared again. */
+static const struct added_token *longest(const struct added_tokens *added, const char *text, size_t size)
+{
+	size_t low = 0, high = added->count, low_shared = 0, high_shared = 0;
+
 	while (low < high) {
 		size_t middle = low + (high - low) / 2;
 		const struct added_token *token = &added->all[middle];
-		int its = token->size > depth ? (uint8_t)token->content[depth] : -1;
-		if (its < byte)
+		size_t shared = shared_bytes(token->content, token->size, text, size,
+					     low_shared < high_shared ? low_shared : high_shared);
+		if (shared == token->size ||
+		    (shared < size && (uint8_t)token->content[shared] < (uint8_t)text[shared])) {
 			low = middle + 1;
-		else
+			low_shared = shared;
+		} else {
 			high = middle;
+			high_shared = shared;
+		}
 	}
-	return low;
-}
-
-/* The longest token that stands at the beginning of a text; NULL: none. */
-static const struct added_token *longest(const struct added_tokens *added, const char *text, size_t size)
-{
-	const struct added_token *found = NULL;
-	size_t low = 0, high = added->count;
-
-	for (size_t depth = 0; depth < size && low < high; depth++) {
-		int byte = (uint8_t)text[depth];
-		low = lower(added, low, high, depth, byte);
-		high = lower(added, low, high, depth, byte + 1);
-		/* the shortest comes first */
-		if (low < high && added->all[low].size == depth + 1)
-			found = &added->all[low];
-	}
-	return found;
+	while (low && added->all[low - 1].size > low_shared)
+		low = added->all[low - 1].prefix;
+	return low ? &added->all[low - 1] : NULL;
 }
 
 /* --------------------------------------------------------------------------------------------------------- neighbours
@@ -150,45 +186,53 @@ static bool stands_alone(const char *text, size_t size, size_t start, size_t end
 	       (end == size || !is_word(utf8_next(text + end, size - end, &unused)));
 }
 
-static size_t strip_left(const char *text, size_t at)
+/* Where the spaces before `at` begin, but not before `limit`. */
+static size_t strip_left(const char *text, size_t at, size_t limit)
 {
 	size_t start;
 
-	while (at > 0 && is_space(before(text, at, &start)))
+	while (at > limit && is_space(before(text, at, &start)))
 		at = start;
 	return at;
 }
 
-static size_t strip_right(const char *text, size_t size, size_t at)
+/* Where the spaces after `at` end. A row of spaces may hold many tokens that take in spaces; it is read once. */
+static size_t strip_right(struct added_search *search, size_t at)
 {
 	size_t length;
 
-	while (at < size && is_space(utf8_next(text + at, size - at, &length)))
+	if (at < search->spaces_end)
+		return search->spaces_end;
+	while (at < search->size && is_space(utf8_next(search->text + at, search->size - at, &length)))
 		at += length;
+	search->spaces_end = at;
 	return at;
 }
 
-bool added_find(const struct added_tokens *added, const char *text, size_t size, size_t from, size_t done, bool special,
-		struct added_match *match, size_t *next)
+bool added_next(struct added_search *search, struct added_match *match)
 {
-	for (size_t at = from; added->count && at < size; at++) {
+	const struct added_tokens *added = search->added;
+	const char *text = search->text;
+	const size_t size = search->size;
+
+	for (size_t at = search->from; added->count && at < size; at++) {
 		const struct added_token *token =
 		    added->first[(uint8_t)text[at]] ? longest(added, text + at, size - at) : NULL;
 		if (!token)
 			continue;
 		size_t end = at + token->size;
-		if ((token->special && !special) || (token->single_word && !stands_alone(text, size, at, end))) {
+		if ((token->special && !search->special) ||
+		    (token->single_word && !stands_alone(text, size, at, end))) {
 			at = end - 1;
 			continue;
 		}
-		*next = end;
 		*match = (struct added_match){token->id, at, end};
-		if (token->lstrip)
-			match->start = strip_left(text, at);
-		if (match->start < done)
-			match->start = done < at ? done : at;
+		if (token->lstrip && search->done < at)
+			match->start = strip_left(text, at, search->done);
 		if (token->rstrip)
-			match->end = strip_right(text, size, end);
+			match->end = strip_right(search, end);
+		search->from = end;
+		search->done = match->end;
 		return true;
 	}
 	return false;

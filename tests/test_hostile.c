@@ -1,0 +1,232 @@
+/*
+ * Model files made to take forever: what reads them must end soon, with a result or with a message that says what is
+ * wrong. Sizes are such that work that grows with their square would take hours; an alarm ends the program before.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "model/bpe.h"
+#include "model/chat.h"
+#include "model/tokenizer_parts.h"
+#include "support_tokenizer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MILLION 1000000
+
+/* Seconds for one test: far more than it takes, under a sanitizer too, and far less than hours. */
+static int begin(void **state)
+{
+	(void)state;
+	alarm(240);
+	return 0;
+}
+
+/* `count` copies of a text, with `end` after them; memory to free. */
+static char *repeated(const char *text, size_t count, const char *end)
+{
+	size_t length = strlen(text);
+	char *made = malloc(count * length + strlen(end) + 1);
+
+	assert_non_null(made);
+	for (size_t i = 0; i < count; i++)
+		memcpy(made + i * length, text, length);
+	strcpy(made + count * length, end);
+	return made;
+}
+
+/* A text of many copies of `part` encodes to `ids` tokens. */
+static void check_count(const tokenizer *tokenizer, const char *part, size_t count, size_t ids)
+{
+	char *text = repeated(part, count, "");
+	struct tokens tokens = {0};
+	rosa_error error;
+
+	if (tokenizer_encode(tokenizer, text, strlen(text), true, false, &tokens, &error) != ROSA_OK)
+		fail_msg("%s", error.message);
+	assert_int_equal(tokens.count, ids);
+	tokens_free(&tokens);
+	free(text);
+}
+
+/* ---------------------------------------------------------------------------------------------------- templates -- */
+
+static void check_system(const tokenizer *tokenizer, const char *expected)
+{
+	struct chat_format format;
+	rosa_error error;
+
+	assert_int_equal(chat_format_of(tokenizer, &format, &error), ROSA_OK);
+	assert_int_equal(format.style, CHAT_ML);
+	if (expected)
+		assert_string_equal(format.system, expected);
+	else
+		assert_null(format.system);
+	chat_format_free(&format);
+}
+
+static void templates_may_open_many_messages(void **state)
+{
+	static const char known[] = "[{\"id\": 300, \"content\": \"<|im_start|>\"}, {\"id\": 301, \"content\": "
+				    "\"<|im_end|>\"}]";
+	/* in each kind of surroundings a message that never ends, and with it in a literal, one that ends well */
+	static const struct {
+		const char *opening, *end, *system;
+	} cases[] = {
+	    {"<|im_start|>system\n", "", NULL},
+	    {"<|im_start|>system\\n", "{{ '<|im_end|>' }}", NULL},
+	    {"\\'<|im_start|>system\n", "' + '<|im_end|>'", NULL},
+	    {"\\\"<|im_start|>system\n", "\" + '<|im_end|>'", NULL},
+	    {"<|im_start|>system\n", "{{ '<|im_start|>system\nYou.<|im_end|>' }}", "You."},
+	};
+	struct recipe recipe = {.added = known};
+	tokenizer *tokenizer = recipe_make(&recipe);
+	rosa_error error;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		char *template = repeated(cases[i].opening, MILLION, cases[i].end);
+		char *whole = malloc(strlen(template) + 16);
+
+		assert_non_null(whole);
+		sprintf(whole, "<|im_end|>%s", template);
+		assert_int_equal(tokenizer_set_template(tokenizer, whole, strlen(whole), &error), ROSA_OK);
+		check_system(tokenizer, cases[i].system);
+		free(whole);
+		free(template);
+	}
+	tokenizer_free(tokenizer);
+}
+
+/* ------------------------------------------------------------------------------------------------- added tokens -- */
+
+static void added_tokens_have_a_longest(void **state)
+{
+	char *content = repeated("a", ADDED_LONGEST, ""), *added = malloc(ADDED_LONGEST + 100), *json;
+	struct recipe recipe = {.added = added};
+	tokenizer *tokenizer;
+	rosa_error error;
+
+	(void)state;
+	assert_non_null(added);
+	sprintf(added, "[{\"id\": 300, \"content\": \"%s\"}]", content);
+	tokenizer = recipe_make(&recipe);
+	check_count(tokenizer, "a", 3 * ADDED_LONGEST, 3);
+	tokenizer_free(tokenizer);
+	sprintf(added, "[{\"id\": 300, \"content\": \"%sb\"}]", content);
+	json = recipe_json(&recipe);
+	assert_int_equal(tokenizer_from_json(json, strlen(json), "test.json", &tokenizer, &error), ROSA_EFORMAT);
+	assert_non_null(strstr(error.message, "the added token 300"));
+	assert_non_null(strstr(error.message, "1025 bytes; at most 1024"));
+	free(json);
+	free(added);
+	free(content);
+}
+
+/* Long tokens that a text nearly holds at each of its places. */
+static void added_tokens_may_begin_alike(void **state)
+{
+	char *content = repeated("a", ADDED_LONGEST - 1, ""), *added = malloc(3 * ADDED_LONGEST);
+	struct recipe recipe = {.added = added};
+
+	(void)state;
+	assert_non_null(added);
+	sprintf(added, "[{\"id\": 300, \"content\": \"%sb\"}, {\"id\": 301, \"content\": \"%sc\"}]", content, content);
+	tokenizer *tokenizer = recipe_make(&recipe);
+	check_count(tokenizer, "a", MILLION, MILLION);
+	tokenizer_free(tokenizer);
+	free(added);
+	free(content);
+}
+
+/* Tokens that are spaces and take in the spaces around them. */
+static void added_tokens_may_take_the_same_spaces(void **state)
+{
+	struct recipe recipe = {.added = "[{\"id\": 300, \"content\": \" \", \"lstrip\": true, \"rstrip\": true}, "
+					 "{\"id\": 301, \"content\": \"\\t\"}]"};
+	tokenizer *tokenizer = recipe_make(&recipe);
+
+	(void)state;
+	check_count(tokenizer, " \t", MILLION, 2 * MILLION);
+	tokenizer_free(tokenizer);
+}
+
+/* -------------------------------------------------------------------------------------------------- expressions -- */
+
+#define SPLIT(regex)                                                                                                   \
+	"{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"Regex\": \"" regex         \
+	"\"}, \"behavior\": \"Isolated\"}, {\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": "     \
+	"false}]}"
+
+static void expressions_may_not_take_forever(void **state)
+{
+	static const struct {
+		const char *pre_tokenizer, *part, *shown;
+	} cases[] = {
+	    {SPLIT("a*b|a"), "a", "'a*b|a'"},
+	    {SPLIT("a*+b|a"), "a", "'a*+b|a'"},
+	    {SPLIT("a(?!a*b)|a"), "a", "'a(?!a*b)|a'"},
+	    {SPLIT("(a|aa)+b|a"), "a", "'(a|aa)+b|a'"},
+	    {SPLIT("(?:a?){20}b|a|z"), "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaz", "'(?:a?){20}b|a|z'"},
+	    /* each stretch between added tokens alone would be allowed */
+	    {SPLIT("(a|aa)+b|a"), "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa<>", "'(a|aa)+b|a'"},
+	};
+	rosa_error error;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct recipe recipe = {.pre_tokenizer = cases[i].pre_tokenizer,
+					.added = "[{\"id\": 300, \"content\": \"<>\"}]"};
+		tokenizer *tokenizer = recipe_make(&recipe);
+		char *text = repeated(cases[i].part, MILLION / strlen(cases[i].part), "");
+		struct tokens tokens = {0};
+
+		assert_int_equal(tokenizer_encode(tokenizer, text, strlen(text), true, false, &tokens, &error),
+				 ROSA_EINVAL);
+		assert_non_null(strstr(error.message, cases[i].shown));
+		assert_non_null(strstr(error.message, "steps"));
+		assert_int_equal(tokens.count, 0);
+		tokens_free(&tokens);
+		free(text);
+		tokenizer_free(tokenizer);
+	}
+}
+
+/* What real expressions do on the longest runs that a text can have is allowed. */
+static void expressions_of_real_models_take_long_runs(void **state)
+{
+	static const char llama3[] =
+	    SPLIT("(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}{1,3}| "
+		  "?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+");
+	static const char *const parts[] = {" ", "\n", " \n", "a", "\xc3\xa9", "1", "-", "'"};
+	struct recipe recipe = {.pre_tokenizer = llama3}, gpt2 = {0};
+	tokenizer *tokenizers[] = {recipe_make(&recipe), recipe_make(&gpt2)};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+		for (size_t t = 0; t < 2; t++)
+			check_count(tokenizers[t], parts[i], MILLION, MILLION * strlen(parts[i]));
+	}
+	tokenizer_free(tokenizers[0]);
+	tokenizer_free(tokenizers[1]);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test_setup(templates_may_open_many_messages, begin),
+	    cmocka_unit_test_setup(added_tokens_have_a_longest, begin),
+	    cmocka_unit_test_setup(added_tokens_may_begin_alike, begin),
+	    cmocka_unit_test_setup(added_tokens_may_take_the_same_spaces, begin),
+	    cmocka_unit_test_setup(expressions_may_not_take_forever, begin),
+	    cmocka_unit_test_setup(expressions_of_real_models_take_long_runs, begin),
+	};
+
+	return recipe_possible() ? cmocka_run_group_tests(tests, NULL, NULL) : 0;
+}

@@ -1,0 +1,292 @@
+/*
+ * The pieces of a text: how steps cut, which characters their expressions take, and that searching in windows finds the
+ * same as PCRE2 does in the whole text.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "base/draw.h"
+#include "model/pretokenize.h"
+#include "model/pretokenize_pattern.h"
+#include "support_tokenizer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef ROSATUNE_PCRE2
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#endif
+
+/* -------------------------------------------------------------------------------------------------------- steps -- */
+
+static rosa_status collect(void *context, const char *piece, size_t size, rosa_error *err)
+{
+	char *pieces = context;
+
+	(void)err;
+	if (*pieces)
+		strcat(pieces, "|");
+	strncat(pieces, piece, size);
+	return ROSA_OK;
+}
+
+static void check_pieces(struct pretokenizer *pretokenizer, const char *text, const char *expected)
+{
+	struct search search;
+	char pieces[512] = "";
+	rosa_error error;
+
+	assert_int_equal(search_new(&search, strlen(text), &error), ROSA_OK);
+	if (pretokenize(pretokenizer, &search, text, strlen(text), collect, pieces, &error) != ROSA_OK)
+		fail_msg("%s", error.message);
+	search_free(&search);
+	assert_string_equal(pieces, expected);
+}
+
+static void splits_behave(void **state)
+{
+	static const struct {
+		enum split_behavior behavior;
+		bool invert;
+		const char *pieces;
+	} cases[] = {
+	    {SPLIT_ISOLATED, false, "-|-|a|-|bc|-|-|d"}, {SPLIT_REMOVED, false, "a|bc|d"},
+	    {SPLIT_PREVIOUS, false, "-|-|a-|bc-|-|d"},   {SPLIT_NEXT, false, "-|-a|-bc|-|-d"},
+	    {SPLIT_CONTIGUOUS, false, "--|a|-|bc|--|d"}, {SPLIT_REMOVED, true, "-|-|-|-|-"},
+	    {SPLIT_CONTIGUOUS, true, "--|a|-|bc|--|d"},
+	};
+	rosa_error error;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct pretokenizer literal = {0}, regex = {0};
+		assert_int_equal(pretokenizer_add_literal(&literal, "-", 1, cases[i].behavior, cases[i].invert, &error),
+				 ROSA_OK);
+		assert_int_equal(pretokenizer_add_split(&regex, "-", 1, cases[i].behavior, cases[i].invert, &error),
+				 ROSA_OK);
+		check_pieces(&literal, "--a-bc--d", cases[i].pieces);
+		check_pieces(&regex, "--a-bc--d", cases[i].pieces);
+		pretokenizer_free(&literal);
+		pretokenizer_free(&regex);
+	}
+}
+
+static void literals_are_literal(void **state)
+{
+	struct pretokenizer pretokenizer = {0};
+	rosa_error error;
+
+	(void)state;
+	assert_int_equal(pretokenizer_add_literal(&pretokenizer, ".*\\E[", 5, SPLIT_ISOLATED, false, &error), ROSA_OK);
+	check_pieces(&pretokenizer, "a.*\\E[b.*", "a|.*\\E[|b.*");
+	pretokenizer_free(&pretokenizer);
+}
+
+static void steps_follow_each_other(void **state)
+{
+	struct pretokenizer both = {0}, alone = {0};
+	rosa_error error;
+
+	(void)state;
+	assert_int_equal(pretokenizer_add_digits(&both, true, &error), ROSA_OK);
+	assert_int_equal(pretokenizer_add_split(&both, gpt2_regex, strlen(gpt2_regex), SPLIT_ISOLATED, false, &error),
+			 ROSA_OK);
+	assert_int_equal(pretokenizer_add_split(&alone, gpt2_regex, strlen(gpt2_regex), SPLIT_ISOLATED, false, &error),
+			 ROSA_OK);
+	check_pieces(&both, "it's  12\n\n3 x", "it|'s|  |1|2|\n\n|3| x");
+	check_pieces(&alone, "it's  12\n\n3 x", "it|'s| | 12|\n|\n|3| x");
+	pretokenizer_free(&both);
+	pretokenizer_free(&alone);
+}
+
+/* What PCRE2 would see otherwise: U+180E is no space, and letters and numerals of Unicode 15 and 16 are what they are.
+ */
+static void sets_are_those_of_unicode_16(void **state)
+{
+	static const struct {
+		const char *regex, *text, *pieces;
+	} cases[] = {
+	    {"\\s",
+	     "a\xe1\xa0\x8e"
+	     "b c",
+	     "a\xe1\xa0\x8e"
+	     "b| |c"},
+	    {"\\S", "a ", "a| "},
+	    {"\\p{L}",
+	     "1\xf0\x9e\x93\x90"
+	     "2",
+	     "1|\xf0\x9e\x93\x90|2"}, /* U+1E4D0, Unicode 15 */
+	    {"\\p{Lu}",
+	     "1\xea\x9f\x9c"
+	     "2",
+	     "1|\xea\x9f\x9c|2"}, /* U+A7DC, Unicode 16 */
+	    {"\\P{L}", "a1\xf0\x9e\x93\x90", "a|1|\xf0\x9e\x93\x90"},
+	    {"\\p{N}", "a\xf0\x9e\x93\xb0", "a|\xf0\x9e\x93\xb0"}, /* U+1E4F0 */
+	    {"[^\\s\\p{L}\\p{N}]+", "a!?\xf0\x9e\x93\x90", "a|!?|\xf0\x9e\x93\x90"},
+	    {"(?i:'s)", "a'\xc5\xbf", "a|'\xc5\xbf"}, /* the long s */
+	    {"\\d{2}", "1234x5", "12|34|x5"},
+	    {".", "a\nb", "a|\n|b"},
+	    {"x*?y|\\.", "xy.z", "xy|.|z"},
+	};
+	rosa_error error;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct pretokenizer pretokenizer = {0};
+		if (pretokenizer_add_split(&pretokenizer, cases[i].regex, strlen(cases[i].regex), SPLIT_ISOLATED, false,
+					   &error) != ROSA_OK)
+			fail_msg("%s: %s", cases[i].regex, error.message);
+		check_pieces(&pretokenizer, cases[i].text, cases[i].pieces);
+		pretokenizer_free(&pretokenizer);
+	}
+}
+
+static void expressions_that_differ_are_refused(void **state)
+{
+	static const char *const cases[] = {
+	    "\\w",      "\\h+",    "\\bx",     "a{1,3}+", "a{2}?",  "a{,3}",   "a{x}",   "^a",
+	    "a$",       "(?s:.)",  "(?i)a",    "(?<n>a)", "(*UTF)", "[a[bc]]", "[a&&b]", "[\\S]",
+	    "[\\P{L}]", "[\\s-z]", "\\p{Han}", "\\p{Lx}", "\\p{L",  "\\p",     "\\1",    "\\x41",
+	    "\\Qa",     "[]a]",    "[a",       "\\",      "(?#x)",  "(?-i:a)", "\\R",    "\\K"};
+	rosa_error error;
+	char *pattern;
+	size_t size;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		if (pattern_translate(cases[i], strlen(cases[i]), &pattern, &size, &error) == ROSA_OK)
+			fail_msg("accepted: %s", cases[i]);
+		assert_null(pattern);
+		assert_non_null(strstr(error.message, "regular expression"));
+	}
+}
+
+/* ------------------------------------------------------------------------------------------------------- windows -- */
+
+#ifdef ROSATUNE_PCRE2
+
+#define LONGEST_TEXT 3000
+
+/* Words from a few letters with runs that are often longer than a window. */
+static size_t draw_text(char *text, uint64_t *random)
+{
+	static const char *const bits[] = {"a", "b", "ab", " ", "\n", "1", "\xc3\xa9", "\xe2\x82\xac", "'s", "x"};
+	size_t size = 0, bound = (size_t)(draw_mix((*random)++) % LONGEST_TEXT);
+
+	while (size < bound) {
+		const char *bit = bits[draw_mix((*random)++) % (sizeof(bits) / sizeof(bits[0]))];
+		size_t length = strlen(bit);
+		uint64_t run = draw_mix((*random)++);
+		for (size_t count = run % 7 ? 1 + run % 3 : run % 600; count > 0 && size + length <= bound; count--) {
+			memcpy(text + size, bit, length);
+			size += length;
+		}
+		if (size + 3 > bound)
+			break;
+	}
+	return size;
+}
+
+/* The matches of a whole text, one after the other, by PCRE2 alone, against those of search_next. */
+static void check_searches(const char *regex, const char *text, size_t size, bool jit)
+{
+	struct expression expression;
+	struct search search;
+	struct search_match match;
+	rosa_error error;
+	char *pattern;
+	size_t pattern_size, from = 0;
+	PCRE2_SIZE where;
+	int failure;
+
+	assert_int_equal(pattern_translate(regex, strlen(regex), &pattern, &pattern_size, &error), ROSA_OK);
+	assert_int_equal(expression_compile(&expression, pattern, pattern_size, regex, strlen(regex), &error), ROSA_OK);
+	expression.jit &= jit;
+	pcre2_code *code =
+	    pcre2_compile((PCRE2_SPTR)pattern, pattern_size, PCRE2_UTF | PCRE2_UCP, &failure, &where, NULL);
+	assert_non_null(code);
+	pcre2_match_data *data = pcre2_match_data_create(1, NULL);
+	const PCRE2_SIZE *place = pcre2_get_ovector_pointer(data);
+	assert_int_equal(search_new(&search, size, &error), ROSA_OK);
+	while (from <= size) {
+		int found = pcre2_match(code, (PCRE2_SPTR)text, size, from, 0, data, NULL);
+		if (search_next(&search, &expression, text, size, from, &match, &error) != ROSA_OK)
+			fail_msg("%s", error.message);
+		assert_int_equal(match.there, found >= 0);
+		if (found < 0)
+			break;
+		assert_int_equal(match.start, place[0]);
+		assert_int_equal(match.end, place[1]);
+		from = match.end + (match.start == match.end);
+		while (from < size && ((uint8_t)text[from] & 0xc0) == 0x80)
+			from++;
+	}
+	search_free(&search);
+	pcre2_match_data_free(data);
+	pcre2_code_free(code);
+	expression_free(&expression);
+	free(pattern);
+}
+
+static void windows_change_nothing(void **state)
+{
+	static const char *const regexes[] = {
+	    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
+	    "(?i:'s|'t)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
+	    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+	    "\\p{N}",
+	    "x",
+	    "ab",
+	    "(?<=a)b*",
+	    "(?<=a)x*",
+	    "(?!a)x*",
+	    "(?<!a)(?=b)",
+	    "a(?!b)",
+	    "(?:ab)+",
+	    "(?:a1|b)+x?",
+	    "(?>a+)b|b",
+	    "[^x]*x",
+	    "[ab]*+x|1",
+	    "a*?b",
+	    "\xc3\xa9+",
+	    "(?=\\s)",
+	};
+	static char text[LONGEST_TEXT];
+	uint64_t random = 11;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(regexes) / sizeof(regexes[0]); i++) {
+		for (int round = 0; round < 60; round++) {
+			size_t size = draw_text(text, &random);
+			check_searches(regexes[i], text, size, round % 2);
+		}
+	}
+}
+
+#else
+
+static void windows_change_nothing(void **state)
+{
+	(void)state;
+	skip();
+}
+
+#endif
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(splits_behave),
+	    cmocka_unit_test(literals_are_literal),
+	    cmocka_unit_test(steps_follow_each_other),
+	    cmocka_unit_test(sets_are_those_of_unicode_16),
+	    cmocka_unit_test(expressions_that_differ_are_refused),
+	    cmocka_unit_test(windows_change_nothing),
+	};
+
+	return recipe_possible() ? cmocka_run_group_tests(tests, NULL, NULL) : 0;
+}
