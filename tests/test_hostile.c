@@ -217,6 +217,74 @@ static void expressions_of_real_models_take_long_runs(void **state)
 	tokenizer_free(tokenizers[1]);
 }
 
+/* ------------------------------------------------------------------------------------------------------- hashes -- */
+
+/* Tokens of eight letters, chosen so that their hashes are the same in tables of up to 2^14 places. */
+static rosa_status add_alike(struct vocabulary *vocabulary, uint32_t count, rosa_error *err)
+{
+	rosa_status status = ROSA_OK;
+	char token[9];
+	uint32_t id = 0;
+
+	for (uint64_t draw = 0; id < count && !status; draw++) {
+		for (int i = 0; i < 8; i++)
+			token[i] = (char)('a' + (draw >> (4 * i) & 15));
+		if ((hash_bytes(token, 8) & 0x3fff) == 7)
+			status = vocabulary_add_spelled(vocabulary, id++, token, 8, err);
+	}
+	return status;
+}
+
+static void tokens_may_not_have_the_same_hash(void **state)
+{
+	struct vocabulary few = {0}, many = {0};
+	rosa_error error;
+
+	(void)state;
+	assert_int_equal(add_alike(&few, MOST_PROBES, &error), ROSA_OK);
+	assert_int_equal(vocabulary_find(&few, vocabulary_bytes(&few, MOST_PROBES - 1), 8), MOST_PROBES - 1);
+	assert_int_equal(vocabulary_find(&few, "zzzzzzzz", 8), NO_TOKEN);
+	assert_int_equal(add_alike(&many, MOST_PROBES + 1, &error), ROSA_EFORMAT);
+	assert_non_null(strstr(error.message, "hash"));
+	vocabulary_free(&few);
+	vocabulary_free(&many);
+}
+
+/* Merges of the tokens "a...a" with "b...b", chosen by the hashes of the pairs of their ids. */
+static void merges_may_not_have_the_same_hash(void **state)
+{
+	enum { SIDE = 3000 };
+	struct bpe bpe = {.unknown = NO_TOKEN};
+	char left[16], right[16], joined[32];
+	rosa_error error = {0};
+	rosa_status status = ROSA_OK;
+	uint32_t id = 2 * SIDE;
+
+	(void)state;
+	for (uint32_t i = 0; i < SIDE; i++) {
+		snprintf(left, sizeof(left), "a%u", (unsigned)i);
+		snprintf(right, sizeof(right), "b%u", (unsigned)i);
+		assert_int_equal(vocabulary_add_spelled(&bpe.vocabulary, i, left, strlen(left), &error), ROSA_OK);
+		assert_int_equal(vocabulary_add_spelled(&bpe.vocabulary, SIDE + i, right, strlen(right), &error),
+				 ROSA_OK);
+	}
+	for (uint64_t i = 0; i < (uint64_t)SIDE * SIDE && !status; i++) {
+		uint64_t a = i / SIDE, b = i % SIDE;
+		if ((hash_pair(a << 32 | (SIDE + b)) & 0xfff) != 9)
+			continue;
+		snprintf(left, sizeof(left), "a%u", (unsigned)a);
+		snprintf(right, sizeof(right), "b%u", (unsigned)b);
+		snprintf(joined, sizeof(joined), "%s%s", left, right);
+		assert_int_equal(vocabulary_add_spelled(&bpe.vocabulary, id++, joined, strlen(joined), &error),
+				 ROSA_OK);
+		status = bpe_add_merge(&bpe, left, strlen(left), right, strlen(right), &error);
+	}
+	assert_int_equal(status, ROSA_EFORMAT);
+	assert_non_null(strstr(error.message, "hash"));
+	assert_int_equal(id, 2 * SIDE + MOST_PROBES + 1);
+	bpe_free(&bpe);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -226,6 +294,8 @@ int main(void)
 	    cmocka_unit_test_setup(added_tokens_may_take_the_same_spaces, begin),
 	    cmocka_unit_test_setup(expressions_may_not_take_forever, begin),
 	    cmocka_unit_test_setup(expressions_of_real_models_take_long_runs, begin),
+	    cmocka_unit_test_setup(tokens_may_not_have_the_same_hash, begin),
+	    cmocka_unit_test_setup(merges_may_not_have_the_same_hash, begin),
 	};
 
 	return recipe_possible() ? cmocka_run_group_tests(tests, NULL, NULL) : 0;

@@ -27,33 +27,48 @@ static uint64_t pair_of(uint32_t left, uint32_t right)
 	return (uint64_t)left << 32 | right;
 }
 
+/* The merge of a pair, or the free place where it belongs; NULL: neither is near enough (see MOST_PROBES). */
 static struct merge *find_merge(const struct bpe *bpe, uint64_t pair)
 {
-	size_t mask = bpe->merges_room - 1, at = (pair * 0x9e3779b97f4a7c15u >> 32) & mask;
+	size_t mask = bpe->merges_room - 1, at = hash_pair(pair) & mask;
 
-	while (bpe->merges[at].pair != pair && bpe->merges[at].pair != NO_PAIR)
-		at = (at + 1) & mask;
-	return &bpe->merges[at];
+	for (int probes = 0; probes < MOST_PROBES; probes++, at = (at + 1) & mask) {
+		if (bpe->merges[at].pair == pair || bpe->merges[at].pair == NO_PAIR)
+			return &bpe->merges[at];
+	}
+	return NULL;
 }
 
-static bool widen(struct bpe *bpe)
+static rosa_status too_many_alike(rosa_error *err)
+{
+	return rosa_fail(err, ROSA_EFORMAT,
+			 "more than %d merges have nearly the same hash; the file was made to be slow", MOST_PROBES);
+}
+
+static rosa_status widen(struct bpe *bpe, rosa_error *err)
 {
 	struct bpe wider = *bpe;
 
 	if (bpe->merges_count * 2 < bpe->merges_room)
-		return true;
+		return ROSA_OK;
 	wider.merges_room = bpe->merges_room ? bpe->merges_room * 2 : 4096;
 	wider.merges = malloc(wider.merges_room * sizeof(*wider.merges));
 	if (!wider.merges)
-		return false;
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for the merges");
 	memset(wider.merges, 0xff, wider.merges_room * sizeof(*wider.merges));
 	for (size_t i = 0; i < bpe->merges_room; i++) {
-		if (bpe->merges[i].pair != NO_PAIR)
-			*find_merge(&wider, bpe->merges[i].pair) = bpe->merges[i];
+		const struct merge *merge = &bpe->merges[i];
+		struct merge *place = merge->pair == NO_PAIR ? NULL : find_merge(&wider, merge->pair);
+		if (merge->pair != NO_PAIR && !place) {
+			free(wider.merges);
+			return too_many_alike(err);
+		}
+		if (place)
+			*place = *merge;
 	}
 	free(bpe->merges);
 	*bpe = wider;
-	return true;
+	return ROSA_OK;
 }
 
 /* Whether a token is `left` and `right` in a row. */
@@ -106,10 +121,13 @@ rosa_status bpe_add_merge(struct bpe *bpe, const char *left, size_t left_size, c
 	if (joined == NO_TOKEN)
 		return rosa_fail(err, ROSA_EFORMAT, "merge %u: '%.*s' with '%.*s' is not in the vocabulary",
 				 (unsigned)bpe->next_rank, SHOWN(left, left_size), SHOWN(right, right_size));
-	if (!widen(bpe))
-		return rosa_fail(err, ROSA_ENOMEM, "no memory for the merges");
+	rosa_status status = widen(bpe, err);
+	if (status)
+		return status;
 	bpe->last_joined = joined;
 	struct merge *merge = find_merge(bpe, pair_of(a, b));
+	if (!merge)
+		return too_many_alike(err);
 	bpe->merges_count += merge->pair == NO_PAIR;
 	*merge = (struct merge){pair_of(a, b), bpe->next_rank++, joined};
 	return ROSA_OK;
@@ -274,7 +292,7 @@ static const struct merge *merge_at(const struct bpe *bpe, const struct bpe_symb
 	if (symbol->id == NO_TOKEN || symbol->after == NOWHERE)
 		return NULL;
 	const struct merge *merge = find_merge(bpe, pair_of(symbol->id, symbols[symbol->after].id));
-	return merge->pair == NO_PAIR ? NULL : merge;
+	return !merge || merge->pair == NO_PAIR ? NULL : merge;
 }
 
 static void add_candidate(const struct bpe *bpe, struct bpe_scratch *scratch, size_t *count, uint32_t place)

@@ -23,6 +23,12 @@ struct bpe {
 
 void bpe_free(struct bpe *bpe); /* safe on a zeroed one */
 
+/* A hash of two ids in one number. */
+static inline uint64_t hash_pair(uint64_t pair)
+{
+	return pair * 0x9e3779b97f4a7c15u >> 32;
+}
+
 /* The next merge, by the spellings of its two sides; a side or result that is no token is refused. */
 rosa_status bpe_add_merge(struct bpe *bpe, const char *left, size_t left_size, const char *right, size_t right_size,
 			  rosa_error *err);

@@ -131,56 +131,70 @@ static rosa_status reserve_bytes(struct vocabulary *vocabulary, size_t size, ros
 
 /* ---------------------------------------------------------------------------------------------------- the table -- */
 
-/* The slot where the bytes are, or the free one where they belong. */
+#define NO_SLOT SIZE_MAX
+
+/* The slot where the bytes are, or the free one where they belong; NO_SLOT: neither is near enough. */
 static size_t slot_of(const struct vocabulary *vocabulary, const char *bytes, size_t size)
 {
 	size_t mask = vocabulary->slots_room - 1, slot = hash_bytes(bytes, size) & mask;
 
-	for (; vocabulary->slots[slot]; slot = (slot + 1) & mask) {
-		const struct token *token = &vocabulary->tokens[vocabulary->slots[slot] - 1];
-		if (token->key_length == size && memcmp(vocabulary->bytes + token->key, bytes, size) == 0)
-			break;
+	for (int probes = 0; probes < MOST_PROBES; probes++, slot = (slot + 1) & mask) {
+		uint32_t taken = vocabulary->slots[slot];
+		const struct token *token = taken ? &vocabulary->tokens[taken - 1] : NULL;
+		if (!token || (token->key_length == size && memcmp(vocabulary->bytes + token->key, bytes, size) == 0))
+			return slot;
 	}
-	return slot;
+	return NO_SLOT;
+}
+
+static rosa_status too_many_alike(rosa_error *err)
+{
+	return rosa_fail(err, ROSA_EFORMAT,
+			 "more than %d tokens have nearly the same hash; the file was made to be slow", MOST_PROBES);
 }
 
 /* A table of `room` slots, a power of two, with what the old one held. */
-static bool set_room(struct vocabulary *vocabulary, size_t room)
+static rosa_status set_room(struct vocabulary *vocabulary, size_t room, rosa_error *err)
 {
 	struct vocabulary wider = *vocabulary;
 
 	wider.slots_room = room;
 	wider.slots = calloc(wider.slots_room, sizeof(*wider.slots));
 	if (!wider.slots)
-		return false;
+		return no_memory(err);
 	for (size_t i = 0; i < vocabulary->slots_room; i++) {
 		uint32_t taken = vocabulary->slots[i];
-		if (taken) {
-			const struct token *token = &wider.tokens[taken - 1];
-			wider.slots[slot_of(&wider, wider.bytes + token->key, token->key_length)] = taken;
+		if (!taken)
+			continue;
+		const struct token *token = &wider.tokens[taken - 1];
+		size_t slot = slot_of(&wider, wider.bytes + token->key, token->key_length);
+		if (slot == NO_SLOT) {
+			free(wider.slots);
+			return too_many_alike(err);
 		}
+		wider.slots[slot] = taken;
 	}
 	free(vocabulary->slots);
 	*vocabulary = wider;
-	return true;
+	return ROSA_OK;
 }
 
-static bool widen(struct vocabulary *vocabulary)
+static rosa_status widen(struct vocabulary *vocabulary, rosa_error *err)
 {
 	if (vocabulary->taken * 2 < vocabulary->slots_room)
-		return true;
-	return set_room(vocabulary, vocabulary->slots_room ? vocabulary->slots_room * 2 : 4096);
+		return ROSA_OK;
+	return set_room(vocabulary, vocabulary->slots_room ? vocabulary->slots_room * 2 : 4096, err);
 }
 
 /* ------------------------------------------------------------------------------------------------------ outside -- */
 
-bool vocabulary_expect(struct vocabulary *vocabulary, size_t tokens)
+rosa_status vocabulary_expect(struct vocabulary *vocabulary, size_t tokens, rosa_error *err)
 {
 	size_t room = 4096;
 
 	while (room < 2 * tokens && room < TOKEN_ID_LIMIT)
 		room *= 2;
-	return vocabulary->slots_room >= room || set_room(vocabulary, room);
+	return vocabulary->slots_room >= room ? ROSA_OK : set_room(vocabulary, room, err);
 }
 
 rosa_status vocabulary_add_spelled(struct vocabulary *vocabulary, uint32_t id, const char *spelling, size_t size,
@@ -197,9 +211,12 @@ rosa_status vocabulary_add_spelled(struct vocabulary *vocabulary, uint32_t id, c
 		return status;
 	if (!spelling_bytes(spelling, size, vocabulary->bytes + vocabulary->used, &length))
 		return vocabulary_add_raw(vocabulary, id, spelling, size, 0, err);
-	if (!widen(vocabulary))
-		return no_memory(err);
+	status = widen(vocabulary, err);
+	if (status)
+		return status;
 	size_t slot = slot_of(vocabulary, vocabulary->bytes + vocabulary->used, length);
+	if (slot == NO_SLOT)
+		return too_many_alike(err);
 	if (vocabulary->slots[slot])
 		return rosa_fail(err, ROSA_EFORMAT, "tokens %u and %u are the same: '%.*s'",
 				 (unsigned)vocabulary->slots[slot] - 1, (unsigned)id, size < 64 ? (int)size : 64,
@@ -234,7 +251,9 @@ rosa_status vocabulary_add_raw(struct vocabulary *vocabulary, uint32_t id, const
 
 uint32_t vocabulary_find(const struct vocabulary *vocabulary, const char *bytes, size_t size)
 {
-	return vocabulary->slots_room ? vocabulary->slots[slot_of(vocabulary, bytes, size)] - 1 : NO_TOKEN;
+	size_t slot = vocabulary->slots_room ? slot_of(vocabulary, bytes, size) : NO_SLOT;
+
+	return slot == NO_SLOT || !vocabulary->slots[slot] ? NO_TOKEN : vocabulary->slots[slot] - 1;
 }
 
 uint32_t vocabulary_find_spelled(const struct vocabulary *vocabulary, const char *spelling, size_t size)

@@ -22,6 +22,11 @@ struct token {
 	uint8_t flags;
 };
 
+/* Keys lie at most this far from where their hash puts them, and are looked for no further. In real vocabularies it is
+ * less than 20. A file could choose its tokens so that all have the same hash, and make every search go through all of
+ * them; such a file is refused. */
+#define MOST_PROBES 512
+
 struct vocabulary {
 	char *bytes;
 	size_t used, room;
@@ -34,9 +39,8 @@ struct vocabulary {
 
 void vocabulary_free(struct vocabulary *vocabulary); /* safe on a zeroed one */
 
-/* Makes room in an empty one for about as many tokens; false if there is no memory. Without it, room is made as needed,
- * which takes longer. */
-bool vocabulary_expect(struct vocabulary *vocabulary, size_t tokens);
+/* Makes room in an empty one for about as many tokens. Without it, room is made as needed, which takes longer. */
+rosa_status vocabulary_expect(struct vocabulary *vocabulary, size_t tokens, rosa_error *err);
 
 /* A token as tokenizer files spell it: bytes written in the printable alphabet of byte-level models. One that has other
  * characters is kept as it stands, since decoding needs it, but no text can lead to it. */

@@ -144,8 +144,8 @@ static rosa_status read_tokens(tokenizer *tokenizer, const struct gguf *gguf, ro
 		status = rosa_fail(err, ROSA_EFORMAT, KEY("tokens") ": %zu tokens", tokens->count);
 	if (!status)
 		status = find_kinds(gguf, tokens->count, &kinds, err);
-	if (!status && !vocabulary_expect(&tokenizer->bpe.vocabulary, tokens->count))
-		status = rosa_fail(err, ROSA_ENOMEM, "no memory for %zu tokens", tokens->count);
+	if (!status)
+		status = vocabulary_expect(&tokenizer->bpe.vocabulary, tokens->count, err);
 	for (size_t i = 0; !status && i < tokens->count; i++) {
 		struct gguf_text text;
 		int64_t kind = NORMAL;

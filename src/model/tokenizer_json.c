@@ -25,16 +25,17 @@ struct large_parts {
 
 static rosa_status read_vocab(tokenizer *tokenizer, struct scan *scan)
 {
-	rosa_status status = ROSA_OK;
 	const char *spelling;
 	uint64_t id;
 	size_t size;
 
 	if (!scan_character(scan, '{'))
 		return scan_fail(scan, "no object");
-	/* 16 bytes for a token is what a file of short ones takes */
-	if (!vocabulary_expect(&tokenizer->bpe.vocabulary, (size_t)(scan->end - scan->at) / 16))
-		return rosa_fail(scan->err, ROSA_ENOMEM, "no memory for the vocabulary");
+	/* 16 bytes per token is what a file of short ones takes */
+	rosa_status status =
+	    vocabulary_expect(&tokenizer->bpe.vocabulary, (size_t)(scan->end - scan->at) / 16, scan->err);
+	if (status)
+		return status;
 	if (scan_character(scan, '}'))
 		return scan_fail(scan, "no tokens");
 	do {
