@@ -1,9 +1,9 @@
 /*
  * rosatune mqar: how well a small decoder learns to recall.
  *
- * The task is made as it goes, the network is new, and nothing is kept: it is an experiment, and what comes out is its
- * numbers. The modes see the same examples in the same order. Ctrl-C ends the experiment after the step at hand, with
- * the epochs there are.
+ * Examples are generated, the network is new, and nothing is saved: it is an experiment, and its result is numbers. The
+ * modes see the same examples in the same order. Ctrl-C ends the experiment after the current step and shows the epochs
+ * so far.
  */
 #include "cli/commands.h"
 
@@ -28,7 +28,7 @@ struct job {
 /* ---------------------------------------------------------------------------------------------------- one network --
  */
 
-/* Tokens of a step. */
+/* Tokens per step. */
 static uint64_t job_tokens(const struct job *job)
 {
 	return (uint64_t)job->result.setup.batch * job->result.setup.task.length;
@@ -129,7 +129,7 @@ static bool wanted(const struct job *job, int mode)
 	return job->options.mode == mode || job->options.mode == MQAR_MODES;
 }
 
-/* What cannot be is refused before the first of the modes is trained. */
+/* Refuses what cannot be trained before the first mode begins. */
 static bool check_modes(struct job *job, rosa_error *why)
 {
 	for (int mode = 0; mode < MQAR_MODES; mode++) {
@@ -164,7 +164,7 @@ static bool open_outputs(struct job *job, rosa_error *why)
 	return true;
 }
 
-/* Numbers first: a picture that cannot be drawn takes nothing from them. */
+/* Numbers first, so that they are shown even if the picture cannot be drawn. */
 static bool show(const struct job *job, rosa_error *why)
 {
 	if (job->options.json && !mqar_print_json(&job->result, why))
@@ -192,7 +192,7 @@ int mqar_command(int count, char **words)
 	job.result.setup = job.options.setup;
 	bool good = check_modes(&job, &why) && open_outputs(&job, &why) && run_modes(&job, &why);
 	const int signalled = interrupted();
-	interrupt_forget(); /* what there is, is still shown */
+	interrupt_forget(); /* results so far are still shown */
 	good = good && show(&job, &why);
 	training_log_close(&job.logged);
 	for (size_t i = 0; i < job.result.count; i++)

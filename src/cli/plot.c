@@ -160,7 +160,7 @@ static bool panel_there(const struct job *job, const struct panel *panel)
 /* ---------------------------------------------------------------------------------------------------------- script --
  */
 
-/* Where a line of a log lies: at its step, or whatever else was asked for; logs that do not say have lines. */
+/* The position of a log's lines on the horizontal axis: a key of theirs, or the line number where they lack it. */
 struct axis {
 	const struct plot_log *log;
 	enum plot_key key;
@@ -172,7 +172,7 @@ static double place(const struct axis *axis, size_t i)
 	return axis->lines ? (double)(i + 1) : axis->log->rows[i].values[axis->key];
 }
 
-/* Whether a line is part of a curve. */
+/* Whether a line of the log belongs to a curve. */
 static bool drawn(const struct axis *axis, enum plot_key key, size_t i)
 {
 	return isfinite(axis->log->rows[i].values[key]) && isfinite(place(axis, i));

@@ -51,7 +51,7 @@ static bool add_row(struct plot_log *log, const struct plot_row *row, rosa_error
 	/* steps of a run that was resumed replace those that it had gone beyond */
 	while (log->count && log->rows[log->count - 1].values[PLOT_STEP] > row->values[PLOT_STEP])
 		log->count--;
-	/* and a second line of a step adds to the first */
+	/* and a second line for the same step adds to the first */
 	if (log->count && log->rows[log->count - 1].values[PLOT_STEP] == row->values[PLOT_STEP])
 		merge(&log->rows[log->count - 1], row);
 	else

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What a line may say, and what is drawn of it. The first three can be drawn along. */
+/* The keys of a line that are drawn. The first three can be the horizontal axis. */
 enum plot_key {
 	PLOT_STEP,
 	PLOT_TOKENS,

@@ -1,8 +1,8 @@
 /*
  * rosatune tune: training.
  *
- * The command reads the configuration and shows what happens; the work is src/train's. Under mpirun every process runs
- * this, and only the first one speaks, unless a failure is another one's own.
+ * The command reads the configuration and shows what happens; the work is done in src/train. Under mpirun every process
+ * runs this, and only the first one prints, except for a failure that another process has alone.
  */
 #include "cli/commands.h"
 
@@ -58,7 +58,7 @@ static void on_begin(void *context, const struct trainer_report *report, uint64_
 	if (job->ranks.count > 1)
 		printf(", %d processes", job->ranks.count);
 	if (report->stage_step)
-		printf("; going on after step %" PRIu64, report->stage_step);
+		printf("; continuing after step %" PRIu64, report->stage_step);
 	putchar('\n');
 	fflush(stdout);
 }
@@ -116,7 +116,7 @@ static void on_saved(void *context, const char *path)
 {
 	struct tune *job = context;
 
-	/* a terminal shows the last one in the end; a log may be all that is left to tell */
+	/* on a terminal the last one is named at the end; a log may have to do without an end */
 	if (job->json || job->progress.shown)
 		return;
 	printf("saved %s\n", path);
@@ -197,10 +197,10 @@ static void print_result(const struct tune *job)
 	if (*job->outcome.checkpoint)
 		printf("checkpoint: %s\n", job->outcome.checkpoint);
 	if (job->outcome.stopped)
-		printf("to go on, give the same command with --resume\n");
+		printf("to continue, give the same command with --resume\n");
 }
 
-/* A failure that all processes have in common is told by the first; one that is another's own, by that one. */
+/* A failure that all processes share is reported by the first; one that another process has alone, by that one. */
 static void explain(const struct tune *job, rosa_status status, const rosa_error *error)
 {
 	const bool own = status != ROSA_ECANCELLED;
@@ -225,7 +225,7 @@ static rosa_status train(struct tune *job, rosa_error *err)
 	return status;
 }
 
-/* What training would be. One process is enough to know. */
+/* --dry-run. One process is enough. */
 static rosa_status plan(struct tune *job, rosa_error *err)
 {
 	struct training_plan plan = {0};
@@ -313,7 +313,7 @@ static enum args_result parse(struct tune *job, bool *threads, int count, char *
 	return result;
 }
 
-/* All processes read the same command line, and one is enough to complain about it. */
+/* All processes read the same command line; only the first reports a mistake in it. */
 static enum args_result parse_once(struct tune *job, bool *threads, int count, char **words)
 {
 	enum args_result result;

@@ -23,7 +23,7 @@
 
 const char *const mqar_mode_names[] = {"global", "window", "rosa", NULL};
 
-#define HELD_OUT ((uint64_t)1 << 40) /* the first example that is not learnt from */
+#define HELD_OUT ((uint64_t)1 << 40) /* the first of the held-out examples */
 #define ROWS     ((size_t)8192)      /* tokens computed at a time, about: more take more memory and are no faster */
 
 struct mqar_trainer {
@@ -57,7 +57,7 @@ static rosa_status check_network(const struct mqar_setup *setup, rosa_error *err
 	if (setup->mode != MQAR_GLOBAL && !setup->network.window)
 		return rosa_fail(err, ROSA_EINVAL, "mode %s needs a window of 1 or more", mqar_mode_names[setup->mode]);
 	if (setup->layers < MQAR_MOST_LAYERS && setup->adapters >> setup->layers)
-		return rosa_fail(err, ROSA_EINVAL, "an adapter is asked for in a layer beyond the %zu there are",
+		return rosa_fail(err, ROSA_EINVAL, "--adapter-layers names a layer beyond the %zu of the decoder",
 				 setup->layers);
 	if (setup->mode == MQAR_ROSA && (bits < ROSA_MIN_BITS || bits > ROSA_MAX_BITS || setup->width % (size_t)bits))
 		return rosa_fail(err, ROSA_EINVAL, "a width of %zu is no multiple of %d bits; choose others",

@@ -26,7 +26,7 @@ struct mqar_setup {
 	size_t frozen_count;
 	size_t examples; /* of an epoch, a multiple of batch */
 	size_t epochs, batch;
-	size_t held_out; /* examples that are judged, or a few more */
+	size_t held_out; /* examples that accuracy is measured on, or a few more */
 	double rate, adapter_rate, decay, clip;
 	uint64_t warmup; /* steps */
 	uint64_t seed;   /* of the weights, and of the order of examples */
@@ -63,7 +63,7 @@ void mqar_trainer_free(mqar_trainer *trainer); /* safe on NULL */
 rosa_status mqar_trainer_step(mqar_trainer *trainer, uint64_t step, struct learner_result *result, rosa_error *err);
 uint64_t mqar_trainer_steps(const mqar_trainer *trainer);
 uint64_t mqar_epoch_steps(const mqar_trainer *trainer);
-/* Of a step: the backbone's and the adapters'. */
+/* The learning rates of a step, of the backbone and of the adapters. */
 void mqar_trainer_rates(const mqar_trainer *trainer, uint64_t step, double *backbone, double *adapter);
 
 /* Judges held-out examples, after so many steps. */

@@ -21,7 +21,7 @@ struct mqar_watch {
 	const int32_t *answer; /* of the batch that is being looked at */
 	struct mqar_tally {
 		uint64_t asked, right, meets, found, steps, agree;
-		uint64_t *seen[2]; /* one bit a symbol, [routes][2^bits / 64 or 1]: queries, keys */
+		uint64_t *seen[2]; /* one bit per symbol, [routes][2^bits / 64 or 1]: queries, keys */
 	} * tallies;
 };
 

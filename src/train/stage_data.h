@@ -19,8 +19,8 @@ struct stage_data {
 	dataset *data, *valid; /* valid NULL: nothing is measured */
 };
 
-/* Refused are shards of another tokenizer, and, where only answers are learnt from, shards in which they are not
- * marked. On failure nothing is open. */
+/* Refuses shards of another tokenizer and, for a stage that learns from answers only, shards in which they are not
+ * marked. A file that is missing is reported with its key and the command that makes it. On failure nothing is open. */
 rosa_status stage_data_open(const struct tune_config *config, size_t stage, const struct data_rules *rules,
 			    struct stage_data *data, rosa_error *err);
 void stage_data_close(struct stage_data *data); /* safe on a zeroed one */

@@ -1,15 +1,15 @@
 /*
  * A whole training run.
  *
- * The state of a run is the network's numbers, the optimiser's, and how far it is; the order of the data, the rates and
- * what is drawn at random are functions of the step. So a checkpoint is those numbers, and a run that is resumed takes
- * the very steps that it would have taken.
+ * The state of a run is the parameters, the optimiser's moments, and the number of steps taken; the order of the data,
+ * the rates and all random draws are functions of the step. So a checkpoint holds those numbers, and a resumed run
+ * takes exactly the steps that it would have taken.
  *
  * Every process opens the model and the data; only the first one touches the run's folder. What it reads there it
- * shares out, so the folder need not be visible elsewhere. Whatever may fail on one process alone ends in ranks_agree,
- * so that all of them leave together.
+ * sends to the others, so the folder need not be visible to them. Whatever may fail on one process alone ends in
+ * ranks_agree, so that all of them stop together.
  *
- * The optimiser begins anew with each stage: what is trained changes, and the rates warm up again.
+ * The optimiser starts again with each stage: what is trained changes, and the rates warm up again.
  */
 #include "train/trainer.h"
 
@@ -44,13 +44,13 @@ struct trainer {
 	struct run_folder folder;
 	struct training_log log;
 	struct run_state state;
-	bool resumed;   /* moments are those of the stage that goes on */
+	bool resumed;   /* the moments were read for the stage that continues */
 	uint64_t steps; /* of the whole run */
 	uint64_t begun; /* the step this process began at */
 	double before;  /* seconds trained by earlier processes */
-	double started; /* the clock then */
-	uint64_t fresh; /* tokens learnt from by this process and its partners */
-	double busy;    /* seconds that took: measuring and saving left out */
+	double started; /* the clock when it began */
+	uint64_t fresh; /* tokens trained on since this process began, over all processes */
+	double busy;    /* seconds spent on that, without validation and saving */
 	uint64_t saved; /* the step of the newest checkpoint; UINT64_MAX: there is none */
 };
 
@@ -81,7 +81,7 @@ static void note(void *context, const char *message)
 
 /* -------------------------------------------------------------------------------------------------------- model -- */
 
-/* Threads of this process: as many as were asked for, or its share of the machine. */
+/* Threads of this process: as configured, or its share of the machine. */
 static int choose_threads(struct trainer *t)
 {
 	int bound, share = ranks_processors(t->ranks, &bound);
@@ -157,7 +157,7 @@ static rosa_status save_here(struct trainer *t, size_t keep, rosa_error *err)
 		return rosa_fail(err, status, "step %" PRIu64 " could not be saved: %s", t->state.step, error.message);
 	return rosa_fail(err, status,
 			 "step %" PRIu64 " could not be saved, the checkpoint of step %" PRIu64
-			 " is still good (go on with --resume): %.140s",
+			 " is still good (continue with --resume): %.140s",
 			 t->state.step, t->saved, error.message);
 }
 
@@ -200,7 +200,7 @@ static rosa_status read_checkpoint(struct trainer *t, const struct checkpoint_fo
 	return status;
 }
 
-/* The first process: opens the folder and reads the newest checkpoint, if it is to go on from one. */
+/* The first process: opens the folder and reads the newest checkpoint, if the run is to continue. */
 static rosa_status open_folder(struct trainer *t, bool resume, rosa_error *err)
 {
 	struct checkpoint_found found = {0};
@@ -211,7 +211,7 @@ static rosa_status open_folder(struct trainer *t, bool resume, rosa_error *err)
 	if (status == ROSA_OK && resume)
 		status = run_folder_latest(&t->folder, note, t, &found, err);
 	if (status == ROSA_OK && resume && !found.path)
-		note(t, "there is no checkpoint to go on from: beginning");
+		note(t, "there is no checkpoint to continue from: beginning");
 	if (status == ROSA_OK && found.path)
 		status = read_checkpoint(t, &found, err);
 	if (status == ROSA_OK && found.path) /* it may have been killed before it did so itself */
@@ -232,7 +232,7 @@ static rosa_status open_log(struct trainer *t, rosa_error *err)
 	return status;
 }
 
-/* Numbers in the backend's memory, from the first process to the others. */
+/* Sends numbers in the backend's memory from the first process to the others. */
 static rosa_status share_numbers(struct trainer *t, float *numbers, size_t count, float *room, rosa_error *err)
 {
 	struct backend *backend = t->model.backend;
@@ -258,7 +258,7 @@ static rosa_status share_parameter(struct trainer *t, const struct parameter *pa
 	return status;
 }
 
-/* Where the run stands, to all processes. */
+/* Sends the state of the run to all processes. */
 static rosa_status share_state(struct trainer *t, rosa_error *err)
 {
 	struct parameters *parameters = network_parameters(t->model.network);
@@ -283,7 +283,7 @@ static void read_sample(const void *context, uint64_t n, uint32_t *tokens, uint3
 	dataset_sample(context, n, tokens, targets, weight);
 }
 
-/* What of the data will not be learnt from. */
+/* Reports what of the data is not used. */
 static void tell_cut(struct trainer *t, const struct stage_run *run)
 {
 	const uint64_t cut = dataset_cut(run->data.data), silent = dataset_silent(run->data.data);
@@ -293,7 +293,7 @@ static void tell_cut(struct trainer *t, const struct stage_run *run)
 		return;
 	snprintf(message, sizeof(message),
 		 "%" PRIu64 " conversations of stage %.40s are longer than %" PRIu64 " tokens and are cut; %" PRIu64
-		 " of them lose all answers, and nothing is learnt from them",
+		 " of them lose all answers and teach nothing",
 		 cut, run->stage->name, run->stage->length, silent);
 	note(t, message);
 }
@@ -328,7 +328,7 @@ static void close_stage(struct stage_run *run)
 	stage_data_close(&run->data);
 }
 
-/* Whether something that is done every so many steps is due after this one; 0: never. */
+/* Whether something done every `every` steps is due after this one; 0: never. */
 static bool due(uint64_t every, uint64_t step)
 {
 	return every && step % every == 0;
@@ -363,7 +363,7 @@ static void fill_report(const struct trainer *t, const struct stage_run *run, st
 	report->entry.tokens_per_second = t->busy > 0 ? (double)t->fresh / t->busy : 0;
 }
 
-/* The error of a step, with the step. */
+/* Puts the step before the error it met. */
 static rosa_status name_step(const struct trainer *t, const struct stage_run *run, rosa_status status, rosa_error *err)
 {
 	rosa_error inner = {ROSA_OK, ""};
@@ -375,7 +375,7 @@ static rosa_status name_step(const struct trainer *t, const struct stage_run *ru
 			 run->stage->name, t->state.stage_step + 1, inner.message);
 }
 
-/* A step, with what follows from it but saving. */
+/* One step, with validation and logging, but without saving. */
 static rosa_status take_step(struct trainer *t, struct stage_run *run, rosa_error *err)
 {
 	const struct tune_stage *stage = run->stage;
@@ -494,7 +494,7 @@ static rosa_status run_stages(struct trainer *t, rosa_error *err)
 
 /* ---------------------------------------------------------------------------------------------------------- run -- */
 
-/* The data of all stages that are to come: a mistake in the last one is told now, and not after days. */
+/* Opens the data of all remaining stages: a mistake in the last one is reported now, not after days. */
 static rosa_status check_stages(const struct trainer *t, rosa_error *err)
 {
 	rosa_status status = ROSA_OK;

@@ -6,7 +6,7 @@
 #include "train/training_log.h"
 #include "train/tune_config.h"
 
-/* What is told after every step. */
+/* Reported after every step. */
 struct trainer_report {
 	struct training_entry entry;
 	size_t stage, stages;                    /* the stage, from 0, and how many there are */
@@ -21,18 +21,18 @@ struct trainer_hooks {
 	void (*begin)(void *context, const struct trainer_report *report, uint64_t trained, uint64_t parameters);
 	void (*step)(void *context, const struct trainer_report *report); /* step 0: validated before the first */
 	void (*saved)(void *context, const char *path);
-	void (*note)(void *context, const char *message); /* something that is good to know */
+	void (*note)(void *context, const char *message); /* something the user should know */
 	bool (*stop)(void *context);                      /* asked after every step */
 };
 
 struct trainer_outcome {
-	bool stopped;               /* asked to, before the end */
+	bool stopped;               /* by `stop`, before the end */
 	struct trainer_report last; /* of the last step taken by anyone; step 0: none was */
 	char checkpoint[512];       /* the last one saved; empty: none was */
 	double valid_loss;          /* the last one measured; NaN: none was */
 };
 
-/* Trains. With `resume` it goes on from the newest whole checkpoint in config->out, and begins where there is none;
+/* Trains. With `resume` it continues from the newest intact checkpoint in config->out, and begins where there is none;
  * without, a folder that has checkpoints is refused. A stop saves first. Where the failure was another process's, the
  * status is ROSA_ECANCELLED. */
 rosa_status trainer_run(const struct tune_config *config, bool resume, const struct ranks *ranks,

@@ -44,7 +44,7 @@ static void plan_data(const struct tune_stage *stage, const struct stage_data *d
 	}
 }
 
-/* Numbers are float32: values, and for what is trained a gradient and two moments. Checkpoints have no gradients. */
+/* Numbers are float32: values, plus a gradient and two moments for what is trained. Checkpoints have no gradients. */
 static rosa_status plan_memory(const struct training_plan *whole, const struct tune_stage *stage, bool backbone_saved,
 			       const struct ranks *ranks, network *network, struct stage_plan *plan, rosa_error *err)
 {
@@ -78,7 +78,7 @@ static rosa_status time_parts(network *network, const struct batch *batch, doubl
 	rosa_status status = ROSA_OK;
 
 	*learn = *update = INFINITY;
-	/* The first time memory is touched for the first time; a second counts if it does not take long. */
+	/* The first turn also pays for page faults; a second one is taken unless it would take long. */
 	for (int turn = 0; turn < 2 && status == ROSA_OK && (turn == 0 || *learn + *update < 5); turn++) {
 		struct batch_result result;
 		const double begun = now();
@@ -137,7 +137,7 @@ static rosa_status plan_time(const struct tune_config *config, const struct tune
 
 /* ------------------------------------------------------------------------------------------------------- stages -- */
 
-/* From the state of a checkpoint on, or all if that is of the beginning: what is done has neither steps nor data. */
+/* The stages from the state of a checkpoint on. Those that are done have neither steps nor data. */
 static rosa_status plan_stages(const struct tune_config *config, const struct run_state *from,
 			       const struct ranks *ranks, network *network, struct training_plan *plan, rosa_error *err)
 {
@@ -174,7 +174,7 @@ static rosa_status plan_stages(const struct tune_config *config, const struct ru
 	return status;
 }
 
-/* Whether the folder is one that could be written to, and the checkpoint that the run would go on from. */
+/* Whether the folder is one that could be written to, and the checkpoint that the run would continue from. */
 static rosa_status plan_folder(const struct tune_config *config, bool resume, struct checkpoint_found *found,
 			       rosa_error *err)
 {

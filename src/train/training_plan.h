@@ -6,13 +6,13 @@
 #include "train/tune_config.h"
 
 struct stage_plan {
-	uint64_t steps, tokens;               /* that are left to learn from, over all processes */
+	uint64_t steps, tokens;               /* still to come, over all processes */
 	uint64_t trained;                     /* parameters */
 	uint64_t data_tokens, data_samples;   /* that there are */
 	uint64_t cut, silent;                 /* conversations, as dataset_cut and dataset_silent count them */
 	uint64_t valid_tokens, valid_samples; /* measured every valid_every steps; 0: nothing is */
-	/* Bytes of a process: all numbers, and the activations of a micro batch. The counterfactuals of qk_grad
-	 * "flips", of which there are as many as runs in the data, come on top. */
+	/* Bytes per process: all numbers, and the activations of a micro batch. The counterfactuals of qk_grad
+	 * "flips" come on top; their number depends on the data. */
 	uint64_t memory;
 	uint64_t checkpoint; /* bytes of one on the disk */
 	/* From one sequence that was measured; without validation and saving. NaN: not measured, as memory is short. */
@@ -25,7 +25,7 @@ struct training_plan {
 	uint64_t steps, tokens;
 	double seconds;   /* NaN: not all stages were measured */
 	uint64_t memory;  /* of the stage that takes most */
-	uint64_t resumed; /* the step of the checkpoint to go on from; UINT64_MAX: none */
+	uint64_t resumed; /* the step of the checkpoint to continue from; UINT64_MAX: none */
 	struct stage_plan *stages;
 };
 

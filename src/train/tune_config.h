@@ -14,9 +14,9 @@ struct tune_stage {
 	char *name, *note;
 	int kind; /* enum tune_kind */
 	struct key_data data, valid;
-	uint64_t length;      /* tokens of a sequence */
-	uint64_t batch;       /* sequences of a step, of all processes together */
-	uint64_t micro_batch; /* of them at a time */
+	uint64_t length;      /* tokens per sequence */
+	uint64_t batch;       /* sequences per step, over all processes */
+	uint64_t micro_batch; /* of them computed together */
 	uint64_t tokens;      /* to train on, or 0: as many as */
 	uint64_t steps;       /* these take, or 0 */
 	double adapter_max, adapter_min, backbone_max, backbone_min;
@@ -50,12 +50,12 @@ void tune_config_free(struct tune_config *config); /* safe on a zeroed one */
 /* All of it as JSON that tune_config_load reads back as the same. */
 void tune_config_write(const struct tune_config *config, struct json_text *text);
 
-/* Whether a run that was begun with `was` can go on with `now` in stage number `stage`. What may change is passed to
+/* Whether a run that was begun with `was` can continue with `now` in stage number `stage`. What may change is passed to
  * `note` (NULL: it is not reported); what may not is refused. */
 rosa_status tune_config_compare(const struct tune_config *was, const struct tune_config *now, size_t stage,
 				void (*note)(void *context, const char *message), void *context, rosa_error *err);
 
-/* Steps of a stage: as many as its tokens fill, the last one perhaps not quite. */
+/* Steps of a stage: as given, or as many as its tokens fill, the last one perhaps only in part. */
 uint64_t tune_stage_steps(const struct tune_stage *stage);
 
 /* A line of help for every key. */
