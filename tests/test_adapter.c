@@ -337,8 +337,11 @@ static void knows_its_model(void **state)
 		char path[] = "adapter/here";
 		const struct adapter adapter = {.path = path, .base_name = (char *)(uintptr_t)names[i].trained};
 
-		if (adapter_is_others(&adapter, names[i].model) != names[i].others)
+		char text[256] = "";
+
+		if (adapter_notice(&adapter, names[i].model, text, sizeof(text)) != names[i].others)
 			fail_msg("%s beside %s", names[i].trained, names[i].model);
+		assert_true(!names[i].others || (strstr(text, names[i].trained) && strstr(text, names[i].model)));
 	}
 }
 

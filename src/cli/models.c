@@ -34,16 +34,26 @@ bool model_attention(const struct model_args *args, const struct checkpoint *che
 	return true;
 }
 
+bool model_adapter(const struct model_args *args, const struct checkpoint *checkpoint, struct adapter *adapter,
+		   rosa_error *why)
+{
+	char text[1024];
+
+	if (adapter_open(args->adapter, checkpoint, adapter, why) != ROSA_OK)
+		return false;
+	if (adapter_notice(adapter, args->model, text, sizeof(text)))
+		complain(NULL, "note: %s", text);
+	return true;
+}
+
 static bool open_files(struct model *model, const struct model_args *args, rosa_error *why)
 {
 	if (checkpoint_open(args->model, &model->checkpoint, why) != ROSA_OK)
 		return false;
 	if (!args->adapter)
 		return true;
-	if (adapter_open(args->adapter, &model->checkpoint, &model->adapter, why) != ROSA_OK)
-		return false;
-	model->adapted = true;
-	return true;
+	model->adapted = model_adapter(args, &model->checkpoint, &model->adapter, why);
+	return model->adapted;
 }
 
 static bool start(struct model *model, const struct model_args *args, rosa_error *why)

@@ -33,7 +33,7 @@ struct model_args {
 	     .kind = ARG_TEXT,                                                                                         \
 	     .target = &(a)->adapter,                                                                                  \
 	     .value = "DIR",                                                                                           \
-	     .help = "a ROSA adapter for it: a folder of rosatune tune or rosatune.hf.save_adapter"},                  \
+	     .help = "a ROSA adapter for it: a run of rosatune tune, or a folder of save_adapter"},                    \
 	    {.name = "window",                                                                                         \
 	     .kind = ARG_SIZE,                                                                                         \
 	     .target = &(a)->window,                                                                                   \
@@ -79,6 +79,10 @@ struct model {
  * attention. On failure nothing is left open. */
 bool model_open(struct model *model, const struct model_args *args, rosa_error *why);
 void model_close(struct model *model); /* safe on a zeroed one */
+
+/* The adapter that the arguments name. Prints a note where it was trained with another model. */
+bool model_adapter(const struct model_args *args, const struct checkpoint *checkpoint, struct adapter *adapter,
+		   rosa_error *why);
 
 /* Attention as the arguments and the adapter (NULL: none) say. */
 bool model_attention(const struct model_args *args, const struct checkpoint *checkpoint, const struct adapter *adapter,

@@ -11,7 +11,7 @@ bool trainable_open(struct trainable *trainable, const struct model_args *args, 
 	struct decoder_options attention;
 
 	if (checkpoint_open(args->model, &trainable->checkpoint, why) != ROSA_OK ||
-	    (adapter && adapter_open(args->adapter, &trainable->checkpoint, &trainable->adapter, why) != ROSA_OK))
+	    (adapter && !model_adapter(args, &trainable->checkpoint, &trainable->adapter, why)))
 		return false;
 	if (!model_attention(args, &trainable->checkpoint, adapter, &attention, why))
 		return false;

@@ -351,7 +351,8 @@ static void reduce(const char *path, bool last, char to[256])
 	to[used] = '\0';
 }
 
-bool adapter_is_others(const struct adapter *adapter, const char *model)
+/* Whether the names say that an adapter was trained with another model. */
+static bool is_others(const struct adapter *adapter, const char *model)
 {
 	char trained[256], here[256], path[256], own[256];
 
@@ -364,4 +365,13 @@ bool adapter_is_others(const struct adapter *adapter, const char *model)
 	if (strcmp(path, own) == 0) /* a trained backbone lies in the folder of its adapter */
 		return false;
 	return *trained && *here && !strstr(path, trained) && !strstr(trained, here);
+}
+
+bool adapter_notice(const struct adapter *adapter, const char *model, char *text, size_t size)
+{
+	if (!is_others(adapter, model))
+		return false;
+	snprintf(text, size, "%s was trained with %s, and this is %s; with other weights it reads noise", adapter->path,
+		 adapter->base_name, model);
+	return true;
 }

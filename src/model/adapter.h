@@ -44,9 +44,9 @@ rosa_status adapter_open(const char *path, const struct checkpoint *checkpoint, 
 			 rosa_error *err);
 void adapter_close(struct adapter *adapter); /* safe on a zeroed one */
 
-/* Whether an adapter was, going by the names, trained with another model than the one at path `model`. Names are
- * compared without folders, endings, case and punctuation, and one may continue the other, so that a quantised file of
- * the same model passes. */
-bool adapter_is_others(const struct adapter *adapter, const char *model);
+/* Whether an adapter was, going by the names, trained with another model than the one at path `model`; if so, a
+ * sentence for the user. Names are compared without folders, endings, case and punctuation, and one may continue the
+ * other, so that a quantised file of the same model passes. */
+bool adapter_notice(const struct adapter *adapter, const char *model, char *text, size_t size);
 
 #endif

@@ -515,6 +515,8 @@ static rosa_status begin(struct trainer *t, bool resume, rosa_error *err)
 	status = ranks_agree(t->ranks, status, err);
 	if (status != ROSA_OK)
 		return status;
+	if (*t->model.notice)
+		note(t, t->model.notice);
 	t->rules = data_rules_of(t->config->model, network_config(t->model.network)->vocabulary);
 	t->state.model = t->model.checkpoint.fingerprint;
 	if (t->first) {

@@ -29,6 +29,8 @@ rosa_status training_model_open(const struct tune_config *config, int threads, s
 		status = check_backbone(config, &model->checkpoint, err);
 	if (status == ROSA_OK && config->adapter)
 		status = adapter_open(config->adapter, &model->checkpoint, &adapter, err);
+	if (status == ROSA_OK && config->adapter)
+		adapter_notice(&adapter, config->model, model->notice, sizeof(model->notice));
 	if (status == ROSA_OK)
 		status = rosa_workers_new(threads, NULL, &model->workers, err);
 	if (status == ROSA_OK)
