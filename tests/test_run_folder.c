@@ -330,7 +330,7 @@ static void tensors_read_back(void **state)
 		matrix[i] = (float)i * 0.1f;
 	assert_int_equal(file_create(&file, scratch_path("t.safetensors"), &(struct file_options){.sum = &sum}, &err),
 			 ROSA_OK);
-	assert_int_equal(safetensors_write(&file, tensors, 2, metadata, fetch, &pieces, &err), ROSA_OK);
+	assert_int_equal(safetensors_write(&file, tensors, 2, FORMAT_F32, metadata, fetch, &pieces, &err), ROSA_OK);
 	assert_int_equal(file_finish(&file, &err), ROSA_OK);
 	assert_true(pieces > 2);
 	assert_int_equal(mapping_open(&mapping, scratch_path("t.safetensors"), &err), ROSA_OK);

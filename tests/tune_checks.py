@@ -68,6 +68,21 @@ def content(path):
         return file.read()
 
 
+def tensors(path):
+    """A safetensors file: for each name its type, its shape and its numbers."""
+    data = content(path)
+    start = 8 + struct.unpack("<Q", data[:8])[0]
+    found = {}
+    for name, entry in json.loads(data[8:start]).items():
+        if name == "__metadata__":
+            continue
+        raw = data[start + entry["data_offsets"][0]:start + entry["data_offsets"][1]]
+        if entry["dtype"] == "BF16":  # the upper half of a float32
+            raw = b"".join(b"\0\0" + raw[i:i + 2] for i in range(0, len(raw), 2))
+        found[name] = (entry["dtype"], entry["shape"], [x for x, in struct.iter_unpack("<f", raw)])
+    return found
+
+
 def log(out, timed=False):
     with open(f"{out}/log.jsonl") as file:
         entries = [json.loads(line) for line in file]
@@ -130,12 +145,13 @@ class Training(Case):
         lines = tune("printed", "--set", "stage.*.tokens=800").stdout.splitlines()
         self.assertIn("stage 1 of 2, warm: 5 steps of 4 x 48 tokens", lines[0])
         self.assertIn("saved printed/checkpoints/step-00000005", lines)
-        self.assertTrue(lines[-2].startswith("done after step 10 of 10: loss "), lines[-2])
-        self.assertEqual(lines[-1], "checkpoint: printed/checkpoints/step-00000010")
+        self.assertRegex(lines[1], "^before training: valid [0-9.]+$")
+        self.assertTrue(lines[-3].startswith("done after step 10 of 10: loss "), lines[-3])
+        self.assertEqual(lines[-2:], ["checkpoint: printed/checkpoints/step-00000010", "adapter: printed/final"])
         self.assertIn("nothing left to do", tune("printed", "--set", "stage.*.tokens=800", "--resume").stdout)
         result = json.loads(tune("object", "--json", "--set", "stage.*.tokens=100").stdout)
         self.assertEqual((result["steps"], result["stopped"]), (2, False))
-        self.assertEqual(result["checkpoint"], "object/checkpoints/step-00000002")
+        self.assertEqual((result["checkpoint"], result["adapter"]), ("object/checkpoints/step-00000002", "object/final"))
         self.assertTrue(math.isfinite(result["loss"]) and math.isfinite(result["valid_loss"]))
 
     def test_the_program_loads_it(self):
@@ -146,6 +162,62 @@ class Training(Case):
         one = run("generate", "--model", "model.gguf", "--adapter", folder, *words).stdout
         two = run("generate", "--model", folder, "--adapter", folder, *words).stdout
         self.assertTrue(one and two)
+
+    def test_a_final_adapter(self):
+        """In bfloat16 and without the optimiser; a run's folder stands for it."""
+        self.assertEqual(sorted(os.listdir("whole/final")), ["adapter_config.json", "adapter_model.safetensors",
+                                                             "config.json", "model.safetensors", "tokenizer.gguf"])
+        exact, narrow = (tensors(f"whole/{folder}/adapter_model.safetensors")
+                         for folder in (f"checkpoints/{ENDED}", "final"))
+        self.assertEqual(exact.keys(), narrow.keys())
+        for name, (kind, shape, numbers) in narrow.items():
+            self.assertEqual((kind, shape), ("BF16", exact[name][1]))
+            for a, b in zip(exact[name][2], numbers):
+                self.assertLessEqual(abs(a - b), abs(a) / 256, name)
+        self.assertEqual(json.loads(content("whole/final/config.json"))["torch_dtype"], "bfloat16")
+        words = ("--prompt", "abc ", "--tokens", "4", "--temperature", "0")
+        for model in ("model.gguf", "whole/final"):
+            found = [run("generate", "--model", model, "--adapter", folder, *words)
+                     for folder in ("whole", "whole/final")]
+            self.assertEqual(found[0].stdout, found[1].stdout)
+            self.assertEqual(found[0].stderr, "")
+
+    def test_describing_adapters(self):
+        words = run("adapter", "info", "whole").stdout
+        for line in ("adapter     whole/final\n", "base model  model.gguf: llama, width 32, 2 layers\n",
+                     "layers      1\n", "BF16", "trained     24 steps\n", "explore              0.1\n"):
+            self.assertIn(line, words)
+        found = json.loads(run("adapter", "info", "--json", f"whole/checkpoints/{ENDED}").stdout)
+        self.assertEqual((found["type"], found["steps"], found["layers"]), ("F32", 24, [1]))
+        self.assertEqual((found["options"]["bits"], found["options"]["max_match"]), (4, None))
+        known = json.loads(run("adapter", "options", "--json").stdout)["options"]
+        self.assertEqual({option["name"] for option in known}, found["options"].keys())
+        self.assertIn("has no adapter_config.json", run("adapter", "info", "model.gguf", code=1).stderr)
+
+    def test_exporting_adapters(self):
+        run("adapter", "export", "whole", "exported", "--type", "f32")
+        original = f"whole/checkpoints/{ENDED}/adapter_model.safetensors"
+        self.assertNotEqual(tensors("exported/adapter_model.safetensors"), tensors(original))  # from the final one
+        run("adapter", "export", f"whole/checkpoints/{ENDED}", "again", "--type", "f32")
+        self.assertEqual(tensors("again/adapter_model.safetensors"), tensors(original))
+        self.assertEqual(tensors("again/model.safetensors"), tensors(f"whole/checkpoints/{ENDED}/model.safetensors"))
+        run("adapter", "export", f"whole/checkpoints/{ENDED}", "narrow")
+        for name in os.listdir("narrow"):
+            self.assertEqual(content(f"narrow/{name}"), content(f"whole/final/{name}"), name)
+        self.assertIn("has an adapter already", run("adapter", "export", "whole", "again", code=1).stderr)
+        self.assertIn("give two folders", run("adapter", "export", "whole", code=2).stderr)
+        self.assertIn("no/such", run("adapter", "export", "whole", "no/such", code=1).stderr)
+
+    def test_adapters_of_others(self):
+        shutil.copy("model.gguf", "stranger.gguf")
+        words = ("--prompt", "abc ", "--tokens", "1")
+        note = run("generate", "--model", "stranger.gguf", "--adapter", "whole", *words).stderr
+        self.assertIn("note: whole/final was trained with model.gguf, and this is stranger.gguf", note)
+        os.makedirs("lora")
+        with open("lora/adapter_config.json", "w") as file:
+            json.dump({"peft_type": "LORA", "r": 8, "base_model_name_or_path": "model"}, file)
+        error = run("generate", "--model", "model.gguf", "--adapter", "lora", *words, code=1).stderr
+        self.assertIn("this is a PEFT adapter (LORA)", error)
 
     def test_micro_batches_change_nothing_but_rounding(self):
         for learning in ("explore=0.3", "qk_grad=flips"):  # lots of either kind

@@ -28,6 +28,7 @@ const struct command commands[] = {
     {"data pack", "turn texts into token shards for training", data_pack_command},
     {"data check", "check token shards thoroughly", data_check_command},
     {"adapter info", "describe an adapter", adapter_info_command},
+    {"adapter export", "copy an adapter without its optimiser", adapter_export_command},
     {"adapter options", "list the options of an adapter", adapter_options_command},
     {"tune", "train a ROSA adapter, and the model if asked", tune_command},
     {"mqar", "train a small decoder to recall, and compare", mqar_command},

@@ -38,6 +38,7 @@ int bench_products_command(int count, char **words);
 int data_pack_command(int count, char **words);
 int data_check_command(int count, char **words);
 int adapter_info_command(int count, char **words);
+int adapter_export_command(int count, char **words);
 int adapter_options_command(int count, char **words);
 int tune_command(int count, char **words);
 int mqar_command(int count, char **words);

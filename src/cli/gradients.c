@@ -127,8 +127,8 @@ static bool write_gradients(struct job *job, rosa_error *why)
 	}
 	status = file_create(&file, job->out_path, &program_files, &error);
 	if (status == ROSA_OK) {
-		status = safetensors_write(&file, sources, parameters->count, metadata, fetch, job->trainable.backend,
-					   &error);
+		status = safetensors_write(&file, sources, parameters->count, FORMAT_F32, metadata, fetch,
+					   job->trainable.backend, &error);
 		if (status == ROSA_OK)
 			status = file_finish(&file, &error);
 		else

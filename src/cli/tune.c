@@ -174,18 +174,21 @@ static void print_result(const struct tune *job)
 	char loss[24];
 
 	if (job->json) {
-		struct json_text path = {0};
+		struct json_text paths = {0};
 
-		json_text_string(&path, *job->outcome.checkpoint ? job->outcome.checkpoint : NULL);
+		json_text_add(&paths, "\"checkpoint\": ");
+		json_text_string(&paths, *job->outcome.checkpoint ? job->outcome.checkpoint : NULL);
+		json_text_add(&paths, ", \"adapter\": ");
+		json_text_string(&paths, *job->outcome.final ? job->outcome.final : NULL);
 		printf("{\"steps\": %" PRIu64 ", \"taken\": %" PRIu64 ", \"tokens\": %" PRIu64, last->entry.step,
 		       last->entry.step - last->begun, last->entry.tokens);
 		print_json_number("loss", none ? NAN : last->entry.loss);
 		print_json_number("valid_loss", job->outcome.valid_loss);
 		print_json_number("seconds", last->entry.seconds);
 		print_json_number("tokens_per_second", last->entry.tokens_per_second);
-		printf(", \"stopped\": %s, \"checkpoint\": %s}\n", job->outcome.stopped ? "true" : "false",
-		       path.failed ? "null" : path.data);
-		json_text_free(&path);
+		printf(", \"stopped\": %s, %s}\n", job->outcome.stopped ? "true" : "false",
+		       paths.failed ? "\"checkpoint\": null" : paths.data);
+		json_text_free(&paths);
 		return;
 	}
 	if (none)
@@ -196,6 +199,8 @@ static void print_result(const struct tune *job)
 		       write_loss(last->entry.loss, loss), last->entry.tokens, last->entry.seconds);
 	if (*job->outcome.checkpoint)
 		printf("checkpoint: %s\n", job->outcome.checkpoint);
+	if (*job->outcome.final)
+		printf("adapter: %s\n", job->outcome.final);
 	if (job->outcome.stopped)
 		printf("to continue, give the same command with --resume\n");
 }

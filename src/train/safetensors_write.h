@@ -2,9 +2,10 @@
 #ifndef ROSATUNE_SAFETENSORS_WRITE_H
 #define ROSATUNE_SAFETENSORS_WRITE_H
 
+#include "backend/format.h"
 #include "base/file.h"
 
-/* A tensor of float32 to be written. Where its numbers come from is the caller's affair. */
+/* A tensor to be written. Its numbers come from a function of the caller's. */
 struct tensor_source {
 	const char *name;
 	int dims;
@@ -16,8 +17,16 @@ struct tensor_source {
 typedef void (*tensor_fetch)(void *context, const struct tensor_source *tensor, size_t first, size_t count,
 			     float *numbers);
 
-/* All of a file: the tensors in this order, and metadata as names and values by turns, ending with NULL. */
+/* All of a file: the tensors in this order, as FORMAT_F32 or FORMAT_BF16 (rounded to nearest), and metadata as names
+ * and values by turns, ending with NULL. */
 rosa_status safetensors_write(struct file_writer *file, const struct tensor_source *tensors, size_t count,
-			      const char *const *metadata, tensor_fetch fetch, void *context, rosa_error *err);
+			      enum format format, const char *const *metadata, tensor_fetch fetch, void *context,
+			      rosa_error *err);
+
+#define SAFETENSORS_DIGEST 33
+
+/* A checksum of the names, shapes and numbers that safetensors_write would write, as text. */
+rosa_status safetensors_digest(const struct tensor_source *tensors, size_t count, enum format format,
+			       tensor_fetch fetch, void *context, char text[SAFETENSORS_DIGEST], rosa_error *err);
 
 #endif

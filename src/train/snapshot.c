@@ -10,10 +10,10 @@
  */
 #include "train/snapshot.h"
 
-#include "base/checksum.h"
 #include "base/json_text.h"
 #include "base/paths.h"
 #include "model/safetensors.h"
+#include "train/adapter_config.h"
 #include "train/safetensors_write.h"
 #include "base/status.h"
 #include "train/tokenizer_copy.h"
@@ -24,8 +24,6 @@
 #include <string.h>
 
 #define ADAPTER_PREFIX "rosa." /* of parameters' names, not of tensors' in the file */
-#define ADAPTER_FORMAT 1
-#define PIECE          ((size_t)1 << 16) /* numbers moved at a time */
 
 /* Tokenizers and what else describes a model without being its weights. */
 static const char *const companions[] = {
@@ -84,7 +82,7 @@ static rosa_status write_tensors(struct checkpoint_writer *writer, const char *n
 	rosa_status status = checkpoint_file_open(writer, name, &file, err);
 
 	if (status == ROSA_OK)
-		status = safetensors_write(&file, list->all, list->count, metadata, fetch, backend, err);
+		status = safetensors_write(&file, list->all, list->count, FORMAT_F32, metadata, fetch, backend, err);
 	if (status == ROSA_OK)
 		return checkpoint_file_done(writer, &file, err);
 	file_discard(&file);
@@ -107,91 +105,61 @@ static rosa_status write_text(struct checkpoint_writer *writer, const char *name
 
 /* ------------------------------------------------------------------------------------------------------ adapter -- */
 
-/* Names, shapes and numbers of all tensors, as one number: equal in both files of a folder, and in no other. */
-static rosa_status digest_of(const struct tensor_list *list, struct backend *backend, char text[33], rosa_error *err)
+/* Which layers have an adapter. From malloc. */
+static bool *adapted_layers(const struct snapshot *snapshot)
 {
-	float *piece = malloc(PIECE * sizeof(*piece));
-	struct checksum sum;
+	bool *adapted = calloc(snapshot->config->layers, sizeof(*adapted));
 
-	if (!piece)
-		return rosa_fail(err, ROSA_ENOMEM, "no memory to save the adapter");
-	checksum_begin(&sum, 0);
-	for (size_t i = 0; i < list->count; i++) {
-		const struct tensor_source *tensor = &list->all[i];
-		const size_t numbers = tensor->shape[0] * (tensor->dims > 1 ? tensor->shape[1] : 1);
-
-		checksum_add(&sum, tensor->name, strlen(tensor->name));
-		checksum_add(&sum, tensor->shape, sizeof(tensor->shape));
-		for (size_t at = 0; at < numbers; at += PIECE) {
-			const size_t count = numbers - at < PIECE ? numbers - at : PIECE;
-
-			fetch(backend, tensor, at, count, piece);
-			checksum_add(&sum, piece, count * sizeof(*piece));
-		}
-	}
-	free(piece);
-	snprintf(text, 33, "%016" PRIx64, checksum_value(&sum));
-	return ROSA_OK;
-}
-
-/* The numbers of the layers that have an adapter. */
-static void write_layers(const struct parameters *parameters, struct json_text *text)
-{
-	bool first = true;
-
-	for (size_t i = 0; i < parameters->count; i++) {
+	for (size_t i = 0; adapted && i < snapshot->parameters->count; i++) {
 		size_t layer;
 		int end = 0;
 
-		if (sscanf(parameters->all[i].name, ADAPTER_PREFIX "layers.%zu.k_proj.weight%n", &layer, &end) != 1 ||
-		    !end)
-			continue;
-		json_text_add(text, "%s%zu", first ? "" : ", ", layer);
-		first = false;
+		if (sscanf(snapshot->parameters->all[i].name, ADAPTER_PREFIX "layers.%zu.k_proj.weight%n", &layer,
+			   &end) == 1 &&
+		    end && layer < snapshot->config->layers)
+			adapted[layer] = true;
 	}
-}
-
-static void write_options(const struct snapshot *snapshot, struct json_text *text)
-{
-	const struct adapter_options options = network_adapter_options(snapshot->options);
-
-	json_text_add(text, "    \"layers\": [");
-	write_layers(snapshot->parameters, text);
-	json_text_add(text, "],");
-	keys_write(&adapter_option_keys, &options, 0, "    ", text);
-	json_text_add(text, "\n");
+	return adapted;
 }
 
 static rosa_status write_adapter_config(const struct snapshot *snapshot, struct checkpoint_writer *writer,
 					const char *digest, rosa_error *err)
 {
-	struct json_text text = {0};
+	const struct model_config *config = snapshot->config;
+	const struct adapter_options options = network_adapter_options(snapshot->options);
+	bool *adapted = adapted_layers(snapshot);
+	struct json_text text = {.failed = !adapted};
+	rosa_status status;
 
-	json_text_add(&text, "{\n  \"format\": %d,\n  \"rosatune_version\": \"%s\",\n", ADAPTER_FORMAT, rosa_version());
-	json_text_add(&text,
-		      "  \"base_model\": {\n    \"model_type\": \"%s\",\n    \"hidden_size\": %zu,\n"
-		      "    \"num_hidden_layers\": %zu\n  },\n  \"options\": {\n",
-		      architecture_names[snapshot->config->architecture], snapshot->config->width,
-		      snapshot->config->layers);
-	write_options(snapshot, &text);
-	json_text_add(&text, "  },\n  \"base_model_name_or_path\": ");
-	json_text_string(&text, snapshot->model ? snapshot->model->path : NULL);
-	json_text_add(&text, ",\n  \"steps\": %" PRIu64 ",\n  \"tensors\": \"%s\"\n}\n", writer->step, digest);
-	return write_text(writer, SNAPSHOT_ADAPTER_CONFIG, &text, err);
+	if (adapted) {
+		const struct adapter_description description = {architecture_names[config->architecture],
+								snapshot->model ? snapshot->model->path : NULL,
+								config->width,
+								config->layers,
+								adapted,
+								&options,
+								writer->step,
+								digest};
+
+		adapter_config_write(&description, &text);
+	}
+	status = write_text(writer, SNAPSHOT_ADAPTER_CONFIG, &text, err);
+	free(adapted);
+	return status;
 }
 
 static rosa_status write_adapter(const struct snapshot *snapshot, struct checkpoint_writer *writer, rosa_error *err)
 {
 	struct parameters *parameters = snapshot->parameters;
 	struct tensor_list list;
-	char digest[33] = "";
+	char digest[SAFETENSORS_DIGEST] = "";
 	rosa_status status = list_new(&list, parameters->count, err);
 
 	for (size_t i = 0; i < parameters->count && status == ROSA_OK; i++)
 		if (parameters->all[i].group == ADAPTER)
 			list_add(&list, "", &parameters->all[i], parameters->all[i].value);
 	if (status == ROSA_OK)
-		status = digest_of(&list, parameters->backend, digest, err);
+		status = safetensors_digest(list.all, list.count, FORMAT_F32, fetch, parameters->backend, digest, err);
 	if (status == ROSA_OK) {
 		const char *const metadata[] = {"format", "pt", "tensors", digest, NULL};
 

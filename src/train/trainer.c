@@ -14,6 +14,8 @@
 #include "train/trainer.h"
 
 #include "base/draw.h"
+#include "model/adapter_find.h"
+#include "train/adapter_export.h"
 #include "base/paths.h"
 #include "train/resume.h"
 #include "train/schedule.h"
@@ -492,6 +494,26 @@ static rosa_status run_stages(struct trainer *t, rosa_error *err)
 	return status;
 }
 
+/* ---------------------------------------------------------------------------------------------------------- end -- */
+
+/* The adapter as it is used, once all steps are taken. A run that was killed before this gets it when it is resumed. */
+static rosa_status write_final(struct trainer *t, rosa_error *err)
+{
+	char *path;
+	rosa_status status;
+
+	if (!t->first || t->outcome->stopped || !t->config->rosa || !*t->outcome->checkpoint)
+		return ROSA_OK;
+	path = path_join(t->folder.path, RUN_FINAL);
+	if (!path)
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for the name of the final adapter");
+	status = adapter_export(t->outcome->checkpoint, path, FORMAT_BF16, true, err);
+	if (status == ROSA_OK)
+		snprintf(t->outcome->final, sizeof(t->outcome->final), "%s", path);
+	free(path);
+	return status;
+}
+
 /* ---------------------------------------------------------------------------------------------------------- run -- */
 
 /* Opens the data of all remaining stages: a mistake in the last one is reported now, not after days. */
@@ -551,6 +573,8 @@ rosa_status trainer_run(const struct tune_config *config, bool resume, const str
 	status = begin(&t, resume, err);
 	if (status == ROSA_OK)
 		status = run_stages(&t, err);
+	if (status == ROSA_OK)
+		status = ranks_agree(ranks, write_final(&t, err), err);
 	training_log_close(&t.log);
 	run_folder_close(&t.folder);
 	training_model_close(&t.model);

@@ -29,6 +29,7 @@ struct trainer_outcome {
 	bool stopped;               /* by `stop`, before the end */
 	struct trainer_report last; /* of the last step taken by anyone; step 0: none was */
 	char checkpoint[512];       /* the last one saved; empty: none was */
+	char final[512];            /* the adapter in bfloat16, written at the end of the run; empty: none was */
 	double valid_loss;          /* the last one measured; NaN: none was */
 };
 

@@ -1,0 +1,51 @@
+/* rosatune adapter export: an adapter as it is used, without what only training needs. */
+#include "cli/commands.h"
+
+#include "cli/args.h"
+#include "cli/report.h"
+#include "train/adapter_export.h"
+
+#include <stdio.h>
+
+static const char *const types[] = {"bf16", "f32", NULL};
+static const enum format formats[] = {FORMAT_BF16, FORMAT_F32};
+
+int adapter_export_command(int count, char **words)
+{
+	struct arg_words paths;
+	int type = 0;
+	struct arg options[] = {{.name = "type",
+				 .kind = ARG_CHOICE,
+				 .target = &type,
+				 .value = "T",
+				 .choices = types,
+				 .help = "of the numbers: bf16 (default) or f32"}};
+	struct args args = {
+	    .command = "adapter export",
+	    .usage = "DIR OUT [--type bf16|f32]",
+	    .summary =
+		"Copies an adapter without its optimiser to the folder OUT. DIR is an adapter folder, or the folder "
+		"of\n"
+		"a run of rosatune tune, which stands for its newest adapter. Where the backbone was trained too, the\n"
+		"model goes with it.",
+	    .options = options,
+	    .count = 1,
+	    .operands = &paths,
+	    .operand_name = "DIR OUT",
+	};
+	enum args_result parsed = args_parse(&args, count, words);
+	rosa_error error;
+
+	if (parsed != ARGS_OK)
+		return parsed == ARGS_HELP ? DONE : MISUSED;
+	if (paths.count != 2) {
+		complain("adapter export", "give two folders: rosatune adapter export %s", args.usage);
+		return MISUSED;
+	}
+	if (adapter_export(paths.all[0], paths.all[1], formats[type], false, &error) != ROSA_OK) {
+		complain("adapter export", "%s", error.message);
+		return FAILED;
+	}
+	printf("written to %s\n", paths.all[1]);
+	return DONE;
+}

@@ -1,0 +1,29 @@
+/* The adapter_config.json of an adapter folder, written as adapter.c and the Python package read it. */
+#include "train/adapter_config.h"
+
+#include <inttypes.h>
+
+#define FORMAT 1
+
+void adapter_config_write(const struct adapter_description *d, struct json_text *text)
+{
+	const char *between = "";
+
+	json_text_add(text, "{\n  \"format\": %d,\n  \"rosatune_version\": \"%s\",\n", FORMAT, rosa_version());
+	json_text_add(text, "  \"base_model_name_or_path\": ");
+	json_text_string(text, d->base_name);
+	json_text_add(text,
+		      ",\n  \"base_model\": {\n    \"model_type\": \"%s\",\n    \"hidden_size\": %zu,\n"
+		      "    \"num_hidden_layers\": %zu\n  },\n  \"steps\": %" PRIu64
+		      ",\n  \"options\": {\n    \"layers\": [",
+		      d->model_type, d->width, d->layer_count, d->steps);
+	for (size_t i = 0; i < d->layer_count; i++) {
+		if (!d->adapted[i])
+			continue;
+		json_text_add(text, "%s%zu", between, i);
+		between = ", ";
+	}
+	json_text_add(text, "],");
+	keys_write(&adapter_option_keys, d->options, 0, "    ", text);
+	json_text_add(text, "\n  },\n  \"tensors\": \"%s\"\n}\n", d->digest);
+}

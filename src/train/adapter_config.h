@@ -1,0 +1,19 @@
+/* The adapter_config.json of an adapter folder, written. */
+#ifndef ROSATUNE_ADAPTER_CONFIG_H
+#define ROSATUNE_ADAPTER_CONFIG_H
+
+#include "model/adapter.h"
+
+/* What it says besides the version. */
+struct adapter_description {
+	const char *model_type, *base_name; /* of the model; base_name NULL: not recorded */
+	size_t width, layer_count;          /* of the model */
+	const bool *adapted;                /* [layer_count]: whether a layer has an adapter */
+	const struct adapter_options *options;
+	uint64_t steps;     /* of training */
+	const char *digest; /* of the tensors */
+};
+
+void adapter_config_write(const struct adapter_description *description, struct json_text *text);
+
+#endif
