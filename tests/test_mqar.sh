@@ -84,7 +84,7 @@ check 1 '40 pairs need as many keys, and there are 31' --pairs 40 --vocabulary 6
 check 1 'no multiple of the batch' --examples 100
 check 1 'no multiple of 12 bits' --bits 12
 [ ! -s out ] || problem "it trains before it finds that it cannot"
-check 1 'beyond the 2 there are' --mode rosa --adapter-layers 2
+check 1 'beyond the 2 of the decoder' --mode rosa --adapter-layers 2
 check 2 'give numbers of layers' --adapter-layers 0,x
 check 2 'did you mean separate' --qk seperate
 check 2 'unknown option --pair, did you mean --pairs' --pair 3
