@@ -125,6 +125,30 @@ def write_model(path, template=CHATML, seed=1, end_row=0.0, context=512, said=b"
         file.write(start + bytes(-len(start) % 32) + data)
 
 
+def write_adapter(path, seed=1):
+    """Of 8 bits per symbol, with a window of 8 and 2 sinks, for the models above."""
+    rng = random.Random(seed)
+    parts = {"q_proj.weight": [WIDTH, WIDTH], "k_proj.weight": [WIDTH, WIDTH], "v_proj.weight": [WIDTH, WIDTH],
+             "out_proj.weight": [WIDTH, WIDTH], "e0": [WIDTH], "e1": [WIDTH]}
+    header, data = {"__metadata__": {"tensors": f"abc{seed}"}}, b""
+    for layer in range(LAYERS):
+        for name, shape in parts.items():
+            count = math.prod(shape)
+            header[f"layers.{layer}.{name}"] = {"dtype": "F32", "shape": shape,
+                                                "data_offsets": [len(data), len(data) + 4 * count]}
+            data += struct.pack(f"<{count}f", *(rng.gauss(0, 0.5) for _ in range(count)))
+    head = json.dumps(header).encode()
+    head += b" " * (-len(head) % 8)
+    os.makedirs(path)
+    with open(path + "/adapter_model.safetensors", "wb") as file:
+        file.write(struct.pack("<Q", len(head)) + head + data)
+    options = {"window": 8, "sinks": 2, "bits": 8, "fusion": "post", "layers": [*range(LAYERS)]}
+    base = {"model_type": "llama", "hidden_size": WIDTH, "num_hidden_layers": LAYERS}
+    with open(path + "/adapter_config.json", "w", encoding="utf-8") as file:
+        json.dump({"format": 1, "rosatune_version": "0", "base_model": base, "options": options,
+                   "tensors": f"abc{seed}"}, file)
+
+
 # --------------------------------------------------------------------------------------------------------- running
 
 
@@ -331,6 +355,32 @@ class Sessions(Base):
                     text += out("--load-session", "s", "--tokens", str(40 - made), "--prompt", "", *options)
                     self.assertEqual(text, whole)
 
+    def test_brings_its_own_window(self):
+        for options in WINDOW, [*WINDOW, "--global-layers", "1"]:
+            whole = out("--prompt", "A story of a ferryman.", "--tokens", "50", *options)
+            text = out("--prompt", "A story of a ferryman.", "--tokens", "20", "--save-session", "s", *options)
+            text += out("--load-session", "s", "--tokens", "10", "--save-session", "s")
+            text += out("--load-session", "s", "--tokens", "20", *options)
+            self.assertEqual(text, whole)
+            said = chat("--load-session", "s", lines=["Who?"])
+            self.assertEqual(said, chat("--load-session", "s", *options, lines=["Who?"]))
+
+    def test_brings_its_own_adapter(self):
+        write_adapter("adapter")
+        words = ["--prompt", "A story of a ferryman.", "--adapter", "adapter"]
+        whole = out(*words, "--tokens", "50")
+        self.assertNotEqual(whole, out("--prompt", "A story of a ferryman.", "--tokens", "50", *WINDOW))
+        text = out(*words, "--tokens", "20", "--save-session", "s")
+        text += out("--load-session", "s", "--tokens", "10", "--save-session", "s")
+        self.assertEqual(text + out("--load-session", "s", "--tokens", "20"), whole)
+        # One that was moved has to be named; another one is refused.
+        os.rename("adapter", "moved")
+        self.refused("the session s was made with the adapter .*/adapter, which is not there; name it by --adapter",
+                     "--load-session", "s", "--tokens", "1")
+        self.assertEqual(text + out("--load-session", "s", "--tokens", "20", "--adapter", "moved"), whole)
+        write_adapter("other", seed=2)
+        self.refused("s: .*another adapter", "--load-session", "s", "--tokens", "1", "--adapter", "other")
+
     def test_goes_on_with_more_text(self):
         for options in [], WINDOW:
             whole = out("--prompt", "A story of a ferryman.", "--tokens", "30", *options)
@@ -353,8 +403,10 @@ class Sessions(Base):
     def test_refuses_what_does_not_fit(self):
         generate("--prompt", "A story of a ferryman.", "--tokens", "5", "--save-session", "s", *WINDOW)
         load = ["--load-session", "s", "--tokens", "1"]
-        self.refused("s: .*window", *load)
-        self.refused("s: .*window", *load, "--window", "9", "--sinks", "2")
+        self.refused("--window 9: the session s was made with 8; leave the option out", *load, "--window", "9")
+        self.refused("--sinks 3: the session s was made with 2", *load, "--sinks", "3")
+        self.refused("--global-layers 1: the session s was made with 0", *load, "--global-layers", "1")
+        self.refused("--adapter x: the session s was made without an adapter", *load, "--adapter", "x")
         self.refused("s: .*another model", *load, *WINDOW, model="other.gguf")
         self.refused("plain.gguf is not a session", "--load-session", "plain.gguf", *WINDOW)
         self.refused("none", "--load-session", "none", *WINDOW)

@@ -9,9 +9,11 @@
 
 #include "cli/generate.h"
 
+#include "base/paths.h"
 #include "cli/interrupt.h"
 
-#include <stdio.h>
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define TOKENS 512
@@ -33,10 +35,10 @@
 static const char text_notes[] = ATTENTION_NOTES
     "\n"
     "The text goes to standard output as it is made, progress and messages to standard error. Ctrl-C ends it; with\n"
-    "--save-session the session is saved even then. A session is resumed with the same model; with the same sampling\n"
-    "options the text continues as if it had never stopped:\n"
+    "--save-session the session is saved even then. A session is resumed with the same model and brings its own\n"
+    "window, sinks and adapter; with the same sampling options the text continues as if it had never stopped:\n"
     "  rosatune generate --model M --window 512 --file book.txt --tokens 0 --save-session book.session\n"
-    "  rosatune generate --model M --window 512 --load-session book.session --prompt 'The end of the story is'\n"
+    "  rosatune generate --model M --load-session book.session --prompt 'The end of the story is'\n"
     "\n"
     "With --chat this is 'rosatune chat'. " CHAT_NOTES;
 
@@ -151,12 +153,60 @@ static bool sensible(const struct generate *job, rosa_error *why)
 	return true;
 }
 
+/* An option that the session has a value for: that is what counts, and another one is refused. */
+static bool settle(const char *name, uint64_t *given, size_t saved, const struct generate *job, rosa_error *why)
+{
+	if (*given != NOT_GIVEN && *given != saved)
+		return refuse(why, "--%s %llu: the session %s was made with %zu; leave the option out", name,
+			      (unsigned long long)*given, job->load, saved);
+	*given = saved;
+	return true;
+}
+
+/* A session brings the window, the sinks and the adapter that it was made with. */
+static bool take_settings(struct generate *job, rosa_error *why)
+{
+	struct session_settings *saved = &job->settings;
+
+	if (session_settings_read(job->load, saved, why) != ROSA_OK ||
+	    !settle("window", &job->args.window, saved->window, job, why) ||
+	    !settle("sinks", &job->args.sinks, saved->sinks, job, why) ||
+	    !settle("global-layers", &job->args.global_layers, saved->first_global_layers, job, why))
+		return false;
+	if (job->args.adapter && !saved->adapter)
+		return refuse(why, "--adapter %s: the session %s was made without an adapter; leave the option out",
+			      job->args.adapter, job->load);
+	if (!job->args.adapter && saved->adapter && !path_is_folder(saved->adapter))
+		return refuse(why,
+			      "the session %s was made with the adapter %s, which is not there; name it by --adapter",
+			      job->load, saved->adapter);
+	if (!job->args.adapter)
+		job->args.adapter = saved->adapter;
+	return true;
+}
+
+/* What a session that is saved will bring. */
+static bool note_settings(struct generate *job, rosa_error *why)
+{
+	const struct model *model = &job->model;
+	char *adapter = model->adapted ? realpath(model->adapter.path, NULL) : NULL;
+
+	if (model->adapted && !adapter)
+		return refuse(why, "%s: %s", model->adapter.path, strerror(errno));
+	free(job->settings.adapter);
+	job->settings = (struct session_settings){model->options.window, model->options.sinks,
+						  model->options.first_global_layers, adapter};
+	return true;
+}
+
 static int run(struct generate *job, rosa_error *why)
 {
 	struct sampler_options sampling;
 
+	if (job->load && !take_settings(job, why))
+		return -1;
 	if ((job->save && file_can_create(job->save, why) != ROSA_OK) || !model_open(&job->model, &job->args, why) ||
-	    !model_tokenizer(&job->model, &job->tokenizer, why) ||
+	    !model_tokenizer(&job->model, &job->tokenizer, why) || !note_settings(job, why) ||
 	    !sampling_choose(&job->sampling, job->chat, &job->model.checkpoint, &sampling, why) ||
 	    !run_open(&job->run, &job->model, job->tokenizer, &sampling, &job->stops, why))
 		return -1;
@@ -178,6 +228,7 @@ static int perform(struct generate *job, enum args_result parsed)
 	run_close(&job->run);
 	tokenizer_free(job->tokenizer);
 	model_close(&job->model);
+	free(job->settings.adapter);
 	if (code >= 0)
 		return code;
 	complain(job->command, "%s", interrupted() ? "interrupted" : why.message);

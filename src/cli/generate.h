@@ -17,6 +17,8 @@ struct generate {
 	struct arg_texts stops;
 	bool chat, no_think, lossy, json;
 
+	struct session_settings settings; /* of the session that is resumed, or that is made */
+
 	struct model model;
 	tokenizer *tokenizer;
 	struct run run;

@@ -287,7 +287,8 @@ static bool save_state(const struct chat *chat, const struct session *session, c
 
 static bool save(const struct chat *chat, const char *path, rosa_error *why)
 {
-	struct session session = {.tokens = chat->said,
+	struct session session = {.settings = chat->job->settings,
+				  .tokens = chat->said,
 				  .draws = sampler_draws(chat->run->sampler),
 				  .ended = true,
 				  .conversation = chat->conversation};

@@ -52,7 +52,8 @@ static bool begin(struct generate *job, bool more, bool *ended, rosa_error *why)
 static bool save(const struct generate *job, bool ended, rosa_error *why)
 {
 	const struct run *run = &job->run;
-	struct session session = {.tokens = run->tokens, .draws = sampler_draws(run->sampler), .ended = ended};
+	struct session session = {
+	    .settings = job->settings, .tokens = run->tokens, .draws = sampler_draws(run->sampler), .ended = ended};
 
 	/* Ctrl-C has stopped the text; saving it is not to be stopped by the same one. */
 	interrupt_forget();

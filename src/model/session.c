@@ -8,11 +8,13 @@
  * All numbers are little-endian u64 unless said otherwise; every part is filled up with zeros to a multiple of 8.
  *
  *     8 bytes   "ROSASESS"
- *               version, 2
+ *               version, 3
  *               flags: 1 if the model has ended its answer
  *               draws of the sampler
  *               number of tokens, number of messages
  *               bytes of the messages
+ *               window, sinks, first global layers; bytes of the adapter's path (0: no adapter)
+ *     bytes     the adapter's path
  *     u32       tokens
  *               for each message: bytes of the role, bytes of the content, role, content (filled up together)
  *               XXH64 of all before it
@@ -35,12 +37,13 @@
 #endif
 
 #define MAGIC   "ROSASESS"
-#define VERSION 2 /* 1 had another checksum */
+#define VERSION 3 /* 1 had another checksum, 2 no settings */
 #define ENDED   UINT64_C(1)
 
 struct header {
 	char magic[8];
 	uint64_t version, flags, draws, tokens, messages, messages_bytes;
+	uint64_t window, sinks, first_global_layers, adapter_bytes;
 };
 
 static size_t padded(size_t size)
@@ -93,11 +96,16 @@ static rosa_status put_message(struct saving *saving, const struct chat_message 
 static rosa_status put_session(struct saving *saving, const struct session *session, rosa_error *err)
 {
 	const struct conversation *conversation = &session->conversation;
+	const struct session_settings *settings = &session->settings;
 	struct header header = {.version = VERSION,
 				.flags = session->ended ? ENDED : 0,
 				.draws = session->draws,
 				.tokens = session->tokens.count,
-				.messages = conversation->count};
+				.messages = conversation->count,
+				.window = settings->window,
+				.sinks = settings->sinks,
+				.first_global_layers = settings->first_global_layers,
+				.adapter_bytes = settings->adapter ? strlen(settings->adapter) : 0};
 	uint64_t sum;
 	rosa_status status;
 
@@ -105,6 +113,8 @@ static rosa_status put_session(struct saving *saving, const struct session *sess
 	for (size_t i = 0; i < conversation->count; i++)
 		header.messages_bytes += message_bytes(&conversation->all[i]);
 	status = put(saving, &header, sizeof(header), err);
+	if (status == ROSA_OK && header.adapter_bytes > 0)
+		status = put(saving, settings->adapter, (size_t)header.adapter_bytes, err);
 	if (status == ROSA_OK)
 		status = put(saving, session->tokens.ids, session->tokens.count * sizeof(uint32_t), err);
 	for (size_t i = 0; i < conversation->count && status == ROSA_OK; i++)
@@ -200,23 +210,40 @@ static rosa_status take_header(struct loading *loading, struct header *header)
 		return rosa_fail(loading->err, ROSA_EFORMAT,
 				 "%s is a session of version %llu; this program reads version %d: begin a new one",
 				 loading->path, (unsigned long long)header->version, VERSION);
-	if (header->tokens == 0 || header->tokens > ROSA_MAX_STEPS || header->messages > header->messages_bytes)
+	if (header->tokens == 0 || header->tokens > ROSA_MAX_STEPS || header->messages > header->messages_bytes ||
+	    header->window > ROSA_MAX_STEPS || header->sinks > ROSA_MAX_STEPS ||
+	    header->first_global_layers > UINT32_MAX)
 		return damaged(loading);
 	return ROSA_OK;
 }
 
-/* Whether the checksum after tokens and messages is right. */
+/* Whether the checksum after the adapter's path, tokens and messages is right. */
 static rosa_status check_sum(const struct loading *loading, const struct header *header)
 {
 	struct loading whole = *loading;
 	const uint8_t *from = loading->at - sizeof(*header), *sum;
 	uint64_t wanted;
 
-	if (!take(&whole, header->tokens * sizeof(uint32_t)) || !take(&whole, header->messages_bytes) ||
-	    !(sum = take(&whole, sizeof(wanted))))
+	if (!take(&whole, header->adapter_bytes) || !take(&whole, header->tokens * sizeof(uint32_t)) ||
+	    !take(&whole, header->messages_bytes) || !(sum = take(&whole, sizeof(wanted))))
 		return damaged(loading);
 	memcpy(&wanted, sum, sizeof(wanted));
 	return checksum_of(from, (size_t)(sum - from)) == wanted ? ROSA_OK : damaged(loading);
+}
+
+static rosa_status take_settings(struct loading *loading, const struct header *header,
+				 struct session_settings *settings)
+{
+	const char *path = (const char *)take(loading, header->adapter_bytes);
+	const size_t size = (size_t)header->adapter_bytes;
+
+	if (!path || memchr(path, 0, size))
+		return damaged(loading);
+	*settings = (struct session_settings){(size_t)header->window, (size_t)header->sinks,
+					      (size_t)header->first_global_layers, NULL};
+	if (size > 0 && !(settings->adapter = strndup(path, size)))
+		return rosa_fail(loading->err, ROSA_ENOMEM, "not enough memory for a path of %zu bytes", size);
+	return ROSA_OK;
 }
 
 static rosa_status take_tokens(struct loading *loading, size_t count, struct session *session)
@@ -263,13 +290,21 @@ static rosa_status take_messages(struct loading *loading, const struct header *h
 	return status;
 }
 
+/* The header and what it says of the model, all of it checked. */
+static rosa_status take_beginning(struct loading *loading, struct header *header, struct session_settings *settings)
+{
+	rosa_status status = take_header(loading, header);
+
+	if (status == ROSA_OK)
+		status = check_sum(loading, header);
+	return status == ROSA_OK ? take_settings(loading, header, settings) : status;
+}
+
 static rosa_status take_session(struct loading *loading, struct session *session)
 {
 	struct header header;
-	rosa_status status = take_header(loading, &header);
+	rosa_status status = take_beginning(loading, &header, &session->settings);
 
-	if (status == ROSA_OK)
-		status = check_sum(loading, &header);
 	if (status != ROSA_OK)
 		return status;
 	session->draws = header.draws;
@@ -300,6 +335,22 @@ static rosa_status take_sequence(struct loading *loading, decoder *decoder, cons
 	return damaged(loading);
 }
 
+rosa_status session_settings_read(const char *path, struct session_settings *settings, rosa_error *err)
+{
+	struct mapping mapping;
+	struct header header;
+	rosa_status status = mapping_open(&mapping, path, err);
+
+	memset(settings, 0, sizeof(*settings));
+	if (status != ROSA_OK)
+		return status;
+	struct loading loading = {mapping.data, mapping.data + mapping.size, path, err};
+
+	status = take_beginning(&loading, &header, settings);
+	mapping_close(&mapping);
+	return status;
+}
+
 rosa_status session_load(const char *path, decoder *decoder, struct session *session, sequence **made, rosa_error *err)
 {
 	struct mapping mapping;
@@ -323,6 +374,7 @@ rosa_status session_load(const char *path, decoder *decoder, struct session *ses
 
 void session_free(struct session *session)
 {
+	free(session->settings.adapter);
 	tokens_free(&session->tokens);
 	conversation_free(&session->conversation);
 	memset(session, 0, sizeof(*session));

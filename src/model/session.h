@@ -6,7 +6,14 @@
 #include "model/conversation.h"
 #include "model/decoder.h"
 
+/* What the text was read with. */
+struct session_settings {
+	size_t window, sinks, first_global_layers;
+	char *adapter; /* the path of its folder; NULL: none */
+};
+
 struct session {
+	struct session_settings settings;
 	struct tokens
 	    tokens;     /* the text; the sequence has read its beginning, and the last token is still to be read */
 	uint64_t draws; /* of the sampler */
@@ -24,6 +31,9 @@ struct session_state {
 /* The name shows the old content, or nothing, until everything is written. `files` may be NULL. */
 rosa_status session_save(const char *path, const struct session *session, struct session_state state,
 			 const struct file_options *files, rosa_error *err);
+
+/* Reads only the settings, with which a decoder for the session can be made. settings->adapter is from malloc. */
+rosa_status session_settings_read(const char *path, struct session_settings *settings, rosa_error *err);
 
 /* Reads a session for a decoder of the same model, adapter and window. *made is the sequence. A file that was cut or
  * altered, or of another model, is refused, with nothing to release. */
