@@ -311,7 +311,7 @@ class Text(Base):
             ("--top-p 1.5: give a number from 0 to 1", ["--prompt", "a", "--top-p", "1.5"]),
             ("--top-p 0x1: give", ["--prompt", "a", "--top-p", "0x1"]),
             ("--repetition-penalty 0: give", ["--prompt", "a", "--repetition-penalty", "0"]),
-            ("--stop is there more than", ["--prompt", "a"] + ["--stop", "x"] * 33),
+            ("--stop is given more than", ["--prompt", "a"] + ["--stop", "x"] * 33),
             ("did you mean --temperature", ["--temprature", "1"]),
         ]:
             with self.subTest(words=words):

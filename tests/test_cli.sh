@@ -445,6 +445,11 @@ checks=$((checks + 1))
 check 0 '' demo --file hello.txt --order 3
 says '11 characters, a symbol of 5 bits'
 check 0 '' demo --file wide.npy
+# Control characters of a text are not printed: ESC, and CSI as one character (U+009B).
+python3 -c 'print("ab\x1b[31m ab\x9b31m " * 40)' >evil.txt
+check 0 '' demo --file evil.txt
+checks=$((checks + 1))
+[ "$(tr -d '[:print:]\n' <out | wc -c)" = 0 ] || problem "the demo prints control characters"
 check 1 'rosatune demo: cannot open missing.txt' demo --file missing.txt
 check 1 'h.txt has 1 characters; give a text with at least two' demo --file h.txt
 check 2 'unknown option --fiel, did you mean --file?' demo --fiel x

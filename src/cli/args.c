@@ -2,10 +2,10 @@
  * Options.
  *
  * getopt_long would parse as much, but it neither checks ranges nor writes the help, and its messages do not say what
- * would have been right. Here a command is one table; what the help promises is what the parser accepts, since both
- * read the same row. Abbreviated options are refused on purpose: a script that relies on one breaks when a second
- * option with the same beginning is added. The value of a short option is the next word, never the rest of the same
- * one: -ngl is an option of another program, not -n with the value "gl".
+ * would have been right. Here a command is one table, and help and parser read the same rows, so they cannot differ.
+ * Abbreviated options are refused on purpose: a script that relies on one breaks when a second option with the same
+ * beginning is added. The value of a short option is the next word, never the rest of the same one: -ngl is an option
+ * of another program, not -n with the value "gl".
  */
 #include "cli/args.h"
 
@@ -55,7 +55,7 @@ static bool add_text(const struct args *args, const struct arg *arg, const char 
 	struct arg_texts *texts = arg->target;
 
 	if (texts->count == ARG_TEXTS_MOST) {
-		complain(args->command, "--%s is there more than %d times; leave some out", arg->name, ARG_TEXTS_MOST);
+		complain(args->command, "--%s is given more than %d times; leave some out", arg->name, ARG_TEXTS_MOST);
 		return false;
 	}
 	texts->all[texts->count++] = text;
@@ -256,7 +256,7 @@ static bool all_required(const struct args *args)
 
 enum args_result args_parse(struct args *args, int count, char **words)
 {
-	/* Help is looked for first: whoever asks for it should get it whatever else is wrong. */
+	/* --help comes first: it is answered whatever else is wrong. */
 	for (int i = 0; i < count; i++) {
 		if (strcmp(words[i], "--help") == 0 || strcmp(words[i], "-h") == 0) {
 			describe_args(args, describe_context);

@@ -1,13 +1,13 @@
 /*
  * rosatune demo: what retrieval does, for people.
  *
- * A text is its own query and its own key, one character a step. At each step the longest ending of the text so far
- * that stood somewhere before is looked up, and the character that followed it there is a guess at the next one. Runs
- * are not folded, since "ll" is not "l" to a reader, and the policy is the readable one, so that every answer points at
- * a character that has already been read.
+ * A text is both query and key, with one step per character. At each step the longest suffix of the text so far that
+ * also occurs earlier is looked up, and the character that followed it there is the guess for the next one. Runs are
+ * not folded, since "ll" and "l" differ for a reader, and the policy is "readable", so that every destination is a
+ * character that has already been read.
  *
- * Text in Latin letters is reduced to 32 symbols, so that "The" continues what "the" began. Other scripts would be
- * nothing but "other" then; for them every byte is a symbol.
+ * Text in Latin letters is reduced to 32 symbols, so that "The" matches "the". In other scripts almost every character
+ * would become the symbol for "other"; for them every byte is a symbol.
  */
 #include "cli/commands.h"
 
@@ -39,8 +39,7 @@ struct demo {
 	bool colour;
 };
 
-/* ------------------------------------------------------------------------------------------------- text to symbols --
- */
+/* ---------------------------------------------------------------------------------------------- text to symbols -- */
 
 static uint16_t fold_character(uint8_t c)
 {
@@ -57,7 +56,7 @@ static uint16_t fold_character(uint8_t c)
 	return isdigit(c) ? 30 : 31;
 }
 
-/* Mostly plain ASCII: at most one byte in ten is not. */
+/* At most one byte in ten is not ASCII. */
 static bool is_latin(const struct demo *demo)
 {
 	size_t other = 0;
@@ -67,7 +66,7 @@ static bool is_latin(const struct demo *demo)
 	return other <= demo->size / 10;
 }
 
-/* Whether bytes of 0x80 and above come as UTF-8 has them: a leading byte and its one to three others. */
+/* Whether bytes from 0x80 on form UTF-8: a leading byte and one to three continuation bytes. */
 static bool is_utf8(const struct demo *demo)
 {
 	int due = 0;
@@ -131,16 +130,15 @@ static bool retrieve(struct demo *demo, rosa_error *why)
 	return status == ROSA_OK ? true : refuse(why, "%s", error.message);
 }
 
-/* ---------------------------------------------------------------------------------------------- choosing the scenes --
- */
+/* ------------------------------------------------------------------------------------------- choosing the scenes -- */
 
 static bool guessed(const struct demo *demo, size_t t)
 {
 	return demo->tau[t] >= 0 && demo->symbols[demo->tau[t]] == demo->symbols[t + 1];
 }
 
-/* A step is worth showing if the match is long and ends between words. A right guess should go on being right for a
- * while; a wrong one is worth more the longer the match was. */
+/* How much a step is worth showing: the more, the longer its match is and, after a right guess, the longer the text
+ * continues as it did there. A match that ends between words is easier to read. */
 static int interest(const struct demo *demo, size_t t, bool right)
 {
 	int score = demo->length[t] < BEFORE ? demo->length[t] : BEFORE;
@@ -155,8 +153,8 @@ static int interest(const struct demo *demo, size_t t, bool right)
 	return score + ahead + (demo->text[t] == ' ' ? 6 : 0);
 }
 
-/* The best step of one part of the text, or demo->size if there is none. Every part but the last but one shows a right
- * guess, that one a wrong one: guesses do fail. */
+/* The best step of one part of the text, or demo->size if there is none. The second last part shows a wrong guess,
+ * since guesses can fail; all others show a right one. */
 static size_t choose(const struct demo *demo, size_t part)
 {
 	size_t parts = SCENES + 1, best = demo->size;
@@ -174,8 +172,7 @@ static size_t choose(const struct demo *demo, size_t part)
 	return best;
 }
 
-/* -------------------------------------------------------------------------------------------------------- printing --
- */
+/* ----------------------------------------------------------------------------------------------------- printing -- */
 
 static void colour(const struct demo *demo, const char *code)
 {
@@ -189,10 +186,20 @@ static void colour(const struct demo *demo, const char *code)
 #define FAINT   "2"
 #define PLAIN   "0"
 
-/* What would move the cursor, and bytes that are no UTF-8, are not for a terminal. */
-static void print_character(const struct demo *demo, uint8_t c)
+/* Whether the byte begins a control character from U+0080 to U+009F. */
+static bool begins_control(const struct demo *demo, size_t i)
 {
-	if (c < 0x20 || c == 0x7f)
+	return demo->utf8 && demo->text[i] == 0xc2 && i + 1 < demo->size && demo->text[i + 1] < 0xa0;
+}
+
+/* Prints a byte of the text. Control characters, which a terminal would obey, become a space. */
+static void print_character(const struct demo *demo, size_t i)
+{
+	uint8_t c = demo->text[i];
+
+	if (i > 0 && begins_control(demo, i - 1))
+		return;
+	if (c < 0x20 || c == 0x7f || begins_control(demo, i))
 		putchar(' ');
 	else
 		putchar(c >= 0x80 && !demo->utf8 ? '?' : c);
@@ -212,7 +219,7 @@ static int columns(const struct demo *demo, size_t from, size_t to)
 	return count;
 }
 
-/* The place some characters before or after another, as far as the text goes. */
+/* The index some characters before or after another, within the text. */
 static size_t back(const struct demo *demo, size_t from, int characters)
 {
 	while (from > 0 && characters > 0)
@@ -231,11 +238,11 @@ static void print_piece(const struct demo *demo, size_t from, size_t to, const c
 {
 	colour(demo, code);
 	for (; from < to; from++)
-		print_character(demo, demo->text[from]);
+		print_character(demo, from);
 	colour(demo, PLAIN);
 }
 
-/* What stands around a place; the bar before it is always in the same column. */
+/* Prints the text around an index; the bar before it is always in the same column. */
 static void print_line(const struct demo *demo, size_t place, size_t matched, const char *next)
 {
 	size_t first = back(demo, place, BEFORE), second = forth(demo, place, 1);
@@ -298,7 +305,7 @@ static uint16_t most_frequent(const struct demo *demo, size_t *times)
 	return (uint16_t)best;
 }
 
-/* How a symbol is spelt in a sentence. */
+/* The name of a symbol, for a sentence. */
 static void name_symbol(const struct demo *demo, uint16_t symbol, char *into, size_t room)
 {
 	static const char *const folded[] = {"a space", "the end of a sentence", "a comma", "a quote",
@@ -355,8 +362,7 @@ static void print_demo(const struct demo *demo)
 	print_summary(demo);
 }
 
-/* ----------------------------------------------------------------------------------------------------- the command --
- */
+/* -------------------------------------------------------------------------------------------------- the command -- */
 
 static enum args_result parse(struct demo *demo, int count, char **words)
 {

@@ -1,14 +1,15 @@
 /*
  * A conversation.
  *
- * The text of a conversation grows at its end, so a turn should cost only its own tokens, even after a book. Two things
- * are in the way. A model may choose other tokens for its words than the tokenizer would: so what it said stays as it
- * said it, and only what is new is encoded. And a model that thinks aloud is trained to find its earlier thoughts gone:
- * so the state before the answer is kept where a model may think, and the next turn goes on from there, with the answer
- * as the tokenizer encodes it. What the model reads is exactly the conversation, in either case.
+ * The text of a conversation only grows at its end, so a turn should cost no more than its own tokens, even if a book
+ * stands before it. Two things complicate this. First, a model may generate a text in other tokens than the tokenizer
+ * would choose for it; so the tokens of an answer are kept as they were generated, and only new text is encoded.
+ * Second, models that write down their thoughts are trained on conversations from which earlier thoughts were removed;
+ * so for these a snapshot is taken before the answer, and the next turn continues from it, with the answer (without
+ * thoughts) as the tokenizer encodes it. In both cases the model reads exactly the conversation.
  *
- * The tokens of a turn are found by counting: every message ends with the same special token, which no content can
- * contain, so what follows the last end but one, in the encoding of the whole conversation, is the new turn.
+ * The tokens of a new turn are found by counting. Every message ends with the same special token, which no content can
+ * contain. So in the encoding of the whole conversation the new turn is what follows the end of the last answer.
  */
 #include "cli/generate.h"
 
@@ -22,21 +23,21 @@
 #include <string.h>
 #include <unistd.h>
 
-#define CTRL_C    130 /* the exit code it stands for */
+#define CTRL_C    130 /* its exit code */
 #define PROMPT    "> "
-#define UNSETTLED ((size_t)16) /* tokens at the end of a document that the words after it might change */
+#define UNSETTLED ((size_t)16) /* tokens at the end of a document that may change with the text after it */
 
 struct chat {
 	struct generate *job;
 	struct run *run;
 	struct chat_format format;
 	int64_t end;                      /* the token that ends a message */
-	struct conversation conversation; /* from the first message to the last answer */
-	struct tokens said;               /* the same as tokens, with the end of the last answer */
-	bool answered;                    /* `said` has an answer of this conversation */
+	struct conversation conversation; /* all messages, from the first to the last */
+	struct tokens said;               /* its tokens, up to the end of the last answer */
+	bool answered;                    /* `said` contains an answer of this conversation */
 	struct text document;             /* empty: none */
-	bool document_due;                /* it stands before the next message */
-	bool terminal;                    /* somebody types */
+	bool document_due;                /* it will be put before the next message */
+	bool terminal;                    /* stdin is one: a user types */
 	bool shown;                       /* stderr is a terminal */
 };
 
@@ -59,7 +60,7 @@ static bool copy_tokens(struct tokens *to, const struct tokens *first, const uin
 	return true;
 }
 
-/* The conversation with up to two more messages; `answer`: and the beginning of an answer. */
+/* Encodes the conversation with up to two more messages and, if `answer`, the beginning of an answer. */
 static bool encode(const struct chat *chat, const struct chat_message *more, size_t count, bool answer,
 		   struct tokens *tokens, rosa_error *why)
 {
@@ -82,7 +83,7 @@ static bool encode(const struct chat *chat, const struct chat_message *more, siz
 	return false;
 }
 
-/* The place after the n-th last end of a message; 0 if there are fewer. */
+/* The index after the n-th last end of a message; 0 if there are fewer. */
 static size_t after_end(const struct chat *chat, const struct tokens *tokens, size_t n)
 {
 	for (size_t i = tokens->count; i > 0; i--) {
@@ -92,7 +93,8 @@ static size_t after_end(const struct chat *chat, const struct tokens *tokens, si
 	return 0;
 }
 
-/* A conversation that ends with a user's message: where that turn begins, behind the last answer. */
+/* Where the new turn begins in the tokens of a conversation: after the last answer, which `ends_after` ends follow or
+ * are part of. */
 static size_t turn_begin(const struct chat *chat, const struct tokens *tokens, size_t ends_after)
 {
 	return chat->answered ? after_end(chat, tokens, ends_after) : 0;
@@ -107,8 +109,8 @@ static size_t in_common(const uint32_t *a, size_t a_count, const uint32_t *b, si
 	return i;
 }
 
-/* All that was said and the turn that the conversation now ends with, ready for an answer. *lasting: how many of these
- * tokens a later turn will find again. */
+/* The tokens of the whole conversation, which ends with a user's message, up to where the answer begins. *lasting: how
+ * many of them will also begin the tokens of later turns. */
 static bool encode_turn(const struct chat *chat, struct tokens *wanted, size_t *lasting, rosa_error *why)
 {
 	static const struct chat_message later[] = {{"assistant", "."}, {"user", "."}};
@@ -131,7 +133,7 @@ static bool encode_turn(const struct chat *chat, struct tokens *wanted, size_t *
 
 /* -------------------------------------------------------------------------------------------------------- turns -- */
 
-/* Whether the tokens of the answer, as they were made, are what a later turn finds. */
+/* Whether later turns contain the answer in the tokens in which it was generated. */
 static bool lasts(const struct chat *chat, const struct answer *answer, bool whole_prompt)
 {
 	bool thought = chat->format.style == CHAT_QWEN3 && strstr(answer->text.data, "</think>");
@@ -139,7 +141,7 @@ static bool lasts(const struct chat *chat, const struct answer *answer, bool who
 	return whole_prompt && !thought && answer->end != ANSWER_STOP;
 }
 
-/* The answer becomes part of what was said. */
+/* Adds the tokens of the answer to `said`. */
 static bool keep_answer(struct chat *chat, const struct answer *answer, bool whole_prompt, rosa_error *why)
 {
 	static const struct chat_message later[] = {{"user", "."}};
@@ -149,7 +151,7 @@ static bool keep_answer(struct chat *chat, const struct answer *answer, bool who
 	bool good;
 
 	if (lasts(chat, answer, whole_prompt)) {
-		/* However it ended, a message ends with its token; that is still unread in any case. */
+		/* However the answer ended, its message ends with the end token, which is unread in any case. */
 		as_made.count -= answer->end == ANSWER_END;
 		good = copy_tokens(&chat->said, &as_made, &end, 1, why);
 	} else {
@@ -163,7 +165,8 @@ static bool keep_answer(struct chat *chat, const struct answer *answer, bool who
 	return good;
 }
 
-/* Below an answer: that it was cut, and on a terminal how fast the turn was. `before` is the run before it. */
+/* After an answer: says that it was cut, if so, and on a terminal how fast the turn was. `before` is the run before it.
+ */
 static void comment_answer(const struct chat *chat, const struct answer *answer, const struct run *before)
 {
 	const struct run *run = chat->run;
@@ -180,8 +183,8 @@ static void comment_answer(const struct chat *chat, const struct answer *answer,
 			per_second(run->made - before->made, run->making_time - before->making_time));
 }
 
-/* Reads the conversation, which ends with a user's message, and answers. *made: there is an answer; where there is
- * none (Ctrl-C while reading) nothing was said. */
+/* Reads the conversation, which ends with a user's message, and generates an answer. *made is false if there is none,
+ * after Ctrl-C while reading. */
 static bool answer_turn(struct chat *chat, bool *made, rosa_error *why)
 {
 	struct answer answer = {.printed = true};
@@ -214,7 +217,7 @@ static bool answer_turn(struct chat *chat, bool *made, rosa_error *why)
 	return good;
 }
 
-/* A user's message, with the document before it if that is due. */
+/* Adds a user's message, with the document before it if that is due. */
 static bool add_message(struct chat *chat, const char *line, rosa_error *why)
 {
 	struct text text = {0};
@@ -243,7 +246,7 @@ static bool take_turn(struct chat *chat, const char *line, rosa_error *why)
 	return true;
 }
 
-/* A document is read before anything is asked about it: all of it but the end, which the question may still change. */
+/* Reads a document before the first question is asked: all but its end, whose tokens may change with the question. */
 static bool read_document(struct chat *chat, rosa_error *why)
 {
 	struct tokens wanted;
@@ -262,7 +265,7 @@ static bool read_document(struct chat *chat, rosa_error *why)
 
 /* ----------------------------------------------------------------------------------------------------- sessions -- */
 
-/* The state to save: one that has read a beginning of what was said. */
+/* Saves a state that has read nothing but tokens of `said`: the present one, the snapshot, or an empty one. */
 static bool save_state(const struct chat *chat, const struct session *session, const char *path, rosa_error *why)
 {
 	const struct run *run = chat->run;
@@ -309,7 +312,7 @@ static bool resume(struct chat *chat, rosa_error *why)
 	session.conversation = (struct conversation){0};
 	chat->answered = chat->conversation.count > 0;
 	if (session.ended && !chat->answered)
-		session.tokens.count--; /* a text that the model had ended: the conversation follows it */
+		session.tokens.count--; /* the model had ended this text: the conversation replaces the end token */
 	bool good = run_resume(chat->run, sequence, &session.tokens, session.draws, why) &&
 		    copy_tokens(&chat->said, &session.tokens, NULL, 0, why);
 	session_free(&session);
@@ -338,7 +341,7 @@ static bool reset(struct chat *chat, rosa_error *why)
 
 enum order { NONE, MESSAGE, HELP, QUIT, RESET, SAVE, UNKNOWN };
 
-/* Only a word of letters is a command: a path is something to talk about. */
+/* Only "/" and letters are a command: a path is a message. */
 static enum order order_of(const char *line)
 {
 	static const char letters[] = "abcdefghijklmnopqrstuvwxyz";
@@ -373,7 +376,7 @@ static void save_to(const struct chat *chat, const char *line)
 		fprintf(stderr, "saved in %s\n", path);
 }
 
-/* False after a failure that ends the conversation; *over if the user has ended it. */
+/* False after a failure that ends the conversation. *over: the user has ended it. */
 static bool do_line(struct chat *chat, const char *line, bool *over, rosa_error *why)
 {
 	switch (order_of(line)) {
@@ -403,7 +406,7 @@ static bool do_line(struct chat *chat, const char *line, bool *over, rosa_error 
 
 /* -------------------------------------------------------------------------------------------------------- lines -- */
 
-/* A line that cannot be a message is said so, and the conversation goes on. */
+/* Whether a line can be a message. If not, the reason is printed and the conversation continues. */
 static bool acceptable(const struct chat *chat, const char *line, size_t size)
 {
 	struct text text = {0};
@@ -417,8 +420,8 @@ static bool acceptable(const struct chat *chat, const char *line, size_t size)
 	return good;
 }
 
-/* What follows a signal at the prompt: the exit code, or 0 to go on. A first Ctrl-C may have been meant for an answer
- * that had just ended. */
+/* After a signal at the prompt: the exit code, or 0 to continue. A first Ctrl-C only gives a warning, since it may have
+ * been meant for an answer that had just ended. */
 static int after_signal(const struct chat *chat, bool *warned)
 {
 	int code = interrupted();
@@ -431,7 +434,7 @@ static int after_signal(const struct chat *chat, bool *warned)
 	return 0;
 }
 
-/* After a turn: Ctrl-C has stopped the answer and no more. */
+/* After a turn: the exit code, or 0. Ctrl-C has stopped the answer and does not end the conversation. */
 static int after_turn(void)
 {
 	int code = interrupted();
@@ -440,7 +443,7 @@ static int after_turn(void)
 	return code == CTRL_C ? 0 : code;
 }
 
-/* The next line, edited at a terminal that can do it. */
+/* Reads the next line, with line editing where that is possible. */
 static enum line_result next_line(const struct chat *chat, line_editor *editor, struct line_input *input, char **line,
 				  size_t *size, rosa_error *why)
 {
@@ -451,7 +454,7 @@ static enum line_result next_line(const struct chat *chat, line_editor *editor, 
 	return line_read(input, line, size, why);
 }
 
-/* Turns from standard input until it ends. Returns the exit code, or -1 with a reason. */
+/* Takes turns until standard input ends. Returns the exit code, or -1 with a reason. */
 static int talk(struct chat *chat, rosa_error *why)
 {
 	struct line_input input = {0};
@@ -485,8 +488,7 @@ static int talk(struct chat *chat, rosa_error *why)
 	return good ? code : -1;
 }
 
-/* ------------------------------------------------------------------------------------------------------ the whole --
- */
+/* --------------------------------------------------------------------------------------------- the conversation -- */
 
 static bool prepare(struct chat *chat, rosa_error *why)
 {
@@ -516,7 +518,7 @@ static int converse(struct chat *chat, rosa_error *why)
 		fputs("Ctrl-D ends, /help lists the commands.\n", stderr);
 	if (!interrupted() && chat->job->prompt && !take_turn(chat, chat->job->prompt, why))
 		return -1;
-	/* Ctrl-C while a document is read: the question can still be asked, and the reading goes on with it. */
+	/* After Ctrl-C while a document is read a question can still be asked; the rest is then read with it. */
 	interrupt_forget();
 	return talk(chat, why);
 }
@@ -526,7 +528,7 @@ int generate_chat(struct generate *job, rosa_error *why)
 	struct chat chat = {
 	    .job = job, .run = &job->run, .terminal = isatty(STDIN_FILENO), .shown = isatty(STDERR_FILENO)};
 
-	interrupt_hold(); /* an impatient Ctrl-C is not the end of a conversation */
+	interrupt_hold(); /* a second Ctrl-C while an answer ends must not end the program */
 	int code = converse(&chat, why);
 	if (code >= 0) {
 		run_report(&job->run);

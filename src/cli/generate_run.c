@@ -1,9 +1,9 @@
 /*
- * Reading and telling.
+ * Reading a text and generating its continuation.
  *
- * Tokens become text in three steps: the tokenizer gives whole characters only, stop strings hold back what may still
- * become one of them, and what is left is written and flushed at once, for somebody is waiting. All three have
- * something left over at the end, which comes out when the answer ends.
+ * Generated tokens become output in three steps. The decoding of tokens returns whole characters only; the stop strings
+ * hold back text that may turn out to be the beginning of one; the rest is written and flushed at once, since a user is
+ * waiting. The first two may still hold something when the answer ends, which is then written.
  */
 #include "cli/generate_run.h"
 
@@ -17,13 +17,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#define BAR_FROM ((size_t)64) /* fewer tokens are read without a bar, a single one above all */
+#define BAR_FROM ((size_t)64) /* tokens; fewer are read without a progress bar */
 
 const char *const answer_end_names[] = {
     [ANSWER_LENGTH] = "length", [ANSWER_END] = "end", [ANSWER_STOP] = "stop", [ANSWER_INTERRUPTED] = "interrupted"};
 
-/* ------------------------------------------------------------------------------------------- beginning and ending --
- */
+/* ------------------------------------------------------------------------------------------------ open and close -- */
 
 void run_add_end(struct run *run, int64_t token)
 {
@@ -66,14 +65,15 @@ void run_close(struct run *run)
 	memset(run, 0, sizeof(*run));
 }
 
-/* ------------------------------------------------------------------------------------------------- which tokens -- */
+/* ------------------------------------------------------------------------------------------------------- tokens -- */
 
 bool run_append(struct run *run, const uint32_t *ids, size_t count, rosa_error *why)
 {
 	struct tokens *tokens = &run->tokens;
 
 	if (count > ROSA_MAX_STEPS - tokens->count)
-		return refuse(why, "a text of more than %zu tokens cannot be read", ROSA_MAX_STEPS);
+		return refuse(why, "the text has more than %zu tokens, which is the most that can be read",
+			      ROSA_MAX_STEPS);
 	if (tokens->count + count > tokens->room) {
 		size_t room = tokens->count + count + tokens->room / 2;
 		uint32_t *bigger = realloc(tokens->ids, room * sizeof(*bigger));
@@ -89,14 +89,14 @@ bool run_append(struct run *run, const uint32_t *ids, size_t count, rosa_error *
 	return true;
 }
 
-/* The run's sequence is another one from now on. */
+/* Replaces the run's sequence. */
 static void take_sequence(struct run *run, sequence *sequence)
 {
 	sequence_free(run->sequence);
 	run->sequence = sequence;
 }
 
-/* A sampler that has seen nothing and goes on with its draws. */
+/* A new sampler that has seen no tokens and continues with draw number `draws`. */
 static bool renew_sampler(struct run *run, uint64_t draws, rosa_error *why)
 {
 	sampler *made;
@@ -109,7 +109,8 @@ static bool renew_sampler(struct run *run, uint64_t draws, rosa_error *why)
 	return true;
 }
 
-/* A sequence that has read no more than the first `common` tokens: as it is, an earlier state of it, or a new one. */
+/* Makes sure that the sequence has read no more than the first `common` tokens: it stays as it is, or is replaced by
+ * the snapshot, or by an empty one. */
 static bool go_back(struct run *run, size_t common, rosa_error *why)
 {
 	const struct snapshot *snapshot = &run->snapshot;
@@ -184,7 +185,7 @@ bool run_remember(struct run *run, rosa_error *why)
 
 /* ------------------------------------------------------------------------------------------------------ reading -- */
 
-static int only_ask(void *context, uint64_t done, uint64_t total)
+static int check_interrupt(void *context, uint64_t done, uint64_t total)
 {
 	(void)context;
 	(void)done;
@@ -201,8 +202,8 @@ static bool read_tokens(struct run *run, size_t count, enum logits_wanted wanted
 
 	progress_begin(&progress, "reading", 0);
 	progress.unit = "tokens";
-	rosa_status status =
-	    decoder_read(run->model->decoder, 1, &piece, due >= BAR_FROM ? progress_tick : only_ask, &progress, &error);
+	rosa_status status = decoder_read(run->model->decoder, 1, &piece,
+					  due >= BAR_FROM ? progress_tick : check_interrupt, &progress, &error);
 	progress_end(&progress);
 	return status == ROSA_OK || status == ROSA_ECANCELLED ? true : refuse(why, "%s", error.message);
 }
@@ -220,15 +221,15 @@ bool run_read(struct run *run, size_t count, rosa_error *why)
 	return good;
 }
 
-/* Reads everything, and so gets the logits of the next token. */
+/* Reads all tokens that are left and computes the logits of the next one. */
 static bool read_rest(struct run *run, rosa_error *why)
 {
 	return read_tokens(run, run->tokens.count, LOGITS_LAST, why);
 }
 
-/* ------------------------------------------------------------------------------------------------------- telling -- */
+/* --------------------------------------------------------------------------------------------------- generating -- */
 
-/* Pieces of a token's text on their way out. */
+/* Where the text of generated tokens goes. */
 struct outlet {
 	struct run *run;
 	struct answer *answer;
@@ -253,7 +254,7 @@ static bool put_token(struct outlet *outlet, uint32_t token, rosa_error *why)
 	return put(outlet, stopping_take(run->stopping, outlet->decoded, size, outlet->out), why);
 }
 
-/* What was held back, now that nothing follows. */
+/* Writes what was held back, at the end of the answer. */
 static bool put_rest(struct outlet *outlet, rosa_error *why)
 {
 	struct run *run = outlet->run;
@@ -276,8 +277,8 @@ static bool is_end(const struct run *run, uint32_t token)
 	return false;
 }
 
-/* One token more, whose logits are there. False after a failure; *over once the answer is. */
-static bool tell_one(struct outlet *outlet, bool *over, rosa_error *why)
+/* Chooses one token from the logits and writes its text. False after a failure; *over: the answer has ended. */
+static bool generate_one(struct outlet *outlet, bool *over, rosa_error *why)
 {
 	struct run *run = outlet->run;
 	uint32_t token = sampler_choose(run->sampler, run->logits);
@@ -298,25 +299,25 @@ static bool tell_one(struct outlet *outlet, bool *over, rosa_error *why)
 	return good;
 }
 
-static bool tell(struct outlet *outlet, size_t most, rosa_error *why)
+static bool generate_tokens(struct outlet *outlet, size_t most, rosa_error *why)
 {
 	struct run *run = outlet->run;
 	bool over = false, good = true;
 
 	while (good && !over && outlet->answer->made < most) {
-		run->read += outlet->answer->made == 0; /* the last token that was given */
+		run->read += outlet->answer->made == 0; /* the last token of the prompt */
 		good = read_rest(run, why);
 		if (good && sequence_steps(run->sequence) < run->tokens.count) {
 			outlet->answer->end = ANSWER_INTERRUPTED;
 			break;
 		}
-		good = good && tell_one(outlet, &over, why);
+		good = good && generate_one(outlet, &over, why);
 		if (good && !over && interrupted()) {
 			outlet->answer->end = ANSWER_INTERRUPTED;
 			break;
 		}
 	}
-	/* What was held back is part of the answer however it ended. */
+	/* What was held back belongs to the answer, however that ended. */
 	return put_rest(outlet, why) && good;
 }
 
@@ -328,8 +329,8 @@ bool run_answer(struct run *run, size_t most, struct answer *answer, rosa_error 
 	answer->end = ANSWER_LENGTH;
 	answer->made = 0;
 	if (run->tokens.count == 0)
-		return refuse(why, "there is nothing to go on from; give a text");
-	/* All but the last token are read with a bar; what comes after it is the model's speed. */
+		return refuse(why, "there is no text to continue; give one");
+	/* All but the last token are read with a progress bar; the time from the last one on counts as generation. */
 	if (!run_read(run, run->tokens.count - 1, why))
 		return false;
 	if (interrupted()) {
@@ -340,7 +341,7 @@ bool run_answer(struct run *run, size_t most, struct answer *answer, rosa_error 
 	outlet.out =
 	    outlet.decoded ? get_memory(room + stopping_longest(run->stopping), 1, "a token's text", why) : NULL;
 	uint64_t began = progress_clock();
-	bool good = outlet.out && tell(&outlet, most, why);
+	bool good = outlet.out && generate_tokens(&outlet, most, why);
 	run->making_time += progress_clock() - began;
 	run->made += answer->made;
 	free(outlet.decoded);
@@ -348,7 +349,7 @@ bool run_answer(struct run *run, size_t most, struct answer *answer, rosa_error 
 	return good;
 }
 
-/* ----------------------------------------------------------------------------------------------------- speaking -- */
+/* ------------------------------------------------------------------------------------------------------ reports -- */
 
 double per_second(uint64_t count, uint64_t nanoseconds)
 {

@@ -1,4 +1,4 @@
-/* A text that a model reads and goes on with. */
+/* A text that a model reads and continues. */
 #ifndef ROSATUNE_GENERATE_RUN_H
 #define ROSATUNE_GENERATE_RUN_H
 
@@ -15,9 +15,9 @@ struct snapshot {
 };
 
 /*
- * The text so far is `tokens`, of which the sequence has read the first ones. The last one is read only when the one
- * after it is wanted: so what a model said last, and the last word of a prompt, are always still to be read, and a run
- * that is stopped anywhere goes on from its tokens and its sequence alone.
+ * The text so far is `tokens`, and the sequence has read the first of them. The last token is read only when the one
+ * after it is needed. So the last token of a prompt or of an answer is always unread, and a run that was stopped at any
+ * point can be resumed from its tokens and its sequence alone.
  */
 struct run {
 	struct model *model;
@@ -30,10 +30,10 @@ struct run {
 
 	sequence *sequence;
 	struct tokens tokens;
-	struct snapshot snapshot; /* an earlier state of the sequence, of the same tokens; size 0: none */
+	struct snapshot snapshot; /* the sequence after fewer of the same tokens; size 0: none */
 	float *logits;            /* [vocabulary] */
 
-	bool warned;                        /* that the text is long */
+	bool warned;                        /* the notice of a long text was printed */
 	uint64_t read, made;                /* tokens */
 	uint64_t reading_time, making_time; /* nanoseconds */
 };
@@ -45,8 +45,8 @@ extern const char *const answer_end_names[]; /* "length", "end", "stop", "interr
 struct answer {
 	struct text text;
 	enum answer_end end;
-	size_t made;  /* tokens, the last ones of the run; that which ended the answer is one of them */
-	bool printed; /* to stdout, as it is made */
+	size_t made;  /* tokens generated, with the one that ended the answer: the last tokens of the run */
+	bool printed; /* write the text to stdout as it is generated */
 };
 
 /* The model and its tokenizer must outlive the run. On failure nothing is left open. */
@@ -54,32 +54,33 @@ bool run_open(struct run *run, struct model *model, tokenizer *tokenizer, const 
 	      const struct arg_texts *stops, rosa_error *why);
 void run_close(struct run *run); /* safe on a zeroed one */
 
-/* One more token that ends an answer; -1 is passed over. */
+/* Adds a token that ends an answer; -1 is ignored. */
 void run_add_end(struct run *run, int64_t token);
 
-/* Appends tokens, to be read later. */
+/* Appends tokens, which are read later. */
 bool run_append(struct run *run, const uint32_t *ids, size_t count, rosa_error *why);
 
-/* Makes the text be these tokens and no others. What was read of them stays read: all that is there already, or what
- * the snapshot has, or nothing. */
+/* Replaces the text by these tokens. As much as possible of what was read is kept: all of it if the sequence has read
+ * only tokens that both texts begin with, else what the snapshot has read, else nothing. */
 bool run_become(struct run *run, const uint32_t *ids, size_t count, rosa_error *why);
 
-/* The same from a saved state: the sequence, which the run takes over, has read the first tokens. */
+/* Replaces the text by that of a saved state. The sequence, which has read the first of the tokens, becomes the run's.
+ */
 bool run_resume(struct run *run, sequence *sequence, const struct tokens *tokens, uint64_t draws, rosa_error *why);
 
-/* Reads up to the first `count` tokens. After Ctrl-C true as well: then less was read. */
+/* Reads until the first `count` tokens are read. Also true after Ctrl-C: then fewer are. */
 bool run_read(struct run *run, size_t count, rosa_error *why);
 
-/* Keeps the state of the sequence, in case the text has to go on from here in another way. */
+/* Keeps a snapshot of the sequence, so that the text can be continued from here in another way. */
 bool run_remember(struct run *run, rosa_error *why);
 
-/* Reads what is still to be read and makes up to `most` tokens. With most = 0 the last token stays unread. */
+/* Reads the unread tokens and generates up to `most` tokens. With most = 0 the last token stays unread. */
 bool run_answer(struct run *run, size_t most, struct answer *answer, rosa_error *why);
 
 /* A rate from a count and its time; 0 where no time has passed. */
 double per_second(uint64_t count, uint64_t nanoseconds);
 
-/* Says how much was read and made, how fast, and with how much memory, if stderr is a terminal. */
+/* Prints how many tokens were read and generated, how fast, and with how much memory, if stderr is a terminal. */
 void run_report(const struct run *run);
 
 /* model_warn_length, once in a run. */

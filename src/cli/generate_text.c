@@ -1,9 +1,9 @@
 /*
- * A text that is continued.
+ * The continuation of a text.
  *
- * What a model is given is the text as it stands: special tokens that are written in it are recognised, as Hugging
- * Face's tokenizers do, and a token that begins texts comes first where the tokenizer has one. A session's text is
- * simply longer; if the model had ended it, the end is taken back when more is said.
+ * The model reads the text as it is. Special tokens that are written in it are recognised, as in Hugging Face's
+ * tokenizers, and a begin-of-text token comes first where the tokenizer has one. With a session the new text is
+ * appended to the session's; if the model had ended that, its end token is removed first.
  */
 #include "cli/generate.h"
 
@@ -27,7 +27,8 @@ static bool encode(const struct generate *job, struct tokens *tokens, rosa_error
 	return good;
 }
 
-/* The text that is there before anything new is said. *ended: and it needs something new. */
+/* Starts the run: with the begin-of-text token, or with the session. `more`: new text follows. *ended: the model had
+ * ended the session's text, and no new text follows. */
 static bool begin(struct generate *job, bool more, bool *ended, rosa_error *why)
 {
 	struct session session;
@@ -55,7 +56,7 @@ static bool save(const struct generate *job, bool ended, rosa_error *why)
 	struct session session = {
 	    .settings = job->settings, .tokens = run->tokens, .draws = sampler_draws(run->sampler), .ended = ended};
 
-	/* Ctrl-C has stopped the text; saving it is not to be stopped by the same one. */
+	/* The Ctrl-C that has stopped the text must not stop the saving too. */
 	interrupt_forget();
 	return session_save(job->save, &session, (struct session_state){.sequence = run->sequence}, &program_files,
 			    why) == ROSA_OK;
@@ -78,7 +79,7 @@ static void print_json(const struct generate *job, const struct answer *answer)
 	       (unsigned long long)memory.attention, (unsigned long long)memory.retrieval);
 }
 
-/* Makes the answer and says all there is to say of it. */
+/* Generates the answer, prints it or its JSON, reports and saves. Returns the exit code, or -1 with a reason. */
 static int answer(struct generate *job, struct answer *answer, bool ended, rosa_error *why)
 {
 	struct run *run = &job->run;
@@ -94,7 +95,7 @@ static int answer(struct generate *job, struct answer *answer, bool ended, rosa_
 	else if (answer->text.size > 0 && isatty(STDOUT_FILENO))
 		putchar('\n');
 	fflush(stdout);
-	/* A text may also grow too long while it is made; the last token is not read. */
+	/* The text may also become too long while it is generated. */
 	run_warn_length(run, sequence_steps(run->sequence), job->command);
 	run_report(run);
 	if (job->save && !save(job, answer->end == ANSWER_END, why))

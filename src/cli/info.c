@@ -1,9 +1,9 @@
 /*
  * rosatune info: what a model is, and what it would take to run it.
  *
- * Nothing but headers is read. Memory is worked out from what this program keeps: weights as they lie in the file, keys
- * and values in float32, and the retrieval index. Of these only the index depends on the text, by the number of its
- * runs; the estimate takes one run per step, which is the most there can be, so the truth is that or less.
+ * Only headers are read. Memory is estimated from what this program keeps: weights as they are in the file, keys and
+ * values in float32, and the retrieval index. Of these only the index depends on the text, by the number of its runs.
+ * The estimate assumes one run per step, so it is an upper bound.
  */
 #include "cli/commands.h"
 
@@ -15,15 +15,16 @@
 #include <math.h>
 #include <string.h>
 
-/* The decoder's own chunk: with a window, keys and values of so many steps more have room. */
+/* The decoder's default chunk: with a window, there is room for the keys and values of so many more steps. */
 #define CHUNK 256
 
 /* Bytes per step and route: links, roots and tables of the index, two symbols of M bits, and the value's symbol.
- * Measured without the value: 10.9 to 11.4 at M = 4 and 13.6 to 15.1 at M = 16, which the line below runs through. */
+ * Measured without the value: 10.9 to 11.4 at M = 4 and 13.6 to 15.1 at M = 16, to which the numbers below are fitted.
+ */
 #define INDEX_BASE       10.4
-#define INDEX_A_BIT      0.25
+#define INDEX_PER_BIT    0.25
 #define INDEX_VALUE      2.0
-#define INDEX_A_ROUTE    600.0
+#define INDEX_PER_ROUTE  600.0
 #define DEFAULT_WINDOW   2048
 #define DEFAULT_CONTEXTS "8k,64k,256k,1M"
 
@@ -177,7 +178,7 @@ double info_total(const struct info_memory *memory)
 	return memory->weights + memory->cache + memory->adapter + memory->index;
 }
 
-/* Keys and values of `global` layers that keep all positions, the others what the window needs. */
+/* Bytes of keys and values: `global` layers keep all positions, the others what the window needs. */
 static double cache_bytes(const struct info *info, double steps, size_t global)
 {
 	const struct model_config *config = &info->checkpoint->config;
@@ -198,7 +199,7 @@ static void estimate(struct info *info, double steps, struct info_memory memory[
 		memory[way].cache = cache_bytes(info, steps, way == INFO_GLOBAL ? layers : info->global_layers);
 	}
 	memory[INFO_ROSA].adapter = (double)info->added.bytes;
-	memory[INFO_ROSA].index = round(routes * (steps * info->bytes_a_step + INDEX_A_ROUTE));
+	memory[INFO_ROSA].index = round(routes * (steps * info->bytes_per_step + INDEX_PER_ROUTE));
 }
 
 static bool gather(struct job *job, struct info *info, rosa_error *why)
@@ -211,7 +212,7 @@ static bool gather(struct job *job, struct info *info, rosa_error *why)
 	else if (!imagine_adapter(info, job, why))
 		return false;
 	info->added.routes = info->checkpoint->config.width / info->added.bits;
-	info->bytes_a_step = INDEX_BASE + INDEX_A_BIT * (double)info->added.bits + INDEX_VALUE;
+	info->bytes_per_step = INDEX_BASE + INDEX_PER_BIT * (double)info->added.bits + INDEX_VALUE;
 	info->window = adapter && adapter->window ? adapter->window : DEFAULT_WINDOW;
 	info->sinks = adapter ? adapter->sinks : 0;
 	info->global_layers = adapter ? adapter->first_global_layers : 0;

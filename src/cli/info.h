@@ -1,4 +1,4 @@
-/* What `rosatune info` found out, for the two ways to print it. */
+/* What `rosatune info` prints, as text or as JSON. */
 #ifndef ROSATUNE_INFO_H
 #define ROSATUNE_INFO_H
 
@@ -20,7 +20,8 @@ struct info_adapter {
 	uint64_t parameters, bytes;
 };
 
-/* Bytes of one way to read a text. Estimates may be beyond any integer for a model that nobody could run. */
+/* Bytes needed to read a text in one of the ways. In double, since the sizes of a hostile file may overflow integers.
+ */
 struct info_memory {
 	double weights, cache, adapter, index;
 };
@@ -35,7 +36,7 @@ struct info {
 	struct info_format formats[FORMAT_COUNT];
 	struct info_adapter added;
 	size_t window, sinks, global_layers;
-	double bytes_a_step; /* of the retrieval index, a step and route */
+	double bytes_per_step; /* of the retrieval index, per step and route */
 	size_t context_count;
 	uint64_t contexts[INFO_CONTEXTS];
 	struct info_memory memory[INFO_CONTEXTS][INFO_WAYS];

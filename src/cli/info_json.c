@@ -1,8 +1,8 @@
 /*
  * The description of a model for programs: one JSON object, sizes in bytes.
  *
- * Written by hand rather than through a library, which the program may have been built without: describing a GGUF file
- * needs none. Names of files and tensors are the only strings from outside.
+ * Written without a JSON library, since a build without one can still describe GGUF files. Names of files and tensors
+ * are the only strings from outside.
  */
 #include "cli/info.h"
 
@@ -11,7 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Names of files may be any bytes; what is not ASCII is passed on, being UTF-8 nearly always. */
+/* Names of files may contain any bytes. Those that are not ASCII are printed as they are, since most names are UTF-8.
+ */
 static void print_string(const char *text)
 {
 	text_print_json(text, strlen(text));
@@ -124,7 +125,7 @@ static void print_memory(const struct info *info)
 	print_size("window", info->window);
 	print_size("sinks", info->sinks);
 	print_size("global_layers", info->global_layers);
-	printf(",\n  \"index_bytes_a_step_and_route\": %g,\n  \"memory\": [", info->bytes_a_step);
+	printf(",\n  \"index_bytes_per_step_and_route\": %g,\n  \"memory\": [", info->bytes_per_step);
 	for (size_t i = 0; i < info->context_count; i++) {
 		printf("%s\n    {\"context\": %llu", i ? "," : "", (unsigned long long)info->contexts[i]);
 		for (int way = 0; way < INFO_WAYS; way++) {

@@ -158,7 +158,7 @@ static void print_memory(const struct info *info)
 	}
 	printf("\nWindow %s, %s sinks. Keys and values are float32. The index takes %.1f bytes per step and route\n"
 	       "if every step begins a run, which is the most: equal neighbours share one.\n",
-	       quantity_grouped(info->window).text, quantity_grouped(info->sinks).text, info->bytes_a_step);
+	       quantity_grouped(info->window).text, quantity_grouped(info->sinks).text, info->bytes_per_step);
 }
 
 void info_print_text(const struct info *info)

@@ -1,12 +1,12 @@
 /*
  * Lines with libedit.
  *
- * libedit's own reading of characters restarts after a signal, so Ctrl-C would wait for the next key. Characters are
- * therefore read here, as line_input.c reads: waiting in short spells, with a look at the interrupt in between. The
- * terminal is left in its usual mode between two lines, so that Ctrl-C stops an answer.
+ * libedit's own function that reads a character restarts after a signal, so Ctrl-C would have no effect until the next
+ * key. So characters are read here, as in line_input.c: in short waits, with a check for an interrupt in between.
+ * Between two lines the terminal is in its usual mode, so that Ctrl-C stops an answer.
  *
- * The history is a file of plain lines. Each is added as soon as it was typed: what ends the program does not lose it,
- * and several programs may share the file.
+ * The history is a file of plain lines. Each line is appended as soon as it was typed, so that it is not lost if the
+ * program is killed, and several processes may share the file.
  */
 #include "cli/line_editor.h"
 
@@ -28,7 +28,7 @@
 #include <wchar.h>
 
 #define KEPT         1000 /* lines of the history */
-#define LONGEST_WAIT 100  /* milliseconds, between two looks at the interrupt */
+#define LONGEST_WAIT 100  /* milliseconds between two checks for an interrupt */
 
 struct line_editor {
 	EditLine *edit;
@@ -84,8 +84,7 @@ static void store(const line_editor *editor, const char *line)
 	char *whole = descriptor >= 0 ? malloc(size + 2) : NULL;
 
 	if (whole) {
-		/* In one piece: another program may add a line too. A history that cannot be kept is no reason to stop.
-		 */
+		/* One write, since another process may append at the same time. A failure is ignored. */
 		memcpy(whole, line, size);
 		memcpy(whole + size, "\n", 2);
 		if (write(descriptor, whole, size + 1) < 0)
@@ -116,7 +115,7 @@ static int read_byte(char *byte)
 	}
 }
 
-/* Bytes that are no character become U+FFFD. */
+/* Reads one character; bytes that are not UTF-8 become U+FFFD. */
 static int read_character(EditLine *edit, wchar_t *character)
 {
 	mbstate_t state = {0};
@@ -145,7 +144,7 @@ static char *show_prompt(EditLine *edit)
 
 /* ------------------------------------------------------------------------------------------------------- editor -- */
 
-/* Characters are read by the locale's rules; where it has single bytes only, UTF-8 is the better guess. */
+/* mbrtowc and libedit depend on the locale. If that has single-byte characters only, UTF-8 is the better guess. */
 static void set_locale(void)
 {
 	if (!setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1)
@@ -198,7 +197,7 @@ enum line_result line_editor_read(line_editor *editor, char **line, size_t *size
 	int count = 0;
 
 	el_resize(editor->edit);
-	/* Before the prompt is there: else what is typed at once is still read in the terminal's usual mode. */
+	/* Raw mode before the prompt is shown: otherwise what is typed at once would be handled in the usual mode. */
 	el_set(editor->edit, EL_PREP_TERM, 1);
 	const char *typed = el_gets(editor->edit, &count);
 	if (interrupted())

@@ -1,8 +1,8 @@
 /*
- * Lines.
+ * Lines of standard input.
  *
- * getline would do but for one thing: a signal that comes just before it begins to wait is not noticed until the next
- * line. So input is waited for in short spells, and asked about in between.
+ * getline has one fault here: a signal that arrives just before it blocks goes unnoticed until the next line. So this
+ * waits for input in short intervals and checks for an interrupt in between.
  */
 #include "cli/line_input.h"
 
@@ -14,10 +14,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LONGEST_WAIT 100 /* milliseconds, between two looks at the interrupt */
+#define LONGEST_WAIT 100 /* milliseconds between two checks for an interrupt */
 #define BLOCK        ((size_t)4096)
 
-/* Room for a block more, and for the terminator of a last line without an end. */
+/* Makes room for one more block and a terminator, which a last line without a newline needs. */
 static bool make_room(struct line_input *input, rosa_error *why)
 {
 	if (input->taken > 0) {
@@ -36,7 +36,7 @@ static bool make_room(struct line_input *input, rosa_error *why)
 	return true;
 }
 
-/* Waits for more bytes, or the end. */
+/* Waits for more bytes or the end of input. */
 static enum line_result read_more(struct line_input *input, rosa_error *why)
 {
 	struct pollfd wait = {STDIN_FILENO, POLLIN, 0};

@@ -1,4 +1,4 @@
-/* Lines of standard input, for a program that also listens to Ctrl-C. */
+/* Lines of standard input; waiting for one ends at Ctrl-C. */
 #ifndef ROSATUNE_LINE_INPUT_H
 #define ROSATUNE_LINE_INPUT_H
 
@@ -6,7 +6,7 @@
 
 #include <stddef.h>
 
-/* Bytes that were read and not yet given out. A zeroed one is a beginning. */
+/* Bytes that were read and not yet returned. Starts zeroed. */
 struct line_input {
 	char *data;
 	size_t taken, used, room;
@@ -15,7 +15,8 @@ struct line_input {
 
 enum line_result { LINE_READ, LINE_ENDED, LINE_INTERRUPTED, LINE_FAILED };
 
-/* The next line, without its end, terminated, until the next call. `size` tells of bytes 0 in it. */
+/* The next line, without its newline, valid until the next call. It is terminated; `size` is its length, which differs
+ * from strlen if the line contains zero bytes. */
 enum line_result line_read(struct line_input *input, char **line, size_t *size, rosa_error *why);
 void line_input_free(struct line_input *input); /* safe on a zeroed one */
 

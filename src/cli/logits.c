@@ -1,9 +1,10 @@
 /*
  * rosatune logits: the logits of every position of token files.
  *
- * This is the command through which decoders are compared with others. Logits are wide (a vocabulary a token), so those
- * of one text are written while it is read. Several texts at a time (--batch) come position by position for all of
- * them, while the file wants text by text, and are kept until they are whole.
+ * This command serves to compare the decoder with others. Logits are large (one number per token and vocabulary entry),
+ * so those of a single text are written while it is read. With several texts at a time (--batch), logits are computed
+ * position by position for all of them, but the file has one text after the other; they are kept in memory until the
+ * texts are read.
  */
 #include "cli/commands.h"
 
@@ -15,7 +16,7 @@
 
 #include <stdlib.h>
 
-#define STRIDE ((size_t)64) /* tokens of a single text between two writes */
+#define STRIDE ((size_t)64) /* tokens between two writes, for a single text */
 
 struct job {
 	struct model_args args;
@@ -56,7 +57,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 	struct args args = {
 	    .command = "logits",
 	    .usage = "--model PATH --tokens IDS.npy --out L.npy [options]",
-	    .summary = "Computes what the model expects after every token.",
+	    .summary = "Computes the logits of the next token at every position of texts that are given as token ids.",
 	    .options = options,
 	    .count = sizeof(options) / sizeof(options[0]),
 	    .notes = "The result does not depend on --chunk, --batch or --threads, bit for bit.",
@@ -73,7 +74,7 @@ static int tick(void *context, uint64_t done, uint64_t total)
 	return progress_tick(&job->progress, job->done + done, job->tokens.texts * job->tokens.steps);
 }
 
-/* Reads the texts of a group, whose sequences are given, and writes their logits. */
+/* Reads the texts of a batch, with the given sequences, and writes their logits. */
 static bool read_group(struct job *job, size_t first, size_t count, sequence **sequences, struct piece *pieces,
 		       float *logits, size_t stride, rosa_error *why)
 {

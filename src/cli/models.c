@@ -1,16 +1,16 @@
 /*
  * Models for commands.
  *
- * An adapter was trained beside attention of a certain width and reads badly beside another, so its window, sinks and
- * global layers are what is used unless the command line says otherwise. Without an adapter attention is global, as the
- * model was trained. Everything is opened in the order in which one thing needs the other, and closed the other way
- * round; what fails half-way closes what there is.
+ * An adapter was trained together with attention of a certain window and works badly with another. So its window, sinks
+ * and global layers are used unless options say otherwise. Without an adapter attention is global, as in the model's
+ * training. Things are opened in the order of their dependencies and closed in the reverse order; after a failure, what
+ * was opened is closed.
  */
 #include "cli/models.h"
 
 #include <string.h>
 
-/* `given`, or what stands in for it. */
+/* `given`, or the default if it was not given. */
 static size_t choose(uint64_t given, size_t otherwise)
 {
 	return given == NOT_GIVEN ? otherwise : (size_t)given;

@@ -7,7 +7,7 @@
 #include "cli/report.h"
 #include "model/tokenizer.h"
 
-/* The value of a number that was not given: no option can be set to it. */
+/* Marks an option that was not given; no option accepts this value. */
 #define NOT_GIVEN UINT64_MAX
 
 struct model_args {
@@ -68,15 +68,15 @@ struct model_args {
 struct model {
 	struct checkpoint checkpoint;
 	struct adapter adapter;
-	bool adapted; /* `adapter` is one */
+	bool adapted; /* there is an adapter */
 	struct decoder_options options;
 	rosa_workers *workers;
 	struct backend *backend;
 	decoder *decoder;
 };
 
-/* Checkpoint, adapter, workers, backend and decoder. What the arguments leave open is the adapter's, or global
- * attention. On failure nothing is left open. */
+/* Opens checkpoint, adapter, workers, backend and decoder. Attention that the arguments do not set is the adapter's, or
+ * global. On failure nothing is left open. */
 bool model_open(struct model *model, const struct model_args *args, rosa_error *why);
 void model_close(struct model *model); /* safe on a zeroed one */
 
@@ -88,11 +88,11 @@ bool model_adapter(const struct model_args *args, const struct checkpoint *check
 bool model_attention(const struct model_args *args, const struct checkpoint *checkpoint, const struct adapter *adapter,
 		     struct decoder_options *options, rosa_error *why);
 
-/* Says on stderr, if so, that a text of so many tokens is longer than the model was trained for and that some attention
- * sees more than that. Returns whether it did. */
+/* Prints a warning if a text of so many tokens is longer than the model was trained for and some attention sees more
+ * than that. Returns whether it did. */
 bool model_warn_length(const struct model *model, size_t tokens, const char *command);
 
-/* The tokenizer that came with the model. One whose ids the model does not have is refused. */
+/* Opens the tokenizer that came with the model. One with more tokens than the model has is refused. */
 bool model_tokenizer(const struct model *model, tokenizer **made, rosa_error *why);
 
 #endif

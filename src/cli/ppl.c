@@ -1,11 +1,11 @@
 /*
  * rosatune ppl: how well a model predicts a text.
  *
- * The text's tokens are cut into pieces, each read from an empty state, several at a time if asked. Logits are a
- * vocabulary wide, so they are taken a few positions at a time and each row is reduced at once to one number, the
- * logarithm of the probability that the model gave to the token that came. How many at a time changes nothing but the
- * memory: a decoder's result does not depend on how a text is cut. Sums are in double and in the order of the text, so
- * neither do they depend on threads.
+ * The text's tokens are cut into pieces, each read from an empty state, several at a time with --batch. A row of logits
+ * has as many numbers as the vocabulary, so rows are computed for a few positions at a time, and each is reduced at
+ * once to one number: the log-probability of the token that follows. How many rows are computed at a time changes only
+ * the memory, since a decoder's result does not depend on how a text is cut. Sums are in double and in the order of the
+ * text, so they do not depend on threads either.
  */
 #include "cli/commands.h"
 
@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOGITS_BYTES ((size_t)64 << 20) /* of logits in memory, about */
+#define LOGITS_BYTES ((size_t)64 << 20) /* memory for logits, about */
 
 struct ppl {
 	struct model_args args;
@@ -32,7 +32,7 @@ struct ppl {
 	struct model model;
 	struct tokens tokens;
 	size_t piece_tokens, pieces; /* of the text; the last piece may be shorter */
-	size_t stride;               /* positions of a piece whose logits are there at once */
+	size_t stride;               /* positions of a piece whose logits are computed at once */
 	float *logits;               /* [batch][stride][vocabulary] */
 	double *losses;              /* [batch][stride] */
 
@@ -49,15 +49,15 @@ struct reader {
 	const uint32_t *tokens;
 	size_t count, at;
 	sequence *sequence;
-	const struct piece *now; /* what is being read of it; NULL: nothing */
+	const struct piece *now; /* the part being read; NULL: none */
 	double sum;              /* of its losses */
 };
 
-/* How far the next read goes: over what is not scored at once, since that takes no logits. */
+/* The number of tokens that the next read takes. What is not scored needs no logits and is read at once. */
 static size_t due(const struct ppl *job, const struct reader *reader, enum logits_wanted *wanted)
 {
-	size_t unscored = (size_t)job->skip - 1; /* positions whose next token is not looked at */
-	size_t last = reader->count - 1;         /* its own next token is not there */
+	size_t unscored = (size_t)job->skip - 1; /* positions whose next token is not scored */
+	size_t last = reader->count - 1;         /* the last position has no next token */
 
 	if (reader->at < unscored) {
 		*wanted = LOGITS_NONE;
@@ -79,7 +79,7 @@ static double loss(const float *logits, size_t vocabulary, uint32_t token)
 	return greatest + log(sum) - (double)logits[token];
 }
 
-/* Rows of logits to be reduced, as work for the pool. */
+/* Rows of logits to be reduced by the thread pool. */
 struct rows {
 	struct ppl *job;
 	const struct piece *pieces;
@@ -123,7 +123,7 @@ static void add_up(struct ppl *job, struct reader *reader, const struct piece *p
 	job->scored += piece->count;
 }
 
-/* Reads on in all pieces that are not at their end. *over: none is left. */
+/* Reads the next part of every piece that is not at its end. *over: all are at their end. */
 static bool read_on(struct ppl *job, struct reader *readers, struct piece *pieces, size_t count, bool *over,
 		    rosa_error *why)
 {
@@ -158,7 +158,7 @@ static bool read_on(struct ppl *job, struct reader *readers, struct piece *piece
 	return true;
 }
 
-/* Pieces first .. first + count - 1, side by side. */
+/* Reads pieces first .. first + count - 1 as one batch. */
 static bool read_batch(struct ppl *job, size_t first, size_t count, struct reader *readers, struct piece *pieces,
 		       rosa_error *why)
 {
@@ -188,7 +188,8 @@ static bool read_pieces(struct ppl *job, struct reader *readers, struct piece *p
 	uint64_t began = progress_clock();
 	bool good = true;
 
-	progress_begin(&job->progress, "reading", job->tokens.count - job->pieces); /* the last of each is not read */
+	progress_begin(&job->progress, "reading",
+		       job->tokens.count - job->pieces); /* the last token of each is not read */
 	job->progress.unit = "tokens";
 	for (size_t first = 0; first < job->pieces && good; first += batch) {
 		size_t left = job->pieces - first;
@@ -223,7 +224,7 @@ static bool encode(struct ppl *job, rosa_error *why)
 	return good;
 }
 
-/* What is left of the text, and how it is cut. */
+/* Limits the text to what is scored and cuts it into pieces. */
 static bool cut(struct ppl *job, rosa_error *why)
 {
 	struct tokens *tokens = &job->tokens;
@@ -304,7 +305,7 @@ static enum args_result parse(struct ppl *job, int count, char **words)
 	     .target = &job->context,
 	     .value = "N",
 	     .max = ROSA_MAX_STEPS,
-	     .help = "cut it into pieces of N tokens, each read anew (default 0: one piece)"},
+	     .help = "cut the text into pieces of N tokens, each read on its own (default 0: one piece)"},
 	    {.name = "skip",
 	     .kind = ARG_SIZE,
 	     .target = &job->skip,
@@ -318,7 +319,7 @@ static enum args_result parse(struct ppl *job, int count, char **words)
 	     .target = &job->most,
 	     .value = "MAX",
 	     .max = ROSA_MAX_STEPS,
-	     .help = "take only the text's first tokens (default 0: all)"},
+	     .help = "take only the first MAX tokens of the text (default 0: all)"},
 	    {.name = "batch",
 	     .kind = ARG_NUMBER,
 	     .target = &job->batch,

@@ -1,9 +1,9 @@
 /*
  * Progress.
  *
- * Drawn on stderr, so that results can be piped on, and only if it is a terminal: in a log a bar is noise. Nothing is
- * drawn in the first half second, for most jobs are over by then, and ten times a second after it. The line is wiped at
- * the end and leaves the screen as it was.
+ * Drawn on stderr, so that results can be piped, and only if that is a terminal: in a log a bar is noise. Nothing is
+ * drawn in the first half second, since most jobs take less; after that the bar is drawn ten times per second. At the
+ * end the line is erased.
  */
 #include "cli/progress.h"
 
@@ -36,7 +36,7 @@ void progress_begin(struct progress *progress, const char *label, uint64_t whole
 	progress->last = progress->began + FIRST_AFTER - NEXT_AFTER;
 }
 
-/* Seconds in the unit that a person would choose. */
+/* A time in a readable unit. */
 static void write_time(double seconds, char *text, size_t room)
 {
 	if (seconds < 600)

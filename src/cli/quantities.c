@@ -1,4 +1,4 @@
-/* Numbers for people. Three digits count; who wants to compute with them takes JSON. */
+/* Numbers for people, with three significant digits. Programs read the JSON output instead. */
 #include "cli/quantities.h"
 
 #include <stddef.h>

@@ -1,8 +1,8 @@
 /*
  * Messages.
  *
- * Functions below the commands never print: they return false with a reason, and the command that knows its own name
- * prints it. That keeps the parsers usable in tests and fuzzers, and gives every message the same beginning.
+ * Functions called by commands do not print errors: they return false with a reason, and the command prints it after
+ * its own name. So parsers can be used in tests and fuzzers, and all messages begin in the same way.
  */
 #include "cli/report.h"
 

@@ -1,4 +1,4 @@
-/* How the program speaks of what went wrong, and the exit codes it ends with. */
+/* Error messages and exit codes. */
 #ifndef ROSATUNE_REPORT_H
 #define ROSATUNE_REPORT_H
 
@@ -12,8 +12,8 @@ enum { DONE = 0, FAILED = 1, MISUSED = 2 };
 /* Prints "rosatune COMMAND: message" to stderr; command NULL leaves only "rosatune: ". */
 void complain(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Fills in the reason (one that is too long is cut) and returns false, so that `return refuse(...)` is all that a
- * caller writes. The status is ROSA_EINVAL: above the library only the message is looked at. */
+/* Sets the reason (one that is too long is cut) and returns false, so that a caller can write `return refuse(...)`. The
+ * status is ROSA_EINVAL: the program uses the message only. */
 bool refuse(rosa_error *why, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

@@ -1,13 +1,13 @@
 /*
  * rosatune retrieve: destinations of symbol files.
  *
- * This is the command through which every backend is checked, so it offers both ways through the library, all at once
- * and in chunks, and writes the same files from both. All outputs are computed, written and closed before the first one
- * gets its name: after a failure or Ctrl-C the files are those that were there before.
+ * This command serves to check every backend, so it offers both interfaces of the library, whole streams and streams in
+ * chunks, and writes the same files with both. All outputs are computed, written and closed before the first one gets
+ * its name: after a failure or Ctrl-C the old files are unchanged.
  *
- * Counterfactual tables are the largest result by far (bits times the destinations). All at once, the library returns
- * them by runs and they are spread out one route at a time while writing; in chunks they come step by step for all
- * routes, while the file wants route by route, so that the whole table has to be kept.
+ * Counterfactual tables are the largest result by far (bits times the destinations). For whole streams the library
+ * returns one table per run, and they are expanded to steps one route at a time while writing. In chunks the tables of
+ * all routes come step by step, but the file has one route after the other, so the whole table is kept in memory.
  */
 #include "cli/commands.h"
 

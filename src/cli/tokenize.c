@@ -1,10 +1,10 @@
 /*
  * rosatune tokenize: the tokens of a text, and the text of tokens.
  *
- * Without options this is what Hugging Face's tokenizers gives for the same text: special tokens are recognised where
- * they are written out, and a begin-of-text token comes first where the model has one. A file of several texts, with a
- * NUL between them, is encoded text by text, for a tokenizer takes longer to load than most texts take to encode. With
- * --chat the text is a conversation in JSON, and the tokens are those that transformers' apply_chat_template gives.
+ * Without options the result is that of Hugging Face's tokenizers for the same text: special tokens are recognised
+ * where they are written out, and a begin-of-text token comes first where the model has one. With --null a file holds
+ * several texts, since loading a tokenizer takes longer than encoding most texts. With --chat the text is a
+ * conversation in JSON, and the tokens are those of transformers' apply_chat_template.
  */
 #include "cli/commands.h"
 
@@ -79,7 +79,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 	    {.name = "decode",
 	     .kind = ARG_FLAG,
 	     .target = &job->decode,
-	     .help = "the other way: --file or --text holds ids, as this command prints them"},
+	     .help = "turn ids into text: --file or --text holds ids, as this command prints them"},
 	    {.name = "special",
 	     .kind = ARG_FLAG,
 	     .target = &job->special,
@@ -169,7 +169,7 @@ static bool encode(struct job *job, const char *text, size_t size, rosa_error *w
 		printf("%zu\n", job->tokens.count + (first >= 0));
 		return true;
 	}
-	/* nothing is printed of a text that fails */
+	/* printed only now, so that nothing is printed of a text that fails */
 	if (job->json)
 		fputs(job->printed ? ", [" : job->nul ? "{\"ids\": [[" : "{\"ids\": [", stdout);
 	job->printed++;
@@ -183,7 +183,7 @@ static bool encode(struct job *job, const char *text, size_t size, rosa_error *w
 	return true;
 }
 
-/* Every text of a file, each ended by a NUL or by the end. */
+/* Every text of a file; each ends at a NUL or at the end of the file. */
 static bool encode_each(struct job *job, rosa_error *why)
 {
 	const char *at = job->text.data, *end = at + job->text.size;
@@ -211,8 +211,8 @@ static bool print_tokens(struct job *job, rosa_error *why)
 
 /* ----------------------------------------------------------------------------------------------------- decoding -- */
 
-/* The next id of a list in any dress that this command gives it: 1 2 3, or {"ids": [1, 2, 3]}. False at the end or at
- * something else, which *at then is not the end of. */
+/* The next id of a list in any form that this command prints: 1 2 3, or {"ids": [1, 2, 3]}. False at the end, and at
+ * anything else; then *at does not point at the end. */
 static bool next_id(const char **at, uint64_t *id)
 {
 	size_t digits;
@@ -259,8 +259,7 @@ static bool print_text(const struct job *job, rosa_error *why)
 	return good;
 }
 
-/* ------------------------------------------------------------------------------------------------------------- whole
- * -- */
+/* -------------------------------------------------------------------------------------------------- the command -- */
 
 static bool run(struct job *job, rosa_error *why)
 {
