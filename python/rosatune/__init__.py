@@ -13,8 +13,9 @@ PyTorch (``pip install rosatune[torch]``) and Transformers (``pip install rosatu
 """
 
 from ._c import lib as _lib
-from .errors import Cancelled, Error, FileError, FormatError, InvalidArgument, OutOfMemory, SymbolError
-from .operator import Found, Gradients, Learning, find, read, read_backward
+from .config import RosaConfig
+from .errors import AdapterError, Cancelled, Error, FileError, FormatError, InvalidArgument, OutOfMemory, SymbolError
+from .operator import Found, Gradients, find, read, read_backward
 from .retrieval import FlipRuns, Retrieved, retrieve
 from .stream import Stream
 from .symbols import pack, pack_isa, unpack
@@ -22,6 +23,7 @@ from .symbols import pack, pack_isa, unpack
 __version__: str = _lib.rosa_version().decode()
 
 __all__ = [
+    "AdapterError",
     "Cancelled",
     "Error",
     "FileError",
@@ -30,9 +32,9 @@ __all__ = [
     "Found",
     "Gradients",
     "InvalidArgument",
-    "Learning",
     "OutOfMemory",
     "Retrieved",
+    "RosaConfig",
     "Stream",
     "SymbolError",
     "__version__",

@@ -1,15 +1,15 @@
 """The C interface, declared once.
 
-This file says in ctypes what ``include/rosatune.h`` says in C, under the same names, and nothing else in the package
-says it again; a test holds the two against each other. ctypes, and not a compiled extension: one wheel then serves
-every version of Python, and nothing has to be compiled against NumPy or PyTorch. Buffers are plain addresses
-(``c_void_p``), so that arrays (``array.ctypes.data``) and tensors (``tensor.data_ptr()``) pass alike. The caller sees
-to it that they are dense, of the right kind, and alive until the call returns.
+This file repeats ``include/rosatune.h`` in ctypes, under the same names; a test compares the two. It uses ctypes and
+not a compiled extension, so that one wheel serves every version of Python and nothing has to be compiled against NumPy
+or PyTorch. Buffers are plain addresses (``c_void_p``), so that both arrays (``array.ctypes.data``) and tensors
+(``tensor.data_ptr()``) can be passed. The caller makes sure that they are dense, of the right type, and alive until the
+call returns.
 
-ctypes cuts integers that do not fit to the lowest bits, without a word. So numbers that come from users go through
-:func:`integer` before they become fields or arguments; :func:`options` and :func:`learning` do that for theirs.
+ctypes silently truncates integers that do not fit. So numbers that come from users are checked, by :func:`integer` or
+in ``config.py``, before they become fields or arguments.
 
-    options = _c.options(bits=4)
+    options = _c.options(RosaConfig(bits=4))
     _c.call("rosa_find", byref(options), None, routes, steps, q.data_ptr(), k.data_ptr(), read.data_ptr(), None)
 """
 
@@ -33,7 +33,7 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )
-from typing import Any, Optional, TypeVar, Union
+from typing import Any, TypeVar, Union
 
 from . import _library
 from .errors import Cancelled, Error, FileError, FormatError, InvalidArgument, OutOfMemory, SymbolError
@@ -308,7 +308,7 @@ PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
 
 
 class _Functions:
-    """The library's functions as attributes, each given its types when it is first asked for."""
+    """The library's functions as attributes, each given its types at its first use."""
 
     def __getattr__(self, name: str) -> Any:
         if name not in PROTOTYPES:
@@ -337,7 +337,7 @@ _EXCEPTIONS: dict[int, type[Error]] = {
 
 
 def check(status: int, err: rosa_error) -> None:
-    """Raise what a status and its message stand for; nothing where all went well."""
+    """Raise the exception that a status and its message stand for; none where all went well."""
     if status != Status.OK:
         message = err.message.decode("utf-8", "replace") or lib.rosa_status_name(status).decode()
         raise _EXCEPTIONS.get(status, Error)(message)
@@ -363,45 +363,28 @@ def integer(what: str, value: Any, low: int, high: int) -> int:
     return number
 
 
-def options(
-    bits: int = 16,
-    policy: Union[str, int, Policy] = "readable",
-    fold: bool = True,
-    max_match: Optional[int] = None,
-    threads: int = 0,
-) -> rosa_options:
-    """``ROSA_OPTIONS_INIT`` with these fields. ``max_match`` None is no cut, ``threads`` 0 one a processor."""
-    if max_match is not None:
-        max_match = integer("max_match (None: no cut)", max_match, 1, 0xFFFFFFFF)
+def options(rule: Any, threads: int = 0) -> rosa_options:
+    """The options of retrieval by ``rule``, a RosaConfig or what has its fields; ``threads`` 0: one per processor."""
     return rosa_options(
         size=ctypes.sizeof(rosa_options),
-        bits=integer("bits", bits, 1, MAX_BITS),
-        policy=named(Policy, policy, "policy"),
-        fold=bool(fold),
-        max_match=max_match or 0,
-        threads=integer("threads (0: one a processor)", threads, 0, 0x7FFFFFFF),
+        bits=rule.bits,
+        policy=Policy[rule.policy.upper()],
+        fold=rule.fold,
+        max_match=rule.max_match or 0,
+        threads=integer("threads (0: one per processor)", threads, 0, 0x7FFFFFFF),
     )
 
 
-def learning(
-    qk_grad: Union[str, int, QkGrad] = "linear",
-    credit: Union[str, int, Credit] = "all",
-    key_credit: Union[str, int, KeyCredit] = "match",
-    slope: float = 1.0,
-    suffix: float = 0.0,
-    explore: float = 0.0,
-    flip_share: float = 1.0,
-    seed: int = 0,
-) -> rosa_learning:
-    """``ROSA_LEARNING_INIT`` with these fields."""
+def learning(rule: Any, seed: int = 0) -> rosa_learning:
+    """How q and k learn by ``rule``, a RosaConfig or what has its fields."""
     return rosa_learning(
         size=ctypes.sizeof(rosa_learning),
-        qk_grad=named(QkGrad, qk_grad, "qk_grad"),
-        credit=named(Credit, credit, "credit"),
-        key_credit=named(KeyCredit, key_credit, "key_credit"),
-        slope=slope,
-        suffix=suffix,
-        explore=explore,
-        flip_share=flip_share,
+        qk_grad=QkGrad[rule.qk_grad.upper()],
+        credit=Credit[rule.credit.upper()],
+        key_credit=KeyCredit[rule.key_credit.upper()],
+        slope=rule.slope,
+        suffix=rule.suffix,
+        explore=rule.explore,
+        flip_share=rule.flip_share,
         seed=integer("seed", seed, 0, 0xFFFFFFFFFFFFFFFF),
     )

@@ -1,10 +1,10 @@
 """Long calls that Ctrl-C ends.
 
-Python runs signal handlers on its main thread and only while that thread runs Python. A thread inside the library does
-not, and an exception that a handler raises inside a callback from C is printed and lost. So a long call is made on a
-thread of its own, where no handler ever runs, and the calling thread waits in Python, where they do. The library asks
-between two routes whether to go on; what it is told is a flag that the waiting thread sets. Progress is shown by the
-waiting thread too: a progress function is so called where its author expects it, and may raise.
+Python runs signal handlers on its main thread, and only while that thread runs Python code. A thread inside the library
+does not, and an exception that a handler raises inside a callback from C is printed and lost. So a long call is made on
+a thread of its own, and the calling thread waits in Python, where handlers do run. The library asks now and then, by
+its progress callback, whether to go on; the answer is a flag that the waiting thread sets. The waiting thread also
+calls the user's progress function, which may therefore raise.
 """
 
 from __future__ import annotations
@@ -21,24 +21,31 @@ Progress = Callable[[int, int], Any]
 # Seconds between two looks at how far the work is.
 _INTERVAL = 0.05
 
+# Work (route-steps of retrieval) that takes a few hundredths of a second, too short to be interrupted.
+_SHORT = 1 << 20
 
-def run(work: Callable[[Any], None], total: int, progress: Optional[Progress]) -> None:
+
+def run(work: Callable[[Any], None], total: int, progress: Optional[Progress] = None) -> None:
     """Do ``work(callback)``, where ``callback`` is the ``rosa_progress`` to give to the library.
 
-    ``progress(done, total)`` is called now and then, and once more at the end. What it or a signal handler raises stops
-    the work and comes out of here.
+    ``progress(done, total)`` is called now and then, and once more at the end. An exception that it or a signal handler
+    raises stops the work and is raised here. Without ``progress``, short work and work that is not on the main thread,
+    where no handler runs, is done at once.
     """
+    if progress is None and (total < _SHORT or threading.current_thread() is not threading.main_thread()):
+        work(_c.rosa_progress())
+        return
     done = 0
     stop = False
     failure: Optional[BaseException] = None
     finished = threading.Event()
 
-    def between_routes(_context: Any, now: int, _total: int) -> int:
+    def report(_context: Any, now: int, _total: int) -> int:
         nonlocal done
         done = now
         return stop
 
-    callback = _c.rosa_progress(between_routes)
+    callback = _c.rosa_progress(report)
 
     def body() -> None:
         nonlocal failure
@@ -59,9 +66,9 @@ def run(work: Callable[[Any], None], total: int, progress: Optional[Progress]) -
                 shown = done
                 progress(shown, total)
     finally:
-        # After an exception above; an idle word otherwise. Nothing may be left behind that still writes to the caller's
-        # arrays: a thread that has an identity is waited for, one that has not will find that it has nothing to do. A
-        # signal may come while this waits, too; it is raised when the thread has ended.
+        # After an exception above the thread must end before this returns, as it writes to the caller's arrays. A
+        # thread without an identity has not started, and will see `stop` when it does. A signal that comes during this
+        # wait is raised when the thread has ended.
         stop = True
         late: Optional[BaseException] = None
         while worker.ident is not None:
@@ -77,6 +84,6 @@ def run(work: Callable[[Any], None], total: int, progress: Optional[Progress]) -
         try:
             raise failure
         finally:
-            failure = None  # its traceback holds this frame: the two would keep each other alive, arrays and all
+            failure = None  # its traceback refers to this frame: the cycle would keep the arrays alive
     if progress is not None:
         progress(total, total)

@@ -42,8 +42,6 @@ class _Histogram:
 class Watch:
     """Statistics of retrievals over ``routes`` routes of ``bits`` bits, summed over all that are added."""
 
-    OPTIONS = ("bits", "policy", "fold", "max_match")  # of a retrieval that is made again to be watched
-
     def __init__(self, routes: int, bits: int) -> None:
         self._used = np.zeros((2, routes, 1 << bits), np.bool_)
         self._steps = self._equal = 0

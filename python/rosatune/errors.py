@@ -7,7 +7,9 @@ an ``OSError``. Code that knows nothing of rosatune then does the right thing wi
 
 from __future__ import annotations
 
-__all__ = ["Error", "InvalidArgument", "SymbolError", "OutOfMemory", "FileError", "FormatError", "Cancelled"]
+__all__ = [
+    *("Error", "InvalidArgument", "SymbolError", "OutOfMemory", "FileError", "FormatError", "AdapterError", "Cancelled"),
+]
 
 
 class Error(Exception):
@@ -32,6 +34,10 @@ class FileError(Error, OSError):
 
 class FormatError(Error, ValueError):
     """A saved state is cut short, altered or of an unknown version."""
+
+
+class AdapterError(Error, ValueError):
+    """A saved adapter is damaged, or does not fit the model."""
 
 
 class Cancelled(Error):

@@ -24,15 +24,14 @@ from torch import Tensor, nn
 
 from . import torch as _torch
 from ._watch import Watch
+from .config import ADAPTER, DEFAULTS, RosaConfig, chosen
 from .retrieval import Retrieved, retrieve
 from .stream import Stream
 from .torch import _device, _host, _settings
 
 __all__ = ["RosaAdapter", "RosaState"]
 
-FUSIONS = ("post", "pre")
-QKS = ("aligned", "separate", "shared")
-ROUTES_A_THREAD = 16
+ROUTES_PER_THREAD = 16
 
 
 # ---------------------------------------------------------------------------------------------------------------- state
@@ -41,10 +40,8 @@ ROUTES_A_THREAD = 16
 class _Row:
     """The past of one row: its retrieval, and value symbols [R, room], of which those of the first steps are set."""
 
-    def __init__(self, routes: int, settings: _settings.Settings, threads: int) -> None:
-        self.stream = Stream(
-            routes, settings.bits, settings.policy, settings.fold, settings.max_match or None, threads
-        )
+    def __init__(self, routes: int, config: RosaConfig, threads: int) -> None:
+        self.stream = Stream(routes, threads=threads, **config.part("retrieval"))
         self.values = np.empty((routes, 0), np.uint16)
         self.padding: List[int] = []  # steps of the batch that were not this row's
 
@@ -52,7 +49,7 @@ class _Row:
         begin, count = self.stream.steps, query.shape[1]
         found = self.stream.push(query, key, length=length)
         if begin + count > self.values.shape[1]:
-            # a quarter more than needed: growing costs little a step, and little is kept in vain
+            # a quarter more than needed, so that the cost of growing is small per step
             room = np.empty((len(self.values), (begin + count) * 5 // 4 + 16), np.uint16)
             room[:, :begin] = self.values[:, :begin]
             self.values = room
@@ -73,14 +70,14 @@ class RosaState:
         if batch < 1:
             raise ValueError(f"batch is {batch}; give the number of rows, 1 or more")
         self._routes = adapter.channels // adapter.bits
-        self._settings = adapter.settings
+        self._config = adapter.config
         # A stream keeps its threads, and a model has a state in every layer: few of them, each with enough to do.
-        self._threads = max(1, min(torch.get_num_threads(), self._routes // ROUTES_A_THREAD) // batch)
+        self._threads = max(1, min(torch.get_num_threads(), self._routes // ROUTES_PER_THREAD) // batch)
         self._steps = 0
         self._rows = [self._new_row() for _ in range(batch)]
 
     def _new_row(self) -> _Row:
-        return _Row(self._routes, self._settings, self._threads)
+        return _Row(self._routes, self._config, self._threads)
 
     @property
     def batch(self) -> int:
@@ -142,7 +139,7 @@ class RosaState:
     clone = fork
 
     def __repr__(self) -> str:
-        return f"<RosaState batch={self.batch} steps={self.steps} routes={self._routes} bits={self._settings.bits}>"
+        return f"<RosaState batch={self.batch} steps={self.steps} routes={self._routes} bits={self._config.bits}>"
 
     def push(
         self, symbols: np.ndarray, valid: Optional[np.ndarray], watch: Optional[Watch] = None
@@ -195,18 +192,15 @@ class _Launched(NamedTuple):
 class RosaAdapter(nn.Module):
     """What ROSA adds to a decoder layer of ``channels`` channels.
 
-    fusion: ``"post"``, what is read is added beside attention; ``"pre"``, it is mixed into attention's input
-        (:meth:`mix`).
-    qk: how q and k begin: ``"aligned"``, with the same weights; ``"separate"``, each with its own (the paper);
-        ``"shared"``, one projection serves both.
-    e_start: ``e0`` starts at -e_start and ``e1`` at e_start; 0: the adapter starts silent.
-    The other options are those of :func:`rosatune.torch.rosa`. Exploration happens in training mode only.
+    The options are those of :class:`rosatune.RosaConfig`, as an object or by name; those of the whole model (``window``
+    and so on) are not used here. With pre fusion, :meth:`mix` is to be called. Exploration happens in training mode
+    only.
 
     Parameters: ``q_proj.weight`` (not with ``"shared"``), ``k_proj.weight``, ``v_proj.weight``, ``out_proj.weight``,
     ``e0``, ``e1`` and, for pre fusion, ``a0``, whose sigmoid is the share of what is read. ``a0`` starts at 0. The norm
-    that follows cancels a factor common to all channels, so what counts is a / (1 - a), and 0 makes that 1: what is
-    read enters in the units of the hidden state, as in post fusion. Halving is also exact in floating point, so at the
-    start nothing but the norm's epsilon tells the mixed state from the hidden state itself.
+    that follows cancels a factor common to all channels, so only a / (1 - a) matters, which is 1 at the start: what is
+    read has the scale of the hidden state, as in post fusion. Halving is exact in floating point, so at the start the
+    mixed state differs from the hidden state by the norm's epsilon alone.
 
     Set ``retrieve`` to False to read nothing, for comparisons, and ``watch`` to True to gather :meth:`diagnostics`.
     """
@@ -214,34 +208,19 @@ class RosaAdapter(nn.Module):
     def __init__(
         self,
         channels: int,
-        bits: int = 16,
-        fusion: str = "post",
-        qk: str = "aligned",
-        e_start: float = 0.0,
-        policy: str = "readable",
-        fold: bool = True,
-        max_match: Optional[int] = None,
-        qk_grad: str = "linear",
-        credit: str = "all",
-        key_credit: str = "match",
-        suffix: float = 0.0,
-        explore: float = 0.0,
-        flip_share: float = 1.0,
-        slope: float = 1.0,
+        config: Optional[RosaConfig] = None,
+        *,
         device: Union[torch.device, str, None] = None,
         dtype: Optional[torch.dtype] = None,
+        **options: Any,
     ) -> None:
         super().__init__()
-        self.settings = _settings.make(
-            bits, policy, fold, max_match, qk_grad, credit, key_credit, suffix, explore, flip_share, slope
-        )
-        if channels < 1 or channels % bits:
-            raise ValueError(f"channels is {channels}, no multiple of bits ({bits}); choose bits that divide it")
-        if fusion not in FUSIONS:
-            raise ValueError(f"fusion is {fusion!r}; give one of {', '.join(map(repr, FUSIONS))}")
-        if qk not in QKS:
-            raise ValueError(f"qk is {qk!r}; give one of {', '.join(map(repr, QKS))}")
-        self.channels, self.bits, self.fusion, self.qk, self.e_start = channels, bits, fusion, qk, float(e_start)
+        self.config = config = chosen("RosaAdapter", config, options, ADAPTER, ("device", "dtype"))
+        self.settings = _settings.make(config)
+        if channels < 1 or channels % config.bits:
+            fitting = ", ".join(str(bits) for bits in range(1, 17) if channels > 0 and channels % bits == 0)
+            raise ValueError(f"channels is {channels}, not a multiple of bits ({config.bits}); bits may be {fitting}")
+        self.channels, self.bits, self.fusion, self.qk = channels, config.bits, config.fusion, config.qk
         self.retrieve = True
         self.watch = False
         self._watched: Optional[Watch] = None
@@ -252,11 +231,11 @@ class RosaAdapter(nn.Module):
         def level() -> nn.Parameter:
             return nn.Parameter(torch.empty(channels, device=device, dtype=dtype))
 
-        if qk != "shared":
+        if config.qk != "shared":
             self.q_proj = projection()
         self.k_proj, self.v_proj, self.out_proj = projection(), projection(), projection()
         self.e0, self.e1 = level(), level()
-        if fusion == "pre":
+        if config.fusion == "pre":
             self.a0 = level()
         self.reset_parameters()
 
@@ -270,17 +249,15 @@ class RosaAdapter(nn.Module):
             nn.init.xavier_uniform_(self.q_proj.weight)
         nn.init.xavier_uniform_(self.v_proj.weight)
         nn.init.eye_(self.out_proj.weight)
-        nn.init.constant_(self.e0, -self.e_start)
-        nn.init.constant_(self.e1, self.e_start)
+        nn.init.constant_(self.e0, -self.config.e_start)
+        nn.init.constant_(self.e1, self.config.e_start)
         if self.fusion == "pre":
             nn.init.zeros_(self.a0)
 
     def extra_repr(self) -> str:
-        words = [str(self.channels), f"fusion={self.fusion!r}", f"qk={self.qk!r}"]
-        defaults = _settings.make()
-        words.append(f"bits={self.bits}")
-        for name, value in self.settings._asdict().items():
-            if name != "bits" and value != getattr(defaults, name):
+        words = [str(self.channels)]
+        for name, value in self.config.part(*ADAPTER).items():
+            if name in ("fusion", "qk", "bits") or value != getattr(DEFAULTS, name):
                 words.append(f"{name}={value!r}")
         return ", ".join(words + ([] if self.retrieve else ["retrieve=False"]))
 
@@ -304,9 +281,9 @@ class RosaAdapter(nn.Module):
         draws = explore > 0 or (self.settings.qk_grad == "flips" and self.settings.flip_share < 1)
         seed = None
         if self.training and draws:
-            # Drawn here, with gradients or without: a pass that is computed again must draw the same numbers as often.
+            # Drawn with and without gradients: a pass that is computed again must draw the same numbers.
             seed = torch.randint(0, 2**62, (), dtype=torch.int64, device="cpu")
-        pending = _torch.launch(q, k, **self._options(explore), seed=seed)
+        pending = _torch.launch(q, k, self._settings(explore), seed=seed)
         if self.watch and not torch.compiler.is_compiling():
             self._observe(q, k, valid)
         return _Launched(q, k, v, pending, explore, order, valid)
@@ -316,7 +293,7 @@ class RosaAdapter(nn.Module):
         y = launched.y
         if y is None:
             q, k, v, pending, explore, order, valid, _ = launched
-            y = _torch.rosa(q, k, v, self.e0, self.e1, **self._options(explore), pending=pending)
+            y = _torch.rosa(q, k, v, self.e0, self.e1, self._settings(explore), pending=pending)
             if order is not None and valid is not None:
                 y = torch.take_along_dim(y, torch.argsort(order, dim=1).unsqueeze(-1), 1)
                 y = y.masked_fill(valid.logical_not().unsqueeze(-1), 0)
@@ -341,9 +318,8 @@ class RosaAdapter(nn.Module):
         a = torch.sigmoid(self.a0.float()).to(h.dtype)
         return (1 - a) * h + a * inj.to(h.dtype)
 
-    def _options(self, explore: float) -> Dict[str, Any]:
-        options = dict(zip(_settings.Settings._fields, self.settings))
-        return {**options, "explore": explore, "max_match": self.settings.max_match or None}
+    def _settings(self, explore: float) -> _settings.Settings:
+        return self.settings if explore else _settings.unexploring(self.settings)
 
     def _check(self, u: Tensor, valid: Optional[Tensor]) -> None:
         if u.dim() != 3 or u.shape[-1] != self.channels:
@@ -383,10 +359,9 @@ class RosaAdapter(nn.Module):
         assert watch is not None
         symbols = _symbols([q.detach(), k.detach()], self.bits)
         counts = [q.shape[1]] * len(q) if valid is None else valid.sum(1).tolist()
-        options = {name: value for name, value in self._options(0.0).items() if name in Watch.OPTIONS}
         for number, count in enumerate(counts):
             query, key = (np.ascontiguousarray(kind[number][:, :count]) for kind in symbols)
-            found = retrieve(query, key, length=True, threads=torch.get_num_threads(), **options)
+            found = retrieve(query, key, length=True, threads=torch.get_num_threads(), **self.config.part("retrieval"))
             assert isinstance(found, Retrieved) and found.length is not None
             watch.add(query, key, found.tau, found.length, 0)
 

@@ -1,8 +1,8 @@
-"""The operator by its parts, on NumPy arrays: what a step finds, what is read there, and the way back.
+"""The operator in parts, on NumPy arrays: what a step finds, what it reads there, and the gradients.
 
 :func:`rosatune.pack` makes symbols of q, k and v, :func:`find` says where every step reads, :func:`read` gives what it
-reads, and :func:`read_backward` the gradients. PyTorch users have all of it in one call, ``rosatune.torch.rosa``; this
-is for the others, and for looking at the parts. Each function is one of C, with arrays checked before and made after.
+reads, and :func:`read_backward` the gradients. PyTorch users have all of it in one call, ``rosatune.torch.rosa``. Each
+function here is one of the C library, with arrays checked before and made after the call.
 
 Activations have shape [..., steps, channels], symbols and destinations [..., routes, steps] with routes = channels /
 bits. Numbers are float32, or the bits of bfloat16 as uint16, with ``dtype="bfloat16"``.
@@ -22,7 +22,6 @@ bits. Numbers are float32, or the bits of bfloat16 as uint16, with ``dtype="bflo
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import math
 from ctypes import byref
 from typing import Any, NamedTuple, Optional
@@ -32,46 +31,19 @@ import numpy.typing as npt
 
 from . import _c
 from ._arrays import address, floats, routes_of, same_shape, symbols
+from ._interrupt import run
+from .config import DEFAULTS, OPERATOR, RosaConfig, chosen
 from .errors import InvalidArgument
 from .symbols import pack
 
-__all__ = ["Found", "Gradients", "Learning", "find", "read", "read_backward"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Learning:
-    """How q and k learn. The same goes to :func:`find` and to :func:`read_backward`.
-
-    ``qk_grad``     ``"linear"`` (all past runs weigh alike), ``"soft"`` (they weigh by a softmax over the distance of
-                    their symbols, at quadratic cost), ``"flips"`` (the paper's counterfactuals) or ``"none"``
-    ``credit``      linear, soft: judge a read over the channels of ``"all"`` routes or of the ``"route"`` alone
-    ``key_credit``  flips: a key's gradient goes to the run that was matched, ``"match"``, or to the one that is read,
-                    ``"destination"`` (the paper)
-    ``slope``       soft: slope of the softmax
-    ``suffix``      linear, soft: weight of the symbols one run earlier
-    ``explore``     share of route-steps that read at a random past run instead
-    ``flip_share``  flips: share of query runs whose counterfactuals are looked up
-    ``seed``        of ``explore`` and ``flip_share``
-    """
-
-    qk_grad: str = "linear"
-    credit: str = "all"
-    key_credit: str = "match"
-    slope: float = 1.0
-    suffix: float = 0.0
-    explore: float = 0.0
-    flip_share: float = 1.0
-    seed: int = 0
-
-    def _c(self) -> _c.rosa_learning:
-        return _c.learning(**dataclasses.asdict(self))
+__all__ = ["Found", "Gradients", "find", "read", "read_backward"]
 
 
 class Found(NamedTuple):
-    """Destinations as they are kept: in uint16 where the number of steps allows it, else int32; all ones for none."""
+    """Destinations as C keeps them: uint16 where the number of steps allows it, else int32; all bits set for none."""
 
     read: npt.NDArray[Any]  #: [..., routes, steps]
-    flips: Optional[npt.NDArray[Any]] = None  #: [query runs, bits + 1]: the true one, then with each bit flipped
+    flips: Optional[npt.NDArray[Any]] = None  #: [query runs, bits + 1]: as found, then with each bit flipped
 
     @property
     def tau(self) -> npt.NDArray[np.int32]:
@@ -92,25 +64,28 @@ class Gradients(NamedTuple):
 def find(
     query: npt.ArrayLike,
     key: npt.ArrayLike,
-    bits: int = 16,
-    policy: str = "readable",
-    fold: bool = True,
-    max_match: Optional[int] = None,
+    config: Optional[RosaConfig] = None,
+    *,
+    training: bool = False,
+    seed: int = 0,
     threads: int = 0,
-    learning: Optional[Learning] = None,
+    **options: Any,
 ) -> Found:
     """Where every step of every route reads: symbols of shape [..., steps] to destinations of the same shape.
 
-    Without ``learning`` as in use, otherwise as in training: explored, and with counterfactuals for ``"flips"``.
+    ``config`` or ``options``: see :class:`rosatune.RosaConfig`. With ``training`` some steps read elsewhere
+    (``explore``), and ``qk_grad="flips"`` also gives the counterfactuals; ``seed`` is of ``explore`` and
+    ``flip_share``. Ctrl-C stops it.
 
-    >>> found = find([[0, 1, 0, 1, 0]], [[0, 1, 0, 1, 0]], bits=1, learning=Learning("flips"))
+    >>> found = find([[0, 1, 0, 1, 0]], [[0, 1, 0, 1, 0]], bits=1, qk_grad="flips", training=True)
     >>> found.tau
     array([[-1, -1,  1,  2,  3]], dtype=int32)
     >>> found.flips.shape
     (5, 2)
     """
-    options = _c.options(bits, policy, fold, max_match, threads)
-    rule = None if learning is None else learning._c()
+    config = chosen("find", config, options, OPERATOR, ("training", "seed", "threads"))
+    given = _c.options(config, threads)
+    rule = _c.learning(config, seed) if training else None
     q, k = symbols("query", query), symbols("key", key)
     same_shape("query", q, "key", k)
     routes, steps = routes_of(q.shape), q.shape[-1]
@@ -118,13 +93,18 @@ def find(
     destinations = np.empty(q.shape, kept)
     flips = None
     if rule is not None and rule.qk_grad == _c.QkGrad.FLIPS:
-        runs = _c.lib.rosa_count_runs(routes, steps, address(q), options.fold)
-        flips = np.empty((runs, options.bits + 1), kept)
-    if q.size:
+        runs = _c.lib.rosa_count_runs(routes, steps, address(q), config.fold)
+        flips = np.empty((runs, config.bits + 1), kept)
+
+    def work(callback: Any) -> None:
+        given.progress = callback
         _c.call(
-            *("rosa_find", byref(options), None if rule is None else byref(rule), routes, steps),
+            *("rosa_find", byref(given), None if rule is None else byref(rule), routes, steps),
             *(address(q), address(k), address(destinations), address(flips)),
         )
+
+    if q.size:
+        run(work, q.size)
     return Found(destinations, flips)
 
 
@@ -133,20 +113,20 @@ def read(
     read: npt.ArrayLike,
     e0: npt.ArrayLike,
     e1: npt.ArrayLike,
-    bits: int = 16,
+    bits: int = DEFAULTS.bits,
     dtype: str = "float32",
     threads: int = 0,
 ) -> npt.NDArray[Any]:
     """What the steps read: e0 or e1, by the bits of the value symbols at the destinations, 0 where nothing was found.
 
     ``value`` has shape [..., routes, value steps], which may be more steps than ``read``, [..., routes, steps], has.
-    ``read`` comes from :func:`find`; destinations of :func:`rosatune.retrieve` or a stream, int32, will do as well. The
-    answer has shape [..., steps, channels].
+    ``read`` comes from :func:`find`, or from :func:`rosatune.retrieve` or a stream (int32, -1 for none). The answer has
+    shape [..., steps, channels].
 
     >>> read([[2, 1, 3]], np.array([[-1, 0, 1]], np.int32), [-1, -1], [1, 1], bits=2)
     array([[ 0.,  0.], [-1.,  1.], [ 1., -1.]], dtype=float32)
     """
-    options = _c.options(bits, threads=threads)
+    options = _c.options(RosaConfig(bits=bits), threads)
     kind = _c.named(_c.Dtype, dtype, "dtype")
     if kind == _c.Dtype.FLOAT16:
         raise InvalidArgument('dtype is "float16"; read gives "float32" or "bfloat16"')
@@ -162,9 +142,13 @@ def read(
         raise TypeError(f"read is of kind {given.dtype}; destinations are uint16, from find, or int32")
     kept = _kept(history.shape[-1])
     if given.dtype != kept:
+        # checked before the conversion, which would wrap what does not fit; C checks what is of its own kind
         given = _signed(given)
-        if given.size and given.max() >= history.shape[-1]:
-            raise InvalidArgument(f"read has the destination {given.max()}; value has {history.shape[-1]} steps")
+        for wrong in given[(given < -1) | (given >= history.shape[-1])].flat:
+            raise InvalidArgument(
+                f"read has the destination {wrong}; value has {history.shape[-1]} steps: give 0 to "
+                f"{history.shape[-1] - 1}, or -1 where nothing was found"
+            )
     destinations = np.ascontiguousarray(given, dtype=kept)
     *batch, routes, steps = destinations.shape
     channels = routes * options.bits
@@ -186,15 +170,15 @@ def read_backward(
     e1: npt.ArrayLike,
     found: Found,
     gy: npt.ArrayLike,
-    bits: int = 16,
-    fold: bool = True,
+    config: Optional[RosaConfig] = None,
+    *,
     threads: int = 0,
-    learning: Learning = Learning(),
     dtype: Optional[str] = None,
+    **options: Any,
 ) -> Gradients:
-    """The gradients, given dL/dy in ``gy`` and what :func:`find` gave; ``bits``, ``fold`` and ``learning`` as there.
+    """The gradients, given dL/dy in ``gy`` and the result of :func:`find`; ``config`` and ``options`` as there.
 
-    ``q``, ``k``, ``v`` and ``gy`` have shape [..., steps, channels] and are of one kind.
+    ``q``, ``k``, ``v`` and ``gy`` have shape [..., steps, channels] and are of one type. Ctrl-C stops it.
 
     >>> x = np.array([[1, 1], [-1, 1], [1, 1], [-1, 1]], np.float32)
     >>> s = pack(x, bits=2)
@@ -204,8 +188,9 @@ def read_backward(
     >>> read_backward(x, x, x, [0, 0], [1, 1], found, np.ones_like(x), bits=2).e1
     array([1., 2.], dtype=float32)
     """
-    options = _c.options(bits, fold=fold, threads=threads)
-    rule = learning._c()
+    config = chosen("read_backward", config, options, OPERATOR, ("threads", "dtype"))
+    given = _c.options(config, threads)
+    rule = _c.learning(config)
     rows: dict[str, npt.NDArray[Any]] = {}
     for name, array in (("q", q), ("k", k), ("v", v), ("gy", gy)):
         kind, rows[name] = floats(name, array, dtype)
@@ -217,10 +202,10 @@ def read_backward(
     if rows["q"].ndim < 2:
         raise InvalidArgument(f"q has shape {list(rows['q'].shape)}; give [..., steps, channels]")
     *batch, steps, channels = rows["q"].shape
-    if channels % options.bits or not channels:
-        raise InvalidArgument(f"q has {channels} channels; they must be a multiple of bits, {options.bits}")
+    if channels % config.bits or not channels:
+        raise InvalidArgument(f"q has {channels} channels; they must be a multiple of bits, {config.bits}")
     destinations = np.ascontiguousarray(found.read)
-    expected = (*batch, channels // options.bits, steps)
+    expected = (*batch, channels // config.bits, steps)
     if destinations.shape != expected or destinations.dtype != _kept(steps):
         raise InvalidArgument(
             f"found.read is {destinations.dtype} of shape {list(destinations.shape)}; "
@@ -229,7 +214,7 @@ def read_backward(
     zero, one = _per_channel("e0", e0, channels), _per_channel("e1", e1, channels)
     flips = None
     if rule.qk_grad == _c.QkGrad.FLIPS:
-        flips = _flips_of(found, rows["q"], kind, options)
+        flips = _flips_of(found, rows["q"], kind, config)
     grads = Gradients(
         *(np.zeros_like(rows["q"]) for _ in range(3)), *(np.zeros(channels, np.float32) for _ in range(2))
     )
@@ -247,40 +232,45 @@ def read_backward(
             **{name: address(array) for name, array in rows.items()},
             **{"g" + name: address(array) for name, array in grads._asdict().items()},
         )
-        _c.call("rosa_read_backward", byref(options), byref(rule), byref(what))
+
+        def work(callback: Any) -> None:
+            given.progress = callback
+            _c.call("rosa_read_backward", byref(given), byref(rule), byref(what))
+
+        run(work, rows["q"].size)
     return grads
 
 
 def _kept(steps: int) -> np.dtype[Any]:
-    """The kind in which destinations among so many steps are kept."""
+    """The type in which C keeps destinations among this many steps."""
     return np.dtype(np.uint16 if _c.lib.rosa_width(steps) == 2 else np.int32)
 
 
 def _signed(kept: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-    """Destinations with -1 for all ones."""
+    """Destinations as int32, with -1 for none."""
     if kept.dtype == np.int32:
         return kept
     return np.where(kept == np.iinfo(np.uint16).max, np.int32(-1), kept.astype(np.int32))
 
 
 def _per_channel(what: str, array: npt.ArrayLike, channels: int) -> npt.NDArray[np.float32]:
-    """Parameters, one a channel."""
+    """Parameters, one per channel."""
     given = np.ascontiguousarray(array, dtype=np.float32)
     if given.shape != (channels,):
         raise InvalidArgument(f"{what} has shape {list(given.shape)}; there are {channels} channels, one number each")
     return given
 
 
-def _flips_of(found: Found, q: npt.NDArray[Any], kind: _c.Dtype, options: _c.rosa_options) -> npt.NDArray[Any]:
-    """The counterfactual table, which C takes on trust, as long as it must be."""
+def _flips_of(found: Found, q: npt.NDArray[Any], kind: _c.Dtype, config: RosaConfig) -> npt.NDArray[Any]:
+    """The counterfactual table. C does not know how long it is, so its length is checked here."""
     if found.flips is None:
-        raise InvalidArgument('found has no flips; give learning=Learning("flips") to find too')
+        raise InvalidArgument('found has no flips; call find with qk_grad="flips" and training=True')
     flips = np.ascontiguousarray(found.flips)
-    query = pack(q, options.bits, kind.name.lower())
-    runs = _c.lib.rosa_count_runs(routes_of(query.shape), query.shape[-1], address(query), options.fold)
-    if flips.shape != (runs, options.bits + 1) or flips.dtype != found.read.dtype:
+    query = pack(q, config.bits, kind.name.lower())
+    runs = _c.lib.rosa_count_runs(routes_of(query.shape), query.shape[-1], address(query), config.fold)
+    if flips.shape != (runs, config.bits + 1) or flips.dtype != found.read.dtype:
         raise InvalidArgument(
             f"found.flips is {flips.dtype} of shape {list(flips.shape)}; find gives {found.read.dtype} of shape "
-            f"{[runs, options.bits + 1]} for this q"
+            f"{[runs, config.bits + 1]} for this q"
         )
     return flips

@@ -1,12 +1,11 @@
 """Retrieval of whole streams at once, on NumPy arrays.
 
-The last axis is time, all axes before it number routes: streams that have nothing to do with each other and are looked
-up on several threads. What is computed is defined in docs/design.md of the sources, "What is computed".
+The last axis is time. All axes before it number routes, which are independent of each other and run on several threads.
+docs/design.md of the sources defines what is computed, under "What is computed".
 """
 
 from __future__ import annotations
 
-import threading
 from ctypes import byref
 from typing import Any, Literal, NamedTuple, Optional, Union, overload
 
@@ -16,12 +15,10 @@ import numpy.typing as npt
 from . import _c
 from ._arrays import address, routes_of, same_shape, symbols
 from ._interrupt import Progress, run
+from .config import DEFAULTS, RosaConfig
 from .errors import InvalidArgument
 
 __all__ = ["FlipRuns", "Retrieved", "retrieve"]
-
-# Route-steps that are over before anyone could have pressed Ctrl-C: some hundredths of a second.
-_SHORT = 1 << 20
 
 
 class FlipRuns(NamedTuple):
@@ -37,7 +34,7 @@ class FlipRuns(NamedTuple):
 
 
 class Retrieved(NamedTuple):
-    """What :func:`retrieve` and :meth:`Stream.push` give when asked for more than destinations."""
+    """What :func:`retrieve` and :meth:`Stream.push` return when ``length`` or ``flips`` is requested."""
 
     tau: npt.NDArray[np.int32]  #: [..., steps], destinations, -1 where nothing matches
     length: Optional[npt.NDArray[np.int32]] = None  #: [..., steps], runs that match, 0 where nothing does
@@ -95,10 +92,10 @@ def retrieve(
 def retrieve(
     query: npt.ArrayLike,
     key: npt.ArrayLike,
-    bits: int = 16,
-    policy: str = "readable",
-    fold: bool = True,
-    max_match: Optional[int] = None,
+    bits: int = DEFAULTS.bits,
+    policy: str = DEFAULTS.policy,
+    fold: bool = DEFAULTS.fold,
+    max_match: Optional[int] = DEFAULTS.max_match,
     threads: int = 0,
     *,
     length: bool = False,
@@ -108,17 +105,15 @@ def retrieve(
     """The destination of every step: where in the key's past the best match for the query's ending went on.
 
     ``query`` and ``key`` are whole numbers below ``2**bits``, of one shape, [steps] or [..., steps]. The answer has the
-    same shape, -1 where nothing matches. It is a function of the two arrays alone: ``threads`` (0: one a processor)
-    does not change it.
+    same shape, -1 where nothing matches. It depends on the two arrays alone: ``threads`` (0: one per processor) does not
+    change it. ``bits``, ``policy``, ``fold`` and ``max_match`` are explained in :class:`rosatune.RosaConfig`; those of
+    a configuration are ``**config.part("retrieval")``.
 
-    ``policy``     which past runs may be found: ``"readable"`` (those whose successor began before the current step),
-                   ``"literal"`` or ``"inclusive"``
-    ``fold``       whether equal neighbours form one run
-    ``max_match``  matches are compared up to this length; None: no cut
     ``length``     also give the length of the match behind each destination
-    ``flips``      also give the destinations if a bit of the query's last symbol were flipped: True for a table a step,
-                   ``"runs"`` for one a query run, which is less (:class:`FlipRuns`)
-    ``progress``   called as ``progress(done, total)`` now and then, in route-steps; what it raises stops the work
+    ``flips``      also give the destinations if a bit of the query's last symbol were flipped: True for a table per
+                   step, ``"runs"`` for one per query run, which is smaller (:class:`FlipRuns`)
+    ``progress``   called as ``progress(done, total)`` now and then, in route-steps; an exception it raises stops the
+                   work
 
     With ``length`` or ``flips`` the answer is a :class:`Retrieved`, otherwise the destinations alone.
 
@@ -132,27 +127,25 @@ def retrieve(
     >>> found.flips[8]
     array([5, 7], dtype=int32)
     """
-    options = _c.options(bits, policy, fold, max_match, threads)
+    rule = RosaConfig(bits=bits, policy=policy, fold=fold, max_match=max_match)
+    options = _c.options(rule, threads)
     q, k = symbols("query", query), symbols("key", key)
     same_shape("query", q, "key", k)
     if not isinstance(flips, (bool, np.bool_)) and flips != "runs":
-        raise InvalidArgument(f'flips is {flips!r}; give True (a table a step), "runs" (a table a query run) or False')
+        raise InvalidArgument(f'flips is {flips!r}; give True (a table per step), "runs" (a table per query run) or False')
     routes, steps = routes_of(q.shape), q.shape[-1]
     tau = np.empty(q.shape, np.int32)
     lengths = np.empty(q.shape, np.int32) if length else None
     tables = _Tables() if flips else None
 
-    def work(callback: Any = None) -> None:
-        if callback is not None:
-            options.progress = callback
+    def work(callback: Any) -> None:
+        options.progress = callback
         _c.call(
             *("rosa_retrieve", byref(options), routes, steps, address(q), address(k), address(tau)),
             *(address(lengths), byref(tables.c) if tables else None),
         )
 
-    if q.size and progress is None and (q.size < _SHORT or threading.current_thread() is not threading.main_thread()):
-        work()
-    elif q.size:
+    if q.size:
         run(work, q.size, progress)
     if not length and tables is None:
         return tau
@@ -162,7 +155,7 @@ def retrieve(
 
 
 class _Tables:
-    """Owns tables that C allocated. Whoever runs the work holds it too, so it cannot go while it is written to."""
+    """Owns tables that C allocated. The work holds a reference too, so they are not freed while they are written."""
 
     def __init__(self) -> None:
         self.c = _c.rosa_flips()

@@ -3,10 +3,9 @@
 A :class:`Stream` is the state of a number of routes. Whatever pieces it is fed in, the answers are those of
 :func:`rosatune.retrieve` on the whole.
 
-Three things are added to what C does. A stream is locked during a call, because C leaves that to its caller and Python
-has no business crashing. A long push goes to C in pieces, so that Ctrl-C is heard between them, and is taken back if it
-did not get to its end. And a process made by ``fork()`` inherits a stream's memory but not its threads; the first use
-there moves on to a copy that has threads of its own, and the inherited one is left alone.
+Three things are added to what C does. A stream is locked during a call, because C leaves locking to its caller. A long
+push goes to C in pieces, so that Ctrl-C takes effect between them; an interrupted push is undone. And a process made by
+``fork()`` inherits a stream's memory but not its threads; the first use there makes a copy that has its own threads.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ import numpy.typing as npt
 
 from . import _c
 from ._arrays import address, routes_of, same_shape, symbols
+from .config import DEFAULTS, RosaConfig
 from .errors import InvalidArgument
 from .retrieval import Retrieved
 
@@ -50,13 +50,14 @@ class Stream:
     def __init__(
         self,
         routes: int,
-        bits: int = 16,
-        policy: str = "readable",
-        fold: bool = True,
-        max_match: Optional[int] = None,
+        bits: int = DEFAULTS.bits,
+        policy: str = DEFAULTS.policy,
+        fold: bool = DEFAULTS.fold,
+        max_match: Optional[int] = DEFAULTS.max_match,
         threads: int = 0,
     ) -> None:
-        options = _c.options(bits, policy, fold, max_match, threads)
+        rule = RosaConfig(bits=bits, policy=policy, fold=fold, max_match=max_match)
+        options = _c.options(rule, threads)
         routes = _c.integer("routes", routes, 1, (1 << 48) - 1)
         handle = c_void_p()
         _c.call("rosa_stream_new", byref(options), routes, byref(handle))
@@ -83,7 +84,7 @@ class Stream:
         return stream
 
     def _c_stream(self) -> c_void_p:
-        """What C knows the stream as; the lock is held."""
+        """The stream's handle in C. The caller holds the lock."""
         if self._handle is None:
             raise InvalidArgument("the stream is closed; make a new one")
         if self._process != os.getpid():
@@ -115,8 +116,8 @@ class Stream:
         """Append steps to all routes and give their destinations, counted from the stream's first step.
 
         ``query`` and ``key`` have shape [routes, steps], or any with as many rows before the last axis; with one route
-        [steps] will do. With ``length`` or ``flips`` the answer is a :class:`Retrieved`. Flips can be asked for only
-        from the first step of a query run on. A push that fails or is interrupted leaves the stream as it was.
+        [steps] is enough. With ``length`` or ``flips`` the answer is a :class:`Retrieved`. Flips must be requested from
+        the first step of a query run on. A push that fails or is interrupted leaves the stream as it was.
 
         >>> stream = Stream(routes=2, bits=1)
         >>> stream.push([[0, 1, 0, 1], [1, 1, 1, 1]], [[0, 1, 0, 1], [0, 1, 0, 1]])
@@ -128,7 +129,7 @@ class Stream:
         if routes_of(q.shape) != self._routes:
             raise InvalidArgument(
                 f"query has shape {list(q.shape)}; give [..., steps] with {self._routes} rows before the last axis, "
-                f"one a route"
+                f"one per route"
             )
         steps = q.shape[-1]
         tau = np.empty((self._routes, steps), np.int32)
@@ -159,7 +160,7 @@ class Stream:
                 end = min(begin + most, steps)
                 flips = tables
                 if tables is not None and end - begin < steps:
-                    # C writes tables densely: a piece of them has to be put into place.
+                    # C writes a dense table, so the table of a piece has to be copied to its place.
                     flips = np.empty((len(tables), end - begin, self._bits), np.int32)
                 now: list[Any] = [None if a is None else address(a[:, begin:]) for a in (query, key, tau, lengths)]
                 _c.call("rosa_stream_push", stream, end - begin, *now[:2], steps, *now[2:], address(flips))
@@ -225,7 +226,7 @@ class Stream:
         >>> len(again), again.bits
         (3, 2)
         """
-        options = _c.options(threads=threads)
+        options = _c.options(DEFAULTS, threads)
         handle = c_void_p()
         _c.call("rosa_stream_load", byref(options), _encoded(path), byref(handle))
         return cls._made(handle, options.threads)
@@ -250,7 +251,7 @@ class Stream:
         >>> len(Stream.from_bytes(stream.to_bytes()))
         3
         """
-        options = _c.options(threads=threads)
+        options = _c.options(DEFAULTS, threads)
         block = np.frombuffer(data, np.uint8)
         handle = c_void_p()
         _c.call("rosa_stream_load_memory", byref(options), address(block), block.size, byref(handle))
@@ -259,7 +260,7 @@ class Stream:
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self).from_bytes, (self.to_bytes(), self._threads)
 
-    # --------------------------------------------------------------------------------------------------- what it is
+    # ------------------------------------------------------------------------------------------------- properties
 
     def _describe(self) -> _c.rosa_stream_info:
         info = _c.rosa_stream_info(size=ctypes.sizeof(_c.rosa_stream_info))
@@ -274,7 +275,7 @@ class Stream:
 
     @property
     def bits(self) -> int:
-        """Bits a symbol."""
+        """Bits per symbol."""
         return self._bits
 
     @property
@@ -289,12 +290,12 @@ class Stream:
 
     @property
     def max_match(self) -> Optional[int]:
-        """The length up to which matches are compared; None: no cut."""
+        """The length up to which matches are compared; None: no limit."""
         return self._max_match
 
     @property
     def threads(self) -> int:
-        """Worker threads as asked for; 0: one a processor."""
+        """Worker threads as requested; 0: one per processor."""
         return self._threads
 
     @property
@@ -340,13 +341,13 @@ class Stream:
             f"max_match={self._max_match} {state}>"
         )
 
-    # -------------------------------------------------------------------------------------------------------- its end
+    # --------------------------------------------------------------------------------------------------- release
 
     def close(self) -> None:
         """Release the memory now. A closed stream can only be closed again."""
         with self._lock:
             handle, self._handle = self._handle, None
-            # Threads that another process has cannot be ended from here, nor their memory taken away.
+            # After a fork the threads are the parent's: they cannot be ended here, nor their memory freed.
             if handle is not None and self._process == os.getpid():
                 self._free(handle)
 

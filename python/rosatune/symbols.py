@@ -2,7 +2,7 @@
 
 A symbol is what retrieval compares: ``bits`` neighbouring channels of a row, one bit each, set where the channel is
 greater than 0. Time is the last axis of symbols and the last but one of numbers. That is how a neural network leaves
-its activations and how retrieval reads its streams, so packing is also the transposition that lies between the two.
+its activations and how retrieval reads its streams, so packing also transposes.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import numpy.typing as npt
 from . import _c
 from ._arrays import floats
 from ._arrays import symbols as as_symbols
+from .config import DEFAULTS, RosaConfig
 from .errors import InvalidArgument
 
 __all__ = ["pack", "pack_isa", "unpack"]
 
 
-def pack(x: npt.ArrayLike, bits: int = 16, dtype: Optional[str] = None) -> npt.NDArray[np.uint16]:
+def pack(x: npt.ArrayLike, bits: int = DEFAULTS.bits, dtype: Optional[str] = None) -> npt.NDArray[np.uint16]:
     """Pack numbers of shape [..., steps, channels] into symbols of shape [..., channels / bits, steps].
 
     Bit ``j`` of route ``r`` is 1 where channel ``r * bits + j`` is greater than 0; 0, -0 and NaN give 0. Numbers are
@@ -33,7 +34,7 @@ def pack(x: npt.ArrayLike, bits: int = 16, dtype: Optional[str] = None) -> npt.N
            [3, 2]], dtype=uint16)
     """
     kind, rows = floats("x", x, dtype)
-    bits = _c.integer("bits", bits, 1, _c.MAX_BITS)
+    bits = RosaConfig(bits=bits).bits
     if rows.ndim < 2:
         raise InvalidArgument(f"x has shape {list(rows.shape)}; give [steps, channels] or [..., steps, channels]")
     *batch, steps, channels = rows.shape
@@ -47,7 +48,7 @@ def pack(x: npt.ArrayLike, bits: int = 16, dtype: Optional[str] = None) -> npt.N
     return out
 
 
-def unpack(symbols: npt.ArrayLike, bits: int = 16) -> npt.NDArray[np.uint8]:
+def unpack(symbols: npt.ArrayLike, bits: int = DEFAULTS.bits) -> npt.NDArray[np.uint8]:
     """The bits, 0 or 1, of symbols of shape [..., routes, steps], in shape [..., steps, routes * bits].
 
     >>> unpack(np.array([[1, 2], [3, 2]], np.uint16), bits=2)
@@ -55,7 +56,7 @@ def unpack(symbols: npt.ArrayLike, bits: int = 16) -> npt.NDArray[np.uint8]:
            [0, 1, 0, 1]], dtype=uint8)
     """
     packed = as_symbols("symbols", symbols)
-    bits = _c.integer("bits", bits, 1, _c.MAX_BITS)
+    bits = RosaConfig(bits=bits).bits
     if packed.ndim < 2:
         raise InvalidArgument(f"symbols has shape {list(packed.shape)}; give [routes, steps] or [..., routes, steps]")
     *batch, routes, steps = packed.shape

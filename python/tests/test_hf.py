@@ -195,14 +195,13 @@ def test_hidden_states_and_attentions_are_recorded():
     "options, message",
     [
         (dict(bits=7), "64 is not a multiple of bits 7"),
-        (dict(bits=0), "bits must be 1 to 16"),
-        (dict(window=-1), "window must be a whole number"),
-        (dict(window=8.5), "window must be a whole number"),
-        (dict(sinks=-1), "sinks must be a whole number"),
+        (dict(bits=0), "bits is 0; give a whole number from 1 to 16"),
+        (dict(window=-1), "window is -1; give a whole number"),
+        (dict(sinks=-1), "sinks is -1; give a whole number"),
         (dict(window=0, sinks=2), "sinks is 2"),
         (dict(first_global_layers=4), "first_global_layers is 4"),
         (dict(layers=[3]), "layers names layer 3"),
-        (dict(layers=[-1]), "layers names layer -1"),
+        (dict(layers=[-1]), "layers is -1"),
         (dict(layers=[0], first_global_layers=1), "first_global_layers=1"),
         (dict(layers=[1, 1]), "twice"),
         (dict(layers="some"), "'all'"),
@@ -223,8 +222,14 @@ def test_bad_models():
     model = tiny.model()
     with pytest.raises(ValueError, match="no adapters"):
         hf.detach(model)
-    with pytest.raises(TypeError):
-        hf.attach(model, window=8, bits=8, no_such_option=1)
+    with pytest.raises(TypeError, match="attach has no option 'windw'; did you mean 'window'"):
+        hf.attach(model, windw=8, bits=8)
+    with pytest.raises(TypeError, match="attach has no option 'stag'; did you mean 'stage'"):
+        hf.attach(model, stag="all")
+    with pytest.raises(TypeError, match="attach was given 2048 for config; give a RosaConfig"):
+        hf.attach(model, 2048)
+    with pytest.raises(TypeError, match="window is 8.5; give a whole number"):
+        hf.attach(model, window=8.5)
     assert hf.attachment(model) is None
     hf.attach(model, window=8, bits=8)
     with pytest.raises(ValueError, match="already attached"):
@@ -505,7 +510,7 @@ def test_save_and_load(tmp_path, options):
     hf.save_adapter(model, tmp_path / "a" / "b")
     bare = hf.load_adapter(tiny.model(), tmp_path / "a" / "b")
     assert torch.equal(forward(bare, ids), forward(model, ids))
-    assert hf.attachment(bare).options == hf.attachment(model).options
+    assert hf.attachment(bare).config == hf.attachment(model).config
     config = json.loads((tmp_path / "a" / "b" / "adapter_config.json").read_text())
     assert {"window", "sinks", "bits", "fusion", "layers", "first_global_layers"} < config["options"].keys()
     assert {"qk", "e_start", "policy", "fold", "max_match", "qk_grad", "explore"} < config["options"].keys()
@@ -551,8 +556,11 @@ def rewrite_tensors(folder: Path, change) -> None:
         (lambda f: edit_config(f, format=99), "format 99.*update"),
         (lambda f: edit_config(f, format="x"), "'format' is 'x'"),
         (lambda f: edit_config(f, options=3), "'options' is missing"),
-        (lambda f: edit_config(f, options={"bits": 5}), "options cannot be attached.*multiple of bits 5"),
-        (lambda f: edit_config(f, options={"no": 5}), "options cannot be attached"),
+        (lambda f: edit_config(f, options={"bits": 5}), "cannot be attached.*multiple of bits 5"),
+        (lambda f: edit_config(f, options={"bitz": 5}), "option 'bitz' is not known to.*'bits'.*update rosatune"),
+        (lambda f: edit_config(f, options={"window": "8"}), "adapter_config.json: window is '8'"),
+        (lambda f: edit_config(f, base_model=None), "'base_model' is missing"),
+        (lambda f: edit_config(f, peft_type="LORA"), "an adapter of PEFT .LORA.*PeftModel"),
         (lambda f: edit_config(f, tensors="0"), "belongs to another adapter_config.json"),
         (lambda f: rewrite_tensors(f, lambda t: t.pop("layers.1.e0")), "1 tensors are missing, such as layers.1.e0"),
         (lambda f: rewrite_tensors(f, lambda t: t.update(x=torch.zeros(1))), "1 tensors have no place.*such as x"),

@@ -107,7 +107,7 @@ def test_symbols_and_read_out(rng: np.random.Generator, shape: Any, kind: Any) -
     q[0, 0, 0], q[0, 1, 0], q[0, 2, 0] = 0.0, -0.0, torch.nan
     for x in (q, v):
         assert torch.equal(_kernels.pack(x, bits).cpu(), _host.pack([x.cpu().contiguous()], bits, 1)[0])
-    read = retrieved(inputs, _settings.make(bits))[0]
+    read = retrieved(inputs, _settings.make(bits=bits))[0]
     assert (read == -1).any() and (read != -1).any()
     expected = _gradients.read_out(_device._by_step(read, shape[0]), v, e0, e1, bits)
     for kept in (read, _gradients.wide(read).int()):
@@ -157,7 +157,7 @@ def test_gradients(
     monkeypatch.setattr(_fused, "TOTAL_BYTES", 8 * shape[0] * shape[1] * shape[3] * 2)
     inputs = activations(rng, *shape, kind)
     gy = inputs.pop()
-    settings = _settings.make(shape[-1], "readable", fold, explore=0.2, flip_share=0.6, **rule)
+    settings = _settings.make(bits=shape[-1], fold=fold, explore=0.2, flip_share=0.6, **rule)
     read, table = retrieved(inputs, settings)
     steps = _device._by_step(read, shape[0])
     expected = _gradients.backward(gy, *inputs, steps, table, (True,) * 5, settings)
@@ -170,7 +170,7 @@ def test_gradients(
 def test_the_same_every_time(rng: np.random.Generator, rule: dict[str, Any]) -> None:
     inputs = activations(rng, 2, 1500, 24, 4, torch.bfloat16)
     gy = inputs.pop()
-    settings = _settings.make(4, **rule)
+    settings = _settings.make(bits=4, **rule)
     read, table = retrieved(inputs, settings)
     found = [_fused.backward(gy, *inputs, read, table, (True,) * 5, settings) for _ in range(4)]
     for again in found[1:]:
@@ -182,7 +182,7 @@ def test_only_what_is_wanted(rng: np.random.Generator) -> None:
     inputs = activations(rng, 1, 12, 1, 2, torch.float32)
     gy = inputs.pop()
     for rule in ("linear", "flips"):
-        settings = _settings.make(2, qk_grad=rule)
+        settings = _settings.make(bits=2, qk_grad=rule)
         read, table = retrieved(inputs, settings)
         everything = _fused.backward(gy, *inputs, read, table, (True,) * 5, settings)
         for place in range(5):
@@ -197,7 +197,7 @@ def test_magnitudes(rng: np.random.Generator) -> None:
     """Gradients of any size add up alike; such that are not finite show."""
     inputs = activations(rng, 1, 40, 2, 4, torch.float32)
     gy = inputs.pop()
-    settings = _settings.make(4, qk_grad="flips")
+    settings = _settings.make(bits=4, qk_grad="flips")
     read, table = retrieved(inputs, settings)
 
     def found(gy: Tensor) -> Any:

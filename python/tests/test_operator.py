@@ -1,4 +1,4 @@
-"""The operator by its parts: arrays in and out are those meant, and bad ones are refused.
+"""The operator in parts: arrays in and out are the right ones, and bad ones are refused.
 
 The numbers are compared with sums written straight from the definitions, step by step.
 """
@@ -12,7 +12,7 @@ import pytest
 
 import oracle
 import rosatune
-from rosatune import Learning
+from rosatune import RosaConfig
 
 BITS, ROUTES, STEPS = 3, 4, 40
 CHANNELS = BITS * ROUTES
@@ -52,31 +52,33 @@ def from_bfloat16(bits: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("fold", [True, False])
 def test_find_is_retrieve(rng: np.random.Generator, policy: str, fold: bool) -> None:
     query, key = oracle.streams(rng, (2, 3, 50), BITS, 4, repeat=0.4)
-    expected = rosatune.retrieve(query, key, BITS, policy, fold, 4, flips="runs")
-    found = rosatune.find(query, key, BITS, policy, fold, 4, learning=Learning("flips"))
+    rule = RosaConfig(bits=BITS, policy=policy, fold=fold, max_match=4)
+    expected = rosatune.retrieve(query, key, **rule.part("retrieval"), flips="runs")
+    found = rosatune.find(query, key, rule, qk_grad="flips", training=True)
     assert found.read.dtype == np.uint16 and found.tau.dtype == np.int32
     np.testing.assert_array_equal(found.tau, expected.tau)
     table = np.where(found.flips == 65535, -1, found.flips.astype(np.int32))
     np.testing.assert_array_equal(table[:, 0], expected.flips.tau)
     np.testing.assert_array_equal(table[:, 1:], expected.flips.flip)
-    in_use = rosatune.find(query, key, BITS, policy, fold, 4)
+    in_use = rosatune.find(query, key, rule)
     np.testing.assert_array_equal(in_use.tau, expected.tau)
     assert in_use.flips is None
 
 
 def test_find_beyond_16_bits(rng: np.random.Generator) -> None:
     query = rng.integers(0, 4, (1, 70_000))
-    found = rosatune.find(query, query, 2)
+    found = rosatune.find(query, query, bits=2)
     assert found.read.dtype == np.int32
     np.testing.assert_array_equal(found.tau, rosatune.retrieve(query, query, 2))
 
 
 def test_find_explores(rng: np.random.Generator) -> None:
     query, key = oracle.streams(rng, (3, 50), BITS, 4, repeat=0.4)
-    true = rosatune.find(query, key, BITS).tau
-    explored = rosatune.find(query, key, BITS, learning=Learning(explore=1.0, seed=1)).tau
-    again = rosatune.find(query, key, BITS, threads=1, learning=Learning(explore=1.0, seed=1)).tau
-    other = rosatune.find(query, key, BITS, learning=Learning(explore=1.0, seed=2)).tau
+    rule = RosaConfig(bits=BITS, explore=1.0)
+    true = rosatune.find(query, key, rule).tau
+    explored = rosatune.find(query, key, rule, training=True, seed=1).tau
+    again = rosatune.find(query, key, rule, threads=1, training=True, seed=1).tau
+    other = rosatune.find(query, key, rule, training=True, seed=2).tau
     np.testing.assert_array_equal(explored, again)
     assert (explored != true).any() and (explored != other).any()
     for row, k in zip(explored, key):
@@ -97,7 +99,7 @@ def expected_read(value: np.ndarray, tau: np.ndarray, e0: np.ndarray, e1: np.nda
 def test_read(rng: np.random.Generator) -> None:
     q, k, v, _ = activations(rng)
     e0, e1 = parameters(rng)
-    found = rosatune.find(rosatune.pack(q, BITS), rosatune.pack(k, BITS), BITS)
+    found = rosatune.find(rosatune.pack(q, BITS), rosatune.pack(k, BITS), bits=BITS)
     value = rosatune.pack(v, BITS)
     expected = expected_read(value, found.tau, e0, e1)
     y = rosatune.read(value, found.read, e0, e1, BITS)
@@ -126,7 +128,7 @@ def test_read_from_a_long_history(rng: np.random.Generator) -> None:
 
 
 def expected_gradients(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, e0: np.ndarray, e1: np.ndarray, gy: np.ndarray, rule: Learning
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, e0: np.ndarray, e1: np.ndarray, gy: np.ndarray, rule: RosaConfig
 ) -> dict[str, np.ndarray]:
     """For [batch, steps, channels], with explore, suffix and flip_share at rest."""
     grads = {name: np.zeros(q.shape) for name in "qkv"} | {name: np.zeros(CHANNELS) for name in ("e0", "e1")}
@@ -173,13 +175,13 @@ def expected_gradients(
 
 
 RULES = [
-    Learning(),
-    Learning(credit="route"),
-    Learning("soft", slope=0.7),
-    Learning("soft", "route", slope=2.0),
-    Learning("flips"),
-    Learning("flips", key_credit="destination"),
-    Learning("none"),
+    RosaConfig(bits=BITS),
+    RosaConfig(bits=BITS, credit="route"),
+    RosaConfig(bits=BITS, qk_grad="soft", slope=0.7),
+    RosaConfig(bits=BITS, qk_grad="soft", credit="route", slope=2.0),
+    RosaConfig(bits=BITS, qk_grad="flips"),
+    RosaConfig(bits=BITS, qk_grad="flips", key_credit="destination"),
+    RosaConfig(bits=BITS, qk_grad="none"),
 ]
 
 
@@ -188,17 +190,17 @@ def close(actual: np.ndarray, expected: np.ndarray, relative: float) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.qk_grad}-{rule.credit}-{rule.key_credit}")
-def test_gradients_follow_the_definitions(rng: np.random.Generator, rule: Learning) -> None:
+def test_gradients_follow_the_definitions(rng: np.random.Generator, rule: RosaConfig) -> None:
     q, k, v, gy = activations(rng)
     e0, e1 = parameters(rng)
     expected = expected_gradients(q, k, v, e0, e1, gy, rule)
-    found = rosatune.find(rosatune.pack(q, BITS), rosatune.pack(k, BITS), BITS, learning=rule)
-    grads = rosatune.read_backward(q, k, v, e0, e1, found, gy, BITS, learning=rule)
+    found = rosatune.find(rosatune.pack(q, BITS), rosatune.pack(k, BITS), rule, training=True)
+    grads = rosatune.read_backward(q, k, v, e0, e1, found, gy, rule)
     for name, actual in grads._asdict().items():
         assert actual.dtype == np.float32 and actual.shape == expected[name].shape
         close(actual, expected[name], 1e-5)
         assert np.abs(expected[name]).max() > 0 or (rule.qk_grad == "none" and name in "qk")
-    one = rosatune.read_backward(q, k, v, e0, e1, found, gy, BITS, learning=rule, threads=1)
+    one = rosatune.read_backward(q, k, v, e0, e1, found, gy, rule, threads=1)
     for a, b in zip(grads, one):
         np.testing.assert_array_equal(a, b)
 
@@ -206,10 +208,10 @@ def test_gradients_follow_the_definitions(rng: np.random.Generator, rule: Learni
 def test_gradients_of_one_sequence_and_of_other_layouts(rng: np.random.Generator) -> None:
     q, k, v, gy = activations(rng, batch=())
     e0, e1 = parameters(rng)
-    found = rosatune.find(rosatune.pack(q, BITS), rosatune.pack(k, BITS), BITS)
-    grads = rosatune.read_backward(q, k, v, e0, e1, found, gy, BITS)
+    found = rosatune.find(rosatune.pack(q, BITS), rosatune.pack(k, BITS), bits=BITS)
+    grads = rosatune.read_backward(q, k, v, e0, e1, found, gy, bits=BITS)
     assert grads.q.shape == (STEPS, CHANNELS)
-    laid = rosatune.read_backward(np.asfortranarray(q), k, v.astype(">f4"), e0, e1, found, gy[::-1][::-1], BITS)
+    laid = rosatune.read_backward(np.asfortranarray(q), k, v.astype(">f4"), e0, e1, found, gy[::-1][::-1], bits=BITS)
     for a, b in zip(grads, laid):
         np.testing.assert_array_equal(a, b)
 
@@ -218,10 +220,10 @@ def test_gradients_in_bfloat16(rng: np.random.Generator) -> None:
     rounded = [from_bfloat16(to_bfloat16(x)) for x in activations(rng)]
     q, k, v, gy = rounded
     e0, e1 = parameters(rng)
-    found = rosatune.find(rosatune.pack(q, BITS), rosatune.pack(k, BITS), BITS)
-    exact = rosatune.read_backward(q, k, v, e0, e1, found, gy, BITS)
+    found = rosatune.find(rosatune.pack(q, BITS), rosatune.pack(k, BITS), bits=BITS)
+    exact = rosatune.read_backward(q, k, v, e0, e1, found, gy, bits=BITS)
     q16, k16, v16, gy16 = (to_bfloat16(x) for x in rounded)
-    grads = rosatune.read_backward(q16, k16, v16, e0, e1, found, gy16, BITS, dtype="bfloat16")
+    grads = rosatune.read_backward(q16, k16, v16, e0, e1, found, gy16, bits=BITS, dtype="bfloat16")
     for name in "qkv":
         assert getattr(grads, name).dtype == np.uint16
         close(from_bfloat16(getattr(grads, name)), getattr(exact, name), 1e-2)
@@ -232,29 +234,29 @@ def test_gradients_in_bfloat16(rng: np.random.Generator) -> None:
 def test_no_steps_have_no_gradients() -> None:
     none = np.zeros((2, 0, CHANNELS), np.float32)
     e = np.zeros(CHANNELS, np.float32)
-    found = rosatune.find(rosatune.pack(none, BITS), rosatune.pack(none, BITS), BITS)
+    found = rosatune.find(rosatune.pack(none, BITS), rosatune.pack(none, BITS), bits=BITS)
     assert rosatune.read(rosatune.pack(none, BITS), found.read, e, e, BITS).shape == (2, 0, CHANNELS)
-    grads = rosatune.read_backward(none, none, none, e, e, found, none, BITS)
+    grads = rosatune.read_backward(none, none, none, e, e, found, none, bits=BITS)
     assert grads.q.shape == none.shape and not grads.e0.any()
 
 
 @pytest.mark.parametrize(
-    "learning, words",
+    "options, words",
     [
-        (Learning("hard"), ["qk_grad", "'hard'", "'linear'"]),
-        (Learning(credit="some"), ["credit", "'route'"]),
-        (Learning(key_credit="run"), ["key_credit", "'destination'"]),
-        (Learning("soft", slope=0.0), ["slope"]),
-        (Learning(suffix=-1.0), ["suffix"]),
-        (Learning(explore=1.5), ["explore"]),
-        (Learning("flips", flip_share=0.0), ["flip_share"]),
-        (Learning(explore=float("nan")), ["explore"]),
-        (Learning(seed=-1), ["seed is -1"]),
+        (dict(qk_grad="hard"), ["qk_grad", "'hard'", "'linear'"]),
+        (dict(credit="some"), ["credit", "'route'"]),
+        (dict(key_credit="run"), ["key_credit", "'destination'"]),
+        (dict(slope=0.0), ["slope"]),
+        (dict(suffix=-1.0), ["suffix"]),
+        (dict(explore=1.5), ["explore"]),
+        (dict(flip_share=0.0), ["flip_share"]),
+        (dict(explore=float("nan")), ["explore"]),
+        (dict(seed=-1), ["seed is -1"]),
     ],
 )
-def test_learning_that_makes_no_sense(learning: Learning, words: list[str]) -> None:
+def test_learning_that_makes_no_sense(options: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(rosatune.InvalidArgument) as raised:
-        rosatune.find([0, 1], [0, 1], learning=learning)
+        rosatune.find([0, 1], [0, 1], training=True, **options)
     for word in words:
         assert word in str(raised.value)
 
@@ -268,6 +270,10 @@ def test_read_refuses(rng: np.random.Generator) -> None:
         ((value, tau.astype(np.int64), e, e), {}, TypeError, ["int64"]),
         ((value, tau + 9, e, e), {}, ValueError, ["9"]),
         ((value, (tau + 9).astype(np.uint16), e, e), {}, ValueError, ["9"]),
+        # numbers that a conversion to 16 bits would wrap into the range
+        ((value, tau - 65536, e, e), {}, ValueError, ["-65536"]),
+        ((value, tau - 2, e, e), {}, ValueError, ["-2"]),
+        ((value, tau + 65536, e, e), {}, ValueError, ["65536"]),
         ((value, tau, e[:-1], e), {}, ValueError, ["e0", "[11]", "12 channels"]),
         ((value, tau, e, e[None]), {}, ValueError, ["e1", "[1, 12]"]),
         ((value[0], tau[0], e, e), {}, ValueError, ["value", "[9]"]),
@@ -284,7 +290,7 @@ def test_read_refuses(rng: np.random.Generator) -> None:
 def test_backward_refuses(rng: np.random.Generator) -> None:
     q, k, v, gy = activations(rng)
     e0, e1 = parameters(rng)
-    found = rosatune.find(rosatune.pack(q, BITS), rosatune.pack(k, BITS), BITS, learning=Learning("flips"))
+    found = rosatune.find(rosatune.pack(q, BITS), rosatune.pack(k, BITS), bits=BITS, qk_grad="flips", training=True)
     bad: list[tuple[dict[str, Any], Any, list[str]]] = [
         ({"k": k[:, :-1]}, ValueError, ["k has shape", "[2, 39, 12]"]),
         ({"v": v.astype(np.float64)}, TypeError, ["v is of kind float64"]),
@@ -296,10 +302,10 @@ def test_backward_refuses(rng: np.random.Generator) -> None:
         ({"found": found._replace(read=found.tau)}, ValueError, ["int32", "uint16"]),
         ({"found": found._replace(read=found.read[:1])}, ValueError, ["found.read", "[1, 4, 40]"]),
         ({"found": found._replace(read=np.full_like(found.read, 40))}, ValueError, ["40"]),
-        ({"found": found._replace(flips=None), "learning": Learning("flips")}, ValueError, ["no flips"]),
-        ({"found": found._replace(flips=found.flips[1:]), "learning": Learning("flips")}, ValueError, ["found.flips"]),
+        ({"found": found._replace(flips=None), "qk_grad": "flips"}, ValueError, ["no flips"]),
+        ({"found": found._replace(flips=found.flips[1:]), "qk_grad": "flips"}, ValueError, ["found.flips"]),
         (
-            {"found": found._replace(flips=np.full_like(found.flips, 40)), "learning": Learning("flips")},
+            {"found": found._replace(flips=np.full_like(found.flips, 40)), "qk_grad": "flips"},
             ValueError,
             ["40"],
         ),

@@ -193,7 +193,7 @@ def test_tensor_operations_give_the_same(rng: np.random.Generator, rule: dict[st
     """What GPUs compute, computed here, with exploration and a share of the flips."""
     inputs = [x.detach() for x in activations(rng, steps=70, bits=bits)]
     gy = direction(rng, inputs[0])
-    settings = _settings.make(bits, "readable", fold, explore=0.2, flip_share=0.6, **rule)
+    settings = _settings.make(bits=bits, fold=fold, explore=0.2, flip_share=0.6, **rule)
     tables = rule["qk_grad"] == "flips"
     y, read, table = _operator.rosa(*inputs, torch.tensor(9), None, tables, True, *settings)
     steps = _device._by_step(read, 2)

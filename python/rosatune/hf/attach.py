@@ -1,20 +1,20 @@
 """Putting adapters into a model, taking them out, and choosing what is trained.
 
-`attach` changes nothing until all it was told has been checked and all adapters have been made. It then records on the
-decoder stack what it needs to undo itself, and in the configuration (`config.rosatune`) what a saved checkpoint needs
-to be loaded again; the rest of the configuration stays as it was, because the window is made by the masks and not by
-the model class.
+`attach` changes nothing until all options have been checked and all adapters have been made. It then records on the
+decoder stack what `detach` needs, and in the model's configuration (`config.rosatune`) what a saved checkpoint needs to
+be loaded again. The rest of the model's configuration stays as it was, because the window is made by the masks and not
+by the model class.
 """
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass, field
-from typing import Any, Iterable, Optional, Union
+from typing import Any, Optional
 
 import torch
 from torch import nn
 
+from ..config import ALL, RosaConfig, chosen
 from ..nn import RosaAdapter
 from .masks import check_implementation
 from .patch import LAYERS, STACKS, Plan, prepare
@@ -29,11 +29,11 @@ class Attachment:
     """What was attached to a model."""
 
     plan: Plan
-    options: dict  # all arguments of `attach`, in a form that JSON can hold
-    layers: list  # layers that have an adapter
+    config: RosaConfig  # its `layers` are the numbers of those that have an adapter
     trained: dict = field(default_factory=dict)  # requires_grad of every parameter before
     windows: list = field(default_factory=list)  # sliding_window of the attention modules that have one
     recorded: Optional[dict] = None  # config.rosatune before
+    warned: bool = False  # that a text is longer than the model was trained for
 
 
 def stack_of(model: Any) -> nn.Module:
@@ -72,17 +72,13 @@ def adapters(model: Any) -> dict[int, RosaAdapter]:
             adapter.retrieve = False
     """
     stack, found = _attached(model)
-    return {layer: stack.layers[layer].rosa for layer in found.layers}
+    return {layer: stack.layers[layer].rosa for layer in found.config.layers}
 
 
 def attach(
     model: Any,
-    window: int = 2048,
-    sinks: int = 0,
-    bits: int = 16,
-    fusion: str = "post",
-    layers: Union[str, Iterable[int]] = "all",
-    first_global_layers: int = 0,
+    config: Optional[RosaConfig] = None,
+    *,
     stage: Optional[str] = "adapter",
     dtype: Optional[torch.dtype] = None,
     **options: Any,
@@ -91,60 +87,38 @@ def attach(
 
     Args:
         model: a Llama or Qwen3 model of transformers, such as ``LlamaForCausalLM``.
-        window: position t attends to the last ``window`` positions, itself among them; 0 leaves attention global.
-        sinks: the first ``sinks`` positions stay visible too.
-        bits: bits a symbol; the hidden size must be a multiple of it.
-        fusion: ``"post"`` adds what is read beside attention, ``"pre"`` mixes it into attention's input.
-        layers: which layers have an adapter: ``"all"``, or their numbers.
-        first_global_layers: so many layers at the front stay global and have no adapter.
+        config: a :class:`rosatune.RosaConfig`.
         stage: what is trained afterwards, see :func:`set_stage`; None leaves every parameter as it is.
         dtype: of the adapters' parameters, float32 or bfloat16; by default that of the layers, or float32 if they are
-            float16. In a bfloat16 model float32 adapters learn better, as small updates do not get lost.
-        options: further options of :class:`rosatune.nn.RosaAdapter`.
+            float16. In a bfloat16 model float32 adapters learn better: bfloat16 loses small updates.
+        options: options of :class:`rosatune.RosaConfig` by name, such as ``window=2048, sinks=4``; beside ``config``
+            they change it.
 
     In post fusion the logits are at first exactly those of the model with the window alone.
     """
     stack = stack_of(model)
     if getattr(stack, "rosatune", None) is not None:
         raise ValueError("adapters are already attached to this model; call rosatune.hf.detach first")
-    total = len(stack.layers)
-    for name, value in (("window", window), ("sinks", sinks), ("first_global_layers", first_global_layers)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise ValueError(f"{name} must be a whole number, 0 or more; it is {value!r}")
-    if sinks and not window:
-        raise ValueError(f"sinks is {sinks}, but window=0 means global attention, which sees them anyway; use sinks=0")
-    if first_global_layers > total:
-        raise ValueError(f"first_global_layers is {first_global_layers}, but the model has {total} layers")
-    width = stack.config.hidden_size
-    if isinstance(bits, bool) or not isinstance(bits, int) or not 1 <= bits <= 16:
-        raise ValueError(f"bits must be 1 to 16; it is {bits!r}")
-    if width % bits:
-        fitting = ", ".join(str(b) for b in range(1, 17) if width % b == 0)
-        raise ValueError(f"the hidden size {width} is not a multiple of bits {bits}; fitting are {fitting}")
-    chosen = _choose(layers, total, first_global_layers)
+    config = _fitting(chosen("attach", config, options, ALL, ("stage", "dtype")), stack)
     _check_stage(stage)
     if dtype not in (None, torch.float32, torch.bfloat16):
         raise ValueError(f"dtype is {dtype}; adapters are torch.float32 or torch.bfloat16")
-    check_implementation(stack.config._attn_implementation, sinks)
+    check_implementation(stack.config._attn_implementation, config.sinks)
     strange = [type(layer).__name__ for layer in stack.layers if type(layer) not in LAYERS]
     if strange:
         raise TypeError(f"layers of class {strange[0]} cannot be patched; attach before wrapping or sharding the model")
 
     made = {}
-    for index in chosen:
+    for index in config.layers:
         norm = stack.layers[index].input_layernorm.weight
         kind = dtype or (torch.float32 if norm.dtype == torch.float16 else norm.dtype)
-        made[index] = RosaAdapter(width, bits=bits, fusion=fusion, device=norm.device, dtype=kind, **options)
+        made[index] = RosaAdapter(stack.config.hidden_size, config, device=norm.device, dtype=kind)
 
-    plan = Plan(window, sinks, total, first_global_layers if window else total)
+    total = len(stack.layers)
+    plan = Plan(config.window, config.sinks, total, config.first_global_layers if config.window else total)
     found = Attachment(
         plan,
-        {
-            **dict(window=window, sinks=sinks, bits=bits, fusion=fusion, layers=chosen),
-            **dict(first_global_layers=first_global_layers),
-            **{name: options.get(name, default) for name, default in _adapter_defaults().items()},
-        },
-        chosen,
+        config,
         {name: weight.requires_grad for name, weight in model.named_parameters()},
         recorded=getattr(stack.config, "rosatune", None),
     )
@@ -153,13 +127,13 @@ def attach(
         found.windows.append(getattr(attention, "sliding_window", None))
         layer.__class__ = LAYERS[type(layer)]
         layer.rosa = made.get(index)
-        layer.rosa_window = window if plan.windowed(index) else 0
+        layer.rosa_window = config.window if plan.windowed(index) else 0
         if hasattr(attention, "sliding_window"):
             attention.sliding_window = layer.rosa_window or None
         if layer.rosa is not None:
             layer.rosa.train(layer.training)
     stack.rosatune = found
-    stack.config.rosatune = found.options
+    stack.config.rosatune = config.to_dict()
     stack.register_forward_pre_hook(prepare, with_kwargs=True)
     if stage is not None:
         set_stage(model, stage)
@@ -229,30 +203,19 @@ def parameter_groups(
     return used
 
 
-def _adapter_defaults() -> dict[str, Any]:
-    """Options of an adapter and their defaults, which are recorded too: those of a later version may be others."""
-    ours = ("channels", "bits", "fusion", "device", "dtype")
-    known = inspect.signature(RosaAdapter).parameters.items()
-    return {name: parameter.default for name, parameter in known if name not in ours}
-
-
-def _choose(layers: Union[str, Iterable[int]], total: int, first: int) -> list[int]:
-    """The layers that get an adapter, in order."""
-    if isinstance(layers, str):
-        if layers != "all":
-            raise ValueError(f"layers must be 'all' or numbers of layers; it is {layers!r}")
-        return list(range(first, total))
-    chosen = sorted(int(layer) for layer in layers)
-    for layer in chosen:
-        if not 0 <= layer < total:
-            raise ValueError(f"layers names layer {layer}, but the model's layers are 0 to {total - 1}")
-        if layer < first:
-            raise ValueError(
-                f"layers names layer {layer}, but first_global_layers={first} keeps those before {first} as they are"
-            )
-    if len(set(chosen)) != len(chosen):
-        raise ValueError(f"layers names a layer twice: {chosen}")
-    return chosen
+def _fitting(config: RosaConfig, stack: nn.Module) -> RosaConfig:
+    """The configuration with its layers by number, once it is known to fit the model."""
+    total, width = len(stack.layers), stack.config.hidden_size
+    if config.first_global_layers > total:
+        raise ValueError(f"first_global_layers is {config.first_global_layers}, but the model has {total} layers")
+    if width % config.bits:
+        fitting = ", ".join(str(bits) for bits in range(1, 17) if width % bits == 0)
+        raise ValueError(f"the hidden size {width} is not a multiple of bits {config.bits}; bits may be {fitting}")
+    if config.layers == "all":
+        return config.replace(layers=range(config.first_global_layers, total))
+    if config.layers and max(config.layers) >= total:
+        raise ValueError(f"layers names layer {max(config.layers)}, but the model's layers are 0 to {total - 1}")
+    return config
 
 
 def _check_stage(stage: Optional[str]) -> None:

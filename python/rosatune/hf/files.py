@@ -1,9 +1,9 @@
 """Adapters on disk: a folder with `adapter_config.json` and `adapter_model.safetensors`.
 
-The configuration says how the adapters were attached and to what shape of model; the tensors are named
-`layers.<number>.<parameter>`. Each file is written beside its place and then moved there, so a failed save leaves the
-older file. As there are two of them, both carry a digest of the tensors: a pair torn apart by an interruption, or mixed
-by hand, is noticed when it is loaded. Nothing is changed in a model before everything read has been found to fit.
+The configuration (`config.py`) says how the adapters were attached, to what shape of model, and the name of that model;
+the tensors are named `layers.<number>.<parameter>`. Each file is written beside its place and then moved there, so a
+failed save leaves the older file. Both files carry a digest of the tensors: if a save was interrupted between the two,
+or one was exchanged, loading reports it. A model is changed only when everything read fits it.
 """
 
 from __future__ import annotations
@@ -11,33 +11,28 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
+import re
+import warnings
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable, Union
+from typing import Any, Iterator, Union
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
-from .. import __version__
-from ..errors import Error
+from ..config import CONFIG_FILE, RosaConfig, read_file, replace_file
+from ..errors import AdapterError
 from .attach import adapters, attach, attachment, detach, stack_of
 
 __all__ = ["AdapterError", "from_pretrained", "load_adapter", "save_adapter"]
 
-CONFIG = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
-FORMAT = 1
-
-# Options that say how an adapter starts and learns, not what it computes: these may differ from the saved ones.
-LEARNING = {"qk", "e_start", "qk_grad", "credit", "key_credit", "suffix", "explore", "flip_share", "slope"}
+BASE = "base_model_name_or_path"  # the field that PEFT uses too
 
 Folder = Union[str, "os.PathLike[str]"]
-
-
-class AdapterError(Error, ValueError):
-    """A saved adapter is damaged, or does not fit the model."""
 
 
 def save_adapter(model: Any, folder: Folder) -> None:
@@ -55,47 +50,48 @@ def save_adapter(model: Any, folder: Folder) -> None:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     digest = _digest(tensors)
-    config = {
-        "format": FORMAT,
-        "rosatune_version": __version__,
-        "base_model": _shape(model),
-        "options": attachment(model).options,
-        "tensors": digest,
-    }
-    _write(folder / TENSORS, lambda path: save_file(tensors, path, metadata={"format": "pt", "tensors": digest}))
-    _write(folder / CONFIG, lambda path: Path(path).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8"))
+    replace_file(folder / TENSORS, lambda path: save_file(tensors, path, metadata={"format": "pt", "tensors": digest}))
+    base = {BASE: name} if (name := _base_name(model)) else {}
+    attachment(model).config.save(folder, base_model=_shape(model), **base, tensors=digest)
 
 
 def load_adapter(model: Any, folder: Folder, stage: Union[str, None] = "adapter") -> Any:
     """Read adapters from a folder into a model of the shape they were trained with. Returns the model.
 
     A model without adapters gets them attached as the folder says, and `stage` set. One that has adapters must have
-    been attached with the same options, but for those of learning.
+    been attached with the same options, except for those that say how an adapter starts and learns. A model of another
+    name than the one the adapters were trained with is worth a warning.
     """
     folder = Path(folder)
-    config = _read_config(folder / CONFIG)
+    config, fields = read_file(folder)
+    for name, kind in (("base_model", dict), ("tensors", str)):
+        if not isinstance(fields.get(name), kind):
+            raise AdapterError(f"{folder / CONFIG_FILE}: the field {name!r} is missing or not a {kind.__name__}")
     here = _shape(model)
-    for name, saved in config["base_model"].items():
+    for name, saved in fields["base_model"].items():
         if saved != here.get(name):
             raise AdapterError(
-                f"{folder / CONFIG}: the adapter was trained for a model with {name} {saved!r}, "
+                f"{folder / CONFIG_FILE}: the adapter was trained for a model with {name} {saved!r}, "
                 f"this model has {here.get(name)!r}"
             )
-    tensors = _read_tensors(folder / TENSORS, config["tensors"])
+    tensors = _read_tensors(folder / TENSORS, fields["tensors"])
     fresh = attachment(model) is None
     if fresh:
         try:
-            attach(model, stage=stage, **config["options"])
+            attach(model, config, stage=stage)
         except (TypeError, ValueError) as error:
-            raise AdapterError(f"{folder / CONFIG}: the options cannot be attached: {error}") from error
+            raise AdapterError(f"{folder / CONFIG_FILE}: cannot be attached to this model: {error}") from error
     else:
-        _compare_options(folder / CONFIG, config["options"], attachment(model).options)
+        _compare(folder / CONFIG_FILE, config, attachment(model).config)
     try:
         _fill(model, tensors, folder / TENSORS)
     except BaseException:
         if fresh:
             detach(model)
         raise
+    trained, used = fields.get(BASE), _base_name(model)
+    if trained and used and _last_part(trained) != _last_part(used):
+        warnings.warn(f"{folder}: was trained with the model {trained}, and is loaded into {used}", stacklevel=2)
     return model
 
 
@@ -108,7 +104,8 @@ def from_pretrained(folder: Folder, stage: Union[str, None] = "adapter", **optio
     from transformers import AutoModelForCausalLM
 
     folder = Path(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, **options)
+    with _expecting_adapters():
+        model = AutoModelForCausalLM.from_pretrained(folder, **options)
     saved = getattr(model.config, "rosatune", None)
     if not isinstance(saved, dict):
         raise AdapterError(f"{folder / 'config.json'}: has no entry 'rosatune': no adapters were saved with the model")
@@ -124,9 +121,37 @@ def from_pretrained(folder: Folder, stage: Union[str, None] = "adapter", **optio
                 if rest:
                     tensors[f"layers.{place.rpartition('.')[2]}.{rest}"] = store.get_tensor(name)
     del model.config.rosatune
-    attach(model, stage=stage, **saved)
+    try:
+        attach(model, RosaConfig.from_dict(saved), stage=stage)
+    except (TypeError, ValueError) as error:
+        raise AdapterError(f"{folder / 'config.json'}: the entry 'rosatune' cannot be attached: {error}") from error
     _fill(model, tensors, folder / files[0])
     return model
+
+
+@contextmanager
+def _expecting_adapters() -> Iterator[None]:
+    """While it lasts, loading a model does not report the adapters' tensors as unexpected.
+
+    They are read afterwards. Outside of this the report is right: a model loaded without its adapters is not whole.
+    """
+    before = PreTrainedModel._keys_to_ignore_on_load_unexpected
+    PreTrainedModel._keys_to_ignore_on_load_unexpected = [*(before or []), r"\.rosa\."]
+    try:
+        yield
+    finally:
+        PreTrainedModel._keys_to_ignore_on_load_unexpected = before
+
+
+def _base_name(model: Any) -> str:
+    """The name or path that a model was loaded by; empty for one made on the spot."""
+    return getattr(stack_of(model).config, "_name_or_path", "") or ""
+
+
+def _last_part(name: str) -> str:
+    """What is the same of a model's name on the Hub, of its folder in the Hub's cache, and of a copy elsewhere."""
+    cached = re.search(r"models--[^/]*?--([^/]+)/snapshots/", name)
+    return cached[1] if cached else name.rstrip("/").rpartition("/")[2]
 
 
 def _tensors(adapter: nn.Module) -> dict[str, Tensor]:
@@ -157,57 +182,13 @@ def _digest(tensors: dict[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _write(path: Path, write: Callable[[str], Any]) -> None:
-    """Write beside the place, flush to disk, and move there."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(descriptor)
-    try:
-        write(name)
-        with open(name, "rb+") as file:
-            os.fsync(file.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise AdapterError(
-            f"{path}: no such file; name a folder that rosatune.hf.save_adapter or `rosatune tune` wrote"
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise AdapterError(f"{path}: cannot be read: {error}") from error
-    except json.JSONDecodeError as error:
-        raise AdapterError(f"{path}: is not JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise AdapterError(f"{path}: holds a {type(config).__name__}, not an object")
-    version = config.get("format")
-    if not isinstance(version, int) or version < 1:
-        raise AdapterError(f"{path}: the field 'format' is {version!r}, not a version number")
-    if version > FORMAT:
-        raise AdapterError(
-            f"{path}: is of format {version}, written by rosatune {config.get('rosatune_version')}; "
-            f"this is rosatune {__version__}, which reads up to {FORMAT}: update it"
-        )
-    for name, kind in (("base_model", dict), ("options", dict), ("tensors", str)):
-        if not isinstance(config.get(name), kind):
-            raise AdapterError(f"{path}: the field {name!r} is missing or not a {kind.__name__}")
-    return config
-
-
 def _read_tensors(path: Path, digest: str) -> dict[str, Tensor]:
     try:
         with safe_open(path, framework="pt") as store:
             saved = (store.metadata() or {}).get("tensors")
             if saved != digest:
                 raise AdapterError(
-                    f"{path}: belongs to another {CONFIG} (its digest is {saved}, the one named there {digest}); "
+                    f"{path}: belongs to another {CONFIG_FILE} (its digest is {saved}, the one named there {digest}); "
                     f"was a save interrupted, or a file exchanged?"
                 )
             return {name: store.get_tensor(name) for name in store.keys()}
@@ -217,11 +198,13 @@ def _read_tensors(path: Path, digest: str) -> dict[str, Tensor]:
         raise AdapterError(f"{path}: cannot be read: {error}") from error
 
 
-def _compare_options(path: Path, saved: dict, here: dict) -> None:
-    for name in sorted((saved.keys() | here.keys()) - LEARNING):
-        if saved.get(name) != here.get(name):
+def _compare(path: Path, saved: RosaConfig, here: RosaConfig) -> None:
+    """Refuse adapters that do not compute the same. How they start and learn may differ; tensors are compared later."""
+    start = ("qk", "e_start")
+    for name, value in saved.part("model", "layer", "retrieval").items():
+        if name not in start and value != getattr(here, name):
             raise AdapterError(
-                f"{path}: {name} is {saved.get(name)!r} there and {here.get(name)!r} in this model; "
+                f"{path}: {name} is {value!r} there and {getattr(here, name)!r} in this model; "
                 f"detach the adapters first, or attach them with the same options"
             )
 

@@ -15,6 +15,7 @@ there again when gradient checkpointing recomputes a layer, and are moved along 
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, NamedTuple, Optional
 
 import torch
@@ -108,6 +109,7 @@ def prepare(stack: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     _refuse_packing(given)
     shared = _cache(stack, given, plan)
     seen = 0 if shared is None else given["past_key_values"].get_seq_length()
+    _notice_length(stack, seen + queries)
     padding = _padding(given, batch, seen + queries, embeds.device)
     rows = Rows(padding, _starts(padding) if plan.sinks and padding is not None else None)
     if shared is not None:
@@ -137,6 +139,19 @@ def prepare(stack: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     given["attention_mask"] = embeds.new_empty((0, 0, 0, 0))
     given["rosa_step"] = step
     return (), given
+
+
+def _notice_length(stack: Any, positions: int) -> None:
+    """Say once that a text has more positions than the model was trained for."""
+    most = getattr(stack.config, "max_position_embeddings", None)
+    if most is None or positions <= most or stack.rosatune.warned or torch.compiler.is_compiling():
+        return
+    stack.rosatune.warned = True
+    warnings.warn(
+        f"the text has {positions} positions, and the model was trained for {most} (max_position_embeddings); "
+        f"beyond that its quality is not known",
+        stacklevel=2,
+    )
 
 
 def _cache(stack: Any, given: dict, plan: Plan) -> Optional[Shared]:

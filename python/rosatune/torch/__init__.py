@@ -1,8 +1,8 @@
 """ROSA as a PyTorch operator.
 
 :func:`rosa` is the read-out of a layer: the symbols of q and k are looked up, the value bits found there are read out
-between e0 and e1. It is a function of tensors, differentiable, on the CPU and on CUDA devices, and one opaque step to
-``torch.compile``. :func:`launch` begins the retrieval early, so that something else (attention) can run beside it.
+between e0 and e1. It is a differentiable function of tensors, on the CPU and on CUDA devices, and one opaque step for
+``torch.compile``. :func:`launch` begins the retrieval early, so that attention can run at the same time.
 
 >>> import torch
 >>> from rosatune.torch import rosa
@@ -14,11 +14,12 @@ torch.Size([2, 100, 64])
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 import torch
 from torch import Tensor
 
+from ..config import RosaConfig
 from . import _operator
 from ._settings import Settings, make, unexploring
 
@@ -65,7 +66,7 @@ def _check_level(name: str, x: Tensor, like: Tensor) -> None:
     if not x.is_floating_point():
         raise TypeError(f"{name} is {x.dtype}; give floating point, best torch.float32")
     if x.shape != like.shape[-1:]:
-        raise ValueError(f"{name} has shape {list(x.shape)}; give one number a channel, [{like.shape[-1]}]")
+        raise ValueError(f"{name} has shape {list(x.shape)}; give one number per channel, [{like.shape[-1]}]")
     if x.device != like.device:
         raise ValueError(f"{name} is on {x.device} and q on {like.device}; bring them together")
 
@@ -88,7 +89,7 @@ def _needs_tables(q: Tensor, k: Tensor) -> bool:
 
 
 def _begin(q: Tensor, k: Tensor, settings: Settings, seed: Union[int, Tensor, None]) -> Pending:
-    """What this pass needs: exploration while learning, tables where q or k will ask for a gradient."""
+    """What this pass needs: exploration while learning, tables where q or k needs a gradient."""
     _check("q", q, q, settings.bits)
     _check("k", k, q, settings.bits)
     if settings.explore and not torch.is_grad_enabled() and seed is None:
@@ -104,27 +105,17 @@ def _batched(x: Tensor) -> Tensor:
 def launch(
     q: Tensor,
     k: Tensor,
-    bits: int = 16,
-    policy: str = "readable",
-    fold: bool = True,
-    max_match: Optional[int] = None,
-    qk_grad: str = "linear",
-    credit: str = "all",
-    key_credit: str = "match",
-    suffix: float = 0.0,
-    explore: float = 0.0,
-    flip_share: float = 1.0,
-    slope: float = 1.0,
+    config: Optional[RosaConfig] = None,
+    *,
     seed: Union[int, Tensor, None] = None,
+    **options: Any,
 ) -> Pending:
     """Begin the retrieval of a later ``rosa(q, k, ..., pending=...)`` with the same q, k and options.
 
-    On CUDA it runs in the background, on the host's processors, while the GPU does what it is given next. On CPU
-    tensors nothing happens until it is collected: all processors are busy with the model anyway. What is launched need
-    not be collected.
+    On CUDA it runs in the background, on the host's processors, while the GPU executes what follows. On CPU tensors the
+    retrieval happens in ``rosa``: all processors are busy with the model anyway. A launched retrieval need not be used.
     """
-    settings = make(bits, policy, fold, max_match, qk_grad, credit, key_credit, suffix, explore, flip_share, slope)
-    pending = _begin(q, k, settings, seed)
+    pending = _begin(q, k, make(config, "launch", **options), seed)
     ticket = _operator.launch(
         _batched(q), _batched(k), pending.seed, pending.tables, not torch.compiler.is_compiling(), *pending.settings
     )
@@ -137,19 +128,11 @@ def rosa(
     v: Tensor,
     e0: Tensor,
     e1: Tensor,
-    bits: int = 16,
-    policy: str = "readable",
-    fold: bool = True,
-    max_match: Optional[int] = None,
-    qk_grad: str = "linear",
-    credit: str = "all",
-    key_credit: str = "match",
-    suffix: float = 0.0,
-    explore: float = 0.0,
-    flip_share: float = 1.0,
-    slope: float = 1.0,
+    config: Optional[RosaConfig] = None,
+    *,
     seed: Union[int, Tensor, None] = None,
     pending: Optional[Pending] = None,
+    **options: Any,
 ) -> Tensor:
     """Look up the symbols of q and k and read out the value bits found: y [B, T, C] (or [T, C]), of the dtype of v.
 
@@ -157,23 +140,14 @@ def rosa(
     in the channels whose v is above 0 at d and ``e0`` in the others; where it finds nothing, 0.
 
     q, k, v: [B, T, C] or [T, C], float32 or bfloat16, of one dtype and device; C is a multiple of ``bits``.
-    e0, e1: [C], used as float32 whatever they are. Autocast changes none of this: y is of the dtype that v comes in.
-    policy: which past runs may be found: ``"readable"``, ``"literal"`` (the paper) or ``"inclusive"``.
-    fold: whether equal neighbouring symbols form one run.
-    max_match: matches are compared up to this length; None: no cut.
-    qk_grad: how q and k learn: ``"linear"``, ``"soft"``, ``"flips"`` (the paper's counterfactuals) or ``"none"``.
-    credit: whether ``linear`` and ``soft`` judge a read by ``"all"`` channels or those of its ``"route"``.
-    key_credit: whether ``flips`` moves the key run that was ``"match"``-ed or the ``"destination"`` (the paper).
-    suffix: weight that ``linear`` and ``soft`` give to the symbols one run earlier, 0 or more.
-    explore: share of route-steps that read a random past run instead, while learning.
-    flip_share: share of query runs whose counterfactuals are looked up; gradients are scaled to stay unbiased.
-    slope: of the softmax of ``soft``.
+    e0, e1: [C], converted to float32. Autocast changes nothing here: y has the dtype of v.
+    config, options: a :class:`rosatune.RosaConfig`, or its options by name: those of retrieval and of gradients.
     seed: of ``explore`` and ``flip_share``. None: drawn from PyTorch's default generator, so that
         ``torch.manual_seed`` and checkpointing reproduce it, and only where gradients are enabled. With a seed given,
-        exploration happens in any case.
+        exploration always happens.
     pending: what :func:`launch` returned for the same q, k and options; its seed is used.
     """
-    settings = make(bits, policy, fold, max_match, qk_grad, credit, key_credit, suffix, explore, flip_share, slope)
+    settings = make(config, "rosa", **options)
     if pending is None:
         pending = _begin(q, k, settings, seed)
     else:

@@ -58,23 +58,15 @@ def _kept(threads: int) -> int:
 
 
 def _options(settings: Settings, threads: int) -> _c.rosa_options:
-    options = _c.options(settings.bits, settings.policy, settings.fold, settings.max_match or None, threads)
+    options = _c.options(settings, threads)
     if threads > 1:
         options.workers = _kept(threads)
     return options
 
 
 def _learning(settings: Settings, tables: bool, seed: int) -> _c.rosa_learning:
-    return _c.learning(
-        settings.qk_grad if tables or settings.qk_grad != "flips" else "none",
-        settings.credit,
-        settings.key_credit,
-        settings.slope,
-        settings.suffix,
-        settings.explore,
-        settings.flip_share,
-        seed,
-    )
+    # flips needs its tables; a pass without them computes no gradient of q and k
+    return _c.learning(settings if tables or settings.qk_grad != "flips" else settings._replace(qk_grad="none"), seed)
 
 
 def pack(tensors: Sequence[Tensor], bits: int, threads: int) -> List[Tensor]:

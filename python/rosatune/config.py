@@ -1,0 +1,368 @@
+"""Every option of ROSA in one object, with its default and the check of its value.
+
+A :class:`RosaConfig` goes wherever a dozen options would: to ``rosatune.hf.attach``, ``rosatune.nn.RosaAdapter``,
+``rosatune.torch.rosa`` and :func:`rosatune.find`. Each also takes the options by name, alone or beside a configuration,
+of which they then change a few. This module is the only place in the package that knows the defaults.
+
+>>> config = RosaConfig(window=1024, sinks=4)
+>>> config.bits, config.qk_grad
+(16, 'linear')
+>>> config.replace(bits=4).bits
+4
+>>> RosaConfig(windw=1024)
+Traceback (most recent call last):
+TypeError: RosaConfig has no option 'windw'; did you mean 'window'?
+
+An adapter's folder keeps its configuration in ``adapter_config.json``, beside what else there is to say about the
+tensors; :meth:`RosaConfig.load` reads one that :meth:`RosaConfig.save`, ``rosatune.hf.save_adapter`` or
+``rosatune tune`` wrote.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import json
+import math
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Callable, Iterable, Optional, Tuple, Union
+
+from . import _c
+from .errors import AdapterError, InvalidArgument
+
+__all__ = ["ADAPTER", "ALL", "CONFIG_FILE", "DEFAULTS", "OPERATOR", "RosaConfig", "chosen", "read_file", "replace_file"]
+
+CONFIG_FILE = "adapter_config.json"
+FORMAT = 1  # of that file
+
+Name = Union[str, "os.PathLike[str]"]
+
+
+# ------------------------------------------------------------------------------------------------------- checks of values
+
+Check = Callable[[str, Any], Any]  # name of the option and its value, to the value in its usual form
+
+
+def _whole(low: int, high: int) -> Check:
+    """A whole number from low to high."""
+
+    def check(name: str, value: Any) -> int:
+        if isinstance(value, bool):
+            raise TypeError(f"{name} is {value!r}; give a whole number from {low} to {high}")
+        return _c.integer(name, value, low, high)
+
+    return check
+
+
+def _at_most(name: str, value: Any) -> Optional[int]:
+    """A length that cuts matches, or None."""
+    return None if value is None else _whole(1, 0xFFFFFFFF)(f"{name} (None: no limit)", value)
+
+
+def _number(low: float, high: float, least: bool = True) -> Check:
+    """A number from low (itself only where ``least``) to high."""
+
+    def check(name: str, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError(f"{name} is {value!r}; give a number")
+        if not (low <= value <= high) or (value == low and not least) or not math.isfinite(value):
+            span = f"from {low:g}" if least else f"above {low:g}"
+            raise InvalidArgument(f"{name} is {value!r}; give a number {span} to {high:g}")
+        return float(value)
+
+    return check
+
+
+def _word(*choices: str) -> Check:
+    """One of a few words, in upper or lower case."""
+
+    def check(name: str, value: Any) -> str:
+        word = value.lower() if isinstance(value, str) else value
+        if word not in choices:
+            raise InvalidArgument(f"{name} is {value!r}; give one of {', '.join(map(repr, choices))}")
+        return word
+
+    return check
+
+
+def _words(kind: Any) -> Check:
+    """One of the names of a C enumeration."""
+    return _word(*(member.name.lower() for member in kind))
+
+
+def _truth(name: str, value: Any) -> bool:
+    if value not in (True, False):
+        raise TypeError(f"{name} is {value!r}; give True or False")
+    return bool(value)
+
+
+def _layers(name: str, value: Any) -> Union[str, Tuple[int, ...]]:
+    """``"all"``, or numbers of layers, in order."""
+    if isinstance(value, str):
+        if value != "all":
+            raise InvalidArgument(f"{name} is {value!r}; give 'all' or the numbers of layers")
+        return value
+    try:
+        numbers = sorted(_whole(0, 0xFFFF)(name, layer) for layer in value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}; give 'all' or the numbers of layers") from None
+    if len(set(numbers)) != len(numbers):
+        raise InvalidArgument(f"{name} names a layer twice: {numbers}")
+    return tuple(numbers)
+
+
+# ----------------------------------------------------------------------------------------------------- the configuration
+
+# Who uses an option: `attach` alone, the adapter of a layer, retrieval, or the gradients of the operator.
+MODEL, LAYER, RETRIEVAL, LEARNING = "model", "layer", "retrieval", "learning"
+
+OPERATOR = (RETRIEVAL, LEARNING)
+ADAPTER = (LAYER, *OPERATOR)
+ALL = (MODEL, *ADAPTER)
+
+
+def _option(part: str, default: Any, check: Check) -> Any:
+    return dataclasses.field(default=default, metadata={"part": part, "check": check})
+
+
+def _by_name(init: Callable[..., None]) -> Callable[..., None]:
+    """The dataclass's own constructor, but options are given by name, and a wrong name is told what it resembles."""
+
+    @functools.wraps(init)
+    def checked(self: Any, *values: Any, **options: Any) -> None:
+        if values:
+            raise TypeError(f"RosaConfig was given {values[0]!r} without a name; name options: RosaConfig(window=2048)")
+        _check_names("RosaConfig", options, ALL)
+        init(self, **options)
+
+    return checked
+
+
+@dataclasses.dataclass(frozen=True)
+class RosaConfig:
+    """All options of adapters and of the operator. Values are checked here; a configuration never changes.
+
+    Of the whole model (``rosatune.hf.attach``):
+
+    ``window``               position t attends to the last ``window`` positions, itself included; 0: global attention
+    ``sinks``                the first ``sinks`` positions stay visible too
+    ``layers``               which layers have an adapter: ``"all"``, or their numbers
+    ``first_global_layers``  this many layers at the front keep global attention and have no adapter
+
+    Of a layer's adapter (``rosatune.nn.RosaAdapter``):
+
+    ``fusion``      ``"post"``: what is read is added beside attention; ``"pre"``: it is mixed into attention's input
+    ``qk``          how q and k start: ``"aligned"``, with equal weights; ``"separate"``, each with its own (the paper);
+                    ``"shared"``: one projection serves both
+    ``e_start``     ``e0`` starts at -e_start and ``e1`` at e_start; at 0 a new adapter adds nothing
+
+    Of retrieval:
+
+    ``bits``        bits per symbol, 1 to 16; the number of channels must be a multiple of it
+    ``policy``      which past runs may be found: ``"readable"`` (those whose successor began before the current step),
+                    ``"literal"`` (the paper) or ``"inclusive"``
+    ``fold``        whether equal neighbouring symbols form one run
+    ``max_match``   matches are compared up to this length; None: no limit
+
+    Of the gradients of q and k:
+
+    ``qk_grad``     ``"linear"`` (all past runs have equal weight), ``"soft"`` (weights are a softmax over the distance
+                    of symbols; quadratic time), ``"flips"`` (the paper's counterfactuals) or ``"none"``
+    ``credit``      linear, soft: judge a read over the channels of ``"all"`` routes or of its own ``"route"``
+    ``key_credit``  flips: the gradient of a key goes to the run that was matched, ``"match"``, or to the run that was
+                    read, ``"destination"`` (the paper)
+    ``slope``       soft: slope of the softmax
+    ``suffix``      linear, soft: weight of the symbols one run earlier
+    ``explore``     in training, the share of route-steps that read at a random past run instead
+    ``flip_share``  flips: share of query runs whose counterfactuals are looked up; gradients are scaled accordingly
+    """
+
+    window: int = _option(MODEL, 2048, _whole(0, _c.MAX_STEPS))
+    sinks: int = _option(MODEL, 0, _whole(0, _c.MAX_STEPS))
+    layers: Union[str, Iterable[int]] = _option(MODEL, "all", _layers)
+    first_global_layers: int = _option(MODEL, 0, _whole(0, 0xFFFF))
+
+    fusion: str = _option(LAYER, "post", _words(_c.Fusion))
+    qk: str = _option(LAYER, "aligned", _word("aligned", "separate", "shared"))
+    e_start: float = _option(LAYER, 0.0, _number(0, 1e6))
+
+    bits: int = _option(RETRIEVAL, 16, _whole(1, _c.MAX_BITS))
+    policy: str = _option(RETRIEVAL, "readable", _words(_c.Policy))
+    fold: bool = _option(RETRIEVAL, True, _truth)
+    max_match: Optional[int] = _option(RETRIEVAL, None, _at_most)
+
+    qk_grad: str = _option(LEARNING, "linear", _words(_c.QkGrad))
+    credit: str = _option(LEARNING, "all", _words(_c.Credit))
+    key_credit: str = _option(LEARNING, "match", _words(_c.KeyCredit))
+    slope: float = _option(LEARNING, 1.0, _number(0, 1e6, least=False))
+    suffix: float = _option(LEARNING, 0.0, _number(0, 1e6))
+    explore: float = _option(LEARNING, 0.0, _number(0, 1))
+    flip_share: float = _option(LEARNING, 1.0, _number(0, 1, least=False))
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, field.metadata["check"](field.name, getattr(self, field.name)))
+        if self.sinks and not self.window:
+            raise InvalidArgument(
+                f"sinks is {self.sinks}, but window=0 is global attention, which sees them anyway; use sinks=0"
+            )
+        if self.layers != "all" and self.layers and min(self.layers) < self.first_global_layers:
+            raise InvalidArgument(
+                f"layers names layer {min(self.layers)}, but first_global_layers={self.first_global_layers} leaves "
+                f"the layers before {self.first_global_layers} without an adapter"
+            )
+
+    def replace(self, **options: Any) -> "RosaConfig":
+        """A configuration that differs in these options."""
+        return chosen("RosaConfig.replace", self, options)
+
+    def part(self, *parts: str) -> "dict[str, Any]":
+        """The options that these parts use, by name: ``config.part("retrieval")`` are those of ``retrieve``."""
+        return {name: getattr(self, name) for name in _names(parts)}
+
+    # ------------------------------------------------------------------------------------------------------------- files
+
+    def to_dict(self) -> "dict[str, Any]":
+        """All options as JSON has them."""
+        options = self.part(*ALL)
+        return {**options, "layers": options["layers"] if options["layers"] == "all" else list(options["layers"])}
+
+    @classmethod
+    def from_dict(cls, options: "dict[str, Any]") -> "RosaConfig":
+        """The configuration of such a dictionary. Options that it lacks, as an older file may, have their default."""
+        unknown = [name for name in options if name not in _names(ALL)]
+        if unknown:
+            from . import __version__
+
+            raise InvalidArgument(
+                f"the option {unknown[0]!r} is not known to rosatune {__version__}{_near(unknown[0], _names(ALL)) or ';'} "
+                f"Correct it, or update rosatune if a later version wrote it"
+            )
+        return cls(**options)
+
+    def save(self, folder: Name, **fields: Any) -> None:
+        """Write ``adapter_config.json`` in a folder, which is made if need be. ``fields`` are further fields of it."""
+        from . import __version__
+
+        content = {"format": FORMAT, "rosatune_version": __version__, **fields, "options": self.to_dict()}
+        text = json.dumps(content, indent=2) + "\n"
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        replace_file(Path(folder) / CONFIG_FILE, lambda path: Path(path).write_text(text, encoding="utf-8"))
+
+    @classmethod
+    def load(cls, path: Name) -> "RosaConfig":
+        """Read it from an adapter's folder, or from the file itself."""
+        return read_file(path)[0]
+
+
+RosaConfig.__init__ = _by_name(RosaConfig.__init__)  # type: ignore[method-assign]
+
+_PARTS = {field.name: field.metadata["part"] for field in dataclasses.fields(RosaConfig)}
+
+
+def _names(parts: Tuple[str, ...]) -> Tuple[str, ...]:
+    """The options that these parts use."""
+    return tuple(name for name, part in _PARTS.items() if part in parts)
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    found = difflib.get_close_matches(name, list(known), 1)
+    return f"; did you mean {found[0]!r}?" if found else ""
+
+
+def _check_names(function: str, options: "dict[str, Any]", parts: Tuple[str, ...], others: Iterable[str] = ()) -> None:
+    """Refuse options that do not exist or that this function does not use."""
+    known = _names(parts)
+    for name in options:
+        if name in known:
+            continue
+        if name in _names(ALL):
+            raise TypeError(f"{function} does not use the option {name!r}; its options are {', '.join(known)}")
+        near = _near(name, (*known, *others))
+        raise TypeError(f"{function} has no option {name!r}{near or '; its options are ' + ', '.join(known)}")
+
+
+DEFAULTS = RosaConfig()
+
+
+def chosen(
+    function: str,
+    config: Optional[RosaConfig],
+    options: "dict[str, Any]",
+    parts: Tuple[str, ...] = ALL,
+    others: Iterable[str] = (),
+) -> RosaConfig:
+    """The configuration that a function was given: an object, options by name, or an object and changes to it.
+
+    ``parts`` are those whose options the function takes by name, ``others`` names of its further arguments.
+    """
+    if config is not None and not isinstance(config, RosaConfig):
+        first = _names(parts)[0]
+        raise TypeError(f"{function} was given {config!r} for config; give a RosaConfig, or name the option: {first}=")
+    _check_names(function, options, parts, others)
+    if not options:
+        return DEFAULTS if config is None else config
+    return RosaConfig(**{**(DEFAULTS if config is None else config).part(*ALL), **options})
+
+
+# ----------------------------------------------------------------------------------------------------------------- files
+
+
+def replace_file(path: Path, write: Callable[[str], Any]) -> None:
+    """Write a file beside its place, flush it to disk, and move it there: a failed save leaves the older file."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    os.close(descriptor)
+    try:
+        write(name)
+        with open(name, "rb+") as file:
+            os.fsync(file.fileno())
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(name, 0o666 & ~mask)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def read_file(path: Name) -> "tuple[RosaConfig, dict[str, Any]]":
+    """An adapter's configuration, and all fields of its file as they stand there."""
+    from . import __version__
+
+    path = Path(path)
+    if path.name != CONFIG_FILE:
+        path = path / CONFIG_FILE
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise AdapterError(
+            f"{path}: no such file; name a folder that rosatune.hf.save_adapter or `rosatune tune` wrote"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise AdapterError(f"{path}: cannot be read: {error}") from error
+    except json.JSONDecodeError as error:
+        raise AdapterError(f"{path}: is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise AdapterError(f"{path}: holds a {type(content).__name__}, not an object")
+    if "peft_type" in content:
+        raise AdapterError(
+            f"{path}: is an adapter of PEFT ({content['peft_type']}), not of rosatune; "
+            f"load it with peft.PeftModel.from_pretrained"
+        )
+    version = content.get("format")
+    if not isinstance(version, int) or version < 1:
+        raise AdapterError(f"{path}: the field 'format' is {version!r}, not a version number")
+    if version > FORMAT:
+        raise AdapterError(
+            f"{path}: is of format {version}, written by rosatune {content.get('rosatune_version')}; "
+            f"this is rosatune {__version__}, which reads up to {FORMAT}: update it"
+        )
+    if not isinstance(content.get("options"), dict):
+        raise AdapterError(f"{path}: the field 'options' is missing or not an object")
+    try:
+        return RosaConfig.from_dict(content["options"]), content
+    except (TypeError, ValueError) as error:
+        raise AdapterError(f"{path}: {error}") from error
