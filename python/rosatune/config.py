@@ -41,7 +41,7 @@ FORMAT = 1  # of that file
 Name = Union[str, "os.PathLike[str]"]
 
 
-# ------------------------------------------------------------------------------------------------------- checks of values
+# --------------------------------------------------------------------------------------------------- checks of values
 
 Check = Callable[[str, Any], Any]  # name of the option and its value, to the value in its usual form
 
@@ -106,7 +106,7 @@ def _layers(name: str, value: Any) -> Union[str, Tuple[int, ...]]:
             raise InvalidArgument(f"{name} is {value!r}; give 'all' or the numbers of layers")
         return value
     try:
-        numbers = sorted(_whole(0, 0xFFFF)(name, layer) for layer in value)
+        numbers = sorted(_whole(0, 1 << 16)(name, layer) for layer in value)
     except TypeError:
         raise TypeError(f"{name} is {value!r}; give 'all' or the numbers of layers") from None
     if len(set(numbers)) != len(numbers):
@@ -114,7 +114,7 @@ def _layers(name: str, value: Any) -> Union[str, Tuple[int, ...]]:
     return tuple(numbers)
 
 
-# ----------------------------------------------------------------------------------------------------- the configuration
+# -------------------------------------------------------------------------------------------------- the configuration
 
 # Who uses an option: `attach` alone, the adapter of a layer, retrieval, or the gradients of the operator.
 MODEL, LAYER, RETRIEVAL, LEARNING = "model", "layer", "retrieval", "learning"
@@ -183,7 +183,7 @@ class RosaConfig:
     window: int = _option(MODEL, 2048, _whole(0, _c.MAX_STEPS))
     sinks: int = _option(MODEL, 0, _whole(0, _c.MAX_STEPS))
     layers: Union[str, Iterable[int]] = _option(MODEL, "all", _layers)
-    first_global_layers: int = _option(MODEL, 0, _whole(0, 0xFFFF))
+    first_global_layers: int = _option(MODEL, 0, _whole(0, 1 << 16))
 
     fusion: str = _option(LAYER, "post", _words(_c.Fusion))
     qk: str = _option(LAYER, "aligned", _word("aligned", "separate", "shared"))
@@ -223,7 +223,7 @@ class RosaConfig:
         """The options that these parts use, by name: ``config.part("retrieval")`` are those of ``retrieve``."""
         return {name: getattr(self, name) for name in _names(parts)}
 
-    # ------------------------------------------------------------------------------------------------------------- files
+    # ---------------------------------------------------------------------------------------------------------- files
 
     def to_dict(self) -> "dict[str, Any]":
         """All options as JSON has them."""
@@ -237,8 +237,9 @@ class RosaConfig:
         if unknown:
             from . import __version__
 
+            near = _near(unknown[0], _names(ALL)) or ";"
             raise InvalidArgument(
-                f"the option {unknown[0]!r} is not known to rosatune {__version__}{_near(unknown[0], _names(ALL)) or ';'} "
+                f"the option {unknown[0]!r} is not known to rosatune {__version__}{near} "
                 f"Correct it, or update rosatune if a later version wrote it"
             )
         return cls(**options)
@@ -308,7 +309,7 @@ def chosen(
     return RosaConfig(**{**(DEFAULTS if config is None else config).part(*ALL), **options})
 
 
-# ----------------------------------------------------------------------------------------------------------------- files
+# -------------------------------------------------------------------------------------------------------------- files
 
 
 def replace_file(path: Path, write: Callable[[str], Any]) -> None:

@@ -1,14 +1,21 @@
-"""What goes wrong, as exceptions.
+"""Exceptions.
 
-Every failure of the library is a :class:`Error`, so that one ``except`` catches all of them. Each kind is also the
-built-in exception that a Python programmer expects of it: a bad value is a ``ValueError``, a file that cannot be opened
-an ``OSError``. Code that knows nothing of rosatune then does the right thing with them.
+Every failure of the library is an :class:`Error`, so that one ``except`` catches all of them. Each class is also the
+built-in exception that a Python programmer expects: a bad value is a ``ValueError``, a file that cannot be opened an
+``OSError``. Code that does not know rosatune then handles them correctly.
 """
 
 from __future__ import annotations
 
 __all__ = [
-    *("Error", "InvalidArgument", "SymbolError", "OutOfMemory", "FileError", "FormatError", "AdapterError", "Cancelled"),
+    "AdapterError",
+    "Cancelled",
+    "Error",
+    "FileError",
+    "FormatError",
+    "InvalidArgument",
+    "OutOfMemory",
+    "SymbolError",
 ]
 
 

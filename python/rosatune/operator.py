@@ -237,7 +237,7 @@ def read_backward(
             given.progress = callback
             _c.call("rosa_read_backward", byref(given), byref(rule), byref(what))
 
-        run(work, rows["q"].size)
+        run(work, rows["q"].size * (steps if config.qk_grad == "soft" else 1))
     return grads
 
 

@@ -105,9 +105,9 @@ def retrieve(
     """The destination of every step: where in the key's past the best match for the query's ending went on.
 
     ``query`` and ``key`` are whole numbers below ``2**bits``, of one shape, [steps] or [..., steps]. The answer has the
-    same shape, -1 where nothing matches. It depends on the two arrays alone: ``threads`` (0: one per processor) does not
-    change it. ``bits``, ``policy``, ``fold`` and ``max_match`` are explained in :class:`rosatune.RosaConfig`; those of
-    a configuration are ``**config.part("retrieval")``.
+    same shape, -1 where nothing matches. It depends on the two arrays alone: ``threads`` (0: one per processor) does
+    not change it. ``bits``, ``policy``, ``fold`` and ``max_match`` are explained in :class:`rosatune.RosaConfig`; those
+    of a configuration are ``**config.part("retrieval")``.
 
     ``length``     also give the length of the match behind each destination
     ``flips``      also give the destinations if a bit of the query's last symbol were flipped: True for a table per
@@ -132,7 +132,7 @@ def retrieve(
     q, k = symbols("query", query), symbols("key", key)
     same_shape("query", q, "key", k)
     if not isinstance(flips, (bool, np.bool_)) and flips != "runs":
-        raise InvalidArgument(f'flips is {flips!r}; give True (a table per step), "runs" (a table per query run) or False')
+        raise InvalidArgument(f'flips is {flips!r}; give True (a table per step), "runs" (per query run) or False')
     routes, steps = routes_of(q.shape), q.shape[-1]
     tau = np.empty(q.shape, np.int32)
     lengths = np.empty(q.shape, np.int32) if length else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import pickle
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ import transformers  # noqa: E402
 from transformers import DynamicCache, StaticCache  # noqa: E402
 
 import rosatune.hf as hf  # noqa: E402
+from rosatune import RosaConfig  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 import tiny  # noqa: E402
@@ -155,6 +157,14 @@ def test_copies_are_independent():
         hf.detach(twin)
         assert not torch.equal(forward(twin, ids), logits)
     assert torch.equal(forward(model, ids), logits)
+
+
+def test_a_configuration_or_names_or_both():
+    config = RosaConfig(window=8, bits=8, sinks=2)
+    by_name = hf.attachment(hf.attach(tiny.model(), window=8, bits=8, sinks=2)).config
+    assert hf.attachment(hf.attach(tiny.model(), config)).config == by_name == config.replace(layers=range(3))
+    both = hf.attachment(hf.attach(tiny.model(), config, sinks=0, first_global_layers=1)).config
+    assert both == config.replace(sinks=0, first_global_layers=1, layers=[1, 2])
 
 
 def test_stages():
@@ -596,6 +606,37 @@ def test_adapter_of_another_model(tmp_path):
     assert hf.adapters(learning)[0].settings.explore == 0.1
 
 
+def test_adapters_name_their_base_model(tmp_path, recwarn):
+    model = tiny.attached()
+    hf.save_adapter(model, tmp_path / "nameless")
+    assert "base_model_name_or_path" not in json.loads((tmp_path / "nameless" / "adapter_config.json").read_text())
+    model.config._name_or_path = "Company/Base-135M"
+    hf.save_adapter(model, tmp_path / "a")
+    assert json.loads((tmp_path / "a" / "adapter_config.json").read_text())["base_model_name_or_path"] == (
+        "Company/Base-135M"
+    )
+    other = tiny.model()
+    cached = "/x/models--Company--Base-135M/snapshots/0a1b"
+    for same in ("", "Company/Base-135M", "/models/Base-135M/", cached, str(tmp_path / "a")):
+        other.config._name_or_path = same
+        hf.detach(hf.load_adapter(other, tmp_path / "a"))
+    assert not recwarn.list
+    other.config._name_or_path = "Company/Base-360M"
+    with pytest.warns(UserWarning, match="trained with the model Company/Base-135M, and is loaded into .*360M"):
+        hf.load_adapter(other, tmp_path / "a")
+
+
+def test_a_text_longer_than_the_model_was_trained_for(recwarn):
+    model = tiny.attached(max_position_embeddings=20)
+    cache = model(tiny.tokens(1, 20), use_cache=True).past_key_values
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match="has 21 positions, and the model was trained for 20"):
+        model(tiny.tokens(1, 1), past_key_values=cache)
+    recwarn.clear()
+    model(tiny.tokens(1, 30))
+    assert not recwarn.list, "it is said once"
+
+
 def test_failed_save_leaves_the_older_files(tmp_path, monkeypatch):
     model = tiny.attached()
     hf.save_adapter(model, tmp_path)
@@ -612,7 +653,8 @@ def test_failed_save_leaves_the_older_files(tmp_path, monkeypatch):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_save_pretrained_keeps_everything(tmp_path):
+def test_save_pretrained_keeps_everything(tmp_path, caplog, capfd, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     ids = tiny.tokens(2, 30)
     model = tiny.attached("qwen3", sinks=2)
     model.save_pretrained(tmp_path)
@@ -621,6 +663,15 @@ def test_save_pretrained_keeps_everything(tmp_path):
     assert config["rosatune"]["window"] == 8
     again = hf.from_pretrained(tmp_path)
     assert torch.equal(forward(again, ids), forward(model, ids))
+    assert hf.attachment(again).config == hf.attachment(model).config
+    # The tensors of the adapters are expected here, and nowhere else.
+    assert "rosa" not in caplog.text + "".join(capfd.readouterr())
+    transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert "rosa.e0" in caplog.text + "".join(capfd.readouterr())
+    config["rosatune"]["windw"] = config["rosatune"].pop("window")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(hf.AdapterError, match="config.json: .*'windw'.* did you mean 'window'"):
+        hf.from_pretrained(tmp_path)
     tiny.model("qwen3").save_pretrained(tmp_path / "bare")
     with pytest.raises(hf.AdapterError, match="no adapters were saved"):
         hf.from_pretrained(tmp_path / "bare")

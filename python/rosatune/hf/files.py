@@ -90,8 +90,13 @@ def load_adapter(model: Any, folder: Folder, stage: Union[str, None] = "adapter"
             detach(model)
         raise
     trained, used = fields.get(BASE), _base_name(model)
-    if trained and used and _last_part(trained) != _last_part(used):
-        warnings.warn(f"{folder}: was trained with the model {trained}, and is loaded into {used}", stacklevel=2)
+    # A run that trained the whole model saves it beside the adapter.
+    if trained and used and _last_part(trained) != _last_part(used) and Path(used).resolve() != folder.resolve():
+        warnings.warn(
+            f"{folder}: the adapter was trained with the model {trained}, and is loaded into {used}; "
+            f"with another model it reads at random",
+            stacklevel=2,
+        )
     return model
 
 

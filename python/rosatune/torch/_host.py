@@ -10,12 +10,13 @@ import ctypes
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
 
 from .. import _c
+from .._interrupt import run
 from ._settings import Settings
 
 __all__ = ["backward", "find", "kept_dtype", "pack", "read_out"]
@@ -123,17 +124,23 @@ def find(
     learning = None
     if tables or settings.explore:
         learning = ctypes.byref(_learning(settings, tables, seed))
-    _c.call(
-        "rosa_find",
-        ctypes.byref(_options(settings, threads)),
-        learning,
-        routes,
-        steps,
-        query.data_ptr(),
-        key.data_ptr(),
-        read.data_ptr(),
-        table.data_ptr() if tables else None,
-    )
+    options = _options(settings, threads)
+
+    def work(callback: Any) -> None:
+        options.progress = callback
+        _c.call(
+            "rosa_find",
+            ctypes.byref(options),
+            learning,
+            routes,
+            steps,
+            query.data_ptr(),
+            key.data_ptr(),
+            read.data_ptr(),
+            table.data_ptr() if tables else None,
+        )
+
+    run(work, query.numel())
     return read, table
 
 
@@ -188,11 +195,12 @@ def backward(
         gy.data_ptr(),
         *places,
     )
-    tables = table.numel() > 0
-    _c.call(
-        "rosa_read_backward",
-        ctypes.byref(_options(settings, torch.get_num_threads())),
-        ctypes.byref(_learning(settings, tables, 0)),
-        ctypes.byref(done),
-    )
+    options = _options(settings, torch.get_num_threads())
+    learning = _learning(settings, table.numel() > 0, 0)
+
+    def work(callback: Any) -> None:
+        options.progress = callback
+        _c.call("rosa_read_backward", ctypes.byref(options), ctypes.byref(learning), ctypes.byref(done))
+
+    run(work, q.numel() * (steps if settings.qk_grad == "soft" else 1))
     return results

@@ -1,0 +1,152 @@
+"""The configuration: checks, near matches, files; and that its options are those of the C program."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import json
+import math
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import program
+import rosatune
+from rosatune import RosaConfig
+from rosatune.config import ALL, chosen
+
+OTHERS = dict(window=64, sinks=3, layers=(1, 3), first_global_layers=1, fusion="pre", qk="shared", e_start=0.5, bits=4,
+              policy="literal", fold=False, max_match=7, qk_grad="flips", credit="route", key_credit="destination",
+              slope=2.0, suffix=0.5, explore=0.25, flip_share=0.5)  # fmt: skip
+
+
+def test_every_option_has_a_value_that_is_not_its_default() -> None:
+    assert list(OTHERS) == [field.name for field in dataclasses.fields(RosaConfig)]
+    config = RosaConfig(**OTHERS)
+    assert all(getattr(config, name) == value != getattr(RosaConfig(), name) for name, value in OTHERS.items())
+    assert all(f"``{name}``" in inspect.getdoc(RosaConfig) for name in OTHERS)
+    assert list(inspect.signature(RosaConfig).parameters) == list(OTHERS)
+
+
+def test_the_options_are_those_of_the_program() -> None:
+    """Names, defaults, choices and ranges, as `rosatune adapter options` prints them."""
+    rows = json.loads(program.succeed("adapter", "options", "--json"))["options"]
+    assert {row["name"] for row in rows} == set(OTHERS) - {"layers"}  # layers is read from the tensors there
+    for row in rows:
+        name = row["name"]
+        assert getattr(RosaConfig(), name) == row["default"], name
+        if row["type"] == "choice":
+            for word in row["choices"]:
+                assert getattr(RosaConfig(**{name: word}), name) == word
+            with pytest.raises(ValueError, match=", ".join(map(repr, row["choices"]))):
+                RosaConfig(**{name: "nothing"})
+        elif row["type"] == "bool":
+            assert RosaConfig(**{name: False}) != RosaConfig(**{name: True})
+        else:
+            # max_match 0 is None here; sinks need a window, and a window larger than they are
+            least = 1 if name == "max_match" else row.get("least", row.get("above"))
+            step = 1 if row["type"] == "size" else 0.001
+            good, bad = [row["most"], least if "least" in row else least + step], [row["most"] + step, least - step]
+            for value in good:
+                value = int(value) if row["type"] == "size" else value
+                assert getattr(RosaConfig(**{name: value}), name) == value
+            for value in bad if "least" in row else [*bad, least]:
+                with pytest.raises(ValueError, match=name):
+                    RosaConfig(**{name: int(value) if row["type"] == "size" else value})
+
+
+@pytest.mark.parametrize(
+    "options, kind, words",
+    [
+        (dict(windw=8), TypeError, "RosaConfig has no option 'windw'; did you mean 'window'?"),
+        (dict(no_such_thing=8), TypeError, "RosaConfig has no option 'no_such_thing'; its options are window, sinks"),
+        (dict(window=8.0), TypeError, "window is 8.0; give a whole number"),
+        (dict(window=True), TypeError, "window is True; give a whole number"),
+        (dict(bits=17), ValueError, "bits is 17; give a whole number from 1 to 16"),
+        (dict(fold="no"), TypeError, "fold is 'no'; give True or False"),
+        (dict(policy=None), ValueError, "policy is None; give one of 'readable'"),
+        (dict(max_match=0), ValueError, "max_match (None: no limit) is 0"),
+        (dict(slope="1"), TypeError, "slope is '1'; give a number"),
+        (dict(explore=math.nan), ValueError, "explore is nan; give a number from 0 to 1"),
+        (dict(flip_share=0), ValueError, "flip_share is 0; give a number above 0 to 1"),
+        (dict(layers="some"), ValueError, "layers is 'some'; give 'all' or the numbers of layers"),
+        (dict(layers=3), TypeError, "layers is 3; give 'all' or the numbers of layers"),
+        (dict(layers=[2, 2]), ValueError, "layers names a layer twice"),
+        (dict(layers=[0], first_global_layers=1), ValueError, "layers names layer 0, but first_global_layers=1"),
+        (dict(window=0, sinks=2), ValueError, "sinks is 2, but window=0 is global attention"),
+    ],
+)
+def test_values_that_make_no_sense(options: dict[str, Any], kind: Any, words: str) -> None:
+    with pytest.raises(kind) as raised:
+        RosaConfig(**options)
+    assert words in str(raised.value)
+    with pytest.raises(kind):
+        RosaConfig().replace(**options)
+
+
+def test_options_need_names() -> None:
+    with pytest.raises(TypeError, match="given 4 without a name"):
+        RosaConfig(4)  # type: ignore[call-overload]
+
+
+def test_a_configuration_is_a_value() -> None:
+    config = RosaConfig(**OTHERS)
+    assert config == RosaConfig(**OTHERS) and hash(config) == hash(RosaConfig(**OTHERS))
+    assert copy.deepcopy(config) == pickle.loads(pickle.dumps(config)) == config
+    assert config.replace(bits=8) == RosaConfig(**{**OTHERS, "bits": 8}) != config
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.bits = 8  # type: ignore[misc]
+    assert RosaConfig(policy="READABLE", layers=[3, 1]) == RosaConfig(layers=(1, 3))
+    assert config.part("retrieval") == dict(bits=4, policy="literal", fold=False, max_match=7)
+
+
+def test_objects_names_and_both() -> None:
+    config = RosaConfig(bits=4)
+    assert chosen("f", None, {}) == RosaConfig()
+    assert chosen("f", config, {}) is config
+    assert chosen("f", None, dict(bits=4)) == config
+    assert chosen("f", config, dict(fold=False)) == RosaConfig(bits=4, fold=False)
+    with pytest.raises(TypeError, match="f was given 4 for config; give a RosaConfig, or name the option: bits="):
+        chosen("f", 4, {}, ("retrieval",))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="f does not use the option 'window'; its options are bits, policy"):
+        chosen("f", None, dict(window=4), ("retrieval",))
+    with pytest.raises(TypeError, match="f has no option 'thread'; did you mean 'threads'"):
+        chosen("f", None, dict(thread=4), ("retrieval",), ("threads",))
+
+
+# -------------------------------------------------------------------------------------------------------------- files
+
+
+def test_dictionaries_and_files(tmp_path: Path) -> None:
+    config = RosaConfig(**OTHERS)
+    assert RosaConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert set(config.to_dict()) == set(config.part(*ALL))
+    config.save(tmp_path / "a" / "b", note="kept")
+    assert RosaConfig.load(tmp_path / "a" / "b") == config
+    file = tmp_path / "a" / "b" / "adapter_config.json"
+    assert RosaConfig.load(file) == config
+    written = json.loads(file.read_text())
+    assert written["note"] == "kept" and written["rosatune_version"] == rosatune.__version__
+    # a file from before an option existed
+    del written["options"]["explore"]
+    file.write_text(json.dumps(written))
+    assert RosaConfig.load(file) == config.replace(explore=0.0)
+
+
+def test_files_that_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "adapter_config.json"
+    with pytest.raises(rosatune.AdapterError, match="no such file; name a folder"):
+        RosaConfig.load(tmp_path)
+    for content, words in (
+        ({"format": 1, "options": {"windw": 4}}, "option 'windw' is not known to rosatune .* did you mean 'window'"),
+        ({"format": 1, "options": {"delay": 4}}, "'delay' is not known .* update rosatune if a later version wrote it"),
+        ({"format": 1, "options": {"bits": 0}}, "adapter_config.json: bits is 0"),
+        ({"format": 2, "options": {}}, "format 2.*update"),
+        ({"peft_type": "LORA", "r": 8}, "an adapter of PEFT .LORA.*peft.PeftModel.from_pretrained"),
+    ):
+        file.write_text(json.dumps(content))
+        with pytest.raises(rosatune.AdapterError, match=words):
+            RosaConfig.load(tmp_path)
