@@ -1,8 +1,8 @@
 """From the arrays that users have to those that C reads.
 
-C takes dense rows of one kind. NumPy users have slices, transposes, other byte orders and whatever integers their
-tokenizer gave them. All that can be turned without loss is turned; what would lose something is refused, with the
-remedy. An array that is right already is not copied.
+C takes dense rows of one type. NumPy users have slices, transposes, other byte orders and whatever integers their
+tokenizer gave them. What can be converted without loss is converted; the rest is refused, with the remedy. An array
+that is already right is not copied.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .errors import InvalidArgument, SymbolError
 
 __all__ = ["address", "floats", "routes_of", "same_shape", "symbols"]
 
-# Kinds of numbers by the name that users give; NumPy has no bfloat16, so its bits travel as uint16.
+# How NumPy stores each type of number. It has no bfloat16, whose bits are passed as uint16.
 _STORED = {_c.Dtype.FLOAT32: np.float32, _c.Dtype.FLOAT16: np.float16, _c.Dtype.BFLOAT16: np.uint16}
 
 
 def symbols(what: str, array: npt.ArrayLike) -> npt.NDArray[np.uint16]:
-    """Symbols as dense uint16 of any shape but a scalar's. Whether they are below ``2**bits`` is checked in C."""
+    """Symbols as dense uint16, in one dimension or more. C checks that they are below ``2**bits``."""
     given = np.asarray(array)
     if given.dtype.kind not in "bui":
         raise TypeError(f"{what} is of kind {given.dtype}; symbols are whole numbers (rosatune.pack makes them)")
@@ -36,18 +36,18 @@ def symbols(what: str, array: npt.ArrayLike) -> npt.NDArray[np.uint16]:
 
 
 def same_shape(what: str, array: npt.NDArray[Any], other: str, model: npt.NDArray[Any]) -> None:
-    """Refuse two arrays that must have one shape and have not."""
+    """Refuse two arrays whose shapes differ."""
     if array.shape != model.shape:
         raise InvalidArgument(f"{what} has shape {list(array.shape)} and {other} {list(model.shape)}; they must agree")
 
 
 def routes_of(shape: tuple[int, ...]) -> int:
-    """How many rows of steps an array of this shape has."""
+    """The number of rows of steps in an array of this shape."""
     return math.prod(shape[:-1])
 
 
 def floats(what: str, array: npt.ArrayLike, dtype: Optional[str]) -> tuple[_c.Dtype, npt.NDArray[Any]]:
-    """Numbers as a dense array of a kind that C knows, and which. ``dtype`` None: what the array says itself."""
+    """Numbers as a dense array of a type that C knows, and that type. ``dtype`` None: the type of the array."""
     given = np.asarray(array)
     name = given.dtype.name if dtype is None else dtype
     if dtype is None and name.upper() not in _c.Dtype.__members__:
@@ -58,12 +58,12 @@ def floats(what: str, array: npt.ArrayLike, dtype: Optional[str]) -> tuple[_c.Dt
     kind = _c.named(_c.Dtype, name, "dtype")
     stored = np.dtype(_STORED[kind])
     if kind == _c.Dtype.BFLOAT16 and given.dtype.kind == "V" and given.dtype.itemsize == 2:
-        given = given.view(np.uint16)  # a bfloat16 that another package has taught to NumPy
+        given = given.view(np.uint16)  # bfloat16 of another package, such as ml_dtypes
     if given.dtype.newbyteorder("=") != stored:
         raise TypeError(f"{what} is of kind {given.dtype}; {name} is given as {stored}")
     return kind, np.ascontiguousarray(given, dtype=stored)
 
 
 def address(array: Optional[npt.NDArray[Any]]) -> Optional[int]:
-    """What C is given for an array; NULL for none."""
+    """The address of an array for C; NULL for none."""
     return None if array is None else array.ctypes.data

@@ -1,9 +1,8 @@
 """Where the shared library is.
 
-A wheel carries its own, beside this file, so that package and library are always of one build. Whoever works on the
-library itself names another one in the environment variable ``ROSATUNE_LIBRARY``, which goes first. The system's
-folders are not searched: a library found there by chance may be of another version, and its structures of another
-shape.
+A wheel carries it, beside this file, so that package and library are always of one build. The environment variable
+``ROSATUNE_LIBRARY`` names another one, for work on the library itself. The system's folders are not searched: a library
+found there may be of another version, with other structures.
 """
 
 from __future__ import annotations

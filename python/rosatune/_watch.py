@@ -1,8 +1,8 @@
 """What retrieval did, in a few numbers that tell whether it works.
 
 Counts are kept, not samples: histograms of lengths and distances give exact means and medians however many passes are
-added, and a table of marks tells how many different symbols a route has in use. A collapse of symbols, queries and keys
-drifting apart, or matches by chance alone (length 1, short distances) all show here before they show in a loss.
+added, and a table of marks tells how many different symbols a route uses. It shows symbols that collapse to a few,
+queries and keys that drift apart, and matches by chance (length 1, short distances), before the loss does.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Histogram:
         return float((self.counts * np.arange(len(self.counts))).sum() / total) if total else float("nan")
 
     def median(self) -> float:
-        """The lower one, where two stand in the middle."""
+        """The lower median, where there are two."""
         total = self.counts.sum()
         return float(np.searchsorted(np.cumsum(self.counts), (total + 1) // 2)) if total else float("nan")
 

@@ -1,15 +1,15 @@
 """ROSA as a module, and the state that generation keeps.
 
 :class:`RosaAdapter` is what a decoder layer gains: projections to q, k and v, the operator of :mod:`rosatune.torch`,
-and a projection back. It starts out silent: ``e0`` and ``e1`` are 0, so that a model with a new adapter computes what
-it did without.
+and a projection back. A new adapter adds nothing: ``e0`` and ``e1`` are 0, so that the model computes what it did
+before.
 
     pending = adapter.launch(u)          # u: the normed hidden state that attention is given
-    a = attention(u)                     # on CUDA the retrieval runs beside it
+    a = attention(u)                     # on CUDA the retrieval runs at the same time
     h = h + a + adapter.collect(pending)
 
 :class:`RosaState` is the past of one adapter while a text is generated. It holds a retrieval stream and the value
-symbols of every row of the batch, on the host. Whatever pieces a text comes in, what is read is the same, bit for bit.
+symbols of every row of the batch, on the host. A text in pieces of any size reads the same as at once, bit for bit.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ ROUTES_PER_THREAD = 16
 
 
 class _Row:
-    """The past of one row: its retrieval, and value symbols [R, room], of which those of the first steps are set."""
+    """The past of one row: its retrieval stream, and its value symbols [R, capacity], set for the steps taken."""
 
     def __init__(self, routes: int, config: RosaConfig, threads: int) -> None:
         self.stream = Stream(routes, threads=threads, **config.part("retrieval"))
         self.values = np.empty((routes, 0), np.uint16)
-        self.padding: List[int] = []  # steps of the batch that were not this row's
+        self.padding: List[int] = []  # steps of the batch that were padding in this row
 
     def push(self, query: np.ndarray, key: np.ndarray, value: np.ndarray, length: bool) -> Any:
         begin, count = self.stream.steps, query.shape[1]
@@ -61,7 +61,7 @@ class _Row:
 
 
 class RosaState:
-    """What an adapter remembers of the text it generates, for a batch of ``batch`` rows.
+    """What an adapter keeps of the text so far, for a batch of ``batch`` rows.
 
     Give it to the adapter with every piece of the text: ``adapter(u, state=state)``. It can be copied and pickled.
     """
@@ -71,7 +71,7 @@ class RosaState:
             raise ValueError(f"batch is {batch}; give the number of rows, 1 or more")
         self._routes = adapter.channels // adapter.bits
         self._config = adapter.config
-        # A stream keeps its threads, and a model has a state in every layer: few of them, each with enough to do.
+        # Every stream has its own threads, and a model has a state per layer: few threads, each with enough work.
         self._threads = max(1, min(torch.get_num_threads(), self._routes // ROUTES_PER_THREAD) // batch)
         self._steps = 0
         self._rows = [self._new_row() for _ in range(batch)]
@@ -177,7 +177,7 @@ class RosaState:
 
 
 class _Launched(NamedTuple):
-    """Between launch and collect: q, k, v and the retrieval under way, or y itself where it is known already."""
+    """Between launch and collect: q, k, v and the pending retrieval, or y where it is already known."""
 
     q: Optional[Tensor] = None
     k: Optional[Tensor] = None
@@ -241,7 +241,7 @@ class RosaAdapter(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Put all parameters back to where they start."""
+        """Reset all parameters to their starting values."""
         nn.init.xavier_uniform_(self.k_proj.weight)
         if self.qk == "aligned":
             self.q_proj.weight.copy_(self.k_proj.weight)
@@ -270,7 +270,7 @@ class RosaAdapter(nn.Module):
             return _Launched(y=torch.zeros_like(u))
         order = None
         if valid is not None and state is None:
-            # Tokens to the front, padding after them, where nothing that counts can see it.
+            # Move tokens to the front and padding behind them, where no token can find it.
             order = torch.argsort(valid.logical_not().byte(), dim=1, stable=True)
             u = torch.take_along_dim(u, order.unsqueeze(-1), 1)
         k, v = self.k_proj(u), self.v_proj(u)
@@ -305,9 +305,9 @@ class RosaAdapter(nn.Module):
         """What is read for u [B, T, C], the normed hidden state that attention is given: [B, T, C].
 
         state: the past, when a text comes in pieces. The steps of u are appended to it and read from all of it. This is
-            for generation: nothing is learnt through a state.
+            for generation: no gradient passes through a state.
         valid: [B, T], False at padding. Such steps are neither looked up nor found, and read nothing, so that each row
-            gets what it would get alone.
+            gets the result that it would get alone.
         """
         return self.collect(self.launch(u, state, valid))
 

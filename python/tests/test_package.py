@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -187,9 +188,7 @@ def version_of_header() -> str:
 def test_versions_agree() -> None:
     assert rosatune.__version__ == version_of_header()
     if _library.VARIABLE not in os.environ:
-        from importlib.metadata import version
-
-        assert version("rosatune") == rosatune.__version__
+        assert metadata.version("rosatune") == rosatune.__version__
 
 
 def test_everything_promised_is_there() -> None:
@@ -236,6 +235,50 @@ def test_a_package_without_its_library(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(_library, "__file__", str(tmp_path / "_library.py"))
     with pytest.raises(ImportError, match="pip install"):
         _library.path()
+
+
+# --------------------------------------------------------------------------------------------------------- the program
+
+
+def run_module(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "rosatune", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, **environment})
+
+
+def installed() -> bool:
+    try:
+        return any(file.name == "rosatune" for file in metadata.files("rosatune") or [])
+    except metadata.PackageNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(not installed(), reason="the package is not installed, so there is no program beside it")
+def test_the_package_brings_the_program() -> None:
+    done = run_module("--version", ROSATUNE_PROGRAM="")
+    assert done.returncode == 0 and done.stdout.startswith(f"rosatune {rosatune.__version__}\n"), done.stderr
+    wrong = run_module("no-such-command", ROSATUNE_PROGRAM="")
+    assert wrong.returncode == 2 and "no-such-command" in wrong.stderr
+
+
+def test_a_program_of_ones_own(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text('#!/bin/sh\necho "other $@"\n')
+    refused = run_module(ROSATUNE_PROGRAM=str(other))
+    assert refused.returncode == 1 and "Permission denied" in refused.stderr
+    other.chmod(0o755)
+    assert run_module("a", "b c", ROSATUNE_PROGRAM=str(other)).stdout == "other a b c\n"
+    missing = run_module(ROSATUNE_PROGRAM="nowhere")
+    assert missing.returncode == 1
+    assert missing.stderr.startswith("rosatune: ROSATUNE_PROGRAM names 'nowhere', which is not a file")
+
+
+def test_a_package_without_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rosatune import __main__ as module
+
+    monkeypatch.delenv(module.VARIABLE, raising=False)
+    monkeypatch.setattr(module.metadata, "files", lambda _name: [])
+    with pytest.raises(FileNotFoundError, match="pip install"):
+        module.program()
 
 
 @pytest.mark.parametrize(

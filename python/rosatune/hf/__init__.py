@@ -5,18 +5,19 @@
 >>> model = AutoModelForCausalLM.from_pretrained(folder)          # doctest: +SKIP
 >>> rosatune.hf.attach(model, window=2048, sinks=4)               # doctest: +SKIP
 
-The model's attention then sees a window, and every layer has an adapter that reads the whole past. ``model.generate``,
-``Trainer``, gradient checkpointing, ``torchrun`` work as before. :func:`detach` gives the model back as it was.
+The model's attention then sees a window, and every layer has an adapter that reads from the whole past. Options are
+those of :class:`rosatune.RosaConfig`. ``model.generate``, ``Trainer``, gradient checkpointing and ``torchrun`` work as
+before. :func:`detach` restores the model.
 
-How the pieces fit:
+The files:
 
-- ``attach.py`` puts adapters in and takes them out, and says what is trained;
+- ``attach.py`` adds adapters, removes them, and chooses what is trained;
 - ``patch.py`` is what a patched model computes: a hook before the decoder stack and a class for its layers;
-- ``masks.py`` is the window with sinks, for each way transformers computes attention;
+- ``masks.py`` is the window with sinks, for each attention implementation of transformers;
 - ``cache.py`` keeps keys and values of the window, and the retrieval state beside them;
 - ``files.py`` saves and loads adapters.
 
-Llama and Qwen3 classes are known (SmolLM2 is a Llama).
+Llama and Qwen3 classes are supported (SmolLM2 is a Llama).
 """
 
 from .attach import adapters, attach, attachment, detach, parameter_groups, set_stage

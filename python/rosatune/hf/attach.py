@@ -1,4 +1,4 @@
-"""Putting adapters into a model, taking them out, and choosing what is trained.
+"""Adding adapters to a model, removing them, and choosing what is trained.
 
 `attach` changes nothing until all options have been checked and all adapters have been made. It then records on the
 decoder stack what `detach` needs, and in the model's configuration (`config.rosatune`) what a saved checkpoint needs to
@@ -141,7 +141,7 @@ def attach(
 
 
 def detach(model: Any) -> Any:
-    """Take the adapters out again: the model computes what it computed before. Returns the model."""
+    """Remove the adapters: the model computes what it did before. Returns the model."""
     stack, found = _attached(model)
     originals = {patched: original for original, patched in LAYERS.items()}
     strange = [type(layer).__name__ for layer in stack.layers if type(layer) not in originals]
@@ -178,9 +178,9 @@ def set_stage(model: Any, stage: str) -> Any:
 def parameter_groups(
     model: Any, adapter_lr: float = 1e-4, backbone_lr: float = 5e-6, weight_decay: float = 0.0
 ) -> list[dict]:
-    """Parameter groups for an optimizer: adapters and backbone learn at rates of their own, vectors do not decay.
+    """Parameter groups for an optimizer: separate rates for adapters and backbone, no weight decay for vectors.
 
-    Only what :func:`set_stage` left trainable is listed. The defaults are where the paper's second stage starts
+    Only what :func:`set_stage` left trainable is listed. The defaults are those with which the paper's stage 2 starts
     (backbone 5e-6 to 1e-6, adapters 1e-4 to 5e-6, cosine, 20 steps of warm-up); for the first stage the authors use
     ``adapter_lr`` 3e-4 to 5e-5::
 

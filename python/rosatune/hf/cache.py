@@ -1,12 +1,12 @@
 """What is kept between steps: keys and values of the window and the sinks, and the retrieval state.
 
-The state of a layer's retrieval lives in that layer's entry of transformers' own `DynamicCache`. Whatever transformers
-does to a cache (reordering beams, cropping rejected drafts, repeating, selecting, resetting, copying) it does entry by
-entry, so the state follows without a cache class of our own, and a cache that `generate` or the user made serves as it
-is: its empty entries are exchanged on first use.
+The state of a layer's retrieval is kept in that layer's entry of transformers' own `DynamicCache`. Transformers changes
+a cache (reordering beams, cropping rejected drafts, repeating, selecting, resetting, copying) entry by entry, so the
+state follows without another cache class, and a cache made by `generate` or by the user can be used: its empty entries
+are replaced on first use.
 
-A window entry holds what the next step sees, the last W - 1 positions, and the first S of every row. Keys
-are stored with their true rotary positions, so nothing has to be turned when the window moves.
+A window entry holds what the next step sees: the last W - 1 positions, and the first S of every row. Keys are stored
+with their true rotary positions, so they need not be rotated again when the window moves.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Shared", "adopt"]
 
-# Generation with drafts takes the last few steps back. So many of the positions that the latest update pushed out of
-# the window stay, so that this needs no notice; more is called back after `activate_past_recording`.
+# Generation with drafts undoes the last few steps. This many of the positions that the latest update pushed out of the
+# window are kept for that; to undo more, call `activate_past_recording` first.
 SPARE = 64
 
 
@@ -41,7 +41,7 @@ class Shared:
         self.latest = 0  # the greatest of them
 
     def follow(self, rows: Rows, seen: int) -> None:
-        """Note how the rows of a step that follows `seen` others begin, while sinks are still to be taken from them."""
+        """Record where the rows begin, as long as sinks are still to be taken from them; `seen` steps came before."""
         self.padded = rows.padding is not None
         if self.plan.sinks and (seen == 0 or seen < self.latest + self.plan.sinks):
             self.starts = rows.starts
@@ -154,13 +154,13 @@ class WindowEntry(RetrievalEntry):
         return keys, values
 
     def columns(self, queries: int) -> Columns:
-        """What `update` gives back when `queries` steps come."""
+        """The columns that `update` returns for `queries` new steps."""
         kept = min(self.cumulative_length, self.window - 1)
         offset = self.cumulative_length - kept
         return Columns(self.sinks if offset else 0, offset, kept + queries)
 
     def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
-        # Some versions of transformers give the positions of the queries in place of their number.
+        # Some versions of transformers pass the positions of the queries instead of their number.
         columns = self.columns(query_length if isinstance(query_length, int) else query_length.shape[0])
         return columns.sinks + columns.length, columns.offset
 
@@ -173,7 +173,7 @@ class WindowEntry(RetrievalEntry):
     get_max_cache_shape = get_max_length
 
     def activate_past_recording(self) -> None:
-        """Keep what leaves the window until the next `crop`, which may call it back."""
+        """Keep what leaves the window until the next `crop`, which may need it."""
         self.record_past = True
 
     def reset(self) -> None:
@@ -207,7 +207,7 @@ class WindowEntry(RetrievalEntry):
             self._trim(spare=0, copied=True)
 
     def _trim(self, spare: int, copied: bool) -> None:
-        """Keep W - 1 positions and the spare ones; copied, as a view of its end keeps a whole long prompt alive."""
+        """Keep W - 1 positions and the spare ones; `copied`, as a view would keep the memory of a whole prompt."""
         surplus = self.keys.shape[-2] - (self.window - 1 + spare)
         if surplus > 0:
             self.keys, self.values = self.keys[..., surplus:, :], self.values[..., surplus:, :]
@@ -215,7 +215,7 @@ class WindowEntry(RetrievalEntry):
                 self.keys, self.values = self.keys.clone(), self.values.clone()
 
     def _keep_sinks(self, keys: Tensor, values: Tensor) -> None:
-        """Take over those of each row's first S positions that are among the new ones."""
+        """Store those of each row's first S positions that are among the new ones."""
         if not self.sinks or self.cumulative_length >= self.shared.latest + self.sinks:
             return
         new = keys.shape[-2]

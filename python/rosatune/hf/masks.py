@@ -26,7 +26,7 @@ DENSE = ("eager", "sdpa")
 FLASH = ("flash_attention_2", "flash_attention_3", "flash_attention_4")
 FLEX = "flex_attention"
 
-# Later than any query: the position of a column that nobody sees.
+# Later than any query: the position of a column that no query sees.
 NEVER = 1 << 30
 
 
@@ -90,7 +90,7 @@ def build(
 
 
 def _sees(window: int, sinks: int, columns: Columns, rows: Rows, row: Tensor, query: Tensor, column: Tensor) -> Tensor:
-    """The rule, on indices that broadcast or on single ones."""
+    """The rule, on indices that broadcast or on single indices."""
     first = 0 if rows.starts is None else rows.starts[row]
     place = column - columns.sinks + columns.offset
     if columns.sinks:
@@ -120,8 +120,7 @@ def _block_mask(
     """The same rule in blocks, for flex attention."""
     from torch.nn.attention.flex_attention import create_block_mask
 
-    # Numbers that grow with the text are given as tensors: the kernel then serves every step, instead of being compiled
-    # for each.
+    # Numbers that grow with the text are tensors, so that one compiled kernel serves every step.
     past = torch.tensor(seen, device=device)
     moved = columns._replace(offset=torch.tensor(columns.offset, device=device))
 

@@ -1,16 +1,16 @@
 """What a patched model computes.
 
-Two things change. A hook before the decoder stack makes the masks, and the cache ready; what the layers need beyond
-their usual arguments travels down to them as one more keyword argument, `rosa_step`. And the layers are given a class
-derived from their own, whose forward launches the layer's retrieval before attention and collects it after, so that
-both run at the same time.
+Two things change. A hook before the decoder stack makes the masks and prepares the cache; what the layers need beyond
+their usual arguments is passed to them as one more keyword argument, `rosa_step`. And the layers get a class derived
+from their own, whose forward launches the layer's retrieval before attention and collects it after, so that both run at
+the same time.
 
-Why so: the layers' class is exchanged rather than their forward attribute, because bound methods do not survive copying
-and pickling, and rather than hooked, because launching, fusing and collecting in one function keep no state between
-calls. The derived classes keep the names of their parents: accelerate and FSDP find the layers to wrap by name. The
-decoder stack is hooked rather than exchanged because transformers looks up by the exact class which outputs
-(`output_hidden_states`) it can record. Arguments rather than attributes carry the step, because only arguments are
-there again when gradient checkpointing recomputes a layer, and are moved along when layers lie on several devices.
+The reasons: the layers' class is replaced and not their forward attribute, because bound methods do not survive copying
+and pickling; and hooks would have to keep state between launching and collecting, which one function does not. The
+derived classes keep the names of their parents, because accelerate and FSDP find the layers to wrap by name. The
+decoder stack has a hook and keeps its class, because transformers looks up by the exact class which outputs
+(`output_hidden_states`) it can record. The step is an argument and not an attribute, because gradient checkpointing
+passes arguments again when it recomputes a layer, and they are moved when layers are on several devices.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["LAYERS", "Plan", "STACKS", "prepare"]
 
 
 class Plan(NamedTuple):
-    """The shape of a patched model, as far as a step has to know it."""
+    """What a step has to know of a patched model."""
 
     window: int  # 0: global
     sinks: int
@@ -62,7 +62,7 @@ class _RosaLayer:
             state = None
             if cache is not None:
                 state = cache.layers[attention.layer_idx].retrieval(self.rosa, hidden_states.shape[0])
-            # The adapter may be finer than the model, as small updates want it.
+            # The adapter may have a finer dtype than the model, so that small updates are not lost.
             read = attended.to(self.rosa.out_proj.weight.dtype)
             pending = self.rosa.launch(read, state=state, valid=rosa_step["valid"])
             if self.rosa.fusion == "pre":
@@ -81,7 +81,7 @@ class Qwen3DecoderLayer(_RosaLayer, modeling_qwen3.Qwen3DecoderLayer):
     """A Qwen3 layer with a window and an adapter."""
 
 
-# Decoder stacks that can be patched, and what becomes of their layers.
+# Decoder stacks that can be patched, and the classes that replace those of their layers.
 STACKS = (modeling_llama.LlamaModel, modeling_qwen3.Qwen3Model)
 LAYERS = {
     modeling_llama.LlamaDecoderLayer: LlamaDecoderLayer,
@@ -135,7 +135,7 @@ def prepare(stack: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     if plan.first_window_layer > 0:
         step["global_mask"] = build(implementation, 0, 0, *common, Columns(0, 0, seen + queries), *like)
 
-    # Four dimensions tell transformers that the mask is ready; it hands it on unread, and our layers take theirs.
+    # Four dimensions tell transformers that the mask is complete; it passes it on, and our layers ignore it.
     given["attention_mask"] = embeds.new_empty((0, 0, 0, 0))
     given["rosa_step"] = step
     return (), given
@@ -155,11 +155,11 @@ def _notice_length(stack: Any, positions: int) -> None:
 
 
 def _cache(stack: Any, given: dict, plan: Plan) -> Optional[Shared]:
-    """Settle whether there is a cache, and make it ready."""
+    """Decide whether there is a cache, and prepare it."""
     if given.get("past_key_values") is None:
         wanted = given.get("use_cache")
         if wanted is None:
-            # The configuration asks for a cache by default, also in training, where it would only cost time.
+            # The configuration wants a cache by default, also in training, where it would only cost time.
             wanted = stack.config.use_cache and not torch.is_grad_enabled()
         if stack.training and getattr(stack, "gradient_checkpointing", False):
             wanted = False
@@ -199,7 +199,7 @@ def _starts(padding: Tensor) -> Tensor:
 
 
 def _refuse_packing(given: dict) -> None:
-    """Several texts in one row, told apart by positions that start again, would be read across."""
+    """Refuse several texts in one row, whose positions start again: retrieval would read across them."""
     positions = given.get("position_ids")
     if positions is None or given.get("attention_mask") is not None or given.get("past_key_values") is not None:
         return

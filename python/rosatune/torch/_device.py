@@ -8,15 +8,15 @@ What the GPU computes itself, symbols, read-out and gradients, is done by the ke
 installed and can build for the device, and by the tensor operations of ``_gradients.py`` elsewhere.
 
 The main thread never waits for the copies, and for the retrieval only when it collects. One worker thread serves the
-whole process: a retrieval by itself uses all the processors it is given, two at once would only share them. The C
-library releases the interpreter's lock while it works.
+whole process: a single retrieval already uses all processors. The C library releases the interpreter's lock while it
+works.
 
-Pinned memory comes from PyTorch's caching host allocator. It keeps what is freed and hands a block out again only when
-the copies it took part in are over, which is just the pool of guarded buffers that is needed here.
+Pinned memory comes from PyTorch's caching host allocator. It keeps freed blocks and reuses one only when the copies
+that used it are over, which is what is needed here.
 
-A retrieval under way is known by a ticket, a number that travels as a tensor, so that compilers see a value that one
-operator makes and another takes. A ticket is only a short cut: whoever finds nothing under his ticket retrieves anew
-and gets the same answer. So a backward pass that recomputes, or a caller who collects twice, gets what he should.
+A pending retrieval is identified by a ticket, a number in a tensor, so that compilers see a value that one operator
+returns and another takes. If there is no retrieval for a ticket, it is done again with the same result. So a forward
+pass that is recomputed, or a caller who collects twice, gets the right answer.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from ._settings import Settings
 
 __all__ = ["Retrieval", "backward", "collect", "forward", "host_layout", "launch", "record"]
 
-KEPT = 256  # retrievals never collected that are remembered, before the oldest is forgotten
+KEPT = 256  # pending retrievals that are kept; beyond that the oldest is dropped
 
-# Set to a list to have every retrieval leave its times there (bench/overlap.py draws them).
+# Set to a list to record the times of every retrieval (bench/overlap.py draws them).
 record: Optional[List[Dict[str, Any]]] = None
 
 _lock = threading.Lock()
@@ -87,8 +87,8 @@ def _side_stream(device: torch.device) -> Any:
 def _fused(device: torch.device) -> Any:
     """The module of fused gradients, if its kernels can be built for the device; otherwise None.
 
-    Triton needs a C compiler when a kernel is first built, and a GPU that it knows. What is missing shows at once, with
-    the smallest of the kernels.
+    Triton needs a C compiler when a kernel is first built, and a GPU that it supports. Building the smallest kernel
+    shows whether they are there.
     """
     try:
         module = importlib.import_module("._fused", __package__)
@@ -100,7 +100,7 @@ def _fused(device: torch.device) -> Any:
         reason = (str(error).strip().splitlines() or [""])[0]
         warnings.warn(
             f"Triton cannot build kernels for {torch.cuda.get_device_name(device)} ({type(error).__name__}: {reason}); "
-            "slower tensor operations take their place",
+            "slower tensor operations are used instead",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -169,7 +169,7 @@ class _Answer(NamedTuple):
 
 
 class Retrieval:
-    """One retrieval under way, of q and k on one GPU."""
+    """One pending retrieval, of q and k on one GPU."""
 
     def __init__(self, q: Tensor, k: Tensor, settings: Settings, tables: bool, compact: bool, seed: int) -> None:
         self.shape, self.settings, self.tables, self.compact = q.shape, settings, tables, compact
@@ -190,11 +190,11 @@ class Retrieval:
                 to.copy_(x, non_blocking=True)
                 x.record_stream(side)
             copied = self._mark("copied", side)
-        # the worker's own thread would not know what the caller set with torch.set_num_threads
+        # read here: in the worker's thread the number set by torch.set_num_threads is not visible
         self.answer = _submit(self._retrieve, host, copied, side, seed, torch.get_num_threads())
 
     def _mark(self, name: str, stream: Any) -> Any:
-        """An event at the present end of a stream."""
+        """An event at the current end of a stream."""
         event = torch.cuda.Event(enable_timing=self.times is not None)
         event.record(stream)
         if self.times is not None:
@@ -238,7 +238,7 @@ def launch(q: Tensor, k: Tensor, settings: Settings, tables: bool, compact: bool
 def collect(
     ticket: int, q: Tensor, k: Tensor, settings: Settings, tables: bool, compact: bool, seed: int
 ) -> Tuple[Tensor, Tensor]:
-    """What was found under a ticket, or is found now where there is nothing under it."""
+    """The result of the ticket's retrieval, which is made now if there is none."""
     with _lock:
         retrieval = _under_way.pop(ticket, None)
     if retrieval is not None:

@@ -1,14 +1,15 @@
 """The gradients of the read-out from the kernels of ``_kernels.py`` and matrix products.
 
-What ``_gradients.py`` defines by tensor operations is done here in as few passes as there are sums that must be
-complete before the next can begin. The results differ from there by rounding only, and are the same from run to run.
+This computes what ``_gradients.py`` defines by tensor operations, in as few passes over memory as possible: one for
+each sum that must be complete before the next can begin. The results differ by rounding only, and are the same in every
+run.
 
     e0, e1   one pass over gy
     v        one pass that adds what landed on each step, one that turns it into the gradient
     flips    the same two passes, with the table's branches read on the way
     linear   columns of signs, two products over the past (see `past_sums`), and a pass for each of q and k
 
-`soft` goes the way of the tensor operations.
+`soft` uses the tensor operations.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ._settings import Settings
 __all__ = ["backward", "past_sums", "read_out", "symbols"]
 
 CHUNK = 1024  # steps of `linear` whose pairs are formed at once, where all channels are one group
-ROUTE_CHUNK = 64  # the same where each route is: its states are small, its pairs are not
+ROUTE_CHUNK = 64  # the same where each route is a group: its states are small, its pairs are not
 STATE_BYTES = 1 << 29  # of the states of `linear` that are held at once
 TOTAL_BYTES = 1 << 28  # of the sums at destinations that are held at once
 
@@ -139,12 +140,12 @@ class _Matrices:
         self.chunk = min(longest, -(-self.steps // 16) * 16)
         self.padded = -(-self.steps // self.chunk) * self.chunk
         self.device = like.device
-        # operands of products: as fine as the activations where the device multiplies those into float32
+        # operands of products have the dtype of the activations where the device accumulates in float32
         known = like.is_cuda and hasattr(torch.ops.aten.bmm, "dtype")
         self.kind = like.dtype if known else torch.float32
 
     def make(self, terms: int, mask: bool) -> Tuple[Tensor, Spread]:
-        """A matrix of so many terms, and a column of candidates a route where ``mask``; to be filled."""
+        """An empty matrix for this many terms, with a column of candidates per route where ``mask``."""
         used = terms * self.width + (0 if not mask else self.routes if self.whole else 1)
         columns = -(-used // 8) * 8
         groups = self.batch if self.whole else self.batch * self.routes
@@ -199,7 +200,7 @@ def linear(q: Tensor, k: Tensor, v: Tensor, gy: Tensor, level: Tensor, settings:
         )  # fmt: skip
     if not several:
         return gq[0], gk
-    # the second term speaks of the run before, whose gradient belongs to its first step
+    # the second term is of the run before, whose gradient belongs to its first step
     before = torch.where(starts > 0, starts.gather(1, (starts - 1).clamp(min=0).long()), -1)
     size = gq[1].abs().sum((0, 1))
     return _land(gq[1], before, size, torch.ones_like(size), q, bits, base=gq[0]), gk.to(k.dtype)
@@ -224,7 +225,7 @@ def backward(
     bits = settings.bits
     results: List[Optional[Tensor]] = [None] * 5
     level = e1 - e0
-    size = level  # of no meaning until it is summed
+    size = level  # a placeholder until it is summed
     turned = (wanted[0] or wanted[1]) and settings.qk_grad
     if any(wanted[2:]) or turned == "flips":
         results[3], results[4], size = _kernels.level_sums(gy, read, _kernels.pack(v, bits), bits)

@@ -1,8 +1,8 @@
 """The gradients of the read-out as tensor operations, for devices where the C library cannot reach the tensors.
 
-Each function computes what its namesake under ``src/rosa`` computes, on any device, and is held against it by the
-tests. What differs is only the order of sums: on a GPU, adding up what lands on one step is left to ``index_add``,
-whose order (unless ``torch.use_deterministic_algorithms`` is on) is not fixed.
+Each function computes what its namesake under ``src/rosa`` computes, on any device, and the tests compare the two. Only
+the order of sums differs: on a GPU, ``index_add`` sums the contributions to one step, in an order that is not fixed
+unless ``torch.use_deterministic_algorithms`` is on.
 
 Shapes: B batch entries, T steps, R routes of M bits, C = R M channels. Activations are [B, T, C], which is also
 [B, T, R, M]; what a route knows of a step (symbols, destinations, run starts) is [B, T, R]. Time therefore stands
@@ -35,7 +35,7 @@ STRIP_BYTES = 1 << 28  # of a strip of scores in `soft`, and of the rows that `f
 
 
 class Gradients(NamedTuple):
-    """dL/d(q, k, v, e0, e1); None where it was not asked for."""
+    """dL/d(q, k, v, e0, e1); None where it was not requested."""
 
     q: Optional[Tensor]
     k: Optional[Tensor]
@@ -71,7 +71,7 @@ class Rows:
         self.routes = routes
 
     def of(self, steps: Tensor) -> Tensor:
-        """For steps [B, *, R]; a step below 0 is taken for 0 and has to be masked by the caller."""
+        """For steps [B, *, R]; a step below 0 counts as 0, and the caller has to mask it."""
         return self.base + steps.clamp(min=0) * self.routes
 
 
@@ -102,7 +102,7 @@ def slope_of(x: Tensor) -> Tensor:
 
 
 class Runs:
-    """The runs of symbols [B, T, R]. Every field is [B, T, R] and speaks of the run that holds a step.
+    """The runs of symbols [B, T, R]. Every field is [B, T, R] and describes the run that contains the step.
 
     first:   whether the step begins a run
     start:   the step that began it
@@ -157,7 +157,7 @@ def flips(q: Tensor, k: Tensor, v: Tensor, theta: Tensor, table: Tensor, setting
     for begin in range(0, steps, piece):
         part = slice(begin, min(begin + piece, steps))
         ends = wide(table.index_select(0, query[:, part].reshape(-1))).view(batch, -1, routes, bits + 1)
-        # Rows.of wants routes last: the branch goes to the time's side
+        # Rows.of needs routes last, so the branch joins the time axis
         sides = ends.permute(0, 1, 3, 2).reshape(batch, -1, routes)
         read = fetch(probability, rows.of(sides)).view(batch, -1, bits + 1, routes, bits)
         gain = (read * theta[:, part].unsqueeze(2)).sum(-1).transpose(2, 3)
@@ -280,7 +280,7 @@ def linear(q: Tensor, k: Tensor, v: Tensor, theta: Tensor, settings: Settings) -
     bits = settings.bits
     routes = channels // bits
     mask, terms = candidates(q, k, settings)
-    # operands of products: as fine as the activations where the device multiplies those into float32
+    # operands of products have the dtype of the activations where the device accumulates in float32
     kind = q.dtype if q.is_cuda and hasattr(torch.ops.aten.bmm, "dtype") else torch.float32
     value = (torch.sigmoid(v.float()) - 0.5).to(kind)
     theta = theta.to(kind)
@@ -341,8 +341,8 @@ def soft(q: Tensor, k: Tensor, v: Tensor, theta: Tensor, settings: Settings) -> 
         """[B, T, R, n] as [B, R, T, n]."""
         return x.transpose(1, 2).contiguous()
 
-    # -Hamming = (signs . signs - M) / 2. The constant only matters where a term is missing for some pairs, so each
-    # term brings it along as one more column: whether there is a symbol.
+    # -Hamming = (signs . signs - M) / 2. The constant matters only where a term is missing for some pairs, so each term
+    # has it as one more column: whether there is a symbol.
     left, right = [], []
     for term in terms:
         scale = settings.slope * term.weight / 2

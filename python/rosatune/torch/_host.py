@@ -1,7 +1,7 @@
 """The operator on tensors in the host's memory: the C library, called on their addresses.
 
-Nothing is copied on the way in or out. Destinations of two bytes are kept in int16 tensors, since PyTorch's own uint16
-knows few operations; the bits are the same. The library's calls release the interpreter's lock.
+No tensor is copied. Destinations of two bytes are kept in int16 tensors, since PyTorch's uint16 has few operations; the
+bits are the same. The library's calls release the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from ._settings import Settings
 __all__ = ["backward", "find", "kept_dtype", "pack", "read_out"]
 
 DTYPES = {torch.float32: _c.Dtype.FLOAT32, torch.bfloat16: _c.Dtype.BFLOAT16}
-NARROW = 0xFFFF  # below so many steps a destination is kept in two bytes
+NARROW = 0xFFFF  # below this many steps a destination is kept in two bytes
 
 PIECE = 1 << 21  # numbers packed by one thread at a time; less than that is not worth a second thread
 
 
 def kept_dtype(steps: int) -> torch.dtype:
-    """What destinations of so many steps are kept in, as rosa_width() says (but of a symbolic size too)."""
+    """The type that keeps destinations among this many steps, like rosa_width() but for symbolic sizes too."""
     return torch.int16 if steps < NARROW else torch.int32
 
 
 _lock = threading.Lock()
-_workers: Dict[int, int] = {}  # threads: the address of that many, kept for all calls
+_workers: Dict[int, int] = {}  # by number of threads: the address of a pool, kept for all calls
 
 
 def _forget() -> None:
-    """A forked process has none of its parent's threads. The memory they were kept in is lost to it."""
+    """A forked process has none of its parent's threads. The memory of the pools is not reclaimed there."""
     global _lock
     _lock = threading.Lock()
     _workers.clear()
@@ -48,8 +48,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def _kept(threads: int) -> int:
-    """So many threads, kept from call to call: a layer makes several calls, and starting threads takes a millisecond
-    where there are many processors. They end with the process."""
+    """A pool of this many threads, kept until the process ends: a layer makes several calls, and starting threads takes
+    a millisecond where there are many processors."""
     with _lock:
         if threads not in _workers:
             made = ctypes.c_void_p()
@@ -109,8 +109,8 @@ def find(
 ) -> Tuple[Tensor, Tensor]:
     """Destinations [B R, T] of symbols [B R, T] and the counterfactual table, of no rows unless ``tables``.
 
-    The table has a row for every query run. Without ``compact`` it has one for every step, the most there can be: its
-    size then does not depend on the data, which is what a compiler wants. Rows beyond the runs hold -1.
+    The table has a row per query run. Without ``compact`` it has one per step, the most there can be, so that its size
+    does not depend on the data, as compilers need. Rows beyond the runs hold -1.
     """
     routes, steps = query.shape
     kind = kept_dtype(steps)
@@ -145,7 +145,7 @@ def find(
 
 
 def read_out(read: Tensor, value: Tensor, e0: Tensor, e1: Tensor, like: Tensor, settings: Settings) -> Tensor:
-    """y for destinations and value symbols, both [B R, T]; of the shape and kind of ``like`` [B, T, C]."""
+    """y for destinations and value symbols, both [B R, T]; of the shape and dtype of ``like`` [B, T, C]."""
     batch, steps, channels = like.shape
     y = torch.empty_like(like)
     if y.numel():

@@ -1,20 +1,19 @@
 """Triton kernels for what the operator does on a GPU beside matrix products, and the functions that launch them.
 
-Each function does in one pass over memory what takes the tensor operations of ``_gradients.py`` many; those remain the
-definition that the kernels are tested against, and the way where Triton is missing.
+Each function makes one pass over memory where the tensor operations of ``_gradients.py`` make many. Those remain the
+definition that the kernels are tested against, and are used where Triton is missing.
 
-Two layouts meet here. Activations are [B, T, C], channels last. What a route knows of a step (symbols, destinations,
-run starts) is [B R, T], time last, as the host keeps it; sums over time then run along memory, and a random read in a
-route stays within a few kilobytes. A kernel's tile has some steps of some routes, [TIME, ROUTES, PLACES], with as many
-places as the bits of a route rounded up to a power of two: read and written along the channels on one side, along time
-on the other, turned round in between. The first axis of the grid is time, so that programs at work together share
-routes, and what they fetch at random is in the cache.
+There are two layouts. Activations are [B, T, C], channels last. What belongs to a route and a step (symbols,
+destinations, run starts) is [B R, T], time last, as on the host; sums over time are then contiguous in memory, and
+random reads in a route stay within a few kilobytes. A kernel's tile has some steps of some routes, [TIME, ROUTES,
+PLACES], with as many places as the bits of a route rounded up to a power of two: one side is read or written along the
+channels, the other along time, with a transposition in between. The first axis of the grid is time, so that programs
+that run at the same time share routes, and their random reads hit the cache.
 
-Whatever lands on steps chosen by the data is added up in whole numbers: floats times a power of two such that even the
-sum of all magnitudes stays below 2**60. Whole numbers can be added by atomics in any order with the same result, which
-floats cannot; sorting the destinations first would fix the order as well, at several times the traffic. The smallest
-step of such a sum is 2**-60 of the largest possible one, far below what float32 resolves. Where the magnitudes are not
-finite, neither is the result.
+Sums at steps chosen by the data are made in integers: floats times a power of two such that the sum of all magnitudes
+stays below 2**60. Atomic additions of integers give the same result in any order, those of floats do not; sorting the
+destinations first would also fix the order, at several times the memory traffic. The resolution of such a sum is 2**-60
+of the largest possible one, far finer than float32. Where the magnitudes are not finite, neither is the result.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ STEPS = 64  # steps of a tile within which sums over time are formed by a scan
 ROOM = 60  # bits that sums of whole numbers may take
 
 
-# -------------------------------------------------------------------------------------------------------- small matters
+# ------------------------------------------------------------------------------------------------------------- helpers
 
 
 def _on(x: Tensor) -> ContextManager[Any]:
@@ -60,7 +59,7 @@ def _on(x: Tensor) -> ContextManager[Any]:
 
 
 def _rows(x: Tensor) -> Tensor:
-    """x itself where its channels lie side by side; steps and batch entries may be apart."""
+    """x, copied unless its channels are contiguous; steps and batch entries may have any stride."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
@@ -77,7 +76,7 @@ class _Tile(NamedTuple):
 
 
 def _tile(bits: int, routes: int, columns: int, elements: int) -> _Tile:
-    """A tile of so many elements, about so many channels wide."""
+    """A tile of this many elements, about this many channels wide."""
     places = _power(bits)
     wide = min(max(1, columns // places), _power(routes))
     return _Tile(bits, places, wide, max(8, elements // (wide * places)))
@@ -351,7 +350,7 @@ class Runs(NamedTuple):
     """Of symbols [B R, T], int32 of the same shape, of the run that holds each step."""
 
     start: Tensor  # the step that began it
-    number: Tensor  # how many runs the route has had, with this one
+    number: Tensor  # the number of runs up to and including this one
 
 
 def runs(symbol: Tensor, fold: bool) -> Runs:

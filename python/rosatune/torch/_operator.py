@@ -1,12 +1,12 @@
 """The operators as PyTorch sees them: schemas, shapes, derivatives.
 
-``rosatune::rosa`` is the whole forward pass, ``rosatune::rosa_backward`` the way back, and ``rosatune::launch`` begins
-the retrieval of a later ``rosatune::rosa`` (see ``_device.py``). To compilers each is one opaque step, so a traced
-model has no break here. Beside y the forward pass returns what only the backward pass needs, destinations and counterfactual
-tables, since an operator can keep nothing to itself.
+``rosatune::rosa`` is the forward pass, ``rosatune::rosa_backward`` the backward pass, and ``rosatune::launch`` begins
+the retrieval of a later ``rosatune::rosa`` (see ``_device.py``). To compilers each is one opaque step, so they cause no
+graph break. An operator has no hidden state, so the forward pass also returns what only the backward pass needs:
+destinations and counterfactual tables.
 
-The number of a table's rows depends on the data. Eager code gets exactly the rows there are; traced code, which must
-know shapes in advance, gets as many as there could be (``compact`` false).
+The number of a table's rows depends on the data. Eager code gets exactly the rows needed; traced code, which must know
+shapes in advance, gets the largest possible number (``compact`` false).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def _number(x: Optional[Tensor], otherwise: int) -> int:
     schema=f"(Tensor q, Tensor k, Tensor? seed, bool tables, bool compact, {SCHEMA}) -> Tensor",
 )
 def launch(q: Tensor, k: Tensor, seed: Optional[Tensor], tables: bool, compact: bool, *settings: Any) -> Tensor:
-    """The ticket of a retrieval that has begun; 0 on the host, where the processors that retrieve are those that do
-    everything else, so that nothing is gained by beginning early."""
+    """The ticket of a retrieval that has begun; 0 on the host, where the same processors do everything, so that
+    beginning early gains nothing."""
     ticket = 0
     if q.is_cuda:
         with torch.autocast("cuda", enabled=False):
@@ -165,11 +165,11 @@ def _keep(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Tensor, Tensor, Tenso
     ctx.inputs = len(inputs)
 
 
-def _way_back(ctx: Any, gy: Tensor, *_: Any) -> Tuple[Optional[Tensor], ...]:
+def _backward(ctx: Any, gy: Tensor, *_: Any) -> Tuple[Optional[Tensor], ...]:
     wanted: List[bool] = list(ctx.needs_input_grad[:5])
     found = rosa_backward(gy, *ctx.saved_tensors, wanted, *ctx.settings)
     results = [x if asked else None for x, asked in zip(found, wanted)]
     return (*results, *[None] * (ctx.inputs - 5))
 
 
-rosa.register_autograd(_way_back, setup_context=_keep)
+rosa.register_autograd(_backward, setup_context=_keep)
