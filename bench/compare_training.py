@@ -37,7 +37,7 @@ def model_of(arguments):
 
 
 def theirs(model, arguments, repeat):
-    """Tokens a second of PyTorch."""
+    """Tokens per second of PyTorch."""
     optimiser = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-6)
     shape = (arguments.batch, arguments.length)
     tokens, targets = torch.randint(arguments.vocabulary, (2, *shape))

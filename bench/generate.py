@@ -76,7 +76,7 @@ def main():
     with torch.device("cuda"):
         model = Qwen3ForCausalLM(Qwen3Config(**{**SHAPE, "num_hidden_layers": args.layers})).eval()
     report.table([("setting", "setting", ""), ("tokens", "prompt", "d"), ("prefill", "tokens/s", ".0f"),
-                  ("step", "ms a step", ".1f"), ("peak", "GPU peak, GB", ".2f"), ("kept", "GPU kept, GB", ".2f"),
+                  ("step", "ms per step", ".1f"), ("peak", "GPU peak, GB", ".2f"), ("kept", "GPU kept, GB", ".2f"),
                   ("host", "host, GB", ".2f")])
     for setting in ("global", "window", "window + ROSA"):
         if setting != "global":
