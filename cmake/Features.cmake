@@ -72,19 +72,26 @@ else()
 endif()
 
 # What reading models takes: JSON, the tokenizers' regular expressions, and Unicode's normal forms. Each becomes a target
-# rosatune_<name>, empty where there is none, and a definition ROSATUNE_<NAME>.
+# rosatune_<name>, empty where there is none, and a definition ROSATUNE_<NAME>. Further arguments are the libraries that
+# its static form needs.
 function(rosatune_library name header library)
 	string(TOUPPER ${name} upper)
 	add_library(rosatune_${name} INTERFACE)
 	find_path(${upper}_INCLUDE_DIR ${header})
+	set(found "")
 	if(ROSATUNE_STATIC)
-		set(library lib${library}.a)
+		foreach(part ${library} ${ARGN})
+			find_library(${upper}_${part} lib${part}.a)
+			list(APPEND found ${${upper}_${part}})
+		endforeach()
+	else()
+		find_library(${upper}_LIBRARY ${library})
+		set(found ${${upper}_LIBRARY})
 	endif()
-	find_library(${upper}_LIBRARY ${library})
-	if(${upper}_INCLUDE_DIR AND ${upper}_LIBRARY)
+	if(${upper}_INCLUDE_DIR AND NOT "${found}" MATCHES "NOTFOUND")
 		target_include_directories(rosatune_${name} INTERFACE ${${upper}_INCLUDE_DIR})
 		target_compile_definitions(rosatune_${name} INTERFACE ROSATUNE_${upper})
-		target_link_libraries(rosatune_${name} INTERFACE ${${upper}_LIBRARY})
+		target_link_libraries(rosatune_${name} INTERFACE ${found})
 		if(ROSATUNE_STATIC)
 			rosatune_feature(${name} "built in")
 		else()
@@ -105,7 +112,7 @@ rosatune_library(lzma lzma.h lzma)
 rosatune_library(zstd zstd.h zstd)
 
 # And what edits lines in a chat.
-rosatune_library(libedit histedit.h edit)
+rosatune_library(libedit histedit.h edit tinfo bsd md)
 
 # MPI lets several processes train together; `rosatune tune` alone does without it. rosatune_mpi is what to link.
 add_library(rosatune_mpi INTERFACE)

@@ -368,7 +368,7 @@ def options(rule: Any, threads: int = 0) -> rosa_options:
     return rosa_options(
         size=ctypes.sizeof(rosa_options),
         bits=rule.bits,
-        policy=Policy[rule.policy.upper()],
+        policy=named(Policy, rule.policy, "policy"),
         fold=rule.fold,
         max_match=rule.max_match or 0,
         threads=integer("threads (0: one per processor)", threads, 0, 0x7FFFFFFF),
@@ -379,9 +379,9 @@ def learning(rule: Any, seed: int = 0) -> rosa_learning:
     """How q and k learn by ``rule``, a RosaConfig or what has its fields."""
     return rosa_learning(
         size=ctypes.sizeof(rosa_learning),
-        qk_grad=QkGrad[rule.qk_grad.upper()],
-        credit=Credit[rule.credit.upper()],
-        key_credit=KeyCredit[rule.key_credit.upper()],
+        qk_grad=named(QkGrad, rule.qk_grad, "qk_grad"),
+        credit=named(Credit, rule.credit, "credit"),
+        key_credit=named(KeyCredit, rule.key_credit, "key_credit"),
         slope=rule.slope,
         suffix=rule.suffix,
         explore=rule.explore,
