@@ -52,7 +52,14 @@ static struct run_folder open_run(const char *name)
 
 static void save(struct run_folder *folder, uint64_t step, size_t keep)
 {
-	const struct run_state state = {step, step / 10, step % 10, step * 100, 0.1 * (double)step, 0xfedcba9876543210};
+	const struct run_state state = {step,
+					step / 10,
+					step % 10,
+					step * 100,
+					0.1 * (double)step,
+					0xfedcba9876543210,
+					0x8123456789abcdef,
+					1700000000123456789};
 	struct checkpoint_writer writer;
 	struct file_writer file;
 	rosa_error err;

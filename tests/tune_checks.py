@@ -350,10 +350,11 @@ class Survival(Case):
         self.assertGreater(kills, 0)
 
     def test_interrupted(self):
-        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)):
             out = f"interrupted{code}"
             process = subprocess.Popen([PROGRAM, "tune", "config.json", "--out", out, "--set", "stage.1.tokens=1M"],
-                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                       preexec_fn=lambda: signal.signal(number, signal.SIG_DFL))
             process.stdout.readline()  # it is training now
             process.send_signal(number)
             output, errors = process.communicate(timeout=LIMIT)
@@ -386,6 +387,33 @@ class Survival(Case):
             change(f"ruined/checkpoints/{step}/state.json", 40)
         self.assertIn("none of its 2 checkpoints is whole", refusal("config.json", "--out", "ruined", "--resume", code=1))
 
+    def test_shards_changed_in_place(self):
+        """Other samples would follow those that the run has read; nothing else would tell."""
+        shutil.copytree("whole", "changed")
+        shutil.rmtree(f"changed/checkpoints/{ENDED}")
+        before = content("text.tokens")
+        try:
+            shutil.copyfile("valid.tokens", "text.tokens")
+            errors = refusal("config.json", "--out", "changed", "--resume", code=1)
+            self.assertIn("stage.2.data: the shards are not those that the run has been reading", errors)
+            self.assertIn("stage.2.data", refusal("config.json", "--out", "changed", "--resume", "--dry-run", code=1))
+            with open("text.tokens", "wb") as file:
+                file.write(before)
+            change("text.tokens", 64 + 2 * 100)
+            errors = refusal("config.json", "--out", "changed", "--resume", code=1)
+            self.assertIn("text.tokens: is damaged", errors)
+            shutil.copyfile("valid.tokens", "other.tokens")
+            errors = tune("changed", "--resume", "--set", "stage.2.data=other.tokens").stderr
+            self.assertIn("stage.2.data was", errors)
+        finally:
+            with open("text.tokens", "wb") as file:
+                file.write(before)
+        shutil.rmtree("changed")
+        shutil.copytree("whole", "changed")
+        shutil.rmtree(f"changed/checkpoints/{ENDED}")
+        tune("changed", "--resume")  # written again, but the same
+        self.same("changed")
+
     def test_a_full_disk(self):
         def limit():
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -410,6 +438,23 @@ class Survival(Case):
 
 
 class Refusals(Case):
+    def test_names_that_could_not_be_read_back(self):
+        """A checkpoint holds the configuration as JSON, which has no place for other bytes than UTF-8."""
+        for arguments in (["--out", b"caf\xe9"], ["--out", "new", "--set", b"stage.1.data=caf\xe9.tokens"],
+                          ["--out", "new", "--set", b"stage.1.name=caf\xe9"], ["--out", "new", "--set", b"model=\xe9"]):
+            errors = refusal("config.json", *arguments)
+            self.assertIn("byte 0xe9 is not UTF-8, and the run could not be resumed", errors)
+        self.assertFalse(os.path.exists("new") or os.path.exists(b"caf\xe9"))
+
+    def test_the_log_is_written_through_no_link(self):
+        os.mkdir("linked")
+        with open("precious", "w") as file:
+            file.write("stays")
+        os.symlink("../precious", "linked/log.jsonl.new")
+        tune("linked", "--set", "stage.1.tokens=192", "--set", "stage.2.tokens=192")
+        self.assertEqual(content("precious"), b"stays")
+        self.assertGreater(len(log("linked")), 0)
+
     def test_mistakes_are_explained(self):
         for setting, wanted in (
             ("stage.1.tokns=1M", "did you mean tokens?"),

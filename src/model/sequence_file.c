@@ -1,9 +1,12 @@
 /*
  * Sequences as bytes.
  *
- * What is kept is what attention still sees, as numbers, and the adapter's past. Everything that decides what these
- * numbers mean comes first: the model's and the adapter's fingerprints and the window. A sequence that was read with
- * anything else is refused, since it would go on with another model's memory and nobody would notice.
+ * Saved are the keys and values that attention still sees, as numbers, and the adapter's past. The header says what
+ * they belong to: the fingerprints of model and adapter, and the window. A sequence of another model, adapter or window
+ * is refused: it would continue from a state that means something else, unnoticed.
+ *
+ * The checksum protects against accidents only. A file may still claim anything, so every count is compared with what
+ * the options imply or with the bytes that are there before memory is taken for it.
  *
  * All numbers are little-endian. The bytes are
  *
@@ -230,15 +233,17 @@ static rosa_status load_cache(sequence *s, size_t number, struct loading *loadin
 {
 	const decoder *d = s->decoder;
 	const size_t numbers = row_numbers(d);
-	const struct kv_cache *cache = &s->caches[number];
-	const size_t far = cache->window + cache->sinks,
-		     want = cache->window && s->steps > far ? far : s->steps; /* the most that can have been kept */
+	struct kv_cache probe = s->caches[number];
 	const uint8_t *data;
 	float *keys;
 	size_t kept;
 	rosa_status status;
 
-	if (!next_number(loading, &kept) || kept > want || kept > loading->left / (2 * numbers * sizeof(*keys)))
+	/* Window, sinks and steps imply how many positions are kept. Fewer would be read beyond their end, and room for
+	 * all steps would be taken. */
+	probe.steps = s->steps;
+	if (!next_number(loading, &kept) || kept != d->backend->ops->cache_kept(d->backend, &probe) ||
+	    kept > loading->left / (2 * numbers * sizeof(*keys)))
 		return cut_short(err);
 	data = next(loading, 2 * kept * numbers * sizeof(*keys));
 	if (!data)
@@ -249,8 +254,6 @@ static rosa_status load_cache(sequence *s, size_t number, struct loading *loadin
 	memcpy(keys, data, 2 * kept * numbers * sizeof(*keys));
 	status =
 	    d->backend->ops->cache_load(d->backend, &s->caches[number], s->steps, keys, keys + kept * numbers, err);
-	if (status == ROSA_OK && d->backend->ops->cache_kept(d->backend, &s->caches[number]) != kept)
-		status = cut_short(err);
 	free(keys);
 	return status;
 }
@@ -269,18 +272,38 @@ static rosa_status check_stream(const decoder *d, const rosa_stream *stream, siz
 	return ROSA_OK;
 }
 
+/* Value symbols from bytes that may not be aligned. */
+static rosa_status load_values(struct past *past, int bits, const uint8_t *from, rosa_error *err)
+{
+	const size_t bytes = past->steps * sizeof(uint16_t);
+	uint16_t *values = malloc(bytes + 1);
+	unsigned all = 0;
+
+	if (!values)
+		return rosa_fail(err, ROSA_ENOMEM, "no memory to load the values of %zu steps", past->steps);
+	for (size_t r = 0; r < past->routes && !(all >> bits); r++) {
+		memcpy(values, from + r * bytes, bytes);
+		for (size_t t = 0; t < past->steps; t++)
+			all |= values[t];
+		past_set_values(past, r, values);
+	}
+	free(values);
+	return all >> bits ? cut_short(err) : ROSA_OK;
+}
+
 static rosa_status load_past(sequence *s, size_t number, struct loading *loading, rosa_error *err)
 {
 	const decoder *d = s->decoder;
 	rosa_options options = ROSA_OPTIONS_INIT;
 	rosa_stream *stream = NULL;
-	const uint8_t *data;
-	uint16_t *values;
+	const uint8_t *data, *values;
 	size_t size;
 	rosa_status status;
 
 	options.workers = d->workers;
-	if (!next_number(loading, &size) || !(data = next(loading, size)))
+	if (!next_number(loading, &size) || !(data = next(loading, size)) ||
+	    s->steps > loading->left / (d->routes * sizeof(uint16_t)) ||
+	    !(values = next(loading, d->routes * s->steps * sizeof(uint16_t))))
 		return cut_short(err);
 	status = rosa_stream_load_memory(&options, data, size, &stream, err);
 	if (status == ROSA_OK)
@@ -291,20 +314,7 @@ static rosa_status load_past(sequence *s, size_t number, struct loading *loading
 	}
 	past_free(&s->pasts[number]);
 	status = past_restore(&s->pasts[number], stream, d->routes, s->steps, err);
-	if (status != ROSA_OK)
-		return status;
-	data = next(loading, d->routes * s->steps * sizeof(*values));
-	if (!data)
-		return cut_short(err);
-	values = malloc((s->steps + 1) * sizeof(*values));
-	if (!values)
-		return rosa_fail(err, ROSA_ENOMEM, "no memory to load the values of %zu steps", s->steps);
-	for (size_t r = 0; r < d->routes; r++) {
-		memcpy(values, data + r * s->steps * sizeof(*values), s->steps * sizeof(*values));
-		past_set_values(&s->pasts[number], r, values);
-	}
-	free(values);
-	return ROSA_OK;
+	return status == ROSA_OK ? load_values(&s->pasts[number], d->adapter->bits, values, err) : status;
 }
 
 static rosa_status load(sequence *s, struct loading *loading, rosa_error *err)

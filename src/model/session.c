@@ -351,24 +351,32 @@ rosa_status session_settings_read(const char *path, struct session_settings *set
 	return status;
 }
 
-rosa_status session_load(const char *path, decoder *decoder, struct session *session, sequence **made, rosa_error *err)
+rosa_status session_parse(const void *data, size_t size, const char *name, decoder *decoder, struct session *session,
+			  sequence **made, rosa_error *err)
 {
-	struct mapping mapping;
+	struct loading loading = {data, (const uint8_t *)data + size, name, err};
 	rosa_status status;
 
 	memset(session, 0, sizeof(*session));
 	*made = NULL;
-	status = mapping_open(&mapping, path, err);
-	if (status != ROSA_OK)
-		return status;
-	struct loading loading = {mapping.data, mapping.data + mapping.size, path, err};
-
 	status = take_session(&loading, session);
 	if (status == ROSA_OK)
 		status = take_sequence(&loading, decoder, session, made);
-	mapping_close(&mapping);
 	if (status != ROSA_OK)
 		session_free(session);
+	return status;
+}
+
+rosa_status session_load(const char *path, decoder *decoder, struct session *session, sequence **made, rosa_error *err)
+{
+	struct mapping mapping;
+	rosa_status status = mapping_open(&mapping, path, err);
+
+	memset(session, 0, sizeof(*session));
+	*made = NULL;
+	if (status == ROSA_OK)
+		status = session_parse(mapping.data, mapping.size, path, decoder, session, made, err);
+	mapping_close(&mapping);
 	return status;
 }
 

@@ -38,6 +38,9 @@ rosa_status session_settings_read(const char *path, struct session_settings *set
 /* Reads a session for a decoder of the same model, adapter and window. *made is the sequence. A file that was cut or
  * altered, or of another model, is refused, with nothing to release. */
 rosa_status session_load(const char *path, decoder *decoder, struct session *session, sequence **made, rosa_error *err);
+/* The same from memory; `name` is for messages. */
+rosa_status session_parse(const void *data, size_t size, const char *name, decoder *decoder, struct session *session,
+			  sequence **made, rosa_error *err);
 void session_free(struct session *session); /* safe on a zeroed one */
 
 #endif

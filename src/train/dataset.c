@@ -1,17 +1,18 @@
 /*
  * What training reads.
  *
- * The order of samples is not stored anywhere: sample n is computed from n. Which source it comes from is dealt out by
- * weight (mixing.c), where it lies in the source's present pass is a permutation of the pass's numbers (permutation.h),
- * and the rest is looking up a place in mapped files. So there is nothing to save in a checkpoint but n, nothing to be
- * replayed after a crash, and several processes share a batch by reading different n.
+ * The order of samples is not stored: sample n is a function of n. Its source is chosen by weight (mixing.c), its place
+ * in the source's current pass is a permutation of the numbers of that pass (permutation.h), and the rest is a lookup
+ * in mapped files. So a checkpoint holds nothing but n, nothing has to be replayed after a crash, and several processes
+ * share a batch by reading different n.
  *
- * A source is two lists of shards. Those of text are one long text, cut into samples wherever that falls: every token
- * but the first is a target once in a pass. A sample begins with the token that the one before ends with as a target.
- * Those of conversations are documents, each a sample: an answer without its question is nothing to learn from.
+ * A source is two lists of shards. Shards of text form one long text, cut into samples of equal length: every token but
+ * the first is a target once per pass, and a sample begins with the last target of the one before. Shards of
+ * conversations are documents, each of which is a sample: an answer without its question teaches nothing.
  */
 #include "train/dataset.h"
 
+#include "base/checksum.h"
 #include "train/mixing.h"
 #include "train/permutation.h"
 #include "train/shard_names.h"
@@ -38,7 +39,8 @@ struct source {
 struct dataset {
 	struct source *sources;
 	size_t count, length;
-	uint64_t seed, samples, tokens, cut, silent, tokenizer;
+	uint64_t seed, samples, tokens, cut, silent, tokenizer, changed;
+	struct checksum sum;  /* of the shards' checksums */
 	const char *unmarked; /* the path of a shard without marks of answers, or NULL */
 	size_t vocabulary;
 	double *sums; /* of weights, for mixing; NULL: all in one */
@@ -130,6 +132,8 @@ static rosa_status admit(struct dataset *dataset, const struct tokens_file *file
 	dataset->tokenizer = file->tokenizer;
 	dataset->vocabulary = file->vocabulary > dataset->vocabulary ? file->vocabulary : dataset->vocabulary;
 	dataset->tokens += file->tokens;
+	dataset->changed = file->changed > dataset->changed ? file->changed : dataset->changed;
+	checksum_add(&dataset->sum, &file->checksum, sizeof(file->checksum));
 	if (file->counts)
 		count_cut(dataset, file);
 	else
@@ -230,6 +234,7 @@ rosa_status dataset_open(const struct dataset_source *sources, size_t count, siz
 	}
 	dataset->length = length;
 	dataset->seed = seed;
+	checksum_begin(&dataset->sum, 0);
 	status = count && length ? ROSA_OK
 				 : rosa_fail(err, ROSA_EINVAL, "%s",
 					     count ? "samples must have a token at least" : "no data was given");
@@ -290,6 +295,30 @@ uint64_t dataset_cut(const dataset *dataset)
 uint64_t dataset_silent(const dataset *dataset)
 {
 	return dataset->silent;
+}
+
+uint64_t dataset_checksum(const dataset *dataset)
+{
+	return checksum_value(&dataset->sum);
+}
+
+uint64_t dataset_changed(const dataset *dataset)
+{
+	return dataset->changed;
+}
+
+rosa_status dataset_verify(const dataset *dataset, uint64_t since, rosa_error *err)
+{
+	rosa_status status = ROSA_OK;
+
+	for (size_t i = 0; i < dataset->count; i++) {
+		const struct source *source = &dataset->sources[i];
+
+		for (size_t f = 0; f < source->count && status == ROSA_OK; f++)
+			if (source->files[f].changed > since)
+				status = tokens_file_verify(&source->files[f], err);
+	}
+	return status;
 }
 
 const char *dataset_unmarked(const dataset *dataset)

@@ -30,6 +30,11 @@ uint64_t dataset_samples(const dataset *dataset);   /* of one pass over everythi
 uint64_t dataset_tokens(const dataset *dataset);    /* in all shards */
 uint64_t dataset_cut(const dataset *dataset);       /* conversations that are longer than a sample */
 uint64_t dataset_silent(const dataset *dataset);    /* of these, those whose answers are all cut off */
+uint64_t
+dataset_checksum(const dataset *dataset); /* of all shards in their order, from the checksums in their headers */
+uint64_t dataset_changed(const dataset *dataset); /* when one of them was last written, in nanoseconds */
+/* Reads all shards written after that time and compares them with their checksums. */
+rosa_status dataset_verify(const dataset *dataset, uint64_t since, rosa_error *err);
 /* The path of a shard in which answers are not marked, so that everything counts; NULL: there is none. */
 const char *dataset_unmarked(const dataset *dataset);
 

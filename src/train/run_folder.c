@@ -325,7 +325,10 @@ static void write_state(const struct checkpoint_writer *writer, const struct run
 		      state->step, state->stage + 1, state->stage_step);
 	json_text_add(text, "  \"tokens\": %" PRIu64 ",\n  \"seconds\": ", state->tokens);
 	json_text_number(text, state->seconds);
-	json_text_add(text, ",\n  \"model\": \"%016" PRIx64 "\",\n  \"files\": {", state->model);
+	json_text_add(text,
+		      ",\n  \"model\": \"%016" PRIx64 "\",\n  \"data\": \"%016" PRIx64
+		      "\",\n  \"data_time\": \"%016" PRIx64 "\",\n  \"files\": {",
+		      state->model, state->data, state->data_time);
 	for (size_t i = 0; i < writer->count; i++) {
 		const struct checkpoint_file *file = &writer->files[i];
 
@@ -474,6 +477,10 @@ static rosa_status read_position(struct json root, struct run_state *state, rosa
 		status = json_get_number(root, "seconds", JSON_NEEDED, &state->seconds, err);
 	if (status == ROSA_OK)
 		status = get_hex(root, "model", &state->model, err);
+	if (status == ROSA_OK)
+		status = get_hex(root, "data", &state->data, err);
+	if (status == ROSA_OK)
+		status = get_hex(root, "data_time", &state->data_time, err);
 	if (status == ROSA_OK && state->stage == 0)
 		return json_refuse(json_find(root, "stage"), err, "is 0; stages count from 1");
 	state->stage--;

@@ -12,6 +12,8 @@ struct run_state {
 	uint64_t tokens;     /* read so far */
 	double seconds;      /* of training */
 	uint64_t model;      /* the fingerprint of the model begun from */
+	uint64_t data;       /* the checksum of the stage's data (dataset_checksum); 0: not known */
+	uint64_t data_time;  /* when it was last written (dataset_changed) */
 };
 
 struct run_folder {

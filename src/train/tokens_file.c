@@ -1,13 +1,13 @@
 /*
  * Token shards, read.
  *
- * A shard is mapped and used where it lies: a corpus is larger than memory, and only the samples of the next few steps
- * have to be there. So opening one looks at the header and the documents, which are few, and not at the tokens, which
- * are gigabytes. Whoever wants to know that a copy arrived whole asks for a thorough look.
+ * A shard is mapped: a corpus is larger than memory, and only the samples of the next few steps have to be in it. So
+ * opening one reads the header and the documents, which are few, and not the tokens, which are gigabytes. A thorough
+ * look, which `rosatune data check` takes, reads everything.
  *
- * The file may come from anywhere. Sizes are computed with care for overflow and must give the file's own to the byte;
- * after that, nothing that is read lies outside. What a token is may still have changed on the disk: it is compared
- * with the vocabulary whenever it is read, since the row of an embedding that is not there is a crash or worse.
+ * The file may come from anywhere. Sizes are computed without overflow and must add up to the file's own; after that,
+ * nothing that is read lies outside. A token may still have been altered on the disk, so it is compared with the
+ * vocabulary whenever it is read: it becomes an index into the embedding.
  */
 #include "train/tokens_file.h"
 
@@ -17,6 +17,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 _Static_assert(sizeof(struct tokens_header) == 64, "the header has no gaps");
 
@@ -55,21 +56,21 @@ static rosa_status check_header(const struct tokens_header *header, const char *
 				 "%s: token shard of version %u, this program reads %d; pack the data again", name,
 				 header->version, TOKENS_VERSION);
 	if (header->width != 2 && header->width != 4)
-		return rosa_fail(err, ROSA_EFORMAT, "%s: %u bytes a token; it must be 2 or 4", name, header->width);
+		return rosa_fail(err, ROSA_EFORMAT, "%s: %u bytes per token; it must be 2 or 4", name, header->width);
 	if (header->flags & ~TOKENS_ANSWERS)
 		return rosa_fail(err, ROSA_EFORMAT, "%s: unknown flags 0x%llx", name,
 				 (unsigned long long)header->flags);
 	if (header->vocabulary == 0 || header->vocabulary > TOKENS_VOCABULARY ||
 	    (header->width == 2 && header->vocabulary > (uint64_t)1 << 16))
-		return rosa_fail(err, ROSA_EFORMAT, "%s: a vocabulary of %llu does not go with %u bytes a token", name,
-				 (unsigned long long)header->vocabulary, header->width);
+		return rosa_fail(err, ROSA_EFORMAT, "%s: a vocabulary of %llu does not go with %u bytes per token",
+				 name, (unsigned long long)header->vocabulary, header->width);
 	if (header->documents == 0 || header->documents > header->tokens)
 		return rosa_fail(err, ROSA_EFORMAT, "%s: %llu documents of %llu tokens in all", name,
 				 (unsigned long long)header->documents, (unsigned long long)header->tokens);
 	return ROSA_OK;
 }
 
-/* Where something lies in the file: the header is always before the tokens. */
+/* The place of something in the file; the header always comes before the tokens. */
 static size_t offset_of(const struct tokens_file *file, const void *place)
 {
 	return sizeof(struct tokens_header) + (size_t)((const uint8_t *)place - (const uint8_t *)file->data);
@@ -106,7 +107,7 @@ static rosa_status check_tokens(const struct tokens_file *file, const char *name
 	return ROSA_OK;
 }
 
-/* What fills the parts up, from the end of one to the beginning of the next. */
+/* The zeros from the end of one part to the beginning of the next. */
 static rosa_status check_filling(const struct tokens_file *file, const uint8_t *from, const uint8_t *to,
 				 const char *name, rosa_error *err)
 {
@@ -119,7 +120,7 @@ static rosa_status check_filling(const struct tokens_file *file, const uint8_t *
 	return ROSA_OK;
 }
 
-/* Marks of answers: none behind the last token. */
+/* Marks of answers: none after the last token. */
 static rosa_status check_marks(const struct tokens_file *file, const uint8_t *end, const char *name, rosa_error *err)
 {
 	const size_t whole = file->tokens / 8, rest = file->tokens % 8;
@@ -152,8 +153,8 @@ static rosa_status check_sum(const uint8_t *data, size_t size, const char *name,
 			 name, size, offsetof(struct tokens_header, checksum));
 }
 
-/* All that takes reading everything. What says where the fault lies goes first; the checksum only says that there is
- * one. */
+/* The checks that read everything. Those that can name a place go first; the checksum can only tell that something is
+ * wrong. */
 static rosa_status check_all(const struct tokens_file *file, const uint8_t *bytes, size_t size, const char *name,
 			     rosa_error *err)
 {
@@ -194,6 +195,7 @@ rosa_status tokens_file_parse(const void *data, size_t size, const char *name, b
 	file->starts = (const uint64_t *)(const void *)(bytes + places.starts);
 	file->counts = header.flags & TOKENS_ANSWERS ? bytes + places.counts : NULL;
 	file->tokenizer = header.tokenizer;
+	file->checksum = header.checksum;
 	file->vocabulary = (size_t)header.vocabulary;
 	status = check_starts(file, name, err);
 	if (!status && thorough)
@@ -209,6 +211,7 @@ rosa_status tokens_file_parse(const void *data, size_t size, const char *name, b
 rosa_status tokens_file_open(const char *path, bool thorough, struct tokens_file *file, rosa_error *err)
 {
 	struct mapping mapping;
+	struct stat about;
 	rosa_status status = mapping_open(&mapping, path, err);
 
 	memset(file, 0, sizeof(*file));
@@ -216,6 +219,8 @@ rosa_status tokens_file_open(const char *path, bool thorough, struct tokens_file
 		return status;
 	status = tokens_file_parse(mapping.data, mapping.size, path, thorough, file, err);
 	file->mapping = mapping;
+	if (stat(path, &about) == 0)
+		file->changed = (uint64_t)about.st_mtim.tv_sec * 1000000000u + (uint64_t)about.st_mtim.tv_nsec;
 	if (!status) {
 		file->path = strdup(path);
 		if (!file->path)
@@ -224,6 +229,11 @@ rosa_status tokens_file_open(const char *path, bool thorough, struct tokens_file
 	if (status)
 		tokens_file_close(file);
 	return status;
+}
+
+rosa_status tokens_file_verify(const struct tokens_file *file, rosa_error *err)
+{
+	return check_all(file, file->mapping.data, file->mapping.size, file->path, err);
 }
 
 void tokens_file_close(struct tokens_file *file)

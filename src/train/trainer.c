@@ -183,7 +183,7 @@ static rosa_status choose_trained(struct trainer *t, size_t stage, rosa_error *e
 				t->config->rosa, err);
 }
 
-static rosa_status read_checkpoint(struct trainer *t, const struct checkpoint_found *found, rosa_error *err)
+static rosa_status read_checkpoint(struct trainer *t, struct checkpoint_found *found, rosa_error *err)
 {
 	rosa_status status = resume_check(found, t->config, t->model.checkpoint.fingerprint, note, t, err);
 
@@ -314,8 +314,11 @@ static rosa_status open_stage(struct trainer *t, struct stage_run *run, rosa_err
 	t->resumed = false;
 	if (status == ROSA_OK)
 		status = stage_data_open(t->config, (size_t)t->state.stage, &t->rules, &run->data, err);
-	if (status == ROSA_OK)
+	if (status == ROSA_OK) {
+		t->state.data = dataset_checksum(run->data.data);
+		t->state.data_time = dataset_changed(run->data.data);
 		tell_cut(t, run);
+	}
 	samples.context = run->data.valid;
 	run->valid_samples = samples;
 	samples.context = run->data.data;
@@ -525,6 +528,8 @@ static rosa_status check_stages(const struct trainer *t, rosa_error *err)
 		struct stage_data data;
 
 		status = stage_data_open(t->config, i, &t->rules, &data, err);
+		if (status == ROSA_OK && t->first)
+			status = resume_check_data(&t->state, i, data.data, err);
 		stage_data_close(&data);
 	}
 	return status;

@@ -162,7 +162,9 @@ static rosa_status plan_stages(const struct tune_config *config, const struct ru
 		if (status != ROSA_OK)
 			break;
 		plan_data(stage, &data, mine);
-		status = plan_memory(plan, stage, backbone_saved, ranks, network, mine, err);
+		status = resume_check_data(from, i, data.data, err);
+		if (status == ROSA_OK)
+			status = plan_memory(plan, stage, backbone_saved, ranks, network, mine, err);
 		if (status == ROSA_OK)
 			status = plan_time(config, stage, data.data, ranks, network, mine, err);
 		stage_data_close(&data);

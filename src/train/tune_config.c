@@ -7,6 +7,7 @@
 #include "train/tune_config.h"
 
 #include "base/status.h"
+#include "base/utf8.h"
 #include "base/words.h"
 
 #include <inttypes.h>
@@ -247,6 +248,19 @@ static rosa_status name_stages(struct tune_config *config, rosa_error *err)
 
 /* -------------------------------------------------------------------------------------------------------- whole -- */
 
+/* A checkpoint holds the configuration as JSON, which is UTF-8. Other bytes could be trained with and saved, but never
+ * read back. */
+static rosa_status check_utf8(const char *setting, rosa_error *err)
+{
+	const size_t key = strcspn(setting, "="), good = utf8_valid(setting, strlen(setting));
+
+	if (good == strlen(setting))
+		return ROSA_OK;
+	return rosa_fail(err, ROSA_EINVAL,
+			 "%.*s: byte 0x%02x is not UTF-8, and the run could not be resumed; use a name in UTF-8",
+			 (int)(key < good ? key : good), setting, (unsigned char)setting[good]);
+}
+
 rosa_status tune_config_load(const char *path, const char *const *settings, size_t count, struct tune_config *config,
 			     rosa_error *err)
 {
@@ -263,8 +277,11 @@ rosa_status tune_config_load(const char *path, const char *const *settings, size
 		status = keys_read(&config_keys, config, root, &place, err);
 	if (status == ROSA_OK)
 		status = read_stages(root, path, config, err);
-	for (size_t i = 0; i < count && status == ROSA_OK; i++)
-		status = apply_setting(config, settings[i], err);
+	for (size_t i = 0; i < count && status == ROSA_OK; i++) {
+		status = check_utf8(settings[i], err);
+		if (status == ROSA_OK)
+			status = apply_setting(config, settings[i], err);
+	}
 	if (status == ROSA_OK)
 		status = check_config(config, path, err);
 	if (status == ROSA_OK)
