@@ -267,6 +267,18 @@ checks=$((checks + 1))
 files t.npy
 rm -f results/t.npy
 
+# A limit on memory, in which OpenBLAS finds no room for its buffers and would try for ever. A build with sanitizers
+# does not start under one.
+if (ulimit -v 1000000 && exec timeout 60 "$program" --version) >out 2>err; then
+	checks=$((checks + 1))
+	(
+		unset OPENBLAS_NUM_THREADS
+		ulimit -v 100000
+		bounded "$program" bench products --format F32 --rows 64 --columns 256 --steps 8 --repeat 1
+	) >out 2>err || problem "products under a limit on memory"
+	says F32
+fi
+
 # ------------------------------------------------------------------------------------------ retrieve: right answers
 
 cat >expect.py <<'PYTHON'

@@ -205,6 +205,8 @@ check 2 "give up to 16 lengths" tiny.gguf --contexts 99999999999
 check 2 "from 1 to 16" tiny.gguf --bits 17
 check 1 "bits 5: the model's width 32 is no multiple of it; 16 would fit" tiny.gguf --bits 5
 check 1 "nowhere: No such file" nowhere
+mkfifo waits
+check 1 "waits: is not a regular file" waits # at once, although nothing is ever written to it
 check 1 "is neither a GGUF nor a .safetensors file" write.py
 head -c 700 tiny.gguf >short.gguf
 check 1 "short.gguf: " short.gguf

@@ -30,6 +30,8 @@
 #ifdef ROSATUNE_OPENBLAS
 #include <cblas.h>
 #include <pthread.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #endif
 
 /* -------------------------------------------------------------------------------------------------------- plain -- */
@@ -188,6 +190,24 @@ static void alone_end(int found)
 	}
 }
 
+/* Whether OpenBLAS will find memory. For its first product on a thread it maps a buffer of 128 MiB, and if there is no
+ * room it tries again for ever. Room runs out only under a limit. */
+static bool blas_has_room(void)
+{
+	const size_t room = (size_t)256 << 20; /* another thread may take one at the same time */
+	struct rlimit space, data;
+	void *probe;
+
+	if (getrlimit(RLIMIT_AS, &space) != 0 || getrlimit(RLIMIT_DATA, &data) != 0 ||
+	    (space.rlim_cur == RLIM_INFINITY && data.rlim_cur == RLIM_INFINITY))
+		return true;
+	probe = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (probe == MAP_FAILED)
+		return false;
+	munmap(probe, room);
+	return true;
+}
+
 void gemm(bool trans_a, bool trans_b, size_t m, size_t n, size_t k, float alpha, const float *a, size_t lda,
 	  const float *b, size_t ldb, float beta, float *c, size_t ldc)
 {
@@ -196,6 +216,10 @@ void gemm(bool trans_a, bool trans_b, size_t m, size_t n, size_t k, float alpha,
 
 	if (!m || !n)
 		return;
+	if (!blas_has_room()) {
+		gemm_plain(rosa_isa_best(), trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+		return;
+	}
 	found = alone_begin();
 	for (size_t k0 = 0; k0 == 0 || k0 < k; k0 += MOST_K)
 		cblas_sgemm(CblasRowMajor, trans_a ? CblasTrans : CblasNoTrans, trans_b ? CblasTrans : CblasNoTrans,
