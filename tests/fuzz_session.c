@@ -111,8 +111,8 @@ static size_t sequence_at(const uint8_t *data, size_t size)
 	memcpy(numbers, data + 8, sizeof(numbers));
 	if (numbers[3] > size || numbers[5] > size || numbers[9] > size)
 		return 0;
-	const size_t head = 88 + (size_t)(numbers[9] + 7) / 8 * 8 + (size_t)(numbers[3] * 4 + 7) / 8 * 8 +
-			    (size_t)numbers[5];
+	const size_t head =
+	    88 + (size_t)(numbers[9] + 7) / 8 * 8 + (size_t)(numbers[3] * 4 + 7) / 8 * 8 + (size_t)numbers[5];
 
 	return head + 16 <= size ? head + 8 : 0;
 }
