@@ -125,16 +125,16 @@ def write_model(path, template=CHATML, seed=1, end_row=0.0, context=512, said=b"
         file.write(start + bytes(-len(start) % 32) + data)
 
 
-def write_adapter(path, seed=1):
+def write_adapter(path, seed=1, name=None):
     """Of 8 bits per symbol, with a window of 8 and 2 sinks, for the models above."""
     rng = random.Random(seed)
     parts = {"q_proj.weight": [WIDTH, WIDTH], "k_proj.weight": [WIDTH, WIDTH], "v_proj.weight": [WIDTH, WIDTH],
              "out_proj.weight": [WIDTH, WIDTH], "e0": [WIDTH], "e1": [WIDTH]}
     header, data = {"__metadata__": {"tensors": f"abc{seed}"}}, b""
     for layer in range(LAYERS):
-        for name, shape in parts.items():
+        for part, shape in parts.items():
             count = math.prod(shape)
-            header[f"layers.{layer}.{name}"] = {"dtype": "F32", "shape": shape,
+            header[f"layers.{layer}.{part}"] = {"dtype": "F32", "shape": shape,
                                                 "data_offsets": [len(data), len(data) + 4 * count]}
             data += struct.pack(f"<{count}f", *(rng.gauss(0, 0.5) for _ in range(count)))
     head = json.dumps(header).encode()
@@ -146,7 +146,7 @@ def write_adapter(path, seed=1):
     base = {"model_type": "llama", "hidden_size": WIDTH, "num_hidden_layers": LAYERS}
     with open(path + "/adapter_config.json", "w", encoding="utf-8") as file:
         json.dump({"format": 1, "rosatune_version": "0", "base_model": base, "options": options,
-                   "tensors": f"abc{seed}"}, file)
+                   "tensors": f"abc{seed}", "base_model_name_or_path": name}, file)
 
 
 # --------------------------------------------------------------------------------------------------------- running
@@ -380,6 +380,15 @@ class Sessions(Base):
         self.assertEqual(text + out("--load-session", "s", "--tokens", "20", "--adapter", "moved"), whole)
         write_adapter("other", seed=2)
         self.refused("s: .*another adapter", "--load-session", "s", "--tokens", "1", "--adapter", "other")
+
+    def test_names_in_an_adapter_are_shown_and_not_obeyed(self):
+        write_adapter("adapter", name="evil\x1b]0;title\x07\x9b31m")
+        said = generate("--prompt", "A story.", "--tokens", "1", "--adapter", "adapter").stderr.decode()
+        self.assertIn(r"evil\x1b]0;title\a\u{9b}31m", said)
+        self.assertNotRegex(said, "[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+        described = run("adapter", "info", "adapter").stdout.decode()
+        self.assertIn(r"evil\x1b]0;title\a\u{9b}31m", described)
+        self.assertNotRegex(described, "[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 
     def test_goes_on_with_more_text(self):
         for options in [], WINDOW:

@@ -4,6 +4,7 @@
 #include "cli/args.h"
 #include "cli/quantities.h"
 #include "cli/report.h"
+#include "cli/screen.h"
 #include "model/adapter.h"
 
 #include <inttypes.h>
@@ -121,10 +122,10 @@ int adapter_info_command(int count, char **words)
 		add_text(&adapter, &text);
 	adapter_close(&adapter);
 	if (text.failed)
-		complain("adapter info", "not enough memory to describe %s", path);
-	else
-		fputs(text.data, stdout);
-	const bool good = !text.failed;
+		refuse(&error, "not enough memory to describe %s", path);
+	const bool good = !text.failed && screen_print_escaped(text.data, text.size, &error);
+	if (!good)
+		complain("adapter info", "%s", error.message);
 	json_text_free(&text);
 	return good ? DONE : FAILED;
 }

@@ -7,19 +7,23 @@
 #include "cli/report.h"
 
 #include "base/status.h"
+#include "base/utf8.h"
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 void complain(const char *command, const char *format, ...)
 {
+	char text[4096], shown[sizeof(text)];
 	va_list arguments;
 
-	fprintf(stderr, "rosatune%s%s: ", command ? " " : "", command ? command : "");
 	va_start(arguments, format);
-	vfprintf(stderr, format, arguments);
+	vsnprintf(text, sizeof(text), format, arguments);
 	va_end(arguments);
-	fputc('\n', stderr);
+	/* A message may quote a file, which must not control the terminal. */
+	utf8_printable(shown, sizeof(shown), text, strlen(text));
+	fprintf(stderr, "rosatune%s%s: %s\n", command ? " " : "", command ? command : "", shown);
 }
 
 bool refuse(rosa_error *why, const char *format, ...)

@@ -23,13 +23,11 @@ static bool is_order(uint32_t point)
 	return point == UTF8_BAD || point < 0x20 || (point >= 0x7f && point < 0xa0);
 }
 
-bool screen_print(const char *text, size_t size, rosa_error *why)
+bool screen_print_escaped(const char *text, size_t size, rosa_error *why)
 {
 	size_t plain = 0, length;
 	bool good = true;
 
-	if (!isatty(STDOUT_FILENO))
-		return text_print(text, size, why);
 	for (size_t at = 0; good && at < size; at += length) {
 		char escaped[LONGEST_ESCAPE * 4];
 		if (!is_order(utf8_next(text + at, size - at, &length)))
@@ -39,6 +37,11 @@ bool screen_print(const char *text, size_t size, rosa_error *why)
 		plain = at + length;
 	}
 	return good && text_print(text + plain, size - plain, why);
+}
+
+bool screen_print(const char *text, size_t size, rosa_error *why)
+{
+	return isatty(STDOUT_FILENO) ? screen_print_escaped(text, size, why) : text_print(text, size, why);
 }
 
 char *screen_name(const char *text)
