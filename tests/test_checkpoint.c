@@ -571,6 +571,37 @@ static void refuses_paths(void **state)
 
 /* ------------------------------------------------------------------------------------------------------- damage -- */
 
+/* Reading a pipe that no one writes to would wait forever. */
+static void refuses_pipes_by_name(void **state)
+{
+	static const struct {
+		const char *name;
+		size_t shards;
+	} cases[] = {{"config.json", 1},
+		     {"model.safetensors", 1},
+		     {"generation_config.json", 1},
+		     {"model.safetensors.index.json", 2},
+		     {"model-1.safetensors", 2}};
+	struct files files = {.architecture = LLAMA};
+
+	(void)state;
+	assert_int_equal(mkfifo(scratch_path("pipe.gguf"), 0600), 0);
+	assert_refused(scratch_path("pipe.gguf"), "pipe.gguf: is not a regular file");
+	need_json();
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		char folder[16], file[64], says[96];
+
+		snprintf(folder, sizeof(folder), "pipes%zu", i);
+		snprintf(file, sizeof(file), "%s/%s", folder, cases[i].name);
+		snprintf(says, sizeof(says), "%s: is not a regular file", file);
+		files_save_folder(&files, folder, cases[i].shards);
+		assert_opens(scratch_path(folder));
+		remove(scratch_path(file));
+		assert_int_equal(mkfifo(scratch_path(file), 0600), 0);
+		assert_refused(scratch_path(folder), says);
+	}
+}
+
 static void damaged_gguf_does_no_harm(void **state)
 {
 	struct files files = {.architecture = QWEN3};
@@ -635,6 +666,7 @@ int main(void)
 	    cmocka_unit_test(refuses_indexes),
 	    cmocka_unit_test(refuses_a_tensor_in_two_shards),
 	    cmocka_unit_test(refuses_paths),
+	    cmocka_unit_test(refuses_pipes_by_name),
 	    cmocka_unit_test(damaged_gguf_does_no_harm),
 	    cmocka_unit_test(damaged_folders_do_no_harm),
 	};

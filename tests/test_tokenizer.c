@@ -22,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define BYTE_LEVEL "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}"
 #define SPLIT(regex, behavior)                                                                                         \
@@ -834,6 +835,29 @@ static void finds_the_files_of_a_model(void **state)
 	free(json);
 }
 
+static void refuses_pipes_by_name(void **state)
+{
+	static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"};
+	struct recipe recipe = {0};
+	char *json = recipe_json(&recipe), says[64];
+	tokenizer *tokenizer;
+	rosa_error error;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		scratch_make();
+		scratch_write("tokenizer.json", json);
+		remove(scratch_path(names[i]));
+		assert_int_equal(mkfifo(scratch_path(names[i]), 0600), 0);
+		assert_int_equal(tokenizer_open(scratch_path("."), &tokenizer, &error), ROSA_EIO);
+		assert_null(tokenizer);
+		snprintf(says, sizeof(says), "%s: is not a regular file", names[i]);
+		assert_non_null(strstr(error.message, says));
+		scratch_remove();
+	}
+	free(json);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -861,6 +885,7 @@ int main(void)
 	    cmocka_unit_test(gguf_says_the_same),
 	    cmocka_unit_test(gguf_is_refused_by_name),
 	    cmocka_unit_test(finds_the_files_of_a_model),
+	    cmocka_unit_test(refuses_pipes_by_name),
 	};
 
 	return recipe_possible() ? cmocka_run_group_tests(tests, NULL, NULL) : 0;

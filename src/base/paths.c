@@ -32,6 +32,13 @@ static bool is_of_kind(const char *path, mode_t kind)
 	return stat(path, &about) == 0 && (about.st_mode & S_IFMT) == kind;
 }
 
+bool path_exists(const char *path)
+{
+	struct stat about;
+
+	return stat(path, &about) == 0;
+}
+
 bool path_is_file(const char *path)
 {
 	return is_of_kind(path, S_IFREG);

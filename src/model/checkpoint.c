@@ -124,7 +124,7 @@ static rosa_status open_beside_config(struct checkpoint *checkpoint, rosa_error 
 static rosa_status open_folder(struct checkpoint *checkpoint, rosa_error *err)
 {
 	char *config = path_join(checkpoint->path, "config.json");
-	bool there = config && path_is_file(config), memory = config != NULL;
+	bool there = config && path_exists(config), memory = config != NULL;
 	rosa_status status;
 
 	free(config);

@@ -253,7 +253,7 @@ static rosa_status read_file(const char *folder, const char *name, bool optional
 
 	if (!path)
 		return rosa_fail(err, ROSA_ENOMEM, "not enough memory for the name of a file");
-	if (optional && !path_is_file(path)) {
+	if (optional && !path_exists(path)) {
 		free(path);
 		return ROSA_OK;
 	}

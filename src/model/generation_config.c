@@ -87,7 +87,7 @@ rosa_status generation_config_read(const struct checkpoint *checkpoint, struct g
 	char *path = folder ? path_join(folder, "generation_config.json") : NULL;
 	if (!path)
 		status = rosa_fail(err, ROSA_ENOMEM, "not enough memory for the name of a file");
-	else if (path_is_file(path))
+	else if (path_exists(path))
 		status = json_load(path, &root, err);
 	if (status == ROSA_OK && json_there(root))
 		status = read_json(root, config, fields, err);

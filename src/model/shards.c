@@ -165,9 +165,9 @@ rosa_status shards_open_folder(struct checkpoint *checkpoint, const char *folder
 
 	if (!whole || !index) {
 		status = no_memory(folder, err);
-	} else if (path_is_file(whole)) {
+	} else if (path_exists(whole)) {
 		status = shards_open_file(checkpoint, whole, err);
-	} else if (path_is_file(index)) {
+	} else if (path_exists(index)) {
 		status = json_load(index, &root, err);
 		if (status == ROSA_OK)
 			status = open_index(checkpoint, folder, root, err);

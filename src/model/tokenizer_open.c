@@ -71,7 +71,7 @@ static rosa_status find_template(tokenizer *tokenizer, const char *folder, rosa_
 		char *path = path_join(folder, places[i].name);
 		if (!path)
 			return rosa_fail(err, ROSA_ENOMEM, "%s: no memory for its name", folder);
-		if (path_is_file(path))
+		if (path_exists(path))
 			status = places[i].read(tokenizer, path, err);
 		free(path);
 	}
@@ -138,7 +138,7 @@ static rosa_status open_in(const char *folder, tokenizer **made, rosa_error *err
 		char *path = path_join(folder, names[i]);
 		if (!path)
 			return rosa_fail(err, ROSA_ENOMEM, "%s: no memory for its name", folder);
-		const bool there = path_is_file(path);
+		const bool there = path_exists(path);
 		const rosa_status status = there ? open_file(path, made, err) : ROSA_OK;
 		free(path);
 		if (there)
