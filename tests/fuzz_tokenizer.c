@@ -7,6 +7,7 @@
  * leaves nothing behind.
  */
 #include "model/pretokenize.h"
+#include "support_search.h"
 #include "support_tokenizer.h"
 #include "model/tokenizer_nfc.h"
 #include "base/utf8.h"
@@ -128,6 +129,22 @@ static rosa_status collect(void *context, const char *piece, size_t size, rosa_e
 	return ROSA_OK;
 }
 
+/* A text that is longer than the window of a search, with runs that are as well. */
+static void try_windows(const char *regex, size_t size)
+{
+	static char text[1200];
+	static size_t used;
+
+	while (!used || used + sizeof(sample) + 400 < sizeof(text)) {
+		memcpy(text + used, sample, sizeof(sample) - 1);
+		used += sizeof(sample) - 1;
+		memset(text + used, used % 2 ? ' ' : 'a', 300);
+		used += 300;
+	}
+	check(searches_agree(regex, size, text, used, true));
+	check(searches_agree(regex, size, text, used, false));
+}
+
 static void try_regex(const char *regex, size_t size)
 {
 	struct pretokenizer pretokenizer = {0};
@@ -146,6 +163,7 @@ static void try_regex(const char *regex, size_t size)
 		check(error.message[0] != '\0');
 	}
 	pretokenizer_free(&pretokenizer);
+	try_windows(regex, size);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

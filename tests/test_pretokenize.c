@@ -11,15 +11,11 @@
 #include "base/draw.h"
 #include "model/pretokenize.h"
 #include "model/pretokenize_pattern.h"
+#include "support_search.h"
 #include "support_tokenizer.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#ifdef ROSATUNE_PCRE2
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
-#endif
 
 /* -------------------------------------------------------------------------------------------------------- steps -- */
 
@@ -167,8 +163,6 @@ static void expressions_that_differ_are_refused(void **state)
 
 /* ------------------------------------------------------------------------------------------------------- windows -- */
 
-#ifdef ROSATUNE_PCRE2
-
 #define LONGEST_TEXT 3000
 
 /* Words from a few letters with runs that are often longer than a window. */
@@ -191,91 +185,70 @@ static size_t draw_text(char *text, uint64_t *random)
 	return size;
 }
 
-/* The matches of a whole text, one after the other, by PCRE2 alone, against those of search_next. */
-static void check_searches(const char *regex, const char *text, size_t size, bool jit)
-{
-	struct expression expression;
-	struct search search;
-	struct search_match match;
-	rosa_error error;
-	char *pattern;
-	size_t pattern_size, from = 0;
-	PCRE2_SIZE where;
-	int failure;
+static const char *const regexes[] = {
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
+    "(?i:'s|'t)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+    "\\p{N}",
+    "x",
+    "ab",
+    "(?<=a)b*",
+    "(?<=a)x*",
+    "(?!a)x*",
+    "(?<!a)(?=b)",
+    "a(?!b)",
+    "(?:ab)+",
+    "(?:a1|b)+x?",
+    "(?>a+)b|b",
+    "[^x]*x",
+    "[ab]*+x|1",
+    "a*?b",
+    "\xc3\xa9+",
+    "(?=\\s)",
+};
 
-	assert_int_equal(pattern_translate(regex, strlen(regex), &pattern, &pattern_size, &error), ROSA_OK);
-	assert_int_equal(expression_compile(&expression, pattern, pattern_size, regex, strlen(regex), &error), ROSA_OK);
-	expression.jit &= jit;
-	pcre2_code *code =
-	    pcre2_compile((PCRE2_SPTR)pattern, pattern_size, PCRE2_UTF | PCRE2_UCP, &failure, &where, NULL);
-	assert_non_null(code);
-	pcre2_match_data *data = pcre2_match_data_create(1, NULL);
-	const PCRE2_SIZE *place = pcre2_get_ovector_pointer(data);
-	assert_int_equal(search_new(&search, size, &error), ROSA_OK);
-	while (from <= size) {
-		int found = pcre2_match(code, (PCRE2_SPTR)text, size, from, 0, data, NULL);
-		if (search_next(&search, &expression, text, size, from, &match, &error) != ROSA_OK)
-			fail_msg("%s", error.message);
-		assert_int_equal(match.there, found >= 0);
-		if (found < 0)
-			break;
-		assert_int_equal(match.start, place[0]);
-		assert_int_equal(match.end, place[1]);
-		from = match.end + (match.start == match.end);
-		while (from < size && ((uint8_t)text[from] & 0xc0) == 0x80)
-			from++;
+#define REGEXES (sizeof(regexes) / sizeof(regexes[0]))
+
+static void check_searches(const char *regex, const char *text, size_t size)
+{
+	for (int jit = 0; jit < 2; jit++) {
+		if (!searches_agree(regex, strlen(regex), text, size, jit))
+			fail_msg("%s: another match than PCRE2's in a text of %zu bytes", regex, size);
 	}
-	search_free(&search);
-	pcre2_match_data_free(data);
-	pcre2_code_free(code);
-	expression_free(&expression);
-	free(pattern);
 }
 
 static void windows_change_nothing(void **state)
 {
-	static const char *const regexes[] = {
-	    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
-	    "(?i:'s|'t)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
-	    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-	    "\\p{N}",
-	    "x",
-	    "ab",
-	    "(?<=a)b*",
-	    "(?<=a)x*",
-	    "(?!a)x*",
-	    "(?<!a)(?=b)",
-	    "a(?!b)",
-	    "(?:ab)+",
-	    "(?:a1|b)+x?",
-	    "(?>a+)b|b",
-	    "[^x]*x",
-	    "[ab]*+x|1",
-	    "a*?b",
-	    "\xc3\xa9+",
-	    "(?=\\s)",
-	};
 	static char text[LONGEST_TEXT];
 	uint64_t random = 11;
 
 	(void)state;
-	for (size_t i = 0; i < sizeof(regexes) / sizeof(regexes[0]); i++) {
-		for (int round = 0; round < 60; round++) {
-			size_t size = draw_text(text, &random);
-			check_searches(regexes[i], text, size, round % 2);
-		}
+	for (size_t i = 0; i < REGEXES; i++) {
+		for (int round = 0; round < 30; round++)
+			check_searches(regexes[i], text, draw_text(text, &random));
 	}
 }
 
-#else
-
-static void windows_change_nothing(void **state)
+/* Runs that end just before, at and after the end of a window, which is 256 bytes. */
+static void windows_may_end_anywhere(void **state)
 {
-	(void)state;
-	skip();
-}
+	static const char *const runs[] = {"a", "b", "x", " ", "\xc3\xa9"}, *const ends[] = {"", "xxb", "b1 \n", "a"};
+	char text[600];
 
-#endif
+	(void)state;
+	for (size_t i = 0; i < REGEXES * sizeof(runs) / sizeof(runs[0]); i++) {
+		const char *run = runs[i / REGEXES];
+		for (size_t size = 252; size < 260; size++) {
+			size_t used = size - size % strlen(run);
+			for (size_t at = 0; at < used; at += strlen(run))
+				memcpy(text + at, run, strlen(run));
+			for (size_t end = 0; end < sizeof(ends) / sizeof(ends[0]); end++) {
+				memcpy(text + used, ends[end], strlen(ends[end]));
+				check_searches(regexes[i % REGEXES], text, used + strlen(ends[end]));
+			}
+		}
+	}
+}
 
 int main(void)
 {
@@ -286,6 +259,7 @@ int main(void)
 	    cmocka_unit_test(sets_are_those_of_unicode_16),
 	    cmocka_unit_test(expressions_that_differ_are_refused),
 	    cmocka_unit_test(windows_change_nothing),
+	    cmocka_unit_test(windows_may_end_anywhere),
 	};
 
 	return recipe_possible() ? cmocka_run_group_tests(tests, NULL, NULL) : 0;

@@ -149,14 +149,12 @@ static int search_fast(struct search *search, const struct expression *expressio
 		size_t end = window_end(text, size, *from);
 		int code = search_window(search, expression, text, end, *from, end < size);
 
-		if (end == size || code < PCRE2_ERROR_PARTIAL)
+		if (end < size && code == PCRE2_ERROR_NOMATCH)
+			*from = end;
+		else if (end < size && code == PCRE2_ERROR_PARTIAL && place[0] > *from)
+			*from = place[0];
+		else
 			return code;
-		if (code == PCRE2_ERROR_PARTIAL && place[0] == *from)
-			return code;
-		if (code >= 0 && place[0] < end)
-			return code;
-		/* what would begin at the end of this window belongs to the next */
-		*from = code == PCRE2_ERROR_PARTIAL ? place[0] : end;
 	}
 }
 
