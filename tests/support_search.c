@@ -14,14 +14,16 @@
 static bool compare_all(const pcre2_code *code, const struct expression *expression, const char *text, size_t size)
 {
 	pcre2_match_data *data = pcre2_match_data_create(1, NULL);
+	pcre2_match_context *limits = pcre2_match_context_create(NULL);
 	const PCRE2_SIZE *place = pcre2_get_ovector_pointer(data);
 	struct search search;
 	struct search_match match = {true, 0, 0};
 	size_t from = 0;
 	bool agree = search_new(&search, size, NULL) == ROSA_OK;
 
+	pcre2_set_match_limit(limits, 1000000);
 	while (agree && match.there && from <= size) {
-		int found = pcre2_match(code, (PCRE2_SPTR)text, size, from, 0, data, NULL);
+		int found = pcre2_match(code, (PCRE2_SPTR)text, size, from, 0, data, limits);
 		if (found < PCRE2_ERROR_NOMATCH ||
 		    search_next(&search, expression, text, size, from, &match, NULL) != ROSA_OK)
 			break;
@@ -32,6 +34,7 @@ static bool compare_all(const pcre2_code *code, const struct expression *express
 			from++;
 	}
 	search_free(&search);
+	pcre2_match_context_free(limits);
 	pcre2_match_data_free(data);
 	return agree;
 }

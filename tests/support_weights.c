@@ -493,3 +493,29 @@ void weights_save(struct weights_writer *writer, const char *path)
 	bytes_save(&file, path);
 	bytes_free(&file);
 }
+
+/* ------------------------------------------------------------------------------------------------------- refusals --
+ */
+
+void weights_check_refused(struct bytes file, const char *what, const char *words, weights_parser *parser,
+			   size_t read_size)
+{
+	static const char name[] = "weights.bin";
+	void *read = malloc(read_size), *nothing = calloc(1, read_size);
+	uint8_t *data = bytes_copy(&file, file.size);
+	rosa_error err = {ROSA_OK, ""};
+
+	assert_true(read && nothing);
+	const rosa_status status = parser(data, file.size, name, read, &err);
+	if (!status)
+		fail_msg("accepted: %s", what);
+	expect_status(what, status, ROSA_EFORMAT, &err);
+	if (!strstr(err.message, words) || strncmp(err.message, "weights.bin: ", strlen(name) + 2) != 0)
+		fail_msg("%s: the reason is '%s', without '%s'", what, err.message, words);
+	assert_memory_equal(read, nothing, read_size);
+	assert_int_equal(parser(data, file.size, name, read, NULL), ROSA_EFORMAT);
+	free(nothing);
+	free(read);
+	free(data);
+	bytes_free(&file);
+}

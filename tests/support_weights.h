@@ -68,4 +68,15 @@ void weights_save(struct weights_writer *writer, const char *path);
 /* float32 to float16, to nearest, ties to even. */
 uint16_t test_half(float number);
 
+/* ------------------------------------------------------------------------------------------------------- refusals --
+ */
+
+/* A parser of weight files; *read is what it fills in. */
+typedef rosa_status weights_parser(const uint8_t *data, size_t size, const char *name, void *read, rosa_error *err);
+
+/* That a parser refuses a file, which is released, as ROSA_EFORMAT with a message that begins with the file's name and
+ * has these words; that it leaves `read_size` zero bytes behind, and needs nowhere to put the message. */
+void weights_check_refused(struct bytes file, const char *what, const char *words, weights_parser *parser,
+			   size_t read_size);
+
 #endif

@@ -45,24 +45,14 @@ static void close_good(struct opened *opened)
 	free(opened->data);
 }
 
-/* Refused for a reason with these words; nothing is left to release. */
+static rosa_status parse(const uint8_t *data, size_t size, const char *name, void *read, rosa_error *err)
+{
+	return gguf_read(data, size, name, read, err);
+}
+
 static void check_refused(struct bytes file, const char *what, const char *words)
 {
-	static const struct gguf nothing;
-	rosa_error err = {ROSA_OK, ""};
-	struct gguf gguf;
-	uint8_t *data = bytes_copy(&file, file.size);
-	const rosa_status status = gguf_read(data, file.size, FILE_NAME, &gguf, &err);
-
-	if (!status)
-		fail_msg("accepted: %s", what);
-	expect_status(what, status, ROSA_EFORMAT, &err);
-	if (!strstr(err.message, words) || strncmp(err.message, FILE_NAME ": ", strlen(FILE_NAME) + 2) != 0)
-		fail_msg("%s: the reason is '%s', without '%s'", what, err.message, words);
-	assert_memory_equal(&gguf, &nothing, sizeof(gguf));
-	assert_int_equal(gguf_read(data, file.size, FILE_NAME, &gguf, NULL), ROSA_EFORMAT);
-	free(data);
-	bytes_free(&file);
+	weights_check_refused(file, what, words, parse, sizeof(struct gguf));
 }
 
 /* ----------------------------------------------------------------------------------------------------- good files --

@@ -43,23 +43,14 @@ static struct bytes make(const char *header, size_t data)
 	return make_as(padded, strlen(padded), data);
 }
 
+static rosa_status parse(const uint8_t *data, size_t size, const char *name, void *read, rosa_error *err)
+{
+	return safetensors_read(data, size, name, read, err);
+}
+
 static void check_refused(struct bytes file, const char *what, const char *words)
 {
-	static const struct safetensors nothing;
-	rosa_error err = {ROSA_OK, ""};
-	struct safetensors got;
-	uint8_t *data = bytes_copy(&file, file.size);
-	const rosa_status status = safetensors_read(data, file.size, FILE_NAME, &got, &err);
-
-	if (!status)
-		fail_msg("accepted: %s", what);
-	expect_status(what, status, ROSA_EFORMAT, &err);
-	if (!strstr(err.message, words) || strncmp(err.message, FILE_NAME ": ", strlen(FILE_NAME) + 2) != 0)
-		fail_msg("%s: the reason is '%s', without '%s'", what, err.message, words);
-	assert_memory_equal(&got, &nothing, sizeof(got));
-	assert_int_equal(safetensors_read(data, file.size, FILE_NAME, &got, NULL), ROSA_EFORMAT);
-	free(data);
-	bytes_free(&file);
+	weights_check_refused(file, what, words, parse, sizeof(struct safetensors));
 }
 
 /* ------------------------------------------------------------------------------------------------------ good files --

@@ -32,6 +32,13 @@ static bool is_of_kind(const char *path, mode_t kind)
 	return stat(path, &about) == 0 && (about.st_mode & S_IFMT) == kind;
 }
 
+bool path_ends_in(const char *path, const char *end)
+{
+	size_t size = strlen(path), end_size = strlen(end);
+
+	return size >= end_size && strcmp(path + size - end_size, end) == 0;
+}
+
 bool path_exists(const char *path)
 {
 	struct stat about;

@@ -8,7 +8,8 @@
 char *path_join(const char *folder, const char *name);
 char *path_folder(const char *path); /* of a file: what stands before the last slash, or "." */
 
-bool path_exists(const char *path); /* of any kind */
+bool path_ends_in(const char *path, const char *end); /* ".gguf" */
+bool path_exists(const char *path);                   /* of any kind */
 bool path_is_file(const char *path);
 bool path_is_folder(const char *path);
 

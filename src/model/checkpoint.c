@@ -137,13 +137,6 @@ static rosa_status open_folder(struct checkpoint *checkpoint, rosa_error *err)
 	return status == ROSA_OK ? shards_open_folder(checkpoint, checkpoint->path, err) : status;
 }
 
-static bool ends_with(const char *text, const char *end)
-{
-	size_t length = strlen(text), tail = strlen(end);
-
-	return length >= tail && strcmp(text + length - tail, end) == 0;
-}
-
 static rosa_status open_kind(struct checkpoint *checkpoint, rosa_error *err)
 {
 	struct mapping mapping = {NULL, 0};
@@ -156,7 +149,7 @@ static rosa_status open_kind(struct checkpoint *checkpoint, rosa_error *err)
 		return status;
 	if (mapping.size >= 4 && memcmp(mapping.data, "GGUF", 4) == 0)
 		status = open_gguf(checkpoint, &mapping, err);
-	else if (ends_with(checkpoint->path, ".safetensors"))
+	else if (path_ends_in(checkpoint->path, ".safetensors"))
 		status = open_beside_config(checkpoint, err);
 	else
 		status = rosa_fail(err, ROSA_EFORMAT,

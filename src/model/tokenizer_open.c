@@ -122,13 +122,6 @@ static rosa_status open_file(const char *path, tokenizer **made, rosa_error *err
 	return status;
 }
 
-static bool ends_with(const char *text, const char *end)
-{
-	size_t size = strlen(text), end_size = strlen(end);
-
-	return size >= end_size && strcmp(text + size - end_size, end) == 0;
-}
-
 /* The tokenizer.json of a folder, or the tokenizer.gguf of one that was trained from a GGUF file. */
 static rosa_status open_in(const char *folder, tokenizer **made, rosa_error *err)
 {
@@ -153,7 +146,7 @@ rosa_status tokenizer_open(const char *path, tokenizer **made, rosa_error *err)
 	*made = NULL;
 	if (path_is_folder(path))
 		return open_in(path, made, err);
-	if (!ends_with(path, ".safetensors"))
+	if (!path_ends_in(path, ".safetensors"))
 		return open_file(path, made, err);
 	char *folder = path_folder(path);
 	rosa_status status =
