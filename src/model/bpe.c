@@ -1,15 +1,15 @@
 /*
  * Byte pair encoding of one piece of text.
  *
- * The rule: as long as two neighbours have a merge, merge the pair of the lowest rank, the leftmost of equal ones. Done
- * by looking through all pairs for every merge this is quadratic, and a text may hold a million letters without a
- * space. So the candidates wait in a heap, ordered by rank and place in one number, and symbols are linked, so that a
- * merge touches its two neighbours only. Candidates are never taken out when their symbols change; whoever comes to the
- * top is looked up again, and counts only if the pair at its place still has its rank.
+ * The rule: as long as two neighbours have a merge, merge the pair of the lowest rank, the leftmost of equal ones.
+ * Searching all pairs for each merge would be quadratic, and a text may hold a million letters without a space. So the
+ * candidates are kept in a heap, ordered by rank and then by place, and symbols are a linked list, so that a merge
+ * touches only its two neighbours. A candidate stays in the heap when its symbols change; when it comes to the top, it
+ * is skipped unless the pair at its place still has its rank.
  *
- * Words repeat. A call remembers the short pieces it has seen, one in a slot, a newer one driving out an older; a hit
- * costs a hash and a comparison, and nine words of ten in a novel are hits. It belongs to the call and not to the
- * tokenizer, which may be in use on several threads.
+ * Words repeat. A call caches the tokens of the short pieces it has seen, one piece per slot, newer ones replacing
+ * older ones. A hit costs a hash and a comparison, and nine words of ten in a novel are hits. The cache belongs to the
+ * call and not to the tokenizer, which several threads may use at once.
  */
 #include "model/bpe.h"
 
@@ -83,8 +83,8 @@ static bool is_joined(const struct vocabulary *vocabulary, uint32_t id, const st
 	       memcmp(bytes + left->key_length, vocabulary->bytes + right->key, right->key_length) == 0;
 }
 
-/* The token that a merge makes. Vocabularies are numbered in the order of their merges, so it is most often the one
- * after `guess`, and nothing needs to be looked for. */
+/* The token that a merge makes. Vocabularies are mostly numbered in the order of their merges, so `guess`, the id after
+ * that of the last merge, is tried first. */
 static uint32_t find_joined(const struct vocabulary *vocabulary, uint32_t left, uint32_t right, uint32_t guess)
 {
 	const struct token *a = &vocabulary->tokens[left], *b = &vocabulary->tokens[right];
@@ -148,7 +148,7 @@ void bpe_free(struct bpe *bpe)
 	*bpe = (struct bpe){0};
 }
 
-/* ----------------------------------------------------------------------------------------------------- memories -- */
+/* ------------------------------------------------------------------------------------------------------- memory -- */
 
 struct bpe_symbol {
 	uint32_t id; /* NO_TOKEN: merged into the one before */
@@ -160,7 +160,7 @@ struct bpe_symbol {
 #define WORD_BYTES  22
 #define WORD_TOKENS 8
 
-/* One line of the processor's cache. */
+/* One cache line. */
 struct bpe_word {
 	uint64_t hash;
 	uint8_t size, count; /* size 0: free */
@@ -361,8 +361,7 @@ static rosa_status encode_anew(const struct bpe *bpe, struct bpe_scratch *scratc
 	return ROSA_OK;
 }
 
-/* ------------------------------------------------------------------------------------------------------- remembering
- * -- */
+/* -------------------------------------------------------------------------------------------------------- cache -- */
 
 static void remember(struct bpe_word *word, uint64_t hash, const char *piece, size_t size, const uint32_t *ids,
 		     size_t count)

@@ -35,7 +35,7 @@ rosa_status bpe_add_merge(struct bpe *bpe, const char *left, size_t left_size, c
 /* After all tokens are there. */
 void bpe_find_letters(struct bpe *bpe);
 
-/* What one call of encoding needs, kept between its pieces. */
+/* Memory of one call of encoding, used for all of its pieces. */
 struct bpe_scratch {
 	struct bpe_symbol *symbols;
 	uint64_t *heap;
@@ -44,7 +44,7 @@ struct bpe_scratch {
 	size_t words_room;
 };
 
-/* `size` of the whole text decides how much is remembered. */
+/* `size` of the whole text decides how many pieces are cached. */
 rosa_status bpe_scratch_new(struct bpe_scratch *scratch, size_t size, rosa_error *err);
 void bpe_scratch_free(struct bpe_scratch *scratch); /* safe on a zeroed one */
 

@@ -2,12 +2,12 @@
  * The tokens of a byte-level vocabulary.
  *
  * Tokenizer files are text, so they write the bytes of a token in an alphabet of 256 printable characters: printable
- * Latin-1 stands for itself, and the 68 other bytes are U+0100 and following, in order. Here the alphabet is undone
- * once at the beginning, and everything after works on bytes, of texts and of tokens alike. A spelling is never longer
- * than what it spells is wide: one byte of a token takes one or two bytes to spell.
+ * Latin-1 stands for itself, and the 68 other bytes are U+0100 and following, in order. Tokens are converted to bytes
+ * when they are read, and all other code works on bytes, of texts and of tokens alike. One byte of a token takes one or
+ * two bytes to spell, so a spelling never takes less memory than its token.
  *
- * All bytes lie in one block and the table of slots holds ids only, so that a vocabulary of 150,000 is a few large
- * allocations and not half a million small ones; starting a program should not take longer than reading the file.
+ * All bytes lie in one block and the hash table holds ids only, so a vocabulary of 150,000 tokens is a few large
+ * allocations instead of half a million small ones.
  */
 #include "model/bpe_vocabulary.h"
 

@@ -7,18 +7,18 @@
 #include <stdbool.h>
 
 #define NO_TOKEN UINT32_MAX
-/* Ids are below this: a hostile file must not make us reserve a table for an id of four thousand million. */
+/* Ids are below this, so that a hostile file cannot make us allocate a table for an id of four billion. */
 #define TOKEN_ID_LIMIT ((uint32_t)1 << 24)
 
 enum token_flags {
 	TOKEN_THERE = 1,
-	TOKEN_ADDED = 2,  /* recognised in a text before anything else happens to it */
-	TOKEN_SPECIAL = 4 /* an added one with a meaning of its own, not part of what was said */
+	TOKEN_ADDED = 2,  /* recognised in a text before any other step */
+	TOKEN_SPECIAL = 4 /* an added one that controls the model and is not part of the text */
 };
 
 struct token {
 	uint32_t start, length;   /* what decoding writes: in `bytes` */
-	uint32_t key, key_length; /* what it is found by; the same, but for odd added tokens */
+	uint32_t key, key_length; /* what it is found by; the same, except for some added tokens */
 	uint8_t flags;
 };
 

@@ -1,13 +1,14 @@
 /*
  * Conversations as the text a model was trained on.
  *
- * Templates are programs in Jinja, a language with loops, filters and namespaces. Running it would take an interpreter;
- * but there are few shapes that conversations take, and a program shows which by the tokens it names. So the template
- * is not run but recognised, and what it says literally (the system message of SmolLM2, the dates of Llama 3.1) is read
- * out of it (chat_template.c). A template with none of the known tokens gives CHAT_NONE, and the caller says so.
+ * Templates are programs in Jinja, a language with loops, filters and namespaces. Running one would take an
+ * interpreter. But conversations have few formats, and the special tokens that a template names tell which one it is.
+ * So a template is not run but recognised, and its literal texts (the system message of SmolLM2, the dates of
+ * Llama 3.1) are read out of it by chat_template.c. A template with none of the known tokens is CHAT_NONE, and the
+ * caller reports that.
  *
- * Text is collected up to the next special token and encoded in one go: the role, the line end and the content are one
- * text to the tokenizer, and pieces may reach across.
+ * Text is collected up to the next special token and encoded at once: the role, the line end and the content are one
+ * text to the tokenizer, and a piece may extend over more than one of them.
  */
 #include "model/chat.h"
 
@@ -212,8 +213,7 @@ static void prompt_ml(struct writing *writing, const struct chat_format *format,
 		put_text(writing, "<think>\n\n</think>\n\n");
 }
 
-/* ----------------------------------------------------------------------------------------------------------- Llama 3
- * -- */
+/* ------------------------------------------------------------------------------------------------------ Llama 3 -- */
 
 static void open_llama3(struct writing *writing, const char *role)
 {
@@ -255,8 +255,7 @@ static void prompt_llama3(struct writing *writing, const struct chat_format *for
 	open_llama3(writing, "assistant");
 }
 
-/* ------------------------------------------------------------------------------------------------------------ styles
- * -- */
+/* ------------------------------------------------------------------------------------------------------- styles -- */
 
 static const struct style {
 	const char *end;

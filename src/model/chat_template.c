@@ -3,8 +3,8 @@
  *
  * Special tokens stand in templates as string literals, and a message that is always the same is one literal from its
  * first token to its last: '<|im_start|>system\nYou are ...<|im_end|>\n'. So the default system message is what lies
- * between, where the literal does not end before. The same template comes with "\n" as two characters (from
- * tokenizer_config.json) or as a line end inside the literal (from some GGUF files); both are read.
+ * between, unless the literal ends before. A line end in a literal is either the two characters "\n" (as in
+ * tokenizer_config.json) or the character itself (as in some GGUF files); both are read.
  */
 #include "model/chat_template.h"
 
@@ -55,7 +55,7 @@ bool chat_is_tool_response(const char *content)
 
 /* ----------------------------------------------------------------------------------------------------- literals -- */
 
-/* The length of a line end at `at`, in either dress; 0: none. */
+/* The length of the line end at `at`, written in either way; 0: there is none. */
 static size_t line_end(const char *at)
 {
 	return *at == '\n' ? 1 : begins_with(at, "\\n") ? 2 : 0;
@@ -134,8 +134,7 @@ static bool find_system(const char *template, char **found)
 	return true;
 }
 
-/* ----------------------------------------------------------------------------------------------------------- Llama 3
- * -- */
+/* ------------------------------------------------------------------------------------------------------ Llama 3 -- */
 
 /* The value of `date_string = "..."`, where the template sets one itself. */
 static const char *find_date(const char *template, size_t *size)

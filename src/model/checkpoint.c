@@ -1,11 +1,12 @@
 /*
  * Opening a model.
  *
- * What PATH is decides a look at it, not its name: a folder, a file that begins as GGUF files do, or else a safetensors
- * file with its configuration beside it. Configuration and tensors are then brought together by weights.c, which knows
- * neither kind.
+ * A path is one of three things: a folder, a GGUF file, or a safetensors file with its config.json beside it. A GGUF
+ * file is recognised by its first four bytes, whatever its name. weights.c then looks up the tensors that the
+ * configuration calls for; it is the same for both formats.
  *
- * Only headers are read. A model of any size opens in milliseconds, and its numbers come from disk when they are used.
+ * Only headers are read, so a model of any size opens in milliseconds. The weights are mapped into memory and read from
+ * disk when they are used.
  */
 #include "model/checkpoint.h"
 
@@ -20,7 +21,7 @@
 
 /* -------------------------------------------------------------------------------------------------- fingerprint -- */
 
-/* FNV-1a: enough to notice another model, which is all it is for. */
+/* FNV-1a. It only has to tell one model from another. */
 static void mix(uint64_t *hash, const void *data, size_t size)
 {
 	const uint8_t *bytes = data;
@@ -39,7 +40,7 @@ static void mix_real(uint64_t *hash, double number)
 	mix(hash, &number, sizeof(number));
 }
 
-/* The beginning of a tensor tells apart models of one shape, and reading no more keeps opening quick. */
+/* The first bytes of each tensor are enough to tell apart models of the same shape, and quick to read. */
 #define FINGERPRINT_BYTES 64
 
 static void mix_tensor(uint64_t *hash, const struct tensor *tensor)

@@ -39,7 +39,7 @@ struct checkpoint {
 	char *path;
 	struct model_config config;
 	const struct tensor *embedding, *norm, *head; /* head == embedding where tied */
-	const struct tensor *rope_factors; /* GGUF's own way to say ROPE_LLAMA3: [head_size / 2]; else NULL */
+	const struct tensor *rope_factors;            /* how GGUF stores ROPE_LLAMA3: [head_size / 2]; else NULL */
 	struct layer_weights *layers;
 	struct tensors tensors; /* of all files */
 	uint64_t fingerprint;   /* of the config and the names, shapes, formats and first bytes of all tensors */
@@ -60,7 +60,7 @@ struct checkpoint {
 rosa_status checkpoint_open(const char *path, struct checkpoint *checkpoint, rosa_error *err);
 void checkpoint_close(struct checkpoint *checkpoint); /* safe on a zeroed one */
 
-/* Radians a position for every pair of a head: [head_size / 2]. */
+/* Radians per position, for each pair of a head: [head_size / 2]. */
 void checkpoint_frequencies(const struct checkpoint *checkpoint, float *frequencies);
 
 /* Parameters of the model: the numbers in all of its tensors. */

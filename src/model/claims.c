@@ -1,8 +1,8 @@
 /*
  * Taking tensors out of a file by name and shape.
  *
- * A file with too much in it is as suspicious as one with too little: a bias that is passed over in silence gives a
- * model that answers, wrongly. So every tensor taken is marked, and what nobody took can be asked for at the end.
+ * A tensor that is not used is as wrong as one that is missing: a model whose biases are silently ignored still
+ * answers, but wrongly. So each tensor that is taken is marked, and the caller can ask at the end whether any are left.
  */
 #include "model/claims.h"
 

@@ -4,7 +4,7 @@
 
 #include "model/tensors.h"
 
-/* Which tensors of a file have been asked for. */
+/* Which tensors of a file have been taken. */
 struct claims {
 	const struct tensors *tensors;
 	const char *where; /* the file or folder, for messages */
@@ -19,7 +19,7 @@ void claims_free(struct claims *claims); /* safe on a zeroed one */
 rosa_status claims_take(struct claims *claims, const char *name, size_t rows, size_t columns, bool optional,
 			const struct tensor **tensor, rosa_error *err);
 
-/* The first tensor nobody took, or NULL. */
+/* The first tensor that was not taken and is not `harmless`; NULL: there is none. */
 const struct tensor *claims_left(const struct claims *claims, bool (*harmless)(const char *name));
 
 #endif

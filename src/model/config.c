@@ -1,9 +1,9 @@
 /*
  * What every description of a model must satisfy.
  *
- * The bounds are far beyond any model there is and far below where products of a few sizes would overflow, so that
- * nothing later has to check for that. They are not what keeps a hostile file from asking for much memory: that is the
- * rule that every tensor must be there in the size the configuration implies.
+ * The bounds are far above the sizes of real models and far below where a product of a few sizes would overflow, so no
+ * other code has to check for overflow. They do not keep a hostile file from asking for much memory; that is done by
+ * the rule that each tensor must be in the file, in the size that the configuration implies.
  */
 #include "model/config.h"
 

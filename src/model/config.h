@@ -10,7 +10,7 @@ rosa_status config_from_gguf(const struct gguf *gguf, const char *file, struct m
 /* From a folder's config.json and, for the tokens that end a text, its generation_config.json where there is one. */
 rosa_status config_from_folder(const char *folder, struct model_config *config, rosa_error *err);
 
-/* --------------------------------------------------------------------------------------------- what both need -- */
+/* --------------------------------------------------------------------------------------------- for both -- */
 
 /* What a configuration is before anything is read. */
 struct model_config config_blank(void);
@@ -19,12 +19,11 @@ struct model_config config_blank(void);
 rosa_status config_architecture(const char *file, const char *field, const char *name, size_t length,
 				enum architecture *architecture, rosa_error *err);
 
-/* A token that begins or ends a text. One the model does not have can neither be read nor come out, and is left out. */
+/* A token that begins or ends a text. An id outside of the vocabulary is ignored. */
 void config_set_bos(struct model_config *config, int64_t token);
 void config_add_eos(struct model_config *config, int64_t token);
 
-/* The last look at a configuration: sizes are positive, bounded and fit each other, and numbers are such that
- * computing with them gives numbers. */
+/* The final check: sizes are positive, bounded and consistent, and no number leads to an infinity or NaN. */
 rosa_status config_check(const struct model_config *config, const char *file, rosa_error *err);
 
 #endif

@@ -1,10 +1,10 @@
 /*
  * The shape of a model from the metadata of a GGUF file.
  *
- * Keys begin with the name of the architecture. Files differ in which of them they write: what is missing and has a
- * rule (the size of a head, the number of key heads) follows the rule; what is missing without one is an error. Two
- * kinds of keys are looked at only to be refused: those of parts that are not built here, such as experts, and those
- * that change a computation quietly, such as a scale on the logits. A file that has one at its neutral value is fine.
+ * Keys begin with the name of the architecture. Not every file has all of them. A size that follows from others (that
+ * of a head, the number of key heads) may be missing; any other missing key is an error. Some keys are only checked:
+ * those of parts that are not supported, such as experts, and those that change a computation, such as a scale of the
+ * logits. They are refused unless they have their neutral value.
  *
  * In files of architecture llama the rows of q and k were reordered so that the rotation pairs neighbours; in files of
  * qwen3 they were left as Hugging Face has them.
@@ -46,7 +46,7 @@ static rosa_status missing(const struct source *source, const char *name, rosa_e
 
 /* ------------------------------------------------------------------------------------------------------- values -- */
 
-/* A size. Some files write one a layer: they must all be the same. *value stays as it is if the key is missing. */
+/* A size. Some files have one per layer: they must all be the same. *value is unchanged if the key is missing. */
 static rosa_status get_size(const struct source *source, const char *name, size_t *value, rosa_error *err)
 {
 	const struct gguf_entry *entry = find(source, name);
@@ -84,8 +84,7 @@ static rosa_status get_number(const struct source *source, const char *name, dou
 	return ROSA_OK;
 }
 
-/* ------------------------------------------------------------------------------------------------- what is refused --
- */
+/* ------------------------------------------------------------------------------------------------------- checks -- */
 
 static rosa_status check_unsupported(const struct source *source, rosa_error *err)
 {
@@ -214,7 +213,7 @@ static rosa_status read_rope(const struct source *source, struct model_config *c
 	rosa_status status = get_number(source, "rope.freq_base", &config->rope_base, err);
 
 	if (status == ROSA_OK)
-		status = get_number(source, "rope.scale_linear", &factor, err); /* the name in old files */
+		status = get_number(source, "rope.scale_linear", &factor, err); /* its name in old files */
 	if (status == ROSA_OK)
 		status = get_number(source, "rope.scaling.factor", &factor, err);
 	if (status == ROSA_OK)

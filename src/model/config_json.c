@@ -1,10 +1,9 @@
 /*
  * The shape of a model from a Hugging Face folder.
  *
- * What a missing field means is what the model's class in transformers takes for it. Rotary positions are written in
- * two ways: rope_theta with rope_scaling beside it, or one object rope_parameters that holds both. Fields that would
- * change what is computed, and are not built here, are refused; the many others (training, dropout, data types) are
- * not looked at.
+ * A missing field has the default of the model's class in transformers. Rotary positions are written in two ways:
+ * rope_theta with rope_scaling beside it, or one object rope_parameters that holds both. Fields that change the
+ * computation in a way that is not supported are refused; all others (training, dropout, data types) are ignored.
  */
 #include "model/config.h"
 
@@ -15,8 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ------------------------------------------------------------------------------------------------- what is refused --
- */
+/* ------------------------------------------------------------------------------------------------------- checks -- */
 
 static rosa_status check_flag(struct json root, const char *name, rosa_error *err)
 {
@@ -156,7 +154,7 @@ static rosa_status read_scaling(struct json scaling, struct model_config *config
 	return status;
 }
 
-/* The base, and that all of a head is turned, as either object may say. */
+/* The base, and a check that the whole head is rotated. Either object may have these fields. */
 static rosa_status read_base(struct json object, struct model_config *config, rosa_error *err)
 {
 	double share = 1;

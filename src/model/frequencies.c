@@ -1,12 +1,12 @@
 /*
  * Rotary frequencies.
  *
- * Pair i turns by base^(-2i/size) radians a position. transformers computes this in float32, and positions multiply
- * whatever it rounds to: at position 100,000 one bit more or less is a hundredth of a radian in the first pairs. So the
- * same steps are taken here in the same precision.
+ * Pair i rotates by base^(-2i/size) radians per position. transformers computes this in float32, and the rounding error
+ * is multiplied by the position: at position 100,000 one bit is a hundredth of a radian in the first pairs. So the same
+ * operations are done here in the same precision.
  *
- * Llama 3 stretches the slow pairs: one whose wave is longer than the old context (over a factor) turns `factor` times
- * slower, one with a short wave stays, and between the two it is a mixture.
+ * Llama 3 slows down the slow pairs: a pair whose wavelength is above a multiple of the old context rotates `factor`
+ * times slower, one with a short wavelength is unchanged, and between the two it is interpolated.
  */
 #include "model/checkpoint.h"
 
@@ -36,7 +36,7 @@ void checkpoint_frequencies(const struct checkpoint *checkpoint, float *frequenc
 	const float *factors = checkpoint->rope_factors ? checkpoint->rope_factors->data : NULL;
 
 	for (size_t i = 0; i < config->head_size / 2; i++) {
-		/* pow of doubles, rounded once, is what a good powf gives */
+		/* pow in double precision, rounded once, equals a correctly rounded powf */
 		float exponent = (float)(2 * i) / (float)config->head_size;
 		float frequency = 1 / (float)pow((float)config->rope_base, exponent);
 

@@ -1,14 +1,14 @@
 /*
  * GGUF files.
  *
- * Such a file is a header with two counts, that many pairs of key and value, that many descriptions of tensors, and
- * the tensors' bytes. Nothing in it says how long a part is, so it has to be read from the front; and every number in
- * it may be a lie. Hence one cursor that alone moves through the file and never beyond its end, and after the first
- * failure stays where it is and gives zeros; callers look at its status once a step, not once a number.
+ * A file is a header with two counts, that many pairs of key and value, that many descriptions of tensors, and the
+ * tensors' bytes. It does not say how long a part is, so it has to be read from the front, and no number in it can be
+ * trusted. All reading goes through one cursor, which never moves beyond the end of the file. After the first failure
+ * it stays where it is and returns zeros, so callers check its status once per step instead of once per number.
  *
- * Both lists are walked twice. The first walk only adds up what has to be stored, the second stores. So memory is asked
- * for once and never for more than what was really seen: a count of 2^60 fails where the file ends. The tensors' bytes
- * are not touched at all.
+ * Both lists are read twice: the first time to add up what has to be stored, the second time to store it. So memory is
+ * allocated once, and only for what the file really holds: a count of 2^60 fails where the file ends. The tensors'
+ * bytes are not read at all.
  */
 #include "model/gguf.h"
 
@@ -18,12 +18,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Up to here every integer is a double too. */
+/* 2^53: a double represents all integers up to here. */
 #define FLOAT_INTEGER_MAX 9007199254740992.0
 
 /* ----------------------------------------------------------------------------------------------- types by number -- */
 
-/* Bytes of a value; 0: it depends. */
+/* Bytes of a value; 0: not fixed. */
 static const size_t value_bytes[] = {
     [GGUF_UINT8] = 1,   [GGUF_INT8] = 1,   [GGUF_BOOL] = 1,    [GGUF_UINT16] = 2, [GGUF_INT16] = 2,
     [GGUF_UINT32] = 4,  [GGUF_INT32] = 4,  [GGUF_FLOAT32] = 4, [GGUF_UINT64] = 8, [GGUF_INT64] = 8,
@@ -137,7 +137,7 @@ static const char *store_name(char **to, struct gguf_text name)
 	return stored;
 }
 
-/* What the header says of a list, as far as it can be: its elements have at least `least` bytes each. */
+/* A count from the header, if the file is large enough for it: elements have at least `least` bytes each. */
 static size_t believe_count(struct cursor *cursor, uint64_t count, size_t least, const char *what)
 {
 	if (!cursor->status && count > left(cursor) / least)

@@ -1,12 +1,12 @@
 /*
  * JSON through jansson, with messages that say where.
  *
- * The upper half is all that knows the library, and has a counterpart that finds nothing for builds without it; so
- * every caller compiles and links either way, and the one message about it is made where reading begins.
+ * Only the first half uses the library. Builds without it have a second version of that half, which finds nothing, so
+ * that every caller compiles and links; json_read then fails with the one message about it.
  *
- * Python writes integers of any size, and its tokenizers do: "no limit" is 10^30. jansson refuses whatever exceeds 64
- * bits, so such a file is read once more with all integers as floating point numbers. What then asks for an integer
- * gets it if it is one and below 2^53, where floating point still tells neighbours apart.
+ * Python writes integers of any size, and tokenizers contain them: "no limit" is 10^30. jansson refuses integers of
+ * more than 64 bits, so such a file is read again with all integers as floating point numbers. They are accepted as
+ * integers if they are whole and at most 2^53, up to where floating point is exact.
  */
 #include "model/json.h"
 
@@ -38,7 +38,7 @@ static struct json value_in(struct json from, const struct json_t *value, const 
 
 #include <jansson.h>
 
-/* For functions that take what they do not change. */
+/* For functions of jansson that lack a const. */
 static json_t *tree(struct json value)
 {
 	return (json_t *)value.value;
@@ -53,7 +53,7 @@ rosa_status json_read(const char *text, size_t size, const char *file, struct js
 	*root = (struct json){NULL, file, NULL, NULL, JSON_NO_INDEX};
 	if (!value && json_error_code(&error) == json_error_numeric_overflow)
 		value = json_loadb(text, size, flags | JSON_DECODE_INT_AS_REAL, &error);
-	/* where its memory ran out, the library mostly says nothing */
+	/* without memory, the library mostly gives no message */
 	if (!value && !*error.text)
 		return rosa_fail(err, ROSA_ENOMEM, "%s: no memory for %zu bytes of JSON", file, size);
 	if (!value)
@@ -341,8 +341,8 @@ rosa_status json_as_string(struct json value, const char **to, rosa_error *err)
 
 /* -------------------------------------------------------------------------------------------------------- fields -- */
 
-/* True if there is nothing to read and that is settled, one way or the other. */
-static bool settled(struct json object, struct json field, enum json_need need, rosa_status *status, rosa_error *err)
+/* True if there is no value to read: the field is missing, and *status is whether it may be. */
+static bool is_missing(struct json object, struct json field, enum json_need need, rosa_status *status, rosa_error *err)
 {
 	*status = expect(object, JSON_IS_OBJECT, "an object", err);
 	if (*status || json_there(field))
@@ -360,7 +360,7 @@ static bool settled(struct json object, struct json field, enum json_need need, 
 		const struct json field = json_find(object, name);                                                     \
 		rosa_status status;                                                                                    \
                                                                                                                        \
-		return settled(object, field, need, &status, err) ? status : json_as_##what(field, value, err);        \
+		return is_missing(object, field, need, &status, err) ? status : json_as_##what(field, value, err);     \
 	}
 
 GETTER(size, size_t)
@@ -375,7 +375,7 @@ static rosa_status get_whole(struct json object, const char *name, enum json_nee
 	rosa_status status;
 
 	*value = json_find(object, name);
-	return settled(object, *value, need, &status, err) ? status : expect(*value, kind, wanted, err);
+	return is_missing(object, *value, need, &status, err) ? status : expect(*value, kind, wanted, err);
 }
 
 rosa_status json_get_object(struct json object, const char *name, enum json_need need, struct json *value,

@@ -1,10 +1,10 @@
 /*
  * JSON as models come with it: configurations, tokenizers, headers and indexes of weights.
  *
- * A thin layer over jansson. A value knows the file and the field it came from, so that whoever asks for a number and
- * meets a string gets a message that names both, and says nothing himself. Fields that are null count as missing, as in
- * Python's configurations. Only json.c sees jansson: without the library these functions are still there, and reading
- * says what is missing.
+ * A thin layer over jansson. A value knows the file and the field it came from, so a caller that expects a number and
+ * finds a string gets a complete message without writing one. Fields that are null count as missing, as in Python's
+ * configurations. Only json.c uses jansson. Without the library these functions still exist, and reading fails with a
+ * message that says so.
  *
  *     struct json root, scaling;
  *     size_t width, context = 0;

@@ -2,8 +2,8 @@
  * The pieces of a text, within which tokens are merged.
  *
  * A step walks from match to match of its regular expression; matches and what lies between become pieces, joined or
- * dropped as its behaviour says, and every piece goes straight on into the next step. Nothing is collected: a novel is
- * 300,000 pieces. Lookahead ends with the piece, so the order of steps matters: "  1" is two spaces and a digit to
+ * dropped as its behaviour says, and every piece goes straight on into the next step. Pieces are not collected: a novel
+ * has 300,000. Lookahead ends with the piece, so the order of steps matters: "  1" is two spaces and a digit to
  * digits-then-GPT-2, but one space and a spaced digit to GPT-2 alone.
  */
 #include "model/pretokenize.h"
@@ -23,8 +23,7 @@ void pretokenizer_free(struct pretokenizer *pretokenizer)
 	*pretokenizer = (struct pretokenizer){0};
 }
 
-/* --------------------------------------------------------------------------------------------------------- splitting
- * -- */
+/* ---------------------------------------------------------------------------------------------------- splitting -- */
 
 /* One call's work. */
 struct splitting {
@@ -145,7 +144,7 @@ rosa_status pretokenize(const struct pretokenizer *pretokenizer, struct search *
 	return size ? split(&splitting, 0, text, size) : ROSA_OK;
 }
 
-/* --------------------------------------------------------------------------------------------------------- steps -- */
+/* -------------------------------------------------------------------------------------------------------- steps -- */
 
 /* One more step, by a pattern in PCRE2's own language; `shown` is what the model's file calls it. */
 static rosa_status add_step(struct pretokenizer *pretokenizer, const char *pattern, size_t size, const char *shown,

@@ -1,15 +1,15 @@
 /*
  * Regular expressions of tokenizers, rewritten for PCRE2.
  *
- * tokenizer.json holds expressions for Oniguruma. Most of what tokenizers use means the same to PCRE2; three things do
- * not. \s also takes U+180E there, which has not been a space since Unicode 6.3. \p{L} and its kin are those of the
- * library's version of Unicode (see pretokenize_unicode.c). And the two languages differ in much that looks alike: \h
- * is a hexadecimal digit to one and a space to the other, {1,3}+ is greedy here and possessive there, ^ is the start of
- * a line or of the text. A wrong guess would not fail, it would give other tokens. So this is a list of what is known
- * to be the same, or can be made so, and everything else is refused by name.
+ * tokenizer.json holds expressions for Oniguruma. Most of what tokenizers use has the same meaning in PCRE2, with three
+ * exceptions. In PCRE2 \s also matches U+180E, which has not been a space since Unicode 6.3. \p{L} and other properties
+ * are those of the library's version of Unicode (see pretokenize_unicode.c). And some syntax looks the same but
+ * differs: \h is a hexadecimal digit in Oniguruma and a space in PCRE2, {1,3}+ is greedy in one and possessive in the
+ * other, ^ is the start of a line or of the text. A wrong guess would not fail but give other tokens. So only what is
+ * known to be the same, or can be made so, is accepted; everything else is refused by name.
  *
- * Sets are written out inside brackets: \s becomes [\t-\r...], and [^\s\p{L}] the same within its own. ASCII goes
- * first, which PCRE2 keeps in a bit map and asks before anything else.
+ * Sets are written out inside brackets: \s becomes [\t-\r...], and in [^\s\p{L}] the same is inserted. ASCII comes
+ * first: PCRE2 keeps it in a bit map, which is checked before everything else.
  */
 #include "model/pretokenize_pattern.h"
 

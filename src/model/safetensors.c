@@ -1,13 +1,13 @@
 /*
  * safetensors files.
  *
- * Eight bytes say how long the header is; the header is a JSON object with an entry a tensor; all the rest is the
- * tensors' bytes, without gaps and without anything that belongs to none. That last rule is part of the format, and
- * worth holding to: it leaves no place where a file could carry something that nobody looks at.
+ * Eight bytes give the length of the header; the header is a JSON object with one entry per tensor; the rest of the
+ * file is the tensors' bytes, without gaps. That last rule is part of the format and is checked: a file cannot carry
+ * bytes that belong to no tensor.
  *
- * The header is walked twice, first to add up names and texts, then to store them; the JSON tree is released before
- * this returns, so all that outlives it is copied. A tensor of a type that is not read refuses the file: whoever asks
- * for a tensor later must be able to take "it is not there" at its word.
+ * The header is read twice, first to add up the lengths of names and texts, then to store them. The JSON tree is
+ * released before this returns, so all that outlives it is copied. A file with a tensor of an unsupported type is
+ * refused as a whole; otherwise that tensor would later seem to be missing.
  */
 #include "model/safetensors.h"
 
@@ -53,7 +53,7 @@ static rosa_status find_header(struct reading *reading)
 	return ROSA_OK;
 }
 
-/* What begins with '{' and is JSON is an object. */
+/* JSON that begins with '{' is an object. */
 static rosa_status parse_header(struct reading *reading)
 {
 	rosa_status status = find_header(reading);

@@ -9,8 +9,8 @@
  * Weights are exp((logit - greatest) / temperature), in double. The exponential is written out here, since those of C
  * libraries differ in the last bit, and a seed should give the same text on every machine.
  *
- * There is no generator with a state: a draw is a function of the seed and its number, so a session is resumed by
- * remembering one number.
+ * The generator has no state: a draw is a function of the seed and of its number, so a session keeps one number to
+ * continue.
  */
 #include "model/sampler.h"
 
@@ -40,7 +40,7 @@ struct sampler {
 	double *weights;  /* [vocabulary]: by id */
 };
 
-/* ---------------------------------------------------------------------------------------------------- beginning -- */
+/* ---------------------------------------------------------------------------------------------------- checks -- */
 
 static rosa_status check(const struct sampler_options *options, size_t vocabulary, rosa_error *err)
 {
@@ -131,7 +131,7 @@ static void seen_add(struct seen *seen, uint32_t token)
 		seen->place[token] = (uint32_t)seen->count;
 		seen->list[seen->count++] = token;
 	}
-	if (seen->ring || seen->times[token] == 0) /* without a ring nothing counts down again */
+	if (seen->ring || seen->times[token] == 0) /* without a ring the count never goes down, so 1 is enough */
 		seen->times[token]++;
 }
 
@@ -188,7 +188,7 @@ static void swap(uint32_t *ids, size_t i, size_t j)
 	ids[j] = id;
 }
 
-/* The middle one of three candidates: a fair guess at the middle of all. */
+/* The median of three candidates, as a guess at the median of all. */
 static size_t pivot(const float *logits, const uint32_t *ids, size_t first, size_t end)
 {
 	size_t a = first, b = first + (end - first) / 2, c = end - 1;
@@ -235,7 +235,7 @@ static size_t select_front(const float *logits, const double *weights, uint32_t 
 		} else if (sum + last >= enough) {
 			return place + 1;
 		} else if (place + 1 == end) {
-			return end; /* rounding: all together fall a hair short */
+			return end; /* the sum of all falls short of it by rounding */
 		} else {
 			enough -= sum + last;
 			first = place + 1;
@@ -338,7 +338,7 @@ static float reached_by(const float *logits, size_t vocabulary, size_t count)
 	return least;
 }
 
-/* A selection has left the order of the first `count` candidates in disorder: lists the same ones by id again. */
+/* A selection changes the order of the first `count` candidates: this lists the same ones by id again. */
 static size_t list_again(sampler *sampler, const float *logits, size_t count)
 {
 	uint32_t last = sampler->ids[0];
@@ -398,7 +398,7 @@ static uint32_t draw_one(sampler *sampler, size_t count, uint32_t likeliest)
 		if (left < 0)
 			return sampler->ids[i];
 	}
-	return likeliest; /* rounding has left a hair over */
+	return likeliest; /* the shares add up to less than 1 by rounding */
 }
 
 uint32_t sampler_choose(sampler *sampler, float *logits)

@@ -1,9 +1,9 @@
 /*
  * One model in several files.
  *
- * Large models come in shards, with an index that says which tensor is in which file. Names in it become names of
- * files, so they must be plain ones: an index must not reach out of its folder. The index is believed in nothing else:
- * each shard has a header of its own, and every tensor the index promises must be there.
+ * Large models come in shards, with an index that tells which tensor is in which file. The index names files, so a name
+ * must not contain a path: an index must not lead out of its folder. Nothing else in it is relied on: each shard has a
+ * header of its own, and each tensor that the index names must be in its shard.
  */
 #include "model/shards.h"
 

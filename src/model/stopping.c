@@ -1,13 +1,12 @@
 /*
  * Stop strings.
  *
- * Tokens are no respecters of strings: a stop string may come in several of them, and end in the middle of one. So text
- * that is the beginning of a stop string is held back until it is known whether it becomes one. What was written is
- * never more than what would be written if the text came a byte at a time: of several strings the one that is complete
- * first ends the text, and of those that are complete at the same byte the longest. The result does not depend on how
- * the text was cut.
+ * A stop string may come in several tokens, and end in the middle of one. So text that could be the beginning of a stop
+ * string is held back until this is decided. The stop string that is complete first ends the text; of those that are
+ * complete at the same byte, the longest. The result is the same as if the text came byte by byte, and so does not
+ * depend on how it was cut into tokens.
  *
- * Strings are few and short, and text comes at the speed of a model, so every place is simply compared.
+ * Strings are few and short, and text comes at the speed of a model, so each string is simply compared at each byte.
  */
 #include "model/stopping.h"
 

@@ -123,8 +123,8 @@ bool weight_name_is_valid(const char *name, size_t size)
 	return size > 0;
 }
 
-/* The bytes of `row_blocks` blocks a row; false if no size_t holds them. Their numbers, too, must be one, because
- * tensor_numbers does not ask. */
+/* Computes `bytes` from `row_blocks` blocks per row; false if it does not fit a size_t. The number of numbers must fit
+ * as well, because tensor_numbers does not check. */
 static bool multiply_sizes(struct tensor *tensor, const struct format_info *format, size_t row_blocks)
 {
 	size_t blocks = row_blocks, numbers;

@@ -1,8 +1,8 @@
 /*
  * The tensors of a weight file: names, shapes and where their bytes are.
  *
- * Both parsers fill these in, and both hand them to the same checks: what a shape amounts to, whether the bytes lie in
- * the file, whether two tensors share any. Whoever takes a tensor from here need not ask again.
+ * Both parsers fill these in and apply the same checks: how many bytes a shape takes, whether they lie in the file,
+ * whether two tensors overlap. Code that uses a tensor need not check again.
  */
 #ifndef ROSATUNE_TENSORS_H
 #define ROSATUNE_TENSORS_H

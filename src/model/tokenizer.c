@@ -1,7 +1,7 @@
 /*
  * Text to tokens.
  *
- * The order of things is that of Hugging Face's tokenizers, since every one of them can be told from the ids:
+ * The order of things is that of Hugging Face's tokenizers, since each step can change the ids:
  *
  *   1. added tokens that do not ask for normal form are found in the text as it is;
  *   2. each part between them is brought into normal form (where the tokenizer does so at all);
@@ -38,8 +38,8 @@ void tokenizer_free(tokenizer *tokenizer)
 		return;
 	bpe_free(&tokenizer->bpe);
 	pretokenizer_free(&tokenizer->pretokenizer);
-	added_free(&tokenizer->plain);
-	added_free(&tokenizer->settled);
+	added_free(&tokenizer->raw);
+	added_free(&tokenizer->normalized);
 	free(tokenizer->template);
 	free(tokenizer);
 }
@@ -47,7 +47,7 @@ void tokenizer_free(tokenizer *tokenizer)
 rosa_status tokenizer_add(tokenizer *tokenizer, const struct added_token *token, bool normalized, rosa_error *err)
 {
 	int flags = TOKEN_ADDED | (token->special ? TOKEN_SPECIAL : 0);
-	struct added_token settled = *token;
+	struct added_token copy = *token;
 	char *form = NULL;
 	size_t size;
 	rosa_status status =
@@ -56,19 +56,19 @@ rosa_status tokenizer_add(tokenizer *tokenizer, const struct added_token *token,
 	if (!status && normalized && tokenizer->nfc)
 		status = nfc(token->content, token->size, &form, &size, err);
 	if (!status && form) {
-		settled.content = form;
-		settled.size = size;
+		copy.content = form;
+		copy.size = size;
 	}
 	if (!status)
-		status = added_put(normalized ? &tokenizer->settled : &tokenizer->plain, &settled, err);
+		status = added_put(normalized ? &tokenizer->normalized : &tokenizer->raw, &copy, err);
 	free(form);
 	return status;
 }
 
 rosa_status tokenizer_finish(tokenizer *tokenizer, rosa_error *err)
 {
-	added_finish(&tokenizer->plain);
-	added_finish(&tokenizer->settled);
+	added_finish(&tokenizer->raw);
+	added_finish(&tokenizer->normalized);
 	bpe_find_letters(&tokenizer->bpe);
 	if (tokenizer->bos >= 0 && (uint64_t)tokenizer->bos >= tokenizer_size(tokenizer))
 		return rosa_fail(err, ROSA_EFORMAT, "the begin-of-text token %lld is not in the vocabulary",
@@ -108,7 +108,7 @@ size_t tokenizer_size(const tokenizer *tokenizer)
 
 size_t tokenizer_longest(const tokenizer *tokenizer)
 {
-	/* each byte a bad one, and one for what was held before */
+	/* if each byte is a bad one, and one more was held back before */
 	return 3 * (tokenizer->bpe.vocabulary.longest + 1);
 }
 
@@ -127,7 +127,7 @@ bool tokenizer_is_special(const tokenizer *tokenizer, uint32_t id)
 
 int64_t tokenizer_find(const tokenizer *tokenizer, const char *content)
 {
-	const struct added_tokens *stages[] = {&tokenizer->plain, &tokenizer->settled};
+	const struct added_tokens *stages[] = {&tokenizer->raw, &tokenizer->normalized};
 	size_t size = strlen(content);
 
 	for (int stage = 0; stage < 2; stage++) {
@@ -205,7 +205,7 @@ static rosa_status encode_around(struct encoding *encoding, const struct added_t
 	return status;
 }
 
-static rosa_status encode_settled(struct encoding *encoding, const char *text, size_t size, rosa_error *err)
+static rosa_status encode_normalized(struct encoding *encoding, const char *text, size_t size, rosa_error *err)
 {
 	rosa_status status = ROSA_OK;
 	char *form = NULL;
@@ -214,7 +214,7 @@ static rosa_status encode_settled(struct encoding *encoding, const char *text, s
 	if (encoding->tokenizer->nfc)
 		status = nfc(text, size, &form, &form_size, err);
 	if (!status)
-		status = encode_around(encoding, &encoding->tokenizer->settled, encode_pieces, form ? form : text,
+		status = encode_around(encoding, &encoding->tokenizer->normalized, encode_pieces, form ? form : text,
 				       form ? form_size : size, err);
 	free(form);
 	return status;
@@ -249,7 +249,7 @@ static rosa_status encode_valid(const tokenizer *tokenizer, const char *text, si
 	if (!status)
 		status = search_new(&encoding.search, size, err);
 	if (!status)
-		status = encode_around(&encoding, &tokenizer->plain, encode_settled, text, size, err);
+		status = encode_around(&encoding, &tokenizer->raw, encode_normalized, text, size, err);
 	search_free(&encoding.search);
 	bpe_scratch_free(&encoding.scratch);
 	if (status)

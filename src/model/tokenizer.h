@@ -31,7 +31,7 @@ rosa_status tokenizer_encode(const tokenizer *tokenizer, const char *text, size_
 			     struct tokens *tokens, rosa_error *err);
 void tokens_free(struct tokens *tokens); /* safe on a zeroed one */
 
-/* The bytes of a token: what decoding appends for it. Not a whole character always. Length 0 for ids that are not
+/* The bytes of a token: what decoding appends for it, not always whole characters. Length 0 for ids that are not
  * there. */
 const char *tokenizer_bytes(const tokenizer *tokenizer, uint32_t id, size_t *length);
 bool tokenizer_is_special(const tokenizer *tokenizer, uint32_t id);

@@ -1,13 +1,13 @@
 /*
- * Added tokens: pieces of text that are tokens before anything else happens to it.
+ * Added tokens: texts that become tokens before any other step.
  *
  * Llama 3 has 256 of them that begin alike, so comparing one after the other at each '<' is not enough. They are kept
  * sorted. A binary search finds the last one that does not come after the text; the longest that the text begins with
  * is that one or one of its own prefixes, and each token knows its longest prefix among the others. Most bytes of a
  * text begin no added token at all and are passed over by a table.
  *
- * The rest follows what Hugging Face's tokenizers does, odd ends included: a special token that is not asked for, or a
- * single word beside a letter, is passed over whole, without a look at what may lie inside.
+ * The rest does what Hugging Face's tokenizers does, its peculiarities included: a special token where special tokens
+ * do not count, or a single word beside a letter, is skipped as a whole, and other tokens inside it are not found.
  */
 #include "model/tokenizer_added.h"
 
@@ -21,8 +21,7 @@
 #include <utf8proc.h>
 #endif
 
-/* ---------------------------------------------------------------------------------------------------------- the list
- * -- */
+/* ----------------------------------------------------------------------------------------------------- the list -- */
 
 rosa_status added_put(struct added_tokens *added, const struct added_token *token, rosa_error *err)
 {
@@ -141,8 +140,7 @@ static const struct added_token *longest(const struct added_tokens *added, const
 	return low ? &added->all[low - 1] : NULL;
 }
 
-/* --------------------------------------------------------------------------------------------------------- neighbours
- * -- */
+/* --------------------------------------------------------------------------------------------------- neighbours -- */
 
 static bool is_space(uint32_t point)
 {

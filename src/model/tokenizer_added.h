@@ -1,4 +1,4 @@
-/* Added tokens: pieces of text that are tokens before anything else happens to it. */
+/* Added tokens: texts that become tokens before any other step. */
 #ifndef ROSATUNE_TOKENIZER_ADDED_H
 #define ROSATUNE_TOKENIZER_ADDED_H
 

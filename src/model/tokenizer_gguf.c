@@ -1,11 +1,10 @@
 /*
  * A tokenizer from the metadata of a GGUF file.
  *
- * GGUF keeps the vocabulary and the merges, but of the pipeline around them only a name, tokenizer.ggml.pre. What the
- * name stands for is here, taken from the tokenizer.json that was published with the models concerned: SmolLM2 cuts off
- * every digit before GPT-2's expression sees the text, Qwen brings texts into normal form, Llama 3 takes a piece that
- * is a token without asking the merges. A name that is not in the table is refused, for the wrong expression gives
- * tokens that look right.
+ * GGUF stores the vocabulary and the merges, but only a name for the pipeline around them, tokenizer.ggml.pre. The
+ * pipelines are listed here, as in the tokenizer.json that was published with the models: SmolLM2 splits off each digit
+ * before it applies GPT-2's expression, Qwen normalises texts, Llama 3 takes a piece that is a token without applying
+ * merges. An unknown name is refused, because a wrong expression gives wrong tokens that look right.
  *
  * Note that transformers, reading a GGUF file, passes over the name and splits by GPT-2's expression always; before
  * digits its tokens differ from those that SmolLM2 was trained on, which are the ones given here.
@@ -174,8 +173,7 @@ static rosa_status read_merges(tokenizer *tokenizer, const struct gguf *gguf, ro
 	return tokenizer_blame(status, KEY("merges"), err);
 }
 
-/* -------------------------------------------------------------------------------------------------------------- rest
- * -- */
+/* --------------------------------------------------------------------------------------------------------- rest -- */
 
 static rosa_status read_bos(tokenizer *tokenizer, const struct gguf *gguf, bool wanted, rosa_error *err)
 {

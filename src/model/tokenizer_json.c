@@ -1,10 +1,9 @@
 /*
  * A tokenizer from Hugging Face's tokenizer.json.
  *
- * The file describes a pipeline of parts, each an object with a "type". There are many types, and byte-level models use
- * few. Each that is known here is read whole; one that is not is refused by its name, for a tokenizer that leaves out a
- * step still gives tokens, only wrong ones. What does not change the ids of a text (padding, truncation, offsets) is
- * passed over.
+ * The file describes a pipeline of parts, each an object with a "type". There are many types, of which byte-level
+ * models use few. Types that are not supported are refused by name: a tokenizer that leaves out a step still gives
+ * tokens, but wrong ones. What does not change the ids of a text (padding, truncation, offsets) is ignored.
  */
 #include "model/tokenizer_parts.h"
 
@@ -194,8 +193,7 @@ static rosa_status read_model(tokenizer *tokenizer, struct json root, const char
 	return status;
 }
 
-/* ----------------------------------------------------------------------------------------------------- parts by type
- * -- */
+/* ------------------------------------------------------------------------------------------------ parts by type -- */
 
 typedef rosa_status read_typed(tokenizer *tokenizer, struct json part, rosa_error *err);
 
@@ -223,7 +221,7 @@ static rosa_status read_part_of(tokenizer *tokenizer, struct json part, const st
 	return json_refuse(part, err, "the type '%.64s' is not supported", type);
 }
 
-/* The parts of a "Sequence". One inside another is nothing that any tokenizer does. */
+/* The parts of a "Sequence". No tokenizer nests them, so a Sequence inside is refused. */
 static rosa_status read_sequence(tokenizer *tokenizer, struct json part, const char *name, const struct typed *known,
 				 rosa_error *err)
 {

@@ -1,14 +1,14 @@
 /*
  * Unicode's normal form C, as Hugging Face's tokenizers computes it.
  *
- * Nearly all text is in normal form, and most characters show that by themselves: those that never combine with what
- * stands before them. So a text is cut into stretches that such a character begins, and only stretches with another
- * kind of character in them are worked on, by utf8proc. English never reaches it.
+ * Nearly all text is in normal form already. Most characters never combine with the character before them; those are
+ * called plain here. A text is cut into stretches, each of which begins with a plain character, and only stretches that
+ * contain other characters are normalised, by utf8proc. English text never needs it.
  *
- * The reference has the combining classes of Unicode 9. Marks that came later are plain letters to it: they neither
- * move nor combine. To give equal answers they are plain letters here too, and stretches end at them. They are listed
- * below, as found by comparing the two for every code point after letters and after marks of low and high class; the
- * last entry is the second half of the one composition (U+11938) that came after Unicode 9.
+ * The reference uses the combining classes of Unicode 9. It treats marks that were added later as letters: they neither
+ * move nor combine. To give the same results they are treated so here too, and stretches end at them. They are listed
+ * below, as found by comparing both for every code point after letters and after marks of low and high class; the last
+ * entry is the second half of the one composition (U+11938) that was added after Unicode 9.
  */
 #include "model/tokenizer_nfc.h"
 
@@ -22,8 +22,7 @@
 
 #include <utf8proc.h>
 
-/* --------------------------------------------------------------------------------------------------------- characters
- * -- */
+/* --------------------------------------------------------------------------------------------------- characters -- */
 
 struct range {
 	uint32_t first, last;
@@ -54,14 +53,14 @@ static bool is_in(uint32_t point, const struct range *ranges, size_t count)
 	return bsearch(&point, ranges, count, sizeof(*ranges), compare) != NULL;
 }
 
-/* What a character can do to its surroundings. */
+/* How a character interacts with its neighbours. */
 enum manner {
-	PLAIN,   /* in normal form by itself, and nothing before it changes with it: it begins a stretch */
-	STIRRED, /* may move, combine with what is before it, or come apart */
-	ALONE    /* a stretch of its own */
+	PLAIN,     /* in normal form by itself, and nothing before it changes with it: it begins a stretch */
+	COMBINING, /* may move, combine with the character before it, or decompose */
+	ALONE      /* a stretch of its own */
 };
 
-/* Plain characters, where many stand together: the scripts that most is written in, symbols and private use. */
+/* The largest ranges of plain characters: common scripts, symbols and private use. */
 static const struct range plain[] = {
     {0x0, 0x2ff},       {0x388, 0x482},     {0x48a, 0x590},   {0x5be, 0x5be},   {0x5c6, 0x5c6},   {0x5c8, 0x60f},
     {0x61b, 0x64a},     {0x660, 0x66f},     {0x671, 0x6d5},   {0x904, 0x93b},   {0xe40, 0xe47},   {0xe50, 0xeb7},
@@ -74,11 +73,10 @@ static enum manner manner_of(uint32_t point)
 {
 	if (is_in(point, plain, sizeof(plain) / sizeof(plain[0])))
 		return PLAIN;
-	return is_in(point, later_marks, sizeof(later_marks) / sizeof(later_marks[0])) ? ALONE : STIRRED;
+	return is_in(point, later_marks, sizeof(later_marks) / sizeof(later_marks[0])) ? ALONE : COMBINING;
 }
 
-/* --------------------------------------------------------------------------------------------------------- stretches
- * -- */
+/* ---------------------------------------------------------------------------------------------------- stretches -- */
 
 struct output {
 	char *text; /* NULL: nothing has differed yet */
@@ -113,7 +111,7 @@ static int compare_keys(const void *left, const void *right)
 	return a < b ? -1 : a > b;
 }
 
-/* Marks in a row, by class. utf8proc's own way takes the square of their number. */
+/* Sorts marks in a row by class. utf8proc does it in quadratic time. */
 static bool order_marks(utf8proc_int32_t *points, size_t count)
 {
 	uint64_t some[64], *keys = count <= 64 ? some : malloc(count * sizeof(*keys));
@@ -174,10 +172,10 @@ static bool compose(const char *text, size_t size, char **form, size_t *form_siz
 	return done;
 }
 
-/* A stretch from `start` to `end` in normal form. What came before it and was the same is copied once it is known that
- * something differs. */
-static rosa_status settle(const char *text, size_t start, size_t end, size_t *kept, struct output *output,
-			  rosa_error *err)
+/* Appends the normal form of the stretch from `start` to `end`, and the unchanged text before it, but only if the form
+ * differs from the stretch: a text in normal form is never copied. */
+static rosa_status normalize(const char *text, size_t start, size_t end, size_t *kept, struct output *output,
+			     rosa_error *err)
 {
 	size_t size;
 	char *form;
@@ -191,12 +189,12 @@ static rosa_status settle(const char *text, size_t start, size_t end, size_t *ke
 	return done ? ROSA_OK : rosa_fail(err, ROSA_ENOMEM, "no memory to normalise a text");
 }
 
-/* The end of the stretch of stirred characters at `at`. */
+/* The end of the row of combining characters at `at`. */
 static size_t stretch_end(const char *text, size_t size, size_t at)
 {
 	size_t length;
 
-	while (at < size && manner_of(utf8_next(text + at, size - at, &length)) == STIRRED)
+	while (at < size && manner_of(utf8_next(text + at, size - at, &length)) == COMBINING)
 		at += length;
 	return at;
 }
@@ -217,9 +215,9 @@ rosa_status nfc(const char *text, size_t size, char **made, size_t *made_size, r
 	while (!status && at < size) {
 		enum manner manner = (uint8_t)text[at] < 0x80 ? (length = 1, PLAIN)
 							      : manner_of(utf8_next(text + at, size - at, &length));
-		if (manner == STIRRED) {
+		if (manner == COMBINING) {
 			length = stretch_end(text, size, at) - at;
-			status = settle(text, before, at + length, &kept, &output, err);
+			status = normalize(text, before, at + length, &kept, &output, err);
 		}
 		before = manner == PLAIN ? at : at + length;
 		at += length;

@@ -1,9 +1,9 @@
 /*
  * The tokenizer of a model, wherever it is.
  *
- * A GGUF file has everything in it and is known by its first four bytes, whatever its name. In a Hugging Face folder
- * the tokenizer is one file and the template of conversations another: chat_template.jinja in newer ones, a field of
- * tokenizer_config.json in older. A model without a template is a model that only continues texts.
+ * A GGUF file contains everything and is recognised by its first four bytes, whatever its name. In a Hugging Face
+ * folder the tokenizer is one file and the chat template another: chat_template.jinja in newer models, a field of
+ * tokenizer_config.json in older ones. A model may have no chat template; then it can only continue texts.
  */
 #include "model/tokenizer_parts.h"
 
@@ -78,8 +78,7 @@ static rosa_status find_template(tokenizer *tokenizer, const char *folder, rosa_
 	return status;
 }
 
-/* ----------------------------------------------------------------------------------------------------------- opening
- * -- */
+/* ------------------------------------------------------------------------------------------------------ opening -- */
 
 static rosa_status open_json(const struct mapping *mapping, const char *path, tokenizer **made, rosa_error *err)
 {

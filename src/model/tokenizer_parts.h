@@ -9,11 +9,11 @@
 struct tokenizer {
 	struct bpe bpe;
 	struct pretokenizer pretokenizer;
-	bool byte_level;                    /* cut into bytes at last, as everything here is */
-	bool nfc;                           /* texts are brought into normal form C */
-	struct added_tokens plain, settled; /* looked for before and after that */
-	int64_t bos;                        /* -1: none is added */
-	char *template;                     /* of conversations; NULL: none */
+	bool byte_level;                     /* cut into bytes at last, as everything here is */
+	bool nfc;                            /* texts are brought into normal form C */
+	struct added_tokens raw, normalized; /* found in the text before and after that */
+	int64_t bos;                         /* -1: none is added */
+	char *template;                      /* of conversations; NULL: none */
 };
 
 /* An empty one. */

@@ -2,9 +2,9 @@
  * The two large parts of a tokenizer.json, read without building a tree of them.
  *
  * The vocabulary and the merges are all but a few kilobytes of a file of ten megabytes: 450,000 strings in Qwen3's. A
- * tree of them takes a third of a second and 100 MB, only to be walked through once. So these two are read where they
- * lie, by the little of JSON that they are: strings, whole numbers, commas and brackets. Everything else goes to the
- * JSON reader, with a null in their places, and it is that reader which decides whether the rest is JSON.
+ * tree of them would take a third of a second and 100 MB, and be read only once. So these two are read in place; they
+ * consist of strings, whole numbers, commas and brackets only. The rest of the file goes to the JSON reader, with a
+ * null in their places, and that reader checks that the rest is JSON.
  */
 #include "model/tokenizer_scan.h"
 
@@ -105,8 +105,7 @@ bool scan_field(const char *text, size_t size, size_t from, const char *name, si
 	return false;
 }
 
-/* ----------------------------------------------------------------------------------------------------------- reading
- * -- */
+/* ------------------------------------------------------------------------------------------------------ reading -- */
 
 void scan_free(struct scan *scan)
 {
