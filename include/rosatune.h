@@ -309,12 +309,12 @@ ROSA_API rosa_status rosa_read_backward(const rosa_options *options, const rosa_
 /*
  * The whole of what ROSA adds to a decoder layer:
  *
- *     U = rmsnorm(H),  q, k, v = U Wq, U Wk, U Wv,  y as above,  inj = Wout y
+ *     U = rmsnorm(H),  q, k, v = Wq U, Wk U, Wv U,  y as above,  inj = Wout y, all of them per step
  *     post fusion:  out = inj, which the caller adds to H + Attention(norm(H))
  *     pre fusion:   out = (1 - a) H + a inj with a = sigmoid(a0), which the caller's attention takes in place of H
  *
- * Activations are float32 or bfloat16, parameters and their gradients float32. Matrices are dense, row by row: Wq, Wk,
- * Wv are [in][out], Wout is [out][in].
+ * Activations are float32 or bfloat16, parameters and their gradients float32. Matrices are dense, row by row,
+ * [out][in] as in PyTorch's linear layers and in adapter files: q_t = Wq u_t.
  */
 
 typedef enum rosa_fusion { ROSA_POST = 0, ROSA_PRE = 1 } rosa_fusion;

@@ -253,15 +253,24 @@ void operator_layer_project(const struct operator_case *c, struct operator_layer
 		for (size_t i = 0; i < n; i++)
 			layer->u[r * n + i] =
 			    layer->norm[i] * layer->h[r * n + i] / rms(n, layer->h + r * n, layer->norm_eps);
-	multiply(rows, n, layer->u, layer->wq, 0, layer->q);
-	multiply(rows, n, layer->u, layer->shared ? layer->wq : layer->wk, 0, layer->k);
-	multiply(rows, n, layer->u, layer->wv, 0, layer->v);
+	multiply(rows, n, layer->u, layer->wq, 1, layer->q);
+	multiply(rows, n, layer->u, layer->shared ? layer->wq : layer->wk, 1, layer->k);
+	multiply(rows, n, layer->u, layer->wv, 1, layer->v);
 	layer->margin = INFINITY;
 	for (size_t i = 0; i < 3 * cells; i++)
 		layer->margin = fmin(layer->margin, fabs((*x[i / cells])[i % cells]));
 	hand_on(c, layer->q);
 	hand_on(c, layer->k);
 	hand_on(c, layer->v);
+}
+
+/* A layer rounds q, k and v to the type of its activations, and what it gives; between these it has float32. */
+static struct operator_case unrounded(const struct operator_case *c)
+{
+	struct operator_case inside = *c;
+
+	inside.dtype = ROSA_FLOAT32;
+	return inside;
 }
 
 static struct operator_read layer_read(const struct operator_layer *layer)
@@ -281,6 +290,7 @@ static struct operator_read layer_read(const struct operator_layer *layer)
 void operator_layer_forward(const struct operator_case *c, struct operator_layer *layer)
 {
 	const size_t n = c->channels, rows = c->batch * c->steps, cells = operator_cells(c);
+	const struct operator_case inside = unrounded(c);
 	struct operator_read at;
 
 	layer->y = zeros(cells);
@@ -290,7 +300,7 @@ void operator_layer_forward(const struct operator_case *c, struct operator_layer
 	layer->flips = must_alloc(operator_route_steps(c) * ((size_t)c->options.bits + 1) * sizeof(*layer->flips));
 	operator_find(c, layer->q, layer->k, layer->read, layer->flips);
 	at = layer_read(layer);
-	operator_read(c, &at);
+	operator_read(&inside, &at);
 	multiply(rows, n, layer->y, layer->wout, 1, layer->inj);
 	for (size_t i = 0; i < cells; i++) {
 		double a = layer->fusion == ROSA_PRE ? logistic(layer->a0[i % n]) : 1;
@@ -319,6 +329,7 @@ void operator_layer_backward(const struct operator_case *c, struct operator_laye
 	double *ginj = zeros(cells), *gy = zeros(cells), *gu = zeros(cells), *part = zeros(cells);
 	double *g[3] = {zeros(cells), zeros(cells), zeros(cells)};
 	const double *w[3] = {layer->wq, layer->shared ? layer->wq : layer->wk, layer->wv};
+	const struct operator_case inside = unrounded(c);
 	struct operator_read at;
 
 	layer->gh = zeros(cells);
@@ -340,19 +351,18 @@ void operator_layer_backward(const struct operator_case *c, struct operator_laye
 		}
 	}
 	multiply(rows, n, ginj, layer->wout, 0, gy);
-	hand_on(c, gy);
 	add_outer(rows, n, ginj, layer->y, layer->gwout);
 	at = layer_read(layer);
 	at.gy = gy;
 	at.gq = g[0];
 	at.gk = g[1];
 	at.gv = g[2];
-	operator_read_backward(c, &at);
-	add_outer(rows, n, layer->u, g[0], layer->gwq);
-	add_outer(rows, n, layer->u, g[1], layer->shared ? layer->gwq : layer->gwk);
-	add_outer(rows, n, layer->u, g[2], layer->gwv);
+	operator_read_backward(&inside, &at);
+	add_outer(rows, n, g[0], layer->u, layer->gwq);
+	add_outer(rows, n, g[1], layer->u, layer->shared ? layer->gwq : layer->gwk);
+	add_outer(rows, n, g[2], layer->u, layer->gwv);
 	for (int i = 0; i < 3; i++) {
-		multiply(rows, n, g[i], w[i], 1, part);
+		multiply(rows, n, g[i], w[i], 0, part);
 		for (size_t j = 0; j < cells; j++)
 			gu[j] += part[j];
 		free(g[i]);

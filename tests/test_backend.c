@@ -876,7 +876,7 @@ static void check_rosa(size_t steps, size_t channels, int bits)
 	uint64_t turn = count + (uint64_t)bits;
 	float *x = random_floats(count, 1, &turn), *e[2];
 	uint16_t *symbols = must_alloc(routes * stride * sizeof(*symbols));
-	uint8_t *hit = must_alloc(routes * stride);
+	uint32_t *found = must_alloc(routes * stride * sizeof(*found));
 	double *want = must_alloc(count * sizeof(*want));
 
 	x[0] = 0;
@@ -884,7 +884,7 @@ static void check_rosa(size_t steps, size_t channels, int bits)
 	for (int i = 0; i < 2; i++)
 		e[i] = random_floats(channels, 1, &turn);
 	for (size_t i = 0; i < routes * stride; i++)
-		hit[i] = (uint8_t)test_random(&turn, 2);
+		found[i] = test_random(&turn, 2) ? BACKEND_FOUND | (uint32_t)test_random(&turn, 1u << bits) : 0;
 	EACH_SUBJECT(s)
 	{
 		float *there = put_floats(s, x, count), *y = put_floats(s, NULL, count), *got;
@@ -903,8 +903,8 @@ static void check_rosa(size_t steps, size_t channels, int bits)
 						 t, symbols[r * stride + t], symbol);
 			}
 		}
-		oracle_read(steps, channels, bits, symbols, hit, stride, e[0], e[1], want);
-		s->ops->read(s->backend, steps, channels, bits, symbols, hit, stride, ends[0], ends[1], y);
+		oracle_read(steps, channels, bits, found, stride, e[0], e[1], want);
+		s->ops->read(s->backend, steps, channels, bits, found, stride, ends[0], ends[1], y);
 		got = get_floats(s, y, count);
 		expect_near(s, "read", count, got, want, 0);
 		give_floats(s, 3, (float *const[]){there, ends[0], ends[1]});
@@ -914,7 +914,7 @@ static void check_rosa(size_t steps, size_t channels, int bits)
 	free(e[0]);
 	free(e[1]);
 	free(symbols);
-	free(hit);
+	free(found);
 	free(want);
 }
 

@@ -178,19 +178,19 @@ static rosa_status run_rule(const struct setting *s, const struct arrays *a, uns
 				     .gy = a->gy,
 				     .gq = gq,
 				     .gk = gk};
-	struct pass pass = {.args = &args,
-			    .learning = &s->learning,
-			    .allocator = allocator ? allocator : &plain,
-			    .pool = pool_new(&plain, threads),
-			    .workers = threads,
-			    .bits = (unsigned)s->bits,
-			    .routes = s->routes,
-			    .fold = s->fold != 0};
+	struct backward call = {.args = &args,
+				.learning = &s->learning,
+				.allocator = allocator ? allocator : &plain,
+				.pool = pool_new(&plain, threads),
+				.workers = threads,
+				.bits = (unsigned)s->bits,
+				.routes = s->routes,
+				.fold = s->fold != 0};
 	rosa_status status;
 
-	assert_non_null(pass.pool);
-	status = s->learning.qk_grad == ROSA_QK_SOFT ? grad_qk_soft_with(isa, &pass, err) : grad_qk_linear(&pass, err);
-	pool_free(pass.pool, &plain);
+	assert_non_null(call.pool);
+	status = s->learning.qk_grad == ROSA_QK_SOFT ? grad_qk_soft_with(isa, &call, err) : grad_qk_linear(&call, err);
+	pool_free(call.pool, &plain);
 	return status;
 }
 

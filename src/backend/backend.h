@@ -19,6 +19,8 @@
 
 #include "rosatune.h"
 
+struct backend;
+
 /* A weight, [rows][columns], rows one after the other. A product takes `columns` numbers and gives `rows`. */
 struct matrix {
 	enum format format;
@@ -30,8 +32,15 @@ struct matrix {
 struct product {
 	const struct matrix *weight;
 	float *y; /* [steps][weight->rows] */
-	bool add; /* to what is there */
+	bool add; /* y += instead of y = */
 };
+
+/* y[i] (+)= x W_i^T for each of the products; no y may be x. */
+typedef void backend_multiply(struct backend *backend, size_t steps, const float *x, size_t count,
+			      const struct product *products);
+
+/* What one route found at one step: the value symbol in the lower 16 bits, and BACKEND_FOUND; 0: nothing. */
+#define BACKEND_FOUND ((uint32_t)1 << 16)
 
 /* Which numbers of a head the rotation pairs: i with i + head_size/2 (Hugging Face), or 2i with 2i+1 (Llama's own, and
  * GGUF files of that architecture). */
@@ -56,8 +65,6 @@ struct kv_cache {
 	void *place;
 };
 
-struct backend;
-
 struct training_ops;
 
 struct backend_ops {
@@ -80,9 +87,7 @@ struct backend_ops {
 
 	/* ---------------------------------------------------------------------------------------------- numbers -- */
 
-	/* y[i] (+)= x W_i^T for each of the products; no y may be x. */
-	void (*multiply)(struct backend *backend, size_t steps, const float *x, size_t count,
-			 const struct product *products);
+	backend_multiply *multiply;
 
 	/* y[t] = row tokens[t] (host) of the weight. */
 	void (*embed)(struct backend *backend, const struct matrix *weight, size_t steps, const uint32_t *tokens,
@@ -134,10 +139,11 @@ struct backend_ops {
 	void (*symbols)(struct backend *backend, size_t steps, size_t channels, int bits, const float *x,
 			uint16_t *symbols, size_t stride);
 
-	/* y [steps][channels] from the value symbols found (host, [channels / bits][stride]), 0 where `hit` (host, the
-	 * same layout) is 0, else e1 where the bit is set and e0 where not. */
-	void (*read)(struct backend *backend, size_t steps, size_t channels, int bits, const uint16_t *found,
-		     const uint8_t *hit, size_t stride, const float *e0, const float *e1, float *y);
+	/* y [steps][channels] from what was found (host, [channels / bits][stride], BACKEND_FOUND): 0 where nothing
+	 * was, else by channel e1 where its bit is set and e0 where not. The number is picked, not computed:
+	 * e0 + (e1 - e0) would round, and not always give e1. */
+	void (*read)(struct backend *backend, size_t steps, size_t channels, int bits, const uint32_t *found,
+		     size_t stride, const float *e0, const float *e1, float *y);
 
 	/* y = (1 - a) h + a x, a = sigmoid(a0) by channel; y may be h or x. */
 	void (*mix)(struct backend *backend, size_t steps, size_t channels, const float *a0, const float *h,

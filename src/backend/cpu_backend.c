@@ -314,8 +314,7 @@ static void cpu_symbols(struct backend *backend, size_t steps, size_t channels, 
 struct read_call {
 	size_t channels, stride;
 	int bits;
-	const uint16_t *found;
-	const uint8_t *hit;
+	const uint32_t *found;
 	const float *e0, *e1;
 	float *y;
 };
@@ -323,26 +322,15 @@ struct read_call {
 static void read_rows(struct cpu_backend *cpu, const void *arguments, size_t row, size_t count)
 {
 	const struct read_call *call = arguments;
-	const size_t bits = (size_t)call->bits, routes = call->channels / bits;
 
-	for (size_t t = row; t < row + count; t++) {
-		for (size_t r = 0; r < routes; r++) {
-			const size_t at = r * call->stride + t;
-			float *y = call->y + t * call->channels + r * bits;
-
-			if (call->hit[at])
-				cpu->elementwise->read(call->bits, call->found[at], call->e0 + r * bits,
-						       call->e1 + r * bits, y);
-			else
-				memset(y, 0, bits * sizeof(*y));
-		}
-	}
+	cpu->elementwise->read(count, call->channels, call->bits, call->found + row, call->stride, call->e0, call->e1,
+			       call->y + row * call->channels);
 }
 
-static void cpu_read(struct backend *backend, size_t steps, size_t channels, int bits, const uint16_t *found,
-		     const uint8_t *hit, size_t stride, const float *e0, const float *e1, float *y)
+static void cpu_read(struct backend *backend, size_t steps, size_t channels, int bits, const uint32_t *found,
+		     size_t stride, const float *e0, const float *e1, float *y)
 {
-	const struct read_call call = {channels, stride, bits, found, hit, e0, e1, y};
+	const struct read_call call = {channels, stride, bits, found, e0, e1, y};
 
 	cpu_each_rows(cpu_of(backend), steps, channels, read_rows, &call);
 }
@@ -403,33 +391,49 @@ bool cpu_backend_available(rosa_isa isa)
 	return attend_isa_available(isa) && multiply_isa_available(isa);
 }
 
-rosa_status cpu_backend_new(rosa_workers *workers, struct backend **backend, rosa_error *err)
+static rosa_isa best_isa(void)
 {
 	int isa = ROSA_ISA_COUNT - 1;
 
 	while (isa > ROSA_ISA_PLAIN && !cpu_backend_available((rosa_isa)isa))
 		isa--;
-	return cpu_backend_new_on((rosa_isa)isa, workers, backend, err);
+	return (rosa_isa)isa;
+}
+
+rosa_status cpu_backend_new(rosa_workers *workers, struct backend **backend, rosa_error *err)
+{
+	return cpu_backend_new_on(best_isa(), workers, backend, err);
+}
+
+static void begin(struct cpu_backend *cpu, rosa_isa isa, rosa_workers *workers)
+{
+	rosa_options options = ROSA_OPTIONS_INIT;
+
+	options.workers = workers;
+	*cpu = (struct cpu_backend){.backend = {&cpu_ops},
+				    .isa = isa,
+				    .pool = pool_for(&options, 0),
+				    .threads = pool_kept_threads(workers),
+				    .elementwise = elementwise_for(isa)};
+}
+
+void cpu_backend_borrow(rosa_workers *workers, struct cpu_backend *cpu)
+{
+	begin(cpu, best_isa(), workers);
 }
 
 rosa_status cpu_backend_new_on(rosa_isa isa, rosa_workers *workers, struct backend **backend, rosa_error *err)
 {
-	rosa_options options = ROSA_OPTIONS_INIT;
 	struct cpu_backend *cpu;
 	rosa_status status;
 
 	*backend = NULL;
 	if (!workers)
 		return rosa_fail(err, ROSA_EINVAL, "workers is NULL; make them with rosa_workers_new");
-	cpu = calloc(1, sizeof(*cpu));
+	cpu = malloc(sizeof(*cpu));
 	if (!cpu)
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for a backend");
-	options.workers = workers;
-	cpu->backend.ops = &cpu_ops;
-	cpu->isa = isa;
-	cpu->pool = pool_for(&options, 0);
-	cpu->threads = pool_kept_threads(workers);
-	cpu->elementwise = elementwise_for(isa);
+	begin(cpu, isa, workers);
 	cpu->angles = angles_new();
 	status = cpu->angles ? attend_scratch_new(cpu->threads, &cpu->attend_scratch, err)
 			     : rosa_fail(err, ROSA_ENOMEM, "no memory for rotary positions");

@@ -19,7 +19,7 @@ struct cpu_backend {
 	struct backend backend;
 	struct pool *pool;
 	unsigned threads;
-	rosa_isa isa; /* asked for once: the processor is slow to say */
+	rosa_isa isa; /* determined once: CPUID is slow */
 	const struct elementwise *elementwise;
 	struct attend_scratch *attend_scratch;
 	struct multiply_scratch *multiply_scratch;
@@ -39,5 +39,13 @@ typedef void cpu_rows_work(struct cpu_backend *cpu, const void *arguments, size_
 void cpu_each_rows(struct cpu_backend *cpu, size_t rows, size_t width, cpu_rows_work *work, const void *arguments);
 
 extern const struct training_ops cpu_training_ops;
+
+/* A backend in the caller's memory, for the library's own calls. It owns nothing and is not to be freed. Operations
+ * that need memory of the backend's own are not there: `multiply` (that of training is), rotations, attention. */
+void cpu_backend_borrow(rosa_workers *workers, struct cpu_backend *cpu);
+
+/* `count` activations of this type as float32, and back. */
+void cpu_widen(struct cpu_backend *cpu, rosa_dtype dtype, size_t count, const void *from, float *to);
+void cpu_narrow(struct cpu_backend *cpu, rosa_dtype dtype, size_t count, const float *from, void *to);
 
 #endif

@@ -8,6 +8,7 @@
 #include "backend/attention_train.h"
 #include "backend/cpu_parts.h"
 #include "backend/gemm.h"
+#include "backend/lanes.h"
 #include "backend/sigmoid.h"
 #include "base/status.h"
 
@@ -18,22 +19,26 @@
 /* ------------------------------------------------------------------------------------------------------- products --
  */
 
-static void cpu_affine(struct backend *backend, size_t steps, size_t rows, size_t columns, const float *x,
-		       const float *w, bool add, float *y)
+static void cpu_training_multiply(struct backend *backend, size_t steps, const float *x, size_t count,
+				  const struct product *products)
 {
-	gemm_parallel(cpu_of(backend)->pool, false, true, steps, rows, columns, 1, x, columns, w, columns, add, y,
-		      rows);
+	for (size_t i = 0; i < count; i++) {
+		const struct matrix *w = products[i].weight;
+
+		gemm_parallel(cpu_of(backend)->pool, false, true, steps, w->rows, w->columns, 1, x, w->columns, w->data,
+			      w->columns, products[i].add, products[i].y, w->rows);
+	}
 }
 
-static void cpu_affine_back(struct backend *backend, size_t steps, size_t rows, size_t columns, const float *gy,
-			    const float *w, bool add, float *gx)
+static void cpu_multiply_back(struct backend *backend, size_t steps, const struct matrix *w, const float *gy, bool add,
+			      float *gx)
 {
-	gemm_parallel(cpu_of(backend)->pool, false, false, steps, columns, rows, 1, gy, rows, w, columns, add, gx,
-		      columns);
+	gemm_parallel(cpu_of(backend)->pool, false, false, steps, w->columns, w->rows, 1, gy, w->rows, w->data,
+		      w->columns, add, gx, w->columns);
 }
 
-static void cpu_affine_grad(struct backend *backend, size_t steps, size_t rows, size_t columns, const float *x,
-			    const float *gy, float *gw)
+static void cpu_multiply_grad(struct backend *backend, size_t steps, size_t rows, size_t columns, const float *x,
+			      const float *gy, float *gw)
 {
 	gemm_parallel(cpu_of(backend)->pool, true, false, rows, columns, steps, 1, gy, rows, x, columns, 1, gw,
 		      columns);
@@ -42,20 +47,17 @@ static void cpu_affine_grad(struct backend *backend, size_t steps, size_t rows, 
 /* ----------------------------------------------------------------------------------------------------------- norms --
  */
 
-#define LANES ((size_t)16)
-
 static double dot(size_t count, const float *a, const float *b)
 {
-	double lane[LANES] = {0}, sum = 0;
+	double lane[LANES] = {0};
+	size_t i = 0;
 
-	for (size_t i = 0; i + LANES <= count; i += LANES)
+	for (; i + LANES <= count; i += LANES)
 		for (size_t j = 0; j < LANES; j++)
 			lane[j] += (double)a[i + j] * (double)b[i + j];
-	for (size_t i = count / LANES * LANES; i < count; i++)
-		lane[i % LANES] += (double)a[i] * (double)b[i];
-	for (size_t j = 0; j < LANES; j++)
-		sum += lane[j];
-	return sum;
+	for (size_t j = 0; i + j < count; j++)
+		lane[j] += (double)a[i + j] * (double)b[i + j];
+	return lanes_sum(lane);
 }
 
 struct norm_back_call {
@@ -73,15 +75,13 @@ static void norm_back_rows(struct cpu_backend *cpu, const void *arguments, size_
 	(void)cpu;
 	for (size_t t = row; t < row + count; t++) {
 		const float *x = call->x + t * width, *gy = call->gy + t * width;
-		const float scale = (float)(1 / sqrt(dot(width, x, x) / (double)width + (double)call->eps));
+		const float scale = rms_scale(dot(width, x, x), width, call->eps);
 		float *gx = call->gx + t * width;
-		double lane[LANES] = {0}, along = 0;
+		double lane[LANES] = {0};
 
 		for (size_t c = 0; c < width; c++)
 			lane[c % LANES] += (double)(call->weight[c] * gy[c]) * (double)x[c];
-		for (size_t j = 0; j < LANES; j++)
-			along += lane[j];
-		const float part = (float)(along * (double)scale * (double)scale / (double)width);
+		const float part = (float)(lanes_sum(lane) * (double)scale * (double)scale / (double)width);
 
 		for (size_t c = 0; c < width; c++)
 			gx[c] += scale * (call->weight[c] * gy[c] - x[c] * part);
@@ -327,7 +327,7 @@ static void loss_row(const struct loss_call *call, size_t t)
 {
 	float *x = call->logits + t * call->vocabulary, greatest = x[0];
 	const float weight = call->weight ? call->weight[t] : 1, aim = x[call->targets[t]];
-	double lane[LANES] = {0}, sum = 0;
+	double lane[LANES] = {0}, sum;
 
 	if (call->correct)
 		call->correct[t] = weight != 0;
@@ -340,8 +340,7 @@ static void loss_row(const struct loss_call *call, size_t t)
 		x[i] = exp_minus(x[i] - greatest);
 		lane[i % LANES] += (double)x[i];
 	}
-	for (size_t j = 0; j < LANES; j++)
-		sum += lane[j];
+	sum = lanes_sum(lane);
 	const float factor = (float)((double)(weight * call->scale) / sum);
 
 	for (size_t i = 0; i < call->vocabulary; i++)
@@ -490,9 +489,9 @@ static void cpu_clear(struct backend *backend, size_t count, float *x)
 }
 
 const struct training_ops cpu_training_ops = {
-    .affine = cpu_affine,
-    .affine_back = cpu_affine_back,
-    .affine_grad = cpu_affine_grad,
+    .multiply = cpu_training_multiply,
+    .multiply_back = cpu_multiply_back,
+    .multiply_grad = cpu_multiply_grad,
     .rms_norm_back = cpu_rms_norm_back,
     .rotate = cpu_rotate_back,
     .attention_reserve = cpu_attention_reserve,

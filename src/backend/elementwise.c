@@ -1,16 +1,19 @@
-/*
- * Variants of the simple loops, one for each instruction set.
- *
- * The square sum of a norm is taken in double precision: the frameworks that models come from take it in float32, each
- * in an order of its own, and the exact sum is the one number that is near all of them.
- */
+/* Variants of the simple loops, one for each instruction set. */
 #include "backend/elementwise.h"
+#include "backend/lanes.h"
+
+#include "rosatune.h"
 
 #include <math.h>
 #include <string.h>
 
-#define SUM_LANES 16
-#define GATES     ((size_t)64)
+#define GATES      ((size_t)64)
+#define READ_STEPS ((size_t)16) /* what one cache line of `found` holds */
+
+static const uint32_t bit_masks[ROSA_MAX_BITS] = {
+    1 << 0, 1 << 1, 1 << 2,  1 << 3,  1 << 4,  1 << 5,  1 << 6,  1 << 7,
+    1 << 8, 1 << 9, 1 << 10, 1 << 11, 1 << 12, 1 << 13, 1 << 14, 1 << 15,
+};
 
 #define VECTORS VECTORS_PLAIN
 #include "backend/vectors.h"

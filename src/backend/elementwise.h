@@ -25,8 +25,9 @@ struct elementwise {
 	void (*turn_halves)(size_t half, const float *cosine, const float *sine, float *x);
 	void (*turn_neighbours)(size_t half, const float *cosine, const float *sine, float *x);
 
-	/* One route of one step: e1 where the bit of the symbol is set, else e0. */
-	void (*read)(int bits, uint16_t symbol, const float *e0, const float *e1, float *y);
+	/* backend_ops.read for some steps */
+	void (*read)(size_t steps, size_t channels, int bits, const uint32_t *found, size_t stride, const float *e0,
+		     const float *e1, float *y);
 };
 
 /* The variant for this instruction set, which must be available. */

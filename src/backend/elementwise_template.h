@@ -5,19 +5,16 @@
  */
 V_TARGET static void V_FUNC(rms_norm_)(size_t width, const float *x, const float *weight, float eps, float *y)
 {
-	double lane[SUM_LANES] = {0};
+	double lane[LANES] = {0};
 	size_t i = 0;
 	float scale;
 
-	for (; i + SUM_LANES <= width; i += SUM_LANES)
-		for (size_t j = 0; j < SUM_LANES; j++)
+	for (; i + LANES <= width; i += LANES)
+		for (size_t j = 0; j < LANES; j++)
 			lane[j] += (double)x[i + j] * (double)x[i + j];
 	for (size_t j = 0; i + j < width; j++)
 		lane[j] += (double)x[i + j] * (double)x[i + j];
-	for (size_t half = SUM_LANES / 2; half; half /= 2)
-		for (size_t j = 0; j < half; j++)
-			lane[j] += lane[j + half];
-	scale = (float)(1 / sqrt(lane[0] / (double)width + (double)eps));
+	scale = rms_scale(lanes_sum(lane), width, eps);
 	for (i = 0; i < width; i++)
 		y[i] = weight[i] * (x[i] * scale);
 }
@@ -91,8 +88,42 @@ V_TARGET static void V_FUNC(turn_neighbours_)(size_t half, const float *cosine, 
 	}
 }
 
-V_TARGET static void V_FUNC(read_)(int bits, uint16_t symbol, const float *e0, const float *e1, float *y)
+/* Inlined with `bits` a constant for the usual widths. */
+V_INLINE void V_FUNC(read_bits_)(size_t steps, size_t channels, size_t bits, const uint32_t *found, const float *e0,
+				 const float *e1, float *y)
 {
-	for (int j = 0; j < bits; j++)
-		y[j] = symbol >> j & 1 ? e1[j] : e0[j];
+	for (size_t t = 0; t < steps; t++) {
+		float *to = y + t * channels;
+
+		if (!found[t]) {
+			memset(to, 0, bits * sizeof(*to));
+			continue;
+		}
+		for (size_t j = 0; j < bits; j++)
+			to[j] = found[t] & bit_masks[j] ? e1[j] : e0[j];
+	}
+}
+
+/* Routes of READ_STEPS steps at a time. Rows of `found` are often a power of two apart, so that their cache lines
+ * compete for the same places: a line must be used up while it is there. */
+V_TARGET static void V_FUNC(read_)(size_t steps, size_t channels, int bits, const uint32_t *found, size_t stride,
+				   const float *e0, const float *e1, float *y)
+{
+	for (size_t t = 0; t < steps; t += READ_STEPS) {
+		const size_t count = steps - t < READ_STEPS ? steps - t : READ_STEPS;
+
+		for (size_t c = 0; c < channels; c += (size_t)bits) {
+			const uint32_t *row = found + c / (size_t)bits * stride + t;
+			float *to = y + t * channels + c;
+
+			if (bits == 16)
+				V_FUNC(read_bits_)(count, channels, 16, row, e0 + c, e1 + c, to);
+			else if (bits == 8)
+				V_FUNC(read_bits_)(count, channels, 8, row, e0 + c, e1 + c, to);
+			else if (bits == 4)
+				V_FUNC(read_bits_)(count, channels, 4, row, e0 + c, e1 + c, to);
+			else
+				V_FUNC(read_bits_)(count, channels, (size_t)bits, row, e0 + c, e1 + c, to);
+		}
+	}
 }

@@ -24,15 +24,15 @@ struct adamw {
 };
 
 struct training_ops {
-	/* y (+)= x W^T, W [rows][columns] */
-	void (*affine)(struct backend *backend, size_t steps, size_t rows, size_t columns, const float *x,
-		       const float *w, bool add, float *y);
+	/* y[i] (+)= x W_i^T, as backend_ops.multiply, for float32 weights and many rows at once. It is faster there,
+	 * but the bits of a row depend on the shape of the call. */
+	backend_multiply *multiply;
 	/* gx (+)= gy W */
-	void (*affine_back)(struct backend *backend, size_t steps, size_t rows, size_t columns, const float *gy,
-			    const float *w, bool add, float *gx);
-	/* gw += gy^T x */
-	void (*affine_grad)(struct backend *backend, size_t steps, size_t rows, size_t columns, const float *x,
-			    const float *gy, float *gw);
+	void (*multiply_back)(struct backend *backend, size_t steps, const struct matrix *w, const float *gy, bool add,
+			      float *gx);
+	/* gw += gy^T x, gw being [rows][columns] */
+	void (*multiply_grad)(struct backend *backend, size_t steps, size_t rows, size_t columns, const float *x,
+			      const float *gy, float *gw);
 
 	/* gx += ..., gweight += ... (NULL: not wanted), of backend_ops.rms_norm. `scales`: room for `rows` numbers. */
 	void (*rms_norm_back)(struct backend *backend, size_t rows, size_t width, const float *x, const float *weight,

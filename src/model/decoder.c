@@ -89,15 +89,24 @@ static rosa_status load_block(decoder *d, size_t number, rosa_error *err)
 static rosa_status load_rosa(decoder *d, size_t number, rosa_error *err)
 {
 	const struct adapter_layer *from = &d->adapter->layers[number];
-	struct rosa_block *to = &d->blocks[number].rosa;
+	struct rosa_weights *to = &d->blocks[number].rosa;
+	float *vectors[3] = {NULL, NULL, NULL};
 	const struct wanted wanted[] = {
-	    {from->q, &to->q, NULL},     {from->k, &to->k, NULL},   {from->v, &to->v, NULL},
-	    {from->out, &to->out, NULL}, {from->e0, NULL, &to->e0}, {from->e1, NULL, &to->e1},
-	    {from->a0, NULL, &to->a0},
+	    {from->k, &to->k, NULL},       {from->q == from->k ? NULL : from->q, &to->q, NULL},
+	    {from->v, &to->v, NULL},       {from->out, &to->out, NULL},
+	    {from->e0, NULL, &vectors[0]}, {from->e1, NULL, &vectors[1]},
+	    {from->a0, NULL, &vectors[2]},
 	};
+	rosa_status status;
 
 	d->blocks[number].has_rosa = from->q != NULL;
-	return load_all(d, wanted, sizeof(wanted) / sizeof(wanted[0]), err);
+	status = load_all(d, wanted, sizeof(wanted) / sizeof(wanted[0]), err);
+	if (from->q == from->k)
+		to->q = to->k;
+	to->e0 = vectors[0];
+	to->e1 = vectors[1];
+	to->a0 = vectors[2];
+	return status;
 }
 
 static rosa_status load_weights(decoder *d, rosa_error *err)
@@ -132,18 +141,16 @@ static rosa_status take_rows(decoder *d, float **rows, size_t count, size_t widt
 	return ROSA_OK;
 }
 
-/* Room for the symbols of `chunk` rows. */
+/* Memory for the symbols of `chunk` rows. */
 static rosa_status take_symbols(decoder *d, rosa_error *err)
 {
-	const size_t cells = d->routes * d->options.chunk;
+	const size_t cells = d->rosa.routes * d->options.chunk;
 	struct workspace *work = &d->work;
 
 	for (int i = 0; i < 3; i++)
 		work->symbols[i] = malloc(cells * sizeof(*work->symbols[i]));
 	work->found = malloc(cells * sizeof(*work->found));
-	work->hit = malloc(cells * sizeof(*work->hit));
-	work->tau = malloc(cells * sizeof(*work->tau));
-	if (!work->symbols[0] || !work->symbols[1] || !work->symbols[2] || !work->found || !work->hit || !work->tau)
+	if (!work->symbols[0] || !work->symbols[1] || !work->symbols[2] || !work->found)
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for the symbols of %zu rows; use a smaller chunk",
 				 d->options.chunk);
 	return ROSA_OK;
@@ -169,9 +176,9 @@ static rosa_status make_workspace(decoder *d, rosa_error *err)
 	    {&work->gate, chunk, config->mlp_width, false},
 	    {&work->up, chunk, config->mlp_width, false},
 	    {&work->logits, chunk < LOGITS_ROWS ? chunk : LOGITS_ROWS, config->vocabulary, false},
-	    {&work->rosa_q, chunk, config->width, true},
-	    {&work->rosa_k, chunk, config->width, true},
-	    {&work->rosa_v, chunk, config->width, true},
+	    {&work->rosa.q, chunk, config->width, true},
+	    {&work->rosa.k, chunk, config->width, true},
+	    {&work->rosa.v, chunk, config->width, true},
 	    {&work->rosa_y, chunk, config->width, true},
 	};
 	rosa_status status = ROSA_OK;
@@ -190,15 +197,13 @@ static void free_workspace(decoder *d)
 	const struct backend_ops *ops = d->backend->ops;
 	struct workspace *work = &d->work;
 	float *parts[] = {work->h,  work->u,      work->q,      work->attended, work->k,      work->v,     work->gate,
-			  work->up, work->logits, work->rosa_q, work->rosa_k,   work->rosa_v, work->rosa_y};
+			  work->up, work->logits, work->rosa.q, work->rosa.k,   work->rosa.v, work->rosa_y};
 
 	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
 		ops->give(d->backend, parts[i]);
 	for (int i = 0; i < 3; i++)
 		free(work->symbols[i]);
 	free(work->found);
-	free(work->hit);
-	free(work->tau);
 }
 
 /* --------------------------------------------------------------------------------------------- making and ending -- */
@@ -230,7 +235,16 @@ static rosa_status make(decoder *d, rosa_error *err)
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for %zu layers", config->layers);
 	checkpoint_frequencies(d->checkpoint, d->frequencies);
 	d->rotary = (struct rotary){config->head_size, config->rotary_pairs, d->frequencies};
-	d->routes = d->adapter ? config->width / (size_t)d->adapter->bits : 0;
+	if (d->adapter) {
+		rosa_options options = ROSA_OPTIONS_INIT;
+
+		options.bits = d->adapter->bits;
+		options.policy = d->adapter->policy;
+		options.fold = d->adapter->fold;
+		options.max_match = d->adapter->max_match;
+		options.workers = d->workers;
+		d->rosa = layer_setup(d->backend, d->backend->ops->multiply, config->width, &options);
+	}
 	status = load_weights(d, err);
 	return status == ROSA_OK ? make_workspace(d, err) : status;
 }
@@ -269,9 +283,11 @@ static void free_block(decoder *d, struct block *block)
 	struct matrix *matrices[] = {&block->q,      &block->k,      &block->v,       &block->o,
 				     &block->gate,   &block->up,     &block->down,    &block->rosa.q,
 				     &block->rosa.k, &block->rosa.v, &block->rosa.out};
-	float *vectors[] = {block->attention_norm, block->q_norm,  block->k_norm, block->mlp_norm,
-			    block->rosa.e0,        block->rosa.e1, block->rosa.a0};
+	float *vectors[] = {block->attention_norm,   block->q_norm,           block->k_norm,          block->mlp_norm,
+			    (float *)block->rosa.e0, (float *)block->rosa.e1, (float *)block->rosa.a0};
 
+	if (layer_shared(&block->rosa))
+		block->rosa.q = (struct matrix){0};
 	for (size_t i = 0; i < sizeof(matrices) / sizeof(matrices[0]); i++)
 		ops->matrix_free(d->backend, matrices[i]);
 	for (size_t i = 0; i < sizeof(vectors) / sizeof(vectors[0]); i++)

@@ -3,13 +3,8 @@
 #define ROSATUNE_DECODER_PARTS_H
 
 #include "model/decoder.h"
-#include "model/past.h"
-
-/* What ROSA adds to a layer. */
-struct rosa_block {
-	struct matrix q, k, v, out;
-	float *e0, *e1, *a0; /* the backend's; a0 NULL in post fusion */
-};
+#include "rosa/layer.h"
+#include "rosa/past.h"
 
 /* One layer of the decoder. Vectors are the backend's. */
 struct block {
@@ -17,21 +12,20 @@ struct block {
 	struct matrix q, k, v, o, gate, up, down;
 	size_t window, sinks;
 	bool has_rosa;
-	struct rosa_block rosa;
+	struct rosa_weights rosa;
 };
 
-/* Room for the activations of `chunk` rows, in the backend's memory but for what retrieval works on. */
+/* The activations of `chunk` rows, in the backend's memory except for what retrieval works on. */
 struct workspace {
-	float *h, *u;                             /* [chunk][width] */
-	float *q, *attended;                      /* [chunk][heads * head_size] */
-	float *k, *v;                             /* [chunk][kv_heads * head_size] */
-	float *gate, *up;                         /* [chunk][mlp_width] */
-	float *logits;                            /* [LOGITS_ROWS][vocabulary] */
-	float *rosa_q, *rosa_k, *rosa_v, *rosa_y; /* [chunk][width] */
-	uint16_t *symbols[3];                     /* host, [routes][chunk]: q, k, v */
-	uint16_t *found;                          /* host, the same */
-	uint8_t *hit;
-	int32_t *tau;
+	float *h, *u;          /* [chunk][width] */
+	float *q, *attended;   /* [chunk][heads * head_size] */
+	float *k, *v;          /* [chunk][kv_heads * head_size] */
+	float *gate, *up;      /* [chunk][mlp_width] */
+	float *logits;         /* [LOGITS_ROWS][vocabulary] */
+	struct rosa_rows rosa; /* [chunk][width] */
+	float *rosa_y;         /* [chunk][width] */
+	uint16_t *symbols[3];  /* host, [routes][chunk]: q, k, v */
+	uint32_t *found;       /* host, the same */
 };
 
 #define LOGITS_ROWS ((size_t)32) /* rows whose logits are computed at once: a vocabulary is wide */
@@ -48,15 +42,15 @@ struct decoder {
 	struct block *blocks;
 	float *frequencies; /* host */
 	struct rotary rotary;
-	size_t routes; /* of an adapter; 0: none */
+	struct rosa_setup rosa; /* of the adapter, if there is one */
 	struct workspace work;
 };
 
 struct sequence {
 	decoder *decoder;
 	size_t steps;
-	struct kv_cache *caches; /* one a layer */
-	struct past *pasts;      /* one a layer, used where it has an adapter; NULL without one */
+	struct kv_cache *caches; /* one per layer */
+	struct past *pasts;      /* one per layer, used where it has an adapter; NULL without one */
 };
 
 /* Some rows of a pass: those of one sequence. */

@@ -1,5 +1,5 @@
 /*
- * One pass through the decoder.
+ * One forward pass through the decoder.
  *
  * Rows of several sequences go through the products together; attention, retrieval and positions are each sequence's
  * own. With U = norm(H) a layer computes
@@ -7,7 +7,7 @@
  *     H' = H + Wo attend(q, k, v),        q, k, v = U Wq, U Wk, U Wv, turned by their positions
  *     H'' = H' + Wdown (silu(U' Wgate) * U' Wup),      U' = norm(H')
  *
- * and with an adapter, inj = Wout y, y being what was read (retrieve_and_read):
+ * and with an adapter the ROSA layer's injection inj (rosa/layer.h) joins in:
  *
  *     post fusion   H' = H + Wo attend(...) + inj
  *     pre fusion    U = norm((1 - a) H + a inj) in attention; the adapter's own U is that of H
@@ -16,6 +16,7 @@
  */
 #include "model/decoder_parts.h"
 
+/* One forward pass. */
 struct pass {
 	struct decoder *decoder;
 	struct workspace *work;
@@ -26,28 +27,25 @@ struct pass {
 	size_t count, rows;
 };
 
-/* y: what the adapter of layer `number` reads, for every row. */
+/* y: what the adapter of layer `number` reads, for every row. Each sequence reads from its own past. */
 static rosa_status retrieve_and_read(const struct pass *pass, size_t number, rosa_error *err)
 {
-	const struct rosa_block *rosa = &pass->decoder->blocks[number].rosa;
-	const size_t width = pass->config->width;
-	const int bits = pass->decoder->adapter->bits;
+	const struct rosa_setup *setup = &pass->decoder->rosa;
+	const struct rosa_weights *weights = &pass->decoder->blocks[number].rosa;
 	struct workspace *work = pass->work;
-	const float *rows[3] = {work->rosa_q, work->rosa_k, work->rosa_v};
+	const uint16_t *keys = work->symbols[layer_shared(weights) ? 0 : 1];
 
 	for (size_t s = 0; s < pass->count; s++) {
 		const struct segment *segment = &pass->segments[s];
-		const size_t steps = segment->count, first = segment->row * width;
 		rosa_status status;
 
-		for (int i = 0; i < 3; i++)
-			pass->ops->symbols(pass->backend, steps, width, bits, rows[i] + first, work->symbols[i], steps);
-		status = past_read(&segment->sequence->pasts[number], steps, work->symbols[0], work->symbols[1],
-				   work->symbols[2], work->tau, work->found, work->hit, err);
+		layer_symbols(setup, weights, segment->count, segment->row, &work->rosa, work->symbols);
+		status = past_find(&segment->sequence->pasts[number], segment->count, work->symbols[0], keys,
+				   work->symbols[2], work->found, err);
 		if (status != ROSA_OK)
 			return status;
-		pass->ops->read(pass->backend, steps, width, bits, work->found, work->hit, steps, rosa->e0, rosa->e1,
-				work->rosa_y + first);
+		layer_read(setup, weights, segment->count, work->found,
+			   work->rosa_y + segment->row * pass->config->width);
 	}
 	return ROSA_OK;
 }
@@ -56,26 +54,25 @@ static rosa_status retrieve_and_read(const struct pass *pass, size_t number, ros
 static rosa_status attention_input(const struct pass *pass, size_t number, rosa_error *err)
 {
 	const struct block *block = &pass->decoder->blocks[number];
-	const struct rosa_block *rosa = &block->rosa;
+	const struct rosa_setup *setup = &pass->decoder->rosa;
 	const size_t rows = pass->rows, width = pass->config->width;
 	const float eps = pass->config->norm_eps;
 	struct workspace *work = pass->work;
-
-	pass->ops->rms_norm(pass->backend, rows, width, work->h, block->attention_norm, eps, work->u);
-	if (!block->has_rosa || !rosa->a0)
-		return ROSA_OK;
-	const struct product projections[] = {
-	    {&rosa->q, work->rosa_q, false}, {&rosa->k, work->rosa_k, false}, {&rosa->v, work->rosa_v, false}};
-	const struct product inject = {&rosa->out, work->rosa_q, false};
+	struct product projections[3];
 	rosa_status status;
 
-	pass->ops->multiply(pass->backend, rows, work->u, 3, projections);
+	pass->ops->rms_norm(pass->backend, rows, width, work->h, block->attention_norm, eps, work->u);
+	if (!block->has_rosa || !block->rosa.a0)
+		return ROSA_OK;
+	pass->ops->multiply(pass->backend, rows, work->u, layer_projections(&block->rosa, &work->rosa, projections),
+			    projections);
 	status = retrieve_and_read(pass, number, err);
 	if (status != ROSA_OK)
 		return status;
-	pass->ops->multiply(pass->backend, rows, work->rosa_y, 1, &inject);
-	pass->ops->mix(pass->backend, rows, width, rosa->a0, work->h, work->rosa_q, work->rosa_k);
-	pass->ops->rms_norm(pass->backend, rows, width, work->rosa_k, block->attention_norm, eps, work->u);
+	/* v has been used: inj, then the mix, take its place */
+	layer_inject(setup, &block->rosa, rows, work->rosa_y, false, work->rosa.v);
+	layer_mix(setup, &block->rosa, rows, work->h, work->rosa.v, work->rosa.v);
+	pass->ops->rms_norm(pass->backend, rows, width, work->rosa.v, block->attention_norm, eps, work->u);
 	return ROSA_OK;
 }
 
@@ -113,18 +110,19 @@ static rosa_status attention(const struct pass *pass, size_t number, rosa_error 
 static rosa_status mix_tokens(const struct pass *pass, size_t number, rosa_error *err)
 {
 	const struct block *block = &pass->decoder->blocks[number];
-	const struct rosa_block *rosa = &block->rosa;
 	struct workspace *work = pass->work;
-	const bool post = block->has_rosa && !rosa->a0;
-	const struct product projections[] = {{&block->q, work->q, false},     {&block->k, work->k, false},
-					      {&block->v, work->v, false},     {&rosa->q, work->rosa_q, false},
-					      {&rosa->k, work->rosa_k, false}, {&rosa->v, work->rosa_v, false}};
-	const struct product output = {&block->o, work->h, true}, inject = {&rosa->out, work->h, true};
+	const bool post = block->has_rosa && !block->rosa.a0;
+	struct product projections[6] = {
+	    {&block->q, work->q, false}, {&block->k, work->k, false}, {&block->v, work->v, false}};
+	const struct product output = {&block->o, work->h, true};
+	size_t count = 3;
 	rosa_status status = attention_input(pass, number, err);
 
 	if (status != ROSA_OK)
 		return status;
-	pass->ops->multiply(pass->backend, pass->rows, work->u, post ? 6 : 3, projections);
+	if (post)
+		count += layer_projections(&block->rosa, &work->rosa, projections + count);
+	pass->ops->multiply(pass->backend, pass->rows, work->u, count, projections);
 	status = attention(pass, number, err);
 	if (status == ROSA_OK && post)
 		status = retrieve_and_read(pass, number, err);
@@ -132,7 +130,7 @@ static rosa_status mix_tokens(const struct pass *pass, size_t number, rosa_error
 		return status;
 	pass->ops->multiply(pass->backend, pass->rows, work->attended, 1, &output);
 	if (post)
-		pass->ops->multiply(pass->backend, pass->rows, work->rosa_y, 1, &inject);
+		layer_inject(&pass->decoder->rosa, &block->rosa, pass->rows, work->rosa_y, true, work->h);
 	return ROSA_OK;
 }
 

@@ -10,18 +10,6 @@
 
 #include <stdlib.h>
 
-static rosa_options retrieval_options(const decoder *d)
-{
-	rosa_options options = ROSA_OPTIONS_INIT;
-
-	options.bits = d->adapter->bits;
-	options.policy = d->adapter->policy;
-	options.fold = d->adapter->fold;
-	options.max_match = d->adapter->max_match;
-	options.workers = d->workers;
-	return options;
-}
-
 static rosa_status make(sequence *s, rosa_error *err)
 {
 	const decoder *d = s->decoder;
@@ -37,11 +25,8 @@ static rosa_status make(sequence *s, rosa_error *err)
 
 		status = d->backend->ops->cache_new(d->backend, config->kv_heads, config->head_size, block->window,
 						    block->sinks, d->options.chunk, &s->caches[i], err);
-		if (status == ROSA_OK && block->has_rosa) {
-			const rosa_options options = retrieval_options(d);
-
-			status = past_new(&s->pasts[i], d->routes, &options, err);
-		}
+		if (status == ROSA_OK && block->has_rosa)
+			status = past_new(&s->pasts[i], d->rosa.routes, &d->rosa.options, err);
 	}
 	return status;
 }

@@ -265,7 +265,7 @@ static rosa_status check_stream(const decoder *d, const rosa_stream *stream, siz
 
 	if (status != ROSA_OK)
 		return status;
-	if (info.routes != d->routes || info.steps != steps || info.bits != d->adapter->bits ||
+	if (info.routes != d->rosa.routes || info.steps != steps || info.bits != d->adapter->bits ||
 	    info.policy != d->adapter->policy || (info.fold != 0) != d->adapter->fold ||
 	    info.max_match != d->adapter->max_match)
 		return rosa_fail(err, ROSA_EFORMAT, "the saved sequence's retrieval does not fit the adapter");
@@ -302,8 +302,8 @@ static rosa_status load_past(sequence *s, size_t number, struct loading *loading
 
 	options.workers = d->workers;
 	if (!next_number(loading, &size) || !(data = next(loading, size)) ||
-	    s->steps > loading->left / (d->routes * sizeof(uint16_t)) ||
-	    !(values = next(loading, d->routes * s->steps * sizeof(uint16_t))))
+	    s->steps > loading->left / (d->rosa.routes * sizeof(uint16_t)) ||
+	    !(values = next(loading, d->rosa.routes * s->steps * sizeof(uint16_t))))
 		return cut_short(err);
 	status = rosa_stream_load_memory(&options, data, size, &stream, err);
 	if (status == ROSA_OK)
@@ -313,7 +313,7 @@ static rosa_status load_past(sequence *s, size_t number, struct loading *loading
 		return status;
 	}
 	past_free(&s->pasts[number]);
-	status = past_restore(&s->pasts[number], stream, d->routes, s->steps, err);
+	status = past_restore(&s->pasts[number], stream, d->rosa.routes, s->steps, err);
 	return status == ROSA_OK ? load_values(&s->pasts[number], d->adapter->bits, values, err) : status;
 }
 

@@ -6,9 +6,9 @@
  * thread in one order, and the number of threads cannot change a bit of it.
  */
 #include "rosa/destinations.h"
-#include "rosa/learning.h"
+#include "rosa/arguments.h"
 #include "base/memory.h"
-#include "rosa/pass.h"
+#include "rosa/backward.h"
 #include "base/pool.h"
 #include "rosa/strips.h"
 #include "retrieval/rules.h"
@@ -19,7 +19,7 @@
 #define BLOCK 256 /* steps summed in float32 before they join the rest */
 
 struct read_grads {
-	const struct pass *pass;
+	const struct backward *call;
 	float *scratch; /* [workers][scratch_size] */
 	size_t scratch_size;
 	atomic_uint broken; /* a destination is out of range */
@@ -70,12 +70,12 @@ static void grad_v(float *gv, const float *theta, const float *v, const int32_t 
 static void read_grads_route(struct read_grads *work, size_t b, size_t r, double *sums, float *gy, const float *v,
 			     float *gv, int32_t *tau)
 {
-	const struct pass *pass = work->pass;
-	const rosa_read_pass *args = pass->args;
-	const unsigned bits = pass->bits;
+	const struct backward *call = work->call;
+	const rosa_read_pass *args = call->args;
+	const unsigned bits = call->bits;
 	float delta[ROSA_MAX_BITS];
 
-	destinations_load(tau, args->read, (b * pass->routes + r) * args->steps, args->steps, rosa_width(args->steps));
+	destinations_load(tau, args->read, (b * call->routes + r) * args->steps, args->steps, rosa_width(args->steps));
 	for (size_t t = 0; t < args->steps; t++) {
 		if (tau[t] < -1 || tau[t] >= (int64_t)args->steps) {
 			atomic_store(&work->broken, 1);
@@ -95,10 +95,10 @@ static void read_grads_route(struct read_grads *work, size_t b, size_t r, double
 static void read_grads_group(void *context, size_t i, unsigned worker)
 {
 	struct read_grads *work = context;
-	const struct pass *pass = work->pass;
-	const rosa_read_pass *args = pass->args;
-	const unsigned bits = pass->bits;
-	const size_t group = strips_group(args->dtype, bits), first = i * group, left = pass->routes - first;
+	const struct backward *call = work->call;
+	const rosa_read_pass *args = call->args;
+	const unsigned bits = call->bits;
+	const size_t group = strips_group(args->dtype, bits), first = i * group, left = call->routes - first;
 	struct strips strips = {.dtype = args->dtype,
 				.bits = bits,
 				.steps = args->steps,
@@ -130,38 +130,38 @@ static void read_grads_group(void *context, size_t i, unsigned worker)
 }
 
 /* e0, e1 and v. */
-static rosa_status grad_read(const struct pass *pass, rosa_error *err)
+static rosa_status grad_read(const struct backward *call, rosa_error *err)
 {
-	const size_t group = strips_group(pass->args->dtype, pass->bits);
-	struct read_grads work = {.pass = pass,
-				  .scratch_size = (2 * group + 1) * strips_spacing(pass->args->steps, pass->bits) +
-						  pass->args->steps};
+	const size_t group = strips_group(call->args->dtype, call->bits);
+	struct read_grads work = {.call = call,
+				  .scratch_size = (2 * group + 1) * strips_spacing(call->args->steps, call->bits) +
+						  call->args->steps};
 
-	work.scratch = memory_scratch(pass->allocator, pass->workers * work.scratch_size * sizeof(*work.scratch));
+	work.scratch = memory_scratch(call->allocator, call->workers * work.scratch_size * sizeof(*work.scratch));
 	if (!work.scratch)
-		return rosa_fail(err, ROSA_ENOMEM, "no memory for the gradients of %zu steps", pass->args->steps);
-	pool_run(pass->pool, (pass->routes + group - 1) / group, read_grads_group, &work, NULL);
-	memory_free(pass->allocator, work.scratch);
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for the gradients of %zu steps", call->args->steps);
+	pool_run(call->pool, (call->routes + group - 1) / group, read_grads_group, &work, NULL);
+	memory_free(call->allocator, work.scratch);
 	if (atomic_load(&work.broken))
 		return rosa_fail(err, ROSA_EINVAL, "read has a destination that is not below the %zu steps",
-				 pass->args->steps);
+				 call->args->steps);
 	return ROSA_OK;
 }
 
-static rosa_status grad_qk(const struct pass *pass, rosa_error *err)
+static rosa_status grad_qk(const struct backward *call, rosa_error *err)
 {
-	const rosa_read_pass *args = pass->args;
+	const rosa_read_pass *args = call->args;
 	const size_t bytes = args->batch * args->steps * args->channels * activation_size(args->dtype);
 
 	if (!args->gq && !args->gk)
 		return ROSA_OK;
-	switch (pass->learning->qk_grad) {
+	switch (call->learning->qk_grad) {
 	case ROSA_QK_LINEAR:
-		return grad_qk_linear(pass, err);
+		return grad_qk_linear(call, err);
 	case ROSA_QK_SOFT:
-		return grad_qk_soft(pass, err);
+		return grad_qk_soft(call, err);
 	case ROSA_QK_FLIPS:
-		return grad_qk_flips(pass, err);
+		return grad_qk_flips(call, err);
 	case ROSA_QK_NONE:
 		break;
 	}
@@ -179,7 +179,7 @@ static rosa_status check_pass(const rosa_read_pass *args, const rosa_learning *l
 		const void *pointer;
 	} needed[] = {{"q", args->q},   {"k", args->k},       {"v", args->v},  {"e0", args->e0},
 		      {"e1", args->e1}, {"read", args->read}, {"gy", args->gy}};
-	rosa_status status = pass_check(args->dtype, args->batch, args->steps, args->channels, bits, err);
+	rosa_status status = activations_check(args->dtype, args->batch, args->steps, args->channels, bits, err);
 
 	if (status)
 		return status;
@@ -199,7 +199,7 @@ rosa_status rosa_read_backward(const rosa_options *options, const rosa_learning 
 	rosa_options full;
 	rosa_learning rule;
 	rosa_read_pass args = {.size = sizeof(args)};
-	struct pass pass;
+	struct backward call;
 	rosa_status status;
 
 	if (!options || !given)
@@ -216,19 +216,19 @@ rosa_status rosa_read_backward(const rosa_options *options, const rosa_learning 
 	status = check_pass(&args, &rule, rules.bits, err);
 	if (status)
 		return status;
-	pass = (struct pass){.args = &args,
-			     .learning = &rule,
-			     .allocator = &full.allocator,
-			     .workers = pool_threads(full.threads),
-			     .bits = rules.bits,
-			     .routes = args.channels / rules.bits,
-			     .fold = rules.fold};
-	pass.pool = pool_for(&full, pass.workers);
-	if (!pass.pool)
-		return rosa_fail(err, ROSA_ENOMEM, "no memory for %u threads", pass.workers);
-	status = grad_read(&pass, err);
+	call = (struct backward){.args = &args,
+				 .learning = &rule,
+				 .allocator = &full.allocator,
+				 .workers = pool_threads(full.threads),
+				 .bits = rules.bits,
+				 .routes = args.channels / rules.bits,
+				 .fold = rules.fold};
+	call.pool = pool_for(&full, call.workers);
+	if (!call.pool)
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for %u threads", call.workers);
+	status = grad_read(&call, err);
 	if (!status)
-		status = grad_qk(&pass, err);
-	pool_done(&full, pass.pool);
+		status = grad_qk(&call, err);
+	pool_done(&full, call.pool);
 	return status;
 }

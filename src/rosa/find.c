@@ -8,7 +8,7 @@
 #include "retrieval/batch.h"
 #include "rosa/destinations.h"
 #include "base/draw.h"
-#include "rosa/learning.h"
+#include "rosa/arguments.h"
 #include "base/memory.h"
 #include "base/status.h"
 

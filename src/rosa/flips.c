@@ -14,7 +14,7 @@
 #include "retrieval/batch.h"
 #include "rosa/destinations.h"
 #include "base/memory.h"
-#include "rosa/pass.h"
+#include "rosa/backward.h"
 #include "base/pool.h"
 #include "rosa/strips.h"
 #include "base/status.h"
@@ -24,7 +24,7 @@
 typedef float four __attribute__((vector_size(16), aligned(4)));
 
 struct flipping {
-	const struct pass *pass;
+	const struct backward *call;
 	uint16_t *query, *key; /* symbols, [batch * routes][steps] */
 	size_t *first;         /* [batch * routes] first row of the route's table */
 	float *scratch;        /* [workers][scratch_size] */
@@ -65,16 +65,16 @@ static inline void take_step(const int32_t *row, unsigned symbol, float *theta, 
 /* Theta of every step of a route becomes the gradient of its bits; s' is still to be multiplied. */
 static void differences(struct flipping *flipping, size_t entry, float *theta, const float *surrogate, float *credit)
 {
-	const struct pass *pass = flipping->pass;
-	const size_t steps = pass->args->steps, stride = strips_stride(pass->bits), width = pass->bits + 1;
+	const struct backward *call = flipping->call;
+	const size_t steps = call->args->steps, stride = strips_stride(call->bits), width = call->bits + 1;
 	const uint16_t *query = flipping->query + entry * steps;
 	size_t next = flipping->first[entry];
 	int32_t row[ROSA_MAX_BITS + 1];
 	bool left_out = false;
 
 	for (size_t t = 0; t < steps; t++) {
-		if (!t || !pass->fold || query[t] != query[t - 1]) {
-			destinations_load(row, pass->args->flips, next++ * width, width, rosa_width(steps));
+		if (!t || !call->fold || query[t] != query[t - 1]) {
+			destinations_load(row, call->args->flips, next++ * width, width, rosa_width(steps));
 			/* flip_share left the run out, or nothing is found either way: no difference */
 			left_out = true;
 			for (unsigned j = 0; j < width; j++) {
@@ -87,12 +87,12 @@ static void differences(struct flipping *flipping, size_t entry, float *theta, c
 		}
 		if (left_out)
 			memset(theta + t * stride, 0, stride * sizeof(*theta));
-		else if (pass->bits == 16)
+		else if (call->bits == 16)
 			take_step(row, query[t], theta + t * stride, surrogate, credit, 16, 16);
-		else if (pass->bits == 4)
+		else if (call->bits == 4)
 			take_step(row, query[t], theta + t * stride, surrogate, credit, 4, 4);
 		else
-			take_step(row, query[t], theta + t * stride, surrogate, credit, stride, pass->bits);
+			take_step(row, query[t], theta + t * stride, surrogate, credit, stride, call->bits);
 	}
 }
 
@@ -100,17 +100,17 @@ static void differences(struct flipping *flipping, size_t entry, float *theta, c
  * all other steps get nothing. */
 static void credit_keys(const struct flipping *flipping, size_t entry, const float *credit, float *gk)
 {
-	const struct pass *pass = flipping->pass;
-	const size_t steps = pass->args->steps, stride = strips_stride(pass->bits);
+	const struct backward *call = flipping->call;
+	const size_t steps = call->args->steps, stride = strips_stride(call->bits);
 	const uint16_t *key = flipping->key + entry * steps;
 	size_t before = 0;
 
 	memset(gk, 0, steps * stride * sizeof(*gk));
 	for (size_t t = 0; t < steps; t++) {
-		if (t && pass->fold && key[t] == key[t - 1])
+		if (t && call->fold && key[t] == key[t - 1])
 			continue;
-		if (t || pass->learning->key_credit == ROSA_KEY_DESTINATION)
-			memcpy(gk + (pass->learning->key_credit == ROSA_KEY_MATCH ? before : t) * stride,
+		if (t || call->learning->key_credit == ROSA_KEY_DESTINATION)
+			memcpy(gk + (call->learning->key_credit == ROSA_KEY_MATCH ? before : t) * stride,
 			       credit + t * stride, stride * sizeof(*gk));
 		before = t;
 	}
@@ -119,36 +119,36 @@ static void credit_keys(const struct flipping *flipping, size_t entry, const flo
 /* Turn dL/dy into the gradient of the bits of q, in place, and P into that of the bits of k. */
 static void flip_route(struct flipping *flipping, size_t b, size_t r, float *theta, float *surrogate, float *credit)
 {
-	const struct pass *pass = flipping->pass;
-	const rosa_read_pass *args = pass->args;
-	const size_t stride = strips_stride(pass->bits), count = args->steps * stride;
-	const float scale = 1 / pass->learning->flip_share;
+	const struct backward *call = flipping->call;
+	const rosa_read_pass *args = call->args;
+	const size_t stride = strips_stride(call->bits), count = args->steps * stride;
+	const float scale = 1 / call->learning->flip_share;
 	float delta[ROSA_MAX_BITS];
 
-	for (unsigned j = 0; j < pass->bits; j++)
-		delta[j] = (args->e1[r * pass->bits + j] - args->e0[r * pass->bits + j]) * scale;
-	strip_scale(theta, delta, args->steps, pass->bits);
+	for (unsigned j = 0; j < call->bits; j++)
+		delta[j] = (args->e1[r * call->bits + j] - args->e0[r * call->bits + j]) * scale;
+	strip_scale(theta, delta, args->steps, call->bits);
 	strip_sigmoid(surrogate, count);
 	memset(credit - stride, 0, (count + stride) * sizeof(*credit));
-	differences(flipping, b * pass->routes + r, theta, surrogate, credit);
-	credit_keys(flipping, b * pass->routes + r, credit, surrogate);
+	differences(flipping, b * call->routes + r, theta, surrogate, credit);
+	credit_keys(flipping, b * call->routes + r, credit, surrogate);
 }
 
 static void flip_group(void *context, size_t i, unsigned worker)
 {
 	struct flipping *flipping = context;
-	const struct pass *pass = flipping->pass;
-	const rosa_read_pass *args = pass->args;
-	const size_t group = strips_group(args->dtype, pass->bits), groups = (pass->routes + group - 1) / group;
-	const size_t b = i / groups, first = i % groups * group, left = pass->routes - first;
+	const struct backward *call = flipping->call;
+	const rosa_read_pass *args = call->args;
+	const size_t group = strips_group(args->dtype, call->bits), groups = (call->routes + group - 1) / group;
+	const size_t b = i / groups, first = i % groups * group, left = call->routes - first;
 	const struct strips strips = {.dtype = args->dtype,
-				      .bits = pass->bits,
+				      .bits = call->bits,
 				      .steps = args->steps,
 				      .channels = args->channels,
-				      .first = b * args->steps * args->channels + first * pass->bits,
+				      .first = b * args->steps * args->channels + first * call->bits,
 				      .routes = left < group ? left : group};
-	const size_t size = group * strips_spacing(args->steps, pass->bits),
-		     count = args->steps * strips_stride(pass->bits);
+	const size_t size = group * strips_spacing(args->steps, call->bits),
+		     count = args->steps * strips_stride(call->bits);
 	float *gq = flipping->scratch + worker * flipping->scratch_size, *gk = gq + size, *x = gk + size;
 
 	strips_load(gq, args->gy, &strips);
@@ -173,52 +173,52 @@ static void flip_group(void *context, size_t i, unsigned worker)
 /* Symbols of q and k, which rosa_find was given and nobody has kept, and where each route's table begins. */
 static rosa_status prepare(struct flipping *flipping, rosa_error *err)
 {
-	const struct pass *pass = flipping->pass;
-	const rosa_read_pass *args = pass->args;
+	const struct backward *call = flipping->call;
+	const rosa_read_pass *args = call->args;
 	const size_t entry = args->steps * args->channels * activation_size(args->dtype);
-	const size_t symbols = pass->routes * args->steps;
+	const size_t symbols = call->routes * args->steps;
 	rosa_status status = ROSA_OK;
 	size_t row = 0;
 
 	for (size_t b = 0; b < args->batch && !status; b++) {
 		status = rosa_pack(args->dtype, (const char *)args->q + b * entry, 0, args->steps, args->channels,
-				   (int)pass->bits, flipping->query + b * symbols, 0, err);
+				   (int)call->bits, flipping->query + b * symbols, 0, err);
 		if (!status)
 			status = rosa_pack(args->dtype, (const char *)args->k + b * entry, 0, args->steps,
-					   args->channels, (int)pass->bits, flipping->key + b * symbols, 0, err);
+					   args->channels, (int)call->bits, flipping->key + b * symbols, 0, err);
 	}
-	for (size_t r = 0; r < args->batch * pass->routes; r++) {
+	for (size_t r = 0; r < args->batch * call->routes; r++) {
 		flipping->first[r] = row;
-		row += batch_count_runs(flipping->query + r * args->steps, args->steps, pass->fold);
+		row += batch_count_runs(flipping->query + r * args->steps, args->steps, call->fold);
 	}
 	return status;
 }
 
-rosa_status grad_qk_flips(const struct pass *pass, rosa_error *err)
+rosa_status grad_qk_flips(const struct backward *call, rosa_error *err)
 {
-	const rosa_read_pass *args = pass->args;
-	const size_t entries = args->batch * pass->routes;
-	const size_t group = strips_group(args->dtype, pass->bits), groups = (pass->routes + group - 1) / group;
-	struct flipping flipping = {.pass = pass, .scratch_size = 3 * group * strips_spacing(args->steps, pass->bits)};
+	const rosa_read_pass *args = call->args;
+	const size_t entries = args->batch * call->routes;
+	const size_t group = strips_group(args->dtype, call->bits), groups = (call->routes + group - 1) / group;
+	struct flipping flipping = {.call = call, .scratch_size = 3 * group * strips_spacing(args->steps, call->bits)};
 	rosa_status status;
 
-	flipping.query = memory_scratch(pass->allocator, entries * args->steps * sizeof(*flipping.query));
-	flipping.key = memory_scratch(pass->allocator, entries * args->steps * sizeof(*flipping.key));
-	flipping.first = memory_resize(pass->allocator, NULL, entries * sizeof(*flipping.first));
+	flipping.query = memory_scratch(call->allocator, entries * args->steps * sizeof(*flipping.query));
+	flipping.key = memory_scratch(call->allocator, entries * args->steps * sizeof(*flipping.key));
+	flipping.first = memory_resize(call->allocator, NULL, entries * sizeof(*flipping.first));
 	flipping.scratch =
-	    memory_scratch(pass->allocator, pass->workers * flipping.scratch_size * sizeof(*flipping.scratch));
+	    memory_scratch(call->allocator, call->workers * flipping.scratch_size * sizeof(*flipping.scratch));
 	if (flipping.query && flipping.key && flipping.first && flipping.scratch)
 		status = prepare(&flipping, err);
 	else
 		status = rosa_fail(err, ROSA_ENOMEM, "no memory for the gradients of %zu steps", args->steps);
 	if (!status)
-		pool_run(pass->pool, args->batch * groups, flip_group, &flipping, NULL);
+		pool_run(call->pool, args->batch * groups, flip_group, &flipping, NULL);
 	if (atomic_load(&flipping.broken))
 		status =
 		    rosa_fail(err, ROSA_EINVAL, "flips has a destination that is not below the %zu steps", args->steps);
-	memory_free(pass->allocator, flipping.scratch);
-	memory_free(pass->allocator, flipping.first);
-	memory_free(pass->allocator, flipping.key);
-	memory_free(pass->allocator, flipping.query);
+	memory_free(call->allocator, flipping.scratch);
+	memory_free(call->allocator, flipping.first);
+	memory_free(call->allocator, flipping.key);
+	memory_free(call->allocator, flipping.query);
 	return status;
 }

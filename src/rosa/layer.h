@@ -1,93 +1,113 @@
 /*
- * What the two passes of a layer share: a call with its arguments and memory, the tape, and the steps that both take.
+ * The ROSA layer: what an adapter adds to one layer of a decoder, forward and backward.
  *
- * layer.c has the reasons.
+ *     U = norm(H)                              the norm of the decoder's layer, made by the caller: attention shares it
+ *     q, k, v = U Wq^T, U Wk^T, U Wv^T         layer_projections
+ *     symbols of q, k, v                       layer_symbols
+ *     what each route finds at each step       a source: past.h for texts that grow, lookup.h for whole sequences
+ *     y = m (e0 + (e1 - e0) b)                 layer_read
+ *     inj = y Wout^T                           layer_inject
+ *     pre fusion: mix = (1 - a) H + a inj      layer_mix; in post fusion inj is added to the residual stream
+ *
+ * The steps are separate functions, so that a decoder can take the projections together with attention's, and each
+ * sequence of a batch its own source. `generate`, `tune` and rosa_layer_forward run these same functions; the last two
+ * through layer_retrieve and layer_backward, which work on whole sequences.
+ *
+ * Rows are float32, [rows][channels], in the backend's memory; symbols and destinations are in ordinary memory. The
+ * backward pass works on both, so it needs a backend whose memory is ordinary. Matrices are [out][in].
  */
 #ifndef ROSATUNE_LAYER_H
 #define ROSATUNE_LAYER_H
 
-#include "rosatune.h"
+#include "backend/training.h"
+#include "rosa/lookup.h"
 
-#include "rosa/projection.h"
-#include "rosa/rows.h"
-
-struct rosa_tape {
-	rosa_options options;
-	rosa_learning learning;
-	rosa_fusion fusion;
-	rosa_dtype dtype;
-	bool shared; /* wq == wk */
-	size_t batch, steps, channels;
-	/* Each [batch][steps][channels]. k is q if shared; both are NULL if no rule reads them. */
-	void *h, *q, *k, *v;
-	void *read, *flips; /* as rosa_find fills them; flips NULL without counterfactuals */
-	size_t bytes;       /* all of it */
+/* What all ROSA layers of a model have in common. */
+struct rosa_setup {
+	struct backend *backend;
+	backend_multiply *multiply; /* the backend's product for reading texts, or the one for training */
+	size_t channels, routes;
+	rosa_options options; /* of retrieval; `workers` is set */
 };
 
-/* One call: its arguments, checked and in full, its memory, and the rows it is at. */
-struct call {
-	rosa_options options;
-	rosa_learning learning;
-	rosa_layer layer;
-	size_t batch, steps;
-	size_t routes; /* of one batch entry */
-	bool shared;
-	struct rows rows;
-	struct products products;
-	const void *h;
-	float *room[3];    /* [a chunk of rows][channels] */
-	float *scale;      /* [a chunk of rows], 1 / rms */
-	float *worker_row; /* [workers][2][channels] */
-	float *gate;       /* [channels], a; ROSA_PRE only */
-	unsigned workers;
-	void *block[24]; /* all memory of the call */
-	size_t blocks;
-	bool short_of_memory;
+struct rosa_setup layer_setup(struct backend *backend, backend_multiply *multiply, size_t channels,
+			      const rosa_options *options);
+
+/* The parameters of one layer, in the backend's memory. */
+struct rosa_weights {
+	struct matrix q, k, v, out; /* [channels][channels]; q.data == k.data: shared */
+	const float *e0, *e1;       /* [channels] */
+	const float *a0;            /* [channels]; NULL: post fusion */
 };
 
-/* Take the arguments of a pass, those that both have, and check them. */
-rosa_status call_check(const rosa_options *options, const rosa_learning *learning, const rosa_layer *layer,
-		       size_t batch, size_t steps, struct call *call, rosa_error *err);
-
-/* Bytes of an array of all rows, and whether two of them have none in common. */
-size_t call_bytes(const struct call *call);
-rosa_status call_check_apart(const struct call *call, const char *a_name, const void *a, const char *b_name,
-			     const void *b, rosa_error *err);
-
-/* Memory until the end of the call. NULL is noted for call_begin, so that it need not be looked for after each. */
-void *call_take(struct call *call, size_t size);
-
-/* Workers, and room for as many chunks of rows as the pass has in hand at once. Fails if any memory taken so far was
- * not there. */
-rosa_status call_begin(struct call *call, size_t rooms, rosa_error *err);
-
-/* Give back workers and memory; also after a call_begin that failed or never came. */
-void call_end(struct call *call);
-
-/* One of the two rows that belong to a worker. */
-float *row_of_worker(const struct call *call, unsigned worker, size_t which);
-
-/* Row `row`, counted from the first of all, of an array that holds the chunk alone. */
-float *row_of_chunk(const struct call *call, float *chunk, size_t row);
-
-/* Work on a block of the chunk, the context being the call: room[0] = U, and the scale of its rows. */
-pool_work norm_block;
-
-struct packing {
-	const struct call *call;
-	const float *wide; /* the chunk's rows before rounding; NULL: they are there */
-	char *narrow;      /* the chunk's rows */
-	uint16_t *symbols; /* [batch][routes][steps] */
+/* Projected rows of one layer. Where Wq and Wk are shared, the rows of q are those of k too, and k is not used. */
+struct rosa_rows {
+	float *q, *k, *v;
 };
 
-/* ... the context being a packing: round the rows to the dtype of the activations and take the symbols of what they
- * have become. */
-pool_work pack_block;
+/* The gradients of the parameters; what is computed is added. NULL: not wanted. Where Wq and Wk are shared, q receives
+ * the sum of both. */
+struct rosa_grads {
+	float *q, *k, *v, *out, *e0, *e1;
+};
 
-/* A tape with room for all but the counterfactuals. What is there at a failure is put into *made too, to be freed. */
-rosa_status tape_new(const struct call *call, rosa_tape **made, rosa_error *err);
+bool layer_shared(const struct rosa_weights *weights);
 
-/* Memory that the tape's account includes. */
-void *tape_take(rosa_tape *tape, size_t size);
+/* The products that project U, at most three. Returns how many. */
+size_t layer_projections(const struct rosa_weights *weights, const struct rosa_rows *x, struct product *products);
+
+/* Symbols [routes][steps] of q, k and v, of `steps` rows from row `first` on. Where Wq and Wk are shared, those of q
+ * are those of k too, and symbols[1] is not used. */
+void layer_symbols(const struct rosa_setup *setup, const struct rosa_weights *weights, size_t steps, size_t first,
+		   const struct rosa_rows *x, uint16_t *const symbols[3]);
+
+/* y [steps][channels] from what was found, [routes][steps]. */
+void layer_read(const struct rosa_setup *setup, const struct rosa_weights *weights, size_t steps, const uint32_t *found,
+		float *y);
+
+/* inj (+)= y Wout^T */
+void layer_inject(const struct rosa_setup *setup, const struct rosa_weights *weights, size_t rows, const float *y,
+		  bool add, float *inj);
+
+/* mix = (1 - a) h + a inj, a = sigmoid(a0); mix may be inj. */
+void layer_mix(const struct rosa_setup *setup, const struct rosa_weights *weights, size_t rows, const float *h,
+	       const float *inj, float *mix);
+
+/* ------------------------------------------------------------------------------------------------ whole sequences --
+ */
+
+/* A batch of sequences, and scratch memory that the layers of a model share. */
+struct rosa_batch {
+	size_t count, steps;
+	const uint64_t *seeds; /* as in lookup_find */
+	uint16_t *symbols[3];  /* [count * routes][steps]: of q, k, v */
+	uint32_t *found;       /* the same */
+	float *y;              /* [count * steps][channels] */
+};
+
+/* batch->y from projected rows. What was looked up is kept in `lookup`, which has been reserved; `learning` NULL: as in
+ * use, nothing is explored and no counterfactuals are looked up. */
+rosa_status layer_retrieve(const struct rosa_setup *setup, const struct rosa_weights *weights,
+			   const struct rosa_batch *batch, const rosa_learning *learning, const struct rosa_rows *x,
+			   struct lookup *lookup, rosa_error *err);
+
+/* batch->y once more, from v and the destinations kept. So y need not be kept for the backward pass: this takes far
+ * less time than a product. */
+void layer_reread(const struct rosa_setup *setup, const struct rosa_weights *weights, const struct rosa_batch *batch,
+		  const struct rosa_rows *x, const struct lookup *lookup);
+
+/* Scratch memory of the backward pass. */
+struct rosa_back {
+	float *gy, *gq, *gk, *gv; /* [rows][channels] */
+	float *ge0, *ge1;         /* [channels] */
+};
+
+/* From ginj, the gradient of inj, to those of the parameters and, added to what is there, that of U (gu NULL: not
+ * wanted). batch->y must be that of this layer (layer_reread). `x`, `lookup` and `learning` are those of
+ * layer_retrieve. A call that fails has added nothing. */
+rosa_status layer_backward(const struct rosa_setup *setup, const struct rosa_weights *weights,
+			   const struct rosa_batch *batch, const rosa_learning *learning, const struct rosa_rows *x,
+			   const struct lookup *lookup, const float *u, const float *ginj, const struct rosa_back *back,
+			   const struct rosa_grads *grads, float *gu, rosa_error *err);
 
 #endif

@@ -356,7 +356,7 @@ static void do_block(void *context, size_t piece, unsigned worker)
 	const struct linear *linear = context;
 	const struct weighing *job = &linear->job;
 	const struct bench *bench = &linear->benches[worker];
-	const rosa_read_pass *args = job->pass->args;
+	const rosa_read_pass *args = job->call->args;
 	const size_t entry = piece / job->blocks, route = piece % job->blocks * job->block;
 	struct unit unit = {.linear = linear,
 			    .job = job,
@@ -367,9 +367,9 @@ static void do_block(void *context, size_t piece, unsigned worker)
 
 	for (size_t r = 0; r < unit.routes; r++) {
 		runs_find(&bench->query[r], weighing_symbols(job, job->query, entry, route + r), job->steps,
-			  job->pass->fold);
+			  job->call->fold);
 		runs_find(&bench->key[r], weighing_symbols(job, job->key, entry, route + r), job->steps,
-			  job->pass->fold);
+			  job->call->fold);
 	}
 	sweep(&unit, false, args->gq, args->q); /* the keys need its means */
 	if (args->gk)
@@ -393,11 +393,11 @@ static void take_bench(const struct linear *linear, struct bench *bench, struct 
 				.key = scratch_runs(scratch, job->block, job->steps)};
 }
 
-rosa_status grad_qk_linear(const struct pass *pass, rosa_error *err)
+rosa_status grad_qk_linear(const struct backward *call, rosa_error *err)
 {
-	const rosa_read_pass *args = pass->args;
-	const bool all = pass->learning->credit == ROSA_CREDIT_ALL;
-	struct scratch scratch = {.allocator = pass->allocator};
+	const rosa_read_pass *args = call->args;
+	const bool all = call->learning->credit == ROSA_CREDIT_ALL;
+	struct scratch scratch = {.allocator = call->allocator};
 	struct linear linear = {.chunks = (args->steps + CHUNK - 1) / CHUNK,
 				.whole = all && 3 * args->steps <= 8 * args->channels};
 	struct weighing *job = &linear.job;
@@ -407,17 +407,17 @@ rosa_status grad_qk_linear(const struct pass *pass, rosa_error *err)
 	if (all)
 		linear.worth_size =
 		    (linear.whole ? linear.chunks * (linear.chunks + 1) / 2 : linear.chunks) * CHUNK * CHUNK;
-	weighing_init(job, pass, linear.worth_size / args->steps * sizeof(float), &scratch);
+	weighing_init(job, call, linear.worth_size / args->steps * sizeof(float), &scratch);
 	linear.worth = scratch_floats(&scratch, job->group * linear.worth_size);
-	linear.benches = scratch_take(&scratch, pass->workers, sizeof(*linear.benches));
-	for (unsigned i = 0; i < pass->workers && !scratch.short_of_memory; i++)
+	linear.benches = scratch_take(&scratch, call->workers, sizeof(*linear.benches));
+	for (unsigned i = 0; i < call->workers && !scratch.short_of_memory; i++)
 		take_bench(&linear, &linear.benches[i], &scratch);
 	for (; job->first < args->batch && !scratch.short_of_memory; job->first += job->group) {
 		job->entries = smaller(args->batch - job->first, job->group);
-		pool_run(pass->pool, job->entries * linear.chunks, load_chunk, &linear, NULL);
+		pool_run(call->pool, job->entries * linear.chunks, load_chunk, &linear, NULL);
 		if (all)
-			pool_run(pass->pool, job->entries * linear.chunks, judge_chunk, &linear, NULL);
-		pool_run(pass->pool, job->entries * job->blocks, do_block, &linear, NULL);
+			pool_run(call->pool, job->entries * linear.chunks, judge_chunk, &linear, NULL);
+		pool_run(call->pool, job->entries * job->blocks, do_block, &linear, NULL);
 	}
 	scratch_free(&scratch);
 	return scratch.short_of_memory ? weighing_failed(job, err) : ROSA_OK;

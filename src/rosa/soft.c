@@ -272,8 +272,8 @@ static void do_route(void *context, size_t piece, unsigned worker)
 	const float *worth = job->all ? soft->worth + entry * TILE * job->steps : bench->worth;
 	float *gq = soft->gq + piece * job->steps * bits, *gk = soft->gk + piece * job->steps * columns;
 
-	runs_find(bench->query, query, t0 + soft->steps, job->pass->fold);
-	runs_find(bench->key, key, t0 + soft->steps, job->pass->fold);
+	runs_find(bench->query, query, t0 + soft->steps, job->call->fold);
+	runs_find(bench->key, key, t0 + soft->steps, job->call->fold);
 	find_candidates(soft, bench, key);
 	if (!job->all) {
 		const size_t first = entry * job->steps * job->channels + route * bits;
@@ -346,13 +346,13 @@ static void write_block(void *context, size_t piece, unsigned worker)
 	const struct soft *soft = context;
 	const struct weighing *job = &soft->job;
 	const struct bench *bench = &soft->benches[worker];
-	const rosa_read_pass *args = job->pass->args;
+	const rosa_read_pass *args = job->call->args;
 	const size_t entry = piece / job->blocks, route = piece % job->blocks * job->block, bits = job->bits;
 	const size_t routes = smaller(job->routes - route, job->block), first = entry * job->routes + route;
 	float row[BLOCK_CHANNELS + ROSA_MAX_BITS];
 
 	for (size_t r = 0; r < routes && args->gk; r++) {
-		runs_find(bench->key, weighing_symbols(job, job->key, entry, route + r), job->steps, job->pass->fold);
+		runs_find(bench->key, weighing_symbols(job, job->key, entry, route + r), job->steps, job->call->fold);
 		settle_keys(soft->gk + (first + r) * job->steps * soft->columns, bench->key, job->steps, bits,
 			    soft->columns);
 	}
@@ -373,7 +373,7 @@ static void do_group(struct soft *soft)
 {
 	const struct weighing *job = &soft->job;
 	const size_t tiles = (job->steps + TILE - 1) / TILE, rows = job->entries * job->routes * job->steps;
-	struct pool *pool = job->pass->pool;
+	struct pool *pool = job->call->pool;
 
 	memset(soft->gq, 0, rows * job->bits * sizeof(*soft->gq));
 	memset(soft->gk, 0, rows * soft->columns * sizeof(*soft->gk));
@@ -411,29 +411,29 @@ static void take_bench(const struct soft *soft, struct bench *bench, struct scra
 	bench->is_far = words + 4 * steps;
 }
 
-rosa_status grad_qk_soft_with(rosa_isa isa, const struct pass *pass, rosa_error *err)
+rosa_status grad_qk_soft_with(rosa_isa isa, const struct backward *call, rosa_error *err)
 {
-	const rosa_read_pass *args = pass->args;
-	const bool all = pass->learning->credit == ROSA_CREDIT_ALL;
-	const size_t sides = pass->learning->suffix > 0 ? 2 : 1;
-	struct scratch scratch = {.allocator = pass->allocator};
-	struct soft soft = {.slope = pass->learning->slope,
+	const rosa_read_pass *args = call->args;
+	const bool all = call->learning->credit == ROSA_CREDIT_ALL;
+	const size_t sides = call->learning->suffix > 0 ? 2 : 1;
+	struct scratch scratch = {.allocator = call->allocator};
+	struct soft soft = {.slope = call->learning->slope,
 			    .stride = sides > 1 ? DISTANCES : 1,
 			    .levels = sides > 1 ? MOST_LEVELS : DISTANCES,
 			    .do_row = row_variants[isa],
-			    .columns = pass->bits * sides};
+			    .columns = call->bits * sides};
 	struct weighing *job = &soft.job;
 
 	if (!args->gq && !args->gk)
 		return ROSA_OK;
 	for (size_t l = 0; l < soft.levels; l++)
-		soft.distance[l] = (float)(l / soft.stride) + pass->learning->suffix * (float)(l % soft.stride);
-	weighing_init(job, pass, (args->channels * (1 + sides) + (all ? TILE : 0)) * sizeof(float), &scratch);
+		soft.distance[l] = (float)(l / soft.stride) + call->learning->suffix * (float)(l % soft.stride);
+	weighing_init(job, call, (args->channels * (1 + sides) + (all ? TILE : 0)) * sizeof(float), &scratch);
 	soft.worth = scratch_floats(&scratch, all ? job->group * TILE * job->steps : 0);
 	soft.gq = scratch_floats(&scratch, job->group * job->steps * job->channels);
 	soft.gk = scratch_floats(&scratch, job->group * job->steps * job->channels * sides);
-	soft.benches = scratch_take(&scratch, pass->workers, sizeof(*soft.benches));
-	for (unsigned i = 0; i < pass->workers && !scratch.short_of_memory; i++)
+	soft.benches = scratch_take(&scratch, call->workers, sizeof(*soft.benches));
+	for (unsigned i = 0; i < call->workers && !scratch.short_of_memory; i++)
 		take_bench(&soft, &soft.benches[i], &scratch);
 	for (; job->first < args->batch && !scratch.short_of_memory; job->first += job->group) {
 		job->entries = smaller(args->batch - job->first, job->group);
@@ -443,7 +443,7 @@ rosa_status grad_qk_soft_with(rosa_isa isa, const struct pass *pass, rosa_error 
 	return scratch.short_of_memory ? weighing_failed(job, err) : ROSA_OK;
 }
 
-rosa_status grad_qk_soft(const struct pass *pass, rosa_error *err)
+rosa_status grad_qk_soft(const struct backward *call, rosa_error *err)
 {
-	return grad_qk_soft_with(rosa_isa_best(), pass, err);
+	return grad_qk_soft_with(rosa_isa_best(), call, err);
 }

@@ -3,9 +3,9 @@
 #define ROSATUNE_SOFT_H
 
 #include "base/cpu.h"
-#include "rosa/pass.h"
+#include "rosa/backward.h"
 
 /* grad_qk_soft, its rows made by a variant that is available here. */
-rosa_status grad_qk_soft_with(rosa_isa isa, const struct pass *pass, rosa_error *err);
+rosa_status grad_qk_soft_with(rosa_isa isa, const struct backward *call, rosa_error *err);
 
 #endif

@@ -6,23 +6,23 @@
 
 #define GROUP_BYTES ((size_t)64 << 20)
 
-void weighing_init(struct weighing *job, const struct pass *pass, size_t step_bytes, struct scratch *scratch)
+void weighing_init(struct weighing *job, const struct backward *call, size_t step_bytes, struct scratch *scratch)
 {
-	const rosa_read_pass *args = pass->args;
+	const rosa_read_pass *args = call->args;
 	size_t fit, busy, rows;
 
-	*job = (struct weighing){.pass = pass,
+	*job = (struct weighing){.call = call,
 				 .steps = args->steps,
 				 .channels = args->channels,
-				 .bits = pass->bits,
-				 .routes = pass->routes,
-				 .all = pass->learning->credit == ROSA_CREDIT_ALL,
-				 .suffix = pass->learning->suffix,
-				 .block = smaller((BLOCK_CHANNELS + pass->bits - 1) / pass->bits, pass->routes)};
+				 .bits = call->bits,
+				 .routes = call->routes,
+				 .all = call->learning->credit == ROSA_CREDIT_ALL,
+				 .suffix = call->learning->suffix,
+				 .block = smaller((BLOCK_CHANNELS + call->bits - 1) / call->bits, call->routes)};
 	job->blocks = (job->routes + job->block - 1) / job->block;
 	/* Many entries at once keep many workers busy, and cost memory. */
 	fit = GROUP_BYTES / (job->steps * (step_bytes + 2 * job->channels * sizeof(float)));
-	busy = (pass->workers + job->blocks - 1) / job->blocks;
+	busy = (call->workers + job->blocks - 1) / job->blocks;
 	job->group = smaller(args->batch, fit > busy ? fit : busy);
 	rows = job->group * job->steps;
 	job->theta = scratch_floats(scratch, rows * job->channels);
@@ -33,7 +33,7 @@ void weighing_init(struct weighing *job, const struct pass *pass, size_t step_by
 
 void weighing_load(const struct weighing *job, size_t entry, size_t t, size_t steps)
 {
-	const rosa_read_pass *args = job->pass->args;
+	const rosa_read_pass *args = job->call->args;
 	const size_t channels = job->channels, bytes = activation_size(args->dtype);
 	const size_t from = ((job->first + entry) * job->steps + t) * channels,
 		     symbols = entry * job->routes * job->steps + t;
@@ -58,7 +58,7 @@ void weighing_load(const struct weighing *job, size_t entry, size_t t, size_t st
 void weighing_store(const struct weighing *job, void *to, const void *x, size_t entry, size_t t, size_t route,
 		    size_t routes, const float *gradient)
 {
-	const rosa_dtype dtype = job->pass->args->dtype;
+	const rosa_dtype dtype = job->call->args->dtype;
 	const size_t at = ((job->first + entry) * job->steps + t) * job->channels + route * job->bits;
 	const size_t count = routes * job->bits;
 	float row[BLOCK_CHANNELS + ROSA_MAX_BITS];

@@ -8,13 +8,13 @@
 #ifndef ROSATUNE_WEIGHING_H
 #define ROSATUNE_WEIGHING_H
 
-#include "rosa/pass.h"
+#include "rosa/backward.h"
 #include "rosa/scratch.h"
 
 #define BLOCK_CHANNELS 128 /* of a block of routes, about: enough columns for a product to be worth its while */
 
 struct weighing {
-	const struct pass *pass;
+	const struct backward *call;
 	size_t steps, channels, bits, routes;
 	bool all; /* credit */
 	float suffix;
@@ -30,7 +30,7 @@ static inline size_t smaller(size_t a, size_t b)
 }
 
 /* `step_bytes` is what the rule needs beside this, for each step of a batch entry. */
-void weighing_init(struct weighing *job, const struct pass *pass, size_t step_bytes, struct scratch *scratch);
+void weighing_init(struct weighing *job, const struct backward *call, size_t step_bytes, struct scratch *scratch);
 
 /* Fill theta, P and the symbols of some steps of a batch entry of the group. */
 void weighing_load(const struct weighing *job, size_t entry, size_t t, size_t steps);

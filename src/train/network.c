@@ -122,6 +122,8 @@ static rosa_status add(network *n, struct weight *weight, const struct start *st
 	weight->index = n->parameters.count;
 	status =
 	    parameters_add(&n->parameters, text, rows ? 2 : 1, rows ? shape : shape + 1, group, &weight->value, err);
+	if (rows)
+		weight->matrix = (struct matrix){FORMAT_F32, rows, columns, weight->value};
 	return status == ROSA_OK ? fill(n, &n->parameters.all[weight->index], start, err) : status;
 }
 
@@ -214,6 +216,8 @@ static rosa_status add_adapter(network *n, const struct making *making, size_t i
 	}
 	if (n->options.qk == QK_SHARED)
 		to->rosa_q = to->rosa_k;
+	to->rosa = (struct rosa_weights){to->rosa_q.matrix, to->rosa_k.matrix, to->rosa_v.matrix, to->rosa_out.matrix,
+					 to->e0.value,      to->e1.value,      to->a0.value};
 	return status;
 }
 
@@ -270,6 +274,18 @@ static rosa_status check(const struct model_config *config, const struct network
 	return ROSA_OK;
 }
 
+static struct rosa_setup rosa_setup_of(const network *n)
+{
+	rosa_options options = ROSA_OPTIONS_INIT;
+
+	options.bits = n->options.bits;
+	options.policy = n->options.policy;
+	options.fold = n->options.fold;
+	options.max_match = n->options.max_match;
+	options.workers = n->workers;
+	return layer_setup(n->backend, n->training->multiply, n->config.width, &options);
+}
+
 static rosa_status make(network *n, const struct making *making, rosa_error *err)
 {
 	struct checkpoint shape = {.config = n->config};
@@ -305,6 +321,8 @@ static rosa_status network_make(const struct model_config *config, const struct 
 	n->ops = backend->ops;
 	n->training = backend->ops->training;
 	n->workers = workers;
+	if (options->rosa)
+		n->rosa = rosa_setup_of(n);
 	status = make(n, making, err);
 	if (status != ROSA_OK) {
 		network_free(n);
@@ -368,21 +386,27 @@ void network_set_seed(network *network, uint64_t seed)
 
 /* ---------------------------------------------------------------------------------------------- room for a batch -- */
 
+static size_t tape_count(const network *n)
+{
+	return n->tapes_full ? n->config.layers : 1;
+}
+
 static void release_batch(network *n)
 {
-	for (size_t i = 0; n->tapes && i < (n->tapes_full ? n->config.layers : 1); i++)
-		free(n->tapes[i].flips);
+	for (size_t i = 0; n->tapes && i < tape_count(n); i++)
+		lookup_free(&n->rosa.options, &n->tapes[i].lookup);
 	free(n->tapes);
 	free(n->inputs);
 	for (size_t i = 0; i < n->block_count; i++)
 		n->ops->give(n->backend, n->blocks[i]);
 	for (int i = 0; i < 3; i++)
-		free(n->symbols[i]);
-	free(n->tau);
+		free(n->sequences.symbols[i]);
+	free(n->sequences.found);
+	free(n->seeds);
 	n->tapes = NULL;
 	n->inputs = NULL;
-	n->symbols[0] = n->symbols[1] = n->symbols[2] = NULL;
-	n->tau = NULL;
+	n->sequences = (struct rosa_batch){0};
+	n->seeds = NULL;
 	n->block_count = 0;
 	n->bytes = 0;
 	n->count = n->steps = 0;
@@ -434,9 +458,9 @@ static void *take(network *n, size_t rows, size_t width, size_t size, bool *good
 static void take_tape(network *n, struct layer_tape *tape, bool own_input, bool *good)
 {
 	const struct model_config *c = &n->config;
-	const size_t rows = n->count * n->steps, queries = c->heads * c->head_size, keys = c->kv_heads * c->head_size,
-		     routes = n->options.rosa ? c->width / (size_t)n->options.bits : 0;
-	const bool pre = n->options.rosa && n->options.fusion == ROSA_PRE, normed = c->architecture == QWEN3;
+	const size_t rows = n->count * n->steps, queries = c->heads * c->head_size, keys = c->kv_heads * c->head_size;
+	const bool rosa = n->options.rosa, pre = rosa && n->options.fusion == ROSA_PRE,
+		   normed = c->architecture == QWEN3;
 	const struct {
 		float **place;
 		size_t width;
@@ -459,17 +483,19 @@ static void take_tape(network *n, struct layer_tape *tape, bool own_input, bool 
 	    {&tape->rosa_u, c->width, pre},
 	    {&tape->inj, c->width, pre},
 	    {&tape->mix, c->width, pre},
-	    {&tape->rosa_q, c->width, n->options.rosa},
-	    {&tape->rosa_k, c->width, n->options.rosa},
-	    {&tape->rosa_v, c->width, n->options.rosa},
-	    {&tape->rosa_y, c->width, n->options.rosa},
+	    {&tape->rosa.q, c->width, rosa},
+	    {&tape->rosa.k, c->width, rosa && n->options.qk != QK_SHARED},
+	    {&tape->rosa.v, c->width, rosa},
 	};
 
 	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
 		if (parts[i].there)
 			*parts[i].place = take(n, rows, parts[i].width, sizeof(float), good);
-	if (routes)
-		tape->read = take(n, rows, routes, (size_t)rosa_width(n->steps), good);
+	if (rosa && *good) {
+		const struct lookup_shape shape = {n->count, n->rosa.routes, n->steps};
+
+		*good = lookup_reserve(&n->rosa.options, &shape, &tape->lookup, NULL) == ROSA_OK;
+	}
 }
 
 static size_t larger(size_t a, size_t b)
@@ -491,7 +517,7 @@ static void take_gradients(network *n, bool *good)
 	    {&n->gq, larger(queries, c->width)},
 	    {&n->gk, larger(keys, c->width)},
 	    {&n->gv, larger(keys, c->width)},
-	    {&n->gattended, larger(queries, keys)},
+	    {&n->gattended, larger(larger(queries, keys), n->options.rosa ? c->width : 0)},
 	    {&n->ggate, c->mlp_width},
 	    {&n->gup, c->mlp_width},
 	    {&n->scales, c->heads},
@@ -503,34 +529,44 @@ static void take_gradients(network *n, bool *good)
 		n->gchannels[i] = take(n, 1, c->width, sizeof(float), good);
 }
 
+/* What the ROSA layers share. */
+static void take_sequences(network *n, bool *good)
+{
+	const size_t rows = n->count * n->steps, cells = rows * n->rosa.routes;
+	struct rosa_batch *to = &n->sequences;
+
+	to->count = n->count;
+	to->steps = n->steps;
+	to->y = take(n, rows, n->config.width, sizeof(float), good);
+	for (int i = 0; i < 3; i++)
+		to->symbols[i] = malloc(cells * sizeof(*to->symbols[i]));
+	to->found = malloc(cells * sizeof(*to->found));
+	to->seeds = n->seeds = malloc(n->count * sizeof(*n->seeds));
+	n->bytes += cells * (3 * sizeof(*to->symbols[0]) + sizeof(*to->found));
+	*good &= to->symbols[0] && to->symbols[1] && to->symbols[2] && to->found && n->seeds;
+}
+
 static void take_batch(network *n, bool learning, bool *good)
 {
 	const struct model_config *c = &n->config;
 	const size_t rows = n->count * n->steps;
 
 	n->tapes_full = learning && !n->options.recompute;
-	n->tapes = calloc(n->tapes_full ? c->layers : 1, sizeof(*n->tapes));
+	n->tapes = calloc(tape_count(n), sizeof(*n->tapes));
 	n->inputs = calloc(c->layers + 1, sizeof(*n->inputs));
 	*good = n->tapes && n->inputs;
 	for (size_t i = 0; i <= c->layers && *good; i++) {
 		/* without learning two states by turns are enough */
 		n->inputs[i] = learning || i < 2 ? take(n, rows, c->width, sizeof(float), good) : n->inputs[i % 2];
 	}
-	for (size_t i = 0; i < (n->tapes_full ? c->layers : 1) && *good; i++)
+	for (size_t i = 0; i < tape_count(n) && *good; i++)
 		take_tape(n, &n->tapes[i], false, good);
 	n->u = take(n, rows, c->width, sizeof(float), good);
 	n->logits = take(n, NETWORK_LOGITS_ROWS, c->vocabulary, sizeof(float), good);
 	if (learning)
 		take_gradients(n, good);
-	if (n->options.rosa && *good) {
-		const size_t cells = rows * (c->width / (size_t)n->options.bits);
-
-		for (int i = 0; i < 3; i++)
-			n->symbols[i] = malloc(cells * sizeof(*n->symbols[i]));
-		n->tau = malloc(cells * sizeof(*n->tau));
-		n->bytes += cells * (3 * sizeof(*n->symbols[0]) + sizeof(*n->tau));
-		*good = n->symbols[0] && n->symbols[1] && n->symbols[2] && n->tau;
-	}
+	if (n->options.rosa && *good)
+		take_sequences(n, good);
 }
 
 rosa_status network_reserve(network *n, size_t count, size_t steps, bool learning, rosa_error *err)
@@ -568,7 +604,7 @@ uint64_t network_activation_bytes(const network *network)
 {
 	uint64_t bytes = network->bytes;
 
-	for (size_t i = 0; network->tapes && i < (network->tapes_full ? network->config.layers : 1); i++)
-		bytes += network->tapes[i].flips_room;
+	for (size_t i = 0; network->tapes && i < tape_count(network); i++)
+		bytes += network->tapes[i].lookup.read_bytes + network->tapes[i].lookup.flips_bytes;
 	return bytes;
 }

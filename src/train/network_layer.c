@@ -6,12 +6,14 @@
  *     middle = h + Wo attend(q, k, v)              post fusion: + inj
  *     out = middle + Wdown (silu(u2 Wgate) * u2 Wup),      u2 = norm(middle)
  *
- * On the way back, gh holds the gradient of what the layer gave and ends as that of what it was given. A weight that is
- * frozen has no gradient, and then its product is not taken; what flows on through it is.
+ * The ROSA layer, which makes inj, is rosa/layer.h.
+ *
+ * In the backward pass gh holds the gradient of the layer's output and ends as that of its input. A frozen weight has
+ * no gradient, and the product for it is not computed; what flows on through the weight is.
  */
 #include "train/network_parts.h"
 
-#include <string.h>
+#include "base/draw.h"
 
 struct shape {
 	size_t rows, width, queries, keys, mlp;
@@ -31,13 +33,37 @@ static struct attention_shape attention_of(const network *n, const struct networ
 
 /* ------------------------------------------------------------------------------------------------------ forward -- */
 
-/* u, the normed input of attention, and in both fusions inj */
+/* The seed of what a sequence draws in this layer. It depends on the sample's number alone, so that the draws do not
+ * depend on what else is in the batch. */
+static void set_seeds(network *n, size_t number)
+{
+	for (size_t i = 0; i < n->count; i++)
+		n->seeds[i] = draw_long(n->options.learning.seed, number, n->numbers ? n->numbers[i] : i);
+}
+
+/* From the projected rows to what is injected: added to `inj` or in its place. */
+static rosa_status adapter_forward(network *n, size_t number, struct layer_tape *tape, const rosa_learning *learning,
+				   bool add, float *inj, rosa_error *err)
+{
+	const struct rosa_weights *weights = &n->layers[number].rosa;
+	rosa_status status;
+
+	if (learning)
+		set_seeds(n, number);
+	status = layer_retrieve(&n->rosa, weights, &n->sequences, learning, &tape->rosa, &tape->lookup, err);
+	if (status == ROSA_OK)
+		layer_inject(&n->rosa, weights, n->count * n->steps, n->sequences.y, add, inj);
+	return status;
+}
+
+/* u, the normed input of attention; in pre fusion that of the mix */
 static rosa_status input_forward(network *n, size_t number, struct layer_tape *tape, const rosa_learning *learning,
 				 rosa_error *err)
 {
 	const struct network_layer *layer = &n->layers[number];
 	const struct shape s = shape_of(n);
 	const float eps = n->config.norm_eps;
+	struct product projections[3];
 	rosa_status status;
 
 	if (!layer->has_rosa || n->options.fusion == ROSA_POST) {
@@ -45,23 +71,21 @@ static rosa_status input_forward(network *n, size_t number, struct layer_tape *t
 		return ROSA_OK;
 	}
 	n->ops->rms_norm(n->backend, s.rows, s.width, tape->h, layer->attention_norm.value, eps, tape->rosa_u);
-	status = rosa_forward(n, number, tape, learning, tape->rosa_u, tape->inj, false, err);
+	n->training->multiply(n->backend, s.rows, tape->rosa_u,
+			      layer_projections(&layer->rosa, &tape->rosa, projections), projections);
+	status = adapter_forward(n, number, tape, learning, false, tape->inj, err);
 	if (status != ROSA_OK)
 		return status;
-	n->ops->mix(n->backend, s.rows, s.width, layer->a0.value, tape->h, tape->inj, tape->mix);
+	layer_mix(&n->rosa, &layer->rosa, s.rows, tape->h, tape->inj, tape->mix);
 	n->ops->rms_norm(n->backend, s.rows, s.width, tape->mix, layer->attention_norm.value, eps, tape->u);
 	return ROSA_OK;
 }
 
-/* q and k: projected, normed where the architecture does, turned */
-static void heads_forward(network *n, const struct weight *weight, const struct weight *norm, size_t heads,
-			  const struct layer_tape *tape, float *raw, float *x)
+/* q or k after its projection: normed where the architecture does, turned */
+static void heads_forward(network *n, const struct weight *norm, size_t heads, const float *raw, float *x)
 {
 	const struct shape s = shape_of(n);
-	float *projected = norm->value ? raw : x;
 
-	n->training->affine(n->backend, s.rows, heads * n->config.head_size, s.width, tape->u, weight->value, false,
-			    projected);
 	if (norm->value)
 		n->ops->rms_norm(n->backend, s.rows * heads, n->config.head_size, raw, norm->value, n->config.norm_eps,
 				 x);
@@ -74,49 +98,57 @@ static void copy(const network *n, float *to, const float *from, size_t count)
 	n->ops->add(n->backend, count, from, to);
 }
 
-rosa_status layer_forward(network *n, size_t number, struct layer_tape *tape, const rosa_learning *learning, float *out,
-			  rosa_error *err)
+rosa_status network_layer_forward(network *n, size_t number, struct layer_tape *tape, const rosa_learning *learning,
+				  float *out, rosa_error *err)
 {
 	const struct network_layer *layer = &n->layers[number];
 	const struct attention_shape attention = attention_of(n, layer);
 	const struct shape s = shape_of(n);
+	const bool post = layer->has_rosa && n->options.fusion == ROSA_POST;
+	struct product projections[6] = {{&layer->q.matrix, layer->q_norm.value ? tape->q_raw : tape->q, false},
+					 {&layer->k.matrix, layer->k_norm.value ? tape->k_raw : tape->k, false},
+					 {&layer->v.matrix, tape->v, false}};
+	const struct product attended = {&layer->o.matrix, tape->middle, true}, down = {&layer->down.matrix, out, true},
+			     gates[] = {{&layer->gate.matrix, tape->gate, false}, {&layer->up.matrix, tape->up, false}};
+	size_t count = 3;
 	rosa_status status = input_forward(n, number, tape, learning, err);
 
 	if (status != ROSA_OK)
 		return status;
-	heads_forward(n, &layer->q, &layer->q_norm, n->config.heads, tape, tape->q_raw, tape->q);
-	heads_forward(n, &layer->k, &layer->k_norm, n->config.kv_heads, tape, tape->k_raw, tape->k);
-	n->training->affine(n->backend, s.rows, s.keys, s.width, tape->u, layer->v.value, false, tape->v);
+	if (post)
+		count += layer_projections(&layer->rosa, &tape->rosa, projections + count);
+	n->training->multiply(n->backend, s.rows, tape->u, count, projections);
+	heads_forward(n, &layer->q_norm, n->config.heads, tape->q_raw, tape->q);
+	heads_forward(n, &layer->k_norm, n->config.kv_heads, tape->k_raw, tape->k);
 	n->training->attention(n->backend, &attention, tape->q, tape->k, tape->v, tape->attended, tape->level);
 	copy(n, tape->middle, tape->h, s.rows * s.width);
-	n->training->affine(n->backend, s.rows, s.width, s.queries, tape->attended, layer->o.value, true, tape->middle);
-	if (layer->has_rosa && n->options.fusion == ROSA_POST) {
-		status = rosa_forward(n, number, tape, learning, tape->u, tape->middle, true, err);
+	n->training->multiply(n->backend, s.rows, tape->attended, 1, &attended);
+	if (post) {
+		status = adapter_forward(n, number, tape, learning, true, tape->middle, err);
 		if (status != ROSA_OK)
 			return status;
 	}
 	n->ops->rms_norm(n->backend, s.rows, s.width, tape->middle, layer->mlp_norm.value, n->config.norm_eps,
 			 tape->u2);
-	n->training->affine(n->backend, s.rows, s.mlp, s.width, tape->u2, layer->gate.value, false, tape->gate);
-	n->training->affine(n->backend, s.rows, s.mlp, s.width, tape->u2, layer->up.value, false, tape->up);
+	n->training->multiply(n->backend, s.rows, tape->u2, 2, gates);
 	n->ops->swiglu(n->backend, s.rows * s.mlp, tape->gate, tape->up, tape->act);
 	copy(n, out, tape->middle, s.rows * s.width);
-	n->training->affine(n->backend, s.rows, s.width, s.mlp, tape->act, layer->down.value, true, out);
+	n->training->multiply(n->backend, s.rows, tape->act, 1, &down);
 	return ROSA_OK;
 }
 
 /* ----------------------------------------------------------------------------------------------------- backward -- */
 
 /* A product back: gx (+)= gy W, and gW += gy^T x where W is trained. */
-static void affine_back(network *n, const struct weight *weight, size_t rows, size_t columns, const float *x,
-			const float *gy, bool add, float *gx)
+static void product_back(network *n, const struct weight *weight, const float *x, const float *gy, bool add, float *gx)
 {
+	const struct matrix *w = &weight->matrix;
 	const size_t steps = n->count * n->steps;
 	float *gw = network_grad(n, weight);
 
-	n->training->affine_back(n->backend, steps, rows, columns, gy, weight->value, add, gx);
+	n->training->multiply_back(n->backend, steps, w, gy, add, gx);
 	if (gw)
-		n->training->affine_grad(n->backend, steps, rows, columns, x, gy, gw);
+		n->training->multiply_grad(n->backend, steps, w->rows, w->columns, x, gy, gw);
 }
 
 /* A norm back: gx += ... */
@@ -132,10 +164,10 @@ static void mlp_backward(network *n, const struct network_layer *layer, const st
 {
 	const struct shape s = shape_of(n);
 
-	affine_back(n, &layer->down, s.width, s.mlp, tape->act, n->gh, false, n->ggate);
+	product_back(n, &layer->down, tape->act, n->gh, false, n->ggate);
 	n->training->swiglu_back(n->backend, s.rows * s.mlp, tape->gate, tape->up, n->ggate, n->ggate, n->gup);
-	affine_back(n, &layer->gate, s.mlp, s.width, tape->u2, n->ggate, false, n->gu);
-	affine_back(n, &layer->up, s.mlp, s.width, tape->u2, n->gup, true, n->gu);
+	product_back(n, &layer->gate, tape->u2, n->ggate, false, n->gu);
+	product_back(n, &layer->up, tape->u2, n->gup, true, n->gu);
 	norm_back(n, &layer->mlp_norm, s.rows, s.width, tape->middle, n->gu, n->gh);
 }
 
@@ -153,25 +185,40 @@ static void heads_backward(network *n, const struct weight *weight, const struct
 		n->training->clear(n->backend, s.rows * heads * size, g);
 		norm_back(n, norm, s.rows * heads, size, raw, gx, g);
 	}
-	affine_back(n, weight, heads * size, s.width, tape->u, g, add, n->gu);
+	product_back(n, weight, tape->u, g, add, n->gu);
 }
 
 /* gu: the gradient of u, from that of middle in gh */
 static void attention_backward(network *n, const struct network_layer *layer, const struct layer_tape *tape)
 {
 	const struct attention_shape attention = attention_of(n, layer);
-	const struct shape s = shape_of(n);
 
-	affine_back(n, &layer->o, s.width, s.queries, tape->attended, n->gh, false, n->gattended);
+	product_back(n, &layer->o, tape->attended, n->gh, false, n->gattended);
 	n->training->attention_back(n->backend, &attention, tape->q, tape->k, tape->v, tape->attended, tape->level,
 				    n->gattended, n->gq, n->gk, n->gv);
 	heads_backward(n, &layer->q, &layer->q_norm, n->config.heads, tape, tape->q_raw, n->gq, false);
 	heads_backward(n, &layer->k, &layer->k_norm, n->config.kv_heads, tape, tape->k_raw, n->gk, true);
-	affine_back(n, &layer->v, s.keys, s.width, tape->u, n->gv, true, n->gu);
+	product_back(n, &layer->v, tape->u, n->gv, true, n->gu);
 }
 
-rosa_status layer_backward(network *n, size_t number, const struct layer_tape *tape, const rosa_learning *learning,
-			   rosa_error *err)
+/* From ginj, the gradient of what was injected, to that of the ROSA layer's normed input u, added to gu. */
+static rosa_status adapter_backward(network *n, size_t number, const struct layer_tape *tape,
+				    const rosa_learning *learning, const float *u, const float *ginj, rosa_error *err)
+{
+	const struct network_layer *layer = &n->layers[number];
+	/* what attention's backward pass worked on is free by now, and wide enough */
+	const struct rosa_back back = {n->gattended, n->gq, n->gk, n->gv, n->gchannels[0], n->gchannels[1]};
+	const struct rosa_grads grads = {network_grad(n, &layer->rosa_q), network_grad(n, &layer->rosa_k),
+					 network_grad(n, &layer->rosa_v), network_grad(n, &layer->rosa_out),
+					 network_grad(n, &layer->e0),     network_grad(n, &layer->e1)};
+
+	layer_reread(&n->rosa, &layer->rosa, &n->sequences, &tape->rosa, &tape->lookup);
+	return layer_backward(&n->rosa, &layer->rosa, &n->sequences, learning, &tape->rosa, &tape->lookup, u, ginj,
+			      &back, &grads, n->gu, err);
+}
+
+rosa_status network_layer_backward(network *n, size_t number, const struct layer_tape *tape,
+				   const rosa_learning *learning, rosa_error *err)
 {
 	const struct network_layer *layer = &n->layers[number];
 	const struct shape s = shape_of(n);
@@ -179,23 +226,17 @@ rosa_status layer_backward(network *n, size_t number, const struct layer_tape *t
 
 	mlp_backward(n, layer, tape);
 	attention_backward(n, layer, tape);
-	if (!layer->has_rosa) {
-		norm_back(n, &layer->attention_norm, s.rows, s.width, tape->h, n->gu, n->gh);
-		return ROSA_OK;
+	if (layer->has_rosa && n->options.fusion == ROSA_POST) {
+		status = adapter_backward(n, number, tape, learning, tape->u, n->gh, err);
+	} else if (layer->has_rosa) {
+		n->training->clear(n->backend, s.rows * s.width, n->gx);
+		norm_back(n, &layer->attention_norm, s.rows, s.width, tape->mix, n->gu, n->gx);
+		/* gx: of mix, becomes that of inj */
+		n->training->mix_back(n->backend, s.rows, s.width, layer->a0.value, tape->h, tape->inj, n->gx, n->gh,
+				      n->gx, network_grad(n, &layer->a0));
+		n->training->clear(n->backend, s.rows * s.width, n->gu);
+		status = adapter_backward(n, number, tape, learning, tape->rosa_u, n->gx, err);
 	}
-	if (n->options.fusion == ROSA_POST) {
-		status = rosa_backward(n, number, tape, learning, tape->u, n->gh, n->gu, err);
-		if (status == ROSA_OK)
-			norm_back(n, &layer->attention_norm, s.rows, s.width, tape->h, n->gu, n->gh);
-		return status;
-	}
-	n->training->clear(n->backend, s.rows * s.width, n->gx);
-	norm_back(n, &layer->attention_norm, s.rows, s.width, tape->mix, n->gu, n->gx);
-	/* gx: of mix, becomes that of inj */
-	n->training->mix_back(n->backend, s.rows, s.width, layer->a0.value, tape->h, tape->inj, n->gx, n->gh, n->gx,
-			      network_grad(n, &layer->a0));
-	n->training->clear(n->backend, s.rows * s.width, n->gu);
-	status = rosa_backward(n, number, tape, learning, tape->rosa_u, n->gx, n->gu, err);
 	if (status == ROSA_OK)
 		norm_back(n, &layer->attention_norm, s.rows, s.width, tape->h, n->gu, n->gh);
 	return status;

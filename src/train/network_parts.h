@@ -2,12 +2,14 @@
 #ifndef ROSATUNE_NETWORK_PARTS_H
 #define ROSATUNE_NETWORK_PARTS_H
 
+#include "rosa/layer.h"
 #include "train/network.h"
 
-/* A parameter of a layer: its numbers, and the gradient's where it is trained. */
+/* A parameter: a vector, or a matrix [out][in]. */
 struct weight {
 	float *value;
-	size_t index; /* in the list of parameters */
+	size_t index;         /* in the list of parameters */
+	struct matrix matrix; /* of the same numbers; zeroed for a vector */
 };
 
 struct network_layer {
@@ -15,14 +17,15 @@ struct network_layer {
 	size_t window, sinks;
 	bool has_rosa;
 	struct weight rosa_q, rosa_k, rosa_v, rosa_out, e0, e1, a0; /* rosa_q is rosa_k where shared */
+	struct rosa_weights rosa;                                   /* the same, as the ROSA layer takes them */
 };
 
-/* Activations of one layer that the way back needs, [rows][...]; names as in network_layer.c. */
+/* Activations of one layer that the backward pass needs, [rows][...]; names as in network_layer.c. */
 struct layer_tape {
 	float *h, *u, *q_raw, *k_raw, *q, *k, *v, *attended, *level, *middle, *u2, *gate, *up, *act;
-	float *rosa_u, *rosa_q, *rosa_k, *rosa_v, *rosa_y, *inj, *mix;
-	void *read, *flips;
-	size_t flips_room;
+	float *rosa_u, *inj, *mix; /* pre fusion only */
+	struct rosa_rows rosa;
+	struct lookup lookup;
 };
 
 struct network {
@@ -38,17 +41,18 @@ struct network {
 	struct network_layer *layers;
 	float *frequencies;
 	struct rotary rotary;
+	struct rosa_setup rosa; /* of the adapters, if there are any */
 
-	/* Room for the last shape of batch. */
+	/* Memory for the last shape of batch. */
 	size_t count, steps;
-	const uint64_t *numbers;  /* of the batch that is learnt from */
-	bool tapes_full;          /* one tape a layer; else one for all, and the inputs of the layers apart */
+	const uint64_t *numbers;  /* of the samples of the batch that is learnt from */
+	bool tapes_full;          /* one tape per layer; else one for all, and the inputs of the layers apart */
 	struct layer_tape *tapes; /* [layers or 1] */
 	float **inputs;           /* [layers + 1]: the hidden state before each layer, and after the last */
 	float *u, *logits;        /* normed last state; logits of some rows */
 	float *gh, *gu, *gx, *gq, *gk, *gv, *gattended, *ggate, *gup, *scales, *gchannels[2];
-	uint16_t *symbols[3];
-	int32_t *tau;
+	struct rosa_batch sequences; /* scratch memory of the ROSA layers */
+	uint64_t *seeds;             /* [count]: what each sequence draws by, in the layer at hand */
 	uint64_t bytes;
 	void **blocks; /* all of it */
 	size_t block_count, block_room;
@@ -60,19 +64,10 @@ struct network {
 float *network_grad(const network *network, const struct weight *weight);
 
 /* One layer: from tape->h to `out`, filling the tape. */
-rosa_status layer_forward(network *network, size_t number, struct layer_tape *tape, const rosa_learning *learning,
-			  float *out, rosa_error *err);
+rosa_status network_layer_forward(network *network, size_t number, struct layer_tape *tape,
+				  const rosa_learning *learning, float *out, rosa_error *err);
 /* And back: gh is the gradient of the layer's output, and becomes that of its input. */
-rosa_status layer_backward(network *network, size_t number, const struct layer_tape *tape,
-			   const rosa_learning *learning, rosa_error *err);
-
-/* The operator: from the normed state to inj, and from its gradient (in gx) to that of the normed state, added to gu.
- */
-rosa_status rosa_forward(network *network, size_t number, struct layer_tape *tape, const rosa_learning *learning,
-			 const float *u, float *inj, bool add, rosa_error *err);
-rosa_status rosa_backward(network *network, size_t number, const struct layer_tape *tape, const rosa_learning *learning,
-			  const float *u, const float *ginj, float *gu, rosa_error *err);
-
-rosa_options network_retrieval(const network *network);
+rosa_status network_layer_backward(network *network, size_t number, const struct layer_tape *tape,
+				   const rosa_learning *learning, rosa_error *err);
 
 #endif

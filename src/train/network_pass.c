@@ -11,6 +11,7 @@
 #include "train/network_parts.h"
 
 #include "base/status.h"
+#include "rosa/destinations.h"
 
 #include <string.h>
 
@@ -29,9 +30,7 @@ static rosa_status check(const network *n, const struct batch *batch, rosa_error
 
 static void embed(network *n, const struct batch *batch)
 {
-	const struct matrix weight = {FORMAT_F32, n->config.vocabulary, n->config.width, n->embedding.value};
-
-	n->ops->embed(n->backend, &weight, batch->count * batch->steps, batch->tokens, n->inputs[0]);
+	n->ops->embed(n->backend, &n->embedding.matrix, batch->count * batch->steps, batch->tokens, n->inputs[0]);
 }
 
 /* The tape of a layer, with its input in place. */
@@ -55,9 +54,10 @@ static void head(network *n, const struct batch *batch, float scale, bool learni
 	*result = (struct batch_result){0};
 	for (size_t first = 0; first < rows; first += NETWORK_LOGITS_ROWS) {
 		const size_t left = rows - first, some = left < NETWORK_LOGITS_ROWS ? left : NETWORK_LOGITS_ROWS;
+		const struct product logits = {&n->head.matrix, n->logits, false};
 		const float *u = n->u + first * width, *weight = batch->weight ? batch->weight + first : NULL;
 
-		n->training->affine(n->backend, some, vocabulary, width, u, n->head.value, false, n->logits);
+		n->training->multiply(n->backend, some, u, 1, &logits);
 		result->loss += n->training->cross_entropy(n->backend, some, vocabulary, n->logits,
 							   batch->targets + first, weight, scale, right);
 		for (size_t t = 0; t < some; t++) {
@@ -71,10 +71,9 @@ static void head(network *n, const struct batch *batch, float scale, bool learni
 			memcpy(correct + first, right, some);
 		if (!learning)
 			continue;
-		n->training->affine_back(n->backend, some, vocabulary, width, n->logits, n->head.value, false,
-					 n->gu + first * width);
+		n->training->multiply_back(n->backend, some, &n->head.matrix, n->logits, false, n->gu + first * width);
 		if (ghead)
-			n->training->affine_grad(n->backend, some, vocabulary, width, u, n->logits, ghead);
+			n->training->multiply_grad(n->backend, some, vocabulary, width, u, n->logits, ghead);
 	}
 	if (!learning)
 		return;
@@ -110,7 +109,7 @@ rosa_status network_learn(network *n, const struct batch *batch, float scale, st
 	n->numbers = batch->numbers;
 	embed(n, batch);
 	for (size_t i = 0; i < layers && status == ROSA_OK; i++)
-		status = layer_forward(n, i, tape_of(n, i), learning, n->inputs[i + 1], err);
+		status = network_layer_forward(n, i, tape_of(n, i), learning, n->inputs[i + 1], err);
 	if (status != ROSA_OK)
 		return status;
 	head(n, batch, scale, true, result, NULL);
@@ -119,9 +118,9 @@ rosa_status network_learn(network *n, const struct batch *batch, float scale, st
 
 		/* The tape of the last layer is still there. What the layer gives is not needed again: it goes to u. */
 		if (!n->tapes_full && i + 1 < layers)
-			status = layer_forward(n, i, tape, learning, n->u, err);
+			status = network_layer_forward(n, i, tape, learning, n->u, err);
 		if (status == ROSA_OK)
-			status = layer_backward(n, i, tape, learning, err);
+			status = network_layer_backward(n, i, tape, learning, err);
 	}
 	if (status == ROSA_OK && network_grad(n, &n->embedding))
 		n->training->embed_back(n->backend, batch->count * batch->steps, n->config.width, batch->tokens, n->gh,
@@ -132,20 +131,13 @@ rosa_status network_learn(network *n, const struct batch *batch, float scale, st
 /* What a layer's adapter did, for the one who looks. */
 static void observe(network *n, size_t number, const struct layer_tape *tape, network_observer observer, void *context)
 {
-	const size_t routes = n->config.width / (size_t)n->options.bits, cells = n->count * routes * n->steps;
-	const int width = rosa_width(n->steps);
+	const size_t cells = n->count * n->rosa.routes * n->steps;
+	uint16_t *const *symbols = n->sequences.symbols;
+	int32_t *tau = (int32_t *)n->sequences.found; /* which has been used */
 
-	for (size_t i = 0; i < cells; i++) {
-		if (width == 2) {
-			const uint16_t found = ((const uint16_t *)tape->read)[i];
-
-			n->tau[i] = found == UINT16_MAX ? -1 : found;
-		} else {
-			n->tau[i] = ((const int32_t *)tape->read)[i];
-		}
-	}
-	observer(context, number, n->count, n->steps, routes, n->options.bits, n->symbols[0], n->symbols[1],
-		 n->symbols[2], n->tau);
+	destinations_load(tau, tape->lookup.read, 0, cells, rosa_width(n->steps));
+	observer(context, number, n->count, n->steps, n->rosa.routes, n->options.bits, symbols[0],
+		 symbols[layer_shared(&n->layers[number].rosa) ? 0 : 1], symbols[2], tau);
 }
 
 rosa_status network_judge(network *n, const struct batch *batch, struct batch_result *result, uint8_t *correct,
@@ -161,7 +153,7 @@ rosa_status network_judge(network *n, const struct batch *batch, struct batch_re
 	for (size_t i = 0; i < n->config.layers && status == ROSA_OK; i++) {
 		struct layer_tape *tape = tape_of(n, i);
 
-		status = layer_forward(n, i, tape, NULL, n->inputs[i + 1], err);
+		status = network_layer_forward(n, i, tape, NULL, n->inputs[i + 1], err);
 		if (status == ROSA_OK && observer && n->layers[i].has_rosa)
 			observe(n, i, tape, observer, context);
 	}

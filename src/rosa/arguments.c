@@ -1,5 +1,5 @@
-/* The options of learning, checked once so that nothing below has to ask. */
-#include "rosa/learning.h"
+/* The arguments of the operator's public functions. */
+#include "rosa/arguments.h"
 #include "base/status.h"
 
 #include <string.h>
@@ -48,4 +48,26 @@ rosa_status learning_from_options(const rosa_learning *given, rosa_learning *ful
 		status =
 		    rosa_fail(err, ROSA_EINVAL, "learning.suffix is %g; it must be 0 or more", (double)full->suffix);
 	return status;
+}
+
+rosa_status activations_check(rosa_dtype dtype, size_t batch, size_t steps, size_t channels, unsigned bits,
+			      rosa_error *err)
+{
+	if (dtype != ROSA_FLOAT32 && dtype != ROSA_BFLOAT16)
+		return rosa_fail(err, ROSA_EINVAL,
+				 "dtype is %d; the operator takes ROSA_FLOAT32 (%d) and ROSA_BFLOAT16 (%d)", (int)dtype,
+				 ROSA_FLOAT32, ROSA_BFLOAT16);
+	if (!batch || !steps || !channels)
+		return rosa_fail(err, ROSA_EINVAL,
+				 "batch %zu, %zu steps, %zu channels; there must be at least one of each", batch, steps,
+				 channels);
+	if (channels % bits)
+		return rosa_fail(err, ROSA_EINVAL, "%zu channels are not a multiple of %u bits", channels, bits);
+	if (steps > ROSA_MAX_STEPS)
+		return rosa_fail(err, ROSA_EINVAL, "%zu steps; a stream holds at most %zu", steps, ROSA_MAX_STEPS);
+	/* with room for a few floats per number in scratch memory */
+	if (batch > SIZE_MAX / steps / channels / 64)
+		return rosa_fail(err, ROSA_EINVAL, "batch %zu of %zu steps and %zu channels does not fit into memory",
+				 batch, steps, channels);
+	return ROSA_OK;
 }

@@ -1,12 +1,10 @@
 /*
- * The adapter's past.
+ * A text's past, one block of steps after the other.
  *
- * Retrieval keeps the query and key streams itself and answers with steps; what stood there is looked up here. Only
- * the symbols of values are kept, 2 bytes a route and step. They are laid down route by route inside a block of steps:
- * a look-up is then one load from a row that neighbouring look-ups of the route share.
+ * Within a block the value symbols of a route are neighbours: the look-ups of a route share cache lines.
  */
-#include "model/past.h"
-
+#include "rosa/past.h"
+#include "backend/backend.h"
 #include "base/status.h"
 
 #include <stdbool.h>
@@ -70,9 +68,10 @@ static void copy_values(const struct past *past, size_t route, size_t first, siz
 	}
 }
 
-rosa_status past_read(struct past *past, size_t steps, const uint16_t *q, const uint16_t *k, const uint16_t *v,
-		      int32_t *tau, uint16_t *found, uint8_t *hit, rosa_error *err)
+rosa_status past_find(struct past *past, size_t steps, const uint16_t *q, const uint16_t *k, const uint16_t *v,
+		      uint32_t *found, rosa_error *err)
 {
+	int32_t *tau = (int32_t *)found; /* each is replaced by what stands there */
 	rosa_status status = reserve(past, past->steps + steps, err);
 
 	if (status == ROSA_OK)
@@ -81,10 +80,8 @@ rosa_status past_read(struct past *past, size_t steps, const uint16_t *q, const 
 		return status;
 	for (size_t r = 0; r < past->routes; r++) {
 		copy_values(past, r, past->steps, steps, (uint16_t *)v + r * steps, true);
-		for (size_t i = r * steps; i < (r + 1) * steps; i++) {
-			hit[i] = tau[i] >= 0;
-			found[i] = hit[i] ? *value_at(past, r, (size_t)tau[i]) : 0;
-		}
+		for (size_t i = r * steps; i < (r + 1) * steps; i++)
+			found[i] = tau[i] < 0 ? 0 : BACKEND_FOUND | *value_at(past, r, (size_t)tau[i]);
 	}
 	past->steps += steps;
 	return ROSA_OK;

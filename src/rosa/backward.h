@@ -1,0 +1,34 @@
+/*
+ * The backward pass of the read-out, its arguments checked, as the rules for q and k receive it.
+ *
+ * Route r of batch entry b owns channels r*bits .. r*bits + bits-1 of the rows of b. A rule overwrites args->gq and
+ * args->gk (either may be NULL) for all of them. Sums over time or over routes are taken in an order that does not
+ * depend on the number of workers.
+ */
+#ifndef ROSATUNE_BACKWARD_H
+#define ROSATUNE_BACKWARD_H
+
+#include "rosatune.h"
+
+#include <stdbool.h>
+
+struct pool;
+
+struct backward {
+	const rosa_read_pass *args;
+	const rosa_learning *learning;
+	const rosa_allocator *allocator;
+	struct pool *pool;
+	unsigned workers; /* of the pool */
+	unsigned bits;    /* M */
+	size_t routes;    /* R, per batch entry */
+	bool fold;
+};
+
+/* The rules by which q and k learn; each fills gq and gk. They fail for want of memory only (ROSA_ENOMEM), or where the
+ * caller's table of destinations is broken (ROSA_EINVAL). */
+rosa_status grad_qk_flips(const struct backward *call, rosa_error *err);
+rosa_status grad_qk_soft(const struct backward *call, rosa_error *err);
+rosa_status grad_qk_linear(const struct backward *call, rosa_error *err);
+
+#endif

@@ -1,0 +1,463 @@
+/*
+ * rosa_layer_forward and rosa_layer_backward: the layer (layer.h) with its norm, as one call on the caller's memory.
+ *
+ * All is computed in float32. Activations of another type are widened first; q, k and v are rounded to that type before
+ * their symbols are taken, so that symbols and slopes are those of the numbers that the tape keeps.
+ *
+ * What is kept. Of the input, H: U alone does not give H where a weight of the norm is 0, and U is made again from H in
+ * little time. q, k and v, since it would take a product each to make them again; with a shared projection q and k are
+ * the same rows, and where no rule reads them neither is kept. The destinations, in as few bytes as hold them. Not y
+ * (layer_reread). So the tape takes 4 C numbers per token (3 C if shared, 2 C if q and k do not learn) and C/M
+ * destinations, and with counterfactuals M + 1 more per query run.
+ *
+ * Gradients are added to the caller's. So that a call that fails changes none of them, all that can fail comes before
+ * the first addition; once the arguments are checked, that is memory alone.
+ */
+#include "backend/convert.h"
+#include "backend/cpu_parts.h"
+#include "base/status.h"
+#include "retrieval/rules.h"
+#include "rosa/arguments.h"
+#include "rosa/layer.h"
+#include "rosa/scratch.h"
+
+struct rosa_tape {
+	rosa_options options;
+	rosa_learning learning;
+	rosa_fusion fusion;
+	rosa_dtype dtype;
+	bool shared; /* wq == wk */
+	size_t batch, steps, channels;
+	/* Each [batch][steps][channels]. k is q if shared; both are NULL if no rule reads them. */
+	void *h, *q, *k, *v;
+	struct lookup lookup;
+};
+
+/* One call: its arguments, checked and complete, and its memory. */
+struct call {
+	rosa_options options;
+	rosa_learning learning;
+	rosa_layer layer;
+	size_t batch, steps, numbers; /* numbers: batch * steps * channels */
+	rosa_workers *workers;        /* the call's own; NULL: the caller's are used */
+	struct scratch scratch;
+	struct cpu_backend cpu;
+	struct rosa_setup setup;
+	struct rosa_weights weights;
+	struct rosa_batch sequences;
+};
+
+/* ---------------------------------------------------------------------------------------------------- arguments -- */
+
+static rosa_status check_parameters(const rosa_layer *layer, rosa_error *err)
+{
+	const struct {
+		const char *name;
+		const float *pointer;
+	} parameters[] = {{"norm", layer->norm}, {"wq", layer->wq}, {"wk", layer->wk},     {"wv", layer->wv},
+			  {"e0", layer->e0},     {"e1", layer->e1}, {"wout", layer->wout}, {"a0", layer->a0}};
+	const size_t needed = sizeof(parameters) / sizeof(*parameters) - (layer->fusion == ROSA_POST);
+
+	for (size_t i = 0; i < needed; i++)
+		if (!parameters[i].pointer)
+			return rosa_fail(err, ROSA_EINVAL, "layer.%s is NULL; %s fusion needs it", parameters[i].name,
+					 layer->fusion == ROSA_POST ? "post" : "pre");
+	return ROSA_OK;
+}
+
+static rosa_status check_layer(const rosa_layer *given, rosa_layer *layer, rosa_error *err)
+{
+	if (!given)
+		return rosa_fail(err, ROSA_EINVAL, "layer is NULL");
+	if (given->size < offsetof(rosa_layer, wout) + sizeof(given->wout))
+		return rosa_fail(err, ROSA_EINVAL, "layer.size is %zu; set it to sizeof(rosa_layer), which is %zu",
+				 given->size, sizeof(*given));
+	*layer = (rosa_layer){.size = 0};
+	memcpy(layer, given, given->size < sizeof(*layer) ? given->size : sizeof(*layer));
+	if ((int)layer->fusion != ROSA_POST && (int)layer->fusion != ROSA_PRE)
+		return rosa_fail(err, ROSA_EINVAL, "layer.fusion is %d; use ROSA_POST (0) or ROSA_PRE (1)",
+				 (int)layer->fusion);
+	/* written so that NaN fails too */
+	if (!(layer->norm_eps >= 0 && layer->norm_eps < 1e30f))
+		return rosa_fail(err, ROSA_EINVAL, "layer.norm_eps is %g; it must be 0 or more",
+				 (double)layer->norm_eps);
+	if (layer->channels > SIZE_MAX / 64 / (layer->channels ? layer->channels : 1))
+		return rosa_fail(err, ROSA_EINVAL, "layer.channels is %zu; its matrices do not fit into memory",
+				 layer->channels);
+	return check_parameters(layer, err);
+}
+
+static rosa_status check_call(const rosa_options *options, const rosa_learning *learning, const rosa_layer *layer,
+			      size_t batch, size_t steps, struct call *call, rosa_error *err)
+{
+	struct route_rules rules;
+	rosa_status status;
+
+	*call = (struct call){.batch = batch, .steps = steps};
+	if (!options)
+		return rosa_fail(err, ROSA_EINVAL, "options is NULL");
+	status = rules_from_options(options, &call->options, &rules, err);
+	if (!status)
+		status = learning_from_options(learning, &call->learning, err);
+	if (!status)
+		status = check_layer(layer, &call->layer, err);
+	if (!status)
+		status = activations_check(call->layer.dtype, batch, steps, call->layer.channels, rules.bits, err);
+	if (!status)
+		call->numbers = batch * steps * call->layer.channels;
+	return status;
+}
+
+static size_t rows_bytes(const struct call *call)
+{
+	return call->numbers * activation_size(call->layer.dtype);
+}
+
+static rosa_status check_apart(const struct call *call, const char *a_name, const void *a, const char *b_name,
+			       const void *b, rosa_error *err)
+{
+	const uintptr_t bytes = rows_bytes(call);
+
+	if ((uintptr_t)a < (uintptr_t)b + bytes && (uintptr_t)b < (uintptr_t)a + bytes)
+		return rosa_fail(err, ROSA_EINVAL, "%s and %s overlap; give each an array of its own", a_name, b_name);
+	return ROSA_OK;
+}
+
+static rosa_status check_same_layer(const rosa_tape *tape, const struct call *call, rosa_error *err)
+{
+	const struct {
+		const char *name;
+		size_t now, then;
+	} fields[] = {{"channels", call->layer.channels, tape->channels},
+		      {"dtype", (size_t)call->layer.dtype, (size_t)tape->dtype},
+		      {"fusion", (size_t)call->layer.fusion, (size_t)tape->fusion},
+		      {"wq == layer.wk", call->layer.wq == call->layer.wk, tape->shared}};
+
+	for (size_t i = 0; i < sizeof(fields) / sizeof(*fields); i++)
+		if (fields[i].now != fields[i].then)
+			return rosa_fail(err, ROSA_EINVAL,
+					 "layer.%s is %zu and was %zu in the forward pass; give the same layer to both",
+					 fields[i].name, fields[i].now, fields[i].then);
+	return ROSA_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------------- memory -- */
+
+static rosa_status out_of_memory(const struct call *call, rosa_error *err)
+{
+	return rosa_fail(err, ROSA_ENOMEM,
+			 "no memory for a layer of %zu channels over %zu batch entries of %zu steps; use fewer of them",
+			 call->layer.channels, call->batch, call->steps);
+}
+
+static float *take_rows(struct call *call)
+{
+	return scratch_floats(&call->scratch, call->numbers);
+}
+
+/* Float32 rows in place of an array of the caller's: the array itself, or memory to convert it in. */
+static float *rows_for(struct call *call, const void *array)
+{
+	return array && call->layer.dtype == ROSA_FLOAT32 ? (float *)array : take_rows(call);
+}
+
+/* Threads, a backend, and the scratch memory that both passes need; the rest is taken afterwards. */
+static rosa_status call_begin(struct call *call, rosa_error *err)
+{
+	const rosa_layer *layer = &call->layer;
+	const size_t n = layer->channels, cells = call->numbers / (size_t)call->options.bits;
+	const struct matrix matrix = {.format = FORMAT_F32, .rows = n, .columns = n};
+	rosa_options options = call->options;
+	rosa_status status;
+
+	call->scratch.allocator = &call->options.allocator;
+	if (!options.workers) {
+		status = rosa_workers_new(options.threads, &options.allocator, &call->workers, err);
+		if (status)
+			return status;
+		options.workers = call->workers;
+	}
+	cpu_backend_borrow(options.workers, &call->cpu);
+	call->setup = layer_setup(&call->cpu.backend, cpu_training_ops.multiply, n, &options);
+	call->weights = (struct rosa_weights){matrix, matrix, matrix, matrix, layer->e0, layer->e1, layer->a0};
+	call->weights.q.data = layer->wq;
+	call->weights.k.data = layer->wk;
+	call->weights.v.data = layer->wv;
+	call->weights.out.data = layer->wout;
+	call->sequences = (struct rosa_batch){.count = call->batch, .steps = call->steps};
+	for (int i = 0; i < 3; i++)
+		call->sequences.symbols[i] = scratch_take(&call->scratch, cells, sizeof(*call->sequences.symbols[i]));
+	call->sequences.found = scratch_take(&call->scratch, cells, sizeof(*call->sequences.found));
+	return ROSA_OK;
+}
+
+static void call_end(struct call *call)
+{
+	scratch_free(&call->scratch);
+	rosa_workers_free(call->workers);
+}
+
+static void widen(struct call *call, const void *from, float *to)
+{
+	if (from != to)
+		cpu_widen(&call->cpu, call->layer.dtype, call->numbers, from, to);
+}
+
+static void narrow(struct call *call, const float *from, void *to)
+{
+	if (from != to)
+		cpu_narrow(&call->cpu, call->layer.dtype, call->numbers, from, to);
+}
+
+/* U = norm(H) */
+static void norm(struct call *call, const float *h, float *u)
+{
+	const size_t n = call->layer.channels;
+
+	call->cpu.backend.ops->rms_norm(&call->cpu.backend, call->numbers / n, n, h, call->layer.norm,
+					call->layer.norm_eps, u);
+}
+
+/* ----------------------------------------------------------------------------------------------------- the tape -- */
+
+static rosa_status tape_new(const struct call *call, rosa_tape **made, rosa_error *err)
+{
+	const rosa_allocator *allocator = &call->options.allocator;
+	const struct lookup_shape shape = {call->batch, call->layer.channels / (size_t)call->options.bits, call->steps};
+	const bool learns = call->learning.qk_grad != ROSA_QK_NONE;
+	rosa_tape *tape = memory_resize(allocator, NULL, sizeof(*tape));
+
+	if (!tape)
+		return out_of_memory(call, err);
+	*tape = (rosa_tape){.options = call->options,
+			    .learning = call->learning,
+			    .fusion = call->layer.fusion,
+			    .dtype = call->layer.dtype,
+			    .shared = call->layer.wq == call->layer.wk,
+			    .batch = call->batch,
+			    .steps = call->steps,
+			    .channels = call->layer.channels};
+	*made = tape;
+	tape->h = memory_resize(allocator, NULL, rows_bytes(call));
+	tape->v = memory_resize(allocator, NULL, rows_bytes(call));
+	if (learns) {
+		tape->q = memory_resize(allocator, NULL, rows_bytes(call));
+		tape->k = tape->shared ? tape->q : memory_resize(allocator, NULL, rows_bytes(call));
+	}
+	if (!tape->h || !tape->v || (learns && (!tape->q || !tape->k)))
+		return out_of_memory(call, err);
+	return lookup_reserve(&tape->options, &shape, &tape->lookup, err);
+}
+
+size_t rosa_tape_bytes(const rosa_tape *tape)
+{
+	if (!tape)
+		return 0;
+	return sizeof(*tape) + tape->lookup.read_bytes + tape->lookup.flips_bytes +
+	       (2 + (size_t)(tape->q != NULL) + (size_t)(tape->k != tape->q)) * tape->batch * tape->steps *
+		   tape->channels * activation_size(tape->dtype);
+}
+
+void rosa_tape_free(rosa_tape *tape)
+{
+	rosa_allocator allocator;
+
+	if (!tape)
+		return;
+	allocator = tape->options.allocator;
+	if (!tape->shared)
+		memory_free(&allocator, tape->k);
+	memory_free(&allocator, tape->q);
+	memory_free(&allocator, tape->v);
+	memory_free(&allocator, tape->h);
+	lookup_free(&tape->options, &tape->lookup);
+	memory_free(&allocator, tape);
+}
+
+/* ------------------------------------------------------------------------------------------------------ forward -- */
+
+/* Rows as the tape keeps them, rounded to the type of the activations. `kept` NULL: no tape keeps them. */
+static void keep(struct call *call, float *rows, void *kept)
+{
+	if (kept) {
+		narrow(call, rows, kept);
+		widen(call, kept, rows);
+	} else if (call->layer.dtype != ROSA_FLOAT32) {
+		for (size_t i = 0; i < call->numbers; i++)
+			rows[i] = bfloat16_to_float(float_to_bfloat16(rows[i]));
+	}
+}
+
+static rosa_status forward(struct call *call, const void *h, void *out, rosa_tape *tape, struct lookup *lookup,
+			   rosa_error *err)
+{
+	const size_t rows = call->batch * call->steps;
+	const bool pre = call->layer.fusion == ROSA_PRE, shared = layer_shared(&call->weights);
+	rosa_learning learning = call->learning;
+	float *wide_h = rows_for(call, h), *u = take_rows(call), *wide_out = rows_for(call, out);
+	struct rosa_rows x = {.q = rows_for(call, tape ? tape->q : NULL)};
+	struct product projections[3];
+	rosa_status status;
+
+	x.k = shared ? NULL : rows_for(call, tape ? tape->k : NULL);
+	x.v = rows_for(call, tape ? tape->v : NULL);
+	if (call->scratch.short_of_memory)
+		return out_of_memory(call, err);
+	call->sequences.y = u; /* U has been used by then */
+	widen(call, h, wide_h);
+	norm(call, wide_h, u);
+	call->setup.multiply(call->setup.backend, rows, u, layer_projections(&call->weights, &x, projections),
+			     projections);
+	keep(call, x.q, tape ? tape->q : NULL);
+	if (!shared)
+		keep(call, x.k, tape ? tape->k : NULL);
+	keep(call, x.v, tape ? tape->v : NULL);
+	/* without a backward pass no counterfactuals are needed */
+	if (!tape && learning.qk_grad == ROSA_QK_FLIPS)
+		learning.qk_grad = ROSA_QK_NONE;
+	status = layer_retrieve(&call->setup, &call->weights, &call->sequences, &learning, &x, lookup, err);
+	if (status)
+		return status;
+	layer_inject(&call->setup, &call->weights, rows, call->sequences.y, false, wide_out);
+	if (pre)
+		layer_mix(&call->setup, &call->weights, rows, wide_h, wide_out, wide_out);
+	narrow(call, wide_out, out);
+	if (tape)
+		memcpy(tape->h, h, rows_bytes(call));
+	return ROSA_OK;
+}
+
+rosa_status rosa_layer_forward(const rosa_options *options, const rosa_learning *learning, const rosa_layer *layer,
+			       size_t batch, size_t steps, const void *h, void *out, rosa_tape **tape, rosa_error *err)
+{
+	struct call call;
+	struct lookup lookup = {0};
+	rosa_tape *made = NULL;
+	rosa_status status;
+
+	if (tape)
+		*tape = NULL;
+	status = check_call(options, learning, layer, batch, steps, &call, err);
+	if (status)
+		return status;
+	if (!h || !out)
+		return rosa_fail(err, ROSA_EINVAL, "%s is NULL", h ? "out" : "h");
+	status = check_apart(&call, "h", h, "out", out, err);
+	if (status)
+		return status;
+	status = call_begin(&call, err);
+	if (!status && tape)
+		status = tape_new(&call, &made, err);
+	if (!status && !tape) {
+		const struct lookup_shape shape = {batch, call.setup.routes, steps};
+
+		status = lookup_reserve(&call.options, &shape, &lookup, err);
+	}
+	if (!status)
+		status = forward(&call, h, out, made, made ? &made->lookup : &lookup, err);
+	lookup_free(&call.options, &lookup);
+	call_end(&call);
+	if (status)
+		rosa_tape_free(made);
+	else if (tape)
+		*tape = made;
+	return status;
+}
+
+/* ----------------------------------------------------------------------------------------------------- backward -- */
+
+static rosa_status backward(struct call *call, const rosa_tape *tape, const void *gout, const rosa_layer_grads *given,
+			    void *gh, rosa_error *err)
+{
+	struct backend *backend = &call->cpu.backend;
+	const size_t n = call->layer.channels, rows = call->batch * call->steps;
+	const bool pre = call->layer.fusion == ROSA_PRE, through = gh || given->norm;
+	const struct rosa_grads grads = {given->wq, given->wk, given->wv, given->wout, given->e0, given->e1};
+	float *h = rows_for(call, tape->h), *u = take_rows(call), *ginj = rows_for(call, gout);
+	float *gu = through ? take_rows(call) : NULL, *wide_gh = through ? rows_for(call, gh) : NULL;
+	float *vectors = scratch_floats(&call->scratch, 3 * n), *scales = scratch_floats(&call->scratch, rows);
+	float *inj = NULL, *gmix = NULL, *ga0 = pre && given->a0 ? vectors + 2 * n : NULL;
+	struct rosa_rows x = {.v = rows_for(call, tape->v)};
+	struct rosa_back back = {.gy = take_rows(call), .gv = take_rows(call)};
+	rosa_status status;
+
+	if (tape->q) {
+		x.q = rows_for(call, tape->q);
+		x.k = tape->shared ? NULL : rows_for(call, tape->k);
+		back.gq = take_rows(call);
+		back.gk = take_rows(call);
+	}
+	call->sequences.y = take_rows(call);
+	if (pre) {
+		inj = take_rows(call);
+		gmix = ginj;
+		ginj = take_rows(call);
+		/* mix_back adds to the gradient of H */
+		wide_gh = wide_gh ? wide_gh : take_rows(call);
+	}
+	if (call->scratch.short_of_memory)
+		return out_of_memory(call, err);
+	back.ge0 = vectors;
+	back.ge1 = vectors + n;
+	widen(call, tape->h, h);
+	widen(call, tape->v, x.v);
+	if (tape->q)
+		widen(call, tape->q, x.q);
+	if (tape->q && !tape->shared)
+		widen(call, tape->k, x.k);
+	widen(call, gout, pre ? gmix : ginj);
+	norm(call, h, u);
+	layer_reread(&call->setup, &call->weights, &call->sequences, &x, &tape->lookup);
+	if (wide_gh)
+		memset(wide_gh, 0, call->numbers * sizeof(*wide_gh));
+	if (gu)
+		memset(gu, 0, call->numbers * sizeof(*gu));
+	if (pre) {
+		memset(vectors + 2 * n, 0, n * sizeof(*vectors));
+		layer_inject(&call->setup, &call->weights, rows, call->sequences.y, false, inj);
+		cpu_training_ops.mix_back(backend, rows, n, call->layer.a0, h, inj, gmix, wide_gh, ginj, ga0);
+	}
+	status = layer_backward(&call->setup, &call->weights, &call->sequences, &call->learning, &x, &tape->lookup, u,
+				ginj, &back, &grads, gu, err);
+	if (status)
+		return status;
+	/* nothing fails any more */
+	if (ga0)
+		backend->ops->add(backend, n, ga0, given->a0);
+	if (through)
+		cpu_training_ops.rms_norm_back(backend, rows, n, h, call->layer.norm, call->layer.norm_eps, gu, scales,
+					       wide_gh, given->norm);
+	if (gh)
+		narrow(call, wide_gh, gh);
+	return ROSA_OK;
+}
+
+rosa_status rosa_layer_backward(const rosa_tape *tape, const rosa_layer *layer, const void *gout,
+				const rosa_layer_grads *grads, void *gh, rosa_error *err)
+{
+	rosa_layer_grads full = {.size = sizeof(full)};
+	struct call call;
+	rosa_status status;
+
+	if (!tape || !gout)
+		return rosa_fail(err, ROSA_EINVAL, "%s is NULL", tape ? "gout" : "tape");
+	if (grads) {
+		if (grads->size < offsetof(rosa_layer_grads, norm) + sizeof(grads->norm))
+			return rosa_fail(err, ROSA_EINVAL,
+					 "grads.size is %zu; set it to sizeof(rosa_layer_grads), which is %zu",
+					 grads->size, sizeof(*grads));
+		memcpy(&full, grads, grads->size < sizeof(*grads) ? grads->size : sizeof(*grads));
+	}
+	status = check_call(&tape->options, &tape->learning, layer, tape->batch, tape->steps, &call, err);
+	if (!status)
+		status = check_same_layer(tape, &call, err);
+	if (!status && gh)
+		status = check_apart(&call, "gout", gout, "gh", gh, err);
+	if (status)
+		return status;
+	status = call_begin(&call, err);
+	if (!status)
+		status = backward(&call, tape, gout, &full, gh, err);
+	call_end(&call);
+	return status;
+}
