@@ -1,14 +1,14 @@
 /*
  * rosatune.h - exact suffix retrieval over binary symbols (ROSA), the public C interface.
  *
- * A route is a pair of symbol streams, query and key. At every step the library names the place in the key's past
- * that best continues the query's context. Sections 1 to 3 of this file follow docs/design.md, "What is computed";
- * sections 4 and 5 are the operator that a neural network is given, forward and backward.
+ * A route is a pair of symbol streams, query and key. At every step the library finds the place in the key's past that
+ * best continues the query's context. Sections 1 to 3 of this file follow docs/design.md, "What is computed";
+ * sections 4 and 5 are the operator that is added to a neural network, forward and backward.
  *
  * Conventions
- *   - Every function that can fail returns a rosa_status and, where `err` is not NULL, fills in a message that names
- *     the value at fault and the remedy. On failure nothing the caller owns has changed: outputs may hold partial
- *     results, but a stream is as it was before the call.
+ *   - Every function that can fail returns a rosa_status and, where `err` is not NULL, a message that names the value
+ * at fault and the remedy. On failure nothing the caller owns has changed: outputs may hold partial results, but a
+ * stream is as it was before the call.
  *   - The library keeps no global state, never prints, never exits and installs no signal handlers.
  *   - Different objects may be used from different threads at once. One object belongs to one thread at a time.
  *   - Steps are counted from 0. A stream may hold at most ROSA_MAX_STEPS steps.
@@ -77,27 +77,27 @@ typedef struct rosa_allocator {
 	void *context;
 } rosa_allocator;
 
-/* Called on the calling thread between pieces of work, with `done` rising to `total` (in route-steps). Return nonzero
- * to stop; the call then returns ROSA_ECANCELLED. */
+/* Called on the calling thread between pieces of work, with `done` rising to `total` (in route-steps). Returning
+ * nonzero stops the call, which then returns ROSA_ECANCELLED. */
 typedef int (*rosa_progress)(void *context, uint64_t done, uint64_t total);
 
-/* Threads that calls share, so that each does not start and end its own: worth it where calls are short or many. */
+/* Threads that calls share instead of each starting its own: useful where calls are short or many. */
 typedef struct rosa_workers rosa_workers;
 
 /* Start from ROSA_OPTIONS_INIT and change fields. `size` lets the structure grow in later versions: a library newer
- * than the caller takes its defaults for the fields the caller does not know. */
+ * than the caller uses its defaults for fields that the caller does not know. */
 typedef struct rosa_options {
 	size_t size;              /* sizeof(rosa_options) */
-	int bits;                 /* M, bits a symbol, 1 to 16 */
+	int bits;                 /* M, bits per symbol, 1 to 16 */
 	rosa_policy policy;       /* which runs may be found */
 	int fold;                 /* nonzero: equal neighbours form one run; 0: every step is a run */
 	uint32_t max_match;       /* matches are compared up to this length; 0: no cut */
-	int threads;              /* worker threads, routes being the unit of work; 0: one a processor */
+	int threads;              /* worker threads, routes being the unit of work; 0: one per processor */
 	rosa_allocator allocator; /* {NULL, NULL}: malloc */
 	rosa_progress progress;   /* NULL: none; used by rosa_retrieve and rosa_find */
 	void *progress_context;
-	rosa_workers *workers; /* NULL: every call, and every stream, has threads of its own. Else these are used,
-				* however many `threads` says; they must outlive the streams and tapes made with them */
+	rosa_workers *workers; /* NULL: every call and every stream starts its own threads. Else these are used and
+				  `threads` is ignored; they must outlive the streams and tapes made with them */
 } rosa_options;
 
 #define ROSA_OPTIONS_INIT                                                                                              \
@@ -105,8 +105,8 @@ typedef struct rosa_options {
 		sizeof(rosa_options), 16, ROSA_READABLE, 1, 0, 1, {NULL, NULL}, NULL, NULL, NULL                       \
 	}
 
-/* `threads` as in rosa_options; `allocator` NULL: malloc. May be given to calls on several threads at once, which then
- * take turns. A process that was forked must not use its parent's. */
+/* `threads` as in rosa_options; `allocator` NULL: malloc. Workers may be given to calls on several threads at once,
+ * which then take turns. A forked process must not use the workers of its parent. */
 ROSA_API rosa_status rosa_workers_new(int threads, const rosa_allocator *allocator, rosa_workers **workers,
 				      rosa_error *err);
 
@@ -134,9 +134,9 @@ ROSA_API const char *rosa_pack_isa(void);
 
 /* ----------------------------------------------------------------------------------------- 2 retrieval, at once -- */
 
-/* Counterfactual tables at run level. Route r has query runs first[r] .. first[r+1]-1; run i starts at step start[i],
- * is answered with tau[i] there, and with flip[i*bits + j] if bit j of its symbol were flipped.
- * Filled in by rosa_retrieve, which allocates; release with rosa_flips_free. */
+/* Counterfactual tables per run. Route r has query runs first[r] .. first[r+1]-1. Run i starts at step start[i]; its
+ * destination there is tau[i], and would be flip[i*bits + j] if bit j of its symbol were flipped. Allocated and filled
+ * by rosa_retrieve; release with rosa_flips_free. */
 typedef struct rosa_flips {
 	size_t routes;
 	int bits;
@@ -155,8 +155,8 @@ ROSA_API rosa_status rosa_retrieve(const rosa_options *options, size_t routes, s
 				   const uint16_t *key, int32_t *tau, int32_t *length, rosa_flips *flips,
 				   rosa_error *err);
 
-/* The per-step form of the tables of one route: table[t*bits + j], at every step t < steps that of the run it lies
- * in. `steps` must be the number given to rosa_retrieve. */
+/* The tables of one route per step: table[t*bits + j] for every step t < steps, that of the run which contains t.
+ * `steps` must be the number given to rosa_retrieve. */
 ROSA_API rosa_status rosa_flips_expand(const rosa_flips *flips, size_t route, size_t steps, int32_t *table,
 				       rosa_error *err);
 
@@ -166,7 +166,7 @@ ROSA_API void rosa_flips_free(rosa_flips *flips);
 /* ------------------------------------------------------------------------------------- 3 retrieval, as it comes -- */
 
 /* The retrieval state of a number of routes. Pushing the streams in any pieces gives, bit for bit, what rosa_retrieve
- * gives on the whole. options.progress is not used; options.threads and the allocator are kept. */
+ * gives for the whole. options.progress is not used; options.threads and the allocator are kept. */
 typedef struct rosa_stream rosa_stream;
 
 ROSA_API rosa_status rosa_stream_new(const rosa_options *options, size_t routes, rosa_stream **stream, rosa_error *err);
@@ -175,10 +175,10 @@ ROSA_API rosa_status rosa_stream_new(const rosa_options *options, size_t routes,
 ROSA_API void rosa_stream_free(rosa_stream *stream);
 
 /* Append `steps` steps to every route and find their destinations. Step t of route r is query[r*stride + t] (likewise
- * key); the outputs tau and length have the same layout; flips has [routes][steps][bits], rows dense. Any of the three
- * outputs may be NULL. stride 0 means steps. Counterfactuals cost time: only ask for them when they are needed, but
- * then from the first step on of a run (a table wanted later in a run whose start was pushed without is refused with
- * ROSA_EINVAL). */
+ * key); the outputs tau and length have the same layout; flips is [routes][steps][bits], dense. Any of the three
+ * outputs may be NULL. stride 0 means steps. Counterfactuals cost time: request them only when they are needed, but
+ * then from the first step of a run on. Requesting them in the middle of a run whose start was pushed without them
+ * fails with ROSA_EINVAL. */
 ROSA_API rosa_status rosa_stream_push(rosa_stream *stream, size_t steps, const uint16_t *query, const uint16_t *key,
 				      size_t stride, int32_t *tau, int32_t *length, int32_t *flips, rosa_error *err);
 
@@ -186,7 +186,7 @@ ROSA_API rosa_status rosa_stream_push(rosa_stream *stream, size_t steps, const u
 ROSA_API rosa_status rosa_stream_fork(const rosa_stream *stream, rosa_stream **copy, rosa_error *err);
 
 /* Go back to the state after the first `steps` steps; more than were pushed is an error. The cost is that of the steps
- * undone, or of a rebuild where that is less, and of taking the last query run kept again. */
+ * undone, or of a rebuild where that is less, plus that of repeating the last query run kept. */
 ROSA_API rosa_status rosa_stream_rewind(rosa_stream *stream, size_t steps, rosa_error *err);
 
 /* Write the state to a file (atomically: a failed save leaves an older file as it was) or to memory, and make a stream
@@ -233,17 +233,18 @@ ROSA_API rosa_status rosa_stream_describe(const rosa_stream *stream, rosa_stream
  */
 
 typedef enum rosa_qk_grad {
-	ROSA_QK_LINEAR = 0, /* all readable runs weigh alike: linear time */
-	ROSA_QK_SOFT = 1,   /* runs weigh by a softmax over -slope * Hamming distance: quadratic time */
-	ROSA_QK_FLIPS = 2,  /* the paper's counterfactuals: what each bit's flip would have read */
+	ROSA_QK_LINEAR = 0, /* all readable runs have equal weights: linear time */
+	ROSA_QK_SOFT = 1,   /* weights are a softmax over -slope * Hamming distance: quadratic time */
+	ROSA_QK_FLIPS = 2,  /* the paper's counterfactuals: what would have been read with each bit flipped */
 	ROSA_QK_NONE = 3    /* q and k get no gradient */
 } rosa_qk_grad;
 
-/* Over which channels `soft` and `linear` judge a read: those of all routes, or of the route alone. */
+/* Over which channels `soft` and `linear` measure what a destination is worth: those of all routes, or of the route
+ * alone. */
 typedef enum rosa_credit { ROSA_CREDIT_ALL = 0, ROSA_CREDIT_ROUTE = 1 } rosa_credit;
 
-/* Where `flips` puts a key's gradient: at the run that was matched, or at the one after it, which is read (the paper).
- */
+/* Where `flips` puts the gradient of a key: at the run that was matched, or at the one after it, which is read (the
+ * paper). */
 typedef enum rosa_key_credit { ROSA_KEY_MATCH = 0, ROSA_KEY_DESTINATION = 1 } rosa_key_credit;
 
 /* How q and k learn. Start from ROSA_LEARNING_INIT; `size` as in rosa_options. */
@@ -253,7 +254,7 @@ typedef struct rosa_learning {
 	rosa_credit credit;         /* soft, linear */
 	rosa_key_credit key_credit; /* flips */
 	float slope;                /* soft: of the softmax, > 0 */
-	float suffix;               /* soft, linear: weight of the symbols one run earlier, >= 0; 0: not looked at */
+	float suffix;               /* soft, linear: weight of the symbols one run earlier, >= 0; 0: not used */
 	float explore;              /* share of route-steps read at a random past run instead, 0 to 1; training only */
 	float flip_share;           /* flips: share of query runs whose counterfactuals are looked up, > 0 to 1 */
 	uint64_t seed;              /* of explore and flip_share */
@@ -264,28 +265,27 @@ typedef struct rosa_learning {
 		sizeof(rosa_learning), ROSA_QK_LINEAR, ROSA_CREDIT_ALL, ROSA_KEY_MATCH, 1, 0, 0, 1, 0                  \
 	}
 
-/* Bytes of one kept destination: 2 (unsigned) where `steps` allows it, else 4. A destination is kept as it is, -1 as
- * all ones. */
+/* Bytes per stored destination: 2 (unsigned) where `steps` allows it, else 4. -1 is stored as all ones. */
 ROSA_API int rosa_width(size_t steps);
 
-/* The number of runs of a [routes][steps] array of symbols: rows of the counterfactual table. */
+/* The number of runs in a [routes][steps] array of symbols: the rows of the counterfactual table. */
 ROSA_API size_t rosa_count_runs(size_t routes, size_t steps, const uint16_t *symbols, int fold);
 
 /* Find what every step of every route reads. `read` receives [routes][steps] destinations of rosa_width(steps) bytes.
- * `learning` NULL: as in use, neither explored nor with counterfactuals. With ROSA_QK_FLIPS `flips` receives one row of
- * bits + 1 destinations a query run, routes one after the other: at the run's first step the true destination, then
- * that with each bit flipped; runs left out by flip_share repeat the true one. Otherwise `flips` is not touched. */
+ * `learning` NULL: inference, without exploration and counterfactuals. With ROSA_QK_FLIPS `flips` receives one row of
+ * bits + 1 destinations per query run, route by route: the true destination at the run's first step, then that with
+ * each bit flipped. Runs left out by flip_share repeat the true one. Otherwise `flips` is not written. */
 ROSA_API rosa_status rosa_find(const rosa_options *options, const rosa_learning *learning, size_t routes, size_t steps,
 			       const uint16_t *query, const uint16_t *key, void *read, void *flips, rosa_error *err);
 
-/* y = m (e0 + (e1 - e0) b): m whether something was found, b the bits of the value symbol there. `value` is
- * [batch * R][value_steps], which may be a longer history than the `steps` rows of `read` and `y`; destinations in
- * `read` are of rosa_width(value_steps) bytes and below value_steps. e0 and e1 have `channels` numbers. */
+/* y = m (e0 + (e1 - e0) b): m is 1 where something was found, else 0; b are the bits of the value symbol there. `value`
+ * is [batch * R][value_steps], which may be a longer history than the `steps` rows of `read` and `y`; destinations in
+ * `read` have rosa_width(value_steps) bytes and are below value_steps. e0 and e1 are [channels]. */
 ROSA_API rosa_status rosa_read(const rosa_options *options, rosa_dtype dtype, size_t batch, size_t steps,
 			       size_t channels, const uint16_t *value, size_t value_steps, const void *read,
 			       const float *e0, const float *e1, void *y, rosa_error *err);
 
-/* What went in and came out, for the way back. */
+/* Inputs and outputs of the backward pass of the read-out. */
 typedef struct rosa_read_pass {
 	size_t size; /* sizeof(rosa_read_pass) */
 	rosa_dtype dtype;
@@ -299,12 +299,11 @@ typedef struct rosa_read_pass {
 	float *ge0, *ge1;      /* overwritten; any may be NULL */
 } rosa_read_pass;
 
-/* The gradients, by the rules of docs/design.md, "Gradients". */
+/* The gradients of the read-out; docs/design.md, "Gradients", has the equations. */
 ROSA_API rosa_status rosa_read_backward(const rosa_options *options, const rosa_learning *learning,
 					const rosa_read_pass *pass, rosa_error *err);
 
-/* ----------------------------------------------------------------------------------------- 5 operator, as a layer --
- */
+/* ---------------------------------------------------------------------------------------- 5 operator, as a layer -- */
 
 /*
  * The whole of what ROSA adds to a decoder layer:
@@ -332,31 +331,32 @@ typedef struct rosa_layer {
 	const float *a0;           /* [channels]; ROSA_PRE only */
 } rosa_layer;
 
-/* Gradients are added to what is there; any may be NULL. With a shared projection wq receives the sum of both. */
+/* Gradients are added to what is there; NULL: not wanted. With a shared projection wq receives the sum of both. */
 typedef struct rosa_layer_grads {
 	size_t size; /* sizeof(rosa_layer_grads) */
 	float *norm, *wq, *wk, *wv, *e0, *e1, *wout, *a0;
 } rosa_layer_grads;
 
-/* What a forward pass keeps for the backward pass: its input, q, k, v and destinations. */
+/* What the forward pass keeps for the backward pass: input, q, k, v and destinations. */
 typedef struct rosa_tape rosa_tape;
 
-/* `h` and `out` are [batch][steps][channels] and may not overlap. `tape`, if not NULL, receives what
- * rosa_layer_backward needs; release it with rosa_tape_free. learning NULL: as in use. */
+/* The forward pass. `h` and `out` are [batch][steps][channels] and may not overlap. `learning` NULL: the defaults. If
+ * `tape` is not NULL, *tape receives what rosa_layer_backward needs; release it with rosa_tape_free. */
 ROSA_API rosa_status rosa_layer_forward(const rosa_options *options, const rosa_learning *learning,
 					const rosa_layer *layer, size_t batch, size_t steps, const void *h, void *out,
 					rosa_tape **tape, rosa_error *err);
 
-/* `layer` as in the forward pass. `gout` is dL/dout; grads may be NULL; `gh`, if not NULL, receives what flows back to
- * h through this function. */
+/* The backward pass, with the same `layer` as forward. `gout` is dL/dout. `grads` may be NULL. If `gh` is not NULL, it
+ * receives dL/dh, as far as it comes through this function: in post fusion the caller adds those of attention and of
+ * the residual connection. */
 ROSA_API rosa_status rosa_layer_backward(const rosa_tape *tape, const rosa_layer *layer, const void *gout,
 					 const rosa_layer_grads *grads, void *gh, rosa_error *err);
 
-/* Bytes a tape keeps, and its release. Safe on NULL. */
+/* The bytes that a tape has allocated, and its release. Both are safe on NULL. */
 ROSA_API size_t rosa_tape_bytes(const rosa_tape *tape);
 ROSA_API void rosa_tape_free(rosa_tape *tape);
 
-/* What multiplies matrices in this build: "openblas" or "plain". */
+/* The matrix product of this build: "openblas" or "plain". */
 ROSA_API const char *rosa_blas(void);
 
 #ifdef __cplusplus

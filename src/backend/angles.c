@@ -1,4 +1,4 @@
-/* Cosines and sines of rotary positions: see angles.h. */
+/* The cache of cosines and sines; angles.h has the design. */
 #include "backend/angles.h"
 #include "backend/backend.h"
 
@@ -6,13 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NUMBERS   ((size_t)1 << 18) /* of all rows; at least 64 rows, as heads are bounded */
+#define NUMBERS   ((size_t)1 << 18) /* of all rows: at least 64 rows, since the size of a head is bounded */
 #define MOST_ROWS ((size_t)4096)
 
 struct angles {
 	size_t half, rows;
 	float frequencies[BACKEND_MOST_HEAD / 2];
-	size_t taken[MOST_ROWS]; /* by which position, counted from 1 */
+	size_t taken[MOST_ROWS]; /* the position in each slot, counted from 1; 0: none */
 	float number[NUMBERS];   /* [rows][2][half] */
 };
 
@@ -43,7 +43,7 @@ size_t angles_prepare(struct angles *angles, size_t half, const float *frequenci
 {
 	const size_t bytes = half * sizeof(*frequencies);
 
-	/* Compared by their numbers: at the same address there may be others today. */
+	/* Compared by value: the same address may hold other frequencies in a later call. */
 	if (angles->half != half || memcmp(angles->frequencies, frequencies, bytes) != 0) {
 		angles->half = half;
 		angles->rows = NUMBERS / (2 * half) < MOST_ROWS ? NUMBERS / (2 * half) : MOST_ROWS;

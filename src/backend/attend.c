@@ -1,18 +1,18 @@
 /*
- * Attention over a cache, query by query in two passes: all scores, then their softmax, then the sum of values.
+ * Attention over a cache: for each query first all scores, then their softmax, then the sum of values.
  *
- * A softmax that is corrected as blocks of keys come along needs no memory for scores, but its rounding follows the
- * blocks, and these would follow the cut of a text into calls. Here the greatest score is known before the first power
- * is taken, powers are added lane by lane of a panel, and values in the order of positions: sinks, then the window from
- * old to new. Each of these depends on what the query sees and on nothing else. Positions that another query of the
- * same tile sees and this one does not get a weight of zero; their values are not even multiplied by it, since zero
+ * An online softmax, which is corrected block by block, needs no memory for scores, but its rounding depends on the
+ * blocks and so on how a text was cut into calls. Here the greatest score is known before the first exponential is
+ * taken, exponentials are summed by lane of a panel, and values are summed in the order of positions: sinks, then the
+ * window from old to new. All of this depends on what the query sees and on nothing else. Positions that another query
+ * of the same tile sees and this one does not get weight zero, and their values are skipped, not multiplied by it: zero
  * times infinity is not zero.
  *
- * A tile is some queries of one key head, that is, of the query heads that share it and of neighbouring steps. They use
- * keys and values together: each vector loaded serves all of them. While a text is read in, tiles are the pieces that
- * workers share out. A single step has one tile a key head, and these may be fewer than the workers or not divide by
- * them. Then scores are shared out by ranges of panels, and after all of them the values by ranges of channels: neither
- * cuts a sum.
+ * A tile is a few queries of one key head: of the query heads that share it and of neighbouring steps. They use keys
+ * and values together, so that each vector loaded serves all of them. In a prompt, tiles are the pieces of work that
+ * threads share. A single step has one tile per key head, which may be fewer than the threads or not a multiple of
+ * them. Then the scores are divided by ranges of panels and, once all are done, the values by ranges of channels:
+ * neither divides a sum.
  */
 #include "backend/attend.h"
 #include "backend/kv_store.h"
@@ -76,9 +76,9 @@ bool attend_isa_available(rosa_isa isa)
 
 struct attend_scratch {
 	unsigned workers;
-	size_t head_size, heads, panels; /* that there is room for */
+	size_t head_size, heads, panels; /* capacity */
 	float *memory;
-	size_t each;   /* numbers of a worker */
+	size_t each;   /* numbers per worker */
 	float *shared; /* scores of one tile for every key head: [heads][panels][MOST_ROWS][16] */
 };
 
@@ -110,7 +110,7 @@ static size_t larger(size_t a, size_t b)
 	return a > b ? a : b;
 }
 
-/* Numbers as whole cache lines, or NULL. */
+/* An array that begins at a cache line, or NULL. */
 static float *take_floats(size_t count, size_t each)
 {
 	if (each && count > SIZE_MAX / 8 / sizeof(float) / each)
@@ -128,7 +128,7 @@ rosa_status attend_scratch_reserve(struct attend_scratch *scratch, const struct 
 		return ROSA_OK;
 	grown.heads = larger(scratch->heads, cache->heads);
 	grown.head_size = larger(scratch->head_size, cache->head_size);
-	/* by more than is asked for, else a text that grows panel by panel would come here as often */
+	/* grown by more than is needed, so that a growing text does not reallocate at every panel */
 	grown.panels = panels <= scratch->panels ? scratch->panels : panels + panels / 4 + 16;
 	/* scores of a tile, its queries, its sums */
 	grown.each = MOST_ROWS * (grown.panels * KV_LANES + 2 * kv_row(grown.head_size));
@@ -158,9 +158,9 @@ struct call {
 	size_t parts; /* of a tile's panels, and of its channels */
 };
 
-/* Some queries of one key head. Query i of a head is step i / group of query head i % group. What they look at between
- * them lies, as far as scores and weights go, in panels one after the other: first the sinks, then the window. Lanes
- * are counted from the first. */
+/* Some queries of one key head. Query i of a head is step i / group of query head i % group. Scores and weights of
+ * everything they see are stored in consecutive panels: first the sinks, then the window. Lanes are counted from the
+ * first. */
 struct tile {
 	size_t head, first, rows;
 	size_t sink_panels, panels; /* panels: all of them */
@@ -213,7 +213,7 @@ static size_t query_at(const struct call *call, const struct tile *tile, size_t 
 	return (i / call->group * call->heads + tile->head * call->group + i % call->group) * call->cache->head_size;
 }
 
-/* Queries, turned over and scaled. */
+/* Queries, transposed and scaled. */
 static void lay_out_queries(const struct call *call, const struct tile *tile, float *q)
 {
 	const size_t size = call->cache->head_size;
@@ -227,7 +227,7 @@ static void lay_out_queries(const struct call *call, const struct tile *tile, fl
 	}
 }
 
-/* Lanes begin .. end-1 of a row, as far as they lie in the panels at hand, get the least score there is. */
+/* Mask lanes begin .. end-1 of a row, as far as they lie in these panels, with the least score. */
 static void hide(const struct call *call, size_t row, size_t begin, size_t end, size_t panel, size_t panel_end,
 		 float *scores)
 {
@@ -396,7 +396,7 @@ static void weigh_part(void *context, size_t i, unsigned worker)
 
 /* ---------------------------------------------------------------------------------------------------------- call -- */
 
-/* Products below which it does not pay to wake other threads. */
+/* Multiplications below which waking other threads does not pay. */
 #define WORTH_SHARING ((size_t)1 << 18)
 
 static void share_out(struct pool *pool, bool worth_it, size_t count, pool_work *work, struct call *call)
@@ -408,7 +408,7 @@ static void share_out(struct pool *pool, bool worth_it, size_t count, pool_work 
 			work(call, i, 0);
 }
 
-/* Into how many parts to cut the tile of a key head, so that workers have equally much to do. */
+/* How many parts to divide the tile of a key head into, so that the work of all threads is equal. */
 static size_t parts_of(const struct call *call)
 {
 	const size_t vectors = kv_row(call->cache->head_size) / KV_LANES, workers = call->scratch->workers;

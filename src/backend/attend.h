@@ -6,7 +6,7 @@
 #include "base/cpu.h"
 #include "base/pool.h"
 
-/* Memory for the scores of what is at hand, for every worker. */
+/* Scratch memory for scores, for every worker. */
 struct attend_scratch;
 
 rosa_status attend_scratch_new(unsigned workers, struct attend_scratch **made, rosa_error *err);
@@ -20,7 +20,7 @@ rosa_status attend_scratch_reserve(struct attend_scratch *scratch, const struct 
  * results differ in their last bits. */
 bool attend_isa_available(rosa_isa isa);
 
-/* As in backend.h; room and scratch must have been reserved. */
+/* backend_ops.attend; cache and scratch must have been reserved. */
 void attend(rosa_isa isa, struct pool *pool, struct attend_scratch *scratch, struct kv_cache *cache, size_t steps,
 	    size_t heads, const float *q, const float *k, const float *v, float *y);
 

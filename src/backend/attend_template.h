@@ -1,18 +1,19 @@
 /*
- * One variant of the inner loops of attend.c, made by including this file after vectors.h, with ATTEND_ROWS, queries of
- * a tile, and ATTEND_REGISTERS, of vectors, defined (both are undefined again at the end).
+ * One variant of the inner loops of attend.c, made by including this file after vectors.h with ATTEND_ROWS (queries of
+ * a tile) and ATTEND_REGISTERS (vector registers) defined; both are undefined again at the end.
  *
- * The scores of a tile lie in panels: [panel][ATTEND_ROWS][16]. Numbers of queries are turned over likewise:
- * [head_size][ATTEND_ROWS]. So all addresses of an inner loop are one pointer and constants.
+ * The scores of a tile are stored in panels, [panel][ATTEND_ROWS][16], and its queries transposed,
+ * [head_size][ATTEND_ROWS]. So all addresses of an inner loop are one pointer plus constants.
  *
  * Loops over rows and vectors have constant bounds once they are inlined, and their arrays then live in registers. The
- * order in which the products of one number are summed is that of channels (scores) or of positions (values), whatever
- * the shape of the tile; so the choice of shapes does not show in the result.
+ * products of one number are summed in the order of channels (scores) or of positions (values), whatever the shape of
+ * the tile, so the choice of shapes does not change the result.
  */
 #define V_OF_PANEL (KV_LANES / V_LANES)
 
-/* How many panels, or 16 channels of values, a tile of so many rows takes at once: a vector of them for all rows, a sum
- * of each row, and the row's own number should have a register. Four are enough to have sums in flight. */
+/* How many panels, or groups of 16 channels of values, a tile of so many rows takes at once. Registers are needed for
+ * one vector of them, for one sum per row and for the number of the current row. Four groups keep enough additions in
+ * flight. */
 #define ATTEND_FIT(rows)  ((ATTEND_REGISTERS - 1) / V_OF_PANEL / ((rows) + 1))
 #define ATTEND_WIDE(rows) (ATTEND_FIT(rows) < 1 ? 1 : ATTEND_FIT(rows) > 4 ? 4 : ATTEND_FIT(rows))
 
@@ -98,9 +99,9 @@ V_INLINE void V_FUNC(value_span_)(const size_t rows, const float *weights, size_
 		V_FUNC(value_tile_)(rows, KV_LANES, weights, lane, end, values + c, stride, acc + c);
 }
 
-/* The same in the order that suits the number of rows. Many keep their sums in registers as long as they can. With few,
- * memory is what is waited for, and it is read fastest in its own order: a panel, whole rows of it, then the next. Once
- * read, a panel is near, and can be read again for every row. */
+/* The same in the order that suits the number of rows. With many rows, sums stay in registers as long as possible. With
+ * few, the loop is bound by memory, which is read fastest in sequence: panel after panel. Once read, a panel is in the
+ * cache and can be read again for every row. */
 V_INLINE void V_FUNC(value_rows_)(const size_t rows, const float *weights, size_t lane, size_t end, const float *values,
 				  size_t stride, size_t width, float *acc)
 {
@@ -122,7 +123,7 @@ V_INLINE void V_FUNC(value_rows_)(const size_t rows, const float *weights, size_
 	}
 }
 
-/* Both for any number of rows, by tiles of constant ones. */
+/* Both for any number of rows, in tiles of a constant number. */
 #define ATTEND_CASE(n, call)                                                                                           \
 	if (ATTEND_ROWS >= (n) && count - row >= (n)) {                                                                \
 		const size_t rows = (n);                                                                               \
@@ -150,8 +151,8 @@ V_TARGET
 			       float *acc){ATTEND_CASES(V_FUNC(value_rows_)(rows, weights + row * KV_LANES, lane, end,
 									    values, stride, width, acc + row * stride))}
 
-/* Turn the scores of one row into weights, the greatest into 1; returns their sum. It is taken by lanes, that is, by
- * position modulo 16, and lanes are added in a fixed order; what is masked adds zeros. */
+/* Turn the scores of one row into weights, the greatest into 1, and return their sum. It is summed by lane, that is by
+ * position modulo 16, and the lanes in a fixed order; masked positions add zeros. */
 V_TARGET static float V_FUNC(soften_)(const float *scores, size_t panels, float *weights)
 {
 	const size_t stride = (size_t)ATTEND_ROWS * KV_LANES;

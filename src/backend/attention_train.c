@@ -1,13 +1,13 @@
 /*
- * Attention over whole sequences, there and back, for training.
+ * Attention over whole sequences, forward and backward, for training.
  *
- * Queries are taken in blocks. A block of one head sees a stretch of keys, and sinks before it, and its scores against
- * these are one product of matrices; so are the values it reads and all four gradients. What is masked inside the
- * stretch costs little while the window is longer than a block. Nothing of steps x steps is ever kept: the way back
- * computes the weights again from the scores and their level, the logarithm of their sum.
+ * Queries are taken in blocks. A block of one head sees a range of keys, and sinks before it. Its scores against these
+ * are one matrix product; so are the values it reads and all four gradients. What is masked inside the range costs
+ * little while the window is longer than a block. No array of steps x steps is ever stored: the backward pass computes
+ * the weights again from the scores and their level, the logarithm of the sum of exponentials.
  *
- * A unit of work is a sequence and a key head with all query heads that read it, since these add to the same gradients
- * of k and v: no two workers write the same number, and sums are taken in one order.
+ * A unit of work is one key head of one sequence with all query heads that read it, since these add to the same
+ * gradients of k and v: no two workers write the same number, and sums are taken in one order.
  */
 #include "backend/attention_train.h"
 
@@ -19,7 +19,7 @@
 
 #define BLOCK ((size_t)64) /* queries at once */
 
-/* Keys that a block of queries sees: the sinks 0 .. sinks-1, and after them a stretch that begins at `begin`. */
+/* Keys that a block of queries sees: the sinks 0 .. sinks-1, and after them a range that begins at `begin`. */
 struct span {
 	size_t first, count; /* queries */
 	size_t sinks, begin, keys;
@@ -30,7 +30,7 @@ struct call {
 	const float *q, *k, *v, *y, *level, *gy;
 	float *out, *levels, *gq, *gk, *gv;
 	float *scratch;
-	size_t room; /* scratch numbers of a worker */
+	size_t room; /* scratch numbers per worker */
 	float scale;
 };
 
@@ -82,7 +82,7 @@ static struct seen seen_of(const struct attention_shape *shape, const struct spa
 	return seen;
 }
 
-/* c[count][keys] = alpha a b^T, b being rows of k or v; the sinks and the stretch are two products. */
+/* c[count][keys] = alpha a b^T, b being rows of k or v; sinks and range are two products. */
 static void by_keys(const struct call *call, const struct span *span, float alpha, const float *a, const float *b,
 		    float *c)
 {
@@ -120,7 +120,7 @@ static void write_keys(const struct call *call, const struct span *span, float a
 	     y, row_y, 1, b + span->begin * row_b, row_b);
 }
 
-/* Sums and maxima run in lanes: a compiler may not reorder them, so the lanes of its vectors are written out. */
+/* Sums and maxima by lanes: a compiler may not reorder additions, so the lanes of its vectors are written out. */
 #define LANES ((size_t)16)
 
 static float sum_of(const float *x, size_t count)

@@ -1,14 +1,14 @@
-/* Attention over whole sequences, there and back. */
+/* Attention over whole sequences, forward and backward. */
 #ifndef ROSATUNE_ATTENTION_TRAIN_H
 #define ROSATUNE_ATTENTION_TRAIN_H
 
 #include "base/pool.h"
 #include "backend/training.h"
 
-/* Numbers of scratch that one worker needs. */
+/* Scratch numbers per worker. */
 size_t attention_train_scratch(const struct attention_shape *shape);
 
-/* As in training_ops; `scratch` has one worker's numbers after the other's. */
+/* As in training_ops; `scratch` has the numbers of all workers. */
 void attention_train(struct pool *pool, float *scratch, const struct attention_shape *shape, const float *q,
 		     const float *k, const float *v, float *y, float *level);
 void attention_train_back(struct pool *pool, float *scratch, const struct attention_shape *shape, const float *q,

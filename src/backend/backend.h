@@ -1,16 +1,16 @@
 /*
  * The few operations a decoder is made of, as a table.
  *
- * The model calls these and never asks what they run on. Activations are float32, row by row, in memory that the
- * backend gave out; the model passes such pointers around and never looks behind them. What it reads or writes itself
- * (tokens, symbols, logits) lies in ordinary memory and is called "host" below.
+ * The model calls these and does not depend on what they run on. Activations are float32, row by row, in memory of the
+ * backend; the model passes pointers to it and never reads through them. What it reads or writes itself (tokens,
+ * symbols, logits) is in ordinary memory, called "host" below.
  *
- * An operation cannot fail: whatever might (memory, shapes) is settled by those that return a status. On a backend with
- * a queue of its own, operations may still be running when they return; `get` waits for what it reads.
+ * An operation cannot fail: everything that can (memory, shapes) is settled by the functions that return a status. On a
+ * backend with a queue, operations may still be running when they return; `get` waits for what it reads.
  *
  * The result of a row is the same, bit for bit, whatever other rows are in the call, however the steps before it were
- * cut into calls, and however many threads there are. A decoder with ROSA needs that: the sign of a number decides what
- * is read, and a sum taken in another order can turn it.
+ * divided into calls, and however many threads there are. A decoder with ROSA needs this: the sign of a number decides
+ * what is read, and a different order of summation can change a sign.
  */
 #ifndef ROSATUNE_BACKEND_H
 #define ROSATUNE_BACKEND_H
@@ -21,11 +21,11 @@
 
 struct backend;
 
-/* A weight, [rows][columns], rows one after the other. A product takes `columns` numbers and gives `rows`. */
+/* A weight, [rows][columns], row by row. A product takes `columns` numbers and gives `rows`. */
 struct matrix {
 	enum format format;
 	size_t rows, columns;
-	const void *data; /* the backend's */
+	const void *data; /* in the backend's memory */
 };
 
 /* One of several products of the same x. */
@@ -42,8 +42,8 @@ typedef void backend_multiply(struct backend *backend, size_t steps, const float
 /* What one route found at one step: the value symbol in the lower 16 bits, and BACKEND_FOUND; 0: nothing. */
 #define BACKEND_FOUND ((uint32_t)1 << 16)
 
-/* Which numbers of a head the rotation pairs: i with i + head_size/2 (Hugging Face), or 2i with 2i+1 (Llama's own, and
- * GGUF files of that architecture). */
+/* Which numbers of a head form a pair that is rotated: i and i + head_size/2 (Hugging Face), or 2i and 2i+1 (Llama's
+ * own, and GGUF files of that architecture). */
 enum rotary_pairs { ROTARY_HALVES, ROTARY_NEIGHBOURS };
 
 #define BACKEND_MOST_HEAD 4096 /* numbers of a head */
@@ -51,17 +51,17 @@ enum rotary_pairs { ROTARY_HALVES, ROTARY_NEIGHBOURS };
 struct rotary {
 	size_t head_size; /* even, at most BACKEND_MOST_HEAD */
 	enum rotary_pairs pairs;
-	const float *frequencies; /* host, [head_size / 2]: radians a position */
+	const float *frequencies; /* host, [head_size / 2]: radians per position */
 };
 
 /* Keys and values of the positions that attention may still see, of one layer and one sequence: all of them where
- * window is 0, else a ring of the last ones, and the first `sinks`. `place` is the backend's own. */
+ * window is 0, else a ring of the last ones, and the first `sinks`. `place` is private to the backend. */
 struct kv_cache {
 	size_t heads, head_size;
 	size_t window, sinks;
-	size_t steps; /* positions taken so far */
-	size_t room;  /* positions there is room for */
-	size_t chunk; /* most steps of one `attend` that there is room for */
+	size_t steps; /* positions stored so far */
+	size_t room;  /* capacity, in positions */
+	size_t chunk; /* most steps of one `attend` */
 	void *place;
 };
 
@@ -73,7 +73,7 @@ struct backend_ops {
 
 	/* ------------------------------------------------------------------------------------------------ memory -- */
 
-	/* Memory for activations; NULL if there is none left. */
+	/* Memory for activations; NULL: no memory. */
 	void *(*take)(struct backend *backend, size_t bytes);
 	void (*give)(struct backend *backend, void *pointer); /* safe on NULL */
 	void (*put)(struct backend *backend, void *to, const void *host, size_t bytes);
@@ -97,7 +97,7 @@ struct backend_ops {
 	void (*rms_norm)(struct backend *backend, size_t rows, size_t width, const float *x, const float *weight,
 			 float eps, float *y);
 
-	/* Turn the heads of x [steps][heads * head_size], in place; row t is at position first + t. */
+	/* Rotate the heads of x [steps][heads * head_size] in place; row t is at position first + t. */
 	void (*rotate)(struct backend *backend, const struct rotary *rotary, size_t steps, size_t heads, size_t first,
 		       float *x);
 
@@ -114,22 +114,22 @@ struct backend_ops {
 				 size_t chunk, struct kv_cache *cache, rosa_error *err);
 	void (*cache_free)(struct backend *backend, struct kv_cache *cache); /* safe on a zeroed one */
 
-	/* Make sure that `steps` more positions can be taken (only a global cache grows). */
+	/* Memory for `steps` more positions (only a global cache grows). */
 	rosa_status (*cache_reserve)(struct backend *backend, struct kv_cache *cache, size_t steps, rosa_error *err);
 
-	/* The positions still kept, as plain numbers: keys and values [kept][heads * head_size] each, in the order of
-	 * positions (first the sinks that have left the window, then the last ones): what the next position will see
-	 * besides itself. `cache_kept` says how many, by window, sinks and steps alone, so that it can be asked with a
-	 * copy of a cache whose steps were set; `cache_load` fills a new cache so that it continues as the saved one
-	 * would. host memory. */
+	/* The positions still kept, as plain numbers in host memory: keys and values [kept][heads * head_size] each, in
+	 * the order of positions (first the sinks that have left the window, then the last ones). They are what the
+	 * next position will see besides itself. `cache_kept` gives their number, which depends on window, sinks and
+	 * steps alone; so it may be called on a copy of a cache with another number of steps. `cache_load` fills a new
+	 * cache so that it continues as the saved one would. */
 	size_t (*cache_kept)(struct backend *backend, const struct kv_cache *cache);
 	void (*cache_save)(struct backend *backend, const struct kv_cache *cache, float *keys, float *values);
 	rosa_status (*cache_load)(struct backend *backend, struct kv_cache *cache, size_t steps, const float *keys,
 				  const float *values, rosa_error *err);
 
-	/* Take k and v [steps][cache->heads * head_size] as the next positions, and let q [steps][heads * head_size]
-	 * attend: position t sees t-window+1 .. t and the sinks (window 0: 0 .. t), scores being q.k / sqrt(head_size).
-	 * Query head h reads key head h / (heads / cache->heads). Room must have been reserved. */
+	/* Store k and v [steps][cache->heads * head_size] as the next positions, and let q [steps][heads * head_size]
+	 * attend: position t sees t-window+1 .. t and the sinks (window 0: 0 .. t); scores are q.k / sqrt(head_size).
+	 * Query head h reads key head h / (heads / cache->heads). Memory must have been reserved. */
 	void (*attend)(struct backend *backend, struct kv_cache *cache, size_t steps, size_t heads, const float *q,
 		       const float *k, const float *v, float *y);
 
@@ -145,7 +145,7 @@ struct backend_ops {
 	void (*read)(struct backend *backend, size_t steps, size_t channels, int bits, const uint32_t *found,
 		     size_t stride, const float *e0, const float *e1, float *y);
 
-	/* y = (1 - a) h + a x, a = sigmoid(a0) by channel; y may be h or x. */
+	/* y = (1 - a) h + a x with a = sigmoid(a0) per channel; y may be h or x. */
 	void (*mix)(struct backend *backend, size_t steps, size_t channels, const float *a0, const float *h,
 		    const float *x, float *y);
 };

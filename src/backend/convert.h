@@ -32,7 +32,7 @@ static inline uint16_t float_to_bfloat16(float x)
 	return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded);
 }
 
-/* Bytes of an activation. */
+/* Bytes per activation. */
 static inline size_t activation_size(rosa_dtype dtype)
 {
 	return dtype == ROSA_FLOAT32 ? sizeof(float) : sizeof(uint16_t);

@@ -1,9 +1,10 @@
 /*
  * The operations of a decoder on a CPU.
  *
- * Most are loops that stand elsewhere; here they are cut into pieces for the workers. A piece is some whole rows, or
- * some numbers where rows mean nothing, so the cut never shows in the result. Decoding one token makes hundreds of
- * calls that take a microsecond each, and sharing one out costs about as much: small ones stay on the calling thread.
+ * Most are loops that are defined elsewhere; here they are divided into pieces for the worker threads. A piece is some
+ * whole rows, or some numbers where rows do not matter, so the division does not change the result. Decoding one token
+ * makes hundreds of calls of about a microsecond, and waking other threads costs about as much: small calls stay on the
+ * calling thread.
  */
 #include "backend/angles.h"
 #include "backend/attend.h"
@@ -19,8 +20,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PIECE     ((size_t)8192) /* numbers that a worker takes at once */
-#define WORTH_IT  (4 * PIECE)    /* numbers from which on it pays to wake other threads */
+#define PIECE     ((size_t)8192) /* numbers of a piece */
+#define WORTH_IT  (4 * PIECE)    /* numbers from which on waking other threads pays */
 #define ALIGNMENT ((size_t)64)
 
 static size_t smaller(size_t a, size_t b)
@@ -84,7 +85,7 @@ static void cpu_get(struct backend *backend, void *host, const void *from, size_
 	memcpy(host, from, bytes);
 }
 
-/* Weights are used where they lie. */
+/* Weights are used in place. */
 static rosa_status cpu_matrix_new(struct backend *backend, enum format format, size_t rows, size_t columns,
 				  const void *host, struct matrix *matrix, rosa_error *err)
 {

@@ -5,10 +5,10 @@
 #include "backend/backend.h"
 #include "base/cpu.h"
 
-/* Whether all of its operations run here. AVX2 asks for FMA and float16 conversion too. */
+/* Whether all of its operations run on this machine. AVX2 needs FMA and float16 conversion too. */
 bool cpu_backend_available(rosa_isa isa);
 
-/* As cpu_backend_new, which takes the best one available. AVX-512 and AVX2 give equal bits. */
+/* cpu_backend_new with the instruction set given instead of the best available. AVX-512 and AVX2 give equal bits. */
 rosa_status cpu_backend_new_on(rosa_isa isa, rosa_workers *workers, struct backend **backend, rosa_error *err);
 
 #endif

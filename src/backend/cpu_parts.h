@@ -1,4 +1,4 @@
-/* The inside of the CPU backend, for the files that make it. */
+/* The internals of the CPU backend, shared by its files. */
 #ifndef ROSATUNE_CPU_PARTS_H
 #define ROSATUNE_CPU_PARTS_H
 
@@ -25,8 +25,8 @@ struct cpu_backend {
 	struct multiply_scratch *multiply_scratch;
 	struct angles *angles;
 	struct training_angles training_angles;
-	float *attention_scratch; /* of training: every worker's */
-	size_t attention_room;    /* numbers there */
+	float *attention_scratch; /* of training, of all workers */
+	size_t attention_room;    /* its size in numbers */
 };
 
 static inline struct cpu_backend *cpu_of(struct backend *backend)
@@ -34,7 +34,7 @@ static inline struct cpu_backend *cpu_of(struct backend *backend)
 	return (struct cpu_backend *)backend;
 }
 
-/* Do `work` for all of `rows` rows of `width` numbers, some at a time, on as many threads as it is worth. */
+/* Call `work` for all of `rows` rows of `width` numbers, some rows at a time, on as many threads as it pays. */
 typedef void cpu_rows_work(struct cpu_backend *cpu, const void *arguments, size_t row, size_t count);
 void cpu_each_rows(struct cpu_backend *cpu, size_t rows, size_t width, cpu_rows_work *work, const void *arguments);
 

@@ -1,9 +1,9 @@
 /*
  * The operations of training on a CPU.
  *
- * Products go through OpenBLAS, in tiles that do not depend on the number of threads. What is computed row by row is
- * cut like in cpu_backend.c. Sums over rows, the gradients of norms and embeddings, are cut by columns instead: each
- * column is summed by one worker from the first row to the last, so that the order is always the same.
+ * Products use gemm.h, in tiles that do not depend on the number of threads. What is computed row by row is divided as
+ * in cpu_backend.c. Sums over rows, the gradients of norms and embeddings, are divided by columns instead: each column
+ * is summed by one worker from the first row to the last, so that the order is always the same.
  */
 #include "backend/attention_train.h"
 #include "backend/cpu_parts.h"
@@ -16,8 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ------------------------------------------------------------------------------------------------------- products --
- */
+/* ------------------------------------------------------------------------------------------------------ products -- */
 
 static void cpu_training_multiply(struct backend *backend, size_t steps, const float *x, size_t count,
 				  const struct product *products)
@@ -44,8 +43,7 @@ static void cpu_multiply_grad(struct backend *backend, size_t steps, size_t rows
 		      columns);
 }
 
-/* ----------------------------------------------------------------------------------------------------------- norms --
- */
+/* --------------------------------------------------------------------------------------------------------- norms -- */
 
 static double dot(size_t count, const float *a, const float *b)
 {
@@ -113,8 +111,7 @@ static void cpu_rms_norm_back(struct backend *backend, size_t rows, size_t width
 		cpu_each_rows(cpu_of(backend), width, rows, norm_back_columns, &call);
 }
 
-/* -------------------------------------------------------------------------------------------------------- attention --
- */
+/* ----------------------------------------------------------------------------------------------------- attention -- */
 
 /* The rotation by an angle and that by its opposite differ in the sign of the sine. */
 struct turn_call {
@@ -149,8 +146,8 @@ static void turn_rows(struct cpu_backend *cpu, const void *arguments, size_t row
 	}
 }
 
-/* Angles of the first `steps` positions are kept: every layer of every batch asks for the same. The frequencies they
- * were made from stand behind them. */
+/* The angles of the first `steps` positions are kept, since every layer of every batch uses them. They are followed by
+ * the frequencies they were made from. */
 static const float *angles_of(struct cpu_backend *cpu, const struct rotary *rotary, size_t steps)
 {
 	const size_t size = rotary->head_size, half = size / 2;
@@ -220,8 +217,7 @@ static void cpu_attention_back(struct backend *backend, const struct attention_s
 	attention_train_back(cpu->pool, cpu->attention_scratch, shape, q, k, v, y, level, gy, gq, gk, gv);
 }
 
-/* ----------------------------------------------------------------------------------------------- gates, embeddings --
- */
+/* --------------------------------------------------------------------------------------------- gates, embeddings -- */
 
 struct gate_back_call {
 	const float *gate, *up, *gy;
@@ -311,8 +307,7 @@ static void cpu_embed_back(struct backend *backend, size_t steps, size_t width, 
 	cpu_each_rows(cpu_of(backend), width, steps, embed_back_columns, &call);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- loss --
- */
+/* ---------------------------------------------------------------------------------------------------------- loss -- */
 
 struct loss_call {
 	size_t vocabulary;
@@ -320,7 +315,7 @@ struct loss_call {
 	const uint32_t *targets;
 	const float *weight;
 	uint8_t *correct;
-	double *losses; /* one a row */
+	double *losses; /* one per row */
 };
 
 static void loss_row(const struct loss_call *call, size_t t)
@@ -387,8 +382,7 @@ static double cpu_cross_entropy(struct backend *backend, size_t rows, size_t voc
 	return sum;
 }
 
-/* -------------------------------------------------------------------------------------------------------- optimiser --
- */
+/* ----------------------------------------------------------------------------------------------------- optimiser -- */
 
 #define SQUARE_BLOCK ((size_t)65536)
 #define SQUARE_MOST  ((size_t)64) /* blocks between two additions to the total */
@@ -430,8 +424,8 @@ static double cpu_square_sum(struct backend *backend, size_t count, const float 
 }
 
 struct adamw_call {
-	float beta1, beta2, scale, rate, eps, keep; /* keep: what decay leaves of a value */
-	float correction;                           /* of the second moment, under the root */
+	float beta1, beta2, scale, rate, eps, keep; /* keep: the share of a value that decay leaves */
+	float correction;                           /* of the second moment, applied to its root */
 	const float *grad;
 	float *value, *first, *second;
 };

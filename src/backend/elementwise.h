@@ -1,4 +1,4 @@
-/* What is computed number by number, or row by row: norms, gates, sums, the read-out of ROSA, rotations. */
+/* Operations on single numbers or rows: norms, gates, sums, the read-out of ROSA, rotations. */
 #ifndef ROSATUNE_ELEMENTWISE_H
 #define ROSATUNE_ELEMENTWISE_H
 
@@ -21,7 +21,7 @@ struct elementwise {
 	/* y = (1 - a) h + a x with a = sigmoid(a0), rows of `channels`; y may be h or x */
 	void (*mix)(size_t steps, size_t channels, const float *a0, const float *h, const float *x, float *y);
 
-	/* Turn pairs (i, i + half) or (2i, 2i + 1) of one head by angles of these cosines and sines. */
+	/* Rotate pairs (i, i + half) or (2i, 2i + 1) of one head by angles of these cosines and sines. */
 	void (*turn_halves)(size_t half, const float *cosine, const float *sine, float *x);
 	void (*turn_neighbours)(size_t half, const float *cosine, const float *sine, float *x);
 

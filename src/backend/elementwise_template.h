@@ -1,7 +1,7 @@
 /*
  * One variant of the functions of elementwise.h, made by including this file after vectors.h.
  *
- * Where the loops are plain C, compilers make vectors of them. No sum is reordered.
+ * Plain loops are vectorised by the compiler. No sum is reordered.
  */
 V_TARGET static void V_FUNC(rms_norm_)(size_t width, const float *x, const float *weight, float eps, float *y)
 {
@@ -47,7 +47,7 @@ V_TARGET static void V_FUNC(add_)(size_t count, const float *x, float *y)
 		y[i] += x[i];
 }
 
-/* Gates of some channels, then all rows of these: a gate is computed once, and no memory is needed but this. */
+/* The gates of some channels, then these channels of all rows: a gate is computed once, with little memory. */
 V_TARGET static void V_FUNC(mix_)(size_t steps, size_t channels, const float *a0, const float *h, const float *x,
 				  float *y)
 {
@@ -104,8 +104,8 @@ V_INLINE void V_FUNC(read_bits_)(size_t steps, size_t channels, size_t bits, con
 	}
 }
 
-/* Routes of READ_STEPS steps at a time. Rows of `found` are often a power of two apart, so that their cache lines
- * compete for the same places: a line must be used up while it is there. */
+/* READ_STEPS steps of a route at a time. Rows of `found` are often a power of two apart, so that their cache lines
+ * compete for the same sets: a line is used completely while it is in the cache. */
 V_TARGET static void V_FUNC(read_)(size_t steps, size_t channels, int bits, const uint32_t *found, size_t stride,
 				   const float *e0, const float *e1, float *y)
 {

@@ -1,9 +1,9 @@
 /*
  * The formats of weights, defined by plain code.
  *
- * Nothing here is fast, and nothing here needs to be: products have code of their own (multiply.c), which must agree
- * with this. What is said here is therefore only what each number is. The float16 scales have 11 bits and the integers
- * few, so products of the two are exact in float32 and only what is said in words below is ever rounded.
+ * This code defines what each number is; it is not meant to be fast. Products have code of their own (multiply.c),
+ * which must agree with it. The float16 scales have 11 bits and the integers few, so products of the two are exact in
+ * float32; where a result is rounded, a comment says so.
  */
 #include "backend/format.h"
 
@@ -51,7 +51,7 @@ static void widen_q8_0(const uint8_t *block, float *to)
 		to[i] = d * (float)(int8_t)block[2 + i];
 }
 
-/* Of 16 bytes the low halves are the first 16 numbers, the high halves the others. */
+/* The low halves of 16 bytes are the first 16 numbers, the high halves the others. */
 static void widen_q4_0(const uint8_t *block, float *to)
 {
 	const float d = format_half(block);

@@ -1,24 +1,21 @@
 /*
  * Products of float32 matrices: by OpenBLAS where the build found it, else by plain C.
  *
- * Threads are ours. The library promises the same bits whatever the number of workers, and a product that OpenBLAS
- * shares out among threads of its own is cut where their number says. So every product is done by the thread that asks
- * for it, and gemm_parallel cuts the result into tiles that depend on its shape alone: the sum behind a number is never
- * cut, and it is taken in the same order by whichever worker.
+ * The bits of a result must not depend on the number of threads. OpenBLAS divides a product by the number of its own
+ * threads, so it is used with one thread only: every call runs on the calling thread, and gemm_parallel divides the
+ * result into tiles that depend on its shape alone. The inner dimension is never divided.
  *
- * How many threads OpenBLAS uses is one number for the whole process, and not ours to keep: the program may use
- * OpenBLAS too. It is set to 1 while any product of ours runs. Products overlap, from several workers and from several
- * calls of the program, so the number found is put away by the first to begin and put back by the last to end, under a
- * lock; in between it is 1 for all of them. If somebody else sets it meanwhile, what he set stays. His own products
- * that run meanwhile are right, only not as parallel as they might be. This count is the one thing that calls of the
- * library share. Where OpenBLAS is built upon OpenMP, the number that counts is OpenMP's, which belongs to a thread,
- * and is set around each product without a lock; those functions are weak references, there exactly when they are
- * needed.
+ * The number of OpenBLAS threads is one setting of the whole process, and the program may use OpenBLAS too. So it is
+ * set to 1 while a product of ours runs and restored afterwards. Products overlap, from several workers and several
+ * calls of the program: the first one to begin saves the setting, the last one to end restores it, both under a lock.
+ * If the program changes the setting in between, its change stays. Its own products during that time are right, but use
+ * one thread. This count is the only state that calls of the library share. Where OpenBLAS is built upon OpenMP, the
+ * setting is OpenMP's; it belongs to a thread and is set around each product without a lock. Those functions are weak
+ * references, which are defined exactly where they are needed.
  *
- * The plain product works on blocks of both sides that are copied together, filled up with zeros to whole tiles, and
- * multiplied tile by tile, sums of a tile being kept in registers. The compiler makes vectors of the loops; the
- * variants differ in the instructions it may use and in the width of a tile. It is always there, and tests compare the
- * two.
+ * The plain product copies blocks of both operands, pads them with zeros to whole tiles, and multiplies tile by tile
+ * with the sums of a tile in registers. The compiler vectorises the loops; the variants differ in the instruction set
+ * and in the width of a tile. The plain product is always built, and tests compare the two.
  */
 #include "backend/gemm.h"
 #include "base/pool.h"
@@ -50,9 +47,9 @@ static struct matrix matrix_of(const float *at, size_t ld, bool turned)
 	return turned ? (struct matrix){at, 1, ld} : (struct matrix){at, ld, 1};
 }
 
-/* c[i][j] += alpha * sum over k of a[k][i] b[k][j], for four rows, of which `rows` are there, and `width` columns, of
- * which `columns` are there. A tile is two vectors wide: eight sums are in flight, enough to keep the multipliers busy.
- * Rows are written out because compilers do not agree on how to unroll a loop over them. */
+/* c[i][j] += alpha * sum over k of a[k][i] b[k][j], for four rows, of which `rows` exist, and `width` columns, of which
+ * `columns` exist. A tile is two vectors wide: eight sums in flight keep the multipliers busy. Rows are written out
+ * because compilers unroll a loop over them differently. */
 #define DEFINE_TILE(name, attribute, width)                                                                            \
 	attribute static void name(size_t depth, float alpha, float(*a)[TILE_ROWS], float(*b)[BLOCK_N], float *c,      \
 				   size_t ldc, size_t rows, size_t columns)                                            \
@@ -138,16 +135,16 @@ void gemm_plain(rosa_isa isa, bool trans_a, bool trans_b, size_t m, size_t n, si
 /* ----------------------------------------------------------------------------------------------------- OpenBLAS -- */
 
 #ifdef ROSATUNE_OPENBLAS
-#define MOST_K ((size_t)1 << 30) /* of one product: OpenBLAS counts in int */
+#define MOST_K ((size_t)1 << 30) /* rows of one product: OpenBLAS counts in int */
 
 extern int omp_get_max_threads(void) __attribute__((weak));
 extern void omp_set_num_threads(int threads) __attribute__((weak));
 
 static pthread_mutex_t alone_lock = PTHREAD_MUTEX_INITIALIZER;
 static size_t alone_users;
-static int alone_found; /* the number of threads to put back */
+static int alone_found; /* the number of threads to restore */
 
-/* From here to alone_end, OpenBLAS works on the thread that calls it. Returns what alone_end wants to be told. */
+/* From here to alone_end, OpenBLAS works on the calling thread only. Returns the argument of alone_end. */
 static int alone_begin(void)
 {
 	int found = 1;

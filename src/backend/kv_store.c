@@ -1,4 +1,4 @@
-/* Where keys and values are kept: see kv_store.h. */
+/* The store of keys and values; kv_store.h has the design. */
 #include "backend/kv_store.h"
 #include "base/status.h"
 
@@ -15,14 +15,14 @@ struct block {
 
 struct store {
 	size_t ring;       /* panels; 0: all positions are kept */
-	size_t blocks;     /* taken */
+	size_t blocks;     /* allocated */
 	size_t block_room; /* of the array */
 	struct block *block;
 	struct block sinks;
 	size_t sink_panels;
 };
 
-/* a * b, or SIZE_MAX, which no memory has. */
+/* a * b, or SIZE_MAX where that overflows: no allocation of that size succeeds. */
 static size_t times(size_t a, size_t b)
 {
 	return b && a > SIZE_MAX / b ? SIZE_MAX : a * b;
@@ -43,7 +43,7 @@ static size_t panels_of(size_t positions)
 	return positions / KV_LANES + (positions % KV_LANES != 0);
 }
 
-/* Zeros, so that lanes without a position are numbers too; calloc leaves memory untouched until it is used. */
+/* Zeroed, so that lanes without a position hold numbers too; calloc does not touch the pages. */
 static bool take_block(const struct kv_cache *cache, size_t panels, struct block *block)
 {
 	const size_t lanes = times(times(cache->heads, panels), KV_LANES), keys = times(lanes, cache->head_size),
@@ -115,7 +115,7 @@ void kv_free(struct kv_cache *cache)
 	memset(cache, 0, sizeof(*cache));
 }
 
-/* Blocks that so many positions take. */
+/* Blocks for so many positions. */
 static size_t blocks_for(const struct store *store, size_t positions)
 {
 	size_t panels = panels_of(positions);
@@ -162,7 +162,7 @@ size_t kv_most_panels(const struct kv_cache *cache, size_t steps)
 	const struct store *store = cache->place;
 	const size_t all = panels_of(plus(cache->steps, steps));
 
-	/* A full ring is gone through from within a panel to within the same one: it counts twice. */
+	/* A full ring begins and ends within the same panel, which counts twice. */
 	return store->ring ? smaller(all, store->ring + 1) + store->sink_panels : all;
 }
 
@@ -184,8 +184,8 @@ static float *panel_values(const struct kv_cache *cache, const struct block *blo
 	return block->values + (head * panels + panel) * kv_row(cache->head_size) * KV_LANES;
 }
 
-/* Put `count` positions into a panel, from lane `lane` on. Channels are the outer loop: a panel's row is written in one
- * go, sixteen rows of k being few enough to stay near. */
+/* Store `count` positions in a panel, from lane `lane` on. Channels are the outer loop: a row of the panel is written
+ * at once, and sixteen rows of k stay in the cache. */
 static void fill_panel(const struct kv_cache *cache, float *keys, float *values, size_t lane, size_t count,
 		       const float *k, const float *v, size_t stride)
 {

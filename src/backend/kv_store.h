@@ -1,17 +1,17 @@
 /*
  * Where keys and values of the positions that attention may still see are kept, on a CPU.
  *
- * Positions are numbered as in the text; sixteen neighbours from a multiple of sixteen on are a panel. Within a panel,
- * keys are turned over: [head_size][16], so that a number of a query, times sixteen keys' numbers of the same channel,
- * is one vector operation, and the sixteen scores come out side by side without a sum across lanes. Values stay rows,
- * for there a weight multiplies a whole row.
+ * Positions are numbered as in the text. Sixteen neighbours, from a multiple of sixteen on, are a panel. Within a panel
+ * keys are transposed, [head_size][16]: one number of a query times the numbers of sixteen keys in the same channel is
+ * one vector operation, and sixteen scores result without a sum across lanes. Values stay rows, since there a weight
+ * multiplies a whole row.
  *
- * Panels lie in blocks, which are taken as the text grows: nothing is ever moved, and a short text in a large window
- * takes the memory of the text. With a window, blocks stop being taken where the ring is complete: its capacity is that
- * of a window and of the steps of one call, so that a whole call can be stored before its first step attends. A
- * position's place is its number modulo that capacity, a multiple of sixteen, so that in the ring too the lane of a
- * position is its number modulo sixteen. Sinks are stored twice, in the ring, where they are read while they lie in
- * the window, and in a place of their own, where they are read afterwards.
+ * Panels are stored in blocks, which are allocated as the text grows: nothing is ever moved, and a short text in a
+ * large window takes the memory of the text. With a window, no more blocks are allocated once the ring is complete. Its
+ * capacity is a window plus the steps of one call, so that a whole call can be stored before its first step attends.
+ * Position p is stored at p modulo the capacity, which is a multiple of sixteen, so that in the ring too the lane of p
+ * is p modulo sixteen. Sinks are stored twice: in the ring, where they are read while they are in the window, and in an
+ * array of their own, where they are read afterwards.
  */
 #ifndef ROSATUNE_KV_STORE_H
 #define ROSATUNE_KV_STORE_H
@@ -26,14 +26,14 @@ rosa_status kv_new(size_t heads, size_t head_size, size_t window, size_t sinks, 
 		   rosa_error *err);
 void kv_free(struct kv_cache *cache);
 
-/* Room for `steps` more positions, at most cache->chunk. */
+/* Memory for `steps` more positions, at most cache->chunk. */
 rosa_status kv_reserve(struct kv_cache *cache, size_t steps, rosa_error *err);
 
-/* The most panels that a position may have to look at once `steps` more have been taken. */
+/* The most panels that a position may see once `steps` more have been stored. */
 size_t kv_most_panels(const struct kv_cache *cache, size_t steps);
 
-/* Store rows of one head as positions cache->steps and after, where room is; k and v have `stride` numbers from one
- * position to the next. cache->steps stays. */
+/* Store rows of one head as positions cache->steps and after, for which memory was reserved; k and v have `stride`
+ * numbers from one position to the next. cache->steps is not changed. */
 void kv_store(struct kv_cache *cache, size_t head, size_t steps, const float *k, const float *v, size_t stride);
 
 /* Neighbouring panels in one block: keys [panels][head_size][16], values [panels * 16][kv_row]. */
@@ -44,10 +44,10 @@ struct kv_run {
 
 /* The run that begins with this panel, of at most `most` panels. */
 struct kv_run kv_run_at(const struct kv_cache *cache, size_t head, size_t panel, size_t most);
-/* The sinks' own place, from panel 0 on. */
+/* The sinks' own array, from panel 0 on. */
 struct kv_run kv_sinks(const struct kv_cache *cache, size_t head);
 
-/* Numbers from one row of values to the next: head_size, filled up with zeros to a multiple of 16. */
+/* Numbers from one row of values to the next: head_size, padded with zeros to a multiple of 16. */
 static inline size_t kv_row(size_t head_size)
 {
 	return (head_size + KV_LANES - 1) / KV_LANES * KV_LANES;

@@ -2,14 +2,14 @@
  * Products of activations by weights of any format.
  *
  * A weight stays as it is in its file, and is widened to float32 on its way into a product. With one step the product
- * is bound by memory, and the small formats are what makes it fast: every block is widened in registers and used once.
- * With several steps a strip of rows is widened into a worker's scratch, small enough for the caches, and multiplied
- * from there by as many steps as there are.
+ * is bound by memory, and the small formats make it fast: every block is widened in registers and used once. With
+ * several steps a strip of rows is widened into a worker's scratch memory, small enough for the caches, and multiplied
+ * from there by all steps.
  *
- * Sums run along the rows of both sides, as both lie in memory, so that nothing has to be turned over. The usual way of
- * a BLAS, sums side by side in a register for as many rows, would need the weight turned over for a single step too,
- * since the order of summation has to be the same for any number of steps. The price is the tree at the end of each
- * sum, a few instructions for hundreds of multiplications.
+ * Sums run along the rows of both operands, as these are stored, so nothing is transposed. The usual method of a BLAS,
+ * the sums of several rows side by side in one register, would need a transposed weight for a single step too, since
+ * the order of summation must be the same for any number of steps. The price is the tree at the end of each sum: a few
+ * instructions per hundreds of multiplications.
  */
 #include "backend/multiply.h"
 
@@ -18,17 +18,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MULTIPLY_ROWS       4 /* of a weight at once: as many sums in flight as hide the time one addition takes */
-#define MULTIPLY_MOST_STEPS 6 /* of x at once, in any variant */
+#define MULTIPLY_ROWS       4 /* rows of a weight at once: enough sums in flight to hide the latency of an addition */
+#define MULTIPLY_MOST_STEPS 6 /* steps of x at once, in any variant */
 
-#define SCRATCH_FLOATS ((size_t)96 << 10) /* a worker's: a third of a second-level cache of 1 MiB */
-#define NEAR_FLOATS    ((size_t)4 << 10)  /* a strip that stays in the first-level cache beside x */
-#define FEW_STEPS      16                 /* fewer steps leave a strip no time to come back from farther away */
-#define PASS_COLUMNS   ((size_t)1024)     /* of a tile's rows, that pass through the first-level cache several times */
-#define SMALL_WORK     ((size_t)32 << 10) /* multiplications that are not worth waking the workers */
-#define DIRECT_ROWS    64                 /* whose sums wait to be put together */
-#define PREFETCH_BYTES 4096               /* far enough for memory, near enough for the first-level cache */
-#define PIECES         4                  /* for each worker: what others are slow with can be taken over */
+#define SCRATCH_FLOATS ((size_t)96 << 10) /* per worker: a third of an L2 cache of 1 MiB */
+#define NEAR_FLOATS    ((size_t)4 << 10)  /* a strip that stays in the L1 cache beside x */
+#define FEW_STEPS      16                 /* with fewer steps a strip in L2 is not loaded again in time */
+#define PASS_COLUMNS   ((size_t)1024)     /* numbers of a tile's rows, which are read from the L1 cache several times */
+#define SMALL_WORK     ((size_t)32 << 10) /* multiplications below which waking the workers does not pay */
+#define DIRECT_ROWS    64                 /* rows whose sums are added up together */
+#define PREFETCH_BYTES 4096 /* bytes ahead to prefetch: far enough for memory, near enough for the L1 cache */
+#define PIECES         4    /* pieces per worker: a slow worker's pieces can be taken over */
 
 #if defined(__GNUC__)
 #define ALWAYS_INLINE inline __attribute__((always_inline))
@@ -40,7 +40,7 @@
 
 struct multiply_loops {
 	size_t steps; /* of the largest tile */
-	/* sums[i] = row i . x, for `count` rows; sums has room for a multiple of MULTIPLY_ROWS */
+	/* sums[i] = row i . x, for `count` rows; sums has a multiple of MULTIPLY_ROWS numbers */
 	void (*dot[FORMAT_COUNT])(const uint8_t *row, size_t row_bytes, size_t count, const float *x, size_t columns,
 				  float *sums);
 	void (*widen[FORMAT_COUNT])(const uint8_t *row, size_t columns, float *to);
@@ -49,8 +49,8 @@ struct multiply_loops {
 					  float (*sums)[MULTIPLY_ROWS]);
 };
 
-/* The processor notices that memory is read in order, but forgets it from page to page, and rows of 20-byte blocks are
- * not what it looks for. Asked for in time, weights come a third faster. An address behind the weight does no harm. */
+/* Hardware prefetchers stop at page borders and do not detect rows of 20-byte blocks well. With software prefetch
+ * weights arrive a third faster. An address beyond the weight does no harm. */
 static ALWAYS_INLINE void prefetch_ahead(enum format format, const uint8_t *row, size_t i)
 {
 #if defined(__GNUC__)
@@ -72,7 +72,7 @@ typedef struct {
 } vec_plain;
 
 #if defined(__GNUC__)
-typedef float part_plain __attribute__((vector_size(16))); /* whatever the processor has: compilers know how */
+typedef float part_plain __attribute__((vector_size(16))); /* whatever the processor has: left to the compiler */
 #define PASSES_PLAIN 4
 #else
 typedef float part_plain;
@@ -411,7 +411,7 @@ AVX2 void sixes_avx2(const uint8_t *low, const uint8_t *high, unsigned a, unsign
 	to[1] = scaled_avx2(_mm256_extracti128_si256(q, 1), d[1]);
 }
 
-/* Where the bits are, q4_k_scales of format.h says; here four bytes are treated as one number. */
+/* q4_k_scales in format.h describes the layout; here four bytes are treated as one number. */
 AVX2 void q4_k_scales_avx2(const uint8_t *block, float *scales)
 {
 	uint32_t bytes[3];
@@ -443,7 +443,7 @@ AVX2 void q6_k_scales_avx2(const uint8_t *block, float *scales)
 
 typedef __m512 part_avx512;
 typedef __m512 vec_avx512;
-typedef __m512 scale_avx512; /* what each of the sixteen numbers of 4 bits stands for */
+typedef __m512 scale_avx512; /* the value of each of the sixteen numbers of 4 bits */
 
 AVX512 part_avx512 part_zero_avx512(void)
 {
@@ -530,7 +530,7 @@ AVX512 scale_avx512 scale_of_avx512(int zero, float d, float m)
 			       _mm512_set1_ps(m));
 }
 
-/* A look-up sees the low 4 bits of an index only. */
+/* The permutation uses the low 4 bits of an index only. */
 AVX512 vec_avx512 low_avx512(const uint8_t *p, scale_avx512 s)
 {
 	return _mm512_permutexvar_ps(_mm512_cvtepu8_epi32(sixteen_bytes(p)), s);
@@ -580,7 +580,7 @@ static const struct multiply_loops *const loops_of[ROSA_ISA_COUNT] = {
 bool multiply_isa_available(rosa_isa isa)
 {
 #if ROSA_X86_VARIANTS
-	/* Every processor with FMA converts float16 too, which not every compiler can ask for by name. */
+	/* Every processor with FMA also converts float16, but not every compiler can test for that by name. */
 	if (isa > ROSA_ISA_PLAIN && !(rosa_isa_available(isa) && __builtin_cpu_supports("fma")))
 		return false;
 #endif
@@ -675,7 +675,7 @@ static void multiply_directly(const struct job *job, const struct product *produ
 	}
 }
 
-/* A strip of rows [begin, end) that lie widened at w, `stride` numbers apart. */
+/* A strip of rows [begin, end), widened at w, `stride` numbers apart. */
 static void multiply_strip(const struct job *job, const struct product *product, const float *w, size_t stride,
 			   size_t begin, size_t end)
 {
@@ -701,7 +701,7 @@ static void multiply_rows(const struct job *job, const struct product *product, 
 			  float *scratch)
 {
 	const struct matrix *weight = product->weight;
-	/* Rows a power of two apart would fall on top of each other in the caches. */
+	/* Rows a power of two apart would compete for the same cache sets. */
 	const size_t stride = (job->columns + 15) / 16 * 16 + 16;
 	const size_t room = job->steps < FEW_STEPS ? NEAR_FLOATS : SCRATCH_FLOATS;
 	size_t strip = room / stride / MULTIPLY_ROWS * MULTIPLY_ROWS;

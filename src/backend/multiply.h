@@ -12,7 +12,7 @@
 #include "base/cpu.h"
 #include "base/pool.h"
 
-/* Memory in which workers lay out what they work on: made beforehand, so that a product cannot fail. */
+/* Scratch memory of the workers, allocated beforehand so that a product cannot fail. */
 struct multiply_scratch;
 
 rosa_status multiply_scratch_new(unsigned workers, struct multiply_scratch **made, rosa_error *err);

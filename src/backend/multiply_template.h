@@ -43,7 +43,7 @@
 /* ---- from the formats to numbers ---- */
 
 /* Numbers 32 i to 32 i + 31 of a row. `scales` are those of their block, for formats with blocks of 256. Called with a
- * constant format, as all that follows. */
+ * constant format, as are all functions below. */
 INLINE void NAME(unpack_)(enum format format, const uint8_t *row, size_t i, const float *scales, VEC to[2])
 {
 	const unsigned j = i % 8;
@@ -137,7 +137,7 @@ INLINE void NAME(dot_four_)(enum format format, const uint8_t *const rows[MULTIP
 	NAME(total_)(sum, sums);
 }
 
-/* Where rows run out, the last one is taken again. */
+/* Beyond the last row, that row is used again. */
 INLINE void NAME(dot_)(enum format format, const uint8_t *row, size_t row_bytes, size_t count, const float *x,
 		       size_t columns, float *sums)
 {
@@ -181,7 +181,7 @@ INLINE void NAME(pass_)(const int steps, const float *const w[MULTIPLY_ROWS], co
 	for (size_t k = begin; k < end; k += 16) {
 		PART few[MULTIPLY_ROWS];
 
-		/* the fewer of both sides wait in registers */
+		/* the operand with fewer vectors stays in registers */
 		if (steps < MULTIPLY_ROWS) {
 			for (int t = 0; t < steps; t++)
 				few[t] = NAME(part_load_)(x[t] + k);
@@ -207,7 +207,7 @@ INLINE void NAME(pass_)(const int steps, const float *const w[MULTIPLY_ROWS], co
 			sums[t][r] = sum[t][r];
 }
 
-/* The same apart: a compiler that sees several passes keeps the sums of all of them, and has no registers for that. */
+/* Not inlined: a compiler that sees several passes keeps the sums of all of them, and runs out of registers. */
 #if MULTIPLY_PASSES > 1
 MULTIPLY_TARGET static NEVER_INLINE void NAME(pass_apart_)(int steps, const float *const w[MULTIPLY_ROWS],
 							   const float *const *x, size_t begin, size_t end,
@@ -227,7 +227,7 @@ INLINE void NAME(tile_)(const int steps, const float *const w[MULTIPLY_ROWS], co
 			float (*sums)[MULTIPLY_ROWS])
 {
 	const size_t rest = columns % 16, whole = columns - rest;
-	/* what is passed over several times has to stay near: it is cut into blocks of the same size */
+	/* what is read several times must stay in the cache: it is divided into blocks of equal size */
 	const size_t blocks = MULTIPLY_PASSES == 1 ? 1 : whole / PASS_COLUMNS + 1;
 	const size_t block = (whole / 16 + blocks - 1) / blocks * 16;
 	PART parts[MULTIPLY_PASSES][MULTIPLY_STEPS][MULTIPLY_ROWS];

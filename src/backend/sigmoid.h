@@ -1,8 +1,8 @@
 /*
  * The sigmoid and its slope, for rows of numbers.
  *
- * The gradients need one of the two for every channel of q, k and v, and the C library's expf, one number a call, would
- * take as long as the look-ups. This one has no branch and no call, so that compilers make vectors of it (gcc only with
+ * The gradients need one of the two for every channel of q, k and v, and expf of the C library, called per number,
+ * would take as long as retrieval. This one has no branch and no call, so that compilers vectorise it (gcc only with
  * -fno-trapping-math). Its error is within 5 units in the last place.
  */
 #ifndef ROSATUNE_SIGMOID_H
@@ -17,7 +17,7 @@ static inline float exp_minus(float x)
 	float a = x < 0 ? x : -x, rounded, rest, power;
 	int32_t n, bits;
 
-	a = a > -87.0f ? a : -87.0f; /* so NaN is out of the way of the conversion */
+	a = a > -87.0f ? a : -87.0f; /* a NaN must not reach the conversion to an integer */
 	/* a = n ln 2 + rest, |rest| <= ln 2 / 2; the conversion rounds towards zero, and a is not positive */
 	n = (int32_t)(a * 1.44269504f - 0.5f);
 	rounded = (float)n;

@@ -1,9 +1,9 @@
 /*
- * The operations that training adds: the way back through a decoder, and the step of the optimiser.
+ * The operations that training adds: the backward pass of a decoder, and the step of the optimiser.
  *
- * Training works on whole sequences, rows [batch * steps][...] with a sequence's steps one after the other, and on
- * weights that are float32 in the backend's memory. What a backward operation computes is added to what is there where
- * it says "+=": gradients of weights are summed over batches, and those of activations over the paths they come by.
+ * Training works on whole sequences, rows [batch * steps][...] sequence by sequence, and on weights that are float32 in
+ * the backend's memory. Where "+=" is written, the result is added to what is there: gradients of weights are summed
+ * over batches, and those of activations over the paths that lead to them.
  *
  * The bits of every result depend on the shapes and the numbers, not on the number of threads.
  */
@@ -19,7 +19,7 @@ struct attention_shape {
 };
 
 struct adamw {
-	double rate, beta1, beta2, eps, decay; /* decay: decoupled, a share of rate */
+	double rate, beta1, beta2, eps, decay; /* decay: decoupled, multiplied by rate */
 	uint64_t step;                         /* from 1 */
 };
 
@@ -34,19 +34,20 @@ struct training_ops {
 	void (*multiply_grad)(struct backend *backend, size_t steps, size_t rows, size_t columns, const float *x,
 			      const float *gy, float *gw);
 
-	/* gx += ..., gweight += ... (NULL: not wanted), of backend_ops.rms_norm. `scales`: room for `rows` numbers. */
+	/* The gradients of backend_ops.rms_norm: gx += ..., gweight += ... (NULL: not wanted). `scales`: scratch,
+	 * [rows]. */
 	void (*rms_norm_back)(struct backend *backend, size_t rows, size_t width, const float *x, const float *weight,
 			      float eps, const float *gy, float *scales, float *gx, float *gweight);
 
-	/* Turn x [batch * steps][heads * head_size] by the position of each step, or back by it. */
+	/* Rotate x [batch * steps][heads * head_size] by the position of each step, or (`back`) by its opposite. */
 	void (*rotate)(struct backend *backend, const struct rotary *rotary, size_t batch, size_t steps, size_t heads,
 		       bool back, float *x);
 
-	/* Room for rotations and attention of this shape; needed before them. */
+	/* Memory for rotations and attention of this shape; to be called before them. */
 	rosa_status (*attention_reserve)(struct backend *backend, const struct rotary *rotary,
 					 const struct attention_shape *shape, rosa_error *err);
 	/* y = softmax(q k^T / sqrt(head_size)) v; `level` [batch][heads][steps] receives the logarithm of the sum of
-	 * exponentials, from which the weights can be had again. */
+	 * exponentials, from which the backward pass computes the weights again. */
 	void (*attention)(struct backend *backend, const struct attention_shape *shape, const float *q, const float *k,
 			  const float *v, float *y, float *level);
 	/* gq, gk, gv are overwritten. */
@@ -54,12 +55,12 @@ struct training_ops {
 			       const float *k, const float *v, const float *y, const float *level, const float *gy,
 			       float *gq, float *gk, float *gv);
 
-	/* ggate and gup of backend_ops.swiglu; ggate may be gy. */
+	/* The gradients of backend_ops.swiglu; ggate may be gy. */
 	void (*swiglu_back)(struct backend *backend, size_t count, const float *gate, const float *up, const float *gy,
 			    float *ggate, float *gup);
 
-	/* backend_ops.mix back: gh += (1 - a) gy, gx = a gy, ga0 += sum over the steps of (x - h) gy a (1 - a) (NULL:
-	 * not wanted). */
+	/* The gradients of backend_ops.mix: gh += (1 - a) gy, gx = a gy, ga0 += sum over the steps of (x - h) gy a (1 -
+	 * a) (NULL: not wanted). gx may be gy. */
 	void (*mix_back)(struct backend *backend, size_t steps, size_t channels, const float *a0, const float *h,
 			 const float *x, const float *gy, float *gh, float *gx, float *ga0);
 

@@ -41,14 +41,14 @@
 #define V_EXP(a)       V_FUNC(v_exp_)(a)
 #define V_SIGMOID(a)   V_FUNC(v_sigmoid_)(a)
 
-/* A function whose constant arguments are to be constants within it. */
+/* A function that is inlined, so that constant arguments are constants within it. */
 #if defined(__GNUC__)
 #define V_INLINE V_TARGET static inline __attribute__((always_inline, unused))
 #else
 #define V_INLINE static inline
 #endif
 
-/* Four numbers, and what a compiler makes of loops over them. */
+/* Four numbers; the compiler vectorises the loops. */
 struct four {
 	float lane[4];
 };

@@ -1,9 +1,8 @@
 /*
- * The way back through the read-out: e0, e1 and v, which are ordinary sums, and the choice of a rule for q and k, which
- * only exist by a rule.
+ * The gradients of the read-out: e0, e1 and v, which are ordinary sums, and the choice of a rule for q and k.
  *
- * A worker takes a few neighbouring routes through all batch entries and all of time, so every sum is made by one
- * thread in one order, and the number of threads cannot change a bit of it.
+ * A worker takes a few neighbouring routes through all batch entries and all steps, so every sum is made by one thread
+ * in one order, and the number of threads does not change it.
  */
 #include "rosa/destinations.h"
 #include "rosa/arguments.h"
@@ -16,7 +15,7 @@
 
 #include <stdatomic.h>
 
-#define BLOCK 256 /* steps summed in float32 before they join the rest */
+#define BLOCK 256 /* steps summed in float32 before they are added in double precision */
 
 struct read_grads {
 	const struct backward *call;
@@ -183,7 +182,7 @@ static rosa_status check_pass(const rosa_read_pass *args, const rosa_learning *l
 
 	if (status)
 		return status;
-	/* without a rule for them q and k, the first two, are not looked at */
+	/* without a rule q and k, the first two, are not used */
 	for (size_t i = learning->qk_grad == ROSA_QK_NONE ? 2 : 0; i < sizeof(needed) / sizeof(*needed); i++)
 		if (!needed[i].pointer)
 			return rosa_fail(err, ROSA_EINVAL, "pass.%s is NULL", needed[i].name);

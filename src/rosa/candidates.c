@@ -18,7 +18,7 @@ void runs_find(struct runs *runs, const uint16_t *symbols, size_t steps, bool fo
 	size_t count = 0;
 
 	for (size_t t = 0; t < steps; t++) {
-		/* Written whether a run starts here or not, and counted if so: no branch to guess. */
+		/* Written whether a run starts here or not, and counted if so: no branch to mispredict. */
 		runs->start[count] = (int32_t)t;
 		count += t == 0 || !fold || symbols[t] != symbols[t - 1];
 		runs->of[t] = (int32_t)count - 1;

@@ -1,10 +1,10 @@
 /*
- * What a step of a route could have read, for the rules that weigh all of it.
+ * The candidates of a step, for the rules that weigh all of them.
  *
- * A candidate is a key run that has a run before it and began before the step. It is judged by the symbols before it:
- * those of the run before it, and of the one before that. So the runs of the key stream in order are all there is to
- * know: candidate i is run i+1, it starts at start[i+1], and the runs before it start at start[i] and start[i-1].
- * How many a step has is the number of the run in which the step before it lies.
+ * A candidate is a key run that has a run before it and began before the step. It is compared by the symbols before it:
+ * those of the run before it, and of the one before that. So the runs of the key stream in order are all that is
+ * needed: candidate i is run i+1, it starts at start[i+1], and the runs before it start at start[i] and start[i-1]. The
+ * number of candidates of a step is the number of the run that contains the step before it.
  */
 #ifndef ROSATUNE_CANDIDATES_H
 #define ROSATUNE_CANDIDATES_H
@@ -14,16 +14,16 @@
 /* The runs of one stream of symbols. */
 struct runs {
 	size_t count;
-	int32_t *start; /* [count], first steps; with room for one a step */
-	int32_t *of;    /* [steps], the run that a step lies in */
+	int32_t *start; /* [count], first steps; allocated for `steps` runs */
+	int32_t *of;    /* [steps], the run that contains the step */
 };
 
-/* Room for the runs of `streams` streams, or NULL. */
+/* Memory for the runs of `streams` streams, or NULL. */
 struct runs *scratch_runs(struct scratch *scratch, size_t streams, size_t steps);
 
 void runs_find(struct runs *runs, const uint16_t *symbols, size_t steps, bool fold);
 
-/* First step of the run `back` runs before the one in which step t lies, or -1. */
+/* The first step of the run `back` runs before the one that contains step t, or -1. */
 static inline int32_t runs_before(const struct runs *runs, size_t t, int32_t back)
 {
 	return runs->of[t] >= back ? runs->start[runs->of[t] - back] : -1;

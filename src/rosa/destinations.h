@@ -1,9 +1,9 @@
 /*
- * Destinations as they are kept for the way back.
+ * Destinations as they are kept for the backward pass.
  *
- * Most sequences are shorter than 65,535 steps, and then two bytes hold a destination. What is kept for the backward
- * pass is mostly this (one for every step and route, and with counterfactuals bits + 1 for every query run), so half
- * the bytes are half of the memory. All ones is "nothing found" in both widths.
+ * Most sequences are shorter than 65,535 steps, and then two bytes hold a destination. Destinations are most of what is
+ * kept (one per step and route, and with counterfactuals bits + 1 per query run), so this halves the memory. All ones
+ * mean "nothing found" in both widths.
  */
 #ifndef ROSATUNE_DESTINATIONS_H
 #define ROSATUNE_DESTINATIONS_H

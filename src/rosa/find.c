@@ -1,9 +1,9 @@
 /*
- * What every step reads: retrieval as the operator needs it.
+ * The destination of every step: retrieval as the operator needs it.
  *
- * A worker retrieves a route into scratch of its own, in the engine's 32-bit form, and packs it into the caller's
- * arrays before it takes the next. Explored steps are replaced on the way: the draw is a function of seed, route and
- * step, so that neither threads nor the order of routes matter.
+ * A worker retrieves a route into its own scratch memory, in the engine's 32-bit form, and packs it into the caller's
+ * arrays before it takes the next. Explored steps are replaced then: the draw is a function of seed, route and step, so
+ * that neither threads nor the order of routes matter.
  */
 #include "retrieval/batch.h"
 #include "rosa/destinations.h"
@@ -38,7 +38,7 @@ struct finding {
 	size_t *first;    /* [routes] the route's first row of flips; NULL without them */
 	int32_t *scratch; /* [workers][scratch_size] */
 	size_t scratch_size;
-	uint64_t explored; /* of 2^32 route-steps so many are explored; 0: none */
+	uint64_t explored; /* how many of 2^32 route-steps are explored; 0: none */
 	uint64_t seed;
 };
 
@@ -56,8 +56,8 @@ static void into_scratch(void *context, size_t r, unsigned worker, struct route_
 	}
 }
 
-/* On a share of steps, read at a random past run start instead. Candidates are the starts of key runs but the first
- * that lie before the step; `starts` is scratch for them. */
+/* On a share of steps, read at a random past run start instead. Candidates are the starts, before the step, of all key
+ * runs except the first; `starts` is scratch memory for them. */
 static void explore(const struct finding *finding, size_t r, int32_t *tau, int32_t *starts)
 {
 	const uint16_t *key = finding->key + r * finding->steps;
@@ -87,7 +87,7 @@ static void keep(void *context, size_t r, unsigned worker)
 					   finding->width);
 		}
 	}
-	/* run_start is no longer needed: the rows were in order */
+	/* run_start is not needed any more and serves as scratch memory */
 	if (finding->explored)
 		explore(finding, r, tau, run_start);
 	destinations_store(finding->read, tau, r * steps, steps, finding->width);

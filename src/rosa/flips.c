@@ -9,7 +9,7 @@
  *     dL/dk_lj = s'(k_lj) (U1 - U0)                             (2), sums over the branches that land on run l
  *
  * and what branch 1 minus branch 0 adds to (2) is s a at tau and -s x at tau'. So both need the same products, bits + 1
- * of them a step, and are made together. Destination -1 is the row of zeros before the first.
+ * per step, and are computed together. Destination -1 is the row of zeros before the first.
  */
 #include "retrieval/batch.h"
 #include "rosa/destinations.h"
@@ -62,7 +62,7 @@ static inline void take_step(const int32_t *row, unsigned symbol, float *theta, 
 		theta[j] = gq[j];
 }
 
-/* Theta of every step of a route becomes the gradient of its bits; s' is still to be multiplied. */
+/* Theta of every step of a route becomes the gradient of its bits, not yet multiplied by s'. */
 static void differences(struct flipping *flipping, size_t entry, float *theta, const float *surrogate, float *credit)
 {
 	const struct backward *call = flipping->call;
@@ -153,7 +153,7 @@ static void flip_group(void *context, size_t i, unsigned worker)
 
 	strips_load(gq, args->gy, &strips);
 	strips_load(gk, args->v, &strips);
-	/* the room of q and k, which come later, serves as a route's credit */
+	/* the memory for q and k, which are loaded later, serves as a route's credit */
 	for (size_t r = 0; r < strips.routes; r++)
 		flip_route(flipping, b, first + r, strips_at(gq, &strips, r), strips_at(gk, &strips, r),
 			   strips_at(x, &strips, 0));
@@ -170,7 +170,7 @@ static void flip_group(void *context, size_t i, unsigned worker)
 	}
 }
 
-/* Symbols of q and k, which rosa_find was given and nobody has kept, and where each route's table begins. */
+/* The symbols of q and k, which are not kept after rosa_find, and where each route's table begins. */
 static rosa_status prepare(struct flipping *flipping, rosa_error *err)
 {
 	const struct backward *call = flipping->call;

@@ -17,7 +17,7 @@ bool layer_shared(const struct rosa_weights *weights)
 	return weights->q.data == weights->k.data;
 }
 
-/* ------------------------------------------------------------------------------------------------------ forward -- */
+/* ------------------------------------------------------------------------------------------------------- forward -- */
 
 size_t layer_projections(const struct rosa_weights *weights, const struct rosa_rows *x, struct product *products)
 {
@@ -62,8 +62,7 @@ void layer_mix(const struct rosa_setup *setup, const struct rosa_weights *weight
 	setup->backend->ops->mix(setup->backend, rows, setup->channels, weights->a0, h, inj, mix);
 }
 
-/* ------------------------------------------------------------------------------------------------ whole sequences --
- */
+/* ----------------------------------------------------------------------------------------------- whole sequences -- */
 
 static struct lookup_shape shape_of(const struct rosa_setup *setup, const struct rosa_batch *batch)
 {
@@ -114,7 +113,7 @@ void layer_reread(const struct rosa_setup *setup, const struct rosa_weights *wei
 	read_batch(setup, weights, batch, lookup);
 }
 
-/* ----------------------------------------------------------------------------------------------------- backward -- */
+/* ------------------------------------------------------------------------------------------------------ backward -- */
 
 /* From gx, the gradient of a projection, to that of its weight and of U. */
 static void project_back(const struct rosa_setup *setup, size_t rows, const struct matrix *weight, const float *u,

@@ -73,8 +73,7 @@ void layer_inject(const struct rosa_setup *setup, const struct rosa_weights *wei
 void layer_mix(const struct rosa_setup *setup, const struct rosa_weights *weights, size_t rows, const float *h,
 	       const float *inj, float *mix);
 
-/* ------------------------------------------------------------------------------------------------ whole sequences --
- */
+/* ----------------------------------------------------------------------------------------------- whole sequences -- */
 
 /* A batch of sequences, and scratch memory that the layers of a model share. */
 struct rosa_batch {

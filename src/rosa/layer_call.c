@@ -47,7 +47,7 @@ struct call {
 	struct rosa_batch sequences;
 };
 
-/* ---------------------------------------------------------------------------------------------------- arguments -- */
+/* ----------------------------------------------------------------------------------------------------- arguments -- */
 
 static rosa_status check_parameters(const rosa_layer *layer, rosa_error *err)
 {
@@ -141,7 +141,7 @@ static rosa_status check_same_layer(const rosa_tape *tape, const struct call *ca
 	return ROSA_OK;
 }
 
-/* ------------------------------------------------------------------------------------------------------- memory -- */
+/* -------------------------------------------------------------------------------------------------------- memory -- */
 
 static rosa_status out_of_memory(const struct call *call, rosa_error *err)
 {
@@ -218,7 +218,7 @@ static void norm(struct call *call, const float *h, float *u)
 					call->layer.norm_eps, u);
 }
 
-/* ----------------------------------------------------------------------------------------------------- the tape -- */
+/* ------------------------------------------------------------------------------------------------------ the tape -- */
 
 static rosa_status tape_new(const struct call *call, rosa_tape **made, rosa_error *err)
 {
@@ -274,7 +274,7 @@ void rosa_tape_free(rosa_tape *tape)
 	memory_free(&allocator, tape);
 }
 
-/* ------------------------------------------------------------------------------------------------------ forward -- */
+/* ------------------------------------------------------------------------------------------------------- forward -- */
 
 /* Rows as the tape keeps them, rounded to the type of the activations. `kept` NULL: no tape keeps them. */
 static void keep(struct call *call, float *rows, void *kept)
@@ -364,7 +364,7 @@ rosa_status rosa_layer_forward(const rosa_options *options, const rosa_learning 
 	return status;
 }
 
-/* ----------------------------------------------------------------------------------------------------- backward -- */
+/* ------------------------------------------------------------------------------------------------------ backward -- */
 
 static rosa_status backward(struct call *call, const rosa_tape *tape, const void *gout, const rosa_layer_grads *given,
 			    void *gh, rosa_error *err)

@@ -1,5 +1,5 @@
 /*
- * The rule `linear`: all candidates of a step weigh alike.
+ * The rule `linear`: all candidates of a step have the same weight.
  *
  * With theta_t = dL/dy_t (e1 - e0), D_td = theta_t . P[d] and n_t candidates d < t, the gradient of a step's symbol is
  *
@@ -9,26 +9,25 @@
  *     E_d = sum over t > d of D_td Y_t,  Y_t = sgn(q_t) / n_t
  *
  * where mean_t = sum over d of D_td, divided by n_t. N_t, the sum in mean_t, and E_d are products of the matrix D below
- * its diagonal (or above it, turned over) with a matrix of a few columns a route. D is itself a product, so it need not
- * be made: a step multiplies theta_t by the running state S = sum over d < t of P[d] x_d^T, and then adds its own
- * P[t] x_t^T. This is linear in the number of steps, and the same machine runs backwards in time for the keys, theta
- * and P having changed places.
+ * its diagonal (or above it, transposed) with a matrix of a few columns per route. D is itself a product and need not
+ * be stored: a step multiplies theta_t by the running state S = sum over d < t of P[d] x_d^T, and then adds its own
+ * P[t] x_t^T. This is linear in the number of steps. The same code runs backwards in time for the keys, with theta and
+ * P exchanged.
  *
- * One step at a time these would be products of a matrix and a vector, which wait for memory. So steps are taken in
- * chunks: what comes from earlier chunks is theta S for a chunk at a time, what comes from within is the chunk's own
- * part of D times its columns, and the state is brought forward by P^T X. With credit `all` the parts of D are made
- * once and serve all routes, and a block of routes whose columns stand side by side is the unit of work. With credit
- * `route` every route has its own D over its few channels; then a state is small enough for the nearest cache and steps
- * are taken one by one.
+ * Step by step these would be products of a matrix and a vector, which are bound by memory. So steps are taken in
+ * chunks: the contribution of earlier chunks is theta S for a whole chunk, that of the chunk itself is its own part of
+ * D times its columns, and the state is updated by P^T X. With credit `all` the parts of D are computed once and serve
+ * all routes, and a block of routes with adjacent columns is the unit of work. With credit `route` every route has its
+ * own D over its few channels; then a state fits into the L1 cache and steps are taken one by one.
  *
  * The state has as many rows as there are channels, C. Over T steps and both directions it costs 8 T C^2 operations,
- * where D below the diagonal, made and used outright, costs 3 T^2 C. So sequences of up to 8/3 C steps do without the
- * state and keep that half of D instead. Which way is taken depends on the shape alone.
+ * where computing and using D below the diagonal directly costs 3 T^2 C. So sequences of up to 8/3 C steps do without
+ * the state and store that half of D instead. The choice depends on the shape alone.
  *
- * Memory beyond the arguments, for C channels in float32: 8 C bytes a step for theta and P, 4 * CHUNK bytes a step for
- * parts of D or, in short sequences, up to 16/3 C, and 4 bytes a route for symbols, all for the batch entries that are
- * being worked on; and for each worker a block's gradients, runs and, in short sequences, columns, some 1200 bytes a
- * step. That is two to four times the size of one array of activations in float32.
+ * Memory beyond the arguments, for C channels in float32: per step 8 C bytes for theta and P, 4 * CHUNK bytes for parts
+ * of D (in short sequences up to 16/3 C) and 4 bytes per route for symbols, all for the batch entries in work; and per
+ * worker a block's gradients, runs and, in short sequences, columns, some 1200 bytes per step. That is two to four
+ * times one array of activations in float32.
  */
 #include "rosa/candidates.h"
 #include "backend/gemm.h"
@@ -36,9 +35,9 @@
 #include "rosa/weighing.h"
 
 #define CHUNK 128
-#define LANES 4 /* columns of a route's state that are worked on together */
+#define LANES 4 /* columns of a route's state that are processed together */
 
-/* What one worker needs for a block of routes. */
+/* Scratch memory of one worker for a block of routes. */
 struct bench {
 	float *x;        /* [CHUNK, or whole: steps][columns]: what steps put into the state */
 	float *out;      /* [CHUNK][columns]: what the steps of a chunk take out of it */
@@ -53,12 +52,12 @@ struct linear {
 	struct weighing job;
 	size_t chunks;         /* of a batch entry */
 	bool whole;            /* credit all: all of D below the diagonal is kept, and no state */
-	float *worth;          /* credit all: parts of D, a batch entry and a chunk after the other: see part_of() */
+	float *worth;          /* credit all: parts of D, by batch entry and chunk: see part_of() */
 	size_t worth_size;     /* of a batch entry */
 	struct bench *benches; /* [workers] */
 };
 
-/* A block of routes being worked on, in one direction of time. */
+/* A block of routes in work, in one direction of time. */
 struct unit {
 	const struct linear *linear;
 	const struct weighing *job; /* of it */
@@ -135,7 +134,7 @@ static void multiply_all(const struct unit *unit, size_t chunk, size_t steps, bo
 		     bench->state, columns);
 }
 
-/* The same by all parts of D that the chunk has to do with. */
+/* The same by all parts of D that concern the chunk. */
 static void multiply_whole(const struct unit *unit, size_t chunk, size_t steps, bool is_first, bool is_last)
 {
 	const struct bench *bench = unit->bench;
@@ -156,7 +155,7 @@ static void multiply_whole(const struct unit *unit, size_t chunk, size_t steps, 
 	}
 }
 
-/* The same with each route's own D: out = take S, S += put x^T, step after step. */
+/* The same with each route's own D: out = take S, S += put x^T, step by step. */
 static void multiply_route(const struct unit *unit, size_t chunk, size_t steps, bool is_first, bool is_last)
 {
 	const struct weighing *job = unit->job;
@@ -314,7 +313,7 @@ static void take_keys(const struct unit *unit, size_t t0, size_t steps)
 
 /* -------------------------------------------------------------------------------------------- a block of routes -- */
 
-/* Columns of one route. Those of credit `route` are filled up to whole lanes. */
+/* Columns of one route; for credit `route` padded to a multiple of LANES. */
 static size_t route_width(const struct weighing *job, bool backward)
 {
 	const size_t width = job->bits * (job->suffix > 0 ? 2 : 1) + !backward;
@@ -322,7 +321,7 @@ static size_t route_width(const struct weighing *job, bool backward)
 	return job->all ? width : (width + LANES - 1) / LANES * LANES;
 }
 
-/* Go through time in one direction, and write the gradient of one side where it is wanted. */
+/* Process all steps in one direction of time, and write the gradient of q or k where it is wanted. */
 static void sweep(struct unit *unit, bool backward, void *to, const void *x)
 {
 	const struct weighing *job = unit->job;

@@ -1,8 +1,8 @@
 /*
- * Memory that a call needs in many pieces and gives back all at once.
+ * Memory that a call takes in many pieces and frees all at once.
  *
- * The pieces are chained, so that neither their number nor their sizes have to be known twice, once for taking and once
- * for giving back. A piece that cannot be had is remembered: a call asks for everything and looks once.
+ * The pieces are chained, so neither their number nor their sizes have to be written down twice. A failed allocation is
+ * remembered: a call takes everything and checks once.
  */
 #ifndef ROSATUNE_SCRATCH_H
 #define ROSATUNE_SCRATCH_H
@@ -19,9 +19,9 @@ struct scratch {
 	bool short_of_memory;
 };
 
-#define SCRATCH_HEADER 64 /* a cache line, so that what follows begins one where the piece does */
+#define SCRATCH_HEADER 64 /* a cache line: what follows is as aligned as the piece */
 
-/* `count` things of `size` bytes, or NULL. */
+/* An array of `count` elements of `size` bytes, or NULL. */
 static inline void *scratch_take(struct scratch *scratch, size_t count, size_t size)
 {
 	struct scratch_piece *piece = NULL;

@@ -7,21 +7,20 @@
  *     k_p(d): s'(k_p(d)) * sum over t of g_td sgn(q_t)
  *
  * Every pair of steps counts in every route, so this is quadratic in the number of steps, as attention is. Nothing of
- * that size is kept. Query steps are taken TILE at a time, in order: their rows of D are made once for all routes
- * (credit `all`) or by each route for itself, a route makes its rows of g from them, and both sums are matrix products
- * of g with signs. A route is worked on by one worker at a time, and its tiles one after the other, so sums are taken
- * in the same order whatever the number of workers.
+ * that size is stored. Query steps are taken TILE at a time, in order: their rows of D are computed once for all routes
+ * (credit `all`) or per route, a route computes its rows of g from them, and both sums are matrix products of g with
+ * signs. A route is processed by one worker at a time, and its tiles in order, so sums are taken in the same order
+ * whatever the number of workers.
  *
- * Distances are small whole numbers, so weights are looked up: a pair has a level, its distance, and with `suffix` the
- * pair of its two distances; the weights of all levels are
- * made once a row. Weights are relative to the
- * best level in the row: a row of far candidates is as good as one of near ones, and no exponential overflows.
- * Steps that are no candidates stay in the row at a level of their own, of weight 0. At the widths this is used at most
- * steps are candidates, and rows without gaps are what vector instructions want.
+ * Distances are small integers, so weights are looked up: a pair has a level, its distance, and with `suffix` the pair
+ * of its two distances; the weights of all levels are computed once per row. Weights are relative to the best level in
+ * the row: a row of far candidates is as good as one of near ones, and no exponential overflows. Steps that are no
+ * candidates stay in the row at a level of their own with weight 0: at the usual widths most steps are candidates, and
+ * rows without gaps suit vector instructions.
  *
- * Memory beyond the arguments, for C channels in float32: 16 C bytes a step for theta, P and the sums of both sides (4
- * C more with `suffix`), 4 * TILE for the rows of D, 4 bytes a route for symbols, all for the batch entries that are
- * being worked on; and for each worker 4 * TILE (twice with credit `route`) and up to 200 bytes a step.
+ * Memory beyond the arguments, for C channels in float32: per step 16 C bytes for theta, P and the sums of q and k (4 C
+ * more with `suffix`), 4 * TILE for the rows of D and 4 bytes per route for symbols, all for the batch entries in work;
+ * and per worker 4 * TILE (twice with credit `route`) and up to 200 bytes per step.
  */
 #include "rosa/candidates.h"
 #include "backend/gemm.h"
@@ -33,11 +32,11 @@
 #include <math.h>
 
 #define TILE        64                  /* query steps */
-#define SLAB        256                 /* steps of the rows of D that are made in one piece */
+#define SLAB        256                 /* steps of the rows of D that one piece of work computes */
 #define DISTANCES   (ROSA_MAX_BITS + 1) /* 0 to 16 */
 #define MOST_LEVELS (DISTANCES * DISTANCES)
 
-/* What one worker needs for a route. */
+/* Scratch memory of one worker for a route. */
 struct bench {
 	float *worth;               /* credit route: [TILE][steps]: rows of D */
 	float *g;                   /* [TILE][steps] */
@@ -56,7 +55,7 @@ struct soft {
 	struct weighing job;
 	float slope;
 	uint16_t stride; /* level = first distance * stride + second distance */
-	size_t levels;   /* this one is of steps that are no candidates */
+	size_t levels;   /* the level of steps that are no candidates */
 	float distance[MOST_LEVELS];
 	void (*do_row)(const struct row *row);
 	size_t columns;   /* of a route: bits, with suffix twice as many */
@@ -97,7 +96,7 @@ static void judge_slab(void *context, size_t piece, unsigned worker)
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Also of two symbols side by side in a vector: no bit leaves its half. */
+/* Also for two symbols in one number: no bit leaves its half. */
 INLINE uint16_t count_ones(uint16_t x)
 {
 	x = (uint16_t)(x - (x >> 1 & 0x5555));
@@ -171,7 +170,7 @@ INLINE void weigh(const struct row *row)
 	const float best = best_distance(row);
 	float table[MOST_LEVELS + 1];
 
-	/* Levels nearer than the best are not looked up, so it does not matter that theirs is wrong. */
+	/* Levels nearer than the best do not occur in the row, so their weights, which are wrong, are not used. */
 	for (size_t l = 0; l < soft->levels; l++)
 		table[l] = exp_minus(soft->slope * (soft->distance[l] - best));
 	table[soft->levels] = 0;
@@ -179,7 +178,7 @@ INLINE void weigh(const struct row *row)
 		row->g[d] = table[level[d]];
 }
 
-/* Sixteen partial sums, in an order that no instruction set changes. */
+/* Sixteen partial sums, in the same order on every instruction set. */
 #define LANES 16
 typedef float four __attribute__((vector_size(16)));
 
@@ -240,7 +239,7 @@ static void (*const row_variants[ROSA_ISA_COUNT])(const struct row *row) = {
 
 /* ------------------------------------------------------------------------------------------------------ a route -- */
 
-/* What the steps before the end of the tile are as candidates. */
+/* The steps before the end of the tile as candidates. */
 static void find_candidates(const struct soft *soft, const struct bench *bench, const uint16_t *symbols)
 {
 	const size_t bits = soft->job.bits, columns = soft->columns;
@@ -323,8 +322,8 @@ static void do_route(void *context, size_t piece, unsigned worker)
 
 /* ----------------------------------------------------------------------------------------------------- the rule -- */
 
-/* Bring a route's sums for the keys from the candidates to the runs before them. In order of time the places written to
- * have been read already, so this needs no second array. */
+/* Move a route's sums for the keys from the candidates to the runs before them. In order of time, elements are read
+ * before they are overwritten, so no second array is needed. */
 static void settle_keys(float *gk, const struct runs *key, size_t steps, size_t bits, size_t columns)
 {
 	for (size_t d = 0; d < steps; d++) {

@@ -1,14 +1,14 @@
 /*
- * Strips: the channels of a few neighbouring routes of a batch entry, each route's brought together.
+ * Strips: the channels of a few neighbouring routes of a batch entry, copied out route by route.
  *
- * Activations lie step by step, all channels side by side, but routes have nothing to do with each other and are worked
- * on one at a time, reading steps in any order. So their channels are first copied out, as float32, a row a step, a
- * strip a route. A row is filled up with zeros to a multiple of four, so that products of rows need no end cases, and a
+ * Activations are stored step by step, all channels side by side, but routes are independent and processed one at a
+ * time, with steps read in any order. So their channels are first copied, as float32, into one strip per route with one
+ * row per step. A row is padded with zeros to a multiple of four, so that products of rows need no end cases, and a
  * strip has a row of zeros before its first: that of destination -1.
  *
  * Several routes are copied at once because the rows of activations are often a power of two apart. Such addresses
- * compete for the same few places in a cache, so whatever was fetched together must be used together: a line of 64
- * bytes fetched for one route of 4 channels would be gone when the next route comes. For the same reason strips lie a
+ * compete for the same few cache sets, so a cache line must be used completely when it is loaded: a line of 64 bytes
+ * loaded for one route of 4 channels would be evicted before the next route. For the same reason strips are a cache
  * line more than a power of two apart.
  */
 #ifndef ROSATUNE_STRIPS_H
@@ -19,10 +19,10 @@
 
 #include "rosatune.h"
 
-#define STRIPS_BYTES 256 /* of a row of activations, taken at once */
-#define STRIPS_AHEAD 16  /* rows asked for in advance: processors do not guess across pages */
+#define STRIPS_BYTES 256 /* of a row of activations, copied at once */
+#define STRIPS_AHEAD 16  /* rows prefetched: hardware prefetchers stop at page borders */
 
-/* Where the routes' channels are. */
+/* Where the channels of the routes are. */
 struct strips {
 	rosa_dtype dtype;
 	unsigned bits;
@@ -43,7 +43,7 @@ static inline size_t strips_spacing(size_t steps, unsigned bits)
 	return (steps + 1) * strips_stride(bits) + 16;
 }
 
-/* Routes to be taken together. */
+/* Routes that are copied together. */
 static inline size_t strips_group(rosa_dtype dtype, unsigned bits)
 {
 	size_t bytes = activation_size(dtype) * bits;
@@ -57,8 +57,8 @@ static inline float *strips_at(float *base, const struct strips *strips, size_t 
 	return base + route * strips_spacing(strips->steps, strips->bits) + strips_stride(strips->bits);
 }
 
-/* Ask for the row STRIPS_AHEAD steps on. */
-static inline void strips_ask(const void *from, const struct strips *strips, size_t t)
+/* Prefetch the row STRIPS_AHEAD steps ahead. */
+static inline void strips_prefetch(const void *from, const struct strips *strips, size_t t)
 {
 	const size_t at = strips->first + (t + STRIPS_AHEAD) * strips->channels, size = activation_size(strips->dtype);
 
@@ -76,7 +76,7 @@ static inline void strips_load_bits(float *base, const void *from, const struct 
 		const size_t at = strips->first + t * strips->channels;
 		float *to = base + (t + 1) * stride;
 
-		strips_ask(from, strips, t);
+		strips_prefetch(from, strips, t);
 		for (size_t r = 0; r < strips->routes; r++)
 			for (unsigned j = 0; j < bits; j++)
 				to[r * spacing + j] =
@@ -94,7 +94,7 @@ static inline void strips_store_bits(void *to, float *base, const struct strips 
 		const size_t at = strips->first + t * strips->channels;
 		const float *from = base + (t + 1) * stride;
 
-		strips_ask(to, strips, t);
+		strips_prefetch(to, strips, t);
 		for (size_t r = 0; r < strips->routes; r++)
 			for (unsigned j = 0; j < bits; j++) {
 				if (strips->dtype == ROSA_FLOAT32)

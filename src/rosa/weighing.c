@@ -20,7 +20,7 @@ void weighing_init(struct weighing *job, const struct backward *call, size_t ste
 				 .suffix = call->learning->suffix,
 				 .block = smaller((BLOCK_CHANNELS + call->bits - 1) / call->bits, call->routes)};
 	job->blocks = (job->routes + job->block - 1) / job->block;
-	/* Many entries at once keep many workers busy, and cost memory. */
+	/* Many entries at once keep many workers busy, but cost memory. */
 	fit = GROUP_BYTES / (job->steps * (step_bytes + 2 * job->channels * sizeof(float)));
 	busy = (call->workers + job->blocks - 1) / job->blocks;
 	job->group = smaller(args->batch, fit > busy ? fit : busy);

@@ -1,9 +1,9 @@
 /*
  * What the rules `linear` and `soft` share: both weigh all candidates of a step by D_td = theta_t . P[d].
  *
- * theta = dL/dy (e1 - e0) and P = sigmoid(v) are made once, in float32, for the batch entries that are worked on
- * together. Only differences from a mean over d ever count, so P may be moved by the same amount for all d; P - 1/2 is
- * kept, which takes most of the cancellation out of those differences.
+ * theta = dL/dy (e1 - e0) and P = sigmoid(v) are computed once, in float32, for the batch entries in work. Only
+ * differences from a mean over d count, so P may be shifted by the same amount for all d; P - 1/2 is stored, which
+ * avoids most of the cancellation in those differences.
  */
 #ifndef ROSATUNE_WEIGHING_H
 #define ROSATUNE_WEIGHING_H
@@ -11,7 +11,7 @@
 #include "rosa/backward.h"
 #include "rosa/scratch.h"
 
-#define BLOCK_CHANNELS 128 /* of a block of routes, about: enough columns for a product to be worth its while */
+#define BLOCK_CHANNELS 128 /* of a block of routes, about: enough columns for an efficient product */
 
 struct weighing {
 	const struct backward *call;
@@ -19,7 +19,7 @@ struct weighing {
 	bool all; /* credit */
 	float suffix;
 	size_t block, blocks;         /* routes in a block; blocks of a batch entry */
-	size_t first, entries, group; /* batch entries worked on now: the first, how many, and how many at most */
+	size_t first, entries, group; /* batch entries in work: the first, how many, and how many at most */
 	float *theta, *p;             /* [entries][steps][channels] */
 	uint16_t *query, *key;        /* [entries][routes][steps]: symbols */
 };
@@ -29,7 +29,7 @@ static inline size_t smaller(size_t a, size_t b)
 	return a < b ? a : b;
 }
 
-/* `step_bytes` is what the rule needs beside this, for each step of a batch entry. */
+/* `step_bytes`: what else the rule needs per step of a batch entry. */
 void weighing_init(struct weighing *job, const struct backward *call, size_t step_bytes, struct scratch *scratch);
 
 /* Fill theta, P and the symbols of some steps of a batch entry of the group. */
@@ -57,7 +57,7 @@ static inline void spread_signs(float *to, float x, unsigned symbol, size_t bits
 	};
 	uint32_t plus;
 
-	/* Without shifts by a different number each, which old vector instructions do not have. */
+	/* By masks, since old vector instructions cannot shift each lane by another number. */
 	memcpy(&plus, &x, sizeof(plus));
 	for (size_t j = 0; j < bits; j++) {
 		const uint32_t signed_x = plus | (symbol & masks[j] ? 0 : 0x80000000);
