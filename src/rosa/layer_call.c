@@ -366,69 +366,89 @@ rosa_status rosa_layer_forward(const rosa_options *options, const rosa_learning 
 
 /* ------------------------------------------------------------------------------------------------------ backward -- */
 
-static rosa_status backward(struct call *call, const rosa_tape *tape, const void *gout, const rosa_layer_grads *given,
+/* The float32 rows of a backward pass. */
+struct backward_rows {
+	float *h, *u, *gout, *gu, *gh, *inj, *ginj; /* gu NULL: nothing is wanted of U; inj, ginj: pre fusion */
+	struct rosa_rows x;
+	struct rosa_back back;
+	float *scales, *ga0;
+};
+
+/* Memory for what the wanted gradients need, and the rows that the tape has. */
+static rosa_status take_backward(struct call *call, const rosa_tape *tape, const void *gout,
+				 const rosa_layer_grads *wanted, void *gh, struct backward_rows *at, rosa_error *err)
+{
+	const size_t n = call->layer.channels;
+	const bool pre = call->layer.fusion == ROSA_PRE, through = gh || wanted->norm;
+	float *vectors = scratch_floats(&call->scratch, 3 * n);
+
+	at->h = rows_for(call, tape->h);
+	at->u = take_rows(call);
+	at->gout = rows_for(call, gout);
+	at->gu = through ? take_rows(call) : NULL;
+	at->gh = through || pre ? rows_for(call, gh) : NULL;
+	at->inj = pre ? take_rows(call) : NULL;
+	at->ginj = pre ? take_rows(call) : at->gout;
+	at->x.v = rows_for(call, tape->v);
+	at->x.q = tape->q ? rows_for(call, tape->q) : NULL;
+	at->x.k = tape->k && !tape->shared ? rows_for(call, tape->k) : NULL;
+	at->back.gy = take_rows(call);
+	at->back.gv = take_rows(call);
+	at->back.gq = tape->q ? take_rows(call) : NULL;
+	at->back.gk = tape->q ? take_rows(call) : NULL;
+	at->scales = scratch_floats(&call->scratch, call->batch * call->steps);
+	call->sequences.y = take_rows(call);
+	if (call->scratch.short_of_memory)
+		return out_of_memory(call, err);
+	at->back.ge0 = vectors;
+	at->back.ge1 = vectors + n;
+	at->ga0 = pre && wanted->a0 ? vectors + 2 * n : NULL;
+	widen(call, tape->h, at->h);
+	widen(call, tape->v, at->x.v);
+	if (at->x.q)
+		widen(call, tape->q, at->x.q);
+	if (at->x.k)
+		widen(call, tape->k, at->x.k);
+	widen(call, gout, at->gout);
+	return ROSA_OK;
+}
+
+static rosa_status backward(struct call *call, const rosa_tape *tape, const void *gout, const rosa_layer_grads *wanted,
 			    void *gh, rosa_error *err)
 {
 	struct backend *backend = &call->cpu.backend;
 	const size_t n = call->layer.channels, rows = call->batch * call->steps;
-	const bool pre = call->layer.fusion == ROSA_PRE, through = gh || given->norm;
-	const struct rosa_grads grads = {given->wq, given->wk, given->wv, given->wout, given->e0, given->e1};
-	float *h = rows_for(call, tape->h), *u = take_rows(call), *ginj = rows_for(call, gout);
-	float *gu = through ? take_rows(call) : NULL, *wide_gh = through ? rows_for(call, gh) : NULL;
-	float *vectors = scratch_floats(&call->scratch, 3 * n), *scales = scratch_floats(&call->scratch, rows);
-	float *inj = NULL, *gmix = NULL, *ga0 = pre && given->a0 ? vectors + 2 * n : NULL;
-	struct rosa_rows x = {.v = rows_for(call, tape->v)};
-	struct rosa_back back = {.gy = take_rows(call), .gv = take_rows(call)};
-	rosa_status status;
+	const struct rosa_grads grads = {wanted->wq, wanted->wk, wanted->wv, wanted->wout, wanted->e0, wanted->e1};
+	struct backward_rows at = {0};
+	rosa_status status = take_backward(call, tape, gout, wanted, gh, &at, err);
 
-	if (tape->q) {
-		x.q = rows_for(call, tape->q);
-		x.k = tape->shared ? NULL : rows_for(call, tape->k);
-		back.gq = take_rows(call);
-		back.gk = take_rows(call);
+	if (status)
+		return status;
+	norm(call, at.h, at.u);
+	layer_reread(&call->setup, &call->weights, &call->sequences, &at.x, &tape->lookup);
+	if (at.gh)
+		cpu_training_ops.clear(backend, call->numbers, at.gh);
+	if (at.gu)
+		cpu_training_ops.clear(backend, call->numbers, at.gu);
+	if (at.ga0)
+		cpu_training_ops.clear(backend, n, at.ga0);
+	if (at.inj) {
+		layer_inject(&call->setup, &call->weights, rows, call->sequences.y, false, at.inj);
+		cpu_training_ops.mix_back(backend, rows, n, call->layer.a0, at.h, at.inj, at.gout, at.gh, at.ginj,
+					  at.ga0);
 	}
-	call->sequences.y = take_rows(call);
-	if (pre) {
-		inj = take_rows(call);
-		gmix = ginj;
-		ginj = take_rows(call);
-		/* mix_back adds to the gradient of H */
-		wide_gh = wide_gh ? wide_gh : take_rows(call);
-	}
-	if (call->scratch.short_of_memory)
-		return out_of_memory(call, err);
-	back.ge0 = vectors;
-	back.ge1 = vectors + n;
-	widen(call, tape->h, h);
-	widen(call, tape->v, x.v);
-	if (tape->q)
-		widen(call, tape->q, x.q);
-	if (tape->q && !tape->shared)
-		widen(call, tape->k, x.k);
-	widen(call, gout, pre ? gmix : ginj);
-	norm(call, h, u);
-	layer_reread(&call->setup, &call->weights, &call->sequences, &x, &tape->lookup);
-	if (wide_gh)
-		memset(wide_gh, 0, call->numbers * sizeof(*wide_gh));
-	if (gu)
-		memset(gu, 0, call->numbers * sizeof(*gu));
-	if (pre) {
-		memset(vectors + 2 * n, 0, n * sizeof(*vectors));
-		layer_inject(&call->setup, &call->weights, rows, call->sequences.y, false, inj);
-		cpu_training_ops.mix_back(backend, rows, n, call->layer.a0, h, inj, gmix, wide_gh, ginj, ga0);
-	}
-	status = layer_backward(&call->setup, &call->weights, &call->sequences, &call->learning, &x, &tape->lookup, u,
-				ginj, &back, &grads, gu, err);
+	status = layer_backward(&call->setup, &call->weights, &call->sequences, &call->learning, &at.x, &tape->lookup,
+				at.u, at.ginj, &at.back, &grads, at.gu, err);
 	if (status)
 		return status;
 	/* nothing fails any more */
-	if (ga0)
-		backend->ops->add(backend, n, ga0, given->a0);
-	if (through)
-		cpu_training_ops.rms_norm_back(backend, rows, n, h, call->layer.norm, call->layer.norm_eps, gu, scales,
-					       wide_gh, given->norm);
+	if (at.ga0)
+		backend->ops->add(backend, n, at.ga0, wanted->a0);
+	if (at.gu)
+		cpu_training_ops.rms_norm_back(backend, rows, n, at.h, call->layer.norm, call->layer.norm_eps, at.gu,
+					       at.scales, at.gh, wanted->norm);
 	if (gh)
-		narrow(call, wide_gh, gh);
+		narrow(call, at.gh, gh);
 	return ROSA_OK;
 }
 
