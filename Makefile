@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
 # A task small enough for global attention to learn it within the demo; docs/experiments.md has larger ones.
-DEMO = --pairs 8 --length 32 --vocabulary 64 --window 4 --batch 64 --examples 6400 --epochs 8 --rate 0.002 --decay 0.1
+DEMO = --pairs 4 --length 32 --vocabulary 64 --window 4 --batch 64 --examples 6400 --epochs 8 --rate 0.003 --decay 0.1
 
 .PHONY: help build demo python test check-long bench install format clean
 

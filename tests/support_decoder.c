@@ -283,23 +283,19 @@ static double *injection(const struct adapter *a, const struct adapter_layer *la
 	float *e[2] = {row_of(layer->e0, 0), row_of(layer->e1, 0)};
 	uint16_t *symbols[3];
 	int32_t *tau = need(steps, sizeof(*tau));
-	rosa_options options = ROSA_OPTIONS_INIT;
+	const rosa_options options = adapter_options_retrieval(&a->options);
 
-	options.bits = a->bits;
-	options.policy = a->policy;
-	options.fold = a->fold;
-	options.max_match = a->max_match;
 	for (int i = 0; i < 3; i++) {
 		x[i] = product(projections[i], u, steps);
 		symbols[i] = need(steps, sizeof(*symbols[i]));
 	}
-	for (size_t r = 0; r < width / (size_t)a->bits; r++) {
+	for (size_t r = 0; r < width / (size_t)options.bits; r++) {
 		for (int i = 0; i < 3; i++)
-			symbols_of(x[i], steps, width, a->bits, r, symbols[i]);
+			symbols_of(x[i], steps, width, options.bits, r, symbols[i]);
 		oracle_route(&options, steps, symbols[0], symbols[1], tau, NULL, NULL);
 		for (size_t t = 0; t < steps; t++) {
-			for (int j = 0; j < a->bits && tau[t] >= 0; j++) {
-				const size_t c = r * (size_t)a->bits + (size_t)j;
+			for (int j = 0; j < options.bits && tau[t] >= 0; j++) {
+				const size_t c = r * (size_t)options.bits + (size_t)j;
 
 				y[t * width + c] = e[symbols[2][tau[t]] >> j & 1][c];
 			}
@@ -355,7 +351,7 @@ static void layer(const struct checkpoint *c, const struct adapter *a, const str
 
 	if (rosa)
 		inj = injection(a, rosa, u, steps, config->width);
-	if (rosa && a->fusion == ROSA_PRE) {
+	if (rosa && a->options.fusion == ROSA_PRE) {
 		double *mix = mixed(rosa->a0, h, inj, steps, config->width);
 
 		free(u);

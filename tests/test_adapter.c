@@ -174,14 +174,14 @@ static void check(const struct folder *folder, const struct adapter *adapter)
 {
 	size_t layers = 2 - folder->first, a_layer = (folder->shared ? 3 : 4) * 64 + 16 + (folder->pre ? 8 : 0);
 
-	assert_int_equal(adapter->bits, 4);
-	assert_int_equal(adapter->fusion, folder->pre ? ROSA_PRE : ROSA_POST);
-	assert_int_equal(adapter->policy, ROSA_READABLE);
-	assert_true(adapter->fold);
-	assert_int_equal(adapter->max_match, 0);
-	assert_int_equal(adapter->window, 16);
-	assert_int_equal(adapter->sinks, 2);
-	assert_int_equal(adapter->first_global_layers, folder->first);
+	assert_int_equal(adapter->options.bits, 4);
+	assert_int_equal(adapter->options.fusion, folder->pre ? ROSA_PRE : ROSA_POST);
+	assert_int_equal(adapter->options.policy, ROSA_READABLE);
+	assert_true(adapter->options.fold);
+	assert_int_equal(adapter->options.max_match, 0);
+	assert_int_equal(adapter->options.window, 16);
+	assert_int_equal(adapter->options.sinks, 2);
+	assert_int_equal(adapter->options.first_global_layers, folder->first);
 	assert_int_equal(adapter->layer_count, 2);
 	assert_int_equal(adapter->parameters, layers * a_layer);
 	for (size_t i = 0; i < 2; i++) {
@@ -238,10 +238,10 @@ static void reads_options(void **state)
 		save(&folder);
 		if (adapter_open(scratch_path("adapter"), &model, &adapter, &error) != ROSA_OK)
 			fail_msg("%s", error.message);
-		assert_int_equal(adapter.policy, i == 0 ? ROSA_INCLUSIVE : ROSA_READABLE);
-		assert_int_equal(adapter.fold, i != 1);
-		assert_int_equal(adapter.max_match, i == 2 ? 7 : 0);
-		assert_int_equal(adapter.sinks, i == 3 ? 0 : 2);
+		assert_int_equal(adapter.options.policy, i == 0 ? ROSA_INCLUSIVE : ROSA_READABLE);
+		assert_int_equal(adapter.options.fold, i != 1);
+		assert_int_equal(adapter.options.max_match, i == 2 ? 7 : 0);
+		assert_int_equal(adapter.options.sinks, i == 3 ? 0 : 2);
 		adapter_close(&adapter);
 	}
 }

@@ -23,7 +23,6 @@ static void defaults_are_the_library_s(void **state)
 	const struct adapter_options options = adapter_options_default();
 	const rosa_options retrieval = ROSA_OPTIONS_INIT;
 	const rosa_learning learning = ROSA_LEARNING_INIT;
-	const struct network_options network = NETWORK_OPTIONS_INIT, made = network_options_of(&options);
 
 	(void)state;
 	assert_int_equal(options.policy, retrieval.policy);
@@ -37,13 +36,6 @@ static void defaults_are_the_library_s(void **state)
 	assert_true(options.learning.suffix == learning.suffix);
 	assert_true(options.learning.explore == learning.explore);
 	assert_true(options.learning.flip_share == learning.flip_share);
-	assert_int_equal(made.bits, network.bits);
-	assert_int_equal(made.fusion, network.fusion);
-	assert_int_equal(made.qk, network.qk);
-	assert_true(made.e_start == network.e_start);
-	assert_int_equal(made.window, network.window);
-	assert_int_equal(made.sinks, network.sinks);
-	assert_int_equal(made.first_global_layers, network.first_global_layers);
 }
 
 /* A row has a name, help of one line, and a default that is among what it may be. */

@@ -74,9 +74,9 @@ static void open_bench(struct bench *b, const struct tiny_model *model, const st
 		tiny_adapter_save(model, adapter, b->folder);
 		must(adapter_open(b->folder, &b->checkpoint, &b->adapter, &error), &error);
 		b->adapted = true;
-		b->options.window = b->adapter.window;
-		b->options.sinks = b->adapter.sinks;
-		b->options.first_global_layers = b->adapter.first_global_layers;
+		b->options.window = b->adapter.options.window;
+		b->options.sinks = b->adapter.options.sinks;
+		b->options.first_global_layers = b->adapter.options.first_global_layers;
 	}
 	/* what is open stays readable, and a test that fails leaves nothing behind */
 	unlink(b->model);

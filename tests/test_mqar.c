@@ -293,16 +293,17 @@ static void test_watch(void **state)
 
 static struct mqar_setup small(enum mqar_mode mode)
 {
-	struct mqar_setup setup = MQAR_SETUP_INIT;
+	struct mqar_setup setup = {
+	    .network = network_options_default(), .decay = 0.01, .clip = 1, .warmup = 10, .seed = 1};
 
 	setup.task = (struct mqar){64, 4, 32, 1, 0, 0.01, MQAR_WITHOUT_KEYS, false, 1};
 	setup.mode = mode;
 	setup.layers = 1;
 	setup.heads = 2;
 	setup.width = 32;
-	setup.network.window = 4;
-	setup.network.qk = QK_SHARED;
-	setup.network.e_start = 0.5f;
+	setup.network.adapter.window = 4;
+	setup.network.adapter.qk = QK_SHARED;
+	setup.network.adapter.e_start = 0.5f;
 	setup.examples = 320;
 	setup.batch = 32;
 	setup.epochs = 4;
@@ -377,7 +378,7 @@ static void test_threads_change_nothing(void **state)
 
 	(void)state;
 	setup.epochs = 1;
-	setup.network.learning.explore = 0.2f;
+	setup.network.adapter.learning.explore = 0.2f;
 	for (int threads = 1; threads <= 2; threads++) {
 		rosa_workers *workers;
 		rosa_error error;

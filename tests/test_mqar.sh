@@ -60,6 +60,8 @@ check 0 '' $tiny --epochs 1 --mode rosa --json --rename --qk separate --qk-grad 
 holds "runs['rosa']['epochs'][0]['layers'][0]['meets'] < 0.5"
 check 0 '' $tiny --epochs 1 --mode rosa --json --pairs 3 --name-tokens 2 --names 6 --suffix 1 --freeze embed --unit-values
 holds "len(j['runs']) == 1"
+check 0 '' $tiny --epochs 1 --mode rosa --json --layers 2 --first-global-layers 1 --unit-values
+holds "[l['layer'] for l in runs['rosa']['epochs'][1]['layers']] == [1]"
 check 0 '' $tiny --epochs 1 --mode rosa --json --layers 2 --adapter-layers 1 --tied --filler random --fusion pre
 holds "[l['layer'] for l in runs['rosa']['epochs'][1]['layers']] == [0, 1]"
 

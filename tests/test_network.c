@@ -70,11 +70,11 @@ static void open_bench(struct bench *b, const struct tiny_model *model)
 	tiny_model_save(model, path);
 	must(checkpoint_open(path, &b->checkpoint, &error), &error);
 	unlink(path);
-	b->options = (struct network_options)NETWORK_OPTIONS_INIT;
+	b->options = network_options_default();
 	b->options.rosa = false;
-	b->options.bits = 8;
-	b->options.window = 0;
-	b->options.e_start = 0.2f;
+	b->options.adapter.bits = 8;
+	b->options.adapter.window = 0;
+	b->options.adapter.e_start = 0.2f;
 	for (size_t i = 0; i < COUNT * STEPS; i++) {
 		b->tokens[i] = (uint32_t)(draw_long(3, 0, i) % model->vocabulary);
 		b->targets[i] = (uint32_t)(draw_long(3, 1, i) % model->vocabulary);
@@ -147,8 +147,8 @@ static void gradients_are_what_the_loss_does(void **state)
 			model.architecture = (enum architecture)architecture;
 			model.tied = w % 2;
 			open_bench(&b, &model);
-			b.options.window = windows[w][0];
-			b.options.sinks = windows[w][1];
+			b.options.adapter.window = windows[w][0];
+			b.options.adapter.sinks = windows[w][1];
 			start(&b, 2);
 			learn(&b);
 			parameters = network_parameters(b.network);
@@ -172,8 +172,8 @@ static void what_is_read_has_gradients(void **state)
 
 		open_bench(&b, &model);
 		b.options.rosa = true;
-		b.options.fusion = (rosa_fusion)fusion;
-		b.options.window = 5;
+		b.options.adapter.fusion = (rosa_fusion)fusion;
+		b.options.adapter.window = 5;
 		start(&b, 2);
 		learn(&b);
 		for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
@@ -218,9 +218,9 @@ static void threads_and_recomputation_do_not_show(void **state)
 
 		open_bench(&b, &model);
 		b.options.rosa = true;
-		b.options.window = 6;
-		b.options.learning.qk_grad = rules[r];
-		b.options.learning.explore = 0.2f;
+		b.options.adapter.window = 6;
+		b.options.adapter.learning.qk_grad = rules[r];
+		b.options.adapter.learning.explore = 0.2f;
 		for (int way = 0; way < 4; way++) {
 			size_t count;
 			float *found;
@@ -291,10 +291,10 @@ static void company_does_not_show(void **state)
 
 		open_bench(&b, &model);
 		b.options.rosa = true;
-		b.options.window = 6;
-		b.options.learning.qk_grad = cases[i].rule;
-		b.options.learning.explore = cases[i].explore;
-		b.options.learning.flip_share = cases[i].flip_share;
+		b.options.adapter.window = 6;
+		b.options.adapter.learning.qk_grad = cases[i].rule;
+		b.options.adapter.learning.explore = cases[i].explore;
+		b.options.adapter.learning.flip_share = cases[i].flip_share;
 		start(&b, 2);
 		network_set_seed(b.network, 77);
 		losses[0] = learn_some(&b, 0, COUNT, numbers);
@@ -329,8 +329,8 @@ static void the_loss_is_that_of_the_decoder(void **state)
 	assert_non_null(logits);
 	model.format = FORMAT_Q8_0;
 	open_bench(&b, &model);
-	b.options.window = 7;
-	b.options.sinks = 2;
+	b.options.adapter.window = 7;
+	b.options.adapter.sinks = 2;
 	start(&b, 2);
 	result = learn(&b);
 	for (size_t i = 0; i < COUNT; i++) {
@@ -366,8 +366,8 @@ static void frozen_weights_stay(void **state)
 	(void)state;
 	open_bench(&b, &model);
 	b.options.rosa = true;
-	b.options.window = 6;
-	b.options.first_global_layers = 1;
+	b.options.adapter.window = 6;
+	b.options.adapter.first_global_layers = 1;
 	start(&b, 1);
 	parameters = network_parameters(b.network);
 	must(parameters_train(parameters, false, true, &error), &error);
@@ -396,7 +396,7 @@ static void it_learns(void **state)
 	(void)state;
 	open_bench(&b, &model);
 	b.options.rosa = true;
-	b.options.window = 6;
+	b.options.adapter.window = 6;
 	start(&b, 2);
 	first = last = loss_of(&b);
 	for (rates.step = 1; rates.step <= 40; rates.step++) {
@@ -426,7 +426,7 @@ static void bad_batches_are_refused(void **state)
 	assert_int_equal(network_learn(b.network, &b.batch, 1, &result, &error), ROSA_EINVAL);
 	stop(&b);
 	b.options.rosa = true;
-	b.options.bits = 7;
+	b.options.adapter.bits = 7;
 	must(rosa_workers_new(1, NULL, &b.workers, &error), &error);
 	must(cpu_backend_new(b.workers, &b.backend, &error), &error);
 	assert_int_equal(network_load(&b.checkpoint, NULL, &b.options, b.backend, b.workers, &b.network, &error),

@@ -70,10 +70,10 @@ static void has_defaults(void **state)
 	assert_int_equal(tune_stage_steps(&config.stages[0]), 64);
 	options = tune_config_network(&config);
 	assert_true(options.rosa);
-	assert_int_equal(options.bits, 16);
-	assert_int_equal(options.window, 2048);
-	assert_int_equal(options.learning.qk_grad, ROSA_QK_LINEAR);
-	assert_true(options.learning.slope == 1);
+	assert_int_equal(options.adapter.bits, 16);
+	assert_int_equal(options.adapter.window, 2048);
+	assert_int_equal(options.adapter.learning.qk_grad, ROSA_QK_LINEAR);
+	assert_true(options.adapter.learning.slope == 1);
 	tune_config_free(&config);
 	tune_config_free(&config); /* twice does no harm */
 }
@@ -96,15 +96,15 @@ static void reads_everything(void **state)
 	must_load(text, NULL, &config);
 	options = tune_config_network(&config);
 	assert_int_equal(options.seed, 7);
-	assert_int_equal(options.fusion, ROSA_PRE);
-	assert_int_equal(options.qk, QK_SHARED);
-	assert_int_equal(options.policy, ROSA_LITERAL);
-	assert_false(options.fold);
+	assert_int_equal(options.adapter.fusion, ROSA_PRE);
+	assert_int_equal(options.adapter.qk, QK_SHARED);
+	assert_int_equal(options.adapter.policy, ROSA_LITERAL);
+	assert_false(options.adapter.fold);
 	assert_false(options.recompute);
-	assert_int_equal(options.max_match, 9);
-	assert_int_equal(options.first_global_layers, 1);
-	assert_int_equal(options.learning.key_credit, ROSA_KEY_DESTINATION);
-	assert_true(options.learning.explore == 0.25f);
+	assert_int_equal(options.adapter.max_match, 9);
+	assert_int_equal(options.adapter.first_global_layers, 1);
+	assert_int_equal(options.adapter.learning.key_credit, ROSA_KEY_DESTINATION);
+	assert_true(options.adapter.learning.explore == 0.25f);
 	assert_int_equal(config.stages[0].kind, TUNE_SFT);
 	assert_int_equal(config.stages[0].data.count, 2);
 	assert_true(config.stages[0].data.sources[1].weight == 3);

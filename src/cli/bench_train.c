@@ -77,11 +77,11 @@ static enum args_result parse(struct job *job, int count, char **words)
 
 static bool open_network(struct job *job, rosa_error *why)
 {
-	struct network_options options = NETWORK_OPTIONS_INIT;
+	struct network_options options = network_options_default();
 
 	options.rosa = job->args.adapter || job->rosa;
-	options.bits = (int)job->bits;
-	options.e_start = 0.1f;
+	options.adapter.bits = job->bits;
+	options.adapter.e_start = 0.1f;
 	options.recompute = !job->keep;
 	return trainable_open(&job->trainable, &job->args, &options, !job->freeze, why);
 }
@@ -116,8 +116,10 @@ static void print(const struct job *job, double *ns)
 	const struct bench_row setting[] = {
 	    {.key = "version", .label = "version", .text = rosa_version()},
 	    {.key = "model", .label = "model", .text = job->args.model},
-	    {.key = "bits", .label = "bits per symbol (0: no adapter)", .number = options->rosa ? options->bits : 0},
-	    {.key = "window", .label = "window (0: global)", .number = (double)options->window},
+	    {.key = "bits",
+	     .label = "bits per symbol (0: no adapter)",
+	     .number = options->rosa ? (double)options->adapter.bits : 0},
+	    {.key = "window", .label = "window (0: global)", .number = (double)options->adapter.window},
 	    {.key = "batch", .label = "sequences per step", .number = (double)job->batch},
 	    {.key = "length", .label = "tokens per sequence", .number = (double)job->length},
 	    {.key = "threads", .label = "threads (0: all)", .number = (double)job->args.threads},

@@ -69,7 +69,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 
 static bool open_network(struct job *job, rosa_error *why)
 {
-	struct network_options options = network_options_of(&job->adapter);
+	struct network_options options = {.adapter = job->adapter};
 
 	options.rosa = job->args.adapter != NULL;
 	options.recompute = !job->keep;

@@ -146,8 +146,8 @@ static void describe_adapter(struct info *info)
 	struct info_adapter *added = &info->added;
 
 	added->there = true;
-	added->bits = (size_t)adapter->bits;
-	added->fusion = adapter->fusion;
+	added->bits = (size_t)adapter->options.bits;
+	added->fusion = adapter->options.fusion;
 	added->parameters = adapter->parameters;
 	for (size_t i = 0; i < adapter->layer_count; i++)
 		added->layers += adapter->layers[i].k != NULL;
@@ -213,9 +213,9 @@ static bool gather(struct job *job, struct info *info, rosa_error *why)
 		return false;
 	info->added.routes = info->checkpoint->config.width / info->added.bits;
 	info->bytes_per_step = INDEX_BASE + INDEX_PER_BIT * (double)info->added.bits + INDEX_VALUE;
-	info->window = adapter && adapter->window ? adapter->window : DEFAULT_WINDOW;
-	info->sinks = adapter ? adapter->sinks : 0;
-	info->global_layers = adapter ? adapter->first_global_layers : 0;
+	info->window = adapter && adapter->options.window ? (size_t)adapter->options.window : DEFAULT_WINDOW;
+	info->sinks = adapter ? (size_t)adapter->options.sinks : 0;
+	info->global_layers = adapter ? (size_t)adapter->options.first_global_layers : 0;
 	if (job->window_given)
 		info->window = (size_t)job->window;
 	if (job->sinks_given)

@@ -21,9 +21,10 @@ bool model_attention(const struct model_args *args, const struct checkpoint *che
 {
 	size_t layers = checkpoint->config.layers;
 
-	options->window = choose(args->window, adapter ? adapter->window : 0);
-	options->sinks = choose(args->sinks, adapter && options->window ? adapter->sinks : 0);
-	options->first_global_layers = choose(args->global_layers, adapter ? adapter->first_global_layers : 0);
+	options->window = choose(args->window, adapter ? (size_t)adapter->options.window : 0);
+	options->sinks = choose(args->sinks, adapter && options->window ? (size_t)adapter->options.sinks : 0);
+	options->first_global_layers =
+	    choose(args->global_layers, adapter ? (size_t)adapter->options.first_global_layers : 0);
 	options->chunk = (size_t)args->chunk;
 	if (options->sinks && !options->window)
 		return refuse(why, "--sinks %zu: attention is global and sees the first positions anyway; add --window",

@@ -160,7 +160,7 @@ static bool set_up(const struct words *w, struct mqar_options *o, rosa_error *wh
 	    .mlp_width = (size_t)w->mlp_width,
 	    .deviation = w->deviation,
 	    .tied = w->tied,
-	    .network = network_options_of(&w->adapter),
+	    .network = {.rosa = true, .adapter = w->adapter},
 	    .unit_values = w->unit_values,
 	    .frozen = o->frozen.all,
 	    .frozen_count = o->frozen.count,

@@ -46,8 +46,8 @@ static void print_remarks(const struct mqar_result *result)
 			printf(
 			    "note: global attention did not learn the task in these %" PRIu64
 			    " steps. It can, but needs "
-			    "more of them, or an\neasier task: try --pairs 8 --length 32 --vocabulary 64 --window 4 "
-			    "--batch 64 --examples 6400\n--epochs 8 --rate 0.002 --decay 0.1, which it learns in some "
+			    "more of them, or an\neasier task: try --pairs 4 --length 32 --vocabulary 64 --window 4 "
+			    "--batch 64 --examples 6400\n--epochs 8 --rate 0.003 --decay 0.1, which it learns in some "
 			    "500 steps\n",
 			    run->epochs[run->count - 1].steps);
 	}
@@ -147,8 +147,9 @@ bool mqar_print_json(const struct mqar_result *result, rosa_error *why)
 		      "{\"pairs\": %zu, \"length\": %zu, \"vocabulary\": %zu, \"window\": %zu, \"dim\": %zu, "
 		      "\"layers\": %zu, \"bits\": %d, \"examples\": %zu, \"batch\": %zu, \"seed\": %" PRIu64
 		      ", \"interrupted\": %s, \"runs\": [",
-		      setup->task.pairs, setup->task.length, setup->task.vocabulary, setup->network.window,
-		      setup->width, setup->layers, setup->network.bits, setup->examples, setup->batch, setup->seed,
+		      setup->task.pairs, setup->task.length, setup->task.vocabulary,
+		      (size_t)setup->network.adapter.window, setup->width, setup->layers,
+		      (int)setup->network.adapter.bits, setup->examples, setup->batch, setup->seed,
 		      result->interrupted ? "true" : "false");
 	for (size_t i = 0; i < result->count; i++) {
 		json_text_add(&text, "%s", i ? ", " : "");

@@ -21,7 +21,7 @@ static void put_script(FILE *to, const void *context)
 	char title[160];
 
 	snprintf(title, sizeof(title), "Associative recall: %zu pairs, length %zu, window %zu, width %zu",
-		 setup->task.pairs, setup->task.length, setup->network.window, setup->width);
+		 setup->task.pairs, setup->task.length, (size_t)setup->network.adapter.window, setup->width);
 	for (size_t i = 0; i < result->count; i++) {
 		fprintf(to, "$c%zu << EOD\n", i);
 		for (size_t e = 0; e < result->runs[i].count; e++)

@@ -15,9 +15,9 @@ bool trainable_open(struct trainable *trainable, const struct model_args *args, 
 		return false;
 	if (!model_attention(args, &trainable->checkpoint, adapter, &attention, why))
 		return false;
-	full.window = attention.window;
-	full.sinks = attention.sinks;
-	full.first_global_layers = attention.first_global_layers;
+	full.adapter.window = attention.window;
+	full.adapter.sinks = attention.sinks;
+	full.adapter.first_global_layers = attention.first_global_layers;
 	if (rosa_workers_new((int)args->threads, NULL, &trainable->workers, why) != ROSA_OK ||
 	    cpu_backend_new(trainable->workers, &trainable->backend, why) != ROSA_OK ||
 	    network_load(&trainable->checkpoint, adapter, &full, trainable->backend, trainable->workers,

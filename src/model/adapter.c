@@ -294,14 +294,6 @@ rosa_status adapter_open(const char *path, const struct checkpoint *checkpoint, 
 		status = read_folder(config_path, checkpoint ? &checkpoint->config : NULL, adapter, err);
 	for (size_t i = 0; i < adapter->file.tensors.count && status == ROSA_OK; i++)
 		adapter->parameters += tensor_numbers(&adapter->file.tensors.all[i]);
-	adapter->bits = (int)adapter->options.bits;
-	adapter->fusion = adapter->options.fusion;
-	adapter->policy = adapter->options.policy;
-	adapter->fold = adapter->options.fold;
-	adapter->max_match = (uint32_t)adapter->options.max_match;
-	adapter->window = (size_t)adapter->options.window;
-	adapter->sinks = (size_t)adapter->options.sinks;
-	adapter->first_global_layers = (size_t)adapter->options.first_global_layers;
 	free(config_path);
 	if (status != ROSA_OK)
 		adapter_close(adapter);

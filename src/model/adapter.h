@@ -18,17 +18,10 @@ struct adapter_layer {
 struct adapter {
 	char *path; /* of the folder itself, also where a run was named */
 	struct adapter_options options;
-	char *base_name;     /* of the model it was trained with; NULL: not recorded */
-	char model_type[32]; /* of that model, as its config.json says it */
-	size_t width;        /* of that model */
-	size_t steps;        /* of its training; 0: not recorded */
-	int bits;
-	rosa_fusion fusion;
-	rosa_policy policy;
-	bool fold;
-	uint32_t max_match;           /* 0: no cut */
-	size_t window, sinks;         /* of the attention it was trained with */
-	size_t first_global_layers;   /* layers at the front that are global and have no adapter */
+	char *base_name;              /* of the model it was trained with; NULL: not recorded */
+	char model_type[32];          /* of that model, as its config.json says it */
+	size_t width;                 /* of that model */
+	size_t steps;                 /* of its training; 0: not recorded */
 	struct adapter_layer *layers; /* [checkpoint's layers] */
 	size_t layer_count;
 	uint64_t parameters;

@@ -70,3 +70,14 @@ struct adapter_options adapter_options_default(void)
 	keys_defaults(&adapter_option_keys, &options);
 	return options;
 }
+
+rosa_options adapter_options_retrieval(const struct adapter_options *options)
+{
+	rosa_options retrieval = ROSA_OPTIONS_INIT;
+
+	retrieval.bits = (int)options->bits;
+	retrieval.policy = options->policy;
+	retrieval.fold = options->fold;
+	retrieval.max_match = (uint32_t)options->max_match;
+	return retrieval;
+}

@@ -31,4 +31,7 @@ extern const struct keys adapter_option_keys;
 
 struct adapter_options adapter_options_default(void);
 
+/* What of them retrieval is told; the rest of rosa_options has its defaults. */
+rosa_options adapter_options_retrieval(const struct adapter_options *options);
+
 #endif

@@ -236,12 +236,8 @@ static rosa_status make(decoder *d, rosa_error *err)
 	checkpoint_frequencies(d->checkpoint, d->frequencies);
 	d->rotary = (struct rotary){config->head_size, config->rotary_pairs, d->frequencies};
 	if (d->adapter) {
-		rosa_options options = ROSA_OPTIONS_INIT;
+		rosa_options options = adapter_options_retrieval(&d->adapter->options);
 
-		options.bits = d->adapter->bits;
-		options.policy = d->adapter->policy;
-		options.fold = d->adapter->fold;
-		options.max_match = d->adapter->max_match;
 		options.workers = d->workers;
 		d->rosa = layer_setup(d->backend, d->backend->ops->multiply, config->width, &options);
 	}

@@ -261,13 +261,13 @@ static rosa_status load_cache(sequence *s, size_t number, struct loading *loadin
 static rosa_status check_stream(const decoder *d, const rosa_stream *stream, size_t steps, rosa_error *err)
 {
 	rosa_stream_info info = {.size = sizeof(info)};
+	const rosa_options wanted = adapter_options_retrieval(&d->adapter->options);
 	rosa_status status = rosa_stream_describe(stream, &info, err);
 
 	if (status != ROSA_OK)
 		return status;
-	if (info.routes != d->rosa.routes || info.steps != steps || info.bits != d->adapter->bits ||
-	    info.policy != d->adapter->policy || (info.fold != 0) != d->adapter->fold ||
-	    info.max_match != d->adapter->max_match)
+	if (info.routes != d->rosa.routes || info.steps != steps || info.bits != wanted.bits ||
+	    info.policy != wanted.policy || !info.fold != !wanted.fold || info.max_match != wanted.max_match)
 		return rosa_fail(err, ROSA_EFORMAT, "the saved sequence's retrieval does not fit the adapter");
 	return ROSA_OK;
 }

@@ -47,14 +47,14 @@ struct mqar_trainer {
 
 static rosa_status check_network(const struct mqar_setup *setup, rosa_error *err)
 {
-	const int bits = setup->network.bits;
+	const int bits = (int)setup->network.adapter.bits;
 
 	if (!setup->layers || setup->layers > MQAR_MOST_LAYERS)
 		return rosa_fail(err, ROSA_EINVAL, "%zu layers: use 1 to %d", setup->layers, MQAR_MOST_LAYERS);
 	if (!setup->heads || setup->width % setup->heads || setup->width / setup->heads % 2)
 		return rosa_fail(err, ROSA_EINVAL, "%zu heads do not divide a width of %zu into even parts",
 				 setup->heads, setup->width);
-	if (setup->mode != MQAR_GLOBAL && !setup->network.window)
+	if (setup->mode != MQAR_GLOBAL && !setup->network.adapter.window)
 		return rosa_fail(err, ROSA_EINVAL, "mode %s needs a window of 1 or more", mqar_mode_names[setup->mode]);
 	if (setup->layers < MQAR_MOST_LAYERS && setup->adapters >> setup->layers)
 		return rosa_fail(err, ROSA_EINVAL, "--adapter-layers names a layer beyond the %zu of the decoder",
@@ -127,9 +127,8 @@ static struct network_options options_of(const struct mqar_setup *setup)
 	struct network_options options = setup->network;
 
 	options.rosa = setup->mode == MQAR_ROSA;
-	options.first_global_layers = 0;
 	if (setup->mode == MQAR_GLOBAL)
-		options.window = options.sinks = 0;
+		options.adapter.window = options.adapter.sinks = 0;
 	options.recompute = false;
 	options.seed = draw_long(setup->seed, 2, 0);
 	return options;
@@ -161,7 +160,8 @@ static rosa_status start_adapters(mqar_trainer *t, rosa_error *err)
 	rosa_status status = ROSA_OK;
 	char name[64];
 
-	for (size_t i = 0; i < t->setup.layers && status == ROSA_OK; i++) {
+	for (size_t i = (size_t)t->setup.network.adapter.first_global_layers; i < t->setup.layers && status == ROSA_OK;
+	     i++) {
 		for (int level = 0; level < 2 && !has_adapter(&t->setup, i) && status == ROSA_OK; level++) {
 			snprintf(name, sizeof(name), "rosa.layers.%zu.e%d", i, level);
 			status = set_matrix(t, name, 0, err);
@@ -217,7 +217,7 @@ static rosa_status make_network(mqar_trainer *t, rosa_workers *workers, rosa_err
 	if (status == ROSA_OK && options.rosa)
 		status = start_adapters(t, err);
 	if (status == ROSA_OK && options.rosa)
-		status = mqar_watch_new(&t->watch, setup->layers, setup->width, options.bits, err);
+		status = mqar_watch_new(&t->watch, setup->layers, setup->width, (int)options.adapter.bits, err);
 	return status == ROSA_OK ? choose_trained(t, err) : status;
 }
 

@@ -32,13 +32,6 @@ struct mqar_setup {
 	uint64_t seed;   /* of the weights, and of the order of examples */
 };
 
-#define MQAR_SETUP_INIT                                                                                                \
-	{                                                                                                              \
-		.task = MQAR_INIT, .mode = MQAR_ROSA, .layers = 2, .heads = 4, .width = 128,                           \
-		.network = NETWORK_OPTIONS_INIT, .examples = 3328, .epochs = 4, .batch = 64, .held_out = 256,          \
-		.rate = 3e-3, .adapter_rate = 3e-3, .decay = 0.01, .clip = 1, .warmup = 10, .seed = 1                  \
-	}
-
 /* Held-out examples after an epoch. */
 struct mqar_epoch {
 	uint64_t epoch; /* 0: before training */

@@ -11,6 +11,7 @@
 #include "base/draw.h"
 #include "base/status.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -184,7 +185,7 @@ static rosa_status add_adapter(network *n, const struct making *making, size_t i
 	const struct adapter_layer *from = making->adapter ? &making->adapter->layers[i] : &none;
 	const size_t width = n->config.width;
 	const double xavier = sqrt(6.0 / (double)(2 * width));
-	const bool aligned = n->options.qk == QK_ALIGNED;
+	const bool aligned = n->options.adapter.qk == QK_ALIGNED;
 	struct network_layer *to = &n->layers[i];
 	const struct start matrix = {.limit = xavier}, unit = {.unit = true},
 			   query = {.limit = aligned ? 0 : xavier, .same = aligned ? &to->rosa_k : NULL};
@@ -199,10 +200,10 @@ static rosa_status add_adapter(network *n, const struct making *making, size_t i
 	    {&to->rosa_k, from->k, matrix, width, "k_proj.weight", true},
 	    {&to->rosa_v, from->v, matrix, width, "v_proj.weight", true},
 	    {&to->rosa_out, from->out, unit, width, "out_proj.weight", true},
-	    {&to->rosa_q, from->q, query, width, "q_proj.weight", n->options.qk != QK_SHARED},
-	    {&to->e0, from->e0, {.mean = -(double)n->options.e_start}, 0, "e0", true},
-	    {&to->e1, from->e1, {.mean = (double)n->options.e_start}, 0, "e1", true},
-	    {&to->a0, from->a0, {.mean = 0}, 0, "a0", n->options.fusion == ROSA_PRE},
+	    {&to->rosa_q, from->q, query, width, "q_proj.weight", n->options.adapter.qk != QK_SHARED},
+	    {&to->e0, from->e0, {.mean = -(double)n->options.adapter.e_start}, 0, "e0", true},
+	    {&to->e1, from->e1, {.mean = (double)n->options.adapter.e_start}, 0, "e1", true},
+	    {&to->a0, from->a0, {.mean = 0}, 0, "a0", n->options.adapter.fusion == ROSA_PRE},
 	};
 	rosa_status status = ROSA_OK;
 
@@ -214,7 +215,7 @@ static rosa_status add_adapter(network *n, const struct making *making, size_t i
 			status = add(n, parts[j].weight, &start, ADAPTER, parts[j].rows, width, err,
 				     "rosa.layers.%zu.%s", i, parts[j].name);
 	}
-	if (n->options.qk == QK_SHARED)
+	if (n->options.adapter.qk == QK_SHARED)
 		to->rosa_q = to->rosa_k;
 	to->rosa = (struct rosa_weights){to->rosa_q.matrix, to->rosa_k.matrix, to->rosa_v.matrix, to->rosa_out.matrix,
 					 to->e0.value,      to->e1.value,      to->a0.value};
@@ -233,10 +234,10 @@ static rosa_status add_all(network *n, const struct making *making, rosa_error *
 
 	for (size_t i = 0; i < c->layers && status == ROSA_OK; i++) {
 		struct network_layer *layer = &n->layers[i];
-		const bool global = i < n->options.first_global_layers;
+		const bool global = i < n->options.adapter.first_global_layers;
 
-		layer->window = global ? 0 : n->options.window;
-		layer->sinks = global ? 0 : n->options.sinks;
+		layer->window = global ? 0 : n->options.adapter.window;
+		layer->sinks = global ? 0 : n->options.adapter.sinks;
 		layer->has_rosa = n->options.rosa && (making->adapter ? making->adapter->layers[i].k != NULL : !global);
 		status = add_layer(n, making, i, err);
 		if (status == ROSA_OK && layer->has_rosa)
@@ -260,28 +261,27 @@ float *network_grad(const network *n, const struct weight *weight)
 
 static rosa_status check(const struct model_config *config, const struct network_options *options, rosa_error *err)
 {
-	if (options->rosa && (options->bits < ROSA_MIN_BITS || options->bits > ROSA_MAX_BITS))
-		return rosa_fail(err, ROSA_EINVAL, "bits is %d; use 1 to 16", options->bits);
-	if (options->rosa && config->width % (size_t)options->bits)
-		return rosa_fail(err, ROSA_EINVAL, "the model's width %zu is no multiple of %d bits; choose others",
-				 config->width, options->bits);
-	if (options->sinks && !options->window)
-		return rosa_fail(err, ROSA_EINVAL, "%zu sinks without a window: give a window, or no sinks",
-				 options->sinks);
-	if (options->first_global_layers > config->layers)
-		return rosa_fail(err, ROSA_EINVAL, "%zu global layers are asked for, the model has %zu",
-				 options->first_global_layers, config->layers);
+	const struct adapter_options *adapter = &options->adapter;
+
+	if (options->rosa && (adapter->bits < ROSA_MIN_BITS || adapter->bits > ROSA_MAX_BITS))
+		return rosa_fail(err, ROSA_EINVAL, "bits is %" PRIu64 "; use 1 to 16", adapter->bits);
+	if (options->rosa && config->width % adapter->bits)
+		return rosa_fail(err, ROSA_EINVAL,
+				 "the model's width %zu is no multiple of %" PRIu64 " bits; choose others",
+				 config->width, adapter->bits);
+	if (adapter->sinks && !adapter->window)
+		return rosa_fail(err, ROSA_EINVAL, "%" PRIu64 " sinks without a window: give a window, or no sinks",
+				 adapter->sinks);
+	if (adapter->first_global_layers > config->layers)
+		return rosa_fail(err, ROSA_EINVAL, "first_global_layers is %" PRIu64 ", the model has %zu layers",
+				 adapter->first_global_layers, config->layers);
 	return ROSA_OK;
 }
 
 static struct rosa_setup rosa_setup_of(const network *n)
 {
-	rosa_options options = ROSA_OPTIONS_INIT;
+	rosa_options options = adapter_options_retrieval(&n->options.adapter);
 
-	options.bits = n->options.bits;
-	options.policy = n->options.policy;
-	options.fold = n->options.fold;
-	options.max_match = n->options.max_match;
 	options.workers = n->workers;
 	return layer_setup(n->backend, n->training->multiply, n->config.width, &options);
 }
@@ -341,17 +341,9 @@ rosa_status network_load(const struct checkpoint *checkpoint, const struct adapt
 
 	if (adapter) {
 		full.rosa = true;
-		full.bits = adapter->bits;
-		full.fusion = adapter->fusion;
-		full.policy = adapter->policy;
-		full.fold = adapter->fold;
-		full.max_match = adapter->max_match;
-		full.window = adapter->window;
-		full.sinks = adapter->sinks;
-		full.first_global_layers = adapter->first_global_layers;
-		for (size_t i = 0; i < adapter->layer_count; i++)
-			if (adapter->layers[i].k)
-				full.qk = adapter->layers[i].q == adapter->layers[i].k ? QK_SHARED : QK_SEPARATE;
+		full.adapter = adapter->options;
+		full.adapter.learning =
+		    options->adapter.learning; /* how it goes on learning is not the folder's choice */
 	}
 	return network_make(&checkpoint->config, &making, &full, backend, workers, made, err);
 }
@@ -362,6 +354,11 @@ rosa_status network_new(const struct model_config *config, float deviation, cons
 	const struct making making = {.deviation = (double)deviation};
 
 	return network_make(config, &making, options, backend, workers, made, err);
+}
+
+struct network_options network_options_default(void)
+{
+	return (struct network_options){.rosa = true, .adapter = adapter_options_default(), .recompute = true};
 }
 
 struct parameters *network_parameters(network *network)
@@ -381,7 +378,7 @@ const struct network_options *network_settings(const network *network)
 
 void network_set_seed(network *network, uint64_t seed)
 {
-	network->options.learning.seed = seed;
+	network->options.adapter.learning.seed = seed;
 }
 
 /* ---------------------------------------------------------------------------------------------- room for a batch -- */
@@ -459,7 +456,7 @@ static void take_tape(network *n, struct layer_tape *tape, bool own_input, bool 
 {
 	const struct model_config *c = &n->config;
 	const size_t rows = n->count * n->steps, queries = c->heads * c->head_size, keys = c->kv_heads * c->head_size;
-	const bool rosa = n->options.rosa, pre = rosa && n->options.fusion == ROSA_PRE,
+	const bool rosa = n->options.rosa, pre = rosa && n->options.adapter.fusion == ROSA_PRE,
 		   normed = c->architecture == QWEN3;
 	const struct {
 		float **place;
@@ -484,7 +481,7 @@ static void take_tape(network *n, struct layer_tape *tape, bool own_input, bool 
 	    {&tape->inj, c->width, pre},
 	    {&tape->mix, c->width, pre},
 	    {&tape->rosa.q, c->width, rosa},
-	    {&tape->rosa.k, c->width, rosa && n->options.qk != QK_SHARED},
+	    {&tape->rosa.k, c->width, rosa && n->options.adapter.qk != QK_SHARED},
 	    {&tape->rosa.v, c->width, rosa},
 	};
 

@@ -7,28 +7,14 @@
 #include "train/parameters.h"
 
 struct network_options {
-	bool rosa; /* with adapters */
-	int bits;
-	rosa_fusion fusion;
-	rosa_policy policy;
-	bool fold;
-	uint32_t max_match;
-	enum qk_start qk;
-	float e_start;
-	size_t window, sinks;
-	size_t first_global_layers; /* these attend to all and have no adapter */
-	rosa_learning learning;
-	bool recompute; /* keep only the input of each layer, and compute the rest again on the way back */
+	bool rosa;                      /* with adapters */
+	struct adapter_options adapter; /* of which window, sinks and global layers count without adapters as well */
+	bool recompute; /* keep only the input of each layer, and compute the rest again in the backward pass */
 	uint64_t seed;  /* of what starts at random */
 };
 
-#define NETWORK_OPTIONS_INIT                                                                                           \
-	{                                                                                                              \
-		true, 16, ROSA_POST, ROSA_READABLE, true, 0, QK_ALIGNED, 0, 2048, 0, 0, ROSA_LEARNING_INIT, true, 0    \
-	}
-
-struct network_options network_options_of(const struct adapter_options *adapter);
-struct adapter_options network_adapter_options(const struct network_options *options);
+/* With adapters that have the default options, and recomputation. */
+struct network_options network_options_default(void);
 
 typedef struct network network;
 

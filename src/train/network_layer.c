@@ -38,7 +38,7 @@ static struct attention_shape attention_of(const network *n, const struct networ
 static void set_seeds(network *n, size_t number)
 {
 	for (size_t i = 0; i < n->count; i++)
-		n->seeds[i] = draw_long(n->options.learning.seed, number, n->numbers ? n->numbers[i] : i);
+		n->seeds[i] = draw_long(n->options.adapter.learning.seed, number, n->numbers ? n->numbers[i] : i);
 }
 
 /* From the projected rows to what is injected: added to `inj` or in its place. */
@@ -66,7 +66,7 @@ static rosa_status input_forward(network *n, size_t number, struct layer_tape *t
 	struct product projections[3];
 	rosa_status status;
 
-	if (!layer->has_rosa || n->options.fusion == ROSA_POST) {
+	if (!layer->has_rosa || n->options.adapter.fusion == ROSA_POST) {
 		n->ops->rms_norm(n->backend, s.rows, s.width, tape->h, layer->attention_norm.value, eps, tape->u);
 		return ROSA_OK;
 	}
@@ -104,7 +104,7 @@ rosa_status network_layer_forward(network *n, size_t number, struct layer_tape *
 	const struct network_layer *layer = &n->layers[number];
 	const struct attention_shape attention = attention_of(n, layer);
 	const struct shape s = shape_of(n);
-	const bool post = layer->has_rosa && n->options.fusion == ROSA_POST;
+	const bool post = layer->has_rosa && n->options.adapter.fusion == ROSA_POST;
 	struct product projections[6] = {{&layer->q.matrix, layer->q_norm.value ? tape->q_raw : tape->q, false},
 					 {&layer->k.matrix, layer->k_norm.value ? tape->k_raw : tape->k, false},
 					 {&layer->v.matrix, tape->v, false}};
@@ -226,7 +226,7 @@ rosa_status network_layer_backward(network *n, size_t number, const struct layer
 
 	mlp_backward(n, layer, tape);
 	attention_backward(n, layer, tape);
-	if (layer->has_rosa && n->options.fusion == ROSA_POST) {
+	if (layer->has_rosa && n->options.adapter.fusion == ROSA_POST) {
 		status = adapter_backward(n, number, tape, learning, tape->u, n->gh, err);
 	} else if (layer->has_rosa) {
 		n->training->clear(n->backend, s.rows * s.width, n->gx);

@@ -98,7 +98,7 @@ static size_t lowest_trained(const network *n)
 rosa_status network_learn(network *n, const struct batch *batch, float scale, struct batch_result *result,
 			  rosa_error *err)
 {
-	const rosa_learning *learning = &n->options.learning;
+	const rosa_learning *learning = &n->options.adapter.learning;
 	const size_t layers = n->config.layers, lowest = lowest_trained(n);
 	rosa_status status = check(n, batch, err);
 
@@ -136,7 +136,7 @@ static void observe(network *n, size_t number, const struct layer_tape *tape, ne
 	int32_t *tau = (int32_t *)n->sequences.found; /* which has been used */
 
 	destinations_load(tau, tape->lookup.read, 0, cells, rosa_width(n->steps));
-	observer(context, number, n->count, n->steps, n->rosa.routes, n->options.bits, symbols[0],
+	observer(context, number, n->count, n->steps, n->rosa.routes, (int)n->options.adapter.bits, symbols[0],
 		 symbols[layer_shared(&n->layers[number].rosa) ? 0 : 1], symbols[2], tau);
 }
 

@@ -126,7 +126,6 @@ static rosa_status write_adapter_config(const struct snapshot *snapshot, struct 
 					const char *digest, rosa_error *err)
 {
 	const struct model_config *config = snapshot->config;
-	const struct adapter_options options = network_adapter_options(snapshot->options);
 	bool *adapted = adapted_layers(snapshot);
 	struct json_text text = {.failed = !adapted};
 	rosa_status status;
@@ -137,7 +136,7 @@ static rosa_status write_adapter_config(const struct snapshot *snapshot, struct 
 								config->width,
 								config->layers,
 								adapted,
-								&options,
+								&snapshot->options->adapter,
 								writer->step,
 								digest};
 

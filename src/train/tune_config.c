@@ -350,10 +350,5 @@ void tune_config_help(struct json_text *text)
 
 struct network_options tune_config_network(const struct tune_config *config)
 {
-	struct network_options options = network_options_of(&config->options);
-
-	options.rosa = config->rosa;
-	options.recompute = config->recompute;
-	options.seed = config->seed;
-	return options;
+	return (struct network_options){config->rosa, config->options, config->recompute, config->seed};
 }
