@@ -468,7 +468,7 @@ class Refusals(Case):
             ("model=missing.gguf", "missing.gguf"),
             ("stage.1.data=missing.tokens", "missing.tokens"),
             ("adapter.bits=5", "no multiple of 5 bits"),
-            ("adapter.first_global_layers=9", "9 global layers"),
+            ("adapter.first_global_layers=9", "first_global_layers is 9"),
         ):
             self.assertIn(wanted, refusal("config.json", "--out", "refused", "--set", setting, code=1))
 
