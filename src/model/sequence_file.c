@@ -314,7 +314,7 @@ static rosa_status load_past(sequence *s, size_t number, struct loading *loading
 	}
 	past_free(&s->pasts[number]);
 	status = past_restore(&s->pasts[number], stream, d->rosa.routes, s->steps, err);
-	return status == ROSA_OK ? load_values(&s->pasts[number], d->adapter->bits, values, err) : status;
+	return status == ROSA_OK ? load_values(&s->pasts[number], (int)d->adapter->options.bits, values, err) : status;
 }
 
 static rosa_status load(sequence *s, struct loading *loading, rosa_error *err)
