@@ -498,7 +498,7 @@ class Refusals(Case):
         self.assertIn("another tokenizer", errors)
 
     def test_what_is_there_is_not_written_over(self):
-        self.assertIn("go on with --resume", refusal("config.json", "--out", "whole", code=1))
+        self.assertIn("continue with --resume", refusal("config.json", "--out", "whole", code=1))
 
     def test_what_cannot_change(self):
         def resume(setting, code):

@@ -1,8 +1,8 @@
 /*
  * Random numbers that are a function of their place.
  *
- * What is drawn for a route and a step must not depend on which thread comes first, nor on what was drawn before, so
- * there is no generator with a state: place and seed are mixed, by the finaliser of splitmix64, into a number.
+ * The number for a route and a step must not depend on the order of threads or on earlier draws. So there is no
+ * generator with a state: the finaliser of splitmix64 mixes place and seed into a number.
  */
 #ifndef ROSATUNE_DRAW_H
 #define ROSATUNE_DRAW_H

@@ -1,8 +1,8 @@
 /*
- * JSON in the making.
+ * Writing JSON.
  *
- * A few kilobytes at most (configurations, headers, lines of a log), put together with printf and escaped where a
- * person's words go in. No library is needed to write JSON, so builds without one can.
+ * The texts have a few kilobytes at most (configurations, headers, lines of a log). They are put together with printf,
+ * and strings are escaped. That takes no library, so builds without one can write JSON too.
  */
 #include "base/json_text.h"
 
@@ -67,7 +67,7 @@ void json_text_string(struct json_text *text, const char *string)
 	json_text_add(text, "\"");
 }
 
-/* 0.1 rather than 0.10000000000000001, where that is the same number. */
+/* The shortest form that reads back as the same number: 0.1 rather than 0.10000000000000001. */
 static void add_shortest(struct json_text *text, double number, bool narrow)
 {
 	char shortest[32];

@@ -1,8 +1,8 @@
 /*
  * Memory through the caller's allocator.
  *
- * Arrays grow by an eighth: a doubling array is half empty on average at the worst moment, and the bytes a run of
- * history costs are what this library is judged by.
+ * Arrays grow by an eighth. Doubling would leave an array up to half empty, and memory per run of history is what
+ * limits the length of a text.
  */
 #ifndef ROSATUNE_MEMORY_H
 #define ROSATUNE_MEMORY_H
@@ -18,11 +18,11 @@
 #include <malloc.h>
 #endif
 
-#define MEMORY_LINE ((size_t)64)      /* bytes of a line of the cache */
+#define MEMORY_LINE ((size_t)64)      /* bytes of a cache line */
 #define MEMORY_HUGE ((size_t)2 << 20) /* of a huge page */
 
-/* Large blocks are read at random: in pages of 2 MiB they cost fewer faults when new and fewer table walks ever after.
- * Only whole huge pages within the block are asked for, so nothing is wasted. */
+/* Large blocks are accessed at random. Pages of 2 MiB cost fewer page faults at first use and fewer TLB misses later.
+ * Only huge pages that lie wholly within the block are requested, so no memory is wasted. */
 static inline void memory_advise(void *pointer, size_t size)
 {
 #ifdef MADV_HUGEPAGE
@@ -64,7 +64,7 @@ static inline void *memory_resize(const rosa_allocator *allocator, void *pointer
 		return NULL;
 	}
 #ifdef __GLIBC__
-	/* Remapping, as realloc does it, leads to addresses where huge pages do not fit. Copying is worth it. */
+	/* realloc would remap to an address that is not a multiple of a huge page. Copying is worth it. */
 	if (size >= MEMORY_HUGE)
 		return memory_align(pointer, size, MEMORY_HUGE);
 #endif
@@ -73,7 +73,7 @@ static inline void *memory_resize(const rosa_allocator *allocator, void *pointer
 	return pointer;
 }
 
-/* The same for arrays of whole cache lines, which are not to straddle them; nothing but speed depends on it. */
+/* The same for arrays whose elements are cache lines, aligned to them. Only speed depends on it. */
 static inline void *memory_resize_lines(const rosa_allocator *allocator, void *pointer, size_t size)
 {
 #ifdef __GLIBC__
@@ -83,8 +83,8 @@ static inline void *memory_resize_lines(const rosa_allocator *allocator, void *p
 	return memory_resize(allocator, pointer, size);
 }
 
-/* A new block that is filled at once and given back soon. Faulting it in a page at a time would cost as much as filling
- * it, so it is made of whole huge pages where there are such. */
+/* A new block that is filled at once and freed soon. Page faults of 4 kB would cost as much as filling it, so it is
+ * made of whole huge pages if the system has them. */
 static inline void *memory_scratch(const rosa_allocator *allocator, size_t size)
 {
 	const size_t huge = MEMORY_HUGE;
@@ -104,7 +104,7 @@ static inline void memory_free(const rosa_allocator *allocator, void *pointer)
 		memory_resize(allocator, pointer, 0);
 }
 
-/* The capacity to ask for when `need` elements no longer fit into `have`. */
+/* The new capacity if `need` elements do not fit into `have`. */
 static inline size_t memory_grown(size_t have, size_t need)
 {
 	size_t grown = have + have / 8 + 16;

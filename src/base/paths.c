@@ -1,4 +1,4 @@
-/* Names of files: the little that opening a model folder takes. */
+/* Paths: what opening a model folder takes. */
 #include "base/paths.h"
 
 #include <stdio.h>

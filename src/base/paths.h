@@ -1,4 +1,4 @@
-/* Names of files. */
+/* Paths of files and folders. */
 #ifndef ROSATUNE_PATHS_H
 #define ROSATUNE_PATHS_H
 
@@ -6,7 +6,7 @@
 
 /* Results are from malloc; NULL if there is no memory. */
 char *path_join(const char *folder, const char *name);
-char *path_folder(const char *path); /* of a file: what stands before the last slash, or "." */
+char *path_folder(const char *path); /* the folder of a file: all before the last slash, or "." */
 
 bool path_ends_in(const char *path, const char *end); /* ".gguf" */
 bool path_exists(const char *path);                   /* of any kind */

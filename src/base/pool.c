@@ -1,10 +1,10 @@
 /*
- * Worker threads that share out numbered pieces of work.
+ * Worker threads that divide numbered pieces of work among themselves.
  *
- * Every worker has a share of its own, the same in every run of as many pieces, so that what it worked on last time is
- * in its caches still. Routes differ in cost, so one that is done with its share helps with the others. Workers are
- * kept between calls: a decoding step takes some tens of microseconds, about what starting a thread costs. For the same
- * reason a worker that has finished spins for a moment before it sleeps.
+ * Every worker has its own share, the same in every run with the same number of pieces, so that its caches still hold
+ * what it worked on last time. Pieces differ in cost, so a worker that has finished its share helps the others. Workers
+ * are kept between calls: a decoding step takes some tens of microseconds, about as long as starting a thread. For the
+ * same reason a worker that has finished spins for a moment before it sleeps.
  */
 #include "base/pool.h"
 #include "base/memory.h"
@@ -33,14 +33,14 @@ struct pool {
 		struct pool *pool;
 		pthread_t thread;
 		unsigned number;
-		/* the pieces of its share that are left; worker 0, the caller, has a share too */
+		/* the pieces left of its share; worker 0, the caller, has a share too */
 		atomic_size_t next;
 		size_t end;
 	} workers[];
 };
 
-/* Waiting without the processor's pause instruction: a virtual machine may take many of these as a sign to run another
- * one, and be away for longer than the wait would have taken. */
+/* Spins without the processor's pause instruction. A hypervisor may take many of these as a hint to schedule another
+ * virtual machine, which would take longer than the wait. */
 static inline void wait_briefly(void)
 {
 	atomic_signal_fence(memory_order_seq_cst);

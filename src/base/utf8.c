@@ -1,17 +1,18 @@
 /*
  * UTF-8, strictly.
  *
- * The second byte is where strictness lies: after E0, ED, F0 and F4 only a part of the continuation bytes is allowed,
- * which shuts out overlong forms, surrogates and what lies above U+10FFFF. With that range known, a bad sequence ends
- * at the first byte that does not fit, and this is the "maximal subpart" that Unicode recommends to replace by one
- * U+FFFD. Rust and Python do so, and answers must be equal to theirs.
+ * Strictness is a matter of the second byte: after E0, ED, F0 and F4 only some continuation bytes are allowed, which
+ * excludes overlong forms, surrogates and code points above U+10FFFF. A bad sequence ends at the first byte that is not
+ * allowed. Unicode calls this the "maximal subpart" and recommends to replace it by one U+FFFD. Rust and Python do so,
+ * and results must equal theirs.
  */
 #include "base/utf8.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Bytes of a character that begins with `first`, and what its second byte may be; 0: no character begins so. */
+/* The number of bytes of a character that begins with `first`, and the range of its second byte; 0: no character begins
+ * with it. */
 static size_t shape(uint8_t first, uint8_t *low, uint8_t *high)
 {
 	*low = 0x80;
@@ -32,7 +33,7 @@ static size_t shape(uint8_t first, uint8_t *low, uint8_t *high)
 	return 4;
 }
 
-/* How many of the bytes fit together, from the first on; *whole is how many it takes. */
+/* The number of bytes, from the first on, that fit one character; *whole is how many the character has. */
 static size_t fitting(const char *text, size_t size, size_t *whole)
 {
 	uint8_t low, high;

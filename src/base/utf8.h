@@ -8,15 +8,15 @@
 #define UTF8_BAD         UINT32_MAX
 #define UTF8_REPLACEMENT "\xef\xbf\xbd" /* U+FFFD */
 
-/* One character from `size` > 0 bytes: its code point, or UTF8_BAD. *length is the number of bytes of the character, or
- * of what cannot become one: the longest beginning of a character that is there, at least one byte. Each such piece
- * makes one U+FFFD in Rust's and in Python's replacement of bad bytes. */
+/* One character from `size` > 0 bytes: its code point, or UTF8_BAD. *length is the number of bytes of the character or,
+ * if there is none, of the longest prefix of a character, at least one byte. Rust and Python replace each such prefix
+ * by one U+FFFD. */
 uint32_t utf8_next(const char *text, size_t size, size_t *length);
 
-/* Whether `size` bytes, 1 to 3, are a beginning of a character to which only bytes are missing. */
+/* Whether `size` bytes, 1 to 3, are a proper prefix of a character. */
 int utf8_unfinished(const char *text, size_t size);
 
-/* The number of bytes up to the first that is not part of a whole character: `size` if all is well. */
+/* The number of bytes before the first that is not part of a complete character: `size` if all are. */
 size_t utf8_valid(const char *text, size_t size);
 
 /* Writes a code point (up to 4 bytes) and returns its length. */

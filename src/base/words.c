@@ -1,8 +1,8 @@
 /*
- * What a person typed: misspelt names, and numbers with units.
+ * Words typed by a person: misspelt names, and numbers with units.
  *
- * Command lines and configurations are both written by hand, so both want the same answer to a slip of the finger and
- * the same meaning of 16k.
+ * Command lines and configurations are both written by hand. Both suggest the nearest name for a misspelt one, and 16k
+ * means the same in both.
  */
 #include "base/words.h"
 
@@ -12,7 +12,7 @@
 
 /* ------------------------------------------------------------------------------------------------ did you mean? -- */
 
-/* The number of letters to insert, remove, replace or swap with a neighbour to make one word of the other. */
+/* The edit distance: letters to insert, remove, replace or swap with a neighbour to turn one word into the other. */
 static unsigned distance(const char *a, const char *b)
 {
 	unsigned rows[3][LONGEST_NAME + 1];
@@ -42,7 +42,7 @@ static unsigned distance(const char *a, const char *b)
 const char *words_nearest(const char *word, const char *const *names)
 {
 	const char *nearest = NULL;
-	unsigned least = 3; /* more than two slips is another word */
+	unsigned least = 3; /* more than two edits make it another word */
 
 	for (; *names; names++) {
 		unsigned d = distance(word, *names);

@@ -1,4 +1,4 @@
-/* What a person typed: misspelt names, and numbers with units. */
+/* Words typed by a person: misspelt names, and numbers with units. */
 #ifndef ROSATUNE_WORDS_H
 #define ROSATUNE_WORDS_H
 
@@ -9,7 +9,8 @@
 /* The name nearest to a misspelt word, or NULL if none is near. `names` ends with NULL. */
 const char *words_nearest(const char *word, const char *const *names);
 
-/* A number from digits; with `units` k, M and G (powers of 1024) may follow. False if it is none, or too large. */
+/* A number from digits; with `units` k, M and G (powers of 1024) may follow. False if it is not a number, or too large.
+ */
 bool words_number(const char *text, bool units, uint64_t *number);
 
 #endif

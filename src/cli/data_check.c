@@ -1,9 +1,9 @@
 /*
- * rosatune data check: are the shards what was packed?
+ * rosatune data check: whether the shards are still what was packed.
  *
- * Training maps its shards and looks at little of them before it begins (tokens_file.c); a disk, a copy or a crash may
- * have changed the rest. This reads everything. The fault that is told is the first that says where it lies; a change
- * that leaves all numbers possible is known from the checksum alone. Every file is looked at, also after a bad one.
+ * Training maps its shards and checks little of them before it begins (tokens_file.c); a disk, a copy or a crash may
+ * have changed the rest. This command reads everything. It reports the first fault whose place is known; a change that
+ * leaves all numbers in range shows in the checksum alone. All files are checked, even after a bad one.
  */
 #include "cli/commands.h"
 
@@ -29,10 +29,10 @@ struct job {
 	uint64_t documents, tokens, bad; /* of all; `bad` counts files */
 };
 
-/* What a shard has. */
+/* Counts of one shard. */
 struct tally {
-	uint64_t longest, longest_document; /* tokens of the longest, and which it is */
-	uint64_t answers;                   /* tokens that count */
+	uint64_t longest, longest_document; /* tokens and number of the longest document */
+	uint64_t answers;                   /* tokens that count in the loss */
 };
 
 static enum args_result parse(struct job *job, int count, char **words)
@@ -56,7 +56,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 	    .operand_name = "FILE",
 	    .notes =
 		"FILE is a shard that 'rosatune data pack' wrote, or a folder of them. Exit code 1: one has a fault,\n"
-		"the first of which is told with its place.",
+		"the first of which is reported with its place.",
 	};
 
 	return args_parse(&args, count, words);
@@ -77,7 +77,7 @@ static bool open_model(struct job *job, rosa_error *why)
 	return good || refuse(why, "%s", error.message);
 }
 
-/* A conversation in which nothing counts teaches nothing; packing lets none pass. */
+/* A conversation without an answer teaches nothing; packing refuses it. */
 static bool count(const struct tokens_file *file, struct tally *tally, rosa_error *why)
 {
 	for (size_t i = 0; i < file->documents; i++) {

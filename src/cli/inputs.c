@@ -1,8 +1,8 @@
 /*
- * Inputs.
+ * Symbol files of the commands that retrieve.
  *
- * The library checks symbols as well, but it cannot know which file they came from; here the message can name the file
- * and the place in it, as NumPy would index it.
+ * The library checks symbols as well, but does not know their file; here the message names the file and the place in
+ * it, with NumPy's indices.
  */
 #include "cli/inputs.h"
 
@@ -39,7 +39,7 @@ void *get_memory(size_t count, size_t size, const char *what, rosa_error *why)
 	return memory;
 }
 
-/* "[N,T]" or "[T]", as NumPy writes the shape of a file and a place in it. */
+/* "[N,T]" or "[T]": a shape, or a place in an array, in NumPy's notation. */
 struct bracket {
 	char text[64];
 };

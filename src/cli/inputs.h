@@ -55,7 +55,7 @@ bool symbol_pair_load(struct symbol_pair *pair, const char *query, const char *k
 bool symbol_pair_new(struct symbol_pair *pair, size_t routes, size_t steps, rosa_error *why);
 void symbol_pair_free(struct symbol_pair *pair); /* safe on a zeroed pair */
 
-/* malloc of count elements of a size, with overflow checked and the wish named on failure. */
+/* malloc of `count` elements of `size` bytes, checked for overflow; a failure names `what`. */
 void *get_memory(size_t count, size_t size, const char *what, rosa_error *why);
 
 #endif

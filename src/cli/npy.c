@@ -1,14 +1,12 @@
 /*
  * NumPy files.
  *
- * A .npy file is a magic, a version, the length of a header, the header (a Python dictionary written out, with exactly
- * the keys descr, fortran_order and shape) and the elements. The header is read by a small parser of that grammar and
- * no more: no Python expression is evaluated, an unknown key is an error rather than ignored, for it may change what
- * the bytes mean.
+ * A .npy file is a magic number, a version, the length of a header, the header (the text of a Python dictionary with
+ * exactly the keys descr, fortran_order and shape) and the elements. A small parser reads this grammar and no more: no
+ * Python expression is evaluated, and an unknown key is an error, since it may change what the bytes mean.
  *
- * Everything is parsed from memory, so that a fuzzer can try any bytes; and nothing is believed before it was compared
- * with the size of the file: the product of the shape is checked for overflow and must give exactly the bytes that are
- * there, before anything is allocated by it.
+ * Everything is parsed from memory, so that a fuzzer can try any bytes. The shape is compared with the size of the file
+ * before memory is allocated: its product must not overflow and must give exactly the bytes that are there.
  */
 #include "cli/npy.h"
 
@@ -33,7 +31,7 @@ static void skip_space(struct cursor *text)
 		text->at++;
 }
 
-/* Takes one character, after spaces, if it is the next. */
+/* Skips spaces and takes the next character if it is this one. */
 static bool take(struct cursor *text, char wanted)
 {
 	skip_space(text);
@@ -187,7 +185,7 @@ static bool read_dictionary(struct cursor text, struct npy_header *header, rosa_
 	}
 	skip_space(&text);
 	if (text.at != text.end)
-		return refuse(why, "the header goes on after its '}'; the file is damaged");
+		return refuse(why, "there is text after the '}' of the header; the file is damaged");
 	return true;
 }
 
@@ -205,14 +203,13 @@ static bool check_size(size_t size, struct npy_header *header, rosa_error *why)
 	if (empty)
 		bytes = 0;
 	if (!fits)
-		return refuse(why,
-			      "field 'shape' asks for more bytes than a computer can address; the file is damaged");
+		return refuse(why, "field 'shape' needs more bytes than a computer can address; the file is damaged");
 	if (bytes > have)
-		return refuse(why, "field 'shape' asks for %zu bytes of elements, the file holds %zu; it was cut short",
+		return refuse(why, "field 'shape' needs %zu bytes of elements, the file holds %zu; it was cut short",
 			      bytes, have);
 	if (bytes < have)
 		return refuse(why,
-			      "field 'shape' asks for %zu bytes of elements, the file holds %zu; save one array a file",
+			      "field 'shape' needs %zu bytes of elements, the file holds %zu; save one array per file",
 			      bytes, have);
 	header->count = bytes / header->width;
 	return true;
@@ -247,8 +244,8 @@ bool npy_parse(const uint8_t *data, size_t size, struct npy_header *header, rosa
 /* What a caller wants of the elements. */
 struct wish {
 	const char *what;   /* "symbols" */
-	const char *types;  /* the element types that will do, each as kind and width, separated by spaces */
-	const char *named;  /* the same for people */
+	const char *types;  /* accepted element types, each as kind and width, separated by spaces */
+	const char *named;  /* the same, for messages */
 	const char *remedy; /* the type to convert others to */
 	const char *row;    /* what a row is called */
 };
@@ -284,7 +281,7 @@ static bool accept_shape(const struct npy_header *header, const struct wish *wis
 	return true;
 }
 
-/* Memory for the elements of an array that will do, each `width` bytes once it is read; NULL with a reason. */
+/* Memory for the elements of an accepted array, `width` bytes each in memory; NULL with a reason. */
 static void *accept(const uint8_t *data, size_t size, const struct wish *wish, size_t width, struct npy_header *header,
 		    rosa_error *why)
 {
@@ -293,13 +290,13 @@ static void *accept(const uint8_t *data, size_t size, const struct wish *wish, s
 	if (!npy_parse(data, size, header, why) || !accept_type(header, wish, why) || !accept_shape(header, wish, why))
 		return NULL;
 	if (header->count > SIZE_MAX / width)
-		refuse(why, "field 'shape' asks for more %s than fit in memory", wish->what);
+		refuse(why, "field 'shape' has more %s than fit in memory", wish->what);
 	else if (!(values = malloc(header->count * width)))
 		refuse(why, "not enough memory for %zu %s", header->count, wish->what);
 	return values;
 }
 
-/* The bits of an element; those of a negative number have the highest one set, whatever its width. */
+/* The bits of an element, sign-extended to 64 bits. */
 static uint64_t element(const uint8_t *from, const struct npy_header *header)
 {
 	uint64_t bits = header->kind == 'i' && from[header->width - 1] & 0x80 ? UINT64_MAX : 0;
@@ -351,7 +348,7 @@ bool npy_read_tokens(const uint8_t *data, size_t size, struct npy_tokens *tokens
 	return true;
 }
 
-/* Reads a file whole for `read`, and puts its name before the reason. */
+/* Reads a whole file and passes it to `read`; puts its name before the reason of a failure. */
 static bool load(const char *path, bool (*read)(const uint8_t *data, size_t size, void *into, rosa_error *why),
 		 void *into, rosa_error *why)
 {

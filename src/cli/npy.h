@@ -10,12 +10,12 @@
 
 #define NPY_MAX_DIMS 4
 
-/* What a file says of itself. Everything in it has been checked against the size of the file. */
+/* The header of a file, already checked against the size of the file. */
 struct npy_header {
 	int version;    /* 1, 2 or 3 */
 	char order;     /* '<', '>', '|' or '=' */
 	char kind;      /* 'u', 'i', 'f', 'b', ... */
-	unsigned width; /* bytes an element */
+	unsigned width; /* bytes per element */
 	bool fortran;   /* columns first */
 	int dims;       /* 0 to NPY_MAX_DIMS */
 	size_t shape[NPY_MAX_DIMS];
@@ -23,7 +23,7 @@ struct npy_header {
 	size_t offset; /* of the first element in the file */
 };
 
-/* Reads the header of a file that lies in memory. Reads no byte beyond `size`, allocates nothing. */
+/* Reads the header of a file in memory. Reads no byte beyond `size` and allocates nothing. */
 bool npy_parse(const uint8_t *data, size_t size, struct npy_header *header, rosa_error *why);
 
 /* Symbols: uint8 or uint16, shape [T] or [N,T]. `routes` is 1 for shape [T]. */
@@ -33,7 +33,7 @@ struct npy_symbols {
 	uint16_t *symbols; /* [routes][steps], from malloc; release with free */
 };
 
-/* From memory: the reasons do not name the file. From a file: they do. */
+/* From memory, with reasons that do not name the file; and from a file, with reasons that do. */
 bool npy_read_symbols(const uint8_t *data, size_t size, struct npy_symbols *symbols, rosa_error *why);
 bool npy_load_symbols(const char *path, struct npy_symbols *symbols, rosa_error *why);
 
@@ -48,8 +48,8 @@ struct npy_tokens {
 bool npy_read_tokens(const uint8_t *data, size_t size, struct npy_tokens *tokens, rosa_error *why);
 bool npy_load_tokens(const char *path, struct npy_tokens *tokens, rosa_error *why);
 
-/* Starts a file with the given shape; the elements follow by npy_write_* in as many pieces as wanted, and then
- * file_close and file_commit. */
+/* Starts a file with the given shape; the elements follow with npy_write_* in any number of pieces, and then
+ * file_finish. */
 bool npy_create_int32(struct file_writer *writer, const char *path, int dims, const size_t *shape, rosa_error *why);
 bool npy_write_int32(struct file_writer *writer, const int32_t *values, size_t count, rosa_error *why);
 bool npy_create_float32(struct file_writer *writer, const char *path, int dims, const size_t *shape, rosa_error *why);

@@ -10,10 +10,11 @@
  */
 #include "model/checkpoint.h"
 
-#include "model/config.h"
+#include "base/checksum.h"
 #include "base/paths.h"
-#include "model/shards.h"
 #include "base/status.h"
+#include "model/config.h"
+#include "model/shards.h"
 #include "model/weights.h"
 
 #include <stdlib.h>
@@ -21,35 +22,17 @@
 
 /* -------------------------------------------------------------------------------------------------- fingerprint -- */
 
-/* FNV-1a. It only has to tell one model from another. */
-static void mix(uint64_t *hash, const void *data, size_t size)
-{
-	const uint8_t *bytes = data;
-
-	for (size_t i = 0; i < size; i++)
-		*hash = (*hash ^ bytes[i]) * 0x100000001b3u;
-}
-
-static void mix_number(uint64_t *hash, uint64_t number)
-{
-	mix(hash, &number, sizeof(number));
-}
-
-static void mix_real(uint64_t *hash, double number)
-{
-	mix(hash, &number, sizeof(number));
-}
-
 /* The first bytes of each tensor are enough to tell apart models of the same shape, and quick to read. */
 #define FINGERPRINT_BYTES 64
 
-static void mix_tensor(uint64_t *hash, const struct tensor *tensor)
+static void add_tensor(struct checksum *sum, const struct tensor *tensor)
 {
-	mix(hash, tensor->name, strlen(tensor->name) + 1);
-	mix_number(hash, (uint64_t)tensor->format);
-	for (int i = 0; i < tensor->dims; i++)
-		mix_number(hash, tensor->shape[i]);
-	mix(hash, tensor->data, tensor->bytes < FINGERPRINT_BYTES ? tensor->bytes : FINGERPRINT_BYTES);
+	const uint64_t format = (uint64_t)tensor->format;
+
+	checksum_add(sum, tensor->name, strlen(tensor->name) + 1);
+	checksum_add(sum, &format, sizeof(format));
+	checksum_add(sum, tensor->shape, (size_t)tensor->dims * sizeof(*tensor->shape));
+	checksum_add(sum, tensor->data, tensor->bytes < FINGERPRINT_BYTES ? tensor->bytes : FINGERPRINT_BYTES);
 }
 
 static uint64_t fingerprint(const struct checkpoint *checkpoint)
@@ -61,15 +44,14 @@ static uint64_t fingerprint(const struct checkpoint *checkpoint)
 				    config->rotary_pairs, (uint64_t)config->tied};
 	const double reals[] = {config->norm_eps, config->rope_base, config->rope_factor,
 				config->rope_low, config->rope_high, config->rope_context};
-	uint64_t hash = 0xcbf29ce484222325u;
+	struct checksum sum;
 
-	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
-		mix_number(&hash, numbers[i]);
-	for (size_t i = 0; i < sizeof(reals) / sizeof(reals[0]); i++)
-		mix_real(&hash, reals[i]);
+	checksum_begin(&sum, 0);
+	checksum_add(&sum, numbers, sizeof(numbers));
+	checksum_add(&sum, reals, sizeof(reals));
 	for (size_t i = 0; i < checkpoint->tensors.count; i++)
-		mix_tensor(&hash, &checkpoint->tensors.all[i]);
-	return hash;
+		add_tensor(&sum, &checkpoint->tensors.all[i]);
+	return checksum_value(&sum);
 }
 
 uint64_t checkpoint_parameters(const struct checkpoint *checkpoint)

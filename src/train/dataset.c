@@ -21,8 +21,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Shards of one kind, in a row: shard i begins at item[i] of all their items (tokens or documents), and item[count] is
- * the number of all. */
+/* Shards of one kind, one after the other: shard i begins at item items[i] (a token or a document), and items[count] is
+ * the number of items of all. */
 struct row {
 	const struct tokens_file **files;
 	uint64_t *items;
@@ -76,7 +76,7 @@ static uint64_t row_all(const struct row *row)
 	return row->items[row->count];
 }
 
-/* The shard with this item. */
+/* The number of the shard that has this item. */
 static size_t row_find(const struct row *row, uint64_t item)
 {
 	size_t low = 0, high = row->count;
@@ -237,7 +237,7 @@ rosa_status dataset_open(const struct dataset_source *sources, size_t count, siz
 	checksum_begin(&dataset->sum, 0);
 	status = count && length ? ROSA_OK
 				 : rosa_fail(err, ROSA_EINVAL, "%s",
-					     count ? "samples must have a token at least" : "no data was given");
+					     count ? "samples must have at least one token" : "no data was given");
 	for (size_t i = 0; i < count && !status; i++) {
 		dataset->count++;
 		status = open_source(dataset, &dataset->sources[i], sources[i].path, err);
@@ -386,7 +386,7 @@ static void fill(size_t from, size_t length, uint32_t token, uint32_t *tokens, f
 	}
 }
 
-/* What is missing at the end repeats the last token: it is one, and comes after all that counts. */
+/* A short sample is filled up with its last token: a valid token that comes after all that count. */
 static void read_sample(const struct source *source, size_t length, uint64_t sample, uint32_t *tokens,
 			uint32_t *targets, float *weight)
 {

@@ -1,4 +1,4 @@
-/* What training reads: shards, mixed and shuffled in an order that is a function of the seed alone. */
+/* What training reads: shards, mixed and shuffled in an order that depends on the seed alone. */
 #ifndef ROSATUNE_DATASET_H
 #define ROSATUNE_DATASET_H
 
@@ -11,16 +11,16 @@ struct dataset_source {
 
 typedef struct dataset dataset;
 
-/* Samples of `length` + 1 tokens: `length` in, the same moved by one as targets. Shards of text are cut into samples
- * end to end, documents following each other; the last of a source is filled up (with weight 0). Shards of
- * conversations give one document a sample, cut or filled up.
+/* Samples of `length` + 1 tokens: `length` inputs, and the same shifted by one as targets. Shards of text are cut into
+ * consecutive samples across documents; the last sample of a source is filled up (with weight 0). Of conversations each
+ * document is a sample, cut or filled up.
  *
- * Sources without weights are shuffled together, and a pass has each of their samples once. With weights, each goes
- * through passes of its own, and among any first samples the share of each is what its weight says, give or take one
- * sample (up to 4 sources; half a sample more for every doubling of their number).
+ * Sources without weights are shuffled together, and a pass has each of their samples once. With weights, each source
+ * has its own passes, and among the first n samples, for any n, the share of each is that of its weight to within one
+ * sample (for up to 4 sources; half a sample more for every doubling of their number).
  *
- * Shards of different tokenizers, weights in some sources only, and conversations that are all too long for any of
- * their answers to be in a sample, are refused. */
+ * Refused are shards of different tokenizers, weights for some sources only, and conversations so long that no sample
+ * would have an answer. */
 rosa_status dataset_open(const struct dataset_source *sources, size_t count, size_t length, uint64_t seed,
 			 dataset **made, rosa_error *err);
 void dataset_free(dataset *dataset); /* safe on NULL */
@@ -38,9 +38,9 @@ rosa_status dataset_verify(const dataset *dataset, uint64_t since, rosa_error *e
 /* The path of a shard in which answers are not marked, so that everything counts; NULL: there is none. */
 const char *dataset_unmarked(const dataset *dataset);
 
-/* Sample number n (from 0, without end: passes follow each other, each in an order of its own): a function of n, the
- * files and the seed. So the only state there is, is how many samples have been read, and any rank can read any of
- * them. All three are [length]; may be called from several threads at once. */
+/* Sample number n, from 0 and without end: passes follow each other, each in its own order. It is a function of n, the
+ * files and the seed, so the only state is the number of samples read, and any process can read any sample. All three
+ * arrays are [length]. May be called from several threads at once. */
 void dataset_sample(const dataset *dataset, uint64_t n, uint32_t *tokens, uint32_t *targets, float *weight);
 
 #endif

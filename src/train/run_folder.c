@@ -1,19 +1,18 @@
 /*
  * A run on disk.
  *
- *     out/lock                             held while a run goes on
+ *     out/lock                             locked while a run is active
  *     out/log.jsonl                        see training_log.c
  *     out/checkpoints/step-00001234/       a checkpoint
- *     out/checkpoints/.writing-00001234/   one in the making, or what a killed run left of it
- *     out/checkpoints/.removing-00001200/  one that is being removed
+ *     out/checkpoints/.writing-00001234/   one being written, or what a killed run left of it
+ *     out/checkpoints/.removing-00001200/  one being removed
  *
- * A checkpoint is several files that only mean something together, so it is a folder: written under another name,
- * synchronised, and renamed. A rename is done or not, whenever the power goes. So whatever is called step-... was whole
- * once; what happens to disks afterwards is what the checksums in state.json are for, and state.json ends with one of
- * its own. There is no file that says which one is the newest, since that would be a second thing to keep right: the
- * names do.
+ * A checkpoint is several files that are useless alone, so it is a folder. It is written under another name,
+ * synchronised with the disk, and renamed. A rename happens or does not, even if the power fails, so a folder named
+ * step-... was complete once. Later damage shows in the checksums in state.json, which ends with a checksum of itself.
+ * The names tell which checkpoint is the newest; a file that told it could contradict them.
  *
- * A checkpoint that is removed loses its name first, for the same reason.
+ * A checkpoint is renamed before it is removed, so that half of one is never taken for a whole one.
  */
 #include "train/run_folder.h"
 
@@ -47,7 +46,7 @@ enum name_kind { NAME_STEP, NAME_WRITING, NAME_REMOVING, NAME_DAMAGED };
 
 static const char *const prefixes[] = {"step-", ".writing-", ".removing-", "damaged-step-"};
 
-/* The path of a checkpoint under one of its names, from malloc; NULL: no memory. */
+/* The path of a checkpoint with a name of this kind, from malloc; NULL: no memory. */
 static char *path_of(const struct run_folder *folder, enum name_kind kind, uint64_t step)
 {
 	char name[64];
@@ -56,7 +55,7 @@ static char *path_of(const struct run_folder *folder, enum name_kind kind, uint6
 	return path_join(folder->checkpoints, name);
 }
 
-/* Whether a name is of this kind, and the step in it. */
+/* Whether a name is of this kind; if so, *step is its step. */
 static bool is_named(const char *name, enum name_kind kind, uint64_t *step)
 {
 	const size_t length = strlen(prefixes[kind]);
@@ -80,7 +79,7 @@ static int by_number(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* The steps of all checkpoints under a kind of name, rising, from malloc. False: no memory. */
+/* The steps of all checkpoints with names of this kind, ascending, from malloc. False: no memory. */
 static bool list(const struct run_folder *folder, enum name_kind kind, uint64_t **steps, size_t *count)
 {
 	DIR *directory = opendir(folder->checkpoints);
@@ -114,7 +113,7 @@ static bool list(const struct run_folder *folder, enum name_kind kind, uint64_t 
 
 /* ------------------------------------------------------------------------------------------------------- folder -- */
 
-/* `make`: or else who only looks, and does not miss a lock that is not there. */
+/* Locks the folder. Without `make` a missing lock file is not made: then no other run has the folder. */
 static rosa_status take_lock(struct run_folder *folder, bool make, rosa_error *err)
 {
 	char *path = path_join(folder->path, "lock");
@@ -129,12 +128,12 @@ static rosa_status take_lock(struct run_folder *folder, bool make, rosa_error *e
 		return make ? ROSA_EIO : ROSA_OK;
 	folder->locked = true;
 	if (flock(folder->lock, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
-		return ROSA_OK; /* not every file system has locks; then there are none */
+		return ROSA_OK; /* some file systems have no locks */
 	return rosa_fail(err, ROSA_EIO, "%s: another run is writing there; wait for its end, or name another folder",
 			 folder->path);
 }
 
-/* Removes everything under names that are not meant to last. */
+/* Removes what a killed run was writing or removing. */
 static void sweep(const struct run_folder *folder)
 {
 	static const enum name_kind kinds[] = {NAME_WRITING, NAME_REMOVING};
@@ -164,7 +163,7 @@ static rosa_status name_folder(const char *path, struct run_folder *folder, rosa
 	return folder->path && folder->checkpoints ? ROSA_OK : rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, path);
 }
 
-/* Whether the folder, or the nearest above it that is there, can be written to. */
+/* Whether the folder or, if it is missing, its nearest existing parent can be written to. */
 static rosa_status check_writable(const char *path, rosa_error *err)
 {
 	char *here = strdup(path), *above;
@@ -180,7 +179,7 @@ static rosa_status check_writable(const char *path, rosa_error *err)
 	else if (access(here, F_OK) != 0)
 		status = rosa_fail(err, ROSA_EIO, "cannot make the folder %s: %s: %s", path, here, strerror(errno));
 	else if (!path_is_folder(here))
-		status = rosa_fail(err, ROSA_EIO, "cannot make the folder %s: %s is no folder", path, here);
+		status = rosa_fail(err, ROSA_EIO, "cannot make the folder %s: %s is not a folder", path, here);
 	else if (access(here, W_OK | X_OK) != 0)
 		status = rosa_fail(err, ROSA_EIO, "cannot write to the folder %s: %s", here, strerror(errno));
 	free(here);
@@ -197,7 +196,7 @@ rosa_status run_folder_look(const char *path, struct run_folder *folder, rosa_er
 		status = take_lock(folder, false, err);
 	if (status != ROSA_OK)
 		run_folder_close(folder);
-	if (folder->locked) /* it was only asked for */
+	if (folder->locked) /* it was only to be tested */
 		close(folder->lock);
 	folder->locked = false;
 	return status;
@@ -233,7 +232,7 @@ uint64_t run_folder_newest(const struct run_folder *folder)
 	size_t count;
 
 	if (!list(folder, NAME_STEP, &steps, &count))
-		return 0; /* what is not known to be empty is not written over */
+		return 0; /* there may be checkpoints, so no new run may begin here */
 	if (count)
 		newest = steps[count - 1];
 	free(steps);
@@ -244,7 +243,8 @@ rosa_status run_folder_check_new(const struct run_folder *folder, rosa_error *er
 {
 	if (run_folder_newest(folder) == UINT64_MAX)
 		return ROSA_OK;
-	return rosa_fail(err, ROSA_EINVAL, "%.180s: there are checkpoints; go on with --resume, or name another folder",
+	return rosa_fail(err, ROSA_EINVAL,
+			 "%.180s: there are checkpoints; continue with --resume, or name another folder",
 			 folder->checkpoints);
 }
 
@@ -358,7 +358,7 @@ static rosa_status save_state(struct checkpoint_writer *writer, const struct run
 	return status;
 }
 
-/* Takes a checkpoint's name away and then, unless there is a name for it to have, the checkpoint. */
+/* Renames a checkpoint; one that is renamed to NAME_REMOVING is then removed. */
 static rosa_status put_away(struct run_folder *folder, uint64_t step, enum name_kind as, rosa_error *err)
 {
 	char *old = path_of(folder, NAME_STEP, step), *new = path_of(folder, as, step);
@@ -400,7 +400,7 @@ static rosa_status give_name(struct checkpoint_writer *writer, rosa_error *err)
 
 	if (!name)
 		return rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, writer->path);
-	if (path_is_folder(name)) /* one of the same step: the same run got here before and was set back */
+	if (path_is_folder(name)) /* this run was here before and was resumed from an earlier step */
 		status = put_away(writer->folder, writer->step, NAME_REMOVING, err);
 	if (status == ROSA_OK && rename(writer->path, name) != 0)
 		status = rosa_fail(err, ROSA_EIO, "cannot give %s its name: %s", writer->path, strerror(errno));
@@ -447,7 +447,7 @@ static rosa_status get_hex(struct json object, const char *name, uint64_t *numbe
 		return status;
 	*number = strtoull(text, &end, 16);
 	if (strlen(text) != 16 || *end)
-		return json_refuse(json_find(object, name), err, "is no checksum");
+		return json_refuse(json_find(object, name), err, "is not a checksum");
 	return ROSA_OK;
 }
 
@@ -498,7 +498,7 @@ static rosa_status read_files(struct json root, struct checkpoint_found *found, 
 		struct checkpoint_file *file = &found->files[found->count];
 
 		if (found->count == CHECKPOINT_FILES || strlen(name) >= sizeof(file->name) || strchr(name, '/'))
-			return json_refuse(files, err, "has %.60s, for which there is no place", name);
+			return json_refuse(files, err, "has too many files, or one with a bad name (%.60s)", name);
 		snprintf(file->name, sizeof(file->name), "%s", name);
 		found->count++;
 		status = get_count(value, "bytes", &file->bytes, err);
@@ -577,7 +577,7 @@ static rosa_status check_file(const char *folder, const struct checkpoint_file *
 	return status;
 }
 
-/* Opens and checks one. On failure nothing is left. */
+/* Opens a checkpoint and checks its files. On failure there is nothing to free. */
 static rosa_status open_checkpoint(const struct run_folder *folder, uint64_t step, struct checkpoint_found *found,
 				   bool *other, rosa_error *err)
 {

@@ -1,10 +1,10 @@
-/* A run on disk: a folder with checkpoints, each a folder that is whole or not there. */
+/* A run on disk: a folder of checkpoints, each of which is a folder that is either complete or not there. */
 #ifndef ROSATUNE_RUN_FOLDER_H
 #define ROSATUNE_RUN_FOLDER_H
 
 #include "base/file.h"
 
-/* Where a run stands: with the configuration this is all of its state besides the numbers. */
+/* How far a run is: together with the configuration and the parameters this is all of its state. */
 struct run_state {
 	uint64_t step;       /* steps taken in all stages */
 	uint64_t stage;      /* from 0 */
@@ -22,18 +22,18 @@ struct run_folder {
 	bool locked;
 };
 
-/* Makes the folder if need be and locks it: two runs in one folder would remove each other's checkpoints. What a run
- * that was killed left half-written is removed. */
+/* Makes the folder if it is missing and locks it: two runs in one folder would remove each other's checkpoints. Removes
+ * what a killed run left half-written. */
 rosa_status run_folder_open(const char *path, struct run_folder *folder, rosa_error *err);
 void run_folder_close(struct run_folder *folder); /* safe on a zeroed one */
 
-/* The same for one who only wants to know: nothing is made, kept locked, renamed or removed. It is refused if it could
- * not be made, or another run has it. */
+/* The same without changing anything: nothing is made, kept locked, renamed or removed. Fails if the folder could not
+ * be made, or another run has it. */
 rosa_status run_folder_look(const char *path, struct run_folder *folder, rosa_error *err);
 
 /* The step of the newest checkpoint, whole or not; UINT64_MAX: there is none. */
 uint64_t run_folder_newest(const struct run_folder *folder);
-/* A run that begins is refused where there is any checkpoint. */
+/* Fails if there is any checkpoint: a new run may not begin here. */
 rosa_status run_folder_check_new(const struct run_folder *folder, rosa_error *err);
 
 /* Removes all checkpoints but the newest `keep` (0: none is removed). */
@@ -48,7 +48,7 @@ struct checkpoint_file {
 	uint64_t bytes, checksum;
 };
 
-/* A checkpoint in the making. It has a name of its own only once it is committed. */
+/* A checkpoint being written. It gets its name when it is committed. */
 struct checkpoint_writer {
 	struct run_folder *folder;
 	uint64_t step;
@@ -60,15 +60,15 @@ struct checkpoint_writer {
 
 rosa_status checkpoint_begin(struct checkpoint_writer *writer, struct run_folder *folder, uint64_t step,
 			     rosa_error *err);
-/* Files one after the other: open, written with file_write, done. */
+/* Files are written one after the other: open, file_write, done. */
 rosa_status checkpoint_file_open(struct checkpoint_writer *writer, const char *name, struct file_writer *file,
 				 rosa_error *err);
 rosa_status checkpoint_file_done(struct checkpoint_writer *writer, struct file_writer *file, rosa_error *err);
 /* The same for a file that is in memory. */
 rosa_status checkpoint_file_save(struct checkpoint_writer *writer, const char *name, const void *data, size_t size,
 				 rosa_error *err);
-/* Writes state.json, gives the folder its name, and removes older ones as run_folder_keep does. The writer is done
- * with, well or not. */
+/* Writes state.json, gives the folder its name, and removes older ones as run_folder_keep does. The writer must
+ * not be used afterwards, even if this fails. */
 rosa_status checkpoint_commit(struct checkpoint_writer *writer, const struct run_state *state, size_t keep,
 			      rosa_error *err);
 void checkpoint_abandon(struct checkpoint_writer *writer); /* safe on a zeroed or committed one */

@@ -1,9 +1,9 @@
 /*
- * safetensors files, written.
+ * Writing safetensors files.
  *
- * The header says where each tensor lies, so all shapes are wanted first and the numbers then stream through a small
- * buffer: a model that just fits into memory can be saved. The header is filled up with spaces to a multiple of 8
- * bytes, as the format asks for, so that tensors are aligned.
+ * The header has the place of each tensor, so all shapes must be known first; the numbers then pass through a small
+ * buffer, so that a model that just fits into memory can be saved. The header is padded with spaces to a multiple of 8
+ * bytes, as the format recommends, so that tensors are aligned.
  */
 #include "train/safetensors_write.h"
 

@@ -1,4 +1,4 @@
-/* safetensors files, written. */
+/* Writing safetensors files. */
 #ifndef ROSATUNE_SAFETENSORS_WRITE_H
 #define ROSATUNE_SAFETENSORS_WRITE_H
 
@@ -17,8 +17,8 @@ struct tensor_source {
 typedef void (*tensor_fetch)(void *context, const struct tensor_source *tensor, size_t first, size_t count,
 			     float *numbers);
 
-/* All of a file: the tensors in this order, as FORMAT_F32 or FORMAT_BF16 (rounded to nearest), and metadata as names
- * and values by turns, ending with NULL. */
+/* Writes a whole file: the tensors in this order, as FORMAT_F32 or FORMAT_BF16 (rounded to nearest), and metadata as
+ * alternating names and values, ending with NULL. */
 rosa_status safetensors_write(struct file_writer *file, const struct tensor_source *tensors, size_t count,
 			      enum format format, const char *const *metadata, tensor_fetch fetch, void *context,
 			      rosa_error *err);

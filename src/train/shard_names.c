@@ -1,7 +1,8 @@
 /*
- * Shards by their names: wherever one is named, a folder of them may be.
+ * The paths of shards: a path names a shard or a folder of shards.
  *
- * Their order is that of their names, which data packing numbers; what a folder gives depends on the file system.
+ * Shards of a folder are sorted by name, and packing numbers them. The order in which a folder lists them depends on
+ * the file system.
  */
 #include "train/shard_names.h"
 
@@ -20,7 +21,7 @@ bool shard_name(const char *name)
 	return name[0] != '.' && length > 7 && strcmp(name + length - 7, ".tokens") == 0;
 }
 
-/* Takes over `name`, also where it fails; NULL fails. */
+/* Takes ownership of `name`, even if it fails; fails if it is NULL. */
 static bool add(struct shard_names *names, char *name)
 {
 	if (name && names->count == names->room) {

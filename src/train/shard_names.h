@@ -1,4 +1,4 @@
-/* Shards by their names. */
+/* The paths of shards. */
 #ifndef ROSATUNE_SHARD_NAMES_H
 #define ROSATUNE_SHARD_NAMES_H
 
@@ -14,7 +14,7 @@ struct shard_names {
 	size_t count, room;
 };
 
-/* Adds the path of a shard, or those of all shards in a folder, by name. A folder without shards is refused. */
+/* Adds the path of a shard, or those of all shards in a folder, sorted by name. A folder without shards is refused. */
 rosa_status shard_names_add(struct shard_names *names, const char *path, rosa_error *err);
 void shard_names_free(struct shard_names *names); /* safe on a zeroed one */
 

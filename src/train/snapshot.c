@@ -1,12 +1,12 @@
 /*
  * What a checkpoint holds of a network.
  *
- * Each file is one that something else reads: the adapter is what the Python package and `rosatune generate --adapter`
- * load, and a trained backbone lies beside it as a model folder. So a checkpoint is used where it is, without being
- * exported. The optimiser's moments are safetensors as well, under the parameters' names with "first." and "second."
- * before them.
+ * Each file has a format that other programs read: the adapter is what the Python package and `rosatune generate
+ * --adapter` load, and a trained backbone is a model folder beside it. So a checkpoint can be used without being
+ * exported. The optimiser's moments are safetensors as well, with the names of the parameters behind "first." and
+ * "second.".
  *
- * All numbers are float32, as they are trained, so that what is read back is what was written to the bit.
+ * All numbers are float32, as in training, so that they are read back bit for bit.
  */
 #include "train/snapshot.h"
 
@@ -25,7 +25,7 @@
 
 #define ADAPTER_PREFIX "rosa." /* of parameters' names, not of tensors' in the file */
 
-/* Tokenizers and what else describes a model without being its weights. */
+/* The files of a model folder besides weights and configuration: tokenizer, chat template, defaults. */
 static const char *const companions[] = {
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
     "merges.txt",     "added_tokens.json",     "chat_template.jinja",     "generation_config.json"};
@@ -89,7 +89,7 @@ static rosa_status write_tensors(struct checkpoint_writer *writer, const char *n
 	return status;
 }
 
-/* A file from text, which is freed. */
+/* Saves a text as a file, and frees it. */
 static rosa_status write_text(struct checkpoint_writer *writer, const char *name, struct json_text *text,
 			      rosa_error *err)
 {
@@ -270,7 +270,7 @@ static rosa_status copy_gguf_tokenizer(const struct gguf *gguf, struct checkpoin
 	return status;
 }
 
-/* What a model needs besides its weights to be used. */
+/* Saves what a model needs besides its weights. */
 static rosa_status copy_tokenizer(const struct checkpoint *model, struct checkpoint_writer *writer, rosa_error *err)
 {
 	char *folder;

@@ -1,11 +1,11 @@
-/* What a checkpoint holds of a network: the adapter, the backbone where it is trained, and the optimiser's moments. */
+/* What a checkpoint holds of a network: the adapter, the backbone if it is trained, and the optimiser's moments. */
 #ifndef ROSATUNE_SNAPSHOT_H
 #define ROSATUNE_SNAPSHOT_H
 
 #include "train/network.h"
 #include "train/run_folder.h"
 
-/* The files, by the names that other programs know them under. The first two are an adapter folder, as the Python
+/* The files, with the names that other programs expect. The first two are an adapter folder, as the Python
  * package writes and reads it; the next two a model folder of Hugging Face. */
 #define SNAPSHOT_ADAPTER_CONFIG "adapter_config.json"
 #define SNAPSHOT_ADAPTER        "adapter_model.safetensors"
@@ -19,14 +19,14 @@ struct snapshot {
 	const struct model_config *config;
 	const struct network_options *options;
 	bool backbone;                  /* it has been trained, and is saved too */
-	const struct checkpoint *model; /* whose tokenizer goes beside the backbone; NULL: none does */
+	const struct checkpoint *model; /* whose tokenizer is saved beside the backbone; NULL: none is */
 };
 
 rosa_status snapshot_write(const struct snapshot *snapshot, struct checkpoint_writer *writer, rosa_error *err);
 
-/* Puts values back: those of all files that are there. Every adapter parameter must be among them. */
+/* Reads the values of all files that are there. They must include every parameter of the adapter. */
 rosa_status snapshot_read_values(const struct checkpoint_found *found, struct parameters *parameters, rosa_error *err);
-/* And moments, of exactly the parameters that are trained. */
+/* Reads the moments of the parameters that are trained. */
 rosa_status snapshot_read_moments(const struct checkpoint_found *found, struct parameters *parameters, rosa_error *err);
 
 #endif

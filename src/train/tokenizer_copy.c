@@ -1,9 +1,9 @@
 /*
  * The tokenizer of a GGUF model.
  *
- * A backbone that was trained is saved as a Hugging Face folder, but where it came from a GGUF file there is no
- * tokenizer.json to go with it, and to make one would be to translate between two descriptions of the same thing. The
- * metadata about tokens is copied instead, byte by byte, into a GGUF file of its own.
+ * A trained backbone is saved as a Hugging Face folder. A model from a GGUF file has no tokenizer.json to go with it,
+ * and the two formats describe a tokenizer differently. So the metadata about tokens is copied, byte for byte, into a
+ * GGUF file of its own.
  */
 #include "train/tokenizer_copy.h"
 

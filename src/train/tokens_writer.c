@@ -1,12 +1,11 @@
 /*
  * Token shards, written.
  *
- * Tokens go out as they come, through a block that is large enough for the cost of a write not to matter; what is kept
- * until the end is eight bytes a document and a bit a token. The header is not known before the end, but comes first in
- * the file, so that a reader need not look for it. Hence the checksum takes it last.
+ * Tokens are written as they come, in blocks large enough that the cost of a write does not matter. Kept until the end
+ * are eight bytes per document and one bit per token. The header is complete only at the end, but comes first in the
+ * file, where a reader expects it; hence the checksum takes it last.
  *
- * The bytes go to a function and not to a file: atomic replacement, full disks and Ctrl-C are the program's matter, and
- * a test can write to memory.
+ * The bytes go to a function, which writes them to a file, or to memory in tests.
  */
 #include "train/tokens_writer.h"
 
@@ -52,7 +51,7 @@ rosa_status tokens_writer_begin(struct tokens_writer *writer, tokens_sink *sink,
 	return sink(context, &nothing, sizeof(nothing), err);
 }
 
-/* One more document begins, and there is still room for the total. */
+/* Begins a document. Makes room for its start and for the total, which is written after the last start. */
 static rosa_status begin_document(struct tokens_writer *writer, rosa_error *err)
 {
 	size_t documents = (size_t)writer->header.documents;
@@ -166,7 +165,7 @@ void tokens_writer_free(struct tokens_writer *writer)
 /* ---------------------------------------------------------------------------------------------------- fingerprint --
  */
 
-/* Ids without a token, which some files fill up a vocabulary with and others of the same model do not. */
+/* Whether an id is padding: some files pad the vocabulary, and others of the same model do not. */
 static bool is_filler(const tokenizer *tokenizer, uint32_t id)
 {
 	size_t length;

@@ -1,4 +1,4 @@
-/* Token shards, written as the tokens come. */
+/* Writing token shards. */
 #ifndef ROSATUNE_TOKENS_WRITER_H
 #define ROSATUNE_TOKENS_WRITER_H
 
@@ -6,15 +6,15 @@
 #include "model/tokenizer.h"
 #include "train/tokens_file.h"
 
-/* Where the bytes of a shard go, one after the other. */
+/* Takes the bytes of a shard, one piece after the other. */
 typedef rosa_status tokens_sink(void *context, const void *data, size_t size, rosa_error *err);
 
 struct tokens_writer {
 	tokens_sink *sink;
 	void *context;
-	struct tokens_header header; /* what is known of it so far */
+	struct tokens_header header; /* as far as it is known */
 	struct checksum sum;
-	uint8_t *block; /* tokens on their way */
+	uint8_t *block; /* tokens not yet written */
 	size_t filled;
 	uint64_t *starts; /* of documents */
 	size_t starts_room;
@@ -23,11 +23,11 @@ struct tokens_writer {
 	bool open; /* the last document may still grow */
 };
 
-/* Begins a shard, with a header of zeros that is to be replaced in the end. `answers`: with a bit for every token. */
+/* Begins a shard with a header of zeros, to be replaced at the end. `answers`: with one bit per token. */
 rosa_status tokens_writer_begin(struct tokens_writer *writer, tokens_sink *sink, void *context, uint64_t vocabulary,
 				uint64_t tokenizer, bool answers, rosa_error *err);
 
-/* Appends to the document that is being written; the first tokens of one begin it. `counts` (one byte a token, 0 or
+/* Appends to the document that is being written; the first tokens of one begin it. `counts` (one byte per token, 0 or
  * not; NULL: all count) is for shards with answers. A token beyond the vocabulary is refused. */
 rosa_status tokens_writer_add(struct tokens_writer *writer, const uint32_t *tokens, const uint8_t *counts, size_t count,
 			      rosa_error *err);
@@ -39,8 +39,8 @@ void tokens_writer_end_document(struct tokens_writer *writer);
 rosa_status tokens_writer_finish(struct tokens_writer *writer, rosa_error *err);
 void tokens_writer_free(struct tokens_writer *writer); /* safe on a zeroed one */
 
-/* A number that differs for tokenizers that give different tokens: from the bytes of all of theirs, and from the
- * tokens of a text that brings out how they cut. */
+/* A number that differs for tokenizers that give different tokens: a checksum of the bytes of all their tokens, and of
+ * the tokens of a text on which tokenizers differ. */
 rosa_status tokens_fingerprint(const tokenizer *tokenizer, uint64_t *fingerprint, rosa_error *err);
 
 #endif

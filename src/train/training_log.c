@@ -1,9 +1,9 @@
 /*
  * The log of a run.
  *
- * A run that was killed has logged steps that its last checkpoint knows nothing of; when it is resumed they are taken
- * again. So the log is cut back to the checkpoint first: it is replaced by the lines that stay, and has every step
- * once. A line begins with its step, which is all that is read here.
+ * A killed run has logged steps after its last checkpoint; when it is resumed, they are taken again. So the log is
+ * first replaced by its lines up to the checkpoint, and has every step once. A line begins with its step, and nothing
+ * else of it is read here.
  */
 #include "train/training_log.h"
 
@@ -18,7 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The step of a line that is whole and ours. */
+/* Whether a line is complete and one of this log's; if so, *step is its step. */
 static bool line_step(const char *line, ssize_t length, uint64_t *step)
 {
 	return length > 0 && line[length - 1] == '\n' && sscanf(line, "{\"step\": %" SCNu64 ",", step) == 1;

@@ -1,4 +1,4 @@
-/* What happened in a run: one line of JSON for every step that is logged. */
+/* The log of a run: one line of JSON per logged step. */
 #ifndef ROSATUNE_TRAINING_LOG_H
 #define ROSATUNE_TRAINING_LOG_H
 
@@ -11,7 +11,7 @@ struct training_entry {
 	uint64_t step; /* from 1, over all stages */
 	const char *stage;
 	double loss;                /* NaN: nothing counted */
-	double rate, backbone_rate; /* backbone_rate is 0 where it is frozen */
+	double rate, backbone_rate; /* backbone_rate is 0 if it is frozen */
 	double grad_norm;
 	uint64_t tokens; /* so far */
 	double seconds;  /* so far, of training */
@@ -25,11 +25,11 @@ struct training_log {
 	FILE *file;
 };
 
-/* Opens a log to go on after step `step`: lines of later steps, and one that was cut short, are taken out. With 0 it
- * begins anew. */
+/* Opens a log to continue after step `step`: removes lines of later steps and an incomplete line. With 0 the log begins
+ * empty. */
 rosa_status training_log_open(struct training_log *log, const char *path, uint64_t step, rosa_error *err);
 rosa_status training_log_add(struct training_log *log, const struct training_entry *entry, rosa_error *err);
-/* Waits until the disk has it: what a checkpoint has seen must not be missing from the log beside it. */
+/* Waits until the disk has it: the log must not miss steps of a checkpoint. */
 rosa_status training_log_sync(struct training_log *log, rosa_error *err);
 void training_log_close(struct training_log *log); /* safe on a zeroed one */
 
