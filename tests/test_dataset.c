@@ -447,7 +447,7 @@ static void refuses(void **state)
 	mkdir(scratch_path("empty"), 0777);
 	check_refused(sources, 0, 10, ROSA_EINVAL, "no data");
 	sources[0].path = scratch_path("a.tokens");
-	check_refused(sources, 1, 0, ROSA_EINVAL, "a token at least");
+	check_refused(sources, 1, 0, ROSA_EINVAL, "at least one token");
 	sources[1].path = scratch_path("other.tokens");
 	check_refused(sources, 2, 10, ROSA_EINVAL, "another tokenizer");
 	sources[1] = sources[0];

@@ -108,7 +108,7 @@ static const struct bad {
     {"{'descr': [('a', '|u1')], 'fortran_order': False, 'shape': (6,), }", "'descr'"},
     {"{'descr': '|u1', 'fortran_order': True, 'shape': (2, 3), }", "'fortran_order'"},
     {"{'descr': '|u1', 'fortran_order': 0, 'shape': (6,), }", "'fortran_order'"},
-    {"{'descr': '|u1', 'fortran_order': False, 'shape': (5,), }", "one array a file"},
+    {"{'descr': '|u1', 'fortran_order': False, 'shape': (5,), }", "one array per file"},
     {"{'descr': '|u1', 'fortran_order': False, 'shape': (7,), }", "cut short"},
     {"{'descr': '|u1', 'fortran_order': False, 'shape': (6), }", "'shape'"},
     {"{'descr': '|u1', 'fortran_order': False, 'shape': 6, }", "'shape'"},

@@ -156,7 +156,7 @@ static const struct change {
     {"magic", 0, 1, 'R', false, "not a token shard"},
     {"version", 8, 4, 1, false, "version 1"},
     {"other end", 8, 4, 0x01000000, false, "version 16777216"},
-    {"width 1", 12, 4, 1, false, "1 bytes a token"},
+    {"width 1", 12, 4, 1, false, "1 bytes per token"},
     {"width 4", 12, 4, 4, false, "cut short"},
     {"one token more", 16, 8, 85, false, "cut short"},
     {"2^61 tokens", 16, 8, (uint64_t)1 << 61, false, "cut short"},

@@ -304,7 +304,7 @@ class Planning(Case):
             ("stage.1.valid=gone.tokens", "FILE...', or leave this key out"),
             ("adapter.bits=5", "no multiple of 5 bits"),
             ("out=model.gguf/run", "cannot"),
-            ("out=whole", "go on with --resume"),
+            ("out=whole", "continue with --resume"),
         ):
             self.assertIn(wanted, refusal("config.json", "--dry-run", "--set", setting, code=1))
         self.assertIn("did you mean", refusal("config.json", "--dry-run", "--set", "stage.1.tokns=1"))
