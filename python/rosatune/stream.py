@@ -5,7 +5,8 @@ A :class:`Stream` is the state of a number of routes. Whatever pieces it is fed 
 
 Three things are added to what C does. A stream is locked during a call, because C leaves locking to its caller. A long
 push goes to C in pieces, so that Ctrl-C takes effect between them; an interrupted push is undone. And a process made by
-``fork()`` inherits a stream's memory but not its threads; the first use there makes a copy that has its own threads.
+``fork()`` inherits a stream's memory but not its threads; the first use there makes a copy that has its own threads. A
+fork waits for calls that are under way on other threads, as the child would inherit a stream that is half changed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+import weakref
 from ctypes import byref, c_size_t, c_void_p
 from typing import Any, Literal, Optional, Union, overload
 
@@ -29,6 +31,28 @@ __all__ = ["Stream"]
 
 # Route-steps that go to C at once: some tenths of a second.
 _PIECE = 1 << 22
+
+# Streams, whose locks a fork takes; the locks it has taken; and a lock for both, which a fork holds from begin to end.
+_streams: weakref.WeakSet[Stream] = weakref.WeakSet()
+_forking = threading.Lock()
+_taken: list[Any] = []
+
+
+def _before_fork() -> None:
+    _forking.acquire()
+    for stream in list(_streams):
+        stream._lock.acquire()
+        _taken.append(stream._lock)
+
+
+def _after_fork() -> None:
+    while _taken:
+        _taken.pop().release()
+    _forking.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 
 
 class Stream:
@@ -69,6 +93,8 @@ class Stream:
         self._process = os.getpid()
         self._threads = threads
         self._free = _c.lib.rosa_stream_free
+        with _forking:
+            _streams.add(self)
         info = self._describe()
         self._steps: int = info.steps
         self._routes: int = info.routes

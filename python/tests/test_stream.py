@@ -329,6 +329,40 @@ def test_a_forked_process_goes_on_with_a_stream() -> None:
     assert done.stdout == "parent True child 0\n", done.stderr
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no os.fork() here")
+def test_a_fork_waits_for_a_push_on_another_thread() -> None:
+    # A child that inherited a stream in the middle of a push, and its lock, would wait for ever; the alarm ends it then.
+    program = textwrap.dedent(
+        """
+        import os, signal, threading
+        import rosatune
+
+        stream = rosatune.Stream(1, bits=2)
+        begun, forked, call = threading.Event(), threading.Event(), rosatune._c.call
+
+        def slow(*arguments):
+            begun.set()
+            forked.wait(0.2)  # at most: with the fork waiting for this push, it cannot come
+            call(*arguments)
+
+        rosatune.stream._c.call = slow
+        pushing = threading.Thread(target=stream.push, args=([0, 1], [0, 1]))
+        pushing.start()
+        begun.wait()
+        child = os.fork()
+        forked.set()
+        if child == 0:
+            signal.alarm(20)
+            stream.push([0], [0])
+            os._exit(len(stream))
+        pushing.join()
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), len(stream))
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "3 2\n", done.stderr
+
+
 def test_interrupt_takes_a_push_back(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     query, key = oracle.streams(rng, (2, 100), 4, 4, repeat=0.4)
     stream = rosatune.Stream(2, bits=4)
