@@ -128,15 +128,9 @@ class RosaState:
             taken.add(index)
         self._rows = rows
 
-    def batch_repeat(self, times: int) -> None:
-        """Every row ``times`` times, copies next to each other."""
-        self.reorder([index for index in range(self.batch) for _ in range(times)])
-
     def fork(self) -> "RosaState":
         """A second, independent state that continues from here."""
         return copy.deepcopy(self)
-
-    clone = fork
 
     def __repr__(self) -> str:
         return f"<RosaState batch={self.batch} steps={self.steps} routes={self._routes} bits={self._config.bits}>"

@@ -324,7 +324,7 @@ def test_beams() -> None:
     made, u = exact(), text(2, 30)
     state = RosaState(made, 2)
     made(u, state=state)
-    state.batch_repeat(3)
+    state.reorder([0, 0, 0, 1, 1, 1])
     assert state.batch == 6
     history = u.repeat_interleave(3, 0)
     for step in range(6):
@@ -348,7 +348,7 @@ def test_copies_of_a_state_go_their_own_way() -> None:
     whole = made(u)
     state = RosaState(made, BATCH)
     made(u[:, :20], state=state)
-    twins = [state.fork(), state.clone(), copy.deepcopy(state), pickle.loads(pickle.dumps(state))]
+    twins = [state.fork(), copy.deepcopy(state), pickle.loads(pickle.dumps(state))]
     made(text(steps=5), state=state)
     for twin in twins:
         assert twin.steps == 20 and torch.equal(made(u[:, 20:], state=twin), whole[:, 20:])

@@ -11,7 +11,6 @@ with their true rotary positions, so they need not be rotated again when the win
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any, Optional, Sequence
 
 import torch
@@ -87,13 +86,6 @@ class RetrievalEntry(DynamicLayer):
             self.keys = self.keys[..., : self.keys.shape[-2] - steps, :]
             self.values = self.values[..., : self.values.shape[-2] - steps, :]
             self._forget(steps)
-
-    def __deepcopy__(self, memo: dict) -> "RetrievalEntry":
-        twin = type(self).__new__(type(self))
-        memo[id(self)] = twin
-        for name, value in self.__dict__.items():
-            twin.__dict__[name] = value.clone() if isinstance(value, RosaState) else copy.deepcopy(value, memo)
-        return twin
 
     def _pick(self, rows: Sequence[int]) -> None:
         if self.state is not None:
