@@ -94,7 +94,7 @@ typedef struct rosa_options {
 	uint32_t max_match;       /* matches are compared up to this length; 0: no cut */
 	int threads;              /* worker threads, routes being the unit of work; 0: one per processor */
 	rosa_allocator allocator; /* {NULL, NULL}: malloc */
-	rosa_progress progress;   /* NULL: none; used by rosa_retrieve and rosa_find */
+	rosa_progress progress;   /* NULL: none; used by rosa_retrieve, rosa_find and rosa_read_backward */
 	void *progress_context;
 	rosa_workers *workers; /* NULL: every call and every stream starts its own threads. Else these are used and
 				  `threads` is ignored; they must outlive the streams and tapes made with them */
@@ -229,7 +229,7 @@ ROSA_API rosa_status rosa_stream_describe(const rosa_stream *stream, rosa_stream
  * Rows of activations are [batch][steps][channels], dense, float32 or bfloat16; sums are float32. Symbols are
  * [batch * R][steps] with R = channels / bits, route r of batch entry b at row b*R + r. The same input gives the same
  * bits whatever options.threads is. Of rosa_options these functions use bits, policy, fold, max_match, threads and the
- * allocator; rosa_find also reports progress.
+ * allocator; rosa_find reports progress, and rosa_read_backward asks whether to stop, with `done` 0 until the end.
  */
 
 typedef enum rosa_qk_grad {

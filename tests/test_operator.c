@@ -15,6 +15,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -718,6 +719,62 @@ static void test_memory(void **state)
 	}
 }
 
+/* Counts how often it is called, and stops the call it is asked by the `most`-th time. */
+struct patience {
+	int asked, most;
+	bool finished;
+};
+
+static int ask_patience(void *context, uint64_t done, uint64_t total)
+{
+	struct patience *patience = context;
+
+	assert_true(done <= total);
+	patience->finished = done == total;
+	return ++patience->asked == patience->most;
+}
+
+/* The backward pass can be stopped wherever it asks; if it is not stopped, asking changes nothing. */
+static void test_stopping(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 8; i++) {
+		struct scene scene = scene_usual(i);
+		struct patience patience = {.most = 0};
+		struct outputs all, again;
+		rosa_read_pass pass;
+		rosa_error err;
+
+		scene_make(&scene);
+		run_checked(&scene, &all);
+		outputs_make(&scene, &again);
+		pass = pass_of(&scene, &all);
+		pass.gq = again.at[GQ];
+		pass.gk = again.at[GK];
+		pass.gv = again.at[GV];
+		pass.ge0 = again.at[GE0];
+		pass.ge1 = again.at[GE1];
+		scene.c.options.progress = ask_patience;
+		scene.c.options.progress_context = &patience;
+		scene.c.options.threads =
+		    1; /* several would take the pieces from each other, and ask more or less often */
+		expect_status(scene.text, rosa_read_backward(&scene.c.options, &scene.c.learning, &pass, &err), ROSA_OK,
+			      &err);
+		assert_true(patience.finished);
+		for (int output = GQ; output < OUTPUTS; output++)
+			assert_memory_equal(again.at[output], all.at[output], all.bytes[output]);
+		for (int most = patience.asked; most > 0; most--) {
+			patience = (struct patience){.most = most};
+			expect_status(scene.text, rosa_read_backward(&scene.c.options, &scene.c.learning, &pass, &err),
+				      ROSA_ECANCELLED, &err);
+			assert_int_equal(patience.asked, most);
+		}
+		outputs_free(&again);
+		outputs_free(&all);
+		scene_free(&scene);
+	}
+}
+
 /* ----------------------------------------------------------------------------------------------------- bad input -- */
 
 static void expect_refusal(const char *word, rosa_status status, rosa_status want, const rosa_error *err)
@@ -925,7 +982,7 @@ int main(void)
 	    cmocka_unit_test(test_explore),      cmocka_unit_test(test_flip_share), cmocka_unit_test(test_widths),
 	    cmocka_unit_test(test_long_streams), cmocka_unit_test(test_history),    cmocka_unit_test(test_parts),
 	    cmocka_unit_test(test_memory),       cmocka_unit_test(test_bad_find),   cmocka_unit_test(test_bad_read),
-	    cmocka_unit_test(test_bad_backward),
+	    cmocka_unit_test(test_bad_backward), cmocka_unit_test(test_stopping),
 	};
 
 	return cmocka_run_group_tests_name("operator", tests, NULL, NULL);

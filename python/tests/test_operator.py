@@ -12,7 +12,7 @@ import pytest
 
 import oracle
 import rosatune
-from rosatune import RosaConfig
+from rosatune import RosaConfig, _c
 
 BITS, ROUTES, STEPS = 3, 4, 40
 CHANNELS = BITS * ROUTES
@@ -316,3 +316,39 @@ def test_backward_refuses(rng: np.random.Generator) -> None:
             rosatune.read_backward(**{**good, **change})
         for word in words:
             assert word in str(raised.value)
+
+
+# What Ctrl-C does: the library asks a callback whether to go on, and ends when it is told not to. That a signal makes the
+# callback say so is tested in test_retrieve.py.
+
+
+def told_to_stop(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Long calls are told to stop the first time they ask; gives how often they asked."""
+    asked = []
+
+    def run(work: Any, _total: int) -> None:
+        work(_c.rosa_progress(lambda _context, done, _total: asked.append(done) or 1))
+
+    monkeypatch.setattr(rosatune.operator, "run", run)
+    return asked
+
+
+def test_find_can_be_stopped(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    query, key = oracle.streams(rng, (3, 50), BITS, 4, repeat=0.4)
+    asked = told_to_stop(monkeypatch)
+    with pytest.raises(rosatune.Cancelled):
+        rosatune.find(query, key, bits=BITS, threads=1)
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.qk_grad}-{rule.credit}-{rule.key_credit}")
+def test_read_backward_can_be_stopped(
+    rng: np.random.Generator, rule: RosaConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q, k, v, gy = activations(rng)
+    e0, e1 = parameters(rng)
+    found = rosatune.find(rosatune.pack(q, BITS), rosatune.pack(k, BITS), rule, training=True)
+    asked = told_to_stop(monkeypatch)
+    with pytest.raises(rosatune.Cancelled):
+        rosatune.read_backward(q, k, v, e0, e1, found, gy, rule, threads=1)
+    assert len(asked) == 1

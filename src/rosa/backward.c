@@ -128,6 +128,39 @@ static void read_grads_group(void *context, size_t i, unsigned worker)
 	}
 }
 
+/* What pool_run passes to the pieces and to the question between them. */
+struct run {
+	const struct backward *call;
+	pool_work *work;
+	void *context;
+};
+
+static void do_piece(void *context, size_t i, unsigned worker)
+{
+	const struct run *run = context;
+
+	run->work(run->context, i, worker);
+}
+
+/* How far the call is cannot be told before it ends: the rules make several runs of different cost. */
+static int ask_to_stop(void *context)
+{
+	struct backward_stop *stop = ((const struct run *)context)->call->stop;
+
+	stop->told = stop->ask(stop->context, 0, stop->total) != 0;
+	return stop->told;
+}
+
+void backward_run(const struct backward *call, size_t count, pool_work *work, void *context)
+{
+	struct run run = {.call = call, .work = work, .context = context};
+
+	if (!call->stop)
+		pool_run(call->pool, count, work, context, NULL);
+	else if (!call->stop->told)
+		pool_run(call->pool, count, do_piece, &run, ask_to_stop);
+}
+
 /* e0, e1 and v. */
 static rosa_status grad_read(const struct backward *call, rosa_error *err)
 {
@@ -139,7 +172,7 @@ static rosa_status grad_read(const struct backward *call, rosa_error *err)
 	work.scratch = memory_scratch(call->allocator, call->workers * work.scratch_size * sizeof(*work.scratch));
 	if (!work.scratch)
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for the gradients of %zu steps", call->args->steps);
-	pool_run(call->pool, (call->routes + group - 1) / group, read_grads_group, &work, NULL);
+	backward_run(call, (call->routes + group - 1) / group, read_grads_group, &work);
 	memory_free(call->allocator, work.scratch);
 	if (atomic_load(&work.broken))
 		return rosa_fail(err, ROSA_EINVAL, "read has a destination that is not below the %zu steps",
@@ -198,6 +231,7 @@ rosa_status rosa_read_backward(const rosa_options *options, const rosa_learning 
 	rosa_options full;
 	rosa_learning rule;
 	rosa_read_pass args = {.size = sizeof(args)};
+	struct backward_stop stop;
 	struct backward call;
 	rosa_status status;
 
@@ -215,13 +249,17 @@ rosa_status rosa_read_backward(const rosa_options *options, const rosa_learning 
 	status = check_pass(&args, &rule, rules.bits, err);
 	if (status)
 		return status;
+	stop = (struct backward_stop){.ask = full.progress,
+				      .context = full.progress_context,
+				      .total = (uint64_t)args.batch * (args.channels / rules.bits) * args.steps};
 	call = (struct backward){.args = &args,
 				 .learning = &rule,
 				 .allocator = &full.allocator,
 				 .workers = pool_threads(full.threads),
 				 .bits = rules.bits,
 				 .routes = args.channels / rules.bits,
-				 .fold = rules.fold};
+				 .fold = rules.fold,
+				 .stop = full.progress ? &stop : NULL};
 	call.pool = pool_for(&full, call.workers);
 	if (!call.pool)
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for %u threads", call.workers);
@@ -229,5 +267,7 @@ rosa_status rosa_read_backward(const rosa_options *options, const rosa_learning 
 	if (!status)
 		status = grad_qk(&call, err);
 	pool_done(&full, call.pool);
-	return status;
+	if (!status && call.stop && !stop.told)
+		stop.told = stop.ask(stop.context, stop.total, stop.total) != 0;
+	return stop.told ? rosa_fail(err, ROSA_ECANCELLED, "stopped by the progress callback") : status;
 }

@@ -8,11 +8,15 @@
 #ifndef ROSATUNE_BACKWARD_H
 #define ROSATUNE_BACKWARD_H
 
-#include "rosatune.h"
+#include "base/pool.h"
 
-#include <stdbool.h>
-
-struct pool;
+/* The caller's progress function, which may stop the call. */
+struct backward_stop {
+	rosa_progress ask;
+	void *context;
+	uint64_t total; /* route-steps */
+	bool told;      /* it said so */
+};
 
 struct backward {
 	const rosa_read_pass *args;
@@ -23,7 +27,12 @@ struct backward {
 	unsigned bits;    /* M */
 	size_t routes;    /* R, per batch entry */
 	bool fold;
+	struct backward_stop *stop; /* NULL: the call cannot be stopped */
 };
+
+/* Do pieces 0 .. count-1 on all workers, as pool_run does. Once the call has been stopped, no further piece is begun,
+ * nor in any later run; what the pieces would have computed is then undefined. */
+void backward_run(const struct backward *call, size_t count, pool_work *work, void *context);
 
 /* The rules by which q and k learn; each fills gq and gk. They fail for want of memory only (ROSA_ENOMEM), or where the
  * caller's table of destinations is broken (ROSA_EINVAL). */

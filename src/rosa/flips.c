@@ -212,7 +212,7 @@ rosa_status grad_qk_flips(const struct backward *call, rosa_error *err)
 	else
 		status = rosa_fail(err, ROSA_ENOMEM, "no memory for the gradients of %zu steps", args->steps);
 	if (!status)
-		pool_run(call->pool, args->batch * groups, flip_group, &flipping, NULL);
+		backward_run(call, args->batch * groups, flip_group, &flipping);
 	if (atomic_load(&flipping.broken))
 		status =
 		    rosa_fail(err, ROSA_EINVAL, "flips has a destination that is not below the %zu steps", args->steps);

@@ -413,10 +413,10 @@ rosa_status grad_qk_linear(const struct backward *call, rosa_error *err)
 		take_bench(&linear, &linear.benches[i], &scratch);
 	for (; job->first < args->batch && !scratch.short_of_memory; job->first += job->group) {
 		job->entries = smaller(args->batch - job->first, job->group);
-		pool_run(call->pool, job->entries * linear.chunks, load_chunk, &linear, NULL);
+		backward_run(call, job->entries * linear.chunks, load_chunk, &linear);
 		if (all)
-			pool_run(call->pool, job->entries * linear.chunks, judge_chunk, &linear, NULL);
-		pool_run(call->pool, job->entries * job->blocks, do_block, &linear, NULL);
+			backward_run(call, job->entries * linear.chunks, judge_chunk, &linear);
+		backward_run(call, job->entries * job->blocks, do_block, &linear);
 	}
 	scratch_free(&scratch);
 	return scratch.short_of_memory ? weighing_failed(job, err) : ROSA_OK;

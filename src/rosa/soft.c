@@ -372,21 +372,21 @@ static void do_group(struct soft *soft)
 {
 	const struct weighing *job = &soft->job;
 	const size_t tiles = (job->steps + TILE - 1) / TILE, rows = job->entries * job->routes * job->steps;
-	struct pool *pool = job->call->pool;
+	const struct backward *call = job->call;
 
 	memset(soft->gq, 0, rows * job->bits * sizeof(*soft->gq));
 	memset(soft->gk, 0, rows * soft->columns * sizeof(*soft->gk));
-	pool_run(pool, job->entries * tiles, load_tile, soft, NULL);
+	backward_run(call, job->entries * tiles, load_tile, soft);
 	for (soft->t0 = 0; soft->t0 < job->steps; soft->t0 += TILE) {
 		soft->steps = smaller(job->steps - soft->t0, TILE);
 		soft->before = soft->t0 + soft->steps - 1;
 		if (!soft->before)
 			continue;
 		if (job->all)
-			pool_run(pool, job->entries * ((soft->before + SLAB - 1) / SLAB), judge_slab, soft, NULL);
-		pool_run(pool, job->entries * job->routes, do_route, soft, NULL);
+			backward_run(call, job->entries * ((soft->before + SLAB - 1) / SLAB), judge_slab, soft);
+		backward_run(call, job->entries * job->routes, do_route, soft);
 	}
-	pool_run(pool, job->entries * job->blocks, write_block, soft, NULL);
+	backward_run(call, job->entries * job->blocks, write_block, soft);
 }
 
 static void take_bench(const struct soft *soft, struct bench *bench, struct scratch *scratch)
