@@ -1,9 +1,9 @@
 /*
  * Tokens to text, one at a time.
  *
- * A token's bytes may end in the middle of a character, so up to three bytes wait for the next token. They are let go
- * as soon as they can no longer become one, each unfinished beginning as one U+FFFD, which is what replacing bad bytes
- * in the whole text at once would give: what is written does not depend on where the tokens end.
+ * A token's bytes may end in the middle of a character, so up to three bytes are held back for the next token. They are
+ * written as soon as they cannot become a character any more, each unfinished beginning as one U+FFFD. Replacing
+ * invalid bytes in the whole text at once would give the same, so the output does not depend on where tokens end.
  */
 #include "model/tokenizer.h"
 
@@ -29,7 +29,7 @@ size_t decode_token(const tokenizer *tokenizer, struct decoding *decoding, uint3
 		point = utf8_next(held, decoding->count, &length);
 		memcpy(out + written, point == UTF8_BAD ? UTF8_REPLACEMENT : held, point == UTF8_BAD ? 3 : length);
 		written += point == UTF8_BAD ? 3 : length;
-		/* a bad beginning ends before the byte that did not fit, which may begin the next character */
+		/* an invalid sequence ends before the byte that did not fit, which may begin the next character */
 		at -= decoding->count - length;
 		decoding->count = 0;
 	}

@@ -1,12 +1,11 @@
 /*
- * The decoder: weights on a backend, room for a chunk of rows, and the cutting of texts into passes.
+ * The decoder: weights on a backend, memory for a chunk of rows, and the division of texts into forward passes.
  *
- * Texts of any length go through in passes of at most `chunk` rows, so the memory of activations is fixed at the start.
- * A pass takes rows from as many sequences as there is room for: prompts fill it one after the other, and the next
- * tokens of many sequences share the reading of the weights.
+ * Texts of any length are processed in passes of at most `chunk` rows, so the memory for activations is fixed at the
+ * start. A pass takes rows from as many sequences as fit: prompts fill it one after the other, and the next tokens of
+ * many sequences are computed together, so that the weights are read once for all of them.
  *
- * Logits are the one result as wide as the vocabulary. They are computed for the rows that want them and for no other,
- * a few rows at a time.
+ * Logits are the only result as wide as the vocabulary. They are computed for the requested rows only, a few at a time.
  */
 #include "model/decoder_parts.h"
 
@@ -312,11 +311,11 @@ size_t decoder_vocabulary(const decoder *decoder)
 
 /* ------------------------------------------------------------------------------------------------------ reading -- */
 
-/* What is left of a piece, and where its logits go. */
+/* How far the pieces have been read. */
 struct reading {
 	struct piece *pieces;
 	size_t count;
-	size_t piece, done; /* the piece that comes next, and how many of its tokens have been taken */
+	size_t piece, done; /* the next piece, and how many of its tokens have been read */
 };
 
 static rosa_status check_pieces(const decoder *d, size_t count, const struct piece *pieces, uint64_t *total,
@@ -346,7 +345,7 @@ static rosa_status check_pieces(const decoder *d, size_t count, const struct pie
 	return ROSA_OK;
 }
 
-/* The logits of the last pass's rows `row` .. that a piece wants, its tokens from `done` on. */
+/* The logits that a piece wants of rows `row` .. of the last pass, which are its tokens from `done` on. */
 static void write_logits(decoder *d, struct piece *piece, size_t row, size_t done, size_t count)
 {
 	const struct backend_ops *ops = d->backend->ops;
@@ -374,7 +373,7 @@ static void write_logits(decoder *d, struct piece *piece, size_t row, size_t don
 	}
 }
 
-/* Fill one pass with rows of the pieces in turn. Returns the number of rows. */
+/* Fill one pass with rows of the pieces, in order. Returns the number of rows. */
 static size_t fill_pass(const decoder *d, const struct reading *reading, uint32_t *tokens, struct segment *segments,
 			size_t *count)
 {
@@ -395,7 +394,7 @@ static size_t fill_pass(const decoder *d, const struct reading *reading, uint32_
 	return rows;
 }
 
-/* Hand out the logits of a pass and step over the rows it has taken. */
+/* Write the logits of a pass and advance by its rows. */
 static void finish_pass(decoder *d, struct reading *reading, size_t rows)
 {
 	size_t row = 0;

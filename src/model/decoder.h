@@ -7,8 +7,8 @@
 
 struct decoder_options {
 	size_t window, sinks;       /* of attention; window 0: global */
-	size_t first_global_layers; /* layers at the front that stay global */
-	size_t chunk;               /* most rows that are computed at once; 0: 256 */
+	size_t first_global_layers; /* the first layers, which stay global */
+	size_t chunk;               /* most rows of one forward pass; 0: 256 */
 };
 
 typedef struct decoder decoder;
@@ -44,10 +44,10 @@ struct piece {
 	float *logits; /* [1 or count][vocabulary] */
 };
 
-/* Reads the pieces, each of another sequence. The result is the same, bit for bit, for every way to cut texts into
- * pieces and to put pieces together. On failure (memory, a token that is not below the vocabulary) sequences may have
- * read a part: free them. `progress` (may be NULL) hears of tokens read, between chunks; nonzero from it stops with
- * ROSA_ECANCELLED, what was read being kept (sequence_steps tells). */
+/* Read the pieces, each of another sequence. The result is the same, bit for bit, however texts are divided into pieces
+ * and pieces are combined in calls. On failure (memory, a token that is not below the vocabulary) sequences may have
+ * read a part: free them. `progress` (may be NULL) is called between chunks with the number of tokens read; nonzero
+ * stops the call with ROSA_ECANCELLED, and what was read is kept (sequence_steps). */
 rosa_status decoder_read(decoder *decoder, size_t count, struct piece *pieces, rosa_progress progress, void *context,
 			 rosa_error *err);
 

@@ -1,4 +1,4 @@
-/* The inside of a decoder and of a sequence, for the files that make them. */
+/* The internals of a decoder and of a sequence, shared by their files. */
 #ifndef ROSATUNE_DECODER_PARTS_H
 #define ROSATUNE_DECODER_PARTS_H
 
@@ -6,7 +6,7 @@
 #include "rosa/layer.h"
 #include "rosa/past.h"
 
-/* One layer of the decoder. Vectors are the backend's. */
+/* One layer of the decoder. Vectors are in the backend's memory. */
 struct block {
 	float *attention_norm, *q_norm, *k_norm, *mlp_norm; /* q_norm, k_norm NULL: none */
 	struct matrix q, k, v, o, gate, up, down;
@@ -59,8 +59,8 @@ struct segment {
 	size_t row, count;
 };
 
-/* One pass through all layers: rows of `tokens` (host), which belong to the segments in turn. Their last hidden states,
- * normed, are left in work.u. The sequences have then read them. */
+/* One forward pass through all layers: rows of `tokens` (host), which belong to the segments in order. Their last
+ * hidden states, normed, are left in work.u. The sequences have then read these tokens. */
 rosa_status decoder_pass(decoder *decoder, const uint32_t *tokens, size_t rows, const struct segment *segments,
 			 size_t count, rosa_error *err);
 

@@ -1,10 +1,10 @@
 /*
  * One forward pass through the decoder.
  *
- * Rows of several sequences go through the products together; attention, retrieval and positions are each sequence's
- * own. With U = norm(H) a layer computes
+ * Rows of several sequences share the products; each sequence has its own attention, retrieval and positions. With U =
+ * norm(H) a layer computes
  *
- *     H' = H + Wo attend(q, k, v),        q, k, v = U Wq, U Wk, U Wv, turned by their positions
+ *     H' = H + Wo attend(q, k, v),        q, k, v = U Wq, U Wk, U Wv, rotated by position
  *     H'' = H' + Wdown (silu(U' Wgate) * U' Wup),      U' = norm(H')
  *
  * and with an adapter the ROSA layer's injection inj (rosa/layer.h) joins in:
@@ -12,7 +12,7 @@
  *     post fusion   H' = H + Wo attend(...) + inj
  *     pre fusion    U = norm((1 - a) H + a inj) in attention; the adapter's own U is that of H
  *
- * In post fusion the adapter's projections are taken together with attention's, since they share U.
+ * In post fusion the adapter's projections are taken together with attention's, because both take U.
  */
 #include "model/decoder_parts.h"
 
@@ -76,7 +76,7 @@ static rosa_status attention_input(const struct pass *pass, size_t number, rosa_
 	return ROSA_OK;
 }
 
-/* work.q and work.k, normed where the architecture does, and turned; work.attended from them. */
+/* Norm work.q and work.k where the architecture does, rotate them, and attend: work.attended. */
 static rosa_status attention(const struct pass *pass, size_t number, rosa_error *err)
 {
 	const struct block *block = &pass->decoder->blocks[number];

@@ -1,8 +1,8 @@
 /*
- * What a sequence keeps between passes.
+ * What a sequence keeps between forward passes.
  *
  * Attention's part stops growing once the window is full. The adapter's part is the whole past, in the form that
- * retrieval searches; it is the only thing that grows with the text.
+ * retrieval searches; it is the only part that grows with the text.
  */
 #include "model/decoder_parts.h"
 

@@ -2,13 +2,12 @@
  * One step of training.
  *
  * A process reads its samples first, so that the weight of the whole batch is known before any gradient is computed:
- * the gradient of the mean is then what is added up, and nothing has to be scaled afterwards. Gradients of micro
- * batches are added up in place, those of processes in rank order (ranks.c), so all processes take the same step to the
- * bit and need not compare their weights ever again.
+ * then gradients of the mean are summed, and nothing has to be scaled afterwards. Gradients of micro batches are added
+ * in place, those of processes in rank order (ranks.c), so all processes take the same step to the bit and need never
+ * compare their weights.
  *
- * What is drawn at random while learning is seeded by the number of a sample, which counts on over all steps: a step
- * that is taken again after a resumption draws the same, and neither the size of a micro batch nor the number of
- * processes shows.
+ * Random draws are seeded by the number of a sample, which counts over all steps: a step that is repeated after a
+ * resume draws the same, and neither the size of a micro batch nor the number of processes matters.
  */
 #include "train/learner.h"
 
@@ -25,14 +24,14 @@ struct learner {
 	const struct ranks *ranks;
 	struct samples samples;
 	struct learner_options options;
-	size_t mine;                /* samples of a step that are this process's, at most */
+	size_t mine;                /* most samples per step of this process */
 	uint32_t *tokens, *targets; /* [mine][length] */
 	float *weight;              /* the same */
 	uint64_t *numbers;          /* [mine] of the samples */
 	float *exchange;            /* [EXCHANGE]; NULL: there is one process */
 };
 
-/* Samples of `count` that are this process's. */
+/* How many of `count` samples belong to this process. */
 static size_t share_of(const struct ranks *ranks, uint64_t count)
 {
 	const uint64_t rank = (uint64_t)ranks->rank, all = (uint64_t)ranks->count;
@@ -89,7 +88,7 @@ static uint64_t sample_number(const learner *l, uint64_t first, size_t i)
 	return first + (uint64_t)l->ranks->rank + (uint64_t)i * (uint64_t)l->ranks->count;
 }
 
-/* Reads sample n to place i of the buffers; returns the sum of its weights. */
+/* Read sample n into slot i of the buffers; returns the sum of its weights. */
 static double read_sample(learner *l, const struct samples *samples, uint64_t n, size_t i)
 {
 	const size_t at = i * samples->length;
@@ -136,7 +135,7 @@ static rosa_status learn_batch(learner *l, double weight, struct sums *sums, ros
 	return status;
 }
 
-/* The gradients of all processes, to all. They lie in the backend's memory, so they pass through ours. */
+/* Sum the gradients over all processes, by way of host memory. */
 static rosa_status exchange_gradients(learner *l, rosa_error *err)
 {
 	struct parameters *parameters = network_parameters(l->network);
@@ -159,7 +158,7 @@ static rosa_status exchange_gradients(learner *l, rosa_error *err)
 	return status;
 }
 
-/* The sums of all processes, to all, and the first bad sample of any. */
+/* Sum the results over all processes, and find the first bad sample of any. */
 static rosa_status exchange_sums(learner *l, struct sums *sums, rosa_error *err)
 {
 	double numbers[3] = {sums->loss, sums->correct, sums->counted};

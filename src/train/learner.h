@@ -1,4 +1,4 @@
-/* One step of training: a batch of samples, their gradients, and what the optimiser makes of them. */
+/* One step of training: a batch of samples, their gradients, and the step of the optimiser. */
 #ifndef ROSATUNE_LEARNER_H
 #define ROSATUNE_LEARNER_H
 
@@ -14,7 +14,7 @@ struct samples {
 
 struct learner_options {
 	uint64_t batch;       /* samples of a step, over all processes */
-	uint64_t micro_batch; /* of them at a time: more take more memory */
+	uint64_t micro_batch; /* samples computed at a time: more take more memory */
 	double beta1, beta2, eps, decay;
 	double clip;   /* gradients whose norm is above are scaled down to it; 0: they are not */
 	uint64_t seed; /* of what is drawn while learning */
@@ -29,7 +29,8 @@ struct learner_result {
 
 typedef struct learner learner;
 
-/* Room for batches; what is trained must have been chosen (parameters_train). `network` and `ranks` must outlive it. */
+/* Memory for batches; what is trained must have been chosen (parameters_train). `network` and `ranks` must outlive it.
+ */
 rosa_status learner_new(network *network, const struct ranks *ranks, const struct samples *samples,
 			const struct learner_options *options, learner **made, rosa_error *err);
 void learner_free(learner *learner); /* safe on NULL */

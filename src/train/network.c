@@ -1,10 +1,10 @@
 /*
- * A network: its parameters, from a checkpoint or at random, and room for a batch.
+ * A network: its parameters, from a checkpoint or at random, and the memory for a batch.
  *
- * Parameters have the names that Hugging Face gives them, so that what is saved is read everywhere; those of the
- * adapter begin with "rosa." and lose that in an adapter folder. Matrices are [out][in]. GGUF files of the Llama
- * architecture hold the rows of q and k in another order; they are put back, so that there is one kind of rotation here
- * and in what is saved.
+ * Parameters have the names that Hugging Face gives them, so that saved models can be read everywhere; those of the
+ * adapter begin with "rosa.", which is left out in an adapter folder. Matrices are [out][in]. GGUF files of the Llama
+ * architecture store the rows of q and k in another order; they are reordered, so that there is one kind of rotation
+ * here and in what is saved.
  */
 #include "train/network_parts.h"
 
@@ -23,7 +23,7 @@
 /* How a parameter begins: from a tensor, or at random. */
 struct start {
 	const struct tensor *tensor; /* NULL: at random */
-	size_t heads;                /* rows of so many heads are in Llama's own order; 0: they are not */
+	size_t heads;                /* the rows are in Llama's own order, for so many heads; 0: they are not */
 	double deviation;            /* of normal numbers around `mean` */
 	double mean;
 	double limit;              /* uniform between -limit and limit instead; 0: normal */
@@ -343,7 +343,7 @@ rosa_status network_load(const struct checkpoint *checkpoint, const struct adapt
 		full.rosa = true;
 		full.adapter = adapter->options;
 		full.adapter.learning =
-		    options->adapter.learning; /* how it goes on learning is not the folder's choice */
+		    options->adapter.learning; /* how it learns from now on does not come from the folder */
 	}
 	return network_make(&checkpoint->config, &making, &full, backend, workers, made, err);
 }
@@ -421,7 +421,7 @@ void network_free(network *n)
 	free(n);
 }
 
-/* Memory of the batch; NULL is noted in *good. */
+/* Memory for the batch; a failure clears *good. */
 static void *take(network *n, size_t rows, size_t width, size_t size, bool *good)
 {
 	size_t bytes;
@@ -553,7 +553,7 @@ static void take_batch(network *n, bool learning, bool *good)
 	n->inputs = calloc(c->layers + 1, sizeof(*n->inputs));
 	*good = n->tapes && n->inputs;
 	for (size_t i = 0; i <= c->layers && *good; i++) {
-		/* without learning two states by turns are enough */
+		/* without learning two states are enough, used alternately */
 		n->inputs[i] = learning || i < 2 ? take(n, rows, c->width, sizeof(float), good) : n->inputs[i % 2];
 	}
 	for (size_t i = 0; i < tape_count(n) && *good; i++)

@@ -30,8 +30,8 @@ void network_free(network *network); /* safe on NULL */
 struct parameters *network_parameters(network *network);
 const struct model_config *network_config(const network *network);
 const struct network_options *network_settings(const network *network);
-/* Of what is drawn while learning. Every draw is a function of this seed, the layer, the number of the sample, the
- * route and the step, so it does not matter which samples are learnt from together. */
+/* The seed of random draws in training. Every draw is a function of this seed, the layer, the number of the sample, the
+ * route and the step, so the division of samples into batches does not matter. */
 void network_set_seed(network *network, uint64_t seed);
 
 /* Sequences of the same length: tokens in, the tokens that should follow, and how much each counts (0: not at all). */
@@ -45,24 +45,24 @@ struct batch {
 struct batch_result {
 	double loss;      /* the weighted sum */
 	double weight;    /* the sum of weights */
-	uint64_t correct; /* targets that were the likeliest, among those that count */
+	uint64_t correct; /* targets that had the greatest logit, among those that count */
 	uint64_t counted;
 };
 
-/* What an adapter did in a forward pass, for those who want to look. Symbols are [count * routes][steps]; tau likewise,
- * -1 where nothing was found. */
+/* Receives what an adapter did in a forward pass. Symbols and tau are [count * routes][steps]; tau is -1 where nothing
+ * was found. */
 typedef void (*network_observer)(void *context, size_t layer, size_t count, size_t steps, size_t routes, int bits,
 				 const uint16_t *query, const uint16_t *key, const uint16_t *value, const int32_t *tau);
 
 /* Forward and backward: gradients of scale * loss are added to the parameters'. `result` is overwritten. */
 rosa_status network_learn(network *network, const struct batch *batch, float scale, struct batch_result *result,
 			  rosa_error *err);
-/* Forward alone, as in use: nothing explored. `correct` (NULL: not wanted) is [count][steps]. */
+/* Forward only, as in inference: without exploration. `correct` (NULL: not wanted) is [count][steps]. */
 rosa_status network_judge(network *network, const struct batch *batch, struct batch_result *result, uint8_t *correct,
 			  network_observer observer, void *context, rosa_error *err);
 
-/* Room for batches of this shape, to learn from or only to judge. Both make it themselves; this is for those who want
- * to know beforehand. */
+/* Memory for batches of this shape, for network_learn or only for network_judge. Both reserve it themselves; call this
+ * to find out beforehand whether it is available. */
 rosa_status network_reserve(network *network, size_t count, size_t steps, bool learning, rosa_error *err);
 
 /* Bytes of activations that the last batch needed. */

@@ -1,8 +1,8 @@
 /*
- * One layer of a decoder, forward and backward, the two next to each other.
+ * One layer of a decoder, forward and backward.
  *
  *     u = norm(h)                                  pre fusion: u = norm(mix), mix = (1 - a) h + a inj
- *     q, k, v = u Wq, u Wk, u Wv                   Qwen3: q and k normed by head; then turned by position
+ *     q, k, v = u Wq, u Wk, u Wv                   Qwen3: q and k normed by head; then rotated by position
  *     middle = h + Wo attend(q, k, v)              post fusion: + inj
  *     out = middle + Wdown (silu(u2 Wgate) * u2 Wup),      u2 = norm(middle)
  *
@@ -81,7 +81,7 @@ static rosa_status input_forward(network *n, size_t number, struct layer_tape *t
 	return ROSA_OK;
 }
 
-/* q or k after its projection: normed where the architecture does, turned */
+/* q or k after its projection: normed where the architecture does, and rotated */
 static void heads_forward(network *n, const struct weight *norm, size_t heads, const float *raw, float *x)
 {
 	const struct shape s = shape_of(n);
@@ -139,7 +139,7 @@ rosa_status network_layer_forward(network *n, size_t number, struct layer_tape *
 
 /* ----------------------------------------------------------------------------------------------------- backward -- */
 
-/* A product back: gx (+)= gy W, and gW += gy^T x where W is trained. */
+/* The gradients of a product: gx (+)= gy W, and gW += gy^T x where W is trained. */
 static void product_back(network *n, const struct weight *weight, const float *x, const float *gy, bool add, float *gx)
 {
 	const struct matrix *w = &weight->matrix;
@@ -151,7 +151,7 @@ static void product_back(network *n, const struct weight *weight, const float *x
 		n->training->multiply_grad(n->backend, steps, w->rows, w->columns, x, gy, gw);
 }
 
-/* A norm back: gx += ... */
+/* The gradients of a norm: gx += ... */
 static void norm_back(network *n, const struct weight *weight, size_t rows, size_t width, const float *x,
 		      const float *gy, float *gx)
 {
@@ -171,7 +171,7 @@ static void mlp_backward(network *n, const struct network_layer *layer, const st
 	norm_back(n, &layer->mlp_norm, s.rows, s.width, tape->middle, n->gu, n->gh);
 }
 
-/* The gradient of q or k, in gx, back to u: added to gu. */
+/* From the gradient of q or k, in gx, to that of u, added to gu. */
 static void heads_backward(network *n, const struct weight *weight, const struct weight *norm, size_t heads,
 			   const struct layer_tape *tape, const float *raw, float *gx, bool add)
 {

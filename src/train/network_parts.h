@@ -1,4 +1,4 @@
-/* The inside of a network, for the files that make it. */
+/* The internals of a network, shared by its files. */
 #ifndef ROSATUNE_NETWORK_PARTS_H
 #define ROSATUNE_NETWORK_PARTS_H
 
@@ -60,13 +60,13 @@ struct network {
 
 #define NETWORK_LOGITS_ROWS ((size_t)256)
 
-/* Where a weight's gradient goes; NULL: it is not trained. */
+/* The gradient of a weight; NULL: it is not trained. */
 float *network_grad(const network *network, const struct weight *weight);
 
 /* One layer: from tape->h to `out`, filling the tape. */
 rosa_status network_layer_forward(network *network, size_t number, struct layer_tape *tape,
 				  const rosa_learning *learning, float *out, rosa_error *err);
-/* And back: gh is the gradient of the layer's output, and becomes that of its input. */
+/* The backward pass: gh is the gradient of the layer's output, and becomes that of its input. */
 rosa_status network_layer_backward(network *network, size_t number, const struct layer_tape *tape,
 				   const rosa_learning *learning, rosa_error *err);
 

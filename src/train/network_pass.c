@@ -1,12 +1,12 @@
 /*
- * A batch through the network, and back.
+ * The forward and the backward pass of a batch.
  *
- * Forward keeps the hidden state before every layer. Backward goes through the layers from the last to the first; with
- * recomputation it first runs the layer once more from its state, which gives the same bits, as everything here does.
- * It stops at the first layer below which nothing is trained: with a frozen backbone and adapters in the upper layers
- * alone the rest need not be gone through.
+ * The forward pass keeps the hidden state before every layer. The backward pass goes through the layers from the last
+ * to the first; with recomputation it first runs each layer again from its state, which gives the same bits. It stops
+ * at the lowest layer with something trained in it or below it: with a frozen backbone and adapters in the upper layers
+ * alone, the rest is skipped.
  *
- * Logits are as wide as the vocabulary, so they are made, judged and taken back some rows at a time.
+ * Logits are as wide as the vocabulary, so logits, loss and their gradients are computed for some rows at a time.
  */
 #include "train/network_parts.h"
 
@@ -116,7 +116,8 @@ rosa_status network_learn(network *n, const struct batch *batch, float scale, st
 	for (size_t i = layers; i-- > lowest && status == ROSA_OK;) {
 		struct layer_tape *tape = tape_of(n, i);
 
-		/* The tape of the last layer is still there. What the layer gives is not needed again: it goes to u. */
+		/* The tape of the last layer is still valid. The output of a layer is not needed again: it is written
+		 * to u. */
 		if (!n->tapes_full && i + 1 < layers)
 			status = network_layer_forward(n, i, tape, learning, n->u, err);
 		if (status == ROSA_OK)
@@ -128,7 +129,7 @@ rosa_status network_learn(network *n, const struct batch *batch, float scale, st
 	return status;
 }
 
-/* What a layer's adapter did, for the one who looks. */
+/* Report what a layer's adapter did to the observer. */
 static void observe(network *n, size_t number, const struct layer_tape *tape, network_observer observer, void *context)
 {
 	const size_t cells = n->count * n->rosa.routes * n->steps;

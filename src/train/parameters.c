@@ -1,8 +1,8 @@
 /*
  * Parameters: one list, in the order in which they were added.
  *
- * The order is that of checkpoints and of sums over processes, so it must not depend on anything but the model. Every
- * parameter has memory of its own: a model is loaded once, and frozen parameters need neither gradients nor moments.
+ * Checkpoints and sums over processes use this order, so it must depend on the model alone. Every parameter has its own
+ * memory: a model is loaded once, and frozen parameters need neither gradients nor moments.
  */
 #include "train/parameters.h"
 

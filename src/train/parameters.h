@@ -16,7 +16,7 @@ struct parameter {
 	enum parameter_group group;
 	bool decays;                          /* matrices do, vectors do not */
 	bool trained;                         /* else it has no gradient and no moments */
-	float *value, *grad, *first, *second; /* the backend's; the last three NULL where not trained */
+	float *value, *grad, *first, *second; /* in the backend's memory; the last three NULL where not trained */
 };
 
 struct parameters {
@@ -25,12 +25,12 @@ struct parameters {
 	size_t count, room;
 };
 
-/* A new parameter with room for its value; where it goes is in *place from then on. The list must not grow later. */
+/* Add a parameter with memory for its value, whose address is stored in *place. The list may move. */
 rosa_status parameters_add(struct parameters *parameters, const char *name, int dims, const size_t *shape,
 			   enum parameter_group group, float **place, rosa_error *err);
-/* Room for gradients and moments of what is trained; gradients and moments are 0. */
+/* Memory for gradients and moments of what is trained; both are 0. */
 rosa_status parameters_train(struct parameters *parameters, bool backbone, bool adapter, rosa_error *err);
-/* One that is not trained after all gives its gradient and its moments back. */
+/* Free the gradient and the moments of a parameter that is not trained after all. */
 void parameters_freeze(struct parameters *parameters, struct parameter *parameter);
 void parameters_free(struct parameters *parameters); /* safe on a zeroed one */
 
