@@ -485,5 +485,16 @@ for check in result["checks"]:
 PATH=/nonexistent "$program" doctor >out 2>err || problem "doctor without programs"
 says '^missing *gnuplot .*install gnuplot-nox'
 says '^missing *python .*install python3'
+# What no command can do without makes it fail: here, nothing can be written to a file.
+checks=$((checks + 1))
+(
+	trap '' XFSZ
+	ulimit -f 0
+	bounded "$program" doctor
+	echo "exit code $?"
+) 2>err | cat >out
+says '^FAILED *temporary .*File too large'
+says ' 1 failed: not ready$'
+says '^exit code 1$'
 
 finish

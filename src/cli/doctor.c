@@ -140,11 +140,11 @@ static void check_disk(struct doctor *doctor)
 	FILE *temporary = tmpfile();
 	struct statvfs here;
 
-	if (temporary)
-		tell(doctor, GOOD, "temporary", NULL, "temporary files can be made");
+	if (temporary && fputs("a line", temporary) >= 0 && fflush(temporary) == 0)
+		tell(doctor, GOOD, "temporary", NULL, "temporary files can be written");
 	else
-		tell(doctor, BROKEN, "temporary", "make /tmp writable", "no temporary file can be made: %s",
-		     strerror(errno));
+		tell(doctor, BROKEN, "temporary", "/tmp must be writable and have space",
+		     "no temporary file can be written: %s", strerror(errno));
 	if (temporary)
 		fclose(temporary);
 	if (statvfs(".", &here) != 0) {
