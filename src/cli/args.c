@@ -112,7 +112,7 @@ static bool set_value(const struct args *args, const struct arg *arg, const char
 
 /* --------------------------------------------------------------------------------------------------------- help -- */
 
-#define HELP_COLUMN 28
+#define HELP_COLUMN 30
 
 static void print_option(char short_name, const char *name, const char *value, const char *help)
 {

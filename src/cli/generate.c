@@ -29,8 +29,10 @@
 	"cut at --tokens is marked. Lines that begin with '/' are commands:\n" CHAT_COMMANDS "\n"                      \
 	"At a terminal, lines can be edited, and the arrow keys bring back earlier ones, which are kept in\n"          \
 	"$XDG_STATE_HOME/rosatune/chat_history (default ~/.local/state).\n"                                            \
-	"In a chat tokens are drawn as the model's generation_config.json says; what it leaves out, and all that a\n"  \
-	"model without one leaves out, has the defaults above."
+	"\n"                                                                                                           \
+	"Tokens are drawn as the model's makers advise (generation_config.json, or general.sampling.* in a GGUF "      \
+	"file);\n"                                                                                                     \
+	"what they do not say has the defaults of a chat above."
 
 static const char text_notes[] = ATTENTION_NOTES
     "\n"
