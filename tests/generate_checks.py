@@ -48,7 +48,8 @@ def letters():
     return {b: chr(b) for b in plain} | {b: chr(256 + i) for i, b in enumerate(others)}
 
 
-def write_model(path, template=CHATML, seed=1, end_row=0.0, context=512, said=b"abcdefghijklmnopqrstuvwxyz .,\n"):
+def write_model(path, template=CHATML, seed=1, end_row=0.0, context=512, said=b"abcdefghijklmnopqrstuvwxyz .,\n",
+                sampling=()):
     spelled = letters()
     tokens = [spelled[b] for b in range(256)] + SPECIAL + THOUGHTS
     kinds = [1] * 256 + [3] * len(SPECIAL) + [4] * len(THOUGHTS)
@@ -81,6 +82,8 @@ def write_model(path, template=CHATML, seed=1, end_row=0.0, context=512, said=b"
         put("llama." + key, 4, struct.pack("<I", value))
     put("llama.attention.layer_norm_rms_epsilon", 6, struct.pack("<f", 1e-5))
     put("llama.rope.freq_base", 6, struct.pack("<f", 10000.0))
+    for key, value in sampling:
+        put("general.sampling." + key, 6, struct.pack("<f", value))
     put("tokenizer.ggml.model", 8, text("gpt2"))
     put("tokenizer.ggml.pre", 8, text("default"))
     put_array("tokenizer.ggml.tokens", 8, [text(t) for t in tokens])
@@ -571,6 +574,12 @@ class Chat(Base):
         other = generate("--chat", "--tokens", "12", *WINDOW, "--seed", "1", given=given).stdout.decode()
         self.assertNotEqual(plain, other)
 
+    def test_draws_as_the_model_advises(self):
+        given = (self.asked[0] + "\n").encode()
+        advised = generate("--chat", "--tokens", "12", *WINDOW, given=given, model="advised.gguf").stdout.decode()
+        words = ["--temperature", "2", "--top-k", "7", "--top-p", "0.9", "--repetition-penalty", "1.05"]
+        self.assertEqual(advised, chat(*WINDOW, *words, lines=self.asked[:1]))
+
     def test_help(self):
         said = generate("--chat", given=b"/help\n")
         for word in b"/help", b"/quit", b"/reset", b"/save FILE":
@@ -858,6 +867,7 @@ def main():
         write_model("ends.gguf", end_row=0.5)
         write_model("thinks.gguf", template=THINKING)
         write_model("silent.gguf", template=None)
+        write_model("advised.gguf", sampling=[("temp", 2.0), ("top_k", 7.0)])
         write_model("escapes.gguf", said=b"ab \x1b\x07\r\x7f\n\t")
         probe = subprocess.run([PROGRAM, "generate", "--model", "plain.gguf", "--prompt", "a", "--tokens", "1"],
                                stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT, check=False)
