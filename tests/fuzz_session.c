@@ -59,7 +59,7 @@ static void save_good(struct subject *s, const char *path)
 static void make(struct subject *s, int kind)
 {
 	const struct tiny_model model = {LLAMA, FORMAT_F32, 2, 16, 2, 1, 8, 16, 50, true, 1};
-	const struct tiny_adapter adapter = {.bits = 3, .window = 8, .sinks = 2, .seed = 1};
+	const struct tiny_adapter adapter = {.bits = 4, .window = 8, .sinks = 2, .seed = 1};
 	struct decoder_options options = {.chunk = 32, .window = kind ? 8 : 0, .sinks = kind ? 2 : 0};
 	char folder[] = "/tmp/fuzz_session-XXXXXX", path[96];
 

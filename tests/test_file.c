@@ -12,9 +12,8 @@
 #include "base/folders.h"
 #include "base/mapping.h"
 #include "base/paths.h"
+#include "support_folder.h"
 
-#include <dirent.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -22,46 +21,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-struct folder {
-	char path[64], file[96], other[96];
-};
-
-static int enter(void **state)
-{
-	struct folder *folder = calloc(1, sizeof(*folder));
-
-	if (!folder)
-		return -1;
-	snprintf(folder->path, sizeof(folder->path), "/tmp/test_file-XXXXXX");
-	if (!mkdtemp(folder->path))
-		return -1;
-	snprintf(folder->file, sizeof(folder->file), "%s/file", folder->path);
-	snprintf(folder->other, sizeof(folder->other), "%s/other", folder->path);
-	*state = folder;
-	return 0;
-}
-
-static int leave(void **state)
-{
-	struct folder *folder = *state;
-
-	folder_remove(folder->path);
-	free(folder);
-	return 0;
-}
-
-static size_t entries(const struct folder *folder)
-{
-	DIR *dir = opendir(folder->path);
-	size_t count = 0;
-
-	assert_non_null(dir);
-	for (struct dirent *entry; (entry = readdir(dir));)
-		count += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
-	closedir(dir);
-	return count;
-}
 
 static void save(const char *path, const char *text)
 {
@@ -102,7 +61,7 @@ static void the_old_content_stays_until_the_end(void **state)
 	file_discard(&writer);
 	file_discard(&writer); /* twice does no harm */
 	expect(folder->file, "new");
-	assert_int_equal(entries(folder), 1);
+	assert_int_equal(folder_entries(folder), 1);
 }
 
 static void pieces_of_any_size(void **state)
@@ -158,7 +117,7 @@ static void links_are_followed_and_permissions_kept(void **state)
 	assert_int_equal(lstat(folder->other, &about), 0);
 	assert_true(S_ISLNK(about.st_mode));
 	expect(folder->file, "newer");
-	assert_int_equal(entries(folder), 2);
+	assert_int_equal(folder_entries(folder), 2);
 }
 
 static void *drain(void *path)
@@ -189,7 +148,7 @@ static void pipes_are_written_to(void **state)
 	free(text);
 	assert_int_equal(lstat(folder->file, &about), 0);
 	assert_true(S_ISFIFO(about.st_mode));
-	assert_int_equal(entries(folder), 1);
+	assert_int_equal(folder_entries(folder), 1);
 }
 
 struct program {
@@ -236,7 +195,7 @@ static void a_program_takes_part(void **state)
 	assert_int_equal(file_read(folder->file, &options, &data, &size, &err), ROSA_ECANCELLED);
 	assert_null(data);
 	expect(folder->file, "one");
-	assert_int_equal(entries(folder), 1);
+	assert_int_equal(folder_entries(folder), 1);
 }
 
 static void what_cannot_be_written_is_named(void **state)
@@ -302,14 +261,14 @@ static void mapping_a_pipe_is_refused_at_once(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test_setup_teardown(the_old_content_stays_until_the_end, enter, leave),
-	    cmocka_unit_test_setup_teardown(pieces_of_any_size, enter, leave),
-	    cmocka_unit_test_setup_teardown(links_are_followed_and_permissions_kept, enter, leave),
-	    cmocka_unit_test_setup_teardown(pipes_are_written_to, enter, leave),
-	    cmocka_unit_test_setup_teardown(a_program_takes_part, enter, leave),
-	    cmocka_unit_test_setup_teardown(what_cannot_be_written_is_named, enter, leave),
-	    cmocka_unit_test_setup_teardown(folders_are_made_and_removed, enter, leave),
-	    cmocka_unit_test_setup_teardown(mapping_a_pipe_is_refused_at_once, enter, leave),
+	    cmocka_unit_test_setup_teardown(the_old_content_stays_until_the_end, folder_enter, folder_leave),
+	    cmocka_unit_test_setup_teardown(pieces_of_any_size, folder_enter, folder_leave),
+	    cmocka_unit_test_setup_teardown(links_are_followed_and_permissions_kept, folder_enter, folder_leave),
+	    cmocka_unit_test_setup_teardown(pipes_are_written_to, folder_enter, folder_leave),
+	    cmocka_unit_test_setup_teardown(a_program_takes_part, folder_enter, folder_leave),
+	    cmocka_unit_test_setup_teardown(what_cannot_be_written_is_named, folder_enter, folder_leave),
+	    cmocka_unit_test_setup_teardown(folders_are_made_and_removed, folder_enter, folder_leave),
+	    cmocka_unit_test_setup_teardown(mapping_a_pipe_is_refused_at_once, folder_enter, folder_leave),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

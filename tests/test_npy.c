@@ -10,13 +10,11 @@
 #include <cmocka.h>
 
 #include "cli/npy.h"
+#include "support_folder.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* A file in memory: allocated exactly, so that a sanitizer sees a read beyond its end. */
 struct image {
@@ -272,48 +270,6 @@ static void reads_long_tokens(void **state)
 
 /* --------------------------------------------------------------------------------------------------------- files -- */
 
-struct folder {
-	char path[64], file[96], other[96];
-};
-
-static int enter(void **state)
-{
-	struct folder *folder = calloc(1, sizeof(*folder));
-
-	if (!folder)
-		return -1;
-	snprintf(folder->path, sizeof(folder->path), "/tmp/test_npy-XXXXXX");
-	if (!mkdtemp(folder->path))
-		return -1;
-	snprintf(folder->file, sizeof(folder->file), "%s/a.npy", folder->path);
-	snprintf(folder->other, sizeof(folder->other), "%s/b.npy", folder->path);
-	*state = folder;
-	return 0;
-}
-
-static int leave(void **state)
-{
-	struct folder *folder = *state;
-
-	unlink(folder->file);
-	unlink(folder->other);
-	int result = rmdir(folder->path); /* fails if anything was left behind */
-	free(folder);
-	return result;
-}
-
-static size_t entries(const struct folder *folder)
-{
-	DIR *dir = opendir(folder->path);
-	size_t count = 0;
-
-	assert_non_null(dir);
-	while (readdir(dir))
-		count++;
-	closedir(dir);
-	return count - 2;
-}
-
 static void put(const char *path, struct image image)
 {
 	FILE *file = fopen(path, "wb");
@@ -392,7 +348,7 @@ static void writes_what_it_reads(void **state)
 		assert_true(npy_write_int32(&writer, values + 2, 4, &why));
 		assert_int_equal(file_finish(&writer, &why), ROSA_OK);
 		check_written(folder->file, dims, shapes[dims - 1]);
-		assert_int_equal(entries(folder), 1);
+		assert_int_equal(folder_entries(folder), 1);
 	}
 }
 
@@ -429,73 +385,6 @@ static void loads_tokens_and_names_the_file(void **state)
 	assert_null(tokens.tokens);
 }
 
-static void keeps_the_old_file_until_commit(void **state)
-{
-	struct folder *folder = *state;
-	struct file_writer writer;
-	rosa_error why;
-	size_t shape[1] = {6}, size;
-	uint8_t *data;
-
-	put(folder->file, make(1, U1, six, sizeof(six)));
-	assert_int_equal(chmod(folder->file, 0600), 0);
-	assert_true(npy_create_int32(&writer, folder->file, 1, shape, &why));
-	assert_true(npy_write_int32(&writer, values, 6, &why));
-	assert_int_equal(entries(folder), writer.nameless ? 1 : 2);
-	file_discard(&writer);
-	assert_int_equal(entries(folder), 1);
-	assert_int_equal(file_read(folder->file, NULL, &data, &size, &why), ROSA_OK);
-	assert_int_equal(size, 10 + strlen(U1) + sizeof(six));
-	free(data);
-	file_discard(&writer); /* twice does no harm */
-}
-
-static void follows_links_and_keeps_permissions(void **state)
-{
-	struct folder *folder = *state;
-	struct file_writer writer;
-	rosa_error why;
-	struct stat status;
-	size_t shape[1] = {6};
-
-	put(folder->file, make(1, U1, six, sizeof(six)));
-	assert_int_equal(chmod(folder->file, 0600), 0);
-	assert_int_equal(symlink("a.npy", folder->other), 0);
-	assert_true(npy_create_int32(&writer, folder->other, 1, shape, &why));
-	assert_true(npy_write_int32(&writer, values, 6, &why));
-	assert_int_equal(file_finish(&writer, &why), ROSA_OK);
-	assert_int_equal(entries(folder), 2); /* the file and the link */
-	check_written(folder->file, 1, shape);
-	assert_int_equal(lstat(folder->other, &status), 0);
-	assert_true(S_ISLNK(status.st_mode));
-	assert_int_equal(stat(folder->file, &status), 0);
-	assert_int_equal(status.st_mode & 0777, 0600);
-}
-
-static void reports_what_cannot_be_written(void **state)
-{
-	struct folder *folder = *state;
-	struct file_writer writer;
-	rosa_error why;
-	size_t shape[1] = {6};
-	char path[128];
-
-	snprintf(path, sizeof(path), "%s/none/a.npy", folder->path);
-	assert_int_equal(file_can_create(path, &why), ROSA_EIO);
-	assert_non_null(strstr(why.message, path));
-	assert_false(npy_create_int32(&writer, path, 1, shape, &why));
-	file_discard(&writer);
-	assert_false(npy_create_int32(&writer, folder->path, 1, shape, &why));
-	assert_non_null(strstr(why.message, "folder"));
-	assert_int_equal(file_can_create("", &why), ROSA_EINVAL);
-	if (access("/dev/full", W_OK) == 0) {
-		assert_true(npy_create_int32(&writer, "/dev/full", 1, shape, &why));
-		assert_int_equal(file_finish(&writer, &why), ROSA_EIO);
-		assert_non_null(strstr(why.message, "/dev/full"));
-		assert_non_null(strstr(why.message, "No space left"));
-	}
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -504,15 +393,12 @@ int main(void)
 	    cmocka_unit_test(refuses_emptiness),
 	    cmocka_unit_test(refuses_versions),
 	    cmocka_unit_test(refuses_every_truncation),
-	    cmocka_unit_test_setup_teardown(loads_and_names_the_file, enter, leave),
+	    cmocka_unit_test_setup_teardown(loads_and_names_the_file, folder_enter, folder_leave),
 	    cmocka_unit_test(reads_tokens),
 	    cmocka_unit_test(reads_long_tokens),
-	    cmocka_unit_test_setup_teardown(loads_tokens_and_names_the_file, enter, leave),
-	    cmocka_unit_test_setup_teardown(writes_what_it_reads, enter, leave),
-	    cmocka_unit_test_setup_teardown(writes_floats, enter, leave),
-	    cmocka_unit_test_setup_teardown(keeps_the_old_file_until_commit, enter, leave),
-	    cmocka_unit_test_setup_teardown(follows_links_and_keeps_permissions, enter, leave),
-	    cmocka_unit_test_setup_teardown(reports_what_cannot_be_written, enter, leave),
+	    cmocka_unit_test_setup_teardown(loads_tokens_and_names_the_file, folder_enter, folder_leave),
+	    cmocka_unit_test_setup_teardown(writes_what_it_reads, folder_enter, folder_leave),
+	    cmocka_unit_test_setup_teardown(writes_floats, folder_enter, folder_leave),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,17 @@
+/* A folder of a test's own, with names for two files in it. */
+#ifndef ROSATUNE_SUPPORT_FOLDER_H
+#define ROSATUNE_SUPPORT_FOLDER_H
+
+#include <stddef.h>
+
+struct folder {
+	char path[64], file[96], other[96];
+};
+
+/* Setup and teardown of a test; *state is a struct folder. The teardown fails if more than the two files is left. */
+int folder_enter(void **state);
+int folder_leave(void **state);
+
+size_t folder_entries(const struct folder *folder);
+
+#endif
