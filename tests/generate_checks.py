@@ -4,7 +4,9 @@ The model has random weights and a vocabulary of single bytes and a few special 
 belong to printable letters are not zero, so that the likeliest token is always one of them and every answer is text
 that can be written down and read again. It is written here byte by byte: no package is needed.
 """
+import gzip
 import json
+import lzma
 import math
 import os
 import pty
@@ -229,6 +231,28 @@ class Text(Base):
         given = "Ferry männer rufen.".encode()
         self.assertEqual(out("--file", "-", "--tokens", "20", given=given), whole)
         self.assertNotEqual(out("--file", "book.txt", "--tokens", "20"), whole)
+
+    def test_compressed_files(self):
+        """Recognised by their content, whatever their names; a build without a library says which to install."""
+        book = "Ferry männer rufen. ".encode() * 20
+        with open("book.txt", "wb") as file:
+            file.write(book)
+        packed = {"zlib": gzip.compress(book), "lzma": lzma.compress(book)}
+        if shutil.which("zstd"):
+            packed["zstd"] = subprocess.run(["zstd", "-c", "book.txt"], capture_output=True, check=True).stdout
+        features = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True).stdout
+        for name, content in packed.items():
+            with open("packed", "wb") as file:
+                file.write(content)
+            if f"{name}: yes" not in features:
+                self.refused("install", "--file", "packed")
+                continue
+            self.assertEqual(out("--file", "packed", "--tokens", "9"), out("--file", "book.txt", "--tokens", "9"))
+            self.assertEqual(out("--file", "-", "--tokens", "9", given=content),
+                             out("--file", "book.txt", "--tokens", "9"))
+            with open("packed", "wb") as file:
+                file.write(content[:-20])
+            self.refused("packed: is ", "--file", "packed")
 
     def test_stop_strings(self):
         words = ["--prompt", "A story.", "--tokens", "60"]

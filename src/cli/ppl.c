@@ -299,7 +299,7 @@ static enum args_result parse(struct ppl *job, int count, char **words)
 	     .target = &job->file,
 	     .value = "FILE",
 	     .required = true,
-	     .help = "the text, plain UTF-8 (-: standard input)"},
+	     .help = "the text, UTF-8, plain or .gz, .xz, .zst (-: standard input)"},
 	    {.name = "context",
 	     .kind = ARG_SIZE,
 	     .target = &job->context,

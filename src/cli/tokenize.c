@@ -48,7 +48,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 	     .kind = ARG_TEXT,
 	     .target = &job->file,
 	     .value = "FILE",
-	     .help = "the text, UTF-8; - is standard input"},
+	     .help = "the text, UTF-8, plain or .gz, .xz, .zst; - is standard input"},
 	    {.name = "text", .kind = ARG_TEXT, .target = &job->words, .value = "TEXT", .help = "the text itself"},
 	    {.name = "json", .kind = ARG_FLAG, .target = &job->json, .help = "print JSON: {\"ids\": [...]}"},
 	    {.name = "count", .kind = ARG_FLAG, .target = &job->count, .help = "print the number of tokens only"},
