@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What each stage of the operator costs on a GPU: by tensor operations, and by the Triton kernels that replace them.
 
-Needs a CUDA device, torch, Triton and the rosatune package. First the kernels are held against the tensor operations,
+Needs a CUDA device, torch, Triton and the rosatune package. First the kernels are compared with the tensor operations,
 rule by rule, in float32 and bfloat16: symbols and read-out exactly, gradients by the norm of their difference; and the
 kernels' gradients against themselves, which must be equal bit for bit every time. Then each stage is timed by events on
 the GPU, in bfloat16, with the memory that it needs beyond its inputs. With --profile the most expensive kernels of the
@@ -119,7 +119,7 @@ def check_all(report):
 
 
 def measure(work, repeat):
-    """The median of so many runs in milliseconds, after two that warm up, and the most memory in megabytes."""
+    """The median of several runs in milliseconds, after two that warm up, and the most memory in megabytes."""
     times = []
     torch.cuda.synchronize()
     held = torch.cuda.memory_allocated()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How much of the retrieval is hidden behind windowed attention on a GPU, with a picture of who works when.
 
-Needs a CUDA device, torch and the rosatune package. First the CUDA path is held against the CPU path, rule by rule, on
+Needs a CUDA device, torch and the rosatune package. First the CUDA path is compared with the CPU path, rule by rule, on
 small shapes. Then one layer is timed: attention (projections, 16 heads of 128 in a window of 2048, projection back),
 the adapter (launch and collect), one after the other, and overlapped as post fusion allows: launch, attention, collect.
 The forward pass is that of training, in bfloat16.
@@ -142,7 +142,7 @@ def make_attention(report):
 
 
 def milliseconds(work, repeat):
-    """The median of so many runs, by the clock on the wall, after two that warm up."""
+    """The median of several runs, in wall-clock time, after two that warm up."""
     times = []
     for turn in range(repeat + 2):
         torch.cuda.synchronize()

@@ -44,7 +44,7 @@ class Recall(Dataset):
 
 
 def learner(kind: str = "llama", **options):
-    """A model that can learn to recall: the window is 4, the way back 16."""
+    """A model that can learn to recall: the window is 4, the distance 16."""
     made = tiny.model(kind, num_hidden_layers=2, tie_word_embeddings=True, initializer_range=0.1)
     return hf.attach(made, **{"window": 4, "bits": 16, "stage": "all", **options}).train()
 
