@@ -658,6 +658,22 @@ class Trouble(Case):
             self.assertEqual(errors, b"rosatune data pack: interrupted; nothing was written\n")
             self.assertEqual(os.listdir("."), ["model"])
 
+    def test_nohup(self):
+        """A signal that was ignored from the beginning stays ignored."""
+        process = subprocess.Popen([PROGRAM, "data", "pack", "--model", "model", "--out", "out", "-"],
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        process.stdin.write(b"the ")
+        process.stdin.flush()
+        until = time.monotonic() + LIMIT
+        while not os.path.isdir("out"):  # it has begun
+            self.assertLess(time.monotonic(), until)
+            time.sleep(0.01)
+        process.send_signal(signal.SIGHUP)
+        _, errors = process.communicate(b"end", timeout=LIMIT)
+        self.assertEqual(process.returncode, 0, errors)
+        self.assertEqual(self.documents(), [self.tokens("the end") + [END]])
+
     def test_being_killed_leaves_no_shard(self):
         self.interrupted(signal.SIGKILL, -9)
         left = os.listdir("out")
