@@ -34,7 +34,7 @@ class Shard:
 
 def pack(folder: Path, model: Path, inputs: list[Path], *words: str) -> Shard:
     out = folder / "out.tokens"
-    program.succeed("data", "pack", "--model", model, "--out", out, *words, *inputs)
+    program.succeed("data", "pack", "--force", "--model", model, "--out", out, *words, *inputs)
     return Shard(out)
 
 
