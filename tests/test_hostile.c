@@ -24,7 +24,7 @@
 static int begin(void **state)
 {
 	(void)state;
-	alarm(240);
+	alarm(120);
 	return 0;
 }
 
