@@ -9,7 +9,7 @@
 #include "support_trial.h"
 
 #include "oracle.h"
-#include "cli/streams.h"
+#include "eval/streams.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

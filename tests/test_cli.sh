@@ -425,6 +425,13 @@ done
 check 0 '' bench retrieve --query wide.npy --key wide.npy --json --no-flips --no-fold --policy literal --max-match 4
 json ns_per_token stream=file tokens=600 routes=1 flips=0 lookups_per_token=1.0 runs_per_token=1.0 policy=literal \
 	max_match=4 fold=0
+check 0 '' bench retrieve $small --chunk 100 --json
+json ns_per_token bytes_per_run hit_rate chunk=100 flips=0 tokens=1024
+check 0 '' bench retrieve $small --bits 16 --alphabet 4 --no-flips --json
+json ns_per_token hit_rate=0.998 alphabet=4 bits=16
+check 2 '--alphabet 6: give a power of two' bench retrieve $small --alphabet 6
+check 2 'at most the 2^4 values' bench retrieve $small --alphabet 32
+check 2 'give one of the two' bench retrieve $small --chunk 100 --decode
 check 0 '' bench retrieve --decode --routes 3 --tokens 300 --json
 json step_us_median step_us_p99 step_us_max steps_timed=256 bytes_per_run ordered_routes=0 routes=3 tokens=300
 check 0 '' bench retrieve --decode --routes 2 --tokens 150000 --steps 9000 --json

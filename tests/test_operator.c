@@ -7,7 +7,7 @@
  */
 #include "rosatune.h"
 
-#include "cli/streams.h"
+#include "eval/streams.h"
 #include "support_memory.h"
 #include "support_operator.h"
 #include "support_trial.h"

@@ -5,7 +5,7 @@
  * every match at every length of history, and contexts are taken out again.
  */
 #include "retrieval/order_index.h"
-#include "cli/streams.h"
+#include "eval/streams.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

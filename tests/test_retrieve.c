@@ -15,7 +15,7 @@
 
 #include "retrieval/engine.h"
 #include "oracle.h"
-#include "cli/streams.h"
+#include "eval/streams.h"
 #include "support_trial.h"
 
 #include <setjmp.h>

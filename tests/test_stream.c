@@ -11,7 +11,7 @@
 
 #include "retrieval/engine.h"
 #include "oracle.h"
-#include "cli/streams.h"
+#include "eval/streams.h"
 #include "support_memory.h"
 #include "support_trial.h"
 

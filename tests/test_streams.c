@@ -4,7 +4,7 @@
  * The benchmark's numbers are only comparable while its streams stay what they are, so the first four kinds are held to
  * a checksum. A failure there is not necessarily a mistake, but it means that older numbers no longer count.
  */
-#include "cli/streams.h"
+#include "eval/streams.h"
 
 #include "support_trial.h"
 
@@ -20,6 +20,11 @@
 #define MOST 5000
 
 static uint16_t query[MOST], key[MOST], other_query[MOST], other_key[MOST];
+
+static int compare_symbols(const void *a, const void *b)
+{
+	return *(const uint16_t *)a - *(const uint16_t *)b;
+}
 
 static void fill(const char *name, int bits, uint64_t seed, size_t steps)
 {
@@ -78,6 +83,28 @@ static void test_range_and_repetition(void **state)
 				}
 			}
 		}
+	}
+}
+
+/* Different values stay different, and use the range they are spread over. */
+static void test_spread(void **state)
+{
+	(void)state;
+	for (int bits = 1; bits <= 16; bits++) {
+		size_t count = (size_t)1 << (bits < 12 ? bits : 12);
+		uint16_t most = 0;
+
+		for (size_t i = 0; i < count; i++)
+			query[i] = (uint16_t)i;
+		stream_spread(bits, count, query);
+		for (size_t i = 0; i < count; i++) {
+			assert_int_equal(query[i] >> bits, 0);
+			most = query[i] > most ? query[i] : most;
+		}
+		assert_true(most >> (bits - 1));
+		qsort(query, count, sizeof(*query), compare_symbols);
+		for (size_t i = 1; i < count; i++)
+			assert_true(query[i - 1] < query[i]);
 	}
 }
 
@@ -268,17 +295,12 @@ static void test_skew(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_names),
-	    cmocka_unit_test(test_range_and_repetition),
-	    cmocka_unit_test(test_seeds_differ),
-	    cmocka_unit_test(test_checksums),
-	    cmocka_unit_test(test_benchmark_kinds),
-	    cmocka_unit_test(test_periods),
-	    cmocka_unit_test(test_copies),
-	    cmocka_unit_test(test_words),
-	    cmocka_unit_test(test_de_bruijn),
-	    cmocka_unit_test(test_comb),
-	    cmocka_unit_test(test_skew),
+	    cmocka_unit_test(test_names),     cmocka_unit_test(test_range_and_repetition),
+	    cmocka_unit_test(test_spread),    cmocka_unit_test(test_seeds_differ),
+	    cmocka_unit_test(test_checksums), cmocka_unit_test(test_benchmark_kinds),
+	    cmocka_unit_test(test_periods),   cmocka_unit_test(test_copies),
+	    cmocka_unit_test(test_words),     cmocka_unit_test(test_de_bruijn),
+	    cmocka_unit_test(test_comb),      cmocka_unit_test(test_skew),
 	};
 
 	return cmocka_run_group_tests_name("streams", tests, NULL, NULL);

@@ -11,9 +11,11 @@ struct bench {
 	size_t steps;            /* of a route, in all */
 	int kind;                /* of made streams (streams.h), BENCH_FILE: none */
 	const char *stream;      /* its name, or "file" */
+	int alphabet_bits;       /* made streams use only 2^alphabet_bits of the values; 0: all */
 	uint64_t seed;
 	uint64_t repeat;
 	uint64_t singles; /* steps that bench_decode times one by one, at the end of the history */
+	uint64_t chunk;   /* steps that bench_throughput pushes at a time; 0: all at once, without a stream */
 	bool flips;       /* look up the counterfactuals too */
 	bool json;
 };

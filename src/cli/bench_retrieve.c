@@ -8,7 +8,7 @@
 #include "cli/commands.h"
 
 #include "cli/interrupt.h"
-#include "cli/streams.h"
+#include "eval/streams.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@
 struct request {
 	struct bench bench;
 	const char *query_path, *key_path;
-	uint64_t routes, tokens;
+	uint64_t routes, tokens, alphabet;
 	bool no_flips, decode, list;
 	bool made;    /* at least one option for made streams was given */
 	bool singles; /* a number of them was given */
@@ -71,6 +71,13 @@ static enum args_result parse(struct request *request, int count, char **words)
 	     .min = 1,
 	     .max = ROSA_MAX_STEPS,
 	     .help = "tokens a route (default 16k)"},
+	    {.name = "alphabet",
+	     .kind = ARG_SIZE,
+	     .target = &request->alphabet,
+	     .value = "A",
+	     .min = 2,
+	     .max = 1u << 16,
+	     .help = "made streams use A of the 2^bits values, a power of two (default all)"},
 	    {.name = "seed",
 	     .kind = ARG_NUMBER,
 	     .target = &bench->seed,
@@ -104,6 +111,13 @@ static enum args_result parse(struct request *request, int count, char **words)
 	     .min = 1,
 	     .max = 100000,
 	     .help = "timed runs, after one that is not timed (default 5)"},
+	    {.name = "chunk",
+	     .kind = ARG_SIZE,
+	     .target = &bench->chunk,
+	     .value = "N",
+	     .min = 1,
+	     .max = ROSA_MAX_STEPS,
+	     .help = "read through a stream, N tokens at a time, without tables"},
 	    {.name = "decode",
 	     .kind = ARG_FLAG,
 	     .target = &request->decode,
@@ -129,7 +143,7 @@ static enum args_result parse(struct request *request, int count, char **words)
 	list_kinds(kinds, notes, sizeof(notes));
 	enum args_result result = args_parse(&args, count, words);
 	request->made = args_given(&args, "stream") || args_given(&args, "routes") || args_given(&args, "tokens") ||
-			args_given(&args, "seed");
+			args_given(&args, "seed") || args_given(&args, "alphabet");
 	request->singles = args_given(&args, "steps");
 	return result;
 }
@@ -142,8 +156,15 @@ static bool consistent(const struct request *request)
 	if (files && !(request->query_path && request->key_path))
 		complain("bench retrieve", "--query and --key go together; give both files");
 	else if (files && request->made)
+		complain("bench retrieve", "--query and --key replace made streams; leave out --stream, --routes, "
+					   "--tokens, --seed and --alphabet");
+	else if (request->alphabet && (request->alphabet & (request->alphabet - 1) ||
+				       request->alphabet > (uint64_t)1 << request->bench.retrieval.bits))
 		complain("bench retrieve",
-			 "--query and --key replace made streams; leave out --stream, --routes, --tokens and --seed");
+			 "--alphabet %llu: give a power of two, at most the 2^%llu values of a symbol",
+			 (unsigned long long)request->alphabet, (unsigned long long)request->bench.retrieval.bits);
+	else if (request->bench.chunk && request->decode)
+		complain("bench retrieve", "--chunk reads in pieces, --decode takes single steps; give one of the two");
 	else if (request->singles && !request->decode)
 		complain("bench retrieve", "--steps counts single steps; give --decode too");
 	else if (request->decode && !files && request->tokens <= request->bench.singles)
@@ -214,7 +235,9 @@ int bench_retrieve_command(int count, char **words)
 	}
 	if (request.routes == 0)
 		request.routes = request.decode ? 512 : 8;
-	request.bench.flips = !request.no_flips;
+	while ((uint64_t)1 << request.bench.alphabet_bits < request.alphabet)
+		request.bench.alphabet_bits++;
+	request.bench.flips = !request.no_flips && !request.bench.chunk;
 	interrupt_watch();
 	bool done = run(&request, &why);
 	symbol_pair_free(&request.bench.pair);

@@ -12,21 +12,28 @@
 #include "cli/bench.h"
 
 #include "cli/interrupt.h"
-#include "cli/streams.h"
+#include "eval/streams.h"
 
 #define SEED_STEP 1000003u /* from piece to piece; far from the small seeds that people choose */
 
 bool bench_make(const struct bench *bench, size_t piece, size_t steps, rosa_error *why)
 {
 	const struct symbol_pair *pair = &bench->pair;
+	const int bits = (int)bench->retrieval.bits;
 	/* An odd factor far from 1, so that routes of neighbouring seeds do not coincide. */
 	uint64_t seed = (bench->seed + piece * SEED_STEP) * 0x9e3779b97f4a7c15u;
 
 	for (size_t r = 0; r < pair->routes; r++) {
 		if (interrupted())
 			return refuse(why, "interrupted");
-		stream_fill(bench->kind, (int)bench->retrieval.bits, seed + r, steps, pair->query + r * pair->steps,
-			    pair->key + r * pair->steps);
+		uint16_t *query = pair->query + r * pair->steps, *key = pair->key + r * pair->steps;
+
+		stream_fill(bench->kind, bench->alphabet_bits ? bench->alphabet_bits : bits, seed + r, steps, query,
+			    key);
+		if (bench->alphabet_bits) {
+			stream_spread(bits, steps, query);
+			stream_spread(bits, steps, key);
+		}
 	}
 	return true;
 }

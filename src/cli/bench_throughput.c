@@ -1,5 +1,6 @@
 /*
- * How long all tokens take, all at once, as in training and in reading a prompt.
+ * How long all tokens take: all at once, as in training, or through a stream in pieces of a fixed number of steps, as
+ * in reading a prompt.
  *
  * One run is not timed: it brings code and data into the caches and makes the allocator ask the system for memory.
  * Memory per run is taken from a stream that was fed in pieces, for that is the state kept for decoding, growth and
@@ -22,6 +23,29 @@ struct result {
 	rosa_stream_info info; /* of the stream whose memory was measured */
 };
 
+/* All steps through a new stream, `piece` at a time. *info, if not NULL, gets its description at the end. */
+static rosa_status push_pieces(const struct bench *bench, size_t piece, int32_t *tau, int32_t *length,
+			       rosa_stream_info *info, rosa_error *error)
+{
+	const struct symbol_pair *pair = &bench->pair;
+	const rosa_options options = retrieval_options(&bench->retrieval);
+	rosa_stream *stream = NULL;
+	rosa_status status = rosa_stream_new(&options, pair->routes, &stream, error);
+
+	for (size_t t = 0; t < pair->steps && status == ROSA_OK; t += piece) {
+		size_t steps = pair->steps - t < piece ? pair->steps - t : piece;
+
+		status = interrupted()
+			     ? ROSA_ECANCELLED
+			     : rosa_stream_push(stream, steps, pair->query + t, pair->key + t, pair->steps,
+						tau ? tau + t : NULL, length ? length + t : NULL, NULL, error);
+	}
+	if (status == ROSA_OK && info)
+		status = rosa_stream_describe(stream, info, error);
+	rosa_stream_free(stream);
+	return status;
+}
+
 /* `length` is only wanted from the run that is not timed. */
 static bool time_once(const struct bench *bench, struct result *result, int32_t *length, struct progress *progress,
 		      double *ns, rosa_error *why)
@@ -29,13 +53,14 @@ static bool time_once(const struct bench *bench, struct result *result, int32_t 
 	const struct symbol_pair *pair = &bench->pair;
 	rosa_options options = retrieval_options(&bench->retrieval);
 	rosa_flips flips = {0};
-	rosa_error error;
+	rosa_error error = {0};
 
 	options.progress = progress_tick;
 	options.progress_context = progress;
 	uint64_t begin = progress_clock();
-	rosa_status status = rosa_retrieve(&options, pair->routes, pair->steps, pair->query, pair->key, result->tau,
-					   length, bench->flips ? &flips : NULL, &error);
+	rosa_status status = bench->chunk ? push_pieces(bench, bench->chunk, result->tau, length, NULL, &error)
+					  : rosa_retrieve(&options, pair->routes, pair->steps, pair->query, pair->key,
+							  result->tau, length, bench->flips ? &flips : NULL, &error);
 	*ns = (double)(progress_clock() - begin);
 	rosa_flips_free(&flips);
 	progress_advance(progress, (uint64_t)pair->routes * pair->steps);
@@ -56,28 +81,14 @@ static bool time_all(const struct bench *bench, struct result *result, rosa_erro
 	return done;
 }
 
-static bool feed(const struct symbol_pair *pair, rosa_stream *stream, rosa_stream_info *info, rosa_error *error)
-{
-	for (size_t t = 0; t < pair->steps; t += PIECE) {
-		size_t steps = pair->steps - t < PIECE ? pair->steps - t : PIECE;
-		if (interrupted() || rosa_stream_push(stream, steps, pair->query + t, pair->key + t, pair->steps, NULL,
-						      NULL, NULL, error) != ROSA_OK)
-			return false;
-	}
-	return rosa_stream_describe(stream, info, error) == ROSA_OK;
-}
-
 static bool measure_memory(const struct bench *bench, struct result *result, rosa_error *why)
 {
-	rosa_options options = retrieval_options(&bench->retrieval);
-	rosa_stream *stream = NULL;
 	rosa_error error = {0};
 
 	result->info.size = sizeof(result->info);
-	bool done = rosa_stream_new(&options, bench->pair.routes, &stream, &error) == ROSA_OK &&
-		    feed(&bench->pair, stream, &result->info, &error);
-	rosa_stream_free(stream);
-	return done ? true : refuse(why, "%s", error.message);
+	return push_pieces(bench, bench->chunk ? bench->chunk : PIECE, NULL, NULL, &result->info, &error) == ROSA_OK
+		   ? true
+		   : refuse(why, "%s", error.message);
 }
 
 static void print(const struct bench *bench, struct result *result)
@@ -96,6 +107,7 @@ static void print(const struct bench *bench, struct result *result)
 	double lookups = 1 + tables / all; /* one destination a step, and a table a query run */
 	const struct bench_row rows[] = {
 	    {.key = "repeat", .label = "repeats", .number = (double)repeat},
+	    {.key = "chunk", .label = "steps at a time (0: all)", .number = (double)bench->chunk},
 	    {.key = "flips", .label = "counterfactual tables", .number = bench->flips},
 	    {.key = "ns_per_token", .label = "time a token, median", .unit = "ns", .number = ns, .digits = 2},
 	    {.key = "ns_per_token_min", .label = "  least", .unit = "ns", .number = result->ns[0] / all, .digits = 2},

@@ -15,4 +15,8 @@ int stream_find(const char *name); /* -1 if there is none of that name */
  * machine. */
 void stream_fill(int kind, int bits, uint64_t seed, size_t steps, uint16_t *query, uint16_t *key);
 
+/* Makes symbols of few values into symbols below 2^bits: each value is replaced by another, different ones by different
+ * ones, spread over the range. A stream filled with 2 bits and spread over 16 uses 4 of the 65,536 values. */
+void stream_spread(int bits, size_t steps, uint16_t *symbols);
+
 #endif

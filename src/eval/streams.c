@@ -17,7 +17,7 @@
  * Only integers are used, and the generator is written here, so that every machine makes the same symbols. A
  * construction that wants more symbols than there are takes them modulo 2^bits.
  */
-#include "cli/streams.h"
+#include "eval/streams.h"
 
 #include <string.h>
 
@@ -417,4 +417,11 @@ void stream_fill(int kind, int bits, uint64_t seed, size_t steps, uint16_t *quer
 	m.spread = (uint32_t)(draw(&m) >> 40) | 1;
 	m.offset = (uint32_t)(draw(&m) >> 40);
 	kinds[kind].fill(&m, kinds[kind].parameter);
+}
+
+/* An odd factor is a permutation of the numbers below a power of two. */
+void stream_spread(int bits, size_t steps, uint16_t *symbols)
+{
+	for (size_t t = 0; t < steps; t++)
+		symbols[t] = (uint16_t)(symbols[t] * 40503u & ((1u << bits) - 1));
 }
