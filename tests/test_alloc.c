@@ -25,8 +25,7 @@
 /* More requests than any operation here may make. */
 #define MOST_REQUESTS 20000
 
-static const rosa_engine engines[] = {ROSA_ENGINE_AUTO, ROSA_ENGINE_TREE, ROSA_ENGINE_ORDERED, ROSA_ENGINE_EAGER,
-				      ROSA_ENGINE_PASSES};
+static const rosa_engine engines[] = {ROSA_ENGINE_AUTO, ROSA_ENGINE_CHAINS, ROSA_ENGINE_ORDERED, ROSA_ENGINE_EAGER};
 
 /* A trial whose first `before` steps are pushed before the operation, up to `after` after it. */
 struct scene {

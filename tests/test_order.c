@@ -50,8 +50,12 @@ static void check_find(const struct order_index *order, const uint16_t *key, con
 {
 	struct match past = brute_force(key, order->count, query, length - 1, cap);
 	uint16_t turned[STEPS];
-	uint32_t found[TREE_MAX_LANES] = {0};
-	uint32_t first = order_find(order, past, query[length - 1], cap, 0, first_bits(bits + 1), found);
+	uint32_t found[MAX_LANES] = {0};
+	uint32_t symbols[MAX_LANES], first;
+
+	for (unsigned lane = 0; lane <= bits; lane++)
+		symbols[lane] = lane ? query[length - 1] ^ 1u << (lane - 1) : query[length - 1];
+	first = order_find(order, past, symbols, cap, 0, first_bits(bits + 1), found);
 
 	memcpy(turned, query, length * sizeof(*query));
 	for (unsigned lane = 0; lane <= bits; lane++) {

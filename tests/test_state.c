@@ -29,7 +29,7 @@
 
 #include <cmocka.h>
 
-static const rosa_engine engines[] = {ROSA_ENGINE_TREE, ROSA_ENGINE_ORDERED};
+static const rosa_engine engines[] = {ROSA_ENGINE_CHAINS, ROSA_ENGINE_ORDERED};
 
 static rosa_stream *small_stream(size_t steps, rosa_engine engine)
 {
@@ -126,7 +126,7 @@ static void test_altered(void **state)
 static void test_added_to(void **state)
 {
 	size_t size;
-	unsigned char *image = small_image(40, ROSA_ENGINE_TREE, &size);
+	unsigned char *image = small_image(40, ROSA_ENGINE_CHAINS, &size);
 	unsigned char *longer = must_alloc(2 * size);
 
 	(void)state;
@@ -164,7 +164,7 @@ static void test_never_a_state(void **state)
 static void test_other_version(void **state)
 {
 	size_t size;
-	unsigned char *image = small_image(40, ROSA_ENGINE_TREE, &size);
+	unsigned char *image = small_image(40, ROSA_ENGINE_CHAINS, &size);
 	rosa_stream *stream = NULL;
 	rosa_error err;
 

@@ -25,7 +25,7 @@
 
 #include <cmocka.h>
 
-static const rosa_engine engines[] = {ROSA_ENGINE_AUTO, ROSA_ENGINE_TREE, ROSA_ENGINE_ORDERED, ROSA_ENGINE_EAGER};
+static const rosa_engine engines[] = {ROSA_ENGINE_AUTO, ROSA_ENGINE_CHAINS, ROSA_ENGINE_ORDERED, ROSA_ENGINE_EAGER};
 static const char *const engine_names[] = {"auto", "tree", "ordered", "eager"};
 
 /* Sizes of piece; 0: random ones. */
@@ -681,10 +681,10 @@ static void test_describe(void **state)
 				assert_int_equal(info.key_runs, count_runs(&trial, trial.key, t));
 				assert_int_equal(info.query_runs, count_runs(&trial, trial.query, t));
 				assert_int_equal(info.bytes, atomic_load(&memory.bytes));
-				if (engines[e] == ROSA_ENGINE_TREE)
+				if (engines[e] == ROSA_ENGINE_CHAINS)
 					assert_int_equal(info.ordered, 0);
 				if (t == trial.steps && engines[e] != ROSA_ENGINE_AUTO &&
-				    engines[e] != ROSA_ENGINE_TREE)
+				    engines[e] != ROSA_ENGINE_CHAINS)
 					assert_int_equal(info.ordered, trial.routes);
 				if (t < trial.steps)
 					expect_status("push",

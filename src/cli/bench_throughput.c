@@ -19,7 +19,7 @@
 #define PIECE ((size_t)1024) /* steps at a time when the memory is measured */
 
 struct result {
-	double *ns; /* [repeat], wall time of one run over everything */
+	double *ns;          /* [repeat], wall time of one run over everything */
 	double processor_ns; /* processor time of all threads, of the run that took least: other programs do not show */
 	int32_t *tau, *length;
 	rosa_stream_info info; /* of the stream whose memory was measured */

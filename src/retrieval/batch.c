@@ -2,11 +2,10 @@
  * Retrieval of whole streams at once.
  *
  * Every worker has one route's worth of index, used for one route after the other: it stays in the nearer caches, and
- * memory does not grow with the number of routes. Long routes are tried in passes first (passes.c). The rows of the
- * counterfactual tables are counted before anything is looked up, so that all routes can write into one array.
+ * memory does not grow with the number of routes. The rows of the counterfactual tables are counted before anything is
+ * looked up, so that all routes can write into one array.
  */
 #include "retrieval/batch.h"
-#include "retrieval/passes.h"
 #include "base/pool.h"
 #include "base/status.h"
 
@@ -16,18 +15,11 @@ struct batch {
 	const struct route_rules *rules;
 	const rosa_options *options;
 	const struct batch_sink *sink;
-	struct scratch *scratch; /* [workers] */
+	struct route *scratch; /* [workers]; each worker makes room by itself, since touching new memory takes long */
 	size_t routes, steps;
 	const uint16_t *query, *key;
 	atomic_size_t done; /* routes */
-	atomic_bool short_of_memory, bad_symbol;
-	bool cancelled;
-};
-
-/* Each worker makes room by itself: touching fresh memory takes long, and so all do it at once. */
-struct scratch {
-	struct route route;
-	struct passes passes;
+	atomic_bool short_of_memory, bad_symbol, cancelled;
 };
 
 size_t batch_count_runs(const uint16_t *symbols, size_t steps, bool fold)
@@ -41,25 +33,43 @@ size_t batch_count_runs(const uint16_t *symbols, size_t steps, bool fold)
 	return runs;
 }
 
-/* Room for a route that is taken step by step, with an index for the runs there will be. What passes left behind is
- * given up where that helps. */
-static bool make_room(const struct batch *batch, struct scratch *scratch, const uint16_t *key)
+/* Is there a reason to stop? On the calling thread the callback is asked; `steps` are those of its unfinished route. */
+static bool stop(struct batch *batch, size_t steps, bool caller)
 {
-	const rosa_allocator *allocator = &batch->options->allocator;
-	const size_t steps = batch->steps, runs = batch_count_runs(key, steps, batch->rules->fold);
+	const rosa_options *options = batch->options;
 
-	route_clear(&scratch->route);
-	if (route_reserve(&scratch->route, batch->rules, allocator, steps, false, runs))
+	if (atomic_load(&batch->short_of_memory) || atomic_load(&batch->bad_symbol) || atomic_load(&batch->cancelled))
 		return true;
-	passes_free(&scratch->passes, allocator);
-	return route_reserve(&scratch->route, batch->rules, allocator, steps, false, runs);
+	if (caller && options->progress) {
+		const uint64_t done = (uint64_t)atomic_load(&batch->done) * batch->steps + steps;
+
+		if (options->progress(options->progress_context, done, (uint64_t)batch->routes * batch->steps))
+			atomic_store(&batch->cancelled, true);
+	}
+	return atomic_load(&batch->cancelled);
+}
+
+static int stop_caller(void *context, size_t steps)
+{
+	return stop(context, steps, true);
+}
+
+static int stop_other(void *context, size_t steps)
+{
+	return stop(context, steps, false);
+}
+
+static int between_routes(void *context)
+{
+	return stop(context, 0, true);
 }
 
 static void retrieve_route(void *context, size_t r, unsigned worker)
 {
 	struct batch *batch = context;
-	struct scratch *scratch = &batch->scratch[worker];
-	struct route_output output = {.route = r};
+	struct route *route = &batch->scratch[worker];
+	struct route_output output = {
+	    .route = r, .between = worker ? stop_other : stop_caller, .context = batch}; /* worker 0 is the caller */
 	const rosa_allocator *allocator = &batch->options->allocator;
 	const uint16_t *query = batch->query + r * batch->steps, *key = batch->key + r * batch->steps;
 
@@ -69,29 +79,18 @@ static void retrieve_route(void *context, size_t r, unsigned worker)
 		return;
 	}
 	batch->sink->begin(batch->sink->context, r, worker, &output);
-	if (!passes_take(&scratch->passes, batch->rules, allocator, batch->steps, query, key, &output)) {
-		if (!make_room(batch, scratch, key)) {
-			atomic_store(&batch->short_of_memory, true);
-			return;
-		}
-		route_push(&scratch->route, batch->rules, allocator, batch->steps, query, key, &output);
+	route_renew(route, batch->rules, allocator);
+	if (!route_learn(route, allocator, batch->steps, query, key) ||
+	    !route_reserve(route, batch->rules, allocator, batch->steps, false,
+			   batch_count_runs(key, batch->steps, batch->rules->fold))) {
+		atomic_store(&batch->short_of_memory, true);
+		return;
 	}
+	if (!route_push(route, batch->rules, allocator, batch->steps, query, key, &output))
+		return;
 	if (batch->sink->end)
 		batch->sink->end(batch->sink->context, r, worker);
 	atomic_fetch_add(&batch->done, 1);
-}
-
-static int report_progress(void *context)
-{
-	struct batch *batch = context;
-	const rosa_options *options = batch->options;
-	uint64_t done = (uint64_t)atomic_load(&batch->done) * batch->steps,
-		 total = (uint64_t)batch->routes * batch->steps;
-
-	if (atomic_load(&batch->short_of_memory) || atomic_load(&batch->bad_symbol))
-		return 1;
-	batch->cancelled = options->progress && options->progress(options->progress_context, done, total);
-	return batch->cancelled;
 }
 
 rosa_status batch_check(const rosa_options *full, size_t routes, size_t steps, const uint16_t *query,
@@ -148,16 +147,16 @@ rosa_status batch_run(const rosa_options *full, const struct route_rules *rules,
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for %u workers", workers);
 	memset(batch.scratch, 0, workers * sizeof(*batch.scratch));
 	for (unsigned i = 0; i < workers; i++)
-		route_init(&batch.scratch[i].route, rules);
+		route_init(&batch.scratch[i], rules);
 	pool = pool_for(full, workers);
 	if (!pool) {
 		status = rosa_fail(err, ROSA_ENOMEM, "no memory for %u threads", workers);
 	} else {
-		pool_run(pool, routes, retrieve_route, &batch, report_progress);
+		pool_run(pool, routes, retrieve_route, &batch, between_routes);
 		/* the last route may have been another thread's */
-		if (!batch.cancelled && workers > 1)
-			report_progress(&batch);
-		if (batch.cancelled)
+		if (!atomic_load(&batch.cancelled) && workers > 1)
+			between_routes(&batch);
+		if (atomic_load(&batch.cancelled))
 			status = rosa_fail(err, ROSA_ECANCELLED, "stopped by the progress callback");
 		else if (atomic_load(&batch.short_of_memory))
 			status = rosa_fail(err, ROSA_ENOMEM, "no memory for the index of %zu steps", steps);
@@ -165,10 +164,8 @@ rosa_status batch_run(const rosa_options *full, const struct route_rules *rules,
 			status = check_symbols(&batch, err);
 	}
 	pool_done(full, pool);
-	for (unsigned i = 0; i < workers; i++) {
-		route_free(&batch.scratch[i].route, allocator);
-		passes_free(&batch.scratch[i].passes, allocator);
-	}
+	for (unsigned i = 0; i < workers; i++)
+		route_free(&batch.scratch[i], allocator);
 	memory_free(allocator, batch.scratch);
 	return status;
 }

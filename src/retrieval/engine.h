@@ -1,9 +1,8 @@
 /*
  * Switches for the tests, not part of the interface and not exported from the shared library.
  *
- * A route starts on the tree index and moves to the ordered index when its streams turn out to be hostile; both give
- * the same answers. The tests pin one of the two, or have routes move at once, to compare them all. Long batches go in
- * passes first, where they suit. EAGER takes these up on streams of any length too, and abandons them half way.
+ * A route starts on the chain index and moves to the ordered index when its streams turn out to be hostile; both give
+ * the same answers. The tests pin one of the two, or have routes move at once, to compare them all.
  */
 #ifndef ROSATUNE_ENGINE_H
 #define ROSATUNE_ENGINE_H
@@ -11,11 +10,10 @@
 #include "rosatune.h"
 
 typedef enum rosa_engine {
-	ROSA_ENGINE_AUTO = 0,    /* move when the tree index has done too much work */
-	ROSA_ENGINE_TREE = 1,    /* never move */
+	ROSA_ENGINE_AUTO = 0,    /* move when the chain index has done too much work */
+	ROSA_ENGINE_CHAINS = 1,  /* never move */
 	ROSA_ENGINE_ORDERED = 2, /* ordered index from the first step */
-	ROSA_ENGINE_EAGER = 3,   /* move after a few steps, so that moving itself is tested on short streams */
-	ROSA_ENGINE_PASSES = 4   /* batches in passes however short they are, and with small parts; streams as AUTO */
+	ROSA_ENGINE_EAGER = 3    /* move after a few steps, so that moving itself is tested on short streams */
 } rosa_engine;
 
 /* Takes effect for the steps pushed from now on; call it on a fresh stream. */

@@ -1,5 +1,5 @@
 /*
- * The ordered index: the same answers as the tree index, at a cost that no stream can drive up.
+ * The ordered index: the same answers as the chain index, at a cost that no stream can drive up.
  *
  * It keeps all contexts of the key in the order of their symbols, last symbol first, as one list in the leaves of a
  * B+-tree, and with every context how many symbols it shares with its left neighbour. Three ideas make it independent
@@ -19,14 +19,14 @@
  * of a set, and a subtree may then be entered in vain.
  *
  * It costs about 27 bytes a context and more time than a table does on streams that are not hostile. So a route moves
- * here only when its streams call for it, and keeps the tables of the tree index: they answer short matches, and know
- * of every symbol whether it has occurred.
+ * here only when its streams call for it, and keeps the tables of the chain index: they answer short matches, and
+ * know of every symbol whether it has occurred.
  */
 #ifndef ROSATUNE_ORDER_INDEX_H
 #define ROSATUNE_ORDER_INDEX_H
 
 #include "base/cpu.h"
-#include "retrieval/tree_index.h"
+#include "retrieval/contexts.h"
 
 #define ORDER_NOT_KNOWN UINT32_MAX
 #define ORDER_EXACT     6                 /* bits of the widest symbols that sets tell apart */
@@ -68,7 +68,8 @@ struct order_index {
 	/* compiled for the processor at hand */
 	uint32_t (*shared)(const struct order_index *, uint32_t, uint32_t);
 	unsigned (*few)(const struct order_index *, uint32_t, uint32_t, uint32_t *);
-	uint32_t (*find)(const struct order_index *, struct match, unsigned, uint32_t, uint32_t, uint32_t, uint32_t *);
+	uint32_t (*find)(const struct order_index *, struct match, const uint32_t *, uint32_t, uint32_t, uint32_t,
+			 uint32_t *);
 	void (*insert)(struct order_index *, unsigned, uint32_t);
 	void (*insert_into)(struct order_index *, unsigned, struct order_gap);
 	struct order_leaf *leaf;
@@ -100,12 +101,12 @@ void order_insert(struct order_index *order, unsigned symbol, uint32_t relative)
 /* Take the newest context out again. */
 void order_remove(struct order_index *order);
 
-/* `past` is the best match of the query without its last symbol ({0, 0} if it has none): find that of the query with
- * `symbol` as its last, cut at `cap`, if it is longer than `known` symbols. `deep` is a set of lanes: bit 0 stands for
- * that symbol, bit j+1 for it with bit j flipped. Where there is such a match found[lane] is overwritten with it.
- * Returns the length of lane 0's, 0 if that was not overwritten. */
-uint32_t order_find(const struct order_index *order, struct match past, unsigned symbol, uint32_t cap, uint32_t known,
-		    uint32_t deep, uint32_t *found);
+/* `past` is the best match of the query without its last symbol ({0, 0} if it has none). For each lane in the set
+ * `deep`: find the best match of the query with symbols[lane] as its last, cut at `cap`, if it is longer than `known`
+ * symbols. Where there is such a match, found[lane] is overwritten with it. Returns the length of lane 0's, 0 if that
+ * was not overwritten. */
+uint32_t order_find(const struct order_index *order, struct match past, const uint32_t *symbols, uint32_t cap,
+		    uint32_t known, uint32_t deep, uint32_t *found);
 
 /* The contexts that share `length` symbols with `context`, itself included, if they are few and lie together in one
  * node; their number, or 0 if that cannot be told at a glance. */

@@ -280,7 +280,6 @@ ORDER_TARGET ALWAYS_INLINE void NAME(put_entry_)(struct order_index *order, stru
 	PUT16(leaf->symbol, at.entry, 0);
 	leaf->count++;
 	order->leaf_of[context] = at.leaf;
-	PREFETCH(&order->inner[node].symbols[place]); /* for the symbol that will follow */
 	for (; node != NOBODY; place = order->inner[node].place, node = order->inner[node].parent) {
 		struct order_inner *inner = &order->inner[node];
 
@@ -331,22 +330,20 @@ ORDER_TARGET ALWAYS_INLINE struct nearest NAME(lead_)(const struct order_index *
 	return NAME(search_from_)(order, at, symbol, past.length, known);
 }
 
-/* First all lanes' leads, and then what lies behind them, which may be anywhere: so the waits for it overlap. */
-ORDER_TARGET static uint32_t NAME(find_)(const struct order_index *order, struct match past, unsigned symbol,
+/* First all lanes' leads, and then what lies behind them, so that the cache misses overlap. */
+ORDER_TARGET static uint32_t NAME(find_)(const struct order_index *order, struct match past, const uint32_t *symbols,
 					 uint32_t cap, uint32_t known, uint32_t deep, uint32_t *found)
 {
 	const struct place at = NAME(place_of_)(order, past.context);
-	struct nearest lead[TREE_MAX_LANES];
+	struct nearest lead[MAX_LANES];
 	uint32_t length = 0;
 
 	for (uint32_t left = deep; left; left &= left - 1) {
 		unsigned lane = lowest(left);
 
-		lead[lane] = NAME(lead_)(order, past, at, lane ? symbol ^ 1u << (lane - 1) : symbol, known);
+		lead[lane] = NAME(lead_)(order, past, at, symbols[lane], known);
 		if (lead[lane].context == NOBODY)
 			deep &= ~(1u << lane);
-		else
-			ask_leaf(order, lead[lane].context + 1);
 	}
 	for (; deep; deep &= deep - 1) {
 		unsigned lane = lowest(deep);
@@ -356,8 +353,6 @@ ORDER_TARGET static uint32_t NAME(find_)(const struct order_index *order, struct
 		if (lane == 0)
 			length = shared;
 	}
-	if (length && order->count > TREE_BEYOND_CACHES)
-		ask_leaf(order, least(found[0] + AHEAD, order->count));
 	return length;
 }
 
@@ -409,10 +404,6 @@ ORDER_TARGET static void NAME(insert_)(struct order_index *order, unsigned symbo
 		beside = relative ? NAME(edge_)(order, relative, 2) : last_place(order);
 	}
 	NAME(add_context_)(order, at, symbol, beside, gap);
-	if (gap.neighbour && order->count > TREE_BEYOND_CACHES) {
-		ask_parent(order, least(gap.neighbour + AHEAD - 1, order->count));
-		ask_leaf(order, least(gap.neighbour + AHEAD, order->count));
-	}
 }
 
 ORDER_TARGET static void NAME(insert_into_)(struct order_index *order, unsigned symbol, struct order_gap gap)

@@ -1,19 +1,24 @@
 /*
  * A route: two symbol streams, their runs, and an index of the key's past. It takes steps and gives destinations.
  *
- * Everything else stands on this. Batch retrieval feeds a route all steps at once, streaming feeds it as they come; the
- * state after a number of steps does not depend on how they came, so both give the same answers.
+ * Batch retrieval feeds a route all steps at once, streaming feeds it as they come. The state after a number of steps
+ * does not depend on how they came, so both give the same answers.
  *
- * A route can be undone to an earlier step and can be rebuilt from its symbols, and does both by the same means: the
- * index is brought back to before the query run in question, and the steps from there on are taken again.
+ *   route.c         the step itself: fold, index, find, emit
+ *   route_index.c   which index a route uses, and how it is laid out
+ *   route_memory.c  room for steps, copies, and going back
+ *
+ * A route starts on the chain index. When its streams make that work too much, it moves to the ordered index, and stays
+ * there until it is emptied.
  */
 #ifndef ROSATUNE_ROUTE_H
 #define ROSATUNE_ROUTE_H
 
+#include "retrieval/alphabet.h"
+#include "retrieval/chain_index.h"
 #include "retrieval/engine.h"
 #include "retrieval/order_index.h"
 #include "retrieval/starts.h"
-#include "retrieval/tree_index.h"
 
 struct route_rules {
 	unsigned bits;
@@ -21,56 +26,63 @@ struct route_rules {
 	bool fold;
 	uint32_t max_match; /* UINT32_MAX: no cut */
 	rosa_engine engine;
-	uint64_t
-	    flips_skipped; /* of 2^32 query runs so many, by draw, get no counterfactuals but repeat tau; 0: none */
+	/* Of 2^32 query runs so many, by draw, get no counterfactuals but repeat tau; 0: none. */
+	uint64_t flips_skipped;
 	uint64_t draw_seed;
 };
 
+/* Symbols are kept as codes of the alphabet; `contexts.bits` is the width of a code. */
 struct route {
+	struct alphabet alphabet;
 	struct contexts contexts;
-	struct tree_index tree;
+	struct chain_index chains;
 	struct order_index *order;
-	uint64_t
-	    *seen; /* beside it: a bit for each string of one symbol more than tables know that has occurred, by hash */
-	unsigned seen_bits;
-	bool ordered; /* the route has moved to the ordered index; of the other the tables are left */
-	/* Where runs begin. What stays for long keeps both in little memory; what is scratch keeps the key's as a list,
-	 * the first step of key run c at c, and -1, what "no context" leads to, at 0. */
+	bool ordered; /* the route has moved to the ordered index; of the other only the tables are left */
+	/* Where runs begin. A stream keeps both in little memory. Where the length is known, in a batch, there is a
+	 * list instead: the first step of key run c at c, and -1, what "no context" leads to, at 0. */
 	struct starts key_starts, query_starts;
 	int32_t *start; /* NULL where the others are kept */
 	size_t start_capacity;
 	uint32_t steps, key_runs, query_runs;
-	uint32_t indexed;     /* contexts in the index, 1 .. indexed */
-	uint64_t work_limit;  /* leave the tree index when it has worked more */
-	uint32_t roots_until; /* contexts for which the number of roots is settled */
-	size_t room;          /* steps in all that there is memory for */
-	uint64_t key_word;    /* last symbols of the key, newest in the highest bits */
-	uint64_t ready_word;  /* the same for the context that waits to be indexed */
-	uint64_t query_word;  /* last symbols of the query */
+	uint32_t indexed;        /* contexts in the index, 1 .. indexed */
+	uint64_t work_allowed;   /* leave the chains when contexts.work is greater */
+	uint64_t work_laid_out;  /* contexts.work, and look-ups, when the index was laid out last */
+	uint64_t asked_laid_out; /* (see route_adapt()) */
+	uint32_t laid_out_until; /* contexts until which the layout is not looked at again */
+	size_t room;             /* steps in all that there is memory for */
+	uint64_t key_word;       /* last symbols of the key, newest in the highest bits */
+	uint64_t ready_word;     /* the same for the context that waits to be indexed */
+	uint64_t query_word;     /* last symbols of the query */
 	uint16_t key_symbol, query_symbol;
-	bool ready;        /* a context became readable, to be indexed with the next step */
-	struct match best; /* for the current query run */
+	bool ready;        /* a context became a candidate, to be indexed with the next look-up */
+	struct match best; /* for the current query run; length ROUTE_UNKNOWN: not known */
 	bool has_flips;    /* ... and these are its counterfactuals */
 	int32_t flips[ROSA_MAX_BITS];
 };
 
-/* Where results go; any pointer may be NULL. Run-level tables have a row a query run that begins within the steps. */
+#define ROUTE_UNKNOWN UINT32_MAX
+
+/* Where results go; any pointer may be NULL. Run-level tables have a row per query run that begins within the steps. */
 struct route_output {
 	int32_t *tau, *length;                    /* [steps] */
 	int32_t *step_flips;                      /* [steps][bits] */
 	int32_t *run_start, *run_tau, *run_flips; /* [runs], [runs], [runs][bits] */
 	size_t route;                             /* its number, for drawing */
+	/* called every few thousand steps with the number taken so far; nonzero: take no more */
+	int (*between)(void *context, size_t steps);
+	void *context;
 };
-
-/* Two empty streams; no memory yet. */
-struct contexts contexts_for(unsigned bits, uint32_t max_match);
 
 /* An empty route; no memory yet. */
 void route_init(struct route *route, const struct route_rules *rules);
 
-/* Make room so that `steps` more steps cannot fail. `keep_starts`: the route may be undone, copied or saved; the same
- * on every call. Where the whole length is known, `total` sizes the index for it; 0 lets it grow with the history.
- * False if memory is short; nothing is lost. */
+/* Give codes to the symbols of steps to come. False if memory is short; nothing is lost. */
+bool route_learn(struct route *route, const rosa_allocator *allocator, size_t steps, const uint16_t *query,
+		 const uint16_t *key);
+
+/* Make room so that `steps` more steps cannot fail; their symbols were learnt. `keep_starts`: the route may be undone,
+ * copied or saved; the same on every call. Where the whole length is known, `total` sizes the index for it; 0 lets it
+ * grow with the history. False if memory is short; nothing is lost. */
 bool route_reserve(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator, size_t steps,
 		   bool keep_starts, size_t total);
 
@@ -78,12 +90,20 @@ bool route_reserve(struct route *route, const struct route_rules *rules, const r
 bool route_reserve_runs(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator,
 			size_t steps, size_t key_runs, size_t query_runs, bool keep_starts, size_t total);
 
-/* Take `steps` steps; room was made before. */
-void route_push(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator, size_t steps,
+/* Take `steps` steps; room was made before. False if `between` stopped it: the route is then of no use. */
+bool route_push(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator, size_t steps,
 		const uint16_t *query, const uint16_t *key, const struct route_output *output);
+
+/* Bring the memory that the next single step of these routes will need into the caches. `query` has their symbols,
+ * `stride` apart. No more than ROUTE_AHEAD routes at a time. */
+#define ROUTE_AHEAD 8
+
+void route_prefetch(const struct route *route, size_t routes, const uint16_t *query, size_t stride);
 
 /* Forget all steps, keep the memory. */
 void route_clear(struct route *route);
+/* The same, and the alphabet too: the next stream is another one. */
+void route_renew(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator);
 
 /* Go back to the state after the first `steps` steps. `with_flips`: the tables of the run must be there again. */
 void route_rewind(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator, size_t steps,
@@ -94,6 +114,21 @@ bool route_copy(struct route *to, const struct route *from, const struct route_r
 		const rosa_allocator *allocator);
 
 void route_free(struct route *route, const rosa_allocator *allocator);
-size_t route_bytes(const struct route *route, unsigned bits);
+size_t route_bytes(const struct route *route);
+
+/* ---- between the files of a route ---- */
+
+/* Before `steps` steps: what they may work. */
+void route_allow(struct route *route, const struct route_rules *rules, size_t steps);
+/* After some steps: more roots for more contexts, more symbols for long chains, or the ordered index. */
+void route_adapt(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator);
+/* Move to the ordered index. False if memory is short. */
+bool route_move(struct route *route, const rosa_allocator *allocator);
+/* The chains gave up on a look-up: move, or, where there is no memory to, let them take their time. */
+void route_settle(struct route *route, const rosa_allocator *allocator);
+/* Fill the index again with the first `contexts` contexts. */
+void route_refill(struct route *route, uint32_t contexts);
+/* The best match of the first `runs` runs of the query in the ordered index, from nothing. */
+struct match route_match_anew(const struct route *route, uint32_t runs);
 
 #endif

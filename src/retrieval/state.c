@@ -62,6 +62,22 @@ static uint8_t *put_bits(uint8_t *at, const void *from, size_t bits)
 	return at + bitmap_bytes(bits);
 }
 
+/* The symbols of a stream's runs; a route may keep them as codes. */
+static uint8_t *put_symbols(uint8_t *at, const struct route *route, const struct packed *packed, size_t runs,
+			    unsigned bits)
+{
+	memset(at, 0, bitmap_bytes(runs * bits));
+	for (size_t i = 0; i < runs; i++) {
+		const unsigned code = packed_get(packed, route->contexts.bits, i);
+		const size_t bit = i * bits;
+		const uint32_t symbol = (uint32_t)alphabet_symbol(&route->alphabet, code) << bit % 8;
+
+		for (size_t byte = 0; byte * 8 < bit % 8 + bits; byte++)
+			at[bit / 8 + byte] |= (uint8_t)(symbol >> byte * 8);
+	}
+	return at + bitmap_bytes(runs * bits);
+}
+
 static uint8_t *put_route(uint8_t *at, const struct route *route, size_t steps, unsigned bits)
 {
 	at = put(at, &route->key_runs, 4);
@@ -70,8 +86,8 @@ static uint8_t *put_route(uint8_t *at, const struct route *route, size_t steps, 
 	at = put_bits(at, route->query_starts.bits, steps);
 	if (!steps)
 		return at;
-	at = put_bits(at, route->contexts.key.bytes + PACKED_PAD, (size_t)route->key_runs * bits);
-	return put_bits(at, route->contexts.query.bytes + PACKED_PAD, (size_t)route->query_runs * bits);
+	at = put_symbols(at, route, &route->contexts.key, route->key_runs, bits);
+	return put_symbols(at, route, &route->contexts.query, route->query_runs, bits);
 }
 
 rosa_status rosa_stream_save_memory(const rosa_stream *stream, void **data, size_t *size, rosa_error *err)
@@ -169,6 +185,29 @@ struct load {
 	struct saved *saved;
 };
 
+/* Give codes to all symbols of a route, and make room for its steps. */
+static bool prepare(rosa_stream *stream, const struct saved *saved, size_t steps, struct route *route)
+{
+	const unsigned bits = stream->rules.bits;
+	uint16_t query[CHUNK], key[CHUNK];
+	const size_t most = saved->key_runs > saved->query_runs ? saved->key_runs : saved->query_runs;
+
+	for (size_t run = 0; run < most; run += CHUNK) {
+		size_t n = 0;
+
+		for (; n < CHUNK && run + n < most; n++) {
+			/* where one stream has no more runs its first is as good */
+			query[n] =
+			    (uint16_t)symbol_at(saved->query.bytes, bits, run + n < saved->query_runs ? run + n : 0);
+			key[n] = (uint16_t)symbol_at(saved->key.bytes, bits, run + n < saved->key_runs ? run + n : 0);
+		}
+		if (!route_learn(route, &stream->allocator, n, query, key))
+			return false;
+	}
+	return route_reserve_runs(route, &stream->rules, &stream->allocator, steps, saved->key_runs, saved->query_runs,
+				  true, 0);
+}
+
 static void rebuild(void *context, size_t r, unsigned worker)
 {
 	const struct load *load = context;
@@ -242,8 +281,7 @@ static rosa_status load_routes(rosa_stream *stream, const uint8_t *image, size_t
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for %zu routes", stream->routes);
 	status = find_routes(stream, image + HEADER, image + size - 8, steps, load.saved, err);
 	for (size_t r = 0; r < stream->routes && !status && steps; r++)
-		if (!route_reserve_runs(&stream->route[r], &stream->rules, &stream->allocator, steps,
-					load.saved[r].key_runs, load.saved[r].query_runs, true, 0))
+		if (!prepare(stream, &load.saved[r], steps, &stream->route[r]))
 			status = rosa_fail(err, ROSA_ENOMEM, "no memory for %zu steps of route %zu", steps, r);
 	if (!status) {
 		stream->steps = steps;

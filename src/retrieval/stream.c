@@ -5,14 +5,13 @@
  * and a route with room cannot fail.
  */
 #include "retrieval/stream.h"
-#include "retrieval/scout.h"
 #include "base/status.h"
 
 /* Steps between two looks at a route's memory. */
 #define LOOK 64
 
-/* Routes handed to a worker at a time: all to one that is alone, for at the start of a group scouts have nobody to walk
- * ahead of; else a quarter of its share, for workers wake at different times. */
+/* Routes handed to a worker at a time: all to one that is alone, since the first routes of a group find their memory
+ * cold; else a quarter of its share, since workers wake at different times. */
 #define GROUP 32
 
 static size_t group_size(const rosa_stream *stream)
@@ -149,7 +148,7 @@ static void push_route(const struct push *push, size_t r)
 		   push->key + r * push->stride, &output);
 }
 
-/* A group of routes, with scouts ahead where each takes a single step. */
+/* A group of routes. Where each takes a single step, memory is prefetched for some of them together. */
 static void push_group(void *context, size_t group, unsigned worker)
 {
 	const struct push *push = context;
@@ -158,10 +157,10 @@ static void push_group(void *context, size_t group, unsigned worker)
 	const size_t begin = span.begin, end = span.end;
 
 	(void)worker;
-	for (size_t from = begin; from < end && push->steps == 1; from += SCOUT_ROUTES) {
-		const size_t to = from + SCOUT_ROUTES < end ? from + SCOUT_ROUTES : end;
+	for (size_t from = begin; from < end && push->steps == 1; from += ROUTE_AHEAD) {
+		const size_t to = from + ROUTE_AHEAD < end ? from + ROUTE_AHEAD : end;
 
-		scout_routes(&stream->route[from], to - from, push->query + from * push->stride, push->stride);
+		route_prefetch(&stream->route[from], to - from, push->query + from * push->stride, push->stride);
 		for (size_t r = from; r < to; r++)
 			push_route(push, r);
 	}
@@ -170,13 +169,19 @@ static void push_group(void *context, size_t group, unsigned worker)
 }
 
 /* Room for `steps` more steps on all routes. Routes are alike, so their arrays would all grow in the same step, and
- * that step would be slow. Each is therefore given room for a while when it is its turn, a few routes a step. */
-static rosa_status make_room(rosa_stream *stream, size_t steps, rosa_error *err)
+ * that step would be slow. Each is therefore given room for a while when it is its turn, a few routes per step. */
+static rosa_status make_room(const struct push *push, rosa_error *err)
 {
+	rosa_stream *const stream = push->stream;
+	const size_t steps = push->steps;
+
 	for (size_t r = 0; r < stream->routes; r++) {
 		struct route *route = &stream->route[r];
 		size_t need = steps;
 
+		if (!route_learn(route, &stream->allocator, steps, push->query + r * push->stride,
+				 push->key + r * push->stride))
+			return rosa_fail(err, ROSA_ENOMEM, "no memory for the symbols of route %zu", r);
 		if (stream->steps % LOOK == r % LOOK)
 			need += LOOK + stream->steps / 32;
 		else if (stream->steps + steps <= route->room)
@@ -194,7 +199,8 @@ static rosa_status check_flips(const rosa_stream *stream, const uint16_t *query,
 	if (!stream->steps || !stream->rules.fold)
 		return ROSA_OK;
 	for (size_t r = 0; r < stream->routes; r++)
-		if (query[r * stride] == stream->route[r].query_symbol && !stream->route[r].has_flips)
+		if (query[r * stride] == alphabet_symbol(&stream->route[r].alphabet, stream->route[r].query_symbol) &&
+		    !stream->route[r].has_flips)
 			return rosa_fail(err, ROSA_EINVAL,
 					 "the query run of route %zu at step %zu began in a push without flips; "
 					 "ask for flips from the first step on",
@@ -225,7 +231,7 @@ rosa_status rosa_stream_push(rosa_stream *stream, size_t steps, const uint16_t *
 	if (!status && flips)
 		status = check_flips(stream, query, push.stride, err);
 	if (!status)
-		status = make_room(stream, steps, err);
+		status = make_room(&push, err);
 	if (status)
 		return status;
 	stream_for_groups(stream, push_group, &push);
@@ -310,7 +316,7 @@ rosa_status rosa_stream_describe(const rosa_stream *stream, rosa_stream_info *in
 
 		full.key_runs += route->key_runs;
 		full.query_runs += route->query_runs;
-		full.bytes += route_bytes(route, stream->rules.bits);
+		full.bytes += route_bytes(route);
 		full.ordered += route->ordered;
 	}
 	memcpy(info, &full, info->size < sizeof(full) ? info->size : sizeof(full));

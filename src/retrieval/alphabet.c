@@ -1,0 +1,89 @@
+/* Numbering the symbols of a route. The overview is in alphabet.h. */
+#include "retrieval/alphabet.h"
+
+#define FIRST_WIDTH 1
+
+static size_t size_of(unsigned width)
+{
+	return ((size_t)3 << width) * sizeof(uint16_t);
+}
+
+struct alphabet alphabet_for(unsigned symbol_bits)
+{
+	return (struct alphabet){.symbol_bits = symbol_bits,
+				 .width = symbol_bits > FIRST_WIDTH ? FIRST_WIDTH : symbol_bits};
+}
+
+void alphabet_free(struct alphabet *alphabet, const rosa_allocator *allocator)
+{
+	memory_free(allocator, alphabet->symbol);
+	alphabet->symbol = NULL;
+}
+
+void alphabet_clear(struct alphabet *alphabet)
+{
+	alphabet->count = 0;
+	/* what is plain stays so: it has no memory for codes */
+	if (alphabet->symbol)
+		memset(alphabet->symbol, 0, size_of(alphabet->width));
+}
+
+size_t alphabet_bytes(const struct alphabet *alphabet)
+{
+	return alphabet->symbol ? size_of(alphabet->width) : 0;
+}
+
+bool alphabet_copy(struct alphabet *to, const struct alphabet *from, const rosa_allocator *allocator)
+{
+	*to = *from;
+	if (!from->symbol)
+		return true;
+	to->symbol = memory_resize(allocator, NULL, size_of(from->width));
+	if (to->symbol)
+		memcpy(to->symbol, from->symbol, size_of(from->width));
+	return to->symbol != NULL;
+}
+
+bool alphabet_widen(const struct alphabet *from, struct alphabet *to, const rosa_allocator *allocator)
+{
+	*to = *from;
+	to->symbol = NULL;
+	if (from->symbol)
+		to->width = from->width < ALPHABET_BITS ? from->width + 1 : from->symbol_bits;
+	if (alphabet_is_plain(to))
+		return true;
+	to->symbol = memory_resize(allocator, NULL, size_of(to->width));
+	if (!to->symbol)
+		return false;
+	memset(to->symbol, 0, size_of(to->width));
+	for (unsigned code = 0; code < from->count; code++) {
+		*alphabet_slot(to, from->symbol[code]) = (uint16_t)(code + 1);
+		to->symbol[code] = from->symbol[code];
+	}
+	return true;
+}
+
+size_t alphabet_learn(struct alphabet *alphabet, const uint16_t *symbols, size_t from, size_t count)
+{
+	unsigned last = UINT32_MAX;
+
+	if (alphabet_is_plain(alphabet))
+		return count;
+	if (!alphabet->symbol)
+		return from;
+	for (size_t i = from; i < count; i++) {
+		uint16_t *slot;
+
+		if (symbols[i] == last)
+			continue;
+		last = symbols[i];
+		slot = alphabet_slot(alphabet, last);
+		if (*slot)
+			continue;
+		if (alphabet->count >> alphabet->width)
+			return i;
+		alphabet->symbol[alphabet->count++] = (uint16_t)last;
+		*slot = (uint16_t)alphabet->count;
+	}
+	return count;
+}

@@ -1,0 +1,77 @@
+/*
+ * The symbols that a route really uses.
+ *
+ * Symbols have M bits, but a trained route often uses few of the 2^M values. Packed as they are, each would tell little
+ * apart and take much room: a word would hold 4 symbols of 16 bits where it could hold 32 of 2 bits, and a table of
+ * short strings would be mostly empty. So a route numbers its symbols in the order of their first appearance, in the
+ * query or in the key, and keeps these codes, of as few bits as there are different symbols. Equal symbols have equal
+ * codes and different ones different codes, and nothing else about symbols matters to retrieval.
+ *
+ * When the codes run out they get a bit more. From ALPHABET_MAX symbols on there are no codes any more: every symbol is
+ * its own code.
+ */
+#ifndef ROSATUNE_ALPHABET_H
+#define ROSATUNE_ALPHABET_H
+
+#include "base/memory.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define ALPHABET_BITS 8
+#define ALPHABET_MAX  (1u << ALPHABET_BITS)
+#define ALPHABET_NONE UINT32_MAX
+
+struct alphabet {
+	unsigned symbol_bits;
+	unsigned width;   /* bits of a code; symbol_bits: a symbol is its own code */
+	unsigned count;   /* codes given out */
+	uint16_t *symbol; /* [2^width] of each code; behind them the hash table [2^(width + 1)]: code + 1, or 0 */
+};
+
+/* No symbols, no memory. */
+struct alphabet alphabet_for(unsigned symbol_bits);
+void alphabet_free(struct alphabet *alphabet, const rosa_allocator *allocator);
+/* Forget all symbols and keep the memory. */
+void alphabet_clear(struct alphabet *alphabet);
+bool alphabet_copy(struct alphabet *to, const struct alphabet *from, const rosa_allocator *allocator);
+size_t alphabet_bytes(const struct alphabet *alphabet);
+
+/* The same symbols with codes of the next width. False if memory is short; then nothing has changed. */
+bool alphabet_widen(const struct alphabet *from, struct alphabet *to, const rosa_allocator *allocator);
+
+/* Give codes to the symbols, from number `from` on. The number of the first that there is no code left for; `count`:
+ * there were enough. */
+size_t alphabet_learn(struct alphabet *alphabet, const uint16_t *symbols, size_t from, size_t count);
+
+static inline bool alphabet_is_plain(const struct alphabet *alphabet)
+{
+	return alphabet->width == alphabet->symbol_bits;
+}
+
+static inline uint16_t *alphabet_slot(const struct alphabet *alphabet, unsigned symbol)
+{
+	const unsigned slots = 2u << alphabet->width;
+	uint16_t *const table = alphabet->symbol + slots / 2;
+	unsigned i = symbol * 0x9e3779b1u >> (31 - alphabet->width);
+
+	while (table[i] && alphabet->symbol[table[i] - 1] != symbol)
+		i = (i + 1) % slots;
+	return &table[i];
+}
+
+/* The code of a symbol; ALPHABET_NONE: it has not occurred. */
+static inline uint32_t alphabet_code(const struct alphabet *alphabet, unsigned symbol)
+{
+	if (alphabet_is_plain(alphabet))
+		return symbol;
+	return alphabet->symbol ? *alphabet_slot(alphabet, symbol) - 1u : ALPHABET_NONE;
+}
+
+/* The symbol of a code. */
+static inline unsigned alphabet_symbol(const struct alphabet *alphabet, unsigned code)
+{
+	return alphabet_is_plain(alphabet) ? code : alphabet->symbol[code];
+}
+
+#endif

@@ -1,0 +1,240 @@
+/* The chain index, where speed matters less: layout, memory, removal. The overview is in chain_index.h. */
+#include "retrieval/chain_index.h"
+
+#define PAD      4                 /* links are read and written four bytes at a time */
+#define LONG_IDS ((size_t)1 << 24) /* contexts that links of 24 bits are too short for */
+
+/* ---- layout ---- */
+
+/* Entries of the tables and of the roots together. */
+static size_t entries(unsigned bits, struct chain_layout layout)
+{
+	return chain_level(bits, layout.levels + 1) +
+	       (layout.root_bits == CHAIN_ROOTLESS ? 0 : (size_t)1 << layout.root_bits);
+}
+
+/* As many levels as have tables no larger than half the roots; roots are picked by one more symbol. */
+static struct chain_layout layout_of(const struct contexts *ctx, unsigned root_bits)
+{
+	unsigned levels = (root_bits - 1) / ctx->bits;
+
+	if (levels >= ctx->max_match)
+		levels = ctx->max_match - 1;
+	return (struct chain_layout){root_bits, levels};
+}
+
+struct chain_layout chain_layout_for(const struct contexts *ctx, size_t contexts, bool scratch)
+{
+	unsigned root_bits = 4;
+	struct chain_layout layout;
+
+	if (scratch) {
+		while (root_bits < 20 && ((size_t)1 << root_bits >> (ctx->bits <= 4 ? 4 : 2)) < contexts)
+			root_bits++;
+		while (root_bits < CHAIN_MAX_ROOTS && (size_t)1 << root_bits >> 2 < contexts)
+			root_bits++;
+		layout = layout_of(ctx, root_bits);
+		/* wide symbols: two pick a root where a table of single ones is not far larger than the stream is long
+		 */
+		if (!layout.levels && ctx->max_match > 1 && root_bits + 2 >= ctx->bits)
+			layout.levels = 1;
+		return layout;
+	}
+	while (root_bits < CHAIN_MAX_ROOTS && entries(ctx->bits, layout_of(ctx, root_bits + 1)) <= contexts)
+		root_bits++;
+	return layout_of(ctx, root_bits);
+}
+
+bool chain_layout_longer(const struct contexts *ctx, size_t contexts, bool scratch, struct chain_layout *layout)
+{
+	const struct chain_layout longer = {layout->root_bits, layout->levels + 1};
+
+	if (longer.levels >= ctx->max_match || longer.levels * ctx->bits > CHAIN_MAX_ROOTS ||
+	    (size_t)1 << longer.levels * ctx->bits > (contexts + 4096) * (scratch ? 16 : 2))
+		return false;
+	*layout = longer;
+	return true;
+}
+
+void chain_clear(struct chain_index *index, const struct contexts *ctx)
+{
+	if (index->table)
+		memset(index->table, 0, entries(ctx->bits, index->layout) * sizeof(*index->table));
+	index->gave_up = false;
+}
+
+void chain_fill(struct chain_index *index, const struct contexts *ctx, uint32_t contexts)
+{
+	const struct chain_view view = chain_look(index, ctx);
+
+	chain_clear(index, ctx);
+	for (uint32_t c = 1; c <= contexts; c++) {
+		const uint64_t word = packed_word(&ctx->key, ctx->bits, c);
+
+		if (view.root_bits == CHAIN_ROOTLESS)
+			chain_note(&view, ctx->bits, word, c);
+		else
+			chain_insert(&view, ctx->bits, word, c);
+	}
+}
+
+bool chain_lay_out(struct chain_index *index, const rosa_allocator *allocator, const struct contexts *ctx,
+		   struct chain_layout layout, uint32_t contexts, bool scratch)
+{
+	const size_t room = entries(ctx->bits, layout), size = room * sizeof(*index->table);
+
+	/* what is scratch memory may as well be too large */
+	if (!scratch || !index->table || room > index->room) {
+		uint32_t *table =
+		    scratch ? memory_scratch(allocator, size) : memory_resize_lines(allocator, NULL, size);
+
+		if (!table)
+			return false;
+		memory_free(allocator, index->table);
+		index->table = table;
+		index->room = room;
+	}
+	index->layout = layout;
+	chain_fill(index, ctx, contexts);
+	return true;
+}
+
+/* ---- memory ---- */
+
+static size_t link_size(const struct chain_index *index)
+{
+	return (index->capacity + 1) * index->link_bytes + PAD;
+}
+
+bool chain_reserve(struct chain_index *index, const rosa_allocator *allocator, uint32_t indexed, size_t contexts,
+		   bool scratch)
+{
+	struct chain_index next = *index;
+
+	if (index->link && contexts <= index->capacity)
+		return true;
+	next.capacity = index->link ? memory_grown(index->capacity, contexts) : contexts;
+	/* room to spare is not worth longer links */
+	if (contexts < LONG_IDS && next.capacity >= LONG_IDS)
+		next.capacity = LONG_IDS - 1;
+	next.link_bytes = scratch || next.capacity >= LONG_IDS ? 4 : 3;
+	if (index->link && next.link_bytes != index->link_bytes) {
+		next.link = memory_resize(allocator, NULL, link_size(&next));
+		if (!next.link)
+			return false;
+		for (size_t c = 0; c <= indexed; c++) {
+			uint32_t value = 0;
+
+			memcpy(&value, index->link + c * index->link_bytes, index->link_bytes);
+			memcpy(next.link + c * next.link_bytes, &value, sizeof(value));
+		}
+		memory_free(allocator, index->link);
+	} else {
+		next.link = memory_resize(allocator, index->link, link_size(&next));
+		if (!next.link)
+			return false;
+	}
+	*index = next;
+	return true;
+}
+
+bool chain_copy(struct chain_index *to, const struct chain_index *from, const rosa_allocator *allocator)
+{
+	const size_t tables = from->room * sizeof(*from->table);
+
+	to->link = from->link ? memory_resize(allocator, NULL, link_size(from)) : NULL;
+	to->table = from->table ? memory_resize_lines(allocator, NULL, tables) : NULL;
+	if ((from->link && !to->link) || (from->table && !to->table)) {
+		memory_free(allocator, to->link);
+		memory_free(allocator, to->table);
+		to->link = NULL;
+		to->table = NULL;
+		return false;
+	}
+	if (from->link)
+		memcpy(to->link, from->link, link_size(from));
+	if (from->table)
+		memcpy(to->table, from->table, tables);
+	return true;
+}
+
+void chain_free(struct chain_index *index, const rosa_allocator *allocator)
+{
+	memory_free(allocator, index->link);
+	memory_free(allocator, index->table);
+	memset(index, 0, sizeof(*index));
+}
+
+void chain_free_links(struct chain_index *index, const rosa_allocator *allocator)
+{
+	memory_free(allocator, index->link);
+	index->link = NULL;
+	index->capacity = 0;
+}
+
+size_t chain_bytes(const struct chain_index *index)
+{
+	return (index->link ? link_size(index) : 0) + (index->table ? index->room * sizeof(*index->table) : 0);
+}
+
+/* ---- removal ---- */
+
+/* The newest context that ends with the `levels` symbols of a word. It is among those that have any one symbol before
+ * these, each of which has a root of its own. */
+static uint32_t newest_of_chains(const struct chain_view *view, unsigned bits, uint64_t word)
+{
+	const unsigned top = view->levels * bits;
+	const uint64_t string = word >> (64 - top) << (64 - top);
+	uint32_t newest = 0;
+
+	for (uint64_t before = 0; before >> bits == 0; before++) {
+		uint32_t c = *chain_root(view, bits, string | before << (64 - top - bits));
+
+		while (c > newest && packed_word(&(struct packed){(uint8_t *)view->key, 0}, bits, c) >> (64 - top) !=
+					 word >> (64 - top))
+			c = chain_next(view, c);
+		newest = c > newest ? c : newest;
+	}
+	return newest;
+}
+
+/* Take the newest context away. The newest of a string is then the newest of its extensions by one symbol. */
+static void take_out(struct chain_index *index, const struct contexts *ctx, uint32_t c)
+{
+	const struct chain_view view = chain_look(index, ctx);
+	const unsigned bits = ctx->bits;
+	const uint64_t word = packed_word(&ctx->key, bits, c), past = word << bits;
+	const unsigned symbol = (unsigned)(word >> (64 - bits));
+
+	*chain_root(&view, bits, word) = chain_next(&view, c);
+	for (unsigned l = view.levels; l > 0; l--) {
+		uint32_t *const level = view.table + chain_level(bits, l), newest = 0;
+
+		if (l == view.levels) {
+			newest = newest_of_chains(&view, bits, word);
+		} else {
+			const uint32_t *longer = view.table + chain_level(bits, l + 1);
+			const size_t row = l > 1 ? past >> (64 - (l - 1) * bits) : 0;
+
+			for (size_t before = 0; before >> bits == 0; before++) {
+				const uint32_t c = longer[((row << bits | before) << bits) + symbol];
+
+				newest = c > newest ? c : newest;
+			}
+		}
+		level[chain_table_row(bits, l, past) + symbol] = newest;
+	}
+}
+
+/* Symbols of more bits have so many extensions that filling the tables again is less work. */
+#define FEW_EXTENSIONS 8
+
+void chain_shrink(struct chain_index *index, const struct contexts *ctx, uint32_t contexts, uint32_t kept)
+{
+	if (contexts - kept > kept || (index->layout.levels && ctx->bits > FEW_EXTENSIONS)) {
+		chain_fill(index, ctx, kept);
+		return;
+	}
+	for (; contexts > kept; contexts--)
+		take_out(index, ctx, contexts);
+}

@@ -1,0 +1,274 @@
+/*
+ * The chain index: which earlier context shares the longest suffix with the query, and which of those is the newest?
+ *
+ * Contexts that share their last `levels` + 1 symbols are chained, newest first. A hash of these symbols picks the root
+ * of the chain, so other contexts may be in it too. The longest match is found by comparing the query with every
+ * context of its chain; the first that shares the most symbols is the newest that does. For matches of at most `levels`
+ * symbols there are tables: for each l up to `levels`, the newest context that ends with each string of l symbols.
+ *
+ * How many symbols pick a root is what this index adapts. The number of roots follows the number of contexts, and
+ * `levels` is as large as tables no larger than the roots allow. If chains still turn out long, because some strings
+ * are far more frequent than others, one more symbol is taken (chain_layout_longer()), as long as its table is not out
+ * of proportion.
+ *
+ * Adding a context takes one entry in each table and one link: no comparison is made. Taking the newest away is as
+ * simple. Where the layout changes, all is filled again from the packed symbols, in the order of time.
+ *
+ * Tables and roots are laid out in rows. A row is picked by what precedes the last symbol, and the last symbol picks
+ * the entry in the row. A query and its flips differ in the last symbol alone, so they share a row: one cache line for
+ * symbols of up to four bits.
+ *
+ * No bound can be promised: a stream that repeats a long string has as many contexts in one chain. The work done is
+ * counted (struct contexts), and the route moves to the ordered index when it is too much.
+ */
+#ifndef ROSATUNE_CHAIN_INDEX_H
+#define ROSATUNE_CHAIN_INDEX_H
+
+#include "retrieval/contexts.h"
+
+#define CHAIN_MAX_ROOTS 24 /* bits */
+#define CHAIN_HASH      UINT64_C(0x9e3779b97f4a7c15)
+
+/* 2^root_bits roots, picked by levels + 1 symbols. No roots (ROOTLESS): only tables, beside the ordered index. */
+struct chain_layout {
+	unsigned root_bits, levels;
+};
+
+#define CHAIN_ROOTLESS 0
+
+struct chain_index {
+	uint32_t *table; /* the tables, those of fewer symbols first; then the roots */
+	size_t room;     /* entries that there is memory for */
+	struct chain_layout layout;
+	uint8_t *link;       /* [capacity + 1] of the next older context in the chain, 0: none */
+	unsigned link_bytes; /* 3, or 4 where 24 bits are too few or memory does not matter */
+	size_t capacity;     /* contexts */
+	uint64_t patience;   /* work that one look-up may take */
+	bool gave_up;        /* one wanted more; its result is of no use */
+};
+
+/* The layout for so many contexts. `scratch`: memory that is soon given back, worth more roots. */
+struct chain_layout chain_layout_for(const struct contexts *ctx, size_t contexts, bool scratch);
+/* The same with one more symbol; false if that is not worth its memory. */
+bool chain_layout_longer(const struct contexts *ctx, size_t contexts, bool scratch, struct chain_layout *layout);
+
+/* Lay the index out, empty, or with the first `contexts` contexts of the key in it. False if memory is short; then
+ * nothing has changed. */
+bool chain_lay_out(struct chain_index *index, const rosa_allocator *allocator, const struct contexts *ctx,
+		   struct chain_layout layout, uint32_t contexts, bool scratch);
+/* Room for links of so many contexts in all, of which `indexed` have theirs. */
+bool chain_reserve(struct chain_index *index, const rosa_allocator *allocator, uint32_t indexed, size_t contexts,
+		   bool scratch);
+/* No contexts; the memory stays. */
+void chain_clear(struct chain_index *index, const struct contexts *ctx);
+/* Fill an index with the first `contexts` contexts, whatever was in it. */
+void chain_fill(struct chain_index *index, const struct contexts *ctx, uint32_t contexts);
+/* Take the newest of `contexts` contexts away, until `kept` are left. */
+void chain_shrink(struct chain_index *index, const struct contexts *ctx, uint32_t contexts, uint32_t kept);
+/* Copy the arrays of `from` into `to`, which has none. */
+bool chain_copy(struct chain_index *to, const struct chain_index *from, const rosa_allocator *allocator);
+void chain_free(struct chain_index *index, const rosa_allocator *allocator);
+void chain_free_links(struct chain_index *index, const rosa_allocator *allocator);
+size_t chain_bytes(const struct chain_index *index);
+
+/* ---- hot paths, compiled for each number of bits ---- */
+
+/* What the hot paths read and never change, copied out of the index for some steps, so that the compiler can keep it in
+ * registers. */
+struct chain_view {
+	uint32_t *table, *root;
+	uint8_t *link;
+	const uint8_t *key;
+	uint64_t mask;
+	unsigned root_bits, levels, link_bytes;
+	uint32_t link_mask;
+};
+
+/* Where the table for l symbols starts: those for fewer symbols come before it. */
+ALWAYS_INLINE size_t chain_level(unsigned bits, unsigned l)
+{
+	return ((((size_t)1 << (l * bits)) - 1) / (((size_t)1 << bits) - 1)) - 1;
+}
+
+ALWAYS_INLINE struct chain_view chain_look(const struct chain_index *index, const struct contexts *ctx)
+{
+	return (struct chain_view){.table = index->table,
+				   .root = index->table + chain_level(ctx->bits, index->layout.levels + 1),
+				   .link = index->link,
+				   .key = ctx->key.bytes,
+				   .mask = ctx->mask,
+				   .root_bits = index->layout.root_bits,
+				   .levels = index->layout.levels,
+				   .link_bytes = index->link_bytes,
+				   .link_mask = index->link_bytes == 3 ? 0xffffff : UINT32_MAX};
+}
+
+ALWAYS_INLINE uint32_t chain_next(const struct chain_view *view, uint32_t c)
+{
+	uint32_t next;
+
+	memcpy(&next, view->link + (size_t)c * view->link_bytes, sizeof(next));
+	return next & view->link_mask;
+}
+
+/* The link of c, the newest: what lies behind it is not in use. */
+ALWAYS_INLINE void chain_set_next(const struct chain_view *view, uint32_t c, uint32_t next)
+{
+	memcpy(view->link + (size_t)c * view->link_bytes, &next, sizeof(next));
+}
+
+ALWAYS_INLINE uint64_t chain_word(const struct chain_view *view, unsigned bits, uint32_t c)
+{
+	struct packed key = {(uint8_t *)view->key, 0};
+
+	return packed_word(&key, bits, c) & view->mask;
+}
+
+/* The part of a root's place that the symbols before the last one decide; `past` is the word without the last. */
+ALWAYS_INLINE size_t chain_row(const struct chain_view *view, unsigned bits, uint64_t past)
+{
+	return view->levels ? (past >> (64 - view->levels * bits)) * CHAIN_HASH >> (64 - view->root_bits) : 0;
+}
+
+/* The part that the last symbol decides. Where it has more bits than there are roots, they are hashed. */
+ALWAYS_INLINE size_t chain_entry(const struct chain_view *view, unsigned bits, unsigned symbol)
+{
+	return view->root_bits >= bits ? symbol : symbol * CHAIN_HASH >> (64 - view->root_bits);
+}
+
+ALWAYS_INLINE uint32_t *chain_root(const struct chain_view *view, unsigned bits, uint64_t word)
+{
+	return view->root +
+	       (chain_row(view, bits, word << bits) ^ chain_entry(view, bits, (unsigned)(word >> (64 - bits))));
+}
+
+/* The row of the table for l symbols. */
+ALWAYS_INLINE size_t chain_table_row(unsigned bits, unsigned l, uint64_t past)
+{
+	return l > 1 ? past >> (64 - (l - 1) * bits) << bits : 0;
+}
+
+/* Let the tables know context c, the newest, whose word is `word`. */
+ALWAYS_INLINE void chain_note(const struct chain_view *view, unsigned bits, uint64_t word, uint32_t c)
+{
+	const unsigned symbol = (unsigned)(word >> (64 - bits));
+	uint32_t *level = view->table;
+
+#pragma GCC unroll 6
+	for (unsigned l = 1; l <= CHAIN_MAX_ROOTS / bits + 1; l++) {
+		if (l > view->levels)
+			break;
+		level[chain_table_row(bits, l, word << bits) + symbol] = c;
+		level += (size_t)1 << (l * bits);
+	}
+}
+
+/* Add context c, the newest, whose word is `word`. */
+ALWAYS_INLINE void chain_insert(const struct chain_view *view, unsigned bits, uint64_t word, uint32_t c)
+{
+	uint32_t *const root = chain_root(view, bits, word);
+
+	chain_note(view, bits, word, c);
+	chain_set_next(view, c, *root);
+	*root = c;
+}
+
+/*
+ * What the tables know of `lanes` queries that differ in their last symbol alone: symbols[lane]. `past` is their common
+ * word without that symbol, and `cap` symbols may match. found[] gets the newest contexts of the longest matches that
+ * tables can tell; the length of lane 0's is returned. *deep gets a bit for each lane whose match is as long as tables
+ * go, or as `cap`: for these there may be a longer one.
+ */
+ALWAYS_INLINE uint32_t chain_recall(const struct chain_view *view, unsigned bits, uint64_t past, uint32_t cap,
+				    unsigned lanes, const uint32_t *symbols, uint32_t *found, uint32_t *deep)
+{
+	const unsigned levels = view->levels < cap ? view->levels : cap;
+	const uint32_t *level = view->table, *last = level;
+	uint32_t matched = 0;
+
+	for (unsigned lane = 0; lane < lanes; lane++)
+		found[lane] = 0;
+#pragma GCC unroll 6
+	for (unsigned l = 1; l <= CHAIN_MAX_ROOTS / bits + 1; l++) {
+		const uint32_t *const row = level + chain_table_row(bits, l, past);
+
+		if (l > levels)
+			break;
+		for (unsigned lane = 0; lane < lanes; lane++) {
+			const uint32_t c = row[symbols[lane]];
+			const bool good = c >= l; /* a context of fewer symbols only seems to have l */
+
+			found[lane] = good ? c : found[lane];
+			if (lane == 0)
+				matched += good;
+		}
+		last = row;
+		level += (size_t)1 << (l * bits);
+	}
+	/* who shares l symbols shares fewer too, so the last level tells */
+	*deep = levels ? 0 : first_bits(lanes);
+	for (unsigned lane = 0; lane < lanes && levels; lane++)
+		*deep |= (uint32_t)(last[symbols[lane]] >= levels) << lane;
+	return matched;
+}
+
+/* Of the chain that begins with c, the newest context with the longest match, if that is longer than `longest` symbols.
+ * `v` is the query's word and `length` its symbols; no match is longer than `bound`. */
+ALWAYS_INLINE struct match chain_walk(struct chain_index *index, const struct chain_view *view, struct contexts *ctx,
+				      unsigned bits, uint64_t v, uint32_t length, uint32_t bound, bool remember,
+				      struct match best, uint32_t c)
+{
+	const uint64_t limit = ctx->work + index->patience;
+
+	while (c && best.length < bound) {
+		const uint64_t difference = chain_word(view, bits, c) ^ (v & view->mask);
+		const uint32_t shared = least(contexts_shared(ctx, bits, difference, c, length, remember), bound);
+
+		if (shared > best.length)
+			best = (struct match){c, shared};
+		c = chain_next(view, c);
+		if (UNLIKELY(++ctx->work > limit)) {
+			index->gave_up = true;
+			break;
+		}
+	}
+	return best;
+}
+
+/* Look up `lanes` queries at once, as chain_recall() has them; the first has word `word`, and all have `length`
+ * symbols. No match is longer than `bound`. found[] gets the contexts; the length of lane 0's match is returned. */
+ALWAYS_INLINE uint32_t chain_find(struct chain_index *index, const struct chain_view *view, struct contexts *ctx,
+				  unsigned bits, uint64_t word, uint32_t length, uint32_t bound, unsigned lanes,
+				  const uint32_t *symbols, uint32_t *found)
+{
+	const uint64_t past = word << bits;
+	const uint32_t *const row = view->root;
+	const size_t place = chain_row(view, bits, past);
+	uint32_t at[MAX_LANES], deep, any = 0;
+	uint32_t matched = chain_recall(view, bits, past, bound, lanes, symbols, found, &deep);
+
+	if (bound <= view->levels)
+		return matched;
+	for (unsigned lane = 0; lane < lanes; lane++) {
+		const uint32_t c = row[place ^ chain_entry(view, bits, symbols[lane])];
+
+		at[lane] = deep >> lane & 1 ? c : 0;
+		any |= at[lane];
+	}
+	if (!any)
+		return matched;
+	for (unsigned lane = 0; lane < lanes; lane++) {
+		const uint64_t v = past >> bits | (uint64_t)symbols[lane] << (64 - bits);
+		struct match best = {found[lane], view->levels};
+
+		if (!at[lane])
+			continue;
+		best = chain_walk(index, view, ctx, bits, v, length, bound, lane == 0, best, at[lane]);
+		found[lane] = best.context;
+		if (lane == 0)
+			matched = best.length;
+	}
+	return matched;
+}
+
+#endif

@@ -1,0 +1,193 @@
+/*
+ * The chain index by itself: what it finds is compared with comparison symbol by symbol, in every layout it can have,
+ * while it grows and while contexts are taken away again. A stream has to be millions of steps long for the longest
+ * links; here room is asked for.
+ */
+#include "retrieval/chain_index.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+enum { CONTEXTS = 2000, QUERIES = 300 };
+
+struct fixture {
+	struct contexts ctx;
+	struct chain_index chains;
+	unsigned bits;
+};
+
+static const rosa_allocator plain;
+
+/* Few symbols come often, so that matches are of all lengths. */
+static void fill(struct packed *packed, unsigned bits, uint32_t count, uint64_t seed)
+{
+	uint64_t word = 0;
+
+	assert_true(packed_reserve(packed, &plain, bits, count));
+	for (uint32_t i = 0; i < count; i++) {
+		seed = seed * UINT64_C(6364136223846793005) + 1442695040888963407u;
+		word = packed_push(word, bits, (seed >> 60 ? seed >> 59 & 1 : seed >> 33) & ((1u << bits) - 1));
+		packed_put(packed, bits, i, word);
+	}
+}
+
+static void set_up(struct fixture *f, unsigned bits, uint32_t max_match)
+{
+	*f = (struct fixture){.bits = bits, .ctx = contexts_for(bits, max_match)};
+	f->chains.patience = UINT32_MAX;
+	fill(&f->ctx.key, bits, CONTEXTS, 1);
+	fill(&f->ctx.query, bits, QUERIES, 2);
+	assert_true(chain_reserve(&f->chains, &plain, 0, CONTEXTS, false));
+}
+
+static void tear_down(struct fixture *f)
+{
+	chain_free(&f->chains, &plain);
+	memory_free(&plain, f->ctx.key.bytes);
+	memory_free(&plain, f->ctx.query.bytes);
+}
+
+static void insert(struct fixture *f, uint32_t from, uint32_t to)
+{
+	const struct chain_view view = chain_look(&f->chains, &f->ctx);
+
+	for (uint32_t c = from; c <= to; c++)
+		chain_insert(&view, f->bits, packed_word(&f->ctx.key, f->bits, c), c);
+}
+
+/* By the definition: the longest, and of equals the newest. `flip`: what the query's last symbol is changed by. */
+static struct match by_hand(const struct fixture *f, uint32_t contexts, uint32_t length, unsigned flip)
+{
+	struct match best = {0, 0};
+
+	for (uint32_t c = 1; c <= contexts; c++) {
+		uint32_t shared = 0;
+
+		while (shared < c && shared < length && shared < f->ctx.max_match &&
+		       packed_get(&f->ctx.key, f->bits, c - 1 - shared) ==
+			   (packed_get(&f->ctx.query, f->bits, length - 1 - shared) ^ (shared ? 0 : flip)))
+			shared++;
+		if (shared && shared >= best.length)
+			best = (struct match){c, shared};
+	}
+	return best;
+}
+
+/* Every seventh query, with its flips; `bound` must not be less than the longest match there is. */
+static void check(struct fixture *f, uint32_t contexts)
+{
+	const struct chain_view view = chain_look(&f->chains, &f->ctx);
+
+	for (uint32_t length = 1; length <= QUERIES; length += 7) {
+		const uint64_t word = packed_word(&f->ctx.query, f->bits, length);
+		const uint32_t past = by_hand(f, contexts, length - 1, 0).length;
+		const uint32_t cap = least(length, f->ctx.max_match), bound = length % 2 ? cap : least(cap, past + 1);
+		uint32_t symbols[MAX_LANES], found[MAX_LANES], matched;
+
+		for (unsigned lane = 0; lane <= f->bits; lane++)
+			symbols[lane] = (uint32_t)(word >> (64 - f->bits)) ^ (lane ? 1u << (lane - 1) : 0);
+		matched =
+		    chain_find(&f->chains, &view, &f->ctx, f->bits, word, length, bound, f->bits + 1, symbols, found);
+		assert_false(f->chains.gave_up);
+		assert_int_equal(matched, by_hand(f, contexts, length, 0).length);
+		for (unsigned lane = 0; lane <= f->bits; lane++)
+			assert_int_equal(found[lane],
+					 by_hand(f, contexts, length, lane ? 1u << (lane - 1) : 0).context);
+	}
+}
+
+static const unsigned widths[] = {1, 2, 3, 4, 8, 9, 16};
+
+/* Roots picked by every number of symbols that tables of at most 2^18 entries allow. */
+static void test_every_layout(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof(widths) / sizeof(*widths); i++) {
+		for (unsigned levels = 0; levels * widths[i] <= 18; levels++) {
+			struct fixture f;
+			const uint32_t max_match = levels % 2 ? levels + 1 : UINT32_MAX;
+
+			set_up(&f, widths[i], max_match);
+			for (unsigned root_bits = 1; root_bits < 18; root_bits += 4) {
+				assert_true(chain_lay_out(&f.chains, &plain, &f.ctx,
+							  (struct chain_layout){root_bits, levels}, CONTEXTS / 2,
+							  root_bits % 8 == 1));
+				check(&f, CONTEXTS / 2);
+			}
+			insert(&f, CONTEXTS / 2 + 1, CONTEXTS);
+			check(&f, CONTEXTS);
+			tear_down(&f);
+		}
+	}
+}
+
+static void test_growing(void **state)
+{
+	static const uint32_t back[] = {1, 60, 9, 700, 20, 64, 300};
+	static const size_t room[] = {5000, (size_t)1 << 20, ((size_t)1 << 24) - 1, (size_t)1 << 24};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(widths) / sizeof(*widths); i++) {
+		struct fixture f;
+		uint32_t contexts = 0;
+		struct chain_layout layout;
+
+		set_up(&f, widths[i], i % 2 ? 6 : UINT32_MAX);
+		layout = chain_layout_for(&f.ctx, 0, false);
+		assert_true(chain_lay_out(&f.chains, &plain, &f.ctx, layout, 0, false));
+		for (size_t r = 0; r < sizeof(room) / sizeof(*room); r++) {
+			insert(&f, contexts + 1, contexts + CONTEXTS / 5);
+			contexts += CONTEXTS / 5;
+			check(&f, contexts);
+			assert_true(chain_reserve(&f.chains, &plain, contexts, room[r], false));
+			assert_int_equal(f.chains.link_bytes, r == 3 ? 4 : 3);
+			check(&f, contexts);
+			layout = chain_layout_for(&f.ctx, contexts, false);
+			if (r == 2)
+				chain_layout_longer(&f.ctx, contexts, true, &layout);
+			assert_true(chain_lay_out(&f.chains, &plain, &f.ctx, layout, contexts, false));
+			check(&f, contexts);
+		}
+		/* and back */
+		for (size_t b = 0; b < sizeof(back) / sizeof(*back); b++) {
+			chain_shrink(&f.chains, &f.ctx, contexts, contexts - back[b]);
+			contexts -= back[b];
+			contexts_forget(&f.ctx);
+			check(&f, contexts);
+			insert(&f, contexts + 1, contexts + 5);
+			contexts += 5;
+			check(&f, contexts);
+		}
+		tear_down(&f);
+	}
+}
+
+/* A stream pays at most four bytes per context for tables and roots together, and links that are as short as can be. */
+static void test_memory(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof(widths) / sizeof(*widths); i++) {
+		struct contexts ctx = contexts_for(widths[i], UINT32_MAX);
+
+		for (size_t contexts = 100; contexts < (size_t)1 << 22; contexts = contexts * 5 / 4) {
+			const struct chain_layout layout = chain_layout_for(&ctx, contexts, false);
+			const size_t tables = chain_level(widths[i], layout.levels + 1);
+
+			assert_true(tables + ((size_t)1 << layout.root_bits) <= contexts);
+			assert_true(((size_t)1 << layout.root_bits) * 5 >= contexts);
+		}
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_layout), cmocka_unit_test(test_growing),
+					   cmocka_unit_test(test_memory)};
+
+	return cmocka_run_group_tests_name("chain", tests, NULL, NULL);
+}
