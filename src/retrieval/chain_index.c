@@ -9,8 +9,7 @@
 /* Entries of the tables and of the roots together. */
 static size_t entries(unsigned bits, struct chain_layout layout)
 {
-	return chain_level(bits, layout.levels + 1) +
-	       (layout.root_bits == CHAIN_ROOTLESS ? 0 : (size_t)1 << layout.root_bits);
+	return chain_level(bits, layout.levels + 1) + ((size_t)1 << layout.root_bits);
 }
 
 /* As many levels as have tables no larger than half the roots; roots are picked by one more symbol. */
@@ -23,37 +22,36 @@ static struct chain_layout layout_of(const struct contexts *ctx, unsigned root_b
 	return (struct chain_layout){root_bits, levels};
 }
 
+bool chain_layout_longer(const struct contexts *ctx, size_t most, struct chain_layout *layout)
+{
+	const struct chain_layout longer = {layout->root_bits, layout->levels + 1};
+
+	if (longer.levels >= ctx->max_match || longer.levels * ctx->bits > CHAIN_MAX_ROOTS ||
+	    (size_t)1 << longer.levels * ctx->bits > most)
+		return false;
+	*layout = longer;
+	return true;
+}
+
 struct chain_layout chain_layout_for(const struct contexts *ctx, size_t contexts, bool scratch)
 {
 	unsigned root_bits = 4;
 	struct chain_layout layout;
 
 	if (scratch) {
-		while (root_bits < 20 && ((size_t)1 << root_bits >> (ctx->bits <= 4 ? 4 : 2)) < contexts)
-			root_bits++;
-		while (root_bits < CHAIN_MAX_ROOTS && (size_t)1 << root_bits >> 2 < contexts)
+		/* more of them where a cache still holds them */
+		while (root_bits < CHAIN_MAX_ROOTS && (size_t)1 << root_bits < (root_bits < 17 ? 8 : 4) * contexts)
 			root_bits++;
 		layout = layout_of(ctx, root_bits);
-		/* wide symbols: two pick a root where a table of single ones is not far larger than the stream is long
-		 */
-		if (!layout.levels && ctx->max_match > 1 && root_bits + 2 >= ctx->bits)
-			layout.levels = 1;
+		/* A chain that is not empty costs more than a table that has to be emptied. */
+		while (chain_layout_longer(ctx, 16 * contexts, &layout))
+			;
 		return layout;
 	}
-	while (root_bits < CHAIN_MAX_ROOTS && entries(ctx->bits, layout_of(ctx, root_bits + 1)) <= contexts)
+	while (root_bits < CHAIN_MAX_ROOTS &&
+	       entries(ctx->bits, layout_of(ctx, root_bits + 1)) <= contexts + contexts / 4)
 		root_bits++;
 	return layout_of(ctx, root_bits);
-}
-
-bool chain_layout_longer(const struct contexts *ctx, size_t contexts, bool scratch, struct chain_layout *layout)
-{
-	const struct chain_layout longer = {layout->root_bits, layout->levels + 1};
-
-	if (longer.levels >= ctx->max_match || longer.levels * ctx->bits > CHAIN_MAX_ROOTS ||
-	    (size_t)1 << longer.levels * ctx->bits > (contexts + 4096) * (scratch ? 16 : 2))
-		return false;
-	*layout = longer;
-	return true;
 }
 
 void chain_clear(struct chain_index *index, const struct contexts *ctx)
@@ -68,34 +66,43 @@ void chain_fill(struct chain_index *index, const struct contexts *ctx, uint32_t 
 	const struct chain_view view = chain_look(index, ctx);
 
 	chain_clear(index, ctx);
-	for (uint32_t c = 1; c <= contexts; c++) {
-		const uint64_t word = packed_word(&ctx->key, ctx->bits, c);
+	for (uint32_t c = 1; c <= contexts; c++)
+		chain_insert(&view, ctx->bits, packed_word(&ctx->key, ctx->bits, c), c);
+}
 
-		if (view.root_bits == CHAIN_ROOTLESS)
-			chain_note(&view, ctx->bits, word, c);
-		else
-			chain_insert(&view, ctx->bits, word, c);
-	}
+/* The roots alone; the tables are filled. */
+static void fill_roots(struct chain_index *index, const struct contexts *ctx, uint32_t contexts)
+{
+	const struct chain_view view = chain_look(index, ctx);
+
+	memset(view.root, 0, ((size_t)1 << view.root_bits) * sizeof(*view.root));
+	for (uint32_t c = 1; c <= contexts; c++)
+		chain_hang(&view, ctx->bits, packed_word(&ctx->key, ctx->bits, c), c);
 }
 
 bool chain_lay_out(struct chain_index *index, const rosa_allocator *allocator, const struct contexts *ctx,
 		   struct chain_layout layout, uint32_t contexts, bool scratch)
 {
 	const size_t room = entries(ctx->bits, layout), size = room * sizeof(*index->table);
+	const bool tables_stay = contexts && index->table && layout.levels == index->layout.levels;
+	uint32_t *table = index->table;
 
 	/* what is scratch memory may as well be too large */
-	if (!scratch || !index->table || room > index->room) {
-		uint32_t *table =
-		    scratch ? memory_scratch(allocator, size) : memory_resize_lines(allocator, NULL, size);
-
+	if (!scratch || !table || room > index->room) {
+		table = scratch ? memory_scratch(allocator, size) : memory_resize_lines(allocator, NULL, size);
 		if (!table)
 			return false;
+		if (tables_stay)
+			memcpy(table, index->table, chain_level(ctx->bits, layout.levels + 1) * sizeof(*table));
 		memory_free(allocator, index->table);
 		index->table = table;
 		index->room = room;
 	}
 	index->layout = layout;
-	chain_fill(index, ctx, contexts);
+	if (tables_stay)
+		fill_roots(index, ctx, contexts);
+	else
+		chain_fill(index, ctx, contexts);
 	return true;
 }
 

@@ -29,18 +29,18 @@
 #define CHAIN_MAX_ROOTS 24 /* bits */
 #define CHAIN_HASH      UINT64_C(0x9e3779b97f4a7c15)
 
-/* 2^root_bits roots, picked by levels + 1 symbols. No roots (ROOTLESS): only tables, beside the ordered index. */
+/* 2^root_bits roots, picked by levels + 1 symbols. */
 struct chain_layout {
 	unsigned root_bits, levels;
 };
-
-#define CHAIN_ROOTLESS 0
 
 struct chain_index {
 	uint32_t *table; /* the tables, those of fewer symbols first; then the roots */
 	size_t room;     /* entries that there is memory for */
 	struct chain_layout layout;
-	uint8_t *link;       /* [capacity + 1] of the next older context in the chain, 0: none */
+	/* [capacity + 1] of the next older context in the chain, 0: none. NULL beside the ordered index: there the
+	 * roots only tell which strings have occurred. */
+	uint8_t *link;
 	unsigned link_bytes; /* 3, or 4 where 24 bits are too few or memory does not matter */
 	size_t capacity;     /* contexts */
 	uint64_t patience;   /* work that one look-up may take */
@@ -49,8 +49,8 @@ struct chain_index {
 
 /* The layout for so many contexts. `scratch`: memory that is soon given back, worth more roots. */
 struct chain_layout chain_layout_for(const struct contexts *ctx, size_t contexts, bool scratch);
-/* The same with one more symbol; false if that is not worth its memory. */
-bool chain_layout_longer(const struct contexts *ctx, size_t contexts, bool scratch, struct chain_layout *layout);
+/* The same with one more symbol; false if its table would have more than `most` entries. */
+bool chain_layout_longer(const struct contexts *ctx, size_t most, struct chain_layout *layout);
 
 /* Lay the index out, empty, or with the first `contexts` contexts of the key in it. False if memory is short; then
  * nothing has changed. */
@@ -163,14 +163,21 @@ ALWAYS_INLINE void chain_note(const struct chain_view *view, unsigned bits, uint
 	}
 }
 
-/* Add context c, the newest, whose word is `word`. */
-ALWAYS_INLINE void chain_insert(const struct chain_view *view, unsigned bits, uint64_t word, uint32_t c)
+/* Put context c, the newest, into its chain. */
+ALWAYS_INLINE void chain_hang(const struct chain_view *view, unsigned bits, uint64_t word, uint32_t c)
 {
 	uint32_t *const root = chain_root(view, bits, word);
 
-	chain_note(view, bits, word, c);
-	chain_set_next(view, c, *root);
+	if (view->link)
+		chain_set_next(view, c, *root);
 	*root = c;
+}
+
+/* Add context c, the newest, whose word is `word`. */
+ALWAYS_INLINE void chain_insert(const struct chain_view *view, unsigned bits, uint64_t word, uint32_t c)
+{
+	chain_note(view, bits, word, c);
+	chain_hang(view, bits, word, c);
 }
 
 /*
@@ -186,6 +193,22 @@ ALWAYS_INLINE uint32_t chain_recall(const struct chain_view *view, unsigned bits
 	const uint32_t *level = view->table, *last = level;
 	uint32_t matched = 0;
 
+	/* A single query is mostly answered by the longest strings; several share the cache lines of all levels. */
+	if (lanes == 1) {
+		*deep = 0;
+		found[0] = 0;
+		for (matched = levels; matched > 0; matched--) {
+			const uint32_t c =
+			    view->table[chain_level(bits, matched) + chain_table_row(bits, matched, past) + symbols[0]];
+
+			if (c >= matched) {
+				found[0] = c;
+				break;
+			}
+		}
+		*deep = matched == levels;
+		return matched;
+	}
 	for (unsigned lane = 0; lane < lanes; lane++)
 		found[lane] = 0;
 #pragma GCC unroll 6

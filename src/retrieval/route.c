@@ -114,10 +114,8 @@ ALWAYS_INLINE void index_context(struct route *route, const struct chain_view *v
 		const unsigned symbol = (unsigned)(word >> (64 - bits));
 
 		order_insert(route->order, symbol, view->table[symbol]);
-		chain_note(view, bits, word, context);
-	} else {
-		chain_insert(view, bits, word, context);
 	}
+	chain_insert(view, bits, word, context);
 }
 
 /* ---- find ---- */
@@ -128,9 +126,16 @@ ALWAYS_INLINE uint32_t find_ordered(const struct route *route, const struct chai
 				    const uint32_t *symbols, uint32_t *found)
 {
 	const uint32_t cap = least(length, route->contexts.max_match), levels = least(view->levels, cap);
+	const size_t row = chain_row(view, bits, word << bits);
 	uint32_t deep, longer, matched = chain_recall(view, bits, word << bits, cap, lanes, symbols, found, &deep);
 
-	if (past.length < levels || cap <= levels || !deep)
+	if (past.length < levels || cap <= levels)
+		return matched;
+	/* a string of one symbol more than tables know that has no root has not occurred */
+	for (unsigned lane = 0; lane < lanes; lane++)
+		if (!view->root[row ^ chain_entry(view, bits, symbols[lane])])
+			deep &= ~(1u << lane);
+	if (!deep)
 		return matched;
 	longer = order_find(route->order, past, symbols, cap, levels, deep, found);
 	return longer ? longer : matched;

@@ -62,19 +62,19 @@ void route_refill(struct route *route, uint32_t contexts)
 
 bool route_move(struct route *route, const rosa_allocator *allocator)
 {
-	/* The ordered index relies on a table of single symbols; roots are of no use to it. */
-	const struct chain_layout tables = {CHAIN_ROOTLESS,
-					    route->chains.layout.levels ? route->chains.layout.levels : 1};
+	struct chain_layout layout = route->chains.layout;
 
+	/* the ordered index relies on a table of single symbols */
+	if (!layout.levels)
+		layout.levels = 1;
 	if (!route->order)
 		route->order = order_new(allocator);
 	if (!route->order || !order_reserve(route->order, allocator, route->contexts.key.capacity) ||
-	    !chain_lay_out(&route->chains, allocator, &route->contexts, tables, 0, route->start != NULL))
+	    !chain_lay_out(&route->chains, allocator, &route->contexts, layout, 0, route->start != NULL))
 		return false;
 	route->ordered = true;
+	chain_free_links(&route->chains, allocator);
 	route_refill(route, route->indexed);
-	if (!route->start)
-		chain_free_links(&route->chains, allocator);
 	contexts_forget(&route->contexts);
 	route->contexts.work = 0;
 	route->chains.gave_up = false;
@@ -123,16 +123,22 @@ static void grow(struct route *route, const rosa_allocator *allocator)
 	if (route->start || route->indexed < route->laid_out_until)
 		return;
 	route->laid_out_until = route->indexed + 64 + (uint32_t)((route->indexed / 16) * draw >> 32);
-	if (route->ordered) {
-		layout = chain_layout_for(&route->contexts, route->indexed, false);
-		if (layout.levels > route->chains.layout.levels)
-			chain_lay_out(&route->chains, allocator, &route->contexts,
-				      (struct chain_layout){CHAIN_ROOTLESS, layout.levels}, route->indexed, false);
-		return;
-	}
 	layout = layout_now(route);
 	if (layout.root_bits > route->chains.layout.root_bits)
 		lay_out(route, allocator, layout);
+}
+
+/* One more symbol picks a root, if its table has at most `most` entries. */
+static bool lengthen(struct route *route, const rosa_allocator *allocator, size_t most)
+{
+	struct chain_layout layout = route->chains.layout;
+
+	if (!chain_layout_longer(&route->contexts, most, &layout))
+		return false;
+	lay_out(route, allocator, layout);
+	route->contexts.work = route->work_laid_out = 0;
+	route->chains.gave_up = false;
+	return route->chains.layout.levels == layout.levels;
 }
 
 void route_adapt(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator)
@@ -144,22 +150,19 @@ void route_adapt(struct route *route, const struct route_rules *rules, const ros
 	if (route->ordered)
 		return;
 	questions = asked(route, 0) - route->asked_laid_out;
-	if (questions > JUDGED && route->contexts.work - route->work_laid_out > CROWDED * questions) {
-		struct chain_layout layout = route->chains.layout;
-
-		if (chain_layout_longer(&route->contexts, route->indexed, route->start != NULL, &layout)) {
-			lay_out(route, allocator, layout);
-			route->contexts.work = route->work_laid_out = 0;
-			route->chains.gave_up = false;
+	if (questions > JUDGED) {
+		if (route->contexts.work - route->work_laid_out > CROWDED * questions &&
+		    lengthen(route, allocator, (route->indexed + 4096) * (route->start ? 16 : 2)))
 			return;
-		}
-		/* judged again from here on */
 		route->work_laid_out = route->contexts.work;
 		route->asked_laid_out = asked(route, 0);
 	}
 	route_allow(route, rules, 0);
-	if (route->chains.gave_up || route->contexts.work > route->work_allowed ||
-	    (rules->engine == ROSA_ENGINE_EAGER && route->indexed > 20))
+	if (rules->engine == ROSA_ENGINE_EAGER && route->indexed > 20)
+		route_settle(route, allocator);
+	/* the ordered index would take more memory than the table of another symbol */
+	else if ((route->chains.gave_up || route->contexts.work > route->work_allowed) &&
+		 !lengthen(route, allocator, (route->indexed + 4096) * 16))
 		route_settle(route, allocator);
 }
 

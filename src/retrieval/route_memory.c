@@ -49,7 +49,7 @@ static void set_width(struct route *route, unsigned width)
 	next.key.capacity = next.key.capacity * route->contexts.bits / width;
 	next.query.capacity = next.query.capacity * route->contexts.bits / width;
 	route->contexts = next;
-	route->chains.layout.root_bits = CHAIN_ROOTLESS;
+	route->chains.layout = (struct chain_layout){0, 0};
 	route->ordered = false;
 }
 
@@ -91,14 +91,14 @@ static bool recode(const struct packed *from, unsigned bits, const struct alphab
 	return true;
 }
 
-/* The layout for so many contexts. The ordered index has no roots and needs a table of single symbols. */
+/* The layout for so many contexts. The ordered index needs a table of single symbols. */
 static struct chain_layout layout_for(const struct route *route, const struct contexts *ctx, size_t contexts,
 				      bool scratch)
 {
 	struct chain_layout layout = chain_layout_for(ctx, contexts, scratch);
 
-	if (route->ordered)
-		layout = (struct chain_layout){CHAIN_ROOTLESS, layout.levels ? layout.levels : 1};
+	if (route->ordered && !layout.levels)
+		layout.levels = 1;
 	return layout;
 }
 
@@ -181,12 +181,12 @@ static bool reserve_list(struct route *route, const rosa_allocator *allocator, s
 	return true;
 }
 
-/* An index to put the first contexts in. An empty route may have the tables of an ordered index still. */
+/* An index to put the first contexts in. */
 static bool reserve_table(struct route *route, const rosa_allocator *allocator, size_t total)
 {
 	const struct chain_layout layout = layout_for(route, &route->contexts, total, total != 0);
 	const struct chain_index *const chains = &route->chains;
-	const bool usable = chains->table && (route->ordered || chains->layout.root_bits != CHAIN_ROOTLESS);
+	const bool usable = chains->table && chains->layout.root_bits;
 
 	if (usable &&
 	    (!total || (chains->layout.root_bits == layout.root_bits && chains->layout.levels == layout.levels)))
