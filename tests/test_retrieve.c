@@ -262,6 +262,50 @@ static void test_longer(void **state)
 	}
 }
 
+/*
+ * Streams that use few of the values that symbols may have, so that routes keep them as codes. The alphabets end just
+ * below, at and just above where codes get another bit, and where there are too many symbols for codes; half of the
+ * streams meet new symbols late.
+ */
+static void test_narrow_alphabets(void **state)
+{
+	static const char *const names[] = {"uniform", "skewed", "text-like", "correlated", "sticky", "equal"};
+	static const unsigned alphabets[] = {1, 2, 3, 4, 5, 8, 16, 17, 64, 255, 256, 257, 300};
+	static const int widths[] = {2, 4, 5, 8, 9, 16};
+
+	(void)state;
+	for (size_t w = 0; w < COUNT(widths); w++) {
+		for (size_t a = 0; a < COUNT(alphabets); a++) {
+			const size_t i = w * COUNT(alphabets) + a;
+			struct trial trial = {.options = ROSA_OPTIONS_INIT, .seed = i, .routes = 2};
+
+			if (alphabets[a] >> widths[w])
+				continue;
+			trial.steps = alphabets[a] > 100 ? 700 : 350;
+			trial.kind = stream_find(names[i % COUNT(names)]);
+			assert_true(trial.kind >= 0);
+			trial.options.bits = widths[w];
+			trial.options.policy = trial_policies[i % COUNT(trial_policies)];
+			trial.options.fold = i % 5 != 0;
+			trial.options.max_match = i % 4 == 1 ? 3 : 0;
+			trial_make(&trial);
+			for (size_t t = 0; t < trial.routes * trial.steps; t++) {
+				/* in order of appearance, the alphabet grows to its size by the middle or by the end */
+				size_t most = 1 + t % trial.steps * alphabets[a] / (trial.steps / (1 + i % 2));
+
+				most = most < alphabets[a] ? most : alphabets[a];
+				trial.query[t] = (uint16_t)(trial.query[t] % most);
+				trial.key[t] = (uint16_t)(trial.key[t] % most);
+			}
+			stream_spread(widths[w], trial.routes * trial.steps, trial.query);
+			stream_spread(widths[w], trial.routes * trial.steps, trial.key);
+			trial_solve(&trial);
+			check_batch(&trial);
+			trial_free(&trial);
+		}
+	}
+}
+
 /* What two engines say of one route. */
 static void expect_same_by(rosa_engine engine, rosa_engine other, const struct trial *trial)
 {
@@ -331,8 +375,8 @@ static void test_long_streams(void **state)
 	}
 }
 
-/* A good stream whose end repeats one word of it over and over, so that one part has all of the long matches. */
-static void test_passes_abandoned(void **state)
+/* A good stream whose end repeats one word of it over and over. */
+static void test_late_repetition(void **state)
 {
 	(void)state;
 	for (int bits = 4; bits <= 16; bits += 12) {
@@ -425,13 +469,51 @@ static void test_progress(void **state)
 	}
 }
 
+/* The callback is asked within a route too: one long route stops soon after it is told to. */
+static void test_stopping_within_a_route(void **state)
+{
+	static const char *const kinds[] = {"uniform", "sorted-deep"};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(kinds); i++) {
+		struct trial trial = {.options = ROSA_OPTIONS_INIT, .routes = 1, .steps = 100000};
+		struct watch watch = {.stop_at = 3};
+		int32_t *tau = must_alloc(trial.steps * sizeof(*tau));
+		rosa_error err;
+
+		trial.kind = stream_find(kinds[i]);
+		trial.options.progress = watch_progress;
+		trial.options.progress_context = &watch;
+		trial_make(&trial);
+		expect_status(
+		    "stopped within a route",
+		    rosa_retrieve(&trial.options, 1, trial.steps, trial.query, trial.key, tau, NULL, NULL, &err),
+		    ROSA_ECANCELLED, &err);
+		assert_int_equal(watch.calls, 3);
+		assert_false(watch.fell);
+		assert_in_range(watch.last, 1, trial.steps / 4);
+		/* and without being stopped it ends as before */
+		watch = (struct watch){0};
+		expect_status(
+		    "not stopped",
+		    rosa_retrieve(&trial.options, 1, trial.steps, trial.query, trial.key, tau, NULL, NULL, &err),
+		    ROSA_OK, &err);
+		assert_true(watch.calls > 10);
+		assert_false(watch.fell);
+		assert_int_equal(watch.last, trial.steps);
+		free(tau);
+		trial_free(&trial);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(test_all_pairs),        cmocka_unit_test(test_grid),
 	    cmocka_unit_test(test_longer),           cmocka_unit_test(test_long_streams),
-	    cmocka_unit_test(test_passes_abandoned), cmocka_unit_test(test_standing_query),
-	    cmocka_unit_test(test_progress),
+	    cmocka_unit_test(test_late_repetition),  cmocka_unit_test(test_standing_query),
+	    cmocka_unit_test(test_progress),         cmocka_unit_test(test_stopping_within_a_route),
+	    cmocka_unit_test(test_narrow_alphabets),
 	};
 
 	return cmocka_run_group_tests_name("retrieve", tests, NULL, NULL);

@@ -10,6 +10,10 @@
 
 #include <cmocka.h>
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { ROUTES = 24, STEPS = 700, BITS = 4, CALLERS = 3 };
 
@@ -188,10 +192,93 @@ static void test_bad_numbers(void **state)
 	rosa_workers_free(NULL);
 }
 
+/* ---- a process that forks ---- */
+
+enum { FORKS = 24, PATIENCE = 60 /* seconds until a child that hangs is ended */ };
+
+struct pusher {
+	const struct trial *trial;
+	rosa_stream *stream;
+	atomic_bool stop;
+};
+
+/* Reads the same steps again and again, so that a fork finds it at any point. */
+static void *keep_pushing(void *context)
+{
+	struct pusher *pusher = context;
+
+	while (!atomic_load(&pusher->stop)) {
+		if (rosa_stream_rewind(pusher->stream, 0, NULL) ||
+		    rosa_stream_push(pusher->stream, STEPS, pusher->trial->query, pusher->trial->key, 0, NULL, NULL,
+				     NULL, NULL))
+			return pusher;
+	}
+	return NULL;
+}
+
+/* In the child: the workers do their work without threads, the stream is refused or good, and all can be freed. */
+static int child(struct trial *trial, struct pusher *pusher)
+{
+	rosa_status status;
+
+	alarm(PATIENCE);
+	if (retrieve(trial, trial->workers, trial->found) ||
+	    memcmp(trial->found, trial->wanted, sizeof(trial->wanted)) != 0)
+		return 2;
+	status = rosa_stream_rewind(pusher->stream, 0, NULL);
+	if (!status)
+		status = rosa_stream_push(pusher->stream, STEPS, trial->query, trial->key, 0, trial->found, NULL, NULL,
+					  NULL);
+	if (status != ROSA_EINVAL && (status || memcmp(trial->found, trial->wanted, sizeof(trial->wanted)) != 0))
+		return 3;
+	rosa_stream_free(pusher->stream);
+	rosa_workers_free(trial->workers);
+	return 0;
+}
+
+static void test_fork_while_pushing(void **state)
+{
+	rosa_options options = ROSA_OPTIONS_INIT;
+	struct trial *trial;
+	struct pusher pusher = {.stop = false};
+	pthread_t thread;
+	void *failed = NULL;
+
+	(void)state;
+	options.bits = BITS;
+	assert_int_equal(rosa_workers_new(3, NULL, &options.workers, NULL), ROSA_OK);
+	trial = new_trial(options.workers, 11);
+	pusher.trial = trial;
+	assert_int_equal(rosa_stream_new(&options, ROUTES, &pusher.stream, NULL), ROSA_OK);
+	assert_int_equal(pthread_create(&thread, NULL, keep_pushing, &pusher), 0);
+	for (int i = 0; i < FORKS; i++) {
+		int status = -1;
+		pid_t pid;
+
+		usleep(500 + 137 * (unsigned)i);
+		pid = fork();
+		if (pid == 0)
+			_exit(child(trial, &pusher));
+		assert_true(pid > 0);
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		if (!WIFEXITED(status) || WEXITSTATUS(status))
+			fail_msg("child %d ended with status 0x%x", i, (unsigned)status);
+	}
+	atomic_store(&pusher.stop, true);
+	assert_int_equal(pthread_join(thread, &failed), 0);
+	assert_null(failed);
+	rosa_stream_free(pusher.stream);
+	free(trial);
+	rosa_workers_free(options.workers);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_batch), cmocka_unit_test(test_streams_share_them),
-					   cmocka_unit_test(test_calls_take_turns), cmocka_unit_test(test_layer),
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_fork_while_pushing),
+					   cmocka_unit_test(test_batch),
+					   cmocka_unit_test(test_streams_share_them),
+					   cmocka_unit_test(test_calls_take_turns),
+					   cmocka_unit_test(test_layer),
 					   cmocka_unit_test(test_bad_numbers)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -20,6 +20,8 @@
 #define MAX_THREADS 1024
 
 struct pool {
+	pid_t process; /* that started the threads: a child of fork() has the pool without them, and its locks as they
+			  were at that moment, perhaps held for ever */
 	pthread_mutex_t use; /* held during a run */
 	pthread_mutex_t lock;
 	pthread_cond_t wake, done;
@@ -99,6 +101,7 @@ struct pool *pool_new(const rosa_allocator *allocator, unsigned threads)
 	if (!pool)
 		return NULL;
 	memset(pool, 0, sizeof(*pool));
+	pool->process = getpid();
 	pthread_mutex_init(&pool->use, NULL);
 	pthread_mutex_init(&pool->lock, NULL);
 	pthread_cond_init(&pool->wake, NULL);
@@ -128,6 +131,10 @@ void pool_free(struct pool *pool, const rosa_allocator *allocator)
 {
 	if (!pool)
 		return;
+	if (pool->process != getpid()) {
+		memory_free(allocator, pool);
+		return;
+	}
 	atomic_store(&pool->quit, true);
 	start_round(pool);
 	for (unsigned i = 1; i <= pool->started; i++)
@@ -165,6 +172,15 @@ static void run(struct pool *pool, size_t count, pool_work *work, void *context,
 
 void pool_run(struct pool *pool, size_t count, pool_work *work, void *context, int (*between)(void *context))
 {
+	/* Without the threads, and without touching the locks. */
+	if (pool->process != getpid()) {
+		for (size_t i = 0; i < count; i++) {
+			work(context, i, 0);
+			if (between && between(context))
+				return;
+		}
+		return;
+	}
 	pthread_mutex_lock(&pool->use);
 	run(pool, count, work, context, between);
 	pthread_mutex_unlock(&pool->use);

@@ -96,9 +96,13 @@ rosa_status rosa_stream_save_memory(const rosa_stream *stream, void **data, size
 	uint64_t sizes[2], sum;
 	size_t total = HEADER + sizeof(sum);
 	uint8_t *image, *at;
+	rosa_status status;
 
 	if (!stream || !data || !size)
 		return rosa_fail(err, ROSA_EINVAL, "%s is NULL", !stream ? "stream" : data ? "size" : "data");
+	status = stream_check_idle(stream, err);
+	if (status)
+		return status;
 	for (size_t r = 0; r < stream->routes; r++)
 		total += route_size(stream->steps, stream->route[r].key_runs, stream->route[r].query_runs,
 				    stream->rules.bits);

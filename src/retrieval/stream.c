@@ -128,6 +128,16 @@ void rosa_stream_free(rosa_stream *stream)
 	memory_free(&allocator, stream);
 }
 
+rosa_status stream_check_idle(const rosa_stream *stream, rosa_error *err)
+{
+	if (!atomic_load(&stream->busy))
+		return ROSA_OK;
+	return rosa_fail(
+	    err, ROSA_EINVAL,
+	    "the stream is being changed, or was when this process was forked; use it from one thread at a "
+	    "time, and fork() between two calls");
+}
+
 struct push {
 	rosa_stream *stream;
 	const uint16_t *query, *key;
@@ -216,6 +226,9 @@ rosa_status rosa_stream_push(rosa_stream *stream, size_t steps, const uint16_t *
 
 	if (!stream || !query || !key)
 		return rosa_fail(err, ROSA_EINVAL, "%s is NULL", !stream ? "stream" : query ? "key" : "query");
+	status = stream_check_idle(stream, err);
+	if (status)
+		return status;
 	if (!steps)
 		return rosa_fail(err, ROSA_EINVAL, "0 steps; push at least one");
 	if (push.stride < steps)
@@ -230,14 +243,17 @@ rosa_status rosa_stream_push(rosa_stream *stream, size_t steps, const uint16_t *
 					     (int)stream->rules.bits, err);
 	if (!status && flips)
 		status = check_flips(stream, query, push.stride, err);
-	if (!status)
-		status = make_room(&push, err);
 	if (status)
 		return status;
-	stream_for_groups(stream, push_group, &push);
-	stream->steps += steps;
-	stream->flips |= flips != NULL;
-	return ROSA_OK;
+	atomic_store(&stream->busy, true);
+	status = make_room(&push, err);
+	if (!status) {
+		stream_for_groups(stream, push_group, &push);
+		stream->steps += steps;
+		stream->flips |= flips != NULL;
+	}
+	atomic_store(&stream->busy, false);
+	return status;
 }
 
 rosa_status rosa_stream_fork(const rosa_stream *stream, rosa_stream **copy, rosa_error *err)
@@ -247,6 +263,9 @@ rosa_status rosa_stream_fork(const rosa_stream *stream, rosa_stream **copy, rosa
 
 	if (!stream || !copy)
 		return rosa_fail(err, ROSA_EINVAL, "%s is NULL", stream ? "copy" : "stream");
+	status = stream_check_idle(stream, err);
+	if (status)
+		return status;
 	options.allocator = stream->allocator;
 	options.threads = (int)stream->threads;
 	options.workers = stream->workers;
@@ -281,14 +300,20 @@ static void rewind_route(void *context, size_t r, unsigned worker)
 rosa_status rosa_stream_rewind(rosa_stream *stream, size_t steps, rosa_error *err)
 {
 	struct rewind rewind = {stream, steps};
+	rosa_status status;
 
 	if (!stream)
 		return rosa_fail(err, ROSA_EINVAL, "stream is NULL");
+	status = stream_check_idle(stream, err);
+	if (status)
+		return status;
 	if (steps > stream->steps)
 		return rosa_fail(err, ROSA_EINVAL, "cannot rewind to step %zu: the stream has %zu", steps,
 				 stream->steps);
+	atomic_store(&stream->busy, true);
 	stream_for_routes(stream, rewind_route, &rewind);
 	stream->steps = steps;
+	atomic_store(&stream->busy, false);
 	return ROSA_OK;
 }
 
