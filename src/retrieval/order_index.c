@@ -33,6 +33,12 @@ struct nearest {
 	enum direction side;
 };
 
+/* Where a new context belongs: beside the neighbour, of those that end in the same symbol, that it shares most with. */
+struct gap {
+	uint32_t neighbour, shared;
+	bool before; /* before that one, not behind it */
+};
+
 /* ---- memory ---- */
 
 /* Leaves split in half when full, so that many are enough; the same holds of inner nodes a level up. */
@@ -367,21 +373,15 @@ void order_use(struct order_index *order, rosa_isa isa)
 {
 	order->find = find_plain;
 	order->insert = insert_plain;
-	order->insert_into = insert_into_plain;
-	order->few = few_plain;
 	order->shared = shared_plain;
 #if ROSA_X86_VARIANTS
 	if (isa == ROSA_ISA_AVX2) {
 		order->find = find_avx2;
 		order->insert = insert_avx2;
-		order->insert_into = insert_into_avx2;
-		order->few = few_avx2;
 		order->shared = shared_avx2;
 	} else if (isa == ROSA_ISA_AVX512) {
 		order->find = find_avx512;
 		order->insert = insert_avx512;
-		order->insert_into = insert_into_avx512;
-		order->few = few_avx512;
 		order->shared = shared_avx512;
 	}
 #else
@@ -395,19 +395,9 @@ uint32_t order_find(const struct order_index *order, struct match past, const ui
 	return order->find(order, past, symbols, cap, known, deep, found);
 }
 
-unsigned order_few(const struct order_index *order, uint32_t context, uint32_t length, uint32_t *members)
-{
-	return order->few(order, context, length, members);
-}
-
 void order_insert(struct order_index *order, unsigned symbol, uint32_t relative)
 {
 	order->insert(order, symbol, relative);
-}
-
-void order_insert_into(struct order_index *order, unsigned symbol, struct order_gap gap)
-{
-	order->insert_into(order, symbol, gap);
 }
 
 void order_remove(struct order_index *order)
@@ -428,28 +418,6 @@ void order_remove(struct order_index *order)
 	order->count--;
 	order->place = ORDER_NOT_KNOWN;
 	sum_up_path(order, at.leaf);
-}
-
-/* ---- two contexts ---- */
-
-bool order_before(const struct order_index *order, uint32_t a, uint32_t b)
-{
-	uint32_t left = order->leaf_of[a], right = order->leaf_of[b];
-	unsigned i, j;
-
-	if (left == right)
-		return place_of_plain(order, a).entry < place_of_plain(order, b).entry;
-	i = order->leaf[left].place;
-	j = order->leaf[right].place;
-	left = order->leaf[left].parent;
-	right = order->leaf[right].parent;
-	while (left != right) {
-		i = order->inner[left].place;
-		j = order->inner[right].place;
-		left = order->inner[left].parent;
-		right = order->inner[right].parent;
-	}
-	return i < j;
 }
 
 uint32_t order_shared(const struct order_index *order, uint32_t a, uint32_t b)

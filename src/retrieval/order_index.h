@@ -58,20 +58,12 @@ struct order_inner {
 _Static_assert(sizeof(struct order_leaf) % MEMORY_LINE == 0 && sizeof(struct order_inner) % MEMORY_LINE == 0,
 	       "nodes are whole lines of the cache");
 
-/* Where a new context belongs: beside the neighbour, of those that end in the same symbol, that it shares most with. */
-struct order_gap {
-	uint32_t neighbour, shared;
-	bool before; /* before that one, not behind it */
-};
-
 struct order_index {
 	/* compiled for the processor at hand */
 	uint32_t (*shared)(const struct order_index *, uint32_t, uint32_t);
-	unsigned (*few)(const struct order_index *, uint32_t, uint32_t, uint32_t *);
 	uint32_t (*find)(const struct order_index *, struct match, const uint32_t *, uint32_t, uint32_t, uint32_t,
 			 uint32_t *);
 	void (*insert)(struct order_index *, unsigned, uint32_t);
-	void (*insert_into)(struct order_index *, unsigned, struct order_gap);
 	struct order_leaf *leaf;
 	struct order_inner *inner;
 	uint32_t *leaf_of; /* of every context, 0 (the empty one) to count */
@@ -107,17 +99,6 @@ void order_remove(struct order_index *order);
  * was not overwritten. */
 uint32_t order_find(const struct order_index *order, struct match past, const uint32_t *symbols, uint32_t cap,
 		    uint32_t known, uint32_t deep, uint32_t *found);
-
-/* The contexts that share `length` symbols with `context`, itself included, if they are few and lie together in one
- * node; their number, or 0 if that cannot be told at a glance. */
-#define ORDER_FEW 8
-unsigned order_few(const struct order_index *order, uint32_t context, uint32_t length, uint32_t *members);
-
-/* Add the context that continues the newest with `symbol`, where its place is known. */
-void order_insert_into(struct order_index *order, unsigned symbol, struct order_gap gap);
-
-/* Does context `a` come before `b` in the list? */
-bool order_before(const struct order_index *order, uint32_t a, uint32_t b);
 
 /* How many symbols two different contexts share. */
 uint32_t order_shared(const struct order_index *order, uint32_t a, uint32_t b);

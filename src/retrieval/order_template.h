@@ -243,28 +243,6 @@ ORDER_TARGET static inline uint32_t NAME(newest_beside_)(const struct order_inde
 	return MOST(newest);
 }
 
-/* Those that share `length` symbols with `context`, if there are few, all in its leaf. */
-ORDER_TARGET static unsigned NAME(few_)(const struct order_index *order, uint32_t context, uint32_t length,
-					uint32_t *members)
-{
-	const struct place at = NAME(place_of_)(order, context);
-	const struct order_leaf *leaf = &order->leaf[at.leaf];
-	const uint32_t ends = BELOW(leaf->low, length) & first_bits(leaf->count);
-	const uint32_t left = ends & first_bits(at.entry + 1), right = ends & ~first_bits(at.entry + 1);
-	struct place next;
-	unsigned count;
-
-	if (!left || (!right && right_of(order, (struct place){at.leaf, leaf->count - 1u}, &next) &&
-		      order->leaf[next.leaf].low[next.entry] >= length))
-		return 0;
-	count = (right ? lowest(right) : leaf->count) - highest(left);
-	if (count > ORDER_FEW)
-		return 0;
-	for (unsigned i = 0; i < count; i++)
-		members[i] = leaf->id[highest(left) + i];
-	return count;
-}
-
 /* ---- the operations ---- */
 
 /* Put `context` at a place, moving what is there and behind it to the right; that then shares `next_low` with it. */
@@ -299,7 +277,7 @@ ORDER_TARGET ALWAYS_INLINE void NAME(put_entry_)(struct order_index *order, stru
  * shared with each other. If it shares no more than that symbol with any, or nothing, it goes to `beside` itself.
  */
 ORDER_TARGET static void NAME(add_context_)(struct order_index *order, struct place last, unsigned symbol,
-					    struct place beside, struct order_gap gap)
+					    struct place beside, struct gap gap)
 {
 	const struct order_leaf *leaf = &order->leaf[beside.leaf];
 	uint32_t node = order->leaf[last.leaf].parent, low, next_low;
@@ -392,24 +370,18 @@ ORDER_TARGET static void NAME(insert_)(struct order_index *order, unsigned symbo
 				    ? NAME(place_of_)(order, order->count)
 				    : (struct place){order->leaf_of[order->count], order->place};
 	struct nearest nearest = {NOBODY, 0, LEFT};
-	struct order_gap gap = {0, relative != 0, false};
+	struct gap gap = {0, relative != 0, false};
 	struct place beside;
 
 	if (relative)
 		nearest = NAME(search_from_)(order, at, symbol, NOBODY, 1);
 	if (nearest.context != NOBODY) {
-		gap = (struct order_gap){nearest.context + 1, nearest.run + 1, nearest.side == RIGHT};
+		gap = (struct gap){nearest.context + 1, nearest.run + 1, nearest.side == RIGHT};
 		beside = NAME(place_of_)(order, gap.neighbour);
 	} else {
 		beside = relative ? NAME(edge_)(order, relative, 2) : last_place(order);
 	}
 	NAME(add_context_)(order, at, symbol, beside, gap);
-}
-
-ORDER_TARGET static void NAME(insert_into_)(struct order_index *order, unsigned symbol, struct order_gap gap)
-{
-	NAME(add_context_)
-	(order, NAME(place_of_)(order, order->count), symbol, NAME(place_of_)(order, gap.neighbour), gap);
 }
 
 /* How many symbols two contexts share: the least of the shared lengths between them. */
