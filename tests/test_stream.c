@@ -516,7 +516,7 @@ static void check_long(int kind, int bits, size_t steps, int fold, uint32_t max_
 
 static void test_long(void **state)
 {
-	static const int bits[] = {1, 4, 8, 9, 16}; /* 9: enough contexts for trees of pairs */
+	static const int bits[] = {1, 4, 8, 9, 16}; /* 9: wide symbols without codes */
 	int turn = 0;
 
 	(void)state;

@@ -18,7 +18,7 @@
  * A step takes O(log n) node visits for symbols of up to six bits, whose sets are exact. Wider symbols share the bits
  * of a set, and a subtree may then be entered in vain.
  *
- * It costs about 27 bytes a context and more time than a table does on streams that are not hostile. So a route moves
+ * It costs about 27 bytes per context and more time than a table does on streams that are not hostile. So a route moves
  * here only when its streams call for it, and keeps the tables of the chain index: they answer short matches, and
  * know of every symbol whether it has occurred.
  */

@@ -446,11 +446,13 @@ static void ahead_roots(struct ahead *ahead, const struct route *route, unsigned
 
 	ahead->view = chain_look(&route->chains, &route->contexts);
 	ahead->word = packed_push(route->query_word, bits, code == ALPHABET_NONE ? 0 : code);
-	for (unsigned l = 1; l <= ahead->view.levels; l++) {
-		const uint32_t *level = ahead->view.table + chain_level(bits, l);
+	/* Of the tables the largest is asked first; the others are small. */
+	if (ahead->view.levels) {
+		const uint32_t *const level = ahead->view.table + chain_level(bits, ahead->view.levels);
 
-		PREFETCH(level + chain_table_row(bits, l, ahead->word << bits) + (ahead->word >> (64 - bits)));
-		PREFETCH(level + chain_table_row(bits, l, route->ready_word << bits) +
+		PREFETCH(level + chain_table_row(bits, ahead->view.levels, ahead->word << bits) +
+			 (ahead->word >> (64 - bits)));
+		PREFETCH(level + chain_table_row(bits, ahead->view.levels, route->ready_word << bits) +
 			 (route->ready_word >> (64 - bits)));
 	}
 	PREFETCH(chain_root(&ahead->view, bits, ahead->word));

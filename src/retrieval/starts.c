@@ -1,5 +1,5 @@
 /*
- * Finding the n-th bit set, and the memory for it. The essay is in starts.h.
+ * Finding the n-th bit set, and the memory for it. The overview is in starts.h.
  *
  * Counting bits and finding the n-th are single instructions on most x86-64, and missing from the least. So the way to
  * a run is compiled twice. In plain C bits are counted by adding neighbouring fields of a word; the same sums, kept,

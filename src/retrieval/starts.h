@@ -1,7 +1,7 @@
 /*
- * Which steps begin runs: a bit a step, and a way back from a run to its first step.
+ * Which steps begin runs: one bit per step, and a way back from a run to its first step.
  *
- * A list of first steps is four bytes a run, as much as a child link of the index. A bitmap is an eighth of a byte a
+ * A list of first steps is four bytes per run, more than a link of the index. A bitmap is an eighth of a byte per
  * step, and two small tables beside it find the n-th bit set:
  *
  *     sample[j]   the step at which run 64 j begins, for each 64th run
@@ -9,8 +9,8 @@
  *
  * A run lies between its sample and the next. Mostly these are a word or two apart, and counting the bits of the words
  * between them finds it. Where runs are long they may lie any number of steps apart; then a search by halves in rank[]
- * leaves eight words to count. A stream whose runs are short pays 0.07 bytes a run for the two tables, and one whose
- * runs are long pays 0.008 bytes a step.
+ * leaves eight words to count. A stream whose runs are short pays 0.07 bytes per run for the two tables, and one whose
+ * runs are long pays 0.008 bytes per step.
  *
  * Where only "does a run begin here?" is ever asked, as of the query, both tables are left out.
  *
@@ -25,7 +25,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define STARTS_WORD   64  /* steps a word of the bitmap */
+#define STARTS_WORD   64  /* steps per word of the bitmap */
 #define STARTS_BLOCK  512 /* steps an entry of rank */
 #define STARTS_SAMPLE 64  /* runs an entry of sample */
 

@@ -2,7 +2,7 @@
  * Saved streams.
  *
  * What is saved is the streams themselves, not the index: where runs begin, and their symbols, packed. That is a few
- * bytes a run, it is the same on every machine, and it leaves nothing in the file that could be wrong in a way that
+ * bytes per run, it is the same on every machine, and it leaves nothing in the file that could be wrong in a way that
  * matters: the index is built anew from checked symbols, so an altered file can be refused or can be another stream,
  * but never a broken one. Loading costs what retrieving the streams without counterfactuals costs.
  *
