@@ -10,7 +10,7 @@
 
 #include "cli/option_args.h"
 #include "model/adapter_options.h"
-#include "train/network.h"
+#include "rosa/arguments.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,6 +36,35 @@ static void defaults_are_the_library_s(void **state)
 	assert_true(options.learning.suffix == learning.suffix);
 	assert_true(options.learning.explore == learning.explore);
 	assert_true(options.learning.flip_share == learning.flip_share);
+}
+
+/* Whatever the table allows, the library takes too, and of choices it takes no more than there are words. */
+static void the_library_agrees(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < learning_option_table.count; i++) {
+		const struct key *row = &learning_option_table.rows[i];
+		struct adapter_options options = adapter_options_default();
+		void *value = (char *)&options + row->offset;
+		rosa_learning full;
+
+		if (row->type == KEY_CHOICE) {
+			for (int word = 0; row->choices[word]; word++) {
+				*(int *)value = word;
+				assert_int_equal(learning_from_options(&options.learning, &full, NULL), ROSA_OK);
+			}
+			++*(int *)value;
+			assert_int_not_equal(learning_from_options(&options.learning, &full, NULL), ROSA_OK);
+			continue;
+		}
+		assert_int_equal(row->type, KEY_FLOAT);
+		for (int end = 0; end < 2; end++) {
+			*(float *)value = (float)(end ? row->most : row->least);
+			assert_int_equal(learning_from_options(&options.learning, &full, NULL), ROSA_OK);
+		}
+		*(float *)value = row->least > 0 ? 0 : -1;
+		assert_int_not_equal(learning_from_options(&options.learning, &full, NULL), ROSA_OK);
+	}
 }
 
 /* A row has a name, help of one line, and a default that is among what it may be. */
@@ -148,7 +177,7 @@ static void options_set_rows(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(defaults_are_the_library_s),
+	    cmocka_unit_test(defaults_are_the_library_s), cmocka_unit_test(the_library_agrees),
 	    cmocka_unit_test(rows_are_complete),
 #ifdef ROSATUNE_JANSSON
 	    cmocka_unit_test(what_is_written_reads_back),
