@@ -75,7 +75,7 @@ void bytes_save(const struct bytes *bytes, const char *path)
 {
 	FILE *file = fopen(path, "wb");
 
-	if (!file || fwrite(bytes->data, 1, bytes->size, file) != bytes->size || fclose(file) != 0)
+	if (!file || (bytes->size && fwrite(bytes->data, 1, bytes->size, file) != bytes->size) || fclose(file) != 0)
 		fail_msg("%s cannot be written", path);
 }
 

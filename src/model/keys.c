@@ -481,7 +481,7 @@ static rosa_status compare_row(const struct place_of *at, const void *was, const
 			       const struct key_listener *listener, rosa_error *err)
 {
 	struct json_text old = {0}, new = {0};
-	char message[256], stage[32] = "";
+	char message[320], stage[32] = "";
 	rosa_status status = ROSA_OK;
 
 	write_value(at->row, target_of(at, was), &old);
