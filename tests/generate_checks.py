@@ -15,6 +15,7 @@ import re
 import select
 import shutil
 import signal
+import statistics
 import struct
 import subprocess
 import sys
@@ -880,6 +881,57 @@ class Perplexity(Base):
         self.ppl("--lossy")
         open("book.txt", "wb").close()
         self.assertIn(b"rosatune ppl: ", self.ppl(code=1).stderr)
+
+
+class Recall(Base):
+    """rosatune recall against the losses of single tokens and far tokens by their definition."""
+
+    WINDOW, CONTEXT = 4, 40
+
+    def setUp(self):
+        super().setUp()
+        write_adapter("adapter")
+        with open("book.txt", "w", encoding="utf-8") as file:
+            file.write("the same words, the same words. " * 9)
+
+    def recall(self, *words, code=0):
+        return run("recall", "--model", "plain.gguf", "--context", str(self.CONTEXT), *words, code=code)
+
+    def means(self, pieces, *options):
+        """Far and rest, by brute force."""
+        sums = {True: [], False: []}
+        for piece in pieces:
+            each = losses(piece, *options)
+            for t in range(4 * self.WINDOW, len(piece)):
+                before = [p for p in range(2, t) if piece[p - 2 : p + 1] == piece[t - 2 : t + 1]]
+                sums[bool(before) and t - before[-1] >= self.WINDOW].append(each[t - 1])
+        return {name: statistics.fmean(sums[far]) for name, far in (("far", True), ("rest", False))}
+
+    def test_conditions(self):
+        texts = {"one.txt": "abcabd. xyz abc " * 8, "two.txt": "the cat and the hat and the bat. " * 4}
+        pieces = []
+        for name, text in texts.items():
+            with open(name, "w", encoding="utf-8") as file:
+                file.write(text)
+            tokens = json.loads(run("tokenize", "--model", "plain.gguf", "--file", name, "--json").stdout)["ids"]
+            pieces += [tokens[i : i + self.CONTEXT] for i in range(0, len(tokens) - self.CONTEXT + 1, self.CONTEXT)]
+        window = ["--window", str(self.WINDOW), "--sinks", "1"]
+        result = json.loads(self.recall(*window, "--adapter", "adapter", *texts, "--json").stdout)
+        self.assertEqual(list(result["conditions"]), ["global", "window", "adapter", "off", "random"])
+        self.assertGreater(result["far_share"], 0.1)
+        for name, options in ("global", []), ("window", window), ("adapter", ["--adapter", "adapter", *window]):
+            for part, mean in self.means(pieces, *options).items():
+                self.assertAlmostEqual(result["conditions"][name][part], mean, places=4, msg=f"{name} {part}")
+        conditions = {name: (c["far"], c["rest"]) for name, c in result["conditions"].items()}
+        self.assertEqual(conditions["off"], conditions["window"])
+        self.assertEqual(len(set(conditions.values())), 4, "the adapter and random reads must differ")
+        self.assertEqual(list(result["books"]), list(texts))
+        self.assertIn("Reading at random returns", self.recall(*window, "--adapter", "adapter", *texts).stdout.decode())
+
+    def test_refusals(self):
+        self.assertIn(b"add --window", self.recall("book.txt", code=1).stderr)
+        self.assertIn(b"--context 40", self.recall("--window", "10", "book.txt", code=1).stderr)
+        self.assertIn(b"FILE is missing", self.recall("--window", "4", code=2).stderr)
 
 
 def main():

@@ -641,7 +641,8 @@ static void what_cannot_be_read_is_refused(void **state)
 	uint32_t tokens[3] = {1, 50, 2};
 	struct bench b;
 	struct piece pieces[2] = {{NULL, tokens, 3, LOGITS_NONE, NULL}, {NULL, tokens, 1, LOGITS_NONE, NULL}};
-	struct decoder_options wrong[] = {{0, 4, 0, 0}, {8, 0, 4, 0}, {8, 0, 0, (size_t)1 << 40}};
+	struct decoder_options wrong[] = {
+	    {.sinks = 4}, {.window = 8, .first_global_layers = 4}, {.window = 8, .chunk = (size_t)1 << 40}};
 	decoder *none;
 	rosa_error error;
 

@@ -4,6 +4,7 @@
  */
 #include "rosatune.h"
 
+#include "backend/backend.h"
 #include "base/pool.h"
 #include "rosa/lookup.h"
 #include "rosa/past.h"
@@ -108,8 +109,10 @@ static void check_past(const struct sources *s)
 		cut(trial, trial->query, first, count, piece[0]);
 		cut(trial, trial->key, first, count, piece[1]);
 		cut(trial, s->value, first, count, piece[2]);
-		expect_status("past_find", past_find(&past, count, piece[0], piece[1], piece[2], found, &err), ROSA_OK,
-			      &err);
+		expect_status("past_find",
+			      past_find(&past, count, piece[0], piece[1], piece[2],
+					(struct past_control){READS_FOUND, 0}, found, &err),
+			      ROSA_OK, &err);
 		for (size_t r = 0; r < trial->routes; r++)
 			expect_found(s, "past", r, first, count, found + r * count);
 	}
@@ -137,6 +140,76 @@ static void test_same(void **state)
 		check_past(&s);
 		sources_free(&s);
 	}
+}
+
+/* What a control finds of a whole trial, read in pieces of `most` steps: [routes][steps]. */
+static uint32_t *find_controlled(const struct sources *s, struct past_control control, size_t most)
+{
+	const struct trial *trial = &s->trial;
+	const size_t cells = trial->routes * trial->steps;
+	uint32_t *all = must_alloc(cells * sizeof(*all)), *found = must_alloc(cells * sizeof(*found));
+	uint16_t *piece[3];
+	struct past past;
+	rosa_error err;
+
+	for (int i = 0; i < 3; i++)
+		piece[i] = must_alloc(cells * sizeof(*piece[i]));
+	expect_status("past_new", past_new(&past, trial->routes, &trial->options, &err), ROSA_OK, &err);
+	for (size_t first = 0, count; first < trial->steps; first += count) {
+		count = trial->steps - first < most ? trial->steps - first : most;
+		cut(trial, trial->query, first, count, piece[0]);
+		cut(trial, trial->key, first, count, piece[1]);
+		cut(trial, s->value, first, count, piece[2]);
+		expect_status("past_find", past_find(&past, count, piece[0], piece[1], piece[2], control, found, &err),
+			      ROSA_OK, &err);
+		for (size_t r = 0; r < trial->routes; r++)
+			memcpy(all + r * trial->steps + first, found + r * count, count * sizeof(*all));
+	}
+	past_free(&past);
+	for (int i = 0; i < 3; i++)
+		free(piece[i]);
+	free(found);
+	return all;
+}
+
+/* A control that reads nothing finds nothing. One that reads at random finds something just where there was something
+ * to find, an earlier value, the same however the text is cut, and another with another seed. */
+static void test_controls(void **state)
+{
+	struct sources s = {.trial = {.options = ROSA_OPTIONS_INIT, .seed = 5, .routes = 3, .steps = 400}};
+	const size_t steps = s.trial.steps;
+
+	(void)state;
+	s.trial.options.bits = 8;
+	sources_make(&s);
+	uint32_t *found = find_controlled(&s, (struct past_control){READS_FOUND, 3}, steps);
+	uint32_t *nothing = find_controlled(&s, (struct past_control){READS_NOTHING, 3}, steps);
+	uint32_t *random = find_controlled(&s, (struct past_control){READS_RANDOM, 3}, steps);
+	uint32_t *pieces = find_controlled(&s, (struct past_control){READS_RANDOM, 3}, 7);
+	uint32_t *other = find_controlled(&s, (struct past_control){READS_RANDOM, 4}, steps);
+	size_t hits = 0, same = 0, alike = 0;
+
+	for (size_t i = 0; i < s.trial.routes * steps; i++) {
+		const size_t first = i / steps * steps;
+		bool earlier = false;
+
+		assert_int_equal(nothing[i], 0);
+		assert_int_equal(random[i] == 0, found[i] == 0);
+		assert_int_equal(random[i], pieces[i]);
+		for (size_t j = first; j < i; j++)
+			earlier = earlier || random[i] == (BACKEND_FOUND | s.value[j]);
+		assert_true(earlier || !random[i]);
+		hits += found[i] != 0;
+		same += found[i] && found[i] == random[i];
+		alike += found[i] && other[i] == random[i];
+	}
+	assert_true(hits > 100 && same < hits / 2 && alike < hits / 2);
+	free(found);
+	free(nothing);
+	free(random);
+	free(pieces);
+	free(other);
+	sources_free(&s);
 }
 
 /* A text longer than a block of values. */
@@ -209,10 +282,8 @@ static void test_seeds(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_same),
-	    cmocka_unit_test(test_blocks),
-	    cmocka_unit_test(test_broken),
-	    cmocka_unit_test(test_seeds),
+	    cmocka_unit_test(test_same),   cmocka_unit_test(test_controls), cmocka_unit_test(test_blocks),
+	    cmocka_unit_test(test_broken), cmocka_unit_test(test_seeds),
 	};
 
 	return cmocka_run_group_tests_name("sources", tests, NULL, NULL);

@@ -8,6 +8,9 @@
  */
 #include "cli/models.h"
 
+#include "cli/text_input.h"
+
+#include <stdlib.h>
 #include <string.h>
 
 /* `given`, or the default if it was not given. */
@@ -26,6 +29,7 @@ bool model_attention(const struct model_args *args, const struct checkpoint *che
 	options->first_global_layers =
 	    choose(args->global_layers, adapter ? (size_t)adapter->options.first_global_layers : 0);
 	options->chunk = (size_t)args->chunk;
+	options->reads = args->reads;
 	if (options->sinks && !options->window)
 		return refuse(why, "--sinks %zu: attention is global and sees the first positions anyway; add --window",
 			      options->sinks);
@@ -119,4 +123,23 @@ bool model_tokenizer(const struct model *model, tokenizer **made, rosa_error *wh
 	*made = NULL;
 	return refuse(why, "%s: the tokenizer has %zu tokens, the model %zu; is it another model's?", checkpoint->path,
 		      ids, checkpoint->config.vocabulary);
+}
+
+bool model_encode_file(const tokenizer *tokenizer, const char *path, bool lossy, struct tokens *tokens, rosa_error *why)
+{
+	const int64_t first = tokenizer_bos(tokenizer);
+	struct text text = {0};
+	bool good = text_add_file(&text, path, lossy, why);
+
+	if (good && first >= 0) {
+		tokens->ids = malloc(sizeof(*tokens->ids));
+		good = tokens->ids || refuse(why, "not enough memory for the tokens of %s", path);
+		if (good) {
+			tokens->ids[0] = (uint32_t)first;
+			tokens->room = tokens->count = 1;
+		}
+	}
+	good = good && tokenizer_encode(tokenizer, text.data, text.size, true, false, tokens, why) == ROSA_OK;
+	text_free(&text);
+	return good;
 }

@@ -13,11 +13,12 @@
 struct model_args {
 	const char *model, *adapter; /* paths; adapter NULL: none */
 	uint64_t window, sinks, global_layers, chunk, threads;
+	enum past_reads reads;
 };
 
 #define MODEL_ARGS_INIT                                                                                                \
 	{                                                                                                              \
-		NULL, NULL, NOT_GIVEN, NOT_GIVEN, NOT_GIVEN, 0, 0                                                      \
+		NULL, NULL, NOT_GIVEN, NOT_GIVEN, NOT_GIVEN, 0, 0, READS_FOUND                                         \
 	}
 
 /* Rows of an option table for them. */
@@ -94,5 +95,10 @@ bool model_warn_length(const struct model *model, size_t tokens, const char *com
 
 /* Opens the tokenizer that came with the model. One with more tokens than the model has is refused. */
 bool model_tokenizer(const struct model *model, tokenizer **made, rosa_error *why);
+
+/* Appends the tokens of a text file (text_add_file), after the token that begins every text where the tokenizer has
+ * one. `tokens` is empty before. */
+bool model_encode_file(const tokenizer *tokenizer, const char *path, bool lossy, struct tokens *tokens,
+		       rosa_error *why);
 
 #endif

@@ -4,11 +4,13 @@
 
 #include "model/adapter.h"
 #include "backend/backend.h"
+#include "rosa/past.h"
 
 struct decoder_options {
 	size_t window, sinks;       /* of attention; window 0: global */
 	size_t first_global_layers; /* the first layers, which stay global */
 	size_t chunk;               /* most rows of one forward pass; 0: 256 */
+	enum past_reads reads;      /* of the adapter: what was found, or a control */
 };
 
 typedef struct decoder decoder;

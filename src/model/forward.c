@@ -34,6 +34,7 @@ static rosa_status retrieve_and_read(const struct pass *pass, size_t number, ros
 	const struct rosa_weights *weights = &pass->decoder->blocks[number].rosa;
 	struct workspace *work = pass->work;
 	const uint16_t *keys = work->symbols[layer_shared(weights) ? 0 : 1];
+	const struct past_control control = {pass->decoder->options.reads, number};
 
 	for (size_t s = 0; s < pass->count; s++) {
 		const struct segment *segment = &pass->segments[s];
@@ -41,7 +42,7 @@ static rosa_status retrieve_and_read(const struct pass *pass, size_t number, ros
 
 		layer_symbols(setup, weights, segment->count, segment->row, &work->rosa, work->symbols);
 		status = past_find(&segment->sequence->pasts[number], segment->count, work->symbols[0], keys,
-				   work->symbols[2], work->found, err);
+				   work->symbols[2], control, work->found, err);
 		if (status != ROSA_OK)
 			return status;
 		layer_read(setup, weights, segment->count, work->found,

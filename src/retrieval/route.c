@@ -465,61 +465,41 @@ static void ahead_roots(struct ahead *ahead, const struct route *route, unsigned
 	PREFETCH(ahead->view.link + (size_t)(route->indexed + 1) * ahead->view.link_bytes);
 }
 
-/* A context of the chain. */
 static void ahead_context(const struct ahead *ahead, const struct route *route, uint32_t c)
 {
+	if (!c)
+		return;
 	PREFETCH(ahead->view.link + (size_t)c * ahead->view.link_bytes);
 	PREFETCH(ahead->view.key + (size_t)c * route->contexts.bits / 8);
-}
-
-/* The first step after a context that may be the answer: about here, if runs are of even length. */
-static void ahead_answer(const struct route *route, uint32_t c)
-{
+	/* its first step: about here, if runs are of even length */
 	PREFETCH(route->key_starts.sample + c / STARTS_SAMPLE);
 	PREFETCH(route->key_starts.bits + (uint64_t)c * route->steps / (route->key_runs + 1) / STARTS_WORD);
 }
 
-/* The roots have come. */
-static void ahead_chain(struct ahead *ahead, const struct route *route)
-{
-	const unsigned bits = route->contexts.bits, levels = ahead->view.levels;
-
-	ahead->at = *chain_root(&ahead->view, bits, ahead->word);
-	ahead_context(ahead, route, ahead->at);
-	if (levels)
-		ahead_answer(
-		    route,
-		    ahead->view.table[chain_level(bits, levels) + chain_table_row(bits, levels, ahead->word << bits) +
-				      (ahead->word >> (64 - bits))]);
-	else
-		ahead_answer(route, ahead->at);
-}
-
-/* Contexts of a chain that are prefetched. */
-#define HOPS 6
-
 void route_prefetch(const struct route *route, size_t routes, const uint16_t *query, size_t stride)
 {
 	struct ahead ahead[ROUTE_AHEAD];
-	bool more = true;
 
 	for (size_t r = 0; r < routes; r++) {
-		ahead[r].at = 0;
 		ahead[r].view.link = NULL;
 		if (route[r].chains.link && !route[r].ordered && route[r].steps)
 			ahead_roots(&ahead[r], &route[r], query[r * stride]);
 	}
-	for (size_t r = 0; r < routes; r++)
-		if (ahead[r].view.link)
-			ahead_chain(&ahead[r], &route[r]);
-	for (int hop = 1; hop < HOPS && more; hop++) {
-		more = false;
-		for (size_t r = 0; r < routes; r++) {
-			if (!ahead[r].at)
-				continue;
-			ahead[r].at = chain_next(&ahead[r].view, ahead[r].at);
-			ahead_context(&ahead[r], &route[r], ahead[r].at);
-			more |= ahead[r].at != 0;
-		}
+	for (size_t r = 0; r < routes; r++) {
+		const unsigned bits = route[r].contexts.bits;
+		const unsigned levels = ahead[r].view.link ? ahead[r].view.levels : 0;
+
+		if (!ahead[r].view.link)
+			continue;
+		ahead[r].at = *chain_root(&ahead[r].view, bits, ahead[r].word);
+		ahead_context(&ahead[r], &route[r], ahead[r].at);
+		if (levels)
+			ahead_context(&ahead[r], &route[r],
+				      ahead[r].view.table[chain_level(bits, levels) +
+							  chain_table_row(bits, levels, ahead[r].word << bits) +
+							  (ahead[r].word >> (64 - bits))]);
 	}
+	for (size_t r = 0; r < routes; r++)
+		if (ahead[r].view.link && ahead[r].at)
+			ahead_context(&ahead[r], &route[r], chain_next(&ahead[r].view, ahead[r].at));
 }

@@ -5,6 +5,7 @@
  */
 #include "rosa/past.h"
 #include "backend/backend.h"
+#include "base/draw.h"
 #include "base/status.h"
 
 #include <stdbool.h>
@@ -68,8 +69,21 @@ static void copy_values(const struct past *past, size_t route, size_t first, siz
 	}
 }
 
+/* Replaces the destinations of a route, from step `first` on, as a control wants them. */
+static void redirect(struct past_control control, size_t route, size_t first, size_t steps, int32_t *tau)
+{
+	for (size_t i = 0; i < steps; i++) {
+		const uint64_t before = first + i; /* earlier steps; where something was found there is one */
+
+		if (control.reads == READS_NOTHING)
+			tau[i] = -1;
+		else if (control.reads == READS_RANDOM && tau[i] >= 0)
+			tau[i] = (int32_t)(draw_long(control.seed, route, before) % before);
+	}
+}
+
 rosa_status past_find(struct past *past, size_t steps, const uint16_t *q, const uint16_t *k, const uint16_t *v,
-		      uint32_t *found, rosa_error *err)
+		      struct past_control control, uint32_t *found, rosa_error *err)
 {
 	int32_t *tau = (int32_t *)found; /* each is replaced by what stands there */
 	rosa_status status = reserve(past, past->steps + steps, err);
@@ -80,6 +94,7 @@ rosa_status past_find(struct past *past, size_t steps, const uint16_t *q, const 
 		return status;
 	for (size_t r = 0; r < past->routes; r++) {
 		copy_values(past, r, past->steps, steps, (uint16_t *)v + r * steps, true);
+		redirect(control, r, past->steps, steps, tau + r * steps);
 		for (size_t i = r * steps; i < (r + 1) * steps; i++)
 			found[i] = tau[i] < 0 ? 0 : BACKEND_FOUND | *value_at(past, r, (size_t)tau[i]);
 	}

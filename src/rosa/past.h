@@ -13,6 +13,18 @@
 /* Value symbols are kept in blocks of so many steps, so that a growing text never moves what is there. */
 #define PAST_BLOCK ((size_t)4096)
 
+/* What is read. The last two are controls: a memory shows in what they lose. */
+enum past_reads {
+	READS_FOUND,   /* the values at the destinations found */
+	READS_NOTHING, /* nothing: no step finds anything */
+	READS_RANDOM   /* each destination is replaced by a uniformly drawn earlier step */
+};
+
+struct past_control {
+	enum past_reads reads;
+	uint64_t seed; /* random reads are a function of seed, route and step */
+};
+
 struct past {
 	size_t routes, steps;
 	rosa_stream *stream;
@@ -26,7 +38,7 @@ void past_free(struct past *past); /* safe on a zeroed one */
 /* Append steps: symbols [routes][steps] of q, k and v. `found`, of the same shape, receives for each the value symbol
  * at its destination, with BACKEND_FOUND; 0 where nothing was found. */
 rosa_status past_find(struct past *past, size_t steps, const uint16_t *q, const uint16_t *k, const uint16_t *v,
-		      uint32_t *found, rosa_error *err);
+		      struct past_control control, uint32_t *found, rosa_error *err);
 
 /* Bytes in use; all of them grow with the text. */
 uint64_t past_bytes(const struct past *past);

@@ -1,0 +1,462 @@
+/*
+ * rosatune recall: does a model know what lies beyond its window?
+ *
+ * Every text is cut into pieces, and every piece is read once under each condition, by a decoder of its own. Positions
+ * from four windows on are scored. The controls tell memory from style: with the same adapter nothing is injected
+ * ("off"), or every destination is replaced by a random one ("random").
+ */
+#include "cli/commands.h"
+
+#include "base/json_text.h"
+#include "cli/gnuplot.h"
+#include "cli/inputs.h"
+#include "cli/interrupt.h"
+#include "cli/models.h"
+#include "cli/progress.h"
+#include "cli/text_input.h"
+#include "eval/far.h"
+#include "eval/recall.h"
+#include "eval/scoring.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COMMAND "recall"
+
+/* One file. */
+struct book {
+	const char *path;
+	struct tokens tokens;
+	size_t pieces;
+	uint32_t *distance; /* [pieces * context] */
+};
+
+struct recall {
+	struct model_args args;
+	struct arg_words files;
+	uint64_t context, pieces, batch;
+	bool lossy, json;
+	const char *plot;
+
+	struct book *books;
+	size_t book_count, used;          /* files, and those that have a whole piece */
+	struct recall_sums *sums;         /* [RECALL_CONDITIONS][book_count] */
+	bool measured[RECALL_CONDITIONS]; /* what applies */
+	struct decoder_options options;   /* of the window */
+	struct progress progress;
+};
+
+/* -------------------------------------------------------------------------------------------------------- texts -- */
+
+/* Cuts a book into whole pieces and looks for their far tokens. */
+static bool cut(struct recall *job, struct book *book, rosa_error *why)
+{
+	const size_t context = (size_t)job->context;
+
+	book->pieces = book->tokens.count / context;
+	if (job->pieces && book->pieces > job->pieces)
+		book->pieces = (size_t)job->pieces;
+	if (!book->pieces) {
+		complain(COMMAND, "%s has %zu tokens, less than one piece of %zu; it is left out", book->path,
+			 book->tokens.count, context);
+		return true;
+	}
+	book->distance = get_memory(book->pieces * context, sizeof(*book->distance), "distances", why);
+	if (!book->distance)
+		return false;
+	job->used++;
+	for (size_t i = 0; i < book->pieces; i++) {
+		if (far_distances(book->tokens.ids + i * context, context, book->distance + i * context, why) !=
+		    ROSA_OK)
+			return false;
+	}
+	return true;
+}
+
+static bool read_books(struct recall *job, const struct model *model, rosa_error *why)
+{
+	tokenizer *tokenizer = NULL;
+	bool good = model_tokenizer(model, &tokenizer, why);
+
+	for (size_t i = 0; i < job->book_count && good; i++) {
+		job->books[i].path = job->files.all[i];
+		good = model_encode_file(tokenizer, job->books[i].path, job->lossy, &job->books[i].tokens, why) &&
+		       cut(job, &job->books[i], why);
+	}
+	tokenizer_free(tokenizer);
+	if (good && !job->used)
+		return refuse(why, "no text has a whole piece of %llu tokens; lower --context",
+			      (unsigned long long)job->context);
+	return good;
+}
+
+/* --------------------------------------------------------------------------------------------------- conditions -- */
+
+/* The first token that is scored. */
+static size_t first_scored(const struct recall *job)
+{
+	return 4 * job->options.window;
+}
+
+static bool score_book(struct recall *job, enum recall_condition condition, const struct scoring *scoring, size_t b,
+		       rosa_error *why)
+{
+	const struct book *book = &job->books[b];
+	const size_t context = (size_t)job->context;
+	struct scored_text *texts = get_memory(book->pieces, sizeof(*texts), "pieces", why);
+	double *losses = texts ? get_memory(book->pieces * context, sizeof(*losses), "losses", why) : NULL;
+	bool good = losses != NULL;
+
+	for (size_t i = 0; i < book->pieces && good; i++)
+		texts[i] = (struct scored_text){book->tokens.ids + i * context, context, losses + i * context};
+	good = good && score_texts(scoring, texts, book->pieces, progress_tick, &job->progress, why) == ROSA_OK;
+	if (good)
+		progress_advance(&job->progress, score_tokens(texts, book->pieces));
+	for (size_t i = 0; i < book->pieces && good; i++)
+		recall_add(&job->sums[(size_t)condition * job->book_count + b], losses + i * context,
+			   book->distance + i * context, scoring->first, context, job->options.window);
+	free(losses);
+	free(texts);
+	return good;
+}
+
+/* All books under one condition. */
+static bool measure(struct recall *job, enum recall_condition condition, rosa_error *why)
+{
+	struct model_args args = job->args;
+	struct model model;
+	uint64_t tokens = 0;
+	bool good;
+
+	if (condition == RECALL_GLOBAL)
+		args.window = args.sinks = args.global_layers = 0;
+	if (condition == RECALL_GLOBAL || condition == RECALL_WINDOW)
+		args.adapter = NULL;
+	if (condition == RECALL_WINDOW) {
+		args.window = job->options.window;
+		args.sinks = job->options.sinks;
+		args.global_layers = job->options.first_global_layers;
+	}
+	args.reads = condition == RECALL_OFF ? READS_NOTHING : condition == RECALL_RANDOM ? READS_RANDOM : READS_FOUND;
+	if (!model_open(&model, &args, why))
+		return false;
+	for (size_t b = 0; b < job->book_count; b++)
+		tokens += job->books[b].pieces * (job->context - 1);
+	progress_begin(&job->progress, recall_names[condition], tokens);
+	job->progress.unit = "tokens";
+	const struct scoring scoring = {.decoder = model.decoder,
+					.workers = model.workers,
+					.batch = (size_t)job->batch,
+					.first = first_scored(job)};
+	good = true;
+	for (size_t b = 0; b < job->book_count && good; b++)
+		good = !job->books[b].pieces || score_book(job, condition, &scoring, b, why);
+	progress_end(&job->progress);
+	model_close(&model);
+	job->measured[condition] = good;
+	return good;
+}
+
+/* What the window is, and whether anything can be scored. */
+static bool prepare(struct recall *job, rosa_error *why)
+{
+	struct model model;
+
+	job->book_count = job->files.count;
+	job->books = get_memory(job->book_count, sizeof(*job->books), "texts", why);
+	job->sums =
+	    job->books ? get_memory(RECALL_CONDITIONS * job->book_count, sizeof(*job->sums), "sums", why) : NULL;
+	if (!job->sums)
+		return false;
+	memset(job->books, 0, job->book_count * sizeof(*job->books));
+	memset(job->sums, 0, RECALL_CONDITIONS * job->book_count * sizeof(*job->sums));
+	if (!model_open(&model, &job->args, why))
+		return false;
+	job->options = model.options;
+	bool good = true;
+	if (!job->options.window)
+		good = refuse(why, "recall compares a window with what lies beyond it; add --window W");
+	else if (job->context <= first_scored(job))
+		good = refuse(why, "--context %llu: positions from four windows (%zu) on are scored; give more",
+			      (unsigned long long)job->context, first_scored(job));
+	good = good && read_books(job, &model, why);
+	model_close(&model);
+	return good;
+}
+
+static bool measure_all(struct recall *job, rosa_error *why)
+{
+	for (int condition = 0; condition < RECALL_CONDITIONS; condition++) {
+		const bool adapter = condition >= RECALL_ADAPTER;
+
+		if ((!adapter || job->args.adapter) && !measure(job, (enum recall_condition)condition, why))
+			return false;
+	}
+	return true;
+}
+
+/* ------------------------------------------------------------------------------------------------------- output -- */
+
+static const struct recall_sums *sums_of(const struct recall *job, int condition)
+{
+	return &job->sums[(size_t)condition * job->book_count];
+}
+
+static struct recall_sums total(const struct recall *job, int condition)
+{
+	struct recall_sums all = {0};
+
+	for (size_t b = 0; b < job->book_count; b++)
+		recall_join(&all, &sums_of(job, condition)[b]);
+	return all;
+}
+
+static void add_means(struct json_text *text, const struct recall_sums *sums)
+{
+	const struct recall_means means = recall_means(sums);
+
+	json_text_add(text, "\"ppl\": ");
+	json_text_number(text, means.ppl);
+	json_text_add(text, ", \"far\": ");
+	json_text_number(text, means.far);
+	json_text_add(text, ", \"rest\": ");
+	json_text_number(text, means.rest);
+}
+
+static void add_distances(struct json_text *text, const struct recall_sums *sums)
+{
+	bool first = true;
+
+	json_text_add(text, ", \"distance\": {");
+	for (unsigned bin = 0; bin < RECALL_BINS; bin++) {
+		if (!sums->distance_count[bin])
+			continue;
+		json_text_add(text, "%s\"%u\": {\"tokens\": %llu, \"loss\": ", first ? "" : ", ", 1u << bin,
+			      (unsigned long long)sums->distance_count[bin]);
+		json_text_number(text, sums->by_distance[bin] / (double)sums->distance_count[bin]);
+		json_text_add(text, "}");
+		first = false;
+	}
+	json_text_add(text, "}");
+}
+
+static double far_share(const struct recall_sums *sums)
+{
+	return (double)sums->far_count / (double)(sums->far_count + sums->rest_count);
+}
+
+static bool print_json(const struct recall *job, rosa_error *why)
+{
+	const struct recall_sums window = total(job, RECALL_WINDOW);
+	struct json_text text = {0};
+	const char *comma = "";
+
+	json_text_add(&text, "{\"window\": %zu, \"sinks\": %zu, \"context\": %llu, \"tokens\": %llu, \"far_share\": ",
+		      job->options.window, job->options.sinks, (unsigned long long)job->context,
+		      (unsigned long long)(window.far_count + window.rest_count));
+	json_text_number(&text, far_share(&window));
+	json_text_add(&text, ", \"conditions\": {");
+	for (int c = 0; c < RECALL_CONDITIONS; c++) {
+		const struct recall_sums all = total(job, c);
+
+		if (!job->measured[c])
+			continue;
+		json_text_add(&text, "%s\"%s\": {", comma, recall_names[c]);
+		add_means(&text, &all);
+		json_text_add(&text, ", \"far_error\": ");
+		json_text_number(&text, recall_error(sums_of(job, c), job->book_count, true));
+		json_text_add(&text, ", \"loss_error\": ");
+		json_text_number(&text, recall_error(sums_of(job, c), job->book_count, false));
+		add_distances(&text, &all);
+		json_text_add(&text, "}");
+		comma = ", ";
+	}
+	json_text_add(&text, "}, \"books\": {");
+	comma = "";
+	for (size_t b = 0; b < job->book_count; b++) {
+		const char *inner = "";
+
+		if (!job->books[b].pieces)
+			continue;
+		json_text_add(&text, "%s", comma);
+		json_text_string(&text, job->books[b].path);
+		json_text_add(&text, ": {");
+		for (int c = 0; c < RECALL_CONDITIONS; c++) {
+			if (!job->measured[c])
+				continue;
+			json_text_add(&text, "%s\"%s\": {", inner, recall_names[c]);
+			add_means(&text, &sums_of(job, c)[b]);
+			json_text_add(&text, "}");
+			inner = ", ";
+		}
+		json_text_add(&text, "}");
+		comma = ", ";
+	}
+	json_text_add(&text, "}}\n");
+	bool good = !text.failed || refuse(why, "not enough memory for the result");
+	good = good && text_print(text.data, text.size, why);
+	json_text_free(&text);
+	return good;
+}
+
+static void print_recovered(const struct recall *job)
+{
+	const struct recall_sums sums[] = {total(job, RECALL_GLOBAL), total(job, RECALL_WINDOW),
+					   total(job, RECALL_ADAPTER), total(job, RECALL_RANDOM)};
+	const struct recall_means global = recall_means(&sums[0]), window = recall_means(&sums[1]),
+				  adapter = recall_means(&sums[2]), random = recall_means(&sums[3]);
+
+	printf("\nOf what the window loses on far tokens the adapter returns %.1f %%, of all loss %.1f %%.\n",
+	       100 * (window.far - adapter.far) / (window.far - global.far),
+	       100 * log(window.ppl / adapter.ppl) / log(window.ppl / global.ppl));
+	printf("Reading at random returns %.1f %% on far tokens: what it keeps is style, not memory.\n",
+	       100 * (window.far - random.far) / (window.far - global.far));
+	printf("A trained adapter has to be compared with a window and with global attention trained alike.\n");
+}
+
+static void print_table(const struct recall *job)
+{
+	const struct recall_sums window = total(job, RECALL_WINDOW);
+
+	printf("%llu tokens of %zu text%s, from position %zu of pieces of %llu; %.2f %% are far: the same three\n"
+	       "tokens last stood %zu or more before.\n\n",
+	       (unsigned long long)(window.far_count + window.rest_count), job->used, job->used == 1 ? "" : "s",
+	       first_scored(job), (unsigned long long)job->context, 100 * far_share(&window), job->options.window);
+	printf("%-10s %10s %20s %20s\n", "", "perplexity", "loss on far tokens", "on all others");
+	for (int c = 0; c < RECALL_CONDITIONS; c++) {
+		const struct recall_sums all = total(job, c);
+		const struct recall_means means = recall_means(&all);
+		const double error = recall_error(sums_of(job, c), job->book_count, true);
+		char far[32];
+
+		if (!job->measured[c])
+			continue;
+		if (isnan(error))
+			snprintf(far, sizeof(far), "%.4f", means.far);
+		else
+			snprintf(far, sizeof(far), "%.4f +- %.4f", means.far, error);
+		printf("%-10s %10.3f %20s %20.4f\n", recall_names[c], means.ppl, far, means.rest);
+	}
+	if (job->measured[RECALL_RANDOM])
+		print_recovered(job);
+}
+
+/* Loss against distance, a curve per condition. */
+static void put_curves(FILE *script, const void *context)
+{
+	const struct recall *job = context;
+	const char *comma = "plot";
+
+	fprintf(script,
+		"set logscale x 2\nset xlabel 'tokens since the same three tokens last stood there'\n"
+		"set ylabel 'loss, nats per token'\nset key outside right top\nset grid\n"
+		"set arrow from %zu, graph 0 to %zu, graph 1 nohead dashtype 2\n",
+		job->options.window, job->options.window);
+	for (int c = 0; c < RECALL_CONDITIONS; c++) {
+		if (!job->measured[c])
+			continue;
+		fprintf(script, "%s '-' with linespoints title '%s'", comma, recall_names[c]);
+		comma = ",";
+	}
+	fputs("\n", script);
+	for (int c = 0; c < RECALL_CONDITIONS; c++) {
+		const struct recall_sums all = total(job, c);
+
+		if (!job->measured[c])
+			continue;
+		for (unsigned bin = 0; bin < RECALL_BINS; bin++) {
+			/* The middle of a bin on the logarithmic axis. */
+			if (all.distance_count[bin])
+				fprintf(script, "%g %.9g\n", 1.414 * (double)((uint64_t)1 << bin),
+					all.by_distance[bin] / (double)all.distance_count[bin]);
+		}
+		fputs("e\n", script);
+	}
+}
+
+/* -------------------------------------------------------------------------------------------------- the command -- */
+
+static enum args_result parse(struct recall *job, int count, char **words)
+{
+	struct arg options[] = {
+	    MODEL_ARGS(&job->args),
+	    {.name = "context",
+	     .kind = ARG_SIZE,
+	     .target = &job->context,
+	     .value = "N",
+	     .min = 8,
+	     .max = ROSA_MAX_STEPS,
+	     .help = "cut each text into pieces of N tokens, each read from an empty state (default 4096)"},
+	    {.name = "pieces",
+	     .kind = ARG_SIZE,
+	     .target = &job->pieces,
+	     .value = "P",
+	     .max = ROSA_MAX_STEPS,
+	     .help = "take only the first P pieces of each text (default 0: all)"},
+	    {.name = "batch",
+	     .kind = ARG_NUMBER,
+	     .target = &job->batch,
+	     .value = "B",
+	     .min = 1,
+	     .max = 65536,
+	     .help = "pieces read at a time (default 1)"},
+	    {.name = "lossy",
+	     .kind = ARG_FLAG,
+	     .target = &job->lossy,
+	     .help = "read bytes that are not UTF-8 as U+FFFD instead of refusing them"},
+	    {.name = "plot",
+	     .kind = ARG_TEXT,
+	     .target = &job->plot,
+	     .value = "PICTURE",
+	     .help = "draw loss against distance to a .png, .svg or .pdf file (needs gnuplot)"},
+	    {.name = "json", .kind = ARG_FLAG, .target = &job->json, .help = "print one JSON object"},
+	};
+	struct args args = {
+	    .command = COMMAND,
+	    .usage = "--model PATH [--adapter DIR] --window W [--sinks S] [--context N] FILE...",
+	    .summary =
+		"Measures whether a model knows what lies beyond its window: the loss on far tokens, which repeat\n"
+		"something that attention no longer sees, and on all others; for global attention, the window,\n"
+		"and with an adapter also for the adapter, with nothing injected, and reading at random.",
+	    .options = options,
+	    .count = sizeof(options) / sizeof(options[0]),
+	    .notes =
+		"A token is far if it and the two before it stood in that order before, the last time W or more\n"
+		"tokens ago. Positions from 4 W on are scored. A gain that random reads keep is style, not memory.",
+	    .operands = &job->files,
+	    .operand_name = "FILE",
+	};
+
+	return args_parse(&args, count, words);
+}
+
+int recall_command(int count, char **words)
+{
+	struct recall job = {.args = MODEL_ARGS_INIT, .context = 4096, .batch = 1};
+	rosa_error why = {0};
+	enum args_result parsed = parse(&job, count, words);
+
+	if (parsed != ARGS_OK)
+		return parsed == ARGS_HELP ? DONE : MISUSED;
+	interrupt_watch();
+	bool good = (!job.plot || picture_can_be(job.plot, &why)) && prepare(&job, &why) && measure_all(&job, &why);
+	if (good && job.json)
+		good = print_json(&job, &why);
+	else if (good)
+		print_table(&job);
+	const struct picture picture = {.path = job.plot, .width = 900, .height = 560};
+	if (good && job.plot)
+		good = picture_draw(&picture, put_curves, &job, &why);
+	for (size_t b = 0; b < job.book_count && job.books; b++) {
+		tokens_free(&job.books[b].tokens);
+		free(job.books[b].distance);
+	}
+	free(job.books);
+	free(job.sums);
+	if (good)
+		return DONE;
+	complain(COMMAND, "%s", interrupted() ? "interrupted" : why.message);
+	return interrupted() ? interrupted() : FAILED;
+}

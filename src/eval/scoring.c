@@ -1,0 +1,183 @@
+/*
+ * Losses of texts.
+ *
+ * A row of logits is as wide as the vocabulary, so logits are computed for some positions at a time and each row is
+ * reduced at once to one number. How many positions at a time changes the memory and nothing else: a decoder's result
+ * does not depend on how a text is split. Each loss is computed in double by one thread.
+ */
+#include "eval/scoring.h"
+
+#include "base/pool.h"
+#include "base/status.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LOGITS_BYTES ((size_t)64 << 20) /* of logits in memory, about */
+
+/* -ln p(token) from a row of logits. */
+static double loss(const float *logits, size_t vocabulary, uint32_t token)
+{
+	double greatest = (double)logits[0], sum = 0;
+
+	for (size_t i = 1; i < vocabulary; i++)
+		greatest = (double)logits[i] > greatest ? (double)logits[i] : greatest;
+	for (size_t i = 0; i < vocabulary; i++)
+		sum += exp((double)logits[i] - greatest);
+	return greatest + log(sum) - (double)logits[token];
+}
+
+/* Texts that are being read side by side. */
+struct reading {
+	const struct scoring *scoring;
+	size_t vocabulary, stride; /* positions of a text whose logits are in memory at once */
+	float *logits;             /* [batch][stride][vocabulary] */
+	sequence **sequences;      /* [batch] */
+	struct piece *pieces;      /* [batch]; those that are read now come first */
+	double **to;               /* [batch]: where the losses of a piece go */
+	size_t *at;                /* [batch]: tokens read of each text */
+	rosa_progress progress;
+	void *context;
+	uint64_t done, all; /* tokens, of all texts */
+};
+
+/* How far the next read of a text goes: at once over what is not scored, since that takes no logits. */
+static size_t due(const struct reading *reading, size_t at, size_t count, enum logits_wanted *wanted)
+{
+	const size_t unscored = reading->scoring->first - 1; /* positions whose next token is not scored */
+	const size_t last = count ? count - 1 : 0;           /* its next token does not exist */
+	const size_t until = at < unscored ? unscored : at + reading->stride;
+
+	*wanted = at < unscored ? LOGITS_NONE : LOGITS_ALL;
+	return (until < last ? until : last) - (at < last ? at : last);
+}
+
+static void reduce_row(void *context, size_t i, unsigned worker)
+{
+	const struct reading *reading = context;
+	const size_t row = i % reading->stride;
+	const struct piece *piece = &reading->pieces[i / reading->stride];
+
+	(void)worker;
+	if (piece->wanted == LOGITS_ALL && row < piece->count)
+		reading->to[i / reading->stride][row] =
+		    loss(piece->logits + row * reading->vocabulary, reading->vocabulary, piece->tokens[row + 1]);
+}
+
+static rosa_status reduce(struct reading *reading, size_t pieces, rosa_error *err)
+{
+	rosa_options options = ROSA_OPTIONS_INIT;
+	struct pool *pool;
+
+	options.workers = reading->scoring->workers;
+	pool = pool_for(&options, 1);
+	if (!pool)
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for threads");
+	pool_run(pool, pieces * reading->stride, reduce_row, reading, NULL);
+	pool_done(&options, pool);
+	return ROSA_OK;
+}
+
+/* A rosa_progress: one read is a part of all. */
+static int tick(void *context, uint64_t done, uint64_t total)
+{
+	const struct reading *reading = context;
+
+	(void)total;
+	return reading->progress ? reading->progress(reading->context, reading->done + done, reading->all) : 0;
+}
+
+/* Reads on in all texts that are not at their end. *over: none is left. */
+static rosa_status read_on(struct reading *reading, struct scored_text *texts, size_t count, bool *over,
+			   rosa_error *err)
+{
+	size_t used = 0, tokens = 0;
+	rosa_status status;
+
+	for (size_t i = 0; i < count; i++) {
+		struct piece *piece = &reading->pieces[used];
+
+		piece->count = due(reading, reading->at[i], texts[i].count, &piece->wanted);
+		if (!piece->count)
+			continue;
+		piece->sequence = reading->sequences[i];
+		piece->tokens = texts[i].tokens + reading->at[i];
+		piece->logits = reading->logits + used * reading->stride * reading->vocabulary;
+		reading->to[used] = texts[i].losses + reading->at[i] + 1;
+		reading->at[i] += piece->count;
+		tokens += piece->count;
+		used++;
+	}
+	*over = used == 0;
+	if (*over)
+		return ROSA_OK;
+	status = decoder_read(reading->scoring->decoder, used, reading->pieces, tick, reading, err);
+	if (status == ROSA_OK)
+		status = reduce(reading, used, err);
+	reading->done += tokens;
+	return status;
+}
+
+static rosa_status score_batch(struct reading *reading, struct scored_text *texts, size_t count, rosa_error *err)
+{
+	rosa_status status = ROSA_OK;
+	bool over = false;
+
+	memset(reading->at, 0, count * sizeof(*reading->at));
+	memset(reading->sequences, 0, count * sizeof(*reading->sequences));
+	for (size_t i = 0; i < count && status == ROSA_OK; i++)
+		status = sequence_new(reading->scoring->decoder, &reading->sequences[i], err);
+	while (status == ROSA_OK && !over)
+		status = read_on(reading, texts, count, &over, err);
+	for (size_t i = 0; i < count; i++)
+		sequence_free(reading->sequences[i]);
+	return status;
+}
+
+uint64_t score_tokens(const struct scored_text *texts, size_t count)
+{
+	uint64_t tokens = 0;
+
+	for (size_t i = 0; i < count; i++)
+		tokens += texts[i].count ? texts[i].count - 1 : 0;
+	return tokens;
+}
+
+rosa_status score_texts(const struct scoring *scoring, struct scored_text *texts, size_t count, rosa_progress progress,
+			void *context, rosa_error *err)
+{
+	const size_t batch = scoring->batch < count ? scoring->batch : count;
+	struct reading reading = {.scoring = scoring,
+				  .vocabulary = decoder_vocabulary(scoring->decoder),
+				  .progress = progress,
+				  .context = context,
+				  .all = score_tokens(texts, count)};
+	size_t longest = 1;
+	rosa_status status = ROSA_OK;
+
+	if (!scoring->batch || !scoring->first)
+		return rosa_fail(err, ROSA_EINVAL, "a batch of 0 texts, or token 0 to be scored; both begin with 1");
+	if (!count)
+		return ROSA_OK;
+	for (size_t i = 0; i < count; i++)
+		longest = texts[i].count > longest ? texts[i].count : longest;
+	reading.stride = LOGITS_BYTES / sizeof(float) / reading.vocabulary / batch;
+	reading.stride = reading.stride < 1 ? 1 : reading.stride < longest ? reading.stride : longest;
+	reading.logits = calloc(batch * reading.stride, reading.vocabulary * sizeof(float));
+	reading.sequences = calloc(batch, sizeof(*reading.sequences));
+	reading.pieces = calloc(batch, sizeof(*reading.pieces));
+	reading.to = calloc(batch, sizeof(*reading.to));
+	reading.at = calloc(batch, sizeof(*reading.at));
+	if (!reading.logits || !reading.sequences || !reading.pieces || !reading.to || !reading.at)
+		status =
+		    rosa_fail(err, ROSA_ENOMEM, "no memory for the logits of %zu texts; read fewer at a time", batch);
+	for (size_t first = 0; first < count && status == ROSA_OK; first += batch)
+		status = score_batch(&reading, texts + first, count - first < batch ? count - first : batch, err);
+	free(reading.logits);
+	free(reading.sequences);
+	free(reading.pieces);
+	free(reading.to);
+	free(reading.at);
+	return status;
+}

@@ -1,0 +1,29 @@
+/* The loss of each token of some texts under a decoder. */
+#ifndef ROSATUNE_SCORING_H
+#define ROSATUNE_SCORING_H
+
+#include "model/decoder.h"
+
+/* One text, read from an empty state. */
+struct scored_text {
+	const uint32_t *tokens;
+	size_t count;
+	double *losses; /* [count]: -ln p(tokens[t] | tokens[0..t-1]), filled in from `first` on */
+};
+
+struct scoring {
+	decoder *decoder;
+	rosa_workers *workers;
+	size_t batch; /* texts read side by side, at least 1 */
+	size_t first; /* the first token that is scored, at least 1 */
+};
+
+/* Scores the texts. The losses do not depend on the batch or on the number of threads. `progress` (may be NULL) is told
+ * the number of tokens read, of all there are to read; nonzero from it stops with ROSA_ECANCELLED. */
+rosa_status score_texts(const struct scoring *scoring, struct scored_text *texts, size_t count, rosa_progress progress,
+			void *context, rosa_error *err);
+
+/* How many tokens score_texts reads: the last token of a text is scored but not read. */
+uint64_t score_tokens(const struct scored_text *texts, size_t count);
+
+#endif

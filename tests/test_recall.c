@@ -1,0 +1,204 @@
+/*
+ * Far tokens against their definition by brute force; sums and errors by hand; losses of a decoder against logits that
+ * are asked for at once.
+ */
+#include "support_decoder.h"
+
+#include "base/draw.h"
+#include "eval/far.h"
+#include "eval/recall.h"
+#include "eval/scoring.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <unistd.h>
+
+/* -------------------------------------------------------------------------------------------------- far tokens -- */
+
+static uint32_t brute_distance(const uint32_t *x, size_t t)
+{
+	for (size_t p = t; t >= 2 && p-- > 2;) {
+		if (x[p] == x[t] && x[p - 1] == x[t - 1] && x[p - 2] == x[t - 2])
+			return (uint32_t)(t - p);
+	}
+	return 0;
+}
+
+static void finds_the_last_occurrence(void **state)
+{
+	uint32_t tokens[700], distance[700];
+	rosa_error error;
+	size_t found = 0, none = 0;
+
+	(void)state;
+	for (uint32_t alphabet = 1; alphabet <= 40; alphabet += 3) {
+		for (size_t count = 0; count <= 700; count += 35) {
+			for (size_t t = 0; t < count; t++)
+				tokens[t] = (uint32_t)(draw(7, alphabet, t) % alphabet) * 1000003u;
+			memset(distance, 0xaa, sizeof(distance));
+			assert_int_equal(far_distances(tokens, count, distance, &error), ROSA_OK);
+			for (size_t t = 0; t < count; t++) {
+				assert_int_equal(distance[t], brute_distance(tokens, t));
+				*(distance[t] ? &found : &none) += 1;
+			}
+		}
+	}
+	assert_true(found > 1000 && none > 1000);
+}
+
+/* -------------------------------------------------------------------------------------------------------- sums -- */
+
+static void sums_far_tokens_apart(void **state)
+{
+	const double losses[] = {9, 9, 1, 2, 4, 8};
+	const uint32_t distance[] = {0, 5, 0, 3, 4, 7};
+	struct recall_sums sums = {0}, twice = {0};
+	struct recall_means means;
+
+	(void)state;
+	recall_add(&sums, losses, distance, 2, 6, 4);
+	assert_int_equal(sums.far_count, 2);
+	assert_int_equal(sums.rest_count, 2);
+	means = recall_means(&sums);
+	assert_true(means.far == 6 && means.rest == 1.5 && fabs(means.ppl - exp(15.0 / 4)) < 1e-12);
+	assert_true(sums.by_distance[1] == 2 && sums.by_distance[2] == 12 && sums.distance_count[2] == 2);
+	recall_join(&twice, &sums);
+	recall_join(&twice, &sums);
+	assert_true(twice.far == 24 && twice.rest_count == 4 && recall_means(&twice).far == 6);
+	assert_true(isnan(recall_means(&(struct recall_sums){0}).far));
+}
+
+static void errs_over_books(void **state)
+{
+	/* Means 1 and 3 of equally long books: the mean is 2, its standard error 1. */
+	const struct recall_sums books[] = {{.far = 10, .far_count = 10}, {.far = 30, .far_count = 10}, {.far = 0}};
+	const struct recall_sums rests[] = {{.rest = 5, .rest_count = 5}, {.far = 15, .far_count = 5}};
+
+	(void)state;
+	assert_true(fabs(recall_error(books, 3, true) - 1) < 1e-12);
+	assert_true(fabs(recall_error(rests, 2, false) - 1) < 1e-12);
+	assert_true(isnan(recall_error(books, 1, true)));
+	assert_true(isnan(recall_error(rests, 2, true)));
+}
+
+/* ------------------------------------------------------------------------------------------------------ scoring -- */
+
+#define STEPS 70
+
+static void must(rosa_status status, const rosa_error *error)
+{
+	if (status != ROSA_OK)
+		fail_msg("%s", error->message);
+}
+
+static int count_ticks(void *context, uint64_t done, uint64_t total)
+{
+	uint64_t *seen = context;
+
+	assert_true(done >= seen[0] && done <= total);
+	seen[0] = done;
+	seen[1] = total;
+	return 0;
+}
+
+static int stop_at_once(void *context, uint64_t done, uint64_t total)
+{
+	(void)context, (void)done, (void)total;
+	return 1;
+}
+
+static void scores_like_the_logits(void **state)
+{
+	const struct tiny_model tiny = TINY_MODEL;
+	const struct decoder_options options = {.window = 8, .sinks = 2, .chunk = 16};
+	char path[] = "/tmp/rosatune-recall-XXXXXX";
+	struct checkpoint checkpoint;
+	struct backend *backend;
+	rosa_workers *workers;
+	decoder *decoder;
+	sequence *sequence;
+	rosa_error error;
+	uint32_t tokens[3][STEPS];
+	const size_t counts[3] = {STEPS, 1, 33};
+	double expected[3][STEPS] = {{0}}, losses[3][STEPS];
+	float *logits;
+
+	(void)state;
+	assert_true(mkstemp(path) >= 0);
+	tiny_model_save(&tiny, path);
+	must(checkpoint_open(path, &checkpoint, &error), &error);
+	must(rosa_workers_new(2, NULL, &workers, &error), &error);
+	must(cpu_backend_new(workers, &backend, &error), &error);
+	must(decoder_new(&checkpoint, NULL, &options, backend, workers, &decoder, &error), &error);
+	const size_t vocabulary = decoder_vocabulary(decoder);
+	logits = malloc(STEPS * vocabulary * sizeof(*logits));
+	assert_non_null(logits);
+	for (size_t i = 0; i < 3; i++) {
+		for (size_t t = 0; t < counts[i]; t++)
+			tokens[i][t] = (uint32_t)(draw(3, i, t) % vocabulary);
+		must(sequence_new(decoder, &sequence, &error), &error);
+		struct piece piece = {sequence, tokens[i], counts[i], LOGITS_ALL, logits};
+		must(decoder_read(decoder, 1, &piece, NULL, NULL, &error), &error);
+		sequence_free(sequence);
+		for (size_t t = 1; t < counts[i]; t++) {
+			const float *row = logits + (t - 1) * vocabulary;
+			double sum = 0;
+
+			for (size_t v = 0; v < vocabulary; v++)
+				sum += exp((double)row[v]);
+			expected[i][t] = log(sum) - (double)row[tokens[i][t]];
+		}
+	}
+	for (size_t batch = 1; batch <= 4; batch++) {
+		for (size_t first = 1; first <= 36; first += 7) {
+			const struct scoring scoring = {decoder, workers, batch, first};
+			struct scored_text texts[3];
+			uint64_t seen[2] = {0, 0};
+
+			for (size_t i = 0; i < 3; i++) {
+				texts[i] = (struct scored_text){tokens[i], counts[i], losses[i]};
+				for (size_t t = 0; t < STEPS; t++)
+					losses[i][t] = -1;
+			}
+			must(score_texts(&scoring, texts, 3, count_ticks, seen, &error), &error);
+			assert_int_equal(score_tokens(texts, 3), STEPS - 1 + 32);
+			assert_int_equal(seen[1], STEPS - 1 + 32);
+			for (size_t i = 0; i < 3; i++) {
+				for (size_t t = 0; t < STEPS; t++) {
+					if (t < first || t >= counts[i])
+						assert_true(losses[i][t] == -1);
+					else
+						assert_true(fabs(losses[i][t] - expected[i][t]) < 1e-9);
+				}
+			}
+			assert_int_equal(score_texts(&scoring, texts, 3, stop_at_once, NULL, &error), ROSA_ECANCELLED);
+		}
+	}
+	const struct scoring bad = {decoder, workers, 0, 1};
+	assert_int_equal(score_texts(&bad, NULL, 0, NULL, NULL, &error), ROSA_EINVAL);
+	free(logits);
+	decoder_free(decoder);
+	cpu_backend_free(backend);
+	rosa_workers_free(workers);
+	checkpoint_close(&checkpoint);
+	unlink(path);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(finds_the_last_occurrence),
+	    cmocka_unit_test(sums_far_tokens_apart),
+	    cmocka_unit_test(errs_over_books),
+	    cmocka_unit_test(scores_like_the_logits),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
