@@ -21,6 +21,9 @@ Progress = Callable[[int, int], Any]
 # Seconds between two looks at how far the work is.
 _INTERVAL = 0.05
 
+# Seconds that a thread may take to start on a busy machine.
+_START = 2.0
+
 # Work (route-steps of retrieval) that takes a few hundredths of a second, too short to be interrupted.
 _SHORT = 1 << 20
 
@@ -67,10 +70,12 @@ def run(work: Callable[[Any], None], total: int, progress: Optional[Progress] = 
                 progress(shown, total)
     finally:
         # After an exception above the thread must end before this returns, as it writes to the caller's arrays. A
-        # thread without an identity has not started, and will see `stop` when it does. A signal that comes during this
-        # wait is raised when the thread has ended.
+        # thread without an identity has not started: it may never, or do so in a moment, and then sees `stop`. A signal
+        # that comes during this wait is raised when the thread has ended.
         stop = True
         late: Optional[BaseException] = None
+        if worker.ident is None:
+            finished.wait(_START)
         while worker.ident is not None:
             try:
                 finished.wait()
