@@ -157,7 +157,7 @@ def main():
                     row = compare(args, kernel, kind, tokens, bits, folder)
                     narrow = row["lookup"] if bits == 4 else narrow
                     report.add(**row, lookup_to_4=row["lookup"] / narrow if narrow else None)
-    report.note(f"ns a token and route, one thread, {args.routes} routes, median of {args.repeat}; "
+    report.note(f"ns per token and route, one thread, {args.routes} routes, median of {args.repeat}; "
                 f"theirs cannot hold M > {DENSE_BITS}")
     report.end()
 

@@ -49,7 +49,7 @@ def draw_authors(rows):
     names = {"theirs": "authors' kernel", "ours": "rosatune", "no_tables": "rosatune, no tables"}
     bars(axes, labels, [(name, [row[key] for row in rows]) for key, name in names.items()])
     axes.set_xscale("log")
-    axes.set_xlabel("ns a token and route, one thread")
+    axes.set_xlabel("ns per token and route, one thread")
     return {"authors": figure}
 
 
@@ -91,7 +91,7 @@ def draw_scaling(rows):
     figures = {}
     tokens, decode, threads = (select(rows, part=part) for part in ("tokens", "decode", "threads"))
     if tokens:
-        figures["tokens"] = lines(tokens, ("stream", "bits"), ["ns"], "T", "ns a token and route", "{}, M = {}")
+        figures["tokens"] = lines(tokens, ("stream", "bits"), ["ns"], "T", "ns per token and route", "{}, M = {}")
     if decode:
         figures["decode"] = lines(decode, ("bits", "threads"), ["step_us_median", "step_us_p99"], "history",
                                   f"us a step of {decode[0]['routes']} routes; dotted: 99th percentile",

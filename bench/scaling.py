@@ -2,7 +2,7 @@
 """How the cost grows: with the length of the streams, with the history behind one decoding step, with threads.
 
 Three measurements, each also alone by --only:
-  tokens   nanoseconds a token and route for T = 4k to 4M in powers of four; the column "growth" is the time beside that
+  tokens   nanoseconds per token and route for T = 4k to 4M in powers of four; the column "growth" is the time beside that
            of the shortest, "log" what a cost proportional to log T would give
   decode   microseconds of one step of 512 routes, median and 99th percentile, at several histories and thread counts
   threads  the same work with one thread and with more, taking turns

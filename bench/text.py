@@ -52,7 +52,7 @@ def write_streams(path, ids, routes, bits):
 
 
 def measure(args, bits, where):
-    """Nanoseconds a token and route, with tables and without, and those of a single step."""
+    """Nanoseconds per token and route, with tables and without, and those of a single step."""
     flips = common.measure(args.program, *where, "--bits", bits, "--repeat", args.repeat)["ns_per_token"]
     plain = common.measure(args.program, *where, "--bits", bits, "--repeat", args.repeat, "--no-flips")["ns_per_token"]
     step = common.measure(args.program, *where, "--bits", bits, "--decode")["step_us_median"]

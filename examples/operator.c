@@ -112,7 +112,7 @@ int main(void)
 		printf("round %d  error %.3f\n", round, error);
 		status = rosa_layer_backward(tape, &layer, gout, &grads, NULL, &err);
 		if (round == 0)
-			printf("         %zu bytes kept for the way back\n", rosa_tape_bytes(tape));
+			printf("         %zu bytes kept for the backward pass\n", rosa_tape_bytes(tape));
 		rosa_tape_free(tape);
 		if (status != ROSA_OK) {
 			fprintf(stderr, "operator: %s\n", err.message);

@@ -27,7 +27,7 @@ void operator_symbols(const struct operator_case *c, const double *rows, uint16_
  * Returns the number of query runs. */
 size_t operator_find(const struct operator_case *c, const double *q, const double *k, int32_t *tau, int32_t *flips);
 
-/* The read-out and its way back, by the equations. */
+/* The read-out and its backward pass, by the equations. */
 struct operator_read {
 	const double *q, *k, *v;
 	const double *e0, *e1;

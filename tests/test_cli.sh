@@ -400,7 +400,7 @@ files
 
 small="--routes 2 --tokens 1k --repeat 2"
 check 0 '' bench retrieve $small
-says '^  time a token, median *[0-9.]* ns$'
+says '^  time per token, median *[0-9.]* ns$'
 says '^  routes in the ordered index *0$'
 # json NAMES...: the last stdout is a JSON object that has these numbers.
 json() {

@@ -251,7 +251,7 @@ unsigned pool_kept_threads(const rosa_workers *workers)
 rosa_status pool_check_threads(int threads, rosa_error *err)
 {
 	if (threads < 0 || threads > MAX_THREADS)
-		return rosa_fail(err, ROSA_EINVAL, "threads is %d; use 0 (one a processor) to %d", threads,
+		return rosa_fail(err, ROSA_EINVAL, "threads is %d; use 0 (one per processor) to %d", threads,
 				 MAX_THREADS);
 	return ROSA_OK;
 }

@@ -31,8 +31,8 @@ struct job {
 };
 
 struct samples {
-	double *read, *write, *later; /* [repeat], nanoseconds a token */
-	double history;               /* nanoseconds a token of the history */
+	double *read, *write, *later; /* [repeat], nanoseconds per token */
+	double history;               /* nanoseconds per token of the history */
 	struct sequence_memory memory;
 };
 
@@ -88,7 +88,7 @@ static int tick(void *context, uint64_t done, uint64_t total)
 	return progress_tick(&job->progress, job->done + done, job->whole);
 }
 
-/* Read `count` tokens at once, or one after the other; nanoseconds a token. */
+/* Read `count` tokens at once, or one after the other; nanoseconds per token. */
 static bool feed(struct job *job, sequence *s, size_t count, bool singly, double *ns, rosa_error *why)
 {
 	const size_t first = sequence_steps(s), step = singly ? 1 : count;

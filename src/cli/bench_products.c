@@ -80,7 +80,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 	     .target = &job->threads,
 	     .value = "N",
 	     .max = 1024,
-	     .help = "worker threads (default 1; 0: one a processor)"},
+	     .help = "worker threads (default 1; 0: one per processor)"},
 	    {.name = "repeat",
 	     .kind = ARG_NUMBER,
 	     .target = &job->repeat,
