@@ -5,7 +5,7 @@
  * stands before it. Two things complicate this. First, a model may generate a text in other tokens than the tokenizer
  * would choose for it; so the tokens of an answer are kept as they were generated, and only new text is encoded.
  * Second, models that write down their thoughts are trained on conversations from which earlier thoughts were removed;
- * so for these a snapshot is taken before the answer, and the next turn continues from it, with the answer (without
+ * so for these the state is kept before the answer, and the next turn continues from it, with the answer (without
  * thoughts) as the tokenizer encodes it. In both cases the model reads exactly the conversation.
  *
  * The tokens of a new turn are found by counting. Every message ends with the same special token, which no content can
@@ -265,7 +265,7 @@ static bool read_document(struct chat *chat, rosa_error *why)
 
 /* ----------------------------------------------------------------------------------------------------- sessions -- */
 
-/* Saves a state that has read nothing but tokens of `said`: the present one, the snapshot, or an empty one. */
+/* Saves a state that has read nothing but tokens of `said`: the present one, the kept one, or an empty one. */
 static bool save_state(const struct chat *chat, const struct session *session, const char *path, rosa_error *why)
 {
 	const struct run *run = chat->run;
@@ -275,9 +275,8 @@ static bool save_state(const struct chat *chat, const struct session *session, c
 	sequence *none = NULL;
 
 	if (steps > common || steps >= session->tokens.count) {
-		state = (struct session_state){NULL, run->snapshot.data, run->snapshot.size};
-		if (!run->snapshot.size || run->snapshot.steps > common ||
-		    run->snapshot.steps >= session->tokens.count) {
+		state = (struct session_state){NULL, run->kept.data, run->kept.size};
+		if (!run->kept.size || run->kept.steps > common || run->kept.steps >= session->tokens.count) {
 			if (sequence_new(chat->job->model.decoder, &none, why) != ROSA_OK)
 				return false;
 			state = (struct session_state){.sequence = none};

@@ -60,7 +60,7 @@ void run_close(struct run *run)
 	stopping_free(run->stopping);
 	sequence_free(run->sequence);
 	tokens_free(&run->tokens);
-	free(run->snapshot.data);
+	free(run->kept.data);
 	free(run->logits);
 	memset(run, 0, sizeof(*run));
 }
@@ -110,19 +110,19 @@ static bool renew_sampler(struct run *run, uint64_t draws, rosa_error *why)
 }
 
 /* Makes sure that the sequence has read no more than the first `common` tokens: it stays as it is, or is replaced by
- * the snapshot, or by an empty one. */
+ * the kept one, or by an empty one. */
 static bool go_back(struct run *run, size_t common, rosa_error *why)
 {
-	const struct snapshot *snapshot = &run->snapshot;
+	const struct kept_state *kept = &run->kept;
 	rosa_status status;
 	sequence *made;
 
 	if (sequence_steps(run->sequence) <= common)
 		return true;
-	if (snapshot->size && snapshot->steps <= common) {
-		status = sequence_load(run->model->decoder, snapshot->data, snapshot->size, &made, why);
+	if (kept->size && kept->steps <= common) {
+		status = sequence_load(run->model->decoder, kept->data, kept->size, &made, why);
 	} else {
-		run->snapshot.size = 0;
+		run->kept.size = 0;
 		status = sequence_new(run->model->decoder, &made, why);
 	}
 	if (status != ROSA_OK)
@@ -146,7 +146,7 @@ bool run_become(struct run *run, const uint32_t *ids, size_t count, rosa_error *
 bool run_resume(struct run *run, sequence *sequence, const struct tokens *tokens, uint64_t draws, rosa_error *why)
 {
 	take_sequence(run, sequence);
-	run->snapshot.size = 0;
+	run->kept.size = 0;
 	run->tokens.count = 0;
 	return renew_sampler(run, draws, why) && run_append(run, tokens->ids, tokens->count, why);
 }
@@ -155,18 +155,18 @@ bool run_resume(struct run *run, sequence *sequence, const struct tokens *tokens
 
 static int keep_bytes(void *context, const void *data, size_t size)
 {
-	struct snapshot *snapshot = context;
+	struct kept_state *kept = context;
 
-	if (size > snapshot->room - snapshot->size) {
-		size_t room = snapshot->size + size + snapshot->room / 2;
-		uint8_t *bigger = room >= size ? realloc(snapshot->data, room) : NULL;
+	if (size > kept->room - kept->size) {
+		size_t room = kept->size + size + kept->room / 2;
+		uint8_t *bigger = room >= size ? realloc(kept->data, room) : NULL;
 		if (!bigger)
 			return 1;
-		snapshot->data = bigger;
-		snapshot->room = room;
+		kept->data = bigger;
+		kept->room = room;
 	}
-	memcpy(snapshot->data + snapshot->size, data, size);
-	snapshot->size += size;
+	memcpy(kept->data + kept->size, data, size);
+	kept->size += size;
 	return 0;
 }
 
@@ -174,12 +174,12 @@ bool run_remember(struct run *run, rosa_error *why)
 {
 	rosa_error error;
 
-	run->snapshot.size = 0;
-	if (sequence_save(run->sequence, keep_bytes, &run->snapshot, &error) != ROSA_OK) {
-		run->snapshot.size = 0;
+	run->kept.size = 0;
+	if (sequence_save(run->sequence, keep_bytes, &run->kept, &error) != ROSA_OK) {
+		run->kept.size = 0;
 		return refuse(why, "not enough memory to keep the state of the text (%s)", error.message);
 	}
-	run->snapshot.steps = sequence_steps(run->sequence);
+	run->kept.steps = sequence_steps(run->sequence);
 	return true;
 }
 

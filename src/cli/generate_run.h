@@ -8,7 +8,7 @@
 #include "cli/text_input.h"
 
 /* A sequence as bytes in memory. */
-struct snapshot {
+struct kept_state {
 	uint8_t *data;
 	size_t size, room;
 	size_t steps;
@@ -30,8 +30,8 @@ struct run {
 
 	sequence *sequence;
 	struct tokens tokens;
-	struct snapshot snapshot; /* the sequence after fewer of the same tokens; size 0: none */
-	float *logits;            /* [vocabulary] */
+	struct kept_state kept; /* the sequence after fewer of the same tokens; size 0: none */
+	float *logits;          /* [vocabulary] */
 
 	bool warned;                        /* the notice of a long text was printed */
 	uint64_t read, made;                /* tokens */
@@ -61,7 +61,7 @@ void run_add_end(struct run *run, int64_t token);
 bool run_append(struct run *run, const uint32_t *ids, size_t count, rosa_error *why);
 
 /* Replaces the text by these tokens. As much as possible of what was read is kept: all of it if the sequence has read
- * only tokens that both texts begin with, else what the snapshot has read, else nothing. */
+ * only tokens that both texts begin with, else what the kept state has read, else nothing. */
 bool run_become(struct run *run, const uint32_t *ids, size_t count, rosa_error *why);
 
 /* Replaces the text by that of a saved state. The sequence, which has read the first of the tokens, becomes the run's.
@@ -71,7 +71,7 @@ bool run_resume(struct run *run, sequence *sequence, const struct tokens *tokens
 /* Reads until the first `count` tokens are read. Also true after Ctrl-C: then fewer are. */
 bool run_read(struct run *run, size_t count, rosa_error *why);
 
-/* Keeps a snapshot of the sequence, so that the text can be continued from here in another way. */
+/* Keeps the state of the sequence, so that the text can be continued from here in another way. */
 bool run_remember(struct run *run, rosa_error *why);
 
 /* Reads the unread tokens and generates up to `most` tokens. With most = 0 the last token stays unread. */

@@ -28,7 +28,7 @@ enum key_marks {
 };
 
 #define KEY_ABOVE_0 1e-30              /* a least number for what must not be 0 */
-#define KEY_MANY    9007199254740992.0 /* 2^53: up to here JSON's numbers are exact */
+#define KEY_EXACT   9007199254740992.0 /* 2^53: up to here JSON's numbers are exact */
 
 struct key_custom;
 
