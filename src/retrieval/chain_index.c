@@ -2,6 +2,7 @@
 #include "retrieval/chain_index.h"
 
 #define PAD      4                 /* links are read and written four bytes at a time */
+#define FAR      200000            /* contexts from which on a large table is beyond the caches */
 #define LONG_IDS ((size_t)1 << 24) /* contexts that links of 24 bits are too short for */
 
 /* ---- layout ---- */
@@ -40,11 +41,15 @@ struct chain_layout chain_layout_for(const struct contexts *ctx, size_t contexts
 
 	if (scratch) {
 		/* more of them where a cache still holds them */
-		while (root_bits < CHAIN_MAX_ROOTS && (size_t)1 << root_bits < (root_bits < 17 ? 8 : 4) * contexts)
+		while (root_bits < CHAIN_MAX_ROOTS && (size_t)1 << root_bits < (root_bits < 17   ? 8
+										: root_bits < 20 ? 4
+												 : 2) *
+										   contexts)
 			root_bits++;
 		layout = layout_of(ctx, root_bits);
-		/* A chain that is not empty costs more than a table that has to be emptied. */
-		while (chain_layout_longer(ctx, 16 * contexts, &layout))
+		/* A chain that is not empty costs more than a table that has to be emptied, unless that is beyond the
+		 * caches. */
+		while (chain_layout_longer(ctx, (contexts < FAR ? 16 : 4) * contexts, &layout))
 			;
 		return layout;
 	}

@@ -370,9 +370,6 @@ static take_steps_fn *version_for(const struct route *route, bool flips)
 	return versions[version][route->contexts.bits];
 }
 
-/* Between pieces of this many steps the index may be laid out anew, or left for the other one: hostile streams can make
- * every step of a piece expensive, so it is short. */
-#define PIECE 128
 /* Steps between two questions whether to go on. */
 #define BETWEEN ((size_t)4096)
 
@@ -397,11 +394,14 @@ bool route_push(struct route *route, const struct route_rules *rules, const rosa
 {
 	struct route_output rest = *output;
 	const bool flips = rest.step_flips || rest.run_flips;
-	const size_t most = rules->engine == ROSA_ENGINE_EAGER ? 7 : PIECE;
+	const size_t usual = rules->engine == ROSA_ENGINE_EAGER ? 7 : ROUTE_PIECE;
 
 	for (size_t done = 0, asked = 0, piece; done < steps; done += piece) {
 		const uint32_t runs = route->query_runs;
-		uint16_t queries[PIECE], keys[PIECE];
+		const bool far = route->indexed >= ROUTE_FAR && !route->ordered && steps > 1;
+		const size_t most = far ? ROUTE_FAR_PIECE : usual;
+		uint16_t queries[ROUTE_PIECE], keys[ROUTE_PIECE];
+		const uint16_t *piece_query, *piece_key;
 		size_t new_runs;
 
 		piece = steps - done < most ? steps - done : most;
@@ -411,9 +411,11 @@ bool route_push(struct route *route, const struct route_rules *rules, const rosa
 				return false;
 		}
 		route_allow(route, rules, piece);
-		piece = version_for(route, flips)(route, rules, allocator, piece,
-						  encode(route, query + done, piece, queries),
-						  encode(route, key + done, piece, keys), &rest);
+		piece_query = encode(route, query + done, piece, queries);
+		piece_key = encode(route, key + done, piece, keys);
+		if (far)
+			route_prefetch_steps(route, rules, flips, piece, piece_query, piece_key);
+		piece = version_for(route, flips)(route, rules, allocator, piece, piece_query, piece_key, &rest);
 		route_adapt(route, rules, allocator);
 		new_runs = route->query_runs - runs;
 		advance(&rest.tau, piece);
@@ -424,82 +426,4 @@ bool route_push(struct route *route, const struct route_rules *rules, const rosa
 		advance(&rest.run_flips, new_runs * rules->bits);
 	}
 	return true;
-}
-
-/* ---- single steps of many routes ---- */
-
-/*
- * Each route is visited once, and all of its memory is cold. Several routes are therefore gone through together, one
- * short stage after the other, so that their cache misses overlap: where the roots are, what they lead to, and what
- * that leads to.
- */
-struct ahead {
-	struct chain_view view;
-	uint64_t word;
-	uint32_t at;
-};
-
-static void ahead_roots(struct ahead *ahead, const struct route *route, unsigned symbol)
-{
-	const unsigned bits = route->contexts.bits;
-	const uint32_t code = alphabet_code(&route->alphabet, symbol);
-
-	ahead->view = chain_look(&route->chains, &route->contexts);
-	ahead->word = packed_push(route->query_word, bits, code == ALPHABET_NONE ? 0 : code);
-	/* Of the tables the largest is asked first; the others are small. */
-	if (ahead->view.levels) {
-		const uint32_t *const level = ahead->view.table + chain_level(bits, ahead->view.levels);
-
-		PREFETCH(level + chain_table_row(bits, ahead->view.levels, ahead->word << bits) +
-			 (ahead->word >> (64 - bits)));
-		PREFETCH(level + chain_table_row(bits, ahead->view.levels, route->ready_word << bits) +
-			 (route->ready_word >> (64 - bits)));
-	}
-	PREFETCH(chain_root(&ahead->view, bits, ahead->word));
-	PREFETCH(chain_root(&ahead->view, bits, route->ready_word));
-	/* where the step will write */
-	PREFETCH(route->contexts.query.bytes + PACKED_PAD + (size_t)route->query_runs * bits / 8);
-	PREFETCH(route->contexts.key.bytes + PACKED_PAD + (size_t)route->key_runs * bits / 8);
-	PREFETCH(route->key_starts.bits + route->steps / STARTS_WORD);
-	PREFETCH(route->query_starts.bits + route->steps / STARTS_WORD);
-	PREFETCH(ahead->view.link + (size_t)(route->indexed + 1) * ahead->view.link_bytes);
-}
-
-static void ahead_context(const struct ahead *ahead, const struct route *route, uint32_t c)
-{
-	if (!c)
-		return;
-	PREFETCH(ahead->view.link + (size_t)c * ahead->view.link_bytes);
-	PREFETCH(ahead->view.key + (size_t)c * route->contexts.bits / 8);
-	/* its first step: about here, if runs are of even length */
-	PREFETCH(route->key_starts.sample + c / STARTS_SAMPLE);
-	PREFETCH(route->key_starts.bits + (uint64_t)c * route->steps / (route->key_runs + 1) / STARTS_WORD);
-}
-
-void route_prefetch(const struct route *route, size_t routes, const uint16_t *query, size_t stride)
-{
-	struct ahead ahead[ROUTE_AHEAD];
-
-	for (size_t r = 0; r < routes; r++) {
-		ahead[r].view.link = NULL;
-		if (route[r].chains.link && !route[r].ordered && route[r].steps)
-			ahead_roots(&ahead[r], &route[r], query[r * stride]);
-	}
-	for (size_t r = 0; r < routes; r++) {
-		const unsigned bits = route[r].contexts.bits;
-		const unsigned levels = ahead[r].view.link ? ahead[r].view.levels : 0;
-
-		if (!ahead[r].view.link)
-			continue;
-		ahead[r].at = *chain_root(&ahead[r].view, bits, ahead[r].word);
-		ahead_context(&ahead[r], &route[r], ahead[r].at);
-		if (levels)
-			ahead_context(&ahead[r], &route[r],
-				      ahead[r].view.table[chain_level(bits, levels) +
-							  chain_table_row(bits, levels, ahead[r].word << bits) +
-							  (ahead[r].word >> (64 - bits))]);
-	}
-	for (size_t r = 0; r < routes; r++)
-		if (ahead[r].view.link && ahead[r].at)
-			ahead_context(&ahead[r], &route[r], chain_next(&ahead[r].view, ahead[r].at));
 }

@@ -6,6 +6,7 @@
  *
  *   route.c         the step itself: fold, index, find, emit
  *   route_index.c   which index a route uses, and how it is laid out
+ *   route_ahead.c   prefetching
  *   route_memory.c  room for steps, copies, and going back
  *
  * A route starts on the chain index. When its streams make that work too much, it moves to the ordered index, and stays
@@ -117,6 +118,18 @@ void route_free(struct route *route, const rosa_allocator *allocator);
 size_t route_bytes(const struct route *route);
 
 /* ---- between the files of a route ---- */
+
+/* Between pieces of this many steps the index may be laid out anew, or left for the other one: hostile streams can make
+ * every step of a piece expensive, so it is short. */
+#define ROUTE_PIECE 128
+
+/* Contexts from which on an index is beyond the caches, and steps that route_prefetch_steps() then runs ahead. */
+#define ROUTE_FAR       120000
+#define ROUTE_FAR_PIECE 32
+
+/* Bring the roots and tables that the next steps of one route need, given as codes, into the caches. */
+void route_prefetch_steps(const struct route *route, const struct route_rules *rules, bool flips, size_t steps,
+			  const uint16_t *query, const uint16_t *key);
 
 /* Before `steps` steps: what they may work. */
 void route_allow(struct route *route, const struct route_rules *rules, size_t steps);

@@ -1,0 +1,138 @@
+/*
+ * Prefetching: memory that the next steps will need is brought into the caches before they are taken.
+ *
+ * Cache misses of one step depend on each other: a root leads to a context, which leads to its successor's first step.
+ * Those of different steps do not. So several steps are gone through together, one short stage after the other, and the
+ * misses of a stage overlap. These are the next steps of one route, or the next single step of several routes.
+ */
+#include "retrieval/route.h"
+
+/* ---- many steps of one route ---- */
+
+/* The entry of the longest string in the tables, and the root, of the context with this word. `longest` is the table of
+ * the longest strings. */
+ALWAYS_INLINE void prefetch_entries(const struct chain_view *view, const uint32_t *longest, unsigned bits,
+				    uint64_t word)
+{
+	if (view->levels)
+		PREFETCH(longest + chain_table_row(bits, view->levels, word << bits) + (word >> (64 - bits)));
+	PREFETCH(chain_root(view, bits, word));
+}
+
+void route_prefetch_steps(const struct route *route, const struct route_rules *rules, bool flips, size_t steps,
+			  const uint16_t *query, const uint16_t *key)
+{
+	const unsigned bits = route->contexts.bits;
+	const unsigned lanes = flips && alphabet_is_plain(&route->alphabet) ? bits : 0;
+	const struct chain_view view = chain_look(&route->chains, &route->contexts);
+	const uint32_t *const longest = view.table + (view.levels ? chain_level(bits, view.levels) : 0);
+	uint64_t word = route->query_word, key_word = route->key_word;
+
+	for (size_t i = 0; i < steps; i++) {
+		if (!rules->fold || query[i] != word >> (64 - bits)) {
+			word = packed_push(word, bits, query[i]);
+			prefetch_entries(&view, longest, bits, word);
+			/* flips of the lowest four bits are in the same cache line */
+			for (unsigned j = 4; j < lanes; j++)
+				prefetch_entries(&view, longest, bits, word ^ UINT64_C(1) << (64 - bits + j));
+		}
+		if (!rules->fold || key[i] != key_word >> (64 - bits)) {
+			key_word = packed_push(key_word, bits, key[i]);
+			prefetch_entries(&view, longest, bits, key_word);
+		}
+	}
+}
+
+/* ---- single steps of many routes ---- */
+
+/* Each route is visited once, and all of its memory is cold. */
+struct ahead {
+	struct chain_view view;
+	uint64_t word;
+	uint32_t at;
+};
+
+static void ahead_roots(struct ahead *ahead, const struct route *route, unsigned symbol)
+{
+	const unsigned bits = route->contexts.bits;
+	const uint32_t code = alphabet_code(&route->alphabet, symbol);
+
+	ahead->view = chain_look(&route->chains, &route->contexts);
+	ahead->word = packed_push(route->query_word, bits, code == ALPHABET_NONE ? 0 : code);
+	/* Of the tables the largest is asked first; the others are small. */
+	if (ahead->view.levels) {
+		const uint32_t *const level = ahead->view.table + chain_level(bits, ahead->view.levels);
+
+		PREFETCH(level + chain_table_row(bits, ahead->view.levels, ahead->word << bits) +
+			 (ahead->word >> (64 - bits)));
+		PREFETCH(level + chain_table_row(bits, ahead->view.levels, route->ready_word << bits) +
+			 (route->ready_word >> (64 - bits)));
+	}
+	PREFETCH(chain_root(&ahead->view, bits, ahead->word));
+	PREFETCH(chain_root(&ahead->view, bits, route->ready_word));
+	/* where the step will write */
+	PREFETCH(route->contexts.query.bytes + PACKED_PAD + (size_t)route->query_runs * bits / 8);
+	PREFETCH(route->contexts.key.bytes + PACKED_PAD + (size_t)route->key_runs * bits / 8);
+	PREFETCH(route->key_starts.bits + route->steps / STARTS_WORD);
+	PREFETCH(route->query_starts.bits + route->steps / STARTS_WORD);
+	PREFETCH(ahead->view.link + (size_t)(route->indexed + 1) * ahead->view.link_bytes);
+}
+
+/* A context of the chain. */
+static void ahead_context(const struct ahead *ahead, const struct route *route, uint32_t c)
+{
+	PREFETCH(ahead->view.link + (size_t)c * ahead->view.link_bytes);
+	PREFETCH(ahead->view.key + (size_t)c * route->contexts.bits / 8);
+}
+
+/* The first step after a context that may be the answer: about here, if runs are of even length. */
+static void ahead_answer(const struct route *route, uint32_t c)
+{
+	PREFETCH(route->key_starts.sample + c / STARTS_SAMPLE);
+	PREFETCH(route->key_starts.bits + (uint64_t)c * route->steps / (route->key_runs + 1) / STARTS_WORD);
+}
+
+/* The roots have come. */
+static void ahead_chain(struct ahead *ahead, const struct route *route)
+{
+	const unsigned bits = route->contexts.bits, levels = ahead->view.levels;
+
+	ahead->at = *chain_root(&ahead->view, bits, ahead->word);
+	ahead_context(ahead, route, ahead->at);
+	if (levels)
+		ahead_answer(
+		    route,
+		    ahead->view.table[chain_level(bits, levels) + chain_table_row(bits, levels, ahead->word << bits) +
+				      (ahead->word >> (64 - bits))]);
+	else
+		ahead_answer(route, ahead->at);
+}
+
+/* Contexts of a chain that are prefetched. */
+#define HOPS 6
+
+void route_prefetch(const struct route *route, size_t routes, const uint16_t *query, size_t stride)
+{
+	struct ahead ahead[ROUTE_AHEAD];
+	bool more = true;
+
+	for (size_t r = 0; r < routes; r++) {
+		ahead[r].at = 0;
+		ahead[r].view.link = NULL;
+		if (route[r].chains.link && !route[r].ordered && route[r].steps)
+			ahead_roots(&ahead[r], &route[r], query[r * stride]);
+	}
+	for (size_t r = 0; r < routes; r++)
+		if (ahead[r].view.link)
+			ahead_chain(&ahead[r], &route[r]);
+	for (int hop = 1; hop < HOPS && more; hop++) {
+		more = false;
+		for (size_t r = 0; r < routes; r++) {
+			if (!ahead[r].at)
+				continue;
+			ahead[r].at = chain_next(&ahead[r].view, ahead[r].at);
+			ahead_context(&ahead[r], &route[r], ahead[r].at);
+			more |= ahead[r].at != 0;
+		}
+	}
+}
