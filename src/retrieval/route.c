@@ -353,6 +353,7 @@ ALWAYS_INLINE size_t take_steps(struct route *route, const struct route_rules *r
 	VERSION(chains_flips, M, FLIPS, false)                                                                         \
 	VERSION(chains_coded, M, CODED_FLIPS, false)                                                                   \
 	VERSION(ordered, M, QUERY_ONLY, true)                                                                          \
+	VERSION(ordered_flips, M, FLIPS, true)                                                                         \
 	VERSION(ordered_coded, M, CODED_FLIPS, true)
 FOR_EACH_WIDTH(VERSIONS)
 
@@ -361,11 +362,11 @@ typedef size_t take_steps_fn(struct route *, const struct route_rules *, const r
 
 static take_steps_fn *version_for(const struct route *route, bool flips)
 {
-	static take_steps_fn *const versions[][ROSA_MAX_BITS + 1] = {EACH_WIDTH(chains), EACH_WIDTH(chains_flips),
-								     EACH_WIDTH(chains_coded), EACH_WIDTH(ordered),
-								     EACH_WIDTH(ordered_coded)};
+	static take_steps_fn *const versions[][ROSA_MAX_BITS + 1] = {
+	    EACH_WIDTH(chains),  EACH_WIDTH(chains_flips),  EACH_WIDTH(chains_coded),
+	    EACH_WIDTH(ordered), EACH_WIDTH(ordered_flips), EACH_WIDTH(ordered_coded)};
 	const bool plain = alphabet_is_plain(&route->alphabet);
-	const int version = route->ordered ? flips ? 4 : 3 : flips ? plain ? 1 : 2 : 0;
+	const int version = (route->ordered ? 3 : 0) + (!flips ? 0 : plain ? 1 : 2);
 
 	return versions[version][route->contexts.bits];
 }
