@@ -5,7 +5,7 @@
 
 static size_t size_of(unsigned width)
 {
-	return ((size_t)3 << width) * sizeof(uint16_t);
+	return (((size_t)1 << width) + ((size_t)1 << alphabet_slot_bits(width))) * sizeof(uint16_t);
 }
 
 struct alphabet alphabet_for(unsigned symbol_bits)
@@ -65,24 +65,18 @@ bool alphabet_widen(const struct alphabet *from, struct alphabet *to, const rosa
 
 size_t alphabet_learn(struct alphabet *alphabet, const uint16_t *symbols, size_t from, size_t count)
 {
-	unsigned last = UINT32_MAX;
-
 	if (alphabet_is_plain(alphabet))
 		return count;
 	if (!alphabet->symbol)
 		return from;
 	for (size_t i = from; i < count; i++) {
-		uint16_t *slot;
+		uint16_t *const slot = alphabet_slot(alphabet, symbols[i]);
 
-		if (symbols[i] == last)
-			continue;
-		last = symbols[i];
-		slot = alphabet_slot(alphabet, last);
 		if (*slot)
 			continue;
 		if (alphabet->count >> alphabet->width)
 			return i;
-		alphabet->symbol[alphabet->count++] = (uint16_t)last;
+		alphabet->symbol[alphabet->count++] = symbols[i];
 		*slot = (uint16_t)alphabet->count;
 	}
 	return count;

@@ -26,7 +26,7 @@ struct alphabet {
 	unsigned symbol_bits;
 	unsigned width;   /* bits of a code; symbol_bits: a symbol is its own code */
 	unsigned count;   /* codes given out */
-	uint16_t *symbol; /* [2^width] of each code; behind them the hash table [2^(width + 1)]: code + 1, or 0 */
+	uint16_t *symbol; /* [2^width] of each code; behind them the hash table [slots]: code + 1, or 0 */
 };
 
 /* No symbols, no memory. */
@@ -49,14 +49,21 @@ static inline bool alphabet_is_plain(const struct alphabet *alphabet)
 	return alphabet->width == alphabet->symbol_bits;
 }
 
+/* Slots of the hash table, in bits. There are many, since a look-up that has to try a second one mispredicts a branch.
+ */
+static inline unsigned alphabet_slot_bits(unsigned width)
+{
+	return width < 5 ? 8 : width + 3;
+}
+
 static inline uint16_t *alphabet_slot(const struct alphabet *alphabet, unsigned symbol)
 {
-	const unsigned slots = 2u << alphabet->width;
-	uint16_t *const table = alphabet->symbol + slots / 2;
-	unsigned i = symbol * 0x9e3779b1u >> (31 - alphabet->width);
+	const unsigned slot_bits = alphabet_slot_bits(alphabet->width);
+	uint16_t *const table = alphabet->symbol + ((size_t)1 << alphabet->width);
+	unsigned i = symbol * 0x9e3779b1u >> (32 - slot_bits);
 
 	while (table[i] && alphabet->symbol[table[i] - 1] != symbol)
-		i = (i + 1) % slots;
+		i = (i + 1) & ((1u << slot_bits) - 1);
 	return &table[i];
 }
 
