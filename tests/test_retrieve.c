@@ -375,6 +375,30 @@ static void test_long_streams(void **state)
 	}
 }
 
+/* So many contexts that the chains have the layout and the prefetching of an index beyond the caches, against the other
+ * index. */
+static void test_beyond_caches(void **state)
+{
+	static const struct {
+		const char *kind;
+		int bits;
+		int fold;
+	} cases[] = {{"uniform", 4, 1}, {"uniform", 16, 1}, {"correlated", 8, 0}, {"text-like", 12, 1}};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		struct trial trial = {.options = ROSA_OPTIONS_INIT, .seed = i, .routes = 1, .steps = 260000};
+
+		trial.kind = stream_find(cases[i].kind);
+		assert_true(trial.kind >= 0);
+		trial.options.bits = cases[i].bits;
+		trial.options.fold = cases[i].fold;
+		trial_make(&trial);
+		expect_same_by(ROSA_ENGINE_CHAINS, ROSA_ENGINE_ORDERED, &trial);
+		trial_free(&trial);
+	}
+}
+
 /* A good stream whose end repeats one word of it over and over. */
 static void test_late_repetition(void **state)
 {
@@ -509,10 +533,15 @@ static void test_stopping_within_a_route(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_all_pairs),        cmocka_unit_test(test_grid),
-	    cmocka_unit_test(test_longer),           cmocka_unit_test(test_long_streams),
-	    cmocka_unit_test(test_late_repetition),  cmocka_unit_test(test_standing_query),
-	    cmocka_unit_test(test_progress),         cmocka_unit_test(test_stopping_within_a_route),
+	    cmocka_unit_test(test_all_pairs),
+	    cmocka_unit_test(test_grid),
+	    cmocka_unit_test(test_longer),
+	    cmocka_unit_test(test_long_streams),
+	    cmocka_unit_test(test_beyond_caches),
+	    cmocka_unit_test(test_late_repetition),
+	    cmocka_unit_test(test_standing_query),
+	    cmocka_unit_test(test_progress),
+	    cmocka_unit_test(test_stopping_within_a_route),
 	    cmocka_unit_test(test_narrow_alphabets),
 	};
 
