@@ -65,6 +65,20 @@ struct model_args {
 		.help = "worker threads (default 0: one per processor)"                                                \
 	}
 
+/* Rows for commands that score texts in pieces: a uint64_t and a bool. */
+#define PIECE_ARGS(batch, lossy)                                                                                       \
+	{.name = "batch",                                                                                              \
+	 .kind = ARG_NUMBER,                                                                                           \
+	 .target = (batch),                                                                                            \
+	 .value = "B",                                                                                                 \
+	 .min = 1,                                                                                                     \
+	 .max = 65536,                                                                                                 \
+	 .help = "pieces read at a time (default 1)"},                                                                 \
+	{                                                                                                              \
+		.name = "lossy", .kind = ARG_FLAG, .target = (lossy),                                                  \
+		.help = "read bytes that are not UTF-8 as U+FFFD instead of refusing them"                             \
+	}
+
 /* A model ready to read. */
 struct model {
 	struct checkpoint checkpoint;

@@ -162,17 +162,7 @@ static enum args_result parse(struct ppl *job, int count, char **words)
 	     .value = "MAX",
 	     .max = ROSA_MAX_STEPS,
 	     .help = "take only the first MAX tokens of the text (default 0: all)"},
-	    {.name = "batch",
-	     .kind = ARG_NUMBER,
-	     .target = &job->batch,
-	     .value = "B",
-	     .min = 1,
-	     .max = 65536,
-	     .help = "pieces read at a time (default 1)"},
-	    {.name = "lossy",
-	     .kind = ARG_FLAG,
-	     .target = &job->lossy,
-	     .help = "read bytes that are not UTF-8 as U+FFFD instead of refusing them"},
+	    PIECE_ARGS(&job->batch, &job->lossy),
 	    {.name = "json", .kind = ARG_FLAG, .target = &job->json, .help = "print one JSON object"},
 	};
 	struct args args = {
