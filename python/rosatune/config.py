@@ -4,11 +4,13 @@ A :class:`RosaConfig` goes wherever a dozen options would: to ``rosatune.hf.atta
 ``rosatune.torch.rosa`` and :func:`rosatune.find`. Each also takes the options by name, alone or beside a configuration,
 of which they then change a few. This module is the only place in the package that knows the defaults.
 
->>> config = RosaConfig(window=1024, sinks=4)
+>>> config = RosaConfig(window=1024, bits=8)
 >>> config.bits, config.qk_grad
-(16, 'linear')
+(8, 'linear')
 >>> config.replace(bits=4).bits
 4
+>>> RosaConfig.paper(window=1024).source
+'own'
 >>> RosaConfig(windw=1024)
 Traceback (most recent call last):
 TypeError: RosaConfig has no option 'windw'; did you mean 'window'?
@@ -26,17 +28,29 @@ import functools
 import json
 import math
 import os
+import re
 import tempfile
 from pathlib import Path
-from typing import Any, Callable, Iterable, Optional, Tuple, Union
+from typing import Any, Callable, Iterable, NamedTuple, Optional, Tuple, Union
 
 from . import _c
 from .errors import AdapterError, InvalidArgument
 
-__all__ = ["ADAPTER", "ALL", "CONFIG_FILE", "DEFAULTS", "OPERATOR", "RosaConfig", "chosen", "read_file", "replace_file"]
+__all__ = [
+    "ADAPTER",
+    "ALL",
+    "CONFIG_FILE",
+    "DEFAULTS",
+    "OPERATOR",
+    "RosaConfig",
+    "Source",
+    "chosen",
+    "read_file",
+    "replace_file",
+]
 
 CONFIG_FILE = "adapter_config.json"
-FORMAT = 1  # of that file
+FORMAT = 2  # of that file; format 1 has no sources, and the paper's values for all that came with them
 
 Name = Union[str, "os.PathLike[str]"]
 
@@ -99,6 +113,33 @@ def _truth(name: str, value: Any) -> bool:
     return bool(value)
 
 
+def _delay(name: str, value: Any) -> Optional[int]:
+    """A number of steps, or None."""
+    return None if value is None else _whole(0, _c.MAX_STEPS)(f"{name} (None: the window)", value)
+
+
+SOURCES = 4  # at most
+_SOURCE = re.compile(r"own|tokens|embeddings|layer (0|[1-9][0-9]{0,4})")
+
+
+def _source(name: str, value: Any) -> str:
+    """One source, or several joined by +."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {value!r}; give a string such as 'tokens' or 'tokens+embeddings'")
+    words = [" ".join(word.split()) for word in value.lower().split("+")]
+    for word in words:
+        if not _SOURCE.fullmatch(word):
+            raise InvalidArgument(
+                f"{name} is {value!r}; choose from 'own', 'tokens', 'embeddings' and 'layer N' (such as 'layer 3'); "
+                f"several are joined by +, as in 'tokens+embeddings'"
+            )
+    if len(set(words)) != len(words):
+        raise InvalidArgument(f"{name} is {value!r}; name each source once")
+    if len(words) > SOURCES:
+        raise InvalidArgument(f"{name} is {value!r}; a layer has up to {SOURCES} sources")
+    return "+".join(words)
+
+
 def _layers(name: str, value: Any) -> Union[str, Tuple[int, ...]]:
     """``"all"``, or numbers of layers, in order."""
     if isinstance(value, str):
@@ -117,15 +158,39 @@ def _layers(name: str, value: Any) -> Union[str, Tuple[int, ...]]:
 # -------------------------------------------------------------------------------------------------- the configuration
 
 # Who uses an option: `attach` alone, the adapter of a layer, retrieval, or the gradients of the operator.
-MODEL, LAYER, RETRIEVAL, LEARNING = "model", "layer", "retrieval", "learning"
+MODEL, SOURCE, LAYER, RETRIEVAL, LEARNING = "model", "source", "layer", "retrieval", "learning"
 
 OPERATOR = (RETRIEVAL, LEARNING)
-ADAPTER = (LAYER, *OPERATOR)
+ADAPTER = (SOURCE, LAYER, *OPERATOR)
 ALL = (MODEL, *ADAPTER)
 
+_SAME = object()
 
-def _option(part: str, default: Any, check: Check) -> Any:
-    return dataclasses.field(default=default, metadata={"part": part, "check": check})
+
+def _option(part: str, default: Any, check: Check, paper: Any = _SAME) -> Any:
+    """An option. ``paper``: its value in the paper's arrangement, where that differs."""
+    paper = default if paper is _SAME else paper
+    return dataclasses.field(default=default, metadata={"part": part, "check": check, "paper": paper})
+
+
+class Source(NamedTuple):
+    """One of the sources that the option ``source`` names."""
+
+    kind: str  # own, tokens, embeddings or layer
+    layer: int = 0  # whose q and k are used, where kind is layer
+
+    @property
+    def name(self) -> str:
+        return f"layer {self.layer}" if self.kind == "layer" else self.kind
+
+    @property
+    def learnt(self) -> bool:
+        """Whether its symbols are those of a learnt q and k."""
+        return self.kind in ("own", "layer")
+
+    def serves(self, layer: int) -> bool:
+        """Whether this layer reads it."""
+        return self.kind != "layer" or layer >= self.layer
 
 
 def _by_name(init: Callable[..., None]) -> Callable[..., None]:
@@ -152,12 +217,30 @@ class RosaConfig:
     ``layers``               which layers have an adapter: ``"all"``, or their numbers
     ``first_global_layers``  this many layers at the front keep global attention and have no adapter
 
+    Of the sources, the pairs of symbol streams in which places are looked up:
+
+    ``source``      ``"tokens"``: token ids, looked up once for all layers; ``"embeddings"``: signs of a fixed random
+                    projection of the tokens' embeddings, once for all layers; ``"own"``: q and k of each layer (the
+                    paper); ``"layer N"``: q and k of layer N, for it and the layers above. Several are joined by ``+``
+    ``delay``       only what is more than ``delay`` steps old is found; None: as many as the window, 0: no delay
+    ``chain``       how many places a step reads: the one found, the one that this place had itself found, and so on.
+                    Of sources whose query is their key (tokens and embeddings, the others with ``qk="shared"``)
+    ``source_seed`` seed of the projection of embeddings
+
     Of a layer's adapter (``rosatune.nn.RosaAdapter``):
 
     ``fusion``      ``"post"``: what is read is added beside attention; ``"pre"``: it is mixed into attention's input
     ``qk``          how q and k start: ``"aligned"``, with equal weights; ``"separate"``, each with its own (the paper);
                     ``"shared"``: one projection serves both
     ``e_start``     ``e0`` starts at -e_start and ``e1`` at e_start; at 0 a new adapter adds nothing
+    ``gain``        whether what is read is weighed by a learnt table over the length of the match
+    ``gate``        whether it is weighed by a learnt gate over the hidden state
+    ``units``       what is read is scaled by ``units`` times the root mean square of the layer's input, measured once
+                    when the adapter is made; 0: not scaled
+    ``v_start``     how v starts: ``"identity"``, so that value bits are the signs of the normed hidden state, or
+                    ``"xavier"``, at random (the paper)
+    ``v_grad``      the derivative of a value bit: ``"straight"``, 1 where v lies between -1 and 1, or ``"sigmoid"``,
+                    that of the sigmoid (the paper)
 
     Of retrieval:
 
@@ -181,13 +264,23 @@ class RosaConfig:
     """
 
     window: int = _option(MODEL, 2048, _whole(0, _c.MAX_STEPS))
-    sinks: int = _option(MODEL, 0, _whole(0, _c.MAX_STEPS))
+    sinks: int = _option(MODEL, 0, _whole(0, _c.MAX_STEPS), paper=0)
     layers: Union[str, Iterable[int]] = _option(MODEL, "all", _layers)
     first_global_layers: int = _option(MODEL, 0, _whole(0, 1 << 16))
+
+    source: str = _option(SOURCE, "own", _source, paper="own")
+    delay: Optional[int] = _option(SOURCE, 0, _delay, paper=0)
+    chain: int = _option(SOURCE, 1, _whole(1, 16), paper=1)
+    source_seed: int = _option(SOURCE, 0, _whole(0, 1 << 53))
 
     fusion: str = _option(LAYER, "post", _words(_c.Fusion))
     qk: str = _option(LAYER, "aligned", _word("aligned", "separate", "shared"))
     e_start: float = _option(LAYER, 0.0, _number(0, 1e6))
+    gain: bool = _option(LAYER, False, _truth, paper=False)
+    gate: bool = _option(LAYER, False, _truth, paper=False)
+    units: float = _option(LAYER, 0.0, _number(0, 1e6), paper=0.0)
+    v_start: str = _option(LAYER, "xavier", _word("identity", "xavier"), paper="xavier")
+    v_grad: str = _option(LAYER, "sigmoid", _word("straight", "sigmoid"), paper="sigmoid")
 
     bits: int = _option(RETRIEVAL, 16, _whole(1, _c.MAX_BITS))
     policy: str = _option(RETRIEVAL, "readable", _words(_c.Policy))
@@ -205,6 +298,8 @@ class RosaConfig:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, field.metadata["check"](field.name, getattr(self, field.name)))
+        if not self.window and self.sinks == type(self).sinks:
+            object.__setattr__(self, "sinks", 0)  # the default belongs to a window
         if self.sinks and not self.window:
             raise InvalidArgument(
                 f"sinks is {self.sinks}, but window=0 is global attention, which sees them anyway; use sinks=0"
@@ -214,6 +309,34 @@ class RosaConfig:
                 f"layers names layer {min(self.layers)}, but first_global_layers={self.first_global_layers} leaves "
                 f"the layers before {self.first_global_layers} without an adapter"
             )
+        if self.delay and self.delay < self.window:
+            raise InvalidArgument(
+                f"delay is {self.delay} beside a window of {self.window}: attention still sees what would be found; "
+                f"use 0, or {self.window} or more"
+            )
+
+    @classmethod
+    def paper(cls, **options: Any) -> "RosaConfig":
+        """The paper's arrangement: each layer's own q and k, no delay, one place, no strength; with these changes."""
+        _check_names("RosaConfig.paper", options, ALL)
+        return cls(**{**_paper(), **options})
+
+    # -------------------------------------------------------------------------------------------------------- sources
+
+    @property
+    def sources(self) -> Tuple[Source, ...]:
+        """What ``source`` names, in order."""
+        words = self.source.split("+")
+        return tuple(Source("layer", int(word[6:])) if word.startswith("layer") else Source(word) for word in words)
+
+    @property
+    def delay_steps(self) -> int:
+        """The delay of retrieval as a number: None stands for the window."""
+        return self.window if self.delay is None else self.delay
+
+    def links(self, source: Source) -> int:
+        """How many places of a source a step reads."""
+        return self.chain if not source.learnt or self.qk == "shared" else 1
 
     def replace(self, **options: Any) -> "RosaConfig":
         """A configuration that differs in these options."""
@@ -232,7 +355,10 @@ class RosaConfig:
 
     @classmethod
     def from_dict(cls, options: "dict[str, Any]") -> "RosaConfig":
-        """The configuration of such a dictionary. Options that it lacks, as an older file may, have their default."""
+        """The configuration of such a dictionary. Options that it lacks have their default.
+
+        One without ``source`` was written before there were sources: what it lacks has the paper's value.
+        """
         unknown = [name for name in options if name not in _names(ALL)]
         if unknown:
             from . import __version__
@@ -242,7 +368,7 @@ class RosaConfig:
                 f"the option {unknown[0]!r} is not known to rosatune {__version__}{near} "
                 f"Correct it, or update rosatune if a later version wrote it"
             )
-        return cls(**options)
+        return cls(**options) if "source" in options else cls.paper(**options)
 
     def save(self, folder: Name, **fields: Any) -> None:
         """Write ``adapter_config.json`` in a folder, which is made if need be. ``fields`` are further fields of it."""
@@ -260,6 +386,14 @@ class RosaConfig:
 
 
 RosaConfig.__init__ = _by_name(RosaConfig.__init__)  # type: ignore[method-assign]
+
+
+
+def _paper() -> "dict[str, Any]":
+    """The options whose value in the paper is not the default, and their values there."""
+    fields = dataclasses.fields(RosaConfig)
+    return {field.name: field.metadata["paper"] for field in fields if field.metadata["paper"] != field.default}
+
 
 _PARTS = {field.name: field.metadata["part"] for field in dataclasses.fields(RosaConfig)}
 
@@ -363,7 +497,8 @@ def read_file(path: Name) -> "tuple[RosaConfig, dict[str, Any]]":
         )
     if not isinstance(content.get("options"), dict):
         raise AdapterError(f"{path}: the field 'options' is missing or not an object")
+    options = content["options"] if version == 1 else {"source": DEFAULTS.source, **content["options"]}
     try:
-        return RosaConfig.from_dict(content["options"]), content
+        return RosaConfig.from_dict(options), content
     except (TypeError, ValueError) as error:
         raise AdapterError(f"{path}: {error}") from error

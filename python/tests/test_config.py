@@ -18,9 +18,18 @@ import rosatune
 from rosatune import RosaConfig
 from rosatune.config import ALL, chosen
 
-OTHERS = dict(window=64, sinks=3, layers=(1, 3), first_global_layers=1, fusion="pre", qk="shared", e_start=0.5, bits=4,
-              policy="literal", fold=False, max_match=7, qk_grad="flips", credit="route", key_credit="destination",
-              slope=2.0, suffix=0.5, explore=0.25, flip_share=0.5)  # fmt: skip
+
+def other(name: str, *choices: str) -> str:
+    """The choice that is not the default."""
+    return next(choice for choice in choices if choice != getattr(RosaConfig(), name))
+
+
+OTHERS = dict(window=64, sinks=3, layers=(1, 3), first_global_layers=1, source="embeddings+layer 3", delay=100, chain=2,
+              source_seed=7, fusion="pre", qk="shared", e_start=0.5, gain=not RosaConfig().gain,
+              gate=not RosaConfig().gate, units=0.5, v_start=other("v_start", "identity", "xavier"),
+              v_grad=other("v_grad", "straight", "sigmoid"), bits=4, policy="literal", fold=False, max_match=7,
+              qk_grad="flips", credit="route", key_credit="destination", slope=2.0, suffix=0.5, explore=0.25,
+              flip_share=0.5)  # fmt: skip
 
 
 def test_every_option_has_a_value_that_is_not_its_default() -> None:
@@ -34,15 +43,18 @@ def test_every_option_has_a_value_that_is_not_its_default() -> None:
 def test_the_options_are_those_of_the_program() -> None:
     """Names, defaults, choices and ranges, as `rosatune adapter options` prints them."""
     rows = json.loads(program.succeed("adapter", "options", "--json"))["options"]
-    assert {row["name"] for row in rows} == set(OTHERS) - {"layers"}  # layers is read from the tensors there
+    assert {row["name"] for row in rows} <= set(OTHERS) - {"layers"}  # layers is read from the tensors there
     for row in rows:
         name = row["name"]
         assert getattr(RosaConfig(), name) == row["default"], name
+        assert getattr(RosaConfig.paper(), name) == row.get("paper", row["default"]), name
         if row["type"] == "choice":
             for word in row["choices"]:
                 assert getattr(RosaConfig(**{name: word}), name) == word
             with pytest.raises(ValueError, match=", ".join(map(repr, row["choices"]))):
                 RosaConfig(**{name: "nothing"})
+        elif row["type"] == "source":
+            assert RosaConfig(**{name: "tokens+layer 2"}).source == "tokens+layer 2"
         elif row["type"] == "bool":
             assert RosaConfig(**{name: False}) != RosaConfig(**{name: True})
         else:
@@ -77,6 +89,16 @@ def test_the_options_are_those_of_the_program() -> None:
         (dict(layers=[2, 2]), ValueError, "layers names a layer twice"),
         (dict(layers=[0], first_global_layers=1), ValueError, "layers names layer 0, but first_global_layers=1"),
         (dict(window=0, sinks=2), ValueError, "sinks is 2, but window=0 is global attention"),
+        (dict(source="token"), ValueError, "source is 'token'; choose from 'own', 'tokens', 'embeddings' and 'layer N'"),
+        (dict(source="layer x"), ValueError, "source is 'layer x'; choose from"),
+        (dict(source=""), ValueError, "source is ''; choose from"),
+        (dict(source="own+own"), ValueError, "name each source once"),
+        (dict(source="own+tokens+embeddings+layer 1+layer 2"), ValueError, "a layer has up to 4 sources"),
+        (dict(source=3), TypeError, "source is 3; give a string"),
+        (dict(delay=5, window=8), ValueError, "delay is 5 beside a window of 8: attention still sees"),
+        (dict(delay=-1), ValueError, "delay (None: the window) is -1"),
+        (dict(chain=0), ValueError, "chain is 0; give a whole number from 1 to 16"),
+        (dict(units=-1), ValueError, "units is -1; give a number from 0"),
     ],
 )
 def test_values_that_make_no_sense(options: dict[str, Any], kind: Any, words: str) -> None:
@@ -100,7 +122,31 @@ def test_a_configuration_is_a_value() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.bits = 8  # type: ignore[misc]
     assert RosaConfig(policy="READABLE", layers=[3, 1]) == RosaConfig(layers=(1, 3))
+    assert RosaConfig(source="Tokens + layer  2").source == "tokens+layer 2"
     assert config.part("retrieval") == dict(bits=4, policy="literal", fold=False, max_match=7)
+
+
+def test_the_paper() -> None:
+    paper = RosaConfig.paper(bits=4)
+    assert paper == RosaConfig(source="own", delay=0, chain=1, gain=False, gate=False, units=0, v_start="xavier",
+                               v_grad="sigmoid", sinks=0, bits=4)  # fmt: skip
+    with pytest.raises(TypeError, match="RosaConfig.paper has no option 'bit'; did you mean 'bits'"):
+        RosaConfig.paper(bit=4)
+
+
+def test_sources() -> None:
+    config = RosaConfig(source="tokens+own+layer 12", chain=3, qk="aligned", window=16, delay=None)
+    tokens, own, layer = config.sources
+    assert (tokens.name, own.name, layer.name) == ("tokens", "own", "layer 12") and layer.layer == 12
+    assert [config.links(source) for source in config.sources] == [3, 1, 1]
+    assert [config.replace(qk="shared").links(source) for source in config.sources] == [3, 3, 3]
+    assert not layer.serves(11) and layer.serves(12) and tokens.serves(0)
+    assert config.delay_steps == 16 and config.replace(delay=20).delay_steps == 20
+    assert config.replace(window=0).delay_steps == 0 and config.replace(delay=0).delay_steps == 0
+
+
+def test_sinks_belong_to_a_window() -> None:
+    assert RosaConfig(window=0).sinks == 0 and RosaConfig().replace(window=0).sinks == 0
 
 
 def test_objects_names_and_both() -> None:
@@ -130,10 +176,16 @@ def test_dictionaries_and_files(tmp_path: Path) -> None:
     assert RosaConfig.load(file) == config
     written = json.loads(file.read_text())
     assert written["note"] == "kept" and written["rosatune_version"] == rosatune.__version__
-    # a file from before an option existed
+    # a file that lacks an option
     del written["options"]["explore"]
     file.write_text(json.dumps(written))
     assert RosaConfig.load(file) == config.replace(explore=0.0)
+    # a file from before there were sources
+    file.write_text(json.dumps({"format": 1, "options": {"bits": 4, "window": 64}}))
+    assert RosaConfig.load(file) == RosaConfig.paper(bits=4, window=64)
+    assert RosaConfig.from_dict({"bits": 4, "window": 64}) == RosaConfig.paper(bits=4, window=64)
+    file.write_text(json.dumps({"format": 2, "options": {"bits": 4, "window": 64}}))
+    assert RosaConfig.load(file) == RosaConfig(bits=4, window=64)
 
 
 def test_files_that_are_refused(tmp_path: Path) -> None:
@@ -142,9 +194,9 @@ def test_files_that_are_refused(tmp_path: Path) -> None:
         RosaConfig.load(tmp_path)
     for content, words in (
         ({"format": 1, "options": {"windw": 4}}, "option 'windw' is not known to rosatune .* did you mean 'window'"),
-        ({"format": 1, "options": {"delay": 4}}, "'delay' is not known .* update rosatune if a later version wrote it"),
+        ({"format": 2, "options": {"decay": 4}}, "'decay' is not known .* update rosatune if a later version wrote it"),
         ({"format": 1, "options": {"bits": 0}}, "adapter_config.json: bits is 0"),
-        ({"format": 2, "options": {}}, "format 2.*update"),
+        ({"format": 3, "options": {}}, "format 3.*update"),
         ({"peft_type": "LORA", "r": 8}, "an adapter of PEFT .LORA.*peft.PeftModel.from_pretrained"),
     ):
         file.write_text(json.dumps(content))
