@@ -904,7 +904,7 @@ static void check_rosa(size_t steps, size_t channels, int bits)
 			}
 		}
 		oracle_read(steps, channels, bits, found, stride, e[0], e[1], want);
-		s->ops->read(s->backend, steps, channels, bits, found, stride, ends[0], ends[1], y);
+		s->ops->read_found(s->backend, steps, channels, bits, found, stride, ends[0], ends[1], y);
 		got = get_floats(s, y, count);
 		expect_near(s, "read", count, got, want, 0);
 		give_floats(s, 3, (float *const[]){there, ends[0], ends[1]});
@@ -916,6 +916,150 @@ static void check_rosa(size_t steps, size_t channels, int bits)
 	free(symbols);
 	free(found);
 	free(want);
+}
+
+/* What a layer reads, by the equation. */
+static void oracle_reads(size_t steps, size_t channels, const struct reads *reads, const float *e0, const float *e1,
+			 double *y)
+{
+	const size_t words = (channels + 63) / 64;
+	size_t row = 0;
+
+	memset(y, 0, steps * channels * sizeof(*y));
+	for (size_t i = 0; i < reads->links; row += reads->routes[i++]) {
+		for (size_t t = 0; t < steps; t++) {
+			for (size_t c = 0; c < channels; c++) {
+				const size_t route = c / (channels / reads->routes[i]);
+				const uint64_t word = reads->bits[(i * steps + t) * words + c / 64];
+				const float end = (word >> c % 64 & 1 ? e1 : e0)[i * channels + c];
+
+				y[t * channels + c] += (double)(reads->weight[(row + route) * steps + t] * end);
+			}
+		}
+	}
+}
+
+/* Random reads; `whole`: their weights are 1, so that the sum of one link is exact. */
+static void check_reads(size_t steps, size_t channels, size_t links, const size_t *routes, bool whole)
+{
+	const size_t count = steps * channels, words = bit_words(channels);
+	uint64_t turn = count + links, *bits = must_alloc(links * steps * words * sizeof(*bits));
+	double *want = must_alloc(count * sizeof(*want));
+	float *e[2], *weight;
+	size_t rows = 0;
+
+	for (size_t i = 0; i < links; i++)
+		rows += routes[i];
+	for (int i = 0; i < 2; i++)
+		e[i] = random_floats(links * channels, 1, &turn);
+	weight = random_floats(rows * steps, 1, &turn);
+	for (size_t i = 0; i < rows * steps; i++)
+		weight[i] = test_random(&turn, 3) ? whole ? 1 : weight[i] : 0;
+	for (size_t i = 0; i < links * steps * words; i++)
+		bits[i] = test_random(&turn, UINT64_MAX);
+	EACH_SUBJECT(s)
+	{
+		const struct reads reads = {links, routes, bits, weight};
+		float *y = put_floats(s, NULL, count), *got;
+		float *ends[2] = {put_floats(s, e[0], links * channels), put_floats(s, e[1], links * channels)};
+
+		oracle_reads(steps, channels, &reads, e[0], e[1], want);
+		s->ops->read(s->backend, steps, channels, &reads, ends[0], ends[1], y);
+		got = get_floats(s, y, count);
+		expect_near(s, "read", count, got, want, links == 1 ? 0 : 1e-6);
+		give_floats(s, 2, ends);
+		free(got);
+	}
+	free(e[0]);
+	free(e[1]);
+	free(weight);
+	free(bits);
+	free(want);
+}
+
+static void check_pack(size_t steps, size_t channels)
+{
+	const size_t count = steps * channels, words = bit_words(channels);
+	uint64_t turn = count, *bits = must_alloc((steps * words + 1) * sizeof(*bits));
+	float *x = random_floats(count, 1, &turn);
+
+	x[0] = -0.0f;
+	x[count / 2] = NAN;
+	x[count - 1] = 1e-42f;
+	EACH_SUBJECT(s)
+	{
+		float *there = put_floats(s, x, count);
+
+		bits[steps * words] = 77;
+		s->ops->pack(s->backend, steps, channels, there, bits);
+		for (size_t t = 0; t < steps; t++)
+			for (size_t c = 0; c < words * 64; c++)
+				if ((bits[t * words + c / 64] >> c % 64 & 1) !=
+				    (c < channels && x[t * channels + c] > 0))
+					fail_msg("%s: pack: step %zu, channel %zu", s->maker->name, t, c);
+		assert_true(bits[steps * words] == 77);
+		give_floats(s, 1, &there);
+	}
+	free(x);
+	free(bits);
+}
+
+/* `zero`: where a gate begins, it is 1 exactly. */
+static void check_gate(size_t steps, size_t channels, bool zero)
+{
+	const size_t count = steps * channels;
+	uint64_t turn = count;
+	float *u = random_floats(count, 1, &turn), *w = random_floats(channels, 1, &turn), b = zero ? 0 : 0.3f;
+	float *x = random_floats(count, 1, &turn);
+	double *want = must_alloc(count * sizeof(*want)), *factor = must_alloc(steps * sizeof(*factor));
+
+	if (zero)
+		memset(w, 0, channels * sizeof(*w));
+	for (size_t t = 0; t < steps; t++) {
+		double sum = (double)b;
+
+		for (size_t c = 0; c < channels; c++)
+			sum += (double)u[t * channels + c] * (double)w[c];
+		factor[t] = 2 / (1 + exp(-sum));
+		for (size_t c = 0; c < channels; c++)
+			want[t * channels + c] = (double)x[t * channels + c] * factor[t];
+	}
+	EACH_SUBJECT(s)
+	{
+		float *there[3] = {put_floats(s, u, count), put_floats(s, w, channels), put_floats(s, &b, 1)};
+		float *y = put_floats(s, x, count), *z = put_floats(s, NULL, steps), *got;
+
+		s->ops->gate(s->backend, steps, channels, there[0], there[1], there[2], z, y);
+		got = get_floats(s, y, count);
+		expect_near(s, "gate", count, got, want, zero ? 0 : 1e-5);
+		free(got);
+		got = get_floats(s, z, steps);
+		expect_near(s, "gate's factor", steps, got, factor, zero ? 0 : 1e-5);
+		free(got);
+		give_floats(s, 3, there);
+	}
+	free(u);
+	free(w);
+	free(x);
+	free(want);
+	free(factor);
+}
+
+static void test_reads(void **state)
+{
+	(void)state;
+	check_reads(1, 4, 1, (const size_t[]){1}, true);
+	check_reads(5, 48, 1, (const size_t[]){3}, true);
+	check_reads(33, 30, 1, (const size_t[]){10}, true);
+	check_reads(37, 130, 2, (const size_t[]){1, 26}, false);
+	check_reads(140, 576, 4, (const size_t[]){1, 1, 1, 1}, false);
+	check_reads(140, 576, 3, (const size_t[]){1, 36, 144}, false);
+	check_pack(1, 4);
+	check_pack(7, 130);
+	check_pack(140, 576);
+	check_gate(3, 20, false);
+	check_gate(140, 576, false);
+	check_gate(140, 576, true);
 }
 
 static void test_rosa(void **state)
@@ -948,7 +1092,7 @@ int main(void)
 	    cmocka_unit_test(test_reload),   cmocka_unit_test(test_refusals),      cmocka_unit_test(test_rms_norm),
 	    cmocka_unit_test(test_pairs),    cmocka_unit_test(test_rotate),        cmocka_unit_test(test_rotate_many),
 	    cmocka_unit_test(test_multiply), cmocka_unit_test(test_embed),         cmocka_unit_test(test_rosa),
-	    cmocka_unit_test(test_making),
+	    cmocka_unit_test(test_reads),    cmocka_unit_test(test_making),
 	};
 
 	return cmocka_run_group_tests_name("backend", tests, set_up, tear_down);

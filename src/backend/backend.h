@@ -39,6 +39,21 @@ struct product {
 typedef void backend_multiply(struct backend *backend, size_t steps, const float *x, size_t count,
 			      const struct product *products);
 
+/* What a layer reads at some steps: each of its reads, called links, gives a place to each of its routes, or none. A
+ * row of value bits has (channels + 63) / 64 words, channel c being bit c % 64 of word c / 64. All of it is in host
+ * memory. */
+struct reads {
+	size_t links;
+	const size_t *routes; /* [links], divisors of the channels; route r of a read owns channels/routes of them */
+	const uint64_t *bits; /* [links][steps][words]: the bits of every channel, at the place of its route */
+	const float *weight;  /* [routes of all links][steps]: how much a read counts; 0: nothing was found */
+};
+
+static inline size_t bit_words(size_t channels)
+{
+	return (channels + 63) / 64;
+}
+
 /* What one route found at one step: the value symbol in the lower 16 bits, and BACKEND_FOUND; 0: nothing. */
 #define BACKEND_FOUND ((uint32_t)1 << 16)
 
@@ -139,11 +154,25 @@ struct backend_ops {
 	void (*symbols)(struct backend *backend, size_t steps, size_t channels, int bits, const float *x,
 			uint16_t *symbols, size_t stride);
 
+	/* The sign bits of x [steps][channels], 1 where > 0, to host memory [steps][bit_words(channels)]. Bits behind
+	 * the last channel are 0. */
+	void (*pack)(struct backend *backend, size_t steps, size_t channels, const float *x, uint64_t *bits);
+
+	/* y [steps][channels] = the sum over the links, in their order, of weight * (bit ? e1 : e0), or 0 where the
+	 * weight is 0; e0 and e1 are [links][channels]. The end is picked, not computed: e0 + (e1 - e0) would round,
+	 * and not always give e1. */
+	void (*read)(struct backend *backend, size_t steps, size_t channels, const struct reads *reads, const float *e0,
+		     const float *e1, float *y);
+
+	/* z[t] = 2 sigmoid(u[t] . w + b[0]) and y[t] *= z[t], for rows of `channels`. */
+	void (*gate)(struct backend *backend, size_t steps, size_t channels, const float *u, const float *w,
+		     const float *b, float *z, float *y);
+
 	/* y [steps][channels] from what was found (host, [channels / bits][stride], BACKEND_FOUND): 0 where nothing
 	 * was, else by channel e1 where its bit is set and e0 where not. The number is picked, not computed:
 	 * e0 + (e1 - e0) would round, and not always give e1. */
-	void (*read)(struct backend *backend, size_t steps, size_t channels, int bits, const uint32_t *found,
-		     size_t stride, const float *e0, const float *e1, float *y);
+	void (*read_found)(struct backend *backend, size_t steps, size_t channels, int bits, const uint32_t *found,
+			   size_t stride, const float *e0, const float *e1, float *y);
 
 	/* y = (1 - a) h + a x with a = sigmoid(a0) per channel; y may be h or x. */
 	void (*mix)(struct backend *backend, size_t steps, size_t channels, const float *a0, const float *h,

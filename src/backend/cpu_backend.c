@@ -312,10 +312,30 @@ static void cpu_symbols(struct backend *backend, size_t steps, size_t channels, 
 	cpu_each_rows(cpu_of(backend), steps, channels, symbols_rows, &call);
 }
 
+struct pack_call {
+	size_t channels;
+	const float *x;
+	uint64_t *bits;
+};
+
+static void pack_rows(struct cpu_backend *cpu, const void *arguments, size_t row, size_t count)
+{
+	const struct pack_call *call = arguments;
+
+	cpu->elementwise->pack(count, call->channels, call->x + row * call->channels,
+			       call->bits + row * bit_words(call->channels));
+}
+
+static void cpu_pack(struct backend *backend, size_t steps, size_t channels, const float *x, uint64_t *bits)
+{
+	const struct pack_call call = {channels, x, bits};
+
+	cpu_each_rows(cpu_of(backend), steps, channels, pack_rows, &call);
+}
+
 struct read_call {
-	size_t channels, stride;
-	int bits;
-	const uint32_t *found;
+	size_t steps, channels;
+	const struct reads *reads;
 	const float *e0, *e1;
 	float *y;
 };
@@ -323,17 +343,71 @@ struct read_call {
 static void read_rows(struct cpu_backend *cpu, const void *arguments, size_t row, size_t count)
 {
 	const struct read_call *call = arguments;
+	const struct reads *reads = call->reads;
+	const size_t channels = call->channels, words = bit_words(channels);
+	const float *weight = reads->weight + row;
 
-	cpu->elementwise->read(count, call->channels, call->bits, call->found + row, call->stride, call->e0, call->e1,
-			       call->y + row * call->channels);
+	for (size_t i = 0; i < reads->links; i++) {
+		cpu->elementwise->read(count, channels, reads->routes[i], reads->bits + (i * call->steps + row) * words,
+				       weight, call->steps, call->e0 + i * channels, call->e1 + i * channels, i > 0,
+				       call->y + row * channels);
+		weight += reads->routes[i] * call->steps;
+	}
 }
 
-static void cpu_read(struct backend *backend, size_t steps, size_t channels, int bits, const uint32_t *found,
-		     size_t stride, const float *e0, const float *e1, float *y)
+static void cpu_read(struct backend *backend, size_t steps, size_t channels, const struct reads *reads, const float *e0,
+		     const float *e1, float *y)
 {
-	const struct read_call call = {channels, stride, bits, found, e0, e1, y};
+	const struct read_call call = {steps, channels, reads, e0, e1, y};
 
 	cpu_each_rows(cpu_of(backend), steps, channels, read_rows, &call);
+}
+
+struct gate_call {
+	size_t channels;
+	const float *u, *w, *b;
+	float *z, *y;
+};
+
+static void gate_rows(struct cpu_backend *cpu, const void *arguments, size_t row, size_t count)
+{
+	const struct gate_call *call = arguments;
+
+	for (size_t t = row; t < row + count; t++)
+		call->z[t] = cpu->elementwise->gate(call->channels, call->u + t * call->channels, call->w, *call->b,
+						    call->y + t * call->channels);
+}
+
+static void cpu_gate(struct backend *backend, size_t steps, size_t channels, const float *u, const float *w,
+		     const float *b, float *z, float *y)
+{
+	const struct gate_call call = {channels, u, w, b, z, y};
+
+	cpu_each_rows(cpu_of(backend), steps, channels, gate_rows, &call);
+}
+
+struct found_call {
+	size_t channels, stride;
+	int bits;
+	const uint32_t *found;
+	const float *e0, *e1;
+	float *y;
+};
+
+static void found_rows(struct cpu_backend *cpu, const void *arguments, size_t row, size_t count)
+{
+	const struct found_call *call = arguments;
+
+	cpu->elementwise->read_found(count, call->channels, call->bits, call->found + row, call->stride, call->e0,
+				     call->e1, call->y + row * call->channels);
+}
+
+static void cpu_read_found(struct backend *backend, size_t steps, size_t channels, int bits, const uint32_t *found,
+			   size_t stride, const float *e0, const float *e1, float *y)
+{
+	const struct found_call call = {channels, stride, bits, found, e0, e1, y};
+
+	cpu_each_rows(cpu_of(backend), steps, channels, found_rows, &call);
 }
 
 struct mix_call {
@@ -383,7 +457,10 @@ static const struct backend_ops cpu_ops = {
     .cache_load = cpu_cache_load,
     .attend = cpu_attend,
     .symbols = cpu_symbols,
+    .pack = cpu_pack,
     .read = cpu_read,
+    .gate = cpu_gate,
+    .read_found = cpu_read_found,
     .mix = cpu_mix,
 };
 

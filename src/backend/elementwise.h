@@ -4,6 +4,7 @@
 
 #include "base/cpu.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -25,9 +26,19 @@ struct elementwise {
 	void (*turn_halves)(size_t half, const float *cosine, const float *sine, float *x);
 	void (*turn_neighbours)(size_t half, const float *cosine, const float *sine, float *x);
 
-	/* backend_ops.read for some steps */
-	void (*read)(size_t steps, size_t channels, int bits, const uint32_t *found, size_t stride, const float *e0,
-		     const float *e1, float *y);
+	/* backend_ops.pack for some steps */
+	void (*pack)(size_t steps, size_t channels, const float *x, uint64_t *bits);
+
+	/* One link of backend_ops.read for some steps: bits [steps][words], weight [routes][stride]; `add`: y += */
+	void (*read)(size_t steps, size_t channels, size_t routes, const uint64_t *bits, const float *weight,
+		     size_t stride, const float *e0, const float *e1, bool add, float *y);
+
+	/* One row of backend_ops.gate; returns z. */
+	float (*gate)(size_t channels, const float *u, const float *w, float b, float *y);
+
+	/* backend_ops.read_found for some steps */
+	void (*read_found)(size_t steps, size_t channels, int bits, const uint32_t *found, size_t stride,
+			   const float *e0, const float *e1, float *y);
 };
 
 /* The variant for this instruction set, which must be available. */

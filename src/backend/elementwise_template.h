@@ -88,9 +88,101 @@ V_TARGET static void V_FUNC(turn_neighbours_)(size_t half, const float *cosine, 
 	}
 }
 
+/* Bit c % 64 of word c / 64 of a row is 1 where channel c is > 0. */
+V_TARGET static void V_FUNC(pack_)(size_t steps, size_t channels, const float *x, uint64_t *bits)
+{
+	for (size_t t = 0; t < steps; t++) {
+		const float *row = x + t * channels;
+
+		for (size_t c = 0; c < channels; c += WORD) {
+			uint64_t word = 0;
+			size_t j = 0;
+
+			for (; j < WORD && c + j + V_LANES <= channels; j += V_LANES)
+				word |= (uint64_t)V_POSITIVE(V_LOAD(row + c + j)) << j;
+			for (; j < WORD && c + j < channels; j++)
+				word |= (uint64_t)one_positive(row[c + j]) << j;
+			*bits++ = word;
+		}
+	}
+}
+
+/* `count` channels from channel c on, at most 32; inlined with `count` a constant for the usual widths. */
+V_INLINE void V_FUNC(read_some_)(size_t steps, size_t channels, size_t c, size_t count, const uint64_t *bits,
+				 const float *weight, const float *e0, const float *e1, bool add, float *y)
+{
+	const size_t words = (channels + WORD - 1) / WORD;
+
+	for (size_t t = 0; t < steps; t++) {
+		const uint32_t some = bits_from(bits + t * words, words, c);
+		float *to = y + t * channels + c;
+
+		if (weight[t] == 0) {
+			if (!add)
+				memset(to, 0, count * sizeof(*to));
+		} else if (add) {
+			for (size_t j = 0; j < count; j++)
+				to[j] += weight[t] * (some & bit_masks[j] ? e1[c + j] : e0[c + j]);
+		} else {
+			for (size_t j = 0; j < count; j++)
+				to[j] = weight[t] * (some & bit_masks[j] ? e1[c + j] : e0[c + j]);
+		}
+	}
+}
+
+/* READ_STEPS steps of a route at a time. Rows of `weight` are often a power of two apart, so that their cache lines
+ * compete for the same sets: a line is used completely while it is in the cache. */
+V_TARGET static void V_FUNC(read_)(size_t steps, size_t channels, size_t routes, const uint64_t *bits,
+				   const float *weight, size_t stride, const float *e0, const float *e1, bool add,
+				   float *y)
+{
+	const size_t words = (channels + WORD - 1) / WORD, width = channels / routes;
+
+	for (size_t t = 0; t < steps; t += READ_STEPS) {
+		const size_t count = steps - t < READ_STEPS ? steps - t : READ_STEPS;
+		const uint64_t *picks = bits + t * words;
+		float *to = y + t * channels;
+
+		for (size_t c = 0, some; c < channels; c += some) {
+			const size_t route = c / width, left = (route + 1) * width - c;
+			const float *w = weight + route * stride + t;
+
+			some = left < 32 ? left : 32;
+			if (some == 32)
+				V_FUNC(read_some_)(count, channels, c, 32, picks, w, e0, e1, add, to);
+			else if (some == 16)
+				V_FUNC(read_some_)(count, channels, c, 16, picks, w, e0, e1, add, to);
+			else if (some == 8)
+				V_FUNC(read_some_)(count, channels, c, 8, picks, w, e0, e1, add, to);
+			else if (some == 4)
+				V_FUNC(read_some_)(count, channels, c, 4, picks, w, e0, e1, add, to);
+			else
+				V_FUNC(read_some_)(count, channels, c, some, picks, w, e0, e1, add, to);
+		}
+	}
+}
+
+/* z = 2 sigmoid(u . w + b) and y *= z, one row. */
+V_TARGET static float V_FUNC(gate_)(size_t channels, const float *u, const float *w, float b, float *y)
+{
+	double lane[LANES] = {0};
+	size_t i = 0;
+	float z;
+
+	for (; i + LANES <= channels; i += LANES)
+		for (size_t j = 0; j < LANES; j++)
+			lane[j] += (double)u[i + j] * (double)w[i + j];
+	for (size_t j = 0; i + j < channels; j++)
+		lane[j] += (double)u[i + j] * (double)w[i + j];
+	z = 2 * sigmoid((float)(lanes_sum(lane) + (double)b));
+	for (i = 0; i < channels; i++)
+		y[i] *= z;
+	return z;
+}
+
 /* Inlined with `bits` a constant for the usual widths. */
-V_INLINE void V_FUNC(read_bits_)(size_t steps, size_t channels, size_t bits, const uint32_t *found, const float *e0,
-				 const float *e1, float *y)
+V_INLINE void V_FUNC(found_bits_)(size_t steps, size_t channels, size_t bits, const uint32_t *found, const float *e0,
+				  const float *e1, float *y)
 {
 	for (size_t t = 0; t < steps; t++) {
 		float *to = y + t * channels;
@@ -106,8 +198,8 @@ V_INLINE void V_FUNC(read_bits_)(size_t steps, size_t channels, size_t bits, con
 
 /* READ_STEPS steps of a route at a time. Rows of `found` are often a power of two apart, so that their cache lines
  * compete for the same sets: a line is used completely while it is in the cache. */
-V_TARGET static void V_FUNC(read_)(size_t steps, size_t channels, int bits, const uint32_t *found, size_t stride,
-				   const float *e0, const float *e1, float *y)
+V_TARGET static void V_FUNC(read_found_)(size_t steps, size_t channels, int bits, const uint32_t *found, size_t stride,
+					 const float *e0, const float *e1, float *y)
 {
 	for (size_t t = 0; t < steps; t += READ_STEPS) {
 		const size_t count = steps - t < READ_STEPS ? steps - t : READ_STEPS;
@@ -117,13 +209,13 @@ V_TARGET static void V_FUNC(read_)(size_t steps, size_t channels, int bits, cons
 			float *to = y + t * channels + c;
 
 			if (bits == 16)
-				V_FUNC(read_bits_)(count, channels, 16, row, e0 + c, e1 + c, to);
+				V_FUNC(found_bits_)(count, channels, 16, row, e0 + c, e1 + c, to);
 			else if (bits == 8)
-				V_FUNC(read_bits_)(count, channels, 8, row, e0 + c, e1 + c, to);
+				V_FUNC(found_bits_)(count, channels, 8, row, e0 + c, e1 + c, to);
 			else if (bits == 4)
-				V_FUNC(read_bits_)(count, channels, 4, row, e0 + c, e1 + c, to);
+				V_FUNC(found_bits_)(count, channels, 4, row, e0 + c, e1 + c, to);
 			else
-				V_FUNC(read_bits_)(count, channels, (size_t)bits, row, e0 + c, e1 + c, to);
+				V_FUNC(found_bits_)(count, channels, (size_t)bits, row, e0 + c, e1 + c, to);
 		}
 	}
 }

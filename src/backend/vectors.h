@@ -14,6 +14,7 @@
  *   V_NEGATIVE(a, b, c) b where a has a minus, else c
  *   V_POWER(a)          the number whose exponent bits are the lowest bits of a
  *   V_NOT_BELOW(a, x, b)  b, but 0 where a < x
+ *   V_POSITIVE(a)       an integer, bit i of which is 1 where lane i is > 0 (so 0, -0 and NaN give 0)
  *   V_EXP(a)            e^a for a <= 0, within 2 units in the last place; 0 below -87, where float32 ends
  *   V_SIGMOID(a)        1 / (1 + e^-a)
  *
@@ -126,6 +127,25 @@ static inline struct four four_power(struct four a)
 	FOUR_OF(one_power(a.lane[i]));
 }
 
+/* x > 0 as a question about the bit pattern: true for 1 .. infinity as an unsigned number. Its answer for denormals is
+ * the same where the program has set the processor to flush them. */
+static inline unsigned one_positive(float a)
+{
+	uint32_t bits;
+
+	memcpy(&bits, &a, sizeof(bits));
+	return bits - 1 < 0x7f800000;
+}
+
+static inline unsigned four_positive(struct four a)
+{
+	unsigned bits = 0;
+
+	for (int i = 0; i < 4; i++)
+		bits |= one_positive(a.lane[i]) << i;
+	return bits;
+}
+
 static inline struct four four_not_below(struct four a, struct four x, struct four b)
 {
 	FOUR_OF(a.lane[i] < x.lane[i] ? 0 : b.lane[i]);
@@ -150,6 +170,7 @@ static inline struct four four_not_below(struct four a, struct four x, struct fo
 #undef V_NEGATIVE
 #undef V_POWER
 #undef V_NOT_BELOW
+#undef V_POSITIVE
 
 #if VECTORS == VECTORS_AVX512
 #define V_NAME         avx512
@@ -171,6 +192,9 @@ static inline struct four four_not_below(struct four a, struct four x, struct fo
 	_mm512_mask_blend_ps(_mm512_cmp_epi32_mask(_mm512_castps_si512(a), _mm512_setzero_si512(), _MM_CMPINT_LT), c, b)
 #define V_POWER(a)           _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a), 23))
 #define V_NOT_BELOW(a, x, b) _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, x, _CMP_NLT_UQ), b)
+#define V_POSITIVE(a)                                                                                                  \
+	((unsigned)_mm512_cmplt_epu32_mask(_mm512_sub_epi32(_mm512_castps_si512(a), _mm512_set1_epi32(1)),             \
+					   _mm512_set1_epi32(0x7f800000)))
 #elif VECTORS == VECTORS_AVX2
 #define V_NAME               avx2
 #define V_TARGET             __attribute__((target("avx2,fma")))
@@ -190,6 +214,11 @@ static inline struct four four_not_below(struct four a, struct four x, struct fo
 #define V_NEGATIVE(a, b, c)  _mm256_blendv_ps(c, b, a)
 #define V_POWER(a)           _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a), 23))
 #define V_NOT_BELOW(a, x, b) _mm256_andnot_ps(_mm256_cmp_ps(a, x, _CMP_LT_OQ), b)
+/* AVX2 compares signed numbers only: positive, and not above infinity. */
+#define V_POSITIVE(a)                                                                                                  \
+	((unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(                                                             \
+	    _mm256_andnot_si256(_mm256_cmpgt_epi32(_mm256_castps_si256(a), _mm256_set1_epi32(0x7f800000)),             \
+				_mm256_cmpgt_epi32(_mm256_castps_si256(a), _mm256_setzero_si256())))))
 #else
 #define V_NAME plain
 #define V_TARGET
@@ -209,6 +238,7 @@ static inline struct four four_not_below(struct four a, struct four x, struct fo
 #define V_NEGATIVE(a, b, c)  four_negative(a, b, c)
 #define V_POWER(a)           four_power(a)
 #define V_NOT_BELOW(a, x, b) four_not_below(a, x, b)
+#define V_POSITIVE(a)        four_positive(a)
 #endif
 
 V_INLINE V V_FUNC(v_exp_)(const V a)

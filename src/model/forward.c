@@ -45,8 +45,8 @@ static rosa_status retrieve_and_read(const struct pass *pass, size_t number, ros
 				   work->symbols[2], control, work->found, err);
 		if (status != ROSA_OK)
 			return status;
-		layer_read(setup, weights, segment->count, work->found,
-			   work->rosa_y + segment->row * pass->config->width);
+		layer_read_found(setup, weights, segment->count, work->found,
+				 work->rosa_y + segment->row * pass->config->width);
 	}
 	return ROSA_OK;
 }

@@ -4,8 +4,10 @@
  *     U = norm(H)                              the norm of the decoder's layer, made by the caller: attention shares it
  *     q, k, v = U Wq^T, U Wk^T, U Wv^T         layer_projections
  *     symbols of q, k, v                       layer_symbols
- *     what each route finds at each step       a source: past.h for texts that grow, lookup.h for whole sequences
- *     y = m (e0 + (e1 - e0) b)                 layer_read
+ *     what each route finds at each step       a source: finder.h for texts that grow, lookup.h for whole sequences
+ *     bits of v there, and what they count     layer_gather
+ *     y = z sum of s g (e0 + (e1 - e0) b)      layer_read: the sum over the reads that found something; g is the gain,
+ *                                              s the scale, z = 2 sigmoid(U w + b) the gate
  *     inj = y Wout^T                           layer_inject
  *     pre fusion: mix = (1 - a) H + a inj      layer_mix; in post fusion inj is added to the residual stream
  *
@@ -21,6 +23,8 @@
 
 #include "backend/training.h"
 #include "rosa/lookup.h"
+#include "rosa/places.h"
+#include "rosa/values.h"
 
 /* What all ROSA layers of a model have in common. */
 struct rosa_setup {
@@ -33,11 +37,20 @@ struct rosa_setup {
 struct rosa_setup layer_setup(struct backend *backend, backend_multiply *multiply, size_t channels,
 			      const rosa_options *options);
 
-/* The parameters of one layer, in the backend's memory. */
+#define ROSA_GAINS ((size_t)10) /* numbers of a row of gain: matches of 0, 1, .. 8, and of 9 runs or more */
+
+/* The parameters of one layer, in the backend's memory; `gain` is in ordinary memory. A layer has `links` reads: those
+ * of its first source, link by link, then those of the next. `gain` has a row for each route of the first read, then of
+ * the second, and so on. */
 struct rosa_weights {
-	struct matrix q, k, v, out; /* [channels][channels]; q.data == k.data: shared */
-	const float *e0, *e1;       /* [channels] */
+	struct matrix q, k, v, out; /* [channels][channels]; q.data == k.data: shared; NULL: no source of its own */
+	const float *e0, *e1;       /* [links][channels] */
 	const float *a0;            /* [channels]; NULL: post fusion */
+	size_t links;
+	const size_t *routes;         /* [links] */
+	const float *gain;            /* [rows][ROSA_GAINS], by the length of the match; NULL: 1 */
+	const float *gate_w, *gate_b; /* [channels], [1]; NULL: no gate */
+	float scale;                  /* s */
 };
 
 /* Projected rows of one layer. Where Wq and Wk are shared, the rows of q are those of k too, and k is not used. */
@@ -52,6 +65,8 @@ struct rosa_grads {
 };
 
 bool layer_shared(const struct rosa_weights *weights);
+/* Does the layer have a source of its own, that is, q and k? */
+bool layer_own(const struct rosa_weights *weights);
 
 /* The products that project U, at most three. Returns how many. */
 size_t layer_projections(const struct rosa_weights *weights, const struct rosa_rows *x, struct product *products);
@@ -61,9 +76,31 @@ size_t layer_projections(const struct rosa_weights *weights, const struct rosa_r
 void layer_symbols(const struct rosa_setup *setup, const struct rosa_weights *weights, size_t steps, size_t first,
 		   const struct rosa_rows *x, uint16_t *const symbols[3]);
 
+/* Memory for what a layer reads at some steps: bits [links][steps][words] and weights [rows][steps]. */
+struct rosa_room {
+	uint64_t *bits;
+	float *weight;
+};
+
+/* The number of elements of the two arrays. */
+size_t layer_room_bits(const struct rosa_setup *setup, const struct rosa_weights *weights, size_t steps);
+size_t layer_room_weights(const struct rosa_weights *weights, size_t steps);
+
+/* What the layer reads: the value bits at the places, and how much they count: scale * gain by the length of the match.
+ * places: one for each of `sources` sources, all of the same steps, with the links and routes of `weights` in order.
+ * They lie within the rows of `values`. The result is valid as long as `room` and `weights`. */
+struct reads layer_gather(const struct rosa_setup *setup, const struct rosa_weights *weights, size_t sources,
+			  const struct places *const *places, const struct value_rows *values,
+			  const struct rosa_room *room);
+
+/* y [steps][channels] from what is read; with a gate z [steps] is its factor, from the rows of u, and both are in the
+ * backend's memory. */
+void layer_read(const struct rosa_setup *setup, const struct rosa_weights *weights, size_t steps,
+		const struct reads *reads, const float *u, float *z, float *y);
+
 /* y [steps][channels] from what was found, [routes][steps]. */
-void layer_read(const struct rosa_setup *setup, const struct rosa_weights *weights, size_t steps, const uint32_t *found,
-		float *y);
+void layer_read_found(const struct rosa_setup *setup, const struct rosa_weights *weights, size_t steps,
+		      const uint32_t *found, float *y);
 
 /* inj (+)= y Wout^T */
 void layer_inject(const struct rosa_setup *setup, const struct rosa_weights *weights, size_t rows, const float *y,

@@ -179,7 +179,8 @@ static rosa_status call_begin(struct call *call, rosa_error *err)
 	}
 	cpu_backend_borrow(options.workers, &call->cpu);
 	call->setup = layer_setup(&call->cpu.backend, cpu_training_ops.multiply, n, &options);
-	call->weights = (struct rosa_weights){matrix, matrix, matrix, matrix, layer->e0, layer->e1, layer->a0};
+	call->weights = (struct rosa_weights){
+	    .q = matrix, .k = matrix, .v = matrix, .out = matrix, .e0 = layer->e0, .e1 = layer->e1, .a0 = layer->a0};
 	call->weights.q.data = layer->wq;
 	call->weights.k.data = layer->wk;
 	call->weights.v.data = layer->wv;

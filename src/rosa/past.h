@@ -8,22 +8,10 @@
 #ifndef ROSATUNE_PAST_H
 #define ROSATUNE_PAST_H
 
-#include "rosatune.h"
+#include "rosa/places.h"
 
 /* Value symbols are kept in blocks of so many steps, so that a growing text never moves what is there. */
 #define PAST_BLOCK ((size_t)4096)
-
-/* What is read. The last two are controls: a memory shows in what they lose. */
-enum past_reads {
-	READS_FOUND,   /* the values at the destinations found */
-	READS_NOTHING, /* nothing: no step finds anything */
-	READS_RANDOM   /* each destination is replaced by a uniformly drawn earlier step */
-};
-
-struct past_control {
-	enum past_reads reads;
-	uint64_t seed; /* random reads are a function of seed, route and step */
-};
 
 struct past {
 	size_t routes, steps;

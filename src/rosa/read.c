@@ -65,9 +65,9 @@ rosa_status rosa_read(const rosa_options *options, rosa_dtype dtype, size_t batc
 			const size_t at = (b * steps + t) * channels;
 
 			some = wide && steps - t > ROWS ? ROWS : steps - t;
-			cpu.backend.ops->read(&cpu.backend, some, channels, (int)rules.bits,
-					      found + b * routes * steps + t, steps, e0, e1,
-					      wide ? wide : (float *)y + at);
+			cpu.backend.ops->read_found(&cpu.backend, some, channels, (int)rules.bits,
+						    found + b * routes * steps + t, steps, e0, e1,
+						    wide ? wide : (float *)y + at);
 			if (wide)
 				cpu_narrow(&cpu, dtype, some * channels, wide, (uint16_t *)y + at);
 		}

@@ -217,8 +217,13 @@ static rosa_status add_adapter(network *n, const struct making *making, size_t i
 	}
 	if (n->options.adapter.qk == QK_SHARED)
 		to->rosa_q = to->rosa_k;
-	to->rosa = (struct rosa_weights){to->rosa_q.matrix, to->rosa_k.matrix, to->rosa_v.matrix, to->rosa_out.matrix,
-					 to->e0.value,      to->e1.value,      to->a0.value};
+	to->rosa = (struct rosa_weights){.q = to->rosa_q.matrix,
+					 .k = to->rosa_k.matrix,
+					 .v = to->rosa_v.matrix,
+					 .out = to->rosa_out.matrix,
+					 .e0 = to->e0.value,
+					 .e1 = to->e1.value,
+					 .a0 = to->a0.value};
 	return status;
 }
 
