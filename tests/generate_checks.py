@@ -738,6 +738,14 @@ class Terminal(Base):
         self.finish(130)
         self.assertIn("s", os.listdir("."))
 
+    def test_sigterm_ends_while_a_document_is_read(self):
+        with open("long.txt", "w", encoding="utf-8") as file:
+            file.write("A story of a ferryman. " * 400000)  # far from read when the bar is first drawn
+        self.start("--file", "long.txt")
+        self.wait("reading [")
+        self.process.send_signal(signal.SIGTERM)
+        self.finish(143)
+
     def test_ctrl_d_ends(self):
         self.start()
         self.wait("> ")

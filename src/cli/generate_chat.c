@@ -517,9 +517,11 @@ static int converse(struct chat *chat, rosa_error *why)
 		fputs("Ctrl-D ends, /help lists the commands.\n", stderr);
 	if (!interrupted() && chat->job->prompt && !take_turn(chat, chat->job->prompt, why))
 		return -1;
-	/* After Ctrl-C while a document is read a question can still be asked; the rest is then read with it. */
-	interrupt_forget();
-	return talk(chat, why);
+	/* After Ctrl-C while a document is read a question can still be asked; the rest is then read with it. Other
+	 * signals end the program. */
+	const int code = after_turn();
+
+	return code ? code : talk(chat, why);
 }
 
 int generate_chat(struct generate *job, rosa_error *why)
