@@ -24,6 +24,9 @@
 
 /* The model is that of support_checkpoint.h: 2 layers of width 8. */
 struct folder {
+	const char *source;      /* of format 2; NULL: format 1 */
+	size_t chain;            /* of format 2 */
+	bool gain, gate;         /* likewise */
 	bool pre, shared, brain; /* brain: bfloat16 */
 	size_t first;            /* the first layer that has an adapter */
 	const char *digest;      /* of the tensors' file; NULL: as in the configuration */
@@ -59,11 +62,11 @@ static void put_lines(struct bytes *text, const struct folder *folder, const str
 
 static void save_config(const struct folder *folder)
 {
-	const struct line head[] = {{"format", "1"},
-				    {"rosatune_version", "\"0.1.0\""},
-				    {"tensors", "\"0123abcd\""},
-				    {"base_model_name_or_path", NULL},
-				    {"steps", NULL}};
+	char source[64], chain[24];
+	const bool two = folder->source != NULL;
+	const struct line head[] = {{"format", two ? "2" : "1"},       {"scales", two ? "[0.5, 3]" : NULL},
+				    {"rosatune_version", "\"0.1.0\""}, {"tensors", "\"0123abcd\""},
+				    {"base_model_name_or_path", NULL}, {"steps", NULL}};
 	const struct line base[] = {
 	    {"model_type", "\"llama\""}, {"hidden_size", "8"}, {"num_hidden_layers", "2"}, {"heads", NULL}};
 	const struct line options[] = {
@@ -81,9 +84,16 @@ static void save_config(const struct folder *folder)
 	    {"qk_grad", "\"linear\""},
 	    {"slope", "1.0"},
 	    {"temperature", NULL},
+	    {"source", two ? source : NULL},
+	    {"chain", two ? chain : NULL},
+	    {"gain", two ? (folder->gain ? "true" : "false") : NULL},
+	    {"gate", two ? (folder->gate ? "true" : "false") : NULL},
+	    {"delay", NULL},
 	};
 	struct bytes text = {0};
 
+	snprintf(source, sizeof(source), "\"%s\"", two ? folder->source : "");
+	snprintf(chain, sizeof(chain), "%zu", folder->chain);
 	put(&text, "{");
 	put_lines(&text, folder, head, COUNT(head));
 	put(&text, ", \"base_model\": {");
@@ -95,34 +105,69 @@ static void save_config(const struct folder *folder)
 	bytes_free(&text);
 }
 
-static void add(struct weights_writer *writer, const struct folder *folder, const char *name, int dims, uint64_t *state)
+static void add(struct weights_writer *writer, const struct folder *folder, const char *name, size_t rows,
+		size_t columns, uint64_t *state)
 {
-	const size_t shape[2] = {8 + (folder->odd && strcmp(folder->odd, name) == 0), 8};
+	const size_t shape[2] = {rows + (folder->odd && strcmp(folder->odd, name) == 0), columns};
 
 	if (!folder->absent || strcmp(folder->absent, name) != 0)
-		weights_add_random(writer, name, folder->brain ? FORMAT_BF16 : FORMAT_F32, dims, shape, state, 0, 0.5);
+		weights_add_random(writer, name, folder->brain ? FORMAT_BF16 : FORMAT_F32, columns ? 2 : 1, shape,
+				   state, 0, 0.5);
+}
+
+/* The sources of a folder of format 2 here: some of tokens, embeddings and layer 1. 8 channels of 4 bits are 2 routes.
+ */
+static bool has_source(const struct folder *folder, const char *word)
+{
+	return folder->source && strstr(folder->source, word);
+}
+
+static size_t links_of(const struct folder *folder, size_t layer)
+{
+	return folder->source
+		   ? folder->chain * (size_t)(has_source(folder, "tokens") + has_source(folder, "embed")) +
+			 (has_source(folder, "layer 1") && layer == 1 ? folder->shared ? folder->chain : 1 : 0)
+		   : 1;
+}
+
+static size_t gain_rows_of(const struct folder *folder, size_t layer)
+{
+	return folder->chain * (size_t)(has_source(folder, "tokens") + 2 * has_source(folder, "embed")) +
+	       (has_source(folder, "layer 1") && layer == 1 ? 2 * (folder->shared ? folder->chain : 1) : 0);
 }
 
 static void save_tensors(const struct folder *folder)
 {
-	static const char *const names[] = {
-	    "k_proj.weight", "v_proj.weight", "out_proj.weight", "e0", "e1", "q_proj.weight", "a0"};
 	struct weights_writer *writer = weights_new(WEIGHTS_SAFETENSORS);
 	uint64_t state = 1;
 
 	weights_set_string(writer, "format", "pt");
 	weights_set_string(writer, "tensors", folder->digest ? folder->digest : "0123abcd");
 	for (size_t layer = folder->first; layer < 2; layer++) {
-		for (size_t i = 0; i < COUNT(names); i++) {
+		const size_t links = links_of(folder, layer), rows = links > 1 ? links : 8, columns = links > 1 ? 8 : 0;
+		const bool qk = !folder->source || (has_source(folder, "layer 1") && layer == 1);
+		const struct {
+			const char *name;
+			size_t rows, columns;
+			bool there;
+		} parts[] = {
+		    {"k_proj.weight", 8, 8, qk},         {"v_proj.weight", 8, 8, true},
+		    {"out_proj.weight", 8, 8, true},     {"e0", rows, columns, true},
+		    {"e1", rows, columns, true},         {"q_proj.weight", 8, 8, qk && !folder->shared},
+		    {"a0", 8, 0, folder->pre},           {"gain", gain_rows_of(folder, layer), 10, folder->gain},
+		    {"gate.weight", 8, 0, folder->gate}, {"gate.bias", 1, 0, folder->gate},
+		};
+
+		for (size_t i = 0; i < COUNT(parts); i++) {
 			char name[64];
-			if ((i == 5 && folder->shared) || (i == 6 && !folder->pre))
-				continue;
-			snprintf(name, sizeof(name), "layers.%zu.%s", layer, names[i]);
-			add(writer, folder, name, strchr(names[i], '.') ? 2 : 1, &state);
+
+			snprintf(name, sizeof(name), "layers.%zu.%s", layer, parts[i].name);
+			if (parts[i].there)
+				add(writer, folder, name, parts[i].rows, parts[i].columns, &state);
 		}
 	}
 	if (folder->extra)
-		add(writer, folder, folder->extra, 1, &state);
+		add(writer, folder, folder->extra, 8, 0, &state);
 	weights_save(writer, scratch_path("adapter/adapter_model.safetensors"));
 }
 
@@ -215,6 +260,70 @@ static void reads_all_kinds(void **state)
 		adapter_close(&adapter);
 		adapter_close(&adapter);
 	}
+}
+
+/* Folders of format 2: every tensor that the options call for, and no other. */
+static void reads_format_2(void **state)
+{
+	static const char *const sources[] = {"tokens", "embeddings", "tokens+embeddings", "tokens+layer 1"};
+
+	(void)state;
+	need_json();
+	for (size_t i = 0; i < COUNT(sources); i++) {
+		for (int kind = 0; kind < 16; kind++) {
+			const struct folder folder = {.source = sources[i],
+						      .chain = kind & 1 ? 4 : 1,
+						      .gain = kind & 2,
+						      .gate = kind & 4,
+						      .shared = kind & 8,
+						      .pre = kind & 8};
+			struct adapter adapter;
+			rosa_error error;
+
+			save(&folder);
+			if (adapter_open(scratch_path("adapter"), &model, &adapter, &error) != ROSA_OK)
+				fail_msg("%s", error.message);
+			assert_int_equal(adapter.format, 2);
+			for (size_t l = 0; l < 2; l++) {
+				const struct adapter_layer *layer = &adapter.layers[l];
+
+				assert_true(adapter_has(&adapter, l));
+				assert_true(layer->scale == (l ? 3.0f : 0.5f));
+				assert_int_equal(tensor_numbers(layer->e0), 8 * links_of(&folder, l));
+				assert_int_equal(layer->gain != NULL, folder.gain);
+				assert_int_equal(layer->gate != NULL && layer->bias != NULL, folder.gate);
+				assert_int_equal(layer->k != NULL, i == 3 && l == 1);
+				assert_int_equal(layer->q != NULL, i == 3 && l == 1);
+				assert_int_equal(layer->q == layer->k, folder.shared || !(i == 3 && l == 1));
+			}
+			adapter_close(&adapter);
+		}
+	}
+}
+
+/* A file of format 1 means what it meant before there were sources. */
+static void format_1_is_the_paper(void **state)
+{
+	const struct folder folder = {.key = "sinks", .value = NULL};
+	struct adapter adapter;
+	rosa_error error;
+
+	(void)state;
+	need_json();
+	save(&folder);
+	if (adapter_open(scratch_path("adapter"), &model, &adapter, &error) != ROSA_OK)
+		fail_msg("%s", error.message);
+	assert_int_equal(adapter.format, 1);
+	assert_int_equal(adapter.options.source.count, 1);
+	assert_int_equal(adapter.options.source.all[0].kind, SOURCE_OWN);
+	assert_int_equal(adapter.options.delay, 0);
+	assert_int_equal(adapter.options.chain, 1);
+	assert_int_equal(adapter.options.sinks, 0);
+	assert_false(adapter.options.gain || adapter.options.gate || adapter.options.units > 0);
+	assert_int_equal(adapter.options.v_start, V_XAVIER);
+	assert_int_equal(adapter.options.v_grad, V_SIGMOID);
+	assert_true(adapter.layers[0].scale == 1);
+	adapter_close(&adapter);
 }
 
 static void reads_options(void **state)
@@ -384,7 +493,7 @@ static void refuses_configurations(void **state)
 	    {"format", NULL, "format"},
 	    {"format", "\"1\"", "format"},
 	    {"format", "0", "format: is 0"},
-	    {"format", "2", "format: is 2, written by rosatune 0.1.0; this is rosatune"},
+	    {"format", "3", "format: is 3, written by rosatune 0.1.0; this is rosatune"},
 	    {"model_type", "\"qwen3\"", "base_model.model_type: the adapter was trained for a qwen3 model"},
 	    {"model_type", NULL, "model_type"},
 	    {"hidden_size", "16",
@@ -406,7 +515,6 @@ static void refuses_configurations(void **state)
 	    {"max_match", "-1", "max_match"},
 	    {"max_match", "4294967296", "max_match: is 4294967296"},
 	    {"window", NULL, "window"},
-	    {"window", "0", "options.sinks: is 2 beside a window of 0"},
 	    {"window", "99999999999", "window: is 99999999999"},
 	    {"first_global_layers", "3", "first_global_layers: is 3"},
 	    {"first_global_layers", "1", "is 0; layers with an adapter are 1 to 1"},
@@ -445,6 +553,22 @@ static void refuses_tensors(void **state)
 	    {{.odd = "layers.0.e1"}, "layers.0.e1 has shape [9]"},
 	    {{.extra = "layers.0.bias"}, "the tensor layers.0.bias has no place in this adapter"},
 	    {{.extra = "layers.0.a0"}, "the tensor layers.0.a0 has no place in this adapter"},
+	    {{.source = "tokens", .chain = 4, .odd = "layers.0.e0"}, "layers.0.e0 has shape [5, 8]"},
+	    {{.source = "tokens", .chain = 4, .gain = true, .odd = "layers.0.gain"}, "layers.0.gain has shape [5, 10]"},
+	    {{.source = "tokens", .chain = 1, .gate = true, .absent = "layers.1.gate.bias"},
+	     "the tensor layers.1.gate.bias is missing"},
+	    {{.source = "tokens", .chain = 1, .extra = "layers.1.gate.bias"},
+	     "the tensor layers.1.gate.bias has no place"},
+	    {{.source = "tokens", .chain = 1, .extra = "layers.0.k_proj.weight"},
+	     "the tensor layers.0.k_proj.weight has no place"},
+	    {{.source = "layer 1", .chain = 1}, "layers[0]: is 0, which has nothing to read"},
+	    {{.source = "layer 2", .chain = 1}, "options.source: is layer 2; the model has layers 0 to 1"},
+	    {{.source = "tokens", .chain = 17}, "options.chain: is 17; it must be a whole number from 1 to 16"},
+	    {{.source = "tokens", .chain = 1, .key = "delay", .value = "3"},
+	     "options.delay: is 3 beside a window of 16"},
+	    {{.source = "tokens", .chain = 1, .key = "scales", .value = "[1]"}, "scales: has 1 numbers"},
+	    {{.source = "tokens", .chain = 1, .key = "scales", .value = "[1, 0]"}, "scales[1]: is 0; it must be above"},
+	    {{.source = "tokens", .chain = 1, .key = "scales", .value = "[1, true]"}, "scales[1]"},
 	};
 
 	(void)state;
@@ -476,7 +600,7 @@ static void refuses_folders(void **state)
 
 static void damage_does_no_harm(void **state)
 {
-	struct folder folder = {.pre = true};
+	struct folder folder = {.pre = true, .source = "tokens+embeddings", .chain = 2, .gain = true, .gate = true};
 
 	(void)state;
 	need_json();
@@ -514,6 +638,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(reads_all_kinds),        cmocka_unit_test(reads_options),
+	    cmocka_unit_test(reads_format_2),         cmocka_unit_test(format_1_is_the_paper),
 	    cmocka_unit_test(opens_without_a_model),  cmocka_unit_test(finds_adapters_of_runs),
 	    cmocka_unit_test(knows_its_model),        cmocka_unit_test(reads_its_origin),
 	    cmocka_unit_test(refuses_other_adapters), cmocka_unit_test(refuses_configurations),

@@ -133,6 +133,15 @@ static void settings_win(void **state)
 	must_load(two, "adapter.fusion=pre", &config);
 	assert_int_equal(config.options.fusion, ROSA_PRE);
 	tune_config_free(&config);
+	must_load(two, "adapter.delay=null", &config);
+	assert_true(config.options.delay == KEY_UNSET);
+	tune_config_free(&config);
+	must_load(two, "adapter.source=tokens+layer 3", &config);
+	assert_int_equal(config.options.source.count, 2);
+	tune_config_free(&config);
+	must_load(FRAME "\"adapter\": {\"delay\": null}, \"stages\": [" STAGE "]}", NULL, &config);
+	assert_true(config.options.delay == KEY_UNSET);
+	tune_config_free(&config);
 	must_load(two, "stage.2.valid=", &config);
 	assert_int_equal(config.stages[1].valid.count, 0);
 	tune_config_free(&config);
@@ -223,7 +232,11 @@ static void mistakes_are_named(void **state)
 	    {SMALL, "stage.1.clip=nan", "is nan"},
 	    {FRAME "\"adapter\": {\"path\": \"x\", \"bits\": 4}, \"stages\": [" STAGE "]}", NULL,
 	     "adapter.bits is given beside adapter.path"},
-	    {FRAME "\"adapter\": {\"window\": 0, \"sinks\": 4}, \"stages\": [" STAGE "]}", NULL, "adapter.sinks is 4"},
+	    {FRAME "\"adapter\": {\"window\": 64, \"delay\": 63}, \"stages\": [" STAGE "]}", NULL,
+	     "adapter.delay: is 63 beside a window of 64"},
+	    {FRAME "\"adapter\": {\"source\": \"words\"}, \"stages\": [" STAGE "]}", NULL,
+	     "adapter.source: is words; choose from"},
+	    {SMALL, "adapter.delay=near", "--set adapter.delay: is near; it must be a whole number from 0 to"},
 	};
 
 	(void)state;

@@ -302,7 +302,7 @@ class Planning(Case):
             ("stage.2.data=missing.tokens", "stage.2.data: there is no missing.tokens; make it with "
              "'rosatune data pack --model model.gguf --out missing.tokens FILE...'"),
             ("stage.1.valid=gone.tokens", "FILE...', or leave this key out"),
-            ("adapter.bits=5", "no multiple of 5 bits"),
+            ("adapter.bits=5", "adapter.bits: is 5"),
             ("out=model.gguf/run", "cannot"),
             ("out=whole", "continue with --resume"),
         ):
@@ -467,7 +467,7 @@ class Refusals(Case):
         for setting, wanted in (
             ("model=missing.gguf", "missing.gguf"),
             ("stage.1.data=missing.tokens", "missing.tokens"),
-            ("adapter.bits=5", "no multiple of 5 bits"),
+            ("adapter.bits=5", "adapter.bits: is 5"),
             ("adapter.first_global_layers=9", "first_global_layers is 9"),
         ):
             self.assertIn(wanted, refusal("config.json", "--out", "refused", "--set", setting, code=1))

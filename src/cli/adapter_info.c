@@ -19,11 +19,6 @@ static const char *type_of(const struct adapter *adapter)
 	return adapter->file.tensors.count ? format_info[adapter->file.tensors.all[0].format].name : "none";
 }
 
-static bool adapted(const struct adapter *adapter, size_t layer)
-{
-	return layer < adapter->layer_count && adapter->layers[layer].k;
-}
-
 /* The layers that have an adapter, as "0-3, 5" or, for JSON, "0, 1, 2, 3, 5". */
 static void add_layers(const struct adapter *adapter, bool json, struct json_text *text)
 {
@@ -32,9 +27,9 @@ static void add_layers(const struct adapter *adapter, bool json, struct json_tex
 	for (size_t i = 0; i < adapter->layer_count; i++) {
 		size_t last = i;
 
-		if (!adapted(adapter, i))
+		if (!adapter_has(adapter, i))
 			continue;
-		while (!json && adapted(adapter, last + 1))
+		while (!json && adapter_has(adapter, last + 1))
 			last++;
 		json_text_add(text, "%s%zu", between, i);
 		if (last > i)

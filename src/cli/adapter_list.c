@@ -15,14 +15,14 @@ static const struct {
 
 #define GROUPS (sizeof(groups) / sizeof(groups[0]))
 
-static void add_row(const struct key *row, const char *group, const struct adapter_options *defaults,
-		    struct json_text *text)
+static void add_row(const struct key *row, const char *group, struct json_text *text)
 {
 	static const char *const types[] = {
 	    [KEY_SIZE] = "size", [KEY_FLOAT] = "number", [KEY_BOOL] = "bool", [KEY_CHOICE] = "choice"};
+	const struct adapter_options defaults = adapter_options_default(), paper = adapter_options_paper();
 
 	json_text_add(text, "{\"name\": \"%s\", \"group\": \"%s\", \"type\": \"%s\"", row->name, group,
-		      types[row->type]);
+		      row->type == KEY_CUSTOM ? row->custom->type : types[row->type]);
 	if (row->type == KEY_SIZE || row->type == KEY_FLOAT) {
 		const bool above = row->least == KEY_ABOVE_0; /* 0 itself is excluded */
 
@@ -40,7 +40,9 @@ static void add_row(const struct key *row, const char *group, const struct adapt
 		json_text_add(text, "]");
 	}
 	json_text_add(text, ", \"default\": ");
-	key_write(row, defaults, text);
+	key_write(row, &defaults, text);
+	json_text_add(text, ", \"paper\": ");
+	key_write(row, &paper, text);
 	json_text_add(text, ", \"help\": ");
 	json_text_string(text, row->help);
 	json_text_add(text, "}");
@@ -48,14 +50,13 @@ static void add_row(const struct key *row, const char *group, const struct adapt
 
 static void add_json(struct json_text *text)
 {
-	const struct adapter_options defaults = adapter_options_default();
 	const char *between = "";
 
 	json_text_add(text, "{\"options\": [\n");
 	for (size_t g = 0; g < GROUPS; g++) {
 		for (size_t i = 0; i < groups[g].table->count; i++) {
 			json_text_add(text, "%s", between);
-			add_row(&groups[g].table->rows[i], groups[g].group, &defaults, text);
+			add_row(&groups[g].table->rows[i], groups[g].group, text);
 			between = ",\n";
 		}
 	}
@@ -72,7 +73,8 @@ int adapter_options_command(int count, char **words)
 	    .usage = "[--json]",
 	    .summary =
 		"Lists the options of a ROSA adapter, with their defaults in brackets. rosatune tune takes them as\n"
-		"adapter.NAME and learning.NAME, adapter_config.json has them in \"options\".",
+		"adapter.NAME and learning.NAME, adapter_config.json has them in \"options\". --json also names the\n"
+		"paper's values, which are those of adapters without a field (format 1).",
 	    .options = options,
 	    .count = 1,
 	};

@@ -150,7 +150,7 @@ static void describe_adapter(struct info *info)
 	added->fusion = adapter->options.fusion;
 	added->parameters = adapter->parameters;
 	for (size_t i = 0; i < adapter->layer_count; i++)
-		added->layers += adapter->layers[i].k != NULL;
+		added->layers += adapter_has(adapter, i);
 	for (size_t i = 0; i < adapter->file.tensors.count; i++)
 		added->bytes += adapter->file.tensors.all[i].bytes;
 }

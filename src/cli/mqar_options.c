@@ -103,6 +103,7 @@ static enum args_result read_words(struct words *w, struct mqar_options *o, int 
 	const size_t count_own = sizeof(own) / sizeof(own[0]);
 	struct arg options[sizeof(own) / sizeof(own[0]) + OPTION_ARGS_MOST];
 	struct option_args room = {.count = 0};
+	rosa_error why;
 	size_t added;
 
 	memcpy(options, own, sizeof(own));
@@ -123,7 +124,10 @@ static enum args_result read_words(struct words *w, struct mqar_options *o, int 
 	};
 	enum args_result parsed = args_parse(&args, count, words);
 
-	option_args_apply(&room);
+	if (parsed == ARGS_OK && option_args_apply(&room, &why) != ROSA_OK) {
+		complain("mqar", "%s", why.message);
+		return ARGS_WRONG;
+	}
 	if (parsed == ARGS_OK && !args_given(&args, "adapter-rate"))
 		w->adapter_rate = w->rate;
 	return parsed;
@@ -190,7 +194,7 @@ enum args_result mqar_parse(struct mqar_options *options, int count, char **word
 			  .layers = 2,
 			  .heads = 2,
 			  .width = 64,
-			  .adapter = adapter_options_default(),
+			  .adapter = adapter_options_paper(),
 			  .examples = 1024,
 			  .epochs = 4,
 			  .batch = 32,

@@ -23,15 +23,14 @@
 
 #define CONFIG  ADAPTER_CONFIG
 #define TENSORS ADAPTER_TENSORS
-#define VERSION 1 /* of the folder's format */
+#define VERSION 2 /* of the folder's format; 1 had only what adapter_options_paper describes */
 
 /* ------------------------------------------------------------------------------------------------ configuration -- */
 
-static rosa_status check_version(struct json root, rosa_error *err)
+static rosa_status read_version(struct json root, size_t *version, rosa_error *err)
 {
 	const char *writer = "a later version";
 	const struct json peft = json_find(root, "peft_type");
-	size_t version;
 	rosa_status status;
 
 	if (json_there(peft) && !json_there(json_find(root, "format"))) {
@@ -43,14 +42,14 @@ static rosa_status check_version(struct json root, rosa_error *err)
 				   "adapter, as rosatune tune or rosatune.hf.save_adapter writes it",
 				   type);
 	}
-	status = json_get_size(root, "format", JSON_NEEDED, &version, err);
+	status = json_get_size(root, "format", JSON_NEEDED, version, err);
 
 	if (status == ROSA_OK)
 		status = json_get_string(root, "rosatune_version", JSON_OPTIONAL, &writer, err);
-	if (status == ROSA_OK && (version < 1 || version > VERSION))
+	if (status == ROSA_OK && (*version < 1 || *version > VERSION))
 		return json_refuse(json_find(root, "format"), err,
 				   "is %zu, written by rosatune %.20s; this is rosatune %s, which reads up to %d",
-				   version, writer, rosa_version(), VERSION);
+				   *version, writer, rosa_version(), VERSION);
 	return status;
 }
 
@@ -124,76 +123,24 @@ static rosa_status read_base(struct json root, const struct model_config *config
 	return status;
 }
 
-/* What must hold between options, and with the model's shape. */
-static rosa_status check_options(struct json options, const struct adapter *adapter, rosa_error *err)
-{
-	const struct adapter_options *o = &adapter->options;
-	static const char *const needed[] = {"bits", "window"};
-
-	for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++)
-		if (!json_there(json_find(options, needed[i])))
-			return json_refuse(options, err, "has no %s", needed[i]);
-	if (o->first_global_layers > adapter->layer_count)
-		return json_refuse(json_find(options, "first_global_layers"), err, "is %llu; the model has %zu layers",
-				   (unsigned long long)o->first_global_layers, adapter->layer_count);
-	if (o->sinks && !o->window)
-		return json_refuse(json_find(options, "sinks"), err, "is %llu beside a window of 0, which sees all",
-				   (unsigned long long)o->sinks);
-	if (adapter->width % o->bits != 0)
-		return json_refuse(json_find(options, "bits"), err,
-				   "is %llu, of which the model's width %zu is no multiple",
-				   (unsigned long long)o->bits, adapter->width);
-	return ROSA_OK;
-}
-
 static rosa_status read_options(struct json root, const char *file, struct adapter *adapter, struct json *options,
 				rosa_error *err)
 {
+	static const char *const needed[] = {"bits", "window"};
 	const struct key_place place = {.file = file, .object = "options."};
 	rosa_status status = json_get_object(root, "options", JSON_NEEDED, options, err);
 
-	adapter->options = adapter_options_default();
+	adapter->options = adapter->format == 1 ? adapter_options_paper() : adapter_options_default();
 	if (status == ROSA_OK)
 		status = keys_read(&adapter_option_keys, &adapter->options, *options, &place, err);
-	return status == ROSA_OK ? check_options(*options, adapter, err) : status;
-}
-
-/* ------------------------------------------------------------------------------------------------------ tensors -- */
-
-static rosa_status take_layer(struct claims *claims, size_t layer, struct adapter *adapter, rosa_error *err)
-{
-	const size_t width = adapter->width;
-	const bool shared = adapter->options.qk == QK_SHARED;
-	struct adapter_layer *at = &adapter->layers[layer];
-	const struct {
-		const char *name;
-		const struct tensor **tensor;
-		size_t columns;
-		bool absent;
-	} parts[] = {
-	    {"k_proj.weight", &at->k, width, false},
-	    {"q_proj.weight", &at->q, width, shared},
-	    {"v_proj.weight", &at->v, width, false},
-	    {"out_proj.weight", &at->out, width, false},
-	    {"e0", &at->e0, 0, false},
-	    {"e1", &at->e1, 0, false},
-	    {"a0", &at->a0, 0, adapter->options.fusion != ROSA_PRE},
-	};
-	rosa_status status = ROSA_OK;
-
-	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]) && status == ROSA_OK; i++) {
-		char name[64];
-		if (parts[i].absent)
-			continue;
-		snprintf(name, sizeof(name), "layers.%zu.%s", layer, parts[i].name);
-		status = claims_take(claims, name, width, parts[i].columns, false, parts[i].tensor, err);
-	}
-	if (shared)
-		at->q = at->k;
+	for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]) && status == ROSA_OK; i++)
+		if (!json_there(json_find(*options, needed[i])))
+			return json_refuse(*options, err, "has no %s", needed[i]);
 	return status;
 }
 
-static rosa_status take_layers(struct claims *claims, struct json options, struct adapter *adapter, rosa_error *err)
+/* "layers" of the options: which layers have an adapter. */
+static rosa_status read_layers(struct json options, const struct adapter *adapter, bool *adapted, rosa_error *err)
 {
 	const size_t first = (size_t)adapter->options.first_global_layers;
 	struct json layers;
@@ -207,10 +154,98 @@ static rosa_status take_layers(struct claims *claims, struct json options, struc
 		if (layer >= adapter->layer_count || layer < first)
 			return json_refuse(json_at(layers, i), err, "is %zu; layers with an adapter are %zu to %zu",
 					   layer, first, adapter->layer_count - 1);
-		if (adapter->layers[layer].k)
+		if (adapted[layer])
 			return json_refuse(json_at(layers, i), err, "is %zu, which was named before", layer);
-		status = take_layer(claims, layer, adapter, err);
+		if (!adapter_links(&adapter->options, layer))
+			return json_refuse(json_at(layers, i), err,
+					   "is %zu, which has nothing to read: its only source is a layer above it",
+					   layer);
+		adapted[layer] = true;
 	}
+	return status;
+}
+
+static rosa_status check_options(const struct adapter *adapter, const struct model_config *config, const char *file,
+				 const bool *adapted, rosa_error *err)
+{
+	const struct adapter_shape shape = {adapter->width, adapter->layer_count, config ? config->vocabulary : 0,
+					    adapted};
+	char prefix[256];
+
+	snprintf(prefix, sizeof(prefix), "%.200s: options.", file);
+	return adapter_options_check(&adapter->options, &shape, prefix, err);
+}
+
+/* "scales": a number per layer, which may be missing; all are 1 then. */
+static rosa_status read_scales(struct json root, struct adapter *adapter, rosa_error *err)
+{
+	struct json scales;
+	rosa_status status = json_get_array(root, "scales", JSON_OPTIONAL, &scales, err);
+	const bool there = status == ROSA_OK && json_there(scales);
+
+	if (there && json_count(scales) != adapter->layer_count)
+		return json_refuse(scales, err, "has %zu numbers; the model has %zu layers", json_count(scales),
+				   adapter->layer_count);
+	for (size_t i = 0; i < adapter->layer_count && status == ROSA_OK; i++) {
+		double scale = 1;
+
+		if (there)
+			status = json_as_number(json_at(scales, i), &scale, err);
+		if (status == ROSA_OK && !(scale > 0 && scale <= 1e30))
+			return json_refuse(json_at(scales, i), err, "is %g; it must be above 0", scale);
+		adapter->layers[i].scale = (float)scale;
+	}
+	return status;
+}
+
+/* ------------------------------------------------------------------------------------------------------ tensors -- */
+
+static rosa_status take_layer(struct claims *claims, size_t layer, struct adapter *adapter, rosa_error *err)
+{
+	const struct adapter_options *o = &adapter->options;
+	const size_t width = adapter->width, links = adapter_links(o, layer);
+	const bool qk = adapter_learns_qk(o, layer), shared = o->qk == QK_SHARED;
+	/* the read-out of one read is a vector, that of several a matrix */
+	const size_t rows = links > 1 ? links : width, columns = links > 1 ? width : 0;
+	struct adapter_layer *at = &adapter->layers[layer];
+	const struct {
+		const char *name;
+		const struct tensor **tensor;
+		size_t rows, columns;
+		bool there;
+	} parts[] = {
+	    {"v_proj.weight", &at->v, width, width, true},
+	    {"out_proj.weight", &at->out, width, width, true},
+	    {"k_proj.weight", &at->k, width, width, qk},
+	    {"q_proj.weight", &at->q, width, width, qk && !shared},
+	    {"e0", &at->e0, rows, columns, true},
+	    {"e1", &at->e1, rows, columns, true},
+	    {"gain", &at->gain, adapter_gain_rows(o, layer, width), ADAPTER_GAINS, o->gain},
+	    {"gate.weight", &at->gate, width, 0, o->gate},
+	    {"gate.bias", &at->bias, 1, 0, o->gate},
+	    {"a0", &at->a0, width, 0, o->fusion == ROSA_PRE},
+	};
+	rosa_status status = ROSA_OK;
+
+	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]) && status == ROSA_OK; i++) {
+		char name[64];
+		if (!parts[i].there)
+			continue;
+		snprintf(name, sizeof(name), "layers.%zu.%s", layer, parts[i].name);
+		status = claims_take(claims, name, parts[i].rows, parts[i].columns, false, parts[i].tensor, err);
+	}
+	if (shared)
+		at->q = at->k;
+	return status;
+}
+
+static rosa_status take_layers(struct claims *claims, const bool *adapted, struct adapter *adapter, rosa_error *err)
+{
+	rosa_status status = ROSA_OK;
+
+	for (size_t i = 0; i < adapter->layer_count && status == ROSA_OK; i++)
+		if (adapted[i])
+			status = take_layer(claims, i, adapter, err);
 	return status;
 }
 
@@ -228,7 +263,7 @@ static rosa_status check_digest(struct json root, const struct adapter *adapter,
 	return status;
 }
 
-static rosa_status read_tensors(struct json root, struct json options, struct adapter *adapter, rosa_error *err)
+static rosa_status read_tensors(struct json root, const bool *adapted, struct adapter *adapter, rosa_error *err)
 {
 	const struct tensor *left;
 	struct claims claims;
@@ -243,7 +278,7 @@ static rosa_status read_tensors(struct json root, struct json options, struct ad
 		status = claims_new(&claims, &adapter->file.tensors, adapter->tensors_path, err);
 	if (status != ROSA_OK)
 		return status;
-	status = take_layers(&claims, options, adapter, err);
+	status = take_layers(&claims, adapted, adapter, err);
 	left = claims_left(&claims, NULL);
 	if (status == ROSA_OK && left)
 		status = rosa_fail(err, ROSA_EFORMAT, "%s: the tensor %.80s has no place in this adapter",
@@ -258,20 +293,31 @@ static rosa_status read_folder(const char *config_path, const struct model_confi
 			       rosa_error *err)
 {
 	struct json root = {0}, options;
+	bool *adapted = NULL;
 	rosa_status status = json_load(config_path, &root, err);
 
 	if (status == ROSA_OK)
-		status = check_version(root, err);
+		status = read_version(root, &adapter->format, err);
 	if (status == ROSA_OK)
 		status = read_origin(root, adapter, err);
 	if (status == ROSA_OK)
 		status = read_base(root, config, adapter, err);
 	if (status == ROSA_OK)
 		status = read_options(root, config_path, adapter, &options, err);
-	if (status == ROSA_OK && !(adapter->layers = calloc(adapter->layer_count, sizeof(*adapter->layers))))
+	if (status == ROSA_OK && (!(adapter->layers = calloc(adapter->layer_count, sizeof(*adapter->layers))) ||
+				  !(adapted = calloc(adapter->layer_count, sizeof(*adapted)))))
 		status = rosa_fail(err, ROSA_ENOMEM, "%s: not enough memory to open it", adapter->path);
 	if (status == ROSA_OK)
-		status = read_tensors(root, options, adapter, err);
+		status = check_options(adapter, config, config_path, NULL, err);
+	if (status == ROSA_OK)
+		status = read_layers(options, adapter, adapted, err);
+	if (status == ROSA_OK) /* once more, knowing the layers */
+		status = check_options(adapter, config, config_path, adapted, err);
+	if (status == ROSA_OK)
+		status = read_scales(root, adapter, err);
+	if (status == ROSA_OK)
+		status = read_tensors(root, adapted, adapter, err);
+	free(adapted);
 	json_free(&root);
 	return status;
 }

@@ -10,13 +10,19 @@
 #define ADAPTER_TENSORS "adapter_model.safetensors"
 
 struct adapter_layer {
-	/* Projections are [out][in], as PyTorch has them; q == k where they are shared. All NULL: no adapter here. */
-	const struct tensor *q, *k, *v, *out, *e0, *e1;
-	const struct tensor *a0; /* pre fusion, else NULL */
+	/* Projections are [out][in], as PyTorch has them. All NULL: no adapter here. */
+	const struct tensor *v, *out;
+	const struct tensor *q, *k;       /* NULL where the layer has none; q == k where they are shared */
+	const struct tensor *e0, *e1;     /* [width], or [reads][width] where the layer has several reads */
+	const struct tensor *gain;        /* [rows][ADAPTER_GAINS]; NULL: none */
+	const struct tensor *gate, *bias; /* [width] and [1] of the gate; NULL: none */
+	const struct tensor *a0;          /* pre fusion, else NULL */
+	float scale;                      /* of what is read: units of the residual stream; 1: none */
 };
 
 struct adapter {
-	char *path; /* of the folder itself, also where a run was named */
+	size_t format; /* of its configuration */
+	char *path;    /* of the folder itself, also where a run was named */
 	struct adapter_options options;
 	char *base_name;              /* of the model it was trained with; NULL: not recorded */
 	char model_type[32];          /* of that model, as its config.json says it */
@@ -36,6 +42,12 @@ struct adapter {
 rosa_status adapter_open(const char *path, const struct checkpoint *checkpoint, struct adapter *adapter,
 			 rosa_error *err);
 void adapter_close(struct adapter *adapter); /* safe on a zeroed one */
+
+/* Whether a layer has an adapter. */
+static inline bool adapter_has(const struct adapter *adapter, size_t layer)
+{
+	return layer < adapter->layer_count && adapter->layers[layer].v;
+}
 
 /* Whether an adapter was, going by the names, trained with another model than the one at path `model`; if so, a
  * sentence for the user. Names are compared without folders, endings, case and punctuation, and one may continue the

@@ -7,6 +7,12 @@
  */
 #include "model/adapter_options.h"
 
+#include "base/status.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
 static const char *const fusions[] = {[ROSA_POST] = "post", [ROSA_PRE] = "pre", NULL};
 static const char *const policies[] = {
     [ROSA_READABLE] = "readable", [ROSA_LITERAL] = "literal", [ROSA_INCLUSIVE] = "inclusive", NULL};
@@ -16,6 +22,8 @@ static const char *const rules[] = {
     [ROSA_QK_LINEAR] = "linear", [ROSA_QK_SOFT] = "soft", [ROSA_QK_FLIPS] = "flips", [ROSA_QK_NONE] = "none", NULL};
 static const char *const credits[] = {[ROSA_CREDIT_ALL] = "all", [ROSA_CREDIT_ROUTE] = "route", NULL};
 static const char *const key_credits[] = {[ROSA_KEY_MATCH] = "match", [ROSA_KEY_DESTINATION] = "destination", NULL};
+static const char *const v_starts[] = {[V_IDENTITY] = "identity", [V_XAVIER] = "xavier", NULL};
+static const char *const v_grads[] = {[V_STRAIGHT] = "straight", [V_SIGMOID] = "sigmoid", NULL};
 
 #define AT(member)  offsetof(struct adapter_options, member)
 #define ROWS(array) (sizeof(array) / sizeof((array)[0]))
@@ -38,6 +46,19 @@ static const struct key adapter_rows[] = {
     {"fold", KEY_BOOL, AT(fold), 0, 0, 1, NULL, 0, "equal neighbouring symbols form one run", NULL},
     {"max_match", KEY_SIZE, AT(max_match), 0, UINT32_MAX, 0, NULL, KEY_NULL_0,
      "compare matches up to this length; 0: no limit", NULL},
+    {"source", KEY_CUSTOM, AT(source), 0, 0, 0, NULL, 0,
+     "what is matched: own (q and k), tokens, embeddings, layer N; joined by +", &source_key},
+    {"delay", KEY_SIZE, AT(delay), 0, (double)ROSA_MAX_STEPS, 0, NULL, KEY_NULL,
+     "only what is older than this is found; null: the window", NULL},
+    {"chain", KEY_SIZE, AT(chain), 1, 16, 1, NULL, 0, "places that are read per step, where query and key are one",
+     NULL},
+    {"gain", KEY_BOOL, AT(gain), 0, 0, 0, NULL, 0, "weigh what is read by a learnt table of match lengths", NULL},
+    {"gate", KEY_BOOL, AT(gate), 0, 0, 0, NULL, 0, "scale what is read by a learnt gate", NULL},
+    {"units", KEY_FLOAT, AT(units), 0, 1e6, 0, NULL, 0, "scale by so many times the rms of the layer's input; 0: off",
+     NULL},
+    {"v_start", KEY_CHOICE, AT(v_start), 0, 0, V_XAVIER, v_starts, 0,
+     "start of v: identity, or xavier (random, the paper)", NULL},
+    {"source_seed", KEY_SIZE, AT(source_seed), 0, KEY_EXACT, 0, NULL, 0, "seed of the projection of embeddings", NULL},
 };
 
 static const struct key learning_rows[] = {
@@ -54,6 +75,8 @@ static const struct key learning_rows[] = {
     {"flip_share", KEY_FLOAT, AT(learning.flip_share), KEY_ABOVE_0, 1, 1, NULL, 0,
      "flips: share of query runs whose counterfactuals are looked up", NULL},
     {"slope", KEY_FLOAT, AT(learning.slope), KEY_ABOVE_0, 1e6, 1, NULL, 0, "soft: slope of the softmax", NULL},
+    {"v_grad", KEY_CHOICE, AT(v_grad), 0, 0, V_SIGMOID, v_grads, 0,
+     "gradient of v: straight (where |v| < 1), or sigmoid (the paper)", NULL},
 };
 
 const struct key_table adapter_option_table = {adapter_rows, ROWS(adapter_rows)};
@@ -69,6 +92,174 @@ struct adapter_options adapter_options_default(void)
 
 	keys_defaults(&adapter_option_keys, &options);
 	return options;
+}
+
+struct adapter_options adapter_options_paper(void)
+{
+	struct adapter_options options = adapter_options_default();
+
+	options.source = (struct adapter_sources){1, {{SOURCE_OWN, 0}}};
+	options.delay = 0;
+	options.chain = 1;
+	options.gain = options.gate = false;
+	options.units = 0;
+	options.v_start = V_XAVIER;
+	options.v_grad = V_SIGMOID;
+	options.source_seed = 0;
+	options.sinks = 0;
+	return options;
+}
+
+/* ------------------------------------------------------------------------------------------------------ sources -- */
+
+uint32_t adapter_delay(const struct adapter_options *options)
+{
+	return (uint32_t)(options->delay == KEY_UNSET ? options->window : options->delay);
+}
+
+bool adapter_source_has_bits(const struct adapter_source *source)
+{
+	return source->kind != SOURCE_TOKENS;
+}
+
+/* Whether a source matches projections of q and k, which learn. */
+static bool learns(const struct adapter_source *source)
+{
+	return source->kind == SOURCE_OWN || source->kind == SOURCE_LAYER;
+}
+
+size_t adapter_source_links(const struct adapter_options *options, size_t i, size_t layer)
+{
+	const struct adapter_source *source = &options->source.all[i];
+
+	if (layer < source->layer)
+		return 0;
+	return !learns(source) || options->qk == QK_SHARED ? (size_t)options->chain : 1;
+}
+
+size_t adapter_links(const struct adapter_options *options, size_t layer)
+{
+	size_t links = 0;
+
+	for (size_t i = 0; i < options->source.count; i++)
+		links += adapter_source_links(options, i, layer);
+	return links;
+}
+
+bool adapter_learns_qk(const struct adapter_options *options, size_t layer)
+{
+	for (size_t i = 0; i < options->source.count; i++) {
+		const struct adapter_source *source = &options->source.all[i];
+
+		if (source->kind == SOURCE_OWN || (source->kind == SOURCE_LAYER && source->layer == layer))
+			return true;
+	}
+	return false;
+}
+
+size_t adapter_source_routes(const struct adapter_options *options, size_t i, size_t width)
+{
+	return adapter_source_has_bits(&options->source.all[i]) ? width / (size_t)options->bits : 1;
+}
+
+size_t adapter_gain_rows(const struct adapter_options *options, size_t layer, size_t width)
+{
+	size_t rows = 0;
+
+	for (size_t i = 0; i < options->source.count; i++)
+		rows += adapter_source_links(options, i, layer) * adapter_source_routes(options, i, width);
+	return rows;
+}
+
+/* ------------------------------------------------------------------------------------------------------- checks -- */
+
+#define MOST_VOCABULARY ((size_t)1 << 20)
+
+/* Where a message belongs. */
+struct refusal {
+	const char *prefix;
+	rosa_error *err;
+};
+
+__attribute__((format(printf, 3, 4))) static rosa_status refuse(const struct refusal *to, const char *option,
+								const char *format, ...)
+{
+	char what[sizeof(to->err->message)];
+	va_list arguments;
+
+	va_start(arguments, format);
+	vsnprintf(what, sizeof(what), format, arguments);
+	va_end(arguments);
+	return rosa_fail(to->err, ROSA_EINVAL, "%.150s%s: %s", to->prefix, option, what);
+}
+
+static rosa_status check_delay(const struct adapter_options *o, const struct refusal *to)
+{
+	const unsigned long long window = o->window;
+
+	if (o->delay == KEY_UNSET || o->delay == 0 || o->delay >= o->window)
+		return ROSA_OK;
+	return refuse(to, "delay",
+		      "is %llu beside a window of %llu: attention still sees what would be found; use 0, or %llu or "
+		      "more",
+		      (unsigned long long)o->delay, window, window);
+}
+
+static rosa_status check_source(const struct adapter_options *o, const struct adapter_source *source,
+				const struct adapter_shape *shape, const struct refusal *to)
+{
+	if (adapter_source_has_bits(source) && shape->width % o->bits != 0)
+		return refuse(to, "bits",
+			      "is %llu, of which the model's width %zu is no multiple; choose a divisor of it",
+			      (unsigned long long)o->bits, shape->width);
+	if (source->kind == SOURCE_TOKENS && shape->vocabulary > MOST_VOCABULARY)
+		return refuse(to, "source", "is tokens, and the model's vocabulary of %zu is above %zu; use embeddings",
+			      shape->vocabulary, MOST_VOCABULARY);
+	if (source->kind != SOURCE_LAYER)
+		return ROSA_OK;
+	if (source->layer >= shape->layers)
+		return refuse(to, "source", "is layer %u; the model has layers 0 to %zu", source->layer,
+			      shape->layers - 1);
+	if (source->layer < o->first_global_layers || (shape->adapted && !shape->adapted[source->layer]))
+		return refuse(to, "source", "is layer %u, which has no adapter; name one that has", source->layer);
+	return ROSA_OK;
+}
+
+rosa_status adapter_options_check(const struct adapter_options *o, const struct adapter_shape *shape,
+				  const char *prefix, rosa_error *err)
+{
+	const struct refusal to = {prefix, err};
+	rosa_status status = check_delay(o, &to);
+
+	if (status == ROSA_OK && shape && o->first_global_layers > shape->layers)
+		return refuse(&to, "first_global_layers", "is %llu; the model has %zu layers",
+			      (unsigned long long)o->first_global_layers, shape->layers);
+	for (size_t i = 0; shape && i < o->source.count && status == ROSA_OK; i++)
+		status = check_source(o, &o->source.all[i], shape, &to);
+	return status;
+}
+
+rosa_status adapter_options_computed(const struct adapter_options *o, const char *prefix, rosa_error *err)
+{
+	const struct refusal to = {prefix, err};
+
+	if (o->source.count > 1 || o->source.all[0].kind != SOURCE_OWN)
+		return refuse(&to, "source", "is not own; this version computes no other");
+	if (adapter_delay(o) != 0)
+		return refuse(&to, "delay", "is %" PRIu32 "; this version computes no delay: use 0", adapter_delay(o));
+	if (adapter_source_links(o, 0, 0) > 1)
+		return refuse(&to, "chain", "is %" PRIu64 "; this version reads one place: use 1", o->chain);
+	if (o->gain || o->gate || o->units > 0)
+		return refuse(&to,
+			      o->gain   ? "gain"
+			      : o->gate ? "gate"
+					: "units",
+			      "is on; this version computes no strength: turn it off");
+	if (o->v_start != V_XAVIER)
+		return refuse(&to, "v_start", "is identity; this version starts at random: use xavier");
+	if (o->v_grad != V_SIGMOID)
+		return refuse(&to, "v_grad", "is straight; this version computes sigmoid");
+	return ROSA_OK;
 }
 
 rosa_options adapter_options_retrieval(const struct adapter_options *options)

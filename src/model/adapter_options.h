@@ -2,10 +2,17 @@
 #ifndef ROSATUNE_ADAPTER_OPTIONS_H
 #define ROSATUNE_ADAPTER_OPTIONS_H
 
-#include "model/keys.h"
+#include "model/adapter_sources.h"
 
 /* How the projections of q and k start: q as a copy of k, each at random, or one matrix for both. */
 enum qk_start { QK_ALIGNED, QK_SEPARATE, QK_SHARED };
+
+/* How the projection of v starts: as the identity, so that value bits are the signs of the normed state, or at random
+ * (the paper). */
+enum v_start { V_IDENTITY, V_XAVIER };
+
+/* The derivative of a value bit: 1 where |v| < 1 and 0 elsewhere, or that of the sigmoid (the paper). */
+enum v_grad { V_STRAIGHT, V_SIGMOID };
 
 /* What an adapter is, beside which attention it works, and how it learns. */
 struct adapter_options {
@@ -18,7 +25,15 @@ struct adapter_options {
 	rosa_policy policy;
 	bool fold;
 	uint64_t max_match; /* 0: no cut */
+	struct adapter_sources source;
+	uint64_t delay; /* KEY_UNSET: the window; see adapter_delay */
+	uint64_t chain; /* places that are read per source, where query = key */
+	bool gain, gate;
+	float units; /* 0: off */
+	enum v_start v_start;
+	uint64_t source_seed; /* of the projection of SOURCE_EMBEDDINGS */
 	rosa_learning learning;
+	enum v_grad v_grad;
 };
 
 /* Rows over struct adapter_options. The first table is fixed once an adapter exists; the second may change while it is
@@ -30,8 +45,46 @@ extern const struct key_table adapter_option_table, learning_option_table;
 extern const struct keys adapter_option_keys;
 
 struct adapter_options adapter_options_default(void);
+/* As in the paper, where the default differs: the layer's own q and k, no delay, one place, no strength. Adapter files
+ * of format 1 have these values for what they do not name. */
+struct adapter_options adapter_options_paper(void);
 
-/* What of them retrieval is told; the rest of rosa_options has its defaults. */
+/* The model that options are checked against. */
+struct adapter_shape {
+	size_t width, layers;
+	size_t vocabulary;   /* 0: not known */
+	const bool *adapted; /* [layers]: which layers have an adapter; NULL: all that can have one */
+};
+
+/* Whether options fit together and fit the model. A message begins with `prefix`, which says where the options are
+ * ("adapter_config.json: options." or "--"), and the option's name. `shape` NULL: only among themselves. */
+rosa_status adapter_options_check(const struct adapter_options *options, const struct adapter_shape *shape,
+				  const char *prefix, rosa_error *err);
+
+/* Refuses what is described here and not computed yet. */
+rosa_status adapter_options_computed(const struct adapter_options *options, const char *prefix, rosa_error *err);
+
+/* The delay of retrieval: as given, or the window. */
+uint32_t adapter_delay(const struct adapter_options *options);
+
+/* Whether a source is matched by symbols of `bits` bits, or by token ids. */
+bool adapter_source_has_bits(const struct adapter_source *source);
+
+/* How many places of source number i are read: `chain` where its query is its key, else 1; 0 in layers that it does not
+ * serve. */
+size_t adapter_source_links(const struct adapter_options *options, size_t i, size_t layer);
+/* The reads of a layer: the links of all its sources. A layer with none has no adapter. */
+size_t adapter_links(const struct adapter_options *options, size_t layer);
+/* Whether a layer has projections of q and k. */
+bool adapter_learns_qk(const struct adapter_options *options, size_t layer);
+/* Routes of source number i in a model of width `width`. */
+size_t adapter_source_routes(const struct adapter_options *options, size_t i, size_t width);
+/* The rows of a layer's table of gains: the routes of all reads. */
+size_t adapter_gain_rows(const struct adapter_options *options, size_t layer, size_t width);
+
+#define ADAPTER_GAINS 10 /* columns of that table: match lengths 0 to 8, and 9 or more */
+
+/* What of the options retrieval is told; the rest of rosa_options has its defaults. */
 rosa_options adapter_options_retrieval(const struct adapter_options *options);
 
 #endif

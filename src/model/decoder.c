@@ -98,7 +98,7 @@ static rosa_status load_rosa(decoder *d, size_t number, rosa_error *err)
 	};
 	rosa_status status;
 
-	d->blocks[number].has_rosa = from->q != NULL;
+	d->blocks[number].has_rosa = adapter_has(d->adapter, number);
 	status = load_all(d, wanted, sizeof(wanted) / sizeof(wanted[0]), err);
 	if (from->q == from->k)
 		to->q = to->k;
@@ -252,6 +252,8 @@ rosa_status decoder_new(const struct checkpoint *checkpoint, const struct adapte
 	decoder *d;
 
 	*made = NULL;
+	if (status == ROSA_OK && adapter)
+		status = adapter_options_computed(&adapter->options, "adapter option ", err);
 	if (status != ROSA_OK)
 		return status;
 	d = calloc(1, sizeof(*d));

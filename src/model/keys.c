@@ -75,6 +75,8 @@ rosa_status keys_refuse(const struct key_place *place, rosa_error *err, const ch
 	va_start(arguments, format);
 	vsnprintf(what, sizeof(what), format, arguments);
 	va_end(arguments);
+	if (place->option)
+		return rosa_fail(err, ROSA_EINVAL, "--%.80s: %s", place->option, what);
 	if (place->stage)
 		snprintf(stage, sizeof(stage), "stage.%zu%s", place->stage, place->key ? "." : "");
 	return rosa_fail(err, ROSA_EINVAL, "%.100s%s%s%s%.80s: %s", place->file ? place->file : "--set",
@@ -145,13 +147,17 @@ static rosa_status set_size(const struct key *row, void *target, const char *tex
 {
 	uint64_t number;
 
+	if (row->marks & KEY_NULL && strcmp(text, "null") == 0) {
+		*(uint64_t *)target = KEY_UNSET;
+		return ROSA_OK;
+	}
 	if (words_number(text, true, &number) && (double)number >= row->least && (double)number <= row->most) {
 		*(uint64_t *)target = number;
 		return ROSA_OK;
 	}
 	return keys_refuse(place, err,
-			   "is %.40s; it must be a whole number from %.0f to %.0f (16k and 1M are understood)", text,
-			   row->least, row->most);
+			   "is %.40s; it must be a whole number from %.0f to %.0f (16k and 1M are understood)%s", text,
+			   row->least, row->most, row->marks & KEY_NULL ? ", or null" : "");
 }
 
 static rosa_status set_number(const struct key *row, void *target, const char *text, const struct key_place *place,
@@ -240,6 +246,7 @@ rosa_status keys_set(const struct keys *keys, void *base, const char *text, cons
 
 void keys_defaults(const struct keys *keys, void *base)
 {
+	const struct key_place place = {.file = "defaults"};
 	struct place_of at;
 
 	for (size_t i = 0; row_at(keys, i, &at); i++) {
@@ -247,7 +254,7 @@ void keys_defaults(const struct keys *keys, void *base)
 
 		switch (at.row->type) {
 		case KEY_SIZE:
-			*(uint64_t *)target = (uint64_t)at.row->fallback;
+			*(uint64_t *)target = at.row->fallback < 0 ? KEY_UNSET : (uint64_t)at.row->fallback;
 			break;
 		case KEY_NUMBER:
 		case KEY_FLOAT:
@@ -259,8 +266,11 @@ void keys_defaults(const struct keys *keys, void *base)
 		case KEY_CHOICE:
 			*(int *)target = (int)at.row->fallback;
 			break;
-		case KEY_TEXT: /* none */
 		case KEY_CUSTOM:
+			if (at.row->custom->fallback)
+				at.row->custom->set(target, at.row->custom->fallback, &place, NULL);
+			break;
+		case KEY_TEXT: /* none */
 			break;
 		}
 	}
@@ -330,7 +340,8 @@ static rosa_status read_value(struct json value, const char *key, const struct k
 	return status;
 }
 
-/* The fields of an object; null counts as missing. An object that is no row's beginning is named by its own name. */
+/* The fields of an object; null counts as missing, except where it is a value of the key. An object that is no row's
+ * beginning is named by its own name. */
 static rosa_status read_object(struct json object, const char *prefix, const struct keys *keys, void *base,
 			       struct key_place place, rosa_error *err)
 {
@@ -356,6 +367,8 @@ static rosa_status read_object(struct json object, const char *prefix, const str
 			status = read_value(value, key, keys, base, place, err);
 		else if (!find(keys, key, &at))
 			status = refuse_unknown(keys, &place, err);
+		else if (at.row->marks & KEY_NULL)
+			status = set_row(keys, &at, base, "null", &place, err);
 	}
 	return status;
 }
@@ -387,7 +400,8 @@ static void write_value(const struct key *row, const void *target, struct json_t
 		json_text_string(text, *(char *const *)target);
 		break;
 	case KEY_SIZE:
-		if (row->marks & KEY_NULL_0 && *(const uint64_t *)target == 0)
+		if ((row->marks & KEY_NULL_0 && *(const uint64_t *)target == 0) ||
+		    (row->marks & KEY_NULL && *(const uint64_t *)target == KEY_UNSET))
 			json_text_add(text, "null");
 		else
 			json_text_add(text, "%" PRIu64, *(const uint64_t *)target);
@@ -458,6 +472,10 @@ static void describe_fallback(const struct key *row, char text[48])
 		snprintf(text, 48, " [%s]", row->choices[(int)row->fallback]);
 	else if (row->type == KEY_BOOL)
 		snprintf(text, 48, " [%s]", row->fallback != 0 ? "true" : "false");
+	else if (row->type == KEY_CUSTOM && row->custom->fallback)
+		snprintf(text, 48, " [%s]", row->custom->fallback);
+	else if (row->type == KEY_SIZE && row->fallback < 0)
+		snprintf(text, 48, " [null]");
 	else if (row->type != KEY_TEXT && row->type != KEY_CUSTOM)
 		snprintf(text, 48, " [%.10g]", row->fallback);
 }

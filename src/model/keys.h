@@ -25,7 +25,10 @@ enum key_marks {
 	KEY_FIXED = 1,  /* a run that has begun cannot continue with another value */
 	KEY_START = 2,  /* only says how something new begins */
 	KEY_NULL_0 = 4, /* 0 means none, and is written as null */
+	KEY_NULL = 8,   /* a KEY_SIZE that may be KEY_UNSET, which is written and read as null */
 };
+
+#define KEY_UNSET UINT64_MAX /* of a KEY_NULL: what the row's help says; its fallback is -1 */
 
 #define KEY_ABOVE_0 1e-30              /* a least number for what must not be 0 */
 #define KEY_EXACT   9007199254740992.0 /* 2^53: up to here JSON's numbers are exact */
@@ -68,12 +71,13 @@ struct keys {
 	size_t start_offset; /* of a const char * that receives the name of a KEY_START that was given; 0: none */
 };
 
-/* Where a value comes from, for messages: "small.json: stage.1.tokens" or "--set stage.1.tokens". */
+/* Where a value comes from, for messages: "small.json: stage.1.tokens", "--set stage.1.tokens" or "--tokens". */
 struct key_place {
 	const char *file;   /* NULL: the command line */
 	size_t stage;       /* from 1; 0: none */
 	const char *key;    /* NULL: none */
 	const char *object; /* the object in the file that holds the keys, "options."; NULL: none */
+	const char *option; /* the option of the command line, without dashes, instead of all these; NULL: none */
 };
 
 /* Values of a type that only one user of this file has. */
@@ -82,6 +86,8 @@ struct key_custom {
 	rosa_status (*read)(void *target, struct json value, const struct key_place *place, rosa_error *err);
 	void (*write)(const void *target, struct json_text *text);
 	void (*free)(void *target);
+	const char *type;     /* what lists of options call it; NULL: it is in none */
+	const char *fallback; /* the value unless told, as text; NULL: zero bytes */
 };
 
 /* ROSA_EINVAL, with a message that begins with the place. */
@@ -93,7 +99,7 @@ void keys_defaults(const struct keys *keys, void *base);
 /* Sets the key that `place` names from text. One that is not in a table is refused with the nearest that is. */
 rosa_status keys_set(const struct keys *keys, void *base, const char *text, const struct key_place *place,
 		     rosa_error *err);
-/* Sets keys from the fields of an object; fields that are null count as missing. */
+/* Sets keys from the fields of an object; null counts as missing, except for a KEY_NULL. */
 rosa_status keys_read(const struct keys *keys, void *base, struct json object, const struct key_place *place,
 		      rosa_error *err);
 /* Writes all fields of an object except those with one of the marks `without`. Fields of the object itself have a line

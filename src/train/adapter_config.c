@@ -3,7 +3,7 @@
 
 #include <inttypes.h>
 
-#define FORMAT 1
+#define FORMAT 2
 
 void adapter_config_write(const struct adapter_description *d, struct json_text *text)
 {
@@ -25,5 +25,10 @@ void adapter_config_write(const struct adapter_description *d, struct json_text 
 	}
 	json_text_add(text, "],");
 	keys_write(&adapter_option_keys, d->options, 0, "    ", text);
-	json_text_add(text, "\n  },\n  \"tensors\": \"%s\"\n}\n", d->digest);
+	json_text_add(text, "\n  },\n  \"scales\": [");
+	for (size_t i = 0; i < d->layer_count; i++) {
+		json_text_add(text, "%s", i ? ", " : "");
+		json_text_float(text, d->scales ? d->scales[i] : 1);
+	}
+	json_text_add(text, "],\n  \"tensors\": \"%s\"\n}\n", d->digest);
 }

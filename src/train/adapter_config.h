@@ -10,8 +10,9 @@ struct adapter_description {
 	size_t width, layer_count;          /* of the model */
 	const bool *adapted;                /* [layer_count]: whether a layer has an adapter */
 	const struct adapter_options *options;
-	uint64_t steps;     /* of training */
-	const char *digest; /* of the tensors */
+	uint64_t steps;      /* of training */
+	const char *digest;  /* of the tensors */
+	const float *scales; /* [layer_count]: of what the layers read; NULL: all 1 */
 };
 
 void adapter_config_write(const struct adapter_description *description, struct json_text *text);

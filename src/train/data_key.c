@@ -113,4 +113,4 @@ static void write_data(const void *target, struct json_text *text)
 	json_text_add(text, "]");
 }
 
-const struct key_custom data_key = {set_data, read_data, write_data, free_data};
+const struct key_custom data_key = {set_data, read_data, write_data, free_data, NULL, NULL};

@@ -242,8 +242,8 @@ static rosa_status add_all(network *n, const struct making *making, rosa_error *
 		const bool global = i < n->options.adapter.first_global_layers;
 
 		layer->window = global ? 0 : n->options.adapter.window;
-		layer->sinks = global ? 0 : n->options.adapter.sinks;
-		layer->has_rosa = n->options.rosa && (making->adapter ? making->adapter->layers[i].k != NULL : !global);
+		layer->sinks = layer->window ? n->options.adapter.sinks : 0;
+		layer->has_rosa = n->options.rosa && (making->adapter ? adapter_has(making->adapter, i) : !global);
 		status = add_layer(n, making, i, err);
 		if (status == ROSA_OK && layer->has_rosa)
 			status = add_adapter(n, making, i, err);
@@ -270,16 +270,15 @@ static rosa_status check(const struct model_config *config, const struct network
 
 	if (options->rosa && (adapter->bits < ROSA_MIN_BITS || adapter->bits > ROSA_MAX_BITS))
 		return rosa_fail(err, ROSA_EINVAL, "bits is %" PRIu64 "; use 1 to 16", adapter->bits);
-	if (options->rosa && config->width % adapter->bits)
-		return rosa_fail(err, ROSA_EINVAL,
-				 "the model's width %zu is no multiple of %" PRIu64 " bits; choose others",
-				 config->width, adapter->bits);
-	if (adapter->sinks && !adapter->window)
-		return rosa_fail(err, ROSA_EINVAL, "%" PRIu64 " sinks without a window: give a window, or no sinks",
-				 adapter->sinks);
 	if (adapter->first_global_layers > config->layers)
 		return rosa_fail(err, ROSA_EINVAL, "first_global_layers is %" PRIu64 ", the model has %zu layers",
 				 adapter->first_global_layers, config->layers);
+	if (options->rosa) {
+		const struct adapter_shape shape = {config->width, config->layers, config->vocabulary, NULL};
+		const rosa_status status = adapter_options_check(adapter, &shape, "adapter.", err);
+
+		return status == ROSA_OK ? adapter_options_computed(adapter, "adapter.", err) : status;
+	}
 	return ROSA_OK;
 }
 
@@ -347,8 +346,9 @@ rosa_status network_load(const struct checkpoint *checkpoint, const struct adapt
 	if (adapter) {
 		full.rosa = true;
 		full.adapter = adapter->options;
-		full.adapter.learning =
-		    options->adapter.learning; /* how it learns from now on does not come from the folder */
+		/* how it learns from now on does not come from the folder */
+		full.adapter.learning = options->adapter.learning;
+		full.adapter.v_grad = options->adapter.v_grad;
 	}
 	return network_make(&checkpoint->config, &making, &full, backend, workers, made, err);
 }

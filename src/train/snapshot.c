@@ -138,7 +138,8 @@ static rosa_status write_adapter_config(const struct snapshot *snapshot, struct 
 								adapted,
 								&snapshot->options->adapter,
 								writer->step,
-								digest};
+								digest,
+								NULL};
 
 		adapter_config_write(&description, &text);
 	}

@@ -106,7 +106,7 @@ static rosa_status read_stages(struct json root, const char *file, struct tune_c
 	if (status == ROSA_OK && !config->stages)
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for the configuration");
 	for (size_t i = 0; i < count && status == ROSA_OK; i++) {
-		const struct key_place place = {file, i + 1, NULL, NULL};
+		const struct key_place place = {.file = file, .stage = i + 1};
 
 		keys_defaults(&stage_keys, &config->stages[i]);
 		config->stage_count = i + 1;
@@ -147,7 +147,7 @@ static rosa_status set_stages(struct tune_config *config, const char *name, cons
 	rosa_status status = ROSA_OK;
 
 	for (size_t i = 0; i < config->stage_count && status == ROSA_OK; i++) {
-		const struct key_place place = {NULL, i + 1, key, NULL};
+		const struct key_place place = {.stage = i + 1, .key = key};
 
 		if (!is_meant(config, i, name))
 			continue;
@@ -172,7 +172,7 @@ static rosa_status apply_setting(struct tune_config *config, const char *setting
 	snprintf(key, sizeof(key), "%.*s", (int)(equals - setting), setting);
 	if (sscanf(key, "stage.%127[^.].", stage) == 1 && strchr(key + 6, '.'))
 		return set_stages(config, stage, strchr(key + 6, '.') + 1, equals + 1, err);
-	const struct key_place place = {NULL, 0, key, NULL};
+	const struct key_place place = {.key = key};
 	if (strncmp(key, "stage", 5) == 0)
 		return keys_refuse(&place, err, "name the stage and the key: stage.1.tokens=1M");
 	return keys_set(&config_keys, config, equals + 1, &place, err);
@@ -198,7 +198,7 @@ static rosa_status check_rates(const struct tune_stage *stage, const struct key_
 static rosa_status check_stage(const struct tune_config *config, size_t i, const char *file, rosa_error *err)
 {
 	const struct tune_stage *stage = &config->stages[i];
-	const struct key_place place = {file, i + 1, NULL, NULL};
+	const struct key_place place = {.file = file, .stage = i + 1};
 
 	if (!stage->data.count)
 		return keys_refuse(&place, err, "has no data; name shards that 'rosatune data pack' wrote");
@@ -214,6 +214,7 @@ static rosa_status check_stage(const struct tune_config *config, size_t i, const
 static rosa_status check_config(const struct tune_config *config, const char *file, rosa_error *err)
 {
 	rosa_status status = ROSA_OK;
+	char prefix[128];
 
 	if (!config->model)
 		return rosa_fail(err, ROSA_EINVAL, "%s: has no model; name a .gguf file or a folder", file);
@@ -225,10 +226,9 @@ static rosa_status check_config(const struct tune_config *config, const char *fi
 				 "%.100s: adapter.%s is given beside adapter.path; the adapter in that folder "
 				 "has its own, so leave one of them out",
 				 file, config->start_key);
-	if (config->options.sinks && !config->options.window)
-		return rosa_fail(err, ROSA_EINVAL,
-				 "%s: adapter.sinks is %" PRIu64 " beside a window of 0, which sees all; use 0", file,
-				 config->options.sinks);
+	snprintf(prefix, sizeof(prefix), "%.100s: adapter.", file);
+	if (config->rosa && !config->adapter)
+		status = adapter_options_check(&config->options, NULL, prefix, err);
 	for (size_t i = 0; i < config->stage_count && status == ROSA_OK; i++)
 		status = check_stage(config, i, file, err);
 	return status;
@@ -266,7 +266,7 @@ static rosa_status check_utf8(const char *setting, rosa_error *err)
 rosa_status tune_config_load(const char *path, const char *const *settings, size_t count, struct tune_config *config,
 			     rosa_error *err)
 {
-	const struct key_place place = {path, 0, NULL, NULL};
+	const struct key_place place = {.file = path};
 	struct json root = {0};
 	rosa_status status = json_load(path, &root, err);
 
