@@ -12,6 +12,8 @@
  *   - The library keeps no global state, never prints, never exits and installs no signal handlers.
  *   - Different objects may be used from different threads at once. One object belongs to one thread at a time.
  *   - Steps are counted from 0. A stream may hold at most ROSA_MAX_STEPS steps.
+ *   - Symbols of up to 16 bits are arrays of uint16_t, those of more bits arrays of uint32_t. Functions that take both
+ * have `const void *` parameters; options.bits says which of the two it is.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -35,9 +37,10 @@ extern "C" {
 #define ROSA_API
 #endif
 
-#define ROSA_MIN_BITS  1
-#define ROSA_MAX_BITS  16
-#define ROSA_MAX_STEPS ((size_t)0x7ffffff0) /* destinations are int32_t */
+#define ROSA_MIN_BITS        1
+#define ROSA_MAX_BITS        16                   /* of symbols that are made of channels */
+#define ROSA_MAX_SYMBOL_BITS 20                   /* of symbols that are only looked up, such as token ids */
+#define ROSA_MAX_STEPS       ((size_t)0x7ffffff0) /* destinations are int32_t */
 
 /* "0.1.0", the version of the library at run time. */
 ROSA_API const char *rosa_version(void);
@@ -88,7 +91,7 @@ typedef struct rosa_workers rosa_workers;
  * than the caller uses its defaults for fields that the caller does not know. */
 typedef struct rosa_options {
 	size_t size;              /* sizeof(rosa_options) */
-	int bits;                 /* M, bits per symbol, 1 to 16 */
+	int bits;                 /* M, bits per symbol, 1 to 20; 1 to 16 for the operator and counterfactuals */
 	rosa_policy policy;       /* which runs may be found */
 	int fold;                 /* nonzero: equal neighbours form one run; 0: every step is a run */
 	uint32_t max_match;       /* matches are compared up to this length; 0: no cut */
@@ -98,11 +101,12 @@ typedef struct rosa_options {
 	void *progress_context;
 	rosa_workers *workers; /* NULL: every call and every stream starts its own threads. Else these are used and
 				  `threads` is ignored; they must outlive the streams and tapes made with them */
+	uint32_t delay;        /* D: the key is seen D steps late, so that nothing younger is found; 0: none */
 } rosa_options;
 
 #define ROSA_OPTIONS_INIT                                                                                              \
 	{                                                                                                              \
-		sizeof(rosa_options), 16, ROSA_READABLE, 1, 0, 1, {NULL, NULL}, NULL, NULL, NULL                       \
+		sizeof(rosa_options), 16, ROSA_READABLE, 1, 0, 1, {NULL, NULL}, NULL, NULL, NULL, 0                    \
 	}
 
 /* `threads` as in rosa_options; `allocator` NULL: malloc. Workers may be given to calls on several threads at once,
@@ -149,11 +153,11 @@ typedef struct rosa_flips {
 
 /* Find the destination of every step of every route: query and key are [routes][steps], tau is [routes][steps], -1
  * where nothing matches. `length`, if not NULL, receives the length of the match behind each destination (in runs, cut
- * at max_match; 0 where tau is -1). `flips`, if not NULL, is overwritten (not freed) with the counterfactual tables.
+ * at max_match; 0 where tau is -1). `flips`, if not NULL, is overwritten (not freed) with the counterfactual tables,
+ * which need symbols of at most ROSA_MAX_BITS bits.
  * The result is a function of the inputs alone: the number of threads does not change a bit of it. */
-ROSA_API rosa_status rosa_retrieve(const rosa_options *options, size_t routes, size_t steps, const uint16_t *query,
-				   const uint16_t *key, int32_t *tau, int32_t *length, rosa_flips *flips,
-				   rosa_error *err);
+ROSA_API rosa_status rosa_retrieve(const rosa_options *options, size_t routes, size_t steps, const void *query,
+				   const void *key, int32_t *tau, int32_t *length, rosa_flips *flips, rosa_error *err);
 
 /* The tables of one route per step: table[t*bits + j] for every step t < steps, that of the run which contains t.
  * `steps` must be the number given to rosa_retrieve. */
@@ -179,7 +183,7 @@ ROSA_API void rosa_stream_free(rosa_stream *stream);
  * outputs may be NULL. stride 0 means steps. Counterfactuals cost time: request them only when they are needed, but
  * then from the first step of a run on. Requesting them in the middle of a run whose start was pushed without them
  * fails with ROSA_EINVAL. */
-ROSA_API rosa_status rosa_stream_push(rosa_stream *stream, size_t steps, const uint16_t *query, const uint16_t *key,
+ROSA_API rosa_status rosa_stream_push(rosa_stream *stream, size_t steps, const void *query, const void *key,
 				      size_t stride, int32_t *tau, int32_t *length, int32_t *flips, rosa_error *err);
 
 /* A second, independent state that continues from here. */
@@ -214,6 +218,7 @@ typedef struct rosa_stream_info {
 	uint64_t query_runs; /* over all routes */
 	uint64_t bytes;      /* every byte the state has allocated */
 	uint64_t ordered;    /* routes that have moved to the ordered index (docs/design.md) */
+	uint32_t delay;
 } rosa_stream_info;
 
 ROSA_API rosa_status rosa_stream_describe(const rosa_stream *stream, rosa_stream_info *info, rosa_error *err);
@@ -268,15 +273,17 @@ typedef struct rosa_learning {
 /* Bytes per stored destination: 2 (unsigned) where `steps` allows it, else 4. -1 is stored as all ones. */
 ROSA_API int rosa_width(size_t steps);
 
-/* The number of runs in a [routes][steps] array of symbols: the rows of the counterfactual table. */
-ROSA_API size_t rosa_count_runs(size_t routes, size_t steps, const uint16_t *symbols, int fold);
+/* The number of runs in a [routes][steps] array of symbols of `bits` bits: the rows of the counterfactual table. */
+ROSA_API size_t rosa_count_runs(size_t routes, size_t steps, const void *symbols, int bits, int fold);
 
-/* Find what every step of every route reads. `read` receives [routes][steps] destinations of rosa_width(steps) bytes.
- * `learning` NULL: inference, without exploration and counterfactuals. With ROSA_QK_FLIPS `flips` receives one row of
- * bits + 1 destinations per query run, route by route: the true destination at the run's first step, then that with
- * each bit flipped. Runs left out by flip_share repeat the true one. Otherwise `flips` is not written. */
+/* Find what every step of every route reads. `read` receives [routes][steps] destinations of rosa_width(steps) bytes;
+ * `length`, if not NULL, the match lengths, [routes][steps], cut at 255: 0 where nothing was found, and at explored
+ * steps. `learning` NULL: inference, without exploration and counterfactuals. With ROSA_QK_FLIPS `flips` receives one
+ * row of bits + 1 destinations per query run, route by route: the true destination at the run's first step, then that
+ * with each bit flipped. Runs left out by flip_share repeat the true one. Otherwise `flips` is not written. */
 ROSA_API rosa_status rosa_find(const rosa_options *options, const rosa_learning *learning, size_t routes, size_t steps,
-			       const uint16_t *query, const uint16_t *key, void *read, void *flips, rosa_error *err);
+			       const void *query, const void *key, void *read, uint8_t *length, void *flips,
+			       rosa_error *err);
 
 /* y = m (e0 + (e1 - e0) b): m is 1 where something was found, else 0; b are the bits of the value symbol there. `value`
  * is [batch * R][value_steps], which may be a longer history than the `steps` rows of `read` and `y`; destinations in

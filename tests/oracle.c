@@ -9,7 +9,7 @@
 
 #include <stdlib.h>
 
-size_t oracle_runs(const uint16_t *symbols, size_t steps, int fold, size_t *start, uint16_t *symbol)
+size_t oracle_runs_wide(const uint32_t *symbols, size_t steps, int fold, size_t *start, uint32_t *symbol)
 {
 	size_t runs = 0;
 
@@ -23,13 +23,42 @@ size_t oracle_runs(const uint16_t *symbols, size_t steps, int fold, size_t *star
 	return runs;
 }
 
+static void *checked(void *pointer)
+{
+	if (!pointer)
+		abort();
+	return pointer;
+}
+
+/* The symbols as numbers of one type. */
+static uint32_t *widened(const void *symbols, int bits, size_t steps)
+{
+	uint32_t *wide = checked(malloc((steps + 1) * sizeof(*wide)));
+
+	for (size_t t = 0; t < steps; t++)
+		wide[t] = bits > 16 ? ((const uint32_t *)symbols)[t] : ((const uint16_t *)symbols)[t];
+	return wide;
+}
+
+size_t oracle_runs(const uint16_t *symbols, size_t steps, int fold, size_t *start, uint16_t *symbol)
+{
+	uint32_t *wide = widened(symbols, 16, steps), *of_runs = checked(malloc((steps + 1) * sizeof(*of_runs)));
+	size_t runs = oracle_runs_wide(wide, steps, fold, start, of_runs);
+
+	for (size_t run = 0; run < runs; run++)
+		symbol[run] = (uint16_t)of_runs[run];
+	free(wide);
+	free(of_runs);
+	return runs;
+}
+
 struct answer {
 	int32_t tau;
 	int32_t length;
 };
 
 /* The longest common suffix of query runs 0 .. queries-1 and key runs 0 .. e, cut at max_match (0: not at all). */
-static size_t common_suffix(const uint16_t *query, size_t queries, const uint16_t *key, size_t e, size_t max_match)
+static size_t common_suffix(const uint32_t *query, size_t queries, const uint32_t *key, size_t e, size_t max_match)
 {
 	size_t n = 0;
 
@@ -42,9 +71,10 @@ static size_t common_suffix(const uint16_t *query, size_t queries, const uint16_
 }
 
 /* The answer at step t. key_start and key hold the key runs 0 .. keys-1 begun at or before t. */
-static struct answer look_up(const rosa_options *options, size_t t, const uint16_t *query, size_t queries,
-			     const uint16_t *key, const size_t *key_start, size_t keys)
+static struct answer look_up(const rosa_options *options, size_t t, const uint32_t *query, size_t queries,
+			     const uint32_t *key, const size_t *key_start, size_t keys)
 {
+	const size_t delay = options->delay;
 	struct answer none = {-1, 0};
 	size_t best = 0, winner = 0;
 
@@ -55,13 +85,13 @@ static struct answer look_up(const rosa_options *options, size_t t, const uint16
 
 		switch (options->policy) {
 		case ROSA_READABLE:
-			candidate = has_next && key_start[e + 1] < t;
+			candidate = has_next && key_start[e + 1] + delay < t;
 			break;
 		case ROSA_INCLUSIVE:
-			candidate = has_next && key_start[e + 1] <= t;
+			candidate = has_next && key_start[e + 1] + delay <= t;
 			break;
 		default:
-			candidate = 1;
+			candidate = key_start[e] + delay <= t;
 			break;
 		}
 		lcs = common_suffix(query, queries, key, e, options->max_match);
@@ -73,27 +103,21 @@ static struct answer look_up(const rosa_options *options, size_t t, const uint16
 	}
 	if (best == 0)
 		return none;
-	if (options->policy == ROSA_LITERAL && !(winner + 1 < keys && key_start[winner + 1] < t))
+	if (options->policy == ROSA_LITERAL && !(winner + 1 < keys && key_start[winner + 1] + delay < t))
 		return none;
 	return (struct answer){(int32_t)key_start[winner + 1], (int32_t)best};
 }
 
-static void *checked(void *pointer)
-{
-	if (!pointer)
-		abort();
-	return pointer;
-}
-
-void oracle_route(const rosa_options *options, size_t steps, const uint16_t *query, const uint16_t *key, int32_t *tau,
+void oracle_route(const rosa_options *options, size_t steps, const void *query, const void *key, int32_t *tau,
 		  int32_t *length, int32_t *flips)
 {
+	uint32_t *wide_query = widened(query, options->bits, steps), *wide_key = widened(key, options->bits, steps);
 	size_t *query_start = checked(malloc((steps + 1) * sizeof(*query_start)));
 	size_t *key_start = checked(malloc((steps + 1) * sizeof(*key_start)));
-	uint16_t *query_run = checked(malloc((steps + 1) * sizeof(*query_run)));
-	uint16_t *key_run = checked(malloc((steps + 1) * sizeof(*key_run)));
-	size_t all_queries = oracle_runs(query, steps, options->fold, query_start, query_run);
-	size_t all_keys = oracle_runs(key, steps, options->fold, key_start, key_run);
+	uint32_t *query_run = checked(malloc((steps + 1) * sizeof(*query_run)));
+	uint32_t *key_run = checked(malloc((steps + 1) * sizeof(*key_run)));
+	size_t all_queries = oracle_runs_wide(wide_query, steps, options->fold, query_start, query_run);
+	size_t all_keys = oracle_runs_wide(wide_key, steps, options->fold, key_start, key_run);
 	size_t bits = (size_t)options->bits;
 	size_t queries = 0, keys = 0;
 
@@ -111,17 +135,19 @@ void oracle_route(const rosa_options *options, size_t steps, const uint16_t *que
 		if (length)
 			length[t] = answer.length;
 		for (size_t j = 0; flips && j < bits; j++) {
-			uint16_t *last = &query_run[queries - 1];
+			uint32_t *last = &query_run[queries - 1];
 
 			if (!first_of_run) {
 				flips[t * bits + j] = flips[(t - 1) * bits + j];
 				continue;
 			}
-			*last ^= (uint16_t)(1u << j);
+			*last ^= UINT32_C(1) << j;
 			flips[t * bits + j] = look_up(options, t, query_run, queries, key_run, key_start, keys).tau;
-			*last ^= (uint16_t)(1u << j);
+			*last ^= UINT32_C(1) << j;
 		}
 	}
+	free(wide_query);
+	free(wide_key);
 	free(query_start);
 	free(key_start);
 	free(query_run);

@@ -5,11 +5,13 @@
 #include "rosatune.h"
 
 /* One route. tau and length have `steps` entries; flips has steps * bits, at every step the table of the run it lies
- * in. Any output may be NULL. Of the options bits, policy, fold and max_match are used. */
-void oracle_route(const rosa_options *options, size_t steps, const uint16_t *query, const uint16_t *key, int32_t *tau,
+ * in. Any output may be NULL. Of the options bits, policy, fold, max_match and delay are used. Symbols are uint32_t
+ * where bits is above 16, else uint16_t. */
+void oracle_route(const rosa_options *options, size_t steps, const void *query, const void *key, int32_t *tau,
 		  int32_t *length, int32_t *flips);
 
 /* The runs of one stream: their first steps and symbols, room for `steps` of each. Returns how many there are. */
 size_t oracle_runs(const uint16_t *symbols, size_t steps, int fold, size_t *start, uint16_t *symbol);
+size_t oracle_runs_wide(const uint32_t *symbols, size_t steps, int fold, size_t *start, uint32_t *symbol);
 
 #endif

@@ -7,6 +7,7 @@
 
 enum {
 	IMAGE_VERSION = 8, /* where the version is */
+	IMAGE_DELAY = 20,
 	IMAGE_HEADER = 40, /* where the first route begins */
 	IMAGE_SEAL = 8     /* bytes of checksum at the end */
 };

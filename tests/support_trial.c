@@ -21,6 +21,7 @@
 
 const int trial_bits[8] = {1, 2, 3, 4, 6, 8, 12, 16};
 const uint32_t trial_cuts[5] = {0, 1, 2, 3, 7};
+const uint32_t trial_delays[6] = {0, 1, 2, 5, 40, 1000};
 const rosa_policy trial_policies[3] = {ROSA_READABLE, ROSA_LITERAL, ROSA_INCLUSIVE};
 
 const char *policy_name(rosa_policy policy)
@@ -68,11 +69,12 @@ void trial_make(struct trial *trial)
 		stream_fill(kind, trial->options.bits, trial->seed + r, trial->steps, trial->query + r * trial->steps,
 			    trial->key + r * trial->steps);
 	}
-	snprintf(trial->text, sizeof(trial->text),
-		 "stream %s, seed %llu, %zu routes, %zu steps, bits %d, %s, fold %d, max_match %u, threads %d",
-		 stream_name(trial->kind), (unsigned long long)trial->seed, trial->routes, trial->steps,
-		 trial->options.bits, policy_name(trial->options.policy), trial->options.fold,
-		 (unsigned)trial->options.max_match, trial->options.threads);
+	snprintf(
+	    trial->text, sizeof(trial->text),
+	    "stream %s, seed %llu, %zu routes, %zu steps, bits %d, %s, fold %d, max_match %u, delay %u, threads %d",
+	    stream_name(trial->kind), (unsigned long long)trial->seed, trial->routes, trial->steps, trial->options.bits,
+	    policy_name(trial->options.policy), trial->options.fold, (unsigned)trial->options.max_match,
+	    (unsigned)trial->options.delay, trial->options.threads);
 }
 
 void trial_solve(struct trial *trial)

@@ -24,6 +24,7 @@ struct trial {
 /* The settings that the issue of exactness is tried at. */
 extern const int trial_bits[8];
 extern const uint32_t trial_cuts[5];
+extern const uint32_t trial_delays[6]; /* the last is longer than most streams */
 extern const rosa_policy trial_policies[3];
 const char *policy_name(rosa_policy policy);
 

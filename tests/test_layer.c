@@ -183,10 +183,11 @@ static void scene_take_lots(struct scene *scene)
 
 	operator_symbols(c, scene->want.q, query);
 	operator_symbols(c, scene->want.k, key);
-	expect_status(scene->text,
-		      rosa_find(&c->options, &c->learning, all / c->steps, c->steps, query, key, read, flips, &err),
-		      ROSA_OK, &err);
-	runs = rosa_count_runs(all / c->steps, c->steps, query, c->options.fold);
+	expect_status(
+	    scene->text,
+	    rosa_find(&c->options, &c->learning, all / c->steps, c->steps, query, key, read, NULL, flips, &err),
+	    ROSA_OK, &err);
+	runs = rosa_count_runs(all / c->steps, c->steps, query, c->options.bits, c->options.fold);
 	scene->want.given_read = scene->read = from_destinations(read, c->steps, all);
 	if (c->learning.qk_grad == ROSA_QK_FLIPS)
 		scene->want.given_flips = scene->flips = from_destinations(flips, c->steps, runs * width);
@@ -588,7 +589,7 @@ static void test_tape_bytes(void **state)
 		assert_int_equal(rosa_tape_bytes(tape), atomic_load(&memory.bytes));
 		operator_symbols(&scene.c, scene.want.q, query);
 		rows = operator_route_steps(&scene.c) / scene.c.steps;
-		runs = rosa_count_runs(rows, scene.c.steps, query, scene.c.options.fold);
+		runs = rosa_count_runs(rows, scene.c.steps, query, scene.c.options.bits, scene.c.options.fold);
 		arrays = i % 4 == ROSA_QK_NONE ? 2 : scene.sharing == SHARED ? 3 : 4;
 		most = arrays * row_bytes(&scene) + 2 * operator_route_steps(&scene.c) + 1024;
 		if (i % 4 == ROSA_QK_FLIPS)

@@ -170,7 +170,7 @@ static rosa_status run(const struct scene *scene, struct outputs *outputs, rosa_
 	const struct operator_case *c = &scene->c;
 	const rosa_read_pass pass = pass_of(scene, outputs);
 	rosa_status status = rosa_find(&c->options, &c->learning, scene->routes, c->steps, scene->query, scene->key,
-				       outputs->at[READ], outputs->at[FLIPS], err);
+				       outputs->at[READ], NULL, outputs->at[FLIPS], err);
 
 	if (status == ROSA_OK)
 		status = rosa_read(&c->options, c->dtype, c->batch, c->steps, c->channels, scene->value, c->steps,
@@ -446,7 +446,7 @@ static void test_explore(void **state)
 		/* in use nothing is explored */
 		expect_status(scene.text,
 			      rosa_find(&scene.c.options, NULL, scene.routes, scene.c.steps, scene.query, scene.key,
-					got.at[READ], NULL, NULL),
+					got.at[READ], NULL, NULL, NULL),
 			      ROSA_OK, NULL);
 		free(read);
 		read = from_destinations(got.at[READ], scene.c.steps, operator_route_steps(&scene.c));
@@ -514,7 +514,7 @@ static void test_widths(void **state)
 	assert_int_equal(rosa_width(65534), 2);
 	assert_int_equal(rosa_width(65535), 4);
 	assert_int_equal(rosa_width(ROSA_MAX_STEPS), 4);
-	assert_int_equal(rosa_count_runs(0, 0, NULL, 1), 0);
+	assert_int_equal(rosa_count_runs(0, 0, NULL, 4, 1), 0);
 }
 
 /* On both sides of the length from which destinations take four bytes, against the engine itself. */
@@ -546,11 +546,11 @@ static void test_long_streams(void **state)
 		operator_symbols(&c, v, value);
 		expect_status("retrieve", rosa_retrieve(&c.options, 1, steps, query, key, tau, NULL, &truth, &err),
 			      ROSA_OK, &err);
-		expect_status("find", rosa_find(&c.options, &learning, 1, steps, query, key, kept, flips, &err),
+		expect_status("find", rosa_find(&c.options, &learning, 1, steps, query, key, kept, NULL, flips, &err),
 			      ROSA_OK, &err);
 		read = from_destinations(kept, steps, steps);
 		assert_memory_equal(read, tau, steps * sizeof(*tau));
-		assert_int_equal(truth.first[1], rosa_count_runs(1, steps, query, 1));
+		assert_int_equal(truth.first[1], rosa_count_runs(1, steps, query, c.options.bits, 1));
 		rows = from_destinations(flips, steps, truth.first[1] * (bits + 1));
 		for (size_t run = 0; run < truth.first[1]; run++) {
 			table = rows + run * (bits + 1);
@@ -818,7 +818,7 @@ static void test_bad_find(void **state)
 	scene_make(&scene);
 	outputs_make(&scene, &got);
 #define FIND(options, learning, routes, steps, query, key, read, flips)                                                \
-	rosa_find(options, learning, routes, steps, query, key, read, flips, &err)
+	rosa_find(options, learning, routes, steps, query, key, read, NULL, flips, &err)
 	expect_refusal("options", FIND(NULL, learning, n, t, scene.query, scene.key, got.at[READ], got.at[FLIPS]),
 		       ROSA_EINVAL, &err);
 	expect_refusal("query", FIND(options, learning, n, t, NULL, scene.key, got.at[READ], got.at[FLIPS]),

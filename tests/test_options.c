@@ -39,8 +39,8 @@ static void expect_options(const char *how, const rosa_options *options, rosa_st
 
 static void test_ranges(void **state)
 {
-	static const int good_bits[] = {ROSA_MIN_BITS, 2, 15, ROSA_MAX_BITS};
-	static const int bad_bits[] = {0, -1, ROSA_MAX_BITS + 1, INT_MAX, INT_MIN};
+	static const int good_bits[] = {ROSA_MIN_BITS, 2, 15, ROSA_MAX_BITS, 17, ROSA_MAX_SYMBOL_BITS};
+	static const int bad_bits[] = {0, -1, ROSA_MAX_SYMBOL_BITS + 1, INT_MAX, INT_MIN};
 	static const int bad_policies[] = {-1, 3, INT_MAX};
 	static const int bad_threads[] = {-1, INT_MIN};
 

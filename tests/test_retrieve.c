@@ -2,8 +2,8 @@
  * Retrieval at once, against the oracle.
  *
  * The grid has every kind of stream, every policy, folding on and off and every tried number of bits in full. The cut,
- * the number of steps, of routes and of threads turn with a counter instead of multiplying the grid; the test keeps
- * book of the pairs it has met and fails if one value of any setting never met one value of any other.
+ * the delay, the number of steps, of routes and of threads turn with a counter instead of multiplying the grid; the
+ * test keeps book of the pairs it has met and fails if one value of any setting never met one value of any other.
  *
  * Every cell is also tried by each engine that can be pinned; long streams are compared between engines.
  *
@@ -128,7 +128,7 @@ static void check_batch(const struct trial *trial)
 
 static const size_t grid_steps[] = {1, 2, 3, 17, 64, 200, 400};
 
-enum { KIND, BITS, POLICY, FOLD, CUT, STEPS, ROUTES, THREADS, SETTINGS };
+enum { KIND, BITS, POLICY, FOLD, CUT, DELAY, STEPS, ROUTES, THREADS, SETTINGS };
 #define MOST_VALUES 64
 
 static unsigned char met[SETTINGS][SETTINGS][MOST_VALUES][MOST_VALUES];
@@ -148,6 +148,7 @@ static void test_grid(void **state)
 				   COUNT(trial_policies),
 				   2,
 				   COUNT(trial_cuts),
+				   COUNT(trial_delays),
 				   COUNT(grid_steps),
 				   3,
 				   3};
@@ -175,6 +176,7 @@ static void test_grid(void **state)
 		trial.options.policy = trial_policies[value[POLICY]];
 		trial.options.fold = (int)value[FOLD];
 		trial.options.max_match = trial_cuts[value[CUT]];
+		trial.options.delay = trial_delays[value[DELAY]];
 		trial.options.threads = 1 + (int)value[THREADS];
 		trial.steps = grid_steps[value[STEPS]];
 		trial.routes = 1 + value[ROUTES];
@@ -207,8 +209,9 @@ static void check_all_pairs(int bits, size_t symbols, size_t steps, const rosa_o
 		strings *= symbols;
 	trial.routes = strings * strings;
 	trial_make(&trial);
-	snprintf(trial.text, sizeof(trial.text), "all pairs over %zu symbols, %zu steps, bits %d, %s, fold %d, cut %u",
-		 symbols, steps, bits, policy_name(options->policy), options->fold, (unsigned)options->max_match);
+	snprintf(trial.text, sizeof(trial.text),
+		 "all pairs over %zu symbols, %zu steps, bits %d, %s, fold %d, cut %u, delay %u", symbols, steps, bits,
+		 policy_name(options->policy), options->fold, (unsigned)options->max_match, (unsigned)options->delay);
 	for (size_t r = 0; r < trial.routes; r++) {
 		size_t q = r / strings, k = r % strings;
 
@@ -227,12 +230,14 @@ static void test_all_pairs(void **state)
 	(void)state;
 	for (size_t p = 0; p < COUNT(trial_policies); p++) {
 		for (int fold = 0; fold < 2; fold++) {
-			for (uint32_t cut = 0; cut < 3; cut++) {
+			for (uint32_t turn = 0; turn < 6; turn++) {
+				const uint32_t cut = turn % 3, delay = turn < 3 ? 0 : turn - 2;
 				rosa_options options = ROSA_OPTIONS_INIT;
 
 				options.policy = trial_policies[p];
 				options.fold = fold;
 				options.max_match = cut;
+				options.delay = delay;
 				options.threads = 1 + (int)cut;
 				check_all_pairs(1, 2, 6, &options);
 				check_all_pairs(2, 3, 4, &options);
@@ -254,6 +259,7 @@ static void test_longer(void **state)
 			trial.kind = stream_find(names[i]);
 			assert_true(trial.kind >= 0);
 			trial.options.bits = trial_bits[b];
+			trial.options.delay = trial_delays[(i + b) % COUNT(trial_delays)];
 			trial_make(&trial);
 			trial_solve(&trial);
 			check_batch(&trial);
@@ -288,6 +294,7 @@ static void test_narrow_alphabets(void **state)
 			trial.options.policy = trial_policies[i % COUNT(trial_policies)];
 			trial.options.fold = i % 5 != 0;
 			trial.options.max_match = i % 4 == 1 ? 3 : 0;
+			trial.options.delay = trial_delays[i % 7 % COUNT(trial_delays)];
 			trial_make(&trial);
 			for (size_t t = 0; t < trial.routes * trial.steps; t++) {
 				/* in order of appearance, the alphabet grows to its size by the middle or by the end */
@@ -369,6 +376,7 @@ static void test_long_streams(void **state)
 		assert_true(trial.kind >= 0);
 		trial.options.bits = cases[i].bits;
 		trial.options.max_match = cases[i].cut;
+		trial.options.delay = i % 2 ? 1024 : 0;
 		trial_make(&trial);
 		expect_same_by(ROSA_ENGINE_AUTO, cases[i].other, &trial);
 		trial_free(&trial);
@@ -393,6 +401,7 @@ static void test_beyond_caches(void **state)
 		assert_true(trial.kind >= 0);
 		trial.options.bits = cases[i].bits;
 		trial.options.fold = cases[i].fold;
+		trial.options.delay = i % 2 ? 0 : 3000;
 		trial_make(&trial);
 		expect_same_by(ROSA_ENGINE_CHAINS, ROSA_ENGINE_ORDERED, &trial);
 		trial_free(&trial);
@@ -427,6 +436,7 @@ static void test_standing_query(void **state)
 			size_t period = trial_bits[b] < 3 ? 2 : 6;
 
 			trial.options.bits = trial_bits[b];
+			trial.options.delay = (uint32_t)(b % 4);
 			trial_make(&trial);
 			for (size_t t = 0; t < steps; t++) {
 				trial.key[t] = (uint16_t)(t % period);

@@ -183,6 +183,44 @@ static void test_other_version(void **state)
 	free(image);
 }
 
+/* States of version 2 had no delay, and are the same otherwise. */
+static void test_older_version(void **state)
+{
+	size_t size, again_size;
+	unsigned char *image = small_image(40, ROSA_ENGINE_CHAINS, &size);
+	rosa_stream_info info = {.size = sizeof(info)};
+	rosa_stream *stream = NULL;
+	rosa_error err;
+	void *again;
+
+	(void)state;
+	assert_int_equal(image[IMAGE_VERSION], 3);
+	image[IMAGE_VERSION] = 2;
+	image_seal(image, size);
+	expect_status("version 2", rosa_stream_load_memory(NULL, image, size, &stream, &err), ROSA_OK, &err);
+	expect_status("describe", rosa_stream_describe(stream, &info, &err), ROSA_OK, &err);
+	assert_int_equal(info.delay, 0);
+	assert_int_equal(info.steps, 40);
+	expect_status("save", rosa_stream_save_memory(stream, &again, &again_size, &err), ROSA_OK, &err);
+	image[IMAGE_VERSION] = 3;
+	image_seal(image, size);
+	assert_int_equal(again_size, size);
+	assert_memory_equal(again, image, size);
+	rosa_stream_free_memory(stream, again);
+	rosa_stream_free(stream);
+	/* a delay, which version 2 did not know */
+	image[IMAGE_DELAY] = 9;
+	image_seal(image, size);
+	expect_status("delay", rosa_stream_load_memory(NULL, image, size, &stream, &err), ROSA_OK, &err);
+	expect_status("describe", rosa_stream_describe(stream, &info, &err), ROSA_OK, &err);
+	assert_int_equal(info.delay, 9);
+	rosa_stream_free(stream);
+	image[IMAGE_VERSION] = 2;
+	image_seal(image, size);
+	expect_refused("version 2 with a delay", 9, image, size);
+	free(image);
+}
+
 /* Altered and sealed again, so that only the checks behind the checksum are left. Most must be refused. What is not is
  * another stream; it has to take steps and to lead nowhere outside its history. */
 static void test_forged(void **state)
@@ -221,9 +259,10 @@ static void test_forged(void **state)
 			}
 			accepted++;
 			expect_status("describe", rosa_stream_describe(stream, &info, &err), ROSA_OK, &err);
-			zeros = must_alloc(info.routes * 4 * sizeof(*zeros));
+			/* as many bytes as the widest symbols need */
+			zeros = must_alloc(info.routes * 4 * sizeof(uint32_t));
 			tau = must_alloc(info.routes * 4 * sizeof(*tau));
-			memset(zeros, 0, info.routes * 4 * sizeof(*zeros));
+			memset(zeros, 0, info.routes * 4 * sizeof(uint32_t));
 			expect_status("push", rosa_stream_push(stream, 4, zeros, zeros, 0, tau, NULL, NULL, &err),
 				      ROSA_OK, &err);
 			for (size_t j = 0; j < info.routes * 4; j++)
@@ -468,6 +507,7 @@ int main(void)
 	    cmocka_unit_test(test_added_to),
 	    cmocka_unit_test(test_never_a_state),
 	    cmocka_unit_test(test_other_version),
+	    cmocka_unit_test(test_older_version),
 	    cmocka_unit_test(test_forged),
 	    cmocka_unit_test(test_round_trip),
 	    cmocka_unit_test_setup_teardown(test_file_round_trip, make_folder, remove_folder),

@@ -145,6 +145,7 @@ static void test_pieces(void **state)
 			trial.options.threads = test_random(&turn, 8) ? 1 : 2 + (int)test_random(&turn, 2);
 			trial.options.policy = trial_policies[i % 3];
 			trial.options.fold = i / 3 % 2 == 0;
+			trial.options.delay = trial_delays[test_random(&turn, COUNT(trial_delays))];
 			trial.steps = steps[test_random(&turn, COUNT(steps))];
 			trial.routes = 1 + test_random(&turn, 3);
 			trial_make(&trial);
@@ -468,18 +469,20 @@ static void test_walks(void **state)
 		trial->options.bits = trial_bits[test_random(&walk.turn, COUNT(trial_bits))];
 		trial->options.max_match = trial_cuts[test_random(&walk.turn, COUNT(trial_cuts))];
 		trial->options.threads = 1 + (int)test_random(&walk.turn, 2);
+		trial->options.delay = trial_delays[test_random(&walk.turn, COUNT(trial_delays))];
 		trial->routes = 1 + test_random(&walk.turn, 3);
 		snprintf(trial->text, sizeof(trial->text),
-			 "walk %zu, %zu routes, bits %d, %s, fold %d, max_match %u, threads %d", i, trial->routes,
-			 trial->options.bits, policy_name(trial->options.policy), trial->options.fold,
-			 (unsigned)trial->options.max_match, trial->options.threads);
+			 "walk %zu, %zu routes, bits %d, %s, fold %d, max_match %u, delay %u, threads %d", i,
+			 trial->routes, trial->options.bits, policy_name(trial->options.policy), trial->options.fold,
+			 (unsigned)trial->options.max_match, (unsigned)trial->options.delay, trial->options.threads);
 		walk_run(&walk, 40);
 	}
 }
 
 /* ------------------------------------------------------------------------------------------------- long streams -- */
 
-static void check_long(int kind, int bits, size_t steps, int fold, uint32_t max_match, rosa_policy policy)
+static void check_long(int kind, int bits, size_t steps, int fold, uint32_t max_match, rosa_policy policy,
+		       uint32_t delay)
 {
 	static const size_t long_pieces[] = {64, 1000, 0, 3};
 	struct trial trial = {.options = ROSA_OPTIONS_INIT, .kind = kind, .seed = 11, .routes = 1, .steps = steps};
@@ -491,6 +494,7 @@ static void check_long(int kind, int bits, size_t steps, int fold, uint32_t max_
 	trial.options.fold = fold;
 	trial.options.max_match = max_match;
 	trial.options.policy = policy;
+	trial.options.delay = delay;
 	trial_make(&trial);
 	want = outputs_make(&trial);
 	got = outputs_make(&trial);
@@ -523,7 +527,7 @@ static void test_long(void **state)
 	for (int kind = 0; kind < stream_count(); kind++) {
 		for (size_t b = 0; b < COUNT(bits); b++, turn++)
 			check_long(kind, bits[b], 3000, turn % 3 != 0, turn % 5 == 0 ? 7 : 0,
-				   trial_policies[turn % 7 % 3]);
+				   trial_policies[turn % 7 % 3], turn % 11 % 3 ? 0 : 100);
 	}
 }
 
@@ -539,8 +543,8 @@ static void test_longest(void **state)
 		int kind = stream_find(names[i]);
 
 		assert_true(kind >= 0);
-		check_long(kind, bits[i % COUNT(bits)], 20000, 1, 0, ROSA_READABLE);
-		check_long(kind, bits[(i + 1) % COUNT(bits)], 20000, 0, 0, ROSA_READABLE);
+		check_long(kind, bits[i % COUNT(bits)], 20000, 1, 0, ROSA_READABLE, 0);
+		check_long(kind, bits[(i + 1) % COUNT(bits)], 20000, 0, 0, ROSA_READABLE, 2048);
 	}
 }
 
@@ -561,6 +565,7 @@ static void test_long_rewind(void **state)
 
 		trial.options.bits = turn % 2 ? 9 : trial_bits[(size_t)kind % COUNT(trial_bits)];
 		trial.options.fold = kind % 3 != 0;
+		trial.options.delay = trial_delays[(size_t)kind % 5];
 		trial_make(&trial);
 		want = outputs_make(&trial);
 		got = outputs_make(&trial);
@@ -664,6 +669,7 @@ static void test_describe(void **state)
 			trial.options.fold = fold;
 			trial.options.policy = ROSA_INCLUSIVE;
 			trial.options.max_match = 5;
+			trial.options.delay = 7;
 			trial.options.allocator = test_memory_allocator(&memory);
 			trial_make(&trial);
 			stream = open_stream(&trial.options, trial.routes, engines[e]);
@@ -678,6 +684,7 @@ static void test_describe(void **state)
 				assert_int_equal(info.policy, ROSA_INCLUSIVE);
 				assert_int_equal(info.fold != 0, fold);
 				assert_int_equal(info.max_match, 5);
+				assert_int_equal(info.delay, 7);
 				assert_int_equal(info.key_runs, count_runs(&trial, trial.key, t));
 				assert_int_equal(info.query_runs, count_runs(&trial, trial.query, t));
 				assert_int_equal(info.bytes, atomic_load(&memory.bytes));

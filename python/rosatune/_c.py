@@ -10,7 +10,7 @@ ctypes silently truncates integers that do not fit. So numbers that come from us
 in ``config.py``, before they become fields or arguments.
 
     options = _c.options(RosaConfig(bits=4))
-    _c.call("rosa_find", byref(options), None, routes, steps, q.data_ptr(), k.data_ptr(), read.data_ptr(), None)
+    _c.call("rosa_find", byref(options), None, routes, steps, q.data_ptr(), k.data_ptr(), read.data_ptr(), None, None)
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from . import _library
 from .errors import Cancelled, Error, FileError, FormatError, InvalidArgument, OutOfMemory, SymbolError
 
 MAX_BITS = 16
+MAX_SYMBOL_BITS = 20
 MAX_STEPS = 0x7FFFFFF0
 
 # ------------------------------------------------------------------------------------------------------------- enums
@@ -137,6 +138,7 @@ class rosa_options(Structure):
         ("progress", rosa_progress),
         ("progress_context", c_void_p),
         ("workers", c_void_p),
+        ("delay", c_uint32),
     ]
 
 
@@ -165,6 +167,7 @@ class rosa_stream_info(Structure):
         ("query_runs", c_uint64),
         ("bytes", c_uint64),
         ("ordered", c_uint64),
+        ("delay", c_uint32),
     ]
 
 
@@ -277,10 +280,10 @@ PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "rosa_stream_free_memory": (None, [c_void_p, c_void_p]),
     "rosa_stream_describe": (c_int, [c_void_p, POINTER(rosa_stream_info), _error]),
     "rosa_width": (c_int, [c_size_t]),
-    "rosa_count_runs": (c_size_t, [c_size_t, c_size_t, c_void_p, c_int]),
+    "rosa_count_runs": (c_size_t, [c_size_t, c_size_t, c_void_p, c_int, c_int]),
     "rosa_find": (
         c_int,
-        [_options, _learning, c_size_t, c_size_t, c_void_p, c_void_p, c_void_p, c_void_p, _error],
+        [_options, _learning, c_size_t, c_size_t, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, _error],
     ),
     "rosa_read": (
         c_int,

@@ -93,14 +93,14 @@ def find(
     destinations = np.empty(q.shape, kept)
     flips = None
     if rule is not None and rule.qk_grad == _c.QkGrad.FLIPS:
-        runs = _c.lib.rosa_count_runs(routes, steps, address(q), config.fold)
+        runs = _c.lib.rosa_count_runs(routes, steps, address(q), config.bits, config.fold)
         flips = np.empty((runs, config.bits + 1), kept)
 
     def work(callback: Any) -> None:
         given.progress = callback
         _c.call(
             *("rosa_find", byref(given), None if rule is None else byref(rule), routes, steps),
-            *(address(q), address(k), address(destinations), address(flips)),
+            *(address(q), address(k), address(destinations), None, address(flips)),
         )
 
     if q.size:
@@ -267,7 +267,7 @@ def _flips_of(found: Found, q: npt.NDArray[Any], kind: _c.Dtype, config: RosaCon
         raise InvalidArgument('found has no flips; call find with qk_grad="flips" and training=True')
     flips = np.ascontiguousarray(found.flips)
     query = pack(q, config.bits, kind.name.lower())
-    runs = _c.lib.rosa_count_runs(routes_of(query.shape), query.shape[-1], address(query), config.fold)
+    runs = _c.lib.rosa_count_runs(routes_of(query.shape), query.shape[-1], address(query), config.bits, config.fold)
     if flips.shape != (runs, config.bits + 1) or flips.dtype != found.read.dtype:
         raise InvalidArgument(
             f"found.flips is {flips.dtype} of shape {list(flips.shape)}; find gives {found.read.dtype} of shape "

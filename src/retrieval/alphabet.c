@@ -5,7 +5,13 @@
 
 static size_t size_of(unsigned width)
 {
-	return (((size_t)1 << width) + ((size_t)1 << alphabet_slot_bits(width))) * sizeof(uint16_t);
+	return (((size_t)1 << width) + ((size_t)1 << alphabet_slot_bits(width))) * sizeof(uint32_t);
+}
+
+/* Of the widest code that is shorter than a symbol. */
+static unsigned most_bits(unsigned symbol_bits)
+{
+	return symbol_bits > 16 ? symbol_bits - 1 : ALPHABET_BITS;
 }
 
 struct alphabet alphabet_for(unsigned symbol_bits)
@@ -49,7 +55,7 @@ bool alphabet_widen(const struct alphabet *from, struct alphabet *to, const rosa
 	*to = *from;
 	to->symbol = NULL;
 	if (from->symbol)
-		to->width = from->width < ALPHABET_BITS ? from->width + 1 : from->symbol_bits;
+		to->width = from->width < most_bits(from->symbol_bits) ? from->width + 1 : from->symbol_bits;
 	if (alphabet_is_plain(to))
 		return true;
 	to->symbol = memory_resize(allocator, NULL, size_of(to->width));
@@ -57,27 +63,30 @@ bool alphabet_widen(const struct alphabet *from, struct alphabet *to, const rosa
 		return false;
 	memset(to->symbol, 0, size_of(to->width));
 	for (unsigned code = 0; code < from->count; code++) {
-		*alphabet_slot(to, from->symbol[code]) = (uint16_t)(code + 1);
+		*alphabet_slot(to, from->symbol[code]) = code + 1;
 		to->symbol[code] = from->symbol[code];
 	}
 	return true;
 }
 
-size_t alphabet_learn(struct alphabet *alphabet, const uint16_t *symbols, size_t from, size_t count)
+size_t alphabet_learn(struct alphabet *alphabet, const void *symbols, size_t from, size_t count)
 {
+	const unsigned bits = alphabet->symbol_bits;
+
 	if (alphabet_is_plain(alphabet))
 		return count;
 	if (!alphabet->symbol)
 		return from;
 	for (size_t i = from; i < count; i++) {
-		uint16_t *const slot = alphabet_slot(alphabet, symbols[i]);
+		const uint32_t symbol = symbol_get(symbols, bits, i);
+		uint32_t *const slot = alphabet_slot(alphabet, symbol);
 
 		if (*slot)
 			continue;
 		if (alphabet->count >> alphabet->width)
 			return i;
-		alphabet->symbol[alphabet->count++] = symbols[i];
-		*slot = (uint16_t)alphabet->count;
+		alphabet->symbol[alphabet->count++] = symbol;
+		*slot = alphabet->count;
 	}
 	return count;
 }

@@ -7,26 +7,27 @@
  * query or in the key, and keeps these codes, of as few bits as there are different symbols. Equal symbols have equal
  * codes and different ones different codes, and nothing else about symbols matters to retrieval.
  *
- * When the codes run out they get a bit more. From ALPHABET_MAX symbols on there are no codes any more: every symbol is
- * its own code.
+ * When the codes run out they get a bit more. From 2^ALPHABET_BITS symbols on there are no codes any more: every symbol
+ * is its own code. Symbols of more than 16 bits keep codes as long as these are shorter, since a text uses a small part
+ * of a vocabulary.
  */
 #ifndef ROSATUNE_ALPHABET_H
 #define ROSATUNE_ALPHABET_H
 
 #include "base/memory.h"
+#include "retrieval/symbol_array.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#define ALPHABET_BITS 8
-#define ALPHABET_MAX  (1u << ALPHABET_BITS)
+#define ALPHABET_BITS 8 /* of the widest code, for symbols of up to 16 bits */
 #define ALPHABET_NONE UINT32_MAX
 
 struct alphabet {
 	unsigned symbol_bits;
 	unsigned width;   /* bits of a code; symbol_bits: a symbol is its own code */
 	unsigned count;   /* codes given out */
-	uint16_t *symbol; /* [2^width] of each code; behind them the hash table [slots]: code + 1, or 0 */
+	uint32_t *symbol; /* [2^width] of each code; behind them the hash table [slots]: code + 1, or 0 */
 };
 
 /* No symbols, no memory. */
@@ -42,7 +43,7 @@ bool alphabet_widen(const struct alphabet *from, struct alphabet *to, const rosa
 
 /* Give codes to the symbols, from number `from` on. The number of the first that there is no code left for; `count`:
  * there were enough. */
-size_t alphabet_learn(struct alphabet *alphabet, const uint16_t *symbols, size_t from, size_t count);
+size_t alphabet_learn(struct alphabet *alphabet, const void *symbols, size_t from, size_t count);
 
 static inline bool alphabet_is_plain(const struct alphabet *alphabet)
 {
@@ -53,13 +54,13 @@ static inline bool alphabet_is_plain(const struct alphabet *alphabet)
  */
 static inline unsigned alphabet_slot_bits(unsigned width)
 {
-	return width < 5 ? 8 : width + 3;
+	return width < 5 ? 8 : width <= ALPHABET_BITS ? width + 3 : width + 2;
 }
 
-static inline uint16_t *alphabet_slot(const struct alphabet *alphabet, unsigned symbol)
+static inline uint32_t *alphabet_slot(const struct alphabet *alphabet, unsigned symbol)
 {
 	const unsigned slot_bits = alphabet_slot_bits(alphabet->width);
-	uint16_t *const table = alphabet->symbol + ((size_t)1 << alphabet->width);
+	uint32_t *const table = alphabet->symbol + ((size_t)1 << alphabet->width);
 	unsigned i = symbol * 0x9e3779b1u >> (32 - slot_bits);
 
 	while (table[i] && alphabet->symbol[table[i] - 1] != symbol)

@@ -17,19 +17,19 @@ struct batch {
 	const struct batch_sink *sink;
 	struct route *scratch; /* [workers]; each worker makes room by itself, since touching new memory takes long */
 	size_t routes, steps;
-	const uint16_t *query, *key;
+	const void *query, *key;
 	atomic_size_t done; /* routes */
 	atomic_bool short_of_memory, bad_symbol, cancelled;
 };
 
-size_t batch_count_runs(const uint16_t *symbols, size_t steps, bool fold)
+size_t batch_count_runs(const void *symbols, unsigned bits, size_t steps, bool fold)
 {
 	size_t runs = 1;
 
 	if (!fold)
 		return steps;
 	for (size_t t = 1; t < steps; t++)
-		runs += symbols[t] != symbols[t - 1];
+		runs += symbol_get(symbols, bits, t) != symbol_get(symbols, bits, t - 1);
 	return runs;
 }
 
@@ -71,10 +71,12 @@ static void retrieve_route(void *context, size_t r, unsigned worker)
 	struct route_output output = {
 	    .route = r, .between = worker ? stop_other : stop_caller, .context = batch}; /* worker 0 is the caller */
 	const rosa_allocator *allocator = &batch->options->allocator;
-	const uint16_t *query = batch->query + r * batch->steps, *key = batch->key + r * batch->steps;
+	const unsigned bits = batch->rules->bits;
+	const void *query = symbols_from(batch->query, bits, r * batch->steps);
+	const void *key = symbols_from(batch->key, bits, r * batch->steps);
 
-	if (rules_check_symbols("", query, 1, batch->steps, 0, 0, batch->options->bits, NULL) ||
-	    rules_check_symbols("", key, 1, batch->steps, 0, 0, batch->options->bits, NULL)) {
+	if (rules_check_symbols("", query, 1, batch->steps, 0, 0, bits, NULL) ||
+	    rules_check_symbols("", key, 1, batch->steps, 0, 0, bits, NULL)) {
 		atomic_store(&batch->bad_symbol, true);
 		return;
 	}
@@ -82,7 +84,7 @@ static void retrieve_route(void *context, size_t r, unsigned worker)
 	route_renew(route, batch->rules, allocator);
 	if (!route_learn(route, allocator, batch->steps, query, key) ||
 	    !route_reserve(route, batch->rules, allocator, batch->steps, false,
-			   batch_count_runs(key, batch->steps, batch->rules->fold))) {
+			   batch_count_runs(key, bits, batch->steps, batch->rules->fold))) {
 		atomic_store(&batch->short_of_memory, true);
 		return;
 	}
@@ -93,8 +95,8 @@ static void retrieve_route(void *context, size_t r, unsigned worker)
 	atomic_fetch_add(&batch->done, 1);
 }
 
-rosa_status batch_check(const rosa_options *full, size_t routes, size_t steps, const uint16_t *query,
-			const uint16_t *key, rosa_error *err)
+rosa_status batch_check(const rosa_options *full, size_t routes, size_t steps, const void *query, const void *key,
+			rosa_error *err)
 {
 	if (!routes || !steps)
 		return rosa_fail(err, ROSA_EINVAL, "%zu routes of %zu steps; there must be at least one of each",
@@ -112,11 +114,11 @@ rosa_status batch_check(const rosa_options *full, size_t routes, size_t steps, c
 static rosa_status check_symbols(const struct batch *batch, rosa_error *err)
 {
 	rosa_status status = rules_check_symbols("query", batch->query, batch->routes, batch->steps, batch->steps, 0,
-						 batch->options->bits, err);
+						 batch->rules->bits, err);
 
 	return status ? status
 		      : rules_check_symbols("key", batch->key, batch->routes, batch->steps, batch->steps, 0,
-					    batch->options->bits, err);
+					    batch->rules->bits, err);
 }
 
 unsigned batch_workers(const rosa_options *full, size_t routes)
@@ -128,7 +130,7 @@ unsigned batch_workers(const rosa_options *full, size_t routes)
 }
 
 rosa_status batch_run(const rosa_options *full, const struct route_rules *rules, size_t routes, size_t steps,
-		      const uint16_t *query, const uint16_t *key, unsigned workers, const struct batch_sink *sink,
+		      const void *query, const void *key, unsigned workers, const struct batch_sink *sink,
 		      rosa_error *err)
 {
 	const rosa_allocator *allocator = &full->allocator;
@@ -193,7 +195,7 @@ static void into_arrays(void *context, size_t r, unsigned worker, struct route_o
 }
 
 static rosa_status allocate_flips(rosa_flips *flips, const rosa_options *full, size_t routes, size_t steps,
-				  const uint16_t *query, rosa_error *err)
+				  const void *query, rosa_error *err)
 {
 	const rosa_allocator *allocator = &full->allocator;
 	const size_t bits = (size_t)full->bits;
@@ -205,7 +207,8 @@ static rosa_status allocate_flips(rosa_flips *flips, const rosa_options *full, s
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for the tables of %zu routes", routes);
 	for (size_t r = 0; r < routes; r++) {
 		flips->first[r] = runs;
-		runs += batch_count_runs(query + r * steps, steps, full->fold != 0);
+		runs += batch_count_runs(symbols_from(query, (unsigned)bits, r * steps), (unsigned)bits, steps,
+					 full->fold != 0);
 	}
 	flips->first[routes] = runs;
 	/* the three in one block, of which `flip` is the beginning */
@@ -218,8 +221,8 @@ static rosa_status allocate_flips(rosa_flips *flips, const rosa_options *full, s
 }
 
 rosa_status rosa_retrieve_by(rosa_engine engine, const rosa_options *options, size_t routes, size_t steps,
-			     const uint16_t *query, const uint16_t *key, int32_t *tau, int32_t *length,
-			     rosa_flips *flips, rosa_error *err)
+			     const void *query, const void *key, int32_t *tau, int32_t *length, rosa_flips *flips,
+			     rosa_error *err)
 {
 	struct arrays arrays = {.steps = steps, .tau = tau, .length = length, .flips = flips};
 	const struct batch_sink sink = {.context = &arrays, .begin = into_arrays};
@@ -232,6 +235,8 @@ rosa_status rosa_retrieve_by(rosa_engine engine, const rosa_options *options, si
 	status = rules_from_options(options, &full, &rules, err);
 	if (!status)
 		status = batch_check(&full, routes, steps, query, key, err);
+	if (!status && flips)
+		status = rules_check_flips(&rules, err);
 	if (status)
 		return status;
 	rules.engine = engine;
@@ -244,8 +249,8 @@ rosa_status rosa_retrieve_by(rosa_engine engine, const rosa_options *options, si
 	return status;
 }
 
-rosa_status rosa_retrieve(const rosa_options *options, size_t routes, size_t steps, const uint16_t *query,
-			  const uint16_t *key, int32_t *tau, int32_t *length, rosa_flips *flips, rosa_error *err)
+rosa_status rosa_retrieve(const rosa_options *options, size_t routes, size_t steps, const void *query, const void *key,
+			  int32_t *tau, int32_t *length, rosa_flips *flips, rosa_error *err)
 {
 	return rosa_retrieve_by(ROSA_ENGINE_AUTO, options, routes, steps, query, key, tau, length, flips, err);
 }

@@ -16,8 +16,8 @@ struct batch_sink {
 };
 
 /* Sizes that retrieval can take, and arrays that are there. */
-rosa_status batch_check(const rosa_options *full, size_t routes, size_t steps, const uint16_t *query,
-			const uint16_t *key, rosa_error *err);
+rosa_status batch_check(const rosa_options *full, size_t routes, size_t steps, const void *query, const void *key,
+			rosa_error *err);
 
 /* The number of workers that so many routes are worth. */
 unsigned batch_workers(const rosa_options *full, size_t routes);
@@ -25,10 +25,10 @@ unsigned batch_workers(const rosa_options *full, size_t routes);
 /* Retrieve all routes; arguments were checked, but for the symbols: a worker checks a route before it takes it, so that
  * the check too is shared out. */
 rosa_status batch_run(const rosa_options *full, const struct route_rules *rules, size_t routes, size_t steps,
-		      const uint16_t *query, const uint16_t *key, unsigned workers, const struct batch_sink *sink,
+		      const void *query, const void *key, unsigned workers, const struct batch_sink *sink,
 		      rosa_error *err);
 
-/* The runs of one route's symbols. */
-size_t batch_count_runs(const uint16_t *symbols, size_t steps, bool fold);
+/* The runs of one route's symbols, of `bits` bits. */
+size_t batch_count_runs(const void *symbols, unsigned bits, size_t steps, bool fold);
 
 #endif

@@ -21,7 +21,7 @@ void rosa_stream_set_engine(rosa_stream *stream, rosa_engine engine);
 
 /* rosa_retrieve() by an engine of choice. */
 rosa_status rosa_retrieve_by(rosa_engine engine, const rosa_options *options, size_t routes, size_t steps,
-			     const uint16_t *query, const uint16_t *key, int32_t *tau, int32_t *length,
-			     rosa_flips *flips, rosa_error *err);
+			     const void *query, const void *key, int32_t *tau, int32_t *length, rosa_flips *flips,
+			     rosa_error *err);
 
 #endif

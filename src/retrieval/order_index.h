@@ -40,7 +40,7 @@ struct order_leaf {
 	uint32_t low[ORDER_FANOUT];
 	uint16_t place; /* among the parent's children */
 	uint16_t count;
-	uint16_t symbol[ORDER_LANES];
+	uint32_t symbol[ORDER_LANES];
 };
 
 /* The same of subtrees: low is the least of its entries', newest the greatest id, symbols the set of following symbols.

@@ -11,7 +11,6 @@
  *
  *     below_(v, x)      which v[i] < x
  *     equal_(v, x)      which v[i] == x
- *     equal16_(v, x)    the same for 16-bit numbers
  *     holds_(v, set)    which v[i] & set, of 64-bit sets
  *     vector_           numbers side by side of which only the least, or only the greatest, matters: finding out which
  *                       that is takes longer than all else, and is put off to the end
@@ -23,14 +22,12 @@
  *     most_(a)          the greatest
  *     put_(v, i, x)     x at v[i]; what is there and behind it moves on a place
  *     put2_(v, i, x, y) the same, and y takes the place of the first that moved
- *     put16_(v, i, x)   put_ for 16-bit numbers
  */
 #define PASTE2(a, b) a##b
 #define PASTE(a, b)  PASTE2(a, b)
 #define NAME(f)      PASTE(f, ORDER_NAME)
 #define BELOW        NAME(below_)
 #define EQUAL        NAME(equal_)
-#define EQUAL16      NAME(equal16_)
 #define HOLDS        NAME(holds_)
 #define VECTOR       NAME(vector_)
 #define ALL          NAME(all_)
@@ -43,7 +40,6 @@
 #define BETWEEN(a, b) (first_bits(b) & ~first_bits((a) + 1))
 #define PUT           NAME(put_)
 #define PUT2          NAME(put2_)
-#define PUT16         NAME(put16_)
 
 ORDER_TARGET static inline struct place NAME(place_of_)(const struct order_index *order, uint32_t context)
 {
@@ -71,7 +67,7 @@ ORDER_TARGET ALWAYS_INLINE bool NAME(search_leaf_)(const struct order_index *ord
 	const struct order_leaf *leaf = &order->leaf[id];
 	uint32_t side = direction == LEFT ? first_bits((unsigned)from)
 					  : first_bits(leaf->count) & ~first_bits((unsigned)(from + 1));
-	uint32_t hits = EQUAL16(leaf->symbol, (uint16_t)search->symbol) & side;
+	uint32_t hits = EQUAL(leaf->symbol, search->symbol) & side;
 	uint32_t passed = side;
 	unsigned hit = 0;
 
@@ -144,7 +140,7 @@ ORDER_TARGET ALWAYS_INLINE struct nearest NAME(search_from_)(const struct order_
 {
 	const struct order_leaf *leaf = &order->leaf[at.leaf];
 	const uint32_t before = first_bits(at.entry), behind = BETWEEN(at.entry, leaf->count);
-	uint32_t hits = EQUAL16(leaf->symbol, (uint16_t)symbol), lefts, rights;
+	uint32_t hits = EQUAL(leaf->symbol, symbol), lefts, rights;
 	struct NAME(search_) left = {ALL(run), symbol, 0, NOBODY}, right = {ALL(run), symbol, 0, NOBODY};
 	struct nearest best = {NOBODY, floor - 1, LEFT};
 
@@ -255,7 +251,7 @@ ORDER_TARGET ALWAYS_INLINE void NAME(put_entry_)(struct order_index *order, stru
 
 	PUT(leaf->id, at.entry, context);
 	PUT2(leaf->low, at.entry, low, next_low);
-	PUT16(leaf->symbol, at.entry, 0);
+	PUT(leaf->symbol, at.entry, 0);
 	leaf->count++;
 	order->leaf_of[context] = at.leaf;
 	for (; node != NOBODY; place = order->inner[node].place, node = order->inner[node].parent) {
@@ -283,7 +279,7 @@ ORDER_TARGET static void NAME(add_context_)(struct order_index *order, struct pl
 	uint32_t node = order->leaf[last.leaf].parent, low, next_low;
 	unsigned place = order->leaf[last.leaf].place;
 
-	order->leaf[last.leaf].symbol[last.entry] = (uint16_t)symbol;
+	order->leaf[last.leaf].symbol[last.entry] = symbol;
 	/* what a subtree holds, those above it hold too */
 	for (; node != NOBODY && !(order->inner[node].symbols[place] & symbol_bit(symbol));
 	     place = order->inner[node].place, node = order->inner[node].parent)
@@ -425,7 +421,6 @@ ORDER_TARGET static uint32_t NAME(shared_)(const struct order_index *order, uint
 #undef NAME
 #undef BELOW
 #undef EQUAL
-#undef EQUAL16
 #undef HOLDS
 #undef VECTOR
 #undef ALL
@@ -437,6 +432,5 @@ ORDER_TARGET static uint32_t NAME(shared_)(const struct order_index *order, uint
 #undef BETWEEN
 #undef PUT
 #undef PUT2
-#undef PUT16
 #undef ORDER_NAME
 #undef ORDER_TARGET

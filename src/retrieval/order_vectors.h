@@ -58,15 +58,6 @@ static inline uint32_t equal_plain(const uint32_t *v, uint32_t x)
 	return mask;
 }
 
-static inline uint32_t equal16_plain(const uint16_t *v, uint16_t x)
-{
-	uint32_t mask = 0;
-
-	for (unsigned i = 0; i < ORDER_FANOUT; i++)
-		mask |= (uint32_t)(v[i] == x) << i;
-	return mask;
-}
-
 static inline uint32_t holds_plain(const uint64_t *v, uint64_t set)
 {
 	uint32_t mask = 0;
@@ -125,12 +116,6 @@ static inline void put2_plain(uint32_t *v, unsigned place, uint32_t x, uint32_t 
 		v[place + 1] = y;
 }
 
-static inline void put16_plain(uint16_t *v, unsigned place, uint16_t x)
-{
-	memmove(v + place + 1, v + place, (ORDER_FANOUT - 1 - place) * sizeof(*v));
-	v[place] = x;
-}
-
 #if ROSA_X86_VARIANTS
 #include <immintrin.h>
 
@@ -173,16 +158,6 @@ TARGET_AVX2 static inline uint32_t equal_avx2(const uint32_t *v, uint32_t x)
 	for (unsigned i = 0; i < ORDER_LANES; i += 8)
 		mask |= bits_avx2(_mm256_cmpeq_epi32(_mm256_loadu_si256((const __m256i *)(v + i)), wanted)) << i;
 	return mask;
-}
-
-TARGET_AVX2 static inline uint32_t equal16_avx2(const uint16_t *v, uint16_t x)
-{
-	const __m256i wanted = _mm256_set1_epi16((short)x);
-	__m256i low = _mm256_cmpeq_epi16(_mm256_loadu_si256((const __m256i *)v), wanted);
-	__m256i high = _mm256_cmpeq_epi16(_mm256_loadu_si256((const __m256i *)(v + 16)), wanted);
-
-	/* packing works within halves of 128 bits, so the quarters are put in order after it */
-	return (uint32_t)_mm256_movemask_epi8(_mm256_permute4x64_epi64(_mm256_packs_epi16(low, high), 0xd8));
 }
 
 TARGET_AVX2 static inline uint32_t holds_avx2(const uint64_t *v, uint64_t set)
@@ -259,11 +234,6 @@ TARGET_AVX2 static inline void put2_avx2(uint32_t *v, unsigned place, uint32_t x
 	put2_plain(v, place, x, y);
 }
 
-TARGET_AVX2 static inline void put16_avx2(uint16_t *v, unsigned place, uint16_t x)
-{
-	put16_plain(v, place, x);
-}
-
 /* ---- AVX-512 ---- */
 
 TARGET_AVX512 static inline uint32_t below_avx512(const uint32_t *v, uint32_t x)
@@ -280,11 +250,6 @@ TARGET_AVX512 static inline uint32_t equal_avx512(const uint32_t *v, uint32_t x)
 
 	return _mm512_cmpeq_epi32_mask(_mm512_loadu_si512(v), wanted) |
 	       (uint32_t)_mm512_cmpeq_epi32_mask(_mm512_loadu_si512(v + 16), wanted) << 16;
-}
-
-TARGET_AVX512 static inline uint32_t equal16_avx512(const uint16_t *v, uint16_t x)
-{
-	return _mm512_cmpeq_epi16_mask(_mm512_loadu_si512(v), _mm512_set1_epi16((short)x));
 }
 
 TARGET_AVX512 static inline uint32_t holds_avx512(const uint64_t *v, uint64_t set)
@@ -354,16 +319,6 @@ TARGET_AVX512 static inline void put2_avx512(uint32_t *v, unsigned place, uint32
 	b = _mm512_mask_mov_epi32(b, (__mmask16)((here << 1 & behind) >> 16), next);
 	_mm512_storeu_si512(v, _mm512_mask_set1_epi32(a, (__mmask16)here, (int)x));
 	_mm512_storeu_si512(v + 16, _mm512_mask_set1_epi32(b, (__mmask16)(here >> 16), (int)x));
-}
-
-TARGET_AVX512 static inline void put16_avx512(uint16_t *v, unsigned place, uint16_t x)
-{
-	const __m512i old = _mm512_loadu_si512(v),
-		      back = _mm512_set_epi16(30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13,
-					      12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0);
-	const __m512i moved = _mm512_mask_permutexvar_epi16(old, (__mmask32)~first_bits(place + 1), back, old);
-
-	_mm512_storeu_si512(v, _mm512_mask_mov_epi16(moved, (__mmask32)(1u << place), _mm512_set1_epi16((short)x)));
 }
 
 #endif

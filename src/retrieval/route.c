@@ -8,7 +8,8 @@
  *   emit    the destinations that the matches lead to
  *
  * Under the policy `readable` a context becomes a candidate a step after its successor began, under `inclusive` with
- * its successor, and under `literal` with its own run. So the key is folded behind the look-up or before it.
+ * its successor, and under `literal` with its own run. So the key is folded behind the look-up or before it. With a
+ * delay all this happens as many steps later: the key's step that lies `delay` back decides which context comes in.
  */
 #include "retrieval/route.h"
 #include "base/draw.h"
@@ -49,8 +50,8 @@ static void cursor_keep(const struct cursor *at, struct route *route)
 	route->key_runs = at->key_runs;
 	route->query_runs = at->query_runs;
 	route->indexed = at->indexed;
-	route->key_symbol = (uint16_t)at->key_symbol;
-	route->query_symbol = (uint16_t)at->query_symbol;
+	route->key_symbol = at->key_symbol;
+	route->query_symbol = at->query_symbol;
 	route->best = at->best;
 	route->ready = at->ready;
 }
@@ -59,6 +60,7 @@ static void cursor_keep(const struct cursor *at, struct route *route)
 struct manner {
 	rosa_policy policy;
 	bool fold;
+	uint32_t delay;
 	int32_t *start; /* of route->start; NULL: there is none */
 };
 
@@ -87,6 +89,20 @@ ALWAYS_INLINE void fold_key(struct cursor *at, struct route *route, unsigned bit
 		at->ready_word = at->key_word;
 		at->ready = true;
 	}
+}
+
+/* With a delay: did a context become a candidate with step t? */
+ALWAYS_INLINE bool admits(const struct cursor *at, const struct route *route, struct manner how, uint32_t t)
+{
+	const uint64_t lag = (uint64_t)how.delay + (how.policy == ROSA_READABLE);
+	/* the run whose beginning lets a context in: the one after it, or its own */
+	const uint32_t run = at->indexed + (how.policy != ROSA_LITERAL);
+
+	if (t < lag || run >= at->key_runs)
+		return false;
+	if (!run || t == lag)
+		return !run && t == lag;
+	return how.start ? (uint32_t)how.start[run] == t - lag : starts_begins(&route->key_starts, t - lag);
 }
 
 /* The query. True if it begins a run. */
@@ -230,7 +246,7 @@ ALWAYS_INLINE int32_t destination(const struct route *route, struct manner how, 
 		tau = how.start[context];
 	else
 		tau = context ? (int32_t)starts_select(&route->key_starts, context) : -1;
-	return how.policy == ROSA_LITERAL && tau >= (int32_t)t ? -1 : tau;
+	return how.policy == ROSA_LITERAL && (int64_t)tau + how.delay >= t ? -1 : tau;
 }
 
 /* ---- all together ---- */
@@ -265,12 +281,12 @@ ALWAYS_INLINE unsigned lane_symbols(const struct route *route, unsigned bits, en
 
 /* Take steps until all are taken or the index has to be looked at; how many were. */
 ALWAYS_INLINE size_t take_steps(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator,
-				unsigned bits, enum lanes kind, bool ordered, size_t steps, const uint16_t *query,
-				const uint16_t *key, const struct route_output *output)
+				unsigned bits, enum lanes kind, bool ordered, size_t steps, const void *query,
+				const void *key, const struct route_output *output)
 {
 	const struct chain_view view = chain_look(&route->chains, &route->contexts);
 	const struct route_output out = *output;
-	const struct manner how = {rules->policy, rules->fold, route->start};
+	const struct manner how = {rules->policy, rules->fold, rules->delay, route->start};
 	const bool draws = rules->flips_skipped;
 	const unsigned flips = kind == CODED_FLIPS ? route->alphabet.symbol_bits : bits;
 	const uint64_t work_allowed = route->work_allowed;
@@ -282,12 +298,17 @@ ALWAYS_INLINE size_t take_steps(struct route *route, const struct route_rules *r
 		bool news;
 
 		if (how.policy != ROSA_READABLE)
-			fold_key(&at, route, bits, how, key[i], t);
+			fold_key(&at, route, bits, how, symbol_get(key, bits, i), t);
+		if (how.delay) {
+			at.ready = admits(&at, route, how, t);
+			if (at.ready)
+				at.ready_word = packed_word(&at.key, bits, at.indexed + 1);
+		}
 		news = at.ready;
 		at.ready = false;
 		if (news)
 			index_context(route, &view, bits, ordered, at.ready_word, ++at.indexed);
-		if (fold_query(&at, route, bits, how, query[i])) {
+		if (fold_query(&at, route, bits, how, symbol_get(query, bits, i))) {
 			uint32_t symbols[MAX_LANES], found[MAX_LANES];
 			uint8_t lane_of[ROSA_MAX_BITS];
 			const bool drawn =
@@ -330,7 +351,7 @@ ALWAYS_INLINE size_t take_steps(struct route *route, const struct route_rules *r
 		if (kind != QUERY_ONLY && out.step_flips)
 			memcpy(out.step_flips + i * flips, route->flips, flips * sizeof(*route->flips));
 		if (how.policy == ROSA_READABLE)
-			fold_key(&at, route, bits, how, key[i], t);
+			fold_key(&at, route, bits, how, symbol_get(key, bits, i), t);
 		if (!ordered && UNLIKELY(route->contexts.work > work_allowed))
 			steps = i + 1;
 	}
@@ -344,27 +365,29 @@ ALWAYS_INLINE size_t take_steps(struct route *route, const struct route_rules *r
 /* One compiled version for each number of bits of a code. */
 #define VERSION(NAME, M, LANES, ORDERED)                                                                               \
 	static size_t NAME##_##M(struct route *r, const struct route_rules *u, const rosa_allocator *a, size_t n,      \
-				 const uint16_t *q, const uint16_t *k, const struct route_output *o)                   \
+				 const void *q, const void *k, const struct route_output *o)                           \
 	{                                                                                                              \
 		return take_steps(r, u, a, M, LANES, ORDERED, n, q, k, o);                                             \
 	}
-#define VERSIONS(M)                                                                                                    \
+#define QUERY_VERSIONS(M)                                                                                              \
 	VERSION(chains, M, QUERY_ONLY, false)                                                                          \
+	VERSION(ordered, M, QUERY_ONLY, true)
+#define FLIPS_VERSIONS(M)                                                                                              \
 	VERSION(chains_flips, M, FLIPS, false)                                                                         \
 	VERSION(chains_coded, M, CODED_FLIPS, false)                                                                   \
-	VERSION(ordered, M, QUERY_ONLY, true)                                                                          \
 	VERSION(ordered_flips, M, FLIPS, true)                                                                         \
 	VERSION(ordered_coded, M, CODED_FLIPS, true)
-FOR_EACH_WIDTH(VERSIONS)
+FOR_EACH_WIDTH(QUERY_VERSIONS)
+FOR_EACH_WIDTH_OF_FLIPS(FLIPS_VERSIONS)
 
-typedef size_t take_steps_fn(struct route *, const struct route_rules *, const rosa_allocator *, size_t,
-			     const uint16_t *, const uint16_t *, const struct route_output *);
+typedef size_t take_steps_fn(struct route *, const struct route_rules *, const rosa_allocator *, size_t, const void *,
+			     const void *, const struct route_output *);
 
 static take_steps_fn *version_for(const struct route *route, bool flips)
 {
-	static take_steps_fn *const versions[][ROSA_MAX_BITS + 1] = {
-	    EACH_WIDTH(chains),  EACH_WIDTH(chains_flips),  EACH_WIDTH(chains_coded),
-	    EACH_WIDTH(ordered), EACH_WIDTH(ordered_flips), EACH_WIDTH(ordered_coded)};
+	static take_steps_fn *const versions[][ROSA_MAX_SYMBOL_BITS + 1] = {
+	    EACH_WIDTH(chains),  EACH_WIDTH_OF_FLIPS(chains_flips),  EACH_WIDTH_OF_FLIPS(chains_coded),
+	    EACH_WIDTH(ordered), EACH_WIDTH_OF_FLIPS(ordered_flips), EACH_WIDTH_OF_FLIPS(ordered_coded)};
 	const bool plain = alphabet_is_plain(&route->alphabet);
 	const int version = (route->ordered ? 3 : 0) + (!flips ? 0 : plain ? 1 : 2);
 
@@ -375,12 +398,15 @@ static take_steps_fn *version_for(const struct route *route, bool flips)
 #define BETWEEN ((size_t)4096)
 
 /* Symbols as codes. The symbols themselves, where these are the codes. */
-static const uint16_t *encode(const struct route *route, const uint16_t *symbols, size_t steps, uint16_t *codes)
+static const void *encode(const struct route *route, const void *symbols, size_t steps, uint32_t *codes)
 {
-	if (alphabet_is_plain(&route->alphabet))
+	const struct alphabet *const alphabet = &route->alphabet;
+
+	if (alphabet_is_plain(alphabet))
 		return symbols;
 	for (size_t i = 0; i < steps; i++)
-		codes[i] = (uint16_t)alphabet_code(&route->alphabet, symbols[i]);
+		symbol_set(codes, alphabet->width, i,
+			   alphabet_code(alphabet, symbol_get(symbols, alphabet->symbol_bits, i)));
 	return codes;
 }
 
@@ -391,7 +417,7 @@ static void advance(int32_t **output, size_t by)
 }
 
 bool route_push(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator, size_t steps,
-		const uint16_t *query, const uint16_t *key, const struct route_output *output)
+		const void *query, const void *key, const struct route_output *output)
 {
 	struct route_output rest = *output;
 	const bool flips = rest.step_flips || rest.run_flips;
@@ -401,8 +427,8 @@ bool route_push(struct route *route, const struct route_rules *rules, const rosa
 		const uint32_t runs = route->query_runs;
 		const bool far = route->indexed >= ROUTE_FAR && !route->ordered && steps > 1;
 		const size_t most = far ? ROUTE_FAR_PIECE : usual;
-		uint16_t queries[ROUTE_PIECE], keys[ROUTE_PIECE];
-		const uint16_t *piece_query, *piece_key;
+		uint32_t queries[ROUTE_PIECE], keys[ROUTE_PIECE]; /* with room for the widest codes */
+		const void *piece_query, *piece_key;
 		size_t new_runs;
 
 		piece = steps - done < most ? steps - done : most;
@@ -412,8 +438,8 @@ bool route_push(struct route *route, const struct route_rules *rules, const rosa
 				return false;
 		}
 		route_allow(route, rules, piece);
-		piece_query = encode(route, query + done, piece, queries);
-		piece_key = encode(route, key + done, piece, keys);
+		piece_query = encode(route, symbols_from(query, rules->bits, done), piece, queries);
+		piece_key = encode(route, symbols_from(key, rules->bits, done), piece, keys);
 		if (far)
 			route_prefetch_steps(route, rules, flips, piece, piece_query, piece_key);
 		piece = version_for(route, flips)(route, rules, allocator, piece, piece_query, piece_key, &rest);

@@ -1,6 +1,9 @@
 /*
  * A route: two symbol streams, their runs, and an index of the key's past. It takes steps and gives destinations.
  *
+ * With a delay of D steps both streams still come together, and the key is kept up to its last step, but its contexts
+ * become candidates D steps later: at step t by what the key was at step t - D.
+ *
  * Batch retrieval feeds a route all steps at once, streaming feeds it as they come. The state after a number of steps
  * does not depend on how they came, so both give the same answers.
  *
@@ -30,6 +33,7 @@ struct route_rules {
 	/* Of 2^32 query runs so many, by draw, get no counterfactuals but repeat tau; 0: none. */
 	uint64_t flips_skipped;
 	uint64_t draw_seed;
+	uint32_t delay; /* steps that the key is seen late */
 };
 
 /* Symbols are kept as codes of the alphabet; `contexts.bits` is the width of a code. */
@@ -54,8 +58,10 @@ struct route {
 	uint64_t key_word;       /* last symbols of the key, newest in the highest bits */
 	uint64_t ready_word;     /* the same for the context that waits to be indexed */
 	uint64_t query_word;     /* last symbols of the query */
-	uint16_t key_symbol, query_symbol;
-	bool ready;        /* a context became a candidate, to be indexed with the next look-up */
+	uint32_t key_symbol, query_symbol;
+	/* A context became a candidate, to be indexed with the next look-up. With a delay that is found out at the
+	 * step itself. */
+	bool ready;
 	struct match best; /* for the current query run; length ROUTE_UNKNOWN: not known */
 	bool has_flips;    /* ... and these are its counterfactuals */
 	int32_t flips[ROSA_MAX_BITS];
@@ -78,8 +84,8 @@ struct route_output {
 void route_init(struct route *route, const struct route_rules *rules);
 
 /* Give codes to the symbols of steps to come. False if memory is short; nothing is lost. */
-bool route_learn(struct route *route, const rosa_allocator *allocator, size_t steps, const uint16_t *query,
-		 const uint16_t *key);
+bool route_learn(struct route *route, const rosa_allocator *allocator, size_t steps, const void *query,
+		 const void *key);
 
 /* Make room so that `steps` more steps cannot fail; their symbols were learnt. `keep_starts`: the route may be undone,
  * copied or saved; the same on every call. Where the whole length is known, `total` sizes the index for it; 0 lets it
@@ -93,13 +99,14 @@ bool route_reserve_runs(struct route *route, const struct route_rules *rules, co
 
 /* Take `steps` steps; room was made before. False if `between` stopped it: the route is then of no use. */
 bool route_push(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator, size_t steps,
-		const uint16_t *query, const uint16_t *key, const struct route_output *output);
+		const void *query, const void *key, const struct route_output *output);
 
 /* Bring the memory that the next single step of these routes will need into the caches. `query` has their symbols,
  * `stride` apart. No more than ROUTE_AHEAD routes at a time. */
 #define ROUTE_AHEAD 8
 
-void route_prefetch(const struct route *route, size_t routes, const uint16_t *query, size_t stride);
+void route_prefetch(const struct route *route, const struct route_rules *rules, size_t routes, const void *query,
+		    size_t stride);
 
 /* Forget all steps, keep the memory. */
 void route_clear(struct route *route);
@@ -129,7 +136,7 @@ size_t route_bytes(const struct route *route);
 
 /* Bring the roots and tables that the next steps of one route need, given as codes, into the caches. */
 void route_prefetch_steps(const struct route *route, const struct route_rules *rules, bool flips, size_t steps,
-			  const uint16_t *query, const uint16_t *key);
+			  const void *query, const void *key);
 
 /* Before `steps` steps: what they may work. */
 void route_allow(struct route *route, const struct route_rules *rules, size_t steps);

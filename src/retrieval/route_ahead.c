@@ -20,7 +20,7 @@ ALWAYS_INLINE void prefetch_entries(const struct chain_view *view, const uint32_
 }
 
 void route_prefetch_steps(const struct route *route, const struct route_rules *rules, bool flips, size_t steps,
-			  const uint16_t *query, const uint16_t *key)
+			  const void *query, const void *key)
 {
 	const unsigned bits = route->contexts.bits;
 	const unsigned lanes = flips && alphabet_is_plain(&route->alphabet) ? bits : 0;
@@ -29,15 +29,22 @@ void route_prefetch_steps(const struct route *route, const struct route_rules *r
 	uint64_t word = route->query_word, key_word = route->key_word;
 
 	for (size_t i = 0; i < steps; i++) {
-		if (!rules->fold || query[i] != word >> (64 - bits)) {
-			word = packed_push(word, bits, query[i]);
+		const uint32_t symbol = symbol_get(query, bits, i), key_symbol = symbol_get(key, bits, i);
+
+		if (!rules->fold || symbol != word >> (64 - bits)) {
+			word = packed_push(word, bits, symbol);
 			prefetch_entries(&view, longest, bits, word);
 			/* flips of the lowest four bits are in the same cache line */
 			for (unsigned j = 4; j < lanes; j++)
 				prefetch_entries(&view, longest, bits, word ^ UINT64_C(1) << (64 - bits + j));
 		}
-		if (!rules->fold || key[i] != key_word >> (64 - bits)) {
-			key_word = packed_push(key_word, bits, key[i]);
+		if (rules->delay) {
+			/* at most one context becomes a candidate with each step */
+			if (route->indexed + i < route->key_runs)
+				prefetch_entries(&view, longest, bits,
+						 packed_word(&route->contexts.key, bits, route->indexed + i + 1));
+		} else if (!rules->fold || key_symbol != key_word >> (64 - bits)) {
+			key_word = packed_push(key_word, bits, key_symbol);
 			prefetch_entries(&view, longest, bits, key_word);
 		}
 	}
@@ -48,16 +55,19 @@ void route_prefetch_steps(const struct route *route, const struct route_rules *r
 /* Each route is visited once, and all of its memory is cold. */
 struct ahead {
 	struct chain_view view;
-	uint64_t word;
+	uint64_t word, ready_word;
 	uint32_t at;
 };
 
-static void ahead_roots(struct ahead *ahead, const struct route *route, unsigned symbol)
+static void ahead_roots(struct ahead *ahead, const struct route *route, bool delayed, unsigned symbol)
 {
 	const unsigned bits = route->contexts.bits;
 	const uint32_t code = alphabet_code(&route->alphabet, symbol);
 
 	ahead->view = chain_look(&route->chains, &route->contexts);
+	ahead->ready_word = delayed && route->indexed < route->key_runs
+				? packed_word(&route->contexts.key, bits, route->indexed + 1)
+				: route->ready_word;
 	ahead->word = packed_push(route->query_word, bits, code == ALPHABET_NONE ? 0 : code);
 	/* Of the tables the largest is asked first; the others are small. */
 	if (ahead->view.levels) {
@@ -65,11 +75,11 @@ static void ahead_roots(struct ahead *ahead, const struct route *route, unsigned
 
 		PREFETCH(level + chain_table_row(bits, ahead->view.levels, ahead->word << bits) +
 			 (ahead->word >> (64 - bits)));
-		PREFETCH(level + chain_table_row(bits, ahead->view.levels, route->ready_word << bits) +
-			 (route->ready_word >> (64 - bits)));
+		PREFETCH(level + chain_table_row(bits, ahead->view.levels, ahead->ready_word << bits) +
+			 (ahead->ready_word >> (64 - bits)));
 	}
 	PREFETCH(chain_root(&ahead->view, bits, ahead->word));
-	PREFETCH(chain_root(&ahead->view, bits, route->ready_word));
+	PREFETCH(chain_root(&ahead->view, bits, ahead->ready_word));
 	/* where the step will write */
 	PREFETCH(route->contexts.query.bytes + PACKED_PAD + (size_t)route->query_runs * bits / 8);
 	PREFETCH(route->contexts.key.bytes + PACKED_PAD + (size_t)route->key_runs * bits / 8);
@@ -111,7 +121,8 @@ static void ahead_chain(struct ahead *ahead, const struct route *route)
 /* Contexts of a chain that are prefetched. */
 #define HOPS 6
 
-void route_prefetch(const struct route *route, size_t routes, const uint16_t *query, size_t stride)
+void route_prefetch(const struct route *route, const struct route_rules *rules, size_t routes, const void *query,
+		    size_t stride)
 {
 	struct ahead ahead[ROUTE_AHEAD];
 	bool more = true;
@@ -120,7 +131,8 @@ void route_prefetch(const struct route *route, size_t routes, const uint16_t *qu
 		ahead[r].at = 0;
 		ahead[r].view.link = NULL;
 		if (route[r].chains.link && !route[r].ordered && route[r].steps)
-			ahead_roots(&ahead[r], &route[r], query[r * stride]);
+			ahead_roots(&ahead[r], &route[r], rules->delay != 0,
+				    symbol_get(query, rules->bits, r * stride));
 	}
 	for (size_t r = 0; r < routes; r++)
 		if (ahead[r].view.link)

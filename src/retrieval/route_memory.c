@@ -69,8 +69,8 @@ static void read_words(struct route *route)
 	route->key_word = packed_word(&ctx->key, ctx->bits, route->key_runs);
 	route->ready_word = packed_word(&ctx->key, ctx->bits, route->key_runs ? route->key_runs - 1 : 0);
 	route->query_word = packed_word(&ctx->query, ctx->bits, route->query_runs);
-	route->key_symbol = (uint16_t)(route->key_word >> (64 - ctx->bits));
-	route->query_symbol = (uint16_t)(route->query_word >> (64 - ctx->bits));
+	route->key_symbol = (uint32_t)(route->key_word >> (64 - ctx->bits));
+	route->query_symbol = (uint32_t)(route->query_word >> (64 - ctx->bits));
 }
 
 /* The symbols of a stream in other codes. */
@@ -149,10 +149,9 @@ static bool widen(struct route *route, const rosa_allocator *allocator)
 	return true;
 }
 
-bool route_learn(struct route *route, const rosa_allocator *allocator, size_t steps, const uint16_t *query,
-		 const uint16_t *key)
+bool route_learn(struct route *route, const rosa_allocator *allocator, size_t steps, const void *query, const void *key)
 {
-	const uint16_t *const streams[2] = {query, key};
+	const void *const streams[2] = {query, key};
 
 	for (int i = 0; i < 2; i++) {
 		size_t done = 0;
@@ -247,23 +246,29 @@ static void shrink_index(struct route *route, uint32_t indexed)
 	contexts_forget(&route->contexts);
 }
 
+/* The contexts that are candidates after the first `steps` steps, which are all that the route has. */
+static uint32_t admitted(const struct route *route, const struct route_rules *rules)
+{
+	const uint64_t lag = (uint64_t)rules->delay + (rules->policy == ROSA_READABLE);
+	const uint32_t runs = route->steps > lag ? starts_count(&route->key_starts, (uint32_t)(route->steps - lag)) : 0;
+
+	return runs - (rules->policy != ROSA_LITERAL && runs);
+}
+
 /* Forget the steps from `steps` on, the first of which began a query run. */
 static void undo(struct route *route, const struct route_rules *rules, uint32_t steps)
 {
-	uint32_t indexed;
-
 	starts_truncate(&route->key_starts, steps);
 	starts_truncate(&route->query_starts, steps);
 	route->key_runs = route->key_starts.runs;
 	route->query_runs = route->query_starts.runs;
 	route->steps = steps;
-	route->ready =
-	    rules->policy == ROSA_READABLE && route->key_runs > 1 && starts_begins(&route->key_starts, steps - 1);
-	indexed = route->key_runs - (rules->policy != ROSA_LITERAL && route->key_runs) - route->ready;
+	route->ready = rules->policy == ROSA_READABLE && !rules->delay && route->key_runs > 1 &&
+		       starts_begins(&route->key_starts, steps - 1);
 	read_words(route);
 	route->best = (struct match){0, ROUTE_UNKNOWN};
 	route->has_flips = false;
-	shrink_index(route, indexed);
+	shrink_index(route, admitted(route, rules));
 	route->room = 0; /* the steps to come may begin more runs than those undone */
 	if (route->ordered)
 		route->best = route_match_anew(route, route->query_runs);
@@ -273,7 +278,7 @@ void route_rewind(struct route *route, const struct route_rules *rules, const ro
 		  bool with_flips)
 {
 	const unsigned bits = route->contexts.bits;
-	uint16_t query[REPLAY], key[REPLAY];
+	uint32_t query[REPLAY], key[REPLAY]; /* with room for the widest symbols */
 	int32_t flips[REPLAY * ROSA_MAX_BITS];
 	struct route_output output = {.step_flips = with_flips ? flips : NULL};
 	uint32_t from = (uint32_t)steps, run;
@@ -299,9 +304,9 @@ void route_rewind(struct route *route, const struct route_rules *rules, const ro
 
 		for (uint32_t i = 0; i < n; i++) {
 			run += starts_begins(&route->key_starts, from + i);
-			query[i] = (uint16_t)symbol;
-			key[i] = (uint16_t)alphabet_symbol(&route->alphabet,
-							   packed_get(&route->contexts.key, bits, run - 1));
+			symbol_set(query, rules->bits, i, symbol);
+			symbol_set(key, rules->bits, i,
+				   alphabet_symbol(&route->alphabet, packed_get(&route->contexts.key, bits, run - 1)));
 		}
 		/* A symbol is written with whole words: those behind the last are saved for the next turn. */
 		behind = route->contexts.key.bytes + PACKED_PAD + (size_t)run * bits / 8;

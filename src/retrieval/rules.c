@@ -16,9 +16,9 @@ rosa_status rules_from_options(const rosa_options *options, rosa_options *full, 
 					 options->size, sizeof(rosa_options));
 		memcpy(full, options, options->size < sizeof(*full) ? options->size : sizeof(*full));
 	}
-	if (full->bits < ROSA_MIN_BITS || full->bits > ROSA_MAX_BITS)
+	if (full->bits < ROSA_MIN_BITS || full->bits > ROSA_MAX_SYMBOL_BITS)
 		return rosa_fail(err, ROSA_EINVAL, "bits is %d; a symbol has %d to %d bits", full->bits, ROSA_MIN_BITS,
-				 ROSA_MAX_BITS);
+				 ROSA_MAX_SYMBOL_BITS);
 	if ((int)full->policy < ROSA_READABLE || (int)full->policy > ROSA_INCLUSIVE)
 		return rosa_fail(err, ROSA_EINVAL,
 				 "policy is %d; use ROSA_READABLE (0), ROSA_LITERAL (1) or ROSA_INCLUSIVE (2)",
@@ -32,31 +32,56 @@ rosa_status rules_from_options(const rosa_options *options, rosa_options *full, 
 				      .policy = full->policy,
 				      .fold = full->fold != 0,
 				      .max_match = full->max_match ? full->max_match : UINT32_MAX,
+				      .delay = full->delay,
 				      .engine = ROSA_ENGINE_AUTO};
 	return ROSA_OK;
 }
 
-rosa_status rules_check_symbols(const char *what, const uint16_t *symbols, size_t routes, size_t steps, size_t stride,
-				size_t first, int bits, rosa_error *err)
+/* The first of `count` symbols that is not below `limit`; `count`: there is none. */
+static size_t first_beyond(const void *symbols, unsigned bits, size_t count, uint32_t limit)
 {
-	const unsigned limit = 1u << bits;
+	uint32_t all = 0;
 
-	if (bits == ROSA_MAX_BITS)
+	if (bits > 16)
+		for (size_t i = 0; i < count; i++)
+			all |= ((const uint32_t *)symbols)[i];
+	else
+		for (size_t i = 0; i < count; i++)
+			all |= ((const uint16_t *)symbols)[i];
+	if (all < limit)
+		return count;
+	for (size_t i = 0; i < count; i++)
+		if (symbol_get(symbols, bits, i) >= limit)
+			return i;
+	return count;
+}
+
+rosa_status rules_check_symbols(const char *what, const void *symbols, size_t routes, size_t steps, size_t stride,
+				size_t first, unsigned bits, rosa_error *err)
+{
+	const uint32_t limit = UINT32_C(1) << bits;
+
+	if (bits == 16)
 		return ROSA_OK; /* their type sees to it */
 	for (size_t r = 0; r < routes; r++) {
-		const uint16_t *row = symbols + r * stride;
-		unsigned all = 0;
+		const void *const row = symbols_from(symbols, bits, r * stride);
+		const size_t t = first_beyond(row, bits, steps, limit);
 
-		for (size_t t = 0; t < steps; t++)
-			all |= row[t];
-		if (all < limit)
-			continue;
-		for (size_t t = 0; t < steps; t++)
-			if (row[t] >= limit)
-				return rosa_fail(err, ROSA_ESYMBOL,
-						 "%s symbol %u at route %zu, step %zu does not fit into %d bits; "
-						 "symbols must be below %u",
-						 what, (unsigned)row[t], r, first + t, bits, limit);
+		if (t < steps)
+			return rosa_fail(err, ROSA_ESYMBOL,
+					 "%s symbol %u at route %zu, step %zu does not fit into %u bits; "
+					 "symbols must be below %u",
+					 what, (unsigned)symbol_get(row, bits, t), r, first + t, bits, (unsigned)limit);
 	}
 	return ROSA_OK;
+}
+
+rosa_status rules_check_flips(const struct route_rules *rules, rosa_error *err)
+{
+	if (rules->bits <= ROSA_MAX_BITS)
+		return ROSA_OK;
+	return rosa_fail(err, ROSA_EINVAL,
+			 "counterfactuals of symbols of %u bits; there are some up to %d bits: ask for none, or use "
+			 "narrower symbols",
+			 rules->bits, ROSA_MAX_BITS);
 }

@@ -9,7 +9,10 @@ rosa_status rules_from_options(const rosa_options *options, rosa_options *full, 
 			       rosa_error *err);
 
 /* Are all symbols below 2^bits? `what` names the stream in the message, `first` is the step of the first column. */
-rosa_status rules_check_symbols(const char *what, const uint16_t *symbols, size_t routes, size_t steps, size_t stride,
-				size_t first, int bits, rosa_error *err);
+rosa_status rules_check_symbols(const char *what, const void *symbols, size_t routes, size_t steps, size_t stride,
+				size_t first, unsigned bits, rosa_error *err);
+
+/* Counterfactuals are looked up for symbols of at most ROSA_MAX_BITS bits. */
+rosa_status rules_check_flips(const struct route_rules *rules, rosa_error *err);
 
 #endif

@@ -122,6 +122,19 @@ uint32_t starts_select(const struct starts *starts, uint32_t run)
 	return select_plain(starts, run);
 }
 
+uint32_t starts_count(const struct starts *starts, uint32_t steps)
+{
+	const uint32_t block = steps / STARTS_BLOCK;
+	uint32_t runs;
+
+	if (steps == starts->steps)
+		return starts->runs;
+	runs = starts->rank[block];
+	for (size_t word = block * (STARTS_BLOCK / STARTS_WORD); word < steps / STARTS_WORD; word++)
+		runs += count_ones(starts->bits[word]);
+	return runs + count_ones(starts->bits[steps / STARTS_WORD] & below(steps));
+}
+
 void starts_truncate(struct starts *starts, uint32_t steps)
 {
 	uint32_t given_up = 0;

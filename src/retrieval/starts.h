@@ -47,6 +47,8 @@ size_t starts_bytes(const struct starts *starts);
 
 /* The first step of a run; there must be one of this number, and the tables. */
 uint32_t starts_select(const struct starts *starts, uint32_t run);
+/* The runs that begin at the first `steps` steps, which must be there; needs the tables. */
+uint32_t starts_count(const struct starts *starts, uint32_t steps);
 /* Go back to the first `steps` steps, at a cost that grows with the steps given up. */
 void starts_truncate(struct starts *starts, uint32_t steps);
 

@@ -9,10 +9,10 @@
  * All numbers are little-endian. A file is
  *
  *     8 bytes   "ROSASTRM"
- *     u32       version, 2
+ *     u32       version, 3
  *     u32       bits | policy << 8 | fold << 16 | flips << 17
  *     u32       max_match, 0 for none
- *     u32       0
+ *     u32       delay
  *     u64       routes
  *     u64       steps
  *     for each route:
@@ -22,6 +22,8 @@
  *         key runs * bits, bits, rounded up to 64: the symbols of the key's runs
  *         the same for the query
  *     u64       XXH64 of all before it
+ *
+ * Version 2 is the same without a delay.
  */
 #include "base/checksum.h"
 #include "base/file.h"
@@ -29,7 +31,8 @@
 #include "retrieval/stream.h"
 
 #define MAGIC   "ROSASTRM"
-#define VERSION 2 /* 1 had another checksum */
+#define VERSION 3 /* 1 had another checksum */
+#define OLDEST  2
 #define HEADER  40
 #define CHUNK   1024 /* steps rebuilt at a time */
 
@@ -113,7 +116,7 @@ rosa_status rosa_stream_save_memory(const rosa_stream *stream, void **data, size
 	numbers[1] = stream->rules.bits | (uint32_t)stream->rules.policy << 8 | (uint32_t)stream->rules.fold << 16 |
 		     (uint32_t)stream->flips << 17;
 	numbers[2] = stream->rules.max_match == UINT32_MAX ? 0 : stream->rules.max_match;
-	numbers[3] = 0;
+	numbers[3] = stream->rules.delay;
 	sizes[0] = stream->routes;
 	sizes[1] = stream->steps;
 	at = put(image, MAGIC, 8);
@@ -193,7 +196,7 @@ struct load {
 static bool prepare(rosa_stream *stream, const struct saved *saved, size_t steps, struct route *route)
 {
 	const unsigned bits = stream->rules.bits;
-	uint16_t query[CHUNK], key[CHUNK];
+	uint32_t query[CHUNK], key[CHUNK]; /* with room for the widest symbols */
 	const size_t most = saved->key_runs > saved->query_runs ? saved->key_runs : saved->query_runs;
 
 	for (size_t run = 0; run < most; run += CHUNK) {
@@ -201,9 +204,10 @@ static bool prepare(rosa_stream *stream, const struct saved *saved, size_t steps
 
 		for (; n < CHUNK && run + n < most; n++) {
 			/* where one stream has no more runs its first is as good */
-			query[n] =
-			    (uint16_t)symbol_at(saved->query.bytes, bits, run + n < saved->query_runs ? run + n : 0);
-			key[n] = (uint16_t)symbol_at(saved->key.bytes, bits, run + n < saved->key_runs ? run + n : 0);
+			symbol_set(query, bits, n,
+				   symbol_at(saved->query.bytes, bits, run + n < saved->query_runs ? run + n : 0));
+			symbol_set(key, bits, n,
+				   symbol_at(saved->key.bytes, bits, run + n < saved->key_runs ? run + n : 0));
 		}
 		if (!route_learn(route, &stream->allocator, n, query, key))
 			return false;
@@ -219,7 +223,7 @@ static void rebuild(void *context, size_t r, unsigned worker)
 	const struct saved *saved = &load->saved[r];
 	const unsigned bits = stream->rules.bits;
 	size_t key_run = 0, query_run = 0, last_run = stream->steps;
-	uint16_t query[CHUNK], key[CHUNK];
+	uint32_t query[CHUNK], key[CHUNK]; /* with room for the widest symbols */
 	int32_t flips[CHUNK * ROSA_MAX_BITS];
 
 	(void)worker;
@@ -234,8 +238,8 @@ static void rebuild(void *context, size_t r, unsigned worker)
 		for (; n < CHUNK && t + n < end; n++) {
 			key_run += bit(saved->key_starts, t + n);
 			query_run += bit(saved->query_starts, t + n);
-			key[n] = (uint16_t)symbol_at(saved->key.bytes, bits, key_run - 1);
-			query[n] = (uint16_t)symbol_at(saved->query.bytes, bits, query_run - 1);
+			symbol_set(key, bits, n, symbol_at(saved->key.bytes, bits, key_run - 1));
+			symbol_set(query, bits, n, symbol_at(saved->query.bytes, bits, query_run - 1));
 		}
 		route_push(&stream->route[r], &stream->rules, &stream->allocator, n, query, key, &output);
 		t += n;
@@ -317,11 +321,12 @@ rosa_status rosa_stream_load_memory(const rosa_options *options, const void *dat
 		return rosa_fail(err, ROSA_EFORMAT, "not a saved rosatune stream: it does not begin with " MAGIC);
 	memcpy(numbers, image + 8, sizeof(numbers));
 	memcpy(sizes, image + 24, sizeof(sizes));
-	if (numbers[0] != VERSION)
-		return rosa_fail(err, ROSA_EFORMAT,
-				 "saved state of version %u; this library reads version %d: read the text again and "
-				 "save the state anew",
-				 numbers[0], VERSION);
+	if (numbers[0] < OLDEST || numbers[0] > VERSION)
+		return rosa_fail(
+		    err, ROSA_EFORMAT,
+		    "saved state of version %u; this library reads versions %d to %d: read the text again and "
+		    "save the state anew",
+		    numbers[0], OLDEST, VERSION);
 	memcpy(&sum, image + size - sizeof(sum), sizeof(sum));
 	if (sum != checksum_of(image, size - sizeof(sum)))
 		return rosa_fail(err, ROSA_EFORMAT, "the saved state is damaged: its checksum is wrong");
@@ -330,7 +335,8 @@ rosa_status rosa_stream_load_memory(const rosa_options *options, const void *dat
 	saved.policy = (rosa_policy)(numbers[1] >> 8 & 0xff);
 	saved.fold = (int)(numbers[1] >> 16 & 1);
 	saved.max_match = numbers[2];
-	if (numbers[1] >> 18 || numbers[3] || rules_from_options(&saved, &full, &rules, NULL))
+	saved.delay = numbers[3];
+	if (numbers[1] >> 18 || (numbers[0] == 2 && numbers[3]) || rules_from_options(&saved, &full, &rules, NULL))
 		return rosa_fail(err, ROSA_EFORMAT, "the saved state has options that this library does not know");
 	/* A route takes at least its two counts, which bounds what is believed before it is seen. */
 	if (!sizes[0] || sizes[0] > (size - HEADER) / 8 || sizes[1] > ROSA_MAX_STEPS || sizes[1] / 8 > size)

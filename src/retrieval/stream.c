@@ -140,10 +140,16 @@ rosa_status stream_check_idle(const rosa_stream *stream, rosa_error *err)
 
 struct push {
 	rosa_stream *stream;
-	const uint16_t *query, *key;
+	const void *query, *key;
 	size_t steps, stride;
 	int32_t *tau, *length, *flips;
 };
+
+/* The symbols of one route. */
+static const void *row_of(const struct push *push, const void *symbols, size_t r)
+{
+	return symbols_from(symbols, push->stream->rules.bits, r * push->stride);
+}
 
 static void push_route(const struct push *push, size_t r)
 {
@@ -154,8 +160,8 @@ static void push_route(const struct push *push, size_t r)
 	    .step_flips = push->flips ? push->flips + r * push->steps * stream->rules.bits : NULL,
 	};
 
-	route_push(&stream->route[r], &stream->rules, &stream->allocator, push->steps, push->query + r * push->stride,
-		   push->key + r * push->stride, &output);
+	route_push(&stream->route[r], &stream->rules, &stream->allocator, push->steps, row_of(push, push->query, r),
+		   row_of(push, push->key, r), &output);
 }
 
 /* A group of routes. Where each takes a single step, memory is prefetched for some of them together. */
@@ -170,7 +176,8 @@ static void push_group(void *context, size_t group, unsigned worker)
 	for (size_t from = begin; from < end && push->steps == 1; from += ROUTE_AHEAD) {
 		const size_t to = from + ROUTE_AHEAD < end ? from + ROUTE_AHEAD : end;
 
-		route_prefetch(&stream->route[from], to - from, push->query + from * push->stride, push->stride);
+		route_prefetch(&stream->route[from], &stream->rules, to - from, row_of(push, push->query, from),
+			       push->stride);
 		for (size_t r = from; r < to; r++)
 			push_route(push, r);
 	}
@@ -189,8 +196,8 @@ static rosa_status make_room(const struct push *push, rosa_error *err)
 		struct route *route = &stream->route[r];
 		size_t need = steps;
 
-		if (!route_learn(route, &stream->allocator, steps, push->query + r * push->stride,
-				 push->key + r * push->stride))
+		if (!route_learn(route, &stream->allocator, steps, row_of(push, push->query, r),
+				 row_of(push, push->key, r)))
 			return rosa_fail(err, ROSA_ENOMEM, "no memory for the symbols of route %zu", r);
 		if (stream->steps % LOOK == r % LOOK)
 			need += LOOK + stream->steps / 32;
@@ -204,12 +211,18 @@ static rosa_status make_room(const struct push *push, rosa_error *err)
 }
 
 /* A table cannot be given for a run that began when none were asked for. */
-static rosa_status check_flips(const rosa_stream *stream, const uint16_t *query, size_t stride, rosa_error *err)
+static rosa_status check_flips(const rosa_stream *stream, const void *query, size_t stride, rosa_error *err)
 {
+	const unsigned bits = stream->rules.bits;
+	const rosa_status status = rules_check_flips(&stream->rules, err);
+
+	if (status)
+		return status;
 	if (!stream->steps || !stream->rules.fold)
 		return ROSA_OK;
 	for (size_t r = 0; r < stream->routes; r++)
-		if (query[r * stride] == alphabet_symbol(&stream->route[r].alphabet, stream->route[r].query_symbol) &&
+		if (symbol_get(query, bits, r * stride) ==
+			alphabet_symbol(&stream->route[r].alphabet, stream->route[r].query_symbol) &&
 		    !stream->route[r].has_flips)
 			return rosa_fail(err, ROSA_EINVAL,
 					 "the query run of route %zu at step %zu began in a push without flips; "
@@ -218,8 +231,8 @@ static rosa_status check_flips(const rosa_stream *stream, const uint16_t *query,
 	return ROSA_OK;
 }
 
-rosa_status rosa_stream_push(rosa_stream *stream, size_t steps, const uint16_t *query, const uint16_t *key,
-			     size_t stride, int32_t *tau, int32_t *length, int32_t *flips, rosa_error *err)
+rosa_status rosa_stream_push(rosa_stream *stream, size_t steps, const void *query, const void *key, size_t stride,
+			     int32_t *tau, int32_t *length, int32_t *flips, rosa_error *err)
 {
 	struct push push = {stream, query, key, steps, stride ? stride : steps, tau, length, flips};
 	rosa_status status;
@@ -237,10 +250,10 @@ rosa_status rosa_stream_push(rosa_stream *stream, size_t steps, const uint16_t *
 		return rosa_fail(err, ROSA_EINVAL, "%zu steps after %zu; a stream holds at most %zu", steps,
 				 stream->steps, ROSA_MAX_STEPS);
 	status = rules_check_symbols("query", query, stream->routes, steps, push.stride, stream->steps,
-				     (int)stream->rules.bits, err);
+				     stream->rules.bits, err);
 	if (!status)
 		status = rules_check_symbols("key", key, stream->routes, steps, push.stride, stream->steps,
-					     (int)stream->rules.bits, err);
+					     stream->rules.bits, err);
 	if (!status && flips)
 		status = check_flips(stream, query, push.stride, err);
 	if (status)
@@ -335,6 +348,7 @@ rosa_status rosa_stream_describe(const rosa_stream *stream, rosa_stream_info *in
 	    .fold = stream->rules.fold,
 	    .max_match = stream->rules.max_match == UINT32_MAX ? 0 : stream->rules.max_match,
 	    .bytes = sizeof(*stream),
+	    .delay = stream->rules.delay,
 	};
 	for (size_t r = 0; r < stream->routes; r++) {
 		const struct route *route = &stream->route[r];

@@ -61,6 +61,9 @@ rosa_status activations_check(rosa_dtype dtype, size_t batch, size_t steps, size
 		return rosa_fail(err, ROSA_EINVAL,
 				 "batch %zu, %zu steps, %zu channels; there must be at least one of each", batch, steps,
 				 channels);
+	if (bits > ROSA_MAX_BITS)
+		return rosa_fail(err, ROSA_EINVAL, "bits is %u; symbols made of channels have at most %d", bits,
+				 ROSA_MAX_BITS);
 	if (channels % bits)
 		return rosa_fail(err, ROSA_EINVAL, "%zu channels are not a multiple of %u bits", channels, bits);
 	if (steps > ROSA_MAX_STEPS)

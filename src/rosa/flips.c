@@ -189,7 +189,7 @@ static rosa_status prepare(struct flipping *flipping, rosa_error *err)
 	}
 	for (size_t r = 0; r < args->batch * call->routes; r++) {
 		flipping->first[r] = row;
-		row += batch_count_runs(flipping->query + r * args->steps, args->steps, call->fold);
+		row += batch_count_runs(flipping->query + r * args->steps, call->bits, args->steps, call->fold);
 	}
 	return status;
 }

@@ -56,9 +56,11 @@ rosa_status lookup_find(const rosa_options *options, const rosa_learning *learni
 	char *tables;
 
 	if (flips)
-		status = reserve(options, &lookup->flips, &lookup->flips_bytes,
-				 rosa_count_runs(shape->count * shape->routes, steps, query, options->fold) * row_bytes,
-				 "counterfactual tables", steps, err);
+		status =
+		    reserve(options, &lookup->flips, &lookup->flips_bytes,
+			    rosa_count_runs(shape->count * shape->routes, steps, query, options->bits, options->fold) *
+				row_bytes,
+			    "counterfactual tables", steps, err);
 	tables = lookup->flips;
 	for (size_t i = 0; i < calls && status == ROSA_OK; i++) {
 		const size_t at = i * routes * steps;
@@ -66,9 +68,9 @@ rosa_status lookup_find(const rosa_options *options, const rosa_learning *learni
 		if (by_sequence)
 			mine.seed = seeds[i];
 		status = rosa_find(options, learning ? &mine : NULL, routes, steps, query + at, key + at,
-				   (char *)lookup->read + at * width, tables, err);
+				   (char *)lookup->read + at * width, NULL, tables, err);
 		if (flips && i + 1 < calls)
-			tables += rosa_count_runs(routes, steps, query + at, options->fold) * row_bytes;
+			tables += rosa_count_runs(routes, steps, query + at, options->bits, options->fold) * row_bytes;
 	}
 	return status;
 }

@@ -115,7 +115,9 @@ def find(
     routes, steps = query.shape
     kind = kept_dtype(steps)
     read = torch.empty(routes, steps, dtype=kind, device="cpu", pin_memory=pinned)
-    runs = _c.lib.rosa_count_runs(routes, steps, query.data_ptr(), settings.fold) if tables and read.numel() else 0
+    runs = 0
+    if tables and read.numel():
+        runs = _c.lib.rosa_count_runs(routes, steps, query.data_ptr(), settings.bits, settings.fold)
     rows = routes * steps if tables and not compact else runs
     table = torch.empty(rows, settings.bits + 1, dtype=kind, device="cpu", pin_memory=pinned)
     table[runs:].fill_(-1)
@@ -137,6 +139,7 @@ def find(
             query.data_ptr(),
             key.data_ptr(),
             read.data_ptr(),
+            None,
             table.data_ptr() if tables else None,
         )
 

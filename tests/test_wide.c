@@ -1,0 +1,287 @@
+/*
+ * Symbols of more than 16 bits: arrays of uint32_t, and codes of any width up to their own.
+ *
+ * Short streams are compared with the oracle, at once and through streams that are fed in pieces, saved, loaded, forked
+ * and rewound on the way. Streams that use more than 65,536 different symbols are beyond the oracle; there the indexes
+ * are compared with each other.
+ */
+#include "rosatune.h"
+
+#include "retrieval/engine.h"
+#include "oracle.h"
+#include "eval/streams.h"
+#include "support_trial.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const rosa_engine engines[] = {ROSA_ENGINE_AUTO, ROSA_ENGINE_CHAINS, ROSA_ENGINE_ORDERED, ROSA_ENGINE_EAGER};
+
+/* A trial whose symbols are spread over 17 to 20 bits: different ones stay different. */
+struct wide {
+	struct trial trial; /* options.bits is the wide number; its own arrays are not used */
+	uint32_t *query, *key;
+	int32_t *tau, *length;
+};
+
+static struct wide wide_make(const struct trial *settings, int narrow_bits)
+{
+	struct wide wide = {.trial = *settings};
+	struct trial narrow = *settings;
+	const size_t cells = settings->routes * settings->steps;
+	const uint32_t mask = (UINT32_C(1) << settings->options.bits) - 1;
+
+	narrow.options.bits = narrow_bits;
+	trial_make(&narrow);
+	memcpy(wide.trial.text, narrow.text, sizeof(narrow.text));
+	wide.query = must_alloc(cells * sizeof(*wide.query));
+	wide.key = must_alloc(cells * sizeof(*wide.key));
+	wide.tau = must_alloc(cells * sizeof(*wide.tau));
+	wide.length = must_alloc(cells * sizeof(*wide.length));
+	for (size_t i = 0; i < cells; i++) {
+		/* an odd factor: one to one */
+		wide.query[i] = (narrow.query[i] * 0x9e3779b1u + 77) & mask;
+		wide.key[i] = (narrow.key[i] * 0x9e3779b1u + 77) & mask;
+	}
+	trial_free(&narrow);
+	return wide;
+}
+
+static void wide_solve(struct wide *wide)
+{
+	const struct trial *trial = &wide->trial;
+
+	for (size_t r = 0; r < trial->routes; r++) {
+		const size_t at = r * trial->steps;
+
+		oracle_route(&trial->options, trial->steps, wide->query + at, wide->key + at, wide->tau + at,
+			     wide->length + at, NULL);
+	}
+}
+
+static void wide_free(struct wide *wide)
+{
+	free(wide->query);
+	free(wide->key);
+	free(wide->tau);
+	free(wide->length);
+}
+
+static void check_batch(const struct wide *wide, rosa_engine engine)
+{
+	const struct trial *trial = &wide->trial;
+	const size_t cells = trial->routes * trial->steps;
+	int32_t *tau = must_alloc(cells * sizeof(*tau)), *length = must_alloc(cells * sizeof(*length));
+	rosa_error err;
+
+	expect_status(trial->text,
+		      rosa_retrieve_by(engine, &trial->options, trial->routes, trial->steps, wide->query, wide->key,
+				       tau, length, NULL, &err),
+		      ROSA_OK, &err);
+	for (size_t r = 0; r < trial->routes; r++) {
+		const size_t at = r * trial->steps;
+
+		expect_same(trial, "wide batch", "tau", r, 0, trial->steps, 1, tau + at, wide->tau + at);
+		expect_same(trial, "wide batch", "length", r, 0, trial->steps, 1, length + at, wide->length + at);
+	}
+	free(tau);
+	free(length);
+}
+
+/* Another stream with the same past: a copy, or what comes back from a saved state. */
+static rosa_stream *detour(rosa_stream *stream, size_t turn, const struct wide *wide, size_t steps)
+{
+	rosa_stream *other = stream;
+	rosa_error err;
+	void *data;
+	size_t size, back;
+
+	switch (turn % 4) {
+	case 0:
+		expect_status("fork", rosa_stream_fork(stream, &other, &err), ROSA_OK, &err);
+		rosa_stream_free(stream);
+		break;
+	case 1:
+		expect_status("save", rosa_stream_save_memory(stream, &data, &size, &err), ROSA_OK, &err);
+		expect_status("load", rosa_stream_load_memory(NULL, data, size, &other, &err), ROSA_OK, &err);
+		rosa_stream_free_memory(stream, data);
+		rosa_stream_free(stream);
+		break;
+	case 2:
+		back = steps - steps / 3;
+		expect_status("rewind", rosa_stream_rewind(stream, back, &err), ROSA_OK, &err);
+		if (back < steps)
+			expect_status("push",
+				      rosa_stream_push(stream, steps - back, wide->query + back, wide->key + back,
+						       wide->trial.steps, NULL, NULL, NULL, &err),
+				      ROSA_OK, &err);
+		break;
+	default:
+		break;
+	}
+	return other;
+}
+
+static void check_stream(const struct wide *wide, rosa_engine engine, uint64_t turn)
+{
+	const struct trial *trial = &wide->trial;
+	const size_t cells = trial->routes * trial->steps;
+	int32_t *tau = must_alloc(cells * sizeof(*tau)), *length = must_alloc(cells * sizeof(*length));
+	rosa_stream *stream = NULL;
+	rosa_error err;
+
+	expect_status("new", rosa_stream_new(&trial->options, trial->routes, &stream, &err), ROSA_OK, &err);
+	rosa_stream_set_engine(stream, engine);
+	for (size_t t = 0, n; t < trial->steps; t += n) {
+		n = test_random(&turn, 3) ? 1 + test_random(&turn, 50) : 1;
+		n = n < trial->steps - t ? n : trial->steps - t;
+		stream = detour(stream, test_random(&turn, 9), wide, t);
+		expect_status(trial->text,
+			      rosa_stream_push(stream, n, wide->query + t, wide->key + t, trial->steps, tau + t,
+					       length + t, NULL, &err),
+			      ROSA_OK, &err);
+	}
+	for (size_t r = 0; r < trial->routes; r++) {
+		const size_t at = r * trial->steps;
+
+		expect_same(trial, "wide stream", "tau", r, 0, trial->steps, 1, tau + at, wide->tau + at);
+		expect_same(trial, "wide stream", "length", r, 0, trial->steps, 1, length + at, wide->length + at);
+	}
+	rosa_stream_free(stream);
+	free(tau);
+	free(length);
+}
+
+static void test_short(void **state)
+{
+	static const int narrow_bits[] = {1, 3, 6, 8, 9, 12, 16};
+	const size_t rounds = test_rounds(4);
+
+	(void)state;
+	for (int kind = 0; kind < stream_count(); kind++) {
+		for (size_t i = 0; i < rounds; i++) {
+			struct trial trial = {.options = ROSA_OPTIONS_INIT, .kind = kind};
+			uint64_t turn = (uint64_t)kind * 1000 + i;
+			struct wide wide;
+
+			trial.seed = turn;
+			trial.options.bits = 17 + (int)test_random(&turn, 4);
+			trial.options.policy = trial_policies[test_random(&turn, 3)];
+			trial.options.fold = (int)test_random(&turn, 2);
+			trial.options.max_match = trial_cuts[test_random(&turn, COUNT(trial_cuts))];
+			trial.options.delay = trial_delays[test_random(&turn, COUNT(trial_delays))];
+			trial.options.threads = test_random(&turn, 8) ? 1 : 2;
+			trial.routes = 1 + test_random(&turn, 2);
+			trial.steps = i ? 1 + test_random(&turn, 300) : 700;
+			wide = wide_make(&trial, narrow_bits[test_random(&turn, COUNT(narrow_bits))]);
+			wide_solve(&wide);
+			for (size_t e = 0; e < COUNT(engines); e++) {
+				check_batch(&wide, engines[e]);
+				check_stream(&wide, engines[e], turn + e);
+			}
+			wide_free(&wide);
+		}
+	}
+}
+
+/* More different symbols than codes of 16 bits have room for, again and again in stretches of several lengths. */
+static void test_many_symbols(void **state)
+{
+	static const int bits[] = {18, 20};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(bits); i++) {
+		struct trial trial = {.options = ROSA_OPTIONS_INIT, .routes = 1, .steps = 220000};
+		struct wide wide = {.trial = trial};
+		uint64_t turn = 5 + i;
+		rosa_error err;
+
+		wide.trial.options.bits = bits[i];
+		wide.trial.options.fold = i != 1;
+		wide.trial.options.delay = i == 1 ? 1024 : 0;
+		snprintf(wide.trial.text, sizeof(wide.trial.text), "many symbols of %d bits", bits[i]);
+		wide.key = must_alloc(trial.steps * sizeof(*wide.key));
+		wide.query = wide.key;
+		wide.tau = must_alloc(trial.steps * sizeof(*wide.tau));
+		wide.length = must_alloc(trial.steps * sizeof(*wide.length));
+		for (size_t t = 0; t < trial.steps;) {
+			const size_t from = t ? test_random(&turn, t) : 0, n = 1 + test_random(&turn, 60);
+
+			for (size_t j = 0; j < n && t < trial.steps; j++, t++)
+				wide.key[t] = t < 2 || turn % 2 ? (uint32_t)test_random(&turn, UINT64_C(1) << bits[i])
+								: wide.key[from + j < t ? from + j : t - 1];
+			turn++;
+		}
+		expect_status("ordered",
+			      rosa_retrieve_by(ROSA_ENGINE_ORDERED, &wide.trial.options, 1, trial.steps, wide.query,
+					       wide.key, wide.tau, wide.length, NULL, &err),
+			      ROSA_OK, &err);
+		check_batch(&wide, ROSA_ENGINE_AUTO);
+		check_batch(&wide, ROSA_ENGINE_CHAINS);
+		{
+			int32_t *tau = must_alloc(trial.steps * sizeof(*tau));
+			rosa_stream *stream = NULL;
+
+			expect_status("new", rosa_stream_new(&wide.trial.options, 1, &stream, &err), ROSA_OK, &err);
+			for (size_t t = 0; t < trial.steps; t += 512) {
+				const size_t n = trial.steps - t < 512 ? trial.steps - t : 512;
+
+				expect_status("push",
+					      rosa_stream_push(stream, n, wide.query + t, wide.key + t, 0, tau + t,
+							       NULL, NULL, &err),
+					      ROSA_OK, &err);
+			}
+			expect_same(&wide.trial, "pieces", "tau", 0, 0, trial.steps, 1, tau, wide.tau);
+			rosa_stream_free(stream);
+			free(tau);
+		}
+		wide.query = NULL;
+		wide_free(&wide);
+	}
+}
+
+static void test_refusals(void **state)
+{
+	static const uint32_t good[] = {1, 2, 70000, 1, 2}, bad[] = {1, 2, 70000, 1 << 17, 2};
+	int32_t tau[5], table[5 * 17];
+	rosa_options options = ROSA_OPTIONS_INIT;
+	rosa_stream *stream = NULL;
+	rosa_flips flips = {0};
+	rosa_error err;
+
+	(void)state;
+	options.bits = 17;
+	expect_status("beyond the bits", rosa_retrieve(&options, 1, 5, good, bad, tau, NULL, NULL, &err), ROSA_ESYMBOL,
+		      &err);
+	assert_non_null(strstr(err.message, "key symbol 131072 at route 0, step 3"));
+	expect_status("tables", rosa_retrieve(&options, 1, 5, good, good, tau, NULL, &flips, &err), ROSA_EINVAL, &err);
+	assert_non_null(strstr(err.message, "17 bits"));
+	expect_status("new", rosa_stream_new(&options, 1, &stream, &err), ROSA_OK, &err);
+	expect_status("push", rosa_stream_push(stream, 3, good, good, 0, tau, NULL, NULL, &err), ROSA_OK, &err);
+	expect_status("beyond the bits", rosa_stream_push(stream, 2, bad + 3, good + 3, 0, tau, NULL, NULL, &err),
+		      ROSA_ESYMBOL, &err);
+	assert_non_null(strstr(err.message, "query symbol 131072 at route 0, step 3"));
+	expect_status("tables", rosa_stream_push(stream, 2, good + 3, good + 3, 0, tau, NULL, table, &err), ROSA_EINVAL,
+		      &err);
+	expect_status("push", rosa_stream_push(stream, 2, good + 3, good + 3, 0, tau, NULL, NULL, &err), ROSA_OK, &err);
+	assert_int_equal(tau[0], 1);
+	assert_int_equal(tau[1], 2);
+	rosa_stream_free(stream);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(test_short),
+	    cmocka_unit_test(test_many_symbols),
+	    cmocka_unit_test(test_refusals),
+	};
+
+	return cmocka_run_group_tests_name("wide", tests, NULL, NULL);
+}
