@@ -7,7 +7,7 @@ queries and keys that drift apart, and matches by chance (length 1, short distan
 
 from __future__ import annotations
 
-from typing import Dict
+from typing import Dict, Optional
 
 import numpy as np
 import numpy.typing as npt
@@ -40,42 +40,54 @@ class _Histogram:
 
 
 class Watch:
-    """Statistics of retrievals over ``routes`` routes of ``bits`` bits, summed over all that are added."""
+    """Statistics of retrievals, summed over all that are added."""
 
-    def __init__(self, routes: int, bits: int) -> None:
-        self._used = np.zeros((2, routes, 1 << bits), np.bool_)
-        self._steps = self._equal = 0
+    def __init__(self) -> None:
+        self._used: Optional[npt.NDArray[np.bool_]] = None  # [2, routes, 2**16]
+        self._steps = self._compared = self._equal = 0
         self._lengths, self._distances = _Histogram(), _Histogram()
 
     def add(
         self,
-        query: npt.NDArray[np.uint16],
-        key: npt.NDArray[np.uint16],
+        query: Optional[npt.NDArray[np.uint16]],
+        key: Optional[npt.NDArray[np.uint16]],
         tau: npt.NDArray[np.int32],
         length: npt.NDArray[np.int32],
-        begin: int,
+        time: npt.NDArray[np.int32],
     ) -> None:
-        """One row's steps, arrays [routes, t]; ``begin`` is the first of them, counted as in ``tau``."""
-        route = np.arange(len(query))[:, None]
-        for used, symbols in zip(self._used, (query, key)):
-            used[route, symbols] = True
-        self._steps += query.size
-        self._equal += int((query == key).sum())
+        """One row's steps, arrays [routes, t], and ``time`` [t], each step's number as ``tau`` counts them.
+
+        The symbols are None where query and key are one and are not learnt.
+        """
+        if query is not None and key is not None:
+            route = np.arange(len(query))[:, None]
+            if self._used is None:
+                self._used = np.zeros((2, len(query), 1 << 16), np.bool_)
+            for used, symbols in zip(self._used, (query, key)):
+                used[route, symbols] = True
+            self._compared += query.size
+            self._equal += int((query == key).sum())
+        self._steps += tau.size
         hit = tau >= 0
         self._lengths.add(length[hit])
-        self._distances.add((np.arange(begin, begin + tau.shape[1], dtype=np.int32) - tau)[hit])
+        self._distances.add((time - tau)[hit])
 
     def summary(self) -> Dict[str, float]:
         """See :meth:`rosatune.nn.RosaAdapter.diagnostics`."""
         if not self._steps:
             return {}
-        queries, keys = self._used.sum(2).mean(1)
+        learnt = {}
+        if self._used is not None:
+            queries, keys = self._used.sum(2).mean(1)
+            learnt = {
+                "agreement": self._equal / self._compared,
+                "query_symbols": float(queries),
+                "key_symbols": float(keys),
+            }
         return {
             "steps": self._steps,
             "hit_rate": float(self._lengths.counts.sum() / self._steps),
-            "agreement": self._equal / self._steps,
-            "query_symbols": float(queries),
-            "key_symbols": float(keys),
+            **learnt,
             "length_mean": self._lengths.mean(),
             "length_median": self._lengths.median(),
             "distance_mean": self._distances.mean(),

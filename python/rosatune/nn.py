@@ -1,20 +1,23 @@
 """ROSA as a module, and the state that generation keeps.
 
-:class:`RosaAdapter` is what a decoder layer gains: projections to q, k and v, the operator of :mod:`rosatune.torch`,
-and a projection back. A new adapter adds nothing: ``e0`` and ``e1`` are 0, so that the model computes what it did
-before.
+:class:`RosaAdapter` is what a decoder layer gains: a projection to v, whose signs are the value bits; where the layer
+looks up by itself, projections to q and k; the read-out; and a projection back. A new adapter adds nothing: ``e0`` and
+``e1`` are 0, so that the model computes what it did before.
 
     pending = adapter.launch(u)          # u: the normed hidden state that attention is given
     a = attention(u)                     # on CUDA the retrieval runs at the same time
     h = h + a + adapter.collect(pending)
 
-:class:`RosaState` is the past of one adapter while a text is generated. It holds a retrieval stream and the value
-symbols of every row of the batch, on the host. A text in pieces of any size reads the same as at once, bit for bit.
+Places that all layers share, those of token ids and embeddings, are looked up before the layers run
+(:class:`rosatune.sources.Lookup`) and given to every adapter: ``adapter.launch(u, found=found)``.
+
+:class:`RosaState` is the past of one adapter while a text is generated: the value bits of every step, C / 8 bytes each,
+and where the layer looks up by itself, the retrieval streams. A text in pieces of any size reads the same as at once,
+bit for bit.
 """
 
 from __future__ import annotations
 
-import bisect
 import copy
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Union
 
@@ -24,10 +27,12 @@ from torch import Tensor, nn
 
 from . import torch as _torch
 from ._watch import Watch
-from .config import ADAPTER, DEFAULTS, RosaConfig, chosen
+from .config import ADAPTER, DEFAULTS, RosaConfig, Source, chosen
+from .finder import READS, Finder, Places, Rule, random_places
 from .retrieval import Retrieved, retrieve
-from .stream import Stream
-from .torch import _device, _host, _settings
+from .sources import Learnt, Reads
+from .torch import _device, _gradients, _host, _places, _read, _settings
+from .torch._places import TensorPlaces
 
 __all__ = ["RosaAdapter", "RosaState"]
 
@@ -35,29 +40,6 @@ ROUTES_PER_THREAD = 16
 
 
 # ---------------------------------------------------------------------------------------------------------------- state
-
-
-class _Row:
-    """The past of one row: its retrieval stream, and its value symbols [R, capacity], set for the steps taken."""
-
-    def __init__(self, routes: int, config: RosaConfig, threads: int) -> None:
-        self.stream = Stream(routes, threads=threads, **config.part("retrieval"))
-        self.values = np.empty((routes, 0), np.uint16)
-        self.padding: List[int] = []  # steps of the batch that were padding in this row
-
-    def push(self, query: np.ndarray, key: np.ndarray, value: np.ndarray, length: bool) -> Any:
-        begin, count = self.stream.steps, query.shape[1]
-        found = self.stream.push(query, key, length=length)
-        if begin + count > self.values.shape[1]:
-            # a quarter more than needed, so that the cost of growing is small per step
-            room = np.empty((len(self.values), (begin + count) * 5 // 4 + 16), np.uint16)
-            room[:, :begin] = self.values[:, :begin]
-            self.values = room
-        self.values[:, begin : begin + count] = value
-        return found
-
-    def read(self, tau: np.ndarray) -> np.ndarray:
-        return np.take_along_axis(self.values, np.maximum(tau, 0), 1)
 
 
 class RosaState:
@@ -69,20 +51,19 @@ class RosaState:
     def __init__(self, adapter: "RosaAdapter", batch: int) -> None:
         if batch < 1:
             raise ValueError(f"batch is {batch}; give the number of rows, 1 or more")
-        self._routes = adapter.channels // adapter.bits
-        self._config = adapter.config
-        # Every stream has its own threads, and a model has a state per layer: few threads, each with enough work.
-        self._threads = max(1, min(torch.get_num_threads(), self._routes // ROUTES_PER_THREAD) // batch)
-        self._steps = 0
-        self._rows = [self._new_row() for _ in range(batch)]
-
-    def _new_row(self) -> _Row:
-        return _Row(self._routes, self._config, self._threads)
+        self._batch, self._steps = batch, 0
+        self._values: Optional[Tensor] = None  # [B, capacity, C / 8], set for the steps taken
+        self._finder: Optional[Finder] = None
+        rule = adapter.learnt_rule
+        if rule is not None:
+            # Every stream has its own threads, and a model has a state per layer: few threads, each with enough work.
+            threads = max(1, min(torch.get_num_threads(), rule.routes // ROUTES_PER_THREAD) // batch)
+            self._finder = Finder(rule, batch, threads)
 
     @property
     def batch(self) -> int:
         """The number of rows."""
-        return len(self._rows)
+        return self._batch
 
     @property
     def steps(self) -> int:
@@ -91,186 +72,325 @@ class RosaState:
 
     @property
     def lengths(self) -> List[int]:
-        """Steps of each row, padding not counted."""
-        return [row.stream.steps for row in self._rows]
+        """Steps of each row; padding is not counted where the adapter looks up by itself."""
+        return [self._steps] * self._batch if self._finder is None else self._finder.lengths
 
     @property
     def bytes(self) -> int:
         """Every byte that is kept."""
-        return sum(row.stream.nbytes + row.values.nbytes for row in self._rows)
+        values = 0 if self._values is None else self._values.nbytes
+        return values + (0 if self._finder is None else self._finder.nbytes)
 
     def reset(self) -> None:
         """Forget everything."""
-        self._steps = 0
-        self._rows = [self._new_row() for _ in self._rows]
+        self._steps, self._values = 0, None
+        if self._finder is not None:
+            self._finder.reset()
 
     def rewind(self, steps: int) -> None:
         """Forget the last ``steps`` steps."""
         if not 0 <= steps <= self._steps:
             raise ValueError(f"steps is {steps}; the state holds {self._steps}, more cannot be forgotten")
         self._steps -= steps
-        for row in self._rows:
-            del row.padding[bisect.bisect_left(row.padding, self._steps) :]
-            row.stream.rewind(self._steps - len(row.padding))
+        if self._finder is not None:
+            self._finder.rewind(steps)
 
     def reorder(self, indices: Union[Tensor, Iterable[int]]) -> None:
         """Row i becomes a copy of what row ``indices[i]`` was: beam search, and batches that grow or shrink."""
         chosen = [int(index) for index in indices]
         for index in chosen:
-            if not 0 <= index < len(self._rows):
-                raise ValueError(f"indices has {index}; there are rows 0 to {len(self._rows) - 1}")
+            if not 0 <= index < self._batch:
+                raise ValueError(f"indices has {index}; there are rows 0 to {self._batch - 1}")
         if not chosen:
             raise ValueError("indices is empty; a state has one row at least")
-        taken = set()
-        rows = []
-        for index in chosen:
-            rows.append(copy.deepcopy(self._rows[index]) if index in taken else self._rows[index])
-            taken.add(index)
-        self._rows = rows
+        if self._finder is not None:
+            self._finder.reorder(chosen)
+        if self._values is not None:
+            self._values = self._values[torch.tensor(chosen, device=self._values.device)]
+        self._batch = len(chosen)
 
     def fork(self) -> "RosaState":
         """A second, independent state that continues from here."""
         return copy.deepcopy(self)
 
     def __repr__(self) -> str:
-        return f"<RosaState batch={self.batch} steps={self.steps} routes={self._routes} bits={self._config.bits}>"
+        return f"<RosaState batch={self.batch} steps={self.steps} bytes={self.bytes}>"
 
-    def push(
-        self, symbols: np.ndarray, valid: Optional[np.ndarray], watch: Optional[Watch] = None
-    ) -> "tuple[np.ndarray, np.ndarray]":
-        """Append symbols [3, B, R, t] of q, k and v. Gives the value symbols read and whether any were, [B, R, t].
+    def append(self, v: Tensor) -> Tensor:
+        """Append the value bits of v [B, t, C]; gives those of all steps so far, [B, steps or more, C / 8]."""
+        if len(v) != self._batch:
+            raise ValueError(f"{len(v)} rows come to a state of {self._batch} rows; make a state for this batch")
+        new = _read.pack_bits(v.detach())
+        begin, end = self._steps, self._steps + v.shape[1]
+        if self._values is None or end > self._values.shape[1]:
+            # a quarter more than needed, so that the cost of growing is small per step
+            room = new.new_zeros(self._batch, end * 5 // 4 + 16, new.shape[2])
+            if self._values is not None:
+                room[:, :begin] = self._values[:, :begin]
+            self._values = room
+        self._values[:, begin:end] = new
+        self._steps = end
+        return self._values
 
-        Steps that ``valid`` [B, t] excludes are not appended and read nothing.
-        """
-        if symbols.shape[1:3] != (self.batch, self._routes):
-            raise ValueError(
-                f"{symbols.shape[1]} rows of {symbols.shape[2]} routes come to a state of "
-                f"{self.batch} rows of {self._routes}; make a state for this adapter and batch"
-            )
-        read, hit = np.zeros(symbols.shape[1:], np.uint16), np.zeros(symbols.shape[1:], np.bool_)
-        for number, row in enumerate(self._rows):
-            mine: Any = slice(None)
-            if valid is not None and not valid[number].all():
-                mine = np.flatnonzero(valid[number])
-                row.padding += (np.flatnonzero(~valid[number]) + self._steps).tolist()
-            query, key, value = (np.ascontiguousarray(kind[number][:, mine]) for kind in symbols)
-            if query.shape[1] == 0:
-                continue
-            begin = row.stream.steps
-            found = row.push(query, key, value, watch is not None)
-            tau = found.tau if isinstance(found, Retrieved) else found
-            if watch is not None:
-                watch.add(query, key, tau, found.length, begin)
-            read[number][:, mine] = row.read(tau)
-            hit[number][:, mine] = tau >= 0
-        self._steps += symbols.shape[3]
-        return read, hit
+    def find(
+        self, symbols: np.ndarray, valid: Optional[np.ndarray], reads: Iterable[str], watch: Optional[Watch] = None
+    ) -> Dict[str, Places]:
+        """Append symbols [2, B, R, t] of q and k to what the adapter looks up by itself; gives their places."""
+        assert self._finder is not None
+        before = self._finder.steps
+        kinds = {*reads, "found"} - {"nothing"}
+        found = self._finder.push(symbols[0], symbols[1], valid, kinds)
+        if watch is not None:
+            for row in range(self._batch):
+                mine = slice(None) if valid is None else valid[row]
+                query, key = (np.ascontiguousarray(kind[row][:, mine]) for kind in symbols)
+                tau, length = (x[0, row][:, mine] for x in found["found"])
+                time = np.arange(before, before + symbols.shape[3], dtype=np.int32)[mine]
+                watch.add(query, key, tau, length.astype(np.int32), time)
+        return found
 
 
 # -------------------------------------------------------------------------------------------------------------- adapter
 
 
-class _Launched(NamedTuple):
-    """Between launch and collect: q, k, v and the pending retrieval, or y where it is already known."""
+class Gate(nn.Module):
+    """A weight between 0 and 2 per step, 2 sigmoid(u . weight + bias); 1 at the start."""
 
+    def __init__(self, channels: int, device: Any = None, dtype: Optional[torch.dtype] = None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(channels, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.zeros(1, device=device, dtype=dtype))
+
+    def forward(self, u: Tensor) -> Tensor:
+        """[B, T], float32, for u [B, T, C]."""
+        return 2 * torch.sigmoid((u.float() * self.weight.float()).sum(-1) + self.bias.float())
+
+
+class _Source(NamedTuple):
+    """A source as an adapter reads it."""
+
+    source: Source
+    rule: Rule
+    first: int  # the first of its reads among all of the adapter
+    row: int  # the first of its rows in the table of gains
+
+    @property
+    def reads(self) -> slice:
+        return slice(self.first, self.first + self.rule.links)
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.row, self.row + self.rule.links * self.rule.routes)
+
+
+class _Launched(NamedTuple):
+    """Between launch and collect."""
+
+    u: Tensor
+    v: Optional[Tensor] = None
+    state: Optional[RosaState] = None
+    valid: Optional[Tensor] = None
+    found: Optional[Reads] = None
+    order: Optional[Tensor] = None
     q: Optional[Tensor] = None
     k: Optional[Tensor] = None
-    v: Optional[Tensor] = None
     pending: Optional[_torch.Pending] = None
-    explore: float = 0.0
-    order: Optional[Tensor] = None
-    valid: Optional[Tensor] = None
-    y: Optional[Tensor] = None
 
 
 class RosaAdapter(nn.Module):
     """What ROSA adds to a decoder layer of ``channels`` channels.
 
     The options are those of :class:`rosatune.RosaConfig`, as an object or by name; those of the whole model (``window``
-    and so on) are not used here. With pre fusion, :meth:`mix` is to be called. Exploration happens in training mode
-    only.
+    and so on) are not used here, except that ``window`` is the delay where ``delay`` is None. ``layer`` is the number
+    of the layer, which a source ``layer N`` needs. With pre fusion, :meth:`mix` is to be called. Exploration happens in
+    training mode only.
 
-    Parameters: ``q_proj.weight`` (not with ``"shared"``), ``k_proj.weight``, ``v_proj.weight``, ``out_proj.weight``,
-    ``e0``, ``e1`` and, for pre fusion, ``a0``, whose sigmoid is the share of what is read. ``a0`` starts at 0. The norm
-    that follows cancels a factor common to all channels, so only a / (1 - a) matters, which is 1 at the start: what is
-    read has the scale of the hidden state, as in post fusion. Halving is exact in floating point, so at the start the
-    mixed state differs from the hidden state by the norm's epsilon alone.
+    Parameters: ``v_proj.weight``, ``out_proj.weight``, ``e0`` and ``e1``, [C] or, where there are several reads,
+    [reads, C]; where the layer looks up by itself, ``k_proj.weight`` and ``q_proj.weight`` (not with ``"shared"``);
+    with ``gain`` the table ``gain`` [routes of all reads, 10]; with ``gate`` ``gate.weight`` and ``gate.bias``; and for
+    pre fusion ``a0``, whose sigmoid is the share of what is read. ``a0`` starts at 0. The norm that follows cancels a
+    factor common to all channels, so only a / (1 - a) matters, which is 1 at the start: what is read has the scale of
+    the hidden state, as in post fusion. Halving is exact in floating point, so at the start the mixed state differs
+    from the hidden state by the norm's epsilon alone.
 
-    Set ``retrieve`` to False to read nothing, for comparisons, and ``watch`` to True to gather :meth:`diagnostics`.
+    ``scale`` is the fixed factor of all that is read; ``rosatune.hf.attach`` sets it to ``units`` times the root mean
+    square of the layer's input.
+
+    For comparisons, set ``reads`` to ``"nothing"`` to read nothing, or to ``"random"`` to read at a random place, as
+    old as the delay wants, instead of each that was found. ``retrieve = False`` is ``reads = "nothing"``. Set ``watch``
+    to True to gather :meth:`diagnostics`.
     """
+
+    scale: float
 
     def __init__(
         self,
         channels: int,
         config: Optional[RosaConfig] = None,
         *,
+        layer: Optional[int] = None,
         device: Union[torch.device, str, None] = None,
         dtype: Optional[torch.dtype] = None,
         **options: Any,
     ) -> None:
         super().__init__()
-        self.config = config = chosen("RosaAdapter", config, options, ADAPTER, ("device", "dtype"))
-        self.settings = _settings.make(config)
-        if channels < 1 or channels % config.bits:
-            fitting = ", ".join(str(bits) for bits in range(1, 17) if channels > 0 and channels % bits == 0)
-            raise ValueError(f"channels is {channels}, not a multiple of bits ({config.bits}); bits may be {fitting}")
+        self.config = config = chosen("RosaAdapter", config, options, ADAPTER, ("layer", "device", "dtype"))
+        self.settings = _settings.make(config)._replace(delay=config.delay_steps)
         self.channels, self.bits, self.fusion, self.qk = channels, config.bits, config.fusion, config.qk
-        self.retrieve = True
+        self.layer = layer
+        if channels < 1:
+            raise ValueError(f"channels is {channels}; give 1 or more")
+        self.sources: List[_Source] = []
+        reads = rows = 0
+        for source in config.sources:
+            if layer is None and source.kind == "layer":
+                raise ValueError(f"source is {source.name!r}; say which layer this adapter is for: layer=")
+            if source.serves(layer or 0):
+                rule = Rule.of(config, source, channels)
+                self.sources.append(_Source(source, rule, reads, rows))
+                reads, rows = reads + rule.links, rows + rule.links * rule.routes
+        if not self.sources:
+            raise ValueError(f"source is {config.source!r}, which layer {layer} does not read; it needs no adapter")
+        self.scale = 1.0
+        self.reads = "found"
         self.watch = False
         self._watched: Optional[Watch] = None
 
         def projection() -> nn.Linear:
             return nn.Linear(channels, channels, bias=False, device=device, dtype=dtype)
 
-        def level() -> nn.Parameter:
-            return nn.Parameter(torch.empty(channels, device=device, dtype=dtype))
+        def table(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
 
-        if config.qk != "shared":
-            self.q_proj = projection()
-        self.k_proj, self.v_proj, self.out_proj = projection(), projection(), projection()
-        self.e0, self.e1 = level(), level()
+        if self.learns:
+            if config.qk != "shared":
+                self.q_proj = projection()
+            self.k_proj = projection()
+        self.v_proj, self.out_proj = projection(), projection()
+        shape = (channels,) if reads == 1 else (reads, channels)
+        self.e0, self.e1 = table(*shape), table(*shape)
+        if config.gain:
+            self.gain = table(rows, _read.GAINS)
+        if config.gate:
+            self.gate = Gate(channels, device, dtype)
         if config.fusion == "pre":
-            self.a0 = level()
+            self.a0 = table(channels)
         self.reset_parameters()
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Reset all parameters to their starting values."""
-        nn.init.xavier_uniform_(self.k_proj.weight)
-        if self.qk == "aligned":
-            self.q_proj.weight.copy_(self.k_proj.weight)
-        elif self.qk == "separate":
-            nn.init.xavier_uniform_(self.q_proj.weight)
-        nn.init.xavier_uniform_(self.v_proj.weight)
+        if self.learns:
+            nn.init.xavier_uniform_(self.k_proj.weight)
+            if self.qk == "aligned":
+                self.q_proj.weight.copy_(self.k_proj.weight)
+            elif self.qk == "separate":
+                nn.init.xavier_uniform_(self.q_proj.weight)
+        if self.config.v_start == "identity":
+            nn.init.eye_(self.v_proj.weight)
+        else:
+            nn.init.xavier_uniform_(self.v_proj.weight)
         nn.init.eye_(self.out_proj.weight)
         nn.init.constant_(self.e0, -self.config.e_start)
         nn.init.constant_(self.e1, self.config.e_start)
+        if self.config.gain:
+            nn.init.ones_(self.gain)
+        if self.config.gate:
+            nn.init.zeros_(self.gate.weight)
+            nn.init.zeros_(self.gate.bias)
         if self.fusion == "pre":
             nn.init.zeros_(self.a0)
 
     def extra_repr(self) -> str:
         words = [str(self.channels)]
         for name, value in self.config.part(*ADAPTER).items():
-            if name in ("fusion", "qk", "bits") or value != getattr(DEFAULTS, name):
+            if name in ("source", "fusion", "qk", "bits") or value != getattr(DEFAULTS, name):
                 words.append(f"{name}={value!r}")
-        return ", ".join(words + ([] if self.retrieve else ["retrieve=False"]))
+        if self.scale != 1:
+            words.append(f"scale={self.scale:.4g}")
+        return ", ".join(words + ([] if self.reads == "found" else [f"reads={self.reads!r}"]))
+
+    # ---------------------------------------------------------------------------------------------------------- sources
+
+    @property
+    def learns(self) -> bool:
+        """Whether this layer has a q and a k: for itself, or for a source ``layer N`` of which it is layer N."""
+        return any(self._mine(each.source) for each in self.sources)
+
+    def _mine(self, source: Source) -> bool:
+        return source.kind == "own" or (source.kind == "layer" and source.layer == self.layer)
+
+    @property
+    def learnt_rule(self) -> Optional[Rule]:
+        """How this layer's own q and k are looked up; None: it has none."""
+        return next((each.rule for each in self.sources if self._mine(each.source)), None)
+
+    @property
+    def reads(self) -> str:
+        """What is read: ``"found"``, ``"nothing"`` or ``"random"``."""
+        return self._reads
+
+    @reads.setter
+    def reads(self, value: str) -> None:
+        if value not in READS:
+            raise ValueError(f"reads is {value!r}; give one of {', '.join(map(repr, READS))}")
+        self._reads = value
+
+    @property
+    def retrieve(self) -> bool:
+        """Whether anything is read."""
+        return self._reads != "nothing"
+
+    @retrieve.setter
+    def retrieve(self, value: bool) -> None:
+        self._reads = "found" if value else "nothing"
+
+    def _levels(self, reads: slice) -> "tuple[Tensor, Tensor]":
+        """e0 and e1 of some reads, float32 [reads, C]."""
+        e0, e1 = (x.float().view(-1, self.channels)[reads] for x in (self.e0, self.e1))
+        return e0, e1
+
+    def _strength(self, each: _Source, places: TensorPlaces, z: Optional[Tensor], links: slice) -> Tensor:
+        """The weights [links, B, R, T] of places of some links of a source."""
+        routes = each.rule.routes
+        if self.config.gain:
+            rows = slice(each.row + links.start * routes, each.row + links.stop * routes)
+            weight = _read.gains(self.gain.float()[rows], places.length) * self.scale
+            weight = torch.where(places.tau >= 0, weight, 0)
+        else:
+            weight = (places.tau >= 0).float() * self.scale
+        return weight if z is None else weight * z.unsqueeze(1)
+
+    @property
+    def _weighs(self) -> bool:
+        return self.config.gain or self.config.gate or self.scale != 1
 
     # ---------------------------------------------------------------------------------------------------------- forward
 
-    def launch(self, u: Tensor, state: Optional[RosaState] = None, valid: Optional[Tensor] = None) -> _Launched:
+    def launch(
+        self,
+        u: Tensor,
+        state: Optional[RosaState] = None,
+        valid: Optional[Tensor] = None,
+        found: Optional[Reads] = None,
+    ) -> _Launched:
         """Begin: u [B, T, C] is the normed hidden state that attention is given. See :meth:`forward`."""
-        self._check(u, valid)
-        if not self.retrieve and state is None:
-            return _Launched(y=torch.zeros_like(u))
-        order = None
+        self._check(u, valid, found)
+        serves = any(each.source.kind == "layer" and self._mine(each.source) for each in self.sources)
+        if self.reads == "nothing" and state is None and not serves:
+            return _Launched(u)
+        v = self.v_proj(u)
+        if not self.learns:
+            return _Launched(u, v, state, valid, found)
+        order, there = None, u
         if valid is not None and state is None:
             # Move tokens to the front and padding behind them, where no token can find it.
             order = torch.argsort(valid.logical_not().byte(), dim=1, stable=True)
-            u = torch.take_along_dim(u, order.unsqueeze(-1), 1)
-        k, v = self.k_proj(u), self.v_proj(u)
-        q = k if self.qk == "shared" else self.q_proj(u)
+            there = torch.take_along_dim(u, order.unsqueeze(-1), 1)
+        k = self.k_proj(there)
+        q = k if self.qk == "shared" else self.q_proj(there)
         if state is not None:
-            return _Launched(y=self._continue(q, k, v, state, valid))
+            return _Launched(u, v, state, valid, found, None, q, k)
         explore = self.settings.explore if self.training else 0.0
         draws = explore > 0 or (self.settings.qk_grad == "flips" and self.settings.flip_share < 1)
         seed = None
@@ -280,30 +400,36 @@ class RosaAdapter(nn.Module):
         pending = _torch.launch(q, k, self._settings(explore), seed=seed)
         if self.watch and not torch.compiler.is_compiling():
             self._observe(q, k, valid)
-        return _Launched(q, k, v, pending, explore, order, valid)
+        return _Launched(u, v, None, valid, found, order, q, k, pending)
 
     def collect(self, launched: _Launched) -> Tensor:
         """What is to be added (post fusion) or mixed in (:meth:`mix`): [B, T, C]."""
-        y = launched.y
-        if y is None:
-            q, k, v, pending, explore, order, valid, _ = launched
-            y = _torch.rosa(q, k, v, self.e0, self.e1, self._settings(explore), pending=pending)
-            if order is not None and valid is not None:
-                y = torch.take_along_dim(y, torch.argsort(order, dim=1).unsqueeze(-1), 1)
-                y = y.masked_fill(valid.logical_not().unsqueeze(-1), 0)
-        elif not self.retrieve:
-            return torch.zeros_like(y)
-        return self.out_proj(y)
+        u, v = launched.u, launched.v
+        if v is None:
+            return torch.zeros_like(u)
+        if launched.state is not None:
+            y = self._continue(launched)
+        else:
+            mine = self._look_up(launched) if launched.pending is not None else None
+            y = None if self.reads == "nothing" else self._read_all(launched, v, mine)
+        return torch.zeros_like(u) if y is None else self.out_proj(y)
 
-    def forward(self, u: Tensor, state: Optional[RosaState] = None, valid: Optional[Tensor] = None) -> Tensor:
+    def forward(
+        self,
+        u: Tensor,
+        state: Optional[RosaState] = None,
+        valid: Optional[Tensor] = None,
+        found: Optional[Reads] = None,
+    ) -> Tensor:
         """What is read for u [B, T, C], the normed hidden state that attention is given: [B, T, C].
 
         state: the past, when a text comes in pieces. The steps of u are appended to it and read from all of it. This is
             for generation: no gradient passes through a state.
         valid: [B, T], False at padding. Such steps are neither looked up nor found, and read nothing, so that each row
             gets the result that it would get alone.
+        found: the places of the sources that layers share, from a :class:`rosatune.sources.Lookup`.
         """
-        return self.collect(self.launch(u, state, valid))
+        return self.collect(self.launch(u, state, valid, found))
 
     def mix(self, h: Tensor, inj: Tensor) -> Tensor:
         """Pre fusion: (1 - a) h + a inj, to be normed and given to attention."""
@@ -315,27 +441,148 @@ class RosaAdapter(nn.Module):
     def _settings(self, explore: float) -> _settings.Settings:
         return self.settings if explore else _settings.unexploring(self.settings)
 
-    def _check(self, u: Tensor, valid: Optional[Tensor]) -> None:
+    def _check(self, u: Tensor, valid: Optional[Tensor], found: Optional[Reads]) -> None:
         if u.dim() != 3 or u.shape[-1] != self.channels:
             raise ValueError(f"u has shape {list(u.shape)}; give [batch, steps, {self.channels}]")
         if valid is not None and (valid.shape != u.shape[:2] or valid.dtype != torch.bool):
             raise ValueError(
                 f"valid is {valid.dtype} of shape {list(valid.shape)}; give torch.bool of {list(u.shape[:2])}"
             )
+        if found is None and self.reads != "nothing":
+            shared = [each.source.name for each in self.sources if each.source.kind != "own"]
+            if shared:
+                raise ValueError(f"source {shared[0]!r} is looked up for all layers at once: give found=")
+
+    # ---------------------------------------------------------------------------------------------------- a text at once
+
+    def _look_up(self, launched: _Launched) -> Learnt:
+        """What this layer's q and k find, left for the layers above where they read it too."""
+        q, k, pending, rule = launched.q, launched.k, launched.pending, self.learnt_rule
+        assert q is not None and k is not None and pending is not None and rule is not None
+        found = _torch.find(q, k, pending)
+        shape = (1, len(q), rule.routes, q.shape[1])
+        tau, length = _gradients.wide(found.read).view(shape), found.length.view(shape)
+        if rule.links > 1:
+            known = found
+            if rule.delay or pending.settings.explore:
+                plain = _settings.unexploring(pending.settings)._replace(delay=0)
+                known = _torch.find(q, k, _torch.Pending(None, None, plain, False))
+            tau, length = _chain(rule.links, tau, length, _gradients.wide(known.read).view(shape[1:]),
+                                 known.length.view(shape[1:]))  # fmt: skip
+        trained = self.k_proj.weight.requires_grad
+        learnt = Learnt(q, k, found, pending.settings, TensorPlaces(tau, length), launched.order, trained)
+        for each in self.sources:
+            if each.source.kind == "layer" and self._mine(each.source) and launched.found is not None:
+                launched.found.learnt[each.source.name] = learnt
+        return learnt
+
+    def _of_layer(self, source: Source, found: Optional[Reads]) -> Learnt:
+        """What layer N found."""
+        learnt = None if found is None else found.learnt.get(source.name)
+        if learnt is None:
+            raise RuntimeError(f"source {source.name!r} was not looked up: layer {source.layer} has not run in this pass")
+        if self.training and torch.is_grad_enabled() and learnt.learns and not learnt.k.requires_grad:
+            raise RuntimeError(
+                f"the q and k of source {source.name!r} get no gradient from this layer, as layer {source.layer} ran "
+                f"without: use gradient checkpointing with use_reentrant=False"
+            )
+        return learnt
+
+    def _read_all(self, launched: _Launched, v: Tensor, mine: Optional[Learnt]) -> Tensor:
+        """y of all sources."""
+        z = self.gate(launched.u) if self.config.gate else None
+        y = None
+        for each in self.sources:
+            if self._mine(each.source):
+                assert mine is not None
+                part = self._read_learnt(each, mine, launched.valid, v, z)
+            elif each.source.learnt:
+                part = self._read_learnt(each, self._of_layer(each.source, launched.found), launched.valid, v, z)
+            else:
+                part = self._read_shared(each, launched, v, z)
+            y = part if y is None else y + part
+        assert y is not None
+        return y
+
+    def _read_shared(self, each: _Source, launched: _Launched, v: Tensor, z: Optional[Tensor]) -> Tensor:
+        """y of a source whose places were looked up before the layers ran."""
+        assert launched.found is not None
+        places = launched.found.of(each.source, self.reads, v.device)
+        if self.watch and not torch.compiler.is_compiling():
+            self._watch_places(places, launched.valid, 0)
+        weight = self._strength(each, places, z, slice(0, each.rule.links))
+        return _read.read(v, places.tau, weight, *self._levels(each.reads), self.config.v_grad)
+
+    def _read_learnt(
+        self, each: _Source, learnt: Learnt, valid: Optional[Tensor], v: Tensor, z: Optional[Tensor]
+    ) -> Tensor:
+        """y of a source of q and k."""
+        if self.reads == "random":
+            learnt = _randomised(learnt, each.rule.delay)
+        order = learnt.order
+        if order is not None:
+            v = torch.take_along_dim(v, order.unsqueeze(-1), 1)
+            z = None if z is None else torch.take_along_dim(z, order, 1)
+        e0, e1 = self._levels(each.reads)
+        value = _straight(v) if self.config.v_grad == "straight" else v
+        y = _torch.read(learnt.q, learnt.k, value, e0[0], e1[0], learnt.found, learnt.settings)
+        links = learnt.links
+        if self._weighs:
+            first = TensorPlaces(links.tau[:1], links.length[:1])
+            weight = self._strength(each, first, z, slice(0, 1))[0].transpose(1, 2).unsqueeze(-1)
+            y = (y.view(*weight.shape[:3], -1) * weight).view(y.shape).to(y.dtype)
+        if each.rule.links > 1:
+            further = TensorPlaces(links.tau[1:], links.length[1:])
+            weight = self._strength(each, further, z, slice(1, each.rule.links))
+            y = y + _read.read(v, further.tau, weight, e0[1:], e1[1:], self.config.v_grad)
+        if order is not None and valid is not None:
+            y = torch.take_along_dim(y, torch.argsort(order, dim=1).unsqueeze(-1), 1)
+            y = y.masked_fill(valid.logical_not().unsqueeze(-1), 0)
+        return y
+
+    # --------------------------------------------------------------------------------------------------- a text in pieces
 
     @torch.compiler.disable
-    def _continue(self, q: Tensor, k: Tensor, v: Tensor, state: RosaState, valid: Optional[Tensor]) -> Tensor:
+    def _continue(self, launched: _Launched) -> Optional[Tensor]:
         """y of steps that continue a state."""
         if self.training and torch.is_grad_enabled():
             raise ValueError("a state is for generation, nothing is learnt through it; train without (use_cache=False)")
-        marks = None if valid is None else valid.cpu().numpy()
-        read, hit = state.push(_symbols([q, k, v], self.bits), marks, self._watching())
-        symbol = torch.from_numpy(read.astype(np.int32)).to(v.device).transpose(1, 2).unsqueeze(-1)
-        found = torch.from_numpy(hit).to(v.device).transpose(1, 2).unsqueeze(-1)
-        bit = (symbol >> torch.arange(self.bits, device=v.device, dtype=torch.int32)) & 1
-        e0, e1 = (x.detach().float().view(-1, self.bits) for x in (self.e0, self.e1))
-        y = torch.where(bit.bool(), e1, e0) * found
-        return y.to(v.dtype).reshape(v.shape)
+        u, v, state, valid = launched.u, launched.v, launched.state, launched.valid
+        assert v is not None and state is not None
+        begin = state.steps
+        values = state.append(v)
+        mine = self._find_in(launched) if self.learns else None
+        if self.reads == "nothing":
+            return None
+        z = self.gate(u) if self.config.gate else None
+        y = None
+        for each in self.sources:
+            if self._mine(each.source):
+                assert mine is not None
+                places = mine
+            else:
+                assert launched.found is not None
+                places = launched.found.of(each.source, self.reads, v.device)
+                if self.watch:
+                    self._watch_places(places, valid, begin)
+            weight = self._strength(each, places, z, slice(0, each.rule.links))
+            bits = [_read.bits_at(values, tau, self.channels) for tau in places.tau]
+            part = _read.combine(bits, weight, *self._levels(each.reads)).to(v.dtype)
+            y = part if y is None else y + part
+        return y
+
+    def _find_in(self, launched: _Launched) -> Optional[TensorPlaces]:
+        """The places that this layer's q and k find in a state, left for the layers above where they read them too."""
+        q, k, state, found = launched.q, launched.k, launched.state, launched.found
+        assert q is not None and k is not None and state is not None
+        kinds = {self.reads} if found is None else {self.reads, *found.kinds}
+        marks = None if launched.valid is None else launched.valid.cpu().numpy()
+        places = state.find(_symbols([q, k], self.bits), marks, kinds, self._watching())
+        made = {kind: _places.to_tensors(each, q.device) for kind, each in places.items()}
+        for each in self.sources:
+            if each.source.kind == "layer" and self._mine(each.source) and found is not None:
+                found.places.update({(each.source.name, kind): there for kind, there in made.items()})
+        return made.get(self.reads)
 
     # ------------------------------------------------------------------------------------------------------ diagnostics
 
@@ -343,28 +590,39 @@ class RosaAdapter(nn.Module):
         if not self.watch:
             return None
         if self._watched is None:
-            self._watched = Watch(self.channels // self.bits, self.bits)
+            self._watched = Watch()
         return self._watched
 
     @torch.compiler.disable
     def _observe(self, q: Tensor, k: Tensor, valid: Optional[Tensor]) -> None:
         """Retrieve once more, with match lengths, for the statistics alone."""
-        watch = self._watching()
-        assert watch is not None
+        watch, rule = self._watching(), self.learnt_rule
+        assert watch is not None and rule is not None
         symbols = _symbols([q.detach(), k.detach()], self.bits)
         counts = [q.shape[1]] * len(q) if valid is None else valid.sum(1).tolist()
         for number, count in enumerate(counts):
             query, key = (np.ascontiguousarray(kind[number][:, :count]) for kind in symbols)
-            found = retrieve(query, key, length=True, threads=torch.get_num_threads(), **self.config.part("retrieval"))
+            found = retrieve(query, key, length=True, threads=torch.get_num_threads(), **rule.retrieval(rule.delay))
             assert isinstance(found, Retrieved) and found.length is not None
-            watch.add(query, key, found.tau, found.length, 0)
+            watch.add(query, key, found.tau, found.length, np.arange(count, dtype=np.int32))
+
+    @torch.compiler.disable
+    def _watch_places(self, places: TensorPlaces, valid: Optional[Tensor], begin: int) -> None:
+        """Add the first links of a source that was looked up elsewhere to the statistics."""
+        watch = self._watching()
+        assert watch is not None
+        tau, length = (x[0].cpu().numpy().astype(np.int32) for x in places)
+        marks = np.ones((len(tau), tau.shape[2]), np.bool_) if valid is None else valid.cpu().numpy()
+        time = np.arange(begin, begin + tau.shape[2], dtype=np.int32)
+        for row, mine in enumerate(marks):
+            watch.add(None, None, tau[row][:, mine], length[row][:, mine], time[mine])
 
     def diagnostics(self, reset: bool = True) -> Dict[str, float]:
         """What retrieval did in the forward passes since the last call, while ``watch`` was True; empty if none.
 
         steps, hit_rate: route-steps seen, and the share of them that found something;
-        agreement: share of them whose q and k symbols are equal;
-        query_symbols, key_symbols: different symbols in use, on average over the routes;
+        agreement: share of them whose q and k symbols are equal, where the layer has a q and a k;
+        query_symbols, key_symbols: different symbols in use, on average over the routes, where it has;
         length_mean, length_median: of the matches, in runs;
         distance_mean, distance_median: from a step back to what it read.
         """
@@ -382,3 +640,39 @@ def _symbols(tensors: List[Tensor], bits: int) -> np.ndarray:
         packed = list(torch.stack([_device.host_layout(x.detach(), bits) for x in tensors]).cpu())
     shape = (len(tensors[0]), tensors[0].shape[2] // bits, tensors[0].shape[1])
     return np.stack([x.numpy().view(np.uint16).reshape(shape) for x in packed])
+
+
+# ------------------------------------------------------------------------------------------------------ what is learnt
+
+
+def _straight(v: Tensor) -> Tensor:
+    """v, but with a derivative that turns the slope of a sigmoid into 1 where v lies between -1 and 1, and 0 elsewhere.
+
+    The operator's gradient of v has the factor s'(v), which is 0.19 or more there, so that dividing by it is safe.
+    """
+    known = v.detach()
+    p = torch.sigmoid(known.float())
+    factor = torch.where(known.abs() < 1, 1 / (p * (1 - p)).clamp(min=0.1), 0).to(v.dtype)
+    return known + (v - known) * factor
+
+
+def _chain(links: int, tau: Tensor, length: Tensor, known_tau: Tensor, known_length: Tensor) -> "tuple[Tensor, Tensor]":
+    """All links [links, B, R, T] from the first [1, B, R, T] and what every step found without delay [B, R, T]."""
+    taus, lengths = [tau[0]], [length[0]]
+    for _ in range(1, links):
+        before = (taus[-1] - 1).clamp(min=0)
+        there = torch.where(taus[-1] > 0, known_tau.gather(-1, before), -1)
+        shorter = torch.minimum(lengths[-1], known_length.gather(-1, before))
+        taus.append(there)
+        lengths.append(torch.where(there >= 0, shorter, 0))
+    return torch.stack(taus), torch.stack(lengths)
+
+
+@torch.compiler.disable
+def _randomised(learnt: Learnt, delay: int) -> Learnt:
+    """The same with random places."""
+    tau = learnt.links.tau.cpu().numpy()
+    drawn = np.stack([random_places(tau[:, row], row, 0, delay) for row in range(tau.shape[1])], 1)
+    there = torch.from_numpy(drawn).to(learnt.links.tau)
+    read = there[0].reshape(learnt.found.read.shape).to(learnt.found.read.dtype)
+    return learnt._replace(found=learnt.found._replace(read=read), links=learnt.links._replace(tau=there))

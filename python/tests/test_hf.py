@@ -182,7 +182,7 @@ def test_parameter_groups():
     groups = {group["name"]: group for group in hf.parameter_groups(model, 3e-4, 1e-6, weight_decay=0.1)}
     assert {name: (group["lr"], group["weight_decay"]) for name, group in groups.items()} == {
         "adapter matrices": (3e-4, 0.1),
-        "adapter vectors": (3e-4, 0.0),
+        "adapter vectors": (5 * 3e-4, 0.0),
         "backbone matrices": (1e-6, 0.1),
         "backbone vectors": (1e-6, 0.0),
     }
@@ -204,7 +204,7 @@ def test_hidden_states_and_attentions_are_recorded():
 @pytest.mark.parametrize(
     "options, message",
     [
-        (dict(bits=7), "64 is not a multiple of bits 7"),
+        (dict(bits=7), "64 channels are not a multiple of bits 7"),
         (dict(bits=0), "bits is 0; give a whole number from 1 to 16"),
         (dict(window=-1), "window is -1; give a whole number"),
         (dict(sinks=-1), "sinks is -1; give a whole number"),
@@ -212,6 +212,13 @@ def test_hidden_states_and_attentions_are_recorded():
         (dict(first_global_layers=4), "first_global_layers is 4"),
         (dict(layers=[3]), "layers names layer 3"),
         (dict(layers=[-1]), "layers is -1"),
+        (dict(source="layer 3"), "layer 3 has no adapter; name one that has, of .0, 1, 2."),
+        (dict(source="layer 1", layers=[0, 1]), "layers names layer 0, which reads no source of 'layer 1'"),
+        (dict(scales=[1.0]), "scales is 1 numbers; give a list of 3"),
+        (dict(scales=[1.0, 0.0, 1.0]), "scales has 0.0; give numbers above 0"),
+        (dict(units=0.3, sample=[50]), "sample has token 50; the model's vocabulary is 0 to 49"),
+        (dict(units=0.3, sample="text"), "sample is text; give its tokenizer too"),
+        (dict(units=0.3, sample=[0.5]), "sample is torch.float32 of shape"),
         (dict(layers=[0], first_global_layers=1), "first_global_layers=1"),
         (dict(layers=[1, 1]), "twice"),
         (dict(layers="some"), "'all'"),
@@ -257,7 +264,7 @@ def test_bad_calls():
         model(ids, attention_mask=torch.ones(2, 9))
     with pytest.raises(ValueError, match="packed"):
         model(ids, position_ids=torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4, 5]]))
-    with pytest.raises(ValueError, match="either input_ids or inputs_embeds"):
+    with pytest.raises(ValueError, match="pass input_ids or inputs_embeds"):
         model()
     with pytest.raises(TypeError, match="DynamicCache, not in a StaticCache"):
         model(ids, past_key_values=StaticCache(config=model.config, max_cache_len=20))

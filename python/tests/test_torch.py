@@ -149,7 +149,8 @@ def test_long_streams_keep_four_bytes(rng: np.random.Generator) -> None:
     q, k, v = (torch.tensor(rng.standard_normal((1, steps, 4)), dtype=torch.float32) for _ in range(3))
     inputs = [q.requires_grad_(), k, v, torch.zeros(4), torch.ones(4)]
     settings = _settings.make(bits=4, qk_grad="flips")
-    y, read, table = _operator.rosa(*inputs, None, None, True, True, *settings)
+    read, table, length = _operator.find(q, k, None, None, True, True, *settings)
+    y = _operator.rosa(*inputs, read, table, *settings)
     assert read.dtype == table.dtype == torch.int32
     query, key = (surrogate.symbols(x, 4)[0].astype(np.uint16) for x in (q, k))
     np.testing.assert_array_equal(read.numpy(), rosatune.retrieve(query, key, bits=4))
@@ -195,7 +196,8 @@ def test_tensor_operations_give_the_same(rng: np.random.Generator, rule: dict[st
     gy = direction(rng, inputs[0])
     settings = _settings.make(bits=bits, fold=fold, explore=0.2, flip_share=0.6, **rule)
     tables = rule["qk_grad"] == "flips"
-    y, read, table = _operator.rosa(*inputs, torch.tensor(9), None, tables, True, *settings)
+    read, table, _ = _operator.find(*inputs[:2], torch.tensor(9), None, tables, True, *settings)
+    y = _operator.rosa(*inputs, read, table, *settings)
     steps = _device._by_step(read, 2)
     assert torch.equal(y, _gradients.read_out(steps, *inputs[2:], bits))
     everything = (True,) * 5
@@ -212,7 +214,7 @@ def test_tensor_operations_carry_sums_from_chunk_to_chunk(
     gy = direction(rng, inputs[0])
     for rule in RULES:
         settings = _settings.make(bits=4, **rule)
-        _, read, table = _operator.rosa(*inputs, None, None, rule["qk_grad"] == "flips", True, *settings)
+        read, table, _ = _operator.find(*inputs[:2], None, None, rule["qk_grad"] == "flips", True, *settings)
         arguments = (gy, *inputs, _device._by_step(read, 2), table, (True,) * 5, settings)
         whole = _gradients.backward(*arguments)
         with monkeypatch.context() as patch:
@@ -290,8 +292,10 @@ def test_threads_do_not_change_a_bit(rng: np.random.Generator, rule: dict[str, A
 def test_operator_is_well_formed(rng: np.random.Generator, rule: str, compact: bool) -> None:
     inputs = activations(rng)
     settings = _settings.make(bits=4, qk_grad=rule)
-    torch.library.opcheck(_operator.rosa, (*inputs, None, None, rule == "flips", compact, *settings))
     q, k = (x.detach() for x in inputs[:2])
+    torch.library.opcheck(_operator.find, (q, k, None, None, rule == "flips", compact, *settings))
+    read, table, _ = _operator.find(q, k, None, None, rule == "flips", compact, *settings)
+    torch.library.opcheck(_operator.rosa, (*inputs, read, table, *settings))
     torch.library.opcheck(_operator.launch, (q, k, None, rule == "flips", compact, *settings))
 
 
@@ -394,7 +398,7 @@ def test_the_way_over_a_device(rng: np.random.Generator, monkeypatch: pytest.Mon
         settings = _settings.make(bits=4, **options)
         tables = settings.qk_grad == "flips"
         rest = (settings, tables, True, 5)
-        _, *expected = _operator.rosa(*inputs, torch.tensor(5), None, tables, True, *settings)
+        expected = _operator.find(q, k, torch.tensor(5), None, tables, True, *settings)
         tickets = [_device.launch(q, k, *rest) for _ in range(3)]
         for ticket in (tickets[2], tickets[2], tickets[0]):  # known, collected already, forgotten
             for found, wanted in zip(_device.collect(ticket, q, k, *rest), expected):

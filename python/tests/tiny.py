@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Iterator
 
 import pytest
@@ -12,6 +13,7 @@ import rosatune.hf
 
 KINDS = ("llama", "qwen3")
 VOCABULARY = 50
+NAMES = {field.name for field in dataclasses.fields(rosatune.RosaConfig)}
 
 
 @pytest.fixture(autouse=True)
@@ -48,20 +50,24 @@ def model(kind: str = "llama", seed: int = 1, **options: Any) -> Any:
 
 def attached(kind: str = "llama", window: int = 8, bits: int = 8, **options: Any) -> Any:
     """A model with adapters that have learnt something: what they read counts."""
-    names = ("sinks", "fusion", "first_global_layers", "qk", "qk_grad")
-    ours = {name: options.pop(name) for name in names if name in options}
+    ours = {name: options.pop(name) for name in list(options) if name in NAMES}
     made = rosatune.hf.attach(model(kind, **options), window=window, bits=bits, **ours)
     stir(made)
     return made
 
 
 def stir(made: Any, seed: int = 3) -> None:
-    """Give e0 and e1 random values."""
+    """Give e0 and e1 random values, and those of the strength that are there."""
     source = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for adapter in rosatune.hf.adapters(made).values():
             for vector in (adapter.e0, adapter.e1):
                 vector.copy_(0.3 * torch.randn(vector.shape, generator=source))
+            if adapter.config.gain:
+                adapter.gain.copy_(1 + 0.5 * torch.randn(adapter.gain.shape, generator=source))
+            if adapter.config.gate:
+                adapter.gate.weight.copy_(0.1 * torch.randn(adapter.gate.weight.shape, generator=source))
+                adapter.gate.bias.fill_(0.2)
 
 
 def tokens(rows: int, steps: int, seed: int = 5) -> torch.Tensor:

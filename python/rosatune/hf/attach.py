@@ -9,17 +9,31 @@ by the model class.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
 
 import torch
 from torch import nn
 
 from ..config import ALL, RosaConfig, chosen
+from ..finder import Rule
 from ..nn import RosaAdapter
+from ..sources import Lookup
 from .masks import check_implementation
 from .patch import LAYERS, STACKS, Plan, prepare
+from .scales import SCALES, checked, measured
 
-__all__ = ["Attachment", "adapters", "attach", "attachment", "detach", "parameter_groups", "set_stage", "stack_of"]
+__all__ = [
+    "Attachment",
+    "adapters",
+    "attach",
+    "attachment",
+    "detach",
+    "parameter_groups",
+    "record",
+    "scales_of",
+    "set_stage",
+    "stack_of",
+]
 
 STAGES = ("adapter", "all")
 
@@ -30,6 +44,7 @@ class Attachment:
 
     plan: Plan
     config: RosaConfig  # its `layers` are the numbers of those that have an adapter
+    lookup: Lookup  # the sources that layers share
     trained: dict = field(default_factory=dict)  # requires_grad of every parameter before
     windows: list = field(default_factory=list)  # sliding_window of the attention modules that have one
     recorded: Optional[dict] = None  # config.rosatune before
@@ -66,10 +81,10 @@ def _attached(model: Any) -> tuple[nn.Module, Attachment]:
 def adapters(model: Any) -> dict[int, RosaAdapter]:
     """The adapters of a model, by layer.
 
-    Use it to switch retrieval off and on, or to watch it::
+    Use it to switch what is read, for comparisons, or to watch it::
 
         for adapter in rosatune.hf.adapters(model).values():
-            adapter.retrieve = False
+            adapter.reads = "nothing"  # or "random", or "found"
     """
     stack, found = _attached(model)
     return {layer: stack.layers[layer].rosa for layer in found.config.layers}
@@ -81,6 +96,9 @@ def attach(
     *,
     stage: Optional[str] = "adapter",
     dtype: Optional[torch.dtype] = None,
+    sample: Any = None,
+    tokenizer: Any = None,
+    scales: Optional[Sequence[float]] = None,
     **options: Any,
 ) -> Any:
     """Narrow a model's attention to a window and add ROSA adapters to its layers. Returns the model, changed in place.
@@ -91,6 +109,11 @@ def attach(
         stage: what is trained afterwards, see :func:`set_stage`; None leaves every parameter as it is.
         dtype: of the adapters' parameters, float32 or bfloat16; by default that of the layers, or float32 if they are
             float16. In a bfloat16 model float32 adapters learn better: bfloat16 loses small updates.
+        sample: what ``units`` is measured on: token ids [steps] or [rows, steps], or text, with its ``tokenizer``. A
+            few hundred tokens of the kind the model will read are enough. None: the model makes a sample itself
+            (:func:`rosatune.hf.scales.draw_sample`).
+        tokenizer: of the text in ``sample``.
+        scales: the scale of what is read for each of the model's layers, in the place of a measurement.
         options: options of :class:`rosatune.RosaConfig` by name, such as ``window=2048, sinks=4``; beside ``config``
             they change it.
 
@@ -99,7 +122,9 @@ def attach(
     stack = stack_of(model)
     if getattr(stack, "rosatune", None) is not None:
         raise ValueError("adapters are already attached to this model; call rosatune.hf.detach first")
-    config = _fitting(chosen("attach", config, options, ALL, ("stage", "dtype")), stack)
+    others = ("stage", "dtype", "sample", "tokenizer", "scales")
+    config = _fitting(chosen("attach", config, options, ALL, others), stack)
+    lookup = Lookup(config, stack.config.hidden_size, stack.config.vocab_size)
     _check_stage(stage)
     if dtype not in (None, torch.float32, torch.bfloat16):
         raise ValueError(f"dtype is {dtype}; adapters are torch.float32 or torch.bfloat16")
@@ -108,17 +133,23 @@ def attach(
     if strange:
         raise TypeError(f"layers of class {strange[0]} cannot be patched; attach before wrapping or sharding the model")
 
+    if scales is None:
+        scales = measured(model, config.units, sample, tokenizer) if config.units and config.layers else None
+    scales = checked(scales, len(stack.layers))
+
     made = {}
     for index in config.layers:
         norm = stack.layers[index].input_layernorm.weight
         kind = dtype or (torch.float32 if norm.dtype == torch.float16 else norm.dtype)
-        made[index] = RosaAdapter(stack.config.hidden_size, config, device=norm.device, dtype=kind)
+        made[index] = RosaAdapter(stack.config.hidden_size, config, layer=index, device=norm.device, dtype=kind)
+        made[index].scale = scales[index]
 
     total = len(stack.layers)
     plan = Plan(config.window, config.sinks, total, config.first_global_layers if config.window else total)
     found = Attachment(
         plan,
         config,
+        lookup,
         {name: weight.requires_grad for name, weight in model.named_parameters()},
         recorded=getattr(stack.config, "rosatune", None),
     )
@@ -133,11 +164,23 @@ def attach(
         if layer.rosa is not None:
             layer.rosa.train(layer.training)
     stack.rosatune = found
-    stack.config.rosatune = config.to_dict()
+    record(model)
     stack.register_forward_pre_hook(prepare, with_kwargs=True)
     if stage is not None:
         set_stage(model, stage)
     return model
+
+
+def record(model: Any) -> None:
+    """Put what is attached into the model's configuration, which ``save_pretrained`` writes."""
+    stack, found = _attached(model)
+    stack.config.rosatune = {**found.config.to_dict(), SCALES: scales_of(model)}
+
+
+def scales_of(model: Any) -> list[float]:
+    """The scale of every layer's adapter; 1 where there is none."""
+    stack, _ = _attached(model)
+    return [1.0 if layer.rosa is None else layer.rosa.scale for layer in stack.layers]
 
 
 def detach(model: Any) -> Any:
@@ -176,27 +219,39 @@ def set_stage(model: Any, stage: str) -> Any:
 
 
 def parameter_groups(
-    model: Any, adapter_lr: float = 1e-4, backbone_lr: float = 5e-6, weight_decay: float = 0.0
+    model: Any,
+    adapter_lr: float = 1e-3,
+    backbone_lr: float = 5e-5,
+    weight_decay: float = 0.0,
+    vector_lr: Optional[float] = None,
 ) -> list[dict]:
     """Parameter groups for an optimizer: separate rates for adapters and backbone, no weight decay for vectors.
 
-    Only what :func:`set_stage` left trainable is listed. The defaults are those with which the paper's stage 2 starts
-    (backbone 5e-6 to 1e-6, adapters 1e-4 to 5e-6, cosine, 20 steps of warm-up); for the first stage the authors use
-    ``adapter_lr`` 3e-4 to 5e-5::
+    Only what :func:`set_stage` left trainable is listed. The vectors of adapters (``e0``, ``e1``, ``gain``, ``gate``,
+    ``a0``) learn at ``vector_lr``, by default 5 times ``adapter_lr``. The defaults are what was measured on a real
+    model, all parameters trained: AdamW with betas (0.9, 0.95), 20 steps of warm-up, cosine to a tenth, gradients
+    clipped at 1. The paper starts stage 2 with ``adapter_lr=1e-4, vector_lr=1e-4, backbone_lr=5e-6``::
 
-        groups = rosatune.hf.parameter_groups(model, adapter_lr=3e-4)
-        Trainer(model, arguments, optimizers=(torch.optim.AdamW(groups), None), ...)
+        groups = rosatune.hf.parameter_groups(model)
+        Trainer(model, arguments, optimizers=(torch.optim.AdamW(groups, betas=(0.9, 0.95)), None), ...)
     """
-    ours = {id(weight) for adapter in adapters(model).values() for weight in adapter.parameters()}
+    ours = {}
+    for adapter in adapters(model).values():
+        for name, weight in adapter.named_parameters():
+            ours[id(weight)] = "adapter matrices" if name.endswith("_proj.weight") else "adapter vectors"
+    rates = {
+        "adapter matrices": (adapter_lr, weight_decay),
+        "adapter vectors": (5 * adapter_lr if vector_lr is None else vector_lr, 0.0),
+        "backbone matrices": (backbone_lr, weight_decay),
+        "backbone vectors": (backbone_lr, 0.0),
+    }
     groups = {
-        f"{part} {kind}": {"params": [], "lr": lr, "weight_decay": decay, "name": f"{part} {kind}"}
-        for part, lr in (("adapter", adapter_lr), ("backbone", backbone_lr))
-        for kind, decay in (("matrices", weight_decay), ("vectors", 0.0))
+        name: {"params": [], "lr": lr, "weight_decay": decay, "name": name} for name, (lr, decay) in rates.items()
     }
     for weight in model.parameters():
         if weight.requires_grad:
-            part = "adapter" if id(weight) in ours else "backbone"
-            groups[f"{part} {'matrices' if weight.ndim > 1 else 'vectors'}"]["params"].append(weight)
+            backbone = "backbone matrices" if weight.ndim > 1 else "backbone vectors"
+            groups[ours.get(id(weight), backbone)]["params"].append(weight)
     used = [group for group in groups.values() if group["params"]]
     if not used:
         raise ValueError("nothing is trainable; call rosatune.hf.set_stage(model, 'adapter') or 'all' first")
@@ -208,14 +263,21 @@ def _fitting(config: RosaConfig, stack: nn.Module) -> RosaConfig:
     total, width = len(stack.layers), stack.config.hidden_size
     if config.first_global_layers > total:
         raise ValueError(f"first_global_layers is {config.first_global_layers}, but the model has {total} layers")
-    if width % config.bits:
-        fitting = ", ".join(str(bits) for bits in range(1, 17) if width % bits == 0)
-        raise ValueError(f"the hidden size {width} is not a multiple of bits {config.bits}; bits may be {fitting}")
-    if config.layers == "all":
-        return config.replace(layers=range(config.first_global_layers, total))
-    if config.layers and max(config.layers) >= total:
-        raise ValueError(f"layers names layer {max(config.layers)}, but the model's layers are 0 to {total - 1}")
-    return config
+    chosen_layers = range(config.first_global_layers, total) if config.layers == "all" else config.layers
+    if chosen_layers and max(chosen_layers) >= total:
+        raise ValueError(f"layers names layer {max(chosen_layers)}, but the model's layers are 0 to {total - 1}")
+    for source in config.sources:
+        if source.kind == "layer" and source.layer not in chosen_layers:
+            raise ValueError(
+                f"source is {config.source!r}, and layer {source.layer} has no adapter; name one that has, "
+                f"of {list(chosen_layers)}"
+            )
+        Rule.of(config, source, width, stack.config.vocab_size)
+    reading = [layer for layer in chosen_layers if any(source.serves(layer) for source in config.sources)]
+    if config.layers != "all" and len(reading) < len(chosen_layers):
+        idle = next(layer for layer in chosen_layers if layer not in reading)
+        raise ValueError(f"layers names layer {idle}, which reads no source of {config.source!r}; leave it out")
+    return config.replace(layers=reading)
 
 
 def _check_stage(stage: Optional[str]) -> None:

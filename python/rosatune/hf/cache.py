@@ -1,9 +1,9 @@
-"""What is kept between steps: keys and values of the window and the sinks, and the retrieval state.
+"""What is kept between steps: keys and values of the window and the sinks, value bits, and the retrieval state.
 
-The state of a layer's retrieval is kept in that layer's entry of transformers' own `DynamicCache`. Transformers changes
-a cache (reordering beams, cropping rejected drafts, repeating, selecting, resetting, copying) entry by entry, so the
+The state of a layer's adapter is kept in that layer's entry of transformers' own `DynamicCache`. Transformers changes a
+cache (reordering beams, cropping rejected drafts, repeating, selecting, resetting, copying) entry by entry, so the
 state follows without another cache class, and a cache made by `generate` or by the user can be used: its empty entries
-are replaced on first use.
+are replaced on first use. What all layers share, the look-up of token ids and embeddings, is kept in the first entry.
 
 A window entry holds what the next step sees: the last W - 1 positions, and the first S of every row. Keys are stored
 with their true rotary positions, so they need not be rotated again when the window moves.
@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from ..nn import RosaState
+from ..sources import Lookup, LookupState
 from .masks import Columns, Rows
 
 if TYPE_CHECKING:
@@ -51,17 +52,28 @@ class RetrievalEntry(DynamicLayer):
     """Keys and values of the whole past, and the retrieval state."""
 
     state: Optional[RosaState] = None
+    lookup_state: Optional[LookupState] = None  # of the first entry alone
 
     def retrieval(self, adapter: Any, batch: int) -> RosaState:
-        """The state, made on first use."""
+        """The state of the layer's adapter, made on first use."""
         if self.state is None:
             self.state = RosaState(adapter, batch)
         return self.state
 
+    def lookups(self, lookup: Lookup, batch: int) -> LookupState:
+        """The state of the sources that all layers share, made on first use."""
+        if self.lookup_state is None:
+            self.lookup_state = lookup.start(batch)
+        return self.lookup_state
+
+    @property
+    def _states(self) -> "list[Any]":
+        return [state for state in (self.state, self.lookup_state) if state is not None]
+
     def reset(self) -> None:
         self.keys = self.values = None
         self.is_initialized = False
-        self.state = None
+        self.state = self.lookup_state = None
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         super().reorder_cache(beam_idx)
@@ -88,8 +100,8 @@ class RetrievalEntry(DynamicLayer):
             self._forget(steps)
 
     def _pick(self, rows: Sequence[int]) -> None:
-        if self.state is not None:
-            self.state.reorder(rows)
+        for state in self._states:
+            state.reorder(rows)
 
     def _steps_to_forget(self, tokens_to_remove: int) -> int:
         length = self.get_seq_length()
@@ -99,8 +111,8 @@ class RetrievalEntry(DynamicLayer):
         return steps
 
     def _forget(self, steps: int) -> None:
-        if self.state is not None:
-            self.state.rewind(steps)
+        for state in self._states:
+            state.rewind(steps)
 
 
 class WindowEntry(RetrievalEntry):

@@ -1,7 +1,7 @@
 """Adapters on disk: a folder with `adapter_config.json` and `adapter_model.safetensors`.
 
-The configuration (`config.py`) says how the adapters were attached, to what shape of model, and the name of that model;
-the tensors are named `layers.<number>.<parameter>`. Each file is written beside its place and then moved there, so a
+The configuration (`config.py`) says how the adapters were attached, to what shape of model, the name of that model, and
+the scale of each layer; the tensors are named `layers.<number>.<parameter>`. Each file is written beside its place and then moved there, so a
 failed save leaves the older file. Both files carry a digest of the tensors: if a save was interrupted between the two,
 or one was exchanged, loading reports it. A model is changed only when everything read fits it.
 """
@@ -25,7 +25,8 @@ from transformers import PreTrainedModel
 
 from ..config import CONFIG_FILE, RosaConfig, read_file, replace_file
 from ..errors import AdapterError
-from .attach import adapters, attach, attachment, detach, stack_of
+from .attach import adapters, attach, attachment, detach, record, scales_of, stack_of
+from .scales import SCALES, checked
 
 __all__ = ["AdapterError", "from_pretrained", "load_adapter", "save_adapter"]
 
@@ -52,7 +53,8 @@ def save_adapter(model: Any, folder: Folder) -> None:
     digest = _digest(tensors)
     replace_file(folder / TENSORS, lambda path: save_file(tensors, path, metadata={"format": "pt", "tensors": digest}))
     base = {BASE: name} if (name := _base_name(model)) else {}
-    attachment(model).config.save(folder, base_model=_shape(model), **base, tensors=digest)
+    fields = {"base_model": _shape(model), **base, "tensors": digest, SCALES: scales_of(model)}
+    attachment(model).config.save(folder, **fields)
 
 
 def load_adapter(model: Any, folder: Folder, stage: Union[str, None] = "adapter") -> Any:
@@ -75,16 +77,23 @@ def load_adapter(model: Any, folder: Folder, stage: Union[str, None] = "adapter"
                 f"this model has {here.get(name)!r}"
             )
     tensors = _read_tensors(folder / TENSORS, fields["tensors"])
+    try:
+        scales = checked(fields.get(SCALES), here["num_hidden_layers"])
+    except ValueError as error:
+        raise AdapterError(f"{folder / CONFIG_FILE}: {error}") from error
     fresh = attachment(model) is None
     if fresh:
         try:
-            attach(model, config, stage=stage)
+            attach(model, config, stage=stage, scales=scales)
         except (TypeError, ValueError) as error:
             raise AdapterError(f"{folder / CONFIG_FILE}: cannot be attached to this model: {error}") from error
     else:
         _compare(folder / CONFIG_FILE, config, attachment(model).config)
     try:
         _fill(model, tensors, folder / TENSORS)
+        for layer, adapter in adapters(model).items():
+            adapter.scale = scales[layer]
+        record(model)
     except BaseException:
         if fresh:
             detach(model)
@@ -126,8 +135,10 @@ def from_pretrained(folder: Folder, stage: Union[str, None] = "adapter", **optio
                 if rest:
                     tensors[f"layers.{place.rpartition('.')[2]}.{rest}"] = store.get_tensor(name)
     del model.config.rosatune
+    options = {name: value for name, value in saved.items() if name != SCALES}
     try:
-        attach(model, RosaConfig.from_dict(saved), stage=stage)
+        scales = checked(saved.get(SCALES), model.config.num_hidden_layers)
+        attach(model, RosaConfig.from_dict(options), stage=stage, scales=scales)
     except (TypeError, ValueError) as error:
         raise AdapterError(f"{folder / 'config.json'}: the entry 'rosatune' cannot be attached: {error}") from error
     _fill(model, tensors, folder / files[0])
@@ -205,11 +216,15 @@ def _read_tensors(path: Path, digest: str) -> dict[str, Tensor]:
 
 def _compare(path: Path, saved: RosaConfig, here: RosaConfig) -> None:
     """Refuse adapters that do not compute the same. How they start and learn may differ; tensors are compared later."""
-    start = ("qk", "e_start")
-    for name, value in saved.part("model", "layer", "retrieval").items():
-        if name not in start and value != getattr(here, name):
+    free = ("qk", "e_start", "units", "v_start", "v_grad")
+    for name, value in saved.part("model", "source", "layer", "retrieval").items():
+        if name == "delay":
+            value, other = saved.delay_steps, here.delay_steps
+        else:
+            other = getattr(here, name)
+        if name not in free and value != other:
             raise AdapterError(
-                f"{path}: {name} is {value!r} there and {getattr(here, name)!r} in this model; "
+                f"{path}: {name} is {value!r} there and {other!r} in this model; "
                 f"detach the adapters first, or attach them with the same options"
             )
 

@@ -1,7 +1,8 @@
 """What a patched model computes.
 
-Two things change. A hook before the decoder stack makes the masks and prepares the cache; what the layers need beyond
-their usual arguments is passed to them as one more keyword argument, `rosa_step`. And the layers get a class derived
+Two things change. A hook before the decoder stack makes the masks, prepares the cache and looks up the places of the
+sources that layers share (token ids, embeddings); what the layers need beyond their usual arguments is passed to them
+as one more keyword argument, `rosa_step`. And the layers get a class derived
 from their own, whose forward launches the layer's retrieval before attention and collects it after, so that both run at
 the same time.
 
@@ -10,7 +11,8 @@ and pickling; and hooks would have to keep state between launching and collectin
 derived classes keep the names of their parents, because accelerate and FSDP find the layers to wrap by name. The
 decoder stack has a hook and keeps its class, because transformers looks up by the exact class which outputs
 (`output_hidden_states`) it can record. The step is an argument and not an attribute, because gradient checkpointing
-passes arguments again when it recomputes a layer, and they are moved when layers are on several devices.
+passes arguments again when it recomputes a layer, and they are moved when layers are on several devices. A recomputed
+layer therefore reads at the same places.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from transformers.cache_utils import DynamicCache
 from transformers.models.llama import modeling_llama
 from transformers.models.qwen3 import modeling_qwen3
 
+from ..sources import Lookup, Reads
 from .cache import Shared, WindowEntry, adopt
 from .masks import FLASH, Columns, Rows, build
 
@@ -64,7 +67,7 @@ class _RosaLayer:
                 state = cache.layers[attention.layer_idx].retrieval(self.rosa, hidden_states.shape[0])
             # The adapter may have a finer dtype than the model, so that small updates are not lost.
             read = attended.to(self.rosa.out_proj.weight.dtype)
-            pending = self.rosa.launch(read, state=state, valid=rosa_step["valid"])
+            pending = self.rosa.launch(read, state=state, valid=rosa_step["valid"], found=rosa_step["found"])
             if self.rosa.fusion == "pre":
                 attended = self.input_layernorm(self.rosa.mix(hidden_states, self.rosa.collect(pending)))
         hidden_states = hidden_states + attention(hidden_states=attended, **kwargs)[0]
@@ -97,13 +100,16 @@ def prepare(stack: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     if len(args) > len(ARGUMENTS):
         raise TypeError(f"{len(args)} positional arguments; pass those after {ARGUMENTS[-1]} by name")
     given = {**dict(zip(ARGUMENTS, args)), **kwargs}
-    if (given.get("input_ids") is None) == (given.get("inputs_embeds") is None):
-        raise ValueError("pass either input_ids or inputs_embeds")
+    ids = given.get("input_ids")
+    if ids is None and given.get("inputs_embeds") is None:
+        raise ValueError("pass input_ids or inputs_embeds")
     if given.get("inputs_embeds") is None:
-        given["inputs_embeds"] = stack.embed_tokens(given["input_ids"])
+        given["inputs_embeds"] = stack.embed_tokens(ids)
     given["input_ids"] = None
     embeds = given["inputs_embeds"]
     batch, queries = embeds.shape[:2]
+    if ids is not None and ids.shape != embeds.shape[:2]:
+        raise ValueError(f"input_ids is {list(ids.shape)} and inputs_embeds {list(embeds.shape)}; they must agree")
     plan: Plan = stack.rosatune.plan
 
     _refuse_packing(given)
@@ -118,8 +124,10 @@ def prepare(stack: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         shared.follow(rows, seen)
 
     implementation = stack.config._attn_implementation
+    valid = None if padding is None else padding[:, seen:]
     step = {
-        "valid": None if padding is None else padding[:, seen:],
+        "valid": valid,
+        "found": _look_up(stack, given, ids, valid),
         "flash": implementation in FLASH,
         "window_mask": None,
         "global_mask": None,
@@ -139,6 +147,17 @@ def prepare(stack: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     given["attention_mask"] = embeds.new_empty((0, 0, 0, 0))
     given["rosa_step"] = step
     return (), given
+
+
+def _look_up(stack: Any, given: dict, ids: Optional[Tensor], valid: Optional[Tensor]) -> Optional[Reads]:
+    """What the layers read of the sources that they share."""
+    lookup: Lookup = stack.rosatune.lookup
+    kinds = {layer.rosa.reads for layer in stack.layers if layer.rosa is not None}
+    if not kinds:
+        return None
+    embeds, cache = given["inputs_embeds"], given.get("past_key_values")
+    state = None if cache is None else cache.layers[0].lookups(lookup, embeds.shape[0])
+    return lookup(ids, embeds, valid, state, sorted(kinds))
 
 
 def _notice_length(stack: Any, positions: int) -> None:

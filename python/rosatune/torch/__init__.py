@@ -160,16 +160,26 @@ def rosa(
     _check("v", v, q, settings.bits)
     _check_level("e0", e0, q)
     _check_level("e1", e1, q)
-    y = _operator.rosa(
-        _batched(q),
-        _batched(k),
-        _batched(v),
-        e0.float(),
-        e1.float(),
-        pending.seed,
-        pending.ticket,
-        pending.tables,
-        not torch.compiler.is_compiling(),
-        *pending.settings,
-    )[0]
+    y = read(q, k, v, e0, e1, find(q, k, pending), pending.settings)
     return y if q.dim() == 3 else y.squeeze(0)
+
+
+class Found(NamedTuple):
+    """What a retrieval found, as :func:`read` takes it: arrays of B R rows, of which R belong to an entry of the batch."""
+
+    read: Tensor  # [B R, T], destinations as C keeps them
+    table: Tensor  # counterfactuals
+    length: Tensor  # [B R, T], uint8, match lengths cut at 255
+
+
+def find(q: Tensor, k: Tensor, pending: Pending) -> Found:
+    """The result of a retrieval that was launched."""
+    compact = not torch.compiler.is_compiling()
+    given = (pending.seed, pending.ticket, pending.tables, compact, *pending.settings)
+    return Found(*_operator.find(_batched(q).detach(), _batched(k).detach(), *given))
+
+
+def read(q: Tensor, k: Tensor, v: Tensor, e0: Tensor, e1: Tensor, found: Found, settings: Settings) -> Tensor:
+    """y [B, T, C] for what was found for q and k. Arguments are checked by :func:`rosa`."""
+    levels = (e0.float(), e1.float())
+    return _operator.rosa(_batched(q), _batched(k), _batched(v), *levels, found.read, found.table, *settings)

@@ -38,7 +38,7 @@ from torch import Tensor
 from . import _gradients, _host
 from ._settings import Settings
 
-__all__ = ["Retrieval", "backward", "collect", "forward", "host_layout", "launch", "record"]
+__all__ = ["Retrieval", "backward", "collect", "host_layout", "launch", "read_out", "record"]
 
 KEPT = 256  # pending retrievals that are kept; beyond that the oldest is dropped
 
@@ -127,17 +127,12 @@ def host_layout(x: Tensor, bits: int) -> Tensor:
     return found.transpose(1, 2).reshape(-1, x.shape[1])
 
 
-def forward(
-    ticket: int, q: Tensor, k: Tensor, v: Tensor, e0: Tensor, e1: Tensor, settings: Settings, tables: bool,
-    compact: bool, seed: int,
-) -> Tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """y, and what :func:`collect` finds. The symbols of v are formed while the retrieval is still under way."""
+def read_out(read: Tensor, v: Tensor, e0: Tensor, e1: Tensor, settings: Settings) -> Tensor:
+    """y for destinations [B R, T] as rosa_find keeps them."""
     fused = _kernels_for(v)
-    value = None if fused is None else fused.symbols(v, settings.bits)
-    read, table = collect(ticket, q, k, settings, tables, compact, seed)
     if fused is None:
-        return _gradients.read_out(_by_step(read, v.shape[0]), v, e0, e1, settings.bits), read, table
-    return fused.read_out(read, value, e0, e1, v, settings.bits), read, table
+        return _gradients.read_out(_by_step(read, v.shape[0]), v, e0, e1, settings.bits)
+    return fused.read_out(read, fused.symbols(v, settings.bits), e0, e1, v, settings.bits)
 
 
 def backward(
@@ -165,7 +160,8 @@ def backward(
 class _Answer(NamedTuple):
     read: Tensor
     table: Tensor
-    back: Any  # an event: both have arrived
+    length: Tensor
+    back: Any  # an event: all have arrived
 
 
 class Retrieval:
@@ -211,17 +207,17 @@ class Retrieval:
             self.times["retrieve"] = (begun, time.perf_counter())
         with torch.cuda.stream(side):
             self._mark("return", side)
-            read, table = (x.to(self.device, non_blocking=True) for x in found)
-            return _Answer(read, table, self._mark("back", side))
+            read, table, length = (x.to(self.device, non_blocking=True) for x in found)
+            return _Answer(read, table, length, self._mark("back", side))
 
-    def collect(self) -> Tuple[Tensor, Tensor]:
-        """Destinations and table on the device. What follows on the current stream waits for them there."""
+    def collect(self) -> Tuple[Tensor, Tensor, Tensor]:
+        """Destinations, table and lengths on the device. What follows on the current stream waits for them there."""
         answer = self.answer.result()
         main = torch.cuda.current_stream(self.device)
         main.wait_event(answer.back)
-        for x in (answer.read, answer.table):
+        for x in answer[:3]:
             x.record_stream(main)
-        return answer.read, answer.table
+        return answer[:3]
 
 
 def launch(q: Tensor, k: Tensor, settings: Settings, tables: bool, compact: bool, seed: int) -> int:
@@ -237,7 +233,7 @@ def launch(q: Tensor, k: Tensor, settings: Settings, tables: bool, compact: bool
 
 def collect(
     ticket: int, q: Tensor, k: Tensor, settings: Settings, tables: bool, compact: bool, seed: int
-) -> Tuple[Tensor, Tensor]:
+) -> Tuple[Tensor, Tensor, Tensor]:
     """The result of the ticket's retrieval, which is made now if there is none."""
     with _lock:
         retrieval = _under_way.pop(ticket, None)

@@ -106,8 +106,9 @@ def find(
     seed: int,
     threads: int,
     pinned: bool = False,
-) -> Tuple[Tensor, Tensor]:
-    """Destinations [B R, T] of symbols [B R, T] and the counterfactual table, of no rows unless ``tables``.
+) -> Tuple[Tensor, Tensor, Tensor]:
+    """Destinations [B R, T] of symbols [B R, T], the counterfactual table, of no rows unless ``tables``, and the match
+    lengths [B R, T], cut at 255.
 
     The table has a row per query run. Without ``compact`` it has one per step, the most there can be, so that its size
     does not depend on the data, as compilers need. Rows beyond the runs hold -1.
@@ -121,8 +122,9 @@ def find(
     rows = routes * steps if tables and not compact else runs
     table = torch.empty(rows, settings.bits + 1, dtype=kind, device="cpu", pin_memory=pinned)
     table[runs:].fill_(-1)
+    length = torch.empty(routes, steps, dtype=torch.uint8, device="cpu", pin_memory=pinned).zero_()
     if query.numel() == 0:
-        return read, table
+        return read, table, length
     learning = None
     if tables or settings.explore:
         learning = ctypes.byref(_learning(settings, tables, seed))
@@ -144,7 +146,7 @@ def find(
         )
 
     run(work, query.numel())
-    return read, table
+    return read, table, length
 
 
 def read_out(read: Tensor, value: Tensor, e0: Tensor, e1: Tensor, like: Tensor, settings: Settings) -> Tensor:

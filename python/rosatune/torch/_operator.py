@@ -1,9 +1,9 @@
 """The operators as PyTorch sees them: schemas, shapes, derivatives.
 
-``rosatune::rosa`` is the forward pass, ``rosatune::rosa_backward`` the backward pass, and ``rosatune::launch`` begins
-the retrieval of a later ``rosatune::rosa`` (see ``_device.py``). To compilers each is one opaque step, so they cause no
-graph break. An operator has no hidden state, so the forward pass also returns what only the backward pass needs:
-destinations and counterfactual tables.
+``rosatune::find`` is the retrieval, ``rosatune::launch`` begins it early (see ``_device.py``), ``rosatune::rosa`` reads
+what it found, and ``rosatune::rosa_backward`` is the backward pass of that. To compilers each is one opaque step, so
+they cause no graph break. An operator has no hidden state, so the retrieval also returns what only the backward pass
+needs, the counterfactual tables. What was found once may be read by any number of layers.
 
 The number of a table's rows depends on the data. Eager code gets exactly the rows needed; traced code, which must know
 shapes in advance, gets the largest possible number (``compact`` false).
@@ -19,7 +19,7 @@ from torch import Tensor
 from . import _device, _host
 from ._settings import SCHEMA, Settings
 
-__all__ = ["launch", "rosa"]
+__all__ = ["find", "launch", "rosa"]
 
 
 def _number(x: Optional[Tensor], otherwise: int) -> int:
@@ -49,47 +49,38 @@ def _(q: Tensor, k: Tensor, seed: Optional[Tensor], tables: bool, compact: bool,
     return torch.empty((), dtype=torch.int64, device="cpu")
 
 
-# -------------------------------------------------------------------------------------------------------------- forward
+# ----------------------------------------------------------------------------------------------------------------- find
 
 
 @torch.library.custom_op(
-    "rosatune::rosa",
+    "rosatune::find",
     mutates_args=(),
-    schema="(Tensor q, Tensor k, Tensor v, Tensor e0, Tensor e1, Tensor? seed, Tensor? ticket, bool tables, "
+    schema="(Tensor q, Tensor k, Tensor? seed, Tensor? ticket, bool tables, "
     f"bool compact, {SCHEMA}) -> (Tensor, Tensor, Tensor)",
 )
-def rosa(
+def find(
     q: Tensor,
     k: Tensor,
-    v: Tensor,
-    e0: Tensor,
-    e1: Tensor,
     seed: Optional[Tensor],
     ticket: Optional[Tensor],
     tables: bool,
     compact: bool,
     *given: Any,
 ) -> Tuple[Tensor, Tensor, Tensor]:
-    """y [B, T, C], destinations [B R, T] and the counterfactual table, of no rows unless ``tables``."""
+    """Destinations [B R, T], the counterfactual table, of no rows unless ``tables``, and match lengths [B R, T]."""
     settings = Settings(*given)
     if q.is_cuda:
         with torch.autocast("cuda", enabled=False):
-            begun = _number(ticket, 0)
-            return _device.forward(begun, q, k, v, e0, e1, settings, tables, compact, _number(seed, 0))
+            return _device.collect(_number(ticket, 0), q, k, settings, tables, compact, _number(seed, 0))
     threads = torch.get_num_threads()
-    q, k, v, e0, e1 = (x.contiguous() for x in (q, k, v, e0, e1))
-    query, key, value = _host.pack((q, k, v), settings.bits, threads)
-    read, table = _host.find(query, key, settings, tables, compact, _number(seed, 0), threads)
-    return _host.read_out(read, value, e0, e1, v, settings), read, table
+    query, key = _host.pack((q.contiguous(), k.contiguous()), settings.bits, threads)
+    return _host.find(query, key, settings, tables, compact, _number(seed, 0), threads)
 
 
-@rosa.register_fake
+@find.register_fake
 def _(
     q: Tensor,
     k: Tensor,
-    v: Tensor,
-    e0: Tensor,
-    e1: Tensor,
     seed: Optional[Tensor],
     ticket: Optional[Tensor],
     tables: bool,
@@ -103,7 +94,37 @@ def _(
     rows = 0
     if tables:
         rows = torch.library.get_ctx().new_dynamic_size() if compact else routes * steps
-    return v.new_empty(v.shape), v.new_empty((routes, steps), dtype=kind), v.new_empty((rows, bits + 1), dtype=kind)
+    return (
+        q.new_empty((routes, steps), dtype=kind),
+        q.new_empty((rows, bits + 1), dtype=kind),
+        q.new_empty((routes, steps), dtype=torch.uint8),
+    )
+
+
+# -------------------------------------------------------------------------------------------------------------- forward
+
+
+@torch.library.custom_op(
+    "rosatune::rosa",
+    mutates_args=(),
+    schema=f"(Tensor q, Tensor k, Tensor v, Tensor e0, Tensor e1, Tensor read, Tensor table, {SCHEMA}) -> Tensor",
+)
+def rosa(
+    q: Tensor, k: Tensor, v: Tensor, e0: Tensor, e1: Tensor, read: Tensor, table: Tensor, *given: Any
+) -> Tensor:
+    """y [B, T, C] for the destinations that were found for q and k."""
+    settings = Settings(*given)
+    if q.is_cuda:
+        with torch.autocast("cuda", enabled=False):
+            return _device.read_out(read, v, e0, e1, settings)
+    v, e0, e1, read = (x.contiguous() for x in (v, e0, e1, read))
+    value = _host.pack((v,), settings.bits, torch.get_num_threads())[0]
+    return _host.read_out(read, value, e0, e1, v, settings)
+
+
+@rosa.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, e0: Tensor, e1: Tensor, read: Tensor, table: Tensor, *given: Any) -> Tensor:
+    return v.new_empty(v.shape)
 
 
 # ------------------------------------------------------------------------------------------------------------- backward
@@ -158,14 +179,13 @@ def _(
     )
 
 
-def _keep(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Tensor, Tensor, Tensor]) -> None:
-    q, k, v, e0, e1 = inputs[:5]
-    ctx.save_for_backward(q, k, v, e0, e1, *output[1:])
-    ctx.settings = inputs[9:]
+def _keep(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:7])
+    ctx.settings = inputs[7:]
     ctx.inputs = len(inputs)
 
 
-def _backward(ctx: Any, gy: Tensor, *_: Any) -> Tuple[Optional[Tensor], ...]:
+def _backward(ctx: Any, gy: Tensor) -> Tuple[Optional[Tensor], ...]:
     wanted: List[bool] = list(ctx.needs_input_grad[:5])
     found = rosa_backward(gy, *ctx.saved_tensors, wanted, *ctx.settings)
     results = [x if asked else None for x, asked in zip(found, wanted)]

@@ -15,12 +15,16 @@ __all__ = ["SCHEMA", "Settings", "make", "unexploring"]
 
 
 class Settings(NamedTuple):
-    """The options of :class:`rosatune.RosaConfig` that the operator uses; ``max_match`` 0 stands for no limit."""
+    """The options of :class:`rosatune.RosaConfig` that the operator uses; ``max_match`` 0 stands for no limit.
+
+    ``delay`` is that of an adapter; the functions of this package that take q and k have none.
+    """
 
     bits: int
     policy: str
     fold: bool
     max_match: int
+    delay: int
     qk_grad: str
     credit: str
     key_credit: str
@@ -48,4 +52,4 @@ def make(config: Union[RosaConfig, Settings, None] = None, function: str = "rosa
     if isinstance(config, Settings):
         return config
     config = chosen(function, config, options, OPERATOR, ("seed", "pending"))
-    return Settings(**{**config.part(*OPERATOR), "max_match": config.max_match or 0})
+    return Settings(**{**config.part(*OPERATOR), "max_match": config.max_match or 0, "delay": 0})

@@ -1,0 +1,116 @@
+"""Places of shared sources as PyTorch operators: token ids or embeddings in, places and match lengths out.
+
+The look-up itself is done on the host (``finder.py``), once per forward pass for all layers. To compilers it is one
+opaque step.
+
+The symbols of embeddings are exact: each embedding is rounded to whole numbers of 16 bits, relative to its largest
+entry, and the sums of these with random signs are whole numbers too. So every device, any order of summation, and the C
+program find the same bits.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import List, NamedTuple, Optional, Tuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import _draw
+from ..finder import Places, Rule, find
+
+__all__ = ["TensorPlaces", "embedding_symbols", "find_places", "to_tensors"]
+
+
+class TensorPlaces(NamedTuple):
+    """Places on a device: [links, batch, routes, steps]."""
+
+    tau: Tensor  # int32, the step that is read; -1: none
+    length: Tensor  # uint8, the length of the match; 0 where nothing was found
+
+
+def to_tensors(places: Places, device: torch.device) -> TensorPlaces:
+    """Places of the host on a device."""
+    return TensorPlaces(*(torch.from_numpy(np.ascontiguousarray(x)).to(device, non_blocking=True) for x in places))
+
+
+@torch.library.custom_op(
+    "rosatune::find_places",
+    mutates_args=(),
+    schema="(Tensor symbols, Tensor? valid, str[] reads, int routes, int bits, str policy, bool fold, int max_match, "
+    "int delay, int links) -> Tensor[]",
+)
+def _find(
+    symbols: Tensor,
+    valid: Optional[Tensor],
+    reads: List[str],
+    routes: int,
+    bits: int,
+    policy: str,
+    fold: bool,
+    max_match: int,
+    delay: int,
+    links: int,
+) -> List[Tensor]:
+    rule = Rule(routes, bits, policy, fold, max_match or None, delay, links)
+    there = symbols.cpu().numpy()
+    marks = None if valid is None else valid.cpu().numpy()
+    found = find(rule, there, there, marks, reads, torch.get_num_threads())
+    return [x for kind in reads for x in to_tensors(found[kind], symbols.device)]
+
+
+@_find.register_fake
+def _(
+    symbols: Tensor, valid: Optional[Tensor], reads: List[str], routes: int, bits: int, policy: str, fold: bool,
+    max_match: int, delay: int, links: int,
+) -> List[Tensor]:  # fmt: skip
+    shape = (links, *symbols.shape)
+    kinds = (torch.int32, torch.uint8)
+    return [symbols.new_empty(shape, dtype=kind) for _ in reads for kind in kinds]
+
+
+def find_places(rule: Rule, symbols: Tensor, valid: Optional[Tensor], reads: Tuple[str, ...]) -> List[TensorPlaces]:
+    """The places of symbols [B, R, T], which are query and key, for each kind of read; valid is [B, T]."""
+    given = (*rule[:4], rule.max_match or 0, *rule[5:])
+    found = _find(symbols, valid, list(reads), *given)
+    return [TensorPlaces(*found[2 * i : 2 * i + 2]) for i in range(len(reads))]
+
+
+# ----------------------------------------------------------------------------------------------------------- embeddings
+
+
+@functools.lru_cache(maxsize=4)
+def _projection(seed: int, channels: int, device: torch.device) -> Tensor:
+    """Random signs, float32 [channels, channels]; the row is the channel that comes out."""
+    return torch.from_numpy(_draw.signs(seed, channels, channels)).to(device=device, dtype=torch.float32)
+
+
+@torch.library.custom_op(
+    "rosatune::embedding_symbols", mutates_args=(), schema="(Tensor embeds, int seed, int bits) -> Tensor"
+)
+def _embedding_symbols(embeds: Tensor, seed: int, bits: int) -> Tensor:
+    with torch.autocast(embeds.device.type, enabled=False):
+        x = embeds.detach().float()
+        most = x.abs().amax(-1, keepdim=True)
+        k = torch.where(most > 0, torch.round(x / most * 32767), 0.0)
+        # Two halves of 8 bits: their products and sums are exact in float32, even where it is computed as TF32.
+        high = torch.floor(k / 256)
+        low = k - high * 256
+        signs = _projection(seed, x.shape[-1], x.device)
+        total = (high @ signs.T).double() * 256 + (low @ signs.T).double()
+        batch, steps, channels = x.shape
+        place = 1 << torch.arange(bits, dtype=torch.int32, device=x.device)
+        found = ((total > 0).view(batch, steps, channels // bits, bits) * place).sum(-1, dtype=torch.int32)
+        return found.transpose(1, 2).contiguous()
+
+
+@_embedding_symbols.register_fake
+def _(embeds: Tensor, seed: int, bits: int) -> Tensor:
+    batch, steps, channels = embeds.shape
+    return embeds.new_empty((batch, channels // bits, steps), dtype=torch.int32)
+
+
+def embedding_symbols(embeds: Tensor, seed: int, bits: int) -> Tensor:
+    """The symbols, int32 [B, C / bits, T], of embeddings [B, T, C]: signs of a random projection made from ``seed``."""
+    return _embedding_symbols(embeds.detach(), seed, bits)
