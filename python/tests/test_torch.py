@@ -429,7 +429,7 @@ def test_packing_in_pieces(rng: np.random.Generator, monkeypatch: pytest.MonkeyP
 def explored(inputs: list[Tensor], **options: Any) -> np.ndarray:
     """The destinations really read, [B, R, T]."""
     settings = _settings.make(bits=4, **options)
-    _, read, _ = _operator.rosa(*inputs, torch.tensor(4), None, False, True, *settings)
+    read, _, _ = _operator.find(*inputs[:2], torch.tensor(4), None, False, True, *settings)
     return _gradients.wide(read).numpy().reshape(2, -1, read.shape[-1])
 
 

@@ -60,6 +60,7 @@ def _kept(threads: int) -> int:
 
 def _options(settings: Settings, threads: int) -> _c.rosa_options:
     options = _c.options(settings, threads)
+    options.delay = settings.delay
     if threads > 1:
         options.workers = _kept(threads)
     return options
@@ -122,7 +123,7 @@ def find(
     rows = routes * steps if tables and not compact else runs
     table = torch.empty(rows, settings.bits + 1, dtype=kind, device="cpu", pin_memory=pinned)
     table[runs:].fill_(-1)
-    length = torch.empty(routes, steps, dtype=torch.uint8, device="cpu", pin_memory=pinned).zero_()
+    length = torch.empty(routes, steps, dtype=torch.uint8, device="cpu", pin_memory=pinned)
     if query.numel() == 0:
         return read, table, length
     learning = None
@@ -141,7 +142,7 @@ def find(
             query.data_ptr(),
             key.data_ptr(),
             read.data_ptr(),
-            None,
+            length.data_ptr(),
             table.data_ptr() if tables else None,
         )
 
