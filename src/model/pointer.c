@@ -1,0 +1,276 @@
+/*
+ * The pointer's file and its arithmetic.
+ *
+ * Weights are kept as logarithms and added up with the greatest taken out, so that no weight, however large or small,
+ * overflows or cancels. The mixture is written as logits: with L = ln sum exp(logits), the logit of a token found
+ * becomes L + ln(p(x) + a_x), and all others stay. The softmax over that is the mixture, since the sum of the
+ * exponentials has grown by exactly the factor 1 + sum a. What works on logits, such as a repetition penalty, finds the
+ * scale that the model gave them.
+ */
+#include "model/pointer.h"
+
+#include "base/json_text.h"
+#include "base/paths.h"
+#include "base/status.h"
+#include "model/json.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FORMAT 1
+
+/* -------------------------------------------------------------------------------------------------------- file -- */
+
+/* A list of exactly `count` numbers. */
+static rosa_status read_row(struct json row, size_t count, double *numbers, rosa_error *err)
+{
+	rosa_status status = ROSA_OK;
+
+	if (json_kind(row) != JSON_IS_ARRAY || json_count(row) != count)
+		return json_refuse(row, err, "must be a list of %zu numbers", count);
+	for (size_t i = 0; i < count && status == ROSA_OK; i++) {
+		status = json_as_number(json_at(row, i), &numbers[i], err);
+		if (status == ROSA_OK && !(fabs(numbers[i]) <= POINTER_LARGEST))
+			status = json_refuse(row, err, "has the number %g; they are from %g to %g", numbers[i],
+					     -POINTER_LARGEST, POINTER_LARGEST);
+	}
+	return status;
+}
+
+/* A table of one row per link. */
+static rosa_status read_table(struct json table, size_t links, size_t columns, double *numbers, size_t stride,
+			      rosa_error *err)
+{
+	rosa_status status = ROSA_OK;
+
+	if (json_count(table) != links)
+		return json_refuse(table, err, "has %zu rows; \"links\" is %zu, and each link has one",
+				   json_count(table), links);
+	for (size_t i = 0; i < links && status == ROSA_OK; i++)
+		status = read_row(json_at(table, i), columns, numbers + i * stride, err);
+	return status;
+}
+
+static rosa_status check_names(struct json root, rosa_error *err)
+{
+	static const char *const known[] = {"format", "rosatune_version", "delay", "links", "theta", "confidence"};
+	struct json_walk walk = {0};
+	struct json value;
+	const char *name;
+
+	while (json_next(root, &walk, &name, &value)) {
+		bool found = false;
+
+		for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+			found = found || strcmp(name, known[i]) == 0;
+		if (!found)
+			return json_refuse(value, err,
+					   "is not a field of a pointer; was it written by a later version?");
+	}
+	return ROSA_OK;
+}
+
+static rosa_status read_fields(struct json root, struct pointer *pointer, rosa_error *err)
+{
+	struct json theta = {0}, confidence = {0};
+	size_t format = 0;
+	rosa_status status = json_get_size(root, "format", JSON_NEEDED, &format, err);
+
+	if (status == ROSA_OK && format != FORMAT)
+		return json_refuse(json_find(root, "format"), err, "is %zu; this version reads %d", format, FORMAT);
+	if (status == ROSA_OK)
+		status = check_names(root, err);
+	if (status == ROSA_OK)
+		status = json_get_size(root, "delay", JSON_NEEDED, &pointer->delay, err);
+	if (status == ROSA_OK && pointer->delay > ROSA_MAX_STEPS)
+		return json_refuse(json_find(root, "delay"), err, "is %zu; at most %zu", pointer->delay,
+				   ROSA_MAX_STEPS);
+	if (status == ROSA_OK)
+		status = json_get_size(root, "links", JSON_NEEDED, &pointer->links, err);
+	if (status == ROSA_OK && (pointer->links < 1 || pointer->links > POINTER_LINKS))
+		return json_refuse(json_find(root, "links"), err, "is %zu; a chain has 1 to %d", pointer->links,
+				   POINTER_LINKS);
+	if (status == ROSA_OK)
+		status = json_get_array(root, "theta", JSON_NEEDED, &theta, err);
+	if (status == ROSA_OK)
+		status = read_table(theta, pointer->links, POINTER_LENGTHS, pointer->theta[0], POINTER_LENGTHS, err);
+	if (status == ROSA_OK)
+		status = json_get_array(root, "confidence", JSON_OPTIONAL, &confidence, err);
+	pointer->confident = status == ROSA_OK && json_there(confidence);
+	if (pointer->confident)
+		status = read_table(confidence, pointer->links, 2, pointer->slope[0], 2, err);
+	return status;
+}
+
+static rosa_status read_root(struct json root, struct pointer *pointer, rosa_error *err)
+{
+	rosa_status status;
+
+	if (json_kind(root) != JSON_IS_OBJECT)
+		return json_refuse(root, err, "is not a pointer: it must hold one JSON object");
+	status = read_fields(root, pointer, err);
+	if (status != ROSA_OK)
+		memset(pointer, 0, sizeof(*pointer));
+	return status;
+}
+
+rosa_status pointer_parse(const char *text, size_t size, const char *name, struct pointer *pointer, rosa_error *err)
+{
+	struct json root = {0};
+	rosa_status status = json_read(text, size, name, &root, err);
+
+	memset(pointer, 0, sizeof(*pointer));
+	if (status == ROSA_OK)
+		status = read_root(root, pointer, err);
+	json_free(&root);
+	return status;
+}
+
+rosa_status pointer_load(const char *path, struct pointer *pointer, rosa_error *err)
+{
+	char *file = path_is_folder(path) ? path_join(path, POINTER_FILE) : strdup(path);
+	struct json root = {0};
+	rosa_status status;
+
+	memset(pointer, 0, sizeof(*pointer));
+	if (!file)
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for the name of a pointer");
+	status = json_load(file, &root, err);
+	if (status == ROSA_OK)
+		status = read_root(root, pointer, err);
+	json_free(&root);
+	free(file);
+	return status;
+}
+
+static void add_row(struct json_text *text, const double *numbers, size_t count, bool first)
+{
+	json_text_add(text, "%s\n    [", first ? "" : ",");
+	for (size_t i = 0; i < count; i++) {
+		json_text_add(text, "%s", i ? ", " : "");
+		json_text_number(text, numbers[i]);
+	}
+	json_text_add(text, "]");
+}
+
+rosa_status pointer_save(const char *path, const struct pointer *pointer, const struct file_options *files,
+			 rosa_error *err)
+{
+	struct json_text text = {0};
+	rosa_status status;
+
+	json_text_add(&text, "{\n  \"format\": %d,\n  \"rosatune_version\": \"%s\",\n", FORMAT, rosa_version());
+	json_text_add(&text, "  \"delay\": %zu,\n  \"links\": %zu,\n  \"theta\": [", pointer->delay, pointer->links);
+	for (size_t i = 0; i < pointer->links; i++)
+		add_row(&text, pointer->theta[i], POINTER_LENGTHS, i == 0);
+	json_text_add(&text, "\n  ]");
+	if (pointer->confident) {
+		json_text_add(&text, ",\n  \"confidence\": [");
+		for (size_t i = 0; i < pointer->links; i++)
+			add_row(&text, pointer->slope[i], 2, i == 0);
+		json_text_add(&text, "\n  ]");
+	}
+	json_text_add(&text, "\n}\n");
+	status = text.failed ? rosa_fail(err, ROSA_ENOMEM, "%s: no memory to write it", path)
+			     : file_save(path, text.data, text.size, files, err);
+	json_text_free(&text);
+	return status;
+}
+
+/* --------------------------------------------------------------------------------------------------- arithmetic -- */
+
+double log_sum_exp(const float *logits, size_t count, double *greatest)
+{
+	double most = (double)logits[0], sum = 0;
+
+	for (size_t i = 1; i < count; i++)
+		most = (double)logits[i] > most ? (double)logits[i] : most;
+	for (size_t i = 0; i < count; i++)
+		sum += exp((double)logits[i] - most);
+	*greatest = most;
+	return most + log(sum);
+}
+
+/* ln(e^a + e^b); either may be -infinity. */
+static double log_add(double a, double b)
+{
+	const double more = a > b ? a : b, less = a > b ? b : a;
+
+	return isinf(less) ? more : more + log1p(exp(less - more));
+}
+
+double pointer_log_weight(const struct pointer *pointer, size_t link, unsigned length, double log_token,
+			  double log_greatest)
+{
+	const double *slope = pointer->slope[link];
+	double weight = pointer->theta[link][length < POINTER_LENGTHS ? length : POINTER_LENGTHS - 1];
+
+	if (pointer->confident)
+		weight += slope[0] * fmax(log_token, POINTER_LEAST) + slope[1] * fmax(log_greatest, POINTER_LEAST);
+	return weight;
+}
+
+/* What a chain adds to each of the different tokens that it found. */
+struct shares {
+	size_t count;
+	uint32_t token[POINTER_LINKS];
+	double weight[POINTER_LINKS]; /* logarithms */
+	double whole;                 /* ln(1 + sum of all weights) */
+};
+
+static struct shares weigh(const struct pointer *pointer, const struct pointer_links *found, const float *logits,
+			   size_t vocabulary, double sum, double greatest)
+{
+	struct shares shares = {.count = 0, .whole = 0};
+
+	for (size_t i = 0; i < found->count && i < pointer->links; i++) {
+		const uint32_t token = found->token[i];
+		size_t at = 0;
+
+		if (token >= vocabulary)
+			continue;
+		const double weight =
+		    pointer_log_weight(pointer, i, found->length[i], (double)logits[token] - sum, greatest - sum);
+
+		while (at < shares.count && shares.token[at] != token)
+			at++;
+		if (at == shares.count) {
+			shares.token[at] = token;
+			shares.weight[at] = -INFINITY;
+			shares.count++;
+		}
+		shares.weight[at] = log_add(shares.weight[at], weight);
+		shares.whole = log_add(shares.whole, weight);
+	}
+	return shares;
+}
+
+void pointer_mix(const struct pointer *pointer, const struct pointer_links *found, float *logits, size_t vocabulary)
+{
+	double greatest, sum;
+
+	if (!found->count)
+		return;
+	sum = log_sum_exp(logits, vocabulary, &greatest);
+	const struct shares shares = weigh(pointer, found, logits, vocabulary, sum, greatest);
+
+	for (size_t i = 0; i < shares.count; i++) {
+		float *logit = &logits[shares.token[i]];
+
+		*logit = (float)log_add((double)*logit, sum + shares.weight[i]);
+	}
+}
+
+double pointer_loss(const struct pointer *pointer, const struct pointer_links *found, const float *logits,
+		    size_t vocabulary, uint32_t token, double *model)
+{
+	double greatest, sum = log_sum_exp(logits, vocabulary, &greatest);
+	const struct shares shares = weigh(pointer, found, logits, vocabulary, sum, greatest);
+	double share = (double)logits[token] - sum;
+
+	*model = -share;
+	for (size_t i = 0; i < shares.count; i++)
+		share = shares.token[i] == token ? log_add(share, shares.weight[i]) : share;
+	return shares.whole - share;
+}

@@ -1,0 +1,38 @@
+/* Any bytes as a pointer's file: refused with a reason, or used for a mixture that is made of numbers. */
+#include "model/pointer.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void check(bool condition)
+{
+	if (!condition)
+		abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct pointer pointer;
+	rosa_error error = {ROSA_OK, ""};
+
+	if (pointer_parse((const char *)data, size, "fuzz", &pointer, &error) != ROSA_OK) {
+		check(error.message[0] != '\0' && pointer.links == 0);
+		return 0;
+	}
+	check(pointer.links >= 1 && pointer.links <= POINTER_LINKS);
+	struct pointer_links found = {.count = (uint8_t)pointer.links};
+	float logits[4] = {1, -30, 7, 0};
+	double model;
+
+	for (size_t i = 0; i < pointer.links; i++) {
+		found.token[i] = (uint32_t)(i % 5);
+		found.length[i] = (uint8_t)(1 + 3 * i);
+	}
+	check(pointer_loss(&pointer, &found, logits, 4, 1, &model) >= -1e-9);
+	pointer_mix(&pointer, &found, logits, 4);
+	for (size_t i = 0; i < 4; i++)
+		check(isfinite(logits[i]));
+	return 0;
+}

@@ -1,0 +1,358 @@
+/*
+ * The pointer: its look-up against the definition by brute force, its mixture against the equation in long double, and
+ * its file, good and bad.
+ */
+#include "base/draw.h"
+#include "base/file.h"
+#include "model/pointer_past.h"
+#include "support_folder.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static void must(rosa_status status, const rosa_error *error)
+{
+	if (status != ROSA_OK)
+		fail_msg("%s", error->message);
+}
+
+/* ------------------------------------------------------------------------------------------------------ look-up -- */
+
+/* The newest of the longest matches with the context that ends at t, whose next token stands before t - delay. */
+static int32_t brute_place(const uint32_t *x, int32_t t, int32_t delay, int32_t *length)
+{
+	int32_t best = -1;
+
+	*length = 0;
+	for (int32_t e = 0; e + 1 < t - delay; e++) {
+		int32_t same = 0;
+
+		while (same <= e && x[e - same] == x[t - same])
+			same++;
+		if (same > 0 && same >= *length) {
+			*length = same;
+			best = e + 1;
+		}
+	}
+	return best;
+}
+
+static struct pointer_links brute_links(const uint32_t *x, int32_t t, const struct pointer *pointer)
+{
+	struct pointer_links links = {.count = 0};
+	int32_t length, place = brute_place(x, t, (int32_t)pointer->delay, &length);
+
+	while (place >= 0 && links.count < pointer->links) {
+		int32_t next;
+
+		links.token[links.count] = x[place];
+		links.length[links.count++] = length > 255 ? 255 : (uint8_t)length;
+		place = brute_place(x, place - 1, 0, &next);
+		length = next < length ? next : length;
+	}
+	return links;
+}
+
+static void check_same(const struct pointer_links *a, const struct pointer_links *b)
+{
+	assert_int_equal(a->count, b->count);
+	for (size_t i = 0; i < a->count; i++) {
+		assert_int_equal(a->token[i], b->token[i]);
+		assert_int_equal(a->length[i], b->length[i]);
+	}
+}
+
+#define STEPS 600
+
+static void finds_what_the_definition_says(void **state)
+{
+	static struct pointer_links found[STEPS];
+	uint32_t tokens[STEPS];
+	size_t links = 0, chains = 0, at_rest = 0;
+	rosa_error error;
+
+	(void)state;
+	for (size_t trial = 0; trial < 24; trial++) {
+		const uint32_t alphabet = trial % 3 == 0 ? 2 : trial % 3 == 1 ? 9 : 60;
+		const struct pointer pointer = {.delay = (size_t[]){0, 1, 7, 100}[trial % 4],
+						.links = (size_t[]){1, 2, 4, 16}[trial / 4 % 4]};
+		pointer_past *past;
+
+		for (size_t t = 0; t < STEPS; t++) /* ids at the upper end, one long repetition */
+			tokens[t] =
+			    t > 400 && trial % 2 ? tokens[t - 350] : 49151u - (uint32_t)(draw(5, trial, t) % alphabet);
+		must(pointer_past_new(&pointer, 49152, &past, &error), &error);
+		for (size_t t = 0; t < STEPS;) {
+			size_t some = 1 + draw(6, trial, t) % 40;
+
+			some = some < STEPS - t ? some : STEPS - t;
+			must(pointer_past_add(past, tokens + t, some, found + t, &error), &error);
+			t += some;
+		}
+		assert_int_equal(pointer_past_steps(past), STEPS);
+		assert_true(pointer_past_bytes(past) > STEPS * 9);
+		for (size_t t = 0; t < STEPS; t++) {
+			const struct pointer_links expected = brute_links(tokens, (int32_t)t, &pointer);
+
+			check_same(&found[t], &expected);
+			links += expected.count;
+			chains += expected.count > 1;
+			at_rest += expected.count == 0;
+		}
+		/* back, and on with other tokens */
+		must(pointer_past_rewind(past, 300, &error), &error);
+		for (size_t t = 300; t < STEPS; t++)
+			tokens[t] = tokens[STEPS - t];
+		must(pointer_past_add(past, tokens + 300, STEPS - 300, NULL, &error), &error);
+		must(pointer_past_rewind(past, 450, &error), &error);
+		must(pointer_past_add(past, tokens + 450, STEPS - 450, found + 450, &error), &error);
+		for (size_t t = 450; t < STEPS; t++) {
+			const struct pointer_links expected = brute_links(tokens, (int32_t)t, &pointer);
+
+			check_same(&found[t], &expected);
+		}
+		assert_int_equal(pointer_past_rewind(past, STEPS + 1, &error), ROSA_EINVAL);
+		tokens[0] = 49152;
+		assert_int_equal(pointer_past_add(past, tokens, 1, NULL, &error), ROSA_EINVAL);
+		assert_non_null(strstr(error.message, "49152"));
+		pointer_past_free(past);
+	}
+	assert_true(links > 10000 && chains > 3000 && at_rest > 500);
+}
+
+/* More tokens in one call than are searched at a time. */
+static void adds_long_texts_at_once(void **state)
+{
+	enum { LONG = 5000 };
+	const struct pointer pointer = {.delay = 64, .links = 3};
+	struct pointer_links *whole = calloc(LONG, sizeof(*whole)), one;
+	uint32_t *tokens = calloc(LONG, sizeof(*tokens));
+	pointer_past *past;
+	rosa_error error;
+
+	(void)state;
+	assert_true(whole && tokens);
+	for (size_t t = 0; t < LONG; t++)
+		tokens[t] = (uint32_t)(draw(9, 0, t) % 30);
+	must(pointer_past_new(&pointer, 30, &past, &error), &error);
+	must(pointer_past_add(past, tokens, LONG, whole, &error), &error);
+	pointer_past_free(past);
+	must(pointer_past_new(&pointer, 30, &past, &error), &error);
+	for (size_t t = 0; t < LONG; t++) {
+		must(pointer_past_add(past, &tokens[t], 1, &one, &error), &error);
+		check_same(&one, &whole[t]);
+	}
+	pointer_past_free(past);
+	free(whole);
+	free(tokens);
+}
+
+/* ------------------------------------------------------------------------------------------------------ mixture -- */
+
+#define WORDS 40
+
+static struct pointer drawn_pointer(uint64_t trial)
+{
+	struct pointer pointer = {.delay = 3, .links = 1 + trial % POINTER_LINKS, .confident = trial % 2};
+
+	for (size_t i = 0; i < pointer.links; i++) {
+		for (size_t l = 0; l < POINTER_LENGTHS; l++)
+			pointer.theta[i][l] = (double)(draw(trial, i, l) % 2000) / 100 - 10;
+		for (size_t j = 0; j < 2 && pointer.confident; j++)
+			pointer.slope[i][j] = (double)(draw(trial, i, 50 + j) % 200) / 100 - 1;
+	}
+	return pointer;
+}
+
+/* p(x) of the mixture, as the equation has it. */
+static void plain_mixture(const struct pointer *pointer, const struct pointer_links *found, const float *logits,
+			  long double *p)
+{
+	long double model[WORDS], sum = 0, most = 0, weights = 0;
+
+	for (size_t x = 0; x < WORDS; x++)
+		sum += expl((long double)logits[x]);
+	for (size_t x = 0; x < WORDS; x++) {
+		p[x] = model[x] = expl((long double)logits[x]) / sum;
+		most = model[x] > most ? model[x] : most;
+	}
+	for (size_t i = 0; i < found->count; i++) {
+		const size_t length = found->length[i] < 12 ? found->length[i] : 12;
+		long double weight = expl((long double)pointer->theta[i][length]);
+
+		if (pointer->confident)
+			weight *= powl(model[found->token[i]], (long double)pointer->slope[i][0]) *
+				  powl(most, (long double)pointer->slope[i][1]);
+		p[found->token[i]] += weight;
+		weights += weight;
+	}
+	for (size_t x = 0; x < WORDS; x++)
+		p[x] /= 1 + weights;
+}
+
+static void mixes_as_the_equation_says(void **state)
+{
+	(void)state;
+	for (uint64_t trial = 0; trial < 400; trial++) {
+		const struct pointer pointer = drawn_pointer(trial);
+		struct pointer_links found = {.count = (uint8_t)(draw(trial, 90, 0) % (pointer.links + 1))};
+		float logits[WORDS], mixed[WORDS];
+		long double p[WORDS];
+		double greatest, sum;
+
+		for (size_t x = 0; x < WORDS; x++)
+			mixed[x] = logits[x] = (float)(draw(trial, 91, x) % 4000) / 100.0f - 20;
+		for (size_t i = 0; i < found.count; i++) { /* the same token by several links */
+			found.token[i] = (uint32_t)(draw(trial, 92, i) % (trial % 4 ? WORDS : 3));
+			found.length[i] = (uint8_t)(draw(trial, 93, i) % 20);
+		}
+		plain_mixture(&pointer, &found, logits, p);
+		pointer_mix(&pointer, &found, mixed, WORDS);
+		sum = log_sum_exp(mixed, WORDS, &greatest);
+		for (size_t x = 0; x < WORDS; x++) {
+			double model, loss = pointer_loss(&pointer, &found, logits, WORDS, (uint32_t)x, &model);
+			bool touched = false;
+
+			for (size_t i = 0; i < found.count; i++)
+				touched = touched || found.token[i] == x;
+			assert_true(fabsl((long double)loss + logl(p[x])) < 1e-10L);
+			assert_true(fabs(sum - (double)mixed[x] - loss) < 2e-5);
+			assert_true(touched || mixed[x] == logits[x]);
+			if (!found.count)
+				assert_true(fabs(model - loss) < 1e-12);
+		}
+	}
+}
+
+/* Weights and logits at the ends of their ranges give numbers. */
+static void survives_extremes(void **state)
+{
+	struct pointer pointer = {.links = 3, .confident = true};
+	struct pointer_links found = {.count = 3, .length = {1, 200, 255}, .token = {0, 1, 0}};
+
+	(void)state;
+	for (int trial = 0; trial < 8; trial++) {
+		float logits[3] = {-INFINITY, trial & 1 ? 1e30f : -40, trial & 1 ? 1e30f : 0};
+		double model;
+
+		for (size_t i = 0; i < 3; i++) {
+			for (size_t l = 0; l < POINTER_LENGTHS; l++)
+				pointer.theta[i][l] = trial & 2 ? POINTER_LARGEST : -POINTER_LARGEST;
+			pointer.slope[i][0] = pointer.slope[i][1] = trial & 4 ? POINTER_LARGEST : -POINTER_LARGEST;
+		}
+		for (uint32_t x = 0; x < 3; x++)
+			assert_true(pointer_loss(&pointer, &found, logits, 3, x, &model) >= -1e-9);
+		pointer_mix(&pointer, &found, logits, 3);
+		assert_true(isfinite(logits[0]) && isfinite(logits[1]) && isfinite(logits[2]));
+	}
+	/* a token that the model does not have is no token */
+	float logits[2] = {1, 2};
+	found = (struct pointer_links){.count = 1, .length = {3}, .token = {7}};
+	pointer_mix(&pointer, &found, logits, 2);
+	assert_true(logits[0] == 1 && logits[1] == 2);
+}
+
+/* --------------------------------------------------------------------------------------------------------- file -- */
+
+static void reads_what_it_wrote(void **state)
+{
+	const struct folder *folder = *state;
+	rosa_error error;
+
+	for (uint64_t trial = 0; trial < 20; trial++) {
+		const struct pointer written = drawn_pointer(trial);
+		struct pointer read;
+
+		must(pointer_save(folder->file, &written, NULL, &error), &error);
+		must(pointer_load(folder->file, &read, &error), &error);
+		assert_int_equal(read.delay, written.delay);
+		assert_int_equal(read.links, written.links);
+		assert_int_equal(read.confident, written.confident);
+		assert_memory_equal(read.theta, written.theta, sizeof(read.theta));
+		assert_memory_equal(read.slope, written.slope, sizeof(read.slope));
+	}
+}
+
+/* A folder stands for the file in it. */
+static void looks_into_folders(void **state)
+{
+	const struct folder *folder = *state;
+	const struct pointer written = drawn_pointer(3);
+	struct pointer read;
+	rosa_error error;
+	char path[128];
+
+	assert_int_not_equal(pointer_load(folder->path, &read, &error), ROSA_OK);
+	assert_non_null(strstr(error.message, POINTER_FILE));
+	snprintf(path, sizeof(path), "%s/" POINTER_FILE, folder->path);
+	must(pointer_save(path, &written, NULL, &error), &error);
+	must(pointer_load(folder->path, &read, &error), &error);
+	assert_memory_equal(read.theta, written.theta, sizeof(read.theta));
+	assert_int_equal(unlink(path), 0);
+}
+
+#define ROW "[0,0,0,0,0,0,0,0,0,0,0,0,0]"
+
+static void refuses_what_is_wrong(void **state)
+{
+	static const struct {
+		const char *text, *said;
+	} wrong[] = {
+	    {"[]", "must hold one JSON object"},
+	    {"{}", "format"},
+	    {"{\"format\": 2}", "this version reads 1"},
+	    {"{\"format\": 1, \"links\": 1, \"theta\": [" ROW "]}", "delay"},
+	    {"{\"format\": 1, \"delay\": -1, \"links\": 1, \"theta\": [" ROW "]}", "delay"},
+	    {"{\"format\": 1, \"delay\": 4294967296, \"links\": 1, \"theta\": [" ROW "]}", "at most"},
+	    {"{\"format\": 1, \"delay\": 256, \"links\": 0, \"theta\": []}", "1 to 16"},
+	    {"{\"format\": 1, \"delay\": 256, \"links\": 17, \"theta\": []}", "1 to 16"},
+	    {"{\"format\": 1, \"delay\": 256, \"links\": 2, \"theta\": [" ROW "]}", "has 1 rows"},
+	    {"{\"format\": 1, \"delay\": 256, \"links\": 1, \"theta\": [[0,0]]}", "13 numbers"},
+	    {"{\"format\": 1, \"delay\": 256, \"links\": 1, \"theta\": [5]}", "13 numbers"},
+	    {"{\"format\": 1, \"delay\": 256, \"links\": 1, \"theta\": [[0,0,0,0,0,0,0,0,0,0,0,0,null]]}", "theta"},
+	    {"{\"format\": 1, \"delay\": 256, \"links\": 1, \"theta\": [[0,0,0,0,0,0,0,0,0,0,0,0,NaN]]}", "line 1"},
+	    {"{\"format\": 1, \"delay\": 256, \"links\": 1, \"theta\": [[0,0,0,0,0,0,0,0,0,0,0,0,51]]}", "51"},
+	    {"{\"format\": 1, \"delay\": 256, \"links\": 1, \"theta\": [" ROW "], \"confidence\": [[1]]}", "2 numbers"},
+	    {"{\"format\": 1, \"delay\": 256, \"links\": 1, \"theta\": [" ROW "], \"confidence\": []}", "has 0 rows"},
+	    {"{\"format\": 1, \"delay\": 256, \"links\": 1, \"theta\": [" ROW "], \"gate\": 1}", "not a field"},
+	};
+	static const char good[] = "{\"format\": 1, \"delay\": 256, \"links\": 1, \"theta\": [" ROW "]}";
+	struct pointer pointer;
+	rosa_error error;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		error.message[0] = '\0';
+		assert_int_not_equal(pointer_parse(wrong[i].text, strlen(wrong[i].text), "p.json", &pointer, &error),
+				     ROSA_OK);
+		if (!strstr(error.message, wrong[i].said) || !strstr(error.message, "p.json"))
+			fail_msg("%s: %s", wrong[i].text, error.message);
+		assert_int_equal(pointer.links, 0);
+	}
+	must(pointer_parse(good, strlen(good), "p.json", &pointer, &error), &error);
+	assert_int_equal(pointer.delay, 256);
+	assert_int_not_equal(pointer_load("/nowhere/p.json", &pointer, &error), ROSA_OK);
+	assert_non_null(strstr(error.message, "/nowhere/p.json"));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(finds_what_the_definition_says),
+	    cmocka_unit_test(adds_long_texts_at_once),
+	    cmocka_unit_test(mixes_as_the_equation_says),
+	    cmocka_unit_test(survives_extremes),
+	    cmocka_unit_test_setup_teardown(reads_what_it_wrote, folder_enter, folder_leave),
+	    cmocka_unit_test_setup_teardown(looks_into_folders, folder_enter, folder_leave),
+	    cmocka_unit_test(refuses_what_is_wrong),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
