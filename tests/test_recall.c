@@ -114,6 +114,22 @@ static int stop_at_once(void *context, uint64_t done, uint64_t total)
 	return 1;
 }
 
+/* By the equation, all weights being 2 at rank 1 and 1/2 at rank 2. */
+static double mixture_loss(const struct pointer_links *links, const float *row, size_t vocabulary, uint32_t token)
+{
+	double sum = 0, weights = 0, own = 0;
+
+	for (size_t v = 0; v < vocabulary; v++)
+		sum += exp((double)row[v]);
+	for (size_t i = 0; i < links->count; i++) {
+		const double weight = i ? 0.5 : 2;
+
+		weights += weight;
+		own += links->token[i] == token ? weight : 0;
+	}
+	return -log((exp((double)row[token]) / sum + own) / (1 + weights));
+}
+
 static void scores_like_the_logits(void **state)
 {
 	const struct tiny_model tiny = TINY_MODEL;
@@ -127,10 +143,17 @@ static void scores_like_the_logits(void **state)
 	rosa_error error;
 	uint32_t tokens[3][STEPS];
 	const size_t counts[3] = {STEPS, 1, 33};
-	double expected[3][STEPS] = {{0}}, losses[3][STEPS];
+	double expected[3][STEPS] = {{0}}, losses[3][STEPS], expected_mixed[3][STEPS] = {{0}}, mixed[3][STEPS];
+	struct pointer pointer = {.delay = 8, .links = 2};
+	struct pointer_links links[STEPS];
+	size_t found = 0;
 	float *logits;
 
 	(void)state;
+	for (size_t l = 0; l < POINTER_LENGTHS; l++) {
+		pointer.theta[0][l] = log(2);
+		pointer.theta[1][l] = log(0.5);
+	}
 	assert_true(mkstemp(path) >= 0);
 	tiny_model_save(&tiny, path);
 	must(checkpoint_open(path, &checkpoint, &error), &error);
@@ -142,7 +165,11 @@ static void scores_like_the_logits(void **state)
 	assert_non_null(logits);
 	for (size_t i = 0; i < 3; i++) {
 		for (size_t t = 0; t < counts[i]; t++)
-			tokens[i][t] = (uint32_t)(draw(3, i, t) % vocabulary);
+			tokens[i][t] = (uint32_t)(draw(3, i, t) % (i ? vocabulary : 5));
+		pointer_past *past;
+		must(pointer_past_new(&pointer, vocabulary, &past, &error), &error);
+		must(pointer_past_add(past, tokens[i], counts[i], links, &error), &error);
+		pointer_past_free(past);
 		must(sequence_new(decoder, &sequence, &error), &error);
 		struct piece piece = {sequence, tokens[i], counts[i], LOGITS_ALL, logits};
 		must(decoder_read(decoder, 1, &piece, NULL, NULL, &error), &error);
@@ -154,18 +181,21 @@ static void scores_like_the_logits(void **state)
 			for (size_t v = 0; v < vocabulary; v++)
 				sum += exp((double)row[v]);
 			expected[i][t] = log(sum) - (double)row[tokens[i][t]];
+			expected_mixed[i][t] = mixture_loss(&links[t - 1], row, vocabulary, tokens[i][t]);
+			found += links[t - 1].count;
 		}
 	}
+	assert_true(found > 50);
 	for (size_t batch = 1; batch <= 4; batch++) {
 		for (size_t first = 1; first <= 36; first += 7) {
-			const struct scoring scoring = {decoder, workers, batch, first};
+			const struct scoring scoring = {decoder, workers, batch, first, batch % 2 ? &pointer : NULL};
 			struct scored_text texts[3];
 			uint64_t seen[2] = {0, 0};
 
 			for (size_t i = 0; i < 3; i++) {
-				texts[i] = (struct scored_text){tokens[i], counts[i], losses[i]};
+				texts[i] = (struct scored_text){tokens[i], counts[i], losses[i], mixed[i]};
 				for (size_t t = 0; t < STEPS; t++)
-					losses[i][t] = -1;
+					losses[i][t] = mixed[i][t] = -1;
 			}
 			must(score_texts(&scoring, texts, 3, count_ticks, seen, &error), &error);
 			assert_int_equal(score_tokens(texts, 3), STEPS - 1 + 32);
@@ -176,12 +206,16 @@ static void scores_like_the_logits(void **state)
 						assert_true(losses[i][t] == -1);
 					else
 						assert_true(fabs(losses[i][t] - expected[i][t]) < 1e-9);
+					if (t < first || t >= counts[i] || !scoring.pointer)
+						assert_true(mixed[i][t] == -1);
+					else
+						assert_true(fabs(mixed[i][t] - expected_mixed[i][t]) < 1e-9);
 				}
 			}
 			assert_int_equal(score_texts(&scoring, texts, 3, stop_at_once, NULL, &error), ROSA_ECANCELLED);
 		}
 	}
-	const struct scoring bad = {decoder, workers, 0, 1};
+	const struct scoring bad = {decoder, workers, 0, 1, NULL};
 	assert_int_equal(score_texts(&bad, NULL, 0, NULL, NULL, &error), ROSA_EINVAL);
 	free(logits);
 	decoder_free(decoder);

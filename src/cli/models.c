@@ -8,8 +8,10 @@
  */
 #include "cli/models.h"
 
+#include "base/paths.h"
 #include "cli/text_input.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -51,6 +53,51 @@ bool model_adapter(const struct model_args *args, const struct checkpoint *check
 	return true;
 }
 
+/* The folder of the adapter, if it has a pointer; from malloc, or NULL. */
+static char *adapters_pointer(const struct model *model)
+{
+	char *file = model->adapted ? path_join(model->adapter.path, POINTER_FILE) : NULL;
+	const bool there = file && path_exists(file);
+
+	free(file);
+	return there ? strdup(model->adapter.path) : NULL;
+}
+
+bool model_pointer(struct model *model, const struct model_args *args, rosa_error *why)
+{
+	const size_t window = model->options.window;
+
+	if (args->pointer && strcmp(args->pointer, POINTER_NONE) == 0)
+		return true;
+	model->pointer_path = args->pointer ? strdup(args->pointer) : adapters_pointer(model);
+	if (!model->pointer_path)
+		return !args->pointer || refuse(why, "not enough memory for the name of a pointer");
+	if (!args->pointer)
+		complain(NULL, "note: using the pointer in %s (--pointer none: without)", model->pointer_path);
+	if (pointer_load(model->pointer_path, &model->pointer, why) != ROSA_OK)
+		return false;
+	if (!window)
+		return refuse(why,
+			      "--pointer %s: attention is global and sees all that a pointer could find; "
+			      "add --window W, or --pointer none",
+			      model->pointer_path);
+	if (model->pointer.delay != window)
+		complain(NULL,
+			 "note: the pointer in %s was fitted beside a window of %zu, the window is %zu; fit one for it "
+			 "with 'rosatune pointer fit'",
+			 model->pointer_path, model->pointer.delay, window);
+	return true;
+}
+
+void model_print_pointer(const struct model *model)
+{
+	printf(", \"pointer\": ");
+	if (model->pointer_path)
+		text_print_json(model->pointer_path, strlen(model->pointer_path));
+	else
+		printf("null");
+}
+
 static bool open_files(struct model *model, const struct model_args *args, rosa_error *why)
 {
 	if (checkpoint_open(args->model, &model->checkpoint, why) != ROSA_OK)
@@ -61,24 +108,24 @@ static bool open_files(struct model *model, const struct model_args *args, rosa_
 	return model->adapted;
 }
 
-static bool start(struct model *model, const struct model_args *args, rosa_error *why)
-{
-	const struct adapter *adapter = model->adapted ? &model->adapter : NULL;
-
-	if (rosa_workers_new((int)args->threads, NULL, &model->workers, why) != ROSA_OK ||
-	    cpu_backend_new(model->workers, &model->backend, why) != ROSA_OK ||
-	    decoder_new(&model->checkpoint, adapter, &model->options, model->backend, model->workers, &model->decoder,
-			why) != ROSA_OK)
-		return false;
-	return true;
-}
-
-bool model_open(struct model *model, const struct model_args *args, rosa_error *why)
+bool model_open_files(struct model *model, const struct model_args *args, rosa_error *why)
 {
 	memset(model, 0, sizeof(*model));
 	if (open_files(model, args, why) &&
 	    model_attention(args, &model->checkpoint, model->adapted ? &model->adapter : NULL, &model->options, why) &&
-	    start(model, args, why))
+	    rosa_workers_new((int)args->threads, NULL, &model->workers, why) == ROSA_OK &&
+	    cpu_backend_new(model->workers, &model->backend, why) == ROSA_OK)
+		return true;
+	model_close(model);
+	return false;
+}
+
+bool model_open(struct model *model, const struct model_args *args, rosa_error *why)
+{
+	if (!model_open_files(model, args, why))
+		return false;
+	if (decoder_new(&model->checkpoint, model->adapted ? &model->adapter : NULL, &model->options, model->backend,
+			model->workers, &model->decoder, why) == ROSA_OK)
 		return true;
 	model_close(model);
 	return false;
@@ -91,6 +138,7 @@ void model_close(struct model *model)
 	rosa_workers_free(model->workers);
 	adapter_close(&model->adapter);
 	checkpoint_close(&model->checkpoint);
+	free(model->pointer_path);
 	memset(model, 0, sizeof(*model));
 }
 

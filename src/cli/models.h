@@ -4,6 +4,7 @@
 
 #include "cli/args.h"
 #include "model/decoder.h"
+#include "model/pointer.h"
 #include "cli/report.h"
 #include "model/tokenizer.h"
 
@@ -14,11 +15,12 @@ struct model_args {
 	const char *model, *adapter; /* paths; adapter NULL: none */
 	uint64_t window, sinks, global_layers, chunk, threads;
 	enum past_reads reads;
+	const char *pointer; /* a file, a folder or POINTER_NONE; NULL: the adapter's, if it has one */
 };
 
 #define MODEL_ARGS_INIT                                                                                                \
 	{                                                                                                              \
-		NULL, NULL, NOT_GIVEN, NOT_GIVEN, NOT_GIVEN, 0, 0, READS_FOUND                                         \
+		NULL, NULL, NOT_GIVEN, NOT_GIVEN, NOT_GIVEN, 0, 0, READS_FOUND, NULL                                   \
 	}
 
 /* Rows of an option table for them. */
@@ -65,6 +67,15 @@ struct model_args {
 		.help = "worker threads (default 0: one per processor)"                                                \
 	}
 
+#define POINTER_NONE "none"
+
+/* A row for commands that can use a pointer. */
+#define POINTER_ARG(a)                                                                                                 \
+	{                                                                                                              \
+		.name = "pointer", .kind = ARG_TEXT, .target = &(a)->pointer, .value = "FILE|DIR|none",                \
+		.help = "a pointer of 'rosatune pointer fit' (default: the one in the adapter's folder)"               \
+	}
+
 /* Rows for commands that score texts in pieces: a uint64_t and a bool. */
 #define PIECE_ARGS(batch, lossy)                                                                                       \
 	{.name = "batch",                                                                                              \
@@ -84,20 +95,31 @@ struct model {
 	struct checkpoint checkpoint;
 	struct adapter adapter;
 	bool adapted; /* there is an adapter */
+	struct pointer pointer;
+	char *pointer_path; /* as given, or the adapter's folder; NULL: there is no pointer */
 	struct decoder_options options;
 	rosa_workers *workers;
 	struct backend *backend;
 	decoder *decoder;
 };
 
-/* Opens checkpoint, adapter, workers, backend and decoder. Attention that the arguments do not set is the adapter's, or
- * global. On failure nothing is left open. */
+/* Opens checkpoint, adapter, workers, backend and decoder, but no pointer. Attention that the arguments do not set is
+ * the adapter's, or global. On failure nothing is left open. */
 bool model_open(struct model *model, const struct model_args *args, rosa_error *why);
+/* The same but for the decoder. */
+bool model_open_files(struct model *model, const struct model_args *args, rosa_error *why);
 void model_close(struct model *model); /* safe on a zeroed one */
 
 /* The adapter that the arguments name. Prints a note where it was trained with another model. */
 bool model_adapter(const struct model_args *args, const struct checkpoint *checkpoint, struct adapter *adapter,
 		   rosa_error *why);
+
+/* The pointer that the arguments name, or that lies in the adapter's folder, which is then said on stderr. The window
+ * must be known (model->options). */
+bool model_pointer(struct model *model, const struct model_args *args, rosa_error *why);
+
+/* Prints a field of a JSON object that names it: , "pointer": "PATH" or null. */
+void model_print_pointer(const struct model *model);
 
 /* Attention as the arguments and the adapter (NULL: none) say. */
 bool model_attention(const struct model_args *args, const struct checkpoint *checkpoint, const struct adapter *adapter,

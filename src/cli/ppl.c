@@ -69,14 +69,18 @@ static bool cut(struct ppl *job, rosa_error *why)
 
 static bool score(struct ppl *job, struct scored_text *texts, double *losses, rosa_error *why)
 {
-	const struct scoring scoring = {job->model.decoder, job->model.workers, (size_t)job->batch, (size_t)job->skip};
+	const bool pointed = job->model.pointer_path != NULL;
+	double *mixed = pointed ? losses + job->tokens.count : NULL;
+	const struct scoring scoring = {job->model.decoder, job->model.workers, (size_t)job->batch, (size_t)job->skip,
+					pointed ? &job->model.pointer : NULL};
 	const uint64_t began = progress_clock();
 
 	for (size_t i = 0; i < job->pieces; i++) {
 		const size_t from = i * job->piece_tokens, left = job->tokens.count - from;
 
-		texts[i] = (struct scored_text){job->tokens.ids + from,
-						left < job->piece_tokens ? left : job->piece_tokens, losses + from};
+		texts[i] =
+		    (struct scored_text){job->tokens.ids + from, left < job->piece_tokens ? left : job->piece_tokens,
+					 losses + from, pointed ? mixed + from : NULL};
 	}
 	job->read = score_tokens(texts, job->pieces);
 	progress_begin(&job->progress, "reading", job->read);
@@ -86,7 +90,7 @@ static bool score(struct ppl *job, struct scored_text *texts, double *losses, ro
 	job->seconds = (double)(progress_clock() - began) * 1e-9;
 	for (size_t i = 0; i < job->pieces && status == ROSA_OK; i++) {
 		for (size_t t = (size_t)job->skip; t < texts[i].count; t++) {
-			job->sum += texts[i].losses[t];
+			job->sum += pointed ? texts[i].mixed[t] : texts[i].losses[t];
 			job->scored++;
 		}
 	}
@@ -97,7 +101,8 @@ static bool measure(struct ppl *job, rosa_error *why)
 {
 	model_warn_length(&job->model, job->piece_tokens, "ppl");
 	struct scored_text *texts = get_memory(job->pieces, sizeof(*texts), "pieces", why);
-	double *losses = texts ? get_memory(job->tokens.count, sizeof(*losses), "losses", why) : NULL;
+	const size_t kinds = job->model.pointer_path ? 2 : 1; /* without the pointer, and with it */
+	double *losses = texts ? get_memory(kinds * job->tokens.count, sizeof(*losses), "losses", why) : NULL;
 	const bool good = losses && score(job, texts, losses, why);
 
 	free(losses);
@@ -115,10 +120,12 @@ static void print(const struct ppl *job)
 	if (job->json) {
 		printf("{\"perplexity\": %.9g, \"nll\": %.9g, \"tokens\": %llu, \"pieces\": %zu, \"context\": %zu, "
 		       "\"window\": %zu, \"sinks\": %zu, \"skip\": %llu, \"batch\": %llu, \"tokens_read\": %llu, "
-		       "\"seconds\": %.6f, \"tokens_per_second\": %.6g}\n",
+		       "\"seconds\": %.6f, \"tokens_per_second\": %.6g",
 		       exp(nll), nll, (unsigned long long)job->scored, job->pieces, job->piece_tokens, options->window,
 		       options->sinks, (unsigned long long)job->skip, (unsigned long long)job->batch,
 		       (unsigned long long)job->read, job->seconds, speed);
+		model_print_pointer(&job->model);
+		printf("}\n");
 		return;
 	}
 	printf("perplexity  %.4f  (%.5f nats per token)\n", exp(nll), nll);
@@ -128,6 +135,8 @@ static void print(const struct ppl *job)
 		printf("attention   the last %zu positions, and the first %zu\n", options->window, options->sinks);
 	else
 		printf("attention   global\n");
+	if (job->model.pointer_path)
+		printf("pointer     %s\n", job->model.pointer_path);
 	printf("speed       %.0f tokens/s\n", speed);
 }
 
@@ -135,6 +144,7 @@ static enum args_result parse(struct ppl *job, int count, char **words)
 {
 	struct arg options[] = {
 	    MODEL_ARGS(&job->args),
+	    POINTER_ARG(&job->args),
 	    {.name = "file",
 	     .short_name = 'f',
 	     .kind = ARG_TEXT,
@@ -190,8 +200,8 @@ int ppl_command(int count, char **words)
 	if (parsed != ARGS_OK)
 		return parsed == ARGS_HELP ? DONE : MISUSED;
 	interrupt_watch();
-	bool good =
-	    model_open(&job.model, &job.args, &why) && encode(&job, &why) && cut(&job, &why) && measure(&job, &why);
+	bool good = model_open(&job.model, &job.args, &why) && model_pointer(&job.model, &job.args, &why) &&
+		    encode(&job, &why) && cut(&job, &why) && measure(&job, &why);
 	if (good)
 		print(&job);
 	tokens_free(&job.tokens);

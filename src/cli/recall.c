@@ -1,9 +1,10 @@
 /*
  * rosatune recall: does a model know what lies beyond its window?
  *
- * Every text is cut into pieces, and every piece is read once under each condition, by a decoder of its own. Positions
- * from four windows on are scored. The controls tell memory from style: with the same adapter nothing is injected
- * ("off"), or every destination is replaced by a random one ("random").
+ * Every text is cut into pieces, and every piece is read once under each condition, by a decoder of its own over the
+ * same files. Positions from four windows on are scored. The controls tell memory from style: with the same adapter
+ * nothing is injected ("off"), or every destination is replaced by a random one ("random"). A pointer works on logits,
+ * so the reading of "window" also gives "pointer", and that of "adapter" gives "adapter+pointer".
  */
 #include "cli/commands.h"
 
@@ -44,7 +45,7 @@ struct recall {
 	size_t book_count, used;          /* files, and those that have a whole piece */
 	struct recall_sums *sums;         /* [RECALL_CONDITIONS][book_count] */
 	bool measured[RECALL_CONDITIONS]; /* what applies */
-	struct decoder_options options;   /* of the window */
+	struct model model;
 	struct progress progress;
 };
 
@@ -75,10 +76,10 @@ static bool cut(struct recall *job, struct book *book, rosa_error *why)
 	return true;
 }
 
-static bool read_books(struct recall *job, const struct model *model, rosa_error *why)
+static bool read_books(struct recall *job, rosa_error *why)
 {
 	tokenizer *tokenizer = NULL;
-	bool good = model_tokenizer(model, &tokenizer, why);
+	bool good = model_tokenizer(&job->model, &tokenizer, why);
 
 	for (size_t i = 0; i < job->book_count && good; i++) {
 		job->books[i].path = job->files.all[i];
@@ -97,73 +98,97 @@ static bool read_books(struct recall *job, const struct model *model, rosa_error
 /* The first token that is scored. */
 static size_t first_scored(const struct recall *job)
 {
-	return 4 * job->options.window;
+	return 4 * job->model.options.window;
+}
+
+/* What a condition becomes with the pointer; RECALL_CONDITIONS: it is not measured with it. */
+static enum recall_condition with_pointer(const struct recall *job, enum recall_condition condition)
+{
+	if (!job->model.pointer_path || (condition != RECALL_WINDOW && condition != RECALL_ADAPTER))
+		return RECALL_CONDITIONS;
+	return condition == RECALL_WINDOW ? RECALL_POINTER : RECALL_BOTH;
+}
+
+static void add_losses(struct recall *job, enum recall_condition condition, size_t b, const double *losses)
+{
+	const struct book *book = &job->books[b];
+	const size_t context = (size_t)job->context;
+
+	for (size_t i = 0; i < book->pieces; i++)
+		recall_add(&job->sums[(size_t)condition * job->book_count + b], losses + i * context,
+			   book->distance + i * context, first_scored(job), context, job->model.options.window);
 }
 
 static bool score_book(struct recall *job, enum recall_condition condition, const struct scoring *scoring, size_t b,
 		       rosa_error *why)
 {
 	const struct book *book = &job->books[b];
-	const size_t context = (size_t)job->context;
+	const size_t context = (size_t)job->context, all = book->pieces * context;
 	struct scored_text *texts = get_memory(book->pieces, sizeof(*texts), "pieces", why);
-	double *losses = texts ? get_memory(book->pieces * context, sizeof(*losses), "losses", why) : NULL;
+	double *losses = texts ? get_memory(2 * all, sizeof(*losses), "losses", why) : NULL;
 	bool good = losses != NULL;
 
 	for (size_t i = 0; i < book->pieces && good; i++)
-		texts[i] = (struct scored_text){book->tokens.ids + i * context, context, losses + i * context};
+		texts[i] = (struct scored_text){book->tokens.ids + i * context, context, losses + i * context,
+						losses + all + i * context};
 	good = good && score_texts(scoring, texts, book->pieces, progress_tick, &job->progress, why) == ROSA_OK;
-	if (good)
+	if (good) {
 		progress_advance(&job->progress, score_tokens(texts, book->pieces));
-	for (size_t i = 0; i < book->pieces && good; i++)
-		recall_add(&job->sums[(size_t)condition * job->book_count + b], losses + i * context,
-			   book->distance + i * context, scoring->first, context, job->options.window);
+		add_losses(job, condition, b, losses);
+	}
+	if (good && scoring->pointer)
+		add_losses(job, with_pointer(job, condition), b, losses + all);
 	free(losses);
 	free(texts);
 	return good;
 }
 
-/* All books under one condition. */
-static bool measure(struct recall *job, enum recall_condition condition, rosa_error *why)
+/* A decoder for a condition. */
+static bool make_decoder(const struct recall *job, enum recall_condition condition, decoder **made, rosa_error *why)
 {
-	struct model_args args = job->args;
-	struct model model;
-	uint64_t tokens = 0;
-	bool good;
+	const struct model *model = &job->model;
+	const bool plain = condition == RECALL_GLOBAL || condition == RECALL_WINDOW;
+	struct decoder_options options = model->options;
 
 	if (condition == RECALL_GLOBAL)
-		args.window = args.sinks = args.global_layers = 0;
-	if (condition == RECALL_GLOBAL || condition == RECALL_WINDOW)
-		args.adapter = NULL;
-	if (condition == RECALL_WINDOW) {
-		args.window = job->options.window;
-		args.sinks = job->options.sinks;
-		args.global_layers = job->options.first_global_layers;
-	}
-	args.reads = condition == RECALL_OFF ? READS_NOTHING : condition == RECALL_RANDOM ? READS_RANDOM : READS_FOUND;
-	if (!model_open(&model, &args, why))
-		return false;
+		options.window = options.sinks = options.first_global_layers = 0;
+	options.reads = condition == RECALL_OFF      ? READS_NOTHING
+			: condition == RECALL_RANDOM ? READS_RANDOM
+						     : READS_FOUND;
+	return decoder_new(&model->checkpoint, plain ? NULL : &model->adapter, &options, model->backend, model->workers,
+			   made, why) == ROSA_OK;
+}
+
+/* All books under one condition, and with the pointer where that applies. */
+static bool measure(struct recall *job, enum recall_condition condition, rosa_error *why)
+{
+	const enum recall_condition pointed = with_pointer(job, condition);
+	decoder *decoder = NULL;
+	uint64_t tokens = 0;
+	bool good = make_decoder(job, condition, &decoder, why);
+
 	for (size_t b = 0; b < job->book_count; b++)
 		tokens += job->books[b].pieces * (job->context - 1);
 	progress_begin(&job->progress, recall_names[condition], tokens);
 	job->progress.unit = "tokens";
-	const struct scoring scoring = {.decoder = model.decoder,
-					.workers = model.workers,
+	const struct scoring scoring = {.decoder = decoder,
+					.workers = job->model.workers,
 					.batch = (size_t)job->batch,
-					.first = first_scored(job)};
-	good = true;
+					.first = first_scored(job),
+					.pointer = pointed < RECALL_CONDITIONS ? &job->model.pointer : NULL};
 	for (size_t b = 0; b < job->book_count && good; b++)
 		good = !job->books[b].pieces || score_book(job, condition, &scoring, b, why);
 	progress_end(&job->progress);
-	model_close(&model);
+	decoder_free(decoder);
 	job->measured[condition] = good;
+	if (pointed < RECALL_CONDITIONS)
+		job->measured[pointed] = good;
 	return good;
 }
 
 /* What the window is, and whether anything can be scored. */
 static bool prepare(struct recall *job, rosa_error *why)
 {
-	struct model model;
-
 	job->book_count = job->files.count;
 	job->books = get_memory(job->book_count, sizeof(*job->books), "texts", why);
 	job->sums =
@@ -172,26 +197,23 @@ static bool prepare(struct recall *job, rosa_error *why)
 		return false;
 	memset(job->books, 0, job->book_count * sizeof(*job->books));
 	memset(job->sums, 0, RECALL_CONDITIONS * job->book_count * sizeof(*job->sums));
-	if (!model_open(&model, &job->args, why))
+	/* only the files, workers and backend: the conditions have their own decoders */
+	if (!model_open_files(&job->model, &job->args, why))
 		return false;
-	job->options = model.options;
-	bool good = true;
-	if (!job->options.window)
-		good = refuse(why, "recall compares a window with what lies beyond it; add --window W");
-	else if (job->context <= first_scored(job))
-		good = refuse(why, "--context %llu: positions from four windows (%zu) on are scored; give more",
+	if (!job->model.options.window)
+		return refuse(why, "recall compares a window with what lies beyond it; add --window W");
+	if (job->context <= first_scored(job))
+		return refuse(why, "--context %llu: positions from four windows (%zu) on are scored; give more",
 			      (unsigned long long)job->context, first_scored(job));
-	good = good && read_books(job, &model, why);
-	model_close(&model);
-	return good;
+	return model_pointer(&job->model, &job->args, why) && read_books(job, why);
 }
 
 static bool measure_all(struct recall *job, rosa_error *why)
 {
-	for (int condition = 0; condition < RECALL_CONDITIONS; condition++) {
+	for (int condition = 0; condition < RECALL_POINTER; condition++) {
 		const bool adapter = condition >= RECALL_ADAPTER;
 
-		if ((!adapter || job->args.adapter) && !measure(job, (enum recall_condition)condition, why))
+		if ((!adapter || job->model.adapted) && !measure(job, (enum recall_condition)condition, why))
 			return false;
 	}
 	return true;
@@ -254,9 +276,11 @@ static bool print_json(const struct recall *job, rosa_error *why)
 	const char *comma = "";
 
 	json_text_add(&text, "{\"window\": %zu, \"sinks\": %zu, \"context\": %llu, \"tokens\": %llu, \"far_share\": ",
-		      job->options.window, job->options.sinks, (unsigned long long)job->context,
+		      job->model.options.window, job->model.options.sinks, (unsigned long long)job->context,
 		      (unsigned long long)(window.far_count + window.rest_count));
 	json_text_number(&text, far_share(&window));
+	json_text_add(&text, ", \"pointer\": ");
+	json_text_string(&text, job->model.pointer_path);
 	json_text_add(&text, ", \"conditions\": {");
 	for (int c = 0; c < RECALL_CONDITIONS; c++) {
 		const struct recall_sums all = total(job, c);
@@ -301,19 +325,17 @@ static bool print_json(const struct recall *job, rosa_error *why)
 	return good;
 }
 
-static void print_recovered(const struct recall *job)
+/* What a condition returns of the loss that the window costs. */
+static void print_recovered(const struct recall *job, int condition, const char *what)
 {
-	const struct recall_sums sums[] = {total(job, RECALL_GLOBAL), total(job, RECALL_WINDOW),
-					   total(job, RECALL_ADAPTER), total(job, RECALL_RANDOM)};
+	const struct recall_sums sums[] = {total(job, RECALL_GLOBAL), total(job, RECALL_WINDOW), total(job, condition)};
 	const struct recall_means global = recall_means(&sums[0]), window = recall_means(&sums[1]),
-				  adapter = recall_means(&sums[2]), random = recall_means(&sums[3]);
+				  here = recall_means(&sums[2]);
 
-	printf("\nOf what the window loses on far tokens the adapter returns %.1f %%, of all loss %.1f %%.\n",
-	       100 * (window.far - adapter.far) / (window.far - global.far),
-	       100 * log(window.ppl / adapter.ppl) / log(window.ppl / global.ppl));
-	printf("Reading at random returns %.1f %% on far tokens: what it keeps is style, not memory.\n",
-	       100 * (window.far - random.far) / (window.far - global.far));
-	printf("A trained adapter has to be compared with a window and with global attention trained alike.\n");
+	if (job->measured[condition])
+		printf("%-28s %5.1f %% on far tokens, %5.1f %% of all loss\n", what,
+		       100 * (window.far - here.far) / (window.far - global.far),
+		       100 * log(window.ppl / here.ppl) / log(window.ppl / global.ppl));
 }
 
 static void print_table(const struct recall *job)
@@ -323,8 +345,9 @@ static void print_table(const struct recall *job)
 	printf("%llu tokens of %zu text%s, from position %zu of pieces of %llu; %.2f %% are far: the same three\n"
 	       "tokens last stood %zu or more before.\n\n",
 	       (unsigned long long)(window.far_count + window.rest_count), job->used, job->used == 1 ? "" : "s",
-	       first_scored(job), (unsigned long long)job->context, 100 * far_share(&window), job->options.window);
-	printf("%-10s %10s %20s %20s\n", "", "perplexity", "loss on far tokens", "on all others");
+	       first_scored(job), (unsigned long long)job->context, 100 * far_share(&window),
+	       job->model.options.window);
+	printf("%-15s %10s %20s %20s\n", "", "perplexity", "loss on far tokens", "on all others");
 	for (int c = 0; c < RECALL_CONDITIONS; c++) {
 		const struct recall_sums all = total(job, c);
 		const struct recall_means means = recall_means(&all);
@@ -337,10 +360,19 @@ static void print_table(const struct recall *job)
 			snprintf(far, sizeof(far), "%.4f", means.far);
 		else
 			snprintf(far, sizeof(far), "%.4f +- %.4f", means.far, error);
-		printf("%-10s %10.3f %20s %20.4f\n", recall_names[c], means.ppl, far, means.rest);
+		printf("%-15s %10.3f %20s %20.4f\n", recall_names[c], means.ppl, far, means.rest);
 	}
+	if (!job->measured[RECALL_ADAPTER] && !job->measured[RECALL_POINTER])
+		return;
+	printf("\nOf what the window loses against global attention, this returns:\n");
+	print_recovered(job, RECALL_ADAPTER, "the adapter");
+	print_recovered(job, RECALL_RANDOM, "the same, reading at random");
+	print_recovered(job, RECALL_POINTER, "the pointer");
+	print_recovered(job, RECALL_BOTH, "the adapter and the pointer");
 	if (job->measured[RECALL_RANDOM])
-		print_recovered(job);
+		printf(
+		    "What random reads keep is style, not memory. A trained adapter has to be compared with a window\n"
+		    "and with global attention trained alike.\n");
 }
 
 /* Loss against distance, a curve per condition. */
@@ -353,7 +385,7 @@ static void put_curves(FILE *script, const void *context)
 		"set logscale x 2\nset xlabel 'tokens since the same three tokens last stood there'\n"
 		"set ylabel 'loss, nats per token'\nset key outside right top\nset grid\n"
 		"set arrow from %zu, graph 0 to %zu, graph 1 nohead dashtype 2\n",
-		job->options.window, job->options.window);
+		job->model.options.window, job->model.options.window);
 	for (int c = 0; c < RECALL_CONDITIONS; c++) {
 		if (!job->measured[c])
 			continue;
@@ -382,6 +414,7 @@ static enum args_result parse(struct recall *job, int count, char **words)
 {
 	struct arg options[] = {
 	    MODEL_ARGS(&job->args),
+	    POINTER_ARG(&job->args),
 	    {.name = "context",
 	     .kind = ARG_SIZE,
 	     .target = &job->context,
@@ -405,11 +438,12 @@ static enum args_result parse(struct recall *job, int count, char **words)
 	};
 	struct args args = {
 	    .command = COMMAND,
-	    .usage = "--model PATH [--adapter DIR] --window W [--sinks S] [--context N] FILE...",
+	    .usage = "--model PATH [--adapter DIR] [--pointer FILE] --window W [--sinks S] [--context N] FILE...",
 	    .summary =
 		"Measures whether a model knows what lies beyond its window: the loss on far tokens, which repeat\n"
-		"something that attention no longer sees, and on all others; for global attention, the window,\n"
-		"and with an adapter also for the adapter, with nothing injected, and reading at random.",
+		"something that attention no longer sees, and on all others; for global attention and the window;\n"
+		"with an adapter also for the adapter, with nothing injected, and reading at random; and with a\n"
+		"pointer for window and pointer, without and with the adapter.",
 	    .options = options,
 	    .count = sizeof(options) / sizeof(options[0]),
 	    .notes =
@@ -445,6 +479,7 @@ int recall_command(int count, char **words)
 	}
 	free(job.books);
 	free(job.sums);
+	model_close(&job.model);
 	if (good)
 		return DONE;
 	complain(COMMAND, "%s", interrupted() ? "interrupted" : why.message);

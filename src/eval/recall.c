@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-const char *const recall_names[] = {"global", "window", "adapter", "off", "random", NULL};
+const char *const recall_names[] = {"global", "window", "adapter", "off", "random", "pointer", "adapter+pointer", NULL};
 
 static unsigned bin_of(uint32_t distance)
 {

@@ -17,6 +17,8 @@ enum recall_condition {
 	RECALL_ADAPTER, /* window, sinks and adapter */
 	RECALL_OFF,     /* the same adapter, nothing injected */
 	RECALL_RANDOM,  /* the same adapter, each destination replaced by a random earlier one */
+	RECALL_POINTER, /* window, sinks and pointer, no adapter */
+	RECALL_BOTH,    /* window, sinks, adapter and pointer */
 	RECALL_CONDITIONS
 };
 

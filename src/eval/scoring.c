@@ -3,40 +3,30 @@
  *
  * A row of logits is as wide as the vocabulary, so logits are computed for some positions at a time and each row is
  * reduced at once to one number. How many positions at a time changes the memory and nothing else: a decoder's result
- * does not depend on how a text is split. Each loss is computed in double by one thread.
+ * does not depend on how a text is split. Each loss is computed in double by one thread. A pointer needs no second
+ * reading: the same logits give the losses with it and without.
  */
 #include "eval/scoring.h"
 
 #include "base/pool.h"
 #include "base/status.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define LOGITS_BYTES ((size_t)64 << 20) /* of logits in memory, about */
 
-/* -ln p(token) from a row of logits. */
-static double loss(const float *logits, size_t vocabulary, uint32_t token)
-{
-	double greatest = (double)logits[0], sum = 0;
-
-	for (size_t i = 1; i < vocabulary; i++)
-		greatest = (double)logits[i] > greatest ? (double)logits[i] : greatest;
-	for (size_t i = 0; i < vocabulary; i++)
-		sum += exp((double)logits[i] - greatest);
-	return greatest + log(sum) - (double)logits[token];
-}
-
 /* Texts that are being read side by side. */
 struct reading {
 	const struct scoring *scoring;
-	size_t vocabulary, stride; /* positions of a text whose logits are in memory at once */
-	float *logits;             /* [batch][stride][vocabulary] */
-	sequence **sequences;      /* [batch] */
-	struct piece *pieces;      /* [batch]; those that are read now come first */
-	double **to;               /* [batch]: where the losses of a piece go */
-	size_t *at;                /* [batch]: tokens read of each text */
+	size_t vocabulary, stride;   /* positions of a text whose logits are in memory at once */
+	float *logits;               /* [batch][stride][vocabulary] */
+	sequence **sequences;        /* [batch] */
+	struct piece *pieces;        /* [batch]; those that are read now come first */
+	double **to, **mixed;        /* [batch]: where the losses of a piece go, without and with the pointer */
+	pointer_past **pasts;        /* [batch]; all NULL without a pointer */
+	struct pointer_links *links; /* [batch][stride] */
+	size_t *at;                  /* [batch]: tokens read of each text */
 	rosa_progress progress;
 	void *context;
 	uint64_t done, all; /* tokens, of all texts */
@@ -57,12 +47,19 @@ static void reduce_row(void *context, size_t i, unsigned worker)
 {
 	const struct reading *reading = context;
 	const size_t row = i % reading->stride;
-	const struct piece *piece = &reading->pieces[i / reading->stride];
+	const size_t text = i / reading->stride;
+	const struct piece *piece = &reading->pieces[text];
+	const struct pointer *pointer = reading->scoring->pointer;
+	const struct pointer_links none = {.count = 0};
+	double mixed;
 
 	(void)worker;
-	if (piece->wanted == LOGITS_ALL && row < piece->count)
-		reading->to[i / reading->stride][row] =
-		    loss(piece->logits + row * reading->vocabulary, reading->vocabulary, piece->tokens[row + 1]);
+	if (piece->wanted != LOGITS_ALL || row >= piece->count)
+		return;
+	mixed = pointer_loss(pointer, pointer ? &reading->links[i] : &none, piece->logits + row * reading->vocabulary,
+			     reading->vocabulary, piece->tokens[row + 1], &reading->to[text][row]);
+	if (pointer)
+		reading->mixed[text][row] = mixed;
 }
 
 static rosa_status reduce(struct reading *reading, size_t pieces, rosa_error *err)
@@ -93,9 +90,9 @@ static rosa_status read_on(struct reading *reading, struct scored_text *texts, s
 			   rosa_error *err)
 {
 	size_t used = 0, tokens = 0;
-	rosa_status status;
+	rosa_status status = ROSA_OK;
 
-	for (size_t i = 0; i < count; i++) {
+	for (size_t i = 0; i < count && status == ROSA_OK; i++) {
 		struct piece *piece = &reading->pieces[used];
 
 		piece->count = due(reading, reading->at[i], texts[i].count, &piece->wanted);
@@ -105,13 +102,19 @@ static rosa_status read_on(struct reading *reading, struct scored_text *texts, s
 		piece->tokens = texts[i].tokens + reading->at[i];
 		piece->logits = reading->logits + used * reading->stride * reading->vocabulary;
 		reading->to[used] = texts[i].losses + reading->at[i] + 1;
+		if (reading->scoring->pointer) {
+			reading->mixed[used] = texts[i].mixed + reading->at[i] + 1;
+			status = pointer_past_add(
+			    reading->pasts[i], piece->tokens, piece->count,
+			    piece->wanted == LOGITS_ALL ? reading->links + used * reading->stride : NULL, err);
+		}
 		reading->at[i] += piece->count;
 		tokens += piece->count;
 		used++;
 	}
 	*over = used == 0;
-	if (*over)
-		return ROSA_OK;
+	if (*over || status != ROSA_OK)
+		return status;
 	status = decoder_read(reading->scoring->decoder, used, reading->pieces, tick, reading, err);
 	if (status == ROSA_OK)
 		status = reduce(reading, used, err);
@@ -126,12 +129,19 @@ static rosa_status score_batch(struct reading *reading, struct scored_text *text
 
 	memset(reading->at, 0, count * sizeof(*reading->at));
 	memset(reading->sequences, 0, count * sizeof(*reading->sequences));
-	for (size_t i = 0; i < count && status == ROSA_OK; i++)
+	memset(reading->pasts, 0, count * sizeof(*reading->pasts));
+	for (size_t i = 0; i < count && status == ROSA_OK; i++) {
 		status = sequence_new(reading->scoring->decoder, &reading->sequences[i], err);
+		if (status == ROSA_OK && reading->scoring->pointer)
+			status =
+			    pointer_past_new(reading->scoring->pointer, reading->vocabulary, &reading->pasts[i], err);
+	}
 	while (status == ROSA_OK && !over)
 		status = read_on(reading, texts, count, &over, err);
-	for (size_t i = 0; i < count; i++)
+	for (size_t i = 0; i < count; i++) {
 		sequence_free(reading->sequences[i]);
+		pointer_past_free(reading->pasts[i]);
+	}
 	return status;
 }
 
@@ -168,8 +178,12 @@ rosa_status score_texts(const struct scoring *scoring, struct scored_text *texts
 	reading.sequences = calloc(batch, sizeof(*reading.sequences));
 	reading.pieces = calloc(batch, sizeof(*reading.pieces));
 	reading.to = calloc(batch, sizeof(*reading.to));
+	reading.mixed = calloc(batch, sizeof(*reading.mixed));
+	reading.pasts = calloc(batch, sizeof(*reading.pasts));
+	reading.links = scoring->pointer ? calloc(batch * reading.stride, sizeof(*reading.links)) : NULL;
 	reading.at = calloc(batch, sizeof(*reading.at));
-	if (!reading.logits || !reading.sequences || !reading.pieces || !reading.to || !reading.at)
+	if (!reading.logits || !reading.sequences || !reading.pieces || !reading.to || !reading.at || !reading.mixed ||
+	    !reading.pasts || (scoring->pointer && !reading.links))
 		status =
 		    rosa_fail(err, ROSA_ENOMEM, "no memory for the logits of %zu texts; read fewer at a time", batch);
 	for (size_t first = 0; first < count && status == ROSA_OK; first += batch)
@@ -178,6 +192,9 @@ rosa_status score_texts(const struct scoring *scoring, struct scored_text *texts
 	free(reading.sequences);
 	free(reading.pieces);
 	free(reading.to);
+	free(reading.mixed);
+	free(reading.pasts);
+	free(reading.links);
 	free(reading.at);
 	return status;
 }

@@ -3,19 +3,22 @@
 #define ROSATUNE_SCORING_H
 
 #include "model/decoder.h"
+#include "model/pointer_past.h"
 
 /* One text, read from an empty state. */
 struct scored_text {
 	const uint32_t *tokens;
 	size_t count;
 	double *losses; /* [count]: -ln p(tokens[t] | tokens[0..t-1]), filled in from `first` on */
+	double *mixed;  /* the same with the pointer; not used without one */
 };
 
 struct scoring {
 	decoder *decoder;
 	rosa_workers *workers;
-	size_t batch; /* texts read side by side, at least 1 */
-	size_t first; /* the first token that is scored, at least 1 */
+	size_t batch;                  /* texts read side by side, at least 1 */
+	size_t first;                  /* the first token that is scored, at least 1 */
+	const struct pointer *pointer; /* NULL: none */
 };
 
 /* Scores the texts. The losses do not depend on the batch or on the number of threads. `progress` (may be NULL) is told

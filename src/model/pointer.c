@@ -12,6 +12,7 @@
 #include "base/json_text.h"
 #include "base/paths.h"
 #include "base/status.h"
+#include "model/adapter_find.h"
 #include "model/json.h"
 
 #include <math.h>
@@ -127,9 +128,23 @@ rosa_status pointer_parse(const char *text, size_t size, const char *name, struc
 	return status;
 }
 
-rosa_status pointer_load(const char *path, struct pointer *pointer, rosa_error *err)
+/* The file that a path means; from malloc. */
+static char *find_file(const char *path)
 {
 	char *file = path_is_folder(path) ? path_join(path, POINTER_FILE) : strdup(path);
+	char *final = file && !path_exists(file) ? path_join(path, RUN_FINAL "/" POINTER_FILE) : NULL;
+
+	if (!final || !path_exists(final)) {
+		free(final);
+		return file;
+	}
+	free(file);
+	return final;
+}
+
+rosa_status pointer_load(const char *path, struct pointer *pointer, rosa_error *err)
+{
+	char *file = find_file(path);
 	struct json root = {0};
 	rosa_status status;
 
