@@ -104,15 +104,15 @@ static void try(const struct subject *s, const uint8_t *data, size_t size)
 /* Where the sequence begins, as the header has it; 0: beyond the end. */
 static size_t sequence_at(const uint8_t *data, size_t size)
 {
-	uint64_t numbers[10];
+	uint64_t numbers[11];
 
-	if (size < 88 + 8)
+	if (size < 96 + 8)
 		return 0;
 	memcpy(numbers, data + 8, sizeof(numbers));
-	if (numbers[3] > size || numbers[5] > size || numbers[9] > size)
+	if (numbers[3] > size || numbers[5] > size || numbers[9] > size || numbers[10] > size)
 		return 0;
-	const size_t head =
-	    88 + (size_t)(numbers[9] + 7) / 8 * 8 + (size_t)(numbers[3] * 4 + 7) / 8 * 8 + (size_t)numbers[5];
+	const size_t head = 96 + (size_t)(numbers[9] + 7) / 8 * 8 + (size_t)(numbers[10] + 7) / 8 * 8 +
+			    (size_t)(numbers[3] * 4 + 7) / 8 * 8 + (size_t)numbers[5];
 
 	return head + 16 <= size ? head + 8 : 0;
 }

@@ -823,8 +823,43 @@ def save_tokens(path, tokens):
         file.write(struct.pack(f"<{len(tokens)}i", *tokens))
 
 
-def losses(tokens, *options):
-    """-ln p of every token but the first, from the logits that the program gives."""
+THETA = [[-3 + 0.7 * length for length in range(13)], [-4 + 0.5 * length for length in range(13)]]
+
+
+def write_pointer(path, delay, theta=None):
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({"format": 1, "delay": delay, "links": 2, "theta": theta or THETA}, file)
+
+
+def find_place(tokens, t, delay):
+    """Newest of the longest earlier contexts like the one that ends at t: the place after it, and its length."""
+    best, longest = -1, 0
+    for e in range(t - delay - 1):
+        length = 0
+        while length <= e and tokens[e - length] == tokens[t - length]:
+            length += 1
+        if length and length >= longest:
+            best, longest = e + 1, length
+    return best, longest
+
+
+def mix(loss, tokens, t, delay):
+    """The loss of token t + 1 with the pointer of write_pointer, by its equation."""
+    share, weights = math.exp(-loss), 0
+    place, length = find_place(tokens, t, delay)
+    for theta in THETA:
+        if place < 0:
+            break
+        weight = math.exp(theta[min(length, 12)])
+        weights += weight
+        share += weight * (tokens[place] == tokens[t + 1])
+        place, shorter = find_place(tokens, place - 1, 0)
+        length = min(length, shorter)
+    return -math.log(share / (1 + weights))
+
+
+def logits(tokens, *options):
+    """A row for each token, as the program computes them."""
     save_tokens("ids.npy", tokens)
     run("logits", "--model", "plain.gguf", "--tokens", "ids.npy", "--out", "logits.npy", *options)
     with open("logits.npy", "rb") as file:
@@ -832,8 +867,68 @@ def losses(tokens, *options):
     start = 10 + struct.unpack("<H", data[8:10])[0]
     width = (len(data) - start) // 4 // len(tokens)
     values = struct.unpack(f"<{(len(data) - start) // 4}f", data[start:])
-    rows = [values[i * width: (i + 1) * width] for i in range(len(tokens))]
-    return [math.log(math.fsum(math.exp(x) for x in row)) - row[token] for row, token in zip(rows, tokens[1:])]
+    return [values[i * width: (i + 1) * width] for i in range(len(tokens))]
+
+
+def losses(tokens, *options, pointer=None):
+    """-ln p of every token but the first, from the logits; `pointer` is the delay of one."""
+    rows = logits(tokens, *options)
+    each = [math.log(math.fsum(math.exp(x) for x in row)) - row[token] for row, token in zip(rows, tokens[1:])]
+    return each if pointer is None else [mix(loss, tokens, t, pointer) for t, loss in enumerate(each)]
+
+
+class Pointer(Base):
+    """generate and chat with a pointer."""
+
+    prompt = "the old ferryman sang of the old river and of the old bell. the old ferry"
+    options = [*WINDOW, "--pointer", "p.json"]
+
+    def setUp(self):
+        super().setUp()
+        write_pointer("p.json", delay=8)
+
+    def test_the_likeliest_of_the_mixture(self):
+        result = json.loads(out("--prompt", self.prompt, "--tokens", "12", "--json", *self.options))
+        tokens, copied = list(self.prompt.encode()), 0
+        for token in result["tokens"]:
+            row = logits(tokens, *WINDOW)[-1]
+            whole = math.log(math.fsum(math.exp(x) for x in row))
+            mixed = [mix(whole - x, [*tokens, i], len(tokens) - 1, 8) for i, x in enumerate(row)]
+            self.assertEqual(token, min(range(len(row)), key=mixed.__getitem__))
+            copied += token != max(range(len(row)), key=row.__getitem__)
+            tokens.append(token)
+        self.assertGreater(copied, 3, "the pointer must have changed something")
+        self.assertEqual(result["pointer"], "p.json")
+        self.assertGreater(result["pointer_bytes"], 0)
+        plain = json.loads(out("--prompt", self.prompt, "--tokens", "12", "--json", *WINDOW, "--pointer", "none"))
+        self.assertEqual((plain["pointer"], plain["pointer_bytes"]), (None, 0))
+        self.assertNotEqual(plain["tokens"], result["tokens"])
+
+    def test_sessions(self):
+        for sampling in [], SAMPLED:
+            words = ["--prompt", self.prompt, *self.options, *sampling]
+            whole = out(*words, "--tokens", "40")
+            text = out(*words, "--tokens", "15", "--save-session", "s")
+            text += out("--load-session", "s", "--tokens", "10", "--save-session", "s", *sampling)
+            self.assertEqual(text + out("--load-session", "s", "--tokens", "15", *sampling), whole)
+        # a pointer is no part of what was read: another one, or none, may continue
+        plain = out("--load-session", "s", "--tokens", "15", "--pointer", "none")
+        self.assertNotEqual(plain, out("--load-session", "s", "--tokens", "15"))
+        out("--load-session", "s", "--tokens", "0", "--pointer", "none", "--save-session", "t")
+        self.assertEqual(out("--load-session", "t", "--tokens", "15"), plain)
+        os.rename("p.json", "moved.json")
+        self.refused("made with the pointer .*/p.json, which is not there; name it by --pointer",
+                     "--load-session", "s", "--tokens", "1")
+        out("--load-session", "s", "--tokens", "1", "--pointer", "moved.json")
+
+    def test_chat(self):
+        asked = ["Who sang of the river?", "The old one? Who sang of the river?", "And the bell?"]
+        for model in "plain.gguf", "thinks.gguf":
+            said = chat(*self.options, *GREEDY, lines=asked, model=model)
+            begun = chat(*self.options, *GREEDY, "--save-session", "s", lines=asked[:1], model=model)
+            rest = chat(*GREEDY, "--load-session", "s", lines=asked[1:], model=model)
+            self.assertEqual(begun + rest, said)
+            self.assertEqual(said, expected(asked, *self.options, model=model))
 
 
 class Perplexity(Base):
@@ -905,11 +1000,11 @@ class Recall(Base):
     def recall(self, *words, code=0):
         return run("recall", "--model", "plain.gguf", "--context", str(self.CONTEXT), *words, code=code)
 
-    def means(self, pieces, *options):
+    def means(self, pieces, *options, pointer=None):
         """Far and rest, by brute force."""
         sums = {True: [], False: []}
         for piece in pieces:
-            each = losses(piece, *options)
+            each = losses(piece, *options, pointer=pointer)
             for t in range(4 * self.WINDOW, len(piece)):
                 before = [p for p in range(2, t) if piece[p - 2 : p + 1] == piece[t - 2 : t + 1]]
                 sums[bool(before) and t - before[-1] >= self.WINDOW].append(each[t - 1])
@@ -934,7 +1029,56 @@ class Recall(Base):
         self.assertEqual(conditions["off"], conditions["window"])
         self.assertEqual(len(set(conditions.values())), 4, "the adapter and random reads must differ")
         self.assertEqual(list(result["books"]), list(texts))
-        self.assertIn("Reading at random returns", self.recall(*window, "--adapter", "adapter", *texts).stdout.decode())
+        self.assertIn("the same, reading at random", self.recall(*window, "--adapter", "adapter", *texts).stdout.decode())
+
+    def test_pointer(self):
+        """Both conditions with a pointer, by the equation; with the adapter's folder, and by name."""
+        with open("long.txt", "w", encoding="utf-8") as file:
+            file.write("abcabd. xyz abc " * 8)
+        window = ["--window", str(self.WINDOW), "--sinks", "1"]
+        write_pointer("adapter/pointer.json", delay=self.WINDOW)
+        whole = self.recall(*window, "--adapter", "adapter", "long.txt", "--json")
+        self.assertIn(b"note: using the pointer in adapter", whole.stderr)
+        result = json.loads(whole.stdout)
+        self.assertEqual(result["pointer"], "adapter")
+        self.assertEqual(
+            list(result["conditions"]),
+            ["global", "window", "adapter", "off", "random", "pointer", "adapter+pointer"],
+        )
+        tokens = json.loads(run("tokenize", "--model", "plain.gguf", "--file", "long.txt", "--json").stdout)["ids"]
+        pieces = [tokens[i : i + self.CONTEXT] for i in range(0, len(tokens) - self.CONTEXT + 1, self.CONTEXT)]
+        for name, options in ("pointer", window), ("adapter+pointer", ["--adapter", "adapter", *window]):
+            for part, mean in self.means(pieces, *options, pointer=self.WINDOW).items():
+                self.assertAlmostEqual(result["conditions"][name][part], mean, places=4, msg=f"{name} {part}")
+        self.assertNotEqual(result["conditions"]["pointer"]["far"], result["conditions"]["window"]["far"])
+        alone = json.loads(self.recall(*window, "--pointer", "adapter/pointer.json", "long.txt", "--json").stdout)
+        self.assertEqual(list(alone["conditions"]), ["global", "window", "pointer"])
+        self.assertEqual(alone["conditions"]["pointer"], result["conditions"]["pointer"])
+        self.assertIn("the pointer", self.recall(*window, "--pointer", "adapter", "long.txt").stdout.decode())
+        none = json.loads(self.recall(*window, "--adapter", "adapter", "--pointer", "none", "long.txt", "--json").stdout)
+        self.assertEqual((none["pointer"], len(none["conditions"])), (None, 5))
+        # ppl, over the same tokens
+        each = [mixed for piece in pieces for mixed in losses(piece, *window, pointer=self.WINDOW)]
+        measured = json.loads(
+            run("ppl", "--model", "plain.gguf", *window, "--pointer", "adapter", "--file", "long.txt", "--context",
+                str(self.CONTEXT), "--tokens", str(self.CONTEXT * len(pieces)), "--json").stdout)
+        self.assertAlmostEqual(measured["nll"], statistics.fmean(each), places=4)
+        self.assertEqual(measured["pointer"], "adapter")
+        self.assertIn(b"pointer     adapter", run("ppl", "--model", "plain.gguf", *window, "--pointer", "adapter",
+                                                  "--file", "long.txt").stdout)
+
+    def test_pointer_refusals(self):
+        write_pointer("p.json", delay=self.WINDOW)
+        for words in (["ppl", "--file", "book.txt"], ["generate", "--prompt", "a"]):
+            said = run(*words, "--model", "plain.gguf", "--pointer", "p.json", code=1).stderr
+            self.assertIn(b"--pointer p.json: attention is global", said)
+        self.assertIn(b"gone.json", self.recall("--window", "4", "--pointer", "gone.json", "book.txt", code=1).stderr)
+        said = self.recall("--window", "5", "--pointer", "p.json", "book.txt").stderr
+        self.assertIn(b"was fitted beside a window of 4, the window is 5", said)
+        with open("p.json", "w", encoding="utf-8") as file:
+            file.write('{"format": 1, "delay": 4, "links": 2, "theta": []}')
+        said = self.recall("--window", "4", "--pointer", "p.json", "book.txt", code=1).stderr
+        self.assertIn(b"p.json: theta: has 0 rows", said)
 
     def test_refusals(self):
         self.assertIn(b"add --window", self.recall("book.txt", code=1).stderr)

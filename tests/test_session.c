@@ -69,7 +69,8 @@ static int leave(void **state)
 /* A session of 7 tokens, 5 of which were read, with two messages. */
 static void save(struct place *place)
 {
-	struct session session = {.settings = {9, 2, 1, (char *)"/an/adapter"}, .draws = 77, .ended = true};
+	struct session session = {
+	    .settings = {9, 2, 1, (char *)"/an/adapter", (char *)"/a/pointer.json"}, .draws = 77, .ended = true};
 	rosa_error why;
 	rosa_error error;
 	sequence *sequence;
@@ -101,12 +102,14 @@ static void comes_back(void **state)
 	assert_int_equal(session.settings.sinks, 2);
 	assert_int_equal(session.settings.first_global_layers, 1);
 	assert_string_equal(session.settings.adapter, "/an/adapter");
+	assert_string_equal(session.settings.pointer, "/a/pointer.json");
 	assert_int_equal(session_settings_read(place->file, &settings, &why), ROSA_OK);
 	assert_int_equal(settings.window, 9);
 	assert_int_equal(settings.sinks, 2);
 	assert_int_equal(settings.first_global_layers, 1);
 	assert_string_equal(settings.adapter, "/an/adapter");
-	free(settings.adapter);
+	assert_string_equal(settings.pointer, "/a/pointer.json");
+	session_settings_free(&settings);
 	assert_int_equal(session.draws, 77);
 	assert_true(session.ended);
 	assert_int_equal(session.tokens.count, 7);
@@ -153,10 +156,11 @@ static bool try(struct place *place)
 /* Where the head ends: magic and ten numbers, the adapter's path, tokens, messages. The checksum follows. */
 static size_t head_size(const uint8_t *data)
 {
-	uint64_t numbers[10];
+	uint64_t numbers[11];
 
 	memcpy(numbers, data + 8, sizeof(numbers));
-	return 88 + (size_t)(numbers[9] + 7) / 8 * 8 + (size_t)(numbers[3] * 4 + 7) / 8 * 8 + (size_t)numbers[5];
+	return 96 + (size_t)(numbers[9] + 7) / 8 * 8 + (size_t)(numbers[10] + 7) / 8 * 8 +
+	       (size_t)(numbers[3] * 4 + 7) / 8 * 8 + (size_t)numbers[5];
 }
 
 static void refuses_what_was_cut(void **state)

@@ -20,7 +20,7 @@
 
 #define ATTENTION_NOTES                                                                                                \
 	"Attention is global unless --window or an adapter says otherwise. With a window, memory stays the same\n"     \
-	"however long the text is; an adapter adds its retrieval index.\n"
+	"however long the text is; an adapter adds its retrieval index, and a pointer its own.\n"
 
 #define CHAT_NOTES                                                                                                     \
 	"Each line of standard input is a message. --prompt is the first one, and --file a document that stands "      \
@@ -101,6 +101,7 @@ static enum args_result parse_text(struct generate *job, int count, char **words
 {
 	struct arg options[] = {
 	    MODEL_ARGS(&job->args),
+	    POINTER_ARG(&job->args),
 	    TEXT_ARGS(job),
 	    {.name = "json",
 	     .kind = ARG_FLAG,
@@ -123,7 +124,7 @@ static enum args_result parse_text(struct generate *job, int count, char **words
 
 static enum args_result parse_chat(struct generate *job, int count, char **words)
 {
-	struct arg options[] = {MODEL_ARGS(&job->args), TEXT_ARGS(job), CHAT_ARGS(job)};
+	struct arg options[] = {MODEL_ARGS(&job->args), POINTER_ARG(&job->args), TEXT_ARGS(job), CHAT_ARGS(job)};
 	struct args args = {
 	    .command = job->command,
 	    .usage = "--model PATH [--system TEXT] [--prompt TEXT] [--file FILE] [options]",
@@ -165,7 +166,8 @@ static bool settle(const char *name, uint64_t *given, size_t saved, const struct
 	return true;
 }
 
-/* A session brings the window, the sinks and the adapter that it was made with. */
+/* A session brings the window, the sinks, the adapter and the pointer that it was made with. A pointer has no part in
+ * what was read, so another one may be given. */
 static bool take_settings(struct generate *job, rosa_error *why)
 {
 	struct session_settings *saved = &job->settings;
@@ -184,21 +186,35 @@ static bool take_settings(struct generate *job, rosa_error *why)
 			      job->load, saved->adapter);
 	if (!job->args.adapter)
 		job->args.adapter = saved->adapter;
+	if (!job->args.pointer && saved->pointer && !path_exists(saved->pointer))
+		return refuse(why,
+			      "the session %s was made with the pointer %s, which is not there; name it by --pointer, "
+			      "or give --pointer none",
+			      job->load, saved->pointer);
+	if (!job->args.pointer)
+		job->args.pointer = saved->pointer ? saved->pointer : POINTER_NONE;
 	return true;
+}
+
+/* The full path of `path` (NULL: none). */
+static bool note_path(const char *path, char **full, rosa_error *why)
+{
+	*full = path ? realpath(path, NULL) : NULL;
+	return !path || *full || refuse(why, "%s: %s", path, strerror(errno));
 }
 
 /* What a session that is saved will bring. */
 static bool note_settings(struct generate *job, rosa_error *why)
 {
 	const struct model *model = &job->model;
-	char *adapter = model->adapted ? realpath(model->adapter.path, NULL) : NULL;
+	struct session_settings settings = {model->options.window, model->options.sinks,
+					    model->options.first_global_layers, NULL, NULL};
+	const bool good = note_path(model->adapted ? model->adapter.path : NULL, &settings.adapter, why) &&
+			  note_path(model->pointer_path, &settings.pointer, why);
 
-	if (model->adapted && !adapter)
-		return refuse(why, "%s: %s", model->adapter.path, strerror(errno));
-	free(job->settings.adapter);
-	job->settings = (struct session_settings){model->options.window, model->options.sinks,
-						  model->options.first_global_layers, adapter};
-	return true;
+	session_settings_free(&job->settings);
+	job->settings = settings;
+	return good;
 }
 
 static int run(struct generate *job, rosa_error *why)
@@ -208,7 +224,8 @@ static int run(struct generate *job, rosa_error *why)
 	if (job->load && !take_settings(job, why))
 		return -1;
 	if ((job->save && file_can_create(job->save, why) != ROSA_OK) || !model_open(&job->model, &job->args, why) ||
-	    !model_tokenizer(&job->model, &job->tokenizer, why) || !note_settings(job, why) ||
+	    !model_pointer(&job->model, &job->args, why) || !model_tokenizer(&job->model, &job->tokenizer, why) ||
+	    !note_settings(job, why) ||
 	    !sampling_choose(&job->sampling, job->chat, &job->model.checkpoint, &sampling, why) ||
 	    !run_open(&job->run, &job->model, job->tokenizer, &sampling, &job->stops, why))
 		return -1;
@@ -230,7 +247,7 @@ static int perform(struct generate *job, enum args_result parsed)
 	run_close(&job->run);
 	tokenizer_free(job->tokenizer);
 	model_close(&job->model);
-	free(job->settings.adapter);
+	session_settings_free(&job->settings);
 	if (code >= 0)
 		return code;
 	complain(job->command, "%s", interrupted() ? "interrupted" : why.message);

@@ -36,7 +36,9 @@ static bool start(struct run *run, const struct arg_texts *stops, rosa_error *wh
 
 	if (sampler_new(&run->sampling, config->vocabulary, &run->sampler, why) != ROSA_OK ||
 	    stopping_new(stops->all, stops->count, &run->stopping, why) != ROSA_OK ||
-	    sequence_new(run->model->decoder, &run->sequence, why) != ROSA_OK)
+	    sequence_new(run->model->decoder, &run->sequence, why) != ROSA_OK ||
+	    (run->model->pointer_path &&
+	     pointer_past_new(&run->model->pointer, config->vocabulary, &run->past, why) != ROSA_OK))
 		return false;
 	for (size_t i = 0; i < config->eos_count; i++)
 		run_add_end(run, config->eos[i]);
@@ -59,6 +61,7 @@ void run_close(struct run *run)
 	sampler_free(run->sampler);
 	stopping_free(run->stopping);
 	sequence_free(run->sequence);
+	pointer_past_free(run->past);
 	tokens_free(&run->tokens);
 	free(run->kept.data);
 	free(run->logits);
@@ -131,13 +134,21 @@ static bool go_back(struct run *run, size_t common, rosa_error *why)
 	return true;
 }
 
+/* The same for what the pointer searches. */
+static bool point_back(struct run *run, size_t common, rosa_error *why)
+{
+	return !run->past || pointer_past_steps(run->past) <= common ||
+	       pointer_past_rewind(run->past, common, why) == ROSA_OK;
+}
+
 bool run_become(struct run *run, const uint32_t *ids, size_t count, rosa_error *why)
 {
 	size_t common = 0;
 
 	while (common < count && common < run->tokens.count && run->tokens.ids[common] == ids[common])
 		common++;
-	if (!go_back(run, common, why) || !renew_sampler(run, sampler_draws(run->sampler), why))
+	if (!go_back(run, common, why) || !point_back(run, common, why) ||
+	    !renew_sampler(run, sampler_draws(run->sampler), why))
 		return false;
 	run->tokens.count = 0;
 	return run_append(run, ids, count, why);
@@ -148,7 +159,8 @@ bool run_resume(struct run *run, sequence *sequence, const struct tokens *tokens
 	take_sequence(run, sequence);
 	run->kept.size = 0;
 	run->tokens.count = 0;
-	return renew_sampler(run, draws, why) && run_append(run, tokens->ids, tokens->count, why);
+	return point_back(run, 0, why) && renew_sampler(run, draws, why) &&
+	       run_append(run, tokens->ids, tokens->count, why);
 }
 
 /* -------------------------------------------------------------------------------------------------------- state -- */
@@ -277,12 +289,34 @@ static bool is_end(const struct run *run, uint32_t token)
 	return false;
 }
 
+/* Mixes what the pointer finds for the next token into the logits. */
+static bool point(struct run *run, rosa_error *why)
+{
+	const size_t vocabulary = run->model->checkpoint.config.vocabulary, last = run->tokens.count - 1;
+	struct pointer_links found;
+	size_t steps;
+
+	if (!run->past)
+		return true;
+	if (!point_back(run, last, why))
+		return false;
+	steps = pointer_past_steps(run->past);
+	if (pointer_past_add(run->past, run->tokens.ids + steps, last - steps, NULL, why) != ROSA_OK ||
+	    pointer_past_add(run->past, run->tokens.ids + last, 1, &found, why) != ROSA_OK)
+		return false;
+	pointer_mix(&run->model->pointer, &found, run->logits, vocabulary);
+	return true;
+}
+
 /* Chooses one token from the logits and writes its text. False after a failure; *over: the answer has ended. */
 static bool generate_one(struct outlet *outlet, bool *over, rosa_error *why)
 {
 	struct run *run = outlet->run;
-	uint32_t token = sampler_choose(run->sampler, run->logits);
+	uint32_t token;
 
+	if (!point(run, why))
+		return false;
+	token = sampler_choose(run->sampler, run->logits);
 	if (!run_append(run, &token, 1, why))
 		return false;
 	outlet->answer->made++;
@@ -367,6 +401,8 @@ void run_report(const struct run *run)
 		per_second(run->made, run->making_time), (double)memory.attention / 1048576.0);
 	if (run->model->adapted)
 		fprintf(stderr, ", retrieval %.1f MiB", (double)memory.retrieval / 1048576.0);
+	if (run->past)
+		fprintf(stderr, ", pointer %.1f MiB", (double)pointer_past_bytes(run->past) / 1048576.0);
 	fputc('\n', stderr);
 }
 

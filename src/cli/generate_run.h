@@ -3,6 +3,7 @@
 #define ROSATUNE_GENERATE_RUN_H
 
 #include "cli/models.h"
+#include "model/pointer_past.h"
 #include "model/sampler.h"
 #include "model/stopping.h"
 #include "cli/text_input.h"
@@ -32,6 +33,7 @@ struct run {
 	struct tokens tokens;
 	struct kept_state kept; /* the sequence after fewer of the same tokens; size 0: none */
 	float *logits;          /* [vocabulary] */
+	pointer_past *past;     /* of the model's pointer, over a beginning of `tokens`; NULL: there is no pointer */
 
 	bool warned;                        /* the notice of a long text was printed */
 	uint64_t read, made;                /* tokens */

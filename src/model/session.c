@@ -8,13 +8,14 @@
  * All numbers are little-endian u64 unless said otherwise; every part is filled up with zeros to a multiple of 8.
  *
  *     8 bytes   "ROSASESS"
- *               version, 3
+ *               version, 4
  *               flags: 1 if the model has ended its answer
  *               draws of the sampler
  *               number of tokens, number of messages
  *               bytes of the messages
- *               window, sinks, first global layers; bytes of the adapter's path (0: no adapter)
+ *               window, sinks, first global layers; bytes of the adapter's path, and of the pointer's (0: none)
  *     bytes     the adapter's path
+ *     bytes     the pointer's path
  *     u32       tokens
  *               for each message: bytes of the role, bytes of the content, role, content (filled up together)
  *               XXH64 of all before it
@@ -37,13 +38,13 @@
 #endif
 
 #define MAGIC   "ROSASESS"
-#define VERSION 3 /* 1 had another checksum, 2 no settings */
+#define VERSION 4 /* 1 had another checksum, 2 no settings, 3 no pointer */
 #define ENDED   UINT64_C(1)
 
 struct header {
 	char magic[8];
 	uint64_t version, flags, draws, tokens, messages, messages_bytes;
-	uint64_t window, sinks, first_global_layers, adapter_bytes;
+	uint64_t window, sinks, first_global_layers, adapter_bytes, pointer_bytes;
 };
 
 static size_t padded(size_t size)
@@ -105,7 +106,8 @@ static rosa_status put_session(struct saving *saving, const struct session *sess
 				.window = settings->window,
 				.sinks = settings->sinks,
 				.first_global_layers = settings->first_global_layers,
-				.adapter_bytes = settings->adapter ? strlen(settings->adapter) : 0};
+				.adapter_bytes = settings->adapter ? strlen(settings->adapter) : 0,
+				.pointer_bytes = settings->pointer ? strlen(settings->pointer) : 0};
 	uint64_t sum;
 	rosa_status status;
 
@@ -115,6 +117,8 @@ static rosa_status put_session(struct saving *saving, const struct session *sess
 	status = put(saving, &header, sizeof(header), err);
 	if (status == ROSA_OK && header.adapter_bytes > 0)
 		status = put(saving, settings->adapter, (size_t)header.adapter_bytes, err);
+	if (status == ROSA_OK && header.pointer_bytes > 0)
+		status = put(saving, settings->pointer, (size_t)header.pointer_bytes, err);
 	if (status == ROSA_OK)
 		status = put(saving, session->tokens.ids, session->tokens.count * sizeof(uint32_t), err);
 	for (size_t i = 0; i < conversation->count && status == ROSA_OK; i++)
@@ -217,33 +221,46 @@ static rosa_status take_header(struct loading *loading, struct header *header)
 	return ROSA_OK;
 }
 
-/* Whether the checksum after the adapter's path, tokens and messages is right. */
+/* Whether the checksum after the paths, tokens and messages is right. */
 static rosa_status check_sum(const struct loading *loading, const struct header *header)
 {
 	struct loading whole = *loading;
 	const uint8_t *from = loading->at - sizeof(*header), *sum;
 	uint64_t wanted;
 
-	if (!take(&whole, header->adapter_bytes) || !take(&whole, header->tokens * sizeof(uint32_t)) ||
-	    !take(&whole, header->messages_bytes) || !(sum = take(&whole, sizeof(wanted))))
+	if (!take(&whole, header->adapter_bytes) || !take(&whole, header->pointer_bytes) ||
+	    !take(&whole, header->tokens * sizeof(uint32_t)) || !take(&whole, header->messages_bytes) ||
+	    !(sum = take(&whole, sizeof(wanted))))
 		return damaged(loading);
 	memcpy(&wanted, sum, sizeof(wanted));
 	return checksum_of(from, (size_t)(sum - from)) == wanted ? ROSA_OK : damaged(loading);
 }
 
+/* A path of `size` bytes; 0: there is none. */
+static rosa_status take_path(struct loading *loading, uint64_t size, char **made)
+{
+	const char *path = (const char *)take(loading, size);
+
+	if (!path || memchr(path, 0, (size_t)size))
+		return damaged(loading);
+	if (size > 0 && !(*made = strndup(path, (size_t)size)))
+		return rosa_fail(loading->err, ROSA_ENOMEM, "not enough memory for a path of %zu bytes", (size_t)size);
+	return ROSA_OK;
+}
+
 static rosa_status take_settings(struct loading *loading, const struct header *header,
 				 struct session_settings *settings)
 {
-	const char *path = (const char *)take(loading, header->adapter_bytes);
-	const size_t size = (size_t)header->adapter_bytes;
+	rosa_status status;
 
-	if (!path || memchr(path, 0, size))
-		return damaged(loading);
 	*settings = (struct session_settings){(size_t)header->window, (size_t)header->sinks,
-					      (size_t)header->first_global_layers, NULL};
-	if (size > 0 && !(settings->adapter = strndup(path, size)))
-		return rosa_fail(loading->err, ROSA_ENOMEM, "not enough memory for a path of %zu bytes", size);
-	return ROSA_OK;
+					      (size_t)header->first_global_layers, NULL, NULL};
+	status = take_path(loading, header->adapter_bytes, &settings->adapter);
+	if (status == ROSA_OK)
+		status = take_path(loading, header->pointer_bytes, &settings->pointer);
+	if (status != ROSA_OK)
+		session_settings_free(settings);
+	return status;
 }
 
 static rosa_status take_tokens(struct loading *loading, size_t count, struct session *session)
@@ -380,9 +397,16 @@ rosa_status session_load(const char *path, decoder *decoder, struct session *ses
 	return status;
 }
 
+void session_settings_free(struct session_settings *settings)
+{
+	free(settings->adapter);
+	free(settings->pointer);
+	memset(settings, 0, sizeof(*settings));
+}
+
 void session_free(struct session *session)
 {
-	free(session->settings.adapter);
+	session_settings_free(&session->settings);
 	tokens_free(&session->tokens);
 	conversation_free(&session->conversation);
 	memset(session, 0, sizeof(*session));

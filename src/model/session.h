@@ -10,6 +10,7 @@
 struct session_settings {
 	size_t window, sinks, first_global_layers;
 	char *adapter; /* the path of its folder; NULL: none */
+	char *pointer; /* the path of a pointer's file or folder; NULL: none. Its look-up follows from the tokens. */
 };
 
 struct session {
@@ -32,7 +33,7 @@ struct session_state {
 rosa_status session_save(const char *path, const struct session *session, struct session_state state,
 			 const struct file_options *files, rosa_error *err);
 
-/* Reads only the settings, with which a decoder for the session can be made. settings->adapter is from malloc. */
+/* Reads only the settings, with which a decoder for the session can be made. */
 rosa_status session_settings_read(const char *path, struct session_settings *settings, rosa_error *err);
 
 /* Reads a session for a decoder of the same model, adapter and window. *made is the sequence. A file that was cut or
@@ -41,6 +42,7 @@ rosa_status session_load(const char *path, decoder *decoder, struct session *ses
 /* The same from memory; `name` is for messages. */
 rosa_status session_parse(const void *data, size_t size, const char *name, decoder *decoder, struct session *session,
 			  sequence **made, rosa_error *err);
-void session_free(struct session *session); /* safe on a zeroed one */
+void session_settings_free(struct session_settings *settings); /* safe on a zeroed one */
+void session_free(struct session *session);                    /* likewise */
 
 #endif
