@@ -70,6 +70,7 @@ static void check_same(const struct pointer_links *a, const struct pointer_links
 }
 
 #define STEPS 600
+#define TOP   ((size_t)1 << 20) /* ids are below */
 
 static void finds_what_the_definition_says(void **state)
 {
@@ -86,9 +87,10 @@ static void finds_what_the_definition_says(void **state)
 		pointer_past *past;
 
 		for (size_t t = 0; t < STEPS; t++) /* ids at the upper end, one long repetition */
-			tokens[t] =
-			    t > 400 && trial % 2 ? tokens[t - 350] : 49151u - (uint32_t)(draw(5, trial, t) % alphabet);
-		must(pointer_past_new(&pointer, 49152, &past, &error), &error);
+			tokens[t] = t > 400 && trial % 2
+					? tokens[t - 350]
+					: (uint32_t)TOP - 1u - (uint32_t)(draw(5, trial, t) % alphabet);
+		must(pointer_past_new(&pointer, TOP, &past, &error), &error);
 		for (size_t t = 0; t < STEPS;) {
 			size_t some = 1 + draw(6, trial, t) % 40;
 
@@ -119,11 +121,14 @@ static void finds_what_the_definition_says(void **state)
 			check_same(&found[t], &expected);
 		}
 		assert_int_equal(pointer_past_rewind(past, STEPS + 1, &error), ROSA_EINVAL);
-		tokens[0] = 49152;
+		tokens[0] = TOP;
 		assert_int_equal(pointer_past_add(past, tokens, 1, NULL, &error), ROSA_EINVAL);
-		assert_non_null(strstr(error.message, "49152"));
+		assert_non_null(strstr(error.message, "1048576"));
 		pointer_past_free(past);
 	}
+	pointer_past *none;
+	assert_int_equal(pointer_past_new(&(struct pointer){.links = 1}, TOP + 1, &none, &error), ROSA_EINVAL);
+	assert_null(none);
 	assert_true(links > 10000 && chains > 3000 && at_rest > 500);
 }
 

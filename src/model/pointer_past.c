@@ -13,16 +13,15 @@
 #include <string.h>
 
 #define BLOCK ((size_t)1024) /* tokens searched at a time */
-#define NONE  UINT16_MAX     /* a key before the first one */
+#define BITS  20             /* of an id; symbols of more than 16 bits are uint32_t */
 
 struct pointer_past {
-	size_t delay, links, vocabulary;
+	size_t links, vocabulary;
 	rosa_stream *late, *now; /* with and without the delay */
 	size_t steps, room;
 	uint32_t *tokens; /* [room] */
 	int32_t *tau;     /* [room]: found without delay; -1: nothing */
 	uint8_t *length;  /* [room]: of that match, cut at 255 */
-	uint16_t query[BLOCK], key[BLOCK];
 	int32_t late_tau[BLOCK], late_length[BLOCK], now_length[BLOCK];
 };
 
@@ -39,19 +38,19 @@ rosa_status pointer_past_new(const struct pointer *pointer, size_t vocabulary, p
 
 	*made = NULL;
 	options.fold = 0;
-	options.bits = 16;
-	if (vocabulary > NONE)
-		return rosa_fail(err, ROSA_EINVAL, "a pointer finds token ids below %u; the vocabulary has %zu",
-				 (unsigned)NONE, vocabulary);
+	options.bits = BITS;
+	if (vocabulary > (size_t)1 << BITS)
+		return rosa_fail(err, ROSA_EINVAL, "a pointer finds token ids below %zu; the vocabulary has %zu",
+				 (size_t)1 << BITS, vocabulary);
 	past = calloc(1, sizeof(*past));
 	if (!past)
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for a pointer");
-	past->delay = pointer->delay;
 	past->links = pointer->links;
 	past->vocabulary = vocabulary;
-	status = rosa_stream_new(&options, 1, &past->late, err);
+	status = rosa_stream_new(&options, 1, &past->now, err);
+	options.delay = (uint32_t)pointer->delay;
 	if (status == ROSA_OK)
-		status = rosa_stream_new(&options, 1, &past->now, err);
+		status = rosa_stream_new(&options, 1, &past->late, err);
 	if (status == ROSA_OK)
 		*made = past;
 	else
@@ -93,26 +92,19 @@ static rosa_status make_room(pointer_past *past, size_t count, rosa_error *err)
 	return ROSA_OK;
 }
 
-/* Searches both streams for the `count` tokens after the first `steps`, at most a block. The delayed one gets its keys
- * late, and the delay is taken off what it finds. */
+/* Searches both streams for the `count` tokens after the first `steps`, at most a block. */
 static rosa_status search(pointer_past *past, size_t count, rosa_error *err)
 {
-	const size_t first = past->steps, delay = past->delay;
-	rosa_status status;
+	const size_t first = past->steps;
+	const uint32_t *tokens = past->tokens + first;
+	rosa_status status =
+	    rosa_stream_push(past->late, count, tokens, tokens, 0, past->late_tau, past->late_length, NULL, err);
 
-	for (size_t i = 0; i < count; i++) {
-		past->query[i] = (uint16_t)past->tokens[first + i];
-		past->key[i] = first + i < delay ? NONE : (uint16_t)past->tokens[first + i - delay];
-	}
-	status = rosa_stream_push(past->late, count, past->query, past->key, 0, past->late_tau, past->late_length, NULL,
-				  err);
 	if (status == ROSA_OK)
-		status = rosa_stream_push(past->now, count, past->query, past->query, 0, past->tau + first,
-					  past->now_length, NULL, err);
-	for (size_t i = 0; i < count && status == ROSA_OK; i++) {
+		status = rosa_stream_push(past->now, count, tokens, tokens, 0, past->tau + first, past->now_length,
+					  NULL, err);
+	for (size_t i = 0; i < count && status == ROSA_OK; i++)
 		past->length[first + i] = cut(past->now_length[i]);
-		past->late_tau[i] -= past->late_tau[i] < 0 ? 0 : (int32_t)delay;
-	}
 	return status;
 }
 
