@@ -40,6 +40,7 @@ extern "C" {
 #define ROSA_MIN_BITS        1
 #define ROSA_MAX_BITS        16                   /* of symbols that are made of channels */
 #define ROSA_MAX_SYMBOL_BITS 20                   /* of symbols that are only looked up, such as token ids */
+#define ROSA_MAX_LINKS       16                   /* of a chain */
 #define ROSA_MAX_STEPS       ((size_t)0x7ffffff0) /* destinations are int32_t */
 
 /* "0.1.0", the version of the library at run time. */
@@ -166,6 +167,15 @@ ROSA_API rosa_status rosa_flips_expand(const rosa_flips *flips, size_t route, si
 
 /* Release what rosa_retrieve put there. Safe on a zeroed structure, and on NULL. */
 ROSA_API void rosa_flips_free(rosa_flips *flips);
+
+/* Further places without a further search, where query and key are the same stream. `tau` and `length` come from
+ * rosa_retrieve with any delay, `tau0` and `length0` from the same streams without one; all are [routes][steps]. Link 1
+ * is tau itself; after the place d of a link comes tau0 at step d - 1: where the symbols before d had occurred before.
+ * Its match is as long as the shorter of the two. `places` and `lengths` are [links][routes][steps], with -1 and 0
+ * where a chain has ended. `lengths` may be NULL; then `length` and `length0` are not read. */
+ROSA_API rosa_status rosa_chain(size_t routes, size_t steps, int links, const int32_t *tau, const int32_t *length,
+				const int32_t *tau0, const int32_t *length0, int32_t *places, int32_t *lengths,
+				rosa_error *err);
 
 /* ------------------------------------------------------------------------------------- 3 retrieval, as it comes -- */
 

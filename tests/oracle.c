@@ -153,3 +153,32 @@ void oracle_route(const rosa_options *options, size_t steps, const void *query, 
 	free(query_run);
 	free(key_run);
 }
+
+void oracle_chain(const rosa_options *options, int links, size_t steps, const void *symbols, int32_t *places,
+		  int32_t *lengths)
+{
+	rosa_options undelayed = *options;
+
+	undelayed.delay = 0;
+	oracle_route(options, steps, symbols, symbols, places, lengths, NULL);
+	for (size_t i = 1; i < (size_t)links; i++) {
+		for (size_t t = 0; t < steps; t++) {
+			const int32_t before = places[(i - 1) * steps + t], shared = lengths[(i - 1) * steps + t];
+			int32_t *tau = checked(malloc((steps + 1) * sizeof(*tau)));
+			int32_t *length = checked(malloc((steps + 1) * sizeof(*length)));
+
+			places[i * steps + t] = -1;
+			lengths[i * steps + t] = 0;
+			if (before > 0) {
+				/* the text as it was when `before` came */
+				oracle_route(&undelayed, (size_t)before, symbols, symbols, tau, length, NULL);
+				places[i * steps + t] = tau[before - 1];
+				if (tau[before - 1] >= 0)
+					lengths[i * steps + t] =
+					    length[before - 1] < shared ? length[before - 1] : shared;
+			}
+			free(tau);
+			free(length);
+		}
+	}
+}

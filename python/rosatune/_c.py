@@ -40,6 +40,7 @@ from .errors import Cancelled, Error, FileError, FormatError, InvalidArgument, O
 
 MAX_BITS = 16
 MAX_SYMBOL_BITS = 20
+MAX_LINKS = 16
 MAX_STEPS = 0x7FFFFFF0
 
 # ------------------------------------------------------------------------------------------------------------- enums
@@ -265,6 +266,13 @@ PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     ),
     "rosa_flips_expand": (c_int, [POINTER(rosa_flips), c_size_t, c_size_t, c_void_p, _error]),
     "rosa_flips_free": (None, [POINTER(rosa_flips)]),
+    "rosa_chain": (
+        c_int,
+        [
+            *[c_size_t, c_size_t, c_int, c_void_p, c_void_p],
+            *[c_void_p, c_void_p, c_void_p, c_void_p, _error],
+        ],
+    ),
     "rosa_stream_new": (c_int, [_options, c_size_t, _handle, _error]),
     "rosa_stream_free": (None, [c_void_p]),
     "rosa_stream_push": (

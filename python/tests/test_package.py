@@ -151,6 +151,7 @@ def test_limits_and_starting_values_are_those_of_the_header() -> None:
     text = HEADER.read_text()
     assert int(re.search(r"ROSA_MAX_BITS +(\d+)", text)[1]) == _c.MAX_BITS  # type: ignore[index]
     assert int(re.search(r"ROSA_MAX_SYMBOL_BITS +(\d+)", text)[1]) == _c.MAX_SYMBOL_BITS  # type: ignore[index]
+    assert int(re.search(r"ROSA_MAX_LINKS +(\d+)", text)[1]) == _c.MAX_LINKS  # type: ignore[index]
     assert int(re.search(r"ROSA_MAX_STEPS +\(\(size_t\)(\w+)\)", text)[1], 16) == _c.MAX_STEPS  # type: ignore[index]
     starts = {
         name: [part.strip() for part in body.replace("{NULL, NULL}", "NULL").split(",")]

@@ -1,0 +1,18 @@
+/*
+ * The links of a chain of places: from a place that was found to the one that it had itself found.
+ *
+ * Where query and key are the same stream, what was found at the step before a place d is a place with the same symbols
+ * before it, older than d. So further matches come from answers that are there already, without a further search.
+ */
+#ifndef ROSATUNE_LINKS_H
+#define ROSATUNE_LINKS_H
+
+#include "rosatune.h"
+
+/* One route: link i of step t goes to places[i * stride + t], and its length to lengths, which may be NULL along with
+ * the lengths given. Link 0 is tau. tau0 and length0 are what was found without a delay at all steps of the route, of
+ * which there are `history`. Returns `steps`, or the first step whose tau is not -1 and not from 1 to history - 1. */
+size_t links_follow(int links, size_t steps, const int32_t *tau, const int32_t *length, size_t history,
+		    const int32_t *tau0, const int32_t *length0, size_t stride, int32_t *places, int32_t *lengths);
+
+#endif
