@@ -42,7 +42,7 @@ cat >npy.py <<'PYTHON'
 import itertools, random, struct, sys
 
 def save(path, shape, values, descr='<u2', fortran=False, cut=0):
-    code = {'|u1': 'B', '<u2': '<%dH', '>u2': '>%dH', '<i4': '<%di', '<f4': '<%df'}[descr]
+    code = {'|u1': 'B', '<u2': '<%dH', '>u2': '>%dH', '<u4': '<%dI', '<i4': '<%di', '<f4': '<%df'}[descr]
     raw = isinstance(values, bytes)
     body = values if raw else bytes(values) if code == 'B' else struct.pack(code % len(values), *values)
     head = "{'descr': '%s', 'fortran_order': %s, 'shape': %s, }" % (descr, fortran, tuple(shape))
@@ -81,18 +81,19 @@ def lookup(query, keys, starts, n, t, policy, cut):
         return -1, 0
     return starts[run + 1], best
 
-def route(query, key, bits, policy='readable', on=True, cut=None):
+def route(query, key, bits, policy='readable', on=True, cut=None, delay=0):
     qstart, qsym = fold(query, on)
     kstart, ksym = fold(key, on)
     tau, length, flips, table = [], [], [], None
     for t in range(len(query)):
         nq = sum(s <= t for s in qstart)
-        nk = sum(s <= t for s in kstart)
-        place, match = lookup(qsym[:nq], ksym, kstart, nk, t, policy, cut)
+        late = t - delay
+        nk = sum(s <= late for s in kstart)
+        place, match = lookup(qsym[:nq], ksym, kstart, nk, late, policy, cut)
         tau.append(place)
         length.append(match)
         if qstart[nq - 1] == t:
-            table = [lookup(qsym[:nq - 1] + [qsym[nq - 1] ^ 1 << j], ksym, kstart, nk, t, policy, cut)[0]
+            table = [lookup(qsym[:nq - 1] + [qsym[nq - 1] ^ 1 << j], ksym, kstart, nk, late, policy, cut)[0]
                      for j in range(bits)]
         flips += table
     return tau, length, flips
@@ -111,6 +112,8 @@ save('q1.npy', [96], q)
 save('k1.npy', [96], k, '|u1')
 save('q2.npy', [3, 32], q, '|u1')
 save('k2.npy', [3, 32], k)
+save('q4.npy', [96], [x * 99991 + 70000 for x in q], '<u4')
+save('k4.npy', [96], [x * 99991 + 70000 for x in k], '<u4')
 save('short.npy', [95], q[:95])
 save('column.npy', [32, 3], q)
 save('cut.npy', [96], q, cut=1)
@@ -211,8 +214,8 @@ check 2 '--query needs a value: --query Q.npy' retrieve --query
 check 2 '--query needs a value' retrieve --query --key k1.npy
 check 2 '--no-fold takes no value' retrieve --no-fold=yes
 check 2 'unexpected argument q1.npy' retrieve q1.npy
-for bits in 0 17 -1 x 4k '' 99999999999999999999999; do
-	check 2 'give a whole number from 1 to 16' retrieve $pair --bits "$bits" --out results/t.npy
+for bits in 0 21 -1 x 4k '' 99999999999999999999999; do
+	check 2 'give a whole number from 1 to 20' retrieve $pair --bits "$bits" --out results/t.npy
 done
 check 2 '--policy readible is not known, did you mean readable?' retrieve $pair --bits 2 --policy readible
 check 2 '--policy x is not known; choose from: readable, literal, inclusive' retrieve $pair --bits 2 --policy x
@@ -233,7 +236,7 @@ bad results 'folder'
 bad hello.txt 'not a NumPy file'
 bad cut.npy 'cut short'
 bad big.npy 'big endian'
-bad float.npy "'f4', symbols must be uint8 or uint16"
+bad float.npy "'f4', symbols must be uint8, uint16 or uint32"
 bad fortran.npy "'fortran_order'"
 bad three.npy '3 dimensions'
 bad empty.npy 'dimension of 0'
@@ -244,6 +247,11 @@ check 1 'query q2.npy has shape \[3,32\], key column.npy has shape \[32,3\]' \
 check 1 'seven.npy: symbol 7 at \[2,6\] is not below 2^2' \
 	retrieve --query q2.npy --key seven.npy --bits 2 --out results/t.npy
 check 1 'q1.npy: symbol [23] at \[[0-9]*\] is not below 2^1' retrieve $pair --bits 1 --out results/t.npy
+check 1 'q4.npy: symbol [0-9]* at \[[0-9]*\] is not below 2^16' retrieve --query q4.npy --key k4.npy --bits 16 --out results/t.npy
+check 1 'counterfactuals of symbols of 20 bits' \
+	retrieve --query q4.npy --key k4.npy --bits 20 --out results/t.npy --flips results/f.npy
+check 1 'counterfactuals of symbols of 20 bits' \
+	retrieve --query q4.npy --key k4.npy --bits 20 --out results/t.npy --flips results/f.npy --chunk 5
 check 1 'this build has no CUDA; use --device cpu' retrieve $pair --bits 2 --out results/t.npy --device cuda
 check 1 'cannot write none/t.npy: folder none: No such file' retrieve $pair --bits 2 --out none/t.npy
 check 1 'cannot write results: it is a folder' retrieve $pair --bits 2 --out results
@@ -289,20 +297,22 @@ def expected(dims, *rules):
     routes, steps = (1, 96) if dims == 1 else (3, 32)
     parts = [slice(r * steps, (r + 1) * steps) for r in range(routes)]
     return [sum(lists, []) for lists in zip(*(route(q[part], k[part], 2, *rules) for part in parts))]
-def compare(dims, policy, on, cut, chunk, threads):
-    words = [program, 'retrieve', '--query', 'q%d.npy' % dims, '--key=k%d.npy' % dims, '--bits', '2',
-             '--policy', policy, '--out', 'results/t.npy', '--flips', 'results/f.npy', '--length', 'results/l.npy']
+def compare(dims, policy, on, cut, chunk, threads, delay=0, wide=False):
+    words = [program, 'retrieve', '--query', 'q%d.npy' % (4 if wide else dims), '--key=k%d.npy' % (4 if wide else dims),
+             '--bits', '20' if wide else '2', '--policy', policy, '--out', 'results/t.npy', '--length', 'results/l.npy']
+    words += [] if wide else ['--flips', 'results/f.npy']
+    words += ['--delay', str(delay)] if delay else []
     words += [] if on else ['--no-fold']
     words += ['--max-match', str(cut)] if cut else []
     words += ['--chunk', str(chunk)] if chunk else []
     words += ['--threads', str(threads)] if threads is not None else []
     result = subprocess.run(words, capture_output=True, timeout=60)
     assert result.returncode == 0 and result.stdout == b'' and result.stderr == b'', (words, result)
-    tau, length, flips = expected(dims, policy, on, cut or None)
+    tau, length, flips = expected(dims, policy, on, cut or None, delay)
     shape = (96,) if dims == 1 else (3, 32)
     assert load('results/t.npy') == (shape, tau), words
     assert load('results/l.npy') == (shape, length), words
-    assert load('results/f.npy') == (shape + (2,), flips), words
+    assert wide or load('results/f.npy') == (shape + (2,), flips), words
 program = sys.argv[1]
 def symbols(path, width):
     data = open(path, 'rb').read()[-96 * width:]
@@ -311,6 +321,10 @@ q, k = symbols('q1.npy', 2), symbols('k1.npy', 1)
 for policy, on, cut in itertools.product(['readable', 'literal', 'inclusive'], [True, False], [0, 1, 3]):
     for dims, chunk, threads in [(1, 0, 1), (2, 0, None), (2, 0, 2), (1, 1, 1), (2, 7, 2), (2, 1000, None)]:
         compare(dims, policy, on, cut, chunk, threads)
+    for delay in [1, 5, 95, 1000]:
+        compare(1, policy, on, cut, 7 * (delay % 2), 1, delay)
+    for chunk, delay in [(0, 0), (0, 3), (5, 0), (5, 12)]:
+        compare(1, policy, on, cut, chunk, 1, delay, wide=True)
 PYTHON
 checks=$((checks + 1))
 bounded python3 expect.py "$program" >out 2>err || problem "answers differ from the definition"

@@ -52,7 +52,7 @@ struct good {
 	const char *header;
 	int dims;
 	size_t routes, steps;
-	uint16_t symbols[6];
+	uint32_t symbols[6];
 };
 
 static const struct good goods[] = {
@@ -81,7 +81,7 @@ static void accepts(void **state)
 		assert_int_equal(symbols.dims, good->dims);
 		assert_int_equal(symbols.routes, good->routes);
 		assert_int_equal(symbols.steps, good->steps);
-		assert_memory_equal(symbols.symbols, good->symbols, good->routes * good->steps * sizeof(uint16_t));
+		assert_memory_equal(symbols.symbols, good->symbols, good->routes * good->steps * sizeof(uint32_t));
 		free(symbols.symbols);
 		free(image.data);
 	}
@@ -96,8 +96,8 @@ static const struct bad {
     {"{'descr': '>u2', 'fortran_order': False, 'shape': (3,), }", "big endian"},
     {"{'descr': '<i2', 'fortran_order': False, 'shape': (3,), }", "'i2'"},
     {"{'descr': '<u6', 'fortran_order': False, 'shape': (1,), }", "'u6'"},
-    {"{'descr': '<f2', 'fortran_order': False, 'shape': (3,), }", "uint8 or uint16"},
-    {"{'descr': '|b1', 'fortran_order': False, 'shape': (6,), }", "uint8 or uint16"},
+    {"{'descr': '<f2', 'fortran_order': False, 'shape': (3,), }", "uint8, uint16 or uint32"},
+    {"{'descr': '|b1', 'fortran_order': False, 'shape': (6,), }", "uint8, uint16 or uint32"},
     {"{'descr': '', 'fortran_order': False, 'shape': (6,), }", "'descr'"},
     {"{'descr': '<', 'fortran_order': False, 'shape': (6,), }", "'descr'"},
     {"{'descr': '|u0', 'fortran_order': False, 'shape': (6,), }", "'descr'"},

@@ -81,6 +81,7 @@ void bench_print(const struct bench *bench, const struct bench_row *rows)
 	    {.key = "routes", .label = "routes", .number = (double)bench->pair.routes},
 	    {.key = "tokens", .label = "tokens per route", .number = (double)bench->steps},
 	    {.key = "bits", .label = "bits per symbol", .number = (double)retrieval->bits},
+	    {.key = "delay", .label = "delay", .unit = "steps", .number = (double)retrieval->delay},
 	    {.key = "alphabet",
 	     .label = "different symbols (0: any)",
 	     .number = bench->alphabet_bits ? (double)(1u << bench->alphabet_bits) : 0},

@@ -12,6 +12,7 @@
 
 #include "cli/interrupt.h"
 #include "cli/progress.h"
+#include "retrieval/symbol_array.h"
 
 #include <stdlib.h>
 
@@ -31,16 +32,14 @@ size_t bench_decode_room(size_t steps, size_t singles)
 
 /* One step of all routes, side by side. */
 struct step {
-	uint16_t *query, *key;
+	void *query, *key;
 	int32_t *tau;
 };
 
-static bool push(rosa_stream *stream, size_t steps, const uint16_t *query, const uint16_t *key, size_t stride,
-		 int32_t *tau, rosa_error *why)
+static bool push(rosa_stream *stream, size_t steps, const void *query, const void *key, size_t stride, int32_t *tau,
+		 rosa_error *why)
 {
-	if (rosa_stream_push(stream, steps, query, key, stride, tau, NULL, NULL, why) == ROSA_OK)
-		return true;
-	return false;
+	return rosa_stream_push(stream, steps, query, key, stride, tau, NULL, NULL, why) == ROSA_OK;
 }
 
 static bool push_piece(const struct symbol_pair *pair, rosa_stream *stream, size_t steps, struct progress *progress,
@@ -48,7 +47,8 @@ static bool push_piece(const struct symbol_pair *pair, rosa_stream *stream, size
 {
 	for (size_t t = 0; t < steps; t += PUSH) {
 		size_t some = steps - t < PUSH ? steps - t : PUSH;
-		if (!push(stream, some, pair->query + t, pair->key + t, pair->steps, NULL, why))
+		if (!push(stream, some, symbols_from(pair->query, pair->bits, t),
+			  symbols_from(pair->key, pair->bits, t), pair->steps, NULL, why))
 			return false;
 		if (progress_tick(progress, (t + some) * pair->routes, 0))
 			return refuse(why, "interrupted");
@@ -83,8 +83,10 @@ static bool time_steps(const struct bench *bench, rosa_stream *stream, size_t en
 
 	for (size_t i = 0; i < bench->singles; i++) {
 		for (size_t r = 0; r < pair->routes; r++) {
-			step->query[r] = pair->query[r * pair->steps + first + i];
-			step->key[r] = pair->key[r * pair->steps + first + i];
+			const size_t at = r * pair->steps + first + i;
+
+			symbol_set(step->query, pair->bits, r, symbol_get(pair->query, pair->bits, at));
+			symbol_set(step->key, pair->bits, r, symbol_get(pair->key, pair->bits, at));
 		}
 		uint64_t begin = progress_clock();
 		if (!push(stream, 1, step->query, step->key, 1, step->tau, why))
@@ -146,13 +148,13 @@ static bool measure(const struct bench *bench, rosa_stream *stream, struct step 
 bool bench_decode(const struct bench *bench, rosa_error *why)
 {
 	rosa_options options = retrieval_options(&bench->retrieval);
-	size_t routes = bench->pair.routes;
+	const size_t routes = bench->pair.routes, symbol = symbol_size(bench->pair.bits);
 	rosa_stream *stream = NULL;
 	struct step step = {0};
 	double *us = NULL;
 	rosa_error error;
-	bool done = (step.query = get_memory(routes, sizeof(uint16_t), "a step's queries", why)) &&
-		    (step.key = get_memory(routes, sizeof(uint16_t), "a step's keys", why)) &&
+	bool done = (step.query = get_memory(routes, symbol, "a step's queries", why)) &&
+		    (step.key = get_memory(routes, symbol, "a step's keys", why)) &&
 		    (step.tau = get_memory(routes, sizeof(int32_t), "a step's destinations", why)) &&
 		    (us = get_memory(bench->singles, sizeof(*us), "the times of steps", why));
 

@@ -92,13 +92,13 @@ static enum args_result parse(struct request *request, int count, char **words)
 	     .kind = ARG_TEXT,
 	     .target = &request->query_path,
 	     .value = "Q.npy",
-	     .help = "instead of made streams: query symbols, uint8 or uint16"},
+	     .help = "instead of made streams: query symbols, uint8, uint16 or uint32"},
 	    {.name = "key",
 	     .kind = ARG_TEXT,
 	     .target = &request->key_path,
 	     .value = "K.npy",
 	     .help = "and key symbols, of the same shape"},
-	    RETRIEVAL_ARGS(&bench->retrieval, false, "bits per symbol, 1 to 16 (default 4)",
+	    RETRIEVAL_ARGS(&bench->retrieval, false, "bits per symbol, 1 to 20 (default 4; above 16 without tables)",
 			   "worker threads (default 1; 0: one per processor)"),
 	    {.name = "no-flips",
 	     .kind = ARG_FLAG,
@@ -182,7 +182,7 @@ static bool make_streams(struct request *request, rosa_error *why)
 
 	bench->steps = request->tokens;
 	bench->stream = stream_name(bench->kind);
-	if (!symbol_pair_new(&bench->pair, request->routes, steps, why))
+	if (!symbol_pair_new(&bench->pair, request->routes, steps, (int)bench->retrieval.bits, why))
 		return false;
 	return request->decode || bench_make(bench, 0, steps, why);
 }
@@ -237,7 +237,8 @@ int bench_retrieve_command(int count, char **words)
 		request.routes = request.decode ? 512 : 8;
 	while ((uint64_t)1 << request.bench.alphabet_bits < request.alphabet)
 		request.bench.alphabet_bits++;
-	request.bench.flips = !request.no_flips && !request.bench.chunk;
+	request.bench.flips =
+	    !request.no_flips && !request.bench.chunk && request.bench.retrieval.bits <= ROSA_MAX_BITS;
 	interrupt_watch();
 	bool done = run(&request, &why);
 	symbol_pair_free(&request.bench.pair);

@@ -10,6 +10,7 @@
 
 #include "cli/interrupt.h"
 #include "cli/progress.h"
+#include "retrieval/symbol_array.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +40,8 @@ static rosa_status push_pieces(const struct bench *bench, size_t piece, int32_t 
 
 		status = interrupted()
 			     ? ROSA_ECANCELLED
-			     : rosa_stream_push(stream, steps, pair->query + t, pair->key + t, pair->steps,
+			     : rosa_stream_push(stream, steps, symbols_from(pair->query, pair->bits, t),
+						symbols_from(pair->key, pair->bits, t), pair->steps,
 						tau ? tau + t : NULL, length ? length + t : NULL, NULL, error);
 	}
 	if (status == ROSA_OK && info)

@@ -7,6 +7,7 @@
 #include "cli/inputs.h"
 
 #include "cli/npy.h"
+#include "retrieval/symbol_array.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +24,7 @@ rosa_options retrieval_options(const struct retrieval_args *args)
 	options.policy = (rosa_policy)args->policy;
 	options.fold = !args->no_fold;
 	options.max_match = (uint32_t)args->max_match;
+	options.delay = (uint32_t)args->delay;
 	options.threads = (int)args->threads;
 	return options;
 }
@@ -66,6 +68,16 @@ static bool check_symbols(const char *path, const struct npy_symbols *file, int 
 	return true;
 }
 
+/* As the library takes symbols of `bits` bits, in the same memory. */
+static void narrow(struct npy_symbols *file, int bits)
+{
+	for (size_t i = 0; i < file->routes * file->steps && bits <= 16; i++) {
+		const uint16_t symbol = (uint16_t)file->symbols[i];
+
+		memcpy((char *)file->symbols + i * sizeof(symbol), &symbol, sizeof(symbol));
+	}
+}
+
 static bool check_shapes(const char *const paths[2], const struct npy_symbols files[2], rosa_error *why)
 {
 	const struct npy_symbols *query = &files[0], *key = &files[1];
@@ -89,15 +101,20 @@ bool symbol_pair_load(struct symbol_pair *pair, const char *query, const char *k
 	good = good && check_shapes(paths, files, why);
 	for (int i = 0; i < 2 && good; i++)
 		good = check_symbols(paths[i], &files[i], bits, why);
-	*pair =
-	    (struct symbol_pair){files[0].dims, files[0].routes, files[0].steps, files[0].symbols, files[1].symbols};
-	if (!good)
+	*pair = (struct symbol_pair){files[0].dims,  files[0].routes,  files[0].steps,
+				     (unsigned)bits, files[0].symbols, files[1].symbols};
+	if (good) {
+		narrow(&files[0], bits);
+		narrow(&files[1], bits);
+	} else {
 		symbol_pair_free(pair);
+	}
 	return good;
 }
 
-bool symbol_pair_new(struct symbol_pair *pair, size_t routes, size_t steps, rosa_error *why)
+bool symbol_pair_new(struct symbol_pair *pair, size_t routes, size_t steps, int bits, rosa_error *why)
 {
+	const size_t size = symbol_size((unsigned)bits);
 	size_t count;
 
 	memset(pair, 0, sizeof(*pair));
@@ -106,8 +123,9 @@ bool symbol_pair_new(struct symbol_pair *pair, size_t routes, size_t steps, rosa
 	pair->dims = 2;
 	pair->routes = routes;
 	pair->steps = steps;
-	pair->query = get_memory(count, sizeof(uint16_t), "the queries", why);
-	pair->key = pair->query ? get_memory(count, sizeof(uint16_t), "the keys", why) : NULL;
+	pair->bits = (unsigned)bits;
+	pair->query = get_memory(count, size, "the queries", why);
+	pair->key = pair->query ? get_memory(count, size, "the keys", why) : NULL;
 	if (!pair->key)
 		symbol_pair_free(pair);
 	return pair->key != NULL;

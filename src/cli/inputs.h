@@ -7,7 +7,7 @@
 #include "rosatune.h"
 
 struct retrieval_args {
-	uint64_t bits, max_match, threads;
+	uint64_t bits, max_match, delay, threads;
 	int policy; /* a rosa_policy */
 	bool no_fold;
 };
@@ -21,7 +21,7 @@ extern const char *const policy_names[]; /* by rosa_policy; ends with NULL */
 	 .target = &(a)->bits,                                                                                         \
 	 .value = "M",                                                                                                 \
 	 .min = ROSA_MIN_BITS,                                                                                         \
-	 .max = ROSA_MAX_BITS,                                                                                         \
+	 .max = ROSA_MAX_SYMBOL_BITS,                                                                                  \
 	 .required = (bits_required),                                                                                  \
 	 .help = bits_help},                                                                                           \
 	    {.name = "policy",                                                                                         \
@@ -37,6 +37,12 @@ extern const char *const policy_names[]; /* by rosa_policy; ends with NULL */
 	     .value = "L",                                                                                             \
 	     .max = UINT32_MAX,                                                                                        \
 	     .help = "compare matches up to this length (default 0: no cut)"},                                         \
+	    {.name = "delay",                                                                                          \
+	     .kind = ARG_SIZE,                                                                                         \
+	     .target = &(a)->delay,                                                                                    \
+	     .value = "D",                                                                                             \
+	     .max = UINT32_MAX,                                                                                        \
+	     .help = "find nothing younger than D steps (default 0)"},                                                 \
 	{                                                                                                              \
 		.name = "threads", .kind = ARG_NUMBER, .target = &(a)->threads, .value = "N", .max = 1024,             \
 		.help = threads_help                                                                                   \
@@ -44,15 +50,16 @@ extern const char *const policy_names[]; /* by rosa_policy; ends with NULL */
 
 rosa_options retrieval_options(const struct retrieval_args *args);
 
-/* Query and key of the same shape, [routes][steps], every symbol below 2^bits. */
+/* Query and key of the same shape, [routes][steps], every symbol below 2^bits: uint16_t, or uint32_t above 16 bits. */
 struct symbol_pair {
 	int dims; /* 1: the files had shape [T], and so have the results */
 	size_t routes, steps;
-	uint16_t *query, *key;
+	unsigned bits;
+	void *query, *key;
 };
 
 bool symbol_pair_load(struct symbol_pair *pair, const char *query, const char *key, int bits, rosa_error *why);
-bool symbol_pair_new(struct symbol_pair *pair, size_t routes, size_t steps, rosa_error *why);
+bool symbol_pair_new(struct symbol_pair *pair, size_t routes, size_t steps, int bits, rosa_error *why);
 void symbol_pair_free(struct symbol_pair *pair); /* safe on a zeroed pair */
 
 /* malloc of `count` elements of `size` bytes, checked for overflow; a failure names `what`. */

@@ -250,7 +250,7 @@ struct wish {
 	const char *row;    /* what a row is called */
 };
 
-static const struct wish symbols_wish = {"symbols", "u1 u2", "uint8 or uint16 ('u1' or 'u2')", "uint16", "route"};
+static const struct wish symbols_wish = {"symbols", "u1 u2 u4", "uint8, uint16 or uint32", "uint16", "route"};
 static const struct wish tokens_wish = {"tokens", "u2 i4 u4 i8", "uint16, int32, uint32 or int64", "int32", "text"};
 
 static bool accept_type(const struct npy_header *header, const struct wish *wish, rosa_error *why)
@@ -311,12 +311,11 @@ bool npy_read_symbols(const uint8_t *data, size_t size, struct npy_symbols *symb
 	struct npy_header header;
 
 	memset(symbols, 0, sizeof(*symbols));
-	uint16_t *values = accept(data, size, &symbols_wish, sizeof(uint16_t), &header, why);
+	uint32_t *values = accept(data, size, &symbols_wish, sizeof(uint32_t), &header, why);
 	if (!values)
 		return false;
-	const uint8_t *from = data + header.offset;
 	for (size_t i = 0; i < header.count; i++)
-		values[i] = header.width == 1 ? from[i] : (uint16_t)(from[2 * i] | from[2 * i + 1] << 8);
+		values[i] = (uint32_t)element(data + header.offset + i * header.width, &header);
 	symbols->dims = header.dims;
 	symbols->routes = header.dims == 2 ? header.shape[0] : 1;
 	symbols->steps = header.shape[header.dims - 1];

@@ -26,11 +26,11 @@ struct npy_header {
 /* Reads the header of a file in memory. Reads no byte beyond `size` and allocates nothing. */
 bool npy_parse(const uint8_t *data, size_t size, struct npy_header *header, rosa_error *why);
 
-/* Symbols: uint8 or uint16, shape [T] or [N,T]. `routes` is 1 for shape [T]. */
+/* Symbols: uint8, uint16 or uint32, shape [T] or [N,T]. `routes` is 1 for shape [T]. */
 struct npy_symbols {
 	int dims;
 	size_t routes, steps;
-	uint16_t *symbols; /* [routes][steps], from malloc; release with free */
+	uint32_t *symbols; /* [routes][steps], from malloc; release with free */
 };
 
 /* From memory, with reasons that do not name the file; and from a file, with reasons that do. */

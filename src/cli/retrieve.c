@@ -15,6 +15,7 @@
 #include "cli/interrupt.h"
 #include "cli/npy.h"
 #include "cli/progress.h"
+#include "retrieval/symbol_array.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +46,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 	     .target = &job->query_path,
 	     .value = "Q.npy",
 	     .required = true,
-	     .help = "query symbols: uint8 or uint16, shape [T] or [N,T]"},
+	     .help = "query symbols: uint8, uint16 or uint32, shape [T] or [N,T]"},
 	    {.name = "key",
 	     .kind = ARG_TEXT,
 	     .target = &job->key_path,
@@ -68,7 +69,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 	     .target = &job->flips_path,
 	     .value = "F.npy",
 	     .help = "also write the counterfactual tables: int32, shape [...,T,M]"},
-	    RETRIEVAL_ARGS(&job->retrieval, true, "bits per symbol, 1 to 16",
+	    RETRIEVAL_ARGS(&job->retrieval, true, "bits per symbol, 1 to 20 (with --flips 1 to 16)",
 			   "worker threads (default 0: one per processor)"),
 	    {.name = "chunk",
 	     .kind = ARG_SIZE,
@@ -180,7 +181,8 @@ static bool push_chunks(struct job *job, rosa_stream *stream, size_t chunk, int3
 
 	for (size_t t = 0; t < pair->steps; t += chunk) {
 		size_t steps = pair->steps - t < chunk ? pair->steps - t : chunk;
-		if (rosa_stream_push(stream, steps, pair->query + t, pair->key + t, pair->steps, job->tau + t,
+		if (rosa_stream_push(stream, steps, symbols_from(pair->query, pair->bits, t),
+				     symbols_from(pair->key, pair->bits, t), pair->steps, job->tau + t,
 				     job->length ? job->length + t : NULL, table, why) != ROSA_OK)
 			return false;
 		if (table)

@@ -338,6 +338,23 @@ static void fill_text_like(struct maker *m, int most_bits)
 	query_is_key(m);
 }
 
+/* Ids with Zipf weights, half of the time copied from an earlier place: stretches of a text come again. */
+static void fill_ids(struct maker *m, int stretch)
+{
+	int bits = bits_of(m->symbols);
+	size_t from = 0;
+	int copying = 0;
+
+	while (m->made < m->steps) {
+		if (draw_below(m, (uint32_t)stretch) == 0) {
+			copying = m->made > 0 && draw_below(m, 2);
+			from = copying ? (size_t)((draw(m) >> 32) * m->made >> 32) : 0;
+		}
+		put(m, copying ? m->key[from++] : letter(m, draw_rank(m, bits)));
+	}
+	query_is_key(m);
+}
+
 /* clang-format off */
 static const struct kind {
 	const char *name;
@@ -375,6 +392,7 @@ static const struct kind {
 	{"period-mix", "query and key of one period, the key at half the pace", fill_period_mix, 5},
 	{"skewed", "independent query and key, symbols with Zipf weights", fill_skewed, 0},
 	{"text-like", "a Markov chain with skewed transitions, query = key", fill_text_like, 5},
+	{"ids", "like the ids of a text: Zipf weights, stretches that come again, query = key", fill_ids, 8},
 };
 /* clang-format on */
 
