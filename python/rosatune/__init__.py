@@ -16,7 +16,7 @@ from ._c import lib as _lib
 from .config import RosaConfig
 from .errors import AdapterError, Cancelled, Error, FileError, FormatError, InvalidArgument, OutOfMemory, SymbolError
 from .operator import Found, Gradients, find, read, read_backward
-from .retrieval import FlipRuns, Retrieved, retrieve
+from .retrieval import FlipRuns, Retrieved, chain, retrieve
 from .stream import Stream
 from .symbols import pack, pack_isa, unpack
 
@@ -38,6 +38,7 @@ __all__ = [
     "Stream",
     "SymbolError",
     "__version__",
+    "chain",
     "find",
     "pack",
     "pack_isa",

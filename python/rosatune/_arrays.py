@@ -22,17 +22,21 @@ __all__ = ["address", "floats", "routes_of", "same_shape", "symbols"]
 _STORED = {_c.Dtype.FLOAT32: np.float32, _c.Dtype.FLOAT16: np.float16, _c.Dtype.BFLOAT16: np.uint16}
 
 
-def symbols(what: str, array: npt.ArrayLike) -> npt.NDArray[np.uint16]:
-    """Symbols as dense uint16, in one dimension or more. C checks that they are below ``2**bits``."""
+def symbols(what: str, array: npt.ArrayLike, bits: int = _c.MAX_BITS) -> npt.NDArray[Any]:
+    """Symbols as C takes them, dense, in one dimension or more: uint16, or uint32 where they have more than 16 bits.
+
+    C checks that they are below ``2**bits``.
+    """
+    kind, most = (np.uint16, 0xFFFF) if bits <= _c.MAX_BITS else (np.uint32, 0xFFFFFFFF)
     given = np.asarray(array)
     if given.dtype.kind not in "bui":
         raise TypeError(f"{what} is of kind {given.dtype}; symbols are whole numbers (rosatune.pack makes them)")
     if given.ndim == 0:
         raise InvalidArgument(f"{what} is a single number; give an array of shape [steps] or [..., steps]")
-    if given.size and (given.min() < 0 or given.max() > 0xFFFF):
-        place = tuple(int(i) for i in np.argwhere((given < 0) | (given > 0xFFFF))[0])
-        raise SymbolError(f"{what} symbol {given[place]} at {list(place)} is out of range; symbols are 0 to 65535")
-    return np.ascontiguousarray(given, dtype=np.uint16)
+    if given.size and (given.min() < 0 or given.max() > most):
+        place = tuple(int(i) for i in np.argwhere((given < 0) | (given > most))[0])
+        raise SymbolError(f"{what} symbol {given[place]} at {list(place)} is out of range; symbols are 0 to {most}")
+    return np.ascontiguousarray(given, dtype=kind)
 
 
 def same_shape(what: str, array: npt.NDArray[Any], other: str, model: npt.NDArray[Any]) -> None:

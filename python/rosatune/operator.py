@@ -44,6 +44,7 @@ class Found(NamedTuple):
 
     read: npt.NDArray[Any]  #: [..., routes, steps]
     flips: Optional[npt.NDArray[Any]] = None  #: [query runs, bits + 1]: as found, then with each bit flipped
+    length: Optional[npt.NDArray[np.uint8]] = None  #: [..., routes, steps], match lengths cut at 255, where asked for
 
     @property
     def tau(self) -> npt.NDArray[np.int32]:
@@ -69,13 +70,18 @@ def find(
     training: bool = False,
     seed: int = 0,
     threads: int = 0,
+    bits: Optional[int] = None,
+    delay: int = 0,
+    length: bool = False,
     **options: Any,
 ) -> Found:
     """Where every step of every route reads: symbols of shape [..., steps] to destinations of the same shape.
 
     ``config`` or ``options``: see :class:`rosatune.RosaConfig`. With ``training`` some steps read elsewhere
     (``explore``), and ``qk_grad="flips"`` also gives the counterfactuals; ``seed`` is of ``explore`` and
-    ``flip_share``. Ctrl-C stops it.
+    ``flip_share``. ``bits`` may be up to 20 here, of ids that are only looked up; with a ``delay`` nothing younger is
+    found, whatever the configuration says of its sources. With ``length`` the match lengths are given too, cut at 255: 0 where nothing was found, and at
+    explored steps. Ctrl-C stops it.
 
     >>> found = find([[0, 1, 0, 1, 0]], [[0, 1, 0, 1, 0]], bits=1, qk_grad="flips", training=True)
     >>> found.tau
@@ -83,29 +89,32 @@ def find(
     >>> found.flips.shape
     (5, 2)
     """
-    config = chosen("find", config, options, OPERATOR, ("training", "seed", "threads"))
+    config = chosen("find", config, options, OPERATOR, ("training", "seed", "threads", "delay", "length"))
     given = _c.options(config, threads)
+    given.bits = config.bits if bits is None else _c.integer("bits", bits, 1, _c.MAX_SYMBOL_BITS)
+    given.delay = _c.integer("delay", delay, 0, 0xFFFFFFFF)
     rule = _c.learning(config, seed) if training else None
-    q, k = symbols("query", query), symbols("key", key)
+    q, k = symbols("query", query, given.bits), symbols("key", key, given.bits)
     same_shape("query", q, "key", k)
     routes, steps = routes_of(q.shape), q.shape[-1]
     kept = _kept(steps)
     destinations = np.empty(q.shape, kept)
+    lengths = np.empty(q.shape, np.uint8) if length else None
     flips = None
     if rule is not None and rule.qk_grad == _c.QkGrad.FLIPS:
-        runs = _c.lib.rosa_count_runs(routes, steps, address(q), config.bits, config.fold)
-        flips = np.empty((runs, config.bits + 1), kept)
+        runs = _c.lib.rosa_count_runs(routes, steps, address(q), given.bits, config.fold)
+        flips = np.empty((runs, given.bits + 1), kept)
 
     def work(callback: Any) -> None:
         given.progress = callback
         _c.call(
             *("rosa_find", byref(given), None if rule is None else byref(rule), routes, steps),
-            *(address(q), address(k), address(destinations), None, address(flips)),
+            *(address(q), address(k), address(destinations), address(lengths), address(flips)),
         )
 
     if q.size:
         run(work, q.size)
-    return Found(destinations, flips)
+    return Found(destinations, flips, lengths)
 
 
 def read(

@@ -18,7 +18,7 @@ from ._interrupt import Progress, run
 from .config import DEFAULTS, RosaConfig
 from .errors import InvalidArgument
 
-__all__ = ["FlipRuns", "Retrieved", "retrieve"]
+__all__ = ["FlipRuns", "Retrieved", "chain", "options_of", "retrieve"]
 
 
 class FlipRuns(NamedTuple):
@@ -41,6 +41,16 @@ class Retrieved(NamedTuple):
     flips: Any = None  #: [..., steps, bits], destinations with a bit flipped; or :class:`FlipRuns`
 
 
+def options_of(
+    bits: int, policy: str, fold: bool, max_match: Optional[int], delay: int, threads: int
+) -> _c.rosa_options:
+    """The options of a retrieval, checked. Symbols may be wider than those of :class:`RosaConfig`."""
+    options = _c.options(RosaConfig(policy=policy, fold=fold, max_match=max_match), threads)
+    options.bits = _c.integer("bits", bits, 1, _c.MAX_SYMBOL_BITS)
+    options.delay = _c.integer("delay", delay, 0, 0xFFFFFFFF)
+    return options
+
+
 @overload
 def retrieve(
     query: npt.ArrayLike,
@@ -51,6 +61,7 @@ def retrieve(
     max_match: Optional[int] = ...,
     threads: int = ...,
     *,
+    delay: int = ...,
     length: Literal[False] = ...,
     flips: Literal[False] = ...,
     progress: Optional[Progress] = ...,
@@ -67,6 +78,7 @@ def retrieve(
     max_match: Optional[int] = ...,
     threads: int = ...,
     *,
+    delay: int = ...,
     length: Literal[True],
     flips: Union[bool, Literal["runs"]] = ...,
     progress: Optional[Progress] = ...,
@@ -83,6 +95,7 @@ def retrieve(
     max_match: Optional[int] = ...,
     threads: int = ...,
     *,
+    delay: int = ...,
     length: bool = ...,
     flips: Literal[True, "runs"],
     progress: Optional[Progress] = ...,
@@ -98,6 +111,7 @@ def retrieve(
     max_match: Optional[int] = DEFAULTS.max_match,
     threads: int = 0,
     *,
+    delay: int = 0,
     length: bool = False,
     flips: Union[bool, Literal["runs"]] = False,
     progress: Optional[Progress] = None,
@@ -107,8 +121,9 @@ def retrieve(
     ``query`` and ``key`` are whole numbers below ``2**bits``, of one shape, [steps] or [..., steps]. The answer has the
     same shape, -1 where nothing matches. It depends on the two arrays alone: ``threads`` (0: one per processor) does
     not change it. ``bits``, ``policy``, ``fold`` and ``max_match`` are explained in :class:`rosatune.RosaConfig`; those
-    of a configuration are ``**config.part("retrieval")``.
+    of a configuration are ``**config.part("retrieval")``. Token ids may have up to 20 bits; flips need 16 or fewer.
 
+    ``delay``      find nothing younger: at step t the key counts as far as it was at step t - delay
     ``length``     also give the length of the match behind each destination
     ``flips``      also give the destinations if a bit of the query's last symbol were flipped: True for a table per
                    step, ``"runs"`` for one per query run, which is smaller (:class:`FlipRuns`)
@@ -127,9 +142,8 @@ def retrieve(
     >>> found.flips[8]
     array([5, 7], dtype=int32)
     """
-    rule = RosaConfig(bits=bits, policy=policy, fold=fold, max_match=max_match)
-    options = _c.options(rule, threads)
-    q, k = symbols("query", query), symbols("key", key)
+    options = options_of(bits, policy, fold, max_match, delay, threads)
+    q, k = symbols("query", query, options.bits), symbols("key", key, options.bits)
     same_shape("query", q, "key", k)
     if not isinstance(flips, (bool, np.bool_)) and flips != "runs":
         raise InvalidArgument(f'flips is {flips!r}; give True (a table per step), "runs" (per query run) or False')
@@ -152,6 +166,38 @@ def retrieve(
     if tables is None:
         return Retrieved(tau, lengths)
     return Retrieved(tau, lengths, (_runs if flips == "runs" else _expanded)(tables.c, q.shape, options.bits))
+
+
+def chain(found: Retrieved, undelayed: Retrieved, links: int = 4) -> Retrieved:
+    """Further places without a further search, where query and key are the same stream.
+
+    ``found`` comes from :func:`retrieve` with ``length=True`` and any delay, ``undelayed`` from the same streams without
+    one. The first link is ``found`` itself. After the place d of a link comes what was found at step d - 1, where the
+    symbols before d had occurred before; its match is as long as the shorter of the two. The answer has one more axis
+    in front, [links, ..., steps], with -1 and 0 where a chain has ended.
+
+    >>> text = np.frombuffer(b"abcabdabcabe", np.uint8)
+    >>> found = retrieve(text, text, bits=8, length=True)
+    >>> chain(found, found, links=3).tau[:, -2]
+    array([ 5,  2, -1], dtype=int32)
+    """
+    links = _c.integer("links", links, 1, _c.MAX_LINKS)
+    arrays: list[npt.NDArray[np.int32]] = []
+    for name, given in (("found", found), ("undelayed", undelayed)):
+        if given.length is None:
+            raise InvalidArgument(f"{name} has no lengths; call retrieve with length=True")
+        for part in (given.tau, given.length):
+            array = np.ascontiguousarray(part, dtype=np.int32)
+            same_shape(name, array, "found.tau", arrays[0] if arrays else array)
+            arrays.append(array)
+    shape = arrays[0].shape
+    places, lengths = (np.empty((links, *shape), np.int32) for _ in range(2))
+    if places.size:
+        _c.call(
+            *("rosa_chain", routes_of(shape), shape[-1], links),
+            *(address(array) for array in (*arrays, places, lengths)),
+        )
+    return Retrieved(places, lengths)
 
 
 class _Tables:

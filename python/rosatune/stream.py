@@ -23,9 +23,9 @@ import numpy.typing as npt
 
 from . import _c
 from ._arrays import address, routes_of, same_shape, symbols
-from .config import DEFAULTS, RosaConfig
+from .config import DEFAULTS
 from .errors import InvalidArgument
-from .retrieval import Retrieved
+from .retrieval import Retrieved, options_of
 
 __all__ = ["Stream"]
 
@@ -79,9 +79,10 @@ class Stream:
         fold: bool = DEFAULTS.fold,
         max_match: Optional[int] = DEFAULTS.max_match,
         threads: int = 0,
+        *,
+        delay: int = 0,
     ) -> None:
-        rule = RosaConfig(bits=bits, policy=policy, fold=fold, max_match=max_match)
-        options = _c.options(rule, threads)
+        options = options_of(bits, policy, fold, max_match, delay, threads)
         routes = _c.integer("routes", routes, 1, (1 << 48) - 1)
         handle = c_void_p()
         _c.call("rosa_stream_new", byref(options), routes, byref(handle))
@@ -102,6 +103,7 @@ class Stream:
         self._policy = _c.Policy(info.policy).name.lower()
         self._fold = bool(info.fold)
         self._max_match: Optional[int] = info.max_match or None
+        self._delay: int = info.delay
 
     @classmethod
     def _made(cls, handle: c_void_p, threads: int) -> Stream:
@@ -150,7 +152,7 @@ class Stream:
         array([[-1, -1,  1,  2],
                [-1, -1, -1,  2]], dtype=int32)
         """
-        q, k = symbols("query", query), symbols("key", key)
+        q, k = symbols("query", query, self._bits), symbols("key", key, self._bits)
         same_shape("query", q, "key", k)
         if routes_of(q.shape) != self._routes:
             raise InvalidArgument(
@@ -173,8 +175,8 @@ class Stream:
 
     def _push(
         self,
-        query: npt.NDArray[np.uint16],
-        key: npt.NDArray[np.uint16],
+        query: npt.NDArray[Any],
+        key: npt.NDArray[Any],
         tau: npt.NDArray[np.int32],
         lengths: Optional[npt.NDArray[np.int32]],
         tables: Optional[npt.NDArray[np.int32]],
@@ -320,6 +322,11 @@ class Stream:
         return self._max_match
 
     @property
+    def delay(self) -> int:
+        """How many steps late the key is seen."""
+        return self._delay
+
+    @property
     def threads(self) -> int:
         """Worker threads as requested; 0: one per processor."""
         return self._threads
@@ -364,7 +371,7 @@ class Stream:
         state = "closed" if self.closed else f"steps={self.steps}"
         return (
             f"<rosatune.Stream routes={self._routes} bits={self._bits} policy={self._policy!r} fold={self._fold} "
-            f"max_match={self._max_match} {state}>"
+            f"max_match={self._max_match} delay={self._delay} {state}>"
         )
 
     # --------------------------------------------------------------------------------------------------- release

@@ -57,22 +57,24 @@ def retrieve(
     policy: str = "readable",
     fold: bool = True,
     max_match: Optional[int] = None,
+    delay: int = 0,
 ) -> Answer:
     """Destinations, lengths and tables of one route, [steps], or of several, [..., steps]."""
     if query.ndim > 1:
-        parts = [retrieve(q, k, bits, policy, fold, max_match) for q, k in zip(query, key)]
+        parts = [retrieve(q, k, bits, policy, fold, max_match, delay) for q, k in zip(query, key)]
         return Answer(*(np.stack(of_all) for of_all in zip(*parts)))
     steps = len(query)
     answer = Answer(np.zeros(steps, np.int32), np.zeros(steps, np.int32), np.zeros((steps, bits), np.int32))
     query_runs, key_runs = runs_of(query, fold), runs_of(key, fold)
     for t in range(steps):
         seen = [symbol for symbol, start in query_runs if start <= t]
-        keys = [run for run in key_runs if run[1] <= t]
-        answer.tau[t], answer.length[t] = destination(seen, keys, t, policy, max_match)
+        late = t - delay
+        keys = [run for run in key_runs if run[1] <= late]
+        answer.tau[t], answer.length[t] = destination(seen, keys, late, policy, max_match)
         if query_runs[len(seen) - 1][1] == t:
             for j in range(bits):
                 flipped = [*seen[:-1], seen[-1] ^ (1 << j)]
-                answer.flips[t, j], _ = destination(flipped, keys, t, policy, max_match)
+                answer.flips[t, j], _ = destination(flipped, keys, late, policy, max_match)
         else:
             answer.flips[t] = answer.flips[t - 1]
     return answer

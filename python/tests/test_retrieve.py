@@ -39,6 +39,90 @@ def test_answers_follow_the_definition(
     assert (expected.tau >= 0).any(), "streams that never match test nothing"
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("fold", [True, False])
+@pytest.mark.parametrize("delay", [1, 2, 7, 39, 40, 2**32 - 1])
+def test_a_delay_follows_the_definition(rng: np.random.Generator, policy: str, fold: bool, delay: int) -> None:
+    query, key = oracle.streams(rng, (2, 40), 2, 3, repeat=0.3)
+    expected = oracle.retrieve(query, key, 2, policy, fold, None, delay)
+    found = rosatune.retrieve(query, key, 2, policy, fold, delay=delay, length=True, flips=True)
+    for got, want in zip(found, expected):
+        np.testing.assert_array_equal(got, want)
+    kept = rosatune.find(query, key, bits=2, policy=policy, fold=fold, delay=delay, length=True)
+    np.testing.assert_array_equal(kept.tau, expected.tau)
+    np.testing.assert_array_equal(kept.length, expected.length)
+    assert delay < 39 or (expected.tau < 0).all()
+
+
+@pytest.mark.parametrize("bits", [17, 20])
+@pytest.mark.parametrize("delay", [0, 3])
+def test_token_ids(rng: np.random.Generator, bits: int, delay: int) -> None:
+    ids = rng.integers(0, 2**bits, 6)
+    query, key = (ids[part] for part in oracle.streams(rng, (2, 60), 3, 6, repeat=0.2) for part in [part % 6])
+    expected = oracle.retrieve(query, key, 1, delay=delay)
+    found = rosatune.retrieve(query, key, bits, delay=delay, length=True)
+    np.testing.assert_array_equal(found.tau, expected.tau)
+    np.testing.assert_array_equal(found.length, expected.length)
+    kept = rosatune.find(query.astype(np.uint32), key, bits=bits, delay=delay, length=True)
+    np.testing.assert_array_equal(kept.tau, expected.tau)
+    np.testing.assert_array_equal(kept.length, expected.length)
+    assert (expected.tau >= 0).any()
+    with pytest.raises(rosatune.SymbolError, match=rf"query symbol {2**bits} at route 1, step 7"):
+        query[1, 7] = 2**bits
+        rosatune.retrieve(query, key, bits)
+    with pytest.raises(rosatune.SymbolError, match="-1 at"):
+        rosatune.retrieve([-1], [0], bits)
+    with pytest.raises(rosatune.InvalidArgument, match="counterfactuals"):
+        rosatune.retrieve(key, key, bits, flips=True)
+
+
+def test_lengths_of_find_are_cut() -> None:
+    text = np.tile(np.arange(300), 3)
+    found = rosatune.find(text, text, bits=9, length=True)
+    assert found.length is not None and found.length.dtype == np.uint8
+    exact = rosatune.retrieve(text, text, bits=9, length=True).length
+    np.testing.assert_array_equal(found.length, np.minimum(exact, 255))
+    assert exact.max() > 255
+    assert rosatune.find(text, text, bits=9).length is None
+    explored = rosatune.find(text, text, bits=9, explore=0.5, training=True, length=True)
+    elsewhere = explored.tau != found.tau
+    assert elsewhere.any() and (explored.length[elsewhere] == 0).all()
+
+
+def test_exploration_respects_the_delay() -> None:
+    text = np.tile(np.arange(7), 30)
+    found = rosatune.find(text, text, bits=3, explore=1.0, training=True, delay=50)
+    steps = np.arange(len(text))
+    assert (found.tau < steps - 50).all() or (found.tau[found.tau >= 0] < (steps - 50)[found.tau >= 0]).all()
+    assert (found.tau >= 0).sum() > 100
+
+
+def test_chains(rng: np.random.Generator) -> None:
+    text = rng.integers(0, 3, (2, 80))
+    late = rosatune.retrieve(text, text, bits=2, fold=False, delay=9, length=True)
+    early = rosatune.retrieve(text, text, bits=2, fold=False, length=True)
+    places = rosatune.chain(late, early, links=4)
+    assert places.tau.shape == places.length.shape == (4, 2, 80)
+    for row in range(2):
+        for t in range(80):
+            place, shared = late.tau[row, t], late.length[row, t]
+            for link in range(4):
+                assert places.tau[link, row, t] == place
+                assert places.length[link, row, t] == (shared if place >= 0 else 0)
+                if place >= 0:
+                    shared = min(shared, early.length[row, place - 1])
+                    place = early.tau[row, place - 1]
+    assert (places.tau[3] >= 0).any() and (places.tau[3] < 0).any()
+    with pytest.raises(rosatune.InvalidArgument, match="no lengths"):
+        rosatune.chain(rosatune.Retrieved(late.tau), early)
+    with pytest.raises(rosatune.InvalidArgument, match="must agree"):
+        rosatune.chain(late, rosatune.Retrieved(early.tau[:, 1:], early.length[:, 1:]))
+    with pytest.raises(rosatune.InvalidArgument, match="links is 17"):
+        rosatune.chain(late, early, links=17)
+    with pytest.raises(rosatune.InvalidArgument, match="leads to a place"):
+        rosatune.chain(rosatune.Retrieved(late.tau + 80, late.length), early)
+
+
 def test_tables_at_run_level(rng: np.random.Generator) -> None:
     query, key = oracle.streams(rng, (2, 3, 50), 4, 4, repeat=0.5)
     runs = rosatune.retrieve(query, key, bits=4, flips="runs").flips
@@ -135,7 +219,8 @@ ZEROS = np.zeros((2, 8), np.uint16)
         (ZEROS, ZEROS.astype(np.int32) - 1, {}, rosatune.SymbolError, ["key", "-1"]),
         (ZEROS.astype(np.int64) + 65536, ZEROS, {}, rosatune.SymbolError, ["query", "65536"]),
         (ZEROS, ZEROS, {"bits": 0}, rosatune.InvalidArgument, ["bits is 0"]),
-        (ZEROS, ZEROS, {"bits": 17}, rosatune.InvalidArgument, ["bits is 17"]),
+        (ZEROS, ZEROS, {"bits": 21}, rosatune.InvalidArgument, ["bits is 21"]),
+        (ZEROS, ZEROS, {"delay": -1}, rosatune.InvalidArgument, ["delay is -1"]),
         (ZEROS, ZEROS, {"bits": 2**32 + 4}, rosatune.InvalidArgument, ["bits is 4294967300"]),
         (ZEROS, ZEROS, {"bits": 4.0}, TypeError, ["bits is 4.0"]),
         (ZEROS, ZEROS, {"policy": "best"}, rosatune.InvalidArgument, ["'best'", "'readable'"]),

@@ -92,6 +92,19 @@ def test_rows_in_any_shape_and_layout(rng: np.random.Generator) -> None:
     np.testing.assert_array_equal(stream.push(query[..., ::2].astype(">i8"), key[..., ::2].astype(np.uint8)), expected)
 
 
+def test_token_ids_one_by_one(rng: np.random.Generator) -> None:
+    ids = rng.integers(1 << 16, 1 << 18, 5)[rng.integers(0, 5, 60)]
+    expected = oracle.retrieve(ids, ids, 1, fold=False, delay=4)
+    with rosatune.Stream(1, bits=18, fold=False, delay=4) as stream:
+        found = [stream.push(ids[t : t + 1], ids[t : t + 1], length=True) for t in range(60)]
+        with pytest.raises(rosatune.SymbolError, match="step 60"):
+            stream.push([1 << 18], [0])
+        with pytest.raises(rosatune.InvalidArgument, match="counterfactuals"):
+            stream.push([1], [0], flips=True)
+    assert [int(step.tau[0]) for step in found] == expected.tau.tolist()
+    assert [int(step.length[0]) for step in found] == expected.length.tolist()
+
+
 def test_no_steps_are_fine() -> None:
     stream = rosatune.Stream(2, bits=4)
     found = stream.push(np.zeros((2, 0), int), np.zeros((2, 0), int), length=True, flips=True)
@@ -142,17 +155,20 @@ def keep_in_pickle(stream: rosatune.Stream, folder: Path) -> rosatune.Stream:
 
 
 @pytest.mark.parametrize("keep", [keep_in_file, keep_in_bytes, keep_in_pickle])
-@pytest.mark.parametrize("policy, fold, max_match", [("readable", True, None), ("literal", False, 3)])
+@pytest.mark.parametrize(
+    "policy, fold, max_match, delay",
+    [("readable", True, None, 0), ("literal", False, 3, 0), ("readable", True, None, 9)],
+)
 def test_kept_states_go_on(
-    rng: np.random.Generator, tmp_path: Path, keep: Any, policy: str, fold: bool, max_match: Any
+    rng: np.random.Generator, tmp_path: Path, keep: Any, policy: str, fold: bool, max_match: Any, delay: int
 ) -> None:
     query, key = oracle.streams(rng, (3, 70), 4, 4, repeat=0.4)
-    whole = rosatune.retrieve(query, key, 4, policy, fold, max_match, flips=True)
-    stream = rosatune.Stream(3, 4, policy, fold, max_match, threads=2)
+    whole = rosatune.retrieve(query, key, 4, policy, fold, max_match, delay=delay, flips=True)
+    stream = rosatune.Stream(3, 4, policy, fold, max_match, threads=2, delay=delay)
     stream.push(query[:, :33], key[:, :33], flips=True)
     again = keep(stream, tmp_path)
-    assert (again.routes, again.bits, again.policy, again.fold, again.max_match, len(again)) == (
-        *(3, 4, policy, fold, max_match),
+    assert (again.routes, again.bits, again.policy, again.fold, again.max_match, again.delay, len(again)) == (
+        *(3, 4, policy, fold, max_match, delay),
         33,
     )
     found = again.push(query[:, 33:], key[:, 33:], flips=True)
@@ -203,16 +219,18 @@ def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
 
 def test_what_a_stream_says_of_itself(rng: np.random.Generator) -> None:
     query, key = oracle.streams(rng, (2, 50), 4, 4, repeat=0.5)
-    stream = rosatune.Stream(2, bits=4, policy="inclusive", fold=True, max_match=9, threads=1)
+    stream = rosatune.Stream(2, bits=4, policy="inclusive", fold=True, max_match=9, threads=1, delay=6)
     empty = stream.nbytes
     stream.push(query, key)
     assert (stream.routes, stream.bits, stream.policy, stream.fold) == (2, 4, "inclusive", True)
-    assert (stream.max_match, stream.threads, stream.steps, len(stream)) == (9, 1, 50, 50)
+    assert (stream.max_match, stream.delay, stream.threads, stream.steps, len(stream)) == (9, 6, 1, 50, 50)
     assert stream.key_runs == sum(len(oracle.runs_of(row, True)) for row in key)
     assert stream.query_runs == sum(len(oracle.runs_of(row, True)) for row in query)
     assert stream.nbytes > empty > 0
     assert stream.ordered == 0
-    assert repr(stream) == "<rosatune.Stream routes=2 bits=4 policy='inclusive' fold=True max_match=9 steps=50>"
+    assert repr(stream) == (
+        "<rosatune.Stream routes=2 bits=4 policy='inclusive' fold=True max_match=9 delay=6 steps=50>"
+    )
     for name in ("routes", "bits", "steps"):
         with pytest.raises(AttributeError):
             setattr(stream, name, 1)
@@ -273,7 +291,8 @@ def test_bad_use_is_refused_and_changes_nothing(use: Any, error: Any, words: lis
         ({"routes": -1}, ValueError),
         ({"routes": 2.0}, TypeError),
         ({"routes": 1 << 60}, ValueError),
-        ({"routes": 1, "bits": 17}, ValueError),
+        ({"routes": 1, "bits": 21}, ValueError),
+        ({"routes": 1, "delay": 1 << 32}, ValueError),
         ({"routes": 1, "policy": "newest"}, ValueError),
         ({"routes": 1, "max_match": -3}, ValueError),
         ({"routes": 1, "threads": -1}, ValueError),
