@@ -272,3 +272,15 @@ rosa_options adapter_options_retrieval(const struct adapter_options *options)
 	retrieval.max_match = (uint32_t)options->max_match;
 	return retrieval;
 }
+
+rosa_options adapter_source_retrieval(const struct adapter_options *options, size_t i, size_t vocabulary)
+{
+	rosa_options retrieval = adapter_options_retrieval(options);
+
+	if (adapter_source_has_bits(&options->source.all[i]))
+		return retrieval;
+	retrieval.fold = 0;
+	for (retrieval.bits = 1; vocabulary > (size_t)1 << retrieval.bits;)
+		retrieval.bits++;
+	return retrieval;
+}

@@ -86,5 +86,7 @@ size_t adapter_gain_rows(const struct adapter_options *options, size_t layer, si
 
 /* What of the options retrieval is told; the rest of rosa_options has its defaults. */
 rosa_options adapter_options_retrieval(const struct adapter_options *options);
+/* The same for source number i. Token ids below `vocabulary` are symbols of as many bits as they need, never folded. */
+rosa_options adapter_source_retrieval(const struct adapter_options *options, size_t i, size_t vocabulary);
 
 #endif

@@ -89,23 +89,28 @@ static rosa_status load_rosa(decoder *d, size_t number, rosa_error *err)
 {
 	const struct adapter_layer *from = &d->adapter->layers[number];
 	struct rosa_weights *to = &d->blocks[number].rosa;
-	float *vectors[3] = {NULL, NULL, NULL};
+	float *vectors[5] = {NULL, NULL, NULL, NULL, NULL};
 	const struct wanted wanted[] = {
-	    {from->k, &to->k, NULL},       {from->q == from->k ? NULL : from->q, &to->q, NULL},
-	    {from->v, &to->v, NULL},       {from->out, &to->out, NULL},
-	    {from->e0, NULL, &vectors[0]}, {from->e1, NULL, &vectors[1]},
-	    {from->a0, NULL, &vectors[2]},
+	    {from->k, &to->k, NULL},         {from->q == from->k ? NULL : from->q, &to->q, NULL},
+	    {from->v, &to->v, NULL},         {from->out, &to->out, NULL},
+	    {from->e0, NULL, &vectors[0]},   {from->e1, NULL, &vectors[1]},
+	    {from->a0, NULL, &vectors[2]},   {from->gate, NULL, &vectors[3]},
+	    {from->bias, NULL, &vectors[4]},
 	};
 	rosa_status status;
 
 	d->blocks[number].has_rosa = adapter_has(d->adapter, number);
+	if (!d->blocks[number].has_rosa)
+		return ROSA_OK;
 	status = load_all(d, wanted, sizeof(wanted) / sizeof(wanted[0]), err);
 	if (from->q == from->k)
 		to->q = to->k;
 	to->e0 = vectors[0];
 	to->e1 = vectors[1];
 	to->a0 = vectors[2];
-	return status;
+	to->gate_w = vectors[3];
+	to->gate_b = vectors[4];
+	return status == ROSA_OK ? decoder_reads_new(d, number, err) : status;
 }
 
 static rosa_status load_weights(decoder *d, rosa_error *err)
@@ -140,19 +145,13 @@ static rosa_status take_rows(decoder *d, float **rows, size_t count, size_t widt
 	return ROSA_OK;
 }
 
-/* Memory for the symbols of `chunk` rows. */
-static rosa_status take_symbols(decoder *d, rosa_error *err)
+/* Whether some layer's adapter projects q and k. */
+static bool learns_qk(const decoder *d)
 {
-	const size_t cells = d->rosa.routes * d->options.chunk;
-	struct workspace *work = &d->work;
-
-	for (int i = 0; i < 3; i++)
-		work->symbols[i] = malloc(cells * sizeof(*work->symbols[i]));
-	work->found = malloc(cells * sizeof(*work->found));
-	if (!work->symbols[0] || !work->symbols[1] || !work->symbols[2] || !work->found)
-		return rosa_fail(err, ROSA_ENOMEM, "no memory for the symbols of %zu rows; use a smaller chunk",
-				 d->options.chunk);
-	return ROSA_OK;
+	for (size_t i = 0; i < d->checkpoint->config.layers; i++)
+		if (d->blocks[i].has_rosa && layer_own(&d->blocks[i].rosa))
+			return true;
+	return false;
 }
 
 static rosa_status make_workspace(decoder *d, rosa_error *err)
@@ -161,48 +160,47 @@ static rosa_status make_workspace(decoder *d, rosa_error *err)
 	const size_t chunk = d->options.chunk, queries = config->heads * config->head_size,
 		     keys = config->kv_heads * config->head_size;
 	struct workspace *work = &d->work;
+	const bool rosa = d->adapter != NULL, qk = rosa && learns_qk(d);
 	const struct {
 		float **rows;
 		size_t count, width;
-		bool rosa;
+		bool wanted;
 	} parts[] = {
-	    {&work->h, chunk, config->width, false},
-	    {&work->u, chunk, config->width, false},
-	    {&work->q, chunk, queries, false},
-	    {&work->attended, chunk, queries, false},
-	    {&work->k, chunk, keys, false},
-	    {&work->v, chunk, keys, false},
-	    {&work->gate, chunk, config->mlp_width, false},
-	    {&work->up, chunk, config->mlp_width, false},
-	    {&work->logits, chunk < LOGITS_ROWS ? chunk : LOGITS_ROWS, config->vocabulary, false},
-	    {&work->rosa.q, chunk, config->width, true},
-	    {&work->rosa.k, chunk, config->width, true},
-	    {&work->rosa.v, chunk, config->width, true},
-	    {&work->rosa_y, chunk, config->width, true},
+	    {&work->h, chunk, config->width, true},
+	    {&work->u, chunk, config->width, true},
+	    {&work->q, chunk, queries, true},
+	    {&work->attended, chunk, queries, true},
+	    {&work->k, chunk, keys, true},
+	    {&work->v, chunk, keys, true},
+	    {&work->gate, chunk, config->mlp_width, true},
+	    {&work->up, chunk, config->mlp_width, true},
+	    {&work->logits, chunk < LOGITS_ROWS ? chunk : LOGITS_ROWS, config->vocabulary, true},
+	    {&work->rosa.q, chunk, config->width, qk},
+	    {&work->rosa.k, chunk, config->width, qk},
+	    {&work->rosa.v, chunk, config->width, rosa},
+	    {&work->rosa_y, chunk, config->width, rosa},
+	    {&work->rosa_z, chunk, 1, rosa},
 	};
 	rosa_status status = ROSA_OK;
 
 	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]) && status == ROSA_OK; i++) {
-		if (!parts[i].rosa || d->adapter)
+		if (parts[i].wanted)
 			status = take_rows(d, parts[i].rows, parts[i].count, parts[i].width, err);
 	}
-	if (status == ROSA_OK && d->adapter)
-		status = take_symbols(d, err);
-	return status;
+	return status == ROSA_OK && rosa ? decoder_sources_reserve(d, err) : status;
 }
 
 static void free_workspace(decoder *d)
 {
 	const struct backend_ops *ops = d->backend->ops;
 	struct workspace *work = &d->work;
-	float *parts[] = {work->h,  work->u,      work->q,      work->attended, work->k,      work->v,     work->gate,
-			  work->up, work->logits, work->rosa.q, work->rosa.k,   work->rosa.v, work->rosa_y};
+	float *parts[] = {work->h,      work->u,      work->q,      work->attended, work->k,
+			  work->v,      work->gate,   work->up,     work->logits,   work->rosa.q,
+			  work->rosa.k, work->rosa.v, work->rosa_y, work->rosa_z};
 
 	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
 		ops->give(d->backend, parts[i]);
-	for (int i = 0; i < 3; i++)
-		free(work->symbols[i]);
-	free(work->found);
+	decoder_sources_free(d);
 }
 
 /* --------------------------------------------------------------------------------------------- making and ending -- */
@@ -234,13 +232,9 @@ static rosa_status make(decoder *d, rosa_error *err)
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for %zu layers", config->layers);
 	checkpoint_frequencies(d->checkpoint, d->frequencies);
 	d->rotary = (struct rotary){config->head_size, config->rotary_pairs, d->frequencies};
-	if (d->adapter) {
-		rosa_options options = adapter_options_retrieval(&d->adapter->options);
-
-		options.workers = d->workers;
-		d->rosa = layer_setup(d->backend, d->backend->ops->multiply, config->width, &options);
-	}
-	status = load_weights(d, err);
+	status = d->adapter ? decoder_sources_new(d, err) : ROSA_OK;
+	if (status == ROSA_OK)
+		status = load_weights(d, err);
 	return status == ROSA_OK ? make_workspace(d, err) : status;
 }
 
@@ -280,8 +274,10 @@ static void free_block(decoder *d, struct block *block)
 	struct matrix *matrices[] = {&block->q,      &block->k,      &block->v,       &block->o,
 				     &block->gate,   &block->up,     &block->down,    &block->rosa.q,
 				     &block->rosa.k, &block->rosa.v, &block->rosa.out};
-	float *vectors[] = {block->attention_norm,   block->q_norm,           block->k_norm,          block->mlp_norm,
-			    (float *)block->rosa.e0, (float *)block->rosa.e1, (float *)block->rosa.a0};
+	float *vectors[] = {
+	    block->attention_norm,      block->q_norm,           block->k_norm,           block->mlp_norm,
+	    (float *)block->rosa.e0,    (float *)block->rosa.e1, (float *)block->rosa.a0, (float *)block->rosa.gate_w,
+	    (float *)block->rosa.gate_b};
 
 	if (layer_shared(&block->rosa))
 		block->rosa.q = (struct matrix){0};
@@ -289,6 +285,7 @@ static void free_block(decoder *d, struct block *block)
 		ops->matrix_free(d->backend, matrices[i]);
 	for (size_t i = 0; i < sizeof(vectors) / sizeof(vectors[0]); i++)
 		ops->give(d->backend, vectors[i]);
+	decoder_reads_free(&block->rosa);
 }
 
 void decoder_free(decoder *d)

@@ -4,7 +4,7 @@
 
 #include "model/adapter.h"
 #include "backend/backend.h"
-#include "rosa/past.h"
+#include "rosa/places.h"
 
 struct decoder_options {
 	size_t window, sinks;       /* of attention; window 0: global */
@@ -22,16 +22,18 @@ rosa_status decoder_new(const struct checkpoint *checkpoint, const struct adapte
 			decoder **made, rosa_error *err);
 void decoder_free(decoder *decoder); /* safe on NULL */
 
-/* What a sequence has read so far: keys and values that attention still sees, and the adapter's past. */
+/* What a sequence has read so far: keys and values that attention still sees; of the adapter, retrieval's index and the
+ * value bits of each layer. */
 typedef struct sequence sequence;
 
 rosa_status sequence_new(decoder *decoder, sequence **made, rosa_error *err);
 void sequence_free(sequence *sequence); /* safe on NULL */
 size_t sequence_steps(const sequence *sequence);
 
-/* Bytes in use: those that do not grow with the text (once the window is full), and those of the retrieval index. */
+/* Bytes in use: those that do not grow with the text (once the window is full), those of the retrieval index, and those
+ * of the value bits. */
 struct sequence_memory {
-	uint64_t attention, retrieval;
+	uint64_t attention, retrieval, values;
 };
 struct sequence_memory sequence_memory(const sequence *sequence);
 

@@ -3,8 +3,9 @@
 #define ROSATUNE_DECODER_PARTS_H
 
 #include "model/decoder.h"
+#include "model/token_symbols.h"
+#include "rosa/finder.h"
 #include "rosa/layer.h"
-#include "rosa/past.h"
 
 /* One layer of the decoder. Vectors are in the backend's memory. */
 struct block {
@@ -12,7 +13,16 @@ struct block {
 	struct matrix q, k, v, o, gate, up, down;
 	size_t window, sinks;
 	bool has_rosa;
-	struct rosa_weights rosa;
+	struct rosa_weights rosa; /* its `routes` and `gain` are from malloc */
+};
+
+/* One source of the adapter. */
+struct decoder_source {
+	struct adapter_source source;
+	rosa_options options; /* of retrieval */
+	size_t routes, links;
+	int32_t *tau; /* [chunk][links * routes]: the places that were found in the current pass, segment by segment */
+	uint8_t *length; /* the same */
 };
 
 /* The activations of `chunk` rows, in the backend's memory except for what retrieval works on. */
@@ -22,10 +32,12 @@ struct workspace {
 	float *k, *v;          /* [chunk][kv_heads * head_size] */
 	float *gate, *up;      /* [chunk][mlp_width] */
 	float *logits;         /* [LOGITS_ROWS][vocabulary] */
-	struct rosa_rows rosa; /* [chunk][width] */
+	struct rosa_rows rosa; /* [chunk][width]; q and k only where a source learns them */
 	float *rosa_y;         /* [chunk][width] */
-	uint16_t *symbols[3];  /* host, [routes][chunk]: q, k, v */
-	uint32_t *found;       /* host, the same */
+	float *rosa_z;         /* [chunk]: the gate */
+	void *symbols[2];      /* host: of q and k, or of tokens */
+	uint64_t *bits;        /* host, [chunk][words]: of v */
+	struct rosa_room room; /* host */
 };
 
 #define LOGITS_ROWS ((size_t)32) /* rows whose logits are computed at once: a vocabulary is wide */
@@ -43,14 +55,19 @@ struct decoder {
 	float *frequencies; /* host */
 	struct rotary rotary;
 	struct rosa_setup rosa; /* of the adapter, if there is one */
+	struct decoder_source sources[SOURCES_MOST];
+	size_t source_count;
+	struct token_symbols token_symbols; /* of the source `embeddings` */
 	struct workspace work;
 };
 
 struct sequence {
 	decoder *decoder;
 	size_t steps;
-	struct kv_cache *caches; /* one per layer */
-	struct past *pasts;      /* one per layer, used where it has an adapter; NULL without one */
+	struct kv_cache *caches;             /* [layers] */
+	struct finder finders[SOURCES_MOST]; /* of the sources that layers share */
+	struct finder *own;                  /* [layers]: of the source `own`, where a layer has an adapter */
+	struct values *values;               /* [layers]: where a layer has an adapter; NULL: no adapter */
 };
 
 /* Some rows of a pass: those of one sequence. */
@@ -58,6 +75,44 @@ struct segment {
 	struct sequence *sequence;
 	size_t row, count;
 };
+
+/* One forward pass. */
+struct pass {
+	struct decoder *decoder;
+	struct workspace *work;
+	struct backend *backend;
+	const struct backend_ops *ops;
+	const struct model_config *config;
+	const uint32_t *tokens;
+	const struct segment *segments;
+	size_t count, rows;
+};
+
+/* ------------------------------------------------------------------------------------------- decoder_adapter.c -- */
+
+/* Whether layers share a source; else each has its own. */
+bool source_is_shared(const struct decoder_source *source);
+
+/* The sources, from the adapter's options. */
+rosa_status decoder_sources_new(decoder *decoder, rosa_error *err);
+/* Memory for what retrieval needs in a pass, once the layers are loaded. */
+rosa_status decoder_sources_reserve(decoder *decoder, rosa_error *err);
+void decoder_sources_free(decoder *decoder);
+
+/* The shape of a layer's reads, and its gain: what of its adapter is in ordinary memory. */
+rosa_status decoder_reads_new(decoder *decoder, size_t layer, rosa_error *err);
+void decoder_reads_free(struct rosa_weights *weights);
+
+/* What a sequence keeps for the adapter. */
+rosa_status sequence_sources_new(sequence *sequence, rosa_error *err);
+void sequence_sources_free(sequence *sequence);
+
+/* Find the places of all rows for the sources that need only tokens. Before the first layer. */
+rosa_status decoder_find(const struct pass *pass, rosa_error *err);
+/* work.rosa_y: what the adapter of a layer reads, for every row. work.u and work.rosa are those of the layer. */
+rosa_status decoder_retrieve(const struct pass *pass, size_t layer, rosa_error *err);
+
+/* ---------------------------------------------------------------------------------------------------- forward.c -- */
 
 /* One forward pass through all layers: rows of `tokens` (host), which belong to the segments in order. Their last
  * hidden states, normed, are left in work.u. The sequences have then read these tokens. */

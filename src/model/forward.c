@@ -16,41 +16,6 @@
  */
 #include "model/decoder_parts.h"
 
-/* One forward pass. */
-struct pass {
-	struct decoder *decoder;
-	struct workspace *work;
-	struct backend *backend;
-	const struct backend_ops *ops;
-	const struct model_config *config;
-	const struct segment *segments;
-	size_t count, rows;
-};
-
-/* y: what the adapter of layer `number` reads, for every row. Each sequence reads from its own past. */
-static rosa_status retrieve_and_read(const struct pass *pass, size_t number, rosa_error *err)
-{
-	const struct rosa_setup *setup = &pass->decoder->rosa;
-	const struct rosa_weights *weights = &pass->decoder->blocks[number].rosa;
-	struct workspace *work = pass->work;
-	const uint16_t *keys = work->symbols[layer_shared(weights) ? 0 : 1];
-	const struct past_control control = {pass->decoder->options.reads, number};
-
-	for (size_t s = 0; s < pass->count; s++) {
-		const struct segment *segment = &pass->segments[s];
-		rosa_status status;
-
-		layer_symbols(setup, weights, segment->count, segment->row, &work->rosa, work->symbols);
-		status = past_find(&segment->sequence->pasts[number], segment->count, work->symbols[0], keys,
-				   work->symbols[2], control, work->found, err);
-		if (status != ROSA_OK)
-			return status;
-		layer_read_found(setup, weights, segment->count, work->found,
-				 work->rosa_y + segment->row * pass->config->width);
-	}
-	return ROSA_OK;
-}
-
 /* work.u = norm of what attention is given: H, or in pre fusion H mixed with what is read. */
 static rosa_status attention_input(const struct pass *pass, size_t number, rosa_error *err)
 {
@@ -67,7 +32,7 @@ static rosa_status attention_input(const struct pass *pass, size_t number, rosa_
 		return ROSA_OK;
 	pass->ops->multiply(pass->backend, rows, work->u, layer_projections(&block->rosa, &work->rosa, projections),
 			    projections);
-	status = retrieve_and_read(pass, number, err);
+	status = decoder_retrieve(pass, number, err);
 	if (status != ROSA_OK)
 		return status;
 	/* v has been used: inj, then the mix, take its place */
@@ -126,7 +91,7 @@ static rosa_status mix_tokens(const struct pass *pass, size_t number, rosa_error
 	pass->ops->multiply(pass->backend, pass->rows, work->u, count, projections);
 	status = attention(pass, number, err);
 	if (status == ROSA_OK && post)
-		status = retrieve_and_read(pass, number, err);
+		status = decoder_retrieve(pass, number, err);
 	if (status != ROSA_OK)
 		return status;
 	pass->ops->multiply(pass->backend, pass->rows, work->attended, 1, &output);
@@ -157,14 +122,18 @@ rosa_status decoder_pass(decoder *decoder, const uint32_t *tokens, size_t rows, 
 				  .backend = decoder->backend,
 				  .ops = decoder->backend->ops,
 				  .config = &decoder->checkpoint->config,
+				  .tokens = tokens,
 				  .segments = segments,
 				  .count = count,
 				  .rows = rows};
 
+	rosa_status status = decoder_find(&pass, err);
+
+	if (status != ROSA_OK)
+		return status;
 	pass.ops->embed(pass.backend, &decoder->embedding, rows, tokens, pass.work->h);
 	for (size_t number = 0; number < pass.config->layers; number++) {
-		rosa_status status = mix_tokens(&pass, number, err);
-
+		status = mix_tokens(&pass, number, err);
 		if (status != ROSA_OK)
 			return status;
 		mix_channels(&pass, number);

@@ -1,8 +1,8 @@
 /*
  * What a sequence keeps between forward passes.
  *
- * Attention's part stops growing once the window is full. The adapter's part is the whole past, in the form that
- * retrieval searches; it is the only part that grows with the text.
+ * Attention's part stops growing once the window is full. What grows with the text is the adapter's part: the index of
+ * each source, and the value bits of each layer.
  */
 #include "model/decoder_parts.h"
 
@@ -17,18 +17,15 @@ static rosa_status make(sequence *s, rosa_error *err)
 	rosa_status status = ROSA_OK;
 
 	s->caches = calloc(config->layers, sizeof(*s->caches));
-	s->pasts = d->adapter ? calloc(config->layers, sizeof(*s->pasts)) : NULL;
-	if (!s->caches || (d->adapter && !s->pasts))
+	if (!s->caches)
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for a sequence");
 	for (size_t i = 0; i < config->layers && status == ROSA_OK; i++) {
 		const struct block *block = &d->blocks[i];
 
 		status = d->backend->ops->cache_new(d->backend, config->kv_heads, config->head_size, block->window,
 						    block->sinks, d->options.chunk, &s->caches[i], err);
-		if (status == ROSA_OK && block->has_rosa)
-			status = past_new(&s->pasts[i], d->rosa.routes, &d->rosa.options, err);
 	}
-	return status;
+	return status == ROSA_OK && d->adapter ? sequence_sources_new(s, err) : status;
 }
 
 rosa_status sequence_new(decoder *decoder, sequence **made, rosa_error *err)
@@ -56,14 +53,10 @@ void sequence_free(sequence *s)
 	if (!s)
 		return;
 	d = s->decoder;
-	for (size_t i = 0; i < d->checkpoint->config.layers; i++) {
-		if (s->caches)
-			d->backend->ops->cache_free(d->backend, &s->caches[i]);
-		if (s->pasts)
-			past_free(&s->pasts[i]);
-	}
+	for (size_t i = 0; s->caches && i < d->checkpoint->config.layers; i++)
+		d->backend->ops->cache_free(d->backend, &s->caches[i]);
+	sequence_sources_free(s);
 	free(s->caches);
-	free(s->pasts);
 	free(s);
 }
 
@@ -75,14 +68,18 @@ size_t sequence_steps(const sequence *sequence)
 struct sequence_memory sequence_memory(const sequence *s)
 {
 	const decoder *d = s->decoder;
-	struct sequence_memory memory = {0, 0};
+	struct sequence_memory memory = {0, 0, 0};
 
 	for (size_t i = 0; i < d->checkpoint->config.layers; i++) {
 		const struct kv_cache *cache = &s->caches[i];
 
 		memory.attention += 2 * (cache->room + cache->sinks) * cache->heads * cache->head_size * sizeof(float);
-		if (s->pasts)
-			memory.retrieval += past_bytes(&s->pasts[i]);
+		if (s->own)
+			memory.retrieval += finder_bytes(&s->own[i]);
+		if (s->values)
+			memory.values += values_bytes(&s->values[i]);
 	}
+	for (size_t i = 0; i < d->source_count; i++)
+		memory.retrieval += finder_bytes(&s->finders[i]);
 	return memory;
 }

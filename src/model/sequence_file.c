@@ -1,9 +1,10 @@
 /*
  * Sequences as bytes.
  *
- * Saved are the keys and values that attention still sees, as numbers, and the adapter's past. The header says what
- * they belong to: the fingerprints of model and adapter, and the window. A sequence of another model, adapter or window
- * is refused: it would continue from a state that means something else, unnoticed.
+ * Saved are the keys and values that attention still sees, as numbers; of the adapter, the index of each source and the
+ * value bits of each layer. The header says what they belong to: the fingerprints of model and adapter, and the window.
+ * A sequence of another model, adapter or window is refused: it would continue from a state that means something else,
+ * unnoticed.
  *
  * The checksum protects against accidents only. A file may still claim anything, so every count is compared with what
  * the options imply or with the bytes that are there before memory is taken for it.
@@ -11,15 +12,17 @@
  * All numbers are little-endian. The bytes are
  *
  *     8 bytes   "ROSASEQU"
- *     u64       version, 2
+ *     u64       version, 3
  *     u64       fingerprint of the model, u64 of the adapter (0: none)
  *     u64       window, u64 sinks, u64 global layers, u64 steps
  *     for each layer:
  *         u64       positions kept
  *         float32   keys [kept][heads * head_size], and as many values
  *         where the layer has an adapter:
- *             u64       bytes of the saved stream, and these, filled up with zeros to a multiple of 8
- *             u16       value symbols [routes][steps], filled up likewise
+ *             the finder of the source `own`, if the adapter has that: u64 its bytes, and these, filled up with zeros
+ *             to a multiple of 8
+ *             value bits (values_save), filled up likewise
+ *     for each source that layers share: its finder, in the same form
  *     u64       XXH64 of all before it
  */
 #include "model/decoder_parts.h"
@@ -31,7 +34,7 @@
 #include <string.h>
 
 #define MAGIC   "ROSASEQU"
-#define VERSION 2 /* 1 had another checksum */
+#define VERSION 3 /* 1 had another checksum, 2 value symbols and streams for each layer */
 
 struct header {
 	char magic[8];
@@ -41,6 +44,24 @@ struct header {
 static size_t padded(size_t bytes)
 {
 	return (bytes + 7) / 8 * 8;
+}
+
+/* Of an adapter: its tensors, the options that say what is computed with them, and the scales. */
+static uint64_t fingerprint(const struct adapter *adapter)
+{
+	const char *digest = safetensors_metadata(&adapter->file, "tensors");
+	struct json_text options = {0};
+	struct checksum sum;
+
+	checksum_begin(&sum, 0);
+	checksum_add(&sum, digest, digest ? strlen(digest) : 0);
+	for (size_t i = 0; i < adapter_option_table.count; i++)
+		key_write(&adapter_option_table.rows[i], &adapter->options, &options);
+	checksum_add(&sum, options.data, options.size);
+	json_text_free(&options);
+	for (size_t i = 0; i < adapter->layer_count; i++)
+		checksum_add(&sum, &adapter->layers[i].scale, sizeof(adapter->layers[i].scale));
+	return checksum_value(&sum);
 }
 
 static struct header header_of(const decoder *d, size_t steps)
@@ -53,17 +74,23 @@ static struct header header_of(const decoder *d, size_t steps)
 				.steps = steps};
 
 	memcpy(header.magic, MAGIC, sizeof(header.magic));
-	if (d->adapter) {
-		const char *digest = safetensors_metadata(&d->adapter->file, "tensors");
-
-		header.adapter = checksum_of(digest, digest ? strlen(digest) : 0);
-	}
+	if (d->adapter)
+		header.adapter = fingerprint(d->adapter);
 	return header;
 }
 
 static size_t row_numbers(const decoder *d)
 {
 	return d->checkpoint->config.kv_heads * d->checkpoint->config.head_size;
+}
+
+/* The source of which every layer has one of its own; NULL: the adapter has none. */
+static const struct decoder_source *own_source(const decoder *d)
+{
+	for (size_t i = 0; i < d->source_count; i++)
+		if (!source_is_shared(&d->sources[i]))
+			return &d->sources[i];
+	return NULL;
 }
 
 /* ------------------------------------------------------------------------------------------------------- saving -- */
@@ -111,32 +138,32 @@ static rosa_status save_cache(const sequence *s, size_t number, struct saving *s
 	return status;
 }
 
-static rosa_status save_values(const struct past *past, struct saving *saving, rosa_error *err)
+static rosa_status save_values(const struct values *values, struct saving *saving, rosa_error *err)
 {
-	uint16_t *values = malloc((past->routes * past->steps + 1) * sizeof(*values));
+	const size_t size = values_image_bytes(values->channels, values->steps);
+	void *image = malloc(size + 1);
 	rosa_status status;
 
-	if (!values)
-		return rosa_fail(err, ROSA_ENOMEM, "no memory to save the values of %zu steps", past->steps);
-	for (size_t r = 0; r < past->routes; r++)
-		past_values(past, r, values + r * past->steps);
-	status = put(saving, values, past->routes * past->steps * sizeof(*values), err);
-	free(values);
+	if (!image)
+		return rosa_fail(err, ROSA_ENOMEM, "no memory to save the values of %zu steps", values->steps);
+	values_save(values, image);
+	status = put(saving, image, size, err);
+	free(image);
 	return status;
 }
 
-static rosa_status save_past(const struct past *past, struct saving *saving, rosa_error *err)
+static rosa_status save_finder(const struct finder *finder, struct saving *saving, rosa_error *err)
 {
-	void *data = NULL;
+	void *image = NULL;
 	size_t size;
-	rosa_status status = rosa_stream_save_memory(past->stream, &data, &size, err);
+	rosa_status status = finder_save(finder, &image, &size, err);
 
 	if (status == ROSA_OK)
 		status = put_number(saving, size, err);
 	if (status == ROSA_OK)
-		status = put(saving, data, size, err);
-	rosa_stream_free_memory(past->stream, data);
-	return status == ROSA_OK ? save_values(past, saving, err) : status;
+		status = put(saving, image, size, err);
+	free(image);
+	return status;
 }
 
 rosa_status sequence_save(const sequence *s, sequence_writer write, void *context, rosa_error *err)
@@ -150,9 +177,14 @@ rosa_status sequence_save(const sequence *s, sequence_writer write, void *contex
 	status = put(&saving, &header, sizeof(header), err);
 	for (size_t i = 0; i < d->checkpoint->config.layers && status == ROSA_OK; i++) {
 		status = save_cache(s, i, &saving, err);
+		if (status == ROSA_OK && d->blocks[i].has_rosa && own_source(d))
+			status = save_finder(&s->own[i], &saving, err);
 		if (status == ROSA_OK && d->blocks[i].has_rosa)
-			status = save_past(&s->pasts[i], &saving, err);
+			status = save_values(&s->values[i], &saving, err);
 	}
+	for (size_t i = 0; i < d->source_count && status == ROSA_OK; i++)
+		if (source_is_shared(&d->sources[i]))
+			status = save_finder(&s->finders[i], &saving, err);
 	return status == ROSA_OK ? put_number(&saving, checksum_value(&saving.sum), err) : status;
 }
 
@@ -258,75 +290,46 @@ static rosa_status load_cache(sequence *s, size_t number, struct loading *loadin
 	return status;
 }
 
-static rosa_status check_stream(const decoder *d, const rosa_stream *stream, size_t steps, rosa_error *err)
+/* Replaces an empty finder by the one saved. */
+static rosa_status load_finder(const sequence *s, const struct decoder_source *source, struct finder *finder,
+			       struct loading *loading, rosa_error *err)
 {
-	rosa_stream_info info = {.size = sizeof(info)};
-	const rosa_options wanted = adapter_options_retrieval(&d->adapter->options);
-	rosa_status status = rosa_stream_describe(stream, &info, err);
-
-	if (status != ROSA_OK)
-		return status;
-	if (info.routes != d->rosa.routes || info.steps != steps || info.bits != wanted.bits ||
-	    info.policy != wanted.policy || !info.fold != !wanted.fold || info.max_match != wanted.max_match)
-		return rosa_fail(err, ROSA_EFORMAT, "the saved sequence's retrieval does not fit the adapter");
-	return ROSA_OK;
-}
-
-/* Value symbols from bytes that may not be aligned. */
-static rosa_status load_values(struct past *past, int bits, const uint8_t *from, rosa_error *err)
-{
-	const size_t bytes = past->steps * sizeof(uint16_t);
-	uint16_t *values = malloc(bytes + 1);
-	unsigned all = 0;
-
-	if (!values)
-		return rosa_fail(err, ROSA_ENOMEM, "no memory to load the values of %zu steps", past->steps);
-	for (size_t r = 0; r < past->routes && !(all >> bits); r++) {
-		memcpy(values, from + r * bytes, bytes);
-		for (size_t t = 0; t < past->steps; t++)
-			all |= values[t];
-		past_set_values(past, r, values);
-	}
-	free(values);
-	return all >> bits ? cut_short(err) : ROSA_OK;
-}
-
-static rosa_status load_past(sequence *s, size_t number, struct loading *loading, rosa_error *err)
-{
-	const decoder *d = s->decoder;
-	rosa_options options = ROSA_OPTIONS_INIT;
-	rosa_stream *stream = NULL;
-	const uint8_t *data, *values;
+	const uint8_t *data;
 	size_t size;
-	rosa_status status;
 
-	options.workers = d->workers;
-	if (!next_number(loading, &size) || !(data = next(loading, size)) ||
-	    s->steps > loading->left / (d->rosa.routes * sizeof(uint16_t)) ||
-	    !(values = next(loading, d->rosa.routes * s->steps * sizeof(uint16_t))))
+	if (!next_number(loading, &size) || !(data = next(loading, size)))
 		return cut_short(err);
-	status = rosa_stream_load_memory(&options, data, size, &stream, err);
-	if (status == ROSA_OK)
-		status = check_stream(d, stream, s->steps, err);
-	if (status != ROSA_OK) {
-		rosa_stream_free(stream);
-		return status;
-	}
-	past_free(&s->pasts[number]);
-	status = past_restore(&s->pasts[number], stream, d->rosa.routes, s->steps, err);
-	return status == ROSA_OK ? load_values(&s->pasts[number], (int)d->adapter->options.bits, values, err) : status;
+	finder_free(finder);
+	return finder_load(finder, &source->options, source->routes, source->links, s->steps, data, size, err);
+}
+
+static rosa_status load_values(const sequence *s, struct values *values, struct loading *loading, rosa_error *err)
+{
+	const size_t channels = values->channels, step = values_image_bytes(channels, 1);
+	const uint8_t *data;
+
+	if (s->steps > loading->left / step || !(data = next(loading, values_image_bytes(channels, s->steps))))
+		return cut_short(err);
+	values_free(values);
+	return values_load(values, channels, s->steps, data, err);
 }
 
 static rosa_status load(sequence *s, struct loading *loading, rosa_error *err)
 {
 	const decoder *d = s->decoder;
+	const struct decoder_source *own = own_source(d);
 	rosa_status status = ROSA_OK;
 
 	for (size_t i = 0; i < d->checkpoint->config.layers && status == ROSA_OK; i++) {
 		status = load_cache(s, i, loading, err);
+		if (status == ROSA_OK && d->blocks[i].has_rosa && own)
+			status = load_finder(s, own, &s->own[i], loading, err);
 		if (status == ROSA_OK && d->blocks[i].has_rosa)
-			status = load_past(s, i, loading, err);
+			status = load_values(s, &s->values[i], loading, err);
 	}
+	for (size_t i = 0; i < d->source_count && status == ROSA_OK; i++)
+		if (source_is_shared(&d->sources[i]))
+			status = load_finder(s, &d->sources[i], &s->finders[i], loading, err);
 	return status == ROSA_OK && loading->left ? cut_short(err) : status;
 }
 
