@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MODELS 3
+#define MODELS 4
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -55,11 +55,19 @@ static void save_good(struct subject *s, const char *path)
 	unlink(path);
 }
 
-/* A model with everything global, one with a window, and one with an adapter. */
+/* A model with everything global, one with a window, and two with an adapter, of layers' own symbols and of tokens. */
 static void make(struct subject *s, int kind)
 {
 	const struct tiny_model model = {LLAMA, FORMAT_F32, 2, 16, 2, 1, 8, 16, 50, true, 1};
-	const struct tiny_adapter adapter = {.bits = 4, .window = 8, .sinks = 2, .seed = 1};
+	const struct tiny_adapter own = {.bits = 4, .window = 8, .sinks = 2, .seed = 1};
+	const struct tiny_adapter shared = {.bits = 4,
+					    .window = 8,
+					    .sinks = 2,
+					    .seed = 1,
+					    .source = "tokens+embeddings+layer 1",
+					    .chain = 2,
+					    .late = true,
+					    .gain = true};
 	struct decoder_options options = {.chunk = 32, .window = kind ? 8 : 0, .sinks = kind ? 2 : 0};
 	char folder[] = "/tmp/fuzz_session-XXXXXX", path[96];
 
@@ -68,12 +76,12 @@ static void make(struct subject *s, int kind)
 	tiny_model_save(&model, path);
 	check(checkpoint_open(path, &s->checkpoint, NULL) == ROSA_OK);
 	unlink(path);
-	if (kind == 2) {
-		tiny_adapter_save(&model, &adapter, folder);
+	if (kind >= 2) {
+		tiny_adapter_save(&model, kind == 2 ? &own : &shared, folder);
 		check(adapter_open(folder, &s->checkpoint, &s->adapter, NULL) == ROSA_OK);
 	}
 	check(cpu_backend_new(workers, &s->backend, NULL) == ROSA_OK);
-	check(decoder_new(&s->checkpoint, kind == 2 ? &s->adapter : NULL, &options, s->backend, workers, &s->decoder,
+	check(decoder_new(&s->checkpoint, kind >= 2 ? &s->adapter : NULL, &options, s->backend, workers, &s->decoder,
 			  NULL) == ROSA_OK);
 	snprintf(path, sizeof(path), "%s/session", folder);
 	save_good(s, path);

@@ -6,6 +6,8 @@
  */
 #include "support_decoder.h"
 
+#include "model/token_symbols.h"
+
 #include "oracle.h"
 #include "support_weights.h"
 
@@ -89,53 +91,121 @@ void tiny_model_save(const struct tiny_model *m, const char *path)
 	weights_save(writer, path);
 }
 
-static void add_adapter_layer(struct weights_writer *writer, const struct tiny_model *m, const struct tiny_adapter *a,
-			      size_t layer, uint64_t *state)
+/* The options that a tiny adapter has. */
+static struct adapter_options options_of(const struct tiny_adapter *a)
+{
+	struct adapter_options options = adapter_options_paper();
+	const struct key_place place = {.key = "source"};
+
+	if (a->source && keys_set(&adapter_option_keys, &options, a->source, &place, NULL) != ROSA_OK)
+		abort();
+	options.bits = (uint64_t)a->bits;
+	options.fusion = a->fusion;
+	options.qk = a->shared ? QK_SHARED : QK_ALIGNED;
+	options.window = a->window;
+	options.sinks = a->sinks;
+	options.first_global_layers = a->first_global_layers;
+	if (a->source) {
+		options.chain = a->chain;
+		options.delay = a->late ? KEY_UNSET : 0;
+		options.gain = a->gain;
+		options.gate = a->gate;
+		options.units = a->units ? 0.3f : 0;
+	}
+	return options;
+}
+
+static bool has_adapter(const struct adapter_options *options, size_t layer)
+{
+	return layer >= options->first_global_layers && adapter_links(options, layer) > 0;
+}
+
+static void add_vector(struct weights_writer *writer, uint64_t *state, double mean, size_t rows, size_t columns,
+		       size_t layer, const char *name)
+{
+	const size_t shape[2] = {rows, columns};
+	char text[64];
+
+	snprintf(text, sizeof(text), "layers.%zu.%s", layer, name);
+	weights_add_random(writer, text, FORMAT_F32, columns ? 2 : 1, shape, state, mean, 0.3);
+}
+
+static void add_adapter_layer(struct weights_writer *writer, const struct tiny_model *m,
+			      const struct adapter_options *o, size_t layer, uint64_t *state)
 {
 	const char *matrices[] = {"k_proj", "v_proj", "out_proj", "q_proj"};
-	const size_t shape[1] = {m->width};
-	char name[64];
+	const bool qk = adapter_learns_qk(o, layer);
+	const size_t links = adapter_links(o, layer), rows = links > 1 ? links : m->width,
+		     columns = links > 1 ? m->width : 0;
 
-	for (int i = 0; i < (a->shared ? 3 : 4); i++)
-		add(writer, FORMAT_F32, state, m->width, m->width, "layers.%zu.%s.weight", layer, matrices[i]);
-	for (int i = 0; i < 2; i++) {
-		snprintf(name, sizeof(name), "layers.%zu.e%d", layer, i);
-		weights_add_random(writer, name, FORMAT_F32, 1, shape, state, 0, 0.3);
+	for (int i = 0; i < 4; i++)
+		if ((i != 0 || qk) && (i != 3 || (qk && o->qk != QK_SHARED)))
+			add(writer, FORMAT_F32, state, m->width, m->width, "layers.%zu.%s.weight", layer, matrices[i]);
+	add_vector(writer, state, 0, rows, columns, layer, "e0");
+	add_vector(writer, state, 0, rows, columns, layer, "e1");
+	if (o->fusion == ROSA_PRE)
+		add_vector(writer, state, 0, m->width, 0, layer, "a0");
+	if (o->gain)
+		add_vector(writer, state, 1, adapter_gain_rows(o, layer, m->width), ADAPTER_GAINS, layer, "gain");
+	if (o->gate) {
+		add_vector(writer, state, 0, m->width, 0, layer, "gate.weight");
+		add_vector(writer, state, 0, 1, 0, layer, "gate.bias");
 	}
-	if (a->fusion == ROSA_PRE) {
-		snprintf(name, sizeof(name), "layers.%zu.a0", layer);
-		weights_add_random(writer, name, FORMAT_F32, 1, shape, state, 0, 0.3);
-	}
+}
+
+/* The configuration of format 2: what format 1 has not. */
+static void add_sources(const struct tiny_model *m, const struct tiny_adapter *a, const struct adapter_options *o,
+			struct json_text *text)
+{
+	json_text_add(text,
+		      ", \"source\": \"%s\", \"chain\": %zu, \"delay\": %s, \"gain\": %s, \"gate\": %s, "
+		      "\"units\": %g, \"source_seed\": 9}, \"scales\": [",
+		      a->source, a->chain, a->late ? "null" : "0", a->gain ? "true" : "false",
+		      a->gate ? "true" : "false", (double)o->units);
+	for (size_t i = 0; i < m->layers; i++)
+		json_text_add(text, "%s%g", i ? ", " : "", a->units ? 0.5 + (double)i : 1.0);
+	json_text_add(text, "]");
 }
 
 void tiny_adapter_save(const struct tiny_model *m, const struct tiny_adapter *a, const char *folder)
 {
+	const struct adapter_options options = options_of(a);
 	struct weights_writer *writer = weights_new(WEIGHTS_SAFETENSORS);
+	struct json_text text = {0};
+	const char *between = "";
 	struct bytes config = {0};
 	uint64_t state = a->seed;
-	char path[512], text[1024];
+	char path[512];
 
 	weights_set_string(writer, "tensors", "0123456789abcdef");
-	for (size_t i = a->first_global_layers; i < m->layers; i++)
-		add_adapter_layer(writer, m, a, i, &state);
+	json_text_add(&text,
+		      "{\"format\": %d, \"rosatune_version\": \"0\", \"base_model\": {\"model_type\": \"%s\", "
+		      "\"hidden_size\": %zu, \"num_hidden_layers\": %zu}, \"options\": {\"window\": %zu, \"sinks\": "
+		      "%zu, \"bits\": %d, \"fusion\": \"%s\", \"qk\": \"%s\", \"first_global_layers\": %zu, "
+		      "\"layers\": [",
+		      a->source ? 2 : 1, architecture_names[m->architecture], m->width, m->layers, a->window, a->sinks,
+		      a->bits, a->fusion == ROSA_PRE ? "pre" : "post", a->shared ? "shared" : "aligned",
+		      a->first_global_layers);
+	for (size_t i = 0; i < m->layers; i++) {
+		if (!has_adapter(&options, i))
+			continue;
+		add_adapter_layer(writer, m, &options, i, &state);
+		json_text_add(&text, "%s%zu", between, i);
+		between = ", ";
+	}
 	snprintf(path, sizeof(path), "%s/adapter_model.safetensors", folder);
 	weights_save(writer, path);
-	snprintf(text, sizeof(text),
-		 "{\"format\": 1, \"rosatune_version\": \"0\", \"base_model\": {\"model_type\": \"%s\", "
-		 "\"hidden_size\": %zu, \"num_hidden_layers\": %zu}, \"options\": {\"window\": %zu, \"sinks\": %zu, "
-		 "\"bits\": %d, \"fusion\": \"%s\", \"qk\": \"%s\", \"first_global_layers\": %zu, \"layers\": [",
-		 architecture_names[m->architecture], m->width, m->layers, a->window, a->sinks, a->bits,
-		 a->fusion == ROSA_PRE ? "pre" : "post", a->shared ? "shared" : "aligned", a->first_global_layers);
-	bytes_put(&config, text, strlen(text));
-	for (size_t i = a->first_global_layers; i < m->layers; i++) {
-		snprintf(text, sizeof(text), "%s%zu", i > a->first_global_layers ? ", " : "", i);
-		bytes_put(&config, text, strlen(text));
-	}
-	snprintf(text, sizeof(text), "]}, \"tensors\": \"0123456789abcdef\"}");
-	bytes_put(&config, text, strlen(text));
+	json_text_add(&text, "]");
+	if (a->source)
+		add_sources(m, a, &options, &text);
+	else
+		json_text_add(&text, "}");
+	json_text_add(&text, ", \"tensors\": \"0123456789abcdef\"}");
+	bytes_put(&config, text.data, text.size);
 	snprintf(path, sizeof(path), "%s/adapter_config.json", folder);
 	bytes_save(&config, path);
 	bytes_free(&config);
+	json_text_free(&text);
 }
 
 /* ------------------------------------------------------------------------------------------------------- oracle -- */
@@ -264,51 +334,176 @@ static double *attend(const struct model_config *c, size_t window, size_t sinks,
 	return y;
 }
 
-/* The symbols of one route, [steps]. */
-static void symbols_of(const double *x, size_t steps, size_t width, int bits, size_t route, uint16_t *symbols)
+/* Places of one source, [links][routes][steps]. */
+struct oracle_places {
+	size_t links, routes;
+	int32_t *tau, *length;
+};
+
+/* What layers share while a text is computed. */
+struct oracle_state {
+	const uint32_t *tokens;
+	struct oracle_places shared[SOURCES_MOST]; /* of all sources but `own`, once they are known */
+};
+
+/* The symbols of x, [routes][steps]. */
+static uint16_t *symbols_of(const double *x, size_t steps, size_t width, size_t bits)
 {
-	for (size_t t = 0; t < steps; t++) {
-		symbols[t] = 0;
-		for (int j = 0; j < bits; j++)
-			symbols[t] |= (uint16_t)((x[t * width + route * (size_t)bits + (size_t)j] > 0) << j);
-	}
+	uint16_t *symbols = need(width / bits * steps, sizeof(*symbols));
+
+	for (size_t t = 0; t < steps; t++)
+		for (size_t c = 0; c < width; c++)
+			symbols[c / bits * steps + t] |= (uint16_t)((x[t * width + c] > 0) << c % bits);
+	return symbols;
 }
 
-/* inj = Wout y, from U */
-static double *injection(const struct adapter *a, const struct adapter_layer *layer, const double *u, size_t steps,
-			 size_t width)
+/* Retrieval and the chain by their definitions. Symbols have 2 or 4 bytes, by the options. */
+static struct oracle_places places_of(rosa_options options, size_t routes, size_t links, size_t steps,
+				      const void *query, const void *key)
 {
-	const struct tensor *projections[3] = {layer->q, layer->k, layer->v};
-	double *x[3], *y = need(steps * width, sizeof(*y)), *result;
-	float *e[2] = {row_of(layer->e0, 0), row_of(layer->e1, 0)};
-	uint16_t *symbols[3];
-	int32_t *tau = need(steps, sizeof(*tau));
-	const rosa_options options = adapter_options_retrieval(&a->options);
+	const size_t cells = routes * steps, symbol = options.bits > 16 ? 4 : 2;
+	struct oracle_places found = {links, routes, need(links * cells, sizeof(int32_t)),
+				      need(links * cells, sizeof(int32_t))};
+	int32_t *tau0 = need(steps, sizeof(*tau0)), *length0 = need(steps, sizeof(*length0));
 
-	for (int i = 0; i < 3; i++) {
-		x[i] = product(projections[i], u, steps);
-		symbols[i] = need(steps, sizeof(*symbols[i]));
-	}
-	for (size_t r = 0; r < width / (size_t)options.bits; r++) {
-		for (int i = 0; i < 3; i++)
-			symbols_of(x[i], steps, width, options.bits, r, symbols[i]);
-		oracle_route(&options, steps, symbols[0], symbols[1], tau, NULL, NULL);
-		for (size_t t = 0; t < steps; t++) {
-			for (int j = 0; j < options.bits && tau[t] >= 0; j++) {
-				const size_t c = r * (size_t)options.bits + (size_t)j;
+	for (size_t r = 0; r < routes; r++) {
+		const char *q = (const char *)query + r * steps * symbol, *k = (const char *)key + r * steps * symbol;
+		rosa_options plain = options;
 
-				y[t * width + c] = e[symbols[2][tau[t]] >> j & 1][c];
+		plain.delay = 0;
+		oracle_route(&options, steps, q, k, found.tau + r * steps, found.length + r * steps, NULL);
+		oracle_route(&plain, steps, q, k, tau0, length0, NULL);
+		for (size_t i = 1; i < links; i++) {
+			for (size_t t = 0; t < steps; t++) {
+				const size_t at = i * cells + r * steps + t;
+				const int32_t d = found.tau[at - cells], longest = found.length[at - cells];
+
+				found.tau[at] = d > 0 ? tau0[d - 1] : -1;
+				found.length[at] = d <= 0 ? 0 : length0[d - 1] < longest ? length0[d - 1] : longest;
 			}
 		}
 	}
-	result = product(layer->out, y, steps);
-	for (int i = 0; i < 3; i++) {
-		free(x[i]);
-		free(symbols[i]);
+	free(tau0);
+	free(length0);
+	return found;
+}
+
+/* The places of the sources that need only tokens. */
+static void find_tokens(const struct checkpoint *c, const struct adapter *a, struct oracle_state *state, size_t steps)
+{
+	const struct adapter_options *o = &a->options;
+
+	for (size_t i = 0; i < o->source.count; i++) {
+		const rosa_options options = adapter_source_retrieval(o, i, c->config.vocabulary);
+		const size_t routes = adapter_source_routes(o, i, c->config.width);
+		uint16_t *symbols = need(routes * steps, sizeof(*symbols));
+		struct token_symbols made = {0};
+
+		if (o->source.all[i].kind == SOURCE_EMBEDDINGS) {
+			if (token_symbols_new(&made, c->embedding, (int)o->bits, o->source_seed, NULL) != ROSA_OK)
+				abort();
+			token_symbols_get(&made, steps, state->tokens, symbols);
+			token_symbols_free(&made);
+		} else if (o->source.all[i].kind == SOURCE_TOKENS) {
+			for (size_t t = 0; t < steps; t++)
+				symbols[t] = (uint16_t)state->tokens[t];
+		}
+		if (o->source.all[i].kind == SOURCE_EMBEDDINGS || o->source.all[i].kind == SOURCE_TOKENS)
+			state->shared[i] = places_of(options, routes, (size_t)o->chain, steps, symbols, symbols);
+		free(symbols);
 	}
+}
+
+static void free_places(struct oracle_places *places)
+{
+	free(places->tau);
+	free(places->length);
+	*places = (struct oracle_places){0};
+}
+
+/* y of one source added; `first` is its first read, `row` the first row of its gain. */
+static void add_reads(const struct adapter_layer *layer, const struct oracle_places *places, size_t first, size_t row,
+		      const double *v, size_t steps, size_t width, double *y)
+{
+	const size_t routes = places->routes, channels = width / routes;
+	float *gain = layer->gain ? need(tensor_numbers(layer->gain), sizeof(*gain)) : NULL;
+	float *e[2] = {need(tensor_numbers(layer->e0), sizeof(float)), need(tensor_numbers(layer->e1), sizeof(float))};
+
+	format_widen(layer->e0->format, layer->e0->data, tensor_numbers(layer->e0), e[0]);
+	format_widen(layer->e1->format, layer->e1->data, tensor_numbers(layer->e1), e[1]);
+	if (gain)
+		format_widen(layer->gain->format, layer->gain->data, tensor_numbers(layer->gain), gain);
+	for (size_t i = 0; i < places->links * routes * steps; i++) {
+		const size_t t = i % steps, r = i / steps % routes, link = i / steps / routes;
+		const int32_t tau = places->tau[i], length = places->length[i];
+
+		for (size_t c = r * channels; tau >= 0 && c < (r + 1) * channels; c++) {
+			const int bit = v[(size_t)tau * width + c] > 0;
+			const double g =
+			    gain ? gain[(row + link * routes + r) * 10 + (size_t)(length < 9 ? length : 9)] : 1;
+
+			y[t * width + c] += layer->scale * g * e[bit][(first + link) * width + c];
+		}
+	}
+	free(gain);
 	free(e[0]);
 	free(e[1]);
-	free(tau);
+}
+
+static void apply_gate(const struct adapter_layer *layer, const double *u, size_t steps, size_t width, double *y)
+{
+	float *w = row_of(layer->gate, 0), *b = row_of(layer->bias, 0);
+
+	for (size_t t = 0; t < steps; t++) {
+		double sum = b[0];
+
+		for (size_t c = 0; c < width; c++)
+			sum += u[t * width + c] * w[c];
+		for (size_t c = 0; c < width; c++)
+			y[t * width + c] *= 2 / (1 + exp(-sum));
+	}
+	free(w);
+	free(b);
+}
+
+/* inj = Wout y, from U */
+static double *injection(const struct adapter *a, size_t number, struct oracle_state *state, const double *u,
+			 size_t steps, size_t width)
+{
+	const struct adapter_options *o = &a->options;
+	const struct adapter_layer *layer = &a->layers[number];
+	double *y = need(steps * width, sizeof(*y)), *v = product(layer->v, u, steps), *result;
+	size_t first = 0, row = 0;
+
+	for (size_t i = 0; i < o->source.count; i++) {
+		const struct adapter_source *source = &o->source.all[i];
+		const bool own = source->kind == SOURCE_OWN;
+		struct oracle_places *places = &state->shared[i];
+
+		if (number < source->layer)
+			continue;
+		if (own || (source->kind == SOURCE_LAYER && source->layer == number)) {
+			double *q = product(layer->q, u, steps), *k = product(layer->k, u, steps);
+			uint16_t *query = symbols_of(q, steps, width, (size_t)o->bits);
+			uint16_t *key = symbols_of(k, steps, width, (size_t)o->bits);
+
+			*places = places_of(adapter_options_retrieval(o), width / (size_t)o->bits,
+					    adapter_source_links(o, i, number), steps, query, key);
+			free(q);
+			free(k);
+			free(query);
+			free(key);
+		}
+		add_reads(layer, places, first, row, v, steps, width, y);
+		first += places->links;
+		row += places->links * places->routes;
+		if (own)
+			free_places(places);
+	}
+	if (layer->gate)
+		apply_gate(layer, u, steps, width, y);
+	result = product(layer->out, y, steps);
+	free(v);
 	free(y);
 	return result;
 }
@@ -340,17 +535,17 @@ static void head_norm(const struct model_config *c, const struct tensor *weight,
 }
 
 static void layer(const struct checkpoint *c, const struct adapter *a, const struct decoder_options *o, size_t number,
-		  double *h, size_t steps)
+		  struct oracle_state *state, double *h, size_t steps)
 {
 	const struct model_config *config = &c->config;
 	const struct layer_weights *w = &c->layers[number];
-	const struct adapter_layer *rosa = a && a->layers[number].q ? &a->layers[number] : NULL;
+	const struct adapter_layer *rosa = a && adapter_has(a, number) ? &a->layers[number] : NULL;
 	const bool global = number < o->first_global_layers;
 	const size_t numbers = steps * config->width;
 	double *u = norm(w->attention_norm, config->norm_eps, h, steps), *inj = NULL, *q, *k, *v, *y, *gate, *up;
 
 	if (rosa)
-		inj = injection(a, rosa, u, steps, config->width);
+		inj = injection(a, number, state, u, steps, config->width);
 	if (rosa && a->options.fusion == ROSA_PRE) {
 		double *mix = mixed(rosa->a0, h, inj, steps, config->width);
 
@@ -392,7 +587,10 @@ void oracle_decoder(const struct checkpoint *c, const struct adapter *a, const s
 {
 	const size_t width = c->config.width;
 	double *h = need(steps * width, sizeof(*h)), *u, *last;
+	struct oracle_state state = {.tokens = tokens};
 
+	if (a)
+		find_tokens(c, a, &state, steps);
 	for (size_t t = 0; t < steps; t++) {
 		float *row = row_of(c->embedding, tokens[t]);
 
@@ -401,7 +599,9 @@ void oracle_decoder(const struct checkpoint *c, const struct adapter *a, const s
 		free(row);
 	}
 	for (size_t i = 0; i < c->config.layers; i++)
-		layer(c, a, o, i, h, steps);
+		layer(c, a, o, i, &state, h, steps);
+	for (size_t i = 0; i < SOURCES_MOST; i++)
+		free_places(&state.shared[i]);
 	u = norm(c->norm, c->config.norm_eps, h, steps);
 	last = product(c->head, u, steps);
 	memcpy(logits, last, steps * c->config.vocabulary * sizeof(*logits));

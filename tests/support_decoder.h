@@ -26,6 +26,11 @@ struct tiny_adapter {
 	size_t window, sinks, first_global_layers;
 	bool shared; /* one projection for q and k */
 	uint64_t seed;
+	const char
+	    *source; /* NULL: a folder of format 1, which has what is above; else of format 2, which has the rest */
+	size_t chain;
+	bool late; /* the delay is the window, else there is none */
+	bool gain, gate, units;
 };
 
 /* An adapter folder for that model, with e0 and e1 that count. The folder must be there. */

@@ -299,6 +299,34 @@ static void reads_of_a_layer(void **state)
 	assert_int_equal(adapter_delay(&options), 0);
 }
 
+/* Token ids are matched as they are: with as many bits as the vocabulary needs, and never folded. */
+static void what_retrieval_is_told(void **state)
+{
+	static const struct {
+		size_t vocabulary;
+		int bits;
+	} sizes[] = {{2, 1}, {3, 2}, {49152, 16}, {65536, 16}, {65537, 17}, {1 << 20, 20}};
+	struct adapter_options options = with_source("tokens+own");
+
+	(void)state;
+	options.bits = 8;
+	options.window = 100;
+	options.delay = KEY_UNSET;
+	options.max_match = 5;
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		const rosa_options tokens = adapter_source_retrieval(&options, 0, sizes[i].vocabulary);
+		const rosa_options own = adapter_source_retrieval(&options, 1, sizes[i].vocabulary);
+
+		assert_int_equal(tokens.bits, sizes[i].bits);
+		assert_false(tokens.fold);
+		assert_int_equal(own.bits, 8);
+		assert_true(own.fold);
+		assert_int_equal(tokens.delay, 100);
+		assert_int_equal(own.delay, 100);
+		assert_int_equal(tokens.max_match, 5);
+	}
+}
+
 static void checks_name_the_option(void **state)
 {
 	static const struct {
@@ -357,7 +385,7 @@ int main(void)
 #endif
 	    cmocka_unit_test(options_set_rows),           cmocka_unit_test(refused_word),
 	    cmocka_unit_test(sources_are_parsed),         cmocka_unit_test(reads_of_a_layer),
-	    cmocka_unit_test(checks_name_the_option),
+	    cmocka_unit_test(what_retrieval_is_told),     cmocka_unit_test(checks_name_the_option),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -98,8 +98,11 @@ static uint32_t *random_tokens(size_t count, size_t vocabulary, uint64_t seed)
 	uint32_t *tokens = malloc(count * sizeof(*tokens));
 
 	assert_non_null(tokens);
-	for (size_t i = 0; i < count; i++)
-		tokens[i] = (uint32_t)(draw_long(seed, 0, i) % vocabulary);
+	for (size_t i = 0; i < count; i++) { /* with stretches that were there before, for long matches */
+		const bool again = i >= 37 && draw_long(seed, 1, i) % 4;
+
+		tokens[i] = again ? tokens[i - 37] : (uint32_t)(draw_long(seed, 0, i) % vocabulary);
+	}
 	return tokens;
 }
 
@@ -202,10 +205,49 @@ static void equals_the_oracle_in_large_blocks(void **state)
 }
 
 static const struct tiny_adapter adapters[] = {
-    {8, ROSA_POST, 8, 0, 0, false, 11},
-    {4, ROSA_PRE, 16, 4, 0, false, 12},
-    {16, ROSA_POST, 5, 2, 1, true, 13},
-    {1, ROSA_PRE, 0, 0, 0, true, 14},
+    {.bits = 8, .window = 8, .seed = 11},
+    {.bits = 4, .fusion = ROSA_PRE, .window = 16, .sinks = 4, .seed = 12},
+    {.bits = 16, .window = 5, .sinks = 2, .first_global_layers = 1, .shared = true, .seed = 13},
+    {.bits = 1, .fusion = ROSA_PRE, .shared = true, .seed = 14},
+    {.bits = 16,
+     .window = 8,
+     .sinks = 2,
+     .seed = 15,
+     .source = "tokens",
+     .chain = 4,
+     .late = true,
+     .gain = true,
+     .gate = true,
+     .units = true},
+    {.bits = 8,
+     .fusion = ROSA_PRE,
+     .window = 8,
+     .seed = 16,
+     .source = "embeddings",
+     .chain = 3,
+     .late = true,
+     .gain = true,
+     .units = true},
+    {.bits = 4, .window = 6, .shared = true, .seed = 17, .source = "own", .chain = 2, .late = true, .gate = true},
+    {.bits = 8,
+     .window = 8,
+     .seed = 18,
+     .source = "tokens+layer 1+own+embeddings",
+     .chain = 2,
+     .late = true,
+     .gain = true,
+     .gate = true,
+     .units = true},
+    {.bits = 4,
+     .fusion = ROSA_PRE,
+     .window = 7,
+     .first_global_layers = 1,
+     .shared = true,
+     .seed = 19,
+     .source = "layer 1",
+     .chain = 3,
+     .gain = true},
+    {.bits = 4, .window = 0, .seed = 20, .source = "layer 2+tokens", .chain = 1, .late = true, .gate = true},
 };
 
 #define ADAPTERS (sizeof(adapters) / sizeof(adapters[0]))
@@ -276,7 +318,7 @@ static void every_way_to_read_gives_the_same_bits(void **state)
 }
 
 /* Texts of different lengths, read side by side in rounds of different pieces. */
-static void batches_give_the_same_bits(void **state)
+static void read_side_by_side(const struct tiny_adapter *adapter)
 {
 	enum { TEXTS = 5 };
 	struct tiny_model model = TINY_MODEL;
@@ -287,8 +329,7 @@ static void batches_give_the_same_bits(void **state)
 	struct bench b;
 	rosa_error error;
 
-	(void)state;
-	open_bench(&b, &model, &adapters[0]);
+	open_bench(&b, &model, adapter);
 	start(&b, 48, 2);
 	for (size_t i = 0; i < TEXTS; i++) {
 		tokens[i] = random_tokens(STEPS, model.vocabulary, 30 + i);
@@ -323,6 +364,14 @@ static void batches_give_the_same_bits(void **state)
 	}
 	stop(&b);
 	close_bench(&b);
+}
+
+static void batches_give_the_same_bits(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < ADAPTERS; i += 4) /* own, tokens, a layer's */
+		read_side_by_side(&adapters[i]);
+	read_side_by_side(&adapters[7]);
 }
 
 static void last_logits_are_those_of_the_last_token(void **state)
@@ -437,14 +486,13 @@ static struct image saved(struct bench *b, size_t steps)
 	return image;
 }
 
-static void damaged_sequences_are_refused(void **state)
+static void damage(const struct tiny_adapter *adapter)
 {
 	struct tiny_model model = TINY_MODEL;
 	struct bench b;
 	struct image image;
 
-	(void)state;
-	open_bench(&b, &model, &adapters[0]);
+	open_bench(&b, &model, adapter);
 	start(&b, 16, 1);
 	image = saved(&b, 20);
 	for (size_t size = 0; size < image.size; size += 1 + size / 7)
@@ -463,13 +511,26 @@ static void damaged_sequences_are_refused(void **state)
 		memcpy(image.data + at, &bad, sizeof(bad));
 		sum = checksum_of(image.data, image.size - 8);
 		memcpy(image.data + image.size - 8, &sum, sizeof(sum));
-		sequence_load(b.decoder, image.data, image.size, &s, NULL); /* another number, or refused */
+		if (sequence_load(b.decoder, image.data, image.size, &s, NULL) == ROSA_OK) { /* another number */
+			const uint32_t tokens[] = {1, 2, 3};
+			float logits[3 * 50];
+
+			read_some(b.decoder, s, tokens, 3, logits); /* what was loaded can be read on from */
+		}
 		sequence_free(s);
 		memcpy(image.data + at, &old, sizeof(old));
 	}
 	stop(&b);
 	close_bench(&b);
 	free(image.data);
+}
+
+static void damaged_sequences_are_refused(void **state)
+{
+	(void)state;
+	damage(&adapters[0]);
+	damage(&adapters[4]);
+	damage(&adapters[7]);
 }
 
 static void put_number(struct image *image, size_t at, uint64_t number)

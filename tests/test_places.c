@@ -157,6 +157,7 @@ static void make_equal(struct trial *trial)
 static void test_chain(void **state)
 {
 	static const size_t lengths[] = {1, 60, 300};
+	static const uint32_t delays[] = {0, 1, 7, 100};
 
 	(void)state;
 	for (size_t i = 0; i < test_rounds(30); i++) {
@@ -167,12 +168,17 @@ static void test_chain(void **state)
 		trial.options.bits = trial_bits[i % COUNT(trial_bits)];
 		trial.options.policy = trial_policies[i / 2 % 3];
 		trial.options.fold = i % 5 != 0;
+		struct trial late = trial;
+
+		late.options.delay = delays[i % COUNT(delays)];
 		make_equal(&trial);
-		answer = answer_make(&trial, &trial);
-		check_finder(&trial, &answer, LINKS);
-		check_finder(&trial, &answer, 1);
+		make_equal(&late);
+		answer = answer_make(&late, &trial);
+		check_finder(&late, &answer, LINKS);
+		check_finder(&late, &answer, 1);
 		answer_free(&answer);
 		trial_free(&trial);
+		trial_free(&late);
 	}
 }
 

@@ -205,6 +205,10 @@ static void print(const struct job *job, struct samples *samples)
 	     .label = "kept for retrieval",
 	     .unit = "bytes",
 	     .number = (double)samples->memory.retrieval},
+	    {.key = "value_bytes",
+	     .label = "kept of values",
+	     .unit = "bytes",
+	     .number = (double)samples->memory.values},
 	    {.key = NULL},
 	};
 

@@ -400,7 +400,8 @@ void run_report(const struct run *run)
 		(unsigned long long)run->read, per_second(run->read, run->reading_time), (unsigned long long)run->made,
 		per_second(run->made, run->making_time), (double)memory.attention / 1048576.0);
 	if (run->model->adapted)
-		fprintf(stderr, ", retrieval %.1f MiB", (double)memory.retrieval / 1048576.0);
+		fprintf(stderr, ", index %.1f MiB, values %.1f MiB", (double)memory.retrieval / 1048576.0,
+			(double)memory.values / 1048576.0);
 	if (run->past)
 		fprintf(stderr, ", pointer %.1f MiB", (double)pointer_past_bytes(run->past) / 1048576.0);
 	fputc('\n', stderr);

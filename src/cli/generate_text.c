@@ -74,11 +74,11 @@ static void print_json(const struct generate *job, const struct answer *answer)
 		printf("%s%lu", i ? ", " : "", (unsigned long)run->tokens.ids[run->tokens.count - answer->made + i]);
 	printf("], \"end\": \"%s\", \"tokens_read\": %llu, \"seconds_reading\": %.6f, \"tokens_made\": %llu, "
 	       "\"seconds_making\": %.6f, \"context\": %zu, \"attention_bytes\": %llu, \"retrieval_bytes\": %llu, "
-	       "\"pointer_bytes\": %llu",
+	       "\"value_bytes\": %llu, \"pointer_bytes\": %llu",
 	       answer_end_names[answer->end], (unsigned long long)run->read, (double)run->reading_time * 1e-9,
 	       (unsigned long long)run->made, (double)run->making_time * 1e-9, run->tokens.count,
 	       (unsigned long long)memory.attention, (unsigned long long)memory.retrieval,
-	       (unsigned long long)(run->past ? pointer_past_bytes(run->past) : 0));
+	       (unsigned long long)memory.values, (unsigned long long)(run->past ? pointer_past_bytes(run->past) : 0));
 	model_print_pointer(&job->model);
 	printf("}\n");
 }

@@ -270,6 +270,7 @@ rosa_options adapter_options_retrieval(const struct adapter_options *options)
 	retrieval.policy = options->policy;
 	retrieval.fold = options->fold;
 	retrieval.max_match = (uint32_t)options->max_match;
+	retrieval.delay = adapter_delay(options);
 	return retrieval;
 }
 

@@ -246,8 +246,6 @@ rosa_status decoder_new(const struct checkpoint *checkpoint, const struct adapte
 	decoder *d;
 
 	*made = NULL;
-	if (status == ROSA_OK && adapter)
-		status = adapter_options_computed(&adapter->options, "adapter option ", err);
 	if (status != ROSA_OK)
 		return status;
 	d = calloc(1, sizeof(*d));

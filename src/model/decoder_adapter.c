@@ -31,10 +31,13 @@ static bool needs_only_tokens(const struct decoder_source *source)
 
 rosa_status decoder_sources_new(decoder *d, rosa_error *err)
 {
-	const struct adapter_options *options = &d->adapter->options;
+	struct adapter_options in_use = d->adapter->options;
+	const struct adapter_options *options = &in_use;
 	const struct model_config *config = &d->checkpoint->config;
-	rosa_options own = adapter_options_retrieval(options);
 	rosa_status status = ROSA_OK;
+
+	in_use.window = d->options.window; /* a delay that follows the window follows the one in use */
+	rosa_options own = adapter_options_retrieval(options);
 
 	own.workers = d->workers;
 	d->rosa = layer_setup(d->backend, d->backend->ops->multiply, config->width, &own);

@@ -19,20 +19,23 @@ static rosa_status no_memory(size_t steps, rosa_error *err)
 	return rosa_fail(err, ROSA_ENOMEM, "no memory for what was found in %zu steps", steps);
 }
 
-static uint32_t delay_of(const struct finder *finder)
+/* The options of the stream that finds without delay. */
+static rosa_options without_delay(const rosa_options *options)
 {
-	(void)finder;
-	return 0;
+	rosa_options undelayed = *options;
+
+	undelayed.delay = 0;
+	return undelayed;
 }
 
 rosa_status finder_new(struct finder *finder, const rosa_options *options, size_t routes, size_t links, rosa_error *err)
 {
-	rosa_options undelayed = *options;
+	const rosa_options undelayed = without_delay(options);
 	rosa_status status;
 
 	*finder = (struct finder){.options = *options, .routes = routes, .links = links};
 	status = rosa_stream_new(options, routes, &finder->stream, err);
-	if (status == ROSA_OK && links > 1 && delay_of(finder))
+	if (status == ROSA_OK && links > 1 && finder->options.delay)
 		status = rosa_stream_new(&undelayed, routes, &finder->undelayed, err);
 	if (status != ROSA_OK)
 		finder_free(finder);
@@ -170,7 +173,7 @@ rosa_status finder_find(struct finder *finder, size_t steps, const void *query, 
 	for (size_t i = 0; i < cells; i++)
 		places->length[i] = cut(length[i]);
 	follow(finder, places);
-	places_control(places, control, finder->steps, delay_of(finder));
+	places_control(places, control, finder->steps, finder->options.delay);
 	finder->steps += steps;
 	return ROSA_OK;
 }
@@ -330,7 +333,8 @@ static rosa_status take_stream(const struct finder *finder, const rosa_options *
 	*data += size;
 	*left -= size;
 	if (info.routes != finder->routes || info.steps != finder->steps || info.bits != options->bits ||
-	    info.policy != options->policy || !info.fold != !options->fold || info.max_match != options->max_match)
+	    info.policy != options->policy || !info.fold != !options->fold || info.max_match != options->max_match ||
+	    info.delay != options->delay)
 		return misfit(err);
 	return ROSA_OK;
 }
@@ -352,13 +356,13 @@ static bool kept_is_sound(const struct finder *finder)
 rosa_status finder_load(struct finder *finder, const rosa_options *options, size_t routes, size_t links, size_t steps,
 			const void *image, size_t size, rosa_error *err)
 {
-	rosa_options undelayed = *options;
+	const rosa_options undelayed = without_delay(options);
 	const char *data = image;
 	rosa_status status;
 
 	*finder = (struct finder){.options = *options, .routes = routes, .links = links, .steps = steps};
 	status = take_stream(finder, options, &data, &size, &finder->stream, err);
-	if (status == ROSA_OK && links > 1 && delay_of(finder))
+	if (status == ROSA_OK && links > 1 && finder->options.delay)
 		status = take_stream(finder, &undelayed, &data, &size, &finder->undelayed, err);
 	if (status == ROSA_OK && size != kept_bytes(finder))
 		status = misfit(err);
