@@ -15,7 +15,9 @@ PyTorch (``pip install rosatune[torch]``) and Transformers (``pip install rosatu
 from ._c import lib as _lib
 from .config import RosaConfig
 from .errors import AdapterError, Cancelled, Error, FileError, FormatError, InvalidArgument, OutOfMemory, SymbolError
+from .far import RecallResult, far_distances, recall
 from .operator import Found, Gradients, find, read, read_backward
+from .pointer import Links, Pointer, PointerStream
 from .retrieval import FlipRuns, Retrieved, chain, retrieve
 from .stream import Stream
 from .symbols import pack, pack_isa, unpack
@@ -32,18 +34,24 @@ __all__ = [
     "Found",
     "Gradients",
     "InvalidArgument",
+    "Links",
     "OutOfMemory",
+    "Pointer",
+    "PointerStream",
+    "RecallResult",
     "Retrieved",
     "RosaConfig",
     "Stream",
     "SymbolError",
     "__version__",
     "chain",
+    "far_distances",
     "find",
     "pack",
     "pack_isa",
     "read",
     "read_backward",
+    "recall",
     "retrieve",
     "unpack",
 ]

@@ -1,4 +1,4 @@
-"""The example of the README runs, and its model does what the text around it says."""
+"""The examples run, and their models do what the text around them says."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ pytest.importorskip("transformers")
 
 from tiny import one_thread  # noqa: E402, F401
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "quickstart.py"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def test_quickstart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
-    runpy.run_path(str(EXAMPLE))
+    runpy.run_path(str(EXAMPLES / "quickstart.py"))
     printed = capsys.readouterr().out
     losses = [float(loss) for loss in re.findall(r"repeated half (\S+)", printed)]
     assert losses[0] > 3.5 and max(losses[2:]) < 1
@@ -28,3 +28,14 @@ def test_quickstart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
         "adapter_config.json",
         "adapter_model.safetensors",
     ]
+
+
+def test_pointer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["pointer.py", "--window", "16", "--context", "128"])
+    runpy.run_path(str(EXAMPLES / "pointer.py"))
+    printed = capsys.readouterr().out
+    far = {name: float(loss) for name, loss in re.findall(r"^(\w+) +\S+ +(\S+) +\S+$", printed, re.M)}
+    assert far["window"] > 5 and far["pointer"] < far["window"] - 2
+    assert "attached and as a processor alike: True" in printed
+    assert (tmp_path / "pointer.json").is_file()

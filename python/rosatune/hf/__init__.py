@@ -15,23 +15,33 @@ The files:
 - ``patch.py`` is what a patched model computes: a hook before the decoder stack and a class for its layers;
 - ``masks.py`` is the window with sinks, for each attention implementation of transformers;
 - ``cache.py`` keeps keys and values of the window, and the retrieval state beside them;
-- ``files.py`` saves and loads adapters.
+- ``files.py`` saves and loads adapters;
+- ``pointer.py`` adds a pointer (:class:`rosatune.Pointer`) to the logits of any causal model, ``fit.py`` fits one;
+- ``recall.py`` is :func:`rosatune.recall`, with ``arrange.py`` for its conditions and ``reading.py`` for texts.
 
 Llama and Qwen3 classes are supported (SmolLM2 is a Llama).
 """
 
 from .attach import adapters, attach, attachment, detach, parameter_groups, set_stage
 from .files import AdapterError, from_pretrained, load_adapter, save_adapter
+from .fit import fit_pointer
+from .pointer import PointerLogitsProcessor, attach_pointer, detach_pointer, pointer_head, pointer_of
 
 __all__ = [
     "AdapterError",
+    "PointerLogitsProcessor",
     "adapters",
     "attach",
+    "attach_pointer",
     "attachment",
     "detach",
+    "detach_pointer",
+    "fit_pointer",
     "from_pretrained",
     "load_adapter",
     "parameter_groups",
+    "pointer_head",
+    "pointer_of",
     "save_adapter",
     "set_stage",
 ]

@@ -20,6 +20,7 @@ from ..nn import RosaAdapter
 from ..sources import Lookup
 from .masks import check_implementation
 from .patch import LAYERS, STACKS, Plan, prepare
+from .pointer import HEAD
 from .scales import SCALES, checked, measured
 
 __all__ = [
@@ -209,12 +210,14 @@ def detach(model: Any) -> Any:
 def set_stage(model: Any, stage: str) -> Any:
     """Choose what is trained: ``"adapter"`` the adapters alone, ``"all"`` everything. Returns the model.
 
+    Whether an attached pointer learns was told to :func:`attach_pointer`, and stays.
     The paper trains the adapters first (4 B tokens), then everything (26 B tokens), then on answers (7 B tokens).
     """
     _check_stage(stage)
     ours = {id(weight) for adapter in adapters(model).values() for weight in adapter.parameters()}
-    for weight in model.parameters():
-        weight.requires_grad_(stage == "all" or id(weight) in ours)
+    for name, weight in model.named_parameters():
+        if HEAD not in name.split("."):
+            weight.requires_grad_(stage == "all" or id(weight) in ours)
     return model
 
 
@@ -248,10 +251,12 @@ def parameter_groups(
     groups = {
         name: {"params": [], "lr": lr, "weight_decay": decay, "name": name} for name, (lr, decay) in rates.items()
     }
-    for weight in model.parameters():
+    for name, weight in model.named_parameters():
         if weight.requires_grad:
-            backbone = "backbone matrices" if weight.ndim > 1 else "backbone vectors"
-            groups[ours.get(id(weight), backbone)]["params"].append(weight)
+            other = "backbone matrices" if weight.ndim > 1 else "backbone vectors"
+            if HEAD in name.split("."):
+                other = "adapter vectors"  # a pointer's numbers
+            groups[ours.get(id(weight), other)]["params"].append(weight)
     used = [group for group in groups.values() if group["params"]]
     if not used:
         raise ValueError("nothing is trainable; call rosatune.hf.set_stage(model, 'adapter') or 'all' first")

@@ -1,4 +1,4 @@
-"""Adapters on disk: a folder with `adapter_config.json` and `adapter_model.safetensors`.
+"""Adapters on disk: a folder with `adapter_config.json`, `adapter_model.safetensors` and perhaps `pointer.json`.
 
 The configuration (`config.py`) says how the adapters were attached, to what shape of model, the name of that model, and
 the scale of each layer; the tensors are named `layers.<number>.<parameter>`. Each file is written beside its place and then moved there, so a
@@ -25,7 +25,9 @@ from transformers import PreTrainedModel
 
 from ..config import CONFIG_FILE, RosaConfig, read_file, replace_file
 from ..errors import AdapterError
+from ..pointer import POINTER_FILE, Pointer
 from .attach import adapters, attach, attachment, detach, record, scales_of, stack_of
+from .pointer import HEAD, RECORD, attach_pointer, detach_pointer, pointer_of
 from .scales import SCALES, checked
 
 __all__ = ["AdapterError", "from_pretrained", "load_adapter", "save_adapter"]
@@ -37,7 +39,7 @@ Folder = Union[str, "os.PathLike[str]"]
 
 
 def save_adapter(model: Any, folder: Folder) -> None:
-    """Write a model's adapters to a folder, which is made if need be.
+    """Write a model's adapters, and its pointer if it has one, to a folder, which is made if need be.
 
     With a sharded model (FSDP2) every process has to call it; the first one writes.
     """
@@ -46,6 +48,7 @@ def save_adapter(model: Any, folder: Folder) -> None:
         for name, tensor in _tensors(adapter).items():
             whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
             tensors[f"layers.{layer}.{name}"] = whole.detach().to("cpu").contiguous()
+    pointer = pointer_of(model)
     if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_rank() != 0:
         return
     folder = Path(folder)
@@ -55,10 +58,15 @@ def save_adapter(model: Any, folder: Folder) -> None:
     base = {BASE: name} if (name := _base_name(model)) else {}
     fields = {"base_model": _shape(model), **base, "tensors": digest, SCALES: scales_of(model)}
     attachment(model).config.save(folder, **fields)
+    if pointer is not None:
+        pointer.save(folder)
 
 
-def load_adapter(model: Any, folder: Folder, stage: Union[str, None] = "adapter") -> Any:
+def load_adapter(model: Any, folder: Folder, stage: Union[str, None] = "adapter", pointer: bool = True) -> Any:
     """Read adapters from a folder into a model of the shape they were trained with. Returns the model.
+
+    A pointer in the folder (`pointer.json`) is attached too, in place of one that the model has; not with
+    ``pointer=False``.
 
     A model without adapters gets them attached as the folder says, and `stage` set. One that has adapters must have
     been attached with the same options, except for those that say how an adapter starts and learns. A model of another
@@ -81,6 +89,7 @@ def load_adapter(model: Any, folder: Folder, stage: Union[str, None] = "adapter"
         scales = checked(fields.get(SCALES), here["num_hidden_layers"])
     except ValueError as error:
         raise AdapterError(f"{folder / CONFIG_FILE}: {error}") from error
+    found = Pointer.load(folder) if pointer and (folder / POINTER_FILE).is_file() else None
     fresh = attachment(model) is None
     if fresh:
         try:
@@ -98,6 +107,10 @@ def load_adapter(model: Any, folder: Folder, stage: Union[str, None] = "adapter"
         if fresh:
             detach(model)
         raise
+    if found is not None:
+        if pointer_of(model) is not None:
+            detach_pointer(model)
+        attach_pointer(model, found)
     trained, used = fields.get(BASE), _base_name(model)
     # A run that trained the whole model saves it beside the adapter.
     if trained and used and _last_part(trained) != _last_part(used) and Path(used).resolve() != folder.resolve():
@@ -120,20 +133,32 @@ def from_pretrained(folder: Folder, stage: Union[str, None] = "adapter", **optio
     folder = Path(folder)
     with _expecting_adapters():
         model = AutoModelForCausalLM.from_pretrained(folder, **options)
-    saved = getattr(model.config, "rosatune", None)
-    if not isinstance(saved, dict):
-        raise AdapterError(f"{folder / 'config.json'}: has no entry 'rosatune': no adapters were saved with the model")
+    saved, pointer = getattr(model.config, "rosatune", None), getattr(model.config, RECORD, None)
+    if not isinstance(saved, dict) and not isinstance(pointer, dict):
+        raise AdapterError(
+            f"{folder / 'config.json'}: has neither an entry 'rosatune' nor '{RECORD}': no adapters and no pointer were "
+            f"saved with the model"
+        )
     index = folder / "model.safetensors.index.json"
     files = ["model.safetensors"]
     if index.is_file():
         files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    tensors = {}
+    tensors, numbers = {}, {}
     for file in files:
         with safe_open(folder / file, framework="pt") as store:
             for name in store.keys():
                 place, _, rest = name.partition(".rosa.")
                 if rest:
                     tensors[f"layers.{place.rpartition('.')[2]}.{rest}"] = store.get_tensor(name)
+                elif name.startswith(f"{HEAD}."):
+                    numbers[name.partition(".")[2]] = store.get_tensor(name).tolist()
+    if isinstance(pointer, dict):
+        try:
+            attach_pointer(model, Pointer.from_dict({**pointer, **numbers}))
+        except ValueError as error:
+            raise AdapterError(f"{folder / 'config.json'}: the entry '{RECORD}': {error}") from error
+    if not isinstance(saved, dict):
+        return model
     del model.config.rosatune
     options = {name: value for name, value in saved.items() if name != SCALES}
     try:
@@ -147,12 +172,12 @@ def from_pretrained(folder: Folder, stage: Union[str, None] = "adapter", **optio
 
 @contextmanager
 def _expecting_adapters() -> Iterator[None]:
-    """While it lasts, loading a model does not report the adapters' tensors as unexpected.
+    """While it lasts, loading a model does not report tensors of adapters and of a pointer as unexpected.
 
     They are read afterwards. Outside of this the report is right: a model loaded without its adapters is not whole.
     """
     before = PreTrainedModel._keys_to_ignore_on_load_unexpected
-    PreTrainedModel._keys_to_ignore_on_load_unexpected = [*(before or []), r"\.rosa\."]
+    PreTrainedModel._keys_to_ignore_on_load_unexpected = [*(before or []), r"\.rosa\.", rf"^{HEAD}\."]
     try:
         yield
     finally:

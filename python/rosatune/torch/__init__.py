@@ -21,9 +21,10 @@ from torch import Tensor
 
 from ..config import RosaConfig
 from . import _operator
+from ._pointer import PointerHead, pointer
 from ._settings import Settings, make, unexploring
 
-__all__ = ["Pending", "launch", "rosa"]
+__all__ = ["Pending", "PointerHead", "launch", "pointer", "rosa"]
 
 _DTYPES = (torch.float32, torch.bfloat16)
 

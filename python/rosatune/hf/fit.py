@@ -1,0 +1,182 @@
+"""Fitting a pointer: maximum likelihood of its few dozen numbers, with the model frozen.
+
+Of every position only a few numbers are needed: the logarithms of the probabilities that the model gives to the next
+token, to the tokens of the links and to its favourite, and the match lengths. So the logits are read once, slice by
+slice, and the fit itself takes seconds.
+
+Some combinations of rank and length are rare. Two weak penalties keep their numbers sensible: neighbouring lengths of
+one rank prefer similar numbers, as if each pair had been seen to agree some ten times, and all prefer -3.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import InvalidArgument
+from ..far import far_distances
+from ..pointer import LARGEST, LEAST, LENGTHS, Pointer
+from .arrange import arranged, is_attached, why_no_window
+from .reading import frozen, links_of, pieces_of, read_texts, slices
+
+__all__ = ["Fit", "fit_pointer"]
+
+START = -3.0
+SMOOTH = 1.0  # nats per squared difference of neighbouring lengths
+SHRINK = 0.01  # nats per squared difference from START
+
+
+class Fit(NamedTuple):
+    """The losses that a fit started and ended with, in nats per token, over the positions that it was made on."""
+
+    positions: int
+    before: float  #: the model alone
+    after: float  #: with the pointer
+    far_before: float  #: the same over far tokens; NaN if there are none
+    far_after: float
+
+
+class Observed(NamedTuple):
+    """What a fit needs of the positions, in float64."""
+
+    target: Tensor  # [positions], log p_model of the next token
+    share: Tensor  # [positions, links], log p_model of the tokens of the links
+    sure: Tensor  # [positions], the greatest log p_model
+    lengths: Tensor  # [positions, links], match lengths, cut at 12; 0: no link
+    right: Tensor  # [positions, links], whether the link's token is the next token
+    far: Tensor  # [positions]
+
+
+def fit_pointer(
+    model: Any,
+    texts: Any,
+    *,
+    delay: Optional[int] = None,
+    window: Optional[int] = None,
+    sinks: int = 4,
+    links: int = 4,
+    confidence: bool = False,
+    context: int = 4096,
+    positions: int = 32768,
+    tokenizer: Any = None,
+    progress: Any = None,
+) -> Pointer:
+    """Fit a pointer to a model, which stays as it is. Some minutes on a CPU for a small model; deterministic.
+
+    Args:
+        model: a causal model of transformers, with or without adapters.
+        texts: names of files, or token ids; a list of them. Take other texts than those you measure on.
+        delay: only places at least this far back are found; by default the window, or 0 where there is none.
+        window, sinks: limit the attention of a model without adapters to a window while the pointer is fitted; by
+            default it is read as it is. Adapters have brought their own.
+        links: places per position, 1 to 16.
+        confidence: whether weights also depend on the model's own probabilities.
+        context: texts are cut into pieces of so many tokens. The first four windows of each, or its first quarter, are
+            read but not used.
+        positions: how many positions are used, at most; pieces are taken from all texts in turn.
+        tokenizer: for files; by default that of the model's folder.
+        progress: called as ``progress(done, total)`` in positions.
+
+    Returns:
+        A pointer. Its attribute ``fit`` has the losses before and after.
+    """
+    found = is_attached(model)
+    if found is not None:
+        if window is not None and window != found.config.window:
+            raise InvalidArgument(
+                f"window is {window}, but the adapters were attached with {found.config.window}; leave it out"
+            )
+        window = found.config.window
+    elif window and why_no_window(model) is not None:
+        raise InvalidArgument(f"window is {window}, but {why_no_window(model)} Leave it out, and give delay=")
+    as_it_is = found is not None or not window
+    delay = (window or 0) if delay is None else delay
+    start = Pointer(np.full((links, LENGTHS), START), delay, np.zeros((links, 2)) if confidence else None)
+    if context < 8 or positions < 1:
+        raise InvalidArgument(f"context is {context} and positions {positions}; give at least 8 and 1")
+    with frozen(model), nullcontext() if as_it_is else arranged(model, "window", window, sinks):
+        observed = _observe(model, read_texts(model, texts, tokenizer), start, context, positions, progress)
+    return _fitted(start, observed)
+
+
+def _observe(
+    model: Any, texts: dict[str, Any], pointer: Pointer, context: int, positions: int, progress: Any
+) -> Observed:
+    first = max(1, min(4 * pointer.delay, context // 4))
+    cut = [[piece for piece in pieces_of(ids, context, rest=True) if len(piece) > first] for ids in texts.values()]
+    turns = [pieces[turn] for turn in range(max(map(len, cut))) for pieces in cut if turn < len(pieces)]
+    if not turns:
+        raise InvalidArgument(f"no text has more than {first} tokens, after which positions are used; give longer ones")
+    total = min(positions, sum(len(piece) - first for piece in turns))
+    device = model.get_input_embeddings().weight.device
+    parts: list[tuple[Tensor, ...]] = []
+    done = 0
+    for piece in turns:
+        if done >= total:
+            break
+        ids = torch.from_numpy(piece[: first + total - done]).to(device)[None]
+        tokens, lengths = links_of(pointer, ids)
+        far = torch.from_numpy(far_distances(piece)[: ids.shape[1]])
+        far = (far > 0) & (far >= pointer.delay)
+        for begin, logits in slices(model, ids, first):
+            end = begin + logits.shape[1]
+            token, length = (x[0, begin - 1 : end - 1].to(logits.device) for x in (tokens, lengths))
+            target = ids[0, begin:end, None].to(logits.device)
+            log_p = logits[0].double().log_softmax(-1)
+            part = (
+                log_p.gather(-1, target)[:, 0],
+                log_p.gather(-1, token.clamp(min=0)),
+                log_p.amax(-1),
+                length.clamp(max=LENGTHS - 1),
+                (token == target) & (length > 0),
+            )
+            parts.append((*(x.cpu() for x in part), far[begin:end]))
+            done += end - begin
+            if progress is not None:
+                progress(done, total)
+    return Observed(*(torch.cat(part) for part in zip(*parts)))
+
+
+def losses(observed: Observed, theta: Tensor, slope: Optional[Tensor]) -> Tensor:
+    """The loss at each position, from the definition."""
+    weight = theta[torch.arange(len(theta)), observed.lengths.long()]
+    if slope is not None:
+        weight = weight + slope[:, 0] * observed.share.clamp(min=LEAST)
+        weight = weight + slope[:, 1] * observed.sure[:, None].clamp(min=LEAST)
+    weight = weight.masked_fill(observed.lengths == 0, -torch.inf)
+    right = weight.masked_fill(~observed.right, -torch.inf)
+    mixed = torch.cat([observed.target[:, None], right], 1).logsumexp(1)
+    return torch.cat([torch.zeros_like(mixed)[:, None], weight], 1).logsumexp(1) - mixed
+
+
+def _fitted(start: Pointer, observed: Observed) -> Pointer:
+    theta = torch.tensor(start.theta).requires_grad_()
+    slope = None if start.confidence is None else torch.tensor(start.confidence).requires_grad_()
+    linked = Observed(*(x[(observed.lengths > 0).any(1)] for x in observed))
+    parameters = [theta] if slope is None else [theta, slope]
+    optimizer = torch.optim.LBFGS(parameters, max_iter=300, tolerance_change=1e-10, line_search_fn="strong_wolfe")
+    count = max(1, len(linked.target))
+
+    def objective() -> Tensor:
+        optimizer.zero_grad()
+        penalty = SMOOTH * (theta[:, 2:] - theta[:, 1:-1]).square().sum() + SHRINK * (theta - START).square().sum()
+        if slope is not None:
+            penalty = penalty + SHRINK * slope.square().sum()
+        objective = (losses(linked, theta, slope).sum() + penalty) / count
+        objective.backward()
+        return objective
+
+    if len(linked.target):
+        optimizer.step(objective)
+    with torch.no_grad():
+        table = theta.clamp(-LARGEST, LARGEST).numpy().round(4)
+        slopes = None if slope is None else slope.clamp(-LARGEST, LARGEST).numpy().round(4)
+        made = Pointer(table, start.delay, slopes)
+        after = losses(observed, torch.tensor(table), None if slopes is None else torch.tensor(slopes))
+    before, far = -observed.target, observed.far
+    made.fit = Fit(len(before), *(float(x.mean()) for x in (before, after, before[far], after[far])))
+    return made

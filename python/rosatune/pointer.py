@@ -1,0 +1,307 @@
+"""The pointer: tokens that followed earlier occurrences of the present context get more probability.
+
+Retrieval over token ids finds, for every position of a text, the places of a chain (*links*): where the longest match
+of the text's ending went on, then where that place's own longest match went on, and so on. Each link has the token that
+stands there and a match length ``l``. With ``a_i = exp(theta[i][min(l_i, 12)])`` the model's distribution of the next
+token becomes
+
+    p(x) = (p_model(x) + sum of a_i over the links whose token is x) / (1 + sum of all a_i)
+
+Links that do not exist are left out. With *confidence slopes* ``(b, c)`` per link the exponent has in addition
+``b log p_model(token of the link) + c log max p_model``, so that the weight depends on how sure the model is; both
+logarithms are cut at -50. The numbers are fitted with the model frozen (``rosatune.hf.fit_pointer``) and kept in a
+file, ``pointer.json``, which the program reads too.
+
+This module is the table, its file and the look-up, on NumPy arrays. ``rosatune.torch.pointer`` mixes the tokens found
+into logits, and ``rosatune.hf`` adds a pointer to a model of transformers.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any, Iterable, NamedTuple, Optional, Union
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _c
+from .config import replace_file
+from .errors import AdapterError, InvalidArgument, SymbolError
+from .finder import Finder, Places, Rule, find
+
+__all__ = ["LEAST", "LENGTHS", "Links", "POINTER_FILE", "Pointer", "PointerStream"]
+
+POINTER_FILE = "pointer.json"  # its name in an adapter's folder
+FORMAT = 1  # of that file
+LENGTHS = 13  # match lengths 0 to 11, and 12 or more
+LINKS = 16  # at most
+LARGEST = 50.0  # of a number in a table: exp() of a few of them stays finite
+LEAST = -50.0  # of the logarithm of a probability that a slope multiplies
+BITS = 20  # of a token id
+
+Name = Union[str, "os.PathLike[str]"]
+
+
+class Links(NamedTuple):
+    """What a pointer finds at each position of a text, for the token that comes next."""
+
+    places: npt.NDArray[np.int32]  #: [..., steps, links], positions; -1 where the chain has ended
+    tokens: npt.NDArray[np.int64]  #: [..., steps, links], the ids that stand there; -1 where the chain has ended
+    lengths: npt.NDArray[np.int32]  #: [..., steps, links], match lengths, cut at 255; 0 where the chain has ended
+
+
+class Pointer:
+    """A fitted pointer.
+
+    ``theta``       [links][13] numbers: the logarithm of a link's weight by its rank in the chain and its match length
+    ``delay``       only places at least this many positions back are found. Beside a window of attention it is the
+                    window: what attention still sees need not be found
+    ``confidence``  [links][2] slopes, or None
+
+    The attribute ``fit`` of one that ``rosatune.hf.fit_pointer`` made has the losses before and after; it is not saved.
+
+    >>> pointer = Pointer(theta=[[-1.0] * 13] * 2, delay=0)
+    >>> found = pointer.look_up([7, 8, 5, 7, 8, 9, 7, 8])
+    >>> found.tokens[-1], found.lengths[-1]
+    (array([9, 5]), array([2, 2], dtype=int32))
+    """
+
+    __slots__ = ("_confidence", "_delay", "_theta", "fit")
+
+    def __init__(self, theta: npt.ArrayLike, delay: int, confidence: Optional[npt.ArrayLike] = None) -> None:
+        self._delay = _c.integer("delay", delay, 0, _c.MAX_STEPS)
+        self._theta = _table("theta", theta, None, LENGTHS)
+        self._confidence = None if confidence is None else _table("confidence", confidence, self.links, 2)
+        self.fit: Any = None
+
+    @property
+    def delay(self) -> int:
+        """Places are at least this many positions back."""
+        return self._delay
+
+    @property
+    def links(self) -> int:
+        """The number of links in a chain."""
+        return len(self._theta)
+
+    @property
+    def theta(self) -> npt.NDArray[np.float64]:
+        """[links, 13], read-only."""
+        return self._theta
+
+    @property
+    def confidence(self) -> Optional[npt.NDArray[np.float64]]:
+        """[links, 2], read-only, or None."""
+        return self._confidence
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Pointer):
+            return NotImplemented
+        return self.to_dict() == other.to_dict()
+
+    def __hash__(self) -> int:
+        return hash(json.dumps(self.to_dict()))
+
+    def __repr__(self) -> str:
+        slopes = "" if self._confidence is None else " confidence"
+        return f"<rosatune.Pointer delay={self._delay} links={self.links}{slopes}>"
+
+    # -------------------------------------------------------------------------------------------------------- look-up
+
+    def look_up(self, ids: npt.ArrayLike, threads: int = 0) -> Links:
+        """The links of every position of whole texts: token ids below 2**20, [steps] or [..., steps]."""
+        tokens = _tokens(ids)
+        rows = tokens.reshape(math.prod(tokens.shape[:-1]), 1, tokens.shape[-1])
+        found = _links(rows[:, 0], find(_rule(self._delay, self.links), rows, rows, threads=threads)["found"])
+        return Links(*(array.reshape(*tokens.shape, self.links) for array in found))
+
+    def stream(self, batch: int = 1) -> "PointerStream":
+        """The look-up of texts that grow."""
+        return PointerStream(self._delay, self.links, batch)
+
+    # ---------------------------------------------------------------------------------------------------------- files
+
+    def to_dict(self) -> "dict[str, Any]":
+        """The fields of the file."""
+        from . import __version__
+
+        fields: dict[str, Any] = {"format": FORMAT, "rosatune_version": __version__}
+        fields.update(delay=self._delay, links=self.links, theta=self._theta.tolist())
+        if self._confidence is not None:
+            fields["confidence"] = self._confidence.tolist()
+        return fields
+
+    def save(self, path: Name) -> None:
+        """Write it to a file, or to ``pointer.json`` in a folder that exists. A failed save leaves the older file."""
+        lines = []
+        for name, value in self.to_dict().items():
+            text = json.dumps(value)
+            if isinstance(value, list):
+                rows = ",\n    ".join(json.dumps(row) for row in value)
+                text = f"[\n    {rows}\n  ]"
+            lines.append(f"  {json.dumps(name)}: {text}")
+        content = "{\n" + ",\n".join(lines) + "\n}\n"
+        replace_file(_file(path), lambda name: Path(name).write_text(content, encoding="utf-8"))
+
+    @classmethod
+    def load(cls, path: Name) -> "Pointer":
+        """Read it from a file that :meth:`save` or ``rosatune tune`` wrote, or from ``pointer.json`` in a folder."""
+        file = _file(path)
+        try:
+            fields = json.loads(file.read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
+            raise AdapterError(
+                f"{file}: no such file; rosatune.hf.fit_pointer makes a pointer, and its method save writes it"
+            ) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise AdapterError(f"{file}: cannot be read: {error}") from error
+        except json.JSONDecodeError as error:
+            raise AdapterError(f"{file}: is not JSON: {error}") from error
+        try:
+            return cls.from_dict(fields)
+        except (TypeError, ValueError) as error:
+            raise AdapterError(f"{file}: {error}") from error
+
+    @classmethod
+    def from_dict(cls, fields: "dict[str, Any]") -> "Pointer":
+        """A pointer from the fields of its file."""
+        if not isinstance(fields, dict):
+            raise InvalidArgument(f"a pointer is one JSON object, not a {type(fields).__name__}")
+        version = fields.get("format")
+        if type(version) is not int or version != FORMAT:
+            raise InvalidArgument(f"the field 'format' is {version!r}; this version reads {FORMAT}: update rosatune?")
+        known = ("format", "rosatune_version", "delay", "links", "theta", "confidence")
+        for name in fields:
+            if name not in known:
+                raise InvalidArgument(f"{name!r} is not a field of a pointer; was it written by a later version?")
+        for name in ("delay", "links", "theta"):
+            if name not in fields:
+                raise InvalidArgument(f"the field {name!r} is missing")
+        for name in ("delay", "links"):
+            if type(fields[name]) is not int:
+                raise InvalidArgument(f"the field {name!r} is {fields[name]!r}; it must be a whole number")
+        made = cls(fields["theta"], fields["delay"], fields.get("confidence"))
+        if made.links != fields["links"]:
+            raise InvalidArgument(f"the field 'links' is {fields['links']}, but 'theta' has {made.links} rows")
+        return made
+
+
+class PointerStream:
+    """The look-up of a text that grows, or of a batch of them. In pieces of any size it finds what
+    :meth:`Pointer.look_up` does. It can be copied and pickled; ``len()`` is the number of positions so far.
+
+    >>> stream = PointerStream(delay=0, links=1)
+    >>> _ = stream.push([7, 8, 9])
+    >>> stream.push([7, 8]).tokens.tolist()
+    [[8], [9]]
+    """
+
+    def __init__(self, delay: int, links: int, batch: int = 1) -> None:
+        self._finder = Finder(_rule(delay, links), batch)
+        self._ids = np.zeros((batch, 0), np.uint32)  # the texts, with spare room
+
+    def push(self, ids: npt.ArrayLike, valid: Optional[npt.NDArray[np.bool_]] = None) -> Links:
+        """Append tokens, [batch, steps] or for one text [steps], and give their links.
+
+        Where ``valid``, of the same shape, is False there is padding: it is neither looked up nor found.
+        """
+        tokens = _tokens(ids)
+        rows = tokens[None] if tokens.ndim == 1 else tokens
+        if rows.ndim != 2 or len(rows) != self.batch:
+            raise InvalidArgument(f"ids have shape {list(tokens.shape)}; {self.batch} texts grow by [batch, steps]")
+        before, after = len(self), len(self) + rows.shape[1]
+        found = self._finder.push(rows[:, None], rows[:, None], None if valid is None else valid.reshape(rows.shape))
+        if after > self._ids.shape[1]:
+            room = np.zeros((self.batch, after * 5 // 4 + 16), np.uint32)
+            room[:, :before] = self._ids[:, :before]
+            self._ids = room
+        self._ids[:, before:after] = rows
+        links = _links(self._ids, found["found"])
+        return Links(*(array[0] for array in links)) if tokens.ndim == 1 else links
+
+    def rewind(self, steps: int) -> None:
+        """Go back to the first ``steps`` positions."""
+        self._finder.rewind(len(self) - steps)
+
+    def reorder(self, rows: Iterable[int]) -> None:
+        """Row i becomes a copy of what row ``rows[i]`` was: beam search, and batches that grow or shrink."""
+        chosen = list(rows)
+        self._finder.reorder(chosen)
+        self._ids = self._ids[chosen]
+
+    def fork(self) -> "PointerStream":
+        """A second, independent state that continues from here."""
+        return copy.deepcopy(self)
+
+    @property
+    def ids(self) -> npt.NDArray[np.uint32]:
+        """The texts so far, [batch, positions]."""
+        return self._ids[:, : len(self)]
+
+    @property
+    def batch(self) -> int:
+        """How many texts there are."""
+        return self._finder.batch
+
+    def __len__(self) -> int:
+        return self._finder.steps
+
+
+def _rule(delay: int, links: int) -> Rule:
+    """Token ids are matched one by one, and matches of any length count."""
+    return Rule(routes=1, bits=BITS, policy="readable", fold=False, max_match=None, delay=delay, links=links)
+
+
+def _links(texts: npt.NDArray[np.uint32], places: Places) -> Links:
+    """What stands at places [links, rows, 1, steps] of texts [rows, positions]."""
+    tau = np.moveaxis(places.tau[:, :, 0], 0, -1)
+    rows = np.arange(len(texts))[:, None, None]
+    tokens = np.full(tau.shape, -1, np.int64)
+    if tau.size:
+        tokens = np.where(tau >= 0, texts[rows, np.maximum(tau, 0)].astype(np.int64), -1)
+    lengths = np.moveaxis(places.length[:, :, 0], 0, -1).astype(np.int32)
+    return Links(np.ascontiguousarray(tau), tokens, lengths)
+
+
+def _tokens(ids: npt.ArrayLike) -> npt.NDArray[np.uint32]:
+    given = np.asarray(ids)
+    if not given.size and given.dtype.kind == "f":
+        given = given.astype(np.int64)  # an empty list
+    if given.dtype.kind not in "bui":
+        raise TypeError(f"ids are of kind {given.dtype}; token ids are whole numbers")
+    if given.ndim == 0:
+        raise InvalidArgument("ids is a single number; give an array of shape [steps] or [..., steps]")
+    if given.size and (given.min() < 0 or given.max() >= 1 << BITS):
+        place = tuple(int(i) for i in np.argwhere((given < 0) | (given >= 1 << BITS))[0])
+        raise SymbolError(
+            f"token id {given[place]} at {list(place)} is out of range; a pointer finds ids from 0 to {(1 << BITS) - 1}"
+        )
+    return np.ascontiguousarray(given, dtype=np.uint32)
+
+
+def _file(path: Name) -> Path:
+    path = Path(path)
+    return path / POINTER_FILE if path.is_dir() else path
+
+
+def _table(name: str, given: Any, rows: Optional[int], columns: int) -> npt.NDArray[np.float64]:
+    """A table of one row per link, checked."""
+    try:
+        table = np.array(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InvalidArgument(f"{name} must be a table of numbers, {columns} per link") from None
+    if table.ndim != 2 or table.shape[1] != columns or not 1 <= len(table) <= LINKS:
+        raise InvalidArgument(
+            f"{name} has shape {list(table.shape)}; give {columns} numbers for each of 1 to {LINKS} links"
+        )
+    if rows is not None and len(table) != rows:
+        raise InvalidArgument(f"{name} has {len(table)} rows, and theta {rows}; each link has one in both")
+    wrong = [x for x in table.flat if not (math.isfinite(x) and abs(x) <= LARGEST)]
+    if wrong:
+        raise InvalidArgument(f"{name} has the number {wrong[0]}; they are from {-LARGEST:g} to {LARGEST:g}")
+    table.setflags(write=False)
+    return table

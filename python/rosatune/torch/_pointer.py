@@ -1,0 +1,98 @@
+"""The pointer on logits (:mod:`rosatune.pointer` defines it).
+
+The mixture is written as logits. With ``L = log sum exp(logits)`` the logit of a token found becomes
+``L + log(p(x) + a_x)`` and all others stay: the softmax over that is the mixture, since the sum of the exponentials has
+grown by exactly the factor ``1 + sum a``. So a few logits per position change, and what works on logits finds the
+scale that the model gave them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..pointer import LEAST, LENGTHS, Pointer
+
+__all__ = ["PointerHead", "pointer"]
+
+
+def pointer(
+    logits: Tensor, tokens: Tensor, lengths: Tensor, theta: Tensor, confidence: Optional[Tensor] = None
+) -> Tensor:
+    """Log-probabilities of the next token, [..., vocabulary], the tokens found mixed in.
+
+    ``logits`` is [..., vocabulary], ``tokens`` and ``lengths`` are [..., links] as :meth:`rosatune.Pointer.look_up`
+    gives them, ``theta`` is [links, 13] and ``confidence`` [links, 2]. Differentiable in logits, theta and confidence.
+    A token that the model excludes, whose logit is -inf, stays excluded. Results are float32, or float64 if logits are.
+    """
+    mixed, total, grown = mix(logits, tokens, lengths, theta, confidence)
+    return mixed.sub_(total + grown)
+
+
+def mix(
+    logits: Tensor, tokens: Tensor, lengths: Tensor, theta: Tensor, confidence: Optional[Tensor] = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits of the mixture; log sum exp of those given; and by how much the former's is greater, both [..., 1]."""
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    total = logits.logsumexp(-1, keepdim=True)
+    token = tokens.clamp(min=0)
+    share = logits.gather(-1, token) - total
+    there = (lengths > 0) & torch.isfinite(share)
+    share = share.where(there, 0)
+    weight = theta[torch.arange(len(theta), device=theta.device), lengths.clamp(max=LENGTHS - 1).long()]
+    weight = weight.to(logits.dtype)
+    if confidence is not None:
+        slope = confidence.to(logits.dtype)
+        sure = logits.amax(-1, keepdim=True) - total
+        weight = weight + slope[:, 0] * share.clamp(min=LEAST) + slope[:, 1] * sure.clamp(min=LEAST)
+    nothing = weight.new_tensor(-torch.inf)
+    weight = weight.where(there, nothing)
+    grown = torch.cat([torch.zeros_like(total), weight], -1).logsumexp(-1, keepdim=True)
+
+    # The weight of a link's token is that of all links with this token. The first of them changes the logit. Where
+    # there is no link zeros stand in, as the gradient of an empty sum of exponentials would not be a number.
+    same = (token[..., :, None] == token[..., None, :]) & there[..., None, :]
+    of_token = weight[..., None, :].where(same, nothing).where(there[..., :, None], 0).logsumexp(-1)
+    first = there & ~same.tril(-1).any(-1)
+    change = functional.softplus(of_token - share, threshold=40).where(first, 0)
+    return logits.scatter_add(-1, token, change), total, grown
+
+
+class PointerHead(nn.Module):
+    """A pointer whose numbers are parameters."""
+
+    def __init__(self, pointer: Pointer, device: Any = None) -> None:
+        super().__init__()
+        options: Any = dict(dtype=torch.float32, device=device)
+        self.delay = pointer.delay
+        self.theta = nn.Parameter(torch.tensor(pointer.theta, **options))
+        self.confidence: Optional[nn.Parameter] = None
+        if pointer.confidence is not None:
+            self.confidence = nn.Parameter(torch.tensor(pointer.confidence, **options))
+
+    def pointer(self) -> Pointer:
+        """The pointer with the present values of the parameters."""
+
+        def numbers(parameter: Optional[Tensor]) -> Any:
+            if parameter is None:
+                return None
+            whole = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
+            # The shortest decimal numbers that read back as the same float32.
+            return [[float(str(x)) for x in row] for row in whole.detach().float().cpu().numpy()]
+
+        return Pointer(numbers(self.theta), self.delay, numbers(self.confidence))
+
+    def mix(self, logits: Tensor, tokens: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits of the mixture, and the two sums of :func:`mix`."""
+        return mix(logits, tokens, lengths, self.theta, self.confidence)
+
+    def forward(self, logits: Tensor, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """Log-probabilities, as :func:`pointer` gives them."""
+        return pointer(logits, tokens, lengths, self.theta, self.confidence)
+
+    def extra_repr(self) -> str:
+        slopes = "" if self.confidence is None else ", confidence"
+        return f"links={len(self.theta)}, delay={self.delay}{slopes}"
