@@ -680,5 +680,5 @@ def test_save_pretrained_keeps_everything(tmp_path, caplog, capfd, monkeypatch):
     with pytest.raises(hf.AdapterError, match="config.json: .*'windw'.* did you mean 'window'"):
         hf.from_pretrained(tmp_path)
     tiny.model("qwen3").save_pretrained(tmp_path / "bare")
-    with pytest.raises(hf.AdapterError, match="no adapters were saved"):
+    with pytest.raises(hf.AdapterError, match="no adapters and no pointer were saved"):
         hf.from_pretrained(tmp_path / "bare")
