@@ -5,7 +5,7 @@
 #include "support_decoder.h"
 
 #include "base/draw.h"
-#include "eval/far.h"
+#include "train/far.h"
 #include "eval/recall.h"
 #include "eval/scoring.h"
 

@@ -15,7 +15,7 @@
 #include "cli/models.h"
 #include "cli/progress.h"
 #include "cli/text_input.h"
-#include "eval/far.h"
+#include "train/far.h"
 #include "eval/recall.h"
 #include "eval/scoring.h"
 

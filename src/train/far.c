@@ -4,7 +4,7 @@
  * A hash table with open addressing keeps, for each string of three tokens, the position where it was last seen. A slot
  * holds that position alone: the tokens to compare with are in the text.
  */
-#include "eval/far.h"
+#include "train/far.h"
 
 #include "base/draw.h"
 #include "base/status.h"
