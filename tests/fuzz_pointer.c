@@ -24,13 +24,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	check(pointer.links >= 1 && pointer.links <= POINTER_LINKS);
 	struct pointer_links found = {.count = (uint8_t)pointer.links};
 	float logits[4] = {1, -30, 7, 0};
-	double model;
 
 	for (size_t i = 0; i < pointer.links; i++) {
 		found.token[i] = (uint32_t)(i % 5);
 		found.length[i] = (uint8_t)(1 + 3 * i);
 	}
-	check(pointer_loss(&pointer, &found, logits, 4, 1, &model) >= -1e-9);
+	const struct pointer_sample sample = pointer_sample(&found, logits, 4, 1);
+	check(pointer_loss(&pointer, &sample) >= -1e-9);
 	pointer_mix(&pointer, &found, logits, 4);
 	for (size_t i = 0; i < 4; i++)
 		check(isfinite(logits[i]));

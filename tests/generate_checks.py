@@ -931,6 +931,73 @@ class Pointer(Base):
             self.assertEqual(said, expected(asked, *self.options, model=model))
 
 
+class PointerFit(Base):
+    """rosatune pointer fit."""
+
+    WINDOW = ["--window", "4", "--sinks", "1"]
+
+    def setUp(self):
+        super().setUp()
+        rng = random.Random(5)
+        words = ["ferry", "bell", "river", "herring", "water", "the ", "old "]
+        for name in "one.txt", "two.txt":
+            with open(name, "w", encoding="utf-8") as file:
+                file.write(" ".join(rng.choice(words) for _ in range(200)))
+
+    def fit(self, *words, code=0):
+        return run("pointer", "fit", "--model", "plain.gguf", *words, code=code)
+
+    def test_fits(self):
+        write_adapter("adapter")
+        for more in [], ["--links", "1", "--plain"], ["--adapter", "adapter"]:
+            words = [*self.WINDOW, "--context", "64", "--positions", "1100", "--out", "p.json", *more]
+            said = self.fit(*words, "--json", "one.txt", "two.txt")
+            result = json.loads(said.stdout)
+            self.assertEqual((result["delay"], result["window"], result["context"]), (4, 4, 64))
+            self.assertEqual(result["fitted"] + result["held_back"], result["pieces"] * 48)
+            self.assertLess(result["after"]["ppl"], 0.7 * result["before"]["ppl"])
+            with open("p.json", encoding="utf-8") as file:
+                pointer = json.load(file)
+            self.assertEqual((pointer["format"], pointer["delay"]), (1, 4))
+            self.assertEqual(pointer["links"], 1 if more[:1] == ["--links"] else 4)
+            self.assertEqual("confidence" in pointer, "--plain" not in more)
+            self.assertEqual([len(row) for row in pointer["theta"]], [13] * pointer["links"])
+            self.assertIn("with the pointer", self.fit(*words, "one.txt", "two.txt").stdout.decode())
+            with open("p.json", encoding="utf-8") as file:
+                self.assertEqual(json.load(file), pointer, "the same every time")
+        # in an adapter's folder it is used by itself
+        os.rename("p.json", "adapter/pointer.json")
+        ppl = ["ppl", "--model", "plain.gguf", "--adapter", "adapter", "--file", "one.txt", "--json", *self.WINDOW]
+        self.assertLess(json.loads(run(*ppl).stdout)["nll"], json.loads(run(*ppl, "--pointer", "none").stdout)["nll"])
+
+    def test_pieces_take_turns(self):
+        """Held back is what comes last: pieces of both files, in turn."""
+        options = [*self.WINDOW, "--context", "64", "--out", "p.json", "--json"]
+        both = json.loads(self.fit(*options, "one.txt", "two.txt", "--positions", "1100").stdout)
+        self.assertEqual(both["pieces"], 23)
+        every = json.loads(self.fit(*options, "one.txt", "two.txt").stdout)
+        tokens = [os.path.getsize(name) for name in ("one.txt", "two.txt")]
+        self.assertEqual(every["pieces"], sum(count // 64 for count in tokens))
+
+    def test_refusals(self):
+        for pattern, words in [
+            (b"add --window", ["one.txt"]),
+            (b"--context 16: positions from four windows", [*self.WINDOW, "--context", "16", "one.txt"]),
+            (b"no text has a whole piece of 102400", [*self.WINDOW, "--context", "100k", "one.txt"]),
+            (b"there are 48 positions", [*self.WINDOW, "--context", "64", "short.txt"]),
+            (b"--delay 3: attention still sees", [*self.WINDOW, "--delay", "3", "one.txt"]),
+            (b"gone.txt", [*self.WINDOW, "gone.txt"]),
+        ]:
+            with open("short.txt", "w", encoding="utf-8") as file:
+                file.write("the old bell " * 7)
+            said = self.fit("--out", "p.json", *words, code=1).stderr
+            self.assertIn(pattern, said)
+            self.assertTrue(said.startswith(b"rosatune pointer fit: "))
+            self.assertFalse(os.path.exists("p.json"))
+        self.assertIn(b"--links 17", self.fit("--out", "p", "--links", "17", "one.txt", code=2).stderr)
+        self.assertIn(b"folder none", self.fit("--out", "none/p", *self.WINDOW, "one.txt", code=1).stderr)
+
+
 class Perplexity(Base):
     text = "The ferryman walks down to the water and rings the bell three times. Nobody hears it but the herring."
 

@@ -193,7 +193,7 @@ static void scores_like_the_logits(void **state)
 			uint64_t seen[2] = {0, 0};
 
 			for (size_t i = 0; i < 3; i++) {
-				texts[i] = (struct scored_text){tokens[i], counts[i], losses[i], mixed[i]};
+				texts[i] = (struct scored_text){tokens[i], counts[i], losses[i], mixed[i], NULL};
 				for (size_t t = 0; t < STEPS; t++)
 					losses[i][t] = mixed[i][t] = -1;
 			}

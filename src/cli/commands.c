@@ -20,6 +20,7 @@ const struct command commands[] = {
     {"tokenize", "turn text into a model's tokens, and back", tokenize_command},
     {"ppl", "measure how well a model predicts a text", ppl_command},
     {"recall", "measure what a model remembers beyond its window", recall_command},
+    {"pointer fit", "fit a pointer to a model and its window", pointer_fit_command},
     {"logits", "compute what a model expects after every token", logits_command},
     {"gradients", "compute the gradient of a model's loss", gradients_command},
     {"bench retrieve", "measure the speed and the memory of retrieval", bench_retrieve_command},

@@ -30,6 +30,7 @@ int chat_command(int count, char **words);
 int tokenize_command(int count, char **words);
 int ppl_command(int count, char **words);
 int recall_command(int count, char **words);
+int pointer_fit_command(int count, char **words);
 int logits_command(int count, char **words);
 int gradients_command(int count, char **words);
 int bench_retrieve_command(int count, char **words);

@@ -80,7 +80,7 @@ static bool score(struct ppl *job, struct scored_text *texts, double *losses, ro
 
 		texts[i] =
 		    (struct scored_text){job->tokens.ids + from, left < job->piece_tokens ? left : job->piece_tokens,
-					 losses + from, pointed ? mixed + from : NULL};
+					 losses + from, pointed ? mixed + from : NULL, NULL};
 	}
 	job->read = score_tokens(texts, job->pieces);
 	progress_begin(&job->progress, "reading", job->read);

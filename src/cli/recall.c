@@ -130,7 +130,7 @@ static bool score_book(struct recall *job, enum recall_condition condition, cons
 
 	for (size_t i = 0; i < book->pieces && good; i++)
 		texts[i] = (struct scored_text){book->tokens.ids + i * context, context, losses + i * context,
-						losses + all + i * context};
+						losses + all + i * context, NULL};
 	good = good && score_texts(scoring, texts, book->pieces, progress_tick, &job->progress, why) == ROSA_OK;
 	if (good) {
 		progress_advance(&job->progress, score_tokens(texts, book->pieces));

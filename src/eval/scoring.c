@@ -19,14 +19,15 @@
 /* Texts that are being read side by side. */
 struct reading {
 	const struct scoring *scoring;
-	size_t vocabulary, stride;   /* positions of a text whose logits are in memory at once */
-	float *logits;               /* [batch][stride][vocabulary] */
-	sequence **sequences;        /* [batch] */
-	struct piece *pieces;        /* [batch]; those that are read now come first */
-	double **to, **mixed;        /* [batch]: where the losses of a piece go, without and with the pointer */
-	pointer_past **pasts;        /* [batch]; all NULL without a pointer */
-	struct pointer_links *links; /* [batch][stride] */
-	size_t *at;                  /* [batch]: tokens read of each text */
+	size_t vocabulary, stride;       /* positions of a text whose logits are in memory at once */
+	float *logits;                   /* [batch][stride][vocabulary] */
+	sequence **sequences;            /* [batch] */
+	struct piece *pieces;            /* [batch]; those that are read now come first */
+	double **to, **mixed;            /* [batch]: where the losses of a piece go, without and with the pointer */
+	struct pointer_sample **samples; /* [batch]: where the samples go; NULL: nowhere */
+	pointer_past **pasts;            /* [batch]; all NULL without a pointer */
+	struct pointer_links *links;     /* [batch][stride] */
+	size_t *at;                      /* [batch]: tokens read of each text */
 	rosa_progress progress;
 	void *context;
 	uint64_t done, all; /* tokens, of all texts */
@@ -51,15 +52,19 @@ static void reduce_row(void *context, size_t i, unsigned worker)
 	const struct piece *piece = &reading->pieces[text];
 	const struct pointer *pointer = reading->scoring->pointer;
 	const struct pointer_links none = {.count = 0};
-	double mixed;
 
 	(void)worker;
 	if (piece->wanted != LOGITS_ALL || row >= piece->count)
 		return;
-	mixed = pointer_loss(pointer, pointer ? &reading->links[i] : &none, piece->logits + row * reading->vocabulary,
-			     reading->vocabulary, piece->tokens[row + 1], &reading->to[text][row]);
+	const struct pointer_sample sample =
+	    pointer_sample(pointer ? &reading->links[i] : &none, piece->logits + row * reading->vocabulary,
+			   reading->vocabulary, piece->tokens[row + 1]);
+
+	reading->to[text][row] = -sample.target;
 	if (pointer)
-		reading->mixed[text][row] = mixed;
+		reading->mixed[text][row] = pointer_loss(pointer, &sample);
+	if (reading->samples[text])
+		reading->samples[text][row] = sample;
 }
 
 static rosa_status reduce(struct reading *reading, size_t pieces, rosa_error *err)
@@ -104,6 +109,7 @@ static rosa_status read_on(struct reading *reading, struct scored_text *texts, s
 		reading->to[used] = texts[i].losses + reading->at[i] + 1;
 		if (reading->scoring->pointer) {
 			reading->mixed[used] = texts[i].mixed + reading->at[i] + 1;
+			reading->samples[used] = texts[i].samples ? texts[i].samples + reading->at[i] + 1 : NULL;
 			status = pointer_past_add(
 			    reading->pasts[i], piece->tokens, piece->count,
 			    piece->wanted == LOGITS_ALL ? reading->links + used * reading->stride : NULL, err);
@@ -179,11 +185,12 @@ rosa_status score_texts(const struct scoring *scoring, struct scored_text *texts
 	reading.pieces = calloc(batch, sizeof(*reading.pieces));
 	reading.to = calloc(batch, sizeof(*reading.to));
 	reading.mixed = calloc(batch, sizeof(*reading.mixed));
+	reading.samples = calloc(batch, sizeof(*reading.samples));
 	reading.pasts = calloc(batch, sizeof(*reading.pasts));
 	reading.links = scoring->pointer ? calloc(batch * reading.stride, sizeof(*reading.links)) : NULL;
 	reading.at = calloc(batch, sizeof(*reading.at));
 	if (!reading.logits || !reading.sequences || !reading.pieces || !reading.to || !reading.at || !reading.mixed ||
-	    !reading.pasts || (scoring->pointer && !reading.links))
+	    !reading.samples || !reading.pasts || (scoring->pointer && !reading.links))
 		status =
 		    rosa_fail(err, ROSA_ENOMEM, "no memory for the logits of %zu texts; read fewer at a time", batch);
 	for (size_t first = 0; first < count && status == ROSA_OK; first += batch)
@@ -193,6 +200,7 @@ rosa_status score_texts(const struct scoring *scoring, struct scored_text *texts
 	free(reading.pieces);
 	free(reading.to);
 	free(reading.mixed);
+	free(reading.samples);
 	free(reading.pasts);
 	free(reading.links);
 	free(reading.at);

@@ -9,8 +9,9 @@
 struct scored_text {
 	const uint32_t *tokens;
 	size_t count;
-	double *losses; /* [count]: -ln p(tokens[t] | tokens[0..t-1]), filled in from `first` on */
-	double *mixed;  /* the same with the pointer; not used without one */
+	double *losses;                 /* [count]: -ln p(tokens[t] | tokens[0..t-1]), filled in from `first` on */
+	double *mixed;                  /* the same with the pointer; not used without one */
+	struct pointer_sample *samples; /* [count]: what the losses were made from, likewise; NULL: not wanted */
 };
 
 struct scoring {

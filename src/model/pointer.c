@@ -207,85 +207,84 @@ double log_sum_exp(const float *logits, size_t count, double *greatest)
 	return most + log(sum);
 }
 
-/* ln(e^a + e^b); either may be -infinity. */
-static double log_add(double a, double b)
+double log_add(double a, double b)
 {
 	const double more = a > b ? a : b, less = a > b ? b : a;
 
 	return isinf(less) ? more : more + log1p(exp(less - more));
 }
 
-double pointer_log_weight(const struct pointer *pointer, size_t link, unsigned length, double log_token,
-			  double log_greatest)
+/* The links of a pointer that apply to what was found. */
+static size_t links_of(const struct pointer *pointer, size_t found)
 {
-	const double *slope = pointer->slope[link];
-	double weight = pointer->theta[link][length < POINTER_LENGTHS ? length : POINTER_LENGTHS - 1];
-
-	if (pointer->confident)
-		weight += slope[0] * fmax(log_token, POINTER_LEAST) + slope[1] * fmax(log_greatest, POINTER_LEAST);
-	return weight;
+	return found < pointer->links ? found : pointer->links;
 }
 
-/* What a chain adds to each of the different tokens that it found. */
-struct shares {
-	size_t count;
-	uint32_t token[POINTER_LINKS];
-	double weight[POINTER_LINKS]; /* logarithms */
-	double whole;                 /* ln(1 + sum of all weights) */
-};
-
-static struct shares weigh(const struct pointer *pointer, const struct pointer_links *found, const float *logits,
-			   size_t vocabulary, double sum, double greatest)
+double pointer_weigh(const struct pointer *pointer, const struct pointer_sample *sample, double *weights)
 {
-	struct shares shares = {.count = 0, .whole = 0};
+	const size_t links = links_of(pointer, sample->count);
+	double whole = 0;
 
-	for (size_t i = 0; i < found->count && i < pointer->links; i++) {
-		const uint32_t token = found->token[i];
-		size_t at = 0;
+	for (size_t i = 0; i < links; i++) {
+		const uint8_t length = sample->length[i];
+		const double *slope = pointer->slope[i];
 
-		if (token >= vocabulary)
-			continue;
-		const double weight =
-		    pointer_log_weight(pointer, i, found->length[i], (double)logits[token] - sum, greatest - sum);
-
-		while (at < shares.count && shares.token[at] != token)
-			at++;
-		if (at == shares.count) {
-			shares.token[at] = token;
-			shares.weight[at] = -INFINITY;
-			shares.count++;
-		}
-		shares.weight[at] = log_add(shares.weight[at], weight);
-		shares.whole = log_add(shares.whole, weight);
+		weights[i] = pointer->theta[i][length < POINTER_LENGTHS ? length : POINTER_LENGTHS - 1];
+		if (pointer->confident)
+			weights[i] += slope[0] * sample->token[i] + slope[1] * sample->greatest;
+		whole = log_add(whole, weights[i]);
 	}
-	return shares;
+	return whole;
+}
+
+/* What a sample has apart from its target, `sum` and `greatest` being those of log_sum_exp. */
+static struct pointer_sample look(const struct pointer_links *found, const float *logits, size_t vocabulary, double sum,
+				  double greatest)
+{
+	struct pointer_sample sample = {.greatest = fmax(greatest - sum, POINTER_LEAST)};
+
+	for (size_t i = 0; i < found->count && found->token[i] < vocabulary; i++) {
+		sample.token[i] = fmax((double)logits[found->token[i]] - sum, POINTER_LEAST);
+		sample.length[i] = found->length[i];
+		sample.count++;
+	}
+	return sample;
+}
+
+struct pointer_sample pointer_sample(const struct pointer_links *found, const float *logits, size_t vocabulary,
+				     uint32_t target)
+{
+	double greatest, sum = log_sum_exp(logits, vocabulary, &greatest);
+	struct pointer_sample sample = look(found, logits, vocabulary, sum, greatest);
+
+	sample.target = (double)logits[target] - sum;
+	for (size_t i = 0; i < sample.count; i++)
+		sample.hit[i] = found->token[i] == target;
+	return sample;
+}
+
+double pointer_loss(const struct pointer *pointer, const struct pointer_sample *sample)
+{
+	double weights[POINTER_LINKS], whole = pointer_weigh(pointer, sample, weights), share = sample->target;
+
+	for (size_t i = 0; i < links_of(pointer, sample->count); i++)
+		share = sample->hit[i] ? log_add(share, weights[i]) : share;
+	return whole - share;
 }
 
 void pointer_mix(const struct pointer *pointer, const struct pointer_links *found, float *logits, size_t vocabulary)
 {
-	double greatest, sum;
+	double weights[POINTER_LINKS], greatest, sum;
 
 	if (!found->count)
 		return;
 	sum = log_sum_exp(logits, vocabulary, &greatest);
-	const struct shares shares = weigh(pointer, found, logits, vocabulary, sum, greatest);
+	const struct pointer_sample sample = look(found, logits, vocabulary, sum, greatest);
 
-	for (size_t i = 0; i < shares.count; i++) {
-		float *logit = &logits[shares.token[i]];
+	pointer_weigh(pointer, &sample, weights);
+	for (size_t i = 0; i < links_of(pointer, sample.count); i++) {
+		float *logit = &logits[found->token[i]];
 
-		*logit = (float)log_add((double)*logit, sum + shares.weight[i]);
+		*logit = (float)log_add((double)*logit, sum + weights[i]);
 	}
-}
-
-double pointer_loss(const struct pointer *pointer, const struct pointer_links *found, const float *logits,
-		    size_t vocabulary, uint32_t token, double *model)
-{
-	double greatest, sum = log_sum_exp(logits, vocabulary, &greatest);
-	const struct shares shares = weigh(pointer, found, logits, vocabulary, sum, greatest);
-	double share = (double)logits[token] - sum;
-
-	*model = -share;
-	for (size_t i = 0; i < shares.count; i++)
-		share = shares.token[i] == token ? log_add(share, shares.weight[i]) : share;
-	return shares.whole - share;
 }

@@ -50,16 +50,28 @@ struct pointer_links {
 /* ln sum exp of a row of logits, in double; *greatest is the greatest one. */
 double log_sum_exp(const float *logits, size_t count, double *greatest);
 
-/* ln a_i of link number `link`, from its match length and the two logarithms above. */
-double pointer_log_weight(const struct pointer *pointer, size_t link, unsigned length, double log_token,
-			  double log_greatest);
-
 /* Turns the model's logits into logits of the mixture. Only those of the tokens found change; where nothing was found,
  * none does. */
 void pointer_mix(const struct pointer *pointer, const struct pointer_links *found, float *logits, size_t vocabulary);
 
-/* -ln p(token) of the mixture; *model is the model's own. */
-double pointer_loss(const struct pointer *pointer, const struct pointer_links *found, const float *logits,
-		    size_t vocabulary, uint32_t token, double *model);
+/* All that matters of a position whose next token is known: logarithms of the model's probabilities. */
+struct pointer_sample {
+	double target, greatest;     /* of the next token, and of the likeliest */
+	double token[POINTER_LINKS]; /* of the token of each link */
+	uint8_t count, length[POINTER_LINKS];
+	bool hit[POINTER_LINKS]; /* the link's token is the next token */
+};
+
+struct pointer_sample pointer_sample(const struct pointer_links *found, const float *logits, size_t vocabulary,
+				     uint32_t target);
+
+/* ln a_i of each link of a sample; returns ln(1 + sum a_i). */
+double pointer_weigh(const struct pointer *pointer, const struct pointer_sample *sample, double *weights);
+
+/* -ln p(next token) of the mixture. */
+double pointer_loss(const struct pointer *pointer, const struct pointer_sample *sample);
+
+/* ln(e^a + e^b); either may be -infinity. */
+double log_add(double a, double b);
 
 #endif

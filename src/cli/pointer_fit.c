@@ -1,0 +1,297 @@
+/*
+ * rosatune pointer fit: the weights of a pointer, from texts.
+ *
+ * The texts are cut into pieces, which are taken in turn: the first of every file, then the second of every file, until
+ * there are enough positions. Every piece is read once; of each position a few numbers are kept, not the logits. The
+ * last fifth of the positions is held back, to say what the pointer is worth.
+ */
+#include "cli/commands.h"
+
+#include "base/json_text.h"
+#include "cli/inputs.h"
+#include "cli/interrupt.h"
+#include "cli/models.h"
+#include "cli/progress.h"
+#include "cli/text_input.h"
+#include "eval/scoring.h"
+#include "train/far.h"
+#include "train/pointer_fit.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COMMAND "pointer fit"
+
+struct fit {
+	struct model_args args;
+	struct arg_words files;
+	const char *out;
+	uint64_t links, delay, context, positions_wanted;
+	bool plain, lossy, json;
+
+	struct model model;
+	struct tokens *texts; /* [files.count] */
+	struct pointer_positions positions;
+	struct pointer_fitted fitted;
+	size_t pieces, wanted; /* read, and to read */
+	struct progress progress;
+};
+
+/* -------------------------------------------------------------------------------------------------------- texts -- */
+
+static size_t first_scored(const struct fit *job)
+{
+	return 4 * job->model.options.window;
+}
+
+static bool read_texts(struct fit *job, rosa_error *why)
+{
+	tokenizer *tokenizer = NULL;
+	bool good = model_tokenizer(&job->model, &tokenizer, why);
+	size_t pieces = 0;
+
+	for (size_t i = 0; i < job->files.count && good; i++) {
+		good = model_encode_file(tokenizer, job->files.all[i], job->lossy, &job->texts[i], why);
+		pieces += job->texts[i].count / job->context;
+	}
+	tokenizer_free(tokenizer);
+	if (good && !pieces)
+		return refuse(why, "no text has a whole piece of %" PRIu64 " tokens; lower --context", job->context);
+	job->wanted = (size_t)(job->positions_wanted / (job->context - first_scored(job)) + 1);
+	job->wanted = job->wanted < pieces ? job->wanted : pieces;
+	return good;
+}
+
+/* The tokens of piece number n, the files taking turns; NULL: there are not as many. */
+static const uint32_t *piece_at(const struct fit *job, size_t n)
+{
+	for (size_t round = 0, left = n, any = 1; any; round++) {
+		any = 0;
+		for (size_t i = 0; i < job->files.count; i++) {
+			if (job->texts[i].count / job->context <= round)
+				continue;
+			any = 1;
+			if (left-- == 0)
+				return job->texts[i].ids + round * job->context;
+		}
+	}
+	return NULL;
+}
+
+/* Reads a piece and keeps its positions. */
+static bool read_piece(struct fit *job, const struct scoring *scoring, size_t n, rosa_error *why)
+{
+	const size_t context = (size_t)job->context;
+	struct scored_text text = {.tokens = piece_at(job, n), .count = context};
+	uint32_t *distance = get_memory(context, sizeof(*distance), "distances", why);
+	bool good = distance && far_distances(text.tokens, context, distance, why) == ROSA_OK;
+
+	text.losses = good ? get_memory(2 * context, sizeof(*text.losses), "losses", why) : NULL;
+	text.mixed = text.losses ? text.losses + context : NULL;
+	text.samples = text.losses ? get_memory(context, sizeof(*text.samples), "positions", why) : NULL;
+	good = text.samples && score_texts(scoring, &text, 1, progress_tick, &job->progress, why) == ROSA_OK;
+	if (good)
+		progress_advance(&job->progress, score_tokens(&text, 1));
+	for (size_t t = scoring->first; t < context && good; t++)
+		good = pointer_positions_add(&job->positions, &text.samples[t],
+					     distance[t] && distance[t] >= job->model.options.window, why) == ROSA_OK;
+	job->pieces += good;
+	free(distance);
+	free(text.losses);
+	free(text.samples);
+	return good;
+}
+
+static bool collect(struct fit *job, rosa_error *why)
+{
+	const struct scoring scoring = {job->model.decoder, job->model.workers, 1, first_scored(job),
+					&job->fitted.pointer};
+	bool good = true;
+
+	progress_begin(&job->progress, "reading", job->wanted * (job->context - 1));
+	job->progress.unit = "tokens";
+	for (size_t n = 0; n < job->wanted && good; n++)
+		good = read_piece(job, &scoring, n, why);
+	progress_end(&job->progress);
+	return good;
+}
+
+/* ---------------------------------------------------------------------------------------------------------- fit -- */
+
+static bool prepare(struct fit *job, rosa_error *why)
+{
+	const size_t window = job->model.options.window;
+	struct pointer *pointer = &job->fitted.pointer;
+
+	if (!window)
+		return refuse(why, "a pointer finds what a window no longer sees; add --window W");
+	if (!job->context)
+		job->context = 16 * window;
+	if (job->context <= first_scored(job))
+		return refuse(why, "--context %" PRIu64 ": positions from four windows (%zu) on are used; give more",
+			      job->context, first_scored(job));
+	pointer->delay = job->delay == NOT_GIVEN ? window : (size_t)job->delay;
+	pointer->links = (size_t)job->links;
+	pointer->confident = !job->plain;
+	if (pointer->delay && pointer->delay < window)
+		return refuse(why,
+			      "--delay %zu: attention still sees what would be found; give the window (%zu) or more, "
+			      "or 0",
+			      pointer->delay, window);
+	job->texts = get_memory(job->files.count, sizeof(*job->texts), "texts", why);
+	if (job->texts)
+		memset(job->texts, 0, job->files.count * sizeof(*job->texts));
+	return job->texts && read_texts(job, why);
+}
+
+static bool fit(struct fit *job, rosa_error *why)
+{
+	bool good;
+
+	progress_begin(&job->progress, "fitting", 0);
+	job->progress.unit = "steps";
+	good = pointer_fit_and_judge(&job->positions, &job->fitted, progress_tick, &job->progress, why) == ROSA_OK;
+	progress_end(&job->progress);
+	return good && pointer_save(job->out, &job->fitted.pointer, &program_files, why) == ROSA_OK;
+}
+
+static void print_losses(const char *name, const struct pointer_losses *losses)
+{
+	printf("%-16s %10.3f %20.4f %20.4f\n", name, exp(losses->all), losses->far, losses->rest);
+}
+
+static void add_losses(struct json_text *text, const char *name, const struct pointer_losses *losses)
+{
+	json_text_add(text, ", \"%s\": {\"ppl\": ", name);
+	json_text_number(text, exp(losses->all));
+	json_text_add(text, ", \"far\": ");
+	json_text_number(text, losses->far);
+	json_text_add(text, ", \"rest\": ");
+	json_text_number(text, losses->rest);
+	json_text_add(text, "}");
+}
+
+static bool print(const struct fit *job, rosa_error *why)
+{
+	const struct pointer_fitted *fitted = &job->fitted;
+	struct json_text text = {0};
+	bool good = true;
+
+	if (!job->json) {
+		printf("fitted to %zu positions of %zu pieces of %" PRIu64 " tokens; on %zu others, of which %.2f %% "
+		       "are far:\n\n",
+		       fitted->fitted, job->pieces, job->context, fitted->before.count,
+		       100 * (double)fitted->before.far_count / (double)fitted->before.count);
+		printf("%-16s %10s %20s %20s\n", "", "perplexity", "loss on far tokens", "on all others");
+		print_losses("without", &fitted->before);
+		print_losses("with the pointer", &fitted->after);
+		printf("\nwritten to %s\n", job->out);
+		return true;
+	}
+	json_text_add(&text, "{\"out\": ");
+	json_text_string(&text, job->out);
+	json_text_add(
+	    &text, ", \"window\": %zu, \"delay\": %zu, \"links\": %zu, \"pieces\": %zu, \"context\": %" PRIu64,
+	    job->model.options.window, fitted->pointer.delay, fitted->pointer.links, job->pieces, job->context);
+	json_text_add(&text, ", \"fitted\": %zu, \"held_back\": %zu", fitted->fitted, fitted->before.count);
+	add_losses(&text, "before", &fitted->before);
+	add_losses(&text, "after", &fitted->after);
+	json_text_add(&text, "}\n");
+	good = !text.failed || refuse(why, "not enough memory for the result");
+	good = good && text_print(text.data, text.size, why);
+	json_text_free(&text);
+	return good;
+}
+
+/* -------------------------------------------------------------------------------------------------- the command -- */
+
+static enum args_result parse(struct fit *job, int count, char **words)
+{
+	struct arg options[] = {
+	    MODEL_ARGS(&job->args),
+	    {.name = "out",
+	     .short_name = 'o',
+	     .kind = ARG_TEXT,
+	     .target = &job->out,
+	     .value = "FILE",
+	     .required = true,
+	     .help = "the pointer; in an adapter's folder, as DIR/" POINTER_FILE ", it is used with the adapter"},
+	    {.name = "links",
+	     .kind = ARG_NUMBER,
+	     .target = &job->links,
+	     .value = "N",
+	     .min = 1,
+	     .max = POINTER_LINKS,
+	     .help = "places that are looked at per token (default 4)"},
+	    {.name = "delay",
+	     .kind = ARG_SIZE,
+	     .target = &job->delay,
+	     .value = "D",
+	     .max = ROSA_MAX_STEPS,
+	     .help = "find only what is D tokens back or more (default: the window)"},
+	    {.name = "plain",
+	     .kind = ARG_FLAG,
+	     .target = &job->plain,
+	     .help = "weights by match length alone, whatever the model's confidence"},
+	    {.name = "context",
+	     .kind = ARG_SIZE,
+	     .target = &job->context,
+	     .value = "N",
+	     .max = ROSA_MAX_STEPS,
+	     .help = "cut each text into pieces of N tokens, each read from an empty state (default: 16 windows)"},
+	    {.name = "positions",
+	     .kind = ARG_SIZE,
+	     .target = &job->positions_wanted,
+	     .value = "N",
+	     .min = POINTER_FEWEST,
+	     .max = ROSA_MAX_STEPS,
+	     .help = "read pieces until there are this many positions (default 40k)"},
+	    {.name = "lossy",
+	     .kind = ARG_FLAG,
+	     .target = &job->lossy,
+	     .help = "read bytes that are not UTF-8 as U+FFFD instead of refusing them"},
+	    {.name = "json", .kind = ARG_FLAG, .target = &job->json, .help = "print one JSON object"},
+	};
+	struct args args = {
+	    .command = COMMAND,
+	    .usage = "--model PATH [--adapter DIR] --window W [--sinks S] --out FILE TEXT...",
+	    .summary = "Fits a pointer: how much probability goes to the tokens that followed earlier occurrences of\n"
+		       "the present context, by match length. The model is not changed.",
+	    .options = options,
+	    .count = sizeof(options) / sizeof(options[0]),
+	    .notes =
+		"Give texts of the kind that the pointer will be used for, and that the model was not trained on:\n"
+		"what it knows by heart needs no pointer, and the weights would come out too small. Positions from\n"
+		"4 W of a piece on are used; the last fifth of them is held back and measured. Use the pointer with\n"
+		"--pointer FILE of 'rosatune generate', 'chat', 'ppl' and 'recall', and the same window.",
+	    .operands = &job->files,
+	    .operand_name = "TEXT",
+	};
+
+	return args_parse(&args, count, words);
+}
+
+int pointer_fit_command(int count, char **words)
+{
+	struct fit job = {.args = MODEL_ARGS_INIT, .links = 4, .delay = NOT_GIVEN, .positions_wanted = 40960};
+	rosa_error why = {0};
+	enum args_result parsed = parse(&job, count, words);
+
+	if (parsed != ARGS_OK)
+		return parsed == ARGS_HELP ? DONE : MISUSED;
+	interrupt_watch();
+	bool good = file_can_create(job.out, &why) == ROSA_OK && model_open(&job.model, &job.args, &why) &&
+		    prepare(&job, &why) && collect(&job, &why) && fit(&job, &why) && print(&job, &why);
+	for (size_t i = 0; i < job.files.count && job.texts; i++)
+		tokens_free(&job.texts[i]);
+	free(job.texts);
+	pointer_positions_free(&job.positions);
+	model_close(&job.model);
+	if (good)
+		return DONE;
+	complain(COMMAND, "%s", interrupted() ? "interrupted" : why.message);
+	return interrupted() ? interrupted() : FAILED;
+}

@@ -1,0 +1,88 @@
+/* The search for a minimum: functions whose minimum is known, and what it must not do. */
+#include "base/minimise.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* Rosenbrock's valley in pairs of variables: its minimum, 0, is at 1, and the way there is curved. */
+static double valley(void *context, const double *x, double *gradient)
+{
+	const size_t count = *(size_t *)context;
+	double sum = 0;
+
+	for (size_t i = 0; i < count; i += 2) {
+		const double a = 1 - x[i], b = x[i + 1] - x[i] * x[i];
+
+		sum += a * a + 100 * b * b;
+		gradient[i] = -2 * a - 400 * x[i] * b;
+		gradient[i + 1] = 200 * b;
+	}
+	return sum;
+}
+
+static void finds_known_minima(void **state)
+{
+	size_t count = 10;
+	double x[10];
+	rosa_error error;
+
+	(void)state;
+	for (size_t i = 0; i < count; i++)
+		x[i] = i % 2 ? 1.0 : -1.2;
+	assert_int_equal(minimise(count, x, valley, &count, 500, 0, NULL, NULL, &error), ROSA_OK);
+	for (size_t i = 0; i < count; i++)
+		assert_true(fabs(x[i] - 1) < 1e-6);
+	/* nothing to do, and nothing to vary */
+	assert_int_equal(minimise(count, x, valley, &count, 500, 0, NULL, NULL, &error), ROSA_OK);
+	assert_true(fabs(x[3] - 1) < 1e-6);
+	count = 0;
+	assert_int_equal(minimise(0, x, valley, &count, 500, 0, NULL, NULL, &error), ROSA_OK);
+}
+
+/* Falls for ever, but only to 3 is it a number. */
+static double cliff(void *context, const double *x, double *gradient)
+{
+	(void)context;
+	gradient[0] = -1;
+	return x[0] > 3 ? NAN : -x[0];
+}
+
+static int stop_at(void *context, uint64_t done, uint64_t total)
+{
+	return done < total && done == *(uint64_t *)context;
+}
+
+static void stays_where_there_are_numbers(void **state)
+{
+	uint64_t stop = 2;
+	size_t count = 2;
+	double x[2] = {0, 0}, value, gradient[2];
+	rosa_error error;
+
+	(void)state;
+	assert_int_equal(minimise(1, x, cliff, NULL, 100, 0, NULL, NULL, &error), ROSA_OK);
+	assert_true(x[0] > 2.99 && x[0] <= 3);
+	x[0] = 4;
+	assert_int_equal(minimise(1, x, cliff, NULL, 100, 0, NULL, NULL, &error), ROSA_EINVAL);
+	/* stopped: no worse than the start */
+	x[0] = -1.2;
+	x[1] = 1;
+	value = valley(&count, x, gradient);
+	assert_int_equal(minimise(2, x, valley, &count, 100, 0, stop_at, &stop, &error), ROSA_ECANCELLED);
+	assert_true(valley(&count, x, gradient) < value);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(finds_known_minima),
+	    cmocka_unit_test(stays_where_there_are_numbers),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

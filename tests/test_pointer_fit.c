@@ -1,0 +1,140 @@
+/* Fitting: positions drawn from a known pointer give its weights back, and no small change of a fit is better. */
+#include "base/draw.h"
+#include "train/pointer_fit.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define WORDS 12
+
+static double share_of(uint64_t a, uint64_t b, uint64_t c)
+{
+	return (double)(draw_long(a, b, c) >> 11) * 0x1p-53;
+}
+
+/* Positions whose next tokens are drawn from the mixture of a pointer with random logits. */
+static void draw_positions(const struct pointer *pointer, size_t count, uint64_t seed,
+			   struct pointer_positions *positions)
+{
+	for (size_t n = 0; n < count; n++) {
+		struct pointer_links found = {.count = (uint8_t)(draw(seed, n, 0) % (pointer->links + 1))};
+		float logits[WORDS], mixed[WORDS];
+		double left = share_of(seed, n, 1), greatest, sum;
+		uint32_t target = 0;
+		rosa_error error;
+
+		for (size_t x = 0; x < WORDS; x++)
+			mixed[x] = logits[x] = (float)(6 * share_of(seed, n, 10 + x));
+		for (size_t i = 0; i < found.count; i++) {
+			found.token[i] = (uint32_t)(draw(seed, n, 40 + i) % WORDS);
+			found.length[i] = (uint8_t)(1 + draw(seed, n, 50 + i) % 3);
+		}
+		pointer_mix(pointer, &found, mixed, WORDS);
+		sum = log_sum_exp(mixed, WORDS, &greatest);
+		while (target + 1 < WORDS && (left -= exp((double)mixed[target] - sum)) > 0)
+			target++;
+		const struct pointer_sample sample = pointer_sample(&found, logits, WORDS, target);
+		assert_int_equal(pointer_positions_add(positions, &sample, n % 7 == 0, &error), ROSA_OK);
+	}
+}
+
+static struct pointer known_pointer(bool confident)
+{
+	struct pointer pointer = {.delay = 5, .links = 2, .confident = confident};
+
+	for (size_t l = 0; l < POINTER_LENGTHS; l++) {
+		pointer.theta[0][l] = -1.5 + 0.8 * (double)l;
+		pointer.theta[1][l] = -2 + 0.5 * (double)l;
+	}
+	if (confident) {
+		pointer.slope[0][0] = 0.4;
+		pointer.slope[0][1] = -0.6;
+		pointer.slope[1][0] = 0.2;
+	}
+	return pointer;
+}
+
+static void gives_the_weights_back(void **state)
+{
+	(void)state;
+	for (int confident = 0; confident < 2; confident++) {
+		const struct pointer known = known_pointer(confident);
+		struct pointer_positions positions = {0};
+		struct pointer_fitted fitted = {.pointer = {.delay = 5, .links = 2, .confident = known.confident}};
+		struct pointer_losses truth;
+		rosa_error error;
+
+		draw_positions(&known, 60000, 3, &positions);
+		assert_int_equal(pointer_fit_and_judge(&positions, &fitted, NULL, NULL, &error), ROSA_OK);
+		truth = pointer_judge(&positions, fitted.fitted, positions.count, &known);
+		assert_int_equal(fitted.fitted, 48000);
+		assert_int_equal(fitted.before.count, 12000);
+		assert_true(fitted.after.all < fitted.before.all - 0.2);
+		assert_true(fabs(fitted.after.all - truth.all) < 0.002);
+		for (size_t i = 0; i < 2; i++) {
+			for (size_t l = 1; l < 4; l++)
+				assert_true(fabs(fitted.pointer.theta[i][l] - known.theta[i][l]) < 0.3);
+			for (size_t j = 0; j < 2; j++)
+				assert_true(fabs(fitted.pointer.slope[i][j] - known.slope[i][j]) < 0.2);
+			/* a length that never occurs stays where it starts */
+			assert_true(fitted.pointer.theta[i][12] == -5 + 0.35 * 12);
+		}
+		/* no change of a variable is better, but for the pull towards the start */
+		for (size_t k = 0; k < 2 * 4 + 4; k++) {
+			struct pointer other = fitted.pointer;
+			double *changed = k < 8 ? &other.theta[k / 4][k % 4] : &other.slope[(k - 8) / 2][k % 2];
+			const double best = pointer_judge(&positions, 0, fitted.fitted, &other).all;
+
+			if ((k < 8 && k % 4 == 0) || (k >= 8 && !confident))
+				continue;
+			for (double change = -0.02; change <= 0.02; change += 0.04) {
+				*changed += change;
+				assert_true(pointer_judge(&positions, 0, fitted.fitted, &other).all > best);
+				*changed -= change;
+			}
+		}
+		/* and the same again, bit for bit */
+		struct pointer_fitted again = {.pointer = {.delay = 5, .links = 2, .confident = known.confident}};
+		assert_int_equal(pointer_fit_and_judge(&positions, &again, NULL, NULL, &error), ROSA_OK);
+		assert_memory_equal(again.pointer.theta, fitted.pointer.theta, sizeof(again.pointer.theta));
+		pointer_positions_free(&positions);
+	}
+}
+
+static void judges_far_and_rest_apart(void **state)
+{
+	const struct pointer known = known_pointer(true);
+	struct pointer_positions positions = {0};
+	struct pointer_losses losses;
+	double sums[2] = {0, 0};
+	rosa_error error;
+
+	(void)state;
+	draw_positions(&known, 700, 4, &positions);
+	for (size_t n = 100; n < 700; n++)
+		sums[n % 7 == 0] += pointer_loss(&known, &positions.samples[n]);
+	losses = pointer_judge(&positions, 100, 700, &known);
+	assert_int_equal(losses.far_count, 85);
+	assert_true(fabs(losses.far - sums[1] / 85) < 1e-12 && fabs(losses.rest - sums[0] / 515) < 1e-12);
+	assert_true(fabs(losses.all - (sums[0] + sums[1]) / 600) < 1e-12);
+	assert_true(isnan(pointer_judge(&positions, 1, 2, NULL).far));
+	struct pointer_fitted fitted = {.pointer = known};
+	assert_int_equal(pointer_fit_and_judge(&positions, &fitted, NULL, NULL, &error), ROSA_EINVAL);
+	assert_non_null(strstr(error.message, "700 positions"));
+	pointer_positions_free(&positions);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(gives_the_weights_back),
+	    cmocka_unit_test(judges_far_and_rest_apart),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
