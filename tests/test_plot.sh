@@ -63,6 +63,15 @@ checks=$((checks + 1))
 HOME=$folder/home "$program" plot one.jsonl --out a.png >out 2>err || problem "with a ~/.gnuplot"
 [ ! -e ran ] || problem "~/.gnuplot was run"
 
+# Far tokens, with their controls.
+awk 'BEGIN { for (s = 0; s <= 40; s += 10) printf "{\"step\": %d, \"far_loss\": %g, \"far_random_loss\": 2, \
+	\"far_off_loss\": 2.1}\n", s, 2 - s / 100 }' >far.jsonl
+check 0 '' far.jsonl --out a.svg
+has a.svg 'loss on far tokens'
+has a.svg 'far, reading at random'
+has a.svg 'far, off'
+lacks a.svg '>loss<'
+
 check 0 '' one.jsonl --out a.svg --x tokens --log
 has a.svg '>tokens<'
 lacks a.svg 'accuracy'

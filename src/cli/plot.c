@@ -1,10 +1,10 @@
 /*
  * rosatune plot: the curves of training.
  *
- * One picture with a panel for each quantity in the logs: the loss together with the validation loss, the accuracy, the
- * learning rate, the gradient norm. All share the horizontal axis. Each log has a colour, the same in all panels.
- * Smoothed curves are drawn over pale ones of the raw values, since smoothing hides what it averages. Without a file
- * to write, the picture is drawn in letters on the terminal.
+ * One picture with a panel for each quantity in the logs: the loss together with the validation loss, the loss on far
+ * tokens with its controls, the accuracy, the learning rate, the gradient norm. All share the horizontal axis. Each log
+ * has a colour, the same in all panels. Smoothed curves are drawn over pale ones of the raw values, since smoothing
+ * hides what it averages. Without a file to write, the picture is drawn in letters on the terminal.
  */
 #include "cli/commands.h"
 
@@ -21,17 +21,23 @@
 static const char *const x_names[] = {"step", "tokens", "seconds", NULL};
 static const char *const x_titles[] = {"step", "tokens", "seconds"};
 
-/* Curves of one log; others come with the first in the same panel. */
+#define CURVES 3 /* of a panel, at most */
+
+/* Curves of one log: a first one, and others in the same panel. */
 static const struct panel {
 	const char *title;
-	enum plot_key curves[2];
-	const char *second; /* how the legend calls the other curve */
+	enum plot_key curves[CURVES];   /* PLOT_KEYS: none */
+	const char *others[CURVES - 1]; /* how the legend calls those after the first */
 	bool smoothed;
 } panels[] = {
-    {"loss", {PLOT_LOSS, PLOT_VALID_LOSS}, "validation", true},
-    {"accuracy", {PLOT_ACCURACY, PLOT_VALID_ACCURACY}, "validation", true},
-    {"learning rate", {PLOT_RATE, PLOT_BACKBONE_RATE}, "backbone", false},
-    {"gradient norm", {PLOT_GRAD_NORM, PLOT_KEYS}, NULL, true},
+    {"loss", {PLOT_LOSS, PLOT_VALID_LOSS, PLOT_KEYS}, {"validation"}, true},
+    {"loss on far tokens",
+     {PLOT_FAR_LOSS, PLOT_FAR_RANDOM_LOSS, PLOT_FAR_OFF_LOSS},
+     {"reading at random", "off"},
+     false},
+    {"accuracy", {PLOT_ACCURACY, PLOT_VALID_ACCURACY, PLOT_KEYS}, {"validation"}, true},
+    {"learning rate", {PLOT_RATE, PLOT_BACKBONE_RATE, PLOT_KEYS}, {"backbone"}, false},
+    {"gradient norm", {PLOT_GRAD_NORM, PLOT_KEYS, PLOT_KEYS}, {NULL}, true},
 };
 
 #define PANELS (sizeof(panels) / sizeof(panels[0]))
@@ -102,8 +108,9 @@ static enum args_result parse(struct job *job, int count, char **words)
 	    .count = sizeof(options) / sizeof(options[0]),
 	    .operands = &job->paths,
 	    .operand_name = "LOG",
-	    .notes = "A log has a JSON object on every line. Drawn are, where present: loss and valid_loss,\n"
-		     "accuracy and valid_accuracy, rate and backbone_rate, grad_norm. It needs gnuplot.",
+	    .notes = "A log has a JSON object on every line. Drawn are, where present: loss and valid_loss;\n"
+		     "far_loss, far_random_loss and far_off_loss; accuracy and valid_accuracy; rate and\n"
+		     "backbone_rate; grad_norm. It needs gnuplot.",
 	};
 	enum args_result result = args_parse(&args, count, words);
 
@@ -152,9 +159,14 @@ static bool key_there(const struct job *job, enum plot_key key)
 	return false;
 }
 
-static bool panel_there(const struct job *job, const struct panel *panel)
+/* How many of the panel's curves there are in any log. */
+static size_t curves_there(const struct job *job, const struct panel *panel)
 {
-	return key_there(job, panel->curves[0]) || (panel->curves[1] < PLOT_KEYS && key_there(job, panel->curves[1]));
+	size_t count = 0;
+
+	for (int k = 0; k < CURVES; k++)
+		count += panel->curves[k] < PLOT_KEYS && key_there(job, panel->curves[k]);
+	return count;
 }
 
 /* ---------------------------------------------------------------------------------------------------------- script --
@@ -231,24 +243,23 @@ static void put_line(const struct job *job, FILE *script, size_t which, const st
 		fprintf(script, "$c%zu_%d using 1:2 with lines lw 1 lc rgb '#c0%s' notitle, ", which, (int)key,
 			colour + 1);
 	fprintf(script, "$c%zu_%d using 1:%d with ", which, (int)key, smoothed ? 3 : 2);
-	if (k == 1)
-		fprintf(script, "linespoints pt 7 ps 0.6 dt 2 lw 1.5 lc rgb '%s' title ", colour);
+	if (k > 0)
+		fprintf(script, "linespoints pt 7 ps 0.6 dt %d lw 1.5 lc rgb '%s' title ", k + 1, colour);
 	else
 		fprintf(script, "lines lw 1.8 lc rgb '%s' title ", colour);
-	put_label(job, script, which, k == 1 ? panel->second : NULL);
+	put_label(job, script, which, k > 0 ? panel->others[k - 1] : NULL);
 }
 
 static void put_panel(const struct job *job, FILE *script, const struct panel *panel, bool first, bool last)
 {
 	const char *between = "plot ";
-	bool two = panel->curves[1] < PLOT_KEYS && key_there(job, panel->curves[1]);
 
 	fprintf(script, "set ylabel '%s'\n", panel->title);
 	fprintf(script, "%s logscale y\n", job->log_scale && panel->curves[0] == PLOT_LOSS ? "set" : "unset");
-	fprintf(script, "set key %s\n", first || two ? "top right" : "off");
+	fprintf(script, "set key %s\n", first || curves_there(job, panel) > 1 ? "top right" : "off");
 	fprintf(script, "set xlabel '%s'\n", last ? x_titles[job->x] : "");
 	for (size_t i = 0; i < job->count; i++) {
-		for (int k = 0; k < 2 && panel->curves[k] < PLOT_KEYS; k++) {
+		for (int k = 0; k < CURVES && panel->curves[k] < PLOT_KEYS; k++) {
 			if (!plot_log_has(&job->logs[i], panel->curves[k]))
 				continue;
 			fputs(between, script);
@@ -306,7 +317,7 @@ static bool run(struct job *job, rosa_error *why)
 	if ((job->out && !picture_can_be(job->out, why)) || !read_logs(job, why) || !check_x(job, why))
 		return false;
 	for (size_t i = 0; i < PANELS; i++) {
-		sheet.there[i] = panel_there(job, &panels[i]);
+		sheet.there[i] = curves_there(job, &panels[i]) > 0;
 		sheet.count += sheet.there[i];
 	}
 	if (sheet.count == 0)

@@ -26,6 +26,9 @@ const char *const plot_key_names[] = {
     [PLOT_RATE] = "rate",
     [PLOT_BACKBONE_RATE] = "backbone_rate",
     [PLOT_GRAD_NORM] = "grad_norm",
+    [PLOT_FAR_LOSS] = "far_loss",
+    [PLOT_FAR_RANDOM_LOSS] = "far_random_loss",
+    [PLOT_FAR_OFF_LOSS] = "far_off_loss",
     [PLOT_KEYS] = NULL,
 };
 
