@@ -262,7 +262,10 @@ typedef enum rosa_credit { ROSA_CREDIT_ALL = 0, ROSA_CREDIT_ROUTE = 1 } rosa_cre
  * paper). */
 typedef enum rosa_key_credit { ROSA_KEY_MATCH = 0, ROSA_KEY_DESTINATION = 1 } rosa_key_credit;
 
-/* How q and k learn. Start from ROSA_LEARNING_INIT; `size` as in rosa_options. */
+/* The derivative of a value's bit: that of the sigmoid (the paper), or 1 where |v| < 1 and 0 elsewhere. */
+typedef enum rosa_v_grad { ROSA_V_SIGMOID = 0, ROSA_V_STRAIGHT = 1 } rosa_v_grad;
+
+/* How q, k and v learn. Start from ROSA_LEARNING_INIT; `size` as in rosa_options. */
 typedef struct rosa_learning {
 	size_t size; /* sizeof(rosa_learning) */
 	rosa_qk_grad qk_grad;
@@ -273,11 +276,12 @@ typedef struct rosa_learning {
 	float explore;              /* share of route-steps read at a random past run instead, 0 to 1; training only */
 	float flip_share;           /* flips: share of query runs whose counterfactuals are looked up, > 0 to 1 */
 	uint64_t seed;              /* of explore and flip_share */
+	rosa_v_grad v_grad;
 } rosa_learning;
 
 #define ROSA_LEARNING_INIT                                                                                             \
 	{                                                                                                              \
-		sizeof(rosa_learning), ROSA_QK_LINEAR, ROSA_CREDIT_ALL, ROSA_KEY_MATCH, 1, 0, 0, 1, 0                  \
+		sizeof(rosa_learning), ROSA_QK_LINEAR, ROSA_CREDIT_ALL, ROSA_KEY_MATCH, 1, 0, 0, 1, 0, ROSA_V_SIGMOID  \
 	}
 
 /* Bytes per stored destination: 2 (unsigned) where `steps` allows it, else 4. -1 is stored as all ones. */
@@ -325,7 +329,9 @@ ROSA_API rosa_status rosa_read_backward(const rosa_options *options, const rosa_
 /*
  * The whole of what ROSA adds to a decoder layer:
  *
- *     U = rmsnorm(H),  q, k, v = Wq U, Wk U, Wv U,  y as above,  inj = Wout y, all of them per step
+ *     U = rmsnorm(H),  q, k, v = Wq U, Wk U, Wv U,  inj = Wout y, all of them per step
+ *     y = z * sum over the reads that found something of  s * g[l] * (e0 + (e1 - e0) b)
+ *     g: gain, by the length l of the match;  z = 2 sigmoid(U . w + b): gate;  s: scale
  *     post fusion:  out = inj, which the caller adds to H + Attention(norm(H))
  *     pre fusion:   out = (1 - a) H + a inj with a = sigmoid(a0), which the caller's attention takes in place of H
  *
@@ -335,6 +341,20 @@ ROSA_API rosa_status rosa_read_backward(const rosa_options *options, const rosa_
 
 typedef enum rosa_fusion { ROSA_POST = 0, ROSA_PRE = 1 } rosa_fusion;
 
+/* One source of what a layer reads: at every step a chain of `links` places for each of `routes` routes, of which each
+ * owns channels / routes channels. tau NULL: the layer's own source, looked up from its q and k; routes is then
+ * channels / bits, and links is above 1 only where wq == wk. Else places that were looked up before, as rosa_retrieve
+ * and rosa_chain give them, such as those of token ids; they serve any number of layers. */
+typedef struct rosa_places {
+	size_t routes, links;  /* at most ROSA_MAX_LINKS */
+	const int32_t *tau;    /* [links][batch * routes][steps]; -1: nothing; a place is below its sequence's steps */
+	const int32_t *length; /* the same: of the matches; may be NULL without gain */
+} rosa_places;
+
+#define ROSA_MAX_SOURCES 4
+#define ROSA_MAX_LINKS   16
+#define ROSA_GAINS       10 /* columns of gain: matches of 0, 1, .. 8, and of 9 runs or more */
+
 typedef struct rosa_layer {
 	size_t size; /* sizeof(rosa_layer) */
 	size_t channels;
@@ -342,16 +362,22 @@ typedef struct rosa_layer {
 	rosa_dtype dtype;          /* of activations */
 	float norm_eps;            /* added to the mean square */
 	const float *norm;         /* [channels] */
-	const float *wq, *wk, *wv; /* [channels][channels]; wq == wk: shared */
-	const float *e0, *e1;      /* [channels] */
-	const float *wout;         /* [channels][channels] */
-	const float *a0;           /* [channels]; ROSA_PRE only */
+	const float *wq, *wk, *wv; /* [channels][channels]; wq == wk: shared; no wq, wk without a source of its own */
+	const float *e0, *e1; /* [reads][channels]; the reads are the links of the first source, then of the next */
+	const float *wout;    /* [channels][channels] */
+	const float *a0;      /* [channels]; ROSA_PRE only */
+	size_t sources;       /* 0: one, the layer's own, with one link */
+	const rosa_places *places; /* [sources]; NULL only with 0 of them */
+	const float *gain; /* [rows][ROSA_GAINS]: rows are the routes of the first read, then of the next; NULL: 1 */
+	const float *gate_w, *gate_b; /* [channels], [1]; NULL, both: no gate */
+	float scale;                  /* s; 0 means 1 */
 } rosa_layer;
 
 /* Gradients are added to what is there; NULL: not wanted. With a shared projection wq receives the sum of both. */
 typedef struct rosa_layer_grads {
 	size_t size; /* sizeof(rosa_layer_grads) */
 	float *norm, *wq, *wk, *wv, *e0, *e1, *wout, *a0;
+	float *gain, *gate_w, *gate_b;
 } rosa_layer_grads;
 
 /* What the forward pass keeps for the backward pass: input, q, k, v and destinations. */

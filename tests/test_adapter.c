@@ -321,7 +321,7 @@ static void format_1_is_the_paper(void **state)
 	assert_int_equal(adapter.options.sinks, 0);
 	assert_false(adapter.options.gain || adapter.options.gate || adapter.options.units > 0);
 	assert_int_equal(adapter.options.v_start, V_XAVIER);
-	assert_int_equal(adapter.options.v_grad, V_SIGMOID);
+	assert_int_equal(adapter.options.learning.v_grad, ROSA_V_SIGMOID);
 	assert_true(adapter.layers[0].scale == 1);
 	adapter_close(&adapter);
 }

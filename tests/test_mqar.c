@@ -264,6 +264,8 @@ static void test_watch(void **state)
 	const uint16_t query[] = {0, 1, 2, 3, 3, 3, 0, 0, 1, 1, 1, 1}, key[] = {2, 1, 2, 3, 0, 3, 1, 0, 0, 0, 1, 1};
 	const int32_t tau[] = {-1, -1, 1, -1, -1, 0, -1, -1, 1, -1, -1, -1};
 	const int32_t answer[] = {-1, -1, 1, -1, -1, 1};
+	const struct network_view view = {
+	    .layer = 1, .count = 2, .steps = 3, .routes = 2, .tau = tau, .query = query, .key = key};
 	struct mqar_watch watch;
 	struct mqar_layer layer;
 	rosa_error error;
@@ -273,7 +275,7 @@ static void test_watch(void **state)
 	watch.answer = answer;
 	for (int again = 0; again < 2; again++) {
 		mqar_watch_clear(&watch);
-		mqar_watch_batch(&watch, 1, 2, 3, 2, 2, query, key, query, tau);
+		mqar_watch_batch(&watch, &view);
 		mqar_watch_layer(&watch, 1, &layer);
 		assert_true(layer.adapted);
 		assert_true(layer.right == 0.5);
@@ -293,8 +295,12 @@ static void test_watch(void **state)
 
 static struct mqar_setup small(enum mqar_mode mode)
 {
-	struct mqar_setup setup = {
-	    .network = network_options_default(), .decay = 0.01, .clip = 1, .warmup = 10, .seed = 1};
+	struct mqar_setup setup = {.network = network_options_default(),
+				   .vector_factor = 1,
+				   .decay = 0.01,
+				   .clip = 1,
+				   .warmup = 10,
+				   .seed = 1};
 
 	setup.task = (struct mqar){64, 4, 32, 1, 0, 0.01, MQAR_WITHOUT_KEYS, false, 1};
 	setup.mode = mode;
@@ -359,7 +365,7 @@ static void test_adapters_by_layer(void **state)
 	setup.layers = 2;
 	setup.adapters = 1 << 1;
 	setup.epochs = 1;
-	setup.unit_values = true;
+	setup.network.adapter.v_start = V_IDENTITY;
 	setup.frozen = (const char *const[]){"embed_tokens", "v_proj"};
 	setup.frozen_count = 2;
 	epoch = learn(&setup, *state);

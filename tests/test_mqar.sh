@@ -58,9 +58,9 @@ holds "log[0]['loss'] > log[89]['loss'] > 0"
 # Second names, and names of two tokens: at least they run.
 check 0 '' $tiny --epochs 1 --mode rosa --json --rename --qk separate --qk-grad soft --credit route --explore 0.2
 holds "runs['rosa']['epochs'][0]['layers'][0]['meets'] < 0.5"
-check 0 '' $tiny --epochs 1 --mode rosa --json --pairs 3 --name-tokens 2 --names 6 --suffix 1 --freeze embed --unit-values
+check 0 '' $tiny --epochs 1 --mode rosa --json --pairs 3 --name-tokens 2 --names 6 --suffix 1 --freeze embed --v-start identity
 holds "len(j['runs']) == 1"
-check 0 '' $tiny --epochs 1 --mode rosa --json --layers 2 --first-global-layers 1 --unit-values
+check 0 '' $tiny --epochs 1 --mode rosa --json --layers 2 --first-global-layers 1 --v-start identity
 holds "[l['layer'] for l in runs['rosa']['epochs'][1]['layers']] == [1]"
 check 0 '' $tiny --epochs 1 --mode rosa --json --layers 2 --adapter-layers 1 --tied --filler random --fusion pre
 holds "[l['layer'] for l in runs['rosa']['epochs'][1]['layers']] == [0, 1]"

@@ -88,7 +88,7 @@ static double loss_of(struct bench *b)
 	struct batch_result result;
 	rosa_error error;
 
-	must(network_judge(b->network, &b->batch, &result, NULL, NULL, NULL, &error), &error);
+	must(network_judge(b->network, &b->batch, READS_FOUND, &result, NULL, NULL, NULL, &error), &error);
 	return result.loss;
 }
 
@@ -358,7 +358,7 @@ static void frozen_weights_stay(void **state)
 	struct tiny_model model = TINY_MODEL;
 	struct bench b;
 	struct parameters *parameters;
-	const struct step_rates rates = {1e-2, 1e-2, 0.9, 0.99, 1e-8, 0, 1, 1};
+	const struct step_rates rates = {1e-2, 1e-2, 1e-2, 0.9, 0.99, 1e-8, 0, 1, 1};
 	struct parameter *frozen, *trained;
 	float before[2];
 	rosa_error error;
@@ -389,7 +389,7 @@ static void frozen_weights_stay(void **state)
 static void it_learns(void **state)
 {
 	struct tiny_model model = TINY_MODEL;
-	struct step_rates rates = {3e-3, 3e-3, 0.9, 0.99, 1e-8, 0.01, 0, 1.0f / 40};
+	struct step_rates rates = {3e-3, 3e-3, 3e-3, 0.9, 0.99, 1e-8, 0.01, 0, 1.0f / 40};
 	struct bench b;
 	double first, last;
 

@@ -54,9 +54,6 @@ static inline size_t bit_words(size_t channels)
 	return (channels + 63) / 64;
 }
 
-/* What one route found at one step: the value symbol in the lower 16 bits, and BACKEND_FOUND; 0: nothing. */
-#define BACKEND_FOUND ((uint32_t)1 << 16)
-
 /* Which numbers of a head form a pair that is rotated: i and i + head_size/2 (Hugging Face), or 2i and 2i+1 (Llama's
  * own, and GGUF files of that architecture). */
 enum rotary_pairs { ROTARY_HALVES, ROTARY_NEIGHBOURS };
@@ -167,12 +164,6 @@ struct backend_ops {
 	/* z[t] = 2 sigmoid(u[t] . w + b[0]) and y[t] *= z[t], for rows of `channels`. */
 	void (*gate)(struct backend *backend, size_t steps, size_t channels, const float *u, const float *w,
 		     const float *b, float *z, float *y);
-
-	/* y [steps][channels] from what was found (host, [channels / bits][stride], BACKEND_FOUND): 0 where nothing
-	 * was, else by channel e1 where its bit is set and e0 where not. The number is picked, not computed:
-	 * e0 + (e1 - e0) would round, and not always give e1. */
-	void (*read_found)(struct backend *backend, size_t steps, size_t channels, int bits, const uint32_t *found,
-			   size_t stride, const float *e0, const float *e1, float *y);
 
 	/* y = (1 - a) h + a x with a = sigmoid(a0) per channel; y may be h or x. */
 	void (*mix)(struct backend *backend, size_t steps, size_t channels, const float *a0, const float *h,

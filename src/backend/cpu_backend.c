@@ -386,30 +386,6 @@ static void cpu_gate(struct backend *backend, size_t steps, size_t channels, con
 	cpu_each_rows(cpu_of(backend), steps, channels, gate_rows, &call);
 }
 
-struct found_call {
-	size_t channels, stride;
-	int bits;
-	const uint32_t *found;
-	const float *e0, *e1;
-	float *y;
-};
-
-static void found_rows(struct cpu_backend *cpu, const void *arguments, size_t row, size_t count)
-{
-	const struct found_call *call = arguments;
-
-	cpu->elementwise->read_found(count, call->channels, call->bits, call->found + row, call->stride, call->e0,
-				     call->e1, call->y + row * call->channels);
-}
-
-static void cpu_read_found(struct backend *backend, size_t steps, size_t channels, int bits, const uint32_t *found,
-			   size_t stride, const float *e0, const float *e1, float *y)
-{
-	const struct found_call call = {channels, stride, bits, found, e0, e1, y};
-
-	cpu_each_rows(cpu_of(backend), steps, channels, found_rows, &call);
-}
-
 struct mix_call {
 	size_t channels;
 	const float *a0, *h, *x;
@@ -460,7 +436,6 @@ static const struct backend_ops cpu_ops = {
     .pack = cpu_pack,
     .read = cpu_read,
     .gate = cpu_gate,
-    .read_found = cpu_read_found,
     .mix = cpu_mix,
 };
 

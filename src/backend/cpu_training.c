@@ -219,7 +219,7 @@ static void cpu_attention_back(struct backend *backend, const struct attention_s
 
 /* --------------------------------------------------------------------------------------------- gates, embeddings -- */
 
-struct gate_back_call {
+struct swiglu_back_call {
 	const float *gate, *up, *gy;
 	float *ggate, *gup;
 };
@@ -227,7 +227,7 @@ struct gate_back_call {
 /* y = gate s(gate) up: ggate = gy up s (1 + gate (1 - s)), gup = gy gate s */
 static void swiglu_back_rows(struct cpu_backend *cpu, const void *arguments, size_t row, size_t count)
 {
-	const struct gate_back_call *call = arguments;
+	const struct swiglu_back_call *call = arguments;
 
 	(void)cpu;
 	for (size_t i = row; i < row + count; i++) {
@@ -241,7 +241,7 @@ static void swiglu_back_rows(struct cpu_backend *cpu, const void *arguments, siz
 static void cpu_swiglu_back(struct backend *backend, size_t count, const float *gate, const float *up, const float *gy,
 			    float *ggate, float *gup)
 {
-	const struct gate_back_call call = {gate, up, gy, ggate, gup};
+	const struct swiglu_back_call call = {gate, up, gy, ggate, gup};
 
 	cpu_each_rows(cpu_of(backend), count, 1, swiglu_back_rows, &call);
 }
@@ -277,6 +277,40 @@ static void cpu_mix_back(struct backend *backend, size_t steps, size_t channels,
 	const struct mix_back_call call = {steps, channels, a0, h, x, gy, gh, gx, ga0};
 
 	cpu_each_rows(cpu_of(backend), channels, steps, mix_back_columns, &call);
+}
+
+struct gate_back_call {
+	size_t channels;
+	const float *w, *z, *y;
+	float *gy, *ga, *gu;
+};
+
+static void gate_back_rows(struct cpu_backend *cpu, const void *arguments, size_t row, size_t count)
+{
+	const struct gate_back_call *call = arguments;
+
+	(void)cpu;
+	for (size_t t = row; t < row + count; t++) {
+		const float *y = call->y + t * call->channels;
+		float *gy = call->gy + t * call->channels, *gu = call->gu ? call->gu + t * call->channels : NULL, ga;
+		double lane[LANES] = {0};
+
+		for (size_t c = 0; c < call->channels; c++)
+			lane[c % LANES] += (double)gy[c] * (double)y[c];
+		call->ga[t] = ga = (float)(lanes_sum(lane) * (1 - (double)call->z[t] / 2));
+		for (size_t c = 0; c < call->channels; c++)
+			gy[c] *= call->z[t];
+		for (size_t c = 0; gu && c < call->channels; c++)
+			gu[c] += ga * call->w[c];
+	}
+}
+
+static void cpu_gate_back(struct backend *backend, size_t steps, size_t channels, const float *w, const float *z,
+			  const float *y, float *gy, float *ga, float *gu)
+{
+	const struct gate_back_call call = {channels, w, z, y, gy, ga, gu};
+
+	cpu_each_rows(cpu_of(backend), steps, channels, gate_back_rows, &call);
 }
 
 struct embed_back_call {
@@ -493,6 +527,7 @@ const struct training_ops cpu_training_ops = {
     .attention_back = cpu_attention_back,
     .swiglu_back = cpu_swiglu_back,
     .mix_back = cpu_mix_back,
+    .gate_back = cpu_gate_back,
     .embed_back = cpu_embed_back,
     .cross_entropy = cpu_cross_entropy,
     .square_sum = cpu_square_sum,

@@ -47,7 +47,7 @@ static inline uint32_t bits_from(const uint64_t *row, size_t words, size_t c)
 #define VARIANT(name)                                                                                                  \
 	{                                                                                                              \
 		rms_norm_##name, swiglu_##name, add_##name, mix_##name, turn_halves_##name, turn_neighbours_##name,    \
-		    pack_##name, read_##name, gate_##name, read_found_##name                                           \
+		    pack_##name, read_##name, gate_##name                                                              \
 	}
 
 static const struct elementwise variants[ROSA_ISA_COUNT] = {

@@ -35,10 +35,6 @@ struct elementwise {
 
 	/* One row of backend_ops.gate; returns z. */
 	float (*gate)(size_t channels, const float *u, const float *w, float b, float *y);
-
-	/* backend_ops.read_found for some steps */
-	void (*read_found)(size_t steps, size_t channels, int bits, const uint32_t *found, size_t stride,
-			   const float *e0, const float *e1, float *y);
 };
 
 /* The variant for this instruction set, which must be available. */

@@ -64,6 +64,11 @@ struct training_ops {
 	void (*mix_back)(struct backend *backend, size_t steps, size_t channels, const float *a0, const float *h,
 			 const float *x, const float *gy, float *gh, float *gx, float *ga0);
 
+	/* The gradients of backend_ops.gate, from its results y and z: ga[t] = gy[t] . y[t] (1 - z[t] / 2), that of
+	 * u[t] . w + b; gu[t] += ga[t] w (NULL: not wanted); gy[t] *= z[t], that of what was gated. */
+	void (*gate_back)(struct backend *backend, size_t steps, size_t channels, const float *w, const float *z,
+			  const float *y, float *gy, float *ga, float *gu);
+
 	/* gweight[tokens[t]] += gy[t]; tokens on the host. */
 	void (*embed_back)(struct backend *backend, size_t steps, size_t width, const uint32_t *tokens, const float *gy,
 			   float *gweight);

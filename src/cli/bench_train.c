@@ -90,8 +90,14 @@ static bool train_step(struct job *job, const struct batch *batch, uint64_t step
 {
 	struct parameters *parameters = network_parameters(job->trainable.network);
 	const double tokens = (double)(batch->count * batch->steps);
-	struct step_rates rates = {
-	    .backbone = 1e-6, .adapter = 1e-5, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = 0.1, .step = step};
+	struct step_rates rates = {.backbone = 1e-6,
+				   .adapter = 1e-5,
+				   .vectors = 5e-5,
+				   .beta1 = 0.9,
+				   .beta2 = 0.95,
+				   .eps = 1e-8,
+				   .decay = 0.1,
+				   .step = step};
 	const uint64_t begin = progress_clock();
 	struct batch_result result;
 	double norm;

@@ -21,12 +21,12 @@ struct words {
 
 	uint64_t layers, heads, width, mlp_width;
 	float deviation;
-	bool tied, unit_values;
+	bool tied;
 	struct adapter_options adapter;
 	const char *adapter_layers;
 
 	uint64_t examples, epochs, batch, held_out, warmup, seed;
-	float rate, adapter_rate, decay, clip;
+	float rate, adapter_rate, vector_factor, decay, clip;
 };
 
 static const char *const filler_names[] = {"none", "random", "without-keys", NULL};
@@ -79,13 +79,14 @@ static enum args_result read_words(struct words *w, struct mqar_options *o, int 
 	    DECIMAL(w->deviation, "deviation", "X", 0, 100,
 		    "standard deviation of the first weights (default 0: 1 / sqrt(width))"),
 	    TEXT(w->adapter_layers, "adapter-layers", "LIST", "layers with an adapter, from 0: 0,1 (default: all)"),
-	    FLAG(w->unit_values, "unit-values", "value projections start as unit matrices"),
 	    NUMBER(w->examples, "examples", "N", 1, UINT32_MAX, "examples per epoch (default 1024)"),
 	    NUMBER(w->epochs, "epochs", "E", 1, 100000, "epochs, each with examples of its own (default 4)"),
 	    NUMBER(w->batch, "batch", "B", 1, 1 << 20, "examples per step (default 32)"),
 	    NUMBER(w->held_out, "held-out", "N", 1, 1 << 24, "examples that accuracy is measured on (default 128)"),
 	    DECIMAL(w->rate, "rate", "R", 0, 10, "learning rate (default 0.01)"),
 	    DECIMAL(w->adapter_rate, "adapter-rate", "R", 0, 10, "learning rate of the adapters (default: the same)"),
+	    DECIMAL(w->vector_factor, "vector-factor", "X", 0, 1000,
+		    "rate of the adapters' vectors, times --adapter-rate (default 1)"),
 	    NUMBER(w->warmup, "warmup", "N", 0, UINT32_MAX, "steps until the rate is reached (default 10)"),
 	    DECIMAL(w->decay, "decay", "X", 0, 10, "weight decay (default 0.01)"),
 	    DECIMAL(w->clip, "clip", "X", 0, 1e9, "gradients of a larger norm are scaled down (default 1; 0: none)"),
@@ -165,7 +166,6 @@ static bool set_up(const struct words *w, struct mqar_options *o, rosa_error *wh
 	    .deviation = w->deviation,
 	    .tied = w->tied,
 	    .network = {.rosa = true, .adapter = w->adapter},
-	    .unit_values = w->unit_values,
 	    .frozen = o->frozen.all,
 	    .frozen_count = o->frozen.count,
 	    .examples = (size_t)w->examples,
@@ -174,6 +174,7 @@ static bool set_up(const struct words *w, struct mqar_options *o, rosa_error *wh
 	    .held_out = (size_t)w->held_out,
 	    .rate = (double)w->rate,
 	    .adapter_rate = (double)w->adapter_rate,
+	    .vector_factor = (double)w->vector_factor,
 	    .decay = (double)w->decay,
 	    .clip = (double)w->clip,
 	    .warmup = w->warmup,
@@ -202,6 +203,7 @@ enum args_result mqar_parse(struct mqar_options *options, int count, char **word
 			  .warmup = 10,
 			  .seed = 1,
 			  .rate = 0.01f,
+			  .vector_factor = 1,
 			  .decay = 0.01f,
 			  .clip = 1};
 	rosa_error why = {0};

@@ -23,7 +23,7 @@ static const char *const rules[] = {
 static const char *const credits[] = {[ROSA_CREDIT_ALL] = "all", [ROSA_CREDIT_ROUTE] = "route", NULL};
 static const char *const key_credits[] = {[ROSA_KEY_MATCH] = "match", [ROSA_KEY_DESTINATION] = "destination", NULL};
 static const char *const v_starts[] = {[V_IDENTITY] = "identity", [V_XAVIER] = "xavier", NULL};
-static const char *const v_grads[] = {[V_STRAIGHT] = "straight", [V_SIGMOID] = "sigmoid", NULL};
+static const char *const v_grads[] = {[ROSA_V_SIGMOID] = "sigmoid", [ROSA_V_STRAIGHT] = "straight", NULL};
 
 #define AT(member)  offsetof(struct adapter_options, member)
 #define ROWS(array) (sizeof(array) / sizeof((array)[0]))
@@ -75,7 +75,7 @@ static const struct key learning_rows[] = {
     {"flip_share", KEY_FLOAT, AT(learning.flip_share), KEY_ABOVE_0, 1, 1, NULL, 0,
      "flips: share of query runs whose counterfactuals are looked up", NULL},
     {"slope", KEY_FLOAT, AT(learning.slope), KEY_ABOVE_0, 1e6, 1, NULL, 0, "soft: slope of the softmax", NULL},
-    {"v_grad", KEY_CHOICE, AT(v_grad), 0, 0, V_SIGMOID, v_grads, 0,
+    {"v_grad", KEY_CHOICE, AT(learning.v_grad), 0, 0, ROSA_V_SIGMOID, v_grads, 0,
      "gradient of v: straight (where |v| < 1), or sigmoid (the paper)", NULL},
 };
 
@@ -104,7 +104,7 @@ struct adapter_options adapter_options_paper(void)
 	options.gain = options.gate = false;
 	options.units = 0;
 	options.v_start = V_XAVIER;
-	options.v_grad = V_SIGMOID;
+	options.learning.v_grad = ROSA_V_SIGMOID;
 	options.source_seed = 0;
 	options.sinks = 0;
 	return options;
@@ -237,29 +237,6 @@ rosa_status adapter_options_check(const struct adapter_options *o, const struct 
 	for (size_t i = 0; shape && i < o->source.count && status == ROSA_OK; i++)
 		status = check_source(o, &o->source.all[i], shape, &to);
 	return status;
-}
-
-rosa_status adapter_options_computed(const struct adapter_options *o, const char *prefix, rosa_error *err)
-{
-	const struct refusal to = {prefix, err};
-
-	if (o->source.count > 1 || o->source.all[0].kind != SOURCE_OWN)
-		return refuse(&to, "source", "is not own; this version computes no other");
-	if (adapter_delay(o) != 0)
-		return refuse(&to, "delay", "is %" PRIu32 "; this version computes no delay: use 0", adapter_delay(o));
-	if (adapter_source_links(o, 0, 0) > 1)
-		return refuse(&to, "chain", "is %" PRIu64 "; this version reads one place: use 1", o->chain);
-	if (o->gain || o->gate || o->units > 0)
-		return refuse(&to,
-			      o->gain   ? "gain"
-			      : o->gate ? "gate"
-					: "units",
-			      "is on; this version computes no strength: turn it off");
-	if (o->v_start != V_XAVIER)
-		return refuse(&to, "v_start", "is identity; this version starts at random: use xavier");
-	if (o->v_grad != V_SIGMOID)
-		return refuse(&to, "v_grad", "is straight; this version computes sigmoid");
-	return ROSA_OK;
 }
 
 rosa_options adapter_options_retrieval(const struct adapter_options *options)

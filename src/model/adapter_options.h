@@ -11,9 +11,6 @@ enum qk_start { QK_ALIGNED, QK_SEPARATE, QK_SHARED };
  * (the paper). */
 enum v_start { V_IDENTITY, V_XAVIER };
 
-/* The derivative of a value bit: 1 where |v| < 1 and 0 elsewhere, or that of the sigmoid (the paper). */
-enum v_grad { V_STRAIGHT, V_SIGMOID };
-
 /* What an adapter is, beside which attention it works, and how it learns. */
 struct adapter_options {
 	uint64_t bits;
@@ -33,7 +30,6 @@ struct adapter_options {
 	enum v_start v_start;
 	uint64_t source_seed; /* of the projection of SOURCE_EMBEDDINGS */
 	rosa_learning learning;
-	enum v_grad v_grad;
 };
 
 /* Rows over struct adapter_options. The first table is fixed once an adapter exists; the second may change while it is
@@ -60,9 +56,6 @@ struct adapter_shape {
  * ("adapter_config.json: options." or "--"), and the option's name. `shape` NULL: only among themselves. */
 rosa_status adapter_options_check(const struct adapter_options *options, const struct adapter_shape *shape,
 				  const char *prefix, rosa_error *err);
-
-/* Refuses what is described here and not computed yet. */
-rosa_status adapter_options_computed(const struct adapter_options *options, const char *prefix, rosa_error *err);
 
 /* The delay of retrieval: as given, or the window. */
 uint32_t adapter_delay(const struct adapter_options *options);

@@ -96,6 +96,12 @@ static void make_symbols(struct token_symbols *s, uint32_t token)
 	s->known[token] = true;
 }
 
+void token_symbols_forget(struct token_symbols *s)
+{
+	memset(s->known, 0, s->vocabulary * sizeof(*s->known));
+	memset(s->table, 0, s->vocabulary * s->routes * sizeof(*s->table));
+}
+
 void token_symbols_get(struct token_symbols *s, size_t steps, const uint32_t *tokens, uint16_t *to)
 {
 	for (size_t t = 0; t < steps; t++) {

@@ -27,6 +27,9 @@ rosa_status token_symbols_new(struct token_symbols *symbols, const struct tensor
 			      rosa_error *err);
 void token_symbols_free(struct token_symbols *symbols); /* safe on a zeroed one */
 
+/* The embeddings have changed: make all symbols again. */
+void token_symbols_forget(struct token_symbols *symbols);
+
 /* Symbols [routes][steps] of tokens, which are below the vocabulary. */
 void token_symbols_get(struct token_symbols *symbols, size_t steps, const uint32_t *tokens, uint16_t *to);
 

@@ -39,6 +39,8 @@ rosa_status learning_from_options(const rosa_learning *given, rosa_learning *ful
 	if (!status)
 		status = check_choice("key_credit", (int)full->key_credit, ROSA_KEY_DESTINATION, err);
 	if (!status)
+		status = check_choice("v_grad", (int)full->v_grad, ROSA_V_STRAIGHT, err);
+	if (!status)
 		status = check_share("explore", full->explore, 1, err);
 	if (!status)
 		status = check_share("flip_share", full->flip_share, 0, err);

@@ -34,6 +34,14 @@ struct backward {
  * nor in any later run; what the pieces would have computed is then undefined. */
 void backward_run(const struct backward *call, size_t count, pool_work *work, void *context);
 
+struct reads_pass;
+
+/* The backward pass of a layer's reads (reads_back.h), and of the q and k of one of its sources; either may be NULL. Of
+ * `qk` the fields of q and k, v, e0, e1, flips and gy count: gy and the ends are those of the source's first link.
+ * `full` and `learning` have been checked. */
+rosa_status backward_pass(const rosa_options *full, const rosa_learning *learning, const struct reads_pass *reads,
+			  const rosa_read_pass *qk, rosa_error *err);
+
 /* The rules by which q and k learn; each fills gq and gk. They fail for want of memory only (ROSA_ENOMEM), or where the
  * caller's table of destinations is broken (ROSA_EINVAL). */
 rosa_status grad_qk_flips(const struct backward *call, rosa_error *err);

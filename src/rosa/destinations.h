@@ -12,6 +12,13 @@
 
 #include <string.h>
 
+static inline int32_t destination_at(const void *from, size_t i, int width)
+{
+	const uint16_t *narrow = from;
+
+	return width == 4 ? ((const int32_t *)from)[i] : narrow[i] == UINT16_MAX ? -1 : narrow[i];
+}
+
 /* Widen `count` destinations. */
 static inline void destinations_load(int32_t *to, const void *from, size_t first, size_t count, int width)
 {

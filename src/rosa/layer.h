@@ -3,7 +3,7 @@
  *
  *     U = norm(H)                              the norm of the decoder's layer, made by the caller: attention shares it
  *     q, k, v = U Wq^T, U Wk^T, U Wv^T         layer_projections
- *     symbols of q, k, v                       layer_symbols
+ *     symbols of q, k                          layer_symbols
  *     what each route finds at each step       a source: finder.h for texts that grow, lookup.h for whole sequences
  *     bits of v there, and what they count     layer_gather
  *     y = z sum of s g (e0 + (e1 - e0) b)      layer_read: the sum over the reads that found something; g is the gain,
@@ -13,7 +13,7 @@
  *
  * The steps are separate functions, so that a decoder can take the projections together with attention's, and each
  * sequence of a batch its own source. `generate`, `tune` and rosa_layer_forward run these same functions; the last two
- * through layer_retrieve and layer_backward, which work on whole sequences.
+ * through layer_find, layer_read_batch and layer_backward, which work on whole sequences.
  *
  * Rows are float32, [rows][channels], in the backend's memory; symbols and destinations are in ordinary memory. The
  * backward pass works on both, so it needs a backend whose memory is ordinary. Matrices are [out][in].
@@ -24,6 +24,8 @@
 #include "backend/training.h"
 #include "rosa/lookup.h"
 #include "rosa/places.h"
+#include "rosa/scratch.h"
+#include "rosa/strength.h"
 #include "rosa/values.h"
 
 /* What all ROSA layers of a model have in common. */
@@ -36,8 +38,6 @@ struct rosa_setup {
 
 struct rosa_setup layer_setup(struct backend *backend, backend_multiply *multiply, size_t channels,
 			      const rosa_options *options);
-
-#define ROSA_GAINS ((size_t)10) /* numbers of a row of gain: matches of 0, 1, .. 8, and of 9 runs or more */
 
 /* The parameters of one layer, in the backend's memory; `gain` is in ordinary memory. A layer has `links` reads: those
  * of its first source, link by link, then those of the next. `gain` has a row for each route of the first read, then of
@@ -53,15 +53,10 @@ struct rosa_weights {
 	float scale;                  /* s */
 };
 
-/* Projected rows of one layer. Where Wq and Wk are shared, the rows of q are those of k too, and k is not used. */
+/* Projected rows of one layer. Where Wq and Wk are shared, the rows of q are those of k too, and k is not used. A layer
+ * without a source of its own has only v. */
 struct rosa_rows {
 	float *q, *k, *v;
-};
-
-/* The gradients of the parameters; what is computed is added. NULL: not wanted. Where Wq and Wk are shared, q receives
- * the sum of both. */
-struct rosa_grads {
-	float *q, *k, *v, *out, *e0, *e1;
 };
 
 bool layer_shared(const struct rosa_weights *weights);
@@ -71,10 +66,10 @@ bool layer_own(const struct rosa_weights *weights);
 /* The products that project U, at most three. Returns how many. */
 size_t layer_projections(const struct rosa_weights *weights, const struct rosa_rows *x, struct product *products);
 
-/* Symbols [routes][steps] of q, k and v, of `steps` rows from row `first` on. Where Wq and Wk are shared, those of q
- * are those of k too, and symbols[1] is not used. */
+/* Symbols [routes][steps] of q and k, of `steps` rows from row `first` on. Where Wq and Wk are shared, those of q are
+ * those of k too, and symbols[1] is not used. */
 void layer_symbols(const struct rosa_setup *setup, const struct rosa_weights *weights, size_t steps, size_t first,
-		   const struct rosa_rows *x, uint16_t *const symbols[3]);
+		   const struct rosa_rows *x, uint16_t *const symbols[2]);
 
 /* Memory for what a layer reads at some steps: bits [links][steps][words] and weights [rows][steps]. */
 struct rosa_room {
@@ -98,10 +93,6 @@ struct reads layer_gather(const struct rosa_setup *setup, const struct rosa_weig
 void layer_read(const struct rosa_setup *setup, const struct rosa_weights *weights, size_t steps,
 		const struct reads *reads, const float *u, float *z, float *y);
 
-/* y [steps][channels] from what was found, [routes][steps]. */
-void layer_read_found(const struct rosa_setup *setup, const struct rosa_weights *weights, size_t steps,
-		      const uint32_t *found, float *y);
-
 /* inj (+)= y Wout^T */
 void layer_inject(const struct rosa_setup *setup, const struct rosa_weights *weights, size_t rows, const float *y,
 		  bool add, float *inj);
@@ -112,38 +103,68 @@ void layer_mix(const struct rosa_setup *setup, const struct rosa_weights *weight
 
 /* ----------------------------------------------------------------------------------------------- whole sequences -- */
 
+/* A source of a layer's reads over a batch. Where q is not NULL, the q and k whose symbols were looked up learn. */
+struct rosa_source {
+	const struct lookup *lookup;
+	const float *q, *k; /* [count * steps][channels]; k NULL: q is k too */
+	float *gq, *gk;     /* sums that their gradients are added to, where several layers read the source. NULL: this
+			       layer's own, which it projects itself */
+};
+
 /* A batch of sequences, and scratch memory that the layers of a model share. */
 struct rosa_batch {
 	size_t count, steps;
-	const uint64_t *seeds; /* as in lookup_find */
-	uint16_t *symbols[3];  /* [count * routes][steps]: of q, k, v */
-	uint32_t *found;       /* the same */
-	float *y;              /* [count * steps][channels] */
+	const uint64_t *seeds;       /* as in lookup_find */
+	struct past_control control; /* of what is read */
+	uint16_t *symbols[2];        /* [count * routes][steps]: of q and k; NULL where no layer has them */
+	uint64_t *bits;              /* [steps][words]: the values of one sequence */
+	struct rosa_room room;       /* of one sequence */
+	struct places *places;       /* [sources]: of one sequence */
+	float *y;                    /* [count * steps][channels] */
+	float *z;                    /* [count * steps]; NULL without a gate */
 };
 
-/* batch->y from projected rows. What was looked up is kept in `lookup`, which has been reserved; `learning` NULL: as in
- * use, nothing is explored and no counterfactuals are looked up. */
-rosa_status layer_retrieve(const struct rosa_setup *setup, const struct rosa_weights *weights,
-			   const struct rosa_batch *batch, const rosa_learning *learning, const struct rosa_rows *x,
-			   struct lookup *lookup, rosa_error *err);
+/* Scratch memory, all but y and z, for layers with up to these sources. `own`: some have q and k. */
+void layer_batch_take(const struct rosa_setup *setup, size_t sources, const struct lookup_shape *shapes, bool own,
+		      struct scratch *scratch, struct rosa_batch *batch);
 
-/* batch->y once more, from v and the destinations kept. So y need not be kept for the backward pass: this takes far
- * less time than a product. */
-void layer_reread(const struct rosa_setup *setup, const struct rosa_weights *weights, const struct rosa_batch *batch,
-		  const struct rosa_rows *x, const struct lookup *lookup);
+/* Look up what the symbols of q and k, rows of `x`, find. `lookup` has been reserved; `learning` NULL: as in use,
+ * nothing is explored and no counterfactuals are looked up. */
+rosa_status layer_find(const struct rosa_setup *setup, const struct rosa_weights *weights,
+		       const struct rosa_batch *batch, const rosa_learning *learning, const struct rosa_rows *x,
+		       struct lookup *lookup, rosa_error *err);
+
+/* batch->y, and with a gate batch->z, from v and what was looked up. It takes far less time than a product, so y need
+ * not be kept for the backward pass. `u`: the rows that the gate takes. */
+void layer_read_batch(const struct rosa_setup *setup, const struct rosa_weights *weights,
+		      const struct rosa_batch *batch, size_t sources, const struct rosa_source *from, const float *v,
+		      const float *u);
+
+/* The gradients of the parameters; what is computed is added. NULL: not wanted. Where Wq and Wk are shared, q receives
+ * the sum of both. */
+struct rosa_grads {
+	float *q, *k, *v, *out, *e0, *e1, *gain, *gate_w, *gate_b;
+};
 
 /* Scratch memory of the backward pass. */
 struct rosa_back {
-	float *gy, *gq, *gk, *gv; /* [rows][channels] */
-	float *ge0, *ge1;         /* [channels] */
+	float *gy, *gq, *gk, *gv; /* [rows][channels]; gq, gk NULL where no source learns them */
+	float *ge0, *ge1;         /* [links][channels] */
+	float *ggain;             /* [rows of gain][ROSA_GAINS]; NULL without gain */
+	float *ga;                /* [rows]; NULL without a gate */
 };
 
 /* From ginj, the gradient of inj, to those of the parameters and, added to what is there, that of U (gu NULL: not
- * wanted). batch->y must be that of this layer (layer_reread). `x`, `lookup` and `learning` are those of
- * layer_retrieve. A call that fails has added nothing. */
+ * wanted). batch->y and batch->z must be those of this layer (layer_read_batch). A call that fails has added nothing to
+ * `grads` and to the sums of the sources. */
 rosa_status layer_backward(const struct rosa_setup *setup, const struct rosa_weights *weights,
-			   const struct rosa_batch *batch, const rosa_learning *learning, const struct rosa_rows *x,
-			   const struct lookup *lookup, const float *u, const float *ginj, const struct rosa_back *back,
-			   const struct rosa_grads *grads, float *gu, rosa_error *err);
+			   const struct rosa_batch *batch, const rosa_learning *learning, size_t sources,
+			   const struct rosa_source *from, const float *v, const float *u, const float *ginj,
+			   const struct rosa_back *back, const struct rosa_grads *grads, float *gu, rosa_error *err);
+
+/* From the gradients of q and k (NULL: none), such as the sums over the layers that read them, to those of their
+ * projections and of U. gq is overwritten where Wq and Wk are shared. */
+void layer_project_back(const struct rosa_setup *setup, const struct rosa_weights *weights, size_t rows, const float *u,
+			float *gq, const float *gk, const struct rosa_grads *grads, float *gu);
 
 #endif

@@ -18,6 +18,7 @@
 #include "base/status.h"
 #include "retrieval/rules.h"
 #include "rosa/arguments.h"
+#include "rosa/destinations.h"
 #include "rosa/layer.h"
 #include "rosa/scratch.h"
 
@@ -30,7 +31,8 @@ struct rosa_tape {
 	size_t batch, steps, channels;
 	/* Each [batch][steps][channels]. k is q if shared; both are NULL if no rule reads them. */
 	void *h, *q, *k, *v;
-	struct lookup lookup;
+	size_t sources;
+	struct lookup lookups[ROSA_MAX_SOURCES];
 };
 
 /* One call: its arguments, checked and complete, and its memory. */
@@ -45,24 +47,98 @@ struct call {
 	struct rosa_setup setup;
 	struct rosa_weights weights;
 	struct rosa_batch sequences;
+	size_t sources;
+	struct lookup_shape shapes[ROSA_MAX_SOURCES];
+	size_t own;     /* which source is the layer's own; `sources`: none */
+	size_t *routes; /* [links of all sources] */
+	size_t rows;    /* of gain */
 };
 
 /* ----------------------------------------------------------------------------------------------------- arguments -- */
 
-static rosa_status check_parameters(const rosa_layer *layer, rosa_error *err)
+static bool has_own(const struct call *call)
 {
+	return call->own < call->sources;
+}
+
+static rosa_status check_parameters(const struct call *call, rosa_error *err)
+{
+	const rosa_layer *layer = &call->layer;
+	const bool own = has_own(call);
 	const struct {
 		const char *name;
 		const float *pointer;
-	} parameters[] = {{"norm", layer->norm}, {"wq", layer->wq}, {"wk", layer->wk},     {"wv", layer->wv},
-			  {"e0", layer->e0},     {"e1", layer->e1}, {"wout", layer->wout}, {"a0", layer->a0}};
-	const size_t needed = sizeof(parameters) / sizeof(*parameters) - (layer->fusion == ROSA_POST);
+		bool needed;
+	} parameters[] = {{"norm", layer->norm, true}, {"wq", layer->wq, own},
+			  {"wk", layer->wk, own},      {"wv", layer->wv, true},
+			  {"e0", layer->e0, true},     {"e1", layer->e1, true},
+			  {"wout", layer->wout, true}, {"a0", layer->a0, layer->fusion == ROSA_PRE}};
 
-	for (size_t i = 0; i < needed; i++)
-		if (!parameters[i].pointer)
+	for (size_t i = 0; i < sizeof(parameters) / sizeof(*parameters); i++)
+		if (parameters[i].needed && !parameters[i].pointer)
 			return rosa_fail(err, ROSA_EINVAL, "layer.%s is NULL; %s fusion needs it", parameters[i].name,
 					 layer->fusion == ROSA_POST ? "post" : "pre");
+	if (!layer->gate_w != !layer->gate_b)
+		return rosa_fail(err, ROSA_EINVAL, "layer.%s is NULL; give both gate_w and gate_b, or neither",
+				 layer->gate_w ? "gate_b" : "gate_w");
+	if (!(layer->scale >= 0 && layer->scale < 1e30f))
+		return rosa_fail(err, ROSA_EINVAL, "layer.scale is %g; it must be 0 (for 1) or more",
+				 (double)layer->scale);
 	return ROSA_OK;
+}
+
+/* One source: its shape, checked. */
+static rosa_status check_source(struct call *call, size_t i, unsigned bits, rosa_error *err)
+{
+	const rosa_layer *layer = &call->layer;
+	const rosa_places own = {.routes = layer->channels / bits, .links = 1},
+			  places = layer->sources ? layer->places[i] : own;
+
+	if (places.routes == 0 || layer->channels % places.routes)
+		return rosa_fail(err, ROSA_EINVAL,
+				 "layer.places[%zu].routes is %zu; give a divisor of the %zu channels", i,
+				 places.routes, layer->channels);
+	if (places.links == 0 || places.links > ROSA_MAX_LINKS)
+		return rosa_fail(err, ROSA_EINVAL, "layer.places[%zu].links is %zu; give 1 to %d", i, places.links,
+				 ROSA_MAX_LINKS);
+	if (places.tau && layer->gain && !places.length)
+		return rosa_fail(err, ROSA_EINVAL, "layer.places[%zu].length is NULL; gain needs the lengths", i);
+	if (!places.tau) {
+		if (has_own(call))
+			return rosa_fail(err, ROSA_EINVAL, "layer.places[%zu].tau is NULL; a layer has one own source",
+					 i);
+		if (places.routes != layer->channels / bits)
+			return rosa_fail(err, ROSA_EINVAL,
+					 "layer.places[%zu].routes is %zu; a layer's own source has channels / bits, "
+					 "%zu",
+					 i, places.routes, layer->channels / bits);
+		if (places.links > 1 && layer->wq != layer->wk)
+			return rosa_fail(err, ROSA_EINVAL,
+					 "layer.places[%zu].links is %zu; a chain needs a query that is the key: give "
+					 "wq as wk, or 1 link",
+					 i, places.links);
+		call->own = i;
+	}
+	call->shapes[i] =
+	    (struct lookup_shape){call->batch, places.routes, call->steps, places.links, layer->gain != NULL};
+	return ROSA_OK;
+}
+
+static rosa_status check_sources(struct call *call, unsigned bits, rosa_error *err)
+{
+	const rosa_layer *layer = &call->layer;
+	rosa_status status = ROSA_OK;
+
+	if (layer->sources > ROSA_MAX_SOURCES)
+		return rosa_fail(err, ROSA_EINVAL, "layer.sources is %zu; a layer has at most %d", layer->sources,
+				 ROSA_MAX_SOURCES);
+	if (layer->sources && !layer->places)
+		return rosa_fail(err, ROSA_EINVAL, "layer.places is NULL; give %zu sources, or set layer.sources to 0",
+				 layer->sources);
+	call->own = call->sources = layer->sources ? layer->sources : 1;
+	for (size_t i = 0; i < call->sources && !status; i++)
+		status = check_source(call, i, bits, err);
+	return status;
 }
 
 static rosa_status check_layer(const rosa_layer *given, rosa_layer *layer, rosa_error *err)
@@ -84,7 +160,7 @@ static rosa_status check_layer(const rosa_layer *given, rosa_layer *layer, rosa_
 	if (layer->channels > SIZE_MAX / 64 / (layer->channels ? layer->channels : 1))
 		return rosa_fail(err, ROSA_EINVAL, "layer.channels is %zu; its matrices do not fit into memory",
 				 layer->channels);
-	return check_parameters(layer, err);
+	return ROSA_OK;
 }
 
 static rosa_status check_call(const rosa_options *options, const rosa_learning *learning, const rosa_layer *layer,
@@ -103,6 +179,10 @@ static rosa_status check_call(const rosa_options *options, const rosa_learning *
 		status = check_layer(layer, &call->layer, err);
 	if (!status)
 		status = activations_check(call->layer.dtype, batch, steps, call->layer.channels, rules.bits, err);
+	if (!status)
+		status = check_sources(call, rules.bits, err);
+	if (!status)
+		status = check_parameters(call, err);
 	if (!status)
 		call->numbers = batch * steps * call->layer.channels;
 	return status;
@@ -131,13 +211,21 @@ static rosa_status check_same_layer(const rosa_tape *tape, const struct call *ca
 	} fields[] = {{"channels", call->layer.channels, tape->channels},
 		      {"dtype", (size_t)call->layer.dtype, (size_t)tape->dtype},
 		      {"fusion", (size_t)call->layer.fusion, (size_t)tape->fusion},
-		      {"wq == layer.wk", call->layer.wq == call->layer.wk, tape->shared}};
+		      {"wq == layer.wk", call->layer.wq == call->layer.wk, tape->shared},
+		      {"sources", call->sources, tape->sources}};
 
 	for (size_t i = 0; i < sizeof(fields) / sizeof(*fields); i++)
 		if (fields[i].now != fields[i].then)
 			return rosa_fail(err, ROSA_EINVAL,
 					 "layer.%s is %zu and was %zu in the forward pass; give the same layer to both",
 					 fields[i].name, fields[i].now, fields[i].then);
+	for (size_t i = 0; i < call->sources; i++)
+		if (!lookup_shape_same(&call->shapes[i], &tape->lookups[i].shape))
+			return rosa_fail(
+			    err, ROSA_EINVAL,
+			    "layer.places[%zu] or layer.gain is another than in the forward pass; give the "
+			    "same layer to both",
+			    i);
 	return ROSA_OK;
 }
 
@@ -165,7 +253,7 @@ static float *rows_for(struct call *call, const void *array)
 static rosa_status call_begin(struct call *call, rosa_error *err)
 {
 	const rosa_layer *layer = &call->layer;
-	const size_t n = layer->channels, cells = call->numbers / (size_t)call->options.bits;
+	const size_t n = layer->channels;
 	const struct matrix matrix = {.format = FORMAT_F32, .rows = n, .columns = n};
 	rosa_options options = call->options;
 	rosa_status status;
@@ -179,16 +267,32 @@ static rosa_status call_begin(struct call *call, rosa_error *err)
 	}
 	cpu_backend_borrow(options.workers, &call->cpu);
 	call->setup = layer_setup(&call->cpu.backend, cpu_training_ops.multiply, n, &options);
-	call->weights = (struct rosa_weights){
-	    .q = matrix, .k = matrix, .v = matrix, .out = matrix, .e0 = layer->e0, .e1 = layer->e1, .a0 = layer->a0};
-	call->weights.q.data = layer->wq;
-	call->weights.k.data = layer->wk;
+	call->weights = (struct rosa_weights){.q = matrix,
+					      .k = matrix,
+					      .v = matrix,
+					      .out = matrix,
+					      .e0 = layer->e0,
+					      .e1 = layer->e1,
+					      .a0 = layer->a0,
+					      .gain = layer->gain,
+					      .gate_w = layer->gate_w,
+					      .gate_b = layer->gate_b,
+					      .scale = layer->scale > 0 ? layer->scale : 1};
+	call->weights.q.data = has_own(call) ? layer->wq : NULL;
+	call->weights.k.data = has_own(call) ? layer->wk : NULL;
 	call->weights.v.data = layer->wv;
 	call->weights.out.data = layer->wout;
+	call->weights.routes = call->routes =
+	    scratch_take(&call->scratch, ROSA_MAX_SOURCES * ROSA_MAX_LINKS, sizeof(*call->routes));
+	for (size_t i = 0; i < call->sources && call->routes; i++) {
+		for (size_t link = 0; link < call->shapes[i].links; link++)
+			call->routes[call->weights.links++] = call->shapes[i].routes;
+		call->rows += call->shapes[i].links * call->shapes[i].routes;
+	}
 	call->sequences = (struct rosa_batch){.count = call->batch, .steps = call->steps};
-	for (int i = 0; i < 3; i++)
-		call->sequences.symbols[i] = scratch_take(&call->scratch, cells, sizeof(*call->sequences.symbols[i]));
-	call->sequences.found = scratch_take(&call->scratch, cells, sizeof(*call->sequences.found));
+	layer_batch_take(&call->setup, call->sources, call->shapes, has_own(call), &call->scratch, &call->sequences);
+	if (layer->gate_w)
+		call->sequences.z = scratch_floats(&call->scratch, call->batch * call->steps);
 	return ROSA_OK;
 }
 
@@ -224,8 +328,7 @@ static void norm(struct call *call, const float *h, float *u)
 static rosa_status tape_new(const struct call *call, rosa_tape **made, rosa_error *err)
 {
 	const rosa_allocator *allocator = &call->options.allocator;
-	const struct lookup_shape shape = {call->batch, call->layer.channels / (size_t)call->options.bits, call->steps};
-	const bool learns = call->learning.qk_grad != ROSA_QK_NONE;
+	const bool learns = has_own(call) && call->learning.qk_grad != ROSA_QK_NONE;
 	rosa_tape *tape = memory_resize(allocator, NULL, sizeof(*tape));
 
 	if (!tape)
@@ -237,7 +340,8 @@ static rosa_status tape_new(const struct call *call, rosa_tape **made, rosa_erro
 			    .shared = call->layer.wq == call->layer.wk,
 			    .batch = call->batch,
 			    .steps = call->steps,
-			    .channels = call->layer.channels};
+			    .channels = call->layer.channels,
+			    .sources = call->sources};
 	*made = tape;
 	tape->h = memory_resize(allocator, NULL, rows_bytes(call));
 	tape->v = memory_resize(allocator, NULL, rows_bytes(call));
@@ -247,14 +351,18 @@ static rosa_status tape_new(const struct call *call, rosa_tape **made, rosa_erro
 	}
 	if (!tape->h || !tape->v || (learns && (!tape->q || !tape->k)))
 		return out_of_memory(call, err);
-	return lookup_reserve(&tape->options, &shape, &tape->lookup, err);
+	return ROSA_OK;
 }
 
 size_t rosa_tape_bytes(const rosa_tape *tape)
 {
+	size_t lookups = 0;
+
 	if (!tape)
 		return 0;
-	return sizeof(*tape) + tape->lookup.read_bytes + tape->lookup.flips_bytes +
+	for (size_t i = 0; i < tape->sources; i++)
+		lookups += lookup_bytes(&tape->lookups[i]);
+	return sizeof(*tape) + lookups +
 	       (2 + (size_t)(tape->q != NULL) + (size_t)(tape->k != tape->q)) * tape->batch * tape->steps *
 		   tape->channels * activation_size(tape->dtype);
 }
@@ -271,7 +379,8 @@ void rosa_tape_free(rosa_tape *tape)
 	memory_free(&allocator, tape->q);
 	memory_free(&allocator, tape->v);
 	memory_free(&allocator, tape->h);
-	lookup_free(&tape->options, &tape->lookup);
+	for (size_t i = 0; i < tape->sources; i++)
+		lookup_free(&tape->options, &tape->lookups[i]);
 	memory_free(&allocator, tape);
 }
 
@@ -289,36 +398,81 @@ static void keep(struct call *call, float *rows, void *kept)
 	}
 }
 
-static rosa_status forward(struct call *call, const void *h, void *out, rosa_tape *tape, struct lookup *lookup,
+/* Places that the caller gives, as a lookup keeps them. */
+static rosa_status keep_places(const struct call *call, size_t i, struct lookup *lookup, rosa_error *err)
+{
+	const rosa_places *places = &call->layer.places[i];
+	const size_t cells = places->links * call->batch * places->routes * call->steps;
+
+	for (size_t at = 0; at < cells; at++)
+		if (places->tau[at] < -1 || places->tau[at] >= (int64_t)call->steps)
+			return rosa_fail(err, ROSA_EINVAL,
+					 "layer.places[%zu].tau has a place %d; it must be -1 or below the %zu steps",
+					 i, places->tau[at], call->steps);
+	destinations_store(lookup->read, places->tau, 0, cells, lookup->width);
+	for (size_t at = 0; lookup->shape.lengths && at < cells; at++) {
+		const int32_t length = places->length[at];
+
+		lookup->length[at] = (uint8_t)(length < 0 ? 0 : length < PLACES_LONGEST ? length : PLACES_LONGEST);
+	}
+	return ROSA_OK;
+}
+
+/* The layer's sources, the own one not yet looked up. */
+static rosa_status begin_sources(const struct call *call, struct lookup *lookups, struct rosa_source *sources,
+				 rosa_error *err)
+{
+	rosa_status status = ROSA_OK;
+
+	for (size_t i = 0; i < call->sources && !status; i++) {
+		status = lookup_reserve(&call->options, &call->shapes[i], &lookups[i], err);
+		if (!status && i != call->own)
+			status = keep_places(call, i, &lookups[i], err);
+		sources[i] = (struct rosa_source){.lookup = &lookups[i]};
+	}
+	return status;
+}
+
+static rosa_status forward(struct call *call, const void *h, void *out, rosa_tape *tape, struct lookup *lookups,
 			   rosa_error *err)
 {
 	const size_t rows = call->batch * call->steps;
-	const bool pre = call->layer.fusion == ROSA_PRE, shared = layer_shared(&call->weights);
+	const bool pre = call->layer.fusion == ROSA_PRE, own = has_own(call),
+		   apart = own && !layer_shared(&call->weights);
 	rosa_learning learning = call->learning;
 	float *wide_h = rows_for(call, h), *u = take_rows(call), *wide_out = rows_for(call, out);
-	struct rosa_rows x = {.q = rows_for(call, tape ? tape->q : NULL)};
+	struct rosa_rows x = {.q = own ? rows_for(call, tape ? tape->q : NULL) : NULL,
+			      .k = apart ? rows_for(call, tape ? tape->k : NULL) : NULL,
+			      .v = rows_for(call, tape ? tape->v : NULL)};
+	struct rosa_source sources[ROSA_MAX_SOURCES];
 	struct product projections[3];
 	rosa_status status;
 
-	x.k = shared ? NULL : rows_for(call, tape ? tape->k : NULL);
-	x.v = rows_for(call, tape ? tape->v : NULL);
+	/* the gate takes U after y has been read */
+	call->sequences.y = call->layer.gate_w ? take_rows(call) : u;
 	if (call->scratch.short_of_memory)
 		return out_of_memory(call, err);
-	call->sequences.y = u; /* U has been used by then */
+	status = begin_sources(call, lookups, sources, err);
+	if (status)
+		return status;
 	widen(call, h, wide_h);
 	norm(call, wide_h, u);
 	call->setup.multiply(call->setup.backend, rows, u, layer_projections(&call->weights, &x, projections),
 			     projections);
-	keep(call, x.q, tape ? tape->q : NULL);
-	if (!shared)
+	if (own)
+		keep(call, x.q, tape ? tape->q : NULL);
+	if (apart)
 		keep(call, x.k, tape ? tape->k : NULL);
 	keep(call, x.v, tape ? tape->v : NULL);
 	/* without a backward pass no counterfactuals are needed */
 	if (!tape && learning.qk_grad == ROSA_QK_FLIPS)
 		learning.qk_grad = ROSA_QK_NONE;
-	status = layer_retrieve(&call->setup, &call->weights, &call->sequences, &learning, &x, lookup, err);
+	if (own)
+		status =
+		    layer_find(&call->setup, &call->weights, &call->sequences, &learning, &x, &lookups[call->own], err);
 	if (status)
 		return status;
+	layer_read_batch(&call->setup, &call->weights, &call->sequences, call->sources, sources, x.v, u);
 	layer_inject(&call->setup, &call->weights, rows, call->sequences.y, false, wide_out);
 	if (pre)
 		layer_mix(&call->setup, &call->weights, rows, wide_h, wide_out, wide_out);
@@ -332,10 +486,11 @@ rosa_status rosa_layer_forward(const rosa_options *options, const rosa_learning 
 			       size_t batch, size_t steps, const void *h, void *out, rosa_tape **tape, rosa_error *err)
 {
 	struct call call;
-	struct lookup lookup = {0};
+	struct lookup lookups[ROSA_MAX_SOURCES];
 	rosa_tape *made = NULL;
 	rosa_status status;
 
+	memset(lookups, 0, sizeof(lookups));
 	if (tape)
 		*tape = NULL;
 	status = check_call(options, learning, layer, batch, steps, &call, err);
@@ -349,14 +504,10 @@ rosa_status rosa_layer_forward(const rosa_options *options, const rosa_learning 
 	status = call_begin(&call, err);
 	if (!status && tape)
 		status = tape_new(&call, &made, err);
-	if (!status && !tape) {
-		const struct lookup_shape shape = {batch, call.setup.routes, steps};
-
-		status = lookup_reserve(&call.options, &shape, &lookup, err);
-	}
 	if (!status)
-		status = forward(&call, h, out, made, made ? &made->lookup : &lookup, err);
-	lookup_free(&call.options, &lookup);
+		status = forward(&call, h, out, made, made ? made->lookups : lookups, err);
+	for (size_t i = 0; i < call.sources; i++)
+		lookup_free(&call.options, &lookups[i]);
 	call_end(&call);
 	if (status)
 		rosa_tape_free(made);
@@ -381,7 +532,8 @@ static rosa_status take_backward(struct call *call, const rosa_tape *tape, const
 {
 	const size_t n = call->layer.channels;
 	const bool pre = call->layer.fusion == ROSA_PRE, through = gh || wanted->norm;
-	float *vectors = scratch_floats(&call->scratch, 3 * n);
+	const size_t links = call->weights.links;
+	float *vectors = scratch_floats(&call->scratch, (2 * links + 1) * n);
 
 	at->h = rows_for(call, tape->h);
 	at->u = take_rows(call);
@@ -397,13 +549,15 @@ static rosa_status take_backward(struct call *call, const rosa_tape *tape, const
 	at->back.gv = take_rows(call);
 	at->back.gq = tape->q ? take_rows(call) : NULL;
 	at->back.gk = tape->q ? take_rows(call) : NULL;
+	at->back.ggain = call->layer.gain ? scratch_floats(&call->scratch, call->rows * ROSA_GAINS) : NULL;
+	at->back.ga = call->layer.gate_w ? scratch_floats(&call->scratch, call->batch * call->steps) : NULL;
 	at->scales = scratch_floats(&call->scratch, call->batch * call->steps);
 	call->sequences.y = take_rows(call);
 	if (call->scratch.short_of_memory)
 		return out_of_memory(call, err);
 	at->back.ge0 = vectors;
-	at->back.ge1 = vectors + n;
-	at->ga0 = pre && wanted->a0 ? vectors + 2 * n : NULL;
+	at->back.ge1 = vectors + links * n;
+	at->ga0 = pre && wanted->a0 ? vectors + 2 * links * n : NULL;
 	widen(call, tape->h, at->h);
 	widen(call, tape->v, at->x.v);
 	if (at->x.q)
@@ -419,14 +573,27 @@ static rosa_status backward(struct call *call, const rosa_tape *tape, const void
 {
 	struct backend *backend = &call->cpu.backend;
 	const size_t n = call->layer.channels, rows = call->batch * call->steps;
-	const struct rosa_grads grads = {wanted->wq, wanted->wk, wanted->wv, wanted->wout, wanted->e0, wanted->e1};
+	const struct rosa_grads grads = {.q = wanted->wq,
+					 .k = wanted->wk,
+					 .v = wanted->wv,
+					 .out = wanted->wout,
+					 .e0 = wanted->e0,
+					 .e1 = wanted->e1,
+					 .gain = call->layer.gain ? wanted->gain : NULL,
+					 .gate_w = call->layer.gate_w ? wanted->gate_w : NULL,
+					 .gate_b = call->layer.gate_w ? wanted->gate_b : NULL};
+	struct rosa_source sources[ROSA_MAX_SOURCES];
 	struct backward_rows at = {0};
 	rosa_status status = take_backward(call, tape, gout, wanted, gh, &at, err);
 
 	if (status)
 		return status;
 	norm(call, at.h, at.u);
-	layer_reread(&call->setup, &call->weights, &call->sequences, &at.x, &tape->lookup);
+	for (size_t i = 0; i < call->sources; i++)
+		sources[i] = (struct rosa_source){.lookup = &tape->lookups[i],
+						  .q = i == call->own ? at.x.q : NULL,
+						  .k = i == call->own ? at.x.k : NULL};
+	layer_read_batch(&call->setup, &call->weights, &call->sequences, call->sources, sources, at.x.v, at.u);
 	if (at.gh)
 		cpu_training_ops.clear(backend, call->numbers, at.gh);
 	if (at.gu)
@@ -438,8 +605,8 @@ static rosa_status backward(struct call *call, const rosa_tape *tape, const void
 		cpu_training_ops.mix_back(backend, rows, n, call->layer.a0, at.h, at.inj, at.gout, at.gh, at.ginj,
 					  at.ga0);
 	}
-	status = layer_backward(&call->setup, &call->weights, &call->sequences, &call->learning, &at.x, &tape->lookup,
-				at.u, at.ginj, &at.back, &grads, at.gu, err);
+	status = layer_backward(&call->setup, &call->weights, &call->sequences, &call->learning, call->sources, sources,
+				at.x.v, at.u, at.ginj, &at.back, &grads, at.gu, err);
 	if (status)
 		return status;
 	/* nothing fails any more */

@@ -1,12 +1,10 @@
-/* Destinations of whole sequences, and what stands there. */
+/* Places of whole sequences. */
 #include "rosa/lookup.h"
-#include "backend/backend.h"
 #include "base/memory.h"
 #include "base/pool.h"
 #include "base/status.h"
+#include "retrieval/symbol_array.h"
 #include "rosa/destinations.h"
-
-#include <stdatomic.h>
 
 static rosa_status reserve(const rosa_options *options, void **block, size_t *have, size_t need, const char *what,
 			   size_t steps, rosa_error *err)
@@ -26,26 +24,49 @@ static rosa_status reserve(const rosa_options *options, void **block, size_t *ha
 	return ROSA_OK;
 }
 
+/* Places of one link. */
+static size_t link_cells(const struct lookup_shape *shape)
+{
+	return shape->count * shape->routes * shape->steps;
+}
+
 rosa_status lookup_reserve(const rosa_options *options, const struct lookup_shape *shape, struct lookup *lookup,
 			   rosa_error *err)
 {
-	return reserve(options, &lookup->read, &lookup->read_bytes,
-		       shape->count * shape->routes * shape->steps * (size_t)rosa_width(shape->steps), "destinations",
-		       shape->steps, err);
+	const size_t cells = shape->links * link_cells(shape);
+	void *length = lookup->length;
+	rosa_status status;
+
+	lookup->shape = *shape;
+	lookup->width = rosa_width(shape->steps);
+	status = reserve(options, &lookup->read, &lookup->read_bytes, cells * (size_t)lookup->width, "destinations",
+			 shape->steps, err);
+	if (status == ROSA_OK && shape->lengths)
+		status = reserve(options, &length, &lookup->length_bytes, cells, "match lengths", shape->steps, err);
+	lookup->length = length;
+	return status;
 }
 
 void lookup_free(const rosa_options *options, struct lookup *lookup)
 {
 	memory_free(&options->allocator, lookup->read);
+	memory_free(&options->allocator, lookup->length);
 	memory_free(&options->allocator, lookup->flips);
 	*lookup = (struct lookup){0};
 }
 
-rosa_status lookup_find(const rosa_options *options, const rosa_learning *learning, const uint64_t *seeds,
-			const struct lookup_shape *shape, const uint16_t *query, const uint16_t *key,
-			struct lookup *lookup, rosa_error *err)
+size_t lookup_bytes(const struct lookup *lookup)
 {
-	const size_t steps = shape->steps, width = (size_t)rosa_width(steps);
+	return lookup->read_bytes + lookup->length_bytes + lookup->flips_bytes;
+}
+
+/* The first links, with the counterfactual tables where they are wanted. */
+static rosa_status find_first(const rosa_options *options, const rosa_learning *learning, const uint64_t *seeds,
+			      const void *query, const void *key, struct lookup *lookup, rosa_error *err)
+{
+	const struct lookup_shape *shape = &lookup->shape;
+	const size_t steps = shape->steps, width = (size_t)lookup->width;
+	const unsigned bits = (unsigned)options->bits;
 	const size_t row_bytes = (size_t)(options->bits + 1) * width;
 	const bool flips = learning && learning->qk_grad == ROSA_QK_FLIPS;
 	const bool draws = learning && (learning->explore > 0 || (flips && learning->flip_share < 1));
@@ -67,62 +88,102 @@ rosa_status lookup_find(const rosa_options *options, const rosa_learning *learni
 
 		if (by_sequence)
 			mine.seed = seeds[i];
-		status = rosa_find(options, learning ? &mine : NULL, routes, steps, query + at, key + at,
-				   (char *)lookup->read + at * width, NULL, tables, err);
+		status = rosa_find(options, learning ? &mine : NULL, routes, steps, symbols_from(query, bits, at),
+				   symbols_from(key, bits, at), (char *)lookup->read + at * width,
+				   shape->lengths ? lookup->length + at : NULL, tables, err);
 		if (flips && i + 1 < calls)
-			tables += rosa_count_runs(routes, steps, query + at, options->bits, options->fold) * row_bytes;
+			tables += rosa_count_runs(routes, steps, symbols_from(query, bits, at), options->bits,
+						  options->fold) *
+				  row_bytes;
 	}
 	return status;
 }
 
-/* ------------------------------------------------------------------------------------------------------- values -- */
+/* ----------------------------------------------------------------------------------------------------- the chain -- */
 
-#define BLOCK 256 /* destinations widened at once */
-
-struct gathering {
-	size_t steps, value_steps;
-	int width;
-	const void *read;
-	const uint16_t *value;
-	uint32_t *found;
-	atomic_bool broken;
+struct following {
+	struct lookup *lookup;
+	const void *tau0; /* [count * routes][steps] what is found without delay */
+	const uint8_t *length0;
 };
 
-static void gather_row(void *context, size_t row, unsigned worker)
+/* The further links of one route: the next place of d is what had been found at step d - 1. */
+static void follow_row(void *context, size_t row, unsigned worker)
 {
-	struct gathering *gathering = context;
-	const size_t steps = gathering->steps;
-	const uint16_t *value = gathering->value + row * gathering->value_steps;
-	uint32_t *found = gathering->found + row * steps;
-	int32_t tau[BLOCK];
-	bool good = true;
+	const struct following *following = context;
+	struct lookup *lookup = following->lookup;
+	const size_t steps = lookup->shape.steps, cells = link_cells(&lookup->shape);
+	const int width = lookup->width;
 
 	(void)worker;
-	for (size_t first = 0; first < steps; first += BLOCK) {
-		const size_t count = steps - first < BLOCK ? steps - first : BLOCK;
+	for (size_t link = 1; link < lookup->shape.links; link++) {
+		for (size_t t = 0; t < steps; t++) {
+			const size_t at = link * cells + row * steps + t;
+			const int32_t d = destination_at(lookup->read, at - cells, width);
+			const size_t before = row * steps + (size_t)(d - 1);
+			const int32_t tau = d < 1 ? -1 : destination_at(following->tau0, before, width);
 
-		destinations_load(tau, gathering->read, row * steps + first, count, gathering->width);
-		for (size_t i = 0; i < count; i++) {
-			const bool there = (uint32_t)tau[i] < gathering->value_steps;
+			destinations_store(lookup->read, &tau, at, 1, width);
+			if (lookup->shape.lengths) {
+				const uint8_t longest = lookup->length[at - cells],
+					      length = d < 1 ? 0 : following->length0[before];
 
-			found[first + i] = there ? BACKEND_FOUND | value[tau[i]] : 0;
-			good &= there || tau[i] == -1;
+				lookup->length[at] = length < longest ? length : longest;
+			}
 		}
 	}
-	if (!good)
-		atomic_store(&gathering->broken, true);
 }
 
-bool lookup_gather(struct pool *pool, size_t rows, size_t steps, const void *read, const uint16_t *value,
-		   size_t value_steps, uint32_t *found)
+static rosa_status follow(const rosa_options *options, const rosa_learning *learning, const void *query,
+			  const void *key, struct lookup *lookup, rosa_error *err)
 {
-	struct gathering gathering = {.steps = steps,
-				      .value_steps = value_steps,
-				      .width = rosa_width(value_steps),
-				      .read = read,
-				      .value = value,
-				      .found = found};
+	const struct lookup_shape *shape = &lookup->shape;
+	struct following following = {lookup, lookup->read, lookup->length};
+	struct lookup undelayed = {0};
+	rosa_status status = ROSA_OK;
 
-	pool_run(pool, rows, gather_row, &gathering, NULL);
-	return !atomic_load(&gathering.broken);
+	/* what was found at d - 1, which explored steps are not */
+	if (options->delay || (learning && learning->explore > 0)) {
+		struct lookup_shape first = *shape;
+		rosa_options plain = *options;
+
+		first.links = 1;
+		plain.delay = 0;
+		status = lookup_reserve(options, &first, &undelayed, err);
+		if (status == ROSA_OK)
+			status = find_first(&plain, NULL, NULL, query, key, &undelayed, err);
+		following.tau0 = undelayed.read;
+		following.length0 = undelayed.length;
+	}
+	if (status == ROSA_OK)
+		pool_run(pool_for(options, 0), shape->count * shape->routes, follow_row, &following, NULL);
+	lookup_free(options, &undelayed);
+	return status;
+}
+
+rosa_status lookup_find(const rosa_options *options, const rosa_learning *learning, const uint64_t *seeds,
+			const void *query, const void *key, struct lookup *lookup, rosa_error *err)
+{
+	rosa_status status = find_first(options, learning, seeds, query, key, lookup, err);
+
+	if (status == ROSA_OK && lookup->shape.links > 1)
+		status = follow(options, learning, query, key, lookup, err);
+	return status;
+}
+
+bool lookup_places(const struct lookup *lookup, size_t sequence, struct places *places)
+{
+	const size_t rows = lookup->shape.routes, steps = lookup->shape.steps, cells = link_cells(&lookup->shape);
+	bool good = true;
+
+	for (size_t link = 0; link < lookup->shape.links; link++) {
+		const size_t from = link * cells + sequence * rows * steps, to = link * rows * steps;
+
+		destinations_load(places->tau + to, lookup->read, from, rows * steps, lookup->width);
+		if (lookup->shape.lengths)
+			memcpy(places->length + to, lookup->length + from, rows * steps);
+	}
+	for (size_t i = 0; i < lookup->shape.links * rows * steps; i++)
+		good &= places->tau[i] >= -1 && places->tau[i] < (int64_t)steps;
+	return good;
 }

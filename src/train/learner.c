@@ -192,8 +192,15 @@ static rosa_status take_step(learner *l, uint64_t step, double adapter_rate, dou
 			     struct learner_result *result, rosa_error *err)
 {
 	struct parameters *parameters = network_parameters(l->network);
-	struct step_rates rates = {backbone_rate,  adapter_rate,     l->options.beta1, l->options.beta2,
-				   l->options.eps, l->options.decay, step + 1,         1};
+	struct step_rates rates = {.backbone = backbone_rate,
+				   .adapter = adapter_rate,
+				   .vectors = adapter_rate * l->options.vector_factor,
+				   .beta1 = l->options.beta1,
+				   .beta2 = l->options.beta2,
+				   .eps = l->options.eps,
+				   .decay = l->options.decay,
+				   .step = step + 1,
+				   .scale = 1};
 
 	result->norm = parameters_gradient_norm(parameters);
 	if (!isfinite(result->norm))
@@ -207,6 +214,18 @@ static rosa_status take_step(learner *l, uint64_t step, double adapter_rate, dou
 	return ROSA_OK;
 }
 
+/* The scales of new adapters, from the first sample of the step. Every process measures the same one, so all have the
+ * same scales, whatever the number of processes and the size of a micro batch. */
+static rosa_status measure_units(learner *l, uint64_t first, rosa_error *err)
+{
+	const struct batch batch = batch_at(l, 0, 1, l->samples.length);
+
+	if (!network_lacks_units(l->network))
+		return ROSA_OK;
+	read_sample(l, &l->samples, first, 0);
+	return network_measure_units(l->network, &batch, err);
+}
+
 rosa_status learner_step(learner *l, uint64_t step, double adapter_rate, double backbone_rate,
 			 struct learner_result *result, rosa_error *err)
 {
@@ -216,6 +235,9 @@ rosa_status learner_step(learner *l, uint64_t step, double adapter_rate, double 
 	rosa_status status;
 
 	*result = (struct learner_result){.loss = NAN};
+	status = measure_units(l, first, err);
+	if (status != ROSA_OK)
+		return status;
 	for (size_t i = 0; i < l->mine; i++) {
 		l->numbers[i] = sample_number(l, first, i);
 		weight += read_sample(l, &l->samples, l->numbers[i], i);
@@ -255,7 +277,7 @@ rosa_status learner_judge(learner *l, const struct samples *samples, uint64_t co
 
 		for (size_t j = 0; j < taken; j++)
 			read_sample(l, samples, sample_number(l, 0, i + j), j);
-		status = network_judge(l->network, &batch, &judged, NULL, NULL, NULL, err);
+		status = network_judge(l->network, &batch, READS_FOUND, &judged, NULL, NULL, NULL, err);
 		sums[0] += judged.loss;
 		sums[1] += judged.weight;
 		sums[2] += (double)judged.correct;

@@ -134,44 +134,26 @@ static struct network_options options_of(const struct mqar_setup *setup)
 	return options;
 }
 
-/* A matrix with this number along its diagonal, or a vector of zeros. */
-static rosa_status set_matrix(mqar_trainer *t, const char *name, float diagonal, rosa_error *err)
-{
-	const struct parameter *parameter = parameters_find(network_parameters(t->network), name);
-	float *numbers = parameter ? calloc(parameter->count, sizeof(*numbers)) : NULL;
-	const size_t columns = parameter ? parameter->shape[parameter->dims - 1] : 0;
-
-	if (!numbers)
-		return rosa_fail(err, ROSA_ENOMEM, "no memory for %s", name);
-	for (size_t i = 0; parameter->dims == 2 && i < parameter->shape[0]; i++)
-		numbers[i * columns + i] = diagonal;
-	t->backend->ops->put(t->backend, parameter->value, numbers, parameter->count * sizeof(*numbers));
-	free(numbers);
-	return ROSA_OK;
-}
-
 static bool has_adapter(const struct mqar_setup *setup, size_t layer)
 {
 	return !setup->adapters || setup->adapters >> layer & 1;
 }
 
-static rosa_status start_adapters(mqar_trainer *t, rosa_error *err)
+/* Layers that shall have no adapter have one that reads zeros and does not learn. */
+static void silence_adapters(mqar_trainer *t)
 {
-	rosa_status status = ROSA_OK;
 	char name[64];
 
-	for (size_t i = (size_t)t->setup.network.adapter.first_global_layers; i < t->setup.layers && status == ROSA_OK;
-	     i++) {
-		for (int level = 0; level < 2 && !has_adapter(&t->setup, i) && status == ROSA_OK; level++) {
-			snprintf(name, sizeof(name), "rosa.layers.%zu.e%d", i, level);
-			status = set_matrix(t, name, 0, err);
-		}
-		if (t->setup.unit_values && status == ROSA_OK) {
-			snprintf(name, sizeof(name), "rosa.layers.%zu.v_proj.weight", i);
-			status = set_matrix(t, name, 1, err);
+	for (size_t i = 0; i < t->setup.layers; i++) {
+		for (int end = 0; end < 2 && !has_adapter(&t->setup, i); end++) {
+			const struct parameter *parameter;
+
+			snprintf(name, sizeof(name), "rosa.layers.%zu.e%d", i, end);
+			parameter = parameters_find(network_parameters(t->network), name);
+			if (parameter)
+				t->backend->ops->training->clear(t->backend, parameter->count, parameter->value);
 		}
 	}
-	return status;
 }
 
 static bool is_frozen(const struct mqar_setup *setup, const struct parameter *parameter)
@@ -215,7 +197,7 @@ static rosa_status make_network(mqar_trainer *t, rosa_workers *workers, rosa_err
 	if (status == ROSA_OK)
 		status = network_new(&config, deviation, &options, t->backend, workers, &t->network, err);
 	if (status == ROSA_OK && options.rosa)
-		status = start_adapters(t, err);
+		silence_adapters(t);
 	if (status == ROSA_OK && options.rosa)
 		status = mqar_watch_new(&t->watch, setup->layers, setup->width, (int)options.adapter.bits, err);
 	return status == ROSA_OK ? choose_trained(t, err) : status;
@@ -235,6 +217,7 @@ static rosa_status make_learner(mqar_trainer *t, rosa_error *err)
 						.beta2 = 0.95,
 						.eps = 1e-8,
 						.decay = setup->decay,
+						.vector_factor = setup->vector_factor,
 						.clip = setup->clip,
 						.seed = draw_long(setup->seed, 3, 0)};
 
@@ -337,8 +320,8 @@ rosa_status mqar_trainer_judge(mqar_trainer *t, uint64_t steps, struct mqar_epoc
 		for (size_t i = 0; i < t->micro; i++)
 			mqar_example(&t->setup.task, HELD_OUT + first + i, t->tokens + i * length,
 				     t->targets + i * length, t->weight + i * length, t->answer + i * length);
-		status = network_judge(t->network, &batch, &result, NULL, watching ? mqar_watch_batch : NULL, &t->watch,
-				       err);
+		status = network_judge(t->network, &batch, READS_FOUND, &result, NULL,
+				       watching ? mqar_watch_batch : NULL, &t->watch, err);
 		epoch->loss += result.loss;
 		epoch->asked += result.counted;
 		correct += result.correct;

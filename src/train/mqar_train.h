@@ -21,15 +21,15 @@ struct mqar_setup {
 	bool tied;                              /* the embedding serves as the head */
 	struct network_options network; /* window, bits and how adapters learn; the rest follows from the mode */
 	uint32_t adapters;              /* a bit for each layer that has one; 0: all */
-	bool unit_values;               /* the value projections begin as unit matrices */
 	const char *const *frozen;      /* parameters whose names contain one of these words are not trained */
 	size_t frozen_count;
 	size_t examples; /* of an epoch, a multiple of batch */
 	size_t epochs, batch;
 	size_t held_out; /* examples that accuracy is measured on, or a few more */
 	double rate, adapter_rate, decay, clip;
-	uint64_t warmup; /* steps */
-	uint64_t seed;   /* of the weights, and of the order of examples */
+	double vector_factor; /* as in learner_options */
+	uint64_t warmup;      /* steps */
+	uint64_t seed;        /* of the weights, and of the order of examples */
 };
 
 /* Held-out examples after an epoch. */

@@ -58,34 +58,42 @@ void mqar_watch_clear(struct mqar_watch *watch)
 	}
 }
 
-static void tally_row(struct mqar_tally *tally, size_t steps, const int32_t *answer, const uint16_t *query,
-		      const uint16_t *key, const int32_t *tau, uint64_t *queries, uint64_t *keys)
+static void tally_places(struct mqar_tally *tally, size_t steps, const int32_t *answer, const int32_t *tau)
+{
+	for (size_t t = 0; t < steps; t++) {
+		tally->asked += answer[t] > 0;
+		tally->found += answer[t] > 0 && tau[t] >= 0;
+		tally->right += answer[t] > 0 && tau[t] == answer[t];
+	}
+	tally->steps += steps;
+}
+
+static void tally_symbols(struct mqar_tally *tally, size_t steps, const int32_t *answer, const uint16_t *query,
+			  const uint16_t *key, uint64_t *queries, uint64_t *keys)
 {
 	for (size_t t = 0; t < steps; t++) {
 		queries[query[t] / 64] |= UINT64_C(1) << query[t] % 64;
 		keys[key[t] / 64] |= UINT64_C(1) << key[t] % 64;
 		tally->agree += query[t] == key[t];
-		if (answer[t] > 0) {
-			tally->asked++;
-			tally->found += tau[t] >= 0;
-			tally->right += tau[t] == answer[t];
-			tally->meets += query[t] == key[answer[t] - 1];
-		}
+		tally->meets += answer[t] > 0 && query[t] == key[answer[t] - 1];
 	}
-	tally->steps += steps;
 }
 
-void mqar_watch_batch(void *context, size_t layer, size_t count, size_t steps, size_t routes, int bits,
-		      const uint16_t *query, const uint16_t *key, const uint16_t *value, const int32_t *tau)
+void mqar_watch_batch(void *context, const struct network_view *view)
 {
 	struct mqar_watch *watch = context;
-	struct mqar_tally *tally = &watch->tallies[layer];
+	struct mqar_tally *tally = &watch->tallies[view->layer];
+	const size_t steps = view->steps, words = words_of(watch->bits);
 
-	(void)value;
-	for (size_t row = 0; row < count * routes; row++)
-		tally_row(tally, steps, watch->answer + row / routes * steps, query + row * steps, key + row * steps,
-			  tau + row * steps, tally->seen[0] + row % routes * words_of(bits),
-			  tally->seen[1] + row % routes * words_of(bits));
+	for (size_t row = 0; row < view->count * view->routes; row++) {
+		const int32_t *answer = watch->answer + row / view->routes * steps;
+		const size_t route = row % view->routes;
+
+		tally_places(tally, steps, answer, view->tau + row * steps);
+		if (view->query)
+			tally_symbols(tally, steps, answer, view->query + row * steps, view->key + row * steps,
+				      tally->seen[0] + route * words, tally->seen[1] + route * words);
+	}
 }
 
 /* Different symbols, the mean over routes. */

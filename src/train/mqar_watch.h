@@ -6,13 +6,14 @@
 
 /* Of one layer, over all examples looked at. Shares are from 0 to 1. */
 struct mqar_layer {
-	bool adapted;   /* else the rest is 0 */
-	double right;   /* routes whose destination, where a value is asked for, is that value */
+	bool adapted; /* else the rest is 0 */
+	double right; /* routes whose destination, where a value is asked for, is that value */
+	double found; /* routes that found something there */
+	/* of the layer's own q and k, 0 where it has none: */
 	double meets;   /* routes whose query symbol there is the key symbol of the key asked for */
 	double agree;   /* route-steps whose query and key symbols are equal */
 	double queries; /* different query symbols in use, the mean over routes */
-	double keys,
-	    found; /* different key symbols likewise; route-steps that found something where a value is asked */
+	double keys;    /* different key symbols likewise */
 };
 
 struct mqar_watch {
@@ -30,8 +31,7 @@ void mqar_watch_free(struct mqar_watch *watch); /* safe on a zeroed one */
 void mqar_watch_clear(struct mqar_watch *watch);
 
 /* A network_observer; the context is a struct mqar_watch. */
-void mqar_watch_batch(void *context, size_t layer, size_t count, size_t steps, size_t routes, int bits,
-		      const uint16_t *query, const uint16_t *key, const uint16_t *value, const int32_t *tau);
+void mqar_watch_batch(void *context, const struct network_view *view);
 
 void mqar_watch_layer(const struct mqar_watch *watch, size_t layer, struct mqar_layer *report);
 

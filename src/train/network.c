@@ -29,6 +29,7 @@ struct start {
 	double limit;              /* uniform between -limit and limit instead; 0: normal */
 	bool unit;                 /* the unit matrix instead */
 	const struct weight *same; /* the numbers of another parameter instead */
+	bool vector;               /* several vectors, not a matrix of a product */
 };
 
 static double uniform(uint64_t seed, uint64_t row, uint64_t i)
@@ -112,6 +113,7 @@ static rosa_status add(network *n, struct weight *weight, const struct start *st
 static rosa_status add(network *n, struct weight *weight, const struct start *start, enum parameter_group group,
 		       size_t rows, size_t columns, rosa_error *err, const char *name, ...)
 {
+	const bool vector = !rows || start->vector;
 	const size_t shape[2] = {rows, columns};
 	char text[96];
 	va_list args;
@@ -121,9 +123,9 @@ static rosa_status add(network *n, struct weight *weight, const struct start *st
 	vsnprintf(text, sizeof(text), name, args);
 	va_end(args);
 	weight->index = n->parameters.count;
-	status =
-	    parameters_add(&n->parameters, text, rows ? 2 : 1, rows ? shape : shape + 1, group, &weight->value, err);
-	if (rows)
+	status = parameters_add(&n->parameters, text, rows ? 2 : 1, rows ? shape : shape + 1, vector, group,
+				&weight->value, err);
+	if (!vector)
 		weight->matrix = (struct matrix){FORMAT_F32, rows, columns, weight->value};
 	return status == ROSA_OK ? fill(n, &n->parameters.all[weight->index], start, err) : status;
 }
@@ -178,52 +180,72 @@ static rosa_status add_layer(network *n, const struct making *making, size_t i, 
 	return status;
 }
 
+/* The adapter of a layer as the ROSA layer takes it. */
+static void set_rosa(network *n, const struct adapter_layer *from, size_t number)
+{
+	struct network_layer *to = &n->layers[number];
+	struct rosa_weights *rosa = &to->rosa;
+
+	rosa->q = to->rosa_q.matrix;
+	rosa->k = to->rosa_k.matrix;
+	rosa->v = to->rosa_v.matrix;
+	rosa->out = to->rosa_out.matrix;
+	rosa->e0 = to->e0.value;
+	rosa->e1 = to->e1.value;
+	rosa->a0 = to->a0.value;
+	rosa->gain = to->gain.value;
+	rosa->gate_w = to->gate_w.value;
+	rosa->gate_b = to->gate_b.value;
+	rosa->scale = n->scales[number] = from->v ? from->scale : 1;
+}
+
 /* q_proj comes after k_proj: aligned, it begins as its copy. */
 static rosa_status add_adapter(network *n, const struct making *making, size_t i, rosa_error *err)
 {
 	static const struct adapter_layer none;
+	const struct adapter_options *options = &n->options.adapter;
 	const struct adapter_layer *from = making->adapter ? &making->adapter->layers[i] : &none;
-	const size_t width = n->config.width;
+	const size_t width = n->config.width, links = adapter_links(options, i), ends = links > 1 ? links : 0;
 	const double xavier = sqrt(6.0 / (double)(2 * width));
-	const bool aligned = n->options.adapter.qk == QK_ALIGNED;
+	const bool aligned = options->qk == QK_ALIGNED, own = adapter_learns_qk(options, i);
 	struct network_layer *to = &n->layers[i];
 	const struct start matrix = {.limit = xavier}, unit = {.unit = true},
-			   query = {.limit = aligned ? 0 : xavier, .same = aligned ? &to->rosa_k : NULL};
+			   value = options->v_start == V_IDENTITY ? unit : matrix,
+			   query = {.limit = aligned ? 0 : xavier, .same = aligned ? &to->rosa_k : NULL},
+			   low = {.mean = -(double)options->e_start, .vector = true},
+			   high = {.mean = (double)options->e_start, .vector = true}, one = {.mean = 1, .vector = true};
 	const struct {
 		struct weight *weight;
 		const struct tensor *tensor;
 		struct start start;
-		size_t rows;
+		size_t rows, columns;
 		const char *name;
 		bool there;
 	} parts[] = {
-	    {&to->rosa_k, from->k, matrix, width, "k_proj.weight", true},
-	    {&to->rosa_v, from->v, matrix, width, "v_proj.weight", true},
-	    {&to->rosa_out, from->out, unit, width, "out_proj.weight", true},
-	    {&to->rosa_q, from->q, query, width, "q_proj.weight", n->options.adapter.qk != QK_SHARED},
-	    {&to->e0, from->e0, {.mean = -(double)n->options.adapter.e_start}, 0, "e0", true},
-	    {&to->e1, from->e1, {.mean = (double)n->options.adapter.e_start}, 0, "e1", true},
-	    {&to->a0, from->a0, {.mean = 0}, 0, "a0", n->options.adapter.fusion == ROSA_PRE},
+	    {&to->rosa_k, from->k, matrix, width, width, "k_proj.weight", own},
+	    {&to->rosa_v, from->v, value, width, width, "v_proj.weight", true},
+	    {&to->rosa_out, from->out, unit, width, width, "out_proj.weight", true},
+	    {&to->rosa_q, from->q, query, width, width, "q_proj.weight", own && options->qk != QK_SHARED},
+	    {&to->e0, from->e0, low, ends, width, "e0", true},
+	    {&to->e1, from->e1, high, ends, width, "e1", true},
+	    {&to->a0, from->a0, {.mean = 0}, 0, width, "a0", options->fusion == ROSA_PRE},
+	    {&to->gain, from->gain, one, adapter_gain_rows(options, i, width), ROSA_GAINS, "gain", options->gain},
+	    {&to->gate_w, from->gate, {.mean = 0}, 0, width, "gate.weight", options->gate},
+	    {&to->gate_b, from->bias, {.mean = 0}, 0, 1, "gate.bias", options->gate},
 	};
-	rosa_status status = ROSA_OK;
+	rosa_status status = network_reads_new(n, i, err);
 
 	for (size_t j = 0; j < sizeof(parts) / sizeof(parts[0]) && status == ROSA_OK; j++) {
 		struct start start = parts[j].start;
 
 		start.tensor = parts[j].tensor;
 		if (parts[j].there)
-			status = add(n, parts[j].weight, &start, ADAPTER, parts[j].rows, width, err,
+			status = add(n, parts[j].weight, &start, ADAPTER, parts[j].rows, parts[j].columns, err,
 				     "rosa.layers.%zu.%s", i, parts[j].name);
 	}
-	if (n->options.adapter.qk == QK_SHARED)
+	if (options->qk == QK_SHARED)
 		to->rosa_q = to->rosa_k;
-	to->rosa = (struct rosa_weights){.q = to->rosa_q.matrix,
-					 .k = to->rosa_k.matrix,
-					 .v = to->rosa_v.matrix,
-					 .out = to->rosa_out.matrix,
-					 .e0 = to->e0.value,
-					 .e1 = to->e1.value,
-					 .a0 = to->a0.value};
+	set_rosa(n, from, i);
 	return status;
 }
 
@@ -237,13 +259,17 @@ static rosa_status add_all(network *n, const struct making *making, rosa_error *
 	rosa_status status =
 	    add(n, &n->embedding, &embedding, BACKBONE, c->vocabulary, c->width, err, "model.embed_tokens.weight");
 
+	if (status == ROSA_OK && n->options.rosa)
+		status = network_sources_new(n, err);
 	for (size_t i = 0; i < c->layers && status == ROSA_OK; i++) {
 		struct network_layer *layer = &n->layers[i];
 		const bool global = i < n->options.adapter.first_global_layers;
 
 		layer->window = global ? 0 : n->options.adapter.window;
 		layer->sinks = layer->window ? n->options.adapter.sinks : 0;
-		layer->has_rosa = n->options.rosa && (making->adapter ? adapter_has(making->adapter, i) : !global);
+		layer->has_rosa =
+		    n->options.rosa && (making->adapter ? adapter_has(making->adapter, i)
+							: !global && adapter_links(&n->options.adapter, i) > 0);
 		status = add_layer(n, making, i, err);
 		if (status == ROSA_OK && layer->has_rosa)
 			status = add_adapter(n, making, i, err);
@@ -259,7 +285,7 @@ static rosa_status add_all(network *n, const struct making *making, rosa_error *
 
 float *network_grad(const network *n, const struct weight *weight)
 {
-	return n->parameters.all[weight->index].grad;
+	return weight->value ? n->parameters.all[weight->index].grad : NULL;
 }
 
 /* ------------------------------------------------------------------------------------------------------- making -- */
@@ -275,19 +301,10 @@ static rosa_status check(const struct model_config *config, const struct network
 				 adapter->first_global_layers, config->layers);
 	if (options->rosa) {
 		const struct adapter_shape shape = {config->width, config->layers, config->vocabulary, NULL};
-		const rosa_status status = adapter_options_check(adapter, &shape, "adapter.", err);
 
-		return status == ROSA_OK ? adapter_options_computed(adapter, "adapter.", err) : status;
+		return adapter_options_check(adapter, &shape, "adapter.", err);
 	}
 	return ROSA_OK;
-}
-
-static struct rosa_setup rosa_setup_of(const network *n)
-{
-	rosa_options options = adapter_options_retrieval(&n->options.adapter);
-
-	options.workers = n->workers;
-	return layer_setup(n->backend, n->training->multiply, n->config.width, &options);
 }
 
 static rosa_status make(network *n, const struct making *making, rosa_error *err)
@@ -296,11 +313,15 @@ static rosa_status make(network *n, const struct making *making, rosa_error *err
 
 	n->layers = calloc(n->config.layers, sizeof(*n->layers));
 	n->frequencies = calloc(n->config.head_size / 2, sizeof(*n->frequencies));
-	if (!n->layers || !n->frequencies)
+	n->scales = calloc(n->config.layers, sizeof(*n->scales));
+	if (!n->layers || !n->frequencies || !n->scales)
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for %zu layers", n->config.layers);
 	checkpoint_frequencies(making->checkpoint ? making->checkpoint : &shape, n->frequencies);
 	n->config.rotary_pairs = ROTARY_HALVES;
 	n->rotary = (struct rotary){n->config.head_size, ROTARY_HALVES, n->frequencies};
+	for (size_t i = 0; i < n->config.layers; i++)
+		n->scales[i] = 1;
+	n->lacks_units = n->options.rosa && !making->adapter && n->options.adapter.units > 0;
 	return add_all(n, making, err);
 }
 
@@ -325,8 +346,6 @@ static rosa_status network_make(const struct model_config *config, const struct 
 	n->ops = backend->ops;
 	n->training = backend->ops->training;
 	n->workers = workers;
-	if (options->rosa)
-		n->rosa = rosa_setup_of(n);
 	status = make(n, making, err);
 	if (status != ROSA_OK) {
 		network_free(n);
@@ -348,7 +367,6 @@ rosa_status network_load(const struct checkpoint *checkpoint, const struct adapt
 		full.adapter = adapter->options;
 		/* how it learns from now on does not come from the folder */
 		full.adapter.learning = options->adapter.learning;
-		full.adapter.v_grad = options->adapter.v_grad;
 	}
 	return network_make(&checkpoint->config, &making, &full, backend, workers, made, err);
 }
@@ -401,14 +419,9 @@ static void release_batch(network *n)
 	free(n->inputs);
 	for (size_t i = 0; i < n->block_count; i++)
 		n->ops->give(n->backend, n->blocks[i]);
-	for (int i = 0; i < 3; i++)
-		free(n->sequences.symbols[i]);
-	free(n->sequences.found);
-	free(n->seeds);
+	network_sources_release(n);
 	n->tapes = NULL;
 	n->inputs = NULL;
-	n->sequences = (struct rosa_batch){0};
-	n->seeds = NULL;
 	n->block_count = 0;
 	n->bytes = 0;
 	n->count = n->steps = 0;
@@ -420,14 +433,17 @@ void network_free(network *n)
 		return;
 	release_batch(n);
 	free(n->blocks);
+	network_sources_free(n);
 	parameters_free(&n->parameters);
+	for (size_t i = 0; n->layers && i < n->config.layers; i++)
+		free(n->layers[i].routes);
 	free(n->layers);
 	free(n->frequencies);
+	free(n->scales);
 	free(n);
 }
 
-/* Memory for the batch; a failure clears *good. */
-static void *take(network *n, size_t rows, size_t width, size_t size, bool *good)
+void *network_take(network *n, size_t rows, size_t width, size_t size, bool *good)
 {
 	size_t bytes;
 	void *block = NULL;
@@ -461,8 +477,8 @@ static void take_tape(network *n, struct layer_tape *tape, bool own_input, bool 
 {
 	const struct model_config *c = &n->config;
 	const size_t rows = n->count * n->steps, queries = c->heads * c->head_size, keys = c->kv_heads * c->head_size;
-	const bool rosa = n->options.rosa, pre = rosa && n->options.adapter.fusion == ROSA_PRE,
-		   normed = c->architecture == QWEN3;
+	const bool rosa = n->options.rosa, own = rosa && network_has_own(n),
+		   pre = rosa && n->options.adapter.fusion == ROSA_PRE, normed = c->architecture == QWEN3;
 	const struct {
 		float **place;
 		size_t width;
@@ -485,19 +501,16 @@ static void take_tape(network *n, struct layer_tape *tape, bool own_input, bool 
 	    {&tape->rosa_u, c->width, pre},
 	    {&tape->inj, c->width, pre},
 	    {&tape->mix, c->width, pre},
-	    {&tape->rosa.q, c->width, rosa},
-	    {&tape->rosa.k, c->width, rosa && n->options.adapter.qk != QK_SHARED},
+	    {&tape->rosa.q, c->width, own},
+	    {&tape->rosa.k, c->width, own && n->options.adapter.qk != QK_SHARED},
 	    {&tape->rosa.v, c->width, rosa},
 	};
 
 	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
 		if (parts[i].there)
-			*parts[i].place = take(n, rows, parts[i].width, sizeof(float), good);
-	if (rosa && *good) {
-		const struct lookup_shape shape = {n->count, n->rosa.routes, n->steps};
-
-		*good = lookup_reserve(&n->rosa.options, &shape, &tape->lookup, NULL) == ROSA_OK;
-	}
+			*parts[i].place = network_take(n, rows, parts[i].width, sizeof(float), good);
+	if (rosa && *good)
+		*good = network_take_lookup(n, &tape->lookup);
 }
 
 static size_t larger(size_t a, size_t b)
@@ -522,30 +535,20 @@ static void take_gradients(network *n, bool *good)
 	    {&n->gattended, larger(larger(queries, keys), n->options.rosa ? c->width : 0)},
 	    {&n->ggate, c->mlp_width},
 	    {&n->gup, c->mlp_width},
-	    {&n->scales, c->heads},
+	    {&n->scratch_scales, c->heads},
 	};
+	size_t links = 0, gains = 0;
 
 	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
-		*parts[i].place = take(n, rows, parts[i].width, sizeof(float), good);
+		*parts[i].place = network_take(n, rows, parts[i].width, sizeof(float), good);
+	for (size_t i = 0; i < c->layers && n->options.rosa; i++) {
+		links = larger(links, adapter_links(&n->options.adapter, i));
+		gains = larger(gains, adapter_gain_rows(&n->options.adapter, i, c->width) * ROSA_GAINS);
+	}
 	for (int i = 0; i < 2; i++)
-		n->gchannels[i] = take(n, 1, c->width, sizeof(float), good);
-}
-
-/* What the ROSA layers share. */
-static void take_sequences(network *n, bool *good)
-{
-	const size_t rows = n->count * n->steps, cells = rows * n->rosa.routes;
-	struct rosa_batch *to = &n->sequences;
-
-	to->count = n->count;
-	to->steps = n->steps;
-	to->y = take(n, rows, n->config.width, sizeof(float), good);
-	for (int i = 0; i < 3; i++)
-		to->symbols[i] = malloc(cells * sizeof(*to->symbols[i]));
-	to->found = malloc(cells * sizeof(*to->found));
-	to->seeds = n->seeds = malloc(n->count * sizeof(*n->seeds));
-	n->bytes += cells * (3 * sizeof(*to->symbols[0]) + sizeof(*to->found));
-	*good &= to->symbols[0] && to->symbols[1] && to->symbols[2] && to->found && n->seeds;
+		n->ge[i] = network_take(n, links, c->width, sizeof(float), good);
+	n->ggain = n->options.adapter.gain ? network_take(n, gains, 1, sizeof(float), good) : NULL;
+	n->ga = n->options.adapter.gate ? network_take(n, rows, 1, sizeof(float), good) : NULL;
 }
 
 static void take_batch(network *n, bool learning, bool *good)
@@ -559,16 +562,17 @@ static void take_batch(network *n, bool learning, bool *good)
 	*good = n->tapes && n->inputs;
 	for (size_t i = 0; i <= c->layers && *good; i++) {
 		/* without learning two states are enough, used alternately */
-		n->inputs[i] = learning || i < 2 ? take(n, rows, c->width, sizeof(float), good) : n->inputs[i % 2];
+		n->inputs[i] =
+		    learning || i < 2 ? network_take(n, rows, c->width, sizeof(float), good) : n->inputs[i % 2];
 	}
 	for (size_t i = 0; i < tape_count(n) && *good; i++)
 		take_tape(n, &n->tapes[i], false, good);
-	n->u = take(n, rows, c->width, sizeof(float), good);
-	n->logits = take(n, NETWORK_LOGITS_ROWS, c->vocabulary, sizeof(float), good);
+	n->u = network_take(n, rows, c->width, sizeof(float), good);
+	n->logits = network_take(n, NETWORK_LOGITS_ROWS, c->vocabulary, sizeof(float), good);
 	if (learning)
 		take_gradients(n, good);
 	if (n->options.rosa && *good)
-		take_sequences(n, good);
+		network_sources_take(n, learning, good);
 }
 
 rosa_status network_reserve(network *n, size_t count, size_t steps, bool learning, rosa_error *err)
@@ -607,6 +611,6 @@ uint64_t network_activation_bytes(const network *network)
 	uint64_t bytes = network->bytes;
 
 	for (size_t i = 0; network->tapes && i < tape_count(network); i++)
-		bytes += network->tapes[i].lookup.read_bytes + network->tapes[i].lookup.flips_bytes;
-	return bytes;
+		bytes += lookup_bytes(&network->tapes[i].lookup);
+	return bytes + network_sources_bytes(network);
 }

@@ -4,6 +4,7 @@
 
 #include "model/adapter.h"
 #include "model/adapter_options.h"
+#include "rosa/places.h"
 #include "train/parameters.h"
 
 struct network_options {
@@ -49,17 +50,34 @@ struct batch_result {
 	uint64_t counted;
 };
 
-/* Receives what an adapter did in a forward pass. Symbols and tau are [count * routes][steps]; tau is -1 where nothing
- * was found. */
-typedef void (*network_observer)(void *context, size_t layer, size_t count, size_t steps, size_t routes, int bits,
-				 const uint16_t *query, const uint16_t *key, const uint16_t *value, const int32_t *tau);
+/* What an adapter did in a forward pass. Symbols and tau are [count * routes][steps]; tau is -1 where nothing was
+ * found. */
+struct network_view {
+	size_t layer, count, steps;
+	size_t routes;               /* of the layer's first source */
+	const int32_t *tau;          /* of its first link */
+	const uint16_t *query, *key; /* its symbols, where it is the layer's own source; else NULL */
+};
+
+typedef void (*network_observer)(void *context, const struct network_view *view);
 
 /* Forward and backward: gradients of scale * loss are added to the parameters'. `result` is overwritten. */
 rosa_status network_learn(network *network, const struct batch *batch, float scale, struct batch_result *result,
 			  rosa_error *err);
-/* Forward only, as in inference: without exploration. `correct` (NULL: not wanted) is [count][steps]. */
-rosa_status network_judge(network *network, const struct batch *batch, struct batch_result *result, uint8_t *correct,
-			  network_observer observer, void *context, rosa_error *err);
+/* Forward only, as in inference: without exploration. `reads`: what the adapters read, the places found or a control.
+ * `correct` (NULL: not wanted) is [count][steps]. */
+rosa_status network_judge(network *network, const struct batch *batch, enum past_reads reads,
+			  struct batch_result *result, uint8_t *correct, network_observer observer, void *context,
+			  rosa_error *err);
+
+/* The scales of the adapters, [layers], 1 in layers without one. New adapters with units begin with 1 and are to be
+ * measured once: a scale becomes units times the median, over the positions of the batch, of the root mean square of
+ * the hidden state that enters the layer. */
+float *network_scales(network *network);
+bool network_lacks_units(const network *network);
+rosa_status network_measure_units(network *network, const struct batch *batch, rosa_error *err);
+/* For a network whose scales come from a file. */
+void network_set_scales(network *network, const float *scales);
 
 /* Memory for batches of this shape, for network_learn or only for network_judge. Both reserve it themselves; call this
  * to find out beforehand whether it is available. */

@@ -13,8 +13,6 @@
  */
 #include "train/network_parts.h"
 
-#include "base/draw.h"
-
 struct shape {
 	size_t rows, width, queries, keys, mlp;
 };
@@ -33,27 +31,20 @@ static struct attention_shape attention_of(const network *n, const struct networ
 
 /* ------------------------------------------------------------------------------------------------------ forward -- */
 
-/* The seed of what a sequence draws in this layer. It depends on the sample's number alone, so that the draws do not
- * depend on what else is in the batch. */
-static void set_seeds(network *n, size_t number)
-{
-	for (size_t i = 0; i < n->count; i++)
-		n->seeds[i] = draw_long(n->options.adapter.learning.seed, number, n->numbers ? n->numbers[i] : i);
-}
-
-/* From the projected rows to what is injected: added to `inj` or in its place. */
+/* From the projected rows to what is injected: added to `inj` or in its place. `u`: the rows that were projected. */
 static rosa_status adapter_forward(network *n, size_t number, struct layer_tape *tape, const rosa_learning *learning,
-				   bool add, float *inj, rosa_error *err)
+				   const float *u, bool add, float *inj, rosa_error *err)
 {
 	const struct rosa_weights *weights = &n->layers[number].rosa;
-	rosa_status status;
+	struct rosa_source from[ROSA_MAX_SOURCES];
+	rosa_status status = network_find_own(n, number, tape, learning, err);
 
-	if (learning)
-		set_seeds(n, number);
-	status = layer_retrieve(&n->rosa, weights, &n->sequences, learning, &tape->rosa, &tape->lookup, err);
-	if (status == ROSA_OK)
-		layer_inject(&n->rosa, weights, n->count * n->steps, n->sequences.y, add, inj);
-	return status;
+	if (status != ROSA_OK)
+		return status;
+	layer_read_batch(&n->rosa, weights, &n->sequences, network_sources_of(n, number, tape, from), from,
+			 tape->rosa.v, u);
+	layer_inject(&n->rosa, weights, n->count * n->steps, n->sequences.y, add, inj);
+	return ROSA_OK;
 }
 
 /* u, the normed input of attention; in pre fusion that of the mix */
@@ -63,6 +54,7 @@ static rosa_status input_forward(network *n, size_t number, struct layer_tape *t
 	const struct network_layer *layer = &n->layers[number];
 	const struct shape s = shape_of(n);
 	const float eps = n->config.norm_eps;
+	const struct rosa_rows x = network_rows(n, number, tape);
 	struct product projections[3];
 	rosa_status status;
 
@@ -71,9 +63,9 @@ static rosa_status input_forward(network *n, size_t number, struct layer_tape *t
 		return ROSA_OK;
 	}
 	n->ops->rms_norm(n->backend, s.rows, s.width, tape->h, layer->attention_norm.value, eps, tape->rosa_u);
-	n->training->multiply(n->backend, s.rows, tape->rosa_u,
-			      layer_projections(&layer->rosa, &tape->rosa, projections), projections);
-	status = adapter_forward(n, number, tape, learning, false, tape->inj, err);
+	n->training->multiply(n->backend, s.rows, tape->rosa_u, layer_projections(&layer->rosa, &x, projections),
+			      projections);
+	status = adapter_forward(n, number, tape, learning, tape->rosa_u, false, tape->inj, err);
 	if (status != ROSA_OK)
 		return status;
 	layer_mix(&n->rosa, &layer->rosa, s.rows, tape->h, tape->inj, tape->mix);
@@ -105,6 +97,7 @@ rosa_status network_layer_forward(network *n, size_t number, struct layer_tape *
 	const struct attention_shape attention = attention_of(n, layer);
 	const struct shape s = shape_of(n);
 	const bool post = layer->has_rosa && n->options.adapter.fusion == ROSA_POST;
+	const struct rosa_rows x = network_rows(n, number, tape);
 	struct product projections[6] = {{&layer->q.matrix, layer->q_norm.value ? tape->q_raw : tape->q, false},
 					 {&layer->k.matrix, layer->k_norm.value ? tape->k_raw : tape->k, false},
 					 {&layer->v.matrix, tape->v, false}};
@@ -116,7 +109,7 @@ rosa_status network_layer_forward(network *n, size_t number, struct layer_tape *
 	if (status != ROSA_OK)
 		return status;
 	if (post)
-		count += layer_projections(&layer->rosa, &tape->rosa, projections + count);
+		count += layer_projections(&layer->rosa, &x, projections + count);
 	n->training->multiply(n->backend, s.rows, tape->u, count, projections);
 	heads_forward(n, &layer->q_norm, n->config.heads, tape->q_raw, tape->q);
 	heads_forward(n, &layer->k_norm, n->config.kv_heads, tape->k_raw, tape->k);
@@ -124,7 +117,7 @@ rosa_status network_layer_forward(network *n, size_t number, struct layer_tape *
 	copy(n, tape->middle, tape->h, s.rows * s.width);
 	n->training->multiply(n->backend, s.rows, tape->attended, 1, &attended);
 	if (post) {
-		status = adapter_forward(n, number, tape, learning, true, tape->middle, err);
+		status = adapter_forward(n, number, tape, learning, tape->u, true, tape->middle, err);
 		if (status != ROSA_OK)
 			return status;
 	}
@@ -155,8 +148,8 @@ static void product_back(network *n, const struct weight *weight, const float *x
 static void norm_back(network *n, const struct weight *weight, size_t rows, size_t width, const float *x,
 		      const float *gy, float *gx)
 {
-	n->training->rms_norm_back(n->backend, rows, width, x, weight->value, n->config.norm_eps, gy, n->scales, gx,
-				   network_grad(n, weight));
+	n->training->rms_norm_back(n->backend, rows, width, x, weight->value, n->config.norm_eps, gy, n->scratch_scales,
+				   gx, network_grad(n, weight));
 }
 
 /* gh: of out, becomes that of middle */
@@ -206,15 +199,37 @@ static rosa_status adapter_backward(network *n, size_t number, const struct laye
 				    const rosa_learning *learning, const float *u, const float *ginj, rosa_error *err)
 {
 	const struct network_layer *layer = &n->layers[number];
+	const struct network_source *source = network_layer_source(n, number);
 	/* what attention's backward pass worked on is free by now, and wide enough */
-	const struct rosa_back back = {n->gattended, n->gq, n->gk, n->gv, n->gchannels[0], n->gchannels[1]};
-	const struct rosa_grads grads = {network_grad(n, &layer->rosa_q), network_grad(n, &layer->rosa_k),
-					 network_grad(n, &layer->rosa_v), network_grad(n, &layer->rosa_out),
-					 network_grad(n, &layer->e0),     network_grad(n, &layer->e1)};
+	const struct rosa_back back = {.gy = n->gattended,
+				       .gq = n->gq,
+				       .gk = n->gk,
+				       .gv = n->gv,
+				       .ge0 = n->ge[0],
+				       .ge1 = n->ge[1],
+				       .ggain = n->ggain,
+				       .ga = n->ga};
+	const struct rosa_grads grads = {.q = network_grad(n, &layer->rosa_q),
+					 .k = network_grad(n, &layer->rosa_k),
+					 .v = network_grad(n, &layer->rosa_v),
+					 .out = network_grad(n, &layer->rosa_out),
+					 .e0 = network_grad(n, &layer->e0),
+					 .e1 = network_grad(n, &layer->e1),
+					 .gain = network_grad(n, &layer->gain),
+					 .gate_w = network_grad(n, &layer->gate_w),
+					 .gate_b = network_grad(n, &layer->gate_b)};
+	struct rosa_source from[ROSA_MAX_SOURCES];
+	const size_t sources = network_sources_of(n, number, tape, from);
+	rosa_status status;
 
-	layer_reread(&n->rosa, &layer->rosa, &n->sequences, &tape->rosa, &tape->lookup);
-	return layer_backward(&n->rosa, &layer->rosa, &n->sequences, learning, &tape->rosa, &tape->lookup, u, ginj,
-			      &back, &grads, n->gu, err);
+	layer_read_batch(&n->rosa, &layer->rosa, &n->sequences, sources, from, tape->rosa.v, u);
+	status = layer_backward(&n->rosa, &layer->rosa, &n->sequences, learning, sources, from, tape->rosa.v, u, ginj,
+				&back, &grads, n->gu, err);
+	/* all layers that read these q and k have gone back */
+	if (status == ROSA_OK && source && learning->qk_grad != ROSA_QK_NONE)
+		layer_project_back(&n->rosa, &layer->rosa, n->count * n->steps, u, source->gq, source->gk, &grads,
+				   n->gu);
+	return status;
 }
 
 rosa_status network_layer_backward(network *n, size_t number, const struct layer_tape *tape,

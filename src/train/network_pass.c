@@ -13,6 +13,8 @@
 #include "base/status.h"
 #include "rosa/destinations.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static rosa_status check(const network *n, const struct batch *batch, rosa_error *err)
@@ -28,9 +30,13 @@ static rosa_status check(const network *n, const struct batch *batch, rosa_error
 	return ROSA_OK;
 }
 
-static void embed(network *n, const struct batch *batch)
+/* Before the first layer: the embeddings, and what tokens find. `reads`: what the adapters read. */
+static rosa_status begin(network *n, const struct batch *batch, enum past_reads reads, rosa_error *err)
 {
+	n->numbers = batch->numbers;
+	n->sequences.control = (struct past_control){.reads = reads};
 	n->ops->embed(n->backend, &n->embedding.matrix, batch->count * batch->steps, batch->tokens, n->inputs[0]);
+	return network_find_tokens(n, batch->tokens, err);
 }
 
 /* The tape of a layer, with its input in place. */
@@ -79,7 +85,7 @@ static void head(network *n, const struct batch *batch, float scale, bool learni
 		return;
 	n->training->clear(n->backend, rows * width, n->gh);
 	n->training->rms_norm_back(n->backend, rows, width, n->inputs[n->config.layers], n->norm.value,
-				   n->config.norm_eps, n->gu, n->scales, n->gh, network_grad(n, &n->norm));
+				   n->config.norm_eps, n->gu, n->scratch_scales, n->gh, network_grad(n, &n->norm));
 }
 
 /* The lowest layer that has something trained in it or below it. */
@@ -90,7 +96,7 @@ static size_t lowest_trained(const network *n)
 	if (n->parameters.all[n->embedding.index].trained)
 		return 0;
 	while (number < n->config.layers && !n->parameters.all[n->layers[number].q.index].trained &&
-	       !(n->layers[number].has_rosa && n->parameters.all[n->layers[number].rosa_k.index].trained))
+	       !(n->layers[number].has_rosa && n->parameters.all[n->layers[number].rosa_v.index].trained))
 		number++;
 	return number;
 }
@@ -99,21 +105,22 @@ rosa_status network_learn(network *n, const struct batch *batch, float scale, st
 			  rosa_error *err)
 {
 	const rosa_learning *learning = &n->options.adapter.learning;
-	const size_t layers = n->config.layers, lowest = lowest_trained(n);
+	const size_t layers = n->config.layers;
 	rosa_status status = check(n, batch, err);
 
 	if (status == ROSA_OK)
 		status = network_reserve(n, batch->count, batch->steps, true, err);
 	if (status != ROSA_OK)
 		return status;
-	n->numbers = batch->numbers;
-	embed(n, batch);
+	n->lowest = lowest_trained(n);
+	status = begin(n, batch, READS_FOUND, err);
 	for (size_t i = 0; i < layers && status == ROSA_OK; i++)
 		status = network_layer_forward(n, i, tape_of(n, i), learning, n->inputs[i + 1], err);
 	if (status != ROSA_OK)
 		return status;
 	head(n, batch, scale, true, result, NULL);
-	for (size_t i = layers; i-- > lowest && status == ROSA_OK;) {
+	network_clear_sums(n);
+	for (size_t i = layers; i-- > n->lowest && status == ROSA_OK;) {
 		struct layer_tape *tape = tape_of(n, i);
 
 		/* The tape of the last layer is still valid. The output of a layer is not needed again: it is written
@@ -130,35 +137,100 @@ rosa_status network_learn(network *n, const struct batch *batch, float scale, st
 }
 
 /* Report what a layer's adapter did to the observer. */
-static void observe(network *n, size_t number, const struct layer_tape *tape, network_observer observer, void *context)
+static rosa_status observe(network *n, size_t number, const struct layer_tape *tape, network_observer observer,
+			   void *context, rosa_error *err)
 {
-	const size_t cells = n->count * n->rosa.routes * n->steps;
+	const struct rosa_weights *weights = &n->layers[number].rosa;
 	uint16_t *const *symbols = n->sequences.symbols;
-	int32_t *tau = (int32_t *)n->sequences.found; /* which has been used */
+	struct rosa_source from[ROSA_MAX_SOURCES];
+	struct network_view view = {.layer = number, .count = n->count, .steps = n->steps};
+	const struct lookup *first;
+	int32_t *tau;
 
-	destinations_load(tau, tape->lookup.read, 0, cells, rosa_width(n->steps));
-	observer(context, number, n->count, n->steps, n->rosa.routes, (int)n->options.adapter.bits, symbols[0],
-		 symbols[layer_shared(&n->layers[number].rosa) ? 0 : 1], symbols[2], tau);
+	network_sources_of(n, number, tape, from);
+	first = from[0].lookup;
+	tau = malloc(n->count * first->shape.routes * n->steps * sizeof(*tau));
+	if (!tau)
+		return rosa_fail(err, ROSA_ENOMEM, "no memory to observe layer %zu", number);
+	destinations_load(tau, first->read, 0, n->count * first->shape.routes * n->steps, first->width);
+	view.routes = first->shape.routes;
+	view.tau = tau;
+	if (n->sources[0].is.kind == SOURCE_OWN) {
+		view.query = symbols[0];
+		view.key = symbols[layer_shared(weights) ? 0 : 1];
+	}
+	observer(context, &view);
+	free(tau);
+	return ROSA_OK;
 }
 
-rosa_status network_judge(network *n, const struct batch *batch, struct batch_result *result, uint8_t *correct,
-			  network_observer observer, void *context, rosa_error *err)
+rosa_status network_judge(network *n, const struct batch *batch, enum past_reads reads, struct batch_result *result,
+			  uint8_t *correct, network_observer observer, void *context, rosa_error *err)
 {
 	rosa_status status = check(n, batch, err);
 
 	if (status == ROSA_OK)
 		status = network_reserve(n, batch->count, batch->steps, false, err);
-	if (status != ROSA_OK)
-		return status;
-	embed(n, batch);
+	if (status == ROSA_OK)
+		status = begin(n, batch, reads, err);
 	for (size_t i = 0; i < n->config.layers && status == ROSA_OK; i++) {
 		struct layer_tape *tape = tape_of(n, i);
 
 		status = network_layer_forward(n, i, tape, NULL, n->inputs[i + 1], err);
 		if (status == ROSA_OK && observer && n->layers[i].has_rosa)
-			observe(n, i, tape, observer, context);
+			status = observe(n, i, tape, observer, context, err);
 	}
 	if (status == ROSA_OK)
 		head(n, batch, 0, false, result, correct);
+	return status;
+}
+
+/* -------------------------------------------------------------------------------------------------------- units -- */
+
+static int compare(const void *a, const void *b)
+{
+	const float x = *(const float *)a, y = *(const float *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* The median of the rows' root mean squares; `rms` is scratch memory. NaN counts as the least. */
+static float median_rms(const float *h, size_t rows, size_t width, float *rms)
+{
+	for (size_t t = 0; t < rows; t++) {
+		double sum = 0;
+
+		for (size_t c = 0; c < width; c++)
+			sum += (double)h[t * width + c] * (double)h[t * width + c];
+		rms[t] = (float)sqrt(sum / (double)width);
+	}
+	qsort(rms, rows, sizeof(*rms), compare);
+	return rows % 2 ? rms[rows / 2] : (rms[rows / 2 - 1] + rms[rows / 2]) / 2;
+}
+
+rosa_status network_measure_units(network *n, const struct batch *batch, rosa_error *err)
+{
+	const size_t rows = batch->count * batch->steps, width = n->config.width;
+	float *rms = malloc(rows * sizeof(*rms)), *h = malloc(rows * width * sizeof(*h));
+	rosa_status status = check(n, batch, err);
+
+	if (status == ROSA_OK && (!rms || !h))
+		status = rosa_fail(err, ROSA_ENOMEM, "no memory to measure %zu positions", rows);
+	if (status == ROSA_OK)
+		status = network_reserve(n, batch->count, batch->steps, false, err);
+	if (status == ROSA_OK)
+		status = begin(n, batch, READS_FOUND, err);
+	/* a layer's scale is in use when it runs: the layers above see what it injects, if it begins with something */
+	for (size_t i = 0; i < n->config.layers && status == ROSA_OK; i++) {
+		n->ops->get(n->backend, h, n->inputs[i], rows * width * sizeof(*h));
+		if (n->layers[i].has_rosa)
+			n->layers[i].rosa.scale = n->scales[i] =
+			    n->options.adapter.units * median_rms(h, rows, width, rms);
+		status = network_layer_forward(n, i, tape_of(n, i), NULL, n->inputs[i + 1], err);
+	}
+	free(rms);
+	free(h);
+	if (status == ROSA_OK)
+		n->lacks_units = false;
 	return status;
 }

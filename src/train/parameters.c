@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-rosa_status parameters_add(struct parameters *parameters, const char *name, int dims, const size_t *shape,
+rosa_status parameters_add(struct parameters *parameters, const char *name, int dims, const size_t *shape, bool vector,
 			   enum parameter_group group, float **place, rosa_error *err)
 {
 	struct parameter *parameter;
@@ -28,7 +28,7 @@ rosa_status parameters_add(struct parameters *parameters, const char *name, int 
 		parameters->room = room;
 	}
 	parameter = &parameters->all[parameters->count];
-	*parameter = (struct parameter){.dims = dims, .count = 1, .group = group, .decays = dims > 1};
+	*parameter = (struct parameter){.dims = dims, .count = 1, .group = group, .vector = vector};
 	snprintf(parameter->name, sizeof(parameter->name), "%s", name);
 	for (int i = 0; i < dims; i++) {
 		parameter->shape[i] = shape[i];
@@ -134,11 +134,12 @@ void parameters_step(struct parameters *parameters, const struct step_rates *rat
 {
 	for (size_t i = 0; i < parameters->count; i++) {
 		const struct parameter *parameter = &parameters->all[i];
-		const struct adamw adamw = {.rate = parameter->group == ADAPTER ? rates->adapter : rates->backbone,
+		const double adapter = parameter->vector ? rates->vectors : rates->adapter;
+		const struct adamw adamw = {.rate = parameter->group == ADAPTER ? adapter : rates->backbone,
 					    .beta1 = rates->beta1,
 					    .beta2 = rates->beta2,
 					    .eps = rates->eps,
-					    .decay = parameter->decays ? rates->decay : 0,
+					    .decay = parameter->vector ? 0 : rates->decay,
 					    .step = rates->step};
 
 		if (parameter->grad)

@@ -14,7 +14,7 @@ struct parameter {
 	size_t shape[2];
 	size_t count;
 	enum parameter_group group;
-	bool decays;                          /* matrices do, vectors do not */
+	bool vector;                          /* not a matrix of a product: it has the rate of vectors, and no decay */
 	bool trained;                         /* else it has no gradient and no moments */
 	float *value, *grad, *first, *second; /* in the backend's memory; the last three NULL where not trained */
 };
@@ -26,7 +26,7 @@ struct parameters {
 };
 
 /* Add a parameter with memory for its value, whose address is stored in *place. The list may move. */
-rosa_status parameters_add(struct parameters *parameters, const char *name, int dims, const size_t *shape,
+rosa_status parameters_add(struct parameters *parameters, const char *name, int dims, const size_t *shape, bool vector,
 			   enum parameter_group group, float **place, rosa_error *err);
 /* Memory for gradients and moments of what is trained; both are 0. */
 rosa_status parameters_train(struct parameters *parameters, bool backbone, bool adapter, rosa_error *err);
@@ -43,6 +43,7 @@ double parameters_gradient_norm(const struct parameters *parameters);
 /* One step: rates by group, gradients multiplied by `scale`. */
 struct step_rates {
 	double backbone, adapter;
+	double vectors; /* of the adapter */
 	double beta1, beta2, eps, decay;
 	uint64_t step; /* from 1 */
 	float scale;

@@ -303,9 +303,15 @@ static void tell_cut(struct trainer *t, const struct stage_run *run)
 static rosa_status open_stage(struct trainer *t, struct stage_run *run, rosa_error *err)
 {
 	const struct tune_stage *stage = run->stage;
-	const struct learner_options options = {
-	    stage->batch, stage->micro_batch,  stage->beta1, stage->beta2,
-	    stage->eps,   stage->weight_decay, stage->clip,  draw_long(t->config->seed, t->state.stage, 2)};
+	const struct learner_options options = {.batch = stage->batch,
+						.micro_batch = stage->micro_batch,
+						.beta1 = stage->beta1,
+						.beta2 = stage->beta2,
+						.eps = stage->eps,
+						.decay = stage->weight_decay,
+						.vector_factor = stage->vector_factor,
+						.clip = stage->clip,
+						.seed = draw_long(t->config->seed, t->state.stage, 2)};
 	struct samples samples = {read_sample, NULL, (size_t)stage->length};
 	rosa_status status = ROSA_OK;
 
