@@ -313,6 +313,7 @@ def test_flash_attention_gets_the_window(kind, monkeypatch):
 # ---------------------------------------------------------------------------------------------------- cache, generation
 
 
+STRENGTH = dict(gain=True, gate=True, units=0.3, v_start="identity", v_grad="straight")
 SETTINGS = [
     dict(kind="llama"),
     dict(kind="qwen3", sinks=3),
@@ -320,6 +321,9 @@ SETTINGS = [
     dict(kind="qwen3", window=0),
     dict(kind="llama", window=1, sinks=1),
     dict(kind="llama", sinks=2, attn_implementation="eager"),
+    dict(kind="llama", sinks=2, source="tokens", chain=3, **STRENGTH),
+    dict(kind="qwen3", source="embeddings+own", fusion="pre", chain=2, gain=True),
+    dict(kind="llama", sinks=1, source="tokens+layer 1", qk="shared", chain=2, first_global_layers=1, **STRENGTH),
 ]
 
 
