@@ -85,6 +85,11 @@ class KeyCredit(enum.IntEnum):
     DESTINATION = 1
 
 
+class VGrad(enum.IntEnum):
+    SIGMOID = 0
+    STRAIGHT = 1
+
+
 class Fusion(enum.IntEnum):
     POST = 0
     PRE = 1
@@ -98,6 +103,7 @@ ENUMS: dict[str, tuple[type[enum.IntEnum], str]] = {
     "rosa_qk_grad": (QkGrad, "ROSA_QK_"),
     "rosa_credit": (Credit, "ROSA_CREDIT_"),
     "rosa_key_credit": (KeyCredit, "ROSA_KEY_"),
+    "rosa_v_grad": (VGrad, "ROSA_V_"),
     "rosa_fusion": (Fusion, "ROSA_"),
 }
 
@@ -183,6 +189,7 @@ class rosa_learning(Structure):
         ("explore", c_float),
         ("flip_share", c_float),
         ("seed", c_uint64),
+        ("v_grad", c_int),
     ]
 
 
@@ -209,6 +216,15 @@ class rosa_read_pass(Structure):
     ]
 
 
+class rosa_places(Structure):
+    _fields_ = [
+        ("routes", c_size_t),
+        ("links", c_size_t),
+        ("tau", c_void_p),
+        ("length", c_void_p),
+    ]
+
+
 class rosa_layer(Structure):
     _fields_ = [
         ("size", c_size_t),
@@ -224,6 +240,12 @@ class rosa_layer(Structure):
         ("e1", c_void_p),
         ("wout", c_void_p),
         ("a0", c_void_p),
+        ("sources", c_size_t),
+        ("places", POINTER(rosa_places)),
+        ("gain", c_void_p),
+        ("gate_w", c_void_p),
+        ("gate_b", c_void_p),
+        ("scale", c_float),
     ]
 
 
@@ -238,6 +260,9 @@ class rosa_layer_grads(Structure):
         ("e1", c_void_p),
         ("wout", c_void_p),
         ("a0", c_void_p),
+        ("gain", c_void_p),
+        ("gate_w", c_void_p),
+        ("gate_b", c_void_p),
     ]
 
 

@@ -351,15 +351,18 @@ class RosaAdapter(nn.Module):
         return e0, e1
 
     def _strength(self, each: _Source, places: TensorPlaces, z: Optional[Tensor], links: slice) -> Tensor:
-        """The weights [links, B, R, T] of places of some links of a source."""
+        """The weights [links, B, R, T] of places of some links of a source; also of those that do not exist."""
         routes = each.rule.routes
         if self.config.gain:
             rows = slice(each.row + links.start * routes, each.row + links.stop * routes)
             weight = _read.gains(self.gain.float()[rows], places.length) * self.scale
-            weight = torch.where(places.tau >= 0, weight, 0)
         else:
-            weight = (places.tau >= 0).float() * self.scale
+            weight = torch.full(places.tau.shape, self.scale, device=places.tau.device)
         return weight if z is None else weight * z.unsqueeze(1)
+
+    def _weight(self, each: _Source, places: TensorPlaces, z: Optional[Tensor], links: slice) -> Tensor:
+        """The same, and 0 where nothing was found."""
+        return torch.where(places.tau >= 0, self._strength(each, places, z, links), 0)
 
     @property
     def _weighs(self) -> bool:
@@ -510,7 +513,7 @@ class RosaAdapter(nn.Module):
         places = launched.found.of(each.source, self.reads, v.device)
         if self.watch and not torch.compiler.is_compiling():
             self._watch_places(places, launched.valid, 0)
-        weight = self._strength(each, places, z, slice(0, each.rule.links))
+        weight = self._weight(each, places, z, slice(0, each.rule.links))
         return _read.read(v, places.tau, weight, *self._levels(each.reads), self.config.v_grad)
 
     def _read_learnt(
@@ -529,11 +532,12 @@ class RosaAdapter(nn.Module):
         links = learnt.links
         if self._weighs:
             first = TensorPlaces(links.tau[:1], links.length[:1])
+            # y is 0 where nothing was found; the gradient of q and k there has its strength too
             weight = self._strength(each, first, z, slice(0, 1))[0].transpose(1, 2).unsqueeze(-1)
             y = (y.view(*weight.shape[:3], -1) * weight).view(y.shape).to(y.dtype)
         if each.rule.links > 1:
             further = TensorPlaces(links.tau[1:], links.length[1:])
-            weight = self._strength(each, further, z, slice(1, each.rule.links))
+            weight = self._weight(each, further, z, slice(1, each.rule.links))
             y = y + _read.read(v, further.tau, weight, e0[1:], e1[1:], self.config.v_grad)
         if order is not None and valid is not None:
             y = torch.take_along_dim(y, torch.argsort(order, dim=1).unsqueeze(-1), 1)
@@ -565,7 +569,7 @@ class RosaAdapter(nn.Module):
                 places = launched.found.of(each.source, self.reads, v.device)
                 if self.watch:
                     self._watch_places(places, valid, begin)
-            weight = self._strength(each, places, z, slice(0, each.rule.links))
+            weight = self._weight(each, places, z, slice(0, each.rule.links))
             bits = [_read.bits_at(values, tau, self.channels) for tau in places.tau]
             part = _read.combine(bits, weight, *self._levels(each.reads)).to(v.dtype)
             y = part if y is None else y + part

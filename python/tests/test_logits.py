@@ -135,7 +135,9 @@ def saved_pair(model: Any, folder: Path) -> tuple[Path, Path]:
         dict(fusion="post", bits=4, qk="shared"),
         dict(fusion="post", bits=16, sinks=2, first_global_layers=1),
         dict(fusion="pre", bits=1, qk="separate", window=0),
+        *tiny.SOURCES,
     ),
+    ids=str,
 )
 def test_adapter(kind: str, options: dict, tmp_path: Path) -> None:
     model = tiny.attached(kind, **options)

@@ -163,7 +163,7 @@ def test_limits_and_starting_values_are_those_of_the_header() -> None:
     assert [options.bits, options.policy, options.fold, options.max_match] == [16, _c.Policy.READABLE, 1, 0]
     assert options.size == ctypes.sizeof(options) and not options.progress and not options.allocator.resize
     assert starts["ROSA_LEARNING_INIT"][1:] == [
-        *("ROSA_QK_LINEAR", "ROSA_CREDIT_ALL", "ROSA_KEY_MATCH", "1", "0", "0", "1", "0"),
+        *("ROSA_QK_LINEAR", "ROSA_CREDIT_ALL", "ROSA_KEY_MATCH", "1", "0", "0", "1", "0", "ROSA_V_SIGMOID"),
     ]
     learning = _c.learning(rosatune.RosaConfig())
     fields = [getattr(learning, field[0]) for field in learning._fields_[1:]]

@@ -145,12 +145,13 @@ def objective(made: RosaAdapter, text: Text, u: Tensor, gout: Tensor, qk: Option
             place = torch.from_numpy(tau[link]).transpose(1, 2).unsqueeze(-1)  # [B, T, R, 1]
             split = bit.view(*u.shape[:2], routes, -1)
             there = split.gather(1, place.clamp(min=0).expand_as(split)).reshape(u.shape)
-            weight = torch.from_numpy(tau[link] >= 0).to(u.dtype) * made.scale
+            weight = u.new_full(tau[link].shape, made.scale)
             if given.gain:
                 rows = torch.arange(row, row + routes).view(1, routes, 1)
                 weight = weight * made.gain[rows, torch.from_numpy(np.minimum(length[link], 9))]
             strength = weight.transpose(1, 2).repeat_interleave(CHANNELS // routes, -1) * z.unsqueeze(-1)
-            y = y + strength * (e0[read] + (e1[read] - e0[read]) * there)
+            hit = (place >= 0).expand_as(split).reshape(u.shape)
+            y = y + hit * strength * (e0[read] + (e1[read] - e0[read]) * there)
             if source.learnt and link == 0:
                 theta = (gy * strength * (e1[read] - e0[read])).detach()
                 if given.qk_grad == "flips":

@@ -15,6 +15,19 @@ KINDS = ("llama", "qwen3")
 VOCABULARY = 50
 NAMES = {field.name for field in dataclasses.fields(rosatune.RosaConfig)}
 
+STRENGTH = dict(gain=True, gate=True, units=0.3, v_start="identity", v_grad="straight")
+# Arrangements of adapters that are not the paper's.
+SOURCES = (
+    dict(source="tokens", chain=3, delay=None, sinks=2, **STRENGTH),
+    dict(source="tokens", chain=1, delay=20, fusion="pre", gate=True),
+    dict(source="embeddings", chain=2, delay=0, bits=16, gain=True, source_seed=7),
+    dict(source="own", delay=None, sinks=2, **STRENGTH),
+    dict(source="own", qk="shared", chain=3, delay=None, bits=16, **STRENGTH),
+    dict(source="tokens+layer 1", qk="shared", chain=2, delay=None, fusion="pre", sinks=2, **STRENGTH),
+    dict(source="embeddings+own", chain=2, units=0.5),
+    dict(source="layer 2+layer 1", first_global_layers=1, gain=True),
+)
+
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
