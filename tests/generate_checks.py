@@ -858,10 +858,10 @@ def mix(loss, tokens, t, delay):
     return -math.log(share / (1 + weights))
 
 
-def logits(tokens, *options):
+def logits(tokens, *options, model="plain.gguf"):
     """A row for each token, as the program computes them."""
     save_tokens("ids.npy", tokens)
-    run("logits", "--model", "plain.gguf", "--tokens", "ids.npy", "--out", "logits.npy", *options)
+    run("logits", "--model", model, "--tokens", "ids.npy", "--out", "logits.npy", *options)
     with open("logits.npy", "rb") as file:
         data = file.read()
     start = 10 + struct.unpack("<H", data[8:10])[0]
@@ -870,9 +870,9 @@ def logits(tokens, *options):
     return [values[i * width: (i + 1) * width] for i in range(len(tokens))]
 
 
-def losses(tokens, *options, pointer=None):
+def losses(tokens, *options, pointer=None, model="plain.gguf"):
     """-ln p of every token but the first, from the logits; `pointer` is the delay of one."""
-    rows = logits(tokens, *options)
+    rows = logits(tokens, *options, model=model)
     each = [math.log(math.fsum(math.exp(x) for x in row)) - row[token] for row, token in zip(rows, tokens[1:])]
     return each if pointer is None else [mix(loss, tokens, t, pointer) for t, loss in enumerate(each)]
 
@@ -1053,6 +1053,12 @@ class Perplexity(Base):
         self.assertIn(b"rosatune ppl: ", self.ppl(code=1).stderr)
 
 
+def is_far(tokens, t, window):
+    """Whether tokens t-2..t stood before in that order, the last time at this distance or more."""
+    before = [p for p in range(2, t) if tokens[p - 2 : p + 1] == tokens[t - 2 : t + 1]]
+    return bool(before) and t - before[-1] >= window
+
+
 class Recall(Base):
     """rosatune recall against the losses of single tokens and far tokens by their definition."""
 
@@ -1073,8 +1079,7 @@ class Recall(Base):
         for piece in pieces:
             each = losses(piece, *options, pointer=pointer)
             for t in range(4 * self.WINDOW, len(piece)):
-                before = [p for p in range(2, t) if piece[p - 2 : p + 1] == piece[t - 2 : t + 1]]
-                sums[bool(before) and t - before[-1] >= self.WINDOW].append(each[t - 1])
+                sums[is_far(piece, t, self.WINDOW)].append(each[t - 1])
         return {name: statistics.fmean(sums[far]) for name, far in (("far", True), ("rest", False))}
 
     def test_conditions(self):

@@ -88,8 +88,32 @@ static double loss_of(struct bench *b)
 	struct batch_result result;
 	rosa_error error;
 
-	must(network_judge(b->network, &b->batch, READS_FOUND, &result, NULL, NULL, NULL, &error), &error);
+	must(network_judge(b->network, &b->batch, NULL, &result, &error), &error);
 	return result.loss;
+}
+
+/* Logits as they come, against the losses beside them. */
+struct shown {
+	const struct batch *batch;
+	size_t vocabulary, rows;
+	double losses[COUNT * STEPS];
+};
+
+static void see_logits(void *context, size_t first, size_t rows, const float *logits)
+{
+	struct shown *shown = context;
+
+	assert_int_equal(first, shown->rows);
+	shown->rows += rows;
+	for (size_t i = 0; i < rows; i++) {
+		const float *row = logits + i * shown->vocabulary;
+		double sum = 0;
+
+		for (size_t x = 0; x < shown->vocabulary; x++)
+			sum += exp((double)row[x]);
+		shown->losses[first + i] = (double)shown->batch->weight[first + i] *
+					   (log(sum) - (double)row[shown->batch->targets[first + i]]);
+	}
 }
 
 static struct batch_result learn(struct bench *b)
@@ -408,6 +432,33 @@ static void it_learns(void **state)
 	checkpoint_close(&b.checkpoint);
 }
 
+static void losses_and_logits_agree(void **state)
+{
+	struct tiny_model model = TINY_MODEL;
+	struct shown shown = {0};
+	struct batch_result result;
+	double losses[COUNT * STEPS], sum = 0;
+	struct bench b;
+	rosa_error error;
+
+	(void)state;
+	open_bench(&b, &model);
+	start(&b, 1);
+	shown.batch = &b.batch;
+	shown.vocabulary = model.vocabulary;
+	const struct network_judging judging = {.losses = losses, .logits = see_logits, .context = &shown};
+
+	must(network_judge(b.network, &b.batch, &judging, &result, &error), &error);
+	assert_int_equal(shown.rows, COUNT * STEPS);
+	for (size_t i = 0; i < COUNT * STEPS; i++) {
+		assert_true(fabs(losses[i] - shown.losses[i]) < 1e-5);
+		sum += losses[i];
+	}
+	assert_true(fabs(sum - result.loss) < 1e-9 && fabs(result.loss - loss_of(&b)) == 0);
+	stop(&b);
+	checkpoint_close(&b.checkpoint);
+}
+
 static void bad_batches_are_refused(void **state)
 {
 	struct tiny_model model = TINY_MODEL;
@@ -446,6 +497,7 @@ int main(void)
 	    cmocka_unit_test(the_loss_is_that_of_the_decoder),
 	    cmocka_unit_test(frozen_weights_stay),
 	    cmocka_unit_test(it_learns),
+	    cmocka_unit_test(losses_and_logits_agree),
 	    cmocka_unit_test(bad_batches_are_refused),
 	};
 

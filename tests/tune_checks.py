@@ -11,6 +11,7 @@ import random
 import resource
 import shutil
 import signal
+import statistics
 import struct
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import time
 import unittest
 
 sys.dont_write_bytecode = True
-from generate_checks import PROGRAM, write_model
+from generate_checks import PROGRAM, is_far, losses, write_model
 
 SHIPPED = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "configs")
 LIMIT = 300  # seconds until a run counts as hung
@@ -141,11 +142,41 @@ class Training(Case):
         self.assertEqual(last["stages"][0]["name"], "warm")
         self.assertEqual(json.loads(content(f"whole/checkpoints/{ENDED}/state.json"))["step"], 24)
 
+    def test_far_tokens_are_judged(self):
+        """With what was found, at random and off; against the losses of single tokens, by definition."""
+        stage = {**STAGES[0], "valid_every": 0, "valid_samples": 1000, "micro_batch": 3}
+        with open("far.json", "w") as file:
+            json.dump({**CONFIG, "stages": [stage]}, file)
+        run("tune", "far.json", "--out", "far")
+        entries = log("far")
+        first, last = entries[0], entries[-1]
+        self.assertEqual([e["step"] for e in entries if "far_loss" in e], [0, 12])
+        # an adapter that injects nothing yet: no read makes a difference
+        self.assertEqual(first["far_loss"], first["far_off_loss"])
+        self.assertEqual(first["far_loss"], first["far_random_loss"])
+        self.assertEqual(len({last[key] for key in ("far_loss", "far_random_loss", "far_off_loss")}), 3)
+        tokens = [*content("valid.txt"), 256]
+        attention = ("--window", "16", "--global-layers", "1")
+        for wanted, options in (
+            (last["far_loss"], ("--adapter", "far/checkpoints/step-00000012")),
+            (last["far_off_loss"], attention),
+        ):
+            far, every = [], []
+            for at in range(0, len(tokens) - 1, 48):
+                text = tokens[at : at + 49]
+                each = losses(text, *options, model="model.gguf")
+                every += each
+                far += [each[t - 1] for t in range(2, len(text)) if is_far(text, t, 16)]
+            self.assertGreater(len(far), 30)
+            self.assertAlmostEqual(wanted, statistics.fmean(far), places=4)
+        if shutil.which("gnuplot"):
+            self.assertIn("reading at random", run("plot", "far/log.jsonl").stdout)
+
     def test_what_is_printed(self):
         lines = tune("printed", "--set", "stage.*.tokens=800").stdout.splitlines()
         self.assertIn("stage 1 of 2, warm: 5 steps of 4 x 48 tokens", lines[0])
         self.assertIn("saved printed/checkpoints/step-00000005", lines)
-        self.assertRegex(lines[1], "^before training: valid [0-9.]+$")
+        self.assertRegex(lines[1], r"^before training: valid [0-9.]+, far [0-9.]+ \(random [0-9.]+, off [0-9.]+\)$")
         self.assertTrue(lines[-3].startswith("done after step 10 of 10: loss "), lines[-3])
         self.assertEqual(lines[-2:], ["checkpoint: printed/checkpoints/step-00000010", "adapter: printed/final"])
         self.assertIn("nothing left to do", tune("printed", "--set", "stage.*.tokens=800", "--resume").stdout)

@@ -398,20 +398,26 @@ static void loss_rows(struct cpu_backend *cpu, const void *arguments, size_t row
 #define LOSS_ROWS ((size_t)256)
 
 static double cpu_cross_entropy(struct backend *backend, size_t rows, size_t vocabulary, float *logits,
-				const uint32_t *targets, const float *weight, float scale, uint8_t *correct)
+				const uint32_t *targets, const float *weight, float scale, uint8_t *correct,
+				double *losses)
 {
-	double losses[LOSS_ROWS], sum = 0;
+	double some[LOSS_ROWS], sum = 0;
 
 	for (size_t first = 0; first < rows; first += LOSS_ROWS) {
 		const size_t count = rows - first < LOSS_ROWS ? rows - first : LOSS_ROWS;
-		const struct loss_call call = {
-		    vocabulary,      logits + first * vocabulary,    scale,
-		    targets + first, weight ? weight + first : NULL, correct ? correct + first : NULL,
-		    losses};
+		const struct loss_call call = {vocabulary,
+					       logits + first * vocabulary,
+					       scale,
+					       targets + first,
+					       weight ? weight + first : NULL,
+					       correct ? correct + first : NULL,
+					       some};
 
 		cpu_each_rows(cpu_of(backend), count, vocabulary, loss_rows, &call);
 		for (size_t t = 0; t < count; t++)
-			sum += losses[t];
+			sum += some[t];
+		if (losses)
+			memcpy(losses + first, some, count * sizeof(*some));
 	}
 	return sum;
 }

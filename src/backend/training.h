@@ -75,9 +75,10 @@ struct training_ops {
 
 	/* The sum over the rows of weight[t] * -log softmax(logits[t])[targets[t]] (host arrays; weight NULL: 1), and
 	 * in place of the logits its gradient times `scale`. Rows of weight 0 are left out. `correct` (host, NULL: not
-	 * wanted) is set for rows whose target has the greatest logit. */
+	 * wanted) is set for rows whose target has the greatest logit; `losses` (likewise) gets each row's part. */
 	double (*cross_entropy)(struct backend *backend, size_t rows, size_t vocabulary, float *logits,
-				const uint32_t *targets, const float *weight, float scale, uint8_t *correct);
+				const uint32_t *targets, const float *weight, float scale, uint8_t *correct,
+				double *losses);
 
 	/* The sum of squares, in double precision. */
 	double (*square_sum)(struct backend *backend, size_t count, const float *x);

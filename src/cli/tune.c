@@ -70,20 +70,35 @@ static const char *write_loss(double loss, char text[24])
 	return text;
 }
 
+/* "valid 3.1022, far 1.59 (random 1.97, off 1.91)", as far as it was measured. */
+static void print_valid(const struct training_entry *entry)
+{
+	printf("valid %.4f", entry->valid_loss);
+	if (isnan(entry->far_loss))
+		return;
+	printf(", far %.3f", entry->far_loss);
+	if (!isnan(entry->far_random_loss))
+		printf(" (random %.3f, off %.3f)", entry->far_random_loss, entry->far_off_loss);
+}
+
 static void print_step(const struct trainer_report *report)
 {
 	const struct training_entry *entry = &report->entry;
 	char loss[24];
 
 	if (entry->step == 0) {
-		printf("before training: valid %.4f\n", entry->valid_loss);
+		printf("before training: ");
+		print_valid(entry);
+		putchar('\n');
 		fflush(stdout);
 		return;
 	}
-	printf("step %" PRIu64 " of %" PRIu64 ": %s", entry->step, report->steps, write_loss(entry->loss, loss));
-	if (entry->has_valid)
-		printf(", valid %.4f", entry->valid_loss);
-	printf(", rate %.2g, %.0f tokens/s\n", entry->rate > 0 ? entry->rate : entry->backbone_rate,
+	printf("step %" PRIu64 " of %" PRIu64 ": %s, ", entry->step, report->steps, write_loss(entry->loss, loss));
+	if (entry->has_valid) {
+		print_valid(entry);
+		printf(", ");
+	}
+	printf("rate %.2g, %.0f tokens/s\n", entry->rate > 0 ? entry->rate : entry->backbone_rate,
 	       entry->tokens_per_second);
 	fflush(stdout);
 }

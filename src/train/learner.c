@@ -12,10 +12,12 @@
 #include "train/learner.h"
 
 #include "base/status.h"
+#include "train/far.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define EXCHANGE ((size_t)1 << 20) /* numbers of a gradient that are summed over processes at a time */
 
@@ -262,31 +264,78 @@ rosa_status learner_step(learner *l, uint64_t step, double adapter_rate, double 
 	return take_step(l, step, adapter_rate, backbone_rate, result, err);
 }
 
-rosa_status learner_judge(learner *l, const struct samples *samples, uint64_t count, struct learner_result *result,
-			  rosa_error *err)
+/* Sums over what was judged, which are added up over all processes. */
+struct judged {
+	double loss, weight, correct, counted, far, far_weight;
+};
+
+/* Adds the losses of far tokens of one sample, whose arrays begin at `at`. `text` and `distance` are scratch memory for
+ * its tokens and the last target, which is part of the text. */
+static rosa_status add_far(const learner *l, size_t at, size_t length, const double *losses, uint32_t *text,
+			   uint32_t *distance, struct judged *sums, rosa_error *err)
+{
+	const uint64_t window = network_settings(l->network)->adapter.window;
+	rosa_status status;
+
+	memcpy(text, l->tokens + at, length * sizeof(*text));
+	text[length] = l->targets[at + length - 1];
+	status = far_distances(text, length + 1, distance, err);
+	for (size_t t = 0; t < length && status == ROSA_OK; t++) {
+		if (distance[t + 1] && distance[t + 1] >= window) {
+			sums->far += losses[t];
+			sums->far_weight += (double)l->weight[at + t];
+		}
+	}
+	return status;
+}
+
+/* A micro batch that has been read into the buffers. */
+static rosa_status judge_batch(learner *l, const struct batch *batch, enum past_reads reads, struct judged *sums,
+			       rosa_error *err)
+{
+	const size_t length = batch->steps;
+	double *losses = malloc(batch->count * length * sizeof(*losses));
+	uint32_t *text = malloc(2 * (length + 1) * sizeof(*text));
+	const struct network_judging judging = {.reads = reads, .losses = losses};
+	struct batch_result judged = {0};
+	rosa_status status = losses && text ? network_judge(l->network, batch, &judging, &judged, err)
+					    : rosa_fail(err, ROSA_ENOMEM, "no memory for the losses of %zu tokens",
+							batch->count * length);
+
+	sums->loss += judged.loss;
+	sums->weight += judged.weight;
+	sums->correct += (double)judged.correct;
+	sums->counted += (double)judged.counted;
+	for (size_t i = 0; i < batch->count && status == ROSA_OK && network_settings(l->network)->adapter.window; i++)
+		status = add_far(l, i * length, length, losses + i * length, text, text + length + 1, sums, err);
+	free(losses);
+	free(text);
+	return status;
+}
+
+rosa_status learner_judge(learner *l, const struct samples *samples, uint64_t count, enum past_reads reads,
+			  struct learner_result *result, rosa_error *err)
 {
 	const size_t micro = (size_t)l->options.micro_batch, mine = share_of(l->ranks, count);
-	double sums[4] = {0};
+	struct judged sums = {0};
 	rosa_status status = ROSA_OK;
 
-	*result = (struct learner_result){.loss = NAN};
+	*result = (struct learner_result){.loss = NAN, .far = NAN};
 	for (size_t i = 0; i < mine && status == ROSA_OK; i += micro) {
 		const size_t taken = mine - i < micro ? mine - i : micro;
 		const struct batch batch = batch_at(l, 0, taken, samples->length);
-		struct batch_result judged = {0};
 
 		for (size_t j = 0; j < taken; j++)
 			read_sample(l, samples, sample_number(l, 0, i + j), j);
-		status = network_judge(l->network, &batch, READS_FOUND, &judged, NULL, NULL, NULL, err);
-		sums[0] += judged.loss;
-		sums[1] += judged.weight;
-		sums[2] += (double)judged.correct;
-		sums[3] += (double)judged.counted;
+		status = judge_batch(l, &batch, reads, &sums, err);
 	}
 	status = ranks_agree(l->ranks, status, err);
 	if (status == ROSA_OK)
-		status = ranks_sum_doubles(l->ranks, sums, 4, err);
-	if (status == ROSA_OK && sums[1] > 0)
-		*result = (struct learner_result){sums[0] / sums[1], 0, (uint64_t)sums[2], (uint64_t)sums[3]};
+		status = ranks_sum_doubles(l->ranks, &sums.loss, sizeof(sums) / sizeof(double), err);
+	if (status == ROSA_OK && sums.weight > 0)
+		*result = (struct learner_result){.loss = sums.loss / sums.weight,
+						  .correct = (uint64_t)sums.correct,
+						  .counted = (uint64_t)sums.counted,
+						  .far = sums.far_weight > 0 ? sums.far / sums.far_weight : NAN};
 	return status;
 }

@@ -26,6 +26,7 @@ struct learner_result {
 	double norm;      /* of the gradient of that, before it is clipped */
 	uint64_t correct; /* targets that were the likeliest */
 	uint64_t counted;
+	double far; /* learner_judge: the mean over far tokens (far.h); NaN where there are none, or no window */
 };
 
 typedef struct learner learner;
@@ -45,8 +46,9 @@ void learner_free(learner *learner); /* safe on NULL */
 rosa_status learner_step(learner *learner, uint64_t step, double adapter_rate, double backbone_rate,
 			 struct learner_result *result, rosa_error *err);
 
-/* The mean loss over samples 0 .. count - 1 of any source, without learning from them. */
-rosa_status learner_judge(learner *learner, const struct samples *samples, uint64_t count,
+/* The mean loss over samples 0 .. count - 1 of any source, without learning from them. `reads`: what the adapters read,
+ * the places found or a control. */
+rosa_status learner_judge(learner *learner, const struct samples *samples, uint64_t count, enum past_reads reads,
 			  struct learner_result *result, rosa_error *err);
 
 #endif

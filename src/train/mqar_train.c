@@ -307,6 +307,7 @@ rosa_status mqar_trainer_judge(mqar_trainer *t, uint64_t steps, struct mqar_epoc
 	const size_t length = t->setup.task.length;
 	const bool watching = t->watch.tallies != NULL;
 	const struct batch batch = {t->micro, length, t->tokens, t->targets, t->weight, NULL};
+	const struct network_judging judging = {.observer = watching ? mqar_watch_batch : NULL, .context = &t->watch};
 	uint64_t correct = 0;
 	rosa_status status = ROSA_OK;
 
@@ -320,8 +321,7 @@ rosa_status mqar_trainer_judge(mqar_trainer *t, uint64_t steps, struct mqar_epoc
 		for (size_t i = 0; i < t->micro; i++)
 			mqar_example(&t->setup.task, HELD_OUT + first + i, t->tokens + i * length,
 				     t->targets + i * length, t->weight + i * length, t->answer + i * length);
-		status = network_judge(t->network, &batch, READS_FOUND, &result, NULL,
-				       watching ? mqar_watch_batch : NULL, &t->watch, err);
+		status = network_judge(t->network, &batch, &judging, &result, err);
 		epoch->loss += result.loss;
 		epoch->asked += result.counted;
 		correct += result.correct;

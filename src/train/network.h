@@ -64,11 +64,20 @@ typedef void (*network_observer)(void *context, const struct network_view *view)
 /* Forward and backward: gradients of scale * loss are added to the parameters'. `result` is overwritten. */
 rosa_status network_learn(network *network, const struct batch *batch, float scale, struct batch_result *result,
 			  rosa_error *err);
-/* Forward only, as in inference: without exploration. `reads`: what the adapters read, the places found or a control.
- * `correct` (NULL: not wanted) is [count][steps]. */
-rosa_status network_judge(network *network, const struct batch *batch, enum past_reads reads,
-			  struct batch_result *result, uint8_t *correct, network_observer observer, void *context,
-			  rosa_error *err);
+
+/* What network_judge does and reports. All zeros, or NULL, is the plain case. */
+struct network_judging {
+	enum past_reads reads; /* what the adapters read: the places found, or a control */
+	double *losses;        /* [count][steps]: each target's part of the loss; NULL: not wanted */
+	network_observer observer;
+	/* Receives logits, `rows` rows of them, of which the first is row `first` of [count][steps]. */
+	void (*logits)(void *context, size_t first, size_t rows, const float *logits);
+	void *context; /* of both */
+};
+
+/* Forward only, as in inference: without exploration. */
+rosa_status network_judge(network *network, const struct batch *batch, const struct network_judging *judging,
+			  struct batch_result *result, rosa_error *err);
 
 /* The scales of the adapters, [layers], 1 in layers without one. New adapters with units begin with 1 and are to be
  * measured once: a scale becomes units times the median, over the positions of the batch, of the root mean square of

@@ -48,9 +48,16 @@ static struct layer_tape *tape_of(network *n, size_t number)
 	return tape;
 }
 
-/* Loss and, with learning, the gradient of the last hidden state in gh. */
-static void head(network *n, const struct batch *batch, float scale, bool learning, struct batch_result *result,
-		 uint8_t *correct)
+/* Passes logits on; `room` is host memory for them. */
+static void show_logits(network *n, const struct network_judging *judging, size_t first, size_t rows, float *room)
+{
+	n->ops->get(n->backend, room, n->logits, rows * n->config.vocabulary * sizeof(*room));
+	judging->logits(judging->context, first, rows, room);
+}
+
+/* Loss and, with learning, the gradient of the last hidden state in gh. `room`: see show_logits. */
+static void head(network *n, const struct batch *batch, float scale, bool learning,
+		 const struct network_judging *judging, float *room, struct batch_result *result)
 {
 	const size_t rows = batch->count * batch->steps, width = n->config.width, vocabulary = n->config.vocabulary;
 	float *ghead = learning ? network_grad(n, &n->head) : NULL;
@@ -64,8 +71,11 @@ static void head(network *n, const struct batch *batch, float scale, bool learni
 		const float *u = n->u + first * width, *weight = batch->weight ? batch->weight + first : NULL;
 
 		n->training->multiply(n->backend, some, u, 1, &logits);
-		result->loss += n->training->cross_entropy(n->backend, some, vocabulary, n->logits,
-							   batch->targets + first, weight, scale, right);
+		if (judging->logits)
+			show_logits(n, judging, first, some, room);
+		result->loss +=
+		    n->training->cross_entropy(n->backend, some, vocabulary, n->logits, batch->targets + first, weight,
+					       scale, right, judging->losses ? judging->losses + first : NULL);
 		for (size_t t = 0; t < some; t++) {
 			const float counts = weight ? weight[t] : 1;
 
@@ -73,8 +83,6 @@ static void head(network *n, const struct batch *batch, float scale, bool learni
 			result->counted += counts != 0;
 			result->correct += right[t];
 		}
-		if (correct)
-			memcpy(correct + first, right, some);
 		if (!learning)
 			continue;
 		n->training->multiply_back(n->backend, some, &n->head.matrix, n->logits, false, n->gu + first * width);
@@ -118,7 +126,7 @@ rosa_status network_learn(network *n, const struct batch *batch, float scale, st
 		status = network_layer_forward(n, i, tape_of(n, i), learning, n->inputs[i + 1], err);
 	if (status != ROSA_OK)
 		return status;
-	head(n, batch, scale, true, result, NULL);
+	head(n, batch, scale, true, &(struct network_judging){0}, NULL, result);
 	network_clear_sums(n);
 	for (size_t i = layers; i-- > n->lowest && status == ROSA_OK;) {
 		struct layer_tape *tape = tape_of(n, i);
@@ -164,24 +172,30 @@ static rosa_status observe(network *n, size_t number, const struct layer_tape *t
 	return ROSA_OK;
 }
 
-rosa_status network_judge(network *n, const struct batch *batch, enum past_reads reads, struct batch_result *result,
-			  uint8_t *correct, network_observer observer, void *context, rosa_error *err)
+rosa_status network_judge(network *n, const struct batch *batch, const struct network_judging *judging,
+			  struct batch_result *result, rosa_error *err)
 {
+	const struct network_judging plain = {0}, *how = judging ? judging : &plain;
+	const size_t vocabulary = n->config.vocabulary;
+	float *room = NULL;
 	rosa_status status = check(n, batch, err);
 
 	if (status == ROSA_OK)
 		status = network_reserve(n, batch->count, batch->steps, false, err);
+	if (status == ROSA_OK && how->logits && !(room = malloc(NETWORK_LOGITS_ROWS * vocabulary * sizeof(*room))))
+		status = rosa_fail(err, ROSA_ENOMEM, "no memory for logits over %zu tokens", vocabulary);
 	if (status == ROSA_OK)
-		status = begin(n, batch, reads, err);
+		status = begin(n, batch, how->reads, err);
 	for (size_t i = 0; i < n->config.layers && status == ROSA_OK; i++) {
 		struct layer_tape *tape = tape_of(n, i);
 
 		status = network_layer_forward(n, i, tape, NULL, n->inputs[i + 1], err);
-		if (status == ROSA_OK && observer && n->layers[i].has_rosa)
-			status = observe(n, i, tape, observer, context, err);
+		if (status == ROSA_OK && how->observer && n->layers[i].has_rosa)
+			status = observe(n, i, tape, how->observer, how->context, err);
 	}
 	if (status == ROSA_OK)
-		head(n, batch, 0, false, result, correct);
+		head(n, batch, 0, false, how, room, result);
+	free(room);
 	return status;
 }
 

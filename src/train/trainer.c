@@ -345,16 +345,29 @@ static bool due(uint64_t every, uint64_t step)
 	return every && step % every == 0;
 }
 
+/* The loss, and that on far tokens with its controls: a run shows early whether it remembers. */
 static rosa_status validate(struct trainer *t, struct stage_run *run, struct training_entry *entry, rosa_error *err)
 {
 	const uint64_t all = dataset_samples(run->data.valid), wanted = run->stage->valid_samples;
+	const uint64_t count = wanted < all ? wanted : all;
+	const struct {
+		enum past_reads reads;
+		double *far;
+	} controls[] = {{READS_RANDOM, &entry->far_random_loss}, {READS_NOTHING, &entry->far_off_loss}};
 	struct learner_result result;
-	rosa_status status =
-	    learner_judge(run->learner, &run->valid_samples, wanted < all ? wanted : all, &result, err);
+	rosa_status status = learner_judge(run->learner, &run->valid_samples, count, READS_FOUND, &result, err);
 
 	entry->has_valid = status == ROSA_OK;
 	entry->valid_loss = result.loss;
+	entry->far_loss = result.far;
 	t->outcome->valid_loss = result.loss;
+	for (size_t i = 0; i < 2; i++) {
+		result.far = NAN;
+		if (status == ROSA_OK && t->config->rosa && !isnan(entry->far_loss))
+			status =
+			    learner_judge(run->learner, &run->valid_samples, count, controls[i].reads, &result, err);
+		*controls[i].far = result.far;
+	}
 	return status;
 }
 

@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -104,6 +105,17 @@ rosa_status training_log_add(struct training_log *log, const struct training_ent
 		      entry->seconds, entry->tokens_per_second);
 	if (entry->has_valid)
 		add_number(&line, "valid_loss", entry->valid_loss);
+	for (size_t i = 0; i < 3 && entry->has_valid; i++) {
+		const struct {
+			const char *name;
+			double loss;
+		} far[] = {{"far_loss", entry->far_loss},
+			   {"far_random_loss", entry->far_random_loss},
+			   {"far_off_loss", entry->far_off_loss}};
+
+		if (!isnan(far[i].loss))
+			add_number(&line, far[i].name, far[i].loss);
+	}
 	json_text_add(&line, "}\n");
 	if (line.failed) {
 		json_text_free(&line);

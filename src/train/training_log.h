@@ -18,6 +18,9 @@ struct training_entry {
 	double tokens_per_second;
 	bool has_valid;
 	double valid_loss;
+	/* Of the validation, on far tokens (far.h): with what the adapters found, with random places and with nothing.
+	 * NaN: not measured. Random reads as good as those found mean that nothing is remembered. */
+	double far_loss, far_random_loss, far_off_loss;
 };
 
 struct training_log {
