@@ -352,7 +352,6 @@ typedef struct rosa_places {
 } rosa_places;
 
 #define ROSA_MAX_SOURCES 4
-#define ROSA_MAX_LINKS   16
 #define ROSA_GAINS       10 /* columns of gain: matches of 0, 1, .. 8, and of 9 runs or more */
 
 typedef struct rosa_layer {

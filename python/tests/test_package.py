@@ -167,7 +167,7 @@ def test_limits_and_starting_values_are_those_of_the_header() -> None:
     ]
     learning = _c.learning(rosatune.RosaConfig())
     fields = [getattr(learning, field[0]) for field in learning._fields_[1:]]
-    assert fields == [0, 0, 0, 1.0, 0.0, 0.0, 1.0, 0]
+    assert fields == [0, 0, 0, 1.0, 0.0, 0.0, 1.0, 0, 0]
     assert learning.size == ctypes.sizeof(learning)
 
 
