@@ -280,7 +280,7 @@ class RosaConfig:
     gate: bool = _option(LAYER, False, _truth, paper=False)
     units: float = _option(LAYER, 0.0, _number(0, 1e6), paper=0.0)
     v_start: str = _option(LAYER, "xavier", _word("identity", "xavier"), paper="xavier")
-    v_grad: str = _option(LAYER, "sigmoid", _word("straight", "sigmoid"), paper="sigmoid")
+    v_grad: str = _option(LAYER, "sigmoid", _word("sigmoid", "straight"), paper="sigmoid")
 
     bits: int = _option(RETRIEVAL, 16, _whole(1, _c.MAX_BITS))
     policy: str = _option(RETRIEVAL, "readable", _words(_c.Policy))

@@ -47,7 +47,7 @@ def test_the_options_are_those_of_the_program() -> None:
     for row in rows:
         name = row["name"]
         assert getattr(RosaConfig(), name) == row["default"], name
-        assert getattr(RosaConfig.paper(), name) == row.get("paper", row["default"]), name
+        assert getattr(RosaConfig.paper(), name) == row["paper"], name
         if row["type"] == "choice":
             for word in row["choices"]:
                 assert getattr(RosaConfig(**{name: word}), name) == word
