@@ -1,34 +1,21 @@
-/*
- * The growing look-up of a pointer.
- *
- * Two streams over the same token ids. One finds, with the pointer's delay, the first place of each chain. The other
- * has no delay; what it finds at every position is kept, five bytes per token, and is where a chain goes on: the place
- * before the one found, and what that had itself found. So a chain of any length costs two searches per token.
- */
+/* The growing look-up of a pointer: a finder over the token ids, and the ids themselves. */
 #include "model/pointer_past.h"
 
 #include "base/status.h"
+#include "rosa/finder.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define BLOCK ((size_t)1024) /* tokens searched at a time */
-#define BITS  20             /* of an id; symbols of more than 16 bits are uint32_t */
 
 struct pointer_past {
-	size_t links, vocabulary;
-	rosa_stream *late, *now; /* with and without the delay */
-	size_t steps, room;
+	size_t vocabulary;
+	struct finder finder;
+	struct places places; /* of a block */
+	size_t room;
 	uint32_t *tokens; /* [room] */
-	int32_t *tau;     /* [room]: found without delay; -1: nothing */
-	uint8_t *length;  /* [room]: of that match, cut at 255 */
-	int32_t late_tau[BLOCK], late_length[BLOCK], now_length[BLOCK];
 };
-
-static uint8_t cut(int32_t length)
-{
-	return length > UINT8_MAX ? UINT8_MAX : (uint8_t)length;
-}
 
 rosa_status pointer_past_new(const struct pointer *pointer, size_t vocabulary, pointer_past **made, rosa_error *err)
 {
@@ -38,19 +25,16 @@ rosa_status pointer_past_new(const struct pointer *pointer, size_t vocabulary, p
 
 	*made = NULL;
 	options.fold = 0;
-	options.bits = BITS;
-	if (vocabulary > (size_t)1 << BITS)
+	options.bits = ROSA_MAX_SYMBOL_BITS; /* of more than 16 bits, so symbols are uint32_t as ids are */
+	options.delay = (uint32_t)pointer->delay;
+	if (vocabulary > (size_t)1 << ROSA_MAX_SYMBOL_BITS)
 		return rosa_fail(err, ROSA_EINVAL, "a pointer finds token ids below %zu; the vocabulary has %zu",
-				 (size_t)1 << BITS, vocabulary);
+				 (size_t)1 << ROSA_MAX_SYMBOL_BITS, vocabulary);
 	past = calloc(1, sizeof(*past));
 	if (!past)
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for a pointer");
-	past->links = pointer->links;
 	past->vocabulary = vocabulary;
-	status = rosa_stream_new(&options, 1, &past->now, err);
-	options.delay = (uint32_t)pointer->delay;
-	if (status == ROSA_OK)
-		status = rosa_stream_new(&options, 1, &past->late, err);
+	status = finder_new(&past->finder, &options, 1, pointer->links, err);
 	if (status == ROSA_OK)
 		*made = past;
 	else
@@ -62,116 +46,78 @@ void pointer_past_free(pointer_past *past)
 {
 	if (!past)
 		return;
-	rosa_stream_free(past->late);
-	rosa_stream_free(past->now);
+	finder_free(&past->finder);
+	places_free(&past->places);
 	free(past->tokens);
-	free(past->tau);
-	free(past->length);
 	free(past);
 }
 
 static rosa_status make_room(pointer_past *past, size_t count, rosa_error *err)
 {
-	size_t room = past->room;
-	void *bigger;
+	const size_t steps = past->finder.steps, room = steps + count + past->room / 2;
+	uint32_t *bigger;
 
-	if (count > ROSA_MAX_STEPS - past->steps)
+	if (count > ROSA_MAX_STEPS - steps)
 		return rosa_fail(err, ROSA_EINVAL, "a text has at most %zu tokens", ROSA_MAX_STEPS);
-	if (past->steps + count <= room)
+	if (steps + count <= past->room)
 		return ROSA_OK;
-	room = past->steps + count + room / 2;
 	bigger = realloc(past->tokens, room * sizeof(*past->tokens));
-	past->tokens = bigger ? bigger : past->tokens;
-	if (bigger && (bigger = realloc(past->tau, room * sizeof(*past->tau))))
-		past->tau = bigger;
-	if (bigger && (bigger = realloc(past->length, room)))
-		past->length = bigger;
 	if (!bigger)
-		return rosa_fail(err, ROSA_ENOMEM, "no memory for a pointer into %zu tokens", past->steps + count);
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for a pointer into %zu tokens", steps + count);
+	past->tokens = bigger;
 	past->room = room;
 	return ROSA_OK;
 }
 
-/* Searches both streams for the `count` tokens after the first `steps`, at most a block. */
-static rosa_status search(pointer_past *past, size_t count, rosa_error *err)
+/* The links of step `step` of the block. */
+static void take_links(const pointer_past *past, size_t step, struct pointer_links *found)
 {
-	const size_t first = past->steps;
-	const uint32_t *tokens = past->tokens + first;
-	rosa_status status =
-	    rosa_stream_push(past->late, count, tokens, tokens, 0, past->late_tau, past->late_length, NULL, err);
+	const struct places *places = &past->places;
 
-	if (status == ROSA_OK)
-		status = rosa_stream_push(past->now, count, tokens, tokens, 0, past->tau + first, past->now_length,
-					  NULL, err);
-	for (size_t i = 0; i < count && status == ROSA_OK; i++)
-		past->length[first + i] = cut(past->now_length[i]);
-	return status;
-}
-
-/* The links of the chain that begins at place `tau` with a match of this length. */
-static void follow(const pointer_past *past, int32_t tau, uint8_t length, struct pointer_links *found)
-{
 	found->count = 0;
-	while (tau > 0 && found->count < past->links) { /* a place has one before it: it is never 0 */
-		found->token[found->count] = past->tokens[tau];
-		found->length[found->count++] = length;
-		if (past->length[tau - 1] < length)
-			length = past->length[tau - 1];
-		tau = past->tau[tau - 1];
+	for (size_t at = step; found->count < places->links && places->tau[at] >= 0; at += places->steps) {
+		found->token[found->count] = past->tokens[places->tau[at]];
+		found->length[found->count++] = places->length[at];
 	}
 }
 
 rosa_status pointer_past_add(pointer_past *past, const uint32_t *tokens, size_t count, struct pointer_links *found,
 			     rosa_error *err)
 {
+	const struct past_control control = {READS_FOUND, 0};
+	const size_t first = past->finder.steps;
 	rosa_status status = make_room(past, count, err);
 
 	for (size_t i = 0; i < count && status == ROSA_OK; i++) {
 		if (tokens[i] >= past->vocabulary)
-			return rosa_fail(err, ROSA_EINVAL, "token %zu is %u; the vocabulary has %zu", past->steps + i,
+			return rosa_fail(err, ROSA_EINVAL, "token %zu is %u; the vocabulary has %zu", first + i,
 					 (unsigned)tokens[i], past->vocabulary);
 	}
 	if (status == ROSA_OK && count)
-		memcpy(past->tokens + past->steps, tokens, count * sizeof(*tokens));
-	for (size_t done = 0; done < count && status == ROSA_OK;) {
-		const size_t some = count - done < BLOCK ? count - done : BLOCK;
-
-		status = search(past, some, err);
+		memcpy(past->tokens + first, tokens, count * sizeof(*tokens));
+	for (size_t done = 0, some; done < count && status == ROSA_OK; done += some) {
+		some = count - done < BLOCK ? count - done : BLOCK;
+		status = places_reserve(&past->places, past->finder.links, 1, some, err);
+		if (status == ROSA_OK)
+			status = finder_find(&past->finder, some, past->tokens + first + done,
+					     past->tokens + first + done, control, &past->places, err);
 		for (size_t i = 0; i < some && status == ROSA_OK && found; i++)
-			follow(past, past->late_tau[i], cut(past->late_length[i]), &found[done + i]);
-		past->steps += some;
-		done += some;
+			take_links(past, i, &found[done + i]);
 	}
 	return status;
 }
 
 rosa_status pointer_past_rewind(pointer_past *past, size_t steps, rosa_error *err)
 {
-	rosa_status status = rosa_stream_rewind(past->late, steps, err);
-
-	if (status == ROSA_OK)
-		status = rosa_stream_rewind(past->now, steps, err);
-	if (status == ROSA_OK)
-		past->steps = steps;
-	return status;
+	return finder_rewind(&past->finder, steps, err);
 }
 
 size_t pointer_past_steps(const pointer_past *past)
 {
-	return past->steps;
+	return past->finder.steps;
 }
 
 uint64_t pointer_past_bytes(const pointer_past *past)
 {
-	const rosa_stream *const streams[] = {past->late, past->now};
-	uint64_t bytes =
-	    sizeof(*past) + past->room * (sizeof(*past->tokens) + sizeof(*past->tau) + sizeof(*past->length));
-
-	for (size_t i = 0; i < 2; i++) {
-		rosa_stream_info info = {.size = sizeof(info)};
-
-		if (rosa_stream_describe(streams[i], &info, NULL) == ROSA_OK)
-			bytes += info.bytes;
-	}
-	return bytes;
+	return sizeof(*past) + past->room * sizeof(*past->tokens) + finder_bytes(&past->finder);
 }

@@ -202,6 +202,17 @@ rosa_status finder_fork(const struct finder *finder, struct finder *copy, rosa_e
 	return ROSA_OK;
 }
 
+rosa_status finder_rewind(struct finder *finder, size_t steps, rosa_error *err)
+{
+	rosa_status status = rosa_stream_rewind(finder->stream, steps, err);
+
+	if (status == ROSA_OK && finder->undelayed)
+		status = rosa_stream_rewind(finder->undelayed, steps, err);
+	if (status == ROSA_OK)
+		finder->steps = steps;
+	return status;
+}
+
 static uint64_t stream_bytes(const rosa_stream *stream)
 {
 	rosa_stream_info info = {.size = sizeof(info)};

@@ -36,6 +36,9 @@ rosa_status finder_find(struct finder *finder, size_t steps, const void *query, 
 /* An independent finder that continues from here. */
 rosa_status finder_fork(const struct finder *finder, struct finder *copy, rosa_error *err);
 
+/* Goes back to the first `steps` steps; more than there are is an error. On failure the finder is of no further use. */
+rosa_status finder_rewind(struct finder *finder, size_t steps, rosa_error *err);
+
 /* Bytes in use; all of them grow with the text. */
 uint64_t finder_bytes(const struct finder *finder);
 
