@@ -35,7 +35,9 @@ STAGES = [
          backbone_rate=dict(max=1e-3, min=1e-4), weight_decay=0.1, save_every=4, keep=2),
 ]
 CONFIG = dict(model="model.gguf", out="nowhere", seed=3, threads=1, stages=STAGES,
-              adapter=dict(bits=4, window=16, first_global_layers=1), learning=dict(explore=0.1))
+              adapter=dict(bits=4, window=16, first_global_layers=1, source="tokens+own", delay=None, chain=2,
+                           gain=True, gate=True, units=0.3, v_start="identity"),
+              learning=dict(explore=0.1, v_grad="straight"))
 
 
 def words(count, seed):

@@ -82,7 +82,7 @@ rosa_status network_judge(network *network, const struct batch *batch, const str
 /* The scales of the adapters, [layers], 1 in layers without one. New adapters with units begin with 1 and are to be
  * measured once: a scale becomes units times the median, over the positions of the batch, of the root mean square of
  * the hidden state that enters the layer. */
-float *network_scales(network *network);
+const float *network_scales(const network *network);
 bool network_lacks_units(const network *network);
 rosa_status network_measure_units(network *network, const struct batch *batch, rosa_error *err);
 /* For a network whose scales come from a file. */

@@ -268,7 +268,7 @@ void network_clear_sums(network *n)
 
 /* -------------------------------------------------------------------------------------------------------- scales -- */
 
-float *network_scales(network *n)
+const float *network_scales(const network *n)
 {
 	return n->scales;
 }

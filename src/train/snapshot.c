@@ -114,7 +114,7 @@ static bool *adapted_layers(const struct snapshot *snapshot)
 		size_t layer;
 		int end = 0;
 
-		if (sscanf(snapshot->parameters->all[i].name, ADAPTER_PREFIX "layers.%zu.k_proj.weight%n", &layer,
+		if (sscanf(snapshot->parameters->all[i].name, ADAPTER_PREFIX "layers.%zu.v_proj.weight%n", &layer,
 			   &end) == 1 &&
 		    end && layer < snapshot->config->layers)
 			adapted[layer] = true;
@@ -139,7 +139,7 @@ static rosa_status write_adapter_config(const struct snapshot *snapshot, struct 
 								&snapshot->options->adapter,
 								writer->step,
 								digest,
-								NULL};
+								snapshot->scales};
 
 		adapter_config_write(&description, &text);
 	}
@@ -420,6 +420,23 @@ rosa_status snapshot_read_values(const struct checkpoint_found *found, struct pa
 		status = read_group(found, SNAPSHOT_ADAPTER, ADAPTER, parameters, err);
 	if (status == ROSA_OK && checkpoint_has(found, SNAPSHOT_MODEL))
 		status = read_group(found, SNAPSHOT_MODEL, BACKBONE, parameters, err);
+	return status;
+}
+
+rosa_status snapshot_read_scales(const struct checkpoint_found *found, size_t layers, float *scales, rosa_error *err)
+{
+	struct adapter adapter = {0};
+	rosa_status status = ROSA_OK;
+
+	for (size_t i = 0; i < layers; i++)
+		scales[i] = 1;
+	if (!checkpoint_has(found, SNAPSHOT_ADAPTER))
+		return ROSA_OK;
+	status = adapter_open(found->path, NULL, &adapter, err);
+	for (size_t i = 0; i < layers && status == ROSA_OK; i++)
+		if (adapter_has(&adapter, i))
+			scales[i] = adapter.layers[i].scale;
+	adapter_close(&adapter);
 	return status;
 }
 

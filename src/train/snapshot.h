@@ -18,6 +18,7 @@ struct snapshot {
 	struct parameters *parameters;
 	const struct model_config *config;
 	const struct network_options *options;
+	const float *scales;            /* of the adapters, [layers] */
 	bool backbone;                  /* it has been trained, and is saved too */
 	const struct checkpoint *model; /* whose tokenizer is saved beside the backbone; NULL: none is */
 };
@@ -26,6 +27,8 @@ rosa_status snapshot_write(const struct snapshot *snapshot, struct checkpoint_wr
 
 /* Reads the values of all files that are there. They must include every parameter of the adapter. */
 rosa_status snapshot_read_values(const struct checkpoint_found *found, struct parameters *parameters, rosa_error *err);
+/* Reads the scales of the adapters, [layers]; 1 where there is no adapter. */
+rosa_status snapshot_read_scales(const struct checkpoint_found *found, size_t layers, float *scales, rosa_error *err);
 /* Reads the moments of the parameters that are trained. */
 rosa_status snapshot_read_moments(const struct checkpoint_found *found, struct parameters *parameters, rosa_error *err);
 

@@ -119,6 +119,7 @@ static rosa_status write_checkpoint(struct trainer *t, struct checkpoint_writer 
 	    .parameters = network_parameters(t->model.network),
 	    .config = network_config(t->model.network),
 	    .options = network_settings(t->model.network),
+	    .scales = network_scales(t->model.network),
 	    .backbone = backbone_trained(t->config, t->state.stage),
 	    .model = &t->model.checkpoint,
 	};
@@ -183,12 +184,32 @@ static rosa_status choose_trained(struct trainer *t, size_t stage, rosa_error *e
 				t->config->rosa, err);
 }
 
+/* The scales that were measured in the first step; nothing before it. */
+static rosa_status read_scales(struct trainer *t, const struct checkpoint_found *found, rosa_error *err)
+{
+	network *network = t->model.network;
+	const size_t layers = network_config(network)->layers;
+	float *scales = calloc(layers, sizeof(*scales));
+	rosa_status status = ROSA_OK;
+
+	if (!scales)
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for the scales of %zu layers", layers);
+	if (found->state.step)
+		status = snapshot_read_scales(found, layers, scales, err);
+	if (found->state.step && status == ROSA_OK)
+		network_set_scales(network, scales);
+	free(scales);
+	return status;
+}
+
 static rosa_status read_checkpoint(struct trainer *t, struct checkpoint_found *found, rosa_error *err)
 {
 	rosa_status status = resume_check(found, t->config, t->model.checkpoint.fingerprint, note, t, err);
 
 	if (status == ROSA_OK)
 		status = snapshot_read_values(found, network_parameters(t->model.network), err);
+	if (status == ROSA_OK)
+		status = read_scales(t, found, err);
 	if (status == ROSA_OK)
 		status = choose_trained(t, (size_t)found->state.stage, err);
 	if (status == ROSA_OK)
