@@ -43,10 +43,10 @@ else:
     source = {module.__name__: list(Path(module.__file__).read_bytes()) for module in (argparse, inspect)}
     fit, measure = [source["argparse"]], {"inspect": source["inspect"]}
 
-pointer = rosatune.hf.fit_pointer(
-    model, fit, window=given.window, context=given.context, confidence=given.confidence, positions=16384
+pointer = rosatune.hf.fit_pointer(model, fit, window=given.window, context=given.context, confidence=given.confidence)
+print(
+    f"fitted on {pointer.fit.positions} positions: loss {pointer.fit.before:.3f} before, {pointer.fit.after:.3f} after"
 )
-print(f"fitted on {pointer.fit.positions} positions: loss {pointer.fit.before:.3f} before, {pointer.fit.after:.3f} after")
 pointer.save(given.out)
 
 options = dict(window=given.window, context=given.context, pieces=4)

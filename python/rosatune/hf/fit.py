@@ -60,8 +60,8 @@ def fit_pointer(
     sinks: int = 4,
     links: int = 4,
     confidence: bool = False,
-    context: int = 4096,
-    positions: int = 32768,
+    context: Optional[int] = None,
+    positions: int = 16384,
     tokenizer: Any = None,
     progress: Any = None,
 ) -> Pointer:
@@ -75,8 +75,8 @@ def fit_pointer(
             default it is read as it is. Adapters have brought their own.
         links: places per position, 1 to 16.
         confidence: whether weights also depend on the model's own probabilities.
-        context: texts are cut into pieces of so many tokens. The first four windows of each, or its first quarter, are
-            read but not used.
+        context: texts are cut into pieces of so many tokens; by default 4096, or what the model was trained for if that
+            is less. The first four windows of each, or its first quarter, are read but not used.
         positions: how many positions are used, at most; pieces are taken from all texts in turn.
         tokenizer: for files; by default that of the model's folder.
         progress: called as ``progress(done, total)`` in positions.
@@ -96,6 +96,8 @@ def fit_pointer(
     as_it_is = found is not None or not window
     delay = (window or 0) if delay is None else delay
     start = Pointer(np.full((links, LENGTHS), START), delay, np.zeros((links, 2)) if confidence else None)
+    if context is None:
+        context = min(4096, getattr(model.config, "max_position_embeddings", None) or 4096)
     if context < 8 or positions < 1:
         raise InvalidArgument(f"context is {context} and positions {positions}; give at least 8 and 1")
     with frozen(model), nullcontext() if as_it_is else arranged(model, "window", window, sinks):
@@ -126,11 +128,11 @@ def _observe(
             end = begin + logits.shape[1]
             token, length = (x[0, begin - 1 : end - 1].to(logits.device) for x in (tokens, lengths))
             target = ids[0, begin:end, None].to(logits.device)
-            log_p = logits[0].double().log_softmax(-1)
+            norm = logits[0].logsumexp(-1, keepdim=True)
             part = (
-                log_p.gather(-1, target)[:, 0],
-                log_p.gather(-1, token.clamp(min=0)),
-                log_p.amax(-1),
+                (logits[0].gather(-1, target) - norm)[:, 0].double(),
+                (logits[0].gather(-1, token.clamp(min=0)) - norm).double(),
+                (logits[0].amax(-1, keepdim=True) - norm)[:, 0].double(),
                 length.clamp(max=LENGTHS - 1),
                 (token == target) & (length > 0),
             )

@@ -287,6 +287,8 @@ class PointerLogitsProcessor(LogitsProcessor):
     texts; other padding is never found.
     """
 
+    supports_continuous_batching = False  # rows are whole texts
+
     def __init__(self, pointer: Union[Pointer, Name], attention_mask: Optional[Tensor] = None) -> None:
         self.pointer = pointer if isinstance(pointer, Pointer) else Pointer.load(pointer)
         self._head = PointerHead(self.pointer).requires_grad_(False)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer, DynamicCache
+from transformers import AutoTokenizer
 
 from ..errors import FileError, InvalidArgument
 from ..pointer import Pointer
@@ -119,13 +119,14 @@ def slices(model: Any, ids: Tensor, first: int) -> Iterator[tuple[int, Tensor]]:
         for begin in range(first - 1, steps - 1, stride):
             yield begin + 1, logits[:, begin : begin + stride].float()
         return
-    cache = DynamicCache(config=model.config)
+    past: Any = {}  # the model makes the kind of cache that it needs
     if first > 1:
         last: Any = {"logits_to_keep": 1} if "logits_to_keep" in arguments else {}
-        model(ids[:, : first - 1], past_key_values=cache, use_cache=True, **last)
+        past["past_key_values"] = model(ids[:, : first - 1], use_cache=True, **last).past_key_values
     for begin in range(first - 1, steps - 1, stride):
-        end = min(begin + stride, steps - 1)
-        yield begin + 1, model(ids[:, begin:end], past_key_values=cache, use_cache=True).logits.float()
+        output = model(ids[:, begin : min(begin + stride, steps - 1)], use_cache=True, **past)
+        past["past_key_values"] = output.past_key_values
+        yield begin + 1, output.logits.float()
 
 
 def links_of(pointer: Optional[Pointer], ids: Tensor) -> Optional[tuple[Tensor, Tensor]]:
