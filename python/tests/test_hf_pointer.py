@@ -21,6 +21,7 @@ from rosatune.hf import PointerLogitsProcessor  # noqa: E402
 from rosatune.torch import pointer as mixture  # noqa: E402
 
 one_thread = tiny.one_thread
+OLD = int(transformers.__version__.split(".")[0]) < 5
 
 THETA = np.linspace(-1, 3, 3 * 13).reshape(3, 13).round(3)
 POINTER = Pointer(THETA, 4)
@@ -221,18 +222,26 @@ def test_sampling_draws_from_the_mixture(way: str) -> None:
     assert ours.tolist() == texts
 
 
+@pytest.mark.skipif(OLD, reason="needs transformers 5")
 @pytest.mark.parametrize("way", ("attached", "processor"))
 def test_drafts(way: str) -> None:
     """Prompt lookup proposes several tokens at once and takes some of them back."""
     model, prompt = tiny.model(), unpadded_prompts()[0]
     theirs = reference_greedy(model, prompt, 20)
     batch = padded([prompt], 0)
+    assert 1 not in theirs
     ours = model.generate(
-        **batch, **how(model, way, batch), max_new_tokens=20, do_sample=False, prompt_lookup_num_tokens=4
+        **batch,
+        **how(model, way, batch),
+        max_new_tokens=20,
+        do_sample=False,
+        prompt_lookup_num_tokens=4,
+        eos_token_id=1,
     )
     assert ours[0].tolist() == theirs
 
 
+@pytest.mark.skipif(OLD, reason="needs transformers 5")
 def test_chunks_of_a_prompt() -> None:
     model, prompt = tiny.attached(), unpadded_prompts()[0]
     theirs = reference_greedy(model, prompt, 8)
@@ -324,6 +333,7 @@ def test_pointer_learns() -> None:
     assert learnt.theta[0, 12] > 0 and learnt.theta[0, 0] == -3
 
 
+@pytest.mark.skipif(OLD, reason="its Trainer counts labels in another way")
 @pytest.mark.parametrize("kind", ("llama", "adapters"))
 def test_trainer(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("accelerate")

@@ -219,6 +219,7 @@ def test_token_ids_and_names(rng: np.random.Generator) -> None:
     named = rosatune.recall(model, {"a": ids.tolist(), "b": torch.tensor(ids)}, **options)
     assert list(whole.books) == ["text 1"] and list(named.books) == ["a", "b"]
     assert named.books["a"] == named.books["b"] == whole.books["text 1"]
+    assert rosatune.recall(model, ids.tolist(), **options).books == whole.books
     assert whole.sinks == 4 and list(whole.conditions) == ["global", "window"]
     assert math.isnan(whole.conditions["window"]["far_error"]) and named.conditions["window"]["far_error"] < 1e-9
     assert json.loads(whole.to_json())["conditions"]["window"]["far_error"] is None

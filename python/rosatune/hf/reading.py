@@ -29,9 +29,9 @@ Ids = npt.NDArray[np.int64]
 
 def read_texts(model: Any, texts: Any, tokenizer: Any = None) -> dict[str, Ids]:
     """The token ids of texts, by name: files, lists of ids, arrays or tensors."""
-    if isinstance(texts, (str, os.PathLike)):
+    if isinstance(texts, (str, os.PathLike)) or (isinstance(texts, (np.ndarray, Tensor)) and texts.ndim == 1):
         texts = [texts]
-    elif isinstance(texts, (np.ndarray, Tensor)) and texts.ndim == 1:
+    elif isinstance(texts, (list, tuple)) and texts and isinstance(texts[0], (int, np.integer)):
         texts = [texts]
     named = dict(texts) if isinstance(texts, dict) else {}
     if not named:
