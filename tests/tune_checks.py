@@ -8,6 +8,7 @@ import json
 import math
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -609,6 +610,91 @@ class Processes(Case):
         self.assertGreater(len(log("died")), 12)
 
 
+# -------------------------------------------------------------------------------------------------------------- pointer
+
+POINTER = dict(kind="pointer", data="held.tokens", length=100, pointer=dict(positions=3000))
+
+
+class Pointer(Case):
+    def tune(self, out, stages, *arguments, code=0, **more):
+        with open("pointer.json", "w") as file:
+            json.dump({**CONFIG, "stages": stages, **more}, file)
+        return run("tune", "pointer.json", "--out", out, *arguments, code=code)
+
+    def ppl(self, *words):
+        result = run("ppl", "--model", "model.gguf", "--file", "held.txt", "--tokens", "900", "--json", *words)
+        return json.loads(result.stdout)
+
+    def check_pointer(self, path, links=4, delay=16):
+        pointer = json.loads(content(path))
+        self.assertEqual((pointer["delay"], pointer["links"], len(pointer["theta"])), (delay, links, links))
+        return pointer
+
+    def test_after_an_adapter(self):
+        said = self.tune("pointed", [STAGES[0], POINTER]).stdout
+        self.assertRegex(said, "stage 2 of 2, pointer: 4 links, fitted to 3000 positions at most")
+        numbers = re.search(
+            r"pointer fitted to 2400 positions; on 600 others: far ([0-9.]+) \(without ([0-9.]+)\), "
+            r"rest ([0-9.]+) \(([0-9.]+)\), all ([0-9.]+) \(([0-9.]+)\)", said)
+        after, before = map(float, numbers.groups()[:2])
+        self.assertLess(after, 0.7 * before)
+        self.assertEqual(said.splitlines()[-2:], ["adapter: pointed/final", "pointer: pointed/final/pointer.json"])
+        first = self.check_pointer("pointed/final/pointer.json")
+        self.assertEqual(len(first["confidence"]), 4)
+        # it goes with the adapter, wherever that is copied
+        used = self.ppl("--adapter", "pointed")
+        self.assertEqual(used["pointer"], "pointed/final")
+        self.assertLess(used["nll"], self.ppl("--adapter", "pointed", "--pointer", "none")["nll"] - 1)
+        run("adapter", "export", "pointed/final", "copied")
+        self.assertEqual(content("copied/pointer.json"), content("pointed/final/pointer.json"))
+        # a run at its end has its pointer; one that has lost it, or was stopped before it, gets it
+        self.assertIn("nothing left to do", self.tune("pointed", [STAGES[0], POINTER], "--resume").stdout)
+        os.unlink("pointed/final/pointer.json")
+        result = json.loads(self.tune("pointed", [STAGES[0], POINTER], "--resume", "--json").stdout)
+        self.assertEqual(result["pointer"], "pointed/final/pointer.json")
+        self.assertEqual(self.check_pointer("pointed/final/pointer.json"), first)
+
+    def test_alone(self):
+        plain = dict(links=2, confidence=False, positions=1500)
+        for rosa in False, True:
+            out = f"alone-{rosa}"
+            adapter = {**CONFIG["adapter"], "rosa": rosa}
+            said = self.tune(out, [{**POINTER, "pointer": plain}], adapter=adapter).stdout
+            self.assertIn(f"pointer: {out}/final/pointer.json", said)
+            self.assertNotIn("confidence", self.check_pointer(f"{out}/final/pointer.json", links=2))
+            self.assertEqual(os.path.exists(f"{out}/final/adapter_config.json"), rosa)
+            window = ["--window", "16", "--global-layers", "1"]
+            self.assertLess(self.ppl(*window, "--pointer", out)["nll"], self.ppl(*window)["nll"] - 1)
+        self.assertIn("nothing left to do", self.tune(out, [{**POINTER, "pointer": plain}], "--resume").stdout)
+
+    def test_what_it_says_before(self):
+        said = self.tune("planned", [STAGES[0], POINTER], "--dry-run").stdout
+        self.assertIn("stage 2 of 2, pointer: 4 links, fitted to 3,000 positions at most", said)
+        plan = json.loads(self.tune("planned", [STAGES[0], POINTER], "--dry-run", "--json").stdout)
+        self.assertEqual([stage["positions"] for stage in plan["stages"]], [0, 3000])
+        self.assertFalse(os.path.exists("planned"))
+        learnt = self.tune("learnt", [{**STAGES[0], "data": "held.tokens", "tokens": 200}, POINTER]).stderr
+        self.assertIn("fitted to data that the model was trained on", learnt)
+
+    def test_refusals(self):
+        few = {**POINTER, "data": "valid.tokens"}
+        for pattern, stages, more in (
+            ("stage.1: fits a pointer to what the others train", [POINTER, STAGES[0]], {}),
+            ("takes pointer.positions, not tokens or steps", [{**POINTER, "steps": 3}], {}),
+            ("pointer.links", [{**POINTER, "pointer": {"links": 17}}], {}),
+        ):
+            self.assertIn(pattern, self.tune("refused", stages, code=2, **more).stderr)
+        for pattern, stages, more in (
+            ("positions from four windows (64) on are used", [STAGES[0], {**POINTER, "length": 64}], {}),
+            ("the window is 0: set adapter.window", [POINTER], {"adapter": {"rosa": False, "window": 0}}),
+            ("pointer.delay is 5", [{**POINTER, "pointer": {"delay": 5}}], {}),
+            ("positions to fit a pointer to; give more text", [few], {}),
+        ):
+            self.assertIn(pattern, self.tune("refused", stages, code=1, **more).stderr)
+            self.assertFalse(os.path.exists("refused/final/pointer.json"))
+            shutil.rmtree("refused", ignore_errors=True)
+
+
 @unittest.skipIf(with_mpi(), "this build has MPI")
 class Alone(Case):
     def test_mpirun_is_noticed(self):
@@ -627,7 +713,7 @@ def write_chat(name, questions):
 def prepare():
     global duration
     write_model("model.gguf")
-    for name, count, seed in (("text", 3000, 1), ("valid", 300, 2)):
+    for name, count, seed in (("text", 3000, 1), ("valid", 300, 2), ("held", 3000, 3)):
         with open(f"{name}.txt", "w") as file:
             file.write(words(count, seed))
         run("data", "pack", "--model", "model.gguf", "--out", f"{name}.tokens", f"{name}.txt")

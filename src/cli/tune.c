@@ -49,9 +49,16 @@ static void on_begin(void *context, const struct trainer_report *report, uint64_
 	progress_end(&job->progress);
 	progress_begin(&job->progress, stage->name, report->stage_steps);
 	job->progress.skipped = report->stage_step;
+	job->progress.detail = NULL;
 	job->last_line = progress_clock();
 	if (job->json)
 		return;
+	if (stage->kind == TUNE_POINTER) {
+		printf("stage %zu of %zu, %s: %" PRIu64 " links, fitted to %" PRIu64 " positions at most\n",
+		       report->stage + 1, report->stages, stage->name, stage->pointer_links, stage->pointer_positions);
+		fflush(stdout);
+		return;
+	}
 	printf("stage %zu of %zu, %s: %" PRIu64 " steps of %" PRIu64 " x %" PRIu64 " tokens, %s of %s parameters",
 	       report->stage + 1, report->stages, stage->name, report->stage_steps, stage->batch, stage->length,
 	       quantity_short((double)trained).text, quantity_short((double)parameters).text);
@@ -152,6 +159,27 @@ static bool on_stop(void *context)
 	return interrupted() != 0;
 }
 
+static void on_fitting(void *context, uint64_t done, uint64_t total)
+{
+	struct tune *job = context;
+
+	progress_tick(&job->progress, done, total);
+}
+
+static void on_fitted(void *context, const struct pointer_fitted *fitted)
+{
+	struct tune *job = context;
+	const struct pointer_losses *before = &fitted->before, *after = &fitted->after;
+
+	progress_end(&job->progress);
+	if (!job->json)
+		printf("pointer fitted to %zu positions; on %zu others: far %.4f (without %.4f), rest %.4f (%.4f), all "
+		       "%.4f (%.4f)\n",
+		       fitted->fitted, before->count, after->far, before->far, after->rest, before->rest, after->all,
+		       before->all);
+	fflush(stdout);
+}
+
 /* ----------------------------------------------------------------------------------------------------- the rest -- */
 
 /* The file, then --set, then the options that have a name of their own. */
@@ -195,6 +223,8 @@ static void print_result(const struct tune *job)
 		json_text_string(&paths, *job->outcome.checkpoint ? job->outcome.checkpoint : NULL);
 		json_text_add(&paths, ", \"adapter\": ");
 		json_text_string(&paths, *job->outcome.final ? job->outcome.final : NULL);
+		json_text_add(&paths, ", \"pointer\": ");
+		json_text_string(&paths, *job->outcome.pointer ? job->outcome.pointer : NULL);
 		printf("{\"steps\": %" PRIu64 ", \"taken\": %" PRIu64 ", \"tokens\": %" PRIu64, last->entry.step,
 		       last->entry.step - last->begun, last->entry.tokens);
 		print_json_number("loss", none ? NAN : last->entry.loss);
@@ -206,7 +236,9 @@ static void print_result(const struct tune *job)
 		json_text_free(&paths);
 		return;
 	}
-	if (none)
+	if (none && *job->outcome.pointer)
+		printf("done\n");
+	else if (none)
 		printf("nothing left to do: the run in %s is at its end\n", job->config.out);
 	else
 		printf("%s after step %" PRIu64 " of %" PRIu64 ": %s, %" PRIu64 " tokens in %.0f s\n",
@@ -216,6 +248,8 @@ static void print_result(const struct tune *job)
 		printf("checkpoint: %s\n", job->outcome.checkpoint);
 	if (*job->outcome.final)
 		printf("adapter: %s\n", job->outcome.final);
+	if (*job->outcome.pointer)
+		printf("pointer: %s\n", job->outcome.pointer);
 	if (job->outcome.stopped)
 		printf("to continue, give the same command with --resume\n");
 }
@@ -234,7 +268,7 @@ static void explain(const struct tune *job, rosa_status status, const rosa_error
 
 static rosa_status train(struct tune *job, rosa_error *err)
 {
-	const struct trainer_hooks hooks = {job, on_begin, on_step, on_saved, on_note, on_stop};
+	const struct trainer_hooks hooks = {job, on_begin, on_step, on_saved, on_note, on_stop, on_fitting, on_fitted};
 	rosa_status status;
 
 	interrupt_watch();

@@ -18,6 +18,15 @@ static void print_stage(const struct tune_config *config, const struct training_
 	const struct tune_stage *stage = &config->stages[i];
 	const struct stage_plan *plan = &whole->stages[i];
 
+	if (plan->positions) {
+		printf("\nstage %zu of %zu, %s: %" PRIu64 " links, fitted to %s positions at most\n", i + 1,
+		       config->stage_count, stage->name, stage->pointer_links, quantity_grouped(plan->positions).text);
+		printf("  %-12s%s tokens, %s samples of %" PRIu64 "\n", "data",
+		       quantity_grouped(plan->data_tokens).text, quantity_grouped(plan->data_samples).text,
+		       stage->length);
+		printf("  %-12s%s\n", "memory", quantity_bytes((double)plan->memory).text);
+		return;
+	}
 	if (!plan->steps) {
 		printf("\nstage %zu of %zu, %s (%s): done\n", i + 1, config->stage_count, stage->name,
 		       tune_kind_words[stage->kind]);
@@ -71,13 +80,14 @@ static void print_json_stage(const struct tune_stage *stage, const struct stage_
 	json_text_add(text, "{\"name\": ");
 	json_text_string(text, stage->name);
 	json_text_add(text,
-		      ", \"kind\": \"%s\", \"steps\": %" PRIu64 ", \"tokens\": %" PRIu64 ", \"trained\": %" PRIu64
-		      ", \"data_tokens\": %" PRIu64 ", \"data_samples\": %" PRIu64 ", \"cut\": %" PRIu64
-		      ", \"silent\": %" PRIu64 ", \"valid_tokens\": %" PRIu64 ", \"valid_samples\": %" PRIu64
-		      ", \"memory\": %" PRIu64 ", \"checkpoint\": %" PRIu64 ", \"seconds\": ",
-		      tune_kind_words[stage->kind], plan->steps, plan->tokens, plan->trained, plan->data_tokens,
-		      plan->data_samples, plan->cut, plan->silent, plan->valid_tokens, plan->valid_samples,
-		      plan->memory, plan->checkpoint);
+		      ", \"kind\": \"%s\", \"positions\": %" PRIu64 ", \"steps\": %" PRIu64 ", \"tokens\": %" PRIu64
+		      ", \"trained\": %" PRIu64 ", \"data_tokens\": %" PRIu64 ", \"data_samples\": %" PRIu64
+		      ", \"cut\": %" PRIu64 ", \"silent\": %" PRIu64 ", \"valid_tokens\": %" PRIu64
+		      ", \"valid_samples\": %" PRIu64 ", \"memory\": %" PRIu64 ", \"checkpoint\": %" PRIu64
+		      ", \"seconds\": ",
+		      tune_kind_words[stage->kind], plan->positions, plan->steps, plan->tokens, plan->trained,
+		      plan->data_tokens, plan->data_samples, plan->cut, plan->silent, plan->valid_tokens,
+		      plan->valid_samples, plan->memory, plan->checkpoint);
 	json_text_number(text, plan->seconds);
 	json_text_add(text, ", \"tokens_per_second\": ");
 	json_text_number(text, plan->tokens_per_second);

@@ -7,6 +7,8 @@
  */
 #include "train/adapter_export.h"
 
+#include "model/pointer.h"
+
 #include "base/file.h"
 #include "base/paths.h"
 #include "base/status.h"
@@ -259,6 +261,8 @@ rosa_status adapter_export(const char *from, const char *to, enum format format,
 	status = make_folder(to, replace, err);
 	if (status == ROSA_OK)
 		status = export_model(adapter.path, to, format, err);
+	if (status == ROSA_OK)
+		status = export_file(adapter.path, POINTER_FILE, to, format, err);
 	if (status == ROSA_OK)
 		status = export_tensors(&adapter, to, format, err);
 	adapter_close(&adapter);

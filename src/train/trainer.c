@@ -14,8 +14,10 @@
 #include "train/trainer.h"
 
 #include "base/draw.h"
+#include "base/folders.h"
 #include "model/adapter_find.h"
 #include "train/adapter_export.h"
+#include "train/pointer_stage.h"
 #include "base/paths.h"
 #include "train/resume.h"
 #include "train/schedule.h"
@@ -106,7 +108,7 @@ static int choose_threads(struct trainer *t)
 static bool backbone_trained(const struct tune_config *config, size_t stage)
 {
 	for (size_t i = 0; i <= stage && i < config->stage_count; i++)
-		if (config->stages[i].kind != TUNE_ADAPTER)
+		if (tune_trains_backbone(&config->stages[i]))
 			return true;
 	return false;
 }
@@ -180,7 +182,7 @@ static rosa_status save(struct trainer *t, rosa_error *err)
 /* What is trained in a stage, with moments of 0. */
 static rosa_status choose_trained(struct trainer *t, size_t stage, rosa_error *err)
 {
-	return parameters_train(network_parameters(t->model.network), t->config->stages[stage].kind != TUNE_ADAPTER,
+	return parameters_train(network_parameters(t->model.network), tune_trains_backbone(&t->config->stages[stage]),
 				t->config->rosa, err);
 }
 
@@ -428,7 +430,7 @@ static rosa_status take_step(struct trainer *t, struct stage_run *run, rosa_erro
 	const struct schedule adapter = {stage->adapter_max, stage->adapter_min, stage->warmup, run->steps},
 			      backbone = {stage->backbone_max, stage->backbone_min, stage->warmup, run->steps};
 	const double rate = t->config->rosa ? schedule_rate(&adapter, step) : 0;
-	const double backbone_rate = stage->kind == TUNE_ADAPTER ? 0 : schedule_rate(&backbone, step);
+	const double backbone_rate = tune_trains_backbone(stage) ? schedule_rate(&backbone, step) : 0;
 	struct trainer_report report = {.entry = {.rate = rate, .backbone_rate = backbone_rate}};
 	struct learner_result result;
 	const double before = now();
@@ -514,6 +516,92 @@ static rosa_status run_stage(struct trainer *t, struct stage_run *run, rosa_erro
 	return status;
 }
 
+/* ------------------------------------------------------------------------------------------------------ pointer -- */
+
+/* A rosa_progress. */
+static int tell_fitting(void *context, uint64_t done, uint64_t total)
+{
+	const struct trainer *t = context;
+
+	if (t->hooks->fitting)
+		t->hooks->fitting(t->hooks->context, done, total);
+	return t->hooks->stop && t->hooks->stop(t->hooks->context);
+}
+
+/* Warns of a pointer that would be fitted to text that the model has learnt. */
+static void tell_learnt(struct trainer *t, const struct tune_stage *stage)
+{
+	const struct tune_config *config = t->config;
+
+	for (size_t i = 0; i < config->stage_count; i++) {
+		const struct tune_stage *other = &config->stages[i];
+
+		for (size_t j = 0; j < other->data.count && other != stage; j++) {
+			for (size_t k = 0; k < stage->data.count; k++) {
+				if (strcmp(other->data.sources[j].path, stage->data.sources[k].path) != 0)
+					continue;
+				note(t,
+				     "the pointer is fitted to data that the model was trained on, where the model is "
+				     "surer than elsewhere; hold some text back for it");
+				return;
+			}
+		}
+	}
+}
+
+/* Fits the pointer and writes it into `final`, a folder. */
+static rosa_status fit_pointer(struct trainer *t, struct stage_run *run, const char *final, rosa_error *err)
+{
+	char *path = path_join(final, POINTER_FILE);
+	struct pointer_fitted fitted;
+	rosa_status status = path ? stage_data_open(t->config, (size_t)t->state.stage, &t->rules, &run->data, err)
+				  : rosa_fail(err, ROSA_ENOMEM, "no memory for the name of a pointer");
+
+	if (status == ROSA_OK) {
+		tell_begin(t, run);
+		tell_learnt(t, run->stage);
+		status = pointer_stage_run(t->model.network, run->data.data, run->stage, &fitted, tell_fitting, t, err);
+	}
+	if (status == ROSA_OK)
+		status = folder_make(final, err);
+	if (status == ROSA_OK)
+		status = pointer_save(path, &fitted.pointer, &(struct file_options){.durable = true}, err);
+	if (status == ROSA_OK) {
+		snprintf(t->outcome->pointer, sizeof(t->outcome->pointer), "%s", path);
+		if (t->hooks->fitted)
+			t->hooks->fitted(t->hooks->context, &fitted);
+	}
+	if (status == ROSA_ECANCELLED) {
+		t->outcome->stopped = true;
+		status = ROSA_OK;
+	}
+	free(path);
+	return status;
+}
+
+/* The last stage of a run that has one for a pointer. The first process reads and fits, after the final adapter has
+ * been written, which replaces the folder. A run that is resumed at its end and has its pointer is left alone. */
+static rosa_status point(struct trainer *t, rosa_error *err)
+{
+	struct stage_run run = {.stage = &t->config->stages[t->config->stage_count - 1]};
+	char *final = NULL, *there = NULL;
+	rosa_status status = ROSA_OK;
+
+	if (!t->first || t->outcome->stopped || run.stage->kind != TUNE_POINTER)
+		return ROSA_OK;
+	t->state.stage = t->config->stage_count - 1;
+	final = path_join(t->folder.path, RUN_FINAL);
+	there = final ? path_join(final, POINTER_FILE) : NULL;
+	if (!there)
+		status = rosa_fail(err, ROSA_ENOMEM, "no memory for the name of a pointer");
+	else if (t->saved != t->state.step || t->begun != t->state.step || !path_exists(there))
+		status = fit_pointer(t, &run, final, err);
+	close_stage(&run);
+	free(final);
+	free(there);
+	return status;
+}
+
 static rosa_status run_stages(struct trainer *t, rosa_error *err)
 {
 	const size_t count = t->config->stage_count;
@@ -538,6 +626,19 @@ static rosa_status run_stages(struct trainer *t, rosa_error *err)
 }
 
 /* ---------------------------------------------------------------------------------------------------------- end -- */
+
+/* A run that fits a pointer and trains nothing has an adapter to go with it all the same. */
+static rosa_status save_untrained(struct trainer *t, rosa_error *err)
+{
+	const struct tune_stage *last = &t->config->stages[t->config->stage_count - 1];
+	const bool saved = t->steps > 0 || t->state.step > 0 || (t->first && t->saved != UINT64_MAX);
+	rosa_status status;
+
+	if (ranks_any(t->ranks, saved) || !t->config->rosa || last->kind != TUNE_POINTER || t->outcome->stopped)
+		return ROSA_OK;
+	status = ranks_agree(t->ranks, choose_trained(t, (size_t)t->state.stage, err), err);
+	return status == ROSA_OK ? save(t, err) : status;
+}
 
 /* The adapter as it is used, once all steps are taken. A run that was killed before this gets it when it is resumed. */
 static rosa_status write_final(struct trainer *t, rosa_error *err)
@@ -568,6 +669,9 @@ static rosa_status check_stages(const struct trainer *t, rosa_error *err)
 		struct stage_data data;
 
 		status = stage_data_open(t->config, i, &t->rules, &data, err);
+		if (status == ROSA_OK && t->config->stages[i].kind == TUNE_POINTER)
+			status = pointer_stage_check(&t->config->stages[i],
+						     network_settings(t->model.network)->adapter.window, err);
 		if (status == ROSA_OK && t->first)
 			status = resume_check_data(&t->state, i, data.data, err);
 		stage_data_close(&data);
@@ -619,7 +723,11 @@ rosa_status trainer_run(const struct tune_config *config, bool resume, const str
 	if (status == ROSA_OK)
 		status = run_stages(&t, err);
 	if (status == ROSA_OK)
+		status = save_untrained(&t, err);
+	if (status == ROSA_OK)
 		status = ranks_agree(ranks, write_final(&t, err), err);
+	if (status == ROSA_OK)
+		status = ranks_agree(ranks, point(&t, err), err);
 	training_log_close(&t.log);
 	run_folder_close(&t.folder);
 	training_model_close(&t.model);

@@ -3,6 +3,7 @@
 #define ROSATUNE_TRAINER_H
 
 #include "train/learner.h"
+#include "train/pointer_fit.h"
 #include "train/training_log.h"
 #include "train/tune_config.h"
 
@@ -23,6 +24,9 @@ struct trainer_hooks {
 	void (*saved)(void *context, const char *path);
 	void (*note)(void *context, const char *message); /* something the user should know */
 	bool (*stop)(void *context);                      /* asked after every step */
+	/* Of a pointer: positions read of those to read, then steps of the fit; and what came of it. */
+	void (*fitting)(void *context, uint64_t done, uint64_t total);
+	void (*fitted)(void *context, const struct pointer_fitted *fitted);
 };
 
 struct trainer_outcome {
@@ -30,6 +34,7 @@ struct trainer_outcome {
 	struct trainer_report last; /* of the last step taken by anyone; step 0: none was */
 	char checkpoint[512];       /* the last one saved; empty: none was */
 	char final[512];            /* the adapter in bfloat16, written at the end of the run; empty: none was */
+	char pointer[512];          /* the pointer that was fitted; empty: none was */
 	double valid_loss;          /* the last one measured; NaN: none was */
 };
 

@@ -10,7 +10,7 @@ static rosa_status check_backbone(const struct tune_config *config, const struct
 				  rosa_error *err)
 {
 	for (size_t i = 0; i < config->stage_count; i++)
-		if (config->stages[i].kind != TUNE_ADAPTER && checkpoint->rope_factors)
+		if (tune_trains_backbone(&config->stages[i]) && checkpoint->rope_factors)
 			return rosa_fail(err, ROSA_EINVAL,
 					 "%s: has rotary factors of its own, with which a trained backbone cannot be "
 					 "saved; use the Hugging Face folder of this model",

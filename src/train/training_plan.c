@@ -8,6 +8,7 @@
  */
 #include "train/training_plan.h"
 
+#include "train/pointer_stage.h"
 #include "train/resume.h"
 #include "train/stage_data.h"
 #include "base/status.h"
@@ -120,7 +121,7 @@ static rosa_status plan_time(const struct tune_config *config, const struct tune
 		const struct batch batch = {1, taken, tokens, tokens + length, weight, NULL};
 
 		dataset_sample(data, 0, tokens, tokens + length, weight);
-		status = parameters_train(network_parameters(network), stage->kind != TUNE_ADAPTER, config->rosa, err);
+		status = parameters_train(network_parameters(network), tune_trains_backbone(stage), config->rosa, err);
 		if (status == ROSA_OK)
 			status = time_parts(network, &batch, &learn, &update, err);
 		if (status == ROSA_OK) {
@@ -137,6 +138,21 @@ static rosa_status plan_time(const struct tune_config *config, const struct tune
 
 /* ------------------------------------------------------------------------------------------------------- stages -- */
 
+/* A stage that fits a pointer: one sequence at a time, forward only. */
+static rosa_status plan_pointer(const struct training_plan *whole, const struct tune_stage *stage, network *network,
+				struct stage_plan *plan, rosa_error *err)
+{
+	rosa_status status = pointer_stage_check(stage, network_settings(network)->adapter.window, err);
+
+	if (status == ROSA_OK)
+		status = network_reserve(network, 1, (size_t)stage->length, false, err);
+	plan->positions = stage->pointer_positions;
+	plan->memory =
+	    4 * whole->parameters + network_activation_bytes(network) + plan->positions * sizeof(struct pointer_sample);
+	plan->trained = 0;
+	return status;
+}
+
 /* The stages from the state of a checkpoint on. Those that are done have neither steps nor data. */
 static rosa_status plan_stages(const struct tune_config *config, const struct run_state *from,
 			       const struct ranks *ranks, network *network, struct training_plan *plan, rosa_error *err)
@@ -149,7 +165,7 @@ static rosa_status plan_stages(const struct tune_config *config, const struct ru
 	for (size_t i = 0; i < config->stage_count && status == ROSA_OK; i++) {
 		const struct tune_stage *stage = &config->stages[i];
 		struct stage_plan *mine = &plan->stages[i];
-		const bool backbone = stage->kind != TUNE_ADAPTER;
+		const bool backbone = tune_trains_backbone(stage);
 		struct stage_data data;
 
 		backbone_saved = backbone_saved || backbone;
@@ -163,9 +179,11 @@ static rosa_status plan_stages(const struct tune_config *config, const struct ru
 			break;
 		plan_data(stage, &data, mine);
 		status = resume_check_data(from, i, data.data, err);
-		if (status == ROSA_OK)
+		if (status == ROSA_OK && stage->kind == TUNE_POINTER)
+			status = plan_pointer(plan, stage, network, mine, err);
+		else if (status == ROSA_OK)
 			status = plan_memory(plan, stage, backbone_saved, ranks, network, mine, err);
-		if (status == ROSA_OK)
+		if (status == ROSA_OK && stage->kind != TUNE_POINTER)
 			status = plan_time(config, stage, data.data, ranks, network, mine, err);
 		stage_data_close(&data);
 		plan->seconds += mine->seconds;

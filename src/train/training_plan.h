@@ -7,6 +7,7 @@
 
 struct stage_plan {
 	uint64_t steps, tokens;               /* still to come, over all processes */
+	uint64_t positions;                   /* that a pointer is fitted to; 0: none is */
 	uint64_t trained;                     /* parameters */
 	uint64_t data_tokens, data_samples;   /* that there are */
 	uint64_t cut, silent;                 /* conversations, as dataset_cut and dataset_silent count them */

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "base/utf8.h"
 #include "base/words.h"
+#include "train/pointer_fit.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -17,7 +18,8 @@
 
 /* -------------------------------------------------------------------------------------------------------- table -- */
 
-const char *const tune_kind_words[] = {[TUNE_ADAPTER] = "adapter", [TUNE_ALL] = "all", [TUNE_SFT] = "sft", NULL};
+const char *const tune_kind_words[] = {
+    [TUNE_ADAPTER] = "adapter", [TUNE_ALL] = "all", [TUNE_SFT] = "sft", [TUNE_POINTER] = "pointer", NULL};
 
 #define AT(member)       offsetof(struct tune_config, member)
 #define STAGE_AT(member) offsetof(struct tune_stage, member)
@@ -43,7 +45,7 @@ static const struct key stage_rows[] = {
     {"name", KEY_TEXT, STAGE_AT(name), 0, 0, 0, NULL, 0, "for messages and --set (default: the kind)", NULL},
     {"note", KEY_TEXT, STAGE_AT(note), 0, 0, 0, NULL, 0, "any text, for the reader", NULL},
     {"kind", KEY_CHOICE, STAGE_AT(kind), 0, 0, TUNE_ADAPTER, tune_kind_words, KEY_FIXED,
-     "what is trained: adapter; all; sft: all, on answers only", NULL},
+     "what is trained: adapter; all; sft: all, on answers only; pointer: a pointer is fitted", NULL},
     {"data", KEY_CUSTOM, STAGE_AT(data), 0, 0, 0, NULL, 0,
      "shards of 'rosatune data pack', or folders of them: a path, or a list of", &data_key},
     {"valid", KEY_CUSTOM, STAGE_AT(valid), 0, 0, 0, NULL, 0, "likewise, to measure the loss on; may be left out",
@@ -77,6 +79,14 @@ static const struct key stage_rows[] = {
     {"valid_every", KEY_SIZE, STAGE_AT(valid_every), 0, KEY_EXACT, 100, NULL, 0,
      "steps between validations; 0: only before and after", NULL},
     {"valid_samples", KEY_SIZE, STAGE_AT(valid_samples), 1, KEY_EXACT, 16, NULL, 0, "sequences per validation", NULL},
+    {"pointer.links", KEY_SIZE, STAGE_AT(pointer_links), 1, POINTER_LINKS, 4, NULL, 0,
+     "kind pointer: places that are looked at per token", NULL},
+    {"pointer.delay", KEY_SIZE, STAGE_AT(pointer_delay), 0, (double)ROSA_MAX_STEPS, -1, NULL, KEY_NULL,
+     "find only what is so many tokens back; null: the window", NULL},
+    {"pointer.positions", KEY_SIZE, STAGE_AT(pointer_positions), POINTER_FEWEST, KEY_EXACT, 40960, NULL, 0,
+     "fit to so many positions of data that the model was not trained on", NULL},
+    {"pointer.confidence", KEY_BOOL, STAGE_AT(pointer_confidence), 0, 0, 1, NULL, 0,
+     "weights depend on the model's probabilities too", NULL},
 };
 
 #define UNKNOWN "'rosatune tune --help' lists them all"
@@ -197,6 +207,16 @@ static rosa_status check_rates(const struct tune_stage *stage, const struct key_
 	return ROSA_OK;
 }
 
+static rosa_status check_pointer(const struct tune_config *config, size_t i, const struct key_place *place,
+				 rosa_error *err)
+{
+	if (config->stages[i].tokens || config->stages[i].steps)
+		return keys_refuse(place, err, "fits a pointer, which takes pointer.positions, not tokens or steps");
+	if (i + 1 < config->stage_count)
+		return keys_refuse(place, err, "fits a pointer to what the others train, so it must be the last one");
+	return ROSA_OK;
+}
+
 static rosa_status check_stage(const struct tune_config *config, size_t i, const char *file, rosa_error *err)
 {
 	const struct tune_stage *stage = &config->stages[i];
@@ -204,6 +224,8 @@ static rosa_status check_stage(const struct tune_config *config, size_t i, const
 
 	if (!stage->data.count)
 		return keys_refuse(&place, err, "has no data; name shards that 'rosatune data pack' wrote");
+	if (stage->kind == TUNE_POINTER)
+		return check_pointer(config, i, &place, err);
 	if (!stage->tokens && !stage->steps)
 		return keys_refuse(&place, err, "has neither tokens nor steps; say how long to train");
 	if (stage->tokens && stage->steps)
@@ -335,6 +357,11 @@ rosa_status tune_config_compare(const struct tune_config *was, const struct tune
 }
 
 /* -------------------------------------------------------------------------------------------------------- other -- */
+
+bool tune_trains_backbone(const struct tune_stage *stage)
+{
+	return stage->kind == TUNE_ALL || stage->kind == TUNE_SFT;
+}
 
 uint64_t tune_stage_steps(const struct tune_stage *stage)
 {

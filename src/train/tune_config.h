@@ -7,8 +7,9 @@
 
 #include <stdbool.h>
 
-/* What a stage trains: the adapter alone; everything; everything, on the answers of conversations. */
-enum tune_kind { TUNE_ADAPTER, TUNE_ALL, TUNE_SFT };
+/* What a stage trains: the adapter alone; everything; everything, on the answers of conversations; nothing, but a
+ * pointer is fitted to what there is. */
+enum tune_kind { TUNE_ADAPTER, TUNE_ALL, TUNE_SFT, TUNE_POINTER };
 
 struct tune_stage {
 	char *name, *note;
@@ -23,6 +24,9 @@ struct tune_stage {
 	uint64_t warmup; /* steps */
 	double weight_decay, beta1, beta2, eps, clip;
 	uint64_t log_every, save_every, keep, valid_every, valid_samples;
+	/* TUNE_POINTER */
+	uint64_t pointer_links, pointer_delay /* KEY_UNSET: the window */, pointer_positions;
+	bool pointer_confidence;
 };
 
 struct tune_config {
@@ -55,7 +59,9 @@ void tune_config_write(const struct tune_config *config, struct json_text *text)
 rosa_status tune_config_compare(const struct tune_config *was, const struct tune_config *now, size_t stage,
 				void (*note)(void *context, const char *message), void *context, rosa_error *err);
 
-/* Steps of a stage: as given, or as many as its tokens fill, the last one perhaps only in part. */
+bool tune_trains_backbone(const struct tune_stage *stage);
+
+/* Steps of a stage: as given, or as many as its tokens fill, the last one perhaps only in part; 0 for a pointer. */
 uint64_t tune_stage_steps(const struct tune_stage *stage);
 
 /* A line of help for every key. */
