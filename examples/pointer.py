@@ -44,9 +44,8 @@ else:
     fit, measure = [source["argparse"]], {"inspect": source["inspect"]}
 
 pointer = rosatune.hf.fit_pointer(model, fit, window=given.window, context=given.context, confidence=given.confidence)
-print(
-    f"fitted on {pointer.fit.positions} positions: loss {pointer.fit.before:.3f} before, {pointer.fit.after:.3f} after"
-)
+losses = f"{pointer.fit.before:.3f}, with the pointer {pointer.fit.after:.3f}"
+print(f"fitted on {pointer.fit.positions} positions; loss on others {losses}")
 pointer.save(given.out)
 
 options = dict(window=given.window, context=given.context, pieces=4)

@@ -46,6 +46,7 @@ __all__ = [
     "Source",
     "chosen",
     "read_file",
+    "read_json",
     "replace_file",
 ]
 
@@ -388,7 +389,6 @@ class RosaConfig:
 RosaConfig.__init__ = _by_name(RosaConfig.__init__)  # type: ignore[method-assign]
 
 
-
 def _paper() -> "dict[str, Any]":
     """The options whose value in the paper is not the default, and their values there."""
     fields = dataclasses.fields(RosaConfig)
@@ -463,6 +463,21 @@ def replace_file(path: Path, write: Callable[[str], Any]) -> None:
         raise
 
 
+def read_json(path: Path, where_from: str) -> "dict[str, Any]":
+    """The object in a JSON file. ``where_from`` tells a user who has no such file how to get one."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise AdapterError(f"{path}: no such file; {where_from}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise AdapterError(f"{path}: cannot be read: {error}") from error
+    except json.JSONDecodeError as error:
+        raise AdapterError(f"{path}: is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise AdapterError(f"{path}: holds a {type(content).__name__}, not an object")
+    return content
+
+
 def read_file(path: Name) -> "tuple[RosaConfig, dict[str, Any]]":
     """An adapter's configuration, and all fields of its file as they stand there."""
     from . import __version__
@@ -470,18 +485,7 @@ def read_file(path: Name) -> "tuple[RosaConfig, dict[str, Any]]":
     path = Path(path)
     if path.name != CONFIG_FILE:
         path = path / CONFIG_FILE
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        raise AdapterError(
-            f"{path}: no such file; name a folder that rosatune.hf.save_adapter or `rosatune tune` wrote"
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise AdapterError(f"{path}: cannot be read: {error}") from error
-    except json.JSONDecodeError as error:
-        raise AdapterError(f"{path}: is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise AdapterError(f"{path}: holds a {type(content).__name__}, not an object")
+    content = read_json(path, "name a folder that rosatune.hf.save_adapter or `rosatune tune` wrote")
     if "peft_type" in content:
         raise AdapterError(
             f"{path}: is an adapter of PEFT ({content['peft_type']}), not of rosatune; "

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _c
-from .config import replace_file
+from .config import read_json, replace_file
 from .errors import AdapterError, InvalidArgument, SymbolError
 from .finder import Finder, Places, Rule, find
 
@@ -151,16 +151,7 @@ class Pointer:
     def load(cls, path: Name) -> "Pointer":
         """Read it from a file that :meth:`save` or ``rosatune tune`` wrote, or from ``pointer.json`` in a folder."""
         file = _file(path)
-        try:
-            fields = json.loads(file.read_text(encoding="utf-8"))
-        except (FileNotFoundError, NotADirectoryError):
-            raise AdapterError(
-                f"{file}: no such file; rosatune.hf.fit_pointer makes a pointer, and its method save writes it"
-            ) from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise AdapterError(f"{file}: cannot be read: {error}") from error
-        except json.JSONDecodeError as error:
-            raise AdapterError(f"{file}: is not JSON: {error}") from error
+        fields = read_json(file, "rosatune.hf.fit_pointer makes a pointer, and its method save writes it")
         try:
             return cls.from_dict(fields)
         except (TypeError, ValueError) as error:
@@ -169,8 +160,6 @@ class Pointer:
     @classmethod
     def from_dict(cls, fields: "dict[str, Any]") -> "Pointer":
         """A pointer from the fields of its file."""
-        if not isinstance(fields, dict):
-            raise InvalidArgument(f"a pointer is one JSON object, not a {type(fields).__name__}")
         version = fields.get("format")
         if type(version) is not int or version != FORMAT:
             raise InvalidArgument(f"the field 'format' is {version!r}; this version reads {FORMAT}: update rosatune?")

@@ -50,7 +50,8 @@ def test_fit(kind: str, confidence: bool, rng: np.random.Generator) -> None:
     assert made.delay == (0 if kind == "plain" else 8) and made.links == 2
     assert (made.confidence is not None) == confidence
     first = 1 if kind == "plain" else 32
-    assert made.fit.positions == sum(n - first for n in (200, 200, 200, 100, 100))
+    count = sum(n - first for n in (200, 200, 200, 100, 100))
+    assert made.fit.positions == count - count // 5
     assert made.fit.after < made.fit.before - 1 and made.fit.far_after < made.fit.far_before - 1
     # Longer matches are right more often.
     assert made.theta[0, 12] > made.theta[0, 1] + 1
@@ -63,10 +64,18 @@ def test_losses_are_those_of_the_pointer(rng: np.random.Generator) -> None:
     """The losses that are minimised against those that recall measures with the same pointer."""
     model, ids = tiny.model(), text(rng, 200)
     made = rosatune.hf.fit_pointer(model, [ids], window=10, sinks=2, links=3, confidence=True, context=200)
+    with rosatune.hf.reading.frozen(model), rosatune.hf.arrange.arranged(model, "window", 10, 2):
+        observed = fit._observe(model, {"": ids}, made, 200, 1000, None)
+    ours = fit.losses(observed, torch.tensor(made.theta), torch.tensor(made.confidence))
     result = rosatune.recall(model, ids, window=10, sinks=2, context=200, pointer=made)
-    assert result.total("window").loss == pytest.approx(made.fit.before, abs=1e-5)
-    assert result.total("pointer").loss == pytest.approx(made.fit.after, abs=1e-5)
-    assert result.conditions["pointer"]["far"] == pytest.approx(made.fit.far_after, abs=1e-5)
+    assert result.total("window").loss == pytest.approx(-float(observed.target.mean()), abs=1e-5)
+    assert result.total("pointer").loss == pytest.approx(float(ours.mean()), abs=1e-5)
+    assert result.conditions["pointer"]["far"] == pytest.approx(float(ours[observed.far].mean()), abs=1e-5)
+    # The report is on the last fifth.
+    held = slice(made.fit.positions, None)
+    assert made.fit.positions == 128 and made.fit.after == pytest.approx(float(ours[held].mean()), abs=1e-6)
+    assert made.fit.before == pytest.approx(-float(observed.target[held].mean()), abs=1e-6)
+    assert made.fit.far_after == pytest.approx(float(ours[held][observed.far[held]].mean()), abs=1e-6)
 
 
 def test_it_is_the_maximum(rng: np.random.Generator) -> None:
@@ -76,6 +85,7 @@ def test_it_is_the_maximum(rng: np.random.Generator) -> None:
         start = Pointer(np.full((2, 13), -3.0), 0)
         observed = fit._observe(model, {"": ids}, start, 250, 10000, None)
     made = fit._fitted(start, observed)
+    observed = fit.Observed(*(x[: made.fit.positions] for x in observed))
     best = float(fit.losses(observed, torch.tensor(made.theta), None).sum())
     for i in range(2):
         for length in range(1, 13):

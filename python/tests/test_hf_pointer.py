@@ -66,7 +66,7 @@ def distance(ours: Any, theirs: Any) -> float:
     return float((ours - theirs).abs().max())
 
 
-# ---------------------------------------------------------------------------------------------------------------- attached
+# ------------------------------------------------------------------------------------------------------------- attached
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -250,7 +250,7 @@ def test_chunks_of_a_prompt() -> None:
     assert ours[0].tolist() == theirs
 
 
-# --------------------------------------------------------------------------------------------------------------- processor
+# ------------------------------------------------------------------------------------------------------------ processor
 
 
 def test_processor_looks_up_new_tokens_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,7 +309,7 @@ def test_processor_refuses_a_mask_of_other_prompts() -> None:
         processor(torch.ones(3, 9, dtype=torch.long), torch.zeros(3, 50))
 
 
-# ---------------------------------------------------------------------------------------------------------------- learning
+# ------------------------------------------------------------------------------------------------------------- learning
 
 
 def test_pointer_learns() -> None:
@@ -352,7 +352,7 @@ def test_trainer(kind: str, tmp_path: Path) -> None:
     assert rosatune.hf.pointer_of(model) != POINTER
 
 
-# ------------------------------------------------------------------------------------------------------------------ errors
+# --------------------------------------------------------------------------------------------------------------- errors
 
 
 def test_errors(tmp_path: Path) -> None:
@@ -378,7 +378,7 @@ def test_errors(tmp_path: Path) -> None:
         model(ids, position_ids=torch.arange(5).repeat(1, 2))
 
 
-# ------------------------------------------------------------------------------------------------------------------ files
+# --------------------------------------------------------------------------------------------------------------- files
 
 
 def test_pointer_in_the_adapter_folder(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def test_missing_and_broken_file(tmp_path: Path) -> None:
     with pytest.raises(rosatune.AdapterError, match="pointer.json: no such file; rosatune.hf.fit_pointer"):
         Pointer.load(tmp_path)
     for content, message in (
-        ("[1]", "one JSON object, not a list"),
+        ("[1]", "holds a list, not an object"),
         ("{", "is not JSON"),
         ('{"format": 1}', "'delay' is"),
     ):

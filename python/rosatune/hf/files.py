@@ -136,8 +136,8 @@ def from_pretrained(folder: Folder, stage: Union[str, None] = "adapter", **optio
     saved, pointer = getattr(model.config, "rosatune", None), getattr(model.config, RECORD, None)
     if not isinstance(saved, dict) and not isinstance(pointer, dict):
         raise AdapterError(
-            f"{folder / 'config.json'}: has neither an entry 'rosatune' nor '{RECORD}': no adapters and no pointer were "
-            f"saved with the model"
+            f"{folder / 'config.json'}: has neither an entry 'rosatune' nor '{RECORD}': no adapters and no pointer "
+            f"were saved with the model"
         )
     index = folder / "model.safetensors.index.json"
     files = ["model.safetensors"]

@@ -1,5 +1,8 @@
 """Fitting a pointer: maximum likelihood of its few dozen numbers, with the model frozen.
 
+Give texts that the model was not trained on: what it knows by heart needs no pointer, and the weights would come out
+too small.
+
 Of every position only a few numbers are needed: the logarithms of the probabilities that the model gives to the next
 token, to the tokens of the links and to its favourite, and the match lengths. So the logits are read once, slice by
 slice, and the fit itself takes seconds.
@@ -31,9 +34,9 @@ SHRINK = 0.01  # nats per squared difference from START
 
 
 class Fit(NamedTuple):
-    """The losses that a fit started and ended with, in nats per token, over the positions that it was made on."""
+    """What a pointer is worth, in nats per token, on the last fifth of the positions, which it was not fitted to."""
 
-    positions: int
+    positions: int  #: those that it was fitted to
     before: float  #: the model alone
     after: float  #: with the pointer
     far_before: float  #: the same over far tokens; NaN if there are none
@@ -69,7 +72,8 @@ def fit_pointer(
 
     Args:
         model: a causal model of transformers, with or without adapters.
-        texts: names of files, or token ids; a list of them. Take other texts than those you measure on.
+        texts: names of files, or token ids; a list of them. Take texts of the kind that the pointer is for, which the
+            model was not trained on.
         delay: only places at least this far back are found; by default the window, or 0 where there is none.
         window, sinks: limit the attention of a model without adapters to a window while the pointer is fitted; by
             default it is read as it is. Adapters have brought their own.
@@ -77,12 +81,13 @@ def fit_pointer(
         confidence: whether weights also depend on the model's own probabilities.
         context: texts are cut into pieces of so many tokens; by default 4096, or what the model was trained for if that
             is less. The first four windows of each, or its first quarter, are read but not used.
-        positions: how many positions are used, at most; pieces are taken from all texts in turn.
+        positions: how many positions are used, at most; pieces are taken from all texts in turn. The last fifth of them
+            is held back to measure the pointer on.
         tokenizer: for files; by default that of the model's folder.
         progress: called as ``progress(done, total)`` in positions.
 
     Returns:
-        A pointer. Its attribute ``fit`` has the losses before and after.
+        A pointer. Its attribute ``fit`` (:class:`rosatune.hf.fit.Fit`) has the losses without it and with it.
     """
     found = is_attached(model)
     if found is not None:
@@ -158,7 +163,8 @@ def losses(observed: Observed, theta: Tensor, slope: Optional[Tensor]) -> Tensor
 def _fitted(start: Pointer, observed: Observed) -> Pointer:
     theta = torch.tensor(start.theta).requires_grad_()
     slope = None if start.confidence is None else torch.tensor(start.confidence).requires_grad_()
-    linked = Observed(*(x[(observed.lengths > 0).any(1)] for x in observed))
+    fitted = len(observed.target) - len(observed.target) // 5
+    linked = Observed(*(x[:fitted][(observed.lengths[:fitted] > 0).any(1)] for x in observed))
     parameters = [theta] if slope is None else [theta, slope]
     optimizer = torch.optim.LBFGS(parameters, max_iter=300, tolerance_change=1e-10, line_search_fn="strong_wolfe")
     count = max(1, len(linked.target))
@@ -178,7 +184,8 @@ def _fitted(start: Pointer, observed: Observed) -> Pointer:
         table = theta.clamp(-LARGEST, LARGEST).numpy().round(4)
         slopes = None if slope is None else slope.clamp(-LARGEST, LARGEST).numpy().round(4)
         made = Pointer(table, start.delay, slopes)
-        after = losses(observed, torch.tensor(table), None if slopes is None else torch.tensor(slopes))
-    before, far = -observed.target, observed.far
-    made.fit = Fit(len(before), *(float(x.mean()) for x in (before, after, before[far], after[far])))
+        held = Observed(*(x[fitted:] for x in observed))
+        after = losses(held, torch.tensor(table), None if slopes is None else torch.tensor(slopes))
+    before, far = -held.target, held.far
+    made.fit = Fit(fitted, *(float(x.mean()) for x in (before, after, before[far], after[far])))
     return made
