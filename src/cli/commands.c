@@ -25,6 +25,7 @@ const struct command commands[] = {
     {"gradients", "compute the gradient of a model's loss", gradients_command},
     {"bench retrieve", "measure the speed and the memory of retrieval", bench_retrieve_command},
     {"bench model", "measure how fast a model reads and writes", bench_model_command},
+    {"bench adapter", "measure what an adapter costs beside the window alone", bench_adapter_command},
     {"bench train", "measure how fast a model learns", bench_train_command},
     {"bench products", "measure how fast weights are multiplied", bench_products_command},
     {"data pack", "turn texts into token shards for training", data_pack_command},

@@ -35,6 +35,7 @@ int logits_command(int count, char **words);
 int gradients_command(int count, char **words);
 int bench_retrieve_command(int count, char **words);
 int bench_model_command(int count, char **words);
+int bench_adapter_command(int count, char **words);
 int bench_train_command(int count, char **words);
 int bench_products_command(int count, char **words);
 int data_pack_command(int count, char **words);

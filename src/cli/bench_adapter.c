@@ -1,0 +1,297 @@
+/*
+ * rosatune bench adapter: what an adapter costs, beside the window alone.
+ *
+ * Two decoders of the same model, with the adapter and without it, read the same text, taking turns: a chunk each, then
+ * a token each. The ratio of a turn is not disturbed by what else the machine does for longer than that, and the median
+ * over turns is reported. A third text that has become long takes part in the turns of writing, so that writing late is
+ * compared with writing early in the same way.
+ */
+#include "cli/commands.h"
+
+#include "cli/bench.h"
+#include "cli/interrupt.h"
+#include "cli/models.h"
+#include "cli/progress.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+/* Who takes turns: without the adapter, with it, and with it after a long text. */
+enum runner { WINDOW, ADAPTER, LATE, RUNNERS };
+
+struct job {
+	struct model_args args;
+	const char *file;
+	uint64_t prompt, tokens, context;
+	bool json, processor;
+
+	struct model models[2]; /* without and with the adapter */
+	struct tokens text;
+	sequence *sequences[RUNNERS];
+	float *logits;
+	struct progress progress;
+	uint64_t done, whole;
+
+	size_t turns[2];             /* of reading and of writing */
+	double *times[2][RUNNERS];   /* [turns], seconds per token */
+	struct sequence_memory kept; /* by the longest text with the adapter */
+	size_t steps;                /* of that text */
+};
+
+enum phase { READING, WRITING };
+
+static enum args_result parse(struct job *job, int count, char **words)
+{
+	struct arg options[] = {
+	    MODEL_ARGS(&job->args),
+	    {.name = "file",
+	     .short_name = 'f',
+	     .kind = ARG_TEXT,
+	     .target = &job->file,
+	     .value = "FILE",
+	     .required = true,
+	     .help = "the text that is read, plain or .gz, .xz, .zst"},
+	    {.name = "prompt",
+	     .kind = ARG_SIZE,
+	     .target = &job->prompt,
+	     .value = "N",
+	     .min = 1,
+	     .max = ROSA_MAX_STEPS / 4,
+	     .help = "tokens that are read in turns (default 2048)"},
+	    {.name = "tokens",
+	     .kind = ARG_SIZE,
+	     .target = &job->tokens,
+	     .value = "N",
+	     .min = 1,
+	     .max = ROSA_MAX_STEPS / 4,
+	     .help = "tokens that are then written in turns (default 64)"},
+	    {.name = "context",
+	     .kind = ARG_SIZE,
+	     .target = &job->context,
+	     .value = "N",
+	     .max = ROSA_MAX_STEPS / 4,
+	     .help = "also write after N tokens (default 0: do not)"},
+	    {.name = "processor-time",
+	     .kind = ARG_FLAG,
+	     .target = &job->processor,
+	     .help = "count processor time, of all threads, instead of elapsed time"},
+	    {.name = "json", .kind = ARG_FLAG, .target = &job->json, .help = "print the result as JSON"},
+	};
+	struct args args = {
+	    .command = "bench adapter",
+	    .usage = "--model PATH --adapter DIR --file TEXT [options]",
+	    .summary = "Measures what an adapter costs: a model with it and without it read the same text in turns.",
+	    .options = options,
+	    .count = sizeof(options) / sizeof(options[0]),
+	};
+
+	return args_parse(&args, count, words);
+}
+
+static double now(const struct job *job)
+{
+	struct timespec time;
+
+	clock_gettime(job->processor ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &time);
+	return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+/* ------------------------------------------------------------------------------------------------------- set-up -- */
+
+static bool open_models(struct job *job, rosa_error *why)
+{
+	struct model_args plain = job->args;
+	const struct decoder_options *attention = &job->models[1].options;
+
+	if (!job->args.adapter)
+		return refuse(why, "--adapter is missing; name the folder of an adapter");
+	if (!model_open(&job->models[1], &job->args, why))
+		return false;
+	plain.adapter = NULL;
+	plain.window = attention->window;
+	plain.sinks = attention->sinks;
+	plain.global_layers = attention->first_global_layers;
+	return model_open(&job->models[0], &plain, why);
+}
+
+static bool read_text(struct job *job, rosa_error *why)
+{
+	const size_t longest = job->context > job->prompt ? job->context : job->prompt, need = longest + job->tokens;
+	tokenizer *tokenizer = NULL;
+	const bool good = model_tokenizer(&job->models[0], &tokenizer, why) &&
+			  model_encode_file(tokenizer, job->file, false, &job->text, why);
+
+	tokenizer_free(tokenizer);
+	if (good && job->text.count < need)
+		return refuse(why, "%s has %zu tokens, and %zu are needed; give a longer text, or fewer tokens",
+			      job->file, job->text.count, need);
+	return good;
+}
+
+static bool make_room(struct job *job, rosa_error *why)
+{
+	const size_t chunk = job->models[1].options.chunk ? job->models[1].options.chunk : 256;
+
+	job->turns[READING] = (job->prompt + chunk - 1) / chunk;
+	job->turns[WRITING] = job->tokens;
+	for (int phase = 0; phase < 2; phase++) {
+		for (int runner = 0; runner < RUNNERS; runner++) {
+			job->times[phase][runner] = get_memory(job->turns[phase], sizeof(double), "the times", why);
+			if (!job->times[phase][runner])
+				return false;
+		}
+	}
+	job->logits = get_memory(decoder_vocabulary(job->models[0].decoder), sizeof(*job->logits), "the logits", why);
+	for (int runner = 0; job->logits && runner < RUNNERS; runner++)
+		if (sequence_new(job->models[runner != WINDOW].decoder, &job->sequences[runner], why) != ROSA_OK)
+			return false;
+	job->whole = 2 * job->prompt + job->context + 3 * job->tokens;
+	return job->logits != NULL;
+}
+
+/* ---------------------------------------------------------------------------------------------------- measuring -- */
+
+static int tick(void *context, uint64_t done, uint64_t total)
+{
+	struct job *job = context;
+
+	(void)total;
+	return progress_tick(&job->progress, job->done + done, job->whole);
+}
+
+/* A runner reads the next tokens; `time` (NULL: not wanted) receives the seconds per token. */
+static bool feed(struct job *job, enum runner runner, size_t count, double *time, rosa_error *why)
+{
+	sequence *s = job->sequences[runner];
+	struct piece piece = {s, job->text.ids + sequence_steps(s), count, LOGITS_LAST, job->logits};
+	const double begin = now(job);
+
+	if (decoder_read(job->models[runner != WINDOW].decoder, 1, &piece, time ? NULL : tick, job, why) != ROSA_OK)
+		return false;
+	if (time)
+		*time = (now(job) - begin) / (double)count;
+	job->done += count;
+	if (tick(job, 0, 0))
+		return refuse(why, "interrupted");
+	return true;
+}
+
+static bool measure(struct job *job, rosa_error *why)
+{
+	const size_t chunk = (job->prompt + job->turns[READING] - 1) / job->turns[READING];
+	bool good = !job->context || feed(job, LATE, job->context, NULL, why);
+
+	for (size_t i = 0; i < job->turns[READING] && good; i++) {
+		const size_t left = job->prompt - i * chunk, some = left < chunk ? left : chunk;
+
+		for (int runner = WINDOW; runner <= ADAPTER && good; runner++)
+			good = feed(job, (enum runner)runner, some, &job->times[READING][runner][i], why);
+	}
+	for (size_t i = 0; i < job->tokens && good; i++)
+		for (int runner = WINDOW; runner < (job->context ? RUNNERS : LATE) && good; runner++)
+			good = feed(job, (enum runner)runner, 1, &job->times[WRITING][runner][i], why);
+	if (good) {
+		const sequence *longest = job->sequences[job->context > job->prompt ? LATE : ADAPTER];
+
+		job->kept = sequence_memory(longest);
+		job->steps = sequence_steps(longest);
+	}
+	return good;
+}
+
+/* -------------------------------------------------------------------------------------------------------- result -- */
+
+/* The median over turns of how fast `a` is beside `b`; 1: as fast. */
+static double ratio(struct job *job, enum phase phase, enum runner a, enum runner b)
+{
+	const size_t turns = job->turns[phase];
+	double *ratios = malloc(turns * sizeof(*ratios)), median = 0;
+
+	for (size_t i = 0; ratios && i < turns; i++)
+		ratios[i] = job->times[phase][b][i] / job->times[phase][a][i];
+	if (ratios) {
+		bench_sort(ratios, turns);
+		median = bench_quantile(ratios, turns, 0.5);
+	}
+	free(ratios);
+	return median;
+}
+
+/* Tokens per second: the median over turns. Sorts them. */
+static double speed(struct job *job, enum phase phase, enum runner runner)
+{
+	bench_sort(job->times[phase][runner], job->turns[phase]);
+	return 1 / bench_quantile(job->times[phase][runner], job->turns[phase], 0.5);
+}
+
+static void print(struct job *job)
+{
+	const struct model_config *config = &job->models[0].checkpoint.config;
+	const struct decoder_options *options = &job->models[1].options;
+	const double kv = 2.0 * 2 * (double)(config->layers * config->kv_heads * config->head_size);
+	const double read = ratio(job, READING, ADAPTER, WINDOW), write = ratio(job, WRITING, ADAPTER, WINDOW),
+		     late = job->context ? ratio(job, WRITING, LATE, ADAPTER) : 0;
+	const struct bench_row setting[] = {
+	    {.key = "version", .label = "version", .text = rosa_version()},
+	    {.key = "model", .label = "model", .text = job->args.model},
+	    {.key = "adapter", .label = "adapter", .text = job->args.adapter},
+	    {.key = "window", .label = "window (0: global)", .number = (double)options->window},
+	    {.key = "sinks", .label = "sinks", .number = (double)options->sinks},
+	    {.key = "threads", .label = "threads (0: all)", .number = (double)job->args.threads},
+	    {.key = "clock", .label = "clock", .text = job->processor ? "processor" : "elapsed"},
+	    {.key = "prompt", .label = "tokens read in turns", .number = (double)job->prompt},
+	    {.key = "tokens", .label = "tokens written", .number = (double)job->tokens},
+	    {.key = "context", .label = "tokens of the long text", .number = (double)job->context},
+	    {.key = NULL},
+	};
+	const struct bench_row rows[] = {
+	    {"window_read_per_second", "reading, window", NULL, "tokens/s", speed(job, READING, WINDOW), 1},
+	    {"read_per_second", "reading, adapter", NULL, "tokens/s", speed(job, READING, ADAPTER), 1},
+	    {"read_ratio", "  as fast as the window", NULL, "times", read, 3},
+	    {"window_write_per_second", "writing, window", NULL, "tokens/s", speed(job, WRITING, WINDOW), 1},
+	    {"write_per_second", "writing, adapter", NULL, "tokens/s", speed(job, WRITING, ADAPTER), 1},
+	    {"write_ratio", "  as fast as the window", NULL, "times", write, 3},
+	    {"index_bytes", "index", NULL, "bytes per token", (double)job->kept.retrieval / (double)job->steps, 1},
+	    {"value_bytes", "values", NULL, "bytes per token", (double)job->kept.values / (double)job->steps, 1},
+	    {"kv_bytes", "a KV cache in float16", NULL, "bytes per token", kv, 1},
+	    {job->context ? "late_per_second" : NULL, "writing after the long text", NULL, "tokens/s",
+	     job->context ? speed(job, WRITING, LATE) : 0, 1},
+	    {"late_ratio", "  as fast as early", NULL, "times", late, 3},
+	    {.key = NULL},
+	};
+
+	bench_print_rows(job->json, setting, rows);
+}
+
+int bench_adapter_command(int count, char **words)
+{
+	struct job job = {.args = MODEL_ARGS_INIT, .prompt = 2048, .tokens = 64};
+	rosa_error why = {0};
+	enum args_result parsed = parse(&job, count, words);
+
+	if (parsed != ARGS_OK)
+		return parsed == ARGS_HELP ? DONE : MISUSED;
+	interrupt_watch();
+	bool done = open_models(&job, &why) && read_text(&job, &why) && make_room(&job, &why);
+	if (done) {
+		progress_begin(&job.progress, "timing", 0);
+		done = measure(&job, &why);
+		progress_end(&job.progress);
+	}
+	if (done)
+		print(&job);
+	for (int runner = 0; runner < RUNNERS; runner++) {
+		sequence_free(job.sequences[runner]);
+		free(job.times[READING][runner]);
+		free(job.times[WRITING][runner]);
+	}
+	free(job.logits);
+	tokens_free(&job.text);
+	model_close(&job.models[0]);
+	model_close(&job.models[1]);
+	if (done)
+		return DONE;
+	if (!interrupted())
+		complain("bench adapter", "%s", why.message);
+	return interrupted() ? interrupted() : FAILED;
+}
