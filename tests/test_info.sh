@@ -123,16 +123,20 @@ says "vocabulary    40 tokens, the embedding is the head too"
 says "parameters    19,872 (19.9 k)"
 says "Q8_0            15          19,712    20.5 KiB"
 says "F32              5             160       640 B"
-says "symbols       16 bits per symbol, 2 routes per layer, post fusion"
-says "parameters    8,320 (8.32 k), 41.9 % of the model's"
+says "source        tokens, delay 2,048, 4 reads per layer"
+says "strength      gain by match length, gate, 0.3 units of the residual stream"
+says "parameters    4,754 (4.75 k), 23.9 % of the model's"
 says "1,048,576 global"
-says "^Window 2,048, 0 sinks"
+says "^Window 2,048, 4 sinks"
 check 0 "" --contexts 1k,2k tiny.gguf --tensors --bits 4 --window 100 --sinks 3
 says "blk.1.ffn_down.weight  *Q8_0  *\[32, 64\]  *2.12 KiB"
-says "symbols       4 bits per symbol, 8 routes per layer"
+says "source        own, delay 0, 1 read per layer"
+says "symbols       4 bits per symbol, 8 routes"
+says "strength      none"
 says "^    1,024 global"
 says "^Window 100, 3 sinks"
-says "13.4 bytes per step and route"
+says "an index of 182 bytes"
+says "and 16 bytes of value bits; keys and values of all layers would take 128 in"
 
 # -------------------------------------------------------------------------------------------------------------- in JSON
 
@@ -144,13 +148,17 @@ holds "j['parameters'] == 19872 and j['bytes'] == 19712 // 32 * 34 + 160 * 4"
 holds "j['formats'].pop('F32') == dict(tensors=5, numbers=160, bytes=640)"
 holds "j['formats'].pop('Q8_0') == dict(tensors=15, numbers=19712, bytes=20944) and len(j['formats']) == 1"
 holds "'tensors' not in j"
-holds "j['adapter'] == dict(path=None, bits=16, routes=2, layers=2, fusion='post', parameters=8320, bytes=33280)"
+holds "j['adapter'] == dict(path=None, source='tokens', delay=16, bits=16, reads=4, layers=2, fusion='post', \
+	parameters=4754, bytes=19016)"
 holds "[m['context'] for m in j['memory']] == [64, 102400]"
 # keys and values: 2 of 2 heads of 8, 4 bytes, 2 layers
 holds "j['memory'][0]['global']['cache'] == j['memory'][0]['window']['cache'] == 64 * 2 * 2 * 8 * 4 * 2"
 holds "j['memory'][1]['global']['cache'] == 102400 * 256"
 holds "j['memory'][1]['window']['cache'] == (16 + 256 + 4) * 256"
-holds "j['memory'][1]['rosa']['index'] == round(4 * (102400 * 16.4 + 600))"
+# ids of 6 bits, in two streams, and what was found
+holds "j['memory'][1]['rosa']['index'] == round(102400 * (2 * 11.9 + 5) + 1200)"
+holds "j['memory'][1]['rosa']['values'] == 102400 * 2 * 8"
+holds "j['bytes_per_token'] == dict(index=28.8, values=16, keys_and_values_float16=128)"
 holds "all(sum(way.values()) == 2 * way['total'] for m in j['memory'] for way in m.values() if way != m['context'])"
 check 0 "" tiny.gguf --json --tensors
 holds "len(j['tensors']) == 20 and sum(t['bytes'] for t in j['tensors']) == j['bytes']"
@@ -168,12 +176,13 @@ if "$program" --version | grep -q "jansson: yes"; then
 	done
 	for path in tiny tiny.gguf; do
 		check 0 "" "$path" --adapter adapter --json --contexts 1000
-		holds "list(j['adapter'].values())[1:4] == [8, 4, 1] and j['adapter']['fusion'] == 'pre'"
+		holds "list(j['adapter'].values())[1:7] == ['own', 0, 8, 1, 1, 'pre']"
 		holds "j['adapter']['path'] == 'adapter' and j['adapter']['parameters'] == 4192"
 		holds "j['adapter']['bytes'] == 16768"
 		holds "(j['window'], j['sinks'], j['global_layers']) == (16, 4, 1)"
 		holds "j['memory'][0]['window']['cache'] == 128 * (1000 + 16 + 256 + 4)"
-		holds "j['memory'][0]['rosa']['index'] == round(4 * (1000 * 14.4 + 600))"
+		holds "j['memory'][0]['rosa']['index'] == round(4 * (1000 * 12.4 + 600))"
+		holds "j['memory'][0]['rosa']['values'] == 1000 * 8"
 	done
 	check 0 "" tiny --adapter adapter --window 32
 	says "^adapter adapter$"

@@ -307,6 +307,7 @@ static struct mqar_setup small(enum mqar_mode mode)
 	setup.layers = 1;
 	setup.heads = 2;
 	setup.width = 32;
+	setup.network.adapter = adapter_options_paper();
 	setup.network.adapter.window = 4;
 	setup.network.adapter.qk = QK_SHARED;
 	setup.network.adapter.e_start = 0.5f;

@@ -71,6 +71,7 @@ static void open_bench(struct bench *b, const struct tiny_model *model)
 	must(checkpoint_open(path, &b->checkpoint, &error), &error);
 	unlink(path);
 	b->options = network_options_default();
+	b->options.adapter = adapter_options_paper();
 	b->options.rosa = false;
 	b->options.adapter.bits = 8;
 	b->options.adapter.window = 0;

@@ -336,7 +336,7 @@ class Planning(Case):
             ("stage.2.data=missing.tokens", "stage.2.data: there is no missing.tokens; make it with "
              "'rosatune data pack --model model.gguf --out missing.tokens FILE...'"),
             ("stage.1.valid=gone.tokens", "FILE...', or leave this key out"),
-            ("adapter.bits=5", "adapter.bits: is 5"),
+            ("adapter.source=layer 9", "adapter.source: is layer 9; the model has layers 0 to"),
             ("out=model.gguf/run", "cannot"),
             ("out=whole", "continue with --resume"),
         ):
@@ -501,7 +501,7 @@ class Refusals(Case):
         for setting, wanted in (
             ("model=missing.gguf", "missing.gguf"),
             ("stage.1.data=missing.tokens", "missing.tokens"),
-            ("adapter.bits=5", "adapter.bits: is 5"),
+            ("adapter.source=layer 9", "adapter.source: is layer 9; the model has layers 0 to"),
             ("adapter.first_global_layers=9", "first_global_layers is 9"),
         ):
             self.assertIn(wanted, refusal("config.json", "--out", "refused", "--set", setting, code=1))

@@ -2,12 +2,13 @@
  * rosatune info: what a model is, and what it would take to run it.
  *
  * Only headers are read. Memory is estimated from what this program keeps: weights as they are in the file, keys and
- * values in float32, and the retrieval index. Of these only the index depends on the text, by the number of its runs.
- * The estimate assumes one run per step, so it is an upper bound.
+ * values in float32; of an adapter, the retrieval index and the value bits of each layer. Of these only the index
+ * depends on the text, by the number of its runs. The estimate assumes one run per step.
  */
 #include "cli/commands.h"
 
 #include "cli/args.h"
+#include "backend/backend.h"
 #include "base/words.h"
 #include "cli/info.h"
 #include "cli/report.h"
@@ -18,13 +19,13 @@
 /* The decoder's default chunk: with a window, there is room for the keys and values of so many more steps. */
 #define CHUNK 256
 
-/* Bytes per step and route: links, roots and tables of the index, two symbols of M bits, and the value's symbol.
- * Measured without the value: 10.9 to 11.4 at M = 4 and 13.6 to 15.1 at M = 16, to which the numbers below are fitted.
- */
+/* Bytes of a stream per step and route: links, roots and tables of the index, and two symbols of M bits. Measured: 10.9
+ * to 11.4 at M = 4 and 13.6 to 15.1 at M = 16, to which the numbers below are fitted. A chain also keeps what was found
+ * at every step. */
 #define INDEX_BASE       10.4
 #define INDEX_PER_BIT    0.25
-#define INDEX_VALUE      2.0
 #define INDEX_PER_ROUTE  600.0
+#define INDEX_CHAIN      5.0
 #define DEFAULT_WINDOW   2048
 #define DEFAULT_CONTEXTS "8k,64k,256k,1M"
 
@@ -52,7 +53,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 	     .value = "M",
 	     .min = ROSA_MIN_BITS,
 	     .max = ROSA_MAX_BITS,
-	     .help = "bits per symbol of one to be added (default 16, or the most that fit)"},
+	     .help = "one to be added has q and k of its own, as in the paper, and symbols of M bits"},
 	    {.name = "window",
 	     .kind = ARG_SIZE,
 	     .target = &job->window,
@@ -146,8 +147,7 @@ static void describe_adapter(struct info *info)
 	struct info_adapter *added = &info->added;
 
 	added->there = true;
-	added->bits = (size_t)adapter->options.bits;
-	added->fusion = adapter->options.fusion;
+	added->options = adapter->options;
 	added->parameters = adapter->parameters;
 	for (size_t i = 0; i < adapter->layer_count; i++)
 		added->layers += adapter_has(adapter, i);
@@ -155,27 +155,63 @@ static void describe_adapter(struct info *info)
 		added->bytes += adapter->file.tensors.all[i].bytes;
 }
 
-/* Four projections and two levels in every layer, in float32. */
+/* The parameters of one layer's adapter. */
+static uint64_t layer_parameters(const struct adapter_options *o, size_t layer, uint64_t width)
+{
+	const uint64_t links = adapter_links(o, layer);
+	const uint64_t matrices = adapter_learns_qk(o, layer) ? (o->qk == QK_SHARED ? 3 : 4) : 2;
+	uint64_t count = matrices * width * width + 2 * links * width;
+
+	if (o->gain)
+		count += adapter_gain_rows(o, layer, width) * ADAPTER_GAINS;
+	if (o->gate)
+		count += width + 1;
+	return count;
+}
+
+/* One with the default options in every layer, or with the paper's and so many bits, in float32. */
 static bool imagine_adapter(struct info *info, const struct job *job, rosa_error *why)
 {
 	const struct model_config *config = &info->checkpoint->config;
-	uint64_t width = config->width;
 	struct info_adapter *added = &info->added;
 
-	added->bits = job->bits_given ? (size_t)job->bits : fitting_bits(config->width);
-	if (width % added->bits != 0)
-		return refuse(why, "--bits %zu: the model's width %zu is no multiple of it; %zu would fit", added->bits,
-			      config->width, fitting_bits(config->width));
+	added->options = job->bits_given ? adapter_options_paper() : adapter_options_default();
+	added->options.bits = job->bits_given ? job->bits : fitting_bits(config->width);
+	if (config->width % added->options.bits != 0)
+		return refuse(why, "--bits %llu: the model's width %zu is no multiple of it; %zu would fit",
+			      (unsigned long long)added->options.bits, config->width, fitting_bits(config->width));
 	added->layers = config->layers;
-	added->fusion = ROSA_POST;
-	added->parameters = added->layers * (4 * width * width + 2 * width);
+	for (size_t i = 0; i < config->layers; i++)
+		added->parameters += layer_parameters(&added->options, i, config->width);
 	added->bytes = added->parameters * sizeof(float);
 	return true;
 }
 
+/* What the adapter keeps of a text, per token. */
+static void describe_past(struct info *info)
+{
+	const struct model_config *config = &info->checkpoint->config;
+	struct info_adapter *added = &info->added;
+	const struct adapter_options *o = &added->options;
+
+	for (size_t i = 0; i < o->source.count; i++) {
+		const rosa_options retrieval = adapter_source_retrieval(o, i, config->vocabulary);
+		const bool own = o->source.all[i].kind == SOURCE_OWN;
+		const double routes =
+		    (double)adapter_source_routes(o, i, config->width) * (double)(own ? added->layers : 1);
+		const bool chain = adapter_source_links(o, i, config->layers) > 1;
+		const double streams = chain && retrieval.delay ? 2 : 1;
+
+		added->index +=
+		    routes * (streams * (INDEX_BASE + INDEX_PER_BIT * retrieval.bits) + (chain ? INDEX_CHAIN : 0));
+		added->index_fixed += routes * streams * INDEX_PER_ROUTE;
+	}
+	added->values = (double)added->layers * (double)bit_words(config->width) * sizeof(uint64_t);
+}
+
 double info_total(const struct info_memory *memory)
 {
-	return memory->weights + memory->cache + memory->adapter + memory->index;
+	return memory->weights + memory->cache + memory->adapter + memory->index + memory->values;
 }
 
 /* Bytes of keys and values: `global` layers keep all positions, the others what the window needs. */
@@ -192,35 +228,37 @@ static double cache_bytes(const struct info *info, double steps, size_t global)
 static void estimate(struct info *info, double steps, struct info_memory memory[INFO_WAYS])
 {
 	size_t layers = info->checkpoint->config.layers;
-	double routes = (double)info->added.routes * (double)info->added.layers;
 
 	for (int way = 0; way < INFO_WAYS; way++) {
 		memory[way] = (struct info_memory){.weights = (double)info->bytes};
 		memory[way].cache = cache_bytes(info, steps, way == INFO_GLOBAL ? layers : info->global_layers);
 	}
 	memory[INFO_ROSA].adapter = (double)info->added.bytes;
-	memory[INFO_ROSA].index = round(routes * (steps * info->bytes_per_step + INDEX_PER_ROUTE));
+	memory[INFO_ROSA].index = round(steps * info->added.index + info->added.index_fixed);
+	memory[INFO_ROSA].values = steps * info->added.values;
 }
 
 static bool gather(struct job *job, struct info *info, rosa_error *why)
 {
 	const struct adapter *adapter = info->adapter;
+	const struct model_config *config = &info->checkpoint->config;
 
 	count_formats(info);
 	if (adapter)
 		describe_adapter(info);
 	else if (!imagine_adapter(info, job, why))
 		return false;
-	info->added.routes = info->checkpoint->config.width / info->added.bits;
-	info->bytes_per_step = INDEX_BASE + INDEX_PER_BIT * (double)info->added.bits + INDEX_VALUE;
 	info->window = adapter && adapter->options.window ? (size_t)adapter->options.window : DEFAULT_WINDOW;
-	info->sinks = adapter ? (size_t)adapter->options.sinks : 0;
+	info->sinks = (size_t)info->added.options.sinks;
 	info->global_layers = adapter ? (size_t)adapter->options.first_global_layers : 0;
 	if (job->window_given)
 		info->window = (size_t)job->window;
 	if (job->sinks_given)
 		info->sinks = (size_t)job->sinks;
 	info->list = job->tensors;
+	info->added.options.window = info->window; /* a delay may follow it */
+	describe_past(info);
+	info->kv_bytes = 2.0 * 2 * (double)config->layers * (double)config->kv_heads * (double)config->head_size;
 	for (size_t i = 0; i < info->context_count; i++)
 		estimate(info, (double)info->contexts[i], info->memory[i]);
 	return true;

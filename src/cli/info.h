@@ -15,15 +15,17 @@ struct info_format {
 /* An adapter that is there, or one that could be. */
 struct info_adapter {
 	bool there;
-	size_t bits, routes, layers;
-	rosa_fusion fusion;
+	struct adapter_options options;
+	size_t layers;
 	uint64_t parameters, bytes;
+	double index, values; /* bytes per token, in all layers */
+	double index_fixed;   /* bytes of the index of an empty text */
 };
 
 /* Bytes needed to read a text in one of the ways. In double, since the sizes of a hostile file may overflow integers.
  */
 struct info_memory {
-	double weights, cache, adapter, index;
+	double weights, cache, adapter, index, values;
 };
 
 enum info_way { INFO_GLOBAL, INFO_WINDOW, INFO_ROSA };
@@ -36,7 +38,7 @@ struct info {
 	struct info_format formats[FORMAT_COUNT];
 	struct info_adapter added;
 	size_t window, sinks, global_layers;
-	double bytes_per_step; /* of the retrieval index, per step and route */
+	double kv_bytes; /* per token, of the keys and values of all layers in float16 */
 	size_t context_count;
 	uint64_t contexts[INFO_CONTEXTS];
 	struct info_memory memory[INFO_CONTEXTS][INFO_WAYS];

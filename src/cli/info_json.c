@@ -105,14 +105,20 @@ static void print_tensors(const struct tensors *tensors)
 static void print_adapter(const struct info *info)
 {
 	const struct info_adapter *added = &info->added;
+	const struct adapter_options *o = &added->options;
+	char source[SOURCE_TEXT];
 
 	printf(",\n  \"adapter\": {\n    \"path\": ");
 	if (added->there)
 		print_string(info->adapter->path);
 	else
 		printf("null");
-	printf(",\n    \"bits\": %zu,\n    \"routes\": %zu,\n    \"layers\": %zu,\n    \"fusion\": \"%s\"", added->bits,
-	       added->routes, added->layers, added->fusion == ROSA_PRE ? "pre" : "post");
+	sources_text(&o->source, source);
+	printf(",\n    \"source\": \"%s\",\n    \"delay\": %lu,\n    \"bits\": %zu,\n    \"reads\": %zu,\n"
+	       "    \"layers\": %zu,\n    \"fusion\": \"%s\"",
+	       source, (unsigned long)adapter_delay(o), (size_t)o->bits,
+	       adapter_links(o, info->checkpoint->config.layers - 1), added->layers,
+	       o->fusion == ROSA_PRE ? "pre" : "post");
 	printf(",\n    \"parameters\": %llu,\n    \"bytes\": %llu\n  }", (unsigned long long)added->parameters,
 	       (unsigned long long)added->bytes);
 }
@@ -125,15 +131,17 @@ static void print_memory(const struct info *info)
 	print_size("window", info->window);
 	print_size("sinks", info->sinks);
 	print_size("global_layers", info->global_layers);
-	printf(",\n  \"index_bytes_per_step_and_route\": %g,\n  \"memory\": [", info->bytes_per_step);
+	printf(",\n  \"bytes_per_token\": {\"index\": %.1f, \"values\": %.0f, \"keys_and_values_float16\": %.0f},\n"
+	       "  \"memory\": [",
+	       info->added.index, info->added.values, info->kv_bytes);
 	for (size_t i = 0; i < info->context_count; i++) {
 		printf("%s\n    {\"context\": %llu", i ? "," : "", (unsigned long long)info->contexts[i]);
 		for (int way = 0; way < INFO_WAYS; way++) {
 			const struct info_memory *memory = &info->memory[i][way];
 			printf(
 			    ",\n     \"%s\": {\"weights\": %.0f, \"cache\": %.0f, \"adapter\": %.0f, \"index\": %.0f, "
-			    "\"total\": %.0f}",
-			    ways[way], memory->weights, memory->cache, memory->adapter, memory->index,
+			    "\"values\": %.0f, \"total\": %.0f}",
+			    ways[way], memory->weights, memory->cache, memory->adapter, memory->index, memory->values,
 			    info_total(memory));
 		}
 		printf("}");

@@ -107,6 +107,35 @@ static void print_tensors(const struct tensors *tensors)
 /* ------------------------------------------------------------------------------------------------ adapter, memory --
  */
 
+/* What is matched, and how it is read. */
+static void print_sources(const struct info *info)
+{
+	const struct adapter_options *o = &info->added.options;
+	const size_t last = info->checkpoint->config.layers - 1;
+	char source[SOURCE_TEXT];
+
+	sources_text(&o->source, source);
+	printf("  %-14s%s, delay %s, %zu read%s per layer\n", "source", source, quantity_grouped(adapter_delay(o)).text,
+	       adapter_links(o, last), adapter_links(o, last) == 1 ? "" : "s");
+	for (size_t i = 0; i < o->source.count; i++) {
+		if (!adapter_source_has_bits(&o->source.all[i]))
+			continue;
+		printf("  %-14s%zu bits per symbol, %zu routes\n", "symbols", (size_t)o->bits,
+		       adapter_source_routes(o, i, info->checkpoint->config.width));
+		break;
+	}
+	printf("  %-14s%s\n", "fusion", o->fusion == ROSA_PRE ? "pre" : "post");
+	printf("  %-14s", "strength");
+	if (o->gain || o->gate || o->units > 0)
+		printf("%s%s%s%s", o->gain ? "gain by match length" : "", o->gain && o->gate ? ", " : "",
+		       o->gate ? "gate" : "", (o->gain || o->gate) && o->units > 0 ? ", " : "");
+	else
+		printf("none");
+	if (o->units > 0)
+		printf("%g units of the residual stream", (double)o->units);
+	putchar('\n');
+}
+
 static void print_adapter(const struct info *info)
 {
 	const struct info_adapter *added = &info->added;
@@ -116,8 +145,7 @@ static void print_adapter(const struct info *info)
 		print_name("\nadapter ", info->adapter->path);
 	else
 		printf("\nan adapter would add\n");
-	printf("  %-14s%zu bits per symbol, %zu routes per layer, %s fusion\n", "symbols", added->bits, added->routes,
-	       added->fusion == ROSA_PRE ? "pre" : "post");
+	print_sources(info);
 	printf("  %-14s%zu of %zu", "layers", added->layers, config->layers);
 	if (info->global_layers)
 		printf(", the first %zu global", info->global_layers);
@@ -142,23 +170,28 @@ static void print_memory(const struct info *info)
 		int length = (int)strlen(quantity_grouped(info->contexts[i]).text);
 		width = length > width ? length : width;
 	}
-	printf("\n%-*s %-13s  %10s  %10s  %10s  %10s  %10s\n", width, "memory at", "", "weights", "keys, vals",
-	       "adapter", "index", "all");
+	printf("\n%-*s %-13s  %10s  %10s  %10s  %10s  %10s  %10s\n", width, "memory at", "", "weights", "keys, vals",
+	       "adapter", "index", "value bits", "all");
 	for (size_t i = 0; i < info->context_count; i++) {
 		for (int way = 0; way < INFO_WAYS; way++) {
 			const struct info_memory *memory = &info->memory[i][way];
 			bool rosa = way == INFO_ROSA;
-			printf("%*s %-13s  %10s  %10s  %10s  %10s  %10s\n", width,
+			printf("%*s %-13s  %10s  %10s  %10s  %10s  %10s  %10s\n", width,
 			       way == 0 ? quantity_grouped(info->contexts[i]).text : "", ways[way],
 			       quantity_bytes(memory->weights).text, quantity_bytes(memory->cache).text,
 			       rosa ? quantity_bytes(memory->adapter).text : "-",
 			       rosa ? quantity_bytes(memory->index).text : "-",
+			       rosa ? quantity_bytes(memory->values).text : "-",
 			       quantity_bytes(info_total(memory)).text);
 		}
 	}
-	printf("\nWindow %s, %s sinks. Keys and values are float32. The index takes %.1f bytes per step and route\n"
-	       "if every step begins a run, which is the most: equal neighbours share one.\n",
-	       quantity_grouped(info->window).text, quantity_grouped(info->sinks).text, info->bytes_per_step);
+	printf(
+	    "\nWindow %s, %s sinks. Keys and values are float32. Per token the adapter keeps an index of %.0f bytes, "
+	    "if\n"
+	    "every step begins a run, and %.0f bytes of value bits; keys and values of all layers would take %.0f in\n"
+	    "float16.\n",
+	    quantity_grouped(info->window).text, quantity_grouped(info->sinks).text, info->added.index,
+	    info->added.values, info->kv_bytes);
 }
 
 void info_print_text(const struct info *info)

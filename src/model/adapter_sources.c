@@ -100,4 +100,4 @@ static void free_sources(void *target)
 	(void)target;
 }
 
-const struct key_custom source_key = {set_sources, read_sources, write_sources, free_sources, "source", "own"};
+const struct key_custom source_key = {set_sources, read_sources, write_sources, free_sources, "source", "tokens"};
