@@ -58,6 +58,11 @@ def tune(out, *arguments, **more):
     return run("tune", "config.json", "--out", out, *arguments, **more)
 
 
+# The paper's adapter, whose q and k learn.
+PAPER = [word for setting in ("source=own", "delay=0", "gain=false", "gate=false", "units=0", "v_start=xavier", "sinks=0")
+         for word in ("--set", f"adapter.{setting}")] + ["--set", "learning.v_grad=sigmoid"]
+
+
 def refusal(*arguments, code=2, **more):
     result = run("tune", *arguments, code=code, **more)
     return result.stderr
@@ -159,7 +164,7 @@ class Training(Case):
         self.assertEqual(first["far_loss"], first["far_random_loss"])
         self.assertEqual(len({last[key] for key in ("far_loss", "far_random_loss", "far_off_loss")}), 3)
         tokens = [*content("valid.txt"), 256]
-        attention = ("--window", "16", "--global-layers", "1")
+        attention = ("--window", "16", "--sinks", "4", "--global-layers", "1")
         for wanted, options in (
             (last["far_loss"], ("--adapter", "far/checkpoints/step-00000012")),
             (last["far_off_loss"], attention),
@@ -255,8 +260,9 @@ class Training(Case):
 
     def test_micro_batches_change_nothing_but_rounding(self):
         for learning in ("explore=0.3", "qk_grad=flips"):  # lots of either kind
-            # few steps: in the end a float that is rounded otherwise turns a symbol
-            more = ("--set", f"learning.{learning}", "--set", "learning.flip_share=0.5", "--set", "stage.*.tokens=800")
+            # few steps: in the end a float that is rounded otherwise turns a symbol or a value bit
+            more = ("--set", f"learning.{learning}", "--set", "learning.flip_share=0.5", "--set", "stage.*.tokens=800",
+                    *PAPER)
             for size in (1, 2, 4):
                 tune(f"micro{size}-{learning}", *more, "--set", f"stage.*.micro_batch={size}")
                 self.close(f"micro{size}-{learning}", f"micro1-{learning}")
