@@ -63,7 +63,7 @@ def plain(model: Any, ids: Any, **options: Any) -> Any:
 
 
 def distance(ours: Any, theirs: Any) -> float:
-    return float((ours - theirs).abs().max())
+    return float((ours - theirs).detach().abs().max())
 
 
 # ------------------------------------------------------------------------------------------------------------- attached
@@ -130,6 +130,22 @@ def test_padding(kind: str, side: str) -> None:
     with torch.no_grad():
         output = model(batch, attention_mask=mask, position_ids=positions, use_cache=False)
     assert distance(output.logits[0, part].log_softmax(-1), alone) < 1e-4
+
+
+def test_wrapped_models() -> None:
+    """Around a model there may be PEFT's, DistributedDataParallel or a compiled one: the pointer goes to the model."""
+    model, ids = tiny.model(), np.asarray(texts(1, 200)[0])
+    wrapped, shared, compiled = torch.nn.Module(), torch.nn.Module(), torch.compile(model, backend="eager")
+    wrapped.get_base_model = lambda: model
+    shared.module = wrapped
+    for outside in (wrapped, shared, compiled):
+        rosatune.hf.attach_pointer(outside, POINTER)
+        assert rosatune.hf.pointer_of(model) == POINTER
+        assert distance(compiled(torch.tensor(ids)[None]).logits, model(torch.tensor(ids)[None]).logits) < 1e-5
+        assert list(rosatune.recall(outside, ids, window=8, context=100).conditions) == ["global", "window", "pointer"]
+        rosatune.hf.detach_pointer(outside)
+    with pytest.raises(TypeError, match="Linear is not a model of transformers"):
+        rosatune.hf.attach_pointer(torch.nn.Linear(1, 1), POINTER)
 
 
 def reference_greedy(model: Any, ids: Any, steps: int, pointer: Pointer = POINTER) -> list[int]:

@@ -24,6 +24,7 @@ from ..errors import InvalidArgument
 from ..far import far_distances
 from ..pointer import LARGEST, LEAST, LENGTHS, Pointer
 from .arrange import arranged, is_attached, why_no_window
+from .pointer import unwrapped
 from .reading import frozen, links_of, pieces_of, read_texts, slices
 
 __all__ = ["Fit", "fit_pointer"]
@@ -89,6 +90,7 @@ def fit_pointer(
     Returns:
         A pointer. Its attribute ``fit`` (:class:`rosatune.hf.fit.Fit`) has the losses without it and with it.
     """
+    model = unwrapped(model)
     found = is_attached(model)
     if found is not None:
         if window is not None and window != found.config.window:

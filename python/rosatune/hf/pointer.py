@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from transformers import LogitsProcessor
+from transformers import LogitsProcessor, PreTrainedModel
 from transformers.cache_utils import Cache
 
 from ..pointer import Name, Pointer, PointerStream
@@ -35,6 +35,7 @@ __all__ = [
     "detach_pointer",
     "pointer_head",
     "pointer_of",
+    "unwrapped",
 ]
 
 HEAD = "rosa_pointer"  # the name of the submodule
@@ -55,7 +56,7 @@ def attach_pointer(model: Any, pointer: Union[Pointer, Name], learn: bool = Fals
     The logits that the model returns are those of the mixture, in float32, and so is the loss that it computes from
     labels: ``generate`` and ``Trainer`` need nothing else. Logits of tokens that were not found stay as they are.
     """
-    inner = _inner(model)
+    inner = unwrapped(model)
     if pointer_head(inner) is not None:
         raise ValueError("a pointer is already attached to this model; call rosatune.hf.detach_pointer first")
     if not isinstance(pointer, Pointer):
@@ -78,7 +79,7 @@ def attach_pointer(model: Any, pointer: Union[Pointer, Name], learn: bool = Fals
 
 def detach_pointer(model: Any) -> Pointer:
     """Remove the pointer: the model computes what it did before. Returns the pointer, as it is by now."""
-    inner = _inner(model)
+    inner = unwrapped(model)
     pointer = pointer_of(inner)
     if pointer is None:
         raise ValueError("no pointer is attached to this model; call rosatune.hf.attach_pointer first")
@@ -94,7 +95,7 @@ def detach_pointer(model: Any) -> Pointer:
 
 def pointer_head(model: Any) -> Optional[PointerHead]:
     """The module that holds the numbers of a model's pointer as parameters, or None."""
-    return getattr(_inner(model), HEAD, None)
+    return getattr(unwrapped(model), HEAD, None)
 
 
 def pointer_of(model: Any) -> Optional[Pointer]:
@@ -103,10 +104,13 @@ def pointer_of(model: Any) -> Optional[Pointer]:
     return None if head is None else head.pointer()
 
 
-def _inner(model: Any) -> Any:
-    """The model itself, of one wrapped by DistributedDataParallel or torch.compile."""
-    while not hasattr(model, "get_output_embeddings"):
-        inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
+def unwrapped(model: Any) -> Any:
+    """The model itself, of one wrapped by DistributedDataParallel, torch.compile or PEFT."""
+    while not isinstance(model, PreTrainedModel):
+        if hasattr(model, "get_base_model"):  # PEFT, whose `generate` calls the model inside
+            inner = model.get_base_model()
+        else:
+            inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
         if not isinstance(inner, nn.Module):
             raise TypeError(f"{type(model).__name__} is not a model of transformers")
         model = inner

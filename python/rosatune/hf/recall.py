@@ -16,7 +16,7 @@ from ..far import CONDITIONS, RecallResult, Sums, far_distances
 from ..pointer import Pointer
 from ..torch import PointerHead
 from .arrange import arranged, is_attached, why_no_window
-from .pointer import pointer_of
+from .pointer import pointer_of, unwrapped
 from .reading import frozen, links_of, pieces_of, read_texts, slices
 
 __all__ = ["measure"]
@@ -39,6 +39,7 @@ def measure(
     progress: Any,
 ) -> RecallResult:
     """See :func:`rosatune.recall`."""
+    model = unwrapped(model)
     window, sinks = _window(model, window, sinks)
     first = 4 * window
     if context <= first:
