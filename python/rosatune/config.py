@@ -265,23 +265,23 @@ class RosaConfig:
     """
 
     window: int = _option(MODEL, 2048, _whole(0, _c.MAX_STEPS))
-    sinks: int = _option(MODEL, 0, _whole(0, _c.MAX_STEPS), paper=0)
+    sinks: int = _option(MODEL, 4, _whole(0, _c.MAX_STEPS), paper=0)
     layers: Union[str, Iterable[int]] = _option(MODEL, "all", _layers)
     first_global_layers: int = _option(MODEL, 0, _whole(0, 1 << 16))
 
-    source: str = _option(SOURCE, "own", _source, paper="own")
-    delay: Optional[int] = _option(SOURCE, 0, _delay, paper=0)
-    chain: int = _option(SOURCE, 1, _whole(1, 16), paper=1)
+    source: str = _option(SOURCE, "tokens", _source, paper="own")
+    delay: Optional[int] = _option(SOURCE, None, _delay, paper=0)
+    chain: int = _option(SOURCE, 4, _whole(1, 16), paper=1)
     source_seed: int = _option(SOURCE, 0, _whole(0, 1 << 53))
 
     fusion: str = _option(LAYER, "post", _words(_c.Fusion))
     qk: str = _option(LAYER, "aligned", _word("aligned", "separate", "shared"))
     e_start: float = _option(LAYER, 0.0, _number(0, 1e6))
-    gain: bool = _option(LAYER, False, _truth, paper=False)
-    gate: bool = _option(LAYER, False, _truth, paper=False)
-    units: float = _option(LAYER, 0.0, _number(0, 1e6), paper=0.0)
-    v_start: str = _option(LAYER, "xavier", _word("identity", "xavier"), paper="xavier")
-    v_grad: str = _option(LAYER, "sigmoid", _word("sigmoid", "straight"), paper="sigmoid")
+    gain: bool = _option(LAYER, True, _truth, paper=False)
+    gate: bool = _option(LAYER, True, _truth, paper=False)
+    units: float = _option(LAYER, 0.3, _number(0, 1e6), paper=0.0)
+    v_start: str = _option(LAYER, "identity", _word("identity", "xavier"), paper="xavier")
+    v_grad: str = _option(LAYER, "straight", _word("sigmoid", "straight"), paper="sigmoid")
 
     bits: int = _option(RETRIEVAL, 16, _whole(1, _c.MAX_BITS))
     policy: str = _option(RETRIEVAL, "readable", _words(_c.Policy))

@@ -64,13 +64,13 @@ def test_decoder(kind: str, tied: bool, tmp_path: Path) -> None:
     compare(ours(tmp_path, save(model, tmp_path), None, tokens), theirs(model, tokens))
 
 
-@pytest.mark.parametrize("options", tiny.SOURCES, ids=str)
+@pytest.mark.parametrize("options", (*tiny.SOURCES, dict(paper=False)), ids=str)
 def test_sources(options: dict, tmp_path: Path) -> None:
-    model = tiny.attached(**options)
+    model = tiny.attached(**{"paper": True, **options})
     folder, adapter = saved_pair(model, tmp_path)
     rosatune.hf.set_stage(model, "all")
     tokens = tiny.tokens(2, 131)
-    mine = ours(tmp_path, folder, adapter, tokens, "--v-grad", options.get("v_grad", "sigmoid"))
+    mine = ours(tmp_path, folder, adapter, tokens, "--v-grad", rosatune.hf.attachment(model).config.v_grad)
     compare(mine, theirs(model, tokens))
 
 
@@ -86,11 +86,12 @@ def test_sources(options: dict, tmp_path: Path) -> None:
     ),
 )
 def test_adapter(kind: str, qk_grad: str, options: dict, tmp_path: Path) -> None:
-    model = tiny.attached(kind, qk_grad=qk_grad, **options)
+    model = tiny.attached(kind, qk_grad=qk_grad, paper=True, **options)
     folder, adapter = saved_pair(model, tmp_path)
     rosatune.hf.set_stage(model, "all")
     tokens = tiny.tokens(2, 131)
-    mine = ours(tmp_path, folder, adapter, tokens, "--qk-grad", qk_grad)
+    rule = ("--qk-grad", qk_grad, "--v-grad", "sigmoid")
+    mine = ours(tmp_path, folder, adapter, tokens, *rule)
     compare(mine, theirs(model, tokens))
-    kept = ours(tmp_path, folder, adapter, tokens, "--qk-grad", qk_grad, "--keep")
+    kept = ours(tmp_path, folder, adapter, tokens, *rule, "--keep")
     assert mine[0] == kept[0] and all(np.array_equal(mine[1][name], kept[1][name]) for name in mine[1])

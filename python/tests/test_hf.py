@@ -74,7 +74,7 @@ def test_fresh_adapters_equal_transformers_own_window(implementation, padded):
     theirs = tiny.model(
         "qwen3", attn_implementation=implementation, use_sliding_window=True, sliding_window=8, max_window_layers=0
     )
-    ours = hf.attach(tiny.model("qwen3", attn_implementation=implementation), window=8, bits=8)
+    ours = hf.attach(tiny.model("qwen3", attn_implementation=implementation), window=8, sinks=0)
     assert torch.equal(forward(ours, ids, **given), forward(theirs, ids, **given))
 
 
@@ -195,7 +195,7 @@ def test_parameter_groups():
 
 
 def test_hidden_states_and_attentions_are_recorded():
-    model = tiny.attached(attn_implementation="eager")
+    model = tiny.attached(attn_implementation="eager", sinks=0)
     found = model(tiny.tokens(1, 12), output_hidden_states=True, output_attentions=True)
     assert len(found.hidden_states) == 4 and len(found.attentions) == 3
     assert found.attentions[0][0, 0, 11, :4].abs().max() == 0
@@ -204,7 +204,7 @@ def test_hidden_states_and_attentions_are_recorded():
 @pytest.mark.parametrize(
     "options, message",
     [
-        (dict(bits=7), "64 channels are not a multiple of bits 7"),
+        (dict(bits=7, source="own"), "64 channels are not a multiple of bits 7"),
         (dict(bits=0), "bits is 0; give a whole number from 1 to 16"),
         (dict(window=-1), "window is -1; give a whole number"),
         (dict(sinks=-1), "sinks is -1; give a whole number"),
@@ -295,7 +295,7 @@ def test_flash_attention_gets_the_window(kind, monkeypatch):
         return query.transpose(1, 2), None
 
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flash_attention_2", kernel)
-    model = tiny.attached(kind, first_global_layers=1)
+    model = tiny.attached(kind, first_global_layers=1, sinks=0)
     model.config._attn_implementation = "flash_attention_2"
     ids = tiny.tokens(2, 12)
     mask = torch.ones_like(ids)
@@ -313,17 +313,15 @@ def test_flash_attention_gets_the_window(kind, monkeypatch):
 # ---------------------------------------------------------------------------------------------------- cache, generation
 
 
-STRENGTH = dict(gain=True, gate=True, units=0.3, v_start="identity", v_grad="straight")
 SETTINGS = [
     dict(kind="llama"),
-    dict(kind="qwen3", sinks=3),
-    dict(kind="llama", sinks=3, fusion="pre", first_global_layers=1),
+    dict(kind="qwen3", sinks=3, paper=True),
+    dict(kind="llama", sinks=3, fusion="pre", first_global_layers=1, paper=True),
     dict(kind="qwen3", window=0),
     dict(kind="llama", window=1, sinks=1),
-    dict(kind="llama", sinks=2, attn_implementation="eager"),
-    dict(kind="llama", sinks=2, source="tokens", chain=3, **STRENGTH),
-    dict(kind="qwen3", source="embeddings+own", fusion="pre", chain=2, gain=True),
-    dict(kind="llama", sinks=1, source="tokens+layer 1", qk="shared", chain=2, first_global_layers=1, **STRENGTH),
+    dict(kind="llama", sinks=2, attn_implementation="eager", paper=True),
+    dict(kind="qwen3", sinks=2, fusion="pre", source="embeddings+own", delay=0),
+    dict(kind="llama", sinks=1, source="tokens+layer 1", qk="shared", chain=2, first_global_layers=1),
 ]
 
 
@@ -577,17 +575,19 @@ def rewrite_tensors(folder: Path, change) -> None:
         (lambda f: edit_config(f, format=99), "format 99.*update"),
         (lambda f: edit_config(f, format="x"), "'format' is 'x'"),
         (lambda f: edit_config(f, options=3), "'options' is missing"),
-        (lambda f: edit_config(f, options={"bits": 5}), "cannot be attached.*multiple of bits 5"),
+        (lambda f: edit_config(f, options={"bits": 5, "source": "own"}), "cannot be attached.*multiple of bits 5"),
         (lambda f: edit_config(f, options={"bitz": 5}), "option 'bitz' is not known to.*'bits'.*update rosatune"),
         (lambda f: edit_config(f, options={"window": "8"}), "adapter_config.json: window is '8'"),
         (lambda f: edit_config(f, base_model=None), "'base_model' is missing"),
         (lambda f: edit_config(f, peft_type="LORA"), "an adapter of PEFT .LORA.*PeftModel"),
+        (lambda f: edit_config(f, scales=[1.0]), "scales is 1 numbers; give a list of 3"),
+        (lambda f: edit_config(f, scales=[1.0, "x", 1.0]), "scales has 'x'; give numbers above 0"),
         (lambda f: edit_config(f, tensors="0"), "belongs to another adapter_config.json"),
         (lambda f: rewrite_tensors(f, lambda t: t.pop("layers.1.e0")), "1 tensors are missing, such as layers.1.e0"),
         (lambda f: rewrite_tensors(f, lambda t: t.update(x=torch.zeros(1))), "1 tensors have no place.*such as x"),
         (
             lambda f: rewrite_tensors(f, lambda t: t.update({"layers.0.e0": torch.zeros(3)})),
-            r"layers.0.e0 is \[3\], this model's \[64\]",
+            r"layers.0.e0 is \[3\], this model's \[4, 64\]",
         ),
     ],
 )
@@ -608,13 +608,113 @@ def test_adapter_of_another_model(tmp_path):
         hf.load_adapter(tiny.model(num_hidden_layers=2), tmp_path)
     with pytest.raises(hf.AdapterError, match="hidden_size 64.*has 128"):
         hf.load_adapter(tiny.model(hidden_size=128), tmp_path)
-    with pytest.raises(hf.AdapterError, match="window is 8 there and 16 in this model"):
-        hf.load_adapter(tiny.attached(window=16), tmp_path)
-    with pytest.raises(hf.AdapterError, match="3 tensors have no place"):
-        hf.load_adapter(tiny.attached(qk="shared"), tmp_path)
-    learning = hf.attach(tiny.model(), window=8, bits=8, explore=0.1, qk_grad="soft")
+    for name, there, here in (("window", 8, 16), ("chain", 4, 2), ("source", "tokens", "embeddings"), ("delay", 8, 9)):
+        with pytest.raises(hf.AdapterError, match=f"{name} is {there!r} there and {here!r} in this model"):
+            hf.load_adapter(tiny.attached(**{name: here}), tmp_path)
+    learning = hf.attach(tiny.model(), window=8, bits=8, delay=8, explore=0.1, v_grad="sigmoid", units=0)
     hf.load_adapter(learning, tmp_path)
     assert hf.adapters(learning)[0].settings.explore == 0.1
+    hf.save_adapter(tiny.attached(paper=True), tmp_path)
+    with pytest.raises(hf.AdapterError, match="3 tensors have no place"):
+        hf.load_adapter(tiny.attached(paper=True, qk="shared"), tmp_path)
+
+
+def test_adapters_of_format_1_are_the_paper_s(tmp_path):
+    """As written before there were sources: the new options are not there, nor are scales."""
+    ids = tiny.tokens(2, 30)
+    model = tiny.attached(paper=True, sinks=2)
+    hf.save_adapter(model, tmp_path)
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    new = ("source", "delay", "chain", "source_seed", "gain", "gate", "units", "v_start", "v_grad")
+    options = {name: value for name, value in config["options"].items() if name not in new}
+    config.pop("scales")
+    (tmp_path / "adapter_config.json").write_text(json.dumps({**config, "format": 1, "options": options}))
+    again = hf.load_adapter(tiny.model(), tmp_path)
+    assert hf.attachment(again).config == hf.attachment(model).config
+    assert torch.equal(forward(again, ids), forward(model, ids))
+    # and the entry of a model that was saved whole
+    model.config.rosatune = options
+    model.save_pretrained(tmp_path / "model")
+    assert torch.equal(forward(hf.from_pretrained(tmp_path / "model"), ids), forward(model, ids))
+
+
+def test_units_are_measured():
+    model, sample = tiny.model(), tiny.tokens(3, 40)
+    states = model(sample, output_hidden_states=True, use_cache=False).hidden_states[:3]
+    expected = [0.5 * float(state.square().mean(-1).sqrt().median()) for state in states]
+    hf.attach(model, window=8, units=0.5, sample=sample)
+    assert [adapter.scale for adapter in hf.adapters(model).values()] == pytest.approx(expected)
+    hf.detach(model)
+    hf.attach(model, window=8, units=0, sample=sample)
+    assert [adapter.scale for adapter in hf.adapters(model).values()] == [1, 1, 1]
+    hf.detach(model)
+
+    class Tokenizer:
+        def __call__(self, text):
+            return {"input_ids": [int(word) for word in text.split()]}
+
+    text = " ".join(map(str, sample[0].tolist()))
+    found = []
+    for given in (dict(sample=sample[0]), dict(sample=text, tokenizer=Tokenizer()), dict(sample=sample[0].tolist())):
+        found.append([adapter.scale for adapter in hf.adapters(hf.attach(model, window=8, **given)).values()])
+        hf.detach(model)
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_sample_is_drawn_where_none_is_given():
+    found = []
+    for _ in range(2):
+        model = tiny.model().train()
+        found.append([adapter.scale for adapter in hf.adapters(hf.attach(model, window=8)).values()])
+        assert model.training and all(layer.training for layer in model.modules())
+        assert not any(layer._forward_pre_hooks for layer in model.model.layers)
+    assert found[0] == found[1] and all(scale > 0 for scale in found[0])
+    ids = hf.scales.draw_sample(tiny.model())
+    assert ids.shape == (2, 256) and ids.max() < tiny.VOCABULARY and len(ids.unique()) > 10
+    with torch.device("meta"):
+        empty = tiny.model()
+    with pytest.raises(ValueError, match="no weights yet .meta device.; attach with scales="):
+        hf.attach(empty, window=8)
+    assert hf.adapters(hf.attach(empty, window=8, scales=[1.0, 2.0, 3.0]))[2].scale == 3.0
+
+
+def test_token_ids_reach_the_adapters():
+    model, ids = tiny.attached(), tiny.tokens(2, 30)
+    whole = forward(model, ids)
+    embeds = model.get_input_embeddings()(ids)
+    with pytest.raises(ValueError, match="inputs_embeds alone: pass input_ids beside them, or attach with source="):
+        model(inputs_embeds=embeds, use_cache=False)
+    assert torch.equal(model(input_ids=ids, inputs_embeds=embeds, use_cache=False).logits, whole)
+    with pytest.raises(ValueError, match=r"input_ids is \[2, 29\] and inputs_embeds \[2, 30, 64\]"):
+        model(input_ids=ids[:, 1:], inputs_embeds=embeds)
+    for source in ("own", "embeddings", "layer 0"):
+        other = tiny.attached(source=source, delay=0)
+        assert torch.equal(other(inputs_embeds=embeds, use_cache=False).logits, forward(other, ids))
+
+
+def test_one_look_up_serves_all_layers(monkeypatch):
+    from rosatune import finder
+
+    calls = []
+    retrieve = finder.retrieve
+    monkeypatch.setattr(finder, "retrieve", lambda *a, **o: calls.append(a[0].shape) or retrieve(*a, **o))
+    forward(tiny.attached(), tiny.tokens(2, 30))
+    assert calls == [(2, 1, 30)] * 2, "with the delay, and without for the chain"
+
+
+def test_random_reads_are_a_control():
+    model, ids = tiny.attached(), tiny.tokens(2, 60)
+    plain = forward(model, ids)
+    found = {}
+    for reads in ("random", "nothing", "found"):
+        for adapter in hf.adapters(model).values():
+            adapter.reads = reads
+        found[reads] = forward(model, ids)
+        torch.testing.assert_close(model(ids, use_cache=True).logits, found[reads], **CLOSE)
+    assert torch.equal(found["found"], plain)
+    assert (found["random"] - plain).abs().max() > 0.01 and (found["nothing"] - plain).abs().max() > 0.01
+    # the first 9 tokens have nothing that is older than the window
+    assert torch.equal(found["random"][:, :9], plain[:, :9])
 
 
 def test_adapters_name_their_base_model(tmp_path, recwarn):

@@ -357,7 +357,7 @@ def test_trainer(kind: str, tmp_path: Path) -> None:
     rosatune.hf.attach_pointer(model, POINTER, learn=True)
     rows = [dict(input_ids=row, labels=row) for row in tiny.tokens(4, 20).repeat(1, 2)]
     arguments = transformers.TrainingArguments(
-        str(tmp_path), max_steps=8, per_device_train_batch_size=2, learning_rate=1e-2, report_to=[], use_cpu=True
+        str(tmp_path), max_steps=20, per_device_train_batch_size=2, learning_rate=1e-2, report_to=[], use_cpu=True
     )
     trainer = transformers.Trainer(model, arguments, train_dataset=rows, eval_dataset=rows)
     before = trainer.evaluate()["eval_loss"]

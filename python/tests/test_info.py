@@ -41,8 +41,8 @@ def test_models(tmp_path: Path, kind: str, tied: bool, shards: dict) -> None:
     [
         dict(),
         dict(fusion="pre"),
-        dict(qk="shared"),
-        dict(qk="separate", policy="literal", fold=False, max_match=5),
+        dict(qk="shared", source="own"),
+        dict(qk="separate", policy="literal", fold=False, max_match=5, source="own+embeddings"),
         dict(layers=[0, 2], bits=4),
         dict(first_global_layers=1, sinks=3, bits=16),
         dict(first_global_layers=2, fusion="pre", qk="shared", dtype=torch.bfloat16),
@@ -64,7 +64,7 @@ def test_adapters(tmp_path: Path, kind: str, options: dict) -> None:
     assert adapter["layers"] == len(made) and adapter["bits"] == options["bits"]
     assert adapter["fusion"] == options.get("fusion", "post")
     assert found["global_layers"] == options.get("first_global_layers", 0)
-    assert found["sinks"] == options.get("sinks", 0) and found["window"] == (options["window"] or 2048)
+    assert found["sinks"] == options.get("sinks", 4 if options["window"] else 0) and found["window"] == (options["window"] or 2048)
 
 
 def refusal(*words: Any) -> str:

@@ -136,11 +136,12 @@ def saved_pair(model: Any, folder: Path) -> tuple[Path, Path]:
         dict(fusion="post", bits=16, sinks=2, first_global_layers=1),
         dict(fusion="pre", bits=1, qk="separate", window=0),
         *tiny.SOURCES,
+        dict(paper=False, sinks=4),
     ),
     ids=str,
 )
 def test_adapter(kind: str, options: dict, tmp_path: Path) -> None:
-    model = tiny.attached(kind, **options)
+    model = tiny.attached(kind, **{"paper": True, **options})
     tokens = tiny.tokens(2, 200)
     theirs = expected(model, tokens)
     folder, adapter = saved_pair(model, tmp_path)

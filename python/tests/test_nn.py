@@ -15,6 +15,7 @@ from torch import Tensor, nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import rosatune  # noqa: E402
+from rosatune import RosaConfig  # noqa: E402
 from rosatune.nn import RosaAdapter, RosaState  # noqa: E402
 from rosatune.torch import rosa  # noqa: E402
 
@@ -27,8 +28,9 @@ def seeded() -> None:
 
 
 def adapter(**options: Any) -> RosaAdapter:
-    """An adapter that reads something."""
-    return RosaAdapter(CHANNELS, **{"bits": BITS, "e_start": 0.5, **options})
+    """An adapter of the paper's kind that reads something; test_sources.py has the others."""
+    kind = {name: options.pop(name) for name in ("device", "dtype") if name in options}
+    return RosaAdapter(CHANNELS, RosaConfig.paper(**{"bits": BITS, "e_start": 0.5, **options}), **kind)
 
 
 def exact(**options: Any) -> RosaAdapter:
@@ -66,7 +68,7 @@ def in_pieces(made: RosaAdapter, u: Tensor, state: RosaState, sizes: list[int], 
 
 
 def test_starts_silent() -> None:
-    made = RosaAdapter(CHANNELS, bits=BITS)
+    made = adapter(e_start=0)
     inj = made(text())
     assert inj.shape == (BATCH, STEPS, CHANNELS) and not inj.any()
     assert torch.equal(made.q_proj.weight, made.k_proj.weight)
@@ -116,7 +118,7 @@ def test_forward_is_the_operator_between_projections() -> None:
 
 
 def test_pre_fusion_starts_at_the_hidden_state() -> None:
-    made = RosaAdapter(CHANNELS, bits=BITS, fusion="pre")
+    made = adapter(e_start=0, fusion="pre")
     h = torch.randn(BATCH, STEPS, CHANNELS)
     mixed = made.mix(h, made(nn.functional.rms_norm(h, (CHANNELS,))))
     assert torch.equal(mixed, h / 2)

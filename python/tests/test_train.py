@@ -81,8 +81,9 @@ def batch_of(data: Dataset) -> dict:
 
 
 @pytest.mark.parametrize("kind", tiny.KINDS)
-def test_trainer_learns_to_recall(kind, tmp_path):
-    model = learner(kind)
+@pytest.mark.parametrize("source", ["tokens", "own", "embeddings"])
+def test_trainer_learns_to_recall(kind, source, tmp_path):
+    model = learner(kind, source=source)
     groups = hf.parameter_groups(model, adapter_lr=1e-2, backbone_lr=3e-3)
     trainer = Trainer(
         model,
@@ -109,7 +110,7 @@ def test_adapter_stage_leaves_the_backbone(tmp_path):
     changed = {name for name, weight in model.named_parameters() if not torch.equal(weight, start[name])}
     assert all(".rosa." in name for name in changed)
     parts = {name.rpartition("rosa.")[2] for name in changed}
-    assert parts == {"e0", "e1", "v_proj.weight", "q_proj.weight", "k_proj.weight", "out_proj.weight"}
+    assert parts == {"e0", "e1", "gain", "gate.weight", "gate.bias", "v_proj.weight", "out_proj.weight"}
 
 
 def test_trainer_resumes(tmp_path):
@@ -131,7 +132,15 @@ def test_trainer_resumes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "options", [dict(), dict(fusion="pre"), dict(explore=0.3), dict(qk_grad="flips", flip_share=0.5)]
+    "options",
+    [
+        dict(),
+        dict(fusion="pre", source="embeddings"),
+        dict(source="own", explore=0.3),
+        dict(source="own", qk_grad="flips", flip_share=0.5),
+        dict(source="layer 0"),
+    ],
+    ids=str,
 )
 def test_gradient_checkpointing_gives_the_same(options):
     model = learner(e_start=0.1, **options)
@@ -143,7 +152,8 @@ def test_gradient_checkpointing_gives_the_same(options):
     assert plain.keys() == recomputed.keys()
     for name, grad in plain.items():
         torch.testing.assert_close(recomputed[name], grad, msg=lambda text, name=name: f"{name}: {text}")
-    assert plain["model.layers.0.rosa.q_proj.weight"].abs().max() > 0
+    learnt = options.get("source") in ("own", "layer 0")
+    assert plain["model.layers.0.rosa." + ("q_proj.weight" if learnt else "gain")].abs().max() > 0
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

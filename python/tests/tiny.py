@@ -15,8 +15,8 @@ KINDS = ("llama", "qwen3")
 VOCABULARY = 50
 NAMES = {field.name for field in dataclasses.fields(rosatune.RosaConfig)}
 
+# Arrangements of adapters beside the default and the paper's.
 STRENGTH = dict(gain=True, gate=True, units=0.3, v_start="identity", v_grad="straight")
-# Arrangements of adapters that are not the paper's.
 SOURCES = (
     dict(source="tokens", chain=3, delay=None, sinks=2, **STRENGTH),
     dict(source="tokens", chain=1, delay=20, fusion="pre", gate=True),
@@ -61,10 +61,11 @@ def model(kind: str = "llama", seed: int = 1, **options: Any) -> Any:
     return LlamaForCausalLM(LlamaConfig(**shape)).eval()
 
 
-def attached(kind: str = "llama", window: int = 8, bits: int = 8, **options: Any) -> Any:
-    """A model with adapters that have learnt something: what they read counts."""
+def attached(kind: str = "llama", window: int = 8, bits: int = 8, paper: bool = False, **options: Any) -> Any:
+    """A model with adapters that have learnt something: what they read counts. paper: in the paper's arrangement."""
     ours = {name: options.pop(name) for name in list(options) if name in NAMES}
-    made = rosatune.hf.attach(model(kind, **options), window=window, bits=bits, **ours)
+    start = rosatune.RosaConfig.paper if paper else rosatune.RosaConfig
+    made = rosatune.hf.attach(model(kind, **options), start(window=window, bits=bits, **ours))
     stir(made)
     return made
 

@@ -14,7 +14,8 @@ The files:
 - ``attach.py`` adds adapters, removes them, and chooses what is trained;
 - ``patch.py`` is what a patched model computes: a hook before the decoder stack and a class for its layers;
 - ``masks.py`` is the window with sinks, for each attention implementation of transformers;
-- ``cache.py`` keeps keys and values of the window, and the retrieval state beside them;
+- ``cache.py`` keeps keys and values of the window, value bits, and the retrieval state beside them;
+- ``scales.py`` measures how large the input of each layer is;
 - ``files.py`` saves and loads adapters;
 - ``pointer.py`` adds a pointer (:class:`rosatune.Pointer`) to the logits of any causal model, ``fit.py`` fits one;
 - ``recall.py`` is :func:`rosatune.recall`, with ``arrange.py`` for its conditions and ``reading.py`` for texts.
@@ -22,6 +23,7 @@ The files:
 Llama and Qwen3 classes are supported (SmolLM2 is a Llama).
 """
 
+from . import scales
 from .attach import adapters, attach, attachment, detach, parameter_groups, set_stage
 from .files import AdapterError, from_pretrained, load_adapter, save_adapter
 from .fit import fit_pointer
@@ -43,5 +45,6 @@ __all__ = [
     "pointer_head",
     "pointer_of",
     "save_adapter",
+    "scales",
     "set_stage",
 ]
