@@ -31,7 +31,8 @@ CLOSE = dict(rtol=1e-4, atol=1e-5)
 
 def learner():
     made = tiny.model(num_hidden_layers=2, tie_word_embeddings=True)
-    made = hf.attach(made, window=4, sinks=1, bits=16, stage="all", e_start=0.1)
+    # token ids for all layers, and the q and k of layer 0 for both
+    made = hf.attach(made, window=4, sinks=1, bits=16, stage="all", e_start=0.1, source="tokens+layer 0", chain=2)
     hf.attach_pointer(made, Pointer([[-1.0] * 13] * 2, 4), learn=True)
     return made.train()
 
