@@ -288,7 +288,8 @@ def main():
         ("hidden", "hidden", ".0%"), ("most", "at most", ".0%"), ("backward", "adapter's grads", ".2f")])
     timelines = []
     for rule, bits in SETTINGS:
-        adapter = RosaAdapter(CHANNELS, bits=bits, qk_grad=rule, e_start=0.1, device="cuda", dtype=torch.bfloat16)
+        config = rosatune.RosaConfig.paper(bits=bits, qk_grad=rule, e_start=0.1)
+        adapter = RosaAdapter(CHANNELS, config, device="cuda", dtype=torch.bfloat16)
         for tokens in args.tokens:
             u = text(tokens, CHANNELS).bfloat16()
             name = f"{rule}, M = {bits}"

@@ -16,7 +16,8 @@ import rosatune.hf
 torch.manual_seed(1)
 shape = dict(vocab_size=50, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4)
 model = LlamaForCausalLM(LlamaConfig(**shape))
-rosatune.hf.attach(model, window=8, sinks=1, qk="shared", stage="all")
+# units=0: the hidden states of random weights have no size yet that a scale could be measured by
+rosatune.hf.attach(model, window=8, sinks=1, stage="all", units=0)
 optimizer = torch.optim.AdamW(rosatune.hf.parameter_groups(model, adapter_lr=5e-3, backbone_lr=5e-3))
 for step in range(61):
     ids = torch.randint(3, 50, (8, 32)).repeat(1, 2)

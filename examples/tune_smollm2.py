@@ -27,7 +27,6 @@ Ctrl-C ends the training and keeps what was trained.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import logging
 import lzma
 import math
@@ -57,13 +56,12 @@ def options() -> argparse.Namespace:
     parser.add_argument("--valid", nargs="+", **file, help="measure on these (the last tenth of the text)")
     parser.add_argument("--model", **file, help="a .gguf file of SmolLM2, if already there")
     parser.add_argument("--out", default=Path("smollm2-rosa"), **folder, help="save the adapter here (%(default)s)")
-    parser.add_argument("--start", **folder, help="go on from this adapter, with its window, bits and layers")
+    parser.add_argument("--start", **folder, help="go on from this adapter, with its window and layers")
     parser.add_argument("--steps", type=int, default=40, help="training steps (%(default)s)")
     parser.add_argument("--length", type=int, default=512, help="tokens per step (%(default)s)")
     parser.add_argument("--window", type=int, default=64, help="positions that attention sees (%(default)s)")
     parser.add_argument("--sinks", type=int, default=4, help="first positions that stay visible (%(default)s)")
     parser.add_argument("--layers", type=int, nargs="+", metavar="N", help="layers with an adapter (all)")
-    parser.add_argument("--bits", type=int, default=16, help="bits per symbol (%(default)s)")
     parser.add_argument("--rate", type=float, default=2e-3, help="highest learning rate (%(default)s)")
     parser.add_argument("--pieces", type=int, default=8, help="pieces of text to measure on (%(default)s)")
     parser.add_argument("--seed", type=int, default=0)
@@ -175,7 +173,7 @@ def train(model: Any, tokens: torch.Tensor, chosen: argparse.Namespace) -> bool:
             loss = model(piece, labels=piece, use_cache=False).loss
             loss.backward()
             for group in optimizer.param_groups:
-                # e0 and e1 start at 0 and have the longest way to go.
+                # e0 and e1 start at 0 and have the longest way to go
                 group["lr"] = rate * (5 if group["name"] == "adapter vectors" else 1)
             torch.nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], 1.0)
             optimizer.step()
@@ -190,38 +188,29 @@ def train(model: Any, tokens: torch.Tensor, chosen: argparse.Namespace) -> bool:
     return True
 
 
-@contextlib.contextmanager
-def reading_at_random(model: Any) -> Iterator[None]:
-    """Explore on every step, which adapters do in training mode. (This model has no dropout.)"""
-    adapters = rosatune.hf.adapters(model).values()
-    kept = [adapter.settings for adapter in adapters]
-    for adapter in adapters:
-        adapter.settings = adapter.settings._replace(explore=1.0)
-        adapter.train()
-    try:
-        yield
-    finally:
-        for adapter, settings in zip(adapters, kept):
-            adapter.settings = settings
-            adapter.eval()
+def read_what(model: Any, reads: str) -> None:
+    """Let the adapters read what they find, nothing, or a random place instead of each that they find."""
+    for adapter in rosatune.hf.adapters(model).values():
+        adapter.reads = reads
 
 
 def report(model: Any, piece: torch.Tensor) -> None:
-    """How retrieval went on one piece of text."""
+    """What the adapters have learnt, and how retrieval, which serves all of them, went on one piece of text."""
     adapters = rosatune.hf.adapters(model)
-    for adapter in adapters.values():
-        adapter.watch = True
+    first = next(iter(adapters.values()))
+    first.watch = True
     with torch.no_grad():
         model(piece[None], use_cache=False)
-    print("\nlayer   hits  q=k  symbols in use  match length  distance   |e1 - e0|")
+    first.watch = False
+    seen = first.diagnostics()
+    print(
+        f"\n{seen['hit_rate']:.0%} of the tokens find something, {seen['distance_median']:.0f} tokens back in the "
+        f"median, by matches of {seen['length_mean']:.1f} tokens\n\nlayer  scale  |e1 - e0|  gain of a match of 1, 3, 9"
+    )
     for layer, adapter in adapters.items():
-        adapter.watch = False
-        seen = adapter.diagnostics()
         gap = (adapter.e1 - adapter.e0).abs().mean().item()
-        print(
-            f"{layer:5d}  {seen['hit_rate']:4.0%} {seen['agreement']:4.0%}  {seen['key_symbols']:14.0f}  "
-            f"{seen['length_mean']:12.1f}  {seen['distance_median']:8.0f}   {gap:9.4f}"
-        )
+        gains = "  ".join(f"{adapter.gain[0, length].item():5.2f}" for length in (1, 3, 9))
+        print(f"{layer:5d}  {adapter.scale:5.2f}  {gap:9.4f}  {gains}")
 
 
 def main() -> int:
@@ -250,18 +239,16 @@ def main() -> int:
     if chosen.start:
         rosatune.hf.load_adapter(model, chosen.start)
     else:
-        rosatune.hf.attach(
-            model, window=chosen.window, sinks=chosen.sinks, bits=chosen.bits, layers=chosen.layers or "all"
-        )
+        sample = tokens[: chosen.length]  # on which the units of each layer are measured
+        layers = chosen.layers or "all"
+        rosatune.hf.attach(model, window=chosen.window, sinks=chosen.sinks, layers=layers, sample=sample)
     adapters = rosatune.hf.adapters(model).values()
     size = sum(weight.numel() for adapter in adapters for weight in adapter.parameters())
     print(f"{len(adapters)} adapters, {size / 1e6:.1f} M parameters")
 
-    for adapter in adapters:
-        adapter.retrieve = False
+    read_what(model, "nothing")
     found["window + sinks"] = perplexity(model, pieces, skip, "window + sinks")
-    for adapter in adapters:
-        adapter.retrieve = True
+    read_what(model, "found")
     name = "started from" if chosen.start else "untrained"
     found[name] = perplexity(model, pieces, skip, name)
 
@@ -271,8 +258,9 @@ def main() -> int:
     if not done:
         return 130
     found["trained"] = perplexity(model, pieces, skip, "trained")
-    with reading_at_random(model):
-        found["reading at random"] = perplexity(model, pieces, skip, "reading at random")
+    read_what(model, "random")
+    found["reading at random"] = perplexity(model, pieces, skip, "reading at random")
+    read_what(model, "found")
     report(model, pieces[0])
 
     print(f"\nperplexity, tokens {skip + 1} to {chosen.length} of {len(pieces)} pieces")

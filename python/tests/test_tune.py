@@ -41,12 +41,13 @@ def rate(step: int, limits: tuple[float, float]) -> float:
     return lowest + (highest - lowest) * (1 + math.cos(math.pi * share)) / 2
 
 
-def config(folder: Path, kind: str, **adapter: Any) -> Path:
+def config(folder: Path, kind: str, v_grad: str = "straight", **adapter: Any) -> Path:
     """A run of one stage on one sequence, over and over."""
     stage = dict(kind=kind, data=str(folder / "text.tokens"), length=LENGTH, batch=1, tokens=STEPS * LENGTH)
     stage |= dict(warmup=WARMUP, weight_decay=0.1, clip=0.5, beta2=0.99)
     stage |= dict(adapter_rate=dict(zip(("max", "min"), ADAPTER)), backbone_rate=dict(zip(("max", "min"), BACKBONE)))
     whole = dict(model=str(folder / "model"), out=str(folder / "run"), threads=1, adapter=adapter, stages=[stage])
+    whole |= dict(learning=dict(v_grad=v_grad))
     (folder / "config.json").write_text(json.dumps(whole))
     return folder / "config.json"
 
@@ -85,7 +86,8 @@ def test_steps_of_pytorch(paper: bool, architecture: str, kind: str, tmp_path: P
     start = rosatune.RosaConfig.paper if paper else rosatune.RosaConfig
     rosatune.hf.attach(model, start(window=8, bits=8, first_global_layers=1, e_start=0.1))
     rosatune.hf.save_adapter(model, tmp_path / "start")
-    program.succeed("tune", config(tmp_path, kind, path=str(tmp_path / "start")))
+    v_grad = rosatune.hf.attachment(model).config.v_grad
+    program.succeed("tune", config(tmp_path, kind, v_grad, path=str(tmp_path / "start")))
     losses = train(model, tokens, kind)
 
     log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
