@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import pickle
 from typing import Any, Optional
 
@@ -11,13 +10,10 @@ import numpy as np
 import oracle
 import pytest
 
-import rosatune
 from rosatune import RosaConfig, _draw
 from rosatune.finder import Finder, Places, Rule, find
 
 ROWS, STEPS = 3, 60
-
-DELAYED = "delay" in inspect.signature(rosatune.retrieve).parameters
 
 
 def rule(**options: Any) -> Rule:
@@ -31,7 +27,7 @@ def text(rng: np.random.Generator, routes: int = 2, steps: int = STEPS) -> np.nd
 def expected(by: Rule, query: np.ndarray, key: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The chain of one row of one route, [links, t], by the definition."""
     options = dict(policy=by.policy, fold=by.fold, max_match=by.max_match)
-    first = oracle.retrieve(query, key, by.bits, **options, **({"delay": by.delay} if by.delay else {}))
+    first = oracle.retrieve(query, key, by.bits, **options, delay=by.delay)
     plain = oracle.retrieve(query, key, by.bits, **options)
     tau, length = np.full((by.links, len(query)), -1), np.zeros((by.links, len(query)), int)
     for t in range(len(query)):
@@ -75,8 +71,6 @@ RULES = [
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("sizes", [[STEPS], [1] * STEPS, [17, 0, 1, 42]], ids=["whole", "steps", "pieces"])
 def test_places(rng: np.random.Generator, options: dict, padded: bool, sizes: list[int]) -> None:
-    if "delay" in options and not DELAYED:
-        pytest.skip("retrieve has no delay yet")
     by = rule(**options)
     query = text(rng)
     key = query if by.links > 1 else text(rng)
@@ -96,7 +90,7 @@ def test_places(rng: np.random.Generator, options: dict, padded: bool, sizes: li
     assert finder.lengths == ([STEPS] * ROWS if valid is None else valid.sum(1).tolist())
 
 
-@pytest.mark.parametrize("options", [dict(), dict(links=3, **({"delay": 6} if DELAYED else {}))], ids=str)
+@pytest.mark.parametrize("options", [dict(), dict(links=3, delay=6)], ids=str)
 def test_rewinding_copies_and_beams(rng: np.random.Generator, options: dict) -> None:
     by, query = rule(**options), text(rng)
     whole = find(by, query, query)["found"]
@@ -121,7 +115,7 @@ def test_rewinding_copies_and_beams(rng: np.random.Generator, options: dict) -> 
         finder.push(query[:2], query[:2])
 
 
-@pytest.mark.parametrize("options", [dict(), dict(links=3, **({"delay": 6} if DELAYED else {}))], ids=str)
+@pytest.mark.parametrize("options", [dict(), dict(links=3, delay=6)], ids=str)
 def test_random_places_are_as_old_as_the_delay_wants(rng: np.random.Generator, options: dict) -> None:
     by, query = rule(**options), text(rng)
     valid = rng.random((ROWS, STEPS)) > 0.2
@@ -138,6 +132,18 @@ def test_random_places_are_as_old_as_the_delay_wants(rng: np.random.Generator, o
     for part in (slice(0, 13), slice(13, STEPS)):
         parts.append(finder.push(query[..., part], query[..., part], valid[:, part], ("random",))["random"])
     assert np.array_equal(np.concatenate([part.tau for part in parts], -1), drawn.tau)
+
+
+@pytest.mark.parametrize("vocabulary", [50_000, 151_936, 1 << 20])
+def test_token_ids(rng: np.random.Generator, vocabulary: int) -> None:
+    config = RosaConfig(source="tokens", chain=3, window=8, delay=None)
+    by = Rule.of(config, config.sources[0], 64, vocabulary)
+    ids = np.sort(rng.integers(0, vocabulary, 5))[rng.integers(0, 5, (ROWS, 1, STEPS))]
+    ids[0, 0, 0] = vocabulary - 1
+    check(by, find(by, ids, ids)["found"], ids, ids)
+    finder = Finder(by, ROWS)
+    parts = [finder.push(ids[..., part], ids[..., part])["found"] for part in (slice(0, 31), slice(31, STEPS))]
+    check(by, Places(*(np.concatenate(kind, -1) for kind in zip(*parts))), ids, ids)
 
 
 def test_no_steps() -> None:

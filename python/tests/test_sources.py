@@ -99,9 +99,8 @@ def chain(query: np.ndarray, key: np.ndarray, links: int, bits: int, fold: bool,
     """[2, links, B, R, T]: places and lengths."""
     found = np.full((2, links, *query.shape), -1)
     found[1] = 0
-    late = {"delay": delay} if delay else {}
     for b, r in np.ndindex(query.shape[:2]):
-        first = oracle.retrieve(query[b, r], key[b, r], bits, fold=fold, **late)
+        first = oracle.retrieve(query[b, r], key[b, r], bits, fold=fold, delay=delay)
         plain = oracle.retrieve(query[b, r], key[b, r], bits, fold=fold)
         for t in range(query.shape[2]):
             d, l = int(first.tau[t]), int(first.length[t])
@@ -448,3 +447,46 @@ def test_ids_are_needed() -> None:
     with pytest.raises(ValueError, match="given inputs_embeds alone: pass input_ids beside them, or attach with source="):
         Lookup(config(source="tokens"), CHANNELS, VOCABULARY)(None, text.embeds)
     assert Lookup(config(source="embeddings"), CHANNELS, VOCABULARY)(None, text.embeds).places
+
+
+# ----------------------------------------------------------------------------------------------------------------- CUDA
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("options", SOURCES, ids=str)
+def test_cuda_gives_the_same(options: dict, kind: Any) -> None:
+    given = config(**options)
+    here, text, gout = adapter(given).to(kind), Text(2, 300), torch.randn(2, 300, CHANNELS)
+    there = copy.deepcopy(here).cuda()
+    u = text.u.detach().to(kind)
+    results = []
+    for made, device in ((here, "cpu"), (there, "cuda"), (there, "cuda")):
+        x = u.to(device).requires_grad_()
+        found = Lookup(given, CHANNELS, VOCABULARY)(text.ids.to(device), text.embeds.to(device))
+        inj = made(x, found=found)
+        gradients = torch.autograd.grad(inj, [x, *made.parameters()], gout.to(device, kind))
+        results.append([each.cpu().float() for each in (inj, *gradients)])
+    tolerance = 2e-4 if kind == torch.float32 else 0.03
+    for name, x, y in zip(("inj", "u", *dict(here.named_parameters())), *results[:2]):
+        assert (x - y).norm() <= tolerance * x.norm(), name
+    if "own" not in given.source:
+        assert all(torch.equal(x, y) for x, y in zip(*results[1:])), "the same every time"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda_state() -> None:
+    given = config(source="tokens+own", chain=2, **ON)
+    made, text = adapter(given).cuda().eval(), Text()
+    lookup = Lookup(given, CHANNELS, VOCABULARY)
+    u, ids, embeds = (x.cuda() for x in (text.embeds, text.ids, text.embeds))
+    with torch.no_grad():
+        made.k_proj.weight.copy_(torch.eye(CHANNELS))
+        made.q_proj.weight.copy_(torch.eye(CHANNELS))
+        made.v_proj.weight.copy_(torch.eye(CHANNELS))
+        whole = made(u, found=lookup(ids, embeds))
+        state, past, parts = RosaState(made, BATCH), lookup.start(BATCH), []
+        for part in (slice(0, 11), slice(11, 12), slice(12, STEPS)):
+            found = lookup(ids[:, part], embeds[:, part], None, past)
+            parts.append(made(u[:, part], state=state, found=found))
+    torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=0, atol=1e-5)
