@@ -270,19 +270,6 @@ static void threads_and_recomputation_do_not_show(void **state)
 	}
 }
 
-/* Gradients of sequences first .. first + count - 1, added to those that are there; returns their loss. */
-static double learn_some(struct bench *b, size_t first, size_t count, const uint64_t *numbers)
-{
-	const struct batch batch = {
-	    count,          STEPS, b->tokens + first * STEPS, b->targets + first * STEPS, b->weight + first * STEPS,
-	    numbers + first};
-	struct batch_result result;
-	rosa_error error;
-
-	must(network_learn(b->network, &batch, 1, &result, &error), &error);
-	return result.loss;
-}
-
 /* How far two lists of gradients are apart, as a share of their size. */
 static double distance(const float *left, const float *right, size_t count)
 {
@@ -295,6 +282,223 @@ static double distance(const float *left, const float *right, size_t count)
 		size += (double)left[i] * (double)left[i];
 	}
 	return sqrt(apart / size);
+}
+
+/* ----------------------------------------------------------------------------------------------------- sources -- */
+
+/* Adapters with all that there is beside the paper's: other sources, chains, strength. */
+static const struct {
+	struct adapter_sources source;
+	enum qk_start qk;
+	rosa_fusion fusion;
+} sourced[] = {
+    {{1, {{SOURCE_TOKENS, 0}}}, QK_ALIGNED, ROSA_POST},
+    {{1, {{SOURCE_EMBEDDINGS, 0}}}, QK_ALIGNED, ROSA_POST},
+    {{1, {{SOURCE_OWN, 0}}}, QK_SHARED, ROSA_POST},
+    {{1, {{SOURCE_LAYER, 1}}}, QK_SEPARATE, ROSA_POST},
+    {{2, {{SOURCE_LAYER, 1}, {SOURCE_OWN, 0}}}, QK_SHARED, ROSA_POST},
+    {{3, {{SOURCE_TOKENS, 0}, {SOURCE_OWN, 0}, {SOURCE_EMBEDDINGS, 0}}}, QK_ALIGNED, ROSA_POST},
+    {{1, {{SOURCE_TOKENS, 0}}}, QK_ALIGNED, ROSA_PRE},
+};
+
+#define SOURCED (sizeof(sourced) / sizeof(sourced[0]))
+
+static void open_sourced(struct bench *b, size_t i)
+{
+	struct tiny_model model = TINY_MODEL;
+	struct adapter_options *adapter;
+
+	open_bench(b, &model);
+	adapter = &b->options.adapter;
+	b->options.rosa = true;
+	adapter->source = sourced[i].source;
+	adapter->qk = sourced[i].qk;
+	adapter->fusion = sourced[i].fusion;
+	adapter->window = adapter->delay = 6;
+	adapter->chain = 3;
+	adapter->gain = adapter->gate = true;
+	adapter->units = 0.5f;
+	adapter->v_start = V_IDENTITY;
+	adapter->learning.v_grad = ROSA_V_STRAIGHT;
+	/* texts that say things again */
+	for (size_t t = 0; t < COUNT * STEPS; t++)
+		b->tokens[t] %= 5;
+}
+
+/* Vectors that are not where they began. */
+static void move_vectors(struct bench *b)
+{
+	struct parameters *parameters = network_parameters(b->network);
+
+	for (size_t i = 0; i < parameters->count; i++)
+		for (size_t j = 0;
+		     parameters->all[i].group == ADAPTER && parameters->all[i].vector && j < parameters->all[i].count;
+		     j++)
+			parameters->all[i].value[j] += (float)(draw_long(11, i, j) % 100) / 500;
+}
+
+static void measure(struct bench *b)
+{
+	rosa_error error;
+
+	assert_true(network_lacks_units(b->network));
+	must(network_measure_units(b->network, &b->batch, &error), &error);
+	assert_false(network_lacks_units(b->network));
+}
+
+static double loss_with(struct bench *b, enum past_reads reads)
+{
+	const struct network_judging judging = {.reads = reads};
+	struct batch_result result;
+	rosa_error error;
+
+	must(network_judge(b->network, &b->batch, &judging, &result, &error), &error);
+	return result.loss;
+}
+
+/* At the start, and where nothing is read, the model is what it was, to the bit; where something else is read, it is
+ * not. */
+static void sources_begin_with_nothing(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < SOURCED; i++) {
+		struct bench b;
+		double plain, found;
+
+		open_sourced(&b, i);
+		b.options.rosa = false;
+		start(&b, 2);
+		plain = loss_of(&b);
+		stop(&b);
+		b.options.rosa = true;
+		b.options.adapter.e_start = 0;
+		start(&b, 2);
+		measure(&b);
+		for (size_t layer = 0; layer < b.checkpoint.config.layers; layer++) {
+			const bool adapted = layer >= sourced[i].source.all[0].layer || sourced[i].source.count > 1;
+
+			assert_true(adapted
+					? network_scales(b.network)[layer] > 0 && network_scales(b.network)[layer] != 1
+					: network_scales(b.network)[layer] == 1);
+		}
+		if (sourced[i].fusion == ROSA_POST)
+			assert_true(loss_of(&b) == plain);
+		else
+			assert_true(fabs(loss_of(&b) - plain) < 1e-5 * plain);
+		move_vectors(&b);
+		found = loss_with(&b, READS_FOUND);
+		assert_true(found == loss_of(&b) && fabs(found - plain) > 1e-6 * plain);
+		if (sourced[i].fusion == ROSA_POST)
+			assert_true(loss_with(&b, READS_NOTHING) == plain);
+		assert_true(fabs(loss_with(&b, READS_RANDOM) - found) > 1e-6 * plain);
+		stop(&b);
+		checkpoint_close(&b.checkpoint);
+	}
+}
+
+static void sources_have_gradients(void **state)
+{
+	const char *names[] = {"e0", "e1", "out_proj.weight", "gain", "gate.weight", "gate.bias"};
+
+	(void)state;
+	for (size_t i = 0; i < SOURCED; i++) {
+		struct bench b;
+
+		open_sourced(&b, i);
+		start(&b, 2);
+		measure(&b);
+		move_vectors(&b);
+		learn(&b);
+		for (size_t j = 0; j < sizeof(names) / sizeof(names[0]); j++) {
+			struct parameter *parameter;
+			char name[64];
+
+			snprintf(name, sizeof(name), "rosa.layers.2.%s", names[j]);
+			parameter = parameters_find(network_parameters(b.network), name);
+			assert_non_null(parameter);
+			check_direction(&b, parameter, 4e-3);
+		}
+		/* nothing of q and k where no source learns them */
+		assert_true(!parameters_find(network_parameters(b.network), "rosa.layers.2.k_proj.weight") ==
+			    (sourced[i].source.all[0].kind != SOURCE_OWN && sourced[i].source.count == 1));
+		stop(&b);
+		checkpoint_close(&b.checkpoint);
+	}
+}
+
+static void sources_compute_the_same_in_any_way(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < SOURCED; i++) {
+		float *expected = NULL;
+		struct bench b;
+
+		open_sourced(&b, i);
+		b.options.adapter.learning.explore = 0.2f;
+		for (int way = 0; way < 4; way++) {
+			size_t count;
+			float *found;
+
+			b.options.recompute = way % 2;
+			start(&b, way / 2 ? 3 : 1);
+			measure(&b);
+			move_vectors(&b);
+			learn(&b);
+			found = all_gradients(&b, &count);
+			if (way) {
+				assert_memory_equal(found, expected, count * sizeof(*found));
+				free(found);
+			} else {
+				expected = found;
+			}
+			stop(&b);
+		}
+		free(expected);
+		checkpoint_close(&b.checkpoint);
+	}
+}
+
+/* The last layer's q and k, read by it alone, are its own. Read by a second layer too, they learn from both. */
+static void layers_share_queries_and_keys(void **state)
+{
+	struct bench b;
+	float *grads[3];
+	size_t counts[3];
+
+	(void)state;
+	open_sourced(&b, 3);
+	b.options.adapter.window = b.options.adapter.delay = 0;
+	for (int way = 0; way < 3; way++) {
+		const struct adapter_source own = {SOURCE_OWN, 0}, layer = {SOURCE_LAYER, way == 2 ? 1 : 2};
+
+		b.options.adapter.source = (struct adapter_sources){1, {way ? layer : own}};
+		b.options.adapter.first_global_layers =
+		    way ? 0 : 2; /* a global layer has no adapter, but is the same */
+		start(&b, 2);
+		move_vectors(&b);
+		learn(&b);
+		grads[way] = all_gradients(&b, &counts[way]);
+		stop(&b);
+	}
+	assert_int_equal(counts[0], counts[1]);
+	assert_true(distance(grads[0], grads[1], counts[0]) < 1e-5);
+	assert_true(counts[2] > counts[1]);
+	for (int way = 0; way < 3; way++)
+		free(grads[way]);
+	checkpoint_close(&b.checkpoint);
+}
+
+/* Gradients of sequences first .. first + count - 1, added to those that are there; returns their loss. */
+static double learn_some(struct bench *b, size_t first, size_t count, const uint64_t *numbers)
+{
+	const struct batch batch = {
+	    count,          STEPS, b->tokens + first * STEPS, b->targets + first * STEPS, b->weight + first * STEPS,
+	    numbers + first};
+	struct batch_result result;
+	rosa_error error;
+
+	must(network_learn(b->network, &batch, 1, &result, &error), &error);
+	return result.loss;
 }
 
 /* What is drawn for a sequence goes by its number, not by what it is learnt together with. */
@@ -493,6 +697,10 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(gradients_are_what_the_loss_does),
 	    cmocka_unit_test(what_is_read_has_gradients),
+	    cmocka_unit_test(sources_begin_with_nothing),
+	    cmocka_unit_test(sources_have_gradients),
+	    cmocka_unit_test(sources_compute_the_same_in_any_way),
+	    cmocka_unit_test(layers_share_queries_and_keys),
 	    cmocka_unit_test(threads_and_recomputation_do_not_show),
 	    cmocka_unit_test(company_does_not_show),
 	    cmocka_unit_test(the_loss_is_that_of_the_decoder),

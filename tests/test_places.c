@@ -146,6 +146,77 @@ static void check_finder(const struct trial *trial, const struct answer *want, s
 	free(piece);
 }
 
+/* All at once, as training does it. */
+static void check_lookup(const struct trial *trial, const struct answer *want, size_t links)
+{
+	const struct lookup_shape shape = {1, trial->routes, trial->steps, links, true};
+	rosa_options options = trial->options;
+	struct places places = {0};
+	struct lookup lookup = {0};
+	rosa_error err;
+
+	expect_status("rosa_workers_new", rosa_workers_new(2, NULL, &options.workers, &err), ROSA_OK, &err);
+	expect_status("lookup_reserve", lookup_reserve(&options, &shape, &lookup, &err), ROSA_OK, &err);
+	expect_status("lookup_find", lookup_find(&options, NULL, NULL, trial->key, trial->key, &lookup, &err), ROSA_OK,
+		      &err);
+	expect_status("places_reserve", places_reserve(&places, links, trial->routes, trial->steps, &err), ROSA_OK,
+		      &err);
+	assert_true(lookup_places(&lookup, 0, &places));
+	expect_places(trial, "looked up", want, 0, &places);
+	*(uint16_t *)lookup.read = (uint16_t)trial->steps;
+	assert_false(lookup_places(&lookup, 0, &places));
+	places_free(&places);
+	lookup_free(&options, &lookup);
+	rosa_workers_free(options.workers);
+}
+
+/* With a seed for each sequence, what it draws does not depend on its place in the batch; nor does its chain, which
+ * goes on from an explored place through what was found, not through what was explored. */
+static void test_seeds(void **state)
+{
+	enum { ROUTES = 2, STEPS = 200, CELLS = ROUTES * STEPS };
+	static uint16_t symbols[2 * CELLS];
+	const uint64_t seeds[2][2] = {{5, 9}, {9, 5}};
+	const struct lookup_shape shape = {2, ROUTES, STEPS, 2, true};
+	rosa_options options = ROSA_OPTIONS_INIT;
+	rosa_learning learning = ROSA_LEARNING_INIT;
+	struct lookup lookup[3];
+	uint64_t turn = 3;
+	rosa_error err;
+
+	(void)state;
+	memset(lookup, 0, sizeof(lookup));
+	options.bits = 3;
+	learning.explore = 0.5f;
+	expect_status("rosa_workers_new", rosa_workers_new(2, NULL, &options.workers, &err), ROSA_OK, &err);
+	for (size_t i = 0; i < CELLS; i++)
+		symbols[i] = symbols[CELLS + i] = (uint16_t)test_random(&turn, 8);
+	for (int i = 0; i < 3; i++) {
+		expect_status("reserve", lookup_reserve(&options, &shape, &lookup[i], &err), ROSA_OK, &err);
+		expect_status("find",
+			      lookup_find(&options, i < 2 ? &learning : NULL, i < 2 ? seeds[i] : NULL, symbols, symbols,
+					  &lookup[i], &err),
+			      ROSA_OK, &err);
+	}
+	for (size_t link = 0; link < 2; link++) {
+		const uint16_t *one = (uint16_t *)lookup[0].read + 2 * link * CELLS,
+			       *two = (uint16_t *)lookup[1].read + 2 * link * CELLS;
+
+		assert_memory_equal(one, two + CELLS, CELLS * 2);
+		assert_memory_equal(one + CELLS, two, CELLS * 2);
+		assert_memory_not_equal(one, two, CELLS * 2);
+	}
+	for (size_t i = 0; i < 2 * CELLS; i++) {
+		const uint16_t *read = lookup[0].read, *found = lookup[2].read, d = read[i];
+
+		if (d != UINT16_MAX && d)
+			assert_int_equal(read[2 * CELLS + i], found[i / STEPS * STEPS + d - 1]);
+	}
+	for (int i = 0; i < 3; i++)
+		lookup_free(&options, &lookup[i]);
+	rosa_workers_free(options.workers);
+}
+
 /* A trial whose query is its key. */
 static void make_equal(struct trial *trial)
 {
@@ -176,6 +247,7 @@ static void test_chain(void **state)
 		answer = answer_make(&late, &trial);
 		check_finder(&late, &answer, LINKS);
 		check_finder(&late, &answer, 1);
+		check_lookup(&late, &answer, LINKS);
 		answer_free(&answer);
 		trial_free(&trial);
 		trial_free(&late);
@@ -372,8 +444,8 @@ static void test_gather(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_chain),  cmocka_unit_test(test_blocks), cmocka_unit_test(test_controls),
-	    cmocka_unit_test(test_values), cmocka_unit_test(test_gather),
+	    cmocka_unit_test(test_chain),    cmocka_unit_test(test_seeds),  cmocka_unit_test(test_blocks),
+	    cmocka_unit_test(test_controls), cmocka_unit_test(test_values), cmocka_unit_test(test_gather),
 	};
 
 	return cmocka_run_group_tests_name("places", tests, NULL, NULL);
