@@ -10,23 +10,43 @@
 #include "cli/bench.h"
 #include "base/draw.h"
 #include "cli/interrupt.h"
+#include "cli/option_args.h"
 #include "cli/progress.h"
 #include "cli/trainable.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 
 struct job {
 	struct model_args args;
-	uint64_t batch, length, bits, repeat;
+	uint64_t batch, length, repeat;
+	struct adapter_options adapter; /* of a new one */
 	bool rosa, freeze, keep, json;
 
 	struct trainable trainable;
 };
 
+/* The options of an adapter, but for those of attention, which the arguments of a model have. */
+static struct key_table adapter_rows(struct key rows[OPTION_ARGS_MOST])
+{
+	static const char *const elsewhere[] = {"window", "sinks", "first_global_layers"};
+	struct key_table table = {rows, 0};
+
+	for (size_t i = 0; i < adapter_option_table.count; i++) {
+		bool there = false;
+
+		for (size_t j = 0; j < sizeof(elsewhere) / sizeof(elsewhere[0]); j++)
+			there |= strcmp(adapter_option_table.rows[i].name, elsewhere[j]) == 0;
+		if (!there)
+			rows[table.count++] = adapter_option_table.rows[i];
+	}
+	return table;
+}
+
 static enum args_result parse(struct job *job, int count, char **words)
 {
-	struct arg options[] = {
+	const struct arg own[] = {
 	    MODEL_ARGS(&job->args),
 	    {.name = "batch",
 	     .kind = ARG_NUMBER,
@@ -43,13 +63,6 @@ static enum args_result parse(struct job *job, int count, char **words)
 	     .max = 1 << 24,
 	     .help = "tokens per sequence (default 512)"},
 	    {.name = "rosa", .kind = ARG_FLAG, .target = &job->rosa, .help = "with a new adapter in every layer"},
-	    {.name = "bits",
-	     .kind = ARG_NUMBER,
-	     .target = &job->bits,
-	     .value = "M",
-	     .min = ROSA_MIN_BITS,
-	     .max = ROSA_MAX_BITS,
-	     .help = "--rosa: bits per symbol (default 16)"},
 	    {.name = "freeze", .kind = ARG_FLAG, .target = &job->freeze, .help = "train the adapter alone"},
 	    {.name = "keep",
 	     .kind = ARG_FLAG,
@@ -64,15 +77,28 @@ static enum args_result parse(struct job *job, int count, char **words)
 	     .help = "steps that are timed (default 5)"},
 	    {.name = "json", .kind = ARG_FLAG, .target = &job->json, .help = "print the result as JSON"},
 	};
+	const size_t count_own = sizeof(own) / sizeof(own[0]);
+	struct arg options[sizeof(own) / sizeof(own[0]) + OPTION_ARGS_MOST];
+	struct key rows[OPTION_ARGS_MOST];
+	const struct key_table table = adapter_rows(rows);
+	struct option_args room = {.count = 0};
+	rosa_error why;
+
+	memcpy(options, own, sizeof(own));
 	struct args args = {
 	    .command = "bench train",
-	    .usage = "--model PATH [options]",
+	    .usage = "--model PATH [--rosa [options of an adapter]] [options]",
 	    .summary = "Measures how many tokens per second a model learns from.",
 	    .options = options,
-	    .count = sizeof(options) / sizeof(options[0]),
+	    .count = count_own + option_args_add(&room, &table, &job->adapter, options + count_own),
 	};
+	enum args_result parsed = args_parse(&args, count, words);
 
-	return args_parse(&args, count, words);
+	if (parsed == ARGS_OK && option_args_apply(&room, &why) != ROSA_OK) {
+		complain("bench train", "%s", why.message);
+		return ARGS_WRONG;
+	}
+	return parsed;
 }
 
 static bool open_network(struct job *job, rosa_error *why)
@@ -80,8 +106,7 @@ static bool open_network(struct job *job, rosa_error *why)
 	struct network_options options = network_options_default();
 
 	options.rosa = job->args.adapter || job->rosa;
-	options.adapter.bits = job->bits;
-	options.adapter.e_start = 0.1f;
+	options.adapter = job->adapter;
 	options.recompute = !job->keep;
 	return trainable_open(&job->trainable, &job->args, &options, !job->freeze, why);
 }
@@ -115,13 +140,16 @@ static bool train_step(struct job *job, const struct batch *batch, uint64_t step
 static void print(const struct job *job, double *ns)
 {
 	const struct network_options *options = network_settings(job->trainable.network);
+	char source[SOURCE_TEXT];
 	struct rusage usage;
 
+	sources_text(&options->adapter.source, source);
 	getrusage(RUSAGE_SELF, &usage);
 	bench_sort(ns, job->repeat);
 	const struct bench_row setting[] = {
 	    {.key = "version", .label = "version", .text = rosa_version()},
 	    {.key = "model", .label = "model", .text = job->args.model},
+	    {.key = "source", .label = "source", .text = options->rosa ? source : "no adapter"},
 	    {.key = "bits",
 	     .label = "bits per symbol (0: no adapter)",
 	     .number = options->rosa ? (double)options->adapter.bits : 0},
@@ -175,9 +203,13 @@ static bool measure(struct job *job, rosa_error *why)
 
 int bench_train_command(int count, char **words)
 {
-	struct job job = {.args = MODEL_ARGS_INIT, .batch = 4, .length = 512, .bits = 16, .repeat = 5};
+	struct job job = {
+	    .args = MODEL_ARGS_INIT, .batch = 4, .length = 512, .repeat = 5, .adapter = adapter_options_default()};
 	rosa_error why = {0};
-	enum args_result parsed = parse(&job, count, words);
+	enum args_result parsed;
+
+	job.adapter.e_start = 0.1f; /* something is read from the first step on */
+	parsed = parse(&job, count, words);
 
 	if (parsed != ARGS_OK)
 		return parsed == ARGS_HELP ? DONE : MISUSED;
