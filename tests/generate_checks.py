@@ -959,8 +959,9 @@ class PointerFit(Base):
             with open("p.json", encoding="utf-8") as file:
                 pointer = json.load(file)
             self.assertEqual((pointer["format"], pointer["delay"]), (1, 4))
-            self.assertEqual(pointer["links"], 1 if more[:1] == ["--links"] else 4)
+            self.assertEqual(pointer["links"], 1 if more[:1] == ["--links"] else 8)
             self.assertEqual("confidence" in pointer, "--plain" not in more)
+            self.assertEqual(len(pointer.get("agreement", [])), 0 if "--plain" in more else 8)
             self.assertEqual([len(row) for row in pointer["theta"]], [13] * pointer["links"])
             self.assertIn("with the pointer", self.fit(*words, "one.txt", "two.txt").stdout.decode())
             with open("p.json", encoding="utf-8") as file:

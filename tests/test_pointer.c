@@ -165,9 +165,12 @@ static void adds_long_texts_at_once(void **state)
 
 static struct pointer drawn_pointer(uint64_t trial)
 {
-	struct pointer pointer = {.delay = 3, .links = 1 + trial % POINTER_LINKS, .confident = trial % 2};
+	struct pointer pointer = {
+	    .delay = 3, .links = 1 + trial % POINTER_LINKS, .confident = trial % 2, .agreeing = trial % 3 == 0};
 
 	for (size_t i = 0; i < pointer.links; i++) {
+		if (pointer.agreeing)
+			pointer.agreement[i] = (double)(draw(trial, i, 60) % 400) / 100 - 2;
 		for (size_t l = 0; l < POINTER_LENGTHS; l++)
 			pointer.theta[i][l] = (double)(draw(trial, i, l) % 2000) / 100 - 10;
 		for (size_t j = 0; j < 2 && pointer.confident; j++)
@@ -188,9 +191,20 @@ static void plain_mixture(const struct pointer *pointer, const struct pointer_li
 		p[x] = model[x] = expl((long double)logits[x]) / sum;
 		most = model[x] > most ? model[x] : most;
 	}
+	size_t different = 0;
+	for (size_t i = 0; i < found->count; i++) {
+		bool earlier = false;
+
+		for (size_t j = 0; j < i; j++)
+			earlier = earlier || found->token[j] == found->token[i];
+		different += !earlier;
+	}
 	for (size_t i = 0; i < found->count; i++) {
 		const size_t length = found->length[i] < 12 ? found->length[i] : 12;
 		long double weight = expl((long double)pointer->theta[i][length]);
+
+		if (pointer->agreeing)
+			weight *= expl((long double)pointer->agreement[different - 1]);
 
 		if (pointer->confident)
 			weight *= powl(model[found->token[i]], (long double)pointer->slope[i][0]) *
@@ -285,6 +299,8 @@ static void reads_what_it_wrote(void **state)
 		assert_int_equal(read.confident, written.confident);
 		assert_memory_equal(read.theta, written.theta, sizeof(read.theta));
 		assert_memory_equal(read.slope, written.slope, sizeof(read.slope));
+		assert_int_equal(read.agreeing, written.agreeing);
+		assert_memory_equal(read.agreement, written.agreement, sizeof(read.agreement));
 	}
 }
 
@@ -329,6 +345,7 @@ static void refuses_what_is_wrong(void **state)
 	    {"{\"format\": 1, \"delay\": 256, \"links\": 1, \"theta\": [[0,0,0,0,0,0,0,0,0,0,0,0,51]]}", "51"},
 	    {"{\"format\": 1, \"delay\": 256, \"links\": 1, \"theta\": [" ROW "], \"confidence\": [[1]]}", "2 numbers"},
 	    {"{\"format\": 1, \"delay\": 256, \"links\": 1, \"theta\": [" ROW "], \"confidence\": []}", "has 0 rows"},
+	    {"{\"format\": 1, \"delay\": 256, \"links\": 1, \"theta\": [" ROW "], \"agreement\": [1, 2]}", "1 numbers"},
 	    {"{\"format\": 1, \"delay\": 256, \"links\": 1, \"theta\": [" ROW "], \"gate\": 1}", "not a field"},
 	};
 	static const char good[] = "{\"format\": 1, \"delay\": 256, \"links\": 1, \"theta\": [" ROW "]}";

@@ -631,14 +631,14 @@ class Pointer(Case):
         result = run("ppl", "--model", "model.gguf", "--file", "held.txt", "--tokens", "900", "--json", *words)
         return json.loads(result.stdout)
 
-    def check_pointer(self, path, links=4, delay=16):
+    def check_pointer(self, path, links=8, delay=16):
         pointer = json.loads(content(path))
         self.assertEqual((pointer["delay"], pointer["links"], len(pointer["theta"])), (delay, links, links))
         return pointer
 
     def test_after_an_adapter(self):
         said = self.tune("pointed", [STAGES[0], POINTER]).stdout
-        self.assertRegex(said, "stage 2 of 2, pointer: 4 links, fitted to 3000 positions at most")
+        self.assertRegex(said, "stage 2 of 2, pointer: 8 links, fitted to 3000 positions at most")
         numbers = re.search(
             r"pointer fitted to 2400 positions; on 600 others: far ([0-9.]+) \(without ([0-9.]+)\), "
             r"rest ([0-9.]+) \(([0-9.]+)\), all ([0-9.]+) \(([0-9.]+)\)", said)
@@ -646,7 +646,7 @@ class Pointer(Case):
         self.assertLess(after, 0.7 * before)
         self.assertEqual(said.splitlines()[-2:], ["adapter: pointed/final", "pointer: pointed/final/pointer.json"])
         first = self.check_pointer("pointed/final/pointer.json")
-        self.assertEqual(len(first["confidence"]), 4)
+        self.assertEqual((len(first["confidence"]), len(first["agreement"])), (8, 8))
         # it goes with the adapter, wherever that is copied
         used = self.ppl("--adapter", "pointed")
         self.assertEqual(used["pointer"], "pointed/final")
@@ -661,13 +661,14 @@ class Pointer(Case):
         self.assertEqual(self.check_pointer("pointed/final/pointer.json"), first)
 
     def test_alone(self):
-        plain = dict(links=2, confidence=False, positions=1500)
+        plain = dict(links=2, confidence=False, agreement=False, positions=1500)
         for rosa in False, True:
             out = f"alone-{rosa}"
             adapter = {**CONFIG["adapter"], "rosa": rosa}
             said = self.tune(out, [{**POINTER, "pointer": plain}], adapter=adapter).stdout
             self.assertIn(f"pointer: {out}/final/pointer.json", said)
-            self.assertNotIn("confidence", self.check_pointer(f"{out}/final/pointer.json", links=2))
+            pointer = self.check_pointer(f"{out}/final/pointer.json", links=2)
+            self.assertFalse({"confidence", "agreement"} & set(pointer))
             self.assertEqual(os.path.exists(f"{out}/final/adapter_config.json"), rosa)
             window = ["--window", "16", "--global-layers", "1"]
             self.assertLess(self.ppl(*window, "--pointer", out)["nll"], self.ppl(*window)["nll"] - 1)
@@ -675,7 +676,7 @@ class Pointer(Case):
 
     def test_what_it_says_before(self):
         said = self.tune("planned", [STAGES[0], POINTER], "--dry-run").stdout
-        self.assertIn("stage 2 of 2, pointer: 4 links, fitted to 3,000 positions at most", said)
+        self.assertIn("stage 2 of 2, pointer: 8 links, fitted to 3,000 positions at most", said)
         plan = json.loads(self.tune("planned", [STAGES[0], POINTER], "--dry-run", "--json").stdout)
         self.assertEqual([stage["positions"] for stage in plan["stages"]], [0, 3000])
         self.assertFalse(os.path.exists("planned"))

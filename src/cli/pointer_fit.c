@@ -135,7 +135,7 @@ static bool prepare(struct fit *job, rosa_error *why)
 			      job->context, first_scored(job));
 	pointer->delay = job->delay == NOT_GIVEN ? window : (size_t)job->delay;
 	pointer->links = (size_t)job->links;
-	pointer->confident = !job->plain;
+	pointer->confident = pointer->agreeing = !job->plain;
 	if (pointer->delay && pointer->delay < window)
 		return refuse(why,
 			      "--delay %zu: attention still sees what would be found; give the window (%zu) or more, "
@@ -225,7 +225,7 @@ static enum args_result parse(struct fit *job, int count, char **words)
 	     .value = "N",
 	     .min = 1,
 	     .max = POINTER_LINKS,
-	     .help = "places that are looked at per token (default 4)"},
+	     .help = "places that are looked at per token (default 8)"},
 	    {.name = "delay",
 	     .kind = ARG_SIZE,
 	     .target = &job->delay,
@@ -235,7 +235,7 @@ static enum args_result parse(struct fit *job, int count, char **words)
 	    {.name = "plain",
 	     .kind = ARG_FLAG,
 	     .target = &job->plain,
-	     .help = "weights by match length alone, whatever the model's confidence"},
+	     .help = "weights by match length alone, not by the model's confidence and the places' agreement"},
 	    {.name = "context",
 	     .kind = ARG_SIZE,
 	     .target = &job->context,
@@ -276,7 +276,7 @@ static enum args_result parse(struct fit *job, int count, char **words)
 
 int pointer_fit_command(int count, char **words)
 {
-	struct fit job = {.args = MODEL_ARGS_INIT, .links = 4, .delay = NOT_GIVEN, .positions_wanted = 40960};
+	struct fit job = {.args = MODEL_ARGS_INIT, .links = 8, .delay = NOT_GIVEN, .positions_wanted = 40960};
 	rosa_error why = {0};
 	enum args_result parsed = parse(&job, count, words);
 

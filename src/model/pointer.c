@@ -55,7 +55,8 @@ static rosa_status read_table(struct json table, size_t links, size_t columns, d
 
 static rosa_status check_names(struct json root, rosa_error *err)
 {
-	static const char *const known[] = {"format", "rosatune_version", "delay", "links", "theta", "confidence"};
+	static const char *const known[] = {"format", "rosatune_version", "delay",    "links",
+					    "theta",  "confidence",       "agreement"};
 	struct json_walk walk = {0};
 	struct json value;
 	const char *name;
@@ -74,7 +75,7 @@ static rosa_status check_names(struct json root, rosa_error *err)
 
 static rosa_status read_fields(struct json root, struct pointer *pointer, rosa_error *err)
 {
-	struct json theta = {0}, confidence = {0};
+	struct json theta = {0}, confidence = {0}, agreement = {0};
 	size_t format = 0;
 	rosa_status status = json_get_size(root, "format", JSON_NEEDED, &format, err);
 
@@ -101,6 +102,11 @@ static rosa_status read_fields(struct json root, struct pointer *pointer, rosa_e
 	pointer->confident = status == ROSA_OK && json_there(confidence);
 	if (pointer->confident)
 		status = read_table(confidence, pointer->links, 2, pointer->slope[0], 2, err);
+	if (status == ROSA_OK)
+		status = json_get_array(root, "agreement", JSON_OPTIONAL, &agreement, err);
+	pointer->agreeing = status == ROSA_OK && json_there(agreement);
+	if (pointer->agreeing)
+		status = read_row(agreement, pointer->links, pointer->agreement, err);
 	return status;
 }
 
@@ -159,14 +165,25 @@ rosa_status pointer_load(const char *path, struct pointer *pointer, rosa_error *
 	return status;
 }
 
-static void add_row(struct json_text *text, const double *numbers, size_t count, bool first)
+static void add_row(struct json_text *text, const double *numbers, size_t count)
 {
-	json_text_add(text, "%s\n    [", first ? "" : ",");
+	json_text_add(text, "[");
 	for (size_t i = 0; i < count; i++) {
 		json_text_add(text, "%s", i ? ", " : "");
 		json_text_number(text, numbers[i]);
 	}
 	json_text_add(text, "]");
+}
+
+/* A table of one row per link. */
+static void add_table(struct json_text *text, const char *name, const double *numbers, size_t links, size_t columns)
+{
+	json_text_add(text, ",\n  \"%s\": [", name);
+	for (size_t i = 0; i < links; i++) {
+		json_text_add(text, "%s\n    ", i ? "," : "");
+		add_row(text, numbers + i * columns, columns);
+	}
+	json_text_add(text, "\n  ]");
 }
 
 rosa_status pointer_save(const char *path, const struct pointer *pointer, const struct file_options *files,
@@ -176,15 +193,13 @@ rosa_status pointer_save(const char *path, const struct pointer *pointer, const 
 	rosa_status status;
 
 	json_text_add(&text, "{\n  \"format\": %d,\n  \"rosatune_version\": \"%s\",\n", FORMAT, rosa_version());
-	json_text_add(&text, "  \"delay\": %zu,\n  \"links\": %zu,\n  \"theta\": [", pointer->delay, pointer->links);
-	for (size_t i = 0; i < pointer->links; i++)
-		add_row(&text, pointer->theta[i], POINTER_LENGTHS, i == 0);
-	json_text_add(&text, "\n  ]");
-	if (pointer->confident) {
-		json_text_add(&text, ",\n  \"confidence\": [");
-		for (size_t i = 0; i < pointer->links; i++)
-			add_row(&text, pointer->slope[i], 2, i == 0);
-		json_text_add(&text, "\n  ]");
+	json_text_add(&text, "  \"delay\": %zu,\n  \"links\": %zu", pointer->delay, pointer->links);
+	add_table(&text, "theta", pointer->theta[0], pointer->links, POINTER_LENGTHS);
+	if (pointer->confident)
+		add_table(&text, "confidence", pointer->slope[0], pointer->links, 2);
+	if (pointer->agreeing) {
+		json_text_add(&text, ",\n  \"agreement\": ");
+		add_row(&text, pointer->agreement, pointer->links);
 	}
 	json_text_add(&text, "\n}\n");
 	status = text.failed ? rosa_fail(err, ROSA_ENOMEM, "%s: no memory to write it", path)
@@ -232,9 +247,19 @@ double pointer_weigh(const struct pointer *pointer, const struct pointer_sample 
 		weights[i] = pointer->theta[i][length < POINTER_LENGTHS ? length : POINTER_LENGTHS - 1];
 		if (pointer->confident)
 			weights[i] += slope[0] * sample->token[i] + slope[1] * sample->greatest;
+		if (pointer->agreeing)
+			weights[i] += pointer->agreement[sample->different - 1];
 		whole = log_add(whole, weights[i]);
 	}
 	return whole;
+}
+
+static bool is_among(const uint32_t *tokens, size_t count, uint32_t token)
+{
+	for (size_t i = 0; i < count; i++)
+		if (tokens[i] == token)
+			return true;
+	return false;
 }
 
 /* What a sample has apart from its target, `sum` and `greatest` being those of log_sum_exp. */
@@ -247,6 +272,7 @@ static struct pointer_sample look(const struct pointer_links *found, const float
 		sample.token[i] = fmax((double)logits[found->token[i]] - sum, POINTER_LEAST);
 		sample.length[i] = found->length[i];
 		sample.count++;
+		sample.different += !is_among(found->token, i, found->token[i]);
 	}
 	return sample;
 }

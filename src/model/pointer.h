@@ -8,7 +8,9 @@
  *
  * where links that do not exist are left out. With confidence slopes (b_i, c_i) the exponent has in addition
  * b_i ln p_model(token of link i) + c_i ln max_x p_model(x), so that the weight depends on how sure the model is. Both
- * logarithms are cut at POINTER_LEAST. The few dozen numbers are fitted with the model frozen (train/pointer_fit.h).
+ * logarithms are cut at POINTER_LEAST. With agreement it has d[u - 1], u being the number of different tokens among the
+ * links of the position: places that agree are right more often. The few dozen numbers are fitted with the model frozen
+ * (train/pointer_fit.h).
  */
 #ifndef ROSATUNE_POINTER_H
 #define ROSATUNE_POINTER_H
@@ -30,6 +32,8 @@ struct pointer {
 	double theta[POINTER_LINKS][POINTER_LENGTHS];
 	bool confident; /* the slopes are used */
 	double slope[POINTER_LINKS][2];
+	bool agreeing; /* the next is used */
+	double agreement[POINTER_LINKS];
 };
 
 /* `path` is a file, a folder that has one under the name POINTER_FILE, or a run's folder with a final one. What is
@@ -59,13 +63,14 @@ struct pointer_sample {
 	double target, greatest;     /* of the next token, and of the likeliest */
 	double token[POINTER_LINKS]; /* of the token of each link */
 	uint8_t count, length[POINTER_LINKS];
+	uint8_t different;       /* tokens among those of the links */
 	bool hit[POINTER_LINKS]; /* the link's token is the next token */
 };
 
 struct pointer_sample pointer_sample(const struct pointer_links *found, const float *logits, size_t vocabulary,
 				     uint32_t target);
 
-/* ln a_i of each link of a sample; returns ln(1 + sum a_i). */
+/* ln a_i of each link of a sample, which must have been found with this many links; returns ln(1 + sum a_i). */
 double pointer_weigh(const struct pointer *pointer, const struct pointer_sample *sample, double *weights);
 
 /* -ln p(next token) of the mixture. */

@@ -71,17 +71,28 @@ struct fit {
 	struct pointer start, here; /* here: the variables, as a pointer */
 };
 
-/* Variables in order: theta link by link, then the slopes link by link. */
-static size_t variables(const struct pointer *pointer)
-{
-	return pointer->links * (POINTER_LENGTHS + (pointer->confident ? 2 : 0));
-}
-
+/* Where variable number i of a pointer is: theta link by link, then the slopes, then the agreement, as far as they are
+ * used. NULL: there are fewer. */
 static double *variable(struct pointer *pointer, size_t i)
 {
-	const size_t thetas = pointer->links * POINTER_LENGTHS;
+	const struct {
+		double *numbers;
+		size_t count;
+	} parts[] = {{pointer->theta[0], pointer->links * POINTER_LENGTHS},
+		     {pointer->slope[0], pointer->confident ? pointer->links * 2 : 0},
+		     {pointer->agreement, pointer->agreeing ? pointer->links : 0}};
 
-	return i < thetas ? &pointer->theta[0][i] : &pointer->slope[0][i - thetas];
+	for (size_t p = 0; p < sizeof(parts) / sizeof(parts[0]); p++) {
+		if (i < parts[p].count)
+			return parts[p].numbers + i;
+		i -= parts[p].count;
+	}
+	return NULL;
+}
+
+static size_t variables(const struct pointer *pointer)
+{
+	return pointer->links * (POINTER_LENGTHS + (pointer->confident ? 2 : 0) + (pointer->agreeing ? 1 : 0));
 }
 
 static void take_variables(struct pointer *pointer, const double *x)
@@ -105,6 +116,7 @@ static double learn(const struct pointer *pointer, const struct pointer_sample *
 		gradient->theta[i][length] += slope;
 		gradient->slope[i][0] += slope * sample->token[i];
 		gradient->slope[i][1] += slope * sample->greatest;
+		gradient->agreement[sample->different - 1] += slope;
 	}
 	return whole - share;
 }
@@ -112,7 +124,8 @@ static double learn(const struct pointer *pointer, const struct pointer_sample *
 static double loss_of(void *context, const double *x, double *gradient)
 {
 	struct fit *fit = context;
-	struct pointer sums = {.links = fit->here.links, .confident = fit->here.confident};
+	struct pointer sums = {
+	    .links = fit->here.links, .confident = fit->here.confident, .agreeing = fit->here.agreeing};
 	double loss = 0;
 
 	take_variables(&fit->here, x);
@@ -135,12 +148,13 @@ static double loss_of(void *context, const double *x, double *gradient)
 rosa_status pointer_fit(const struct pointer_positions *positions, size_t count, struct pointer *pointer,
 			rosa_progress progress, void *context, rosa_error *err)
 {
-	double x[POINTER_LINKS * (POINTER_LENGTHS + 2)];
+	double x[POINTER_LINKS * (POINTER_LENGTHS + 3)];
 	struct fit fit = {.positions = positions, .count = count};
 	rosa_status status;
 
 	memset(pointer->theta, 0, sizeof(pointer->theta));
 	memset(pointer->slope, 0, sizeof(pointer->slope));
+	memset(pointer->agreement, 0, sizeof(pointer->agreement));
 	for (size_t i = 0; i < pointer->links; i++)
 		for (size_t l = 0; l < POINTER_LENGTHS; l++)
 			pointer->theta[i][l] = -5 + 0.35 * (double)l; /* longer matches are right more often */

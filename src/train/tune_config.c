@@ -79,7 +79,7 @@ static const struct key stage_rows[] = {
     {"valid_every", KEY_SIZE, STAGE_AT(valid_every), 0, KEY_EXACT, 100, NULL, 0,
      "steps between validations; 0: only before and after", NULL},
     {"valid_samples", KEY_SIZE, STAGE_AT(valid_samples), 1, KEY_EXACT, 16, NULL, 0, "sequences per validation", NULL},
-    {"pointer.links", KEY_SIZE, STAGE_AT(pointer_links), 1, POINTER_LINKS, 4, NULL, 0,
+    {"pointer.links", KEY_SIZE, STAGE_AT(pointer_links), 1, POINTER_LINKS, 8, NULL, 0,
      "kind pointer: places that are looked at per token", NULL},
     {"pointer.delay", KEY_SIZE, STAGE_AT(pointer_delay), 0, (double)ROSA_MAX_STEPS, -1, NULL, KEY_NULL,
      "find only what is so many tokens back; null: the window", NULL},
@@ -87,6 +87,8 @@ static const struct key stage_rows[] = {
      "fit to so many positions of data that the model was not trained on", NULL},
     {"pointer.confidence", KEY_BOOL, STAGE_AT(pointer_confidence), 0, 0, 1, NULL, 0,
      "weights depend on the model's probabilities too", NULL},
+    {"pointer.agreement", KEY_BOOL, STAGE_AT(pointer_agreement), 0, 0, 1, NULL, 0,
+     "and on how many of the places agree", NULL},
 };
 
 #define UNKNOWN "'rosatune tune --help' lists them all"
