@@ -9,7 +9,8 @@ token becomes
 
 Links that do not exist are left out. With *confidence slopes* ``(b, c)`` per link the exponent has in addition
 ``b log p_model(token of the link) + c log max p_model``, so that the weight depends on how sure the model is; both
-logarithms are cut at -50. The numbers are fitted with the model frozen (``rosatune.hf.fit_pointer``) and kept in a
+logarithms are cut at -50. With *agreement* it has ``agreement[u - 1]``, u being the number of different tokens among
+the links of the position: places that agree are right more often. The numbers are fitted with the model frozen (``rosatune.hf.fit_pointer``) and kept in a
 file, ``pointer.json``, which the program reads too.
 
 This module is the table, its file and the look-up, on NumPy arrays. ``rosatune.torch.pointer`` mixes the tokens found
@@ -61,6 +62,7 @@ class Pointer:
     ``delay``       only places at least this many positions back are found. Beside a window of attention it is the
                     window: what attention still sees need not be found
     ``confidence``  [links][2] slopes, or None
+    ``agreement``   [links] numbers, or None
 
     The attribute ``fit`` of one that ``rosatune.hf.fit_pointer`` made has the losses before and after; it is not saved.
 
@@ -70,12 +72,19 @@ class Pointer:
     (array([9, 5]), array([2, 2], dtype=int32))
     """
 
-    __slots__ = ("_confidence", "_delay", "_theta", "fit")
+    __slots__ = ("_agreement", "_confidence", "_delay", "_theta", "fit")
 
-    def __init__(self, theta: npt.ArrayLike, delay: int, confidence: Optional[npt.ArrayLike] = None) -> None:
+    def __init__(
+        self,
+        theta: npt.ArrayLike,
+        delay: int,
+        confidence: Optional[npt.ArrayLike] = None,
+        agreement: Optional[npt.ArrayLike] = None,
+    ) -> None:
         self._delay = _c.integer("delay", delay, 0, _c.MAX_STEPS)
         self._theta = _table("theta", theta, None, LENGTHS)
         self._confidence = None if confidence is None else _table("confidence", confidence, self.links, 2)
+        self._agreement = None if agreement is None else _table("agreement", [agreement], None, self.links)[0]
         self.fit: Any = None
 
     @property
@@ -98,6 +107,11 @@ class Pointer:
         """[links, 2], read-only, or None."""
         return self._confidence
 
+    @property
+    def agreement(self) -> Optional[npt.NDArray[np.float64]]:
+        """[links], read-only, or None."""
+        return self._agreement
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Pointer):
             return NotImplemented
@@ -108,6 +122,7 @@ class Pointer:
 
     def __repr__(self) -> str:
         slopes = "" if self._confidence is None else " confidence"
+        slopes += "" if self._agreement is None else " agreement"
         return f"<rosatune.Pointer delay={self._delay} links={self.links}{slopes}>"
 
     # -------------------------------------------------------------------------------------------------------- look-up
@@ -133,6 +148,8 @@ class Pointer:
         fields.update(delay=self._delay, links=self.links, theta=self._theta.tolist())
         if self._confidence is not None:
             fields["confidence"] = self._confidence.tolist()
+        if self._agreement is not None:
+            fields["agreement"] = self._agreement.tolist()
         return fields
 
     def save(self, path: Name) -> None:
@@ -140,7 +157,7 @@ class Pointer:
         lines = []
         for name, value in self.to_dict().items():
             text = json.dumps(value)
-            if isinstance(value, list):
+            if isinstance(value, list) and isinstance(value[0], list):
                 rows = ",\n    ".join(json.dumps(row) for row in value)
                 text = f"[\n    {rows}\n  ]"
             lines.append(f"  {json.dumps(name)}: {text}")
@@ -163,7 +180,7 @@ class Pointer:
         version = fields.get("format")
         if type(version) is not int or version != FORMAT:
             raise InvalidArgument(f"the field 'format' is {version!r}; this version reads {FORMAT}: update rosatune?")
-        known = ("format", "rosatune_version", "delay", "links", "theta", "confidence")
+        known = ("format", "rosatune_version", "delay", "links", "theta", "confidence", "agreement")
         for name in fields:
             if name not in known:
                 raise InvalidArgument(f"{name!r} is not a field of a pointer; was it written by a later version?")
@@ -173,7 +190,7 @@ class Pointer:
         for name in ("delay", "links"):
             if type(fields[name]) is not int:
                 raise InvalidArgument(f"the field {name!r} is {fields[name]!r}; it must be a whole number")
-        made = cls(fields["theta"], fields["delay"], fields.get("confidence"))
+        made = cls(fields["theta"], fields["delay"], fields.get("confidence"), fields.get("agreement"))
         if made.links != fields["links"]:
             raise InvalidArgument(f"the field 'links' is {fields['links']}, but 'theta' has {made.links} rows")
         return made
@@ -283,6 +300,8 @@ def _table(name: str, given: Any, rows: Optional[int], columns: int) -> npt.NDAr
         table = np.array(given, dtype=np.float64)
     except (TypeError, ValueError):
         raise InvalidArgument(f"{name} must be a table of numbers, {columns} per link") from None
+    if name == "agreement" and (table.ndim != 2 or table.shape[1] != columns):
+        raise InvalidArgument(f"agreement must be a list of {columns} numbers, one for each link")
     if table.ndim != 2 or table.shape[1] != columns or not 1 <= len(table) <= LINKS:
         raise InvalidArgument(
             f"{name} has shape {list(table.shape)}; give {columns} numbers for each of 1 to {LINKS} links"

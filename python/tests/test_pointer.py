@@ -17,6 +17,7 @@ from rosatune import Pointer
 
 THETA = np.linspace(-3, 1, 4 * 13).reshape(4, 13).round(3)
 SLOPES = [[0.5, -0.25], [0.25, 0.0], [0.0, 0.5], [-0.5, 0.25]]
+AGREEMENT = [1.0, 0.25, -0.5, -2.0]
 
 
 def text(rng: np.random.Generator, steps: int, letters: int = 3) -> npt.NDArray[np.int64]:
@@ -133,18 +134,19 @@ def test_growing_batch_with_padding(rng: np.random.Generator) -> None:
 # ----------------------------------------------------------------------------------------------------------------- file
 
 
-@pytest.mark.parametrize("slopes", (None, SLOPES))
-def test_file(slopes: Any, tmp_path: Path) -> None:
-    pointer = Pointer(THETA, 256, slopes)
+@pytest.mark.parametrize("slopes, agreement", ((None, None), (SLOPES, None), (SLOPES, AGREEMENT)))
+def test_file(slopes: Any, agreement: Any, tmp_path: Path) -> None:
+    pointer = Pointer(THETA, 256, slopes, agreement)
     pointer.save(tmp_path)
     fields = json.loads((tmp_path / "pointer.json").read_text())
     assert fields["format"] == 1 and fields["delay"] == 256 and fields["links"] == 4
     assert fields["theta"] == THETA.tolist() and fields.get("confidence") == slopes
+    assert fields.get("agreement") == agreement and ("agreement" in repr(pointer)) == (agreement is not None)
     assert fields["rosatune_version"] == rosatune.__version__
     pointer.save(tmp_path / "other.json")
     for path in (tmp_path, tmp_path / "pointer.json", tmp_path / "other.json"):
         assert Pointer.load(path) == pointer
-    assert Pointer(THETA, 255, slopes) != pointer
+    assert Pointer(THETA, 255, slopes, agreement) != pointer and Pointer(THETA, 256, slopes, [0.0] * 4) != pointer
     with pytest.raises(ValueError):
         pointer.theta[0, 0] = 1
 
@@ -167,6 +169,9 @@ def test_file(slopes: Any, tmp_path: Path) -> None:
         ({"theta": [[float("nan")] * 13] * 4}, "theta has the number nan"),
         ({"confidence": [[0.0, 0.0]] * 3}, "confidence has 3 rows, and theta 4"),
         ({"confidence": [[0.0]] * 4}, r"confidence has shape \[4, 1\]; give 2 numbers"),
+        ({"agreement": [0.0] * 3}, "agreement must be a list of 4 numbers"),
+        ({"agreement": [[0.0] * 4]}, "agreement must be a list of 4 numbers"),
+        ({"agreement": [0.0, 0.0, 0.0, 51.0]}, "agreement has the number 51.0"),
     ),
 )
 def test_bad_file(change: dict, message: str, tmp_path: Path) -> None:
@@ -208,6 +213,8 @@ def expected(pointer: Pointer, logits: Any, tokens: Any, lengths: Any) -> npt.ND
                 if pointer.confidence is not None:
                     token, greatest = np.log(p[tokens[t, i]]), np.log(p.max())
                     exponent += pointer.confidence[i] @ [max(token, -50), max(greatest, -50)]
+                if pointer.agreement is not None:
+                    exponent += pointer.agreement[len(set(tokens[t][lengths[t] > 0])) - 1]
                 weights[tokens[t, i]] += np.exp(exponent)
         with np.errstate(divide="ignore"):
             result[t] = np.log(p + weights) - np.log1p(weights.sum())
@@ -224,12 +231,12 @@ def example(rng: np.random.Generator, steps: int = 60) -> tuple[Any, Any, Any]:
     return logits, torch.tensor(found.tokens), torch.tensor(found.lengths)
 
 
-@pytest.mark.parametrize("slopes", (None, SLOPES))
-def test_mixture(slopes: Any, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("slopes, agreement", ((None, None), (SLOPES, None), (None, AGREEMENT), (SLOPES, AGREEMENT)))
+def test_mixture(slopes: Any, agreement: Any, rng: np.random.Generator) -> None:
     logits, tokens, lengths = example(rng)
-    pointer = Pointer(THETA, 2, slopes)
-    slope = None if slopes is None else torch.tensor(slopes, dtype=torch.float64)
-    ours = mixture(logits, tokens, lengths, torch.tensor(THETA), slope)
+    pointer = Pointer(THETA, 2, slopes, agreement)
+    more = [None if x is None else torch.tensor(x, dtype=torch.float64) for x in (slopes, agreement)]
+    ours = mixture(logits, tokens, lengths, torch.tensor(THETA), *more)
     theirs = expected(pointer, logits.numpy(), tokens.numpy(), lengths.numpy())
     assert ours.dtype == torch.float64 and np.abs(ours.numpy() - theirs).max() < 1e-12
     head = PointerHead(pointer)
@@ -243,13 +250,12 @@ def test_mixture(slopes: Any, rng: np.random.Generator) -> None:
         assert torch.equal(mixed[t, still], logits[t, still])
 
 
-@pytest.mark.parametrize("slopes", (None, SLOPES))
-def test_gradients(slopes: Any, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("given", ([THETA], [THETA, SLOPES], [THETA, SLOPES, AGREEMENT]))
+def test_gradients(given: Any, rng: np.random.Generator) -> None:
     logits, tokens, lengths = (x[40:54] for x in example(rng))
-    theta = torch.tensor(THETA, requires_grad=True)
-    slope = None if slopes is None else torch.tensor(slopes, dtype=torch.float64, requires_grad=True)
+    numbers = [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in given]
     assert torch.autograd.gradcheck(
-        lambda *given: mixture(given[0], tokens, lengths, *given[1:]), (logits.requires_grad_(), theta, slope)
+        lambda *given: mixture(given[0], tokens, lengths, *given[1:]), (logits.requires_grad_(), *numbers)
     )
 
 

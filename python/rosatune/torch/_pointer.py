@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -20,20 +21,31 @@ __all__ = ["PointerHead", "pointer"]
 
 
 def pointer(
-    logits: Tensor, tokens: Tensor, lengths: Tensor, theta: Tensor, confidence: Optional[Tensor] = None
+    logits: Tensor,
+    tokens: Tensor,
+    lengths: Tensor,
+    theta: Tensor,
+    confidence: Optional[Tensor] = None,
+    agreement: Optional[Tensor] = None,
 ) -> Tensor:
     """Log-probabilities of the next token, [..., vocabulary], the tokens found mixed in.
 
     ``logits`` is [..., vocabulary], ``tokens`` and ``lengths`` are [..., links] as :meth:`rosatune.Pointer.look_up`
-    gives them, ``theta`` is [links, 13] and ``confidence`` [links, 2]. Differentiable in logits, theta and confidence.
+    gives them, ``theta`` is [links, 13], ``confidence`` [links, 2] and ``agreement`` [links]. Differentiable in logits
+    and in these.
     A token that the model excludes, whose logit is -inf, stays excluded. Results are float32, or float64 if logits are.
     """
-    mixed, total, grown = mix(logits, tokens, lengths, theta, confidence)
+    mixed, total, grown = mix(logits, tokens, lengths, theta, confidence, agreement)
     return mixed.sub_(total + grown)
 
 
 def mix(
-    logits: Tensor, tokens: Tensor, lengths: Tensor, theta: Tensor, confidence: Optional[Tensor] = None
+    logits: Tensor,
+    tokens: Tensor,
+    lengths: Tensor,
+    theta: Tensor,
+    confidence: Optional[Tensor] = None,
+    agreement: Optional[Tensor] = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Logits of the mixture; log sum exp of those given; and by how much the former's is greater, both [..., 1]."""
     logits = logits if logits.dtype == torch.float64 else logits.float()
@@ -48,15 +60,18 @@ def mix(
         slope = confidence.to(logits.dtype)
         sure = logits.amax(-1, keepdim=True) - total
         weight = weight + slope[:, 0] * share.clamp(min=LEAST) + slope[:, 1] * sure.clamp(min=LEAST)
+    same = (token[..., :, None] == token[..., None, :]) & there[..., None, :]
+    first = there & ~same.tril(-1).any(-1)
+    if agreement is not None:
+        different = first.sum(-1, keepdim=True).clamp(min=1)
+        weight = weight + agreement.to(logits.dtype)[different - 1]
     nothing = weight.new_tensor(-torch.inf)
     weight = weight.where(there, nothing)
     grown = torch.cat([torch.zeros_like(total), weight], -1).logsumexp(-1, keepdim=True)
 
     # The weight of a link's token is that of all links with this token. The first of them changes the logit. Where
     # there is no link zeros stand in, as the gradient of an empty sum of exponentials would not be a number.
-    same = (token[..., :, None] == token[..., None, :]) & there[..., None, :]
     of_token = weight[..., None, :].where(same, nothing).where(there[..., :, None], 0).logsumexp(-1)
-    first = there & ~same.tril(-1).any(-1)
     change = functional.softplus(of_token - share, threshold=40).where(first, 0)
     return logits.scatter_add(-1, token, change), total, grown
 
@@ -72,6 +87,9 @@ class PointerHead(nn.Module):
         self.confidence: Optional[nn.Parameter] = None
         if pointer.confidence is not None:
             self.confidence = nn.Parameter(torch.tensor(pointer.confidence, **options))
+        self.agreement: Optional[nn.Parameter] = None
+        if pointer.agreement is not None:
+            self.agreement = nn.Parameter(torch.tensor(pointer.agreement, **options))
 
     def pointer(self) -> Pointer:
         """The pointer with the present values of the parameters."""
@@ -81,18 +99,20 @@ class PointerHead(nn.Module):
                 return None
             whole = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
             # The shortest decimal numbers that read back as the same float32.
-            return [[float(str(x)) for x in row] for row in whole.detach().float().cpu().numpy()]
+            table = whole.detach().float().cpu().numpy()
+            return np.reshape([float(str(x)) for x in table.flat], table.shape)
 
-        return Pointer(numbers(self.theta), self.delay, numbers(self.confidence))
+        return Pointer(numbers(self.theta), self.delay, numbers(self.confidence), numbers(self.agreement))
 
     def mix(self, logits: Tensor, tokens: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Logits of the mixture, and the two sums of :func:`mix`."""
-        return mix(logits, tokens, lengths, self.theta, self.confidence)
+        return mix(logits, tokens, lengths, self.theta, self.confidence, self.agreement)
 
     def forward(self, logits: Tensor, tokens: Tensor, lengths: Tensor) -> Tensor:
         """Log-probabilities, as :func:`pointer` gives them."""
-        return pointer(logits, tokens, lengths, self.theta, self.confidence)
+        return pointer(logits, tokens, lengths, self.theta, self.confidence, self.agreement)
 
     def extra_repr(self) -> str:
         slopes = "" if self.confidence is None else ", confidence"
+        slopes += "" if self.agreement is None else ", agreement"
         return f"links={len(self.theta)}, delay={self.delay}{slopes}"
