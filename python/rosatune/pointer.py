@@ -10,8 +10,8 @@ token becomes
 Links that do not exist are left out. With *confidence slopes* ``(b, c)`` per link the exponent has in addition
 ``b log p_model(token of the link) + c log max p_model``, so that the weight depends on how sure the model is; both
 logarithms are cut at -50. With *agreement* it has ``agreement[u - 1]``, u being the number of different tokens among
-the links of the position: places that agree are right more often. The numbers are fitted with the model frozen (``rosatune.hf.fit_pointer``) and kept in a
-file, ``pointer.json``, which the program reads too.
+the links of the position: places that agree are right more often. The numbers are fitted with the model frozen
+(``rosatune.hf.fit_pointer``) and kept in a file, ``pointer.json``, which the program reads too.
 
 This module is the table, its file and the look-up, on NumPy arrays. ``rosatune.torch.pointer`` mixes the tokens found
 into logits, and ``rosatune.hf`` adds a pointer to a model of transformers.
