@@ -10,61 +10,19 @@
 /* Steps between two looks at a route's memory. */
 #define LOOK 64
 
-/* Routes handed to a worker at a time: all to one that is alone, since the first routes of a group find their memory
- * cold; else a quarter of its share, since workers wake at different times. */
-#define GROUP 32
-
-static size_t group_size(const rosa_stream *stream)
+/* Do something `count` times, on all threads. */
+static void share_out(rosa_stream *stream, size_t count, pool_work *work, void *context)
 {
-	const size_t fair = stream->routes / (4 * stream->threads);
-
-	return stream->threads == 1 ? stream->routes : fair < GROUP ? GROUP : fair;
-}
-
-/* The routes of a group. */
-struct span {
-	size_t begin, end;
-};
-
-static struct span span_of(const rosa_stream *stream, size_t group)
-{
-	const size_t size = group_size(stream), begin = group * size;
-
-	return (struct span){begin, begin + size < stream->routes ? begin + size : stream->routes};
-}
-
-struct each {
-	rosa_stream *stream;
-	pool_work *work;
-	void *context;
-};
-
-static void do_group(void *context, size_t group, unsigned worker)
-{
-	struct each *each = context;
-	const struct span span = span_of(each->stream, group);
-
-	for (size_t r = span.begin; r < span.end; r++)
-		each->work(each->context, r, worker);
-}
-
-/* Do something for every group of routes, on all threads. */
-static void stream_for_groups(rosa_stream *stream, pool_work *work, void *context)
-{
-	const size_t size = group_size(stream), groups = (stream->routes + size - 1) / size;
-
 	if (stream->pool)
-		pool_run(stream->pool, groups, work, context, NULL);
+		pool_run(stream->pool, count, work, context, NULL);
 	else
-		for (size_t group = 0; group < groups; group++)
-			work(context, group, 0);
+		for (size_t i = 0; i < count; i++)
+			work(context, i, 0);
 }
 
 void stream_for_routes(rosa_stream *stream, pool_work *work, void *context)
 {
-	struct each each = {stream, work, context};
-
-	stream_for_groups(stream, do_group, &each);
+	share_out(stream, stream->routes, work, context);
 }
 
 rosa_status stream_new(const struct route_rules *rules, const rosa_options *options, size_t routes,
@@ -143,7 +101,20 @@ struct push {
 	const void *query, *key;
 	size_t steps, stride;
 	int32_t *tau, *length, *flips;
+	size_t group; /* routes handed to a worker at a time */
 };
+
+/* Route-steps that are worth waking a worker for. */
+#define GROUP 32
+
+/* All routes to a worker that is alone, since the first routes of a group find their memory cold; else a quarter of its
+ * share, since workers wake at different times. */
+static size_t group_size(const rosa_stream *stream, size_t steps)
+{
+	const size_t fair = stream->routes / (4 * stream->threads), least = (GROUP + steps - 1) / steps;
+
+	return stream->threads == 1 ? stream->routes : fair < least ? least : fair;
+}
 
 /* The symbols of one route. */
 static const void *row_of(const struct push *push, const void *symbols, size_t r)
@@ -169,8 +140,8 @@ static void push_group(void *context, size_t group, unsigned worker)
 {
 	const struct push *push = context;
 	const rosa_stream *stream = push->stream;
-	const struct span span = span_of(stream, group);
-	const size_t begin = span.begin, end = span.end;
+	const size_t begin = group * push->group, left = stream->routes - begin;
+	const size_t end = begin + (left < push->group ? left : push->group);
 
 	(void)worker;
 	for (size_t from = begin; from < end && push->steps == 1; from += ROUTE_AHEAD) {
@@ -234,7 +205,7 @@ static rosa_status check_flips(const rosa_stream *stream, const void *query, siz
 rosa_status rosa_stream_push(rosa_stream *stream, size_t steps, const void *query, const void *key, size_t stride,
 			     int32_t *tau, int32_t *length, int32_t *flips, rosa_error *err)
 {
-	struct push push = {stream, query, key, steps, stride ? stride : steps, tau, length, flips};
+	struct push push = {stream, query, key, steps, stride ? stride : steps, tau, length, flips, 0};
 	rosa_status status;
 
 	if (!stream || !query || !key)
@@ -261,7 +232,8 @@ rosa_status rosa_stream_push(rosa_stream *stream, size_t steps, const void *quer
 	atomic_store(&stream->busy, true);
 	status = make_room(&push, err);
 	if (!status) {
-		stream_for_groups(stream, push_group, &push);
+		push.group = group_size(stream, steps);
+		share_out(stream, (stream->routes + push.group - 1) / push.group, push_group, &push);
 		stream->steps += steps;
 		stream->flips |= flips != NULL;
 	}
