@@ -3,12 +3,14 @@
  *
  * The first bytes choose the options, the engine and the sizes of the pieces, each folded into its range, so that no
  * input is wasted on being refused. The rest are symbols, one byte each for query and key in turn; for more than eight
- * bits the byte is spread over the width, which keeps inputs short and repetitions likely. The number of steps is held
+ * bits the byte is spread over the width, which keeps inputs short and repetitions likely. Symbols of more than 16 bits
+ * have no tables. The number of steps is held
  * low enough for the oracle to be quick.
  */
 #include "rosatune.h"
 
 #include "retrieval/engine.h"
+#include "retrieval/symbol_array.h"
 #include "oracle.h"
 
 #include <stdio.h>
@@ -47,41 +49,48 @@ static void expect_result(const char *how, const struct result *got, const struc
 {
 	expect_equal(how, "tau", got->tau, want->tau, steps, 1);
 	expect_equal(how, "length", got->length, want->length, steps, 1);
-	expect_equal(how, "flip", got->flips, want->flips, steps, (size_t)bits);
+	if (bits <= ROSA_MAX_BITS)
+		expect_equal(how, "flip", got->flips, want->flips, steps, (size_t)bits);
 }
 
-static void run_batch(const rosa_options *options, size_t steps, const uint16_t *query, const uint16_t *key,
-		      struct result *out)
+static void run_batch(const rosa_options *options, size_t steps, const void *query, const void *key, struct result *out)
 {
-	rosa_flips flips;
+	const bool tables = options->bits <= ROSA_MAX_BITS;
+	rosa_flips flips = {0};
 	rosa_error err;
 
-	expect_ok("rosa_retrieve", rosa_retrieve(options, 1, steps, query, key, out->tau, out->length, &flips, &err),
+	expect_ok("rosa_retrieve",
+		  rosa_retrieve(options, 1, steps, query, key, out->tau, out->length, tables ? &flips : NULL, &err),
 		  &err);
-	expect_ok("rosa_flips_expand", rosa_flips_expand(&flips, 0, steps, out->flips, &err), &err);
+	if (tables)
+		expect_ok("rosa_flips_expand", rosa_flips_expand(&flips, 0, steps, out->flips, &err), &err);
 	rosa_flips_free(&flips);
 }
 
 /* By one engine, without lengths. */
-static void check_engine(const rosa_options *options, rosa_engine engine, size_t steps, const uint16_t *query,
-			 const uint16_t *key, const struct result *want, struct result *got)
+static void check_engine(const rosa_options *options, rosa_engine engine, size_t steps, const void *query,
+			 const void *key, const struct result *want, struct result *got)
 {
-	rosa_flips flips;
+	const bool tables = options->bits <= ROSA_MAX_BITS;
+	rosa_flips flips = {0};
 	rosa_error err;
 
 	expect_ok("rosa_retrieve_by",
-		  rosa_retrieve_by(engine, options, 1, steps, query, key, got->tau, NULL, &flips, &err), &err);
-	expect_ok("rosa_flips_expand", rosa_flips_expand(&flips, 0, steps, got->flips, &err), &err);
+		  rosa_retrieve_by(engine, options, 1, steps, query, key, got->tau, NULL, tables ? &flips : NULL, &err),
+		  &err);
+	if (tables)
+		expect_ok("rosa_flips_expand", rosa_flips_expand(&flips, 0, steps, got->flips, &err), &err);
 	rosa_flips_free(&flips);
 	expect_equal("engine", "tau", got->tau, want->tau, steps, 1);
-	expect_equal("engine", "flip", got->flips, want->flips, steps, (size_t)options->bits);
+	if (tables)
+		expect_equal("engine", "flip", got->flips, want->flips, steps, (size_t)options->bits);
 }
 
 /* In pieces, with a detour before each: nothing, a fork that is kept, a rewind, or a save and a load. */
-static void run_stream(const rosa_options *options, rosa_engine engine, uint8_t seed, size_t steps,
-		       const uint16_t *query, const uint16_t *key, struct result *out)
+static void run_stream(const rosa_options *options, rosa_engine engine, uint8_t seed, size_t steps, const void *query,
+		       const void *key, struct result *out)
 {
-	size_t bits = (size_t)options->bits;
+	const unsigned bits = (unsigned)options->bits;
 	unsigned turn = seed;
 	rosa_stream *stream = NULL, *other = NULL;
 	rosa_error err;
@@ -115,8 +124,9 @@ static void run_stream(const rosa_options *options, rosa_engine engine, uint8_t 
 		if (n > steps - t)
 			n = steps - t;
 		expect_ok("rosa_stream_push",
-			  rosa_stream_push(stream, n, query + t, key + t, 0, out->tau + t, out->length + t,
-					   out->flips + t * bits, &err),
+			  rosa_stream_push(stream, n, symbols_from(query, bits, t), symbols_from(key, bits, t), 0,
+					   out->tau + t, out->length + t,
+					   bits <= ROSA_MAX_BITS ? out->flips + t * bits : NULL, &err),
 			  &err);
 		t += n;
 	}
@@ -127,28 +137,31 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	enum { BITS, POLICY_AND_FOLD, CUT, ENGINE, TURN, HEADER };
+	enum { BITS, POLICY_AND_FOLD, CUT, DELAY, ENGINE, TURN, HEADER };
 	static struct result want, got;
-	uint16_t query[MOST_STEPS], key[MOST_STEPS];
+	uint32_t query[MOST_STEPS], key[MOST_STEPS]; /* with room for the widest */
 	rosa_options options = ROSA_OPTIONS_INIT;
 	size_t steps;
 
 	if (size < HEADER + 2)
 		return 0;
-	options.bits = ROSA_MIN_BITS + data[BITS] % ROSA_MAX_BITS;
+	options.bits = ROSA_MIN_BITS + data[BITS] % ROSA_MAX_SYMBOL_BITS;
 	options.policy = (rosa_policy)(data[POLICY_AND_FOLD] % 3);
 	options.fold = data[POLICY_AND_FOLD] / 3 % 2;
 	options.max_match = data[CUT] % 12;
+	/* mostly short ones, and none as often as any */
+	options.delay = data[DELAY] % 2 ? 0 : data[DELAY] / 2 % 32 * (1 + data[DELAY] / 64);
 	steps = (size - HEADER) / 2;
 	if (steps > MOST_STEPS)
 		steps = MOST_STEPS;
 	for (size_t t = 0; t < steps; t++) {
 		unsigned mask = (1u << options.bits) - 1;
 
-		query[t] = (uint16_t)((data[HEADER + 2 * t] * 0x0101u) & mask);
-		key[t] = (uint16_t)((data[HEADER + 2 * t + 1] * 0x0101u) & mask);
+		symbol_set(query, (unsigned)options.bits, t, data[HEADER + 2 * t] * 0x010101u & mask);
+		symbol_set(key, (unsigned)options.bits, t, data[HEADER + 2 * t + 1] * 0x010101u & mask);
 	}
-	oracle_route(&options, steps, query, key, want.tau, want.length, want.flips);
+	oracle_route(&options, steps, query, key, want.tau, want.length,
+		     options.bits <= ROSA_MAX_BITS ? want.flips : NULL);
 	run_batch(&options, steps, query, key, &got);
 	expect_result("batch", &got, &want, steps, options.bits);
 	memset(&got, 0xa5, sizeof(got));

@@ -9,6 +9,7 @@
 #include "rosatune.h"
 
 #include "retrieval/engine.h"
+#include "retrieval/symbol_array.h"
 #include "support_image.h"
 #include "support_memory.h"
 
@@ -30,7 +31,7 @@ static void use_stream(rosa_stream *stream)
 {
 	rosa_stream_info info = {.size = sizeof(info)};
 	rosa_stream *copy = NULL;
-	uint16_t *zeros;
+	uint32_t *zeros; /* room for the widest symbols */
 	int32_t *tau;
 	void *data;
 	size_t size;
@@ -99,9 +100,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	enum { BITS, RULES, ENGINE, ROUTES, STEPS, HEADER };
+	enum { BITS, RULES, DELAY, ENGINE, ROUTES, STEPS, HEADER };
 	rosa_options options = ROSA_OPTIONS_INIT;
-	uint16_t symbols[2][4 * MOST_STEPS];
+	uint32_t symbols[2][4 * MOST_STEPS]; /* with room for the widest */
 	uint8_t *image;
 	rosa_stream *stream = NULL;
 	size_t routes, steps, image_size, changes = 0;
@@ -111,17 +112,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	load_sealed(data, size);
 	if (size < HEADER)
 		return 0;
-	options.bits = ROSA_MIN_BITS + data[BITS] % ROSA_MAX_BITS;
+	options.bits = ROSA_MIN_BITS + data[BITS] % ROSA_MAX_SYMBOL_BITS;
 	options.policy = (rosa_policy)(data[RULES] % 3);
 	options.fold = data[RULES] / 3 % 2;
 	options.max_match = data[RULES] / 6 % 4;
+	options.delay = data[DELAY] % 2 ? 0 : data[DELAY] / 2;
 	routes = 1 + data[ROUTES] % 4;
 	steps = data[STEPS] % MOST_STEPS;
 	for (size_t i = 0; i < routes * steps; i++) {
-		uint8_t byte = data[i % size];
+		const uint32_t byte = data[i % size] * 0x010101u, mask = (1u << options.bits) - 1;
 
-		symbols[0][i] = (uint16_t)(byte & ((1u << options.bits) - 1));
-		symbols[1][i] = (uint16_t)((byte >> 2) & ((1u << options.bits) - 1));
+		symbol_set(symbols[0], (unsigned)options.bits, i, byte & mask);
+		symbol_set(symbols[1], (unsigned)options.bits, i, byte >> 2 & mask);
 	}
 	if (rosa_stream_new(&options, routes, &stream, NULL) != ROSA_OK)
 		complain("no stream");
