@@ -103,7 +103,7 @@ static void check(struct fixture *f, uint32_t contexts)
 
 static const unsigned widths[] = {1, 2, 3, 4, 8, 9, 16};
 
-/* Roots picked by every number of symbols that tables of at most 2^18 entries allow. */
+/* Roots picked by every number of symbols that tables of at most 2^18 entries allow, and by more in further sets. */
 static void test_every_layout(void **state)
 {
 	(void)state;
@@ -114,10 +114,13 @@ static void test_every_layout(void **state)
 
 			set_up(&f, widths[i], max_match);
 			for (unsigned root_bits = 1; root_bits < 18; root_bits += 4) {
-				assert_true(chain_lay_out(&f.chains, &plain, &f.ctx,
-							  (struct chain_layout){root_bits, levels}, CONTEXTS / 2,
-							  root_bits % 8 == 1));
-				check(&f, CONTEXTS / 2);
+				struct chain_layout layout = {root_bits, levels, 0};
+
+				for (bool more = true; more; more = chain_layout_deeper(&f.ctx, &layout)) {
+					assert_true(chain_lay_out(&f.chains, &plain, &f.ctx, layout, CONTEXTS / 2,
+								  root_bits % 8 == 1));
+					check(&f, CONTEXTS / 2);
+				}
 			}
 			insert(&f, CONTEXTS / 2 + 1, CONTEXTS);
 			check(&f, CONTEXTS);
@@ -150,6 +153,8 @@ static void test_growing(void **state)
 			layout = chain_layout_for(&f.ctx, contexts, false);
 			if (r == 2)
 				chain_layout_longer(&f.ctx, (size_t)1 << 18, &layout);
+			for (size_t sets = 0; sets < r; sets++)
+				chain_layout_deeper(&f.ctx, &layout);
 			assert_true(chain_lay_out(&f.chains, &plain, &f.ctx, layout, contexts, false));
 			check(&f, contexts);
 		}

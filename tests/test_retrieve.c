@@ -365,7 +365,8 @@ static void test_long_streams(void **state)
 	    {"text-like", 9, 0, ROSA_ENGINE_CHAINS},    {"shifted", 4, 0, ROSA_ENGINE_CHAINS},
 	    {"halves", 8, 0, ROSA_ENGINE_CHAINS},       {"de-bruijn", 4, 0, ROSA_ENGINE_ORDERED},
 	    {"sorted-deep", 4, 0, ROSA_ENGINE_ORDERED}, {"growing-alternating", 4, 0, ROSA_ENGINE_ORDERED},
-	    {"thue-morse", 2, 0, ROSA_ENGINE_ORDERED},
+	    {"thue-morse", 2, 0, ROSA_ENGINE_ORDERED},  {"ids", 16, 0, ROSA_ENGINE_CHAINS},
+	    {"ids", 12, 0, ROSA_ENGINE_CHAINS},
 	};
 
 	(void)state;

@@ -14,6 +14,14 @@ static unsigned most_bits(unsigned symbol_bits)
 	return symbol_bits > 16 ? symbol_bits - 1 : ALPHABET_BITS;
 }
 
+/* Codes of 15 bits are left out: a word holds three of them, and four of 16. */
+static unsigned next_width(const struct alphabet *alphabet)
+{
+	const unsigned next = alphabet->width == 14 ? 16 : alphabet->width + 1;
+
+	return next <= most_bits(alphabet->symbol_bits) ? next : alphabet->symbol_bits;
+}
+
 struct alphabet alphabet_for(unsigned symbol_bits)
 {
 	return (struct alphabet){.symbol_bits = symbol_bits,
@@ -55,7 +63,7 @@ bool alphabet_widen(const struct alphabet *from, struct alphabet *to, const rosa
 	*to = *from;
 	to->symbol = NULL;
 	if (from->symbol)
-		to->width = from->width < most_bits(from->symbol_bits) ? from->width + 1 : from->symbol_bits;
+		to->width = next_width(from);
 	if (alphabet_is_plain(to))
 		return true;
 	to->symbol = memory_resize(allocator, NULL, size_of(to->width));

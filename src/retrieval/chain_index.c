@@ -10,7 +10,7 @@
 /* Entries of the tables and of the roots together. */
 static size_t entries(unsigned bits, struct chain_layout layout)
 {
-	return chain_level(bits, layout.levels + 1) + ((size_t)1 << layout.root_bits);
+	return chain_level(bits, layout.levels + 1) + ((size_t)(layout.deeper + 1) << layout.root_bits);
 }
 
 /* As many levels as have tables no larger than half the roots; roots are picked by one more symbol. */
@@ -20,17 +20,28 @@ static struct chain_layout layout_of(const struct contexts *ctx, unsigned root_b
 
 	if (levels >= ctx->max_match)
 		levels = ctx->max_match - 1;
-	return (struct chain_layout){root_bits, levels};
+	return (struct chain_layout){root_bits, levels, 0};
 }
 
 bool chain_layout_longer(const struct contexts *ctx, size_t most, struct chain_layout *layout)
 {
-	const struct chain_layout longer = {layout->root_bits, layout->levels + 1};
+	const struct chain_layout longer = {layout->root_bits, layout->levels + 1, 0};
 
 	if (longer.levels >= ctx->max_match || longer.levels * ctx->bits > CHAIN_MAX_ROOTS ||
 	    (size_t)1 << longer.levels * ctx->bits > most)
 		return false;
 	*layout = longer;
+	return true;
+}
+
+bool chain_layout_deeper(const struct contexts *ctx, struct chain_layout *layout)
+{
+	const unsigned symbols = layout->levels + layout->deeper + 2;
+
+	/* the symbols that pick a root come from one word */
+	if (layout->deeper == CHAIN_MAX_DEEPER || symbols > ctx->word)
+		return false;
+	layout->deeper++;
 	return true;
 }
 
@@ -80,9 +91,30 @@ static void fill_roots(struct chain_index *index, const struct contexts *ctx, ui
 {
 	const struct chain_view view = chain_look(index, ctx);
 
-	memset(view.root, 0, ((size_t)1 << view.root_bits) * sizeof(*view.root));
+	memset(view.root, 0, ((size_t)(view.deeper + 1) << view.root_bits) * sizeof(*view.root));
 	for (uint32_t c = 1; c <= contexts; c++)
 		chain_hang(&view, ctx->bits, packed_word(&ctx->key, ctx->bits, c), c);
+}
+
+static size_t link_size(const struct chain_index *index)
+{
+	return (index->capacity + 1) * index->link_bytes * index->link_sets + PAD;
+}
+
+/* Room for the links of more sets; what was there is lost. */
+static bool reserve_sets(struct chain_index *index, const rosa_allocator *allocator, unsigned sets)
+{
+	struct chain_index next = *index;
+
+	if (!index->link || sets <= index->link_sets)
+		return true;
+	next.link_sets = sets;
+	next.link = memory_resize(allocator, NULL, link_size(&next));
+	if (!next.link)
+		return false;
+	memory_free(allocator, index->link);
+	*index = next;
+	return true;
 }
 
 bool chain_lay_out(struct chain_index *index, const rosa_allocator *allocator, const struct contexts *ctx,
@@ -97,11 +129,17 @@ bool chain_lay_out(struct chain_index *index, const rosa_allocator *allocator, c
 		table = scratch ? memory_scratch(allocator, size) : memory_resize_lines(allocator, NULL, size);
 		if (!table)
 			return false;
+		if (!reserve_sets(index, allocator, layout.deeper + 1)) {
+			memory_free(allocator, table);
+			return false;
+		}
 		if (tables_stay)
 			memcpy(table, index->table, chain_level(ctx->bits, layout.levels + 1) * sizeof(*table));
 		memory_free(allocator, index->table);
 		index->table = table;
 		index->room = room;
+	} else if (!reserve_sets(index, allocator, layout.deeper + 1)) {
+		return false;
 	}
 	index->layout = layout;
 	if (tables_stay)
@@ -113,11 +151,6 @@ bool chain_lay_out(struct chain_index *index, const rosa_allocator *allocator, c
 
 /* ---- memory ---- */
 
-static size_t link_size(const struct chain_index *index)
-{
-	return (index->capacity + 1) * index->link_bytes + PAD;
-}
-
 bool chain_reserve(struct chain_index *index, const rosa_allocator *allocator, uint32_t indexed, size_t contexts,
 		   bool scratch)
 {
@@ -125,6 +158,8 @@ bool chain_reserve(struct chain_index *index, const rosa_allocator *allocator, u
 
 	if (index->link && contexts <= index->capacity)
 		return true;
+	if (!index->link)
+		next.link_sets = index->layout.deeper + 1;
 	next.capacity = index->link ? memory_grown(index->capacity, contexts) : contexts;
 	/* room to spare is not worth longer links */
 	if (contexts < LONG_IDS && next.capacity >= LONG_IDS)
@@ -134,7 +169,7 @@ bool chain_reserve(struct chain_index *index, const rosa_allocator *allocator, u
 		next.link = memory_resize(allocator, NULL, link_size(&next));
 		if (!next.link)
 			return false;
-		for (size_t c = 0; c <= indexed; c++) {
+		for (size_t c = 0; c < ((size_t)indexed + 1) * index->link_sets; c++) {
 			uint32_t value = 0;
 
 			memcpy(&value, index->link + c * index->link_bytes, index->link_bytes);
@@ -204,7 +239,7 @@ static uint32_t newest_of_chains(const struct chain_view *view, unsigned bits, u
 
 		while (c > newest && packed_word(&(struct packed){(uint8_t *)view->key, 0}, bits, c) >> (64 - top) !=
 					 word >> (64 - top))
-			c = chain_next(view, c);
+			c = chain_next(view, c, 0);
 		newest = c > newest ? c : newest;
 	}
 	return newest;
@@ -218,7 +253,8 @@ static void take_out(struct chain_index *index, const struct contexts *ctx, uint
 	const uint64_t word = packed_word(&ctx->key, bits, c), past = word << bits;
 	const unsigned symbol = (unsigned)(word >> (64 - bits));
 
-	*chain_root(&view, bits, word) = chain_next(&view, c);
+	for (unsigned set = 0; set <= view.deeper; set++)
+		*chain_root_of(&view, bits, word, set) = chain_next(&view, c, set);
 	for (unsigned l = view.levels; l > 0; l--) {
 		uint32_t *const level = view.table + chain_level(bits, l), newest = 0;
 

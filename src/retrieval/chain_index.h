@@ -11,8 +11,14 @@
  * are far more frequent than others, one more symbol is taken (chain_layout_longer()), as long as its table is not out
  * of proportion.
  *
- * Adding a context takes one entry in each table and one link: no comparison is made. Taking the newest away is as
- * simple. Where the layout changes, all is filled again from the packed symbols, in the order of time.
+ * Codes of many bits allow few tables, and no longer ones. Where their chains turn out long, as those of frequent pairs
+ * of words do in a long text, further sets of chains are added instead (chain_layout_deeper()), each picked by one more
+ * symbol. The longest match is looked for in the set of the most symbols first. In each set before it, it is known that
+ * no longer match exists, so the first context that shares its symbols is the answer: only the last set is ever walked
+ * to the end of a chain.
+ *
+ * Adding a context takes one entry in each table and one link in each set: no comparison is made. Taking the newest
+ * away is as simple. Where the layout changes, all is filled again from the packed symbols, in the order of time.
  *
  * Tables and roots are laid out in rows. A row is picked by what precedes the last symbol, and the last symbol picks
  * the entry in the row. A query and its flips differ in the last symbol alone, so they share a row: one cache line for
@@ -29,18 +35,21 @@
 #define CHAIN_MAX_ROOTS 24 /* bits */
 #define CHAIN_HASH      UINT64_C(0x9e3779b97f4a7c15)
 
-/* 2^root_bits roots, picked by levels + 1 symbols. */
+/* 2^root_bits roots, picked by levels + 1 symbols, and `deeper` further sets, each picked by a symbol more. */
 struct chain_layout {
-	unsigned root_bits, levels;
+	unsigned root_bits, levels, deeper;
 };
 
+#define CHAIN_MAX_DEEPER 3
+
 struct chain_index {
-	uint32_t *table; /* the tables, those of fewer symbols first; then the roots */
+	uint32_t *table; /* the tables, those of fewer symbols first; then the roots, set by set */
 	size_t room;     /* entries that there is memory for */
 	struct chain_layout layout;
-	/* [capacity + 1] of the next older context in the chain, 0: none. NULL beside the ordered index: there the
-	 * roots only tell which strings have occurred. */
+	/* [capacity + 1][link_sets] of the next older context in the chain, 0: none. NULL beside the ordered index:
+	 * there the roots only tell which strings have occurred. */
 	uint8_t *link;
+	unsigned link_sets;  /* that there is room for, at least as many as the layout has */
 	unsigned link_bytes; /* 3, or 4 where 24 bits are too few or memory does not matter */
 	size_t capacity;     /* contexts */
 	uint64_t patience;   /* work that one look-up may take */
@@ -51,6 +60,8 @@ struct chain_index {
 struct chain_layout chain_layout_for(const struct contexts *ctx, size_t contexts, bool scratch);
 /* The same with one more symbol; false if its table would have more than `most` entries. */
 bool chain_layout_longer(const struct contexts *ctx, size_t most, struct chain_layout *layout);
+/* The same with one more set of chains; false if there are as many as there can be. */
+bool chain_layout_deeper(const struct contexts *ctx, struct chain_layout *layout);
 
 /* Lay the index out, empty, or with the first `contexts` contexts of the key in it. False if memory is short; then
  * nothing has changed. */
@@ -80,7 +91,8 @@ struct chain_view {
 	uint8_t *link;
 	const uint8_t *key;
 	uint64_t mask;
-	unsigned root_bits, levels, link_bytes;
+	unsigned root_bits, levels, deeper, link_bytes;
+	size_t link_stride; /* from a context to the next */
 	uint32_t link_mask;
 };
 
@@ -99,22 +111,25 @@ ALWAYS_INLINE struct chain_view chain_look(const struct chain_index *index, cons
 				   .mask = ctx->mask,
 				   .root_bits = index->layout.root_bits,
 				   .levels = index->layout.levels,
+				   .deeper = index->layout.deeper,
 				   .link_bytes = index->link_bytes,
+				   .link_stride = (size_t)index->link_bytes * index->link_sets,
 				   .link_mask = index->link_bytes == 3 ? 0xffffff : UINT32_MAX};
 }
 
-ALWAYS_INLINE uint32_t chain_next(const struct chain_view *view, uint32_t c)
+/* The next context of the chain of set number `set`; 0 is the one of the fewest symbols. */
+ALWAYS_INLINE uint32_t chain_next(const struct chain_view *view, uint32_t c, unsigned set)
 {
 	uint32_t next;
 
-	memcpy(&next, view->link + (size_t)c * view->link_bytes, sizeof(next));
+	memcpy(&next, view->link + (size_t)c * view->link_stride + set * view->link_bytes, sizeof(next));
 	return next & view->link_mask;
 }
 
-/* The link of c, the newest: what lies behind it is not in use. */
-ALWAYS_INLINE void chain_set_next(const struct chain_view *view, uint32_t c, uint32_t next)
+/* The link of c, the newest: what lies behind it is not in use, so sets are written in order. */
+ALWAYS_INLINE void chain_set_next(const struct chain_view *view, uint32_t c, unsigned set, uint32_t next)
 {
-	memcpy(view->link + (size_t)c * view->link_bytes, &next, sizeof(next));
+	memcpy(view->link + (size_t)c * view->link_stride + set * view->link_bytes, &next, sizeof(next));
 }
 
 ALWAYS_INLINE uint64_t chain_word(const struct chain_view *view, unsigned bits, uint32_t c)
@@ -124,10 +139,16 @@ ALWAYS_INLINE uint64_t chain_word(const struct chain_view *view, unsigned bits, 
 	return packed_word(&key, bits, c) & view->mask;
 }
 
-/* The part of a root's place that the symbols before the last one decide; `past` is the word without the last. */
+/* The part of a root's place that the symbols before the last one decide, in the set that is picked by `symbols` of
+ * them; `past` is the word without the last. */
+ALWAYS_INLINE size_t chain_row_of(const struct chain_view *view, unsigned bits, uint64_t past, unsigned symbols)
+{
+	return symbols ? (past >> (64 - symbols * bits)) * CHAIN_HASH >> (64 - view->root_bits) : 0;
+}
+
 ALWAYS_INLINE size_t chain_row(const struct chain_view *view, unsigned bits, uint64_t past)
 {
-	return view->levels ? (past >> (64 - view->levels * bits)) * CHAIN_HASH >> (64 - view->root_bits) : 0;
+	return chain_row_of(view, bits, past, view->levels);
 }
 
 /* The part that the last symbol decides. Where it has more bits than there are roots, they are hashed. */
@@ -140,6 +161,14 @@ ALWAYS_INLINE uint32_t *chain_root(const struct chain_view *view, unsigned bits,
 {
 	return view->root +
 	       (chain_row(view, bits, word << bits) ^ chain_entry(view, bits, (unsigned)(word >> (64 - bits))));
+}
+
+/* The root in another set. */
+ALWAYS_INLINE uint32_t *chain_root_of(const struct chain_view *view, unsigned bits, uint64_t word, unsigned set)
+{
+	return view->root + ((size_t)set << view->root_bits) +
+	       (chain_row_of(view, bits, word << bits, view->levels + set) ^
+		chain_entry(view, bits, (unsigned)(word >> (64 - bits))));
 }
 
 /* The row of the table for l symbols. */
@@ -163,14 +192,20 @@ ALWAYS_INLINE void chain_note(const struct chain_view *view, unsigned bits, uint
 	}
 }
 
-/* Put context c, the newest, into its chain. */
+/* Put context c, the newest, into its chains. */
 ALWAYS_INLINE void chain_hang(const struct chain_view *view, unsigned bits, uint64_t word, uint32_t c)
 {
 	uint32_t *const root = chain_root(view, bits, word);
 
 	if (view->link)
-		chain_set_next(view, c, *root);
+		chain_set_next(view, c, 0, *root);
 	*root = c;
+	for (unsigned set = 1; UNLIKELY(set <= view->deeper); set++) {
+		uint32_t *const deeper = chain_root_of(view, bits, word, set);
+
+		chain_set_next(view, c, set, *deeper);
+		*deeper = c;
+	}
 }
 
 /* Add context c, the newest, whose word is `word`. */
@@ -235,11 +270,11 @@ ALWAYS_INLINE uint32_t chain_recall(const struct chain_view *view, unsigned bits
 	return matched;
 }
 
-/* Of the chain that begins with c, the newest context with the longest match, if that is longer than `longest` symbols.
+/* Of the chain of a set that begins with c, the newest context with the longest match, if that is longer than `best`.
  * `v` is the query's word and `length` its symbols; no match is longer than `bound`. */
 ALWAYS_INLINE struct match chain_walk(struct chain_index *index, const struct chain_view *view, struct contexts *ctx,
 				      unsigned bits, uint64_t v, uint32_t length, uint32_t bound, bool remember,
-				      struct match best, uint32_t c)
+				      struct match best, uint32_t c, unsigned set)
 {
 	const uint64_t limit = ctx->work + index->patience;
 
@@ -249,11 +284,32 @@ ALWAYS_INLINE struct match chain_walk(struct chain_index *index, const struct ch
 
 		if (shared > best.length)
 			best = (struct match){c, shared};
-		c = chain_next(view, c);
+		c = chain_next(view, c, set);
 		if (UNLIKELY(++ctx->work > limit)) {
 			index->gave_up = true;
 			break;
 		}
+	}
+	return best;
+}
+
+/* The same where there are several sets. A match that is shorter than the symbols of a set does not count there: of
+ * such contexts only those that happen to share its chain are seen. */
+ALWAYS_INLINE struct match chain_walk_sets(struct chain_index *index, const struct chain_view *view,
+					   struct contexts *ctx, unsigned bits, uint64_t v, uint32_t length,
+					   uint32_t bound, bool remember, struct match best)
+{
+	for (unsigned set = view->deeper + 1; set-- > 0 && !index->gave_up;) {
+		const uint32_t symbols = view->levels + 1 + set;
+		struct match longer = {0, symbols - 1};
+
+		if (symbols > bound)
+			continue;
+		longer = chain_walk(index, view, ctx, bits, v, length, bound, remember, longer,
+				    *chain_root_of(view, bits, v, set), set);
+		if (longer.length >= symbols)
+			return longer;
+		bound = symbols - 1;
 	}
 	return best;
 }
@@ -286,7 +342,10 @@ ALWAYS_INLINE uint32_t chain_find(struct chain_index *index, const struct chain_
 
 		if (!at[lane])
 			continue;
-		best = chain_walk(index, view, ctx, bits, v, length, bound, lane == 0, best, at[lane]);
+		if (UNLIKELY(view->deeper))
+			best = chain_walk_sets(index, view, ctx, bits, v, length, bound, lane == 0, best);
+		else
+			best = chain_walk(index, view, ctx, bits, v, length, bound, lane == 0, best, at[lane], 0);
 		found[lane] = best.context;
 		if (lane == 0)
 			matched = best.length;

@@ -16,7 +16,8 @@ ALWAYS_INLINE void prefetch_entries(const struct chain_view *view, const uint32_
 {
 	if (view->levels)
 		PREFETCH(longest + chain_table_row(bits, view->levels, word << bits) + (word >> (64 - bits)));
-	PREFETCH(chain_root(view, bits, word));
+	for (unsigned set = 0; set <= view->deeper; set++)
+		PREFETCH(chain_root_of(view, bits, word, set));
 }
 
 void route_prefetch_steps(const struct route *route, const struct route_rules *rules, bool flips, size_t steps,
@@ -78,20 +79,22 @@ static void ahead_roots(struct ahead *ahead, const struct route *route, bool del
 		PREFETCH(level + chain_table_row(bits, ahead->view.levels, ahead->ready_word << bits) +
 			 (ahead->ready_word >> (64 - bits)));
 	}
-	PREFETCH(chain_root(&ahead->view, bits, ahead->word));
-	PREFETCH(chain_root(&ahead->view, bits, ahead->ready_word));
+	for (unsigned set = 0; set <= ahead->view.deeper; set++) {
+		PREFETCH(chain_root_of(&ahead->view, bits, ahead->word, set));
+		PREFETCH(chain_root_of(&ahead->view, bits, ahead->ready_word, set));
+	}
 	/* where the step will write */
 	PREFETCH(route->contexts.query.bytes + PACKED_PAD + (size_t)route->query_runs * bits / 8);
 	PREFETCH(route->contexts.key.bytes + PACKED_PAD + (size_t)route->key_runs * bits / 8);
 	PREFETCH(route->key_starts.bits + route->steps / STARTS_WORD);
 	PREFETCH(route->query_starts.bits + route->steps / STARTS_WORD);
-	PREFETCH(ahead->view.link + (size_t)(route->indexed + 1) * ahead->view.link_bytes);
+	PREFETCH(ahead->view.link + (size_t)(route->indexed + 1) * ahead->view.link_stride);
 }
 
 /* A context of the chain. */
 static void ahead_context(const struct ahead *ahead, const struct route *route, uint32_t c)
 {
-	PREFETCH(ahead->view.link + (size_t)c * ahead->view.link_bytes);
+	PREFETCH(ahead->view.link + (size_t)c * ahead->view.link_stride);
 	PREFETCH(ahead->view.key + (size_t)c * route->contexts.bits / 8);
 }
 
@@ -107,7 +110,7 @@ static void ahead_chain(struct ahead *ahead, const struct route *route)
 {
 	const unsigned bits = route->contexts.bits, levels = ahead->view.levels;
 
-	ahead->at = *chain_root(&ahead->view, bits, ahead->word);
+	ahead->at = *chain_root_of(&ahead->view, bits, ahead->word, ahead->view.deeper);
 	ahead_context(ahead, route, ahead->at);
 	if (levels)
 		ahead_answer(
@@ -142,7 +145,7 @@ void route_prefetch(const struct route *route, const struct route_rules *rules, 
 		for (size_t r = 0; r < routes; r++) {
 			if (!ahead[r].at)
 				continue;
-			ahead[r].at = chain_next(&ahead[r].view, ahead[r].at);
+			ahead[r].at = chain_next(&ahead[r].view, ahead[r].at, ahead[r].view.deeper);
 			ahead_context(&ahead[r], &route[r], ahead[r].at);
 			more |= ahead[r].at != 0;
 		}

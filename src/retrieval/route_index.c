@@ -15,9 +15,11 @@
 #define ALLOWED_FLIPS 2
 #define ALLOWED_FREE  4096
 
-/* Work per look-up from which on one more symbol is tried, and look-ups after which that can be judged. */
-#define CROWDED 3
-#define JUDGED  1024
+/* Work per look-up from which on one more symbol is tried, or one more set of chains, which takes more memory; and
+ * look-ups after which that can be judged. */
+#define CROWDED      3
+#define CROWDED_SETS 6
+#define JUDGED       1024
 
 /* Work that a single look-up may take. */
 #define PATIENCE 8192
@@ -67,6 +69,7 @@ bool route_move(struct route *route, const rosa_allocator *allocator)
 	/* the ordered index relies on a table of single symbols */
 	if (!layout.levels)
 		layout.levels = 1;
+	layout.deeper = 0;
 	if (!route->order)
 		route->order = order_new(allocator);
 	if (!route->order || !order_reserve(route->order, allocator, route->contexts.key.capacity) ||
@@ -100,13 +103,18 @@ static struct chain_layout layout_now(const struct route *route)
 		layout.root_bits = route->chains.layout.root_bits;
 	if (layout.levels < route->chains.layout.levels)
 		layout.levels = route->chains.layout.levels;
+	/* more tables may leave fewer symbols for sets of chains */
+	for (layout.deeper = 0; layout.deeper < route->chains.layout.deeper;)
+		if (!chain_layout_deeper(&route->contexts, &layout))
+			break;
 	return layout;
 }
 
 /* Failing to get memory for a better layout costs speed only. */
 static void lay_out(struct route *route, const rosa_allocator *allocator, struct chain_layout layout)
 {
-	if (layout.root_bits != route->chains.layout.root_bits || layout.levels != route->chains.layout.levels)
+	if (layout.root_bits != route->chains.layout.root_bits || layout.levels != route->chains.layout.levels ||
+	    layout.deeper != route->chains.layout.deeper)
 		chain_lay_out(&route->chains, allocator, &route->contexts, layout, route->indexed,
 			      route->start != NULL);
 	route->work_laid_out = route->contexts.work;
@@ -128,17 +136,19 @@ static void grow(struct route *route, const rosa_allocator *allocator)
 		lay_out(route, allocator, layout);
 }
 
-/* One more symbol picks a root, if its table has at most `most` entries. */
-static bool lengthen(struct route *route, const rosa_allocator *allocator, size_t most)
+/* One more symbol picks a root, if its table has at most `most` entries. Wide codes have no such tables, and the
+ * ordered index is slow with them; one more set of chains does the same, if `sets` may be added. */
+static bool lengthen(struct route *route, const rosa_allocator *allocator, size_t most, bool sets)
 {
 	struct chain_layout layout = route->chains.layout;
 
-	if (!chain_layout_longer(&route->contexts, most, &layout))
+	if (!chain_layout_longer(&route->contexts, most, &layout) &&
+	    !(sets && route->contexts.bits > ORDER_EXACT && chain_layout_deeper(&route->contexts, &layout)))
 		return false;
 	lay_out(route, allocator, layout);
 	route->contexts.work = route->work_laid_out = 0;
 	route->chains.gave_up = false;
-	return route->chains.layout.levels == layout.levels;
+	return route->chains.layout.levels == layout.levels && route->chains.layout.deeper == layout.deeper;
 }
 
 void route_adapt(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator)
@@ -151,8 +161,11 @@ void route_adapt(struct route *route, const struct route_rules *rules, const ros
 		return;
 	questions = asked(route, 0) - route->asked_laid_out;
 	if (questions > JUDGED) {
-		if (route->contexts.work - route->work_laid_out > CROWDED * questions &&
-		    lengthen(route, allocator, (route->indexed + 4096) * (route->start ? 16 : 2)))
+		const uint64_t work = route->contexts.work - route->work_laid_out;
+
+		if (work > CROWDED * questions &&
+		    lengthen(route, allocator, (route->indexed + 4096) * (route->start ? 16 : 2),
+			     work > CROWDED_SETS * questions))
 			return;
 		route->work_laid_out = route->contexts.work;
 		route->asked_laid_out = asked(route, 0);
@@ -162,7 +175,7 @@ void route_adapt(struct route *route, const struct route_rules *rules, const ros
 		route_settle(route, allocator);
 	/* the ordered index would take more memory than the table of another symbol */
 	else if ((route->chains.gave_up || route->contexts.work > route->work_allowed) &&
-		 !lengthen(route, allocator, (route->indexed + 4096) * 16))
+		 !lengthen(route, allocator, (route->indexed + 4096) * 16, true))
 		route_settle(route, allocator);
 }
 

@@ -49,7 +49,7 @@ static void set_width(struct route *route, unsigned width)
 	next.key.capacity = next.key.capacity * route->contexts.bits / width;
 	next.query.capacity = next.query.capacity * route->contexts.bits / width;
 	route->contexts = next;
-	route->chains.layout = (struct chain_layout){0, 0};
+	route->chains.layout = (struct chain_layout){0, 0, 0};
 	route->ordered = false;
 }
 
