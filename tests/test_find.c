@@ -139,7 +139,8 @@ static void test_explored(void **state)
 	trial_free(&trial);
 }
 
-/* An allocator that makes the first threads that come wait for each other. */
+/* Workers, seen by their calls of the allocator, and the caller, seen by its calls of the progress callback, wait for
+ * each other. */
 struct meeting {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
@@ -148,30 +149,49 @@ struct meeting {
 	bool late; /* one waited in vain */
 };
 
+static void await_all(struct meeting *meeting)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += 60;
+	while (meeting->threads < meeting->wanted && !meeting->late)
+		meeting->late = pthread_cond_timedwait(&meeting->changed, &meeting->lock, &until) != 0;
+}
+
 static void *meet_and_resize(void *context, void *pointer, size_t size)
 {
 	struct meeting *meeting = context;
-	struct timespec until;
 	size_t i = 0;
 
 	if (!size) {
 		free(pointer);
 		return NULL;
 	}
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += 20;
 	pthread_mutex_lock(&meeting->lock);
 	while (i < meeting->threads && !pthread_equal(meeting->thread[i], pthread_self()))
 		i++;
-	/* the caller itself allocates before there are workers: it does not wait */
+	/* the caller allocates before there are workers: it does not wait here */
 	if (i == meeting->threads && i < COUNT(meeting->thread)) {
 		meeting->thread[meeting->threads++] = pthread_self();
 		pthread_cond_broadcast(&meeting->changed);
-		while (i && meeting->threads < meeting->wanted && !meeting->late)
-			meeting->late = pthread_cond_timedwait(&meeting->changed, &meeting->lock, &until) != 0;
+		if (i)
+			await_all(meeting);
 	}
 	pthread_mutex_unlock(&meeting->lock);
 	return realloc(pointer, size);
+}
+
+static int meet(void *context, uint64_t done, uint64_t total)
+{
+	struct meeting *meeting = context;
+
+	(void)done;
+	(void)total;
+	pthread_mutex_lock(&meeting->lock);
+	await_all(meeting);
+	pthread_mutex_unlock(&meeting->lock);
+	return 0;
 }
 
 /* Four rows of one route each are the work of four threads at once. */
@@ -195,6 +215,8 @@ static void test_rows(void **state)
 		      ROSA_OK, &err);
 	trial.options.threads = ROWS;
 	trial.options.allocator = (rosa_allocator){meet_and_resize, &meeting};
+	trial.options.progress = meet;
+	trial.options.progress_context = &meeting;
 	expect_status("four threads",
 		      rosa_find(&trial.options, NULL, ROWS, STEPS, trial.query, trial.key, read + ROWS * STEPS,
 				length + ROWS * STEPS, NULL, &err),

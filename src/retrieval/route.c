@@ -397,6 +397,14 @@ static take_steps_fn *version_for(const struct route *route, bool flips)
 /* Steps between two questions whether to go on. */
 #define BETWEEN ((size_t)4096)
 
+/* Symbols as codes, given which of the two are wide: constants, for loops without a question. */
+ALWAYS_INLINE void encode_by(const struct alphabet *alphabet, const void *symbols, unsigned symbol_bits, size_t steps,
+			     void *codes, unsigned width)
+{
+	for (size_t i = 0; i < steps; i++)
+		symbol_set(codes, width, i, *alphabet_slot(alphabet, symbol_get(symbols, symbol_bits, i)) - 1);
+}
+
 /* Symbols as codes. The symbols themselves, where these are the codes. */
 static const void *encode(const struct route *route, const void *symbols, size_t steps, uint32_t *codes)
 {
@@ -404,9 +412,12 @@ static const void *encode(const struct route *route, const void *symbols, size_t
 
 	if (alphabet_is_plain(alphabet))
 		return symbols;
-	for (size_t i = 0; i < steps; i++)
-		symbol_set(codes, alphabet->width, i,
-			   alphabet_code(alphabet, symbol_get(symbols, alphabet->symbol_bits, i)));
+	if (alphabet->symbol_bits <= 16)
+		encode_by(alphabet, symbols, 16, steps, codes, 16);
+	else if (alphabet->width <= 16)
+		encode_by(alphabet, symbols, 20, steps, codes, 16);
+	else
+		encode_by(alphabet, symbols, 20, steps, codes, 20);
 	return codes;
 }
 
