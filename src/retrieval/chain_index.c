@@ -39,7 +39,7 @@ bool chain_layout_deeper(const struct contexts *ctx, struct chain_layout *layout
 	const unsigned symbols = layout->levels + layout->deeper + 2;
 
 	/* the symbols that pick a root come from one word */
-	if (layout->deeper == CHAIN_MAX_DEEPER || symbols > ctx->word)
+	if (ctx->bits <= CHAIN_NARROW || layout->deeper == CHAIN_MAX_DEEPER || symbols > ctx->word)
 		return false;
 	layout->deeper++;
 	return true;

@@ -40,6 +40,8 @@ struct chain_layout {
 	unsigned root_bits, levels, deeper;
 };
 
+/* Codes of at most so many bits have tables enough, and what there would be to ask is left out of their hot paths. */
+#define CHAIN_NARROW     6
 #define CHAIN_MAX_DEEPER 3
 
 struct chain_index {
@@ -200,7 +202,7 @@ ALWAYS_INLINE void chain_hang(const struct chain_view *view, unsigned bits, uint
 	if (view->link)
 		chain_set_next(view, c, 0, *root);
 	*root = c;
-	for (unsigned set = 1; UNLIKELY(set <= view->deeper); set++) {
+	for (unsigned set = 1; bits > CHAIN_NARROW && UNLIKELY(set <= view->deeper); set++) {
 		uint32_t *const deeper = chain_root_of(view, bits, word, set);
 
 		chain_set_next(view, c, set, *deeper);
@@ -342,7 +344,7 @@ ALWAYS_INLINE uint32_t chain_find(struct chain_index *index, const struct chain_
 
 		if (!at[lane])
 			continue;
-		if (UNLIKELY(view->deeper))
+		if (bits > CHAIN_NARROW && UNLIKELY(view->deeper))
 			best = chain_walk_sets(index, view, ctx, bits, v, length, bound, lane == 0, best);
 		else
 			best = chain_walk(index, view, ctx, bits, v, length, bound, lane == 0, best, at[lane], 0);

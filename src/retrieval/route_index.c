@@ -143,7 +143,7 @@ static bool lengthen(struct route *route, const rosa_allocator *allocator, size_
 	struct chain_layout layout = route->chains.layout;
 
 	if (!chain_layout_longer(&route->contexts, most, &layout) &&
-	    !(sets && route->contexts.bits > ORDER_EXACT && chain_layout_deeper(&route->contexts, &layout)))
+	    !(sets && chain_layout_deeper(&route->contexts, &layout)))
 		return false;
 	lay_out(route, allocator, layout);
 	route->contexts.work = route->work_laid_out = 0;
