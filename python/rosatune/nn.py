@@ -18,139 +18,25 @@ bit for bit.
 
 from __future__ import annotations
 
-import copy
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Union
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from . import _learnt
 from . import torch as _torch
 from ._watch import Watch
 from .config import ADAPTER, DEFAULTS, RosaConfig, Source, chosen
-from .finder import READS, Finder, Places, Rule, random_places
+from .errors import InvalidArgument
+from .finder import READS, Rule
 from .retrieval import Retrieved, retrieve
 from .sources import Learnt, Reads
-from .torch import _device, _gradients, _host, _places, _read, _settings
+from .state import RosaState
+from .torch import _gradients, _places, _read, _settings
 from .torch._places import TensorPlaces
 
 __all__ = ["RosaAdapter", "RosaState"]
-
-ROUTES_PER_THREAD = 16
-
-
-# ---------------------------------------------------------------------------------------------------------------- state
-
-
-class RosaState:
-    """What an adapter keeps of the text so far, for a batch of ``batch`` rows.
-
-    Give it to the adapter with every piece of the text: ``adapter(u, state=state)``. It can be copied and pickled.
-    """
-
-    def __init__(self, adapter: "RosaAdapter", batch: int) -> None:
-        if batch < 1:
-            raise ValueError(f"batch is {batch}; give the number of rows, 1 or more")
-        self._batch, self._steps = batch, 0
-        self._values: Optional[Tensor] = None  # [B, capacity, C / 8], set for the steps taken
-        self._finder: Optional[Finder] = None
-        rule = adapter.learnt_rule
-        if rule is not None:
-            # Every stream has its own threads, and a model has a state per layer: few threads, each with enough work.
-            threads = max(1, min(torch.get_num_threads(), rule.routes // ROUTES_PER_THREAD) // batch)
-            self._finder = Finder(rule, batch, threads)
-
-    @property
-    def batch(self) -> int:
-        """The number of rows."""
-        return self._batch
-
-    @property
-    def steps(self) -> int:
-        """Steps taken, padding counted."""
-        return self._steps
-
-    @property
-    def lengths(self) -> List[int]:
-        """Steps of each row; padding is not counted where the adapter looks up by itself."""
-        return [self._steps] * self._batch if self._finder is None else self._finder.lengths
-
-    @property
-    def bytes(self) -> int:
-        """Every byte that is kept."""
-        values = 0 if self._values is None else self._values.nbytes
-        return values + (0 if self._finder is None else self._finder.nbytes)
-
-    def reset(self) -> None:
-        """Forget everything."""
-        self._steps, self._values = 0, None
-        if self._finder is not None:
-            self._finder.reset()
-
-    def rewind(self, steps: int) -> None:
-        """Forget the last ``steps`` steps."""
-        if not 0 <= steps <= self._steps:
-            raise ValueError(f"steps is {steps}; the state holds {self._steps}, more cannot be forgotten")
-        self._steps -= steps
-        if self._finder is not None:
-            self._finder.rewind(steps)
-
-    def reorder(self, indices: Union[Tensor, Iterable[int]]) -> None:
-        """Row i becomes a copy of what row ``indices[i]`` was: beam search, and batches that grow or shrink."""
-        chosen = [int(index) for index in indices]
-        for index in chosen:
-            if not 0 <= index < self._batch:
-                raise ValueError(f"indices has {index}; there are rows 0 to {self._batch - 1}")
-        if not chosen:
-            raise ValueError("indices is empty; a state has one row at least")
-        if self._finder is not None:
-            self._finder.reorder(chosen)
-        if self._values is not None:
-            self._values = self._values[torch.tensor(chosen, device=self._values.device)]
-        self._batch = len(chosen)
-
-    def fork(self) -> "RosaState":
-        """A second, independent state that continues from here."""
-        return copy.deepcopy(self)
-
-    def __repr__(self) -> str:
-        return f"<RosaState batch={self.batch} steps={self.steps} bytes={self.bytes}>"
-
-    def append(self, v: Tensor) -> Tensor:
-        """Append the value bits of v [B, t, C]; gives those of all steps so far, [B, steps or more, C / 8]."""
-        if len(v) != self._batch:
-            raise ValueError(f"{len(v)} rows come to a state of {self._batch} rows; make a state for this batch")
-        new = _read.pack_bits(v.detach())
-        begin, end = self._steps, self._steps + v.shape[1]
-        if self._values is None or end > self._values.shape[1]:
-            # a quarter more than needed, so that the cost of growing is small per step
-            room = new.new_zeros(self._batch, end * 5 // 4 + 16, new.shape[2])
-            if self._values is not None:
-                room[:, :begin] = self._values[:, :begin]
-            self._values = room
-        self._values[:, begin:end] = new
-        self._steps = end
-        return self._values
-
-    def find(
-        self, symbols: np.ndarray, valid: Optional[np.ndarray], reads: Iterable[str], watch: Optional[Watch] = None
-    ) -> Dict[str, Places]:
-        """Append symbols [2, B, R, t] of q and k to what the adapter looks up by itself; gives their places."""
-        assert self._finder is not None
-        before = self._finder.steps
-        kinds = {*reads, "found"} - {"nothing"}
-        found = self._finder.push(symbols[0], symbols[1], valid, kinds)
-        if watch is not None:
-            for row in range(self._batch):
-                mine = slice(None) if valid is None else valid[row]
-                query, key = (np.ascontiguousarray(kind[row][:, mine]) for kind in symbols)
-                tau, length = (x[0, row][:, mine] for x in found["found"])
-                time = np.arange(before, before + symbols.shape[3], dtype=np.int32)[mine]
-                watch.add(query, key, tau, length.astype(np.int32), time)
-        return found
-
-
-# -------------------------------------------------------------------------------------------------------------- adapter
 
 
 class Gate(nn.Module):
@@ -239,18 +125,18 @@ class RosaAdapter(nn.Module):
         self.channels, self.bits, self.fusion, self.qk = channels, config.bits, config.fusion, config.qk
         self.layer = layer
         if channels < 1:
-            raise ValueError(f"channels is {channels}; give 1 or more")
+            raise InvalidArgument(f"channels is {channels}; give 1 or more")
         self.sources: List[_Source] = []
         reads = rows = 0
         for source in config.sources:
             if layer is None and source.kind == "layer":
-                raise ValueError(f"source is {source.name!r}; say which layer this adapter is for: layer=")
+                raise InvalidArgument(f"source is {source.name!r}; say which layer this adapter is for: layer=")
             if source.serves(layer or 0):
                 rule = Rule.of(config, source, channels)
                 self.sources.append(_Source(source, rule, reads, rows))
                 reads, rows = reads + rule.links, rows + rule.links * rule.routes
         if not self.sources:
-            raise ValueError(f"source is {config.source!r}, which layer {layer} does not read; it needs no adapter")
+            raise InvalidArgument(f"source is {config.source!r}, which layer {layer} does not read; it needs no adapter")
         self.scale = 1.0
         self.reads = "found"
         self.watch = False
@@ -333,7 +219,7 @@ class RosaAdapter(nn.Module):
     @reads.setter
     def reads(self, value: str) -> None:
         if value not in READS:
-            raise ValueError(f"reads is {value!r}; give one of {', '.join(map(repr, READS))}")
+            raise InvalidArgument(f"reads is {value!r}; give one of {', '.join(map(repr, READS))}")
         self._reads = value
 
     @property
@@ -437,7 +323,7 @@ class RosaAdapter(nn.Module):
     def mix(self, h: Tensor, inj: Tensor) -> Tensor:
         """Pre fusion: (1 - a) h + a inj, to be normed and given to attention."""
         if self.fusion != "pre":
-            raise ValueError("mix belongs to pre fusion; add what a post adapter gives to attention's output instead")
+            raise InvalidArgument("mix belongs to pre fusion; add what a post adapter gives to attention's output instead")
         a = torch.sigmoid(self.a0.float()).to(h.dtype)
         return (1 - a) * h + a * inj.to(h.dtype)
 
@@ -446,15 +332,15 @@ class RosaAdapter(nn.Module):
 
     def _check(self, u: Tensor, valid: Optional[Tensor], found: Optional[Reads]) -> None:
         if u.dim() != 3 or u.shape[-1] != self.channels:
-            raise ValueError(f"u has shape {list(u.shape)}; give [batch, steps, {self.channels}]")
+            raise InvalidArgument(f"u has shape {list(u.shape)}; give [batch, steps, {self.channels}]")
         if valid is not None and (valid.shape != u.shape[:2] or valid.dtype != torch.bool):
-            raise ValueError(
+            raise InvalidArgument(
                 f"valid is {valid.dtype} of shape {list(valid.shape)}; give torch.bool of {list(u.shape[:2])}"
             )
         if found is None and self.reads != "nothing":
             shared = [each.source.name for each in self.sources if each.source.kind != "own"]
             if shared:
-                raise ValueError(f"source {shared[0]!r} is looked up for all layers at once: give found=")
+                raise InvalidArgument(f"source {shared[0]!r} is looked up for all layers at once: give found=")
 
     # ---------------------------------------------------------------------------------------------------- a text at once
 
@@ -470,7 +356,7 @@ class RosaAdapter(nn.Module):
             if rule.delay or pending.settings.explore:
                 plain = _settings.unexploring(pending.settings)._replace(delay=0)
                 known = _torch.find(q, k, _torch.Pending(None, None, plain, False))
-            tau, length = _chain(rule.links, tau, length, _gradients.wide(known.read).view(shape[1:]),
+            tau, length = _learnt.chain(rule.links, tau, length, _gradients.wide(known.read).view(shape[1:]),
                                  known.length.view(shape[1:]))  # fmt: skip
         trained = self.k_proj.weight.requires_grad
         learnt = Learnt(q, k, found, pending.settings, TensorPlaces(tau, length), launched.order, trained)
@@ -521,13 +407,13 @@ class RosaAdapter(nn.Module):
     ) -> Tensor:
         """y of a source of q and k."""
         if self.reads == "random":
-            learnt = _randomised(learnt, each.rule.delay)
+            learnt = _learnt.randomised(learnt, each.rule.delay)
         order = learnt.order
         if order is not None:
             v = torch.take_along_dim(v, order.unsqueeze(-1), 1)
             z = None if z is None else torch.take_along_dim(z, order, 1)
         e0, e1 = self._levels(each.reads)
-        value = _straight(v) if self.config.v_grad == "straight" else v
+        value = _learnt.straight(v) if self.config.v_grad == "straight" else v
         y = _torch.read(learnt.q, learnt.k, value, e0[0], e1[0], learnt.found, learnt.settings)
         links = learnt.links
         if self._weighs:
@@ -550,7 +436,7 @@ class RosaAdapter(nn.Module):
     def _continue(self, launched: _Launched) -> Optional[Tensor]:
         """y of steps that continue a state."""
         if self.training and torch.is_grad_enabled():
-            raise ValueError("a state is for generation, nothing is learnt through it; train without (use_cache=False)")
+            raise InvalidArgument("a state is for generation, nothing is learnt through it; train without (use_cache=False)")
         u, v, state, valid = launched.u, launched.v, launched.state, launched.valid
         assert v is not None and state is not None
         begin = state.steps
@@ -581,7 +467,7 @@ class RosaAdapter(nn.Module):
         assert q is not None and k is not None and state is not None
         kinds = {self.reads} if found is None else {self.reads, *found.kinds}
         marks = None if launched.valid is None else launched.valid.cpu().numpy()
-        places = state.find(_symbols([q, k], self.bits), marks, kinds, self._watching())
+        places = state.find(_learnt.symbols([q, k], self.bits), marks, kinds, self._watching())
         made = {kind: _places.to_tensors(each, q.device) for kind, each in places.items()}
         for each in self.sources:
             if each.source.kind == "layer" and self._mine(each.source) and found is not None:
@@ -602,7 +488,7 @@ class RosaAdapter(nn.Module):
         """Retrieve once more, with match lengths, for the statistics alone."""
         watch, rule = self._watching(), self.learnt_rule
         assert watch is not None and rule is not None
-        symbols = _symbols([q.detach(), k.detach()], self.bits)
+        symbols = _learnt.symbols([q.detach(), k.detach()], self.bits)
         counts = [q.shape[1]] * len(q) if valid is None else valid.sum(1).tolist()
         for number, count in enumerate(counts):
             query, key = (np.ascontiguousarray(kind[number][:, :count]) for kind in symbols)
@@ -634,49 +520,3 @@ class RosaAdapter(nn.Module):
         if reset:
             self._watched = None
         return {} if watched is None else watched.summary()
-
-
-def _symbols(tensors: List[Tensor], bits: int) -> np.ndarray:
-    """Symbols on the host, [len(tensors), B, R, T]."""
-    if tensors[0].device.type == "cpu":
-        packed = _host.pack([x.detach().contiguous() for x in tensors], bits, torch.get_num_threads())
-    else:
-        packed = list(torch.stack([_device.host_layout(x.detach(), bits) for x in tensors]).cpu())
-    shape = (len(tensors[0]), tensors[0].shape[2] // bits, tensors[0].shape[1])
-    return np.stack([x.numpy().view(np.uint16).reshape(shape) for x in packed])
-
-
-# ------------------------------------------------------------------------------------------------------ what is learnt
-
-
-def _straight(v: Tensor) -> Tensor:
-    """v, but with a derivative that turns the slope of a sigmoid into 1 where v lies between -1 and 1, and 0 elsewhere.
-
-    The operator's gradient of v has the factor s'(v), which is 0.19 or more there, so that dividing by it is safe.
-    """
-    known = v.detach()
-    p = torch.sigmoid(known.float())
-    factor = torch.where(known.abs() < 1, 1 / (p * (1 - p)).clamp(min=0.1), 0).to(v.dtype)
-    return known + (v - known) * factor
-
-
-def _chain(links: int, tau: Tensor, length: Tensor, known_tau: Tensor, known_length: Tensor) -> "tuple[Tensor, Tensor]":
-    """All links [links, B, R, T] from the first [1, B, R, T] and what every step found without delay [B, R, T]."""
-    taus, lengths = [tau[0]], [length[0]]
-    for _ in range(1, links):
-        before = (taus[-1] - 1).clamp(min=0)
-        there = torch.where(taus[-1] > 0, known_tau.gather(-1, before), -1)
-        shorter = torch.minimum(lengths[-1], known_length.gather(-1, before))
-        taus.append(there)
-        lengths.append(torch.where(there >= 0, shorter, 0))
-    return torch.stack(taus), torch.stack(lengths)
-
-
-@torch.compiler.disable
-def _randomised(learnt: Learnt, delay: int) -> Learnt:
-    """The same with random places."""
-    tau = learnt.links.tau.cpu().numpy()
-    drawn = np.stack([random_places(tau[:, row], row, 0, delay) for row in range(tau.shape[1])], 1)
-    there = torch.from_numpy(drawn).to(learnt.links.tau)
-    read = there[0].reshape(learnt.found.read.shape).to(learnt.found.read.dtype)
-    return learnt._replace(found=learnt.found._replace(read=read), links=learnt.links._replace(tau=there))

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from . import torch as _torch
 from .config import RosaConfig, Source
+from .errors import InvalidArgument
 from .finder import Finder, Rule
 from .torch import _places
 from .torch._places import TensorPlaces
@@ -132,12 +133,13 @@ class Lookup:
         """[B, R, T]"""
         if name == "embeddings":
             if embeds is None:
-                raise ValueError("source 'embeddings' needs the embeddings of the tokens")
+                raise InvalidArgument("source 'embeddings' needs the embeddings of the tokens")
             return _places.embedding_symbols(embeds, self.config.source_seed, rule.bits)
         if ids is None:
-            raise ValueError(
+            raise InvalidArgument(
                 "source 'tokens' needs token ids, and the model was given inputs_embeds alone: pass input_ids beside "
-                "them, or attach with source='embeddings' or 'own', which need none"
+                "them (generate passes on one of the two: give it input_ids), or attach with source='embeddings' or "
+                "'own', which need none"
             )
         return ids.unsqueeze(1)
 

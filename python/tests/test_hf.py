@@ -23,7 +23,7 @@ import transformers  # noqa: E402
 from transformers import DynamicCache, StaticCache  # noqa: E402
 
 import rosatune.hf as hf  # noqa: E402
-from rosatune import RosaConfig  # noqa: E402
+from rosatune import Error, RosaConfig  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 import tiny  # noqa: E402
@@ -237,7 +237,7 @@ def test_bad_models():
     with pytest.raises(TypeError, match="Linear .* LlamaForCausalLM"):
         hf.attach(torch.nn.Linear(2, 2))
     model = tiny.model()
-    with pytest.raises(ValueError, match="no adapters"):
+    with pytest.raises(Error, match="no adapters"):
         hf.detach(model)
     with pytest.raises(TypeError, match="attach has no option 'windw'; did you mean 'window'"):
         hf.attach(model, windw=8, bits=8)
@@ -266,6 +266,9 @@ def test_bad_calls():
         model(ids, position_ids=torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4, 5]]))
     with pytest.raises(ValueError, match="pass input_ids or inputs_embeds"):
         model()
+    for wrong in (-1, tiny.VOCABULARY):
+        with pytest.raises(Error, match=f"input_ids has token {wrong}; the model's vocabulary is 0 to 49.*tokenizer"):
+            model(torch.full((1, 3), wrong))
     with pytest.raises(TypeError, match="DynamicCache, not in a StaticCache"):
         model(ids, past_key_values=StaticCache(config=model.config, max_cache_len=20))
     filled = DynamicCache()
@@ -682,8 +685,10 @@ def test_token_ids_reach_the_adapters():
     model, ids = tiny.attached(), tiny.tokens(2, 30)
     whole = forward(model, ids)
     embeds = model.get_input_embeddings()(ids)
-    with pytest.raises(ValueError, match="inputs_embeds alone: pass input_ids beside them, or attach with source="):
+    with pytest.raises(ValueError, match="inputs_embeds alone: pass input_ids beside them .*or attach with source="):
         model(inputs_embeds=embeds, use_cache=False)
+    with pytest.raises(ValueError, match="generate passes on one of the two: give it input_ids"):
+        model.generate(inputs_embeds=embeds, max_new_tokens=2)
     assert torch.equal(model(input_ids=ids, inputs_embeds=embeds, use_cache=False).logits, whole)
     with pytest.raises(ValueError, match=r"input_ids is \[2, 29\] and inputs_embeds \[2, 30, 64\]"):
         model(input_ids=ids[:, 1:], inputs_embeds=embeds)

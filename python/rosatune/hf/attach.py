@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from ..config import ALL, RosaConfig, chosen
+from ..errors import InvalidArgument
 from ..finder import Rule
 from ..nn import RosaAdapter
 from ..sources import Lookup
@@ -75,7 +76,7 @@ def _attached(model: Any) -> tuple[nn.Module, Attachment]:
     stack = stack_of(model)
     found = getattr(stack, "rosatune", None)
     if found is None:
-        raise ValueError("no adapters are attached to this model; call rosatune.hf.attach first")
+        raise InvalidArgument("no adapters are attached to this model; call rosatune.hf.attach first")
     return stack, found
 
 
@@ -122,13 +123,13 @@ def attach(
     """
     stack = stack_of(model)
     if getattr(stack, "rosatune", None) is not None:
-        raise ValueError("adapters are already attached to this model; call rosatune.hf.detach first")
+        raise InvalidArgument("adapters are already attached to this model; call rosatune.hf.detach first")
     others = ("stage", "dtype", "sample", "tokenizer", "scales")
     config = _fitting(chosen("attach", config, options, ALL, others), stack)
     lookup = Lookup(config, stack.config.hidden_size, stack.config.vocab_size)
     _check_stage(stage)
     if dtype not in (None, torch.float32, torch.bfloat16):
-        raise ValueError(f"dtype is {dtype}; adapters are torch.float32 or torch.bfloat16")
+        raise InvalidArgument(f"dtype is {dtype}; adapters are torch.float32 or torch.bfloat16")
     check_implementation(stack.config._attn_implementation, config.sinks)
     strange = [type(layer).__name__ for layer in stack.layers if type(layer) not in LAYERS]
     if strange:
@@ -259,7 +260,7 @@ def parameter_groups(
             groups[ours.get(id(weight), other)]["params"].append(weight)
     used = [group for group in groups.values() if group["params"]]
     if not used:
-        raise ValueError("nothing is trainable; call rosatune.hf.set_stage(model, 'adapter') or 'all' first")
+        raise InvalidArgument("nothing is trainable; call rosatune.hf.set_stage(model, 'adapter') or 'all' first")
     return used
 
 
@@ -267,13 +268,13 @@ def _fitting(config: RosaConfig, stack: nn.Module) -> RosaConfig:
     """The configuration with its layers by number, once it is known to fit the model."""
     total, width = len(stack.layers), stack.config.hidden_size
     if config.first_global_layers > total:
-        raise ValueError(f"first_global_layers is {config.first_global_layers}, but the model has {total} layers")
+        raise InvalidArgument(f"first_global_layers is {config.first_global_layers}, but the model has {total} layers")
     chosen_layers = range(config.first_global_layers, total) if config.layers == "all" else config.layers
     if chosen_layers and max(chosen_layers) >= total:
-        raise ValueError(f"layers names layer {max(chosen_layers)}, but the model's layers are 0 to {total - 1}")
+        raise InvalidArgument(f"layers names layer {max(chosen_layers)}, but the model's layers are 0 to {total - 1}")
     for source in config.sources:
         if source.kind == "layer" and source.layer not in chosen_layers:
-            raise ValueError(
+            raise InvalidArgument(
                 f"source is {config.source!r}, and layer {source.layer} has no adapter; name one that has, "
                 f"of {list(chosen_layers)}"
             )
@@ -281,10 +282,10 @@ def _fitting(config: RosaConfig, stack: nn.Module) -> RosaConfig:
     reading = [layer for layer in chosen_layers if any(source.serves(layer) for source in config.sources)]
     if config.layers != "all" and len(reading) < len(chosen_layers):
         idle = next(layer for layer in chosen_layers if layer not in reading)
-        raise ValueError(f"layers names layer {idle}, which reads no source of {config.source!r}; leave it out")
+        raise InvalidArgument(f"layers names layer {idle}, which reads no source of {config.source!r}; leave it out")
     return config.replace(layers=reading)
 
 
 def _check_stage(stage: Optional[str]) -> None:
     if stage is not None and stage not in STAGES:
-        raise ValueError(f"stage must be one of {', '.join(map(repr, STAGES))}; it is {stage!r}")
+        raise InvalidArgument(f"stage must be one of {', '.join(map(repr, STAGES))}; it is {stage!r}")

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
+from ..errors import InvalidArgument
 from ..nn import RosaState
 from ..sources import Lookup, LookupState
 from .masks import Columns, Rows
@@ -107,7 +108,7 @@ class RetrievalEntry(DynamicLayer):
         length = self.get_seq_length()
         steps = -tokens_to_remove if tokens_to_remove <= 0 else max(length - tokens_to_remove, 0)
         if steps > length:
-            raise ValueError(f"cannot crop {steps} steps from a cache that holds {length}")
+            raise InvalidArgument(f"cannot crop {steps} steps from a cache that holds {length}")
         return steps
 
     def _forget(self, steps: int) -> None:
@@ -242,7 +243,7 @@ def adopt(cache: Any, plan: "Plan") -> Shared:
     shared = getattr(cache, "rosatune", None)
     if isinstance(shared, Shared):
         if shared.plan != plan:
-            raise ValueError(f"this cache was filled by a model with {shared.plan}, not with {plan}: use a new cache")
+            raise InvalidArgument(f"this cache was filled by a model with {shared.plan}, not with {plan}: use a new cache")
         return shared
     if not isinstance(cache, DynamicCache):
         raise TypeError(
@@ -250,7 +251,7 @@ def adopt(cache: Any, plan: "Plan") -> Shared:
             f"leave cache_implementation at its default, or pass transformers.DynamicCache()"
         )
     if cache.get_seq_length() > 0:
-        raise ValueError(
+        raise InvalidArgument(
             f"this cache holds {cache.get_seq_length()} steps that no retrieval state has seen: "
             f"fill it with the patched model, from the first step on"
         )

@@ -20,6 +20,8 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch import Tensor
 
+from ..errors import InvalidArgument
+
 __all__ = ["Columns", "Rows", "build", "check_implementation"]
 
 DENSE = ("eager", "sdpa")
@@ -48,12 +50,12 @@ class Rows(NamedTuple):
 def check_implementation(implementation: str, sinks: int) -> None:
     """Refuse an attention implementation that cannot compute the window."""
     if implementation in FLASH and sinks:
-        raise ValueError(
+        raise InvalidArgument(
             f"attention implementation {implementation!r} has no sink tokens (sinks is {sinks}): "
             f"use 'sdpa', 'eager' or 'flex_attention', or sinks=0"
         )
     if implementation not in DENSE + FLASH + (FLEX,):
-        raise ValueError(
+        raise InvalidArgument(
             f"attention implementation {implementation!r} is not known to rosatune: "
             f"call model.set_attn_implementation with one of {', '.join(DENSE + (FLEX,) + FLASH)}"
         )

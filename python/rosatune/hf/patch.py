@@ -26,6 +26,7 @@ from transformers.cache_utils import DynamicCache
 from transformers.models.llama import modeling_llama
 from transformers.models.qwen3 import modeling_qwen3
 
+from ..errors import InvalidArgument
 from ..sources import Lookup, Reads
 from .cache import Shared, WindowEntry, adopt
 from .masks import FLASH, Columns, Rows, build
@@ -102,14 +103,15 @@ def prepare(stack: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     given = {**dict(zip(ARGUMENTS, args)), **kwargs}
     ids = given.get("input_ids")
     if ids is None and given.get("inputs_embeds") is None:
-        raise ValueError("pass input_ids or inputs_embeds")
+        raise InvalidArgument("pass input_ids or inputs_embeds")
     if given.get("inputs_embeds") is None:
+        _check_ids(ids, stack.config.vocab_size)
         given["inputs_embeds"] = stack.embed_tokens(ids)
     given["input_ids"] = None
     embeds = given["inputs_embeds"]
     batch, queries = embeds.shape[:2]
     if ids is not None and ids.shape != embeds.shape[:2]:
-        raise ValueError(f"input_ids is {list(ids.shape)} and inputs_embeds {list(embeds.shape)}; they must agree")
+        raise InvalidArgument(f"input_ids is {list(ids.shape)} and inputs_embeds {list(embeds.shape)}; they must agree")
     plan: Plan = stack.rosatune.plan
 
     _refuse_packing(given)
@@ -120,7 +122,7 @@ def prepare(stack: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     rows = Rows(padding, _starts(padding) if plan.sinks and padding is not None else None)
     if shared is not None:
         if shared.padded and seen and given.get("attention_mask") is None:
-            raise ValueError("the cache holds padding, but this step has no attention_mask: pass that of all positions")
+            raise InvalidArgument("the cache holds padding, but this step has no attention_mask: pass that of all positions")
         shared.follow(rows, seen)
 
     implementation = stack.config._attn_implementation
@@ -147,6 +149,18 @@ def prepare(stack: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     given["attention_mask"] = embeds.new_empty((0, 0, 0, 0))
     given["rosa_step"] = step
     return (), given
+
+
+def _check_ids(ids: Tensor, vocabulary: int) -> None:
+    """Refuse ids that are not in the vocabulary. Only on the host: elsewhere the question would wait for the device."""
+    if ids.device.type != "cpu" or torch.compiler.is_compiling() or not ids.numel():
+        return
+    least, most = (int(x) for x in torch.aminmax(ids))
+    if least < 0 or most >= vocabulary:
+        raise InvalidArgument(
+            f"input_ids has token {least if least < 0 else most}; the model's vocabulary is 0 to {vocabulary - 1}: use "
+            f"the model's own tokenizer"
+        )
 
 
 def _look_up(stack: Any, given: dict, ids: Optional[Tensor], valid: Optional[Tensor]) -> Optional[Reads]:
@@ -196,12 +210,12 @@ def _padding(given: dict, batch: int, positions: int, device: torch.device) -> O
         return None
     if not isinstance(mask, Tensor) or mask.ndim != 2:
         what = f"{mask.ndim} dimensions" if isinstance(mask, Tensor) else f"type {type(mask).__name__}"
-        raise ValueError(
+        raise InvalidArgument(
             f"attention_mask has {what}; a model with ROSA adapters makes its own window and takes a mask "
             f"[batch, positions] that tells padding from tokens"
         )
     if tuple(mask.shape) != (batch, positions):
-        raise ValueError(
+        raise InvalidArgument(
             f"attention_mask is {list(mask.shape)}, but there are {batch} rows of {positions} positions "
             f"(those in the cache counted)"
         )
@@ -223,7 +237,7 @@ def _refuse_packing(given: dict) -> None:
     if positions is None or given.get("attention_mask") is not None or given.get("past_key_values") is not None:
         return
     if not torch.compiler.is_compiling() and bool((positions.diff(dim=-1) != 1).any()):
-        raise ValueError(
+        raise InvalidArgument(
             "position_ids jump within a row, as in packed batches; retrieval would read across the texts: "
             "give every text a row of its own, padded, with an attention_mask"
         )

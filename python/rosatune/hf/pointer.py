@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from transformers import LogitsProcessor, PreTrainedModel
 from transformers.cache_utils import Cache
 
+from ..errors import InvalidArgument
 from ..pointer import Name, Pointer, PointerStream
 from ..torch import PointerHead
 
@@ -58,7 +59,7 @@ def attach_pointer(model: Any, pointer: Union[Pointer, Name], learn: bool = Fals
     """
     inner = unwrapped(model)
     if pointer_head(inner) is not None:
-        raise ValueError("a pointer is already attached to this model; call rosatune.hf.detach_pointer first")
+        raise InvalidArgument("a pointer is already attached to this model; call rosatune.hf.detach_pointer first")
     if not isinstance(pointer, Pointer):
         pointer = Pointer.load(pointer)
     config = inner.config
@@ -82,7 +83,7 @@ def detach_pointer(model: Any) -> Pointer:
     inner = unwrapped(model)
     pointer = pointer_of(inner)
     if pointer is None:
-        raise ValueError("no pointer is attached to this model; call rosatune.hf.attach_pointer first")
+        raise InvalidArgument("no pointer is attached to this model; call rosatune.hf.attach_pointer first")
     for hooks, ours in ((inner._forward_pre_hooks, _before), (inner._forward_hooks, _after)):
         for key in [key for key, hook in hooks.items() if hook is ours]:
             del hooks[key]
@@ -148,7 +149,7 @@ def _before(model: Any, args: tuple, kwargs: dict) -> Optional[tuple[tuple, dict
     given = {**dict(zip(attached.arguments, args)), **kwargs}
     ids = given.get("input_ids")
     if ids is None:
-        raise ValueError(
+        raise InvalidArgument(
             "the model's pointer looks up token ids, but only inputs_embeds were passed: pass input_ids, or call "
             "rosatune.hf.detach_pointer"
         )
@@ -168,14 +169,14 @@ def _real(given: dict, seen: int) -> Optional[npt.NDArray[np.bool_]]:
     if mask is None:
         positions = given.get("position_ids")
         if positions is not None and seen == 0 and bool((positions.diff(dim=-1) != 1).any()):
-            raise ValueError(
+            raise InvalidArgument(
                 "position_ids jump within a row, as in packed batches; the pointer would look across the texts: "
                 "give every text a row of its own, padded, with an attention_mask"
             )
         return None
     if not isinstance(mask, Tensor) or mask.ndim != 2 or mask.shape[1] < ids.shape[1]:
         what = f"shape {list(mask.shape)}" if isinstance(mask, Tensor) else f"type {type(mask).__name__}"
-        raise ValueError(
+        raise InvalidArgument(
             f"attention_mask has {what}; the model's pointer takes a mask [batch, positions] that tells padding from "
             f"tokens. Caches of fixed size make others: leave cache_implementation at its default, or use "
             f"PointerLogitsProcessor"
@@ -260,13 +261,13 @@ def _texts(head: PointerHead, step: Step, cache: Any) -> PointerStream:
         cache.rosa_texts = texts
         return texts
     if not isinstance(cache, _Following):
-        raise ValueError(
+        raise InvalidArgument(
             f"this cache holds {step.seen} positions that the pointer has not seen: fill it from the first position "
             f"on with the pointer attached"
         )
     texts = cache.rosa_texts
     if len(texts) < step.seen or texts.batch != batch:
-        raise ValueError(
+        raise InvalidArgument(
             f"this cache holds {batch} rows of {step.seen} positions, and the pointer has seen {texts.batch} rows of "
             f"{len(texts)}: fill a cache with the pointer attached throughout"
         )
@@ -334,7 +335,7 @@ class PointerLogitsProcessor(LogitsProcessor):
         if self._real is None:
             return ids[row]
         if len(ids) % len(self._real) or ids.shape[1] < self._real.shape[1]:
-            raise ValueError(
+            raise InvalidArgument(
                 f"the texts are {list(ids.shape)}, and the attention_mask of the prompts {list(self._real.shape)}: "
                 f"make a PointerLogitsProcessor with the mask of these prompts"
             )

@@ -14,6 +14,8 @@ from typing import Any, Optional, Sequence
 import torch
 from torch import Tensor
 
+from ..errors import InvalidArgument
+
 __all__ = ["SCALES", "checked", "draw_sample", "measured"]
 
 SCALES = "scales"  # the field of the adapter's configuration
@@ -28,10 +30,10 @@ def checked(scales: Optional[Sequence[Any]], layers: int) -> "list[float]":
         return [1.0] * layers
     if not isinstance(scales, (list, tuple)) or len(scales) != layers:
         held = f"{len(scales)} numbers" if isinstance(scales, (list, tuple)) else repr(scales)
-        raise ValueError(f"{SCALES} is {held}; give a list of {layers}, one for each layer of the model")
+        raise InvalidArgument(f"{SCALES} is {held}; give a list of {layers}, one for each layer of the model")
     for number in scales:
         if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 < number < math.inf:
-            raise ValueError(f"{SCALES} has {number!r}; give numbers above 0")
+            raise InvalidArgument(f"{SCALES} has {number!r}; give numbers above 0")
     return [float(number) for number in scales]
 
 
@@ -42,7 +44,7 @@ def measured(model: Any, units: float, sample: Any = None, tokenizer: Any = None
 
     stack = stack_of(model)
     if stack.embed_tokens.weight.is_meta:
-        raise ValueError("units cannot be measured: the model has no weights yet (meta device); attach with scales=")
+        raise InvalidArgument("units cannot be measured: the model has no weights yet (meta device); attach with scales=")
     ids = _ids(model, sample, tokenizer)
     return [units * rms for rms in _roots(stack, ids)]
 
@@ -57,14 +59,14 @@ def _ids(model: Any, sample: Any, tokenizer: Any) -> Tensor:
         return draw_sample(model)
     if isinstance(sample, str):
         if tokenizer is None:
-            raise ValueError("sample is text; give its tokenizer too, or token ids")
+            raise InvalidArgument("sample is text; give its tokenizer too, or token ids")
         sample = tokenizer(sample)["input_ids"]
     ids = torch.as_tensor(sample).to(device)
     if ids.dtype.is_floating_point or ids.ndim not in (1, 2) or ids.numel() == 0:
-        raise ValueError(f"sample is {ids.dtype} of shape {list(ids.shape)}; give token ids [steps] or [rows, steps]")
+        raise InvalidArgument(f"sample is {ids.dtype} of shape {list(ids.shape)}; give token ids [steps] or [rows, steps]")
     vocabulary = stack.config.vocab_size
     if int(ids.min()) < 0 or int(ids.max()) >= vocabulary:
-        raise ValueError(f"sample has token {int(ids.max())}; the model's vocabulary is 0 to {vocabulary - 1}")
+        raise InvalidArgument(f"sample has token {int(ids.max())}; the model's vocabulary is 0 to {vocabulary - 1}")
     ids = ids.reshape(-1, ids.shape[-1])[:, :MOST]
     return ids[: max(1, MOST // ids.shape[1])]
 

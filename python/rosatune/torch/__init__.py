@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ..config import RosaConfig
+from ..errors import InvalidArgument
 from . import _operator
 from ._pointer import PointerHead, pointer
 from ._settings import Settings, make, unexploring
@@ -47,18 +48,18 @@ def _check(name: str, x: Tensor, like: Tensor, bits: int) -> None:
     if x.dtype != like.dtype:
         raise TypeError(f"{name} is {x.dtype} and q {like.dtype}; give both in one dtype")
     if x.device != like.device:
-        raise ValueError(f"{name} is on {x.device} and q on {like.device}; bring them together")
+        raise InvalidArgument(f"{name} is on {x.device} and q on {like.device}; bring them together")
     if x.shape != like.shape:
-        raise ValueError(f"{name} has shape {list(x.shape)} and q {list(like.shape)}; they must be equal")
+        raise InvalidArgument(f"{name} has shape {list(x.shape)} and q {list(like.shape)}; they must be equal")
     if x.dim() not in (2, 3):
-        raise ValueError(f"{name} has shape {list(x.shape)}; give [batch, steps, channels] or [steps, channels]")
+        raise InvalidArgument(f"{name} has shape {list(x.shape)}; give [batch, steps, channels] or [steps, channels]")
     if x.shape[-1] == 0 or x.shape[-1] % bits != 0:
-        raise ValueError(
+        raise InvalidArgument(
             f"{name} has {x.shape[-1]} channels, which do not divide into routes of {bits} bits; "
             "choose bits that divide them"
         )
     if x.device.type not in ("cpu", "cuda", "meta"):
-        raise ValueError(f"{name} is on {x.device}; rosa runs on cpu and cuda")
+        raise InvalidArgument(f"{name} is on {x.device}; rosa runs on cpu and cuda")
 
 
 def _check_level(name: str, x: Tensor, like: Tensor) -> None:
@@ -67,9 +68,9 @@ def _check_level(name: str, x: Tensor, like: Tensor) -> None:
     if not x.is_floating_point():
         raise TypeError(f"{name} is {x.dtype}; give floating point, best torch.float32")
     if x.shape != like.shape[-1:]:
-        raise ValueError(f"{name} has shape {list(x.shape)}; give one number per channel, [{like.shape[-1]}]")
+        raise InvalidArgument(f"{name} has shape {list(x.shape)}; give one number per channel, [{like.shape[-1]}]")
     if x.device != like.device:
-        raise ValueError(f"{name} is on {x.device} and q on {like.device}; bring them together")
+        raise InvalidArgument(f"{name} is on {x.device} and q on {like.device}; bring them together")
 
 
 def _draw(settings: Settings, tables: bool, seed: Union[int, Tensor, None]) -> Optional[Tensor]:
@@ -81,7 +82,7 @@ def _draw(settings: Settings, tables: bool, seed: Union[int, Tensor, None]) -> O
     if isinstance(seed, Tensor):
         return seed
     if not 0 <= seed < 2**63:
-        raise ValueError(f"seed is {seed}; give a whole number from 0 to 2**63 - 1")
+        raise InvalidArgument(f"seed is {seed}; give a whole number from 0 to 2**63 - 1")
     return torch.tensor(seed, dtype=torch.int64, device="cpu")
 
 
@@ -155,9 +156,9 @@ def rosa(
         _check("q", q, q, settings.bits)
         _check("k", k, q, settings.bits)
         if unexploring(pending.settings) != unexploring(settings):
-            raise ValueError(f"pending was launched with {pending.settings}, not {settings}; launch and collect alike")
+            raise InvalidArgument(f"pending was launched with {pending.settings}, not {settings}; launch and collect alike")
         if settings.qk_grad == "flips" and not pending.tables and _needs_tables(q, k):
-            raise ValueError("pending was launched without gradients; launch where rosa is called, not under no_grad")
+            raise InvalidArgument("pending was launched without gradients; launch where rosa is called, not under no_grad")
     _check("v", v, q, settings.bits)
     _check_level("e0", e0, q)
     _check_level("e1", e1, q)

@@ -1,0 +1,58 @@
+"""Sources of learnt q and k in PyTorch: their symbols, the chain of what they find, and the derivative of values."""
+
+from __future__ import annotations
+
+from typing import List
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .finder import random_places
+from .sources import Learnt
+from .torch import _device, _host
+
+__all__ = ["chain", "randomised", "straight", "symbols"]
+
+
+def symbols(tensors: List[Tensor], bits: int) -> np.ndarray:
+    """Symbols on the host, [len(tensors), B, R, T]."""
+    if tensors[0].device.type == "cpu":
+        packed = _host.pack([x.detach().contiguous() for x in tensors], bits, torch.get_num_threads())
+    else:
+        packed = list(torch.stack([_device.host_layout(x.detach(), bits) for x in tensors]).cpu())
+    shape = (len(tensors[0]), tensors[0].shape[2] // bits, tensors[0].shape[1])
+    return np.stack([x.numpy().view(np.uint16).reshape(shape) for x in packed])
+
+
+def straight(v: Tensor) -> Tensor:
+    """v, but with a derivative that turns the slope of a sigmoid into 1 where v lies between -1 and 1, and 0 elsewhere.
+
+    The operator's gradient of v has the factor s'(v), which is 0.19 or more there, so that dividing by it is safe.
+    """
+    known = v.detach()
+    p = torch.sigmoid(known.float())
+    factor = torch.where(known.abs() < 1, 1 / (p * (1 - p)).clamp(min=0.1), 0).to(v.dtype)
+    return known + (v - known) * factor
+
+
+def chain(links: int, tau: Tensor, length: Tensor, known_tau: Tensor, known_length: Tensor) -> "tuple[Tensor, Tensor]":
+    """All links [links, B, R, T] from the first [1, B, R, T] and what every step found without delay [B, R, T]."""
+    taus, lengths = [tau[0]], [length[0]]
+    for _ in range(1, links):
+        before = (taus[-1] - 1).clamp(min=0)
+        there = torch.where(taus[-1] > 0, known_tau.gather(-1, before), -1)
+        shorter = torch.minimum(lengths[-1], known_length.gather(-1, before))
+        taus.append(there)
+        lengths.append(torch.where(there >= 0, shorter, 0))
+    return torch.stack(taus), torch.stack(lengths)
+
+
+@torch.compiler.disable
+def randomised(learnt: Learnt, delay: int) -> Learnt:
+    """The same with random places."""
+    tau = learnt.links.tau.cpu().numpy()
+    drawn = np.stack([random_places(tau[:, row], row, 0, delay) for row in range(tau.shape[1])], 1)
+    there = torch.from_numpy(drawn).to(learnt.links.tau)
+    read = there[0].reshape(learnt.found.read.shape).to(learnt.found.read.dtype)
+    return learnt._replace(found=learnt.found._replace(read=read), links=learnt.links._replace(tau=there))
