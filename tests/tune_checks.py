@@ -519,6 +519,35 @@ class Refusals(Case):
             errors = refusal(os.path.join(SHIPPED, name), "--out", "shipped", code=1)
             self.assertIn("models/", errors, name)
 
+    def test_shipped_configurations_are_what_they_say(self):
+        """The paper's have its adapter and nothing of ours; all others have the default, whatever that becomes."""
+        known = {o["name"]: o["default"] for o in json.loads(run("adapter", "options", "--json").stdout)["options"]}
+        ours = {key: known[key] for key in ("source", "delay", "chain", "gain", "gate", "units", "v_start", "v_grad")}
+        paper = {"source": "own", "delay": 0, "chain": 1, "gain": False, "gate": False, "units": 0, "bits": 4,
+                 "v_start": "xavier", "sinks": 0, "qk": "separate", "first_global_layers": 1, "fusion": "post",
+                 "qk_grad": "flips", "key_credit": "destination", "v_grad": "sigmoid"}
+        for name in os.listdir(SHIPPED):
+            out = f"shipped-{name}"
+            small = [f"model={os.path.abspath('model.gguf')}", "stage.*.data=chat.tokens", "stage.*.length=80",
+                     "stage.*.batch=1", "adapter.window=16"]
+            with open(os.path.join(SHIPPED, name)) as file:
+                stages = json.load(file)["stages"]
+            for i, stage in enumerate(stages, 1):
+                if stage["kind"] == "pointer":
+                    small += [f"stage.{i}.data=held.tokens", f"stage.{i}.pointer.positions=1200"]
+                else:
+                    small += [f"stage.{i}.{key}={value}" for key, value in (("tokens", 0), ("steps", 1))]
+                if "valid" in stage:
+                    small += [f"stage.{i}.valid=valid.tokens"]
+            settings = [word for setting in small for word in ("--set", setting)]
+            plan = run("tune", os.path.join(SHIPPED, name), *settings, "--out", out, "--dry-run").stdout
+            run("tune", os.path.join(SHIPPED, name), *settings, "--out", out)
+            options = json.loads(run("adapter", "info", "--json", out).stdout)["options"]
+            wanted = paper if "paper" in name else ours
+            self.assertEqual({key: options[key] for key in wanted}, wanted, name)
+            self.assertIn("source own, delay 0, chain 1" if "paper" in name else "source tokens, delay 16, chain 4", plan)
+            self.assertEqual(os.path.exists(f"{out}/final/pointer.json"), stages[-1]["kind"] == "pointer")
+
     def test_answers_must_be_marked(self):
         for key in ("data", "valid"):
             errors = refusal("chat.json", "--out", "unmarked", "--set", f"stage.1.{key}=text.tokens", code=1)

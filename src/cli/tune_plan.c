@@ -54,13 +54,27 @@ static void print_stage(const struct tune_config *config, const struct training_
 	printf("  %-12s%s each\n", "checkpoints", quantity_bytes((double)plan->checkpoint).text);
 }
 
+/* A new adapter is described by what is matched; one from a folder has `rosatune adapter info` for that. */
+static void print_adapter(const struct tune_config *config, const struct training_plan *plan)
+{
+	const struct adapter_options *o = &config->options;
+	char source[SOURCE_TEXT];
+
+	printf("adapter     %s: %s parameters\n", config->adapter ? config->adapter : "a new one",
+	       quantity_short((double)plan->adapter).text);
+	if (config->adapter)
+		return;
+	sources_text(&o->source, source);
+	printf("            source %s, delay %s, chain %" PRIu64 ", window %s, %" PRIu64 " sinks\n", source,
+	       quantity_grouped(adapter_delay(o)).text, o->chain, quantity_grouped(o->window).text, o->sinks);
+}
+
 void tune_plan_print(const struct tune_config *config, const struct training_plan *plan, const struct ranks *ranks)
 {
 	printf("model       %s: %s parameters\n", config->model,
 	       quantity_short((double)(plan->parameters - plan->adapter)).text);
 	if (plan->adapter)
-		printf("adapter     %s: %s parameters\n", config->adapter ? config->adapter : "a new one",
-		       quantity_short((double)plan->adapter).text);
+		print_adapter(config, plan);
 	printf("folder      %s", config->out);
 	if (plan->resumed != UINT64_MAX)
 		printf(", to continue after step %s", quantity_grouped(plan->resumed).text);
