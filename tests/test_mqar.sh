@@ -65,6 +65,20 @@ holds "[l['layer'] for l in runs['rosa']['epochs'][1]['layers']] == [1]"
 check 0 '' $tiny --epochs 1 --mode rosa --json --layers 2 --adapter-layers 1 --tied --filler random --fusion pre
 holds "[l['layer'] for l in runs['rosa']['epochs'][1]['layers']] == [0, 1]"
 
+# Other sources, with delay and strength: a key is found by its id, and by its embedding's signs, unless it is so near
+# that the delay hides it. (Embeddings are small here, hence so many units.)
+strong='--delay 4 --gain --gate --units 5 --chain 2 --v-start identity --v-grad straight'
+for source in tokens embeddings tokens+own; do
+	check 0 '' $tiny --epochs 3 --mode rosa --json --source $source $strong
+	holds "runs['rosa']['epochs'][0]['layers'][0]['right'] > 0.85"
+	holds "runs['rosa']['epochs'][3]['accuracy'] > 0.8"
+done
+check 0 '' $tiny --epochs 1 --mode rosa --source tokens
+says 'layer 0: right routes 100.0 %, found 100.0 %$'
+check 0 '' $tiny --epochs 1 --mode rosa --json --layers 2 --source 'layer 0' --qk shared $strong
+holds "all(l['right'] > 0.85 for l in runs['rosa']['epochs'][0]['layers'])"
+holds "len(runs['rosa']['epochs'][0]['layers']) == 2"
+
 # ---------------------------------------------------------------------------------------------------------- picture
 
 if command -v gnuplot >/dev/null; then
@@ -84,7 +98,10 @@ check 1 'must end in .png, .svg or .pdf' $tiny --epochs 1 --plot curve.jpeg
 check 1 'takes at least 40' --pairs 10 --length 39
 check 1 '40 pairs need as many keys, and there are 31' --pairs 40 --vocabulary 64
 check 1 'no multiple of the batch' --examples 100
-check 1 'no multiple of 12 bits' --bits 12
+check 1 '--bits: is 12, of which the model.s width 64 is no multiple' --bits 12
+check 1 '--source: is layer 5; the model has layers 0 to 1' --source 'layer 5'
+check 1 '--delay: is 3 beside a window of 16: .*; use 0, or 16 or more' --source tokens --delay 3
+check 2 '--source.*is words; choose from: own, tokens, embeddings, layer N' --source words
 [ ! -s out ] || problem "it trains before it finds that it cannot"
 check 1 'beyond the 2 of the decoder' --mode rosa --adapter-layers 2
 check 2 'give numbers of layers' --adapter-layers 0,x

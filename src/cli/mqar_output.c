@@ -21,11 +21,14 @@ void mqar_print_epoch(const struct mqar_result *result, const struct mqar_run *r
 	for (size_t i = 0; i < result->setup.layers; i++) {
 		const struct mqar_layer *layer = &epoch->layers[i];
 
-		if (layer->adapted)
-			printf("        layer %zu: right routes %5.1f %%; query meets key %5.1f %%, agrees %5.1f %%; "
-			       "%.0f query and %.0f key symbols\n",
-			       i, 100 * layer->right, 100 * layer->meets, 100 * layer->agree, layer->queries,
-			       layer->keys);
+		if (!layer->adapted)
+			continue;
+		printf("        layer %zu: right routes %5.1f %%, found %5.1f %%", i, 100 * layer->right,
+		       100 * layer->found);
+		if (layer->queries > 0) /* the layer has q and k */
+			printf("; query meets key %5.1f %%, agrees %5.1f %%; %.0f query and %.0f key symbols",
+			       100 * layer->meets, 100 * layer->agree, layer->queries, layer->keys);
+		putchar('\n');
 	}
 	fflush(stdout);
 }

@@ -47,7 +47,7 @@ struct mqar_trainer {
 
 static rosa_status check_network(const struct mqar_setup *setup, rosa_error *err)
 {
-	const int bits = (int)setup->network.adapter.bits;
+	const struct adapter_shape shape = {setup->width, setup->layers, setup->task.vocabulary, NULL};
 
 	if (!setup->layers || setup->layers > MQAR_MOST_LAYERS)
 		return rosa_fail(err, ROSA_EINVAL, "%zu layers: use 1 to %d", setup->layers, MQAR_MOST_LAYERS);
@@ -59,10 +59,7 @@ static rosa_status check_network(const struct mqar_setup *setup, rosa_error *err
 	if (setup->layers < MQAR_MOST_LAYERS && setup->adapters >> setup->layers)
 		return rosa_fail(err, ROSA_EINVAL, "--adapter-layers names a layer beyond the %zu of the decoder",
 				 setup->layers);
-	if (setup->mode == MQAR_ROSA && (bits < ROSA_MIN_BITS || bits > ROSA_MAX_BITS || setup->width % (size_t)bits))
-		return rosa_fail(err, ROSA_EINVAL, "a width of %zu is no multiple of %d bits; choose others",
-				 setup->width, bits);
-	return ROSA_OK;
+	return setup->mode == MQAR_ROSA ? adapter_options_check(&setup->network.adapter, &shape, "--", err) : ROSA_OK;
 }
 
 rosa_status mqar_setup_check(const struct mqar_setup *setup, rosa_error *err)

@@ -103,7 +103,7 @@ static double symbols(const struct mqar_watch *watch, const uint64_t *seen)
 
 	for (size_t i = 0; i < watch->routes * words_of(watch->bits); i++)
 		count += (uint64_t)__builtin_popcountll(seen[i]);
-	return (double)count / (double)watch->routes;
+	return watch->routes ? (double)count / (double)watch->routes : 0; /* ids need none, however narrow the model */
 }
 
 void mqar_watch_layer(const struct mqar_watch *watch, size_t layer, struct mqar_layer *report)
