@@ -395,7 +395,8 @@ class Survival(Case):
             process = subprocess.Popen([PROGRAM, "tune", "config.json", "--out", out, "--set", "stage.1.tokens=1M"],
                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL))
-            process.stdout.readline()  # it is training now
+            self.assertIn("stage 1", process.stdout.readline())
+            self.assertIn("before training", process.stdout.readline())  # it is training now
             process.send_signal(number)
             output, errors = process.communicate(timeout=LIMIT)
             self.assertEqual(process.returncode, code, errors)
@@ -403,9 +404,25 @@ class Survival(Case):
             stopped = json.loads(content(f"{out}/checkpoints/{checkpoints(out)[-1]}/state.json"))
             self.assertEqual(log(out)[-1]["step"], stopped["step"])
 
+    def test_interrupted_before_the_first_step(self):
+        """In the middle of the first validation, which may take long: nothing is lost, and the run can be begun."""
+        long = ["--set", "stage.1.valid=held.tokens", "--set", "stage.1.valid_samples=100000"]
+        process = subprocess.Popen([PROGRAM, "tune", "config.json", "--out", "early", *long], text=True,
+                                   stdout=subprocess.PIPE,
+                                   preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+        self.assertIn("stage 1", process.stdout.readline())
+        process.send_signal(signal.SIGINT)
+        output = process.communicate(timeout=LIMIT)[0]
+        self.assertEqual(process.returncode, 130)
+        self.assertIn("stopped before the first step\nnothing was trained, and nothing is saved\n", output)
+        self.assertEqual((checkpoints("early"), log("early")), ([], []))
+        tune("early")
+        self.same("early")
+
     def test_interrupted_and_resumed(self):
         process = subprocess.Popen([PROGRAM, "tune", "config.json", "--out", "stopped"], stdout=subprocess.PIPE,
                                    text=True)
+        process.stdout.readline()
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=LIMIT)

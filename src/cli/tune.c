@@ -36,7 +36,7 @@ struct tune {
 
 	struct progress progress;
 	char detail[96];
-	uint64_t last_line;
+	uint64_t last_line, stage_step, stage_steps;
 };
 
 /* -------------------------------------------------------------------------------------------------------- hooks -- */
@@ -50,6 +50,8 @@ static void on_begin(void *context, const struct trainer_report *report, uint64_
 	progress_begin(&job->progress, stage->name, report->stage_steps);
 	job->progress.skipped = report->stage_step;
 	job->progress.detail = NULL;
+	job->stage_step = report->stage_step;
+	job->stage_steps = report->stage_steps;
 	job->last_line = progress_clock();
 	if (job->json)
 		return;
@@ -131,7 +133,17 @@ static void on_step(void *context, const struct trainer_report *report)
 		print_step(report);
 		job->last_line = clock;
 	}
-	progress_tick(&job->progress, report->stage_step, report->stage_steps);
+	job->stage_step = report->stage_step;
+	progress_tick(&job->progress, job->stage_step, job->stage_steps);
+}
+
+static void on_judging(void *context, uint64_t done, uint64_t total)
+{
+	struct tune *job = context;
+
+	snprintf(job->detail, sizeof(job->detail), "validation, %" PRIu64 " of %" PRIu64 " samples", done, total);
+	job->progress.detail = job->detail;
+	progress_tick(&job->progress, job->stage_step, job->stage_steps);
 }
 
 static void on_saved(void *context, const char *path)
@@ -238,6 +250,8 @@ static void print_result(const struct tune *job)
 	}
 	if (none && *job->outcome.pointer)
 		printf("done\n");
+	else if (none && job->outcome.stopped)
+		printf("stopped before the first step\n");
 	else if (none)
 		printf("nothing left to do: the run in %s is at its end\n", job->config.out);
 	else
@@ -251,7 +265,8 @@ static void print_result(const struct tune *job)
 	if (*job->outcome.pointer)
 		printf("pointer: %s\n", job->outcome.pointer);
 	if (job->outcome.stopped)
-		printf("to continue, give the same command with --resume\n");
+		printf(*job->outcome.checkpoint ? "to continue, give the same command with --resume\n"
+						: "nothing was trained, and nothing is saved\n");
 }
 
 /* A failure that all processes share is reported by the first; one that another process has alone, by that one. */
@@ -268,7 +283,8 @@ static void explain(const struct tune *job, rosa_status status, const rosa_error
 
 static rosa_status train(struct tune *job, rosa_error *err)
 {
-	const struct trainer_hooks hooks = {job, on_begin, on_step, on_saved, on_note, on_stop, on_fitting, on_fitted};
+	const struct trainer_hooks hooks = {job,     on_begin,   on_step,    on_saved, on_note,
+					    on_stop, on_judging, on_fitting, on_fitted};
 	rosa_status status;
 
 	interrupt_watch();

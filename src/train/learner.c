@@ -313,10 +313,11 @@ static rosa_status judge_batch(learner *l, const struct batch *batch, enum past_
 	return status;
 }
 
-rosa_status learner_judge(learner *l, const struct samples *samples, uint64_t count, enum past_reads reads,
-			  struct learner_result *result, rosa_error *err)
+rosa_status learner_judge(learner *l, const struct learner_judging *judging, struct learner_result *result,
+			  rosa_error *err)
 {
-	const size_t micro = (size_t)l->options.micro_batch, mine = share_of(l->ranks, count);
+	const struct samples *samples = judging->samples;
+	const size_t micro = (size_t)l->options.micro_batch, mine = share_of(l->ranks, judging->count);
 	struct judged sums = {0};
 	rosa_status status = ROSA_OK;
 
@@ -327,7 +328,9 @@ rosa_status learner_judge(learner *l, const struct samples *samples, uint64_t co
 
 		for (size_t j = 0; j < taken; j++)
 			read_sample(l, samples, sample_number(l, 0, i + j), j);
-		status = judge_batch(l, &batch, reads, &sums, err);
+		status = judge_batch(l, &batch, judging->reads, &sums, err);
+		if (status == ROSA_OK && judging->progress && judging->progress(judging->context, i + taken, mine))
+			status = rosa_fail(err, ROSA_ECANCELLED, "stopped");
 	}
 	status = ranks_agree(l->ranks, status, err);
 	if (status == ROSA_OK)

@@ -46,9 +46,18 @@ void learner_free(learner *learner); /* safe on NULL */
 rosa_status learner_step(learner *learner, uint64_t step, double adapter_rate, double backbone_rate,
 			 struct learner_result *result, rosa_error *err);
 
-/* The mean loss over samples 0 .. count - 1 of any source, without learning from them. `reads`: what the adapters read,
- * the places found or a control. */
-rosa_status learner_judge(learner *learner, const struct samples *samples, uint64_t count, enum past_reads reads,
-			  struct learner_result *result, rosa_error *err);
+/* What is judged: samples 0 .. count - 1 of any source. `reads`: what the adapters read, the places found or a control.
+ * `progress` (NULL: none) is told after each micro batch, in samples of this process, and may stop it. */
+struct learner_judging {
+	const struct samples *samples;
+	uint64_t count;
+	enum past_reads reads;
+	rosa_progress progress;
+	void *context;
+};
+
+/* The mean loss, without learning from it. ROSA_ECANCELLED: `progress` of this process or of another stopped it. */
+rosa_status learner_judge(learner *learner, const struct learner_judging *judging, struct learner_result *result,
+			  rosa_error *err);
 
 #endif

@@ -368,6 +368,26 @@ static bool due(uint64_t every, uint64_t step)
 	return every && step % every == 0;
 }
 
+/* A validation as it goes on. What is measured after a step is measured to its end, since the log of a run must not
+ * depend on when it was stopped; before the first step there is nothing to lose. */
+struct validation {
+	const struct trainer *trainer;
+	uint64_t before, all; /* samples of the passes before this one, and of all passes */
+	bool may_stop;
+};
+
+/* A rosa_progress. */
+static int tell_judging(void *context, uint64_t done, uint64_t total)
+{
+	const struct validation *v = context;
+	const struct trainer_hooks *hooks = v->trainer->hooks;
+
+	(void)total;
+	if (v->trainer->first && hooks->judging)
+		hooks->judging(hooks->context, v->before + done, v->all);
+	return v->may_stop && hooks->stop && hooks->stop(hooks->context);
+}
+
 /* The loss, and that on far tokens with its controls: a run shows early whether it remembers. */
 static rosa_status validate(struct trainer *t, struct stage_run *run, struct training_entry *entry, rosa_error *err)
 {
@@ -377,8 +397,10 @@ static rosa_status validate(struct trainer *t, struct stage_run *run, struct tra
 		enum past_reads reads;
 		double *far;
 	} controls[] = {{READS_RANDOM, &entry->far_random_loss}, {READS_NOTHING, &entry->far_off_loss}};
+	struct validation validation = {t, 0, t->config->rosa ? 3 * count : count, t->state.step == 0};
+	struct learner_judging judging = {&run->valid_samples, count, READS_FOUND, tell_judging, &validation};
 	struct learner_result result;
-	rosa_status status = learner_judge(run->learner, &run->valid_samples, count, READS_FOUND, &result, err);
+	rosa_status status = learner_judge(run->learner, &judging, &result, err);
 
 	entry->has_valid = status == ROSA_OK;
 	entry->valid_loss = result.loss;
@@ -386,9 +408,10 @@ static rosa_status validate(struct trainer *t, struct stage_run *run, struct tra
 	t->outcome->valid_loss = result.loss;
 	for (size_t i = 0; i < 2; i++) {
 		result.far = NAN;
+		validation.before += count;
+		judging.reads = controls[i].reads;
 		if (status == ROSA_OK && t->config->rosa && !isnan(entry->far_loss))
-			status =
-			    learner_judge(run->learner, &run->valid_samples, count, controls[i].reads, &result, err);
+			status = learner_judge(run->learner, &judging, &result, err);
 		*controls[i].far = result.far;
 	}
 	return status;
@@ -457,8 +480,13 @@ static rosa_status take_step(struct trainer *t, struct stage_run *run, rosa_erro
 	return ranks_agree(t->ranks, status, err);
 }
 
+static bool must_stop(const struct trainer *t)
+{
+	return ranks_any(t->ranks, t->hooks->stop && t->hooks->stop(t->hooks->context));
+}
+
 /* What the model is worth before anything is learnt: without it the first validation has nothing to be compared with. A
- * run that is resumed has it in its log. */
+ * run that is resumed has it in its log. One that is stopped here has nothing to save, and begins anew. */
 static rosa_status validate_first(struct trainer *t, struct stage_run *run, rosa_error *err)
 {
 	struct trainer_report report = {.entry = {.loss = NAN, .grad_norm = NAN}};
@@ -467,6 +495,9 @@ static rosa_status validate_first(struct trainer *t, struct stage_run *run, rosa
 	if (t->state.step > 0 || !run->data.valid)
 		return ROSA_OK;
 	status = validate(t, run, &report.entry, err);
+	t->outcome->stopped = must_stop(t);
+	if (status == ROSA_ECANCELLED && t->outcome->stopped)
+		return ROSA_OK;
 	fill_report(t, run, &report);
 	if (t->first && status == ROSA_OK)
 		status = training_log_add(&t->log, &report.entry, err);
@@ -489,11 +520,6 @@ static void tell_begin(const struct trainer *t, const struct stage_run *run)
 	}
 	fill_report(t, run, &report);
 	t->hooks->begin(t->hooks->context, &report, trained, all);
-}
-
-static bool must_stop(const struct trainer *t)
-{
-	return ranks_any(t->ranks, t->hooks->stop && t->hooks->stop(t->hooks->context));
 }
 
 static rosa_status run_stage(struct trainer *t, struct stage_run *run, rosa_error *err)

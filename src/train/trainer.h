@@ -23,7 +23,9 @@ struct trainer_hooks {
 	void (*step)(void *context, const struct trainer_report *report); /* step 0: validated before the first */
 	void (*saved)(void *context, const char *path);
 	void (*note)(void *context, const char *message); /* something the user should know */
-	bool (*stop)(void *context);                      /* asked after every step */
+	bool (*stop)(void *context);                      /* asked after every step, and before the first */
+	/* Of a validation: samples read of those to read. */
+	void (*judging)(void *context, uint64_t done, uint64_t total);
 	/* Of a pointer: positions read of those to read, then steps of the fit; and what came of it. */
 	void (*fitting)(void *context, uint64_t done, uint64_t total);
 	void (*fitted)(void *context, const struct pointer_fitted *fitted);
@@ -39,8 +41,8 @@ struct trainer_outcome {
 };
 
 /* Trains. With `resume` it continues from the newest intact checkpoint in config->out, and begins where there is none;
- * without, a folder that has checkpoints is refused. A stop saves first. Where the failure was another process's, the
- * status is ROSA_ECANCELLED. */
+ * without, a folder that has checkpoints is refused. A stop saves first, if a step was taken. Where the failure was
+ * another process's, the status is ROSA_ECANCELLED. */
 rosa_status trainer_run(const struct tune_config *config, bool resume, const struct ranks *ranks,
 			const struct trainer_hooks *hooks, struct trainer_outcome *outcome, rosa_error *err);
 
