@@ -84,23 +84,31 @@ struct row {
 	const char *gguf, *hf;
 	int layer; /* -1: outside of layers */
 	size_t shape[2];
-	bool qwen3;
+	bool norm, bias; /* of q, k or v: not in every architecture */
 };
 
 static const struct row outer[] = {
-    {"token_embd", "model.embed_tokens", -1, {10, 8}, false},
-    {"output_norm", "model.norm", -1, {8, 0}, false},
+    {"token_embd.weight", "model.embed_tokens.weight", -1, {10, 8}, false, false},
+    {"output_norm.weight", "model.norm.weight", -1, {8, 0}, false, false},
 };
 
-static const struct row head = {"output", "lm_head", -1, {10, 8}, false};
+static const struct row head = {"output.weight", "lm_head.weight", -1, {10, 8}, false, false};
 
 static const struct row inner[] = {
-    {"attn_norm", "input_layernorm", 0, {8, 0}, false},    {"attn_q", "self_attn.q_proj", 0, {8, 8}, false},
-    {"attn_k", "self_attn.k_proj", 0, {4, 8}, false},      {"attn_v", "self_attn.v_proj", 0, {4, 8}, false},
-    {"attn_output", "self_attn.o_proj", 0, {8, 8}, false}, {"attn_q_norm", "self_attn.q_norm", 0, {4, 0}, true},
-    {"attn_k_norm", "self_attn.k_norm", 0, {4, 0}, true},  {"ffn_norm", "post_attention_layernorm", 0, {8, 0}, false},
-    {"ffn_gate", "mlp.gate_proj", 0, {12, 8}, false},      {"ffn_up", "mlp.up_proj", 0, {12, 8}, false},
-    {"ffn_down", "mlp.down_proj", 0, {8, 12}, false},
+    {"attn_norm.weight", "input_layernorm.weight", 0, {8, 0}, false, false},
+    {"attn_q.weight", "self_attn.q_proj.weight", 0, {8, 8}, false, false},
+    {"attn_k.weight", "self_attn.k_proj.weight", 0, {4, 8}, false, false},
+    {"attn_v.weight", "self_attn.v_proj.weight", 0, {4, 8}, false, false},
+    {"attn_q.bias", "self_attn.q_proj.bias", 0, {8, 0}, false, true},
+    {"attn_k.bias", "self_attn.k_proj.bias", 0, {4, 0}, false, true},
+    {"attn_v.bias", "self_attn.v_proj.bias", 0, {4, 0}, false, true},
+    {"attn_output.weight", "self_attn.o_proj.weight", 0, {8, 8}, false, false},
+    {"attn_q_norm.weight", "self_attn.q_norm.weight", 0, {4, 0}, true, false},
+    {"attn_k_norm.weight", "self_attn.k_norm.weight", 0, {4, 0}, true, false},
+    {"ffn_norm.weight", "post_attention_layernorm.weight", 0, {8, 0}, false, false},
+    {"ffn_gate.weight", "mlp.gate_proj.weight", 0, {12, 8}, false, false},
+    {"ffn_up.weight", "mlp.up_proj.weight", 0, {12, 8}, false, false},
+    {"ffn_down.weight", "mlp.down_proj.weight", 0, {8, 12}, false, false},
 };
 
 /* Files in the making, among which tensors are dealt out by turns, and the index of a sharded model. */
@@ -140,14 +148,15 @@ static void add_named(struct making *making, const char *name, size_t rows, size
 
 static void add_row(struct making *making, const struct row *row, int layer)
 {
+	const struct architecture_info *architecture = &architectures[making->files->architecture];
 	char name[128];
 
-	if (row->qwen3 && making->files->architecture != QWEN3)
+	if ((row->norm && !architecture->head_norms) || (row->bias && !architecture->qkv_biases))
 		return;
 	if (layer < 0)
-		snprintf(name, sizeof(name), "%s.weight", making->gguf ? row->gguf : row->hf);
+		snprintf(name, sizeof(name), "%s", making->gguf ? row->gguf : row->hf);
 	else
-		snprintf(name, sizeof(name), "%s.%d.%s.weight", making->gguf ? "blk" : "model.layers", layer,
+		snprintf(name, sizeof(name), "%s.%d.%s", making->gguf ? "blk" : "model.layers", layer,
 			 making->gguf ? row->gguf : row->hf);
 	add_named(making, name, row->shape[0], row->shape[1]);
 }
@@ -252,7 +261,7 @@ static void set_gguf_key(struct weights_writer *writer, const struct files *file
 
 	if (!value)
 		return;
-	snprintf(full, sizeof(full), "%s%s%s", plain ? "" : architecture_names[files->architecture], plain ? "" : ".",
+	snprintf(full, sizeof(full), "%s%s%s", plain ? "" : architectures[files->architecture].name, plain ? "" : ".",
 		 key);
 	set_gguf(writer, full, value);
 }
@@ -264,7 +273,7 @@ void files_save_gguf(const struct files *files, const char *name)
 	const size_t lines = sizeof(gguf_lines) / sizeof(gguf_lines[0]);
 	char quoted[32];
 
-	snprintf(quoted, sizeof(quoted), "\"%s\"", architecture_names[files->architecture]);
+	snprintf(quoted, sizeof(quoted), "\"%s\"", architectures[files->architecture].name);
 	set_gguf_key(writer, files, "general.architecture", value_of(files, "general.architecture", quoted));
 	for (size_t i = 0; i < lines; i++)
 		set_gguf_key(writer, files, gguf_lines[i].key, value_of(files, gguf_lines[i].key, gguf_lines[i].value));
@@ -295,7 +304,7 @@ static void save_config(const struct files *files, const char *name)
 	char quoted[32], path[256];
 
 	bytes_put(&text, "{", 1);
-	snprintf(quoted, sizeof(quoted), "\"%s\"", architecture_names[files->architecture]);
+	snprintf(quoted, sizeof(quoted), "\"%s\"", architectures[files->architecture].name);
 	put_line(&text, "model_type", value_of(files, "model_type", quoted));
 	put_line(&text, "tie_word_embeddings",
 		 value_of(files, "tie_word_embeddings", files->untied ? "false" : "true"));

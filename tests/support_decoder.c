@@ -43,14 +43,14 @@ static void set(struct weights_writer *writer, const struct tiny_model *model, c
 {
 	char text[128];
 
-	snprintf(text, sizeof(text), "%s.%s", architecture_names[model->architecture], key);
+	snprintf(text, sizeof(text), "%s.%s", architectures[model->architecture].name, key);
 	weights_set_integer(writer, text, GGUF_UINT32, (int64_t)value);
 }
 
 void tiny_model_save(const struct tiny_model *m, const char *path)
 {
 	struct weights_writer *writer = weights_new(WEIGHTS_GGUF);
-	const char *name = architecture_names[m->architecture];
+	const char *name = architectures[m->architecture].name;
 	const size_t queries = m->heads * m->head_size, keys = m->kv_heads * m->head_size;
 	uint64_t state = m->seed;
 	char key[128];
@@ -83,7 +83,12 @@ void tiny_model_save(const struct tiny_model *m, const char *path)
 		add(writer, m->format, &state, m->width, m->mlp_width, "blk.%zu.ffn_down.weight", i);
 		add(writer, FORMAT_F32, &state, 0, m->width, "blk.%zu.attn_norm.weight", i);
 		add(writer, FORMAT_F32, &state, 0, m->width, "blk.%zu.ffn_norm.weight", i);
-		if (m->architecture == QWEN3) {
+		if (architectures[m->architecture].qkv_biases) {
+			add(writer, FORMAT_F32, &state, 0, queries, "blk.%zu.attn_q.bias", i);
+			add(writer, FORMAT_F32, &state, 0, keys, "blk.%zu.attn_k.bias", i);
+			add(writer, FORMAT_F32, &state, 0, keys, "blk.%zu.attn_v.bias", i);
+		}
+		if (architectures[m->architecture].head_norms) {
 			add(writer, FORMAT_F32, &state, 0, m->head_size, "blk.%zu.attn_q_norm.weight", i);
 			add(writer, FORMAT_F32, &state, 0, m->head_size, "blk.%zu.attn_k_norm.weight", i);
 		}
@@ -183,7 +188,7 @@ void tiny_adapter_save(const struct tiny_model *m, const struct tiny_adapter *a,
 		      "\"hidden_size\": %zu, \"num_hidden_layers\": %zu}, \"options\": {\"window\": %zu, \"sinks\": "
 		      "%zu, \"bits\": %d, \"fusion\": \"%s\", \"qk\": \"%s\", \"first_global_layers\": %zu, "
 		      "\"layers\": [",
-		      a->source ? 2 : 1, architecture_names[m->architecture], m->width, m->layers, a->window, a->sinks,
+		      a->source ? 2 : 1, architectures[m->architecture].name, m->width, m->layers, a->window, a->sinks,
 		      a->bits, a->fusion == ROSA_PRE ? "pre" : "post", a->shared ? "shared" : "aligned",
 		      a->first_global_layers);
 	for (size_t i = 0; i < m->layers; i++) {
@@ -534,6 +539,20 @@ static void head_norm(const struct model_config *c, const struct tensor *weight,
 	*x = y;
 }
 
+/* x[t] += the bias; nothing without one */
+static void add_bias(const struct tensor *bias, double *x, size_t steps)
+{
+	float *b;
+
+	if (!bias)
+		return;
+	b = row_of(bias, 0);
+	for (size_t t = 0; t < steps; t++)
+		for (size_t i = 0; i < bias->shape[0]; i++)
+			x[t * bias->shape[0] + i] += b[i];
+	free(b);
+}
+
 static void layer(const struct checkpoint *c, const struct adapter *a, const struct decoder_options *o, size_t number,
 		  struct oracle_state *state, double *h, size_t steps)
 {
@@ -559,6 +578,9 @@ static void layer(const struct checkpoint *c, const struct adapter *a, const str
 	k = product(w->k, u, steps);
 	v = product(w->v, u, steps);
 	free(u);
+	add_bias(w->q_bias, q, steps);
+	add_bias(w->k_bias, k, steps);
+	add_bias(w->v_bias, v, steps);
 	head_norm(config, w->q_norm, &q, config->heads, steps);
 	head_norm(config, w->k_norm, &k, config->kv_heads, steps);
 	rotate(c, q, steps, config->heads);

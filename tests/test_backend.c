@@ -593,17 +593,29 @@ static void call_swiglu(struct subject *s, const struct rows_trial *trial, size_
 	s->ops->swiglu(s->backend, rows * trial->width, inputs[0], inputs[1], y);
 }
 
+static void copy_floats(struct subject *s, size_t count, const float *x, float *y)
+{
+	float *copy = must_alloc(count * sizeof(*copy));
+
+	s->ops->get(s->backend, copy, x, count * sizeof(*copy));
+	s->ops->put(s->backend, y, copy, count * sizeof(*copy));
+	free(copy);
+}
+
 static void call_add(struct subject *s, const struct rows_trial *trial, size_t row, size_t rows, float *const *inputs,
 		     float *y)
 {
-	const size_t count = rows * trial->width;
-	float *copy = must_alloc(count * sizeof(*copy));
-
 	(void)row;
-	s->ops->get(s->backend, copy, inputs[0], count * sizeof(*copy));
-	s->ops->put(s->backend, y, copy, count * sizeof(*copy));
-	s->ops->add(s->backend, count, inputs[1], y);
-	free(copy);
+	copy_floats(s, rows * trial->width, inputs[0], y);
+	s->ops->add(s->backend, rows * trial->width, inputs[1], y);
+}
+
+static void call_add_bias(struct subject *s, const struct rows_trial *trial, size_t row, size_t rows,
+			  float *const *inputs, float *y)
+{
+	(void)row;
+	copy_floats(s, rows * trial->width, inputs[0], y);
+	s->ops->add_bias(s->backend, rows, trial->width, inputs[2], y);
 }
 
 static void call_mix(struct subject *s, const struct rows_trial *trial, size_t row, size_t rows, float *const *inputs,
@@ -666,8 +678,13 @@ static void test_pairs(void **state)
 		for (size_t j = 0; j < count; j++)
 			trial.want[j] = (double)a[j] + (double)b[j];
 		check_rows(&trial);
-		trial.what = "mix";
+		trial.what = "add_bias";
 		trial.inputs = 3;
+		trial.call = call_add_bias;
+		for (size_t j = 0; j < count; j++)
+			trial.want[j] = (double)a[j] + (double)gate[j % width];
+		check_rows(&trial);
+		trial.what = "mix";
 		trial.call = call_mix;
 		oracle_mix(rows, width, gate, a, b, trial.want);
 		check_rows(&trial);
@@ -677,7 +694,7 @@ static void test_pairs(void **state)
 		free(b);
 		free(gate);
 	}
-	report("swiglu, add, mix");
+	report("swiglu, add, add_bias, mix");
 }
 
 struct rotate_extra {
@@ -689,12 +706,9 @@ static void call_rotate(struct subject *s, const struct rows_trial *trial, size_
 			float *const *inputs, float *y)
 {
 	const struct rotate_extra *extra = trial->extra;
-	float *copy = must_alloc(rows * trial->width * sizeof(*copy));
 
-	s->ops->get(s->backend, copy, inputs[0], rows * trial->width * sizeof(*copy));
-	s->ops->put(s->backend, y, copy, rows * trial->width * sizeof(*copy));
+	copy_floats(s, rows * trial->width, inputs[0], y);
 	s->ops->rotate(s->backend, &extra->rotary, rows, extra->heads, extra->first + row, y);
-	free(copy);
 }
 
 static void test_rotate(void **state)

@@ -117,13 +117,23 @@ static void check_weights(const struct checkpoint *checkpoint, const struct file
 		assert_null(layer->q_norm);
 		assert_null(layer->k_norm);
 	}
+	if (files->architecture == QWEN2) {
+		check_name(layer->q_bias, gguf ? "blk.1.attn_q.bias" : "model.layers.1.self_attn.q_proj.bias");
+		check_name(layer->k_bias, gguf ? "blk.1.attn_k.bias" : "model.layers.1.self_attn.k_proj.bias");
+		check_name(layer->v_bias, gguf ? "blk.1.attn_v.bias" : "model.layers.1.self_attn.v_proj.bias");
+	} else {
+		assert_null(layer->q_bias);
+		assert_null(layer->k_bias);
+		assert_null(layer->v_bias);
+	}
 }
 
 /* Opens, checks and closes; returns the fingerprint. */
 static uint64_t check(const char *path, const struct files *files)
 {
 	/* two layers, the embedding, the last norm */
-	const uint64_t layer = 8 + 64 + 32 + 32 + 64 + 8 + 3 * 96 + (files->architecture == QWEN3 ? 8 : 0);
+	const uint64_t layer = 8 + 64 + 32 + 32 + 64 + 8 + 3 * 96 + (files->architecture == QWEN3 ? 8 : 0) +
+			       (files->architecture == QWEN2 ? 16 : 0);
 	struct checkpoint checkpoint;
 	rosa_error error;
 	uint64_t fingerprint;
@@ -144,8 +154,8 @@ static uint64_t check(const char *path, const struct files *files)
 static void reads_gguf(void **state)
 {
 	(void)state;
-	for (int i = 0; i < 4; i++) {
-		struct files files = {.architecture = i & 1 ? QWEN3 : LLAMA, .untied = i & 2};
+	for (int i = 0; i < 2 * ARCHITECTURES; i++) {
+		struct files files = {.architecture = (enum architecture)(i / 2), .untied = i & 1};
 		files_save_gguf(&files, "model.gguf");
 		check(scratch_path("model.gguf"), &files);
 	}
@@ -155,9 +165,9 @@ static void reads_folders(void **state)
 {
 	(void)state;
 	need_json();
-	for (int i = 0; i < 8; i++) {
-		struct files files = {.architecture = i & 1 ? QWEN3 : LLAMA, .untied = i & 2};
-		files_save_folder(&files, "model", i & 4 ? 3 : 1);
+	for (int i = 0; i < 4 * ARCHITECTURES; i++) {
+		struct files files = {.architecture = (enum architecture)(i / 4), .untied = i & 1};
+		files_save_folder(&files, "model", i & 2 ? 3 : 1);
 		check(scratch_path("model"), &files);
 	}
 }
@@ -352,7 +362,7 @@ struct wrong {
 static void refuses_configurations(void **state)
 {
 	static const struct wrong wrongs[] = {
-	    {"model_type", "\"mistral\"", "config.json: model_type is mistral; supported are llama and qwen3"},
+	    {"model_type", "\"mistral\"", "config.json: model_type is mistral; supported are llama, qwen2 and qwen3"},
 	    {"model_type", NULL, "model_type"},
 	    {"model_type", "3", "model_type"},
 	    {"hidden_act", "\"gelu\"", "hidden_act: is gelu; only silu"},
@@ -421,7 +431,8 @@ static void refuses_configurations(void **state)
 static void refuses_metadata(void **state)
 {
 	static const struct wrong wrongs[] = {
-	    {"general.architecture", "\"gemma\"", "general.architecture is gemma; supported are llama and qwen3"},
+	    {"general.architecture", "\"gemma\"",
+	     "general.architecture is gemma; supported are llama, qwen2 and qwen3"},
 	    {"general.architecture", NULL, "no general.architecture"},
 	    {"general.architecture", "5", "no general.architecture"},
 	    {"block_count", NULL, "no llama.block_count"},
@@ -478,7 +489,7 @@ static void refuses_tensors(void **state)
 	    {{.odd = "output_norm.weight"},
 	     {.odd = "model.norm.weight"},
 	     {"output_norm.weight has shape [9]", "model.norm.weight has shape [9]"}},
-	    {{.extra = "blk.0.attn_q.bias"},
+	    {{.extra = "blk.0.attn_q.bias"}, /* Qwen2 has it */
 	     {.extra = "model.layers.0.self_attn.q_proj.bias"},
 	     {"attn_q.bias has no place in a qwen3 model", "q_proj.bias has no place in a qwen3 model"}},
 	};

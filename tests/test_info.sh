@@ -191,7 +191,7 @@ if "$program" --version | grep -q "jansson: yes"; then
 	check 1 "adapter_config.json; name the folder" tiny --adapter tiny
 	check 2 "bits is for an adapter to be added" tiny --adapter adapter --bits 4
 	sed -i 's/"llama"/"mamba"/' tiny/config.json
-	check 1 "tiny/config.json: model_type is mamba; supported are llama and qwen3" tiny
+	check 1 "tiny/config.json: model_type is mamba; supported are llama, qwen2 and qwen3" tiny
 	rm tiny/config.json
 	check 1 "has no config.json" tiny
 	check 1 "config.json" tiny/model.safetensors

@@ -163,7 +163,7 @@ static void gradients_are_what_the_loss_does(void **state)
 	const size_t windows[][2] = {{0, 0}, {6, 0}, {6, 3}, {3, 9}};
 
 	(void)state;
-	for (int architecture = LLAMA; architecture <= QWEN3; architecture++) {
+	for (int architecture = 0; architecture < ARCHITECTURES; architecture++) {
 		for (size_t w = 0; w < 4; w++) {
 			struct tiny_model model = TINY_MODEL;
 			struct parameters *parameters;

@@ -119,6 +119,9 @@ struct backend_ops {
 	/* y += x */
 	void (*add)(struct backend *backend, size_t count, const float *x, float *y);
 
+	/* y[t] += bias, for rows of `width`. */
+	void (*add_bias)(struct backend *backend, size_t rows, size_t width, const float *bias, float *y);
+
 	/* -------------------------------------------------------------------------------------------- attention -- */
 
 	/* A cache without positions, for calls of up to `chunk` steps. */

@@ -237,6 +237,27 @@ static void cpu_add(struct backend *backend, size_t count, const float *x, float
 	cpu_each_rows(cpu_of(backend), count, 1, add_rows, &call);
 }
 
+struct bias_call {
+	size_t width;
+	const float *bias;
+	float *y;
+};
+
+static void bias_rows(struct cpu_backend *cpu, const void *arguments, size_t row, size_t count)
+{
+	const struct bias_call *call = arguments;
+
+	for (size_t t = row; t < row + count; t++)
+		cpu->elementwise->add(call->width, call->bias, call->y + t * call->width);
+}
+
+static void cpu_add_bias(struct backend *backend, size_t rows, size_t width, const float *bias, float *y)
+{
+	const struct bias_call call = {width, bias, y};
+
+	cpu_each_rows(cpu_of(backend), rows, width, bias_rows, &call);
+}
+
 /* ----------------------------------------------------------------------------------------------------- attention -- */
 
 static rosa_status cpu_cache_new(struct backend *backend, size_t heads, size_t head_size, size_t window, size_t sinks,
@@ -425,6 +446,7 @@ static const struct backend_ops cpu_ops = {
     .rotate = cpu_rotate,
     .swiglu = cpu_swiglu,
     .add = cpu_add,
+    .add_bias = cpu_add_bias,
     .cache_new = cpu_cache_new,
     .cache_free = cpu_cache_free,
     .cache_reserve = cpu_cache_reserve,

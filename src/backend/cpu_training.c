@@ -111,6 +111,40 @@ static void cpu_rms_norm_back(struct backend *backend, size_t rows, size_t width
 		cpu_each_rows(cpu_of(backend), width, rows, norm_back_columns, &call);
 }
 
+struct bias_back_call {
+	size_t rows, width;
+	const float *gy;
+	float *gbias;
+};
+
+#define BIAS_COLUMNS 64 /* sums in double precision at once */
+
+static void bias_back_columns(struct cpu_backend *cpu, const void *arguments, size_t column, size_t count)
+{
+	const struct bias_back_call *call = arguments;
+
+	(void)cpu;
+	while (count) {
+		const size_t some = count < BIAS_COLUMNS ? count : BIAS_COLUMNS;
+		double sums[BIAS_COLUMNS] = {0};
+
+		for (size_t t = 0; t < call->rows; t++)
+			for (size_t c = 0; c < some; c++)
+				sums[c] += (double)call->gy[t * call->width + column + c];
+		for (size_t c = 0; c < some; c++)
+			call->gbias[column + c] += (float)sums[c];
+		column += some;
+		count -= some;
+	}
+}
+
+static void cpu_add_bias_back(struct backend *backend, size_t rows, size_t width, const float *gy, float *gbias)
+{
+	const struct bias_back_call call = {rows, width, gy, gbias};
+
+	cpu_each_rows(cpu_of(backend), width, rows, bias_back_columns, &call);
+}
+
 /* ----------------------------------------------------------------------------------------------------- attention -- */
 
 /* The rotation by an angle and that by its opposite differ in the sign of the sine. */
@@ -526,6 +560,7 @@ const struct training_ops cpu_training_ops = {
     .multiply = cpu_training_multiply,
     .multiply_back = cpu_multiply_back,
     .multiply_grad = cpu_multiply_grad,
+    .add_bias_back = cpu_add_bias_back,
     .rms_norm_back = cpu_rms_norm_back,
     .rotate = cpu_rotate_back,
     .attention_reserve = cpu_attention_reserve,

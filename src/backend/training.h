@@ -34,6 +34,9 @@ struct training_ops {
 	void (*multiply_grad)(struct backend *backend, size_t steps, size_t rows, size_t columns, const float *x,
 			      const float *gy, float *gw);
 
+	/* The gradient of backend_ops.add_bias: gbias += the sum of the rows of gy. */
+	void (*add_bias_back)(struct backend *backend, size_t rows, size_t width, const float *gy, float *gbias);
+
 	/* The gradients of backend_ops.rms_norm: gx += ..., gweight += ... (NULL: not wanted). `scales`: scratch,
 	 * [rows]. */
 	void (*rms_norm_back)(struct backend *backend, size_t rows, size_t width, const float *x, const float *weight,

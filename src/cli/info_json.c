@@ -50,7 +50,7 @@ static void print_model(const struct info *info)
 		printf("%s", i ? ", " : "");
 		print_string(checkpoint->files[i]);
 	}
-	printf("],\n  \"architecture\": \"%s\"", architecture_names[config->architecture]);
+	printf("],\n  \"architecture\": \"%s\"", architectures[config->architecture].name);
 	print_size("layers", config->layers);
 	print_size("width", config->width);
 	print_size("mlp_width", config->mlp_width);

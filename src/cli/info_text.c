@@ -56,13 +56,14 @@ static void print_model(const struct info *info)
 	const struct model_config *config = &checkpoint->config;
 
 	print_name("", checkpoint->path);
-	printf("  %-14s%s, %s, %zu file%s\n", "architecture", architecture_names[config->architecture],
+	printf("  %-14s%s, %s, %zu file%s\n", "architecture", architectures[config->architecture].name,
 	       checkpoint->is_gguf ? "GGUF" : "safetensors", checkpoint->files_count,
 	       checkpoint->files_count == 1 ? "" : "s");
 	printf("  %-14s%zu of width %s, feed-forward %s\n", "layers", config->layers,
 	       quantity_grouped(config->width).text, quantity_grouped(config->mlp_width).text);
-	printf("  %-14s%zu heads of %zu, %zu of keys and values%s\n", "attention", config->heads, config->head_size,
-	       config->kv_heads, config->architecture == QWEN3 ? ", normed" : "");
+	printf("  %-14s%zu heads of %zu, %zu of keys and values%s%s\n", "attention", config->heads, config->head_size,
+	       config->kv_heads, architectures[config->architecture].head_norms ? ", normed" : "",
+	       architectures[config->architecture].qkv_biases ? ", with biases" : "");
 	printf("  %-14s", "positions");
 	print_rope(checkpoint);
 	printf("  %-14s%s tokens, %s\n", "vocabulary", quantity_grouped(config->vocabulary).text,

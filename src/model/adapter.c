@@ -104,10 +104,10 @@ static rosa_status read_base(struct json root, const struct model_config *config
 		status = check_fields(base, sizeof(known) / sizeof(known[0]), known, err);
 	if (status == ROSA_OK)
 		status = json_get_string(base, "model_type", JSON_NEEDED, &type, err);
-	if (status == ROSA_OK && config && strcmp(type, architecture_names[config->architecture]) != 0)
+	if (status == ROSA_OK && config && strcmp(type, architectures[config->architecture].name) != 0)
 		return json_refuse(json_find(base, "model_type"), err,
 				   "the adapter was trained for a %.40s model, this is a %s", type,
-				   architecture_names[config->architecture]);
+				   architectures[config->architecture].name);
 	if (status == ROSA_OK)
 		snprintf(adapter->model_type, sizeof(adapter->model_type), "%s", type);
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]) && status == ROSA_OK; i++) {

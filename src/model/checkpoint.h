@@ -7,9 +7,20 @@
 #include "base/mapping.h"
 #include "model/safetensors.h"
 
-enum architecture { LLAMA, QWEN3 };
+enum architecture { LLAMA, QWEN3, QWEN2 };
+#define ARCHITECTURES 3
 
-extern const char *const architecture_names[]; /* "llama", "qwen3" */
+/* What tells them apart. */
+struct architecture_info {
+	const char *name;             /* of a config.json's model_type and a GGUF file's general.architecture */
+	const char *class_name;       /* of transformers */
+	bool head_norms;              /* the heads of q and k are normed */
+	bool qkv_biases;              /* the projections to q, k and v have biases */
+	size_t head_size;             /* where the configuration has none; 0: width / heads */
+	enum rotary_pairs gguf_pairs; /* how GGUF files order the rows of q and k */
+};
+
+extern const struct architecture_info architectures[ARCHITECTURES];
 
 /* Llama 3's change of the rotary frequencies; factor 1: none. Linear scaling divides all of them by the factor. */
 enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 };
@@ -31,7 +42,8 @@ struct model_config {
 
 struct layer_weights {
 	const struct tensor *attention_norm, *q, *k, *v, *o;
-	const struct tensor *q_norm, *k_norm; /* QWEN3, else NULL */
+	const struct tensor *q_norm, *k_norm;          /* NULL: none */
+	const struct tensor *q_bias, *k_bias, *v_bias; /* NULL: none */
 	const struct tensor *mlp_norm, *gate, *up, *down;
 };
 
@@ -55,7 +67,7 @@ struct checkpoint {
 
 /* PATH is a .gguf file, a folder with config.json and model.safetensors (or model.safetensors.index.json and its
  * shards), or a .safetensors file beside its config.json. Nothing is read but the headers. What is not supported is
- * refused by name: another architecture, biases, a rope scaling or activation unknown here, tensors missing or of
+ * refused by name: another architecture, other biases, a rope scaling or activation unknown here, tensors missing or of
  * another shape. */
 rosa_status checkpoint_open(const char *path, struct checkpoint *checkpoint, rosa_error *err);
 void checkpoint_close(struct checkpoint *checkpoint); /* safe on a zeroed one */

@@ -12,7 +12,15 @@
 #include <math.h>
 #include <string.h>
 
-const char *const architecture_names[] = {[LLAMA] = "llama", [QWEN3] = "qwen3"};
+const struct architecture_info architectures[ARCHITECTURES] = {
+    [LLAMA] = {.name = "llama", .class_name = "LlamaForCausalLM", .gguf_pairs = ROTARY_NEIGHBOURS},
+    [QWEN3] = {.name = "qwen3",
+	       .class_name = "Qwen3ForCausalLM",
+	       .head_norms = true,
+	       .head_size = 128,
+	       .gguf_pairs = ROTARY_HALVES},
+    [QWEN2] = {.name = "qwen2", .class_name = "Qwen2ForCausalLM", .qkv_biases = true, .gguf_pairs = ROTARY_HALVES},
+};
 
 struct model_config config_blank(void)
 {
@@ -25,13 +33,13 @@ struct model_config config_blank(void)
 rosa_status config_architecture(const char *file, const char *field, const char *name, size_t length,
 				enum architecture *architecture, rosa_error *err)
 {
-	for (int i = LLAMA; i <= QWEN3; i++) {
-		if (strlen(architecture_names[i]) == length && memcmp(architecture_names[i], name, length) == 0) {
+	for (int i = 0; i < ARCHITECTURES; i++) {
+		if (strlen(architectures[i].name) == length && memcmp(architectures[i].name, name, length) == 0) {
 			*architecture = (enum architecture)i;
 			return ROSA_OK;
 		}
 	}
-	return rosa_fail(err, ROSA_EINVAL, "%s: %s is %.*s; supported are llama and qwen3", file, field,
+	return rosa_fail(err, ROSA_EINVAL, "%s: %s is %.*s; supported are llama, qwen2 and qwen3", file, field,
 			 (int)(length < 40 ? length : 40), name);
 }
 

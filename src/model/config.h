@@ -15,7 +15,7 @@ rosa_status config_from_folder(const char *folder, struct model_config *config, 
 /* What a configuration is before anything is read. */
 struct model_config config_blank(void);
 
-/* LLAMA or QWEN3 by name; others are refused. `field` is what the file calls it. */
+/* One of `architectures` by name; others are refused. `field` is what the file calls it. */
 rosa_status config_architecture(const char *file, const char *field, const char *name, size_t length,
 				enum architecture *architecture, rosa_error *err);
 

@@ -7,7 +7,7 @@
  * logits. They are refused unless they have their neutral value.
  *
  * In files of architecture llama the rows of q and k were reordered so that the rotation pairs neighbours; in files of
- * qwen3 they were left as Hugging Face has them.
+ * qwen2 and qwen3 they were left as Hugging Face has them.
  */
 #include "model/config.h"
 
@@ -274,8 +274,8 @@ rosa_status config_from_gguf(const struct gguf *gguf, const char *file, struct m
 	status = read_architecture(gguf, file, &config->architecture, err);
 	if (status != ROSA_OK)
 		return status;
-	source.prefix = architecture_names[config->architecture];
-	config->rotary_pairs = config->architecture == LLAMA ? ROTARY_NEIGHBOURS : ROTARY_HALVES;
+	source.prefix = architectures[config->architecture].name;
+	config->rotary_pairs = architectures[config->architecture].gguf_pairs;
 	config->tied = !tensors_find(&gguf->tensors, "output.weight");
 	status = check_whole(&source, err);
 	if (status == ROSA_OK)

@@ -22,7 +22,7 @@ static rosa_status check_flag(struct json root, const char *name, rosa_error *er
 	rosa_status status = json_get_bool(root, name, JSON_OPTIONAL, &set, err);
 
 	if (status == ROSA_OK && set)
-		return json_refuse(json_find(root, name), err, "is true; layers with a bias are not supported");
+		return json_refuse(json_find(root, name), err, "is true; these biases are not supported");
 	return status;
 }
 
@@ -36,11 +36,11 @@ static rosa_status check_activation(struct json root, rosa_error *err)
 	return status;
 }
 
-/* Attention with a window of the model's own, in some layers or all. */
-static rosa_status check_window(struct json root, rosa_error *err)
+/* Attention with a window of the model's own, in some layers or all. Qwen's classes do not use it unless told. */
+static rosa_status check_window(struct json root, enum architecture architecture, rosa_error *err)
 {
 	struct json kinds;
-	bool used = true; /* if a window is there at all */
+	bool used = architecture == LLAMA;
 	size_t window = 0;
 	rosa_status status = json_get_bool(root, "use_sliding_window", JSON_OPTIONAL, &used, err);
 
@@ -60,16 +60,17 @@ static rosa_status check_window(struct json root, rosa_error *err)
 	return status;
 }
 
-static rosa_status check_unsupported(struct json root, rosa_error *err)
+static rosa_status check_unsupported(struct json root, enum architecture architecture, rosa_error *err)
 {
 	rosa_status status = check_activation(root, err);
 
-	if (status == ROSA_OK)
+	/* where q, k and v always have biases, nothing reads this field */
+	if (status == ROSA_OK && !architectures[architecture].qkv_biases)
 		status = check_flag(root, "attention_bias", err);
 	if (status == ROSA_OK)
 		status = check_flag(root, "mlp_bias", err);
 	if (status == ROSA_OK)
-		status = check_window(root, err);
+		status = check_window(root, architecture, err);
 	if (status != ROSA_OK)
 		return status;
 	if (json_there(json_find(root, "quantization_config")))
@@ -110,10 +111,9 @@ static rosa_status read_sizes(struct json root, struct model_config *config, ros
 	if (!json_there(json_find(root, "num_key_value_heads")))
 		config->kv_heads = config->heads;
 	if (!json_there(json_find(root, "head_dim"))) {
-		if (config->architecture == QWEN3)
-			config->head_size = 128;
-		else
-			config->head_size = config->heads ? config->width / config->heads : 0;
+		config->head_size = architectures[config->architecture].head_size;
+		if (!config->head_size && config->heads)
+			config->head_size = config->width / config->heads;
 	}
 	return ROSA_OK;
 }
@@ -223,7 +223,7 @@ static rosa_status read_config(struct json root, struct model_config *config, ro
 	if (status == ROSA_OK)
 		status = config_architecture(root.file, "model_type", type, strlen(type), &config->architecture, err);
 	if (status == ROSA_OK)
-		status = check_unsupported(root, err);
+		status = check_unsupported(root, config->architecture, err);
 	if (status == ROSA_OK)
 		status = read_sizes(root, config, err);
 	if (status == ROSA_OK)

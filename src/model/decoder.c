@@ -74,6 +74,9 @@ static rosa_status load_block(decoder *d, size_t number, rosa_error *err)
 	    {from->o, &to->o, NULL},
 	    {from->q_norm, NULL, &to->q_norm},
 	    {from->k_norm, NULL, &to->k_norm},
+	    {from->q_bias, NULL, &to->q_bias},
+	    {from->k_bias, NULL, &to->k_bias},
+	    {from->v_bias, NULL, &to->v_bias},
 	    {from->mlp_norm, NULL, &to->mlp_norm},
 	    {from->gate, &to->gate, NULL},
 	    {from->up, &to->up, NULL},
@@ -272,10 +275,18 @@ static void free_block(decoder *d, struct block *block)
 	struct matrix *matrices[] = {&block->q,      &block->k,      &block->v,       &block->o,
 				     &block->gate,   &block->up,     &block->down,    &block->rosa.q,
 				     &block->rosa.k, &block->rosa.v, &block->rosa.out};
-	float *vectors[] = {
-	    block->attention_norm,      block->q_norm,           block->k_norm,           block->mlp_norm,
-	    (float *)block->rosa.e0,    (float *)block->rosa.e1, (float *)block->rosa.a0, (float *)block->rosa.gate_w,
-	    (float *)block->rosa.gate_b};
+	float *vectors[] = {block->attention_norm,
+			    block->q_norm,
+			    block->k_norm,
+			    block->mlp_norm,
+			    block->q_bias,
+			    block->k_bias,
+			    block->v_bias,
+			    (float *)block->rosa.e0,
+			    (float *)block->rosa.e1,
+			    (float *)block->rosa.a0,
+			    (float *)block->rosa.gate_w,
+			    (float *)block->rosa.gate_b};
 
 	if (layer_shared(&block->rosa))
 		block->rosa.q = (struct matrix){0};

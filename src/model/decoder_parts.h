@@ -9,7 +9,8 @@
 
 /* One layer of the decoder. Vectors are in the backend's memory. */
 struct block {
-	float *attention_norm, *q_norm, *k_norm, *mlp_norm; /* q_norm, k_norm NULL: none */
+	float *attention_norm, *mlp_norm;
+	float *q_norm, *k_norm, *q_bias, *k_bias, *v_bias; /* NULL: none */
 	struct matrix q, k, v, o, gate, up, down;
 	size_t window, sinks;
 	bool has_rosa;

@@ -4,7 +4,8 @@
  * Rows of several sequences share the products; each sequence has its own attention, retrieval and positions. With U =
  * norm(H) a layer computes
  *
- *     H' = H + Wo attend(q, k, v),        q, k, v = U Wq, U Wk, U Wv, rotated by position
+ *     H' = H + Wo attend(q, k, v),        q, k, v = U Wq, U Wk, U Wv, q and k rotated by position
+ *                                         (Qwen2: biases are added first; Qwen3: q and k are normed by head)
  *     H'' = H' + Wdown (silu(U' Wgate) * U' Wup),      U' = norm(H')
  *
  * and with an adapter the ROSA layer's injection inj (rosa/layer.h) joins in:
@@ -40,6 +41,18 @@ static rosa_status attention_input(const struct pass *pass, size_t number, rosa_
 	layer_mix(setup, &block->rosa, rows, work->h, work->rosa.v, work->rosa.v);
 	pass->ops->rms_norm(pass->backend, rows, width, work->rosa.v, block->attention_norm, eps, work->u);
 	return ROSA_OK;
+}
+
+/* Add the biases of q, k and v, where the architecture has them. */
+static void add_biases(const struct pass *pass, const struct block *block)
+{
+	const size_t size = pass->config->head_size;
+
+	if (!block->q_bias)
+		return;
+	pass->ops->add_bias(pass->backend, pass->rows, pass->config->heads * size, block->q_bias, pass->work->q);
+	pass->ops->add_bias(pass->backend, pass->rows, pass->config->kv_heads * size, block->k_bias, pass->work->k);
+	pass->ops->add_bias(pass->backend, pass->rows, pass->config->kv_heads * size, block->v_bias, pass->work->v);
 }
 
 /* Norm work.q and work.k where the architecture does, rotate them, and attend: work.attended. */
@@ -89,6 +102,7 @@ static rosa_status mix_tokens(const struct pass *pass, size_t number, rosa_error
 	if (post)
 		count += layer_projections(&block->rosa, &work->rosa, projections + count);
 	pass->ops->multiply(pass->backend, pass->rows, work->u, count, projections);
+	add_biases(pass, block);
 	status = attention(pass, number, err);
 	if (status == ROSA_OK && post)
 		status = decoder_retrieve(pass, number, err);

@@ -15,28 +15,32 @@
 #include <string.h>
 
 enum extent { NONE, WIDTH, QUERY, KEY, MLP, HEAD };
+enum presence { ALWAYS, IF_HEAD_NORMS, IF_BIASES }; /* by the architecture */
 
 struct part {
 	const char *gguf, *hf; /* what follows the layer's number */
 	enum extent rows, columns;
 	size_t place; /* in struct layer_weights */
-	bool qwen3;   /* only there */
+	enum presence presence;
 };
 
 #define PLACE(name) offsetof(struct layer_weights, name)
 
 static const struct part parts[] = {
-    {"attn_norm", "input_layernorm", WIDTH, NONE, PLACE(attention_norm), false},
-    {"attn_q", "self_attn.q_proj", QUERY, WIDTH, PLACE(q), false},
-    {"attn_k", "self_attn.k_proj", KEY, WIDTH, PLACE(k), false},
-    {"attn_v", "self_attn.v_proj", KEY, WIDTH, PLACE(v), false},
-    {"attn_output", "self_attn.o_proj", WIDTH, QUERY, PLACE(o), false},
-    {"attn_q_norm", "self_attn.q_norm", HEAD, NONE, PLACE(q_norm), true},
-    {"attn_k_norm", "self_attn.k_norm", HEAD, NONE, PLACE(k_norm), true},
-    {"ffn_norm", "post_attention_layernorm", WIDTH, NONE, PLACE(mlp_norm), false},
-    {"ffn_gate", "mlp.gate_proj", MLP, WIDTH, PLACE(gate), false},
-    {"ffn_up", "mlp.up_proj", MLP, WIDTH, PLACE(up), false},
-    {"ffn_down", "mlp.down_proj", WIDTH, MLP, PLACE(down), false},
+    {"attn_norm.weight", "input_layernorm.weight", WIDTH, NONE, PLACE(attention_norm), ALWAYS},
+    {"attn_q.weight", "self_attn.q_proj.weight", QUERY, WIDTH, PLACE(q), ALWAYS},
+    {"attn_k.weight", "self_attn.k_proj.weight", KEY, WIDTH, PLACE(k), ALWAYS},
+    {"attn_v.weight", "self_attn.v_proj.weight", KEY, WIDTH, PLACE(v), ALWAYS},
+    {"attn_q.bias", "self_attn.q_proj.bias", QUERY, NONE, PLACE(q_bias), IF_BIASES},
+    {"attn_k.bias", "self_attn.k_proj.bias", KEY, NONE, PLACE(k_bias), IF_BIASES},
+    {"attn_v.bias", "self_attn.v_proj.bias", KEY, NONE, PLACE(v_bias), IF_BIASES},
+    {"attn_output.weight", "self_attn.o_proj.weight", WIDTH, QUERY, PLACE(o), ALWAYS},
+    {"attn_q_norm.weight", "self_attn.q_norm.weight", HEAD, NONE, PLACE(q_norm), IF_HEAD_NORMS},
+    {"attn_k_norm.weight", "self_attn.k_norm.weight", HEAD, NONE, PLACE(k_norm), IF_HEAD_NORMS},
+    {"ffn_norm.weight", "post_attention_layernorm.weight", WIDTH, NONE, PLACE(mlp_norm), ALWAYS},
+    {"ffn_gate.weight", "mlp.gate_proj.weight", MLP, WIDTH, PLACE(gate), ALWAYS},
+    {"ffn_up.weight", "mlp.up_proj.weight", MLP, WIDTH, PLACE(up), ALWAYS},
+    {"ffn_down.weight", "mlp.down_proj.weight", WIDTH, MLP, PLACE(down), ALWAYS},
 };
 
 static size_t size_of(const struct model_config *config, enum extent extent)
@@ -58,6 +62,19 @@ static size_t size_of(const struct model_config *config, enum extent extent)
 	return 0;
 }
 
+static bool is_there(const struct part *part, enum architecture architecture)
+{
+	switch (part->presence) {
+	case ALWAYS:
+		return true;
+	case IF_HEAD_NORMS:
+		return architectures[architecture].head_norms;
+	case IF_BIASES:
+		return architectures[architecture].qkv_biases;
+	}
+	return false;
+}
+
 static rosa_status bind_layer(struct checkpoint *checkpoint, struct claims *claims, size_t layer, rosa_error *err)
 {
 	const struct model_config *config = &checkpoint->config;
@@ -68,9 +85,9 @@ static rosa_status bind_layer(struct checkpoint *checkpoint, struct claims *clai
 		const struct tensor *tensor = NULL;
 		char name[128];
 
-		if (part->qwen3 && config->architecture != QWEN3)
+		if (!is_there(part, config->architecture))
 			continue;
-		snprintf(name, sizeof(name), "%s.%zu.%s.weight", checkpoint->is_gguf ? "blk" : "model.layers", layer,
+		snprintf(name, sizeof(name), "%s.%zu.%s", checkpoint->is_gguf ? "blk" : "model.layers", layer,
 			 checkpoint->is_gguf ? part->gguf : part->hf);
 		status = claims_take(claims, name, size_of(config, part->rows), size_of(config, part->columns), false,
 				     &tensor, err);
@@ -145,12 +162,11 @@ static rosa_status bind_all(struct checkpoint *checkpoint, struct claims *claims
 		return status;
 	left = claims_left(claims, checkpoint->is_gguf ? NULL : is_harmless);
 	if (left)
-		return rosa_fail(
-		    err, ROSA_EINVAL,
-		    "%s: the tensor %.80s has no place in a %s model of %zu layers; biases and other parts "
-		    "are not supported",
-		    left->file, left->name, architecture_names[checkpoint->config.architecture],
-		    checkpoint->config.layers);
+		return rosa_fail(err, ROSA_EINVAL,
+				 "%s: the tensor %.80s has no place in a %s model of %zu layers; such parts are not "
+				 "supported",
+				 left->file, left->name, architectures[checkpoint->config.architecture].name,
+				 checkpoint->config.layers);
 	return ROSA_OK;
 }
 

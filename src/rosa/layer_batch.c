@@ -183,13 +183,8 @@ static void add_gradients(const struct rosa_setup *setup, const struct rosa_weig
 		backend->ops->add(backend, layer_room_weights(weights, ROSA_GAINS), back->ggain, grads->gain);
 	if (grads->gate_w)
 		training->multiply_grad(backend, rows, 1, channels, u, back->ga, grads->gate_w);
-	if (grads->gate_b) {
-		double sum = 0;
-
-		for (size_t t = 0; t < rows; t++)
-			sum += (double)back->ga[t];
-		*grads->gate_b += (float)sum;
-	}
+	if (grads->gate_b)
+		training->add_bias_back(backend, rows, 1, back->ga, grads->gate_b);
 }
 
 rosa_status layer_backward(const struct rosa_setup *setup, const struct rosa_weights *weights,

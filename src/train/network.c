@@ -144,26 +144,31 @@ static rosa_status add_layer(network *n, const struct making *making, size_t i, 
 	const struct layer_weights *from = making->checkpoint ? &making->checkpoint->layers[i] : &none;
 	const bool turned = making->checkpoint && making->checkpoint->config.rotary_pairs == ROTARY_NEIGHBOURS;
 	const size_t queries = c->heads * c->head_size, keys = c->kv_heads * c->head_size;
-	const bool head_norms = c->architecture == QWEN3;
+	const bool norms = architectures[c->architecture].head_norms,
+		   biases = architectures[c->architecture].qkv_biases;
 	struct network_layer *to = &n->layers[i];
 	const struct {
 		struct weight *weight;
 		const struct tensor *tensor;
 		size_t heads, rows, columns;
+		double mean; /* of a network at random */
 		const char *name;
 		bool there;
 	} parts[] = {
-	    {&to->attention_norm, from->attention_norm, 0, 0, c->width, "input_layernorm", true},
-	    {&to->q, from->q, turned ? c->heads : 0, queries, c->width, "self_attn.q_proj", true},
-	    {&to->k, from->k, turned ? c->kv_heads : 0, keys, c->width, "self_attn.k_proj", true},
-	    {&to->v, from->v, 0, keys, c->width, "self_attn.v_proj", true},
-	    {&to->o, from->o, 0, c->width, queries, "self_attn.o_proj", true},
-	    {&to->q_norm, from->q_norm, 0, 0, c->head_size, "self_attn.q_norm", head_norms},
-	    {&to->k_norm, from->k_norm, 0, 0, c->head_size, "self_attn.k_norm", head_norms},
-	    {&to->mlp_norm, from->mlp_norm, 0, 0, c->width, "post_attention_layernorm", true},
-	    {&to->gate, from->gate, 0, c->mlp_width, c->width, "mlp.gate_proj", true},
-	    {&to->up, from->up, 0, c->mlp_width, c->width, "mlp.up_proj", true},
-	    {&to->down, from->down, 0, c->width, c->mlp_width, "mlp.down_proj", true},
+	    {&to->attention_norm, from->attention_norm, 0, 0, c->width, 1, "input_layernorm.weight", true},
+	    {&to->q, from->q, turned ? c->heads : 0, queries, c->width, 0, "self_attn.q_proj.weight", true},
+	    {&to->k, from->k, turned ? c->kv_heads : 0, keys, c->width, 0, "self_attn.k_proj.weight", true},
+	    {&to->v, from->v, 0, keys, c->width, 0, "self_attn.v_proj.weight", true},
+	    {&to->q_bias, from->q_bias, 0, 0, queries, 0, "self_attn.q_proj.bias", biases},
+	    {&to->k_bias, from->k_bias, 0, 0, keys, 0, "self_attn.k_proj.bias", biases},
+	    {&to->v_bias, from->v_bias, 0, 0, keys, 0, "self_attn.v_proj.bias", biases},
+	    {&to->o, from->o, 0, c->width, queries, 0, "self_attn.o_proj.weight", true},
+	    {&to->q_norm, from->q_norm, 0, 0, c->head_size, 1, "self_attn.q_norm.weight", norms},
+	    {&to->k_norm, from->k_norm, 0, 0, c->head_size, 1, "self_attn.k_norm.weight", norms},
+	    {&to->mlp_norm, from->mlp_norm, 0, 0, c->width, 1, "post_attention_layernorm.weight", true},
+	    {&to->gate, from->gate, 0, c->mlp_width, c->width, 0, "mlp.gate_proj.weight", true},
+	    {&to->up, from->up, 0, c->mlp_width, c->width, 0, "mlp.up_proj.weight", true},
+	    {&to->down, from->down, 0, c->width, c->mlp_width, 0, "mlp.down_proj.weight", true},
 	};
 	rosa_status status = ROSA_OK;
 
@@ -171,11 +176,11 @@ static rosa_status add_layer(network *n, const struct making *making, size_t i, 
 		const struct start start = {.tensor = parts[j].tensor,
 					    .heads = parts[j].heads,
 					    .deviation = parts[j].rows ? making->deviation : 0,
-					    .mean = parts[j].rows ? 0 : 1};
+					    .mean = parts[j].mean};
 
 		if (parts[j].there)
 			status = add(n, parts[j].weight, &start, BACKBONE, parts[j].rows, parts[j].columns, err,
-				     "model.layers.%zu.%s.weight", i, parts[j].name);
+				     "model.layers.%zu.%s", i, parts[j].name);
 	}
 	return status;
 }
@@ -478,7 +483,8 @@ static void take_tape(network *n, struct layer_tape *tape, bool own_input, bool 
 	const struct model_config *c = &n->config;
 	const size_t rows = n->count * n->steps, queries = c->heads * c->head_size, keys = c->kv_heads * c->head_size;
 	const bool rosa = n->options.rosa, own = rosa && network_has_own(n),
-		   pre = rosa && n->options.adapter.fusion == ROSA_PRE, normed = c->architecture == QWEN3;
+		   pre = rosa && n->options.adapter.fusion == ROSA_PRE,
+		   normed = architectures[c->architecture].head_norms;
 	const struct {
 		float **place;
 		size_t width;

@@ -2,7 +2,8 @@
  * One layer of a decoder, forward and backward.
  *
  *     u = norm(h)                                  pre fusion: u = norm(mix), mix = (1 - a) h + a inj
- *     q, k, v = u Wq, u Wk, u Wv                   Qwen3: q and k normed by head; then rotated by position
+ *     q, k, v = u Wq, u Wk, u Wv                   Qwen2: plus biases; Qwen3: q and k normed by head
+ *                                                  then q and k are rotated by position
  *     middle = h + Wo attend(q, k, v)              post fusion: + inj
  *     out = middle + Wdown (silu(u2 Wgate) * u2 Wup),      u2 = norm(middle)
  *
@@ -84,6 +85,13 @@ static void heads_forward(network *n, const struct weight *norm, size_t heads, c
 	n->training->rotate(n->backend, &n->rotary, n->count, n->steps, heads, false, x);
 }
 
+/* Add a bias to rows x, where the architecture has one. */
+static void bias_forward(network *n, const struct weight *bias, size_t width, float *x)
+{
+	if (bias->value)
+		n->ops->add_bias(n->backend, n->count * n->steps, width, bias->value, x);
+}
+
 static void copy(const network *n, float *to, const float *from, size_t count)
 {
 	n->training->clear(n->backend, count, to);
@@ -111,6 +119,9 @@ rosa_status network_layer_forward(network *n, size_t number, struct layer_tape *
 	if (post)
 		count += layer_projections(&layer->rosa, &x, projections + count);
 	n->training->multiply(n->backend, s.rows, tape->u, count, projections);
+	bias_forward(n, &layer->q_bias, s.queries, projections[0].y);
+	bias_forward(n, &layer->k_bias, s.keys, projections[1].y);
+	bias_forward(n, &layer->v_bias, s.keys, projections[2].y);
 	heads_forward(n, &layer->q_norm, n->config.heads, tape->q_raw, tape->q);
 	heads_forward(n, &layer->k_norm, n->config.kv_heads, tape->k_raw, tape->k);
 	n->training->attention(n->backend, &attention, tape->q, tape->k, tape->v, tape->attended, tape->level);
@@ -144,6 +155,17 @@ static void product_back(network *n, const struct weight *weight, const float *x
 		n->training->multiply_grad(n->backend, steps, w->rows, w->columns, x, gy, gw);
 }
 
+/* The same of a product with a bias, if there is one. */
+static void biased_back(network *n, const struct weight *weight, const struct weight *bias, const float *x,
+			const float *gy, bool add, float *gx)
+{
+	float *gbias = network_grad(n, bias);
+
+	product_back(n, weight, x, gy, add, gx);
+	if (gbias)
+		n->training->add_bias_back(n->backend, n->count * n->steps, weight->matrix.rows, gy, gbias);
+}
+
 /* The gradients of a norm: gx += ... */
 static void norm_back(network *n, const struct weight *weight, size_t rows, size_t width, const float *x,
 		      const float *gy, float *gx)
@@ -165,8 +187,9 @@ static void mlp_backward(network *n, const struct network_layer *layer, const st
 }
 
 /* From the gradient of q or k, in gx, to that of u, added to gu. */
-static void heads_backward(network *n, const struct weight *weight, const struct weight *norm, size_t heads,
-			   const struct layer_tape *tape, const float *raw, float *gx, bool add)
+static void heads_backward(network *n, const struct weight *weight, const struct weight *bias,
+			   const struct weight *norm, size_t heads, const struct layer_tape *tape, const float *raw,
+			   float *gx, bool add)
 {
 	const struct shape s = shape_of(n);
 	const size_t size = n->config.head_size;
@@ -178,7 +201,7 @@ static void heads_backward(network *n, const struct weight *weight, const struct
 		n->training->clear(n->backend, s.rows * heads * size, g);
 		norm_back(n, norm, s.rows * heads, size, raw, gx, g);
 	}
-	product_back(n, weight, tape->u, g, add, n->gu);
+	biased_back(n, weight, bias, tape->u, g, add, n->gu);
 }
 
 /* gu: the gradient of u, from that of middle in gh */
@@ -189,9 +212,10 @@ static void attention_backward(network *n, const struct network_layer *layer, co
 	product_back(n, &layer->o, tape->attended, n->gh, false, n->gattended);
 	n->training->attention_back(n->backend, &attention, tape->q, tape->k, tape->v, tape->attended, tape->level,
 				    n->gattended, n->gq, n->gk, n->gv);
-	heads_backward(n, &layer->q, &layer->q_norm, n->config.heads, tape, tape->q_raw, n->gq, false);
-	heads_backward(n, &layer->k, &layer->k_norm, n->config.kv_heads, tape, tape->k_raw, n->gk, true);
-	product_back(n, &layer->v, tape->u, n->gv, true, n->gu);
+	heads_backward(n, &layer->q, &layer->q_bias, &layer->q_norm, n->config.heads, tape, tape->q_raw, n->gq, false);
+	heads_backward(n, &layer->k, &layer->k_bias, &layer->k_norm, n->config.kv_heads, tape, tape->k_raw, n->gk,
+		       true);
+	biased_back(n, &layer->v, &layer->v_bias, tape->u, n->gv, true, n->gu);
 }
 
 /* From ginj, the gradient of what was injected, to that of the ROSA layer's normed input u, added to gu. */

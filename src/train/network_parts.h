@@ -14,7 +14,8 @@ struct weight {
 };
 
 struct network_layer {
-	struct weight attention_norm, q, k, v, o, q_norm, k_norm, mlp_norm, gate, up, down;
+	struct weight attention_norm, q, k, v, o, mlp_norm, gate, up, down;
+	struct weight q_norm, k_norm, q_bias, k_bias, v_bias; /* those that are not there are zeroed */
 	size_t window, sinks;
 	bool has_rosa;
 	/* rosa_q is rosa_k where shared; those that are not there are zeroed */

@@ -131,7 +131,7 @@ static rosa_status write_adapter_config(const struct snapshot *snapshot, struct 
 	rosa_status status;
 
 	if (adapted) {
-		const struct adapter_description description = {architecture_names[config->architecture],
+		const struct adapter_description description = {architectures[config->architecture].name,
 								snapshot->model ? snapshot->model->path : NULL,
 								config->width,
 								config->layers,
@@ -213,12 +213,12 @@ static void write_ends(const struct model_config *c, struct json_text *text)
 static rosa_status write_model_config(const struct snapshot *snapshot, struct checkpoint_writer *writer,
 				      rosa_error *err)
 {
-	static const char *const classes[] = {[LLAMA] = "LlamaForCausalLM", [QWEN3] = "Qwen3ForCausalLM"};
 	const struct model_config *c = snapshot->config;
+	const struct architecture_info *architecture = &architectures[c->architecture];
 	struct json_text text = {0};
 
-	json_text_add(&text, "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\",\n", classes[c->architecture],
-		      architecture_names[c->architecture]);
+	json_text_add(&text, "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\",\n", architecture->class_name,
+		      architecture->name);
 	json_text_add(&text, "  \"vocab_size\": %zu,\n  \"hidden_size\": %zu,\n  \"intermediate_size\": %zu,\n",
 		      c->vocabulary, c->width, c->mlp_width);
 	json_text_add(&text,
@@ -233,9 +233,9 @@ static rosa_status write_model_config(const struct snapshot *snapshot, struct ch
 	write_rope(c, &text);
 	write_ends(c, &text);
 	json_text_add(&text,
-		      "  \"hidden_act\": \"silu\",\n  \"attention_bias\": false,\n  \"mlp_bias\": false,\n"
+		      "  \"hidden_act\": \"silu\",\n  \"attention_bias\": %s,\n  \"mlp_bias\": false,\n"
 		      "  \"tie_word_embeddings\": %s,\n  \"torch_dtype\": \"float32\"\n}\n",
-		      c->tied ? "true" : "false");
+		      architecture->qkv_biases ? "true" : "false", c->tied ? "true" : "false");
 	return write_text(writer, SNAPSHOT_MODEL_CONFIG, &text, err);
 }
 
