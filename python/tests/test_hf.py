@@ -1,6 +1,6 @@
 """The patched Hugging Face models: windows, caches, generation, files.
 
-Two references are used. Where transformers has sliding layers of its own (Qwen3) the patched model must agree with it
+Two references are used. Where transformers has sliding layers of its own (Qwen2 and 3) the patched model must agree with it
 to the last bit before training; elsewhere the window is given to the unpatched model as a mask. And whatever a cache, a
 chunk, a beam or padding does, the logits must be those of one forward pass over the row alone.
 """
@@ -64,17 +64,18 @@ def set_retrieve(model, on: bool) -> None:
 # ---------------------------------------------------------------------------------------------------- attach, detach
 
 
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3"])
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("padded", [False, True])
-def test_fresh_adapters_equal_transformers_own_window(implementation, padded):
+def test_fresh_adapters_equal_transformers_own_window(kind, implementation, padded):
     ids = tiny.tokens(2, 30)
     mask = torch.ones_like(ids)
     mask[0, :5] = mask[1, 25:] = 0
     given = dict(attention_mask=mask) if padded else {}
     theirs = tiny.model(
-        "qwen3", attn_implementation=implementation, use_sliding_window=True, sliding_window=8, max_window_layers=0
+        kind, attn_implementation=implementation, use_sliding_window=True, sliding_window=8, max_window_layers=0
     )
-    ours = hf.attach(tiny.model("qwen3", attn_implementation=implementation), window=8, sinks=0)
+    ours = hf.attach(tiny.model(kind, attn_implementation=implementation), window=8, sinks=0)
     assert torch.equal(forward(ours, ids, **given), forward(theirs, ids, **given))
 
 
@@ -321,10 +322,10 @@ SETTINGS = [
     dict(kind="qwen3", sinks=3, paper=True),
     dict(kind="llama", sinks=3, fusion="pre", first_global_layers=1, paper=True),
     dict(kind="qwen3", window=0),
-    dict(kind="llama", window=1, sinks=1),
+    dict(kind="qwen2", window=1, sinks=1),
     dict(kind="llama", sinks=2, attn_implementation="eager", paper=True),
     dict(kind="qwen3", sinks=2, fusion="pre", source="embeddings+own", delay=0),
-    dict(kind="llama", sinks=1, source="tokens+layer 1", qk="shared", chain=2, first_global_layers=1),
+    dict(kind="qwen2", sinks=1, source="tokens+layer 1", qk="shared", chain=2, first_global_layers=1),
 ]
 
 

@@ -7,11 +7,16 @@ from typing import Any, Iterator
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 import rosatune.hf
 
-KINDS = ("llama", "qwen3")
+CLASSES = {
+    "llama": (LlamaForCausalLM, LlamaConfig),
+    "qwen2": (Qwen2ForCausalLM, Qwen2Config),
+    "qwen3": (Qwen3ForCausalLM, Qwen3Config),
+}
+KINDS = tuple(CLASSES)
 VOCABULARY = 50
 NAMES = {field.name for field in dataclasses.fields(rosatune.RosaConfig)}
 
@@ -56,9 +61,15 @@ def model(kind: str = "llama", seed: int = 1, **options: Any) -> Any:
         pad_token_id=0,
     )
     shape.update(options)
-    if kind == "qwen3":
-        return Qwen3ForCausalLM(Qwen3Config(**shape)).eval()
-    return LlamaForCausalLM(LlamaConfig(**shape)).eval()
+    made, config = CLASSES[kind]
+    found = made(config(**shape)).eval()
+    with torch.no_grad():
+        for name, parameter in found.named_parameters():  # transformers starts these with 0 or 1: they would not show
+            if name.endswith(".bias"):
+                parameter.uniform_(-0.5, 0.5)
+            elif name.endswith((".q_norm.weight", ".k_norm.weight")):
+                parameter.uniform_(0.5, 1.5)
+    return found
 
 
 def attached(kind: str = "llama", window: int = 8, bits: int = 8, paper: bool = False, **options: Any) -> Any:

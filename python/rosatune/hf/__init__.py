@@ -20,7 +20,7 @@ The files:
 - ``pointer.py`` adds a pointer (:class:`rosatune.Pointer`) to the logits of any causal model, ``fit.py`` fits one;
 - ``recall.py`` is :func:`rosatune.recall`, with ``arrange.py`` for its conditions and ``reading.py`` for texts.
 
-Llama and Qwen3 classes are supported (SmolLM2 is a Llama).
+Llama, Qwen2 and Qwen3 classes are supported (SmolLM2 is a Llama, Qwen2.5 a Qwen2).
 """
 
 from . import scales

@@ -34,7 +34,7 @@ def why_no_window(model: Any) -> Optional[str]:
     """Why the attention of a model cannot be limited to a window; None if it can."""
     if _stack(model) is not None:
         return None
-    return f"{type(model).__name__} is not a class whose attention rosatune.hf limits (Llama and Qwen3 are)."
+    return f"{type(model).__name__} is not a class whose attention rosatune.hf limits (Llama, Qwen2 and Qwen3 are)."
 
 
 @contextmanager

@@ -106,7 +106,7 @@ def attach(
     """Narrow a model's attention to a window and add ROSA adapters to its layers. Returns the model, changed in place.
 
     Args:
-        model: a Llama or Qwen3 model of transformers, such as ``LlamaForCausalLM``.
+        model: a Llama, Qwen2 or Qwen3 model of transformers, such as ``LlamaForCausalLM``.
         config: a :class:`rosatune.RosaConfig`.
         stage: what is trained afterwards, see :func:`set_stage`; None leaves every parameter as it is.
         dtype: of the adapters' parameters, float32 or bfloat16; by default that of the layers, or float32 if they are

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 from transformers.models.llama import modeling_llama
+from transformers.models.qwen2 import modeling_qwen2
 from transformers.models.qwen3 import modeling_qwen3
 
 from ..errors import InvalidArgument
@@ -81,14 +82,19 @@ class LlamaDecoderLayer(_RosaLayer, modeling_llama.LlamaDecoderLayer):
     """A Llama layer with a window and an adapter."""
 
 
+class Qwen2DecoderLayer(_RosaLayer, modeling_qwen2.Qwen2DecoderLayer):
+    """A Qwen2 layer with a window and an adapter."""
+
+
 class Qwen3DecoderLayer(_RosaLayer, modeling_qwen3.Qwen3DecoderLayer):
     """A Qwen3 layer with a window and an adapter."""
 
 
 # Decoder stacks that can be patched, and the classes that replace those of their layers.
-STACKS = (modeling_llama.LlamaModel, modeling_qwen3.Qwen3Model)
+STACKS = (modeling_llama.LlamaModel, modeling_qwen2.Qwen2Model, modeling_qwen3.Qwen3Model)
 LAYERS = {
     modeling_llama.LlamaDecoderLayer: LlamaDecoderLayer,
+    modeling_qwen2.Qwen2DecoderLayer: Qwen2DecoderLayer,
     modeling_qwen3.Qwen3DecoderLayer: Qwen3DecoderLayer,
 }
 
