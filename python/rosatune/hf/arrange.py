@@ -18,7 +18,7 @@ __all__ = ["arranged", "is_attached", "why_no_window"]
 READS = {"adapter": "found", "off": "nothing", "random": "random"}
 
 
-def _stack(model: Any) -> Optional[nn.Module]:
+def _stack(model: Any) -> Any:
     try:
         return stack_of(model)
     except TypeError:

@@ -9,7 +9,7 @@ by the model class.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Optional, Sequence
+from typing import Any, Optional, Sequence, cast
 
 import torch
 from torch import nn
@@ -52,8 +52,13 @@ class Attachment:
     recorded: Optional[dict] = None  # config.rosatune before
     warned: bool = False  # that a text is longer than the model was trained for
 
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The numbers of the layers that have an adapter."""
+        return cast("tuple[int, ...]", self.config.layers)
 
-def stack_of(model: Any) -> nn.Module:
+
+def stack_of(model: Any) -> Any:
     """The decoder stack of a model, also of one wrapped by DistributedDataParallel or torch.compile."""
     while not hasattr(model, "get_decoder") and not isinstance(model, STACKS):
         inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
@@ -72,7 +77,7 @@ def attachment(model: Any) -> Optional[Attachment]:
     return getattr(stack_of(model), "rosatune", None)
 
 
-def _attached(model: Any) -> tuple[nn.Module, Attachment]:
+def _attached(model: Any) -> tuple[Any, Attachment]:
     stack = stack_of(model)
     found = getattr(stack, "rosatune", None)
     if found is None:
@@ -89,7 +94,7 @@ def adapters(model: Any) -> dict[int, RosaAdapter]:
             adapter.reads = "nothing"  # or "random", or "found"
     """
     stack, found = _attached(model)
-    return {layer: stack.layers[layer].rosa for layer in found.config.layers}
+    return {layer: stack.layers[layer].rosa for layer in found.layers}
 
 
 def attach(
@@ -125,7 +130,7 @@ def attach(
     if getattr(stack, "rosatune", None) is not None:
         raise InvalidArgument("adapters are already attached to this model; call rosatune.hf.detach first")
     others = ("stage", "dtype", "sample", "tokenizer", "scales")
-    config = _fitting(chosen("attach", config, options, ALL, others), stack)
+    config, numbers = _fitting(chosen("attach", config, options, ALL, others), stack)
     lookup = Lookup(config, stack.config.hidden_size, stack.config.vocab_size)
     _check_stage(stage)
     if dtype not in (None, torch.float32, torch.bfloat16):
@@ -136,11 +141,11 @@ def attach(
         raise TypeError(f"layers of class {strange[0]} cannot be patched; attach before wrapping or sharding the model")
 
     if scales is None:
-        scales = measured(model, config.units, sample, tokenizer) if config.units and config.layers else None
+        scales = measured(model, config.units, sample, tokenizer) if config.units and numbers else None
     scales = checked(scales, len(stack.layers))
 
     made = {}
-    for index in config.layers:
+    for index in numbers:
         norm = stack.layers[index].input_layernorm.weight
         kind = dtype or (torch.float32 if norm.dtype == torch.float16 else norm.dtype)
         made[index] = RosaAdapter(stack.config.hidden_size, config, layer=index, device=norm.device, dtype=kind)
@@ -249,7 +254,7 @@ def parameter_groups(
         "backbone matrices": (backbone_lr, weight_decay),
         "backbone vectors": (backbone_lr, 0.0),
     }
-    groups = {
+    groups: dict[str, dict[str, Any]] = {
         name: {"params": [], "lr": lr, "weight_decay": decay, "name": name} for name, (lr, decay) in rates.items()
     }
     for name, weight in model.named_parameters():
@@ -264,12 +269,13 @@ def parameter_groups(
     return used
 
 
-def _fitting(config: RosaConfig, stack: nn.Module) -> RosaConfig:
-    """The configuration with its layers by number, once it is known to fit the model."""
+def _fitting(config: RosaConfig, stack: Any) -> tuple[RosaConfig, list[int]]:
+    """The configuration with its layers by number, and these, once it is known to fit the model."""
     total, width = len(stack.layers), stack.config.hidden_size
     if config.first_global_layers > total:
         raise InvalidArgument(f"first_global_layers is {config.first_global_layers}, but the model has {total} layers")
-    chosen_layers = range(config.first_global_layers, total) if config.layers == "all" else config.layers
+    everywhere = range(config.first_global_layers, total)
+    chosen_layers: Sequence[int] = everywhere if config.layers == "all" else cast("tuple[int, ...]", config.layers)
     if chosen_layers and max(chosen_layers) >= total:
         raise InvalidArgument(f"layers names layer {max(chosen_layers)}, but the model's layers are 0 to {total - 1}")
     for source in config.sources:
@@ -283,7 +289,7 @@ def _fitting(config: RosaConfig, stack: nn.Module) -> RosaConfig:
     if config.layers != "all" and len(reading) < len(chosen_layers):
         idle = next(layer for layer in chosen_layers if layer not in reading)
         raise InvalidArgument(f"layers names layer {idle}, which reads no source of {config.source!r}; leave it out")
-    return config.replace(layers=reading)
+    return config.replace(layers=reading), reading
 
 
 def _check_stage(stage: Optional[str]) -> None:

@@ -52,6 +52,8 @@ class Shared:
 class RetrievalEntry(DynamicLayer):
     """Keys and values of the whole past, and the retrieval state."""
 
+    keys: Any  # [batch, heads, positions, width], or None before the first step
+    values: Any
     state: Optional[RosaState] = None
     lookup_state: Optional[LookupState] = None  # of the first entry alone
 
@@ -77,7 +79,7 @@ class RetrievalEntry(DynamicLayer):
         self.state = self.lookup_state = None
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        super().reorder_cache(beam_idx)
+        super().reorder_cache(beam_idx)  # type: ignore[arg-type]
         self._pick(beam_idx.tolist())
 
     def batch_repeat_interleave(self, repeats: int) -> None:
@@ -128,8 +130,8 @@ class WindowEntry(RetrievalEntry):
         self.sinks = shared.plan.sinks
         self.cumulative_length = 0
         self.record_past = False
-        self.sink_keys: Optional[Tensor] = None
-        self.sink_values: Optional[Tensor] = None
+        self.sink_keys: Any = None
+        self.sink_values: Any = None
 
     def lazy_initialization(self, key_states: Tensor, value_states: Optional[Tensor] = None) -> None:
         self.dtype, self.device = key_states.dtype, key_states.device
@@ -261,5 +263,5 @@ def adopt(cache: Any, plan: "Plan") -> Shared:
     ]
     if hasattr(cache, "layer_class_to_replicate"):
         cache.layer_class_to_replicate = None
-    cache.rosatune = shared
+    cache.rosatune = shared  # type: ignore[attr-defined]
     return shared

@@ -26,7 +26,7 @@ from transformers import PreTrainedModel
 from ..config import CONFIG_FILE, RosaConfig, read_file, replace_file
 from ..errors import AdapterError
 from ..pointer import POINTER_FILE, Pointer
-from .attach import adapters, attach, attachment, detach, record, scales_of, stack_of
+from .attach import _attached, adapters, attach, attachment, detach, record, scales_of, stack_of
 from .pointer import HEAD, RECORD, attach_pointer, detach_pointer, pointer_of
 from .scales import SCALES, checked
 
@@ -57,7 +57,7 @@ def save_adapter(model: Any, folder: Folder) -> None:
     replace_file(folder / TENSORS, lambda path: save_file(tensors, path, metadata={"format": "pt", "tensors": digest}))
     base = {BASE: name} if (name := _base_name(model)) else {}
     fields = {"base_model": _shape(model), **base, "tensors": digest, SCALES: scales_of(model)}
-    attachment(model).config.save(folder, **fields)
+    _attached(model)[1].config.save(folder, **fields)
     if pointer is not None:
         pointer.save(folder)
 
@@ -97,7 +97,7 @@ def load_adapter(model: Any, folder: Folder, stage: Union[str, None] = "adapter"
         except (TypeError, ValueError) as error:
             raise AdapterError(f"{folder / CONFIG_FILE}: cannot be attached to this model: {error}") from error
     else:
-        _compare(folder / CONFIG_FILE, config, attachment(model).config)
+        _compare(folder / CONFIG_FILE, config, _attached(model)[1].config)
     try:
         _fill(model, tensors, folder / TENSORS)
         for layer, adapter in adapters(model).items():
@@ -219,7 +219,7 @@ def _digest(tensors: dict[str, Tensor]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(tensors):
         digest.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}".encode())
-        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy())
+        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

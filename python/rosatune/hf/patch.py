@@ -52,6 +52,10 @@ class _RosaLayer:
 
     rosa: Any  # the layer's RosaAdapter, or None
     rosa_window: int  # 0: this layer is global
+    input_layernorm: Any
+    self_attn: Any
+    post_attention_layernorm: Any
+    mlp: Any
 
     def forward(self, hidden_states: Tensor, rosa_step: Optional[dict] = None, **kwargs: Any) -> Tensor:
         if rosa_step is None:
@@ -78,15 +82,15 @@ class _RosaLayer:
         return hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
 
 
-class LlamaDecoderLayer(_RosaLayer, modeling_llama.LlamaDecoderLayer):
+class LlamaDecoderLayer(_RosaLayer, modeling_llama.LlamaDecoderLayer):  # type: ignore[misc]
     """A Llama layer with a window and an adapter."""
 
 
-class Qwen2DecoderLayer(_RosaLayer, modeling_qwen2.Qwen2DecoderLayer):
+class Qwen2DecoderLayer(_RosaLayer, modeling_qwen2.Qwen2DecoderLayer):  # type: ignore[misc]
     """A Qwen2 layer with a window and an adapter."""
 
 
-class Qwen3DecoderLayer(_RosaLayer, modeling_qwen3.Qwen3DecoderLayer):
+class Qwen3DecoderLayer(_RosaLayer, modeling_qwen3.Qwen3DecoderLayer):  # type: ignore[misc]
     """A Qwen3 layer with a window and an adapter."""
 
 
@@ -107,7 +111,7 @@ def prepare(stack: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     if len(args) > len(ARGUMENTS):
         raise TypeError(f"{len(args)} positional arguments; pass those after {ARGUMENTS[-1]} by name")
     given = {**dict(zip(ARGUMENTS, args)), **kwargs}
-    ids = given.get("input_ids")
+    ids: Any = given.get("input_ids")
     if ids is None and given.get("inputs_embeds") is None:
         raise InvalidArgument("pass input_ids or inputs_embeds")
     if given.get("inputs_embeds") is None:

@@ -257,8 +257,8 @@ def _texts(head: PointerHead, step: Step, cache: Any) -> PointerStream:
                 f"{type(cache).__name__}: use rosatune.hf.PointerLogitsProcessor, or use_cache=False"
             )
         if not isinstance(cache, _Following):
-            cache.__class__ = _following(type(cache))
-        cache.rosa_texts = texts
+            cache.__class__ = _following(type(cache))  # type: ignore[arg-type]
+        cache.rosa_texts = texts  # type: ignore[attr-defined]
         return texts
     if not isinstance(cache, _Following):
         raise InvalidArgument(

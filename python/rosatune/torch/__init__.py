@@ -107,7 +107,7 @@ def _batched(x: Tensor) -> Tensor:
 def launch(
     q: Tensor,
     k: Tensor,
-    config: Optional[RosaConfig] = None,
+    config: Union[RosaConfig, Settings, None] = None,
     *,
     seed: Union[int, Tensor, None] = None,
     **options: Any,

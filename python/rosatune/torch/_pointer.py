@@ -79,6 +79,8 @@ def mix(
 class PointerHead(nn.Module):
     """A pointer whose numbers are parameters."""
 
+    attached: Any  # what rosatune.hf keeps of the present call
+
     def __init__(self, pointer: Pointer, device: Any = None) -> None:
         super().__init__()
         options: Any = dict(dtype=torch.float32, device=device)

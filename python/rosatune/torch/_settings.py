@@ -42,7 +42,7 @@ _EXPLORE = Settings._fields.index("explore")
 
 def unexploring(settings: Settings) -> Settings:
     """The same without exploration. Every version of torch.compile traces this; older ones do not ``_replace``."""
-    values = list(settings)
+    values: "list[Any]" = list(settings)
     values[_EXPLORE] = 0.0
     return Settings(*values)
 
