@@ -49,7 +49,7 @@ class Gate(nn.Module):
 
     def forward(self, u: Tensor) -> Tensor:
         """[B, T], float32, for u [B, T, C]."""
-        return 2 * torch.sigmoid((u.float() * self.weight.float()).sum(-1) + self.bias.float())
+        return _read.gate(u, self.weight, self.bias)
 
 
 class _Source(NamedTuple):
@@ -106,8 +106,6 @@ class RosaAdapter(nn.Module):
     old as the delay wants, instead of each that was found. ``retrieve = False`` is ``reads = "nothing"``. Set ``watch``
     to True to gather :meth:`diagnostics`.
     """
-
-    scale: float
 
     def __init__(
         self,
@@ -231,28 +229,33 @@ class RosaAdapter(nn.Module):
     def retrieve(self, value: bool) -> None:
         self._reads = "found" if value else "nothing"
 
+    @property
+    def scale(self) -> float:
+        """The fixed factor of all that is read."""
+        return float(self._scale)
+
+    @scale.setter
+    def scale(self, value: float) -> None:
+        # A tensor of the host: to compilers a number would make each layer a function of its own.
+        self._scale = torch.tensor(value, dtype=torch.float64, device="cpu")
+        self._scaled = value != 1
+
     def _levels(self, reads: slice) -> "tuple[Tensor, Tensor]":
         """e0 and e1 of some reads, float32 [reads, C]."""
         e0, e1 = (x.float().view(-1, self.channels)[reads] for x in (self.e0, self.e1))
         return e0, e1
 
-    def _strength(self, each: _Source, places: TensorPlaces, z: Optional[Tensor], links: slice) -> Tensor:
-        """The weights [links, B, R, T] of places of some links of a source; also of those that do not exist."""
-        routes = each.rule.routes
+    def _strength(self, each: _Source, z: Optional[Tensor], links: slice) -> _read.Strength:
+        """What places of some links of a source are weighted by."""
+        gain = None
         if self.config.gain:
-            rows = slice(each.row + links.start * routes, each.row + links.stop * routes)
-            weight = _read.gains(self.gain.float()[rows], places.length) * self.scale
-        else:
-            weight = torch.full(places.tau.shape, self.scale, device=places.tau.device)
-        return weight if z is None else weight * z.unsqueeze(1)
-
-    def _weight(self, each: _Source, places: TensorPlaces, z: Optional[Tensor], links: slice) -> Tensor:
-        """The same, and 0 where nothing was found."""
-        return torch.where(places.tau >= 0, self._strength(each, places, z, links), 0)
+            routes = each.rule.routes
+            gain = self.gain.float()[each.row + links.start * routes : each.row + links.stop * routes]
+        return _read.Strength(gain, z, self._scale)
 
     @property
     def _weighs(self) -> bool:
-        return self.config.gain or self.config.gate or self.scale != 1
+        return self.config.gain or self.config.gate or self._scaled
 
     # ---------------------------------------------------------------------------------------------------------- forward
 
@@ -399,8 +402,8 @@ class RosaAdapter(nn.Module):
         places = launched.found.of(each.source, self.reads, v.device)
         if self.watch and not torch.compiler.is_compiling():
             self._watch_places(places, launched.valid, 0)
-        weight = self._weight(each, places, z, slice(0, each.rule.links))
-        return _read.read(v, places.tau, weight, *self._levels(each.reads), self.config.v_grad)
+        strength = self._strength(each, z, slice(0, each.rule.links))
+        return _read.read(v, places, strength, *self._levels(each.reads), self.config.v_grad)
 
     def _read_learnt(
         self, each: _Source, learnt: Learnt, valid: Optional[Tensor], v: Tensor, z: Optional[Tensor]
@@ -417,14 +420,19 @@ class RosaAdapter(nn.Module):
         y = _torch.read(learnt.q, learnt.k, value, e0[0], e1[0], learnt.found, learnt.settings)
         links = learnt.links
         if self._weighs:
-            first = TensorPlaces(links.tau[:1], links.length[:1])
             # y is 0 where nothing was found; the gradient of q and k there has its strength too
-            weight = self._strength(each, first, z, slice(0, 1))[0].transpose(1, 2).unsqueeze(-1)
+            strength = self._strength(each, z, slice(0, 1))
+            weight = torch.ones(links.tau.shape[1:], device=y.device) * self._scale
+            if strength.gain is not None:
+                weight = weight * _read.gains(strength.gain, links.length[:1])[0]
+            if z is not None:
+                weight = weight * z.unsqueeze(1)
+            weight = weight.transpose(1, 2).unsqueeze(-1)
             y = (y.view(*weight.shape[:3], -1) * weight).view(y.shape).to(y.dtype)
         if each.rule.links > 1:
             further = TensorPlaces(links.tau[1:], links.length[1:])
-            weight = self._weight(each, further, z, slice(1, each.rule.links))
-            y = y + _read.read(v, further.tau, weight, e0[1:], e1[1:], self.config.v_grad)
+            strength = self._strength(each, z, slice(1, each.rule.links))
+            y = y + _read.read(v, further, strength, e0[1:], e1[1:], self.config.v_grad)
         if order is not None and valid is not None:
             y = torch.take_along_dim(y, torch.argsort(order, dim=1).unsqueeze(-1), 1)
             y = y.masked_fill(valid.logical_not().unsqueeze(-1), 0)
@@ -455,9 +463,8 @@ class RosaAdapter(nn.Module):
                 places = launched.found.of(each.source, self.reads, v.device)
                 if self.watch:
                     self._watch_places(places, valid, begin)
-            weight = self._weight(each, places, z, slice(0, each.rule.links))
-            bits = [_read.bits_at(values, tau, self.channels) for tau in places.tau]
-            part = _read.combine(bits, weight, *self._levels(each.reads)).to(v.dtype)
+            strength = self._strength(each, z, slice(0, each.rule.links))
+            part = _read.read_values(v, values, places, strength, *self._levels(each.reads))
             y = part if y is None else y + part
         return y
 
@@ -501,7 +508,7 @@ class RosaAdapter(nn.Module):
         """Add the first links of a source that was looked up elsewhere to the statistics."""
         watch = self._watching()
         assert watch is not None
-        tau, length = (x[0].cpu().numpy().astype(np.int32) for x in places)
+        tau, length = (x[0].cpu().numpy().astype(np.int32) for x in places[:2])
         marks = np.ones((len(tau), tau.shape[2]), np.bool_) if valid is None else valid.cpu().numpy()
         time = np.arange(begin, begin + tau.shape[2], dtype=np.int32)
         for row, mine in enumerate(marks):

@@ -22,7 +22,7 @@ if importlib.util.find_spec("triton") is None:
 import oracle  # noqa: E402
 from torch import Tensor  # noqa: E402
 
-from rosatune.torch import _device, _gradients, _host, _operator, _settings  # noqa: E402
+from rosatune.torch import _device, _gradients, _host, _operator, _places, _read, _settings, _triton  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -31,7 +31,7 @@ here = pytest.mark.skipif(DEVICE == "cpu" and not INTERPRETED, reason="no CUDA d
 OLD = "this version of Triton's interpreter does not go with this version of NumPy"
 
 if DEVICE == "cuda" or INTERPRETED:
-    from rosatune.torch import _fused, _kernels
+    from rosatune.torch import _fused, _kernels, _read_kernels
 
     try:
         _kernels.running(torch.ones(1, 2, 2, device=DEVICE), torch.zeros(1, 2, device=DEVICE), torch.float32)
@@ -81,10 +81,10 @@ def activations(rng: np.random.Generator, batch: int, steps: int, routes: int, b
 
 def retrieved(inputs: list[Tensor], settings: Any) -> tuple[Tensor, Tensor]:
     """Destinations and table, by the host."""
-    tensors = [x.cpu().contiguous() for x in inputs[:5]]
+    tensors = [x.cpu().contiguous() for x in inputs[:2]]
     tables = settings.qk_grad == "flips"
-    _, *found = _operator.rosa(*tensors, torch.tensor(9), None, tables, True, *settings)
-    return found[0].to(DEVICE), found[1].to(DEVICE)
+    read, table, _ = _operator.find(*tensors, torch.tensor(9), None, tables, True, *settings)
+    return read.to(DEVICE), table.to(DEVICE)
 
 
 def assert_close(found: Any, expected: Any, tolerance: float) -> None:
@@ -212,3 +212,159 @@ def test_magnitudes(rng: np.random.Generator) -> None:
     broken = found(gy)
     assert broken.v[0, :, 1].isnan().all() and broken.v[0, :, 2].isfinite().all()
     assert broken.k[0, :, :4].isnan().all() and broken.k[0, :, 4:].isfinite().all()
+
+
+# ------------------------------------------------------------------------------- reading at places that layers share
+
+# B, T, S (steps of the values), R, C, L: odd sizes, more columns than a block, routes of few channels; dtype of v;
+# gain, gate, straight. Every value of one meets every value of most others.
+READS: list[Any] = [
+    ((2, 19, 19, 1, 72, 4), torch.float32, True, True, True),
+    ((1, 18, 18, 1, 300, 1), torch.bfloat16, False, True, False),
+    ((2, 12, 12, 6, 24, 3), torch.bfloat16, True, False, True),
+    ((1, 13, 13, 2, 10, 2), torch.float32, False, False, False),
+]
+each_read = pytest.mark.parametrize("shape, kind, gain, gate, straight", READS, ids=["tokens", "one", "routes", "plain"])
+
+
+class Reading:
+    """The inputs of a read, and of its backward pass."""
+
+    def __init__(self, rng: np.random.Generator, shape: Any, kind: Any, gain: bool, gate: bool) -> None:
+        batch, steps, kept, routes, channels, links = shape
+
+        def normal(*size: int, kind: Any = torch.float32) -> Tensor:
+            return torch.tensor(rng.standard_normal(size), dtype=kind, device=DEVICE)
+
+        self.v, self.gy = normal(batch, kept, channels, kind=kind), normal(batch, steps, channels, kind=kind)
+        self.v[0, 0, :3] = torch.tensor([0.0, -0.0, torch.nan])
+        tau = rng.integers(-1, kept // 2, (links, batch, routes, steps))
+        tau[:, 0, 0, : steps // 2] = 3  # a place that many steps read, and many that none does
+        self.tau = torch.tensor(tau, dtype=torch.int32, device=DEVICE)
+        self.length = torch.tensor(rng.integers(0, 14, tau.shape), dtype=torch.uint8, device=DEVICE)
+        self.gain = normal(links * routes, 10) if gain else None
+        self.z = normal(batch, steps).abs() if gate else None
+        self.e0, self.e1 = normal(links, channels), normal(links, channels)
+
+    @property
+    def strength(self) -> tuple:
+        return (self.gain, self.z, self.e0, self.e1, 0.7)
+
+
+@here
+@each_read
+def test_packing_and_reading(
+    rng: np.random.Generator, shape: Any, kind: Any, gain: bool, gate: bool, straight: bool
+) -> None:
+    given = Reading(rng, shape, kind, gain, gate)
+    values, slopes = _read_kernels.pack(given.v, straight)
+    assert torch.equal(values, _read._packed(given.v > 0))
+    assert torch.equal(slopes, _read._packed(given.v.abs() < 1)) if straight else not slopes.numel()
+    arguments = (values[:, :-1].contiguous(), given.tau, given.length, *given.strength, kind)  # S is not T
+    found, expected = _read_kernels.read(*arguments), _read._plain_read(*arguments)
+    assert_close([found], [expected], 1e-6 if kind == torch.float32 else 1e-2)
+
+
+@here
+@each_read
+def test_gradients_of_reads(
+    rng: np.random.Generator, shape: Any, kind: Any, gain: bool, gate: bool, straight: bool
+) -> None:
+    given = Reading(rng, shape, kind, gain, gate)
+    given.v.nan_to_num_(0.5)
+    values, slopes = _read._packed(given.v > 0), _read._packed(given.v.abs() < 1)
+    places = (given.tau, given.length, *_read.sort_places(given.tau))
+    wanted = [True, gain, gate, True, True]
+    arguments = (given.gy, None if straight else given.v, values, slopes, *places, *given.strength)
+    found = _read_kernels.read_backward(*arguments, wanted)
+    expected = _read._plain_read_backward(*arguments, wanted)
+    for name, asked, x, y in zip(("v", "gain", "z", "e0", "e1"), wanted, found, expected):
+        assert (x is not None) == (y is not None) == asked, name
+        if asked:
+            assert y.any() and x.dtype == y.dtype, name
+            error = (x.double() - y.double()).norm()
+            assert error <= (1e-2 if x.dtype == torch.bfloat16 else CLOSE) * y.double().norm(), name
+    for number, asked in enumerate(wanted):
+        if asked:  # alone, and the same every time
+            alone = _read_kernels.read_backward(*arguments, [number == other for other in range(5)])
+            assert torch.equal(alone[number], found[number]) and sum(x is not None for x in alone) == 1
+
+
+@here
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(2, 20, 72), (1, 9, 300)])
+def test_gate(rng: np.random.Generator, shape: Any, kind: Any) -> None:
+    u = torch.tensor(rng.standard_normal(shape), dtype=kind, device=DEVICE)
+    weight = torch.tensor(0.1 * rng.standard_normal(shape[2]), dtype=torch.float32, device=DEVICE)
+    bias = torch.tensor([0.3], device=DEVICE)
+    z = _read_kernels.gate(u, weight, bias)
+    assert_close([z], [_read._plain_gate(u, weight, bias)], CLOSE)
+    gz = torch.tensor(rng.standard_normal(shape[:2]), dtype=torch.float32, device=DEVICE)
+    found, expected = (f(gz, u, z, weight) for f in (_read_kernels.gate_backward, _read._plain_gate_backward))
+    assert_close(found, expected, CLOSE if kind == torch.float32 else 1e-2)
+
+
+@here
+def test_operators_use_the_kernels(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values and gradients of the whole, with kernels and without."""
+    given = Reading(rng, READS[0][0], torch.float32, True, True)
+    given.v.nan_to_num_(0.5)
+    places = _places.TensorPlaces(given.tau, given.length)
+    inputs = [x.requires_grad_() for x in (given.v, given.gain, given.z, given.e0, given.e1)]
+    scale = torch.tensor(0.7, dtype=torch.float64)
+    results = []
+    for kernels in (_read_kernels, None):
+        monkeypatch.setattr(_triton, "module", lambda name, x, kernels=kernels: kernels)
+        y = _read.read(given.v, places, _read.Strength(given.gain, given.z, scale), given.e0, given.e1)
+        results.append([y, *torch.autograd.grad(y, inputs, given.gy)])
+    for one, other in zip(*results):
+        assert other.any() and (one - other).norm() <= CLOSE * other.norm()
+
+
+# -------------------------------------------------------------------------------------------- what is not here to run
+
+KINDS = {
+    **{name: "*bf16" for name in ("v", "y", "gy", "gv", "u", "gu")},
+    **{name: "*u8" for name in ("values", "slopes", "length")},
+    **{name: "*i32" for name in ("tau", "entry", "first")},
+    **{name: "*fp32" for name in ("gain", "z", "gz", "e0", "e1", "gweight", "parts", "weight", "bias")},
+    "scale": "fp32",
+}
+# Kernels with the constants that they have for SmolLM2's 576 channels.
+BUILT = {
+    "_pack_kernel": dict(SLOPE=True, ROWS=64, BYTES=8),
+    "_read_kernel": dict(GAIN=True, GATE=True, TIME=32, COLUMNS=64),
+    "_level_kernel": dict(GAIN=True, GATE=True, TIME=64, COLUMNS=64),
+    "_strength_kernel": dict(GAIN=True, GATE=True, TIME=1024, WIDE=16),
+    "_value_kernel": dict(SLOPE=True, GAIN=True, GATE=True, ENTRIES=4, COLUMNS=1024),
+    "_gate_kernel": dict(ROWS=64, COLUMNS=64),
+    "_gate_back_kernel": dict(ROWS=128, COLUMNS=64),
+}
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter builds nothing")
+def test_kernels_build_for_hopper() -> None:
+    """Without a device: down to machine code, with the wide loads that memory wants."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource, compile
+
+    from rosatune.torch import _read_kernels
+
+    for name, constants in BUILT.items():
+        kernel = getattr(_read_kernels, name)
+        names = kernel.arg_names
+        signature = {each: "constexpr" if each in constants else KINDS.get(each, "i32") for each in names}
+        even = [each for each in ("channels", "per", "steps", *KINDS) if each in names and each != "scale"]
+        source = ASTSource(
+            kernel,
+            signature,
+            constexprs={(names.index(each),): value for each, value in constants.items()},
+            attrs={(names.index(each),): [["tt.divisibility", 16]] for each in even},
+        )
+        try:
+            built = compile(source, target=GPUTarget("cuda", 90, 32))
+        except RuntimeError as error:
+            if "ptxas" in str(error) and "Cannot find" in str(error):
+                pytest.skip("Triton has no assembler here")
+            raise
+        assert "ld.global.v4" in built.asm["ptx"] and len(built.asm["cubin"]) > 0, name

@@ -353,13 +353,19 @@ def test_the_same_every_time() -> None:
 
 
 def test_operators_are_well_formed() -> None:
-    v = torch.randn(2, 7, 12, requires_grad=True)
+    v, u = (torch.randn(2, 7, 12, requires_grad=True) for _ in range(2))
     tau = torch.randint(-1, 5, (3, 2, 4, 7), dtype=torch.int32)
-    weight = torch.rand(3, 2, 4, 7, requires_grad=True)
-    e0, e1 = (torch.randn(3, 12, requires_grad=True) for _ in range(2))
-    for straight in (True, False):
-        torch.library.opcheck(_read._read, (v, tau, weight, e0, e1, straight))
     length = torch.randint(0, 20, (3, 2, 4, 7), dtype=torch.uint8)
+    gain, z = torch.rand(12, 10, requires_grad=True), torch.rand(2, 7, requires_grad=True)
+    e0, e1 = (torch.randn(3, 12, requires_grad=True) for _ in range(2))
+    scale = torch.tensor(0.3, dtype=torch.float64)
+    for straight, some in ((True, (gain, z)), (False, (None, None))):
+        torch.library.opcheck(_read._pack, (v.detach(), straight))
+        packed = _read._pack(v.detach(), straight)
+        for order in (_read.sort_places(tau), (None, None)):
+            torch.library.opcheck(_read._read, (v, *packed, tau, length, *order, *some, e0, e1, scale))
+    weight, bias = torch.randn(12, requires_grad=True), torch.randn(1, requires_grad=True)
+    torch.library.opcheck(_read._gate, (u, weight, bias))
     torch.library.opcheck(_read._gains, (torch.randn(12, 10, requires_grad=True), length))
     torch.library.opcheck(_places._embedding_symbols, (torch.randn(2, 7, 12), 3, 4))
     ids = torch.randint(0, 9, (2, 1, 7))

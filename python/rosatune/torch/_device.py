@@ -21,13 +21,10 @@ pass that is recomputed, or a caller who collects twice, gets the right answer.
 
 from __future__ import annotations
 
-import functools
-import importlib
 import itertools
 import os
 import threading
 import time
-import warnings
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
@@ -35,7 +32,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 import torch
 from torch import Tensor
 
-from . import _gradients, _host
+from . import _gradients, _host, _triton
 from ._settings import Settings
 
 __all__ = ["Retrieval", "backward", "collect", "host_layout", "launch", "read_out", "record"]
@@ -83,36 +80,6 @@ def _side_stream(device: torch.device) -> Any:
 # ------------------------------------------------------------------------------------------------ what the GPU computes
 
 
-@functools.lru_cache(maxsize=None)
-def _fused(device: torch.device) -> Any:
-    """The module of fused gradients, if its kernels can be built for the device; otherwise None.
-
-    Triton needs a C compiler when a kernel is first built, and a GPU that it supports. Building the smallest kernel
-    shows whether they are there.
-    """
-    try:
-        module = importlib.import_module("._fused", __package__)
-    except ImportError:
-        return None
-    try:
-        module.symbols(torch.zeros(1, 1, 1, dtype=torch.bfloat16, device=device), 1)
-    except Exception as error:  # whatever a compiler may raise
-        reason = (str(error).strip().splitlines() or [""])[0]
-        warnings.warn(
-            f"Triton cannot build kernels for {torch.cuda.get_device_name(device)} ({type(error).__name__}: {reason}); "
-            "slower tensor operations are used instead",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-        return None
-    return module
-
-
-def _kernels_for(x: Tensor) -> Any:
-    """See _fused; None also where there is nothing to compute."""
-    return _fused(x.device) if x.is_cuda and x.numel() else None
-
-
 def _by_step(kept: Tensor, batch: int) -> Tensor:
     """Destinations [B R, T] as they are kept, as int64 [B, T, R]."""
     return _gradients.wide(kept.view(batch, -1, kept.shape[-1]).transpose(1, 2).contiguous())
@@ -120,7 +87,7 @@ def _by_step(kept: Tensor, batch: int) -> Tensor:
 
 def host_layout(x: Tensor, bits: int) -> Tensor:
     """The symbols of [B, T, C] as the library reads them, int16 [B R, T]."""
-    fused = _kernels_for(x)
+    fused = _triton.module("_fused", x)
     if fused is not None:
         return fused.symbols(x, bits)
     found = _gradients.symbols(x, bits).to(torch.int16)
@@ -129,7 +96,7 @@ def host_layout(x: Tensor, bits: int) -> Tensor:
 
 def read_out(read: Tensor, v: Tensor, e0: Tensor, e1: Tensor, settings: Settings) -> Tensor:
     """y for destinations [B R, T] as rosa_find keeps them."""
-    fused = _kernels_for(v)
+    fused = _triton.module("_fused", v)
     if fused is None:
         return _gradients.read_out(_by_step(read, v.shape[0]), v, e0, e1, settings.bits)
     return fused.read_out(read, fused.symbols(v, settings.bits), e0, e1, v, settings.bits)
@@ -148,7 +115,7 @@ def backward(
     settings: Settings,
 ) -> _gradients.Gradients:
     """All gradients, for destinations [B R, T] and the table as rosa_find keeps them."""
-    fused = _kernels_for(q)
+    fused = _triton.module("_fused", q)
     if fused is not None:
         return fused.backward(gy, q, k, v, e0, e1, read, table, wanted, settings)
     return _gradients.backward(gy, q, k, v, e0, e1, _by_step(read, q.shape[0]), table, wanted, settings)

@@ -28,6 +28,8 @@ class TensorPlaces(NamedTuple):
 
     tau: Tensor  # int32, the step that is read; -1: none
     length: Tensor  # uint8, the length of the match; 0 where nothing was found
+    entry: Optional[Tensor] = None  # for gradients, see _read.sort_places
+    first: Optional[Tensor] = None
 
 
 def to_tensors(places: Places, device: torch.device) -> TensorPlaces:
@@ -57,7 +59,7 @@ def _find(
     there = symbols.cpu().numpy()
     marks = None if valid is None else valid.cpu().numpy()
     found = find(rule, there, there, marks, reads, torch.get_num_threads())
-    return [x for kind in reads for x in to_tensors(found[kind], symbols.device)]
+    return [x for kind in reads for x in to_tensors(found[kind], symbols.device)[:2] if x is not None]
 
 
 @_find.register_fake

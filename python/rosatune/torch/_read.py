@@ -1,29 +1,42 @@
-"""Reading value bits at known places, with a weight per place, as PyTorch operators.
+"""Reading value bits at known places, with a strength per place, as PyTorch operators.
 
 Destinations of a shared source (token ids, embeddings) are known before a layer runs; what is left for the layer is
 
     y_c(t) = sum over links i of  weight_i(t, route of c) * (bit c of v at tau_i(t) ? e1_i,c : e0_i,c)
+    weight_i(t, r) = scale * gain_i[r][min(length_i(t, r), 9)] * z(t), and 0 where nothing was found
 
 and its derivatives. Shapes: L links, B rows, T steps, R routes, C channels; a route has C / R neighbouring channels. v
-is [B, T, C], places and weights are [L, B, R, T], e0 and e1 [L, C].
+is [B, T, C], places and lengths are [L, B, R, T], the table of gains is [L R, 10], the gate z is [B, T], e0 and e1 are
+[L, C]. Value bits are packed first: channel c of a step is bit c % 8 of byte c / 8.
 
-Both passes are custom operators: to compilers each is one opaque step, and the backward pass says what it computes
-instead of relying on what autograd would make of a comparison. Sums are float32. They are done in a fixed order on
+Each pass is a custom operator: to compilers it is one opaque step, and the backward pass says what it computes instead
+of relying on what autograd would make of a comparison. On a GPU the kernels of ``_read_kernels.py`` do the work; the
+tensor operations here are their definition, and do it elsewhere. Sums are float32. They are done in a fixed order on
 every device, so that the same inputs give the same bits.
 """
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["GAINS", "bits_at", "combine", "gains", "pack_bits", "read"]
+from . import _triton
+
+__all__ = ["GAINS", "Strength", "bits_at", "gains", "gate", "pack_bits", "read", "read_values", "sort_places"]
 
 GAINS = 10  # columns of a table of gains: match lengths 0 to 8, and 9 or more
 
 PIECE = 1 << 24  # numbers that are formed at once when value bits are fetched byte by byte
+
+
+class Strength(NamedTuple):
+    """What the places of a read are weighted by; a part that is None is 1."""
+
+    gain: Optional[Tensor]  # float32 [L R, 10]
+    z: Optional[Tensor]  # float32 [B, T]
+    scale: Tensor  # a number of the host: a tensor, so that layers of different scales are one compiled function
 
 
 # -------------------------------------------------------------------------------------------------------------- helpers
@@ -48,26 +61,6 @@ def _rows(tau: Tensor) -> Tensor:
     return _by_step(rows).reshape(-1)
 
 
-def combine(bits: Sequence[Tensor], weight: Tensor, e0: Tensor, e1: Tensor) -> Tensor:
-    """y, float32 [B, T, C], for the value bits [B, T, C] at each link's places."""
-    links, batch, routes, steps = weight.shape
-    channels = e0.shape[-1]
-    y = None
-    for link in range(links):
-        level = torch.where(bits[link], e1[link], e0[link]).view(batch, steps, routes, channels // routes)
-        part = level * _by_step(weight[link]).unsqueeze(-1)
-        y = part if y is None else y + part
-    assert y is not None
-    return y.reshape(batch, steps, channels)
-
-
-def _fetch(v: Tensor, tau: Tensor) -> Tensor:
-    """The bits of v [B, T, C] at places [B, R, T], as [B, T, C]."""
-    routes = tau.shape[1]
-    bits = (v > 0).reshape(-1, v.shape[-1] // routes)
-    return bits.index_select(0, _rows(tau)).view(v.shape)
-
-
 def _add_rows(target: Tensor, rows: Tensor, values: Tensor) -> None:
     """target[rows] += values, in a fixed order."""
     if target.is_cuda:
@@ -76,111 +69,256 @@ def _add_rows(target: Tensor, rows: Tensor, values: Tensor) -> None:
         target.index_add_(0, rows, values)  # one row after the other
 
 
+def sort_places(tau: Tensor) -> Tuple[Tensor, Tensor]:
+    """Reads in the order of their places, for the gradient of v; once per batch, for all layers.
+
+    Gives for each row and route the numbers link * T + step of all its reads, sorted by place [B, R, L T], and where
+    those of each place begin among them [B, R, T + 1]; reads that found nothing come last.
+    """
+    links, batch, routes, steps = tau.shape
+    place = tau.permute(1, 2, 0, 3).reshape(batch, routes, links * steps)
+    place, entry = torch.sort(torch.where(place >= 0, place, steps), dim=-1, stable=True)
+    bounds = torch.arange(steps + 1, dtype=place.dtype, device=tau.device).expand(batch, routes, -1).contiguous()
+    return entry.int(), torch.searchsorted(place, bounds, out_int32=True)
+
+
+# ---------------------------------------------------------------------------------------------------------- packed bits
+
+
+def _packed(bits: Tensor) -> Tensor:
+    """Booleans [B, T, C] in bytes [B, T, C / 8]."""
+    batch, steps, channels = bits.shape
+    if channels % 8:
+        bits = torch.nn.functional.pad(bits, (0, -channels % 8))
+    place = (1 << torch.arange(8, device=bits.device)).to(torch.uint8)
+    return (bits.view(batch, steps, (channels + 7) // 8, 8).to(torch.uint8) * place).sum(-1, dtype=torch.uint8)
+
+
+@torch.library.custom_op("rosatune::pack_bits", mutates_args=(), schema="(Tensor v, bool slope) -> (Tensor, Tensor)")
+def _pack(v: Tensor, slope: bool) -> Tuple[Tensor, Tensor]:
+    kernels = _triton.module("_read_kernels", v)
+    if kernels is not None:
+        return kernels.pack(v.contiguous(), slope)
+    values = _packed(v > 0)
+    return values, _packed(v.abs() < 1) if slope else values.new_empty(0)
+
+
+@_pack.register_fake
+def _(v: Tensor, slope: bool) -> Tuple[Tensor, Tensor]:
+    batch, steps, channels = v.shape
+    values = v.new_empty((batch, steps, (channels + 7) // 8), dtype=torch.uint8)
+    return values, values.new_empty(values.shape if slope else (0,))
+
+
+def pack_bits(v: Tensor) -> Tensor:
+    """The bits of v [B, T, C] in bytes [B, T, C / 8]: channel c is bit c % 8 of byte c / 8."""
+    return _pack(v.detach(), False)[0]
+
+
+def bits_at(values: Tensor, tau: Tensor, channels: int) -> Tensor:
+    """The bits [B, t, C] at places [B, R, t] of packed values [B, S, C / 8]; anything where a place is -1."""
+    batch, routes, steps = tau.shape
+    there = tau.clamp(min=0).long()
+    first = torch.arange(batch, device=values.device).view(batch, 1, 1) * values.shape[1]
+    rows = _by_step(first + there)  # [B, t, R]
+    shift = torch.arange(8, dtype=torch.uint8, device=values.device)
+    if routes == 1:
+        taken = values.reshape(-1, values.shape[-1]).index_select(0, rows.reshape(-1))
+        bits = (taken.unsqueeze(-1) >> shift) & 1
+        return bits.view(batch, steps, 8 * values.shape[-1])[..., :channels].bool()
+    channel = torch.arange(channels, device=values.device)
+    byte, shift, flat = channel // 8, shift[channel % 8], values.reshape(-1)
+    parts = []
+    piece = max(1, PIECE // (batch * channels))
+    for some in rows.split(piece, 1):
+        place = some.repeat_interleave(channels // routes, -1) * values.shape[-1] + byte
+        parts.append((flat[place] >> shift) & 1)
+    return torch.cat(parts, 1).bool() if parts else torch.zeros(batch, 0, channels, dtype=torch.bool, device=tau.device)
+
+
+# --------------------------------------------------------------------------------------------- by tensor operations
+
+
+def _weights(tau: Tensor, length: Tensor, gain: Optional[Tensor], z: Optional[Tensor], scale: float) -> Tensor:
+    """[L, B, R, T]"""
+    weight = torch.full(tau.shape, scale, device=tau.device)
+    if gain is not None:
+        weight = _entries(gain, length) * weight
+    if z is not None:
+        weight = weight * z.unsqueeze(1)
+    return torch.where(tau >= 0, weight, 0)
+
+
+def _plain_read(
+    values: Tensor, tau: Tensor, length: Tensor, gain: Optional[Tensor], z: Optional[Tensor], e0: Tensor, e1: Tensor,
+    scale: float, kind: torch.dtype,
+) -> Tensor:  # fmt: skip
+    links, batch, routes, steps = tau.shape
+    channels = e0.shape[1]
+    weight = _weights(tau, length, gain, z, scale)
+    y = torch.zeros(batch, steps, routes, channels // routes, device=values.device)
+    for link in range(links):
+        level = torch.where(bits_at(values, tau[link], channels), e1[link], e0[link]).view(y.shape)
+        y += level * _by_step(weight[link]).unsqueeze(-1)
+    return y.view(batch, steps, channels).to(kind)
+
+
+def _plain_read_backward(
+    gy: Tensor, v: Optional[Tensor], values: Tensor, slopes: Tensor, tau: Tensor, length: Tensor, entry: Any, first: Any,
+    gain: Optional[Tensor], z: Optional[Tensor], e0: Tensor, e1: Tensor, scale: float, wanted: Sequence[bool],
+) -> Tuple[Optional[Tensor], ...]:  # fmt: skip
+    links, batch, routes, steps = tau.shape
+    channels = e0.shape[1]
+    shape = (batch, steps, routes, channels // routes)
+    g = gy.float().reshape(shape)
+    weight = _weights(tau, length, gain, z, scale)
+    gv = torch.zeros(batch * steps * routes, shape[-1], device=gy.device) if wanted[0] else None
+    felt: List[Tensor] = []
+    ge: Tuple[List[Tensor], List[Tensor]] = ([], [])
+    for link in range(links):
+        low, high = e0[link].view(routes, -1), e1[link].view(routes, -1)
+        weighed = g * _by_step(weight[link]).unsqueeze(-1)
+        if any(wanted[1:]):
+            bit = bits_at(values, tau[link], channels).view(shape)
+            felt.append(_by_step((g * torch.where(bit, high, low)).sum(-1)))
+            upper = (weighed * bit).sum((0, 1)).reshape(-1)
+            ge[0].append(weighed.sum((0, 1)).reshape(-1) - upper)
+            ge[1].append(upper)
+        if gv is not None:
+            _add_rows(gv, _rows(tau[link]), (weighed * (high - low)).reshape(-1, shape[-1]))
+    found: List[Optional[Tensor]] = [None] * 5
+    if gv is not None:
+        if v is None:
+            time = torch.arange(steps, device=gy.device).expand(batch, 1, steps)
+            slope = bits_at(slopes, time, channels).float()
+        else:
+            p = torch.sigmoid(v.float())
+            slope = p * (1 - p)
+        found[0] = (gv.view(gy.shape) * slope).to(gy.dtype)
+    if wanted[1] or wanted[2]:
+        gweight = torch.where(tau >= 0, torch.stack(felt), 0) * scale
+        if gain is not None:
+            found[1] = _entry_sums(gweight if z is None else gweight * z.unsqueeze(1), length)
+            gweight = gweight * _entries(gain, length)
+        found[2] = gweight.sum((0, 2))
+    if wanted[3] or wanted[4]:
+        found[3], found[4] = torch.stack(ge[0]), torch.stack(ge[1])
+    return tuple(x if asked else None for x, asked in zip(found, wanted))
+
+
 # ----------------------------------------------------------------------------------------------------------------- read
+
+_READ = "Tensor tau, Tensor length, Tensor? entry, Tensor? first, Tensor? gain, Tensor? z, Tensor e0, Tensor e1, Tensor scale"
 
 
 @torch.library.custom_op(
-    "rosatune::read",
-    mutates_args=(),
-    schema="(Tensor v, Tensor tau, Tensor weight, Tensor e0, Tensor e1, bool straight) -> Tensor",
+    "rosatune::read", mutates_args=(), schema=f"(Tensor v, Tensor values, Tensor slopes, {_READ}) -> Tensor"
 )
-def _read(v: Tensor, tau: Tensor, weight: Tensor, e0: Tensor, e1: Tensor, straight: bool) -> Tensor:
+def _read(
+    v: Tensor, values: Tensor, slopes: Tensor, tau: Tensor, length: Tensor, entry: Optional[Tensor],
+    first: Optional[Tensor], gain: Optional[Tensor], z: Optional[Tensor], e0: Tensor, e1: Tensor, scale: Tensor,
+) -> Tensor:  # fmt: skip
+    """y for packed values; v gives its dtype, and has the gradient."""
     if v.numel() == 0:
         return torch.zeros_like(v)
-    return combine([_fetch(v, tau[link]) for link in range(len(tau))], weight, e0, e1).to(v.dtype)
+    kernels = _triton.module("_read_kernels", values)
+    work = _plain_read if kernels is None else kernels.read
+    dense = (None if x is None else x.contiguous() for x in (values, tau, length, gain, z, e0, e1))
+    return work(*dense, float(scale), v.dtype)
 
 
 @_read.register_fake
-def _(v: Tensor, tau: Tensor, weight: Tensor, e0: Tensor, e1: Tensor, straight: bool) -> Tensor:
-    return v.new_empty(v.shape)
+def _(v: Tensor, *rest: Any) -> Tensor:
+    return torch.empty_like(v, memory_format=torch.contiguous_format)
 
 
 @torch.library.custom_op(
     "rosatune::read_backward",
     mutates_args=(),
-    schema="(Tensor gy, Tensor v, Tensor tau, Tensor weight, Tensor e0, Tensor e1, bool straight, bool[] wanted) "
-    "-> (Tensor, Tensor, Tensor, Tensor)",
+    schema=f"(Tensor gy, Tensor? v, Tensor values, Tensor slopes, {_READ}, bool[] wanted) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def _read_backward(
-    gy: Tensor, v: Tensor, tau: Tensor, weight: Tensor, e0: Tensor, e1: Tensor, straight: bool, wanted: Sequence[bool]
-) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
-    """dL/d(v, weight, e0, e1); an empty tensor where it is not wanted."""
-    links, batch, routes, steps = tau.shape
-    shape = (batch, steps, routes, v.shape[-1] // routes)
-    g = gy.float().reshape(shape)
-    want_v, want_weight, want_e0, want_e1 = wanted
-    gv = torch.zeros(batch * steps * routes, shape[-1], device=v.device) if want_v else None
-    gweight: List[Tensor] = []
-    ge: Tuple[List[Tensor], List[Tensor]] = ([], [])
-    for link in range(links):
-        bit = _fetch(v, tau[link]).view(shape)
-        low, high = e0[link].view(routes, -1), e1[link].view(routes, -1)
-        if want_weight:
-            gweight.append(_by_step((g * torch.where(bit, high, low)).sum(-1)))
-        weighed = g * _by_step(weight[link]).unsqueeze(-1)
-        if want_e0 or want_e1:
-            upper = (weighed * bit).sum((0, 1)).reshape(-1)
-            ge[1].append(upper)
-            ge[0].append(weighed.sum((0, 1)).reshape(-1) - upper if want_e0 else upper)
-        if gv is not None:
-            _add_rows(gv, _rows(tau[link]), (weighed * (high - low)).reshape(-1, shape[-1]))
+    gy: Tensor, v: Optional[Tensor], values: Tensor, slopes: Tensor, tau: Tensor, length: Tensor,
+    entry: Optional[Tensor], first: Optional[Tensor], gain: Optional[Tensor], z: Optional[Tensor], e0: Tensor,
+    e1: Tensor, scale: Tensor, wanted: Sequence[bool],
+) -> Tuple[Tensor, ...]:  # fmt: skip
+    """dL/d(v, gain, z, e0, e1); an empty tensor where it is not wanted."""
     none = e0.new_empty(0)
-    found = none
-    if gv is not None:
-        x = v.float()
-        slope = (x.abs() < 1).float() if straight else torch.sigmoid(x) * (1 - torch.sigmoid(x))
-        found = (gv.view(v.shape) * slope).to(v.dtype)
-    return (
-        found,
-        torch.stack(gweight) if want_weight else none,
-        torch.stack(ge[0]) if want_e0 else none,
-        torch.stack(ge[1]) if want_e1 else none,
-    )
+    if gy.numel() == 0:
+        shapes = (gy, gain, z, e0, e1)
+        return tuple(torch.zeros_like(x) if asked else none.clone() for x, asked in zip(shapes, wanted))  # type: ignore
+    kernels = _triton.module("_read_kernels", gy)
+    work = _plain_read_backward if kernels is None else kernels.read_backward
+    if kernels is not None and wanted[0] and (entry is None or first is None):
+        entry, first = sort_places(tau)
+    given = (gy, v, values, slopes, tau, length, entry, first, gain, z, e0, e1)
+    found = work(*(None if x is None else x.contiguous() for x in given), float(scale), wanted)
+    return tuple(none.clone() if x is None else x for x in found)
 
 
 @_read_backward.register_fake
 def _(
-    gy: Tensor, v: Tensor, tau: Tensor, weight: Tensor, e0: Tensor, e1: Tensor, straight: bool, wanted: Sequence[bool]
-) -> Tuple[Tensor, ...]:
-    return tuple(
-        x.new_empty(x.shape) if asked else e0.new_empty(0) for x, asked in zip((v, weight, e0, e1), wanted)
-    )
+    gy: Tensor, v: Optional[Tensor], values: Tensor, slopes: Tensor, tau: Tensor, length: Tensor,
+    entry: Optional[Tensor], first: Optional[Tensor], gain: Optional[Tensor], z: Optional[Tensor], e0: Tensor,
+    e1: Tensor, scale: Tensor, wanted: Sequence[bool],
+) -> Tuple[Tensor, ...]:  # fmt: skip
+    found = []
+    for x, asked in zip((gy, gain, z, e0, e1), wanted):
+        found.append(e0.new_empty(x.shape, dtype=x.dtype) if asked and x is not None else e0.new_empty(0))
+    return tuple(found)
 
 
 def _keep(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:5])
-    ctx.straight = inputs[5]
+    v, values, slopes, *rest = inputs
+    ctx.save_for_backward(None if slopes.numel() or not v.numel() else v, values, slopes, *rest)
 
 
 def _backward(ctx: Any, gy: Tensor) -> Tuple[Optional[Tensor], ...]:
     needs = ctx.needs_input_grad
-    wanted = [needs[0], needs[2], needs[3], needs[4]]
-    v, tau, weight, e0, e1 = ctx.saved_tensors
-    found = _read_backward(gy.contiguous(), v, tau, weight, e0, e1, ctx.straight, wanted)
-    gv, gweight, ge0, ge1 = (x if asked else None for x, asked in zip(found, wanted))
-    return gv, None, gweight, ge0, ge1, None
+    wanted = [needs[0], needs[7], needs[8], needs[9], needs[10]]
+    found = _read_backward(gy.contiguous(), *ctx.saved_tensors, wanted)
+    gv, ggain, gz, ge0, ge1 = (x if asked else None for x, asked in zip(found, wanted))
+    return gv, None, None, None, None, None, None, ggain, gz, ge0, ge1, None
 
 
 _read.register_autograd(_backward, setup_context=_keep)
 
 
-def read(v: Tensor, tau: Tensor, weight: Tensor, e0: Tensor, e1: Tensor, v_grad: str = "straight") -> Tensor:
-    """y [B, T, C], of the dtype of v, for places ``tau`` and their weights, both [L, B, R, T].
+def read(v: Tensor, places: Any, strength: Strength, e0: Tensor, e1: Tensor, v_grad: str = "straight") -> Tensor:
+    """y [B, T, C], of the dtype of v, read at ``places`` (a ``TensorPlaces``).
 
     v_grad: the derivative of a value bit, ``"straight"`` (1 where v lies between -1 and 1) or ``"sigmoid"`` (that of
     the sigmoid).
     """
-    return _read(v.contiguous(), tau, weight, e0, e1, v_grad == "straight")
+    values, slopes = _pack(v.detach(), v_grad == "straight")
+    return _read(v, values, slopes, *places, *strength[:2], e0, e1, strength.scale)
+
+
+def read_values(like: Tensor, values: Tensor, places: Any, strength: Strength, e0: Tensor, e1: Tensor) -> Tensor:
+    """y [B, t, C] of the dtype of ``like``, read in values [B, S, C / 8] that were packed before; has no gradient."""
+    return _read(like.detach(), values, values.new_empty(0), *places, *strength[:2], e0, e1, strength.scale)
 
 
 # ---------------------------------------------------------------------------------------------------------------- gains
 
 
-@torch.library.custom_op("rosatune::gains", mutates_args=(), schema="(Tensor gain, Tensor length) -> Tensor")
-def _gains(gain: Tensor, length: Tensor) -> Tensor:
+def _entries(gain: Tensor, length: Tensor) -> Tensor:
     links, batch, routes, steps = length.shape
     table = gain.view(links, 1, routes, GAINS).expand(-1, batch, -1, -1)
     return table.gather(3, length.clamp(max=GAINS - 1).long())
+
+
+def _entry_sums(gweight: Tensor, length: Tensor) -> Tensor:
+    # A table this narrow is summed column by column, in a fixed order.
+    column = length.clamp(max=GAINS - 1)
+    sums = [torch.where(column == each, gweight, 0).sum((1, 3)) for each in range(GAINS)]
+    return torch.stack(sums, -1).reshape(-1, GAINS)
+
+
+@torch.library.custom_op("rosatune::gains", mutates_args=(), schema="(Tensor gain, Tensor length) -> Tensor")
+def _gains(gain: Tensor, length: Tensor) -> Tensor:
+    return _entries(gain, length)
 
 
 @_gains.register_fake
@@ -192,10 +330,7 @@ def _(gain: Tensor, length: Tensor) -> Tensor:
     "rosatune::gains_backward", mutates_args=(), schema="(Tensor gweight, Tensor length) -> Tensor"
 )
 def _gains_backward(gweight: Tensor, length: Tensor) -> Tensor:
-    # A table this narrow is summed column by column, in a fixed order.
-    column = length.clamp(max=GAINS - 1)
-    sums = [torch.where(column == each, gweight, 0).sum((1, 3)) for each in range(GAINS)]
-    return torch.stack(sums, -1).reshape(-1, GAINS)
+    return _entry_sums(gweight, length)
 
 
 @_gains_backward.register_fake
@@ -219,35 +354,59 @@ def gains(gain: Tensor, length: Tensor) -> Tensor:
     return _gains(gain.contiguous(), length)
 
 
-# ---------------------------------------------------------------------------------------------------------- packed bits
+# ----------------------------------------------------------------------------------------------------------------- gate
 
 
-def pack_bits(v: Tensor) -> Tensor:
-    """The bits of v [B, T, C] in bytes [B, T, C / 8]: channel c is bit c % 8 of byte c / 8."""
-    batch, steps, channels = v.shape
-    bits = v > 0
-    if channels % 8:
-        bits = torch.nn.functional.pad(bits, (0, -channels % 8))
-    place = (1 << torch.arange(8, device=v.device)).to(torch.uint8)
-    return (bits.view(batch, steps, (channels + 7) // 8, 8).to(torch.uint8) * place).sum(-1, dtype=torch.uint8)
+def _plain_gate(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return 2 * torch.sigmoid((u.float() * weight.float()).sum(-1) + bias.float())
 
 
-def bits_at(values: Tensor, tau: Tensor, channels: int) -> Tensor:
-    """The bits [B, t, C] at places [B, R, t] of packed values [B, S, C / 8]; anything where a place is -1."""
-    batch, routes, steps = tau.shape
-    there = tau.clamp(min=0).long()
-    first = torch.arange(batch, device=values.device).view(batch, 1, 1) * values.shape[1]
-    rows = _by_step(first + there)  # [B, t, R]
-    shift = torch.arange(8, dtype=torch.uint8, device=values.device)
-    if routes == 1:
-        taken = values.reshape(-1, values.shape[-1]).index_select(0, rows.reshape(-1))
-        bits = (taken.unsqueeze(-1) >> shift) & 1
-        return bits.view(batch, steps, 8 * values.shape[-1])[..., :channels].bool()
-    channel = torch.arange(channels, device=values.device)
-    byte, shift, flat = channel // 8, shift[channel % 8], values.reshape(-1)
-    parts = []
-    piece = max(1, PIECE // (batch * channels))
-    for some in rows.split(piece, 1):
-        place = some.repeat_interleave(channels // routes, -1) * values.shape[-1] + byte
-        parts.append((flat[place] >> shift) & 1)
-    return torch.cat(parts, 1).bool() if parts else torch.zeros(batch, 0, channels, dtype=torch.bool, device=tau.device)
+def _plain_gate_backward(gz: Tensor, u: Tensor, z: Tensor, weight: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+    felt = (gz * z * (1 - z / 2)).unsqueeze(-1)
+    return (felt * weight.float()).to(u.dtype), (felt * u.float()).sum((0, 1)), felt.sum().view(1)
+
+
+@torch.library.custom_op("rosatune::gate", mutates_args=(), schema="(Tensor u, Tensor weight, Tensor bias) -> Tensor")
+def _gate(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    kernels = _triton.module("_read_kernels", u)
+    return (_plain_gate if kernels is None else kernels.gate)(u.contiguous(), weight, bias)
+
+
+@_gate.register_fake
+def _(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return u.new_empty(u.shape[:2], dtype=torch.float32)
+
+
+@torch.library.custom_op(
+    "rosatune::gate_backward",
+    mutates_args=(),
+    schema="(Tensor gz, Tensor u, Tensor z, Tensor weight) -> (Tensor, Tensor, Tensor)",
+)
+def _gate_backward(gz: Tensor, u: Tensor, z: Tensor, weight: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+    kernels = _triton.module("_read_kernels", u)
+    work = _plain_gate_backward if kernels is None else kernels.gate_backward
+    gu, gweight, gbias = work(gz.contiguous(), u.contiguous(), z, weight)
+    return gu, gweight.to(weight.dtype).clone(), gbias.to(weight.dtype).clone()
+
+
+@_gate_backward.register_fake
+def _(gz: Tensor, u: Tensor, z: Tensor, weight: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+    gu = torch.empty_like(u, memory_format=torch.contiguous_format)
+    return gu, weight.new_empty(weight.shape), weight.new_empty(1)
+
+
+def _keep_gate(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(inputs[0], output, inputs[1])
+
+
+def _gate_grad(ctx: Any, gz: Tensor) -> Tuple[Optional[Tensor], ...]:
+    found = _gate_backward(gz, *ctx.saved_tensors)
+    return tuple(x if asked else None for x, asked in zip(found, ctx.needs_input_grad))
+
+
+_gate.register_autograd(_gate_grad, setup_context=_keep_gate)
+
+
+def gate(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """z = 2 sigmoid(u . weight + bias), float32 [B, T], for u [B, T, C]; nothing of the size of u is kept but u."""
+    return _gate(u, weight, bias)

@@ -1,0 +1,362 @@
+"""Triton kernels for reading value bits at known places: what a layer does for a source that all layers share.
+
+The tensor operations of ``_read.py`` are the definition that these are tested against, and are used where Triton is
+missing. Shapes are those of that file: L links, B rows, T steps, R routes, C channels, S steps of packed values; a route
+has C / R neighbouring channels, all of them where tokens are the source. N is B T.
+
+    kernel      reads                                        writes
+    pack        v                                            a bit per channel, with its slope two
+    read        places, one bit per link and channel, e      y
+    levels      gy and one bit per channel, for each link    gradients of weights, sums of e0 and e1 per block of steps
+    strength    gradients of weights                         gradient of the gate, sums of the gain per block of steps
+    values      gy at each link, the slope's bits            gradient of v
+    gate        u                                            z, and its gradient u's and the weight's sums
+
+With c bytes per number (2 for bfloat16) that is, in bytes of device memory, N C (c + 1/4) for pack, N C (c + L/8) for
+read, N C L (c + 1/8) for levels at most (neighbouring links find gy in the cache) and N C (c + L c) for values at most;
+places, lengths and weights, 5 to 13 bytes per step and link, are small beside them. Nothing of the size of activations
+is kept for the backward pass but two bits per channel.
+
+Gradients of v are sums over the steps that read the same place. The places are sorted once per batch for all layers
+(``_read.sort_places``); a program then sums the rows of one place in their order. So there are no atomic additions, and
+the same inputs give the same bits. Sums over all steps are formed per block of steps, and those added in order.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Optional, Tuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ._kernels import _on, _power
+
+__all__ = ["gate", "gate_backward", "pack", "read", "read_backward"]
+
+GAINS = 10  # columns of a table of gains
+WIDE = 16  # the same as a power of two
+BLOCK = 1024  # steps of a program of strength
+
+
+class _Given(NamedTuple):
+    """The arguments that the kernels of a read share."""
+
+    tau: Tensor
+    length: Tensor
+    gain: Optional[Tensor]
+    z: Optional[Tensor]
+    scale: float
+
+
+def _columns(count: int, most: int) -> int:
+    """The greatest power of two up to ``most`` that divides ``count``; if it is small, the next power instead."""
+    divisor = count & -count
+    return min(most, divisor if divisor >= 32 else _power(count))
+
+
+# ------------------------------------------------------------------------------------------------------------- packing
+
+
+@triton.jit
+def _pack_kernel(
+    v, values, slopes, rows, channels, width, SLOPE: tl.constexpr, ROWS: tl.constexpr, BYTES: tl.constexpr
+):
+    n = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    i = tl.program_id(1) * BYTES + tl.arange(0, BYTES)
+    j = tl.arange(0, 8)
+    c = i[:, None] * 8 + j[None, :]
+    exists = (n < rows)[:, None, None] & (c < channels)[None, :, :]
+    x = tl.load(v + n[:, None, None] * channels + c[None, :, :], mask=exists, other=0).to(tl.float32)
+    place = (1 << j)[None, None, :]
+    at = n[:, None] * width + i[None, :]
+    inside = (n < rows)[:, None] & (i < width)[None, :]
+    tl.store(values + at, tl.sum(tl.where(x > 0, place, 0), 2).to(tl.uint8), mask=inside)
+    if SLOPE:
+        near = exists & (tl.abs(x) < 1)
+        tl.store(slopes + at, tl.sum(tl.where(near, place, 0), 2).to(tl.uint8), mask=inside)
+
+
+def pack(v: Tensor, slope: bool) -> Tuple[Tensor, Tensor]:
+    """The bits of v > 0 and, where ``slope``, of |v| < 1: uint8 [B, T, C / 8]."""
+    batch, steps, channels = v.shape
+    width = (channels + 7) // 8
+    values = torch.empty(batch, steps, width, dtype=torch.uint8, device=v.device)
+    slopes = torch.empty_like(values) if slope else values.new_empty(0)
+    wide = _columns(width, 64)
+    high = max(1, 512 // wide)
+    grid = (triton.cdiv(batch * steps, high), triton.cdiv(width, wide))
+    with _on(v):
+        _pack_kernel[grid](v, values, slopes, batch * steps, channels, width, slope, high, wide)
+    return values, slopes
+
+
+# ------------------------------------------------------------------------------------------------------------- weights
+
+
+@triton.jit
+def _weighed(length, gain, z, scale, at, row, step, live, GAIN: tl.constexpr, GATE: tl.constexpr):
+    """The strength of reads whose place is at ``at``, whose row of the table is ``row`` and whose step is ``step``."""
+    weight = tl.where(live, scale, 0.0)
+    if GAIN:
+        long = tl.minimum(tl.load(length + at, mask=live, other=0).to(tl.int32), 9)
+        weight = tl.load(gain + row * 10 + long, mask=live, other=0) * weight
+    if GATE:
+        weight = weight * tl.load(z + step, mask=live, other=0)
+    return weight
+
+
+@triton.jit
+def _bits(values, row, c, exists):
+    """The bits of channels c in rows of packed values."""
+    byte = tl.load(values + row[:, None] + (c // 8)[None, :], mask=exists, other=0).to(tl.int32)
+    return (byte >> (c % 8)[None, :]) & 1
+
+
+# ------------------------------------------------------------------------------------------------------------- reading
+
+
+@triton.jit
+def _read_kernel(
+    values, tau, length, gain, z, e0, e1, y, scale, batch, routes, per, steps, kept, channels, width, links,
+    GAIN: tl.constexpr, GATE: tl.constexpr, TIME: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    b = tl.program_id(2).to(tl.int64)
+    blocks = tl.cdiv(per, COLUMNS)
+    r = tl.program_id(1) // blocks
+    j = (tl.program_id(1) % blocks) * COLUMNS + tl.arange(0, COLUMNS)
+    c = r * per + j
+    known = j < per
+    t = tl.program_id(0) * TIME + tl.arange(0, TIME)
+    total = tl.zeros([TIME, COLUMNS], tl.float32)
+    for link in range(links):
+        at = ((link * batch + b) * routes + r) * steps + t
+        d = tl.load(tau + at, mask=t < steps, other=-1)
+        hit = d >= 0
+        weight = _weighed(length, gain, z, scale, at, link * routes + r, b * steps + t, hit, GAIN, GATE)
+        bit = _bits(values, (b * kept + d) * width, c, hit[:, None] & known[None, :])
+        low = tl.load(e0 + link * channels + c, mask=known, other=0)
+        high = tl.load(e1 + link * channels + c, mask=known, other=0)
+        total += tl.where(bit == 1, high[None, :], low[None, :]) * weight[:, None]
+    to = y + (b * steps + t)[:, None] * channels + c[None, :]
+    tl.store(to, total.to(y.dtype.element_ty), mask=(t < steps)[:, None] & known[None, :])
+
+
+def read(
+    values: Tensor, tau: Tensor, length: Tensor, gain: Optional[Tensor], z: Optional[Tensor], e0: Tensor, e1: Tensor,
+    scale: float, kind: torch.dtype,
+) -> Tensor:  # fmt: skip
+    """y [B, T, C] of dtype ``kind``."""
+    links, batch, routes, steps = tau.shape
+    channels, per = e0.shape[1], e0.shape[1] // routes
+    y = torch.empty(batch, steps, channels, dtype=kind, device=values.device)
+    wide = _columns(per, 256)
+    high = max(8, 2048 // wide)
+    grid = (triton.cdiv(steps, high), routes * triton.cdiv(per, wide), batch)
+    with _on(y):
+        _read_kernel[grid](
+            values, tau, length, tau if gain is None else gain, tau if z is None else z, e0, e1, y, scale,
+            batch, routes, per, steps, values.shape[1], channels, values.shape[2], links,
+            gain is not None, z is not None, high, wide,
+        )  # fmt: skip
+    return y
+
+
+# -------------------------------------------------------------------------------------------------- the backward pass
+
+
+@triton.jit
+def _level_kernel(
+    gy, values, tau, length, gain, z, e0, e1, gweight, parts, scale,
+    batch, routes, per, steps, kept, channels, width, links,
+    GAIN: tl.constexpr, GATE: tl.constexpr, TIME: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    b = tl.program_id(2).to(tl.int64)
+    link, r = tl.program_id(1) // routes, tl.program_id(1) % routes
+    t = tl.program_id(0) * TIME + tl.arange(0, TIME)
+    at = ((link * batch + b) * routes + r) * steps + t
+    d = tl.load(tau + at, mask=t < steps, other=-1)
+    hit = d >= 0
+    weight = _weighed(length, gain, z, scale, at, link * routes + r, b * steps + t, hit, GAIN, GATE)
+    felt = tl.zeros([TIME], tl.float32)
+    to = parts + ((b * tl.num_programs(0) + tl.program_id(0)) * links + link) * 2 * channels
+    for begin in range(0, per, COLUMNS):
+        j = begin + tl.arange(0, COLUMNS)
+        c = r * per + j
+        known = j < per
+        exists = hit[:, None] & known[None, :]
+        bit = _bits(values, (b * kept + d) * width, c, exists)
+        g = tl.load(gy + (b * steps + t)[:, None] * channels + c[None, :], mask=exists, other=0).to(tl.float32)
+        low = tl.load(e0 + link * channels + c, mask=known, other=0)
+        high = tl.load(e1 + link * channels + c, mask=known, other=0)
+        felt += tl.sum(g * tl.where(bit == 1, high[None, :], low[None, :]), 1)
+        share = g * weight[:, None]
+        tl.store(to + c, tl.sum(share, 0), mask=known)
+        tl.store(to + channels + c, tl.sum(tl.where(bit == 1, share, 0.0), 0), mask=known)
+    tl.store(gweight + at, felt, mask=t < steps)
+
+
+@triton.jit
+def _strength_kernel(
+    gweight, length, gain, z, gz, parts, scale, batch, routes, steps, links,
+    GAIN: tl.constexpr, GATE: tl.constexpr, TIME: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    b = tl.program_id(1).to(tl.int64)
+    t = tl.program_id(0) * TIME + tl.arange(0, TIME)
+    inside = t < steps
+    k = tl.arange(0, WIDE)
+    gate = tl.zeros([TIME], tl.float32)
+    to = parts + (b * tl.num_programs(0) + tl.program_id(0)) * links * routes * WIDE
+    for row in range(links * routes):
+        at = ((row // routes * batch + b) * routes + row % routes) * steps + t
+        felt = tl.load(gweight + at, mask=inside, other=0) * scale
+        factor = felt
+        if GAIN:
+            long = tl.minimum(tl.load(length + at, mask=inside, other=0).to(tl.int32), 9)
+            factor = tl.load(gain + row * 10 + long, mask=inside, other=0) * felt
+            if GATE:
+                felt = felt * tl.load(z + b * steps + t, mask=inside, other=0)
+            tl.store(to + row * WIDE + k, tl.sum(tl.where(long[:, None] == k[None, :], felt[:, None], 0.0), 0))
+        gate += factor
+    if GATE:
+        tl.store(gz + b * steps + t, gate, mask=inside)
+
+
+@triton.jit
+def _value_kernel(
+    gy, v, slopes, entry, first, length, gain, z, e0, e1, gv, scale, batch, routes, per, steps, channels, width,
+    links, SLOPE: tl.constexpr, GAIN: tl.constexpr, GATE: tl.constexpr, ENTRIES: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    b = tl.program_id(2).to(tl.int64)
+    blocks = tl.cdiv(per, COLUMNS)
+    r = tl.program_id(1) // blocks
+    j = (tl.program_id(1) % blocks) * COLUMNS + tl.arange(0, COLUMNS)
+    c = r * per + j
+    known = j < per
+    line = b * routes + r
+    d = tl.program_id(0)
+    begin = tl.load(first + line * (steps + 1) + d)
+    end = tl.load(first + line * (steps + 1) + d + 1)
+    total = tl.zeros([COLUMNS], tl.float32)
+    for some in range(begin, end, ENTRIES):
+        i = some + tl.arange(0, ENTRIES)
+        live = i < end
+        n = tl.load(entry + line * links * steps + i, mask=live, other=0)
+        link, t = n // steps, n % steps
+        at = ((link * batch + b) * routes + r) * steps + t
+        weight = _weighed(length, gain, z, scale, at, link * routes + r, b * steps + t, live, GAIN, GATE)
+        exists = live[:, None] & known[None, :]
+        g = tl.load(gy + (b * steps + t)[:, None] * channels + c[None, :], mask=exists, other=0).to(tl.float32)
+        high = tl.load(e1 + (link * channels)[:, None] + c[None, :], mask=exists, other=0)
+        low = tl.load(e0 + (link * channels)[:, None] + c[None, :], mask=exists, other=0)
+        total += tl.sum(g * weight[:, None] * (high - low), 0)
+    here = b * steps + d
+    if SLOPE:
+        byte = tl.load(slopes + here * width + c // 8, mask=known, other=0).to(tl.int32)
+        total = tl.where(((byte >> (c % 8)) & 1) == 1, total, 0.0)
+    else:
+        p = tl.sigmoid(tl.load(v + here * channels + c, mask=known, other=0).to(tl.float32))
+        total = total * (p * (1 - p))
+    tl.store(gv + here * channels + c, total.to(gv.dtype.element_ty), mask=known)
+
+
+def read_backward(
+    gy: Tensor, v: Optional[Tensor], values: Tensor, slopes: Tensor, tau: Tensor, length: Tensor, entry: Tensor,
+    first: Tensor, gain: Optional[Tensor], z: Optional[Tensor], e0: Tensor, e1: Tensor, scale: float,
+    wanted: Any,
+) -> Tuple[Optional[Tensor], ...]:  # fmt: skip
+    """dL/d(v, gain, z, e0, e1); None where it is not wanted. ``v`` is None where ``slopes`` serve."""
+    links, batch, routes, steps = tau.shape
+    channels, per = e0.shape[1], e0.shape[1] // routes
+    tables = (tau if gain is None else gain, tau if z is None else z)
+    uses = (gain is not None, z is not None)
+    gv = ggain = gz = ge0 = ge1 = None
+    with _on(gy):
+        if any(wanted[1:]):
+            wide = _columns(per, 128)
+            high = max(16, 4096 // wide)
+            blocks = triton.cdiv(steps, high)
+            gweight = torch.empty(tau.shape, device=gy.device)
+            parts = torch.empty(batch * blocks, links, 2, channels, device=gy.device)
+            _level_kernel[blocks, links * routes, batch](
+                gy, values, tau, length, *tables, e0, e1, gweight, parts, scale,
+                batch, routes, per, steps, values.shape[1], channels, values.shape[2], links, *uses, high, wide,
+            )  # fmt: skip
+            sums = parts.sum(0)
+            ge0, ge1 = sums[:, 0] - sums[:, 1], sums[:, 1].contiguous()
+            if wanted[1] or wanted[2]:
+                blocks = triton.cdiv(steps, BLOCK)
+                gz = torch.empty(batch, steps, device=gy.device)
+                parts = torch.empty(batch * blocks, links * routes, WIDE, device=gy.device)
+                _strength_kernel[blocks, batch](
+                    gweight, length, *tables, gz, parts, scale, batch, routes, steps, links, *uses, BLOCK, WIDE
+                )
+                ggain = parts.sum(0)[:, :GAINS].contiguous() if uses[0] else None
+        if wanted[0]:
+            gv = torch.empty(gy.shape, dtype=gy.dtype, device=gy.device)
+            wide = min(1024, _power(per))
+            grid = (steps, routes * triton.cdiv(per, wide), batch)
+            _value_kernel[grid](
+                gy, gy if v is None else v, slopes, entry, first, length, *tables, e0, e1, gv, scale,
+                batch, routes, per, steps, channels, values.shape[2], links, v is None, *uses, 4, wide,
+            )  # fmt: skip
+    return tuple(x if asked else None for x, asked in zip((gv, ggain, gz, ge0, ge1), wanted))
+
+
+# ---------------------------------------------------------------------------------------------------------------- gate
+
+
+@triton.jit
+def _gate_kernel(u, weight, bias, z, rows, channels, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    n = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    total = tl.zeros([ROWS], tl.float32)
+    for begin in range(0, channels, COLUMNS):
+        c = begin + tl.arange(0, COLUMNS)
+        exists = (n < rows)[:, None] & (c < channels)[None, :]
+        x = tl.load(u + n[:, None] * channels + c[None, :], mask=exists, other=0).to(tl.float32)
+        total += tl.sum(x * tl.load(weight + c, mask=c < channels, other=0).to(tl.float32)[None, :], 1)
+    tl.store(z + n, 2 * tl.sigmoid(total + tl.load(bias).to(tl.float32)), mask=n < rows)
+
+
+@triton.jit
+def _gate_back_kernel(gz, u, z, weight, gu, parts, rows, channels, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    n = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    open = tl.load(z + n, mask=n < rows, other=0)
+    felt = tl.load(gz + n, mask=n < rows, other=0) * open * (1 - open / 2)
+    to = parts + tl.program_id(0).to(tl.int64) * (channels + 1)
+    tl.store(to + channels, tl.sum(felt, 0))
+    for begin in range(0, channels, COLUMNS):
+        c = begin + tl.arange(0, COLUMNS)
+        known = c < channels
+        exists = (n < rows)[:, None] & known[None, :]
+        at = n[:, None] * channels + c[None, :]
+        x = tl.load(u + at, mask=exists, other=0).to(tl.float32)
+        factor = tl.load(weight + c, mask=known, other=0).to(tl.float32)
+        tl.store(gu + at, (felt[:, None] * factor[None, :]).to(gu.dtype.element_ty), mask=exists)
+        tl.store(to + c, tl.sum(x * felt[:, None], 0), mask=known)
+
+
+def gate(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """2 sigmoid(u . weight + bias), float32 [B, T], for u [B, T, C]."""
+    batch, steps, channels = u.shape
+    z = torch.empty(batch, steps, device=u.device)
+    wide = _columns(channels, 256)
+    high = max(4, 4096 // wide)
+    with _on(u):
+        _gate_kernel[(triton.cdiv(batch * steps, high),)](u, weight, bias, z, batch * steps, channels, high, wide)
+    return z
+
+
+def gate_backward(gz: Tensor, u: Tensor, z: Tensor, weight: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+    """dL/d(u, weight, bias), the last two in float32."""
+    batch, steps, channels = u.shape
+    wide = _columns(channels, 256)
+    high = max(16, 8192 // wide)
+    blocks = triton.cdiv(batch * steps, high)
+    gu = torch.empty_like(u)
+    parts = torch.empty(blocks, channels + 1, device=u.device)
+    with _on(u):
+        _gate_back_kernel[(blocks,)](gz, u, z, weight, gu, parts, batch * steps, channels, high, wide)
+    sums = parts.sum(0)
+    return gu, sums[:channels], sums[channels:]
