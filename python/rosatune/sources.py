@@ -18,7 +18,7 @@ from . import torch as _torch
 from .config import RosaConfig, Source
 from .errors import InvalidArgument
 from .finder import Finder, Rule
-from .torch import _places
+from .torch import _places, _read
 from .torch._places import TensorPlaces
 from .torch._settings import Settings
 
@@ -112,22 +112,36 @@ class Lookup:
         valid: Optional[Tensor] = None,
         state: Optional[LookupState] = None,
         reads: Iterable[str] = ("found",),
+        known: Optional[Tensor] = None,
     ) -> Reads:
         """Look up a batch: token ids [B, T] and their embeddings [B, T, C], of which the sources need one or both.
 
         valid: [B, T], False at padding. state: the past, to which the steps are appended. reads: what adapters read.
+        known: the places of the token ids, if they were looked up before (``_places.encode``).
         """
         kinds = tuple(kind for kind in dict.fromkeys(reads) if kind != "nothing")
         made = Reads(kinds)
         for name, rule in self.rules.items():
+            if known is not None and name == "tokens" and state is None and kinds == ("found",):
+                made.places[name, "found"] = _sorted(self._known(known, rule, ids, embeds))
+                continue
             symbols = self._symbols(name, rule, ids, embeds)
             if state is not None:
                 found = _advance(state[name], symbols, valid, kinds)
             else:
                 found = _places.find_places(rule, symbols, valid, kinds) if kinds else []
             for kind, places in zip(kinds, found):
-                made.places[name, kind] = places
+                made.places[name, kind] = _sorted(places)
         return made
+
+    def _known(self, code: Tensor, rule: Rule, ids: Optional[Tensor], embeds: Optional[Tensor]) -> TensorPlaces:
+        batch, steps = (ids if ids is not None else embeds).shape[:2]  # type: ignore[union-attr]
+        if tuple(code.shape) != (batch, rule.links, rule.routes, steps):
+            raise InvalidArgument(
+                f"rosa_places is {list(code.shape)}, which is not {[batch, rule.links, rule.routes, steps]}: the batch "
+                f"was cut or joined after its look-up, or looked up for other adapters"
+            )
+        return _places.decode(code)
 
     def _symbols(self, name: str, rule: Rule, ids: Optional[Tensor], embeds: Optional[Tensor]) -> Tensor:
         """[B, R, T]"""
@@ -142,6 +156,13 @@ class Lookup:
                 "'own', which need none"
             )
         return ids.unsqueeze(1)
+
+
+def _sorted(places: TensorPlaces) -> TensorPlaces:
+    """Places with their order, which the gradients of all layers share; only the kernels of a GPU need it."""
+    if not (places.tau.is_cuda and torch.is_grad_enabled()):
+        return places
+    return places._replace(**dict(zip(("entry", "first"), _read.sort_places(places.tau))))
 
 
 @torch.compiler.disable

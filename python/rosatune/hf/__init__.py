@@ -15,6 +15,7 @@ The files:
 - ``patch.py`` is what a patched model computes: a hook before the decoder stack and a class for its layers;
 - ``masks.py`` is the window with sinks, for each attention implementation of transformers;
 - ``cache.py`` keeps keys and values of the window, value bits, and the retrieval state beside them;
+- ``ahead.py`` looks up places ahead of the model, in a collator or beside a loop;
 - ``scales.py`` measures how large the input of each layer is;
 - ``files.py`` saves and loads adapters;
 - ``pointer.py`` adds a pointer (:class:`rosatune.Pointer`) to the logits of any causal model, ``fit.py`` fits one;
@@ -24,6 +25,7 @@ Llama, Qwen2 and Qwen3 classes are supported (SmolLM2 is a Llama, Qwen2.5 a Qwen
 """
 
 from . import scales
+from .ahead import LookUpCollator, prefetch
 from .attach import adapters, attach, attachment, detach, parameter_groups, set_stage
 from .files import AdapterError, from_pretrained, load_adapter, save_adapter
 from .fit import fit_pointer
@@ -31,6 +33,7 @@ from .pointer import PointerLogitsProcessor, attach_pointer, detach_pointer, poi
 
 __all__ = [
     "AdapterError",
+    "LookUpCollator",
     "PointerLogitsProcessor",
     "adapters",
     "attach",
@@ -44,6 +47,7 @@ __all__ = [
     "parameter_groups",
     "pointer_head",
     "pointer_of",
+    "prefetch",
     "save_adapter",
     "scales",
     "set_stage",

@@ -15,6 +15,7 @@ with S = 0 the result is the same to the last bit as that of a class with slidin
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple, Optional
 
 import torch
@@ -122,6 +123,8 @@ def _block_mask(
     """The same rule in blocks, for flex attention."""
     from torch.nn.attention.flex_attention import create_block_mask
 
+    if seen == 0 and rows.padding is None and columns == (0, 0, queries):
+        return _first_block_mask(window, sinks, queries, device)
     # Numbers that grow with the text are tensors, so that one compiled kernel serves every step.
     past = torch.tensor(seen, device=device)
     moved = columns._replace(offset=torch.tensor(columns.offset, device=device))
@@ -133,3 +136,16 @@ def _block_mask(
     return create_block_mask(
         sees, batch, None, queries, columns.sinks + columns.length, device=device, _compile=device.type != "cpu"
     )
+
+
+@functools.lru_cache(maxsize=8)
+def _first_block_mask(window: int, sinks: int, queries: int, device: torch.device) -> Any:
+    """The mask of whole texts without padding, the same for every batch of a length: made once."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    columns, rows = Columns(0, 0, queries), Rows(None, None)
+
+    def sees(row: Tensor, head: Tensor, query: Tensor, column: Tensor) -> Tensor:
+        return _sees(window, sinks, columns, rows, row, query, column)
+
+    return create_block_mask(sees, None, None, queries, queries, device=device, _compile=device.type != "cpu")

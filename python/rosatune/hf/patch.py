@@ -32,7 +32,9 @@ from ..sources import Lookup, Reads
 from .cache import Shared, WindowEntry, adopt
 from .masks import FLASH, Columns, Rows, build
 
-__all__ = ["LAYERS", "Plan", "STACKS", "prepare"]
+__all__ = ["LAYERS", "PLACES", "Plan", "STACKS", "prepare"]
+
+PLACES = "rosa_places"  # the argument of the model that carries places looked up ahead (ahead.py)
 
 
 class Plan(NamedTuple):
@@ -176,12 +178,13 @@ def _check_ids(ids: Tensor, vocabulary: int) -> None:
 def _look_up(stack: Any, given: dict, ids: Optional[Tensor], valid: Optional[Tensor]) -> Optional[Reads]:
     """What the layers read of the sources that they share."""
     lookup: Lookup = stack.rosatune.lookup
+    known = given.pop(PLACES, None)
     kinds = {layer.rosa.reads for layer in stack.layers if layer.rosa is not None}
     if not kinds:
         return None
     embeds, cache = given["inputs_embeds"], given.get("past_key_values")
     state = None if cache is None else cache.layers[0].lookups(lookup, embeds.shape[0])
-    return lookup(ids, embeds, valid, state, sorted(kinds))
+    return lookup(ids, embeds, valid, state, sorted(kinds), known)
 
 
 def _notice_length(stack: Any, positions: int) -> None:

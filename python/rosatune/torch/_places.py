@@ -18,9 +18,12 @@ import torch
 from torch import Tensor
 
 from .. import _draw
+from ..errors import InvalidArgument
 from ..finder import Places, Rule, find
 
-__all__ = ["TensorPlaces", "embedding_symbols", "find_places", "to_tensors"]
+__all__ = ["TensorPlaces", "decode", "embedding_symbols", "encode", "find_places", "to_tensors"]
+
+TAU_BITS = 24  # of a place in one number with its length
 
 
 class TensorPlaces(NamedTuple):
@@ -34,7 +37,24 @@ class TensorPlaces(NamedTuple):
 
 def to_tensors(places: Places, device: torch.device) -> TensorPlaces:
     """Places of the host on a device."""
-    return TensorPlaces(*(torch.from_numpy(np.ascontiguousarray(x)).to(device, non_blocking=True) for x in places))
+    made = [torch.from_numpy(np.ascontiguousarray(x)) for x in places]
+    if device.type == "cuda":
+        made = [x.pin_memory().to(device, non_blocking=True) for x in made]
+    return TensorPlaces(*(x.to(device) for x in made))
+
+
+def encode(places: Places) -> Tensor:
+    """Places and lengths as one tensor, rows first, int32 [batch, links, routes, steps], for one copy to a device."""
+    tau, length = (np.moveaxis(x, 0, 1) for x in places)
+    if tau.shape[-1] >= 1 << TAU_BITS:
+        raise InvalidArgument(f"a row of {tau.shape[-1]} tokens is too long to be looked up ahead; cut it")
+    return torch.from_numpy((tau + 1) | (length.astype(np.int32) << TAU_BITS))
+
+
+def decode(code: Tensor) -> TensorPlaces:
+    """What :func:`encode` was given."""
+    code = code.transpose(0, 1).contiguous()
+    return TensorPlaces((code & ((1 << TAU_BITS) - 1)) - 1, ((code >> TAU_BITS) & 255).to(torch.uint8))
 
 
 @torch.library.custom_op(
