@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, Callable, Iterable, NamedTuple, Optional, Tuple, Union
 
 from . import _c
-from .errors import AdapterError, InvalidArgument
+from .errors import AdapterError, FileError, InvalidArgument
 
 __all__ = [
     "ADAPTER",
@@ -45,6 +45,7 @@ __all__ = [
     "RosaConfig",
     "Source",
     "chosen",
+    "make_folder",
     "read_file",
     "read_json",
     "replace_file",
@@ -378,8 +379,7 @@ class RosaConfig:
 
         content = {"format": FORMAT, "rosatune_version": __version__, **fields, "options": self.to_dict()}
         text = json.dumps(content, indent=2) + "\n"
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        replace_file(Path(folder) / CONFIG_FILE, lambda path: Path(path).write_text(text, encoding="utf-8"))
+        replace_file(make_folder(folder) / CONFIG_FILE, lambda path: Path(path).write_text(text, encoding="utf-8"))
 
     @classmethod
     def load(cls, path: Name) -> "RosaConfig":
@@ -449,9 +449,10 @@ def chosen(
 
 def replace_file(path: Path, write: Callable[[str], Any]) -> None:
     """Write a file beside its place, flush it to disk, and move it there: a failed save leaves the older file."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(descriptor)
+    name = None
     try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        os.close(descriptor)
         write(name)
         with open(name, "rb+") as file:
             os.fsync(file.fileno())
@@ -459,9 +460,21 @@ def replace_file(path: Path, write: Callable[[str], Any]) -> None:
         os.umask(mask)
         os.chmod(name, 0o666 & ~mask)
         os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
+    except BaseException as error:
+        if name is not None:
+            Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError) and not isinstance(error, FileError):
+            raise FileError(f"cannot write {path}: {error.strerror or error}") from error
         raise
+
+
+def make_folder(folder: Name) -> Path:
+    """A folder that exists, made if need be."""
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"cannot make the folder {folder}: {error.strerror or error}") from error
+    return Path(folder)
 
 
 def read_json(path: Path, where_from: str) -> "dict[str, Any]":

@@ -23,7 +23,7 @@ import transformers  # noqa: E402
 from transformers import DynamicCache, StaticCache  # noqa: E402
 
 import rosatune.hf as hf  # noqa: E402
-from rosatune import Error, RosaConfig  # noqa: E402
+from rosatune import Error, Pointer, RosaConfig  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 import tiny  # noqa: E402
@@ -168,6 +168,24 @@ def test_a_configuration_or_names_or_both():
     assert both == config.replace(sinks=0, first_global_layers=1, layers=[1, 2])
 
 
+def test_wrapped_models(tmp_path):
+    """PEFT, DistributedDataParallel and torch.compile stand around a model; what is attached goes to the model inside."""
+    model, ids = tiny.model(), tiny.tokens(1, 20)
+    wrapped, shared = torch.nn.Module(), torch.nn.Module()
+    wrapped.base_model, wrapped.get_base_model = model, lambda: model
+    shared.module = wrapped
+    for number, outside in enumerate((wrapped, shared, torch.compile(model, backend="eager"))):
+        hf.attach(outside, window=8, stage=None)
+        tiny.stir(outside)
+        assert hf.adapters(outside) == hf.adapters(model)
+        hf.save_adapter(outside, tmp_path / str(number))
+        expected = forward(model, ids)
+        hf.detach(outside)
+        hf.load_adapter(outside, tmp_path / str(number))
+        assert torch.equal(forward(model, ids), expected)
+        hf.detach(model)
+
+
 def test_stages():
     model = hf.attach(tiny.model(), window=8, bits=8)
     ours = {name for name, _ in model.named_parameters() if ".rosa." in name}
@@ -235,8 +253,10 @@ def test_bad_options(options, message):
 
 
 def test_bad_models():
-    with pytest.raises(TypeError, match="Linear .* LlamaForCausalLM"):
+    with pytest.raises(TypeError, match="Linear is not a model of transformers"):
         hf.attach(torch.nn.Linear(2, 2))
+    with pytest.raises(TypeError, match="GPT2LMHeadModel .* LlamaForCausalLM"):
+        hf.attach(transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=9)))
     model = tiny.model()
     with pytest.raises(Error, match="no adapters"):
         hf.detach(model)
@@ -768,6 +788,11 @@ def test_failed_save_leaves_the_older_files(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="disk full"):
         hf.save_adapter(model, tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    (tmp_path / "file").touch()
+    with pytest.raises(Error, match="cannot make the folder .*/file/deep: Not a directory"):
+        hf.save_adapter(model, tmp_path / "file" / "deep")
+    with pytest.raises(Error, match="cannot write .*/none/pointer.json: No such file or directory"):
+        Pointer([[0.0] * 13], 4).save(tmp_path / "none" / "pointer.json")
 
 
 def test_save_pretrained_keeps_everything(tmp_path, caplog, capfd, monkeypatch):

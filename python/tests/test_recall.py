@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import rosatune
-from rosatune import RecallResult, far_distances
+from rosatune import InvalidArgument, RecallResult, far_distances
 from rosatune.far import Sums
 
 torch = pytest.importorskip("torch")
@@ -276,6 +276,14 @@ def test_errors(options: dict, message: str) -> None:
     options = {"context": 100, "texts": tiny.tokens(1, 200)[0], **options}
     with pytest.raises(rosatune.Error, match=message):
         rosatune.recall(tiny.model(), options.pop("texts"), **options)
+
+
+def test_a_tokenizer_that_is_not_there(tmp_path: Path) -> None:
+    model = tiny.model()
+    model.config._name_or_path = str(tmp_path)
+    (tmp_path / "text").write_text("some words")
+    with pytest.raises(InvalidArgument, match=f"tokenizer of the model {tmp_path} cannot be loaded; give tokenizer="):
+        rosatune.recall(model, tmp_path / "text", window=8, context=100)
 
 
 def test_files_are_checked(tmp_path: Path) -> None:

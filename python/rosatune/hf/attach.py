@@ -21,7 +21,7 @@ from ..nn import RosaAdapter
 from ..sources import Lookup
 from .masks import check_implementation
 from .patch import LAYERS, STACKS, Plan, prepare
-from .pointer import HEAD
+from .pointer import HEAD, unwrapped
 from .scales import SCALES, checked, measured
 
 __all__ = [
@@ -59,16 +59,12 @@ class Attachment:
 
 
 def stack_of(model: Any) -> Any:
-    """The decoder stack of a model, also of one wrapped by DistributedDataParallel or torch.compile."""
-    while not hasattr(model, "get_decoder") and not isinstance(model, STACKS):
-        inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
-        if not isinstance(inner, nn.Module):
-            break
-        model = inner
-    stack = model if isinstance(model, STACKS) else getattr(model, "model", None)
+    """The decoder stack of a model, also of one wrapped by DistributedDataParallel, torch.compile or PEFT."""
+    inner = unwrapped(model)
+    stack = inner if isinstance(inner, STACKS) else getattr(inner, "model", None)
     if not isinstance(stack, STACKS):
         known = ", ".join(kind.__name__.replace("Model", "ForCausalLM") for kind in STACKS)
-        raise TypeError(f"{type(model).__name__} is not a model that adapters can be attached to; known are: {known}")
+        raise TypeError(f"{type(inner).__name__} is not a model that adapters can be attached to; known are: {known}")
     return stack
 
 

@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..config import CONFIG_FILE, RosaConfig, read_file, replace_file
+from ..config import CONFIG_FILE, RosaConfig, make_folder, read_file, replace_file
 from ..errors import AdapterError
 from ..pointer import POINTER_FILE, Pointer
 from .attach import _attached, adapters, attach, attachment, detach, record, scales_of, stack_of
@@ -51,8 +51,7 @@ def save_adapter(model: Any, folder: Folder) -> None:
     pointer = pointer_of(model)
     if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_rank() != 0:
         return
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = make_folder(folder)
     digest = _digest(tensors)
     replace_file(folder / TENSORS, lambda path: save_file(tensors, path, metadata={"format": "pt", "tensors": digest}))
     base = {BASE: name} if (name := _base_name(model)) else {}

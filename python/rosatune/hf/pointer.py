@@ -113,7 +113,9 @@ def unwrapped(model: Any) -> Any:
         else:
             inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
         if not isinstance(inner, nn.Module):
-            raise TypeError(f"{type(model).__name__} is not a model of transformers")
+            raise TypeError(
+                f"{type(model).__name__} is not a model of transformers, such as AutoModelForCausalLM loads"
+            )
         model = inner
     return model
 

@@ -60,7 +60,10 @@ def _tokenizer(model: Any) -> Any:
     name = getattr(model.config, "_name_or_path", "")
     if not name:
         raise InvalidArgument("the model was not loaded by name, so its tokenizer is not known; give tokenizer=")
-    return AutoTokenizer.from_pretrained(name)
+    try:
+        return AutoTokenizer.from_pretrained(name)
+    except Exception as error:  # what it raises depends on what is missing
+        raise InvalidArgument(f"the tokenizer of the model {name} cannot be loaded; give tokenizer= ({error})") from error
 
 
 def _content(path: Path) -> str:
