@@ -29,6 +29,7 @@ for step in range(61):
     if step % 10 == 0:
         print(f"step {step:3d}: loss on the repeated half {loss.item():.2f}")
 
-rosatune.hf.save_adapter(model, "quickstart-adapter")
+model.save_pretrained("quickstart-model")  # all of it was trained; else save_adapter keeps the adapters alone
+model = rosatune.hf.from_pretrained("quickstart-model")
 print("the text  ", ids[0, 8:20].tolist())
 print("continued ", model.generate(ids[:1, :40], max_new_tokens=12, do_sample=False)[0, 40:].tolist())

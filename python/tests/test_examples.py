@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import runpy
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from tiny import one_thread  # noqa: E402, F401
@@ -24,10 +25,18 @@ def test_quickstart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert losses[0] > 3.5 and max(losses[2:]) < 1
     (text,), (continued,) = (re.findall(rf"{name} +(\[.*\])", printed) for name in ("the text", "continued"))
     assert text == continued
-    assert sorted(path.name for path in (tmp_path / "quickstart-adapter").iterdir()) == [
-        "adapter_config.json",
-        "adapter_model.safetensors",
-    ]
+    assert (tmp_path / "quickstart-model" / "model.safetensors").is_file()
+
+
+def test_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lines, a third of the steps."""
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(1)
+    (lines,) = re.findall(r"```python\n(.*?)```", (EXAMPLES.parent / "README.md").read_text(), re.S)
+    names: dict[str, Any] = {}
+    exec(lines.replace("range(61)", "range(21)"), names)
+    assert names["step"] == 20 and names["loss"].item() < 1
+    assert (tmp_path / "quickstart-model" / "model.safetensors").is_file()
 
 
 def test_pointer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

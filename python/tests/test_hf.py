@@ -795,6 +795,20 @@ def test_failed_save_leaves_the_older_files(tmp_path, monkeypatch):
         Pointer([[0.0] * 13], 4).save(tmp_path / "none" / "pointer.json")
 
 
+def test_a_trained_backbone_is_not_forgotten(tmp_path, recwarn):
+    """Who trained everything is told that an adapter's folder does not have it all."""
+    model = tiny.attached()
+    hf.save_adapter(model, tmp_path)
+    assert not recwarn
+    hf.set_stage(model, "all")
+    with pytest.warns(UserWarning, match="other weights of the model are trained too.*save_pretrained"):
+        hf.save_adapter(model, tmp_path)
+    model.save_pretrained(tmp_path)
+    recwarn.clear()
+    hf.save_adapter(model, tmp_path)
+    assert not recwarn
+
+
 def test_save_pretrained_keeps_everything(tmp_path, caplog, capfd, monkeypatch):
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     ids = tiny.tokens(2, 30)

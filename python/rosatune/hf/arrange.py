@@ -8,7 +8,6 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import Any, Iterator, Optional
 
-from torch import nn
 
 from .attach import Attachment, adapters, attach, attachment, detach, stack_of
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, Optional, Sequence, cast
 
 import torch
-from torch import nn
 
 from ..config import ALL, RosaConfig, chosen
 from ..errors import InvalidArgument

@@ -33,6 +33,7 @@ from .scales import SCALES, checked
 __all__ = ["AdapterError", "from_pretrained", "load_adapter", "save_adapter"]
 
 TENSORS = "adapter_model.safetensors"
+WHOLE = ("model.safetensors", "model.safetensors.index.json")  # of a model that was saved whole
 BASE = "base_model_name_or_path"  # the field that PEFT uses too
 
 Folder = Union[str, "os.PathLike[str]"]
@@ -40,6 +41,9 @@ Folder = Union[str, "os.PathLike[str]"]
 
 def save_adapter(model: Any, folder: Folder) -> None:
     """Write a model's adapters, and its pointer if it has one, to a folder, which is made if need be.
+
+    This is all that was trained where the backbone is frozen. Where it learns too (``stage="all"``) a warning says so:
+    ``model.save_pretrained(folder)`` keeps everything, and :func:`from_pretrained` loads it.
 
     With a sharded model (FSDP2) every process has to call it; the first one writes.
     """
@@ -59,6 +63,18 @@ def save_adapter(model: Any, folder: Folder) -> None:
     _attached(model)[1].config.save(folder, **fields)
     if pointer is not None:
         pointer.save(folder)
+    ours = {id(weight) for adapter in adapters(model).values() for weight in adapter.parameters()}
+    others = [
+        name
+        for name, weight in model.named_parameters()
+        if weight.requires_grad and id(weight) not in ours and HEAD not in name.split(".")
+    ]
+    if others and not any((folder / name).is_file() for name in WHOLE):
+        warnings.warn(
+            f"{folder} has the adapters alone, and {len(others)} other weights of the model are trained too, such as "
+            f"{others[0]}; model.save_pretrained(folder) keeps those, and rosatune.hf.from_pretrained loads them",
+            stacklevel=2,
+        )
 
 
 def load_adapter(model: Any, folder: Folder, stage: Union[str, None] = "adapter", pointer: bool = True) -> Any:
@@ -138,8 +154,7 @@ def from_pretrained(folder: Folder, stage: Union[str, None] = "adapter", **optio
             f"{folder / 'config.json'}: has neither an entry 'rosatune' nor '{RECORD}': no adapters and no pointer "
             f"were saved with the model"
         )
-    index = folder / "model.safetensors.index.json"
-    files = ["model.safetensors"]
+    files, index = [WHOLE[0]], folder / WHOLE[1]
     if index.is_file():
         files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     tensors, numbers = {}, {}
