@@ -7,11 +7,13 @@ import runpy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+import tiny  # noqa: E402
 from tiny import one_thread  # noqa: E402, F401
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -37,6 +39,30 @@ def test_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exec(lines.replace("range(61)", "range(21)"), names)
     assert names["step"] == 20 and names["loss"].item() < 1
     assert (tmp_path / "quickstart-model" / "model.safetensors").is_file()
+
+
+def test_python_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
+    """The steps for a model of transformers, with a tiny model, texts and numbers to fit."""
+    lines = (EXAMPLES.parent / "python" / "README.md").read_text()
+    blocks = re.findall(r"```python\n(import torch, rosatune.hf.*?|[^>]*?)```", lines, re.S)
+    assert len(blocks) == 5
+    monkeypatch.chdir(tmp_path)
+    tiny.folder_with_tokenizer(tmp_path / "model")
+    for name in ("novel.txt", "unseen.txt", "other.txt"):
+        Path(name).write_text("".join(rng.choice(["ba", "do ", "ke", "li", "mu ", "sa"], 300)))
+    code = "\n".join(blocks)
+    smaller = {"HuggingFaceTB/SmolLM2-135M": "model", "range(500)": "range(2)", "4096": "90", "=256": "=8", "=100": "=4"}
+    for large, small in smaller.items():
+        assert large in code
+        code = code.replace(large, small)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert names["step"] == 1 and names["text"].shape[1] == names["prompt"]["input_ids"].shape[1] + 4
+    assert sorted(path.name for path in Path("my-adapter").iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "pointer.json",
+    ]
 
 
 def test_pointer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,6 @@ transformers = pytest.importorskip("transformers")
 
 import program  # noqa: E402
 import tiny  # noqa: E402
-import tokenizers  # noqa: E402
 
 import rosatune.hf  # noqa: E402
 from rosatune import Pointer  # noqa: E402
@@ -69,18 +68,6 @@ def test_sums(rng: np.random.Generator) -> None:
 # ------------------------------------------------------------------------------------------------------------- a model
 
 
-def folder_with_tokenizer(folder: Path, **options: Any) -> tuple[Any, Path]:
-    """A random model with a tokenizer of letters, which the C program reads too."""
-    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    made = tokenizers.Tokenizer(tokenizers.models.BPE({letter: i for i, letter in enumerate(letters)}, []))
-    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = tokenizers.decoders.ByteLevel()
-    model = tiny.model(vocab_size=len(letters), bos_token_id=None, pad_token_id=None, **options)
-    model.save_pretrained(folder)
-    transformers.PreTrainedTokenizerFast(tokenizer_object=made).save_pretrained(folder)
-    return transformers.AutoModelForCausalLM.from_pretrained(folder).eval(), folder
-
-
 def books(folder: Path, rng: np.random.Generator) -> list[Path]:
     """Texts of syllables, which repeat; one is compressed, one too short."""
     folder.mkdir(exist_ok=True)
@@ -127,7 +114,7 @@ def pieces_of(model: Any, paths: list[Path], count: int) -> list[Any]:
 
 
 def test_plain_model(tmp_path: Path, rng: np.random.Generator) -> None:
-    model, folder = folder_with_tokenizer(tmp_path / "model")
+    model, folder = tiny.folder_with_tokenizer(tmp_path / "model")
     paths = books(tmp_path, rng)
     result = rosatune.recall(
         model, paths, window=WINDOW, sinks=SINKS, context=CONTEXT, pieces=2, pointer=POINTER, batch=2
@@ -154,7 +141,7 @@ def test_plain_model(tmp_path: Path, rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("pointer", (None, POINTER, SLOPED), ids=("none", "table", "slopes"))
 @pytest.mark.parametrize("adapter", (None, "paper", "tokens", "embeddings"))
 def test_the_c_program_agrees(adapter: Any, pointer: Any, tmp_path: Path, rng: np.random.Generator) -> None:
-    model, folder = folder_with_tokenizer(tmp_path / "model")
+    model, folder = tiny.folder_with_tokenizer(tmp_path / "model")
     paths = books(tmp_path, rng)
     words = ["--context", CONTEXT, "--pieces", 2, "--threads", 1, "--json", *paths]
     if adapter:
@@ -287,7 +274,7 @@ def test_a_tokenizer_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_files_are_checked(tmp_path: Path) -> None:
-    model, _ = folder_with_tokenizer(tmp_path / "model")
+    model, _ = tiny.folder_with_tokenizer(tmp_path / "model")
     (tmp_path / "bytes").write_bytes(b"\xff\xfe\xfd")
     with pytest.raises(rosatune.InvalidArgument, match="is not UTF-8"):
         rosatune.recall(model, [tmp_path / "bytes"], window=8, context=100)

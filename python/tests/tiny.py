@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any, Iterator
 
 import pytest
+import tokenizers
 import torch
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 import rosatune.hf
@@ -70,6 +73,18 @@ def model(kind: str = "llama", seed: int = 1, **options: Any) -> Any:
             elif name.endswith((".q_norm.weight", ".k_norm.weight")):
                 parameter.uniform_(0.5, 1.5)
     return found
+
+
+def folder_with_tokenizer(folder: Path, **options: Any) -> tuple[Any, Path]:
+    """A random model with a tokenizer of letters, which the C program reads too."""
+    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    made = tokenizers.Tokenizer(tokenizers.models.BPE({letter: i for i, letter in enumerate(letters)}, []))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    random = model(vocab_size=len(letters), bos_token_id=None, pad_token_id=None, **options)
+    random.save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=made).save_pretrained(folder)
+    return AutoModelForCausalLM.from_pretrained(folder).eval(), folder
 
 
 def attached(kind: str = "llama", window: int = 8, bits: int = 8, paper: bool = False, **options: Any) -> Any:
