@@ -197,6 +197,8 @@ check 2 "unknown option --colour; 'rosatune help retrieve' lists" retrieve --col
 # Options of other programs are named by ours.
 check 2 'unknown option -o, did you mean --out?' retrieve -o x.npy
 check 2 'unknown option -t, did you mean --threads?' retrieve -t 2
+check 2 'unknown option -m; give PATH without an option: rosatune info PATH' info -m x.gguf
+check 2 'unknown option --file; give FILE without an option: rosatune recall' recall --file x.txt
 check 2 'unknown option --max-tokens, did you mean --tokens?' generate --max-tokens 5
 check 2 'unknown option --n-predict, did you mean --tokens?' chat --n-predict 5
 check 2 'unknown option --temp, did you mean --temperature?' generate --temp=0.5

@@ -184,6 +184,9 @@ static void complain_unknown(const struct args *args, const char *typed, size_t 
 	const char *meant = foreign ? foreign->ours : words_nearest(name, names);
 	if (foreign && foreign->remark)
 		complain(args->command, "unknown option %s: %s", word, foreign->remark);
+	else if (foreign && foreign->operand)
+		complain(args->command, "unknown option %s; give %s without an option: rosatune %s %s", word,
+			 foreign->operand, args->command, args->usage);
 	else if (meant)
 		complain(args->command, "unknown option %s, did you mean --%s?", word, meant);
 	else

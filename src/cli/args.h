@@ -67,12 +67,13 @@ bool args_given(const struct args *args, const char *name);
  */
 void args_on_help(void (*describe)(const struct args *args, void *context), void *context);
 
-/* Of an option of another program: what does the same here. The name is without dashes. One of the two is there: the
- * option's name, for example "tokens" for "max-tokens", or a sentence. NULL: the name is not known. */
+/* Of an option of another program: what does the same here. The name is without dashes. One of the three is there: the
+ * option's name, for example "tokens" for "max-tokens"; a sentence; or the operand that is given without an option. */
 struct args_foreign {
-	const char *theirs, *ours, *remark;
+	const char *theirs, *ours, *remark, *operand;
 };
 
+/* NULL: the name is not known. */
 const struct args_foreign *args_foreign(const struct args *args, const char *name);
 
 #endif

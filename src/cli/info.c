@@ -66,7 +66,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 	     .target = &job->sinks,
 	     .value = "S",
 	     .max = ROSA_MAX_STEPS,
-	     .help = "first positions that stay visible (default: the adapter's, or 0)"},
+	     .help = "first positions that stay visible (default: the adapter's, or 4)"},
 	    {.name = "contexts",
 	     .kind = ARG_TEXT,
 	     .target = &job->contexts,
