@@ -132,20 +132,6 @@ void oracle_mix(size_t steps, size_t channels, const float *a0, const float *h, 
 	}
 }
 
-void oracle_read(size_t steps, size_t channels, int bits, const uint32_t *found, size_t stride, const float *e0,
-		 const float *e1, double *y)
-{
-	for (size_t t = 0; t < steps; t++) {
-		for (size_t c = 0; c < channels; c++) {
-			const size_t at = c / (size_t)bits * stride + t;
-
-			y[t * channels + c] = !found[at]                          ? 0
-					      : found[at] >> c % (size_t)bits & 1 ? (double)e1[c]
-										  : (double)e0[c];
-		}
-	}
-}
-
 void oracle_multiply(enum format format, const void *data, size_t rows, size_t columns, size_t steps, const float *x,
 		     double *y)
 {

@@ -24,8 +24,6 @@ void oracle_rms_norm(size_t rows, size_t width, const float *x, const float *wei
 void oracle_rotate(const struct rotary *rotary, size_t steps, size_t heads, size_t first, double *x);
 void oracle_swiglu(size_t count, const float *gate, const float *up, double *y);
 void oracle_mix(size_t steps, size_t channels, const float *a0, const float *h, const float *x, double *y);
-void oracle_read(size_t steps, size_t channels, int bits, const uint32_t *found, size_t stride, const float *e0,
-		 const float *e1, double *y);
 /* y += x W^T, `data` being host memory. */
 void oracle_multiply(enum format format, const void *data, size_t rows, size_t columns, size_t steps, const float *x,
 		     double *y);
