@@ -1,6 +1,6 @@
 """rosatune tune on a tiny model, from outside. The first argument is the program.
 
-The model is that of generate_checks.py. What is tested most is what users cannot try out themselves: that a run which
+The model is that of tiny_model.py. What is tested most is what users cannot try out themselves: that a run which
 is killed, interrupted, damaged, out of disk or spread over several processes ends with the weights of one that was not.
 """
 import fcntl
@@ -21,7 +21,7 @@ import time
 import unittest
 
 sys.dont_write_bytecode = True
-from generate_checks import PROGRAM, is_far, losses, write_model
+from tiny_model import PROGRAM, is_far, losses, write_model
 
 SHIPPED = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "configs")
 LIMIT = 300  # seconds until a run counts as hung
