@@ -258,6 +258,19 @@ class Training(Case):
         error = run("generate", "--model", "model.gguf", "--adapter", "lora", *words, code=1).stderr
         self.assertIn("this is a PEFT adapter (LORA)", error)
 
+    def test_benchmarks_take_it(self):
+        """That they run and say what they did; what they measure is no matter for a test."""
+        cost = json.loads(run("bench", "adapter", "--model", "model.gguf", "--adapter", "whole", "--file", "text.txt",
+                              "--prompt", "100", "--tokens", "3", "--context", "200", "--json").stdout)
+        self.assertTrue(all(cost[key] > 0 for key in ("read_ratio", "write_ratio", "late_ratio", "index_bytes")))
+        self.assertEqual((cost["window"], cost["value_bytes"] >= 32 / 8), (16, True))
+        words = ("bench", "train", "--model", "model.gguf", "--beside", "--batch", "1", "--length", "64", "--repeat", "1")
+        speed = json.loads(run(*words, "--rosa", "--window", "16", "--file", "text.txt", "--json").stdout)
+        self.assertEqual((speed["source"], speed["text"], speed["window"]), ("tokens", "text.txt", 16))
+        self.assertTrue(all(speed[key] > 0 for key in ("tokens_per_second", "window_per_second", "ratio")))
+        self.assertIn("add --rosa or --adapter", run(*words, code=1).stderr)
+        self.assertIn("leave out --freeze", run(*words, "--rosa", "--freeze", code=1).stderr)
+
     def test_micro_batches_change_nothing_but_rounding(self):
         for learning in ("explore=0.3", "qk_grad=flips"):  # lots of either kind
             # few steps: in the end a float that is rounded otherwise turns a symbol or a value bit

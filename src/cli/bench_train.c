@@ -1,9 +1,11 @@
 /*
  * rosatune bench train: how many tokens per second a model learns from.
  *
- * A step is what it is in training: forward, backward, the norm of the gradient, one step of AdamW. Tokens are random,
- * and so are the weights of a new adapter; neither makes a difference to products and attention, and random symbols are
- * no favour to retrieval. Median of repeats, after one step that is not counted.
+ * A step is what it is in training: forward, backward, the norm of the gradient, one step of AdamW. The weights of a
+ * new adapter are random, which makes no difference to products and attention. Tokens are random too unless a text is
+ * given; an adapter that matches token ids finds next to nothing in random ones, so give it a text. Median of repeats,
+ * after one step that is not counted. With --beside a network without the adapter takes turns with it, and the median
+ * of the ratios is reported: what else the machine does for longer than a step disturbs it little.
  */
 #include "cli/commands.h"
 
@@ -12,19 +14,26 @@
 #include "cli/interrupt.h"
 #include "cli/option_args.h"
 #include "cli/progress.h"
+#include "cli/text_input.h"
 #include "cli/trainable.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
+/* Who takes turns: what was asked for, and with --beside the same without an adapter. */
+enum runner { ASKED, WINDOW, RUNNERS };
+
 struct job {
 	struct model_args args;
+	const char *file;
 	uint64_t batch, length, repeat;
 	struct adapter_options adapter; /* of a new one */
-	bool rosa, freeze, keep, json;
+	bool rosa, freeze, keep, beside, json;
 
-	struct trainable trainable;
+	struct trainable trainables[RUNNERS];
+	uint32_t *tokens;
+	double *ns[RUNNERS]; /* [repeat + 1], nanoseconds of a step */
 };
 
 /* The options of an adapter, but for those of attention, which the arguments of a model have. */
@@ -62,8 +71,18 @@ static enum args_result parse(struct job *job, int count, char **words)
 	     .min = 1,
 	     .max = 1 << 24,
 	     .help = "tokens per sequence (default 512)"},
+	    {.name = "file",
+	     .short_name = 'f',
+	     .kind = ARG_TEXT,
+	     .target = &job->file,
+	     .value = "FILE",
+	     .help = "learn from the beginning of this text (default: random tokens)"},
 	    {.name = "rosa", .kind = ARG_FLAG, .target = &job->rosa, .help = "with a new adapter in every layer"},
 	    {.name = "freeze", .kind = ARG_FLAG, .target = &job->freeze, .help = "train the adapter alone"},
+	    {.name = "beside",
+	     .kind = ARG_FLAG,
+	     .target = &job->beside,
+	     .help = "take turns with the window alone, and print the ratio"},
 	    {.name = "keep",
 	     .kind = ARG_FLAG,
 	     .target = &job->keep,
@@ -101,19 +120,66 @@ static enum args_result parse(struct job *job, int count, char **words)
 	return parsed;
 }
 
-static bool open_network(struct job *job, rosa_error *why)
+static bool open_networks(struct job *job, rosa_error *why)
 {
 	struct network_options options = network_options_default();
+	struct model_args plain = job->args;
+	const struct adapter_options *attention;
 
 	options.rosa = job->args.adapter || job->rosa;
 	options.adapter = job->adapter;
 	options.recompute = !job->keep;
-	return trainable_open(&job->trainable, &job->args, &options, !job->freeze, why);
+	if (job->beside && (!options.rosa || job->freeze))
+		return refuse(why, "--beside compares an adapter with the window alone, all being trained; %s",
+			      job->freeze ? "leave out --freeze" : "add --rosa or --adapter");
+	if (!trainable_open(&job->trainables[ASKED], &job->args, &options, !job->freeze, why))
+		return false;
+	if (!job->beside)
+		return true;
+	attention = &network_settings(job->trainables[ASKED].network)->adapter;
+	plain.adapter = NULL;
+	plain.window = attention->window;
+	plain.sinks = attention->sinks;
+	plain.global_layers = attention->first_global_layers;
+	options.rosa = false;
+	return trainable_open(&job->trainables[WINDOW], &plain, &options, true, why);
 }
 
-static bool train_step(struct job *job, const struct batch *batch, uint64_t step, double *ns, rosa_error *why)
+/* Tokens and targets of a step, [2][batch][length]. */
+static bool read_tokens(struct job *job, rosa_error *why)
 {
-	struct parameters *parameters = network_parameters(job->trainable.network);
+	const struct trainable *asked = &job->trainables[ASKED];
+	const size_t cells = job->batch * job->length, vocabulary = network_config(asked->network)->vocabulary;
+	tokenizer *tokenizer = NULL;
+	struct tokens text = {0};
+	bool good = true;
+
+	job->tokens = get_memory(2 * cells, sizeof(*job->tokens), "the tokens", why);
+	if (!job->tokens)
+		return false;
+	for (size_t i = 0; i < 2 * cells; i++)
+		job->tokens[i] = (uint32_t)(draw_long(1, 0, i) % vocabulary);
+	if (!job->file)
+		return true;
+	good = tokenizer_open(job->args.model, &tokenizer, why) == ROSA_OK &&
+	       model_encode_file(tokenizer, job->file, false, &text, why);
+	if (good && text.count < cells + 1)
+		good = refuse(why,
+			      "%s has %zu tokens, and %zu are needed; give a longer text, or less with --batch or "
+			      "--length",
+			      job->file, text.count, cells + 1);
+	for (size_t i = 0; i < cells && good; i++) {
+		job->tokens[i] = text.ids[i];
+		job->tokens[cells + i] = text.ids[i + 1];
+	}
+	tokenizer_free(tokenizer);
+	tokens_free(&text);
+	return good;
+}
+
+static bool train_step(network *network, const struct batch *batch, uint64_t step, double *ns, rosa_error *why)
+{
+	struct parameters *parameters = network_parameters(network);
 	const double tokens = (double)(batch->count * batch->steps);
 	struct step_rates rates = {.backbone = 1e-6,
 				   .adapter = 1e-5,
@@ -128,7 +194,7 @@ static bool train_step(struct job *job, const struct batch *batch, uint64_t step
 	double norm;
 
 	parameters_clear_gradients(parameters);
-	if (network_learn(job->trainable.network, batch, (float)(1 / tokens), &result, why) != ROSA_OK)
+	if (network_learn(network, batch, (float)(1 / tokens), &result, why) != ROSA_OK)
 		return false;
 	norm = parameters_gradient_norm(parameters);
 	rates.scale = norm > 1 ? (float)(1 / norm) : 1;
@@ -137,18 +203,41 @@ static bool train_step(struct job *job, const struct batch *batch, uint64_t step
 	return true;
 }
 
-static void print(const struct job *job, double *ns)
+/* The median over turns of how fast `a` is beside `b`. Takes the place of the times of `a`. */
+static double ratio(struct job *job, double *a, const double *b)
 {
-	const struct network_options *options = network_settings(job->trainable.network);
+	for (uint64_t i = 0; i < job->repeat; i++)
+		a[i] = b[i] / a[i];
+	bench_sort(a, job->repeat);
+	return bench_quantile(a, job->repeat, 0.5);
+}
+
+/* Tokens per second: the median over steps, of a copy of their times. */
+static double speed(const struct job *job, const double *ns, double *copy)
+{
+	memcpy(copy, ns, job->repeat * sizeof(*copy));
+	bench_sort(copy, job->repeat);
+	return 1e9 * (double)(job->batch * job->length) / bench_quantile(copy, job->repeat, 0.5);
+}
+
+static bool print(struct job *job, rosa_error *why)
+{
+	const network *network = job->trainables[ASKED].network;
+	const struct network_options *options = network_settings(network);
+	double *asked = job->ns[ASKED] + 1, *window = job->ns[WINDOW] + 1; /* the first step is not counted */
+	double *copy = get_memory(job->repeat, sizeof(*copy), "the samples", why);
 	char source[SOURCE_TEXT];
 	struct rusage usage;
 
+	if (!copy)
+		return false;
 	sources_text(&options->adapter.source, source);
 	getrusage(RUSAGE_SELF, &usage);
-	bench_sort(ns, job->repeat);
+	const double learning = speed(job, asked, copy), alone = job->beside ? speed(job, window, copy) : 0;
 	const struct bench_row setting[] = {
 	    {.key = "version", .label = "version", .text = rosa_version()},
 	    {.key = "model", .label = "model", .text = job->args.model},
+	    {.key = "text", .label = "text", .text = job->file ? job->file : "random tokens"},
 	    {.key = "source", .label = "source", .text = options->rosa ? source : "no adapter"},
 	    {.key = "bits",
 	     .label = "bits per symbol (0: no adapter)",
@@ -160,45 +249,40 @@ static void print(const struct job *job, double *ns)
 	    {.key = NULL},
 	};
 	const struct bench_row rows[] = {
-	    {.key = "tokens_per_second",
-	     .label = "learning",
-	     .unit = "tokens/s",
-	     .number = 1e9 * (double)(job->batch * job->length) / bench_quantile(ns, job->repeat, 0.5),
-	     .digits = 1},
-	    {.key = "activation_bytes",
-	     .label = "activations",
-	     .unit = "bytes",
-	     .number = (double)network_activation_bytes(job->trainable.network)},
-	    {.key = "peak_bytes", .label = "peak memory", .unit = "bytes", .number = (double)usage.ru_maxrss * 1024},
+	    {"tokens_per_second", "learning", NULL, "tokens/s", learning, 1},
+	    {"activation_bytes", "activations", NULL, "bytes", (double)network_activation_bytes(network), 0},
+	    {"peak_bytes", "peak memory", NULL, "bytes", (double)usage.ru_maxrss * 1024, 0},
+	    {job->beside ? "window_per_second" : NULL, "the window alone", NULL, "tokens/s", alone, 1},
+	    {"ratio", "  as fast as the window", NULL, "times", job->beside ? ratio(job, asked, window) : 0, 3},
 	    {.key = NULL},
 	};
 
 	bench_print_rows(job->json, setting, rows);
+	free(copy);
+	return true;
 }
 
 static bool measure(struct job *job, rosa_error *why)
 {
-	const size_t cells = job->batch * job->length, vocabulary = network_config(job->trainable.network)->vocabulary;
-	uint32_t *tokens = get_memory(2 * cells, sizeof(*tokens), "the tokens", why);
-	double *ns = tokens ? get_memory(job->repeat + 1, sizeof(*ns), "the samples", why) : NULL;
-	const struct batch batch = {job->batch, job->length, tokens, tokens ? tokens + cells : NULL, NULL, NULL};
+	const size_t cells = job->batch * job->length;
+	const struct batch batch = {job->batch, job->length, job->tokens, job->tokens + cells, NULL, NULL};
+	const int runners = job->beside ? RUNNERS : WINDOW;
 	struct progress progress;
-	bool good = ns != NULL;
+	bool good = true;
 
-	for (size_t i = 0; good && i < 2 * cells; i++)
-		tokens[i] = (uint32_t)(draw_long(1, 0, i) % vocabulary);
+	for (int runner = 0; runner < RUNNERS && good; runner++) {
+		job->ns[runner] = get_memory(job->repeat + 1, sizeof(double), "the samples", why);
+		good = job->ns[runner] != NULL;
+	}
 	progress_begin(&progress, "timing", 0);
 	for (uint64_t i = 0; i <= job->repeat && good; i++) {
-		good = train_step(job, &batch, i + 1, &ns[i], why);
+		for (int runner = 0; runner < runners && good; runner++)
+			good = train_step(job->trainables[runner].network, &batch, i + 1, &job->ns[runner][i], why);
 		if (good && progress_tick(&progress, i + 1, job->repeat + 1) && i < job->repeat)
 			good = refuse(why, "interrupted");
 	}
 	progress_end(&progress);
-	if (good)
-		print(job, ns + 1);
-	free(ns);
-	free(tokens);
-	return good;
+	return good && print(job, why);
 }
 
 int bench_train_command(int count, char **words)
@@ -214,8 +298,12 @@ int bench_train_command(int count, char **words)
 	if (parsed != ARGS_OK)
 		return parsed == ARGS_HELP ? DONE : MISUSED;
 	interrupt_watch();
-	bool done = open_network(&job, &why) && measure(&job, &why);
-	trainable_close(&job.trainable);
+	bool done = open_networks(&job, &why) && read_tokens(&job, &why) && measure(&job, &why);
+	for (int runner = 0; runner < RUNNERS; runner++) {
+		trainable_close(&job.trainables[runner]);
+		free(job.ns[runner]);
+	}
+	free(job.tokens);
 	if (!done && !interrupted())
 		complain("bench train", "%s", why.message);
 	return done ? DONE : interrupted() ? interrupted() : FAILED;
