@@ -248,6 +248,9 @@ static const struct tiny_adapter adapters[] = {
      .chain = 3,
      .gain = true},
     {.bits = 4, .window = 0, .seed = 20, .source = "layer 2+tokens", .chain = 1, .late = true, .gate = true},
+    /* delays at and beyond that from which on values are made later, several rows at once */
+    {.bits = 8, .window = 16, .seed = 21, .source = "tokens+own", .chain = 4, .late = true, .gain = true},
+    {.bits = 8, .fusion = ROSA_PRE, .window = 19, .seed = 22, .source = "tokens", .chain = 2, .late = true},
 };
 
 #define ADAPTERS (sizeof(adapters) / sizeof(adapters[0]))
@@ -373,6 +376,8 @@ static void batches_give_the_same_bits(void **state)
 	for (size_t i = 0; i < ADAPTERS; i += 4) /* own, tokens, a layer's */
 		read_side_by_side(&adapters[i]);
 	read_side_by_side(&adapters[7]);
+	read_side_by_side(&adapters[ADAPTERS - 2]); /* values made later */
+	read_side_by_side(&adapters[ADAPTERS - 1]);
 }
 
 static void last_logits_are_those_of_the_last_token(void **state)

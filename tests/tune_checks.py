@@ -261,9 +261,9 @@ class Training(Case):
     def test_benchmarks_take_it(self):
         """That they run and say what they did; what they measure is no matter for a test."""
         cost = json.loads(run("bench", "adapter", "--model", "model.gguf", "--adapter", "whole", "--file", "text.txt",
-                              "--prompt", "100", "--tokens", "3", "--context", "200", "--json").stdout)
+                              "--prompt", "100", "--tokens", "20", "--context", "200", "--json").stdout)
         self.assertTrue(all(cost[key] > 0 for key in ("read_ratio", "write_ratio", "late_ratio", "index_bytes")))
-        self.assertEqual((cost["window"], cost["value_bytes"] >= 32 / 8), (16, True))
+        self.assertEqual((cost["window"], cost["tokens"], cost["value_bytes"] >= 32 / 8), (16, 32, True))
         words = ("bench", "train", "--model", "model.gguf", "--beside", "--batch", "1", "--length", "64", "--repeat", "1")
         speed = json.loads(run(*words, "--rosa", "--window", "16", "--file", "text.txt", "--json").stdout)
         self.assertEqual((speed["source"], speed["text"], speed["window"]), ("tokens", "text.txt", 16))

@@ -183,6 +183,8 @@ static rosa_status make_workspace(decoder *d, rosa_error *err)
 	    {&work->rosa.v, chunk, config->width, rosa},
 	    {&work->rosa_y, chunk, config->width, rosa},
 	    {&work->rosa_z, chunk, 1, rosa},
+	    {&work->late_u, WAITING_ROWS, config->width, rosa},
+	    {&work->late_v, WAITING_ROWS, config->width, rosa},
 	};
 	rosa_status status = ROSA_OK;
 
@@ -197,9 +199,9 @@ static void free_workspace(decoder *d)
 {
 	const struct backend_ops *ops = d->backend->ops;
 	struct workspace *work = &d->work;
-	float *parts[] = {work->h,      work->u,      work->q,      work->attended, work->k,
-			  work->v,      work->gate,   work->up,     work->logits,   work->rosa.q,
-			  work->rosa.k, work->rosa.v, work->rosa_y, work->rosa_z};
+	float *parts[] = {work->h,      work->u,      work->q,      work->attended, work->k,      work->v,
+			  work->gate,   work->up,     work->logits, work->rosa.q,   work->rosa.k, work->rosa.v,
+			  work->rosa_y, work->rosa_z, work->late_u, work->late_v};
 
 	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
 		ops->give(d->backend, parts[i]);

@@ -8,6 +8,11 @@
  *
  * Each row of a pass belongs to one sequence, and all that is done here is done sequence by sequence. So what a row
  * reads does not depend on the rows beside it.
+ *
+ * Values can wait. With a delay of D no step reads a value that is younger than D steps. So while a text is written
+ * token by token, the rows of U are kept, and their values v = U Wv are made for WAITING_ROWS of them at once, which
+ * reads the matrix once instead of once per token. The bits are the same, since a row's product does not depend on the
+ * rows beside it.
  */
 #include "model/decoder_parts.h"
 
@@ -84,7 +89,8 @@ rosa_status decoder_sources_reserve(decoder *d, rosa_error *err)
 		work->symbols[i] = calloc(chunk, symbols * sizeof(uint32_t));
 		good &= work->symbols[i] != NULL;
 	}
-	work->bits = calloc(chunk, bit_words(d->rosa.channels) * sizeof(*work->bits));
+	work->bits =
+	    calloc(chunk > WAITING_ROWS ? chunk : WAITING_ROWS, bit_words(d->rosa.channels) * sizeof(*work->bits));
 	work->room.bits = calloc(chunk, bits * sizeof(*work->room.bits));
 	work->room.weight = calloc(chunk, weights * sizeof(*work->room.weight));
 	if (good && work->bits && work->room.bits && work->room.weight)
@@ -149,10 +155,17 @@ rosa_status sequence_sources_new(sequence *s, rosa_error *err)
 
 	s->own = calloc(layers, sizeof(*s->own));
 	s->values = calloc(layers, sizeof(*s->values));
-	if (!s->own || !s->values)
+	s->waiting = calloc(layers, sizeof(*s->waiting));
+	if (!s->own || !s->values || !s->waiting)
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for a sequence");
-	for (size_t i = 0; i < layers; i++)
+	for (size_t i = 0; i < layers; i++) {
 		values_init(&s->values[i], d->rosa.channels);
+		if (!d->blocks[i].has_rosa || !decoder_values_wait(d, 1))
+			continue;
+		s->waiting[i].rows = calloc(WAITING_ROWS, d->rosa.channels * sizeof(float));
+		if (!s->waiting[i].rows)
+			return rosa_fail(err, ROSA_ENOMEM, "no memory for a sequence");
+	}
 	for (size_t i = 0; i < d->source_count && status == ROSA_OK; i++) {
 		const struct decoder_source *source = &d->sources[i];
 
@@ -178,8 +191,11 @@ void sequence_sources_free(sequence *s)
 		finder_free(&s->own[i]);
 	for (size_t i = 0; s->values && i < layers; i++)
 		values_free(&s->values[i]);
+	for (size_t i = 0; s->waiting && i < layers; i++)
+		free(s->waiting[i].rows);
 	free(s->own);
 	free(s->values);
+	free(s->waiting);
 }
 
 /* -------------------------------------------------------------------------------------------------------- a pass -- */
@@ -271,6 +287,86 @@ static rosa_status find_by_layer(const struct pass *pass, const struct segment *
 	return status;
 }
 
+/* ------------------------------------------------------------------------------------------------------- values -- */
+
+bool decoder_values_wait(const decoder *d, size_t rows)
+{
+	/* of WAITING_ROWS rows the first is not read by the last, nor by any between */
+	return d->adapter && rows <= WAITING_ROWS && d->rosa.options.delay >= WAITING_ROWS;
+}
+
+size_t decoder_projections(const struct pass *pass, size_t number, struct product *products)
+{
+	const size_t count = layer_projections(&pass->decoder->blocks[number].rosa, &pass->work->rosa, products);
+
+	return pass->values_wait ? count - 1 : count; /* v is the last */
+}
+
+/* Append the values of rows of v. */
+static rosa_status add_values(const decoder *d, struct values *values, size_t rows, const float *v, rosa_error *err)
+{
+	d->backend->ops->pack(d->backend, rows, d->rosa.channels, v, d->work.bits);
+	return values_append(values, rows, d->work.bits, err);
+}
+
+/* Make the values of a layer that wait. */
+static rosa_status settle(sequence *s, size_t number, rosa_error *err)
+{
+	const decoder *d = s->decoder;
+	struct waiting *waiting = &s->waiting[number];
+	const struct workspace *work = &d->work;
+	const struct product product = {&d->blocks[number].rosa.v, work->late_v, false};
+	rosa_status status;
+
+	if (!waiting->count)
+		return ROSA_OK;
+	d->backend->ops->put(d->backend, work->late_u, waiting->rows,
+			     waiting->count * d->rosa.channels * sizeof(float));
+	d->backend->ops->multiply(d->backend, waiting->count, work->late_u, 1, &product);
+	status = add_values(d, &s->values[number], waiting->count, work->late_v, err);
+	if (status == ROSA_OK)
+		waiting->count = 0;
+	return status;
+}
+
+rosa_status sequence_settle(sequence *s, rosa_error *err)
+{
+	rosa_status status = ROSA_OK;
+
+	for (size_t i = 0; s->waiting && i < s->decoder->checkpoint->config.layers && status == ROSA_OK; i++)
+		status = settle(s, i, err);
+	return status;
+}
+
+uint64_t sequence_waiting_bytes(const sequence *s)
+{
+	uint64_t bytes = 0;
+
+	for (size_t i = 0; s->waiting && i < s->decoder->checkpoint->config.layers; i++)
+		bytes += s->waiting[i].rows ? WAITING_ROWS * s->decoder->rosa.channels * sizeof(float) : 0;
+	return bytes;
+}
+
+/* The values of a segment's rows: made, or left to wait. Older ones are made first. */
+static rosa_status keep_values(const struct pass *pass, const struct segment *segment, size_t number, rosa_error *err)
+{
+	const size_t width = pass->decoder->rosa.channels, first = segment->row * width;
+	sequence *s = segment->sequence;
+	struct waiting *waiting = &s->waiting[number];
+	rosa_status status = ROSA_OK;
+
+	if (!pass->values_wait || waiting->count + segment->count > WAITING_ROWS)
+		status = settle(s, number, err);
+	if (status != ROSA_OK)
+		return status;
+	if (!pass->values_wait)
+		return add_values(pass->decoder, &s->values[number], segment->count, pass->work->rosa.v + first, err);
+	pass->ops->get(pass->backend, waiting->rows + waiting->count * width, pass->work->u + first,
+		       segment->count * width * sizeof(float));
+	waiting->count += segment->count;
+	return ROSA_OK;
+}
+
 /* work.rosa_y of a segment's rows, whose places have been found. */
 static rosa_status read_values(const struct pass *pass, const struct segment *segment, size_t number, rosa_error *err)
 {
@@ -278,14 +374,11 @@ static rosa_status read_values(const struct pass *pass, const struct segment *se
 	const struct rosa_weights *weights = &d->blocks[number].rosa;
 	const size_t width = d->rosa.channels, first = segment->row * width;
 	struct workspace *work = pass->work;
-	struct values *values = &segment->sequence->values[number];
 	struct places places[SOURCES_MOST];
 	const struct places *list[SOURCES_MOST];
 	size_t count = 0;
-	rosa_status status;
+	rosa_status status = keep_values(pass, segment, number, err);
 
-	pass->ops->pack(pass->backend, segment->count, width, work->rosa.v + first, work->bits);
-	status = values_append(values, segment->count, work->bits, err);
 	if (status != ROSA_OK)
 		return status;
 	for (size_t i = 0; i < d->source_count; i++) {
@@ -295,7 +388,7 @@ static rosa_status read_values(const struct pass *pass, const struct segment *se
 		list[count] = &places[count];
 		count++;
 	}
-	const struct value_rows rows = values_rows(values);
+	const struct value_rows rows = values_rows(&segment->sequence->values[number]);
 	const struct reads reads = layer_gather(&d->rosa, weights, count, list, &rows, &work->room);
 
 	layer_read(&d->rosa, weights, segment->count, &reads, work->u + first, work->rosa_z, work->rosa_y + first);

@@ -28,17 +28,18 @@ struct decoder_source {
 
 /* The activations of `chunk` rows, in the backend's memory except for what retrieval works on. */
 struct workspace {
-	float *h, *u;          /* [chunk][width] */
-	float *q, *attended;   /* [chunk][heads * head_size] */
-	float *k, *v;          /* [chunk][kv_heads * head_size] */
-	float *gate, *up;      /* [chunk][mlp_width] */
-	float *logits;         /* [LOGITS_ROWS][vocabulary] */
-	struct rosa_rows rosa; /* [chunk][width]; q and k only where a source learns them */
-	float *rosa_y;         /* [chunk][width] */
-	float *rosa_z;         /* [chunk]: the gate */
-	void *symbols[2];      /* host: of q and k, or of tokens */
-	uint64_t *bits;        /* host, [chunk][words]: of v */
-	struct rosa_room room; /* host */
+	float *h, *u;           /* [chunk][width] */
+	float *q, *attended;    /* [chunk][heads * head_size] */
+	float *k, *v;           /* [chunk][kv_heads * head_size] */
+	float *gate, *up;       /* [chunk][mlp_width] */
+	float *logits;          /* [LOGITS_ROWS][vocabulary] */
+	struct rosa_rows rosa;  /* [chunk][width]; q and k only where a source learns them */
+	float *rosa_y;          /* [chunk][width] */
+	float *rosa_z;          /* [chunk]: the gate */
+	float *late_u, *late_v; /* [WAITING_ROWS][width]: rows whose values are made now */
+	void *symbols[2];       /* host: of q and k, or of tokens */
+	uint64_t *bits;         /* host, [chunk or WAITING_ROWS][words]: of v */
+	struct rosa_room room;  /* host */
 };
 
 #define LOGITS_ROWS ((size_t)32) /* rows whose logits are computed at once: a vocabulary is wide */
@@ -62,6 +63,14 @@ struct decoder {
 	struct workspace work;
 };
 
+/* Rows of U whose values have not been made yet (decoder_adapter.c), on the host. */
+#define WAITING_ROWS ((size_t)16)
+
+struct waiting {
+	float *rows; /* [WAITING_ROWS][width] */
+	size_t count;
+};
+
 struct sequence {
 	decoder *decoder;
 	size_t steps;
@@ -69,6 +78,7 @@ struct sequence {
 	struct finder finders[SOURCES_MOST]; /* of the sources that layers share */
 	struct finder *own;                  /* [layers]: of the source `own`, where a layer has an adapter */
 	struct values *values;               /* [layers]: where a layer has an adapter; NULL: no adapter */
+	struct waiting *waiting;             /* [layers]: NULL where values never wait */
 };
 
 /* Some rows of a pass: those of one sequence. */
@@ -87,6 +97,7 @@ struct pass {
 	const uint32_t *tokens;
 	const struct segment *segments;
 	size_t count, rows;
+	bool values_wait; /* the values of these rows are made later */
 };
 
 /* ------------------------------------------------------------------------------------------- decoder_adapter.c -- */
@@ -107,6 +118,15 @@ void decoder_reads_free(struct rosa_weights *weights);
 /* What a sequence keeps for the adapter. */
 rosa_status sequence_sources_new(sequence *sequence, rosa_error *err);
 void sequence_sources_free(sequence *sequence);
+
+/* Whether the values of a pass of so many rows can wait. */
+bool decoder_values_wait(const decoder *decoder, size_t rows);
+/* The products that project U now: without v where that waits. Returns how many, at most three. */
+size_t decoder_projections(const struct pass *pass, size_t layer, struct product *products);
+/* Make the values that wait, in all layers. */
+rosa_status sequence_settle(sequence *sequence, rosa_error *err);
+/* Bytes of the rows that wait, which do not grow with the text. */
+uint64_t sequence_waiting_bytes(const sequence *sequence);
 
 /* Find the places of all rows for the sources that need only tokens. Before the first layer. */
 rosa_status decoder_find(const struct pass *pass, rosa_error *err);

@@ -13,7 +13,8 @@
  *     post fusion   H' = H + Wo attend(...) + inj
  *     pre fusion    U = norm((1 - a) H + a inj) in attention; the adapter's own U is that of H
  *
- * In post fusion the adapter's projections are taken together with attention's, because both take U.
+ * In post fusion the adapter's projections are taken together with attention's, because both take U. That of its values
+ * may wait until more rows have come (decoder_adapter.c).
  */
 #include "model/decoder_parts.h"
 
@@ -31,8 +32,7 @@ static rosa_status attention_input(const struct pass *pass, size_t number, rosa_
 	pass->ops->rms_norm(pass->backend, rows, width, work->h, block->attention_norm, eps, work->u);
 	if (!block->has_rosa || !block->rosa.a0)
 		return ROSA_OK;
-	pass->ops->multiply(pass->backend, rows, work->u, layer_projections(&block->rosa, &work->rosa, projections),
-			    projections);
+	pass->ops->multiply(pass->backend, rows, work->u, decoder_projections(pass, number, projections), projections);
 	status = decoder_retrieve(pass, number, err);
 	if (status != ROSA_OK)
 		return status;
@@ -100,7 +100,7 @@ static rosa_status mix_tokens(const struct pass *pass, size_t number, rosa_error
 	if (status != ROSA_OK)
 		return status;
 	if (post)
-		count += layer_projections(&block->rosa, &work->rosa, projections + count);
+		count += decoder_projections(pass, number, projections + count);
 	pass->ops->multiply(pass->backend, pass->rows, work->u, count, projections);
 	add_biases(pass, block);
 	status = attention(pass, number, err);
@@ -139,7 +139,8 @@ rosa_status decoder_pass(decoder *decoder, const uint32_t *tokens, size_t rows, 
 				  .tokens = tokens,
 				  .segments = segments,
 				  .count = count,
-				  .rows = rows};
+				  .rows = rows,
+				  .values_wait = decoder_values_wait(decoder, rows)};
 
 	rosa_status status = decoder_find(&pass, err);
 

@@ -79,6 +79,7 @@ struct sequence_memory sequence_memory(const sequence *s)
 		if (s->values)
 			memory.values += values_bytes(&s->values[i]);
 	}
+	memory.attention += sequence_waiting_bytes(s);
 	for (size_t i = 0; i < d->source_count; i++)
 		memory.retrieval += finder_bytes(&s->finders[i]);
 	return memory;

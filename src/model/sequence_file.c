@@ -166,15 +166,16 @@ static rosa_status save_finder(const struct finder *finder, struct saving *savin
 	return status;
 }
 
-rosa_status sequence_save(const sequence *s, sequence_writer write, void *context, rosa_error *err)
+rosa_status sequence_save(sequence *s, sequence_writer write, void *context, rosa_error *err)
 {
 	const decoder *d = s->decoder;
 	struct saving saving = {.write = write, .context = context};
 	const struct header header = header_of(d, s->steps);
-	rosa_status status;
+	rosa_status status = sequence_settle(s, err);
 
 	checksum_begin(&saving.sum, 0);
-	status = put(&saving, &header, sizeof(header), err);
+	if (status == ROSA_OK)
+		status = put(&saving, &header, sizeof(header), err);
 	for (size_t i = 0; i < d->checkpoint->config.layers && status == ROSA_OK; i++) {
 		status = save_cache(s, i, &saving, err);
 		if (status == ROSA_OK && d->blocks[i].has_rosa && own_source(d))

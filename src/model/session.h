@@ -24,7 +24,7 @@ struct session {
 
 /* The sequence to save: as it is, or as bytes that sequence_save gave. */
 struct session_state {
-	const sequence *sequence; /* NULL: `data` */
+	sequence *sequence; /* NULL: `data` */
 	const uint8_t *data;
 	size_t size;
 };
