@@ -277,7 +277,7 @@ def recall(
     context: int = 4096,
     pieces: Optional[int] = None,
     pointer: Any = None,
-    conditions: Optional[Iterable[str]] = None,
+    conditions: Union[str, Iterable[str], None] = None,
     tokenizer: Any = None,
     batch: int = 1,
     progress: Any = None,

@@ -95,8 +95,10 @@ def _given(lengths: Optional[npt.NDArray[np.int32]]) -> npt.NDArray[np.int32]:
 def _chain(
     links: int, first: Retrieved, known_tau: npt.NDArray[np.int32], known_length: npt.NDArray[np.int32]
 ) -> Tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """The links of the last steps of a text, [links, routes, t], from what they found and from what all steps of the text
-    found without delay. :func:`rosatune.chain` is the same for all steps."""
+    """The links of a text's last steps, [links, routes, t], from what they found and what all steps found without delay.
+
+    :func:`rosatune.chain` is the same for all steps.
+    """
     tau, length = (np.empty((links, *first.tau.shape), np.int32) for _ in range(2))
     tau[0], length[0] = first.tau, _given(first.length)
     for link in range(1, links):
@@ -108,7 +110,7 @@ def _chain(
 
 
 def random_places(tau: npt.NDArray[np.int32], row: int, begin: int, delay: int) -> npt.NDArray[np.int32]:
-    """A random place, as old as the delay wants, for each place [links, routes, t]; ``begin``: the first step's time."""
+    """A random place, as old as the delay wants, for each place [links, routes, t]; ``begin``: time of the first step."""
     links, routes, steps = tau.shape
     time = np.arange(begin, begin + steps)
     lane = (row * links * routes + np.arange(links * routes)).reshape(links, routes, 1)
@@ -127,7 +129,7 @@ def find(
     reads: Iterable[str] = ("found",),
     threads: int = 0,
 ) -> Dict[str, Places]:
-    """The places of whole texts, by what is to be read: query and key are [rows, routes, steps], valid [rows, steps]."""
+    """The places of whole texts, by what is to be read: query and key [rows, routes, steps], valid [rows, steps]."""
     rows, routes, steps = query.shape
     same = key is query
     order = None

@@ -134,7 +134,9 @@ class RosaAdapter(nn.Module):
                 self.sources.append(_Source(source, rule, reads, rows))
                 reads, rows = reads + rule.links, rows + rule.links * rule.routes
         if not self.sources:
-            raise InvalidArgument(f"source is {config.source!r}, which layer {layer} does not read; it needs no adapter")
+            raise InvalidArgument(
+                f"source is {config.source!r}, which layer {layer} does not read; it needs no adapter"
+            )
         self.scale = 1.0
         self.reads = "found"
         self.watch = False
@@ -326,7 +328,9 @@ class RosaAdapter(nn.Module):
     def mix(self, h: Tensor, inj: Tensor) -> Tensor:
         """Pre fusion: (1 - a) h + a inj, to be normed and given to attention."""
         if self.fusion != "pre":
-            raise InvalidArgument("mix belongs to pre fusion; add what a post adapter gives to attention's output instead")
+            raise InvalidArgument(
+                "mix belongs to pre fusion; add what a post adapter gives to attention's output instead"
+            )
         a = torch.sigmoid(self.a0.float()).to(h.dtype)
         return (1 - a) * h + a * inj.to(h.dtype)
 
@@ -343,7 +347,10 @@ class RosaAdapter(nn.Module):
         if found is None and self.reads != "nothing":
             shared = [each.source.name for each in self.sources if each.source.kind != "own"]
             if shared:
-                raise InvalidArgument(f"source {shared[0]!r} is looked up for all layers at once: give found=")
+                raise InvalidArgument(
+                    f"source {shared[0]!r} is looked up for all layers at once: give found=, from a "
+                    f"rosatune.sources.Lookup"
+                )
 
     # ---------------------------------------------------------------------------------------------------- a text at once
 
@@ -372,7 +379,9 @@ class RosaAdapter(nn.Module):
         """What layer N found."""
         learnt = None if found is None else found.learnt.get(source.name)
         if learnt is None:
-            raise RuntimeError(f"source {source.name!r} was not looked up: layer {source.layer} has not run in this pass")
+            raise RuntimeError(
+                f"source {source.name!r} was not looked up: layer {source.layer} has not run in this pass"
+            )
         if self.training and torch.is_grad_enabled() and learnt.learns and not learnt.k.requires_grad:
             raise RuntimeError(
                 f"the q and k of source {source.name!r} get no gradient from this layer, as layer {source.layer} ran "
@@ -444,7 +453,9 @@ class RosaAdapter(nn.Module):
     def _continue(self, launched: _Launched) -> Optional[Tensor]:
         """y of steps that continue a state."""
         if self.training and torch.is_grad_enabled():
-            raise InvalidArgument("a state is for generation, nothing is learnt through it; train without (use_cache=False)")
+            raise InvalidArgument(
+                "a state is for generation, nothing is learnt through it; train without (use_cache=False)"
+            )
         u, v, state, valid = launched.u, launched.v, launched.state, launched.valid
         assert v is not None and state is not None
         begin = state.steps

@@ -80,8 +80,8 @@ def find(
     ``config`` or ``options``: see :class:`rosatune.RosaConfig`. With ``training`` some steps read elsewhere
     (``explore``), and ``qk_grad="flips"`` also gives the counterfactuals; ``seed`` is of ``explore`` and
     ``flip_share``. ``bits`` may be up to 20 here, of ids that are only looked up; with a ``delay`` nothing younger is
-    found, whatever the configuration says of its sources. With ``length`` the match lengths are given too, cut at 255: 0 where nothing was found, and at
-    explored steps. Ctrl-C stops it.
+    found, whatever the configuration says of its sources. With ``length`` the match lengths are given too, cut at 255;
+    they are 0 where nothing was found, and at explored steps. Ctrl-C stops it.
 
     >>> found = find([[0, 1, 0, 1, 0]], [[0, 1, 0, 1, 0]], bits=1, qk_grad="flips", training=True)
     >>> found.tau

@@ -96,9 +96,7 @@ class Lookup:
     def __init__(self, config: RosaConfig, channels: int, vocabulary: int) -> None:
         self.config = config
         self.rules = {
-            source.name: Rule.of(config, source, channels, vocabulary)
-            for source in config.sources
-            if not source.learnt
+            source.name: Rule.of(config, source, channels, vocabulary) for source in config.sources if not source.learnt
         }
 
     def start(self, batch: int) -> LookupState:

@@ -169,7 +169,7 @@ def test_a_configuration_or_names_or_both():
 
 
 def test_wrapped_models(tmp_path):
-    """PEFT, DistributedDataParallel and torch.compile stand around a model; what is attached goes to the model inside."""
+    """What is attached to PEFT's, DistributedDataParallel's or a compiled model goes to the model inside."""
     model, ids = tiny.model(), tiny.tokens(1, 20)
     wrapped, shared = torch.nn.Module(), torch.nn.Module()
     wrapped.base_model, wrapped.get_base_model = model, lambda: model
@@ -287,6 +287,8 @@ def test_bad_calls():
         model(ids, position_ids=torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4, 5]]))
     with pytest.raises(ValueError, match="pass input_ids or inputs_embeds"):
         model()
+    with pytest.raises(Error, match=r"input_ids has shape \[10\]; give \[batch, steps\]"):
+        model(ids[0])
     for wrong in (-1, tiny.VOCABULARY):
         with pytest.raises(Error, match=f"input_ids has token {wrong}; the model's vocabulary is 0 to 49.*tokenizer"):
             model(torch.full((1, 3), wrong))
@@ -793,6 +795,11 @@ def test_failed_save_leaves_the_older_files(tmp_path, monkeypatch):
         hf.save_adapter(model, tmp_path / "file" / "deep")
     with pytest.raises(Error, match="cannot write .*/none/pointer.json: No such file or directory"):
         Pointer([[0.0] * 13], 4).save(tmp_path / "none" / "pointer.json")
+
+
+def test_a_model_that_is_not_there(tmp_path):
+    with pytest.raises(hf.AdapterError, match="none: no such folder; name one that model.save_pretrained wrote"):
+        hf.from_pretrained(tmp_path / "none")
 
 
 def test_a_trained_backbone_is_not_forgotten(tmp_path, recwarn):

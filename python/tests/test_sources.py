@@ -450,7 +450,7 @@ def test_diagnostics_of_shared_sources() -> None:
 
 def test_ids_are_needed() -> None:
     text = Text()
-    with pytest.raises(ValueError, match="given inputs_embeds alone: pass input_ids beside them .*or attach with source="):
+    with pytest.raises(ValueError, match="inputs_embeds alone: pass input_ids beside them .*or attach with source="):
         Lookup(config(source="tokens"), CHANNELS, VOCABULARY)(None, text.embeds)
     assert Lookup(config(source="embeddings"), CHANNELS, VOCABULARY)(None, text.embeds).places
 

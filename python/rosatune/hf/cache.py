@@ -245,7 +245,9 @@ def adopt(cache: Any, plan: "Plan") -> Shared:
     shared = getattr(cache, "rosatune", None)
     if isinstance(shared, Shared):
         if shared.plan != plan:
-            raise InvalidArgument(f"this cache was filled by a model with {shared.plan}, not with {plan}: use a new cache")
+            raise InvalidArgument(
+                f"this cache was filled by a model with {shared.plan}, not with {plan}: use a new cache"
+            )
         return shared
     if not isinstance(cache, DynamicCache):
         raise TypeError(

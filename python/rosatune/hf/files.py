@@ -1,8 +1,8 @@
 """Adapters on disk: a folder with `adapter_config.json`, `adapter_model.safetensors` and perhaps `pointer.json`.
 
 The configuration (`config.py`) says how the adapters were attached, to what shape of model, the name of that model, and
-the scale of each layer; the tensors are named `layers.<number>.<parameter>`. Each file is written beside its place and then moved there, so a
-failed save leaves the older file. Both files carry a digest of the tensors: if a save was interrupted between the two,
+the scale of each layer; the tensors are named `layers.<number>.<parameter>`. Each file is written beside its place and
+then moved there, so a failed save leaves the older file. Both files carry a digest of the tensors: if a save was interrupted between the two,
 or one was exchanged, loading reports it. A model is changed only when everything read fits it.
 """
 
@@ -146,6 +146,8 @@ def from_pretrained(folder: Folder, stage: Union[str, None] = "adapter", **optio
     from transformers import AutoModelForCausalLM
 
     folder = Path(folder)
+    if not folder.is_dir():
+        raise AdapterError(f"{folder}: no such folder; name one that model.save_pretrained wrote")
     with _expecting_adapters():
         model = AutoModelForCausalLM.from_pretrained(folder, **options)
     saved, pointer = getattr(model.config, "rosatune", None), getattr(model.config, RECORD, None)

@@ -116,6 +116,8 @@ def prepare(stack: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     ids: Any = given.get("input_ids")
     if ids is None and given.get("inputs_embeds") is None:
         raise InvalidArgument("pass input_ids or inputs_embeds")
+    if ids is not None and ids.ndim != 2:
+        raise InvalidArgument(f"input_ids has shape {list(ids.shape)}; give [batch, steps]")
     if given.get("inputs_embeds") is None:
         _check_ids(ids, stack.config.vocab_size)
         given["inputs_embeds"] = stack.embed_tokens(ids)
@@ -134,7 +136,9 @@ def prepare(stack: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     rows = Rows(padding, _starts(padding) if plan.sinks and padding is not None else None)
     if shared is not None:
         if shared.padded and seen and given.get("attention_mask") is None:
-            raise InvalidArgument("the cache holds padding, but this step has no attention_mask: pass that of all positions")
+            raise InvalidArgument(
+                "the cache holds padding, but this step has no attention_mask: pass that of all positions"
+            )
         shared.follow(rows, seen)
 
     implementation = stack.config._attn_implementation

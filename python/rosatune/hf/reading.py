@@ -63,7 +63,9 @@ def _tokenizer(model: Any) -> Any:
     try:
         return AutoTokenizer.from_pretrained(name)
     except Exception as error:  # what it raises depends on what is missing
-        raise InvalidArgument(f"the tokenizer of the model {name} cannot be loaded; give tokenizer= ({error})") from error
+        raise InvalidArgument(
+            f"the tokenizer of the model {name} cannot be loaded; give tokenizer= ({error})"
+        ) from error
 
 
 def _content(path: Path) -> str:

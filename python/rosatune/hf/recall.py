@@ -5,12 +5,13 @@ A condition with a pointer needs no reading of its own: its loss comes from the 
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Optional
+from typing import Any, Iterable, Optional, Union
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from .. import _c
 from ..errors import InvalidArgument
 from ..far import CONDITIONS, RecallResult, Sums, far_distances
 from ..pointer import Pointer
@@ -33,19 +34,20 @@ def measure(
     context: int,
     pieces: Optional[int],
     pointer: Any,
-    conditions: Optional[Iterable[str]],
+    conditions: Union[str, Iterable[str], None],
     tokenizer: Any,
     batch: int,
     progress: Any,
 ) -> RecallResult:
     """See :func:`rosatune.recall`."""
     model = unwrapped(model)
+    context = _c.integer("context", context, 1, _c.MAX_STEPS)
+    batch = _c.integer("batch", batch, 1, _c.MAX_STEPS)
+    pieces = None if pieces is None else _c.integer("pieces (None: all)", pieces, 1, _c.MAX_STEPS)
     window, sinks = _window(model, window, sinks)
     first = 4 * window
     if context <= first:
         raise InvalidArgument(f"context is {context}: positions from four windows ({first}) on are scored; give more")
-    if batch < 1 or (pieces is not None and pieces < 1):
-        raise InvalidArgument(f"batch is {batch} and pieces {pieces}; both are at least 1 (pieces=None: all)")
     origin = None
     if pointer is None:
         pointer = pointer_of(model)
@@ -133,10 +135,10 @@ def _window(model: Any, window: Optional[int], sinks: Optional[int]) -> tuple[in
 
 
 def _readings(
-    model: Any, pointer: Optional[Pointer], conditions: Optional[Iterable[str]], notes: list[str]
+    model: Any, pointer: Optional[Pointer], conditions: Union[str, Iterable[str], None], notes: list[str]
 ) -> dict[str, list[str]]:
     """How the model has to be read, and which conditions each reading serves."""
-    asked = None if conditions is None else list(conditions)
+    asked = [conditions] if isinstance(conditions, str) else None if conditions is None else list(conditions)
     for name in asked or ():
         if name not in CONDITIONS:
             raise InvalidArgument(f"there is no condition {name!r}; they are {', '.join(CONDITIONS)}")

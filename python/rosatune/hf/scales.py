@@ -1,8 +1,8 @@
 """The units of the residual stream: how large a layer's input is, measured once when adapters are made.
 
 The root mean square of the hidden state grows by two orders of magnitude over the layers of a model. What an adapter
-adds is multiplied by a fixed number per layer, its *scale*: the option ``units`` times the median, over the positions of
-a sample, of the root mean square of the state that enters the layer. So ``e0`` and ``e1`` mean the same everywhere. The
+adds is multiplied by a fixed number per layer, its *scale*: the option ``units`` times the median, over the positions
+of a sample, of the root mean square of the state that enters the layer. So ``e0`` and ``e1`` mean the same everywhere. The
 scales are kept in the adapter's configuration; nothing is measured when it is loaded.
 """
 
@@ -44,7 +44,9 @@ def measured(model: Any, units: float, sample: Any = None, tokenizer: Any = None
 
     stack = stack_of(model)
     if stack.embed_tokens.weight.is_meta:
-        raise InvalidArgument("units cannot be measured: the model has no weights yet (meta device); attach with scales=")
+        raise InvalidArgument(
+            "units cannot be measured: the model has no weights yet (meta device); attach with scales="
+        )
     ids = _ids(model, sample, tokenizer)
     return [units * rms for rms in _roots(stack, ids)]
 
@@ -63,7 +65,9 @@ def _ids(model: Any, sample: Any, tokenizer: Any) -> Tensor:
         sample = tokenizer(sample)["input_ids"]
     ids = torch.as_tensor(sample).to(device)
     if ids.dtype.is_floating_point or ids.ndim not in (1, 2) or ids.numel() == 0:
-        raise InvalidArgument(f"sample is {ids.dtype} of shape {list(ids.shape)}; give token ids [steps] or [rows, steps]")
+        raise InvalidArgument(
+            f"sample is {ids.dtype} of shape {list(ids.shape)}; give token ids [steps] or [rows, steps]"
+        )
     vocabulary = stack.config.vocab_size
     if int(ids.min()) < 0 or int(ids.max()) >= vocabulary:
         raise InvalidArgument(f"sample has token {int(ids.max())}; the model's vocabulary is 0 to {vocabulary - 1}")

@@ -156,9 +156,13 @@ def rosa(
         _check("q", q, q, settings.bits)
         _check("k", k, q, settings.bits)
         if unexploring(pending.settings) != unexploring(settings):
-            raise InvalidArgument(f"pending was launched with {pending.settings}, not {settings}; launch and collect alike")
+            raise InvalidArgument(
+                f"pending was launched with {pending.settings}, not {settings}; launch and collect alike"
+            )
         if settings.qk_grad == "flips" and not pending.tables and _needs_tables(q, k):
-            raise InvalidArgument("pending was launched without gradients; launch where rosa is called, not under no_grad")
+            raise InvalidArgument(
+                "pending was launched without gradients; launch where rosa is called, not under no_grad"
+            )
     _check("v", v, q, settings.bits)
     _check_level("e0", e0, q)
     _check_level("e1", e1, q)
