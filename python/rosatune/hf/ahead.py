@@ -66,21 +66,26 @@ class LookUpCollator:
 
 
 def prefetch(
-    model: Any, batches: Iterable[Any], depth: int = 4, device: Union[torch.device, str, None] = None
+    model: Any,
+    batches: Iterable[Any],
+    depth: int = 4,
+    device: Union[torch.device, str, None] = None,
+    look_up: Optional[Callable[[Any], Any]] = None,
 ) -> Iterator[Any]:
     """The same batches with their places, looked up by threads of their own while earlier ones are worked on.
 
     ``batches`` are dictionaries with ``input_ids`` on the host. ``depth`` are looked up ahead. With ``device`` their
-    tensors are copied there, from pinned memory where it is a GPU, and without waiting.
+    tensors are copied there, from pinned memory where it is a GPU, and without waiting. ``look_up`` takes the place of
+    :meth:`LookUpCollator.look_up`, for experiments with other places.
     """
     if depth < 1:
         raise InvalidArgument(f"depth is {depth}; give 1 or more")
-    collator = LookUpCollator(model)
+    look_up = look_up or LookUpCollator(model).look_up
     there = None if device is None else torch.device(device)
     pinned = there is not None and there.type == "cuda"
 
     def prepared(batch: Any) -> Any:
-        batch = collator.look_up(batch)
+        batch = look_up(batch)
         return {name: x.pin_memory() if pinned and isinstance(x, Tensor) else x for name, x in batch.items()}
 
     def arrived(batch: Any) -> Any:

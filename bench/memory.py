@@ -1,0 +1,479 @@
+#!/usr/bin/env python3
+"""Trains adapters on a real model, run after run, and measures what each remembers beyond its window.
+
+    bench/memory.py --model FILE.gguf --train novels=DIR --fit novels=FILE --valid novels=DIR --runs bench/memory_runs.json
+
+MODEL is a GGUF file (needs the package gguf) or a folder of Hugging Face. Texts are token ids: .npy files (one document
+each) or shards of `rosatune data pack` (.tokens), files or folders of them, each under the name of its kind; a run
+trains on the kinds that its `mix` names and is judged on all kinds of --valid. --fit is text to fit pointers on, which
+no run trains on.
+
+RUNS is a list of objects whose keys are the fields of the class Run below; what is left out has its default. They are
+done in order. The file of results is written anew after every run, runs that are in it already are passed over, and
+those that would not end within --minutes are skipped, so the program can be stopped and started at will. A run whose
+loss is not a number ends there and is recorded as failed.
+
+Measured are the mean losses (nats per token) over positions from 4 windows on, for far tokens (see `rosatune recall`)
+and for all others, under these conditions:
+
+    window, global   a run without an adapter, as it was trained
+    adapter          what was trained; `own place` for runs that read at their own position, which is the control for
+                     adapters with a frozen backbone
+    off, random      the same adapter, reading nothing, and at random places as old as the delay wants
+    ... + pointer    with a pointer fitted to the model on top
+
+A run names its two controls, a window and global attention that were trained alike. What it gives back is (window - run)
+/ (window - global), with a standard error from leaving out one book at a time.
+"""
+
+import argparse
+import contextlib
+import copy
+import dataclasses
+import json
+import math
+import pathlib
+import statistics
+import sys
+import time
+import traceback
+
+import common
+
+try:
+    import numpy as np
+    import token_ids
+    import torch
+    import torch._dynamo
+    from torch import nn
+    from torch.nn import functional
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+except ImportError as error:
+    sys.exit(f"memory.py: {error.name} is missing: pip install torch transformers gguf")
+
+try:
+    import rosatune.hf
+    from rosatune import RosaConfig, finder
+    from rosatune.far import RecallResult, Sums, far_distances
+    from rosatune.hf import fit
+    from rosatune.pointer import LENGTHS, Pointer
+    from rosatune.torch import _places
+except ImportError as error:
+    common.die(f"{error}; install the package with `pip install .`")
+
+PLACES = "rosa_places"
+SLICE = 512  # positions whose logits are in memory at once
+
+
+@dataclasses.dataclass
+class Run:
+    """One training run; with steps = 0 the model as it is."""
+
+    name: str
+    adapter: dict = None  # options of RosaConfig; None: no adapter
+    attention: str = "window"  # or "global"
+    reads: str = "found"  # "self": at its own position
+    offsets: tuple = (0,)  # (0, -1, 1) reads the neighbours of each place too, as further links
+    train: str = "all"  # "adapter": the backbone is frozen; "lora": a low-rank change of it learns
+    rank: int = 16  # of "lora"
+    steps: int = 500
+    batch: int = 4
+    length: int = 4096
+    window: int = 256
+    sinks: int = 4
+    rate_matrix: float = 1e-3
+    rate_vector: float = 5e-3
+    rate_backbone: float = 5e-5  # also of "lora"
+    warmup: int = 20
+    seed: int = 1
+    mix: dict = dataclasses.field(default_factory=dict)  # kind: share; empty: the first kind
+    pointer: int = 4  # links of the pointer that is fitted; 0: none
+    controls: tuple = ()  # names of the runs: window, global
+    note: str = ""
+
+    def __post_init__(self):
+        for name, words in (("attention", ("window", "global")), ("reads", ("found", "self")),
+                            ("train", ("all", "adapter", "lora"))):
+            if getattr(self, name) not in words:
+                raise ValueError(f"run {self.name!r}: {name} is {getattr(self, name)!r}; give {' or '.join(words)}")
+        if self.train != "all" and self.adapter is None and self.train != "lora":
+            raise ValueError(f"run {self.name!r}: train is 'adapter', and there is none")
+
+    def config(self):
+        wide = self.window if self.attention == "window" else 0
+        options = dict(window=wide, sinks=self.sinks if wide else 0)
+        if self.adapter is None:
+            return RosaConfig(layers=(), **options)
+        options.update(self.adapter)
+        if len(self.offsets) > 1:
+            options["chain"] = options.get("chain", RosaConfig().chain) * len(self.offsets)
+        if isinstance(options.get("layers"), str) and options["layers"] != "all":
+            first, last, step = map(int, options["layers"].replace("-", ":").split(":"))  # "0-29:3"
+            options["layers"] = tuple(range(first, last + 1, step))
+        return RosaConfig(**options)
+
+
+# --------------------------------------------------------------------------------------------------------------- model
+
+
+class Lora(nn.Module):
+    """A linear layer that stays as it is, with a change of low rank."""
+
+    def __init__(self, base, rank):
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        where = dict(device=base.weight.device, dtype=base.weight.dtype)
+        self.down = nn.Parameter(torch.randn(rank, base.in_features, **where) / math.sqrt(base.in_features))
+        self.up = nn.Parameter(torch.zeros(base.out_features, rank, **where))
+
+    def forward(self, x):
+        return self.base(x) + functional.linear(functional.linear(x, self.down), self.up)
+
+
+class Looker:
+    """The places that a run reads, as the model takes them; None where the model has to look up itself."""
+
+    def __init__(self, run, model):
+        found = rosatune.hf.attachment(model)
+        self.run, self.config = run, found.config
+        self.rule = found.lookup.rules.get("tokens") if list(found.lookup.rules) == ["tokens"] and run.adapter else None
+        if self.rule is not None and not all(source.kind == "tokens" for source in self.config.sources):
+            self.rule = None
+        if self.rule is None and run.adapter and (run.reads == "self" or len(run.offsets) > 1):
+            raise ValueError("reads and offsets are for the source tokens alone")
+
+    def __call__(self, ids, condition):
+        rows, steps = ids.shape
+        links = self.rule.links // len(self.run.offsets)
+        if condition == "off":
+            shape = (self.rule.links, rows, 1, steps)
+            return _places.encode(finder.Places(np.full(shape, -1, np.int32), np.zeros(shape, np.uint8)))
+        if self.run.reads == "self":
+            shape = (self.rule.links, rows, 1, steps)
+            tau = np.broadcast_to(np.arange(steps, dtype=np.int32), shape)
+            return _places.encode(finder.Places(tau, np.ones(shape, np.uint8)))
+        kind = "random" if condition == "random" else "found"
+        symbols = ids.numpy()[:, None]
+        tau, length = finder.find(self.rule._replace(links=links), symbols, symbols, reads=(kind,), threads=rows)[kind]
+        last = np.arange(steps)
+        taus = [np.where(tau >= 0, np.clip(tau + offset, 0, last), -1) for offset in self.run.offsets]
+        many = finder.Places(np.concatenate(taus).astype(np.int32), np.concatenate([length] * len(taus)))
+        return _places.encode(many)
+
+    def add(self, batch, condition="adapter"):
+        return batch if self.rule is None else {**batch, PLACES: self(batch["input_ids"], condition)}
+
+
+class Bench:
+    """What all runs share: the model as it was, texts, device."""
+
+    def __init__(self, args):
+        self.args, self.device = args, torch.device(args.device)
+        self.cuda = self.device.type == "cuda"
+        path = pathlib.Path(args.model)
+        logging.disable_progress_bar()
+        if path.suffix == ".gguf":
+            self.start = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+        else:
+            self.start = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+        self.train, self.fit, self.valid = (token_ids.documents(x) for x in (args.train, args.fit, args.valid))
+        self.compiled = args.compile if args.compile is not None else self.cuda
+        self.token_loss = torch.compile(token_loss, dynamic=False) if self.compiled else token_loss
+
+    def model(self, run):
+        """A fresh model for a run, and what its optimizer gets."""
+        torch.manual_seed(run.seed)
+        model = copy.deepcopy(self.start).to(self.device)
+        flex = self.cuda and run.attention == "window"
+        model.set_attn_implementation("flex_attention" if flex else "sdpa")
+        kind = next(iter(run.mix or self.train))
+        sample = np.asarray(next(iter(self.train[kind].values()))[:4096]).astype(np.int64)
+        stage = "adapter" if run.train == "adapter" or (run.train == "lora" and run.adapter) else "all"
+        rosatune.hf.attach(model, run.config(), stage=stage, sample=sample)
+        model.train()
+        if run.train == "lora":
+            if run.adapter is None:
+                model.requires_grad_(False)
+            for layer in model.model.layers:
+                for part in (layer.self_attn, layer.mlp):
+                    for name, module in list(part.named_children()):
+                        if isinstance(module, nn.Linear):
+                            setattr(part, name, Lora(module, run.rank))
+        if self.compiled:
+            for layer in model.model.layers:
+                layer.compile(dynamic=False)
+        return model
+
+    def hidden(self, model, batch):
+        places = {PLACES: batch[PLACES]} if PLACES in batch else {}
+        return model.model(input_ids=batch["input_ids"], use_cache=False, **places).last_hidden_state
+
+    def autocast(self):
+        return torch.autocast("cuda", torch.bfloat16) if self.cuda else contextlib.nullcontext()
+
+
+def token_loss(hidden, weight, targets):
+    return functional.cross_entropy(functional.linear(hidden, weight).float().flatten(0, 1), targets.flatten())
+
+
+def schedule(step, run):
+    """Warm-up, then a cosine to a tenth."""
+    if step < run.warmup:
+        return (step + 1) / run.warmup
+    return 0.55 + 0.45 * math.cos(math.pi * (step - run.warmup) / max(1, run.steps - run.warmup))
+
+
+def train(bench, run, model, log):
+    """Train; the losses along the way, and the speed."""
+    rates = dict(adapter_lr=run.rate_matrix, vector_lr=run.rate_vector, backbone_lr=run.rate_backbone)
+    groups = rosatune.hf.parameter_groups(model, **rates)
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=bench.cuda)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: schedule(step, run))
+    weights = [weight for group in groups for weight in group["params"]]
+    looker, losses = Looker(run, model), []
+    mix = run.mix or {next(iter(bench.train)): 1.0}
+    batches = token_ids.drawn(bench.train, mix, run.length, run.batch, run.seed)
+    limited = (next(batches) for _ in range(run.steps))
+    begun = shown = time.monotonic()
+    warm = None
+    for step, batch in enumerate(rosatune.hf.prefetch(model, limited, device=bench.device, look_up=looker.add)):
+        with bench.autocast():
+            loss = bench.token_loss(bench.hidden(model, batch), model.lm_head.weight, batch["targets"])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(loss.detach())
+        if step % 25 == 0 or step + 1 == run.steps:
+            now = loss.item()
+            if not math.isfinite(now):
+                raise FloatingPointError(f"the loss is {now} at step {step + 1}")
+            if warm is None and step:
+                warm = (step, time.monotonic())
+            if time.monotonic() - shown > 10 or step + 1 == run.steps:
+                shown = time.monotonic()
+                log(f"{run.name}: step {step + 1} of {run.steps}, loss {torch.stack(losses[-50:]).mean().item():.4f}")
+    seconds = time.monotonic() - begun
+    first, since = warm or (-1, begun)
+    pace = (run.steps - 1 - first) * run.batch * run.length / max(time.monotonic() - since, 1e-9)
+    if run.steps - 1 == first:
+        pace = run.steps * run.batch * run.length / seconds
+    every = max(1, run.steps // 20)
+    curve = [torch.stack(losses[i:i + every]).mean().item() for i in range(0, len(losses), every)]
+    memory = {"peak_bytes": torch.cuda.max_memory_allocated()} if bench.cuda else {}
+    return {"train_seconds": seconds, "tokens_per_second": pace, "training_loss": curve, **memory}
+
+
+# ----------------------------------------------------------------------------------------------------------- measuring
+
+
+def observe(bench, run, model, looker, pieces, condition, links):
+    """What is to be known of the positions from 4 windows on, a list of (book, ids, fit.Observed) by piece.
+
+    Gradients stay switched on, so that what was compiled for training serves here too; nothing is kept.
+    """
+    first, found = 4 * run.window, []
+    pointer = Pointer(np.zeros((max(1, links), LENGTHS)), run.window)
+    reading = {"off": "nothing", "random": "random"}.get(condition, "found")
+    if looker.rule is None and run.adapter:
+        for adapter in rosatune.hf.adapters(model).values():
+            adapter.reads = reading
+    for begin in range(0, len(pieces), run.batch):
+        some = pieces[begin:begin + run.batch]
+        ids = np.stack([piece for _, piece in some] + [some[0][1]] * (run.batch - len(some)))  # one compiled shape
+        batch = looker.add({"input_ids": torch.from_numpy(ids)}, condition)
+        batch = {name: x.to(bench.device) for name, x in batch.items()}
+        looked = pointer.look_up(ids)
+        tokens, lengths = (torch.from_numpy(x).to(bench.device) for x in (looked.tokens, looked.lengths))
+        with bench.autocast():
+            hidden = bench.hidden(model, batch).detach()
+        parts = []
+        with torch.no_grad(), bench.autocast():
+            for at in range(first - 1, run.length - 1, SLICE):
+                end = min(at + SLICE, run.length - 1)
+                logits = functional.linear(hidden[:, at:end], model.lm_head.weight).float()
+                norm = logits.logsumexp(-1, keepdim=True)
+                target = batch["input_ids"][:, at + 1:end + 1, None]
+                token, length = tokens[:, at:end], lengths[:, at:end].clamp(max=LENGTHS - 1)
+                parts.append([(logits.gather(-1, target) - norm)[..., 0].double(),
+                              (logits.gather(-1, token.clamp(min=0)) - norm).double(),
+                              (logits.amax(-1) - norm[..., 0]).double(), length, (token == target) & (length > 0)])
+        whole = [torch.cat(part, 1).cpu() for part in zip(*parts)]
+        for row, (book, piece) in enumerate(some):
+            distance = far_distances(piece)[first:]
+            far = torch.from_numpy((distance > 0) & (distance >= run.window))
+            found.append((book, distance, fit.Observed(*(x[row] for x in whole), far)))
+    return found
+
+
+def judge(bench, run, model, log):
+    """{kind: RecallResult} of a trained model."""
+    looker, results = Looker(run, model), {}
+    if run.adapter is None:
+        conditions = [run.attention] if run.steps else ["window", "global"]
+    else:
+        conditions = ["own place"] if run.reads == "self" else ["adapter", "off", "random"]
+    for kind, texts in bench.valid.items():
+        pieces, sums = token_ids.pieces_of(texts, run.length, bench.args.pieces), {}
+        if not pieces:
+            log(f"{kind}: no text has {run.length} tokens; not judged")
+            continue
+        for condition in conditions:
+            if condition == "global" and run.attention == "window":
+                changed = dataclasses.replace(run, attention="global")
+                model = bench.model(changed)
+                looker = Looker(changed, model)
+            pointer = None
+            if run.pointer and kind in bench.fit and condition in ("window", "adapter"):
+                given = token_ids.pieces_of(bench.fit[kind], run.length, bench.args.fit_pieces)
+                seen = observe(bench, run, model, looker, given, condition, run.pointer)
+                start = Pointer(np.full((run.pointer, LENGTHS), fit.START), run.window)
+                joined = fit.Observed(*(torch.cat(part) for part in zip(*(each for _, _, each in seen))))
+                pointer = fit._fitted(start, joined)
+            for book, distance, seen in observe(bench, run, model, looker, pieces, condition, run.pointer):
+                losses = {condition: -seen.target}
+                if pointer is not None:
+                    losses[condition + " + pointer"] = fit.losses(seen, torch.tensor(pointer.theta), None)
+                for name, loss in losses.items():
+                    sums.setdefault(name, {}).setdefault(book, Sums()).add(loss.numpy(), distance, run.window)
+        results[kind] = RecallResult(run.window, run.sinks, run.length, sums)
+    return results
+
+
+def described(result):
+    """What goes into the file: means with their errors, and the sums of every book."""
+    whole = result.to_dict()
+    for row in whole["conditions"].values():
+        row.pop("distance")
+    whole.pop("books")
+    whole["sums"] = {name: {book: [x.far, x.far_count, x.rest, x.rest_count] for book, x in books.items()}
+                     for name, books in result.sums.items()}
+    return whole
+
+
+def given_back(results, entry, kind, condition):
+    """((share of the far loss, its error), (of all)) that a condition gives back beside the run's controls, or None."""
+    by_name = {other["run"]["name"]: other for other in results if "error" not in other}
+    controls = [by_name.get(name) for name in entry["run"]["controls"]]
+    if len(controls) != 2 or None in controls or any(kind not in control["kinds"] for control in controls):
+        return None
+    books = [next(iter(control["kinds"][kind]["sums"].values())) for control in controls]
+    books.append(entry["kinds"][kind]["sums"][condition])
+    names = sorted(set(books[0]) & set(books[1]) & set(books[2]))
+
+    def share(kept, far):
+        def mean(which):
+            rows = np.array([which[name] for name in kept])
+            loss, count = (rows[:, 0], rows[:, 1]) if far else (rows[:, 0] + rows[:, 2], rows[:, 1] + rows[:, 3])
+            return loss.sum() / count.sum()
+
+        window, whole, here = map(mean, books)
+        return (window - here) / (window - whole)
+
+    found = []
+    for far in (True, False):
+        left_out = [share([name for name in names if name != out], far) for out in names] if len(names) > 1 else []
+        count = len(left_out)
+        error = math.sqrt((count - 1) * statistics.pvariance(left_out)) if count else math.nan
+        found.append((share(names, far), error))
+    return found
+
+
+def table(results):
+    lines = [f"{'':52} {'perplexity':>10} {'far':>8} {'rest':>8}   far and all given back"]
+    for entry in results:
+        if "error" in entry:
+            lines.append(f"{entry['run']['name']}: failed, {entry['error'].strip().splitlines()[-1]}")
+            continue
+        for kind, measured in entry["kinds"].items():
+            for condition, row in measured["conditions"].items():
+                name = f"{entry['run']['name']}, {kind}: {condition}"
+                back = given_back(results, entry, kind, condition)
+                told = "" if back is None else "   " + ", ".join(f"{100 * x:.1f} +- {100 * e:.1f} %" for x, e in back)
+                lines.append(f"{name:52} {row['ppl']:10.3f} {row['far']:8.4f} {row['rest']:8.4f}{told}")
+    return "\n".join(lines)
+
+
+# ---------------------------------------------------------------------------------------------------------------- main
+
+
+def parse(words):
+    parser = common.parser(__doc__.split("\n", maxsplit=1)[0], program=False, report=False)
+    parser.add_argument("--model", required=True, help="a GGUF file or a folder")
+    texts = dict(nargs="+", metavar="KIND=PATH", default=[])
+    parser.add_argument("--train", help="token ids to train on", **texts)
+    parser.add_argument("--fit", help="token ids to fit pointers on", **texts)
+    parser.add_argument("--valid", help="token ids to judge on", **{**texts, "required": True})
+    parser.add_argument("--runs", required=True, help="a JSON list of runs")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="of these names")
+    parser.add_argument("--out", default="memory.json", help="where results are appended")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="runs that would not end by then are skipped")
+    parser.add_argument("--pieces", type=int, default=32, help="pieces of each kind that runs are judged on")
+    parser.add_argument("--fit-pieces", type=int, default=16, help="pieces that a pointer is fitted on")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="compile layers; on a GPU by default")
+    parser.add_argument("--table", action="store_true", help="print the table of the results so far, and run nothing")
+    return parser.parse_args(words)
+
+
+def main(words=None):
+    args, begun = parse(words), time.monotonic()
+    out = pathlib.Path(args.out)
+    results = json.loads(out.read_text()) if out.exists() else []
+    if args.table:
+        print(table(results))
+        return 0
+    runs = [Run(**fields) for fields in json.loads(pathlib.Path(args.runs).read_text())]
+    if args.only:
+        runs = [run for run in runs if run.name in args.only]
+    torch._dynamo.config.recompile_limit = 64  # a compiled layer for each kind of run
+    torch.set_float32_matmul_precision("high")
+    bench = Bench(args)
+
+    def log(text):
+        print(f"[{time.monotonic() - begun:6.1f}] {text}", flush=True)
+
+    sizes = {kind: sum(map(len, texts.values())) for kind, texts in bench.train.items()}
+    log(f"{len(runs)} runs on {args.device}; tokens to train on: {sizes}")
+    pace, others = [], []  # tokens per second, and seconds for what is not training
+    for run in runs:
+        same = [entry for entry in results if entry["run"] == json.loads(json.dumps(dataclasses.asdict(run)))]
+        if any("error" not in entry for entry in same):
+            log(f"{run.name}: is in {out} already")
+            continue
+        work = run.steps * run.batch * run.length
+        need = work / min(pace, default=1e5) + statistics.median(others or [60.0])
+        left = 60 * args.minutes - (time.monotonic() - begun)
+        if need > left:
+            log(f"{run.name}: skipped, needs about {need:.0f} s of {left:.0f}")
+            continue
+        entry, since = {"run": dataclasses.asdict(run)}, time.monotonic()
+        try:
+            model = bench.model(run)
+            if run.steps:
+                entry |= train(bench, run, model, log)
+                pace.append(entry["tokens_per_second"])
+            entry["kinds"] = {kind: described(result) for kind, result in judge(bench, run, model, log).items()}
+            others.append(time.monotonic() - since - (work / pace[-1] if run.steps else 0))
+        except KeyboardInterrupt:
+            log(f"{run.name}: stopped; the runs before are in {out}")
+            return 130
+        except Exception:  # a run that fails is recorded, and the next one is done
+            entry["error"] = traceback.format_exc()
+            log(entry["error"])
+        model = None
+        entry["seconds"] = time.monotonic() - since
+        results = [*(other for other in results if other not in same), json.loads(json.dumps(entry))]
+        temporary = out.with_name(out.name + ".part")
+        temporary.write_text(json.dumps(results))
+        temporary.replace(out)
+        speed = f", {entry['tokens_per_second']:.0f} tokens/s" if "tokens_per_second" in entry else ""
+        log(f"{run.name}: {entry['seconds']:.0f} s{speed}\n{table(results[-1:])}")
+    print(table(results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
