@@ -237,8 +237,16 @@ static void make_block(uint8_t *block, enum format format, uint64_t *state, doub
 		put_half(block, scale * 1.7 / 8);
 		put_half(block + 2, -scale * 1.7);
 		break;
+	case FORMAT_Q5_0: /* d, 32 of -16 .. 15 */
+		put_half(block, scale * 1.7 / 16);
+		break;
+	case FORMAT_Q5_1: /* d, m, 32 of 0 .. 31 */
+		put_half(block, scale * 1.7 / 16);
+		put_half(block + 2, -scale * 1.7);
+		break;
 	case FORMAT_Q4_K: /* d, dmin, 12 bytes of factors up to 63, 256 of 0 .. 15; minima half as great as the rest */
-		put_half(block, scale * 1.7 / 8 / 32);
+	case FORMAT_Q5_K: /* the same with 256 of 0 .. 31 */
+		put_half(block, scale * 1.7 / (format == FORMAT_Q4_K ? 8 : 16) / 32);
 		put_half(block + 2, scale * 1.7 / 32);
 		break;
 	case FORMAT_Q6_K: /* 256 of -32 .. 31, 16 factors -128 .. 127, d */
@@ -403,7 +411,8 @@ static void finish_gguf(const struct weights_writer *writer, struct bytes *file)
 {
 	static const uint32_t types[FORMAT_COUNT] = {
 	    [FORMAT_F32] = 0,  [FORMAT_F16] = 1,  [FORMAT_BF16] = 30, [FORMAT_Q8_0] = 8,
-	    [FORMAT_Q4_0] = 2, [FORMAT_Q4_1] = 3, [FORMAT_Q4_K] = 12, [FORMAT_Q6_K] = 14};
+	    [FORMAT_Q4_0] = 2, [FORMAT_Q4_1] = 3, [FORMAT_Q4_K] = 12, [FORMAT_Q6_K] = 14,
+	    [FORMAT_Q5_0] = 6, [FORMAT_Q5_1] = 7, [FORMAT_Q5_K] = 13};
 	size_t offset = 0;
 
 	put_words(file, "GGUF");

@@ -165,7 +165,8 @@ static void compare(struct bench *b, size_t steps, double tolerance)
 
 static void equals_the_oracle(void **state)
 {
-	const enum format formats[] = {FORMAT_F32, FORMAT_F16, FORMAT_BF16, FORMAT_Q8_0, FORMAT_Q4_0, FORMAT_Q4_1};
+	const enum format formats[] = {FORMAT_F32,  FORMAT_F16,  FORMAT_BF16, FORMAT_Q8_0,
+				       FORMAT_Q4_0, FORMAT_Q4_1, FORMAT_Q5_0, FORMAT_Q5_1};
 	const size_t windows[][2] = {{0, 0}, {1, 0}, {9, 0}, {16, 3}};
 
 	(void)state;
@@ -191,10 +192,10 @@ static void equals_the_oracle(void **state)
 
 static void equals_the_oracle_in_large_blocks(void **state)
 {
-	const enum format formats[] = {FORMAT_Q4_K, FORMAT_Q6_K};
+	const enum format formats[] = {FORMAT_Q4_K, FORMAT_Q5_K, FORMAT_Q6_K};
 
 	(void)state;
-	for (size_t f = 0; f < 2; f++) {
+	for (size_t f = 0; f < sizeof(formats) / sizeof(formats[0]); f++) {
 		struct tiny_model model = {LLAMA, formats[f], 2, 256, 4, 2, 64, 512, 40, true, 3};
 		struct bench b;
 

@@ -136,12 +136,41 @@ static void test_blocks_of_32(void **state)
 	}
 }
 
-static void test_q4_k(void **state)
+/* Four bytes with the fifth bits, then 16 with the others. */
+static void test_fives_of_32(void **state)
 {
 	(void)state;
 	for (uint64_t place = 0; place < 100000;) {
+		const unsigned d = draw_half(&place), m = draw_half(&place);
+		uint8_t q5_0[22] = {0}, q5_1[24] = {0};
+		float wide5_0[32], wide5_1[32];
+
+		put_half(q5_0, d);
+		put_half(q5_1, d);
+		put_half(q5_1 + 2, m);
+		for (unsigned i = 0; i < 32; i++) {
+			const unsigned q = draw_below(&place, 32);
+
+			put_bits(&q5_0[2 + i / 8], i % 8, 1, q / 16);
+			put_bits(&q5_0[6 + i % 16], i / 16 * 4, 4, q % 16);
+			put_bits(&q5_1[4 + i / 8], i % 8, 1, q / 16);
+			put_bits(&q5_1[8 + i % 16], i / 16 * 4, 4, q % 16);
+			wide5_0[i] = half(d) * ((float)q - 16);
+			wide5_1[i] = (float)((double)half(d) * q + (double)half(m));
+		}
+		expect_numbers(FORMAT_Q5_0, q5_0, 32, wide5_0);
+		expect_numbers(FORMAT_Q5_1, q5_1, 32, wide5_1);
+	}
+}
+
+/* Q4_K and Q5_K: the second has 32 bytes of fifth bits before the others. */
+static void check_large(enum format format)
+{
+	const bool five = format == FORMAT_Q5_K;
+
+	for (uint64_t place = 0; place < 100000;) {
 		const unsigned d = draw_half(&place), dmin = draw_half(&place);
-		uint8_t block[144] = {0}, *scales = block + 4, *fours = block + 16;
+		uint8_t block[176] = {0}, *scales = block + 4, *fifths = block + 16, *fours = fifths + (five ? 32 : 0);
 		float want[256];
 
 		put_half(block, d);
@@ -159,14 +188,28 @@ static void test_q4_k(void **state)
 				put_bits(&scales[j], 6, 2, m / 16);
 			}
 			for (unsigned i = 0; i < 32; i++) {
-				const unsigned q = draw_below(&place, 16);
+				const unsigned q = draw_below(&place, five ? 32 : 16);
 
-				put_bits(&fours[j / 2 * 32 + i], j % 2 * 4, 4, q);
+				put_bits(&fours[j / 2 * 32 + i], j % 2 * 4, 4, q % 16);
+				if (five)
+					put_bits(&fifths[i], j, 1, q / 16);
 				want[j * 32 + i] = (float)((double)half(d) * s * q - (double)half(dmin) * m);
 			}
 		}
-		expect_numbers(FORMAT_Q4_K, block, 256, want);
+		expect_numbers(format, block, 256, want);
 	}
+}
+
+static void test_q4_k(void **state)
+{
+	(void)state;
+	check_large(FORMAT_Q4_K);
+}
+
+static void test_q5_k(void **state)
+{
+	(void)state;
+	check_large(FORMAT_Q5_K);
 }
 
 static void test_q6_k(void **state)
@@ -202,7 +245,8 @@ static void test_sizes(void **state)
 	} want[FORMAT_COUNT] = {
 	    [FORMAT_F32] = {"F32", 1, 4},       [FORMAT_F16] = {"F16", 1, 2},       [FORMAT_BF16] = {"BF16", 1, 2},
 	    [FORMAT_Q8_0] = {"Q8_0", 32, 34},   [FORMAT_Q4_0] = {"Q4_0", 32, 18},   [FORMAT_Q4_1] = {"Q4_1", 32, 20},
-	    [FORMAT_Q4_K] = {"Q4_K", 256, 144}, [FORMAT_Q6_K] = {"Q6_K", 256, 210},
+	    [FORMAT_Q4_K] = {"Q4_K", 256, 144}, [FORMAT_Q6_K] = {"Q6_K", 256, 210}, [FORMAT_Q5_0] = {"Q5_0", 32, 22},
+	    [FORMAT_Q5_1] = {"Q5_1", 32, 24},   [FORMAT_Q5_K] = {"Q5_K", 256, 176},
 	};
 
 	(void)state;
@@ -227,8 +271,9 @@ static void test_sizes(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_all_halves), cmocka_unit_test(test_plain), cmocka_unit_test(test_blocks_of_32),
-	    cmocka_unit_test(test_q4_k),       cmocka_unit_test(test_q6_k),  cmocka_unit_test(test_sizes),
+	    cmocka_unit_test(test_all_halves),  cmocka_unit_test(test_plain), cmocka_unit_test(test_blocks_of_32),
+	    cmocka_unit_test(test_fives_of_32), cmocka_unit_test(test_q4_k),  cmocka_unit_test(test_q5_k),
+	    cmocka_unit_test(test_q6_k),        cmocka_unit_test(test_sizes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -517,8 +517,8 @@ static const struct odd_tensors odd_tensors[] = {
     {"a single number of a block format", "rows of 1 numbers; Q4_1", 0, 64, {{"a", 0, {0}, 3, 0}}},
     {"a row of half a large block", "rows of 128 numbers; Q4_K", 0, 256, {{"a", 1, {128}, 12, 0}}},
     {"the same for Q6_K", "rows of 32 numbers; Q6_K has blocks of 256", 0, 256, {{"a", 1, {32}, 14, 0}}},
-    {"Q5_K", "tensor a: type Q5_K is not supported", 0, 256, {{"a", 1, {256}, 13, 0}}},
-    {"Q5_0", "type Q5_0", 0, 256, {{"a", 1, {32}, 6, 0}}},
+    {"Q3_K", "tensor a: type Q3_K is not supported", 0, 256, {{"a", 1, {256}, 11, 0}}},
+    {"IQ4_NL", "type IQ4_NL", 0, 256, {{"a", 1, {32}, 20, 0}}},
     {"I32", "type I32", 0, 256, {{"a", 1, {32}, 26, 0}}},
     {"MXFP4", "type MXFP4", 0, 256, {{"a", 1, {32}, 39, 0}}},
     {"a type without a name", "type 1000 is not known", 0, 256, {{"a", 1, {32}, 1000, 0}}},
@@ -601,7 +601,7 @@ static void refuses_an_alignment_that_is_no_integer(void **state)
 /* A name as long as the message must not hide what is wrong. */
 static void names_of_any_length_leave_room_for_the_reason(void **state)
 {
-	struct odd_tensors odd = {"a long name", "type Q5_K is not supported", 0, 256, {{NULL, 1, {256}, 13, 0}}};
+	struct odd_tensors odd = {"a long name", "type Q3_K is not supported", 0, 256, {{NULL, 1, {256}, 11, 0}}};
 	char name[1001];
 
 	(void)state;

@@ -36,8 +36,11 @@ static void put_half(uint8_t *at, unsigned half)
 /* Random bits, with scales of either sign near 0.06. */
 static void fill_block(enum format format, uint8_t *block, uint64_t seed, uint64_t place)
 {
-	static const size_t scales[FORMAT_COUNT][2] = {
-	    [FORMAT_Q6_K] = {208, 208}, [FORMAT_Q4_1] = {0, 2}, [FORMAT_Q4_K] = {0, 2}};
+	static const size_t scales[FORMAT_COUNT][2] = {[FORMAT_Q6_K] = {208, 208},
+						       [FORMAT_Q4_1] = {0, 2},
+						       [FORMAT_Q4_K] = {0, 2},
+						       [FORMAT_Q5_1] = {0, 2},
+						       [FORMAT_Q5_K] = {0, 2}};
 	const float number = draw_number(seed, place);
 	uint32_t bits;
 

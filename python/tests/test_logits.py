@@ -150,6 +150,23 @@ def test_adapter(kind: str, options: dict, tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------------------- GGUF
 
 
+# Where the float16 scales of a block lie, in formats that the gguf package reads but does not write.
+SCALES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+
+
+def quantized(weight: np.ndarray, kind: gguf.GGMLQuantizationType) -> np.ndarray:
+    """A matrix in a format; random blocks where nothing here can make it."""
+    if kind.name not in SCALES:
+        return gguf.quants.quantize(weight, kind)
+    numbers, size = gguf.GGML_QUANT_SIZES[kind]
+    source = np.random.default_rng(weight.size)
+    blocks = source.integers(0, 256, (weight.size // numbers, size), np.uint8)
+    for place in SCALES[kind.name]:
+        scales = (2e-4 * source.uniform(0.5, 1, len(blocks))).astype(np.float16)
+        blocks[:, place : place + 2] = scales.view(np.uint8).reshape(-1, 2)
+    return blocks.reshape(len(weight), -1)
+
+
 def write_gguf(model: Any, path: Path, kind: gguf.GGMLQuantizationType) -> None:
     """A model as a GGUF file, its matrices in the given format; the model's own weights become those in the file."""
     config = model.config
@@ -173,7 +190,7 @@ def write_gguf(model: Any, path: Path, kind: gguf.GGMLQuantizationType) -> None:
         weight = tensor.detach().numpy()
         heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(name.split(".")[-2])
         if weight.ndim == 2:
-            packed = gguf.quants.quantize(weight, kind)
+            packed = quantized(weight, kind)
             tensor.copy_(torch.from_numpy(gguf.quants.dequantize(packed, kind).copy()))
             if config.model_type == "llama" and heads:  # Llama's own order of a head: pairs are neighbours
                 rows = packed.reshape(heads, 2, -1, packed.shape[-1])
@@ -188,9 +205,18 @@ def write_gguf(model: Any, path: Path, kind: gguf.GGMLQuantizationType) -> None:
 
 
 @pytest.mark.parametrize("kind", tiny.KINDS)
-@pytest.mark.parametrize("form", ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"))
+@pytest.mark.parametrize("form", ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"))
 def test_gguf(kind: str, form: str, tmp_path: Path) -> None:
     model = tiny.model(kind)
+    write_gguf(model, tmp_path / "model.gguf", gguf.GGMLQuantizationType[form])
+    tokens = tiny.tokens(1, 70)
+    ours = program.logits(tmp_path, tmp_path / "model.gguf", tokens.numpy())
+    assert worst(ours, expected(model, tokens)) < 1e-5
+
+
+@pytest.mark.parametrize("form", SCALES)
+def test_gguf_large_blocks(form: str, tmp_path: Path) -> None:
+    model = tiny.model("qwen2", hidden_size=256, intermediate_size=512, head_dim=64)
     write_gguf(model, tmp_path / "model.gguf", gguf.GGMLQuantizationType[form])
     tokens = tiny.tokens(1, 70)
     ours = program.logits(tmp_path, tmp_path / "model.gguf", tokens.numpy())

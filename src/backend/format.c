@@ -12,7 +12,8 @@
 const struct format_info format_info[FORMAT_COUNT] = {
     [FORMAT_F32] = {"F32", 1, 4, 4},       [FORMAT_F16] = {"F16", 1, 2, 2},       [FORMAT_BF16] = {"BF16", 1, 2, 2},
     [FORMAT_Q8_0] = {"Q8_0", 32, 34, 1},   [FORMAT_Q4_0] = {"Q4_0", 32, 18, 1},   [FORMAT_Q4_1] = {"Q4_1", 32, 20, 1},
-    [FORMAT_Q4_K] = {"Q4_K", 256, 144, 1}, [FORMAT_Q6_K] = {"Q6_K", 256, 210, 1},
+    [FORMAT_Q4_K] = {"Q4_K", 256, 144, 1}, [FORMAT_Q6_K] = {"Q6_K", 256, 210, 1}, [FORMAT_Q5_0] = {"Q5_0", 32, 22, 1},
+    [FORMAT_Q5_1] = {"Q5_1", 32, 24, 1},   [FORMAT_Q5_K] = {"Q5_K", 256, 176, 1},
 };
 
 size_t format_row_bytes(enum format format, size_t numbers)
@@ -73,6 +74,31 @@ static void widen_q4_1(const uint8_t *block, float *to)
 	}
 }
 
+/* Number i of 32: 4 bits as in Q4_0, and bit i of the 4 bytes before them as the fifth. */
+static unsigned five_bits(const uint8_t *fifths, unsigned i)
+{
+	const uint8_t *fours = fifths + 4;
+
+	return (fours[i % 16] >> i / 16 * 4 & 15) | (fifths[i / 8] >> i % 8 & 1) << 4;
+}
+
+static void widen_q5_0(const uint8_t *block, float *to)
+{
+	const float d = format_half(block);
+
+	for (unsigned i = 0; i < 32; i++)
+		to[i] = d * (float)((int)five_bits(block + 2, i) - 16);
+}
+
+/* The sum is rounded. */
+static void widen_q5_1(const uint8_t *block, float *to)
+{
+	const float d = format_half(block), m = format_half(block + 2);
+
+	for (unsigned i = 0; i < 32; i++)
+		to[i] = d * (float)five_bits(block + 4, i) + m;
+}
+
 /* d, dmin, 12 bytes of scales, and four times 32 bytes that hold two blocks of 32 as low and high halves. The
  * difference is rounded. */
 static void widen_q4_k(const uint8_t *block, float *to)
@@ -83,6 +109,21 @@ static void widen_q4_k(const uint8_t *block, float *to)
 
 		for (unsigned i = 0; i < 32; i++)
 			to[j * 32 + i] = scales.d * (float)(bytes[i] >> j % 2 * 4 & 15) - scales.m;
+	}
+}
+
+/* As Q4_K, with 32 bytes before the halves: bit j of byte i is the fifth of number i of block j. */
+static void widen_q5_k(const uint8_t *block, float *to)
+{
+	for (unsigned j = 0; j < 8; j++) {
+		const struct q4_k_scales scales = q4_k_scales(block, j);
+		const uint8_t *fifths = block + 16, *bytes = block + 48 + j / 2 * 32;
+
+		for (unsigned i = 0; i < 32; i++) {
+			const unsigned q = (bytes[i] >> j % 2 * 4 & 15) | (fifths[i] >> j & 1) << 4;
+
+			to[j * 32 + i] = scales.d * (float)q - scales.m;
+		}
 	}
 }
 
@@ -110,7 +151,8 @@ void format_widen(enum format format, const void *row, size_t count, float *to)
 	static void (*const widen[FORMAT_COUNT])(const uint8_t *block, float *to) = {
 	    [FORMAT_F32] = widen_f32,   [FORMAT_F16] = widen_f16,   [FORMAT_BF16] = widen_bf16,
 	    [FORMAT_Q8_0] = widen_q8_0, [FORMAT_Q4_0] = widen_q4_0, [FORMAT_Q4_1] = widen_q4_1,
-	    [FORMAT_Q4_K] = widen_q4_k, [FORMAT_Q6_K] = widen_q6_k,
+	    [FORMAT_Q4_K] = widen_q4_k, [FORMAT_Q6_K] = widen_q6_k, [FORMAT_Q5_0] = widen_q5_0,
+	    [FORMAT_Q5_1] = widen_q5_1, [FORMAT_Q5_K] = widen_q5_k,
 	};
 	const struct format_info *info = &format_info[format];
 	const uint8_t *block = row;

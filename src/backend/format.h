@@ -8,7 +8,10 @@
  *     Q8_0      32      34    d q, q signed
  *     Q4_0      32      18    d (q - 8), q of 4 bits
  *     Q4_1      32      20    d q + m
+ *     Q5_0      32      22    d (q - 16), q of 5 bits
+ *     Q5_1      32      24    d q + m
  *     Q4_K     256     144    eight blocks of 32: d s q - dmin m, s and m of 6 bits
+ *     Q5_K     256     176    the same with q of 5 bits
  *     Q6_K     256     210    sixteen blocks of 16: d s (q - 32), s signed, q of 6 bits
  */
 #ifndef ROSATUNE_FORMAT_H
@@ -18,8 +21,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum format { FORMAT_F32, FORMAT_F16, FORMAT_BF16, FORMAT_Q8_0, FORMAT_Q4_0, FORMAT_Q4_1, FORMAT_Q4_K, FORMAT_Q6_K };
-#define FORMAT_COUNT 8
+enum format {
+	FORMAT_F32,
+	FORMAT_F16,
+	FORMAT_BF16,
+	FORMAT_Q8_0,
+	FORMAT_Q4_0,
+	FORMAT_Q4_1,
+	FORMAT_Q4_K,
+	FORMAT_Q6_K,
+	FORMAT_Q5_0,
+	FORMAT_Q5_1,
+	FORMAT_Q5_K
+};
+#define FORMAT_COUNT 11
 
 struct format_info {
 	const char *name; /* "Q4_1" */
@@ -58,9 +73,9 @@ static inline float format_half(const uint8_t *bytes)
 	return half_to_float((uint16_t)(bytes[0] | bytes[1] << 8));
 }
 
-/* Scale and offset of block `j`, 0 to 7, of a Q4_K block, both exact: numbers are d q - m. Their 6-bit factors lie in
- * 12 bytes behind d and dmin. Those of the first four blocks are the low 6 bits of a byte each; of the others the low 4
- * bits share a byte, and the high 2 are left over from the bytes of the first four. */
+/* Scale and offset of block `j`, 0 to 7, of a Q4_K or Q5_K block, both exact: numbers are d q - m. Their 6-bit factors
+ * lie in 12 bytes behind d and dmin. Those of the first four blocks are the low 6 bits of a byte each; of the others
+ * the low 4 bits share a byte, and the high 2 are left over from the bytes of the first four. */
 struct q4_k_scales {
 	float d, m;
 };

@@ -54,7 +54,7 @@ struct multiply_loops {
 static ALWAYS_INLINE void prefetch_ahead(enum format format, const uint8_t *row, size_t i)
 {
 #if defined(__GNUC__)
-	static const uint8_t bytes[FORMAT_COUNT] = {128, 64, 64, 34, 18, 20, 18, 26}; /* of 32 numbers */
+	static const uint8_t bytes[FORMAT_COUNT] = {128, 64, 64, 34, 18, 20, 18, 26, 22, 24, 22}; /* of 32 numbers */
 	const uintptr_t ahead = (uintptr_t)row + i * bytes[format] + PREFETCH_BYTES;
 
 	__builtin_prefetch((const void *)ahead);
@@ -63,6 +63,11 @@ static ALWAYS_INLINE void prefetch_ahead(enum format format, const uint8_t *row,
 #else
 	(void)format, (void)row, (void)i;
 #endif
+}
+
+static ALWAYS_INLINE unsigned two_bytes(const uint8_t *p)
+{
+	return (unsigned)(p[0] | p[1] << 8);
 }
 
 /* -------------------------------------------------------------------------------------------------------- plain -- */
@@ -202,6 +207,24 @@ static ALWAYS_INLINE vec_plain high_plain(const uint8_t *p, scale_plain s)
 	for (int i = 0; i < 16; i++)
 		v.at[i] = s.d * (float)((p[i] >> 4) - s.zero) + s.m;
 	return v;
+}
+
+static ALWAYS_INLINE vec_plain fives_plain(const uint8_t *p, unsigned a, unsigned fifth, int zero, float d, float m)
+{
+	vec_plain v;
+
+	for (int i = 0; i < 16; i++)
+		v.at[i] = d * (float)((int)((p[i] >> a & 15) | (fifth >> i & 1) << 4) - zero) + m;
+	return v;
+}
+
+static ALWAYS_INLINE unsigned bits_plain(const uint8_t *p, unsigned j)
+{
+	unsigned bits = 0;
+
+	for (int i = 0; i < 16; i++)
+		bits |= (unsigned)(p[i] >> j & 1) << i;
+	return bits;
 }
 
 static ALWAYS_INLINE void sixes_plain(const uint8_t *low, const uint8_t *high, unsigned a, unsigned b, const float *d,
@@ -371,15 +394,18 @@ AVX2 scale_avx2 scale_of_avx2(int zero, float d, float m)
 	return (scale_avx2){_mm256_set1_ps(d), _mm256_set1_ps(m), zero};
 }
 
-AVX2 vec_avx2 fours_avx2(__m128i bytes, scale_avx2 s)
+AVX2 vec_avx2 shifted_avx2(__m128i q, scale_avx2 s)
 {
-	__m128i q = _mm_and_si128(bytes, _mm_set1_epi8(15));
-
 	if (s.zero)
 		q = _mm_sub_epi8(q, _mm_set1_epi8((char)s.zero));
 	const vec_avx2 v = floats_avx2(q);
 
 	return (vec_avx2){{_mm256_fmadd_ps(v.at[0], s.d, s.m), _mm256_fmadd_ps(v.at[1], s.d, s.m)}};
+}
+
+AVX2 vec_avx2 fours_avx2(__m128i bytes, scale_avx2 s)
+{
+	return shifted_avx2(_mm_and_si128(bytes, _mm_set1_epi8(15)), s);
 }
 
 AVX2 vec_avx2 low_avx2(const uint8_t *p, scale_avx2 s)
@@ -390,6 +416,27 @@ AVX2 vec_avx2 low_avx2(const uint8_t *p, scale_avx2 s)
 AVX2 vec_avx2 high_avx2(const uint8_t *p, scale_avx2 s)
 {
 	return fours_avx2(_mm_srli_epi16(sixteen_bytes(p), 4), s);
+}
+
+AVX2 __m128i four_bits(const uint8_t *p, unsigned a)
+{
+	return _mm_and_si128(_mm_srl_epi16(sixteen_bytes(p), _mm_cvtsi32_si128((int)a)), _mm_set1_epi8(15));
+}
+
+/* Each of the 16 bytes is 16 where its bit of `fifth` is set. */
+AVX2 vec_avx2 fives_avx2(const uint8_t *p, unsigned a, unsigned fifth, int zero, float d, float m)
+{
+	const __m128i own = _mm_set1_epi64x((long long)0x8040201008040201);
+	const __m128i spread = _mm_shuffle_epi8(_mm_cvtsi32_si128((int)fifth), _mm_set_epi64x(0x0101010101010101, 0));
+	const __m128i set = _mm_cmpeq_epi8(_mm_and_si128(spread, own), own);
+
+	return shifted_avx2(_mm_or_si128(four_bits(p, a), _mm_and_si128(set, _mm_set1_epi8(16))),
+			    scale_of_avx2(zero, d, m));
+}
+
+AVX2 unsigned bits_avx2(const uint8_t *p, unsigned j)
+{
+	return (unsigned)_mm_movemask_epi8(_mm_sll_epi16(sixteen_bytes(p), _mm_cvtsi32_si128(7 - (int)j)));
 }
 
 /* q - 32, in bytes. */
@@ -539,6 +586,20 @@ AVX512 vec_avx512 low_avx512(const uint8_t *p, scale_avx512 s)
 AVX512 vec_avx512 high_avx512(const uint8_t *p, scale_avx512 s)
 {
 	return _mm512_permutexvar_ps(_mm512_srli_epi32(_mm512_cvtepu8_epi32(sixteen_bytes(p)), 4), s);
+}
+
+AVX512 vec_avx512 fives_avx512(const uint8_t *p, unsigned a, unsigned fifth, int zero, float d, float m)
+{
+	const __m512i four = _mm512_cvtepu8_epi32(four_bits(p, a));
+	const __m512i q = _mm512_mask_add_epi32(four, (__mmask16)fifth, four, _mm512_set1_epi32(16));
+
+	return _mm512_fmadd_ps(_mm512_cvtepi32_ps(zero ? _mm512_sub_epi32(q, _mm512_set1_epi32(zero)) : q),
+			       _mm512_set1_ps(d), _mm512_set1_ps(m));
+}
+
+AVX512 unsigned bits_avx512(const uint8_t *p, unsigned j)
+{
+	return bits_avx2(p, j);
 }
 
 AVX512 void sixes_avx512(const uint8_t *low, const uint8_t *high, unsigned a, unsigned b, const float *d,

@@ -27,10 +27,13 @@
  *     bytes_(p, d)                     d q of 16 signed bytes
  *     scale_of_(zero, d, m)            d (q - zero) + m, for
  *     low_(p, s), high_(p, s)          the low and the high halves of 16 bytes
+ *     fives_(p, a, fifth, zero, d, m)  16 numbers d (q - zero) + m, q being 4 bits of p[i] from bit a on, and bit i of
+ *                                      `fifth` as the fifth
+ *     bits_(p, j)                      bit j of each of 16 bytes
  *     sixes_(low, high, a, b, d, to)   32 numbers d (q - 32), q being 4 bits of low[i] from bit a on, and 2 of high[i]
  *                                      from bit b on; d[0] for the first 16, d[1] for the others
- *     q4_k_scales_(block, scales)      of a block: eight factors, and eight numbers to add
- *     q6_k_scales_(block, scales)      of a block: sixteen factors
+ *     q4_k_scales_(block, scales)      of a Q4_K or Q5_K block: eight factors, and eight numbers to add
+ *     q6_k_scales_(block, scales)      of a Q6_K block: sixteen factors
  */
 #define PASTE2(a, b) a##b
 #define PASTE(a, b)  PASTE2(a, b)
@@ -86,6 +89,24 @@ INLINE void NAME(unpack_)(enum format format, const uint8_t *row, size_t i, cons
 		to[0] = j % 2 ? NAME(high_)(row, scale) : NAME(low_)(row, scale);
 		to[1] = j % 2 ? NAME(high_)(row + 16, scale) : NAME(low_)(row + 16, scale);
 		break;
+	case FORMAT_Q5_0:
+		row += i * 22;
+		for (unsigned half = 0; half < 2; half++)
+			to[half] =
+			    NAME(fives_)(row + 6, half * 4, two_bytes(row + 2 + half * 2), 16, NAME(half_)(row), -0.0f);
+		break;
+	case FORMAT_Q5_1:
+		row += i * 24;
+		for (unsigned half = 0; half < 2; half++)
+			to[half] = NAME(fives_)(row + 8, half * 4, two_bytes(row + 4 + half * 2), 0, NAME(half_)(row),
+						NAME(half_)(row + 2));
+		break;
+	case FORMAT_Q5_K:
+		row += i / 8 * 176;
+		for (unsigned half = 0; half < 2; half++)
+			to[half] = NAME(fives_)(row + 48 + j / 2 * 32 + half * 16, j % 2 * 4,
+						NAME(bits_)(row + 16 + half * 16, j), 0, scales[j], scales[8 + j]);
+		break;
 	case FORMAT_Q6_K:
 		row += i / 8 * 210;
 		NAME(sixes_)
@@ -99,6 +120,8 @@ INLINE void NAME(scales_)(enum format format, const uint8_t *row, size_t i, floa
 {
 	if (format == FORMAT_Q4_K && i % 8 == 0)
 		NAME(q4_k_scales_)(row + i / 8 * 144, scales);
+	if (format == FORMAT_Q5_K && i % 8 == 0)
+		NAME(q4_k_scales_)(row + i / 8 * 176, scales);
 	if (format == FORMAT_Q6_K && i % 8 == 0)
 		NAME(q6_k_scales_)(row + i / 8 * 210, scales);
 }
@@ -290,6 +313,9 @@ DEFINE_FORMAT(q4_0, FORMAT_Q4_0)
 DEFINE_FORMAT(q4_1, FORMAT_Q4_1)
 DEFINE_FORMAT(q4_k, FORMAT_Q4_K)
 DEFINE_FORMAT(q6_k, FORMAT_Q6_K)
+DEFINE_FORMAT(q5_0, FORMAT_Q5_0)
+DEFINE_FORMAT(q5_1, FORMAT_Q5_1)
+DEFINE_FORMAT(q5_k, FORMAT_Q5_K)
 #undef DEFINE_FORMAT
 
 #define DEFINE_TILE(steps)                                                                                             \
@@ -316,7 +342,10 @@ static const struct multiply_loops NAME(loops_) = {
 	    [FORMAT_Q4_0] = NAME(dot_q4_0_),
 	    [FORMAT_Q4_1] = NAME(dot_q4_1_),
 	    [FORMAT_Q4_K] = NAME(dot_q4_k_),
-	    [FORMAT_Q6_K] = NAME(dot_q6_k_)},
+	    [FORMAT_Q6_K] = NAME(dot_q6_k_),
+	    [FORMAT_Q5_0] = NAME(dot_q5_0_),
+	    [FORMAT_Q5_1] = NAME(dot_q5_1_),
+	    [FORMAT_Q5_K] = NAME(dot_q5_k_)},
     .widen = {[FORMAT_F32] = NAME(widen_f32_),
 	      [FORMAT_F16] = NAME(widen_f16_),
 	      [FORMAT_BF16] = NAME(widen_bf16_),
@@ -324,7 +353,10 @@ static const struct multiply_loops NAME(loops_) = {
 	      [FORMAT_Q4_0] = NAME(widen_q4_0_),
 	      [FORMAT_Q4_1] = NAME(widen_q4_1_),
 	      [FORMAT_Q4_K] = NAME(widen_q4_k_),
-	      [FORMAT_Q6_K] = NAME(widen_q6_k_)},
+	      [FORMAT_Q6_K] = NAME(widen_q6_k_),
+	      [FORMAT_Q5_0] = NAME(widen_q5_0_),
+	      [FORMAT_Q5_1] = NAME(widen_q5_1_),
+	      [FORMAT_Q5_K] = NAME(widen_q5_k_)},
     .tile = {NAME(tile1_), NAME(tile2_), NAME(tile3_), NAME(tile4_), NAME(tile5_), NAME(tile6_)},
 };
 

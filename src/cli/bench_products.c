@@ -46,7 +46,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 	     .target = &job->format,
 	     .value = "F",
 	     .choices = formats,
-	     .help = "of the weight: F32 to Q6_K (default all)"},
+	     .help = "of the weight: F32 to Q5_K (default all)"},
 	    {.name = "rows",
 	     .kind = ARG_SIZE,
 	     .target = &job->rows,

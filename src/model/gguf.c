@@ -35,6 +35,7 @@ static const size_t value_bytes[] = {
 static const uint32_t format_types[FORMAT_COUNT] = {
     [FORMAT_F32] = 0,  [FORMAT_F16] = 1,  [FORMAT_BF16] = 30, [FORMAT_Q8_0] = 8,
     [FORMAT_Q4_0] = 2, [FORMAT_Q4_1] = 3, [FORMAT_Q4_K] = 12, [FORMAT_Q6_K] = 14,
+    [FORMAT_Q5_0] = 6, [FORMAT_Q5_1] = 7, [FORMAT_Q5_K] = 13,
 };
 
 /* The names of all, for refusals. */
@@ -308,8 +309,8 @@ static rosa_status set_format(struct tensor *tensor, uint32_t type, rosa_error *
 		return rosa_fail(err, ROSA_EFORMAT, "%s: tensor %.100s: type %u is not known", tensor->file,
 				 tensor->name, (unsigned)type);
 	return rosa_fail(err, ROSA_EFORMAT,
-			 "%s: tensor %.80s: type %s is not supported; F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K and Q6_K "
-			 "are",
+			 "%s: tensor %.80s: type %s is not supported; F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, "
+			 "Q4_K, Q5_K and Q6_K are",
 			 tensor->file, tensor->name, type_names[type]);
 }
 
