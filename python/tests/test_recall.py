@@ -281,6 +281,11 @@ def test_files_are_checked(tmp_path: Path) -> None:
     (tmp_path / "bytes").write_bytes(b"\xff\xfe\xfd")
     with pytest.raises(rosatune.InvalidArgument, match="is not UTF-8"):
         rosatune.recall(model, [tmp_path / "bytes"], window=8, context=100)
+    half = lzma.compress(b"some words" * 100)[:-9]
+    for content, message in ((half, "cannot be decompressed"), (b"\x28\xb5\x2f\xfd", "by zstd.*decompress it first")):
+        (tmp_path / "bytes").write_bytes(content)
+        with pytest.raises(rosatune.FileError, match=message):
+            rosatune.recall(model, [tmp_path / "bytes"], window=8, context=100)
     (tmp_path / "text").write_text("some words")
     with pytest.raises(rosatune.InvalidArgument, match="give tokenizer="):
         rosatune.recall(tiny.model(), [tmp_path / "text"], window=8, context=100)

@@ -6,6 +6,7 @@ import gzip
 import inspect
 import lzma
 import os
+import zlib
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Iterator, Optional
@@ -78,7 +79,12 @@ def _content(path: Path) -> str:
         raise FileError(f"{path}: cannot be read: {error}") from error
     for magic, decompress in ((b"\x1f\x8b", gzip.decompress), (b"\xfd7zXZ\0", lzma.decompress)):
         if content.startswith(magic):
-            content = decompress(content)
+            try:
+                content = decompress(content)
+            except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
+                raise FileError(f"{path}: cannot be decompressed: {error}") from error
+    if content.startswith(b"\x28\xb5\x2f\xfd"):
+        raise FileError(f"{path}: is compressed by zstd, which is not read here; decompress it first (zstd -d)")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
