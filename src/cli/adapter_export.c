@@ -14,12 +14,7 @@ int adapter_export_command(int count, char **words)
 {
 	struct arg_words paths;
 	int type = 0;
-	struct arg options[] = {{.name = "type",
-				 .kind = ARG_CHOICE,
-				 .target = &type,
-				 .value = "T",
-				 .choices = types,
-				 .help = "of the numbers: bf16 (default) or f32"}};
+	struct arg options[] = {OPTION_CHOICE("type", &type, "T", types, "of the numbers: bf16 (default) or f32")};
 	struct args args = {
 	    .command = "adapter export",
 	    .usage = "DIR OUT [--type bf16|f32]",

@@ -87,8 +87,7 @@ int adapter_info_command(int count, char **words)
 {
 	const char *path = NULL;
 	bool json = false;
-	struct arg options[] = {
-	    {.name = "json", .kind = ARG_FLAG, .target = &json, .help = "print one JSON object instead of text"}};
+	struct arg options[] = {OPTION_FLAG("json", &json, "print one JSON object instead of text")};
 	struct args args = {
 	    .command = "adapter info",
 	    .usage = "DIR [--json]",

@@ -66,8 +66,7 @@ static void add_json(struct json_text *text)
 int adapter_options_command(int count, char **words)
 {
 	bool json = false;
-	struct arg options[] = {
-	    {.name = "json", .kind = ARG_FLAG, .target = &json, .help = "print one JSON object instead of text"}};
+	struct arg options[] = {OPTION_FLAG("json", &json, "print one JSON object instead of text")};
 	struct args args = {
 	    .command = "adapter options",
 	    .usage = "[--json]",

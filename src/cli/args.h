@@ -42,6 +42,23 @@ struct arg {
 	bool given; /* set by args_parse */
 };
 
+/* Rows of a table of options. What follows the help are further members, such as .short_name and .required. */
+#define OPTION_FLAG(name_, target_, ...)          OPTION_(ARG_FLAG, name_, target_, NULL, __VA_ARGS__)
+#define OPTION_TEXT(name_, target_, value_, ...)  OPTION_(ARG_TEXT, name_, target_, value_, __VA_ARGS__)
+#define OPTION_TEXTS(name_, target_, value_, ...) OPTION_(ARG_TEXTS, name_, target_, value_, __VA_ARGS__)
+#define OPTION_NUMBER(name_, target_, value_, min_, max_, ...)                                                         \
+	OPTION_(ARG_NUMBER, name_, target_, value_, __VA_ARGS__, .min = (min_), .max = (max_))
+#define OPTION_SIZE(name_, target_, value_, min_, max_, ...)                                                           \
+	OPTION_(ARG_SIZE, name_, target_, value_, __VA_ARGS__, .min = (min_), .max = (max_))
+#define OPTION_DECIMAL(name_, target_, value_, least_, most_, ...)                                                     \
+	OPTION_(ARG_DECIMAL, name_, target_, value_, __VA_ARGS__, .least = (least_), .most = (most_))
+#define OPTION_CHOICE(name_, target_, value_, choices_, ...)                                                           \
+	OPTION_(ARG_CHOICE, name_, target_, value_, __VA_ARGS__, .choices = (choices_))
+#define OPTION_(kind_, name_, target_, value_, ...)                                                                    \
+	{                                                                                                              \
+		.name = (name_), .kind = (kind_), .target = (target_), .value = (value_), .help = __VA_ARGS__          \
+	}
+
 struct args {
 	const char *command; /* "retrieve"; NULL for the program itself */
 	const char *summary; /* what it does, one line or more */

@@ -38,12 +38,8 @@ struct tally {
 static enum args_result parse(struct job *job, int count, char **words)
 {
 	struct arg options[] = {
-	    {.name = "model",
-	     .kind = ARG_TEXT,
-	     .target = &job->model,
-	     .value = "PATH",
-	     .help = "the shards must be of this model's tokenizer"},
-	    {.name = "json", .kind = ARG_FLAG, .target = &job->json, .help = "print a JSON object for each file"},
+	    OPTION_TEXT("model", &job->model, "PATH", "the shards must be of this model's tokenizer"),
+	    OPTION_FLAG("json", &job->json, "print a JSON object for each file"),
 	};
 	struct args args = {
 	    .command = COMMAND,

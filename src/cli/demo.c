@@ -367,18 +367,9 @@ static void print_demo(const struct demo *demo)
 static enum args_result parse(struct demo *demo, int count, char **words)
 {
 	struct arg options[] = {
-	    {.name = "file",
-	     .short_name = 'f',
-	     .kind = ARG_TEXT,
-	     .target = &demo->path,
-	     .value = "TEXT",
-	     .help = "read this text instead of the built-in tale"},
-	    {.name = "order",
-	     .kind = ARG_SIZE,
-	     .target = &demo->order,
-	     .value = "N",
-	     .max = UINT32_MAX,
-	     .help = "look at no more than N characters of context (default 0: all)"},
+	    OPTION_TEXT("file", &demo->path, "TEXT", "read this text instead of the built-in tale", .short_name = 'f'),
+	    OPTION_SIZE("order", &demo->order, "N", 0, UINT32_MAX,
+			"look at no more than N characters of context (default 0: all)"),
 	};
 	struct args args = {
 	    .command = "demo",

@@ -238,7 +238,7 @@ int doctor_command(int count, char **words)
 {
 	struct doctor doctor = {0};
 	struct arg options[] = {
-	    {.name = "json", .kind = ARG_FLAG, .target = &doctor.json, .help = "print one JSON object"},
+	    OPTION_FLAG("json", &doctor.json, "print one JSON object"),
 	};
 	struct args args = {
 	    .command = "doctor",

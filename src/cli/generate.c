@@ -47,55 +47,24 @@ static const char text_notes[] = ATTENTION_NOTES
 static const char chat_notes[] = ATTENTION_NOTES "\n" CHAT_NOTES;
 
 #define TEXT_ARGS(job)                                                                                                 \
-	{.name = "prompt",                                                                                             \
-	 .short_name = 'p',                                                                                            \
-	 .kind = ARG_TEXT,                                                                                             \
-	 .target = &(job)->prompt,                                                                                     \
-	 .value = "TEXT",                                                                                              \
-	 .help = "the text to continue; with --file, what stands after the file's; in a chat the first message"},      \
-	    {.name = "file",                                                                                           \
-	     .short_name = 'f',                                                                                        \
-	     .kind = ARG_TEXT,                                                                                         \
-	     .target = &(job)->file,                                                                                   \
-	     .value = "FILE",                                                                                          \
-	     .help = "read a text, of any length, plain or .gz, .xz, .zst (-: standard input)"},                       \
-	    {.name = "lossy",                                                                                          \
-	     .kind = ARG_FLAG,                                                                                         \
-	     .target = &(job)->lossy,                                                                                  \
-	     .help = "read bytes that are not UTF-8 as U+FFFD instead of refusing them"},                              \
-	    {.name = "tokens",                                                                                         \
-	     .short_name = 'n',                                                                                        \
-	     .kind = ARG_SIZE,                                                                                         \
-	     .target = &(job)->tokens,                                                                                 \
-	     .value = "N",                                                                                             \
-	     .max = ROSA_MAX_STEPS,                                                                                    \
-	     .help = "make at most N tokens, in a chat per answer (default 512; 0: only read)"},                       \
+	OPTION_TEXT("prompt", &(job)->prompt, "TEXT",                                                                  \
+		    "the text to continue; with --file, what stands after the file's; in a chat the first message",    \
+		    .short_name = 'p'),                                                                                \
+	    OPTION_TEXT("file", &(job)->file, "FILE",                                                                  \
+			"read a text, of any length, plain or .gz, .xz, .zst (-: standard input)", .short_name = 'f'), \
+	    OPTION_FLAG("lossy", &(job)->lossy, "read bytes that are not UTF-8 as U+FFFD instead of refusing them"),   \
+	    OPTION_SIZE("tokens", &(job)->tokens, "N", 0, ROSA_MAX_STEPS,                                              \
+			"make at most N tokens, in a chat per answer (default 512; 0: only read)", .short_name = 'n'), \
 	    SAMPLING_ARGS(&(job)->sampling),                                                                           \
-	    {.name = "stop",                                                                                           \
-	     .kind = ARG_TEXTS,                                                                                        \
-	     .target = &(job)->stops,                                                                                  \
-	     .value = "TEXT",                                                                                          \
-	     .help = "end before this text; may be given several times"},                                              \
-	    {.name = "save-session",                                                                                   \
-	     .kind = ARG_TEXT,                                                                                         \
-	     .target = &(job)->save,                                                                                   \
-	     .value = "FILE",                                                                                          \
-	     .help = "at the end, save the state, to continue from it later"},                                         \
-	{                                                                                                              \
-		.name = "load-session", .kind = ARG_TEXT, .target = &(job)->load, .value = "FILE",                     \
-		.help = "continue from a saved state; --prompt and --file come after it"                               \
-	}
+	    OPTION_TEXTS("stop", &(job)->stops, "TEXT", "end before this text; may be given several times"),           \
+	    OPTION_TEXT("save-session", &(job)->save, "FILE",                                                          \
+			"at the end, save the state, to continue from it later"),                                      \
+	    OPTION_TEXT("load-session", &(job)->load, "FILE",                                                          \
+			"continue from a saved state; --prompt and --file come after it")
 
 #define CHAT_ARGS(job)                                                                                                 \
-	{.name = "system",                                                                                             \
-	 .kind = ARG_TEXT,                                                                                             \
-	 .target = &(job)->system,                                                                                     \
-	 .value = "TEXT",                                                                                              \
-	 .help = "in a chat: what the model is told before the conversation"},                                         \
-	{                                                                                                              \
-		.name = "no-think", .kind = ARG_FLAG, .target = &(job)->no_think,                                      \
-		.help = "in a chat: ask a model that thinks aloud to answer at once"                                   \
-	}
+	OPTION_TEXT("system", &(job)->system, "TEXT", "in a chat: what the model is told before the conversation"),    \
+	    OPTION_FLAG("no-think", &(job)->no_think, "in a chat: ask a model that thinks aloud to answer at once")
 
 static enum args_result parse_text(struct generate *job, int count, char **words)
 {
@@ -103,11 +72,8 @@ static enum args_result parse_text(struct generate *job, int count, char **words
 	    MODEL_ARGS(&job->args),
 	    POINTER_ARG(&job->args),
 	    TEXT_ARGS(job),
-	    {.name = "json",
-	     .kind = ARG_FLAG,
-	     .target = &job->json,
-	     .help = "print one JSON object at the end instead of the text"},
-	    {.name = "chat", .kind = ARG_FLAG, .target = &job->chat, .help = "hold a conversation: 'rosatune chat'"},
+	    OPTION_FLAG("json", &job->json, "print one JSON object at the end instead of the text"),
+	    OPTION_FLAG("chat", &job->chat, "hold a conversation: 'rosatune chat'"),
 	    CHAT_ARGS(job),
 	};
 	struct args args = {

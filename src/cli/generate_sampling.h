@@ -22,47 +22,19 @@ struct sampling_args {
 
 /* Rows of an option table for them; the help names the defaults of text and chat. */
 #define SAMPLING_ARGS(a)                                                                                               \
-	{.name = "temperature",                                                                                        \
-	 .kind = ARG_DECIMAL,                                                                                          \
-	 .target = &(a)->temperature,                                                                                  \
-	 .value = "T",                                                                                                 \
-	 .most = SAMPLING_LARGEST,                                                                                     \
-	 .help = "how freely tokens are drawn; 0: always the likeliest (default 0; in a chat 0.6)"},                   \
-	    {.name = "top-k",                                                                                          \
-	     .kind = ARG_NUMBER,                                                                                       \
-	     .target = &(a)->top_k,                                                                                    \
-	     .value = "K",                                                                                             \
-	     .max = UINT32_MAX,                                                                                        \
-	     .help = "draw from the K likeliest tokens; 0: from all (default 0; in a chat 40)"},                       \
-	    {.name = "top-p",                                                                                          \
-	     .kind = ARG_DECIMAL,                                                                                      \
-	     .target = &(a)->top_p,                                                                                    \
-	     .value = "P",                                                                                             \
-	     .most = 1,                                                                                                \
-	     .help = "then from the fewest whose probability reaches P (default 1: all; in a chat 0.9)"},              \
-	    {.name = "min-p",                                                                                          \
-	     .kind = ARG_DECIMAL,                                                                                      \
-	     .target = &(a)->min_p,                                                                                    \
-	     .value = "P",                                                                                             \
-	     .most = 1,                                                                                                \
-	     .help = "then from those at least P times as likely as the likeliest (default 0)"},                       \
-	    {.name = "repetition-penalty",                                                                             \
-	     .kind = ARG_DECIMAL,                                                                                      \
-	     .target = &(a)->repetition,                                                                               \
-	     .value = "R",                                                                                             \
-	     .least = 0.01,                                                                                            \
-	     .most = 100,                                                                                              \
-	     .help = "make tokens seen less likely (default 1: no; in a chat 1.05)"},                                  \
-	    {.name = "repeat-last",                                                                                    \
-	     .kind = ARG_SIZE,                                                                                         \
-	     .target = &(a)->repeat_last,                                                                              \
-	     .value = "N",                                                                                             \
-	     .max = ROSA_MAX_STEPS,                                                                                    \
-	     .help = "how many of the last tokens count as seen (default 64; 0: all)"},                                \
-	{                                                                                                              \
-		.name = "seed", .kind = ARG_NUMBER, .target = &(a)->seed, .value = "S", .max = UINT64_MAX,             \
-		.help = "the same seed gives the same text (default 0)"                                                \
-	}
+	OPTION_DECIMAL("temperature", &(a)->temperature, "T", 0, SAMPLING_LARGEST,                                     \
+		       "how freely tokens are drawn; 0: always the likeliest (default 0; in a chat 0.6)"),             \
+	    OPTION_NUMBER("top-k", &(a)->top_k, "K", 0, UINT32_MAX,                                                    \
+			  "draw from the K likeliest tokens; 0: from all (default 0; in a chat 40)"),                  \
+	    OPTION_DECIMAL("top-p", &(a)->top_p, "P", 0, 1,                                                            \
+			   "then from the fewest whose probability reaches P (default 1: all; in a chat 0.9)"),        \
+	    OPTION_DECIMAL("min-p", &(a)->min_p, "P", 0, 1,                                                            \
+			   "then from those at least P times as likely as the likeliest (default 0)"),                 \
+	    OPTION_DECIMAL("repetition-penalty", &(a)->repetition, "R", 0.01, 100,                                     \
+			   "make tokens seen less likely (default 1: no; in a chat 1.05)"),                            \
+	    OPTION_SIZE("repeat-last", &(a)->repeat_last, "N", 0, ROSA_MAX_STEPS,                                      \
+			"how many of the last tokens count as seen (default 64; 0: all)"),                             \
+	    OPTION_NUMBER("seed", &(a)->seed, "S", 0, UINT64_MAX, "the same seed gives the same text (default 0)")
 
 /* What counts: an option that was given, else in a chat the model's generation config, else the default. */
 bool sampling_choose(const struct sampling_args *args, bool chat, const struct checkpoint *checkpoint,

@@ -32,22 +32,10 @@ static enum args_result parse(struct job *job, int count, char **words)
 {
 	const struct arg own[] = {
 	    MODEL_ARGS(&job->args),
-	    {.name = "tokens",
-	     .kind = ARG_TEXT,
-	     .target = &job->tokens_path,
-	     .value = "IDS.npy",
-	     .required = true,
-	     .help = "token ids: integers, shape [T] or [N,T]"},
-	    {.name = "out",
-	     .kind = ARG_TEXT,
-	     .target = &job->out_path,
-	     .value = "G.safetensors",
-	     .required = true,
-	     .help = "the gradients, float32"},
-	    {.name = "keep",
-	     .kind = ARG_FLAG,
-	     .target = &job->keep,
-	     .help = "keep all activations instead of computing them again (the same result)"},
+	    OPTION_TEXT("tokens", &job->tokens_path, "IDS.npy", "token ids: integers, shape [T] or [N,T]",
+			.required = true),
+	    OPTION_TEXT("out", &job->out_path, "G.safetensors", "the gradients, float32", .required = true),
+	    OPTION_FLAG("keep", &job->keep, "keep all activations instead of computing them again (the same result)"),
 	};
 	const size_t count_own = sizeof(own) / sizeof(own[0]);
 	struct arg options[sizeof(own) / sizeof(own[0]) + OPTION_ARGS_MOST];

@@ -16,37 +16,15 @@ extern const char *const policy_names[]; /* by rosa_policy; ends with NULL */
 
 /* Rows of an option table for them; `bits_help` and `threads_help` name the command's defaults. */
 #define RETRIEVAL_ARGS(a, bits_required, bits_help, threads_help)                                                      \
-	{.name = "bits",                                                                                               \
-	 .kind = ARG_NUMBER,                                                                                           \
-	 .target = &(a)->bits,                                                                                         \
-	 .value = "M",                                                                                                 \
-	 .min = ROSA_MIN_BITS,                                                                                         \
-	 .max = ROSA_MAX_SYMBOL_BITS,                                                                                  \
-	 .required = (bits_required),                                                                                  \
-	 .help = bits_help},                                                                                           \
-	    {.name = "policy",                                                                                         \
-	     .kind = ARG_CHOICE,                                                                                       \
-	     .target = &(a)->policy,                                                                                   \
-	     .value = "P",                                                                                             \
-	     .choices = policy_names,                                                                                  \
-	     .help = "readable (default), literal or inclusive: which runs may be found"},                             \
-	    {.name = "no-fold", .kind = ARG_FLAG, .target = &(a)->no_fold, .help = "every step is a run of its own"},  \
-	    {.name = "max-match",                                                                                      \
-	     .kind = ARG_SIZE,                                                                                         \
-	     .target = &(a)->max_match,                                                                                \
-	     .value = "L",                                                                                             \
-	     .max = UINT32_MAX,                                                                                        \
-	     .help = "compare matches up to this length (default 0: no cut)"},                                         \
-	    {.name = "delay",                                                                                          \
-	     .kind = ARG_SIZE,                                                                                         \
-	     .target = &(a)->delay,                                                                                    \
-	     .value = "D",                                                                                             \
-	     .max = UINT32_MAX,                                                                                        \
-	     .help = "find nothing younger than D steps (default 0)"},                                                 \
-	{                                                                                                              \
-		.name = "threads", .kind = ARG_NUMBER, .target = &(a)->threads, .value = "N", .max = 1024,             \
-		.help = threads_help                                                                                   \
-	}
+	OPTION_NUMBER("bits", &(a)->bits, "M", ROSA_MIN_BITS, ROSA_MAX_SYMBOL_BITS, bits_help,                         \
+		      .required = (bits_required)),                                                                    \
+	    OPTION_CHOICE("policy", &(a)->policy, "P", policy_names,                                                   \
+			  "readable (default), literal or inclusive: which runs may be found"),                        \
+	    OPTION_FLAG("no-fold", &(a)->no_fold, "every step is a run of its own"),                                   \
+	    OPTION_SIZE("max-match", &(a)->max_match, "L", 0, UINT32_MAX,                                              \
+			"compare matches up to this length (default 0: no cut)"),                                      \
+	    OPTION_SIZE("delay", &(a)->delay, "D", 0, UINT32_MAX, "find nothing younger than D steps (default 0)"),    \
+	    OPTION_NUMBER("threads", &(a)->threads, "N", 0, 1024, threads_help)
 
 rosa_options retrieval_options(const struct retrieval_args *args);
 

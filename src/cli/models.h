@@ -25,70 +25,30 @@ struct model_args {
 
 /* Rows of an option table for them. */
 #define MODEL_ARGS(a)                                                                                                  \
-	{.name = "model",                                                                                              \
-	 .short_name = 'm',                                                                                            \
-	 .kind = ARG_TEXT,                                                                                             \
-	 .target = &(a)->model,                                                                                        \
-	 .value = "PATH",                                                                                              \
-	 .required = true,                                                                                             \
-	 .help = "a .gguf file, or a folder with config.json and safetensors"},                                        \
-	    {.name = "adapter",                                                                                        \
-	     .kind = ARG_TEXT,                                                                                         \
-	     .target = &(a)->adapter,                                                                                  \
-	     .value = "DIR",                                                                                           \
-	     .help = "a ROSA adapter for it: a run of rosatune tune, or a folder of save_adapter"},                    \
-	    {.name = "window",                                                                                         \
-	     .kind = ARG_SIZE,                                                                                         \
-	     .target = &(a)->window,                                                                                   \
-	     .value = "W",                                                                                             \
-	     .max = ROSA_MAX_STEPS,                                                                                    \
-	     .help = "attend to the last W positions (default: the adapter's; 0: to all)"},                            \
-	    {.name = "sinks",                                                                                          \
-	     .kind = ARG_SIZE,                                                                                         \
-	     .target = &(a)->sinks,                                                                                    \
-	     .value = "S",                                                                                             \
-	     .max = ROSA_MAX_STEPS,                                                                                    \
-	     .help = "and to the first S (default: the adapter's, or 0)"},                                             \
-	    {.name = "global-layers",                                                                                  \
-	     .kind = ARG_NUMBER,                                                                                       \
-	     .target = &(a)->global_layers,                                                                            \
-	     .value = "N",                                                                                             \
-	     .max = UINT32_MAX,                                                                                        \
-	     .help = "the first N layers attend to all (default: the adapter's, or 0)"},                               \
-	    {.name = "chunk",                                                                                          \
-	     .kind = ARG_SIZE,                                                                                         \
-	     .target = &(a)->chunk,                                                                                    \
-	     .value = "N",                                                                                             \
-	     .min = 1,                                                                                                 \
-	     .max = 65536,                                                                                             \
-	     .help = "tokens computed at once while reading (default 256)"},                                           \
-	{                                                                                                              \
-		.name = "threads", .kind = ARG_NUMBER, .target = &(a)->threads, .value = "N", .max = 1024,             \
-		.help = "worker threads (default 0: one per processor)"                                                \
-	}
+	OPTION_TEXT("model", &(a)->model, "PATH", "a .gguf file, or a folder with config.json and safetensors",        \
+		    .short_name = 'm', .required = true),                                                              \
+	    OPTION_TEXT("adapter", &(a)->adapter, "DIR",                                                               \
+			"a ROSA adapter for it: a run of rosatune tune, or a folder of save_adapter"),                 \
+	    OPTION_SIZE("window", &(a)->window, "W", 0, ROSA_MAX_STEPS,                                                \
+			"attend to the last W positions (default: the adapter's; 0: to all)"),                         \
+	    OPTION_SIZE("sinks", &(a)->sinks, "S", 0, ROSA_MAX_STEPS,                                                  \
+			"and to the first S (default: the adapter's, or 0)"),                                          \
+	    OPTION_NUMBER("global-layers", &(a)->global_layers, "N", 0, UINT32_MAX,                                    \
+			  "the first N layers attend to all (default: the adapter's, or 0)"),                          \
+	    OPTION_SIZE("chunk", &(a)->chunk, "N", 1, 65536, "tokens computed at once while reading (default 256)"),   \
+	    OPTION_NUMBER("threads", &(a)->threads, "N", 0, 1024, "worker threads (default 0: one per processor)")
 
 #define POINTER_NONE "none"
 
 /* A row for commands that can use a pointer. */
 #define POINTER_ARG(a)                                                                                                 \
-	{                                                                                                              \
-		.name = "pointer", .kind = ARG_TEXT, .target = &(a)->pointer, .value = "FILE|DIR|none",                \
-		.help = "a pointer of 'rosatune pointer fit' (default: the one in the adapter's folder)"               \
-	}
+	OPTION_TEXT("pointer", &(a)->pointer, "FILE|DIR|none",                                                         \
+		    "a pointer of 'rosatune pointer fit' (default: the one in the adapter's folder)")
 
 /* Rows for commands that score texts in pieces: a uint64_t and a bool. */
 #define PIECE_ARGS(batch, lossy)                                                                                       \
-	{.name = "batch",                                                                                              \
-	 .kind = ARG_NUMBER,                                                                                           \
-	 .target = (batch),                                                                                            \
-	 .value = "B",                                                                                                 \
-	 .min = 1,                                                                                                     \
-	 .max = 65536,                                                                                                 \
-	 .help = "pieces read at a time (default 1)"},                                                                 \
-	{                                                                                                              \
-		.name = "lossy", .kind = ARG_FLAG, .target = (lossy),                                                  \
-		.help = "read bytes that are not UTF-8 as U+FFFD instead of refusing them"                             \
-	}
+	OPTION_NUMBER("batch", (batch), "B", 1, 65536, "pieces read at a time (default 1)"),                           \
+	    OPTION_FLAG("lossy", (lossy), "read bytes that are not UTF-8 as U+FFFD instead of refusing them")
 
 /* A model ready to read. */
 struct model {

@@ -32,28 +32,11 @@ struct words {
 static const char *const filler_names[] = {"none", "random", "without-keys", NULL};
 static const char *const mode_names[] = {"global", "window", "rosa", "all", NULL};
 
-#define NUMBER(place, word, what, low, high, text)                                                                     \
-	{                                                                                                              \
-		.name = word, .kind = ARG_SIZE, .target = &(place), .value = what, .min = low, .max = high,            \
-		.help = text                                                                                           \
-	}
-#define DECIMAL(place, word, what, low, high, text)                                                                    \
-	{                                                                                                              \
-		.name = word, .kind = ARG_DECIMAL, .target = &(place), .value = what, .least = low, .most = high,      \
-		.help = text                                                                                           \
-	}
-#define CHOICE(place, word, what, names, text)                                                                         \
-	{                                                                                                              \
-		.name = word, .kind = ARG_CHOICE, .target = &(place), .value = what, .choices = names, .help = text    \
-	}
-#define FLAG(place, word, text)                                                                                        \
-	{                                                                                                              \
-		.name = word, .kind = ARG_FLAG, .target = &(place), .help = text                                       \
-	}
-#define TEXT(place, word, what, text)                                                                                  \
-	{                                                                                                              \
-		.name = word, .kind = ARG_TEXT, .target = &(place), .value = what, .help = text                        \
-	}
+#define NUMBER(place, word, what, low, high, text)  OPTION_SIZE(word, &(place), what, low, high, text)
+#define DECIMAL(place, word, what, low, high, text) OPTION_DECIMAL(word, &(place), what, low, high, text)
+#define CHOICE(place, word, what, names, text)      OPTION_CHOICE(word, &(place), what, names, text)
+#define FLAG(place, word, text)                     OPTION_FLAG(word, &(place), text)
+#define TEXT(place, word, what, text)               OPTION_TEXT(word, &(place), what, text)
 
 /* The table. */
 static enum args_result read_words(struct words *w, struct mqar_options *o, int count, char **words)
@@ -90,11 +73,8 @@ static enum args_result read_words(struct words *w, struct mqar_options *o, int 
 	    NUMBER(w->warmup, "warmup", "N", 0, UINT32_MAX, "steps until the rate is reached (default 10)"),
 	    DECIMAL(w->decay, "decay", "X", 0, 10, "weight decay (default 0.01)"),
 	    DECIMAL(w->clip, "clip", "X", 0, 1e9, "gradients of a larger norm are scaled down (default 1; 0: none)"),
-	    {.name = "freeze",
-	     .kind = ARG_TEXTS,
-	     .target = &o->frozen,
-	     .value = "WORD",
-	     .help = "parameters with this word in their name do not learn; may be repeated"},
+	    OPTION_TEXTS("freeze", &o->frozen, "WORD",
+			 "parameters with this word in their name do not learn; may be repeated"),
 	    NUMBER(w->seed, "seed", "S", 0, UINT64_MAX, "seed of the weights and the order (default 1)"),
 	    TEXT(o->log, "log", "FILE", "write one line of JSON per step"),
 	    TEXT(o->plot, "plot", "FILE", "draw accuracy by epoch, .png, .svg or .pdf (needs gnuplot)"),
