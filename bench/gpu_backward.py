@@ -56,7 +56,7 @@ class Case:
         self.q, self.k, self.v, self.gy = (x.to(kind) for x in (*near, torch.randn_like(u), torch.randn_like(u)))
         self.e0, self.e1 = torch.randn(2, channels, device="cuda")
         tables = self.settings.qk_grad == "flips"
-        self.read, self.table = _device.collect(0, self.q, self.k, self.settings, tables, True, 5)
+        self.read, self.table, _ = _device.collect(0, self.q, self.k, self.settings, tables, True, 5)
 
     def symbols(self, kernels):
         if kernels:

@@ -125,9 +125,10 @@ class Lookup:
                 continue
             symbols = self._symbols(name, rule, ids, embeds)
             if state is not None:
-                found = _advance(state[name], symbols, valid, kinds)
+                found = _advance(state[name], symbols, valid, kinds, symbols.device if embeds is None else embeds.device)
             else:
                 found = _places.find_places(rule, symbols, valid, kinds) if kinds else []
+                found = [x if embeds is None else TensorPlaces(*(y.to(embeds.device) for y in x[:2])) for x in found]
             for kind, places in zip(kinds, found):
                 made.places[name, kind] = _sorted(places)
         return made
@@ -164,8 +165,10 @@ def _sorted(places: TensorPlaces) -> TensorPlaces:
 
 
 @torch.compiler.disable
-def _advance(finder: Finder, symbols: Tensor, valid: Optional[Tensor], kinds: Tuple[str, ...]) -> Any:
+def _advance(
+    finder: Finder, symbols: Tensor, valid: Optional[Tensor], kinds: Tuple[str, ...], device: torch.device
+) -> Any:
     there = symbols.cpu().numpy()
     marks: Optional[np.ndarray] = None if valid is None else valid.cpu().numpy()
     found = finder.push(there, there, marks, kinds)
-    return [_places.to_tensors(found[kind], symbols.device) for kind in kinds]
+    return [_places.to_tensors(found[kind], device) for kind in kinds]

@@ -43,7 +43,10 @@ def padded_batches():
         yield {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask == 0, -100)}
 
 
-@pytest.mark.parametrize("options", [dict(chain=3), dict(source="tokens+embeddings", bits=4), dict(source="own")], ids=str)
+KINDS = [dict(chain=3), dict(source="tokens+embeddings", bits=4), dict(source="own")]
+
+
+@pytest.mark.parametrize("options", KINDS, ids=str)
 def test_prefetched_batches_give_the_same(options):
     model = hf.attach(tiny.model().train(), window=4, sinks=1, stage="all", **options)
     tiny.stir(model)
@@ -125,3 +128,20 @@ def test_compiled_layers_are_one_function():
         for name, grad in grads.items():
             torch.testing.assert_close(others[name], grad, msg=lambda text, name=name: f"{name}: {text}")
     assert len(seen) == 2, "one graph for the forward pass of all layers, one for the backward pass"
+
+
+@torch.no_grad()
+def test_ids_of_the_host():
+    """A text in pieces, its ids given a second time for the look-up."""
+    model = hf.attach(tiny.model(), window=4, sinks=1, chain=2)
+    tiny.stir(model)
+    ids = tiny.tokens(2, 24)
+    plain, told = (model(ids[:, :15], use_cache=True, **more) for more in ({}, {"rosa_ids": ids[:, :15]}))
+    assert torch.equal(plain.logits, told.logits)
+    rest = [
+        model(ids[:, 15:], past_key_values=each.past_key_values, **more).logits
+        for each, more in ((plain, {}), (told, {"rosa_ids": ids[:, 15:]}))
+    ]
+    assert torch.equal(*rest)
+    with pytest.raises(ValueError, match="rosa_ids is a copy of input_ids on the host"):
+        model(ids, rosa_ids=ids[:1])

@@ -224,7 +224,9 @@ READS: list[Any] = [
     ((2, 12, 12, 6, 24, 3), torch.bfloat16, True, False, True),
     ((1, 13, 13, 2, 10, 2), torch.float32, False, False, False),
 ]
-each_read = pytest.mark.parametrize("shape, kind, gain, gate, straight", READS, ids=["tokens", "one", "routes", "plain"])
+each_read = pytest.mark.parametrize(
+    "shape, kind, gain, gate, straight", READS, ids=["tokens", "one", "routes", "plain"]
+)
 
 
 class Reading:

@@ -125,9 +125,10 @@ def _block_mask(
 
     if seen == 0 and rows.padding is None and columns == (0, 0, queries):
         return _first_block_mask(window, sinks, queries, device)
-    # Numbers that grow with the text are tensors, so that one compiled kernel serves every step.
-    past = torch.tensor(seen, device=device)
-    moved = columns._replace(offset=torch.tensor(columns.offset, device=device))
+    # Numbers that grow with the text are tensors, so that one compiled kernel serves every step. They are filled in
+    # there: a copy from the host would wait for the device.
+    past = torch.full((), seen, device=device)
+    moved = columns._replace(offset=torch.full((), columns.offset, device=device))
 
     def sees(row: Tensor, head: Tensor, query: Tensor, column: Tensor) -> Tensor:
         return _sees(window, sinks, moved, rows, row, query + past, column)

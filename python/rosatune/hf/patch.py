@@ -34,7 +34,10 @@ from .masks import FLASH, Columns, Rows, build
 
 __all__ = ["LAYERS", "PLACES", "Plan", "STACKS", "prepare"]
 
-PLACES = "rosa_places"  # the argument of the model that carries places looked up ahead (ahead.py)
+# Arguments of the model beside transformers' own, both optional: places that were looked up ahead (ahead.py), and the
+# ids on the host, so that a look-up has not to fetch them from the device, which would wait for all work before.
+PLACES = "rosa_places"
+HOST_IDS = "rosa_ids"
 
 
 class Plan(NamedTuple):
@@ -182,7 +185,11 @@ def _check_ids(ids: Tensor, vocabulary: int) -> None:
 def _look_up(stack: Any, given: dict, ids: Optional[Tensor], valid: Optional[Tensor]) -> Optional[Reads]:
     """What the layers read of the sources that they share."""
     lookup: Lookup = stack.rosatune.lookup
-    known = given.pop(PLACES, None)
+    known, host = given.pop(PLACES, None), given.pop(HOST_IDS, None)
+    if host is not None:
+        if ids is None or host.shape != ids.shape or host.device.type != "cpu":
+            raise InvalidArgument(f"{HOST_IDS} is a copy of input_ids on the host; this is not")
+        ids = host
     kinds = {layer.rosa.reads for layer in stack.layers if layer.rosa is not None}
     if not kinds:
         return None

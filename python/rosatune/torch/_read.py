@@ -42,6 +42,12 @@ class Strength(NamedTuple):
 # -------------------------------------------------------------------------------------------------------------- helpers
 
 
+def _lean(operator: Any, work: Any) -> Any:
+    """What an operator runs, where no gradient and no compiler asks for the operator itself: a step of decoding makes
+    some hundred calls, and PyTorch's way to an operator takes longer than the work."""
+    return operator if torch.is_grad_enabled() or torch.compiler.is_compiling() else work
+
+
 def _by_step(x: Tensor) -> Tensor:
     """[B, R, T] as [B, T, R]."""
     return x.transpose(1, 2)
@@ -94,13 +100,17 @@ def _packed(bits: Tensor) -> Tensor:
     return (bits.view(batch, steps, (channels + 7) // 8, 8).to(torch.uint8) * place).sum(-1, dtype=torch.uint8)
 
 
-@torch.library.custom_op("rosatune::pack_bits", mutates_args=(), schema="(Tensor v, bool slope) -> (Tensor, Tensor)")
-def _pack(v: Tensor, slope: bool) -> Tuple[Tensor, Tensor]:
+def _pack_now(v: Tensor, slope: bool) -> Tuple[Tensor, Tensor]:
     kernels = _triton.module("_read_kernels", v)
     if kernels is not None:
         return kernels.pack(v.contiguous(), slope)
     values = _packed(v > 0)
     return values, _packed(v.abs() < 1) if slope else values.new_empty(0)
+
+
+_pack = torch.library.custom_op(
+    "rosatune::pack_bits", _pack_now, mutates_args=(), schema="(Tensor v, bool slope) -> (Tensor, Tensor)"
+)
 
 
 @_pack.register_fake
@@ -112,7 +122,7 @@ def _(v: Tensor, slope: bool) -> Tuple[Tensor, Tensor]:
 
 def pack_bits(v: Tensor) -> Tensor:
     """The bits of v [B, T, C] in bytes [B, T, C / 8]: channel c is bit c % 8 of byte c / 8."""
-    return _pack(v.detach(), False)[0]
+    return _lean(_pack, _pack_now)(v.detach(), False)[0]
 
 
 def bits_at(values: Tensor, tau: Tensor, channels: int) -> Tensor:
@@ -164,8 +174,9 @@ def _plain_read(
 
 
 def _plain_read_backward(
-    gy: Tensor, v: Optional[Tensor], values: Tensor, slopes: Tensor, tau: Tensor, length: Tensor, entry: Any, first: Any,
-    gain: Optional[Tensor], z: Optional[Tensor], e0: Tensor, e1: Tensor, scale: float, wanted: Sequence[bool],
+    gy: Tensor, v: Optional[Tensor], values: Tensor, slopes: Tensor, tau: Tensor, length: Tensor, entry: Any,
+    first: Any, gain: Optional[Tensor], z: Optional[Tensor], e0: Tensor, e1: Tensor, scale: float,
+    wanted: Sequence[bool],
 ) -> Tuple[Optional[Tensor], ...]:  # fmt: skip
     links, batch, routes, steps = tau.shape
     channels = e0.shape[1]
@@ -208,13 +219,13 @@ def _plain_read_backward(
 
 # ----------------------------------------------------------------------------------------------------------------- read
 
-_READ = "Tensor tau, Tensor length, Tensor? entry, Tensor? first, Tensor? gain, Tensor? z, Tensor e0, Tensor e1, Tensor scale"
-
-
-@torch.library.custom_op(
-    "rosatune::read", mutates_args=(), schema=f"(Tensor v, Tensor values, Tensor slopes, {_READ}) -> Tensor"
+_READ = (
+    "Tensor tau, Tensor length, Tensor? entry, Tensor? first, Tensor? gain, Tensor? z, Tensor e0, Tensor e1, "
+    "Tensor scale"
 )
-def _read(
+
+
+def _read_now(
     v: Tensor, values: Tensor, slopes: Tensor, tau: Tensor, length: Tensor, entry: Optional[Tensor],
     first: Optional[Tensor], gain: Optional[Tensor], z: Optional[Tensor], e0: Tensor, e1: Tensor, scale: Tensor,
 ) -> Tensor:  # fmt: skip
@@ -225,6 +236,14 @@ def _read(
     work = _plain_read if kernels is None else kernels.read
     dense = (None if x is None else x.contiguous() for x in (values, tau, length, gain, z, e0, e1))
     return work(*dense, float(scale), v.dtype)
+
+
+_read = torch.library.custom_op(
+    "rosatune::read",
+    _read_now,
+    mutates_args=(),
+    schema=f"(Tensor v, Tensor values, Tensor slopes, {_READ}) -> Tensor",
+)
 
 
 @_read.register_fake
@@ -297,7 +316,8 @@ def read(v: Tensor, places: Any, strength: Strength, e0: Tensor, e1: Tensor, v_g
 
 def read_values(like: Tensor, values: Tensor, places: Any, strength: Strength, e0: Tensor, e1: Tensor) -> Tensor:
     """y [B, t, C] of the dtype of ``like``, read in values [B, S, C / 8] that were packed before; has no gradient."""
-    return _read(like.detach(), values, values.new_empty(0), *places, *strength[:2], e0, e1, strength.scale)
+    given = (like.detach(), values, values[:0, :0], *places, *strength[:2], e0, e1, strength.scale)
+    return _lean(_read, _read_now)(*given)
 
 
 # ---------------------------------------------------------------------------------------------------------------- gains
@@ -366,10 +386,14 @@ def _plain_gate_backward(gz: Tensor, u: Tensor, z: Tensor, weight: Tensor) -> Tu
     return (felt * weight.float()).to(u.dtype), (felt * u.float()).sum((0, 1)), felt.sum().view(1)
 
 
-@torch.library.custom_op("rosatune::gate", mutates_args=(), schema="(Tensor u, Tensor weight, Tensor bias) -> Tensor")
-def _gate(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def _gate_now(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     kernels = _triton.module("_read_kernels", u)
     return (_plain_gate if kernels is None else kernels.gate)(u.contiguous(), weight, bias)
+
+
+_gate = torch.library.custom_op(
+    "rosatune::gate", _gate_now, mutates_args=(), schema="(Tensor u, Tensor weight, Tensor bias) -> Tensor"
+)
 
 
 @_gate.register_fake
@@ -409,4 +433,4 @@ _gate.register_autograd(_gate_grad, setup_context=_keep_gate)
 
 def gate(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """z = 2 sigmoid(u . weight + bias), float32 [B, T], for u [B, T, C]; nothing of the size of u is kept but u."""
-    return _gate(u, weight, bias)
+    return _lean(_gate, _gate_now)(u, weight, bias)

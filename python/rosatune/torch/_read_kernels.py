@@ -1,8 +1,8 @@
 """Triton kernels for reading value bits at known places: what a layer does for a source that all layers share.
 
 The tensor operations of ``_read.py`` are the definition that these are tested against, and are used where Triton is
-missing. Shapes are those of that file: L links, B rows, T steps, R routes, C channels, S steps of packed values; a route
-has C / R neighbouring channels, all of them where tokens are the source. N is B T.
+missing. Shapes are those of that file: L links, B rows, T steps, R routes, C channels, S steps of packed values; a
+route has C / R neighbouring channels, all of them where tokens are the source. N is B T.
 
     kernel      reads                                        writes
     pack        v                                            a bit per channel, with its slope two
