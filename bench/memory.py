@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Trains adapters on a real model, run after run, and measures what each remembers beyond its window.
+r"""Trains adapters on a real model, run after run, and measures what each remembers beyond its window.
 
-    bench/memory.py --model FILE.gguf --train novels=DIR --fit novels=FILE --valid novels=DIR --runs bench/memory_runs.json
+    bench/memory.py --model FILE.gguf --runs bench/memory_runs.json \
+        --train novels=DIR --fit novels=FILE --valid novels=DIR
 
 MODEL is a GGUF file (needs the package gguf) or a folder of Hugging Face. Texts are token ids: .npy files (one document
 each) or shards of `rosatune data pack` (.tokens), files or folders of them, each under the name of its kind; a run
@@ -22,8 +23,8 @@ and for all others, under these conditions:
     off, random      the same adapter, reading nothing, and at random places as old as the delay wants
     ... + pointer    with a pointer fitted to the model on top
 
-A run names its two controls, a window and global attention that were trained alike. What it gives back is (window - run)
-/ (window - global), with a standard error from leaving out one book at a time.
+A run names its two controls, a window and global attention that were trained alike. What it gives back is
+(window - run) / (window - global), with a standard error from leaving out one book at a time.
 """
 
 import argparse

@@ -125,7 +125,7 @@ class Lookup:
                 continue
             symbols = self._symbols(name, rule, ids, embeds)
             if state is not None:
-                found = _advance(state[name], symbols, valid, kinds, symbols.device if embeds is None else embeds.device)
+                found = _advance(state[name], symbols, valid, kinds, (symbols if embeds is None else embeds).device)
             else:
                 found = _places.find_places(rule, symbols, valid, kinds) if kinds else []
                 found = [x if embeds is None else TensorPlaces(*(y.to(embeds.device) for y in x[:2])) for x in found]

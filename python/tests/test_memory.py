@@ -130,7 +130,8 @@ def test_the_same_numbers_as_recall(memory: Any, given: list[str]) -> None:
     expected = rosatune.recall(model.eval(), texts, context=64, pieces=2, batch=2)  # random places go by row
     for condition in ("adapter", "off", "random"):
         for number in ("far", "rest", "ppl"):
-            assert found[condition][number] == pytest.approx(expected.conditions[condition][number], rel=1e-4), condition
+            here, there = found[condition][number], expected.conditions[condition][number]
+            assert here == pytest.approx(there, rel=1e-4), condition
     assert hf.attachment(model).config.chain == 2
 
 

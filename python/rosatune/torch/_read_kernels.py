@@ -274,7 +274,7 @@ def read_backward(
     gv = ggain = gz = ge0 = ge1 = None
     with _on(gy):
         if any(wanted[1:]):
-            wide = _columns(per, 128)
+            wide = _columns(per, 64)
             high = max(16, 4096 // wide)
             blocks = triton.cdiv(steps, high)
             gweight = torch.empty(tau.shape, device=gy.device)

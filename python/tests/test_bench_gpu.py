@@ -1,0 +1,69 @@
+"""bench/gpu.py at toy size: every setting runs and is reported, and the count of operations is right."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+sys.path.insert(0, str(Path(__file__).parent))
+from tiny import one_thread  # noqa: E402, F401
+
+BENCH = Path(__file__).parents[2] / "bench"
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Any:
+    sys.path.insert(0, str(BENCH))
+    spec = importlib.util.spec_from_file_location("bench_gpu", BENCH / "gpu.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    sys.path.remove(str(BENCH))
+
+
+def test_every_setting_is_reported(gpu: Any, capsys: pytest.CaptureFixture) -> None:
+    words = ["train", "read", "decode", "--shapes", "tiny", "--sizes", "64x1", "--tokens", "64", "--chunk", "32"]
+    words += ["--window", "8", "--steps", "1", "--repeat", "1", "--decode-steps", "1", "--device", "cpu", "--json"]
+    assert gpu.main([*words, "--settings", "products", "rosa", "rosa/3", "own"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    trained = {(row["size"], row["setting"]): row for row in rows if "size" in row}
+    assert {setting for _, setting in trained} == {"window", "products", "rosa", "rosa/3", "own"} and len(trained) == 10
+    for row in trained.values():
+        base = trained[row["size"], "window"]
+        assert row["ratio"] == pytest.approx(row["ms"] / base["ms"])
+        assert row["tokens"] == pytest.approx(64e3 / row["ms"])
+    rosa, products = trained["64x1 free", "rosa"], trained["64x1 free", "products"]
+    assert rosa["beyond"] == pytest.approx(rosa["ratio"] - products["ratio"])
+    read = {row["setting"]: row for row in rows if "speed" in row}
+    assert set(read) == {"window", "rosa", "rosa/3", "own", "global"}
+    assert read["rosa"]["kept"] > read["window"]["kept"] == 0
+    assert read["rosa"]["step_ratio"] == pytest.approx(read["rosa"]["ms"] / read["window"]["ms"])
+    with pytest.raises(SystemExit, match="kernels are measured on a CUDA device"):
+        gpu.main(["kernels", "--device", "cpu"])
+
+
+def test_operations_are_counted(gpu: Any) -> None:
+    """Against the weights of the model itself; the head is tied, so that its product is that of the embeddings."""
+    class Args:
+        device = "cpu"
+
+    model = gpu.make("tiny", Args, torch.float32)
+    weights = sum(x.numel() for x in model.parameters() if x.ndim == 2)
+    attention = 3 * 2 * 4 * 16 * 8  # layers, scores and sums, heads, their width, window
+    assert gpu.must("tiny", 3, 100, 8) == pytest.approx(3 * 2 * 64 * 64 / (weights + attention))
+
+
+def test_texts_return(gpu: Any) -> None:
+    ids = gpu.ids_of(1, 1024, 500)
+    assert ids.shape == (1, 1024) and torch.equal(ids, gpu.ids_of(1, 1024, 500))
+    triples = ids[0].unfold(0, 3, 1)
+    assert len({tuple(x) for x in triples.tolist()}) < 0.8 * len(triples)
