@@ -23,7 +23,12 @@ class RosaState:
     """What an adapter keeps of the text so far, for a batch of ``batch`` rows.
 
     Give it to the adapter with every piece of the text: ``adapter(u, state=state)``. It can be copied and pickled.
+
+    Value bits stay on the GPU until they take more than ``device_bytes``. Then they move to pinned memory of the host,
+    where kernels read the few rows that a step needs in place, so that the GPU's memory does not grow with the text.
     """
+
+    device_bytes = 16 << 20  #: of one layer's values; set it on the class, before a text is begun
 
     def __init__(self, adapter: Any, batch: int) -> None:
         if batch < 1:
@@ -83,6 +88,7 @@ class RosaState:
         if self._finder is not None:
             self._finder.reorder(chosen)
         if self._values is not None:
+            self._settle()
             self._values = self._values[torch.tensor(chosen, device=self._values.device)]
         self._batch = len(chosen)
 
@@ -100,14 +106,42 @@ class RosaState:
         new = _read.pack_bits(v.detach())
         begin, end = self._steps, self._steps + v.shape[1]
         if self._values is None or end > self._values.shape[1]:
-            # a quarter more than needed, so that the cost of growing is small per step
-            room = new.new_zeros(self._batch, end * 5 // 4 + 16, new.shape[2])
-            if self._values is not None:
-                room[:, :begin] = self._values[:, :begin]
-            self._values = room
-        self._values[:, begin:end] = new
+            self._grow(new, end)
+        values = self._values
+        assert values is not None
+        if values.device == new.device:
+            values[:, begin:end] = new
+        else:
+            if not values.is_pinned():  # a copy of a state
+                self._values = values = values.pin_memory()
+            for row in range(self._batch):  # each row is contiguous there, so that nothing waits for the copy
+                values[row, begin:end].copy_(new[row], non_blocking=True)
         self._steps = end
-        return self._values
+        return values
+
+    def _grow(self, new: Tensor, steps: int) -> None:
+        """Room for this many steps."""
+        # a quarter more than needed, so that the cost of growing is small per step
+        shape = (self._batch, steps * 5 // 4 + 16, new.shape[2])
+        on_host = new.is_cuda and self._batch * steps * new.shape[2] > self.device_bytes
+        if on_host:
+            shape = (self._batch, 2 * steps, new.shape[2])  # pinned memory is slow to get
+            room = torch.empty(shape, dtype=torch.uint8, pin_memory=True)
+        else:
+            room = new.new_zeros(shape)
+        if self._values is not None:
+            self._settle()
+            room[:, : self._steps] = self._values[:, : self._steps].to(room.device)
+        self._values = room
+
+    def _settle(self) -> None:
+        """Wait for copies to the host that are under way, before the host reads what they bring."""
+        if self._values is not None and self._values.device.type == "cpu" and self._values.is_pinned():
+            torch.cuda.synchronize()
+
+    def __getstate__(self) -> Dict[str, Any]:
+        self._settle()
+        return self.__dict__
 
     def find(
         self, symbols: np.ndarray, valid: Optional[np.ndarray], reads: Iterable[str], watch: Optional[Watch] = None

@@ -481,7 +481,10 @@ def test_cuda_gives_the_same(options: dict, kind: Any) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_cuda_state() -> None:
+@pytest.mark.parametrize("room", [1 << 24, 40, 0])
+def test_cuda_state(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values on the GPU, moving to the host on the way, and there from the start."""
+    monkeypatch.setattr(RosaState, "device_bytes", room)
     given = config(source="tokens+own", chain=2, **ON)
     made, text = adapter(given).cuda().eval(), Text()
     lookup = Lookup(given, CHANNELS, VOCABULARY)
@@ -495,4 +498,6 @@ def test_cuda_state() -> None:
         for part in (slice(0, 11), slice(11, 12), slice(12, STEPS)):
             found = lookup(ids[:, part], embeds[:, part], None, past)
             parts.append(made(u[:, part], state=state, found=found))
+            state = state.fork()
+    assert state._values is not None and state._values.is_cuda == (room > 40)
     torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=0, atol=1e-5)

@@ -166,9 +166,10 @@ def _plain_read(
     links, batch, routes, steps = tau.shape
     channels = e0.shape[1]
     weight = _weights(tau, length, gain, z, scale)
-    y = torch.zeros(batch, steps, routes, channels // routes, device=values.device)
+    y = torch.zeros(batch, steps, routes, channels // routes, device=tau.device)
     for link in range(links):
-        level = torch.where(bits_at(values, tau[link], channels), e1[link], e0[link]).view(y.shape)
+        bits = bits_at(values, tau[link].to(values.device), channels).to(tau.device)
+        level = torch.where(bits, e1[link], e0[link]).view(y.shape)
         y += level * _by_step(weight[link]).unsqueeze(-1)
     return y.view(batch, steps, channels).to(kind)
 
@@ -232,7 +233,7 @@ def _read_now(
     """y for packed values; v gives its dtype, and has the gradient."""
     if v.numel() == 0:
         return torch.zeros_like(v)
-    kernels = _triton.module("_read_kernels", values)
+    kernels = _triton.module("_read_kernels", tau)  # values may be in pinned memory of the host
     work = _plain_read if kernels is None else kernels.read
     dense = (None if x is None else x.contiguous() for x in (values, tau, length, gain, z, e0, e1))
     return work(*dense, float(scale), v.dtype)

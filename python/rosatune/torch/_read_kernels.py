@@ -150,7 +150,7 @@ def read(
     """y [B, T, C] of dtype ``kind``."""
     links, batch, routes, steps = tau.shape
     channels, per = e0.shape[1], e0.shape[1] // routes
-    y = torch.empty(batch, steps, channels, dtype=kind, device=values.device)
+    y = torch.empty(batch, steps, channels, dtype=kind, device=tau.device)
     wide = _columns(per, 256)
     high = max(8, 2048 // wide)
     grid = (triton.cdiv(steps, high), routes * triton.cdiv(per, wide), batch)
