@@ -91,8 +91,8 @@ static void check(struct fixture *f, uint32_t contexts)
 
 		for (unsigned lane = 0; lane <= f->bits; lane++)
 			symbols[lane] = (uint32_t)(word >> (64 - f->bits)) ^ (lane ? 1u << (lane - 1) : 0);
-		matched =
-		    chain_find(&f->chains, &view, &f->ctx, f->bits, word, length, bound, f->bits + 1, symbols, found);
+		matched = chain_find(&f->chains, &view, &f->ctx, f->bits, word, length, bound, first_bits(f->bits + 1),
+				     f->bits + 1, symbols, found);
 		assert_false(f->chains.gave_up);
 		assert_int_equal(matched, by_hand(f, contexts, length, 0).length);
 		for (unsigned lane = 0; lane <= f->bits; lane++)

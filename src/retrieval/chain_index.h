@@ -317,10 +317,11 @@ ALWAYS_INLINE struct match chain_walk_sets(struct chain_index *index, const stru
 }
 
 /* Look up `lanes` queries at once, as chain_recall() has them; the first has word `word`, and all have `length`
- * symbols. No match is longer than `bound`. found[] gets the contexts; the length of lane 0's match is returned. */
+ * symbols. No match is longer than `bound`. Chains are walked for the lanes of the set `wanted`. found[] gets the
+ * contexts; the length of lane 0's match is returned. */
 ALWAYS_INLINE uint32_t chain_find(struct chain_index *index, const struct chain_view *view, struct contexts *ctx,
-				  unsigned bits, uint64_t word, uint32_t length, uint32_t bound, unsigned lanes,
-				  const uint32_t *symbols, uint32_t *found)
+				  unsigned bits, uint64_t word, uint32_t length, uint32_t bound, uint32_t wanted,
+				  unsigned lanes, const uint32_t *symbols, uint32_t *found)
 {
 	const uint64_t past = word << bits;
 	const uint32_t *const row = view->root;
@@ -330,6 +331,7 @@ ALWAYS_INLINE uint32_t chain_find(struct chain_index *index, const struct chain_
 
 	if (bound <= view->levels)
 		return matched;
+	deep &= wanted;
 	for (unsigned lane = 0; lane < lanes; lane++) {
 		const uint32_t c = row[place ^ chain_entry(view, bits, symbols[lane])];
 

@@ -136,9 +136,10 @@ ALWAYS_INLINE void index_context(struct route *route, const struct chain_view *v
 
 /* ---- find ---- */
 
-/* The tables answer what they can; only a match that may be longer than they go is looked for in the order. */
+/* The tables answer what they can; only a match that may be longer than they go is looked for in the order, and only in
+ * the lanes of the set `wanted`. */
 ALWAYS_INLINE uint32_t find_ordered(const struct route *route, const struct chain_view *view, unsigned bits,
-				    uint64_t word, uint32_t length, struct match past, unsigned lanes,
+				    uint64_t word, uint32_t length, struct match past, uint32_t wanted, unsigned lanes,
 				    const uint32_t *symbols, uint32_t *found)
 {
 	const uint32_t cap = least(length, route->contexts.max_match), levels = least(view->levels, cap);
@@ -147,6 +148,7 @@ ALWAYS_INLINE uint32_t find_ordered(const struct route *route, const struct chai
 
 	if (past.length < levels || cap <= levels)
 		return matched;
+	deep &= wanted;
 	/* a string of one symbol more than tables know that has no root has not occurred */
 	for (unsigned lane = 0; lane < lanes; lane++)
 		if (!view->root[row ^ chain_entry(view, bits, symbols[lane])])
@@ -159,7 +161,8 @@ ALWAYS_INLINE uint32_t find_ordered(const struct route *route, const struct chai
 
 /* The chains gave up on a look-up. */
 static uint32_t rescue(struct route *route, const rosa_allocator *allocator, uint32_t indexed, uint64_t word,
-		       uint32_t length, struct match past, unsigned lanes, const uint32_t *symbols, uint32_t *found)
+		       uint32_t length, struct match past, uint32_t wanted, unsigned lanes, const uint32_t *symbols,
+		       uint32_t *found)
 {
 	const unsigned bits = route->contexts.bits;
 	struct chain_view view;
@@ -170,10 +173,24 @@ static uint32_t rescue(struct route *route, const rosa_allocator *allocator, uin
 	if (route->ordered) {
 		if (past.length == ROUTE_UNKNOWN)
 			past = route_match_anew(route, length - 1);
-		return find_ordered(route, &view, bits, word, length, past, lanes, symbols, found);
+		return find_ordered(route, &view, bits, word, length, past, wanted, lanes, symbols, found);
 	}
 	return chain_find(&route->chains, &view, &route->contexts, bits, word, length,
-			  least(length, route->contexts.max_match), lanes, symbols, found);
+			  least(length, route->contexts.max_match), wanted, lanes, symbols, found);
+}
+
+/*
+ * Does the match of the query before its last symbol go on? Then the context after the best one is the answer, and no
+ * search is needed: a context that shares L + 1 symbols follows one that shares L, and of those `past` was the newest.
+ * (At most one context has come in since, so any other that follows one of them is older.) A match that was cut at
+ * max_match is not the only one of its length, so there this does not hold.
+ */
+ALWAYS_INLINE bool match_goes_on(const struct contexts *ctx, const struct cursor *at, unsigned bits)
+{
+	const struct match past = at->best;
+
+	return past.context && past.context < at->indexed && past.length < ctx->max_match &&
+	       packed_get(&at->key, bits, past.context) == at->query_symbol;
 }
 
 /* The longest matches of the query and of its flips, whose last symbols are in symbols[]. False if the chains gave up:
@@ -187,20 +204,28 @@ ALWAYS_INLINE bool find_matches(struct route *route, const rosa_allocator *alloc
 	const uint32_t cap = least(at->query_runs, ctx->max_match);
 	/* A match is at most one symbol longer than that of the query before its last symbol. */
 	const uint32_t bound = past.length >= cap ? cap : past.length + 1;
+	const bool goes_on = match_goes_on(ctx, at, bits);
+	const uint32_t wanted = first_bits(lanes) & ~(uint32_t)goes_on;
 	bool good = true;
 
-	if (ordered) {
-		at->best.length =
-		    find_ordered(route, view, bits, at->query_word, at->query_runs, past, lanes, symbols, found);
-	} else {
-		at->best.length = chain_find(&route->chains, view, ctx, bits, at->query_word, at->query_runs, bound,
-					     lanes, symbols, found);
-		good = LIKELY(!route->chains.gave_up);
-		if (!good)
-			at->best.length = rescue(route, allocator, at->indexed, at->query_word, at->query_runs, past,
-						 lanes, symbols, found);
+	if (lanes > 1 || !goes_on) {
+		if (ordered) {
+			at->best.length = find_ordered(route, view, bits, at->query_word, at->query_runs, past, wanted,
+						       lanes, symbols, found);
+		} else {
+			at->best.length = chain_find(&route->chains, view, ctx, bits, at->query_word, at->query_runs,
+						     bound, wanted, lanes, symbols, found);
+			good = LIKELY(!route->chains.gave_up);
+			if (!good)
+				at->best.length = rescue(route, allocator, at->indexed, at->query_word, at->query_runs,
+							 past, wanted, lanes, symbols, found);
+		}
+		at->best.context = found[0];
 	}
-	at->best.context = found[0];
+	if (goes_on) {
+		at->best = (struct match){past.context + 1, past.length + 1};
+		found[0] = at->best.context;
+	}
 	return good;
 }
 
