@@ -101,6 +101,12 @@ static size_t link_size(const struct chain_index *index)
 	return (index->capacity + 1) * index->link_bytes * index->link_sets + PAD;
 }
 
+/* Context 0, the end of every chain, leads to itself. */
+static void end_of_chains(struct chain_index *index)
+{
+	memset(index->link, 0, (size_t)index->link_bytes * index->link_sets);
+}
+
 /* Room for the links of more sets; what was there is lost. */
 static bool reserve_sets(struct chain_index *index, const rosa_allocator *allocator, unsigned sets)
 {
@@ -114,6 +120,7 @@ static bool reserve_sets(struct chain_index *index, const rosa_allocator *alloca
 		return false;
 	memory_free(allocator, index->link);
 	*index = next;
+	end_of_chains(index);
 	return true;
 }
 
@@ -182,6 +189,7 @@ bool chain_reserve(struct chain_index *index, const rosa_allocator *allocator, u
 			return false;
 	}
 	*index = next;
+	end_of_chains(index);
 	return true;
 }
 
