@@ -111,7 +111,7 @@ typedef struct rosa_options {
 	}
 
 /* `threads` as in rosa_options; `allocator` NULL: malloc. Workers may be given to calls on several threads at once,
- * which then take turns. A forked process must not use the workers of its parent. */
+ * which then take turns. In a child of fork() the workers of the parent compute on the calling thread alone. */
 ROSA_API rosa_status rosa_workers_new(int threads, const rosa_allocator *allocator, rosa_workers **workers,
 				      rosa_error *err);
 

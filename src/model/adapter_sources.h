@@ -18,6 +18,12 @@ struct adapter_source {
 	uint32_t layer; /* of SOURCE_LAYER, else 0 */
 };
 
+/* Whether the places of a source are a function of the tokens alone, known before the first layer. */
+static inline bool source_of_tokens(const struct adapter_source *source)
+{
+	return source->kind == SOURCE_TOKENS || source->kind == SOURCE_EMBEDDINGS;
+}
+
 struct adapter_sources {
 	size_t count; /* 1 to SOURCES_MOST, no two of them the same */
 	struct adapter_source all[SOURCES_MOST];

@@ -26,12 +26,6 @@ bool source_is_shared(const struct decoder_source *source)
 	return source->source.kind != SOURCE_OWN;
 }
 
-/* Whether the places of a source are known before the first layer. */
-static bool needs_only_tokens(const struct decoder_source *source)
-{
-	return source->source.kind == SOURCE_TOKENS || source->source.kind == SOURCE_EMBEDDINGS;
-}
-
 /* ------------------------------------------------------------------------------------------------------ sources -- */
 
 rosa_status decoder_sources_new(decoder *d, rosa_error *err)
@@ -251,7 +245,7 @@ rosa_status decoder_find(const struct pass *pass, rosa_error *err)
 	for (size_t i = 0; i < d->source_count; i++) {
 		const struct decoder_source *source = &d->sources[i];
 
-		for (size_t s = 0; needs_only_tokens(source) && s < pass->count && status == ROSA_OK; s++) {
+		for (size_t s = 0; source_of_tokens(&source->source) && s < pass->count && status == ROSA_OK; s++) {
 			const struct segment *segment = &pass->segments[s];
 
 			token_symbols_of(pass, source, segment, symbols);

@@ -6,20 +6,21 @@ size_t links_follow(int links, size_t steps, const int32_t *tau, const int32_t *
 		    const int32_t *tau0, const int32_t *length0, size_t stride, int32_t *places, int32_t *lengths)
 {
 	for (size_t t = 0; t < steps; t++) {
-		int32_t place = tau[t], shared = lengths ? length[t] : 0;
+		struct chain_link link = {tau[t], lengths && tau[t] >= 0 ? length[t] : 0};
 
-		for (size_t link = 0; link < (size_t)links; link++) {
+		for (size_t i = 0; i < (size_t)links; i++) {
 			/* nothing precedes step 0, so it is never a destination */
-			if (place != -1 && (place < 1 || (size_t)place >= history))
+			if (link.place != -1 && (link.place < 1 || (size_t)link.place >= history))
 				return t;
-			places[link * stride + t] = place;
+			places[i * stride + t] = link.place;
 			if (lengths)
-				lengths[link * stride + t] = place < 0 ? 0 : shared;
-			if (place < 0)
-				continue;
-			if (lengths && length0[place - 1] < shared)
-				shared = length0[place - 1];
-			place = tau0[place - 1];
+				lengths[i * stride + t] = link.length;
+			if (link.place >= 0) {
+				const size_t before = (size_t)link.place - 1;
+
+				link =
+				    link_next(link, (struct chain_link){tau0[before], lengths ? length0[before] : 0});
+			}
 		}
 	}
 	return steps;

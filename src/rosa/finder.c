@@ -1,6 +1,7 @@
 /* A source that grows: streams, and the chain through what was found before. */
 #include "rosa/finder.h"
 #include "base/status.h"
+#include "retrieval/links.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -123,25 +124,25 @@ static void keep(struct finder *finder, size_t steps, const int32_t *tau, const 
 	}
 }
 
-/* The further links: the next place of d is what had been found at step d - 1. */
+/* The further links. */
 static void follow(const struct finder *finder, struct places *places)
 {
 	const size_t steps = places->steps, cells = finder->routes * steps;
 
 	for (size_t i = cells; i < finder->links * cells; i++) {
-		const int32_t before = places->tau[i - cells] - 1;
-		const size_t r = i / steps % finder->routes;
+		const struct chain_link last = {places->tau[i - cells], places->length[i - cells]};
+		struct chain_link found = {-1, 0}, link;
 
-		places->tau[i] = -1;
-		places->length[i] = 0;
-		if (before >= 0) {
-			const struct finder_block *block = finder->blocks[(size_t)before / BLOCK];
-			const size_t at = r * BLOCK + (size_t)before % BLOCK;
-			const uint8_t longest = places->length[i - cells];
+		if (last.place > 0) {
+			const size_t before = (size_t)last.place - 1, r = i / steps % finder->routes;
+			const struct finder_block *block = finder->blocks[before / BLOCK];
+			const size_t at = r * BLOCK + before % BLOCK;
 
-			places->tau[i] = block->tau[at];
-			places->length[i] = block->length[at] < longest ? block->length[at] : longest;
+			found = (struct chain_link){block->tau[at], block->length[at]};
 		}
+		link = link_next(last, found);
+		places->tau[i] = link.place;
+		places->length[i] = (uint8_t)link.length;
 	}
 }
 

@@ -125,7 +125,7 @@ static void read_gradient(const struct rosa_setup *setup, const struct rosa_weig
 						  back->gy, back->ga, gu);
 }
 
-struct weighing {
+struct strengthening {
 	const struct lookup *lookup;
 	const struct rosa_weights *weights;
 	size_t row; /* of gain, of the source's first route */
@@ -134,9 +134,9 @@ struct weighing {
 };
 
 /* One route of one sequence; rows are the sequences' routes. */
-static void weigh_route(void *context, size_t row, unsigned worker)
+static void strengthen_route(void *context, size_t row, unsigned worker)
 {
-	const struct weighing *job = context;
+	const struct strengthening *job = context;
 	const struct lookup_shape *shape = &job->lookup->shape;
 	const size_t route = row % shape->routes, width = job->channels / shape->routes;
 	float *gy = job->gy + row / shape->routes * shape->steps * job->channels + route * width;
@@ -153,15 +153,15 @@ static void weigh_route(void *context, size_t row, unsigned worker)
 	}
 }
 
-/* gy becomes that of the first link of a source, the ends of which are read with this strength. */
-static void weigh(const struct rosa_setup *setup, const struct rosa_weights *weights, const struct lookup *lookup,
-		  size_t row, float *gy)
+/* gy becomes that of the first link of a source: times the strength with which it is read. */
+static void strengthen(const struct rosa_setup *setup, const struct rosa_weights *weights, const struct lookup *lookup,
+		       size_t row, float *gy)
 {
-	struct weighing job = {lookup, weights, row, setup->channels, gy};
+	struct strengthening job = {lookup, weights, row, setup->channels, gy};
 
 	if (weights->gain || weights->scale != 1)
-		pool_run(pool_for(&setup->options, 0), lookup->shape.count * lookup->shape.routes, weigh_route, &job,
-			 NULL);
+		pool_run(pool_for(&setup->options, 0), lookup->shape.count * lookup->shape.routes, strengthen_route,
+			 &job, NULL);
 }
 
 /* Everything that is added, once nothing can fail any more; all but q and k. */
@@ -215,7 +215,7 @@ rosa_status layer_backward(const struct rosa_setup *setup, const struct rosa_wei
 					 .ggain = grads->gain ? back->ggain : NULL};
 	float *gq = NULL, *gk = NULL; /* of the layer's own source */
 	size_t link = 0, row = 0;
-	bool weighed = false;
+	bool strengthened = false;
 	rosa_status status;
 
 	for (size_t s = 0; s < sources; s++)
@@ -243,10 +243,10 @@ rosa_status layer_backward(const struct rosa_setup *setup, const struct rosa_wei
 					     .gk = k ? back->gk : NULL};
 
 		if (q || k) {
-			if (weighed)
+			if (strengthened)
 				read_gradient(setup, weights, batch, ginj, back, NULL);
-			weigh(setup, weights, lookup, row, back->gy);
-			weighed = true;
+			strengthen(setup, weights, lookup, row, back->gy);
+			strengthened = true;
 			status = backward_pass(&setup->options, learning, NULL, &pass, err);
 			if (status == ROSA_OK && sums) {
 				backend->ops->add(backend, rows * channels, back->gq, from[s].gq);

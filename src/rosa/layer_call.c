@@ -6,9 +6,10 @@
  *
  * What is kept. Of the input, H: U alone does not give H where a weight of the norm is 0, and U is made again from H in
  * little time. q, k and v, since it would take a product each to make them again; with a shared projection q and k are
- * the same rows, and where no rule reads them neither is kept. The destinations, in as few bytes as hold them. Not y
- * (layer_reread). So the tape takes 4 C numbers per token (3 C if shared, 2 C if q and k do not learn) and C/M
- * destinations, and with counterfactuals M + 1 more per query run.
+ * the same rows, and where no rule reads them neither is kept. The places, in as few bytes as hold them. Not y, which
+ * layer_read_batch reads again. So the tape takes 4 C numbers per token (3 C if shared, 2 C if q and k do not learn),
+ * and per link and route of each source a destination, with gain a match length, and with counterfactuals M + 1 more
+ * per query run.
  *
  * Gradients are added to the caller's. So that a call that fails changes none of them, all that can fail comes before
  * the first addition; once the arguments are checked, that is memory alone.

@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "base/pool.h"
 #include "base/status.h"
+#include "retrieval/links.h"
 #include "retrieval/symbol_array.h"
 #include "rosa/destinations.h"
 
@@ -107,7 +108,7 @@ struct following {
 	const uint8_t *length0;
 };
 
-/* The further links of one route: the next place of d is what had been found at step d - 1. */
+/* The further links of one route. */
 static void follow_row(void *context, size_t row, unsigned worker)
 {
 	const struct following *following = context;
@@ -116,20 +117,24 @@ static void follow_row(void *context, size_t row, unsigned worker)
 	const int width = lookup->width;
 
 	(void)worker;
-	for (size_t link = 1; link < lookup->shape.links; link++) {
+	for (size_t i = 1; i < lookup->shape.links; i++) {
 		for (size_t t = 0; t < steps; t++) {
-			const size_t at = link * cells + row * steps + t;
-			const int32_t d = destination_at(lookup->read, at - cells, width);
-			const size_t before = row * steps + (size_t)(d - 1);
-			const int32_t tau = d < 1 ? -1 : destination_at(following->tau0, before, width);
+			const size_t at = i * cells + row * steps + t;
+			const bool lengths = lookup->shape.lengths;
+			const struct chain_link last = {destination_at(lookup->read, at - cells, width),
+							lengths ? lookup->length[at - cells] : 0};
+			struct chain_link found = {-1, 0}, link;
 
-			destinations_store(lookup->read, &tau, at, 1, width);
-			if (lookup->shape.lengths) {
-				const uint8_t longest = lookup->length[at - cells],
-					      length = d < 1 ? 0 : following->length0[before];
+			if (last.place > 0) {
+				const size_t before = row * steps + (size_t)last.place - 1;
 
-				lookup->length[at] = length < longest ? length : longest;
+				found.place = destination_at(following->tau0, before, width);
+				found.length = lengths ? following->length0[before] : 0;
 			}
+			link = link_next(last, found);
+			destinations_store(lookup->read, &link.place, at, 1, width);
+			if (lengths)
+				lookup->length[at] = (uint8_t)link.length;
 		}
 	}
 }

@@ -16,11 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool of_tokens(const struct network_source *source)
-{
-	return source->is.kind == SOURCE_TOKENS || source->is.kind == SOURCE_EMBEDDINGS;
-}
-
 bool network_has_own(const network *n)
 {
 	for (size_t i = 0; i < n->source_count; i++)
@@ -112,10 +107,10 @@ void network_sources_take(network *n, bool learning, bool *good)
 		struct network_source *source = &n->sources[i];
 
 		shapes[i] = shape_of(n, source);
-		own |= !of_tokens(source);
+		own |= !source_of_tokens(&source->is);
 		if (source->is.kind != SOURCE_OWN)
 			*good &= lookup_reserve(&source->options, &shapes[i], &source->lookup, NULL) == ROSA_OK;
-		if (of_tokens(source)) {
+		if (source_of_tokens(&source->is)) {
 			source->symbols = calloc(rows * source->routes, symbol_size((unsigned)source->options.bits));
 			n->bytes += rows * source->routes * symbol_size((unsigned)source->options.bits);
 			*good &= source->symbols != NULL;
