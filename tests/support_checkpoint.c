@@ -282,6 +282,8 @@ void files_save_gguf(const struct files *files, const char *name)
 		if (key && strcmp(key, "general.architecture") != 0 && !is_among(key, gguf_lines, lines))
 			set_gguf_key(writer, files, key, files->flaws[i].value);
 	}
+	if (files->tokens)
+		weights_set_strings(writer, "tokenizer.ggml.tokens", 10, files->tokens);
 	add_tensors(&making);
 	bytes_free(&making.index);
 	weights_save(writer, scratch_path(name));

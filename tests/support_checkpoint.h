@@ -27,6 +27,7 @@ struct files {
 	bool untied, head_too; /* head_too: tied, and the head is in the file all the same */
 	uint64_t seed;
 	const float *rope_factors; /* [2]: GGUF's divisors of the frequencies; NULL: none */
+	const char *const *tokens; /* [10]: what a GGUF file calls them; NULL: it does not */
 	const struct flaw *flaws;
 	size_t flaw_count;
 };

@@ -30,6 +30,13 @@ static const char smollm2[] =
     "'<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
 static const char escaped[] = "{{- '<|im_start|>system\\n' + messages[0].content }}{{- \"<|im_start|>system\\nYou\\'re "
 			      "a \\\"helper\\\".<|im_end|>\\n\" }}{{- '<|im_start|>' + message.role }}";
+static const char qwen25[] =
+    "{%- if tools %}{{- '<|im_start|>system\\n' }}{%- if messages[0]['role'] == 'system' %}{{- messages[0]['content'] "
+    "}}"
+    "{%- else %}{{- 'You are Qwen.' }}{%- endif %}{{- \"\\n\\n# Tools\\n</tool_call><|im_end|>\\n\" }}{%- else %}"
+    "{%- if messages[0]['role'] == 'system' %}{{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}"
+    "{%- else %}{{- '<|im_start|>system\\nYou are Qwen.<|im_end|>\\n' }}{%- endif %}{%- endif %}"
+    "{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}";
 static const char qwen3[] =
     "{{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}{%- if '</think>' in message.content %}"
     "{{- '<|im_start|>' + message.role + '\\n<think>\\n' }}{{- '<|im_start|>assistant\\n' }}{%- if enable_thinking is "
@@ -100,6 +107,13 @@ static const struct conversation {
      true,
      false,
      "<|im_start|>system\nYou're a \"helper\".<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"},
+    {qwen25,
+     CHAT_ML,
+     {{"user", "Hi"}},
+     1,
+     false,
+     false,
+     "<|im_start|>system\nYou are Qwen.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"},
     {qwen3, CHAT_QWEN3, {{"user", "Hi"}}, 1, false, false, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"},
     {qwen3,
      CHAT_QWEN3,

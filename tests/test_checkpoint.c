@@ -295,6 +295,29 @@ static void open_frequencies(const struct flaw *flaws, size_t count, bool gguf, 
 	checkpoint_close(&checkpoint);
 }
 
+/* Texts of Qwen's models end with a token that their GGUF files have only as the one to begin with. */
+static void end_of_text_by_name(void **state)
+{
+	const char *tokens[] = {"a", NULL, "<|im_end|>", "b", "c", "d", "e", "f", "g", "h"};
+
+	(void)state;
+	for (int named = 0; named < 2; named++) {
+		struct files files = {.architecture = QWEN2, .tokens = tokens};
+		struct checkpoint checkpoint;
+		rosa_error error;
+
+		tokens[1] = named ? "<|endoftext|>" : "<s>";
+		files_save_gguf(&files, "model.gguf");
+		if (checkpoint_open(scratch_path("model.gguf"), &checkpoint, &error) != ROSA_OK)
+			fail_msg("%s", error.message);
+		assert_int_equal(checkpoint.config.bos, 1);
+		assert_int_equal(checkpoint.config.eos_count, 1 + named);
+		assert_int_equal(checkpoint.config.eos[0], 2);
+		assert_int_equal(checkpoint.config.eos[named], 2 - named);
+		checkpoint_close(&checkpoint);
+	}
+}
+
 static void frequencies_plain_and_linear(void **state)
 {
 	struct flaw linear[] = {{.key = "rope.scaling.type", .value = "\"linear\""},
@@ -668,6 +691,7 @@ int main(void)
 	    cmocka_unit_test(fingerprints_tell_models_apart),
 	    cmocka_unit_test(accepts_other_words),
 	    cmocka_unit_test(generation_config_names_the_ends),
+	    cmocka_unit_test(end_of_text_by_name),
 	    cmocka_unit_test(frequencies_plain_and_linear),
 	    cmocka_unit_test(frequencies_of_llama3),
 	    cmocka_unit_test(frequencies_by_the_file),

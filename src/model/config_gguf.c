@@ -239,7 +239,18 @@ static rosa_status read_norm(const struct source *source, struct model_config *c
 	return status;
 }
 
-/* Three tokens may end a text: that of the text, of a turn, and of a message. */
+/* Whether a token is called so. */
+static bool is_called(const struct source *source, int64_t token, const char *name)
+{
+	const struct gguf_entry *tokens = gguf_find(source->gguf, "tokenizer.ggml.tokens");
+	struct gguf_text text;
+
+	return tokens && token >= 0 && gguf_string(tokens, (size_t)token, &text) && text.length == strlen(name) &&
+	       memcmp(text.at, name, text.length) == 0;
+}
+
+/* Three tokens may end a text: that of the text, of a turn, and of a message. Files of Qwen's models have the first one
+ * only as the token that texts begin with, which they do not. */
 static void read_tokens(const struct source *source, struct model_config *config)
 {
 	static const char *const ends[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
@@ -252,6 +263,8 @@ static void read_tokens(const struct source *source, struct model_config *config
 		if (gguf_integer(gguf_find(source->gguf, ends[i]), 0, &token))
 			config_add_eos(config, token);
 	}
+	if (is_called(source, config->bos, "<|endoftext|>"))
+		config_add_eos(config, config->bos);
 }
 
 static rosa_status read_architecture(const struct gguf *gguf, const char *file, enum architecture *architecture,
