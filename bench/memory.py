@@ -433,6 +433,12 @@ def main(words=None):
     torch.set_float32_matmul_precision("high")
     bench = Bench(args)
 
+    for run in runs:
+        unknown = [kind for kind in run.mix if kind not in bench.train]
+        if unknown:
+            kind = unknown[0]
+            common.die(f"run {run.name!r} trains on {kind!r}; give --train {kind}=PATH, or choose runs by --only")
+
     def log(text):
         print(f"[{time.monotonic() - begun:6.1f}] {text}", flush=True)
 

@@ -1,11 +1,23 @@
-"""Token ids for training scripts: .npy files and shards of `rosatune data pack`, cut into pieces or drawn at random."""
+#!/usr/bin/env python3
+"""Token ids for training scripts: .npy files and shards of `rosatune data pack`, cut into pieces or drawn at random.
 
+As a program it makes .npy files of texts, one each, by `rosatune tokenize`:
+
+    bench/token_ids.py MODEL ids/train novels/*.txt
+    bench/token_ids.py MODEL ids/code site-packages/sympy --least 14000 --every 4
+"""
+
+import json
 import pathlib
 import struct
+import subprocess
+import sys
 
 import common
 import numpy as np
 import torch
+
+EACH = 8  # pieces that are taken of one document at most
 
 
 def shard(path):
@@ -41,11 +53,10 @@ def documents(words):
 
 
 def pieces_of(texts, length, most):
-    """(book, ids) of the first pieces of each document, `most` in all."""
-    each = max(1, most // max(1, len(texts)))
+    """(book, ids) of `most` pieces, evenly spaced among the first EACH of all documents."""
     cut = [(name, np.asarray(ids[i * length:(i + 1) * length]).astype(np.int64))
-           for name, ids in sorted(texts.items()) for i in range(min(each, len(ids) // length))]
-    return cut[:most]
+           for name, ids in sorted(texts.items()) for i in range(min(EACH, len(ids) // length))]
+    return cut if len(cut) <= most else [cut[i * len(cut) // most] for i in range(most)]
 
 
 def drawn(texts, mix, length, batch, seed):
@@ -69,3 +80,46 @@ def drawn(texts, mix, length, batch, seed):
             rows.append(np.asarray(ids[start:start + length + 1]).astype(np.int64))
         both = torch.from_numpy(np.stack(rows))
         yield {"input_ids": both[:, :-1].contiguous(), "targets": both[:, 1:].contiguous()}
+
+
+def texts_of(paths, suffixes):
+    """Text files, and those in folders; lines of over 1,000 characters are data and not text."""
+    for path in map(pathlib.Path, paths):
+        files = sorted(x for x in path.rglob("*") if x.suffix in suffixes) if path.is_dir() else [path]
+        for file in files:
+            text = file.read_text(encoding="utf-8", errors="replace").replace("\0", "")
+            if max(map(len, text.splitlines()), default=0) <= 1000:
+                yield file, text
+
+
+def main():
+    parser = common.parser(__doc__.split("\n", maxsplit=1)[0], report=False)
+    parser.add_argument("model", help="a GGUF file, or a folder with a tokenizer.json")
+    parser.add_argument("out", type=pathlib.Path, help="a folder, made if need be")
+    parser.add_argument("texts", nargs="+", help="text files, or folders of them")
+    parser.add_argument("--suffixes", nargs="+", default=[".txt", ".py"], help="of files in folders")
+    parser.add_argument("--least", type=int, default=1, help="bytes that a text has to have")
+    parser.add_argument("--every", type=int, default=1, help="take every so many of these")
+    args = parser.parse_args()
+    found = [(file, text) for file, text in texts_of(args.texts, args.suffixes) if len(text.encode()) >= args.least]
+    found = found[:: args.every]
+    if not found:
+        common.die(f"no text of {args.least} bytes or more is there")
+    args.out.mkdir(parents=True, exist_ok=True)
+    command = [args.program, "tokenize", "--model", args.model, "--file", "-", "--plain", "--null", "--json"]
+    joined = "\0".join(text for _, text in found).encode()
+    done = subprocess.run(command, input=joined, stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        common.die(f"{' '.join(command)} ended with {done.returncode}")
+    ids = json.loads(done.stdout)["ids"]
+    width = np.uint16 if max(map(max, filter(None, ids))) < 1 << 16 else np.uint32
+    plain = len({file.stem for file, _ in found}) == len(found)
+    for (file, _), tokens in zip(found, ids):
+        name = file.stem if plain else "-".join(file.with_suffix("").parts[-3:]).strip("/-")
+        np.save(args.out / f"{name}.npy", np.array(tokens, width))
+    print(f"{len(found)} texts, {sum(map(len, ids)):,} tokens in {args.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

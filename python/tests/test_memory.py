@@ -121,13 +121,13 @@ def test_the_same_numbers_as_recall(memory: Any, given: list[str]) -> None:
     import rosatune
     from rosatune import hf
 
-    bench = memory.Bench(memory.parse(given))
+    bench = memory.Bench(memory.parse([*given, "--pieces", "99"]))
     run = memory.Run(name="x", adapter=dict(chain=2), **{**SMALL, "pointer": 0})
     model = bench.model(run)
     tiny.stir(model)
     found = memory.judge(bench, run, model, print)["text"].conditions
     texts = {name: np.array(ids) for name, ids in bench.valid["text"].items()}
-    expected = rosatune.recall(model.eval(), texts, context=64, pieces=2, batch=2)  # random places go by row
+    expected = rosatune.recall(model.eval(), texts, context=64, batch=2)  # random places go by row
     for condition in ("adapter", "off", "random"):
         for number in ("far", "rest", "ppl"):
             here, there = found[condition][number], expected.conditions[condition][number]
@@ -148,3 +148,11 @@ def test_runs_of_the_list_are_valid(memory: Any) -> None:
             assert other.attention == attention and (other.adapter is None or other.reads == "self")
             for alike in ("steps", "batch", "length", "window", "mix", "rate_backbone"):
                 assert getattr(other, alike) == getattr(run, alike), (run.name, alike)
+
+
+def test_pieces_are_spread_over_the_texts(memory: Any) -> None:
+    texts = {f"book {i}": np.arange(10 * i, 10 * i + 100) for i in range(4)}
+    found = memory.token_ids.pieces_of(texts, 10, 6)
+    assert len(found) == 6 and {name for name, _ in found} == set(texts)
+    assert [len(ids) for _, ids in found] == [10] * 6
+    assert len(memory.token_ids.pieces_of(texts, 10, 99)) == 4 * memory.token_ids.EACH
