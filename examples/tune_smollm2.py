@@ -188,7 +188,7 @@ def train(model: Any, tokens: torch.Tensor, chosen: argparse.Namespace) -> bool:
 
     def share(step: int) -> float:
         """A short rise, then half a cosine down to a tenth."""
-        return min(1.0, (step + 1) / rise) * (0.55 + 0.45 * math.cos(math.pi * step / chosen.steps))
+        return min(1.0, (step + 1) / rise) * (0.55 + 0.45 * math.cos(math.pi * step / max(1, chosen.steps)))
 
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, share)
     source = torch.Generator().manual_seed(chosen.seed)
@@ -240,7 +240,7 @@ def main() -> int:
         options = dict(context=chosen.length, positions=6000, progress=tell, **window)
         pointer = rosatune.hf.fit_pointer(model, tokens[: 16 * chosen.length], **options)
     if chosen.start:
-        rosatune.hf.load_adapter(model, chosen.start)
+        rosatune.hf.load_adapter(model, chosen.start, pointer=False)
     else:
         sample = tokens[: chosen.length]  # on which the units of each layer are measured
         rosatune.hf.attach(model, layers=chosen.layers or "all", sample=sample, **window)
