@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["below", "draw_long", "signs"]
+__all__ = ["draw_long", "signs"]
 
 
 def _mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -25,12 +25,6 @@ def draw_long(seed: int, route: Any, step: Any) -> npt.NDArray[np.uint64]:
     with np.errstate(over="ignore"):  # numbers wrap round at 2**64
         first = _mix(np.asarray([seed], np.uint64) + np.uint64(0x9E3779B97F4A7C15))
         return _mix(_mix(first + np.asarray(route).astype(np.uint64)) + np.asarray(step).astype(np.uint64))
-
-
-def below(seed: int, route: Any, step: Any, limit: Any) -> npt.NDArray[np.int64]:
-    """A number from 0 to ``limit`` - 1 for a place; limits are below 2**31."""
-    drawn = draw_long(seed, route, step) >> np.uint64(32)
-    return ((drawn * np.asarray(limit).astype(np.uint64)) >> np.uint64(32)).astype(np.int64)
 
 
 def signs(seed: int, rows: int, columns: int) -> npt.NDArray[np.int8]:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .finder import random_places
+from .finder import Rule, random_places
 from .sources import Learnt
 from .torch import _device, _host
 
@@ -49,10 +49,8 @@ def chain(links: int, tau: Tensor, length: Tensor, known_tau: Tensor, known_leng
 
 
 @torch.compiler.disable
-def randomised(learnt: Learnt, delay: int) -> Learnt:
+def randomised(learnt: Learnt, rule: Rule) -> Learnt:
     """The same with random places."""
-    tau = learnt.links.tau.cpu().numpy()
-    drawn = np.stack([random_places(tau[:, row], row, 0, delay) for row in range(tau.shape[1])], 1)
-    there = torch.from_numpy(drawn).to(learnt.links.tau)
+    there = torch.from_numpy(random_places(rule, learnt.links.tau.cpu().numpy(), 0)).to(learnt.links.tau)
     read = there[0].reshape(learnt.found.read.shape).to(learnt.found.read.dtype)
     return learnt._replace(found=learnt.found._replace(read=read), links=learnt.links._replace(tau=there))

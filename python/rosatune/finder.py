@@ -30,7 +30,7 @@ __all__ = ["Finder", "Places", "READS", "Rule", "find", "random_places"]
 READS = ("found", "nothing", "random")
 
 LENGTH = 255  # match lengths are cut here, so that they fit into a byte
-SEED = 0x5EED  # of random places
+SHARED_SEED = 1 << 32  # of random places of the first source that layers share; the program has the same
 VOCABULARY = 1 << 20  # token ids are below this
 
 
@@ -51,10 +51,13 @@ class Rule(NamedTuple):
     max_match: Optional[int]
     delay: int
     links: int
+    seed: int = 0  # of random places
 
     @classmethod
-    def of(cls, config: RosaConfig, source: Source, channels: int, vocabulary: int = 1 << 16) -> "Rule":
-        """The rule of a source. ``channels`` and ``vocabulary`` are the model's."""
+    def of(
+        cls, config: RosaConfig, source: Source, channels: int, vocabulary: int = 1 << 16, layer: int = 0
+    ) -> "Rule":
+        """The rule of a source. ``channels`` and ``vocabulary`` are the model's; ``layer`` looks up its own symbols."""
         tokens = source.kind == "tokens"
         if tokens and vocabulary > VOCABULARY:
             raise InvalidArgument(
@@ -75,6 +78,7 @@ class Rule(NamedTuple):
             config.max_match,
             config.delay_steps,
             config.links(source),
+            layer if source.kind == "own" else SHARED_SEED + config.sources.index(source),
         )
 
     def retrieval(self, delay: int) -> Dict[str, Any]:
@@ -109,13 +113,16 @@ def _chain(
     return tau, length
 
 
-def random_places(tau: npt.NDArray[np.int32], row: int, begin: int, delay: int) -> npt.NDArray[np.int32]:
-    """A random place, as old as the delay wants, for each place [links, routes, t]; ``begin``: time of the first step."""
-    links, routes, steps = tau.shape
+def random_places(rule: Rule, tau: npt.NDArray[np.int32], begin: int) -> npt.NDArray[np.int32]:
+    """A random place, as old as the delay wants, for each place [links, ..., routes, t]; ``begin``: time of the first.
+
+    The draw is a function of the source, the link, the route and the time, the same as in the program.
+    """
+    links, *rows, routes, steps = tau.shape
     time = np.arange(begin, begin + steps)
-    lane = (row * links * routes + np.arange(links * routes)).reshape(links, routes, 1)
-    drawn = _draw.below(SEED, lane, time, np.maximum(time - delay, 1))
-    return np.where(tau >= 0, drawn, -1).astype(np.int32)
+    lane = np.arange(links * routes).reshape(links, *(1 for _ in rows), routes, 1)
+    drawn = _draw.draw_long(rule.seed, lane, time) % np.maximum(time - rule.delay, 1).astype(np.uint64)
+    return np.where(tau >= 0, drawn.astype(np.int64), -1).astype(np.int32)
 
 
 # -------------------------------------------------------------------------------------------------------- whole texts
@@ -151,7 +158,7 @@ def find(
     for kind in reads:
         there = tau
         if kind == "random":
-            there = np.stack([random_places(tau[:, row], row, 0, rule.delay) for row in range(rows)], 1)
+            there = random_places(rule, tau, 0)
         found[kind] = _spread(there, length, valid, order)
     return found
 
@@ -288,7 +295,7 @@ class Finder:
             tau, length = row.push(self.rule, q, k)
             batch_steps = row.batch_steps(self._steps + steps)
             for kind, places in found.items():
-                there = random_places(tau, number, begin, self.rule.delay) if kind == "random" else tau
+                there = random_places(self.rule, tau, begin) if kind == "random" else tau
                 if batch_steps is not None:
                     there = np.where(there >= 0, batch_steps[there], -1)
                 places.tau[:, number][..., mine] = there

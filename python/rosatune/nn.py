@@ -130,7 +130,7 @@ class RosaAdapter(nn.Module):
             if layer is None and source.kind == "layer":
                 raise InvalidArgument(f"source is {source.name!r}; say which layer this adapter is for: layer=")
             if source.serves(layer or 0):
-                rule = Rule.of(config, source, channels)
+                rule = Rule.of(config, source, channels, layer=layer or 0)
                 self.sources.append(_Source(source, rule, reads, rows))
                 reads, rows = reads + rule.links, rows + rule.links * rule.routes
         if not self.sources:
@@ -419,7 +419,7 @@ class RosaAdapter(nn.Module):
     ) -> Tensor:
         """y of a source of q and k."""
         if self.reads == "random":
-            learnt = _learnt.randomised(learnt, each.rule.delay)
+            learnt = _learnt.randomised(learnt, each.rule)
         order = learnt.order
         if order is not None:
             v = torch.take_along_dim(v, order.unsqueeze(-1), 1)

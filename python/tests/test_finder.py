@@ -154,8 +154,10 @@ def test_no_steps() -> None:
 def test_rules_of_sources() -> None:
     config = RosaConfig(source="tokens+own+embeddings", chain=3, bits=8, window=16, delay=None, fold=True)
     tokens, own, embeddings = (Rule.of(config, source, 64, 50000) for source in config.sources)
-    assert tokens == Rule(1, 16, "readable", False, None, 16, 3)
-    assert own == Rule(8, 8, "readable", True, None, 16, 1) and embeddings == own._replace(links=3)
+    assert tokens == Rule(1, 16, "readable", False, None, 16, 3, 1 << 32)
+    assert own == Rule(8, 8, "readable", True, None, 16, 1, 0)
+    assert embeddings == own._replace(links=3, seed=(1 << 32) + 2)
+    assert Rule.of(config, config.sources[1], 64, layer=5).seed == 5
     assert Rule.of(config, config.sources[0], 64, 151936).bits == 20
     with pytest.raises(ValueError, match="vocabulary of 1048577 tokens is above 1048576; use source='embeddings'"):
         Rule.of(config, config.sources[0], 64, (1 << 20) + 1)

@@ -369,7 +369,7 @@ def test_operators_are_well_formed() -> None:
     torch.library.opcheck(_read._gains, (torch.randn(12, 10, requires_grad=True), length))
     torch.library.opcheck(_places._embedding_symbols, (torch.randn(2, 7, 12), 3, 4))
     ids = torch.randint(0, 9, (2, 1, 7))
-    torch.library.opcheck(_places._find, (ids, None, ["found", "random"], 1, 16, "readable", False, 0, 0, 3))
+    torch.library.opcheck(_places._find, (ids, None, ["found", "random"], 1, 16, "readable", False, 0, 0, 3, 0))
 
 
 @pytest.mark.parametrize("channels", [8, 24, 36])

@@ -61,7 +61,7 @@ def decode(code: Tensor) -> TensorPlaces:
     "rosatune::find_places",
     mutates_args=(),
     schema="(Tensor symbols, Tensor? valid, str[] reads, int routes, int bits, str policy, bool fold, int max_match, "
-    "int delay, int links) -> Tensor[]",
+    "int delay, int links, int seed) -> Tensor[]",
 )
 def _find(
     symbols: Tensor,
@@ -74,8 +74,9 @@ def _find(
     max_match: int,
     delay: int,
     links: int,
+    seed: int,
 ) -> List[Tensor]:
-    rule = Rule(routes, bits, policy, fold, max_match or None, delay, links)
+    rule = Rule(routes, bits, policy, fold, max_match or None, delay, links, seed)
     there = symbols.cpu().numpy()
     marks = None if valid is None else valid.cpu().numpy()
     found = find(rule, there, there, marks, reads, torch.get_num_threads())
@@ -85,7 +86,7 @@ def _find(
 @_find.register_fake
 def _(
     symbols: Tensor, valid: Optional[Tensor], reads: List[str], routes: int, bits: int, policy: str, fold: bool,
-    max_match: int, delay: int, links: int,
+    max_match: int, delay: int, links: int, seed: int,
 ) -> List[Tensor]:  # fmt: skip
     shape = (links, *symbols.shape)
     kinds = (torch.int32, torch.uint8)
