@@ -2,8 +2,9 @@
  * The parts of the operator, against their transcription in double precision.
  *
  * Streams that retrieval is tried on give the symbols, and rows are made that have them, so that the rules meet long
- * matches, long runs and steps that find nothing. The value rows are any numbers. What lots decide, explored reads and
- * left-out counterfactuals, is checked against what they may decide, and the gradients then against what they did.
+ * matches, long runs and steps that find nothing. The value rows are any numbers. What is drawn at random, explored
+ * reads and left-out counterfactuals, is checked to be among what may be drawn, and the gradients then follow what was
+ * drawn.
  */
 #include "rosatune.h"
 
@@ -25,7 +26,8 @@
 #define NEAR_32 1e-5
 #define NEAR_16 4e-3 /* half a unit of bfloat16 is 2^-9 */
 
-/* ---------------------------------------------------------------------------------------------------------- lots -- */
+/* ---------------------------------------------------------------------------------------------------------- draws --
+ */
 
 /* Whether d is the start of a key run, not the first, that begins before t. */
 static int candidate(const struct scene *scene, size_t route, size_t t, int32_t d)

@@ -159,7 +159,7 @@ struct backend_ops {
 	void (*pack)(struct backend *backend, size_t steps, size_t channels, const float *x, uint64_t *bits);
 
 	/* y [steps][channels] = the sum over the links, in their order, of weight * (bit ? e1 : e0), or 0 where the
-	 * weight is 0; e0 and e1 are [links][channels]. The end is picked, not computed: e0 + (e1 - e0) would round,
+	 * weight is 0; e0 and e1 are [links][channels]. e0 or e1 is selected, not computed: e0 + (e1 - e0) would round,
 	 * and not always give e1. */
 	void (*read)(struct backend *backend, size_t steps, size_t channels, const struct reads *reads, const float *e0,
 		     const float *e1, float *y);

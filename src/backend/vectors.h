@@ -127,8 +127,8 @@ static inline struct four four_power(struct four a)
 	FOUR_OF(one_power(a.lane[i]));
 }
 
-/* x > 0 as a question about the bit pattern: true for 1 .. infinity as an unsigned number. Its answer for denormals is
- * the same where the program has set the processor to flush them. */
+/* x > 0 tested on the bit pattern, an unsigned number from 1 to that of infinity. So denormals count as positive even
+ * where the program has set the processor to flush them. */
 static inline unsigned one_positive(float a)
 {
 	uint32_t bits;

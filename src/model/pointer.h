@@ -63,7 +63,7 @@ struct pointer_sample {
 	double target, greatest;     /* of the next token, and of the likeliest */
 	double token[POINTER_LINKS]; /* of the token of each link */
 	uint8_t count, length[POINTER_LINKS];
-	uint8_t different;       /* tokens among those of the links */
+	uint8_t different;       /* how many different tokens the links have */
 	bool hit[POINTER_LINKS]; /* the link's token is the next token */
 };
 

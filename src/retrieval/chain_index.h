@@ -40,7 +40,7 @@ struct chain_layout {
 	unsigned root_bits, levels, deeper;
 };
 
-/* Codes of at most so many bits have tables enough, and what there would be to ask is left out of their hot paths. */
+/* Codes of at most this many bits have enough tables; their hot paths are compiled without further sets. */
 #define CHAIN_NARROW     6
 #define CHAIN_MAX_DEEPER 3
 

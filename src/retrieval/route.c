@@ -422,7 +422,7 @@ static take_steps_fn *version_for(const struct route *route, bool flips)
 /* Steps between two questions whether to go on. */
 #define BETWEEN ((size_t)4096)
 
-/* Symbols as codes, given which of the two are wide: constants, for loops without a question. */
+/* Symbols as codes. Which of the two are wide are constants, so that the loops have no branches. */
 ALWAYS_INLINE void encode_by(const struct alphabet *alphabet, const void *symbols, unsigned symbol_bits, size_t steps,
 			     void *codes, unsigned width)
 {

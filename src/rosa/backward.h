@@ -37,7 +37,7 @@ void backward_run(const struct backward *call, size_t count, pool_work *work, vo
 struct reads_pass;
 
 /* The backward pass of a layer's reads (reads_back.h), and of the q and k of one of its sources; either may be NULL. Of
- * `qk` the fields of q and k, v, e0, e1, flips and gy count: gy and the ends are those of the source's first link.
+ * `qk` the fields of q and k, v, e0, e1, flips and gy count: gy, e0 and e1 are those of the source's first link.
  * `full` and `learning` have been checked. */
 rosa_status backward_pass(const rosa_options *full, const rosa_learning *learning, const struct reads_pass *reads,
 			  const rosa_read_pass *qk, rosa_error *err);
