@@ -15,6 +15,9 @@
 #define ALLOWED_FLIPS 2
 #define ALLOWED_FREE  4096
 
+/* Bits of the longest strings that have a table beside the ordered index. */
+#define ORDERED_TABLES 12
+
 /* Work per look-up from which on one more symbol is tried, or one more set of chains, which takes more memory; and
  * look-ups after which that can be judged. */
 #define CROWDED      3
@@ -69,6 +72,10 @@ bool route_move(struct route *route, const rosa_allocator *allocator)
 	/* the ordered index relies on a table of single symbols */
 	if (!layout.levels)
 		layout.levels = 1;
+	/* a search from the match before is cheap where sets are exact, and every table has to be kept up */
+	while (route->contexts.bits <= ORDER_EXACT && layout.levels > 1 &&
+	       layout.levels * route->contexts.bits > ORDERED_TABLES)
+		layout.levels--;
 	layout.deeper = 0;
 	if (!route->order)
 		route->order = order_new(allocator);
