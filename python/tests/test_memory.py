@@ -127,7 +127,7 @@ def test_the_same_numbers_as_recall(memory: Any, given: list[str]) -> None:
     tiny.stir(model)
     found = memory.judge(bench, run, model, print)["text"].conditions
     texts = {name: np.array(ids) for name, ids in bench.valid["text"].items()}
-    expected = rosatune.recall(model.eval(), texts, context=64, batch=2)  # random places go by row
+    expected = rosatune.recall(model.eval(), texts, context=64, batch=2)
     for condition in ("adapter", "off", "random"):
         for number in ("far", "rest", "ppl"):
             here, there = found[condition][number], expected.conditions[condition][number]
