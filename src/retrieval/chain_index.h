@@ -44,12 +44,15 @@ struct chain_layout {
 #define CHAIN_NARROW     6
 #define CHAIN_MAX_DEEPER 3
 
+/* In a root beside the ordered index: it had another context before. */
+#define CHAIN_SEVERAL (UINT32_C(1) << 31)
+
 struct chain_index {
 	uint32_t *table; /* the tables, those of fewer symbols first; then the roots, set by set */
 	size_t room;     /* entries that there is memory for */
 	struct chain_layout layout;
 	/* [capacity + 1][link_sets] of the next older context in the chain, 0: none. NULL beside the ordered index:
-	 * there the roots only tell which strings have occurred. */
+	 * there the roots only tell which strings have occurred, and whether more than once (CHAIN_SEVERAL). */
 	uint8_t *link;
 	unsigned link_sets;  /* that there is room for, at least as many as the layout has */
 	unsigned link_bytes; /* 3, or 4 where 24 bits are too few or memory does not matter */
@@ -199,8 +202,11 @@ ALWAYS_INLINE void chain_hang(const struct chain_view *view, unsigned bits, uint
 {
 	uint32_t *const root = chain_root(view, bits, word);
 
-	if (view->link)
-		chain_set_next(view, c, 0, *root);
+	if (!view->link) {
+		*root = c | (*root ? CHAIN_SEVERAL : 0);
+		return;
+	}
+	chain_set_next(view, c, 0, *root);
 	*root = c;
 	for (unsigned set = 1; bits > CHAIN_NARROW && UNLIKELY(set <= view->deeper); set++) {
 		uint32_t *const deeper = chain_root_of(view, bits, word, set);

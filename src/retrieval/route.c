@@ -149,10 +149,19 @@ ALWAYS_INLINE uint32_t find_ordered(const struct route *route, const struct chai
 	if (past.length < levels || cap <= levels)
 		return matched;
 	deep &= wanted;
-	/* a string of one symbol more than tables know that has no root has not occurred */
-	for (unsigned lane = 0; lane < lanes; lane++)
-		if (!view->root[row ^ chain_entry(view, bits, symbols[lane])])
-			deep &= ~(1u << lane);
+	/* A string of one symbol more than tables know that has no root has not occurred. One that has occurred once is
+	 * the answer for a flip, of which the length does not matter. */
+	for (uint32_t left = deep; left; left &= left - 1) {
+		const unsigned lane = (unsigned)__builtin_ctz(left);
+		const uint32_t c = view->root[row ^ chain_entry(view, bits, symbols[lane])];
+		const uint64_t v = (word << bits) >> bits | (uint64_t)symbols[lane] << (64 - bits);
+
+		if (c & CHAIN_SEVERAL || (c && !lane))
+			continue;
+		deep &= ~(1u << lane);
+		if (c > levels && (chain_word(view, bits, c) ^ v) >> (64 - (levels + 1) * bits) == 0)
+			found[lane] = c;
+	}
 	if (!deep)
 		return matched;
 	longer = order_find(route->order, past, symbols, cap, levels, deep, found);
