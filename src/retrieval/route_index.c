@@ -12,7 +12,7 @@
 /* Work per look-up that is allowed. With counterfactuals the ordered index has an advantage: their look-ups share the
  * way to the query. */
 #define ALLOWED       16
-#define ALLOWED_FLIPS 2
+#define ALLOWED_FLIPS 1
 #define ALLOWED_FREE  4096
 
 /* Bits of the longest strings that have a table beside the ordered index. */
