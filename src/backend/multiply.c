@@ -33,7 +33,9 @@
 #if defined(__GNUC__)
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 #define NEVER_INLINE  __attribute__((noinline))
+#define UNROLL_8      _Pragma("GCC unroll 8")
 #else
+#define UNROLL_8
 #define ALWAYS_INLINE inline
 #define NEVER_INLINE
 #endif
@@ -63,6 +65,12 @@ static ALWAYS_INLINE void prefetch_ahead(enum format format, const uint8_t *row,
 #else
 	(void)format, (void)row, (void)i;
 #endif
+}
+
+/* How many stretches of 32 numbers have their scales together. */
+static ALWAYS_INLINE unsigned block_stretches(enum format format)
+{
+	return format == FORMAT_Q4_K || format == FORMAT_Q5_K || format == FORMAT_Q6_K ? 8 : 1;
 }
 
 static ALWAYS_INLINE unsigned two_bytes(const uint8_t *p)
@@ -599,7 +607,7 @@ AVX512 vec_avx512 fives_avx512(const uint8_t *p, unsigned a, unsigned fifth, int
 
 AVX512 unsigned bits_avx512(const uint8_t *p, unsigned j)
 {
-	return bits_avx2(p, j);
+	return _mm512_test_epi32_mask(_mm512_cvtepu8_epi32(sixteen_bytes(p)), _mm512_set1_epi32(1 << j));
 }
 
 AVX512 void sixes_avx512(const uint8_t *low, const uint8_t *high, unsigned a, unsigned b, const float *d,

@@ -45,11 +45,11 @@
 
 /* ---- from the formats to numbers ---- */
 
-/* Numbers 32 i to 32 i + 31 of a row. `scales` are those of their block, for formats with blocks of 256. Called with a
- * constant format, as are all functions below. */
-INLINE void NAME(unpack_)(enum format format, const uint8_t *row, size_t i, const float *scales, VEC to[2])
+/* Numbers 32 i to 32 i + 31 of a row. For formats with blocks of 256, `j` is i % 8, and `scales` are those of the
+ * block. Called with a constant format, as are all functions below, and with a constant j: the compiler then chooses
+ * between the halves of bytes. */
+INLINE void NAME(unpack_)(enum format format, const uint8_t *row, size_t i, unsigned j, const float *scales, VEC to[2])
 {
-	const unsigned j = i % 8;
 	SCALE scale;
 
 	switch (format) {
@@ -115,14 +115,14 @@ INLINE void NAME(unpack_)(enum format format, const uint8_t *row, size_t i, cons
 	}
 }
 
-/* The scales of the block of 256 that begins with stretch i of a row, if one does. */
+/* The scales of the block of 256 that begins with stretch i of a row, if the format has such blocks. */
 INLINE void NAME(scales_)(enum format format, const uint8_t *row, size_t i, float scales[16])
 {
-	if (format == FORMAT_Q4_K && i % 8 == 0)
+	if (format == FORMAT_Q4_K)
 		NAME(q4_k_scales_)(row + i / 8 * 144, scales);
-	if (format == FORMAT_Q5_K && i % 8 == 0)
+	if (format == FORMAT_Q5_K)
 		NAME(q4_k_scales_)(row + i / 8 * 176, scales);
-	if (format == FORMAT_Q6_K && i % 8 == 0)
+	if (format == FORMAT_Q6_K)
 		NAME(q6_k_scales_)(row + i / 8 * 210, scales);
 }
 
@@ -132,18 +132,23 @@ INLINE void NAME(dot_four_)(enum format format, const uint8_t *const rows[MULTIP
 			    size_t columns, float sums[MULTIPLY_ROWS])
 {
 	const size_t whole = columns / 32, rest = columns % 32;
+	const unsigned block = block_stretches(format);
 	VEC sum[MULTIPLY_ROWS] = {NAME(zero_)(), NAME(zero_)(), NAME(zero_)(), NAME(zero_)()}, w[2];
 	float scales[MULTIPLY_ROWS][16];
 
-	for (size_t i = 0; i < whole; i++) {
-		const VEC x0 = NAME(load_)(x + i * 32), x1 = NAME(load_)(x + i * 32 + 16);
-
-		for (int r = 0; r < MULTIPLY_ROWS; r++) {
-			prefetch_ahead(format, rows[r], i);
+	for (size_t i = 0; i < whole; i += block) {
+		for (int r = 0; r < MULTIPLY_ROWS; r++)
 			NAME(scales_)(format, rows[r], i, scales[r]);
-			NAME(unpack_)(format, rows[r], i, scales[r], w);
-			sum[r] = NAME(madd_)(sum[r], w[0], x0);
-			sum[r] = NAME(madd_)(sum[r], w[1], x1);
+		UNROLL_8
+		for (unsigned j = 0; j < block; j++) {
+			const VEC x0 = NAME(load_)(x + (i + j) * 32), x1 = NAME(load_)(x + (i + j) * 32 + 16);
+
+			for (int r = 0; r < MULTIPLY_ROWS; r++) {
+				prefetch_ahead(format, rows[r], i + j);
+				NAME(unpack_)(format, rows[r], i + j, j, scales[r], w);
+				sum[r] = NAME(madd_)(sum[r], w[0], x0);
+				sum[r] = NAME(madd_)(sum[r], w[1], x1);
+			}
 		}
 	}
 	if (rest) {
@@ -178,15 +183,19 @@ INLINE void NAME(dot_)(enum format format, const uint8_t *row, size_t row_bytes,
 INLINE void NAME(widen_)(enum format format, const uint8_t *row, size_t columns, float *to)
 {
 	const size_t whole = columns / 32, rest = columns % 32;
+	const unsigned block = block_stretches(format);
 	float scales[16];
 	VEC w[2];
 
-	for (size_t i = 0; i < whole; i++) {
-		prefetch_ahead(format, row, i);
+	for (size_t i = 0; i < whole; i += block) {
 		NAME(scales_)(format, row, i, scales);
-		NAME(unpack_)(format, row, i, scales, w);
-		NAME(store_)(to + i * 32, w[0]);
-		NAME(store_)(to + i * 32 + 16, w[1]);
+		UNROLL_8
+		for (unsigned j = 0; j < block; j++) {
+			prefetch_ahead(format, row, i + j);
+			NAME(unpack_)(format, row, i + j, j, scales, w);
+			NAME(store_)(to + (i + j) * 32, w[0]);
+			NAME(store_)(to + (i + j) * 32 + 16, w[1]);
+		}
 	}
 	if (rest)
 		format_widen(format, row + format_row_bytes(format, whole * 32), rest, to + whole * 32);
