@@ -155,10 +155,10 @@ holds "[m['context'] for m in j['memory']] == [64, 102400]"
 holds "j['memory'][0]['global']['cache'] == j['memory'][0]['window']['cache'] == 64 * 2 * 2 * 8 * 4 * 2"
 holds "j['memory'][1]['global']['cache'] == 102400 * 256"
 holds "j['memory'][1]['window']['cache'] == (16 + 256 + 4) * 256"
-# ids of 6 bits, in two streams, and what was found
-holds "j['memory'][1]['rosa']['index'] == round(102400 * (2 * 11.9 + 5) + 1200)"
+# ids, in two streams, and what was found
+holds "j['memory'][1]['rosa']['index'] == round(102400 * (2 * 23 + 5) + 1200)"
 holds "j['memory'][1]['rosa']['values'] == 102400 * 2 * 8"
-holds "j['bytes_per_token'] == dict(index=28.8, values=16, keys_and_values_float16=128)"
+holds "j['bytes_per_token'] == dict(index=51, values=16, keys_and_values_float16=128)"
 holds "all(sum(way.values()) == 2 * way['total'] for m in j['memory'] for way in m.values() if way != m['context'])"
 check 0 "" tiny.gguf --json --tensors
 holds "len(j['tensors']) == 20 and sum(t['bytes'] for t in j['tensors']) == j['bytes']"

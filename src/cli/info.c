@@ -20,10 +20,12 @@
 #define CHUNK 256
 
 /* Bytes of a stream per step and route: links, roots and tables of the index, and two symbols of M bits. Measured: 10.9
- * to 11.4 at M = 4 and 13.6 to 15.1 at M = 16, to which the numbers below are fitted. A chain also keeps what was found
- * at every step. */
+ * to 11.4 at M = 4 and 13.6 to 15.1 at M = 16, to which the numbers below are fitted. Token ids of a text take more,
+ * since a few of them are most of it: 14 bytes of the first 2,000 tokens of a novel, 23 of 65,000. A chain also keeps
+ * what was found at every step. */
 #define INDEX_BASE       10.4
 #define INDEX_PER_BIT    0.25
+#define INDEX_OF_IDS     23.0
 #define INDEX_PER_ROUTE  600.0
 #define INDEX_CHAIN      5.0
 #define DEFAULT_WINDOW   2048
@@ -181,9 +183,11 @@ static void describe_past(struct info *info)
 		    (double)adapter_source_routes(o, i, config->width) * (double)(own ? added->layers : 1);
 		const bool chain = adapter_source_links(o, i, config->layers) > 1;
 		const double streams = chain && retrieval.delay ? 2 : 1;
+		const double stream = adapter_source_has_bits(&o->source.all[i])
+					  ? INDEX_BASE + INDEX_PER_BIT * retrieval.bits
+					  : INDEX_OF_IDS;
 
-		added->index +=
-		    routes * (streams * (INDEX_BASE + INDEX_PER_BIT * retrieval.bits) + (chain ? INDEX_CHAIN : 0));
+		added->index += routes * (streams * stream + (chain ? INDEX_CHAIN : 0));
 		added->index_fixed += routes * streams * INDEX_PER_ROUTE;
 	}
 	added->values = (double)added->layers * (double)bit_words(config->width) * sizeof(uint64_t);
