@@ -567,6 +567,7 @@ static void refuses_tensors(void **state)
 	    {{.source = "tokens", .chain = 1, .key = "delay", .value = "3"},
 	     "options.delay: is 3 beside a window of 16"},
 	    {{.source = "tokens", .chain = 1, .key = "scales", .value = "[1]"}, "scales: has 1 numbers"},
+	    {{.source = "tokens", .chain = 1, .key = "scales"}, "has no scales, which options.units (0.3) needs"},
 	    {{.source = "tokens", .chain = 1, .key = "scales", .value = "[1, 0]"}, "scales[1]: is 0; it must be above"},
 	    {{.source = "tokens", .chain = 1, .key = "scales", .value = "[1, true]"}, "scales[1]"},
 	};

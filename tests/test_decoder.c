@@ -734,6 +734,27 @@ static void what_cannot_be_read_is_refused(void **state)
 	close_bench(&b);
 }
 
+/* A delay that is a number does not follow a window that is asked for. */
+static void windows_beyond_the_delay_are_refused(void **state)
+{
+	struct tiny_model model = TINY_MODEL;
+	struct bench b;
+	decoder *none;
+	rosa_error error;
+
+	(void)state;
+	open_bench(&b, &model, &adapters[4]);
+	b.adapter.options.delay = b.options.window;
+	start(&b, 16, 1);
+	b.options.window++;
+	assert_int_equal(decoder_new(&b.checkpoint, &b.adapter, &b.options, b.backend, b.workers, &none, &error),
+			 ROSA_EINVAL);
+	assert_non_null(strstr(error.message, "delay is 8, and attention with a window of 9"));
+	assert_null(none);
+	stop(&b);
+	close_bench(&b);
+}
+
 static void memory_stays_where_it_is_said_to_stay(void **state)
 {
 	struct tiny_model model = TINY_MODEL;
@@ -777,6 +798,7 @@ int main(void)
 	    cmocka_unit_test(a_failed_write_is_reported),
 	    cmocka_unit_test(reading_can_be_cancelled_and_resumed),
 	    cmocka_unit_test(what_cannot_be_read_is_refused),
+	    cmocka_unit_test(windows_beyond_the_delay_are_refused),
 	    cmocka_unit_test(memory_stays_where_it_is_said_to_stay),
 	};
 

@@ -176,13 +176,18 @@ static rosa_status check_options(const struct adapter *adapter, const struct mod
 	return adapter_options_check(&adapter->options, &shape, prefix, err);
 }
 
-/* "scales": a number per layer, which may be missing; all are 1 then. */
+/* "scales": a number per layer. Without units it may be missing; all are 1 then. */
 static rosa_status read_scales(struct json root, struct adapter *adapter, rosa_error *err)
 {
 	struct json scales;
 	rosa_status status = json_get_array(root, "scales", JSON_OPTIONAL, &scales, err);
 	const bool there = status == ROSA_OK && json_there(scales);
 
+	if (status == ROSA_OK && !there && adapter->options.units > 0)
+		return json_refuse(root, err,
+				   "has no scales, which options.units (%g) needs; save the adapter again, or set "
+				   "units to 0 if it was trained without",
+				   (double)adapter->options.units);
 	if (there && json_count(scales) != adapter->layer_count)
 		return json_refuse(scales, err, "has %zu numbers; the model has %zu layers", json_count(scales),
 				   adapter->layer_count);

@@ -36,6 +36,12 @@ rosa_status decoder_sources_new(decoder *d, rosa_error *err)
 	rosa_status status = ROSA_OK;
 
 	in_use.window = d->options.window; /* a delay that follows the window follows the one in use */
+	if (adapter_delay(options) && adapter_delay(options) < in_use.window)
+		return rosa_fail(
+		    err, ROSA_EINVAL,
+		    "the adapter's delay is %u, and attention with a window of %zu still sees what it would "
+		    "find; use a window of at most %u",
+		    adapter_delay(options), d->options.window, adapter_delay(options));
 	rosa_options own = adapter_options_retrieval(options);
 
 	own.workers = d->workers;
