@@ -233,6 +233,62 @@ typedef struct rosa_stream_info {
 
 ROSA_API rosa_status rosa_stream_describe(const rosa_stream *stream, rosa_stream_info *info, rosa_error *err);
 
+/* ----------------------------------------------------------------------------------- 3b what followed a context -- */
+
+/*
+ * Token ids of a text that grows: which tokens followed earlier occurrences of its present ending?
+ *
+ * At step t the places are the steps e with x[e] = x[t] whose next token stands before t - delay (e + 1 < t - delay):
+ * the 64 newest with x[e-1] = x[t-1] too, and those among the 32 newest of all that have not. The match of a place is
+ * how many tokens, counted backwards, are equal to those that end at t, at most 32. Places are ordered by match,
+ * longest first, and the newest of equals first. The different tokens that follow them, in this order, are the
+ * candidates; the first 16 are given, each with its first place.
+ *
+ * `success` is a running mean of how often the first candidate was the next token, in 1/65535: from 0 at the start of
+ * the text, at each step s += (65535 - s) / 32 if the first candidate of the step before is x[t], s -= s / 32 if it is
+ * not or there is none, in whole numbers.
+ *
+ * All of it is a function of the tokens alone: in pieces of any size the answers are the same.
+ */
+#define ROSA_CANDIDATES 16
+
+typedef struct rosa_continuation {
+	uint8_t count;                      /* candidates given */
+	uint8_t places;                     /* places, at most 96 */
+	uint8_t different;                  /* different tokens that follow them */
+	uint8_t unused;                     /* 0 */
+	uint16_t success;                   /* before step t + 1 is known */
+	uint16_t unused2;                   /* 0 */
+	uint32_t token[ROSA_CANDIDATES];    /* what follows the place */
+	int32_t place[ROSA_CANDIDATES];     /* e + 1, where it stands */
+	uint8_t length[ROSA_CANDIDATES];    /* of the match, 1 to 32 */
+	uint8_t alignment[ROSA_CANDIDATES]; /* of the last 16 tokens, how many equal those before the place in order */
+	uint8_t as_long[ROSA_CANDIDATES];   /* places whose match is at least as long */
+	uint8_t followed_by[ROSA_CANDIDATES]; /* those of them that the token follows */
+} rosa_continuation;
+
+typedef struct rosa_contexts rosa_contexts;
+
+/* Of the options delay and allocator are used. */
+ROSA_API rosa_status rosa_contexts_new(const rosa_options *options, rosa_contexts **made, rosa_error *err);
+
+/* Safe on NULL. */
+ROSA_API void rosa_contexts_free(rosa_contexts *contexts);
+
+/* Append tokens. found[i], if `found` is not NULL, is what the context that ends with tokens[i] tells of the next. */
+ROSA_API rosa_status rosa_contexts_push(rosa_contexts *contexts, size_t steps, const uint32_t *tokens,
+					rosa_continuation *found, rosa_error *err);
+
+/* A second, independent state that continues from here. */
+ROSA_API rosa_status rosa_contexts_fork(const rosa_contexts *contexts, rosa_contexts **copy, rosa_error *err);
+
+/* Go back to the first `steps` tokens; more than there are is an error. Going back by no more than the delay is
+ * cheap. */
+ROSA_API rosa_status rosa_contexts_rewind(rosa_contexts *contexts, size_t steps, rosa_error *err);
+
+ROSA_API size_t rosa_contexts_steps(const rosa_contexts *contexts);
+ROSA_API uint64_t rosa_contexts_bytes(const rosa_contexts *contexts); /* allocated */
+
 /* ------------------------------------------------------------------------------------------ 4 operator, by parts -- */
 
 /*

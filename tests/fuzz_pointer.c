@@ -28,7 +28,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (size_t i = 0; i < pointer.links; i++) {
 		found.token[i] = (uint32_t)(i % 5);
 		found.length[i] = (uint8_t)(1 + 3 * i);
+		found.alignment[i] = (uint8_t)(i % 17);
+		found.as_long[i] = (uint8_t)(1 + 6 * i);
+		found.followed_by[i] = (uint8_t)(1 + i);
 	}
+	found.places = 96;
+	found.different = 16;
 	const struct pointer_sample sample = pointer_sample(&found, logits, 4, 1);
 	check(pointer_loss(&pointer, &sample) >= -1e-9);
 	pointer_mix(&pointer, &found, logits, 4);

@@ -132,17 +132,16 @@ static void finds_what_the_definition_says(void **state)
 	assert_true(links > 10000 && chains > 3000 && at_rest > 500);
 }
 
-/* More tokens in one call than are searched at a time. */
-static void adds_long_texts_at_once(void **state)
+/* More tokens in one call than are searched at a time, and the same after going back. */
+static void add_long_text(bool contexts)
 {
 	enum { LONG = 5000 };
-	const struct pointer pointer = {.delay = 64, .links = 3};
+	const struct pointer pointer = {.delay = 64, .links = contexts ? POINTER_LINKS : 3, .contexts = contexts};
 	struct pointer_links *whole = calloc(LONG, sizeof(*whole)), one;
 	uint32_t *tokens = calloc(LONG, sizeof(*tokens));
 	pointer_past *past;
 	rosa_error error;
 
-	(void)state;
 	assert_true(whole && tokens);
 	for (size_t t = 0; t < LONG; t++)
 		tokens[t] = (uint32_t)(draw(9, 0, t) % 30);
@@ -153,10 +152,25 @@ static void adds_long_texts_at_once(void **state)
 	for (size_t t = 0; t < LONG; t++) {
 		must(pointer_past_add(past, &tokens[t], 1, &one, &error), &error);
 		check_same(&one, &whole[t]);
+		assert_memory_equal(&one, &whole[t], contexts ? sizeof(one) : 0);
 	}
+	assert_int_equal(pointer_past_steps(past), LONG);
+	assert_true(pointer_past_bytes(past) > LONG * 9);
+	must(pointer_past_rewind(past, 10, &error), &error);
+	must(pointer_past_add(past, tokens + 10, LONG - 11, NULL, &error), &error);
+	must(pointer_past_add(past, tokens + LONG - 1, 1, &one, &error), &error);
+	check_same(&one, &whole[LONG - 1]);
+	assert_int_equal(pointer_past_add(past, &(uint32_t){30}, 1, NULL, &error), ROSA_EINVAL);
 	pointer_past_free(past);
 	free(whole);
 	free(tokens);
+}
+
+static void adds_long_texts_at_once(void **state)
+{
+	(void)state;
+	add_long_text(false);
+	add_long_text(true);
 }
 
 /* ------------------------------------------------------------------------------------------------------ mixture -- */
@@ -168,6 +182,14 @@ static struct pointer drawn_pointer(uint64_t trial)
 	struct pointer pointer = {
 	    .delay = 3, .links = 1 + trial % POINTER_LINKS, .confident = trial % 2, .agreeing = trial % 3 == 0};
 
+	if (trial % 4 == 3) { /* by contexts */
+		pointer = (struct pointer){.delay = 3, .links = POINTER_LINKS, .contexts = true};
+		for (size_t l = 0; l < POINTER_LENGTHS; l++)
+			pointer.theta[0][l] = (double)(draw(trial, 0, l) % 2000) / 100 - 10;
+		for (size_t f = 0; f < POINTER_FEATURES; f++)
+			pointer.feature[f] = (double)(draw(trial, f, 70) % 200) / 100 - 1;
+		return pointer;
+	}
 	for (size_t i = 0; i < pointer.links; i++) {
 		if (pointer.agreeing)
 			pointer.agreement[i] = (double)(draw(trial, i, 60) % 400) / 100 - 2;
@@ -183,13 +205,14 @@ static struct pointer drawn_pointer(uint64_t trial)
 static void plain_mixture(const struct pointer *pointer, const struct pointer_links *found, const float *logits,
 			  long double *p)
 {
-	long double model[WORDS], sum = 0, most = 0, weights = 0;
+	long double model[WORDS], sum = 0, most = 0, weights = 0, entropy = 0;
 
 	for (size_t x = 0; x < WORDS; x++)
 		sum += expl((long double)logits[x]);
 	for (size_t x = 0; x < WORDS; x++) {
 		p[x] = model[x] = expl((long double)logits[x]) / sum;
 		most = model[x] > most ? model[x] : most;
+		entropy -= model[x] * logl(model[x]);
 	}
 	size_t different = 0;
 	for (size_t i = 0; i < found->count; i++) {
@@ -201,8 +224,18 @@ static void plain_mixture(const struct pointer *pointer, const struct pointer_li
 	}
 	for (size_t i = 0; i < found->count; i++) {
 		const size_t length = found->length[i] < 12 ? found->length[i] : 12;
-		long double weight = expl((long double)pointer->theta[i][length]);
+		long double weight = expl((long double)pointer->theta[pointer->contexts ? 0 : i][length]);
+		const long double features[] = {logl(model[found->token[i]]),
+						logl(most),
+						entropy,
+						found->alignment[i] / 16.0L,
+						logl((found->followed_by[i] + 0.3L) / (found->as_long[i] + 1)),
+						logl(1.0L + found->places),
+						logl((long double)found->different),
+						logl(0.01L + found->success / 65535.0L)};
 
+		for (size_t f = 0; f < POINTER_FEATURES && pointer->contexts; f++)
+			weight *= expl((long double)pointer->feature[f] * features[f]);
 		if (pointer->agreeing)
 			weight *= expl((long double)pointer->agreement[different - 1]);
 
@@ -231,7 +264,13 @@ static void mixes_as_the_equation_says(void **state)
 		for (size_t i = 0; i < found.count; i++) { /* the same token by several links */
 			found.token[i] = (uint32_t)(draw(trial, 92, i) % (trial % 4 ? WORDS : 3));
 			found.length[i] = (uint8_t)(draw(trial, 93, i) % 20);
+			found.alignment[i] = (uint8_t)(draw(trial, 94, i) % 17);
+			found.as_long[i] = (uint8_t)(1 + draw(trial, 95, i) % 96);
+			found.followed_by[i] = (uint8_t)(1 + draw(trial, 96, i) % found.as_long[i]);
 		}
+		found.places = (uint8_t)(draw(trial, 97, 0) % 97);
+		found.different = (uint8_t)(1 + draw(trial, 97, 1) % 96);
+		found.success = (uint16_t)(draw(trial, 97, 2) % 65536);
 		plain_mixture(&pointer, &found, logits, p);
 		pointer_mix(&pointer, &found, mixed, WORDS);
 		sum = log_sum_exp(mixed, WORDS, &greatest);
@@ -300,6 +339,8 @@ static void reads_what_it_wrote(void **state)
 		assert_memory_equal(read.theta, written.theta, sizeof(read.theta));
 		assert_memory_equal(read.slope, written.slope, sizeof(read.slope));
 		assert_int_equal(read.agreeing, written.agreeing);
+		assert_int_equal(read.contexts, written.contexts);
+		assert_memory_equal(read.feature, written.feature, sizeof(read.feature));
 		assert_memory_equal(read.agreement, written.agreement, sizeof(read.agreement));
 	}
 }
@@ -331,7 +372,7 @@ static void refuses_what_is_wrong(void **state)
 	} wrong[] = {
 	    {"[]", "must hold one JSON object"},
 	    {"{}", "format"},
-	    {"{\"format\": 2}", "this version reads 1"},
+	    {"{\"format\": 3}", "this version reads 1 and 2"},
 	    {"{\"format\": 1, \"links\": 1, \"theta\": [" ROW "]}", "delay"},
 	    {"{\"format\": 1, \"delay\": -1, \"links\": 1, \"theta\": [" ROW "]}", "delay"},
 	    {"{\"format\": 1, \"delay\": 4294967296, \"links\": 1, \"theta\": [" ROW "]}", "at most"},
@@ -347,6 +388,11 @@ static void refuses_what_is_wrong(void **state)
 	    {"{\"format\": 1, \"delay\": 256, \"links\": 1, \"theta\": [" ROW "], \"confidence\": []}", "has 0 rows"},
 	    {"{\"format\": 1, \"delay\": 256, \"links\": 1, \"theta\": [" ROW "], \"agreement\": [1, 2]}", "1 numbers"},
 	    {"{\"format\": 1, \"delay\": 256, \"links\": 1, \"theta\": [" ROW "], \"gate\": 1}", "not a field"},
+	    {"{\"format\": 2, \"delay\": 256, \"theta\": [" ROW "], \"slopes\": {}}", "13 numbers"},
+	    {"{\"format\": 2, \"delay\": 256, \"theta\": " ROW "}", "slopes"},
+	    {"{\"format\": 2, \"delay\": 256, \"theta\": " ROW ", \"slopes\": {\"mood\": 1}}", "mood"},
+	    {"{\"format\": 2, \"delay\": 256, \"theta\": " ROW ", \"slopes\": {\"share\": -51}}", "-51"},
+	    {"{\"format\": 2, \"delay\": 256, \"links\": 8, \"theta\": " ROW ", \"slopes\": {}}", "links"},
 	};
 	static const char good[] = "{\"format\": 1, \"delay\": 256, \"links\": 1, \"theta\": [" ROW "]}";
 	struct pointer pointer;

@@ -33,7 +33,13 @@ static void draw_positions(const struct pointer *pointer, size_t count, uint64_t
 		for (size_t i = 0; i < found.count; i++) {
 			found.token[i] = (uint32_t)(draw(seed, n, 40 + i) % WORDS);
 			found.length[i] = (uint8_t)(1 + draw(seed, n, 50 + i) % 3);
+			found.alignment[i] = (uint8_t)(draw(seed, n, 70 + i) % 17);
+			found.as_long[i] = (uint8_t)(1 + draw(seed, n, 90 + i) % 9);
+			found.followed_by[i] = (uint8_t)(1 + draw(seed, n, 110 + i) % found.as_long[i]);
 		}
+		found.places = (uint8_t)(draw(seed, n, 2) % 97);
+		found.different = (uint8_t)(1 + draw(seed, n, 3) % 20);
+		found.success = (uint16_t)(draw(seed, n, 4) % 65536);
 		pointer_mix(pointer, &found, mixed, WORDS);
 		sum = log_sum_exp(mixed, WORDS, &greatest);
 		while (target + 1 < WORDS && (left -= exp((double)mixed[target] - sum)) > 0)
@@ -114,6 +120,42 @@ static void gives_the_weights_back(void **state)
 	}
 }
 
+/* The slopes of a pointer by contexts come back too. */
+static void gives_features_back(void **state)
+{
+	struct pointer known = {.delay = 5, .links = POINTER_LINKS, .contexts = true};
+	struct pointer_positions positions = {0};
+	struct pointer_fitted fitted = {.pointer = known};
+	rosa_error error;
+
+	(void)state;
+	for (size_t l = 0; l < POINTER_LENGTHS; l++)
+		known.theta[0][l] = -1 + 0.5 * (double)l;
+	known.feature[FEATURE_TOKEN] = 0.4;
+	known.feature[FEATURE_ENTROPY] = 0.3;
+	known.feature[FEATURE_SHARE] = 0.8;
+	known.feature[FEATURE_ALIGNMENT] = 1;
+	draw_positions(&known, 30000, 8, &positions);
+	assert_int_equal(pointer_fit_and_judge(&positions, &fitted, NULL, NULL, &error), ROSA_OK);
+	const double truth = pointer_judge(&positions, fitted.fitted, positions.count, &known).all;
+	assert_true(fitted.after.all < fitted.before.all - 0.1);
+	assert_true(fabs(fitted.after.all - truth) < 0.003);
+	for (size_t f = 0; f < POINTER_FEATURES; f++)
+		if (f == FEATURE_TOKEN || f == FEATURE_SHARE || f == FEATURE_ALIGNMENT)
+			assert_true(fabs(fitted.pointer.feature[f] - known.feature[f]) < 0.25);
+	for (size_t k = 0; k < POINTER_FEATURES; k++) { /* no change of a slope is better */
+		const double best = pointer_judge(&positions, 0, fitted.fitted, &fitted.pointer).all;
+
+		for (double change = -0.05; change <= 0.05; change += 0.1) {
+			struct pointer other = fitted.pointer;
+
+			other.feature[k] += change;
+			assert_true(pointer_judge(&positions, 0, fitted.fitted, &other).all > best);
+		}
+	}
+	pointer_positions_free(&positions);
+}
+
 static void judges_far_and_rest_apart(void **state)
 {
 	const struct pointer known = known_pointer(true);
@@ -141,6 +183,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(gives_the_weights_back),
+	    cmocka_unit_test(gives_features_back),
 	    cmocka_unit_test(judges_far_and_rest_apart),
 	};
 

@@ -691,13 +691,15 @@ class Pointer(Case):
         return json.loads(result.stdout)
 
     def check_pointer(self, path, links=8, delay=16):
+        """A chain of so many links; 0: by contexts."""
         pointer = json.loads(content(path))
-        self.assertEqual((pointer["delay"], pointer["links"], len(pointer["theta"])), (delay, links, links))
+        self.assertEqual((pointer["delay"], len(pointer["theta"])), (delay, links or 13))
+        self.assertEqual((pointer.get("links", 0), "slopes" in pointer), (links, not links))
         return pointer
 
     def test_after_an_adapter(self):
         said = self.tune("pointed", [STAGES[0], POINTER]).stdout
-        self.assertRegex(said, "stage 2 of 2, pointer: 8 links, fitted to 3000 positions at most")
+        self.assertRegex(said, "stage 2 of 2, pointer: fitted to 3000 positions at most")
         numbers = re.search(
             r"pointer fitted to 2400 positions; on 600 others: far ([0-9.]+) \(without ([0-9.]+)\), "
             r"rest ([0-9.]+) \(([0-9.]+)\), all ([0-9.]+) \(([0-9.]+)\)", said)
@@ -721,6 +723,9 @@ class Pointer(Case):
 
     def test_alone(self):
         plain = dict(links=2, confidence=False, agreement=False, positions=1500)
+        self.tune("contexts", [{**POINTER, "pointer": dict(links=0, positions=1500)}])
+        self.check_pointer("contexts/final/pointer.json", links=0)
+        self.assertLess(self.ppl("--window", "16", "--pointer", "contexts")["nll"], self.ppl("--window", "16")["nll"] - 1)
         for rosa in False, True:
             out = f"alone-{rosa}"
             adapter = {**CONFIG["adapter"], "rosa": rosa}
@@ -735,7 +740,7 @@ class Pointer(Case):
 
     def test_what_it_says_before(self):
         said = self.tune("planned", [STAGES[0], POINTER], "--dry-run").stdout
-        self.assertIn("stage 2 of 2, pointer: 8 links, fitted to 3,000 positions at most", said)
+        self.assertIn("stage 2 of 2, pointer: fitted to 3,000 positions at most", said)
         plan = json.loads(self.tune("planned", [STAGES[0], POINTER], "--dry-run", "--json").stdout)
         self.assertEqual([stage["positions"] for stage in plan["stages"]], [0, 3000])
         self.assertFalse(os.path.exists("planned"))

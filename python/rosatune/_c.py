@@ -29,6 +29,8 @@ from ctypes import (
     c_int,
     c_int32,
     c_size_t,
+    c_uint8,
+    c_uint16,
     c_uint32,
     c_uint64,
     c_void_p,
@@ -178,6 +180,26 @@ class rosa_stream_info(Structure):
     ]
 
 
+CANDIDATES = 16
+
+
+class rosa_continuation(Structure):
+    _fields_ = [
+        ("count", c_uint8),
+        ("places", c_uint8),
+        ("different", c_uint8),
+        ("unused", c_uint8),
+        ("success", c_uint16),
+        ("unused2", c_uint16),
+        ("token", c_uint32 * CANDIDATES),
+        ("place", c_int32 * CANDIDATES),
+        ("length", c_uint8 * CANDIDATES),
+        ("alignment", c_uint8 * CANDIDATES),
+        ("as_long", c_uint8 * CANDIDATES),
+        ("followed_by", c_uint8 * CANDIDATES),
+    ]
+
+
 class rosa_learning(Structure):
     _fields_ = [
         ("size", c_size_t),
@@ -312,6 +334,13 @@ PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "rosa_stream_load_memory": (c_int, [_options, c_void_p, c_size_t, _handle, _error]),
     "rosa_stream_free_memory": (None, [c_void_p, c_void_p]),
     "rosa_stream_describe": (c_int, [c_void_p, POINTER(rosa_stream_info), _error]),
+    "rosa_contexts_new": (c_int, [_options, _handle, _error]),
+    "rosa_contexts_free": (None, [c_void_p]),
+    "rosa_contexts_push": (c_int, [c_void_p, c_size_t, c_void_p, POINTER(rosa_continuation), _error]),
+    "rosa_contexts_fork": (c_int, [c_void_p, _handle, _error]),
+    "rosa_contexts_rewind": (c_int, [c_void_p, c_size_t, _error]),
+    "rosa_contexts_steps": (c_size_t, [c_void_p]),
+    "rosa_contexts_bytes": (c_uint64, [c_void_p]),
     "rosa_width": (c_int, [c_size_t]),
     "rosa_count_runs": (c_size_t, [c_size_t, c_size_t, c_void_p, c_int, c_int]),
     "rosa_find": (

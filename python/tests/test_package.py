@@ -49,7 +49,7 @@ def header_structs() -> dict[str, list[str]]:
                 fields.append(pointer[1])
                 continue
             for declarator in declaration.split(","):
-                named = re.search(r"(\w+)(\[\d+\])?$", declarator.strip())
+                named = re.search(r"(\w+)(\[\w+\])?$", declarator.strip())
                 assert named, declaration
                 fields.append(named[1])
         found[name] = fields

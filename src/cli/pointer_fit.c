@@ -134,8 +134,11 @@ static bool prepare(struct fit *job, rosa_error *why)
 		return refuse(why, "--context %" PRIu64 ": positions from four windows (%zu) on are used; give more",
 			      job->context, first_scored(job));
 	pointer->delay = job->delay == NOT_GIVEN ? window : (size_t)job->delay;
-	pointer->links = (size_t)job->links;
-	pointer->confident = pointer->agreeing = !job->plain;
+	pointer->contexts = !job->links;
+	pointer->links = job->links ? (size_t)job->links : POINTER_LINKS;
+	pointer->confident = pointer->agreeing = job->links && !job->plain;
+	if (job->plain && pointer->contexts)
+		return refuse(why, "--plain is for chains: --links is 0");
 	if (pointer->delay && pointer->delay < window)
 		return refuse(why,
 			      "--delay %zu: attention still sees what would be found; give the window (%zu) or more, "
@@ -215,8 +218,8 @@ static enum args_result parse(struct fit *job, int count, char **words)
 	    OPTION_TEXT("out", &job->out, "FILE",
 			"the pointer; in an adapter's folder, as DIR/" POINTER_FILE ", it is used with the adapter",
 			.short_name = 'o', .required = true),
-	    OPTION_NUMBER("links", &job->links, "N", 1, POINTER_LINKS,
-			  "places that are looked at per token (default 8)"),
+	    OPTION_NUMBER("links", &job->links, "N", 0, POINTER_LINKS,
+			  "look at a chain of N places per token (default 8); 0: at all places of the last two tokens"),
 	    OPTION_SIZE("delay", &job->delay, "D", 0, ROSA_MAX_STEPS,
 			"find only what is D tokens back or more (default: the window)"),
 	    OPTION_FLAG("plain", &job->plain,

@@ -56,8 +56,8 @@ static void on_begin(void *context, const struct trainer_report *report, uint64_
 	if (job->json)
 		return;
 	if (stage->kind == TUNE_POINTER) {
-		printf("stage %zu of %zu, %s: %" PRIu64 " links, fitted to %" PRIu64 " positions at most\n",
-		       report->stage + 1, report->stages, stage->name, stage->pointer_links, stage->pointer_positions);
+		printf("stage %zu of %zu, %s: fitted to %" PRIu64 " positions at most\n", report->stage + 1,
+		       report->stages, stage->name, stage->pointer_positions);
 		fflush(stdout);
 		return;
 	}

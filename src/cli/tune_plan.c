@@ -19,8 +19,8 @@ static void print_stage(const struct tune_config *config, const struct training_
 	const struct stage_plan *plan = &whole->stages[i];
 
 	if (plan->positions) {
-		printf("\nstage %zu of %zu, %s: %" PRIu64 " links, fitted to %s positions at most\n", i + 1,
-		       config->stage_count, stage->name, stage->pointer_links, quantity_grouped(plan->positions).text);
+		printf("\nstage %zu of %zu, %s: fitted to %s positions at most\n", i + 1, config->stage_count,
+		       stage->name, quantity_grouped(plan->positions).text);
 		printf("  %-12s%s tokens, %s samples of %" PRIu64 "\n", "data",
 		       quantity_grouped(plan->data_tokens).text, quantity_grouped(plan->data_samples).text,
 		       stage->length);

@@ -19,7 +19,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FORMAT 1
+#define FORMAT          1 /* a chain */
+#define FORMAT_CONTEXTS 2
+
+const char *const pointer_feature_names[] = {"token",  "greatest",  "entropy", "alignment", "share",
+					     "places", "different", "success", NULL};
 
 /* -------------------------------------------------------------------------------------------------------- file -- */
 
@@ -53,18 +57,17 @@ static rosa_status read_table(struct json table, size_t links, size_t columns, d
 	return status;
 }
 
-static rosa_status check_names(struct json root, rosa_error *err)
+/* No other names than these; the list ends with NULL. */
+static rosa_status check_names(struct json object, const char *const *known, rosa_error *err)
 {
-	static const char *const known[] = {"format", "rosatune_version", "delay",    "links",
-					    "theta",  "confidence",       "agreement"};
 	struct json_walk walk = {0};
 	struct json value;
 	const char *name;
 
-	while (json_next(root, &walk, &name, &value)) {
+	while (json_next(object, &walk, &name, &value)) {
 		bool found = false;
 
-		for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+		for (size_t i = 0; known[i]; i++)
 			found = found || strcmp(name, known[i]) == 0;
 		if (!found)
 			return json_refuse(value, err,
@@ -73,21 +76,53 @@ static rosa_status check_names(struct json root, rosa_error *err)
 	return ROSA_OK;
 }
 
+/* The fields of a pointer by contexts. */
+static rosa_status read_contexts(struct json root, struct pointer *pointer, rosa_error *err)
+{
+	struct json theta = {0}, slopes = {0};
+	rosa_status status = json_get_array(root, "theta", JSON_NEEDED, &theta, err);
+
+	pointer->links = POINTER_LINKS;
+	if (status == ROSA_OK)
+		status = read_row(theta, POINTER_LENGTHS, pointer->theta[0], err);
+	if (status == ROSA_OK)
+		status = json_get_object(root, "slopes", JSON_NEEDED, &slopes, err);
+	if (status == ROSA_OK)
+		status = check_names(slopes, pointer_feature_names, err);
+	for (size_t i = 0; i < POINTER_FEATURES && status == ROSA_OK; i++) {
+		double *slope = &pointer->feature[i];
+
+		status = json_get_number(slopes, pointer_feature_names[i], JSON_OPTIONAL, slope, err);
+		if (status == ROSA_OK && !(fabs(*slope) <= POINTER_LARGEST))
+			status =
+			    json_refuse(json_find(slopes, pointer_feature_names[i]), err,
+					"is %g; slopes are from %g to %g", *slope, -POINTER_LARGEST, POINTER_LARGEST);
+	}
+	return status;
+}
+
 static rosa_status read_fields(struct json root, struct pointer *pointer, rosa_error *err)
 {
+	static const char *const of_chain[] = {"format", "rosatune_version", "delay",     "links",
+					       "theta",  "confidence",       "agreement", NULL};
+	static const char *const of_contexts[] = {"format", "rosatune_version", "delay", "theta", "slopes", NULL};
 	struct json theta = {0}, confidence = {0}, agreement = {0};
 	size_t format = 0;
 	rosa_status status = json_get_size(root, "format", JSON_NEEDED, &format, err);
 
-	if (status == ROSA_OK && format != FORMAT)
-		return json_refuse(json_find(root, "format"), err, "is %zu; this version reads %d", format, FORMAT);
+	if (status == ROSA_OK && format != FORMAT && format != FORMAT_CONTEXTS)
+		return json_refuse(json_find(root, "format"), err, "is %zu; this version reads %d and %d", format,
+				   FORMAT, FORMAT_CONTEXTS);
+	pointer->contexts = format == FORMAT_CONTEXTS;
 	if (status == ROSA_OK)
-		status = check_names(root, err);
+		status = check_names(root, pointer->contexts ? of_contexts : of_chain, err);
 	if (status == ROSA_OK)
 		status = json_get_size(root, "delay", JSON_NEEDED, &pointer->delay, err);
 	if (status == ROSA_OK && pointer->delay > ROSA_MAX_STEPS)
 		return json_refuse(json_find(root, "delay"), err, "is %zu; at most %zu", pointer->delay,
 				   ROSA_MAX_STEPS);
+	if (status == ROSA_OK && pointer->contexts)
+		return read_contexts(root, pointer, err);
 	if (status == ROSA_OK)
 		status = json_get_size(root, "links", JSON_NEEDED, &pointer->links, err);
 	if (status == ROSA_OK && (pointer->links < 1 || pointer->links > POINTER_LINKS))
@@ -186,21 +221,39 @@ static void add_table(struct json_text *text, const char *name, const double *nu
 	json_text_add(text, "\n  ]");
 }
 
+static void add_chain(struct json_text *text, const struct pointer *pointer)
+{
+	json_text_add(text, ",\n  \"links\": %zu", pointer->links);
+	add_table(text, "theta", pointer->theta[0], pointer->links, POINTER_LENGTHS);
+	if (pointer->confident)
+		add_table(text, "confidence", pointer->slope[0], pointer->links, 2);
+	if (pointer->agreeing) {
+		json_text_add(text, ",\n  \"agreement\": ");
+		add_row(text, pointer->agreement, pointer->links);
+	}
+}
+
+static void add_contexts(struct json_text *text, const struct pointer *pointer)
+{
+	json_text_add(text, ",\n  \"theta\": ");
+	add_row(text, pointer->theta[0], POINTER_LENGTHS);
+	json_text_add(text, ",\n  \"slopes\": {");
+	for (size_t i = 0; i < POINTER_FEATURES; i++) {
+		json_text_add(text, "%s\n    \"%s\": ", i ? "," : "", pointer_feature_names[i]);
+		json_text_number(text, pointer->feature[i]);
+	}
+	json_text_add(text, "\n  }");
+}
+
 rosa_status pointer_save(const char *path, const struct pointer *pointer, const struct file_options *files,
 			 rosa_error *err)
 {
 	struct json_text text = {0};
 	rosa_status status;
 
-	json_text_add(&text, "{\n  \"format\": %d,\n  \"rosatune_version\": \"%s\",\n", FORMAT, rosa_version());
-	json_text_add(&text, "  \"delay\": %zu,\n  \"links\": %zu", pointer->delay, pointer->links);
-	add_table(&text, "theta", pointer->theta[0], pointer->links, POINTER_LENGTHS);
-	if (pointer->confident)
-		add_table(&text, "confidence", pointer->slope[0], pointer->links, 2);
-	if (pointer->agreeing) {
-		json_text_add(&text, ",\n  \"agreement\": ");
-		add_row(&text, pointer->agreement, pointer->links);
-	}
+	json_text_add(&text, "{\n  \"format\": %d,\n  \"rosatune_version\": \"%s\",\n  \"delay\": %zu",
+		      pointer->contexts ? FORMAT_CONTEXTS : FORMAT, rosa_version(), pointer->delay);
+	(pointer->contexts ? add_contexts : add_chain)(&text, pointer);
 	json_text_add(&text, "\n}\n");
 	status = text.failed ? rosa_fail(err, ROSA_ENOMEM, "%s: no memory to write it", path)
 			     : file_save(path, text.data, text.size, files, err);
@@ -210,16 +263,27 @@ rosa_status pointer_save(const char *path, const struct pointer *pointer, const 
 
 /* --------------------------------------------------------------------------------------------------- arithmetic -- */
 
-double log_sum_exp(const float *logits, size_t count, double *greatest)
+struct logits_summary logits_summary(const float *logits, size_t count)
 {
-	double most = (double)logits[0], sum = 0;
+	double most = (double)logits[0], sum = 0, below = 0;
 
 	for (size_t i = 1; i < count; i++)
 		most = (double)logits[i] > most ? (double)logits[i] : most;
-	for (size_t i = 0; i < count; i++)
-		sum += exp((double)logits[i] - most);
-	*greatest = most;
-	return most + log(sum);
+	for (size_t i = 0; i < count; i++) {
+		const double away = (double)logits[i] - most, share = exp(away);
+
+		sum += share;
+		below += share > 0 ? share * away : 0; /* a logit of -infinity has no part */
+	}
+	return (struct logits_summary){most + log(sum), most, log(sum) - below / sum};
+}
+
+double log_sum_exp(const float *logits, size_t count, double *greatest)
+{
+	const struct logits_summary summary = logits_summary(logits, count);
+
+	*greatest = summary.greatest;
+	return summary.sum;
 }
 
 double log_add(double a, double b)
@@ -235,20 +299,43 @@ static size_t links_of(const struct pointer *pointer, size_t found)
 	return found < pointer->links ? found : pointer->links;
 }
 
+void pointer_features(const struct pointer_sample *sample, size_t i, double *features)
+{
+	features[FEATURE_TOKEN] = sample->token[i];
+	features[FEATURE_GREATEST] = sample->greatest;
+	features[FEATURE_ENTROPY] = sample->entropy;
+	features[FEATURE_ALIGNMENT] = sample->alignment[i];
+	features[FEATURE_SHARE] = sample->share[i];
+	features[FEATURE_PLACES] = sample->places;
+	features[FEATURE_DIFFERENT] = sample->various;
+	features[FEATURE_SUCCESS] = sample->success;
+}
+
+/* ln a_i of a link. */
+static double weight_of(const struct pointer *pointer, const struct pointer_sample *sample, size_t i)
+{
+	const size_t length = sample->length[i] < POINTER_LENGTHS ? sample->length[i] : POINTER_LENGTHS - 1;
+	double weight = pointer->theta[pointer->contexts ? 0 : i][length], features[POINTER_FEATURES];
+
+	if (pointer->confident)
+		weight += pointer->slope[i][0] * sample->token[i] + pointer->slope[i][1] * sample->greatest;
+	if (pointer->agreeing)
+		weight += pointer->agreement[sample->different - 1];
+	if (pointer->contexts) {
+		pointer_features(sample, i, features);
+		for (size_t f = 0; f < POINTER_FEATURES; f++)
+			weight += pointer->feature[f] * features[f];
+	}
+	return weight;
+}
+
 double pointer_weigh(const struct pointer *pointer, const struct pointer_sample *sample, double *weights)
 {
 	const size_t links = links_of(pointer, sample->count);
 	double whole = 0;
 
 	for (size_t i = 0; i < links; i++) {
-		const uint8_t length = sample->length[i];
-		const double *slope = pointer->slope[i];
-
-		weights[i] = pointer->theta[i][length < POINTER_LENGTHS ? length : POINTER_LENGTHS - 1];
-		if (pointer->confident)
-			weights[i] += slope[0] * sample->token[i] + slope[1] * sample->greatest;
-		if (pointer->agreeing)
-			weights[i] += pointer->agreement[sample->different - 1];
+		weights[i] = weight_of(pointer, sample, i);
 		whole = log_add(whole, weights[i]);
 	}
 	return whole;
@@ -262,15 +349,23 @@ static bool is_among(const uint32_t *tokens, size_t count, uint32_t token)
 	return false;
 }
 
-/* What a sample has apart from its target, `sum` and `greatest` being those of log_sum_exp. */
-static struct pointer_sample look(const struct pointer_links *found, const float *logits, size_t vocabulary, double sum,
-				  double greatest)
+/* What a sample has apart from its target. */
+static struct pointer_sample look(const struct pointer_links *found, const float *logits, size_t vocabulary,
+				  const struct logits_summary *summary)
 {
-	struct pointer_sample sample = {.greatest = fmax(greatest - sum, POINTER_LEAST)};
+	struct pointer_sample sample = {
+	    .greatest = fmax(summary->greatest - summary->sum, POINTER_LEAST),
+	    .entropy = summary->entropy,
+	    .places = log(1.0 + found->places),
+	    .various = log(found->different ? found->different : 1),
+	    .success = log(0.01 + found->success / 65535.0),
+	};
 
 	for (size_t i = 0; i < found->count && found->token[i] < vocabulary; i++) {
-		sample.token[i] = fmax((double)logits[found->token[i]] - sum, POINTER_LEAST);
+		sample.token[i] = fmax((double)logits[found->token[i]] - summary->sum, POINTER_LEAST);
 		sample.length[i] = found->length[i];
+		sample.alignment[i] = found->alignment[i] / 16.0;
+		sample.share[i] = log((found->followed_by[i] + 0.3) / (found->as_long[i] + 1.0));
 		sample.count++;
 		sample.different += !is_among(found->token, i, found->token[i]);
 	}
@@ -280,10 +375,10 @@ static struct pointer_sample look(const struct pointer_links *found, const float
 struct pointer_sample pointer_sample(const struct pointer_links *found, const float *logits, size_t vocabulary,
 				     uint32_t target)
 {
-	double greatest, sum = log_sum_exp(logits, vocabulary, &greatest);
-	struct pointer_sample sample = look(found, logits, vocabulary, sum, greatest);
+	const struct logits_summary summary = logits_summary(logits, vocabulary);
+	struct pointer_sample sample = look(found, logits, vocabulary, &summary);
 
-	sample.target = (double)logits[target] - sum;
+	sample.target = (double)logits[target] - summary.sum;
 	for (size_t i = 0; i < sample.count; i++)
 		sample.hit[i] = found->token[i] == target;
 	return sample;
@@ -300,17 +395,17 @@ double pointer_loss(const struct pointer *pointer, const struct pointer_sample *
 
 void pointer_mix(const struct pointer *pointer, const struct pointer_links *found, float *logits, size_t vocabulary)
 {
-	double weights[POINTER_LINKS], greatest, sum;
+	double weights[POINTER_LINKS];
 
 	if (!found->count)
 		return;
-	sum = log_sum_exp(logits, vocabulary, &greatest);
-	const struct pointer_sample sample = look(found, logits, vocabulary, sum, greatest);
+	const struct logits_summary summary = logits_summary(logits, vocabulary);
+	const struct pointer_sample sample = look(found, logits, vocabulary, &summary);
 
 	pointer_weigh(pointer, &sample, weights);
 	for (size_t i = 0; i < links_of(pointer, sample.count); i++) {
 		float *logit = &logits[found->token[i]];
 
-		*logit = (float)log_add((double)*logit, sum + weights[i]);
+		*logit = (float)log_add((double)*logit, summary.sum + weights[i]);
 	}
 }

@@ -9,8 +9,12 @@
  * where links that do not exist are left out. With confidence slopes (b_i, c_i) the exponent has in addition
  * b_i ln p_model(token of link i) + c_i ln max_x p_model(x), so that the weight depends on how sure the model is. Both
  * logarithms are cut at POINTER_LEAST. With agreement it has d[u - 1], u being the number of different tokens among the
- * links of the position: places that agree are right more often. The few dozen numbers are fitted with the model frozen
- * (train/pointer_fit.h).
+ * links of the position: places that agree are right more often.
+ *
+ * A pointer of the other kind, by *contexts*, looks at all places of the last two tokens (rosa_contexts in rosatune.h).
+ * Its links are the different tokens found there, so their order means little, and one row of theta serves them all.
+ * The exponent has in addition a slope for each of the features below. The few dozen numbers of either kind are fitted
+ * with the model frozen (train/pointer_fit.h).
  */
 #ifndef ROSATUNE_POINTER_H
 #define ROSATUNE_POINTER_H
@@ -26,11 +30,27 @@
 #define POINTER_LARGEST 50.0           /* of a number in the file: exp() of a few of them stays finite */
 #define POINTER_LEAST   (-50.0)        /* of a logarithm of a probability */
 
+/* What the weight of a token found depends on beside the length of its match, in a pointer by contexts. */
+enum pointer_feature {
+	FEATURE_TOKEN,     /* ln p_model(token), cut at POINTER_LEAST */
+	FEATURE_GREATEST,  /* ln max p_model, likewise */
+	FEATURE_ENTROPY,   /* of p_model, in nats */
+	FEATURE_ALIGNMENT, /* of the last 16 tokens, the share that equals those before the place */
+	FEATURE_SHARE,  /* ln((n + 0.3) / (N + 1)): n of the N places with as long a match are followed by the token */
+	FEATURE_PLACES, /* ln(1 + places found) */
+	FEATURE_DIFFERENT, /* ln(different tokens that follow them) */
+	FEATURE_SUCCESS,   /* ln(0.01 + running mean of how often the first token found was right) */
+	POINTER_FEATURES
+};
+extern const char *const pointer_feature_names[POINTER_FEATURES + 1]; /* in the file; ends with NULL */
+
 struct pointer {
 	size_t delay; /* only places this many positions back are found: the window beside which it was fitted */
-	size_t links; /* places per chain */
-	double theta[POINTER_LINKS][POINTER_LENGTHS];
-	bool confident; /* the slopes are used */
+	size_t links; /* places per chain; by contexts POINTER_LINKS */
+	bool contexts;
+	double theta[POINTER_LINKS][POINTER_LENGTHS]; /* by contexts only the first row */
+	double feature[POINTER_FEATURES];             /* the slopes of a pointer by contexts; of a chain 0 */
+	bool confident;                               /* the slopes are used */
 	double slope[POINTER_LINKS][2];
 	bool agreeing; /* the next is used */
 	double agreement[POINTER_LINKS];
@@ -45,14 +65,22 @@ rosa_status pointer_parse(const char *text, size_t size, const char *name, struc
 rosa_status pointer_save(const char *path, const struct pointer *pointer, const struct file_options *files,
 			 rosa_error *err);
 
-/* What a chain found for one position: the tokens at its places, and their match lengths (cut at 255). */
+/* What was found for one position: the tokens at the places, and their match lengths (cut at 255). The rest is for
+ * pointers by contexts, as in rosa_continuation. */
 struct pointer_links {
 	uint8_t count, length[POINTER_LINKS];
 	uint32_t token[POINTER_LINKS];
+	uint8_t alignment[POINTER_LINKS], as_long[POINTER_LINKS], followed_by[POINTER_LINKS], places, different;
+	uint16_t success;
 };
 
 /* ln sum exp of a row of logits, in double; *greatest is the greatest one. */
 double log_sum_exp(const float *logits, size_t count, double *greatest);
+
+struct logits_summary {
+	double sum, greatest, entropy; /* ln sum exp; the greatest logit; of the softmax, in nats */
+};
+struct logits_summary logits_summary(const float *logits, size_t count);
 
 /* Turns the model's logits into logits of the mixture. Only those of the tokens found change; where nothing was found,
  * none does. */
@@ -63,9 +91,14 @@ struct pointer_sample {
 	double target, greatest;     /* of the next token, and of the likeliest */
 	double token[POINTER_LINKS]; /* of the token of each link */
 	uint8_t count, length[POINTER_LINKS];
-	uint8_t different;       /* how many different tokens the links have */
-	bool hit[POINTER_LINKS]; /* the link's token is the next token */
+	uint8_t different;                                     /* how many different tokens the links have */
+	bool hit[POINTER_LINKS];                               /* the link's token is the next token */
+	double entropy, places, various, success;              /* features that all links share */
+	double alignment[POINTER_LINKS], share[POINTER_LINKS]; /* and those of each */
 };
+
+/* The features of link i of a sample. */
+void pointer_features(const struct pointer_sample *sample, size_t i, double *features);
 
 struct pointer_sample pointer_sample(const struct pointer_links *found, const float *logits, size_t vocabulary,
 				     uint32_t target);

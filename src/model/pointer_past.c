@@ -1,4 +1,4 @@
-/* The growing look-up of a pointer: a finder over the token ids, and the ids themselves. */
+/* The growing look-up of a pointer: a finder over the token ids and the ids themselves, or the contexts of the text. */
 #include "model/pointer_past.h"
 
 #include "base/status.h"
@@ -11,6 +11,7 @@
 
 struct pointer_past {
 	size_t vocabulary;
+	rosa_contexts *contexts; /* NULL: a chain, which has what follows */
 	struct finder finder;
 	struct places places; /* of a block */
 	size_t room;
@@ -34,7 +35,10 @@ rosa_status pointer_past_new(const struct pointer *pointer, size_t vocabulary, p
 	if (!past)
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for a pointer");
 	past->vocabulary = vocabulary;
-	status = finder_new(&past->finder, &options, 1, pointer->links, err);
+	if (pointer->contexts)
+		status = rosa_contexts_new(&options, &past->contexts, err);
+	else
+		status = finder_new(&past->finder, &options, 1, pointer->links, err);
 	if (status == ROSA_OK)
 		*made = past;
 	else
@@ -46,6 +50,7 @@ void pointer_past_free(pointer_past *past)
 {
 	if (!past)
 		return;
+	rosa_contexts_free(past->contexts);
 	finder_free(&past->finder);
 	places_free(&past->places);
 	free(past->tokens);
@@ -74,25 +79,49 @@ static void take_links(const pointer_past *past, size_t step, struct pointer_lin
 {
 	const struct places *places = &past->places;
 
-	found->count = 0;
+	memset(found, 0, sizeof(*found));
 	for (size_t at = step; found->count < places->links && places->tau[at] >= 0; at += places->steps) {
 		found->token[found->count] = past->tokens[places->tau[at]];
 		found->length[found->count++] = places->length[at];
 	}
 }
 
-rosa_status pointer_past_add(pointer_past *past, const uint32_t *tokens, size_t count, struct pointer_links *found,
+static void take_continuation(const rosa_continuation *from, struct pointer_links *found)
+{
+	found->count = from->count;
+	found->places = from->places;
+	found->different = from->different;
+	found->success = from->success;
+	memcpy(found->token, from->token, sizeof(found->token));
+	memcpy(found->length, from->length, sizeof(found->length));
+	memcpy(found->alignment, from->alignment, sizeof(found->alignment));
+	memcpy(found->as_long, from->as_long, sizeof(found->as_long));
+	memcpy(found->followed_by, from->followed_by, sizeof(found->followed_by));
+}
+
+static rosa_status add_contexts(pointer_past *past, const uint32_t *tokens, size_t count, struct pointer_links *found,
+				rosa_error *err)
+{
+	rosa_continuation block[32];
+	const size_t most = sizeof(block) / sizeof(block[0]);
+	rosa_status status = ROSA_OK;
+
+	for (size_t done = 0, some; done < count && status == ROSA_OK; done += some) {
+		some = count - done < most ? count - done : most;
+		status = rosa_contexts_push(past->contexts, some, tokens + done, block, err);
+		for (size_t i = 0; i < some && status == ROSA_OK && found; i++)
+			take_continuation(&block[i], &found[done + i]);
+	}
+	return status;
+}
+
+static rosa_status add_chain(pointer_past *past, const uint32_t *tokens, size_t count, struct pointer_links *found,
 			     rosa_error *err)
 {
 	const struct past_control control = {READS_FOUND, 0};
 	const size_t first = past->finder.steps;
 	rosa_status status = make_room(past, count, err);
 
-	for (size_t i = 0; i < count && status == ROSA_OK; i++) {
-		if (tokens[i] >= past->vocabulary)
-			return rosa_fail(err, ROSA_EINVAL, "token %zu is %u; the vocabulary has %zu", first + i,
-					 (unsigned)tokens[i], past->vocabulary);
-	}
 	if (status == ROSA_OK && count)
 		memcpy(past->tokens + first, tokens, count * sizeof(*tokens));
 	for (size_t done = 0, some; done < count && status == ROSA_OK; done += some) {
@@ -107,17 +136,31 @@ rosa_status pointer_past_add(pointer_past *past, const uint32_t *tokens, size_t 
 	return status;
 }
 
+rosa_status pointer_past_add(pointer_past *past, const uint32_t *tokens, size_t count, struct pointer_links *found,
+			     rosa_error *err)
+{
+	for (size_t i = 0; i < count; i++) {
+		if (tokens[i] >= past->vocabulary)
+			return rosa_fail(err, ROSA_EINVAL, "token %zu is %u; the vocabulary has %zu",
+					 pointer_past_steps(past) + i, (unsigned)tokens[i], past->vocabulary);
+	}
+	return (past->contexts ? add_contexts : add_chain)(past, tokens, count, found, err);
+}
+
 rosa_status pointer_past_rewind(pointer_past *past, size_t steps, rosa_error *err)
 {
-	return finder_rewind(&past->finder, steps, err);
+	return past->contexts ? rosa_contexts_rewind(past->contexts, steps, err)
+			      : finder_rewind(&past->finder, steps, err);
 }
 
 size_t pointer_past_steps(const pointer_past *past)
 {
-	return past->finder.steps;
+	return past->contexts ? rosa_contexts_steps(past->contexts) : past->finder.steps;
 }
 
 uint64_t pointer_past_bytes(const pointer_past *past)
 {
+	if (past->contexts)
+		return sizeof(*past) + rosa_contexts_bytes(past->contexts);
 	return sizeof(*past) + past->room * sizeof(*past->tokens) + finder_bytes(&past->finder);
 }

@@ -8,7 +8,8 @@
  * tokens, need not keep it. One belongs to one thread at a time. */
 typedef struct pointer_past pointer_past;
 
-/* Of a pointer only delay and links are used, and only here. Ids are below `vocabulary`; one above 2^20 is refused. */
+/* Of a pointer only its kind, delay and links are used, and only here. Ids are below `vocabulary`; one above 2^20 is
+ * refused. */
 rosa_status pointer_past_new(const struct pointer *pointer, size_t vocabulary, pointer_past **made, rosa_error *err);
 void pointer_past_free(pointer_past *past); /* safe on NULL */
 

@@ -71,16 +71,22 @@ struct fit {
 	struct pointer start, here; /* here: the variables, as a pointer */
 };
 
-/* Where variable number i of a pointer is: theta link by link, then the slopes, then the agreement, as far as they are
- * used. NULL: there are fewer. */
+static size_t rows(const struct pointer *pointer)
+{
+	return pointer->contexts ? 1 : pointer->links;
+}
+
+/* Where variable number i of a pointer is: theta link by link, then the slopes, the agreement and the features, as far
+ * as they are used. NULL: there are fewer. */
 static double *variable(struct pointer *pointer, size_t i)
 {
 	const struct {
 		double *numbers;
 		size_t count;
-	} parts[] = {{pointer->theta[0], pointer->links * POINTER_LENGTHS},
+	} parts[] = {{pointer->theta[0], rows(pointer) * POINTER_LENGTHS},
 		     {pointer->slope[0], pointer->confident ? pointer->links * 2 : 0},
-		     {pointer->agreement, pointer->agreeing ? pointer->links : 0}};
+		     {pointer->agreement, pointer->agreeing ? pointer->links : 0},
+		     {pointer->feature, pointer->contexts ? POINTER_FEATURES : 0}};
 
 	for (size_t p = 0; p < sizeof(parts) / sizeof(parts[0]); p++) {
 		if (i < parts[p].count)
@@ -92,7 +98,9 @@ static double *variable(struct pointer *pointer, size_t i)
 
 static size_t variables(const struct pointer *pointer)
 {
-	return pointer->links * (POINTER_LENGTHS + (pointer->confident ? 2 : 0) + (pointer->agreeing ? 1 : 0));
+	return rows(pointer) * POINTER_LENGTHS +
+	       pointer->links * ((pointer->confident ? 2 : 0) + (pointer->agreeing ? 1 : 0)) +
+	       (pointer->contexts ? POINTER_FEATURES : 0);
 }
 
 static void take_variables(struct pointer *pointer, const double *x)
@@ -106,6 +114,7 @@ static double learn(const struct pointer *pointer, const struct pointer_sample *
 {
 	const size_t links = sample->count < pointer->links ? sample->count : pointer->links;
 	double weights[POINTER_LINKS], whole = pointer_weigh(pointer, sample, weights), share = sample->target;
+	double features[POINTER_FEATURES];
 
 	for (size_t i = 0; i < links; i++)
 		share = sample->hit[i] ? log_add(share, weights[i]) : share;
@@ -113,10 +122,15 @@ static double learn(const struct pointer *pointer, const struct pointer_sample *
 		const size_t length = sample->length[i] < POINTER_LENGTHS ? sample->length[i] : POINTER_LENGTHS - 1;
 		const double slope = exp(weights[i] - whole) - (sample->hit[i] ? exp(weights[i] - share) : 0);
 
-		gradient->theta[i][length] += slope;
+		gradient->theta[pointer->contexts ? 0 : i][length] += slope;
 		gradient->slope[i][0] += slope * sample->token[i];
 		gradient->slope[i][1] += slope * sample->greatest;
 		gradient->agreement[sample->different - 1] += slope;
+		if (!pointer->contexts)
+			continue;
+		pointer_features(sample, i, features);
+		for (size_t f = 0; f < POINTER_FEATURES; f++)
+			gradient->feature[f] += slope * features[f];
 	}
 	return whole - share;
 }
@@ -124,8 +138,10 @@ static double learn(const struct pointer *pointer, const struct pointer_sample *
 static double loss_of(void *context, const double *x, double *gradient)
 {
 	struct fit *fit = context;
-	struct pointer sums = {
-	    .links = fit->here.links, .confident = fit->here.confident, .agreeing = fit->here.agreeing};
+	struct pointer sums = {.links = fit->here.links,
+			       .contexts = fit->here.contexts,
+			       .confident = fit->here.confident,
+			       .agreeing = fit->here.agreeing};
 	double loss = 0;
 
 	take_variables(&fit->here, x);
@@ -155,7 +171,8 @@ rosa_status pointer_fit(const struct pointer_positions *positions, size_t count,
 	memset(pointer->theta, 0, sizeof(pointer->theta));
 	memset(pointer->slope, 0, sizeof(pointer->slope));
 	memset(pointer->agreement, 0, sizeof(pointer->agreement));
-	for (size_t i = 0; i < pointer->links; i++)
+	memset(pointer->feature, 0, sizeof(pointer->feature));
+	for (size_t i = 0; i < rows(pointer); i++)
 		for (size_t l = 0; l < POINTER_LENGTHS; l++)
 			pointer->theta[i][l] = -5 + 0.35 * (double)l; /* longer matches are right more often */
 	fit.start = fit.here = *pointer;

@@ -116,9 +116,10 @@ rosa_status pointer_stage_run(network *network, const dataset *data, const struc
 	if (status != ROSA_OK)
 		return status;
 	fitted->pointer.delay = stage->pointer_delay == KEY_UNSET ? window : (size_t)stage->pointer_delay;
-	fitted->pointer.links = (size_t)stage->pointer_links;
-	fitted->pointer.confident = stage->pointer_confidence;
-	fitted->pointer.agreeing = stage->pointer_agreement;
+	fitted->pointer.contexts = !stage->pointer_links;
+	fitted->pointer.links = stage->pointer_links ? (size_t)stage->pointer_links : POINTER_LINKS;
+	fitted->pointer.confident = stage->pointer_links && stage->pointer_confidence;
+	fitted->pointer.agreeing = stage->pointer_links && stage->pointer_agreement;
 	r.text = calloc(3 * (length + 1), sizeof(*r.text));
 	r.distance = r.text ? r.text + length + 1 : NULL;
 	r.targets = r.text ? r.text + 2 * (length + 1) : NULL;
