@@ -27,7 +27,7 @@ parser.add_argument("--fit", nargs="+", metavar="FILE", help="texts to fit the p
 parser.add_argument("--measure", nargs="+", metavar="FILE", help="texts to measure on")
 parser.add_argument("--window", type=int, default=64, help="positions that attention sees (%(default)s)")
 parser.add_argument("--context", type=int, default=1024, help="tokens that are read at once (%(default)s)")
-parser.add_argument("--confidence", action="store_true", help="weights also depend on the model's own probabilities")
+parser.add_argument("--links", type=int, help="look at a chain of so many places, not at all of the last two tokens")
 parser.add_argument("--out", default="pointer.json", metavar="FILE", help="write the pointer here (%(default)s)")
 given = parser.parse_args()
 
@@ -43,7 +43,7 @@ else:
     source = {module.__name__: list(Path(module.__file__).read_bytes()) for module in (argparse, inspect)}
     fit, measure = [source["argparse"]], {"inspect": source["inspect"]}
 
-pointer = rosatune.hf.fit_pointer(model, fit, window=given.window, context=given.context, confidence=given.confidence)
+pointer = rosatune.hf.fit_pointer(model, fit, window=given.window, context=given.context, links=given.links)
 losses = f"{pointer.fit.before:.3f}, with the pointer {pointer.fit.after:.3f}"
 print(f"fitted on {pointer.fit.positions} positions; loss on others {losses}")
 pointer.save(given.out)

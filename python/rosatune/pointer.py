@@ -10,8 +10,23 @@ token becomes
 Links that do not exist are left out. With *confidence slopes* ``(b, c)`` per link the exponent has in addition
 ``b log p_model(token of the link) + c log max p_model``, so that the weight depends on how sure the model is; both
 logarithms are cut at -50. With *agreement* it has ``agreement[u - 1]``, u being the number of different tokens among
-the links of the position: places that agree are right more often. The numbers are fitted with the model frozen
-(``rosatune.hf.fit_pointer``) and kept in a file, ``pointer.json``, which the program reads too.
+the links of the position: places that agree are right more often.
+
+A pointer *by contexts* looks at all places of the last two tokens instead of a chain: the 64 newest, and those among
+the 32 newest of the last token that share only that one. Its links are the different tokens found there, at most 16, so
+one row of theta serves them all, and the exponent has in addition ``slopes[name] * feature`` for each of these:
+
+    token      log p_model(token of the link), cut at -50
+    greatest   log max p_model, likewise
+    entropy    of p_model, in nats
+    alignment  of the last 16 tokens, the share that equals those before the place, one by one
+    share      log((n + 0.3) / (N + 1)): n of the N places whose match is as long or longer are followed by the token
+    places     log(1 + the number of places)
+    different  log of the number of different tokens that follow them
+    success    log(0.01 + s), s a running mean of how often the first token found was the next one
+
+The numbers are fitted with the model frozen (``rosatune.hf.fit_pointer``) and kept in a file, ``pointer.json``, which
+the program reads too.
 
 This module is the table, its file and the look-up, on NumPy arrays. ``rosatune.torch.pointer`` mixes the tokens found
 into logits, and ``rosatune.hf`` adds a pointer to a model of transformers.
@@ -31,13 +46,17 @@ import numpy.typing as npt
 
 from . import _c
 from .config import read_json, replace_file
+from .contexts import CANDIDATES, Contexts
 from .errors import AdapterError, InvalidArgument, SymbolError
 from .finder import Finder, Places, Rule, find
 
-__all__ = ["LEAST", "LENGTHS", "Links", "POINTER_FILE", "Pointer", "PointerStream"]
+__all__ = ["FEATURES", "LEAST", "LENGTHS", "Links", "POINTER_FILE", "Pointer", "PointerStream"]
 
 POINTER_FILE = "pointer.json"  # its name in an adapter's folder
-FORMAT = 1  # of that file
+FORMAT = 1  # of that file, for chains
+FORMAT_CONTEXTS = 2
+FEATURES = ("token", "greatest", "entropy", "alignment", "share", "places", "different", "success")
+OF_MODEL = 3  # so many of them come from the model, the others from the text alone
 LENGTHS = 13  # match lengths 0 to 11, and 12 or more
 LINKS = 16  # at most
 LARGEST = 50.0  # of a number in a table: exp() of a few of them stays finite
@@ -53,6 +72,8 @@ class Links(NamedTuple):
     places: npt.NDArray[np.int32]  #: [..., steps, links], positions; -1 where the chain has ended
     tokens: npt.NDArray[np.int64]  #: [..., steps, links], the ids that stand there; -1 where the chain has ended
     lengths: npt.NDArray[np.int32]  #: [..., steps, links], match lengths, cut at 255; 0 where the chain has ended
+    #: [..., steps, links, 5], of pointers by contexts: the features from alignment on; of chains [..., steps, links, 0]
+    clues: npt.NDArray[np.float64]
 
 
 class Pointer:
@@ -63,6 +84,8 @@ class Pointer:
                     window: what attention still sees need not be found
     ``confidence``  [links][2] slopes, or None
     ``agreement``   [links] numbers, or None
+    ``slopes``      of a pointer by contexts: numbers by name of feature, those left out being 0; ``theta`` is then
+                    [13], and there is neither confidence nor agreement
 
     The attribute ``fit`` of one that ``rosatune.hf.fit_pointer`` made has the losses before and after; it is not saved.
 
@@ -72,7 +95,7 @@ class Pointer:
     (array([9, 5]), array([2, 2], dtype=int32))
     """
 
-    __slots__ = ("_agreement", "_confidence", "_delay", "_theta", "fit")
+    __slots__ = ("_agreement", "_confidence", "_delay", "_slopes", "_theta", "fit")
 
     def __init__(
         self,
@@ -80,9 +103,16 @@ class Pointer:
         delay: int,
         confidence: Optional[npt.ArrayLike] = None,
         agreement: Optional[npt.ArrayLike] = None,
+        slopes: "Optional[dict[str, float]]" = None,
     ) -> None:
         self._delay = _c.integer("delay", delay, 0, _c.MAX_STEPS)
-        self._theta = _table("theta", theta, None, LENGTHS)
+        self._slopes = None if slopes is None else _slopes(slopes)
+        if slopes is not None and (confidence is not None or agreement is not None):
+            raise InvalidArgument("a pointer with slopes is one by contexts; it has no confidence and no agreement")
+        if slopes is not None:
+            self._theta = _table("theta", [theta], 1, LENGTHS)[0]
+        else:
+            self._theta = _table("theta", theta, None, LENGTHS)
         self._confidence = None if confidence is None else _table("confidence", confidence, self.links, 2)
         self._agreement = None if agreement is None else _table("agreement", [agreement], None, self.links)[0]
         self.fit: Any = None
@@ -94,12 +124,22 @@ class Pointer:
 
     @property
     def links(self) -> int:
-        """The number of links in a chain."""
-        return len(self._theta)
+        """The number of links in a chain; by contexts how many tokens may be found."""
+        return CANDIDATES if self.contexts else len(self._theta)
+
+    @property
+    def contexts(self) -> bool:
+        """Whether it looks at contexts and not at a chain."""
+        return self._slopes is not None
+
+    @property
+    def slopes(self) -> "Optional[dict[str, float]]":
+        """By name of feature, all of them, of a pointer by contexts; else None."""
+        return None if self._slopes is None else dict(self._slopes)
 
     @property
     def theta(self) -> npt.NDArray[np.float64]:
-        """[links, 13], read-only."""
+        """[links, 13], by contexts [13]; read-only."""
         return self._theta
 
     @property
@@ -123,21 +163,24 @@ class Pointer:
     def __repr__(self) -> str:
         slopes = "" if self._confidence is None else " confidence"
         slopes += "" if self._agreement is None else " agreement"
-        return f"<rosatune.Pointer delay={self._delay} links={self.links}{slopes}>"
+        kind = "contexts" if self.contexts else f"links={self.links}{slopes}"
+        return f"<rosatune.Pointer delay={self._delay} {kind}>"
 
     # -------------------------------------------------------------------------------------------------------- look-up
 
     def look_up(self, ids: npt.ArrayLike, threads: int = 0) -> Links:
         """The links of every position of whole texts: token ids below 2**20, [steps] or [..., steps]."""
         tokens = _tokens(ids)
+        if self.contexts:
+            flat = tokens.reshape(math.prod(tokens.shape[:-1]), tokens.shape[-1])
+            return _reshaped(_continuations(Contexts(self._delay, len(flat)).push(flat)), tokens.shape)
         rows = tokens.reshape(math.prod(tokens.shape[:-1]), 1, tokens.shape[-1])
         found = _links(rows[:, 0], find(_rule(self._delay, self.links), rows, rows, threads=threads)["found"])
-        shaped: Any = (array.reshape(*tokens.shape, self.links) for array in found)
-        return Links(*shaped)
+        return _reshaped(found, tokens.shape)
 
     def stream(self, batch: int = 1) -> "PointerStream":
         """The look-up of texts that grow."""
-        return PointerStream(self._delay, self.links, batch)
+        return PointerStream(self._delay, self.links, batch, self.contexts)
 
     # ---------------------------------------------------------------------------------------------------------- files
 
@@ -145,6 +188,14 @@ class Pointer:
         """The fields of the file."""
         from . import __version__
 
+        if self._slopes is not None:
+            return {
+                "format": FORMAT_CONTEXTS,
+                "rosatune_version": __version__,
+                "delay": self._delay,
+                "theta": self._theta.tolist(),
+                "slopes": dict(self._slopes),
+            }
         fields: dict[str, Any] = {"format": FORMAT, "rosatune_version": __version__}
         fields.update(delay=self._delay, links=self.links, theta=self._theta.tolist())
         if self._confidence is not None:
@@ -179,18 +230,27 @@ class Pointer:
     def from_dict(cls, fields: "dict[str, Any]") -> "Pointer":
         """A pointer from the fields of its file."""
         version = fields.get("format")
-        if type(version) is not int or version != FORMAT:
-            raise InvalidArgument(f"the field 'format' is {version!r}; this version reads {FORMAT}: update rosatune?")
-        known = ("format", "rosatune_version", "delay", "links", "theta", "confidence", "agreement")
+        if type(version) is not int or version not in (FORMAT, FORMAT_CONTEXTS):
+            raise InvalidArgument(
+                f"the field 'format' is {version!r}; this version reads {FORMAT} and {FORMAT_CONTEXTS}: "
+                f"update rosatune?"
+            )
+        needed = ("delay", "links", "theta") if version == FORMAT else ("delay", "theta", "slopes")
+        more = ("confidence", "agreement") if version == FORMAT else ()
+        known = ("format", "rosatune_version", *needed, *more)
         for name in fields:
             if name not in known:
                 raise InvalidArgument(f"{name!r} is not a field of a pointer; was it written by a later version?")
-        for name in ("delay", "links", "theta"):
+        for name in needed:
             if name not in fields:
                 raise InvalidArgument(f"the field {name!r} is missing")
         for name in ("delay", "links"):
-            if type(fields[name]) is not int:
+            if name in needed and type(fields[name]) is not int:
                 raise InvalidArgument(f"the field {name!r} is {fields[name]!r}; it must be a whole number")
+        if version == FORMAT_CONTEXTS:
+            if not isinstance(fields["slopes"], dict):
+                raise InvalidArgument("the field 'slopes' must be an object of numbers by name of feature")
+            return cls(fields["theta"], fields["delay"], slopes=fields["slopes"])
         made = cls(fields["theta"], fields["delay"], fields.get("confidence"), fields.get("agreement"))
         if made.links != fields["links"]:
             raise InvalidArgument(f"the field 'links' is {fields['links']}, but 'theta' has {made.links} rows")
@@ -207,8 +267,9 @@ class PointerStream:
     [[8], [9]]
     """
 
-    def __init__(self, delay: int, links: int, batch: int = 1) -> None:
-        self._finder = Finder(_rule(delay, links), batch)
+    def __init__(self, delay: int, links: int, batch: int = 1, contexts: bool = False) -> None:
+        self._finder: Union[Finder, Contexts]
+        self._finder = Contexts(delay, batch) if contexts else Finder(_rule(delay, links), batch)
         self._ids = np.zeros((batch, 0), np.uint32)  # the texts, with spare room
 
     def push(self, ids: npt.ArrayLike, valid: Optional[npt.NDArray[np.bool_]] = None) -> Links:
@@ -221,14 +282,19 @@ class PointerStream:
         if rows.ndim != 2 or len(rows) != self.batch:
             raise InvalidArgument(f"ids have shape {list(tokens.shape)}; {self.batch} texts grow by [batch, steps]")
         before, after = len(self), len(self) + rows.shape[1]
-        found = self._finder.push(rows[:, None], rows[:, None], None if valid is None else valid.reshape(rows.shape))
+        there = None if valid is None else valid.reshape(rows.shape)
+        found: Any
+        if isinstance(self._finder, Contexts):
+            found = self._finder.push(rows, there)
+        else:
+            found = self._finder.push(rows[:, None], rows[:, None], there)["found"]
         if after > self._ids.shape[1]:
             room = np.zeros((self.batch, after * 5 // 4 + 16), np.uint32)
             room[:, :before] = self._ids[:, :before]
             self._ids = room
         self._ids[:, before:after] = rows
-        links = _links(self._ids, found["found"])
-        return Links(*(array[0] for array in links)) if tokens.ndim == 1 else links
+        links = _continuations(found) if isinstance(self._finder, Contexts) else _links(self._ids, found)
+        return _reshaped(links, tokens.shape) if tokens.ndim == 1 else links
 
     def rewind(self, steps: int) -> None:
         """Go back to the first ``steps`` positions."""
@@ -271,7 +337,27 @@ def _links(texts: npt.NDArray[np.uint32], places: Places) -> Links:
     if tau.size:
         tokens = np.where(tau >= 0, texts[rows, np.maximum(tau, 0)].astype(np.int64), -1)
     lengths = np.moveaxis(places.length[:, :, 0], 0, -1).astype(np.int32)
-    return Links(np.ascontiguousarray(tau), tokens, lengths)
+    return Links(np.ascontiguousarray(tau), tokens, lengths, np.zeros((*tau.shape, 0)))
+
+
+def _continuations(found: Any) -> Links:
+    """Links from what :class:`Contexts` found, entries [rows, steps]."""
+    there = np.arange(CANDIDATES) < found["count"][..., None]
+    tokens = np.where(there, found["token"].astype(np.int64), -1)
+    alike = [
+        np.log(1.0 + found["places"]),
+        np.log(np.maximum(found["different"], 1).astype(np.float64)),
+        np.log(0.01 + found["success"] / 65535.0),
+    ]
+    own = [found["alignment"] / 16.0, np.log((found["followed_by"] + 0.3) / (found["as_long"] + 1.0))]
+    clues = np.stack([*own, *(np.broadcast_to(x[..., None], tokens.shape) for x in alike)], -1)
+    return Links(found["place"].copy(), tokens, found["length"].astype(np.int32), clues)
+
+
+def _reshaped(links: Links, shape: "tuple[int, ...]") -> Links:
+    """Links of rows as those of texts of this shape."""
+    shaped: Any = (x.reshape(*shape, *x.shape[2:]) for x in links)
+    return Links(*shaped)
 
 
 def _tokens(ids: npt.ArrayLike) -> npt.NDArray[np.uint32]:
@@ -293,6 +379,16 @@ def _tokens(ids: npt.ArrayLike) -> npt.NDArray[np.uint32]:
 def _file(path: Name) -> Path:
     path = Path(path)
     return path / POINTER_FILE if path.is_dir() else path
+
+
+def _slopes(given: "dict[str, float]") -> "dict[str, float]":
+    """A slope for every feature, checked."""
+    for name, value in given.items():
+        if name not in FEATURES:
+            raise InvalidArgument(f"{name!r} is not a feature of a pointer; they are {', '.join(FEATURES)}")
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.floating)) or not abs(value) <= LARGEST:
+            raise InvalidArgument(f"the slope of {name!r} is {value!r}; give a number from {-LARGEST:g} to {LARGEST:g}")
+    return {name: float(given.get(name, 0.0)) for name in FEATURES}
 
 
 def _table(name: str, given: Any, rows: Optional[int], columns: int) -> npt.NDArray[np.float64]:

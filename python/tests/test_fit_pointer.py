@@ -60,13 +60,15 @@ def test_fit(kind: str, confidence: bool, rng: np.random.Generator) -> None:
     assert rosatune.hf.fit_pointer(model, texts, **options) == made
 
 
-def test_losses_are_those_of_the_pointer(rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("options", [dict(links=3, confidence=True), {}], ids=["chain", "contexts"])
+def test_losses_are_those_of_the_pointer(options: Any, rng: np.random.Generator) -> None:
     """The losses that are minimised against those that recall measures with the same pointer."""
     model, ids = tiny.model(), text(rng, 200)
-    made = rosatune.hf.fit_pointer(model, [ids], window=10, sinks=2, links=3, confidence=True, context=200)
+    made = rosatune.hf.fit_pointer(model, [ids], window=10, sinks=2, context=200, **options)
     with rosatune.hf.reading.frozen(model), rosatune.hf.arrange.arranged(model, "window", 10, 2):
         observed = fit._observe(model, {"": ids}, made, 200, 1000, None)
-    ours = fit.losses(observed, torch.tensor(made.theta), torch.tensor(made.confidence))
+    slopes = torch.tensor(np.array(list(made.slopes.values())) if made.contexts else made.confidence)
+    ours = fit.losses(observed, torch.tensor(made.theta), slopes)
     result = rosatune.recall(model, ids, window=10, sinks=2, context=200, pointer=made)
     assert result.total("window").loss == pytest.approx(-float(observed.target.mean()), abs=1e-5)
     assert result.total("pointer").loss == pytest.approx(float(ours.mean()), abs=1e-5)

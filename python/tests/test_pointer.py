@@ -154,7 +154,7 @@ def test_file(slopes: Any, agreement: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change, message",
     (
-        ({"format": 2}, "'format' is 2"),
+        ({"format": 3}, "'format' is 3"),
         ({"format": None}, "'format' is None"),
         ({"entropy": 1}, "'entropy' is not a field of a pointer"),
         ({"delay": -1}, "delay"),

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ..errors import InvalidArgument
 from ..far import far_distances
-from ..pointer import LARGEST, LEAST, LENGTHS, Pointer
+from ..pointer import FEATURES, LARGEST, LEAST, LENGTHS, Pointer
 from .arrange import arranged, is_attached, why_no_window
 from .pointer import unwrapped
 from .reading import frozen, links_of, pieces_of, read_texts, slices
@@ -53,6 +53,7 @@ class Observed(NamedTuple):
     lengths: Tensor  # [positions, links], match lengths, cut at 12; 0: no link
     right: Tensor  # [positions, links], whether the link's token is the next token
     far: Tensor  # [positions]
+    features: Tensor  # [positions, links, 8] of a pointer by contexts; of a chain [positions, links, 0]
 
 
 def fit_pointer(
@@ -62,7 +63,7 @@ def fit_pointer(
     delay: Optional[int] = None,
     window: Optional[int] = None,
     sinks: int = 4,
-    links: int = 4,
+    links: Optional[int] = None,
     confidence: bool = False,
     context: Optional[int] = None,
     positions: int = 16384,
@@ -78,8 +79,8 @@ def fit_pointer(
         delay: only places at least this far back are found; by default the window, or 0 where there is none.
         window, sinks: limit the attention of a model without adapters to a window while the pointer is fitted; by
             default it is read as it is. Adapters have brought their own.
-        links: places per position, 1 to 16.
-        confidence: whether weights also depend on the model's own probabilities.
+        links: the length of a chain, 1 to 16; by default the pointer is one by contexts (:mod:`rosatune.pointer`).
+        confidence: whether the weights of a chain also depend on the model's own probabilities.
         context: texts are cut into pieces of so many tokens; by default 4096, or what the model was trained for if that
             is less. The first four windows of each, or its first quarter, are read but not used.
         positions: how many positions are used, at most; pieces are taken from all texts in turn. The last fifth of them
@@ -102,7 +103,12 @@ def fit_pointer(
         raise InvalidArgument(f"window is {window}, but {why_no_window(model)} Leave it out, and give delay=")
     as_it_is = found is not None or not window
     delay = (window or 0) if delay is None else delay
-    start = Pointer(np.full((links, LENGTHS), START), delay, np.zeros((links, 2)) if confidence else None)
+    if links is None and confidence:
+        raise InvalidArgument("confidence is an option of chains, and links is None; give links=8, or leave it out")
+    if links is None:
+        start = Pointer(np.full(LENGTHS, START), delay, slopes={})
+    else:
+        start = Pointer(np.full((links, LENGTHS), START), delay, np.zeros((links, 2)) if confidence else None)
     if context is None:
         context = min(4096, getattr(model.config, "max_position_embeddings", None) or 4096)
     if context < 8 or positions < 1:
@@ -128,7 +134,7 @@ def _observe(
         if done >= total:
             break
         ids = torch.from_numpy(piece[: first + total - done]).to(device)[None]
-        tokens, lengths = links_of(pointer, ids)
+        tokens, lengths, clues = links_of(pointer, ids)  # type: ignore[misc]
         far = torch.from_numpy(far_distances(piece)[: ids.shape[1]])
         far = (far > 0) & (far >= pointer.delay)
         for begin, logits in slices(model, ids, first):
@@ -136,14 +142,22 @@ def _observe(
             token, length = (x[0, begin - 1 : end - 1].to(logits.device) for x in (tokens, lengths))
             target = ids[0, begin:end, None].to(logits.device)
             norm = logits[0].logsumexp(-1, keepdim=True)
+            share = (logits[0].gather(-1, token.clamp(min=0)) - norm).double()
+            sure = (logits[0].amax(-1, keepdim=True) - norm).double()
+            features = share.new_zeros(*share.shape, 0)
+            if pointer.contexts:
+                entropy = (norm - ((logits[0] - norm).exp() * logits[0]).sum(-1, keepdim=True)).double()
+                ours = (share.clamp(min=LEAST), sure.clamp(min=LEAST).expand_as(share), entropy.expand_as(share))
+                theirs = clues[0, begin - 1 : end - 1].to(share.device)
+                features = torch.cat([torch.stack(ours, -1), theirs], -1)
             part = (
                 (logits[0].gather(-1, target) - norm)[:, 0].double(),
-                (logits[0].gather(-1, token.clamp(min=0)) - norm).double(),
-                (logits[0].amax(-1, keepdim=True) - norm)[:, 0].double(),
+                share,
+                sure[:, 0],
                 length.clamp(max=LENGTHS - 1),
                 (token == target) & (length > 0),
             )
-            parts.append((*(x.cpu() for x in part), far[begin:end]))
+            parts.append((*(x.cpu() for x in part), far[begin:end], features.cpu()))
             done += end - begin
             if progress is not None:
                 progress(done, total)
@@ -151,9 +165,12 @@ def _observe(
 
 
 def losses(observed: Observed, theta: Tensor, slope: Optional[Tensor]) -> Tensor:
-    """The loss at each position, from the definition."""
-    weight = theta[torch.arange(len(theta)), observed.lengths.long()]
-    if slope is not None:
+    """The loss at each position, from the definition; ``slope`` is that of confidence, or of the features."""
+    length = observed.lengths.long()
+    weight = theta[length] if theta.ndim == 1 else theta[torch.arange(len(theta)), length]
+    if theta.ndim == 1 and slope is not None:
+        weight = weight + observed.features @ slope
+    elif slope is not None:
         weight = weight + slope[:, 0] * observed.share.clamp(min=LEAST)
         weight = weight + slope[:, 1] * observed.sure[:, None].clamp(min=LEAST)
     weight = weight.masked_fill(observed.lengths == 0, -torch.inf)
@@ -165,6 +182,8 @@ def losses(observed: Observed, theta: Tensor, slope: Optional[Tensor]) -> Tensor
 def _fitted(start: Pointer, observed: Observed) -> Pointer:
     theta = torch.tensor(start.theta).requires_grad_()
     slope = None if start.confidence is None else torch.tensor(start.confidence).requires_grad_()
+    if start.contexts:
+        slope = torch.zeros(len(FEATURES), dtype=torch.float64, requires_grad=True)
     fitted = len(observed.target) - len(observed.target) // 5
     linked = Observed(*(x[:fitted][(observed.lengths[:fitted] > 0).any(1)] for x in observed))
     parameters = [theta] if slope is None else [theta, slope]
@@ -173,7 +192,7 @@ def _fitted(start: Pointer, observed: Observed) -> Pointer:
 
     def objective() -> Tensor:
         optimizer.zero_grad()
-        penalty = SMOOTH * (theta[:, 2:] - theta[:, 1:-1]).square().sum() + SHRINK * (theta - START).square().sum()
+        penalty = SMOOTH * (theta[..., 2:] - theta[..., 1:-1]).square().sum() + SHRINK * (theta - START).square().sum()
         if slope is not None:
             penalty = penalty + SHRINK * slope.square().sum()
         objective = (losses(linked, theta, slope).sum() + penalty) / count
@@ -185,7 +204,10 @@ def _fitted(start: Pointer, observed: Observed) -> Pointer:
     with torch.no_grad():
         table = theta.clamp(-LARGEST, LARGEST).numpy().round(4)
         slopes = None if slope is None else slope.clamp(-LARGEST, LARGEST).numpy().round(4)
-        made = Pointer(table, start.delay, slopes)
+        if slopes is not None and start.contexts:
+            made = Pointer(table, start.delay, slopes=dict(zip(FEATURES, slopes.tolist())))
+        else:
+            made = Pointer(table, start.delay, slopes)
         held = Observed(*(x[fitted:] for x in observed))
         after = losses(held, torch.tensor(table), None if slopes is None else torch.tensor(slopes))
     before, far = -held.target, held.far

@@ -27,7 +27,7 @@ from transformers import LogitsProcessor, PreTrainedModel
 from transformers.cache_utils import Cache
 
 from ..errors import InvalidArgument
-from ..pointer import Name, Pointer, PointerStream
+from ..pointer import FEATURES, OF_MODEL, Name, Pointer, PointerStream
 from ..torch import PointerHead
 
 __all__ = [
@@ -194,13 +194,12 @@ def _after(model: Any, args: tuple, kwargs: dict, output: Any) -> Any:
     if step is None:
         return None
     head.attached.step = None
-    tokens, lengths = _look_up(head, step, getattr(output, "past_key_values", None))
+    found = _look_up(head, step, getattr(output, "past_key_values", None))
     kept = kwargs.get("logits_to_keep", 0)
     if isinstance(kept, Tensor):
-        tokens, lengths = tokens[:, kept.cpu()], lengths[:, kept.cpu()]
+        found = tuple(x[:, kept.cpu()] for x in found)
     count, device = output.logits.shape[1], output.logits.device
-    tokens, lengths = tokens[:, -count:].to(device), lengths[:, -count:].to(device)
-    logits, _, _ = head.mix(output.logits, tokens, lengths)
+    logits, _, _ = head.mix(output.logits, *(x[:, -count:].to(device) for x in found))
     fields = {**output, "logits": logits}
     if step.labels is not None:
         known = (*head.attached.arguments, "return_dict")
@@ -213,11 +212,11 @@ def _after(model: Any, args: tuple, kwargs: dict, output: Any) -> Any:
 
 
 @torch.compiler.disable
-def _look_up(head: PointerHead, step: Step, cache: Any) -> tuple[Tensor, Tensor]:
-    """Tokens and match lengths of the links of all new positions, [batch, new, links]."""
+def _look_up(head: PointerHead, step: Step, cache: Any) -> tuple[Tensor, ...]:
+    """Tokens, match lengths and clues of the links of all new positions, [batch, new, links, ...]."""
     texts = _texts(head, step, cache)
     found = texts.push(step.ids.detach().to("cpu").numpy(), step.real)
-    return torch.from_numpy(found.tokens), torch.from_numpy(found.lengths)
+    return tuple(torch.from_numpy(x) for x in found[1:])
 
 
 # ------------------------------------------------------------------------------------------------- texts beside a cache
@@ -250,7 +249,7 @@ def _texts(head: PointerHead, step: Step, cache: Any) -> PointerStream:
     """The texts that a step continues."""
     batch = step.ids.shape[0]
     if cache is None or step.seen == 0:
-        texts = PointerStream(head.delay, len(head.theta), batch)
+        texts = PointerStream(head.delay, head.links, batch, head.contexts)
         if cache is None:
             return texts
         if not isinstance(cache, Cache):
@@ -303,13 +302,13 @@ class PointerLogitsProcessor(LogitsProcessor):
         self._texts: list[PointerStream] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        tokens, lengths = (torch.from_numpy(x).to(scores.device) for x in self._look_up(input_ids.to("cpu").numpy()))
-        mixed, _, grown = self._head.to(scores.device).mix(scores, tokens, lengths)
+        found = (torch.from_numpy(x).to(scores.device) for x in self._look_up(input_ids.to("cpu").numpy()))
+        mixed, _, grown = self._head.to(scores.device).mix(scores, *found)
         # Log-probabilities, which beams have, stay log-probabilities.
         return (mixed - grown).to(scores.dtype)
 
-    def _look_up(self, ids: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-        """Tokens and match lengths of the links of each row's last position, [batch, links]."""
+    def _look_up(self, ids: npt.NDArray[np.int64]) -> list[npt.NDArray[Any]]:
+        """Tokens, match lengths and clues of the links of each row's last position, [batch, links, ...]."""
         texts = [np.ascontiguousarray(self._text(ids, row)) for row in range(len(ids))]
         streams, found = self._texts, {}
         # Rows of one content share a stream; several contents that go on from one stream need forks of it.
@@ -325,12 +324,13 @@ class PointerLogitsProcessor(LogitsProcessor):
                 stream = stream.fork()
             if len(stream) > common:
                 stream.rewind(common)
-            links = stream.push(text[common:])
-            found[content] = links.tokens[-1], links.lengths[-1]
+            found[content] = [x[-1] for x in stream.push(text[common:])[1:]]
             self._texts.append(stream)
-        nothing = np.full(self.pointer.links, -1), np.zeros(self.pointer.links, np.int32)
+        links = self.pointer.links
+        clues = len(FEATURES) - OF_MODEL if self.pointer.contexts else 0
+        nothing: list[npt.NDArray[Any]] = [np.full(links, -1), np.zeros(links, np.int32), np.zeros((links, clues))]
         rows = [found.get(text.tobytes(), nothing) for text in texts]
-        return np.stack([tokens for tokens, _ in rows]), np.stack([lengths for _, lengths in rows])
+        return [np.stack(column) for column in zip(*rows)]
 
     def _text(self, ids: npt.NDArray[np.int64], row: int) -> npt.NDArray[np.int64]:
         """The tokens of a row without its padding."""

@@ -140,9 +140,9 @@ def slices(model: Any, ids: Tensor, first: int) -> Iterator[tuple[int, Tensor]]:
         yield begin + 1, output.logits.float()
 
 
-def links_of(pointer: Optional[Pointer], ids: Tensor) -> Optional[tuple[Tensor, Tensor]]:
-    """Tokens and match lengths of the links after each token of [batch, steps] ids."""
+def links_of(pointer: Optional[Pointer], ids: Tensor) -> Optional[tuple[Tensor, ...]]:
+    """Tokens, match lengths and clues of the links after each token of [batch, steps] ids."""
     if pointer is None:
         return None
     found = pointer.look_up(ids.cpu().numpy())
-    return torch.from_numpy(found.tokens).to(ids.device), torch.from_numpy(found.lengths).to(ids.device)
+    return tuple(torch.from_numpy(x).to(ids.device) for x in found[1:])

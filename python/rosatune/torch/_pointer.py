@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..pointer import LEAST, LENGTHS, Pointer
+from ..pointer import FEATURES, LEAST, LENGTHS, Pointer
 
 __all__ = ["PointerHead", "pointer"]
 
@@ -27,15 +27,18 @@ def pointer(
     theta: Tensor,
     confidence: Optional[Tensor] = None,
     agreement: Optional[Tensor] = None,
+    slopes: Optional[Tensor] = None,
+    clues: Optional[Tensor] = None,
 ) -> Tensor:
     """Log-probabilities of the next token, [..., vocabulary], the tokens found mixed in.
 
     ``logits`` is [..., vocabulary], ``tokens`` and ``lengths`` are [..., links] as :meth:`rosatune.Pointer.look_up`
-    gives them, ``theta`` is [links, 13], ``confidence`` [links, 2] and ``agreement`` [links]. Differentiable in logits
-    and in these.
+    gives them, ``theta`` is [links, 13], ``confidence`` [links, 2] and ``agreement`` [links]. By contexts ``theta`` is
+    [13], ``slopes`` [8] in the order of ``FEATURES``, and ``clues`` [..., links, 5]. Differentiable in logits and in
+    these numbers.
     A token that the model excludes, whose logit is -inf, stays excluded. Results are float32, or float64 if logits are.
     """
-    mixed, total, grown = mix(logits, tokens, lengths, theta, confidence, agreement)
+    mixed, total, grown = mix(logits, tokens, lengths, theta, confidence, agreement, slopes, clues)
     return mixed.sub_(total + grown)
 
 
@@ -46,6 +49,8 @@ def mix(
     theta: Tensor,
     confidence: Optional[Tensor] = None,
     agreement: Optional[Tensor] = None,
+    slopes: Optional[Tensor] = None,
+    clues: Optional[Tensor] = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Logits of the mixture; log sum exp of those given; and by how much the former's is greater, both [..., 1]."""
     logits = logits if logits.dtype == torch.float64 else logits.float()
@@ -54,12 +59,20 @@ def mix(
     share = logits.gather(-1, token) - total
     there = (lengths > 0) & torch.isfinite(share)
     share = share.where(there, 0)
-    weight = theta[torch.arange(len(theta), device=theta.device), lengths.clamp(max=LENGTHS - 1).long()]
+    length = lengths.clamp(max=LENGTHS - 1).long()
+    weight = theta[length] if theta.ndim == 1 else theta[torch.arange(len(theta), device=theta.device), length]
     weight = weight.to(logits.dtype)
     if confidence is not None:
         slope = confidence.to(logits.dtype)
         sure = logits.amax(-1, keepdim=True) - total
         weight = weight + slope[:, 0] * share.clamp(min=LEAST) + slope[:, 1] * sure.clamp(min=LEAST)
+    if slopes is not None:
+        if clues is None:
+            raise ValueError("slopes are of a pointer by contexts; give the clues that look_up found too")
+        sure = (logits.amax(-1, keepdim=True) - total).clamp(min=LEAST)
+        of_model = (share.clamp(min=LEAST), sure.expand_as(share), _entropy(logits, total).expand_as(share))
+        features = torch.cat([torch.stack(of_model, -1), clues.to(logits.dtype)], -1)
+        weight = weight + features @ slopes.to(logits.dtype)
     same = (token[..., :, None] == token[..., None, :]) & there[..., None, :]
     first = there & ~same.tril(-1).any(-1)
     if agreement is not None:
@@ -76,6 +89,12 @@ def mix(
     return logits.scatter_add(-1, token, change), total, grown
 
 
+def _entropy(logits: Tensor, total: Tensor) -> Tensor:
+    """Of the softmax of logits, in nats, [..., 1]. A logit of -inf has no part."""
+    p = (logits - total).exp()
+    return total - (p * logits.where(p > 0, 0)).sum(-1, keepdim=True)
+
+
 class PointerHead(nn.Module):
     """A pointer whose numbers are parameters."""
 
@@ -84,7 +103,7 @@ class PointerHead(nn.Module):
     def __init__(self, pointer: Pointer, device: Any = None) -> None:
         super().__init__()
         options: Any = dict(dtype=torch.float32, device=device)
-        self.delay = pointer.delay
+        self.delay, self.links, self.contexts = pointer.delay, pointer.links, pointer.contexts
         self.theta = nn.Parameter(torch.tensor(pointer.theta, **options))
         self.confidence: Optional[nn.Parameter] = None
         if pointer.confidence is not None:
@@ -92,6 +111,9 @@ class PointerHead(nn.Module):
         self.agreement: Optional[nn.Parameter] = None
         if pointer.agreement is not None:
             self.agreement = nn.Parameter(torch.tensor(pointer.agreement, **options))
+        self.slopes: Optional[nn.Parameter] = None
+        if pointer.slopes is not None:
+            self.slopes = nn.Parameter(torch.tensor([pointer.slopes[name] for name in FEATURES], **options))
 
     def pointer(self) -> Pointer:
         """The pointer with the present values of the parameters."""
@@ -104,17 +126,23 @@ class PointerHead(nn.Module):
             table = whole.detach().float().cpu().numpy()
             return np.reshape([float(str(x)) for x in table.flat], table.shape)
 
+        if self.slopes is not None:
+            slopes = dict(zip(FEATURES, numbers(self.slopes).tolist()))
+            return Pointer(numbers(self.theta), self.delay, slopes=slopes)
         return Pointer(numbers(self.theta), self.delay, numbers(self.confidence), numbers(self.agreement))
 
-    def mix(self, logits: Tensor, tokens: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def mix(
+        self, logits: Tensor, tokens: Tensor, lengths: Tensor, clues: Optional[Tensor] = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Logits of the mixture, and the two sums of :func:`mix`."""
-        return mix(logits, tokens, lengths, self.theta, self.confidence, self.agreement)
+        return mix(logits, tokens, lengths, self.theta, self.confidence, self.agreement, self.slopes, clues)
 
-    def forward(self, logits: Tensor, tokens: Tensor, lengths: Tensor) -> Tensor:
+    def forward(self, logits: Tensor, tokens: Tensor, lengths: Tensor, clues: Optional[Tensor] = None) -> Tensor:
         """Log-probabilities, as :func:`pointer` gives them."""
-        return pointer(logits, tokens, lengths, self.theta, self.confidence, self.agreement)
+        return pointer(logits, tokens, lengths, self.theta, self.confidence, self.agreement, self.slopes, clues)
 
     def extra_repr(self) -> str:
         slopes = "" if self.confidence is None else ", confidence"
         slopes += "" if self.agreement is None else ", agreement"
-        return f"links={len(self.theta)}, delay={self.delay}{slopes}"
+        kind = "contexts" if self.contexts else f"links={self.links}"
+        return f"{kind}, delay={self.delay}{slopes}"
