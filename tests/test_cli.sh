@@ -195,7 +195,6 @@ check 2 '--out is missing' retrieve $pair --bits 2
 check 2 'unknown option --qeury, did you mean --query?' retrieve --qeury q1.npy
 check 2 "unknown option --colour; 'rosatune help retrieve' lists" retrieve --colour
 # Options of other programs are named by ours.
-check 2 'unknown option -o, did you mean --out?' retrieve -o x.npy
 check 2 'unknown option -t, did you mean --threads?' retrieve -t 2
 check 2 'unknown option -m; give PATH without an option: rosatune info PATH' info -m x.gguf
 check 2 'unknown option --file; give FILE without an option: rosatune recall' recall --file x.txt

@@ -53,7 +53,6 @@ static const struct args_foreign table[] = {
     {"text", "prompt", NULL, NULL},
     {"prompt", "text", NULL, NULL},
     {"output", "out", NULL, NULL},
-    {"o", "out", NULL, NULL},
     {"output-dir", "out", NULL, NULL},
     {"overwrite", "replace", NULL, NULL},
     {"force", "replace", NULL, NULL},

@@ -38,7 +38,8 @@ struct tally {
 static enum args_result parse(struct job *job, int count, char **words)
 {
 	struct arg options[] = {
-	    OPTION_TEXT("model", &job->model, "PATH", "the shards must be of this model's tokenizer"),
+	    OPTION_TEXT("model", &job->model, "PATH", "the shards must be of this model's tokenizer",
+			.short_name = 'm'),
 	    OPTION_FLAG("json", &job->json, "print a JSON object for each file"),
 	};
 	struct args args = {

@@ -36,9 +36,11 @@ static enum args_result parse(struct job *job, int count, char **words)
 	struct packing *packing = &job->packing;
 	struct arg options[] = {
 	    OPTION_TEXT("model", &packing->model, "PATH",
-			"whose tokenizer: a GGUF file, a model's folder, or a tokenizer.json", .required = true),
+			"whose tokenizer: a GGUF file, a model's folder, or a tokenizer.json", .short_name = 'm',
+			.required = true),
 	    OPTION_TEXT("out", &packing->out, "PATH",
-			"a folder for shards, or one file NAME.tokens; missing folders are made", .required = true),
+			"a folder for shards, or one file NAME.tokens; missing folders are made", .short_name = 'o',
+			.required = true),
 	    OPTION_CHOICE("format", &job->format, "F", format_names,
 			  "text, jsonl or auto (default): jsonl if a name ends in .jsonl, .ndjson or .json"),
 	    OPTION_TEXT("field", &packing->field, "NAME",

@@ -34,7 +34,8 @@ static enum args_result parse(struct job *job, int count, char **words)
 	    MODEL_ARGS(&job->args),
 	    OPTION_TEXT("tokens", &job->tokens_path, "IDS.npy", "token ids: integers, shape [T] or [N,T]",
 			.required = true),
-	    OPTION_TEXT("out", &job->out_path, "G.safetensors", "the gradients, float32", .required = true),
+	    OPTION_TEXT("out", &job->out_path, "G.safetensors", "the gradients, float32", .short_name = 'o',
+			.required = true),
 	    OPTION_FLAG("keep", &job->keep, "keep all activations instead of computing them again (the same result)"),
 	};
 	const size_t count_own = sizeof(own) / sizeof(own[0]);

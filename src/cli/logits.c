@@ -36,7 +36,8 @@ static enum args_result parse(struct job *job, int count, char **words)
 	    MODEL_ARGS(&job->args),
 	    OPTION_TEXT("tokens", &job->tokens_path, "IDS.npy", "token ids: integers, shape [T] or [N,T]",
 			.required = true),
-	    OPTION_TEXT("out", &job->out_path, "L.npy", "logits: float32, shape [T,V] or [N,T,V]", .required = true),
+	    OPTION_TEXT("out", &job->out_path, "L.npy", "logits: float32, shape [T,V] or [N,T,V]", .short_name = 'o',
+			.required = true),
 	    OPTION_NUMBER("batch", &job->batch, "B", 1, 65536, "texts read at a time (default 1)"),
 	};
 	struct args args = {

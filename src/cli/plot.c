@@ -61,7 +61,8 @@ struct job {
 static enum args_result parse(struct job *job, int count, char **words)
 {
 	struct arg options[] = {
-	    OPTION_TEXT("out", &job->out, "FILE", "a .png, .svg or .pdf to write (default: letters on the terminal)"),
+	    OPTION_TEXT("out", &job->out, "FILE", "a .png, .svg or .pdf to write (default: letters on the terminal)",
+			.short_name = 'o'),
 	    OPTION_CHOICE("x", &job->x, "KEY", x_names, "what to draw along: step (default), tokens or seconds"),
 	    OPTION_NUMBER("smooth", &job->smooth, "N", 1, 1000000,
 			  "average over the last N lines of a log (default 1: no smoothing)"),

@@ -336,7 +336,7 @@ static enum args_result parse(struct tune *job, bool *threads, int count, char *
 	    OPTION_FLAG("resume", &job->resume, "continue from the newest intact checkpoint; begin if there is none"),
 	    OPTION_FLAG("dry-run", &job->dry,
 			"check model, data and folder, say what would be done and what it needs, and stop"),
-	    OPTION_TEXT("out", &job->out, "DIR", "the run's folder (key: out)"),
+	    OPTION_TEXT("out", &job->out, "DIR", "the run's folder (key: out)", .short_name = 'o'),
 	    OPTION_NUMBER("threads", &job->threads, "N", 0, 1024,
 			  "worker threads per process (key: threads; 0: one per processor)"),
 	    OPTION_FLAG("json", &job->json, "print one JSON object at the end"),
