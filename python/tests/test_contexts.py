@@ -157,3 +157,11 @@ def test_mixture(rng: np.random.Generator) -> None:
     assert head.pointer() == pointer and head.slopes.grad.abs().min() > 0 and torch.isfinite(head.theta.grad).all()
     with pytest.raises(ValueError, match="clues"):
         mixture(torch.from_numpy(logits), *tensors[:2], theta, slopes=slopes)
+
+
+def test_the_shipped_one_is_read() -> None:
+    file = Path(__file__).parents[2] / "examples" / "smollm2-135m-pointer.json"
+    if not file.is_file():
+        pytest.skip("the examples are not beside the tests")
+    pointer = Pointer.load(file)
+    assert pointer.contexts and pointer.delay == 256 and all(pointer.slopes.values())
