@@ -86,7 +86,7 @@ class PointerFit(Base):
     def test_fits(self):
         write_adapter("adapter")
         features = {"token", "greatest", "entropy", "alignment", "share", "places", "different", "success"}
-        for more in [], ["--links", "1", "--plain"], ["--links", "0"], ["--adapter", "adapter"]:
+        for more in ["--links", "8"], ["--links", "1", "--plain"], ["--adapter", "adapter"]:
             words = [*self.WINDOW, "--context", "64", "--positions", "1100", "--out", "p.json", *more]
             said = self.fit(*words, "--json", "one.txt", "two.txt")
             result = json.loads(said.stdout)
@@ -95,8 +95,8 @@ class PointerFit(Base):
             self.assertLess(result["after"]["ppl"], 0.7 * result["before"]["ppl"])
             with open("p.json", encoding="utf-8") as file:
                 pointer = json.load(file)
-            self.assertEqual((pointer["format"], pointer["delay"]), (2 if "0" in more else 1, 4))
-            if "0" not in more:
+            self.assertEqual((pointer["format"], pointer["delay"]), (1 if "--links" in more else 2, 4))
+            if "--links" in more:
                 self.assertEqual(pointer["links"], 1 if "--plain" in more else 8)
                 self.assertEqual("confidence" in pointer, "--plain" not in more)
                 self.assertEqual(len(pointer.get("agreement", [])), 0 if "--plain" in more else 8)
@@ -123,7 +123,7 @@ class PointerFit(Base):
     def test_refusals(self):
         for pattern, words in [
             (b"add --window", ["one.txt"]),
-            (b"--plain is for chains", [*self.WINDOW, "--plain", "--links", "0", "one.txt"]),
+            (b"--plain is for chains", [*self.WINDOW, "--plain", "one.txt"]),
             (b"--context 16: positions from four windows", [*self.WINDOW, "--context", "16", "one.txt"]),
             (b"no text has a whole piece of 102400", [*self.WINDOW, "--context", "100k", "one.txt"]),
             (b"there are 48 positions", [*self.WINDOW, "--context", "64", "short.txt"]),

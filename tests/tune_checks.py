@@ -690,7 +690,7 @@ class Pointer(Case):
         result = run("ppl", "--model", "model.gguf", "--file", "held.txt", "--tokens", "900", "--json", *words)
         return json.loads(result.stdout)
 
-    def check_pointer(self, path, links=8, delay=16):
+    def check_pointer(self, path, links=0, delay=16):
         """A chain of so many links; 0: by contexts."""
         pointer = json.loads(content(path))
         self.assertEqual((pointer["delay"], len(pointer["theta"])), (delay, links or 13))
@@ -707,7 +707,6 @@ class Pointer(Case):
         self.assertLess(after, 0.7 * before)
         self.assertEqual(said.splitlines()[-2:], ["adapter: pointed/final", "pointer: pointed/final/pointer.json"])
         first = self.check_pointer("pointed/final/pointer.json")
-        self.assertEqual((len(first["confidence"]), len(first["agreement"])), (8, 8))
         # it goes with the adapter, wherever that is copied
         used = self.ppl("--adapter", "pointed")
         self.assertEqual(used["pointer"], "pointed/final")
@@ -723,9 +722,10 @@ class Pointer(Case):
 
     def test_alone(self):
         plain = dict(links=2, confidence=False, agreement=False, positions=1500)
-        self.tune("contexts", [{**POINTER, "pointer": dict(links=0, positions=1500)}])
-        self.check_pointer("contexts/final/pointer.json", links=0)
-        self.assertLess(self.ppl("--window", "16", "--pointer", "contexts")["nll"], self.ppl("--window", "16")["nll"] - 1)
+        self.tune("chain", [{**POINTER, "pointer": dict(links=8, positions=1500)}])
+        pointer = self.check_pointer("chain/final/pointer.json", links=8)
+        self.assertEqual((len(pointer["confidence"]), len(pointer["agreement"])), (8, 8))
+        self.assertLess(self.ppl("--window", "16", "--pointer", "chain")["nll"], self.ppl("--window", "16")["nll"] - 1)
         for rosa in False, True:
             out = f"alone-{rosa}"
             adapter = {**CONFIG["adapter"], "rosa": rosa}

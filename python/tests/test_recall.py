@@ -28,6 +28,9 @@ one_thread = tiny.one_thread
 
 WINDOW, SINKS, CONTEXT = 16, 2, 150
 POINTER = Pointer(np.linspace(-2, 2, 3 * 13).reshape(3, 13).round(3), WINDOW)
+BY_CONTEXTS = Pointer(
+    np.linspace(-2, 2, 13).round(3), WINDOW, slopes={"token": 0.5, "entropy": -0.25, "share": 0.75, "success": 0.5}
+)
 SLOPED = Pointer(POINTER.theta, WINDOW, [[0.5, -0.25], [0.25, 0.0], [0.0, 0.5]])
 
 
@@ -138,7 +141,7 @@ def test_plain_model(tmp_path: Path, rng: np.random.Generator) -> None:
     assert far == pytest.approx((window["far"] - pointed["far"]) / (window["far"] - whole["far"]), abs=1e-2)
 
 
-@pytest.mark.parametrize("pointer", (None, POINTER, SLOPED), ids=("none", "table", "slopes"))
+@pytest.mark.parametrize("pointer", (None, POINTER, SLOPED, BY_CONTEXTS), ids=("none", "table", "slopes", "contexts"))
 @pytest.mark.parametrize("adapter", (None, "paper", "tokens", "embeddings", "tokens+layer 1"))
 def test_the_c_program_agrees(adapter: Any, pointer: Any, tmp_path: Path, rng: np.random.Generator) -> None:
     model, folder = tiny.folder_with_tokenizer(tmp_path / "model")

@@ -138,7 +138,7 @@ static bool prepare(struct fit *job, rosa_error *why)
 	pointer->links = job->links ? (size_t)job->links : POINTER_LINKS;
 	pointer->confident = pointer->agreeing = job->links && !job->plain;
 	if (job->plain && pointer->contexts)
-		return refuse(why, "--plain is for chains: --links is 0");
+		return refuse(why, "--plain is for chains; add --links N, such as 8");
 	if (pointer->delay && pointer->delay < window)
 		return refuse(why,
 			      "--delay %zu: attention still sees what would be found; give the window (%zu) or more, "
@@ -219,7 +219,7 @@ static enum args_result parse(struct fit *job, int count, char **words)
 			"the pointer; in an adapter's folder, as DIR/" POINTER_FILE ", it is used with the adapter",
 			.short_name = 'o', .required = true),
 	    OPTION_NUMBER("links", &job->links, "N", 0, POINTER_LINKS,
-			  "look at a chain of N places per token (default 8); 0: at all places of the last two tokens"),
+			  "look at a chain of N places per token (default 0: at all places of the last two tokens)"),
 	    OPTION_SIZE("delay", &job->delay, "D", 0, ROSA_MAX_STEPS,
 			"find only what is D tokens back or more (default: the window)"),
 	    OPTION_FLAG("plain", &job->plain,
@@ -252,7 +252,7 @@ static enum args_result parse(struct fit *job, int count, char **words)
 
 int pointer_fit_command(int count, char **words)
 {
-	struct fit job = {.args = MODEL_ARGS_INIT, .links = 8, .delay = NOT_GIVEN, .positions_wanted = 40960};
+	struct fit job = {.args = MODEL_ARGS_INIT, .delay = NOT_GIVEN, .positions_wanted = 40960};
 	rosa_error why = {0};
 	enum args_result parsed = parse(&job, count, words);
 

@@ -79,7 +79,7 @@ static const struct key stage_rows[] = {
     {"valid_every", KEY_SIZE, STAGE_AT(valid_every), 0, KEY_EXACT, 100, NULL, 0,
      "steps between validations; 0: only before and after", NULL},
     {"valid_samples", KEY_SIZE, STAGE_AT(valid_samples), 1, KEY_EXACT, 16, NULL, 0, "sequences per validation", NULL},
-    {"pointer.links", KEY_SIZE, STAGE_AT(pointer_links), 0, POINTER_LINKS, 8, NULL, 0,
+    {"pointer.links", KEY_SIZE, STAGE_AT(pointer_links), 0, POINTER_LINKS, 0, NULL, 0,
      "kind pointer: places of the chain that is looked at; 0: all places of the last two tokens", NULL},
     {"pointer.delay", KEY_SIZE, STAGE_AT(pointer_delay), 0, (double)ROSA_MAX_STEPS, -1, NULL, KEY_NULL,
      "find only what is so many tokens back; null: the window", NULL},
