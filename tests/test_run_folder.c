@@ -367,7 +367,10 @@ static void add_lines(struct training_log *log, uint64_t from, uint64_t to)
 						     .loss = step == 2 ? NAN : 1.0 / (double)step,
 						     .tokens = step,
 						     .has_valid = step == 3,
-						     .valid_loss = 2};
+						     .valid_loss = 2,
+						     .far_loss = 1.5,
+						     .far_random_loss = NAN, /* not measured */
+						     .far_off_loss = 1.75};
 		assert_int_equal(training_log_add(log, &entry, &err), ROSA_OK);
 	}
 	assert_int_equal(training_log_sync(log, &err), ROSA_OK);
@@ -403,10 +406,10 @@ static void log_has_every_step_once(void **state)
 	fclose(file);
 	assert_int_equal(training_log_open(&log, path, 3, &err), ROSA_OK);
 	assert_int_equal(count_lines(path, line, sizeof(line)), 3);
-	assert_string_equal(line,
-			    "{\"step\": 3, \"stage\": \"warm \\\"up\\\"\", \"loss\": 0.3333333333333333, \"rate\": 0, "
-			    "\"backbone_rate\": 0, \"grad_norm\": 0, \"tokens\": 3, \"seconds\": 0.000, "
-			    "\"tokens_per_second\": 0.0, \"valid_loss\": 2}\n");
+	assert_string_equal(
+	    line, "{\"step\": 3, \"stage\": \"warm \\\"up\\\"\", \"loss\": 0.3333333333333333, \"rate\": 0, "
+		  "\"backbone_rate\": 0, \"grad_norm\": 0, \"tokens\": 3, \"seconds\": 0.000, "
+		  "\"tokens_per_second\": 0.0, \"valid_loss\": 2, \"far_loss\": 1.5, \"far_off_loss\": 1.75}\n");
 	add_lines(&log, 4, 4);
 	training_log_close(&log);
 	assert_int_equal(count_lines(path, line, sizeof(line)), 4);
