@@ -26,6 +26,8 @@ OLD = int(transformers.__version__.split(".")[0]) < 5
 THETA = np.linspace(-1, 3, 3 * 13).reshape(3, 13).round(3)
 POINTER = Pointer(THETA, 4)
 SLOPED = Pointer(THETA, 4, [[0.5, -0.25], [0.25, 0.0], [0.0, 0.5]])
+BY_CONTEXTS = Pointer(THETA[1], 4, slopes={"token": 0.5, "entropy": -0.25, "share": 0.75, "success": 0.5})
+KINDS = {"table": POINTER, "slopes": SLOPED, "contexts": BY_CONTEXTS}
 
 
 def gpt2(**options: Any) -> Any:
@@ -51,9 +53,10 @@ def texts(rows: int, steps: int, seed: int = 5) -> Any:
 def expected(logits: Any, ids: Any, pointer: Pointer = POINTER) -> Any:
     """Log-probabilities from the logits [steps, vocabulary] of a model without pointer, after each token of ids."""
     found = pointer.look_up(np.asarray(ids))
-    slope = None if pointer.confidence is None else torch.tensor(pointer.confidence)
-    tokens, lengths = torch.tensor(found.tokens), torch.tensor(found.lengths)
-    return mixture(logits.double(), tokens, lengths, torch.tensor(pointer.theta), slope).float()
+    weights = [pointer.theta, pointer.confidence, pointer.agreement, pointer.slopes and list(pointer.slopes.values())]
+    tokens, lengths, clues = map(torch.tensor, (found.tokens, found.lengths, found.clues))
+    numbers = [None if x is None else torch.tensor(np.array(x, np.float64)) for x in weights]
+    return mixture(logits.double(), tokens, lengths, *numbers, clues=clues).float()
 
 
 @torch.no_grad()
@@ -70,7 +73,7 @@ def distance(ours: Any, theirs: Any) -> float:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-@pytest.mark.parametrize("pointer", (POINTER, SLOPED), ids=("table", "slopes"))
+@pytest.mark.parametrize("pointer", KINDS.values(), ids=KINDS)
 def test_logits_and_loss(kind: str, pointer: Pointer) -> None:
     model, ids = MODELS[kind](), texts(2, 40)
     before = plain(model, ids)
@@ -91,10 +94,11 @@ def test_logits_and_loss(kind: str, pointer: Pointer) -> None:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_steps_with_a_cache(kind: str) -> None:
+@pytest.mark.parametrize("pointer", (POINTER, BY_CONTEXTS), ids=("table", "contexts"))
+def test_steps_with_a_cache(kind: str, pointer: Pointer) -> None:
     model, ids = MODELS[kind](), texts(2, 60)
-    theirs = torch.stack([expected(row, x) for row, x in zip(plain(model, ids), ids)])
-    rosatune.hf.attach_pointer(model, POINTER)
+    theirs = torch.stack([expected(row, x, pointer) for row, x in zip(plain(model, ids), ids)])
+    rosatune.hf.attach_pointer(model, pointer)
     cache, at = transformers.DynamicCache(), 0
     with torch.no_grad():
         for steps in (17, 1, 1, 15, 5):
@@ -118,11 +122,12 @@ def test_steps_with_a_cache(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("side", ("left", "right"))
-def test_padding(kind: str, side: str) -> None:
+@pytest.mark.parametrize("pointer", (POINTER, BY_CONTEXTS), ids=("table", "contexts"))
+def test_padding(kind: str, side: str, pointer: Pointer) -> None:
     """Padding with a token that occurs in the texts is no text."""
     model, ids = MODELS[kind](), texts(1, 30)[0]
-    alone = expected(plain(model, ids[None])[0], ids)
-    rosatune.hf.attach_pointer(model, POINTER)
+    alone = expected(plain(model, ids[None])[0], ids, pointer)
+    rosatune.hf.attach_pointer(model, pointer)
     batch, mask = torch.full((2, 40), 3), torch.zeros(2, 40, dtype=torch.long)
     part = slice(10, 40) if side == "left" else slice(0, 30)
     batch[0, part], mask[0, part], mask[1] = ids, 1, 1
@@ -169,32 +174,33 @@ def padded(prompts: list[Any], pad: int) -> dict[str, Any]:
     return dict(input_ids=ids, attention_mask=mask)
 
 
-def how(model: Any, way: str, batch: dict[str, Any]) -> dict[str, Any]:
+def how(model: Any, way: str, batch: dict[str, Any], pointer: Pointer = POINTER) -> dict[str, Any]:
     """The options of `generate` that bring a pointer in."""
     if way == "attached":
-        rosatune.hf.attach_pointer(model, POINTER)
+        rosatune.hf.attach_pointer(model, pointer)
         return {}
-    return dict(logits_processor=[PointerLogitsProcessor(POINTER, batch["attention_mask"])])
+    return dict(logits_processor=[PointerLogitsProcessor(pointer, batch["attention_mask"])])
 
 
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("way", ("attached", "processor"))
-def test_greedy_batch_with_left_padding(kind: str, way: str) -> None:
+@pytest.mark.parametrize("pointer", (POINTER, BY_CONTEXTS), ids=("table", "contexts"))
+def test_greedy_batch_with_left_padding(kind: str, way: str, pointer: Pointer) -> None:
     model, prompts = MODELS[kind](), unpadded_prompts()
-    theirs = [reference_greedy(model, prompt, 12) for prompt in prompts]
+    theirs = [reference_greedy(model, prompt, 12, pointer) for prompt in prompts]
     batch = padded(prompts, pad=3)
-    ours = model.generate(**batch, **how(model, way, batch), max_new_tokens=12, do_sample=False)
+    ours = model.generate(**batch, **how(model, way, batch, pointer), max_new_tokens=12, do_sample=False)
     for row, prompt, text in zip(ours.tolist(), prompts, theirs):
         assert row[-12 - len(prompt) :] == text
 
 
-def reference_beams(model: Any, prompt: Any, steps: int, beams: int) -> tuple[list[int], float]:
+def reference_beams(model: Any, prompt: Any, steps: int, beams: int, pointer: Pointer) -> tuple[list[int], float]:
     """Beam search without an end token, everything computed anew at every step; the best text and its score."""
     kept = [(0.0, prompt.tolist())]
     for _ in range(steps):
         grown = []
         for score, text in kept:
-            last = expected(plain(model, torch.tensor([text]))[0], text)[-1]
+            last = expected(plain(model, torch.tensor([text]))[0], text, pointer)[-1]
             grown += [(score + float(p), [*text, token]) for token, p in enumerate(last)]
         kept = sorted(grown, key=lambda pair: -pair[0])[:beams]
     return kept[0][1], kept[0][0]
@@ -202,13 +208,14 @@ def reference_beams(model: Any, prompt: Any, steps: int, beams: int) -> tuple[li
 
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("way", ("attached", "processor"))
-def test_beams(kind: str, way: str) -> None:
+@pytest.mark.parametrize("pointer", (POINTER, BY_CONTEXTS), ids=("table", "contexts"))
+def test_beams(kind: str, way: str, pointer: Pointer) -> None:
     model, prompts = MODELS[kind](), unpadded_prompts()
-    theirs = [reference_beams(model, prompt, 10, 3) for prompt in prompts]
+    theirs = [reference_beams(model, prompt, 10, 3, pointer) for prompt in prompts]
     batch = padded(prompts, pad=3)
     ours = model.generate(
         **batch,
-        **how(model, way, batch),
+        **how(model, way, batch, pointer),
         max_new_tokens=10,
         num_beams=3,
         do_sample=False,
@@ -423,7 +430,7 @@ def test_pointer_in_the_adapter_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ("llama", "adapters"))
-@pytest.mark.parametrize("pointer", (POINTER, SLOPED), ids=("table", "slopes"))
+@pytest.mark.parametrize("pointer", KINDS.values(), ids=KINDS)
 def test_model_saved_whole(kind: str, pointer: Pointer, tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     model, ids = MODELS[kind](), texts(1, 40)
     rosatune.hf.attach_pointer(model, pointer, learn=True)

@@ -25,7 +25,7 @@ from transformers import PreTrainedModel
 
 from ..config import CONFIG_FILE, RosaConfig, make_folder, read_file, replace_file
 from ..errors import AdapterError
-from ..pointer import POINTER_FILE, Pointer
+from ..pointer import FEATURES, POINTER_FILE, Pointer
 from .attach import _attached, adapters, attach, attachment, detach, record, scales_of, stack_of
 from .pointer import HEAD, RECORD, attach_pointer, detach_pointer, pointer_of
 from .scales import SCALES, checked
@@ -169,6 +169,8 @@ def from_pretrained(folder: Folder, stage: Union[str, None] = "adapter", **optio
                 elif name.startswith(f"{HEAD}."):
                     numbers[name.partition(".")[2]] = store.get_tensor(name).tolist()
     if isinstance(pointer, dict):
+        if "slopes" in numbers:  # as a tensor they have no names
+            numbers["slopes"] = dict(zip(FEATURES, numbers["slopes"]))
         try:
             attach_pointer(model, Pointer.from_dict({**pointer, **numbers}))
         except ValueError as error:
