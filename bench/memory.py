@@ -89,7 +89,7 @@ class Run:
     warmup: int = 20
     seed: int = 1
     mix: dict = dataclasses.field(default_factory=dict)  # kind: share; empty: the first kind
-    pointer: int = 4  # links of the pointer that is fitted; 0: none
+    pointer: "int | None" = 0  # links of the chain of the pointer that is fitted; 0: by contexts; null: no pointer
     controls: tuple = ()  # names of the runs: window, global
     note: str = ""
 
@@ -270,13 +270,20 @@ def train(bench, run, model, log):
 # ----------------------------------------------------------------------------------------------------------- measuring
 
 
-def observe(bench, run, model, looker, pieces, condition, links):
+def unfitted(run):
+    """The pointer that a fit begins with."""
+    if run.pointer:
+        return Pointer(np.full((run.pointer, LENGTHS), fit.START), run.window)
+    return Pointer(np.full(LENGTHS, fit.START), run.window, slopes={})
+
+
+def observe(bench, run, model, looker, pieces, condition):
     """What is to be known of the positions from 4 windows on, a list of (book, ids, fit.Observed) by piece.
 
     Gradients stay switched on, so that what was compiled for training serves here too; nothing is kept.
     """
     first, found = 4 * run.window, []
-    pointer = Pointer(np.zeros((max(1, links), LENGTHS)), run.window)
+    pointer = unfitted(run)
     reading = {"off": "nothing", "random": "random"}.get(condition, "found")
     if looker.rule is None and run.adapter:
         for adapter in rosatune.hf.adapters(model).values():
@@ -287,7 +294,7 @@ def observe(bench, run, model, looker, pieces, condition, links):
         batch = looker.add({"input_ids": torch.from_numpy(ids)}, condition)
         batch = {name: x.to(bench.device) for name, x in batch.items()}
         looked = pointer.look_up(ids)
-        tokens, lengths = (torch.from_numpy(x).to(bench.device) for x in (looked.tokens, looked.lengths))
+        links = [torch.from_numpy(x).to(bench.device) for x in (looked.tokens, looked.lengths, looked.clues)]
         with bench.autocast():
             hidden = bench.hidden(model, batch).detach()
         parts = []
@@ -295,17 +302,14 @@ def observe(bench, run, model, looker, pieces, condition, links):
             for at in range(first - 1, run.length - 1, SLICE):
                 end = min(at + SLICE, run.length - 1)
                 logits = functional.linear(hidden[:, at:end], model.lm_head.weight).float()
-                norm = logits.logsumexp(-1, keepdim=True)
-                target = batch["input_ids"][:, at + 1:end + 1, None]
-                token, length = tokens[:, at:end], lengths[:, at:end].clamp(max=LENGTHS - 1)
-                parts.append([(logits.gather(-1, target) - norm)[..., 0].double(),
-                              (logits.gather(-1, token.clamp(min=0)) - norm).double(),
-                              (logits.amax(-1) - norm[..., 0]).double(), length, (token == target) & (length > 0)])
+                target = batch["input_ids"][:, at + 1:end + 1]
+                parts.append(fit.observed_at(logits, target, *(x[:, at:end] for x in links)))
         whole = [torch.cat(part, 1).cpu() for part in zip(*parts)]
         for row, (book, piece) in enumerate(some):
             distance = far_distances(piece)[first:]
             far = torch.from_numpy((distance > 0) & (distance >= run.window))
-            found.append((book, distance, fit.Observed(*(x[row] for x in whole), far)))
+            *part, features = (x[row] for x in whole)
+            found.append((book, distance, fit.Observed(*part, far, features)))
     return found
 
 
@@ -327,16 +331,15 @@ def judge(bench, run, model, log):
                 model = bench.model(changed)
                 looker = Looker(changed, model)
             pointer = None
-            if run.pointer and kind in bench.fit and condition in ("window", "adapter"):
+            if run.pointer is not None and kind in bench.fit and condition in ("window", "adapter"):
                 given = token_ids.pieces_of(bench.fit[kind], run.length, bench.args.fit_pieces)
-                seen = observe(bench, run, model, looker, given, condition, run.pointer)
-                start = Pointer(np.full((run.pointer, LENGTHS), fit.START), run.window)
+                seen = observe(bench, run, model, looker, given, condition)
                 joined = fit.Observed(*(torch.cat(part) for part in zip(*(each for _, _, each in seen))))
-                pointer = fit._fitted(start, joined)
-            for book, distance, seen in observe(bench, run, model, looker, pieces, condition, run.pointer):
+                pointer = fit._fitted(unfitted(run), joined)
+            for book, distance, seen in observe(bench, run, model, looker, pieces, condition):
                 losses = {condition: -seen.target}
                 if pointer is not None:
-                    losses[condition + " + pointer"] = fit.losses(seen, torch.tensor(pointer.theta), None)
+                    losses[condition + " + pointer"] = fit.losses_with(pointer, seen)
                 for name, loss in losses.items():
                     sums.setdefault(name, {}).setdefault(book, Sums()).add(loss.numpy(), distance, run.window)
         results[kind] = RecallResult(run.window, run.sinks, run.length, sums)

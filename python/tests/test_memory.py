@@ -21,7 +21,7 @@ from tiny import one_thread  # noqa: E402, F401
 
 BENCH = Path(__file__).parents[2] / "bench"
 
-SMALL = dict(steps=3, batch=2, length=64, window=8, sinks=1, warmup=1, pointer=2)
+SMALL = dict(steps=3, batch=2, length=64, window=8, sinks=1, warmup=1, pointer=0)
 RUNS: list[dict[str, Any]] = [
     dict(name="untrained", **{**SMALL, "steps": 0}),
     dict(name="window", **SMALL),
@@ -122,7 +122,7 @@ def test_the_same_numbers_as_recall(memory: Any, given: list[str]) -> None:
     from rosatune import hf
 
     bench = memory.Bench(memory.parse([*given, "--pieces", "99"]))
-    run = memory.Run(name="x", adapter=dict(chain=2), **{**SMALL, "pointer": 0})
+    run = memory.Run(name="x", adapter=dict(chain=2), **{**SMALL, "pointer": None})
     model = bench.model(run)
     tiny.stir(model)
     found = memory.judge(bench, run, model, print)["text"].conditions

@@ -139,29 +139,35 @@ def _observe(
         far = (far > 0) & (far >= pointer.delay)
         for begin, logits in slices(model, ids, first):
             end = begin + logits.shape[1]
-            token, length = (x[0, begin - 1 : end - 1].to(logits.device) for x in (tokens, lengths))
-            target = ids[0, begin:end, None].to(logits.device)
-            norm = logits[0].logsumexp(-1, keepdim=True)
-            share = (logits[0].gather(-1, token.clamp(min=0)) - norm).double()
-            sure = (logits[0].amax(-1, keepdim=True) - norm).double()
-            features = share.new_zeros(*share.shape, 0)
-            if pointer.contexts:
-                entropy = (norm - ((logits[0] - norm).exp() * logits[0]).sum(-1, keepdim=True)).double()
-                ours = (share.clamp(min=LEAST), sure.clamp(min=LEAST).expand_as(share), entropy.expand_as(share))
-                theirs = clues[0, begin - 1 : end - 1].to(share.device)
-                features = torch.cat([torch.stack(ours, -1), theirs], -1)
-            part = (
-                (logits[0].gather(-1, target) - norm)[:, 0].double(),
-                share,
-                sure[:, 0],
-                length.clamp(max=LENGTHS - 1),
-                (token == target) & (length > 0),
-            )
-            parts.append((*(x.cpu() for x in part), far[begin:end], features.cpu()))
+            links = (x[0, begin - 1 : end - 1].to(logits.device) for x in (tokens, lengths, clues))
+            *part, features = (x.cpu() for x in observed_at(logits[0], ids[0, begin:end].to(logits.device), *links))
+            parts.append((*part, far[begin:end], features))
             done += end - begin
             if progress is not None:
                 progress(done, total)
     return Observed(*(torch.cat(part) for part in zip(*parts)))
+
+
+def observed_at(logits: Tensor, target: Tensor, token: Tensor, length: Tensor, clues: Tensor) -> tuple[Tensor, ...]:
+    """What a fit needs of positions, in the order of Observed, without ``far``, from logits [..., vocabulary]."""
+    norm = logits.logsumexp(-1, keepdim=True)
+    share = (logits.gather(-1, token.clamp(min=0)) - norm).double()
+    sure = (logits.amax(-1, keepdim=True) - norm).double()
+    features = share.new_zeros(*share.shape, 0)
+    if clues.shape[-1]:
+        entropy = (norm - ((logits - norm).exp() * logits).sum(-1, keepdim=True)).double()
+        ours = (share.clamp(min=LEAST), sure.clamp(min=LEAST).expand_as(share), entropy.expand_as(share))
+        features = torch.cat([torch.stack(ours, -1), clues.to(share)], -1)
+    own = (logits.gather(-1, target[..., None]) - norm)[..., 0].double()
+    right = (token == target[..., None]) & (length > 0)
+    return own, share, sure[..., 0], length.clamp(max=LENGTHS - 1), right, features
+
+
+def losses_with(pointer: Pointer, observed: Observed) -> Tensor:
+    """The loss at each position with a pointer."""
+    slope = pointer.confidence if pointer.slopes is None else list(pointer.slopes.values())
+    numbers = None if slope is None else torch.tensor(slope, dtype=torch.float64)
+    return losses(observed, torch.tensor(pointer.theta), numbers)
 
 
 def losses(observed: Observed, theta: Tensor, slope: Optional[Tensor]) -> Tensor:
