@@ -4,19 +4,11 @@
  * One list of tensors serves both kinds of files, with two names in each row. Configurations are lists of keys with
  * values as JSON writes them, so that a flaw is a replaced line; for GGUF they are turned into its types.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include "support_checkpoint.h"
+#include "support_test.h"
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -166,12 +158,12 @@ static void add_tensors(struct making *making)
 	const struct files *files = making->files;
 
 	making->state = files->seed + 1;
-	for (size_t i = 0; i < sizeof(outer) / sizeof(outer[0]); i++)
+	for (size_t i = 0; i < COUNT(outer); i++)
 		add_row(making, &outer[i], -1);
 	if (files->untied || files->head_too)
 		add_row(making, &head, -1);
 	for (int layer = 0; layer < 2; layer++) {
-		for (size_t i = 0; i < sizeof(inner) / sizeof(inner[0]); i++)
+		for (size_t i = 0; i < COUNT(inner); i++)
 			add_row(making, &inner[i], layer);
 	}
 	if (files->rope_factors)
@@ -270,7 +262,7 @@ void files_save_gguf(const struct files *files, const char *name)
 {
 	struct weights_writer *writer = weights_new(WEIGHTS_GGUF);
 	struct making making = {.files = files, .gguf = true, .writers = &writer, .count = 1};
-	const size_t lines = sizeof(gguf_lines) / sizeof(gguf_lines[0]);
+	const size_t lines = COUNT(gguf_lines);
 	char quoted[32];
 
 	snprintf(quoted, sizeof(quoted), "\"%s\"", architectures[files->architecture].name);
@@ -301,7 +293,7 @@ static void put_line(struct bytes *text, const char *key, const char *value)
 
 static void save_config(const struct files *files, const char *name)
 {
-	const size_t lines = sizeof(json_lines) / sizeof(json_lines[0]);
+	const size_t lines = COUNT(json_lines);
 	struct bytes text = {0};
 	char quoted[32], path[256];
 

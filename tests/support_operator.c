@@ -12,16 +12,10 @@
 
 #include "oracle.h"
 #include "support_qk_oracle.h"
+#include "support_test.h"
 #include "support_trial.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 /* More requests than any operation here may make. */
 #define MOST_REQUESTS 1000

@@ -1,15 +1,8 @@
 /* Settings of the operator. */
 #include "support_scene.h"
 #include "eval/streams.h"
+#include "support_test.h"
 #include "support_trial.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #define RUBBISH 0x7b
 

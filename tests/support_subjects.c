@@ -1,15 +1,10 @@
 /* The backends under test. */
 #include "support_subjects.h"
 #include "backend/cpu_backend.h"
+#include "support_test.h"
 #include "support_trial.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 static bool cpu_available(int kind)
 {
@@ -32,7 +27,6 @@ size_t subject_count;
 
 int subjects_set_up(void **state)
 {
-	(void)state;
 	for (size_t m = 0; m < COUNT(makers); m++) {
 		for (int threads = 1; threads <= SUBJECT_THREADS; threads++) {
 			struct subject *s = &subjects[subject_count];
@@ -54,7 +48,6 @@ int subjects_set_up(void **state)
 
 int subjects_tear_down(void **state)
 {
-	(void)state;
 	EACH_SUBJECT(s)
 	{
 		s->maker->free(s->backend);

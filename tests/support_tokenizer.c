@@ -2,18 +2,9 @@
 #include "support_tokenizer.h"
 
 #include "model/bpe_vocabulary.h"
+#include "support_test.h"
 #include "support_weights.h"
 #include "base/utf8.h"
-
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ------------------------------------------------------------------------------------------------------ writing -- */
 
@@ -151,8 +142,7 @@ tokenizer *recipe_make(const struct recipe *recipe)
 	tokenizer *made;
 	rosa_error error;
 
-	if (tokenizer_from_json(json, strlen(json), "test.json", &made, &error) != ROSA_OK)
-		fail_msg("%s", error.message);
+	must(tokenizer_from_json(json, strlen(json), "test.json", &made, &error), &error);
 	free(json);
 	return made;
 }

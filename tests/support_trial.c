@@ -9,15 +9,8 @@
 #include "support_trial.h"
 
 #include "oracle.h"
+#include "support_test.h"
 #include "eval/streams.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 const int trial_bits[8] = {1, 2, 3, 4, 6, 8, 12, 16};
 const uint32_t trial_cuts[5] = {0, 1, 2, 3, 7};

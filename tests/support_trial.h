@@ -2,9 +2,7 @@
 #ifndef ROSATUNE_SUPPORT_TRIAL_H
 #define ROSATUNE_SUPPORT_TRIAL_H
 
-#include "rosatune.h"
-
-#define COUNT(array) (sizeof(array) / sizeof(*(array)))
+#include "support_test.h"
 
 struct trial {
 	/* Set by the caller. `options` starts from ROSA_OPTIONS_INIT. */

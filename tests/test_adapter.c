@@ -2,23 +2,13 @@
  * Adapter folders: read as the Python package writes them, refused where they are torn, damaged, of a later version or
  * made for another model.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include "support_checkpoint.h"
+#include "support_test.h"
 
 #include "model/adapter.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 /* ------------------------------------------------------------------------------------------------------- folders -- */
 
@@ -246,7 +236,6 @@ static void check(const struct folder *folder, const struct adapter *adapter)
 
 static void reads_all_kinds(void **state)
 {
-	(void)state;
 	need_json();
 	for (int i = 0; i < 16; i++) {
 		struct folder folder = {.pre = i & 1, .shared = i & 2, .first = i & 4 ? 1 : 0, .brain = i & 8};
@@ -254,8 +243,7 @@ static void reads_all_kinds(void **state)
 		rosa_error error;
 
 		save(&folder);
-		if (adapter_open(scratch_path("adapter"), &model, &adapter, &error) != ROSA_OK)
-			fail_msg("%s", error.message);
+		must(adapter_open(scratch_path("adapter"), &model, &adapter, &error), &error);
 		check(&folder, &adapter);
 		adapter_close(&adapter);
 		adapter_close(&adapter);
@@ -267,7 +255,6 @@ static void reads_format_2(void **state)
 {
 	static const char *const sources[] = {"tokens", "embeddings", "tokens+embeddings", "tokens+layer 1"};
 
-	(void)state;
 	need_json();
 	for (size_t i = 0; i < COUNT(sources); i++) {
 		for (int kind = 0; kind < 16; kind++) {
@@ -281,8 +268,7 @@ static void reads_format_2(void **state)
 			rosa_error error;
 
 			save(&folder);
-			if (adapter_open(scratch_path("adapter"), &model, &adapter, &error) != ROSA_OK)
-				fail_msg("%s", error.message);
+			must(adapter_open(scratch_path("adapter"), &model, &adapter, &error), &error);
 			assert_int_equal(adapter.format, 2);
 			for (size_t l = 0; l < 2; l++) {
 				const struct adapter_layer *layer = &adapter.layers[l];
@@ -308,11 +294,9 @@ static void format_1_is_the_paper(void **state)
 	struct adapter adapter;
 	rosa_error error;
 
-	(void)state;
 	need_json();
 	save(&folder);
-	if (adapter_open(scratch_path("adapter"), &model, &adapter, &error) != ROSA_OK)
-		fail_msg("%s", error.message);
+	must(adapter_open(scratch_path("adapter"), &model, &adapter, &error), &error);
 	assert_int_equal(adapter.format, 1);
 	assert_int_equal(adapter.options.source.count, 1);
 	assert_int_equal(adapter.options.source.all[0].kind, SOURCE_OWN);
@@ -337,7 +321,6 @@ static void reads_options(void **state)
 					    {"slope", "3"},
 					    {"qk", NULL}};
 
-	(void)state;
 	need_json();
 	for (size_t i = 0; i < COUNT(lines); i++) {
 		struct folder folder = {.key = lines[i].key, .value = lines[i].value};
@@ -345,8 +328,7 @@ static void reads_options(void **state)
 		rosa_error error;
 
 		save(&folder);
-		if (adapter_open(scratch_path("adapter"), &model, &adapter, &error) != ROSA_OK)
-			fail_msg("%s", error.message);
+		must(adapter_open(scratch_path("adapter"), &model, &adapter, &error), &error);
 		assert_int_equal(adapter.options.policy, i == 0 ? ROSA_INCLUSIVE : ROSA_READABLE);
 		assert_int_equal(adapter.options.fold, i != 1);
 		assert_int_equal(adapter.options.max_match, i == 2 ? 7 : 0);
@@ -362,11 +344,9 @@ static void opens_without_a_model(void **state)
 	struct adapter adapter;
 	rosa_error error;
 
-	(void)state;
 	need_json();
 	save(&folder);
-	if (adapter_open(scratch_path("adapter"), NULL, &adapter, &error) != ROSA_OK)
-		fail_msg("%s", error.message);
+	must(adapter_open(scratch_path("adapter"), NULL, &adapter, &error), &error);
 	assert_int_equal(adapter.width, 8);
 	assert_int_equal(adapter.layer_count, 2);
 	assert_string_equal(adapter.model_type, "llama");
@@ -395,7 +375,6 @@ static void finds_adapters_of_runs(void **state)
 	struct adapter adapter;
 	rosa_error error;
 
-	(void)state;
 	need_json();
 	mkdir(scratch_path("run"), 0777);
 	mkdir(scratch_path("run/checkpoints"), 0777);
@@ -415,8 +394,7 @@ static void finds_adapters_of_runs(void **state)
 			snprintf(to, sizeof(to), "%s/%s", scratch_path(turns[i].folder), name);
 			assert_int_equal(rename(from, to), 0);
 		}
-		if (adapter_open(scratch_path("run"), &model, &adapter, &error) != ROSA_OK)
-			fail_msg("%s", error.message);
+		must(adapter_open(scratch_path("run"), &model, &adapter, &error), &error);
 		snprintf(wanted, sizeof(wanted), "%s", scratch_path(turns[i].found));
 		assert_string_equal(adapter.path, wanted);
 		adapter_close(&adapter);
@@ -441,7 +419,6 @@ static void knows_its_model(void **state)
 	    {NULL, "anything", false},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(names); i++) {
 		char path[] = "adapter/here";
 		const struct adapter adapter = {.path = path, .base_name = (char *)(uintptr_t)names[i].trained};
@@ -460,11 +437,9 @@ static void reads_its_origin(void **state)
 	struct adapter adapter;
 	rosa_error error;
 
-	(void)state;
 	need_json();
 	save(&folder);
-	if (adapter_open(scratch_path("adapter"), &model, &adapter, &error) != ROSA_OK)
-		fail_msg("%s", error.message);
+	must(adapter_open(scratch_path("adapter"), &model, &adapter, &error), &error);
 	assert_string_equal(adapter.base_name, "Qwen/Qwen3-0.6B");
 	assert_int_equal(adapter.steps, 0);
 	adapter_close(&adapter);
@@ -477,7 +452,6 @@ static void refuses_other_adapters(void **state)
 {
 	struct folder folder = {0};
 
-	(void)state;
 	need_json();
 	save(&folder);
 	scratch_write("adapter/adapter_config.json",
@@ -530,7 +504,6 @@ static void refuses_configurations(void **state)
 	    {"tensors", "4", "tensors"},
 	};
 
-	(void)state;
 	need_json();
 	for (size_t i = 0; i < COUNT(wrongs); i++) {
 		struct folder folder = {.key = wrongs[i].key, .value = wrongs[i].value};
@@ -572,7 +545,6 @@ static void refuses_tensors(void **state)
 	    {{.source = "tokens", .chain = 1, .key = "scales", .value = "[1, true]"}, "scales[1]"},
 	};
 
-	(void)state;
 	need_json();
 	for (size_t i = 0; i < COUNT(wrongs); i++) {
 		save(&wrongs[i].folder);
@@ -585,7 +557,6 @@ static void refuses_folders(void **state)
 	struct folder folder = {0};
 	rosa_error error;
 
-	(void)state;
 	need_json();
 	save(&folder);
 	assert_false(opens(scratch_path("nothing"), &error));
@@ -603,7 +574,6 @@ static void damage_does_no_harm(void **state)
 {
 	struct folder folder = {.pre = true, .source = "tokens+embeddings", .chain = 2, .gain = true, .gate = true};
 
-	(void)state;
 	need_json();
 	save(&folder);
 	assert_true(opens(scratch_path("adapter"), NULL));
@@ -621,7 +591,6 @@ static int make(void **state)
 {
 	struct files files = {0};
 
-	(void)state;
 	scratch_make();
 	files_save_gguf(&files, "model.gguf");
 	return checkpoint_open(scratch_path("model.gguf"), &model, NULL) == ROSA_OK ? 0 : -1;
@@ -629,7 +598,6 @@ static int make(void **state)
 
 static int clean(void **state)
 {
-	(void)state;
 	checkpoint_close(&model);
 	scratch_remove();
 	return 0;

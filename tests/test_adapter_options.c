@@ -2,19 +2,10 @@
  * The table of an adapter's options: its defaults are those of the public interface, every row is complete, and what is
  * written reads back as the same.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include "cli/option_args.h"
 #include "model/adapter_options.h"
 #include "rosa/arguments.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "support_test.h"
 
 static const struct key_table *const tables[] = {&adapter_option_table, &learning_option_table};
 
@@ -24,7 +15,6 @@ static void defaults_are_the_library_s(void **state)
 	const rosa_options retrieval = ROSA_OPTIONS_INIT;
 	const rosa_learning learning = ROSA_LEARNING_INIT;
 
-	(void)state;
 	assert_int_equal(options.policy, retrieval.policy);
 	assert_int_equal(options.fold, retrieval.fold != 0);
 	assert_int_equal(options.max_match, retrieval.max_match);
@@ -41,7 +31,6 @@ static void defaults_are_the_library_s(void **state)
 /* Whatever the table allows, the library takes too, and of choices it takes no more than there are words. */
 static void the_library_agrees(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < learning_option_table.count; i++) {
 		const struct key *row = &learning_option_table.rows[i];
 		struct adapter_options options = adapter_options_default();
@@ -70,7 +59,6 @@ static void the_library_agrees(void **state)
 /* A row has a name, help of one line, and a default that is among what it may be. */
 static void rows_are_complete(void **state)
 {
-	(void)state;
 	for (size_t t = 0; t < 2; t++) {
 		for (size_t i = 0; i < tables[t]->count; i++) {
 			const struct key *row = &tables[t]->rows[i];
@@ -113,7 +101,6 @@ static void what_is_written_reads_back(void **state)
 	struct json root = {0};
 	rosa_error err = {ROSA_OK, ""};
 
-	(void)state;
 	for (size_t t = 0; t < 2; t++) {
 		for (size_t i = 0; i < tables[t]->count; i++) {
 			const struct key *row = &tables[t]->rows[i];
@@ -128,16 +115,14 @@ static void what_is_written_reads_back(void **state)
 				snprintf(text, sizeof(text), "layer 3+tokens+layer 65535");
 			else
 				snprintf(text, sizeof(text), row->type == KEY_SIZE ? "7" : "0.3");
-			if (keys_set(&adapter_option_keys, &options, text, &at, &err) != ROSA_OK)
-				fail_msg("%s", err.message);
+			must(keys_set(&adapter_option_keys, &options, text, &at, &err), &err);
 		}
 	}
 	json_text_add(&first, "{");
 	keys_write(&adapter_option_keys, &options, 0, "  ", &first);
 	json_text_add(&first, "}");
-	if (json_read(first.data, first.size, "text", &root, &err) != ROSA_OK ||
-	    keys_read(&adapter_option_keys, &again, root, &place, &err) != ROSA_OK)
-		fail_msg("%s", err.message);
+	must(json_read(first.data, first.size, "text", &root, &err), &err);
+	must(keys_read(&adapter_option_keys, &again, root, &place, &err), &err);
 	json_text_add(&second, "{");
 	keys_write(&adapter_option_keys, &again, 0, "  ", &second);
 	json_text_add(&second, "}");
@@ -169,11 +154,10 @@ static void options_set_rows(void **state)
 			 "--gain",  "--source", "tokens+own",  "--delay",   "12"};
 	rosa_error err = {ROSA_OK, ""};
 
-	(void)state;
 	count += option_args_add(&room, &learning_option_table, &options, all + count);
 	assert_int_equal(count, adapter_option_table.count + learning_option_table.count);
 	args.count = count;
-	assert_int_equal(args_parse(&args, (int)(sizeof(words) / sizeof(words[0])), words), ARGS_OK);
+	assert_int_equal(args_parse(&args, (int)(COUNT(words)), words), ARGS_OK);
 	assert_int_equal(option_args_apply(&room, &err), ROSA_OK);
 	assert_int_equal(options.bits, 4);
 	assert_true(options.gain);
@@ -200,7 +184,6 @@ static void refused_word(void **state)
 	char *words[] = {"--source", "words"};
 	rosa_error err = {ROSA_OK, ""};
 
-	(void)state;
 	args.count = option_args_add(&room, &adapter_option_table, &options, all);
 	assert_int_equal(args_parse(&args, 2, words), ARGS_OK);
 	assert_int_equal(option_args_apply(&room, &err), ROSA_EINVAL);
@@ -237,8 +220,7 @@ static void sources_are_parsed(void **state)
 	    {"ooooooooooooooooooooooooooooooooooooooooooooooooooooooooooooooooooooooooooooooooooooooooooo", "choose"},
 	};
 
-	(void)state;
-	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+	for (size_t i = 0; i < COUNT(words); i++) {
 		struct adapter_options options = adapter_options_default();
 		const struct key_place place = {.key = "source"};
 		rosa_error err = {ROSA_OK, ""};
@@ -271,7 +253,6 @@ static void reads_of_a_layer(void **state)
 {
 	struct adapter_options options = with_source("tokens+embeddings+layer 3+own");
 
-	(void)state;
 	options.chain = 4;
 	options.bits = 8;
 	assert_int_equal(adapter_links(&options, 2), 4 + 4 + 1);
@@ -306,12 +287,11 @@ static void what_retrieval_is_told(void **state)
 	} sizes[] = {{2, 1}, {3, 2}, {49152, 16}, {65536, 16}, {65537, 17}, {1 << 20, 20}};
 	struct adapter_options options = with_source("tokens+own");
 
-	(void)state;
 	options.bits = 8;
 	options.window = 100;
 	options.delay = KEY_UNSET;
 	options.max_match = 5;
-	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+	for (size_t i = 0; i < COUNT(sizes); i++) {
 		const rosa_options tokens = adapter_source_retrieval(&options, 0, sizes[i].vocabulary);
 		const rosa_options own = adapter_source_retrieval(&options, 1, sizes[i].vocabulary);
 
@@ -354,8 +334,7 @@ static void checks_name_the_option(void **state)
 	};
 	const bool adapted[] = {false, true, false, true};
 
-	(void)state;
-	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct adapter_options options = with_source(cases[i].source);
 		const struct adapter_shape shape = {64, 4, cases[i].vocabulary, adapted};
 		rosa_error err = {ROSA_OK, ""};

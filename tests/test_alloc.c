@@ -10,17 +10,10 @@
 
 #include "retrieval/engine.h"
 #include "support_memory.h"
+#include "support_test.h"
 #include "support_trial.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 /* More requests than any operation here may make. */
 #define MOST_REQUESTS 20000
@@ -327,7 +320,6 @@ static const struct {
 
 static void test_each_allocation(void **state)
 {
-	(void)state;
 	for (size_t e = 0; e < COUNT(engines); e++) {
 		for (size_t i = 0; i < COUNT(operations); i++) {
 			struct scene scene = {.trial = {.options = ROSA_OPTIONS_INIT, .routes = 3, .steps = 120},
@@ -349,7 +341,6 @@ static void test_with_threads(void **state)
 {
 	static const size_t which[] = {0, 2, 8};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(which); i++) {
 		struct scene scene = {.trial = {.options = ROSA_OPTIONS_INIT, .routes = 4, .steps = 90},
 				      .engine = ROSA_ENGINE_AUTO,

@@ -3,16 +3,10 @@
 
 #include "support_backend.h"
 #include "support_subjects.h"
+#include "support_test.h"
 #include "support_trial.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 /* Sizes that no memory has are asked for on purpose; sanitizers are to refuse them as malloc does. */
 #define REFUSE_MEMORY(options)                                                                                         \
@@ -110,7 +104,6 @@ static void test_attend(void **state)
 	const size_t rounds = test_rounds(1);
 	uint64_t turn = 1;
 
-	(void)state;
 	for (size_t i = 0; i < rounds * COUNT(windows) * COUNT(sinks) * COUNT(groups); i++) {
 		struct attend_trial trial = {.window = windows[i % COUNT(windows)],
 					     .sinks = sinks[i / COUNT(windows) % COUNT(sinks)],
@@ -135,7 +128,6 @@ static void test_attend_larger(void **state)
 	    {.steps = 90, .heads = 2, .group = 17, .head_size = 128, .window = 60, .sinks = 20, .seed = 3},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(trials); i++)
 		check_attend(&trials[i]);
 	report("attention, larger");
@@ -148,7 +140,6 @@ static void test_attend_hides(void **state)
 	    .steps = 100, .heads = 2, .group = 3, .head_size = 20, .window = 30, .sinks = 3, .seed = 5};
 	const size_t width = attend_trial_width(&trial), bad = 57;
 
-	(void)state;
 	attend_trial_make(&trial);
 	EACH_SUBJECT(s)
 	{
@@ -234,7 +225,6 @@ static void test_reload(void **state)
 	    {.window = 30, .sinks = 3},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(shapes); i++) {
 		struct attend_trial trial = shapes[i];
 
@@ -275,7 +265,6 @@ static void test_refusals(void **state)
 	    {1, 64, 8, (size_t)1 << 52, 1, ROSA_ENOMEM},
 	};
 
-	(void)state;
 	EACH_SUBJECT(s)
 	{
 		struct kv_cache cache;

@@ -7,16 +7,10 @@
 
 #include "support_backend.h"
 #include "support_subjects.h"
+#include "support_test.h"
 #include "support_trial.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 /* ------------------------------------------------------------------------------------------------------- numbers -- */
 
@@ -93,7 +87,6 @@ static void test_rms_norm(void **state)
 {
 	uint64_t turn = 3;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(shapes); i++) {
 		const size_t rows = shapes[i].rows, width = shapes[i].width;
 		float *x = random_floats(rows * width, i % 3 ? 2 : 1e-3f, &turn),
@@ -185,7 +178,6 @@ static void test_pairs(void **state)
 {
 	uint64_t turn = 4;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(shapes); i++) {
 		const size_t rows = shapes[i].rows, width = shapes[i].width, count = rows * width;
 		float *a = random_floats(count, 12, &turn), *b = random_floats(count, 2, &turn),
@@ -246,7 +238,6 @@ static void test_rotate(void **state)
 	static const size_t sizes[] = {2, 4, 18, 64, 128}, firsts[] = {0, 1000, 123456};
 	uint64_t turn = 5;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(sizes) * COUNT(firsts) * 2; i++) {
 		const size_t size = sizes[i / 6], heads = 1 + i % 5, rows = size == 128 ? 300 : 20,
 			     width = heads * size;
@@ -287,7 +278,6 @@ static void test_rotate_many(void **state)
 	uint64_t turn = 6;
 	float *x = random_floats((size_t)ROWS * SIZE, 1, &turn);
 
-	(void)state;
 	for (size_t i = 0; i < ROWS * SIZE; i++)
 		want[i] = (double)x[i];
 	oracle_rotate(&rotary, ROWS, 1, 77, want);
@@ -367,7 +357,6 @@ static void check_multiply(enum format format, size_t rows, size_t columns, size
 
 static void test_multiply(void **state)
 {
-	(void)state;
 	for (int bf16 = 0; bf16 < 2; bf16++) {
 		const enum format format = bf16 ? FORMAT_BF16 : FORMAT_F32;
 
@@ -386,7 +375,6 @@ static void test_embed(void **state)
 	float *table = random_floats((size_t)ROWS * WIDTH, 1, &turn), *want = must_alloc(sizeof(float) * STEPS * WIDTH);
 	uint32_t tokens[STEPS];
 
-	(void)state;
 	for (size_t t = 0; t < STEPS; t++) {
 		tokens[t] = t < 2 ? (uint32_t)t * (ROWS - 1) : (uint32_t)test_random(&turn, ROWS);
 		memcpy(want + t * WIDTH, table + tokens[t] * WIDTH, WIDTH * sizeof(*want));
@@ -448,7 +436,6 @@ static void check_symbols(size_t steps, size_t channels, int bits)
 
 static void test_symbols(void **state)
 {
-	(void)state;
 	check_symbols(1, 4, 4);
 	check_symbols(5, 48, 16);
 	check_symbols(33, 30, 3);
@@ -584,7 +571,6 @@ static void check_gate(size_t steps, size_t channels, bool zero)
 
 static void test_reads(void **state)
 {
-	(void)state;
 	check_reads(1, 4, 1, (const size_t[]){1}, true);
 	check_reads(5, 48, 1, (const size_t[]){3}, true);
 	check_reads(33, 30, 1, (const size_t[]){10}, true);
@@ -604,7 +590,6 @@ static void test_making(void **state)
 	struct backend *backend = (struct backend *)8;
 	rosa_error err;
 
-	(void)state;
 	expect_status("no workers", cpu_backend_new(NULL, &backend, &err), ROSA_EINVAL, &err);
 	assert_null(backend);
 	cpu_backend_free(NULL);

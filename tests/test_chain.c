@@ -4,14 +4,7 @@
  * links; here room is asked for.
  */
 #include "retrieval/chain_index.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-
-#include <cmocka.h>
+#include "support_test.h"
 
 enum { CONTEXTS = 2000, QUERIES = 300 };
 
@@ -106,8 +99,7 @@ static const unsigned widths[] = {1, 2, 3, 4, 8, 9, 16};
 /* Roots picked by every number of symbols that tables of at most 2^18 entries allow, and by more in further sets. */
 static void test_every_layout(void **state)
 {
-	(void)state;
-	for (size_t i = 0; i < sizeof(widths) / sizeof(*widths); i++) {
+	for (size_t i = 0; i < COUNT(widths); i++) {
 		for (unsigned levels = 0; levels * widths[i] <= 18; levels++) {
 			struct fixture f;
 			const uint32_t max_match = levels % 2 ? levels + 1 : UINT32_MAX;
@@ -134,8 +126,7 @@ static void test_growing(void **state)
 	static const uint32_t back[] = {1, 60, 9, 700, 20, 64, 300};
 	static const size_t room[] = {5000, (size_t)1 << 20, ((size_t)1 << 24) - 1, (size_t)1 << 24};
 
-	(void)state;
-	for (size_t i = 0; i < sizeof(widths) / sizeof(*widths); i++) {
+	for (size_t i = 0; i < COUNT(widths); i++) {
 		struct fixture f;
 		uint32_t contexts = 0;
 		struct chain_layout layout;
@@ -143,7 +134,7 @@ static void test_growing(void **state)
 		set_up(&f, widths[i], i % 2 ? 6 : UINT32_MAX);
 		layout = chain_layout_for(&f.ctx, 0, false);
 		assert_true(chain_lay_out(&f.chains, &plain, &f.ctx, layout, 0, false));
-		for (size_t r = 0; r < sizeof(room) / sizeof(*room); r++) {
+		for (size_t r = 0; r < COUNT(room); r++) {
 			insert(&f, contexts + 1, contexts + CONTEXTS / 5);
 			contexts += CONTEXTS / 5;
 			check(&f, contexts);
@@ -159,7 +150,7 @@ static void test_growing(void **state)
 			check(&f, contexts);
 		}
 		/* and back */
-		for (size_t b = 0; b < sizeof(back) / sizeof(*back); b++) {
+		for (size_t b = 0; b < COUNT(back); b++) {
 			chain_shrink(&f.chains, &f.ctx, contexts, contexts - back[b]);
 			contexts -= back[b];
 			contexts_forget(&f.ctx);
@@ -175,8 +166,7 @@ static void test_growing(void **state)
 /* A stream pays at most five bytes per context for tables and roots together, and links that are as short as can be. */
 static void test_memory(void **state)
 {
-	(void)state;
-	for (size_t i = 0; i < sizeof(widths) / sizeof(*widths); i++) {
+	for (size_t i = 0; i < COUNT(widths); i++) {
 		struct contexts ctx = contexts_for(widths[i], UINT32_MAX);
 
 		for (size_t contexts = 100; contexts < (size_t)1 << 22; contexts = contexts * 5 / 4) {

@@ -4,18 +4,10 @@
  * Tokens are compared as text: what is encoded is decoded again with its special tokens, so that a test reads like the
  * conversation. That the tokens are those of transformers is checked by python/tests/test_tokenizer.py.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include "model/chat.h"
+#include "support_test.h"
 #include "support_tokenizer.h"
 #include "model/tokenizer_parts.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 #define SPECIAL(id, content) "{\"id\": " #id ", \"content\": \"" content "\", \"special\": true}"
 
@@ -197,8 +189,7 @@ static const struct conversation {
 
 static void conversations_become_text(void **state)
 {
-	(void)state;
-	for (size_t i = 0; i < sizeof(conversations) / sizeof(conversations[0]); i++) {
+	for (size_t i = 0; i < COUNT(conversations); i++) {
 		const struct conversation *given = &conversations[i];
 		tokenizer *tokenizer = make(given->template, tokens);
 		struct chat_format format;
@@ -230,7 +221,6 @@ static void contents_are_text(void **state)
 	size_t ends = 0;
 	rosa_error error;
 
-	(void)state;
 	assert_int_equal(chat_format_of(tokenizer, &format, &error), ROSA_OK);
 	assert_int_equal(chat_encode(tokenizer, &format, &message, 1, false, true, &ids, &error), ROSA_OK);
 	for (size_t i = 0; i < ids.count; i++)
@@ -250,8 +240,7 @@ static void styles_need_template_and_tokens(void **state)
 	struct tokens ids = {0};
 	rosa_error error;
 
-	(void)state;
-	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+	for (size_t i = 0; i < COUNT(cases); i++) {
 		tokenizer *tokenizer = make(cases[i].template, cases[i].added);
 		struct chat_format format;
 		assert_int_equal(chat_format_of(tokenizer, &format, &error), ROSA_OK);
@@ -273,7 +262,6 @@ static void failures_change_nothing(void **state)
 	struct tokens ids = {0};
 	rosa_error error;
 
-	(void)state;
 	assert_int_equal(chat_format_of(tokenizer, &format, &error), ROSA_OK);
 	assert_int_equal(chat_encode(tokenizer, &format, messages, 1, true, true, &ids, &error), ROSA_OK);
 	size_t before = ids.count;

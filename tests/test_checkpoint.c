@@ -2,22 +2,12 @@
  * Opening models: that what is right is read right from both kinds of files, and that each thing wrong is refused with
  * a message that names it.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include "support_checkpoint.h"
+#include "support_test.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 static bool opens(const char *path, rosa_error *err)
 {
@@ -138,8 +128,7 @@ static uint64_t check(const char *path, const struct files *files)
 	rosa_error error;
 	uint64_t fingerprint;
 
-	if (checkpoint_open(path, &checkpoint, &error) != ROSA_OK)
-		fail_msg("%s", error.message);
+	must(checkpoint_open(path, &checkpoint, &error), &error);
 	check_config(&checkpoint, files);
 	check_weights(&checkpoint, files);
 	assert_string_equal(checkpoint.path, path);
@@ -153,7 +142,6 @@ static uint64_t check(const char *path, const struct files *files)
 
 static void reads_gguf(void **state)
 {
-	(void)state;
 	for (int i = 0; i < 2 * ARCHITECTURES; i++) {
 		struct files files = {.architecture = (enum architecture)(i / 2), .untied = i & 1};
 		files_save_gguf(&files, "model.gguf");
@@ -163,7 +151,6 @@ static void reads_gguf(void **state)
 
 static void reads_folders(void **state)
 {
-	(void)state;
 	need_json();
 	for (int i = 0; i < 4 * ARCHITECTURES; i++) {
 		struct files files = {.architecture = (enum architecture)(i / 4), .untied = i & 1};
@@ -176,7 +163,6 @@ static void reads_a_file_beside_its_config(void **state)
 {
 	struct files files = {.untied = true};
 
-	(void)state;
 	need_json();
 	files_save_folder(&files, "model", 1);
 	check(scratch_path("model/model.safetensors"), &files);
@@ -186,7 +172,6 @@ static void a_tied_model_may_carry_its_head(void **state)
 {
 	struct files files = {.head_too = true};
 
-	(void)state;
 	need_json();
 	files_save_folder(&files, "model", 1);
 	check(scratch_path("model"), &files);
@@ -199,7 +184,6 @@ static void fingerprints_tell_models_apart(void **state)
 	struct checkpoint checkpoint;
 	uint64_t first, again, another;
 
-	(void)state;
 	files_save_gguf(&one, "one.gguf");
 	files_save_gguf(&same, "same.gguf");
 	files_save_gguf(&other, "other.gguf");
@@ -238,7 +222,6 @@ static void accepts_other_words(void **state)
 	    {{.key = "tokenizer.ggml.eot_token_id", .value = "2"}, {.key = "split.count", .value = "1"}},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(keys); i++) {
 		struct files files = {.flaws = keys[i], .flaw_count = 2};
 		files_save_gguf(&files, "model.gguf");
@@ -260,7 +243,6 @@ static void generation_config_names_the_ends(void **state)
 	struct files files = {0};
 	struct checkpoint checkpoint;
 
-	(void)state;
 	need_json();
 	files_save_folder(&files, "model", 1);
 	scratch_write("model/generation_config.json", "{\"eos_token_id\": [7, 3]}");
@@ -289,8 +271,7 @@ static void open_frequencies(const struct flaw *flaws, size_t count, bool gguf, 
 		files_save_gguf(&files, "model.gguf");
 	else
 		files_save_folder(&files, "model", 1);
-	if (checkpoint_open(scratch_path(gguf ? "model.gguf" : "model"), &checkpoint, &error) != ROSA_OK)
-		fail_msg("%s", error.message);
+	must(checkpoint_open(scratch_path(gguf ? "model.gguf" : "model"), &checkpoint, &error), &error);
 	checkpoint_frequencies(&checkpoint, frequencies);
 	checkpoint_close(&checkpoint);
 }
@@ -300,7 +281,6 @@ static void end_of_text_by_name(void **state)
 {
 	const char *tokens[] = {"a", NULL, "<|im_end|>", "b", "c", "d", "e", "f", "g", "h"};
 
-	(void)state;
 	for (int named = 0; named < 2; named++) {
 		struct files files = {.architecture = QWEN2, .tokens = tokens};
 		struct checkpoint checkpoint;
@@ -308,8 +288,7 @@ static void end_of_text_by_name(void **state)
 
 		tokens[1] = named ? "<|endoftext|>" : "<s>";
 		files_save_gguf(&files, "model.gguf");
-		if (checkpoint_open(scratch_path("model.gguf"), &checkpoint, &error) != ROSA_OK)
-			fail_msg("%s", error.message);
+		must(checkpoint_open(scratch_path("model.gguf"), &checkpoint, &error), &error);
 		assert_int_equal(checkpoint.config.bos, 1);
 		assert_int_equal(checkpoint.config.eos_count, 1 + named);
 		assert_int_equal(checkpoint.config.eos[0], 2);
@@ -325,7 +304,6 @@ static void frequencies_plain_and_linear(void **state)
 	struct flaw old = {.key = "rope.scale_linear", .value = "4.0"};
 	float frequencies[2];
 
-	(void)state;
 	open_frequencies(NULL, 0, true, frequencies);
 	assert_true(frequencies[0] == 1.0f && frequencies[1] == 0.01f);
 	open_frequencies(linear, 2, true, frequencies);
@@ -348,7 +326,6 @@ static void frequencies_of_llama3(void **state)
 	const double expected = (1 - share) * 0.01 / 8 + share * 0.01;
 	float frequencies[2];
 
-	(void)state;
 	need_json();
 	open_frequencies(&slow, 1, false, frequencies);
 	assert_true(frequencies[0] == 1.0f && frequencies[1] == 0.00125f);
@@ -363,7 +340,6 @@ static void frequencies_by_the_file(void **state)
 	struct checkpoint checkpoint;
 	float frequencies[2];
 
-	(void)state;
 	files_save_gguf(&right, "model.gguf");
 	assert_int_equal(checkpoint_open(scratch_path("model.gguf"), &checkpoint, NULL), ROSA_OK);
 	check_name(checkpoint.rope_factors, "rope_freqs.weight");
@@ -441,7 +417,6 @@ static void refuses_configurations(void **state)
 	    {"bos_token_id", "1.5", "bos_token_id"},
 	};
 
-	(void)state;
 	need_json();
 	for (size_t i = 0; i < COUNT(wrongs); i++) {
 		struct flaw flaw = {.key = wrongs[i].key, .value = wrongs[i].value};
@@ -485,7 +460,6 @@ static void refuses_metadata(void **state)
 	    {"split.count", "4", "is one of 4 pieces"},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(wrongs); i++) {
 		struct flaw flaw = {.key = wrongs[i].key, .value = wrongs[i].value};
 		struct files files = {.flaws = &flaw, .flaw_count = 1};
@@ -517,7 +491,6 @@ static void refuses_tensors(void **state)
 	     {"attn_q.bias has no place in a qwen3 model", "q_proj.bias has no place in a qwen3 model"}},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(wrongs); i++) {
 		struct files files = {.architecture = QWEN3, .flaws = &wrongs[i].gguf, .flaw_count = 1};
 		files_save_gguf(&files, "model.gguf");
@@ -554,7 +527,6 @@ static void refuses_indexes(void **state)
 	};
 	struct files files = {0};
 
-	(void)state;
 	need_json();
 	files_save_folder(&files, "model", 2);
 	assert_opens(scratch_path("model"));
@@ -568,7 +540,6 @@ static void refuses_a_tensor_in_two_shards(void **state)
 {
 	struct files files = {0};
 
-	(void)state;
 	need_json();
 	files_save_folder(&files, "model", 2);
 	assert_int_equal(link(scratch_path("model/model-0.safetensors"), scratch_path("model/model-2.safetensors")), 0);
@@ -581,7 +552,6 @@ static void refuses_paths(void **state)
 {
 	struct files files = {0};
 
-	(void)state;
 	assert_refused(scratch_path("nothing"), "nothing: No such file");
 	scratch_write("text.bin", "not a model");
 	assert_refused(scratch_path("text.bin"), "text.bin: is neither a GGUF nor a .safetensors file");
@@ -618,11 +588,10 @@ static void refuses_pipes_by_name(void **state)
 		     {"model-1.safetensors", 2}};
 	struct files files = {.architecture = LLAMA};
 
-	(void)state;
 	assert_int_equal(mkfifo(scratch_path("pipe.gguf"), 0600), 0);
 	assert_refused(scratch_path("pipe.gguf"), "pipe.gguf: is not a regular file");
 	need_json();
-	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+	for (size_t i = 0; i < COUNT(cases); i++) {
 		char folder[16], file[64], says[96];
 
 		snprintf(folder, sizeof(folder), "pipes%zu", i);
@@ -640,7 +609,6 @@ static void damaged_gguf_does_no_harm(void **state)
 {
 	struct files files = {.architecture = QWEN3};
 
-	(void)state;
 	files_save_gguf(&files, "model.gguf");
 	assert_true(files_damage(scratch_path("model.gguf"), 2600, opens, scratch_path("model.gguf")) > 2600);
 	assert_opens(scratch_path("model.gguf"));
@@ -655,7 +623,6 @@ static void damaged_folders_do_no_harm(void **state)
 				     "\"high_freq_factor\": 4, \"original_max_position_embeddings\": 32}"};
 	struct files files = {.architecture = QWEN3, .untied = true, .flaws = &rope, .flaw_count = 1};
 
-	(void)state;
 	need_json();
 	files_save_folder(&files, "model", 2);
 	scratch_write("model/generation_config.json", "{\"eos_token_id\": [7, 3]}");
@@ -669,14 +636,12 @@ static void damaged_folders_do_no_harm(void **state)
 
 static int make(void **state)
 {
-	(void)state;
 	scratch_make();
 	return 0;
 }
 
 static int clean(void **state)
 {
-	(void)state;
 	scratch_remove();
 	return 0;
 }

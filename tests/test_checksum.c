@@ -4,15 +4,8 @@
  * The vectors are those of the reference implementation's self-test (xxHash, tests/sanity_test_vectors.h), which takes
  * them over pseudo-random bytes that a multiplicative generator gives.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include "base/checksum.h"
-
-#include <string.h>
+#include "support_test.h"
 
 #define SEED UINT64_C(0x9e3779b1) /* the reference's second seed, and the start of its generator */
 
@@ -49,9 +42,8 @@ static void gives_the_published_values(void **state)
 	};
 	uint8_t bytes[222];
 
-	(void)state;
 	fill(bytes, sizeof(bytes));
-	for (size_t i = 0; i < sizeof(vectors) / sizeof(vectors[0]); i++)
+	for (size_t i = 0; i < COUNT(vectors); i++)
 		assert_int_equal(value_of(bytes, vectors[i].size, vectors[i].seed), vectors[i].value);
 	/* of the README of the Python package xxhash, and of many other implementations */
 	assert_int_equal(checksum_of("xxhash", 6), UINT64_C(0x32dd38952c4bc720));
@@ -62,7 +54,6 @@ static void pieces_do_not_matter(void **state)
 {
 	uint8_t bytes[222];
 
-	(void)state;
 	fill(bytes, sizeof(bytes));
 	for (size_t size = 0; size <= sizeof(bytes); size++) {
 		const uint64_t whole = checksum_of(bytes, size);
@@ -87,7 +78,6 @@ static void changes_show(void **state)
 	uint8_t bytes[100];
 	uint64_t whole;
 
-	(void)state;
 	fill(bytes, sizeof(bytes));
 	whole = checksum_of(bytes, sizeof(bytes));
 	for (size_t i = 0; i < sizeof(bytes); i++) {

@@ -2,21 +2,9 @@
 #include "base/draw.h"
 #include "rosatune.h"
 #include "support_memory.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "support_test.h"
 
 #define STEPS 700
-
-static void must(rosa_status status, const rosa_error *error)
-{
-	if (status != ROSA_OK)
-		fail_msg("%s", error->message);
-}
 
 /* ------------------------------------------------------------------------------------------------------- oracle -- */
 
@@ -108,7 +96,6 @@ static void finds_what_the_definition_says(void **state)
 	uint32_t x[STEPS];
 	rosa_error error;
 
-	(void)state;
 	for (uint64_t trial = 0; trial < 40; trial++) {
 		rosa_options options = ROSA_OPTIONS_INIT;
 		rosa_contexts *contexts, *fork;
@@ -165,7 +152,6 @@ static void refuses_what_is_wrong(void **state)
 	rosa_contexts *contexts, *copy;
 	rosa_error error;
 
-	(void)state;
 	must(rosa_contexts_new(&options, &contexts, &error), &error);
 	must(rosa_contexts_fork(contexts, &copy, &error), &error); /* an empty one */
 	rosa_contexts_free(copy);

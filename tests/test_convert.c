@@ -1,15 +1,10 @@
 /* Between float32 and bfloat16: every bfloat16 there and back, and rounding against the two neighbours of a number. */
 #include "backend/convert.h"
 
+#include "support_test.h"
 #include "support_trial.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 static float float_of(uint32_t bits)
 {
@@ -21,7 +16,6 @@ static float float_of(uint32_t bits)
 
 static void test_all_bfloat16(void **state)
 {
-	(void)state;
 	for (uint32_t i = 0; i <= UINT16_MAX; i++) {
 		const float wide = bfloat16_to_float((uint16_t)i);
 		const uint16_t back = float_to_bfloat16(wide);
@@ -65,7 +59,6 @@ static void test_rounding(void **state)
 	static const uint32_t ends[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
 	uint64_t random = 1;
 
-	(void)state;
 	for (uint32_t i = 0; i <= UINT16_MAX; i++)
 		for (size_t e = 0; e < COUNT(ends); e++)
 			expect_rounded(i << 16 | ends[e]);
@@ -79,7 +72,6 @@ static void test_rows(void **state)
 	uint16_t narrow[40];
 	float wide[40];
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(rows); i++)
 		rows[i] = (float)i / 7 - 2;
 	memset(narrow, 0xa5, sizeof(narrow));

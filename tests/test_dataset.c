@@ -3,24 +3,16 @@
  *
  * Tokens of a made shard count up, so a sample shows where it comes from by its first token.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include "train/dataset.h"
 #include "train/mixing.h"
 #include "train/permutation.h"
 
 #include "support_checkpoint.h"
+#include "support_test.h"
 #include "support_tokens.h"
 #include "support_trial.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 #define VOCABULARY 60000
@@ -32,7 +24,6 @@ static void permutes(void **state)
 {
 	static const uint64_t sizes[] = {1, 2, 3, 4, 5, 7, 8, 64, 100, 1000, 4097};
 
-	(void)state;
 	for (size_t k = 0; k < COUNT(sizes); k++) {
 		for (uint64_t key = 0; key < 3; key++) {
 			uint8_t *seen = calloc(sizes[k], 1);
@@ -54,7 +45,6 @@ static void permutes_evenly(void **state)
 	enum { KEYS = 6000 };
 	unsigned seen[27] = {0}, orders = 0;
 
-	(void)state;
 	for (uint64_t key = 0; key < KEYS; key++) {
 		uint64_t order = 0;
 		for (uint64_t i = 0; i < 3; i++)
@@ -74,7 +64,6 @@ static void permutes_thoroughly(void **state)
 	enum { N = 10000 };
 	unsigned together = 0, fixed = 0;
 
-	(void)state;
 	for (uint64_t i = 0; i < N; i++) {
 		uint64_t here = permutation_place(5, N, i), next = permutation_place(5, N, (i + 1) % N);
 		together += next == here + 1 || here == next + 1;
@@ -92,7 +81,6 @@ static void mixes_by_weight(void **state)
 	static const size_t counts[] = {2, 2, 3, 4, 8, 3, 1};
 	static const double bounds[] = {0.5, 0.5, 1, 1, 1.5, 1, 0};
 
-	(void)state;
 	for (size_t k = 0; k < COUNT(counts); k++) {
 		double sums[9] = {0};
 		uint64_t dealt[8] = {0};
@@ -120,7 +108,6 @@ static void mixes_far_along(void **state)
 	uint64_t counter, last[2] = {0, 0}, start = ((uint64_t)1 << 33) - 50;
 	size_t source;
 
-	(void)state;
 	for (uint64_t n = start; n < start + 100; n++) {
 		mixing_place(sums, 2, n, &source, &counter);
 		if (last[source])
@@ -134,14 +121,12 @@ static void mixes_far_along(void **state)
 
 static int enter(void **state)
 {
-	(void)state;
 	scratch_make();
 	return 0;
 }
 
 static int leave(void **state)
 {
-	(void)state;
 	scratch_remove();
 	return 0;
 }
@@ -164,8 +149,7 @@ static dataset *open_data(const struct dataset_source *sources, size_t count, si
 	dataset *data = NULL;
 	rosa_error err = {ROSA_OK, ""};
 
-	if (dataset_open(sources, count, length, seed, &data, &err))
-		fail_msg("%s", err.message);
+	must(dataset_open(sources, count, length, seed, &data, &err), &err);
 	return data;
 }
 
@@ -192,7 +176,6 @@ static void cuts_text_end_to_end(void **state)
 	unsigned targets[503] = {0}, before = 0;
 	dataset *data;
 
-	(void)state;
 	mkdir(scratch_path("text"), 0777);
 	save_text("text/b.tokens", 203, 300);
 	save_text("text/a.tokens", 300, 0);
@@ -234,7 +217,6 @@ static void repeats_itself_and_not(void **state)
 	dataset *data, *again, *other;
 	unsigned same_pass = 0, same_seed = 0;
 
-	(void)state;
 	save_text("t.tokens", 1001, 0);
 	source.path = scratch_path("t.tokens");
 	data = open_data(&source, 1, 10, 3);
@@ -271,7 +253,6 @@ static void shuffles_sources_together(void **state)
 	unsigned seen[3] = {0}, early = 0;
 	dataset *data;
 
-	(void)state;
 	save_text("a.tokens", 301, 0);
 	save_text("b.tokens", 101, 10000);
 	save_text("c.tokens", 601, 20000);
@@ -298,7 +279,6 @@ static void keeps_to_weights(void **state)
 	unsigned dealt[2] = {0}, seen[2][100] = {{0}};
 	dataset *data;
 
-	(void)state;
 	save_text("a.tokens", 101, 0);
 	save_text("b.tokens", 1001, 10000);
 	sources[0].path = scratch_path("a.tokens");
@@ -327,7 +307,6 @@ static void keeps_conversations_whole(void **state)
 	unsigned seen[5] = {0};
 	dataset *data;
 
-	(void)state;
 	save("talk.tokens", &(struct shard_plan){5, lengths, 100, VOCABULARY, 7, true});
 	source.path = scratch_path("talk.tokens");
 	data = open_data(&source, 1, 10, 0);
@@ -364,7 +343,6 @@ static void counts_what_is_cut_off(void **state)
 	rosa_error err;
 	dataset *data;
 
-	(void)state;
 	assert_true(tokens_places(header, &places));
 	memset(file.data + places.counts, 0, (size_t)(places.end - places.counts));
 	file.data[places.counts + 11 / 8] |= 1 << 11 % 8; /* just beyond the first document's sample */
@@ -402,7 +380,6 @@ static void takes_texts_and_conversations(void **state)
 	unsigned texts = 0, talks = 0;
 	dataset *data;
 
-	(void)state;
 	mkdir(scratch_path("both"), 0777);
 	save_text("both/1.tokens", 31, 0);
 	save("both/2.tokens", &(struct shard_plan){3, lengths, 1000, VOCABULARY, 7, true});
@@ -439,7 +416,6 @@ static void refuses(void **state)
 	struct dataset_source sources[2] = {{NULL, 0}, {NULL, 0}};
 	static const size_t five = 5;
 
-	(void)state;
 	save_text("a.tokens", 101, 0);
 	save_text("one.tokens", 1, 0);
 	save("other.tokens", &(struct shard_plan){1, &five, 0, VOCABULARY, 8, false});

@@ -5,17 +5,10 @@
  * threads, or by a sequence that was saved and loaded half-way; and each of these has to give the same bits.
  */
 #include "support_decoder.h"
+#include "support_test.h"
 
 #include "base/checksum.h"
 #include "base/draw.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -32,12 +25,6 @@ struct bench {
 	struct backend *backend;
 	decoder *decoder;
 };
-
-static void must(rosa_status status, const rosa_error *error)
-{
-	if (status != ROSA_OK)
-		fail_msg("%s", error->message);
-}
 
 static void start(struct bench *b, size_t chunk, int threads)
 {
@@ -169,9 +156,8 @@ static void equals_the_oracle(void **state)
 				       FORMAT_Q4_0, FORMAT_Q4_1, FORMAT_Q5_0, FORMAT_Q5_1};
 	const size_t windows[][2] = {{0, 0}, {1, 0}, {9, 0}, {16, 3}};
 
-	(void)state;
 	for (int architecture = 0; architecture < ARCHITECTURES; architecture++) {
-		for (size_t f = 0; f < sizeof(formats) / sizeof(formats[0]); f++) {
+		for (size_t f = 0; f < COUNT(formats); f++) {
 			struct tiny_model model = TINY_MODEL;
 			struct bench b;
 
@@ -179,7 +165,7 @@ static void equals_the_oracle(void **state)
 			model.format = formats[f];
 			model.tied = f % 2;
 			open_bench(&b, &model, NULL);
-			for (size_t w = 0; w < sizeof(windows) / sizeof(windows[0]); w++) {
+			for (size_t w = 0; w < COUNT(windows); w++) {
 				b.options.window = windows[w][0];
 				b.options.sinks = windows[w][1];
 				b.options.first_global_layers = w == 3;
@@ -194,8 +180,7 @@ static void equals_the_oracle_in_large_blocks(void **state)
 {
 	const enum format formats[] = {FORMAT_Q4_K, FORMAT_Q5_K, FORMAT_Q6_K};
 
-	(void)state;
-	for (size_t f = 0; f < sizeof(formats) / sizeof(formats[0]); f++) {
+	for (size_t f = 0; f < COUNT(formats); f++) {
 		struct tiny_model model = {LLAMA, formats[f], 2, 256, 4, 2, 64, 512, 40, true, 3};
 		struct bench b;
 
@@ -254,11 +239,10 @@ static const struct tiny_adapter adapters[] = {
     {.bits = 8, .fusion = ROSA_PRE, .window = 19, .seed = 22, .source = "tokens", .chain = 2, .late = true},
 };
 
-#define ADAPTERS (sizeof(adapters) / sizeof(adapters[0]))
+#define ADAPTERS (COUNT(adapters))
 
 static void equals_the_oracle_with_an_adapter(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < ADAPTERS; i++) {
 		struct tiny_model model = TINY_MODEL;
 		struct bench b;
@@ -297,7 +281,6 @@ static void every_way_to_read_gives_the_same_bits(void **state)
 {
 	const size_t chunks[] = {1, 7, 64, 200};
 
-	(void)state;
 	for (size_t i = 0; i < ADAPTERS; i++) {
 		struct tiny_model model = TINY_MODEL;
 		struct bench b;
@@ -373,7 +356,6 @@ static void read_side_by_side(const struct tiny_adapter *adapter)
 
 static void batches_give_the_same_bits(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < ADAPTERS; i += 4) /* own, tokens, a layer's */
 		read_side_by_side(&adapters[i]);
 	read_side_by_side(&adapters[7]);
@@ -390,7 +372,6 @@ static void last_logits_are_those_of_the_last_token(void **state)
 	struct piece piece = {NULL, tokens, STEPS, LOGITS_LAST, last};
 	rosa_error error;
 
-	(void)state;
 	open_bench(&b, &model, NULL);
 	start(&b, 16, 1);
 	all = read_text(&b, tokens, STEPS);
@@ -430,7 +411,6 @@ static void a_loaded_sequence_goes_on_with_the_same_bits(void **state)
 {
 	const size_t cuts[] = {0, 1, 6, 17, 100};
 
-	(void)state;
 	for (size_t i = 0; i < ADAPTERS + 1; i++) {
 		struct tiny_model model = TINY_MODEL;
 		struct bench b;
@@ -440,7 +420,7 @@ static void a_loaded_sequence_goes_on_with_the_same_bits(void **state)
 		open_bench(&b, &model, i < ADAPTERS ? &adapters[i] : NULL);
 		start(&b, 24, 2);
 		expected = read_text(&b, tokens, STEPS);
-		for (size_t c = 0; c < sizeof(cuts) / sizeof(cuts[0]); c++) {
+		for (size_t c = 0; c < COUNT(cuts); c++) {
 			const size_t cut = cuts[c];
 			struct image image = {0};
 			sequence *s, *loaded;
@@ -534,7 +514,6 @@ static void damage(const struct tiny_adapter *adapter)
 
 static void damaged_sequences_are_refused(void **state)
 {
-	(void)state;
 	damage(&adapters[0]);
 	damage(&adapters[4]);
 	damage(&adapters[7]);
@@ -560,23 +539,32 @@ static void put_number(struct image *image, size_t at, uint64_t number)
 #define STEPS_AT 56 /* in the header */
 #define KEPT_AT  64 /* of the first layer */
 
-/* The numbers of steps and of kept positions contradict each other: refused before anything of that size is read or
- * allocated. Every load runs under a limit on memory, which would fail it with ROSA_ENOMEM; sanitizers need more memory
- * than the limit and find a read beyond the end by themselves. */
-static void counts_must_agree(void **state)
+/* Memory that loads may take, so little that one which believes a large number fails with ROSA_ENOMEM. Sanitizers need
+ * more than that, and find a read beyond the end by themselves. Returns what the limit was. */
+static struct rlimit limit_memory(void)
 {
-	static const size_t windows[] = {0, 8};
-	static const uint64_t steps[] = {0, 1, 5, 7, 8, 9, 19, 21, 1000, 1 << 20, (UINT64_C(1) << 31) - 1};
-	struct tiny_model model = TINY_MODEL;
 	struct rlimit limit, low;
 
-	(void)state;
 	assert_int_equal(getrlimit(RLIMIT_AS, &limit), 0);
 	low = limit;
 	low.rlim_cur = (rlim_t)1 << 30;
+	if (!SANITIZED)
+		assert_int_equal(setrlimit(RLIMIT_AS, &low), 0);
+	return limit;
+}
+
+/* The numbers of steps and of kept positions contradict each other: refused before anything of that size is read or
+ * allocated. */
+static void counts_must_agree(void **state)
+{
+	static const size_t windows[] = {0, 8};
+	static const uint64_t steps[] = {0, 1, 5, 7, 8, 9, 19, 21, 1000, 1 << 20, ROSA_MAX_STEPS, UINT64_C(1) << 31};
+	struct tiny_model model = TINY_MODEL;
+
 	for (size_t w = 0; w < 2; w++) {
 		struct bench b;
 		struct image image;
+		struct rlimit limit;
 		uint64_t kept;
 
 		open_bench(&b, &model, NULL);
@@ -586,9 +574,8 @@ static void counts_must_agree(void **state)
 		image = saved(&b, 20);
 		memcpy(&kept, image.data + KEPT_AT, sizeof(kept));
 		assert_int_equal(kept, windows[w] ? 9 : 20);
-		if (!SANITIZED)
-			assert_int_equal(setrlimit(RLIMIT_AS, &low), 0);
-		for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
+		limit = limit_memory();
+		for (size_t i = 0; i < COUNT(steps); i++) {
 			/* beyond the window any number of steps keeps the same positions */
 			if (windows[w] && steps[i] > 8)
 				continue;
@@ -608,13 +595,38 @@ static void counts_must_agree(void **state)
 	}
 }
 
+/* Beyond the window the adapter alone knows how many steps there were: its values and its finders. */
+static void adapters_count_the_steps_too(void **state)
+{
+	static const uint64_t steps[] = {19, 21, 1000, 1 << 20, ROSA_MAX_STEPS, UINT64_C(1) << 31};
+	struct tiny_model model = TINY_MODEL;
+
+	for (size_t a = 0; a < ADAPTERS; a++) {
+		struct bench b;
+		struct image image;
+		struct rlimit limit;
+
+		open_bench(&b, &model, &adapters[a]);
+		start(&b, 16, 1);
+		image = saved(&b, 20);
+		limit = limit_memory();
+		for (size_t i = 0; i < COUNT(steps); i++) {
+			put_number(&image, STEPS_AT, steps[i]);
+			refuse_load(b.decoder, image.data, image.size, "");
+		}
+		assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0);
+		stop(&b);
+		close_bench(&b);
+		free(image.data);
+	}
+}
+
 static void sequences_of_others_are_refused(void **state)
 {
 	struct tiny_model model = TINY_MODEL, other = TINY_MODEL;
 	struct bench b, c;
 	struct image image;
 
-	(void)state;
 	other.seed = 2;
 	open_bench(&b, &model, NULL);
 	b.options.window = 8;
@@ -648,7 +660,6 @@ static void a_failed_write_is_reported(void **state)
 	sequence *s;
 	rosa_error error;
 
-	(void)state;
 	open_bench(&b, &model, &adapters[0]);
 	start(&b, 16, 1);
 	must(sequence_new(b.decoder, &s, &error), &error);
@@ -683,7 +694,6 @@ static void reading_can_be_cancelled_and_resumed(void **state)
 	struct piece piece = {NULL, tokens, STEPS, LOGITS_LAST, last};
 	rosa_error error;
 
-	(void)state;
 	open_bench(&b, &model, &adapters[0]);
 	start(&b, 16, 1);
 	expected = read_text(&b, tokens, STEPS);
@@ -714,7 +724,6 @@ static void what_cannot_be_read_is_refused(void **state)
 	decoder *none;
 	rosa_error error;
 
-	(void)state;
 	open_bench(&b, &model, NULL);
 	start(&b, 16, 1);
 	for (size_t i = 0; i < 3; i++) {
@@ -742,7 +751,6 @@ static void windows_beyond_the_delay_are_refused(void **state)
 	decoder *none;
 	rosa_error error;
 
-	(void)state;
 	open_bench(&b, &model, &adapters[4]);
 	b.adapter.options.delay = b.options.window;
 	start(&b, 16, 1);
@@ -764,7 +772,6 @@ static void memory_stays_where_it_is_said_to_stay(void **state)
 	struct sequence_memory early, late;
 	rosa_error error;
 
-	(void)state;
 	open_bench(&b, &model, &adapters[0]);
 	start(&b, 64, 2);
 	must(sequence_new(b.decoder, &piece.sequence, &error), &error);
@@ -794,6 +801,7 @@ int main(void)
 	    cmocka_unit_test(a_loaded_sequence_goes_on_with_the_same_bits),
 	    cmocka_unit_test(damaged_sequences_are_refused),
 	    cmocka_unit_test(counts_must_agree),
+	    cmocka_unit_test(adapters_count_the_steps_too),
 	    cmocka_unit_test(sequences_of_others_are_refused),
 	    cmocka_unit_test(a_failed_write_is_reported),
 	    cmocka_unit_test(reading_can_be_cancelled_and_resumed),

@@ -2,23 +2,15 @@
  * Files that are replaced: the old content stays until the new one is complete, links are followed, permissions kept,
  * and what is not a regular file is written to, never replaced.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include "base/file.h"
 #include "base/folders.h"
 #include "base/mapping.h"
 #include "base/paths.h"
 #include "support_folder.h"
+#include "support_test.h"
 
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -26,8 +18,7 @@ static void save(const char *path, const char *text)
 {
 	rosa_error err;
 
-	if (file_save(path, text, strlen(text), NULL, &err) != ROSA_OK)
-		fail_msg("%s", err.message);
+	must(file_save(path, text, strlen(text), NULL, &err), &err);
 }
 
 static void expect(const char *path, const char *text)
@@ -36,8 +27,7 @@ static void expect(const char *path, const char *text)
 	size_t size;
 	rosa_error err;
 
-	if (file_read(path, NULL, &data, &size, &err) != ROSA_OK)
-		fail_msg("%s", err.message);
+	must(file_read(path, NULL, &data, &size, &err), &err);
 	assert_int_equal(size, strlen(text));
 	assert_memory_equal(data, text, size);
 	free(data);
@@ -80,7 +70,7 @@ static void pieces_of_any_size(void **state)
 		all[i] = (uint8_t)(i * 31 >> 3);
 	checksum_begin(&sum, 0);
 	assert_int_equal(file_create(&writer, folder->file, &options, &err), ROSA_OK);
-	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+	for (size_t i = 0; i < COUNT(sizes); i++) {
 		assert_int_equal(file_write(&writer, all + total, sizes[i], &err), ROSA_OK);
 		total += sizes[i];
 	}

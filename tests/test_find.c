@@ -6,18 +6,12 @@
 
 #include "oracle.h"
 #include "eval/streams.h"
+#include "support_test.h"
 #include "support_trial.h"
 
 #include <pthread.h>
 #include <stdbool.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-
-#include <cmocka.h>
 
 enum { MOST = 400 };
 
@@ -40,7 +34,6 @@ static void test_lengths(void **state)
 {
 	size_t cut = 0;
 
-	(void)state;
 	for (int kind = 0; kind < stream_count(); kind++) {
 		struct trial trial = {
 		    .options = ROSA_OPTIONS_INIT, .kind = kind, .seed = 2, .routes = 3, .steps = MOST};
@@ -83,7 +76,6 @@ static void test_wide(void **state)
 	size_t runs = 1;
 	rosa_error err;
 
-	(void)state;
 	trial.options.bits = 19;
 	trial.options.delay = 4;
 	for (size_t t = 0; t < MOST; t++) {
@@ -113,7 +105,6 @@ static void test_explored(void **state)
 	size_t explored = 0;
 	rosa_error err;
 
-	(void)state;
 	trial.kind = stream_find("sticky");
 	trial.options.bits = 3;
 	trial.options.delay = 30;
@@ -205,7 +196,6 @@ static void test_rows(void **state)
 	uint8_t *length = must_alloc(2 * ROWS * STEPS);
 	rosa_error err;
 
-	(void)state;
 	trial.kind = stream_find("ids");
 	trial.options.fold = 0;
 	trial.options.delay = 64;

@@ -7,14 +7,10 @@
 #include "backend/format.h"
 
 #include "base/draw.h"
+#include "support_test.h"
 #include "support_trial.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 /* What a float16 stands for, from its fields. */
 static double half_value(unsigned half)
@@ -29,7 +25,6 @@ static double half_value(unsigned half)
 
 static void test_all_halves(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i <= UINT16_MAX; i++) {
 		const double want = half_value(i);
 		const float got = half_to_float((uint16_t)i);
@@ -86,7 +81,6 @@ static void test_plain(void **state)
 	uint8_t f32[4 * COUNT(bits)], bf16[2 * COUNT(bits)], f16[2 * COUNT(bits)];
 	float want[COUNT(bits)];
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(bits); i++) {
 		for (size_t j = 0; j < 4; j++)
 			f32[i * 4 + j] = (uint8_t)(bits[i] >> j * 8);
@@ -106,7 +100,6 @@ static void test_plain(void **state)
 /* Two blocks of 32 in a row. */
 static void test_blocks_of_32(void **state)
 {
-	(void)state;
 	for (uint64_t place = 0; place < 20000;) {
 		uint8_t q8_0[2][34] = {{0}}, q4_0[2][18] = {{0}}, q4_1[2][20] = {{0}};
 		float wide8_0[64], wide4_0[64], wide4_1[64];
@@ -139,7 +132,6 @@ static void test_blocks_of_32(void **state)
 /* Four bytes with the fifth bits, then 16 with the others. */
 static void test_fives_of_32(void **state)
 {
-	(void)state;
 	for (uint64_t place = 0; place < 100000;) {
 		const unsigned d = draw_half(&place), m = draw_half(&place);
 		uint8_t q5_0[22] = {0}, q5_1[24] = {0};
@@ -202,19 +194,16 @@ static void check_large(enum format format)
 
 static void test_q4_k(void **state)
 {
-	(void)state;
 	check_large(FORMAT_Q4_K);
 }
 
 static void test_q5_k(void **state)
 {
-	(void)state;
 	check_large(FORMAT_Q5_K);
 }
 
 static void test_q6_k(void **state)
 {
-	(void)state;
 	for (uint64_t place = 0; place < 100000;) {
 		const unsigned d = draw_half(&place);
 		uint8_t block[210] = {0}, *fours = block, *twos = block + 128, *scales = block + 192;
@@ -249,7 +238,6 @@ static void test_sizes(void **state)
 	    [FORMAT_Q5_1] = {"Q5_1", 32, 24},   [FORMAT_Q5_K] = {"Q5_K", 256, 176},
 	};
 
-	(void)state;
 	for (enum format format = 0; format < FORMAT_COUNT; format++) {
 		const size_t numbers = want[format].numbers, bytes = want[format].bytes;
 

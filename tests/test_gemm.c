@@ -6,16 +6,10 @@
 #include "backend/gemm.h"
 #include "base/pool.h"
 
+#include "support_test.h"
 #include "support_trial.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 #include <pthread.h>
 
 #ifdef ROSATUNE_OPENBLAS
@@ -137,7 +131,6 @@ static void test_products(void **state)
 	static const float factors[] = {1, 0, 0.5f, -2};
 	const size_t rounds = test_rounds(60);
 
-	(void)state;
 	for (uint64_t i = 0; i < rounds; i++) {
 		uint64_t turn = i * 31 + 7;
 		struct product p = {.trans_a = i & 1, .trans_b = i >> 1 & 1};
@@ -157,7 +150,6 @@ static void test_nothing(void **state)
 {
 	float x = 3;
 
-	(void)state;
 	gemm(false, false, 0, 1, 1, 1, &x, 1, &x, 1, 0, &x, 1);
 	gemm(false, false, 1, 0, 1, 1, &x, 1, &x, 1, 0, &x, 1);
 	gemm_plain(ROSA_ISA_PLAIN, false, false, 0, 1, 1, 1, &x, 1, &x, 1, 0, &x, 1);
@@ -185,7 +177,6 @@ static void test_threads_of_openblas(void **state)
 	const int had = openblas_get_num_threads();
 	struct product p = {.m = 150, .n = 90, .k = 200, .alpha = 1};
 
-	(void)state;
 	make_product(&p, 1);
 	for (int number = 1; number <= 2; number++) {
 		pthread_t threads[4];
@@ -208,7 +199,6 @@ static void test_threads_of_openblas(void **state)
 #else
 static void test_threads_of_openblas(void **state)
 {
-	(void)state;
 	assert_string_equal(rosa_blas(), "plain");
 	skip();
 }

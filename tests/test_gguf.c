@@ -5,20 +5,11 @@
  * one thing wrong with it; and a good file is cut at every byte and altered at every byte, where the outcome may be
  * either, but never a read outside of it.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include "model/gguf.h"
 
+#include "support_test.h"
 #include "support_trial.h"
 #include "support_weights.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define FILE_NAME "some.gguf"
 
@@ -117,7 +108,6 @@ static void reads_every_format(void **state)
 	static const size_t matrix[] = {3, 256}, vector[] = {5}, cube[] = {2, 3, 32}, four[] = {2, 1, 3, 4};
 	static const uint32_t alignments[] = {0, 8, 32, 64, 4096};
 
-	(void)state;
 	for (unsigned version = 2; version <= 3; version++)
 		for (size_t i = 0; i < COUNT(alignments); i++) {
 			const size_t alignment = alignments[i] ? alignments[i] : 32;
@@ -159,7 +149,6 @@ static void finds_the_bytes(void **state)
 	struct opened opened;
 	float got[6];
 
-	(void)state;
 	weights_add_floats(writer, "b", FORMAT_F32, 2, shape, numbers);
 	weights_add_floats(writer, "a", FORMAT_BF16, 2, shape, numbers);
 	open_good(&opened, weights_finish(writer));
@@ -184,7 +173,6 @@ static void puts_shapes_into_words(void **state)
 	};
 	char text[TENSOR_SHAPE_TEXT];
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++)
 		if (sizeof(size_t) == 8 || i < 2)
 			assert_string_equal(tensor_shape_text(&cases[i].tensor, text), cases[i].words);
@@ -194,7 +182,6 @@ static void reads_files_without_tensors_or_metadata(void **state)
 {
 	struct opened opened;
 
-	(void)state;
 	open_good(&opened, weights_finish(weights_new(WEIGHTS_GGUF)));
 	assert_int_equal(opened.gguf.tensors.count, 0);
 	assert_int_equal(opened.gguf.count, 0);
@@ -258,7 +245,6 @@ static void reads_every_type_of_value(void **state)
 	struct opened opened;
 	char key[32];
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(integers); i++) {
 		snprintf(key, sizeof(key), "%d.least", (int)integers[i].type);
 		weights_set_integer(writer, key, integers[i].type, integers[i].least);
@@ -287,7 +273,6 @@ static void converts_values(void **state)
 	int64_t integer;
 	double number;
 
-	(void)state;
 	weights_set_integer(writer, "huge", GGUF_UINT64, -1);
 	weights_set_number(writer, "whole", GGUF_FLOAT32, -100000);
 	weights_set_number(writer, "fraction", GGUF_FLOAT32, 0.25);
@@ -324,7 +309,6 @@ static void reads_arrays(void **state)
 	int64_t integer;
 	double number;
 
-	(void)state;
 	open_good(&opened, good_file(3, 0));
 	entry = gguf_find(&opened.gguf, "words");
 	assert_non_null(entry);
@@ -367,7 +351,6 @@ static void refuses_other_files(void **state)
 {
 	struct bytes file = {NULL, 0, 0};
 
-	(void)state;
 	check_refused(file, "nothing", "not a GGUF file");
 	bytes_put(&file, "GGU", 3);
 	check_refused(file, "three bytes", "not a GGUF file");
@@ -385,7 +368,6 @@ static void refuses_counts_that_cannot_be(void **state)
 {
 	static const uint64_t counts[] = {1, 1000, UINT64_C(1) << 32, UINT64_C(1) << 60, UINT64_MAX};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(counts); i++) {
 		check_refused(begin(3, counts[i], 0), "tensors", "tensors are more than");
 		check_refused(begin(3, 0, counts[i]), "entries", "metadata entries are more than");
@@ -442,7 +424,6 @@ static const struct odd_entry odd_entries[] = {
 
 static void refuses_odd_metadata(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < COUNT(odd_entries); i++) {
 		struct bytes file = begin(3, 0, 1);
 
@@ -458,7 +439,6 @@ static void refuses_keys_that_occur_twice(void **state)
 	struct weights_writer *writer = weights_new(WEIGHTS_GGUF);
 	struct bytes file = begin(3, 0, 1);
 
-	(void)state;
 	weights_set_integer(writer, "same", GGUF_UINT8, 1);
 	weights_set_integer(writer, "other", GGUF_UINT8, 1);
 	weights_set_integer(writer, "same", GGUF_UINT8, 1);
@@ -559,7 +539,6 @@ static struct bytes make_odd(const struct odd_tensors *odd)
 
 static void refuses_odd_tensors(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < COUNT(odd_tensors); i++)
 		check_refused(make_odd(&odd_tensors[i]), odd_tensors[i].what, odd_tensors[i].words);
 }
@@ -575,7 +554,6 @@ static void accepts_what_is_only_near_to_odd(void **state)
 	    {"ones", "", 0, 4, {{"a", 4, {1, 1, 1, 1}, 0, 0}}},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(fine); i++) {
 		struct opened opened;
 
@@ -590,7 +568,6 @@ static void refuses_an_alignment_that_is_no_integer(void **state)
 	struct weights_writer *writer = weights_new(WEIGHTS_GGUF);
 	static const int64_t list[] = {32};
 
-	(void)state;
 	weights_set_string(writer, "general.alignment", "32");
 	check_refused(weights_finish(writer), "a string", "general.alignment is no integer");
 	writer = weights_new(WEIGHTS_GGUF);
@@ -604,7 +581,6 @@ static void names_of_any_length_leave_room_for_the_reason(void **state)
 	struct odd_tensors odd = {"a long name", "type Q3_K is not supported", 0, 256, {{NULL, 1, {256}, 11, 0}}};
 	char name[1001];
 
-	(void)state;
 	memset(name, 'n', sizeof(name) - 1);
 	name[sizeof(name) - 1] = '\0';
 	odd.tensors[0].name = name;
@@ -618,7 +594,6 @@ static void refuses_every_beginning(void **state)
 {
 	struct bytes file = good_file(3, 0);
 
-	(void)state;
 	for (size_t size = 0; size < file.size; size++) {
 		struct bytes part = {bytes_copy(&file, size), size, size};
 
@@ -646,7 +621,6 @@ static void survives_every_altered_byte(void **state)
 	uint8_t *data = bytes_copy(&file, file.size);
 	size_t accepted = 0;
 
-	(void)state;
 	for (size_t at = 0; at < file.size; at++)
 		for (size_t i = 0; i < COUNT(changes); i++) {
 			rosa_error err = {ROSA_OK, ""};
@@ -680,7 +654,6 @@ static void joins_lists(void **state)
 	struct tensors joined;
 	rosa_error err;
 
-	(void)state;
 	assert_int_equal(tensors_join(parts, COUNT(parts), &joined, &err), ROSA_OK);
 	assert_int_equal(joined.count, 4);
 	assert_string_equal(tensors_find(&joined, "a")->file, "1");
@@ -704,7 +677,6 @@ static void names_both_files_of_a_tensor_that_two_have(void **state)
 	struct tensors joined;
 	rosa_error err;
 
-	(void)state;
 	assert_int_equal(tensors_join(parts, COUNT(parts), &joined, &err), ROSA_EFORMAT);
 	assert_non_null(strstr(err.message, "one.safetensors"));
 	assert_non_null(strstr(err.message, "two.safetensors"));

@@ -2,20 +2,12 @@
  * Model files made to take forever: what reads them must end soon, with a result or with a message that says what is
  * wrong. Sizes are such that work that grows with their square would take hours; an alarm ends the program before.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include "model/bpe.h"
 #include "model/chat.h"
 #include "model/tokenizer_parts.h"
+#include "support_test.h"
 #include "support_tokenizer.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #define MANY 300000
@@ -23,7 +15,6 @@
 /* Seconds for one test: far more than it takes, under a sanitizer too, and far less than hours. */
 static int begin(void **state)
 {
-	(void)state;
 	alarm(120);
 	return 0;
 }
@@ -48,8 +39,7 @@ static void check_count(const tokenizer *tokenizer, const char *part, size_t cou
 	struct tokens tokens = {0};
 	rosa_error error;
 
-	if (tokenizer_encode(tokenizer, text, strlen(text), true, false, &tokens, &error) != ROSA_OK)
-		fail_msg("%s", error.message);
+	must(tokenizer_encode(tokenizer, text, strlen(text), true, false, &tokens, &error), &error);
 	assert_int_equal(tokens.count, ids);
 	tokens_free(&tokens);
 	free(text);
@@ -89,8 +79,7 @@ static void templates_may_open_many_messages(void **state)
 	tokenizer *tokenizer = recipe_make(&recipe);
 	rosa_error error;
 
-	(void)state;
-	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+	for (size_t i = 0; i < COUNT(cases); i++) {
 		char *template = repeated(cases[i].opening, MANY, cases[i].end);
 		char *whole = malloc(strlen(template) + 16);
 
@@ -113,7 +102,6 @@ static void added_tokens_have_a_longest(void **state)
 	tokenizer *tokenizer;
 	rosa_error error;
 
-	(void)state;
 	assert_non_null(added);
 	sprintf(added, "[{\"id\": 300, \"content\": \"%s\"}]", content);
 	tokenizer = recipe_make(&recipe);
@@ -135,7 +123,6 @@ static void added_tokens_may_begin_alike(void **state)
 	char *content = repeated("a", ADDED_LONGEST - 1, ""), *added = malloc(3 * ADDED_LONGEST);
 	struct recipe recipe = {.added = added};
 
-	(void)state;
 	assert_non_null(added);
 	sprintf(added, "[{\"id\": 300, \"content\": \"%sb\"}, {\"id\": 301, \"content\": \"%sc\"}]", content, content);
 	tokenizer *tokenizer = recipe_make(&recipe);
@@ -152,7 +139,6 @@ static void added_tokens_may_take_the_same_spaces(void **state)
 					 "{\"id\": 301, \"content\": \"\\t\"}]"};
 	tokenizer *tokenizer = recipe_make(&recipe);
 
-	(void)state;
 	check_count(tokenizer, " \t", MANY, 2 * MANY);
 	tokenizer_free(tokenizer);
 }
@@ -179,8 +165,7 @@ static void expressions_may_not_take_forever(void **state)
 	};
 	rosa_error error;
 
-	(void)state;
-	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct recipe recipe = {.pre_tokenizer = cases[i].pre_tokenizer,
 					.added = "[{\"id\": 300, \"content\": \"<>\"}]"};
 		tokenizer *tokenizer = recipe_make(&recipe);
@@ -208,8 +193,7 @@ static void expressions_of_real_models_take_long_runs(void **state)
 	struct recipe recipe = {.pre_tokenizer = llama3}, gpt2 = {0};
 	tokenizer *tokenizers[] = {recipe_make(&recipe), recipe_make(&gpt2)};
 
-	(void)state;
-	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+	for (size_t i = 0; i < COUNT(parts); i++) {
 		for (size_t t = 0; t < 2; t++)
 			check_count(tokenizers[t], parts[i], MANY, MANY * strlen(parts[i]));
 	}
@@ -240,7 +224,6 @@ static void tokens_may_not_have_the_same_hash(void **state)
 	struct vocabulary few = {0}, many = {0};
 	rosa_error error;
 
-	(void)state;
 	assert_int_equal(add_alike(&few, MOST_PROBES, &error), ROSA_OK);
 	assert_int_equal(vocabulary_find(&few, vocabulary_bytes(&few, MOST_PROBES - 1), 8), MOST_PROBES - 1);
 	assert_int_equal(vocabulary_find(&few, "zzzzzzzz", 8), NO_TOKEN);
@@ -260,7 +243,6 @@ static void merges_may_not_have_the_same_hash(void **state)
 	rosa_status status = ROSA_OK;
 	uint32_t id = 2 * SIDE;
 
-	(void)state;
 	for (uint32_t i = 0; i < SIDE; i++) {
 		snprintf(left, sizeof(left), "a%u", (unsigned)i);
 		snprintf(right, sizeof(right), "b%u", (unsigned)i);

@@ -1,20 +1,12 @@
 /*
  * JSON: values as C types, and messages that say where something else is.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include "model/json.h"
 
+#include "support_test.h"
 #include "support_trial.h"
 #include "support_weights.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #ifdef ROSATUNE_JANSSON
@@ -28,13 +20,11 @@ static struct json root;
 
 static int enter(void **state)
 {
-	(void)state;
 	return json_read(text, strlen(text), "config.json", &root, NULL) != ROSA_OK;
 }
 
 static int leave(void **state)
 {
-	(void)state;
 	json_free(&root);
 	json_free(&root); /* twice does no harm */
 	return 0;
@@ -59,7 +49,6 @@ static void gets_what_is_there(void **state)
 	size_t size;
 	bool truth;
 
-	(void)state;
 	assert_int_equal(json_get_size(root, "size", JSON_NEEDED, &size, &err), ROSA_OK);
 	assert_int_equal(size, 576);
 	assert_int_equal(json_get_size(root, "whole", JSON_NEEDED, &size, &err), ROSA_OK);
@@ -86,7 +75,6 @@ static void leaves_optional_values_alone(void **state)
 {
 	static const char *const names[] = {"missing", "null"};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(names); i++) {
 		const char *word = "before";
 		int64_t integer = -7;
@@ -119,7 +107,6 @@ static void says_which_field_is_wrong(void **state)
 	size_t size;
 	bool truth;
 
-	(void)state;
 	check_message(json_get_size(root, "width", JSON_NEEDED, &size, &err), &err, "config.json: width: is missing");
 	check_message(json_get_size(root, "null", JSON_NEEDED, &size, &err), &err, "config.json: null: is null");
 	check_message(json_get_size(root, "word", JSON_OPTIONAL, &size, &err), &err,
@@ -168,7 +155,6 @@ static void knows_kinds(void **state)
 	    {"scaling", JSON_IS_OBJECT},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		assert_int_equal(json_kind(json_find(root, cases[i].name)), cases[i].kind);
 		assert_int_equal(json_there(json_find(root, cases[i].name)), cases[i].kind != JSON_IS_NOTHING);
@@ -186,7 +172,6 @@ static void walks_in_the_files_order(void **state)
 	struct json value;
 	const char *name;
 
-	(void)state;
 	assert_true(json_next(json_find(root, "scaling"), &walk, &name, &value));
 	assert_string_equal(name, "factor");
 	assert_int_equal(json_kind(value), JSON_IS_NUMBER);
@@ -203,7 +188,6 @@ static void gives_text_with_its_length(void **state)
 	const char *at;
 	size_t length;
 
-	(void)state;
 	assert_int_equal(json_as_text(json_find(root, "nul"), &at, &length, NULL), ROSA_OK);
 	assert_int_equal(length, 3);
 	assert_memory_equal(at, "a\0b", 4);
@@ -230,7 +214,6 @@ static void refuse_text(const char *json, const char *words)
 
 static void says_where_text_is_wrong(void **state)
 {
-	(void)state;
 	refuse_text("", "line 1, column 0");
 	refuse_text("{\n\"a\": 1,\n\"b\" 2}", "line 3");
 	refuse_text("{\"a\": 1, \"a\": 2}", "duplicate");
@@ -251,7 +234,6 @@ static void reads_integers_of_any_size(void **state)
 	double number;
 	rosa_error err;
 
-	(void)state;
 	assert_int_equal(json_read(json, strlen(json), "a.json", &got, &err), ROSA_OK);
 	assert_int_equal(json_get_number(got, "limit", JSON_NEEDED, &number, &err), ROSA_OK);
 	assert_true(number == 1e30);
@@ -271,7 +253,6 @@ static void loads_files(void **state)
 	rosa_error err;
 	size_t size;
 
-	(void)state;
 	assert_true(descriptor >= 0);
 	close(descriptor);
 	bytes_put(&bytes, text, strlen(text));
@@ -317,7 +298,6 @@ static void names_the_missing_library(void **state)
 	rosa_error err;
 	size_t size;
 
-	(void)state;
 	assert_int_equal(json_read("{}", 2, "a.json", &got, &err), ROSA_EINVAL);
 	assert_non_null(strstr(err.message, "libjansson-dev"));
 	assert_non_null(strstr(err.message, "a.json"));

@@ -9,16 +9,10 @@
 
 #include "support_memory.h"
 #include "support_operator.h"
+#include "support_test.h"
 #include "support_trial.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #define NEAR_32  1e-5
 #define NEAR_16  4e-3 /* half a unit of bfloat16 is 2^-9 */
@@ -301,7 +295,6 @@ static void test_grid(void **state)
 	static const size_t lengths[] = {1, 2, 9, 33, 70};
 	const size_t cells = 4 * 2 * 2 * 3;
 
-	(void)state;
 	for (size_t i = 0; i < test_rounds(6) * cells; i++) {
 		struct scene scene = scene_start(i);
 		uint64_t turn = i;
@@ -334,7 +327,6 @@ static void test_grid(void **state)
 /* More rows than a chunk has, ending within a block. */
 static void test_many_rows(void **state)
 {
-	(void)state;
 	for (int i = 0; i < 4; i++) {
 		struct scene scene = scene_start(100 + (uint64_t)i);
 
@@ -368,7 +360,6 @@ static void test_threads(void **state)
 {
 	static const int threads[] = {2, 3, 7};
 
-	(void)state;
 	for (int i = 0; i < 8; i++) {
 		struct scene scene = scene_start(200 + (uint64_t)i);
 		struct result one, more;
@@ -416,7 +407,6 @@ static struct scene scene_usual(uint64_t seed, rosa_qk_grad qk_grad, rosa_fusion
 /* With e0 = e1 = 0 nothing is added, whatever Wout is, and pre fusion leaves the direction of H. */
 static void test_start(void **state)
 {
-	(void)state;
 	for (int i = 0; i < 8; i++) {
 		struct scene scene = scene_usual(300 + (uint64_t)i, ROSA_QK_LINEAR, i & 1 ? ROSA_PRE : ROSA_POST,
 						 i & 2 ? ROSA_BFLOAT16 : ROSA_FLOAT32);
@@ -474,7 +464,6 @@ static void test_finite_differences(void **state)
 		float step; /* wide where the loss is linear */
 	} smooth[] = {{4, 0.25f}, {5, 0.25f}, {6, 0.25f}, {7, 0.015625f}};
 
-	(void)state;
 	for (int fusion = ROSA_POST; fusion <= ROSA_PRE; fusion++) {
 		struct scene scene = scene_usual(400, ROSA_QK_NONE, (rosa_fusion)fusion, ROSA_FLOAT32);
 		struct result result;
@@ -512,7 +501,6 @@ static void test_finite_differences(void **state)
  * nothing in use. */
 static void test_parts(void **state)
 {
-	(void)state;
 	for (int i = 0; i < 8; i++) {
 		struct scene scene = scene_usual(500 + (uint64_t)i, (rosa_qk_grad)(i % 4), i / 4 ? ROSA_PRE : ROSA_POST,
 						 i % 2 ? ROSA_BFLOAT16 : ROSA_FLOAT32);
@@ -565,7 +553,6 @@ static void test_parts(void **state)
 /* The tape's own account of its bytes is the allocator's, and is no more than it says it is. */
 static void test_tape_bytes(void **state)
 {
-	(void)state;
 	for (int i = 0; i < 8; i++) {
 		struct scene scene = scene_usual(600 + (uint64_t)i, (rosa_qk_grad)(i % 4), ROSA_POST,
 						 i / 4 ? ROSA_BFLOAT16 : ROSA_FLOAT32);
@@ -655,7 +642,6 @@ static rosa_status backward(void *context, rosa_error *err)
 
 static void test_memory(void **state)
 {
-	(void)state;
 	for (int i = 0; i < 8; i++) {
 		struct scene scene = scene_usual(700 + (uint64_t)i, (rosa_qk_grad)(i % 4), i % 3 ? ROSA_PRE : ROSA_POST,
 						 i / 4 ? ROSA_BFLOAT16 : ROSA_FLOAT32);
@@ -714,7 +700,6 @@ static void test_bad_forward(void **state)
 	rosa_learning odd_learning;
 	rosa_layer odd;
 
-	(void)state;
 	scene_make(&scene);
 	result_make(&scene, 0, &result);
 #define REFUSE(word, options, learning, layer, batch, steps, h, out)                                                   \
@@ -787,7 +772,6 @@ static void test_bad_backward(void **state)
 	rosa_layer_grads odd_grads;
 	rosa_error err;
 
-	(void)state;
 	scene_make(&scene);
 	result_make(&scene, 0, &result);
 	expect_status("forward",

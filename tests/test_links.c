@@ -6,15 +6,8 @@
 
 #include "oracle.h"
 #include "eval/streams.h"
+#include "support_test.h"
 #include "support_trial.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 enum { LINKS = 5 };
 
@@ -101,7 +94,6 @@ static void check(struct trial *trial)
 
 static void test_chains(void **state)
 {
-	(void)state;
 	for (int kind = 0; kind < stream_count(); kind++) {
 		struct trial trial = {.options = ROSA_OPTIONS_INIT, .kind = kind, .seed = 3, .routes = 2, .steps = 70};
 		uint64_t turn = (uint64_t)kind;
@@ -123,7 +115,6 @@ static void test_refusals(void **state)
 	int32_t places[8], lengths[8];
 	rosa_error err;
 
-	(void)state;
 #define CHAIN(routes, steps, links, tau, length, tau0, length0, places, lengths)                                       \
 	rosa_chain(routes, steps, links, tau, length, tau0, length0, places, lengths, &err)
 	expect_status("good", CHAIN(1, 4, 2, good, good, good, good, places, lengths), ROSA_OK, &err);

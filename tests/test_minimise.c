@@ -1,13 +1,8 @@
 /* The search for a minimum: functions whose minimum is known, and what it must not do. */
 #include "base/minimise.h"
+#include "support_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 /* Rosenbrock's valley in pairs of variables: its minimum, 0, is at 1, and the way there is curved. */
 static double valley(void *context, const double *x, double *gradient)
@@ -31,7 +26,6 @@ static void finds_known_minima(void **state)
 	double x[10];
 	rosa_error error;
 
-	(void)state;
 	for (size_t i = 0; i < count; i++)
 		x[i] = i % 2 ? 1.0 : -1.2;
 	assert_int_equal(minimise(count, x, valley, &count, 500, 0, NULL, NULL, &error), ROSA_OK);
@@ -64,7 +58,6 @@ static void stays_where_there_are_numbers(void **state)
 	double x[2] = {0, 0}, value, gradient[2];
 	rosa_error error;
 
-	(void)state;
 	assert_int_equal(minimise(1, x, cliff, NULL, 100, 0, NULL, NULL, &error), ROSA_OK);
 	assert_true(x[0] > 2.99 && x[0] <= 3);
 	x[0] = 4;

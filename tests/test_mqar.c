@@ -3,14 +3,7 @@
  * cannot learn with a window.
  */
 #include "train/mqar_train.h"
-
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <stdlib.h>
-#include <string.h>
+#include "support_test.h"
 
 #define LONGEST 512
 
@@ -45,7 +38,7 @@ static const struct mqar tasks[] = {
     {64, 31, 130, 1, 31, 0.01, MQAR_WITHOUT_KEYS, false, 8},
 };
 
-#define TASKS (sizeof(tasks) / sizeof(tasks[0]))
+#define TASKS (COUNT(tasks))
 
 /* The pairs: names and values where they belong, no key and no value twice. */
 static void check_pairs(const struct mqar *task, const struct made *made)
@@ -134,7 +127,6 @@ static void test_examples(void **state)
 {
 	struct made made;
 
-	(void)state;
 	for (size_t i = 0; i < TASKS; i++) {
 		size_t names = 0, filled = 0;
 
@@ -159,7 +151,6 @@ static void test_filler_variety(void **state)
 	bool seen[97] = {false};
 	struct made made;
 
-	(void)state;
 	for (uint64_t n = 0; n < 100; n++) {
 		make(&task, n, &made);
 		for (size_t t = 16; t < 128; t++)
@@ -176,7 +167,6 @@ static void test_deterministic(void **state)
 	struct mqar task = tasks[0];
 	struct made first, again, other;
 
-	(void)state;
 	make(&task, 5, &first);
 	make(&task, 5, &again);
 	assert_memory_equal(&first, &again, sizeof(first));
@@ -195,7 +185,6 @@ static void test_second_names(void **state)
 	bool taken[100] = {false};
 	size_t moved = 0;
 
-	(void)state;
 	for (uint32_t name = 1; name <= 33; name++) {
 		const uint32_t second = mqar_second_name(&task, name);
 
@@ -220,7 +209,6 @@ static void test_gaps(void **state)
 	} wanted[] = {{0.01, {730, 950}, {490, 700}}, {1, {30, 95}, {1900, 2100}}};
 	struct made made;
 
-	(void)state;
 	for (size_t i = 0; i < 2; i++) {
 		int first = 0, late = 0;
 
@@ -246,8 +234,7 @@ static void test_refused(void **state)
 	    {97, 33, 512, 1, 0, 0.01, MQAR_NONE, true, 1},    {8192, 64, 100, 1, 0, 0.01, MQAR_NONE, false, 1},
 	};
 
-	(void)state;
-	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+	for (size_t i = 0; i < COUNT(wrong); i++) {
 		rosa_error error = {0};
 
 		assert_int_equal(mqar_check(&wrong[i], &error), ROSA_EINVAL);
@@ -270,7 +257,6 @@ static void test_watch(void **state)
 	struct mqar_layer layer;
 	rosa_error error;
 
-	(void)state;
 	assert_int_equal(mqar_watch_new(&watch, 2, 4, 2, &error), ROSA_OK);
 	watch.answer = answer;
 	for (int again = 0; again < 2; again++) {
@@ -328,14 +314,12 @@ static struct mqar_epoch learn(const struct mqar_setup *setup, rosa_workers *wor
 	struct learner_result result;
 	rosa_error error = {0};
 
-	if (mqar_trainer_new(setup, workers, &trainer, &error) != ROSA_OK)
-		fail_msg("%s", error.message);
+	must(mqar_trainer_new(setup, workers, &trainer, &error), &error);
 	assert_int_equal(mqar_trainer_judge(trainer, 0, &before, &error), ROSA_OK);
 	assert_true(before.accuracy < 0.2);
 	assert_int_equal(before.asked, setup->held_out * setup->task.pairs);
 	for (uint64_t step = 0; step < mqar_trainer_steps(trainer); step++)
-		if (mqar_trainer_step(trainer, step, &result, &error) != ROSA_OK)
-			fail_msg("%s", error.message);
+		must(mqar_trainer_step(trainer, step, &result, &error), &error);
 	assert_int_equal(mqar_trainer_judge(trainer, mqar_trainer_steps(trainer), &after, &error), ROSA_OK);
 	assert_int_equal(after.epoch, setup->epochs);
 	mqar_trainer_free(trainer);
@@ -383,7 +367,6 @@ static void test_threads_change_nothing(void **state)
 	struct mqar_setup setup = small(MQAR_ROSA);
 	struct mqar_epoch epochs[2];
 
-	(void)state;
 	setup.epochs = 1;
 	setup.network.adapter.learning.explore = 0.2f;
 	for (int threads = 1; threads <= 2; threads++) {

@@ -8,16 +8,10 @@
 #include "backend/multiply.h"
 
 #include "base/draw.h"
+#include "support_test.h"
 #include "support_trial.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #define MAX_STEPS 40
 
@@ -175,7 +169,6 @@ static void test_shapes(void **state)
 {
 	static const size_t plain[] = {1, 2, 15, 16, 17, 31, 32, 33, 48, 63, 100, 257}, counts[] = {1, 2, 5, 8};
 
-	(void)state;
 	for (rosa_isa isa = 0; isa < ROSA_ISA_COUNT; isa++) {
 		if (!multiply_isa_available(isa))
 			continue;
@@ -195,7 +188,6 @@ static void test_shapes(void **state)
 /* Rows that are cut into blocks, and rows of which not even a few fit into the scratch. */
 static void test_long_rows(void **state)
 {
-	(void)state;
 	for (rosa_isa isa = 0; isa < ROSA_ISA_COUNT; isa++) {
 		if (!multiply_isa_available(isa))
 			continue;
@@ -213,7 +205,6 @@ static void test_threads(void **state)
 	static const size_t rows[] = {131, 64, 7, 300}, columns = 512, steps = 29;
 	const rosa_allocator plain = {NULL, NULL};
 
-	(void)state;
 	for (rosa_isa isa = 0; isa < ROSA_ISA_COUNT; isa++) {
 		float *x = new_numbers(steps * columns, 5), *y[COUNT(rows)], *single[COUNT(rows)];
 		struct multiply_scratch *scratch = new_scratch(3);
@@ -264,7 +255,6 @@ static void test_add(void **state)
 	      *sum = new_numbers(steps * rows, 6), *product = new_numbers(steps * rows, 7);
 	struct trial_weight weight;
 
-	(void)state;
 	make_weight(&weight, FORMAT_Q4_0, rows, columns, 3);
 	for (size_t some = 1; some <= steps; some += 10) {
 		const struct product put = {&weight.matrix, product, false}, add = {&weight.matrix, y, true};
@@ -292,7 +282,6 @@ static void test_instruction_sets(void **state)
 {
 	struct multiply_scratch *scratch;
 
-	(void)state;
 	if (!multiply_isa_available(ROSA_ISA_AVX2) || !multiply_isa_available(ROSA_ISA_AVX512)) {
 		print_message("skipped: this processor has not both AVX2 and AVX-512\n");
 		skip();
@@ -326,7 +315,6 @@ static void test_numbers(void **state)
 	static const size_t rows = 4, columns = 256;
 	struct multiply_scratch *scratch = new_scratch(1);
 
-	(void)state;
 	for (rosa_isa isa = 0; isa < ROSA_ISA_COUNT; isa++) {
 		if (!multiply_isa_available(isa))
 			continue;

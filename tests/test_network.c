@@ -6,23 +6,16 @@
  * choice of destinations: e0, e1 and Wout of the last layer.
  */
 #include "support_decoder.h"
+#include "support_test.h"
 
 #include "base/draw.h"
 #include "train/network.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include <unistd.h>
 
-#define COUNT ((size_t)2)
-#define STEPS ((size_t)40)
+#define SEQUENCES ((size_t)2)
+#define STEPS     ((size_t)40)
 
 struct bench {
 	struct checkpoint checkpoint;
@@ -30,16 +23,10 @@ struct bench {
 	rosa_workers *workers;
 	struct backend *backend;
 	network *network;
-	uint32_t tokens[COUNT * STEPS], targets[COUNT * STEPS];
-	float weight[COUNT * STEPS];
+	uint32_t tokens[SEQUENCES * STEPS], targets[SEQUENCES * STEPS];
+	float weight[SEQUENCES * STEPS];
 	struct batch batch;
 };
-
-static void must(rosa_status status, const rosa_error *error)
-{
-	if (status != ROSA_OK)
-		fail_msg("%s", error->message);
-}
 
 static void start(struct bench *b, int threads)
 {
@@ -76,12 +63,12 @@ static void open_bench(struct bench *b, const struct tiny_model *model)
 	b->options.adapter.bits = 8;
 	b->options.adapter.window = 0;
 	b->options.adapter.e_start = 0.2f;
-	for (size_t i = 0; i < COUNT * STEPS; i++) {
+	for (size_t i = 0; i < SEQUENCES * STEPS; i++) {
 		b->tokens[i] = (uint32_t)(draw_long(3, 0, i) % model->vocabulary);
 		b->targets[i] = (uint32_t)(draw_long(3, 1, i) % model->vocabulary);
 		b->weight[i] = (float)(draw_long(3, 2, i) % 3) / 2;
 	}
-	b->batch = (struct batch){COUNT, STEPS, b->tokens, b->targets, b->weight, NULL};
+	b->batch = (struct batch){SEQUENCES, STEPS, b->tokens, b->targets, b->weight, NULL};
 }
 
 static double loss_of(struct bench *b)
@@ -97,7 +84,7 @@ static double loss_of(struct bench *b)
 struct shown {
 	const struct batch *batch;
 	size_t vocabulary, rows;
-	double losses[COUNT * STEPS];
+	double losses[SEQUENCES * STEPS];
 };
 
 static void see_logits(void *context, size_t first, size_t rows, const float *logits)
@@ -162,7 +149,6 @@ static void gradients_are_what_the_loss_does(void **state)
 {
 	const size_t windows[][2] = {{0, 0}, {6, 0}, {6, 3}, {3, 9}};
 
-	(void)state;
 	for (int architecture = 0; architecture < ARCHITECTURES; architecture++) {
 		for (size_t w = 0; w < 4; w++) {
 			struct tiny_model model = TINY_MODEL;
@@ -190,7 +176,6 @@ static void what_is_read_has_gradients(void **state)
 	const char *names[] = {"rosa.layers.2.e0", "rosa.layers.2.e1", "rosa.layers.2.out_proj.weight",
 			       "model.layers.2.mlp.down_proj.weight", "lm_head.weight"};
 
-	(void)state;
 	for (int fusion = ROSA_POST; fusion <= ROSA_PRE; fusion++) {
 		struct tiny_model model = TINY_MODEL;
 		struct bench b;
@@ -201,7 +186,7 @@ static void what_is_read_has_gradients(void **state)
 		b.options.adapter.window = 5;
 		start(&b, 2);
 		learn(&b);
-		for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		for (size_t i = 0; i < COUNT(names); i++) {
 			struct parameter *parameter = parameters_find(network_parameters(b.network), names[i]);
 
 			assert_non_null(parameter);
@@ -234,7 +219,6 @@ static void threads_and_recomputation_do_not_show(void **state)
 {
 	const rosa_qk_grad rules[] = {ROSA_QK_LINEAR, ROSA_QK_SOFT, ROSA_QK_FLIPS};
 
-	(void)state;
 	for (size_t r = 0; r < 3; r++) {
 		struct tiny_model model = TINY_MODEL;
 		struct bench b;
@@ -301,7 +285,7 @@ static const struct {
     {{1, {{SOURCE_TOKENS, 0}}}, QK_ALIGNED, ROSA_PRE},
 };
 
-#define SOURCED (sizeof(sourced) / sizeof(sourced[0]))
+#define SOURCED (COUNT(sourced))
 
 static void open_sourced(struct bench *b, size_t i)
 {
@@ -321,7 +305,7 @@ static void open_sourced(struct bench *b, size_t i)
 	adapter->v_start = V_IDENTITY;
 	adapter->learning.v_grad = ROSA_V_STRAIGHT;
 	/* texts that say things again */
-	for (size_t t = 0; t < COUNT * STEPS; t++)
+	for (size_t t = 0; t < SEQUENCES * STEPS; t++)
 		b->tokens[t] %= 5;
 }
 
@@ -360,7 +344,6 @@ static double loss_with(struct bench *b, enum past_reads reads)
  * not. */
 static void sources_begin_with_nothing(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < SOURCED; i++) {
 		struct bench b;
 		double plain, found;
@@ -400,7 +383,6 @@ static void sources_have_gradients(void **state)
 {
 	const char *names[] = {"e0", "e1", "out_proj.weight", "gain", "gate.weight", "gate.bias"};
 
-	(void)state;
 	for (size_t i = 0; i < SOURCED; i++) {
 		struct bench b;
 
@@ -409,7 +391,7 @@ static void sources_have_gradients(void **state)
 		measure(&b);
 		move_vectors(&b);
 		learn(&b);
-		for (size_t j = 0; j < sizeof(names) / sizeof(names[0]); j++) {
+		for (size_t j = 0; j < COUNT(names); j++) {
 			struct parameter *parameter;
 			char name[64];
 
@@ -428,7 +410,6 @@ static void sources_have_gradients(void **state)
 
 static void sources_compute_the_same_in_any_way(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < SOURCED; i++) {
 		float *expected = NULL;
 		struct bench b;
@@ -465,7 +446,6 @@ static void layers_share_queries_and_keys(void **state)
 	float *grads[3];
 	size_t counts[3];
 
-	(void)state;
 	open_sourced(&b, 3);
 	b.options.adapter.window = b.options.adapter.delay = 0;
 	for (int way = 0; way < 3; way++) {
@@ -508,10 +488,9 @@ static void company_does_not_show(void **state)
 		rosa_qk_grad rule;
 		float explore, flip_share;
 	} cases[] = {{ROSA_QK_LINEAR, 0.3f, 1}, {ROSA_QK_FLIPS, 0.3f, 0.5f}, {ROSA_QK_FLIPS, 0, 0.5f}};
-	const uint64_t numbers[COUNT] = {5, 9}, others[COUNT] = {5, 10};
+	const uint64_t numbers[SEQUENCES] = {5, 9}, others[SEQUENCES] = {5, 10};
 
-	(void)state;
-	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct tiny_model model = TINY_MODEL;
 		float *together, *alone, *different;
 		double losses[2];
@@ -526,14 +505,14 @@ static void company_does_not_show(void **state)
 		b.options.adapter.learning.flip_share = cases[i].flip_share;
 		start(&b, 2);
 		network_set_seed(b.network, 77);
-		losses[0] = learn_some(&b, 0, COUNT, numbers);
+		losses[0] = learn_some(&b, 0, SEQUENCES, numbers);
 		together = all_gradients(&b, &count);
 		parameters_clear_gradients(network_parameters(b.network));
 		losses[1] = learn_some(&b, 1, 1, numbers);
 		losses[1] += learn_some(&b, 0, 1, numbers);
 		alone = all_gradients(&b, &count);
 		parameters_clear_gradients(network_parameters(b.network));
-		learn_some(&b, 0, COUNT, others);
+		learn_some(&b, 0, SEQUENCES, others);
 		different = all_gradients(&b, &count);
 		assert_true(fabs(losses[0] - losses[1]) < 1e-5 * losses[0]);
 		assert_true(distance(together, alone, count) < 1e-4);
@@ -554,7 +533,6 @@ static void the_loss_is_that_of_the_decoder(void **state)
 	struct batch_result result;
 	struct bench b;
 
-	(void)state;
 	assert_non_null(logits);
 	model.format = FORMAT_Q8_0;
 	open_bench(&b, &model);
@@ -562,7 +540,7 @@ static void the_loss_is_that_of_the_decoder(void **state)
 	b.options.adapter.sinks = 2;
 	start(&b, 2);
 	result = learn(&b);
-	for (size_t i = 0; i < COUNT; i++) {
+	for (size_t i = 0; i < SEQUENCES; i++) {
 		oracle_decoder(&b.checkpoint, NULL, &options, b.tokens + i * STEPS, STEPS, logits);
 		for (size_t t = 0; t < STEPS; t++) {
 			const double *row = logits + t * model.vocabulary;
@@ -592,7 +570,6 @@ static void frozen_weights_stay(void **state)
 	float before[2];
 	rosa_error error;
 
-	(void)state;
 	open_bench(&b, &model);
 	b.options.rosa = true;
 	b.options.adapter.window = 6;
@@ -622,7 +599,6 @@ static void it_learns(void **state)
 	struct bench b;
 	double first, last;
 
-	(void)state;
 	open_bench(&b, &model);
 	b.options.rosa = true;
 	b.options.adapter.window = 6;
@@ -642,11 +618,10 @@ static void losses_and_logits_agree(void **state)
 	struct tiny_model model = TINY_MODEL;
 	struct shown shown = {0};
 	struct batch_result result;
-	double losses[COUNT * STEPS], sum = 0;
+	double losses[SEQUENCES * STEPS], sum = 0;
 	struct bench b;
 	rosa_error error;
 
-	(void)state;
 	open_bench(&b, &model);
 	start(&b, 1);
 	shown.batch = &b.batch;
@@ -654,8 +629,8 @@ static void losses_and_logits_agree(void **state)
 	const struct network_judging judging = {.losses = losses, .logits = see_logits, .context = &shown};
 
 	must(network_judge(b.network, &b.batch, &judging, &result, &error), &error);
-	assert_int_equal(shown.rows, COUNT * STEPS);
-	for (size_t i = 0; i < COUNT * STEPS; i++) {
+	assert_int_equal(shown.rows, SEQUENCES * STEPS);
+	for (size_t i = 0; i < SEQUENCES * STEPS; i++) {
 		assert_true(fabs(losses[i] - shown.losses[i]) < 1e-5);
 		sum += losses[i];
 	}
@@ -671,7 +646,6 @@ static void bad_batches_are_refused(void **state)
 	struct bench b;
 	rosa_error error;
 
-	(void)state;
 	open_bench(&b, &model);
 	start(&b, 1);
 	b.targets[7] = 50;

@@ -3,18 +3,9 @@
  *
  * Headers are built from text, as any program might write them, so that each test shows the one thing that is wrong.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include "cli/npy.h"
 #include "support_folder.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "support_test.h"
 
 /* A file in memory: allocated exactly, so that a sanitizer sees a read beyond its end. */
 struct image {
@@ -69,8 +60,7 @@ static const struct good goods[] = {
 
 static void accepts(void **state)
 {
-	(void)state;
-	for (size_t i = 0; i < sizeof(goods) / sizeof(goods[0]); i++) {
+	for (size_t i = 0; i < COUNT(goods); i++) {
 		const struct good *good = &goods[i];
 		struct image image = make(good->version, good->header, six, sizeof(six));
 		struct npy_symbols symbols;
@@ -147,14 +137,12 @@ static void check_refused(struct image image, const char *what, const char *reas
 
 static void refuses_headers(void **state)
 {
-	(void)state;
-	for (size_t i = 0; i < sizeof(bads) / sizeof(bads[0]); i++)
+	for (size_t i = 0; i < COUNT(bads); i++)
 		check_refused(make(1, bads[i].header, six, sizeof(six)), bads[i].header, bads[i].reason);
 }
 
 static void refuses_emptiness(void **state)
 {
-	(void)state;
 	check_refused(make(1, "{'descr': '|u1', 'fortran_order': False, 'shape': (0,), }", NULL, 0), "no steps",
 		      "of 0");
 	/* The huge dimension is no overflow, since the product is 0. */
@@ -169,7 +157,6 @@ static void refuses_versions(void **state)
 {
 	struct image image;
 
-	(void)state;
 	image = make(1, U1, six, sizeof(six));
 	image.data[6] = 4;
 	check_refused(image, "version 4", "version");
@@ -189,7 +176,6 @@ static void refuses_every_truncation(void **state)
 {
 	struct image whole = make(2, U2, six, sizeof(six));
 
-	(void)state;
 	for (size_t size = 0; size < whole.size; size++) {
 		struct image part = {malloc(size ? size : 1), size};
 		assert_non_null(part.data);
@@ -224,8 +210,7 @@ static const struct tokens_case {
 
 static void reads_tokens(void **state)
 {
-	(void)state;
-	for (size_t i = 0; i < sizeof(tokens_cases) / sizeof(tokens_cases[0]); i++) {
+	for (size_t i = 0; i < COUNT(tokens_cases); i++) {
 		const struct tokens_case *c = &tokens_cases[i];
 		struct image image = make(1, c->header, eight, sizeof(eight));
 		struct npy_tokens tokens;
@@ -255,7 +240,6 @@ static void reads_long_tokens(void **state)
 	struct npy_tokens tokens;
 	rosa_error why = {0};
 
-	(void)state;
 	assert_true(npy_read_tokens(image.data, image.size, &tokens, &why));
 	assert_int_equal(tokens.tokens[0], UINT32_MAX);
 	assert_int_equal(tokens.tokens[1], 7);

@@ -11,17 +11,11 @@
 #include "eval/streams.h"
 #include "support_memory.h"
 #include "support_scene.h"
+#include "support_test.h"
 #include "support_trial.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #define NEAR_32 1e-5
 #define NEAR_16 4e-3 /* half a unit of bfloat16 is 2^-9 */
@@ -127,7 +121,6 @@ static void test_grid(void **state)
 	/* each of these meets each of the others, and every number of bits */
 	const size_t cells = 4 * 2 * 3 * 2 * 16;
 
-	(void)state;
 	for (size_t i = 0; i < test_rounds(1) * cells; i++) {
 		struct scene scene = scene_start(i);
 		uint64_t turn = i;
@@ -157,7 +150,6 @@ static void test_grid(void **state)
 /* Long enough for every block and tile to have a second. */
 static void test_longer(void **state)
 {
-	(void)state;
 	for (int i = 0; i < 16; i++) {
 		struct scene scene = scene_start(5000 + (uint64_t)i);
 
@@ -181,7 +173,6 @@ static void test_threads(void **state)
 {
 	static const int threads[] = {2, 3, 7};
 
-	(void)state;
 	for (int i = 0; i < 8; i++) {
 		struct scene scene = scene_start(6000 + (uint64_t)i);
 		struct outputs one, more;
@@ -222,7 +213,6 @@ static void test_explore(void **state)
 {
 	static const float shares[] = {0.1f, 0.5f, 1};
 
-	(void)state;
 	for (int i = 0; i < 6; i++) {
 		struct scene scene = scene_start(7000 + (uint64_t)i);
 		double changed = 0, expected = 0, variance = 0;
@@ -293,7 +283,6 @@ static void test_flip_share(void **state)
 {
 	static const float shares[] = {0.05f, 0.5f, 0.9f};
 
-	(void)state;
 	for (int i = 0; i < 6; i++) {
 		struct scene scene = scene_start(8000 + (uint64_t)i);
 		double kept = 0, rows = 0, share = (double)shares[i % 3];
@@ -341,7 +330,6 @@ static void test_flip_share(void **state)
 
 static void test_widths(void **state)
 {
-	(void)state;
 	assert_int_equal(rosa_width(1), 2);
 	assert_int_equal(rosa_width(65534), 2);
 	assert_int_equal(rosa_width(65535), 4);
@@ -355,7 +343,6 @@ static void test_long_streams(void **state)
 	static const size_t lengths[] = {65534, 65535, 66000};
 	const size_t bits = 4;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(lengths); i++) {
 		const size_t steps = lengths[i];
 		struct operator_case c = {.options = ROSA_OPTIONS_INIT, .batch = 1, .steps = steps, .channels = bits};
@@ -418,7 +405,6 @@ static void test_history(void **state)
 {
 	static const size_t histories[] = {50, 65535, 70000};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(histories); i++) {
 		const size_t batch = 2, routes = 3, bits = 5, steps = 4, history = histories[i];
 		const size_t channels = routes * bits, cells = batch * steps * channels;
@@ -472,7 +458,6 @@ static void test_history(void **state)
 /* Asking for one gradient gives the bits that asking for all gives. */
 static void test_parts(void **state)
 {
-	(void)state;
 	for (int i = 0; i < 8; i++) {
 		struct scene scene = scene_usual(i);
 		struct outputs all, part;
@@ -515,7 +500,6 @@ static rosa_status attempt_run(void *context, rosa_error *err)
 
 static void test_memory(void **state)
 {
-	(void)state;
 	for (int i = 0; i < 8; i++) {
 		struct scene scene = scene_usual(i);
 		struct test_memory memory;
@@ -551,7 +535,6 @@ static int ask_patience(void *context, uint64_t done, uint64_t total)
 /* The backward pass can be stopped wherever it asks; if it is not stopped, asking changes nothing. */
 static void test_stopping(void **state)
 {
-	(void)state;
 	for (int i = 0; i < 8; i++) {
 		struct scene scene = scene_usual(i);
 		struct patience patience = {.most = 0};

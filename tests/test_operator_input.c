@@ -1,15 +1,9 @@
 /* Bad input of the operator's parts: an error that names what is wrong. */
 #include "support_scene.h"
+#include "support_test.h"
 #include "support_trial.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 static void expect_refusal(const char *word, rosa_status status, rosa_status want, const rosa_error *err)
 {
@@ -48,7 +42,6 @@ static void test_bad_find(void **state)
 		       {"credit is 9", offsetof(rosa_learning, credit)},
 		       {"key_credit is 9", offsetof(rosa_learning, key_credit)}};
 
-	(void)state;
 	scene_make(&scene);
 	outputs_make(&scene, &got);
 #define FIND(options, learning, routes, steps, query, key, read, flips)                                                \
@@ -114,7 +107,6 @@ static void test_bad_read(void **state)
 	rosa_error err;
 	const uint16_t outside = 60;
 
-	(void)state;
 	scene_make(&scene);
 	scene_run_checked(&scene, &got);
 #define READ_OUT(options, dtype, batch, steps, channels, value, history, read, e0, e1, y)                              \
@@ -173,7 +165,6 @@ static void test_bad_backward(void **state)
 			{"e1", offsetof(rosa_read_pass, e1)},       {"read", offsetof(rosa_read_pass, read)},
 			{"flips", offsetof(rosa_read_pass, flips)}, {"gy", offsetof(rosa_read_pass, gy)}};
 
-	(void)state;
 	scene_make(&scene);
 	scene_run_checked(&scene, &got);
 #define REFUSE(word, options, learning, pass)                                                                          \

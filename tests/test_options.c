@@ -9,17 +9,10 @@
 
 #include "oracle.h"
 #include "support_memory.h"
+#include "support_test.h"
 #include "support_trial.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 /* Room for the calls that are refused; none of them may read or write much of it. */
 static uint16_t symbols[256];
@@ -44,7 +37,6 @@ static void test_ranges(void **state)
 	static const int bad_policies[] = {-1, 3, INT_MAX};
 	static const int bad_threads[] = {-1, INT_MIN};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(good_bits); i++) {
 		rosa_options options = ROSA_OPTIONS_INIT;
 
@@ -82,7 +74,6 @@ static void test_bad_bits_are_named(void **state)
 	rosa_options options = ROSA_OPTIONS_INIT;
 	rosa_error err;
 
-	(void)state;
 	options.bits = 77;
 	assert_int_equal(rosa_retrieve(&options, 1, 8, symbols, symbols, numbers, NULL, NULL, &err), ROSA_EINVAL);
 	assert_non_null(strstr(err.message, "77"));
@@ -98,7 +89,6 @@ static void test_size(void **state)
 	} newer = {ROSA_OPTIONS_INIT, {1, 2, 3}};
 	rosa_options options = ROSA_OPTIONS_INIT;
 
-	(void)state;
 	options.size = 0;
 	expect_options("size 0", &options, ROSA_EINVAL);
 	options.size = least - 1;
@@ -126,7 +116,6 @@ static void test_short_size_means_defaults(void **state)
 	rosa_options older;
 	rosa_error err;
 
-	(void)state;
 	trial.options.bits = 2;
 	trial_make(&trial);
 	trial_solve(&trial);
@@ -147,7 +136,6 @@ static void test_retrieve_arguments(void **state)
 	rosa_flips flips = {0};
 	rosa_error err;
 
-	(void)state;
 	expect_status("no options", rosa_retrieve(NULL, 1, 8, symbols, symbols, numbers, NULL, NULL, &err), ROSA_EINVAL,
 		      &err);
 	expect_status("no routes", rosa_retrieve(&options, 0, 8, symbols, symbols, numbers, NULL, NULL, &err),
@@ -227,7 +215,6 @@ static void test_stream_arguments(void **state)
 	void *data = NULL;
 	size_t size = 0;
 
-	(void)state;
 	half_open(&half, 16);
 	stream = half.stream;
 	expect_status("new: no options", rosa_stream_new(NULL, 1, &none, &err), ROSA_EINVAL, &err);
@@ -287,7 +274,6 @@ static void test_describe_size(void **state)
 	struct half half;
 	rosa_error err;
 
-	(void)state;
 	half_open(&half, 4);
 	memset(&info, 0x5a, sizeof(info));
 	info.size = offsetof(rosa_stream_info, bits);
@@ -301,7 +287,6 @@ static void test_describe_size(void **state)
 
 static void test_symbol_out_of_range(void **state)
 {
-	(void)state;
 	for (size_t b = 0; b + 1 < COUNT(trial_bits); b++) {
 		const int bits = trial_bits[b];
 		const uint16_t least = (uint16_t)(1u << bits), bad[] = {least, 65535};
@@ -343,7 +328,6 @@ static void test_names(void **state)
 {
 	char version[32];
 
-	(void)state;
 	snprintf(version, sizeof(version), "%d.%d.%d", ROSA_VERSION_MAJOR, ROSA_VERSION_MINOR, ROSA_VERSION_PATCH);
 	assert_string_equal(rosa_version(), version);
 	for (int status = ROSA_OK; status <= ROSA_ECANCELLED; status++) {

@@ -6,14 +6,7 @@
  */
 #include "retrieval/order_index.h"
 #include "eval/streams.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-
-#include <cmocka.h>
+#include "support_test.h"
 
 #define STEPS 400
 
@@ -113,13 +106,12 @@ static void every_variant_on_every_stream(void **state)
 	static const unsigned widths[] = {1, 2, 4, 7, 8, 16};
 	int variants = 0;
 
-	(void)state;
 	for (int isa = 0; isa < ROSA_ISA_COUNT; isa++) {
 		if (!rosa_isa_available((rosa_isa)isa))
 			continue;
 		variants++;
 		for (int kind = 0; kind < stream_count(); kind++)
-			for (size_t w = 0; w < sizeof(widths) / sizeof(*widths); w++)
+			for (size_t w = 0; w < COUNT(widths); w++)
 				check_variant((rosa_isa)isa, kind, widths[w], (kind + w) % 3 ? UINT32_MAX : 3);
 	}
 	assert_true(variants >= 1);

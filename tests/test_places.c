@@ -6,14 +6,8 @@
 
 #include "rosa/finder.h"
 #include "rosa/layer.h"
+#include "support_test.h"
 #include "support_trial.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #define LINKS 4
 
@@ -184,7 +178,6 @@ static void test_seeds(void **state)
 	uint64_t turn = 3;
 	rosa_error err;
 
-	(void)state;
 	memset(lookup, 0, sizeof(lookup));
 	options.bits = 3;
 	learning.explore = 0.5f;
@@ -230,7 +223,6 @@ static void test_chain(void **state)
 	static const size_t lengths[] = {1, 60, 300};
 	static const uint32_t delays[] = {0, 1, 7, 100};
 
-	(void)state;
 	for (size_t i = 0; i < test_rounds(30); i++) {
 		struct trial trial = {.options = ROSA_OPTIONS_INIT, .kind = (int)i, .seed = i, .routes = 1 + i % 3};
 		struct answer answer;
@@ -260,7 +252,6 @@ static void test_blocks(void **state)
 	struct trial trial = {.options = ROSA_OPTIONS_INIT, .kind = 1, .seed = 5, .routes = 2, .steps = 9000};
 	struct answer answer;
 
-	(void)state;
 	trial.options.bits = 4;
 	trial_make(&trial);
 	memcpy(trial.query, trial.key, trial.routes * trial.steps * sizeof(*trial.key));
@@ -283,7 +274,6 @@ static void test_controls(void **state)
 	static const enum past_reads reads[] = {READS_FOUND, READS_RANDOM, READS_RANDOM, READS_NOTHING};
 	size_t moved = 0;
 
-	(void)state;
 	trial.options.bits = 2;
 	make_equal(&trial);
 	for (size_t i = 0; i < 4; i++) {
@@ -353,7 +343,6 @@ static void check_values(size_t channels, size_t steps)
 
 static void test_values(void **state)
 {
-	(void)state;
 	check_values(48, 10);
 	check_values(64, 5000);
 	check_values(130, 9000);
@@ -434,7 +423,6 @@ static void check_gather(size_t channels, size_t steps, size_t sources, const si
 
 static void test_gather(void **state)
 {
-	(void)state;
 	check_gather(48, 1, 1, (const size_t[]){3}, (const size_t[]){1}, false);
 	check_gather(30, 70, 1, (const size_t[]){10}, (const size_t[]){1}, true);
 	check_gather(130, 20, 2, (const size_t[]){1, 26}, (const size_t[]){4, 1}, true);

@@ -6,22 +6,10 @@
 #include "base/file.h"
 #include "model/pointer_past.h"
 #include "support_folder.h"
+#include "support_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
-
-static void must(rosa_status status, const rosa_error *error)
-{
-	if (status != ROSA_OK)
-		fail_msg("%s", error->message);
-}
 
 /* ------------------------------------------------------------------------------------------------------ look-up -- */
 
@@ -79,7 +67,6 @@ static void finds_what_the_definition_says(void **state)
 	size_t links = 0, chains = 0, at_rest = 0;
 	rosa_error error;
 
-	(void)state;
 	for (size_t trial = 0; trial < 24; trial++) {
 		const uint32_t alphabet = trial % 3 == 0 ? 2 : trial % 3 == 1 ? 9 : 60;
 		const struct pointer pointer = {.delay = (size_t[]){0, 1, 7, 100}[trial % 4],
@@ -168,7 +155,6 @@ static void add_long_text(bool contexts)
 
 static void adds_long_texts_at_once(void **state)
 {
-	(void)state;
 	add_long_text(false);
 	add_long_text(true);
 }
@@ -251,7 +237,6 @@ static void plain_mixture(const struct pointer *pointer, const struct pointer_li
 
 static void mixes_as_the_equation_says(void **state)
 {
-	(void)state;
 	for (uint64_t trial = 0; trial < 400; trial++) {
 		const struct pointer pointer = drawn_pointer(trial);
 		struct pointer_links found = {.count = (uint8_t)(draw(trial, 90, 0) % (pointer.links + 1))};
@@ -296,7 +281,6 @@ static void survives_extremes(void **state)
 	struct pointer pointer = {.links = 3, .confident = true};
 	struct pointer_links found = {.count = 3, .length = {1, 200, 255}, .token = {0, 1, 0}};
 
-	(void)state;
 	for (int trial = 0; trial < 8; trial++) {
 		float logits[3] = {-INFINITY, trial & 1 ? 1e30f : -40, trial & 1 ? 1e30f : 0};
 
@@ -398,8 +382,7 @@ static void refuses_what_is_wrong(void **state)
 	struct pointer pointer;
 	rosa_error error;
 
-	(void)state;
-	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+	for (size_t i = 0; i < COUNT(wrong); i++) {
 		error.message[0] = '\0';
 		assert_int_not_equal(pointer_parse(wrong[i].text, strlen(wrong[i].text), "p.json", &pointer, &error),
 				     ROSA_OK);

@@ -1,14 +1,9 @@
 /* Fitting: positions drawn from a known pointer give its weights back, and no small change of a fit is better. */
 #include "base/draw.h"
 #include "train/pointer_fit.h"
+#include "support_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #define WORDS 12
 
@@ -70,7 +65,6 @@ static struct pointer known_pointer(bool confident)
 
 static void gives_the_weights_back(void **state)
 {
-	(void)state;
 	for (int confident = 0; confident < 2; confident++) {
 		const struct pointer known = known_pointer(confident);
 		struct pointer_positions positions = {0};
@@ -128,7 +122,6 @@ static void gives_features_back(void **state)
 	struct pointer_fitted fitted = {.pointer = known};
 	rosa_error error;
 
-	(void)state;
 	for (size_t l = 0; l < POINTER_LENGTHS; l++)
 		known.theta[0][l] = -1 + 0.5 * (double)l;
 	known.feature[FEATURE_TOKEN] = 0.4;
@@ -164,7 +157,6 @@ static void judges_far_and_rest_apart(void **state)
 	double sums[2] = {0, 0};
 	rosa_error error;
 
-	(void)state;
 	draw_positions(&known, 700, 4, &positions);
 	for (size_t n = 100; n < 700; n++)
 		sums[n % 7 == 0] += pointer_loss(&known, &positions.samples[n]);

@@ -2,20 +2,12 @@
  * The pieces of a text: how steps cut, which characters their expressions take, and that searching in windows finds the
  * same as PCRE2 does in the whole text.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include "base/draw.h"
 #include "model/pretokenize.h"
 #include "model/pretokenize_pattern.h"
 #include "support_search.h"
+#include "support_test.h"
 #include "support_tokenizer.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 /* -------------------------------------------------------------------------------------------------------- steps -- */
 
@@ -37,8 +29,7 @@ static void check_pieces(struct pretokenizer *pretokenizer, const char *text, co
 	rosa_error error;
 
 	assert_int_equal(search_new(&search, strlen(text), &error), ROSA_OK);
-	if (pretokenize(pretokenizer, &search, text, strlen(text), collect, pieces, &error) != ROSA_OK)
-		fail_msg("%s", error.message);
+	must(pretokenize(pretokenizer, &search, text, strlen(text), collect, pieces, &error), &error);
 	search_free(&search);
 	assert_string_equal(pieces, expected);
 }
@@ -57,8 +48,7 @@ static void splits_behave(void **state)
 	};
 	rosa_error error;
 
-	(void)state;
-	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct pretokenizer literal = {0}, regex = {0};
 		assert_int_equal(pretokenizer_add_literal(&literal, "-", 1, cases[i].behavior, cases[i].invert, &error),
 				 ROSA_OK);
@@ -76,7 +66,6 @@ static void literals_are_literal(void **state)
 	struct pretokenizer pretokenizer = {0};
 	rosa_error error;
 
-	(void)state;
 	assert_int_equal(pretokenizer_add_literal(&pretokenizer, ".*\\E[", 5, SPLIT_ISOLATED, false, &error), ROSA_OK);
 	check_pieces(&pretokenizer, "a.*\\E[b.*", "a|.*\\E[|b.*");
 	pretokenizer_free(&pretokenizer);
@@ -87,7 +76,6 @@ static void steps_follow_each_other(void **state)
 	struct pretokenizer both = {0}, alone = {0};
 	rosa_error error;
 
-	(void)state;
 	assert_int_equal(pretokenizer_add_digits(&both, true, &error), ROSA_OK);
 	assert_int_equal(pretokenizer_add_split(&both, gpt2_regex, strlen(gpt2_regex), SPLIT_ISOLATED, false, &error),
 			 ROSA_OK);
@@ -130,8 +118,7 @@ static void sets_are_those_of_unicode_16(void **state)
 	};
 	rosa_error error;
 
-	(void)state;
-	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct pretokenizer pretokenizer = {0};
 		if (pretokenizer_add_split(&pretokenizer, cases[i].regex, strlen(cases[i].regex), SPLIT_ISOLATED, false,
 					   &error) != ROSA_OK)
@@ -152,8 +139,7 @@ static void expressions_that_differ_are_refused(void **state)
 	char *pattern;
 	size_t size;
 
-	(void)state;
-	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+	for (size_t i = 0; i < COUNT(cases); i++) {
 		if (pattern_translate(cases[i], strlen(cases[i]), &pattern, &size, &error) == ROSA_OK)
 			fail_msg("accepted: %s", cases[i]);
 		assert_null(pattern);
@@ -172,7 +158,7 @@ static size_t draw_text(char *text, uint64_t *random)
 	size_t size = 0, bound = (size_t)(draw_mix((*random)++) % LONGEST_TEXT);
 
 	while (size < bound) {
-		const char *bit = bits[draw_mix((*random)++) % (sizeof(bits) / sizeof(bits[0]))];
+		const char *bit = bits[draw_mix((*random)++) % (COUNT(bits))];
 		size_t length = strlen(bit);
 		uint64_t run = draw_mix((*random)++);
 		for (size_t count = run % 7 ? 1 + run % 3 : run % 600; count > 0 && size + length <= bound; count--) {
@@ -207,7 +193,7 @@ static const char *const regexes[] = {
     "(?=\\s)",
 };
 
-#define REGEXES (sizeof(regexes) / sizeof(regexes[0]))
+#define REGEXES (COUNT(regexes))
 
 static void check_searches(const char *regex, const char *text, size_t size)
 {
@@ -222,7 +208,6 @@ static void windows_change_nothing(void **state)
 	static char text[LONGEST_TEXT];
 	uint64_t random = 11;
 
-	(void)state;
 	for (size_t i = 0; i < REGEXES; i++) {
 		for (int round = 0; round < 30; round++)
 			check_searches(regexes[i], text, draw_text(text, &random));
@@ -235,14 +220,13 @@ static void windows_may_end_anywhere(void **state)
 	static const char *const runs[] = {"a", "b", "x", " ", "\xc3\xa9"}, *const ends[] = {"", "xxb", "b1 \n", "a"};
 	char text[600];
 
-	(void)state;
-	for (size_t i = 0; i < REGEXES * sizeof(runs) / sizeof(runs[0]); i++) {
+	for (size_t i = 0; i < REGEXES * COUNT(runs); i++) {
 		const char *run = runs[i / REGEXES];
 		for (size_t size = 252; size < 260; size++) {
 			size_t used = size - size % strlen(run);
 			for (size_t at = 0; at < used; at += strlen(run))
 				memcpy(text + at, run, strlen(run));
-			for (size_t end = 0; end < sizeof(ends) / sizeof(ends[0]); end++) {
+			for (size_t end = 0; end < COUNT(ends); end++) {
 				memcpy(text + used, ends[end], strlen(ends[end]));
 				check_searches(regexes[i % REGEXES], text, used + strlen(ends[end]));
 			}

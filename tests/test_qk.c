@@ -11,16 +11,10 @@
 
 #include "support_memory.h"
 #include "support_qk_oracle.h"
+#include "support_test.h"
 #include "support_trial.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 struct setting {
 	rosa_learning learning;
@@ -288,13 +282,11 @@ static void check_rule(rosa_qk_grad rule)
 
 static void test_linear(void **state)
 {
-	(void)state;
 	check_rule(ROSA_QK_LINEAR);
 }
 
 static void test_soft(void **state)
 {
-	(void)state;
 	check_rule(ROSA_QK_SOFT);
 }
 
@@ -303,7 +295,6 @@ static void test_longer(void **state)
 {
 	static const size_t routes[] = {2, 10};
 
-	(void)state;
 	for (uint64_t i = 0; i < 8; i++) {
 		struct setting s = {
 		    .learning = ROSA_LEARNING_INIT, .seed = 100 + i, .batch = 1, .steps = 420, .fold = 1};
@@ -319,7 +310,6 @@ static void test_longer(void **state)
 /* Whatever piece of memory is missing, the call says so, and nothing is lost. */
 static void test_short_of_memory(void **state)
 {
-	(void)state;
 	for (int i = 0; i < 4; i++) {
 		struct setting s = {.learning = ROSA_LEARNING_INIT, .seed = 1, .batch = 2, .steps = 70, .routes = 5};
 		struct test_memory memory;

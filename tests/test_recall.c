@@ -3,6 +3,7 @@
  * are asked for at once.
  */
 #include "support_decoder.h"
+#include "support_test.h"
 
 #include "base/draw.h"
 #include "train/far.h"
@@ -10,14 +11,6 @@
 #include "eval/scoring.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include <unistd.h>
 
 /* -------------------------------------------------------------------------------------------------- far tokens -- */
@@ -37,7 +30,6 @@ static void finds_the_last_occurrence(void **state)
 	rosa_error error;
 	size_t found = 0, none = 0;
 
-	(void)state;
 	for (uint32_t alphabet = 1; alphabet <= 40; alphabet += 3) {
 		for (size_t count = 0; count <= 700; count += 35) {
 			for (size_t t = 0; t < count; t++)
@@ -62,7 +54,6 @@ static void sums_far_tokens_apart(void **state)
 	struct recall_sums sums = {0}, twice = {0};
 	struct recall_means means;
 
-	(void)state;
 	recall_add(&sums, losses, distance, 2, 6, 4);
 	assert_int_equal(sums.far_count, 2);
 	assert_int_equal(sums.rest_count, 2);
@@ -81,7 +72,6 @@ static void errs_over_books(void **state)
 	const struct recall_sums books[] = {{.far = 10, .far_count = 10}, {.far = 30, .far_count = 10}, {.far = 0}};
 	const struct recall_sums rests[] = {{.rest = 5, .rest_count = 5}, {.far = 15, .far_count = 5}};
 
-	(void)state;
 	assert_true(fabs(recall_error(books, 3, true) - 1) < 1e-12);
 	assert_true(fabs(recall_error(rests, 2, false) - 1) < 1e-12);
 	assert_true(isnan(recall_error(books, 1, true)));
@@ -91,12 +81,6 @@ static void errs_over_books(void **state)
 /* ------------------------------------------------------------------------------------------------------ scoring -- */
 
 #define STEPS 70
-
-static void must(rosa_status status, const rosa_error *error)
-{
-	if (status != ROSA_OK)
-		fail_msg("%s", error->message);
-}
 
 static int count_ticks(void *context, uint64_t done, uint64_t total)
 {
@@ -149,7 +133,6 @@ static void scores_like_the_logits(void **state)
 	size_t found = 0;
 	float *logits;
 
-	(void)state;
 	for (size_t l = 0; l < POINTER_LENGTHS; l++) {
 		pointer.theta[0][l] = log(2);
 		pointer.theta[1][l] = log(0.5);

@@ -15,15 +15,8 @@
 #include "retrieval/engine.h"
 #include "oracle.h"
 #include "eval/streams.h"
+#include "support_test.h"
 #include "support_trial.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 /* The tables and tau alone, by one engine. */
 static void check_engine(const struct trial *trial, rosa_engine engine)
@@ -155,7 +148,6 @@ static void test_grid(void **state)
 	size_t cells = values[KIND] * values[BITS] * values[POLICY] * values[FOLD];
 	size_t rounds = test_rounds(1);
 
-	(void)state;
 	assert_true(values[KIND] <= MOST_VALUES);
 	memset(met, 0, sizeof(met));
 	for (size_t i = 0; i < cells * rounds; i++) {
@@ -227,7 +219,6 @@ static void check_all_pairs(int bits, size_t symbols, size_t steps, const rosa_o
 
 static void test_all_pairs(void **state)
 {
-	(void)state;
 	for (size_t p = 0; p < COUNT(trial_policies); p++) {
 		for (int fold = 0; fold < 2; fold++) {
 			for (uint32_t turn = 0; turn < 6; turn++) {
@@ -251,7 +242,6 @@ static void test_longer(void **state)
 {
 	static const char *const names[] = {"halves", "fibonacci-alternating", "sorted-deep", "text-like", "uniform"};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(names); i++) {
 		for (size_t b = 0; b < COUNT(trial_bits); b += 3) {
 			struct trial trial = {.options = ROSA_OPTIONS_INIT, .seed = 7 + i, .routes = 1, .steps = 1200};
@@ -279,7 +269,6 @@ static void test_narrow_alphabets(void **state)
 	static const unsigned alphabets[] = {1, 2, 3, 4, 5, 8, 16, 17, 64, 255, 256, 257, 300};
 	static const int widths[] = {2, 4, 5, 8, 9, 16};
 
-	(void)state;
 	for (size_t w = 0; w < COUNT(widths); w++) {
 		for (size_t a = 0; a < COUNT(alphabets); a++) {
 			const size_t i = w * COUNT(alphabets) + a;
@@ -369,7 +358,6 @@ static void test_long_streams(void **state)
 	    {"ids", 12, 0, ROSA_ENGINE_CHAINS},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct trial trial = {.options = ROSA_OPTIONS_INIT, .seed = i, .routes = 1, .steps = 150000};
 
@@ -394,7 +382,6 @@ static void test_beyond_caches(void **state)
 		int fold;
 	} cases[] = {{"uniform", 4, 1}, {"uniform", 16, 1}, {"correlated", 8, 0}, {"text-like", 12, 1}};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct trial trial = {.options = ROSA_OPTIONS_INIT, .seed = i, .routes = 1, .steps = 260000};
 
@@ -412,7 +399,6 @@ static void test_beyond_caches(void **state)
 /* A good stream whose end repeats one word of it over and over. */
 static void test_late_repetition(void **state)
 {
-	(void)state;
 	for (int bits = 4; bits <= 16; bits += 12) {
 		struct trial trial = {.options = ROSA_OPTIONS_INIT, .seed = 5, .routes = 1, .steps = 150000};
 		size_t from = trial.steps - trial.steps / 5;
@@ -430,7 +416,6 @@ static void test_late_repetition(void **state)
 /* The query stands still on a long string that the key repeats: contexts that come are compared with it at length. */
 static void test_standing_query(void **state)
 {
-	(void)state;
 	for (size_t b = 0; b < COUNT(trial_bits); b++) {
 		for (size_t steps = 20; steps <= 260; steps += 60) {
 			struct trial trial = {.options = ROSA_OPTIONS_INIT, .routes = 1, .steps = steps};
@@ -470,7 +455,6 @@ static int watch_progress(void *context, uint64_t done, uint64_t total)
 
 static void test_progress(void **state)
 {
-	(void)state;
 	for (int threads = 1; threads <= 3; threads++) {
 		struct trial trial = {.options = ROSA_OPTIONS_INIT, .seed = 3, .routes = 12, .steps = 200};
 		struct watch watch = {0};
@@ -509,7 +493,6 @@ static void test_stopping_within_a_route(void **state)
 {
 	static const char *const kinds[] = {"uniform", "sorted-deep"};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(kinds); i++) {
 		struct trial trial = {.options = ROSA_OPTIONS_INIT, .routes = 1, .steps = 100000};
 		struct watch watch = {.stop_at = 3};

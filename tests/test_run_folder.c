@@ -1,26 +1,18 @@
 /*
  * Runs on disk: checkpoints are whole or not there, damage is found wherever it is, and the log has every step once.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include "base/paths.h"
 #include "train/run_folder.h"
 #include "model/safetensors.h"
 #include "train/safetensors_write.h"
 #include "support_checkpoint.h"
+#include "support_test.h"
 #include "support_trial.h"
 #include "train/training_log.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -28,14 +20,12 @@
 
 static int enter(void **state)
 {
-	(void)state;
 	scratch_make();
 	return 0;
 }
 
 static int leave(void **state)
 {
-	(void)state;
 	scratch_remove();
 	return 0;
 }
@@ -45,8 +35,7 @@ static struct run_folder open_run(const char *name)
 	struct run_folder folder;
 	rosa_error err = {ROSA_OK, ""};
 
-	if (run_folder_open(scratch_path(name), &folder, &err) != ROSA_OK)
-		fail_msg("%s", err.message);
+	must(run_folder_open(scratch_path(name), &folder, &err), &err);
 	return folder;
 }
 
@@ -114,7 +103,6 @@ static void keeps_the_last_ones(void **state)
 	struct checkpoint_found found;
 	rosa_error err;
 
-	(void)state;
 	assert_true(run_folder_newest(&folder) == UINT64_MAX);
 	assert_int_equal(latest(&folder, &err), -1);
 	for (uint64_t step = 1; step <= 25; step += 6)
@@ -146,7 +134,6 @@ static void what_is_half_written_is_swept(void **state)
 	struct checkpoint_writer writer;
 	rosa_error err;
 
-	(void)state;
 	save(&folder, 3, 0);
 	assert_int_equal(checkpoint_begin(&writer, &folder, 9, &err), ROSA_OK);
 	assert_int_equal(checkpoint_file_save(&writer, "small.json", "{}\n", 3, &err), ROSA_OK);
@@ -164,7 +151,6 @@ static void one_run_a_folder(void **state)
 	struct run_folder first = open_run("locked"), second;
 	rosa_error err;
 
-	(void)state;
 	assert_int_equal(run_folder_open(scratch_path("locked"), &second, &err), ROSA_EIO);
 	assert_non_null(strstr(err.message, "another run"));
 	run_folder_close(&first);
@@ -193,7 +179,6 @@ static void any_damage_is_found(void **state)
 	struct run_folder folder = open_run("damage");
 	rosa_error err;
 
-	(void)state;
 	save(&folder, 1, 0);
 	for (size_t i = 0; i < COUNT(names); i++) {
 		char path[256];
@@ -227,7 +212,6 @@ static void what_cannot_be_opened_is_not_damaged(void **state)
 	char path[256];
 	rosa_error err;
 
-	(void)state;
 	save(&folder, 1, 0);
 	save(&folder, 2, 0);
 	/* the super-user may read whatever permissions say, but a pipe cannot be mapped by anyone */
@@ -247,7 +231,6 @@ static void the_one_before_is_taken(void **state)
 	struct run_folder folder = open_run("before");
 	rosa_error err;
 
-	(void)state;
 	save(&folder, 1, 0);
 	save(&folder, 2, 0);
 	save(&folder, 3, 0);
@@ -270,7 +253,6 @@ static void other_versions_are_not_passed_over(void **state)
 	struct run_folder folder = open_run("later");
 	rosa_error err;
 
-	(void)state;
 	save(&folder, 1, 0);
 	save(&folder, 2, 0);
 	for (size_t i = 0; i < 2; i++) {
@@ -289,7 +271,6 @@ static void failed_writes_leave_the_old_one(void **state)
 	struct file_writer file;
 	rosa_error err = {ROSA_OK, ""};
 
-	(void)state;
 	save(&folder, 1, 0);
 	assert_int_equal(checkpoint_begin(&writer, &folder, 2, &err), ROSA_OK);
 	assert_int_equal(checkpoint_file_open(&writer, "large.bin", &file, &err), ROSA_OK);
@@ -331,7 +312,6 @@ static void tensors_read_back(void **state)
 	size_t pieces = 0;
 	rosa_error err;
 
-	(void)state;
 	checksum_begin(&sum, 0);
 	for (size_t i = 0; i < COUNT(matrix); i++)
 		matrix[i] = (float)i * 0.1f;
@@ -395,7 +375,6 @@ static void log_has_every_step_once(void **state)
 	rosa_error err;
 	FILE *file;
 
-	(void)state;
 	snprintf(path, sizeof(path), "%s", scratch_path("log.jsonl"));
 	assert_int_equal(training_log_open(&log, path, 0, &err), ROSA_OK);
 	add_lines(&log, 1, 5);

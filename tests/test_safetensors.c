@@ -4,20 +4,11 @@
  * A bad file is a header in plain sight and a number of bytes after it, so that each shows the one thing wrong with it.
  * Without a JSON reader in the build there is one thing to test: that this is said.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include "model/safetensors.h"
 
+#include "support_test.h"
 #include "support_trial.h"
 #include "support_weights.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define FILE_NAME "some.safetensors"
 
@@ -115,7 +106,6 @@ static void reads_every_format(void **state)
 {
 	struct opened opened;
 
-	(void)state;
 	open_good(&opened, good_file());
 	assert_int_equal(opened.file.tensors.count, 4);
 	check_tensor(&opened, "wide", FORMAT_F32, 2);
@@ -133,7 +123,6 @@ static void reads_metadata(void **state)
 {
 	struct opened opened;
 
-	(void)state;
 	open_good(&opened, good_file());
 	assert_int_equal(opened.file.metadata_count, 2);
 	assert_string_equal(opened.file.metadata[0], "format");
@@ -163,7 +152,6 @@ static void accepts_other_ways_of_writing(void **state)
 	    {"{\"\\u0061\":{\"dtype\":\"F16\",\"shape\":[2,2],\"data_offsets\":[0,8],\"more\":1}}", 8},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct opened opened;
 
@@ -246,14 +234,12 @@ static const struct bad {
 
 static void refuses_headers(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < COUNT(bads); i++)
 		check_refused(make(bads[i].header, 16), bads[i].header, bads[i].words);
 }
 
 static void refuses_lengths(void **state)
 {
-	(void)state;
 	check_refused((struct bytes){NULL, 0, 0}, "nothing", "too few");
 	check_refused(make_as("", 0, 0), "a length alone", "too few");
 	check_refused(make_as("{}", 3, 0), "one byte more than there is", "a header of 3 bytes");
@@ -268,7 +254,6 @@ static void refuses_headers_of_odd_length(void **state)
 {
 	static const char header[] = "{" A16 "} ";
 
-	(void)state;
 	check_refused(make_as(header, strlen(header) - (strlen(header) % 2 == 0), 16), "an odd length",
 		      "save the file again");
 }
@@ -280,7 +265,6 @@ static void refuses_every_beginning(void **state)
 {
 	struct bytes file = good_file();
 
-	(void)state;
 	for (size_t size = 0; size < file.size; size++) {
 		struct bytes part = {bytes_copy(&file, size), size, size};
 
@@ -296,7 +280,6 @@ static void survives_every_altered_byte(void **state)
 	uint8_t *data = bytes_copy(&file, file.size);
 	size_t accepted = 0;
 
-	(void)state;
 	for (size_t at = 0; at < file.size; at++)
 		for (size_t i = 0; i < COUNT(changes); i++) {
 			rosa_error err = {ROSA_OK, ""};
@@ -344,7 +327,6 @@ static void names_the_missing_library(void **state)
 	struct safetensors got;
 	rosa_error err;
 
-	(void)state;
 	assert_int_equal(safetensors_read(file.data, file.size, FILE_NAME, &got, &err), ROSA_EINVAL);
 	assert_non_null(strstr(err.message, "libjansson-dev"));
 	bytes_free(&file);

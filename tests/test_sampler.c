@@ -4,18 +4,11 @@
  * The oracle takes the same draw (that a draw is a function of seed and number is part of the contract) but its
  * exponential from the C library: sums agree to rounding, and a draw within rounding of a border does not come up.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include "base/draw.h"
 #include "model/sampler.h"
+#include "support_test.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define MOST 300
 
@@ -138,8 +131,7 @@ static sampler *make(const struct sampler_options *options, size_t vocabulary)
 	rosa_error error;
 	sampler *made;
 
-	if (sampler_new(options, vocabulary, &made, &error) != ROSA_OK)
-		fail_msg("%s", error.message);
+	must(sampler_new(options, vocabulary, &made, &error), &error);
 	return made;
 }
 
@@ -170,7 +162,6 @@ static void random_logits(float *logits, size_t vocabulary)
 
 static void agrees_with_the_oracle(void **state)
 {
-	(void)state;
 	for (int trial = 0; trial < 3000; trial++) {
 		struct sampler_options options = random_options();
 		size_t vocabulary = 1 + below(below(2) ? MOST : 8), steps = 1 + below(60);
@@ -219,8 +210,7 @@ static void keeps_what_it_says(void **state)
 	    {0, 0.6f, 0.6f, {false, true, false, false}},
 	};
 
-	(void)state;
-	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct sampler_options options = SAMPLER_OPTIONS_INIT;
 		bool drawn[4] = {false};
 		options.temperature = 1;
@@ -248,7 +238,6 @@ static void draws_in_proportion(void **state)
 	struct sampler_options options = SAMPLER_OPTIONS_INIT;
 	int times[4] = {0}, draws = 40000;
 
-	(void)state;
 	options.temperature = 2;
 	options.seed = 3;
 	sampler *sampler = make(&options, 4);
@@ -271,7 +260,6 @@ static void selects_in_a_large_vocabulary(void **state)
 	struct sampler_options options = SAMPLER_OPTIONS_INIT;
 	float *logits = malloc(vocabulary * sizeof(float));
 
-	(void)state;
 	assert_non_null(logits);
 	options.temperature = 1;
 	options.top_p = 0.5f;
@@ -295,7 +283,6 @@ static void resumes(void **state)
 	uint32_t whole[40];
 	sampler *sampler;
 
-	(void)state;
 	options.temperature = 1;
 	options.repetition = 1.3f;
 	options.repeat_last = 7;
@@ -324,7 +311,6 @@ static void survives_what_is_no_number(void **state)
 {
 	struct sampler_options options = SAMPLER_OPTIONS_INIT;
 
-	(void)state;
 	for (int warm = 0; warm < 2; warm++) {
 		float none[3] = {NAN, NAN, NAN}, one[3] = {NAN, NAN, -INFINITY}, most[3] = {1, INFINITY, 3e38f};
 		options.temperature = (float)warm;
@@ -363,8 +349,7 @@ static void refuses_wrong_options(void **state)
 	rosa_error error;
 	sampler *made;
 
-	(void)state;
-	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+	for (size_t i = 0; i < COUNT(wrong); i++) {
 		struct sampler_options options = SAMPLER_OPTIONS_INIT;
 		memcpy((char *)&options + wrong[i].offset, &wrong[i].value, sizeof(float));
 		assert_int_equal(sampler_new(&options, 10, &made, &error), ROSA_EINVAL);

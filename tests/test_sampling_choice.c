@@ -4,16 +4,9 @@
  * The expected values are written out here, one by one; the files are those that Hugging Face writes.
  */
 #include "cli/generate_sampling.h"
+#include "support_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static char folder[] = "/tmp/rosatune-sampling-XXXXXX";
 
@@ -62,7 +55,6 @@ static void test_defaults(void **state)
 	const struct sampling_args none = SAMPLING_ARGS_INIT;
 	struct sampling_args some = SAMPLING_ARGS_INIT;
 
-	(void)state;
 	write_config(NULL);
 	expect(&none, false, 0, 0, 1, 0, 1);
 	expect(&none, true, 0.6f, 40, 0.9f, 0, 1.05f);
@@ -81,7 +73,6 @@ static void test_advice(void **state)
 	const struct sampling_args none = SAMPLING_ARGS_INIT;
 	struct sampling_args some = SAMPLING_ARGS_INIT;
 
-	(void)state;
 	write_config("{\"do_sample\": true, \"temperature\": 0.3, \"top_k\": 20, \"eos_token_id\": [1, 2]}");
 	expect(&none, true, 0.3f, 20, 0.9f, 0, 1.05f);
 	expect(&none, false, 0, 0, 1, 0, 1); /* a text is a function of model and text alone */
@@ -108,8 +99,7 @@ static void test_refusals(void **state)
 	const struct sampling_args none = SAMPLING_ARGS_INIT;
 	struct checkpoint checkpoint = {.path = folder};
 
-	(void)state;
-	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct sampler_options options;
 		rosa_error why = {0};
 
@@ -122,13 +112,11 @@ static void test_refusals(void **state)
 
 static int make_folder(void **state)
 {
-	(void)state;
 	return mkdtemp(folder) ? 0 : -1;
 }
 
 static int remove_folder(void **state)
 {
-	(void)state;
 	write_config(NULL);
 	return rmdir(folder);
 }

@@ -1,13 +1,8 @@
 /*
  * Learning rates: where they begin, where they peak, where they end, and that they never jump.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include "train/schedule.h"
+#include "support_test.h"
 
 #include <math.h>
 
@@ -15,7 +10,6 @@ static void rises_to_max_and_falls_to_min(void **state)
 {
 	const struct schedule schedule = {3e-4, 5e-5, 20, 1000};
 
-	(void)state;
 	assert_true(schedule_rate(&schedule, 0) == 3e-4 / 20);
 	assert_true(schedule_rate(&schedule, 9) == 3e-4 / 2);
 	assert_true(schedule_rate(&schedule, 19) == 3e-4);
@@ -33,7 +27,6 @@ static void is_half_way_down_in_the_middle(void **state)
 {
 	const struct schedule schedule = {1, 0, 0, 101};
 
-	(void)state;
 	assert_true(schedule_rate(&schedule, 0) == 1);
 	assert_true(fabs(schedule_rate(&schedule, 50) - 0.5) < 1e-12);
 	assert_true(fabs(schedule_rate(&schedule, 25) - (0.5 + 0.25 * sqrt(2))) < 1e-12);
@@ -44,7 +37,6 @@ static void short_stages_have_sensible_rates(void **state)
 {
 	const struct schedule one = {2, 1, 0, 1}, two = {2, 1, 1, 2}, all_warmup = {2, 1, 20, 5}, flat = {2, 2, 3, 9};
 
-	(void)state;
 	assert_true(schedule_rate(&one, 0) == 2);
 	assert_true(schedule_rate(&two, 0) == 2);
 	assert_true(schedule_rate(&two, 1) == 1);

@@ -5,21 +5,13 @@
  * again after every change, as somebody with bad intentions would: then each number is believed by nobody, and what is
  * accepted all the same must be a session.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include "base/checksum.h"
 #include "base/file.h"
 #include "cli/models.h"
 #include "model/session.h"
 #include "support_decoder.h"
+#include "support_test.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 static const uint32_t tokens[7] = {3, 1, 4, 1, 5, 9, 2};
@@ -96,8 +88,7 @@ static void comes_back(void **state)
 	sequence *sequence;
 
 	save(place);
-	if (session_load(place->file, place->model.decoder, &session, &sequence, &why) != ROSA_OK)
-		fail_msg("%s", why.message);
+	must(session_load(place->file, place->model.decoder, &session, &sequence, &why), &why);
 	assert_int_equal(session.settings.window, 9);
 	assert_int_equal(session.settings.sinks, 2);
 	assert_int_equal(session.settings.first_global_layers, 1);

@@ -12,15 +12,8 @@
 #include "oracle.h"
 #include "retrieval/starts.h"
 #include "support_memory.h"
+#include "support_test.h"
 #include "support_trial.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 /* The bitmap and the list it is compared with. */
 struct pair {
@@ -95,7 +88,6 @@ static const uint64_t gaps[] = {1, 2, 16, 60, 70, 500, 5000, 40000};
 
 static void test_densities(void **state)
 {
-	(void)state;
 	for (size_t g = 0; g < COUNT(gaps); g++) {
 		size_t most = 64 * 5 * gaps[g] + 5000;
 		uint64_t turn = g + 1;
@@ -122,7 +114,6 @@ static void test_mixed_densities(void **state)
 	uint64_t turn = 5;
 	struct pair pair;
 
-	(void)state;
 	pair_init(&pair, 200000, true);
 	for (size_t i = 0; i < COUNT(plan); i++) {
 		pair_push(&pair, plan[i][0], plan[i][1], &turn);
@@ -133,7 +124,6 @@ static void test_mixed_densities(void **state)
 
 static void test_every_length(void **state)
 {
-	(void)state;
 	for (size_t g = 0; g < COUNT(gaps); g++) {
 		uint64_t turn = g + 1;
 		struct pair pair;
@@ -149,7 +139,6 @@ static void test_every_length(void **state)
 
 static void test_truncate(void **state)
 {
-	(void)state;
 	for (size_t round = 0; round < test_rounds(400); round++) {
 		const uint64_t gap = gaps[round % COUNT(gaps)];
 		uint64_t turn = round + 1;
@@ -181,7 +170,6 @@ static void test_readable_behind(void **state)
 	struct pair pair;
 	uint32_t run;
 
-	(void)state;
 	pair_init(&pair, 2000, true);
 	pair_push(&pair, 2000, 3, &turn);
 	run = pair.runs / 4;
@@ -200,7 +188,6 @@ static void test_readable_behind(void **state)
 
 static void test_copy(void **state)
 {
-	(void)state;
 	for (int select = 0; select < 2; select++) {
 		struct starts copy, empty = {.bits = NULL};
 		uint64_t turn = 3;
@@ -237,7 +224,6 @@ static void test_no_memory(void **state)
 	uint64_t turn = 4;
 	struct pair pair;
 
-	(void)state;
 	pair_init(&pair, 100000, true);
 	pair_push(&pair, 100, 5, &turn);
 	for (long n = 0; n < 3; n++) {
@@ -260,7 +246,6 @@ static void test_bytes(void **state)
 	uint64_t turn = 6;
 	struct pair pair;
 
-	(void)state;
 	pair_init(&pair, steps, false);
 	pair_push(&pair, steps, 1, &turn);
 	assert_int_equal(starts_bytes(&pair.starts), steps / 8);
@@ -283,7 +268,6 @@ static void test_rewind_within_a_long_run(void **state)
 	uint16_t *query = must_alloc(STEPS * sizeof(*query)), *key = must_alloc(STEPS * sizeof(*key));
 	int32_t *want = must_alloc(STEPS * sizeof(*want)), *got = must_alloc(STEPS * sizeof(*got));
 
-	(void)state;
 	for (size_t b = 0; b < COUNT(trial_bits); b++) {
 		for (unsigned slow = 1; slow <= 400; slow *= 20) {
 			rosa_options options = ROSA_OPTIONS_INIT;
@@ -340,7 +324,6 @@ static void test_loaded_memory(void **state)
 	void *image;
 	size_t size;
 
-	(void)state;
 	for (size_t t = 0; t < STEPS; t++)
 		symbols[t] = (uint16_t)(t / 500 % 16);
 	options.bits = 4;

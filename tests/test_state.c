@@ -12,22 +12,15 @@
 #include "retrieval/engine.h"
 #include "support_image.h"
 #include "support_memory.h"
+#include "support_test.h"
 #include "support_trial.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static const rosa_engine engines[] = {ROSA_ENGINE_CHAINS, ROSA_ENGINE_ORDERED};
 
@@ -92,7 +85,6 @@ static void expect_refused(const char *how, size_t detail, const unsigned char *
 
 static void test_cut_short(void **state)
 {
-	(void)state;
 	for (size_t e = 0; e < COUNT(engines); e++) {
 		size_t size;
 		unsigned char *image = small_image(40, engines[e], &size);
@@ -107,7 +99,6 @@ static void test_altered(void **state)
 {
 	static const unsigned char changes[] = {0x01, 0x80, 0xff};
 
-	(void)state;
 	for (size_t e = 0; e < COUNT(engines); e++) {
 		size_t size;
 		unsigned char *image = small_image(40, engines[e], &size);
@@ -129,7 +120,6 @@ static void test_added_to(void **state)
 	unsigned char *image = small_image(40, ROSA_ENGINE_CHAINS, &size);
 	unsigned char *longer = must_alloc(2 * size);
 
-	(void)state;
 	memcpy(longer, image, size);
 	memcpy(longer + size, image, size);
 	expect_refused("twice", 0, longer, 2 * size);
@@ -146,7 +136,6 @@ static void test_never_a_state(void **state)
 	uint64_t turn = 1;
 	unsigned char bytes[4096];
 
-	(void)state;
 	memset(bytes, 0, sizeof(bytes));
 	expect_refused("nothing", 0, bytes, 0);
 	expect_refused("zeros", sizeof(bytes), bytes, sizeof(bytes));
@@ -168,7 +157,6 @@ static void test_other_version(void **state)
 	rosa_stream *stream = NULL;
 	rosa_error err;
 
-	(void)state;
 	image[IMAGE_VERSION]++;
 	expect_refused("of a later version", image[IMAGE_VERSION], image, size);
 	image_seal(image, size);
@@ -193,7 +181,6 @@ static void test_older_version(void **state)
 	rosa_error err;
 	void *again;
 
-	(void)state;
 	assert_int_equal(image[IMAGE_VERSION], 3);
 	image[IMAGE_VERSION] = 2;
 	image_seal(image, size);
@@ -227,7 +214,6 @@ static void test_forged(void **state)
 {
 	size_t refused = 0, accepted = 0;
 
-	(void)state;
 	for (size_t e = 0; e < COUNT(engines); e++) {
 		size_t size;
 		unsigned char *image = small_image(70, engines[e], &size);
@@ -283,7 +269,6 @@ static void test_round_trip(void **state)
 {
 	static const size_t lengths[] = {0, 1, 2, 40, 1000};
 
-	(void)state;
 	for (size_t e = 0; e < COUNT(engines); e++) {
 		for (size_t i = 0; i < COUNT(lengths); i++) {
 			size_t size, again_size;

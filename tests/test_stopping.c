@@ -1,16 +1,7 @@
 /* Stop strings: whatever way the text is cut, what is written is what the whole text says. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include "base/draw.h"
 #include "model/stopping.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "support_test.h"
 
 #define MOST 64
 
@@ -19,8 +10,7 @@ static stopping *make(const char *const *strings, size_t count)
 	rosa_error error;
 	stopping *made;
 
-	if (stopping_new(strings, count, &made, &error) != ROSA_OK)
-		fail_msg("%s", error.message);
+	must(stopping_new(strings, count, &made, &error), &error);
 	return made;
 }
 
@@ -45,7 +35,6 @@ static void cuts_do_not_matter(void **state)
 {
 	uint64_t n = 0;
 
-	(void)state;
 	for (uint64_t trial = 0; trial < 20000; trial++) {
 		char strings[3][8], text[MOST + 1], out[2 * MOST];
 		const char *pointers[3] = {strings[0], strings[1], strings[2]};
@@ -85,7 +74,6 @@ static void holds_back_only_what_may_match(void **state)
 	stopping *stopping = make(strings, 2);
 	char out[64];
 
-	(void)state;
 	assert_int_equal(stopping_longest(stopping), 3);
 	assert_int_equal(stopping_take(stopping, "one\n", 4, out), 3);
 	assert_int_equal(stopping_take(stopping, "\n", 1, out), 0);
@@ -109,7 +97,6 @@ static void refuses_nothing_to_stop_at(void **state)
 	rosa_error error;
 	stopping *made;
 
-	(void)state;
 	assert_int_equal(stopping_new(strings, 2, &made, &error), ROSA_EINVAL);
 	assert_non_null(strstr(error.message, "empty"));
 	assert_null(made);

@@ -13,17 +13,10 @@
 #include "oracle.h"
 #include "eval/streams.h"
 #include "support_memory.h"
+#include "support_test.h"
 #include "support_trial.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static const rosa_engine engines[] = {ROSA_ENGINE_AUTO, ROSA_ENGINE_CHAINS, ROSA_ENGINE_ORDERED, ROSA_ENGINE_EAGER};
 static const char *const engine_names[] = {"auto", "tree", "ordered", "eager"};
@@ -131,7 +124,6 @@ static void test_pieces(void **state)
 	static const size_t steps[] = {17, 64, 130, 200};
 	size_t rounds = test_rounds(6);
 
-	(void)state;
 	for (int kind = 0; kind < stream_count(); kind++) {
 		for (size_t i = 0; i < rounds; i++) {
 			struct trial trial = {.options = ROSA_OPTIONS_INIT, .kind = kind};
@@ -163,7 +155,6 @@ static void test_outputs_left_out(void **state)
 {
 	struct trial trial = {.options = ROSA_OPTIONS_INIT, .seed = 5, .routes = 3, .steps = 90};
 
-	(void)state;
 	trial.options.bits = 2;
 	trial_make(&trial);
 	trial_solve(&trial);
@@ -208,7 +199,6 @@ static void test_late_tables(void **state)
 	static const uint16_t key[] = {1, 2, 3, 1, 2, 3, 1};
 	const size_t steps = COUNT(query);
 
-	(void)state;
 	for (size_t e = 0; e < COUNT(engines); e++) {
 		rosa_options options = ROSA_OPTIONS_INIT;
 		int32_t want_tau[COUNT(query)], want_flips[COUNT(query) * 2];
@@ -456,7 +446,6 @@ static void test_walks(void **state)
 {
 	size_t rounds = test_rounds(288);
 
-	(void)state;
 	for (size_t i = 0; i < rounds; i++) {
 		struct walk walk = {.trial = {.options = ROSA_OPTIONS_INIT, .seed = i}};
 		struct trial *trial = &walk.trial;
@@ -523,7 +512,6 @@ static void test_long(void **state)
 	static const int bits[] = {1, 4, 8, 9, 16}; /* 9: wide symbols without codes */
 	int turn = 0;
 
-	(void)state;
 	for (int kind = 0; kind < stream_count(); kind++) {
 		for (size_t b = 0; b < COUNT(bits); b++, turn++)
 			check_long(kind, bits[b], 3000, turn % 3 != 0, turn % 5 == 0 ? 7 : 0,
@@ -538,7 +526,6 @@ static void test_longest(void **state)
 	    "sorted-deep", "text-like", "growing-alternating"};
 	static const int bits[] = {1, 4, 8, 10, 16};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(names); i++) {
 		int kind = stream_find(names[i]);
 
@@ -553,7 +540,6 @@ static void test_long_rewind(void **state)
 {
 	static const size_t back_to[] = {2999, 2990, 2500, 1000, 100, 1, 0};
 
-	(void)state;
 	for (int turn = 0; turn < 2 * stream_count(); turn++) {
 		const int kind = turn / 2;
 		const rosa_engine engine = engines[(size_t)kind % COUNT(engines)];
@@ -606,7 +592,6 @@ static void test_late_question(void **state)
 	struct outputs want, got;
 	rosa_error err;
 
-	(void)state;
 	trial.options.bits = 4;
 	trial.query = must_alloc(STEPS * sizeof(*trial.query));
 	trial.key = must_alloc(STEPS * sizeof(*trial.key));
@@ -655,7 +640,6 @@ static uint64_t count_runs(const struct trial *trial, const uint16_t *symbols, s
 
 static void test_describe(void **state)
 {
-	(void)state;
 	for (size_t e = 0; e < COUNT(engines); e++) {
 		for (int fold = 0; fold < 2; fold++) {
 			struct trial trial = {.options = ROSA_OPTIONS_INIT, .seed = 9, .routes = 3, .steps = 300};

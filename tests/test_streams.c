@@ -6,16 +6,8 @@
  */
 #include "eval/streams.h"
 
+#include "support_test.h"
 #include "support_trial.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #define MOST 5000
 
@@ -37,7 +29,6 @@ static void fill(const char *name, int bits, uint64_t seed, size_t steps)
 
 static void test_names(void **state)
 {
-	(void)state;
 	assert_true(stream_count() > 0);
 	for (int kind = 0; kind < stream_count(); kind++) {
 		const char *name = stream_name(kind);
@@ -60,7 +51,6 @@ static void test_range_and_repetition(void **state)
 {
 	static const size_t steps[] = {1, 2, 3, 4, 5, 8, 17, 100, 1023, MOST - 1};
 
-	(void)state;
 	for (int kind = 0; kind < stream_count(); kind++) {
 		for (int bits = 1; bits <= 16; bits++) {
 			for (size_t i = 0; i < COUNT(steps); i++) {
@@ -89,7 +79,6 @@ static void test_range_and_repetition(void **state)
 /* Different values stay different, and use the range they are spread over. */
 static void test_spread(void **state)
 {
-	(void)state;
 	for (int bits = 1; bits <= 16; bits++) {
 		size_t count = (size_t)1 << (bits < 12 ? bits : 12);
 		uint16_t most = 0;
@@ -113,7 +102,6 @@ static void test_seeds_differ(void **state)
 	static const char *const names[] = {"uniform", "sticky", "correlated", "equal",
 					    "shifted", "halves", "skewed",     "text-like"};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(names); i++) {
 		fill(names[i], 8, 1, 100);
 		stream_fill(stream_find(names[i]), 8, 2, 100, other_query, other_key);
@@ -134,7 +122,6 @@ static void test_checksums(void **state)
 	    {"periodic", 0x4d33442e2c82ee24u},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(sums); i++) {
 		uint64_t sum = 0;
 
@@ -161,7 +148,6 @@ static size_t agreeing(const uint16_t *a, const uint16_t *b, size_t lag, size_t 
 
 static void test_benchmark_kinds(void **state)
 {
-	(void)state;
 	fill("uniform", 8, 3, MOST);
 	assert_in_range(agreeing(query, key, 0, MOST), 0, MOST / 100);
 	fill("sticky", 8, 3, MOST);
@@ -177,7 +163,6 @@ static void test_benchmark_kinds(void **state)
 
 static void test_periods(void **state)
 {
-	(void)state;
 	for (size_t period = 1; period <= 8; period++) {
 		char name[] = "period0";
 
@@ -199,7 +184,6 @@ static void test_copies(void **state)
 {
 	size_t lag = 1;
 
-	(void)state;
 	fill("equal", 8, 1, MOST);
 	assert_int_equal(agreeing(query, key, 0, MOST), MOST);
 	fill("shifted", 8, 1, MOST);
@@ -223,7 +207,6 @@ static void test_words(void **state)
 					       "growing-alternating",    "sorted",
 					       "sorted-falling",         "sorted-deep"};
 
-	(void)state;
 	fill("thue-morse", 4, 1, 16);
 	for (size_t t = 0; t < 16; t++)
 		assert_int_equal(key[t] != key[0], morse[t] != '0');
@@ -245,7 +228,6 @@ static void test_de_bruijn(void **state)
 		size_t order, steps;
 	} cases[] = {{1, 10, 1024}, {2, 5, 1024}, {8, 6, 4096}, {1, 8, 200}};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		size_t order = cases[i].order, steps = cases[i].steps;
 
@@ -264,7 +246,6 @@ static void test_comb(void **state)
 {
 	size_t last = MOST, tooth = 0;
 
-	(void)state;
 	fill("growing", 4, 1, 1000);
 	for (size_t t = 1; t < 1000; t++) {
 		if (key[t] != key[0]) {
@@ -283,7 +264,6 @@ static void test_skew(void **state)
 {
 	size_t count[256] = {0}, most = 0;
 
-	(void)state;
 	fill("skewed", 8, 1, MOST);
 	for (size_t t = 0; t < MOST; t++)
 		count[key[t]]++;

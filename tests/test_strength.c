@@ -11,17 +11,11 @@
 #include "rosa/strength.h"
 #include "support_operator.h"
 #include "support_qk_oracle.h"
+#include "support_test.h"
 #include "support_trial.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #define MARGIN   2e-5
 #define NEAR     6e-5
@@ -358,7 +352,7 @@ static void draw(struct scene *s, uint64_t seed)
 		s->w[NORM][i] = operator_round(ROSA_FLOAT32, 1 + s->w[NORM][i] / 2);
 	for (size_t i = 0; i < size_of(s, GAIN); i++)
 		s->w[GAIN][i] = operator_round(ROSA_FLOAT32, 1 + s->w[GAIN][i]);
-	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++)
+	for (size_t i = 0; i < COUNT(rows); i++)
 		*rows[i] = random_rows(&state, ROSA_FLOAT32, cells(s), 1);
 	/* few different inputs, so that symbols occur again */
 	for (size_t row = 0; row < s->batch * s->steps; row++)
@@ -379,7 +373,7 @@ static void drop(struct scene *s)
 		free(s->w[i]);
 		free(s->g[i]);
 	}
-	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++)
+	for (size_t i = 0; i < COUNT(rows); i++)
 		free(rows[i]);
 	for (size_t i = 0; i < 2 * s->sources; i++)
 		free(s->block[i]);
@@ -530,7 +524,6 @@ static struct scene scene_of(size_t i)
 
 static void test_equation(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < test_rounds(40); i++) {
 		struct scene s = scene_of(i);
 		struct result r;
@@ -559,7 +552,6 @@ static void test_differences(void **state)
 {
 	static const int smooth[] = {E0, E1, WOUT, GAIN, GATE_W, GATE_B};
 
-	(void)state;
 	for (size_t i = 0; i < 10; i++) {
 		struct scene s = scene_of(i);
 		uint64_t turn = i;
@@ -599,7 +591,6 @@ static void test_differences(void **state)
 /* Threads change nothing, and an own source reads what the same places read when they are given. */
 static void test_same_bits(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < 10; i++) {
 		struct scene s = scene_of(i);
 		struct result one, many, given;
@@ -634,7 +625,6 @@ static void test_zero_start(void **state)
 	struct scene s = scene_of(6);
 	struct result r;
 
-	(void)state;
 	make(&s, 1);
 	for (int w = E0; w <= E1; w++)
 		memset(s.floats[w], 0, size_of(&s, w) * sizeof(float));
@@ -653,7 +643,6 @@ static void test_refusals(void **state)
 	rosa_error err;
 	float *out;
 
-	(void)state;
 	make(&s, 2);
 	good = layer_of(&s);
 	out = must_alloc(cells(&s) * sizeof(*out));

@@ -5,16 +5,9 @@
  * over channels. Input lives in exactly sized heap blocks, so that a sanitizer sees any read past a row's end, and the
  * output sits in a frame of marks, so that a write outside it is seen without one.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "rosatune.h"
 #include "retrieval/symbols.h"
+#include "support_test.h"
 
 #define MARK 0xa5a5
 
@@ -153,15 +146,14 @@ static void every_width_dtype_and_variant(void **state)
 	static const size_t routes[] = {1, 3, 4, 8, 13, 63, 64, 65, 130};
 	int variants = 0;
 
-	(void)state;
 	for (int isa = 0; isa < ROSA_ISA_COUNT; isa++) {
 		if (!rosa_isa_available((rosa_isa)isa))
 			continue;
 		variants++;
 		for (size_t d = 0; d < 3; d++)
 			for (int bits = 1; bits <= 16; bits++)
-				for (size_t s = 0; s < sizeof(steps) / sizeof(steps[0]); s++)
-					for (size_t r = 0; r < sizeof(routes) / sizeof(routes[0]); r++)
+				for (size_t s = 0; s < COUNT(steps); s++)
+					for (size_t r = 0; r < COUNT(routes); r++)
 						check_shape((rosa_isa)isa, dtypes[d], steps[s], routes[r], bits, 0, 0,
 							    s * 1000 + r * 50 + (size_t)bits);
 	}
@@ -171,7 +163,6 @@ static void every_width_dtype_and_variant(void **state)
 /* Rows longer than the piece that is read in one go. */
 static void wide_rows(void **state)
 {
-	(void)state;
 	for (int isa = 0; isa < ROSA_ISA_COUNT; isa++) {
 		if (!rosa_isa_available((rosa_isa)isa))
 			continue;
@@ -183,7 +174,6 @@ static void wide_rows(void **state)
 
 static void strides_leave_gaps_alone(void **state)
 {
-	(void)state;
 	for (int isa = 0; isa < ROSA_ISA_COUNT; isa++) {
 		if (!rosa_isa_available((rosa_isa)isa))
 			continue;
@@ -204,7 +194,6 @@ static void any_alignment(void **state)
 	static unsigned char block[STEPS * CHANNELS * 4 + 64];
 	static uint16_t symbols[CHANNELS / BITS * STEPS];
 
-	(void)state;
 	for (int isa = 0; isa < ROSA_ISA_COUNT; isa++) {
 		if (!rosa_isa_available((rosa_isa)isa))
 			continue;
@@ -234,7 +223,6 @@ static void every_pattern_of_16_bits(void **state)
 	uint16_t *symbols = malloc(ROWS * COUNT / 16 * sizeof(*symbols));
 	size_t positive[3] = {0, 0, 0};
 
-	(void)state;
 	assert_non_null(patterns);
 	assert_non_null(symbols);
 	for (size_t t = 0; t < ROWS; t++)
@@ -283,11 +271,10 @@ static void special_float32(void **state)
 	    {0x7fc00000, 0},                  /* quiet NaN */
 	    {0x7fffffff, 0}, {0xff800001, 0}, {0xffffffff, 0},
 	};
-	enum { CASES = sizeof(cases) / sizeof(cases[0]), CHANNELS = 80 };
+	enum { CASES = COUNT(cases), CHANNELS = 80 };
 	uint32_t row[CHANNELS];
 	uint16_t symbols[CHANNELS];
 
-	(void)state;
 	for (int isa = 0; isa < ROSA_ISA_COUNT; isa++) {
 		if (!rosa_isa_available((rosa_isa)isa))
 			continue;
@@ -308,7 +295,6 @@ static void chosen_variant_is_named_and_used(void **state)
 	const float row[4] = {1, -1, 0.5f, 0};
 	uint16_t symbol = MARK;
 
-	(void)state;
 	assert_true(rosa_isa_available(rosa_isa_best()));
 	assert_string_equal(rosa_pack_isa(), rosa_isa_name(rosa_isa_best()));
 	assert_true(rosa_isa_available(ROSA_ISA_PLAIN));
@@ -322,7 +308,6 @@ static void unpack_inverts_pack(void **state)
 {
 	enum { STEPS = 45, ROUTES = 37, GAP = 5 };
 
-	(void)state;
 	for (int bits = 1; bits <= 16; bits++) {
 		const size_t channels = ROUTES * (size_t)bits, numbers = STEPS * channels;
 		uint16_t *symbols = malloc(ROUTES * (STEPS + GAP) * sizeof(*symbols));
@@ -358,7 +343,6 @@ static void unpack_refuses_wide_symbols(void **state)
 	uint8_t values[3 * 30];
 	rosa_error err = {ROSA_OK, ""};
 
-	(void)state;
 	assert_int_equal(rosa_unpack(symbols, 0, 3, 6, 3, values, &err), ROSA_OK);
 	assert_int_equal(rosa_unpack(symbols, 0, 3, 4, 2, values, &err), ROSA_ESYMBOL);
 	assert_int_equal(err.status, ROSA_ESYMBOL);
@@ -397,10 +381,9 @@ static void bad_arguments_of_pack(void **state)
 	uint16_t symbols[64];
 	rosa_error err;
 
-	(void)state;
 	for (size_t i = 0; i < 64; i++)
 		symbols[i] = MARK;
-	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+	for (size_t i = 0; i < COUNT(cases); i++) {
 		err = (rosa_error){ROSA_OK, ""};
 		assert_int_equal(rosa_pack((rosa_dtype)cases[i].dtype, rows, cases[i].row_stride, cases[i].steps,
 					   cases[i].channels, cases[i].bits, symbols, cases[i].route_stride, &err),
@@ -430,7 +413,6 @@ static void bad_arguments_of_unpack(void **state)
 	uint8_t values[64];
 	rosa_error err;
 
-	(void)state;
 	assert_int_equal(rosa_unpack(NULL, 0, 4, 8, 4, values, &err), ROSA_EINVAL);
 	assert_int_equal(rosa_unpack(symbols, 0, 4, 8, 4, NULL, &err), ROSA_EINVAL);
 	assert_int_equal(rosa_unpack(symbols, 0, 0, 8, 4, values, &err), ROSA_EINVAL);

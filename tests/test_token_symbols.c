@@ -1,16 +1,9 @@
 /* The symbols of embeddings, against their definition written out, and that near embeddings share bits. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include "base/draw.h"
 #include "model/token_symbols.h"
+#include "support_test.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define VOCABULARY ((size_t)40)
 
@@ -44,8 +37,7 @@ static void equals_the_definition(void **state)
 		int bits;
 	} shapes[] = {{64, 16}, {72, 8}, {48, 1}, {130, 13}, {576, 16}, {4, 4}};
 
-	(void)state;
-	for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++) {
+	for (size_t s = 0; s < COUNT(shapes); s++) {
 		const size_t width = shapes[s].width, routes = width / (size_t)shapes[s].bits, steps = 2 * VOCABULARY;
 		float *x = malloc(VOCABULARY * width * sizeof(*x));
 		uint16_t *symbols = malloc(routes * steps * sizeof(*symbols));
@@ -91,7 +83,6 @@ static void survives_what_is_no_number(void **state)
 	float zeroed[8] = {1, 0, -2};
 	struct token_symbols made;
 
-	(void)state;
 	assert_int_equal(token_symbols_new(&made, &tensor, 8, 1, NULL), ROSA_OK);
 	token_symbols_get(&made, 2, tokens, symbols);
 	for (size_t c = 0; c < 8; c++)

@@ -4,24 +4,16 @@
  *
  * Equality with Hugging Face's tokenizers on real vocabularies is checked by python/tests/test_tokenizer.py.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include "model/bpe.h"
 #include "model/tokenizer_added.h"
 #include "base/draw.h"
 #include "support_checkpoint.h"
+#include "support_test.h"
 #include "support_tokenizer.h"
 #include "support_weights.h"
 #include "model/tokenizer_nfc.h"
 #include "base/utf8.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 #define BYTE_LEVEL "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}"
@@ -43,7 +35,6 @@ static void merges_by_rank(void **state)
 	struct recipe recipe = {.merges = "b c,a b,ab c,a a,Ġ x"};
 	tokenizer *tokenizer = recipe_make(&recipe);
 
-	(void)state;
 	assert_int_equal(tokenizer_size(tokenizer), 261);
 	expect_ids(tokenizer, "", "");
 	expect_ids(tokenizer, "a", "97");
@@ -61,7 +52,6 @@ static void merges_come_in_two_dresses(void **state)
 	struct recipe recipe = {.merges = "t h,th e,Ġ the", .pairs = true};
 	tokenizer *tokenizer = recipe_make(&recipe);
 
-	(void)state;
 	expect_ids(tokenizer, "the the", "257 258");
 	tokenizer_free(tokenizer);
 	recipe.pairs = false;
@@ -128,7 +118,6 @@ static void merging_follows_the_definition(void **state)
 	uint64_t random = 7;
 	rosa_error error;
 
-	(void)state;
 	for (int round = 0; round < 60; round++) {
 		struct bpe_scratch scratch;
 		struct bpe bpe;
@@ -167,7 +156,6 @@ static void long_runs_are_no_trouble(void **state)
 	char *text = malloc(size);
 	rosa_error error;
 
-	(void)state;
 	assert_non_null(text);
 	for (const char *letter = letters; *letter; letter++) {
 		struct tokens tokens = {0};
@@ -185,7 +173,6 @@ static void bytes_without_a_token(void **state)
 	struct recipe recipe = {.merges = "a b", .without = "x"};
 	tokenizer *tokenizer = recipe_make(&recipe);
 
-	(void)state;
 	expect_ids(tokenizer, "axb", "256"); /* as if it had not been there */
 	tokenizer_free(tokenizer);
 	recipe.model = "\"unk_token\": \"?\",";
@@ -203,7 +190,6 @@ static void a_piece_may_be_a_token_at_once(void **state)
 	struct recipe recipe = {.merges = "a b,b c,a bc"};
 	tokenizer *tokenizer = recipe_make(&recipe);
 
-	(void)state;
 	expect_ids(tokenizer, "abc", "256 99"); /* no way leads to 258 */
 	tokenizer_free(tokenizer);
 	recipe.model = "\"ignore_merges\": true,";
@@ -218,7 +204,6 @@ static void a_space_may_come_first(void **state)
 				.pre_tokenizer = "{\"type\": \"ByteLevel\", \"add_prefix_space\": true}"};
 	tokenizer *tokenizer = recipe_make(&recipe);
 
-	(void)state;
 	expect_ids(tokenizer, "a", "256");
 	expect_ids(tokenizer, " a", "256");
 	expect_ids(tokenizer, "a a", "256 256");
@@ -237,7 +222,6 @@ static void added_tokens_come_first(void **state)
 					258, "<b>", ", \"special\": false") "," ADDED(300, "<c>", "") "]"};
 	tokenizer *tokenizer = recipe_make(&recipe);
 
-	(void)state;
 	assert_int_equal(tokenizer_size(tokenizer), 301);
 	expect_ids(tokenizer, "x<a>y", "120 256 121");
 	expect_ids(tokenizer, "<a><b>", "257"); /* the longest */
@@ -261,7 +245,6 @@ static void added_tokens_take_spaces(void **state)
 	    .added = "[" ADDED(256, "<l>", ", \"lstrip\": true") "," ADDED(257, "<r>", ", \"rstrip\": true") "]"};
 	tokenizer *tokenizer = recipe_make(&recipe);
 
-	(void)state;
 	expect_ids(tokenizer, "a \xe3\x80\x80<l> b", "97 256 32 98");
 	expect_ids(tokenizer, "a <r> \n b", "97 32 257 98");
 	expect_ids(tokenizer, "<r>  <l>", "257 256");
@@ -275,7 +258,6 @@ static void added_tokens_may_be_words(void **state)
 	struct recipe recipe = {.added = "[" ADDED(256, "cat", ", \"single_word\": true") "]"};
 	tokenizer *tokenizer = recipe_make(&recipe);
 
-	(void)state;
 	expect_ids(tokenizer, "cat", "256");
 	expect_ids(tokenizer, "a cat.", "97 32 256 46");
 	expect_ids(tokenizer, "cats", "99 97 116 115");
@@ -324,7 +306,6 @@ static void added_tokens_follow_the_definition(void **state)
 {
 	uint64_t random = 5;
 
-	(void)state;
 	for (int round = 0; round < 3000; round++) {
 		struct added_tokens added = {0};
 		struct added_token all[12];
@@ -383,7 +364,6 @@ static void added_tokens_in_normal_form(void **state)
 				    257, "e\\u0301y", ", \"normalized\": false") "]"};
 	tokenizer *tokenizer = recipe_make(&recipe);
 
-	(void)state;
 	expect_ids(tokenizer, "e\xcc\x81x", "256");
 	expect_ids(tokenizer, "\xc3\xa9x", "256");
 	expect_ids(tokenizer, "e\xcc\x81y", "257");
@@ -413,7 +393,6 @@ static void check_form(const char *text, const char *expected)
 
 static void texts_are_normalised(void **state)
 {
-	(void)state;
 	check_form("", "");
 	check_form("plain", "plain");
 	check_form("caf\xc3\xa9", "caf\xc3\xa9");
@@ -437,7 +416,6 @@ static void many_marks_are_no_trouble(void **state)
 	char *text = malloc(1 + 4 * pairs), *form;
 	rosa_error error;
 
-	(void)state;
 	assert_non_null(text);
 	text[0] = 'q';
 	for (size_t i = 0; i < pairs; i++)
@@ -460,7 +438,6 @@ static void bad_bytes_are_refused_or_replaced(void **state)
 	struct tokens tokens = {0}, expected = {0};
 	rosa_error error;
 
-	(void)state;
 	assert_int_equal(tokenizer_encode(tokenizer, "ab\xff", 3, true, false, &tokens, &error), ROSA_EINVAL);
 	assert_non_null(strstr(error.message, "offset 2"));
 	assert_int_equal(tokens.count, 0);
@@ -505,14 +482,13 @@ static void decoding_does_not_depend_on_tokens(void **state)
 	char expected[512], found[512], *one = malloc(tokenizer_longest(tokenizer));
 	uint64_t random = 3;
 
-	(void)state;
 	assert_non_null(one);
 	for (int round = 0; round < 2000; round++) {
 		struct decoding decoding = {{0}, 0};
 		uint8_t bytes[64];
 		size_t size = 0, written = 0, expected_size;
 		for (int i = 0; i < 8; i++) {
-			const char *bit = bits[draw_below(&random, sizeof(bits) / sizeof(bits[0]))];
+			const char *bit = bits[draw_below(&random, COUNT(bits))];
 			memcpy(bytes + size, bit, strlen(bit));
 			size += strlen(bit);
 		}
@@ -540,7 +516,6 @@ static void special_tokens_are_written_on_request(void **state)
 	char out[64];
 	size_t length;
 
-	(void)state;
 	assert_int_equal(decode_token(tokenizer, &decoding, 256, false, out), 0);
 	assert_int_equal(decode_token(tokenizer, &decoding, 256, true, out), 3);
 	assert_int_equal(decode_token(tokenizer, &decoding, 257, false, out), 3);
@@ -610,8 +585,7 @@ static void check_refused(const char *json, size_t size, const char *reason)
 
 static void what_is_unknown_is_refused_by_name(void **state)
 {
-	(void)state;
-	for (size_t i = 0; i < sizeof(refusals) / sizeof(refusals[0]); i++) {
+	for (size_t i = 0; i < COUNT(refusals); i++) {
 		char *json = recipe_json(&refusals[i].recipe);
 		check_refused(json, strlen(json), refusals[i].reason);
 		free(json);
@@ -648,8 +622,7 @@ static void broken_vocabularies_are_refused(void **state)
 	};
 	char json[512];
 
-	(void)state;
-	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+	for (size_t i = 0; i < COUNT(cases); i++) {
 		snprintf(json, sizeof(json),
 			 "{\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}, \"model\": %s}",
 			 cases[i].model);
@@ -666,7 +639,6 @@ static void every_beginning_is_refused(void **state)
 	char *json = recipe_json(&recipe);
 	size_t size = strlen(json);
 
-	(void)state;
 	for (size_t length = 0; length < size; length += 1 + length / 50) {
 		char *part = malloc(length ? length : 1);
 		assert_non_null(part);
@@ -685,7 +657,6 @@ static void a_token_may_begin_texts(void **state)
 	struct recipe recipe = {0};
 	tokenizer *tokenizer = recipe_make(&recipe);
 
-	(void)state;
 	assert_int_equal(tokenizer_bos(tokenizer), -1);
 	tokenizer_free(tokenizer);
 	recipe.post_processor =
@@ -746,11 +717,9 @@ static void gguf_says_the_same(void **state)
 	tokenizer *tokenizer;
 	rosa_error error;
 
-	(void)state;
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+	for (size_t i = 0; i < COUNT(names); i++) {
 		plain.pre = names[i];
-		if (read_gguf(&plain, &tokenizer, &error) != ROSA_OK)
-			fail_msg("%s", error.message);
+		must(read_gguf(&plain, &tokenizer, &error), &error);
 		assert_int_equal(tokenizer_size(tokenizer), 8);
 		assert_string_equal(tokenizer_template(tokenizer), "hello");
 		expect_ids(tokenizer, "ab<s>a<u>", "3 4 0 5");
@@ -778,8 +747,7 @@ static void gguf_is_refused_by_name(void **state)
 	tokenizer *made;
 	rosa_error error;
 
-	(void)state;
-	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+	for (size_t i = 0; i < COUNT(cases); i++) {
 		if (read_gguf(&cases[i], &made, &error) == ROSA_OK)
 			fail_msg("accepted, but not: %s", cases[i].reason);
 		assert_null(made);
@@ -800,7 +768,6 @@ static void finds_the_files_of_a_model(void **state)
 	tokenizer *tokenizer;
 	rosa_error error;
 
-	(void)state;
 	scratch_make();
 	assert_int_equal(tokenizer_open(scratch_path("."), &tokenizer, &error), ROSA_EIO);
 	assert_non_null(strstr(error.message, "tokenizer.json"));
@@ -813,8 +780,7 @@ static void finds_the_files_of_a_model(void **state)
 	    "\"D\"}]}");
 	for (int i = 0; i < 3; i++) {
 		static const char *const paths[] = {".", "tokenizer.json", "model.safetensors"};
-		if (tokenizer_open(scratch_path(paths[i]), &tokenizer, &error) != ROSA_OK)
-			fail_msg("%s", error.message);
+		must(tokenizer_open(scratch_path(paths[i]), &tokenizer, &error), &error);
 		expect_ids(tokenizer, "ab", "256");
 		assert_string_equal(tokenizer_template(tokenizer), "D");
 		tokenizer_free(tokenizer);
@@ -843,8 +809,7 @@ static void refuses_pipes_by_name(void **state)
 	tokenizer *tokenizer;
 	rosa_error error;
 
-	(void)state;
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+	for (size_t i = 0; i < COUNT(names); i++) {
 		scratch_make();
 		scratch_write("tokenizer.json", json);
 		remove(scratch_path(names[i]));

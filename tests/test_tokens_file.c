@@ -4,21 +4,12 @@
  * Bad files are good ones with one thing changed and the checksum made right again, so that it is not the checksum that
  * finds the fault. A good file is cut at every byte and altered at every byte as well.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include "train/tokens_file.h"
 
 #include "support_checkpoint.h"
+#include "support_test.h"
 #include "support_tokens.h"
 #include "support_trial.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define NAME "some.tokens"
 
@@ -68,7 +59,6 @@ static void check_content(const struct tokens_file *file, const struct shard_pla
 
 static void reads_what_was_written(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < COUNT(plans); i++) {
 		struct bytes bytes = shard_make(&plans[i]);
 		uint8_t *data = bytes_copy(&bytes, bytes.size);
@@ -96,7 +86,6 @@ static void writes_long_documents_in_pieces(void **state)
 	struct bytes bytes = {0};
 	size_t done = 0;
 
-	(void)state;
 	assert_true(tokens && counts);
 	for (size_t i = 0; i < TOKENS; i++) {
 		tokens[i] = (uint32_t)(i * 2654435761u) % 50000;
@@ -180,7 +169,6 @@ static const struct change {
 
 static void refuses_changes(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < COUNT(changes); i++) {
 		const struct change *change = &changes[i];
 		struct bytes bytes = shard_make(&plans[0]);
@@ -208,7 +196,6 @@ static void hides_tokens_beyond_the_vocabulary(void **state)
 	uint32_t tokens[3];
 	float weight[3];
 
-	(void)state;
 	memcpy(bytes.data + 64 + 20, &wrong, sizeof(wrong));
 	assert_int_equal(tokens_file_parse(bytes.data, bytes.size, NAME, false, &file, NULL), ROSA_OK);
 	tokens_file_read(&file, 9, 3, tokens, weight);
@@ -223,7 +210,6 @@ static void refuses_every_truncation_and_change(void **state)
 {
 	struct bytes bytes = shard_make(&plans[1]);
 
-	(void)state;
 	for (size_t size = 0; size < bytes.size; size++) {
 		uint8_t *data = bytes_copy(&bytes, size);
 		check_refused(data, size, false, "a beginning", "");
@@ -260,7 +246,6 @@ static void passes_failures_on(void **state)
 	static uint32_t tokens[40000];
 	int fails = 0, allowed = 0;
 
-	(void)state;
 	for (rosa_status status = ROSA_EIO; status; allowed++) {
 		struct tokens_writer writer;
 		rosa_error err = {ROSA_OK, ""};
@@ -288,7 +273,6 @@ static void writer_refuses_nonsense(void **state)
 	rosa_error err;
 	uint32_t token = 10;
 
-	(void)state;
 	assert_int_equal(tokens_writer_begin(&writer, shard_sink, &bytes, 0, 0, false, &err), ROSA_EINVAL);
 	assert_int_equal(tokens_writer_begin(&writer, shard_sink, &bytes, 10, 0, false, &err), ROSA_OK);
 	assert_int_equal(tokens_writer_add(&writer, &token, NULL, 1, &err), ROSA_EINVAL);
@@ -311,7 +295,6 @@ static void opens_files(void **state)
 	struct tokens_file file;
 	rosa_error err;
 
-	(void)state;
 	scratch_make();
 	bytes_save(&bytes, scratch_path("a.tokens"));
 	assert_int_equal(tokens_file_open(scratch_path("a.tokens"), true, &file, &err), ROSA_OK);

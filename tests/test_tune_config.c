@@ -1,20 +1,11 @@
 /*
  * Configurations of a run: what is read, what is refused and how that is said, and that what is written reads back.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include "train/tune_config.h"
 
 #include "support_checkpoint.h"
+#include "support_test.h"
 #include "support_trial.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #ifdef ROSATUNE_JANSSON
 
@@ -24,14 +15,12 @@
 
 static int enter(void **state)
 {
-	(void)state;
 	scratch_make();
 	return 0;
 }
 
 static int leave(void **state)
 {
-	(void)state;
 	scratch_remove();
 	return 0;
 }
@@ -59,7 +48,6 @@ static void has_defaults(void **state)
 	struct tune_config config;
 	struct network_options options;
 
-	(void)state;
 	must_load(SMALL, NULL, &config);
 	assert_string_equal(config.model, "m.gguf");
 	assert_int_equal(config.stage_count, 1);
@@ -92,7 +80,6 @@ static void reads_everything(void **state)
 	struct tune_config config;
 	struct network_options options;
 
-	(void)state;
 	must_load(text, NULL, &config);
 	options = tune_config_network(&config);
 	assert_int_equal(options.seed, 7);
@@ -118,7 +105,6 @@ static void settings_win(void **state)
 	static const char two[] = FRAME "\"stages\": [" STAGE ", {\"name\": \"end\", \"data\": \"b\", \"tokens\": 5}]}";
 	struct tune_config config;
 
-	(void)state;
 	must_load(two, "stage.1.tokens=2M", &config);
 	assert_int_equal(config.stages[0].tokens, 2 << 20);
 	assert_int_equal(config.stages[1].tokens, 5);
@@ -152,7 +138,6 @@ static void steps_or_tokens(void **state)
 {
 	struct tune_config config;
 
-	(void)state;
 	must_load(FRAME "\"stages\": [{\"data\": \"a\", \"steps\": 7}]}", NULL, &config);
 	assert_int_equal(tune_stage_steps(&config.stages[0]), 7);
 	tune_config_free(&config);
@@ -172,10 +157,9 @@ static void help_names_keys(void **state)
 	    "    steps [0] ",       "    adapter_rate.max [0.0003] ", "    valid "};
 	struct json_text text = {0};
 
-	(void)state;
 	tune_config_help(&text);
 	assert_false(text.failed);
-	for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
+	for (size_t i = 0; i < COUNT(lines); i++)
 		if (!strstr(text.data, lines[i]))
 			fail_msg("the help has no '%s'", lines[i]);
 	json_text_free(&text);
@@ -239,7 +223,6 @@ static void mistakes_are_named(void **state)
 	    {SMALL, "adapter.delay=near", "--set adapter.delay: is near; it must be a whole number from 0 to"},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(mistakes); i++) {
 		rosa_error err = {ROSA_OK, ""};
 		struct tune_config config;
@@ -266,7 +249,6 @@ static void reads_back_what_it_writes(void **state)
 	    "{\"data\": [\"a\", {\"path\": \"b\", \"weight\": 0.7}], \"tokens\": 4000000000, \"kind\": \"all\"}]}",
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(texts); i++) {
 		struct json_text once = {0}, twice = {0};
 		struct tune_config config;
@@ -299,7 +281,6 @@ static void compares(void **state)
 	struct tune_config was, now;
 	rosa_error err;
 
-	(void)state;
 	must_load(SMALL, NULL, &was);
 	must_load(SMALL, "stage.1.adapter_rate.max=1e-3", &now);
 	told[0] = '\0';
@@ -341,7 +322,6 @@ static void says_what_is_missing(void **state)
 	struct tune_config config;
 	rosa_error err;
 
-	(void)state;
 	assert_int_not_equal(tune_config_load("c.json", NULL, 0, &config, &err), ROSA_OK);
 }
 

@@ -2,20 +2,12 @@
  * UTF-8: every code point forth and back, sequences that are not UTF-8, and texts from files made safe for a terminal,
  * alone and in the messages of errors.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include "base/status.h"
 #include "base/utf8.h"
-
-#include <string.h>
+#include "support_test.h"
 
 static void code_points_come_back(void **state)
 {
-	(void)state;
 	for (uint32_t point = 0; point <= 0x10ffff; point++) {
 		char text[4];
 		size_t size = utf8_put(point, text), length;
@@ -46,8 +38,7 @@ static void overlong_and_stray_bytes_are_bad(void **state)
 					  "\xff"};
 	size_t length;
 
-	(void)state;
-	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+	for (size_t i = 0; i < COUNT(bad); i++) {
 		assert_int_equal(utf8_next(bad[i], strlen(bad[i]), &length), UTF8_BAD);
 		assert_int_equal(length, 1);
 		assert_false(utf8_unfinished(bad[i], strlen(bad[i])));
@@ -66,7 +57,6 @@ static void check_printable(const char *text, size_t size, const char *expected)
 
 static void what_a_terminal_obeys_is_escaped(void **state)
 {
-	(void)state;
 	check_printable("", 0, "");
 	check_printable("plain \\d+ text", 14, "plain \\d+ text");
 	check_printable("\x1b[31mred\x1b[0m", 12, "\\x1b[31mred\\x1b[0m");
@@ -97,8 +87,7 @@ static void copies_end_between_characters(void **state)
 		     {9, "a\\x1b\xe2\x82\xac"},
 		     {10, "a\\x1b\xe2\x82\xacz"}};
 
-	(void)state;
-	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+	for (size_t i = 0; i < COUNT(cases); i++) {
 		char copy[16];
 
 		memset(copy, 'X', sizeof(copy));
@@ -113,7 +102,6 @@ static void messages_are_printable(void **state)
 	rosa_error error;
 	char name[1200];
 
-	(void)state;
 	assert_int_equal(rosa_fail(&error, ROSA_EFORMAT, "%s: '%s'", "model\n.gguf", "\x1b]0;title\a"), ROSA_EFORMAT);
 	assert_int_equal(error.status, ROSA_EFORMAT);
 	assert_string_equal(error.message, "model\\n.gguf: '\\x1b]0;title\\a'");

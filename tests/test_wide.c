@@ -10,16 +10,8 @@
 #include "retrieval/engine.h"
 #include "oracle.h"
 #include "eval/streams.h"
+#include "support_test.h"
 #include "support_trial.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 static const rosa_engine engines[] = {ROSA_ENGINE_AUTO, ROSA_ENGINE_CHAINS, ROSA_ENGINE_ORDERED, ROSA_ENGINE_EAGER};
 
@@ -163,7 +155,6 @@ static void test_short(void **state)
 	static const int narrow_bits[] = {1, 3, 6, 8, 9, 12, 16};
 	const size_t rounds = test_rounds(4);
 
-	(void)state;
 	for (int kind = 0; kind < stream_count(); kind++) {
 		for (size_t i = 0; i < rounds; i++) {
 			struct trial trial = {.options = ROSA_OPTIONS_INIT, .kind = kind};
@@ -195,7 +186,6 @@ static void test_many_symbols(void **state)
 {
 	static const int bits[] = {18, 20};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(bits); i++) {
 		struct trial trial = {.options = ROSA_OPTIONS_INIT, .routes = 1, .steps = 220000};
 		struct wide wide = {.trial = trial};
@@ -255,7 +245,6 @@ static void test_refusals(void **state)
 	rosa_flips flips = {0};
 	rosa_error err;
 
-	(void)state;
 	options.bits = 17;
 	expect_status("beyond the bits", rosa_retrieve(&options, 1, 5, good, bad, tau, NULL, NULL, &err), ROSA_ESYMBOL,
 		      &err);

@@ -1,14 +1,7 @@
 /* Kept workers: the same answers as from threads of a call's own, also when several calls want them at once. */
 #include "rosatune.h"
+#include "support_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -56,7 +49,6 @@ static struct trial *new_trial(rosa_workers *workers, uint32_t seed)
 
 static void test_batch(void **state)
 {
-	(void)state;
 	for (int threads = 1; threads <= 40; threads = threads * 3 + 1) {
 		rosa_workers *workers;
 		struct trial *trial;
@@ -79,7 +71,6 @@ static void test_streams_share_them(void **state)
 	struct trial *trial;
 	const size_t half = STEPS / 2;
 
-	(void)state;
 	options.bits = BITS;
 	assert_int_equal(rosa_workers_new(3, NULL, &options.workers, NULL), ROSA_OK);
 	trial = new_trial(options.workers, 11);
@@ -114,7 +105,6 @@ static void test_calls_take_turns(void **state)
 	pthread_t caller[CALLERS];
 	rosa_workers *workers;
 
-	(void)state;
 	assert_int_equal(rosa_workers_new(2, NULL, &workers, NULL), ROSA_OK);
 	for (int i = 0; i < CALLERS; i++) {
 		trial[i] = new_trial(workers, (uint32_t)(100 * i));
@@ -148,7 +138,6 @@ static void test_layer(void **state)
 			    .e1 = e1,
 			    .wout = w};
 
-	(void)state;
 	options.bits = BITS;
 	for (size_t i = 0; i < T * C; i++) {
 		h[i] = (float)((i * 7919) % 101) / 50 - 1;
@@ -184,7 +173,6 @@ static void test_bad_numbers(void **state)
 	rosa_workers *workers = (rosa_workers *)8;
 	rosa_error err;
 
-	(void)state;
 	assert_int_equal(rosa_workers_new(-1, NULL, &workers, &err), ROSA_EINVAL);
 	assert_null(workers);
 	assert_non_null(strstr(err.message, "-1"));
@@ -244,7 +232,6 @@ static void test_fork_while_pushing(void **state)
 	pthread_t thread;
 	void *failed = NULL;
 
-	(void)state;
 	options.bits = BITS;
 	assert_int_equal(rosa_workers_new(3, NULL, &options.workers, NULL), ROSA_OK);
 	trial = new_trial(options.workers, 11);
