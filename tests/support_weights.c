@@ -497,8 +497,7 @@ void weights_save(struct weights_writer *writer, const char *path)
 	bytes_free(&file);
 }
 
-/* ------------------------------------------------------------------------------------------------------- refusals --
- */
+/* ------------------------------------------------------------------------------------------------------ refusals -- */
 
 void weights_check_refused(struct bytes file, const char *what, const char *words, weights_parser *parser,
 			   size_t read_size)

@@ -24,8 +24,7 @@ uint8_t *bytes_copy(const struct bytes *bytes, size_t size);
 /* Writes a file or ends the test. */
 void bytes_save(const struct bytes *bytes, const char *path);
 
-/* --------------------------------------------------------------------------------------------------- weight files --
- */
+/* -------------------------------------------------------------------------------------------------- weight files -- */
 
 enum weights_kind { WEIGHTS_GGUF, WEIGHTS_SAFETENSORS };
 
@@ -68,8 +67,7 @@ void weights_save(struct weights_writer *writer, const char *path);
 /* float32 to float16, to nearest, ties to even. */
 uint16_t test_half(float number);
 
-/* ------------------------------------------------------------------------------------------------------- refusals --
- */
+/* ------------------------------------------------------------------------------------------------------ refusals -- */
 
 /* A parser of weight files; *read is what it fills in. */
 typedef rosa_status weights_parser(const uint8_t *data, size_t size, const char *name, void *read, rosa_error *err);

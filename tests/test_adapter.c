@@ -445,8 +445,7 @@ static void reads_its_origin(void **state)
 	adapter_close(&adapter);
 }
 
-/* ---------------------------------------------------------------------------------------------------- what is wrong --
- */
+/* ------------------------------------------------------------------------------------------------- what is wrong -- */
 
 static void refuses_other_adapters(void **state)
 {

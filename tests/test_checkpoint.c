@@ -350,8 +350,7 @@ static void frequencies_by_the_file(void **state)
 	assert_refused(scratch_path("model.gguf"), "number 1 of rope_freqs.weight is 0");
 }
 
-/* ---------------------------------------------------------------------------------------------------- what is wrong --
- */
+/* ------------------------------------------------------------------------------------------------- what is wrong -- */
 
 struct wrong {
 	const char *key, *value;

@@ -385,8 +385,7 @@ static void last_logits_are_those_of_the_last_token(void **state)
 	free(tokens);
 }
 
-/* ------------------------------------------------------------------------------------------------- saved and loaded --
- */
+/* ---------------------------------------------------------------------------------------------- saved and loaded -- */
 
 struct image {
 	uint8_t *data;
@@ -675,8 +674,7 @@ static void a_failed_write_is_reported(void **state)
 	close_bench(&b);
 }
 
-/* --------------------------------------------------------------------------------------------------------- misuse --
- */
+/* -------------------------------------------------------------------------------------------------------- misuse -- */
 
 static int stop_after(void *context, uint64_t done, uint64_t total)
 {

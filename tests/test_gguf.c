@@ -46,8 +46,7 @@ static void check_refused(struct bytes file, const char *what, const char *words
 	weights_check_refused(file, what, words, parse, sizeof(struct gguf));
 }
 
-/* ----------------------------------------------------------------------------------------------------- good files --
- */
+/* ---------------------------------------------------------------------------------------------------- good files -- */
 
 static struct bytes good_file(unsigned version, uint32_t alignment)
 {
@@ -190,8 +189,7 @@ static void reads_files_without_tensors_or_metadata(void **state)
 	close_good(&opened);
 }
 
-/* ------------------------------------------------------------------------------------------------------- metadata --
- */
+/* ------------------------------------------------------------------------------------------------------ metadata -- */
 
 static void check_integer(const struct gguf *gguf, const char *key, int64_t wanted)
 {
@@ -333,8 +331,7 @@ static void reads_arrays(void **state)
 	close_good(&opened);
 }
 
-/* -------------------------------------------------------------------------------------------------------- refused --
- */
+/* ------------------------------------------------------------------------------------------------------- refused -- */
 
 static struct bytes begin(uint32_t version, uint64_t tensors, uint64_t entries)
 {
@@ -587,8 +584,7 @@ static void names_of_any_length_leave_room_for_the_reason(void **state)
 	check_refused(make_odd(&odd), odd.what, odd.words);
 }
 
-/* ------------------------------------------------------------------------------------------------ cut and altered --
- */
+/* ----------------------------------------------------------------------------------------------- cut and altered -- */
 
 static void refuses_every_beginning(void **state)
 {
@@ -642,8 +638,7 @@ static void survives_every_altered_byte(void **state)
 	bytes_free(&file);
 }
 
-/* ---------------------------------------------------------------------------------------------------- joined lists --
- */
+/* -------------------------------------------------------------------------------------------------- joined lists -- */
 
 static void joins_lists(void **state)
 {

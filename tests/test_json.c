@@ -37,8 +37,7 @@ static void check_message(rosa_status status, const rosa_error *err, const char 
 	assert_string_equal(err->message, wanted);
 }
 
-/* --------------------------------------------------------------------------------------------------------- fields --
- */
+/* -------------------------------------------------------------------------------------------------------- fields -- */
 
 static void gets_what_is_there(void **state)
 {
@@ -140,8 +139,7 @@ static void says_which_field_is_wrong(void **state)
 	check_message(json_refuse(root, &err, "is odd"), &err, "config.json: is odd");
 }
 
-/* --------------------------------------------------------------------------------------------------------- values --
- */
+/* -------------------------------------------------------------------------------------------------------- values -- */
 
 static void knows_kinds(void **state)
 {
@@ -193,8 +191,7 @@ static void gives_text_with_its_length(void **state)
 	assert_memory_equal(at, "a\0b", 4);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- files --
- */
+/* --------------------------------------------------------------------------------------------------------- files -- */
 
 static void refuse_text(const char *json, const char *words)
 {

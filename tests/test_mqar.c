@@ -22,8 +22,7 @@ static void make(const struct mqar *task, uint64_t n, struct made *made)
 	mqar_example(task, n, made->tokens, made->targets, made->weight, made->answer);
 }
 
-/* ------------------------------------------------------------------------------------------------------- examples --
- */
+/* ------------------------------------------------------------------------------------------------------ examples -- */
 
 static const struct mqar tasks[] = {
     {8192, 64, 512, 1, 0, 0.01, MQAR_WITHOUT_KEYS, false, 1},
@@ -242,8 +241,7 @@ static void test_refused(void **state)
 	}
 }
 
-/* ------------------------------------------------------------------------------------------------------- counting --
- */
+/* ------------------------------------------------------------------------------------------------------ counting -- */
 
 static void test_watch(void **state)
 {
@@ -276,8 +274,7 @@ static void test_watch(void **state)
 	mqar_watch_free(&watch);
 }
 
-/* ------------------------------------------------------------------------------------------------------- learning --
- */
+/* ------------------------------------------------------------------------------------------------------ learning -- */
 
 static struct mqar_setup small(enum mqar_mode mode)
 {

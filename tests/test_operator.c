@@ -20,8 +20,7 @@
 #define NEAR_32 1e-5
 #define NEAR_16 4e-3 /* half a unit of bfloat16 is 2^-9 */
 
-/* ---------------------------------------------------------------------------------------------------------- draws --
- */
+/* --------------------------------------------------------------------------------------------------------- draws -- */
 
 /* Whether d is the start of a key run, not the first, that begins before t. */
 static int candidate(const struct scene *scene, size_t route, size_t t, int32_t d)

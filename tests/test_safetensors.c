@@ -44,8 +44,7 @@ static void check_refused(struct bytes file, const char *what, const char *words
 	weights_check_refused(file, what, words, parse, sizeof(struct safetensors));
 }
 
-/* ------------------------------------------------------------------------------------------------------ good files --
- */
+/* ---------------------------------------------------------------------------------------------------- good files -- */
 
 struct opened {
 	uint8_t *data;
@@ -161,8 +160,7 @@ static void accepts_other_ways_of_writing(void **state)
 	}
 }
 
-/* -------------------------------------------------------------------------------------------------------- refused --
- */
+/* ------------------------------------------------------------------------------------------------------- refused -- */
 
 /* One tensor `a` with these three values, and 16 bytes after the header. */
 #define ONE(dtype, shape, offsets) "{\"a\":{\"dtype\":" dtype ",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
@@ -258,8 +256,7 @@ static void refuses_headers_of_odd_length(void **state)
 		      "save the file again");
 }
 
-/* ------------------------------------------------------------------------------------------------ cut and altered --
- */
+/* ----------------------------------------------------------------------------------------------- cut and altered -- */
 
 static void refuses_every_beginning(void **state)
 {

@@ -257,8 +257,7 @@ static void test_bytes(void **state)
 	pair_free(&pair);
 }
 
-/* --------------------------------------------------------------------------------------------------------- routes --
- */
+/* -------------------------------------------------------------------------------------------------------- routes -- */
 
 /* The query stands still for a thousand steps while the key goes on. A rewind to within takes the steps of the query
  * run again, several times as many as it takes at once. */

@@ -226,8 +226,7 @@ static void refuses_every_truncation_and_change(void **state)
 	bytes_free(&bytes);
 }
 
-/* --------------------------------------------------------------------------------------------------------- writer --
- */
+/* -------------------------------------------------------------------------------------------------------- writer -- */
 
 static rosa_status failing_sink(void *left, const void *data, size_t size, rosa_error *err)
 {
@@ -286,8 +285,7 @@ static void writer_refuses_nonsense(void **state)
 	bytes_free(&bytes);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- files --
- */
+/* --------------------------------------------------------------------------------------------------------- files -- */
 
 static void opens_files(void **state)
 {

@@ -69,8 +69,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 	return args_parse(&args, count, words);
 }
 
-/* ------------------------------------------------------------------------------------------------------ measuring --
- */
+/* ----------------------------------------------------------------------------------------------------- measuring -- */
 
 /* Any two of these bytes are a modest float16, and any four a float32 that is neither huge nor tiny: what numbers they
  * make does not matter otherwise. */
@@ -142,8 +141,7 @@ static bool measure(struct job *job, enum format format, rosa_error *why)
 	return true;
 }
 
-/* ------------------------------------------------------------------------------------------------------- printing --
- */
+/* ------------------------------------------------------------------------------------------------------ printing -- */
 
 static void name_row(struct result *result, int i, enum format format, const char *key, const char *label)
 {
@@ -189,8 +187,7 @@ static void print(const struct job *job, const struct bench_row *rows)
 	bench_print_rows(job->json, setting, rows);
 }
 
-/* ----------------------------------------------------------------------------------------------------------- work --
- */
+/* ---------------------------------------------------------------------------------------------------------- work -- */
 
 static bool prepare(struct job *job, rosa_error *why)
 {

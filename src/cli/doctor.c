@@ -174,8 +174,7 @@ static void check_terminal(struct doctor *doctor)
 		tell(doctor, GOOD, "terminal", NULL, "%s", kind);
 }
 
-/* -------------------------------------------------------------------------------------------- libraries, programs --
- */
+/* ------------------------------------------------------------------------------------------- libraries, programs -- */
 
 static const struct {
 	const char *name, *use, *remedy;

@@ -105,8 +105,7 @@ static void print_tensors(const struct tensors *tensors)
 	}
 }
 
-/* ------------------------------------------------------------------------------------------------ adapter, memory --
- */
+/* ----------------------------------------------------------------------------------------------- adapter, memory -- */
 
 /* What is matched, and how it is read. */
 static void print_sources(const struct info *info)

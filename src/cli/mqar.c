@@ -25,8 +25,7 @@ struct job {
 	uint64_t steps; /* of the modes before */
 };
 
-/* ---------------------------------------------------------------------------------------------------- one network --
- */
+/* --------------------------------------------------------------------------------------------------- one network -- */
 
 /* Tokens per step. */
 static uint64_t job_tokens(const struct job *job)
@@ -121,8 +120,7 @@ static bool run_mode(struct job *job, enum mqar_mode mode, rosa_workers *workers
 	return good;
 }
 
-/* ---------------------------------------------------------------------------------------------------- the command --
- */
+/* --------------------------------------------------------------------------------------------------- the command -- */
 
 static bool wanted(const struct job *job, int mode)
 {

@@ -88,8 +88,7 @@ void mqar_print_table(const struct mqar_result *result)
 	print_remarks(result);
 }
 
-/* ----------------------------------------------------------------------------------------------------------- JSON --
- */
+/* ---------------------------------------------------------------------------------------------------------- JSON -- */
 
 static void add_field(struct json_text *text, const char *name, double number)
 {

@@ -89,8 +89,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 	return result;
 }
 
-/* ------------------------------------------------------------------------------------------------------------ logs --
- */
+/* ---------------------------------------------------------------------------------------------------------- logs -- */
 
 static bool read_logs(struct job *job, rosa_error *why)
 {
@@ -140,8 +139,7 @@ static size_t curves_there(const struct job *job, const struct panel *panel)
 	return count;
 }
 
-/* ---------------------------------------------------------------------------------------------------------- script --
- */
+/* -------------------------------------------------------------------------------------------------------- script -- */
 
 /* The position of a log's lines on the horizontal axis: a key of theirs, or the line number where they lack it. */
 struct axis {
@@ -277,8 +275,7 @@ static void put_script(FILE *script, const void *context)
 	fputs("unset multiplot\nunset output\n", script);
 }
 
-/* ----------------------------------------------------------------------------------------------------- the command --
- */
+/* --------------------------------------------------------------------------------------------------- the command -- */
 
 static bool run(struct job *job, rosa_error *why)
 {

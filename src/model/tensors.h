@@ -45,8 +45,7 @@ rosa_status tensors_join(const struct tensors *const *parts, size_t count, struc
 
 void tensors_free(struct tensors *tensors); /* safe on a zeroed one */
 
-/* ---------------------------------------------------------------------------------------------------- for parsers --
- */
+/* --------------------------------------------------------------------------------------------------- for parsers -- */
 
 /* Room for `count` tensors and `name_bytes` bytes of their names, which begin at *names; one block. */
 rosa_status tensors_new(struct tensors *tensors, size_t count, size_t name_bytes, char **names, const char *file,

@@ -46,16 +46,14 @@ struct dataset {
 	double *sums; /* of weights, for mixing; NULL: all in one */
 };
 
-/* ---------------------------------------------------------------------------------------------------------- shards --
- */
+/* -------------------------------------------------------------------------------------------------------- shards -- */
 
 static rosa_status no_memory(const char *path, rosa_error *err)
 {
 	return rosa_fail(err, ROSA_ENOMEM, "%s: no memory for its list of shards", path);
 }
 
-/* ----------------------------------------------------------------------------------------------------------- rows --
- */
+/* ---------------------------------------------------------------------------------------------------------- rows -- */
 
 static bool row_make(struct row *row, size_t room)
 {
@@ -97,8 +95,7 @@ static void row_free(struct row *row)
 	free(row->items);
 }
 
-/* -------------------------------------------------------------------------------------------------------- sources --
- */
+/* ------------------------------------------------------------------------------------------------------- sources -- */
 
 /* Whether one of `count` tokens counts. */
 static bool any_counts(const struct tokens_file *file, uint64_t first, size_t count)
@@ -191,8 +188,7 @@ static void close_source(struct source *source)
 	row_free(&source->talks);
 }
 
-/* -------------------------------------------------------------------------------------------------------- dataset --
- */
+/* ------------------------------------------------------------------------------------------------------- dataset -- */
 
 static rosa_status set_weights(struct dataset *dataset, const struct dataset_source *sources, rosa_error *err)
 {
@@ -326,8 +322,7 @@ const char *dataset_unmarked(const dataset *dataset)
 	return dataset->unmarked;
 }
 
-/* -------------------------------------------------------------------------------------------------------- samples --
- */
+/* ------------------------------------------------------------------------------------------------------- samples -- */
 
 /* Tokens of a row of text, from one shard to the next. */
 static void read_text(const struct row *row, uint64_t first, size_t count, uint32_t *tokens, float *weight)

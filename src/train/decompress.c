@@ -59,8 +59,7 @@ static void move_on(struct byte_span *span, size_t left)
 }
 #endif
 
-/* ----------------------------------------------------------------------------------------------------------- gzip --
- */
+/* ---------------------------------------------------------------------------------------------------------- gzip -- */
 
 #ifdef ROSATUNE_ZLIB
 static bool begin_gzip(struct decompressor *d)
@@ -95,8 +94,7 @@ static void end_gzip(struct decompressor *d)
 #define GZIP_METHOD NULL, NULL, NULL
 #endif
 
-/* ------------------------------------------------------------------------------------------------------------- xz --
- */
+/* ------------------------------------------------------------------------------------------------------------ xz -- */
 
 #ifdef ROSATUNE_LZMA
 #define XZ_MEMORY ((uint64_t)1 << 30) /* xz -9 needs 65 MB */
@@ -134,8 +132,7 @@ static void end_xz(struct decompressor *d)
 #define XZ_METHOD NULL, NULL, NULL
 #endif
 
-/* ----------------------------------------------------------------------------------------------------------- zstd --
- */
+/* ---------------------------------------------------------------------------------------------------------- zstd -- */
 
 #ifdef ROSATUNE_ZSTD
 static bool begin_zstd(struct decompressor *d)
@@ -170,8 +167,7 @@ static void end_zstd(struct decompressor *d)
 #define ZSTD_METHOD NULL, NULL, NULL
 #endif
 
-/* ------------------------------------------------------------------------------------------------------------ all --
- */
+/* ----------------------------------------------------------------------------------------------------------- all -- */
 
 static const struct method methods[] = {
     [COMPRESSION_NONE] = {"nothing", "", {0}, 0, NULL, NULL, NULL},

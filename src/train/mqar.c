@@ -29,8 +29,7 @@
 /* What is drawn, each from numbers of its own. */
 enum { DRAW_KEYS, DRAW_VALUES, DRAW_SLOTS, DRAW_FILLER, DRAW_NAMES };
 
-/* ------------------------------------------------------------------------------------------------------ the words --
- */
+/* ----------------------------------------------------------------------------------------------------- the words -- */
 
 struct mqar_words mqar_words(const struct mqar *task)
 {
@@ -93,8 +92,7 @@ uint32_t mqar_second_name(const struct mqar *task, uint32_t token)
 			  permutation_place(draw_long(task->seed, DRAW_NAMES, 0), words.names, token - 1));
 }
 
-/* ------------------------------------------------------------------------------------------------------- examples --
- */
+/* ------------------------------------------------------------------------------------------------------ examples -- */
 
 /* An example in the making. */
 struct example {

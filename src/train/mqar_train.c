@@ -42,8 +42,7 @@ struct mqar_trainer {
 	int32_t *answer;
 };
 
-/* --------------------------------------------------------------------------------------------------------- checks --
- */
+/* -------------------------------------------------------------------------------------------------------- checks -- */
 
 static rosa_status check_network(const struct mqar_setup *setup, rosa_error *err)
 {
@@ -88,8 +87,7 @@ static size_t micro_batch(const struct mqar_setup *setup)
 	return micro;
 }
 
-/* -------------------------------------------------------------------------------------------------------- samples --
- */
+/* ------------------------------------------------------------------------------------------------------- samples -- */
 
 /* A learner's sample: epochs follow each other. */
 static void read_example(const void *context, uint64_t n, uint32_t *tokens, uint32_t *targets, float *weight)
@@ -100,8 +98,7 @@ static void read_example(const void *context, uint64_t n, uint32_t *tokens, uint
 	mqar_example(&t->setup.task, permutation_place(order, examples, n % examples), tokens, targets, weight, NULL);
 }
 
-/* -------------------------------------------------------------------------------------------------------- network --
- */
+/* ------------------------------------------------------------------------------------------------------- network -- */
 
 static struct model_config config_of(const struct mqar_setup *setup)
 {
@@ -200,8 +197,7 @@ static rosa_status make_network(mqar_trainer *t, rosa_workers *workers, rosa_err
 	return status == ROSA_OK ? choose_trained(t, err) : status;
 }
 
-/* --------------------------------------------------------------------------------------------------------- making --
- */
+/* -------------------------------------------------------------------------------------------------------- making -- */
 
 static rosa_status make_learner(mqar_trainer *t, rosa_error *err)
 {
@@ -272,8 +268,7 @@ void mqar_trainer_free(mqar_trainer *t)
 	free(t);
 }
 
-/* ------------------------------------------------------------------------------------------------------- training --
- */
+/* ------------------------------------------------------------------------------------------------------ training -- */
 
 uint64_t mqar_trainer_steps(const mqar_trainer *t)
 {

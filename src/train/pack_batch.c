@@ -15,8 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ------------------------------------------------------------------------------------------------------- the batch --
- */
+/* ----------------------------------------------------------------------------------------------------- the batch -- */
 
 static rosa_status grow(void **memory, size_t *room, size_t wanted, size_t size, rosa_error *err)
 {
@@ -70,8 +69,7 @@ void pack_batch_free(struct pack_batch *batch)
 	memset(batch, 0, sizeof(*batch));
 }
 
-/* ------------------------------------------------------------------------------------------------------- encoding --
- */
+/* ------------------------------------------------------------------------------------------------------ encoding -- */
 
 static rosa_status encode_messages(const struct pack_rules *rules, struct json list, struct pack_item *item)
 {

@@ -46,8 +46,7 @@ int tokens_width(uint64_t vocabulary)
 	return vocabulary <= (uint64_t)1 << 16 ? 2 : 4;
 }
 
-/* ------------------------------------------------------------------------------------------------------- checking --
- */
+/* ------------------------------------------------------------------------------------------------------ checking -- */
 
 static rosa_status check_header(const struct tokens_header *header, const char *name, rosa_error *err)
 {
@@ -205,8 +204,7 @@ rosa_status tokens_file_parse(const void *data, size_t size, const char *name, b
 	return status;
 }
 
-/* -------------------------------------------------------------------------------------------------------- opening --
- */
+/* ------------------------------------------------------------------------------------------------------- opening -- */
 
 rosa_status tokens_file_open(const char *path, bool thorough, struct tokens_file *file, rosa_error *err)
 {

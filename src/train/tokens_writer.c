@@ -162,8 +162,7 @@ void tokens_writer_free(struct tokens_writer *writer)
 	memset(writer, 0, sizeof(*writer));
 }
 
-/* ---------------------------------------------------------------------------------------------------- fingerprint --
- */
+/* --------------------------------------------------------------------------------------------------- fingerprint -- */
 
 /* Whether an id is padding: some files pad the vocabulary, and others of the same model do not. */
 static bool is_filler(const tokenizer *tokenizer, uint32_t id)
