@@ -287,9 +287,5 @@ int bench_adapter_command(int count, char **words)
 	tokens_free(&job.text);
 	model_close(&job.models[0]);
 	model_close(&job.models[1]);
-	if (done)
-		return DONE;
-	if (!interrupted())
-		complain("bench adapter", "%s", why.message);
-	return interrupted() ? interrupted() : FAILED;
+	return command_end("bench adapter", done, &why);
 }

@@ -104,28 +104,14 @@ static void print(const struct bench *bench, double *us, const rosa_stream_info 
 
 	bench_sort(us, singles);
 	const struct bench_row rows[] = {
-	    {.key = "steps_timed", .label = "steps timed", .number = (double)singles},
-	    {.key = "step_us_median",
-	     .label = "one step of all, median",
-	     .unit = "us",
-	     .number = bench_quantile(us, singles, 0.5),
-	     .digits = 2},
-	    {.key = "step_us_p99",
-	     .label = "  99th percentile",
-	     .unit = "us",
-	     .number = bench_quantile(us, singles, 0.99),
-	     .digits = 2},
-	    {.key = "step_us_max", .label = "  longest", .unit = "us", .number = us[singles - 1], .digits = 2},
-	    {.key = "bytes_per_run",
-	     .label = "memory per key run",
-	     .unit = "bytes",
-	     .number = (double)info->bytes / (double)info->key_runs,
-	     .digits = 2},
-	    {.key = "runs_per_token",
-	     .label = "key runs per token",
-	     .number = (double)info->key_runs / ((double)bench->pair.routes * (double)bench->steps),
-	     .digits = 4},
-	    {.key = "ordered_routes", .label = "routes in the ordered index", .number = (double)info->ordered},
+	    {"steps_timed", "steps timed", NULL, NULL, (double)singles, 0},
+	    {"step_us_median", "one step of all, median", NULL, "us", bench_quantile(us, singles, 0.5), 2},
+	    {"step_us_p99", "  99th percentile", NULL, "us", bench_quantile(us, singles, 0.99), 2},
+	    {"step_us_max", "  longest", NULL, "us", us[singles - 1], 2},
+	    {"bytes_per_run", "memory per key run", NULL, "bytes", (double)info->bytes / (double)info->key_runs, 2},
+	    {"runs_per_token", "key runs per token", NULL, NULL,
+	     (double)info->key_runs / ((double)bench->pair.routes * (double)bench->steps), 4},
+	    {"ordered_routes", "routes in the ordered index", NULL, NULL, (double)info->ordered, 0},
 	    {.key = NULL},
 	};
 
@@ -152,15 +138,13 @@ bool bench_decode(const struct bench *bench, rosa_error *why)
 	rosa_stream *stream = NULL;
 	struct step step = {0};
 	double *us = NULL;
-	rosa_error error;
 	bool done = (step.query = get_memory(routes, symbol, "a step's queries", why)) &&
 		    (step.key = get_memory(routes, symbol, "a step's keys", why)) &&
 		    (step.tau = get_memory(routes, sizeof(int32_t), "a step's destinations", why)) &&
 		    (us = get_memory(bench->singles, sizeof(*us), "the times of steps", why));
 
-	if (done && rosa_stream_new(&options, routes, &stream, &error) != ROSA_OK)
-		done = refuse(why, "%s", error.message);
-	done = done && measure(bench, stream, &step, us, why);
+	done = done && rosa_stream_new(&options, routes, &stream, why) == ROSA_OK &&
+	       measure(bench, stream, &step, us, why);
 	rosa_stream_free(stream);
 	free(step.query);
 	free(step.key);

@@ -88,20 +88,17 @@ static bool feed(struct job *job, sequence *s, size_t count, bool singly, double
 
 static bool measure_empty(struct job *job, struct samples *samples, rosa_error *why)
 {
-	rosa_error error;
-
 	for (uint64_t i = 0; i <= job->repeat; i++) { /* the first is not counted: it warms things up */
 		double read, write;
 		sequence *s, *fresh = NULL;
 		bool good;
 
-		if (sequence_new(job->model.decoder, &s, &error) != ROSA_OK)
-			return refuse(why, "%s", error.message);
+		if (sequence_new(job->model.decoder, &s, why) != ROSA_OK)
+			return false;
 		good = feed(job, s, job->prompt, false, &read, why);
 		sequence_free(s);
-		if (good && sequence_new(job->model.decoder, &fresh, &error) != ROSA_OK)
-			good = refuse(why, "%s", error.message);
-		good = good && feed(job, fresh, job->tokens, true, &write, why);
+		good = good && sequence_new(job->model.decoder, &fresh, why) == ROSA_OK &&
+		       feed(job, fresh, job->tokens, true, &write, why);
 		sequence_free(fresh);
 		if (!good)
 			return false;
@@ -153,40 +150,17 @@ static void print(const struct job *job, struct samples *samples)
 	    {.key = NULL},
 	};
 	const struct bench_row rows[] = {
-	    {.key = "start_ms", .label = "start", .unit = "ms", .number = job->start_ns / 1e6, .digits = 1},
-	    {.key = "read_per_second",
-	     .label = "reading",
-	     .unit = "tokens/s",
-	     .number = per_second(samples->read, job->repeat),
-	     .digits = 1},
-	    {.key = "write_per_second",
-	     .label = "writing",
-	     .unit = "tokens/s",
-	     .number = per_second(samples->write, job->repeat),
-	     .digits = 1},
-	    {.key = "peak_bytes", .label = "peak memory", .unit = "bytes", .number = (double)usage.ru_maxrss * 1024},
-	    {.key = job->context ? "history_per_second" : NULL,
-	     .label = "reading the history",
-	     .unit = "tokens/s",
-	     .number = 1e9 / samples->history,
-	     .digits = 1},
-	    {.key = "later_per_second",
-	     .label = "writing after it",
-	     .unit = "tokens/s",
-	     .number = job->context ? per_second(samples->later, job->repeat) : 0,
-	     .digits = 1},
-	    {.key = "attention_bytes",
-	     .label = "kept for attention",
-	     .unit = "bytes",
-	     .number = (double)samples->memory.attention},
-	    {.key = "retrieval_bytes",
-	     .label = "kept for retrieval",
-	     .unit = "bytes",
-	     .number = (double)samples->memory.retrieval},
-	    {.key = "value_bytes",
-	     .label = "kept of values",
-	     .unit = "bytes",
-	     .number = (double)samples->memory.values},
+	    {"start_ms", "start", NULL, "ms", job->start_ns / 1e6, 1},
+	    {"read_per_second", "reading", NULL, "tokens/s", per_second(samples->read, job->repeat), 1},
+	    {"write_per_second", "writing", NULL, "tokens/s", per_second(samples->write, job->repeat), 1},
+	    {"peak_bytes", "peak memory", NULL, "bytes", (double)usage.ru_maxrss * 1024, 0},
+	    {job->context ? "history_per_second" : NULL, "reading the history", NULL, "tokens/s",
+	     1e9 / samples->history, 1},
+	    {"later_per_second", "writing after it", NULL, "tokens/s",
+	     job->context ? per_second(samples->later, job->repeat) : 0, 1},
+	    {"attention_bytes", "kept for attention", NULL, "bytes", (double)samples->memory.attention, 0},
+	    {"retrieval_bytes", "kept for retrieval", NULL, "bytes", (double)samples->memory.retrieval, 0},
+	    {"value_bytes", "kept of values", NULL, "bytes", (double)samples->memory.values, 0},
 	    {.key = NULL},
 	};
 
@@ -245,9 +219,5 @@ int bench_model_command(int count, char **words)
 	free(job.ids);
 	free(job.logits);
 	model_close(&job.model);
-	if (done)
-		return DONE;
-	if (!interrupted())
-		complain("bench model", "%s", why.message);
-	return interrupted() ? interrupted() : FAILED;
+	return command_end("bench model", done, &why);
 }

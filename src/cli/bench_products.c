@@ -263,8 +263,5 @@ int bench_products_command(int count, char **words)
 	interrupt_watch();
 	bool done = run(&job, &why);
 	clean(&job);
-	if (done)
-		return DONE;
-	complain("bench products", "%s", interrupted() ? "interrupted" : why.message);
-	return interrupted() ? interrupted() : FAILED;
+	return command_end("bench products", done, &why);
 }

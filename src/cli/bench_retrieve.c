@@ -185,8 +185,5 @@ int bench_retrieve_command(int count, char **words)
 	interrupt_watch();
 	bool done = run(&request, &why);
 	symbol_pair_free(&request.bench.pair);
-	if (done)
-		return DONE;
-	complain("bench retrieve", "%s", interrupted() ? "interrupted" : why.message);
-	return interrupted() ? interrupted() : FAILED;
+	return command_end("bench retrieve", done, &why);
 }

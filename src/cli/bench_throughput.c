@@ -65,22 +65,21 @@ static bool time_once(const struct bench *bench, struct result *result, int32_t 
 	const struct symbol_pair *pair = &bench->pair;
 	rosa_options options = retrieval_options(&bench->retrieval);
 	rosa_flips flips = {0};
-	rosa_error error = {0};
 
 	options.progress = progress_tick;
 	options.progress_context = progress;
 	uint64_t begin = progress_clock();
 	double processor = processor_clock();
-	rosa_status status = bench->chunk ? push_pieces(bench, bench->chunk, result->tau, length, NULL, &error)
+	rosa_status status = bench->chunk ? push_pieces(bench, bench->chunk, result->tau, length, NULL, why)
 					  : rosa_retrieve(&options, pair->routes, pair->steps, pair->query, pair->key,
-							  result->tau, length, bench->flips ? &flips : NULL, &error);
+							  result->tau, length, bench->flips ? &flips : NULL, why);
 	*ns = (double)(progress_clock() - begin);
 	processor = processor_clock() - processor;
 	if (!result->processor_ns || processor < result->processor_ns)
 		result->processor_ns = processor;
 	rosa_flips_free(&flips);
 	progress_advance(progress, (uint64_t)pair->routes * pair->steps);
-	return status == ROSA_OK ? true : refuse(why, "%s", error.message);
+	return status == ROSA_OK;
 }
 
 static bool time_all(const struct bench *bench, struct result *result, rosa_error *why)
@@ -99,12 +98,8 @@ static bool time_all(const struct bench *bench, struct result *result, rosa_erro
 
 static bool measure_memory(const struct bench *bench, struct result *result, rosa_error *why)
 {
-	rosa_error error = {0};
-
 	result->info.size = sizeof(result->info);
-	return push_pieces(bench, bench->chunk ? bench->chunk : PIECE, NULL, NULL, &result->info, &error) == ROSA_OK
-		   ? true
-		   : refuse(why, "%s", error.message);
+	return push_pieces(bench, bench->chunk ? bench->chunk : PIECE, NULL, NULL, &result->info, why) == ROSA_OK;
 }
 
 static void print(const struct bench *bench, struct result *result)
@@ -122,39 +117,20 @@ static void print(const struct bench *bench, struct result *result)
 	double tables = bench->flips ? (double)info->query_runs * (double)bench->retrieval.bits : 0;
 	double lookups = 1 + tables / all; /* one destination a step, and a table a query run */
 	const struct bench_row rows[] = {
-	    {.key = "repeat", .label = "repeats", .number = (double)repeat},
-	    {.key = "chunk", .label = "steps at a time (0: all)", .number = (double)bench->chunk},
-	    {.key = "flips", .label = "counterfactual tables", .number = bench->flips},
-	    {.key = "ns_per_token", .label = "time per token, median", .unit = "ns", .number = ns, .digits = 2},
-	    {.key = "ns_per_token_min", .label = "  least", .unit = "ns", .number = result->ns[0] / all, .digits = 2},
-	    {.key = "ns_per_token_max",
-	     .label = "  most",
-	     .unit = "ns",
-	     .number = result->ns[repeat - 1] / all,
-	     .digits = 2},
-	    {.key = "processor_ns_per_token_min",
-	     .label = "  least processor time",
-	     .unit = "ns",
-	     .number = result->processor_ns / all,
-	     .digits = 2},
-	    {.key = "lookups_per_token", .label = "look-ups per token", .number = lookups, .digits = 3},
-	    {.key = "ns_per_lookup", .label = "time per look-up", .unit = "ns", .number = ns / lookups, .digits = 2},
-	    {.key = "bytes_per_run",
-	     .label = "memory per key run",
-	     .unit = "bytes",
-	     .number = (double)info->bytes / (double)info->key_runs,
-	     .digits = 2},
-	    {.key = "runs_per_token",
-	     .label = "key runs per token",
-	     .number = (double)info->key_runs / all,
-	     .digits = 4},
-	    {.key = "ordered_routes", .label = "routes in the ordered index", .number = (double)info->ordered},
-	    {.key = "hit_rate", .label = "share of hits", .number = (double)hits / all, .digits = 4},
-	    {.key = "mean_match",
-	     .label = "mean match, of hits",
-	     .unit = "runs",
-	     .number = hits ? matched / (double)hits : 0,
-	     .digits = 2},
+	    {"repeat", "repeats", NULL, NULL, (double)repeat, 0},
+	    {"chunk", "steps at a time (0: all)", NULL, NULL, (double)bench->chunk, 0},
+	    {"flips", "counterfactual tables", NULL, NULL, bench->flips, 0},
+	    {"ns_per_token", "time per token, median", NULL, "ns", ns, 2},
+	    {"ns_per_token_min", "  least", NULL, "ns", result->ns[0] / all, 2},
+	    {"ns_per_token_max", "  most", NULL, "ns", result->ns[repeat - 1] / all, 2},
+	    {"processor_ns_per_token_min", "  least processor time", NULL, "ns", result->processor_ns / all, 2},
+	    {"lookups_per_token", "look-ups per token", NULL, NULL, lookups, 3},
+	    {"ns_per_lookup", "time per look-up", NULL, "ns", ns / lookups, 2},
+	    {"bytes_per_run", "memory per key run", NULL, "bytes", (double)info->bytes / (double)info->key_runs, 2},
+	    {"runs_per_token", "key runs per token", NULL, NULL, (double)info->key_runs / all, 4},
+	    {"ordered_routes", "routes in the ordered index", NULL, NULL, (double)info->ordered, 0},
+	    {"hit_rate", "share of hits", NULL, NULL, (double)hits / all, 4},
+	    {"mean_match", "mean match, of hits", NULL, "runs", hits ? matched / (double)hits : 0, 2},
 	    {.key = NULL},
 	};
 

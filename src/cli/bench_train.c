@@ -276,7 +276,5 @@ int bench_train_command(int count, char **words)
 		free(job.ns[runner]);
 	}
 	free(job.tokens);
-	if (!done && !interrupted())
-		complain("bench train", "%s", why.message);
-	return done ? DONE : interrupted() ? interrupted() : FAILED;
+	return command_end("bench train", done, &why);
 }

@@ -63,15 +63,14 @@ static enum args_result parse(struct job *job, int count, char **words)
 static bool open_model(struct job *job, rosa_error *why)
 {
 	tokenizer *tokenizer = NULL;
-	rosa_error error;
 	bool good;
 
 	if (!job->model)
 		return true;
-	good = tokenizer_open(job->model, &tokenizer, &error) == ROSA_OK &&
-	       tokens_fingerprint(tokenizer, &job->tokenizer, &error) == ROSA_OK;
+	good = tokenizer_open(job->model, &tokenizer, why) == ROSA_OK &&
+	       tokens_fingerprint(tokenizer, &job->tokenizer, why) == ROSA_OK;
 	tokenizer_free(tokenizer);
-	return good || refuse(why, "%s", error.message);
+	return good;
 }
 
 /* A conversation without an answer teaches nothing; packing refuses it. */

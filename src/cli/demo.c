@@ -115,7 +115,6 @@ static bool retrieve(struct demo *demo, rosa_error *why)
 {
 	rosa_options options = ROSA_OPTIONS_INIT;
 	struct progress progress;
-	rosa_error error;
 
 	options.bits = demo->bits;
 	options.policy = ROSA_READABLE;
@@ -125,9 +124,9 @@ static bool retrieve(struct demo *demo, rosa_error *why)
 	options.progress_context = &progress;
 	progress_begin(&progress, "reading", 0);
 	rosa_status status =
-	    rosa_retrieve(&options, 1, demo->size, demo->symbols, demo->symbols, demo->tau, demo->length, NULL, &error);
+	    rosa_retrieve(&options, 1, demo->size, demo->symbols, demo->symbols, demo->tau, demo->length, NULL, why);
 	progress_end(&progress);
-	return status == ROSA_OK ? true : refuse(why, "%s", error.message);
+	return status == ROSA_OK;
 }
 
 /* ------------------------------------------------------------------------------------------- choosing the scenes -- */
@@ -412,8 +411,5 @@ int demo_command(int count, char **words)
 	free(demo.symbols);
 	free(demo.tau);
 	free(demo.length);
-	if (done)
-		return DONE;
-	complain("demo", "%s", interrupted() ? "interrupted" : why.message);
-	return interrupted() ? interrupted() : FAILED;
+	return command_end("demo", done, &why);
 }

@@ -210,14 +210,13 @@ static bool read_tokens(struct run *run, size_t count, enum logits_wanted wanted
 	size_t steps = sequence_steps(run->sequence), due = count - steps;
 	struct piece piece = {run->sequence, run->tokens.ids + steps, due, wanted, run->logits};
 	struct progress progress;
-	rosa_error error;
 
 	progress_begin(&progress, "reading", 0);
 	progress.unit = "tokens";
 	rosa_status status = decoder_read(run->model->decoder, 1, &piece,
-					  due >= BAR_FROM ? progress_tick : check_interrupt, &progress, &error);
+					  due >= BAR_FROM ? progress_tick : check_interrupt, &progress, why);
 	progress_end(&progress);
-	return status == ROSA_OK || status == ROSA_ECANCELLED ? true : refuse(why, "%s", error.message);
+	return status == ROSA_OK || status == ROSA_ECANCELLED;
 }
 
 bool run_read(struct run *run, size_t count, rosa_error *why)

@@ -16,13 +16,11 @@
 static bool encode(const struct generate *job, struct tokens *tokens, rosa_error *why)
 {
 	struct text text = {0};
-	rosa_error error;
 	bool good = (!job->file || text_add_file(&text, job->file, job->lossy, why)) &&
 		    (!job->prompt || text_add(&text, "--prompt", job->prompt, strlen(job->prompt), job->lossy, why));
 
-	if (good && text.size > 0 &&
-	    tokenizer_encode(job->tokenizer, text.data, text.size, true, false, tokens, &error) != ROSA_OK)
-		good = refuse(why, "%s", error.message);
+	if (good && text.size > 0)
+		good = tokenizer_encode(job->tokenizer, text.data, text.size, true, false, tokens, why) == ROSA_OK;
 	text_free(&text);
 	return good;
 }

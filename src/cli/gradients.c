@@ -103,7 +103,6 @@ static bool write_gradients(struct job *job, rosa_error *why)
 	const struct parameters *parameters = network_parameters(job->trainable.network);
 	struct tensor_source *sources = get_memory(parameters->count, sizeof(*sources), "the list", why);
 	struct file_writer file;
-	rosa_error error;
 	rosa_status status;
 
 	if (!sources)
@@ -114,17 +113,17 @@ static bool write_gradients(struct job *job, rosa_error *why)
 		sources[i] = (struct tensor_source){
 		    parameter->name, parameter->dims, {parameter->shape[0], parameter->shape[1]}, parameter->grad};
 	}
-	status = file_create(&file, job->out_path, &program_files, &error);
+	status = file_create(&file, job->out_path, &program_files, why);
 	if (status == ROSA_OK) {
 		status = safetensors_write(&file, sources, parameters->count, FORMAT_F32, metadata, fetch,
-					   job->trainable.backend, &error);
+					   job->trainable.backend, why);
 		if (status == ROSA_OK)
-			status = file_finish(&file, &error);
+			status = file_finish(&file, why);
 		else
 			file_discard(&file);
 	}
 	free(sources);
-	return status == ROSA_OK || refuse(why, "%s", error.message);
+	return status == ROSA_OK;
 }
 
 static bool run(struct job *job, rosa_error *why)
@@ -147,7 +146,5 @@ int gradients_command(int count, char **words)
 	bool done = run(&job, &why);
 	trainable_close(&job.trainable);
 	free(job.tokens.tokens);
-	if (!done)
-		complain("gradients", "%s", why.message);
-	return done ? DONE : FAILED;
+	return command_end("gradients", done, &why);
 }

@@ -88,12 +88,9 @@ static bool run_group(struct job *job, size_t first, size_t count, float *logits
 	sequence **sequences = calloc(count, sizeof(*sequences));
 	struct piece *pieces = calloc(count, sizeof(*pieces));
 	bool good = sequences && pieces ? true : refuse(why, "not enough memory for %zu texts", count);
-	rosa_error error;
 
-	for (size_t i = 0; i < count && good; i++) {
-		if (sequence_new(job->model.decoder, &sequences[i], &error) != ROSA_OK)
-			good = refuse(why, "%s", error.message);
-	}
+	for (size_t i = 0; i < count && good; i++)
+		good = sequence_new(job->model.decoder, &sequences[i], why) == ROSA_OK;
 	good = good && read_group(job, first, count, sequences, pieces, logits, stride, why);
 	for (size_t i = 0; sequences && i < count; i++)
 		sequence_free(sequences[i]);

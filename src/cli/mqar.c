@@ -53,14 +53,13 @@ static bool write_log(struct job *job, const struct mqar_run *run, const mqar_tr
 				       .seconds = run->seconds,
 				       .tokens_per_second = (double)tokens / run->seconds,
 				       .has_valid = judged};
-	rosa_error error;
 
 	if (!job->options.log)
 		return true;
 	mqar_trainer_rates(trainer, step, &entry.backbone_rate, &entry.rate);
 	if (judged)
 		entry.valid_loss = run->epochs[run->count - 1].loss;
-	return training_log_add(&job->logged, &entry, &error) == ROSA_OK ? true : refuse(why, "%s", error.message);
+	return training_log_add(&job->logged, &entry, why) == ROSA_OK;
 }
 
 /* One step, and at the end of an epoch what it led to. */

@@ -308,8 +308,5 @@ int plot_command(int count, char **words)
 	for (size_t i = 0; i < job.count; i++)
 		plot_log_free(&job.logs[i]);
 	free(job.logs);
-	if (done)
-		return DONE;
-	complain("plot", "%s", interrupted() ? "interrupted" : why.message);
-	return interrupted() ? interrupted() : FAILED;
+	return command_end("plot", done, &why);
 }

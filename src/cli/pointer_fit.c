@@ -266,8 +266,5 @@ int pointer_fit_command(int count, char **words)
 	free(job.texts);
 	pointer_positions_free(&job.positions);
 	model_close(&job.model);
-	if (good)
-		return DONE;
-	complain(COMMAND, "%s", interrupted() ? "interrupted" : why.message);
-	return interrupted() ? interrupted() : FAILED;
+	return command_end(COMMAND, good, &why);
 }

@@ -187,8 +187,5 @@ int ppl_command(int count, char **words)
 		print(&job);
 	tokens_free(&job.tokens);
 	model_close(&job.model);
-	if (good)
-		return DONE;
-	complain("ppl", "%s", interrupted() ? "interrupted" : why.message);
-	return interrupted() ? interrupted() : FAILED;
+	return command_end("ppl", good, &why);
 }

@@ -468,8 +468,5 @@ int recall_command(int count, char **words)
 	free(job.books);
 	free(job.sums);
 	model_close(&job.model);
-	if (good)
-		return DONE;
-	complain(COMMAND, "%s", interrupted() ? "interrupted" : why.message);
-	return interrupted() ? interrupted() : FAILED;
+	return command_end(COMMAND, good, &why);
 }

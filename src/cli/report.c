@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "base/utf8.h"
+#include "cli/interrupt.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -34,4 +35,12 @@ bool refuse(rosa_error *why, const char *format, ...)
 	rosa_vfail(why, ROSA_EINVAL, format, arguments);
 	va_end(arguments);
 	return false;
+}
+
+int command_end(const char *command, bool done, const rosa_error *why)
+{
+	if (done)
+		return DONE;
+	complain(command, "%s", interrupted() ? "interrupted" : why->message);
+	return interrupted() ? interrupted() : FAILED;
 }

@@ -16,4 +16,7 @@ void complain(const char *command, const char *format, ...) __attribute__((forma
  * status is ROSA_EINVAL: the program uses the message only. */
 bool refuse(rosa_error *why, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* The exit code of a command. One that is not done says why, or that a signal ended it. */
+int command_end(const char *command, bool done, const rosa_error *why);
+
 #endif

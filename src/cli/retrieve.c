@@ -171,8 +171,7 @@ static bool retrieve_in_chunks(struct job *job, struct progress *progress, rosa_
 	size_t chunk = job->chunk < job->pair.steps ? job->chunk : job->pair.steps;
 	rosa_stream *stream = NULL;
 	int32_t *table = NULL;
-	rosa_error error;
-	bool done = false;
+	bool done;
 
 	if (job->table) {
 		table = get_memory(job->pair.routes * chunk, job->retrieval.bits * sizeof(int32_t),
@@ -180,10 +179,8 @@ static bool retrieve_in_chunks(struct job *job, struct progress *progress, rosa_
 		if (!table)
 			return false;
 	}
-	if (rosa_stream_new(&options, job->pair.routes, &stream, &error) == ROSA_OK)
-		done = push_chunks(job, stream, chunk, table, progress, why);
-	else
-		refuse(why, "%s", error.message);
+	done = rosa_stream_new(&options, job->pair.routes, &stream, why) == ROSA_OK &&
+	       push_chunks(job, stream, chunk, table, progress, why);
 	rosa_stream_free(stream);
 	free(table);
 	return done;
@@ -215,15 +212,11 @@ static bool write_expanded(const struct job *job, struct file_writer *writer, ro
 {
 	size_t steps = job->pair.steps, bits = job->retrieval.bits;
 	int32_t *table = get_memory(steps, bits * sizeof(int32_t), "one route's tables", why);
-	rosa_error error;
 	bool done = table != NULL;
 
-	for (size_t r = 0; r < job->pair.routes && done; r++) {
-		if (rosa_flips_expand(&job->flips, r, steps, table, &error) != ROSA_OK)
-			done = refuse(why, "%s", error.message);
-		else
-			done = npy_write_int32(writer, table, steps * bits, why);
-	}
+	for (size_t r = 0; r < job->pair.routes && done; r++)
+		done = rosa_flips_expand(&job->flips, r, steps, table, why) == ROSA_OK &&
+		       npy_write_int32(writer, table, steps * bits, why);
 	free(table);
 	return done;
 }

@@ -91,14 +91,13 @@ static bool add_message(struct conversation *conversation, struct json message, 
 static bool encode_conversation(struct job *job, const struct conversation *conversation, rosa_error *why)
 {
 	struct chat_format format = {0};
-	rosa_error error;
-	rosa_status status = chat_format_of(job->tokenizer, &format, &error);
+	rosa_status status = chat_format_of(job->tokenizer, &format, why);
 
 	if (!status)
 		status = chat_encode(job->tokenizer, &format, conversation->all, conversation->count, !job->no_answer,
-				     !job->no_think, &job->tokens, &error);
+				     !job->no_think, &job->tokens, why);
 	chat_format_free(&format);
-	return !status || refuse(why, "%s", error.message);
+	return !status;
 }
 
 static bool encode_chat(struct job *job, const char *text, size_t size, rosa_error *why)
@@ -254,8 +253,5 @@ int tokenize_command(int count, char **words)
 	tokens_free(&job.tokens);
 	text_free(&job.text);
 	tokenizer_free(job.tokenizer);
-	if (done)
-		return DONE;
-	complain("tokenize", "%s", why.message);
-	return interrupted() ? interrupted() : FAILED;
+	return command_end("tokenize", done, &why);
 }
