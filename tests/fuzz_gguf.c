@@ -9,20 +9,10 @@
  */
 #include "model/gguf.h"
 
+#include "support_fuzz.h"
 #include "support_weights.h"
 
-#include <stdlib.h>
-#include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 static volatile uint64_t sink;
-
-static void check(bool condition)
-{
-	if (!condition)
-		abort();
-}
 
 static void touch(const void *data, size_t size)
 {

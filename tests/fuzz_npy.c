@@ -8,17 +8,7 @@
  * of a file that is right up to there.
  */
 #include "cli/npy.h"
-
-#include <stdlib.h>
-#include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void check(bool condition)
-{
-	if (!condition)
-		abort();
-}
+#include "support_fuzz.h"
 
 static void try(const uint8_t *data, size_t size)
 {

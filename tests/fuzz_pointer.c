@@ -1,16 +1,8 @@
 /* Any bytes as a pointer's file: refused with a reason, or used for a mixture that is made of numbers. */
 #include "model/pointer.h"
+#include "support_fuzz.h"
 
 #include <math.h>
-#include <stdlib.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void check(bool condition)
-{
-	if (!condition)
-		abort();
-}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -12,10 +12,9 @@
 #include "retrieval/engine.h"
 #include "retrieval/symbol_array.h"
 #include "oracle.h"
+#include "support_fuzz.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define MOST_STEPS 96
 
@@ -132,8 +131,6 @@ static void run_stream(const rosa_options *options, rosa_engine engine, uint8_t 
 	}
 	rosa_stream_free(stream);
 }
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

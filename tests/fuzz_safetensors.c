@@ -7,22 +7,12 @@
  */
 #include "model/safetensors.h"
 
+#include "support_fuzz.h"
 #include "support_weights.h"
-
-#include <stdlib.h>
-#include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #define DATA_BYTES 32
 
 static volatile uint64_t sink;
-
-static void check(bool condition)
-{
-	if (!condition)
-		abort();
-}
 
 static void check_tensors(const struct tensors *tensors, const uint8_t *data, size_t size)
 {

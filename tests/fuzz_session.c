@@ -8,16 +8,13 @@
 #include "base/checksum.h"
 #include "model/session.h"
 #include "support_decoder.h"
+#include "support_fuzz.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #define MODELS 4
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 struct subject {
 	struct checkpoint checkpoint;
@@ -30,12 +27,6 @@ struct subject {
 
 static rosa_workers *workers;
 static struct subject subjects[MODELS];
-
-static void check(bool condition)
-{
-	if (!condition)
-		abort();
-}
 
 static void save_good(struct subject *s, const char *path)
 {

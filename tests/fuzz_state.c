@@ -10,12 +10,11 @@
 
 #include "retrieval/engine.h"
 #include "retrieval/symbol_array.h"
+#include "support_fuzz.h"
 #include "support_image.h"
 #include "support_memory.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define MOST_STEPS 64
 #define MORE_STEPS 8
@@ -95,8 +94,6 @@ static void load_sealed(const uint8_t *image, size_t size)
 	load(copy, size);
 	free(copy);
 }
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

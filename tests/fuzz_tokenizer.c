@@ -7,23 +7,13 @@
  * leaves nothing behind.
  */
 #include "model/pretokenize.h"
+#include "support_fuzz.h"
 #include "support_search.h"
 #include "support_tokenizer.h"
 #include "model/tokenizer_nfc.h"
 #include "base/utf8.h"
 
-#include <stdlib.h>
-#include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 static const char sample[] = "It's  12\r\n <a>\xc3\xa9 e\xcc\x81 \xe4\xb8\xad\xe6\x96\x87 \xf0\x9f\x98\x80 !? cat\t";
-
-static void check(bool condition)
-{
-	if (!condition)
-		abort();
-}
 
 /* ------------------------------------------------------------------------------------------------------------- texts
  * -- */

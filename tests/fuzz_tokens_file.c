@@ -4,18 +4,8 @@
  * What is accepted must hold what tokens_file.h promises, and all of it is read once, so that a sanitizer sees what
  * lies outside. An input is used twice: as a file, and as a list of changes to a good one, which gets further.
  */
+#include "support_fuzz.h"
 #include "support_tokens.h"
-
-#include <stdlib.h>
-#include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void check(bool condition)
-{
-	if (!condition)
-		abort();
-}
 
 static void check_content(const struct tokens_file *file)
 {

@@ -16,10 +16,10 @@
 
 static char scratch[64];
 
-void scratch_make(void)
+int scratch_enter(void **state)
 {
 	snprintf(scratch, sizeof(scratch), "rosatune-test-XXXXXX");
-	assert_non_null(mkdtemp(scratch));
+	return mkdtemp(scratch) ? 0 : -1;
 }
 
 static void remove_folder(const char *path)
@@ -40,9 +40,10 @@ static void remove_folder(const char *path)
 	rmdir(path);
 }
 
-void scratch_remove(void)
+int scratch_leave(void **state)
 {
 	remove_folder(scratch);
+	return 0;
 }
 
 const char *scratch_path(const char *name)

@@ -6,8 +6,8 @@
 #include "support_weights.h"
 
 /* A folder of this test's own, removed with all that is in it. Paths inside it are good until the next eight. */
-void scratch_make(void);
-void scratch_remove(void);
+int scratch_enter(void **state); /* setup and teardown of tests */
+int scratch_leave(void **state);
 const char *scratch_path(const char *name);
 void scratch_write(const char *name, const char *text);
 

@@ -23,4 +23,26 @@ static inline void must(rosa_status status, const rosa_error *error)
 		fail_msg("%s", error->message);
 }
 
+static inline void must_say(const rosa_error *error, const char *words)
+{
+	if (!strstr(error->message, words))
+		fail_msg("\"%s\" does not say \"%s\"", error->message, words);
+}
+
+/* Unless it failed, with this status and with a message that has these words. */
+static inline void must_fail(rosa_status status, rosa_status wanted, const rosa_error *error, const char *words)
+{
+	assert_int_equal(status, wanted);
+	must_say(error, words);
+}
+
+/* Memory that is there, or the test ends. */
+static inline void *must_alloc(size_t size)
+{
+	void *memory = malloc(size ? size : 1);
+
+	assert_non_null(memory);
+	return memory;
+}
+
 #endif

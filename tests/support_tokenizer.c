@@ -152,10 +152,9 @@ tokenizer *recipe_make(const struct recipe *recipe)
 
 char *ids_text(const struct tokens *tokens)
 {
-	char *text = malloc(12 * tokens->count + 1);
+	char *text = must_alloc(12 * tokens->count + 1);
 	size_t used = 0;
 
-	assert_non_null(text);
 	text[0] = '\0';
 	for (size_t i = 0; i < tokens->count; i++)
 		used += (size_t)sprintf(text + used, i ? " %u" : "%u", (unsigned)tokens->ids[i]);

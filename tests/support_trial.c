@@ -24,15 +24,6 @@ const char *policy_name(rosa_policy policy)
 	return (size_t)policy < COUNT(names) ? names[policy] : "unknown";
 }
 
-void *must_alloc(size_t size)
-{
-	void *pointer = malloc(size ? size : 1);
-
-	if (!pointer)
-		abort();
-	return pointer;
-}
-
 uint64_t test_random(uint64_t *state, uint64_t below)
 {
 	uint64_t x = *state += 0x9e3779b97f4a7c15u;

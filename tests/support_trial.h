@@ -41,9 +41,6 @@ void expect_status(const char *how, rosa_status got, rosa_status want, const ros
 /* Whether the environment asks for the long form of the tests (ROSATUNE_TEST_LONG); the factor to do more by. */
 size_t test_rounds(size_t rounds);
 
-/* Memory that is there or the test ends. */
-void *must_alloc(size_t size);
-
 /* A number below `below`, from a state that any value can start. */
 uint64_t test_random(uint64_t *state, uint64_t below);
 

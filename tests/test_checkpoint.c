@@ -35,8 +35,7 @@ static void assert_refused(const char *path, const char *says)
 	if (opens(path, &error))
 		fail_msg("%s was accepted; wanted: %s", path, says);
 	assert_int_not_equal(error.status, ROSA_OK);
-	if (!strstr(error.message, says))
-		fail_msg("the message \"%s\" does not say \"%s\"", error.message, says);
+	must_say(&error, says);
 }
 
 static void need_json(void)
@@ -630,21 +629,6 @@ static void damaged_folders_do_no_harm(void **state)
 	assert_opens(scratch_path("model"));
 }
 
-/* -------------------------------------------------------------------------------------------------------------------
- */
-
-static int make(void **state)
-{
-	scratch_make();
-	return 0;
-}
-
-static int clean(void **state)
-{
-	scratch_remove();
-	return 0;
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -670,5 +654,5 @@ int main(void)
 	    cmocka_unit_test(damaged_folders_do_no_harm),
 	};
 
-	return cmocka_run_group_tests(tests, make, clean);
+	return cmocka_run_group_tests(tests, scratch_enter, scratch_leave);
 }

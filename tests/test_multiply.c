@@ -81,9 +81,8 @@ static void free_weight(struct trial_weight *weight)
 
 static float *new_numbers(size_t count, uint64_t seed)
 {
-	float *x = malloc(count * sizeof(*x));
+	float *x = must_alloc(count * sizeof(*x));
 
-	assert_non_null(x);
 	for (size_t i = 0; i < count; i++)
 		x[i] = draw_number(seed, i);
 	return x;

@@ -144,8 +144,7 @@ static void scores_like_the_logits(void **state)
 	must(cpu_backend_new(workers, &backend, &error), &error);
 	must(decoder_new(&checkpoint, NULL, &options, backend, workers, &decoder, &error), &error);
 	const size_t vocabulary = decoder_vocabulary(decoder);
-	logits = malloc(STEPS * vocabulary * sizeof(*logits));
-	assert_non_null(logits);
+	logits = must_alloc(STEPS * vocabulary * sizeof(*logits));
 	for (size_t i = 0; i < 3; i++) {
 		for (size_t t = 0; t < counts[i]; t++)
 			tokens[i][t] = (uint32_t)(draw(3, i, t) % (i ? vocabulary : 5));

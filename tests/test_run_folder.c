@@ -18,18 +18,6 @@
 
 #ifdef ROSATUNE_JANSSON
 
-static int enter(void **state)
-{
-	scratch_make();
-	return 0;
-}
-
-static int leave(void **state)
-{
-	scratch_remove();
-	return 0;
-}
-
 static struct run_folder open_run(const char *name)
 {
 	struct run_folder folder;
@@ -151,8 +139,7 @@ static void one_run_a_folder(void **state)
 	struct run_folder first = open_run("locked"), second;
 	rosa_error err;
 
-	assert_int_equal(run_folder_open(scratch_path("locked"), &second, &err), ROSA_EIO);
-	assert_non_null(strstr(err.message, "another run"));
+	must_fail(run_folder_open(scratch_path("locked"), &second, &err), ROSA_EIO, &err, "another run");
 	run_folder_close(&first);
 	second = open_run("locked");
 	run_folder_close(&second);
@@ -278,8 +265,7 @@ static void failed_writes_leave_the_old_one(void **state)
 	close(file.descriptor); /* the disk goes away */
 	file.descriptor = open("/dev/full", O_WRONLY);
 	if (file.descriptor >= 0) {
-		assert_int_equal(checkpoint_file_done(&writer, &file, &err), ROSA_EIO);
-		assert_non_null(strstr(err.message, strerror(ENOSPC)));
+		must_fail(checkpoint_file_done(&writer, &file, &err), ROSA_EIO, &err, strerror(ENOSPC));
 	} else {
 		file_discard(&file);
 	}
@@ -413,7 +399,7 @@ int main(void)
 	    cmocka_unit_test(log_has_every_step_once),
 	};
 
-	return cmocka_run_group_tests(tests, enter, leave);
+	return cmocka_run_group_tests(tests, scratch_enter, scratch_leave);
 }
 
 #else

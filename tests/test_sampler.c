@@ -258,9 +258,8 @@ static void selects_in_a_large_vocabulary(void **state)
 {
 	const size_t vocabulary = 151936;
 	struct sampler_options options = SAMPLER_OPTIONS_INIT;
-	float *logits = malloc(vocabulary * sizeof(float));
+	float *logits = must_alloc(vocabulary * sizeof(float));
 
-	assert_non_null(logits);
 	options.temperature = 1;
 	options.top_p = 0.5f;
 	sampler *sampler = make(&options, vocabulary);
@@ -352,16 +351,14 @@ static void refuses_wrong_options(void **state)
 	for (size_t i = 0; i < COUNT(wrong); i++) {
 		struct sampler_options options = SAMPLER_OPTIONS_INIT;
 		memcpy((char *)&options + wrong[i].offset, &wrong[i].value, sizeof(float));
-		assert_int_equal(sampler_new(&options, 10, &made, &error), ROSA_EINVAL);
-		assert_non_null(strstr(error.message, wrong[i].word));
+		must_fail(sampler_new(&options, 10, &made, &error), ROSA_EINVAL, &error, wrong[i].word);
 		assert_null(made);
 	}
 	struct sampler_options options = SAMPLER_OPTIONS_INIT;
 	assert_int_equal(sampler_new(&options, 0, &made, NULL), ROSA_EINVAL);
 	options.repetition = 2;
 	options.repeat_last = SIZE_MAX;
-	assert_int_equal(sampler_new(&options, 10, &made, &error), ROSA_EINVAL);
-	assert_non_null(strstr(error.message, "repeat_last"));
+	must_fail(sampler_new(&options, 10, &made, &error), ROSA_EINVAL, &error, "repeat_last");
 	assert_null(made);
 }
 

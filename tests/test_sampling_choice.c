@@ -105,8 +105,7 @@ static void test_refusals(void **state)
 
 		write_config(cases[i].text);
 		assert_false(sampling_choose(&none, true, &checkpoint, &options, &why));
-		if (!strstr(why.message, cases[i].message))
-			fail_msg("no '%s' in '%s'", cases[i].message, why.message);
+		must_say(&why, cases[i].message);
 	}
 }
 

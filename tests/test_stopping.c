@@ -97,8 +97,7 @@ static void refuses_nothing_to_stop_at(void **state)
 	rosa_error error;
 	stopping *made;
 
-	assert_int_equal(stopping_new(strings, 2, &made, &error), ROSA_EINVAL);
-	assert_non_null(strstr(error.message, "empty"));
+	must_fail(stopping_new(strings, 2, &made, &error), ROSA_EINVAL, &error, "empty");
 	assert_null(made);
 	stopping_free(NULL);
 }

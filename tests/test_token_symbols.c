@@ -39,14 +39,12 @@ static void equals_the_definition(void **state)
 
 	for (size_t s = 0; s < COUNT(shapes); s++) {
 		const size_t width = shapes[s].width, routes = width / (size_t)shapes[s].bits, steps = 2 * VOCABULARY;
-		float *x = malloc(VOCABULARY * width * sizeof(*x));
-		uint16_t *symbols = malloc(routes * steps * sizeof(*symbols));
+		float *x = must_alloc(VOCABULARY * width * sizeof(*x));
+		uint16_t *symbols = must_alloc(routes * steps * sizeof(*symbols));
 		uint32_t tokens[2 * VOCABULARY];
 		struct tensor tensor = {.format = FORMAT_F32, .dims = 2, .shape = {VOCABULARY, width}};
 		struct token_symbols made;
 
-		assert_non_null(x);
-		assert_non_null(symbols);
 		fill(x, VOCABULARY * width, s);
 		memset(x + 3 * width, 0, width * sizeof(*x)); /* a token without an embedding */
 		x[4 * width] = -0.0f;

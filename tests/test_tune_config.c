@@ -13,18 +13,6 @@
 #define FRAME "{\"model\": \"m.gguf\", \"out\": \"run\", "
 #define SMALL FRAME "\"stages\": [" STAGE "]}"
 
-static int enter(void **state)
-{
-	scratch_make();
-	return 0;
-}
-
-static int leave(void **state)
-{
-	scratch_remove();
-	return 0;
-}
-
 static rosa_status load(const char *text, const char *setting, struct tune_config *config, rosa_error *err)
 {
 	scratch_write("c.json", text);
@@ -288,8 +276,7 @@ static void compares(void **state)
 	static const char *const fixed[] = {"seed=1", "adapter.bits=8", "stage.1.batch=4", "stage.1.kind=all"};
 	for (size_t i = 0; i < COUNT(fixed); i++) {
 		must_load(SMALL, fixed[i], &now);
-		assert_int_equal(tune_config_compare(&was, &now, 0, hear, NULL, &err), ROSA_EINVAL);
-		assert_non_null(strstr(err.message, "cannot change"));
+		must_fail(tune_config_compare(&was, &now, 0, hear, NULL, &err), ROSA_EINVAL, &err, "cannot change");
 		tune_config_free(&now);
 	}
 	tune_config_free(&was);
@@ -308,7 +295,7 @@ int main(void)
 	    cmocka_unit_test(compares),
 	};
 
-	return cmocka_run_group_tests(tests, enter, leave);
+	return cmocka_run_group_tests(tests, scratch_enter, scratch_leave);
 }
 
 #else

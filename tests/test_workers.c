@@ -36,9 +36,8 @@ static rosa_status retrieve(const struct trial *trial, rosa_workers *workers, in
 
 static struct trial *new_trial(rosa_workers *workers, uint32_t seed)
 {
-	struct trial *trial = malloc(sizeof(*trial));
+	struct trial *trial = must_alloc(sizeof(*trial));
 
-	assert_non_null(trial);
 	make_symbols(trial->query, seed);
 	make_symbols(trial->key, seed + 1);
 	trial->workers = workers;
