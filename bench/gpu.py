@@ -29,6 +29,7 @@ import time
 import common
 
 try:
+    import graph
     import torch
     import torch._dynamo
     from torch.nn import functional
@@ -168,15 +169,15 @@ def train_step(model, setting, frozen, batch, length, args, clock):
         for x in ours:
             x.requires_grad_(True)
     weights = [x for x in model.parameters() if x.requires_grad]
-    optimizer = torch.optim.AdamW(weights, lr=1e-6, fused=clock.cuda) if weights else None
+    made = dict(lr=1e-6, fused=clock.cuda, capturable=clock.cuda)
+    optimizer = torch.optim.AdamW(weights, **made) if weights else None
     vocabulary = model.config.vocab_size
     given = [{"input_ids": ids_of(batch, length, vocabulary, seed)} for seed in range(2)]
     endless = (given[i % 2] for i in range(1 << 30))
     batches = rosatune.hf.prefetch(model, endless, device=args.device)
     loss_of = torch.compile(token_loss, dynamic=False) if args.compile else token_loss
 
-    def step():
-        found = next(batches)
+    def work(found):
         embeds = model.model.embed_tokens(found["input_ids"])
         if frozen:
             embeds.requires_grad_(True)  # gradients go through all layers, as they do to the first adapter
@@ -188,12 +189,19 @@ def train_step(model, setting, frozen, batch, length, args, clock):
             torch.nn.utils.clip_grad_norm_(weights, 1.0)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
+        return loss
+
+    take = graph.Recorded(work) if args.graph else work
+
+    def step():
+        take(next(batches))
 
     with reading(setting):
         if args.compile:
             for layer in model.model.layers:
                 layer.compile(dynamic=False)
-        step()
+        for _ in range(graph.WARM + 1 if args.graph else 1):
+            step()
         held = clock.clear()
         seconds = clock.seconds(lambda: [step() for _ in range(args.steps)], args.repeat, 1) / args.steps
     peak = clock.peak() - held
@@ -213,7 +221,7 @@ def train(shape, args, report, clock):
     for size in args.sizes:
         length, _, batch = size.partition("x")
         length, batch = int(length), int(batch or 1)
-        for frozen in (False, True):
+        for frozen in [x == "frozen" for x in ("free", "frozen") if args.only in (None, x)]:
             known = {}
             for setting in ("window", *args.settings, "window again"):
                 name = setting.split()[0]
@@ -368,6 +376,8 @@ def main(words=None):
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     compiled = dict(action=common.argparse.BooleanOptionalAction, help="compile layers; on a GPU by default")
     parser.add_argument("--compile", default=None, **compiled)
+    parser.add_argument("--graph", action="store_true", help="record training steps as CUDA graphs")
+    parser.add_argument("--only", choices=["free", "frozen"], help="of the two kinds of training")
     args = parser.parse_args(words)
     clock = Clock(args.device)
     if args.compile is None:

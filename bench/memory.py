@@ -42,6 +42,7 @@ import traceback
 import common
 
 try:
+    import graph
     import numpy as np
     import token_ids
     import torch
@@ -229,9 +230,24 @@ def train(bench, run, model, log):
     """Train; the losses along the way, and the speed."""
     rates = dict(adapter_lr=run.rate_matrix, vector_lr=run.rate_vector, backbone_lr=run.rate_backbone)
     groups = rosatune.hf.parameter_groups(model, **rates)
-    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=bench.cuda)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: schedule(step, run))
     weights = [weight for group in groups for weight in group["params"]]
+    full = [group["lr"] for group in groups]
+    for group in groups:
+        group["lr"] = torch.tensor(group["lr"], device=bench.device)  # a recorded step reads it there
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=bench.cuda, capturable=bench.cuda)
+
+    def work(batch):
+        with bench.autocast():
+            loss = bench.token_loss(bench.hidden(model, batch), model.lm_head.weight, batch["targets"])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss
+
+    # Only where the places come with the batch does a step wait for nothing on the host.
+    recorded = bench.cuda and bench.args.graph and (run.adapter is None or Looker(run, model).rule is not None)
+    take = graph.Recorded(work) if recorded else work
     looker, losses = Looker(run, model), []
     mix = run.mix or {next(iter(bench.train)): 1.0}
     batches = token_ids.drawn(bench.train, mix, run.length, run.batch, run.seed)
@@ -239,13 +255,9 @@ def train(bench, run, model, log):
     begun = shown = time.monotonic()
     warm = None
     for step, batch in enumerate(rosatune.hf.prefetch(model, limited, device=bench.device, look_up=looker.add)):
-        with bench.autocast():
-            loss = bench.token_loss(bench.hidden(model, batch), model.lm_head.weight, batch["targets"])
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(weights, 1.0)
-        optimizer.step()
-        scheduler.step()
-        optimizer.zero_grad(set_to_none=True)
+        for group, rate in zip(optimizer.param_groups, full):
+            group["lr"].fill_(rate * schedule(step, run))
+        loss = take(batch)
         losses.append(loss.detach())
         if step % 25 == 0 or step + 1 == run.steps:
             now = loss.item()
@@ -418,6 +430,8 @@ def parse(words):
     parser.add_argument("--fit-pieces", type=int, default=16, help="pieces that a pointer is fitted on")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="compile layers; on a GPU by default")
+    parser.add_argument("--graph", action=argparse.BooleanOptionalAction, default=True,
+                        help="record training steps as CUDA graphs, on a GPU")
     parser.add_argument("--table", action="store_true", help="print the table of the results so far, and run nothing")
     return parser.parse_args(words)
 

@@ -7,7 +7,8 @@ route has C / R neighbouring channels, all of them where tokens are the source. 
     kernel      reads                                        writes
     pack        v                                            a bit per channel, with its slope two
     read        places, one bit per link and channel, e      y
-    levels      gy and one bit per channel, for each link    gradients of weights, sums of e0 and e1 per block of steps
+    levels      gy and one bit per channel, for each link    gradients of weights per block of channels, sums of e0 and
+                                                             e1 per span of steps
     strength    gradients of weights                         gradient of the gate, sums of the gain per block of steps
     values      gy at each link, the slope's bits            gradient of v
     gate        u                                            z, and its gradient u's and the weight's sums
@@ -24,7 +25,7 @@ the same inputs give the same bits. Sums over all steps are formed per block of 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Any, Optional, Tuple
 
 import torch
 import triton
@@ -38,16 +39,7 @@ __all__ = ["gate", "gate_backward", "pack", "read", "read_backward"]
 GAINS = 10  # columns of a table of gains
 WIDE = 16  # the same as a power of two
 BLOCK = 1024  # steps of a program of strength
-
-
-class _Given(NamedTuple):
-    """The arguments that the kernels of a read share."""
-
-    tau: Tensor
-    length: Tensor
-    gain: Optional[Tensor]
-    z: Optional[Tensor]
-    scale: float
+SPAN = 128  # steps whose sums a program of levels keeps in registers
 
 
 def _columns(count: int, most: int) -> int:
@@ -119,8 +111,8 @@ def _bits(values, row, c, exists):
 
 @triton.jit
 def _read_kernel(
-    values, tau, length, gain, z, e0, e1, y, scale, batch, routes, per, steps, kept, channels, width, links,
-    GAIN: tl.constexpr, GATE: tl.constexpr, TIME: tl.constexpr, COLUMNS: tl.constexpr,
+    values, tau, length, gain, z, e0, e1, y, scale, batch, routes, per, steps, kept, channels, width,
+    LINKS: tl.constexpr, GAIN: tl.constexpr, GATE: tl.constexpr, TIME: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(2).to(tl.int64)
     blocks = tl.cdiv(per, COLUMNS)
@@ -130,7 +122,7 @@ def _read_kernel(
     known = j < per
     t = tl.program_id(0) * TIME + tl.arange(0, TIME)
     total = tl.zeros([TIME, COLUMNS], tl.float32)
-    for link in range(links):
+    for link in tl.static_range(LINKS):  # unrolled, so that the loads of all links are under way at once
         at = ((link * batch + b) * routes + r) * steps + t
         d = tl.load(tau + at, mask=t < steps, other=-1)
         hit = d >= 0
@@ -157,8 +149,8 @@ def read(
     with _on(y):
         _read_kernel[grid](
             values, tau, length, tau if gain is None else gain, tau if z is None else z, e0, e1, y, scale,
-            batch, routes, per, steps, values.shape[1], channels, values.shape[2], links,
-            gain is not None, z is not None, high, wide,
+            batch, routes, per, steps, values.shape[1], channels, values.shape[2],
+            links, gain is not None, z is not None, high, wide,
         )  # fmt: skip
     return y
 
@@ -170,36 +162,43 @@ def read(
 def _level_kernel(
     gy, values, tau, length, gain, z, e0, e1, gweight, parts, scale,
     batch, routes, per, steps, kept, channels, width, links,
-    GAIN: tl.constexpr, GATE: tl.constexpr, TIME: tl.constexpr, COLUMNS: tl.constexpr,
+    GAIN: tl.constexpr, GATE: tl.constexpr, STEPS: tl.constexpr, TIME: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
+    link, span = tl.program_id(0) % links, tl.program_id(0) // links
+    blocks = tl.cdiv(per, COLUMNS)
+    r, block = tl.program_id(1) // blocks, tl.program_id(1) % blocks
     b = tl.program_id(2).to(tl.int64)
-    link, r = tl.program_id(1) // routes, tl.program_id(1) % routes
-    t = tl.program_id(0) * TIME + tl.arange(0, TIME)
-    at = ((link * batch + b) * routes + r) * steps + t
-    d = tl.load(tau + at, mask=t < steps, other=-1)
-    hit = d >= 0
-    weight = _weighed(length, gain, z, scale, at, link * routes + r, b * steps + t, hit, GAIN, GATE)
-    felt = tl.zeros([TIME], tl.float32)
-    to = parts + ((b * tl.num_programs(0) + tl.program_id(0)) * links + link) * 2 * channels
-    for begin in range(0, per, COLUMNS):
-        j = begin + tl.arange(0, COLUMNS)
-        c = r * per + j
-        known = j < per
+    j = block * COLUMNS + tl.arange(0, COLUMNS)
+    c = r * per + j
+    known = j < per
+    low = tl.load(e0 + link * channels + c, mask=known, other=0)
+    high = tl.load(e1 + link * channels + c, mask=known, other=0)
+    first = ((link * batch + b) * routes + r) * steps
+    to = gweight + block * links * batch * routes * steps + first
+    # Sums over steps stay in registers until the span is done: adding up columns takes a barrier, adding tiles does not.
+    lower = tl.zeros([TIME, COLUMNS], tl.float32)
+    upper = tl.zeros([TIME, COLUMNS], tl.float32)
+    for begin in range(span * STEPS, tl.minimum(span * STEPS + STEPS, steps), TIME):
+        t = begin + tl.arange(0, TIME)
+        d = tl.load(tau + first + t, mask=t < steps, other=-1)
+        hit = d >= 0
+        weight = _weighed(length, gain, z, scale, first + t, link * routes + r, b * steps + t, hit, GAIN, GATE)
         exists = hit[:, None] & known[None, :]
         bit = _bits(values, (b * kept + d) * width, c, exists)
         g = tl.load(gy + (b * steps + t)[:, None] * channels + c[None, :], mask=exists, other=0).to(tl.float32)
-        low = tl.load(e0 + link * channels + c, mask=known, other=0)
-        high = tl.load(e1 + link * channels + c, mask=known, other=0)
-        felt += tl.sum(g * tl.where(bit == 1, high[None, :], low[None, :]), 1)
+        tl.store(to + t, tl.sum(g * tl.where(bit == 1, high[None, :], low[None, :]), 1), mask=t < steps)
         share = g * weight[:, None]
-        tl.store(to + c, tl.sum(share, 0), mask=known)
-        tl.store(to + channels + c, tl.sum(tl.where(bit == 1, share, 0.0), 0), mask=known)
-    tl.store(gweight + at, felt, mask=t < steps)
+        lower += tl.where(bit == 1, 0.0, share)
+        upper += tl.where(bit == 1, share, 0.0)
+    spans = tl.num_programs(0) // links
+    here = parts + (b * spans + span) * 2 * links * channels + link * channels + c
+    tl.store(here, tl.sum(lower, 0), mask=known)
+    tl.store(here + links * channels, tl.sum(upper, 0), mask=known)
 
 
 @triton.jit
 def _strength_kernel(
-    gweight, length, gain, z, gz, parts, scale, batch, routes, steps, links,
+    gweight, length, gain, z, gz, parts, scale, batch, routes, steps, links, blocks,
     GAIN: tl.constexpr, GATE: tl.constexpr, TIME: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(1).to(tl.int64)
@@ -210,7 +209,10 @@ def _strength_kernel(
     to = parts + (b * tl.num_programs(0) + tl.program_id(0)) * links * routes * WIDE
     for row in range(links * routes):
         at = ((row // routes * batch + b) * routes + row % routes) * steps + t
-        felt = tl.load(gweight + at, mask=inside, other=0) * scale
+        felt = tl.zeros([TIME], tl.float32)
+        for block in range(blocks):
+            felt += tl.load(gweight + block * links * batch * routes * steps + at, mask=inside, other=0)
+        felt = felt * scale
         factor = felt
         if GAIN:
             long = tl.minimum(tl.load(length + at, mask=inside, other=0).to(tl.int32), 9)
@@ -275,22 +277,20 @@ def read_backward(
     with _on(gy):
         if any(wanted[1:]):
             wide = _columns(per, 64)
-            high = max(16, 4096 // wide)
-            blocks = triton.cdiv(steps, high)
-            gweight = torch.empty(tau.shape, device=gy.device)
-            parts = torch.empty(batch * blocks, links, 2, channels, device=gy.device)
-            _level_kernel[blocks, links * routes, batch](
-                gy, values, tau, length, *tables, e0, e1, gweight, parts, scale,
-                batch, routes, per, steps, values.shape[1], channels, values.shape[2], links, *uses, high, wide,
+            high = max(8, 2048 // wide)
+            blocks, spans = triton.cdiv(per, wide), triton.cdiv(steps, SPAN)
+            gweight = torch.empty(blocks, *tau.shape, device=gy.device)
+            parts = torch.empty(batch * spans, 2, links, channels, device=gy.device)
+            _level_kernel[spans * links, routes * blocks, batch](
+                gy, values, tau, length, *tables, e0, e1, gweight, parts, scale, batch, routes, per, steps,
+                values.shape[1], channels, values.shape[2], links, *uses, SPAN, min(high, SPAN), wide,
             )  # fmt: skip
-            sums = parts.sum(0)
-            ge0, ge1 = sums[:, 0] - sums[:, 1], sums[:, 1].contiguous()
+            ge0, ge1 = parts[:, 0].sum(0), parts[:, 1].sum(0)
             if wanted[1] or wanted[2]:
-                blocks = triton.cdiv(steps, BLOCK)
                 gz = torch.empty(batch, steps, device=gy.device)
-                parts = torch.empty(batch * blocks, links * routes, WIDE, device=gy.device)
-                _strength_kernel[blocks, batch](
-                    gweight, length, *tables, gz, parts, scale, batch, routes, steps, links, *uses, BLOCK, WIDE
+                parts = torch.empty(batch * triton.cdiv(steps, BLOCK), links * routes, WIDE, device=gy.device)
+                _strength_kernel[triton.cdiv(steps, BLOCK), batch](
+                    gweight, length, *tables, gz, parts, scale, batch, routes, steps, links, blocks, *uses, BLOCK, WIDE
                 )
                 ggain = parts.sum(0)[:, :GAINS].contiguous() if uses[0] else None
         if wanted[0]:
