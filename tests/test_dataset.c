@@ -171,11 +171,11 @@ static void cuts_text_end_to_end(void **state)
 	scratch_write("text/readme", "neither");
 	source.path = scratch_path("text");
 	data = open_data(&source, 1, 10, 1);
-	assert_int_equal(dataset_samples(data), 51);
-	assert_int_equal(dataset_tokens(data), 503);
-	assert_int_equal(dataset_vocabulary(data), VOCABULARY);
-	assert_int_equal(dataset_tokenizer(data), 7);
-	assert_int_equal(dataset_cut(data), 0);
+	assert_int_equal(dataset_facts(data)->samples, 51);
+	assert_int_equal(dataset_facts(data)->tokens, 503);
+	assert_int_equal(dataset_facts(data)->vocabulary, VOCABULARY);
+	assert_int_equal(dataset_facts(data)->tokenizer, 7);
+	assert_int_equal(dataset_facts(data)->cut, 0);
 	for (uint64_t n = 0; n < 51; n++) {
 		struct sample s = sample(data, n);
 		size_t real = s.tokens[0] == 500 ? 2 : 10;
@@ -210,7 +210,7 @@ static void repeats_itself_and_not(void **state)
 	data = open_data(&source, 1, 10, 3);
 	again = open_data(&source, 1, 10, 3);
 	other = open_data(&source, 1, 10, 4);
-	assert_int_equal(dataset_samples(data), 100);
+	assert_int_equal(dataset_facts(data)->samples, 100);
 	for (uint64_t pass = 0; pass < 3; pass++) {
 		unsigned seen[1001] = {0};
 		for (uint64_t i = 0; i < 100; i++) {
@@ -248,7 +248,7 @@ static void shuffles_sources_together(void **state)
 	sources[1].path = scratch_path("b.tokens");
 	sources[2].path = scratch_path("c.tokens");
 	data = open_data(sources, 3, 10, 0);
-	assert_int_equal(dataset_samples(data), 100);
+	assert_int_equal(dataset_facts(data)->samples, 100);
 	for (uint64_t n = 0; n < 100; n++) {
 		uint32_t which = sample(data, n).tokens[0] / 10000;
 		seen[which]++;
@@ -298,8 +298,8 @@ static void keeps_conversations_whole(void **state)
 	save("talk.tokens", &(struct shard_plan){5, lengths, 100, VOCABULARY, 7, true});
 	source.path = scratch_path("talk.tokens");
 	data = open_data(&source, 1, 10, 0);
-	assert_int_equal(dataset_samples(data), 5);
-	assert_int_equal(dataset_cut(data), 2);
+	assert_int_equal(dataset_facts(data)->samples, 5);
+	assert_int_equal(dataset_facts(data)->cut, 2);
 	for (uint64_t n = 0; n < 5; n++) {
 		struct sample s = sample(data, n);
 		size_t which = 0;
@@ -339,14 +339,14 @@ static void counts_what_is_cut_off(void **state)
 	bytes_save(&file, scratch_path("cut.tokens"));
 	source.path = scratch_path("cut.tokens");
 	data = open_data(&source, 1, 10, 0);
-	assert_int_equal(dataset_cut(data), 2);
-	assert_int_equal(dataset_silent(data), 1);
-	assert_null(dataset_unmarked(data));
+	assert_int_equal(dataset_facts(data)->cut, 2);
+	assert_int_equal(dataset_facts(data)->silent, 1);
+	assert_null(dataset_facts(data)->unmarked);
 	dataset_free(data);
 	save_text("plain.tokens", 50, 0);
 	source.path = scratch_path("plain.tokens");
 	data = open_data(&source, 1, 10, 0);
-	assert_string_equal(dataset_unmarked(data), source.path);
+	assert_string_equal(dataset_facts(data)->unmarked, source.path);
 	dataset_free(data);
 	/* nothing to learn from at all */
 	bytes_free(&file);
@@ -373,7 +373,7 @@ static void takes_texts_and_conversations(void **state)
 	save_text("both/3.tokens", 30, 31);
 	source.path = scratch_path("both");
 	data = open_data(&source, 1, 10, 0);
-	assert_int_equal(dataset_samples(data), 6 + 3);
+	assert_int_equal(dataset_facts(data)->samples, 6 + 3);
 	for (uint64_t n = 0; n < 9; n++) {
 		uint32_t first = sample(data, n).tokens[0];
 		talks += first == 1000 || first == 1004 || first == 1009;

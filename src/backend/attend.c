@@ -17,6 +17,7 @@
 #include "backend/attend.h"
 #include "backend/kv_store.h"
 #include "base/status.h"
+#include "base/sizes.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -98,16 +99,6 @@ void attend_scratch_free(struct attend_scratch *scratch)
 	free(scratch->memory);
 	free(scratch->shared);
 	free(scratch);
-}
-
-static size_t smaller(size_t a, size_t b)
-{
-	return a < b ? a : b;
-}
-
-static size_t larger(size_t a, size_t b)
-{
-	return a > b ? a : b;
 }
 
 /* An array that begins at a cache line, or NULL. */

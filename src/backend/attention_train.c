@@ -13,6 +13,7 @@
 
 #include "backend/gemm.h"
 #include "backend/sigmoid.h"
+#include "base/sizes.h"
 
 #include <math.h>
 #include <string.h>
@@ -33,11 +34,6 @@ struct call {
 	size_t room; /* scratch numbers per worker */
 	float scale;
 };
-
-static size_t smaller(size_t a, size_t b)
-{
-	return a < b ? a : b;
-}
 
 static size_t most_keys(const struct attention_shape *shape)
 {

@@ -16,6 +16,7 @@
 #include "backend/multiply.h"
 #include "base/pool.h"
 #include "base/status.h"
+#include "base/sizes.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,11 +24,6 @@
 #define PIECE     ((size_t)8192) /* numbers of a piece */
 #define WORTH_IT  (4 * PIECE)    /* numbers from which on waking other threads pays */
 #define ALIGNMENT ((size_t)64)
-
-static size_t smaller(size_t a, size_t b)
-{
-	return a < b ? a : b;
-}
 
 /* -------------------------------------------------------------------------------------------------------- pieces -- */
 

@@ -19,6 +19,7 @@
  */
 #include "backend/gemm.h"
 #include "base/pool.h"
+#include "base/sizes.h"
 
 #include "rosatune.h"
 
@@ -87,11 +88,6 @@ static const struct {
     [ROSA_ISA_AVX512] = {tile_avx512, 32},
 #endif
 };
-
-static size_t smaller(size_t a, size_t b)
-{
-	return a < b ? a : b;
-}
 
 void gemm_plain(rosa_isa isa, bool trans_a, bool trans_b, size_t m, size_t n, size_t k, float alpha, const float *a,
 		size_t lda, const float *b, size_t ldb, float beta, float *c, size_t ldc)

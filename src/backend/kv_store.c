@@ -1,6 +1,7 @@
 /* The store of keys and values; kv_store.h has the design. */
 #include "backend/kv_store.h"
 #include "base/status.h"
+#include "base/sizes.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -31,11 +32,6 @@ static size_t times(size_t a, size_t b)
 static size_t plus(size_t a, size_t b)
 {
 	return a > SIZE_MAX - b ? SIZE_MAX : a + b;
-}
-
-static size_t smaller(size_t a, size_t b)
-{
-	return a < b ? a : b;
 }
 
 static size_t panels_of(size_t positions)

@@ -14,6 +14,7 @@
 #include "backend/multiply.h"
 
 #include "base/status.h"
+#include "base/sizes.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -707,11 +708,6 @@ struct job {
 	const struct product *products;
 	size_t piece_rows;
 };
-
-static size_t smaller(size_t a, size_t b)
-{
-	return a < b ? a : b;
-}
 
 static const uint8_t *row_of(const struct matrix *weight, size_t r)
 {

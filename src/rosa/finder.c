@@ -179,30 +179,6 @@ rosa_status finder_find(struct finder *finder, size_t steps, const void *query, 
 	return ROSA_OK;
 }
 
-rosa_status finder_fork(const struct finder *finder, struct finder *copy, rosa_error *err)
-{
-	rosa_status status;
-
-	*copy = (struct finder){.options = finder->options, .routes = finder->routes, .links = finder->links};
-	status = rosa_stream_fork(finder->stream, &copy->stream, err);
-	if (status == ROSA_OK && finder->undelayed)
-		status = rosa_stream_fork(finder->undelayed, &copy->undelayed, err);
-	if (status == ROSA_OK)
-		status = reserve(copy, finder->steps, 0, err);
-	if (status != ROSA_OK) {
-		finder_free(copy);
-		return status;
-	}
-	copy->steps = finder->steps;
-	for (size_t i = 0; i < copy->block_count; i++) {
-		const size_t cells = finder->routes * BLOCK;
-
-		memcpy(copy->blocks[i]->tau, finder->blocks[i]->tau, cells * sizeof(int32_t));
-		memcpy(copy->blocks[i]->length, finder->blocks[i]->length, cells);
-	}
-	return ROSA_OK;
-}
-
 rosa_status finder_rewind(struct finder *finder, size_t steps, rosa_error *err)
 {
 	rosa_status status = rosa_stream_rewind(finder->stream, steps, err);

@@ -33,9 +33,6 @@ void finder_free(struct finder *finder); /* safe on a zeroed one */
 rosa_status finder_find(struct finder *finder, size_t steps, const void *query, const void *key,
 			struct past_control control, struct places *places, rosa_error *err);
 
-/* An independent finder that continues from here. */
-rosa_status finder_fork(const struct finder *finder, struct finder *copy, rosa_error *err);
-
 /* Goes back to the first `steps` steps; more than there are is an error. On failure the finder is of no further use. */
 rosa_status finder_rewind(struct finder *finder, size_t steps, rosa_error *err);
 

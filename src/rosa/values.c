@@ -80,23 +80,6 @@ struct value_rows values_rows(const struct values *values)
 	return (struct value_rows){(const uint64_t *const *)values->blocks, VALUES_SHIFT, bit_words(values->channels)};
 }
 
-rosa_status values_fork(const struct values *values, struct values *copy, rosa_error *err)
-{
-	rosa_status status;
-
-	values_init(copy, values->channels);
-	status = reserve(copy, values->steps, err);
-	if (status != ROSA_OK) {
-		values_free(copy);
-		return status;
-	}
-	copy->steps = values->steps;
-	for (size_t t = 0; t < values->steps; t += BLOCK)
-		memcpy(copy->blocks[t / BLOCK], values->blocks[t / BLOCK],
-		       (values->steps - t < BLOCK ? values->steps - t : BLOCK) * row_bytes(values));
-	return ROSA_OK;
-}
-
 uint64_t values_bytes(const struct values *values)
 {
 	return values->block_count * (sizeof(*values->blocks) + BLOCK * row_bytes(values));

@@ -44,9 +44,6 @@ rosa_status values_append(struct values *values, size_t steps, const uint64_t *b
 /* For reading them; valid until the next values_append. */
 struct value_rows values_rows(const struct values *values);
 
-/* A copy that shares nothing. */
-rosa_status values_fork(const struct values *values, struct values *copy, rosa_error *err);
-
 /* Bytes in use; all of them grow with the text. */
 uint64_t values_bytes(const struct values *values);
 

@@ -10,6 +10,7 @@
 
 #include "rosa/backward.h"
 #include "rosa/scratch.h"
+#include "base/sizes.h"
 
 #define BLOCK_CHANNELS 128 /* of a block of routes, about: enough columns for an efficient product */
 
@@ -23,11 +24,6 @@ struct weighing {
 	float *theta, *p;             /* [entries][steps][channels] */
 	uint16_t *query, *key;        /* [entries][routes][steps]: symbols */
 };
-
-static inline size_t smaller(size_t a, size_t b)
-{
-	return a < b ? a : b;
-}
 
 /* `step_bytes`: what else the rule needs per step of a batch entry. */
 void weighing_init(struct weighing *job, const struct backward *call, size_t step_bytes, struct scratch *scratch);

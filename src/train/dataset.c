@@ -39,11 +39,10 @@ struct source {
 struct dataset {
 	struct source *sources;
 	size_t count, length;
-	uint64_t seed, samples, tokens, cut, silent, tokenizer, changed;
-	struct checksum sum;  /* of the shards' checksums */
-	const char *unmarked; /* the path of a shard without marks of answers, or NULL */
-	size_t vocabulary;
-	double *sums; /* of weights, for mixing; NULL: all in one */
+	uint64_t seed;
+	struct dataset_facts facts;
+	struct checksum sum; /* of the shards' checksums */
+	double *sums;        /* of weights, for mixing; NULL: all in one */
 };
 
 /* -------------------------------------------------------------------------------------------------------- shards -- */
@@ -112,8 +111,8 @@ static void count_cut(struct dataset *dataset, const struct tokens_file *file)
 	for (size_t i = 0; i < file->documents; i++) {
 		if (file->starts[i + 1] - file->starts[i] <= dataset->length + 1)
 			continue;
-		dataset->cut++;
-		dataset->silent += !any_counts(file, file->starts[i] + 1, dataset->length);
+		dataset->facts.cut++;
+		dataset->facts.silent += !any_counts(file, file->starts[i] + 1, dataset->length);
 	}
 }
 
@@ -121,20 +120,22 @@ static void count_cut(struct dataset *dataset, const struct tokens_file *file)
 static rosa_status admit(struct dataset *dataset, const struct tokens_file *file, rosa_error *err)
 {
 	const struct tokens_file *first = &dataset->sources[0].files[0];
+	struct dataset_facts *facts = &dataset->facts;
 
 	if (file->tokenizer != first->tokenizer)
 		return rosa_fail(err, ROSA_EINVAL,
 				 "%s was packed with another tokenizer than %s; pack both with the same model",
 				 file->path, first->path);
-	dataset->tokenizer = file->tokenizer;
-	dataset->vocabulary = file->vocabulary > dataset->vocabulary ? file->vocabulary : dataset->vocabulary;
-	dataset->tokens += file->tokens;
-	dataset->changed = file->changed > dataset->changed ? file->changed : dataset->changed;
+	facts->tokenizer = file->tokenizer;
+	facts->vocabulary = file->vocabulary > facts->vocabulary ? file->vocabulary : facts->vocabulary;
+	facts->tokens += file->tokens;
+	facts->changed = file->changed > facts->changed ? file->changed : facts->changed;
 	checksum_add(&dataset->sum, &file->checksum, sizeof(file->checksum));
+	facts->checksum = checksum_value(&dataset->sum);
 	if (file->counts)
 		count_cut(dataset, file);
 	else
-		dataset->unmarked = file->path;
+		facts->unmarked = file->path;
 	return ROSA_OK;
 }
 
@@ -173,7 +174,7 @@ static rosa_status open_source(struct dataset *dataset, struct source *source, c
 	tokens = row_all(&source->text);
 	source->text_samples = tokens ? (tokens - 1 + dataset->length - 1) / dataset->length : 0;
 	source->samples = source->text_samples + row_all(&source->talks);
-	dataset->samples += source->samples;
+	dataset->facts.samples += source->samples;
 	if (source->samples == 0)
 		return rosa_fail(err, ROSA_EINVAL, "%s: has one token, and nothing to learn from", path);
 	return ROSA_OK;
@@ -238,7 +239,7 @@ rosa_status dataset_open(const struct dataset_source *sources, size_t count, siz
 		dataset->count++;
 		status = open_source(dataset, &dataset->sources[i], sources[i].path, err);
 	}
-	if (!status && dataset->silent == dataset->samples)
+	if (!status && dataset->facts.silent == dataset->facts.samples)
 		status = rosa_fail(err, ROSA_EINVAL,
 				   "%s: not one answer of its conversations begins within %zu tokens; give a larger "
 				   "length",
@@ -263,44 +264,9 @@ void dataset_free(dataset *dataset)
 	free(dataset);
 }
 
-size_t dataset_vocabulary(const dataset *dataset)
+const struct dataset_facts *dataset_facts(const dataset *dataset)
 {
-	return dataset->vocabulary;
-}
-
-uint64_t dataset_tokenizer(const dataset *dataset)
-{
-	return dataset->tokenizer;
-}
-
-uint64_t dataset_samples(const dataset *dataset)
-{
-	return dataset->samples;
-}
-
-uint64_t dataset_tokens(const dataset *dataset)
-{
-	return dataset->tokens;
-}
-
-uint64_t dataset_cut(const dataset *dataset)
-{
-	return dataset->cut;
-}
-
-uint64_t dataset_silent(const dataset *dataset)
-{
-	return dataset->silent;
-}
-
-uint64_t dataset_checksum(const dataset *dataset)
-{
-	return checksum_value(&dataset->sum);
-}
-
-uint64_t dataset_changed(const dataset *dataset)
-{
-	return dataset->changed;
+	return &dataset->facts;
 }
 
 rosa_status dataset_verify(const dataset *dataset, uint64_t since, rosa_error *err)
@@ -315,11 +281,6 @@ rosa_status dataset_verify(const dataset *dataset, uint64_t since, rosa_error *e
 				status = tokens_file_verify(&source->files[f], err);
 	}
 	return status;
-}
-
-const char *dataset_unmarked(const dataset *dataset)
-{
-	return dataset->unmarked;
 }
 
 /* ------------------------------------------------------------------------------------------------------- samples -- */
@@ -397,7 +358,7 @@ static void read_sample(const struct source *source, size_t length, uint64_t sam
 void dataset_sample(const dataset *dataset, uint64_t n, uint32_t *tokens, uint32_t *targets, float *weight)
 {
 	size_t chosen = 0;
-	uint64_t counter = n, samples = dataset->samples, place;
+	uint64_t counter = n, samples = dataset->facts.samples, place;
 
 	if (dataset->sums) {
 		mixing_place(dataset->sums, dataset->count, n, &chosen, &counter);

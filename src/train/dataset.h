@@ -24,19 +24,25 @@ typedef struct dataset dataset;
 rosa_status dataset_open(const struct dataset_source *sources, size_t count, size_t length, uint64_t seed,
 			 dataset **made, rosa_error *err);
 void dataset_free(dataset *dataset); /* safe on NULL */
-size_t dataset_vocabulary(const dataset *dataset);
-uint64_t dataset_tokenizer(const dataset *dataset); /* fingerprint: see tokens_fingerprint */
-uint64_t dataset_samples(const dataset *dataset);   /* of one pass over everything */
-uint64_t dataset_tokens(const dataset *dataset);    /* in all shards */
-uint64_t dataset_cut(const dataset *dataset);       /* conversations that are longer than a sample */
-uint64_t dataset_silent(const dataset *dataset);    /* of these, those whose answers are all cut off */
-uint64_t
-dataset_checksum(const dataset *dataset); /* of all shards in their order, from the checksums in their headers */
-uint64_t dataset_changed(const dataset *dataset); /* when one of them was last written, in nanoseconds */
+
+/* What is known of all shards together. */
+struct dataset_facts {
+	size_t vocabulary;
+	uint64_t tokenizer; /* fingerprint: see tokens_fingerprint */
+	uint64_t samples;   /* of one pass over everything */
+	uint64_t tokens;    /* in all shards */
+	uint64_t cut;       /* conversations that are longer than a sample */
+	uint64_t silent;    /* of these, those whose answers are all cut off */
+	uint64_t checksum;  /* of all shards in their order, from the checksums in their headers */
+	uint64_t changed;   /* when one of them was last written, in nanoseconds */
+	const char
+	    *unmarked; /* the path of a shard without marks of answers, in which all counts; NULL: there is none */
+};
+
+const struct dataset_facts *dataset_facts(const dataset *dataset);
+
 /* Reads all shards written after that time and compares them with their checksums. */
 rosa_status dataset_verify(const dataset *dataset, uint64_t since, rosa_error *err);
-/* The path of a shard in which answers are not marked, so that everything counts; NULL: there is none. */
-const char *dataset_unmarked(const dataset *dataset);
 
 /* Sample number n, from 0 and without end: passes follow each other, each in its own order. It is a function of n, the
  * files and the seed, so the only state is the number of samples read, and any process can read any sample. All three

@@ -10,6 +10,7 @@
 
 #include "base/draw.h"
 #include "base/status.h"
+#include "base/sizes.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -517,11 +518,6 @@ static void take_tape(network *n, struct layer_tape *tape, bool own_input, bool 
 			*parts[i].place = network_take(n, rows, parts[i].width, sizeof(float), good);
 	if (rosa && *good)
 		*good = network_take_lookup(n, &tape->lookup);
-}
-
-static size_t larger(size_t a, size_t b)
-{
-	return a > b ? a : b;
 }
 
 static void take_gradients(network *n, bool *good)

@@ -89,7 +89,7 @@ static rosa_status read_one(struct reading *r, const dataset *data, uint64_t n, 
 static rosa_status read_all(struct reading *r, const dataset *data, const struct pointer *pointer,
 			    rosa_progress progress, void *context)
 {
-	const uint64_t samples = dataset_samples(data), wanted = r->stage->pointer_positions;
+	const uint64_t samples = dataset_facts(data)->samples, wanted = r->stage->pointer_positions;
 	rosa_status status = ROSA_OK;
 
 	for (uint64_t n = 0; n < samples && r->positions.count < wanted && status == ROSA_OK; n++) {

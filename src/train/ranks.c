@@ -65,11 +65,6 @@ rosa_status ranks_agree(const struct ranks *ranks, rosa_status mine, rosa_error 
 
 #define SLICE_BYTES ((size_t)1 << 22) /* of one process's numbers in one message */
 
-bool ranks_built_in(void)
-{
-	return true;
-}
-
 rosa_status ranks_begin(struct ranks *ranks, rosa_error *err)
 {
 	MPI_Comm here;
@@ -215,11 +210,6 @@ bool ranks_any(const struct ranks *ranks, bool mine)
 }
 
 #else
-
-bool ranks_built_in(void)
-{
-	return false;
-}
 
 rosa_status ranks_begin(struct ranks *ranks, rosa_error *err)
 {

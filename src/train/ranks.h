@@ -20,7 +20,6 @@ struct ranks {
  * times is refused: each process would train all of it and write over the others. */
 rosa_status ranks_begin(struct ranks *ranks, rosa_error *err);
 void ranks_end(struct ranks *ranks);
-bool ranks_built_in(void); /* whether the build has MPI */
 
 /* The processors that are this process's share of the machine, and those it is bound to; both 1 at least. mpirun binds
  * processes to one processor each unless told otherwise, and threads that share one are slower than none. */

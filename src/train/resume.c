@@ -52,7 +52,7 @@ rosa_status resume_check_data(const struct run_state *state, size_t stage, const
 {
 	if (stage != state->stage || state->stage_step == 0 || state->data == 0)
 		return ROSA_OK;
-	if (dataset_checksum(data) != state->data)
+	if (dataset_facts(data)->checksum != state->data)
 		return rosa_fail(err, ROSA_EINVAL,
 				 "stage.%zu.data: the shards are not those that the run has been reading; put those "
 				 "back, or give the new ones another name to train on them from here on",

@@ -28,12 +28,12 @@ struct data_rules data_rules_of(const char *model, size_t vocabulary)
 static rosa_status check(const dataset *data, const char *path, const struct data_rules *rules,
 			 const struct tune_stage *stage, rosa_error *err)
 {
-	const char *unmarked = stage->kind == TUNE_SFT ? dataset_unmarked(data) : NULL;
+	const char *unmarked = stage->kind == TUNE_SFT ? dataset_facts(data)->unmarked : NULL;
 
-	if (dataset_vocabulary(data) > rules->vocabulary)
+	if (dataset_facts(data)->vocabulary > rules->vocabulary)
 		return rosa_fail(err, ROSA_EINVAL, "%.120s: has tokens up to %zu, the model knows %zu; pack it again",
-				 path, dataset_vocabulary(data) - 1, rules->vocabulary);
-	if (rules->has_tokenizer && rules->tokenizer != dataset_tokenizer(data))
+				 path, dataset_facts(data)->vocabulary - 1, rules->vocabulary);
+	if (rules->has_tokenizer && rules->tokenizer != dataset_facts(data)->tokenizer)
 		return rosa_fail(err, ROSA_EINVAL,
 				 "%.120s: was packed with another tokenizer than that of %.80s; pack it again", path,
 				 rules->model);

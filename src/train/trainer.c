@@ -311,7 +311,7 @@ static void read_sample(const void *context, uint64_t n, uint32_t *tokens, uint3
 /* Reports what of the data is not used. */
 static void tell_cut(struct trainer *t, const struct stage_run *run)
 {
-	const uint64_t cut = dataset_cut(run->data.data), silent = dataset_silent(run->data.data);
+	const uint64_t cut = dataset_facts(run->data.data)->cut, silent = dataset_facts(run->data.data)->silent;
 	char message[240];
 
 	if (!cut)
@@ -344,8 +344,8 @@ static rosa_status open_stage(struct trainer *t, struct stage_run *run, rosa_err
 	if (status == ROSA_OK)
 		status = stage_data_open(t->config, (size_t)t->state.stage, &t->rules, &run->data, err);
 	if (status == ROSA_OK) {
-		t->state.data = dataset_checksum(run->data.data);
-		t->state.data_time = dataset_changed(run->data.data);
+		t->state.data = dataset_facts(run->data.data)->checksum;
+		t->state.data_time = dataset_facts(run->data.data)->changed;
 		tell_cut(t, run);
 	}
 	samples.context = run->data.valid;
@@ -391,7 +391,7 @@ static int tell_judging(void *context, uint64_t done, uint64_t total)
 /* The loss, and that on far tokens with its controls: a run shows early whether it remembers. */
 static rosa_status validate(struct trainer *t, struct stage_run *run, struct training_entry *entry, rosa_error *err)
 {
-	const uint64_t all = dataset_samples(run->data.valid), wanted = run->stage->valid_samples;
+	const uint64_t all = dataset_facts(run->data.valid)->samples, wanted = run->stage->valid_samples;
 	const uint64_t count = wanted < all ? wanted : all;
 	const struct {
 		enum past_reads reads;

@@ -33,13 +33,15 @@ static uint64_t count_parameters(network *network, enum parameter_group group)
 
 static void plan_data(const struct tune_stage *stage, const struct stage_data *data, struct stage_plan *plan)
 {
-	plan->data_tokens = dataset_tokens(data->data);
-	plan->data_samples = dataset_samples(data->data);
-	plan->cut = dataset_cut(data->data);
-	plan->silent = dataset_silent(data->data);
+	const struct dataset_facts *facts = dataset_facts(data->data);
+
+	plan->data_tokens = facts->tokens;
+	plan->data_samples = facts->samples;
+	plan->cut = facts->cut;
+	plan->silent = facts->silent;
 	if (data->valid) {
-		plan->valid_tokens = dataset_tokens(data->valid);
-		plan->valid_samples = dataset_samples(data->valid);
+		plan->valid_tokens = dataset_facts(data->valid)->tokens;
+		plan->valid_samples = dataset_facts(data->valid)->samples;
 		if (stage->valid_samples < plan->valid_samples)
 			plan->valid_samples = stage->valid_samples;
 	}
