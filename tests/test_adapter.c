@@ -558,7 +558,9 @@ static void refuses_folders(void **state)
 	need_json();
 	save(&folder);
 	assert_false(opens(scratch_path("nothing"), &error));
-	assert_non_null(strstr(error.message, "has no adapter_config.json; name the folder of a run"));
+	must_say(&error, "nothing: No such file or directory");
+	assert_false(opens(scratch_path("."), &error));
+	must_say(&error, "has no adapter_config.json; name the folder of a run");
 	scratch_write("adapter/adapter_config.json", "{");
 	assert_refused("adapter_config.json: ");
 	save(&folder);

@@ -160,7 +160,7 @@ check 0 '' help demo
 says '^  -f, --file TEXT '
 check 0 '' help help
 check 0 '' help bench
-says 'rosatune bench retrieve'
+says 'rosatune bench retrieve .*measure the speed and the memory'
 check 2 'rosatune: unknown command gnerate, did you mean generate?' help gnerate
 check 0 '' man bench retrieve
 says '^.B rosatune bench retrieve$'
@@ -179,7 +179,7 @@ check 2 'rosatune: unknown command retreive, did you mean retrieve?' retreive
 check 2 'rosatune: unknown command bnch, did you mean bench?' bnch
 check 2 "rosatune: unknown command xyzzy; 'rosatune --help' lists" xyzzy
 check 2 'rosatune: unknown option --verison, did you mean --version?' --verison
-check 2 'rosatune bench: a second word is missing' bench
+check 2 'rosatune bench: a second word is missing: retrieve, model, ' bench
 check 2 "rosatune bench: unknown command retreive, did you mean 'rosatune bench retrieve'?" bench retreive
 if [ -w /dev/full ]; then
 	bounded "$program" --help >/dev/full 2>err
@@ -214,7 +214,8 @@ check 2 'unknown option --max, did you mean --max-match?' retrieve --max 3
 check 2 '--query needs a value: --query Q.npy' retrieve --query
 check 2 '--query needs a value' retrieve --query --key k1.npy
 check 2 '--no-fold takes no value' retrieve --no-fold=yes
-check 2 'unexpected argument q1.npy' retrieve q1.npy
+check 2 'unexpected argument q1.npy; options begin with --' retrieve q1.npy
+check 2 'unexpected argument a.txt; a file to read is given with --file a.txt' ppl -m x.gguf a.txt
 for bits in 0 21 -1 x 4k '' 99999999999999999999999; do
 	check 2 'give a whole number from 1 to 20' retrieve $pair --bits "$bits" --out results/t.npy
 done

@@ -233,7 +233,11 @@ static int take_operand(struct args *args, char *word)
 		return 1;
 	}
 	if (!args->operand || *args->operand) {
-		complain(args->command, "unexpected argument %s; options begin with --", word);
+		if (find(args, "file", 4))
+			complain(args->command, "unexpected argument %s; a file to read is given with --file %s", word,
+				 word);
+		else
+			complain(args->command, "unexpected argument %s; options begin with --", word);
 		return 0;
 	}
 	*args->operand = word;

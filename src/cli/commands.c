@@ -88,25 +88,29 @@ static int explain_group(int count, char **words)
 	bool asked = count > 1 && (strcmp(words[1], "--help") == 0 || strcmp(words[1], "-h") == 0);
 	const char *seconds[COMMANDS + 1];
 	size_t length = strlen(words[0]), found = 0;
+	char all[256] = "";
 
 	for (size_t i = 0; i < COMMANDS; i++) {
-		if (strncmp(commands[i].name, words[0], length) == 0 && commands[i].name[length] == ' ')
-			seconds[found++] = commands[i].name + length + 1;
+		if (strncmp(commands[i].name, words[0], length) != 0 || commands[i].name[length] != ' ')
+			continue;
+		seconds[found++] = commands[i].name + length + 1;
+		if (asked)
+			printf("usage: rosatune %-16s [options]   %s\n", commands[i].name, commands[i].what);
+		snprintf(all + strlen(all), sizeof(all) - strlen(all), "%s%s", found > 1 ? ", " : "",
+			 seconds[found - 1]);
 	}
 	seconds[found] = NULL;
 	if (found == 0)
 		return -1;
-	if (asked) {
-		for (size_t i = 0; i < found; i++)
-			printf("usage: rosatune %s %s [options]\n", words[0], seconds[i]);
+	if (asked)
 		return DONE;
-	}
 	const char *near = count > 1 ? words_nearest(words[1], seconds) : NULL;
 	if (count > 1)
 		complain(words[0], "unknown command %s, did you mean 'rosatune %s %s'?", words[1], words[0],
 			 near ? near : seconds[0]);
 	else
-		complain(words[0], "a second word is missing; try 'rosatune %s --help'", words[0]);
+		complain(words[0], "a second word is missing: %s; 'rosatune %s --help' says what they do", all,
+			 words[0]);
 	return MISUSED;
 }
 

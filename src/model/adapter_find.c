@@ -94,6 +94,8 @@ rosa_status adapter_find(const char *path, char **found, rosa_error *err)
 	free(checkpoint);
 	if (*found)
 		return ROSA_OK;
+	if (!path_exists(path))
+		return rosa_fail(err, ROSA_EIO, "%s: No such file or directory", path);
 	return rosa_fail(err, ROSA_EIO,
 			 "%s: has no " ADAPTER_CONFIG "; name the folder of a run of rosatune tune, or one that "
 			 "rosatune.hf.save_adapter wrote",
