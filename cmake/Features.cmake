@@ -4,7 +4,7 @@
 # is the user of a command that is missing: `rosatune --version` prints the list, and the command concerned can say the
 # same.
 #
-# rosatune_feature(name state) adds "name: state" to the list, e.g. rosatune_feature(cuda "not built").
+# rosatune_feature(name state) adds "name: state" to the list, e.g. rosatune_feature(zlib "not found").
 
 set(rosatune_features "")
 
@@ -14,7 +14,24 @@ function(rosatune_feature name state)
 	set(rosatune_features "${rosatune_features}" PARENT_SCOPE)
 endfunction()
 
-rosatune_feature(cuda "not built")
+# nvcc compiles what runs on CUDA devices (cmake/Cuda.cmake). The program and the library are built without it.
+set(ROSATUNE_CUDA_BUILT OFF)
+if(NOT ROSATUNE_CUDA)
+	rosatune_feature(cuda "switched off (ROSATUNE_CUDA)")
+elseif(ROSATUNE_SANITIZE)
+	rosatune_feature(cuda "left out (ROSATUNE_SANITIZE)")
+else()
+	include(CheckLanguage)
+	check_language(CUDA)
+	if(CMAKE_CUDA_COMPILER)
+		set(ROSATUNE_CUDA_BUILT ON)
+		rosatune_feature(cuda "yes")
+	elseif(ROSATUNE_CUDA STREQUAL AUTO)
+		rosatune_feature(cuda "not built, nvcc was not found")
+	else()
+		message(FATAL_ERROR "ROSATUNE_CUDA: nvcc was not found; put its folder into PATH")
+	endif()
+endif()
 
 # OpenBLAS multiplies matrices; without it plain C does, several times slower. It is tried by linking the very functions
 # that are used: a cblas.h may be another library's. The target rosatune_blas is what to link, empty where there is none.

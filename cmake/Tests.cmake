@@ -72,6 +72,11 @@ foreach(source ${test_sources})
 	set_tests_properties(${name} PROPERTIES LABELS unit ENVIRONMENT "${test_environment}")
 endforeach()
 
+if(ROSATUNE_CUDA_BUILT)
+	add_test(NAME cuda_retrieve COMMAND cuda_retrieve)
+	set_tests_properties(cuda_retrieve PROPERTIES LABELS unit SKIP_RETURN_CODE 77)
+endif()
+
 # Examples are part of the documentation, so they must build and end well; test_install.sh reads what they print.
 file(GLOB example_sources CONFIGURE_DEPENDS examples/*.c)
 foreach(source ${example_sources})

@@ -50,12 +50,13 @@ ROSA_API const char *rosa_version(void);
 
 typedef enum rosa_status {
 	ROSA_OK = 0,
-	ROSA_EINVAL = 1,    /* an argument is out of range or missing */
-	ROSA_ESYMBOL = 2,   /* a symbol is not below 2^bits */
-	ROSA_ENOMEM = 3,    /* an allocation failed */
-	ROSA_EIO = 4,       /* a file could not be opened, read or written */
-	ROSA_EFORMAT = 5,   /* a saved state is truncated, altered or of an unknown version */
-	ROSA_ECANCELLED = 6 /* the progress callback asked to stop */
+	ROSA_EINVAL = 1,     /* an argument is out of range or missing */
+	ROSA_ESYMBOL = 2,    /* a symbol is not below 2^bits */
+	ROSA_ENOMEM = 3,     /* an allocation failed */
+	ROSA_EIO = 4,        /* a file could not be opened, read or written */
+	ROSA_EFORMAT = 5,    /* a saved state is truncated, altered or of an unknown version */
+	ROSA_ECANCELLED = 6, /* the progress callback asked to stop */
+	ROSA_EDEVICE = 7     /* a CUDA device, its driver or librosatune_cuda.so cannot be used */
 } rosa_status;
 
 typedef struct rosa_error {
@@ -176,6 +177,49 @@ ROSA_API void rosa_flips_free(rosa_flips *flips);
 ROSA_API rosa_status rosa_chain(size_t routes, size_t steps, int links, const int32_t *tau, const int32_t *length,
 				const int32_t *tau0, const int32_t *length0, int32_t *places, int32_t *lengths,
 				rosa_error *err);
+
+/* ----------------------------------------------------------------------------------- 2b retrieval, on a CUDA device --
+ */
+
+/*
+ * The same answers as rosa_retrieve, bit for bit, by a GPU. Nothing of CUDA is needed to build or to load this library:
+ * librosatune_cuda.so is looked for when a device is opened, beside this library or program, in its lib folder, and
+ * where the system keeps libraries.
+ *
+ * Streams on which the device's search would take much longer than usual, such as long periods with defects, are
+ * noticed there, route by route, and these routes are searched by the CPU with options.threads threads.
+ */
+typedef struct rosa_cuda rosa_cuda;
+
+/* Open a device by its number, counted from 0. ROSA_EDEVICE: the message says what is missing. `allocator` as in
+ * rosa_workers_new. */
+ROSA_API rosa_status rosa_cuda_open(int device, const rosa_allocator *allocator, rosa_cuda **cuda, rosa_error *err);
+
+/* Safe on NULL. */
+ROSA_API void rosa_cuda_close(rosa_cuda *cuda);
+
+/* As rosa_retrieve, with all pointers into ordinary memory, except that the tables are dense: flips is
+ * [routes][steps][bits], at every step the table of the run it lies in. length and flips may be NULL. Of the options
+ * progress is not used. */
+ROSA_API rosa_status rosa_cuda_retrieve(rosa_cuda *cuda, const rosa_options *options, size_t routes, size_t steps,
+					const void *query, const void *key, int32_t *tau, int32_t *length,
+					int32_t *flips, rosa_error *err);
+
+/* The same with all pointers into the device's memory. `stream` is a cudaStream_t, NULL being the default stream: the
+ * search begins after what is queued there, and the call returns when it has ended. */
+ROSA_API rosa_status rosa_cuda_retrieve_device(rosa_cuda *cuda, const rosa_options *options, size_t routes,
+					       size_t steps, const void *query, const void *key, int32_t *tau,
+					       int32_t *length, int32_t *flips, void *stream, rosa_error *err);
+
+/* What a device is, and how its last call went. `size` is set by the caller, as in rosa_options. */
+typedef struct rosa_cuda_info {
+	size_t size;         /* sizeof(rosa_cuda_info) */
+	char name[256];      /* of the device */
+	double milliseconds; /* of the last call: the search itself, by the device's clock */
+	uint64_t handed;     /* of the last call: routes that the CPU searched */
+} rosa_cuda_info;
+
+ROSA_API rosa_status rosa_cuda_describe(const rosa_cuda *cuda, rosa_cuda_info *info, rosa_error *err);
 
 /* ------------------------------------------------------------------------------------- 3 retrieval, as it comes -- */
 

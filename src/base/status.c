@@ -31,6 +31,8 @@ const char *rosa_status_name(rosa_status status)
 		return "bad saved state";
 	case ROSA_ECANCELLED:
 		return "cancelled";
+	case ROSA_EDEVICE:
+		return "no usable device";
 	}
 	return "unknown status";
 }

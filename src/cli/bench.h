@@ -1,4 +1,4 @@
-/* What the two measurements of `bench retrieve` are given, and what they share. */
+/* What the measurements of `bench retrieve` are given, and what they share. */
 #ifndef ROSATUNE_BENCH_H
 #define ROSATUNE_BENCH_H
 
@@ -29,6 +29,7 @@ bool bench_make(const struct bench *bench, size_t piece, size_t steps, rosa_erro
 /* Each measures, prints to stdout, and returns false with a reason if it could not. */
 bool bench_throughput(const struct bench *bench, rosa_error *why);
 bool bench_decode(const struct bench *bench, rosa_error *why);
+bool bench_device(const struct bench *bench, rosa_error *why);
 
 /* Steps that the pair must have room for when bench_decode is to make a history of `steps`, piece by piece, and to time
  * `singles` of them. */

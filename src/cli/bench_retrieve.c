@@ -20,6 +20,7 @@ struct request {
 	struct bench bench;
 	const char *query_path, *key_path;
 	uint64_t routes, tokens, alphabet;
+	int device;
 	bool no_flips, decode, list;
 	bool made;    /* at least one option for made streams was given */
 	bool singles; /* a number of them was given */
@@ -72,6 +73,8 @@ static enum args_result parse(struct request *request, int count, char **words)
 	    OPTION_FLAG("decode", &request->decode,
 			"time single steps at the end of a history of T tokens (made ones: see below)"),
 	    OPTION_NUMBER("steps", &bench->singles, "N", 1, 1u << 20, "with --decode: steps to time (default 256)"),
+	    OPTION_CHOICE("device", &request->device, "D", device_names,
+			  "cpu (default), or cuda: a device beside the CPU, all at once"),
 	    OPTION_FLAG("json", &bench->json, "print JSON"),
 	};
 	struct args args = {
@@ -108,6 +111,8 @@ static bool consistent(const struct request *request)
 			 (unsigned long long)request->alphabet, (unsigned long long)request->bench.retrieval.bits);
 	else if (request->bench.chunk && request->decode)
 		complain("bench retrieve", "--chunk reads in pieces, --decode takes single steps; give one of the two");
+	else if (request->device == DEVICE_CUDA && (request->bench.chunk || request->decode))
+		complain("bench retrieve", "--device cuda takes all steps at once; leave out --chunk and --decode");
 	else if (request->singles && !request->decode)
 		complain("bench retrieve", "--steps counts single steps; give --decode too");
 	else if (request->decode && !files && request->tokens <= request->bench.singles)
@@ -156,6 +161,8 @@ static bool run(struct request *request, rosa_error *why)
 {
 	if (!(request->query_path ? load_streams(request, why) : make_streams(request, why)))
 		return false;
+	if (request->device == DEVICE_CUDA)
+		return bench_device(&request->bench, why);
 	return request->decode ? bench_decode(&request->bench, why) : bench_throughput(&request->bench, why);
 }
 

@@ -16,6 +16,8 @@
 const char *const policy_names[] = {
     [ROSA_READABLE] = "readable", [ROSA_LITERAL] = "literal", [ROSA_INCLUSIVE] = "inclusive", NULL};
 
+const char *const device_names[] = {[DEVICE_CPU] = "cpu", [DEVICE_CUDA] = "cuda", NULL};
+
 rosa_options retrieval_options(const struct retrieval_args *args)
 {
 	rosa_options options = ROSA_OPTIONS_INIT;

@@ -26,6 +26,10 @@ extern const char *const policy_names[]; /* by rosa_policy; ends with NULL */
 	    OPTION_SIZE("delay", &(a)->delay, "D", 0, UINT32_MAX, "find nothing younger than D steps (default 0)"),    \
 	    OPTION_NUMBER("threads", &(a)->threads, "N", 0, 1024, threads_help)
 
+/* Where retrieval runs: the values of an option --device. */
+enum { DEVICE_CPU, DEVICE_CUDA };
+extern const char *const device_names[];
+
 rosa_options retrieval_options(const struct retrieval_args *args);
 
 /* Query and key of the same shape, [routes][steps], every symbol below 2^bits: uint16_t, or uint32_t above 16 bits. */

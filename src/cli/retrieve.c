@@ -29,12 +29,8 @@ struct job {
 	struct symbol_pair pair;
 	int32_t *tau, *length; /* [routes][steps] */
 	rosa_flips flips;      /* all at once: by runs */
-	int32_t *table;        /* in chunks: [routes][steps][bits] */
+	int32_t *table;        /* in chunks, or on a device: [routes][steps][bits] */
 };
-
-enum { DEVICE_CPU, DEVICE_CUDA };
-
-static const char *const device_names[] = {[DEVICE_CPU] = "cpu", [DEVICE_CUDA] = "cuda", NULL};
 
 /* -------------------------------------------------------------------------------------------------- the command -- */
 
@@ -115,7 +111,7 @@ static bool allocate(struct job *job, rosa_error *why)
 		if (!job->length)
 			return false;
 	}
-	if (job->flips_path && job->chunk) {
+	if (job->flips_path && (job->chunk || job->device == DEVICE_CUDA)) {
 		job->table = get_memory(cells, row, "the counterfactual tables", why);
 		if (!job->table)
 			return false;
@@ -186,9 +182,25 @@ static bool retrieve_in_chunks(struct job *job, struct progress *progress, rosa_
 	return done;
 }
 
+static bool retrieve_on_device(struct job *job, rosa_error *why)
+{
+	const rosa_options options = retrieval_options(&job->retrieval);
+	const struct symbol_pair *pair = &job->pair;
+	rosa_cuda *cuda = NULL;
+	bool done = rosa_cuda_open(0, NULL, &cuda, why) == ROSA_OK &&
+		    rosa_cuda_retrieve(cuda, &options, pair->routes, pair->steps, pair->query, pair->key, job->tau,
+				       job->length, job->table, why) == ROSA_OK;
+
+	rosa_cuda_close(cuda);
+	return done;
+}
+
 static bool compute(struct job *job, rosa_error *why)
 {
 	struct progress progress;
+
+	if (job->device == DEVICE_CUDA)
+		return retrieve_on_device(job, why) && !interrupted();
 
 	progress_begin(&progress, "retrieving", 0);
 	bool done = job->chunk ? retrieve_in_chunks(job, &progress, why) : retrieve_at_once(job, &progress, why);
@@ -255,8 +267,6 @@ static bool write_outputs(const struct job *job, rosa_error *why)
 
 static bool run(struct job *job, rosa_error *why)
 {
-	if (job->device == DEVICE_CUDA)
-		return refuse(why, "--device cuda: this build has no CUDA; use --device cpu");
 	return can_write(job, why) &&
 	       symbol_pair_load(&job->pair, job->query_path, job->key_path, (int)job->retrieval.bits, why) &&
 	       allocate(job, why) && compute(job, why) && write_outputs(job, why);
@@ -272,6 +282,11 @@ int retrieve_command(int count, char **words)
 		return parsed == ARGS_HELP ? DONE : MISUSED;
 	if (!names_differ(&job))
 		return MISUSED;
+	if (job.chunk && job.device == DEVICE_CUDA) {
+		complain("retrieve",
+			 "--chunk feeds streams, which the CPU alone has; leave out --device cuda or --chunk");
+		return MISUSED;
+	}
 	interrupt_watch();
 	bool done = run(&job, &why);
 	rosa_flips_free(&job.flips);

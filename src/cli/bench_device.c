@@ -1,0 +1,133 @@
+/*
+ * How long retrieval takes on a CUDA device, beside the CPU on the same symbols in the same run.
+ *
+ * The device's time is that of the search alone, by its own clock: symbols are there already where a network computes
+ * them. The time with copies from and to ordinary memory is given too. Both sides make one run that is not timed, and
+ * their destinations are compared: a speed of wrong answers is worth nothing.
+ */
+#include "cli/bench.h"
+
+#include "cli/interrupt.h"
+#include "cli/progress.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct sides {
+	rosa_cuda *cuda;
+	rosa_cuda_info info;
+	double *device_ms, *copies_ms, *cpu_ms; /* [repeat] */
+	int32_t *tau, *cpu_tau, *table;
+};
+
+static double now_ms(void)
+{
+	return (double)progress_clock() / 1e6;
+}
+
+static bool time_device(const struct bench *bench, struct sides *sides, double *search, double *all, rosa_error *why)
+{
+	const rosa_options options = retrieval_options(&bench->retrieval);
+	const struct symbol_pair *pair = &bench->pair;
+	rosa_error error = {0};
+	double begin = now_ms();
+
+	sides->info.size = sizeof(sides->info);
+	if (rosa_cuda_retrieve(sides->cuda, &options, pair->routes, pair->steps, pair->query, pair->key, sides->tau,
+			       NULL, sides->table, &error) ||
+	    rosa_cuda_describe(sides->cuda, &sides->info, &error))
+		return refuse(why, "%s", error.message);
+	*all = now_ms() - begin;
+	*search = sides->info.milliseconds;
+	return !interrupted() || refuse(why, "interrupted");
+}
+
+static bool time_cpu(const struct bench *bench, struct sides *sides, double *all, rosa_error *why)
+{
+	const rosa_options options = retrieval_options(&bench->retrieval);
+	const struct symbol_pair *pair = &bench->pair;
+	rosa_flips flips = {0};
+	rosa_error error = {0};
+	double begin = now_ms();
+	rosa_status status = rosa_retrieve(&options, pair->routes, pair->steps, pair->query, pair->key, sides->cpu_tau,
+					   NULL, bench->flips ? &flips : NULL, &error);
+
+	*all = now_ms() - begin;
+	rosa_flips_free(&flips);
+	if (status)
+		return refuse(why, "%s", error.message);
+	return !interrupted() || refuse(why, "interrupted");
+}
+
+static bool time_all(const struct bench *bench, struct sides *sides, rosa_error *why)
+{
+	double warm_up, other;
+	bool done = time_device(bench, sides, &warm_up, &other, why) && time_cpu(bench, sides, &warm_up, why);
+
+	for (uint64_t i = 0; i < bench->repeat && done; i++)
+		done = time_device(bench, sides, &sides->device_ms[i], &sides->copies_ms[i], why) &&
+		       time_cpu(bench, sides, &sides->cpu_ms[i], why);
+	return done;
+}
+
+static void print(const struct bench *bench, struct sides *sides)
+{
+	const size_t repeat = bench->repeat, cells = bench->pair.routes * bench->pair.steps;
+	const bool equal = memcmp(sides->tau, sides->cpu_tau, cells * sizeof(int32_t)) == 0;
+
+	bench_sort(sides->device_ms, repeat);
+	bench_sort(sides->copies_ms, repeat);
+	bench_sort(sides->cpu_ms, repeat);
+	double device = bench_quantile(sides->device_ms, repeat, 0.5), cpu = bench_quantile(sides->cpu_ms, repeat, 0.5);
+	const struct bench_row rows[] = {
+	    {.key = "device", .label = "device", .text = sides->info.name},
+	    {.key = "repeat", .label = "repeats", .number = (double)repeat},
+	    {.key = "flips", .label = "counterfactual tables", .number = bench->flips},
+	    {.key = "device_ms", .label = "device, search, median", .unit = "ms", .number = device, .digits = 3},
+	    {.key = "device_ms_min", .label = "  least", .unit = "ms", .number = sides->device_ms[0], .digits = 3},
+	    {.key = "device_ns_per_token",
+	     .label = "  per token",
+	     .unit = "ns",
+	     .number = device * 1e6 / (double)cells,
+	     .digits = 4},
+	    {.key = "device_copies_ms",
+	     .label = "  with copies, median",
+	     .unit = "ms",
+	     .number = bench_quantile(sides->copies_ms, repeat, 0.5),
+	     .digits = 3},
+	    {.key = "handed_routes", .label = "  routes left to the CPU", .number = (double)sides->info.handed},
+	    {.key = "cpu_ms", .label = "CPU, median", .unit = "ms", .number = cpu, .digits = 3},
+	    {.key = "cpu_ms_min", .label = "  least", .unit = "ms", .number = sides->cpu_ms[0], .digits = 3},
+	    {.key = "ratio", .label = "CPU / device, medians", .number = cpu / device, .digits = 2},
+	    {.key = "equal", .label = "destinations equal", .number = equal},
+	    {.key = NULL},
+	};
+
+	bench_print(bench, rows);
+}
+
+bool bench_device(const struct bench *bench, rosa_error *why)
+{
+	const size_t cells = bench->pair.routes * bench->pair.steps, repeat = bench->repeat;
+	struct sides sides = {0};
+	bool done = rosa_cuda_open(0, NULL, &sides.cuda, why) == ROSA_OK &&
+		    (sides.device_ms = get_memory(repeat, sizeof(double), "the times", why)) &&
+		    (sides.copies_ms = get_memory(repeat, sizeof(double), "the times", why)) &&
+		    (sides.cpu_ms = get_memory(repeat, sizeof(double), "the times", why)) &&
+		    (sides.tau = get_memory(cells, sizeof(int32_t), "the destinations", why)) &&
+		    (sides.cpu_tau = get_memory(cells, sizeof(int32_t), "the destinations", why)) &&
+		    (!bench->flips ||
+		     (sides.table = get_memory(cells, bench->retrieval.bits * sizeof(int32_t), "the tables", why))) &&
+		    time_all(bench, &sides, why);
+
+	if (done)
+		print(bench, &sides);
+	rosa_cuda_close(sides.cuda);
+	free(sides.device_ms);
+	free(sides.copies_ms);
+	free(sides.cpu_ms);
+	free(sides.tau);
+	free(sides.cpu_tau);
+	free(sides.table);
+	return done;
+}

@@ -1,0 +1,94 @@
+/*
+ * What a search on a CUDA device is asked for, and where it keeps what: the same for all routes of a call.
+ *
+ * Each team has a piece of device memory, used for one route after the other, in which the arrays below lie one after
+ * the other. Numbers of runs and of steps are kept in 16 bits where a route has less than 65,536 steps, else in 32:
+ * half the memory, and an index that fits into the memory of a multiprocessor.
+ */
+#ifndef ROSATUNE_CUDA_PLAN_H
+#define ROSATUNE_CUDA_PLAN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define PLAN_RUNGS  8   /* lengths of strings that are indexed, at most */
+#define PLAN_EFFORT 512 /* work that a look-up is entitled to, on average (search_template.h) */
+
+struct search_plan {
+	/* the rules (rosa_options) */
+	uint32_t bits;
+	int policy;
+	bool fold;
+	uint32_t max_match; /* UINT32_MAX: no cut */
+	uint32_t delay;
+	/* the streams and the results; [routes][steps], tables [routes][steps][bits]; length and flips may be NULL */
+	size_t routes, steps;
+	const void *query, *key;
+	int32_t *tau, *length, *flips;
+	/* outcomes: [routes], nonzero where the team gave up; the first symbols out of range, UINT64_MAX: none */
+	uint8_t *given_up;
+	unsigned long long *bad_query, *bad_key;
+	/* how symbols are packed */
+	uint32_t cell, cell_shift, word; /* bits of a symbol's cell, and their logarithm; cells of a word of 64 bits */
+	/* the index */
+	uint32_t rungs, slot_bits;
+	uint32_t effort; /* PLAN_EFFORT, or less for tests */
+	/* offsets in a team's memory */
+	size_t key_words, query_words, key_start, query_start, key_count, query_count, index;
+	size_t index_bytes; /* of one rung */
+	size_t bytes;       /* in all */
+	bool narrow;        /* numbers of 16 bits, which less than 65,536 steps can have */
+};
+
+#ifdef __CUDACC__
+#define PLAN_CODE static __host__ __device__ inline
+#else
+#define PLAN_CODE static inline
+#endif
+
+/* The length of the strings on a rung. Neighbouring lengths differ by half at most, so that a chain of one rung holds
+ * few contexts that belong to the next one as well. */
+PLAN_CODE uint32_t plan_rung(uint32_t rung)
+{
+	return rung < 4 ? rung + 1 : (rung & 1 ? 4u : 3u) << (rung / 2 - 1);
+}
+
+/* Lay out the memory. The rules, sizes, pointers and `narrow` have been filled in. */
+static inline void plan_lay_out(struct search_plan *plan)
+{
+	const size_t line = 128, steps = plan->steps;
+	size_t number, words, at = 0;
+
+	plan->cell_shift = plan->bits <= 4 ? 2 : plan->bits <= 8 ? 3 : plan->bits <= 16 ? 4 : 5;
+	plan->cell = 1u << plan->cell_shift;
+	plan->word = 64 / plan->cell;
+	number = plan->narrow ? 2 : 4;
+	/* a word of zeros before the first symbol, and one that is read, though not used, after the last */
+	words = (steps * plan->cell + 63) / 64 + 2;
+	/* A slot for two contexts. At 16,384 steps four teams then fit into the memory of a multiprocessor. */
+	plan->slot_bits = 4;
+	while ((size_t)4 << plan->slot_bits <= steps && plan->slot_bits < 30)
+		plan->slot_bits++;
+	plan->rungs = PLAN_RUNGS;
+	/* strings are read from two words */
+	while (plan_rung(plan->rungs - 1) > 2 * plan->word)
+		plan->rungs--;
+	/* room for the counts by which the rungs are chosen, too: 4 bytes a slot */
+	plan->index_bytes = (((size_t)1 << plan->slot_bits) + steps + 1) * number;
+	if (plan->index_bytes < (size_t)4 << plan->slot_bits)
+		plan->index_bytes = (size_t)4 << plan->slot_bits;
+	plan->index_bytes = (plan->index_bytes + line - 1) / line * line;
+#define PLAN_PUT(member, size) (plan->member = at, at += ((size_t)(size) + line - 1) / line * line)
+	PLAN_PUT(key_words, words * 8);
+	PLAN_PUT(query_words, words * 8);
+	PLAN_PUT(key_start, (steps + 1) * number);
+	PLAN_PUT(query_start, (steps + 1) * number);
+	PLAN_PUT(key_count, steps * number);
+	PLAN_PUT(query_count, steps * number);
+	PLAN_PUT(index, plan->index_bytes * plan->rungs);
+#undef PLAN_PUT
+	plan->bytes = at;
+}
+
+#endif

@@ -1,0 +1,320 @@
+/*
+ * Retrieval on a CUDA device: the kernel, its memory, and the table of functions by which the library reaches them.
+ *
+ * A team (team.h) is a block, and it takes one route after the other, so the memory that is needed is that of the
+ * blocks that run at the same time, not that of all routes. Streams of up to 16,384 steps have the highest rung of
+ * their index in shared memory, with four blocks on a multiprocessor: 512 routes are then searched all at once by the
+ * 132 multiprocessors of an H200. Longer ones use more of it, and from some 37,000 steps on the index lies in device
+ * memory.
+ *
+ * A block has as many threads as a chunk has steps. More would have to share registers that the search needs.
+ */
+#include "retrieval/cuda/search.h"
+#include "retrieval/cuda/table.h"
+
+#include <cuda_runtime.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define THREADS	    SEARCH_CHUNK
+#define BLOCKS	    4 /* on a multiprocessor, that registers must be left for */
+#define SPARE_BYTES ((size_t)64 << 20)
+
+/* What teams report, on the device and, after the search, in pinned memory. */
+struct outcome {
+	unsigned long long bad_query, bad_key;
+	uint8_t given_up[8]; /* and more: [routes] */
+};
+
+struct cuda_device {
+	int number;
+	int processors;
+	size_t shared_bytes; /* that a block may have */
+	char *memory;        /* of the teams */
+	size_t memory_bytes;
+	struct outcome *outcome, *device_outcome;
+	size_t routes; /* that the outcomes have room for */
+	cudaEvent_t begin, end;
+	struct cudaDeviceProp properties;
+};
+
+/* ---- the kernel ---- */
+
+template <bool narrow>
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+    search_routes(const __grid_constant__ struct search_plan plan, char *memory, bool use_near)
+{
+	extern __shared__ char near[] __attribute__((aligned(128)));
+	__shared__ struct team_board board;
+	const struct team team = {threadIdx.x, THREADS, threadIdx.x / 32, THREADS / 32, threadIdx.x % 32, &board};
+
+	memory += blockIdx.x * plan.bytes;
+	for (size_t r = blockIdx.x; r < plan.routes; r += gridDim.x) {
+		if (narrow)
+			search16_search(&plan, &team, r, memory, use_near ? near : NULL);
+		else
+			search32_search(&plan, &team, r, memory, use_near ? near : NULL);
+	}
+}
+
+/* ---- failures ---- */
+
+static rosa_status fail(rosa_error *err, rosa_status status, const char *what, cudaError_t error)
+{
+	if (err) {
+		err->status = status;
+		snprintf(err->message, sizeof(err->message), "CUDA: %s: %s", what, cudaGetErrorString(error));
+	}
+	cudaGetLastError(); /* forget it, unless it is one that stays */
+	return status;
+}
+
+static rosa_status check(rosa_error *err, const char *what, cudaError_t error)
+{
+	if (error == cudaSuccess)
+		return ROSA_OK;
+	return fail(err, error == cudaErrorMemoryAllocation ? ROSA_ENOMEM : ROSA_EDEVICE, what, error);
+}
+
+/* The caller's current device is given back to it after each call. */
+struct selected {
+	int before;
+	rosa_status status;
+
+	selected(const struct cuda_device *device, rosa_error *err)
+	{
+		cudaGetDevice(&before);
+		status = check(err, "choosing the device", cudaSetDevice(device->number));
+	}
+	~selected()
+	{
+		cudaSetDevice(before);
+	}
+};
+
+/* ---- the table ---- */
+
+static void device_close(struct cuda_device *device)
+{
+	if (!device)
+		return;
+	struct selected selected(device, NULL);
+
+	cudaFree(device->memory);
+	cudaFree(device->device_outcome);
+	cudaFreeHost(device->outcome);
+	if (device->begin)
+		cudaEventDestroy(device->begin);
+	if (device->end)
+		cudaEventDestroy(device->end);
+	free(device);
+}
+
+static rosa_status device_open(int number, struct cuda_device **opened, rosa_error *err)
+{
+	struct cuda_device *device;
+	int count = 0, shared = 0;
+	cudaError_t error = cudaGetDeviceCount(&count);
+	rosa_status status;
+
+	*opened = NULL;
+	if (error == cudaErrorInsufficientDriver || (error == cudaSuccess && count == 0))
+		error = cudaErrorNoDevice;
+	if (error != cudaSuccess)
+		return fail(err, ROSA_EDEVICE,
+			    "no device can be used; install NVIDIA's driver, or retrieve on the CPU", error);
+	if (number < 0 || number >= count) {
+		if (err) {
+			err->status = ROSA_EINVAL;
+			snprintf(err->message, sizeof(err->message), "CUDA device %d; there are %d, counted from 0",
+				 number, count);
+		}
+		return ROSA_EINVAL;
+	}
+	device = (struct cuda_device *)calloc(1, sizeof(*device));
+	if (!device)
+		return fail(err, ROSA_ENOMEM, "the device's state", cudaErrorMemoryAllocation);
+	device->number = number;
+	struct selected selected(device, err);
+
+	status = selected.status;
+	if (!status)
+		status = check(err, "asking for the device's properties",
+			       cudaGetDeviceProperties(&device->properties, number));
+	if (!status)
+		status = check(err, "asking for shared memory",
+			       cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, number));
+	if (!status)
+		status = check(err, "making an event", cudaEventCreate(&device->begin));
+	if (!status)
+		status = check(err, "making an event", cudaEventCreate(&device->end));
+	if (status) {
+		device_close(device);
+		return status;
+	}
+	device->processors = device->properties.multiProcessorCount;
+	device->shared_bytes = (size_t)shared;
+	*opened = device;
+	return ROSA_OK;
+}
+
+static const char *device_name(const struct cuda_device *device)
+{
+	return device->properties.name;
+}
+
+static size_t device_free_bytes(struct cuda_device *device)
+{
+	struct selected selected(device, NULL);
+	size_t free_bytes = 0, total;
+
+	cudaMemGetInfo(&free_bytes, &total);
+	return free_bytes;
+}
+
+static rosa_status device_allocate(struct cuda_device *device, size_t size, void **memory, rosa_error *err)
+{
+	struct selected selected(device, err);
+	char what[128];
+
+	*memory = NULL;
+	snprintf(what, sizeof(what), "%zu MiB of device memory; retrieve fewer routes at a time", (size >> 20) + 1);
+	return selected.status ? selected.status : check(err, what, cudaMalloc(memory, size));
+}
+
+static void device_release(struct cuda_device *device, void *memory)
+{
+	struct selected selected(device, NULL);
+
+	cudaFree(memory);
+}
+
+static rosa_status device_copy(struct cuda_device *device, void *to, const void *from, size_t size, void *stream,
+			       rosa_error *err)
+{
+	struct selected selected(device, err);
+	rosa_status status = selected.status;
+
+	if (!status)
+		status = check(err, "copying",
+			       cudaMemcpyAsync(to, from, size, cudaMemcpyDefault, (cudaStream_t)stream));
+	return status ? status : check(err, "copying", cudaStreamSynchronize((cudaStream_t)stream));
+}
+
+/* Room for the outcomes of that many routes, on both sides. */
+static rosa_status reserve_outcome(struct cuda_device *device, size_t routes, rosa_error *err)
+{
+	rosa_status status;
+
+	if (device->routes >= routes)
+		return ROSA_OK;
+	cudaFree(device->device_outcome);
+	cudaFreeHost(device->outcome);
+	device->device_outcome = NULL;
+	device->outcome = NULL;
+	device->routes = 0;
+	status = check(err, "memory for the outcome",
+		       cudaMalloc((void **)&device->device_outcome, sizeof(struct outcome) + routes));
+	if (!status)
+		status = check(err, "pinned memory for the outcome",
+			       cudaMallocHost((void **)&device->outcome, sizeof(struct outcome) + routes));
+	if (!status)
+		device->routes = routes;
+	return status;
+}
+
+/* Memory for up to *blocks teams; fewer where there is not enough. */
+static rosa_status reserve_memory(struct cuda_device *device, const struct search_plan *plan, int *blocks,
+				  rosa_error *err)
+{
+	size_t free_bytes, total, most;
+	rosa_status status;
+	char what[128];
+
+	if (device->memory_bytes >= plan->bytes * (size_t)*blocks)
+		return ROSA_OK;
+	cudaFree(device->memory);
+	device->memory = NULL;
+	device->memory_bytes = 0;
+	status = check(err, "asking for free memory", cudaMemGetInfo(&free_bytes, &total));
+	if (status)
+		return status;
+	most = free_bytes > SPARE_BYTES ? (free_bytes - SPARE_BYTES) / plan->bytes : 0;
+	if (most < 1)
+		most = 1;
+	if ((size_t)*blocks > most)
+		*blocks = (int)most;
+	snprintf(what, sizeof(what), "%zu MiB of device memory for a route of %zu steps; retrieve on the CPU",
+		 (plan->bytes >> 20) + 1, plan->steps);
+	status = check(err, what, cudaMalloc((void **)&device->memory, plan->bytes * (size_t)*blocks));
+	if (!status)
+		device->memory_bytes = plan->bytes * (size_t)*blocks;
+	return status;
+}
+
+static rosa_status device_search(struct cuda_device *device, struct search_plan *plan, void *stream,
+				 struct cuda_outcome *outcome, rosa_error *err)
+{
+	void (*kernel)(const struct search_plan, char *, bool);
+	const cudaStream_t queue = (cudaStream_t)stream;
+	struct selected selected(device, err);
+	int blocks, on_processor = 0;
+	size_t near_bytes, outcome_bytes;
+	rosa_status status = selected.status;
+
+	plan->narrow = plan->steps < 65536;
+	plan_lay_out(plan);
+	kernel = plan->narrow ? search_routes<true> : search_routes<false>;
+	near_bytes = plan->index_bytes + 4096 <= device->shared_bytes ? plan->index_bytes : 0;
+	if (!status)
+		status = check(err, "reserving shared memory",
+			       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+						    (int)near_bytes));
+	if (!status)
+		status = check(err, "asking how many blocks run at once",
+			       cudaOccupancyMaxActiveBlocksPerMultiprocessor(&on_processor, kernel, THREADS,
+									     near_bytes));
+	if (status)
+		return status;
+	blocks = (on_processor > 0 ? on_processor : 1) * device->processors;
+	if ((size_t)blocks > plan->routes)
+		blocks = (int)plan->routes;
+	status = reserve_outcome(device, plan->routes, err);
+	if (!status)
+		status = reserve_memory(device, plan, &blocks, err);
+	if (status)
+		return status;
+	outcome_bytes = offsetof(struct outcome, given_up) + plan->routes;
+	plan->given_up = device->device_outcome->given_up;
+	plan->bad_query = &device->device_outcome->bad_query;
+	plan->bad_key = &device->device_outcome->bad_key;
+	cudaEventRecord(device->begin, queue);
+	cudaMemsetAsync(device->device_outcome, 0xff, outcome_bytes, queue);
+	kernel<<<(unsigned)blocks, THREADS, near_bytes, queue>>>(*plan, device->memory, near_bytes != 0);
+	status = check(err, "starting the search", cudaGetLastError());
+	cudaEventRecord(device->end, queue);
+	if (!status)
+		status = check(err, "the outcome",
+			       cudaMemcpyAsync(device->outcome, device->device_outcome, outcome_bytes,
+					       cudaMemcpyDeviceToHost, queue));
+	if (!status)
+		status = check(err, "searching", cudaStreamSynchronize(queue));
+	if (status)
+		return status;
+	outcome->given_up = device->outcome->given_up;
+	outcome->bad_query = device->outcome->bad_query;
+	outcome->bad_key = device->outcome->bad_key;
+	cudaEventElapsedTime(&outcome->milliseconds, device->begin, device->end);
+	return ROSA_OK;
+}
+
+extern "C" __attribute__((visibility("default"))) const struct cuda_table *rosatune_cuda_table(void)
+{
+	static const struct cuda_table table = {CUDA_TABLE_VERSION, device_open,	device_close,
+						device_name,	    device_free_bytes,	device_allocate,
+						device_release,	    device_copy,	device_search};
+
+	return &table;
+}

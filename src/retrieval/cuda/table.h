@@ -1,0 +1,52 @@
+/*
+ * What librosatune_cuda.so offers to the library: a table of functions, found by one name.
+ *
+ * The library is built without CUDA and loads that file when it is asked for a device (retrieval/cuda_device.c), so one
+ * build runs with and without a driver. Both sides include this header, and CUDA_TABLE_VERSION changes with it.
+ * Pointers named device_ point to memory of the device. Streams are a cudaStream_t as void *.
+ */
+#ifndef ROSATUNE_CUDA_TABLE_H
+#define ROSATUNE_CUDA_TABLE_H
+
+#include "rosatune.h"
+
+#include "retrieval/cuda/plan.h"
+
+#define CUDA_TABLE_VERSION 1
+#define CUDA_TABLE_NAME    "rosatune_cuda_table"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct cuda_device;
+
+/* What a search leaves to its caller. `given_up` belongs to the device and is valid until its next search. */
+struct cuda_outcome {
+	const uint8_t *given_up;     /* [routes], nonzero: the results of this route are worthless */
+	uint64_t bad_query, bad_key; /* the first symbol out of range, counted over all routes; UINT64_MAX: none */
+	float milliseconds;          /* between the beginning and the end of the search on the device */
+};
+
+struct cuda_table {
+	unsigned version;
+	rosa_status (*open)(int number, struct cuda_device **device, rosa_error *err);
+	void (*close)(struct cuda_device *device);
+	const char *(*name)(const struct cuda_device *device);
+	size_t (*free_bytes)(struct cuda_device *device);
+	/* Memory. `copy` goes in either direction and has been done when it returns. */
+	rosa_status (*allocate)(struct cuda_device *device, size_t size, void **device_memory, rosa_error *err);
+	void (*release)(struct cuda_device *device, void *device_memory);
+	rosa_status (*copy)(struct cuda_device *device, void *to, const void *from, size_t size, void *stream,
+			    rosa_error *err);
+	/* Search all routes of a plan: its rules, sizes and device pointers have been filled in. Waits for the end. */
+	rosa_status (*search)(struct cuda_device *device, struct search_plan *plan, void *stream,
+			      struct cuda_outcome *outcome, rosa_error *err);
+};
+
+typedef const struct cuda_table *cuda_table_get(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
