@@ -254,7 +254,16 @@ check 1 'counterfactuals of symbols of 20 bits' \
 	retrieve --query q4.npy --key k4.npy --bits 20 --out results/t.npy --flips results/f.npy
 check 1 'counterfactuals of symbols of 20 bits' \
 	retrieve --query q4.npy --key k4.npy --bits 20 --out results/t.npy --flips results/f.npy --chunk 5
-check 1 'this build has no CUDA; use --device cpu' retrieve $pair --bits 2 --out results/t.npy --device cuda
+check 2 'leave out --device cuda or --chunk' retrieve $pair --bits 2 --out results/t.npy --device cuda --chunk 5
+if [ -e /dev/nvidiactl ]; then
+	check 0 '' retrieve $pair --bits 2 --out results/cuda.npy --flips results/cuda_flips.npy --device cuda
+	check 0 '' retrieve $pair --bits 2 --out results/t.npy --flips results/f.npy
+	cmp results/t.npy results/cuda.npy && cmp results/f.npy results/cuda_flips.npy ||
+		problem "the device found other places"
+	rm results/*.npy
+else
+	check 1 'retrieve on the CPU' retrieve $pair --bits 2 --out results/t.npy --device cuda
+fi
 check 1 'cannot write none/t.npy: folder none: No such file' retrieve $pair --bits 2 --out none/t.npy
 check 1 'cannot write results: it is a folder' retrieve $pair --bits 2 --out results
 check 1 'cannot write none/f.npy' retrieve $pair --bits 2 --out results/t.npy --flips none/f.npy

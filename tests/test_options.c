@@ -329,7 +329,7 @@ static void test_names(void **state)
 
 	snprintf(version, sizeof(version), "%d.%d.%d", ROSA_VERSION_MAJOR, ROSA_VERSION_MINOR, ROSA_VERSION_PATCH);
 	assert_string_equal(rosa_version(), version);
-	for (int status = ROSA_OK; status <= ROSA_ECANCELLED; status++) {
+	for (int status = ROSA_OK; status <= ROSA_EDEVICE; status++) {
 		const char *name = rosa_status_name((rosa_status)status);
 
 		assert_non_null(name);

@@ -14,7 +14,17 @@ PyTorch (``pip install rosatune[torch]``) and Transformers (``pip install rosatu
 
 from ._c import lib as _lib
 from .config import RosaConfig
-from .errors import AdapterError, Cancelled, Error, FileError, FormatError, InvalidArgument, OutOfMemory, SymbolError
+from .errors import (
+    AdapterError,
+    Cancelled,
+    DeviceError,
+    Error,
+    FileError,
+    FormatError,
+    InvalidArgument,
+    OutOfMemory,
+    SymbolError,
+)
 from .far import RecallResult, far_distances, recall
 from .operator import Found, Gradients, find, read, read_backward
 from .pointer import Links, Pointer, PointerStream
@@ -27,6 +37,7 @@ __version__: str = _lib.rosa_version().decode()
 __all__ = [
     "AdapterError",
     "Cancelled",
+    "DeviceError",
     "Error",
     "FileError",
     "FlipRuns",

@@ -25,6 +25,7 @@ from ctypes import (
     byref,
     c_char,
     c_char_p,
+    c_double,
     c_float,
     c_int,
     c_int32,
@@ -38,7 +39,7 @@ from ctypes import (
 from typing import Any, TypeVar, Union
 
 from . import _library
-from .errors import Cancelled, Error, FileError, FormatError, InvalidArgument, OutOfMemory, SymbolError
+from .errors import Cancelled, DeviceError, Error, FileError, FormatError, InvalidArgument, OutOfMemory, SymbolError
 
 MAX_BITS = 16
 MAX_SYMBOL_BITS = 20
@@ -56,6 +57,7 @@ class Status(enum.IntEnum):
     EIO = 4
     EFORMAT = 5
     ECANCELLED = 6
+    EDEVICE = 7
 
 
 class Policy(enum.IntEnum):
@@ -177,6 +179,15 @@ class rosa_stream_info(Structure):
         ("bytes", c_uint64),
         ("ordered", c_uint64),
         ("delay", c_uint32),
+    ]
+
+
+class rosa_cuda_info(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("name", c_char * 256),
+        ("milliseconds", c_double),
+        ("handed", c_uint64),
     ]
 
 
@@ -320,6 +331,23 @@ PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
             *[c_void_p, c_void_p, c_void_p, c_void_p, _error],
         ],
     ),
+    "rosa_cuda_open": (c_int, [c_int, POINTER(rosa_allocator), _handle, _error]),
+    "rosa_cuda_close": (None, [c_void_p]),
+    "rosa_cuda_retrieve": (
+        c_int,
+        [
+            *[c_void_p, _options, c_size_t, c_size_t, c_void_p, c_void_p],
+            *[c_void_p, c_void_p, c_void_p, _error],
+        ],
+    ),
+    "rosa_cuda_retrieve_device": (
+        c_int,
+        [
+            *[c_void_p, _options, c_size_t, c_size_t, c_void_p, c_void_p],
+            *[c_void_p, c_void_p, c_void_p, c_void_p, _error],
+        ],
+    ),
+    "rosa_cuda_describe": (c_int, [c_void_p, POINTER(rosa_cuda_info), _error]),
     "rosa_stream_new": (c_int, [_options, c_size_t, _handle, _error]),
     "rosa_stream_free": (None, [c_void_p]),
     "rosa_stream_push": (
@@ -398,6 +426,7 @@ _EXCEPTIONS: dict[int, type[Error]] = {
     Status.EIO: FileError,
     Status.EFORMAT: FormatError,
     Status.ECANCELLED: Cancelled,
+    Status.EDEVICE: DeviceError,
 }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 __all__ = [
     "AdapterError",
     "Cancelled",
+    "DeviceError",
     "Error",
     "FileError",
     "FormatError",
@@ -45,6 +46,10 @@ class FormatError(Error, ValueError):
 
 class AdapterError(Error, ValueError):
     """A saved adapter is damaged, or does not fit the model."""
+
+
+class DeviceError(Error, RuntimeError):
+    """A CUDA device, its driver or librosatune_cuda.so cannot be used."""
 
 
 class Cancelled(Error):

@@ -292,6 +292,7 @@ def test_a_package_without_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
         ("EIO", rosatune.FileError, OSError),
         ("EFORMAT", rosatune.FormatError, ValueError),
         ("ECANCELLED", rosatune.Cancelled, Exception),
+        ("EDEVICE", rosatune.DeviceError, RuntimeError),
     ],
 )
 def test_every_status_has_its_exception(status: str, error: Any, base: Any) -> None:

@@ -51,7 +51,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 			   "worker threads (default 0: one per processor)"),
 	    OPTION_SIZE("chunk", &job->chunk, "N", 1, ROSA_MAX_STEPS,
 			"feed the streams N steps at a time (default: all at once)"),
-	    OPTION_CHOICE("device", &job->device, "D", device_names, "cpu (default) or cuda"),
+	    OPTION_CHOICE("device", &job->device, "D", device_names, "cpu (default) or cuda: a GPU, all at once"),
 	};
 	struct args args = {
 	    .command = "retrieve",
