@@ -18,8 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define THREADS	    SEARCH_CHUNK
-#define BLOCKS	    4 /* on a multiprocessor, that registers must be left for */
+#define THREADS     SEARCH_CHUNK
+#define BLOCKS      4 /* on a multiprocessor, that registers must be left for */
 #define SPARE_BYTES ((size_t)64 << 20)
 
 /* What teams report, on the device and, after the search, in pinned memory. */
@@ -123,8 +123,8 @@ static rosa_status device_open(int number, struct cuda_device **opened, rosa_err
 	if (error == cudaErrorInsufficientDriver || (error == cudaSuccess && count == 0))
 		error = cudaErrorNoDevice;
 	if (error != cudaSuccess)
-		return fail(err, ROSA_EDEVICE,
-			    "no device can be used; install NVIDIA's driver, or retrieve on the CPU", error);
+		return fail(err, ROSA_EDEVICE, "no device can be used; install NVIDIA's driver, or retrieve on the CPU",
+			    error);
 	if (number < 0 || number >= count) {
 		if (err) {
 			err->status = ROSA_EINVAL;
@@ -198,8 +198,8 @@ static rosa_status device_copy(struct cuda_device *device, void *to, const void 
 	rosa_status status = selected.status;
 
 	if (!status)
-		status = check(err, "copying",
-			       cudaMemcpyAsync(to, from, size, cudaMemcpyDefault, (cudaStream_t)stream));
+		status =
+		    check(err, "copying", cudaMemcpyAsync(to, from, size, cudaMemcpyDefault, (cudaStream_t)stream));
 	return status ? status : check(err, "copying", cudaStreamSynchronize((cudaStream_t)stream));
 }
 
@@ -269,13 +269,13 @@ static rosa_status device_search(struct cuda_device *device, struct search_plan 
 	kernel = plan->narrow ? search_routes<true> : search_routes<false>;
 	near_bytes = plan->index_bytes + 4096 <= device->shared_bytes ? plan->index_bytes : 0;
 	if (!status)
-		status = check(err, "reserving shared memory",
-			       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-						    (int)near_bytes));
+		status =
+		    check(err, "reserving shared memory",
+			  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)near_bytes));
 	if (!status)
-		status = check(err, "asking how many blocks run at once",
-			       cudaOccupancyMaxActiveBlocksPerMultiprocessor(&on_processor, kernel, THREADS,
-									     near_bytes));
+		status =
+		    check(err, "asking how many blocks run at once",
+			  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&on_processor, kernel, THREADS, near_bytes));
 	if (status)
 		return status;
 	blocks = (on_processor > 0 ? on_processor : 1) * device->processors;
@@ -312,9 +312,9 @@ static rosa_status device_search(struct cuda_device *device, struct search_plan 
 
 extern "C" __attribute__((visibility("default"))) const struct cuda_table *rosatune_cuda_table(void)
 {
-	static const struct cuda_table table = {CUDA_TABLE_VERSION, device_open,	device_close,
-						device_name,	    device_free_bytes,	device_allocate,
-						device_release,	    device_copy,	device_search};
+	static const struct cuda_table table = {CUDA_TABLE_VERSION, device_open,       device_close,
+						device_name,        device_free_bytes, device_allocate,
+						device_release,     device_copy,       device_search};
 
 	return &table;
 }
