@@ -7,7 +7,7 @@
  * searched here.
  */
 #define _GNU_SOURCE /* dladdr */
-#include "retrieval/cuda/table.h"
+#include "retrieval/cuda_device.h"
 #include "base/memory.h"
 #include "base/status.h"
 #include "retrieval/batch.h"
@@ -65,43 +65,54 @@ static void *load(rosa_error *err)
 	return library;
 }
 
-rosa_status rosa_cuda_open(int number, const rosa_allocator *allocator, rosa_cuda **opened, rosa_error *err)
+rosa_status cuda_device_open(const struct cuda_table *table, void *library, int number, const rosa_allocator *allocator,
+			     rosa_cuda **opened, rosa_error *err)
 {
 	const rosa_allocator none = {NULL, NULL};
-	cuda_table_get *get = NULL;
 	rosa_cuda *cuda;
-	rosa_status status = ROSA_OK;
-	void *symbol;
+	rosa_status status;
 
-	if (!opened)
-		return rosa_fail(err, ROSA_EINVAL, "cuda is NULL");
-	*opened = NULL;
 	allocator = allocator ? allocator : &none;
 	cuda = memory_resize(allocator, NULL, sizeof(*cuda));
 	if (!cuda)
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for the state of a device");
-	*cuda = (rosa_cuda){.allocator = *allocator};
-	cuda->library = load(err);
-	if (!cuda->library) {
+	*cuda = (rosa_cuda){.allocator = *allocator, .table = table};
+	status = table->open(number, &cuda->device, err);
+	if (status) {
 		memory_free(allocator, cuda);
-		return ROSA_EDEVICE;
+		return status;
 	}
-	symbol = dlsym(cuda->library, CUDA_TABLE_NAME);
+	cuda->library = library;
+	*opened = cuda;
+	return ROSA_OK;
+}
+
+rosa_status rosa_cuda_open(int number, const rosa_allocator *allocator, rosa_cuda **opened, rosa_error *err)
+{
+	const struct cuda_table *table = NULL;
+	cuda_table_get *get = NULL;
+	rosa_status status;
+	void *library, *symbol;
+
+	if (!opened)
+		return rosa_fail(err, ROSA_EINVAL, "cuda is NULL");
+	*opened = NULL;
+	library = load(err);
+	if (!library)
+		return ROSA_EDEVICE;
+	symbol = dlsym(library, CUDA_TABLE_NAME);
 	memcpy(&get, &symbol, sizeof(get)); /* POSIX: the two are alike */
 	if (get)
-		cuda->table = get();
-	if (!cuda->table || cuda->table->version != CUDA_TABLE_VERSION)
+		table = get();
+	if (table && table->version == CUDA_TABLE_VERSION)
+		status = cuda_device_open(table, library, number, allocator, opened, err);
+	else
 		status = rosa_fail(err, ROSA_EDEVICE,
 				   LIBRARY " is of another version than this library (%s); build both from one source",
 				   rosa_version());
-	if (!status)
-		status = cuda->table->open(number, &cuda->device, err);
-	if (status) {
-		rosa_cuda_close(cuda);
-		return status;
-	}
-	*opened = cuda;
-	return ROSA_OK;
+	if (status)
+		dlclose(library);
+	return status;
 }
 
 void rosa_cuda_close(rosa_cuda *cuda)
@@ -111,9 +122,9 @@ void rosa_cuda_close(rosa_cuda *cuda)
 	if (!cuda)
 		return;
 	allocator = cuda->allocator;
-	if (cuda->device)
-		cuda->table->close(cuda->device);
-	dlclose(cuda->library);
+	cuda->table->close(cuda->device);
+	if (cuda->library)
+		dlclose(cuda->library);
 	memory_free(&allocator, cuda);
 }
 
