@@ -94,6 +94,13 @@ lacks out '70'
 { cat one.jsonl; printf 'oops\n[1]\n\n{"step": 51, "loss": 2}\n{"step": 5'; } >bad.jsonl
 check 0 'bad.jsonl: line 51 is not a JSON object; 2 lines were left out' bad.jsonl --out a.png
 
+# A run's folder is its log, named by the folder.
+mkdir -p runs/short empty
+cp one.jsonl runs/short/log.jsonl
+check 0 '' runs/short --out a.svg
+has a.svg 'short, validation'
+check 1 'empty/log.jsonl: No such file' empty --out b.png
+
 check 1 'no line that is a JSON object' /dev/null --out b.png
 echo '{"step": 1}' >empty.jsonl
 check 1 'empty.jsonl: no line says "loss"' empty.jsonl --out b.png

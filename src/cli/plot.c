@@ -79,9 +79,10 @@ static enum args_result parse(struct job *job, int count, char **words)
 	    .count = sizeof(options) / sizeof(options[0]),
 	    .operands = &job->paths,
 	    .operand_name = "LOG",
-	    .notes = "A log has a JSON object on every line. Drawn are, where present: loss and valid_loss;\n"
-		     "far_loss, far_random_loss and far_off_loss; accuracy and valid_accuracy; rate and\n"
-		     "backbone_rate; grad_norm. It needs gnuplot.",
+	    .notes =
+		"LOG is a run's folder or its log.jsonl: a JSON object on every line. Drawn are, where present:\n"
+		"loss and valid_loss; far_loss, far_random_loss and far_off_loss; accuracy and valid_accuracy; rate\n"
+		"and backbone_rate; grad_norm. It needs gnuplot.",
 	};
 	enum args_result result = args_parse(&args, count, words);
 

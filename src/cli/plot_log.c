@@ -7,9 +7,11 @@
  */
 #include "cli/plot_log.h"
 
+#include "base/paths.h"
 #include "cli/interrupt.h"
 #include "model/json.h"
 #include "train/pack_lines.h"
+#include "train/training_log.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -115,17 +117,21 @@ static bool read_lines(struct plot_log *log, struct pack_lines *lines, rosa_erro
 
 bool plot_log_read(struct plot_log *log, const char *path, rosa_error *why)
 {
+	char *inside = path_is_folder(path) ? path_join(path, TRAINING_LOG) : NULL;
 	struct pack_lines lines;
 	struct json nothing = {0};
 	bool good;
 
 	memset(log, 0, sizeof(*log));
 	log->path = path;
-	if (json_read("{}", 2, path, &nothing, why) != ROSA_OK)
-		return false;
+	good = json_read("{}", 2, path, &nothing, why) == ROSA_OK;
 	json_free(&nothing);
-	good = pack_lines_open(&lines, path, &interrupt_hooks, why) == ROSA_OK && read_lines(log, &lines, why);
-	pack_lines_close(&lines);
+	if (good) {
+		good = pack_lines_open(&lines, inside ? inside : path, &interrupt_hooks, why) == ROSA_OK &&
+		       read_lines(log, &lines, why);
+		pack_lines_close(&lines);
+	}
+	free(inside);
 	return good;
 }
 

@@ -40,8 +40,8 @@ struct plot_log {
 	rosa_error problem; /* with the first of them */
 };
 
-/* Reads a log; "-" is standard input. Where steps go back, as after a run was resumed, the later lines count. A last
- * line without an end is still being written, and is passed over if it is not whole. */
+/* Reads a log; "-" is standard input, a folder that of a run. Where steps go back, as after a run was resumed, the
+ * later lines count. A last line without an end is still being written, and is passed over if it is not whole. */
 bool plot_log_read(struct plot_log *log, const char *path, rosa_error *why);
 void plot_log_free(struct plot_log *log);
 

@@ -33,8 +33,6 @@
 #include <string.h>
 #include <time.h>
 
-#define LOG_NAME "log.jsonl"
-
 struct trainer {
 	const struct tune_config *config;
 	const struct ranks *ranks;
@@ -247,7 +245,7 @@ static rosa_status open_folder(struct trainer *t, bool resume, rosa_error *err)
 
 static rosa_status open_log(struct trainer *t, rosa_error *err)
 {
-	char *path = path_join(t->folder.path, LOG_NAME);
+	char *path = path_join(t->folder.path, TRAINING_LOG);
 	rosa_status status;
 
 	if (!path)

@@ -7,6 +7,8 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#define TRAINING_LOG "log.jsonl" /* its name in the folder of a run */
+
 struct training_entry {
 	uint64_t step; /* from 1, over all stages */
 	const char *stage;
