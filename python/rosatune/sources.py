@@ -57,7 +57,7 @@ class Reads:
                 f"the places of source {source.name!r} ({reads}) were not looked up in this pass; set `reads` of all "
                 f"adapters before the model is called"
             ) from None
-        return TensorPlaces(*(None if x is None else x.to(device) for x in places))
+        return TensorPlaces._make(None if x is None else x.to(device) for x in places)
 
 
 class LookupState:

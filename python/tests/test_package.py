@@ -316,3 +316,11 @@ def test_out_of_memory_is_an_exception() -> None:
     with pytest.raises((rosatune.OutOfMemory, rosatune.InvalidArgument)):
         rosatune.Stream(routes=(1 << 48) - 1)
     assert rosatune.retrieve([0, 0], [0, 0]).tolist() == [-1, -1]
+
+
+@needs_header  # the sources with their configuration are then there too
+def test_annotations_hold() -> None:
+    pytest.importorskip("transformers")
+    pytest.importorskip("mypy", reason="mypy is not installed: pip install mypy")
+    done = subprocess.run([sys.executable, "-m", "mypy"], cwd=HEADER.parents[1], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -41,7 +41,9 @@ class LookUpCollator:
 
     def __init__(self, model: Any, collate: Optional[Callable[[Any], Any]] = None, threads: int = 0) -> None:
         if collate is None:
-            from transformers import default_data_collator as collate
+            from transformers import default_data_collator
+
+            collate = default_data_collator
         self.collate, self.threads = collate, threads
         self.rule = _attached(model)[1].lookup.rules.get("tokens")
 

@@ -101,7 +101,6 @@ def fit_pointer(
         window = found.config.window
     elif window and why_no_window(model) is not None:
         raise InvalidArgument(f"window is {window}, but {why_no_window(model)} Leave it out, and give delay=")
-    as_it_is = found is not None or not window
     delay = (window or 0) if delay is None else delay
     if links is None and confidence:
         raise InvalidArgument("confidence is an option of chains, and links is None; give links=8, or leave it out")
@@ -113,7 +112,7 @@ def fit_pointer(
         context = min(4096, getattr(model.config, "max_position_embeddings", None) or 4096)
     if context < 8 or positions < 1:
         raise InvalidArgument(f"context is {context} and positions {positions}; give at least 8 and 1")
-    with frozen(model), nullcontext() if as_it_is else arranged(model, "window", window, sinks):
+    with frozen(model), arranged(model, "window", window, sinks) if window and found is None else nullcontext():
         observed = _observe(model, read_texts(model, texts, tokenizer), start, context, positions, progress)
     return _fitted(start, observed)
 

@@ -27,7 +27,7 @@ import threading
 import time
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -111,7 +111,7 @@ def backward(
     e1: Tensor,
     read: Tensor,
     table: Tensor,
-    wanted: Tuple[bool, bool, bool, bool, bool],
+    wanted: Sequence[bool],
     settings: Settings,
 ) -> _gradients.Gradients:
     """All gradients, for destinations [B R, T] and the table as rosa_find keeps them."""
@@ -137,8 +137,9 @@ class Retrieval:
     def __init__(self, q: Tensor, k: Tensor, settings: Settings, tables: bool, compact: bool, seed: int) -> None:
         self.shape, self.settings, self.tables, self.compact = q.shape, settings, tables, compact
         self.device = q.device
-        self.times: Optional[Dict[str, Any]] = None if record is None else {"launched": time.perf_counter()}
+        self.times: Optional[Dict[str, Any]] = None
         if record is not None:
+            self.times = {"launched": time.perf_counter()}
             record.append(self.times)
         side, main = _side_stream(q.device), torch.cuda.current_stream(q.device)
         self._mark("pack", main)

@@ -14,7 +14,7 @@ run.
 
 from __future__ import annotations
 
-from typing import Iterator, List, Optional, Tuple
+from typing import Iterator, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -218,7 +218,7 @@ def backward(
     e1: Tensor,
     read: Tensor,
     table: Tensor,
-    wanted: Tuple[bool, bool, bool, bool, bool],
+    wanted: Sequence[bool],
     settings: Settings,
 ) -> Gradients:
     """All gradients. ``read`` [B R, T] and ``table`` as rosa_find keeps them; ``wanted`` names q, k, v, e0, e1."""

@@ -21,7 +21,7 @@ constant may be taken from P: ``sigmoid(v) - 1/2`` is used, whose products lose 
 
 from __future__ import annotations
 
-from typing import List, NamedTuple, Optional, Tuple
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -396,7 +396,7 @@ def backward(
     e1: Tensor,
     read: Tensor,
     table: Tensor,
-    wanted: Tuple[bool, bool, bool, bool, bool],
+    wanted: Sequence[bool],
     settings: Settings,
 ) -> Gradients:
     """All gradients. ``read`` [B, T, R] is int64, ``table`` as rosa_find keeps it; ``wanted`` names q, k, v, e0, e1."""

@@ -7,6 +7,7 @@ bits are the same. The library's calls release the interpreter's lock.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -87,7 +88,7 @@ def pack(tensors: Sequence[Tensor], bits: int, threads: int) -> List[Tensor]:
                 rows = x.data_ptr() + (entry * steps + begin) * channels * x.element_size()
                 place = made.data_ptr() + (entry * routes * steps + begin) * 2
                 arguments = (DTYPES[x.dtype], rows, 0, min(piece, steps - begin), channels, bits, place, steps)
-                work.append(lambda arguments=arguments: _c.call("rosa_pack", *arguments))
+                work.append(functools.partial(_c.call, "rosa_pack", *arguments))
     if threads > 1 and sum(x.numel() for x in tensors) > PIECE:
         with ThreadPoolExecutor(min(threads, len(work))) as pool:
             for done in [pool.submit(job) for job in work]:

@@ -11,7 +11,7 @@ shapes in advance, gets the largest possible number (``compact`` false).
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -91,7 +91,7 @@ def _(
     batch, steps, channels = q.shape
     kind = _host.kept_dtype(steps)
     routes = batch * (channels // bits)
-    rows = 0
+    rows: Union[int, torch.SymInt] = 0
     if tables:
         rows = torch.library.get_ctx().new_dynamic_size() if compact else routes * steps
     return (
@@ -153,10 +153,10 @@ def rosa_backward(
     found: Sequence[Optional[Tensor]]
     if q.is_cuda:
         with torch.autocast("cuda", enabled=False):
-            found = _device.backward(gy, q, k, v, e0, e1, read, table, tuple(wanted), settings)
+            found = _device.backward(gy, q, k, v, e0, e1, read, table, wanted, settings)
     else:
-        dense = (x.contiguous() for x in (gy, q, k, v, e0, e1, read, table))
-        found = _host.backward(*dense, wanted, settings)
+        gy, q, k, v, e0, e1, read, table = (x.contiguous() for x in (gy, q, k, v, e0, e1, read, table))
+        found = _host.backward(gy, q, k, v, e0, e1, read, table, wanted, settings)
     results = [e0.new_empty(0) if x is None else x.contiguous() for x in found]
     return results[0], results[1], results[2], results[3], results[4]
 

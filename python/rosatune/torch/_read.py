@@ -17,7 +17,7 @@ every device, so that the same inputs give the same bits.
 
 from __future__ import annotations
 
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -234,7 +234,7 @@ def _read_now(
     if v.numel() == 0:
         return torch.zeros_like(v)
     kernels = _triton.module("_read_kernels", tau)  # values may be in pinned memory of the host
-    work = _plain_read if kernels is None else kernels.read
+    work: Callable[..., Tensor] = _plain_read if kernels is None else kernels.read
     dense = (None if x is None else x.contiguous() for x in (values, tau, length, gain, z, e0, e1))
     return work(*dense, float(scale), v.dtype)
 
@@ -269,7 +269,9 @@ def _read_backward(
         shapes = (gy, gain, z, e0, e1)
         return tuple(torch.zeros_like(x) if asked else none.clone() for x, asked in zip(shapes, wanted))  # type: ignore
     kernels = _triton.module("_read_kernels", gy)
-    work = _plain_read_backward if kernels is None else kernels.read_backward
+    work: Callable[..., Sequence[Optional[Tensor]]] = (
+        _plain_read_backward if kernels is None else kernels.read_backward
+    )
     if kernels is not None and wanted[0] and (entry is None or first is None):
         entry, first = sort_places(tau)
     given = (gy, v, values, slopes, tau, length, entry, first, gain, z, e0, e1)
