@@ -105,11 +105,11 @@ def _chain(
     """
     tau, length = (np.empty((links, *first.tau.shape), np.int32) for _ in range(2))
     tau[0], length[0] = first.tau, _given(first.length)
+    lane = np.arange(len(known_tau))[:, None]
     for link in range(1, links):
         before = np.maximum(tau[link - 1] - 1, 0)
-        tau[link] = np.where(tau[link - 1] > 0, np.take_along_axis(known_tau, before, -1), -1)
-        shorter = np.minimum(length[link - 1], np.take_along_axis(known_length, before, -1))
-        length[link] = np.where(tau[link] >= 0, shorter, 0)
+        tau[link] = np.where(tau[link - 1] > 0, known_tau[lane, before], -1)
+        length[link] = np.where(tau[link] >= 0, np.minimum(length[link - 1], known_length[lane, before]), 0)
     return tau, length
 
 
@@ -289,7 +289,8 @@ class Finder:
                 mine = np.flatnonzero(valid[number])
                 row.padding += (np.flatnonzero(~valid[number]) + self._steps).tolist()
             begin = row.stream.steps
-            q, k = (np.ascontiguousarray(x[number][:, mine]) for x in (query, key))
+            q = np.ascontiguousarray(query[number][:, mine])
+            k = q if key is query else np.ascontiguousarray(key[number][:, mine])
             if q.shape[1] == 0:
                 continue
             tau, length = row.push(self.rule, q, k)

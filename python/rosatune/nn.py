@@ -33,7 +33,7 @@ from .finder import READS, Rule
 from .retrieval import Retrieved, retrieve
 from .sources import Learnt, Reads
 from .state import RosaState
-from .torch import _gradients, _places, _read, _settings
+from .torch import _gradients, _past, _places, _read, _settings
 from .torch._places import TensorPlaces
 
 __all__ = ["RosaAdapter", "RosaState"]
@@ -458,12 +458,11 @@ class RosaAdapter(nn.Module):
             )
         u, v, state, valid = launched.u, launched.v, launched.state, launched.valid
         assert v is not None and state is not None
-        begin = state.steps
-        values = state.append(v)
+        past, begin = state.take(v)
         mine = self._find_in(launched) if self.learns else None
         if self.reads == "nothing":
+            past.append(v, begin)
             return None
-        z = self.gate(u) if self.config.gate else None
         y = None
         for each in self.sources:
             if self._mine(each.source):
@@ -474,10 +473,15 @@ class RosaAdapter(nn.Module):
                 places = launched.found.of(each.source, self.reads, v.device)
                 if self.watch:
                     self._watch_places(places, valid, begin)
-            strength = self._strength(each, z, slice(0, each.rule.links))
-            part = _read.read_values(v, values, places, strength, *self._levels(each.reads))
+            part = past.step(u, v, begin, places, self._parts(each), y is None, each.rule.delay)
             y = part if y is None else y + part
         return y
+
+    def _parts(self, each: _Source) -> _past.Parts:
+        """What a source is read with, as it is."""
+        weight, bias = (self.gate.weight, self.gate.bias) if self.config.gate else (None, None)
+        gain = self.gain if self.config.gain else None
+        return _past.Parts(gain, weight, bias, self.e0, self.e1, self._scale, each.first, each.row)
 
     def _find_in(self, launched: _Launched) -> Optional[TensorPlaces]:
         """The places that this layer's q and k find in a state, left for the layers above where they read them too."""

@@ -57,6 +57,8 @@ class Reads:
                 f"the places of source {source.name!r} ({reads}) were not looked up in this pass; set `reads` of all "
                 f"adapters before the model is called"
             ) from None
+        if places.tau.device == device:
+            return places
         return TensorPlaces._make(None if x is None else x.to(device) for x in places)
 
 

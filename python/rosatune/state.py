@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, Dict, Iterable, List, Optional, Union
+from typing import Any, Dict, Iterable, List, Optional, Tuple, Union
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from ._watch import Watch
 from .errors import InvalidArgument
 from .finder import Finder, Places
-from .torch import _read
+from .torch import _past
 
 __all__ = ["RosaState"]
 
@@ -24,8 +24,8 @@ class RosaState:
 
     Give it to the adapter with every piece of the text: ``adapter(u, state=state)``. It can be copied and pickled.
 
-    Value bits stay on the GPU until they take more than ``device_bytes``. Then they move to pinned memory of the host,
-    where kernels read the few rows that a step needs in place, so that the GPU's memory does not grow with the text.
+    The newest value bits stay on the GPU, as many as ``device_bytes`` allows. Older ones move to pinned memory of the
+    host, where kernels read the few rows that a step needs, so that the GPU's memory does not grow with the text.
     """
 
     device_bytes = 16 << 20  #: of one layer's values; set it on the class, before a text is begun
@@ -34,7 +34,8 @@ class RosaState:
         if batch < 1:
             raise InvalidArgument(f"batch is {batch}; give the number of rows, 1 or more")
         self._batch, self._steps = batch, 0
-        self._values: Optional[Tensor] = None  # [B, capacity, C / 8], set for the steps taken
+        self._past: Union[_past.Whole, _past.Blocks, None] = None
+        self._reads = (adapter.config.gain, adapter.config.gate, tuple(each.rule.routes for each in adapter.sources))
         self._finder: Optional[Finder] = None
         rule = adapter.learnt_rule
         if rule is not None:
@@ -60,12 +61,11 @@ class RosaState:
     @property
     def bytes(self) -> int:
         """Every byte that is kept."""
-        values = 0 if self._values is None else self._values.nbytes
-        return values + (0 if self._finder is None else self._finder.nbytes)
+        return sum(each.nbytes for each in (self._past, self._finder) if each is not None)
 
     def reset(self) -> None:
         """Forget everything."""
-        self._steps, self._values = 0, None
+        self._steps, self._past = 0, None
         if self._finder is not None:
             self._finder.reset()
 
@@ -87,9 +87,8 @@ class RosaState:
             raise InvalidArgument("indices is empty; a state has one row at least")
         if self._finder is not None:
             self._finder.reorder(chosen)
-        if self._values is not None:
-            self._settle()
-            self._values = self._values[torch.tensor(chosen, device=self._values.device)]
+        if self._past is not None:
+            self._past.reorder(chosen)
         self._batch = len(chosen)
 
     def fork(self) -> "RosaState":
@@ -99,49 +98,15 @@ class RosaState:
     def __repr__(self) -> str:
         return f"<RosaState batch={self.batch} steps={self.steps} bytes={self.bytes}>"
 
-    def append(self, v: Tensor) -> Tensor:
-        """Append the value bits of v [B, t, C]; gives those of all steps so far, [B, steps or more, C / 8]."""
+    def take(self, v: Tensor) -> Tuple[Union[_past.Whole, _past.Blocks], int]:
+        """Count the steps of v [B, t, C]; gives what is to keep their value bits, and how many steps came before."""
         if len(v) != self._batch:
             raise InvalidArgument(f"{len(v)} rows come to a state of {self._batch} rows; make a state for this batch")
-        new = _read.pack_bits(v.detach())
-        begin, end = self._steps, self._steps + v.shape[1]
-        if self._values is None or end > self._values.shape[1]:
-            self._grow(new, end)
-        values = self._values
-        assert values is not None
-        if values.device == new.device:
-            values[:, begin:end] = new
-        else:
-            if not values.is_pinned():  # a copy of a state
-                self._values = values = values.pin_memory()
-            for row in range(self._batch):  # each row is contiguous there, so that nothing waits for the copy
-                values[row, begin:end].copy_(new[row], non_blocking=True)
-        self._steps = end
-        return values
-
-    def _grow(self, new: Tensor, steps: int) -> None:
-        """Room for this many steps."""
-        # a quarter more than needed, so that the cost of growing is small per step
-        shape = (self._batch, steps * 5 // 4 + 16, new.shape[2])
-        on_host = new.is_cuda and self._batch * steps * new.shape[2] > self.device_bytes
-        if on_host:
-            shape = (self._batch, 2 * steps, new.shape[2])  # pinned memory is slow to get
-            room = torch.empty(shape, dtype=torch.uint8, pin_memory=True)
-        else:
-            room = new.new_zeros(shape)
-        if self._values is not None:
-            self._settle()
-            room[:, : self._steps] = self._values[:, : self._steps].to(room.device)
-        self._values = room
-
-    def _settle(self) -> None:
-        """Wait for copies to the host that are under way, before the host reads what they bring."""
-        if self._values is not None and self._values.device.type == "cpu" and self._values.is_pinned():
-            torch.cuda.synchronize()
-
-    def __getstate__(self) -> Dict[str, Any]:
-        self._settle()
-        return self.__dict__
+        if self._past is None:
+            self._past = _past.begin(v, *self._reads, self.device_bytes)
+        begin = self._steps
+        self._steps += v.shape[1]
+        return self._past, begin
 
     def find(
         self, symbols: np.ndarray, valid: Optional[np.ndarray], reads: Iterable[str], watch: Optional[Watch] = None

@@ -152,7 +152,8 @@ class Stream:
         array([[-1, -1,  1,  2],
                [-1, -1, -1,  2]], dtype=int32)
         """
-        q, k = symbols("query", query, self._bits), symbols("key", key, self._bits)
+        q = symbols("query", query, self._bits)
+        k = q if key is query else symbols("key", key, self._bits)
         same_shape("query", q, "key", k)
         if routes_of(q.shape) != self._routes:
             raise InvalidArgument(

@@ -6,8 +6,10 @@ is loaded: the first test starts these tests once more, in a process where it is
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import os
+import pickle
 import subprocess
 import sys
 from typing import Any
@@ -22,7 +24,8 @@ if importlib.util.find_spec("triton") is None:
 import oracle  # noqa: E402
 from torch import Tensor  # noqa: E402
 
-from rosatune.torch import _device, _gradients, _host, _operator, _places, _read, _settings, _triton  # noqa: E402
+from rosatune.torch import _device, _gradients, _host, _operator, _past  # noqa: E402
+from rosatune.torch import _places, _read, _settings, _triton  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -323,6 +326,74 @@ def test_operators_use_the_kernels(rng: np.random.Generator, monkeypatch: pytest
         assert other.any() and (one - other).norm() <= CLOSE * other.norm()
 
 
+# ------------------------------------------------------------------------------------------------ a text that grows
+
+# B, R, C, L: units of bytes and of words, one route, routes of whole units and of parts, more columns than a program;
+# dtype; gain, gate; how many blocks of 16 steps the device may hold.
+GROWING: list[Any] = [
+    ((2, 1, 72, 4), torch.float32, True, True, 2),
+    ((1, 1, 1056, 1), torch.bfloat16, False, True, 0),
+    ((2, 66, 264, 3), torch.bfloat16, True, False, 1),
+    ((1, 3, 96, 2), torch.float32, False, False, 9),
+    ((2, 4, 32, 2), torch.float32, True, True, 1),
+    ((1, 1, 10, 2), torch.float32, True, True, 9),
+]
+
+
+@here
+@pytest.mark.parametrize("shape, kind, gain, gate, room", GROWING, ids=str)
+def test_growing(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, shape: Any, kind: Any, gain: bool, gate: bool, room: int
+) -> None:
+    """In pieces, with a rewind, rows in another order and copies on the way; two sources read one past."""
+    batch, routes, channels, links = shape
+    monkeypatch.setattr(_past, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(_triton, "module", lambda name, x: None)  # for the definition
+
+    def normal(*size: int, kind: Any = torch.float32) -> Tensor:
+        return torch.tensor(rng.standard_normal(size), dtype=kind, device=DEVICE)
+
+    parts = _past.Parts(
+        normal(1 + links * routes, 10, kind=kind) if gain else None,
+        *((0.1 * normal(channels, kind=kind), normal(1, kind=kind)) if gate else (None, None)),
+        *(normal(1 + links, channels, kind=kind) for _ in range(2)), torch.tensor(0.7, dtype=torch.float64), 1, 1,
+    )  # fmt: skip
+    other = parts._replace(first=0, row=0)
+    whole: Any = _past.Whole()
+    blocks: Any = _past.Blocks(normal(batch, 1, channels, kind=kind), room * batch * 16 * ((channels + 7) // 8))
+    begin, delay = 0, 5
+    for steps, back in ((6, 0), (1, 0), (40, 0), (1, 2), (5, 0), (2, 30), (19, 0)):
+        begin -= back
+        u, v = (normal(batch, steps, channels, kind=kind) for _ in range(2))
+        v[0, 0, :3] = torch.tensor([0.0, -0.0, torch.nan])
+        ends = begin + np.arange(steps) - delay if steps <= delay else begin + np.arange(1, steps + 1)
+        tau = rng.integers(-2, np.maximum(ends, 0), (links, batch, routes, steps)).clip(-1)
+        tau = torch.tensor(tau, dtype=torch.int32, device=DEVICE)
+        length = torch.tensor(rng.integers(0, 14, tau.shape), dtype=torch.uint8, device=DEVICE)
+        places = _places.TensorPlaces(tau, length)
+        further = _places.TensorPlaces(tau[:1, :, :1].contiguous(), length[:1, :, :1].contiguous())
+        for given, there, first in ((parts, places, True), (other, further, False)):
+            found, expected = (x.step(u, v, begin, there, given, first, delay) for x in (blocks, whole))
+            assert expected.any() or steps < 6
+            assert_close([found], [expected], 1e-6 if kind == torch.float32 else 1e-2)
+        begin += steps
+        held = [block for block in blocks._blocks if block.is_cuda]
+        assert len(held) <= room
+        if steps == 6:
+            blocks = copy.deepcopy(blocks)
+        if steps == 40:
+            order = [1, 0, 1] if batch == 2 else [0, 0]
+            blocks.reorder(order), whole.reorder(order)
+            batch, room = len(order), 9
+    for steps in (3, 60):  # alone
+        v = normal(batch, steps, channels, kind=kind)
+        blocks.append(v, begin), whole.append(v, begin)
+        begin += steps
+    kept = torch.cat([block.cpu() for block in blocks._blocks], 1)[:, :begin]
+    assert torch.equal(kept, whole._values[:, :begin].cpu())
+    assert pickle.loads(pickle.dumps(blocks)).nbytes == blocks.nbytes
+
+
 # -------------------------------------------------------------------------------------------- what is not here to run
 
 KINDS = {
@@ -330,6 +401,7 @@ KINDS = {
     **{name: "*u8" for name in ("values", "slopes", "length")},
     **{name: "*i32" for name in ("tau", "entry", "first")},
     **{name: "*fp32" for name in ("gain", "z", "gz", "e0", "e1", "gweight", "parts", "weight", "bias")},
+    "table": "*i64",
     "scale": "fp32",
 }
 # Kernels with the constants that they have for SmolLM2's 576 channels.
@@ -341,6 +413,7 @@ BUILT = {
     "_value_kernel": dict(SLOPE=True, GAIN=True, GATE=True, ENTRIES=2, COLUMNS=1024),
     "_gate_kernel": dict(ROWS=64, COLUMNS=64),
     "_gate_back_kernel": dict(ROWS=128, COLUMNS=64),
+    "_step_kernel": dict(APPEND=True, LINKS=4, GAIN=True, GATE=True, ROUTED=0, SHIFT=14, UNIT=32, ROWS=8, UNITS=32),
 }
 
 
@@ -350,10 +423,10 @@ def test_kernels_build_for_hopper() -> None:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
 
-    from rosatune.torch import _read_kernels
+    from rosatune.torch import _read_kernels, _step_kernels
 
     for name, constants in BUILT.items():
-        kernel = getattr(_read_kernels, name)
+        kernel = getattr(_step_kernels if name == "_step_kernel" else _read_kernels, name)
         names = kernel.arg_names
         signature = {each: "constexpr" if each in constants else KINDS.get(each, "i32") for each in names}
         even = [each for each in ("channels", "per", "steps", *KINDS) if each in names and each != "scale"]

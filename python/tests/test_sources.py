@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 from rosatune import RosaConfig, _draw  # noqa: E402
 from rosatune.nn import RosaAdapter, RosaState  # noqa: E402
 from rosatune.sources import Lookup, Reads  # noqa: E402
-from rosatune.torch import _places, _read  # noqa: E402
+from rosatune.torch import _past, _places, _read  # noqa: E402
 
 CHANNELS, BITS, BATCH, STEPS, VOCABULARY = 24, 4, 2, 30, 9
 ON = dict(gain=True, gate=True, v_start="identity", v_grad="straight")
@@ -481,10 +481,11 @@ def test_cuda_gives_the_same(options: dict, kind: Any) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("room", [1 << 24, 40, 0])
+@pytest.mark.parametrize("room", [1 << 24, BATCH * 16 * CHANNELS // 8, 0])
 def test_cuda_state(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values on the GPU, moving to the host on the way, and there from the start."""
     monkeypatch.setattr(RosaState, "device_bytes", room)
+    monkeypatch.setattr(_past, "BLOCK_BYTES", 1)  # blocks of 16 steps
     given = config(source="tokens+own", chain=2, **ON)
     made, text = adapter(given).cuda().eval(), Text()
     lookup = Lookup(given, CHANNELS, VOCABULARY)
@@ -499,5 +500,6 @@ def test_cuda_state(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
             found = lookup(ids[:, part], embeds[:, part], None, past)
             parts.append(made(u[:, part], state=state, found=found))
             state = state.fork()
-    assert state._values is not None and state._values.is_cuda == (room > 40)
+    blocks = state._past._blocks  # type: ignore[union-attr]
+    assert len(blocks) > 1 and sum(block.is_cuda for block in blocks) == min(len(blocks), room // blocks[0].nbytes)
     torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=0, atol=1e-5)

@@ -37,10 +37,17 @@ class TensorPlaces(NamedTuple):
 
 def to_tensors(places: Places, device: torch.device) -> TensorPlaces:
     """Places of the host on a device."""
-    made = [torch.from_numpy(np.ascontiguousarray(x)) for x in places]
-    if device.type == "cuda":
-        made = [x.pin_memory().to(device, non_blocking=True) for x in made]
-    return TensorPlaces(*(x.to(device) for x in made))
+    if device.type != "cuda":
+        return TensorPlaces(*(torch.from_numpy(np.ascontiguousarray(x)).to(device) for x in places))
+    # both in one copy, from pinned memory, so that nothing waits for it; lengths begin where kernels like it
+    shape, size = places.tau.shape, places.tau.nbytes
+    begin = -(-size // 16) * 16
+    staged = torch.empty(begin + places.length.nbytes, dtype=torch.uint8, pin_memory=True)
+    host = staged.numpy()
+    host[:size].view(np.int32)[:] = places.tau.reshape(-1)
+    host[begin:] = places.length.reshape(-1)
+    there = staged.to(device, non_blocking=True)
+    return TensorPlaces(there[:size].view(torch.int32).view(shape), there[begin:].view(shape))
 
 
 def encode(places: Places) -> Tensor:
@@ -80,7 +87,8 @@ def _find(
     there = symbols.cpu().numpy()
     marks = None if valid is None else valid.cpu().numpy()
     found = find(rule, there, there, marks, reads, torch.get_num_threads())
-    return [x for kind in reads for x in to_tensors(found[kind], symbols.device)[:2] if x is not None]
+    made = [x for kind in reads for x in to_tensors(found[kind], symbols.device)[:2] if x is not None]
+    return [x.clone() for x in made] if symbols.is_cuda else made  # what an operator gives must not share memory
 
 
 @_find.register_fake
