@@ -224,8 +224,8 @@ def set_stage(model: Any, stage: str) -> Any:
 
 def parameter_groups(
     model: Any,
-    adapter_lr: float = 1e-3,
-    backbone_lr: float = 5e-5,
+    adapter_lr: float = 2e-3,
+    backbone_lr: float = 1e-4,
     weight_decay: float = 0.0,
     vector_lr: Optional[float] = None,
 ) -> list[dict]:
