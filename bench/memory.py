@@ -31,6 +31,7 @@ import argparse
 import contextlib
 import copy
 import dataclasses
+import itertools
 import json
 import math
 import pathlib
@@ -325,6 +326,25 @@ def observe(bench, run, model, looker, pieces, condition):
     return found
 
 
+def fitted(bench, run, model, looker, kinds, condition):
+    """A pointer fitted to the text of some kinds."""
+    cut = [token_ids.pieces_of(bench.fit[kind], run.length, bench.args.fit_pieces) for kind in kinds]
+    # In turn: the last fifth, which a fit measures itself on, is then of all kinds.
+    given = [piece for turn in itertools.zip_longest(*cut) for piece in turn if piece is not None]
+    seen = observe(bench, run, model, looker, given, condition)
+    return fit._fitted(unfitted(run), fit.Observed(*(torch.cat(part) for part in zip(*(x for _, _, x in seen)))))
+
+
+def save(bench, run, model):
+    """The adapters in bfloat16 and a pointer fitted to all texts, as a folder to be used."""
+    if run.pointer is not None and bench.fit:
+        pointer = fitted(bench, run, model, Looker(run, model), list(bench.fit), "adapter")
+        rosatune.hf.attach_pointer(model, pointer)
+    for adapter in rosatune.hf.adapters(model).values():
+        adapter.to(torch.bfloat16)
+    rosatune.hf.save_adapter(model, pathlib.Path(bench.args.save) / run.name.replace(" ", "-").replace(",", ""))
+
+
 def judge(bench, run, model, log):
     """{kind: RecallResult} of a trained model."""
     looker, results = Looker(run, model), {}
@@ -344,10 +364,7 @@ def judge(bench, run, model, log):
                 looker = Looker(changed, model)
             pointer = None
             if run.pointer is not None and kind in bench.fit and condition in ("window", "adapter"):
-                given = token_ids.pieces_of(bench.fit[kind], run.length, bench.args.fit_pieces)
-                seen = observe(bench, run, model, looker, given, condition)
-                joined = fit.Observed(*(torch.cat(part) for part in zip(*(each for _, _, each in seen))))
-                pointer = fit._fitted(unfitted(run), joined)
+                pointer = fitted(bench, run, model, looker, [kind], condition)
             for book, distance, seen in observe(bench, run, model, looker, pieces, condition):
                 losses = {condition: -seen.target}
                 if pointer is not None:
@@ -425,6 +442,7 @@ def parse(words):
     parser.add_argument("--runs", required=True, help="a JSON list of runs")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="of these names")
     parser.add_argument("--out", default="memory.json", help="where results are appended")
+    parser.add_argument("--save", metavar="DIR", help="write the adapters of runs with a frozen backbone there")
     parser.add_argument("--minutes", type=float, default=math.inf, help="runs that would not end by then are skipped")
     parser.add_argument("--pieces", type=int, default=32, help="pieces of each kind that runs are judged on")
     parser.add_argument("--fit-pieces", type=int, default=16, help="pieces that a pointer is fitted on")
@@ -480,6 +498,8 @@ def main(words=None):
                 entry |= train(bench, run, model, log)
                 pace.append(entry["tokens_per_second"])
             entry["kinds"] = {kind: described(result) for kind, result in judge(bench, run, model, log).items()}
+            if args.save and run.train == "adapter" and run.reads == "found":
+                save(bench, run, model)
             others.append(time.monotonic() - since - (work / pace[-1] if run.steps else 0))
         except KeyboardInterrupt:
             log(f"{run.name}: stopped; the runs before are in {out}")

@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 sys.path.insert(0, str(Path(__file__).parent))
+import rosatune  # noqa: E402
 import tiny  # noqa: E402
 from tiny import one_thread  # noqa: E402, F401
 
@@ -74,7 +75,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     words += ["--train", f"text={folder / 'books'}", f"code={folder / 'code.tokens'}", "--pieces", "4"]
     words += ["--fit", f"text={folder / 'fit.npy'}"]
     words += ["--valid", f"text={folder / 'books'}", f"code={folder / 'code.tokens'}"]
-    return [*words, "--out", str(folder / "out.json")]
+    return [*words, "--save", str(folder / "saved"), "--out", str(folder / "out.json")]
 
 
 def test_every_kind_of_run(memory: Any, given: list[str], capsys: Any) -> None:
@@ -103,6 +104,9 @@ def test_every_kind_of_run(memory: Any, given: list[str], capsys: Any) -> None:
         row = found[name]["kinds"]["text"]["conditions"][next(iter(conditions))]
         assert row["ppl"] > 1 and row["far"] > 0 and row["far_error"] >= 0
     assert "the loss is nan at step" in found["broken"]["error"]
+    saved = Path(given[-3]) / "embeddings"
+    assert [x.name for x in saved.parent.iterdir()] == ["embeddings"], "the backbone of the others was not frozen"
+    assert rosatune.RosaConfig.load(saved).source == "embeddings" and rosatune.Pointer.load(saved).delay == SMALL["window"]
     shares = memory.given_back(list(found.values()), found["chain"], "text", "adapter")
     window, whole, here = (
         found[name]["kinds"]["text"]["conditions"][condition]["far"]
@@ -118,7 +122,6 @@ def test_every_kind_of_run(memory: Any, given: list[str], capsys: Any) -> None:
 
 def test_the_same_numbers_as_recall(memory: Any, given: list[str]) -> None:
     """The conditions of an adapter as rosatune.recall measures them."""
-    import rosatune
     from rosatune import hf
 
     bench = memory.Bench(memory.parse([*given, "--pieces", "99"]))
