@@ -4,7 +4,8 @@
  * The search (search_template.h) is written for a team of any size and asks for little: to wait for one another, to
  * count, to add up, and to find equal values among neighbours. Compiled by nvcc a team is a block; compiled as plain C
  * it is one thread and its warps have one lane. The plain form exists for the tests, which hold the search against the
- * definition on machines without a device.
+ * definition on machines without a device. A test may bring operations of its own, for teams of several threads: it
+ * names their file as TEAM_OPERATIONS.
  *
  * Work is divided by `for (i = team->rank; i < n; i += team->size)`.
  */
@@ -108,6 +109,10 @@ TEAM_CODE void team_equals(const struct team *team, bool active, uint32_t value,
 		*last = equal >> team->lane == 1;
 	}
 }
+
+#elif defined(TEAM_OPERATIONS)
+
+#include TEAM_OPERATIONS
 
 #else
 
