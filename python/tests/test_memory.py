@@ -106,7 +106,8 @@ def test_every_kind_of_run(memory: Any, given: list[str], capsys: Any) -> None:
     assert "the loss is nan at step" in found["broken"]["error"]
     saved = Path(given[-3]) / "embeddings"
     assert [x.name for x in saved.parent.iterdir()] == ["embeddings"], "the backbone of the others was not frozen"
-    assert rosatune.RosaConfig.load(saved).source == "embeddings" and rosatune.Pointer.load(saved).delay == SMALL["window"]
+    assert rosatune.RosaConfig.load(saved).source == "embeddings"
+    assert rosatune.Pointer.load(saved).delay == SMALL["window"]
     shares = memory.given_back(list(found.values()), found["chain"], "text", "adapter")
     window, whole, here = (
         found[name]["kinds"]["text"]["conditions"][condition]["far"]
