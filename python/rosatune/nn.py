@@ -49,6 +49,10 @@ class Gate(nn.Module):
 
     def forward(self, u: Tensor) -> Tensor:
         """[B, T], float32, for u [B, T, C]."""
+        kind = u.device.type
+        if torch.is_autocast_enabled(kind):
+            # As the projections see it, so that what they keep for the backward pass serves the gate too.
+            u = u.to(torch.get_autocast_dtype(kind))
         return _read.gate(u, self.weight, self.bias)
 
 

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import rosatune  # noqa: E402
 from rosatune import RosaConfig  # noqa: E402
-from rosatune.nn import RosaAdapter, RosaState  # noqa: E402
+from rosatune.nn import Gate, RosaAdapter, RosaState  # noqa: E402
 from rosatune.torch import rosa  # noqa: E402
 
 CHANNELS, BITS, BATCH, STEPS = 24, 4, 3, 40
@@ -396,3 +396,14 @@ def test_diagnostics_where_nothing_is_found() -> None:
     made(text(steps=1))
     numbers = made.diagnostics()
     assert numbers["hit_rate"] == 0 and np.isnan(numbers["length_mean"]) and np.isnan(numbers["distance_median"])
+
+
+def test_gate_keeps_what_the_projections_keep() -> None:
+    """Under autocast it is computed from u as the projections see it, and keeps that and not a second, wider copy."""
+    gate, u = Gate(32), torch.randn(2, 5, 32, requires_grad=True)
+    torch.nn.init.normal_(gate.weight)
+    kept = []
+    with torch.autocast("cpu", torch.bfloat16), torch.autograd.graph.saved_tensors_hooks(kept.append, lambda x: x):
+        z = gate(u)
+    assert z.dtype == torch.float32 and [x.dtype for x in kept if x.shape == u.shape] == [torch.bfloat16]
+    assert torch.equal(z, gate(u.detach().bfloat16()))
