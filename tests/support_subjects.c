@@ -36,7 +36,7 @@ int subjects_set_up(void **state)
 				continue;
 			s->maker = &makers[m];
 			s->threads = threads;
-			expect_status("workers", rosa_workers_new(threads, NULL, &s->workers, &err), ROSA_OK, &err);
+			must(rosa_workers_new(threads, NULL, &s->workers, &err), &err);
 			expect_status(s->maker->name, s->maker->make(s->maker->kind, s->workers, &s->backend, &err),
 				      ROSA_OK, &err);
 			s->ops = s->backend->ops;

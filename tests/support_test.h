@@ -16,25 +16,25 @@
 
 #define COUNT(array) (sizeof(array) / sizeof(*(array)))
 
-/* Fail the running test, with the message, unless a call went well. */
-static inline void must(rosa_status status, const rosa_error *error)
-{
-	if (status != ROSA_OK)
-		fail_msg("%s", error->message);
-}
+/* Fail the running test, with the message, unless a call went well. Macros, so that a failure names the line. */
+#define must(status_, error_)                                                                                          \
+	do {                                                                                                           \
+		if ((status_) != ROSA_OK)                                                                              \
+			fail_msg("%s", (error_)->message);                                                             \
+	} while (0)
 
-static inline void must_say(const rosa_error *error, const char *words)
-{
-	if (!strstr(error->message, words))
-		fail_msg("\"%s\" does not say \"%s\"", error->message, words);
-}
+#define must_say(error_, words_)                                                                                       \
+	do {                                                                                                           \
+		if (!strstr((error_)->message, (words_)))                                                              \
+			fail_msg("\"%s\" does not say \"%s\"", (error_)->message, (words_));                           \
+	} while (0)
 
 /* Unless it failed, with this status and with a message that has these words. */
-static inline void must_fail(rosa_status status, rosa_status wanted, const rosa_error *error, const char *words)
-{
-	assert_int_equal(status, wanted);
-	must_say(error, words);
-}
+#define must_fail(status_, wanted_, error_, words_)                                                                    \
+	do {                                                                                                           \
+		assert_int_equal((status_), (wanted_));                                                                \
+		must_say((error_), (words_));                                                                          \
+	} while (0)
 
 /* Memory that is there, or the test ends. */
 static inline void *must_alloc(size_t size)

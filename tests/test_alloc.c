@@ -258,10 +258,10 @@ static void scene_open(struct scene *scene)
 	trial_make(trial);
 	trial_solve(trial);
 	snprintf(scene->how, sizeof(scene->how), "setting up");
-	expect_status("new", rosa_stream_new(&trial->options, trial->routes, &scene->stream, &err), ROSA_OK, &err);
+	must(rosa_stream_new(&trial->options, trial->routes, &scene->stream, &err), &err);
 	rosa_stream_set_engine(scene->stream, scene->engine);
 	push_checked(scene, scene->stream, 0, scene->before);
-	expect_status("save", rosa_stream_save_memory(scene->stream, &data, &scene->image_size, &err), ROSA_OK, &err);
+	must(rosa_stream_save_memory(scene->stream, &data, &scene->image_size, &err), &err);
 	scene->image = must_alloc(scene->image_size);
 	memcpy(scene->image, data, scene->image_size);
 	rosa_stream_free_memory(scene->stream, data);

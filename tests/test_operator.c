@@ -362,10 +362,8 @@ static void test_long_streams(void **state)
 		stream_fill(stream_find("sticky"), c.options.bits, 1, steps, query, key);
 		v = random_rows(&seed, ROSA_FLOAT32, steps * bits, 1);
 		operator_symbols(&c, v, value);
-		expect_status("retrieve", rosa_retrieve(&c.options, 1, steps, query, key, tau, NULL, &truth, &err),
-			      ROSA_OK, &err);
-		expect_status("find", rosa_find(&c.options, &learning, 1, steps, query, key, kept, NULL, flips, &err),
-			      ROSA_OK, &err);
+		must(rosa_retrieve(&c.options, 1, steps, query, key, tau, NULL, &truth, &err), &err);
+		must(rosa_find(&c.options, &learning, 1, steps, query, key, kept, NULL, flips, &err), &err);
 		read = from_destinations(kept, steps, steps);
 		assert_memory_equal(read, tau, steps * sizeof(*tau));
 		assert_int_equal(truth.first[1], rosa_count_runs(1, steps, query, c.options.bits, 1));
@@ -375,9 +373,7 @@ static void test_long_streams(void **state)
 			assert_int_equal(table[0], truth.tau[run]);
 			assert_memory_equal(table + 1, truth.flip + run * bits, bits * sizeof(*table));
 		}
-		expect_status(
-		    "read", rosa_read(&c.options, ROSA_FLOAT32, 1, steps, bits, value, steps, kept, e0, e1, got, &err),
-		    ROSA_OK, &err);
+		must(rosa_read(&c.options, ROSA_FLOAT32, 1, steps, bits, value, steps, kept, e0, e1, got, &err), &err);
 		want.v = v;
 		want.read = tau;
 		operator_read(&c, &want);
@@ -427,10 +423,9 @@ static void test_history(void **state)
 		for (size_t j = 0; j < batch * routes * steps; j++)
 			tau[j] = tau[j] < -1 ? -1 : tau[j];
 		read = to_destinations(tau, history, batch * routes * steps);
-		expect_status("history",
-			      rosa_read(&options, ROSA_FLOAT32, batch, steps, channels, value, history, read, e0_floats,
-					e1_floats, y, &err),
-			      ROSA_OK, &err);
+		must(rosa_read(&options, ROSA_FLOAT32, batch, steps, channels, value, history, read, e0_floats,
+			       e1_floats, y, &err),
+		     &err);
 		for (size_t j = 0; j < cells; j++) {
 			const size_t c = j % channels, t = j / channels % steps, b = j / channels / steps;
 			const size_t route = b * routes + c / bits;

@@ -82,11 +82,8 @@ static void find(struct finder *finder, const char *how, const struct trial *tri
 {
 	rosa_error err;
 
-	expect_status("places_reserve", places_reserve(places, finder->links, trial->routes, count, &err), ROSA_OK,
-		      &err);
-	expect_status("finder_find",
-		      finder_find(finder, count, piece, piece, (struct past_control){READS_FOUND, 0}, places, &err),
-		      ROSA_OK, &err);
+	must(places_reserve(places, finder->links, trial->routes, count, &err), &err);
+	must(finder_find(finder, count, piece, piece, (struct past_control){READS_FOUND, 0}, places, &err), &err);
 	expect_places(trial, how, want, first, places);
 }
 
@@ -99,7 +96,7 @@ static void check_finder(const struct trial *trial, const struct answer *want, s
 	struct finder finder;
 	rosa_error err;
 
-	expect_status("finder_new", finder_new(&finder, &trial->options, trial->routes, links, &err), ROSA_OK, &err);
+	must(finder_new(&finder, &trial->options, trial->routes, links, &err), &err);
 	for (size_t first = 0, count; first < trial->steps; first += count) {
 		const size_t left = trial->steps - first, most = test_random(&state, 2) ? 3 : 2000;
 		void *image = NULL;
@@ -108,7 +105,7 @@ static void check_finder(const struct trial *trial, const struct answer *want, s
 		count = 1 + test_random(&state, left < most ? left : most);
 		take_piece(trial, first, count, piece);
 		if (test_random(&state, 8) == 0) {
-			expect_status("finder_save", finder_save(&finder, &image, &size, &err), ROSA_OK, &err);
+			must(finder_save(&finder, &image, &size, &err), &err);
 			finder_free(&finder);
 			expect_status(
 			    "finder_load, cut short",
@@ -118,10 +115,8 @@ static void check_finder(const struct trial *trial, const struct answer *want, s
 			    "finder_load, other steps",
 			    finder_load(&finder, &trial->options, trial->routes, links, first + 1, image, size, &err),
 			    ROSA_EFORMAT, &err);
-			expect_status(
-			    "finder_load",
-			    finder_load(&finder, &trial->options, trial->routes, links, first, image, size, &err),
-			    ROSA_OK, &err);
+			must(finder_load(&finder, &trial->options, trial->routes, links, first, image, size, &err),
+			     &err);
 		}
 		find(&finder, "found", trial, want, first, count, piece, &places);
 		free(image);
@@ -141,12 +136,10 @@ static void check_lookup(const struct trial *trial, const struct answer *want, s
 	struct lookup lookup = {0};
 	rosa_error err;
 
-	expect_status("rosa_workers_new", rosa_workers_new(2, NULL, &options.workers, &err), ROSA_OK, &err);
-	expect_status("lookup_reserve", lookup_reserve(&options, &shape, &lookup, &err), ROSA_OK, &err);
-	expect_status("lookup_find", lookup_find(&options, NULL, NULL, trial->key, trial->key, &lookup, &err), ROSA_OK,
-		      &err);
-	expect_status("places_reserve", places_reserve(&places, links, trial->routes, trial->steps, &err), ROSA_OK,
-		      &err);
+	must(rosa_workers_new(2, NULL, &options.workers, &err), &err);
+	must(lookup_reserve(&options, &shape, &lookup, &err), &err);
+	must(lookup_find(&options, NULL, NULL, trial->key, trial->key, &lookup, &err), &err);
+	must(places_reserve(&places, links, trial->routes, trial->steps, &err), &err);
 	assert_true(lookup_places(&lookup, 0, &places));
 	expect_places(trial, "looked up", want, 0, &places);
 	*(uint16_t *)lookup.read = (uint16_t)trial->steps;
@@ -173,15 +166,14 @@ static void test_seeds(void **state)
 	memset(lookup, 0, sizeof(lookup));
 	options.bits = 3;
 	learning.explore = 0.5f;
-	expect_status("rosa_workers_new", rosa_workers_new(2, NULL, &options.workers, &err), ROSA_OK, &err);
+	must(rosa_workers_new(2, NULL, &options.workers, &err), &err);
 	for (size_t i = 0; i < CELLS; i++)
 		symbols[i] = symbols[CELLS + i] = (uint16_t)test_random(&turn, 8);
 	for (int i = 0; i < 3; i++) {
-		expect_status("reserve", lookup_reserve(&options, &shape, &lookup[i], &err), ROSA_OK, &err);
-		expect_status("find",
-			      lookup_find(&options, i < 2 ? &learning : NULL, i < 2 ? seeds[i] : NULL, symbols, symbols,
-					  &lookup[i], &err),
-			      ROSA_OK, &err);
+		must(lookup_reserve(&options, &shape, &lookup[i], &err), &err);
+		must(lookup_find(&options, i < 2 ? &learning : NULL, i < 2 ? seeds[i] : NULL, symbols, symbols,
+				 &lookup[i], &err),
+		     &err);
 	}
 	for (size_t link = 0; link < 2; link++) {
 		const uint16_t *one = (uint16_t *)lookup[0].read + 2 * link * CELLS,
@@ -308,13 +300,12 @@ static void check_values(size_t channels, size_t steps)
 	values_init(&values, channels);
 	for (size_t first = 0, count; first < steps; first += count) {
 		count = 1 + test_random(&state, steps - first);
-		expect_status("values_append", values_append(&values, count, rows + first * words, &err), ROSA_OK,
-			      &err);
+		must(values_append(&values, count, rows + first * words, &err), &err);
 	}
 	assert_true(values_bytes(&values) >= values_image_bytes(channels, steps));
 	/* the image is not aligned */
 	values_save(&values, image + 1);
-	expect_status("values_load", values_load(&other, channels, steps, image + 1, &err), ROSA_OK, &err);
+	must(values_load(&other, channels, steps, image + 1, &err), &err);
 	for (int loaded = 0; loaded < 2; loaded++) {
 		const struct value_rows kept = values_rows(loaded ? &other : &values);
 

@@ -285,16 +285,13 @@ static void test_rewind_within_a_long_run(void **state)
 				rosa_stream *stream = NULL;
 				rosa_error err;
 
-				expect_status("new", rosa_stream_new(&options, 1, &stream, &err), ROSA_OK, &err);
-				expect_status("push",
-					      rosa_stream_push(stream, STEPS, query, key, 0, got, NULL, NULL, &err),
-					      ROSA_OK, &err);
+				must(rosa_stream_new(&options, 1, &stream, &err), &err);
+				must(rosa_stream_push(stream, STEPS, query, key, 0, got, NULL, NULL, &err), &err);
 				assert_memory_equal(got, want, STEPS * sizeof(*got));
-				expect_status("rewind", rosa_stream_rewind(stream, to, &err), ROSA_OK, &err);
-				expect_status("push",
-					      rosa_stream_push(stream, STEPS - to, query + to, key + to, 0, got, NULL,
-							       NULL, &err),
-					      ROSA_OK, &err);
+				must(rosa_stream_rewind(stream, to, &err), &err);
+				must(rosa_stream_push(stream, STEPS - to, query + to, key + to, 0, got, NULL, NULL,
+						      &err),
+				     &err);
 				for (size_t t = to; t < STEPS; t++)
 					if (got[t - to] != want[t])
 						fail_msg("%d bits, %s, rewound to %zu: step %zu leads to %d, not %d",
@@ -326,14 +323,13 @@ static void test_loaded_memory(void **state)
 	for (size_t t = 0; t < STEPS; t++)
 		symbols[t] = (uint16_t)(t / 500 % 16);
 	options.bits = 4;
-	expect_status("new", rosa_stream_new(&options, 1, &stream, &err), ROSA_OK, &err);
-	expect_status("push", rosa_stream_push(stream, STEPS, symbols, symbols, 0, NULL, NULL, NULL, &err), ROSA_OK,
-		      &err);
-	expect_status("save", rosa_stream_save_memory(stream, &image, &size, &err), ROSA_OK, &err);
+	must(rosa_stream_new(&options, 1, &stream, &err), &err);
+	must(rosa_stream_push(stream, STEPS, symbols, symbols, 0, NULL, NULL, NULL, &err), &err);
+	must(rosa_stream_save_memory(stream, &image, &size, &err), &err);
 	test_memory_init(&memory);
 	options.allocator = test_memory_allocator(&memory);
-	expect_status("load", rosa_stream_load_memory(&options, image, size, &loaded, &err), ROSA_OK, &err);
-	expect_status("describe", rosa_stream_describe(loaded, &info, &err), ROSA_OK, &err);
+	must(rosa_stream_load_memory(&options, image, size, &loaded, &err), &err);
+	must(rosa_stream_describe(loaded, &info, &err), &err);
 	assert_int_equal(info.key_runs, STEPS / 500);
 	/* two bitmaps, and for the hundred runs next to nothing */
 	assert_in_range(info.bytes, 2 * STEPS / 8, 2 * STEPS / 8 + 16384);

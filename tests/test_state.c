@@ -32,12 +32,10 @@ static rosa_stream *small_stream(size_t steps, rosa_engine engine)
 
 	trial.options.bits = 3;
 	trial_make(&trial);
-	expect_status("new", rosa_stream_new(&trial.options, trial.routes, &stream, &err), ROSA_OK, &err);
+	must(rosa_stream_new(&trial.options, trial.routes, &stream, &err), &err);
 	rosa_stream_set_engine(stream, engine);
 	if (steps)
-		expect_status("push",
-			      rosa_stream_push(stream, steps, trial.query, trial.key, 0, NULL, NULL, NULL, &err),
-			      ROSA_OK, &err);
+		must(rosa_stream_push(stream, steps, trial.query, trial.key, 0, NULL, NULL, NULL, &err), &err);
 	trial_free(&trial);
 	return stream;
 }
@@ -49,7 +47,7 @@ static unsigned char *small_image(size_t steps, rosa_engine engine, size_t *size
 	rosa_error err;
 	void *data;
 
-	expect_status("save", rosa_stream_save_memory(stream, &data, size, &err), ROSA_OK, &err);
+	must(rosa_stream_save_memory(stream, &data, size, &err), &err);
 	assert_true(*size > 0);
 	image = must_alloc(*size);
 	memcpy(image, data, *size);
@@ -165,7 +163,7 @@ static void test_other_version(void **state)
 	must_say(&err, "version");
 	image[IMAGE_VERSION]--;
 	image_seal(image, size);
-	expect_status("sealed again", rosa_stream_load_memory(NULL, image, size, &stream, &err), ROSA_OK, &err);
+	must(rosa_stream_load_memory(NULL, image, size, &stream, &err), &err);
 	rosa_stream_free(stream);
 	free(image);
 }
@@ -183,11 +181,11 @@ static void test_older_version(void **state)
 	assert_int_equal(image[IMAGE_VERSION], 3);
 	image[IMAGE_VERSION] = 2;
 	image_seal(image, size);
-	expect_status("version 2", rosa_stream_load_memory(NULL, image, size, &stream, &err), ROSA_OK, &err);
-	expect_status("describe", rosa_stream_describe(stream, &info, &err), ROSA_OK, &err);
+	must(rosa_stream_load_memory(NULL, image, size, &stream, &err), &err);
+	must(rosa_stream_describe(stream, &info, &err), &err);
 	assert_int_equal(info.delay, 0);
 	assert_int_equal(info.steps, 40);
-	expect_status("save", rosa_stream_save_memory(stream, &again, &again_size, &err), ROSA_OK, &err);
+	must(rosa_stream_save_memory(stream, &again, &again_size, &err), &err);
 	image[IMAGE_VERSION] = 3;
 	image_seal(image, size);
 	assert_int_equal(again_size, size);
@@ -197,8 +195,8 @@ static void test_older_version(void **state)
 	/* a delay, which version 2 did not know */
 	image[IMAGE_DELAY] = 9;
 	image_seal(image, size);
-	expect_status("delay", rosa_stream_load_memory(NULL, image, size, &stream, &err), ROSA_OK, &err);
-	expect_status("describe", rosa_stream_describe(stream, &info, &err), ROSA_OK, &err);
+	must(rosa_stream_load_memory(NULL, image, size, &stream, &err), &err);
+	must(rosa_stream_describe(stream, &info, &err), &err);
 	assert_int_equal(info.delay, 9);
 	rosa_stream_free(stream);
 	image[IMAGE_VERSION] = 2;
@@ -243,13 +241,12 @@ static void test_forged(void **state)
 				continue;
 			}
 			accepted++;
-			expect_status("describe", rosa_stream_describe(stream, &info, &err), ROSA_OK, &err);
+			must(rosa_stream_describe(stream, &info, &err), &err);
 			/* as many bytes as the widest symbols need */
 			zeros = must_alloc(info.routes * 4 * sizeof(uint32_t));
 			tau = must_alloc(info.routes * 4 * sizeof(*tau));
 			memset(zeros, 0, info.routes * 4 * sizeof(uint32_t));
-			expect_status("push", rosa_stream_push(stream, 4, zeros, zeros, 0, tau, NULL, NULL, &err),
-				      ROSA_OK, &err);
+			must(rosa_stream_push(stream, 4, zeros, zeros, 0, tau, NULL, NULL, &err), &err);
 			for (size_t j = 0; j < info.routes * 4; j++)
 				assert_true(tau[j] >= -1 && tau[j] < (int32_t)info.steps + 4);
 			rosa_stream_free(stream);
@@ -277,13 +274,12 @@ static void test_round_trip(void **state)
 			rosa_error err;
 			void *again;
 
-			expect_status("load", rosa_stream_load_memory(NULL, image, size, &stream, &err), ROSA_OK, &err);
-			expect_status("describe", rosa_stream_describe(stream, &info, &err), ROSA_OK, &err);
+			must(rosa_stream_load_memory(NULL, image, size, &stream, &err), &err);
+			must(rosa_stream_describe(stream, &info, &err), &err);
 			assert_int_equal(info.steps, lengths[i]);
 			assert_int_equal(info.routes, 2);
 			assert_int_equal(info.bits, 3);
-			expect_status("save", rosa_stream_save_memory(stream, &again, &again_size, &err), ROSA_OK,
-				      &err);
+			must(rosa_stream_save_memory(stream, &again, &again_size, &err), &err);
 			assert_int_equal(again_size, size);
 			assert_memory_equal(again, image, size);
 			rosa_stream_free_memory(stream, again);
@@ -359,12 +355,12 @@ static void test_file_round_trip(void **state)
 	size_t size;
 
 	snprintf(path, sizeof(path), "%s/state", (const char *)*state);
-	expect_status("save", rosa_stream_save(stream, path, &err), ROSA_OK, &err);
-	expect_status("save again", rosa_stream_save(stream, path, &err), ROSA_OK, &err);
+	must(rosa_stream_save(stream, path, &err), &err);
+	must(rosa_stream_save(stream, path, &err), &err);
 	assert_int_equal(files_in(*state), 1);
-	expect_status("save to memory", rosa_stream_save_memory(stream, &data, &size, &err), ROSA_OK, &err);
+	must(rosa_stream_save_memory(stream, &data, &size, &err), &err);
 	expect_file(path, data, size);
-	expect_status("load", rosa_stream_load(NULL, path, &loaded, &err), ROSA_OK, &err);
+	must(rosa_stream_load(NULL, path, &loaded, &err), &err);
 	rosa_stream_free(loaded);
 
 	/* Damage in a file is damage, not a failure to read. */
@@ -402,7 +398,7 @@ static void test_special_files(void **state)
 	write_file(path, "old", 3);
 	assert_int_equal(chmod(path, 0600), 0);
 	assert_int_equal(symlink("state", link), 0);
-	expect_status("through a link", rosa_stream_save(stream, link, &err), ROSA_OK, &err);
+	must(rosa_stream_save(stream, link, &err), &err);
 	assert_int_equal(lstat(link, &about), 0);
 	assert_true(S_ISLNK(about.st_mode));
 	assert_int_equal(stat(path, &about), 0);
@@ -410,7 +406,7 @@ static void test_special_files(void **state)
 	assert_true(about.st_size > 3);
 	assert_int_equal(mkfifo(pipe, 0600), 0);
 	assert_int_equal(pthread_create(&reader, NULL, load_pipe, pipe), 0);
-	expect_status("into a pipe", rosa_stream_save(stream, pipe, &err), ROSA_OK, &err);
+	must(rosa_stream_save(stream, pipe, &err), &err);
 	assert_int_equal(pthread_join(reader, &loaded), 0);
 	assert_non_null(loaded);
 	rosa_stream_free(loaded);
@@ -478,7 +474,7 @@ static void test_full_disk(void **state)
 	assert_int_equal(files_in(*state), 1);
 
 	/* With room again, the same stream is saved over it. */
-	expect_status("save", rosa_stream_save(stream, path, &err), ROSA_OK, &err);
+	must(rosa_stream_save(stream, path, &err), &err);
 	assert_int_equal(unlink(path), 0);
 	rosa_stream_free(stream);
 }

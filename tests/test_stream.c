@@ -29,7 +29,7 @@ static rosa_stream *open_stream(const rosa_options *options, size_t routes, rosa
 	rosa_stream *stream = NULL;
 	rosa_error err;
 
-	expect_status("rosa_stream_new", rosa_stream_new(options, routes, &stream, &err), ROSA_OK, &err);
+	must(rosa_stream_new(options, routes, &stream, &err), &err);
 	assert_non_null(stream);
 	rosa_stream_set_engine(stream, engine);
 	return stream;
@@ -172,10 +172,9 @@ static void test_outputs_left_out(void **state)
 				memcpy(query + r * n, trial.query + r * trial.steps + t, n * sizeof(*query));
 				memcpy(key + r * n, trial.key + r * trial.steps + t, n * sizeof(*key));
 			}
-			expect_status("dense push",
-				      rosa_stream_push(stream, n, query, key, 0, want_tau ? tau : NULL,
-						       want_length ? length : NULL, NULL, &err),
-				      ROSA_OK, &err);
+			must(rosa_stream_push(stream, n, query, key, 0, want_tau ? tau : NULL,
+					      want_length ? length : NULL, NULL, &err),
+			     &err);
 			for (size_t r = 0; r < trial.routes; r++) {
 				size_t at = r * trial.steps + t;
 
@@ -209,17 +208,12 @@ static void test_late_tables(void **state)
 		options.bits = 2;
 		oracle_route(&options, steps, query, key, want_tau, NULL, want_flips);
 		stream = open_stream(&options, 1, engines[e]);
-		expect_status("without", rosa_stream_push(stream, 2, query, key, 0, tau, NULL, NULL, &err), ROSA_OK,
-			      &err);
+		must(rosa_stream_push(stream, 2, query, key, 0, tau, NULL, NULL, &err), &err);
 		expect_status("too late",
 			      rosa_stream_push(stream, 5, query + 2, key + 2, 0, tau + 2, NULL, flips, &err),
 			      ROSA_EINVAL, &err);
-		expect_status("the rest of the run",
-			      rosa_stream_push(stream, 2, query + 2, key + 2, 0, tau + 2, NULL, NULL, &err), ROSA_OK,
-			      &err);
-		expect_status("from the next run",
-			      rosa_stream_push(stream, 3, query + 4, key + 4, 0, tau + 4, NULL, flips + 8, &err),
-			      ROSA_OK, &err);
+		must(rosa_stream_push(stream, 2, query + 2, key + 2, 0, tau + 2, NULL, NULL, &err), &err);
+		must(rosa_stream_push(stream, 3, query + 4, key + 4, 0, tau + 4, NULL, flips + 8, &err), &err);
 		assert_memory_equal(tau, want_tau, sizeof(tau));
 		assert_memory_equal(flips + 8, want_flips + 8, 6 * sizeof(*flips));
 		rosa_stream_free(stream);
@@ -377,23 +371,22 @@ static void walk_save(struct walk *walk, struct lane *lane)
 		void *data = NULL, *copy;
 		size_t size = 0;
 
-		expect_status("save", rosa_stream_save_memory(lane->stream, &data, &size, &err), ROSA_OK, &err);
+		must(rosa_stream_save_memory(lane->stream, &data, &size, &err), &err);
 		copy = must_alloc(size);
 		memcpy(copy, data, size);
 		rosa_stream_free_memory(lane->stream, data);
 		rosa_stream_free(lane->stream);
 		lane->stream = NULL;
-		expect_status("load", rosa_stream_load_memory(&walk->trial.options, copy, size, &loaded, &err), ROSA_OK,
-			      &err);
+		must(rosa_stream_load_memory(&walk->trial.options, copy, size, &loaded, &err), &err);
 		free(copy);
 	} else {
 		char path[64];
 
 		snprintf(path, sizeof(path), "test_stream-%ld.state", (long)getpid());
-		expect_status("save", rosa_stream_save(lane->stream, path, &err), ROSA_OK, &err);
+		must(rosa_stream_save(lane->stream, path, &err), &err);
 		rosa_stream_free(lane->stream);
 		lane->stream = NULL;
-		expect_status("load", rosa_stream_load(&walk->trial.options, path, &loaded, &err), ROSA_OK, &err);
+		must(rosa_stream_load(&walk->trial.options, path, &loaded, &err), &err);
 		assert_int_equal(unlink(path), 0);
 	}
 	lane->stream = loaded;
@@ -660,7 +653,7 @@ static void test_describe(void **state)
 			for (size_t t = 0; t <= trial.steps; t += 50) {
 				rosa_stream_info info = {.size = sizeof(info)};
 
-				expect_status("describe", rosa_stream_describe(stream, &info, &err), ROSA_OK, &err);
+				must(rosa_stream_describe(stream, &info, &err), &err);
 				assert_int_equal(info.size, sizeof(info));
 				assert_int_equal(info.routes, trial.routes);
 				assert_int_equal(info.steps, t);
@@ -678,10 +671,9 @@ static void test_describe(void **state)
 				    engines[e] != ROSA_ENGINE_CHAINS)
 					assert_int_equal(info.ordered, trial.routes);
 				if (t < trial.steps)
-					expect_status("push",
-						      rosa_stream_push(stream, 50, trial.query + t, trial.key + t,
-								       trial.steps, NULL, NULL, NULL, &err),
-						      ROSA_OK, &err);
+					must(rosa_stream_push(stream, 50, trial.query + t, trial.key + t, trial.steps,
+							      NULL, NULL, NULL, &err),
+					     &err);
 			}
 			rosa_stream_free(stream);
 			assert_int_equal(atomic_load(&memory.blocks), 0);

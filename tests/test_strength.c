@@ -303,18 +303,15 @@ static void find_places(struct scene *s, size_t source, uint64_t *state, size_t 
 		operator_symbols(&c, s->q, query);
 		operator_symbols(&c, s->k, key);
 		plain.delay = 0;
-		expect_status("retrieve",
-			      rosa_retrieve(&s->options, s->batch * routes, s->steps, query, key, first, first + count,
-					    NULL, &err),
-			      ROSA_OK, &err);
-		expect_status("retrieve",
-			      rosa_retrieve(&plain, s->batch * routes, s->steps, query, key, first + 2 * count,
-					    first + 3 * count, NULL, &err),
-			      ROSA_OK, &err);
-		expect_status("chain",
-			      rosa_chain(s->batch * routes, s->steps, (int)is->links, first, first + count,
-					 first + 2 * count, first + 3 * count, tau, length, &err),
-			      ROSA_OK, &err);
+		must(rosa_retrieve(&s->options, s->batch * routes, s->steps, query, key, first, first + count, NULL,
+				   &err),
+		     &err);
+		must(rosa_retrieve(&plain, s->batch * routes, s->steps, query, key, first + 2 * count,
+				   first + 3 * count, NULL, &err),
+		     &err);
+		must(rosa_chain(s->batch * routes, s->steps, (int)is->links, first, first + count, first + 2 * count,
+				first + 3 * count, tau, length, &err),
+		     &err);
 		free(query);
 		free(key);
 		free(first);
@@ -470,11 +467,9 @@ static struct result run(const struct scene *s)
 					.gate_w = r.g[GATE_W],
 					.gate_b = r.g[GATE_B]};
 
-	expect_status(
-	    "forward",
-	    rosa_layer_forward(&s->options, &s->learning, &layer, s->batch, s->steps, s->h32, r.out, &tape, &err),
-	    ROSA_OK, &err);
-	expect_status("backward", rosa_layer_backward(tape, &layer, s->gout32, &grads, r.gh, &err), ROSA_OK, &err);
+	must(rosa_layer_forward(&s->options, &s->learning, &layer, s->batch, s->steps, s->h32, r.out, &tape, &err),
+	     &err);
+	must(rosa_layer_backward(tape, &layer, s->gout32, &grads, r.gh, &err), &err);
 	rosa_tape_free(tape);
 	return r;
 }

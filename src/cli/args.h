@@ -71,6 +71,9 @@ struct args {
 	struct arg_words *operands; /* or one or more of them, "-" too; they move to the front of the words */
 };
 
+/* A whole table of them, in an initialiser. */
+#define ARGS_OPTIONS(table_) .options = (table_), .count = sizeof(table_) / sizeof((table_)[0])
+
 enum args_result { ARGS_OK, ARGS_HELP, ARGS_WRONG };
 
 /* Reads the words after the command's name. ARGS_HELP: the help was asked for and is printed; ARGS_WRONG: the mistake

@@ -64,8 +64,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 	    .command = "bench adapter",
 	    .usage = "--model PATH --adapter DIR --file TEXT [options]",
 	    .summary = "Measures what an adapter costs: a model with it and without it read the same text in turns.",
-	    .options = options,
-	    .count = sizeof(options) / sizeof(options[0]),
+	    ARGS_OPTIONS(options),
 	};
 
 	return args_parse(&args, count, words);

@@ -51,8 +51,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 	    .command = "bench model",
 	    .usage = "--model PATH [options]",
 	    .summary = "Measures how fast a model reads a prompt and writes tokens.",
-	    .options = options,
-	    .count = sizeof(options) / sizeof(options[0]),
+	    ARGS_OPTIONS(options),
 	};
 
 	return args_parse(&args, count, words);

@@ -57,8 +57,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 	    .command = "bench products",
 	    .usage = "[--format F] [--rows N] [--columns N] [--steps N] [options]",
 	    .summary = "Measures products of activations by weights, in each format, beside a BLAS in float32.",
-	    .options = options,
-	    .count = sizeof(options) / sizeof(options[0]),
+	    ARGS_OPTIONS(options),
 	    .notes = "Formats with blocks of 32 or 256 numbers are left out where the columns are no multiple of that.",
 	};
 

@@ -81,8 +81,7 @@ static enum args_result parse(struct request *request, int count, char **words)
 	    .command = "bench retrieve",
 	    .usage = "[--stream KIND --routes N --tokens T | --query Q.npy --key K.npy] [options]",
 	    .summary = "Measures retrieval: nanoseconds per token and route, bytes per key run, share of hits.",
-	    .options = options,
-	    .count = sizeof(options) / sizeof(options[0]),
+	    ARGS_OPTIONS(options),
 	    .notes = notes,
 	};
 

@@ -47,8 +47,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 	    .usage = "FILE... [--model PATH]",
 	    .summary =
 		"Reads token shards whole and checks them: sizes, documents, tokens, marks of answers, checksum.",
-	    .options = options,
-	    .count = sizeof(options) / sizeof(options[0]),
+	    ARGS_OPTIONS(options),
 	    .operands = &job->paths,
 	    .operand_name = "FILE",
 	    .notes =

@@ -63,8 +63,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 	    .command = COMMAND,
 	    .usage = "--model PATH --out DIR INPUT...",
 	    .summary = "Turns texts into token shards, which training reads.",
-	    .options = options,
-	    .count = sizeof(options) / sizeof(options[0]),
+	    ARGS_OPTIONS(options),
 	    .operands = &job->paths,
 	    .operand_name = "INPUT",
 	    .notes = "INPUT is a file, a folder with everything in it, or - for standard input; plain, .gz, .xz or\n"

@@ -374,8 +374,7 @@ static enum args_result parse(struct demo *demo, int count, char **words)
 	    .command = "demo",
 	    .usage = "[--file TEXT] [--order N]",
 	    .summary = "Shows on a text what retrieval finds, how long the matches are, and what follows them.",
-	    .options = options,
-	    .count = sizeof(options) / sizeof(options[0]),
+	    ARGS_OPTIONS(options),
 	};
 
 	return args_parse(&args, count, words);

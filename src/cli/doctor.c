@@ -244,8 +244,7 @@ int doctor_command(int count, char **words)
 	    .usage = "[options]",
 	    .summary = "Checks what this machine and this build can do: processor, memory, libraries, programs, and\n"
 		       "whether retrieval and products of matrices give the right results.",
-	    .options = options,
-	    .count = sizeof(options) / sizeof(options[0]),
+	    ARGS_OPTIONS(options),
 	    .notes = "One line per check: OK, missing (optional, with the remedy), or FAILED. Exit code 1: one failed.",
 	};
 	enum args_result parsed = args_parse(&args, count, words);

@@ -80,8 +80,7 @@ static enum args_result parse_text(struct generate *job, int count, char **words
 	    .command = job->command,
 	    .usage = "--model PATH [--prompt TEXT] [--file FILE] [options]",
 	    .summary = "Reads a text with a model and continues it.",
-	    .options = options,
-	    .count = sizeof(options) / sizeof(options[0]),
+	    ARGS_OPTIONS(options),
 	    .notes = text_notes,
 	};
 
@@ -95,8 +94,7 @@ static enum args_result parse_chat(struct generate *job, int count, char **words
 	    .command = job->command,
 	    .usage = "--model PATH [--system TEXT] [--prompt TEXT] [--file FILE] [options]",
 	    .summary = "Holds a conversation with a model.",
-	    .options = options,
-	    .count = sizeof(options) / sizeof(options[0]),
+	    ARGS_OPTIONS(options),
 	    .notes = chat_notes,
 	};
 

@@ -62,8 +62,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 	    .usage = "PATH [options]",
 	    .summary = "Describes a model, what a ROSA adapter adds to it, and the memory that reading takes.\n"
 		       "PATH is a .gguf file, or a folder with config.json and safetensors.",
-	    .options = options,
-	    .count = sizeof(options) / sizeof(options[0]),
+	    ARGS_OPTIONS(options),
 	    .notes = "Sizes may end in k, M or G (powers of 1024).",
 	    .operand = &job->model_path,
 	    .operand_name = "PATH",

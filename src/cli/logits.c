@@ -44,8 +44,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 	    .command = "logits",
 	    .usage = "--model PATH --tokens IDS.npy --out L.npy [options]",
 	    .summary = "Computes the logits of the next token at every position of texts that are given as token ids.",
-	    .options = options,
-	    .count = sizeof(options) / sizeof(options[0]),
+	    ARGS_OPTIONS(options),
 	    .notes = "The result does not depend on --chunk, --batch or --threads, bit for bit.",
 	};
 

@@ -75,8 +75,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 	    .command = "plot",
 	    .usage = "LOG... [--out FILE.png|.svg]",
 	    .summary = "Draws the curves of training from its logs into one picture.",
-	    .options = options,
-	    .count = sizeof(options) / sizeof(options[0]),
+	    ARGS_OPTIONS(options),
 	    .operands = &job->paths,
 	    .operand_name = "LOG",
 	    .notes =

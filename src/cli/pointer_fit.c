@@ -236,8 +236,7 @@ static enum args_result parse(struct fit *job, int count, char **words)
 	    .usage = "--model PATH [--adapter DIR] --window W [--sinks S] --out FILE TEXT...",
 	    .summary = "Fits a pointer: how much probability goes to the tokens that followed earlier occurrences of\n"
 		       "the present context, by match length. The model is not changed.",
-	    .options = options,
-	    .count = sizeof(options) / sizeof(options[0]),
+	    ARGS_OPTIONS(options),
 	    .notes =
 		"Give texts of the kind that the pointer will be used for, and that the model was not trained on:\n"
 		"what it knows by heart needs no pointer, and the weights would come out too small. Positions from\n"

@@ -162,8 +162,7 @@ static enum args_result parse(struct ppl *job, int count, char **words)
 	    .summary =
 		"Measures how well a model predicts a text: its perplexity, the exponential of the mean negative\n"
 		"log-likelihood of the tokens.",
-	    .options = options,
-	    .count = sizeof(options) / sizeof(options[0]),
+	    ARGS_OPTIONS(options),
 	    .notes = "A last piece that is shorter counts with the tokens it has. Attention is global unless --window "
 		     "or an\n"
 		     "adapter says otherwise. Perplexity does not depend on --chunk, --batch or --threads.",

@@ -432,8 +432,7 @@ static enum args_result parse(struct recall *job, int count, char **words)
 		"something that attention no longer sees, and on all others; for global attention and the window;\n"
 		"with an adapter also for the adapter, with nothing injected, and reading at random; and with a\n"
 		"pointer for window and pointer, without and with the adapter.",
-	    .options = options,
-	    .count = sizeof(options) / sizeof(options[0]),
+	    ARGS_OPTIONS(options),
 	    .notes =
 		"A token is far if it and the two before it stood in that order before, the last time W or more\n"
 		"tokens ago. Positions from 4 W on are scored. A gain that random reads keep is style, not memory.",

@@ -57,8 +57,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 	    .command = "retrieve",
 	    .usage = "--query Q.npy --key K.npy --bits M --out TAU.npy [options]",
 	    .summary = "Finds, for every step, the place in the key's past that best continues the query's context.",
-	    .options = options,
-	    .count = sizeof(options) / sizeof(options[0]),
+	    ARGS_OPTIONS(options),
 	    .notes = "The result does not depend on --chunk or --threads. Sizes may end in k, M or G (powers of 1024).",
 	};
 

@@ -59,8 +59,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 	    .command = "tokenize",
 	    .usage = "--model PATH (--file FILE | --text TEXT) [options]",
 	    .summary = "Prints the tokens of a text as a model reads it, or the text of tokens.",
-	    .options = options,
-	    .count = sizeof(options) / sizeof(options[0]),
+	    ARGS_OPTIONS(options),
 	    .notes = "Ids are those of Hugging Face's tokenizers.",
 	};
 	enum args_result result = args_parse(&args, count, words);
