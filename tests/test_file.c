@@ -76,7 +76,7 @@ static void pieces_of_any_size(void **state)
 	assert_int_equal(checksum_value(&sum), checksum_of(all, total));
 	assert_int_equal(file_write_at(&writer, 5, "HEAD", 4, &err), ROSA_OK);
 	assert_int_equal(file_write(&writer, "end", 3, &err), ROSA_OK);
-	assert_int_equal(file_finish(&writer, &err), ROSA_OK);
+	assert_int_equal(file_finish(&writer, ROSA_OK, &err), ROSA_OK);
 	memcpy(all + 5, "HEAD", 4);
 	memcpy(all + total, "end", 3);
 	assert_int_equal(file_read(folder->file, NULL, &data, &size, &err), ROSA_OK);
@@ -178,7 +178,7 @@ static void a_program_takes_part(void **state)
 	assert_int_equal(program.held, 1);
 	program.cancel = 1;
 	assert_int_equal(file_write(&writer, "two", 3, &err), ROSA_OK);
-	must_fail(file_finish(&writer, &err), ROSA_ECANCELLED, &err, "interrupted while writing");
+	must_fail(file_finish(&writer, ROSA_OK, &err), ROSA_ECANCELLED, &err, "interrupted while writing");
 	assert_int_equal(program.held, 0);
 	assert_int_equal(file_read(folder->file, &options, &data, &size, &err), ROSA_ECANCELLED);
 	assert_null(data);

@@ -329,7 +329,7 @@ static void writes_what_it_reads(void **state)
 		assert_true(npy_create_int32(&writer, folder->file, dims, shapes[dims - 1], &why));
 		assert_true(npy_write_int32(&writer, values, 2, &why));
 		assert_true(npy_write_int32(&writer, values + 2, 4, &why));
-		assert_int_equal(file_finish(&writer, &why), ROSA_OK);
+		assert_int_equal(file_finish(&writer, ROSA_OK, &why), ROSA_OK);
 		check_written(folder->file, dims, shapes[dims - 1]);
 		assert_int_equal(folder_entries(folder), 1);
 	}
@@ -346,7 +346,7 @@ static void writes_floats(void **state)
 	assert_true(npy_create_float32(&writer, folder->file, 2, shape, &why));
 	assert_true(npy_write_float32(&writer, numbers, 5, &why));
 	assert_true(npy_write_float32(&writer, numbers + 5, 1, &why));
-	assert_int_equal(file_finish(&writer, &why), ROSA_OK);
+	assert_int_equal(file_finish(&writer, ROSA_OK, &why), ROSA_OK);
 	check_elements(folder->file, 'f', 2, shape, numbers);
 }
 

@@ -46,7 +46,7 @@ static void save(struct run_folder *folder, uint64_t step, size_t keep)
 	assert_int_equal(checkpoint_file_open(&writer, "large.bin", &file, &err), ROSA_OK);
 	for (uint64_t i = 0; i < 300; i++)
 		assert_int_equal(file_write(&file, &i, 7, &err), ROSA_OK);
-	assert_int_equal(checkpoint_file_done(&writer, &file, &err), ROSA_OK);
+	assert_int_equal(checkpoint_file_done(&writer, &file, ROSA_OK, &err), ROSA_OK);
 	assert_int_equal(checkpoint_commit(&writer, &state, keep, &err), ROSA_OK);
 	checkpoint_abandon(&writer); /* does no harm */
 }
@@ -265,7 +265,7 @@ static void failed_writes_leave_the_old_one(void **state)
 	close(file.descriptor); /* the disk goes away */
 	file.descriptor = open("/dev/full", O_WRONLY);
 	if (file.descriptor >= 0) {
-		must_fail(checkpoint_file_done(&writer, &file, &err), ROSA_EIO, &err, strerror(ENOSPC));
+		must_fail(checkpoint_file_done(&writer, &file, ROSA_OK, &err), ROSA_EIO, &err, strerror(ENOSPC));
 	} else {
 		file_discard(&file);
 	}
@@ -304,7 +304,7 @@ static void tensors_read_back(void **state)
 	assert_int_equal(file_create(&file, scratch_path("t.safetensors"), &(struct file_options){.sum = &sum}, &err),
 			 ROSA_OK);
 	assert_int_equal(safetensors_write(&file, tensors, 2, FORMAT_F32, metadata, fetch, &pieces, &err), ROSA_OK);
-	assert_int_equal(file_finish(&file, &err), ROSA_OK);
+	assert_int_equal(file_finish(&file, ROSA_OK, &err), ROSA_OK);
 	assert_true(pieces > 2);
 	assert_int_equal(mapping_open(&mapping, scratch_path("t.safetensors"), &err), ROSA_OK);
 	assert_int_equal(mapping.size, sum.bytes);

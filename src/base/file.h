@@ -72,8 +72,9 @@ rosa_status file_close(struct file_writer *writer, rosa_error *err);
 rosa_status file_commit(struct file_writer *writer, rosa_error *err);
 void file_discard(struct file_writer *writer); /* safe on a committed one, and on one of all zeros but -1 */
 
-/* Closes, commits and, if that fails, discards. */
-rosa_status file_finish(struct file_writer *writer, rosa_error *err);
+/* Ends a file by how its writing went: closes and commits what was written well, and discards it if that or anything
+ * before it failed. Returns `written`, or what closing and committing gave. */
+rosa_status file_finish(struct file_writer *writer, rosa_status written, rosa_error *err);
 
 /* A whole file at once. */
 rosa_status file_save(const char *path, const void *data, size_t size, const struct file_options *options,

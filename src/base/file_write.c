@@ -405,9 +405,9 @@ void file_discard(struct file_writer *writer)
 	*writer = (struct file_writer)FILE_WRITER_INIT;
 }
 
-rosa_status file_finish(struct file_writer *writer, rosa_error *err)
+rosa_status file_finish(struct file_writer *writer, rosa_status written, rosa_error *err)
 {
-	rosa_status status = file_close(writer, err);
+	rosa_status status = written == ROSA_OK ? file_close(writer, err) : written;
 
 	if (status == ROSA_OK)
 		status = file_commit(writer, err);
@@ -421,11 +421,7 @@ rosa_status file_save(const char *path, const void *data, size_t size, const str
 	struct file_writer writer;
 	rosa_status status = file_create(&writer, path, options, err);
 
-	if (status != ROSA_OK)
-		return status;
-	status = file_write(&writer, data, size, err);
 	if (status == ROSA_OK)
-		return file_finish(&writer, err);
-	file_discard(&writer);
-	return status;
+		status = file_write(&writer, data, size, err);
+	return file_finish(&writer, status, err);
 }

@@ -170,7 +170,7 @@ bool picture_draw(const struct picture *picture, void (*put)(FILE *script, const
 	if (!picture->path)
 		return draw(picture, put, context, STDOUT_FILENO, why);
 	if (file_create(&writer, picture->path, &program_files, why) == ROSA_OK &&
-	    draw(picture, put, context, writer.descriptor, why) && file_finish(&writer, why) == ROSA_OK)
+	    draw(picture, put, context, writer.descriptor, why) && file_finish(&writer, ROSA_OK, why) == ROSA_OK)
 		return true;
 	file_discard(&writer);
 	return false;

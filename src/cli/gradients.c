@@ -114,16 +114,11 @@ static bool write_gradients(struct job *job, rosa_error *why)
 		    parameter->name, parameter->dims, {parameter->shape[0], parameter->shape[1]}, parameter->grad};
 	}
 	status = file_create(&file, job->out_path, &program_files, why);
-	if (status == ROSA_OK) {
+	if (status == ROSA_OK)
 		status = safetensors_write(&file, sources, parameters->count, FORMAT_F32, metadata, fetch,
 					   job->trainable.backend, why);
-		if (status == ROSA_OK)
-			status = file_finish(&file, why);
-		else
-			file_discard(&file);
-	}
 	free(sources);
-	return status == ROSA_OK;
+	return file_finish(&file, status, why) == ROSA_OK;
 }
 
 static bool run(struct job *job, rosa_error *why)

@@ -127,7 +127,7 @@ static bool run(struct job *job, rosa_error *why)
 	progress_begin(&job->progress, "reading", 0);
 	good = read_all(job, why);
 	progress_end(&job->progress);
-	return good && !interrupted() && file_finish(&job->writer, why) == ROSA_OK;
+	return good && !interrupted() && file_finish(&job->writer, ROSA_OK, why) == ROSA_OK;
 }
 
 int logits_command(int count, char **words)

@@ -168,10 +168,7 @@ rosa_status session_save(const char *path, const struct session *session, struct
 	status = put_session(&saving, session, err);
 	if (status == ROSA_OK)
 		status = put_state(&saving, state, err);
-	if (status == ROSA_OK)
-		return file_finish(&saving.writer, err);
-	file_discard(&saving.writer);
-	return status;
+	return file_finish(&saving.writer, status, err);
 }
 
 /* ------------------------------------------------------------------------------------------------------- reading -- */

@@ -73,15 +73,10 @@ static rosa_status write_tensors(const char *folder, const char *name, const str
 	rosa_status status = path ? file_create(&file, path, &durable, err)
 				  : rosa_fail(err, ROSA_ENOMEM, "%s: no memory to write there", folder);
 
-	if (status == ROSA_OK) {
+	if (status == ROSA_OK)
 		status = safetensors_write(&file, list, count, format, metadata, fetch, NULL, err);
-		if (status == ROSA_OK)
-			status = file_finish(&file, err);
-		else
-			file_discard(&file);
-	}
 	free(path);
-	return status;
+	return file_finish(&file, status, err);
 }
 
 /* ------------------------------------------------------------------------------------------------------ adapter -- */

@@ -289,9 +289,10 @@ rosa_status checkpoint_file_open(struct checkpoint_writer *writer, const char *n
 	return status;
 }
 
-rosa_status checkpoint_file_done(struct checkpoint_writer *writer, struct file_writer *file, rosa_error *err)
+rosa_status checkpoint_file_done(struct checkpoint_writer *writer, struct file_writer *file, rosa_status written,
+				 rosa_error *err)
 {
-	rosa_status status = file_finish(file, err);
+	rosa_status status = file_finish(file, written, err);
 
 	if (status != ROSA_OK)
 		return status;
@@ -308,10 +309,7 @@ rosa_status checkpoint_file_save(struct checkpoint_writer *writer, const char *n
 
 	if (status == ROSA_OK)
 		status = file_write(&file, data, size, err);
-	if (status == ROSA_OK)
-		return checkpoint_file_done(writer, &file, err);
-	file_discard(&file);
-	return status;
+	return checkpoint_file_done(writer, &file, status, err);
 }
 
 /* The end of state.json: a checksum of all that comes before it. */

@@ -60,10 +60,11 @@ struct checkpoint_writer {
 
 rosa_status checkpoint_begin(struct checkpoint_writer *writer, struct run_folder *folder, uint64_t step,
 			     rosa_error *err);
-/* Files are written one after the other: open, file_write, done. */
+/* Files are written one after the other: open, file_write, done; `written` is as in file_finish. */
 rosa_status checkpoint_file_open(struct checkpoint_writer *writer, const char *name, struct file_writer *file,
 				 rosa_error *err);
-rosa_status checkpoint_file_done(struct checkpoint_writer *writer, struct file_writer *file, rosa_error *err);
+rosa_status checkpoint_file_done(struct checkpoint_writer *writer, struct file_writer *file, rosa_status written,
+				 rosa_error *err);
 /* The same for a file that is in memory. */
 rosa_status checkpoint_file_save(struct checkpoint_writer *writer, const char *name, const void *data, size_t size,
 				 rosa_error *err);

@@ -83,10 +83,7 @@ static rosa_status write_tensors(struct checkpoint_writer *writer, const char *n
 
 	if (status == ROSA_OK)
 		status = safetensors_write(&file, list->all, list->count, FORMAT_F32, metadata, fetch, backend, err);
-	if (status == ROSA_OK)
-		return checkpoint_file_done(writer, &file, err);
-	file_discard(&file);
-	return status;
+	return checkpoint_file_done(writer, &file, status, err);
 }
 
 /* Saves a text as a file, and frees it. */
@@ -265,10 +262,7 @@ static rosa_status copy_gguf_tokenizer(const struct gguf *gguf, struct checkpoin
 
 	if (status == ROSA_OK)
 		status = tokenizer_copy(gguf, &file, err);
-	if (status == ROSA_OK)
-		return checkpoint_file_done(writer, &file, err);
-	file_discard(&file);
-	return status;
+	return checkpoint_file_done(writer, &file, status, err);
 }
 
 /* Saves what a model needs besides its weights. */

@@ -59,10 +59,7 @@ static rosa_status cut_back(const char *path, uint64_t step, rosa_error *err)
 	status = file_create(&file, path, &(struct file_options){.durable = true}, err);
 	if (status == ROSA_OK && step > 0)
 		status = copy_lines(path, step, &file, err);
-	if (status == ROSA_OK)
-		return file_finish(&file, err);
-	file_discard(&file);
-	return status;
+	return file_finish(&file, status, err);
 }
 
 rosa_status training_log_open(struct training_log *log, const char *path, uint64_t step, rosa_error *err)
