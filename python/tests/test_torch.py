@@ -6,6 +6,7 @@ Gradients are those of objectives that autograd differentiates (surrogate.py), a
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,17 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import rosatune  # noqa: E402
 from rosatune import _c  # noqa: E402
-from rosatune.torch import _device, _gradients, _host, _operator, _settings, launch, rosa  # noqa: E402
+from rosatune.torch import (  # noqa: E402
+    _cuda,
+    _device,
+    _gradients,
+    _host,
+    _operator,
+    _settings,
+    launch,
+    retrieve_on,
+    rosa,
+)
 
 CLOSE = 1e-5  # of the norm of the difference to the norm
 
@@ -412,6 +423,57 @@ def test_the_way_over_a_device(rng: np.random.Generator, monkeypatch: pytest.Mon
     with pytest.raises(ValueError, match="policy"):  # the worker's errors come to the caller
         _device.Retrieval(q, k, settings._replace(policy="none"), False, True, 0).collect()
     _device._forget()
+
+
+def by_the_host(name: str, *arguments: Any) -> None:
+    """Stands in for a CUDA device whose memory is the host's."""
+    if name == "rosa_cuda_open":
+        arguments[2]._obj.value = 1
+        return
+    assert name == "rosa_cuda_retrieve_device" and arguments[0] == 1 and arguments[8] is None and arguments[9] == 77
+    _c.call("rosa_retrieve", *arguments[1:8], None)
+
+
+def test_retrieval_on_a_device(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the device finds is kept as what the host finds, and passes that the device does not serve use the host."""
+    for name in ("Stream", "Event", "stream", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, _Nothing)
+    monkeypatch.setattr(Tensor, "record_stream", lambda *_: None)
+    monkeypatch.setattr(_Nothing, "cuda_stream", 77, raising=False)
+    monkeypatch.setattr(_cuda, "_c", SimpleNamespace(call=by_the_host))
+    monkeypatch.setattr(_cuda, "_opened", {})
+    monkeypatch.setattr(_cuda, "_on_device", False)
+    with pytest.raises(ValueError, match="'host' or 'device'"):
+        retrieve_on("gpu")
+    for steps, options in ((24, dict()), (40000, dict(bits=1)), (70000, dict(bits=1, fold=False)), (0, dict())):
+        settings = _settings.make(**{"bits": 4, **options})._replace(delay=2)
+        q, k = torch.tensor(rng.standard_normal((2, 1, steps, 2 * settings.bits)), dtype=torch.float32)
+        rest = (settings, False, True, 0)
+        expected = _operator.find(q, k, None, None, False, True, *settings)
+        retrieve_on("device")
+        assert _cuda.serves(settings, False)
+        for found, wanted in zip(_device.Retrieval(q, k, *rest).collect(), expected):
+            assert found.dtype == wanted.dtype and torch.equal(found, wanted)
+        retrieve_on("host")
+    retrieve_on("device")
+    assert not _cuda.serves(settings, True) and not _cuda.serves(settings._replace(explore=0.5), False)
+    retrieve_on("host")
+    assert not _cuda.serves(settings, False)
+    _device._forget()
+
+
+@needs_cuda
+def test_device_and_host_find_the_same(rng: np.random.Generator) -> None:
+    inputs = [x.detach().cuda() for x in activations(rng, batch=3, steps=700, routes=40)]
+    expected = rosa(*inputs, bits=4, qk_grad="linear")
+    retrieve_on("device")
+    try:
+        found = rosa(*inputs, bits=4, qk_grad="linear")
+    except rosatune.DeviceError as missing:
+        pytest.skip(str(missing))
+    finally:
+        retrieve_on("host")
+    assert torch.equal(found, expected)
 
 
 def test_packing_in_pieces(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,10 +22,11 @@ from torch import Tensor
 from ..config import RosaConfig
 from ..errors import InvalidArgument
 from . import _operator
+from ._cuda import retrieve_on
 from ._pointer import PointerHead, pointer
 from ._settings import Settings, make, unexploring
 
-__all__ = ["Pending", "PointerHead", "launch", "pointer", "rosa"]
+__all__ = ["Pending", "PointerHead", "launch", "pointer", "retrieve_on", "rosa"]
 
 _DTYPES = (torch.float32, torch.bfloat16)
 
@@ -114,8 +115,9 @@ def launch(
 ) -> Pending:
     """Begin the retrieval of a later ``rosa(q, k, ..., pending=...)`` with the same q, k and options.
 
-    On CUDA it runs in the background, on the host's processors, while the GPU executes what follows. On CPU tensors the
-    retrieval happens in ``rosa``: all processors are busy with the model anyway. A launched retrieval need not be used.
+    On CUDA it runs in the background, on the host's processors, while the GPU executes what follows;
+    :func:`retrieve_on` chooses the GPU itself. On CPU tensors the retrieval happens in ``rosa``: all processors are busy
+    with the model anyway. A launched retrieval need not be used.
     """
     pending = _begin(q, k, make(config, "launch", **options), seed)
     ticket = _operator.launch(

@@ -5,7 +5,8 @@
     worker thread                          └ wait, retrieve ────┘
 
 What the GPU computes itself, symbols, read-out and gradients, is done by the kernels of ``_kernels.py`` where Triton is
-installed and can build for the device, and by the tensor operations of ``_gradients.py`` elsewhere.
+installed and can build for the device, and by the tensor operations of ``_gradients.py`` elsewhere. Where the user
+chose so (``_cuda.py``) it retrieves too: the worker queues the search on the side stream, and nothing is copied.
 
 The main thread never waits for the copies, and for the retrieval only when it collects. One worker thread serves the
 whole process: a single retrieval already uses all processors. The C library releases the interpreter's lock while it
@@ -32,7 +33,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import torch
 from torch import Tensor
 
-from . import _gradients, _host, _triton
+from . import _cuda, _gradients, _host, _triton
 from ._settings import Settings
 
 __all__ = ["Retrieval", "backward", "collect", "host_layout", "launch", "read_out", "record"]
@@ -91,7 +92,7 @@ def host_layout(x: Tensor, bits: int) -> Tensor:
     if fused is not None:
         return fused.symbols(x, bits)
     found = _gradients.symbols(x, bits).to(torch.int16)
-    return found.transpose(1, 2).reshape(-1, x.shape[1])
+    return found.transpose(1, 2).reshape(x.shape[0] * found.shape[2], x.shape[1])
 
 
 def read_out(read: Tensor, v: Tensor, e0: Tensor, e1: Tensor, settings: Settings) -> Tensor:
@@ -147,6 +148,11 @@ class Retrieval:
         if not (q.data_ptr() == k.data_ptr() and q.stride() == k.stride()):
             packed.append(host_layout(k, settings.bits))
         side.wait_event(self._mark("packed", main))
+        if _cuda.serves(settings, tables):
+            for x in packed:
+                x.record_stream(side)
+            self.answer = _submit(self._retrieve_there, packed, side, torch.get_num_threads())
+            return
         host = [torch.empty(x.shape, dtype=x.dtype, device="cpu", pin_memory=True) for x in packed]
         with torch.cuda.stream(side):
             self._mark("out", side)
@@ -177,6 +183,14 @@ class Retrieval:
             self._mark("return", side)
             read, table, length = (x.to(self.device, non_blocking=True) for x in found)
             return _Answer(read, table, length, self._mark("back", side))
+
+    def _retrieve_there(self, packed: List[Tensor], side: Any, threads: int) -> _Answer:
+        with torch.cuda.stream(side):
+            begun = time.perf_counter()
+            found = _cuda.find(packed[0], packed[-1], self.settings, threads, side.cuda_stream)
+            if self.times is not None:
+                self.times["retrieve"] = (begun, time.perf_counter())
+            return _Answer(*found, self._mark("back", side))
 
     def collect(self) -> Tuple[Tensor, Tensor, Tensor]:
         """Destinations, table and lengths on the device. What follows on the current stream waits for them there."""

@@ -20,7 +20,7 @@ from .. import _c
 from .._interrupt import run
 from ._settings import Settings
 
-__all__ = ["backward", "find", "kept_dtype", "pack", "read_out"]
+__all__ = ["backward", "find", "kept_dtype", "library_options", "pack", "read_out"]
 
 DTYPES = {torch.float32: _c.Dtype.FLOAT32, torch.bfloat16: _c.Dtype.BFLOAT16}
 NARROW = 0xFFFF  # below this many steps a destination is kept in two bytes
@@ -59,7 +59,7 @@ def _kept(threads: int) -> int:
         return _workers[threads]
 
 
-def _options(settings: Settings, threads: int) -> _c.rosa_options:
+def library_options(settings: Settings, threads: int) -> _c.rosa_options:
     options = _c.options(settings, threads)
     options.delay = settings.delay
     if threads > 1:
@@ -130,7 +130,7 @@ def find(
     learning = None
     if tables or settings.explore:
         learning = ctypes.byref(_learning(settings, tables, seed))
-    options = _options(settings, threads)
+    options = library_options(settings, threads)
 
     def work(callback: Any) -> None:
         options.progress = callback
@@ -158,7 +158,7 @@ def read_out(read: Tensor, value: Tensor, e0: Tensor, e1: Tensor, like: Tensor, 
     if y.numel():
         _c.call(
             "rosa_read",
-            ctypes.byref(_options(settings, torch.get_num_threads())),
+            ctypes.byref(library_options(settings, torch.get_num_threads())),
             DTYPES[like.dtype],
             batch,
             steps,
@@ -202,7 +202,7 @@ def backward(
         gy.data_ptr(),
         *places,
     )
-    options = _options(settings, torch.get_num_threads())
+    options = library_options(settings, torch.get_num_threads())
     learning = _learning(settings, table.numel() > 0, 0)
 
     def work(callback: Any) -> None:
