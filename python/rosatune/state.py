@@ -12,7 +12,7 @@ from torch import Tensor
 from ._watch import Watch
 from .errors import InvalidArgument
 from .finder import Finder, Places
-from .torch import _past
+from .torch._past import Past
 
 __all__ = ["RosaState"]
 
@@ -34,8 +34,7 @@ class RosaState:
         if batch < 1:
             raise InvalidArgument(f"batch is {batch}; give the number of rows, 1 or more")
         self._batch, self._steps = batch, 0
-        self._past: Union[_past.Whole, _past.Blocks, None] = None
-        self._reads = (adapter.config.gain, adapter.config.gate, tuple(each.rule.routes for each in adapter.sources))
+        self._past = Past(self.device_bytes)
         self._finder: Optional[Finder] = None
         rule = adapter.learnt_rule
         if rule is not None:
@@ -61,11 +60,11 @@ class RosaState:
     @property
     def bytes(self) -> int:
         """Every byte that is kept."""
-        return sum(each.nbytes for each in (self._past, self._finder) if each is not None)
+        return self._past.nbytes + (0 if self._finder is None else self._finder.nbytes)
 
     def reset(self) -> None:
         """Forget everything."""
-        self._steps, self._past = 0, None
+        self._steps, self._past = 0, Past(self.device_bytes)
         if self._finder is not None:
             self._finder.reset()
 
@@ -87,8 +86,7 @@ class RosaState:
             raise InvalidArgument("indices is empty; a state has one row at least")
         if self._finder is not None:
             self._finder.reorder(chosen)
-        if self._past is not None:
-            self._past.reorder(chosen)
+        self._past.reorder(chosen)
         self._batch = len(chosen)
 
     def fork(self) -> "RosaState":
@@ -98,12 +96,10 @@ class RosaState:
     def __repr__(self) -> str:
         return f"<RosaState batch={self.batch} steps={self.steps} bytes={self.bytes}>"
 
-    def take(self, v: Tensor) -> Tuple[Union[_past.Whole, _past.Blocks], int]:
+    def take(self, v: Tensor) -> Tuple[Past, int]:
         """Count the steps of v [B, t, C]; gives what is to keep their value bits, and how many steps came before."""
         if len(v) != self._batch:
             raise InvalidArgument(f"{len(v)} rows come to a state of {self._batch} rows; make a state for this batch")
-        if self._past is None:
-            self._past = _past.begin(v, *self._reads, self.device_bytes)
         begin = self._steps
         self._steps += v.shape[1]
         return self._past, begin

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from types import SimpleNamespace
 from typing import Any, Optional
 
 import numpy as np
@@ -19,7 +20,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 from rosatune import RosaConfig, _draw  # noqa: E402
 from rosatune.nn import RosaAdapter, RosaState  # noqa: E402
 from rosatune.sources import Lookup, Reads  # noqa: E402
-from rosatune.torch import _past, _places, _read  # noqa: E402
+from rosatune.torch import _past, _places, _read, _triton  # noqa: E402
 
 CHANNELS, BITS, BATCH, STEPS, VOCABULARY = 24, 4, 2, 30, 9
 ON = dict(gain=True, gate=True, v_start="identity", v_grad="straight")
@@ -455,6 +456,46 @@ def test_ids_are_needed() -> None:
     assert Lookup(config(source="embeddings"), CHANNELS, VOCABULARY)(None, text.embeds).places
 
 
+@pytest.mark.parametrize("calls", [0, 2])
+@torch.no_grad()
+def test_a_kernel_that_fails(calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its first call or later: one warning, and the text goes on."""
+    given = config(source="tokens", chain=2, **ON)
+    made, text = adapter(given).eval(), Text()
+    lookup, whole = Lookup(given, CHANNELS, VOCABULARY), _past.Whole()
+    made.v_proj.weight.copy_(torch.eye(CHANNELS))  # exact: see test_nn.py
+    expected = made(text.embeds, found=text.look_up(given))
+    left = calls
+
+    def step(u: Tensor, v: Tensor, table: Any, shift: int, begin: int, places: Any, *rest: Any) -> Any:
+        """In the place of the kernel: it writes where the table says."""
+        nonlocal left
+        if left == 0:
+            raise RuntimeError("no such instruction\nin line 1")
+        left -= 1
+        if rest[-1]:
+            whole.append(v, begin)
+            for block in state._past._kept._blocks:  # type: ignore[union-attr]
+                block[:, : begin + v.shape[1]] = whole._values[:, : begin + v.shape[1]]  # type: ignore[index]
+        return None if places is None else torch.full_like(v, torch.nan)
+
+    monkeypatch.setattr(_past, "_failed", set())
+    monkeypatch.setattr(_past, "_kernels", lambda: SimpleNamespace(step=step))
+    monkeypatch.setattr(_triton, "module", lambda name, x: step if name == "_step_kernels" else None)
+    state, past, parts = RosaState(made, BATCH), lookup.start(BATCH), []
+    with pytest.warns(RuntimeWarning, match=r"cannot be used on cpu \(RuntimeError: no such instruction\)") as seen:
+        for part in (slice(0, 6), slice(6, 7), slice(7, STEPS)):
+            found = lookup(text.ids[:, part], text.embeds[:, part], None, past)
+            parts.append(made(text.embeds[:, part], state=state, found=found))
+        other = RosaState(made, BATCH)
+        made(text.embeds, state=other, found=lookup(text.ids, text.embeds, None, lookup.start(BATCH)))
+    assert len(seen) == 1 and all(isinstance(each._past._kept, _past.Whole) for each in (state, other))
+    there = torch.cat(parts, 1)
+    known = ~there.isnan().all(-1).all(0)
+    assert known.sum() > STEPS - 8
+    torch.testing.assert_close(there[:, known], expected[:, known], rtol=0, atol=1e-6)
+
+
 # ----------------------------------------------------------------------------------------------------------------- CUDA
 
 
@@ -500,6 +541,6 @@ def test_cuda_state(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
             found = lookup(ids[:, part], embeds[:, part], None, past)
             parts.append(made(u[:, part], state=state, found=found))
             state = state.fork()
-    blocks = state._past._blocks  # type: ignore[union-attr]
+    blocks: Any = state._past._kept._blocks  # type: ignore[union-attr]
     assert len(blocks) > 1 and sum(block.is_cuda for block in blocks) == min(len(blocks), room // blocks[0].nbytes)
     torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=0, atol=1e-5)

@@ -1,25 +1,24 @@
 """The value bits of a text that grows, and reading in them: what one adapter keeps while a text is generated.
 
-A step appends the bits of v and reads at the places of each source (``_read.py`` has the equation). Two classes do the
-same. :class:`Whole` keeps all bits in one tensor and uses the operators of ``_read.py``; it is the definition.
-:class:`Blocks` is for GPUs: it keeps them in blocks of a fixed size, which are never copied to make room, and one
-kernel does all of a step. The newest blocks stay on the device, as many as a budget allows; older ones go to pinned
-memory of the host, where the kernel reads the few rows that a step needs. So the memory of the device does not grow
-with the text, and nothing waits: a block is moved by a copy in the order of the other work.
+A step appends the bits of v and reads at the places of each source (``_read.py`` has the equation). :class:`Past` does
+so by one of two classes that do the same. :class:`Whole` keeps all bits in one tensor and uses the operators of
+``_read.py``; it is the definition. :class:`Blocks` is for GPUs: it keeps them in blocks of a fixed size, which are never
+copied to make room, and one kernel does all of a step. The newest blocks stay on the device, as many as a budget
+allows; older ones go to pinned memory of the host, where the kernel reads the few rows that a step needs. So the memory
+of the device does not grow with the text, and nothing waits: a block is moved by a copy in the order of the other work.
 """
 
 from __future__ import annotations
 
-import functools
 import warnings
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Union
 
 import torch
 from torch import Tensor
 
 from . import _read, _triton
 
-__all__ = ["Blocks", "Parts", "Whole", "begin"]
+__all__ = ["Blocks", "Parts", "Past", "Whole"]
 
 BLOCK_BYTES = 1 << 20  # of a block, about
 
@@ -167,6 +166,14 @@ class Blocks:
     def _pinned(block: Tensor) -> Tensor:
         return block if block.is_pinned() else block.pin_memory()
 
+    def whole(self) -> Whole:
+        """The same bits in one tensor."""
+        self._settle()
+        made = Whole()
+        if self._blocks:
+            made._values = torch.cat([block.to(self._device) for block in self._blocks], 1)
+        return made
+
     def reorder(self, rows: List[int]) -> None:
         """Row i becomes a copy of what row ``rows[i]`` was."""
         if rows == list(range(self._shape[0])):
@@ -192,37 +199,56 @@ def _kernels() -> Any:
     return _step_kernels
 
 
-@functools.lru_cache(maxsize=None)
-def _runs(device: torch.device, kind: torch.dtype, channels: int, routes: int, gain: bool, gate: bool) -> bool:
-    """Whether the kernel of a step can be built and run for adapters like this."""
-    try:
-        x, e = torch.zeros(1, 1, channels, dtype=kind, device=device), torch.zeros(channels, dtype=kind, device=device)
-        tau = torch.zeros(1, 1, routes, 1, dtype=torch.int32, device=device)
-        parts = Parts(
-            e.new_zeros(routes, 10) if gain else None, e if gate else None, e.new_zeros(1) if gate else None,
-            e, e, torch.tensor(1.0), 0, 0,
-        )  # fmt: skip
-        blocks = Blocks(x, BLOCK_BYTES)
-        for append in (True, False):
-            blocks._run(x, x, 0, (tau, tau.byte()), parts, append)
-        blocks.append(x, 1)
-        torch.cuda.synchronize(device)
-    except Exception as error:  # whatever a compiler may raise
-        reason = (str(error).strip().splitlines() or [""])[0]
-        warnings.warn(
-            f"the kernel of generation cannot be used on {torch.cuda.get_device_name(device)} "
-            f"({type(error).__name__}: {reason}); slower ones are used instead, and values stay on the device",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-        return False
-    return True
+_failed: Set[torch.device] = set()  # where the kernel could not be used
 
 
-def begin(v: Tensor, gain: bool, gate: bool, routes: Tuple[int, ...], device_bytes: int) -> Union[Whole, Blocks]:
-    """What keeps the value bits of a text that begins with v, for an adapter with sources of so many routes."""
-    if _triton.module("_step_kernels", v) is None:
-        return Whole()
-    if v.is_cuda and not all(_runs(v.device, v.dtype, v.shape[2], each, gain, gate) for each in routes):
-        return Whole()
-    return Blocks(v, device_bytes)
+class Past:
+    """The value bits of one adapter: in blocks where the kernel can be used, else whole. It can be copied and pickled.
+
+    A kernel is built when it is first called, with arguments of some types and sizes, and a compiler may fail then. So
+    what was kept in blocks by then becomes whole, and the text goes on.
+    """
+
+    def __init__(self, device_bytes: int) -> None:
+        self._device_bytes = device_bytes
+        self._kept: Union[Whole, Blocks, None] = None
+
+    @property
+    def nbytes(self) -> int:
+        return 0 if self._kept is None else self._kept.nbytes
+
+    def append(self, v: Tensor, begin: int) -> None:
+        """Keep the bits of v [B, T, C] as those of the steps from ``begin`` on."""
+        self._do("append", v, v, begin)
+
+    def step(
+        self, u: Tensor, v: Tensor, begin: int, places: Any, parts: Parts, append: bool = True, delay: int = 0
+    ) -> Tensor:
+        """As that of :class:`Whole`."""
+        return self._do("step", v, u, v, begin, places, parts, append, delay)
+
+    def reorder(self, rows: List[int]) -> None:
+        """Row i becomes a copy of what row ``rows[i]`` was."""
+        if self._kept is not None:
+            self._kept.reorder(rows)
+
+    def _do(self, what: str, v: Tensor, *given: Any) -> Any:
+        if self._kept is None:
+            fused = v.device not in _failed and _triton.module("_step_kernels", v) is not None
+            self._kept = Blocks(v, self._device_bytes) if fused else Whole()
+        try:
+            return getattr(self._kept, what)(*given)
+        except Exception as error:  # whatever a compiler may raise
+            if not isinstance(self._kept, Blocks) or isinstance(error, torch.cuda.OutOfMemoryError):
+                raise
+            if v.device not in _failed:
+                _failed.add(v.device)
+                reason = (str(error).strip().splitlines() or [""])[0]
+                warnings.warn(
+                    f"the kernel of generation cannot be used on {v.device} ({type(error).__name__}: {reason}); slower "
+                    f"ones are used instead, and all values stay on the device",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            self._kept = self._kept.whole()
+            return getattr(self._kept, what)(*given)
