@@ -48,8 +48,8 @@ extern const struct format_info format_info[FORMAT_COUNT];
 /* Bytes of a row of so many numbers, a multiple of the block; 0 if it is none. */
 size_t format_row_bytes(enum format format, size_t numbers);
 
-/* The numbers of a row as float32: `count` of them, a multiple of the block. This is the definition of each format;
- * every product of a weight uses numbers equal to these, bit for bit. */
+/* The numbers of a row, or of rows that follow each other, as float32: `count` of them, a multiple of the block. This
+ * is the definition of each format; every product of a weight uses numbers equal to these, bit for bit. */
 void format_widen(enum format format, const void *row, size_t count, float *to);
 
 /* float16 to float32, exact, without tables. */

@@ -92,8 +92,7 @@ static bool make_weights(struct job *job, enum format format, rosa_error *why)
 	if (!job->wide)
 		return false;
 	fill(job->data, rows * bytes);
-	for (size_t r = 0; r < rows; r++)
-		format_widen(format, job->data + r * bytes, job->columns, job->wide + r * job->columns);
+	format_widen(format, job->data, rows * job->columns, job->wide);
 	return true;
 }
 

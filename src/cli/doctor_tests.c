@@ -169,8 +169,7 @@ static bool compare_products(struct backend *backend, const struct backend_ops *
 	rosa_error err = {0};
 
 	fill((uint8_t *)data, ROWS * bytes);
-	for (size_t r = 0; r < ROWS; r++)
-		format_widen(format, (const uint8_t *)data + r * bytes, COLUMNS, wide + r * COLUMNS);
+	format_widen(format, data, ROWS * COLUMNS, wide);
 	for (size_t i = 0; i < PRODUCTS * COLUMNS; i++)
 		x[i] = (float)draw(9, 1, i) / (float)(1u << 31) - 1;
 	if (ops->matrix_new(backend, format, ROWS, COLUMNS, data, &weight, &err) != ROSA_OK) {

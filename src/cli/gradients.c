@@ -90,13 +90,6 @@ static bool learn(struct job *job, rosa_error *why)
 	return true;
 }
 
-static void fetch(void *context, const struct tensor_source *tensor, size_t first, size_t count, float *numbers)
-{
-	struct backend *backend = context;
-
-	backend->ops->get(backend, numbers, (const float *)tensor->from + first, count * sizeof(*numbers));
-}
-
 static bool write_gradients(struct job *job, rosa_error *why)
 {
 	static const char *const metadata[] = {"format", "pt", NULL};
@@ -115,7 +108,7 @@ static bool write_gradients(struct job *job, rosa_error *why)
 	}
 	status = file_create(&file, job->out_path, &program_files, why);
 	if (status == ROSA_OK)
-		status = safetensors_write(&file, sources, parameters->count, FORMAT_F32, metadata, fetch,
+		status = safetensors_write(&file, sources, parameters->count, FORMAT_F32, metadata, fetch_from_backend,
 					   job->trainable.backend, why);
 	free(sources);
 	return file_finish(&file, status, why) == ROSA_OK;

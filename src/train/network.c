@@ -75,12 +75,8 @@ static void put_back(const struct parameter *parameter, size_t heads, const floa
 static void read_tensor(const struct parameter *parameter, const struct start *start, float *room, float *to)
 {
 	const struct tensor *tensor = start->tensor;
-	const size_t columns = parameter->shape[parameter->dims - 1];
-	float *wide = start->heads ? room : to;
 
-	for (size_t r = 0; r < parameter->count / columns; r++)
-		format_widen(tensor->format, (const char *)tensor->data + r * format_row_bytes(tensor->format, columns),
-			     columns, wide + r * columns);
+	format_widen(tensor->format, tensor->data, parameter->count, start->heads ? room : to);
 	if (start->heads)
 		put_back(parameter, start->heads, room, to);
 }

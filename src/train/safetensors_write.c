@@ -7,6 +7,7 @@
  */
 #include "train/safetensors_write.h"
 
+#include "backend/backend.h"
 #include "backend/convert.h"
 #include "base/json_text.h"
 #include "base/status.h"
@@ -121,6 +122,13 @@ static rosa_status write_tensor(struct file_writer *file, const struct tensor_so
 		status = file_write(file, piece, bytes, err);
 	}
 	return status;
+}
+
+void fetch_from_backend(void *context, const struct tensor_source *tensor, size_t first, size_t count, float *numbers)
+{
+	struct backend *backend = context;
+
+	backend->ops->get(backend, numbers, (const float *)tensor->from + first, count * sizeof(*numbers));
 }
 
 rosa_status safetensors_write(struct file_writer *file, const struct tensor_source *tensors, size_t count,

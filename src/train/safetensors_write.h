@@ -17,6 +17,9 @@ struct tensor_source {
 typedef void (*tensor_fetch)(void *context, const struct tensor_source *tensor, size_t first, size_t count,
 			     float *numbers);
 
+/* One for float32 numbers on a backend, which is the context; `from` is their place there. */
+void fetch_from_backend(void *backend, const struct tensor_source *tensor, size_t first, size_t count, float *numbers);
+
 /* Writes a whole file: the tensors in this order, as FORMAT_F32 or FORMAT_BF16 (rounded to nearest), and metadata as
  * alternating names and values, ending with NULL. */
 rosa_status safetensors_write(struct file_writer *file, const struct tensor_source *tensors, size_t count,

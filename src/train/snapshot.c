@@ -32,13 +32,6 @@ static const char *const companions[] = {
 
 /* ------------------------------------------------------------------------------------------------------ writing -- */
 
-static void fetch(void *context, const struct tensor_source *tensor, size_t first, size_t count, float *numbers)
-{
-	struct backend *backend = context;
-
-	backend->ops->get(backend, numbers, (const float *)tensor->from + first, count * sizeof(*numbers));
-}
-
 /* The tensors of a file, and room for their names. */
 struct tensor_list {
 	struct tensor_source *all;
@@ -82,7 +75,8 @@ static rosa_status write_tensors(struct checkpoint_writer *writer, const char *n
 	rosa_status status = checkpoint_file_open(writer, name, &file, err);
 
 	if (status == ROSA_OK)
-		status = safetensors_write(&file, list->all, list->count, FORMAT_F32, metadata, fetch, backend, err);
+		status = safetensors_write(&file, list->all, list->count, FORMAT_F32, metadata, fetch_from_backend,
+					   backend, err);
 	return checkpoint_file_done(writer, &file, status, err);
 }
 
@@ -156,7 +150,8 @@ static rosa_status write_adapter(const struct snapshot *snapshot, struct checkpo
 		if (parameters->all[i].group == ADAPTER)
 			list_add(&list, "", &parameters->all[i], parameters->all[i].value);
 	if (status == ROSA_OK)
-		status = safetensors_digest(list.all, list.count, FORMAT_F32, fetch, parameters->backend, digest, err);
+		status = safetensors_digest(list.all, list.count, FORMAT_F32, fetch_from_backend, parameters->backend,
+					    digest, err);
 	if (status == ROSA_OK) {
 		const char *const metadata[] = {"format", "pt", "tensors", digest, NULL};
 
