@@ -10,14 +10,15 @@
 #include "cli/models.h"
 #include "model/session.h"
 #include "support_decoder.h"
+#include "support_folder.h"
 #include "support_test.h"
-
-#include <unistd.h>
 
 static const uint32_t tokens[7] = {3, 1, 4, 1, 5, 9, 2};
 
+/* A model, and a file for its session. */
 struct place {
-	char folder[64], weights[96], file[96];
+	void *folder;
+	const char *file;
 	struct model model;
 };
 
@@ -26,17 +27,15 @@ static int enter(void **state)
 	struct tiny_model tiny = TINY_MODEL;
 	struct model_args args = MODEL_ARGS_INIT;
 	struct place *place = calloc(1, sizeof(*place));
+	const struct folder *folder;
 	rosa_error why;
 
-	if (!place)
+	if (!place || folder_enter(&place->folder))
 		return -1;
-	snprintf(place->folder, sizeof(place->folder), "/tmp/test_session-XXXXXX");
-	if (!mkdtemp(place->folder))
-		return -1;
-	snprintf(place->weights, sizeof(place->weights), "%s/m.gguf", place->folder);
-	snprintf(place->file, sizeof(place->file), "%s/s", place->folder);
-	tiny_model_save(&tiny, place->weights);
-	args.model = place->weights;
+	folder = place->folder;
+	place->file = folder->file;
+	tiny_model_save(&tiny, folder->other);
+	args.model = folder->other;
 	args.window = 4;
 	args.threads = 1;
 	*state = place;
@@ -51,9 +50,7 @@ static int leave(void **state)
 	struct place *place = *state;
 
 	model_close(&place->model);
-	unlink(place->weights);
-	unlink(place->file);
-	int result = rmdir(place->folder);
+	int result = folder_leave(&place->folder);
 	free(place);
 	return result;
 }

@@ -10,12 +10,12 @@
 #include "rosatune.h"
 
 #include "retrieval/engine.h"
+#include "support_folder.h"
 #include "support_image.h"
 #include "support_memory.h"
 #include "support_test.h"
 #include "support_trial.h"
 
-#include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -291,33 +291,6 @@ static void test_round_trip(void **state)
 
 /* --------------------------------------------------------------------------------------------------------- files -- */
 
-/* A folder of the test's own, below the one it runs in. */
-static int make_folder(void **state)
-{
-	static char folder[64];
-
-	snprintf(folder, sizeof(folder), "test_state-XXXXXX");
-	*state = mkdtemp(folder);
-	return *state ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-	return rmdir(*state);
-}
-
-static size_t files_in(const char *folder)
-{
-	DIR *dir = opendir(folder);
-	size_t files = 0;
-
-	assert_non_null(dir);
-	for (struct dirent *entry; (entry = readdir(dir));)
-		files += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
-	closedir(dir);
-	return files;
-}
-
 static void expect_file(const char *path, const unsigned char *want, size_t size)
 {
 	unsigned char *got = must_alloc(size + 1);
@@ -348,16 +321,16 @@ static void expect_naming(const char *how, rosa_status got, rosa_status want, co
 
 static void test_file_round_trip(void **state)
 {
+	struct folder *folder = *state;
 	rosa_stream *stream = small_stream(40, ROSA_ENGINE_AUTO), *loaded = NULL;
-	char path[128];
+	const char *path = folder->file;
 	rosa_error err;
 	void *data;
 	size_t size;
 
-	snprintf(path, sizeof(path), "%s/state", (const char *)*state);
 	must(rosa_stream_save(stream, path, &err), &err);
 	must(rosa_stream_save(stream, path, &err), &err);
-	assert_int_equal(files_in(*state), 1);
+	assert_int_equal(folder_entries(folder), 1);
 	must(rosa_stream_save_memory(stream, &data, &size, &err), &err);
 	expect_file(path, data, size);
 	must(rosa_stream_load(NULL, path, &loaded, &err), &err);
@@ -385,19 +358,19 @@ static void *load_pipe(void *path)
 /* Links are followed, permissions kept, and pipes written to: nothing but a regular file is ever replaced. */
 static void test_special_files(void **state)
 {
+	struct folder *folder = *state;
 	rosa_stream *stream = small_stream(40, ROSA_ENGINE_AUTO);
-	char path[128], link[128], pipe[128];
+	const char *path = folder->file, *link = folder->other;
+	char pipe[128];
 	struct stat about;
 	pthread_t reader;
 	void *loaded;
 	rosa_error err;
 
-	snprintf(path, sizeof(path), "%s/state", (const char *)*state);
-	snprintf(link, sizeof(link), "%s/link", (const char *)*state);
-	snprintf(pipe, sizeof(pipe), "%s/pipe", (const char *)*state);
+	snprintf(pipe, sizeof(pipe), "%s/pipe", folder->path);
 	write_file(path, "old", 3);
 	assert_int_equal(chmod(path, 0600), 0);
-	assert_int_equal(symlink("state", link), 0);
+	assert_int_equal(symlink("file", link), 0);
 	must(rosa_stream_save(stream, link, &err), &err);
 	assert_int_equal(lstat(link, &about), 0);
 	assert_true(S_ISLNK(about.st_mode));
@@ -412,54 +385,51 @@ static void test_special_files(void **state)
 	rosa_stream_free(loaded);
 	assert_int_equal(lstat(pipe, &about), 0);
 	assert_true(S_ISFIFO(about.st_mode));
-	assert_int_equal(files_in(*state), 3);
-	unlink(path);
-	unlink(link);
+	assert_int_equal(folder_entries(folder), 3);
 	unlink(pipe);
 	rosa_stream_free(stream);
 }
 
 static void test_unreadable(void **state)
 {
+	struct folder *folder = *state;
 	rosa_stream *stream = NULL;
-	char path[128];
 	rosa_error err;
 
-	snprintf(path, sizeof(path), "%s/missing", (const char *)*state);
-	expect_naming("missing", rosa_stream_load(NULL, path, &stream, &err), ROSA_EIO, &err, path);
+	expect_naming("missing", rosa_stream_load(NULL, folder->file, &stream, &err), ROSA_EIO, &err, folder->file);
 	assert_null(stream);
-	expect_naming("a folder", rosa_stream_load(NULL, *state, &stream, &err), ROSA_EIO, &err, *state);
+	expect_naming("a folder", rosa_stream_load(NULL, folder->path, &stream, &err), ROSA_EIO, &err, folder->path);
 	assert_null(stream);
 }
 
 static void test_unwritable(void **state)
 {
+	struct folder *folder = *state;
 	rosa_stream *stream = small_stream(40, ROSA_ENGINE_AUTO);
 	char path[128];
 	rosa_error err;
 
-	snprintf(path, sizeof(path), "%s/missing/state", (const char *)*state);
+	snprintf(path, sizeof(path), "%s/missing/state", folder->path);
 	expect_naming("a missing folder", rosa_stream_save(stream, path, &err), ROSA_EIO, &err, path);
-	snprintf(path, sizeof(path), "%s/folder", (const char *)*state);
+	snprintf(path, sizeof(path), "%s", folder->other);
 	assert_int_equal(mkdir(path, 0700), 0);
 	expect_naming("a folder", rosa_stream_save(stream, path, &err), ROSA_EIO, &err, path);
-	assert_int_equal(files_in(*state), 1);
-	assert_int_equal(files_in(path), 0);
-	assert_int_equal(rmdir(path), 0);
+	assert_int_equal(folder_entries(folder), 1);
+	assert_int_equal(rmdir(path), 0); /* it is empty */
 	rosa_stream_free(stream);
 }
 
 static void test_full_disk(void **state)
 {
+	struct folder *folder = *state;
 	static const unsigned char old[] = "what was here before";
 	rosa_stream *stream = small_stream(1000, ROSA_ENGINE_AUTO);
 	struct rlimit limit, low;
 	void (*handler)(int);
 	rosa_status status;
 	rosa_error err;
-	char path[128];
+	const char *path = folder->file;
 
-	snprintf(path, sizeof(path), "%s/state", (const char *)*state);
 	write_file(path, old, sizeof(old));
 	assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
 	low = limit;
@@ -471,7 +441,7 @@ static void test_full_disk(void **state)
 	signal(SIGXFSZ, handler);
 	expect_naming("a full disk", status, ROSA_EIO, &err, path);
 	expect_file(path, old, sizeof(old));
-	assert_int_equal(files_in(*state), 1);
+	assert_int_equal(folder_entries(folder), 1);
 
 	/* With room again, the same stream is saved over it. */
 	must(rosa_stream_save(stream, path, &err), &err);
@@ -490,11 +460,11 @@ int main(void)
 	    cmocka_unit_test(test_older_version),
 	    cmocka_unit_test(test_forged),
 	    cmocka_unit_test(test_round_trip),
-	    cmocka_unit_test_setup_teardown(test_file_round_trip, make_folder, remove_folder),
-	    cmocka_unit_test_setup_teardown(test_special_files, make_folder, remove_folder),
-	    cmocka_unit_test_setup_teardown(test_unreadable, make_folder, remove_folder),
-	    cmocka_unit_test_setup_teardown(test_unwritable, make_folder, remove_folder),
-	    cmocka_unit_test_setup_teardown(test_full_disk, make_folder, remove_folder),
+	    cmocka_unit_test_setup_teardown(test_file_round_trip, folder_enter, folder_leave),
+	    cmocka_unit_test_setup_teardown(test_special_files, folder_enter, folder_leave),
+	    cmocka_unit_test_setup_teardown(test_unreadable, folder_enter, folder_leave),
+	    cmocka_unit_test_setup_teardown(test_unwritable, folder_enter, folder_leave),
+	    cmocka_unit_test_setup_teardown(test_full_disk, folder_enter, folder_leave),
 	};
 
 	return cmocka_run_group_tests_name("state", tests, NULL, NULL);
