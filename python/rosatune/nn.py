@@ -49,11 +49,13 @@ class Gate(nn.Module):
 
     def forward(self, u: Tensor) -> Tensor:
         """[B, T], float32, for u [B, T, C]."""
+        return _read.gate(self.seen(u), self.weight, self.bias)
+
+    @staticmethod
+    def seen(u: Tensor) -> Tensor:
+        """u as the projections see it, so that what they keep for the backward pass serves the gate too."""
         kind = u.device.type
-        if torch.is_autocast_enabled(kind):
-            # As the projections see it, so that what they keep for the backward pass serves the gate too.
-            u = u.to(torch.get_autocast_dtype(kind))
-        return _read.gate(u, self.weight, self.bias)
+        return u.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else u
 
 
 class _Source(NamedTuple):
@@ -467,7 +469,7 @@ class RosaAdapter(nn.Module):
         if self.reads == "nothing":
             past.append(v, begin)
             return None
-        y = None
+        u, y = Gate.seen(u), None
         for each in self.sources:
             if self._mine(each.source):
                 assert mine is not None

@@ -314,6 +314,23 @@ def test_pieces_are_the_whole(options: dict) -> None:
 
 
 @torch.no_grad()
+def test_pieces_are_the_whole_under_autocast() -> None:
+    given = config(source="tokens", chain=2, **ON)
+    made, text = adapter(given).eval(), Text()
+    for projection in (made.v_proj, made.out_proj):
+        projection.weight.copy_(torch.eye(CHANNELS))  # exact
+    made.gate.weight.mul_(20)
+    state, lookup = RosaState(made, BATCH), Lookup(given, CHANNELS, VOCABULARY)
+    past, parts = lookup.start(BATCH), []
+    with torch.autocast("cpu", torch.bfloat16):
+        whole = made(text.embeds, found=text.look_up(given))
+        for part in (slice(0, 11), slice(11, 12), slice(12, STEPS)):
+            found = lookup(text.ids[:, part], text.embeds[:, part], None, past)
+            parts.append(made(text.embeds[:, part], state=state, found=found))
+    assert whole.dtype == torch.bfloat16 and whole.any() and torch.equal(torch.cat(parts, 1), whole)
+
+
+@torch.no_grad()
 def test_values_are_kept_in_an_eighth_of_a_byte() -> None:
     given = config(source="tokens")
     made, text = adapter(given), Text(1, 1000)
