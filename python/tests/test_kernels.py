@@ -24,6 +24,9 @@ if importlib.util.find_spec("triton") is None:
 import oracle  # noqa: E402
 from torch import Tensor  # noqa: E402
 
+from rosatune import RosaConfig  # noqa: E402
+from rosatune.nn import RosaAdapter, RosaState  # noqa: E402
+from rosatune.sources import Lookup  # noqa: E402
 from rosatune.torch import _device, _gradients, _host, _operator, _past  # noqa: E402
 from rosatune.torch import _places, _read, _settings, _triton  # noqa: E402
 
@@ -392,6 +395,38 @@ def test_growing(
     kept = torch.cat([block.cpu() for block in blocks._blocks], 1)[:, :begin]
     assert torch.equal(kept, whole._values[:, :begin].cpu())
     assert pickle.loads(pickle.dumps(blocks)).nbytes == blocks.nbytes
+
+
+@here
+@pytest.mark.parametrize("source", ["tokens", "embeddings", "tokens+own"])
+@torch.no_grad()
+def test_adapters_in_pieces(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    """An adapter whose steps are the kernel's gives what it gives for the text at once, also beside padding."""
+    monkeypatch.setattr(_past, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(RosaState, "device_bytes", 2 * 16 * 2 * 4)  # two blocks
+    torch.manual_seed(3)
+    config = RosaConfig(source=source, window=6, bits=4, chain=3, e_start=0.3)
+    made = RosaAdapter(32, config, device=DEVICE).eval()
+    for x in (made.e0, made.e1, made.gain, made.gate.weight, made.gate.bias):
+        x.copy_(torch.randn_like(x))
+    for projection in (made.v_proj, *((made.q_proj, made.k_proj) if made.learns else ())):
+        projection.weight.copy_(torch.eye(32))  # exact, in pieces of any size
+    ids = torch.randint(0, 4, (2, 70), device=DEVICE)
+    u = torch.randn(4, 32, device=DEVICE)[ids]
+    valid = torch.rand(2, 70, device=DEVICE) > 0.2
+    lookup = Lookup(config, 32, 4)
+    monkeypatch.setattr(_triton, "module", lambda name, x: None)
+    whole = made(u, valid=valid, found=lookup(ids, u, valid))
+    assert whole[:, 8:].any()
+    monkeypatch.setattr(_triton, "module", lambda name, x: _past._kernels() if name == "_step_kernels" else None)
+    state, past, begin = RosaState(made, 2), lookup.start(2), 0
+    for steps in (1, 20, 3, 1, 45):
+        part = slice(begin, begin + steps)
+        found = lookup(ids[:, part], u[:, part], valid[:, part], past)
+        y = made(u[:, part], state=state, valid=valid[:, part], found=found)
+        torch.testing.assert_close(y, whole[:, part], rtol=1e-5, atol=1e-5)
+        begin += steps
+    assert isinstance(state._past._kept, _past.Blocks) and len(state._past._kept._blocks) == 5
 
 
 # -------------------------------------------------------------------------------------------- what is not here to run
