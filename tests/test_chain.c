@@ -35,7 +35,7 @@ static void set_up(struct fixture *f, unsigned bits, uint32_t max_match)
 	f->chains.patience = UINT32_MAX;
 	fill(&f->ctx.key, bits, CONTEXTS, 1);
 	fill(&f->ctx.query, bits, QUERIES, 2);
-	assert_true(chain_reserve(&f->chains, &plain, 0, CONTEXTS, false));
+	assert_true(chain_reserve(&f->chains, &plain, &f->ctx, 0, CONTEXTS, false));
 }
 
 static void tear_down(struct fixture *f)
@@ -138,7 +138,7 @@ static void test_growing(void **state)
 			insert(&f, contexts + 1, contexts + CONTEXTS / 5);
 			contexts += CONTEXTS / 5;
 			check(&f, contexts);
-			assert_true(chain_reserve(&f.chains, &plain, contexts, room[r], false));
+			assert_true(chain_reserve(&f.chains, &plain, &f.ctx, contexts, room[r], false));
 			assert_int_equal(f.chains.link_bytes, r == 3 ? 4 : 3);
 			check(&f, contexts);
 			layout = chain_layout_for(&f.ctx, contexts, false);

@@ -1,9 +1,8 @@
 /* The chain index, where speed matters less: layout, memory, removal. The overview is in chain_index.h. */
 #include "retrieval/chain_index.h"
 
-#define PAD      4                 /* links are read and written four bytes at a time */
-#define FAR      200000            /* contexts from which on a large table is beyond the caches */
-#define LONG_IDS ((size_t)1 << 24) /* contexts that links of 24 bits are too short for */
+#define PAD 4      /* links are read and written four bytes at a time */
+#define FAR 200000 /* contexts from which on a large table is beyond the caches */
 
 /* ---- layout ---- */
 
@@ -158,9 +157,19 @@ bool chain_lay_out(struct chain_index *index, const rosa_allocator *allocator, c
 
 /* ---- memory ---- */
 
-bool chain_reserve(struct chain_index *index, const rosa_allocator *allocator, uint32_t indexed, size_t contexts,
-		   bool scratch)
+/* Contexts will need the whole of a root. */
+static void drop_marks(struct chain_index *index, const struct contexts *ctx)
 {
+	uint32_t *const root = chain_look(index, ctx).root;
+
+	for (size_t i = 0; index->table && i >> index->layout.root_bits == 0; i++)
+		root[i] &= CHAIN_SHORT_IDS - 1;
+}
+
+bool chain_reserve(struct chain_index *index, const rosa_allocator *allocator, const struct contexts *ctx,
+		   uint32_t indexed, size_t contexts, bool scratch)
+{
+	const bool marks = chain_has_marks(index);
 	struct chain_index next = *index;
 
 	if (index->link && contexts <= index->capacity)
@@ -169,9 +178,9 @@ bool chain_reserve(struct chain_index *index, const rosa_allocator *allocator, u
 		next.link_sets = index->layout.deeper + 1;
 	next.capacity = index->link ? memory_grown(index->capacity, contexts) : contexts;
 	/* room to spare is not worth longer links */
-	if (contexts < LONG_IDS && next.capacity >= LONG_IDS)
-		next.capacity = LONG_IDS - 1;
-	next.link_bytes = scratch || next.capacity >= LONG_IDS ? 4 : 3;
+	if (contexts < CHAIN_SHORT_IDS && next.capacity >= CHAIN_SHORT_IDS)
+		next.capacity = CHAIN_SHORT_IDS - 1;
+	next.link_bytes = scratch || next.capacity >= CHAIN_SHORT_IDS ? 4 : 3;
 	if (index->link && next.link_bytes != index->link_bytes) {
 		next.link = memory_resize(allocator, NULL, link_size(&next));
 		if (!next.link)
@@ -189,6 +198,8 @@ bool chain_reserve(struct chain_index *index, const rosa_allocator *allocator, u
 			return false;
 	}
 	*index = next;
+	if (marks && !chain_has_marks(index))
+		drop_marks(index, ctx);
 	end_of_chains(index);
 	return true;
 }
@@ -243,7 +254,7 @@ static uint32_t newest_of_chains(const struct chain_view *view, unsigned bits, u
 	uint32_t newest = 0;
 
 	for (uint64_t before = 0; before >> bits == 0; before++) {
-		uint32_t c = *chain_root(view, bits, string | before << (64 - top - bits));
+		uint32_t c = *chain_root(view, bits, string | before << (64 - top - bits)) & view->id_mask;
 
 		while (c > newest && packed_word(&(struct packed){(uint8_t *)view->key, 0}, bits, c) >> (64 - top) !=
 					 word >> (64 - top))
@@ -261,8 +272,11 @@ static void take_out(struct chain_index *index, const struct contexts *ctx, uint
 	const uint64_t word = packed_word(&ctx->key, bits, c), past = word << bits;
 	const unsigned symbol = (unsigned)(word >> (64 - bits));
 
-	for (unsigned set = 0; set <= view.deeper; set++)
-		*chain_root_of(&view, bits, word, set) = chain_next(&view, c, set);
+	for (unsigned set = 0; set <= view.deeper; set++) {
+		uint32_t *const root = chain_root_of(&view, bits, word, set);
+
+		*root = (*root & ~view.id_mask) | chain_next(&view, c, set);
+	}
 	for (unsigned l = view.levels; l > 0; l--) {
 		uint32_t *const level = view.table + chain_level(bits, l), newest = 0;
 

@@ -20,6 +20,12 @@
  * Adding a context takes one entry in each table and one link in each set: no comparison is made. Taking the newest
  * away is as simple. Where the layout changes, all is filled again from the packed symbols, in the order of time.
  *
+ * Most walks would be in vain: no context of the chain shares more symbols than are known to be shared already. So a
+ * root has eight marks beside its newest context. Each context of the chain sets one of them, picked by its last
+ * symbols. Where every string of levels + 1 symbols has a root of its own, the newest context of the root shares so
+ * many, and marks are picked by one symbol more. Where strings share roots, they are picked by the levels + 1 symbols
+ * themselves. A query whose mark is not set needs no walk: neither contexts nor links are touched.
+ *
  * Tables and roots are laid out in rows. A row is picked by what precedes the last symbol, and the last symbol picks
  * the entry in the row. A query and its flips differ in the last symbol alone, so they share a row: one cache line for
  * symbols of up to four bits.
@@ -43,6 +49,9 @@ struct chain_layout {
 /* Codes of at most this many bits have enough tables; their hot paths are compiled without further sets. */
 #define CHAIN_NARROW     6
 #define CHAIN_MAX_DEEPER 3
+
+/* Contexts below this take 24 bits. Links are then of three bytes, and roots have eight bits left for marks. */
+#define CHAIN_SHORT_IDS (UINT32_C(1) << 24)
 
 /* In a root beside the ordered index: it had another context before. */
 #define CHAIN_SEVERAL (UINT32_C(1) << 31)
@@ -73,8 +82,8 @@ bool chain_layout_deeper(const struct contexts *ctx, struct chain_layout *layout
 bool chain_lay_out(struct chain_index *index, const rosa_allocator *allocator, const struct contexts *ctx,
 		   struct chain_layout layout, uint32_t contexts, bool scratch);
 /* Room for links of so many contexts in all, of which `indexed` have theirs. */
-bool chain_reserve(struct chain_index *index, const rosa_allocator *allocator, uint32_t indexed, size_t contexts,
-		   bool scratch);
+bool chain_reserve(struct chain_index *index, const rosa_allocator *allocator, const struct contexts *ctx,
+		   uint32_t indexed, size_t contexts, bool scratch);
 /* No contexts; the memory stays. */
 void chain_clear(struct chain_index *index, const struct contexts *ctx);
 /* Fill an index with the first `contexts` contexts, whatever was in it. */
@@ -97,8 +106,13 @@ struct chain_view {
 	const uint8_t *key;
 	uint64_t mask;
 	unsigned root_bits, levels, deeper, link_bytes;
-	size_t link_stride; /* from a context to the next */
-	uint32_t link_mask;
+	size_t link_stride;  /* from a context to the next */
+	uint64_t row_factor; /* how the symbols before the last pick a row */
+	unsigned row_shift;
+	bool exact;          /* every string of levels + 1 symbols has a root of its own */
+	unsigned mark_shift; /* what it leaves of a word picks the mark */
+	uint32_t id_mask;    /* the context in a root or a link */
+	uint32_t unmarked;   /* all marks, where none are kept */
 };
 
 /* Where the table for l symbols starts: those for fewer symbols come before it. */
@@ -107,8 +121,17 @@ ALWAYS_INLINE size_t chain_level(unsigned bits, unsigned l)
 	return ((((size_t)1 << (l * bits)) - 1) / (((size_t)1 << bits) - 1)) - 1;
 }
 
+ALWAYS_INLINE bool chain_has_marks(const struct chain_index *index)
+{
+	return index->link && index->capacity < CHAIN_SHORT_IDS;
+}
+
 ALWAYS_INLINE struct chain_view chain_look(const struct chain_index *index, const struct contexts *ctx)
 {
+	const unsigned symbols = index->layout.levels + 1, root_bits = index->layout.root_bits;
+	const bool exact = symbols * ctx->bits <= root_bits;
+	const bool marks = chain_has_marks(index);
+
 	return (struct chain_view){.table = index->table,
 				   .root = index->table + chain_level(ctx->bits, index->layout.levels + 1),
 				   .link = index->link,
@@ -119,7 +142,12 @@ ALWAYS_INLINE struct chain_view chain_look(const struct chain_index *index, cons
 				   .deeper = index->layout.deeper,
 				   .link_bytes = index->link_bytes,
 				   .link_stride = (size_t)index->link_bytes * index->link_sets,
-				   .link_mask = index->link_bytes == 3 ? 0xffffff : UINT32_MAX};
+				   .row_factor = exact ? UINT64_C(1) << ctx->bits : CHAIN_HASH,
+				   .row_shift = exact ? 0 : 64 - root_bits,
+				   .exact = exact,
+				   .mark_shift = 64 - (symbols + exact) * ctx->bits,
+				   .id_mask = marks ? CHAIN_SHORT_IDS - 1 : UINT32_MAX,
+				   .unmarked = marks ? 0 : ~(CHAIN_SHORT_IDS - 1)};
 }
 
 /* The next context of the chain of set number `set`; 0 is the one of the fewest symbols. */
@@ -128,7 +156,7 @@ ALWAYS_INLINE uint32_t chain_next(const struct chain_view *view, uint32_t c, uns
 	uint32_t next;
 
 	memcpy(&next, view->link + (size_t)c * view->link_stride + set * view->link_bytes, sizeof(next));
-	return next & view->link_mask;
+	return next & view->id_mask;
 }
 
 /* The link of c, the newest: what lies behind it is not in use, so sets are written in order. */
@@ -144,16 +172,10 @@ ALWAYS_INLINE uint64_t chain_word(const struct chain_view *view, unsigned bits, 
 	return packed_word(&key, bits, c) & view->mask;
 }
 
-/* The part of a root's place that the symbols before the last one decide, in the set that is picked by `symbols` of
- * them; `past` is the word without the last. */
-ALWAYS_INLINE size_t chain_row_of(const struct chain_view *view, unsigned bits, uint64_t past, unsigned symbols)
-{
-	return symbols ? (past >> (64 - symbols * bits)) * CHAIN_HASH >> (64 - view->root_bits) : 0;
-}
-
+/* The part of a root's place that the symbols before the last one decide; `past` is the word without the last. */
 ALWAYS_INLINE size_t chain_row(const struct chain_view *view, unsigned bits, uint64_t past)
 {
-	return chain_row_of(view, bits, past, view->levels);
+	return view->levels ? (past >> (64 - view->levels * bits)) * view->row_factor >> view->row_shift : 0;
 }
 
 /* The part that the last symbol decides. Where it has more bits than there are roots, they are hashed. */
@@ -168,12 +190,22 @@ ALWAYS_INLINE uint32_t *chain_root(const struct chain_view *view, unsigned bits,
 	       (chain_row(view, bits, word << bits) ^ chain_entry(view, bits, (unsigned)(word >> (64 - bits))));
 }
 
-/* The root in another set. */
+/* The root in a set; those of more symbols are always hashed. */
 ALWAYS_INLINE uint32_t *chain_root_of(const struct chain_view *view, unsigned bits, uint64_t word, unsigned set)
 {
+	uint64_t row;
+
+	if (!set)
+		return chain_root(view, bits, word);
+	row = ((word << bits) >> (64 - (view->levels + set) * bits)) * CHAIN_HASH >> (64 - view->root_bits);
 	return view->root + ((size_t)set << view->root_bits) +
-	       (chain_row_of(view, bits, word << bits, view->levels + set) ^
-		chain_entry(view, bits, (unsigned)(word >> (64 - bits))));
+	       (row ^ chain_entry(view, bits, (unsigned)(word >> (64 - bits))));
+}
+
+/* The bit of a root that tells whether the symbols of a word that are marked may be those of a context in its chain. */
+ALWAYS_INLINE uint32_t chain_mark(const struct chain_view *view, uint64_t word)
+{
+	return CHAIN_SHORT_IDS << ((word >> view->mark_shift) * CHAIN_HASH >> 32 & 7);
 }
 
 /* The row of the table for l symbols. */
@@ -207,7 +239,7 @@ ALWAYS_INLINE void chain_hang(const struct chain_view *view, unsigned bits, uint
 		return;
 	}
 	chain_set_next(view, c, 0, *root);
-	*root = c;
+	*root = ((*root | chain_mark(view, word)) & ~view->id_mask) | c;
 	for (unsigned set = 1; bits > CHAIN_NARROW && UNLIKELY(set <= view->deeper); set++) {
 		uint32_t *const deeper = chain_root_of(view, bits, word, set);
 
@@ -326,7 +358,7 @@ ALWAYS_INLINE struct match chain_walk_sets(struct chain_index *index, const stru
 		if (symbols > bound)
 			continue;
 		longer = chain_walk(index, view, ctx, bits, v, length, bound, remember, longer,
-				    *chain_root_of(view, bits, v, set), set);
+				    *chain_root_of(view, bits, v, set) & view->id_mask, set);
 		if (longer.length >= symbols)
 			return longer;
 		bound = symbols - 1;
@@ -351,10 +383,16 @@ ALWAYS_INLINE uint32_t chain_find(struct chain_index *index, const struct chain_
 		return matched;
 	deep &= wanted;
 	for (unsigned lane = 0; lane < lanes; lane++) {
-		const uint32_t c = row[place ^ chain_entry(view, bits, symbols[lane])];
+		const uint32_t root = row[place ^ chain_entry(view, bits, symbols[lane])];
+		const uint64_t v = past >> bits | (uint64_t)symbols[lane] << (64 - bits);
+		const uint32_t c = deep >> lane & 1 ? root & view->id_mask : 0;
+		const bool first = view->exact && c > view->levels; /* ... of its string, and long enough */
 
-		at[lane] = deep >> lane & 1 ? c : 0;
+		at[lane] = (root | view->unmarked) & chain_mark(view, v) ? c : 0;
 		any |= at[lane];
+		found[lane] = first ? c : found[lane];
+		if (lane == 0)
+			matched += first;
 	}
 	if (!any)
 		return matched;

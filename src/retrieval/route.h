@@ -103,7 +103,7 @@ bool route_push(struct route *route, const struct route_rules *rules, const rosa
 
 /* Bring the memory that the next single step of these routes will need into the caches. `query` has their symbols,
  * `stride` apart. No more than ROUTE_AHEAD routes at a time. */
-#define ROUTE_AHEAD 8
+#define ROUTE_AHEAD 16
 
 void route_prefetch(const struct route *route, const struct route_rules *rules, size_t routes, const void *query,
 		    size_t stride);

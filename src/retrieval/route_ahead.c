@@ -57,68 +57,77 @@ void route_prefetch_steps(const struct route *route, const struct route_rules *r
 struct ahead {
 	struct chain_view view;
 	uint64_t word, ready_word;
-	uint32_t at;
+	uint32_t at;     /* in the chain; 0: it need not be walked, or has ended */
+	uint32_t answer; /* where the chain has nothing better */
 };
+
+/* The entry of the longest string that the tables know, for the context with this word. */
+static const uint32_t *longest_entry(const struct chain_view *view, unsigned bits, uint64_t word)
+{
+	return view->table + chain_level(bits, view->levels) + chain_table_row(bits, view->levels, word << bits) +
+	       (word >> (64 - bits));
+}
 
 static void ahead_roots(struct ahead *ahead, const struct route *route, bool delayed, unsigned symbol)
 {
 	const unsigned bits = route->contexts.bits;
 	const uint32_t code = alphabet_code(&route->alphabet, symbol);
+	const struct chain_view view = chain_look(&route->chains, &route->contexts);
 
-	ahead->view = chain_look(&route->chains, &route->contexts);
+	ahead->view = view;
 	ahead->ready_word = delayed && route->indexed < route->key_runs
 				? packed_word(&route->contexts.key, bits, route->indexed + 1)
 				: route->ready_word;
 	ahead->word = packed_push(route->query_word, bits, code == ALPHABET_NONE ? 0 : code);
 	/* Of the tables the largest is asked first; the others are small. */
-	if (ahead->view.levels) {
-		const uint32_t *const level = ahead->view.table + chain_level(bits, ahead->view.levels);
-
-		PREFETCH(level + chain_table_row(bits, ahead->view.levels, ahead->word << bits) +
-			 (ahead->word >> (64 - bits)));
-		PREFETCH(level + chain_table_row(bits, ahead->view.levels, ahead->ready_word << bits) +
-			 (ahead->ready_word >> (64 - bits)));
+	if (view.levels) {
+		PREFETCH(longest_entry(&view, bits, ahead->word));
+		PREFETCH(longest_entry(&view, bits, ahead->ready_word));
 	}
-	for (unsigned set = 0; set <= ahead->view.deeper; set++) {
-		PREFETCH(chain_root_of(&ahead->view, bits, ahead->word, set));
-		PREFETCH(chain_root_of(&ahead->view, bits, ahead->ready_word, set));
+	for (unsigned set = 0; set <= view.deeper; set++) {
+		PREFETCH(chain_root_of(&view, bits, ahead->word, set));
+		PREFETCH(chain_root_of(&view, bits, ahead->ready_word, set));
 	}
+	/* what tells whether the match goes on */
+	PREFETCH(view.key + PACKED_PAD + (size_t)route->best.context * bits / 8);
 	/* where the step will write */
 	PREFETCH(route->contexts.query.bytes + PACKED_PAD + (size_t)route->query_runs * bits / 8);
-	PREFETCH(route->contexts.key.bytes + PACKED_PAD + (size_t)route->key_runs * bits / 8);
+	PREFETCH(view.key + PACKED_PAD + (size_t)route->key_runs * bits / 8);
 	PREFETCH(route->key_starts.bits + route->steps / STARTS_WORD);
 	PREFETCH(route->query_starts.bits + route->steps / STARTS_WORD);
-	PREFETCH(ahead->view.link + (size_t)(route->indexed + 1) * ahead->view.link_stride);
+	PREFETCH(view.link + (size_t)(route->indexed + 1) * view.link_stride);
 }
 
 /* A context of the chain. */
-static void ahead_context(const struct ahead *ahead, const struct route *route, uint32_t c)
+static void ahead_context(const struct ahead *ahead, const struct route *route)
 {
-	PREFETCH(ahead->view.link + (size_t)c * ahead->view.link_stride);
-	PREFETCH(ahead->view.key + (size_t)c * route->contexts.bits / 8);
-}
-
-/* The first step after a context that may be the answer: about here, if runs are of even length. */
-static void ahead_answer(const struct route *route, uint32_t c)
-{
-	PREFETCH(route->key_starts.sample + c / STARTS_SAMPLE);
-	PREFETCH(route->key_starts.bits + (uint64_t)c * route->steps / (route->key_runs + 1) / STARTS_WORD);
+	PREFETCH(ahead->view.link + (size_t)ahead->at * ahead->view.link_stride);
+	PREFETCH(ahead->view.key + (size_t)ahead->at * route->contexts.bits / 8);
 }
 
 /* The roots have come. */
 static void ahead_chain(struct ahead *ahead, const struct route *route)
 {
-	const unsigned bits = route->contexts.bits, levels = ahead->view.levels;
+	const struct chain_view *const view = &ahead->view;
+	const unsigned bits = route->contexts.bits;
+	const uint32_t root = *chain_root(view, bits, ahead->word), first = root & view->id_mask;
 
-	ahead->at = *chain_root_of(&ahead->view, bits, ahead->word, ahead->view.deeper);
-	ahead_context(ahead, route, ahead->at);
-	if (levels)
-		ahead_answer(
-		    route,
-		    ahead->view.table[chain_level(bits, levels) + chain_table_row(bits, levels, ahead->word << bits) +
-				      (ahead->word >> (64 - bits))]);
-	else
-		ahead_answer(route, ahead->at);
+	ahead->answer = view->exact && first ? first : view->levels ? *longest_entry(view, bits, ahead->word) : 0;
+	PREFETCH(route->key_starts.sample + ahead->answer / STARTS_SAMPLE);
+	if (!((root | view->unmarked) & chain_mark(view, ahead->word)))
+		return;
+	ahead->at = view->deeper ? *chain_root_of(view, bits, ahead->word, view->deeper) : first;
+	ahead_context(ahead, route);
+}
+
+/* The sample has come: about here the answer begins, since runs are mostly short. */
+static void ahead_answer(const struct ahead *ahead, const struct route *route)
+{
+	const struct starts *const starts = &route->key_starts;
+	const uint32_t run = ahead->answer;
+
+	if (run < starts->runs)
+		PREFETCH(starts->bits + (starts->sample[run / STARTS_SAMPLE] + run % STARTS_SAMPLE) / STARTS_WORD);
 }
 
 /* Contexts of a chain that are prefetched. */
@@ -140,13 +149,16 @@ void route_prefetch(const struct route *route, const struct route_rules *rules, 
 	for (size_t r = 0; r < routes; r++)
 		if (ahead[r].view.link)
 			ahead_chain(&ahead[r], &route[r]);
+	for (size_t r = 0; r < routes; r++)
+		if (ahead[r].view.link)
+			ahead_answer(&ahead[r], &route[r]);
 	for (int hop = 1; hop < HOPS && more; hop++) {
 		more = false;
 		for (size_t r = 0; r < routes; r++) {
 			if (!ahead[r].at)
 				continue;
 			ahead[r].at = chain_next(&ahead[r].view, ahead[r].at, ahead[r].view.deeper);
-			ahead_context(&ahead[r], &route[r], ahead[r].at);
+			ahead_context(&ahead[r], &route[r]);
 			more |= ahead[r].at != 0;
 		}
 	}

@@ -214,7 +214,7 @@ bool route_reserve_runs(struct route *route, const struct route_rules *rules, co
 	if (!route->ordered && rules->engine == ROSA_ENGINE_ORDERED && !route_move(route, allocator))
 		return false;
 	if (!(route->ordered ? order_reserve(route->order, allocator, ctx->key.capacity)
-			     : chain_reserve(&route->chains, allocator, route->indexed, key_runs, total != 0)))
+			     : chain_reserve(&route->chains, allocator, ctx, route->indexed, key_runs, total != 0)))
 		return false;
 	if (steps > route->room)
 		route->room = steps;
