@@ -46,6 +46,8 @@ bool chain_layout_deeper(const struct contexts *ctx, struct chain_layout *layout
 
 struct chain_layout chain_layout_for(const struct contexts *ctx, size_t contexts, bool scratch)
 {
+	/* what is kept has few entries, and those of wide codes are few beside their symbols */
+	const size_t most = contexts + contexts / 4 * (ctx->bits > CHAIN_NARROW ? 3 : 1);
 	unsigned root_bits = 4;
 	struct chain_layout layout;
 
@@ -63,8 +65,7 @@ struct chain_layout chain_layout_for(const struct contexts *ctx, size_t contexts
 			;
 		return layout;
 	}
-	while (root_bits < CHAIN_MAX_ROOTS &&
-	       entries(ctx->bits, layout_of(ctx, root_bits + 1)) <= contexts + contexts / 4)
+	while (root_bits < CHAIN_MAX_ROOTS && entries(ctx->bits, layout_of(ctx, root_bits + 1)) <= most)
 		root_bits++;
 	return layout_of(ctx, root_bits);
 }

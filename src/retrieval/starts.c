@@ -55,8 +55,8 @@ static uint64_t below(uint32_t step)
 	return (UINT64_C(1) << (step % STARTS_WORD)) - 1;
 }
 
-/* The body of both versions. */
-static inline __attribute__((always_inline)) uint32_t select_run(const struct starts *starts, uint32_t run,
+/* Where runs are long: count from the sample on, or from the block that a search in rank finds. */
+static inline __attribute__((always_inline)) uint32_t select_far(const struct starts *starts, uint32_t run,
 								 uint32_t (*count)(uint64_t),
 								 uint32_t (*select)(uint64_t, uint32_t))
 {
@@ -85,6 +85,24 @@ static inline __attribute__((always_inline)) uint32_t select_run(const struct st
 	for (; (ones = count(starts->bits[word])) <= pass; word++)
 		pass -= ones;
 	return (uint32_t)(word * STARTS_WORD) + select(starts->bits[word], pass);
+}
+
+/* The body of both versions. */
+static inline __attribute__((always_inline)) uint32_t select_run(const struct starts *starts, uint32_t run,
+								 uint32_t (*count)(uint64_t),
+								 uint32_t (*select)(uint64_t, uint32_t))
+{
+	const uint32_t from = starts->sample[run / STARTS_SAMPLE];
+	const size_t first = from / STARTS_WORD;
+	const uint32_t ones = count(starts->bits[first] & ~below(from));
+	/* Short runs are in the word of the sample or in the next. Which of these is hard to predict. */
+	const uint32_t beyond = run % STARTS_SAMPLE >= ones;
+	const uint32_t pass = run % STARTS_SAMPLE - (ones & -beyond);
+	const uint64_t word = starts->bits[first + beyond] & ~(below(from) & ((uint64_t)beyond - 1));
+
+	if (count(word) <= pass)
+		return select_far(starts, run, count, select);
+	return (uint32_t)(first + beyond) * STARTS_WORD + select(word, pass);
 }
 
 #if ROSA_X86_VARIANTS
