@@ -114,6 +114,20 @@ static double mixture_loss(const struct pointer_links *links, const float *row, 
 	return -log((exp((double)row[token]) / sum + own) / (1 + weights));
 }
 
+/* SCORED_ flags of a token: whether it is the first of those with the least loss. */
+static uint8_t best_tokens(const struct pointer_links *links, const float *row, size_t vocabulary, uint32_t token)
+{
+	uint32_t plain = 0, mixed = 0;
+
+	for (uint32_t v = 1; v < vocabulary; v++) {
+		if (row[v] > row[plain])
+			plain = v;
+		if (mixture_loss(links, row, vocabulary, v) < mixture_loss(links, row, vocabulary, mixed))
+			mixed = v;
+	}
+	return (uint8_t)((token == plain ? SCORED_LIKELIEST : 0) | (token == mixed ? SCORED_MIXED_LIKELIEST : 0));
+}
+
 static void scores_like_the_logits(void **state)
 {
 	const struct tiny_model tiny = TINY_MODEL;
@@ -130,7 +144,9 @@ static void scores_like_the_logits(void **state)
 	double expected[3][STEPS] = {{0}}, losses[3][STEPS], expected_mixed[3][STEPS] = {{0}}, mixed[3][STEPS];
 	struct pointer pointer = {.delay = 8, .links = 2};
 	struct pointer_links links[STEPS];
+	uint8_t best[3][STEPS] = {{0}}, likeliest[3][STEPS];
 	size_t found = 0;
+	unsigned flags = 0;
 	float *logits;
 
 	for (size_t l = 0; l < POINTER_LENGTHS; l++) {
@@ -156,6 +172,13 @@ static void scores_like_the_logits(void **state)
 		struct piece piece = {sequence, tokens[i], counts[i], LOGITS_ALL, logits};
 		must(decoder_read(decoder, 1, &piece, NULL, NULL, &error), &error);
 		sequence_free(sequence);
+		/* the last token, which nothing depends on, is the likeliest */
+		for (uint32_t v = 0; i == 2 && v < vocabulary; v++) {
+			const float *row = logits + (counts[i] - 2) * vocabulary;
+
+			if (v == 0 || row[v] > row[tokens[i][counts[i] - 1]])
+				tokens[i][counts[i] - 1] = v;
+		}
 		for (size_t t = 1; t < counts[i]; t++) {
 			const float *row = logits + (t - 1) * vocabulary;
 			double sum = 0;
@@ -165,17 +188,23 @@ static void scores_like_the_logits(void **state)
 			expected[i][t] = log(sum) - (double)row[tokens[i][t]];
 			expected_mixed[i][t] = mixture_loss(&links[t - 1], row, vocabulary, tokens[i][t]);
 			found += links[t - 1].count;
+			best[i][t] = best_tokens(&links[t - 1], row, vocabulary, tokens[i][t]);
+			flags |= 1u << best[i][t];
 		}
 	}
 	assert_true(found > 50);
+	/* some tokens are the likeliest of neither, some with the pointer, some without */
+	assert_true((flags & 1) && (flags & 4) && (flags & 10));
 	for (size_t batch = 1; batch <= 4; batch++) {
 		for (size_t first = 1; first <= 36; first += 7) {
-			const struct scoring scoring = {decoder, workers, batch, first, batch % 2 ? &pointer : NULL};
+			const struct scoring scoring = {decoder, workers, batch, first, batch % 2 ? &pointer : NULL, 0};
 			struct scored_text texts[3];
 			uint64_t seen[2] = {0, 0};
 
 			for (size_t i = 0; i < 3; i++) {
-				texts[i] = (struct scored_text){tokens[i], counts[i], losses[i], mixed[i], NULL};
+				texts[i] =
+				    (struct scored_text){tokens[i], counts[i], losses[i], mixed[i], NULL, likeliest[i]};
+				memset(likeliest[i], 4, STEPS);
 				for (size_t t = 0; t < STEPS; t++)
 					losses[i][t] = mixed[i][t] = -1;
 			}
@@ -192,13 +221,53 @@ static void scores_like_the_logits(void **state)
 						assert_true(mixed[i][t] == -1);
 					else
 						assert_true(fabs(mixed[i][t] - expected_mixed[i][t]) < 1e-9);
+					const uint8_t seen_flags = scoring.pointer ? 3 : SCORED_LIKELIEST;
+					assert_int_equal(likeliest[i][t],
+							 t < first || t >= counts[i] ? 4 : best[i][t] & seen_flags);
 				}
 			}
 			assert_int_equal(score_texts(&scoring, texts, 3, stop_at_once, NULL, &error), ROSA_ECANCELLED);
 		}
 	}
-	const struct scoring bad = {decoder, workers, 0, 1, NULL};
+	const struct scoring bad = {decoder, workers, 0, 1, NULL, 0};
 	assert_int_equal(score_texts(&bad, NULL, 0, NULL, NULL, &error), ROSA_EINVAL);
+
+	/* What texts begin with is read once, and changes nothing. */
+	for (size_t shared = 1; shared <= 20; shared += 19) {
+		double again[2][3][STEPS];
+		struct scored_text texts[3];
+
+		for (size_t i = 0; i < 3; i++) {
+			memcpy(tokens[i], tokens[0], shared * sizeof(tokens[i][0]));
+			for (size_t t = shared; t < STEPS; t++)
+				tokens[i][t] = (uint32_t)(draw(4, i, t) % 5);
+		}
+		for (size_t batch = 1; batch <= 3; batch++) {
+			uint64_t seen[2] = {0, 0};
+			struct scoring scoring = {decoder, workers, batch, shared + 1, &pointer, shared};
+
+			for (size_t i = 0; i < 3; i++)
+				texts[i] =
+				    (struct scored_text){tokens[i], STEPS - 7 * i, losses[i], mixed[i], NULL, NULL};
+			memset(losses, 0, sizeof(losses));
+			memset(mixed, 0, sizeof(mixed));
+			must(score_texts(&scoring, texts, 3, count_ticks, seen, &error), &error);
+			assert_int_equal(seen[0], seen[1]);
+			assert_int_equal(seen[1], score_tokens(texts, 3) - shared * (batch == 1   ? 0
+										     : batch == 2 ? 1
+												  : 2));
+			memcpy(again[0], losses, sizeof(losses));
+			memcpy(again[1], mixed, sizeof(mixed));
+			memset(losses, 0, sizeof(losses));
+			memset(mixed, 0, sizeof(mixed));
+			scoring.shared = 0;
+			must(score_texts(&scoring, texts, 3, NULL, NULL, &error), &error);
+			assert_memory_equal(again[0], losses, sizeof(losses));
+			assert_memory_equal(again[1], mixed, sizeof(mixed));
+			scoring.shared = shared + 1;
+			assert_int_equal(score_texts(&scoring, texts, 3, NULL, NULL, &error), ROSA_EINVAL);
+		}
+	}
 	free(logits);
 	decoder_free(decoder);
 	cpu_backend_free(backend);

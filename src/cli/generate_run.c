@@ -49,7 +49,7 @@ static bool start(struct run *run, const struct arg_texts *stops, rosa_error *wh
 bool run_open(struct run *run, struct model *model, tokenizer *tokenizer, const struct sampler_options *sampling,
 	      const struct arg_texts *stops, rosa_error *why)
 {
-	*run = (struct run){.model = model, .tokenizer = tokenizer, .sampling = *sampling};
+	*run = (struct run){.model = model, .tokenizer = tokenizer, .sampling = *sampling, .label = "reading"};
 	if (start(run, stops, why))
 		return true;
 	run_close(run);
@@ -116,7 +116,7 @@ static bool renew_sampler(struct run *run, uint64_t draws, rosa_error *why)
  * the kept one, or by an empty one. */
 static bool go_back(struct run *run, size_t common, rosa_error *why)
 {
-	const struct kept_state *kept = &run->kept;
+	const struct kept_sequence *kept = &run->kept;
 	rosa_status status;
 	sequence *made;
 
@@ -165,34 +165,9 @@ bool run_resume(struct run *run, sequence *sequence, const struct tokens *tokens
 
 /* -------------------------------------------------------------------------------------------------------- state -- */
 
-static int keep_bytes(void *context, const void *data, size_t size)
-{
-	struct kept_state *kept = context;
-
-	if (size > kept->room - kept->size) {
-		size_t room = kept->size + size + kept->room / 2;
-		uint8_t *bigger = room >= size ? realloc(kept->data, room) : NULL;
-		if (!bigger)
-			return 1;
-		kept->data = bigger;
-		kept->room = room;
-	}
-	memcpy(kept->data + kept->size, data, size);
-	kept->size += size;
-	return 0;
-}
-
 bool run_remember(struct run *run, rosa_error *why)
 {
-	rosa_error error;
-
-	run->kept.size = 0;
-	if (sequence_save(run->sequence, keep_bytes, &run->kept, &error) != ROSA_OK) {
-		run->kept.size = 0;
-		return refuse(why, "not enough memory to keep the state of the text (%s)", error.message);
-	}
-	run->kept.steps = sequence_steps(run->sequence);
-	return true;
+	return sequence_keep(run->sequence, &run->kept, why) == ROSA_OK;
 }
 
 /* ------------------------------------------------------------------------------------------------------ reading -- */
@@ -211,7 +186,7 @@ static bool read_tokens(struct run *run, size_t count, enum logits_wanted wanted
 	struct piece piece = {run->sequence, run->tokens.ids + steps, due, wanted, run->logits};
 	struct progress progress;
 
-	progress_begin(&progress, "reading", 0);
+	progress_begin(&progress, run->label, 0);
 	progress.unit = "tokens";
 	rosa_status status = decoder_read(run->model->decoder, 1, &piece,
 					  due >= BAR_FROM ? progress_tick : check_interrupt, &progress, why);

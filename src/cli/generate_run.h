@@ -8,13 +8,6 @@
 #include "model/stopping.h"
 #include "cli/text_input.h"
 
-/* A sequence as bytes in memory. */
-struct kept_state {
-	uint8_t *data;
-	size_t size, room;
-	size_t steps;
-};
-
 /*
  * The text so far is `tokens`, and the sequence has read the first of them. The last token is read only when the one
  * after it is needed. So the last token of a prompt or of an answer is always unread, and a run that was stopped at any
@@ -31,10 +24,11 @@ struct run {
 
 	sequence *sequence;
 	struct tokens tokens;
-	struct kept_state kept; /* the sequence after fewer of the same tokens; size 0: none */
-	float *logits;          /* [vocabulary] */
-	pointer_past *past;     /* of the model's pointer, over a beginning of `tokens`; NULL: there is no pointer */
+	struct kept_sequence kept; /* the sequence after fewer of the same tokens; size 0: none */
+	float *logits;             /* [vocabulary] */
+	pointer_past *past;        /* of the model's pointer, over a beginning of `tokens`; NULL: there is no pointer */
 
+	const char *label;                  /* of the progress bar while reading */
 	bool warned;                        /* the notice of a long text was printed */
 	uint64_t read, made;                /* tokens */
 	uint64_t reading_time, making_time; /* nanoseconds */

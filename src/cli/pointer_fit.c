@@ -107,8 +107,8 @@ static bool read_piece(struct fit *job, const struct scoring *scoring, size_t n,
 
 static bool collect(struct fit *job, rosa_error *why)
 {
-	const struct scoring scoring = {job->model.decoder, job->model.workers, 1, first_scored(job),
-					&job->fitted.pointer};
+	const struct scoring scoring = {job->model.decoder, job->model.workers,   1,
+					first_scored(job),  &job->fitted.pointer, 0};
 	bool good = true;
 
 	progress_begin(&job->progress, "reading", job->wanted * (job->context - 1));

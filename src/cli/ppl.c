@@ -71,16 +71,23 @@ static bool score(struct ppl *job, struct scored_text *texts, double *losses, ro
 {
 	const bool pointed = job->model.pointer_path != NULL;
 	double *mixed = pointed ? losses + job->tokens.count : NULL;
-	const struct scoring scoring = {job->model.decoder, job->model.workers, (size_t)job->batch, (size_t)job->skip,
-					pointed ? &job->model.pointer : NULL};
+	const struct scoring scoring = {job->model.decoder,
+					job->model.workers,
+					(size_t)job->batch,
+					(size_t)job->skip,
+					pointed ? &job->model.pointer : NULL,
+					0};
 	const uint64_t began = progress_clock();
 
 	for (size_t i = 0; i < job->pieces; i++) {
 		const size_t from = i * job->piece_tokens, left = job->tokens.count - from;
 
-		texts[i] =
-		    (struct scored_text){job->tokens.ids + from, left < job->piece_tokens ? left : job->piece_tokens,
-					 losses + from, pointed ? mixed + from : NULL, NULL};
+		texts[i] = (struct scored_text){job->tokens.ids + from,
+						left < job->piece_tokens ? left : job->piece_tokens,
+						losses + from,
+						pointed ? mixed + from : NULL,
+						NULL,
+						NULL};
 	}
 	job->read = score_tokens(texts, job->pieces);
 	progress_begin(&job->progress, "reading", job->read);

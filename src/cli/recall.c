@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 
 #include "base/json_text.h"
+#include "cli/conditions.h"
 #include "cli/gnuplot.h"
 #include "cli/inputs.h"
 #include "cli/interrupt.h"
@@ -16,7 +17,6 @@
 #include "cli/progress.h"
 #include "cli/text_input.h"
 #include "train/far.h"
-#include "eval/recall.h"
 #include "eval/scoring.h"
 
 #include <math.h>
@@ -101,14 +101,6 @@ static size_t first_scored(const struct recall *job)
 	return 4 * job->model.options.window;
 }
 
-/* What a condition becomes with the pointer; RECALL_CONDITIONS: it is not measured with it. */
-static enum recall_condition with_pointer(const struct recall *job, enum recall_condition condition)
-{
-	if (!job->model.pointer_path || (condition != RECALL_WINDOW && condition != RECALL_ADAPTER))
-		return RECALL_CONDITIONS;
-	return condition == RECALL_WINDOW ? RECALL_POINTER : RECALL_BOTH;
-}
-
 static void add_losses(struct recall *job, enum recall_condition condition, size_t b, const double *losses)
 {
 	const struct book *book = &job->books[b];
@@ -130,42 +122,26 @@ static bool score_book(struct recall *job, enum recall_condition condition, cons
 
 	for (size_t i = 0; i < book->pieces && good; i++)
 		texts[i] = (struct scored_text){book->tokens.ids + i * context, context, losses + i * context,
-						losses + all + i * context, NULL};
+						losses + all + i * context,     NULL,    NULL};
 	good = good && score_texts(scoring, texts, book->pieces, progress_tick, &job->progress, why) == ROSA_OK;
 	if (good) {
 		progress_advance(&job->progress, score_tokens(texts, book->pieces));
 		add_losses(job, condition, b, losses);
 	}
 	if (good && scoring->pointer)
-		add_losses(job, with_pointer(job, condition), b, losses + all);
+		add_losses(job, condition_with_pointer(&job->model, condition), b, losses + all);
 	free(losses);
 	free(texts);
 	return good;
 }
 
-/* A decoder for a condition. */
-static bool make_decoder(const struct recall *job, enum recall_condition condition, decoder **made, rosa_error *why)
-{
-	const struct model *model = &job->model;
-	const bool plain = condition == RECALL_GLOBAL || condition == RECALL_WINDOW;
-	struct decoder_options options = model->options;
-
-	if (condition == RECALL_GLOBAL)
-		options.window = options.sinks = options.first_global_layers = 0;
-	options.reads = condition == RECALL_OFF      ? READS_NOTHING
-			: condition == RECALL_RANDOM ? READS_RANDOM
-						     : READS_FOUND;
-	return decoder_new(&model->checkpoint, plain ? NULL : &model->adapter, &options, model->backend, model->workers,
-			   made, why) == ROSA_OK;
-}
-
 /* All books under one condition, and with the pointer where that applies. */
 static bool measure(struct recall *job, enum recall_condition condition, rosa_error *why)
 {
-	const enum recall_condition pointed = with_pointer(job, condition);
+	const enum recall_condition pointed = condition_with_pointer(&job->model, condition);
 	decoder *decoder = NULL;
 	uint64_t tokens = 0;
-	bool good = make_decoder(job, condition, &decoder, why);
+	bool good = condition_decoder(&job->model, condition, &decoder, why);
 
 	for (size_t b = 0; b < job->book_count; b++)
 		tokens += job->books[b].pieces * (job->context - 1);
@@ -211,9 +187,8 @@ static bool prepare(struct recall *job, rosa_error *why)
 static bool measure_all(struct recall *job, rosa_error *why)
 {
 	for (int condition = 0; condition < RECALL_POINTER; condition++) {
-		const bool adapter = condition >= RECALL_ADAPTER;
-
-		if ((!adapter || job->model.adapted) && !measure(job, (enum recall_condition)condition, why))
+		if (condition_applies(&job->model, (enum recall_condition)condition) &&
+		    !measure(job, (enum recall_condition)condition, why))
 			return false;
 	}
 	return true;

@@ -25,6 +25,7 @@ struct reading {
 	struct piece *pieces;            /* [batch]; those that are read now come first */
 	double **to, **mixed;            /* [batch]: where the losses of a piece go, without and with the pointer */
 	struct pointer_sample **samples; /* [batch]: where the samples go; NULL: nowhere */
+	uint8_t **likeliest;             /* [batch]: likewise */
 	pointer_past **pasts;            /* [batch]; all NULL without a pointer */
 	struct pointer_links *links;     /* [batch][stride] */
 	size_t *at;                      /* [batch]: tokens read of each text */
@@ -44,6 +45,16 @@ static size_t due(const struct reading *reading, size_t at, size_t count, enum l
 	return (until < last ? until : last) - (at < last ? at : last);
 }
 
+/* Whether no token is likelier; of equals the first counts, as when writing. */
+static bool is_likeliest(const float *logits, size_t vocabulary, uint32_t token)
+{
+	for (size_t v = 0; v < vocabulary; v++) {
+		if (logits[v] > logits[token] || (logits[v] == logits[token] && v < token))
+			return false;
+	}
+	return true;
+}
+
 static void reduce_row(void *context, size_t i, unsigned worker)
 {
 	const struct reading *reading = context;
@@ -56,15 +67,24 @@ static void reduce_row(void *context, size_t i, unsigned worker)
 	(void)worker;
 	if (piece->wanted != LOGITS_ALL || row >= piece->count)
 		return;
+	float *logits = piece->logits + row * reading->vocabulary;
+	const uint32_t target = piece->tokens[row + 1];
 	const struct pointer_sample sample =
-	    pointer_sample(pointer ? &reading->links[i] : &none, piece->logits + row * reading->vocabulary,
-			   reading->vocabulary, piece->tokens[row + 1]);
+	    pointer_sample(pointer ? &reading->links[i] : &none, logits, reading->vocabulary, target);
 
 	reading->to[text][row] = -sample.target;
 	if (pointer)
 		reading->mixed[text][row] = pointer_loss(pointer, &sample);
 	if (reading->samples[text])
 		reading->samples[text][row] = sample;
+	if (!reading->likeliest[text])
+		return;
+	reading->likeliest[text][row] = is_likeliest(logits, reading->vocabulary, target) ? SCORED_LIKELIEST : 0;
+	if (!pointer)
+		return;
+	pointer_mix(pointer, &reading->links[i], logits, reading->vocabulary);
+	if (is_likeliest(logits, reading->vocabulary, target))
+		reading->likeliest[text][row] |= SCORED_MIXED_LIKELIEST;
 }
 
 static rosa_status reduce(struct reading *reading, size_t pieces, rosa_error *err)
@@ -107,6 +127,7 @@ static rosa_status read_on(struct reading *reading, struct scored_text *texts, s
 		piece->tokens = texts[i].tokens + reading->at[i];
 		piece->logits = reading->logits + used * reading->stride * reading->vocabulary;
 		reading->to[used] = texts[i].losses + reading->at[i] + 1;
+		reading->likeliest[used] = texts[i].likeliest ? texts[i].likeliest + reading->at[i] + 1 : NULL;
 		if (reading->scoring->pointer) {
 			reading->mixed[used] = texts[i].mixed + reading->at[i] + 1;
 			reading->samples[used] = texts[i].samples ? texts[i].samples + reading->at[i] + 1 : NULL;
@@ -128,6 +149,30 @@ static rosa_status read_on(struct reading *reading, struct scored_text *texts, s
 	return status;
 }
 
+/* Reads what all texts begin with, once, and lets all of them go on from there. */
+static rosa_status read_shared(struct reading *reading, const struct scored_text *texts, size_t count, rosa_error *err)
+{
+	const size_t shared = reading->scoring->shared;
+	struct piece piece = {.sequence = reading->sequences[0], .tokens = texts[0].tokens, .count = shared};
+	struct kept_sequence kept = {0};
+	rosa_status status = decoder_read(reading->scoring->decoder, 1, &piece, tick, reading, err);
+
+	if (status == ROSA_OK && count > 1)
+		status = sequence_keep(reading->sequences[0], &kept, err);
+	for (size_t i = 1; i < count && status == ROSA_OK; i++) {
+		sequence_free(reading->sequences[i]);
+		status = sequence_load(reading->scoring->decoder, kept.data, kept.size, &reading->sequences[i], err);
+	}
+	for (size_t i = 0; i < count && status == ROSA_OK; i++) {
+		reading->at[i] = shared;
+		if (reading->scoring->pointer)
+			status = pointer_past_add(reading->pasts[i], texts[i].tokens, shared, NULL, err);
+	}
+	free(kept.data);
+	reading->done += shared;
+	return status;
+}
+
 static rosa_status score_batch(struct reading *reading, struct scored_text *texts, size_t count, rosa_error *err)
 {
 	rosa_status status = ROSA_OK;
@@ -142,6 +187,8 @@ static rosa_status score_batch(struct reading *reading, struct scored_text *text
 			status =
 			    pointer_past_new(reading->scoring->pointer, reading->vocabulary, &reading->pasts[i], err);
 	}
+	if (status == ROSA_OK && reading->scoring->shared)
+		status = read_shared(reading, texts, count, err);
 	while (status == ROSA_OK && !over)
 		status = read_on(reading, texts, count, &over, err);
 	for (size_t i = 0; i < count; i++) {
@@ -174,10 +221,18 @@ rosa_status score_texts(const struct scoring *scoring, struct scored_text *texts
 
 	if (!scoring->batch || !scoring->first)
 		return rosa_fail(err, ROSA_EINVAL, "a batch of 0 texts, or token 0 to be scored; both begin with 1");
+	if (scoring->shared >= scoring->first)
+		return rosa_fail(err, ROSA_EINVAL, "%zu shared tokens, of which token %zu is to be scored",
+				 scoring->shared, scoring->first);
 	if (!count)
 		return ROSA_OK;
-	for (size_t i = 0; i < count; i++)
+	for (size_t i = 0; i < count; i++) {
 		longest = texts[i].count > longest ? texts[i].count : longest;
+		if (texts[i].count <= scoring->shared)
+			return rosa_fail(err, ROSA_EINVAL, "a text of %zu tokens cannot share %zu and go on",
+					 texts[i].count, scoring->shared);
+	}
+	reading.all -= (count - (count + batch - 1) / batch) * scoring->shared;
 	reading.stride = LOGITS_BYTES / sizeof(float) / reading.vocabulary / batch;
 	reading.stride = reading.stride < 1 ? 1 : reading.stride < longest ? reading.stride : longest;
 	reading.logits = calloc(batch * reading.stride, reading.vocabulary * sizeof(float));
@@ -186,11 +241,12 @@ rosa_status score_texts(const struct scoring *scoring, struct scored_text *texts
 	reading.to = calloc(batch, sizeof(*reading.to));
 	reading.mixed = calloc(batch, sizeof(*reading.mixed));
 	reading.samples = calloc(batch, sizeof(*reading.samples));
+	reading.likeliest = calloc(batch, sizeof(*reading.likeliest));
 	reading.pasts = calloc(batch, sizeof(*reading.pasts));
 	reading.links = scoring->pointer ? calloc(batch * reading.stride, sizeof(*reading.links)) : NULL;
 	reading.at = calloc(batch, sizeof(*reading.at));
 	if (!reading.logits || !reading.sequences || !reading.pieces || !reading.to || !reading.at || !reading.mixed ||
-	    !reading.samples || !reading.pasts || (scoring->pointer && !reading.links))
+	    !reading.samples || !reading.likeliest || !reading.pasts || (scoring->pointer && !reading.links))
 		status =
 		    rosa_fail(err, ROSA_ENOMEM, "no memory for the logits of %zu texts; read fewer at a time", batch);
 	for (size_t first = 0; first < count && status == ROSA_OK; first += batch)
@@ -201,6 +257,7 @@ rosa_status score_texts(const struct scoring *scoring, struct scored_text *texts
 	free(reading.to);
 	free(reading.mixed);
 	free(reading.samples);
+	free(reading.likeliest);
 	free(reading.pasts);
 	free(reading.links);
 	free(reading.at);

@@ -63,4 +63,13 @@ typedef int (*sequence_writer)(void *context, const void *data, size_t size);
 rosa_status sequence_save(sequence *sequence, sequence_writer write, void *context, rosa_error *err);
 rosa_status sequence_load(decoder *decoder, const void *data, size_t size, sequence **made, rosa_error *err);
 
+/* A sequence as bytes in memory, from which several texts can go on. A zeroed one is empty. */
+struct kept_sequence {
+	uint8_t *data; /* from malloc */
+	size_t size, room;
+	size_t steps;
+};
+/* Replaces what was kept. On failure nothing is kept: size 0. */
+rosa_status sequence_keep(sequence *sequence, struct kept_sequence *kept, rosa_error *err);
+
 #endif

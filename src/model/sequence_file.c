@@ -189,6 +189,37 @@ rosa_status sequence_save(sequence *s, sequence_writer write, void *context, ros
 	return status == ROSA_OK ? put_number(&saving, checksum_value(&saving.sum), err) : status;
 }
 
+static int keep_bytes(void *context, const void *data, size_t size)
+{
+	struct kept_sequence *kept = context;
+
+	if (size > kept->room - kept->size) {
+		size_t room = kept->size + size + kept->room / 2;
+		uint8_t *bigger = room >= size ? realloc(kept->data, room) : NULL;
+		if (!bigger)
+			return 1;
+		kept->data = bigger;
+		kept->room = room;
+	}
+	memcpy(kept->data + kept->size, data, size);
+	kept->size += size;
+	return 0;
+}
+
+rosa_status sequence_keep(sequence *sequence, struct kept_sequence *kept, rosa_error *err)
+{
+	rosa_error error;
+	rosa_status status;
+
+	kept->size = 0;
+	kept->steps = sequence_steps(sequence);
+	status = sequence_save(sequence, keep_bytes, kept, &error);
+	if (status == ROSA_OK)
+		return ROSA_OK;
+	kept->size = 0;
+	return rosa_fail(err, ROSA_ENOMEM, "not enough memory to keep the state of the text (%s)", error.message);
+}
+
 /* ------------------------------------------------------------------------------------------------------ loading -- */
 
 /* What is left of the bytes. */

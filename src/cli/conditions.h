@@ -1,0 +1,18 @@
+/* The conditions under which a model is measured (eval/recall.h), for the commands that do. */
+#ifndef ROSATUNE_CONDITIONS_H
+#define ROSATUNE_CONDITIONS_H
+
+#include "cli/models.h"
+#include "eval/recall.h"
+
+/* Whether a condition can be measured: it may need a window, an adapter or a pointer. */
+bool condition_applies(const struct model *model, enum recall_condition condition);
+
+/* What a condition becomes with the model's pointer, which needs no further reading; RECALL_CONDITIONS: it is not
+ * measured with it. */
+enum recall_condition condition_with_pointer(const struct model *model, enum recall_condition condition);
+
+/* A decoder for a condition over the model's files. With a pointer it is that of the condition without. */
+bool condition_decoder(const struct model *model, enum recall_condition condition, decoder **made, rosa_error *why);
+
+#endif
