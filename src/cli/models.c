@@ -175,19 +175,10 @@ bool model_tokenizer(const struct model *model, tokenizer **made, rosa_error *wh
 
 bool model_encode_file(const tokenizer *tokenizer, const char *path, bool lossy, struct tokens *tokens, rosa_error *why)
 {
-	const int64_t first = tokenizer_bos(tokenizer);
 	struct text text = {0};
-	bool good = text_add_file(&text, path, lossy, why);
+	bool good = text_add_file(&text, path, lossy, why) &&
+		    tokenizer_encode_text(tokenizer, text.data, text.size, tokens, why) == ROSA_OK;
 
-	if (good && first >= 0) {
-		tokens->ids = malloc(sizeof(*tokens->ids));
-		good = tokens->ids || refuse(why, "not enough memory for the tokens of %s", path);
-		if (good) {
-			tokens->ids[0] = (uint32_t)first;
-			tokens->room = tokens->count = 1;
-		}
-	}
-	good = good && tokenizer_encode(tokenizer, text.data, text.size, true, false, tokens, why) == ROSA_OK;
 	text_free(&text);
 	return good;
 }

@@ -93,13 +93,6 @@ static bool read_line(struct plot_log *log, const char *line, size_t size, uint6
 	return good;
 }
 
-static bool is_blank(const char *line, size_t size)
-{
-	while (size > 0 && (line[size - 1] == ' ' || (line[size - 1] >= '\t' && line[size - 1] <= '\r')))
-		size--;
-	return size == 0;
-}
-
 static bool read_lines(struct plot_log *log, struct pack_lines *lines, rosa_error *why)
 {
 	const char *line;
@@ -110,7 +103,7 @@ static bool read_lines(struct plot_log *log, struct pack_lines *lines, rosa_erro
 			return false;
 		if (!line)
 			return log->count > 0 || refuse(why, "%s: has no line that is a JSON object", log->path);
-		if (!is_blank(line, size) && !read_line(log, line, size, lines->number, why))
+		if (!pack_line_blank(line, size) && !read_line(log, line, size, lines->number, why))
 			return false;
 	}
 }

@@ -275,3 +275,22 @@ rosa_status tokenizer_encode(const tokenizer *tokenizer, const char *text, size_
 	free(good);
 	return status;
 }
+
+rosa_status tokenizer_encode_text(const tokenizer *tokenizer, const char *text, size_t size, struct tokens *tokens,
+				  rosa_error *err)
+{
+	rosa_status status;
+
+	*tokens = (struct tokens){0};
+	if (tokenizer->bos >= 0) {
+		tokens->ids = malloc(sizeof(*tokens->ids));
+		if (!tokens->ids)
+			return rosa_fail(err, ROSA_ENOMEM, "no memory to encode a text");
+		tokens->ids[0] = (uint32_t)tokenizer->bos;
+		tokens->count = tokens->room = 1;
+	}
+	status = tokenizer_encode(tokenizer, text, size, true, false, tokens, err);
+	if (status != ROSA_OK)
+		tokens_free(tokens);
+	return status;
+}

@@ -29,6 +29,10 @@ struct tokens {
  * failure `tokens` is as it was. May be called from several threads at once. */
 rosa_status tokenizer_encode(const tokenizer *tokenizer, const char *text, size_t size, bool special, bool lossy,
 			     struct tokens *tokens, rosa_error *err);
+/* A whole text of valid UTF-8 into empty `tokens`, special tokens recognised, after the token that begins every text
+ * where the tokenizer has one. On failure `tokens` has nothing to free. */
+rosa_status tokenizer_encode_text(const tokenizer *tokenizer, const char *text, size_t size, struct tokens *tokens,
+				  rosa_error *err);
 void tokens_free(struct tokens *tokens); /* safe on a zeroed one */
 
 /* The bytes of a token: what decoding appends for it, not always whole characters. Length 0 for ids that are not

@@ -81,3 +81,10 @@ rosa_status pack_lines_next(struct pack_lines *lines, const char **line, size_t 
 		skip_mark(line, size);
 	return ROSA_OK;
 }
+
+bool pack_line_blank(const char *line, size_t size)
+{
+	while (size > 0 && (line[size - 1] == ' ' || (line[size - 1] >= '\t' && line[size - 1] <= '\r')))
+		size--;
+	return size == 0;
+}

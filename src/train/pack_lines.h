@@ -19,4 +19,7 @@ rosa_status pack_lines_open(struct pack_lines *lines, const char *path, const st
 rosa_status pack_lines_next(struct pack_lines *lines, const char **line, size_t *size, rosa_error *err);
 void pack_lines_close(struct pack_lines *lines); /* safe on a zeroed one that could not be opened */
 
+/* Whether a line has nothing but white space. */
+bool pack_line_blank(const char *line, size_t size);
+
 #endif
