@@ -1,0 +1,360 @@
+/*
+ * Tables, JSON and heat maps of tasks.
+ *
+ * A table is a list of rows, each a group of examples and one of its means; what differs between a terminal and
+ * Markdown is only how a row is laid out. Scores are percentages there and shares in JSON.
+ */
+#include "cli/eval_output.h"
+
+#include "base/json_text.h"
+#include "cli/gnuplot.h"
+#include "cli/text_input.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define LENGTHS 64 /* groups: powers of two */
+#define DEPTHS  10 /* groups: tenths */
+
+/* ---------------------------------------------------------------------------------------------------------- groups --
+ */
+
+static bool has(const struct eval_results *results, const char *task, enum recall_condition condition)
+{
+	const struct eval_group group = {task, condition, 0, -1};
+
+	return results_summary(results, &group).count > 0;
+}
+
+/* The conditions that any of the tasks has; `task` NULL: all tasks. */
+static void find_conditions(const struct eval_results *results, const char *task, bool *there)
+{
+	memset(there, 0, RECALL_CONDITIONS * sizeof(*there));
+	for (size_t i = 0; i < results->count; i++) {
+		if (!task || strcmp(results->all[i].task, task) == 0)
+			there[results->all[i].condition] = true;
+	}
+}
+
+/* The lengths of a task, in order; returns how many. */
+static size_t find_lengths(const struct eval_results *results, const char *task, size_t *lengths)
+{
+	bool there[LENGTHS] = {false};
+	size_t count = 0;
+
+	for (size_t i = 0; i < results->count; i++) {
+		const size_t group = length_group(results->all[i].length);
+
+		if (group && (!task || strcmp(results->all[i].task, task) == 0))
+			for (unsigned bit = 0; bit < LENGTHS; bit++)
+				there[bit] = there[bit] || group == (size_t)1 << bit;
+	}
+	for (unsigned bit = 0; bit < LENGTHS; bit++) {
+		if (there[bit])
+			lengths[count++] = (size_t)1 << bit;
+	}
+	return count;
+}
+
+static bool has_depth(const struct eval_results *results, const char *task, int depth)
+{
+	for (size_t i = 0; i < results->count; i++) {
+		if ((!task || strcmp(results->all[i].task, task) == 0) &&
+		    (depth < 0 ? !isnan(results->all[i].depth) : depth_group(results->all[i].depth) == depth))
+			return true;
+	}
+	return false;
+}
+
+bool eval_has_depths(const struct eval_results *results)
+{
+	return has_depth(results, NULL, -1);
+}
+
+/* ---------------------------------------------------------------------------------------------------------- tables --
+ */
+
+enum mean { MEAN_SCORE, MEAN_NORMED, MEAN_PERPLEXITY };
+
+struct layout {
+	const struct eval_results *results;
+	const char *task;
+	bool columns[RECALL_CONDITIONS];
+	/* writes a row; `cells` has an entry for each condition */
+	void (*put)(const struct layout *layout, const char *name, size_t examples, char (*cells)[32]);
+};
+
+static void make_cell(const struct eval_summary *summary, enum mean mean, char *cell, size_t room)
+{
+	const double value = mean == MEAN_SCORE ? summary->score : summary->normed;
+	const double error = mean == MEAN_SCORE ? summary->error : summary->normed_error;
+
+	if (!summary->count)
+		snprintf(cell, room, "-");
+	else if (mean == MEAN_PERPLEXITY)
+		snprintf(cell, room, "%.2f", summary->perplexity);
+	else if (isnan(error))
+		snprintf(cell, room, "%.1f", 100 * value);
+	else
+		snprintf(cell, room, "%.1f +- %.1f", 100 * value, 100 * error);
+}
+
+/* A row: one mean of a group under every condition. */
+static void put_row(const struct layout *layout, const char *name, size_t length, int depth, enum mean mean)
+{
+	char cells[RECALL_CONDITIONS][32];
+	size_t examples = 0;
+
+	for (int c = 0; c < RECALL_CONDITIONS; c++) {
+		const struct eval_group group = {layout->task, (enum recall_condition)c, length, depth};
+		const struct eval_summary summary = results_summary(layout->results, &group);
+
+		make_cell(&summary, mean, cells[c], sizeof(cells[c]));
+		examples = summary.count > examples ? summary.count : examples;
+	}
+	if (examples)
+		layout->put(layout, name, examples, cells);
+}
+
+static enum eval_metric metric_of(const struct eval_results *results, const char *task)
+{
+	for (size_t i = 0; i < results->count; i++) {
+		if (strcmp(results->all[i].task, task) == 0)
+			return results->all[i].metric;
+	}
+	return METRICS;
+}
+
+static void put_rows(const struct layout *layout)
+{
+	const enum eval_metric metric = metric_of(layout->results, layout->task);
+	size_t lengths[LENGTHS], count = find_lengths(layout->results, layout->task, lengths);
+	char name[64];
+
+	snprintf(name, sizeof(name), "%s",
+		 metric == METRIC_CHOICE || metric == METRIC_WORD ? "accuracy" : eval_metric_names[metric]);
+	put_row(layout, name, 0, -1, MEAN_SCORE);
+	if (metric == METRIC_CHOICE)
+		put_row(layout, "accuracy by log-probability per byte", 0, -1, MEAN_NORMED);
+	if (metric == METRIC_WORD)
+		put_row(layout, "perplexity of the word", 0, -1, MEAN_PERPLEXITY);
+	for (size_t i = 0; i < count && count > 1; i++) {
+		snprintf(name, sizeof(name), "length up to %zu", lengths[i]);
+		put_row(layout, name, lengths[i], -1, MEAN_SCORE);
+	}
+	for (int depth = 0; depth < DEPTHS; depth++) {
+		if (!has_depth(layout->results, layout->task, depth))
+			continue;
+		snprintf(name, sizeof(name), "depth %d to %d %%", 10 * depth, 10 * depth + 10);
+		put_row(layout, name, 0, depth, MEAN_SCORE);
+	}
+}
+
+static void put_plain(const struct layout *layout, const char *name, size_t examples, char (*cells)[32])
+{
+	printf("  %-38s %6zu", name, examples);
+	for (int c = 0; c < RECALL_CONDITIONS; c++) {
+		if (layout->columns[c])
+			printf(" %16s", cells[c]);
+	}
+	printf("\n");
+}
+
+void eval_print_tables(const struct eval_results *results)
+{
+	for (size_t i = 0; i < results->name_count; i++) {
+		struct layout layout = {.results = results, .task = results->names[i], .put = put_plain};
+
+		find_conditions(results, layout.task, layout.columns);
+		printf("%s%-40s %6s", i ? "\n" : "", layout.task, "of");
+		for (int c = 0; c < RECALL_CONDITIONS; c++) {
+			if (layout.columns[c])
+				printf(" %16s", recall_names[c]);
+		}
+		printf("\n");
+		put_rows(&layout);
+	}
+}
+
+static void put_markdown(const struct layout *layout, const char *name, size_t examples, char (*cells)[32])
+{
+	printf("| %s, %s | %zu |", layout->task, name, examples);
+	for (int c = 0; c < RECALL_CONDITIONS; c++) {
+		if (layout->columns[c])
+			printf(" %s |", cells[c]);
+	}
+	printf("\n");
+}
+
+void eval_print_markdown(const struct eval_results *results)
+{
+	struct layout layout = {.results = results, .put = put_markdown};
+
+	find_conditions(results, NULL, layout.columns);
+	printf("| task | examples |");
+	for (int c = 0; c < RECALL_CONDITIONS; c++) {
+		if (layout.columns[c])
+			printf(" %s |", recall_names[c]);
+	}
+	printf("\n|---|---|");
+	for (int c = 0; c < RECALL_CONDITIONS; c++)
+		printf("%s", layout.columns[c] ? "---|" : "");
+	printf("\n");
+	for (size_t i = 0; i < results->name_count; i++) {
+		layout.task = results->names[i];
+		put_rows(&layout);
+	}
+}
+
+/* ------------------------------------------------------------------------------------------------------------ JSON --
+ */
+
+static void add_summary(struct json_text *text, const struct eval_results *results, const struct eval_group *group)
+{
+	const struct eval_summary summary = results_summary(results, group);
+	const struct {
+		const char *name;
+		double value;
+	} means[] = {{"score", summary.score},
+		     {"error", summary.error},
+		     {"normed", summary.normed},
+		     {"normed_error", summary.normed_error},
+		     {"perplexity", summary.perplexity}};
+
+	json_text_add(text, "\"examples\": %zu", summary.count);
+	for (size_t i = 0; i < sizeof(means) / sizeof(means[0]); i++) {
+		if (i >= 2 && isnan(means[i].value))
+			continue;
+		json_text_add(text, ", \"%s\": ", means[i].name);
+		json_text_number(text, means[i].value);
+	}
+}
+
+/* The groups of a task under a condition by length, and by depth within each. */
+static void add_lengths(struct json_text *text, const struct eval_results *results, struct eval_group group)
+{
+	size_t lengths[LENGTHS], count = find_lengths(results, group.task, lengths);
+
+	json_text_add(text, ", \"lengths\": {");
+	for (size_t i = 0; i < count; i++) {
+		const char *comma = "";
+
+		group.length = lengths[i];
+		group.depth = -1;
+		json_text_add(text, "%s\"%zu\": {", i ? ", " : "", lengths[i]);
+		add_summary(text, results, &group);
+		json_text_add(text, ", \"depths\": {");
+		for (group.depth = 0; group.depth < DEPTHS; group.depth++) {
+			if (!results_summary(results, &group).count)
+				continue;
+			json_text_add(text, "%s\"%d\": {", comma, 10 * group.depth);
+			add_summary(text, results, &group);
+			json_text_add(text, "}");
+			comma = ", ";
+		}
+		json_text_add(text, "}}");
+	}
+	json_text_add(text, "}");
+}
+
+bool eval_print_json(const struct eval_results *results, rosa_error *why)
+{
+	struct json_text text = {0};
+
+	json_text_add(&text, "{\"settings\": %s, \"tasks\": {", results->settings ? results->settings : "null");
+	for (size_t i = 0; i < results->name_count; i++) {
+		const char *name = results->names[i], *comma = "";
+
+		json_text_add(&text, "%s", i ? ", " : "");
+		json_text_string(&text, name);
+		json_text_add(&text, ": {\"metric\": \"%s\", \"conditions\": {",
+			      eval_metric_names[metric_of(results, name)]);
+		for (int c = 0; c < RECALL_CONDITIONS; c++) {
+			const struct eval_group group = {name, (enum recall_condition)c, 0, -1};
+
+			if (!has(results, name, group.condition))
+				continue;
+			json_text_add(&text, "%s\"%s\": {", comma, recall_names[c]);
+			add_summary(&text, results, &group);
+			add_lengths(&text, results, group);
+			json_text_add(&text, "}");
+			comma = ", ";
+		}
+		json_text_add(&text, "}}");
+	}
+	json_text_add(&text, "}}\n");
+	bool good = !text.failed || refuse(why, "not enough memory for the result");
+	good = good && text_print(text.data, text.size, why);
+	json_text_free(&text);
+	return good;
+}
+
+/* ------------------------------------------------------------------------------------------------------- heat maps --
+ */
+
+/* The mean score of needles of all tasks; NAN: there are none. */
+static double depth_score(const struct eval_results *results, int condition, size_t length, int depth)
+{
+	double sum = 0;
+	size_t count = 0;
+
+	for (size_t i = 0; i < results->count; i++) {
+		const struct eval_record *record = &results->all[i];
+
+		if ((int)record->condition != condition || length_group(record->length) != length ||
+		    depth_group(record->depth) != depth)
+			continue;
+		sum += record->score;
+		count++;
+	}
+	return count ? sum / (double)count : NAN;
+}
+
+static void put_maps(FILE *script, const void *context)
+{
+	const struct eval_results *results = context;
+	size_t lengths[LENGTHS], count = find_lengths(results, NULL, lengths), maps = 0;
+	bool there[RECALL_CONDITIONS];
+
+	find_conditions(results, NULL, there);
+	for (int c = 0; c < RECALL_CONDITIONS; c++)
+		maps += there[c];
+	fprintf(script,
+		"set multiplot layout 1,%zu\nset cbrange [0:100]\nset palette defined (0 '#b2182b', 50 '#f7f7f7', "
+		"100 '#2166ac')\nset xlabel 'length'\nset ylabel 'depth, %%'\nset xrange [-0.5:%g]\n"
+		"set yrange [9.5:-0.5]\nset ytics ('5' 0, '25' 2, '45' 4, '65' 6, '85' 8)\nset xtics (",
+		maps, (double)count - 0.5);
+	for (size_t i = 0; i < count; i++)
+		fprintf(script, "%s'%zu' %zu", i ? ", " : "", lengths[i], i);
+	fputs(")\n", script);
+	for (int c = 0; c < RECALL_CONDITIONS; c++) {
+		if (!there[c])
+			continue;
+		fprintf(script, "set title '%s'\nplot '-' using 1:2:3 with image notitle\n", recall_names[c]);
+		for (size_t i = 0; i < count; i++) {
+			for (int depth = 0; depth < DEPTHS; depth++) {
+				const double score = depth_score(results, c, lengths[i], depth);
+
+				fprintf(script, "%zu %d ", i, depth);
+				fprintf(script, isnan(score) ? "NaN\n" : "%.9g\n", 100 * score);
+			}
+		}
+		fputs("e\n", script);
+	}
+	fputs("unset multiplot\n", script);
+}
+
+bool eval_draw_depths(const struct eval_results *results, const char *path, rosa_error *why)
+{
+	bool there[RECALL_CONDITIONS];
+	size_t maps = 0;
+
+	if (!eval_has_depths(results))
+		return refuse(why, "--plot %s: no result knows the depth of a needle", path);
+	find_conditions(results, NULL, there);
+	for (int c = 0; c < RECALL_CONDITIONS; c++)
+		maps += there[c];
+	const struct picture picture = {.path = path, .width = 420 * maps, .height = 420};
+	return picture_draw(&picture, put_maps, results, why);
+}

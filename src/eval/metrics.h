@@ -1,0 +1,24 @@
+/* How well what a model wrote or preferred fits what was expected. Scores lie between 0 and 1. */
+#ifndef ROSATUNE_METRICS_H
+#define ROSATUNE_METRICS_H
+
+#include "rosatune.h"
+
+enum eval_metric {
+	METRIC_MATCH_ALL,  /* RULER: the share of the expected strings that occur in the answer, in any case */
+	METRIC_MATCH_PART, /* RULER: whether at least one of them does */
+	METRIC_EXACT,      /* SQuAD: the same words as one of them, but for case, punctuation and articles */
+	METRIC_F1,         /* SQuAD: harmonic mean of precision and recall over these words, the best of them */
+	METRIC_ROUGE_L,    /* the same over the longest common subsequence of words, the best of them */
+	METRIC_CHOICE,     /* whether the right one of several continuations is the likeliest */
+	METRIC_WORD,       /* whether every token of the only continuation is the likeliest */
+	METRICS
+};
+extern const char *const eval_metric_names[]; /* by eval_metric; ends with NULL */
+
+/* The score of an answer under one of the metrics up to METRIC_ROUGE_L. There is at least one expected string. Fails
+ * without memory only. */
+rosa_status answer_score(enum eval_metric metric, const char *answer, char *const *expected, size_t count,
+			 double *score, rosa_error *err);
+
+#endif

@@ -1,0 +1,367 @@
+/* Records in memory and as JSON lines; means over groups of them. */
+#include "eval/results.h"
+
+#include "base/json_text.h"
+#include "base/status.h"
+#include "train/pack_lines.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------------------------------------------ in memory --
+ */
+
+/* The results' own copy of a task's name, or NULL without memory. */
+static const char *name_in(struct eval_results *results, const char *name)
+{
+	char **more;
+
+	for (size_t i = results->name_count; i-- > 0;) {
+		if (strcmp(results->names[i], name) == 0)
+			return results->names[i];
+	}
+	more = realloc(results->names, (results->name_count + 1) * sizeof(*more));
+	if (!more)
+		return NULL;
+	results->names = more;
+	more[results->name_count] = strdup(name);
+	return more[results->name_count] ? more[results->name_count++] : NULL;
+}
+
+rosa_status results_add(struct eval_results *results, const struct eval_record *record, rosa_error *err)
+{
+	const char *name = name_in(results, record->task);
+
+	if (name && results->count == results->room) {
+		const size_t room = 2 * results->room + 64;
+		struct eval_record *more = realloc(results->all, room * sizeof(*more));
+
+		results->all = more ? more : results->all;
+		results->room = more ? room : results->room;
+	}
+	if (!name || results->count == results->room)
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for %zu results", results->count + 1);
+	results->all[results->count] = *record;
+	results->all[results->count++].task = name;
+	return ROSA_OK;
+}
+
+void results_free(struct eval_results *results)
+{
+	for (size_t i = 0; i < results->name_count; i++)
+		free(results->names[i]);
+	free(results->names);
+	free(results->all);
+	free(results->settings);
+	memset(results, 0, sizeof(*results));
+}
+
+rosa_status results_done(const struct eval_results *results, const char *path, const struct eval_task *task,
+			 enum recall_condition condition, bool *done, rosa_error *err)
+{
+	memset(done, 0, task->count * sizeof(*done));
+	for (size_t i = 0; i < results->count; i++) {
+		const struct eval_record *record = &results->all[i];
+
+		if (record->condition != condition || record->example >= task->count ||
+		    strcmp(record->task, task->name) != 0)
+			continue;
+		if (record->sum != task->examples[record->example].sum || record->metric != task->metric)
+			return rosa_fail(err, ROSA_EINVAL,
+					 "%s: example %zu of %s was another one, or scored in another way; "
+					 "write to another file",
+					 path, record->example, task->name);
+		done[record->example] = true;
+	}
+	return ROSA_OK;
+}
+
+/* -------------------------------------------------------------------------------------------------------- reading --
+ */
+
+/* A word of a list by its number. */
+static rosa_status get_word(struct json line, const char *field, const char *const *words, int *place, rosa_error *err)
+{
+	const char *word;
+	rosa_status status = json_get_string(line, field, JSON_NEEDED, &word, err);
+
+	if (status != ROSA_OK)
+		return status;
+	for (*place = 0; words[*place]; ++*place) {
+		if (strcmp(words[*place], word) == 0)
+			return ROSA_OK;
+	}
+	return json_refuse(json_find(line, field), err, "is \"%s\", which is not known", word);
+}
+
+/* An optional number from `least` to `most`; *value stays where it is missing. */
+static rosa_status get_number(struct json line, const char *field, double least, double most, double *value,
+			      rosa_error *err)
+{
+	rosa_status status = json_get_number(line, field, JSON_OPTIONAL, value, err);
+
+	if (status == ROSA_OK && (*value < least || *value > most))
+		return json_refuse(json_find(line, field), err, "is %g; it must be from %g to %g", *value, least, most);
+	return status;
+}
+
+static rosa_status get_sum(struct json line, uint64_t *sum, rosa_error *err)
+{
+	const char *digits;
+	int used = 0;
+	rosa_status status = json_get_string(line, "sum", JSON_NEEDED, &digits, err);
+
+	if (status != ROSA_OK)
+		return status;
+	if (strlen(digits) != 16 || strspn(digits, "0123456789abcdef") != 16 ||
+	    sscanf(digits, "%" SCNx64 "%n", sum, &used) != 1)
+		return json_refuse(json_find(line, "sum"), err, "is not 16 hexadecimal digits");
+	return ROSA_OK;
+}
+
+static rosa_status read_record(struct eval_results *results, struct json line, rosa_error *err)
+{
+	struct eval_record record = {.score = NAN, .normed = NAN, .loss = NAN, .depth = NAN};
+	int condition = 0, metric = 0;
+	rosa_status status = json_get_string(line, "task", JSON_NEEDED, &record.task, err);
+
+	if (status == ROSA_OK)
+		status = json_get_size(line, "example", JSON_NEEDED, &record.example, err);
+	if (status == ROSA_OK)
+		status = get_sum(line, &record.sum, err);
+	if (status == ROSA_OK)
+		status = get_word(line, "condition", recall_names, &condition, err);
+	if (status == ROSA_OK)
+		status = get_word(line, "metric", eval_metric_names, &metric, err);
+	if (status == ROSA_OK)
+		status = get_number(line, "score", 0, 1, &record.score, err);
+	if (status == ROSA_OK && isnan(record.score))
+		status = json_refuse(line, err, "has no field score");
+	if (status == ROSA_OK)
+		status = get_number(line, "normed", 0, 1, &record.normed, err);
+	if (status == ROSA_OK)
+		status = get_number(line, "loss", -1e-6, 1e9, &record.loss, err);
+	if (status == ROSA_OK)
+		status = json_get_size(line, "length", JSON_OPTIONAL, &record.length, err);
+	if (status == ROSA_OK)
+		status = get_number(line, "depth", 0, 1, &record.depth, err);
+	record.condition = (enum recall_condition)condition;
+	record.metric = (enum eval_metric)metric;
+	return status == ROSA_OK ? results_add(results, &record, err) : status;
+}
+
+/* The settings as they are in the line, between its field's name and its last brace. */
+static rosa_status keep_settings(struct eval_results *results, const char *line, size_t size, const char *where,
+				 rosa_error *err)
+{
+	static const char before[] = "{\"settings\": ";
+	const size_t begin = sizeof(before) - 1;
+	char *copy;
+
+	while (size > 0 && line[size - 1] != '}')
+		size--;
+	if (size <= begin || strncmp(line, before, begin) != 0)
+		return rosa_fail(err, ROSA_EFORMAT, "%s: settings: begin in another way than this program's", where);
+	copy = strndup(line + begin, size - 1 - begin);
+	if (!copy)
+		return rosa_fail(err, ROSA_ENOMEM, "%s: no memory for settings", where);
+	free(results->settings);
+	results->settings = copy;
+	return ROSA_OK;
+}
+
+static rosa_status read_line(struct eval_results *results, const char *line, size_t size, const char *path,
+			     uint64_t number, rosa_error *err)
+{
+	char where[512];
+	struct json root = {0};
+	rosa_status status;
+
+	if (pack_line_blank(line, size))
+		return ROSA_OK;
+	snprintf(where, sizeof(where), "%.480s:%llu", path, (unsigned long long)number);
+	status = json_read(line, size, where, &root, err);
+	if (status == ROSA_OK && json_there(json_find(root, "settings")))
+		status = keep_settings(results, line, size, where, err);
+	else if (status == ROSA_OK)
+		status = read_record(results, root, err);
+	json_free(&root);
+	return status;
+}
+
+rosa_status results_read(struct eval_results *results, const char *path, const struct file_hooks *hooks,
+			 uint64_t *whole, rosa_error *err)
+{
+	struct pack_lines lines;
+	const char *line = NULL;
+	uint64_t bytes = 0;
+	size_t size = 0;
+	rosa_status status = pack_lines_open(&lines, path, hooks, err);
+
+	while (status == ROSA_OK) {
+		status = pack_lines_next(&lines, &line, &size, err);
+		if (status != ROSA_OK || !line || line[size - 1] != '\n')
+			break;
+		bytes += size;
+		status = read_line(results, line, size, path, lines.number, err);
+	}
+	pack_lines_close(&lines);
+	if (whole)
+		*whole = bytes;
+	return status;
+}
+
+rosa_status results_parse(struct eval_results *results, const char *text, size_t size, const char *path,
+			  uint64_t *whole, rosa_error *err)
+{
+	const char *at = text, *stop;
+	rosa_status status = ROSA_OK;
+
+	for (uint64_t number = 1; status == ROSA_OK; number++, at = stop + 1) {
+		const size_t left = size - (size_t)(at - text);
+
+		stop = left ? memchr(at, '\n', left) : NULL;
+		if (!stop)
+			break;
+		status = read_line(results, at, (size_t)(stop - at) + 1, path, number, err);
+	}
+	if (whole)
+		*whole = (uint64_t)(at - text);
+	return status;
+}
+
+/* -------------------------------------------------------------------------------------------------------- writing --
+ */
+
+static rosa_status write_line(FILE *file, const char *path, struct json_text *line, rosa_error *err)
+{
+	const bool failed = line->failed;
+	const bool written = !failed && fwrite(line->data, 1, line->size, file) == line->size && fflush(file) == 0;
+
+	json_text_free(line);
+	if (failed)
+		return rosa_fail(err, ROSA_ENOMEM, "%s: no memory for a line", path);
+	return written ? ROSA_OK : rosa_fail(err, ROSA_EIO, "error while writing %s: %s", path, strerror(errno));
+}
+
+rosa_status results_write_settings(FILE *file, const char *path, const char *settings, rosa_error *err)
+{
+	struct json_text line = {0};
+
+	json_text_add(&line, "{\"settings\": %s}\n", settings);
+	return write_line(file, path, &line, err);
+}
+
+static void add_number(struct json_text *line, const char *name, double number)
+{
+	if (isnan(number))
+		return;
+	json_text_add(line, ", \"%s\": ", name);
+	json_text_number(line, number);
+}
+
+rosa_status results_write(FILE *file, const char *path, const struct eval_record *record,
+			  const struct eval_detail *detail, rosa_error *err)
+{
+	struct json_text line = {0};
+
+	json_text_add(&line, "{\"task\": ");
+	json_text_string(&line, record->task);
+	json_text_add(&line,
+		      ", \"example\": %zu, \"sum\": \"%016" PRIx64 "\", \"condition\": \"%s\", \"metric\": \"%s\"",
+		      record->example, record->sum, recall_names[record->condition], eval_metric_names[record->metric]);
+	add_number(&line, "score", record->score);
+	add_number(&line, "normed", record->normed);
+	add_number(&line, "loss", record->loss);
+	if (record->length)
+		json_text_add(&line, ", \"length\": %zu", record->length);
+	add_number(&line, "depth", record->depth);
+	if (detail->answer) {
+		json_text_add(&line, ", \"answer\": ");
+		json_text_string(&line, detail->answer);
+		json_text_add(&line, ", \"expected\": [");
+		for (size_t i = 0; i < detail->expected->count; i++) {
+			json_text_add(&line, "%s", i ? ", " : "");
+			json_text_string(&line, detail->expected->all[i]);
+		}
+		json_text_add(&line, "]");
+	}
+	for (size_t i = 0; i < detail->count; i++) {
+		json_text_add(&line, "%s", i ? ", " : ", \"logarithms\": [");
+		json_text_number(&line, detail->logarithms[i]);
+	}
+	json_text_add(&line, "%s}\n", detail->count ? "]" : "");
+	return write_line(file, path, &line, err);
+}
+
+/* ---------------------------------------------------------------------------------------------------------- means --
+ */
+
+size_t length_group(size_t length)
+{
+	size_t group = length ? 1 : 0;
+
+	while (group < length && group <= SIZE_MAX / 2)
+		group *= 2;
+	return group;
+}
+
+int depth_group(double depth)
+{
+	return isnan(depth) ? -1 : depth >= 1 ? 9 : (int)(10 * depth);
+}
+
+struct sums {
+	double sum, squares;
+	size_t count;
+};
+
+static void add(struct sums *sums, double value)
+{
+	sums->sum += value;
+	sums->squares += value * value;
+	sums->count++;
+}
+
+static double mean(const struct sums *sums)
+{
+	return sums->count ? sums->sum / (double)sums->count : NAN;
+}
+
+static double error(const struct sums *sums)
+{
+	const double count = (double)sums->count, variance = (sums->squares - sums->sum * mean(sums)) / (count - 1);
+
+	return sums->count < 2 ? NAN : sqrt((variance > 0 ? variance : 0) / count);
+}
+
+struct eval_summary results_summary(const struct eval_results *results, const struct eval_group *group)
+{
+	struct eval_summary summary = {.metric = METRICS};
+	struct sums score = {0}, normed = {0}, loss = {0};
+
+	for (size_t i = 0; i < results->count; i++) {
+		const struct eval_record *record = &results->all[i];
+
+		if (record->condition != group->condition || strcmp(record->task, group->task) != 0 ||
+		    (group->length && length_group(record->length) != group->length) ||
+		    (group->depth >= 0 && depth_group(record->depth) != group->depth))
+			continue;
+		summary.metric = record->metric;
+		add(&score, record->score);
+		if (!isnan(record->normed))
+			add(&normed, record->normed);
+		if (!isnan(record->loss))
+			add(&loss, record->loss);
+	}
+	summary.count = score.count;
+	summary.score = mean(&score);
+	summary.error = error(&score);
+	summary.normed = mean(&normed);
+	summary.normed_error = error(&normed);
+	summary.perplexity = summary.metric == METRIC_WORD ? exp(mean(&loss)) : NAN;
+	return summary;
+}
