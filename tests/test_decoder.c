@@ -440,6 +440,71 @@ static void a_loaded_sequence_goes_on_with_the_same_bits(void **state)
 	}
 }
 
+/* Walks back and forth over a text of which the logits are known: in place, or by a fork that takes over. */
+static void walk(struct bench *b, const uint32_t *tokens, const float *expected, size_t steps, uint64_t seed)
+{
+	const size_t vocabulary = decoder_vocabulary(b->decoder);
+	float *logits = must_alloc(steps * vocabulary * sizeof(*logits));
+	sequence *s, *other;
+	rosa_error error;
+
+	must(sequence_new(b->decoder, &s, &error), &error);
+	for (uint64_t i = 0; i < 30; i++) {
+		const size_t at = sequence_steps(s), more = 1 + draw_long(seed, i, 0) % 150,
+			     count = more < steps - at ? more : steps - at;
+
+		if (count)
+			read_some(b->decoder, s, tokens + at, count, logits);
+		assert_same(logits, expected + at * vocabulary, count * vocabulary);
+		const size_t floor = sequence_floor(s), now = at + count,
+			     to = floor + draw_long(seed, i, 1) % (now - floor + 1);
+
+		assert_true(b->options.window || floor == 0);
+		if (floor)
+			must_fail(sequence_fork(s, floor - 1, &other, &error), ROSA_EINVAL, &error, "can go back to");
+		must_fail(sequence_rewind(s, now + 1, &error), ROSA_EINVAL, &error, "can go back to");
+		if (draw_long(seed, i, 2) % 2) {
+			must(sequence_rewind(s, to, &error), &error);
+		} else {
+			must(sequence_fork(s, to, &other, &error), &error);
+			assert_int_equal(sequence_steps(s), now);
+			sequence_free(s);
+			s = other;
+		}
+		assert_int_equal(sequence_steps(s), to);
+		assert_true(sequence_floor(s) <= to);
+	}
+	sequence_free(s);
+	free(logits);
+}
+
+static void going_back_gives_the_same_bits(void **state)
+{
+	const size_t windows[][2] = {{0, 0}, {1, 0}, {9, 3}, {100, 0}}, steps = 500;
+	struct tiny_model model = TINY_MODEL;
+	uint32_t *tokens = random_tokens(steps, model.vocabulary, 5);
+
+	for (size_t i = 0; i < COUNT(windows) + COUNT(adapters); i++) {
+		const struct tiny_adapter *adapter = i < COUNT(windows) ? NULL : &adapters[i - COUNT(windows)];
+		struct bench b;
+
+		open_bench(&b, &model, adapter);
+		if (!adapter) {
+			b.options.window = windows[i][0];
+			b.options.sinks = windows[i][1];
+		}
+		start(&b, 16, 1);
+		float *expected = read_text(&b, tokens, steps);
+
+		for (uint64_t seed = 0; seed < 3; seed++)
+			walk(&b, tokens, expected, steps, 100 * i + seed);
+		free(expected);
+		stop(&b);
+		close_bench(&b);
+	}
+	free(tokens);
+}
+
 static void refuse_load(decoder *d, const uint8_t *data, size_t size, const char *word)
 {
 	sequence *s;
@@ -790,6 +855,7 @@ int main(void)
 	    cmocka_unit_test(batches_give_the_same_bits),
 	    cmocka_unit_test(last_logits_are_those_of_the_last_token),
 	    cmocka_unit_test(a_loaded_sequence_goes_on_with_the_same_bits),
+	    cmocka_unit_test(going_back_gives_the_same_bits),
 	    cmocka_unit_test(damaged_sequences_are_refused),
 	    cmocka_unit_test(counts_must_agree),
 	    cmocka_unit_test(adapters_count_the_steps_too),

@@ -142,6 +142,14 @@ struct backend_ops {
 	rosa_status (*cache_load)(struct backend *backend, struct kv_cache *cache, size_t steps, const float *keys,
 				  const float *values, rosa_error *err);
 
+	/* Going back: as if the cache had been filled with its first `steps` positions alone. `cache_floor` is the
+	 * least number of positions that this can be done to: a ring has lost the oldest ones. `cache_rewind` does it
+	 * in place, `cache_fork` in a new cache, for any number from there to cache->steps. */
+	size_t (*cache_floor)(struct backend *backend, const struct kv_cache *cache);
+	void (*cache_rewind)(struct backend *backend, struct kv_cache *cache, size_t steps);
+	rosa_status (*cache_fork)(struct backend *backend, const struct kv_cache *cache, size_t steps,
+				  struct kv_cache *copy, rosa_error *err);
+
 	/* Store k and v [steps][cache->heads * head_size] as the next positions, and let q [steps][heads * head_size]
 	 * attend: position t sees t-window+1 .. t and the sinks (window 0: 0 .. t); scores are q.k / sqrt(head_size).
 	 * Query head h reads key head h / (heads / cache->heads). Memory must have been reserved. */

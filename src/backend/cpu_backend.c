@@ -295,6 +295,25 @@ static rosa_status cpu_cache_load(struct backend *backend, struct kv_cache *cach
 	return kv_load(cache, steps, keys, values, err);
 }
 
+static size_t cpu_cache_floor(struct backend *backend, const struct kv_cache *cache)
+{
+	(void)backend;
+	return kv_floor(cache);
+}
+
+static void cpu_cache_rewind(struct backend *backend, struct kv_cache *cache, size_t steps)
+{
+	(void)backend;
+	kv_rewind(cache, steps);
+}
+
+static rosa_status cpu_cache_fork(struct backend *backend, const struct kv_cache *cache, size_t steps,
+				  struct kv_cache *copy, rosa_error *err)
+{
+	(void)backend;
+	return kv_fork(cache, steps, copy, err);
+}
+
 static void cpu_attend(struct backend *backend, struct kv_cache *cache, size_t steps, size_t heads, const float *q,
 		       const float *k, const float *v, float *y)
 {
@@ -449,6 +468,9 @@ static const struct backend_ops cpu_ops = {
     .cache_kept = cpu_cache_kept,
     .cache_save = cpu_cache_save,
     .cache_load = cpu_cache_load,
+    .cache_floor = cpu_cache_floor,
+    .cache_rewind = cpu_cache_rewind,
+    .cache_fork = cpu_cache_fork,
     .attend = cpu_attend,
     .symbols = cpu_symbols,
     .pack = cpu_pack,

@@ -16,6 +16,7 @@ struct block {
 
 struct store {
 	size_t ring;       /* panels; 0: all positions are kept */
+	size_t lost;       /* positions before this one are not in the ring, beside those that `steps` tells of */
 	size_t blocks;     /* allocated */
 	size_t block_room; /* of the array */
 	struct block *block;
@@ -310,6 +311,65 @@ rosa_status kv_load(struct kv_cache *cache, size_t steps, const float *keys, con
 		store_sinks(cache, h, begin, steps - begin, k + sinks * stride, v + sinks * stride, stride);
 		store_at(cache, h, begin, steps - begin, k + sinks * stride, v + sinks * stride, stride);
 	}
+	((struct store *)cache->place)->lost = begin;
 	cache->steps = steps;
+	return ROSA_OK;
+}
+
+/* --------------------------------------------------------------------------------------------------- going back -- */
+
+/* The oldest position in the ring. Positions that were undone have overwritten older ones too, which `lost` tells. */
+static size_t oldest(const struct kv_cache *cache)
+{
+	const struct store *store = cache->place;
+	const size_t ring = store->ring * KV_LANES, gone = ring && cache->steps > ring ? cache->steps - ring : 0;
+
+	return gone > store->lost ? gone : store->lost;
+}
+
+/* The position after the last one kept, number `steps`, must find its window. */
+size_t kv_floor(const struct kv_cache *cache)
+{
+	const size_t first = cache->window ? oldest(cache) : 0;
+
+	return first ? first + cache->window - 1 : 0;
+}
+
+void kv_rewind(struct kv_cache *cache, size_t steps)
+{
+	struct store *store = cache->place;
+
+	store->lost = cache->window ? oldest(cache) : 0;
+	cache->steps = steps;
+}
+
+static void copy_block(const struct kv_cache *cache, size_t panels, const struct block *from, struct block *to)
+{
+	const size_t lanes = cache->heads * panels * KV_LANES;
+
+	memcpy(to->keys, from->keys, lanes * cache->head_size * sizeof(float));
+	memcpy(to->values, from->values, lanes * kv_row(cache->head_size) * sizeof(float));
+}
+
+rosa_status kv_fork(const struct kv_cache *cache, size_t steps, struct kv_cache *copy, rosa_error *err)
+{
+	const struct store *from = cache->place;
+	struct store *to;
+	rosa_status status =
+	    kv_new(cache->heads, cache->head_size, cache->window, cache->sinks, cache->chunk, copy, err);
+
+	if (status == ROSA_OK)
+		status = make_room(copy, from->ring ? cache->steps : steps, err);
+	if (status != ROSA_OK) {
+		kv_free(copy);
+		return status;
+	}
+	to = copy->place;
+	for (size_t i = 0; i < to->blocks; i++)
+		copy_block(cache, KV_PANELS, &from->block[i], &to->block[i]);
+	if (cache->sinks)
+		copy_block(cache, from->sink_panels, &from->sinks, &to->sinks);
+	to->lost = cache->window ? oldest(cache) : 0;
+	copy->steps = steps;
 	return ROSA_OK;
 }

@@ -71,5 +71,8 @@ static inline size_t kv_sinks_end(const struct kv_cache *cache, size_t t)
 size_t kv_kept(const struct kv_cache *cache);
 void kv_save(const struct kv_cache *cache, float *keys, float *values);
 rosa_status kv_load(struct kv_cache *cache, size_t steps, const float *keys, const float *values, rosa_error *err);
+size_t kv_floor(const struct kv_cache *cache);
+void kv_rewind(struct kv_cache *cache, size_t steps);
+rosa_status kv_fork(const struct kv_cache *cache, size_t steps, struct kv_cache *copy, rosa_error *err);
 
 #endif

@@ -30,6 +30,14 @@ rosa_status sequence_new(decoder *decoder, sequence **made, rosa_error *err);
 void sequence_free(sequence *sequence); /* safe on NULL */
 size_t sequence_steps(const sequence *sequence);
 
+/* Going back to the first `steps` tokens, as if no more had been read: in place, or in a second sequence. The floor is
+ * the least number that this can be done to: 0 unless a window has lost what the tokens after that would see. Fewer
+ * than that, or more than were read, are refused. A sequence that could not be rewound for another reason must be
+ * freed. */
+size_t sequence_floor(const sequence *sequence);
+rosa_status sequence_rewind(sequence *sequence, size_t steps, rosa_error *err);
+rosa_status sequence_fork(sequence *from, size_t steps, sequence **made, rosa_error *err);
+
 /* Bytes in use: those that do not grow with the text (once the window is full), those of the retrieval index, and those
  * of the value bits. */
 struct sequence_memory {

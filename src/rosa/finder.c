@@ -190,6 +190,30 @@ rosa_status finder_rewind(struct finder *finder, size_t steps, rosa_error *err)
 	return status;
 }
 
+rosa_status finder_fork(const struct finder *finder, size_t steps, struct finder *copy, rosa_error *err)
+{
+	rosa_status status;
+
+	*copy = (struct finder){
+	    .options = finder->options, .routes = finder->routes, .links = finder->links, .steps = finder->steps};
+	status = rosa_stream_fork(finder->stream, &copy->stream, err);
+	if (status == ROSA_OK && finder->undelayed)
+		status = rosa_stream_fork(finder->undelayed, &copy->undelayed, err);
+	if (status == ROSA_OK)
+		status = reserve(copy, steps, 0, err);
+	if (status == ROSA_OK)
+		status = finder_rewind(copy, steps, err);
+	if (status != ROSA_OK) {
+		finder_free(copy);
+		return status;
+	}
+	for (size_t i = 0; i < copy->block_count; i++) {
+		memcpy(copy->blocks[i]->tau, finder->blocks[i]->tau, finder->routes * BLOCK * sizeof(int32_t));
+		memcpy(copy->blocks[i]->length, finder->blocks[i]->length, finder->routes * BLOCK);
+	}
+	return ROSA_OK;
+}
+
 static uint64_t stream_bytes(const rosa_stream *stream)
 {
 	rosa_stream_info info = {.size = sizeof(info)};

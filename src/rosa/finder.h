@@ -36,6 +36,9 @@ rosa_status finder_find(struct finder *finder, size_t steps, const void *query, 
 /* Goes back to the first `steps` steps; more than there are is an error. On failure the finder is of no further use. */
 rosa_status finder_rewind(struct finder *finder, size_t steps, rosa_error *err);
 
+/* A copy of the first `steps` steps. On failure there is nothing to release. */
+rosa_status finder_fork(const struct finder *finder, size_t steps, struct finder *copy, rosa_error *err);
+
 /* Bytes in use; all of them grow with the text. */
 uint64_t finder_bytes(const struct finder *finder);
 

@@ -75,6 +75,30 @@ rosa_status values_append(struct values *values, size_t steps, const uint64_t *b
 	return ROSA_OK;
 }
 
+void values_rewind(struct values *values, size_t steps)
+{
+	values->steps = steps;
+}
+
+rosa_status values_fork(const struct values *values, size_t steps, struct values *copy, rosa_error *err)
+{
+	rosa_status status;
+
+	values_init(copy, values->channels);
+	status = reserve(copy, steps, err);
+	if (status != ROSA_OK) {
+		values_free(copy);
+		return status;
+	}
+	for (size_t i = 0; i < copy->block_count; i++) {
+		const size_t left = steps - i * BLOCK;
+
+		memcpy(copy->blocks[i], values->blocks[i], (left < BLOCK ? left : BLOCK) * row_bytes(values));
+	}
+	copy->steps = steps;
+	return ROSA_OK;
+}
+
 struct value_rows values_rows(const struct values *values)
 {
 	return (struct value_rows){(const uint64_t *const *)values->blocks, VALUES_SHIFT, bit_words(values->channels)};

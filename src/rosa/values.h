@@ -41,6 +41,11 @@ void values_free(struct values *values); /* safe on a zeroed one */
 /* Append rows as backend_ops.pack makes them: bits [steps][words]. */
 rosa_status values_append(struct values *values, size_t steps, const uint64_t *bits, rosa_error *err);
 
+/* Goes back to the first `steps` steps. */
+void values_rewind(struct values *values, size_t steps);
+/* A copy of the first `steps` steps. On failure there is nothing to release. */
+rosa_status values_fork(const struct values *values, size_t steps, struct values *copy, rosa_error *err);
+
 /* For reading them; valid until the next values_append. */
 struct value_rows values_rows(const struct values *values);
 
