@@ -131,6 +131,14 @@ rosatune_library(zstd zstd.h zstd)
 # And what edits lines in a chat.
 rosatune_library(libedit histedit.h edit tinfo bsd md)
 
+# And what answers HTTP requests. Its static form would bring GnuTLS and all that it needs, so packages go without.
+if(ROSATUNE_STATIC)
+	add_library(rosatune_microhttpd INTERFACE)
+	rosatune_feature(microhttpd "left out (ROSATUNE_STATIC)")
+else()
+	rosatune_library(microhttpd microhttpd.h microhttpd)
+endif()
+
 # MPI lets several processes train together; `rosatune tune` alone does without it. rosatune_mpi is what to link.
 add_library(rosatune_mpi INTERFACE)
 if(ROSATUNE_MPI AND NOT ROSATUNE_STATIC)

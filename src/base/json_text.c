@@ -46,25 +46,41 @@ void json_text_add(struct json_text *text, const char *format, ...)
 	text->size += (size_t)length;
 }
 
-void json_text_string(struct json_text *text, const char *string)
+static bool is_plain(char byte)
 {
-	if (!string) {
-		json_text_add(text, "null");
-		return;
-	}
-	json_text_add(text, "\"");
-	while (*string) {
-		const size_t plain = strcspn(string, "\"\\\x01\x02\x03\x04\x05\x06\x07\b\t\n\v\f\r\x0e\x0f\x10\x11\x12"
-						     "\x13\x14\x15\x16\x17\x18\x19\x1a\x1b\x1c\x1d\x1e\x1f");
+	return (unsigned char)byte >= 0x20 && byte != '"' && byte != '\\';
+}
 
-		json_text_add(text, "%.*s", (int)plain, string);
+void json_text_bytes(struct json_text *text, const char *string, size_t size)
+{
+	const char *end = string + size;
+
+	json_text_add(text, "\"");
+	while (string < end) {
+		size_t plain = 0;
+
+		while (string + plain < end && is_plain(string[plain]))
+			plain++;
+		if (plain && make_room(text, plain + 1)) {
+			memcpy(text->data + text->size, string, plain);
+			text->size += plain;
+			text->data[text->size] = '\0';
+		}
 		string += plain;
-		if (*string == '"' || *string == '\\')
+		if (string < end && (*string == '"' || *string == '\\'))
 			json_text_add(text, "\\%c", *string++);
-		else if (*string)
+		else if (string < end)
 			json_text_add(text, "\\u%04x", (unsigned char)*string++);
 	}
 	json_text_add(text, "\"");
+}
+
+void json_text_string(struct json_text *text, const char *string)
+{
+	if (string)
+		json_text_bytes(text, string, strlen(string));
+	else
+		json_text_add(text, "null");
 }
 
 /* The shortest form that reads back as the same number: 0.1 rather than 0.10000000000000001. */

@@ -19,6 +19,8 @@ __attribute__((format(printf, 2, 3)))
 void json_text_add(struct json_text *text, const char *format, ...);
 /* A string, quoted and escaped; NULL: null. */
 void json_text_string(struct json_text *text, const char *string);
+/* The same for a string of `size` bytes, which may have NUL inside. */
+void json_text_bytes(struct json_text *text, const char *string, size_t size);
 /* A number that reads back as the same bits; null if it is not finite. */
 void json_text_number(struct json_text *text, double number);
 /* The same for a float: the shortest form that reads back as the same float. */

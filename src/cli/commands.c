@@ -17,6 +17,7 @@ const struct command commands[] = {
     {"info", "describe a model, and the memory it takes", info_command},
     {"chat", "talk with a model", chat_command},
     {"generate", "read a text with a model and continue it", generate_command},
+    {"serve", "serve a model over HTTP, with OpenAI's interface", serve_command},
     {"tokenize", "turn text into a model's tokens, and back", tokenize_command},
     {"ppl", "measure how well a model predicts a text", ppl_command},
     {"recall", "measure what a model remembers beyond its window", recall_command},

@@ -27,6 +27,7 @@ int retrieve_command(int count, char **words);
 int info_command(int count, char **words);
 int generate_command(int count, char **words);
 int chat_command(int count, char **words);
+int serve_command(int count, char **words);
 int tokenize_command(int count, char **words);
 int ppl_command(int count, char **words);
 int recall_command(int count, char **words);

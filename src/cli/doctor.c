@@ -189,6 +189,7 @@ static const struct {
     {"zstd", "reads .zst", "install libzstd-dev and build again"},
     {"mpi", "trains with several processes", "install libopenmpi-dev and openmpi-bin and build again"},
     {"libedit", "edits lines in a chat", "install libedit-dev and build again"},
+    {"microhttpd", "serves models over HTTP", "install libmicrohttpd-dev and build again"},
 };
 
 static void check_libraries(struct doctor *doctor)

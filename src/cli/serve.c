@@ -1,0 +1,216 @@
+/*
+ * rosatune serve: the command.
+ *
+ * It opens the model, starts the engine and the server (src/serve), and waits for a signal. Then nothing new is taken
+ * in, what is being answered gets time to end, and a second signal ends the program at once.
+ */
+#include "cli/commands.h"
+
+#include "base/paths.h"
+#include "cli/features.h"
+#include "cli/interrupt.h"
+#include "cli/models.h"
+#include "serve/api_key.h"
+#include "serve/server.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+#include <unistd.h>
+
+#define GRACE_SECONDS 30 /* for answers that are being written at the end */
+#define PAUSES        20 /* in a second */
+#define CHUNK         256
+
+struct job {
+	struct model_args args;
+	const char *host, *key_file, *name;
+	uint64_t port, parallel, queue, sessions, memory, tokens, body;
+
+	struct model model;
+	tokenizer *tokenizer;
+	struct served served;
+	char *key, *model_name;
+	engine *engine;
+	server *server;
+};
+
+static const char notes[] =
+    "Paths: /v1/completions, /v1/chat/completions, /v1/models, /health, /props, /slots, /metrics. Any client of\n"
+    "OpenAI's API can be used:\n"
+    "  rosatune serve --model M --window 512 &\n"
+    "  curl http://127.0.0.1:8080/v1/completions -H 'Content-Type: application/json' \\\n"
+    "    -d '{\"prompt\": \"Once upon a time\", \"max_tokens\": 32}'\n"
+    "\n"
+    "What was read is kept: a prompt that begins as an earlier one is read from where they part. Ctrl-C and SIGTERM\n"
+    "let the answers that are being written end, for up to 30 seconds; a second signal ends the program at once.";
+
+static enum args_result parse(struct job *job, int count, char **words)
+{
+	struct arg options[] = {
+	    MODEL_ARGS(&job->args),
+	    POINTER_ARG(&job->args),
+	    OPTION_TEXT("host", &job->host, "ADDRESS", "listen at this address (default 127.0.0.1: this machine only)"),
+	    OPTION_NUMBER("port", &job->port, "N", 0, 65535, "and port (default 8080; 0: any that is free)"),
+	    OPTION_TEXT("api-key-file", &job->key_file, "FILE", "answer only clients that show the key in this file"),
+	    OPTION_TEXT("name", &job->name, "NAME",
+			"the model's name for clients (default: that of its file or folder)"),
+	    OPTION_NUMBER("parallel", &job->parallel, "N", 1, 256, "prompts read and answered at a time (default 4)"),
+	    OPTION_NUMBER("queue", &job->queue, "N", 1, 4096,
+			  "requests running or waiting, beyond which more are refused (default 64)"),
+	    OPTION_NUMBER("sessions", &job->sessions, "N", 0, 65536, "texts kept after they were read (default 32)"),
+	    OPTION_SIZE("memory", &job->memory, "BYTES", 1, UINT64_MAX,
+			"for texts, being read and kept (default: a quarter of the machine's)"),
+	    OPTION_SIZE("tokens", &job->tokens, "N", 1, ROSA_MAX_STEPS,
+			"most tokens of an answer in a chat that does not say (default 2048)"),
+	    OPTION_SIZE("body", &job->body, "BYTES", 1, (uint64_t)1 << 30, "most of a request (default 16M)"),
+	};
+	struct args args = {
+	    .command = "serve",
+	    .usage = "--model PATH [options]",
+	    .summary = "Serves a model over HTTP, with OpenAI's interface.",
+	    .options = options,
+	    .count = sizeof(options) / sizeof(options[0]),
+	    .notes = notes,
+	};
+
+	return args_parse(&args, count, words);
+}
+
+/* The name of the model's file or folder, without what comes before and without ".gguf". */
+static char *name_of(const char *path)
+{
+	size_t size = strlen(path), begin;
+
+	while (size > 1 && path[size - 1] == '/')
+		size--;
+	begin = size;
+	while (begin > 0 && path[begin - 1] != '/')
+		begin--;
+	if (size - begin > 5 && strncasecmp(path + size - 5, ".gguf", 5) == 0)
+		size -= 5;
+	return strndup(path + begin, size - begin);
+}
+
+static uint64_t quarter_of_memory(void)
+{
+	const long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+
+	return pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size / 4 : (uint64_t)1 << 30;
+}
+
+static bool open_served(struct job *job, rosa_error *why)
+{
+	struct served *served = &job->served;
+	struct model *model = &job->model;
+
+	job->args.chunk = job->args.chunk ? job->args.chunk : CHUNK;
+	if (!model_open(model, &job->args, why) || !model_pointer(model, &job->args, why) ||
+	    !model_tokenizer(model, &job->tokenizer, why))
+		return false;
+	job->model_name = job->name ? strdup(job->name) : name_of(job->args.model);
+	if (!job->model_name)
+		return refuse(why, "not enough memory for a name");
+	*served = (struct served){.name = job->model_name,
+				  .path = job->args.model,
+				  .config = &model->checkpoint.config,
+				  .options = model->options,
+				  .decoder = model->decoder,
+				  .tokenizer = job->tokenizer,
+				  .pointer = model->pointer_path ? &model->pointer : NULL,
+				  .defaults = {.chat_tokens = (size_t)job->tokens}};
+	return generation_config_read(&model->checkpoint, &served->defaults.sampling, why) == ROSA_OK &&
+	       chat_format_of(job->tokenizer, &served->chat, why) == ROSA_OK;
+}
+
+static void greet(const struct job *job)
+{
+	const bool six = strchr(job->host, ':') != NULL;
+
+	if (!job->key && strcmp(job->host, "127.0.0.1") != 0 && strcmp(job->host, "localhost") != 0 &&
+	    strcmp(job->host, "::1") != 0)
+		complain("serve", "note: without --api-key-file anyone who can reach %s can use the model", job->host);
+	printf("serving %s at http://%s%s%s:%u/v1; %llu at a time; texts: %.1f MiB, at most %llu kept\n",
+	       job->model_name, six ? "[" : "", job->host, six ? "]" : "", (unsigned)server_port(job->server),
+	       (unsigned long long)job->parallel, (double)job->memory / 1048576.0, (unsigned long long)job->sessions);
+	fflush(stdout);
+}
+
+static void pause_shortly(void)
+{
+	const struct timespec time = {0, 1000000000 / PAUSES};
+
+	nanosleep(&time, NULL);
+}
+
+/* Lets answers end, within the grace. */
+static void end(struct job *job)
+{
+	engine_close(job->engine);
+	server_close(job->server);
+	for (int i = 0; engine_busy(job->engine) && i < GRACE_SECONDS * PAUSES; i++) {
+		if (i == PAUSES)
+			complain("serve", "ending; answers have %d seconds, a second signal ends at once",
+				 GRACE_SECONDS);
+		pause_shortly();
+	}
+	engine_abort(job->engine);
+}
+
+static bool run(struct job *job, rosa_error *why)
+{
+	struct server_options options = {.host = job->host, .port = (uint16_t)job->port, .body = (size_t)job->body};
+	struct engine_options limits = {
+	    .parallel = (size_t)job->parallel, .queue = (size_t)job->queue, .sessions = (size_t)job->sessions};
+
+	if (!features_has("microhttpd"))
+		return refuse(why, "this build has no HTTP server: install libmicrohttpd-dev and build again");
+	if (job->key_file && api_key_load(job->key_file, &job->key, why) != ROSA_OK)
+		return false;
+	if (!job->memory)
+		job->memory = quarter_of_memory();
+	limits.memory = job->memory;
+	options.key = job->key;
+	if (!open_served(job, why) || engine_new(&job->served, &limits, &job->engine, why) != ROSA_OK ||
+	    server_new(&job->served, job->engine, &options, &job->server, why) != ROSA_OK)
+		return false;
+	greet(job);
+	while (!interrupted())
+		pause_shortly();
+	end(job);
+	return true;
+}
+
+int serve_command(int count, char **words)
+{
+	struct job job = {.args = MODEL_ARGS_INIT,
+			  .host = "127.0.0.1",
+			  .port = 8080,
+			  .parallel = 4,
+			  .queue = 64,
+			  .sessions = 32,
+			  .tokens = 2048,
+			  .body = (uint64_t)16 << 20};
+	rosa_error why = {0};
+	enum args_result parsed = parse(&job, count, words);
+
+	if (parsed != ARGS_OK)
+		return parsed == ARGS_HELP ? DONE : MISUSED;
+	interrupt_watch();
+	signal(SIGPIPE, SIG_IGN);
+	const bool good = run(&job, &why);
+
+	server_free(job.server);
+	engine_free(job.engine);
+	chat_format_free(&job.served.chat);
+	tokenizer_free(job.tokenizer);
+	model_close(&job.model);
+	free(job.model_name);
+	free(job.key);
+	if (!good)
+		complain("serve", "%s", why.message);
+	return good ? DONE : FAILED;
+}

@@ -1,0 +1,425 @@
+/*
+ * Turns.
+ *
+ * One thread owns the decoder. In a turn every task that writes gets one token, and the tasks that still read share a
+ * number of rows: all of a chunk if nobody writes, a quarter of it if somebody does, so that a long prompt delays an
+ * answer by a part of a pass and is itself never stopped. All of it is one call of the decoder, whose results do not
+ * depend on what is computed together, bit for bit: an answer is the same whoever else is asking. Tasks come and go
+ * between turns.
+ *
+ * The lock is held while logits become text, since others look at the text, and never while the decoder computes.
+ */
+#include "serve/engine.h"
+
+#include "base/status.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+#define NEWS_MILLISECONDS 250
+#define READ_SHARE        4 /* of a chunk, while others write */
+
+struct engine {
+	const struct served *model;
+	struct engine_options options;
+	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t work, news;
+
+	/* Under the lock. */
+	struct serve_task **waiting; /* in the order of their coming */
+	size_t waiting_count, waiting_room;
+	struct engine_report report;
+	bool closed, aborted, ended;
+
+	/* The thread's own; others look at `running` and at what tasks show under the lock, which the thread holds when
+	 * it changes them. */
+	struct serve_task **running; /* [parallel] */
+	size_t running_count;
+	struct piece *pieces; /* [parallel] */
+	struct sessions sessions;
+};
+
+static double now(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+/* ---------------------------------------------------------------------------------------------------------- turns --
+ */
+
+/* A task leaves; what it has read is kept unless it failed. */
+static void retire(engine *e, struct serve_task *task)
+{
+	task->state = SERVE_OVER;
+	e->report.finished += !task->error.status && !task->cancelled;
+	e->report.failed += task->error.status != 0;
+	e->report.cancelled += task->cancelled && !task->error.status;
+	e->report.prompt_tokens += task->prompt;
+	e->report.cached_tokens += task->cached;
+	e->report.generated += task->made;
+	if (task->error.status) {
+		sequence_free(task->sequence);
+		task->sequence = NULL;
+	} else {
+		sessions_keep(&e->sessions, task);
+	}
+}
+
+static void end_by_server(struct serve_task *task)
+{
+	api_fail(&task->error, 503, NULL, NULL, "the server is ending");
+}
+
+/* Removes tasks that are over or whose client has gone. */
+static void sweep(engine *e)
+{
+	size_t left = 0;
+
+	for (size_t i = 0; i < e->running_count; i++) {
+		struct serve_task *task = e->running[i];
+
+		if (e->aborted && task->state != SERVE_OVER)
+			end_by_server(task);
+		if (e->aborted || task->cancelled || task->state == SERVE_OVER)
+			retire(e, task);
+		else
+			e->running[left++] = task;
+	}
+	e->running_count = left;
+}
+
+/* With a window a sequence cannot go back far. A copy is kept where the answer begins: another try at it, or a
+ * conversation from which thoughts are dropped, continues from there. */
+static void remember(engine *e, struct serve_task *task)
+{
+	if (e->model->options.window && task->made == 0 && task->state == SERVE_RUNNING &&
+	    sequence_steps(task->sequence) + 1 == task->prompt)
+		sessions_remember(&e->sessions, task);
+}
+
+static void start(engine *e, struct serve_task *task)
+{
+	rosa_error why;
+
+	if (e->aborted) {
+		task->state = SERVE_OVER;
+		end_by_server(task);
+		return;
+	}
+	e->running[e->running_count++] = task;
+	task->state = SERVE_RUNNING;
+	if (sessions_lend(&e->sessions, task, &why) != ROSA_OK) {
+		task->state = SERVE_OVER;
+		api_fail(&task->error, 500, NULL, NULL, "%s", why.message);
+	} else {
+		task->begun = true;
+		serve_task_begin(task);
+		remember(e, task);
+	}
+}
+
+static void admit(engine *e)
+{
+	size_t taken = 0;
+
+	while (taken < e->waiting_count && e->running_count < e->options.parallel)
+		start(e, e->waiting[taken++]);
+	e->waiting_count -= taken;
+	for (size_t i = 0; i < e->waiting_count; i++)
+		e->waiting[i] = e->waiting[i + taken];
+}
+
+/* Sequences in use may not take more than there is. Kept ones give way first; then the largest task ends. */
+static void bound_memory(engine *e)
+{
+	struct serve_task *largest = NULL;
+	uint64_t bytes = 0, most = 0;
+
+	for (size_t i = 0; i < e->running_count; i++) {
+		const uint64_t here = serve_task_bytes(e->running[i]);
+
+		bytes += here;
+		if (here >= most)
+			largest = e->running[i];
+		most = here > most ? here : most;
+	}
+	e->report.running_bytes = bytes;
+	sessions_shrink(&e->sessions, bytes < e->options.memory ? e->options.memory - bytes : 0);
+	if (largest && bytes > e->options.memory && largest->state == SERVE_RUNNING) {
+		largest->state = SERVE_OVER;
+		api_fail(&largest->error, 400, NULL, "context_length_exceeded",
+			 "a text of %zu tokens does not fit into the server's memory for texts (%llu MiB)",
+			 largest->tokens.count, (unsigned long long)(e->options.memory >> 20));
+	}
+}
+
+/* What each task reads in this turn. Returns whether some of it is a prompt. */
+static bool plan(engine *e)
+{
+	const size_t chunk = e->model->options.chunk;
+	size_t readers = 0, share;
+
+	for (size_t i = 0; i < e->running_count; i++)
+		readers += serve_task_due(e->running[i]) > 1;
+	share = readers == e->running_count ? chunk : chunk / READ_SHARE;
+	share = readers ? share / readers : 1;
+	share = share ? share : 1;
+	for (size_t i = 0; i < e->running_count; i++) {
+		const struct serve_task *task = e->running[i];
+		const size_t due = serve_task_due(task);
+		/* With a window the state where the answer begins is kept, so the prompt's last token is read alone. */
+		const bool apart = e->model->options.window && due > 1 && due <= share;
+
+		e->pieces[i] = serve_task_plan(task, apart ? due - 1 : share);
+	}
+	return readers > 0;
+}
+
+/* Reads, without the lock. */
+static rosa_status read_turn(engine *e, rosa_error *why)
+{
+	return e->running_count ? decoder_read(e->model->decoder, e->running_count, e->pieces, NULL, NULL, why)
+				: ROSA_OK;
+}
+
+static void turn(engine *e)
+{
+	rosa_error why;
+	const bool reads = plan(e);
+	const double began = now();
+
+	pthread_mutex_unlock(&e->lock);
+	const rosa_status status = read_turn(e, &why);
+	const double seconds = now() - began;
+
+	pthread_mutex_lock(&e->lock);
+	*(reads ? &e->report.reading_seconds : &e->report.writing_seconds) += seconds;
+	for (size_t i = 0; i < e->running_count; i++) {
+		struct serve_task *task = e->running[i];
+
+		if (status == ROSA_OK) {
+			serve_task_take(task, &e->pieces[i]);
+			remember(e, task);
+			continue;
+		}
+		task->state = SERVE_OVER;
+		api_fail(&task->error, 500, NULL, NULL, "%s", why.message);
+	}
+}
+
+static void *work(void *context)
+{
+	engine *e = context;
+
+	pthread_mutex_lock(&e->lock);
+	while (!e->ended) {
+		admit(e);
+		sweep(e);
+		bound_memory(e);
+		sweep(e);
+		pthread_cond_broadcast(&e->news);
+		if (e->running_count)
+			turn(e);
+		else if (!e->waiting_count)
+			pthread_cond_wait(&e->work, &e->lock);
+	}
+	pthread_mutex_unlock(&e->lock);
+	return NULL;
+}
+
+/* ------------------------------------------------------------------------------------------------ making, ending -- */
+
+static void release(engine *e)
+{
+	sessions_free(&e->sessions);
+	pthread_mutex_destroy(&e->lock);
+	pthread_cond_destroy(&e->work);
+	pthread_cond_destroy(&e->news);
+	free(e->waiting);
+	free(e->running);
+	free(e->pieces);
+	free(e);
+}
+
+rosa_status engine_new(const struct served *model, const struct engine_options *options, engine **made, rosa_error *err)
+{
+	engine *e = calloc(1, sizeof(*e));
+	pthread_condattr_t monotonic;
+
+	*made = NULL;
+	if (!e)
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for an engine");
+	e->model = model;
+	e->options = *options;
+	e->sessions = (struct sessions){.most = options->sessions, .memory = options->memory};
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_mutex_init(&e->lock, NULL);
+	pthread_cond_init(&e->work, &monotonic);
+	pthread_cond_init(&e->news, &monotonic);
+	pthread_condattr_destroy(&monotonic);
+	e->running = calloc(options->parallel, sizeof(*e->running));
+	e->pieces = calloc(options->parallel, sizeof(*e->pieces));
+	if (!e->running || !e->pieces || pthread_create(&e->thread, NULL, work, e) != 0) {
+		release(e);
+		return rosa_fail(err, ROSA_ENOMEM, "no memory or no thread for an engine");
+	}
+	*made = e;
+	return ROSA_OK;
+}
+
+void engine_free(engine *e)
+{
+	if (!e)
+		return;
+	pthread_mutex_lock(&e->lock);
+	e->ended = true;
+	pthread_cond_signal(&e->work);
+	pthread_mutex_unlock(&e->lock);
+	pthread_join(e->thread, NULL);
+	release(e);
+}
+
+/* ------------------------------------------------------------------------------------------------------ requests -- */
+
+void engine_lock(engine *e)
+{
+	pthread_mutex_lock(&e->lock);
+}
+
+void engine_unlock(engine *e)
+{
+	pthread_mutex_unlock(&e->lock);
+}
+
+void engine_wait(engine *e)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_nsec += NEWS_MILLISECONDS * 1000000L;
+	if (until.tv_nsec >= 1000000000L) {
+		until.tv_nsec -= 1000000000L;
+		until.tv_sec++;
+	}
+	pthread_cond_timedwait(&e->news, &e->lock, &until);
+}
+
+/* Room for more tasks in the queue. */
+static bool make_room(engine *e, size_t count, struct api_error *error)
+{
+	const size_t room = e->waiting_count + count;
+	struct serve_task **grown = room > e->waiting_room ? realloc(e->waiting, room * sizeof(*grown)) : e->waiting;
+
+	if (!grown)
+		return api_fail(error, 500, NULL, NULL, "not enough memory for a request");
+	e->waiting = grown;
+	e->waiting_room = room > e->waiting_room ? room : e->waiting_room;
+	return true;
+}
+
+bool engine_submit(engine *e, struct serve_task **tasks, size_t count, struct api_error *error)
+{
+	bool good = true;
+
+	pthread_mutex_lock(&e->lock);
+	if (e->closed)
+		good = api_fail(error, 503, NULL, NULL, "the server is ending");
+	else if (e->report.requests >= e->options.queue)
+		good = api_fail(error, 429, NULL, "queue_full", "%zu requests are running or waiting; try again later",
+				e->report.requests);
+	good = good && make_room(e, count, error);
+	e->report.refused += !good;
+	e->report.requests += good;
+	for (size_t i = 0; i < count && good; i++)
+		e->waiting[e->waiting_count++] = tasks[i];
+	pthread_cond_signal(&e->work);
+	pthread_mutex_unlock(&e->lock);
+	return good;
+}
+
+void engine_leave(engine *e, struct serve_task **tasks, size_t count)
+{
+	pthread_mutex_lock(&e->lock);
+	for (size_t i = 0; i < count; i++)
+		tasks[i]->cancelled = tasks[i]->cancelled || tasks[i]->state != SERVE_OVER;
+	/* Those that have not begun are taken out here: a slot may be a long time coming. */
+	size_t left = 0;
+
+	for (size_t i = 0; i < e->waiting_count; i++) {
+		struct serve_task *task = e->waiting[i];
+
+		if (task->cancelled) {
+			task->state = SERVE_OVER;
+			e->report.cancelled++;
+		} else {
+			e->waiting[left++] = task;
+		}
+	}
+	e->waiting_count = left;
+	for (size_t i = 0; i < count;) {
+		/* A task that is over may still be in the list of running ones until the next sweep. */
+		bool held = tasks[i]->state != SERVE_OVER;
+
+		for (size_t j = 0; j < e->running_count; j++)
+			held = held || e->running[j] == tasks[i];
+		if (held)
+			engine_wait(e);
+		else
+			i++;
+	}
+	e->report.requests--;
+	pthread_mutex_unlock(&e->lock);
+}
+
+void engine_close(engine *e)
+{
+	pthread_mutex_lock(&e->lock);
+	e->closed = true;
+	pthread_mutex_unlock(&e->lock);
+}
+
+bool engine_busy(engine *e)
+{
+	pthread_mutex_lock(&e->lock);
+	const bool busy = e->report.requests > 0;
+
+	pthread_mutex_unlock(&e->lock);
+	return busy;
+}
+
+void engine_abort(engine *e)
+{
+	pthread_mutex_lock(&e->lock);
+	e->aborted = true;
+	pthread_cond_signal(&e->work);
+	pthread_mutex_unlock(&e->lock);
+}
+
+void engine_report(engine *e, struct engine_report *report, struct engine_slot *slots)
+{
+	pthread_mutex_lock(&e->lock);
+	*report = e->report;
+	report->running = e->running_count;
+	report->waiting = e->waiting_count;
+	report->sessions = e->sessions.count;
+	report->session_bytes = e->sessions.bytes;
+	for (size_t i = 0; slots && i < e->options.parallel; i++) {
+		const struct serve_task *task = i < e->running_count ? e->running[i] : NULL;
+
+		slots[i] = task ? (struct engine_slot){true, task->prompt, task->cached, task->read, task->made}
+				: (struct engine_slot){0};
+	}
+	pthread_mutex_unlock(&e->lock);
+}
+
+const struct engine_options *engine_options(const engine *e)
+{
+	return &e->options;
+}

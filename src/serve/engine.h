@@ -1,0 +1,58 @@
+/* The thread that owns the decoder, and takes turns between the tasks that others hand in. */
+#ifndef ROSATUNE_ENGINE_H
+#define ROSATUNE_ENGINE_H
+
+#include "serve/sessions.h"
+
+struct engine_options {
+	size_t parallel; /* tasks that run at the same time */
+	size_t queue;    /* requests that may be there at the same time, running or waiting */
+	size_t sessions; /* kept at most */
+	uint64_t memory; /* bytes of all sequences, running and kept */
+};
+
+typedef struct engine engine;
+
+/* `model` must outlive the engine. */
+rosa_status engine_new(const struct served *model, const struct engine_options *options, engine **made,
+		       rosa_error *err);
+/* No task may be left. Safe on NULL. */
+void engine_free(engine *engine);
+
+/* Hands in the tasks of one request. Refused (429) when there are too many, or (503) when the engine ends. */
+bool engine_submit(engine *engine, struct serve_task **tasks, size_t count, struct api_error *error);
+
+/* The engine's lock guards what others look at in a task. engine_wait releases it until there may be news, at most for
+ * a quarter of a second. */
+void engine_lock(engine *engine);
+void engine_unlock(engine *engine);
+void engine_wait(engine *engine);
+
+/* The end of a request: cancels the tasks that are not over and returns when the engine has let go of all of them. */
+void engine_leave(engine *engine, struct serve_task **tasks, size_t count);
+
+/* From now on nothing is taken in. */
+void engine_close(engine *engine);
+/* Whether a request is there. */
+bool engine_busy(engine *engine);
+/* Ends all tasks at once, with an error. */
+void engine_abort(engine *engine);
+
+/* What it has done and is doing. */
+struct engine_slot {
+	bool busy;
+	size_t prompt, cached, read, made; /* tokens */
+};
+struct engine_report {
+	size_t running, waiting, requests; /* tasks, tasks, requests */
+	size_t sessions;
+	uint64_t session_bytes, running_bytes;
+	uint64_t finished, refused, failed, cancelled;    /* tasks; refused: requests */
+	uint64_t prompt_tokens, cached_tokens, generated; /* tokens */
+	double reading_seconds, writing_seconds;          /* of turns that read prompts, and of those that only wrote */
+};
+/* `slots` (may be NULL) has room for options.parallel. */
+void engine_report(engine *engine, struct engine_report *report, struct engine_slot *slots);
+const struct engine_options *engine_options(const engine *engine);
+
+#endif

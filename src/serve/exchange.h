@@ -1,0 +1,44 @@
+/* A request and what is answered to it, without the transport. */
+#ifndef ROSATUNE_EXCHANGE_H
+#define ROSATUNE_EXCHANGE_H
+
+#include "base/json_text.h"
+#include "serve/engine.h"
+
+/* How much of a task was streamed. */
+struct sent {
+	size_t text, scores;
+	bool opened, ended;
+};
+
+struct exchange {
+	const struct served *model;
+	struct request request;
+	struct serve_task **tasks; /* one per prompt */
+	size_t count;
+	struct sent *sent; /* [count] */
+	bool closed;       /* the stream has ended */
+	char id[40];
+	int64_t created; /* seconds since 1970 */
+};
+
+/* Parses the body and makes its tasks. On failure there is nothing to release. */
+bool exchange_new(const struct served *model, enum request_kind kind, const char *body, size_t size,
+		  struct exchange *exchange, struct api_error *error);
+void exchange_free(struct exchange *exchange); /* safe on a zeroed one; the engine has let go of the tasks */
+
+/* What follows looks at the tasks: the engine's lock is held. */
+
+/* Whether all tasks are over. */
+bool exchange_over(const struct exchange *exchange);
+/* The first failure; NULL: there is none. */
+const struct api_error *exchange_error(const struct exchange *exchange);
+/* The whole answer, once over. */
+void exchange_whole(const struct exchange *exchange, struct json_text *text);
+/* Appends the server-sent events that are due, perhaps none. The last of them sets `closed`. */
+void exchange_stream(struct exchange *exchange, struct json_text *text);
+
+/* OpenAI's error object. */
+void answer_error(struct json_text *text, const struct api_error *error);
+
+#endif

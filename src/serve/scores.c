@@ -1,0 +1,83 @@
+/* Scores are computed in double precision, from the logits before any sampling option changes them. */
+#include "serve/scores.h"
+
+#include "base/status.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static rosa_status make_room(struct scores *scores, rosa_error *err)
+{
+	const size_t room = scores->count + scores->room / 2 + 16;
+	struct token_score *all;
+	struct likely_token *top;
+
+	if (scores->count < scores->room)
+		return ROSA_OK;
+	all = realloc(scores->all, room * sizeof(*all));
+	scores->all = all ? all : scores->all;
+	top = all && scores->width ? realloc(scores->top, room * scores->width * sizeof(*top)) : NULL;
+	scores->top = top ? top : scores->top;
+	if (!all || (scores->width && !top))
+		return rosa_fail(err, ROSA_ENOMEM, "not enough memory for the scores of %zu tokens", room);
+	scores->room = room;
+	return ROSA_OK;
+}
+
+/* ln of the sum of exp(logits). */
+static double log_sum(const float *logits, size_t count)
+{
+	double greatest = -INFINITY, sum = 0;
+
+	for (size_t i = 0; i < count; i++)
+		greatest = logits[i] > greatest ? (double)logits[i] : greatest;
+	for (size_t i = 0; i < count; i++)
+		sum += exp((double)logits[i] - greatest);
+	return greatest + log(sum);
+}
+
+/* The `width` greatest, by insertion: width is small, and most logits are below the least of them. */
+static void find_top(const float *logits, size_t vocabulary, double sum, struct likely_token *top, size_t width)
+{
+	size_t found = 0;
+
+	for (size_t i = 0; i < vocabulary; i++) {
+		const double logprob = (double)logits[i] - sum;
+		size_t at = found < width ? found : width - 1;
+
+		if (found == width && !(logprob > top[at].logprob))
+			continue;
+		for (; at > 0 && logprob > top[at - 1].logprob; at--)
+			top[at] = top[at - 1];
+		top[at] = (struct likely_token){(uint32_t)i, logprob};
+		found += found < width;
+	}
+}
+
+rosa_status scores_add(struct scores *scores, uint32_t id, size_t offset, const float *logits, size_t vocabulary,
+		       size_t width, rosa_error *err)
+{
+	struct token_score score = {.id = id, .known = logits != NULL, .offset = offset};
+	rosa_status status;
+
+	scores->width = width;
+	status = make_room(scores, err);
+	if (status != ROSA_OK)
+		return status;
+	if (logits) {
+		const double sum = log_sum(logits, vocabulary);
+
+		score.logprob = (double)logits[id] - sum;
+		if (width)
+			find_top(logits, vocabulary, sum, scores->top + scores->count * width, width);
+	}
+	scores->all[scores->count++] = score;
+	return ROSA_OK;
+}
+
+void scores_free(struct scores *scores)
+{
+	free(scores->all);
+	free(scores->top);
+	*scores = (struct scores){0};
+}

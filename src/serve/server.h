@@ -1,0 +1,25 @@
+/* HTTP: connections, limits and routes. */
+#ifndef ROSATUNE_SERVER_H
+#define ROSATUNE_SERVER_H
+
+#include "serve/engine.h"
+
+struct server_options {
+	const char *host; /* a name or an address */
+	uint16_t port;    /* 0: any that is free */
+	const char *key;  /* NULL: none is asked for */
+	size_t body;      /* most bytes of a request's body */
+};
+
+typedef struct server server;
+
+/* Listens from now on. `model` and `engine` must outlive the server. */
+rosa_status server_new(const struct served *model, engine *engine, const struct server_options *options, server **made,
+		       rosa_error *err);
+uint16_t server_port(const server *server);
+/* Takes no new connections. */
+void server_close(server *server);
+/* Ends all connections. Safe on NULL. */
+void server_free(server *server);
+
+#endif

@@ -1,0 +1,70 @@
+/* One prompt that is read and continued. It does no reading by itself: serve_task_plan says what to read next, and
+ * serve_task_take takes what came of it, so that many tasks can share a decoder. */
+#ifndef ROSATUNE_TASK_H
+#define ROSATUNE_TASK_H
+
+#include "base/text.h"
+#include "model/pointer_past.h"
+#include "model/stopping.h"
+#include "serve/scores.h"
+#include "serve/served.h"
+
+enum serve_task_state { SERVE_WAITING, SERVE_RUNNING, SERVE_OVER };
+enum serve_task_end { SERVE_LENGTH, SERVE_STOP };
+
+struct serve_task {
+	const struct served *model;
+
+	/* What is asked for. */
+	struct tokens tokens; /* the prompt, then what was generated */
+	size_t prompt;        /* tokens of the prompt */
+	size_t most;          /* tokens to generate */
+	bool echo, scored;
+	size_t top;
+	bool recalls; /* the penalty looks at earlier tokens */
+	sampler *sampler;
+	stopping *stopping;
+	int64_t chat_end; /* a token that ends an answer beside the model's own; -1: none */
+
+	/* What the thread that owns the decoder works with. */
+	sequence *sequence; /* has read a beginning of the tokens; NULL: not begun */
+	pointer_past *past; /* of the model's pointer, over a beginning of them; NULL: there is none */
+	float *logits;      /* [1 or SCORED_ROWS][vocabulary] */
+	float *unaltered;   /* [vocabulary], while scored: the sampler changes logits */
+	struct decoding decoding;
+	char *decoded, *passed;
+	size_t characters; /* of all tokens decoded so far */
+
+	/* What others look at, under the engine's lock. */
+	enum serve_task_state state;
+	bool cancelled;
+	bool begun;              /* it has left the queue once: `cached` is known */
+	size_t cached;           /* tokens of the prompt that did not have to be read */
+	size_t read, made;       /* tokens read so far, and generated */
+	enum serve_task_end end; /* once over */
+	struct api_error error;  /* status 0: none */
+	struct text text;
+	struct scores scores;
+};
+
+#define SCORED_ROWS ((size_t)32) /* tokens of a prompt that are scored at a time: a vocabulary is wide */
+
+/* A task for the request's prompt, whose tokens are taken over. */
+bool serve_task_new(const struct served *model, const struct request *request, struct tokens *tokens,
+		    struct serve_task **made, struct api_error *error);
+void serve_task_free(struct serve_task *task); /* safe on NULL */
+
+/* How many of the prompt's tokens need not be read if they are known: those whose logits are not asked for. */
+size_t serve_task_reusable(const struct serve_task *task);
+
+/* To be called when it has a sequence. The task may be over at once. */
+bool serve_task_begin(struct serve_task *task);
+
+/* Tokens that are to be read before the next one can be chosen. 1: it is writing. */
+size_t serve_task_due(const struct serve_task *task);
+/* The next tokens to read, at most `most` of them. */
+struct piece serve_task_plan(const struct serve_task *task, size_t most);
+/* Takes the logits of what was read. False after a failure, which `error` has; the task is over then, too. */
+bool serve_task_take(struct serve_task *task, const struct piece *piece);
+
+#endif

@@ -1,0 +1,541 @@
+"""rosatune serve on a tiny model, from outside. The first argument is the program."""
+import contextlib
+import http.client
+import json
+import math
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+sys.dont_write_bytecode = True
+from tiny_model import (
+    LIMIT, PROGRAM, SPECIAL, THINKING, WINDOW, Base, logits, main, message, out, receptive, write_adapter, write_pointer,
+)
+
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+GREEDY = {"temperature": 0}
+STORY = "A story of a ferryman."
+
+
+class Server:
+    """A running server, on a port of its own."""
+
+    def __init__(self, *words, model="plain.gguf"):
+        self.process = subprocess.Popen(
+            [PROGRAM, "serve", "--model", model, "--port", "0", "--threads", "1", *words], stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=receptive)
+        self.line = self.process.stdout.readline()
+        found = re.search(r"at http://127\.0\.0\.1:(\d+)/v1", self.line)
+        if not found:
+            raise AssertionError(self.line + self.process.communicate(timeout=LIMIT)[1])
+        self.port = int(found[1])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.end(signal.SIGTERM)
+        self.process.stdout.close()
+        self.process.stderr.close()
+
+    def end(self, number):
+        """Ends it, and returns the exit code and what it said."""
+        self.process.send_signal(number)
+        try:
+            said = self.process.communicate(timeout=LIMIT)[1]
+        finally:
+            self.process.kill()
+        return self.process.returncode, said
+
+    def request(self, method, path, body=None, headers=None):
+        """The status, the headers and the body."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT)
+        with contextlib.closing(connection):
+            connection.request(method, path, body, {"Content-Type": "application/json"} | (headers or {}))
+            response = connection.getresponse()
+            return response.status, response.headers, response.read().decode()
+
+    def get(self, path):
+        status, _, body = self.request("GET", path)
+        assert status == 200, body
+        return body
+
+    def post(self, path, code=200, **fields):
+        status, _, body = self.request("POST", path, json.dumps(fields))
+        assert status == code, f"{status}, not {code}: {body}"
+        return json.loads(body)
+
+    def complete(self, prompt, **fields):
+        return self.post(COMPLETIONS, prompt=prompt, **fields)
+
+    def chat(self, *messages, **fields):
+        said = [dict(role=role, content=content) for role, content in messages]
+        return self.post(CHAT, messages=said, **fields)
+
+    def stream(self, path, **fields):
+        """The events of a stream; the last must be [DONE]."""
+        status, headers, body = self.request("POST", path, json.dumps(fields | {"stream": True}))
+        assert status == 200 and headers["Content-Type"] == "text/event-stream", body
+        events = body.split("\n\n")
+        assert events[-2:] == ["data: [DONE]", ""] and all(e.startswith("data: ") for e in events[:-1]), body
+        return [json.loads(event[6:]) for event in events[:-2]]
+
+    def metric(self, name):
+        return float(re.search(rf"^rosatune:{name} (\S+)$", self.get("/metrics"), re.M)[1])
+
+    def until(self, name, value):
+        """Waits until a metric has a value."""
+        for _ in range(20 * LIMIT):
+            if self.metric(name) == value:
+                return
+            time.sleep(0.05)
+        raise AssertionError(f"{name} is {self.metric(name)}, not {value}")
+
+
+def text(answer, choice=0):
+    return answer["choices"][choice]["text"]
+
+
+def said(answer):
+    return answer["choices"][0]["message"]["content"]
+
+
+def cached(answer):
+    return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+class Answers(Base):
+    def test_completions_are_those_of_generate(self):
+        for options in [], WINDOW:
+            with self.subTest(options=options), Server(*options) as server:
+                wanted = out("--prompt", STORY, "--tokens", "30", *options)
+                answer = server.complete(STORY, max_tokens=30, **GREEDY)
+                self.assertEqual(text(answer), wanted)
+                self.assertEqual(answer["object"], "text_completion")
+                self.assertEqual(answer["model"], "plain")
+                self.assertEqual(answer["choices"][0]["finish_reason"], "length")
+                self.assertEqual({k: answer["usage"][k] for k in ("prompt_tokens", "completion_tokens", "total_tokens")},
+                                 {"prompt_tokens": 22, "completion_tokens": 30, "total_tokens": 52})
+                self.assertEqual(text(server.complete(list(STORY.encode()), max_tokens=30, **GREEDY)), wanted)
+                self.assertEqual(len(text(server.complete(STORY, **GREEDY))), 16)
+                drawn = out("--prompt", STORY, "--tokens", "30", "--temperature", "0.9", "--seed", "7", "--top-k", "20",
+                            "--top-p", "0.95", *options)
+                fields = dict(max_tokens=30, temperature=0.9, seed=7, top_k=20, top_p=0.95)
+                self.assertEqual(text(server.complete(STORY, **fields)), drawn)
+
+    def test_adapters_and_pointers(self):
+        write_adapter("adapter")
+        write_pointer("pointer.json", 8)
+        options = ["--adapter", "adapter", "--pointer", "pointer.json"]
+        with Server(*options) as server:
+            prompt = STORY * 4
+            wanted = out("--prompt", prompt, "--tokens", "40", *options)
+            self.assertEqual(text(server.complete(prompt, max_tokens=40, **GREEDY)), wanted)
+            again = server.complete(prompt, max_tokens=40, **GREEDY)
+            self.assertEqual((text(again), cached(again)), (wanted, len(prompt) - 1))
+
+    def test_several_prompts(self):
+        with Server("--parallel", "2") as server:
+            prompts = ["A story.", STORY, "x", "A story."]
+            for given in prompts, [list(p.encode()) for p in prompts]:
+                answer = server.complete(given, max_tokens=9, **GREEDY)
+                self.assertEqual([c["index"] for c in answer["choices"]], [0, 1, 2, 3])
+                for i, prompt in enumerate(prompts):
+                    self.assertEqual(text(answer, i), out("--prompt", prompt, "--tokens", "9"))
+
+    def test_stop_strings_and_ends(self):
+        with Server() as server:
+            whole = text(server.complete(STORY, max_tokens=60, **GREEDY))
+            for stop in whole[30:33], ["never said", whole[30:33]]:
+                answer = server.complete(STORY, max_tokens=60, stop=stop, **GREEDY)
+                self.assertEqual(text(answer), whole[: whole.index(whole[30:33])])
+                self.assertEqual(answer["choices"][0]["finish_reason"], "stop")
+        with Server(model="ends.gguf") as server:
+            answer = server.complete("A story.", max_tokens=500, **GREEDY)
+            self.assertEqual(text(answer), out("--prompt", "A story.", "--tokens", "500", model="ends.gguf"))
+            self.assertEqual(answer["choices"][0]["finish_reason"], "stop")
+
+    def test_chats(self):
+        with Server() as server:
+            prompt = message("system", "Be brief.") + message("user", "Who?") + "<|im_start|>assistant\n"
+            wanted = out("--prompt", prompt, "--tokens", "20")
+            answer = server.chat(("system", "Be brief."), ("user", "Who?"), max_tokens=20, **GREEDY)
+            self.assertEqual(said(answer), wanted)
+            self.assertEqual(answer["object"], "chat.completion")
+            parts = [{"type": "text", "text": "Wh"}, {"type": "text", "text": "o?"}]
+            answer = server.chat(("developer", "Be brief."), ("user", parts), max_completion_tokens=20, **GREEDY)
+            self.assertEqual(said(answer), wanted)
+        with Server(model="nochat.gguf") as server:
+            self.assertIn("no chat template", server.post(CHAT, 400, messages=[dict(role="user", content="a")])
+                          ["error"]["message"])
+
+    def test_streams_add_up(self):
+        with Server() as server:
+            fields = dict(max_tokens=30, logprobs=2, stop=["zzz"], **GREEDY)
+            whole = server.complete(STORY, **fields)["choices"][0]
+            events = server.stream(COMPLETIONS, prompt=STORY, stream_options={"include_usage": True}, **fields)
+            usage = events.pop()
+            self.assertEqual((usage["choices"], usage["usage"]["completion_tokens"]), ([], 30))
+            choices = [event["choices"][0] for event in events]
+            self.assertEqual("".join(c["text"] for c in choices), whole["text"])
+            for name in "tokens", "token_logprobs", "top_logprobs", "text_offset":
+                self.assertEqual([x for c in choices if c["logprobs"] for x in c["logprobs"][name]],
+                                 whole["logprobs"][name])
+            self.assertEqual([c["finish_reason"] for c in choices], [None] * (len(choices) - 1) + ["length"])
+            messages = [{"role": "user", "content": "Who?"}]
+            whole = server.post(CHAT, messages=messages, max_tokens=20, logprobs=True, top_logprobs=3, **GREEDY)
+            events = server.stream(CHAT, messages=messages, max_tokens=20, logprobs=True, top_logprobs=3, **GREEDY)
+            deltas = [event["choices"][0]["delta"] for event in events]
+            self.assertEqual(deltas[0]["role"], "assistant")
+            self.assertEqual("".join(d.get("content", "") for d in deltas), said(whole))
+            scores = [x for e in events for x in (e["choices"][0]["logprobs"] or {"content": []})["content"]]
+            self.assertEqual(scores, whole["choices"][0]["logprobs"]["content"])
+            # Several prompts in one stream.
+            events = server.stream(COMPLETIONS, prompt=["A story.", STORY], max_tokens=9, **GREEDY)
+            for i, prompt in enumerate(["A story.", STORY]):
+                parts = [c["text"] for e in events for c in e["choices"] if c["index"] == i]
+                self.assertEqual("".join(parts), out("--prompt", prompt, "--tokens", "9"))
+
+    def test_scores_are_those_of_logits(self):
+        prompt = STORY * 3  # more than are scored at a time
+        tokens = list(prompt.encode())
+        for options in [], WINDOW:
+            with self.subTest(options=options), Server(*options) as server:
+                for most in 0, 5:
+                    answer = server.complete(prompt, max_tokens=most, echo=True, logprobs=3, **GREEDY)
+                    made = text(answer)[len(prompt):]
+                    self.assertEqual(text(answer), prompt + made)
+                    self.assertEqual(len(made), most)
+                    self.assertEqual(cached(answer), 0)
+                    scores = answer["choices"][0]["logprobs"]
+                    whole = tokens + list(made.encode())
+                    self.assertEqual(scores["tokens"], [chr(token) for token in whole])
+                    self.assertEqual(scores["text_offset"], list(range(len(whole))))
+                    self.assertEqual((scores["token_logprobs"][0], scores["top_logprobs"][0]), (None, None))
+                    for t, row in enumerate(logits(whole, *options)[:-1]):
+                        total = math.log(math.fsum(math.exp(x) for x in row))
+                        self.assertAlmostEqual(scores["token_logprobs"][t + 1], row[whole[t + 1]] - total, delta=1e-9)
+                        best = sorted(range(256), key=lambda i: -row[i])[:3]
+                        top = scores["top_logprobs"][t + 1]
+                        self.assertEqual(len(top), 3)
+                        self.assertAlmostEqual(max(top.values()), row[best[0]] - total, delta=1e-9)
+                # The same numbers without echo.
+                alone = server.complete(prompt, max_tokens=5, logprobs=3, **GREEDY)["choices"][0]["logprobs"]
+                self.assertEqual(alone["token_logprobs"], scores["token_logprobs"][-5:])
+                self.assertEqual(alone["top_logprobs"], scores["top_logprobs"][-5:])
+
+    def test_text_that_is_no_text(self):
+        with Server() as server:
+            # Half of a character at the end of a prompt, and a NUL.
+            answer = server.complete([65, 0, 0xc3], max_tokens=2, echo=True, logprobs=1, **GREEDY)
+            scores = answer["choices"][0]["logprobs"]
+            self.assertEqual(scores["tokens"][:3], ["A", "\0", "bytes:\\xc3"])
+            self.assertEqual(text(answer)[:3], "A\0\ufffd")
+
+
+class Reading(Base):
+    def test_a_second_turn_reads_only_what_is_new(self):
+        write_adapter("adapter")
+        for options in [], WINDOW, ["--adapter", "adapter"]:
+            with self.subTest(options=options), Server(*options) as server:
+                turns = [("user", "Who was the ferryman of the river?")]
+                first = server.chat(*turns, max_tokens=12, **GREEDY)
+                self.assertEqual(cached(first), 0)
+                turns += [("assistant", said(first)), ("user", "And where did he live?")]
+                second = server.chat(*turns, max_tokens=12, **GREEDY)
+                # All of the first turn but the last token of its answer, which was not read.
+                self.assertEqual(cached(second), first["usage"]["total_tokens"] - 1)
+                # Another try, a branch, and the same in a server that has read nothing.
+                again = server.chat(*turns, max_tokens=12, **GREEDY)
+                self.assertEqual(cached(again), second["usage"]["prompt_tokens"] - 1)
+                branch = turns[:2] + [("user", "Why?")]
+                other = server.chat(*branch, max_tokens=12, **GREEDY)
+                self.assertGreater(cached(other), first["usage"]["prompt_tokens"])
+                with Server(*options) as anew:
+                    fresh = anew.chat(*turns, max_tokens=12, **GREEDY)
+                    self.assertEqual(cached(fresh), 0)
+                with Server(*options) as anew:
+                    fresh_other = anew.chat(*branch, max_tokens=12, **GREEDY)
+                self.assertEqual(said(second), said(fresh))
+                self.assertEqual(said(again), said(fresh))
+                self.assertEqual(said(other), said(fresh_other))
+
+    def test_a_window_goes_back_to_where_the_answer_began(self):
+        with Server(*WINDOW, "--chunk", "8") as server:
+            # The answer is longer than what a ring of window and chunk can give back.
+            first = server.complete(STORY, max_tokens=300, **GREEDY)
+            again = server.complete(STORY, max_tokens=300, **GREEDY)
+            self.assertEqual(cached(again), len(STORY) - 1)
+            self.assertEqual(text(again), text(first))
+            third = server.complete(STORY, max_tokens=300, **GREEDY)
+            self.assertEqual((text(third), cached(third)), (text(first), len(STORY) - 1))
+
+    def test_nothing_is_kept_beyond_the_limits(self):
+        with Server("--sessions", "0") as server:
+            server.complete(STORY, **GREEDY)
+            self.assertEqual(cached(server.complete(STORY, **GREEDY)), 0)
+            self.assertEqual(server.metric("sessions"), 0)
+        with Server("--sessions", "2") as server:
+            for letter in "abcd":
+                server.complete(letter + STORY, **GREEDY)
+            self.assertEqual(server.metric("sessions"), 2)
+            self.assertEqual(cached(server.complete("d" + STORY, **GREEDY)), len(STORY))
+            self.assertEqual(cached(server.complete("a" + STORY, **GREEDY)), 0)
+
+    def test_a_text_that_does_not_fit_is_refused(self):
+        with Server("--memory", "200k") as server:
+            error = server.post(COMPLETIONS, 400, prompt="x" * 5000, max_tokens=1)["error"]
+            self.assertEqual(error["code"], "context_length_exceeded")
+            self.assertEqual(len(text(server.complete("x" * 100, max_tokens=5, **GREEDY))), 5)
+
+
+class Together(Base):
+    def test_clients_at_once_get_what_each_gets_alone(self):
+        write_adapter("adapter")
+        for options in [], ["--adapter", "adapter"]:
+            prompts = [STORY * n + "abc"[n % 3] for n in range(1, 9)]
+            alone = [out("--prompt", p, "--tokens", "40", *options) for p in prompts]
+            with self.subTest(options=options), Server(*options, "--chunk", "16", "--parallel", "3") as server:
+                answers = [None] * len(prompts)
+
+                def ask(i):
+                    answers[i] = text(server.complete(prompts[i], max_tokens=40, **GREEDY))
+
+                threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(prompts))]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join(LIMIT)
+                self.assertEqual(answers, alone)
+                self.assertEqual(server.metric("requests_success_total"), len(prompts))
+
+    def test_a_client_that_goes_away_frees_its_slot(self):
+        with Server("--parallel", "1") as server:
+            for stream in False, True:
+                before = server.metric("requests_cancelled_total")
+                connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=LIMIT)
+                body = json.dumps({"prompt": STORY, "max_tokens": 10**8, "stream": stream, **GREEDY})
+                connection.request("POST", COMPLETIONS, body, {"Content-Type": "application/json"})
+                if stream:
+                    self.assertEqual(connection.getresponse().read(5), b"data:")
+                server.until("requests_processing", 1)
+                self.assertTrue(json.loads(server.get("/slots"))[0]["is_processing"])
+                connection.sock.close() if connection.sock else connection.close()
+                server.until("requests_cancelled_total", before + 1)
+                self.assertEqual(len(text(server.complete(STORY, max_tokens=5, **GREEDY))), 5)
+
+    def test_too_many(self):
+        with Server("--parallel", "1", "--queue", "1") as server:
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=LIMIT)
+            body = json.dumps({"prompt": STORY, "max_tokens": 10**8, "stream": True, **GREEDY})
+            connection.request("POST", COMPLETIONS, body, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            status, headers, body = server.request("POST", COMPLETIONS, json.dumps({"prompt": "a"}))
+            self.assertEqual((status, headers["Retry-After"]), (429, "1"))
+            self.assertEqual(json.loads(body)["error"]["type"], "rate_limit_error")
+            self.assertEqual(json.loads(server.get("/health")), {"status": "ok"})
+            response.close()
+            connection.close()
+            server.until("requests_cancelled_total", 1)
+            server.complete("a", max_tokens=1)
+
+
+class Refusals(Base):
+    def refuse(self, server, code, param, pattern, path=COMPLETIONS, **fields):
+        with self.subTest(fields=str(fields)[:80]):
+            error = server.post(path, code, **fields)["error"]
+            self.assertEqual(sorted(error), ["code", "message", "param", "type"])
+            self.assertEqual((error["type"], error["param"]), ("invalid_request_error", param))
+            self.assertRegex(error["message"], pattern)
+            return error
+
+    def test_what_cannot_be_obeyed(self):
+        with Server() as server:
+            for param, pattern, fields in [
+                ("prompt", "missing", {}),
+                ("prompt", "must be a string", {"prompt": {"a": 1}}),
+                ("prompt", "must be a string", {"prompt": True}),
+                ("prompt", "0 prompts", {"prompt": []}),
+                ("prompt", "empty", {"prompt": ""}),
+                ("prompt", "empty", {"prompt": [[]]}),
+                ("prompt", "must be a whole number", {"prompt": [1, "a"]}),
+                ("prompt", "must be 0 or more", {"prompt": [1, -1]}),
+                ("prompt", "no token id", {"prompt": [2**40]}),
+                ("prompt", "token 1 is 1000; the model's are below", {"prompt": [1, 1000]}),
+                ("temperature", "must be a number", {"prompt": "a", "temperature": "hot"}),
+                ("temperature", "from 0 to", {"prompt": "a", "temperature": -1}),
+                ("top_p", "from 0 to 1", {"prompt": "a", "top_p": 2}),
+                ("max_tokens", "0 or more", {"prompt": "a", "max_tokens": -1}),
+                ("max_tokens", "whole number", {"prompt": "a", "max_tokens": 1.5}),
+                ("seed", "whole number", {"prompt": "a", "seed": "x"}),
+                ("n", "only 1", {"prompt": "a", "n": 2}),
+                ("presence_penalty", "only 0", {"prompt": "a", "presence_penalty": 1}),
+                ("logprobs", "from 0 to 20", {"prompt": "a", "logprobs": 100}),
+                ("stop", "empty", {"prompt": "a", "stop": ""}),
+                ("stop", "must be a string", {"prompt": "a", "stop": [1]}),
+                ("stop", "at most", {"prompt": "a", "stop": ["x"] * 100}),
+                ("stream", "true or false", {"prompt": "a", "stream": 1}),
+                ("logit_bias", "not known", {"prompt": "a", "logit_bias": {"1": 2}}),
+                ("model", "must be a string", {"prompt": "a", "model": 1}),
+            ]:
+                self.refuse(server, 400, param, pattern, **fields)
+            for param, pattern, fields in [
+                ("messages", "missing", {}),
+                ("messages", "empty", {"messages": []}),
+                ("messages", "must be an array", {"messages": "a"}),
+                ("messages", "must be an object", {"messages": ["a"]}),
+                ("messages", "role", {"messages": [{"role": "wizard", "content": "a"}]}),
+                ("messages", "must be a string", {"messages": [{"role": "user", "content": 1}]}),
+                ("messages", "image_url", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
+                ("tools", "not known", {"messages": [{"role": "user", "content": "a"}], "tools": [{}]}),
+                ("top_logprobs", "needs logprobs", {"messages": [], "top_logprobs": 2}),
+                ("response_format", "text only", {"messages": [], "response_format": {"type": "json_object"}}),
+            ]:
+                self.refuse(server, 400, param, pattern, CHAT, **fields)
+            error = self.refuse(server, 404, "model", "other is not served here; plain is", prompt="a", model="other")
+            self.assertEqual(error["code"], "model_not_found")
+            self.assertEqual(len(text(server.complete("a", model="plain", max_tokens=2, **GREEDY))), 2)
+
+    def test_bodies_that_are_no_json(self):
+        with Server("--body", "10k") as server:
+            for body in b"", b"{", b"[1]", b"\xff\xfe", b'{"prompt": "a\x00"}', b'{"prompt": "\xff"}', b"[" * 5000:
+                status, _, answer = server.request("POST", COMPLETIONS, body)
+                self.assertEqual(status, 400, answer)
+                self.assertEqual(json.loads(answer)["error"]["type"], "invalid_request_error")
+            status, _, answer = server.request("POST", COMPLETIONS, json.dumps({"prompt": "x" * 11000}))
+            self.assertEqual(status, 413, answer)
+            status, _, answer = server.request("POST", COMPLETIONS, b"{}", {"Content-Type": "text/plain"})
+            self.assertEqual(status, 415, answer)
+
+    def test_paths_and_methods(self):
+        with Server() as server:
+            for method, path, code in [("GET", "/", 404), ("GET", "/v1/none", 404), ("GET", "/etc/passwd", 404),
+                                       ("GET", COMPLETIONS, 405), ("DELETE", "/v1/models", 405),
+                                       ("POST", "/health", 405), ("GET", "/v1/models/other", 404)]:
+                status, headers, body = server.request(method, path)
+                self.assertEqual(status, code, body)
+                self.assertIn("message", json.loads(body)["error"])
+                self.assertEqual("Allow" in headers, code == 405)
+
+    def test_connections_that_are_no_http(self):
+        with Server() as server:
+            for data in b"\0" * 100, b"GET / HTTP/1.1\r\nX: " + b"y" * 100000, b"POST " + COMPLETIONS.encode() + \
+                    b" HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{":
+                with contextlib.closing(socket.create_connection(("127.0.0.1", server.port), LIMIT)) as connection:
+                    with contextlib.suppress(OSError):
+                        connection.sendall(data)
+                        connection.shutdown(socket.SHUT_WR)
+                        connection.recv(1000)
+            self.assertEqual(json.loads(server.get("/health")), {"status": "ok"})
+
+    def test_keys(self):
+        with open("key", "w", encoding="utf-8") as file:
+            file.write("sk-secret\n")
+        with Server("--api-key-file", "key") as server:
+            for given, code in [(None, 401), ("Bearer sk-secre", 401), ("Bearer sk-secret1", 401), ("sk-secret", 401),
+                                ("Bearer sk-secret", 200)]:
+                status, _, body = server.request("GET", "/v1/models", headers={"Authorization": given} if given else {})
+                self.assertEqual(status, code, body)
+            self.assertEqual(json.loads(server.get("/health")), {"status": "ok"})
+        self.wrong("no.key: |cannot open no.key", "--api-key-file", "no.key")
+        with open("key", "w", encoding="utf-8") as file:
+            file.write("\n")
+        self.wrong("key: the first line must be a key", "--api-key-file", "key")
+
+    def wrong(self, pattern, *words):
+        result = subprocess.run([PROGRAM, "serve", "--model", "plain.gguf", "--port", "0", *words], check=False,
+                                capture_output=True, text=True, timeout=LIMIT, stdin=subprocess.DEVNULL)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertRegex(result.stderr, pattern)
+
+    def test_places_that_cannot_be_listened_at(self):
+        self.wrong("the host no.such.host.invalid is not known", "--host", "no.such.host.invalid")
+        with Server() as server:
+            result = subprocess.run([PROGRAM, "serve", "--model", "plain.gguf", "--port", str(server.port)],
+                                    check=False, capture_output=True, text=True, timeout=LIMIT,
+                                    stdin=subprocess.DEVNULL)
+            self.assertEqual(result.returncode, 1)
+            self.assertRegex(result.stderr, "cannot listen on 127.0.0.1, port")
+
+
+class Life(Base):
+    def test_what_it_says_of_itself(self):
+        with Server("--name", "ferry", *WINDOW) as server:
+            self.assertIn("serving ferry at", server.line)
+            models = json.loads(server.get("/v1/models"))
+            self.assertEqual([m["id"] for m in models["data"]], ["ferry"])
+            self.assertEqual(json.loads(server.get("/v1/models/ferry"))["id"], "ferry")
+            props = json.loads(server.get("/props"))
+            self.assertEqual((props["total_slots"], props["window"], props["sinks"]), (4, 8, 2))
+            self.assertIn("im_start", props["chat_template"])
+            self.assertEqual(len(json.loads(server.get("/slots"))), 4)
+            server.complete(STORY, max_tokens=5, **GREEDY)
+            server.complete(STORY, max_tokens=5, **GREEDY)
+            self.assertEqual([server.metric(name) for name in ("prompt_tokens_total", "cached_tokens_total",
+                                                               "tokens_predicted_total")], [44, 21, 10])
+
+    def test_ends_when_told_to(self):
+        for number in signal.SIGTERM, signal.SIGINT:
+            with Server() as server:
+                server.complete(STORY, max_tokens=5)
+                self.assertEqual(server.end(number), (0, ""))
+
+    def test_answers_that_are_being_written_end_well(self):
+        with Server() as server:
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=LIMIT)
+            body = json.dumps({"prompt": STORY, "max_tokens": 400, "stream": True, **GREEDY})
+            connection.request("POST", COMPLETIONS, body, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            first = response.read(5)
+            server.process.send_signal(signal.SIGTERM)
+            body = (first + response.read()).decode()
+            connection.close()
+            self.assertEqual(server.process.wait(LIMIT), 0)
+            self.assertTrue(body.endswith("data: [DONE]\n\n"), body[-200:])
+            events = [json.loads(e[6:]) for e in body.split("\n\n")[:-2]]
+            self.assertEqual("".join(e["choices"][0]["text"] for e in events),
+                             out("--prompt", STORY, "--tokens", "400"))
+
+
+class Client(Base):
+    def test_the_openai_package(self):
+        try:
+            import openai
+        except ImportError:
+            self.skipTest("the package openai is not installed")
+        with Server() as server:
+            client = openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", timeout=LIMIT)
+            self.assertEqual([m.id for m in client.models.list()], ["plain"])
+            wanted = out("--prompt", STORY, "--tokens", "12")
+            answer = client.completions.create(model="plain", prompt=STORY, max_tokens=12, temperature=0, logprobs=2)
+            self.assertEqual(answer.choices[0].text, wanted)
+            self.assertEqual(len(answer.choices[0].logprobs.token_logprobs), 12)
+            stream = client.completions.create(model="plain", prompt=STORY, max_tokens=12, temperature=0, stream=True)
+            self.assertEqual("".join(c.choices[0].text for c in stream), wanted)
+            messages = [{"role": "user", "content": "Who?"}]
+            whole = client.chat.completions.create(model="plain", messages=messages, max_tokens=12, temperature=0)
+            stream = client.chat.completions.create(model="plain", messages=messages, max_tokens=12, temperature=0,
+                                                    stream=True, stream_options={"include_usage": True})
+            events = list(stream)
+            self.assertEqual("".join(c.choices[0].delta.content or "" for c in events if c.choices),
+                             whole.choices[0].message.content)
+            self.assertEqual(events[-1].usage.completion_tokens, 12)
+            self.assertGreater(events[-1].usage.prompt_tokens_details.cached_tokens, 0)
+            with self.assertRaises(openai.NotFoundError):
+                client.completions.create(model="other", prompt="a")
+            with self.assertRaises(openai.BadRequestError):
+                client.completions.create(model="plain", prompt="")
+
+
+if __name__ == "__main__":
+    features = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True).stdout
+    if "microhttpd: yes" not in features:
+        print("skipped: this build has no HTTP server", file=sys.stderr)
+        sys.exit(77)
+    main({"plain": {}, "ends": {"end_row": 2.0}, "nochat": {"template": None}, "thinks": {"template": THINKING}})

@@ -1,0 +1,283 @@
+/* The parts of the server that need no model: requests, the choice of a session, keys, scores, events. */
+#include "serve/api_key.h"
+#include "serve/exchange.h"
+#include "support_test.h"
+
+#include <math.h>
+#include <unistd.h>
+
+static const struct request_defaults defaults = {{-1, -1, -1, -1, -1}, 77};
+
+static struct request parse_as(enum request_kind kind, const char *body)
+{
+	struct request request;
+	struct api_error error = {0};
+
+	if (!request_parse(kind, body, strlen(body), &defaults, &request, &error))
+		fail_msg("%s: %s", body, error.message);
+	return request;
+}
+
+static void a_completion_has_defaults(void **state)
+{
+	struct request request = parse_as(REQUEST_COMPLETION, "{\"prompt\": \"a\\u0000b\", \"temperature\": null}");
+
+	assert_int_equal(request.prompt_count, 1);
+	assert_int_equal(request.prompts[0].size, 3);
+	assert_memory_equal(request.prompts[0].text, "a\0b", 3);
+	assert_int_equal(request.most, 16);
+	assert_true(request.sampling.temperature == 1 && request.sampling.top_p == 1 &&
+		    request.sampling.repetition == 1);
+	assert_false(request.seeded || request.echo || request.scored || request.stream);
+	request_free(&request);
+}
+
+static void advice_counts_unless_the_likeliest_is_asked_for(void **state)
+{
+	const struct request_defaults advised = {{0.5, 40, 0.9, -1, 1.1}, 77};
+	const char *drawn = "{\"prompt\": \"a\"}", *greedy = "{\"prompt\": \"a\", \"temperature\": 0}";
+	struct request request;
+	struct api_error error;
+
+	assert_true(request_parse(REQUEST_COMPLETION, drawn, strlen(drawn), &advised, &request, &error));
+	assert_true(request.sampling.temperature == 0.5f && request.sampling.repetition == 1.1f);
+	assert_int_equal(request.sampling.top_k, 40);
+	request_free(&request);
+	assert_true(request_parse(REQUEST_COMPLETION, greedy, strlen(greedy), &advised, &request, &error));
+	assert_true(request.sampling.temperature == 0 && request.sampling.repetition == 1);
+	request_free(&request);
+}
+
+static void prompts_have_four_forms(void **state)
+{
+	static const struct {
+		const char *body;
+		size_t count, ids;
+	} forms[] = {{"{\"prompt\": \"a\"}", 1, 0},
+		     {"{\"prompt\": [1, 2, 3.0]}", 1, 3},
+		     {"{\"prompt\": [\"a\", \"b\"]}", 2, 0},
+		     {"{\"prompt\": [[1, 2], [3]]}", 2, 2}};
+
+	for (size_t i = 0; i < COUNT(forms); i++) {
+		struct request request = parse_as(REQUEST_COMPLETION, forms[i].body);
+
+		assert_int_equal(request.prompt_count, forms[i].count);
+		assert_int_equal(request.prompts[0].tokens.count, forms[i].ids);
+		assert_int_equal(request.prompts[0].text == NULL, forms[i].ids > 0);
+		request_free(&request);
+	}
+}
+
+static void a_chat_has_messages(void **state)
+{
+	struct request request =
+	    parse_as(REQUEST_CHAT,
+		     "{\"messages\": [{\"role\": \"developer\", \"content\": \"x\"}, {\"role\": \"user\", "
+		     "\"content\": [{\"type\": \"text\", \"text\": \"a\"}, {\"type\": \"text\", \"text\": \"b\"}]}, "
+		     "{\"role\": \"assistant\", \"content\": null}], \"stop\": \"q\", \"stream\": true, "
+		     "\"stream_options\": {\"include_usage\": true}, \"seed\": -1, \"logprobs\": true, "
+		     "\"chat_template_kwargs\": {\"enable_thinking\": false}, \"tools\": []}");
+
+	assert_int_equal(request.conversation.count, 3);
+	assert_string_equal(request.conversation.all[0].role, "system");
+	assert_string_equal(request.conversation.all[1].content, "ab");
+	assert_string_equal(request.conversation.all[2].content, "");
+	assert_int_equal(request.most, 77);
+	assert_int_equal(request.stop_count, 1);
+	assert_true(request.stream && request.stream_usage && request.seeded && request.scored && !request.think);
+	request_free(&request);
+}
+
+static void what_is_wrong_is_named(void **state)
+{
+	static const struct {
+		const char *body, *param, *words;
+	} wrong[] = {{"{\"prompt\": 1}", "prompt", "must be a string"},
+		     {"{\"prompt\": \"a\", \"top_p\": 7}", "top_p", "from 0 to 1"},
+		     {"{\"prompt\": \"a\", \"stop\": [\"b\", 5]}", "stop", "must be a string"},
+		     {"{\"prompt\": [\"a\", {}]}", "prompt", "must be a string"},
+		     {"{\"prompt\": [[1], [\"x\"]]}", "prompt", "whole number"},
+		     {"{\"prompt\": \"a\", \"prompt\": \"b\"}", NULL, "duplicate"},
+		     {"[7]", NULL, "JSON"},
+		     {"", NULL, "the request"}};
+
+	for (size_t i = 0; i < COUNT(wrong); i++) {
+		struct request request;
+		struct api_error error;
+
+		assert_false(request_parse(REQUEST_COMPLETION, wrong[i].body, strlen(wrong[i].body), &defaults,
+					   &request, &error));
+		assert_int_equal(error.status, 400);
+		if (!strstr(error.message, wrong[i].words))
+			fail_msg("%s: \"%s\"", wrong[i].body, error.message);
+		assert_true(wrong[i].param ? error.param && !strcmp(error.param, wrong[i].param) : !error.param);
+	}
+}
+
+/* ------------------------------------------------------------------------------------------------------ sessions -- */
+
+static void the_longest_beginning_that_can_be_reached_is_chosen(void **state)
+{
+	uint32_t one[] = {1, 2, 3, 4, 5, 6}, two[] = {1, 2, 3, 9, 9, 9, 9, 9}, three[] = {1, 2};
+	struct kept kept[] = {{.tokens = {one, 6, 6}, .floor = 5},
+			      {.tokens = {two, 8, 8}, .floor = 0},
+			      {.tokens = {three, 2, 2}, .floor = 2}};
+	const struct sessions sessions = {.all = kept, .count = 3};
+	static const struct {
+		uint32_t ids[8];
+		size_t count, index, steps;
+	} cases[] = {
+	    {{1, 2, 3, 4, 5, 6, 7}, 7, 0, 6}, /* goes on from all of it */
+	    {{1, 2, 3, 4, 5, 7}, 6, 0, 5},    /* goes back as far as it can */
+	    {{1, 2, 3, 4, 7}, 5, 1, 3},       /* one that has more in common cannot go back so far */
+	    {{1, 2, 3, 9}, 4, 1, 4},          {{1, 2, 7}, 3, 1, 2}, {{7}, 1, 0, 0}, {{0}, 0, 0, 0},
+	};
+
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		const struct session_choice choice = sessions_choose(&sessions, cases[i].ids, cases[i].count);
+
+		assert_int_equal(choice.steps, cases[i].steps);
+		if (choice.steps)
+			assert_int_equal(choice.index, cases[i].index);
+	}
+}
+
+/* --------------------------------------------------------------------------------------------------------- scores --
+ */
+
+static void scores_are_logarithms_of_probabilities(void **state)
+{
+	const float logits[] = {0, logf(3), 1000 - 1000, logf(2), -1e30f};
+	const double sum = 1 + 3 + 1 + 2;
+	struct scores scores = {0};
+	rosa_error error;
+
+	must(scores_add(&scores, 4, 0, NULL, 5, 3, &error), &error);
+	for (size_t i = 0; i < 100; i++)
+		must(scores_add(&scores, 3, 7, logits, 5, 3, &error), &error);
+	assert_int_equal(scores.count, 101);
+	assert_false(scores.all[0].known);
+	assert_true(fabs(scores.all[100].logprob - log(2 / sum)) < 1e-7);
+	const struct likely_token *top = scores.top + 100 * 3;
+
+	assert_int_equal(top[0].id, 1);
+	assert_int_equal(top[1].id, 3);
+	assert_int_equal(top[2].id, 0); /* of equals the lower id */
+	assert_true(fabs(top[0].logprob - log(3 / sum)) < 1e-7);
+	scores_free(&scores);
+}
+
+/* --------------------------------------------------------------------------------------------------------- events --
+ */
+
+/* An exchange of one task without a model behind it. */
+static struct exchange scene(struct serve_task *task, struct serve_task **tasks, enum request_kind kind,
+			     struct served *served)
+{
+	struct exchange x = {.model = served, .tasks = tasks, .count = 1, .id = "id", .created = 5};
+
+	*served = (struct served){.name = "m"};
+	memset(task, 0, sizeof(*task));
+	task->prompt = 3;
+	tasks[0] = task;
+	x.request.kind = kind;
+	x.sent = must_alloc(sizeof(*x.sent));
+	memset(x.sent, 0, sizeof(*x.sent));
+	return x;
+}
+
+static void put(struct serve_task *task, const char *text)
+{
+	rosa_error error;
+
+	must(text_append(&task->text, "text", text, strlen(text), false, &error), &error);
+	task->made++;
+}
+
+static void must_read(struct json_text *text, const char *wanted)
+{
+	assert_false(text->failed);
+	assert_string_equal(text->data ? text->data : "", wanted);
+	json_text_free(text);
+}
+
+static void events_have_what_is_new(void **state)
+{
+	struct served served;
+	struct serve_task task, *tasks[1];
+	struct exchange x = scene(&task, tasks, REQUEST_COMPLETION, &served);
+	struct json_text text = {0};
+
+#define HEAD "data: {\"id\": \"id\", \"object\": \"text_completion\", \"created\": 5, \"model\": \"m\", \"choices\": ["
+	exchange_stream(&x, &text);
+	must_read(&text, "");
+	put(&task, "one\n\n");
+	exchange_stream(&x, &text);
+	must_read(&text, HEAD "{\"index\": 0, \"text\": \"one\\u000a\\u000a\", \"logprobs\": null, \"finish_reason\": "
+			      "null}]}\n\n");
+	exchange_stream(&x, &text);
+	must_read(&text, "");
+	put(&task, "\"");
+	task.state = SERVE_OVER;
+	x.request.stream_usage = true;
+	exchange_stream(&x, &text);
+	must_read(&text,
+		  HEAD "{\"index\": 0, \"text\": \"\\\"\", \"logprobs\": null, \"finish_reason\": null}]}\n\n" HEAD
+		       "{\"index\": 0, \"text\": \"\", \"logprobs\": null, \"finish_reason\": \"length\"}]}\n\n" HEAD
+		       "], \"usage\": {\"prompt_tokens\": 3, \"completion_tokens\": 2, \"total_tokens\": 5, "
+		       "\"prompt_tokens_details\": {\"cached_tokens\": 0}}}\n\ndata: [DONE]\n\n");
+	assert_true(x.closed);
+	exchange_stream(&x, &text);
+	must_read(&text, "");
+	text_free(&task.text);
+	free(x.sent);
+#undef HEAD
+}
+
+static void a_stream_that_fails_says_so(void **state)
+{
+	struct served served;
+	struct serve_task task, *tasks[1];
+	struct exchange x = scene(&task, tasks, REQUEST_COMPLETION, &served);
+	struct json_text text = {0};
+
+	api_fail(&task.error, 500, NULL, NULL, "no %s", "memory");
+	task.state = SERVE_OVER;
+	exchange_stream(&x, &text);
+	must_read(&text, "data: {\"error\": {\"message\": \"no memory\", \"type\": \"server_error\", \"param\": null, "
+			 "\"code\": null}}\n\ndata: [DONE]\n\n");
+	free(x.sent);
+}
+
+/* ---------------------------------------------------------------------------------------------------------- keys -- */
+
+static void keys_must_be_whole(void **state)
+{
+	static const struct {
+		const char *given;
+		bool fits;
+	} cases[] = {{"Bearer abc", true},   {"bearer abc", true}, {"Bearer ab", false},
+		     {"Bearer abcd", false}, {"Bearer ", false},   {"abc", false},
+		     {"Bearer abd", false},  {NULL, false},        {"Basic abc", false}};
+
+	for (size_t i = 0; i < COUNT(cases); i++)
+		assert_int_equal(api_key_fits("abc", cases[i].given), cases[i].fits);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(a_completion_has_defaults),
+	    cmocka_unit_test(advice_counts_unless_the_likeliest_is_asked_for),
+	    cmocka_unit_test(prompts_have_four_forms),
+	    cmocka_unit_test(a_chat_has_messages),
+	    cmocka_unit_test(what_is_wrong_is_named),
+	    cmocka_unit_test(the_longest_beginning_that_can_be_reached_is_chosen),
+	    cmocka_unit_test(scores_are_logarithms_of_probabilities),
+	    cmocka_unit_test(events_have_what_is_new),
+	    cmocka_unit_test(a_stream_that_fails_says_so),
+	    cmocka_unit_test(keys_must_be_whole),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
