@@ -321,7 +321,7 @@ static void put_maps(FILE *script, const void *context)
 	for (int c = 0; c < RECALL_CONDITIONS; c++)
 		maps += there[c];
 	fprintf(script,
-		"set multiplot layout 1,%zu\nset cbrange [0:100]\nset palette defined (0 '#b2182b', 50 '#f7f7f7', "
+		"set multiplot layout 1,%zu\nset cbrange [0:100]\nset palette defined (0 '#b2182b', 50 '#fee090', "
 		"100 '#2166ac')\nset xlabel 'length'\nset ylabel 'depth, %%'\nset xrange [-0.5:%g]\n"
 		"set yrange [9.5:-0.5]\nset ytics ('5' 0, '25' 2, '45' 4, '65' 6, '85' 8)\nset xtics (",
 		maps, (double)count - 0.5);
@@ -331,13 +331,16 @@ static void put_maps(FILE *script, const void *context)
 	for (int c = 0; c < RECALL_CONDITIONS; c++) {
 		if (!there[c])
 			continue;
-		fprintf(script, "set title '%s'\nplot '-' using 1:2:3 with image notitle\n", recall_names[c]);
+		fprintf(script,
+			"set title '%s'\nplot '-' using 1:2:(0.5):(0.5):3 with boxxyerror fillstyle solid noborder "
+			"fillcolor palette notitle\n",
+			recall_names[c]);
 		for (size_t i = 0; i < count; i++) {
 			for (int depth = 0; depth < DEPTHS; depth++) {
 				const double score = depth_score(results, c, lengths[i], depth);
 
-				fprintf(script, "%zu %d ", i, depth);
-				fprintf(script, isnan(score) ? "NaN\n" : "%.9g\n", 100 * score);
+				if (!isnan(score))
+					fprintf(script, "%zu %d %.9g\n", i, depth, 100 * score);
 			}
 		}
 		fputs("e\n", script);

