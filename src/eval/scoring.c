@@ -154,21 +154,17 @@ static rosa_status read_shared(struct reading *reading, const struct scored_text
 {
 	const size_t shared = reading->scoring->shared;
 	struct piece piece = {.sequence = reading->sequences[0], .tokens = texts[0].tokens, .count = shared};
-	struct kept_sequence kept = {0};
 	rosa_status status = decoder_read(reading->scoring->decoder, 1, &piece, tick, reading, err);
 
-	if (status == ROSA_OK && count > 1)
-		status = sequence_keep(reading->sequences[0], &kept, err);
 	for (size_t i = 1; i < count && status == ROSA_OK; i++) {
 		sequence_free(reading->sequences[i]);
-		status = sequence_load(reading->scoring->decoder, kept.data, kept.size, &reading->sequences[i], err);
+		status = sequence_fork(reading->sequences[0], shared, &reading->sequences[i], err);
 	}
 	for (size_t i = 0; i < count && status == ROSA_OK; i++) {
 		reading->at[i] = shared;
 		if (reading->scoring->pointer)
 			status = pointer_past_add(reading->pasts[i], texts[i].tokens, shared, NULL, err);
 	}
-	free(kept.data);
 	reading->done += shared;
 	return status;
 }
