@@ -315,6 +315,17 @@ class Together(Base):
                 self.assertEqual(answers, alone)
                 self.assertEqual(server.metric("requests_success_total"), len(prompts))
 
+    def test_a_request_of_many_prompts_lets_others_in(self):
+        with Server("--parallel", "2") as server:
+            prompts = [f"{i} {STORY}" for i in range(200)]
+            batch = threading.Thread(target=server.complete, args=(prompts,), kwargs={"max_tokens": 200, **GREEDY})
+            batch.start()
+            server.until("requests_processing", 2)
+            server.complete("x", max_tokens=2, **GREEDY)
+            self.assertLess(server.metric("requests_success_total"), 200)
+            batch.join(LIMIT)
+            self.assertEqual(server.metric("requests_success_total"), 201)
+
     def test_a_client_that_goes_away_frees_its_slot(self):
         with Server("--parallel", "1") as server:
             for stream in False, True:
@@ -344,6 +355,81 @@ class Together(Base):
             connection.close()
             server.until("requests_cancelled_total", 1)
             server.complete("a", max_tokens=1)
+
+
+class Soak(Base):
+    """Many clients, half of them broken or slow. ROSATUNE_TEST_LONG lengthens it."""
+
+    ROUNDS = 3000 if os.environ.get("ROSATUNE_TEST_LONG") else 20
+    PROMPTS = ["A story.", STORY, STORY * 9, "Ferry"]
+
+    def connect(self, server):
+        return contextlib.closing(socket.create_connection(("127.0.0.1", server.port), LIMIT))
+
+    def whole(self, server, prompt, wanted):
+        self.assertEqual(text(server.complete(prompt, max_tokens=20, **GREEDY)), wanted)
+
+    def streamed(self, server, prompt, wanted):
+        events = server.stream(COMPLETIONS, prompt=prompt, max_tokens=20, **GREEDY)
+        self.assertEqual("".join(event["choices"][0]["text"] for event in events), wanted)
+
+    def head(self, body, length):
+        return (f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                f"Content-Length: {length}\r\n\r\n").encode() + body
+
+    def slow(self, server, prompt, wanted):
+        """A body in pieces, and a reader that takes its time: an answer all the same."""
+        body = json.dumps({"prompt": prompt, "max_tokens": 20, **GREEDY}).encode()
+        with self.connect(server) as connection:
+            connection.sendall(self.head(b"", len(body)))
+            for i in range(0, len(body), 50):
+                connection.sendall(body[i: i + 50])
+                time.sleep(0.01)
+            answer = b""
+            while b"\r\n\r\n" not in answer or not answer.endswith(b"}\n"):
+                answer += connection.recv(64)
+            self.assertEqual(text(json.loads(answer.split(b"\r\n\r\n")[1])), wanted)
+
+    def leaves(self, server, prompt, _):
+        """Asks for much and goes away at once, or after the first bytes."""
+        body = json.dumps({"prompt": prompt, "max_tokens": 10**7, "stream": True, **GREEDY}).encode()
+        with self.connect(server) as connection:
+            connection.sendall(self.head(body, len(body)))
+            if len(prompt) % 2:
+                connection.recv(10)
+
+    def stops_in_the_middle(self, server, prompt, _):
+        with self.connect(server) as connection:
+            connection.sendall(self.head(b'{"prompt": "' + prompt.encode(), 10**6))
+
+    def speaks_nonsense(self, server, prompt, _):
+        with self.connect(server) as connection, contextlib.suppress(OSError):
+            connection.sendall(prompt.encode() + b"\0\xff\r\n\r\n")
+            connection.recv(100)
+
+    def test_good_requests_are_not_lost(self):
+        answers = [out("--prompt", prompt, "--tokens", "20") for prompt in self.PROMPTS]
+        kinds = [self.whole, self.streamed, self.slow, self.leaves, self.stops_in_the_middle, self.speaks_nonsense]
+        problems = []
+
+        def client(number):
+            try:
+                for i in range(self.ROUNDS):
+                    which = (number + i) % len(self.PROMPTS)
+                    kinds[(number + 5 * i) % len(kinds)](server, self.PROMPTS[which], answers[which])
+            except Exception as problem:  # whatever it is, the test must hear of it
+                problems.append(repr(problem))
+
+        with Server("--parallel", "3", "--sessions", "6") as server:
+            threads = [threading.Thread(target=client, args=(number,)) for number in range(6)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(problems, [])
+            server.until("requests_processing", 0)
+            self.assertEqual(server.metric("requests_failed_total"), 0)
+            self.assertEqual(server.end(signal.SIGTERM)[0], 0)
 
 
 class Refusals(Base):

@@ -16,6 +16,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #define NEWS_MILLISECONDS 250
@@ -30,6 +31,7 @@ struct engine {
 
 	/* Under the lock. */
 	struct serve_task **waiting; /* in the order of their coming */
+	uint64_t submitted;          /* requests so far */
 	size_t waiting_count, waiting_room;
 	struct engine_report report;
 	bool closed, aborted, ended;
@@ -124,15 +126,42 @@ static void start(engine *e, struct serve_task *task)
 	}
 }
 
+/* How many tasks of a request are running. */
+static size_t running_of(const engine *e, uint64_t request)
+{
+	size_t count = 0;
+
+	for (size_t i = 0; i < e->running_count; i++)
+		count += e->running[i]->request == request;
+	return count;
+}
+
+/* The next task: of the request that has the fewest running, and of those the one that came first. So a request of many
+ * prompts does not keep the others waiting until it is done. */
+static size_t next_waiting(const engine *e)
+{
+	size_t best = 0, fewest = SIZE_MAX;
+
+	for (size_t i = 0; i < e->waiting_count && fewest; i++) {
+		const size_t running = running_of(e, e->waiting[i]->request);
+
+		if (running < fewest)
+			best = i;
+		fewest = running < fewest ? running : fewest;
+	}
+	return best;
+}
+
 static void admit(engine *e)
 {
-	size_t taken = 0;
+	while (e->waiting_count && e->running_count < e->options.parallel) {
+		const size_t at = next_waiting(e);
+		struct serve_task *task = e->waiting[at];
 
-	while (taken < e->waiting_count && e->running_count < e->options.parallel)
-		start(e, e->waiting[taken++]);
-	e->waiting_count -= taken;
-	for (size_t i = 0; i < e->waiting_count; i++)
-		e->waiting[i] = e->waiting[i + taken];
+		e->waiting_count--;
+		memmove(e->waiting + at, e->waiting + at + 1, (e->waiting_count - at) * sizeof(*e->waiting));
+		start(e, task);
+	}
 }
 
 /* Sequences in use may not take more than there is. Kept ones give way first; then the largest task ends. */
@@ -337,8 +366,11 @@ bool engine_submit(engine *e, struct serve_task **tasks, size_t count, struct ap
 	good = good && make_room(e, count, error);
 	e->report.refused += !good;
 	e->report.requests += good;
-	for (size_t i = 0; i < count && good; i++)
+	e->submitted += good;
+	for (size_t i = 0; i < count && good; i++) {
+		tasks[i]->request = e->submitted;
 		e->waiting[e->waiting_count++] = tasks[i];
+	}
 	pthread_cond_signal(&e->work);
 	pthread_mutex_unlock(&e->lock);
 	return good;

@@ -36,6 +36,7 @@ struct serve_task {
 	size_t characters; /* of all tokens decoded so far */
 
 	/* What others look at, under the engine's lock. */
+	uint64_t request; /* its number: tasks of one request have the same */
 	enum serve_task_state state;
 	bool cancelled;
 	bool begun;              /* it has left the queue once: `cached` is known */
