@@ -333,11 +333,14 @@ class Together(Base):
                 connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=LIMIT)
                 body = json.dumps({"prompt": STORY, "max_tokens": 10**8, "stream": stream, **GREEDY})
                 connection.request("POST", COMPLETIONS, body, {"Content-Type": "application/json"})
-                if stream:
-                    self.assertEqual(connection.getresponse().read(5), b"data:")
+                response = connection.getresponse() if stream else None
+                if response:
+                    self.assertEqual(response.read(5), b"data:")
                 server.until("requests_processing", 1)
                 self.assertTrue(json.loads(server.get("/slots"))[0]["is_processing"])
-                connection.sock.close() if connection.sock else connection.close()
+                if response:
+                    response.close()  # it holds the connection too
+                connection.close()
                 server.until("requests_cancelled_total", before + 1)
                 self.assertEqual(len(text(server.complete(STORY, max_tokens=5, **GREEDY))), 5)
 
