@@ -277,11 +277,11 @@ class Reading(Base):
             self.assertEqual((text(third), cached(third)), (text(first), len(STORY) - 1))
 
     def test_nothing_is_kept_beyond_the_limits(self):
-        with Server("--sessions", "0") as server:
+        with Server("--keep", "0") as server:
             server.complete(STORY, **GREEDY)
             self.assertEqual(cached(server.complete(STORY, **GREEDY)), 0)
             self.assertEqual(server.metric("sessions"), 0)
-        with Server("--sessions", "2") as server:
+        with Server("--keep", "2") as server:
             for letter in "abcd":
                 server.complete(letter + STORY, **GREEDY)
             self.assertEqual(server.metric("sessions"), 2)
@@ -423,7 +423,7 @@ class Soak(Base):
             except Exception as problem:  # whatever it is, the test must hear of it
                 problems.append(repr(problem))
 
-        with Server("--parallel", "3", "--sessions", "6") as server:
+        with Server("--parallel", "3", "--keep", "6") as server:
             threads = [threading.Thread(target=client, args=(number,)) for number in range(6)]
             for thread in threads:
                 thread.start()

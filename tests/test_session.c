@@ -112,6 +112,35 @@ static void comes_back(void **state)
 	session_free(&session);
 }
 
+/* All but the state, which may even be damaged, as long as there is a header. */
+static void a_look_tells_what_there_is(void **state)
+{
+	struct place *place = *state;
+	struct session session;
+	rosa_error why;
+	uint8_t *data;
+	size_t size, steps;
+
+	save(place);
+	must(session_look(place->file, place->model.decoder, &session, &steps, &why), &why);
+	assert_int_equal(steps, 5);
+	assert_int_equal(session.tokens.count, 7);
+	assert_memory_equal(session.tokens.ids, tokens, sizeof(tokens));
+	session_free(&session);
+	must(file_read(place->file, NULL, &data, &size, &why), &why);
+	for (size_t cut = 0; cut < size; cut += 8) {
+		must(file_save(place->file, data, cut, NULL, &why), &why);
+		if (session_look(place->file, place->model.decoder, &session, &steps, &why) == ROSA_OK)
+			session_free(&session);
+		else
+			assert_null(session.tokens.ids);
+	}
+	data[16] ^= 1;
+	must(file_save(place->file, data, size, NULL, &why), &why);
+	assert_int_equal(session_look(place->file, place->model.decoder, &session, &steps, &why), ROSA_EFORMAT);
+	free(data);
+}
+
 static void put(const char *path, const uint8_t *data, size_t size)
 {
 	FILE *file = fopen(path, "wb");
@@ -220,6 +249,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test_setup_teardown(comes_back, enter, leave),
+	    cmocka_unit_test_setup_teardown(a_look_tells_what_there_is, enter, leave),
 	    cmocka_unit_test_setup_teardown(refuses_what_was_cut, enter, leave),
 	    cmocka_unit_test_setup_teardown(refuses_what_was_altered, enter, leave),
 	    cmocka_unit_test_setup_teardown(believes_no_number, enter, leave),

@@ -160,27 +160,6 @@ static bool take_settings(struct generate *job, rosa_error *why)
 	return true;
 }
 
-/* The full path of `path` (NULL: none). */
-static bool note_path(const char *path, char **full, rosa_error *why)
-{
-	*full = path ? realpath(path, NULL) : NULL;
-	return !path || *full || refuse(why, "%s: %s", path, strerror(errno));
-}
-
-/* What a session that is saved will bring. */
-static bool note_settings(struct generate *job, rosa_error *why)
-{
-	const struct model *model = &job->model;
-	struct session_settings settings = {model->options.window, model->options.sinks,
-					    model->options.first_global_layers, NULL, NULL};
-	const bool good = note_path(model->adapted ? model->adapter.path : NULL, &settings.adapter, why) &&
-			  note_path(model->pointer_path, &settings.pointer, why);
-
-	session_settings_free(&job->settings);
-	job->settings = settings;
-	return good;
-}
-
 static int run(struct generate *job, rosa_error *why)
 {
 	struct sampler_options sampling;
@@ -189,7 +168,7 @@ static int run(struct generate *job, rosa_error *why)
 		return -1;
 	if ((job->save && file_can_create(job->save, why) != ROSA_OK) || !model_open(&job->model, &job->args, why) ||
 	    !model_pointer(&job->model, &job->args, why) || !model_tokenizer(&job->model, &job->tokenizer, why) ||
-	    !note_settings(job, why) ||
+	    !model_settings(&job->model, &job->settings, why) ||
 	    !sampling_choose(&job->sampling, job->chat, &job->model.checkpoint, &sampling, why) ||
 	    !run_open(&job->run, &job->model, job->tokenizer, &sampling, &job->stops, why))
 		return -1;

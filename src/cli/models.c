@@ -11,6 +11,7 @@
 #include "base/paths.h"
 #include "cli/text_input.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -180,5 +181,24 @@ bool model_encode_file(const tokenizer *tokenizer, const char *path, bool lossy,
 		    tokenizer_encode_text(tokenizer, text.data, text.size, tokens, why) == ROSA_OK;
 
 	text_free(&text);
+	return good;
+}
+
+/* The full path of `path` (NULL: none). */
+static bool note_path(const char *path, char **full, rosa_error *why)
+{
+	*full = path ? realpath(path, NULL) : NULL;
+	return !path || *full || refuse(why, "%s: %s", path, strerror(errno));
+}
+
+bool model_settings(const struct model *model, struct session_settings *settings, rosa_error *why)
+{
+	struct session_settings made = {model->options.window, model->options.sinks, model->options.first_global_layers,
+					NULL, NULL};
+	const bool good = note_path(model->adapted ? model->adapter.path : NULL, &made.adapter, why) &&
+			  note_path(model->pointer_path, &made.pointer, why);
+
+	session_settings_free(settings); /* the model's paths may be those in it */
+	*settings = made;
 	return good;
 }

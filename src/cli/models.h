@@ -6,6 +6,7 @@
 #include "model/decoder.h"
 #include "model/pointer.h"
 #include "cli/report.h"
+#include "model/session.h"
 #include "model/tokenizer.h"
 
 /* Marks an option that was not given; no option accepts this value. */
@@ -95,5 +96,8 @@ bool model_tokenizer(const struct model *model, tokenizer **made, rosa_error *wh
 /* The tokens of a text file (text_add_file), by tokenizer_encode_text. */
 bool model_encode_file(const tokenizer *tokenizer, const char *path, bool lossy, struct tokens *tokens,
 		       rosa_error *why);
+
+/* What a session that is saved says of the model. Replaces what was there; to be freed also after a failure. */
+bool model_settings(const struct model *model, struct session_settings *settings, rosa_error *why);
 
 #endif

@@ -27,13 +27,14 @@
 
 struct job {
 	struct model_args args;
-	const char *host, *key_file, *name;
-	uint64_t port, parallel, queue, sessions, memory, tokens, body;
+	const char *host, *key_file, *name, *folder;
+	uint64_t port, parallel, queue, keep, memory, disk, tokens, body;
 
 	struct model model;
 	tokenizer *tokenizer;
 	struct served served;
 	char *key, *model_name;
+	struct session_folder_options sessions;
 	engine *engine;
 	server *server;
 };
@@ -45,8 +46,13 @@ static const char notes[] =
     "  curl http://127.0.0.1:8080/v1/completions -H 'Content-Type: application/json' \\\n"
     "    -d '{\"prompt\": \"Once upon a time\", \"max_tokens\": 32}'\n"
     "\n"
-    "What was read is kept: a prompt that begins as an earlier one is read from where they part. Ctrl-C and SIGTERM\n"
-    "let the answers that are being written end, for up to 30 seconds; a second signal ends the program at once.";
+    "What was read is kept: a prompt that begins as an earlier one is read from where they part. With --sessions the\n"
+    "texts are written to a folder as well, and a server that starts with it later continues them, also after a kill.\n"
+    "Where there is no room left, in memory or in the folder, the text that was not used for the longest time goes.\n"
+    "\n"
+    "Ctrl-C and SIGTERM let the answers that are being written end, for up to 30 seconds, and save the texts; a "
+    "second\n"
+    "signal ends the program at once.";
 
 static enum args_result parse(struct job *job, int count, char **words)
 {
@@ -61,9 +67,11 @@ static enum args_result parse(struct job *job, int count, char **words)
 	    OPTION_NUMBER("parallel", &job->parallel, "N", 1, 256, "prompts read and answered at a time (default 4)"),
 	    OPTION_NUMBER("queue", &job->queue, "N", 1, 4096,
 			  "requests running or waiting, beyond which more are refused (default 64)"),
-	    OPTION_NUMBER("sessions", &job->sessions, "N", 0, 65536, "texts kept after they were read (default 32)"),
+	    OPTION_NUMBER("keep", &job->keep, "N", 0, 65536, "texts kept in memory after they were read (default 32)"),
 	    OPTION_SIZE("memory", &job->memory, "BYTES", 1, UINT64_MAX,
 			"for texts, being read and kept (default: a quarter of the machine's)"),
+	    OPTION_TEXT("sessions", &job->folder, "DIR", "keep texts in this folder, too: they outlive the server"),
+	    OPTION_SIZE("disk", &job->disk, "BYTES", 1, UINT64_MAX, "for the texts in the folder (default 8G)"),
 	    OPTION_SIZE("tokens", &job->tokens, "N", 1, ROSA_MAX_STEPS,
 			"most tokens of an answer in a chat that does not say (default 2048)"),
 	    OPTION_SIZE("body", &job->body, "BYTES", 1, (uint64_t)1 << 30, "most of a request (default 16M)"),
@@ -126,6 +134,12 @@ static bool open_served(struct job *job, rosa_error *why)
 	       chat_format_of(job->tokenizer, &served->chat, why) == ROSA_OK;
 }
 
+/* What the server says of its sessions. */
+static void say(const char *message)
+{
+	complain("serve", "note: %s", message);
+}
+
 static void greet(const struct job *job)
 {
 	const bool six = strchr(job->host, ':') != NULL;
@@ -133,9 +147,17 @@ static void greet(const struct job *job)
 	if (!job->key && strcmp(job->host, "127.0.0.1") != 0 && strcmp(job->host, "localhost") != 0 &&
 	    strcmp(job->host, "::1") != 0)
 		complain("serve", "note: without --api-key-file anyone who can reach %s can use the model", job->host);
-	printf("serving %s at http://%s%s%s:%u/v1; %llu at a time; texts: %.1f MiB, at most %llu kept\n",
-	       job->model_name, six ? "[" : "", job->host, six ? "]" : "", (unsigned)server_port(job->server),
-	       (unsigned long long)job->parallel, (double)job->memory / 1048576.0, (unsigned long long)job->sessions);
+	printf("serving %s at http://%s%s%s:%u/v1; %llu at a time; texts: %.1f MiB, at most %llu kept", job->model_name,
+	       six ? "[" : "", job->host, six ? "]" : "", (unsigned)server_port(job->server),
+	       (unsigned long long)job->parallel, (double)job->memory / 1048576.0, (unsigned long long)job->keep);
+	if (job->folder) {
+		struct engine_report report;
+
+		engine_report(job->engine, &report, NULL);
+		printf("; in %s: %.1f of %.1f MiB, %zu texts", job->folder, (double)report.file_bytes / 1048576.0,
+		       (double)job->disk / 1048576.0, report.files);
+	}
+	printf("\n");
 	fflush(stdout);
 }
 
@@ -164,7 +186,7 @@ static bool run(struct job *job, rosa_error *why)
 {
 	struct server_options options = {.host = job->host, .port = (uint16_t)job->port, .body = (size_t)job->body};
 	struct engine_options limits = {
-	    .parallel = (size_t)job->parallel, .queue = (size_t)job->queue, .sessions = (size_t)job->sessions};
+	    .parallel = (size_t)job->parallel, .queue = (size_t)job->queue, .sessions = (size_t)job->keep};
 
 	if (!features_has("microhttpd"))
 		return refuse(why, "this build has no HTTP server: install libmicrohttpd-dev and build again");
@@ -174,7 +196,12 @@ static bool run(struct job *job, rosa_error *why)
 		job->memory = quarter_of_memory();
 	limits.memory = job->memory;
 	options.key = job->key;
-	if (!open_served(job, why) || engine_new(&job->served, &limits, &job->engine, why) != ROSA_OK ||
+	job->sessions.path = job->folder;
+	job->sessions.limit = job->disk;
+	job->sessions.say = say;
+	limits.folder = job->folder ? &job->sessions : NULL;
+	if (!open_served(job, why) || !model_settings(&job->model, &job->sessions.settings, why) ||
+	    engine_new(&job->served, &limits, &job->engine, why) != ROSA_OK ||
 	    server_new(&job->served, job->engine, &options, &job->server, why) != ROSA_OK)
 		return false;
 	greet(job);
@@ -191,7 +218,8 @@ int serve_command(int count, char **words)
 			  .port = 8080,
 			  .parallel = 4,
 			  .queue = 64,
-			  .sessions = 32,
+			  .keep = 32,
+			  .disk = (uint64_t)8 << 30,
 			  .tokens = 2048,
 			  .body = (uint64_t)16 << 20};
 	rosa_error why = {0};
@@ -205,6 +233,7 @@ int serve_command(int count, char **words)
 
 	server_free(job.server);
 	engine_free(job.engine);
+	session_settings_free(&job.sessions.settings);
 	chat_format_free(&job.served.chat);
 	tokenizer_free(job.tokenizer);
 	model_close(&job.model);

@@ -70,6 +70,8 @@ size_t decoder_vocabulary(const decoder *decoder);
 typedef int (*sequence_writer)(void *context, const void *data, size_t size);
 rosa_status sequence_save(sequence *sequence, sequence_writer write, void *context, rosa_error *err);
 rosa_status sequence_load(decoder *decoder, const void *data, size_t size, sequence **made, rosa_error *err);
+/* How many tokens such bytes have read, and whether they are of this decoder, by their header alone. */
+rosa_status sequence_look(const decoder *decoder, const void *data, size_t size, size_t *steps, rosa_error *err);
 
 /* A sequence as bytes in memory, from which several texts can go on. A zeroed one is empty. */
 struct kept_sequence {

@@ -365,18 +365,31 @@ static rosa_status load(sequence *s, struct loading *loading, rosa_error *err)
 	return status == ROSA_OK && loading->left ? cut_short(err) : status;
 }
 
+static rosa_status take_header(const decoder *d, const void *data, size_t size, struct header *header, rosa_error *err)
+{
+	if (size < sizeof(*header) + sizeof(uint64_t) || size % 8 != 0)
+		return cut_short(err);
+	memcpy(header, data, sizeof(*header));
+	return check_header(d, header, err);
+}
+
+rosa_status sequence_look(const decoder *d, const void *data, size_t size, size_t *steps, rosa_error *err)
+{
+	struct header header;
+	const rosa_status status = take_header(d, data, size, &header, err);
+
+	*steps = status == ROSA_OK ? (size_t)header.steps : 0;
+	return status;
+}
+
 rosa_status sequence_load(decoder *d, const void *data, size_t size, sequence **made, rosa_error *err)
 {
 	struct loading loading = {data, 0};
 	struct header header;
 	uint64_t sum;
-	rosa_status status;
+	rosa_status status = take_header(d, data, size, &header, err);
 
 	*made = NULL;
-	if (size < sizeof(header) + sizeof(sum) || size % 8 != 0)
-		return cut_short(err);
-	memcpy(&header, data, sizeof(header));
-	status = check_header(d, &header, err);
 	if (status != ROSA_OK)
 		return status;
 	memcpy(&sum, (const uint8_t *)data + size - sizeof(sum), sizeof(sum));

@@ -151,9 +151,9 @@ static rosa_status put_state(struct saving *saving, struct session_state state, 
 	if (!state.sequence)
 		return file_write(&saving->writer, state.data, state.size, err);
 	status = sequence_save(state.sequence, write_sequence, &sink, &error);
-	if (status == ROSA_OK || sink.status != ROSA_OK)
-		return status;
-	return rosa_fail(err, status, "%s", error.message);
+	if (sink.status != ROSA_OK)
+		return sink.status;
+	return status == ROSA_OK ? ROSA_OK : rosa_fail(err, status, "%s", error.message);
 }
 
 rosa_status session_save(const char *path, const struct session *session, struct session_state state,
@@ -327,18 +327,25 @@ static rosa_status take_session(struct loading *loading, struct session *session
 	return status == ROSA_OK ? take_messages(loading, &header, session) : status;
 }
 
-static rosa_status take_sequence(struct loading *loading, decoder *decoder, const struct session *session,
-				 sequence **made)
+static rosa_status check_tokens(const struct loading *loading, const decoder *decoder, const struct session *session)
 {
-	rosa_error error;
-	rosa_status status;
-
 	for (size_t i = 0; i < session->tokens.count; i++) {
 		if (session->tokens.ids[i] >= decoder_vocabulary(decoder))
 			return rosa_fail(loading->err, ROSA_EFORMAT,
 					 "%s: token %zu is not one of this model's; was it another model?",
 					 loading->path, i);
 	}
+	return ROSA_OK;
+}
+
+static rosa_status take_sequence(struct loading *loading, decoder *decoder, const struct session *session,
+				 sequence **made)
+{
+	rosa_error error;
+	rosa_status status = check_tokens(loading, decoder, session);
+
+	if (status != ROSA_OK)
+		return status;
 	status = sequence_load(decoder, loading->at, (size_t)(loading->end - loading->at), made, &error);
 	if (status != ROSA_OK)
 		return rosa_fail(loading->err, status, "%s: %s", loading->path, error.message);
@@ -390,6 +397,40 @@ rosa_status session_load(const char *path, decoder *decoder, struct session *ses
 	*made = NULL;
 	if (status == ROSA_OK)
 		status = session_parse(mapping.data, mapping.size, path, decoder, session, made, err);
+	mapping_close(&mapping);
+	return status;
+}
+
+/* As session_look, of bytes. */
+static rosa_status look(struct loading *loading, const decoder *decoder, struct session *session, size_t *steps)
+{
+	rosa_error error;
+	rosa_status status = take_session(loading, session);
+
+	if (status == ROSA_OK)
+		status = check_tokens(loading, decoder, session);
+	if (status != ROSA_OK)
+		return status;
+	status = sequence_look(decoder, loading->at, (size_t)(loading->end - loading->at), steps, &error);
+	if (status != ROSA_OK)
+		return rosa_fail(loading->err, status, "%s: %s", loading->path, error.message);
+	return *steps < session->tokens.count ? ROSA_OK : damaged(loading);
+}
+
+rosa_status session_look(const char *path, const decoder *decoder, struct session *session, size_t *steps,
+			 rosa_error *err)
+{
+	struct mapping mapping;
+	rosa_status status = mapping_open(&mapping, path, err);
+
+	memset(session, 0, sizeof(*session));
+	if (status != ROSA_OK)
+		return status;
+	struct loading loading = {mapping.data, mapping.data + mapping.size, path, err};
+
+	status = look(&loading, decoder, session, steps);
+	if (status != ROSA_OK)
+		session_free(session);
 	mapping_close(&mapping);
 	return status;
 }

@@ -42,6 +42,10 @@ rosa_status session_load(const char *path, decoder *decoder, struct session *ses
 /* The same from memory; `name` is for messages. */
 rosa_status session_parse(const void *data, size_t size, const char *name, decoder *decoder, struct session *session,
 			  sequence **made, rosa_error *err);
+/* Reads all but the sequence, of which only the header is looked at: it is of this decoder and has read `steps` tokens.
+ * Damage in the rest shows when the session is loaded. */
+rosa_status session_look(const char *path, const decoder *decoder, struct session *session, size_t *steps,
+			 rosa_error *err);
 void session_settings_free(struct session_settings *settings); /* safe on a zeroed one */
 void session_free(struct session *session);                    /* likewise */
 

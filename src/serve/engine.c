@@ -7,6 +7,9 @@
  * depend on what is computed together, bit for bit: an answer is the same whoever else is asking. Tasks come and go
  * between turns.
  *
+ * Kept texts are written to disk while there is nothing else to do; a request that comes stops the writing, which is
+ * begun again later. If there is always something to do, one is written between two turns now and then.
+ *
  * The lock is held while logits become text, since others look at the text, and never while the decoder computes.
  */
 #include "serve/engine.h"
@@ -20,7 +23,8 @@
 #include <time.h>
 
 #define NEWS_MILLISECONDS 250
-#define READ_SHARE        4 /* of a chunk, while others write */
+#define READ_SHARE        4    /* of a chunk, while others write */
+#define SAVE_SECONDS      10.0 /* a kept text waits so long for an idle moment before it is written */
 
 struct engine {
 	const struct served *model;
@@ -42,6 +46,7 @@ struct engine {
 	size_t running_count;
 	struct piece *pieces; /* [parallel] */
 	struct sessions sessions;
+	double all_saved; /* when that was last so, or one was written */
 };
 
 static double now(void)
@@ -242,9 +247,53 @@ static void turn(engine *e)
 	}
 }
 
+/* Whether writing to disk has to wait. */
+static int wanted(void *context)
+{
+	engine *e = context;
+
+	pthread_mutex_lock(&e->lock);
+	const bool yes = e->waiting_count || e->ended;
+
+	pthread_mutex_unlock(&e->lock);
+	return yes;
+}
+
+/* Writes one kept text, without the lock. */
+static void save(engine *e, struct kept *kept, const struct file_hooks *hooks)
+{
+	pthread_mutex_unlock(&e->lock);
+	const struct session_write write = sessions_write(&e->sessions, kept, hooks);
+
+	pthread_mutex_lock(&e->lock);
+	sessions_wrote(&e->sessions, kept, &write);
+	if (write.status != ROSA_ECANCELLED)
+		e->all_saved = now();
+}
+
+/* Does what there is to do, or waits for it. */
+static void proceed(engine *e)
+{
+	const struct file_hooks giving_way = {.cancelled = wanted, .context = e};
+	struct kept *unsaved = sessions_unsaved(&e->sessions);
+
+	if (!unsaved)
+		e->all_saved = now();
+	if (e->running_count) {
+		turn(e);
+		if (unsaved && now() - e->all_saved > SAVE_SECONDS)
+			save(e, unsaved, NULL);
+	} else if (!e->waiting_count && unsaved) {
+		save(e, unsaved, &giving_way);
+	} else if (!e->waiting_count) {
+		pthread_cond_wait(&e->work, &e->lock);
+	}
+}
+
 static void *work(void *context)
 {
 	engine *e = context;
+	struct kept *unsaved;
 
 	pthread_mutex_lock(&e->lock);
 	while (!e->ended) {
@@ -253,11 +302,10 @@ static void *work(void *context)
 		bound_memory(e);
 		sweep(e);
 		pthread_cond_broadcast(&e->news);
-		if (e->running_count)
-			turn(e);
-		else if (!e->waiting_count)
-			pthread_cond_wait(&e->work, &e->lock);
+		proceed(e);
 	}
+	while ((unsaved = sessions_unsaved(&e->sessions)) != NULL)
+		save(e, unsaved, NULL);
 	pthread_mutex_unlock(&e->lock);
 	return NULL;
 }
@@ -276,17 +324,30 @@ static void release(engine *e)
 	free(e);
 }
 
+static rosa_status open_folder(engine *e, rosa_error *err)
+{
+	session_folder *folder;
+	rosa_status status;
+
+	if (!e->options.folder)
+		return ROSA_OK;
+	status = session_folder_open(e->options.folder, e->model->decoder, &folder, err);
+	return status == ROSA_OK ? sessions_recall(&e->sessions, folder, err) : status;
+}
+
 rosa_status engine_new(const struct served *model, const struct engine_options *options, engine **made, rosa_error *err)
 {
 	engine *e = calloc(1, sizeof(*e));
 	pthread_condattr_t monotonic;
+	rosa_status status;
 
 	*made = NULL;
 	if (!e)
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for an engine");
 	e->model = model;
 	e->options = *options;
-	e->sessions = (struct sessions){.most = options->sessions, .memory = options->memory};
+	e->sessions =
+	    (struct sessions){.most = options->sessions, .memory = options->memory, .window = model->options.window};
 	pthread_condattr_init(&monotonic);
 	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
 	pthread_mutex_init(&e->lock, NULL);
@@ -295,12 +356,14 @@ rosa_status engine_new(const struct served *model, const struct engine_options *
 	pthread_condattr_destroy(&monotonic);
 	e->running = calloc(options->parallel, sizeof(*e->running));
 	e->pieces = calloc(options->parallel, sizeof(*e->pieces));
-	if (!e->running || !e->pieces || pthread_create(&e->thread, NULL, work, e) != 0) {
+	status = open_folder(e, err);
+	if (status == ROSA_OK && (!e->running || !e->pieces || pthread_create(&e->thread, NULL, work, e) != 0))
+		status = rosa_fail(err, ROSA_ENOMEM, "no memory or no thread for an engine");
+	if (status == ROSA_OK)
+		*made = e;
+	else
 		release(e);
-		return rosa_fail(err, ROSA_ENOMEM, "no memory or no thread for an engine");
-	}
-	*made = e;
-	return ROSA_OK;
+	return status;
 }
 
 void engine_free(engine *e)
@@ -440,8 +503,12 @@ void engine_report(engine *e, struct engine_report *report, struct engine_slot *
 	*report = e->report;
 	report->running = e->running_count;
 	report->waiting = e->waiting_count;
-	report->sessions = e->sessions.count;
+	report->sessions = e->sessions.held;
 	report->session_bytes = e->sessions.bytes;
+	report->file_bytes = e->sessions.file_bytes;
+	report->files = 0;
+	for (size_t i = 0; i < e->sessions.count; i++)
+		report->files += e->sessions.all[i].number != 0;
 	for (size_t i = 0; slots && i < e->options.parallel; i++) {
 		const struct serve_task *task = i < e->running_count ? e->running[i] : NULL;
 

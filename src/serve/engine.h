@@ -7,8 +7,9 @@
 struct engine_options {
 	size_t parallel; /* tasks that run at the same time */
 	size_t queue;    /* requests that may be there at the same time, running or waiting */
-	size_t sessions; /* kept at most */
+	size_t sessions; /* kept in memory at most */
 	uint64_t memory; /* bytes of all sequences, running and kept */
+	const struct session_folder_options *folder; /* for kept ones on disk; NULL: none */
 };
 
 typedef struct engine engine;
@@ -16,7 +17,7 @@ typedef struct engine engine;
 /* `model` must outlive the engine. */
 rosa_status engine_new(const struct served *model, const struct engine_options *options, engine **made,
 		       rosa_error *err);
-/* No task may be left. Safe on NULL. */
+/* No task may be left. What is kept is written to disk, where there is a folder for it. Safe on NULL. */
 void engine_free(engine *engine);
 
 /* Hands in the tasks of one request. Refused (429) when there are too many, or (503) when the engine ends. */
@@ -45,8 +46,10 @@ struct engine_slot {
 };
 struct engine_report {
 	size_t running, waiting, requests; /* tasks, tasks, requests */
-	size_t sessions;
+	size_t sessions;                   /* in memory; files: on disk */
 	uint64_t session_bytes, running_bytes;
+	size_t files;
+	uint64_t file_bytes;
 	uint64_t finished, refused, failed, cancelled;    /* tasks; refused: requests */
 	uint64_t prompt_tokens, cached_tokens, generated; /* tokens */
 	double reading_seconds, writing_seconds;          /* of turns that read prompts, and of those that only wrote */

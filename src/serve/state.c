@@ -81,8 +81,10 @@ void answer_metrics(struct json_text *text, engine *engine)
 	    {"requests_refused_total", "counter", "Requests refused because the queue was full.", (double)r.refused},
 	    {"requests_processing", "gauge", "Prompts being read or answered.", (double)r.running},
 	    {"requests_deferred", "gauge", "Prompts waiting for a slot.", (double)r.waiting},
-	    {"sessions", "gauge", "Sessions kept.", (double)r.sessions},
+	    {"sessions", "gauge", "Sessions kept in memory.", (double)r.sessions},
 	    {"session_bytes", "gauge", "Memory of the sessions kept.", (double)r.session_bytes},
+	    {"session_files", "gauge", "Sessions kept on disk.", (double)r.files},
+	    {"session_file_bytes", "gauge", "Bytes of the sessions kept on disk.", (double)r.file_bytes},
 	    {"running_bytes", "gauge", "Memory of the texts being read or answered.", (double)r.running_bytes},
 	};
 

@@ -29,6 +29,7 @@ struct serve_task {
 	/* What the thread that owns the decoder works with. */
 	sequence *sequence; /* has read a beginning of the tokens; NULL: not begun */
 	pointer_past *past; /* of the model's pointer, over a beginning of them; NULL: there is none */
+	uint64_t file;      /* of the session that was taken over (sessions.h); 0: none */
 	float *logits;      /* [1 or SCORED_ROWS][vocabulary] */
 	float *unaltered;   /* [vocabulary], while scored: the sampler changes logits */
 	struct decoding decoding;

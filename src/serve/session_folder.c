@@ -1,0 +1,284 @@
+/*
+ * Kept texts on disk.
+ *
+ * Each is a session of `rosatune generate` (model/session.c) in a file of its own, replaced as a whole: whenever the
+ * server is killed, a file has its old text or its new one. Nothing else is written down; a server that starts learns
+ * what there is from the files, and their order from the times at which they were changed.
+ *
+ * A file that is damaged or of another model is left where it is, since another server may want it, but counts: it goes
+ * when its time comes as the oldest.
+ */
+#include "serve/session_folder.h"
+
+#include "base/folders.h"
+#include "base/paths.h"
+#include "base/status.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define LOCK "lock"
+#define NAME "kept-%016" PRIx64 ".session"
+
+struct session_folder {
+	struct session_folder_options options;
+	decoder *decoder;
+	int lock;
+	uint64_t next; /* number */
+};
+
+/* The path of a file; NULL if there is no memory. */
+static char *path_of(const session_folder *folder, uint64_t number)
+{
+	char name[64];
+
+	snprintf(name, sizeof(name), NAME, number);
+	return path_join(folder->options.path, name);
+}
+
+static rosa_status no_memory(rosa_error *err)
+{
+	return rosa_fail(err, ROSA_ENOMEM, "no memory for the list of kept texts");
+}
+
+/* ---------------------------------------------------------------------------------------------- opening, closing -- */
+
+static rosa_status lock(session_folder *folder, rosa_error *err)
+{
+	char *path = path_join(folder->options.path, LOCK);
+
+	folder->lock = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
+	free(path);
+	if (folder->lock < 0)
+		return rosa_fail(err, ROSA_EIO, "cannot write to the folder %s: %s", folder->options.path,
+				 strerror(errno));
+	if (flock(folder->lock, LOCK_EX | LOCK_NB) != 0)
+		return rosa_fail(err, ROSA_EIO, "the folder %s is in use by another server; give another",
+				 folder->options.path);
+	return ROSA_OK;
+}
+
+rosa_status session_folder_open(const struct session_folder_options *options, decoder *decoder, session_folder **made,
+				rosa_error *err)
+{
+	session_folder *folder = calloc(1, sizeof(*folder));
+	rosa_status status;
+
+	*made = NULL;
+	if (!folder)
+		return no_memory(err);
+	*folder = (session_folder){.options = *options, .decoder = decoder, .lock = -1, .next = 1};
+	status = folder_make(options->path, err);
+	if (status == ROSA_OK)
+		status = lock(folder, err);
+	if (status == ROSA_OK)
+		*made = folder;
+	else
+		session_folder_close(folder);
+	return status;
+}
+
+void session_folder_close(session_folder *folder)
+{
+	if (folder && folder->lock >= 0)
+		close(folder->lock);
+	free(folder);
+}
+
+uint64_t session_folder_limit(const session_folder *folder)
+{
+	return folder->options.limit;
+}
+
+void session_folder_tell(const session_folder *folder, const char *message)
+{
+	folder->options.say(message);
+}
+
+/* ------------------------------------------------------------------------------------------------------- listing -- */
+
+struct dated_file {
+	struct session_file file;
+	struct timespec changed;
+};
+
+static bool is_name(const char *name, uint64_t *number)
+{
+	char again[64];
+
+	if (sscanf(name, "kept-%16" SCNx64 ".session", number) != 1)
+		return false;
+	snprintf(again, sizeof(again), NAME, *number);
+	return strcmp(name, again) == 0;
+}
+
+/* What a server that was killed left: the folder is locked, so nobody is writing it. */
+static void remove_leftover(const session_folder *folder, const char *name)
+{
+	char *path = strncmp(name, ".rosatune-", 10) == 0 && path_ends_in(name, ".tmp")
+			 ? path_join(folder->options.path, name)
+			 : NULL;
+
+	if (path)
+		unlink(path);
+	free(path);
+}
+
+/* What is in a file. Its name is `number`. */
+static rosa_status look(const session_folder *folder, uint64_t number, struct dated_file *found, rosa_error *err)
+{
+	char *path = path_of(folder, number);
+	struct session session;
+	struct stat about;
+	rosa_error why;
+
+	*found = (struct dated_file){.file = {.number = number}};
+	if (!path)
+		return no_memory(err);
+	if (stat(path, &about) == 0) {
+		found->file.bytes = (uint64_t)about.st_size;
+		found->changed = about.st_mtim;
+	}
+	if (session_look(path, folder->decoder, &session, &found->file.steps, &why) == ROSA_OK) {
+		found->file.tokens = session.tokens;
+		session.tokens = (struct tokens){0};
+		session_free(&session);
+	} else {
+		session_folder_tell(folder, why.message);
+	}
+	free(path);
+	return ROSA_OK;
+}
+
+static int older(const void *a, const void *b)
+{
+	const struct dated_file *x = a, *y = b;
+	const struct timespec s = x->changed, t = y->changed;
+
+	if (s.tv_sec != t.tv_sec)
+		return s.tv_sec < t.tv_sec ? -1 : 1;
+	if (s.tv_nsec != t.tv_nsec)
+		return s.tv_nsec < t.tv_nsec ? -1 : 1;
+	return x->file.number < y->file.number ? -1 : x->file.number > y->file.number;
+}
+
+/* All files, in any order. */
+static rosa_status list(session_folder *folder, DIR *names, struct dated_file **all, size_t *count, rosa_error *err)
+{
+	struct dirent *entry;
+	uint64_t number;
+	rosa_status status = ROSA_OK;
+
+	while (status == ROSA_OK && (entry = readdir(names)) != NULL) {
+		remove_leftover(folder, entry->d_name);
+		if (!is_name(entry->d_name, &number))
+			continue;
+		struct dated_file *grown = realloc(*all, (*count + 1) * sizeof(*grown));
+
+		if (!grown)
+			return no_memory(err);
+		*all = grown;
+		status = look(folder, number, &grown[*count], err);
+		*count += status == ROSA_OK;
+		folder->next = number >= folder->next ? number + 1 : folder->next;
+	}
+	return status;
+}
+
+rosa_status session_folder_list(session_folder *folder, struct session_file **files, size_t *count, rosa_error *err)
+{
+	DIR *names = opendir(folder->options.path);
+	struct dated_file *all = NULL;
+	rosa_status status;
+
+	*files = NULL;
+	*count = 0;
+	if (!names)
+		return rosa_fail(err, ROSA_EIO, "cannot read the folder %s: %s", folder->options.path, strerror(errno));
+	status = list(folder, names, &all, count, err);
+	closedir(names);
+	*files = malloc((*count + 1) * sizeof(**files));
+	if (status == ROSA_OK && !*files)
+		status = no_memory(err);
+	if (*count)
+		qsort(all, *count, sizeof(*all), older);
+	for (size_t i = 0; i < *count; i++) {
+		if (status == ROSA_OK)
+			(*files)[i] = all[i].file;
+		else
+			tokens_free(&all[i].file.tokens);
+	}
+	free(all);
+	if (status != ROSA_OK) {
+		free(*files);
+		*files = NULL;
+		*count = 0;
+	}
+	return status;
+}
+
+/* --------------------------------------------------------------------------------------------------------- files -- */
+
+uint64_t session_folder_number(session_folder *folder)
+{
+	return folder->next++;
+}
+
+rosa_status session_folder_save(const session_folder *folder, uint64_t number, const struct tokens *tokens,
+				sequence *sequence, const struct file_hooks *hooks, uint64_t *bytes, rosa_error *err)
+{
+	const struct session session = {.settings = folder->options.settings, .tokens = *tokens};
+	const struct file_options options = {.hooks = hooks};
+	char *path = path_of(folder, number);
+	struct stat about;
+	rosa_status status;
+
+	if (!path)
+		return no_memory(err);
+	status = session_save(path, &session, (struct session_state){.sequence = sequence}, &options, err);
+	if (status == ROSA_OK)
+		*bytes = stat(path, &about) == 0 ? (uint64_t)about.st_size : 0;
+	free(path);
+	return status;
+}
+
+rosa_status session_folder_load(const session_folder *folder, uint64_t number, struct session *session, sequence **made,
+				rosa_error *err)
+{
+	char *path = path_of(folder, number);
+	rosa_status status;
+
+	*made = NULL;
+	memset(session, 0, sizeof(*session));
+	if (!path)
+		return no_memory(err);
+	status = session_load(path, folder->decoder, session, made, err);
+	free(path);
+	return status;
+}
+
+void session_folder_remove(const session_folder *folder, uint64_t number)
+{
+	char *path = path_of(folder, number);
+
+	if (path)
+		unlink(path);
+	free(path);
+}
+
+void session_folder_touch(const session_folder *folder, uint64_t number)
+{
+	char *path = path_of(folder, number);
+
+	if (path)
+		utimensat(AT_FDCWD, path, NULL, 0);
+	free(path);
+}

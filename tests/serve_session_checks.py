@@ -1,0 +1,190 @@
+"""Texts that rosatune serve keeps on disk, from outside. The first argument is the program."""
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True
+from serve_checks import GREEDY, STORY, Server, cached, text
+from tiny_model import LIMIT, PROGRAM, WINDOW, Base, main, out, write_adapter, write_pointer
+
+LONG = STORY * 150
+NAME = re.compile(r"kept-[0-9a-f]{16}\.session$")
+
+
+def files(folder="kept"):
+    """The sessions in a folder, the one changed last at the end."""
+    names = sorted(os.listdir(folder), key=lambda name: os.stat(f"{folder}/{name}").st_mtime_ns)
+    return [f"{folder}/{name}" for name in names if NAME.match(name)]
+
+
+class Sessions(Base):
+    def setUp(self):
+        shutil.rmtree("kept", ignore_errors=True)
+
+    def serve(self, *words, **options):
+        return Server("--sessions", "kept", *words, **options)
+
+    def ask(self, server, prompt, most=12):
+        return server.complete(prompt, max_tokens=most, **GREEDY)
+
+    def saved(self, server, count=1):
+        """Waits until there are so many sessions on disk, and nothing is left to write."""
+        server.until("session_files", count)
+
+    def test_a_restarted_server_goes_on(self):
+        write_adapter("adapter")
+        write_pointer("pointer.json", 8)
+        for options in [], WINDOW, ["--adapter", "adapter", "--pointer", "pointer.json"]:
+            with self.subTest(options=options):
+                self.setUp()
+                with self.serve(*options) as server:
+                    first = self.ask(server, LONG)
+                    self.assertEqual(server.end(signal.SIGTERM), (0, ""))
+                prompt = LONG + text(first) + " And then?"
+                wanted = out("--prompt", prompt, "--tokens", "12", *options)
+                with self.serve(*options) as server:
+                    self.assertRegex(server.line, r"in kept: \d+\.\d of 8192\.0 MiB, [12] texts")
+                    second = self.ask(server, prompt)
+                    self.assertEqual(text(second), wanted)
+                    self.assertEqual(cached(second), first["usage"]["total_tokens"] - 1)
+                    # From memory now, and with the older text replaced by the longer one.
+                    self.assertEqual(cached(self.ask(server, prompt)), second["usage"]["prompt_tokens"] - 1)
+                with self.serve(*options) as server:
+                    third = self.ask(server, prompt)
+                    self.assertEqual((text(third), cached(third)), (wanted, second["usage"]["prompt_tokens"] - 1))
+
+    def test_generate_reads_them(self):
+        with self.serve(*WINDOW) as server:
+            self.ask(server, STORY, 40)
+        whole = out("--prompt", STORY, "--tokens", "60", *WINDOW)
+        paths = files()
+        self.assertEqual(len(paths), 2)  # where the answer begins, and where it ends
+        longest = max(paths, key=os.path.getsize)
+        result = subprocess.run([PROGRAM, "generate", "--model", "plain.gguf", "--load-session", longest, "--tokens", "20"],
+                                capture_output=True, text=True, timeout=LIMIT, stdin=subprocess.DEVNULL, check=False)
+        self.assertEqual((result.returncode, result.stdout.rstrip("\n")), (0, whole[40:]), result.stderr)
+
+    def test_kill(self):
+        """Killed at any time, with nothing lost that was written before and no half of a file left."""
+        wanted, known, prompt = [], 0, LONG
+        with Server() as server:
+            for _ in range(12):
+                wanted.append(text(self.ask(server, prompt)))
+                prompt += wanted[-1] + " And then?"
+        prompt = LONG
+        for i, answer in enumerate(wanted):
+            with self.serve() as server:
+                self.assertEqual(len(files()) + 1, len(os.listdir("kept")))  # and the lock; no leftovers
+                given = self.ask(server, prompt)
+                self.assertEqual(text(given), answer)
+                self.assertGreaterEqual(cached(given), known)
+                if i % 3 == 2:
+                    server.until("session_files", 1)
+                    time.sleep(0.2)
+                    known = given["usage"]["total_tokens"] - 1
+                elif i % 3 == 1:
+                    time.sleep(0.0002 * i)
+                server.process.kill()
+                self.assertEqual(server.process.communicate(timeout=LIMIT)[1], "")
+                self.assertLessEqual(len(files()), 1)
+            prompt += answer + " And then?"
+
+    def test_disk_is_bounded(self):
+        with self.serve("--keep", "1") as server:
+            self.ask(server, "a" + STORY)
+            self.saved(server)
+            size = server.metric("session_file_bytes")
+        limit = int(3.5 * size)
+        with self.serve("--keep", "1", "--disk", str(limit)) as server:
+            for letter in "bcd":
+                self.ask(server, letter + STORY)
+            self.assertEqual(cached(self.ask(server, "b" + STORY)), len(STORY))  # is the newest now
+            self.ask(server, "e" + STORY)
+            self.assertEqual(server.end(signal.SIGTERM), (0, ""))
+        self.assertEqual(len(files()), 3)
+        self.assertLessEqual(sum(map(os.path.getsize, files())), limit)
+        with self.serve("--keep", "1", "--disk", str(limit)) as server:
+            for letter, kept in ("d", True), ("b", True), ("e", True), ("a", False), ("c", False):
+                self.assertEqual(cached(self.ask(server, letter + STORY)), len(STORY) if kept else 0, letter)
+        with self.serve("--disk", "100") as server:
+            self.assertEqual(server.metric("session_files"), 0)
+            self.ask(server, STORY)
+            self.assertEqual(cached(self.ask(server, STORY)), len(STORY) - 1)
+        self.assertEqual(files(), [])
+
+    def test_what_leaves_memory_stays_on_disk(self):
+        with self.serve("--keep", "2") as server:
+            for letter in "abcd":
+                self.ask(server, letter + STORY)
+            self.assertEqual(server.metric("sessions"), 2)
+            for letter in "abcd":
+                answer = self.ask(server, letter + STORY)
+                self.assertEqual(cached(answer), len(STORY))
+                self.assertEqual(text(answer), out("--prompt", letter + STORY, "--tokens", "12"))
+
+    def test_damaged_files(self):
+        with self.serve() as server:
+            for letter in "abc":
+                self.ask(server, letter + STORY)
+        paths = files()
+        for path, place in zip(paths, (100, -20)):  # in the list of tokens, and in the state
+            with open(path, "r+b") as file:
+                file.seek(place, os.SEEK_SET if place > 0 else os.SEEK_END)
+                byte = file.read(1)
+                file.seek(-1, os.SEEK_CUR)
+                file.write(bytes([byte[0] ^ 1]))
+        with self.serve() as server:
+            for letter, kept in zip("abc", (False, False, True)):
+                answer = self.ask(server, letter + STORY)
+                self.assertEqual(cached(answer), len(STORY) if kept else 0)
+                self.assertEqual(text(answer), out("--prompt", letter + STORY, "--tokens", "12"))
+            said = server.end(signal.SIGTERM)[1].splitlines()
+        self.assertEqual(len(said), 2, said)
+        self.assertRegex(said[0], f"note: {paths[0]} was cut short or altered")
+        self.assertRegex(said[1], f"note: {paths[1]}: .*damaged")
+
+    def test_sessions_of_another_model_are_not_used(self):
+        write_adapter("one")
+        write_adapter("two", seed=2)
+        settings = [([], "plain"), ([], "other"), (WINDOW, "plain"), (["--adapter", "one"], "plain"),
+                    (["--adapter", "two"], "plain")]
+        for options, model in settings:
+            with self.serve(*options, model=f"{model}.gguf") as server:
+                answer = self.ask(server, STORY)
+                self.assertEqual(cached(answer), 0)
+                self.assertEqual(text(answer), out("--prompt", STORY, "--tokens", "12", *options,
+                                                   model=f"{model}.gguf"))
+        for options, model in settings:
+            with self.serve(*options, model=f"{model}.gguf") as server:
+                self.assertEqual(cached(self.ask(server, STORY)), len(STORY) - 1)
+                said = server.end(signal.SIGTERM)[1]
+                self.assertRegex(said, "the sequence was read")
+
+    def test_one_server_per_folder(self):
+        with self.serve():
+            result = subprocess.run([PROGRAM, "serve", "--model", "plain.gguf", "--port", "0", "--sessions", "kept"],
+                                    check=False, capture_output=True, text=True, timeout=LIMIT,
+                                    stdin=subprocess.DEVNULL)
+            self.assertEqual(result.returncode, 1)
+            self.assertIn("in use by another server", result.stderr)
+
+    def test_a_folder_that_cannot_be_written(self):
+        with open("kept", "w", encoding="utf-8"):
+            pass
+        result = subprocess.run([PROGRAM, "serve", "--model", "plain.gguf", "--port", "0", "--sessions", "kept"],
+                                check=False, capture_output=True, text=True, timeout=LIMIT, stdin=subprocess.DEVNULL)
+        os.unlink("kept")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("cannot make the folder kept", result.stderr)
+
+
+if __name__ == "__main__":
+    features = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True).stdout
+    if "microhttpd: yes" not in features:
+        print("skipped: this build has no HTTP server", file=sys.stderr)
+        sys.exit(77)
+    main({"plain": {"context": 8192}, "other": {"seed": 2}})
