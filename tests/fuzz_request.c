@@ -1,8 +1,8 @@
 /*
  * Any bytes as a request.
  *
- * The first byte chooses the kind. What is accepted must hold what request.h promises; what is refused must say why, in
- * words that can be sent as JSON.
+ * The first byte chooses the kind, or to let the body choose. What is accepted must hold what request.h promises; what
+ * is refused must say why, in words that can be sent as JSON.
  */
 #include "base/utf8.h"
 #include "serve/request.h"
@@ -17,6 +17,7 @@ static void check_accepted(const struct request *request)
 	check(request->most <= ROSA_MAX_STEPS && request->top <= REQUEST_TOP && request->stop_count <= REQUEST_STOPS);
 	for (size_t i = 0; i < request->stop_count; i++)
 		check(*request->stops[i]);
+	check(request->kind != REQUEST_EITHER);
 	if (request->kind == REQUEST_CHAT) {
 		check(request->conversation.count > 0 && !request->prompts);
 		for (size_t i = 0; i < request->conversation.count; i++)
@@ -35,13 +36,13 @@ static void check_accepted(const struct request *request)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	const struct request_defaults defaults = {{-1, -1, -1, -1, -1}, 99};
+	static const enum request_kind kinds[] = {REQUEST_COMPLETION, REQUEST_CHAT, REQUEST_EITHER};
 	struct request request;
 	struct api_error error = {0};
 
 	if (!size)
 		return 0;
-	if (request_parse(data[0] % 2 ? REQUEST_CHAT : REQUEST_COMPLETION, (const char *)data + 1, size - 1, &defaults,
-			  &request, &error)) {
+	if (request_parse(kinds[data[0] % 3], (const char *)data + 1, size - 1, &defaults, &request, &error)) {
 		check_accepted(&request);
 		request_free(&request);
 		return 0;

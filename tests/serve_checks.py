@@ -14,7 +14,8 @@ import time
 
 sys.dont_write_bytecode = True
 from tiny_model import (
-    LIMIT, PROGRAM, SPECIAL, THINKING, WINDOW, Base, logits, main, message, out, receptive, write_adapter, write_pointer,
+    LIMIT, PROGRAM, SPECIAL, THETA, THINKING, WINDOW, Base, find_place, logits, main, message, out, receptive,
+    write_adapter, write_pointer,
 )
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -295,6 +296,126 @@ class Reading(Base):
             self.assertEqual(len(text(server.complete("x" * 100, max_tokens=5, **GREEDY))), 5)
 
 
+def chain_of(tokens, t, delay, links):
+    """The places after t and the lengths of their matches, by the definition."""
+    place, length = find_place(tokens, t, delay)
+    while place >= 0 and links:
+        yield place, length
+        links -= 1
+        place, further = find_place(tokens, place - 1, 0) if place else (-1, 0)
+        length = min(length, further)
+
+
+class Memory(Base):
+    """Where an answer looked, and the answer without looking."""
+
+    PROMPT = STORY * 4
+    MOST = 40
+    PLACES = {"places": True}
+
+    def check(self, answer, by, delay, links, weights):
+        """Compares the places of an answer with the definition."""
+        choice = answer["choices"][0]
+        told = choice["rosatune"]["tokens"]
+        tokens = list((self.PROMPT + choice["text"]).encode())
+        first = len(self.PROMPT)
+        self.assertEqual([t["id"] for t in told], tokens[first:])
+        self.assertEqual([(t["position"], t["offset"]) for t in told], [(first + i, i) for i in range(self.MOST)])
+        found = 0
+        for token in told:
+            t = token["position"]
+            places = [p for p in token["places"] if p["by"] == by]
+            wanted = [*chain_of(tokens, t - 1, delay, links)]
+            self.assertEqual([(p["position"], p["length"]) for p in places], wanted)
+            self.assertEqual([p["hit"] for p in places], [tokens[place] == tokens[t] for place, _ in wanted])
+            for place, weight in zip(places, weights([length for _, length in wanted])):
+                self.assertAlmostEqual(place["weight"], weight, delta=1e-5)
+            found += len(wanted)
+        self.assertGreater(found, self.MOST)
+        self.assertGreater(choice["rosatune"]["bytes"]["attention"], 0)
+
+    def test_places_of_a_pointer(self):
+        write_pointer("pointer.json", 8)
+
+        def shares(lengths):
+            raw = [math.exp(THETA[i][min(length, 12)]) for i, length in enumerate(lengths)]
+            return [a / (1 + sum(raw)) for a in raw]
+
+        with Server(*WINDOW, "--pointer", "pointer.json") as server:
+            plain = server.complete(self.PROMPT, max_tokens=self.MOST, **GREEDY)
+            self.assertNotIn("rosatune", plain["choices"][0])
+            answer = server.complete(self.PROMPT, max_tokens=self.MOST, rosatune=self.PLACES, **GREEDY)
+            self.assertEqual(text(answer), text(plain))
+            self.check(answer, "pointer", 8, 2, shares)
+            # The context's own: the same text, and memory off.
+            for _ in range(2):
+                off = server.complete(self.PROMPT, max_tokens=self.MOST, rosatune={"memory": False} | self.PLACES,
+                                      **GREEDY)
+                self.assertEqual(text(off), out("--prompt", self.PROMPT, "--tokens", str(self.MOST), *WINDOW))
+                self.assertEqual(cached(off), len(self.PROMPT) - 1)
+                self.assertEqual([t["places"] for t in off["choices"][0]["rosatune"]["tokens"]], [[]] * self.MOST)
+            again = server.complete(self.PROMPT, max_tokens=self.MOST, rosatune=self.PLACES, **GREEDY)
+            self.assertEqual(again["choices"], answer["choices"])
+            self.assertTrue(json.loads(server.get("/props"))["pointer"])
+
+    def test_places_of_an_adapter(self):
+        gains = write_adapter("adapter", chain=3)
+
+        def means(lengths):
+            return [sum(layer[i][min(length, 9)] for layer in gains) / len(gains) for i, length in enumerate(lengths)]
+
+        with Server("--adapter", "adapter") as server:
+            self.assertTrue(json.loads(server.get("/props"))["adapter"])
+            wanted = out("--prompt", self.PROMPT, "--tokens", str(self.MOST), "--adapter", "adapter")
+            silent = out("--prompt", self.PROMPT, "--tokens", str(self.MOST), *WINDOW)
+            self.assertNotEqual(wanted, silent)
+            answer = server.complete(self.PROMPT, max_tokens=self.MOST, rosatune=self.PLACES, **GREEDY)
+            self.assertEqual(text(answer), wanted)
+            self.check(answer, "adapter", 8, 3, means)
+            # An adapter that reads nothing is no adapter. What was read with it on is of no use, and the other way.
+            for known in 0, len(self.PROMPT) - 1:
+                off = server.complete(self.PROMPT, max_tokens=self.MOST, rosatune={"memory": False}, **GREEDY)
+                self.assertEqual((text(off), cached(off)), (silent, known))
+                on = server.complete(self.PROMPT, max_tokens=self.MOST, **GREEDY)
+                self.assertEqual((text(on), cached(on)), (wanted, len(self.PROMPT) - 1))
+            drawn = dict(max_tokens=self.MOST, temperature=0.9, seed=5, rosatune={"memory": False})
+            self.assertEqual(text(server.complete(self.PROMPT, **drawn)), text(server.complete(self.PROMPT, **drawn)))
+
+    def test_streams_add_up(self):
+        write_pointer("pointer.json", 8)
+        messages = [{"role": "user", "content": self.PROMPT}]
+        with Server(*WINDOW, "--pointer", "pointer.json", "--chunk", "16") as server:
+            for path, fields in (COMPLETIONS, {"prompt": self.PROMPT}), (CHAT, {"messages": messages}):
+                asked = fields | GREEDY | {"max_tokens": 30}
+                whole = server.post(path, rosatune=self.PLACES, **asked)["choices"][0]
+                events = server.stream(path, rosatune=self.PLACES | {"progress": True}, **asked)
+                choices = [event["choices"][0] for event in events if event["choices"]]
+                self.assertEqual([t for c in choices for t in c["rosatune"]["tokens"]], whole["rosatune"]["tokens"])
+                self.assertEqual(choices[-1]["rosatune"]["bytes"], whole["rosatune"]["bytes"])
+                read = [event["rosatune"] for event in events if not event["choices"]]
+                self.assertEqual(read[0]["cached_tokens"], read[0]["prompt_tokens"] - 1)
+            events = server.stream(COMPLETIONS, prompt="Anew: " + self.PROMPT, max_tokens=1,
+                                   rosatune={"progress": True})
+            read = [event["rosatune"]["tokens_read"] for event in events if not event["choices"]]
+            self.assertEqual(read, sorted(set(read)))
+            self.assertIn(len(read), range(1, len(self.PROMPT)))
+
+    def test_tokens_of_a_text(self):
+        with Server() as server:
+            answer = server.post("/tokenize", prompt="h\u00e9 \U0001f600.")
+            self.assertEqual(answer["tokens"], [*"h\u00e9 \U0001f600.".encode()])
+            self.assertEqual((answer["count"], answer["text"]), (9, "h\u00e9 \U0001f600."))
+            # Bytes that begin a character stand where it will.
+            self.assertEqual(answer["offsets"], [0, 1, 1, 2, 3, 3, 3, 3, 4])
+            said = message("user", "Who?") + "<|im_start|>assistant\n"
+            answer = server.post("/tokenize", messages=[{"role": "user", "content": "Who?"}])
+            self.assertEqual(answer["text"], said)
+            self.assertEqual(answer["count"],
+                             server.chat(("user", "Who?"), max_tokens=1)["usage"]["prompt_tokens"])
+            self.assertIn("give one", server.post("/tokenize", 400, prompt=["a", "b"])["error"]["message"])
+            self.assertEqual(server.post("/tokenize", 400)["error"]["param"], "prompt")
+
+
 class Together(Base):
     def test_clients_at_once_get_what_each_gets_alone(self):
         write_adapter("adapter")
@@ -472,6 +593,9 @@ class Refusals(Base):
                 ("stream", "true or false", {"prompt": "a", "stream": 1}),
                 ("logit_bias", "not known", {"prompt": "a", "logit_bias": {"1": 2}}),
                 ("model", "must be a string", {"prompt": "a", "model": 1}),
+                ("rosatune", "must be an object", {"prompt": "a", "rosatune": True}),
+                ("rosatune", "true or false", {"prompt": "a", "rosatune": {"places": 1}}),
+                ("rosatune", "rosatune.window is not known", {"prompt": "a", "rosatune": {"window": 1}}),
             ]:
                 self.refuse(server, 400, param, pattern, **fields)
             for param, pattern, fields in [

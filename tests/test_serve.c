@@ -88,6 +88,21 @@ static void a_chat_has_messages(void **state)
 	request_free(&request);
 }
 
+static void what_only_this_server_has_is_asked_for(void **state)
+{
+	struct request request =
+	    parse_as(REQUEST_EITHER, "{\"prompt\": \"a\", \"rosatune\": {\"places\": true, \"memory\": null}}");
+
+	assert_int_equal(request.kind, REQUEST_COMPLETION);
+	assert_true(request.places && !request.silent && !request.progress);
+	request_free(&request);
+	request = parse_as(REQUEST_EITHER, "{\"messages\": [{\"role\": \"user\"}], \"rosatune\": {\"memory\": false, "
+					   "\"progress\": true}}");
+	assert_int_equal(request.kind, REQUEST_CHAT);
+	assert_true(!request.places && request.silent && request.progress);
+	request_free(&request);
+}
+
 static void what_is_wrong_is_named(void **state)
 {
 	static const struct {
@@ -98,6 +113,8 @@ static void what_is_wrong_is_named(void **state)
 		     {"{\"prompt\": [\"a\", {}]}", "prompt", "must be a string"},
 		     {"{\"prompt\": [[1], [\"x\"]]}", "prompt", "whole number"},
 		     {"{\"prompt\": \"a\", \"prompt\": \"b\"}", NULL, "duplicate"},
+		     {"{\"prompt\": \"a\", \"rosatune\": []}", "rosatune", "must be an object"},
+		     {"{\"prompt\": \"a\", \"rosatune\": {\"x\": 1}}", "rosatune", "rosatune.x is not known"},
 		     {"[7]", NULL, "JSON"},
 		     {"", NULL, "the request"}};
 
@@ -134,12 +151,23 @@ static void the_longest_beginning_that_can_be_reached_is_chosen(void **state)
 	};
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
-		const struct session_choice choice = sessions_choose(&sessions, cases[i].ids, cases[i].count);
+		const struct session_choice choice = sessions_choose(&sessions, false, cases[i].ids, cases[i].count);
 
 		assert_int_equal(choice.steps, cases[i].steps);
 		if (choice.steps)
 			assert_int_equal(choice.index, cases[i].index);
 	}
+}
+
+static void what_was_read_silently_is_apart(void **state)
+{
+	uint32_t ids[] = {1, 2, 3};
+	struct kept kept[] = {{.tokens = {ids, 3, 3}}, {.tokens = {ids, 2, 2}, .silent = true}};
+	const struct sessions sessions = {.all = kept, .count = 2};
+
+	assert_int_equal(sessions_choose(&sessions, false, ids, 3).steps, 3);
+	assert_int_equal(sessions_choose(&sessions, true, ids, 3).steps, 2);
+	assert_int_equal(sessions_choose(&sessions, true, ids, 3).index, 1);
 }
 
 /* --------------------------------------------------------------------------------------------------------- scores --
@@ -167,6 +195,41 @@ static void scores_are_logarithms_of_probabilities(void **state)
 	scores_free(&scores);
 }
 
+/* --------------------------------------------------------------------------------------------------------- places --
+ */
+
+static void must_read(struct json_text *text, const char *wanted)
+{
+	assert_false(text->failed);
+	assert_string_equal(text->data ? text->data : "", wanted);
+	json_text_free(text);
+}
+
+static void places_are_told_by_token(void **state)
+{
+	const uint32_t ids[] = {7, 8, 9, 8};
+	struct step_places step = {.links = 1, .reads = 1, .shares = {0.5}, .read = {{2, 3, 0.25f}}};
+	const struct step_places nothing = {.links = 0};
+	struct answer_places places = {0};
+	struct json_text text = {0};
+	rosa_error error;
+
+	step.found.token[0] = 8;
+	step.found.place[0] = 1;
+	step.found.length[0] = 4;
+	for (size_t i = 0; i < 100; i++)
+		must(answer_places_add(&places, &nothing, ids, 3, i, &error), &error);
+	must(answer_places_add(&places, &step, ids, 4, 5, &error), &error);
+	answer_places_put(&places, 99, &text);
+	must_read(&text, "[{\"id\": 9, \"position\": 2, \"offset\": 99, \"places\": []}, "
+			 "{\"id\": 8, \"position\": 3, \"offset\": 5, \"places\": [{\"position\": 1, \"length\": 4, "
+			 "\"by\": \"pointer\", \"weight\": 0.5, \"hit\": true}, {\"position\": 2, \"length\": 3, "
+			 "\"by\": \"adapter\", \"weight\": 0.25, \"hit\": false}]}]");
+	answer_places_put(&places, 101, &text);
+	must_read(&text, "[]");
+	answer_places_free(&places);
+}
+
 /* --------------------------------------------------------------------------------------------------------- events --
  */
 
@@ -192,13 +255,6 @@ static void put(struct serve_task *task, const char *text)
 
 	must(text_append(&task->text, "text", text, strlen(text), false, &error), &error);
 	task->made++;
-}
-
-static void must_read(struct json_text *text, const char *wanted)
-{
-	assert_false(text->failed);
-	assert_string_equal(text->data ? text->data : "", wanted);
-	json_text_free(text);
 }
 
 static void events_have_what_is_new(void **state)
@@ -232,6 +288,39 @@ static void events_have_what_is_new(void **state)
 	text_free(&task.text);
 	free(x.sent);
 #undef HEAD
+}
+
+static void reading_is_told_until_something_is_written(void **state)
+{
+	struct served served;
+	struct serve_task task, *tasks[1];
+	struct exchange x = scene(&task, tasks, REQUEST_COMPLETION, &served);
+	struct json_text text = {0};
+
+#define READ(n)                                                                                                        \
+	"data: {\"id\": \"id\", \"object\": \"text_completion\", \"created\": 5, \"model\": \"m\", \"choices\": "      \
+	"[], \"rosatune\": {\"index\": 0, \"prompt_tokens\": 3, \"cached_tokens\": 1, \"tokens_read\": " n "}}\n\n"
+	x.request.progress = true;
+	exchange_stream(&x, &text);
+	must_read(&text, "");
+	task.begun = true;
+	task.cached = 1;
+	exchange_stream(&x, &text);
+	must_read(&text, READ("0"));
+	exchange_stream(&x, &text);
+	must_read(&text, "");
+	task.read = 1;
+	exchange_stream(&x, &text);
+	must_read(&text, READ("1"));
+	task.read = 2;
+	task.made = 1;
+	exchange_stream(&x, &text);
+	must_read(&text, "");
+	x.sent[0].read = 0; /* if it was too quick to be seen reading */
+	exchange_stream(&x, &text);
+	must_read(&text, READ("2"));
+	free(x.sent);
+#undef READ
 }
 
 static void a_stream_that_fails_says_so(void **state)
@@ -271,10 +360,14 @@ int main(void)
 	    cmocka_unit_test(advice_counts_unless_the_likeliest_is_asked_for),
 	    cmocka_unit_test(prompts_have_four_forms),
 	    cmocka_unit_test(a_chat_has_messages),
+	    cmocka_unit_test(what_only_this_server_has_is_asked_for),
 	    cmocka_unit_test(what_is_wrong_is_named),
 	    cmocka_unit_test(the_longest_beginning_that_can_be_reached_is_chosen),
+	    cmocka_unit_test(what_was_read_silently_is_apart),
+	    cmocka_unit_test(places_are_told_by_token),
 	    cmocka_unit_test(scores_are_logarithms_of_probabilities),
 	    cmocka_unit_test(events_have_what_is_new),
+	    cmocka_unit_test(reading_is_told_until_something_is_written),
 	    cmocka_unit_test(a_stream_that_fails_says_so),
 	    cmocka_unit_test(keys_must_be_whole),
 	};

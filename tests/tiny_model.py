@@ -125,28 +125,39 @@ def write_model(path, template=CHATML, seed=1, end_row=0.0, context=512, said=b"
         file.write(start + bytes(-len(start) % 32) + data)
 
 
-def write_adapter(path, seed=1, name=None):
-    """Of 8 bits per symbol, with a window of 8 and 2 sinks, for the models above."""
+def write_adapter(path, seed=1, name=None, chain=0):
+    """Of 8 bits per symbol, with a window of 8 and 2 sinks, for the models above; or of token ids with a chain of at
+    least 2. Returns its gains, by layer and link."""
     rng = random.Random(seed)
     parts = {"q_proj.weight": [WIDTH, WIDTH], "k_proj.weight": [WIDTH, WIDTH], "v_proj.weight": [WIDTH, WIDTH],
              "out_proj.weight": [WIDTH, WIDTH], "e0": [WIDTH], "e1": [WIDTH]}
+    if chain:
+        parts = {"v_proj.weight": [WIDTH, WIDTH], "out_proj.weight": [WIDTH, WIDTH], "e0": [chain, WIDTH],
+                 "e1": [chain, WIDTH], "gain": [chain, 10]}
+    gains = []
     header, data = {"__metadata__": {"tensors": f"abc{seed}"}}, b""
     for layer in range(LAYERS):
         for part, shape in parts.items():
             count = math.prod(shape)
             header[f"layers.{layer}.{part}"] = {"dtype": "F32", "shape": shape,
                                                 "data_offsets": [len(data), len(data) + 4 * count]}
-            data += struct.pack(f"<{count}f", *(rng.gauss(0, 0.5) for _ in range(count)))
+            numbers = struct.pack(f"<{count}f", *(rng.gauss(0, 0.5) for _ in range(count)))
+            data += numbers
+            if part == "gain":
+                gains.append([struct.unpack("<10f", numbers[i: i + 40]) for i in range(0, len(numbers), 40)])
     head = json.dumps(header).encode()
     head += b" " * (-len(head) % 8)
     os.makedirs(path)
     with open(path + "/adapter_model.safetensors", "wb") as file:
         file.write(struct.pack("<Q", len(head)) + head + data)
     options = {"window": 8, "sinks": 2, "bits": 8, "fusion": "post", "layers": [*range(LAYERS)]}
+    if chain:
+        options |= {"source": "tokens", "chain": chain, "delay": 8, "gain": True, "gate": False, "units": 0}
     base = {"model_type": "llama", "hidden_size": WIDTH, "num_hidden_layers": LAYERS}
     with open(path + "/adapter_config.json", "w", encoding="utf-8") as file:
         json.dump({"format": 1, "rosatune_version": "0", "base_model": base, "options": options,
                    "tensors": f"abc{seed}", "base_model_name_or_path": name}, file)
+    return gains
 
 
 # --------------------------------------------------------------------------------------------------------- running

@@ -91,6 +91,15 @@ size_t utf8_valid(const char *text, size_t size)
 	return size;
 }
 
+size_t utf8_characters(const char *text, size_t size)
+{
+	size_t count = 0;
+
+	for (size_t i = 0; i < size; i++)
+		count += ((unsigned char)text[i] & 0xc0) != 0x80;
+	return count;
+}
+
 size_t utf8_put(uint32_t point, char *to)
 {
 	if (point < 0x80) {

@@ -19,6 +19,9 @@ int utf8_unfinished(const char *text, size_t size);
 /* The number of bytes before the first that is not part of a complete character: `size` if all are. */
 size_t utf8_valid(const char *text, size_t size);
 
+/* Characters of a valid text. */
+size_t utf8_characters(const char *text, size_t size);
+
 /* Writes a code point (up to 4 bytes) and returns its length. */
 size_t utf8_put(uint32_t point, char *to);
 

@@ -319,6 +319,11 @@ size_t decoder_vocabulary(const decoder *decoder)
 	return decoder->checkpoint->config.vocabulary;
 }
 
+bool decoder_adapted(const decoder *decoder)
+{
+	return decoder->adapter != NULL;
+}
+
 /* ------------------------------------------------------------------------------------------------------ reading -- */
 
 /* How far the pieces have been read. */

@@ -30,6 +30,21 @@ rosa_status sequence_new(decoder *decoder, sequence **made, rosa_error *err);
 void sequence_free(sequence *sequence); /* safe on NULL */
 size_t sequence_steps(const sequence *sequence);
 
+/* From now on the adapter reads nothing (READS_NOTHING). To be called before the first token; copies of the sequence
+ * are silent too, and it is not saved. */
+void sequence_silence(sequence *sequence);
+
+/* A place that the last token found through the source `tokens`, of whatever decoder_read read last. */
+struct token_place {
+	int32_t step;
+	uint8_t length; /* of the match */
+	float gain;     /* by its length, the mean over the layers that read it */
+};
+#define TOKEN_PLACES 16 /* at most: the longest chain */
+
+/* Returns how many there are, in the order of the chain. 0: nothing was found, or the adapter has no such source. */
+size_t sequence_places(const sequence *sequence, struct token_place places[TOKEN_PLACES]);
+
 /* Going back to the first `steps` tokens, as if no more had been read: in place, or in a second sequence. The floor is
  * the least number that this can be done to: 0 unless a window has lost what the tokens after that would see. Fewer
  * than that, or more than were read, are refused. A sequence that could not be rewound for another reason must be
@@ -64,6 +79,7 @@ rosa_status decoder_read(decoder *decoder, size_t count, struct piece *pieces, r
 			 rosa_error *err);
 
 size_t decoder_vocabulary(const decoder *decoder);
+bool decoder_adapted(const decoder *decoder); /* it has an adapter */
 
 /* A sequence as bytes, and back into a new sequence of a decoder with the same model, adapter and options; others are
  * refused. `write` returns nonzero to stop. The bytes are checksummed. */

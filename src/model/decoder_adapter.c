@@ -17,6 +17,7 @@
 #include "model/decoder_parts.h"
 
 #include "base/status.h"
+#include "rosa/strength.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -215,13 +216,27 @@ static struct places places_of(const struct decoder_source *source, const struct
 /* Random reads of a source are drawn alike in all layers that share it, and by layer where each has its own. */
 #define SHARED_SEED ((uint64_t)1 << 32)
 
-static rosa_status find(const struct pass *pass, const struct decoder_source *source, const struct segment *segment,
-			struct finder *finder, uint64_t seed, const void *query, const void *key, rosa_error *err)
+static rosa_status find(const struct decoder_source *source, const struct segment *segment, struct finder *finder,
+			uint64_t seed, const void *query, const void *key, rosa_error *err)
 {
-	const struct past_control control = {pass->decoder->options.reads, seed};
+	const struct past_control control = {segment->sequence->reads, seed};
 	struct places places = places_of(source, segment);
 
 	return finder_find(finder, segment->count, query, key, control, &places, err);
+}
+
+/* What the last token of a segment has found. */
+static void keep_last(const struct decoder_source *source, const struct segment *segment)
+{
+	const struct places places = places_of(source, segment);
+	sequence *s = segment->sequence;
+
+	for (size_t link = 0; link < TOKEN_PLACES; link++) {
+		const size_t at = (link + 1) * segment->count - 1;
+
+		s->last_tau[link] = link < places.links ? places.tau[at] : -1;
+		s->last_length[link] = link < places.links ? places.length[at] : 0;
+	}
 }
 
 /* The symbols of a segment's tokens, as a source that needs only tokens has them. */
@@ -255,8 +270,10 @@ rosa_status decoder_find(const struct pass *pass, rosa_error *err)
 			const struct segment *segment = &pass->segments[s];
 
 			token_symbols_of(pass, source, segment, symbols);
-			status = find(pass, source, segment, &segment->sequence->finders[i], SHARED_SEED + i, symbols,
+			status = find(source, segment, &segment->sequence->finders[i], SHARED_SEED + i, symbols,
 				      symbols, err);
+			if (status == ROSA_OK && source->source.kind == SOURCE_TOKENS)
+				keep_last(source, segment);
 		}
 	}
 	return status;
@@ -280,7 +297,7 @@ static rosa_status find_by_layer(const struct pass *pass, const struct segment *
 		const bool own = source->source.kind == SOURCE_OWN;
 
 		if (own || (source->source.kind == SOURCE_LAYER && source->source.layer == number))
-			status = find(pass, source, segment,
+			status = find(source, segment,
 				      own ? &segment->sequence->own[number] : &segment->sequence->finders[i],
 				      own ? number : SHARED_SEED + i, symbols[0], symbols[shared ? 0 : 1], err);
 	}
@@ -409,4 +426,42 @@ rosa_status decoder_retrieve(const struct pass *pass, size_t number, rosa_error 
 			status = read_values(pass, segment, number, err);
 	}
 	return status;
+}
+
+/* -------------------------------------------------------------------------------------------------------- places -- */
+
+/* The mean gain of a link of source number i, over the layers that read it. */
+static float mean_gain(const decoder *d, size_t number, size_t link, uint8_t length)
+{
+	float sum = 0, layers = 0;
+
+	for (size_t layer = 0; layer < d->checkpoint->config.layers; layer++) {
+		const struct rosa_weights *weights = &d->blocks[layer].rosa;
+		size_t read = link, row = 0;
+
+		if (!d->blocks[layer].has_rosa)
+			continue;
+		for (size_t i = 0; i < number; i++)
+			read += serves(&d->sources[i], layer) ? d->sources[i].links : 0;
+		for (size_t i = 0; i < read; i++)
+			row += weights->routes[i];
+		sum += weights->gain ? weights->gain[row * ROSA_GAINS + gain_column(length)] : 1;
+		layers++;
+	}
+	return layers > 0 ? sum / layers : 0;
+}
+
+size_t sequence_places(const sequence *s, struct token_place places[TOKEN_PLACES])
+{
+	const decoder *d = s->decoder;
+	size_t number = 0, count = 0;
+
+	while (number < d->source_count && d->sources[number].source.kind != SOURCE_TOKENS)
+		number++;
+	if (number == d->source_count)
+		return 0;
+	for (; count < TOKEN_PLACES && s->last_tau[count] >= 0; count++)
+		places[count] = (struct token_place){s->last_tau[count], s->last_length[count],
+						     mean_gain(d, number, count, s->last_length[count])};
+	return count;
 }

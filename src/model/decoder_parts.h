@@ -74,11 +74,14 @@ struct waiting {
 struct sequence {
 	decoder *decoder;
 	size_t steps;
+	enum past_reads reads;               /* of its adapter */
 	struct kv_cache *caches;             /* [layers] */
 	struct finder finders[SOURCES_MOST]; /* of the sources that layers share */
 	struct finder *own;                  /* [layers]: of the source `own`, where a layer has an adapter */
 	struct values *values;               /* [layers]: where a layer has an adapter; NULL: no adapter */
 	struct waiting *waiting;             /* [layers]: NULL where values never wait */
+	int32_t last_tau[TOKEN_PLACES]; /* what the last token found through the source `tokens`, -1 after the end */
+	uint8_t last_length[TOKEN_PLACES];
 };
 
 /* Some rows of a pass: those of one sequence. */

@@ -409,3 +409,16 @@ void pointer_mix(const struct pointer *pointer, const struct pointer_links *foun
 		*logit = (float)log_add((double)*logit, summary.sum + weights[i]);
 	}
 }
+
+size_t pointer_shares(const struct pointer *pointer, const struct pointer_links *found, const float *logits,
+		      size_t vocabulary, double shares[POINTER_LINKS])
+{
+	const struct logits_summary summary = logits_summary(logits, vocabulary);
+	const struct pointer_sample sample = look(found, logits, vocabulary, &summary);
+	const double whole = pointer_weigh(pointer, &sample, shares);
+	const size_t links = links_of(pointer, sample.count);
+
+	for (size_t i = 0; i < links; i++)
+		shares[i] = exp(shares[i] - whole);
+	return links;
+}

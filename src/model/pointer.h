@@ -70,6 +70,7 @@ rosa_status pointer_save(const char *path, const struct pointer *pointer, const 
 struct pointer_links {
 	uint8_t count, length[POINTER_LINKS];
 	uint32_t token[POINTER_LINKS];
+	int32_t place[POINTER_LINKS]; /* where the token stands */
 	uint8_t alignment[POINTER_LINKS], as_long[POINTER_LINKS], followed_by[POINTER_LINKS], places, different;
 	uint16_t success;
 };
@@ -85,6 +86,11 @@ struct logits_summary logits_summary(const float *logits, size_t count);
 /* Turns the model's logits into logits of the mixture. Only those of the tokens found change; where nothing was found,
  * none does. */
 void pointer_mix(const struct pointer *pointer, const struct pointer_links *found, float *logits, size_t vocabulary);
+
+/* The share of the mixture that each link has, a_i / (1 + sum of all a), from the model's logits. Returns the number of
+ * links. */
+size_t pointer_shares(const struct pointer *pointer, const struct pointer_links *found, const float *logits,
+		      size_t vocabulary, double shares[POINTER_LINKS]);
 
 /* All that matters of a position whose next token is known: logarithms of the model's probabilities. */
 struct pointer_sample {

@@ -82,6 +82,7 @@ static void take_links(const pointer_past *past, size_t step, struct pointer_lin
 	memset(found, 0, sizeof(*found));
 	for (size_t at = step; found->count < places->links && places->tau[at] >= 0; at += places->steps) {
 		found->token[found->count] = past->tokens[places->tau[at]];
+		found->place[found->count] = places->tau[at];
 		found->length[found->count++] = places->length[at];
 	}
 }
@@ -93,6 +94,7 @@ static void take_continuation(const rosa_continuation *from, struct pointer_link
 	found->different = from->different;
 	found->success = from->success;
 	memcpy(found->token, from->token, sizeof(found->token));
+	memcpy(found->place, from->place, sizeof(found->place));
 	memcpy(found->length, from->length, sizeof(found->length));
 	memcpy(found->alignment, from->alignment, sizeof(found->alignment));
 	memcpy(found->as_long, from->as_long, sizeof(found->as_long));

@@ -37,6 +37,8 @@ rosa_status sequence_new(decoder *decoder, sequence **made, rosa_error *err)
 	if (!s)
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for a sequence");
 	s->decoder = decoder;
+	s->reads = decoder->options.reads;
+	s->last_tau[0] = -1;
 	status = make(s, err);
 	if (status != ROSA_OK) {
 		sequence_free(s);
@@ -63,6 +65,11 @@ void sequence_free(sequence *s)
 size_t sequence_steps(const sequence *sequence)
 {
 	return sequence->steps;
+}
+
+void sequence_silence(sequence *sequence)
+{
+	sequence->reads = READS_NOTHING;
 }
 
 struct sequence_memory sequence_memory(const sequence *s)

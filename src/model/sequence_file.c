@@ -171,7 +171,9 @@ rosa_status sequence_save(sequence *s, sequence_writer write, void *context, ros
 	const decoder *d = s->decoder;
 	struct saving saving = {.write = write, .context = context};
 	const struct header header = header_of(d, s->steps);
-	rosa_status status = sequence_settle(s, err);
+	rosa_status status = s->reads == d->options.reads
+				 ? sequence_settle(s, err)
+				 : rosa_fail(err, ROSA_EINVAL, "a sequence whose memory was switched off is not saved");
 
 	checksum_begin(&saving.sum, 0);
 	if (status == ROSA_OK)

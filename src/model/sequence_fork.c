@@ -54,6 +54,7 @@ rosa_status sequence_rewind(sequence *s, size_t steps, rosa_error *err)
 		d->backend->ops->cache_rewind(d->backend, &s->caches[i], steps);
 	}
 	s->steps = steps;
+	s->last_tau[0] = -1;
 	return status;
 }
 
@@ -84,6 +85,7 @@ static rosa_status fork_parts(const sequence *from, size_t steps, sequence *to, 
 	for (size_t i = 0; i < d->source_count && status == ROSA_OK; i++)
 		status = fork_finder(&from->finders[i], steps, &to->finders[i], err);
 	to->steps = steps;
+	to->reads = from->reads;
 	return status;
 }
 

@@ -7,6 +7,7 @@
 #include "serve/exchange.h"
 
 #include "base/utf8.h"
+#include "serve/prompt_encode.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -18,74 +19,6 @@
 /* ---------------------------------------------------------------------------------------------------- from requests --
  */
 
-static bool refuse_prompt(struct api_error *error, const rosa_error *why)
-{
-	return api_fail(error, why->status == ROSA_ENOMEM ? 500 : 400, "prompt", NULL, "%s", why->message);
-}
-
-/* A text's tokens, with the one that begins every text where the tokenizer has one. */
-static bool encode_text(const struct served *model, const struct prompt *prompt, struct tokens *tokens,
-			struct api_error *error)
-{
-	const int64_t first = tokenizer_bos(model->tokenizer);
-	rosa_error why;
-
-	tokens->ids = malloc(sizeof(*tokens->ids));
-	if (!tokens->ids)
-		return api_fail(error, 500, NULL, NULL, "not enough memory for a prompt");
-	tokens->room = 1;
-	if (first >= 0)
-		tokens->ids[tokens->count++] = (uint32_t)first;
-	return tokenizer_encode(model->tokenizer, prompt->text, prompt->size, true, false, tokens, &why) == ROSA_OK ||
-	       refuse_prompt(error, &why);
-}
-
-static bool encode_chat(const struct served *model, const struct request *request, struct tokens *tokens,
-			struct api_error *error)
-{
-	const struct conversation *said = &request->conversation;
-	rosa_error why;
-
-	if (model->chat.style == CHAT_NONE)
-		return api_fail(error, 400, NULL, NULL,
-				"the model %s has no chat template that is known here; use /v1/completions",
-				model->name);
-	return chat_encode(model->tokenizer, &model->chat, said->all, said->count, true, request->think, tokens,
-			   &why) == ROSA_OK ||
-	       api_fail(error, why.status == ROSA_ENOMEM ? 500 : 400, "messages", NULL, "%s", why.message);
-}
-
-/* The tokens of prompt number i. They are to be released even after a failure. */
-static bool encode(const struct served *model, struct request *request, size_t i, struct tokens *tokens,
-		   struct api_error *error)
-{
-	struct prompt *prompt = request->kind == REQUEST_CHAT ? NULL : &request->prompts[i];
-	const char *name = prompt ? "prompt" : "messages";
-	bool good = true;
-
-	if (!prompt) {
-		good = encode_chat(model, request, tokens, error);
-	} else if (prompt->text) {
-		good = encode_text(model, prompt, tokens, error);
-	} else {
-		*tokens = prompt->tokens;
-		prompt->tokens = (struct tokens){0};
-	}
-	if (!good)
-		return false;
-	if (tokens->count == 0)
-		return api_fail(error, 400, name, NULL, "the prompt is empty; give at least a word");
-	if (tokens->count >= ROSA_MAX_STEPS - request->most)
-		return api_fail(error, 400, name, "context_length_exceeded",
-				"%zu tokens, and %zu to be made: at most %zu", tokens->count, request->most,
-				ROSA_MAX_STEPS);
-	for (size_t j = 0; j < tokens->count; j++)
-		if (tokens->ids[j] >= model->config->vocabulary)
-			return api_fail(error, 400, name, NULL, "token %zu is %lu; the model's are below %zu", j,
-					(unsigned long)tokens->ids[j], model->config->vocabulary);
-	return true;
-}
-
 static bool make_tasks(struct exchange *x, struct api_error *error)
 {
 	const size_t count = x->request.kind == REQUEST_CHAT ? 1 : x->request.prompt_count;
@@ -96,7 +29,7 @@ static bool make_tasks(struct exchange *x, struct api_error *error)
 		return api_fail(error, 500, NULL, NULL, "not enough memory for %zu prompts", count);
 	for (; x->count < count; x->count++) {
 		struct tokens tokens = {0};
-		const bool good = encode(x->model, &x->request, x->count, &tokens, error) &&
+		const bool good = prompt_encode(x->model, &x->request, x->count, &tokens, error) &&
 				  serve_task_new(x->model, &x->request, &tokens, &x->tasks[x->count], error);
 
 		tokens_free(&tokens);
@@ -295,6 +228,25 @@ static void put_scores(struct json_text *text, const struct exchange *x, const s
 		(x->request.kind == REQUEST_CHAT ? put_objects : put_arrays)(text, x->model, &task->scores, from);
 }
 
+/* -------------------------------------------------------------------------------------------------------- places -- */
+
+/* What a choice says of places, if that was asked for: of the tokens from number `from` on, and of the memory that the
+ * text takes, once that is known. */
+static void put_places(struct json_text *text, const struct serve_task *task, size_t from)
+{
+	const struct sequence_memory *memory = &task->memory;
+
+	if (!task->watched)
+		return;
+	json_text_add(text, ", \"rosatune\": {\"tokens\": ");
+	answer_places_put(&task->places, from, text);
+	if (task->state == SERVE_OVER)
+		json_text_add(text, ", \"bytes\": {\"attention\": %llu, \"retrieval\": %llu, \"values\": %llu}",
+			      (unsigned long long)memory->attention, (unsigned long long)memory->retrieval,
+			      (unsigned long long)memory->values);
+	json_text_add(text, "}");
+}
+
 /* ------------------------------------------------------------------------------------------------------- answers -- */
 
 static void put_head(struct json_text *text, const struct exchange *x, const char *object)
@@ -338,6 +290,7 @@ void exchange_whole(const struct exchange *x, struct json_text *text)
 		json_text_bytes(text, task->text.data ? task->text.data : "", task->text.size);
 		json_text_add(text, chat ? "}, \"logprobs\": " : ", \"logprobs\": ");
 		put_scores(text, x, task, 0);
+		put_places(text, task, 0);
 		json_text_add(text, ", \"finish_reason\": %s}", reason(task));
 	}
 	json_text_add(text, "], \"usage\": ");
@@ -383,7 +336,24 @@ static void put_choice(struct json_text *text, const struct exchange *x, size_t 
 		json_text_add(text, "null");
 	else
 		put_scores(text, x, task, sent->scores);
+	put_places(text, task, sent->places);
 	json_text_add(text, ", \"finish_reason\": %s}", ends ? reason(task) : "null");
+}
+
+/* How much of a prompt has been read: at least once, and whenever it is more while nothing has been written yet. */
+static void stream_progress(const struct exchange *x, size_t i, struct json_text *text)
+{
+	const struct serve_task *task = x->tasks[i];
+	struct sent *sent = &x->sent[i];
+
+	if (!x->request.progress || !task->begun || (sent->read && (task->made || sent->read == task->read + 1)))
+		return;
+	open_event(text, x);
+	json_text_add(text,
+		      "], \"rosatune\": {\"index\": %zu, \"prompt_tokens\": %zu, \"cached_tokens\": %zu, "
+		      "\"tokens_read\": %zu}}\n\n",
+		      i, task->prompt, task->cached, task->read);
+	sent->read = task->read + 1;
 }
 
 static void stream_choice(struct exchange *x, size_t i, struct json_text *text)
@@ -392,11 +362,14 @@ static void stream_choice(struct exchange *x, size_t i, struct json_text *text)
 	struct sent *sent = &x->sent[i];
 	const bool first = x->request.kind == REQUEST_CHAT && !sent->opened;
 
-	if (first || task->text.size > sent->text || task->scores.count > sent->scores) {
+	stream_progress(x, i, text);
+	if (first || task->text.size > sent->text || task->scores.count > sent->scores ||
+	    task->places.count > sent->places) {
 		open_event(text, x);
 		put_choice(text, x, i, false);
 		close_event(text);
-		*sent = (struct sent){task->text.size, task->scores.count, true, sent->ended};
+		*sent = (struct sent){task->text.size, task->scores.count, task->places.count, sent->read, true,
+				      sent->ended};
 	}
 	if (task->state == SERVE_OVER && !task->error.status && !sent->ended) {
 		open_event(text, x);

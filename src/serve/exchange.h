@@ -7,7 +7,8 @@
 
 /* How much of a task was streamed. */
 struct sent {
-	size_t text, scores;
+	size_t text, scores, places;
+	size_t read; /* tokens of the prompt that were told to have been read, and one; 0: not told yet */
 	bool opened, ended;
 };
 

@@ -321,6 +321,38 @@ static bool take_stream(struct json root, struct request *request, struct api_er
 	return !json_there(options) || get_bool(options, "include_usage", &request->stream_usage, error);
 }
 
+/* What only this server has: an object of its own, so that no name can come to mean something else. */
+static bool take_extension(struct json root, struct request *request, struct api_error *error)
+{
+	static const char *const known[] = {"places", "memory", "progress", NULL};
+	const char *const field = "rosatune";
+	struct json_walk walk = {0};
+	struct json options, value;
+	const char *name;
+	bool memory = true;
+	rosa_error why;
+
+	if (json_get_object(root, field, JSON_OPTIONAL, &options, &why) != ROSA_OK)
+		return bad(error, field, &why);
+	if (!json_there(options))
+		return true;
+	while (json_next(options, &walk, &name, &value)) {
+		size_t i = 0;
+
+		while (known[i] && strcmp(known[i], name) != 0)
+			i++;
+		if (!known[i])
+			return api_fail(error, 400, field, "unsupported_parameter",
+					"rosatune.%.60s is not known; there are places, memory and progress", name);
+	}
+	if (json_get_bool(options, "places", JSON_OPTIONAL, &request->places, &why) != ROSA_OK ||
+	    json_get_bool(options, "memory", JSON_OPTIONAL, &memory, &why) != ROSA_OK ||
+	    json_get_bool(options, "progress", JSON_OPTIONAL, &request->progress, &why) != ROSA_OK)
+		return bad(error, field, &why);
+	request->silent = !memory;
+	return true;
+}
+
 /* A number that may be given only as the one value that this server obeys. */
 static bool only(struct json root, const char *name, double value, struct api_error *error)
 {
@@ -386,15 +418,18 @@ static bool take_think(struct json root, struct request *request, struct api_err
 static bool take_all(struct json root, const struct request_defaults *defaults, struct request *request,
 		     struct api_error *error)
 {
-	const bool chat = request->kind == REQUEST_CHAT;
-
 	if (json_kind(root) != JSON_IS_OBJECT)
 		return api_fail(error, 400, NULL, NULL, "the body must be a JSON object");
+	if (request->kind == REQUEST_EITHER)
+		request->kind = json_there(json_find(root, "messages")) ? REQUEST_CHAT : REQUEST_COMPLETION;
+	const bool chat = request->kind == REQUEST_CHAT;
+
 	request->most = chat ? defaults->chat_tokens : COMPLETION_TOKENS;
 	if (!take_model(root, request, error) || !refuse_unknown(root, error) ||
 	    !get_size(root, "max_tokens", 0, ROSA_MAX_STEPS, &request->most, error) ||
 	    !take_sampling(root, &defaults->sampling, request, error) || !take_stops(root, request, error) ||
-	    !take_scores(root, request, error) || !take_stream(root, request, error))
+	    !take_scores(root, request, error) || !take_stream(root, request, error) ||
+	    !take_extension(root, request, error))
 		return false;
 	if (chat)
 		return get_size(root, "max_completion_tokens", 0, ROSA_MAX_STEPS, &request->most, error) &&

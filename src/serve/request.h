@@ -7,7 +7,11 @@
 #include "model/sampler.h"
 #include "serve/api_error.h"
 
-enum request_kind { REQUEST_COMPLETION, REQUEST_CHAT };
+enum request_kind {
+	REQUEST_COMPLETION,
+	REQUEST_CHAT,
+	REQUEST_EITHER /* to request_parse only: a chat if it has messages */
+};
 
 #define REQUEST_PROMPTS 256 /* at most */
 #define REQUEST_STOPS   32
@@ -37,6 +41,9 @@ struct request {
 	size_t top;        /* and those of so many likeliest tokens */
 	bool stream;       /* by server-sent events */
 	bool stream_usage; /* with the usage at the end */
+	bool places;       /* where the answer's tokens looked is told */
+	bool silent;       /* memory is off: neither adapter nor pointer read anything */
+	bool progress;     /* a stream tells how much of the prompt was read */
 };
 
 /* What a request that does not say otherwise gets. */

@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "serve/api_key.h"
 #include "serve/exchange.h"
+#include "serve/prompt_encode.h"
 #include "serve/state.h"
 
 #ifdef ROSATUNE_MICROHTTPD
@@ -263,6 +264,20 @@ static enum MHD_Result serve_chat(struct visit *visit, const char *rest)
 	return generate(visit, REQUEST_CHAT);
 }
 
+static enum MHD_Result serve_tokenize(struct visit *visit, const char *rest)
+{
+	server *server = visit->server;
+	struct json_text text = {0};
+	struct api_error error;
+
+	(void)rest;
+	pthread_mutex_lock(&server->parsing);
+	const bool good = answer_tokens(&text, server->model, visit->body ? visit->body : "", visit->size, &error);
+
+	pthread_mutex_unlock(&server->parsing);
+	return good ? reply_json(visit, &text) : reply_error(visit, &error);
+}
+
 /* --------------------------------------------------------------------------------------------------------- state -- */
 
 static enum MHD_Result serve_health(struct visit *visit, const char *rest)
@@ -329,6 +344,7 @@ static const struct route routes[] = {
     {"GET", "/v1/models/", serve_model, false},
     {"POST", "/v1/completions", serve_completions, false},
     {"POST", "/v1/chat/completions", serve_chat, false},
+    {"POST", "/tokenize", serve_tokenize, false},
     {"GET", "/props", serve_props, false},
     {"GET", "/slots", serve_slots, false},
     {"GET", "/metrics", serve_metrics, false},

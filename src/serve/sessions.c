@@ -30,7 +30,7 @@ static size_t in_common(const struct tokens *tokens, const uint32_t *ids, size_t
 	return i;
 }
 
-struct session_choice sessions_choose(const struct sessions *sessions, const uint32_t *ids, size_t count)
+struct session_choice sessions_choose(const struct sessions *sessions, bool silent, const uint32_t *ids, size_t count)
 {
 	struct session_choice best = {0, 0};
 
@@ -38,7 +38,7 @@ struct session_choice sessions_choose(const struct sessions *sessions, const uin
 		const struct kept *kept = &sessions->all[i];
 		const size_t steps = in_common(&kept->tokens, ids, count);
 
-		if (steps >= kept->floor && steps > best.steps)
+		if (kept->silent == silent && steps >= kept->floor && steps > best.steps)
 			best = (struct session_choice){i, steps};
 	}
 	return best;
@@ -139,7 +139,7 @@ static size_t oldest(const struct sessions *sessions, bool filed)
 
 static bool to_be_saved(const struct sessions *sessions, const struct kept *kept)
 {
-	return sessions->folder && kept->sequence && kept->followed && !kept->unwanted &&
+	return sessions->folder && kept->sequence && kept->followed && !kept->silent && !kept->unwanted &&
 	       kept->saved != kept->tokens.count;
 }
 
@@ -324,7 +324,8 @@ static struct session_choice choose_loaded(struct sessions *sessions, const stru
 	struct session_choice choice;
 
 	do
-		choice = sessions_choose(sessions, task->tokens.ids, serve_task_reusable(task));
+		choice =
+		    sessions_choose(sessions, serve_task_silent(task), task->tokens.ids, serve_task_reusable(task));
 	while (choice.steps && !sessions->all[choice.index].sequence && !load(sessions, choice.index));
 	return choice;
 }
@@ -332,6 +333,7 @@ static struct session_choice choose_loaded(struct sessions *sessions, const stru
 rosa_status sessions_lend(struct sessions *sessions, struct serve_task *task, rosa_error *err)
 {
 	const struct served *model = task->model;
+	const bool silent = serve_task_silent(task);
 	const struct session_choice choice = choose_loaded(sessions, task);
 	struct kept *kept = choice.steps ? &sessions->all[choice.index] : NULL;
 	rosa_status status = ROSA_OK;
@@ -343,6 +345,8 @@ rosa_status sessions_lend(struct sessions *sessions, struct serve_task *task, ro
 	}
 	if (!kept) {
 		status = sequence_new(model->decoder, &task->sequence, err);
+		if (status == ROSA_OK && silent)
+			sequence_silence(task->sequence);
 	} else if (choice.steps < kept->tokens.count) {
 		status = cut(sessions, choice, task, err);
 	} else {
@@ -352,7 +356,7 @@ rosa_status sessions_lend(struct sessions *sessions, struct serve_task *task, ro
 		task->sequence = whole.sequence;
 		task->past = whole.past;
 	}
-	if (status == ROSA_OK && model->pointer && !task->past)
+	if (status == ROSA_OK && model->pointer && !task->silent && !task->past)
 		status = pointer_past_new(model->pointer, model->config->vocabulary, &task->past, err);
 	task->cached = status == ROSA_OK ? choice.steps : 0;
 	return status;
@@ -362,7 +366,8 @@ rosa_status sessions_lend(struct sessions *sessions, struct serve_task *task, ro
 
 static bool begins_with(const struct kept *longer, const struct kept *shorter)
 {
-	return in_common(&longer->tokens, shorter->tokens.ids, shorter->tokens.count) == shorter->tokens.count;
+	return longer->silent == shorter->silent &&
+	       in_common(&longer->tokens, shorter->tokens.ids, shorter->tokens.count) == shorter->tokens.count;
 }
 
 /* Whether a sequence of `longer` could be cut to what `shorter` is: where there is a folder, also once saved. */
@@ -445,7 +450,10 @@ static bool copy_tokens(const struct serve_task *task, struct kept *kept)
 
 void sessions_keep(struct sessions *sessions, struct serve_task *task)
 {
-	struct kept kept = {.sequence = task->sequence, .past = task->past, .bytes = serve_task_bytes(task)};
+	struct kept kept = {.sequence = task->sequence,
+			    .past = task->past,
+			    .silent = serve_task_silent(task),
+			    .bytes = serve_task_bytes(task)};
 	const bool good = task->sequence && sequence_steps(task->sequence) > 0 && copy_tokens(task, &kept);
 
 	task->sequence = NULL;
@@ -459,7 +467,7 @@ void sessions_keep(struct sessions *sessions, struct serve_task *task)
 
 void sessions_remember(struct sessions *sessions, struct serve_task *task)
 {
-	struct kept kept = {.bytes = serve_task_bytes(task)};
+	struct kept kept = {.silent = serve_task_silent(task), .bytes = serve_task_bytes(task)};
 
 	if (kept.bytes > sessions->memory / 2 || !sequence_steps(task->sequence) || !copy_tokens(task, &kept))
 		return;

@@ -9,6 +9,7 @@
 struct kept {
 	struct tokens tokens; /* all read by the sequence; where `followed`, one more lies behind them */
 	bool followed;
+	bool silent;        /* read with an adapter that was off; such a text is not saved */
 	size_t floor;       /* the sequence can go back to any number of tokens from here on */
 	sequence *sequence; /* NULL: it is on disk only */
 	pointer_past *past; /* NULL: none */
@@ -35,11 +36,12 @@ struct sessions {
 /* Learns what is in the folder, which is the sessions' from now on. */
 rosa_status sessions_recall(struct sessions *sessions, session_folder *folder, rosa_error *err);
 
-/* The kept session that saves most: `steps` of the first `count` tokens are known to it. 0: none is of use. */
+/* The kept session that saves most: `steps` of the first `count` tokens are known to it. 0: none is of use. What was
+ * read with an adapter that was off serves only those who want it off, and they nothing else. */
 struct session_choice {
 	size_t index, steps;
 };
-struct session_choice sessions_choose(const struct sessions *sessions, const uint32_t *ids, size_t count);
+struct session_choice sessions_choose(const struct sessions *sessions, bool silent, const uint32_t *ids, size_t count);
 
 /* Gives a task a sequence that has read as much of its prompt as is known. */
 rosa_status sessions_lend(struct sessions *sessions, struct serve_task *task, rosa_error *err);

@@ -27,13 +27,15 @@ void answer_props(struct json_text *text, const struct served *model, engine *en
 	json_text_string(text, model->name);
 	json_text_add(text, ", \"model_path\": ");
 	json_text_string(text, model->path);
-	json_text_add(text,
-		      ", \"total_slots\": %zu, \"context\": %zu, \"vocabulary\": %zu, \"window\": %zu, \"sinks\": %zu, "
-		      "\"global_layers\": %zu, \"pointer\": %s, \"sessions\": %zu, \"memory_bytes\": %llu, "
-		      "\"chat_template\": ",
-		      options->parallel, model->config->context, model->config->vocabulary, model->options.window,
-		      model->options.sinks, model->options.first_global_layers, model->pointer ? "true" : "false",
-		      options->sessions, (unsigned long long)options->memory);
+	json_text_add(
+	    text,
+	    ", \"total_slots\": %zu, \"context\": %zu, \"vocabulary\": %zu, \"window\": %zu, \"sinks\": %zu, "
+	    "\"global_layers\": %zu, \"adapter\": %s, \"pointer\": %s, \"sessions\": %zu, \"memory_bytes\": %llu, "
+	    "\"chat_template\": ",
+	    options->parallel, model->config->context, model->config->vocabulary, model->options.window,
+	    model->options.sinks, model->options.first_global_layers,
+	    decoder_adapted(model->decoder) ? "true" : "false", model->pointer ? "true" : "false", options->sessions,
+	    (unsigned long long)options->memory);
 	json_text_string(text, template);
 	json_text_add(text, "}");
 }

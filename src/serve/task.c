@@ -7,6 +7,8 @@
  */
 #include "serve/task.h"
 
+#include "base/utf8.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,6 +62,8 @@ bool serve_task_new(const struct served *model, const struct request *request, s
 	task->echo = request->echo;
 	task->scored = request->scored;
 	task->top = request->top < model->config->vocabulary ? request->top : model->config->vocabulary;
+	task->watched = request->places;
+	task->silent = request->silent;
 	task->recalls = request->sampling.repetition != 1;
 	task->chat_end = request->kind == REQUEST_CHAT ? chat_end(model->tokenizer, &model->chat) : -1;
 	if (make(task, request, &why) != ROSA_OK) {
@@ -81,6 +85,7 @@ void serve_task_free(struct serve_task *task)
 	tokens_free(&task->tokens);
 	text_free(&task->text);
 	scores_free(&task->scores);
+	answer_places_free(&task->places);
 	free(task->logits);
 	free(task->unaltered);
 	free(task->decoded);
@@ -97,21 +102,12 @@ static bool put(struct serve_task *task, const char *text, size_t size)
 	return text_append(&task->text, "the answer", text, size, true, &why) == ROSA_OK || failed(task, &why);
 }
 
-static size_t count_characters(const char *text, size_t size)
-{
-	size_t count = 0;
-
-	for (size_t i = 0; i < size; i++)
-		count += ((unsigned char)text[i] & 0xc0) != 0x80;
-	return count;
-}
-
 /* Decodes a token into task->decoded and counts its characters. */
 static size_t decode(struct serve_task *task, uint32_t token, bool special)
 {
 	const size_t size = decode_token(task->model->tokenizer, &task->decoding, token, special, task->decoded);
 
-	task->characters += count_characters(task->decoded, size);
+	task->characters += utf8_characters(task->decoded, size);
 	return size;
 }
 
@@ -145,6 +141,8 @@ static bool finish(struct serve_task *task, enum serve_task_end end)
 
 	task->end = stopping_done(task->stopping) ? SERVE_STOP : end;
 	good = good && put(task, task->passed, stopping_finish(task->stopping, task->passed));
+	if (task->watched)
+		task->memory = sequence_memory(task->sequence);
 	task->state = SERVE_OVER;
 	return good;
 }
@@ -181,6 +179,17 @@ static bool append(struct serve_task *task, uint32_t token)
 	return true;
 }
 
+/* The places of the token that was chosen, which is the last. */
+static bool watch(struct serve_task *task)
+{
+	rosa_error why;
+
+	return !task->watched ||
+	       answer_places_add(&task->places, &task->step, task->tokens.ids, task->tokens.count, task->characters,
+				 &why) == ROSA_OK ||
+	       failed(task, &why);
+}
+
 /* Chooses the next token from logits that are those of the last. */
 static bool choose(struct serve_task *task, float *logits)
 {
@@ -195,7 +204,7 @@ static bool choose(struct serve_task *task, float *logits)
 	task->made++;
 	if (is_end(task, token))
 		return finish(task, SERVE_STOP);
-	if (!score(task, token, task->unaltered) || !put_generated(task, decode(task, token, false)))
+	if (!score(task, token, task->unaltered) || !watch(task) || !put_generated(task, decode(task, token, false)))
 		return false;
 	if (stopping_done(task->stopping))
 		return finish(task, SERVE_STOP);
@@ -212,6 +221,11 @@ static bool scores_prompt(const struct serve_task *task)
 size_t serve_task_reusable(const struct serve_task *task)
 {
 	return scores_prompt(task) ? 0 : task->prompt - 1;
+}
+
+bool serve_task_silent(const struct serve_task *task)
+{
+	return task->silent && decoder_adapted(task->model->decoder);
 }
 
 bool serve_task_begin(struct serve_task *task)
@@ -251,12 +265,18 @@ static rosa_status point(struct serve_task *task, size_t first, size_t rows, ros
 	size_t known;
 	rosa_status status;
 
-	if (!task->past)
+	if (!task->past || task->silent)
 		return ROSA_OK;
 	known = pointer_past_steps(task->past);
 	status = pointer_past_add(task->past, task->tokens.ids + known, first - known, NULL, why);
 	if (status == ROSA_OK)
 		status = pointer_past_add(task->past, task->tokens.ids + first, rows, found, why);
+	if (status == ROSA_OK && task->watched) {
+		task->step.found = found[rows - 1];
+		task->step.links =
+		    pointer_shares(task->model->pointer, &found[rows - 1], task->logits + (rows - 1) * vocabulary,
+				   vocabulary, task->step.shares);
+	}
 	for (size_t i = 0; i < rows && status == ROSA_OK; i++)
 		pointer_mix(task->model->pointer, &found[i], task->logits + i * vocabulary, vocabulary);
 	return status;
@@ -271,6 +291,8 @@ bool serve_task_take(struct serve_task *task, const struct piece *piece)
 	task->read += piece->count;
 	if (rows && point(task, first, rows, &why) != ROSA_OK)
 		return failed(task, &why);
+	if (rows && task->watched)
+		task->step.reads = sequence_places(task->sequence, task->step.read);
 	for (size_t i = 0; i < rows; i++) {
 		const size_t next = first + i + 1;
 		float *logits = task->logits + i * vocabulary;

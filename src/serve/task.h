@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "model/pointer_past.h"
 #include "model/stopping.h"
+#include "serve/answer_places.h"
 #include "serve/scores.h"
 #include "serve/served.h"
 
@@ -21,6 +22,8 @@ struct serve_task {
 	size_t most;          /* tokens to generate */
 	bool echo, scored;
 	size_t top;
+	bool watched; /* places are told */
+	bool silent;  /* memory is off */
 	bool recalls; /* the penalty looks at earlier tokens */
 	sampler *sampler;
 	stopping *stopping;
@@ -34,7 +37,8 @@ struct serve_task {
 	float *unaltered;   /* [vocabulary], while scored: the sampler changes logits */
 	struct decoding decoding;
 	char *decoded, *passed;
-	size_t characters; /* of all tokens decoded so far */
+	size_t characters;       /* of all tokens decoded so far */
+	struct step_places step; /* while watched: what the last token read has found */
 
 	/* What others look at, under the engine's lock. */
 	uint64_t request; /* its number: tasks of one request have the same */
@@ -47,6 +51,8 @@ struct serve_task {
 	struct api_error error;  /* status 0: none */
 	struct text text;
 	struct scores scores;
+	struct answer_places places;
+	struct sequence_memory memory; /* once over and watched */
 };
 
 #define SCORED_ROWS ((size_t)32) /* tokens of a prompt that are scored at a time: a vocabulary is wide */
@@ -58,6 +64,9 @@ void serve_task_free(struct serve_task *task); /* safe on NULL */
 
 /* How many of the prompt's tokens need not be read if they are known: those whose logits are not asked for. */
 size_t serve_task_reusable(const struct serve_task *task);
+
+/* Whether its sequence must be one whose adapter is off. */
+bool serve_task_silent(const struct serve_task *task);
 
 /* To be called when it has a sequence. The task may be over at once. */
 bool serve_task_begin(struct serve_task *task);
