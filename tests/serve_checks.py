@@ -87,6 +87,17 @@ class Server:
         assert events[-2:] == ["data: [DONE]", ""] and all(e.startswith("data: ") for e in events[:-1]), body
         return [json.loads(event[6:]) for event in events[:-2]]
 
+    @contextlib.contextmanager
+    def streaming(self, **fields):
+        """A stream of a completion that has begun and is left in the end: the connection's response."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT)
+        with contextlib.closing(connection):
+            connection.request("POST", COMPLETIONS, json.dumps(fields | {"stream": True}),
+                               {"Content-Type": "application/json"})
+            with contextlib.closing(connection.getresponse()) as response:  # it holds the connection too
+                assert response.read(5) == b"data:"
+                yield response
+
     def metric(self, name):
         return float(re.search(rf"^rosatune:{name} (\S+)$", self.get("/metrics"), re.M)[1])
 

@@ -1,4 +1,5 @@
 """Texts that rosatune serve keeps on disk, from outside. The first argument is the program."""
+import json
 import os
 import re
 import shutil
@@ -180,6 +181,89 @@ class Sessions(Base):
         os.unlink("kept")
         self.assertEqual(result.returncode, 1)
         self.assertIn("cannot make the folder kept", result.stderr)
+
+
+class Slots(Base):
+    def setUp(self):
+        shutil.rmtree("kept", ignore_errors=True)
+
+    def do(self, server, action, name=None, slot=0, code=200):
+        fields = {} if name is None else {"filename": name}
+        return server.post(f"/slots/{slot}?action={action}", code, **fields)
+
+    def kept(self, server):
+        return [slot["tokens_kept"] for slot in json.loads(server.get("/slots"))]
+
+    def test_save_restore_erase(self):
+        write_pointer("pointer.json", 8)
+        for options in [], WINDOW, ["--pointer", "pointer.json", *WINDOW]:
+            with self.subTest(options=options):
+                self.setUp()
+                with Server("--sessions", "kept", *options) as server:
+                    answer = server.complete(STORY, max_tokens=40, **GREEDY)
+                    steps = answer["usage"]["total_tokens"] - 1
+                    self.assertEqual(self.kept(server), [steps, 0, 0, 0])
+                    saved = self.do(server, "save", "ferry.bin")
+                    self.assertEqual([saved[k] for k in ("id_slot", "filename", "n_saved", "n_written")],
+                                     [0, "ferry.bin", steps, os.path.getsize("kept/ferry.bin")])
+                    self.assertEqual(self.do(server, "erase"), {"id_slot": 0, "n_erased": steps})
+                    self.assertEqual(self.do(server, "erase"), {"id_slot": 0, "n_erased": 0})
+                    self.assertEqual(self.kept(server), [0, 0, 0, 0])
+                    self.do(server, "save", "nothing.bin", code=400)
+                    restored = self.do(server, "restore", "ferry.bin", slot=2)
+                    self.assertEqual([restored[k] for k in ("id_slot", "filename", "n_restored", "n_read")],
+                                     [2, "ferry.bin", steps, saved["n_written"]])
+                    self.assertEqual(self.kept(server), [0, 0, steps, 0])
+                    prompt = STORY + text(answer) + " And then?"
+                    second = server.complete(prompt, max_tokens=12, **GREEDY)
+                    self.assertEqual(cached(second), steps)
+                    self.assertEqual(text(second), out("--prompt", prompt, "--tokens", "12", *options))
+                # A file with a name stays, and another server can have it.
+                shutil.copy("kept/ferry.bin", "ferry.bin")
+                with Server("--sessions", "kept", "--disk", "1", *options) as server:
+                    self.assertEqual(os.listdir("kept").count("ferry.bin"), 1)
+                    self.assertEqual(self.do(server, "restore", "ferry.bin")["n_restored"], steps)
+                    self.assertIn("does not fit", self.do(server, "save", "two.bin", code=507)["error"]["message"])
+
+    def test_what_is_refused(self):
+        with open("secret.bin", "wb") as file:
+            file.write(b"secret")
+        with Server("--sessions", "kept", *WINDOW) as server:
+            server.complete(STORY, **GREEDY)
+            self.do(server, "save", "good.bin")
+            for action, name, slot, code, pattern in [
+                ("save", "../x", 0, 400, "must be a name"), ("restore", "../secret.bin", 0, 400, "must be a name"),
+                ("restore", "/etc/passwd", 0, 400, "must be a name"), ("save", "", 0, 400, "must be a name"),
+                ("save", ".x", 0, 400, "must be a name"), ("save", "kept-1", 0, 400, "must be a name"),
+                ("save", "lock", 0, 400, "must be a name"), ("save", "a" * 129, 0, 400, "must be a name"),
+                ("save", "a\0b", 0, 400, "filename"), ("save", 7, 0, 400, "must be a string"),
+                ("save", None, 0, 400, "filename"), ("save", "x", 4, 404, "no slot 4"),
+                ("save", "x", "-1", 404, "no slot -1"), ("save", "x", "1x", 404, "no slot"),
+                ("steal", "x", 0, 400, "save, restore or erase"), ("restore", "no.bin", 0, 400, "no.bin"),
+            ]:
+                with self.subTest(action=action, name=name, slot=slot):
+                    error = self.do(server, action, name, slot, code)["error"]
+                    self.assertEqual(sorted(error), ["code", "message", "param", "type"])
+                    self.assertRegex(error["message"], pattern)
+            self.assertEqual(server.request("GET", "/slots/0")[0], 405)
+            self.assertEqual(server.request("POST", "/slots/0?action=erase", headers={"Content-Type": "a/b"})[0], 415)
+            # A good file, of another window; then damaged.
+            with open("kept/good.bin", "r+b") as file:
+                file.seek(-20, os.SEEK_END)
+                file.write(b"damaged!")
+            self.assertIn("damaged", self.do(server, "restore", "good.bin", code=400)["error"]["message"])
+            shutil.copy(files()[0], "window.bin")
+        with Server("--sessions", "kept") as server:
+            shutil.copy("window.bin", "kept/window.bin")
+            self.assertIn("window", self.do(server, "restore", "window.bin", code=400)["error"]["message"])
+            with server.streaming(prompt=STORY, max_tokens=10**7, **GREEDY):
+                self.assertEqual(self.do(server, "erase", code=409)["error"]["code"], "slot_busy")
+                self.assertEqual(self.do(server, "erase", slot=1)["n_erased"], 0)
+        with Server() as server:
+            server.complete(STORY, **GREEDY)
+            self.assertIn("--sessions", self.do(server, "save", "x", code=501)["error"]["message"])
+            self.assertEqual(self.do(server, "erase")["n_erased"], len(STORY) + 15)
+            self.assertEqual(cached(server.complete(STORY, **GREEDY)), 0)
 
 
 if __name__ == "__main__":

@@ -49,6 +49,8 @@ static const char notes[] =
     "What was read is kept: a prompt that begins as an earlier one is read from where they part. With --sessions the\n"
     "texts are written to a folder as well, and a server that starts with it later continues them, also after a kill.\n"
     "Where there is no room left, in memory or in the folder, the text that was not used for the longest time goes.\n"
+    "POST /slots/ID?action=save, restore or erase, with {\"filename\": NAME}, saves the text last read in a slot to a\n"
+    "file of that name in the folder, which stays, restores it, or forgets the text.\n"
     "\n"
     "Ctrl-C and SIGTERM let the answers that are being written end, for up to 30 seconds, and save the texts; a "
     "second\n"

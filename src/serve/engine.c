@@ -26,6 +26,15 @@
 #define READ_SHARE        4    /* of a chunk, while others write */
 #define SAVE_SECONDS      10.0 /* a kept text waits so long for an idle moment before it is written */
 
+/* Something to be done with a slot, until it is done. */
+struct errand {
+	const struct slot_request *request;
+	struct slot_result result;
+	struct api_error error; /* status 0: none */
+	bool done;
+	struct errand *next;
+};
+
 struct engine {
 	const struct served *model;
 	struct engine_options options;
@@ -37,6 +46,7 @@ struct engine {
 	struct serve_task **waiting; /* in the order of their coming */
 	uint64_t submitted;          /* requests so far */
 	size_t waiting_count, waiting_room;
+	struct errand *errands; /* the newest first */
 	struct engine_report report;
 	bool closed, aborted, ended;
 
@@ -46,6 +56,7 @@ struct engine {
 	size_t running_count;
 	struct piece *pieces; /* [parallel] */
 	struct sessions sessions;
+	uint64_t *last;   /* [parallel]: the session of the text that was last read in a slot; 0: none */
 	double all_saved; /* when that was last so, or one was written */
 };
 
@@ -74,7 +85,7 @@ static void retire(engine *e, struct serve_task *task)
 		sequence_free(task->sequence);
 		task->sequence = NULL;
 	} else {
-		sessions_keep(&e->sessions, task);
+		e->last[task->slot] = sessions_keep(&e->sessions, task);
 	}
 }
 
@@ -110,15 +121,28 @@ static void remember(engine *e, struct serve_task *task)
 		sessions_remember(&e->sessions, task);
 }
 
+static struct serve_task *task_in(const engine *e, size_t slot)
+{
+	for (size_t i = 0; i < e->running_count; i++)
+		if (e->running[i]->slot == slot)
+			return e->running[i];
+	return NULL;
+}
+
 static void start(engine *e, struct serve_task *task)
 {
 	rosa_error why;
+	size_t slot = 0;
 
 	if (e->aborted) {
 		task->state = SERVE_OVER;
 		end_by_server(task);
 		return;
 	}
+	while (task_in(e, slot))
+		slot++;
+	task->slot = slot;
+	e->last[slot] = 0;
 	e->running[e->running_count++] = task;
 	task->state = SERVE_RUNNING;
 	if (sessions_lend(&e->sessions, task, &why) != ROSA_OK) {
@@ -247,13 +271,108 @@ static void turn(engine *e)
 	}
 }
 
+/* ------------------------------------------------------------------------------------------------------- errands -- */
+
+static bool save_slot(engine *e, struct errand *errand)
+{
+	struct kept *kept = sessions_find(&e->sessions, e->last[errand->request->slot], true);
+	rosa_error why;
+
+	if (!kept || !kept->followed)
+		return api_fail(&errand->error, 400, NULL, NULL, "slot %zu has no text that can be saved",
+				errand->request->slot);
+	const struct tokens followed = {kept->tokens.ids, kept->tokens.count + 1, kept->tokens.room};
+	const rosa_status status = session_folder_save_named(e->sessions.folder, errand->request->name, &followed,
+							     kept->sequence, &errand->result.bytes, &why);
+
+	errand->result.tokens = kept->tokens.count;
+	sessions_fit(&e->sessions);
+	if (status == ROSA_OK)
+		return true;
+	return api_fail(&errand->error, status == ROSA_ENOMEM ? 507 : 500, NULL, NULL, "%s", why.message);
+}
+
+static bool restore_slot(engine *e, struct errand *errand)
+{
+	struct session session;
+	sequence *sequence;
+	rosa_error why;
+
+	if (session_folder_load_named(e->sessions.folder, errand->request->name, &session, &sequence,
+				      &errand->result.bytes, &why) != ROSA_OK)
+		return api_fail(&errand->error, why.status == ROSA_ENOMEM ? 500 : 400, "filename", NULL, "%s",
+				why.message);
+	errand->result.tokens = sequence_steps(sequence);
+	e->last[errand->request->slot] = sessions_restore(&e->sessions, &session, sequence);
+	return e->last[errand->request->slot] ||
+	       api_fail(&errand->error, 400, NULL, NULL, "the text does not fit into the server's memory for texts");
+}
+
+static void erase_slot(engine *e, struct errand *errand)
+{
+	struct kept *kept = sessions_find(&e->sessions, e->last[errand->request->slot], false);
+
+	errand->result.tokens = kept ? kept->tokens.count : 0;
+	if (kept)
+		sessions_erase(&e->sessions, kept);
+	e->last[errand->request->slot] = 0;
+}
+
+static void do_errand(engine *e, struct errand *errand)
+{
+	const struct slot_request *request = errand->request;
+	const double began = now();
+
+	if (task_in(e, request->slot))
+		api_fail(&errand->error, 409, NULL, "slot_busy", "slot %zu is in use; try again later", request->slot);
+	else if (request->action == SLOT_ERASE)
+		erase_slot(e, errand);
+	else if (!e->sessions.folder)
+		api_fail(&errand->error, 501, NULL, NULL, "the server keeps no files: start it with --sessions DIR");
+	else if (request->action == SLOT_SAVE)
+		save_slot(e, errand);
+	else
+		restore_slot(e, errand);
+	errand->result.seconds = now() - began;
+	errand->done = true;
+}
+
+static void do_errands(engine *e)
+{
+	while (e->errands) {
+		struct errand *errand = e->errands;
+
+		e->errands = errand->next;
+		do_errand(e, errand);
+	}
+}
+
+bool engine_slot_do(engine *e, const struct slot_request *request, struct slot_result *result, struct api_error *error)
+{
+	struct errand errand = {.request = request};
+
+	pthread_mutex_lock(&e->lock);
+	errand.next = e->errands;
+	e->errands = &errand;
+	pthread_cond_signal(&e->work);
+	while (!errand.done)
+		engine_wait(e);
+	pthread_mutex_unlock(&e->lock);
+	*result = errand.result;
+	*error = errand.error;
+	return !errand.error.status;
+}
+
+/* -------------------------------------------------------------------------------------------------- what comes next --
+ */
+
 /* Whether writing to disk has to wait. */
 static int wanted(void *context)
 {
 	engine *e = context;
 
 	pthread_mutex_lock(&e->lock);
-	const bool yes = e->waiting_count || e->ended;
+	const bool yes = e->waiting_count || e->errands || e->ended;
 
 	pthread_mutex_unlock(&e->lock);
 	return yes;
@@ -283,9 +402,9 @@ static void proceed(engine *e)
 		turn(e);
 		if (unsaved && now() - e->all_saved > SAVE_SECONDS)
 			save(e, unsaved, NULL);
-	} else if (!e->waiting_count && unsaved) {
+	} else if (!e->waiting_count && !e->errands && unsaved) {
 		save(e, unsaved, &giving_way);
-	} else if (!e->waiting_count) {
+	} else if (!e->waiting_count && !e->errands) {
 		pthread_cond_wait(&e->work, &e->lock);
 	}
 }
@@ -299,6 +418,7 @@ static void *work(void *context)
 	while (!e->ended) {
 		admit(e);
 		sweep(e);
+		do_errands(e);
 		bound_memory(e);
 		sweep(e);
 		pthread_cond_broadcast(&e->news);
@@ -321,6 +441,7 @@ static void release(engine *e)
 	free(e->waiting);
 	free(e->running);
 	free(e->pieces);
+	free(e->last);
 	free(e);
 }
 
@@ -356,8 +477,10 @@ rosa_status engine_new(const struct served *model, const struct engine_options *
 	pthread_condattr_destroy(&monotonic);
 	e->running = calloc(options->parallel, sizeof(*e->running));
 	e->pieces = calloc(options->parallel, sizeof(*e->pieces));
+	e->last = calloc(options->parallel, sizeof(*e->last));
 	status = open_folder(e, err);
-	if (status == ROSA_OK && (!e->running || !e->pieces || pthread_create(&e->thread, NULL, work, e) != 0))
+	if (status == ROSA_OK &&
+	    (!e->running || !e->pieces || !e->last || pthread_create(&e->thread, NULL, work, e) != 0))
 		status = rosa_fail(err, ROSA_ENOMEM, "no memory or no thread for an engine");
 	if (status == ROSA_OK)
 		*made = e;
@@ -510,10 +633,11 @@ void engine_report(engine *e, struct engine_report *report, struct engine_slot *
 	for (size_t i = 0; i < e->sessions.count; i++)
 		report->files += e->sessions.all[i].number != 0;
 	for (size_t i = 0; slots && i < e->options.parallel; i++) {
-		const struct serve_task *task = i < e->running_count ? e->running[i] : NULL;
+		const struct serve_task *task = task_in(e, i);
+		const struct kept *kept = sessions_find(&e->sessions, e->last[i], false);
 
-		slots[i] = task ? (struct engine_slot){true, task->prompt, task->cached, task->read, task->made}
-				: (struct engine_slot){0};
+		slots[i] = task ? (struct engine_slot){true, task->prompt, task->cached, task->read, task->made, 0}
+				: (struct engine_slot){.kept = kept ? kept->tokens.count : 0};
 	}
 	pthread_mutex_unlock(&e->lock);
 }

@@ -3,6 +3,7 @@
 #define ROSATUNE_ENGINE_H
 
 #include "serve/sessions.h"
+#include "serve/slot_request.h"
 
 struct engine_options {
 	size_t parallel; /* tasks that run at the same time */
@@ -32,6 +33,16 @@ void engine_wait(engine *engine);
 /* The end of a request: cancels the tasks that are not over and returns when the engine has let go of all of them. */
 void engine_leave(engine *engine, struct serve_task **tasks, size_t count);
 
+/* Saves, restores or erases the text that was last read in a slot, between two turns. A slot that is in use is refused
+ * (409). */
+struct slot_result {
+	size_t tokens;
+	uint64_t bytes; /* of the file */
+	double seconds;
+};
+bool engine_slot_do(engine *engine, const struct slot_request *request, struct slot_result *result,
+		    struct api_error *error);
+
 /* From now on nothing is taken in. */
 void engine_close(engine *engine);
 /* Whether a request is there. */
@@ -43,6 +54,7 @@ void engine_abort(engine *engine);
 struct engine_slot {
 	bool busy;
 	size_t prompt, cached, read, made; /* tokens */
+	size_t kept;                       /* tokens of the text that was last read here */
 };
 struct engine_report {
 	size_t running, waiting, requests; /* tasks, tasks, requests */

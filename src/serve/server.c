@@ -329,6 +329,23 @@ static enum MHD_Result serve_slots(struct visit *visit, const char *rest)
 	return reply_json(visit, &text);
 }
 
+static enum MHD_Result serve_slot(struct visit *visit, const char *rest)
+{
+	engine *engine = visit->server->engine;
+	const char *action = MHD_lookup_connection_value(visit->connection, MHD_GET_ARGUMENT_KIND, "action");
+	struct json_text text = {0};
+	struct slot_request request;
+	struct slot_result result;
+	struct api_error error;
+
+	if (!slot_request_parse(rest, action, visit->body ? visit->body : "", visit->size,
+				engine_options(engine)->parallel, &request, &error) ||
+	    !engine_slot_do(engine, &request, &result, &error))
+		return reply_error(visit, &error);
+	answer_slot(&text, &request, &result);
+	return reply_json(visit, &text);
+}
+
 static enum MHD_Result serve_metrics(struct visit *visit, const char *rest)
 {
 	struct json_text text = {0};
@@ -347,6 +364,7 @@ static const struct route routes[] = {
     {"POST", "/tokenize", serve_tokenize, false},
     {"GET", "/props", serve_props, false},
     {"GET", "/slots", serve_slots, false},
+    {"POST", "/slots/", serve_slot, false},
     {"GET", "/metrics", serve_metrics, false},
 };
 

@@ -25,23 +25,30 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define LOCK "lock"
-#define NAME "kept-%016" PRIx64 ".session"
+#define LOCK       "lock"
+#define NAME       "kept-%016" PRIx64 ".session"
+#define NAME_BYTES 64
 
 struct session_folder {
 	struct session_folder_options options;
 	decoder *decoder;
 	int lock;
-	uint64_t next; /* number */
+	uint64_t next;  /* number */
+	uint64_t named; /* bytes of files with names of their own */
 };
+
+static const char *name_of(uint64_t number, char name[NAME_BYTES])
+{
+	snprintf(name, NAME_BYTES, NAME, number);
+	return name;
+}
 
 /* The path of a file; NULL if there is no memory. */
 static char *path_of(const session_folder *folder, uint64_t number)
 {
-	char name[64];
+	char name[NAME_BYTES];
 
-	snprintf(name, sizeof(name), NAME, number);
-	return path_join(folder->options.path, name);
+	return path_join(folder->options.path, name_of(number, name));
 }
 
 static rosa_status no_memory(rosa_error *err)
@@ -95,7 +102,7 @@ void session_folder_close(session_folder *folder)
 
 uint64_t session_folder_limit(const session_folder *folder)
 {
-	return folder->options.limit;
+	return folder->options.limit - (folder->named < folder->options.limit ? folder->named : folder->options.limit);
 }
 
 void session_folder_tell(const session_folder *folder, const char *message)
@@ -112,12 +119,20 @@ struct dated_file {
 
 static bool is_name(const char *name, uint64_t *number)
 {
-	char again[64];
+	char again[NAME_BYTES];
 
-	if (sscanf(name, "kept-%16" SCNx64 ".session", number) != 1)
-		return false;
-	snprintf(again, sizeof(again), NAME, *number);
-	return strcmp(name, again) == 0;
+	return sscanf(name, "kept-%16" SCNx64 ".session", number) == 1 && strcmp(name, name_of(*number, again)) == 0;
+}
+
+/* Bytes of a file; 0: there is none. */
+static uint64_t size_of(const session_folder *folder, const char *name)
+{
+	char *path = path_join(folder->options.path, name);
+	struct stat about;
+	const uint64_t bytes = path && stat(path, &about) == 0 && S_ISREG(about.st_mode) ? (uint64_t)about.st_size : 0;
+
+	free(path);
+	return bytes;
 }
 
 /* What a server that was killed left: the folder is locked, so nobody is writing it. */
@@ -179,8 +194,10 @@ static rosa_status list(session_folder *folder, DIR *names, struct dated_file **
 
 	while (status == ROSA_OK && (entry = readdir(names)) != NULL) {
 		remove_leftover(folder, entry->d_name);
-		if (!is_name(entry->d_name, &number))
+		if (!is_name(entry->d_name, &number)) {
+			folder->named += entry->d_name[0] == '.' ? 0 : size_of(folder, entry->d_name);
 			continue;
+		}
 		struct dated_file *grown = realloc(*all, (*count + 1) * sizeof(*grown));
 
 		if (!grown)
@@ -232,28 +249,25 @@ uint64_t session_folder_number(session_folder *folder)
 	return folder->next++;
 }
 
-rosa_status session_folder_save(const session_folder *folder, uint64_t number, const struct tokens *tokens,
-				sequence *sequence, const struct file_hooks *hooks, uint64_t *bytes, rosa_error *err)
+static rosa_status save(const session_folder *folder, const char *name, const struct tokens *tokens, sequence *sequence,
+			const struct file_hooks *hooks, rosa_error *err)
 {
 	const struct session session = {.settings = folder->options.settings, .tokens = *tokens};
 	const struct file_options options = {.hooks = hooks};
-	char *path = path_of(folder, number);
-	struct stat about;
+	char *path = path_join(folder->options.path, name);
 	rosa_status status;
 
 	if (!path)
 		return no_memory(err);
 	status = session_save(path, &session, (struct session_state){.sequence = sequence}, &options, err);
-	if (status == ROSA_OK)
-		*bytes = stat(path, &about) == 0 ? (uint64_t)about.st_size : 0;
 	free(path);
 	return status;
 }
 
-rosa_status session_folder_load(const session_folder *folder, uint64_t number, struct session *session, sequence **made,
-				rosa_error *err)
+static rosa_status load(const session_folder *folder, const char *name, struct session *session, sequence **made,
+			rosa_error *err)
 {
-	char *path = path_of(folder, number);
+	char *path = path_join(folder->options.path, name);
 	rosa_status status;
 
 	*made = NULL;
@@ -263,6 +277,49 @@ rosa_status session_folder_load(const session_folder *folder, uint64_t number, s
 	status = session_load(path, folder->decoder, session, made, err);
 	free(path);
 	return status;
+}
+
+rosa_status session_folder_save(const session_folder *folder, uint64_t number, const struct tokens *tokens,
+				sequence *sequence, const struct file_hooks *hooks, uint64_t *bytes, rosa_error *err)
+{
+	char name[NAME_BYTES];
+	rosa_status status = save(folder, name_of(number, name), tokens, sequence, hooks, err);
+
+	*bytes = status == ROSA_OK ? size_of(folder, name) : 0;
+	return status;
+}
+
+rosa_status session_folder_load(const session_folder *folder, uint64_t number, struct session *session, sequence **made,
+				rosa_error *err)
+{
+	char name[NAME_BYTES];
+
+	return load(folder, name_of(number, name), session, made, err);
+}
+
+rosa_status session_folder_save_named(session_folder *folder, const char *name, const struct tokens *tokens,
+				      sequence *sequence, uint64_t *bytes, rosa_error *err)
+{
+	const struct sequence_memory memory = sequence_memory(sequence);
+	const uint64_t others = folder->named - size_of(folder, name),
+		       needed = memory.attention + memory.retrieval + memory.values;
+	rosa_status status;
+
+	if (others > folder->options.limit || needed > folder->options.limit - others)
+		return rosa_fail(err, ROSA_ENOMEM,
+				 "a text of about %llu MiB does not fit into the folder beside the others with names",
+				 (unsigned long long)(needed >> 20));
+	status = save(folder, name, tokens, sequence, NULL, err);
+	*bytes = size_of(folder, name);
+	folder->named = others + *bytes;
+	return status;
+}
+
+rosa_status session_folder_load_named(const session_folder *folder, const char *name, struct session *session,
+				      sequence **made, uint64_t *bytes, rosa_error *err)
+{
+	*bytes = size_of(folder, name);
+	return load(folder, name, session, made, err);
 }
 
 void session_folder_remove(const session_folder *folder, uint64_t number)

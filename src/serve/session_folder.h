@@ -9,7 +9,7 @@ typedef void (*session_folder_say)(const char *message);
 
 struct session_folder_options {
 	const char *path;
-	uint64_t limit;                   /* bytes of all files of kept texts; one that is being written comes on top */
+	uint64_t limit;                   /* bytes of all files; one that is being written comes on top */
 	struct session_settings settings; /* of the model, for other programs that read the files */
 	session_folder_say say;
 };
@@ -29,6 +29,7 @@ typedef struct session_folder session_folder;
 rosa_status session_folder_open(const struct session_folder_options *options, decoder *decoder, session_folder **made,
 				rosa_error *err);
 void session_folder_close(session_folder *folder); /* safe on NULL */
+/* Bytes for the files of kept texts: what those with names of their own leave. */
 uint64_t session_folder_limit(const session_folder *folder);
 void session_folder_tell(const session_folder *folder, const char *message);
 
@@ -44,6 +45,13 @@ rosa_status session_folder_save(const session_folder *folder, uint64_t number, c
 rosa_status session_folder_load(const session_folder *folder, uint64_t number, struct session *session, sequence **made,
 				rosa_error *err);
 void session_folder_remove(const session_folder *folder, uint64_t number);
+
+/* The same for a file with a name of its own, which is never dropped. Of a text that may not fit beside the others of
+ * that kind, which has about `bytes`, none is made. */
+rosa_status session_folder_save_named(session_folder *folder, const char *name, const struct tokens *tokens,
+				      sequence *sequence, uint64_t *bytes, rosa_error *err);
+rosa_status session_folder_load_named(const session_folder *folder, const char *name, struct session *session,
+				      sequence **made, uint64_t *bytes, rosa_error *err);
 /* Notes that the text was used, for the order in which a later server finds them. */
 void session_folder_touch(const session_folder *folder, uint64_t number);
 

@@ -44,13 +44,17 @@ struct session_choice sessions_choose(const struct sessions *sessions, bool sile
 	return best;
 }
 
+static uint64_t bytes_of(const sequence *sequence, const pointer_past *past, const struct tokens *tokens)
+{
+	const struct sequence_memory memory = sequence ? sequence_memory(sequence) : (struct sequence_memory){0};
+
+	return memory.attention + memory.retrieval + memory.values + (past ? pointer_past_bytes(past) : 0) +
+	       tokens->room * sizeof(*tokens->ids);
+}
+
 uint64_t serve_task_bytes(const struct serve_task *task)
 {
-	const struct sequence_memory memory =
-	    task->sequence ? sequence_memory(task->sequence) : (struct sequence_memory){0};
-
-	return memory.attention + memory.retrieval + memory.values + (task->past ? pointer_past_bytes(task->past) : 0) +
-	       task->tokens.room * sizeof(*task->tokens.ids);
+	return bytes_of(task->sequence, task->past, &task->tokens);
 }
 
 /* ------------------------------------------------------------------------------------------------------ dropping -- */
@@ -183,8 +187,7 @@ static struct kept *new_entry(struct sessions *sessions)
 	return &grown[sessions->count++];
 }
 
-/* Files beyond the limit go, the oldest first. */
-static void fit_disk(struct sessions *sessions)
+void sessions_fit(struct sessions *sessions)
 {
 	while (sessions->file_bytes > session_folder_limit(sessions->folder)) {
 		const size_t index = oldest(sessions, true);
@@ -210,10 +213,12 @@ rosa_status sessions_recall(struct sessions *sessions, session_folder *folder, r
 			tokens_free(&files[i].tokens);
 			continue;
 		}
-		*kept = (struct kept){.tokens = files[i].tokens,
+		sessions->clock++;
+		*kept = (struct kept){.id = sessions->clock,
+				      .tokens = files[i].tokens,
 				      .followed = true,
 				      .floor = saved_floor(sessions, files[i].steps),
-				      .used = ++sessions->clock,
+				      .used = sessions->clock,
 				      .number = files[i].number,
 				      .saved = files[i].steps,
 				      .file_bytes = files[i].bytes};
@@ -222,7 +227,7 @@ rosa_status sessions_recall(struct sessions *sessions, session_folder *folder, r
 	}
 	free(files);
 	if (status == ROSA_OK)
-		fit_disk(sessions);
+		sessions_fit(sessions);
 	return status;
 }
 
@@ -263,7 +268,7 @@ void sessions_wrote(struct sessions *sessions, struct kept *kept, const struct s
 	kept->number = write->number;
 	kept->file_bytes = write->bytes;
 	kept->saved = kept->tokens.count;
-	fit_disk(sessions);
+	sessions_fit(sessions);
 }
 
 /* Brings an entry into memory. One that cannot be is dropped. */
@@ -286,10 +291,7 @@ static bool load(struct sessions *sessions, size_t index)
 		drop_file(sessions, index);
 		return false;
 	}
-	const struct sequence_memory memory = sequence_memory(kept->sequence);
-
-	kept->bytes =
-	    memory.attention + memory.retrieval + memory.values + kept->tokens.room * sizeof(*kept->tokens.ids);
+	kept->bytes = bytes_of(kept->sequence, NULL, &kept->tokens);
 	kept->floor = sequence_floor(kept->sequence);
 	sessions->bytes += kept->bytes;
 	sessions->held++;
@@ -396,40 +398,43 @@ static void supersede(struct sessions *sessions, size_t index, struct kept *kept
 		remove_entry(sessions, index);
 }
 
-/* Finds a place for a session beside the others: false if one of them has it already. `file` is that of the session
+/* Finds a place for a session beside the others, or returns the one that has it already. `file` is that of the session
  * that it went on from, whose time is over unless it is in memory again. */
-static bool make_way(struct sessions *sessions, struct kept *kept, uint64_t file)
+static const struct kept *make_way(struct sessions *sessions, struct kept *kept, uint64_t file)
 {
 	for (size_t i = sessions->count; i-- > 0;) {
 		struct kept *old = &sessions->all[i];
 
 		if (replaces(sessions, old, kept))
-			return false;
+			return old;
 		if (!old->tokens.count)
 			continue;
 		if (replaces(sessions, kept, old) ||
 		    (file && old->number == file && !old->sequence && begins_with(kept, old)))
 			supersede(sessions, i, kept);
 	}
-	return true;
+	return NULL;
 }
 
-static void add(struct sessions *sessions, struct kept *kept, uint64_t file)
+/* Returns the id of the session that has the text then; 0: none. */
+static uint64_t add(struct sessions *sessions, struct kept *kept, uint64_t file)
 {
-	struct kept *place;
+	const bool fits = kept->bytes <= sessions->memory && sessions->most;
+	const struct kept *other = fits ? make_way(sessions, kept, file) : NULL;
+	struct kept *place = fits && !other ? new_entry(sessions) : NULL;
 
-	if (kept->bytes > sessions->memory || !sessions->most || !make_way(sessions, kept, file) ||
-	    !(place = new_entry(sessions))) {
+	if (!place) {
 		release(kept);
-		return;
+		return other ? other->id : 0;
 	}
-	kept->used = ++sessions->clock;
+	kept->id = kept->used = ++sessions->clock;
 	*place = *kept;
 	sessions->bytes += kept->bytes;
 	sessions->held++;
 	if (sessions->held > sessions->most)
 		evict_oldest(sessions);
 	sessions_shrink(sessions, sessions->memory);
+	return kept->id;
 }
 
 /* The first tokens of a task, as many as its sequence has read, and the one behind them. */
@@ -448,7 +453,7 @@ static bool copy_tokens(const struct serve_task *task, struct kept *kept)
 	return true;
 }
 
-void sessions_keep(struct sessions *sessions, struct serve_task *task)
+uint64_t sessions_keep(struct sessions *sessions, struct serve_task *task)
 {
 	struct kept kept = {.sequence = task->sequence,
 			    .past = task->past,
@@ -460,9 +465,9 @@ void sessions_keep(struct sessions *sessions, struct serve_task *task)
 	task->past = NULL;
 	kept.floor = good ? sequence_floor(kept.sequence) : 0;
 	if (good)
-		add(sessions, &kept, task->file);
-	else
-		release(&kept);
+		return add(sessions, &kept, task->file);
+	release(&kept);
+	return 0;
 }
 
 void sessions_remember(struct sessions *sessions, struct serve_task *task)
@@ -477,4 +482,34 @@ void sessions_remember(struct sessions *sessions, struct serve_task *task)
 	}
 	kept.floor = sequence_floor(kept.sequence);
 	add(sessions, &kept, 0);
+}
+
+/* -------------------------------------------------------------------------------------------------- by their ids -- */
+
+struct kept *sessions_find(struct sessions *sessions, uint64_t id, bool held)
+{
+	for (size_t i = 0; i < sessions->count && id; i++)
+		if (sessions->all[i].id == id)
+			return !held || sessions->all[i].sequence || load(sessions, i) ? &sessions->all[i] : NULL;
+	return NULL;
+}
+
+void sessions_erase(struct sessions *sessions, struct kept *kept)
+{
+	drop(sessions, (size_t)(kept - sessions->all));
+}
+
+uint64_t sessions_restore(struct sessions *sessions, struct session *session, sequence *sequence)
+{
+	struct kept kept = {.sequence = sequence, .tokens = session->tokens, .followed = true};
+
+	session->tokens = (struct tokens){0};
+	session_free(session);
+	kept.tokens.count = sequence_steps(sequence);
+	kept.bytes = bytes_of(sequence, NULL, &kept.tokens);
+	kept.floor = sequence_floor(sequence);
+	if (kept.tokens.count)
+		return add(sessions, &kept, 0);
+	release(&kept);
+	return 0;
 }

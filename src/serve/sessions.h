@@ -7,6 +7,7 @@
 #include "serve/task.h"
 
 struct kept {
+	uint64_t id;          /* its own while the server runs */
 	struct tokens tokens; /* all read by the sequence; where `followed`, one more lies behind them */
 	bool followed;
 	bool silent;        /* read with an adapter that was off; such a text is not saved */
@@ -45,8 +46,9 @@ struct session_choice sessions_choose(const struct sessions *sessions, bool sile
 
 /* Gives a task a sequence that has read as much of its prompt as is known. */
 rosa_status sessions_lend(struct sessions *sessions, struct serve_task *task, rosa_error *err);
-/* Takes what a task has read. What does not fit is dropped, the oldest first. */
-void sessions_keep(struct sessions *sessions, struct serve_task *task);
+/* Takes what a task has read. What does not fit is dropped, the oldest first. Returns the id of the session that has
+ * the text now, or 0. */
+uint64_t sessions_keep(struct sessions *sessions, struct serve_task *task);
 /* Keeps a copy of what a task has read so far, if it can be made and another sequence could not go back to here. */
 void sessions_remember(struct sessions *sessions, struct serve_task *task);
 /* Drops the oldest from memory until no more than this is in use. Those not yet on disk are written first. */
@@ -64,6 +66,16 @@ struct session_write {
 struct session_write sessions_write(const struct sessions *sessions, const struct kept *kept,
 				    const struct file_hooks *hooks);
 void sessions_wrote(struct sessions *sessions, struct kept *kept, const struct session_write *write);
+
+/* The session with this id, in memory if `held`; NULL: it is gone. */
+struct kept *sessions_find(struct sessions *sessions, uint64_t id, bool held);
+/* Drops it, from memory and from disk. */
+void sessions_erase(struct sessions *sessions, struct kept *kept);
+/* Takes a session that was loaded, and its sequence; returns its id, or 0 if it could not be kept. */
+uint64_t sessions_restore(struct sessions *sessions, struct session *session, sequence *sequence);
+
+/* Drops the oldest files until all are within the limit. */
+void sessions_fit(struct sessions *sessions);
 
 /* Bytes that a task's reading takes. */
 uint64_t serve_task_bytes(const struct serve_task *task);

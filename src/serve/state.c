@@ -54,11 +54,27 @@ void answer_slots(struct json_text *text, engine *engine)
 	for (size_t i = 0; i < count; i++)
 		json_text_add(text,
 			      "%s{\"id\": %zu, \"is_processing\": %s, \"prompt_tokens\": %zu, \"cached_tokens\": %zu, "
-			      "\"tokens_read\": %zu, \"tokens_predicted\": %zu}",
+			      "\"tokens_read\": %zu, \"tokens_predicted\": %zu, \"tokens_kept\": %zu}",
 			      i ? ", " : "", i, slots[i].busy ? "true" : "false", slots[i].prompt, slots[i].cached,
-			      slots[i].read, slots[i].made);
+			      slots[i].read, slots[i].made, slots[i].kept);
 	json_text_add(text, "]");
 	free(slots);
+}
+
+void answer_slot(struct json_text *text, const struct slot_request *request, const struct slot_result *result)
+{
+	const bool save = request->action == SLOT_SAVE;
+
+	json_text_add(text, "{\"id_slot\": %zu, ", request->slot);
+	if (request->action == SLOT_ERASE) {
+		json_text_add(text, "\"n_erased\": %zu}", result->tokens);
+		return;
+	}
+	json_text_add(text, "\"filename\": ");
+	json_text_string(text, request->name);
+	json_text_add(text, ", \"%s\": %zu, \"%s\": %llu, \"timings\": {\"%s\": %.3f}}",
+		      save ? "n_saved" : "n_restored", result->tokens, save ? "n_written" : "n_read",
+		      (unsigned long long)result->bytes, save ? "save_ms" : "restore_ms", result->seconds * 1e3);
 }
 
 void answer_metrics(struct json_text *text, engine *engine)

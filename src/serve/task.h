@@ -42,6 +42,7 @@ struct serve_task {
 
 	/* What others look at, under the engine's lock. */
 	uint64_t request; /* its number: tasks of one request have the same */
+	size_t slot;      /* while it runs */
 	enum serve_task_state state;
 	bool cancelled;
 	bool begun;              /* it has left the queue once: `cached` is known */

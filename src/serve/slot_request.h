@@ -1,0 +1,21 @@
+/* What a client asks to be done with the text of a slot: POST /slots/ID?action=ACTION. */
+#ifndef ROSATUNE_SLOT_REQUEST_H
+#define ROSATUNE_SLOT_REQUEST_H
+
+#include "serve/api_error.h"
+
+enum slot_action { SLOT_SAVE, SLOT_RESTORE, SLOT_ERASE };
+
+#define SLOT_NAME 128 /* bytes of a file's name, at most */
+
+struct slot_request {
+	size_t slot;
+	enum slot_action action;
+	char name[SLOT_NAME + 1]; /* of a file in the folder of sessions; empty: to erase */
+};
+
+/* `slot` is the rest of the path, `action` may be NULL. The body of an erasure is not looked at. */
+bool slot_request_parse(const char *slot, const char *action, const char *body, size_t size, size_t slots,
+			struct slot_request *request, struct api_error *error);
+
+#endif
