@@ -278,7 +278,7 @@ static bool save_slot(engine *e, struct errand *errand)
 	struct kept *kept = sessions_find(&e->sessions, e->last[errand->request->slot], true);
 	rosa_error why;
 
-	if (!kept || !kept->followed)
+	if (!kept || !kept->followed || kept->silent)
 		return api_fail(&errand->error, 400, NULL, NULL, "slot %zu has no text that can be saved",
 				errand->request->slot);
 	const struct tokens followed = {kept->tokens.ids, kept->tokens.count + 1, kept->tokens.room};
