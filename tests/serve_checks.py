@@ -437,15 +437,38 @@ class Together(Base):
                 answers = [None] * len(prompts)
 
                 def ask(i):
-                    answers[i] = text(server.complete(prompts[i], max_tokens=40, **GREEDY))
+                    answers[i] = server.complete(prompts[i], max_tokens=40, logprobs=1, **GREEDY)
 
                 threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(prompts))]
                 for thread in threads:
                     thread.start()
                 for thread in threads:
                     thread.join(LIMIT)
-                self.assertEqual(answers, alone)
+                self.assertEqual([*map(text, answers)], alone)
                 self.assertEqual(server.metric("requests_success_total"), len(prompts))
+                # Bit for bit: numbers in JSON read back as they were.
+                for prompt, answer in zip(prompts, answers):
+                    with_none = server.complete(prompt, max_tokens=40, logprobs=1, **GREEDY)
+                    self.assertEqual(answer["choices"][0]["logprobs"], with_none["choices"][0]["logprobs"])
+
+    def test_those_who_write_share_a_pass(self):
+        with Server("--parallel", "4") as server:
+            answer = server.complete([STORY, STORY[1:], STORY[2:], STORY[3:]], max_tokens=100, **GREEDY)
+            self.assertEqual(text(answer, 2), out("--prompt", STORY[2:], "--tokens", "100"))
+            # One turn to read, which gives the first token, and one for each of the others.
+            self.assertEqual(server.metric("n_decode_total"), 100)
+            self.assertEqual(server.metric("n_busy_slots_per_decode"), 4)
+
+    def test_a_long_prompt_does_not_stop_those_who_write(self):
+        with Server("--parallel", "2", "--chunk", "16") as server:
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=LIMIT)
+            body = json.dumps({"prompt": STORY * 4000, "max_tokens": 1, **GREEDY})
+            connection.request("POST", COMPLETIONS, body, {"Content-Type": "application/json"})
+            server.until("requests_processing", 1)
+            self.assertEqual(len(text(server.complete("x", max_tokens=40, **GREEDY))), 40)
+            self.assertEqual(server.metric("requests_success_total"), 1)  # the other one is still reading
+            connection.close()
+            server.until("requests_cancelled_total", 1)
 
     def test_a_request_of_many_prompts_lets_others_in(self):
         with Server("--parallel", "2") as server:

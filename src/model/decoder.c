@@ -360,31 +360,45 @@ static rosa_status check_pieces(const decoder *d, size_t count, const struct pie
 	return ROSA_OK;
 }
 
-/* The logits that a piece wants of rows `row` .. of the last pass, which are its tokens from `done` on. */
-static void write_logits(decoder *d, struct piece *piece, size_t row, size_t done, size_t count)
+/* A row of a pass whose logits somebody wants. */
+struct wanted_row {
+	size_t row;
+	float *to;
+};
+
+/* What a piece wants of rows `row` .. of the last pass, which are its tokens from `done` on. Returns how many it adds.
+ */
+static size_t add_wanted(const decoder *d, const struct piece *piece, size_t row, size_t done, size_t count,
+			 struct wanted_row *wanted)
+{
+	const size_t vocabulary = decoder_vocabulary(d);
+
+	if (piece->wanted == LOGITS_NONE || (piece->wanted == LOGITS_LAST && done + count < piece->count))
+		return 0;
+	if (piece->wanted == LOGITS_LAST) {
+		*wanted = (struct wanted_row){row + count - 1, piece->logits};
+		return 1;
+	}
+	for (size_t i = 0; i < count; i++)
+		wanted[i] = (struct wanted_row){row + i, piece->logits + (done + i) * vocabulary};
+	return count;
+}
+
+/* Neighbours are one product, whosoever they are: the weights are read once for all sequences that write. */
+static void write_logits(decoder *d, const struct wanted_row *wanted, size_t count)
 {
 	const struct backend_ops *ops = d->backend->ops;
 	const size_t vocabulary = decoder_vocabulary(d), width = d->checkpoint->config.width;
 	const struct matrix *head = d->head.data ? &d->head : &d->embedding;
-	float *to = piece->logits;
+	const struct product product = {head, d->work.logits, false};
 
-	if (piece->wanted == LOGITS_NONE || (piece->wanted == LOGITS_LAST && done + count < piece->count))
-		return;
-	if (piece->wanted == LOGITS_LAST) {
-		row += count - 1;
-		count = 1;
-	} else {
-		to += done * vocabulary;
-	}
-	while (count) {
-		const size_t some = count < LOGITS_ROWS ? count : LOGITS_ROWS;
-		const struct product product = {head, d->work.logits, false};
-
-		ops->multiply(d->backend, some, d->work.u + row * width, 1, &product);
-		ops->get(d->backend, to, d->work.logits, some * vocabulary * sizeof(*to));
-		to += some * vocabulary;
-		row += some;
-		count -= some;
+	for (size_t i = 0, some; i < count; i += some) {
+		for (some = 1; some < LOGITS_ROWS && i + some < count && wanted[i + some].row == wanted[i].row + some;)
+			some++;
+		ops->multiply(d->backend, some, d->work.u + wanted[i].row * width, 1, &product);
+		for (size_t j = 0; j < some; j++)
+			ops->get(d->backend, wanted[i + j].to, d->work.logits + j * vocabulary,
+				 vocabulary * sizeof(float));
 	}
 }
 
@@ -410,16 +424,16 @@ static size_t fill_pass(const decoder *d, const struct reading *reading, uint32_
 }
 
 /* Write the logits of a pass and advance by its rows. */
-static void finish_pass(decoder *d, struct reading *reading, size_t rows)
+static void finish_pass(decoder *d, struct reading *reading, size_t rows, struct wanted_row *wanted)
 {
-	size_t row = 0;
+	size_t row = 0, count = 0;
 
 	while (row < rows) {
 		struct piece *piece = &reading->pieces[reading->piece];
 		const size_t left = piece->count - reading->done, some = left < rows - row ? left : rows - row;
 
 		if (some)
-			write_logits(d, piece, row, reading->done, some);
+			count += add_wanted(d, piece, row, reading->done, some, wanted + count);
 		row += some;
 		reading->done += some;
 		if (reading->done == piece->count) {
@@ -427,6 +441,7 @@ static void finish_pass(decoder *d, struct reading *reading, size_t rows)
 			reading->done = 0;
 		}
 	}
+	write_logits(d, wanted, count);
 }
 
 rosa_status decoder_read(decoder *d, size_t count, struct piece *pieces, rosa_progress progress, void *context,
@@ -437,12 +452,14 @@ rosa_status decoder_read(decoder *d, size_t count, struct piece *pieces, rosa_pr
 	rosa_status status = check_pieces(d, count, pieces, &total, err);
 	uint32_t *tokens;
 	struct segment *segments;
+	struct wanted_row *wanted;
 
 	if (status != ROSA_OK)
 		return status;
 	tokens = malloc(d->options.chunk * sizeof(*tokens));
 	segments = malloc(d->options.chunk * sizeof(*segments));
-	if (!tokens || !segments)
+	wanted = malloc(d->options.chunk * sizeof(*wanted));
+	if (!tokens || !segments || !wanted)
 		status = rosa_fail(err, ROSA_ENOMEM, "no memory for %zu rows", d->options.chunk);
 	while (status == ROSA_OK && read < total) {
 		size_t segment_count, rows = fill_pass(d, &reading, tokens, segments, &segment_count);
@@ -450,7 +467,7 @@ rosa_status decoder_read(decoder *d, size_t count, struct piece *pieces, rosa_pr
 		status = decoder_pass(d, tokens, rows, segments, segment_count, err);
 		if (status != ROSA_OK)
 			break;
-		finish_pass(d, &reading, rows);
+		finish_pass(d, &reading, rows, wanted);
 		read += rows;
 		if (progress && progress(context, read, total) && read < total)
 			status = rosa_fail(err, ROSA_ECANCELLED, "cancelled after %llu of %llu tokens",
@@ -458,5 +475,6 @@ rosa_status decoder_read(decoder *d, size_t count, struct piece *pieces, rosa_pr
 	}
 	free(tokens);
 	free(segments);
+	free(wanted);
 	return status;
 }

@@ -217,14 +217,29 @@ static void bound_memory(engine *e)
 	}
 }
 
+/* Those that write come first, in the order in which they came: the decoder makes one product of neighbours whose
+ * logits are wanted. Returns how many read. */
+static size_t sort_running(engine *e)
+{
+	size_t writers = 0;
+
+	for (size_t i = 0; i < e->running_count; i++) {
+		struct serve_task *task = e->running[i];
+
+		if (serve_task_due(task) > 1)
+			continue;
+		memmove(e->running + writers + 1, e->running + writers, (i - writers) * sizeof(*e->running));
+		e->running[writers++] = task;
+	}
+	return e->running_count - writers;
+}
+
 /* What each task reads in this turn. Returns whether some of it is a prompt. */
 static bool plan(engine *e)
 {
-	const size_t chunk = e->model->options.chunk;
-	size_t readers = 0, share;
+	const size_t chunk = e->model->options.chunk, readers = sort_running(e);
+	size_t share;
 
-	for (size_t i = 0; i < e->running_count; i++)
-		readers += serve_task_due(e->running[i]) > 1;
 	share = readers == e->running_count ? chunk : chunk / READ_SHARE;
 	share = readers ? share / readers : 1;
 	share = share ? share : 1;
@@ -258,6 +273,8 @@ static void turn(engine *e)
 
 	pthread_mutex_lock(&e->lock);
 	*(reads ? &e->report.reading_seconds : &e->report.writing_seconds) += seconds;
+	e->report.turns++;
+	e->report.slots_in_turns += e->running_count;
 	for (size_t i = 0; i < e->running_count; i++) {
 		struct serve_task *task = e->running[i];
 

@@ -64,6 +64,7 @@ struct engine_report {
 	uint64_t file_bytes;
 	uint64_t finished, refused, failed, cancelled;    /* tasks; refused: requests */
 	uint64_t prompt_tokens, cached_tokens, generated; /* tokens */
+	uint64_t turns, slots_in_turns;                   /* slots_in_turns: the sum of those in use */
 	double reading_seconds, writing_seconds;          /* of turns that read prompts, and of those that only wrote */
 };
 /* `slots` (may be NULL) has room for options.parallel. */
