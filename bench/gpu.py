@@ -14,13 +14,16 @@ train    a step (forward, backward, clipping, AdamW) in bfloat16 with float32 we
          what reading costs: (ROSA - products) / window. `must` is what the products have to cost by counting their
          operations beside the model's.
 read     a text in chunks with a cache, the ids known on the host: tokens per second, and memory beyond the weights.
-decode   one token at a time after such a text: milliseconds per step.
+decode   one token at a time after such a text: milliseconds per step, launched by Python and recorded as a CUDA graph
+         (rosatune.hf.recorded), each beside the window's step of its kind. `equal` is the share of the tokens that both
+         chose alike; random weights have near ties, and after the first difference the texts go apart.
 kernels  every kernel of a layer that reads, replayed from a CUDA graph, with the bytes that it has to move, and the
          share of the bandwidth of a plain copy that it reaches; what fits into the cache may exceed 100 %. Needs a CUDA
          device; the rest runs anywhere, at the shape `tiny` for instance.
 """
 
 import contextlib
+import copy
 import gc
 import statistics
 import sys
@@ -271,11 +274,27 @@ def kept_bytes(cache):
 
 @torch.no_grad()
 def decoding(model, cache, logits, steps, clock):
-    def go():
-        nonlocal logits
-        logits = model(logits.argmax(-1), past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+    """Seconds of a step, and the tokens that were chosen."""
+    chosen = [logits.argmax(-1)]
 
-    return clock.seconds(go, steps, 3)
+    def go():
+        found = model(chosen[-1], past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+        chosen.append(found.argmax(-1))
+
+    return clock.seconds(go, steps, 3), torch.cat(chosen, 1)
+
+
+def decode(model, setting, cache, logits, steps, clock):
+    """The columns of both ways to decode."""
+    records = clock.cuda and setting not in ("global", "own")
+    twin = copy.deepcopy(cache) if records else None
+    seconds, expected = decoding(model, cache, logits, steps, clock)
+    row = {"ms": 1e3 * seconds}
+    if records:
+        with rosatune.hf.recorded(model):
+            seconds, found = decoding(model, twin, logits, steps, clock)
+        row.update(recorded=1e3 * seconds, equal=float((found == expected).float().mean()))
+    return row
 
 
 def read(shape, args, report, clock, what):
@@ -284,7 +303,8 @@ def read(shape, args, report, clock, what):
         columns += [("speed", "tokens/s", ".0f"), ("read_ratio", "of window", ".3f"), ("peak", "GPU peak, GB", ".2f"),
                     ("kept", "states, GB", ".3f")]
     if "decode" in what:
-        columns += [("ms", "ms/step", ".2f"), ("step_ratio", "of window", ".3f")]
+        columns += [("ms", "ms/step", ".2f"), ("step_ratio", "of window", ".3f"), ("recorded", "recorded", ".2f"),
+                    ("recorded_ratio", "of window", ".3f"), ("equal", "equal", ".0%")]
     report.table(columns)
     windows = {}
     for setting in ("window", *(x for x in args.settings if x != "products"), "global"):
@@ -298,11 +318,13 @@ def read(shape, args, report, clock, what):
             seconds, cache, logits, peak = read_text(model, ids, args.chunk, clock, args)
             row = {"speed": tokens / seconds, "peak": peak, "kept": kept_bytes(cache) / 1e9}
             if "decode" in what:
-                row["ms"] = 1e3 * decoding(model, cache, logits, args.decode_steps, clock)
+                row.update(decode(model, setting, cache, logits, args.decode_steps, clock))
             base = windows.setdefault(tokens, row)
             row["read_ratio"] = row["speed"] / base["speed"]
             if "decode" in what:
                 row["step_ratio"] = row["ms"] / base["ms"]
+                if "recorded" in row:
+                    row["recorded_ratio"] = row["recorded"] / base["recorded"]
             report.add(shape=shape, setting=setting, tokens=tokens, **row)
             del cache, logits
         del model

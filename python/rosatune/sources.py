@@ -17,7 +17,7 @@ from torch import Tensor
 from . import torch as _torch
 from .config import RosaConfig, Source
 from .errors import InvalidArgument
-from .finder import Finder, Rule
+from .finder import Finder, Places, Rule
 from .torch import _places, _read
 from .torch._places import TensorPlaces
 from .torch._settings import Settings
@@ -134,6 +134,21 @@ class Lookup:
             for kind, places in zip(kinds, found):
                 made.places[name, kind] = _sorted(places)
         return made
+
+    def advance(
+        self,
+        ids: Tensor,
+        embeds: Optional[Tensor],
+        valid: Optional[np.ndarray],
+        state: LookupState,
+        reads: Iterable[str],
+    ) -> Dict[Tuple[str, str], Places]:
+        """Append steps to a state; their places on the host, by the source's name and by what is read."""
+        found = {}
+        for name, rule in self.rules.items():
+            there = self._symbols(name, rule, ids, embeds).cpu().numpy()
+            found.update({(name, kind): x for kind, x in state[name].push(there, there, valid, reads).items()})
+        return found
 
     def _known(self, code: Tensor, rule: Rule, ids: Optional[Tensor], embeds: Optional[Tensor]) -> TensorPlaces:
         batch, steps = (ids if ids is not None else embeds).shape[:2]  # type: ignore[union-attr]

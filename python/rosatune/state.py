@@ -96,6 +96,15 @@ class RosaState:
     def __repr__(self) -> str:
         return f"<RosaState batch={self.batch} steps={self.steps} bytes={self.bytes}>"
 
+    @property
+    def past(self) -> Past:
+        """What keeps the value bits."""
+        return self._past
+
+    def advance(self) -> None:
+        """Count a step whose value bits were kept by other means."""
+        self._steps += 1
+
     def take(self, v: Tensor) -> Tuple[Past, int]:
         """Count the steps of v [B, t, C]; gives what is to keep their value bits, and how many steps came before."""
         if len(v) != self._batch:

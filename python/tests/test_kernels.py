@@ -434,7 +434,7 @@ def test_adapters_in_pieces(monkeypatch: pytest.MonkeyPatch, source: str) -> Non
 KINDS = {
     **{name: "*bf16" for name in ("v", "y", "gy", "gv", "u", "gu")},
     **{name: "*u8" for name in ("values", "slopes", "length")},
-    **{name: "*i32" for name in ("tau", "entry", "first")},
+    **{name: "*i32" for name in ("tau", "entry", "first", "begin")},
     **{name: "*fp32" for name in ("gain", "z", "gz", "e0", "e1", "gweight", "parts", "weight", "bias")},
     "table": "*i64",
     "scale": "fp32",
@@ -448,7 +448,9 @@ BUILT = {
     "_value_kernel": dict(SLOPE=True, GAIN=True, GATE=True, ENTRIES=2, COLUMNS=1024),
     "_gate_kernel": dict(ROWS=64, COLUMNS=64),
     "_gate_back_kernel": dict(ROWS=128, COLUMNS=64),
-    "_step_kernel": dict(APPEND=True, LINKS=4, GAIN=True, GATE=True, ROUTED=0, SHIFT=14, UNIT=32, ROWS=8, UNITS=32),
+    "_step_kernel": dict(
+        APPEND=True, THERE=True, LINKS=4, GAIN=True, GATE=True, ROUTED=0, SHIFT=14, UNIT=32, ROWS=8, UNITS=32
+    ),
 }
 
 

@@ -15,6 +15,7 @@ The files:
 - ``patch.py`` is what a patched model computes: a hook before the decoder stack and a class for its layers;
 - ``masks.py`` is the window with sinks, for each attention implementation of transformers;
 - ``cache.py`` keeps keys and values of the window, value bits, and the retrieval state beside them;
+- ``recorded.py`` replays single steps as CUDA graphs, which spares generation the launching of kernels;
 - ``ahead.py`` looks up places ahead of the model, in a collator or beside a loop;
 - ``scales.py`` measures how large the input of each layer is;
 - ``files.py`` saves and loads adapters;
@@ -30,6 +31,7 @@ from .attach import adapters, attach, attachment, detach, parameter_groups, set_
 from .files import AdapterError, from_pretrained, load_adapter, save_adapter
 from .fit import fit_pointer
 from .pointer import PointerLogitsProcessor, attach_pointer, detach_pointer, pointer_head, pointer_of
+from .recorded import recorded
 
 __all__ = [
     "AdapterError",
@@ -48,6 +50,7 @@ __all__ = [
     "pointer_head",
     "pointer_of",
     "prefetch",
+    "recorded",
     "save_adapter",
     "scales",
     "set_stage",

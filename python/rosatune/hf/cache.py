@@ -122,6 +122,7 @@ class WindowEntry(RetrievalEntry):
     """Keys and values of the window and the sinks, and the retrieval state."""
 
     is_sliding = True
+    aboard: Any = None  # the recorded step that holds keys and values for now, at fixed addresses (recorded.py)
 
     def __init__(self, shared: Shared) -> None:
         super().__init__()
@@ -132,6 +133,36 @@ class WindowEntry(RetrievalEntry):
         self.record_past = False
         self.sink_keys: Any = None
         self.sink_values: Any = None
+
+    # Whoever asks for keys and values gets them back from a recorded step, and so the methods below need not know of it.
+
+    @property
+    def keys(self) -> Any:  # type: ignore[override]
+        self._go_ashore()
+        return self._keys
+
+    @keys.setter
+    def keys(self, keys: Any) -> None:
+        self._go_ashore()
+        self._keys = keys
+
+    @property
+    def values(self) -> Any:  # type: ignore[override]
+        self._go_ashore()
+        return self._values
+
+    @values.setter
+    def values(self, values: Any) -> None:
+        self._go_ashore()
+        self._values = values
+
+    def _go_ashore(self) -> None:
+        if self.aboard is not None:
+            self.aboard.leave()
+
+    def __getstate__(self) -> dict:
+        self._go_ashore()
+        return self.__dict__
 
     def lazy_initialization(self, key_states: Tensor, value_states: Optional[Tensor] = None) -> None:
         self.dtype, self.device = key_states.dtype, key_states.device

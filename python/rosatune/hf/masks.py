@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ..errors import InvalidArgument
 
-__all__ = ["Columns", "Rows", "build", "check_implementation"]
+__all__ = ["Columns", "Rows", "build", "check_implementation", "for_steps"]
 
 DENSE = ("eager", "sdpa")
 FLASH = ("flash_attention_2", "flash_attention_3", "flash_attention_4")
@@ -60,6 +60,16 @@ def check_implementation(implementation: str, sinks: int) -> None:
             f"attention implementation {implementation!r} is not known to rosatune: "
             f"call model.set_attn_implementation with one of {', '.join(DENSE + (FLEX,) + FLASH)}"
         )
+
+
+def for_steps(implementation: str, queries: int) -> Optional[str]:
+    """The implementation to take instead for so many queries; None: the one that the model has.
+
+    Flex attention computes blocks of queries. For a single one it has nothing to gain, and each of its calls costs the
+    host a millisecond; scaled_dot_product_attention sees the same columns, mostly without a mask.
+    """
+    single = implementation == FLEX and queries == 1 and not torch.compiler.is_compiling()
+    return "sdpa" if single else None
 
 
 def build(

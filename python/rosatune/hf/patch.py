@@ -30,7 +30,7 @@ from transformers.models.qwen3 import modeling_qwen3
 from ..errors import InvalidArgument
 from ..sources import Lookup, Reads
 from .cache import Shared, WindowEntry, adopt
-from .masks import FLASH, Columns, Rows, build
+from .masks import FLASH, Columns, Rows, build, for_steps
 
 __all__ = ["LAYERS", "PLACES", "Plan", "STACKS", "prepare"]
 
@@ -81,10 +81,23 @@ class _RosaLayer:
             pending = self.rosa.launch(read, state=state, valid=rosa_step["valid"], found=rosa_step["found"])
             if self.rosa.fusion == "pre":
                 attended = self.input_layernorm(self.rosa.mix(hidden_states, self.rosa.collect(pending)))
-        hidden_states = hidden_states + attention(hidden_states=attended, **kwargs)[0]
+        hidden_states = hidden_states + _attend(attention, rosa_step["instead"], hidden_states=attended, **kwargs)[0]
         if self.rosa is not None and self.rosa.fusion == "post":
             hidden_states = hidden_states + self.rosa.collect(pending).to(hidden_states.dtype)
         return hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
+
+
+def _attend(attention: Any, instead: Optional[str], **given: Any) -> Any:
+    """What an attention module computes, by another implementation where one is named."""
+    if instead is None:
+        return attention(**given)
+    config = attention.config
+    usual = config._attn_implementation
+    config._attn_implementation = instead
+    try:
+        return attention(**given)
+    finally:
+        config._attn_implementation = usual
 
 
 class LlamaDecoderLayer(_RosaLayer, modeling_llama.LlamaDecoderLayer):  # type: ignore[misc]
@@ -122,7 +135,7 @@ def prepare(stack: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     if ids is not None and ids.ndim != 2:
         raise InvalidArgument(f"input_ids has shape {list(ids.shape)}; give [batch, steps]")
     if given.get("inputs_embeds") is None:
-        _check_ids(ids, stack.config.vocab_size)
+        check_ids(ids, stack.config.vocab_size)
         given["inputs_embeds"] = stack.embed_tokens(ids)
     given["input_ids"] = None
     embeds = given["inputs_embeds"]
@@ -134,7 +147,7 @@ def prepare(stack: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     _refuse_packing(given)
     shared = _cache(stack, given, plan)
     seen = 0 if shared is None else given["past_key_values"].get_seq_length()
-    _notice_length(stack, seen + queries)
+    notice_length(stack, seen + queries)
     padding = _padding(given, batch, seen + queries, embeds.device)
     rows = Rows(padding, _starts(padding) if plan.sinks and padding is not None else None)
     if shared is not None:
@@ -145,11 +158,14 @@ def prepare(stack: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         shared.follow(rows, seen)
 
     implementation = stack.config._attn_implementation
+    instead = for_steps(implementation, queries)
+    implementation = instead or implementation
     valid = None if padding is None else padding[:, seen:]
     step = {
         "valid": valid,
         "found": _look_up(stack, given, ids, valid),
         "flash": implementation in FLASH,
+        "instead": instead,
         "window_mask": None,
         "global_mask": None,
     }
@@ -170,7 +186,7 @@ def prepare(stack: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     return (), given
 
 
-def _check_ids(ids: Tensor, vocabulary: int) -> None:
+def check_ids(ids: Tensor, vocabulary: int) -> None:
     """Refuse ids that are not in the vocabulary. Only on the host: elsewhere the question would wait for the device."""
     if ids.device.type != "cpu" or torch.compiler.is_compiling() or not ids.numel():
         return
@@ -198,7 +214,7 @@ def _look_up(stack: Any, given: dict, ids: Optional[Tensor], valid: Optional[Ten
     return lookup(ids, embeds, valid, state, sorted(kinds), known)
 
 
-def _notice_length(stack: Any, positions: int) -> None:
+def notice_length(stack: Any, positions: int) -> None:
     """Say once that a text has more positions than the model was trained for."""
     most = getattr(stack.config, "max_position_embeddings", None)
     if most is None or positions <= most or stack.rosatune.warned or torch.compiler.is_compiling():

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from . import _read, _triton
 
-__all__ = ["Blocks", "Parts", "Past", "Whole"]
+__all__ = ["Blocks", "Lent", "Parts", "Past", "Whole"]
 
 BLOCK_BYTES = 1 << 20  # of a block, about
 
@@ -113,8 +113,8 @@ class Blocks:
             append = False
         return self._run(u, v, begin, places, parts, append)
 
-    def _run(self, u: Tensor, v: Tensor, begin: int, places: Any, parts: Parts, append: bool) -> Any:
-        table = self._room(begin, begin + v.shape[1])
+    def _run(self, u: Tensor, v: Tensor, begin: Any, places: Any, parts: Parts, append: bool) -> Any:
+        table = self.room(begin, v.shape[1])
         gain, weight, bias, e0, e1, scale, first, row = parts
         given = None if places is None else places[:2]
         return _kernels().step(
@@ -122,15 +122,14 @@ class Blocks:
             float(scale), first, row, append,
         )  # fmt: skip
 
-    def _room(self, begin: int, end: int) -> Tensor:
-        """The table of blocks for all steps before ``end``; those from ``begin`` on hold nothing yet."""
-        needed = ((end - 1) >> self._shift) + 1
+    def room(self, begin: int, steps: int) -> Tensor:
+        """The table of blocks, with room for some steps from ``begin`` on, which hold nothing yet."""
+        needed = ((begin + steps - 1) >> self._shift) + 1
         table = self._table
         if table is None:
             # blocks of a copied state: the host's are to be pinned again
             self._blocks = [self._pinned(x) if x.device != self._device else x for x in self._blocks]
-            addresses = [block.data_ptr() for block in self._blocks]
-            table = torch.tensor(addresses + [0] * 16, dtype=torch.int64).to(self._device)
+            table = self._filled(torch.zeros(len(self._blocks) + 16, dtype=torch.int64, device=self._device))
         if needed > len(self._blocks):
             if needed > len(table):
                 table = torch.cat([table, table.new_zeros(needed + len(table))])
@@ -140,6 +139,27 @@ class Blocks:
                 self._blocks.append(block)
         self._table = table
         return table
+
+    def _filled(self, table: Tensor) -> Tensor:
+        table[: len(self._blocks)] = torch.tensor([block.data_ptr() for block in self._blocks], dtype=torch.int64)
+        return table
+
+    def lend(self, table: Optional[Tensor]) -> None:
+        """Keep the addresses of the blocks in ``table`` from now on, as long as it has room; None: no longer."""
+        self._table = None
+        if table is not None:
+            self.room(0, 1)  # blocks of a copied state are pinned again
+            self._table = self._filled(table)
+
+    @property
+    def count(self) -> int:
+        """How many blocks there are."""
+        return len(self._blocks)
+
+    @property
+    def steps(self) -> int:
+        """Of a block."""
+        return 1 << self._shift
 
     def _next(self, table: Tensor, begin: int) -> Tensor:
         """A new block, on the device; where that would be too many there, the memory of the oldest, which moves."""
@@ -193,6 +213,18 @@ class Blocks:
         return {**self.__dict__, "_table": None}
 
 
+class Lent(Blocks):
+    """Blocks as a recorded step sees them: their table at one address, and the step a number on the device."""
+
+    def __init__(self, like: Blocks, table: Tensor) -> None:
+        self._shift, self._table = like._shift, table
+
+    def room(self, begin: Any, steps: int) -> Tensor:
+        """The table; whoever replays the step sees to it that there is room."""
+        assert self._table is not None
+        return self._table
+
+
 def _kernels() -> Any:
     from . import _step_kernels
 
@@ -216,6 +248,11 @@ class Past:
     @property
     def nbytes(self) -> int:
         return 0 if self._kept is None else self._kept.nbytes
+
+    @property
+    def blocks(self) -> Optional[Blocks]:
+        """What is kept, if it is in blocks."""
+        return self._kept if isinstance(self._kept, Blocks) else None
 
     def append(self, v: Tensor, begin: int) -> None:
         """Keep the bits of v [B, T, C] as those of the steps from ``begin`` on."""

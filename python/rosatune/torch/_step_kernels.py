@@ -17,7 +17,7 @@ A step gives the same bits in pieces of any size, because the shape of a program
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from typing import Any, Optional, Tuple, Union
 
 import torch
 import triton
@@ -59,7 +59,7 @@ def _gate(u, weight, bias, n, live, channels, ROWS: tl.constexpr, COLUMNS: tl.co
 def _step_kernel(
     u, v, table, tau, length, gain, weight, bias, e0, e1, y,
     scale, begin, read, row, batch, steps, routes, per, channels, width,
-    APPEND: tl.constexpr, LINKS: tl.constexpr, GAIN: tl.constexpr, GATE: tl.constexpr, ROUTED: tl.constexpr,
+    APPEND: tl.constexpr, THERE: tl.constexpr, LINKS: tl.constexpr, GAIN: tl.constexpr, GATE: tl.constexpr, ROUTED: tl.constexpr,
     SHIFT: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -72,9 +72,13 @@ def _step_kernel(
     inside = live[:, None, None] & known[None, :, :]
     at = n[:, None, None] * channels + c[None, :, :]
     if APPEND:
+        if THERE:
+            start = tl.load(begin)
+        else:
+            start = begin
         x = tl.load(v + at, mask=inside, other=0).to(tl.float32)
         new = tl.sum(tl.where(x > 0, (1 << j)[None, None, :], 0), 2)
-        to = _line(table, begin + t, b, live, width, SHIFT, UNIT)[:, None] + i[None, :]
+        to = _line(table, start + t, b, live, width, SHIFT, UNIT)[:, None] + i[None, :]
         tl.store(to, new.to(to.dtype.element_ty), mask=live[:, None] & (i < width)[None, :])
     if LINKS > 0:
         if GATE:
@@ -110,12 +114,13 @@ def _step_kernel(
 
 
 def step(
-    u: Tensor, v: Tensor, table: Tensor, shift: int, begin: int, places: Optional[Tuple[Tensor, Tensor]],
+    u: Tensor, v: Tensor, table: Tensor, shift: int, begin: Union[int, Tensor], places: Optional[Tuple[Tensor, Tensor]],
     gain: Optional[Tensor], weight: Optional[Tensor], bias: Optional[Tensor], e0: Tensor, e1: Tensor, scale: float,
     first: int, row: int, append: bool,
 ) -> Optional[Tensor]:  # fmt: skip
     """y [B, T, C] read at ``places`` (None: nothing is read) and, with ``append``, the bits of v written at ``begin``.
 
+    begin: a number, or a tensor of one int32 on the device, so that a recorded launch can be replayed at other steps.
     table: addresses of the blocks, of 2^shift steps. gain, e0, e1: those of all reads of the adapter, this source's
     from read ``first`` and row ``row`` on.
     """
@@ -133,7 +138,7 @@ def step(
             u, v, table, tau, length, tau if gain is None else gain, tau if weight is None else weight,
             tau if bias is None else bias, e0, e1, v if y is None else y,
             scale, begin, first, row, batch, steps, routes, per, channels, -(-channels // unit),
-            append, links, gain is not None, weight is not None, routed, shift, unit, ROWS, units,
+            append, isinstance(begin, Tensor), links, gain is not None, weight is not None, routed, shift, unit, ROWS, units,
             num_warps=8,
         )  # fmt: skip
     return y
