@@ -253,7 +253,11 @@ def test_value_bits_in_blocks(room: int, monkeypatch: pytest.MonkeyPatch, record
 def test_value_bits_in_the_interpreter() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", "in_blocks", __file__]
     done = subprocess.run(
-        command, env={**os.environ, "TRITON_INTERPRET": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     if "0-dimensional arrays" in done.stdout:
         pytest.skip("this version of Triton's interpreter does not go with this version of NumPy")
@@ -278,6 +282,7 @@ def test_what_cannot_be_recorded(options: dict, reason: str, recordings: list) -
 
 def test_a_recording_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the step has happened by then."""
+
     def fail(work: Any) -> Any:
         work()
         raise RuntimeError("out of luck\nand more")

@@ -95,7 +95,7 @@ def recorded(model: Any) -> Iterator[Any]:
 
 
 def _attend(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Optional[Tensor], scaling: Any = None, **_: Any
+    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Optional[Tensor], scaling: Any = None, **__: Any
 ) -> "tuple[Tensor, None]":
     """Attention of one query per row; the heads that share a key head are the rows of one product."""
     batch, heads, _, width = query.shape
@@ -185,6 +185,8 @@ class _Recorder:
         self._plan = self._stack.rosatune.plan
         self._refused = False
         self._cache: Any = lambda: None
+        self._settings: Any = None  # of the adapters
+        self._block = NEVER  # steps of a block of value bits
         self._made: Any = None  # what the recordings depend on
         self._replays: dict[bool, Callable[[], Tensor]] = {}  # with a mask, and without
 
@@ -212,7 +214,9 @@ class _Recorder:
         """Whether a call is a single step that continues a cache."""
         ids, cache, mask = (given.get(name) for name in ("input_ids", "past_key_values", "attention_mask"))
         shared = getattr(cache, "rosatune", None)
-        if not isinstance(ids, Tensor) or ids.ndim != 2 or ids.shape[1] != 1 or not isinstance(shared, Shared):
+        if not isinstance(ids, Tensor) or ids.ndim != 2 or ids.shape[1] != 1:
+            return False
+        if cache is None or not isinstance(shared, Shared):
             return False
         seen = cache.get_seq_length()
         started = seen > 0 and seen >= shared.latest + self._plan.sinks and shared.plan == self._plan
@@ -442,7 +446,8 @@ class _Recorder:
         """The step: logits of the token in the inputs."""
         there = self._inputs.there
         self._open.index_copy_(1, there["slot"], there["valid"])
-        step = {"valid": None, "found": self._reads, "flash": False, "instead": STEP, "window_mask": None}
+        step: dict[str, Any] = {"valid": None, "found": self._reads, "flash": False, "instead": STEP}
+        step["window_mask"] = None
         if masked:
             gone = self._sinks <= there["time"] - self._plan.window  # a sink inside the window is there already
             step["window_mask"] = torch.cat([gone, self._open], 1)[:, None, None]
