@@ -7,7 +7,11 @@ of the retrieval are taken out and run, so that what else it imports (torch, tra
 What is timed of theirs is what their forward pass does between having symbols on the host and having results there:
 run-length coding of the keys, the run in force at every step, and the scan that builds the automaton and fills in
 destinations and counterfactual tables. Ours is rosa_retrieve with tables; the column "no tables" is the same without.
-Both sides use one thread, both are warm, they take turns, and the median of each is kept.
+Both sides use the same number of threads, both are warm, they take turns, and the median of each is kept. With
+--device cuda our retrieval on a GPU stands beside them: the search on symbols that are there, and with all copies.
+
+    bench/compare_authors.py CHECKOUT --threads 0 --device cuda --program build-cuda/rosatune --routes 512 \\
+        --tokens 16384 --streams uniform --repeat 3
 """
 
 import ast
@@ -18,9 +22,7 @@ import sys
 import tempfile
 import time
 
-os.environ["NUMBA_NUM_THREADS"] = "1"  # read when numba is imported
-
-import common  # noqa: E402
+import common
 
 try:
     import numba
@@ -30,6 +32,10 @@ except ImportError as error:
 
 FILE = "2025.12.29 qkv_update.py"
 RUNS, RUN_IN_FORCE, SCAN = "_k_rle_batch_btr_nb", "_compute_k_runcap_brt_nb", "_q_prefix_scan_bits_nb"
+DEVICE_COLUMNS = [
+    ("device", "device", ".3f"), ("device_copied", "with copies", ".3f"), ("device_ratio", "theirs to it", ".1f"),
+    ("device_no_tables", "no tables", ".3f"), ("device_no_tables_copied", "with copies", ".3f"),
+    ("device_no_tables_ratio", "theirs to it", ".1f"), ("theirs_bits", "of M", "d")]
 DENSE_BITS = 8  # a state of theirs holds 4 * 2^bits bytes of transitions: at 16 bits, 8 GB for 16,384 tokens of a route
 
 
@@ -100,7 +106,7 @@ def compare(args, kernel, kind, tokens, bits, folder):
         path = os.path.join(folder, f"{name}.npy")
         np.save(path, symbols)
         files += [f"--{name}", path]
-    ours = [*files, "--bits", bits, "--threads", 1, "--repeat", 5]  # each run warms up by itself
+    ours = [*files, "--bits", bits, "--threads", args.threads, "--repeat", 5]  # each run warms up by itself
     theirs = None
     if bits <= DENSE_BITS:
         theirs = [np.ascontiguousarray(symbols.astype(np.int32).T[None]) for symbols in (query, key)]
@@ -108,6 +114,7 @@ def compare(args, kernel, kind, tokens, bits, folder):
     scale = 1e9 / (args.routes * tokens)
     samples = {"theirs": [], "ours": [], "no_tables": []}
     hits_theirs = full = None
+    device = on_device(args, ours, bits, scale) if args.device else {}
     for _ in range(args.repeat):
         if theirs:
             seconds, hits_theirs = run_theirs(kernel, *theirs, bits)
@@ -126,7 +133,25 @@ def compare(args, kernel, kind, tokens, bits, folder):
         "hits_theirs": hits_theirs,
         "hits_ours": full["hit_rate"],
         "samples": samples,
+        **device,
     }
+
+
+def on_device(args, ours, bits, scale):
+    """Our retrieval on a GPU, with tables where theirs has them, and without."""
+    row = {}
+    for name, more in [("device", [])] * (bits <= DENSE_BITS) + [("device_no_tables", ["--no-flips"])]:
+        found = common.measure(args.program, *ours, "--device", args.device, *more)
+        if not found["equal"]:
+            common.die(f"the device found other destinations than the CPU: {found}")
+        row[name] = found["device_ms"] / 1e3 * scale
+        row[f"{name}_copied"] = found["device_copies_ms"] / 1e3 * scale
+    return row
+
+
+def against_theirs(row, theirs):
+    """How many times as long theirs takes as the device; `theirs` was measured at the widest M that it can hold."""
+    return {f"{name}_ratio": theirs / row[name] for name in ("device", "device_no_tables") if theirs and name in row}
 
 
 def main():
@@ -137,28 +162,40 @@ def main():
     parser.add_argument("--streams", nargs="+", choices=["uniform", "sticky", "correlated"],
                         default=["uniform", "sticky", "correlated"])
     parser.add_argument("--routes", type=int, default=8)
+    parser.add_argument("--threads", type=int, default=1, help="of both sides; 0: one per processor")
+    parser.add_argument("--device", choices=["cuda"], help="measure our retrieval on a GPU too")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     if min(args.tokens) < 8:
         common.die("--tokens: give at least 8")
+    threads = args.threads or numba.config.NUMBA_NUM_THREADS
+    if not 1 <= threads <= numba.config.NUMBA_NUM_THREADS:
+        common.die(f"--threads: give 0 to {numba.config.NUMBA_NUM_THREADS}")
+    numba.set_num_threads(threads)
     kernel = load_kernel(args.checkout)
     report = common.Report("authors", args)
     report.table([
         ("stream", "stream", ""), ("tokens", "T", "d"), ("bits", "M", "d"), ("theirs", "theirs", ".1f"),
         ("ours", "ours", ".1f"), ("ratio", "ratio", ".2f"), ("no_tables", "no tables", ".1f"),
         ("lookup", "a look-up", ".1f"), ("lookup_to_4", "to M = 4", ".2f"), ("hits_theirs", "their hits", ".1%"),
-        ("hits_ours", "our hits", ".1%")])
+        ("hits_ours", "our hits", ".1%")] + (DEVICE_COLUMNS if args.device else []))
     with tempfile.TemporaryDirectory() as folder:
         for kind in args.streams:
             for tokens in args.tokens:
-                narrow = None
+                narrow = theirs = wide = None
                 for bits in sorted(args.bits):
                     row = compare(args, kernel, kind, tokens, bits, folder)
                     narrow = row["lookup"] if bits == 4 else narrow
+                    if row["theirs"]:
+                        theirs, wide = row["theirs"], bits
+                    row.update(against_theirs(row, theirs), theirs_bits=wide, threads=threads)
                     report.add(**row, lookup_to_4=row["lookup"] / narrow if narrow else None)
-    report.note(f"ns per token and route, one thread, {args.routes} routes, median of {args.repeat}; "
-                f"theirs cannot hold M > {DENSE_BITS}")
+    report.note(f"ns per token and route, threads: {threads}, {args.routes} routes, median of {args.repeat}; theirs "
+                f"cannot hold M > {DENSE_BITS}: at M = 16 a route of 16,384 tokens would take it 8 GB")
+    if args.device:
+        report.note("device: the search on symbols that are there; `theirs to it` beside M > 8 is with theirs at the M "
+                    "that `of M` names")
     report.end()
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draws PNGs from the JSON files of the other scripts.
 
-One picture a measurement, named after it: authors.png, hostile.png, tokens.png, decode.png, threads.png.
+One picture a measurement, named after it: authors.png, hostile.png, tokens.png, decode.png, threads.png, efficiency.png.
 """
 
 import json
@@ -107,7 +107,29 @@ def draw_scaling(rows):
     return figures
 
 
-DRAW = {"authors": draw_authors, "hostile": draw_hostile, "scaling": draw_scaling}
+def draw_efficiency(rows):
+    """Milliseconds of a whole text by its length; what was not measured has no line."""
+    names = {"attention": "attention, 1,024 channels, GPU", "route_4": "one route, M = 4, one core",
+             "route_16": "one route, M = 16, one core", "layer_4": "512 routes, M = 4, all cores",
+             "device_4": "512 routes, M = 4, GPU", "layer_16": "128 routes, M = 16, all cores",
+             "device_16": "128 routes, M = 16, GPU"}
+    figure, axes = pyplot.subplots(figsize=(8, 5))
+    for key, name in names.items():
+        some = [row for row in rows if row.get(key) is not None]
+        if some:
+            style = "-" if key == "attention" else ":" if key.startswith("device") else "--"
+            axes.plot([row["tokens"] for row in some], [row[key] for row in some], style, marker="o", label=name)
+    ticks = [row["tokens"] for row in rows]
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [thousands(tick) for tick in ticks])
+    axes.set_yscale("log")
+    axes.set_xlabel("T")
+    axes.set_ylabel("milliseconds of the whole text")
+    axes.legend()
+    return {"efficiency": figure}
+
+
+DRAW = {"authors": draw_authors, "efficiency": draw_efficiency, "hostile": draw_hostile, "scaling": draw_scaling}
 
 
 def main():
