@@ -59,13 +59,28 @@ def f1(answer, expected):
     return ratio(common, len(one), len(other))
 
 
-def rouge_l(answer, expected):
-    one, other = (re.findall("[a-z0-9]+", text.lower()) for text in (answer, expected))
+def common_sequence(one, other):
     table = [[0] * (len(other) + 1) for _ in range(len(one) + 1)]
     for i, a in enumerate(one):
         for k, b in enumerate(other):
             table[i + 1][k + 1] = table[i][k] + 1 if a == b else max(table[i][k + 1], table[i + 1][k])
-    return ratio(table[-1][-1], len(one), len(other))
+    return table[-1][-1]
+
+
+def rouge_l(answer, expected):
+    one, other = (re.findall("[a-z0-9]+", text.lower()) for text in (answer, expected))
+    return ratio(common_sequence(one, other), len(one), len(other))
+
+
+def code(answer, expected):
+    lines = [line for line in answer.lstrip("\n").split("\n") if not re.search("[`#]|//", line)]
+    line = next((line for line in lines if line), "")
+    return ratio(common_sequence(line, expected), len(line), len(expected))
+
+
+def named_class(answer, expected, classes):
+    named = [each for each in classes if each in answer and (each == expected or each not in expected)]
+    return 1 / len(named) if expected in named else 0.0
 
 
 def matches(answer, expected):
@@ -79,6 +94,7 @@ ORACLES = {
     "exact": lambda answer, expected: float(any(normalised(answer) == normalised(each) for each in expected)),
     "f1": lambda answer, expected: max(f1(answer, each) for each in expected),
     "rouge-l": lambda answer, expected: max(rouge_l(answer, each) for each in expected),
+    "code": lambda answer, expected: max(code(answer, each) for each in expected),
 }
 
 
@@ -122,6 +138,34 @@ class Score(Base):
         for seed, (metric, oracle) in enumerate(ORACLES.items()):
             self.compare(metric, oracle, seed)
 
+    def test_classes(self):
+        """The right class among all that an answer names, as LongBench scores TREC."""
+        classes = ["Date", "Update", "Person", "Other person", "City"]
+        rng = random.Random(5)
+        lines = []
+        for _ in range(300):
+            named = rng.choices([*classes, "?"], k=rng.randrange(4))
+            answer = rng.choice([" ", "\n\n"]) + rng.choice([", ", "\n"]).join(named)
+            lines.append({"pred": answer, "answers": rng.sample(classes, rng.randrange(1, 3)), "all_classes": classes})
+        write_lines("a.jsonl", lines)
+        ways = [([], lambda text: text), (["--first-line"], lambda text: text.lstrip("\n").split("\n")[0])]
+        for options, cut in ways:
+            said = run("score", "--metric", "class", *options, "a.jsonl", "--json").stdout
+            mine = json.loads(said)["files"]["a.jsonl"]["scores"]
+            for line, score in zip(lines, mine, strict=True):
+                each = [named_class(cut(line["pred"]), right, classes) for right in line["answers"]]
+                self.assertAlmostEqual(score, max(each), places=12, msg=line)
+            self.assertGreater(len({*mine}), 2)
+        write_lines("a.jsonl", [{"pred": "Date", "answers": ["Date"]}])
+        self.assertIn(b"a.jsonl:1: has no list of strings all_classes",
+                      run("score", "--metric", "class", "a.jsonl", code=1).stderr)
+
+    def test_code_lines(self):
+        lines = [("\n\n# a remark\n```c\nint n = f(x); \nmore", ["int n = g(x);"]), ("// all\n# remarks", ["x"]),
+                 ("caf\u00e9 = \u4e2d", ["cafe\u0301 = \u4e2d\u6587"]), ("", ["x"]), ("x = 1\ny", ["x = 1", "y"])]
+        for mine, (answer, expected) in zip(self.scores("code", lines), lines, strict=True):
+            self.assertAlmostEqual(mine, ORACLES["code"](answer, expected), places=12)
+
     def test_fields(self):
         lines = [("the bell", ["Bell"]), ("a ferry", ["bell"])]
         for names in ("pred", "answers"), ("answer", "expected"):
@@ -145,6 +189,16 @@ class Score(Base):
             self.skipTest("rouge-score is not installed")
         scorer = rouge_scorer.RougeScorer(["rougeL"], use_stemmer=False)
         self.compare("rouge-l", lambda a, e: max(scorer.score(each, a)["rougeL"].fmeasure for each in e), 13)
+
+    def test_against_rapidfuzz(self):
+        try:
+            from rapidfuzz import fuzz
+        except ImportError:
+            self.skipTest("rapidfuzz is not installed")
+        rng = random.Random(14)
+        lines = [(self.text(rng).replace("\n", " ") + "x", [self.text(rng) + "y"]) for _ in range(200)]
+        for mine, (answer, (expected,)) in zip(self.scores("code", lines), lines, strict=True):
+            self.assertAlmostEqual(mine, fuzz.ratio(answer, expected) / 100, places=9)
 
     def test_refusals(self):
         for line, said in [('{"pred": "a"}', "a.jsonl:2: has no list of strings outputs"),
@@ -319,6 +373,39 @@ class Answers(Base):
         self.assertEqual(record["metric"], "exact")
         self.assertEqual(record["answer"],
                          generate("--prompt", "{who?}: the {input}{", "--tokens", "9").stdout.decode())
+
+    def test_longbench(self):
+        """The paper's five tasks, one file each, with LongBench's fields, in a run over all files of a folder."""
+        os.makedirs("data")
+        context = "the old river and the bell. " * 3
+        tasks = {"samsum": ("rouge-l", "Dialogue: who sang?", True), "triviaqa": ("f1", "who sang?", True),
+                 "multi_news": ("rouge-l", "", False), "gov_report": ("rouge-l", "", False),
+                 "trec": ("class", "Type:", True)}
+        for name, (_, question, _) in tasks.items():
+            write_lines(f"data/{name}.jsonl", [
+                {"input": question, "context": context, "answers": ["the bell", "e"], "length": 20, "dataset": name,
+                 "language": "en", "all_classes": ["e", "the bell", "x"] if name == "trec" else None, "_id": "0"}])
+        files = sorted(f"data/{name}" for name in os.listdir("data"))
+        result = means(*files, "--tokens", "12", "--out", "r.jsonl")["tasks"]
+        self.assertEqual({name: each["metric"] for name, each in result.items()},
+                         {name: metric for name, (metric, _, _) in tasks.items()})
+        for record in read_lines("r.jsonl")[1:]:
+            metric, question, shots = tasks[record["task"]]
+            prompt = f"{context}\n{question}" if shots else f"{context}\n\nSummary:"
+            written = generate("--prompt", prompt, "--tokens", "12").stdout.decode()
+            self.assertEqual(record["answer"], written)
+            written = written.lstrip("\n").split("\n")[0] if shots else written
+            expected = ["the bell", "e"]
+            score = (max(named_class(written, each, ["e", "the bell", "x"]) for each in expected)
+                     if metric == "class" else ORACLES[metric](written, expected))
+            self.assertAlmostEqual(record["score"], score, places=12)
+        # prompts that are too long lose their middle
+        evaluate("data/gov_report.jsonl", "--tokens", "12", "--prompt-tokens", "21", "--out", "s.jsonl")
+        prompt = f"{context}\n\nSummary:"
+        self.assertEqual(read_lines("s.jsonl")[1]["answer"],
+                         generate("--prompt", prompt[:10] + prompt[-10:], "--tokens", "12").stdout.decode())
+        write_lines("trec.jsonl", [{"input": "a", "context": "b", "answers": ["c"]}])
+        self.assertIn("trec.jsonl: example 0 has no all_classes", evaluate("trec.jsonl", code=1).stderr.decode())
 
 
 class Resuming(Base):

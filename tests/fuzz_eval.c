@@ -19,16 +19,16 @@ static void try_task(const char *text, size_t size)
 		const struct eval_example *example = &task.examples[i];
 		double score;
 
-		check(!example->prompt == (task.metric > METRIC_ROUGE_L));
+		check(!example->prompt == (task.metric >= METRIC_CHOICE));
 		check(isnan(example->depth) || (example->depth >= 0 && example->depth <= 1));
 		check(example->contexts.count == example->continuations.count);
 		if (!example->prompt) {
 			check(example->gold < example->continuations.count);
 			continue;
 		}
-		for (int metric = 0; metric <= METRIC_ROUGE_L; metric++) {
-			check(answer_score((enum eval_metric)metric, example->prompt, example->answers.all,
-					   example->answers.count, &score, &error) == ROSA_OK);
+		for (int metric = 0; metric < METRIC_CHOICE; metric++) {
+			check(answer_score((enum eval_metric)metric, example->prompt, &example->answers,
+					   &example->answers, &score, &error) == ROSA_OK);
 			check(score >= 0 && score <= 1);
 		}
 	}

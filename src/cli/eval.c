@@ -33,7 +33,7 @@ struct eval {
 	struct arg_words files;
 	const char *out, *conditions, *task, *prompts, *plot;
 	int metric;
-	uint64_t tokens, limit;
+	uint64_t tokens, limit, prompt_tokens;
 	struct arg_texts stops;
 	bool json;
 
@@ -131,6 +131,8 @@ static bool describe(struct eval *job, rosa_error *why)
 		      ", \"window\": %zu, \"sinks\": %zu, \"global_layers\": %zu, \"tokens\": %llu, \"prompts\": ",
 		      options->window, options->sinks, options->first_global_layers, (unsigned long long)job->tokens);
 	json_text_string(&text, job->prompts);
+	if (job->prompt_tokens)
+		json_text_add(&text, ", \"prompt_tokens\": %llu", (unsigned long long)job->prompt_tokens);
 	json_text_add(&text, ", \"stop\": [");
 	for (size_t i = 0; i < job->stops.count; i++) {
 		json_text_add(&text, "%s", i ? ", " : "");
@@ -281,6 +283,28 @@ static bool run_choices(struct eval *job, const struct eval_task *task, enum rec
 /* --------------------------------------------------------------------------------------------------------- answers --
  */
 
+/* Of a prompt that is too long the first and the last half of the tokens that it may have, as LongBench does. */
+static void cut_middle(struct tokens *tokens, size_t most)
+{
+	const size_t half = most / 2;
+
+	if (!most || tokens->count <= most)
+		return;
+	memmove(tokens->ids + half, tokens->ids + tokens->count - half, half * sizeof(*tokens->ids));
+	tokens->count = 2 * half;
+}
+
+static bool score_answer(const struct eval_task *task, const struct eval_detail *detail, double *score, rosa_error *why)
+{
+	char *line = task->first_line ? answer_line(detail->answer) : NULL;
+	const bool good = (!task->first_line || line || refuse(why, "not enough memory for an answer")) &&
+			  answer_score(task->metric, line ? line : detail->answer, detail->expected, detail->classes,
+				       score, why) == ROSA_OK;
+
+	free(line);
+	return good;
+}
+
 static bool answer_one(struct eval *job, struct run *run, const struct eval_task *task, size_t i,
 		       enum recall_condition condition, rosa_error *why)
 {
@@ -289,19 +313,20 @@ static bool answer_one(struct eval *job, struct run *run, const struct eval_task
 	struct answer answer = {0};
 	struct tokens tokens = {0};
 	bool good =
-	    tokenizer_encode_text(job->tokenizer, example->prompt, strlen(example->prompt), &tokens, why) == ROSA_OK &&
-	    run_become(run, tokens.ids, tokens.count, why);
+	    tokenizer_encode_text(job->tokenizer, example->prompt, strlen(example->prompt), &tokens, why) == ROSA_OK;
 
+	if (good)
+		cut_middle(&tokens, (size_t)job->prompt_tokens);
+	good = good && run_become(run, tokens.ids, tokens.count, why);
 	if (good)
 		run_warn_length(run, tokens.count + task->tokens, COMMAND);
 	good = good && run_answer(run, task->tokens, &answer, why);
 	if (good && answer.end != ANSWER_INTERRUPTED) {
 		const struct eval_detail detail = {.answer = answer.text.data ? answer.text.data : "",
-						   .expected = &example->answers};
+						   .expected = &example->answers,
+						   .classes = &example->classes};
 
-		good = answer_score(task->metric, detail.answer, example->answers.all, example->answers.count,
-				    &record.score, why) == ROSA_OK &&
-		       keep(job, &record, &detail, why);
+		good = score_answer(task, &detail, &record.score, why) && keep(job, &record, &detail, why);
 	}
 	tokens_free(&tokens);
 	text_free(&answer.text);
@@ -312,7 +337,6 @@ static bool run_answers(struct eval *job, const struct eval_task *task, enum rec
 			rosa_error *why)
 {
 	const struct sampler_options sampling = SAMPLER_OPTIONS_INIT;
-	struct arg_texts stops = job->stops;
 	struct model model = job->model;
 	struct run run = {0};
 	size_t due = 0, ended = 0;
@@ -324,10 +348,8 @@ static bool run_answers(struct eval *job, const struct eval_task *task, enum rec
 		model.pointer_path = NULL;
 	if (condition == RECALL_GLOBAL)
 		model.options.window = 0;
-	if (task->stop && stops.count < ARG_TEXTS_MOST)
-		stops.all[stops.count++] = task->stop;
 	good = condition_decoder(&job->model, condition, &model.decoder, why) &&
-	       run_open(&run, &model, job->tokenizer, &sampling, &stops, why);
+	       run_open(&run, &model, job->tokenizer, &sampling, &job->stops, why);
 	for (size_t i = 0; i < task->count && good && !interrupted(); i++) {
 		if (job->done[0][i])
 			continue;
@@ -381,9 +403,12 @@ static enum args_result parse(struct eval *job, int count, char **words)
 	    OPTION_SIZE("limit", &job->limit, "N", 0, UINT32_MAX, "the first N examples of each task (default 0: all)"),
 	    OPTION_TEXT("task", &job->task, "NAME", "the task's name (default: the lines', or the file's)"),
 	    OPTION_CHOICE("metric", &job->metric, "M", eval_metric_names,
-			  "of answers: match-all, match-part, exact, f1 or rouge-l (default: by the task's name)"),
+			  "of answers: match-all, match-part, exact, f1, rouge-l, class or code (default: by the "
+			  "task's name)"),
 	    OPTION_SIZE("tokens", &job->tokens, "N", 0, 65536,
 			"at most N tokens for an answer (default 0: by the task's name)"),
+	    OPTION_SIZE("prompt-tokens", &job->prompt_tokens, "N", 0, UINT32_MAX,
+			"leave out the middle of prompts of more than N tokens (default 0: read them whole)"),
 	    OPTION_TEXTS("stop", &job->stops, "TEXT", "end an answer before TEXT; may be given several times"),
 	    OPTION_TEXT("prompts", &job->prompts, "FILE",
 			"a JSON object with a template for each task of LongBench, with {context} and {input}"),

@@ -24,7 +24,7 @@
 struct score {
 	struct arg_words files;
 	int metric;
-	bool json;
+	bool json, first_line;
 	struct eval_results results; /* a task per file */
 };
 
@@ -36,6 +36,21 @@ static struct json field_of(struct json line, const char *const *names)
 	for (; *names && !json_there(field); names++)
 		field = json_find(line, *names);
 	return field;
+}
+
+static bool get_strings(struct json array, struct eval_strings *strings, rosa_error *why)
+{
+	const size_t count = json_count(array);
+	bool good = true;
+
+	if (!count)
+		return true;
+	strings->all = get_memory(count, sizeof(*strings->all), "answers", why);
+	good = strings->all != NULL;
+	for (; strings->count < count && good; strings->count += good)
+		good = json_as_string(json_at(array, strings->count), (const char **)&strings->all[strings->count],
+				      why) == ROSA_OK;
+	return good;
 }
 
 static bool score_line(struct score *job, const char *path, struct json line, size_t number, rosa_error *why)
@@ -50,20 +65,28 @@ static bool score_line(struct score *job, const char *path, struct json line, si
 				     .normed = NAN,
 				     .loss = NAN,
 				     .depth = NAN};
-	const size_t count = json_count(array);
+	struct eval_strings strings = {0}, classes = {0};
 	const char *answer;
+	char *first = NULL;
 
 	if (!json_there(field_of(line, answers)))
 		return json_refuse(line, why, "has neither of the fields pred and answer") == ROSA_OK;
-	if (json_kind(array) != JSON_IS_ARRAY || !count)
+	if (json_kind(array) != JSON_IS_ARRAY || !json_count(array))
 		return json_refuse(line, why, "has no list of strings outputs, answers or expected") == ROSA_OK;
-	char **strings = get_memory(count, sizeof(*strings), "answers", why);
-	bool good = strings && json_as_string(field_of(line, answers), &answer, why) == ROSA_OK;
-	for (size_t i = 0; i < count && good; i++)
-		good = json_as_string(json_at(array, i), (const char **)&strings[i], why) == ROSA_OK;
-	good = good && answer_score(record.metric, answer, strings, count, &record.score, why) == ROSA_OK &&
+	if (job->metric == METRIC_CLASS && !json_count(json_find(line, "all_classes")))
+		return json_refuse(line, why, "has no list of strings all_classes") == ROSA_OK;
+	bool good = json_as_string(field_of(line, answers), &answer, why) == ROSA_OK &&
+		    get_strings(array, &strings, why) && get_strings(json_find(line, "all_classes"), &classes, why);
+	if (good && job->first_line) {
+		first = answer_line(answer);
+		good = first || refuse(why, "not enough memory for an answer");
+	}
+	good = good &&
+	       answer_score(record.metric, first ? first : answer, &strings, &classes, &record.score, why) == ROSA_OK &&
 	       results_add(&job->results, &record, why) == ROSA_OK;
-	free(strings);
+	free(first);
+	free(strings.all);
+	free(classes.all);
 	return good;
 }
 
@@ -145,15 +168,17 @@ int score_command(int count, char **words)
 	struct score job = {0};
 	rosa_error why = {0};
 	struct arg options[] = {
-	    OPTION_CHOICE("metric", &job.metric, "M", eval_metric_names, "match-all, match-part, exact, f1 or rouge-l",
-			  .required = true),
+	    OPTION_CHOICE("metric", &job.metric, "M", eval_metric_names,
+			  "match-all, match-part, exact, f1, rouge-l, class or code", .required = true),
+	    OPTION_FLAG("first-line", &job.first_line, "only the first line of an answer counts"),
 	    OPTION_FLAG("json", &job.json, "print one JSON object, with the score of every answer"),
 	};
 	struct args args = {
 	    .command = COMMAND,
 	    .usage = "--metric M FILE...",
 	    .summary = "Scores answers that a model gave: JSON lines with the answer in \"pred\" or \"answer\", and a\n"
-		       "list of those expected in \"outputs\", \"answers\" or \"expected\".",
+		       "list of those expected in \"outputs\", \"answers\" or \"expected\"; a class is one of "
+		       "\"all_classes\".",
 	    .options = options,
 	    .count = sizeof(options) / sizeof(options[0]),
 	    .operands = &job.files,
@@ -164,7 +189,7 @@ int score_command(int count, char **words)
 	if (parsed != ARGS_OK)
 		return parsed == ARGS_HELP ? DONE : MISUSED;
 	interrupt_watch();
-	bool good = job.metric <= METRIC_ROUGE_L ||
+	bool good = job.metric < METRIC_CHOICE ||
 		    refuse(&why, "--metric %s: is for choices, not for answers", eval_metric_names[job.metric]);
 	for (size_t i = 0; i < job.files.count && good; i++)
 		good = score_file(&job, job.files.all[i], &why);

@@ -18,9 +18,11 @@
 #include <utf8proc.h>
 #endif
 
-const char *const eval_metric_names[] = {
-    [METRIC_MATCH_ALL] = "match-all", [METRIC_MATCH_PART] = "match-part", [METRIC_EXACT] = "exact", [METRIC_F1] = "f1",
-    [METRIC_ROUGE_L] = "rouge-l",     [METRIC_CHOICE] = "choice",         [METRIC_WORD] = "word",   [METRICS] = NULL};
+const char *const eval_metric_names[] = {[METRIC_MATCH_ALL] = "match-all", [METRIC_MATCH_PART] = "match-part",
+					 [METRIC_EXACT] = "exact",         [METRIC_F1] = "f1",
+					 [METRIC_ROUGE_L] = "rouge-l",     [METRIC_CLASS] = "class",
+					 [METRIC_CODE] = "code",           [METRIC_CHOICE] = "choice",
+					 [METRIC_WORD] = "word",           [METRICS] = NULL};
 
 /* ---------------------------------------------------------------------------------------------------- characters -- */
 
@@ -289,18 +291,105 @@ static bool score_match(const char *answer, const char *expected, double *score)
 	return good;
 }
 
-rosa_status answer_score(enum eval_metric metric, const char *answer, char *const *expected, size_t count,
-			 double *score, rosa_error *err)
+/* A class that is part of the right one's name, as "date" of "update", does not count as named. */
+static double score_class(const char *answer, const char *expected, const struct eval_strings *classes)
+{
+	size_t named = 0;
+	bool right = false;
+
+	for (size_t i = 0; i < classes->count; i++) {
+		const bool is_right = strcmp(classes->all[i], expected) == 0;
+
+		if (!strstr(answer, classes->all[i]) || (!is_right && strstr(expected, classes->all[i])))
+			continue;
+		named++;
+		right = right || is_right;
+	}
+	return right ? 1 / (double)named : 0;
+}
+
+char *answer_line(const char *answer)
+{
+	answer += strspn(answer, "\n");
+	return strndup(answer, strcspn(answer, "\n"));
+}
+
+static bool is_code(const char *line)
+{
+	return !strchr(line, '`') && !strchr(line, '#') && !strstr(line, "//");
+}
+
+/* The characters of a text as words of one character each. */
+static bool letters_of(const char *text, struct words *letters)
+{
+	const size_t size = strlen(text);
+	size_t length;
+
+	*letters = (struct words){.text = strdup(text)};
+	letters->all = malloc((size + 1) * sizeof(*letters->all));
+	if (!letters->text || !letters->all)
+		return false;
+	for (size_t at = 0; at < size; at += length) {
+		utf8_next(letters->text + at, size - at, &length);
+		letters->all[letters->count++] = (struct word){letters->text + at, length};
+	}
+	return true;
+}
+
+/* Twice the common letters by all letters, of the first line that is neither a comment nor a mark of a listing. */
+static bool score_code(const char *answer, const char *expected, double *score)
+{
+	struct words one = {0}, other = {0};
+	size_t common = 0;
+	char *line = answer_line(answer);
+
+	while (line && !is_code(line) && *answer) {
+		free(line);
+		answer += strspn(answer, "\n");
+		answer += strcspn(answer, "\n");
+		line = answer_line(answer);
+	}
+	const bool good =
+	    line && letters_of(line, &one) && letters_of(expected, &other) && common_sequence(&one, &other, &common);
+	if (good)
+		*score = harmonic_mean(common, one.count, other.count);
+	free(line);
+	words_free(&one);
+	words_free(&other);
+	return good;
+}
+
+/* One expected string; false without memory. */
+static bool score_one(enum eval_metric metric, const char *answer, const char *expected,
+		      const struct eval_strings *classes, double *score)
+{
+	switch (metric) {
+	case METRIC_MATCH_ALL:
+	case METRIC_MATCH_PART:
+		return score_match(answer, expected, score);
+	case METRIC_CLASS:
+		*score = score_class(answer, expected, classes);
+		return true;
+	case METRIC_CODE:
+		return score_code(answer, expected, score);
+	default:
+		return score_words(metric, answer, expected, score);
+	}
+}
+
+rosa_status answer_score(enum eval_metric metric, const char *answer, const struct eval_strings *expected,
+			 const struct eval_strings *classes, double *score, rosa_error *err)
 {
 	double sum = 0, best = 0, here = 0;
 
-	for (size_t i = 0; i < count; i++) {
-		if (!(metric <= METRIC_MATCH_PART ? score_match(answer, expected[i], &here)
-						  : score_words(metric, answer, expected[i], &here)))
+	if (metric == METRIC_CLASS && (!classes || !classes->count))
+		return rosa_fail(err, ROSA_EINVAL, "no classes are given (all_classes), and the metric needs them");
+	for (size_t i = 0; i < expected->count; i++) {
+		if (!score_one(metric, answer, expected->all[i], classes, &here))
 			return rosa_fail(err, ROSA_ENOMEM, "no memory to score an answer of %zu bytes", strlen(answer));
 		sum += here;
 		best = here > best ? here : best;
 	}
-	*score = metric == METRIC_MATCH_ALL ? sum / (double)count : best;
+	*score = metric == METRIC_MATCH_ALL ? sum / (double)expected->count : best;
 	return ROSA_OK;
 }

@@ -263,6 +263,16 @@ static void add_number(struct json_text *line, const char *name, double number)
 	json_text_number(line, number);
 }
 
+static void add_strings(struct json_text *line, const char *name, const struct eval_strings *strings)
+{
+	json_text_add(line, ", \"%s\": [", name);
+	for (size_t i = 0; i < strings->count; i++) {
+		json_text_add(line, "%s", i ? ", " : "");
+		json_text_string(line, strings->all[i]);
+	}
+	json_text_add(line, "]");
+}
+
 rosa_status results_write(FILE *file, const char *path, const struct eval_record *record,
 			  const struct eval_detail *detail, rosa_error *err)
 {
@@ -282,12 +292,9 @@ rosa_status results_write(FILE *file, const char *path, const struct eval_record
 	if (detail->answer) {
 		json_text_add(&line, ", \"answer\": ");
 		json_text_string(&line, detail->answer);
-		json_text_add(&line, ", \"expected\": [");
-		for (size_t i = 0; i < detail->expected->count; i++) {
-			json_text_add(&line, "%s", i ? ", " : "");
-			json_text_string(&line, detail->expected->all[i]);
-		}
-		json_text_add(&line, "]");
+		add_strings(&line, "expected", detail->expected);
+		if (detail->classes->count)
+			add_strings(&line, "all_classes", detail->classes);
 	}
 	for (size_t i = 0; i < detail->count; i++) {
 		json_text_add(&line, "%s", i ? ", " : ", \"logarithms\": [");

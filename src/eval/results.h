@@ -39,6 +39,7 @@ struct eval_results {
 struct eval_detail {
 	const char *answer;                  /* of a generation; NULL: none */
 	const struct eval_strings *expected; /* likewise */
+	const struct eval_strings *classes;  /* likewise; none: no classification */
 	const double *logarithms;            /* of a choice: ln p of each continuation; NULL: none */
 	size_t count;                        /* of them */
 };

