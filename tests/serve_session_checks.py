@@ -58,6 +58,26 @@ class Sessions(Base):
                     third = self.ask(server, prompt)
                     self.assertEqual((text(third), cached(third)), (wanted, second["usage"]["prompt_tokens"] - 1))
 
+    def test_the_end_waits_for_streams_and_saves(self):
+        with self.serve() as server:
+            with server.streaming(prompt=STORY, max_tokens=400, **GREEDY) as response:
+                server.process.send_signal(signal.SIGTERM)
+                body = "data:" + response.read().decode()
+            self.assertEqual(server.process.wait(LIMIT), 0)
+            self.assertTrue(body.endswith("data: [DONE]\n\n"), body[-200:])
+        with self.serve() as server:
+            answer = out("--prompt", STORY, "--tokens", "400")
+            second = self.ask(server, STORY + answer + "!")
+            self.assertEqual(cached(second), len(STORY) + 399)
+
+    def test_what_a_client_left_behind_is_kept(self):
+        with self.serve("--parallel", "1") as server:
+            with server.streaming(prompt=LONG, max_tokens=10**7, **GREEDY):
+                pass
+            server.until("requests_cancelled_total", 1)
+        with self.serve() as server:
+            self.assertEqual(cached(self.ask(server, LONG)), len(LONG) - 1)
+
     def test_generate_reads_them(self):
         with self.serve(*WINDOW) as server:
             self.ask(server, STORY, 40)
