@@ -277,6 +277,39 @@ typedef struct rosa_stream_info {
 
 ROSA_API rosa_status rosa_stream_describe(const rosa_stream *stream, rosa_stream_info *info, rosa_error *err);
 
+/* The same state on a CUDA device (2b), without counterfactuals. Pushing in any pieces gives, bit for bit, what
+ * rosa_stream_push gives. It cannot be copied, taken back or saved: where that is needed use a rosa_stream. The device
+ * must stay open as long as the stream is there, and may serve any number of them, one call at a time.
+ *
+ * Routes on which the device's search would take much longer than usual are given to the CPU, with options.threads
+ * threads or options.workers, and stay there.
+ *
+ * Memory is that of the device: docs/design.md has it per step and route. A push that finds too little fails with
+ * ROSA_ENOMEM, and the stream is as it was before, unless it was the CPU's for routes that it takes over: then, and
+ * after ROSA_EDEVICE, the stream can only be freed. */
+typedef struct rosa_cuda_stream rosa_cuda_stream;
+
+ROSA_API rosa_status rosa_cuda_stream_new(rosa_cuda *cuda, const rosa_options *options, size_t routes,
+					  rosa_cuda_stream **stream, rosa_error *err);
+
+/* Safe on NULL. */
+ROSA_API void rosa_cuda_stream_free(rosa_cuda_stream *stream);
+
+/* As rosa_stream_push, with all pointers into ordinary memory. length may be NULL. */
+ROSA_API rosa_status rosa_cuda_stream_push(rosa_cuda_stream *stream, size_t steps, const void *query, const void *key,
+					   size_t stride, int32_t *tau, int32_t *length, rosa_error *err);
+
+/* The same with all pointers into the device's memory. `queue` is a cudaStream_t, NULL being the default one: the
+ * search begins after what is queued there, and the call returns when it has ended. rosa_cuda_describe tells of the
+ * last push as it does of the last batch. */
+ROSA_API rosa_status rosa_cuda_stream_push_device(rosa_cuda_stream *stream, size_t steps, const void *query,
+						  const void *key, size_t stride, int32_t *tau, int32_t *length,
+						  void *queue, rosa_error *err);
+
+/* As rosa_stream_describe; `ordered` counts the routes that the CPU has, and `bytes` what the device has allocated for
+ * the stream, with the states of those routes. */
+ROSA_API rosa_status rosa_cuda_stream_describe(const rosa_cuda_stream *stream, rosa_stream_info *info, rosa_error *err);
+
 /* ----------------------------------------------------------------------------------- 3b what followed a context -- */
 
 /*

@@ -1,5 +1,5 @@
 /*
- * Retrieval on a CUDA device against the library's engine and the oracle.
+ * Retrieval on a CUDA device, of whole streams and of streams that grow, against the library's engine and the oracle.
  *
  *   cuda_retrieve [SEED [ROUNDS [LONGEST]]]
  *
@@ -70,6 +70,61 @@ static size_t check_large(rosa_cuda *cuda, uint64_t seed, const char *stream, in
 	return wrong != 0;
 }
 
+/* Many long routes in pieces, on the device and by the processor's stream: `single` steps in the end, one at a time. */
+static size_t check_pieces(rosa_cuda *cuda, uint64_t seed, const char *stream, int bits, size_t routes, size_t steps,
+			   size_t piece, size_t single)
+{
+	const size_t cells = routes * steps;
+	rosa_options options = ROSA_OPTIONS_INIT;
+	uint16_t *query = malloc(cells * 2), *key = malloc(cells * 2);
+	int32_t *tau = malloc(cells * 4), *length = malloc(cells * 4), *want = malloc(cells * 8);
+	rosa_stream_info info = {.size = sizeof(info)};
+	rosa_cuda_info last = {.size = sizeof(last)};
+	rosa_cuda_stream *there = NULL;
+	rosa_stream *here = NULL;
+	rosa_error err = {ROSA_OK, ""};
+	double all = 0, one = 0;
+	size_t wrong = 0;
+	rosa_status status;
+
+	options.bits = bits;
+	options.threads = 0;
+	options.delay = piece / 3;
+	for (size_t r = 0; r < routes; r++)
+		stream_fill(stream_find(stream), bits, seed + r, steps, query + r * steps, key + r * steps);
+	status = rosa_cuda_stream_new(cuda, &options, routes, &there, &err);
+	if (!status)
+		status = rosa_stream_new(&options, routes, &here, &err);
+	for (size_t t = 0, n; t < steps && !status; t += n) {
+		n = t >= steps - single ? 1 : piece < steps - single - t ? piece : steps - single - t;
+		status = rosa_cuda_stream_push(there, n, query + t, key + t, steps, tau + t, length + t, &err);
+		if (!status)
+			status = rosa_cuda_describe(cuda, &last, &err);
+		*(n > 1 ? &all : &one) += last.milliseconds;
+		if (!status)
+			status = rosa_stream_push(here, n, query + t, key + t, steps, want + t, want + cells + t, NULL,
+						  &err);
+	}
+	if (!status)
+		status = rosa_cuda_stream_describe(there, &info, &err);
+	if (status)
+		printf("  failed: %s\n", err.message);
+	for (size_t i = 0; i < cells && !status; i++)
+		wrong += tau[i] != want[i] || length[i] != want[cells + i];
+	printf("%-16s bits %2d, routes %3zu, steps %6zu by %4zu: %zu differences, %llu routes handed, %.3f ms, "
+	       "%.1f bytes per step; %.3f ms a single step\n",
+	       stream, bits, routes, steps, piece, wrong, (unsigned long long)info.ordered, all,
+	       (double)info.bytes / (double)cells, single ? one / (double)single : 0);
+	rosa_cuda_stream_free(there);
+	rosa_stream_free(here);
+	free(query);
+	free(key);
+	free(tau);
+	free(length);
+	free(want);
+	return wrong != 0 || status != ROSA_OK;
+}
+
 /* A symbol that does not fit is refused, and the message says where it is. */
 static size_t check_refusal(rosa_cuda *cuda)
 {
@@ -105,12 +160,20 @@ int main(int count, char **words)
 	}
 	rosa_cuda_describe(cuda, &info, &err);
 	printf("device: %s, seed %llu\n", info.name, (unsigned long long)seed);
-	failed = check_refusal(cuda) + grid_run(on_device, cuda, seed, rounds, longest);
+	failed = check_refusal(cuda) + grid_run(on_device, cuda, seed, rounds, longest, true);
+	puts("\nstreams, in pieces");
+	failed += grid_run(grid_pieces, cuda, seed + 1, rounds, longest, false);
 	for (size_t i = 0; i < sizeof(streams) / sizeof(streams[0]) && longest >= 5000; i++) {
 		failed += check_large(cuda, seed, streams[i], 4, 64, 16384);
 		failed += check_large(cuda, seed, streams[i], 16, 64, 16384);
 		failed += check_large(cuda, seed, streams[i], 4, 4, 70000);
 		failed += check_large(cuda, seed, streams[i], 16, 8, 131072);
+		failed += check_pieces(cuda, seed, streams[i], 4, 64, 20000, 512, 100);
+		failed += check_pieces(cuda, seed, streams[i], 16, 16, 140000, 4096, 100);
+	}
+	if (longest >= 5000) {
+		failed += check_pieces(cuda, seed, "uniform", 4, 512, 20000, 4096, 50);
+		failed += check_pieces(cuda, seed, "uniform", 16, 128, 70000, 4096, 50);
 	}
 	rosa_cuda_close(cuda);
 	if (failed)

@@ -10,7 +10,6 @@
 #include "eval/streams.h"
 #include "oracle.h"
 
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -192,7 +191,7 @@ static bool try_cell(grid_retrieve *retrieve, void *context, struct cell *cell, 
 
 #define PICK(set) (set)[draw(&random, ELEMENTS(set))]
 
-size_t grid_run(grid_retrieve *retrieve, void *context, uint64_t seed, size_t rounds, size_t longest)
+size_t grid_run(grid_retrieve *retrieve, void *context, uint64_t seed, size_t rounds, size_t longest, bool tables)
 {
 	struct tally all = {0};
 	uint64_t random = seed;
@@ -216,7 +215,7 @@ size_t grid_run(grid_retrieve *retrieve, void *context, uint64_t seed, size_t ro
 				cell.steps = PICK(steps_tried);
 			while (cell.steps > longest);
 			cell.routes = 1 + draw(&random, cell.steps < 400 ? 9 : 3);
-			cell.flips = cell.options.bits <= ROSA_MAX_BITS && draw(&random, 2);
+			cell.flips = tables && cell.options.bits <= ROSA_MAX_BITS && draw(&random, 2);
 			cell.length = draw(&random, 2);
 			try_cell(retrieve, context, &cell, few, &tally, all.failed + tally.failed >= SHOWN);
 		}
@@ -230,4 +229,32 @@ size_t grid_run(grid_retrieve *retrieve, void *context, uint64_t seed, size_t ro
 	}
 	printf("%-24s %6zu %9zu %10zu %13zu %7zu\n", "all", all.cells, all.oracle, all.steps, all.handed, all.failed);
 	return all.failed;
+}
+
+rosa_status grid_pieces(void *context, const rosa_options *options, size_t routes, size_t steps, const void *query,
+			const void *key, int32_t *tau, int32_t *length, int32_t *flips, size_t *handed, rosa_error *err)
+{
+	static const size_t sizes[] = {1, 2, 3, 31, 64, 255, 256, 257, 600, 1024};
+	const size_t size = options->bits > 16 ? 4 : 2;
+	uint64_t random = steps * 31 + routes * 7 + options->delay + (uint64_t)options->bits;
+	const uint64_t how = draw(&random, 4);
+	const size_t drawn = PICK(sizes), fixed = drawn > steps / 50 ? drawn : steps / 50;
+	rosa_stream_info info = {.size = sizeof(info)};
+	rosa_cuda_stream *stream = NULL;
+	rosa_status status = rosa_cuda_stream_new(context, options, routes, &stream, err);
+
+	(void)flips;
+	for (size_t t = 0, piece; t < steps && !status; t += piece) {
+		piece = how == 0 ? steps : how == 1 && steps <= 100 ? 1 : how == 2 ? fixed : PICK(sizes);
+		if (piece > steps - t)
+			piece = steps - t;
+		status =
+		    rosa_cuda_stream_push(stream, piece, (const char *)query + t * size, (const char *)key + t * size,
+					  steps, tau + t, length ? length + t : NULL, err);
+	}
+	if (!status)
+		status = rosa_cuda_stream_describe(stream, &info, err);
+	*handed = info.ordered;
+	rosa_cuda_stream_free(stream);
+	return status;
 }

@@ -254,12 +254,15 @@ check 1 'counterfactuals of symbols of 20 bits' \
 	retrieve --query q4.npy --key k4.npy --bits 20 --out results/t.npy --flips results/f.npy
 check 1 'counterfactuals of symbols of 20 bits' \
 	retrieve --query q4.npy --key k4.npy --bits 20 --out results/t.npy --flips results/f.npy --chunk 5
-check 2 'leave out --device cuda or --chunk' retrieve $pair --bits 2 --out results/t.npy --device cuda --chunk 5
+check 2 'leave out --chunk, --flips or --device cuda' retrieve $pair --bits 2 --out results/t.npy --device cuda \
+	--chunk 5 --flips results/f.npy
 if [ -e /dev/nvidiactl ]; then
 	check 0 '' retrieve $pair --bits 2 --out results/cuda.npy --flips results/cuda_flips.npy --device cuda
 	check 0 '' retrieve $pair --bits 2 --out results/t.npy --flips results/f.npy
 	cmp results/t.npy results/cuda.npy && cmp results/f.npy results/cuda_flips.npy ||
 		problem "the device found other places"
+	check 0 '' retrieve $pair --bits 2 --out results/cuda.npy --device cuda --chunk 5
+	cmp results/t.npy results/cuda.npy || problem "the device found other places in chunks"
 	rm results/*.npy
 else
 	check 1 'retrieve on the CPU' retrieve $pair --bits 2 --out results/t.npy --device cuda

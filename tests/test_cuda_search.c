@@ -8,6 +8,7 @@
  */
 #include "retrieval/cuda/search.h"
 #include "retrieval/cuda_device.h"
+#include "base/status.h"
 #include "support_grid.h"
 #include "support_test.h"
 #include "support_trial.h"
@@ -21,9 +22,11 @@ struct cuda_device {
 	bool near; /* a rung in other memory */
 	size_t free_bytes;
 	uint8_t given_up[64];
+	unsigned long long bad_query, bad_key;
 };
 
 static struct cuda_device only;
+static size_t largest = SIZE_MAX; /* of allocations that do not fail */
 
 static rosa_status open_only(int number, struct cuda_device **device, rosa_error *err)
 {
@@ -52,8 +55,11 @@ static size_t free_bytes(struct cuda_device *device)
 static rosa_status allocate(struct cuda_device *device, size_t size, void **memory, rosa_error *err)
 {
 	(void)device;
-	(void)err;
+	*memory = NULL;
+	if (size > largest)
+		return rosa_fail(err, ROSA_ENOMEM, "no memory");
 	*memory = must_alloc(size);
+	memset(*memory, 0xa5, size); /* as a device leaves it: anything */
 	return ROSA_OK;
 }
 
@@ -70,6 +76,14 @@ static rosa_status copy(struct cuda_device *device, void *to, const void *from, 
 	(void)stream;
 	(void)err;
 	memcpy(to, from, size);
+	return ROSA_OK;
+}
+
+static rosa_status copy_rows(struct cuda_device *device, void *to, size_t to_pitch, const void *from, size_t from_pitch,
+			     size_t size, size_t rows, void *stream, rosa_error *err)
+{
+	for (size_t i = 0; i < rows; i++)
+		copy(device, (char *)to + i * to_pitch, (const char *)from + i * from_pitch, size, stream, err);
 	return ROSA_OK;
 }
 
@@ -104,8 +118,50 @@ static rosa_status search(struct cuda_device *device, struct search_plan *plan, 
 	return ROSA_OK;
 }
 
-static const struct cuda_table table = {CUDA_TABLE_VERSION, open_only, close_only, name,  free_bytes,
-					allocate,           release,   copy,       search};
+static rosa_status start(struct cuda_device *device, struct search_plan *plan, void *stream, rosa_error *err)
+{
+	(void)stream;
+	(void)err;
+	assert_true(plan->routes <= sizeof(device->given_up));
+	memset(device->given_up, 0xff, sizeof(device->given_up));
+	device->bad_query = device->bad_key = UINT64_MAX;
+	plan->given_up = device->given_up;
+	plan->bad_query = &device->bad_query;
+	plan->bad_key = &device->bad_key;
+	plan->effort = device->effort;
+	return ROSA_OK;
+}
+
+static rosa_status take(struct cuda_device *device, const struct search_plan *plan, void *stream, rosa_error *err)
+{
+	struct team_board board;
+	const struct team team = {.size = 1, .warps = 1, .board = &board};
+
+	(void)device;
+	(void)stream;
+	(void)err;
+	for (size_t r = 0; r < plan->routes; r++)
+		search_take(plan, &team, r);
+	return ROSA_OK;
+}
+
+static rosa_status serve(struct cuda_device *device, const struct search_plan *plan, void *stream,
+			 struct cuda_outcome *outcome, rosa_error *err)
+{
+	struct team_board board;
+	const struct team team = {.size = 1, .warps = 1, .board = &board};
+
+	(void)stream;
+	(void)err;
+	for (size_t r = 0; r < plan->routes; r++)
+		search_serve(plan, &team, r);
+	*outcome = (struct cuda_outcome){device->given_up, device->bad_query, device->bad_key, 1};
+	return ROSA_OK;
+}
+
+static const struct cuda_table table = {
+    CUDA_TABLE_VERSION, open_only, close_only, name, free_bytes, allocate, release, copy,
+    copy_rows,          search,    start,      take, serve};
 
 static rosa_cuda *open_as(struct cuda_device device)
 {
@@ -136,35 +192,102 @@ static void check(struct cuda_device device, uint64_t seed, size_t rounds, size_
 {
 	rosa_cuda *cuda = open_as(device);
 
-	assert_int_equal(grid_run(on_device, cuda, seed, test_rounds(rounds), longest), 0);
+	assert_int_equal(grid_run(on_device, cuda, seed, test_rounds(rounds), longest, true), 0);
 	rosa_cuda_close(cuda);
 }
 
 static void test_grid(void **state)
 {
 	(void)state;
-	check((struct cuda_device){PLAN_EFFORT, false, true, SIZE_MAX, {0}}, 1, 4, 5000);
+	check((struct cuda_device){PLAN_EFFORT, false, true, SIZE_MAX, {0}, 0, 0}, 1, 4, 5000);
 }
 
 /* Wide numbers, the highest rung beside the others, and little memory: one or two routes at a time. */
 static void test_wide(void **state)
 {
 	(void)state;
-	check((struct cuda_device){PLAN_EFFORT, true, false, 16384, {0}}, 2, 1, 2000);
+	check((struct cuda_device){PLAN_EFFORT, true, false, 16384, {0}, 0, 0}, 2, 1, 2000);
 }
 
 /* Teams that give up early: what they leave is taken over. */
 static void test_giving_up(void **state)
 {
 	(void)state;
-	check((struct cuda_device){0, false, false, SIZE_MAX, {0}}, 3, 1, 2000);
+	check((struct cuda_device){0, false, false, SIZE_MAX, {0}, 0, 0}, 3, 1, 2000);
+}
+
+/* ---- streams ---- */
+
+static void check_stream(uint32_t effort, uint64_t seed, size_t rounds, size_t longest)
+{
+	rosa_cuda *cuda = open_as((struct cuda_device){effort, false, false, SIZE_MAX, {0}, 0, 0});
+
+	assert_int_equal(grid_run(grid_pieces, cuda, seed, test_rounds(rounds), longest, false), 0);
+	rosa_cuda_close(cuda);
+}
+
+static void test_streams(void **state)
+{
+	(void)state;
+	check_stream(PLAN_EFFORT, 4, 4, 5000);
+}
+
+/* Routes that are given up, at once or after some steps, and go on by the processor from there. */
+static void test_streams_given_up(void **state)
+{
+	(void)state;
+	check_stream(0, 5, 2, 3001);
+	check_stream(12, 6, 2, 3001);
+}
+
+/* A push that is refused, for a symbol or for memory, changes nothing. */
+static void test_stream_refused(void **state)
+{
+	struct trial trial = {.options = ROSA_OPTIONS_INIT, .kind = 0, .seed = 3, .routes = 3, .steps = 900};
+	rosa_cuda *cuda = open_as((struct cuda_device){PLAN_EFFORT, false, false, SIZE_MAX, {0}, 0, 0});
+	rosa_cuda_stream *stream = NULL;
+	int32_t tau[3 * 900], length[3 * 900];
+	uint16_t bad[3 * 40];
+	size_t short_of_memory = 0;
+	rosa_error err;
+
+	(void)state;
+	trial.options.bits = 2;
+	trial_make(&trial);
+	trial_solve(&trial);
+	must(rosa_cuda_stream_new(cuda, &trial.options, trial.routes, &stream, &err), &err);
+	for (size_t t = 0, piece = 1; t < trial.steps; t += piece, piece = 1 + (piece * 7 + 3) % 40) {
+		const uint16_t *const query = trial.query + t, *const key = trial.key + t;
+
+		piece = piece < trial.steps - t ? piece : trial.steps - t;
+		for (size_t i = 0; i < 3 * piece; i++)
+			bad[i] = i % 4;
+		bad[2 * piece] = 4;
+		for (largest = 0; largest < 65536; largest += 1024)
+			if (rosa_cuda_stream_push(stream, piece, bad, bad, 0, tau, NULL, &err) == ROSA_ENOMEM)
+				short_of_memory++;
+			else
+				must_fail(err.status, ROSA_ESYMBOL, &err, "query symbol at route 2");
+		largest = SIZE_MAX;
+		must(rosa_cuda_stream_push(stream, piece, query, key, trial.steps, tau + t, length + t, &err), &err);
+	}
+	assert_true(short_of_memory > 1);
+	for (size_t r = 0; r < trial.routes; r++) {
+		const size_t at = r * trial.steps;
+
+		expect_same(&trial, "a stream", "tau", r, 0, trial.steps, 1, tau + at, trial.tau + at);
+		expect_same(&trial, "a stream", "length", r, 0, trial.steps, 1, length + at, trial.length + at);
+	}
+	rosa_cuda_stream_free(stream);
+	trial_free(&trial);
+	rosa_cuda_close(cuda);
 }
 
 /* ---- refusals ---- */
 
 static void test_symbols(void **state)
 {
-	rosa_cuda *cuda = open_as((struct cuda_device){PLAN_EFFORT, false, false, SIZE_MAX, {0}});
+	rosa_cuda *cuda = open_as((struct cuda_device){PLAN_EFFORT, false, false, SIZE_MAX, {0}, 0, 0});
 	rosa_options options = ROSA_OPTIONS_INIT;
 	uint16_t query[40] = {0}, key[40] = {0};
 	int32_t tau[40];
@@ -183,11 +306,12 @@ static void test_symbols(void **state)
 
 static void test_arguments(void **state)
 {
-	rosa_cuda *cuda = open_as((struct cuda_device){PLAN_EFFORT, false, false, SIZE_MAX, {0}});
+	rosa_cuda *cuda = open_as((struct cuda_device){PLAN_EFFORT, false, false, SIZE_MAX, {0}, 0, 0});
 	rosa_options options = ROSA_OPTIONS_INIT;
 	rosa_cuda_info info = {.size = 0};
 	uint32_t symbols[4] = {0};
 	int32_t tau[4], flips[80];
+	rosa_cuda_stream *stream = NULL;
 	rosa_error err;
 
 	(void)state;
@@ -201,6 +325,18 @@ static void test_arguments(void **state)
 	must_fail(rosa_cuda_retrieve(cuda, &options, 1, 4, symbols, symbols, tau, NULL, flips, &err), ROSA_EINVAL, &err,
 		  "counterfactuals");
 	must_fail(rosa_cuda_describe(cuda, &info, &err), ROSA_EINVAL, &err, "info.size is 0");
+	must_fail(rosa_cuda_stream_new(cuda, &options, 0, &stream, &err), ROSA_EINVAL, &err, "0 routes");
+	must(rosa_cuda_stream_new(cuda, &options, 1, &stream, &err), &err);
+	must_fail(rosa_cuda_stream_push(stream, 0, symbols, symbols, 0, tau, NULL, &err), ROSA_EINVAL, &err, "0 steps");
+	must_fail(rosa_cuda_stream_push(stream, 4, symbols, symbols, 3, tau, NULL, &err), ROSA_EINVAL, &err,
+		  "stride 3 is less than the 4 steps");
+	must_fail(rosa_cuda_stream_push(stream, 4, symbols, symbols, 0, NULL, NULL, &err), ROSA_EINVAL, &err,
+		  "tau is NULL");
+	must(rosa_cuda_stream_push(stream, 4, symbols, symbols, 0, tau, NULL, &err), &err);
+	must_fail(rosa_cuda_stream_push(stream, ROSA_MAX_STEPS, symbols, symbols, 0, tau, NULL, &err), ROSA_EINVAL,
+		  &err, "a stream holds at most");
+	rosa_cuda_stream_free(stream);
+	rosa_cuda_stream_free(NULL);
 	must_fail(rosa_cuda_open(0, NULL, NULL, &err), ROSA_EINVAL, &err, "cuda is NULL");
 	rosa_cuda_close(cuda);
 	rosa_cuda_close(NULL);
@@ -222,8 +358,15 @@ static void test_real_device(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_grid),    cmocka_unit_test(test_wide),      cmocka_unit_test(test_giving_up),
-	    cmocka_unit_test(test_symbols), cmocka_unit_test(test_arguments), cmocka_unit_test(test_real_device),
+	    cmocka_unit_test(test_grid),
+	    cmocka_unit_test(test_wide),
+	    cmocka_unit_test(test_giving_up),
+	    cmocka_unit_test(test_streams),
+	    cmocka_unit_test(test_streams_given_up),
+	    cmocka_unit_test(test_stream_refused),
+	    cmocka_unit_test(test_symbols),
+	    cmocka_unit_test(test_arguments),
+	    cmocka_unit_test(test_real_device),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,14 +1,17 @@
 /*
- * How long retrieval takes on a CUDA device, beside the CPU on the same symbols in the same run.
+ * How long retrieval takes on a CUDA device, beside the CPU on the same symbols in the same run: all at once, or
+ * through streams in pieces.
  *
  * The device's time is that of the search alone, by its own clock: symbols are there already where a network computes
- * them. The time with copies from and to ordinary memory is given too. Both sides make one run that is not timed, and
- * their destinations are compared: a speed of wrong answers is worth nothing.
+ * them. That of a stream is the sum over its pieces, with the memory that it takes as it grows. The time with copies
+ * from and to ordinary memory is given too. Both sides make one run that is not timed, and their destinations are
+ * compared: a speed of wrong answers is worth nothing.
  */
 #include "cli/bench.h"
 
 #include "cli/interrupt.h"
 #include "cli/progress.h"
+#include "retrieval/symbol_array.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,11 +21,38 @@ struct sides {
 	rosa_cuda_info info;
 	double *device_ms, *copies_ms, *cpu_ms; /* [repeat] */
 	int32_t *tau, *cpu_tau, *table;
+	rosa_stream_info stream; /* in pieces: of the stream at its end */
 };
 
 static double now_ms(void)
 {
 	return (double)progress_clock() / 1e6;
+}
+
+/* All steps through a new stream on the device. *search gets the sum of its pieces. */
+static rosa_status push_to_device(const struct bench *bench, struct sides *sides, double *search, rosa_error *error)
+{
+	const rosa_options options = retrieval_options(&bench->retrieval);
+	const struct symbol_pair *pair = &bench->pair;
+	rosa_cuda_stream *stream = NULL;
+	rosa_status status = rosa_cuda_stream_new(sides->cuda, &options, pair->routes, &stream, error);
+
+	*search = 0;
+	for (size_t t = 0; t < pair->steps && !status && !interrupted(); t += bench->chunk) {
+		size_t steps = pair->steps - t < bench->chunk ? pair->steps - t : bench->chunk;
+
+		status = rosa_cuda_stream_push(stream, steps, symbols_from(pair->query, pair->bits, t),
+					       symbols_from(pair->key, pair->bits, t), pair->steps, sides->tau + t,
+					       NULL, error);
+		if (!status)
+			status = rosa_cuda_describe(sides->cuda, &sides->info, error);
+		*search += sides->info.milliseconds;
+	}
+	sides->stream.size = sizeof(sides->stream);
+	if (!status)
+		status = rosa_cuda_stream_describe(stream, &sides->stream, error);
+	rosa_cuda_stream_free(stream);
+	return status;
 }
 
 static bool time_device(const struct bench *bench, struct sides *sides, double *search, double *all, rosa_error *why)
@@ -31,15 +61,38 @@ static bool time_device(const struct bench *bench, struct sides *sides, double *
 	const struct symbol_pair *pair = &bench->pair;
 	rosa_error error = {0};
 	double begin = now_ms();
+	rosa_status status;
 
 	sides->info.size = sizeof(sides->info);
-	if (rosa_cuda_retrieve(sides->cuda, &options, pair->routes, pair->steps, pair->query, pair->key, sides->tau,
-			       NULL, sides->table, &error) ||
-	    rosa_cuda_describe(sides->cuda, &sides->info, &error))
+	if (bench->chunk) {
+		status = push_to_device(bench, sides, search, &error);
+	} else {
+		status = rosa_cuda_retrieve(sides->cuda, &options, pair->routes, pair->steps, pair->query, pair->key,
+					    sides->tau, NULL, sides->table, &error);
+		if (!status)
+			status = rosa_cuda_describe(sides->cuda, &sides->info, &error);
+		*search = sides->info.milliseconds;
+	}
+	if (status)
 		return refuse(why, "%s", error.message);
 	*all = now_ms() - begin;
-	*search = sides->info.milliseconds;
 	return !interrupted() || refuse(why, "interrupted");
+}
+
+static rosa_status push_to_cpu(const struct bench *bench, struct sides *sides, rosa_error *error)
+{
+	const rosa_options options = retrieval_options(&bench->retrieval);
+	const struct symbol_pair *pair = &bench->pair;
+	rosa_stream *stream = NULL;
+	rosa_status status = rosa_stream_new(&options, pair->routes, &stream, error);
+
+	for (size_t t = 0; t < pair->steps && !status && !interrupted(); t += bench->chunk)
+		status =
+		    rosa_stream_push(stream, pair->steps - t < bench->chunk ? pair->steps - t : bench->chunk,
+				     symbols_from(pair->query, pair->bits, t), symbols_from(pair->key, pair->bits, t),
+				     pair->steps, sides->cpu_tau + t, NULL, NULL, error);
+	rosa_stream_free(stream);
+	return status;
 }
 
 static bool time_cpu(const struct bench *bench, struct sides *sides, double *all, rosa_error *why)
@@ -49,8 +102,9 @@ static bool time_cpu(const struct bench *bench, struct sides *sides, double *all
 	rosa_flips flips = {0};
 	rosa_error error = {0};
 	double begin = now_ms();
-	rosa_status status = rosa_retrieve(&options, pair->routes, pair->steps, pair->query, pair->key, sides->cpu_tau,
-					   NULL, bench->flips ? &flips : NULL, &error);
+	rosa_status status = bench->chunk ? push_to_cpu(bench, sides, &error)
+					  : rosa_retrieve(&options, pair->routes, pair->steps, pair->query, pair->key,
+							  sides->cpu_tau, NULL, bench->flips ? &flips : NULL, &error);
 
 	*all = now_ms() - begin;
 	rosa_flips_free(&flips);
@@ -82,6 +136,7 @@ static void print(const struct bench *bench, struct sides *sides)
 	const struct bench_row rows[] = {
 	    {.key = "device", .label = "device", .text = sides->info.name},
 	    {.key = "repeat", .label = "repeats", .number = (double)repeat},
+	    {.key = "chunk", .label = "steps at a time (0: all)", .number = (double)bench->chunk},
 	    {.key = "flips", .label = "counterfactual tables", .number = bench->flips},
 	    {.key = "device_ms", .label = "device, search, median", .unit = "ms", .number = device, .digits = 3},
 	    {.key = "device_ms_min", .label = "  least", .unit = "ms", .number = sides->device_ms[0], .digits = 3},
@@ -96,6 +151,11 @@ static void print(const struct bench *bench, struct sides *sides)
 	     .number = bench_quantile(sides->copies_ms, repeat, 0.5),
 	     .digits = 3},
 	    {.key = "handed_routes", .label = "  routes left to the CPU", .number = (double)sides->info.handed},
+	    {.key = "stream_bytes_per_token",
+	     .label = "  state, per token and route",
+	     .unit = "bytes",
+	     .number = (double)sides->stream.bytes / (double)cells,
+	     .digits = 2},
 	    {.key = "cpu_ms", .label = "CPU, median", .unit = "ms", .number = cpu, .digits = 3},
 	    {.key = "cpu_ms_min", .label = "  least", .unit = "ms", .number = sides->cpu_ms[0], .digits = 3},
 	    {.key = "ratio", .label = "CPU / device, medians", .number = cpu / device, .digits = 2},

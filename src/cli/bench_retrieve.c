@@ -74,7 +74,7 @@ static enum args_result parse(struct request *request, int count, char **words)
 			"time single steps at the end of a history of T tokens (made ones: see below)"),
 	    OPTION_NUMBER("steps", &bench->singles, "N", 1, 1u << 20, "with --decode: steps to time (default 256)"),
 	    OPTION_CHOICE("device", &request->device, "D", device_names,
-			  "cpu (default), or cuda: a device beside the CPU, all at once"),
+			  "cpu (default), or cuda: a device beside the CPU"),
 	    OPTION_FLAG("json", &bench->json, "print JSON"),
 	};
 	struct args args = {
@@ -110,8 +110,8 @@ static bool consistent(const struct request *request)
 			 (unsigned long long)request->alphabet, (unsigned long long)request->bench.retrieval.bits);
 	else if (request->bench.chunk && request->decode)
 		complain("bench retrieve", "--chunk reads in pieces, --decode takes single steps; give one of the two");
-	else if (request->device == DEVICE_CUDA && (request->bench.chunk || request->decode))
-		complain("bench retrieve", "--device cuda takes all steps at once; leave out --chunk and --decode");
+	else if (request->device == DEVICE_CUDA && request->decode)
+		complain("bench retrieve", "--decode times single steps of the CPU; for a device's give --chunk 1");
 	else if (request->singles && !request->decode)
 		complain("bench retrieve", "--steps counts single steps; give --decode too");
 	else if (request->decode && !files && request->tokens <= request->bench.singles)

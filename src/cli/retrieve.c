@@ -51,7 +51,8 @@ static enum args_result parse(struct job *job, int count, char **words)
 			   "worker threads (default 0: one per processor)"),
 	    OPTION_SIZE("chunk", &job->chunk, "N", 1, ROSA_MAX_STEPS,
 			"feed the streams N steps at a time (default: all at once)"),
-	    OPTION_CHOICE("device", &job->device, "D", device_names, "cpu (default) or cuda: a GPU, all at once"),
+	    OPTION_CHOICE("device", &job->device, "D", device_names,
+			  "cpu (default) or cuda: a GPU; in chunks without --flips"),
 	};
 	struct args args = {
 	    .command = "retrieve",
@@ -181,15 +182,34 @@ static bool retrieve_in_chunks(struct job *job, struct progress *progress, rosa_
 	return done;
 }
 
+static bool push_chunks_to_device(struct job *job, rosa_cuda *cuda, rosa_error *why)
+{
+	const rosa_options options = retrieval_options(&job->retrieval);
+	const struct symbol_pair *pair = &job->pair;
+	rosa_cuda_stream *stream = NULL;
+	bool done = rosa_cuda_stream_new(cuda, &options, pair->routes, &stream, why) == ROSA_OK;
+
+	for (size_t t = 0; t < pair->steps && done && !interrupted(); t += job->chunk)
+		done = rosa_cuda_stream_push(stream, pair->steps - t < job->chunk ? pair->steps - t : job->chunk,
+					     symbols_from(pair->query, pair->bits, t),
+					     symbols_from(pair->key, pair->bits, t), pair->steps, job->tau + t,
+					     job->length ? job->length + t : NULL, why) == ROSA_OK;
+	rosa_cuda_stream_free(stream);
+	return done;
+}
+
 static bool retrieve_on_device(struct job *job, rosa_error *why)
 {
 	const rosa_options options = retrieval_options(&job->retrieval);
 	const struct symbol_pair *pair = &job->pair;
 	rosa_cuda *cuda = NULL;
-	bool done = rosa_cuda_open(0, NULL, &cuda, why) == ROSA_OK &&
-		    rosa_cuda_retrieve(cuda, &options, pair->routes, pair->steps, pair->query, pair->key, job->tau,
-				       job->length, job->table, why) == ROSA_OK;
+	bool done = rosa_cuda_open(0, NULL, &cuda, why) == ROSA_OK;
 
+	if (done && job->chunk)
+		done = push_chunks_to_device(job, cuda, why);
+	else if (done)
+		done = rosa_cuda_retrieve(cuda, &options, pair->routes, pair->steps, pair->query, pair->key, job->tau,
+					  job->length, job->table, why) == ROSA_OK;
 	rosa_cuda_close(cuda);
 	return done;
 }
@@ -281,9 +301,9 @@ int retrieve_command(int count, char **words)
 		return parsed == ARGS_HELP ? DONE : MISUSED;
 	if (!names_differ(&job))
 		return MISUSED;
-	if (job.chunk && job.device == DEVICE_CUDA) {
-		complain("retrieve",
-			 "--chunk feeds streams, which the CPU alone has; leave out --device cuda or --chunk");
+	if (job.chunk && job.flips_path && job.device == DEVICE_CUDA) {
+		complain("retrieve", "--flips: a device has tables only for whole streams, and the CPU for streams in "
+				     "chunks too; leave out --chunk, --flips or --device cuda");
 		return MISUSED;
 	}
 	interrupt_watch();

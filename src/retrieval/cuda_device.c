@@ -18,15 +18,6 @@
 
 #define LIBRARY "librosatune_cuda.so"
 
-struct rosa_cuda {
-	rosa_allocator allocator;
-	void *library;
-	const struct cuda_table *table;
-	struct cuda_device *device;
-	double milliseconds;
-	uint64_t handed;
-};
-
 /* ---- opening ---- */
 
 /* The folder of the file that this function was loaded from, ending in '/', or "". */
@@ -177,6 +168,9 @@ static rosa_status begin(struct call *call, rosa_cuda *cuda, const rosa_options 
 					  .delay = rules.delay,
 					  .routes = routes,
 					  .steps = steps,
+					  .stride = steps,
+					  .room = steps,
+					  .build = true,
 					  .effort = PLAN_EFFORT};
 	return ROSA_OK;
 }

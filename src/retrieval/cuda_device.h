@@ -1,10 +1,20 @@
-/* A device from a table of functions that is at hand: librosatune_cuda.so's, or one of the tests'. */
+/* An opened device, for the files that use one: cuda_device.c and cuda_stream.c. */
 #ifndef ROSATUNE_CUDA_DEVICE_H
 #define ROSATUNE_CUDA_DEVICE_H
 
 #include "retrieval/cuda/table.h"
 
-/* As rosa_cuda_open(). `library`, closed with the device, is what dlopen() gave for the table, or NULL. */
+struct rosa_cuda {
+	rosa_allocator allocator;
+	void *library;
+	const struct cuda_table *table;
+	struct cuda_device *device;
+	double milliseconds; /* of the last call */
+	uint64_t handed;
+};
+
+/* As rosa_cuda_open(), with a table of functions that is at hand: librosatune_cuda.so's, or one of the tests'.
+ * `library`, closed with the device, is what dlopen() gave for the table, or NULL. */
 rosa_status cuda_device_open(const struct cuda_table *table, void *library, int number, const rosa_allocator *allocator,
 			     rosa_cuda **opened, rosa_error *err);
 

@@ -8,6 +8,8 @@
  * memory.
  *
  * A block has as many threads as a chunk has steps. More would have to share registers that the search needs.
+ *
+ * A call of a stream is two kernels, each with a block per route, for all of a route's memory is its own.
  */
 #include "retrieval/cuda/search.h"
 #include "retrieval/cuda/table.h"
@@ -27,6 +29,8 @@ struct outcome {
 	unsigned long long bad_query, bad_key;
 	uint8_t given_up[8]; /* and more: [routes] */
 };
+
+#define OUTCOME_BYTES(plan) (offsetof(struct outcome, given_up) + (plan)->routes)
 
 struct cuda_device {
 	int number;
@@ -57,6 +61,22 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 		else
 			search32_search(&plan, &team, r, memory, use_near ? near : NULL);
 	}
+}
+
+__global__ void __launch_bounds__(THREADS, BLOCKS) take_routes(const __grid_constant__ struct search_plan plan)
+{
+	__shared__ struct team_board board;
+	const struct team team = {threadIdx.x, THREADS, threadIdx.x / 32, THREADS / 32, threadIdx.x % 32, &board};
+
+	search_take(&plan, &team, blockIdx.x);
+}
+
+__global__ void __launch_bounds__(THREADS, BLOCKS) serve_routes(const __grid_constant__ struct search_plan plan)
+{
+	__shared__ struct team_board board;
+	const struct team team = {threadIdx.x, THREADS, threadIdx.x / 32, THREADS / 32, threadIdx.x % 32, &board};
+
+	search_serve(&plan, &team, blockIdx.x);
 }
 
 /* ---- failures ---- */
@@ -180,7 +200,8 @@ static rosa_status device_allocate(struct cuda_device *device, size_t size, void
 	char what[128];
 
 	*memory = NULL;
-	snprintf(what, sizeof(what), "%zu MiB of device memory; retrieve fewer routes at a time", (size >> 20) + 1);
+	snprintf(what, sizeof(what), "%zu MiB of device memory; retrieve fewer routes at a time, or on the CPU",
+		 (size >> 20) + 1);
 	return selected.status ? selected.status : check(err, what, cudaMalloc(memory, size));
 }
 
@@ -201,6 +222,19 @@ static rosa_status device_copy(struct cuda_device *device, void *to, const void 
 		status =
 		    check(err, "copying", cudaMemcpyAsync(to, from, size, cudaMemcpyDefault, (cudaStream_t)stream));
 	return status ? status : check(err, "copying", cudaStreamSynchronize((cudaStream_t)stream));
+}
+
+static rosa_status device_copy_rows(struct cuda_device *device, void *to, size_t to_pitch, const void *from,
+				    size_t from_pitch, size_t size, size_t rows, void *stream, rosa_error *err)
+{
+	struct selected selected(device, err);
+	rosa_status status = selected.status;
+
+	if (!status)
+		status = check(err, "copying rows",
+			       cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, size, rows, cudaMemcpyDefault,
+						 (cudaStream_t)stream));
+	return status ? status : check(err, "copying rows", cudaStreamSynchronize((cudaStream_t)stream));
 }
 
 /* Room for the outcomes of that many routes, on both sides. */
@@ -254,6 +288,42 @@ static rosa_status reserve_memory(struct cuda_device *device, const struct searc
 	return status;
 }
 
+/* A search begins: the clock, and outcomes that say nothing yet. */
+static rosa_status begin(struct cuda_device *device, struct search_plan *plan, cudaStream_t queue, rosa_error *err)
+{
+	const rosa_status status = reserve_outcome(device, plan->routes, err);
+
+	if (status)
+		return status;
+	plan->given_up = device->device_outcome->given_up;
+	plan->bad_query = &device->device_outcome->bad_query;
+	plan->bad_key = &device->device_outcome->bad_key;
+	cudaEventRecord(device->begin, queue);
+	return check(err, "the outcome", cudaMemsetAsync(device->device_outcome, 0xff, OUTCOME_BYTES(plan), queue));
+}
+
+/* Its kernels have been started: wait for them. */
+static rosa_status end(struct cuda_device *device, const struct search_plan *plan, cudaStream_t queue,
+		       struct cuda_outcome *outcome, rosa_error *err)
+{
+	rosa_status status = check(err, "starting the search", cudaGetLastError());
+
+	cudaEventRecord(device->end, queue);
+	if (!status)
+		status = check(err, "the outcome",
+			       cudaMemcpyAsync(device->outcome, device->device_outcome, OUTCOME_BYTES(plan),
+					       cudaMemcpyDeviceToHost, queue));
+	if (!status)
+		status = check(err, "searching", cudaStreamSynchronize(queue));
+	if (status)
+		return status;
+	outcome->given_up = device->outcome->given_up;
+	outcome->bad_query = device->outcome->bad_query;
+	outcome->bad_key = device->outcome->bad_key;
+	cudaEventElapsedTime(&outcome->milliseconds, device->begin, device->end);
+	return ROSA_OK;
+}
+
 static rosa_status device_search(struct cuda_device *device, struct search_plan *plan, void *stream,
 				 struct cuda_outcome *outcome, rosa_error *err)
 {
@@ -261,7 +331,7 @@ static rosa_status device_search(struct cuda_device *device, struct search_plan 
 	const cudaStream_t queue = (cudaStream_t)stream;
 	struct selected selected(device, err);
 	int blocks, on_processor = 0;
-	size_t near_bytes, outcome_bytes;
+	size_t near_bytes;
 	rosa_status status = selected.status;
 
 	plan->narrow = plan->steps < 65536;
@@ -281,40 +351,50 @@ static rosa_status device_search(struct cuda_device *device, struct search_plan 
 	blocks = (on_processor > 0 ? on_processor : 1) * device->processors;
 	if ((size_t)blocks > plan->routes)
 		blocks = (int)plan->routes;
-	status = reserve_outcome(device, plan->routes, err);
+	status = reserve_memory(device, plan, &blocks, err);
 	if (!status)
-		status = reserve_memory(device, plan, &blocks, err);
+		status = begin(device, plan, queue, err);
 	if (status)
 		return status;
-	outcome_bytes = offsetof(struct outcome, given_up) + plan->routes;
-	plan->given_up = device->device_outcome->given_up;
-	plan->bad_query = &device->device_outcome->bad_query;
-	plan->bad_key = &device->device_outcome->bad_key;
-	cudaEventRecord(device->begin, queue);
-	cudaMemsetAsync(device->device_outcome, 0xff, outcome_bytes, queue);
 	kernel<<<(unsigned)blocks, THREADS, near_bytes, queue>>>(*plan, device->memory, near_bytes != 0);
-	status = check(err, "starting the search", cudaGetLastError());
-	cudaEventRecord(device->end, queue);
-	if (!status)
-		status = check(err, "the outcome",
-			       cudaMemcpyAsync(device->outcome, device->device_outcome, outcome_bytes,
-					       cudaMemcpyDeviceToHost, queue));
-	if (!status)
-		status = check(err, "searching", cudaStreamSynchronize(queue));
-	if (status)
-		return status;
-	outcome->given_up = device->outcome->given_up;
-	outcome->bad_query = device->outcome->bad_query;
-	outcome->bad_key = device->outcome->bad_key;
-	cudaEventElapsedTime(&outcome->milliseconds, device->begin, device->end);
-	return ROSA_OK;
+	return end(device, plan, queue, outcome, err);
+}
+
+static rosa_status device_start(struct cuda_device *device, struct search_plan *plan, void *stream, rosa_error *err)
+{
+	struct selected selected(device, err);
+
+	return selected.status ? selected.status : begin(device, plan, (cudaStream_t)stream, err);
+}
+
+static rosa_status device_take(struct cuda_device *device, const struct search_plan *plan, void *stream,
+			       rosa_error *err)
+{
+	struct selected selected(device, err);
+
+	if (selected.status)
+		return selected.status;
+	take_routes<<<(unsigned)plan->routes, THREADS, 0, (cudaStream_t)stream>>>(*plan);
+	return check(err, "taking the steps", cudaGetLastError());
+}
+
+static rosa_status device_serve(struct cuda_device *device, const struct search_plan *plan, void *stream,
+				struct cuda_outcome *outcome, rosa_error *err)
+{
+	struct selected selected(device, err);
+
+	if (selected.status)
+		return selected.status;
+	serve_routes<<<(unsigned)plan->routes, THREADS, 0, (cudaStream_t)stream>>>(*plan);
+	return end(device, plan, (cudaStream_t)stream, outcome, err);
 }
 
 extern "C" __attribute__((visibility("default"))) const struct cuda_table *rosatune_cuda_table(void)
 {
-	static const struct cuda_table table = {CUDA_TABLE_VERSION, device_open,       device_close,
-						device_name,        device_free_bytes, device_allocate,
-						device_release,     device_copy,       device_search};
+	static const struct cuda_table table = {CUDA_TABLE_VERSION, device_open,     device_close,   device_name,
+						device_free_bytes,  device_allocate, device_release, device_copy,
+						device_copy_rows,   device_search,   device_start,   device_take,
+						device_serve};
 
 	return &table;
 }

@@ -1,5 +1,5 @@
 /*
- * The search of one route, for both widths of numbers, and what it needs of packed symbols.
+ * The search of one route, for both widths of numbers, and what it needs of packed symbols; a call of a stream.
  *
  * Usable as CUDA and as plain C (team.h).
  */
@@ -75,5 +75,45 @@ TEAM_CODE uint32_t search_slot(const struct search_plan *plan, const uint64_t *w
 #include "retrieval/cuda/search_template.h"
 #undef NUMBER
 #undef NAME
+
+/* ---- streams ---- */
+
+/* Take the steps of a call, route r. */
+TEAM_CODE void search_take(const struct search_plan *plan, const struct team *team, size_t r)
+{
+	const struct search32_route route =
+	    search32_place(plan, plan->histories + r * plan->history_bytes, plan->scratches + r * plan->scratch_bytes);
+	struct search_state state = plan->states[r];
+
+	team_wait(); /* the route before is done with */
+	if (state.gone)
+		return;
+	search32_take(&route, team, r, &state, plan->build ? plan->counts + (r << plan->slot_bits) : NULL);
+	if (team->rank == 0)
+		plan->states[r] = state;
+}
+
+/* Answer them, unless a symbol of any route was out of range. By now there is memory for the rungs that were chosen. */
+TEAM_CODE void search_serve(const struct search_plan *plan, const struct team *team, size_t r)
+{
+	struct search32_route route =
+	    search32_place(plan, plan->histories + r * plan->history_bytes, plan->scratches + r * plan->scratch_bytes);
+	struct search_state state = plan->states[r];
+
+	team_wait();
+	if (*plan->bad_query != UINT64_MAX || *plan->bad_key != UINT64_MAX)
+		return;
+	if (state.gone) {
+		if (team->rank == 0)
+			plan->given_up[r] = 0; /* not by this call */
+		return;
+	}
+	route.index.top = state.top;
+	route.index.low = (uint32_t *)(plan->indexes + state.index);
+	route.index.high = route.index.low + state.top * route.index.stride;
+	search32_serve(&route, team, r, &state);
+	if (team->rank == 0)
+		plan->states[r] = state;
+}
 
 #endif

@@ -1,7 +1,7 @@
 /*
  * All look-ups of one route, by a team of threads. Included once for each type of NUMBER (search.h).
  *
- * The processor's engine takes one step after the other. Here all steps are known beforehand, so look-ups are
+ * The processor's engine takes one step after the other. Here many steps are known beforehand, so look-ups are
  * independent of each other as long as each looks at contexts that were candidates at its own step. As there (see
  * docs/design.md), context c is the key's runs 0 to c-1 read backwards: a greater number is newer, its destination is
  * the start of run c, and the candidates of a step are the contexts 1 to some bound, which only grows with time.
@@ -23,7 +23,8 @@
  *
  *   How many rungs a route needs depends on its symbols: few where symbols are many and alike in frequency, more where
  *   they are few. It is measured beforehand: the highest rung is the first one on which a context meets at most
- *   SEARCH_CROWD others on average, counting all steps.
+ *   SEARCH_CROWD others on average, counting all steps; in a stream, all steps that there is room for, if those to come
+ *   are like those that are there.
  *
  * Long matches
  *
@@ -38,6 +39,12 @@
  *   of it may be quadratic in the number of steps. Therefore work is counted, SEARCH_VISIT for a context and 1 for a
  *   further word. A look-up above SEARCH_LEAP, or a route above the average that its plan allows, ends the team's
  *   work on the route: the caller gives it to the processor's engine, which has no such streams.
+ *
+ * Streams
+ *
+ *   All of this goes on from one call to the next: symbols, starts and chains are appended to. A call first takes its
+ *   steps, NAME(take)(), which writes only behind what is there, and then answers them, NAME(serve)(). A symbol that is
+ *   out of range is known in between; the call then ends, and the route's state is that of before.
  *
  * Nothing is left to the order in which threads happen to run: every array is written in one phase and read in the
  * next, with the team waiting in between, and sums are of whole numbers.
@@ -54,11 +61,25 @@ struct NAME(index) {
 
 struct NAME(route) {
 	const struct search_plan *plan;
-	const uint64_t *query_words, *key_words;
-	const NUMBER *key_start, *query_start, *key_count, *query_count;
+	uint64_t *query_words, *key_words;
+	NUMBER *key_start, *key_count;
+	NUMBER *query_start, *query_count; /* by the steps of this call; query_start only where there are tables */
 	struct NAME(index) index;
-	uint32_t key_runs;
 };
+
+TEAM_CODE struct NAME(route) NAME(place)(const struct search_plan *plan, char *history, char *scratch)
+{
+	struct NAME(route) route = {plan,
+				    (uint64_t *)(history + plan->query_words),
+				    (uint64_t *)(history + plan->key_words),
+				    (NUMBER *)(history + plan->key_start),
+				    (NUMBER *)(history + plan->key_count),
+				    plan->flips ? (NUMBER *)(scratch + plan->query_start) : NULL,
+				    (NUMBER *)(scratch + plan->query_count),
+				    {0, NULL, NULL, plan->index_bytes / sizeof(NUMBER), (size_t)1 << plan->slot_bits}};
+
+	return route;
+}
 
 TEAM_CODE NUMBER *NAME(table)(const struct NAME(index) * index, uint32_t rung)
 {
@@ -67,18 +88,26 @@ TEAM_CODE NUMBER *NAME(table)(const struct NAME(index) * index, uint32_t rung)
 
 /* ---- runs ---- */
 
-/* Find the runs of a stream: their symbols, packed; their starts; and for each step how many have begun. Returns the
- * number of runs. */
+/* Find the runs among new symbols, which come after `runs` of them: their symbols, packed; their starts, unless that is
+ * NULL; and for each new step how many have begun. Returns the number of runs. */
 TEAM_CODE uint32_t NAME(fold)(const struct search_plan *plan, const struct team *team, const void *symbols,
-			      size_t first, unsigned long long *bad, uint64_t *words, NUMBER *start, NUMBER *count)
+			      size_t first, uint32_t runs, unsigned long long *bad, uint64_t *words, NUMBER *start,
+			      NUMBER *count)
 {
-	const size_t steps = plan->steps, room = (steps * plan->cell + 63) / 64 + 2;
+	const size_t steps = plan->steps;
+	const uint64_t end = ((uint64_t)runs << plan->cell_shift) + 64; /* of the runs that are there, in bits */
+	const size_t room = (((runs + steps) << plan->cell_shift) + 63) / 64 + 2;
 	const uint32_t limit = 1u << plan->bits;
-	uint32_t runs = 0;
+	uint32_t last = 0;
 
-	for (size_t i = team->rank; i < room; i += team->size)
+	/* what a call that was refused has left */
+	if (team->rank == 0 && end % 64)
+		words[end / 64] &= ((uint64_t)1 << end % 64) - 1;
+	for (size_t i = (runs ? (end + 63) / 64 : 0) + team->rank; i < room; i += team->size)
 		words[i] = 0;
 	team_wait();
+	if (runs)
+		last = (uint32_t)(search_word(plan, words, runs) >> (64 - plan->cell));
 	for (size_t from = 0; from < steps; from += team->size) {
 		const size_t t = from + team->rank;
 		uint32_t symbol = 0, run, all;
@@ -86,7 +115,12 @@ TEAM_CODE uint32_t NAME(fold)(const struct search_plan *plan, const struct team 
 
 		if (t < steps) {
 			symbol = search_symbol(plan, symbols, first + t);
-			begins = t == 0 || !plan->fold || symbol != search_symbol(plan, symbols, first + t - 1);
+			if (!plan->fold)
+				begins = true;
+			else if (t)
+				begins = symbol != search_symbol(plan, symbols, first + t - 1);
+			else
+				begins = !runs || symbol != last;
 			if (symbol >= limit)
 				team_least(bad, first + t);
 		}
@@ -94,7 +128,8 @@ TEAM_CODE uint32_t NAME(fold)(const struct search_plan *plan, const struct team 
 		if (begins) {
 			const uint64_t bit = ((uint64_t)run << plan->cell_shift) + 64;
 
-			start[run] = (NUMBER)t;
+			if (start)
+				start[run] = (NUMBER)(plan->done + t);
 			team_or(&words[bit / 64], (uint64_t)(symbol & (limit - 1)) << bit % 64);
 		}
 		if (t < steps)
@@ -111,6 +146,8 @@ TEAM_CODE uint32_t NAME(fold)(const struct search_plan *plan, const struct team 
 TEAM_CODE uint32_t NAME(choose)(const struct search_plan *plan, const struct team *team, const uint64_t *key_words,
 				uint32_t runs, uint32_t *counts)
 {
+	const double share = (double)(plan->done + plan->steps) / (double)plan->room; /* of the steps there will be */
+	const double crowd = (SEARCH_CROWD - 1) * share + 1;
 	unsigned long long *sum = &team->board->sum;
 	uint32_t rung = 0;
 
@@ -119,7 +156,7 @@ TEAM_CODE uint32_t NAME(choose)(const struct search_plan *plan, const struct tea
 		unsigned long long mine = 0;
 		bool enough;
 
-		if ((uint64_t)slots * SEARCH_CROWD < runs)
+		if (slots * crowd < runs)
 			continue; /* they could not even if all were equally frequent */
 		for (uint32_t i = team->rank; i < slots; i += team->size)
 			counts[i] = 0;
@@ -133,7 +170,7 @@ TEAM_CODE uint32_t NAME(choose)(const struct search_plan *plan, const struct tea
 			mine += counts[search_slot(plan, key_words, rung, c, 0)];
 		team_add(sum, mine);
 		team_wait();
-		enough = *sum <= (unsigned long long)SEARCH_CROWD * runs;
+		enough = (double)*sum <= crowd * runs;
 		team_wait();
 		if (enough)
 			break;
@@ -253,14 +290,14 @@ TEAM_CODE uint32_t NAME(bound)(const struct NAME(route) * route, uint64_t t, int
 }
 
 /* Look-up `lane` of step t: the actual one (0), or that of flipped bit lane-1. Returns the work it took. */
-TEAM_CODE uint32_t NAME(answer)(const struct NAME(route) * route, const struct team *team, size_t r, size_t t,
+TEAM_CODE uint32_t NAME(answer)(const struct NAME(route) * route, const struct team *team, size_t r, uint32_t t,
 				uint32_t lane, unsigned parity, bool last)
 {
 	const struct search_plan *plan = route->plan;
-	const uint32_t run = route->query_count[t];
+	const uint32_t run = route->query_count[t - plan->done];
 	const uint32_t known = team->board->diagonal[parity].context, known_run = team->board->diagonal[parity].run;
 	struct NAME(question) question = {run, NAME(bound)(route, t, plan->policy), 0, false, 0, 0, 0};
-	const size_t at = r * plan->steps + t;
+	const size_t at = r * plan->stride + (t - plan->done);
 	uint32_t length, context, work = 0;
 	int32_t tau;
 
@@ -308,60 +345,60 @@ TEAM_CODE void NAME(repeat_tables)(const struct NAME(route) * route, const struc
 	}
 }
 
-/* All of route r. `memory` is the team's (plan->bytes); `near`, if not NULL, is faster memory for one rung. */
-TEAM_CODE void NAME(search)(const struct search_plan *plan, const struct team *team, size_t r, char *memory, char *near)
+/* Take the steps of route r: fold them and, where the index is to be built, choose its rungs. */
+TEAM_CODE void NAME(take)(const struct NAME(route) * route, const struct team *team, size_t r,
+			  struct search_state *state, uint32_t *counts)
 {
+	const struct search_plan *plan = route->plan;
+	const size_t first = r * plan->stride;
+
+	state->new_query_runs = NAME(fold)(plan, team, plan->query, first, state->query_runs, plan->bad_query,
+					   route->query_words, route->query_start, route->query_count);
+	state->new_key_runs = NAME(fold)(plan, team, plan->key, first, state->key_runs, plan->bad_key, route->key_words,
+					 route->key_start, route->key_count + plan->done);
+	if (plan->build) {
+		state->top = NAME(choose)(plan, team, route->key_words, state->new_key_runs, counts);
+		state->indexed = 0;
+	}
+}
+
+/* Answer the steps that were taken; route->index leads to memory for the rungs. */
+TEAM_CODE void NAME(serve)(const struct NAME(route) * route, const struct team *team, size_t r,
+			   struct search_state *state)
+{
+	const struct search_plan *plan = route->plan;
 	const uint32_t lanes = plan->flips ? plan->bits + 1 : 1;
-	uint64_t *const key_words = (uint64_t *)(memory + plan->key_words);
-	uint64_t *const query_words = (uint64_t *)(memory + plan->query_words);
-	NUMBER *const key_start = (NUMBER *)(memory + plan->key_start);
-	NUMBER *const query_start = (NUMBER *)(memory + plan->query_start);
-	NUMBER *const key_count = (NUMBER *)(memory + plan->key_count);
-	NUMBER *const query_count = (NUMBER *)(memory + plan->query_count);
-	struct NAME(route)
-	    route = {plan, query_words, key_words, key_start, query_start, key_count, query_count, {0, 0, 0, 0, 0}, 0};
+	const uint32_t end = (uint32_t)(plan->done + plan->steps);
 	struct team_board *const board = team->board;
-	uint32_t indexed = 0;
 	unsigned parity = 0;
 
-	team_wait(); /* the route before is done with */
-	NAME(fold)(plan, team, plan->query, r * plan->steps, plan->bad_query, query_words, query_start, query_count);
-	route.key_runs =
-	    NAME(fold)(plan, team, plan->key, r * plan->steps, plan->bad_key, key_words, key_start, key_count);
-	route.index.low = (NUMBER *)(memory + plan->index);
-	route.index.stride = plan->index_bytes / sizeof(NUMBER);
-	route.index.slots = (size_t)1 << plan->slot_bits;
-	if (!near)
-		near = memory + plan->index;
-	route.index.top = NAME(choose)(plan, team, key_words, route.key_runs, (uint32_t *)near);
-	route.index.high =
-	    near == memory + plan->index ? route.index.low + route.index.top * route.index.stride : (NUMBER *)near;
-	for (uint32_t rung = 0; rung <= route.index.top; rung++) {
-		NUMBER *const table = NAME(table)(&route.index, rung);
+	for (uint32_t rung = 0; rung <= route->index.top && plan->build; rung++) {
+		NUMBER *const table = NAME(table)(&route->index, rung);
 
 		for (uint32_t i = team->rank; i < search_slots(plan, rung); i += team->size)
 			table[i] = 0;
 	}
 	if (team->rank == 0) {
-		board->sum = 0;
+		board->sum = state->work;
 		board->gave_up = 0;
-		board->diagonal[0].context = board->diagonal[1].context = 0;
+		board->diagonal[0].context = state->diagonal.context;
+		board->diagonal[0].run = state->diagonal.run;
+		board->diagonal[0].length = state->diagonal.length;
 	}
 	team_wait();
-	for (size_t from = 0; from < plan->steps && !board->gave_up; from += SEARCH_CHUNK, parity = !parity) {
-		const uint32_t steps =
-		    plan->steps - from < SEARCH_CHUNK ? (uint32_t)(plan->steps - from) : SEARCH_CHUNK;
-		const uint32_t bound = NAME(bound)(&route, from + steps - 1, plan->policy);
+	for (uint32_t from = (uint32_t)plan->done; from < end && !board->gave_up;
+	     from += SEARCH_CHUNK, parity = !parity) {
+		const uint32_t steps = end - from < SEARCH_CHUNK ? end - from : SEARCH_CHUNK;
+		const uint32_t bound = NAME(bound)(route, from + steps - 1, plan->policy);
 		unsigned long long mine = 0;
 
-		for (uint32_t rung = team->warp; rung <= route.index.top; rung += team->warps)
-			NAME(insert)(&route, team, rung, indexed + 1, bound + 1);
-		indexed = bound;
+		for (uint32_t rung = team->warp; rung <= route->index.top; rung += team->warps)
+			NAME(insert)(route, team, rung, state->indexed + 1, bound + 1);
+		state->indexed = bound;
 		team_wait();
 		for (uint32_t i = team->rank; i < steps * lanes; i += team->size) {
 			const uint32_t t = i / lanes;
-			const uint32_t work =
-			    NAME(answer)(&route, team, r, from + t, i % lanes, parity, t == steps - 1);
+			const uint32_t work = NAME(answer)(route, team, r, from + t, i % lanes, parity, t == steps - 1);
 
 			mine += work;
 			if (work >= SEARCH_LEAP)
@@ -369,12 +406,37 @@ TEAM_CODE void NAME(search)(const struct search_plan *plan, const struct team *t
 		}
 		team_add(&board->sum, mine);
 		team_wait();
-		if (team->rank == 0 && board->sum > SEARCH_LEAP + (from + steps) * lanes * plan->effort)
+		if (team->rank == 0 && board->sum > SEARCH_LEAP + (uint64_t)(from + steps) * lanes * plan->effort)
 			board->gave_up = 1;
 		if (plan->flips)
-			NAME(repeat_tables)(&route, team, r, from, from + steps);
+			NAME(repeat_tables)(route, team, r, from, from + steps);
 		team_wait();
 	}
+	state->gone = board->gave_up != 0;
+	if (!state->gone) {
+		state->query_runs = state->new_query_runs;
+		state->key_runs = state->new_key_runs;
+	}
+	state->work = board->sum;
+	state->diagonal.context = board->diagonal[parity].context;
+	state->diagonal.run = board->diagonal[parity].run;
+	state->diagonal.length = board->diagonal[parity].length;
 	if (team->rank == 0)
-		plan->given_up[r] = board->gave_up != 0;
+		plan->given_up[r] = (uint8_t)state->gone;
+}
+
+/* All of route r of a batch. `memory` is the team's (plan->bytes); `near`, if not NULL, is faster memory for one rung.
+ */
+TEAM_CODE void NAME(search)(const struct search_plan *plan, const struct team *team, size_t r, char *memory, char *near)
+{
+	char *const scratch = memory + plan->history_bytes, *const index = scratch + plan->scratch_bytes;
+	struct NAME(route) route = NAME(place)(plan, memory, scratch);
+	struct search_state state = {0, 0, 0, 0, 0, 0, 0, {0, 0, 0}, 0, 0};
+
+	team_wait(); /* the route before is done with */
+	NAME(take)(&route, team, r, &state, (uint32_t *)(near ? near : index));
+	route.index.top = state.top;
+	route.index.low = (NUMBER *)index;
+	route.index.high = near ? (NUMBER *)near : route.index.low + state.top * route.index.stride;
+	NAME(serve)(&route, team, r, &state);
 }

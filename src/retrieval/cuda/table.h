@@ -12,7 +12,7 @@
 
 #include "retrieval/cuda/plan.h"
 
-#define CUDA_TABLE_VERSION 1
+#define CUDA_TABLE_VERSION 2
 #define CUDA_TABLE_NAME    "rosatune_cuda_table"
 
 #ifdef __cplusplus
@@ -34,14 +34,25 @@ struct cuda_table {
 	void (*close)(struct cuda_device *device);
 	const char *(*name)(const struct cuda_device *device);
 	size_t (*free_bytes)(struct cuda_device *device);
-	/* Memory. `copy` goes in either direction and has been done when it returns. */
+	/* Memory. Copies go in any direction and have been done when they return; `copy_rows` copies `rows` rows of
+	 * `size` bytes that begin `to_pitch` and `from_pitch` bytes after each other. */
 	rosa_status (*allocate)(struct cuda_device *device, size_t size, void **device_memory, rosa_error *err);
 	void (*release)(struct cuda_device *device, void *device_memory);
 	rosa_status (*copy)(struct cuda_device *device, void *to, const void *from, size_t size, void *stream,
 			    rosa_error *err);
-	/* Search all routes of a plan: its rules, sizes and device pointers have been filled in. Waits for the end. */
+	rosa_status (*copy_rows)(struct cuda_device *device, void *to, size_t to_pitch, const void *from,
+				 size_t from_pitch, size_t size, size_t rows, void *stream, rosa_error *err);
+	/* Search all routes of a batch: the plan's rules, sizes and device pointers have been filled in. Waits for the
+	 * end. */
 	rosa_status (*search)(struct cuda_device *device, struct search_plan *plan, void *stream,
 			      struct cuda_outcome *outcome, rosa_error *err);
+	/* A call of a stream: the clock starts, steps are taken, then answered (search_template.h). The plan has been
+	 * laid out when it is given to `take`. `serve` alone waits; before it nothing but memory may be asked of the
+	 * device. */
+	rosa_status (*start)(struct cuda_device *device, struct search_plan *plan, void *stream, rosa_error *err);
+	rosa_status (*take)(struct cuda_device *device, const struct search_plan *plan, void *stream, rosa_error *err);
+	rosa_status (*serve)(struct cuda_device *device, const struct search_plan *plan, void *stream,
+			     struct cuda_outcome *outcome, rosa_error *err);
 };
 
 typedef const struct cuda_table *cuda_table_get(void);
