@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Draws PNGs from the JSON files of the other scripts.
 
-One picture a measurement, named after it: authors.png, hostile.png, tokens.png, decode.png, threads.png, efficiency.png.
+One picture a measurement, named after it: authors.png, hostile.png, tokens.png, decode.png, threads.png,
+efficiency.png, theorems.png.
 """
 
 import json
@@ -129,7 +130,28 @@ def draw_efficiency(rows):
     return {"efficiency": figure}
 
 
-DRAW = {"authors": draw_authors, "efficiency": draw_efficiency, "hostile": draw_hostile, "scaling": draw_scaling}
+def draw_theorems(rows):
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4))
+    symbols = select(rows, theorem=1, alphabet=max(row["alphabet"] for row in select(rows, theorem=1)))
+    for (levels,) in distinct(symbols, "levels"):
+        each = select(symbols, levels=levels)
+        left.plot([row["noise"] for row in each], [row["changed"] for row in each], marker="o", label=f"{levels} levels")
+    left.set_xscale("log")
+    left.set_xlabel("noise")
+    left.set_ylabel(f"symbols that change, K = {symbols[0]['alphabet']}")
+    left.legend()
+    for (score,) in distinct(select(rows, theorem=2), "score"):
+        each = select(rows, theorem=2, score=score)
+        right.plot([row["beta"] for row in each], [row["mean"] for row in each], marker="o", label=f"score: {score}")
+    right.set_yscale("log")
+    right.set_xlabel("beta")
+    right.set_ylabel("distance of attention to its limit")
+    right.legend()
+    return {"theorems": figure}
+
+
+DRAW = {"authors": draw_authors, "efficiency": draw_efficiency, "hostile": draw_hostile, "scaling": draw_scaling,
+        "theorems": draw_theorems}
 
 
 def main():
