@@ -662,13 +662,27 @@ class Refusals(Base):
 
     def test_paths_and_methods(self):
         with Server() as server:
-            for method, path, code in [("GET", "/", 404), ("GET", "/v1/none", 404), ("GET", "/etc/passwd", 404),
+            for method, path, code in [("GET", "/none", 404), ("GET", "/v1/none", 404), ("GET", "//", 404), ("GET", "/etc/passwd", 404),
                                        ("GET", COMPLETIONS, 405), ("DELETE", "/v1/models", 405),
                                        ("POST", "/health", 405), ("GET", "/v1/models/other", 404)]:
                 status, headers, body = server.request(method, path)
                 self.assertEqual(status, code, body)
                 self.assertIn("message", json.loads(body)["error"])
                 self.assertEqual("Allow" in headers, code == 405)
+
+    def test_the_page_may_load_nothing_from_elsewhere(self):
+        with open("key", "w", encoding="utf-8") as file:
+            file.write("sk-secret\n")
+        with Server("--api-key-file", "key") as server:
+            for path, kind in [("/", "text/html"), ("/page.js", "text/javascript"), ("/page.css", "text/css"),
+                               ("/icon.svg", "image/svg+xml")]:
+                status, headers, body = server.request("GET", path)
+                self.assertEqual(status, 200, body)
+                self.assertEqual(headers["Content-Type"].split(";")[0], kind)
+                self.assertIn("default-src 'none'", headers["Content-Security-Policy"])
+                self.assertEqual(headers["X-Content-Type-Options"], "nosniff")
+                for address in re.findall("https?://[^\"' ]+", body):
+                    self.assertEqual(address, "http://www.w3.org/2000/svg")  # a name, not a place
 
     def test_connections_that_are_no_http(self):
         with Server() as server:

@@ -40,8 +40,8 @@ struct job {
 };
 
 static const char notes[] =
-    "Paths: /v1/completions, /v1/chat/completions, /v1/models, /health, /props, /slots, /metrics. Any client of\n"
-    "OpenAI's API can be used:\n"
+    "Paths: / (a page for people), /v1/completions, /v1/chat/completions, /v1/models, /tokenize, /health, /props,\n"
+    "/slots, /metrics. Any client of OpenAI's API can be used:\n"
     "  rosatune serve --model M --window 512 &\n"
     "  curl http://127.0.0.1:8080/v1/completions -H 'Content-Type: application/json' \\\n"
     "    -d '{\"prompt\": \"Once upon a time\", \"max_tokens\": 32}'\n"

@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "serve/api_key.h"
 #include "serve/exchange.h"
+#include "serve/page.h"
 #include "serve/prompt_encode.h"
 #include "serve/state.h"
 
@@ -65,7 +66,7 @@ struct visit {
 };
 
 struct route {
-	const char *method, *path; /* a path that ends with '/' stands for all that begin with it */
+	const char *method, *path; /* a path that ends with '/', but for "/", stands for all that begin with it */
 	enum MHD_Result (*serve)(struct visit *visit, const char *rest);
 	bool open; /* without a key */
 };
@@ -355,7 +356,40 @@ static enum MHD_Result serve_metrics(struct visit *visit, const char *rest)
 	return reply(visit, 200, "text/plain; version=0.0.4", &text);
 }
 
+/* ---------------------------------------------------------------------------------------------------------- page -- */
+
+/* A file of the page. It may load and ask for what this server has and nothing else. */
+static enum MHD_Result serve_page(struct visit *visit, const char *rest)
+{
+	static const char *const headers[][2] = {
+	    {"Content-Security-Policy",
+	     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+	     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"},
+	    {"X-Content-Type-Options", "nosniff"},
+	    {"Referrer-Policy", "no-referrer"},
+	    {"Cache-Control", "no-cache"},
+	};
+	const struct page_file *file = page_find(visit->route->path);
+	struct MHD_Response *response =
+	    MHD_create_response_from_buffer(file->size, (void *)(uintptr_t)file->data, MHD_RESPMEM_PERSISTENT);
+
+	(void)rest;
+	if (!response)
+		return MHD_NO;
+	MHD_add_response_header(response, "Content-Type", file->type);
+	for (size_t i = 0; i < sizeof(headers) / sizeof(headers[0]); i++)
+		MHD_add_response_header(response, headers[i][0], headers[i][1]);
+	const enum MHD_Result result = MHD_queue_response(visit->connection, 200, response);
+
+	MHD_destroy_response(response);
+	return result;
+}
+
 static const struct route routes[] = {
+    {"GET", "/", serve_page, true},
+    {"GET", "/page.css", serve_page, true},
+    {"GET", "/page.js", serve_page, true},
+    {"GET", "/icon.svg", serve_page, true},
     {"GET", "/health", serve_health, true},
     {"GET", "/v1/models", serve_models, false},
     {"GET", "/v1/models/", serve_model, false},
@@ -374,7 +408,7 @@ static bool leads(const char *path, const char *url)
 {
 	const size_t size = strlen(path);
 
-	return path[size - 1] == '/' ? strncmp(url, path, size) == 0 && url[size] : strcmp(url, path) == 0;
+	return size > 1 && path[size - 1] == '/' ? strncmp(url, path, size) == 0 && url[size] : strcmp(url, path) == 0;
 }
 
 /* Whether a body is JSON by its header. A page of another site cannot send that without asking first, and is then not

@@ -1,0 +1,16 @@
+/* The page: files that the program carries along (src/serve/page/). */
+#ifndef ROSATUNE_SERVE_PAGE_H
+#define ROSATUNE_SERVE_PAGE_H
+
+#include <stddef.h>
+
+struct page_file {
+	const char *path, *type; /* of a request, and of the content */
+	const unsigned char *data;
+	size_t size;
+};
+
+/* NULL: there is no such file. */
+const struct page_file *page_find(const char *path);
+
+#endif
