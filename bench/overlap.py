@@ -235,15 +235,17 @@ COLOURS = {"projections": "#b7c9e2", "symbols": "#7fa8d9", "attention": "#3b6fb6
            "to the host": "#e0a34e", "back": "#c77f1e", "retrieval": "#5d9b6b", "waits": "#c9c9c9"}
 
 
-def draw(timelines):
-    """All timelines as one SVG, each with its own scale."""
-    lanes = ["GPU", "copies", "processors", "main thread"]
+LANES = ("GPU", "copies", "processors", "main thread")
+
+
+def draw(timelines, lanes=LANES, colours=COLOURS, light=("waits", "projections"), longest=None):
+    """All timelines as one SVG, each with its own scale or, with `longest`, all with that many milliseconds."""
     left, width, height, gap = 110, 760, 22, 8
     block = len(lanes) * (height + gap) + 64
     parts = []
     for number, (title, spans) in enumerate(timelines):
         top = number * block + 34
-        end = max(span[3] for span in spans)
+        end = longest or max(span[3] for span in spans)
         parts.append(f'<text x="{left}" y="{top - 14}" font-weight="bold">{title}</text>')
         for row, lane in enumerate(lanes):
             y = top + row * (height + gap)
@@ -251,10 +253,10 @@ def draw(timelines):
             parts.append(f'<rect x="{left}" y="{y}" width="{width}" height="{height}" fill="#f4f4f4"/>')
             for _, name, begin, stop in (span for span in spans if span[0] == lane):
                 x, wide = left + width * begin / end, max(width * (stop - begin) / end, 0.6)
-                parts.append(f'<rect x="{x:.1f}" y="{y}" width="{wide:.1f}" height="{height}" fill="{COLOURS[name]}">'
+                parts.append(f'<rect x="{x:.1f}" y="{y}" width="{wide:.1f}" height="{height}" fill="{colours[name]}">'
                              f"<title>{name}: {begin:.2f} to {stop:.2f} ms</title></rect>")
                 if wide > 7 * len(name):
-                    ink = "#000" if name in ("waits", "projections") else "#fff"
+                    ink = "#000" if name in light else "#fff"
                     parts.append(f'<text x="{x + 4:.1f}" y="{y + 15}" fill="{ink}">{name}</text>')
         axis = top + len(lanes) * (height + gap) + 8
         for tick in range(5):
