@@ -23,8 +23,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 READ = "_step_kernel"  # one per layer
-KINDS = [("reading", READ), ("attention", "flash|fmha|attention|softmax"), ("products", "gemm|gemv|cutlass|nvjet|splitk"),
-         ("other kernels", "")]
+KINDS = [("reading", READ), ("attention", "flash|fmha|attention|softmax"),
+         ("products", "gemm|gemv|cutlass|nvjet|splitk"), ("other kernels", "")]
 COLOURS = {"reading": "#c77f1e", "attention": "#3b6fb6", "products": "#5d9b6b", "other kernels": "#b7c9e2",
            "launches": "#8a8a8a"}
 LANES = ("GPU", "host")

@@ -442,38 +442,91 @@ def test_retrieval_on_a_device(rng: np.random.Generator, monkeypatch: pytest.Mon
     monkeypatch.setattr(_Nothing, "cuda_stream", 77, raising=False)
     monkeypatch.setattr(_cuda, "_c", SimpleNamespace(call=by_the_host))
     monkeypatch.setattr(_cuda, "_opened", {})
-    monkeypatch.setattr(_cuda, "_on_device", False)
-    with pytest.raises(ValueError, match="'host' or 'device'"):
+    monkeypatch.setattr(_cuda, "_where", "host")
+    with pytest.raises(ValueError, match="'host', 'device' or 'auto'"):
         retrieve_on("gpu")
+    cpu = torch.device("cpu")
     for steps, options in ((24, dict()), (40000, dict(bits=1)), (70000, dict(bits=1, fold=False)), (0, dict())):
         settings = _settings.make(**{"bits": 4, **options})._replace(delay=2)
         q, k = torch.tensor(rng.standard_normal((2, 1, steps, 2 * settings.bits)), dtype=torch.float32)
         rest = (settings, False, True, 0)
         expected = _operator.find(q, k, None, None, False, True, *settings)
         retrieve_on("device")
-        assert _cuda.serves(settings, False)
+        assert _cuda.serves(settings, False, (1, steps), cpu) == (True, None)
         for found, wanted in zip(_device.Retrieval(q, k, *rest).collect(), expected):
             assert found.dtype == wanted.dtype and torch.equal(found, wanted)
         retrieve_on("host")
     retrieve_on("device")
-    assert not _cuda.serves(settings, True) and not _cuda.serves(settings._replace(explore=0.5), False)
+    for given, tables in ((settings, True), (settings._replace(explore=0.5), False)):
+        assert _cuda.serves(given, tables, (1, 9), cpu) == (False, None)
     retrieve_on("host")
-    assert not _cuda.serves(settings, False)
+    assert _cuda.serves(settings, False, (1, 9), cpu) == (False, None)
     _device._forget()
+
+
+@pytest.mark.parametrize("faster", ["host", "device"])
+def test_the_faster_of_host_and_device(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, faster: str
+) -> None:
+    """Both are tried, each result is used, and the faster is kept, for each shape."""
+    for name in ("Stream", "Event", "stream", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, _Nothing)
+    monkeypatch.setattr(Tensor, "record_stream", lambda *_: None)
+    monkeypatch.setattr(_Nothing, "cuda_stream", 77, raising=False)
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *shape, pin_memory=False, **kind: empty(*shape, **kind))
+    monkeypatch.setattr(_cuda, "_c", SimpleNamespace(call=by_the_host))
+    monkeypatch.setattr(_cuda, "_opened", {})
+    monkeypatch.setattr(_cuda, "_where", "host")
+    ways = []
+    note, find = _cuda.Costs.note, _cuda.find
+    # a first try is slow, whatever comes after
+    monkeypatch.setattr(_cuda.Costs, "note", lambda costs, kind, way, _: note(
+        costs, kind, way, (9.0 if len(costs._seconds[kind][way]) == 0 else 1.0) + (way != faster)))  # fmt: skip
+    monkeypatch.setattr(_cuda, "find", lambda *given: ways.append("device") or find(*given))
+    settings = _settings.make(bits=4)
+    retrieve_on("auto")
+    for steps in (24, 30):
+        q, k = torch.tensor(rng.standard_normal((2, 1, steps, 8)), dtype=torch.float32)
+        expected = _operator.find(q, k, None, None, False, True, *settings)
+        taken = []
+        for _ in range(7):
+            before = len(ways)
+            for found, wanted in zip(_device.Retrieval(q, k, settings, False, True, 0).collect(), expected):
+                assert torch.equal(found, wanted)
+            taken.append("device" if len(ways) > before else "host")
+        assert taken == ["host", "device"] * 2 + [faster] * 3
+    _device._forget()
+
+
+def test_auto_without_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One warning, and the host from then on."""
+    def missing(*_: Any) -> None:
+        raise rosatune.DeviceError("librosatune_cuda.so is not there")
+
+    monkeypatch.setattr(_cuda, "_c", SimpleNamespace(call=missing))
+    monkeypatch.setattr(_cuda, "_opened", {})
+    monkeypatch.setattr(_cuda, "_where", "host")
+    retrieve_on("auto")
+    with pytest.warns(RuntimeWarning, match="stays with the host: librosatune_cuda") as seen:
+        for _ in range(3):
+            assert _cuda.serves(_settings.make(bits=4), False, (1, 9), torch.device("cpu")) == (False, None)
+    assert len(seen) == 1
 
 
 @needs_cuda
 def test_device_and_host_find_the_same(rng: np.random.Generator) -> None:
     inputs = [x.detach().cuda() for x in activations(rng, batch=3, steps=700, routes=40)]
     expected = rosa(*inputs, bits=4, qk_grad="linear")
-    retrieve_on("device")
-    try:
-        found = rosa(*inputs, bits=4, qk_grad="linear")
-    except rosatune.DeviceError as missing:
-        pytest.skip(str(missing))
-    finally:
-        retrieve_on("host")
-    assert torch.equal(found, expected)
+    for where, passes in (("device", 1), ("auto", 6)):
+        retrieve_on(where)
+        try:
+            for _ in range(passes):
+                assert torch.equal(rosa(*inputs, bits=4, qk_grad="linear"), expected)
+        except rosatune.DeviceError as missing:
+            pytest.skip(str(missing))
+        finally:
+            retrieve_on("host")
 
 
 def test_packing_in_pieces(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,26 +2,33 @@
 
 It finds the same destinations as the host's processors, bit for bit. Symbols and destinations stay on the device; only
 routes that its search gives up are searched by the host. Counterfactual tables and explored steps are the host's: what
-is asked here is which passes need neither, and whether the device was chosen (:func:`retrieve_on`).
+is asked here is which passes need neither, and whether the device was chosen (:func:`retrieve_on`), by the user or by
+the time that both took (:class:`Costs`).
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-from typing import Dict, Tuple
+import threading
+import warnings
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from torch import Tensor
 
 from .. import _c
-from ..errors import InvalidArgument
+from ..errors import DeviceError, InvalidArgument
 from . import _host
 from ._settings import Settings
 
-__all__ = ["find", "retrieve_on", "serves"]
+__all__ = ["Costs", "costs", "find", "retrieve_on", "serves"]
 
-_on_device = False
+WAYS = ("host", "device")
+TRIES = 2  # of each way; the first is slower, as memory and kernels are not there yet
+
+_where = "host"
+_lock = threading.Lock()
 _opened: Dict[int, int] = {}  # by number of the device: the address of its state, kept until the process ends
 
 
@@ -35,31 +42,87 @@ if hasattr(os, "register_at_fork"):
 
 
 def _device(number: int) -> int:
-    """The state of a device. Called by the one thread that retrieves (``_device.py``)."""
-    if number not in _opened:
-        made = ctypes.c_void_p()
-        _c.call("rosa_cuda_open", number, None, ctypes.byref(made))
-        _opened[number] = made.value or 0
-    return _opened[number]
+    """The state of a device."""
+    with _lock:
+        if number not in _opened:
+            made = ctypes.c_void_p()
+            _c.call("rosa_cuda_open", number, None, ctypes.byref(made))
+            _opened[number] = made.value or 0
+        return _opened[number]
+
+
+class Costs:
+    """Which way is faster for work of a kind: each is tried, all tries count as work, and then the faster is kept."""
+
+    def __init__(self) -> None:
+        self._begun: Dict[Any, int] = {}  # tries, by kind of work
+        self._seconds: Dict[Any, Dict[str, List[float]]] = {}
+        self._lock = threading.Lock()
+
+    def way(self, kind: Any) -> Tuple[str, bool]:
+        """The way to take now, and whether its time is to be noted."""
+        with self._lock:
+            known = self._seconds.setdefault(kind, {way: [] for way in WAYS})
+            begun = self._begun.get(kind, 0)
+            if begun < TRIES * len(WAYS):
+                self._begun[kind] = begun + 1
+                return WAYS[begun % len(WAYS)], True
+            if any(not known[way] for way in WAYS):  # some have not ended yet
+                return WAYS[0], False
+            return min(WAYS, key=lambda way: min(known[way])), False
+
+    def note(self, kind: Any, way: str, seconds: float) -> None:
+        """What a try took."""
+        with self._lock:
+            if kind in self._seconds:  # else it was begun before the last `retrieve_on`
+                self._seconds[kind][way].append(seconds)
+
+
+costs = Costs()
 
 
 def retrieve_on(where: str) -> None:
-    """Where the symbols of q and k on CUDA devices are looked up from now on: ``"host"`` (the default) or ``"device"``.
+    """Where the symbols of q and k on CUDA devices are looked up from now on: ``"host"`` (the default), ``"device"`` or
+    ``"auto"``.
 
     On the host, processors work while the GPU does something else. On the device nothing is copied, and many routes
     take a tenth of the time, but the GPU does it. Results are equal. Passes that need counterfactual tables
     (``qk_grad="flips"``) or explore use the host in any case. Without librosatune_cuda.so, which is built where nvcc is
     found, a retrieval on the device raises :class:`rosatune.DeviceError`.
+
+    ``"auto"`` takes the first passes of each shape by turns, times them from the symbols on the device to the
+    destinations there, and keeps the faster way. It does not know what else the GPU or the processors could have done
+    meanwhile. Without librosatune_cuda.so it warns once and stays with the host.
     """
-    global _on_device
-    if where not in ("host", "device"):
-        raise InvalidArgument(f"retrieve_on({where!r}): give 'host' or 'device'")
-    _on_device = where == "device"
+    global _where, costs
+    if where not in (*WAYS, "auto"):
+        raise InvalidArgument(f"retrieve_on({where!r}): give 'host', 'device' or 'auto'")
+    _where, costs = where, Costs()
 
 
-def serves(settings: Settings, tables: bool) -> bool:
-    """Whether the device is to retrieve for such a pass."""
-    return _on_device and not tables and not settings.explore
+def serves(settings: Settings, tables: bool, shape: Tuple[int, ...], device: torch.device) -> Tuple[bool, Optional[Any]]:
+    """Whether the device is to retrieve for such a pass of symbols [routes, steps], and the kind of work to note the
+    time of, if it is to be noted."""
+    if tables or settings.explore or _where == "host":
+        return False, None
+    if _where == "device":
+        return True, None
+    if not _can_open(device.index or 0):
+        return False, None
+    kind = (device, shape, settings)
+    way, timed = costs.way(kind)
+    return way == "device", kind if timed else None
+
+
+def _can_open(number: int) -> bool:
+    global _where
+    try:
+        _device(number)
+    except DeviceError as error:
+        _where = "host"
+        warnings.warn(f"retrieve_on('auto') stays with the host: {error}", RuntimeWarning, stacklevel=2)
+        return False
+    return True
 
 
 def find(query: Tensor, key: Tensor, settings: Settings, threads: int, stream: int) -> Tuple[Tensor, Tensor, Tensor]:

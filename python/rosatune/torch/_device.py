@@ -147,8 +147,10 @@ class Retrieval:
         packed = [host_layout(q, settings.bits)]
         if not (q.data_ptr() == k.data_ptr() and q.stride() == k.stride()):
             packed.append(host_layout(k, settings.bits))
-        side.wait_event(self._mark("packed", main))
-        if _cuda.serves(settings, tables):
+        self.packed = self._mark("packed", main)
+        side.wait_event(self.packed)
+        there, self.kind = _cuda.serves(settings, tables, tuple(packed[0].shape), q.device)
+        if there:
             for x in packed:
                 x.record_stream(side)
             self.answer = _submit(self._retrieve_there, packed, side, torch.get_num_threads())
@@ -172,6 +174,9 @@ class Retrieval:
         return event
 
     def _retrieve(self, host: List[Tensor], copied: Any, side: Any, seed: int, threads: int) -> _Answer:
+        if self.kind is not None:
+            self.packed.synchronize()
+        asked = time.perf_counter()
         copied.synchronize()
         begun = time.perf_counter()
         found = _host.find(
@@ -182,15 +187,27 @@ class Retrieval:
         with torch.cuda.stream(side):
             self._mark("return", side)
             read, table, length = (x.to(self.device, non_blocking=True) for x in found)
-            return _Answer(read, table, length, self._mark("back", side))
+            answer = _Answer(read, table, length, self._mark("back", side))
+        self._note("host", asked, answer)
+        return answer
+
+    def _note(self, way: str, begun: float, answer: _Answer) -> None:
+        """Note what a way took, where that is asked."""
+        if self.kind is not None:
+            answer.back.synchronize()
+            _cuda.costs.note(self.kind, way, time.perf_counter() - begun)
 
     def _retrieve_there(self, packed: List[Tensor], side: Any, threads: int) -> _Answer:
+        if self.kind is not None:
+            self.packed.synchronize()  # so that the time is that of the search
         with torch.cuda.stream(side):
             begun = time.perf_counter()
             found = _cuda.find(packed[0], packed[-1], self.settings, threads, side.cuda_stream)
             if self.times is not None:
                 self.times["retrieve"] = (begun, time.perf_counter())
-            return _Answer(*found, self._mark("back", side))
+            answer = _Answer(*found, self._mark("back", side))
+        self._note("device", begun, answer)
+        return answer
 
     def collect(self) -> Tuple[Tensor, Tensor, Tensor]:
         """Destinations, table and lengths on the device. What follows on the current stream waits for them there."""
