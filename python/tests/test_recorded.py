@@ -1,7 +1,6 @@
 """Recorded steps against steps that are launched one by one.
 
-On a GPU they are recorded. Without one the same step is run as it is for every token, which tests all but the recording:
-the ring, the mask, the look-up, a cache that comes and goes.
+On a GPU they are recorded. Without one the same step is run as it is for every token, which tests the rest: the ring, the mask, the look-up, a cache that comes and goes.
 """
 
 from __future__ import annotations
@@ -127,7 +126,7 @@ def test_padding(model: Any, recordings: list) -> None:
     dict(do_sample=False, prompt_lookup_num_tokens=3),
 ], ids=str)  # fmt: skip
 def test_generate(options: dict, recordings: list) -> None:
-    """As without, token by token: greedy, sampled, by beams (rows change places), with drafts (steps are taken back)."""
+    """As without, token by token: greedy, sampled, by beams (rows change places), with drafts (steps taken back)."""
     model = model_of(kind="qwen3", sinks=2, chain=2)
     ids = text(1 if "prompt_lookup_num_tokens" in options else 2, 20)
     found = []

@@ -134,7 +134,7 @@ class WindowEntry(RetrievalEntry):
         self.sink_keys: Any = None
         self.sink_values: Any = None
 
-    # Whoever asks for keys and values gets them back from a recorded step, and so the methods below need not know of it.
+    # Whoever asks for keys and values gets them back from a recorded step, so that the methods below need not know.
 
     @property
     def keys(self) -> Any:  # type: ignore[override]

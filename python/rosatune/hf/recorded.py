@@ -224,7 +224,8 @@ class _Recorder:
         config = self._model.config
         asked = given.get("use_cache") is not False and isinstance(given.get("logits_to_keep", 0), int)
         asked = asked and given.get("return_dict") is not False
-        asked = asked and not any(getattr(config, name, False) for name in ("output_hidden_states", "output_attentions"))
+        more = ("output_hidden_states", "output_attentions")
+        asked = asked and not any(getattr(config, name, False) for name in more)
         asked = asked and all(value is None or value is False for name, value in given.items() if name not in KNOWN)
         shaped = mask is None and not shared.padded
         if isinstance(mask, Tensor):
@@ -302,7 +303,7 @@ class _Recorder:
                 entry.state.advance()
         return logits
 
-    # ------------------------------------------------------------------------------------------------- aboard and ashore
+    # ------------------------------------------------------------------------------------------------ aboard and ashore
 
     def _hindrance(self, cache: Any, ids: Tensor) -> Optional[str]:
         """Why steps of this model and cache cannot be recorded."""
@@ -402,7 +403,7 @@ class _Recorder:
                 found = entry.state.past.blocks.room(seen, 1) is layer.table and found
         return found
 
-    # ----------------------------------------------------------------------------------------------------------- recording
+    # -------------------------------------------------------------------------------------------------------- recording
 
     def _build(self, cache: Any, batch: int, blocks: list, room: int) -> None:
         """Make everything that has a fixed address."""

@@ -100,7 +100,9 @@ def retrieve_on(where: str) -> None:
     _where, costs = where, Costs()
 
 
-def serves(settings: Settings, tables: bool, shape: Tuple[int, ...], device: torch.device) -> Tuple[bool, Optional[Any]]:
+def serves(
+    settings: Settings, tables: bool, shape: Tuple[int, ...], device: torch.device
+) -> Tuple[bool, Optional[Any]]:
     """Whether the device is to retrieve for such a pass of symbols [routes, steps], and the kind of work to note the
     time of, if it is to be noted."""
     if tables or settings.explore or _where == "host":

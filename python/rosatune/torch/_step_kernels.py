@@ -59,8 +59,8 @@ def _gate(u, weight, bias, n, live, channels, ROWS: tl.constexpr, COLUMNS: tl.co
 def _step_kernel(
     u, v, table, tau, length, gain, weight, bias, e0, e1, y,
     scale, begin, read, row, batch, steps, routes, per, channels, width,
-    APPEND: tl.constexpr, THERE: tl.constexpr, LINKS: tl.constexpr, GAIN: tl.constexpr, GATE: tl.constexpr, ROUTED: tl.constexpr,
-    SHIFT: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
+    APPEND: tl.constexpr, THERE: tl.constexpr, LINKS: tl.constexpr, GAIN: tl.constexpr, GATE: tl.constexpr,
+    ROUTED: tl.constexpr, SHIFT: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     b, t = n // steps, n % steps
@@ -138,7 +138,7 @@ def step(
             u, v, table, tau, length, tau if gain is None else gain, tau if weight is None else weight,
             tau if bias is None else bias, e0, e1, v if y is None else y,
             scale, begin, first, row, batch, steps, routes, per, channels, -(-channels // unit),
-            append, isinstance(begin, Tensor), links, gain is not None, weight is not None, routed, shift, unit, ROWS, units,
-            num_warps=8,
+            append, isinstance(begin, Tensor), links, gain is not None, weight is not None, routed, shift, unit, ROWS,
+            units, num_warps=8,
         )  # fmt: skip
     return y
