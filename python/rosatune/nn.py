@@ -495,8 +495,12 @@ class RosaAdapter(nn.Module):
         assert q is not None and k is not None and state is not None
         kinds = {self.reads} if found is None else {self.reads, *found.kinds}
         marks = None if launched.valid is None else launched.valid.cpu().numpy()
-        places = state.find(_learnt.symbols([q, k], self.bits), marks, kinds, self._watching())
-        made = {kind: _places.to_tensors(each, q.device) for kind, each in places.items()}
+        there = state.find_there(q, k, self.bits, marks, kinds, self.watch)
+        if there is not None:
+            made = {"found": there}
+        else:
+            places = state.find(_learnt.symbols([q, k], self.bits), marks, kinds, self._watching())
+            made = {kind: _places.to_tensors(each, q.device) for kind, each in places.items()}
         for each in self.sources:
             if each.source.kind == "layer" and self._mine(each.source) and found is not None:
                 found.places.update({(each.source.name, kind): there for kind, there in made.items()})

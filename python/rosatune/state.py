@@ -12,7 +12,9 @@ from torch import Tensor
 from ._watch import Watch
 from .errors import InvalidArgument
 from .finder import Finder, Places
+from .torch import _cuda, _device
 from .torch._past import Past
+from .torch._places import TensorPlaces
 
 __all__ = ["RosaState"]
 
@@ -36,6 +38,7 @@ class RosaState:
         self._batch, self._steps = batch, 0
         self._past = Past(self.device_bytes)
         self._finder: Optional[Finder] = None
+        self._growing: Optional[_cuda.Growing] = None  # in the finder's stead, where the device looks up
         rule = adapter.learnt_rule
         if rule is not None:
             # Every stream has its own threads, and a model has a state per layer: few threads, each with enough work.
@@ -55,16 +58,19 @@ class RosaState:
     @property
     def lengths(self) -> List[int]:
         """Steps of each row; padding is not counted where the adapter looks up by itself."""
-        return [self._steps] * self._batch if self._finder is None else self._finder.lengths
+        if self._finder is None or self._growing is not None:
+            return [self._steps] * self._batch
+        return self._finder.lengths
 
     @property
     def bytes(self) -> int:
         """Every byte that is kept."""
-        return self._past.nbytes + (0 if self._finder is None else self._finder.nbytes)
+        there = 0 if self._growing is None else self._growing.nbytes
+        return self._past.nbytes + there + (0 if self._finder is None else self._finder.nbytes)
 
     def reset(self) -> None:
         """Forget everything."""
-        self._steps, self._past = 0, Past(self.device_bytes)
+        self._steps, self._past, self._growing = 0, Past(self.device_bytes), None
         if self._finder is not None:
             self._finder.reset()
 
@@ -72,8 +78,10 @@ class RosaState:
         """Forget the last ``steps`` steps."""
         if not 0 <= steps <= self._steps:
             raise InvalidArgument(f"steps is {steps}; the state holds {self._steps}, more cannot be forgotten")
+        if self._growing is not None and steps:
+            self._growing.refuse("cannot be rewound")
         self._steps -= steps
-        if self._finder is not None:
+        if self._finder is not None and self._growing is None:
             self._finder.rewind(steps)
 
     def reorder(self, indices: Union[Tensor, Iterable[int]]) -> None:
@@ -84,6 +92,8 @@ class RosaState:
                 raise InvalidArgument(f"indices has {index}; there are rows 0 to {self._batch - 1}")
         if not chosen:
             raise InvalidArgument("indices is empty; a state has one row at least")
+        if self._growing is not None and chosen != list(range(self._batch)):
+            self._growing.refuse("has rows that cannot be copied or moved")
         if self._finder is not None:
             self._finder.reorder(chosen)
         self._past.reorder(chosen)
@@ -112,6 +122,25 @@ class RosaState:
         begin = self._steps
         self._steps += v.shape[1]
         return self._past, begin
+
+    def find_there(
+        self, q: Tensor, k: Tensor, bits: int, valid: Optional[np.ndarray], reads: Iterable[str], watched: bool
+    ) -> Optional[TensorPlaces]:
+        """The places of q and k [B, t, C] by the device that holds them; None where :meth:`find` is to be asked.
+
+        A text begins on the device where that was chosen (:func:`rosatune.torch.retrieve_on`) and can do all that the
+        first piece asks for; then it stays.
+        """
+        assert self._finder is not None
+        plain = (valid is None or bool(valid.all())) and set(reads) <= {"found", "nothing"} and not watched
+        if self._growing is None:
+            if self._finder.steps or not plain or not _cuda.grows(q, self._finder.rule.links):
+                return None
+            self._growing = _cuda.Growing(self._finder.rule, self._batch, q.device)
+        elif not plain:
+            self._growing.refuse("has no padding, random places or diagnostics")
+        packed = [_device.host_layout(x.detach(), bits) for x in ([q] if q is k else [q, k])]
+        return self._growing.push(packed[0], packed[-1], torch.cuda.current_stream(q.device).cuda_stream)
 
     def find(
         self, symbols: np.ndarray, valid: Optional[np.ndarray], reads: Iterable[str], watch: Optional[Watch] = None

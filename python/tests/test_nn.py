@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,9 @@ from torch import Tensor, nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import rosatune  # noqa: E402
-from rosatune import RosaConfig  # noqa: E402
+from rosatune import RosaConfig, _c  # noqa: E402
 from rosatune.nn import Gate, RosaAdapter, RosaState  # noqa: E402
-from rosatune.torch import rosa  # noqa: E402
+from rosatune.torch import _cuda, retrieve_on, rosa  # noqa: E402
 
 CHANNELS, BITS, BATCH, STEPS = 24, 4, 3, 40
 
@@ -407,3 +408,79 @@ def test_gate_keeps_what_the_projections_keep() -> None:
         z = gate(u)
     assert z.dtype == torch.float32 and [x.dtype for x in kept if x.shape == u.shape] == [torch.bfloat16]
     assert torch.equal(z, gate(u.detach().bfloat16()))
+
+
+# -------------------------------------------------------------------------------------------------- a state on a device
+
+
+@torch.no_grad()
+def test_a_state_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text that the device looks up: the host's stream stands in for the device's."""
+
+    def call(name: str, *given: Any) -> None:
+        if name == "rosa_cuda_open":
+            given[2]._obj.value = 1
+        elif name == "rosa_cuda_stream_new":
+            assert given[0] == 1
+            _c.call("rosa_stream_new", *given[1:])
+        elif name == "rosa_cuda_stream_push_device":
+            assert given[-1] == 77
+            _c.call("rosa_stream_push", *given[:-1], None)
+        else:
+            _c.call(name.replace("_cuda", ""), *given)
+
+    there = SimpleNamespace(
+        call=call,
+        options=_c.options,
+        rosa_stream_info=_c.rosa_stream_info,
+        lib=SimpleNamespace(rosa_cuda_stream_free=_c.lib.rosa_stream_free),
+    )
+    for qk in ("shared", "aligned"):
+        made, u = exact(qk=qk), text()
+        expected = made(u)
+        with monkeypatch.context() as patched:
+            patched.setattr(_cuda, "_c", there)
+            patched.setattr(_cuda, "_streams", {})
+            patched.setattr(_cuda, "grows", lambda q, links: links == 1)
+            patched.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=77))
+            state = RosaState(made, BATCH)
+            assert torch.equal(in_pieces(made, u, state, [10, 1, 1, 20, 8]), expected)
+            assert state.steps == STEPS and state.lengths == [STEPS] * BATCH and state.bytes > 0
+            state.reorder(range(BATCH))
+            state.rewind(0)
+            for refused in (
+                lambda: state.rewind(1),
+                lambda: state.reorder([1, 0, 2]),
+                lambda: state.fork(),
+                lambda: pickle.dumps(state),
+                lambda: made(u, state=state, valid=torch.zeros(BATCH, STEPS, dtype=torch.bool)),
+            ):
+                with pytest.raises(ValueError, match=r"retrieve_on\('host'\) before it begins"):
+                    refused()
+            state.reset()
+            assert torch.equal(in_pieces(made, u, state, [STEPS]), expected)
+            # padding in the first piece: the host's from the beginning
+            valid = torch.ones(BATCH, STEPS, dtype=torch.bool)
+            valid[1, :3] = False
+            state = RosaState(made, BATCH)
+            in_pieces(made, u, state, [10, 30], valid)
+            assert state.lengths == [STEPS, STEPS - 3, STEPS]
+            state.rewind(2)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("bits, channels", [(4, 2048), (16, 2048)])
+@torch.no_grad()
+def test_a_state_finds_the_same_on_device_and_host(bits: int, channels: int) -> None:
+    made = RosaAdapter(channels, RosaConfig.paper(bits=bits, e_start=0.5), device="cuda").eval()
+    u = torch.randn(60, channels, device="cuda")[torch.randint(0, 60, (2, 700), device="cuda")]
+    sizes = [256, 1, 1, 300, 1, 141]
+    expected = in_pieces(made, u, RosaState(made, 2), sizes)
+    retrieve_on("device")
+    try:
+        found = in_pieces(made, u, RosaState(made, 2), sizes)
+    except rosatune.DeviceError as missing:
+        pytest.skip(str(missing))
+    finally:
+        retrieve_on("host")
+    assert torch.equal(found, expected)

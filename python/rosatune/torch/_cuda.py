@@ -12,7 +12,8 @@ import ctypes
 import os
 import threading
 import warnings
-from typing import Any, Dict, List, Optional, Tuple
+import weakref
+from typing import Any, Dict, List, NoReturn, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -20,21 +21,26 @@ from torch import Tensor
 from .. import _c
 from ..errors import DeviceError, InvalidArgument
 from . import _host
+from ._places import TensorPlaces
 from ._settings import Settings
 
-__all__ = ["Costs", "costs", "find", "retrieve_on", "serves"]
+__all__ = ["Costs", "Growing", "costs", "find", "grows", "retrieve_on", "serves"]
 
 WAYS = ("host", "device")
 TRIES = 2  # of each way; the first is slower, as memory and kernels are not there yet
 
 _where = "host"
-_lock = threading.Lock()
+_lock = threading.RLock()
 _opened: Dict[int, int] = {}  # by number of the device: the address of its state, kept until the process ends
+_streams: Dict[int, int] = {}  # the same for texts that grow, which any thread may look up that holds the lock
 
 
 def _forget() -> None:
-    """A forked process cannot use its parent's devices."""
+    """A forked process cannot use its parent's devices, and nobody may be left to release a lock."""
+    global _lock
+    _lock = threading.RLock()
     _opened.clear()
+    _streams.clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -87,12 +93,14 @@ def retrieve_on(where: str) -> None:
 
     On the host, processors work while the GPU does something else. On the device nothing is copied, and many routes
     take a tenth of the time, but the GPU does it. Results are equal. Passes that need counterfactual tables
-    (``qk_grad="flips"``) or explore use the host in any case. Without librosatune_cuda.so, which is built where nvcc is
+    (``qk_grad="flips"``) or explore use the host in any case. A text that is begun with the device
+    (:class:`rosatune.nn.RosaState`) stays there; its state cannot be copied, rewound or given padding, so begin it with
+    the host where that is needed, as beam search does. Without librosatune_cuda.so, which is built where nvcc is
     found, a retrieval on the device raises :class:`rosatune.DeviceError`.
 
     ``"auto"`` takes the first passes of each shape by turns, times them from the symbols on the device to the
     destinations there, and keeps the faster way. It does not know what else the GPU or the processors could have done
-    meanwhile. Without librosatune_cuda.so it warns once and stays with the host.
+    meanwhile. Texts in pieces are the host's. Without librosatune_cuda.so it warns once and stays with the host.
     """
     global _where, costs
     if where not in (*WAYS, "auto"):
@@ -154,3 +162,66 @@ def find(query: Tensor, key: Tensor, settings: Settings, threads: int, stream: i
     table = torch.empty(0, settings.bits + 1, dtype=kind, device=query.device)
     # in two bytes the numbers from 32,768 on wrap, and -1 is all ones, as C keeps them
     return tau.to(kind), table, length.clamp_(max=255).to(torch.uint8)
+
+
+# ------------------------------------------------------------------------------------------------------ growing texts
+
+
+def grows(q: Tensor, links: int) -> bool:
+    """Whether a text that begins with such a q is to be looked up on the device."""
+    return _where == "device" and q.is_cuda and links == 1
+
+
+class Growing:
+    """The look-up of q and k of rows of text that grow, by the device that holds them."""
+
+    def __init__(self, rule: Any, batch: int, device: torch.device) -> None:
+        self.rule, self.batch, self.steps = rule, batch, 0
+        options = _c.options(rule, torch.get_num_threads())
+        options.delay = rule.delay
+        made = ctypes.c_void_p()
+        number = device.index or 0
+        with _lock:
+            if number not in _streams:
+                opened = ctypes.c_void_p()
+                _c.call("rosa_cuda_open", number, None, ctypes.byref(opened))
+                _streams[number] = opened.value or 0
+            _c.call(
+                "rosa_cuda_stream_new", _streams[number], ctypes.byref(options), batch * rule.routes, ctypes.byref(made)
+            )
+        self._handle = made
+        weakref.finalize(self, _free, made, os.getpid())
+
+    @property
+    def nbytes(self) -> int:
+        info = _c.rosa_stream_info(size=ctypes.sizeof(_c.rosa_stream_info))
+        with _lock:
+            _c.call("rosa_cuda_stream_describe", self._handle, ctypes.byref(info))
+        return int(info.bytes)
+
+    def push(self, query: Tensor, key: Tensor, stream: int) -> TensorPlaces:
+        """Append symbols [batch * routes, t]; ``stream`` is the address of the current stream."""
+        rows, steps = query.shape
+        query, key = query.contiguous(), key.contiguous()
+        tau, length = (torch.empty(rows, steps, dtype=torch.int32, device=query.device) for _ in range(2))
+        if query.numel():
+            given = (query.data_ptr(), key.data_ptr(), steps, tau.data_ptr(), length.data_ptr(), stream)
+            with _lock:
+                _c.call("rosa_cuda_stream_push_device", self._handle, steps, *given)
+        self.steps += steps
+        shape = (1, self.batch, self.rule.routes, steps)
+        return TensorPlaces(tau.view(shape), length.clamp_(max=255).to(torch.uint8).view(shape))
+
+    def refuse(self, what: str) -> NoReturn:
+        raise InvalidArgument(
+            f"a text that is looked up on the device {what}; call rosatune.torch.retrieve_on('host') before it begins"
+        )
+
+    def __reduce__(self) -> NoReturn:
+        self.refuse("cannot be copied or pickled")
+
+
+def _free(handle: ctypes.c_void_p, process: int) -> None:
+    if process == os.getpid():
+        with _lock:
+            _c.lib.rosa_cuda_stream_free(handle)
