@@ -528,6 +528,20 @@ def test_static_cache_is_refused_by_name():
         model.generate(tiny.tokens(1, 10), cache_implementation="static", max_new_tokens=2)
 
 
+def test_single_steps_do_without_flex_attention():
+    """The same bits as by scaled_dot_product_attention, and the model keeps its implementation."""
+    model = tiny.attached(sinks=2)
+    ids, found = tiny.tokens(2, 24), []
+    for implementation in ("sdpa", "flex_attention"):
+        model.set_attn_implementation("sdpa")
+        cache = model(ids[:, :20], use_cache=True).past_key_values
+        model.set_attn_implementation(implementation)
+        steps = [model(ids[:, i : i + 1], past_key_values=cache).logits for i in range(20, 24)]
+        found.append(torch.cat(steps))
+        assert model.config._attn_implementation == implementation
+    assert torch.equal(*found)
+
+
 def test_flex_attention_rule():
     """The blocks of flex attention follow the same rule as the dense masks."""
     from rosatune.hf.masks import Columns, Rows, build

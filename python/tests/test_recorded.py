@@ -1,6 +1,7 @@
 """Recorded steps against steps that are launched one by one.
 
-On a GPU they are recorded. Without one the same step is run as it is for every token, which tests the rest: the ring, the mask, the look-up, a cache that comes and goes.
+On a GPU they are recorded. Without one the same step is run as it is for every token, which tests the rest: the ring,
+the mask, the look-up, a cache that comes and goes.
 """
 
 from __future__ import annotations
