@@ -412,6 +412,7 @@ def main(words=None):
     parser.add_argument("--tokens", type=int, nargs="+", default=[8192, 131072], help="lengths of reading")
     parser.add_argument("--most-global", type=int, default=131072, help="the longest that global attention reads")
     parser.add_argument("--chunk", type=int, default=4096, help="tokens read at once")
+    parser.add_argument("--retrieve-on", choices=["host", "device"], default="host", help="where q and k are looked up")
     parser.add_argument("--window", type=int, default=2048)
     parser.add_argument("--chain", type=int, default=4)
     parser.add_argument("--steps", type=int, default=5, help="training steps timed together")
@@ -431,6 +432,7 @@ def main(words=None):
         common.die("kernels are measured on a CUDA device; leave `kernels` out")
     torch._dynamo.config.recompile_limit = 64
     torch.set_float32_matmul_precision("high")
+    rosatune.torch.retrieve_on(args.retrieve_on)
     where = torch.cuda.get_device_name() if clock.cuda else "the host"
     report = common.Report("gpu", args, f"rosatune {rosatune.__version__}, torch {torch.__version__}, {where}")
     for shape in args.shapes:

@@ -41,8 +41,7 @@ class RosaState:
         self._growing: Optional[_cuda.Growing] = None  # in the finder's stead, where the device looks up
         rule = adapter.learnt_rule
         if rule is not None:
-            # Every stream has its own threads, and a model has a state per layer: few threads, each with enough work.
-            threads = max(1, min(torch.get_num_threads(), rule.routes // ROUTES_PER_THREAD) // batch)
+            threads = max(1, min(torch.get_num_threads(), rule.routes // ROUTES_PER_THREAD))
             self._finder = Finder(rule, batch, threads)
 
     @property

@@ -3,10 +3,11 @@
 A :class:`Stream` is the state of a number of routes. Whatever pieces it is fed in, the answers are those of
 :func:`rosatune.retrieve` on the whole.
 
-Three things are added to what C does. A stream is locked during a call, because C leaves locking to its caller. A long
-push goes to C in pieces, so that Ctrl-C takes effect between them; an interrupted push is undone. And a process made by
-``fork()`` inherits a stream's memory but not its threads; the first use there makes a copy that has its own threads. A
-fork waits for calls that are under way on other threads, as the child would inherit a stream that is half changed.
+Four things are added to what C does. A stream is locked during a call, because C leaves locking to its caller. A long
+push goes to C in pieces, so that Ctrl-C takes effect between them; an interrupted push is undone. All streams of a
+process share their threads. And a fork waits for calls that are under way on other threads, as the child would inherit
+a stream that is half changed; it inherits the streams but not the threads, and goes on with these streams on the thread
+that calls.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any, Literal, Optional, Union, overload
 import numpy as np
 import numpy.typing as npt
 
-from . import _c
+from . import _c, _workers
 from ._arrays import address, routes_of, same_shape, symbols
 from .config import DEFAULTS
 from .errors import InvalidArgument
@@ -55,6 +56,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 
 
+def _sharing(options: _c.rosa_options) -> _c.rosa_options:
+    if options.threads != 1:
+        options.workers = _workers.kept(options.threads)
+    return options
+
+
 class Stream:
     """Retrieval over ``routes`` pairs of streams that grow.
 
@@ -82,7 +89,7 @@ class Stream:
         *,
         delay: int = 0,
     ) -> None:
-        options = options_of(bits, policy, fold, max_match, delay, threads)
+        options = _sharing(options_of(bits, policy, fold, max_match, delay, threads))
         routes = _c.integer("routes", routes, 1, (1 << 48) - 1)
         handle = c_void_p()
         _c.call("rosa_stream_new", byref(options), routes, byref(handle))
@@ -91,7 +98,6 @@ class Stream:
     def _adopt(self, handle: c_void_p, threads: int) -> None:
         self._lock = threading.RLock()
         self._handle: Optional[c_void_p] = handle
-        self._process = os.getpid()
         self._threads = threads
         self._free = _c.lib.rosa_stream_free
         with _forking:
@@ -115,10 +121,6 @@ class Stream:
         """The stream's handle in C. The caller holds the lock."""
         if self._handle is None:
             raise InvalidArgument("the stream is closed; make a new one")
-        if self._process != os.getpid():
-            handle = c_void_p()
-            _c.call("rosa_stream_fork", self._handle, byref(handle))
-            self._handle, self._process = handle, os.getpid()
         return self._handle
 
     # ------------------------------------------------------------------------------------------------------- steps
@@ -255,7 +257,7 @@ class Stream:
         >>> len(again), again.bits
         (3, 2)
         """
-        options = _c.options(DEFAULTS, threads)
+        options = _sharing(_c.options(DEFAULTS, threads))
         handle = c_void_p()
         _c.call("rosa_stream_load", byref(options), _encoded(path), byref(handle))
         return cls._made(handle, options.threads)
@@ -280,7 +282,7 @@ class Stream:
         >>> len(Stream.from_bytes(stream.to_bytes()))
         3
         """
-        options = _c.options(DEFAULTS, threads)
+        options = _sharing(_c.options(DEFAULTS, threads))
         block = np.frombuffer(data, np.uint8)
         handle = c_void_p()
         _c.call("rosa_stream_load_memory", byref(options), address(block), block.size, byref(handle))
@@ -381,8 +383,7 @@ class Stream:
         """Release the memory now. A closed stream can only be closed again."""
         with self._lock:
             handle, self._handle = self._handle, None
-            # After a fork the threads are the parent's: they cannot be ended here, nor their memory freed.
-            if handle is not None and self._process == os.getpid():
+            if handle is not None:
                 self._free(handle)
 
     def __enter__(self) -> Stream:

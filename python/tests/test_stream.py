@@ -321,6 +321,28 @@ def test_threads_share_a_stream_one_call_at_a_time() -> None:
     assert len(stream) == 4 * 50 * 5
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="threads cannot be counted here")
+def test_streams_share_their_threads() -> None:
+    program = textwrap.dedent(
+        """
+        import os
+        import rosatune
+
+        def threads():
+            return len(os.listdir("/proc/self/task"))
+
+        before = threads()
+        streams = [rosatune.Stream(64, bits=2, threads=3) for _ in range(5)]
+        streams += [streams[0].fork(), rosatune.Stream.from_bytes(streams[0].to_bytes(), threads=3)]
+        for stream in streams:
+            stream.push([[0, 1]] * 64, [[0, 1]] * 64)
+        print(threads() - before)
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "2\n", done.stderr  # the third is the one that calls
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no os.fork() here")
 def test_a_forked_process_goes_on_with_a_stream() -> None:
     # The child inherits the stream, but none of its worker threads.

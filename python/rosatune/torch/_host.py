@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
 
-from .. import _c
+from .. import _c, _workers
 from .._interrupt import run
 from ._settings import Settings
 
@@ -33,37 +31,11 @@ def kept_dtype(steps: int) -> torch.dtype:
     return torch.int16 if steps < NARROW else torch.int32
 
 
-_lock = threading.Lock()
-_workers: Dict[int, int] = {}  # by number of threads: the address of a pool, kept for all calls
-
-
-def _forget() -> None:
-    """A forked process has none of its parent's threads. The memory of the pools is not reclaimed there."""
-    global _lock
-    _lock = threading.Lock()
-    _workers.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
-
-
-def _kept(threads: int) -> int:
-    """A pool of this many threads, kept until the process ends: a layer makes several calls, and starting threads takes
-    a millisecond where there are many processors."""
-    with _lock:
-        if threads not in _workers:
-            made = ctypes.c_void_p()
-            _c.call("rosa_workers_new", threads, None, ctypes.byref(made))
-            _workers[threads] = made.value or 0
-        return _workers[threads]
-
-
 def library_options(settings: Settings, threads: int) -> _c.rosa_options:
     options = _c.options(settings, threads)
     options.delay = settings.delay
     if threads > 1:
-        options.workers = _kept(threads)
+        options.workers = _workers.kept(threads)
     return options
 
 
