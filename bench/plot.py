@@ -2,7 +2,7 @@
 """Draws PNGs from the JSON files of the other scripts.
 
 One picture a measurement, named after it: authors.png, hostile.png, tokens.png, decode.png, threads.png,
-efficiency.png, theorems.png.
+efficiency.png, mqar.png, theorems.png.
 """
 
 import json
@@ -130,6 +130,18 @@ def draw_efficiency(rows):
     return {"efficiency": figure}
 
 
+def draw_mqar(rows):
+    figure, axes = pyplot.subplots(figsize=(6, 4))
+    for fusion, bits in distinct(rows, "fusion", "bits"):
+        each = select(rows, fusion=fusion, bits=bits)
+        label = f"M = {bits}, right {each[-1]['right']:.0%}" + (", pre fusion" if fusion == "pre" else "")
+        axes.plot([row["steps"] for row in each], [row["accuracy"] for row in each], marker="o", label=label)
+    axes.set_xlabel("steps")
+    axes.set_ylabel("accuracy")
+    axes.legend()
+    return {"mqar": figure}
+
+
 def draw_theorems(rows):
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4))
     symbols = select(rows, theorem=1, alphabet=max(row["alphabet"] for row in select(rows, theorem=1)))
@@ -151,7 +163,7 @@ def draw_theorems(rows):
 
 
 DRAW = {"authors": draw_authors, "efficiency": draw_efficiency, "hostile": draw_hostile, "scaling": draw_scaling,
-        "theorems": draw_theorems}
+        "mqar": draw_mqar, "theorems": draw_theorems}
 
 
 def main():
