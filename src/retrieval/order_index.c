@@ -14,9 +14,14 @@ struct place {
 
 /* A symbol's bit in a set. Up to ORDER_EXACT bits are told apart; wider symbols share bits, spread so that a query and
  * its flips, or symbols with equal low ends, do not. */
+static unsigned symbol_place(unsigned symbol)
+{
+	return symbol < 1u << ORDER_EXACT ? symbol : symbol * 0x9e3779b1u >> 26;
+}
+
 static uint64_t symbol_bit(unsigned symbol)
 {
-	return UINT64_C(1) << (symbol < 1u << ORDER_EXACT ? symbol : symbol * 0x9e3779b1u >> 26);
+	return UINT64_C(1) << symbol_place(symbol);
 }
 
 static uint32_t least_of(const uint32_t *low, unsigned from, unsigned to, uint32_t so_far)
@@ -182,12 +187,13 @@ static void sum_up(struct order_index *order, uint32_t node, unsigned place)
 		for (unsigned i = 0; i < child->count; i++) {
 			low = least(low, child->low[i]);
 			newest = greatest(newest, child->newest[i]);
-			symbols |= child->symbols[i];
+			symbols |= child->symbols[0][i] | (uint64_t)child->symbols[1][i] << 32;
 		}
 	}
 	inner->low[place] = low;
 	inner->newest[place] = newest;
-	inner->symbols[place] = symbols;
+	inner->symbols[0][place] = (uint32_t)symbols;
+	inner->symbols[1][place] = (uint32_t)(symbols >> 32);
 }
 
 static void sum_up_path(struct order_index *order, uint32_t leaf)
@@ -224,7 +230,8 @@ static void hang_in(struct order_index *order, uint32_t parent, unsigned place, 
 		inner->id[i] = inner->id[i - 1];
 		inner->low[i] = inner->low[i - 1];
 		inner->newest[i] = inner->newest[i - 1];
-		inner->symbols[i] = inner->symbols[i - 1];
+		inner->symbols[0][i] = inner->symbols[0][i - 1];
+		inner->symbols[1][i] = inner->symbols[1][i - 1];
 		set_parent(order, inner->height, inner->id[i], parent, i);
 	}
 	inner->id[place] = id;
@@ -256,7 +263,8 @@ static void split_inner(struct order_index *order, uint32_t node)
 		right->id[i] = left->id[half + i];
 		right->low[i] = left->low[half + i];
 		right->newest[i] = left->newest[half + i];
-		right->symbols[i] = left->symbols[half + i];
+		right->symbols[0][i] = left->symbols[0][half + i];
+		right->symbols[1][i] = left->symbols[1][half + i];
 		set_parent(order, right->height, right->id[i], id, i);
 	}
 	left->count = (uint16_t)half;

@@ -43,8 +43,8 @@ struct order_leaf {
 	uint32_t symbol[ORDER_LANES];
 };
 
-/* The same of subtrees: low is the least of its entries', newest the greatest id, symbols the set of following symbols.
- */
+/* The same of subtrees: low is the least of its entries', newest the greatest id, symbols the set of following symbols,
+ * of which a search for one symbol needs one half. */
 struct order_inner {
 	uint32_t id[ORDER_FANOUT];
 	uint32_t parent; /* UINT32_MAX: the root */
@@ -52,7 +52,7 @@ struct order_inner {
 	uint16_t place, count;
 	uint32_t newest[ORDER_FANOUT];
 	uint32_t height; /* 1: children are leaves */
-	uint64_t symbols[ORDER_LANES];
+	uint32_t symbols[2][ORDER_LANES];
 };
 
 _Static_assert(sizeof(struct order_leaf) % MEMORY_LINE == 0 && sizeof(struct order_inner) % MEMORY_LINE == 0,

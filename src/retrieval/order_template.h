@@ -11,7 +11,7 @@
  *
  *     below_(v, x)      which v[i] < x
  *     equal_(v, x)      which v[i] == x
- *     holds_(v, set)    which v[i] & set, of 64-bit sets
+ *     holds_(v, bit)    which v[i] & bit
  *     vector_           numbers side by side of which only the least, or only the greatest, matters: finding out which
  *                       that is takes longer than all else, and is put off to the end
  *     all_(x)           such a vector of x alone
@@ -92,7 +92,8 @@ ORDER_TARGET static bool NAME(search_inner_)(const struct order_index *order, co
 {
 	uint32_t side = direction == LEFT ? first_bits((unsigned)from)
 					  : first_bits(inner->count) & ~first_bits((unsigned)(from + 1));
-	uint32_t hits = HOLDS(inner->symbols, symbol_bit(search->symbol)) & side;
+	const unsigned symbol = symbol_place(search->symbol);
+	uint32_t hits = HOLDS(inner->symbols[symbol / 32], 1u << symbol % 32) & side;
 
 	while (hits) {
 		unsigned hit = direction == LEFT ? highest(hits) : lowest(hits);
@@ -258,7 +259,9 @@ ORDER_TARGET ALWAYS_INLINE void NAME(put_entry_)(struct order_index *order, stru
 		struct order_inner *inner = &order->inner[node];
 
 		inner->newest[place] = context;
-		inner->low[place] = least(inner->low[place], low);
+		/* mostly it is not; reading back as a vector what was just written in parts takes long */
+		if (UNLIKELY(low < inner->low[place]))
+			inner->low[place] = low;
 	}
 	order->place = at.entry;
 	if (leaf->count == ORDER_FANOUT) {
@@ -278,12 +281,13 @@ ORDER_TARGET static void NAME(add_context_)(struct order_index *order, struct pl
 	const struct order_leaf *leaf = &order->leaf[beside.leaf];
 	uint32_t node = order->leaf[last.leaf].parent, low, next_low;
 	unsigned place = order->leaf[last.leaf].place;
+	const unsigned bit = symbol_place(symbol);
 
 	order->leaf[last.leaf].symbol[last.entry] = symbol;
 	/* what a subtree holds, those above it hold too */
-	for (; node != NOBODY && !(order->inner[node].symbols[place] & symbol_bit(symbol));
+	for (; node != NOBODY && !(order->inner[node].symbols[bit / 32][place] >> bit % 32 & 1);
 	     place = order->inner[node].place, node = order->inner[node].parent)
-		order->inner[node].symbols[place] |= symbol_bit(symbol);
+		order->inner[node].symbols[bit / 32][place] |= 1u << bit % 32;
 	order->symbols |= symbol_bit(symbol);
 	order->count++;
 	beside.entry += gap.neighbour && !gap.before;

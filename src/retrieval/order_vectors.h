@@ -58,12 +58,12 @@ static inline uint32_t equal_plain(const uint32_t *v, uint32_t x)
 	return mask;
 }
 
-static inline uint32_t holds_plain(const uint64_t *v, uint64_t set)
+static inline uint32_t holds_plain(const uint32_t *v, uint32_t bit)
 {
 	uint32_t mask = 0;
 
 	for (unsigned i = 0; i < ORDER_FANOUT; i++)
-		mask |= (uint32_t)((v[i] & set) != 0) << i;
+		mask |= (uint32_t)((v[i] & bit) != 0) << i;
 	return mask;
 }
 
@@ -124,53 +124,67 @@ static inline void put2_plain(uint32_t *v, unsigned place, uint32_t x, uint32_t 
 #define TARGET_AVX2   __attribute__((target("avx2,bmi,lzcnt")))
 #define TARGET_AVX512 __attribute__((target("avx512f,avx512bw,bmi,bmi2,lzcnt")))
 
-/* A vector whose lanes are all ones where the mask has a bit, from bit `from` on. */
-TARGET_AVX2 static inline __m256i spread_avx2(uint32_t mask, unsigned from)
-{
-	const __m256i bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+/* Each entry's bit of a mask, and its number; the last lane has a number that no entry has. */
+static const uint32_t bit_of[ORDER_LANES] __attribute__((aligned(MEMORY_LINE))) = {
+    1u << 0,  1u << 1,  1u << 2,  1u << 3,  1u << 4,  1u << 5,  1u << 6,  1u << 7,  1u << 8,  1u << 9,  1u << 10,
+    1u << 11, 1u << 12, 1u << 13, 1u << 14, 1u << 15, 1u << 16, 1u << 17, 1u << 18, 1u << 19, 1u << 20, 1u << 21,
+    1u << 22, 1u << 23, 1u << 24, 1u << 25, 1u << 26, 1u << 27, 1u << 28, 1u << 29, 1u << 30, 1u << 31};
+static const int32_t number_of[ORDER_LANES]
+    __attribute__((aligned(MEMORY_LINE))) = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
+					     16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, -1};
 
-	return _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32((int)(mask >> from)), bits), bits);
+TARGET_AVX2 static inline __m256i lanes_avx2(const void *v, unsigned from)
+{
+	return _mm256_loadu_si256((const __m256i *)((const uint32_t *)v + from));
 }
 
-TARGET_AVX2 static inline uint32_t bits_avx2(__m256i lanes)
+/* All ones where a mask, given in every lane, has no bit. */
+TARGET_AVX2 static inline __m256i absent_avx2(__m256i mask, unsigned from)
 {
-	return (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(lanes));
+	return _mm256_cmpeq_epi32(_mm256_and_si256(mask, lanes_avx2(bit_of, from)), _mm256_setzero_si256());
+}
+
+/* The mask of 32 lanes of all ones or zeros. Packing works within halves of vectors, so the parts are sorted at last.
+ */
+TARGET_AVX2 static inline uint32_t bits_avx2(__m256i a, __m256i b, __m256i c, __m256i d)
+{
+	const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+	const __m256i sorted = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+
+	return (uint32_t)_mm256_movemask_epi8(sorted);
+}
+
+/* All ones where lanes are at most `most`. */
+TARGET_AVX2 static inline __m256i at_most_avx2(__m256i lanes, __m256i most)
+{
+	return _mm256_cmpeq_epi32(_mm256_min_epu32(lanes, most), lanes);
 }
 
 TARGET_AVX2 static inline uint32_t below_avx2(const uint32_t *v, uint32_t x)
 {
 	const __m256i most = _mm256_set1_epi32((int)(x - 1));
-	uint32_t mask = 0;
+	const uint32_t mask = bits_avx2(at_most_avx2(lanes_avx2(v, 0), most), at_most_avx2(lanes_avx2(v, 8), most),
+					at_most_avx2(lanes_avx2(v, 16), most), at_most_avx2(lanes_avx2(v, 24), most));
 
-	for (unsigned i = 0; i < ORDER_LANES; i += 8) {
-		__m256i lanes = _mm256_loadu_si256((const __m256i *)(v + i));
-
-		mask |= bits_avx2(_mm256_cmpeq_epi32(_mm256_min_epu32(lanes, most), lanes)) << i;
-	}
 	return x ? mask : 0;
 }
 
 TARGET_AVX2 static inline uint32_t equal_avx2(const uint32_t *v, uint32_t x)
 {
 	const __m256i wanted = _mm256_set1_epi32((int)x);
-	uint32_t mask = 0;
 
-	for (unsigned i = 0; i < ORDER_LANES; i += 8)
-		mask |= bits_avx2(_mm256_cmpeq_epi32(_mm256_loadu_si256((const __m256i *)(v + i)), wanted)) << i;
-	return mask;
+	return bits_avx2(_mm256_cmpeq_epi32(lanes_avx2(v, 0), wanted), _mm256_cmpeq_epi32(lanes_avx2(v, 8), wanted),
+			 _mm256_cmpeq_epi32(lanes_avx2(v, 16), wanted), _mm256_cmpeq_epi32(lanes_avx2(v, 24), wanted));
 }
 
-TARGET_AVX2 static inline uint32_t holds_avx2(const uint64_t *v, uint64_t set)
+TARGET_AVX2 static inline uint32_t holds_avx2(const uint32_t *v, uint32_t bit)
 {
-	const __m256i wanted = _mm256_set1_epi64x((long long)set), zero = _mm256_setzero_si256();
-	uint32_t mask = 0;
+	const __m256i wanted = _mm256_set1_epi32((int)bit);
 
-	for (unsigned i = 0; i < ORDER_LANES; i += 4) {
-		__m256i lanes = _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(v + i)), wanted);
-
-		mask |= (uint32_t)_mm256_movemask_pd(_mm256_castsi256_pd(_mm256_cmpeq_epi64(lanes, zero))) << i;
-	}
-	return ~mask;
+	return bits_avx2(_mm256_cmpeq_epi32(_mm256_and_si256(lanes_avx2(v, 0), wanted), wanted),
+			 _mm256_cmpeq_epi32(_mm256_and_si256(lanes_avx2(v, 8), wanted), wanted),
+			 _mm256_cmpeq_epi32(_mm256_and_si256(lanes_avx2(v, 16), wanted), wanted),
+			 _mm256_cmpeq_epi32(_mm256_and_si256(lanes_avx2(v, 24), wanted), wanted));
 }
 
 typedef __m256i vector_avx2;
@@ -182,28 +196,25 @@ TARGET_AVX2 static inline vector_avx2 all_avx2(uint32_t x)
 
 TARGET_AVX2 static inline vector_avx2 lower_avx2(vector_avx2 so_far, const uint32_t *v, uint32_t mask)
 {
-	const __m256i none = _mm256_set1_epi32(-1);
+	const __m256i wanted = _mm256_set1_epi32((int)mask);
 
-	for (unsigned i = 0; i < ORDER_LANES; i += 8) {
-		__m256i absent = _mm256_andnot_si256(spread_avx2(mask, i), none);
-
-		so_far =
-		    _mm256_min_epu32(so_far, _mm256_or_si256(_mm256_loadu_si256((const __m256i *)(v + i)), absent));
-	}
+	for (unsigned i = 0; i < ORDER_LANES; i += 8)
+		so_far = _mm256_min_epu32(so_far, _mm256_or_si256(absent_avx2(wanted, i), lanes_avx2(v, i)));
 	return so_far;
 }
 
 TARGET_AVX2 static inline vector_avx2 higher_avx2(vector_avx2 so_far, const uint32_t *v, uint32_t mask)
 {
+	const __m256i wanted = _mm256_set1_epi32((int)mask);
+
 	for (unsigned i = 0; i < ORDER_LANES; i += 8)
-		so_far = _mm256_max_epu32(
-		    so_far, _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(v + i)), spread_avx2(mask, i)));
+		so_far = _mm256_max_epu32(so_far, _mm256_andnot_si256(absent_avx2(wanted, i), lanes_avx2(v, i)));
 	return so_far;
 }
 
 TARGET_AVX2 static inline bool under_avx2(vector_avx2 so_far, uint32_t x)
 {
-	return x && bits_avx2(_mm256_cmpeq_epi32(_mm256_min_epu32(so_far, _mm256_set1_epi32((int)(x - 1))), so_far));
+	return x && _mm256_movemask_epi8(at_most_avx2(so_far, _mm256_set1_epi32((int)(x - 1))));
 }
 
 TARGET_AVX2 static inline uint32_t least_avx2(vector_avx2 so_far)
@@ -224,14 +235,36 @@ TARGET_AVX2 static inline uint32_t most_avx2(vector_avx2 so_far)
 	return (uint32_t)_mm_cvtsi128_si32(fold);
 }
 
+/* Put x at v[place] and, if there are `two`, y behind it. Whole vectors are read and written, so that reading them back
+ * the next moment need not wait for parts. */
+TARGET_AVX2 ALWAYS_INLINE void put_some_avx2(uint32_t *v, unsigned place, uint32_t x, bool two, uint32_t y)
+{
+	const __m256i at = _mm256_set1_epi32((int)place), next = _mm256_set1_epi32((int)place + 1);
+	const __m256i first = _mm256_set1_epi32((int)x), second = _mm256_set1_epi32((int)y);
+	__m256i before = first;
+
+	for (unsigned i = 0; i < ORDER_LANES; i += 8) {
+		const __m256i old = lanes_avx2(v, i), numbers = lanes_avx2(number_of, i);
+		const __m256i turned = _mm256_permutevar8x32_epi32(old, _mm256_setr_epi32(7, 0, 1, 2, 3, 4, 5, 6));
+		__m256i new = _mm256_blend_epi32(turned, before, 1);
+
+		if (two)
+			new = _mm256_blendv_epi8(new, second, _mm256_cmpeq_epi32(numbers, next));
+		new = _mm256_blendv_epi8(old, new, _mm256_cmpgt_epi32(numbers, at));
+		new = _mm256_blendv_epi8(new, first, _mm256_cmpeq_epi32(numbers, at));
+		_mm256_storeu_si256((__m256i *)(v + i), new);
+		before = turned;
+	}
+}
+
 TARGET_AVX2 static inline void put_avx2(uint32_t *v, unsigned place, uint32_t x)
 {
-	put_plain(v, place, x);
+	put_some_avx2(v, place, x, false, 0);
 }
 
 TARGET_AVX2 static inline void put2_avx2(uint32_t *v, unsigned place, uint32_t x, uint32_t y)
 {
-	put2_plain(v, place, x, y);
+	put_some_avx2(v, place, x, true, y);
 }
 
 /* ---- AVX-512 ---- */
@@ -252,14 +285,12 @@ TARGET_AVX512 static inline uint32_t equal_avx512(const uint32_t *v, uint32_t x)
 	       (uint32_t)_mm512_cmpeq_epi32_mask(_mm512_loadu_si512(v + 16), wanted) << 16;
 }
 
-TARGET_AVX512 static inline uint32_t holds_avx512(const uint64_t *v, uint64_t set)
+TARGET_AVX512 static inline uint32_t holds_avx512(const uint32_t *v, uint32_t bit)
 {
-	const __m512i wanted = _mm512_set1_epi64((long long)set);
+	const __m512i wanted = _mm512_set1_epi32((int)bit);
 
-	return _mm512_test_epi64_mask(_mm512_loadu_si512(v), wanted) |
-	       (uint32_t)_mm512_test_epi64_mask(_mm512_loadu_si512(v + 8), wanted) << 8 |
-	       (uint32_t)_mm512_test_epi64_mask(_mm512_loadu_si512(v + 16), wanted) << 16 |
-	       (uint32_t)_mm512_test_epi64_mask(_mm512_loadu_si512(v + 24), wanted) << 24;
+	return _mm512_test_epi32_mask(_mm512_loadu_si512(v), wanted) |
+	       (uint32_t)_mm512_test_epi32_mask(_mm512_loadu_si512(v + 16), wanted) << 16;
 }
 
 typedef __m512i vector_avx512;
