@@ -361,6 +361,25 @@ static struct place last_place(const struct order_index *order)
 	return (struct place){id, order->leaf[id].count};
 }
 
+/* Where contexts repeat earlier ones, a neighbour of the newest is followed by the same symbol as it, and mostly it is
+ * the neighbour with which more is shared: then that is the nearest, and there is nothing to search. */
+static inline bool goes_beside(const struct order_leaf *leaf, unsigned entry, unsigned symbol, struct nearest *nearest)
+{
+	const uint32_t left = leaf->low[entry], right = leaf->low[entry + 1];
+
+	/* what is shared beyond the leaf is not looked up here */
+	if (entry + 1 >= leaf->count)
+		return false;
+	if (left < right) {
+		*nearest = (struct nearest){leaf->id[entry + 1], right, RIGHT};
+		return leaf->symbol[entry + 1] == symbol;
+	}
+	if (!entry || !left)
+		return false;
+	*nearest = (struct nearest){leaf->id[entry - 1], left, LEFT};
+	return leaf->symbol[entry - 1] == symbol;
+}
+
 /* ---- variants ---- */
 
 #define ORDER_NAME plain

@@ -373,7 +373,7 @@ ORDER_TARGET static void NAME(insert_)(struct order_index *order, unsigned symbo
 	struct gap gap = {0, relative != 0, false};
 	struct place beside;
 
-	if (relative)
+	if (relative && !goes_beside(&order->leaf[at.leaf], at.entry, symbol, &nearest))
 		nearest = NAME(search_from_)(order, at, symbol, NOBODY, 1);
 	if (nearest.context != NOBODY) {
 		gap = (struct gap){nearest.context + 1, nearest.run + 1, nearest.side == RIGHT};
