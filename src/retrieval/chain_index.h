@@ -218,14 +218,13 @@ ALWAYS_INLINE size_t chain_table_row(unsigned bits, unsigned l, uint64_t past)
 ALWAYS_INLINE void chain_note(const struct chain_view *view, unsigned bits, uint64_t word, uint32_t c)
 {
 	const unsigned symbol = (unsigned)(word >> (64 - bits));
-	uint32_t *level = view->table;
 
-#pragma GCC unroll 6
+	/* unrolled in full, so that shifts are by constants */
+#pragma GCC unroll 25
 	for (unsigned l = 1; l <= CHAIN_MAX_ROOTS / bits + 1; l++) {
 		if (l > view->levels)
 			break;
-		level[chain_table_row(bits, l, word << bits) + symbol] = c;
-		level += (size_t)1 << (l * bits);
+		view->table[chain_level(bits, l) + chain_table_row(bits, l, word << bits) + symbol] = c;
 	}
 }
 
