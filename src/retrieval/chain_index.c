@@ -1,5 +1,6 @@
 /* The chain index, where speed matters less: layout, memory, removal. The overview is in chain_index.h. */
 #include "retrieval/chain_index.h"
+#include "retrieval/widths.h"
 
 #define PAD 4      /* links are read and written four bytes at a time */
 #define FAR 200000 /* contexts from which on a large table is beyond the caches */
@@ -77,23 +78,41 @@ void chain_clear(struct chain_index *index, const struct contexts *ctx)
 	index->gave_up = false;
 }
 
-void chain_fill(struct chain_index *index, const struct contexts *ctx, uint32_t contexts)
+/* Put the first `contexts` contexts in, into the tables too or into the chains alone. */
+ALWAYS_INLINE void fill_by(struct chain_view view, struct packed key, unsigned bits, uint32_t contexts, bool tables)
 {
-	const struct chain_view view = chain_look(index, ctx);
+	for (uint32_t c = 1; c <= contexts; c++) {
+		const uint64_t word = packed_word(&key, bits, c);
 
-	chain_clear(index, ctx);
-	for (uint32_t c = 1; c <= contexts; c++)
-		chain_insert(&view, ctx->bits, packed_word(&ctx->key, ctx->bits, c), c);
+		if (tables)
+			chain_note(&view, bits, word, c);
+		chain_hang(&view, bits, word, c);
+	}
 }
 
-/* The roots alone; the tables are filled. */
-static void fill_roots(struct chain_index *index, const struct contexts *ctx, uint32_t contexts)
+#define FILL(M)                                                                                                        \
+	static void fill_##M(const struct chain_view *view, struct packed key, uint32_t contexts, bool tables)         \
+	{                                                                                                              \
+		fill_by(*view, key, M, contexts, tables);                                                              \
+	}
+FOR_EACH_WIDTH(FILL)
+
+/* Index and layout stay, what is in it does not; `tables`: in the tables too. */
+static void fill(struct chain_index *index, const struct contexts *ctx, uint32_t contexts, bool tables)
 {
+	static void (*const versions[])(const struct chain_view *, struct packed, uint32_t, bool) = EACH_WIDTH(fill);
 	const struct chain_view view = chain_look(index, ctx);
 
-	memset(view.root, 0, ((size_t)(view.deeper + 1) << view.root_bits) * sizeof(*view.root));
-	for (uint32_t c = 1; c <= contexts; c++)
-		chain_hang(&view, ctx->bits, packed_word(&ctx->key, ctx->bits, c), c);
+	if (tables)
+		chain_clear(index, ctx);
+	else
+		memset(view.root, 0, ((size_t)(view.deeper + 1) << view.root_bits) * sizeof(*view.root));
+	versions[ctx->bits](&view, ctx->key, contexts, tables);
+}
+
+void chain_fill(struct chain_index *index, const struct contexts *ctx, uint32_t contexts)
+{
+	fill(index, ctx, contexts, true);
 }
 
 static size_t link_size(const struct chain_index *index)
@@ -149,10 +168,7 @@ bool chain_lay_out(struct chain_index *index, const rosa_allocator *allocator, c
 		return false;
 	}
 	index->layout = layout;
-	if (tables_stay)
-		fill_roots(index, ctx, contexts);
-	else
-		chain_fill(index, ctx, contexts);
+	fill(index, ctx, contexts, !tables_stay);
 	return true;
 }
 
