@@ -23,6 +23,8 @@ struct cursor {
 	uint32_t key_runs, query_runs, indexed;
 	unsigned key_symbol, query_symbol;
 	struct match best;
+	uint32_t answered;
+	int32_t answer;
 	bool ready;
 };
 
@@ -39,6 +41,8 @@ static struct cursor cursor_at(const struct route *route)
 			       .key_symbol = route->key_symbol,
 			       .query_symbol = route->query_symbol,
 			       .best = route->best,
+			       .answered = route->answered,
+			       .answer = route->answer,
 			       .ready = route->ready};
 }
 
@@ -53,6 +57,8 @@ static void cursor_keep(const struct cursor *at, struct route *route)
 	route->key_symbol = at->key_symbol;
 	route->query_symbol = at->query_symbol;
 	route->best = at->best;
+	route->answered = at->answered;
+	route->answer = at->answer;
 	route->ready = at->ready;
 }
 
@@ -283,6 +289,18 @@ ALWAYS_INLINE int32_t destination(const struct route *route, struct manner how, 
 	return how.policy == ROSA_LITERAL && (int64_t)tau + how.delay >= t ? -1 : tau;
 }
 
+/* The same for the best match. Where it takes a search, in a stream, it is kept until the match is another one. */
+ALWAYS_INLINE int32_t best_destination(struct cursor *at, const struct route *route, struct manner how, uint32_t t)
+{
+	if (how.start || how.policy == ROSA_LITERAL)
+		return destination(route, how, at->key_runs, at->best.context, t);
+	if (at->answered != at->best.context) {
+		at->answered = at->best.context;
+		at->answer = destination(route, how, at->key_runs, at->answered, t);
+	}
+	return at->answer;
+}
+
 /* ---- all together ---- */
 
 /* Counterfactuals: none; where a symbol is its own code; where a flipped symbol may have no code. */
@@ -375,7 +393,7 @@ ALWAYS_INLINE size_t take_steps(struct route *route, const struct route_rules *r
 					  : challenge(route, bits, &at);
 		}
 		if (out.tau || out.length) {
-			const int32_t tau = destination(route, how, at.key_runs, at.best.context, t);
+			const int32_t tau = best_destination(&at, route, how, t);
 
 			if (out.tau)
 				out.tau[i] = tau;

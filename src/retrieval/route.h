@@ -63,7 +63,9 @@ struct route {
 	 * step itself. */
 	bool ready;
 	struct match best; /* for the current query run; length ROUTE_UNKNOWN: not known */
-	bool has_flips;    /* ... and these are its counterfactuals */
+	uint32_t answered; /* a context, and the destination that it leads to; 0 leads to -1 */
+	int32_t answer;
+	bool has_flips; /* ... and these are its counterfactuals */
 	int32_t flips[ROSA_MAX_BITS];
 };
 

@@ -14,6 +14,7 @@ void route_init(struct route *route, const struct route_rules *rules)
 	memset(route, 0, sizeof(*route));
 	route->alphabet = alphabet_for(rules->bits);
 	route->contexts = contexts_for(route->alphabet.width, rules->max_match);
+	route->answer = -1;
 }
 
 /* No steps, whatever is in the index. */
@@ -27,6 +28,8 @@ static void forget(struct route *route)
 	route->key_word = route->ready_word = route->query_word = 0;
 	route->ready = route->has_flips = route->ordered = false;
 	route->best = (struct match){0, 0};
+	route->answered = 0;
+	route->answer = -1;
 	route->laid_out_until = 0;
 	route->work_laid_out = route->asked_laid_out = 0;
 	route->room = 0; /* a route that had moved has no memory for chains */
@@ -267,6 +270,8 @@ static void undo(struct route *route, const struct route_rules *rules, uint32_t 
 		       starts_begins(&route->key_starts, steps - 1);
 	read_words(route);
 	route->best = (struct match){0, ROUTE_UNKNOWN};
+	route->answered = 0;
+	route->answer = -1;
 	route->has_flips = false;
 	shrink_index(route, admitted(route, rules));
 	route->room = 0; /* the steps to come may begin more runs than those undone */
