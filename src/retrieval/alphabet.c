@@ -34,14 +34,6 @@ void alphabet_free(struct alphabet *alphabet, const rosa_allocator *allocator)
 	alphabet->symbol = NULL;
 }
 
-void alphabet_clear(struct alphabet *alphabet)
-{
-	alphabet->count = 0;
-	/* what is plain stays so: it has no memory for codes */
-	if (alphabet->symbol)
-		memset(alphabet->symbol, 0, size_of(alphabet->width));
-}
-
 size_t alphabet_bytes(const struct alphabet *alphabet)
 {
 	return alphabet->symbol ? size_of(alphabet->width) : 0;

@@ -33,8 +33,6 @@ struct alphabet {
 /* No symbols, no memory. */
 struct alphabet alphabet_for(unsigned symbol_bits);
 void alphabet_free(struct alphabet *alphabet, const rosa_allocator *allocator);
-/* Forget all symbols and keep the memory. */
-void alphabet_clear(struct alphabet *alphabet);
 bool alphabet_copy(struct alphabet *to, const struct alphabet *from, const rosa_allocator *allocator);
 size_t alphabet_bytes(const struct alphabet *alphabet);
 
