@@ -11,6 +11,7 @@
 #include "base/draw.h"
 #include "backend/gemm.h"
 #include "cli/interrupt.h"
+#include "cli/made_weights.h"
 #include "backend/multiply.h"
 #include "cli/progress.h"
 
@@ -70,14 +71,6 @@ static enum args_result parse(struct job *job, int count, char **words)
 
 /* ----------------------------------------------------------------------------------------------------- measuring -- */
 
-/* Any two of these bytes are a modest float16, and any four a float32 that is neither huge nor tiny: what numbers they
- * make does not matter otherwise. */
-static void fill(uint8_t *data, size_t bytes)
-{
-	for (size_t i = 0; i < bytes; i++)
-		data[i] = (uint8_t)(0x20 | (draw(1, 0, i) & 15));
-}
-
 static bool make_weights(struct job *job, enum format format, rosa_error *why)
 {
 	const size_t bytes = format_row_bytes(format, job->columns), rows = job->rows * job->copies;
@@ -91,7 +84,7 @@ static bool make_weights(struct job *job, enum format format, rosa_error *why)
 	job->wide = get_memory(rows, job->columns * sizeof(float), "the weights as float32", why);
 	if (!job->wide)
 		return false;
-	fill(job->data, rows * bytes);
+	made_weights(1, job->data, rows * bytes);
 	format_widen(format, job->data, rows * job->columns, job->wide);
 	return true;
 }

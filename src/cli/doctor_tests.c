@@ -9,6 +9,7 @@
 
 #include "backend/backend.h"
 #include "base/draw.h"
+#include "cli/made_weights.h"
 #include "rosatune.h"
 
 #include <math.h>
@@ -131,13 +132,6 @@ bool doctor_test_retrieval(char *detail, size_t size)
 #define PRODUCTS  ((size_t)40) /* rows of x: enough for the way many tokens are multiplied */
 #define TOLERANCE 1e-4         /* of the sum of the terms' sizes: float32 has 24 bits */
 
-/* Random bytes are numbers in every format here, but those of float16 and float32 may be huge: these are modest. */
-static void fill(uint8_t *data, size_t bytes)
-{
-	for (size_t i = 0; i < bytes; i++)
-		data[i] = (uint8_t)(0x20 | (draw(7, 0, i) & 15));
-}
-
 /* The greatest error of a product, relative to the sum of its terms' sizes. */
 static double greatest_error(const float *weight, size_t steps, const float *x, const float *y)
 {
@@ -168,7 +162,7 @@ static bool compare_products(struct backend *backend, const struct backend_ops *
 	struct matrix weight = {0};
 	rosa_error err = {0};
 
-	fill((uint8_t *)data, ROWS * bytes);
+	made_weights(7, (uint8_t *)data, ROWS * bytes);
 	format_widen(format, data, ROWS * COLUMNS, wide);
 	for (size_t i = 0; i < PRODUCTS * COLUMNS; i++)
 		x[i] = (float)draw(9, 1, i) / (float)(1u << 31) - 1;
