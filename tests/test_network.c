@@ -274,14 +274,18 @@ static const struct {
 	struct adapter_sources source;
 	enum qk_start qk;
 	rosa_fusion fusion;
+	enum v_from v_from;
 } sourced[] = {
-    {{1, {{SOURCE_TOKENS, 0}}}, QK_ALIGNED, ROSA_POST},
-    {{1, {{SOURCE_EMBEDDINGS, 0}}}, QK_ALIGNED, ROSA_POST},
-    {{1, {{SOURCE_OWN, 0}}}, QK_SHARED, ROSA_POST},
-    {{1, {{SOURCE_LAYER, 1}}}, QK_SEPARATE, ROSA_POST},
-    {{2, {{SOURCE_LAYER, 1}, {SOURCE_OWN, 0}}}, QK_SHARED, ROSA_POST},
-    {{3, {{SOURCE_TOKENS, 0}, {SOURCE_OWN, 0}, {SOURCE_EMBEDDINGS, 0}}}, QK_ALIGNED, ROSA_POST},
-    {{1, {{SOURCE_TOKENS, 0}}}, QK_ALIGNED, ROSA_PRE},
+    {{1, {{SOURCE_TOKENS, 0}}}, QK_ALIGNED, ROSA_POST, V_LAYER},
+    {{1, {{SOURCE_EMBEDDINGS, 0}}}, QK_ALIGNED, ROSA_POST, V_LAYER},
+    {{1, {{SOURCE_OWN, 0}}}, QK_SHARED, ROSA_POST, V_LAYER},
+    {{1, {{SOURCE_LAYER, 1}}}, QK_SEPARATE, ROSA_POST, V_LAYER},
+    {{2, {{SOURCE_LAYER, 1}, {SOURCE_OWN, 0}}}, QK_SHARED, ROSA_POST, V_LAYER},
+    {{3, {{SOURCE_TOKENS, 0}, {SOURCE_OWN, 0}, {SOURCE_EMBEDDINGS, 0}}}, QK_ALIGNED, ROSA_POST, V_LAYER},
+    {{1, {{SOURCE_TOKENS, 0}}}, QK_ALIGNED, ROSA_PRE, V_LAYER},
+    {{1, {{SOURCE_TOKENS, 0}}}, QK_ALIGNED, ROSA_POST, V_EMBEDDINGS},
+    {{1, {{SOURCE_TOKENS, 0}}}, QK_ALIGNED, ROSA_PRE, V_EMBEDDINGS},
+    {{2, {{SOURCE_LAYER, 1}, {SOURCE_OWN, 0}}}, QK_SHARED, ROSA_POST, V_EMBEDDINGS},
 };
 
 #define SOURCED (COUNT(sourced))
@@ -297,6 +301,7 @@ static void open_sourced(struct bench *b, size_t i)
 	adapter->source = sourced[i].source;
 	adapter->qk = sourced[i].qk;
 	adapter->fusion = sourced[i].fusion;
+	adapter->v_from = sourced[i].v_from;
 	adapter->window = adapter->delay = 6;
 	adapter->chain = 3;
 	adapter->gain = adapter->gate = true;

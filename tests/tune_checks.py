@@ -552,10 +552,11 @@ class Refusals(Case):
     def test_shipped_configurations_are_what_they_say(self):
         """The paper's have its adapter and nothing of ours; all others have the default, whatever that becomes."""
         known = {o["name"]: o["default"] for o in json.loads(run("adapter", "options", "--json").stdout)["options"]}
-        ours = {key: known[key] for key in ("source", "delay", "chain", "gain", "gate", "units", "v_start", "v_grad")}
+        ours = {key: known[key] for key in ("source", "delay", "chain", "gain", "gate", "units", "v_start", "v_from",
+                                          "v_grad")}
         paper = {"source": "own", "delay": 0, "chain": 1, "gain": False, "gate": False, "units": 0, "bits": 4,
-                 "v_start": "xavier", "sinks": 0, "qk": "separate", "first_global_layers": 1, "fusion": "post",
-                 "qk_grad": "flips", "key_credit": "destination", "v_grad": "sigmoid"}
+                 "v_start": "xavier", "v_from": "layer", "sinks": 0, "qk": "separate", "first_global_layers": 1,
+                 "fusion": "post", "qk_grad": "flips", "key_credit": "destination", "v_grad": "sigmoid"}
         for name in os.listdir(SHIPPED):
             out = f"shipped-{name}"
             small = [f"model={os.path.abspath('model.gguf')}", "stage.*.data=chat.tokens", "stage.*.length=80",

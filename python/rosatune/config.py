@@ -241,6 +241,8 @@ class RosaConfig:
                     when the adapter is made; 0: not scaled
     ``v_start``     how v starts: ``"identity"``, so that value bits are the signs of the normed hidden state, or
                     ``"xavier"``, at random (the paper)
+    ``v_from``      what v is made of: ``"layer"``, the layer's normed input (the paper), or ``"embeddings"``, those of
+                    the tokens, normed, which say in every layer which token stood where it reads
     ``v_grad``      the derivative of a value bit: ``"straight"``, 1 where v lies between -1 and 1, or ``"sigmoid"``,
                     that of the sigmoid (the paper)
 
@@ -282,6 +284,7 @@ class RosaConfig:
     gate: bool = _option(LAYER, True, _truth, paper=False)
     units: float = _option(LAYER, 0.3, _number(0, 1e6), paper=0.0)
     v_start: str = _option(LAYER, "identity", _word("identity", "xavier"), paper="xavier")
+    v_from: str = _option(LAYER, "embeddings", _word("layer", "embeddings"), paper="layer")
     v_grad: str = _option(LAYER, "straight", _word("sigmoid", "straight"), paper="sigmoid")
 
     bits: int = _option(RETRIEVAL, 16, _whole(1, _c.MAX_BITS))
@@ -360,7 +363,8 @@ class RosaConfig:
     def from_dict(cls, options: "dict[str, Any]") -> "RosaConfig":
         """The configuration of such a dictionary. Options that it lacks have their default.
 
-        One without ``source`` was written before there were sources: what it lacks has the paper's value.
+        One without ``source`` was written before there were sources: what it lacks has the paper's value. So has
+        ``v_from`` where it lacks that alone.
         """
         unknown = [name for name in options if name not in _names(ALL)]
         if unknown:
@@ -371,7 +375,7 @@ class RosaConfig:
                 f"the option {unknown[0]!r} is not known to rosatune {__version__}{near} "
                 f"Correct it, or update rosatune if a later version wrote it"
             )
-        return cls(**options) if "source" in options else cls.paper(**options)
+        return cls(**{"v_from": "layer", **options}) if "source" in options else cls.paper(**options)
 
     def save(self, folder: Name, **fields: Any) -> None:
         """Write ``adapter_config.json`` in a folder, which is made if need be. ``fields`` are further fields of it."""

@@ -36,7 +36,9 @@ from .state import RosaState
 from .torch import _gradients, _past, _places, _read, _settings
 from .torch._places import TensorPlaces
 
-__all__ = ["RosaAdapter", "RosaState"]
+__all__ = ["RosaAdapter", "RosaState", "normed_embeddings"]
+
+V_NORM_EPS = 1e-5  # of the norm of embeddings; the C library has the same
 
 
 class Gate(nn.Module):
@@ -87,6 +89,12 @@ class _Launched(NamedTuple):
     q: Optional[Tensor] = None
     k: Optional[Tensor] = None
     pending: Optional[_torch.Pending] = None
+
+
+def normed_embeddings(embeds: Tensor) -> Tensor:
+    """What values are made of with ``v_from="embeddings"``: embeddings over their root mean square, float32."""
+    x = embeds.float()
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + V_NORM_EPS)
 
 
 class RosaAdapter(nn.Module):
@@ -273,13 +281,14 @@ class RosaAdapter(nn.Module):
         state: Optional[RosaState] = None,
         valid: Optional[Tensor] = None,
         found: Optional[Reads] = None,
+        embeds: Optional[Tensor] = None,
     ) -> _Launched:
         """Begin: u [B, T, C] is the normed hidden state that attention is given. See :meth:`forward`."""
-        self._check(u, valid, found)
+        self._check(u, valid, found, embeds)
         serves = any(each.source.kind == "layer" and self._mine(each.source) for each in self.sources)
         if self.reads == "nothing" and state is None and not serves:
             return _Launched(u)
-        v = self.v_proj(u)
+        v = self.v_proj(u if embeds is None else embeds.to(u.dtype))
         if not self.learns:
             return _Launched(u, v, state, valid, found)
         order, there = None, u
@@ -320,6 +329,7 @@ class RosaAdapter(nn.Module):
         state: Optional[RosaState] = None,
         valid: Optional[Tensor] = None,
         found: Optional[Reads] = None,
+        embeds: Optional[Tensor] = None,
     ) -> Tensor:
         """What is read for u [B, T, C], the normed hidden state that attention is given: [B, T, C].
 
@@ -328,8 +338,9 @@ class RosaAdapter(nn.Module):
         valid: [B, T], False at padding. Such steps are neither looked up nor found, and read nothing, so that each row
             gets the result that it would get alone.
         found: the places of the sources that layers share, from a :class:`rosatune.sources.Lookup`.
+        embeds: [B, T, C], with ``v_from="embeddings"``: the tokens' embeddings as :func:`normed_embeddings` makes them.
         """
-        return self.collect(self.launch(u, state, valid, found))
+        return self.collect(self.launch(u, state, valid, found, embeds))
 
     def mix(self, h: Tensor, inj: Tensor) -> Tensor:
         """Pre fusion: (1 - a) h + a inj, to be normed and given to attention."""
@@ -343,13 +354,22 @@ class RosaAdapter(nn.Module):
     def _settings(self, explore: float) -> _settings.Settings:
         return self.settings if explore else _settings.unexploring(self.settings)
 
-    def _check(self, u: Tensor, valid: Optional[Tensor], found: Optional[Reads]) -> None:
+    def _check(
+        self, u: Tensor, valid: Optional[Tensor], found: Optional[Reads], embeds: Optional[Tensor]
+    ) -> None:
         if u.dim() != 3 or u.shape[-1] != self.channels:
             raise InvalidArgument(f"u has shape {list(u.shape)}; give [batch, steps, {self.channels}]")
         if valid is not None and (valid.shape != u.shape[:2] or valid.dtype != torch.bool):
             raise InvalidArgument(
                 f"valid is {valid.dtype} of shape {list(valid.shape)}; give torch.bool of {list(u.shape[:2])}"
             )
+        if (embeds is not None) != (self.config.v_from == "embeddings"):
+            raise InvalidArgument(
+                f"v_from is {self.config.v_from!r}: "
+                + ("leave embeds out" if embeds is not None else "give embeds=, from rosatune.nn.normed_embeddings")
+            )
+        if embeds is not None and embeds.shape != u.shape:
+            raise InvalidArgument(f"embeds has shape {list(embeds.shape)} and u {list(u.shape)}; they must agree")
         if found is None and self.reads != "nothing":
             shared = [each.source.name for each in self.sources if each.source.kind != "own"]
             if shared:

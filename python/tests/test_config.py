@@ -27,6 +27,7 @@ def other(name: str, *choices: str) -> str:
 OTHERS = dict(window=64, sinks=3, layers=(1, 3), first_global_layers=1, source="embeddings+layer 3", delay=100, chain=2,
               source_seed=7, fusion="pre", qk="shared", e_start=0.5, gain=not RosaConfig().gain,
               gate=not RosaConfig().gate, units=0.5, v_start=other("v_start", "identity", "xavier"),
+              v_from=other("v_from", "embeddings", "layer"),
               v_grad=other("v_grad", "straight", "sigmoid"), bits=4, policy="literal", fold=False, max_match=7,
               qk_grad="flips", credit="route", key_credit="destination", slope=2.0, suffix=0.5, explore=0.25,
               flip_share=0.5)  # fmt: skip
@@ -129,7 +130,7 @@ def test_a_configuration_is_a_value() -> None:
 def test_the_paper() -> None:
     paper = RosaConfig.paper(bits=4)
     assert paper == RosaConfig(source="own", delay=0, chain=1, gain=False, gate=False, units=0, v_start="xavier",
-                               v_grad="sigmoid", sinks=0, bits=4)  # fmt: skip
+                               v_from="layer", v_grad="sigmoid", sinks=0, bits=4)  # fmt: skip
     with pytest.raises(TypeError, match="RosaConfig.paper has no option 'bit'; did you mean 'bits'"):
         RosaConfig.paper(bit=4)
 

@@ -665,7 +665,7 @@ def test_adapters_of_format_1_are_the_paper_s(tmp_path):
     model = tiny.attached(paper=True, sinks=2)
     hf.save_adapter(model, tmp_path)
     config = json.loads((tmp_path / "adapter_config.json").read_text())
-    new = ("source", "delay", "chain", "source_seed", "gain", "gate", "units", "v_start", "v_grad")
+    new = ("source", "delay", "chain", "source_seed", "gain", "gate", "units", "v_start", "v_from", "v_grad")
     options = {name: value for name, value in config["options"].items() if name not in new}
     config.pop("scales")
     (tmp_path / "adapter_config.json").write_text(json.dumps({**config, "format": 1, "options": options}))

@@ -405,7 +405,7 @@ def test_adapters_in_pieces(monkeypatch: pytest.MonkeyPatch, source: str) -> Non
     monkeypatch.setattr(_past, "BLOCK_BYTES", 1)
     monkeypatch.setattr(RosaState, "device_bytes", 2 * 16 * 2 * 4)  # two blocks
     torch.manual_seed(3)
-    config = RosaConfig(source=source, window=6, bits=4, chain=3, e_start=0.3)
+    config = RosaConfig(source=source, v_from="layer", window=6, bits=4, chain=3, e_start=0.3)
     made = RosaAdapter(32, config, device=DEVICE).eval()
     for x in (made.e0, made.e1, made.gain, made.gate.weight, made.gate.bias):
         x.copy_(torch.randn_like(x))

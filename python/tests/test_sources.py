@@ -18,7 +18,7 @@ from torch import Tensor  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from rosatune import RosaConfig, _draw  # noqa: E402
-from rosatune.nn import RosaAdapter, RosaState  # noqa: E402
+from rosatune.nn import V_NORM_EPS, RosaAdapter, RosaState, normed_embeddings  # noqa: E402
 from rosatune.sources import Lookup, Reads  # noqa: E402
 from rosatune.torch import _past, _places, _read, _triton  # noqa: E402
 
@@ -37,6 +37,8 @@ SOURCES = [
     dict(source="own", qk="shared", chain=2, delay=4, **ON),
     dict(source="own", qk_grad="flips", **ON),
     dict(source="tokens+embeddings+own", chain=2, **ON),
+    dict(source="tokens", chain=2, delay=4, v_from="embeddings", **ON),
+    dict(source="tokens+own", v_from="embeddings", **OFF),
 ]
 
 
@@ -75,6 +77,10 @@ class Text:
     def look_up(self, given: RosaConfig, valid: Optional[Tensor] = None, part: Any = slice(None), **more: Any) -> Reads:
         valid = None if valid is None else valid[:, part]
         return Lookup(given, CHANNELS, VOCABULARY)(self.ids[:, part], self.embeds[:, part], valid, **more)
+
+    def values(self, given: RosaConfig, part: Any = slice(None)) -> Optional[Tensor]:
+        """What values are made of, where that is not u."""
+        return normed_embeddings(self.embeds[:, part]) if given.v_from == "embeddings" else None
 
 
 # ------------------------------------------------------------------------------------------------------ the definition
@@ -121,8 +127,11 @@ def value_bits(v: Tensor, v_grad: str) -> Tensor:
 
 def objective(made: RosaAdapter, text: Text, u: Tensor, gout: Tensor, qk: Optional[tuple] = None) -> tuple[Tensor, Tensor]:
     """What an adapter adds, and a number whose derivatives its gradients are. ``made`` is of float64."""
-    given = made.config
-    v = u @ made.v_proj.weight.T
+    given, x = made.config, u
+    if given.v_from == "embeddings":
+        x = text.embeds.double()
+        x = x / torch.sqrt((x * x).mean(-1, keepdim=True) + V_NORM_EPS)
+    v = x @ made.v_proj.weight.T
     bit = value_bits(v, given.v_grad)
     z = 2 * torch.sigmoid(u @ made.gate.weight + made.gate.bias) if given.gate else u.new_ones(u.shape[:2])
     e0, e1 = made.e0.view(-1, CHANNELS), made.e1.view(-1, CHANNELS)
@@ -174,7 +183,7 @@ def test_values_and_gradients(options: dict) -> None:
     given = config(**options)
     made, text, gout = adapter(given), Text(), torch.randn(BATCH, STEPS, CHANNELS)
     names, weights = zip(*made.named_parameters())
-    inj = made(text.u, found=text.look_up(given))
+    inj = made(text.u, found=text.look_up(given), embeds=text.values(given))
     found = torch.autograd.grad(inj, [text.u, *weights], gout)
     exact, u = copy.deepcopy(made).double(), text.u.detach().double().requires_grad_()
     expected, total = objective(exact, text, u, gout.double())
@@ -258,7 +267,7 @@ def test_starts_silent(options: dict) -> None:
     given = config(**options)
     made, text = RosaAdapter(CHANNELS, given), Text()
     made.scale = 3.0
-    inj = made(text.u, found=text.look_up(given))
+    inj = made(text.u, found=text.look_up(given), embeds=text.values(given))
     assert not inj.any()
     inj.sum().backward()
     assert made.e0.grad.any() and made.e1.grad.any()
@@ -283,12 +292,12 @@ def test_pieces_are_the_whole(options: dict) -> None:
     valid = torch.rand(BATCH, STEPS) > 0.2
     valid[0, :5] = False
     u = text.embeds
-    whole = made(u, valid=valid, found=text.look_up(given, valid))
+    whole = made(u, valid=valid, found=text.look_up(given, valid), embeds=text.values(given))
     assert whole.any() and not whole[~valid].any()
     for row in range(BATCH):
         alone = copy.copy(text)
         alone.ids, alone.embeds = text.ids[row : row + 1, valid[row]], text.embeds[row : row + 1, valid[row]]
-        mine = made(alone.embeds, found=alone.look_up(given))
+        mine = made(alone.embeds, found=alone.look_up(given), embeds=alone.values(given))
         torch.testing.assert_close(mine[0], whole[row, valid[row]])
     lookup = Lookup(given, CHANNELS, VOCABULARY)
     state, past, parts = RosaState(made, BATCH), lookup.start(BATCH), []
@@ -297,7 +306,10 @@ def test_pieces_are_the_whole(options: dict) -> None:
         nonlocal past
         marks = valid[order][:, part]
         found = lookup(text.ids[order][:, part], text.embeds[order][:, part], marks, past)
-        return made(u[order][:, part], state=state, valid=marks, found=found)
+        embeds = text.values(given)
+        if embeds is not None:
+            embeds = embeds[order][:, part]
+        return made(u[order][:, part], state=state, valid=marks, found=found, embeds=embeds)
 
     for part in (slice(0, 11), slice(11, 12), slice(12, 20)):
         parts.append(go(part))
@@ -346,7 +358,8 @@ def test_compiled_is_eager(options: dict) -> None:
     lookup = Lookup(given, CHANNELS, VOCABULARY)
 
     def layer(u: Tensor, ids: Tensor, embeds: Tensor) -> Tensor:
-        pending = made.launch(u, found=lookup(ids, embeds))
+        values = normed_embeddings(embeds) if given.v_from == "embeddings" else None
+        pending = made.launch(u, found=lookup(ids, embeds), embeds=values)
         return torch.tanh(u) + made.collect(pending) * 2
 
     torch._dynamo.reset()
@@ -466,6 +479,17 @@ def test_diagnostics_of_shared_sources() -> None:
     assert numbers["hit_rate"] == pytest.approx(int(hit.sum()) / int(valid.sum()))
 
 
+def test_embeddings_are_needed() -> None:
+    given, text = config(source="tokens", v_from="embeddings"), Text()
+    made, found = adapter(given), text.look_up(given)
+    with pytest.raises(ValueError, match="v_from is 'embeddings': give embeds=, from rosatune.nn.normed_embeddings"):
+        made(text.u, found=found)
+    with pytest.raises(ValueError, match=r"embeds has shape \[2, 1, 24\] and u \[2, 30, 24\]; they must agree"):
+        made(text.u, found=found, embeds=text.embeds[:, :1])
+    with pytest.raises(ValueError, match="v_from is 'layer': leave embeds out"):
+        adapter(config(source="tokens"))(text.u, found=found, embeds=text.embeds)
+
+
 def test_ids_are_needed() -> None:
     text = Text()
     with pytest.raises(ValueError, match="inputs_embeds alone: pass input_ids beside them .*or attach with source="):
@@ -528,7 +552,8 @@ def test_cuda_gives_the_same(options: dict, kind: Any) -> None:
     for made, device in ((here, "cpu"), (there, "cuda"), (there, "cuda")):
         x = u.to(device).requires_grad_()
         found = Lookup(given, CHANNELS, VOCABULARY)(text.ids.to(device), text.embeds.to(device))
-        inj = made(x, found=found)
+        embeds = text.values(given)
+        inj = made(x, found=found, embeds=None if embeds is None else embeds.to(device))
         gradients = torch.autograd.grad(inj, [x, *made.parameters()], gout.to(device, kind))
         results.append([each.cpu().float() for each in (inj, *gradients)])
     tolerance = 2e-4 if kind == torch.float32 else 0.03

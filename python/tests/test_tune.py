@@ -76,15 +76,17 @@ def train(model: Any, tokens: np.ndarray, kind: str) -> list[float]:
 
 @pytest.mark.parametrize("kind", ("adapter", "all"))
 @pytest.mark.parametrize("architecture", tiny.KINDS)
-@pytest.mark.parametrize("paper", (True, False))
-def test_steps_of_pytorch(paper: bool, architecture: str, kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("start", ("paper", "layer", "embeddings"))
+def test_steps_of_pytorch(start: str, architecture: str, kind: str, tmp_path: Path) -> None:
+    """The paper's arrangement, and ours with values of either kind."""
     tokens = tiny.tokens(1, LENGTH + 1)[0].numpy()
     tokens[20:40] = tokens[:20]  # something to retrieve
     shard(tmp_path / "text.tokens", tokens)
     model = tiny.model(architecture)
     model.save_pretrained(tmp_path / "model")
-    start = rosatune.RosaConfig.paper if paper else rosatune.RosaConfig
-    rosatune.hf.attach(model, start(window=8, bits=8, first_global_layers=1, e_start=0.1))
+    options = dict(window=8, bits=8, first_global_layers=1, e_start=0.1)
+    made = rosatune.RosaConfig.paper(**options) if start == "paper" else rosatune.RosaConfig(v_from=start, **options)
+    rosatune.hf.attach(model, made)
     rosatune.hf.save_adapter(model, tmp_path / "start")
     v_grad = rosatune.hf.attachment(model).config.v_grad
     program.succeed("tune", config(tmp_path, kind, v_grad, path=str(tmp_path / "start")))
@@ -111,8 +113,8 @@ def test_checkpoints_are_loaded(fusion: str, qk: str, tmp_path: Path) -> None:
     tokens = tiny.tokens(1, LENGTH + 1)[0].numpy()
     shard(tmp_path / "text.tokens", tokens)
     tiny.model("qwen3").save_pretrained(tmp_path / "model")
-    options = dict(fusion=fusion, qk=qk, window=8, sinks=2, bits=4, policy="inclusive", max_match=3, e_start=0.2,
-                   source="tokens+own", delay=None, chain=2, gain=True, gate=True)  # fmt: skip
+    options = dict(fusion=fusion, qk=qk, v_from="layer" if qk == "separate" else "embeddings", window=8, sinks=2,
+                   bits=4, policy="inclusive", max_match=3, e_start=0.2, source="tokens+own", delay=None, chain=2, gain=True, gate=True)  # fmt: skip
     program.succeed("tune", config(tmp_path, "all", **options))
     saved = tmp_path / "run" / "checkpoints" / f"step-{STEPS:08}"
     model = AutoModelForCausalLM.from_pretrained(saved)

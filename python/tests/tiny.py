@@ -34,6 +34,8 @@ SOURCES = (
     dict(source="tokens+layer 1", qk="shared", chain=2, delay=None, fusion="pre", sinks=2, **STRENGTH),
     dict(source="embeddings+own", chain=2, units=0.5),
     dict(source="layer 2+layer 1", first_global_layers=1, gain=True),
+    dict(source="tokens", chain=2, delay=None, sinks=2, v_from="embeddings", **STRENGTH),
+    dict(source="own", fusion="pre", v_from="embeddings"),
 )
 
 

@@ -105,7 +105,8 @@ struct backend_ops {
 	void (*embed)(struct backend *backend, const struct matrix *weight, size_t steps, const uint32_t *tokens,
 		      float *y);
 
-	/* y = x / sqrt(mean(x^2) + eps) * weight, for rows of `width`; y may be x. weight: the backend's, [width]. */
+	/* y = x / sqrt(mean(x^2) + eps) * weight, for rows of `width`; y may be x. weight: the backend's, [width];
+	 * NULL: 1. */
 	void (*rms_norm)(struct backend *backend, size_t rows, size_t width, const float *x, const float *weight,
 			 float eps, float *y);
 

@@ -78,11 +78,11 @@ static void norm_back_rows(struct cpu_backend *cpu, const void *arguments, size_
 		double lane[LANES] = {0};
 
 		for (size_t c = 0; c < width; c++)
-			lane[c % LANES] += (double)(call->weight[c] * gy[c]) * (double)x[c];
+			lane[c % LANES] += (double)(call->weight ? call->weight[c] * gy[c] : gy[c]) * (double)x[c];
 		const float part = (float)(lanes_sum(lane) * (double)scale * (double)scale / (double)width);
 
 		for (size_t c = 0; c < width; c++)
-			gx[c] += scale * (call->weight[c] * gy[c] - x[c] * part);
+			gx[c] += scale * ((call->weight ? call->weight[c] * gy[c] : gy[c]) - x[c] * part);
 		call->scales[t] = scale;
 	}
 }

@@ -16,7 +16,7 @@ V_TARGET static void V_FUNC(rms_norm_)(size_t width, const float *x, const float
 		lane[j] += (double)x[i + j] * (double)x[i + j];
 	scale = rms_scale(lanes_sum(lane), width, eps);
 	for (i = 0; i < width; i++)
-		y[i] = weight[i] * (x[i] * scale);
+		y[i] = weight ? weight[i] * (x[i] * scale) : x[i] * scale;
 }
 
 V_INLINE void V_FUNC(swiglu_one_)(const float *gate, const float *up, float *y)

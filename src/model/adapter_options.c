@@ -23,6 +23,7 @@ static const char *const rules[] = {
 static const char *const credits[] = {[ROSA_CREDIT_ALL] = "all", [ROSA_CREDIT_ROUTE] = "route", NULL};
 static const char *const key_credits[] = {[ROSA_KEY_MATCH] = "match", [ROSA_KEY_DESTINATION] = "destination", NULL};
 static const char *const v_starts[] = {[V_IDENTITY] = "identity", [V_XAVIER] = "xavier", NULL};
+static const char *const v_froms[] = {[V_LAYER] = "layer", [V_EMBEDDINGS] = "embeddings", NULL};
 static const char *const v_grads[] = {[ROSA_V_SIGMOID] = "sigmoid", [ROSA_V_STRAIGHT] = "straight", NULL};
 
 #define AT(member)  offsetof(struct adapter_options, member)
@@ -58,6 +59,8 @@ static const struct key adapter_rows[] = {
      NULL},
     {"v_start", KEY_CHOICE, AT(v_start), 0, 0, V_IDENTITY, v_starts, 0,
      "start of v: identity, or xavier (random, the paper)", NULL},
+    {"v_from", KEY_CHOICE, AT(v_from), 0, 0, V_EMBEDDINGS, v_froms, 0,
+     "what v is made of: layer (its input, the paper), embeddings (of the tokens)", NULL},
     {"source_seed", KEY_SIZE, AT(source_seed), 0, KEY_EXACT, 0, NULL, 0, "seed of the projection of embeddings", NULL},
 };
 
@@ -104,6 +107,7 @@ struct adapter_options adapter_options_paper(void)
 	options.gain = options.gate = false;
 	options.units = 0;
 	options.v_start = V_XAVIER;
+	options.v_from = V_LAYER;
 	options.learning.v_grad = ROSA_V_SIGMOID;
 	options.source_seed = 0;
 	options.sinks = 0;

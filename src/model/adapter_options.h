@@ -11,6 +11,12 @@ enum qk_start { QK_ALIGNED, QK_SEPARATE, QK_SHARED };
  * (the paper). */
 enum v_start { V_IDENTITY, V_XAVIER };
 
+/* What values are made of: the layer's normed hidden state (the paper), or the embeddings of the tokens, normed without
+ * a weight. The latter say in every layer which token stood at the place that is read. */
+enum v_from { V_LAYER, V_EMBEDDINGS };
+
+#define V_NORM_EPS 1e-5F /* of the norm of embeddings */
+
 /* What an adapter is, beside which attention it works, and how it learns. */
 struct adapter_options {
 	uint64_t bits;
@@ -28,6 +34,7 @@ struct adapter_options {
 	bool gain, gate;
 	float units; /* 0: off */
 	enum v_start v_start;
+	enum v_from v_from;
 	uint64_t source_seed; /* of the projection of SOURCE_EMBEDDINGS */
 	rosa_learning learning;
 };

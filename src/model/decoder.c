@@ -183,6 +183,7 @@ static rosa_status make_workspace(decoder *d, rosa_error *err)
 	    {&work->rosa.v, chunk, config->width, rosa},
 	    {&work->rosa_y, chunk, config->width, rosa},
 	    {&work->rosa_z, chunk, 1, rosa},
+	    {&work->embedded, chunk, config->width, rosa && d->adapter->options.v_from == V_EMBEDDINGS},
 	    {&work->late_u, WAITING_ROWS, config->width, rosa},
 	    {&work->late_v, WAITING_ROWS, config->width, rosa},
 	};
@@ -199,9 +200,9 @@ static void free_workspace(decoder *d)
 {
 	const struct backend_ops *ops = d->backend->ops;
 	struct workspace *work = &d->work;
-	float *parts[] = {work->h,      work->u,      work->q,      work->attended, work->k,      work->v,
-			  work->gate,   work->up,     work->logits, work->rosa.q,   work->rosa.k, work->rosa.v,
-			  work->rosa_y, work->rosa_z, work->late_u, work->late_v};
+	float *parts[] = {work->h,      work->u,      work->q,      work->attended, work->k,       work->v,
+			  work->gate,   work->up,     work->logits, work->rosa.q,   work->rosa.k,  work->rosa.v,
+			  work->rosa_y, work->rosa_z, work->late_u, work->late_v,   work->embedded};
 
 	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
 		ops->give(d->backend, parts[i]);

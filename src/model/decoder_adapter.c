@@ -10,7 +10,8 @@
  * reads does not depend on the rows beside it.
  *
  * Values can wait. With a delay of D no step reads a value that is younger than D steps. So while a text is written
- * token by token, the rows of U are kept, and their values v = U Wv are made for WAITING_ROWS of them at once, which
+ * token by token, the rows of U (or of embeddings, where values are made of those) are kept, and their values v = U Wv
+ * are made for WAITING_ROWS of them at once, which
  * reads the matrix once instead of once per token. The bits are the same, since a row's product does not depend on the
  * rows beside it.
  */
@@ -316,7 +317,8 @@ size_t decoder_projections(const struct pass *pass, size_t number, struct produc
 {
 	const size_t count = layer_projections(&pass->decoder->blocks[number].rosa, &pass->work->rosa, products);
 
-	return pass->values_wait ? count - 1 : count; /* v is the last */
+	/* v, the last, is not made of u, or not made now */
+	return pass->values_wait || pass->work->embedded ? count - 1 : count;
 }
 
 /* Append the values of rows of v. */
@@ -368,6 +370,8 @@ uint64_t sequence_waiting_bytes(const sequence *s)
 static rosa_status keep_values(const struct pass *pass, const struct segment *segment, size_t number, rosa_error *err)
 {
 	const size_t width = pass->decoder->rosa.channels, first = segment->row * width;
+	const struct workspace *work = pass->work;
+	const struct product product = {&pass->decoder->blocks[number].rosa.v, work->rosa.v + first, false};
 	sequence *s = segment->sequence;
 	struct waiting *waiting = &s->waiting[number];
 	rosa_status status = ROSA_OK;
@@ -376,10 +380,12 @@ static rosa_status keep_values(const struct pass *pass, const struct segment *se
 		status = settle(s, number, err);
 	if (status != ROSA_OK)
 		return status;
+	if (!pass->values_wait && work->embedded)
+		pass->ops->multiply(pass->backend, segment->count, work->embedded + first, 1, &product);
 	if (!pass->values_wait)
-		return add_values(pass->decoder, &s->values[number], segment->count, pass->work->rosa.v + first, err);
-	pass->ops->get(pass->backend, waiting->rows + waiting->count * width, pass->work->u + first,
-		       segment->count * width * sizeof(float));
+		return add_values(pass->decoder, &s->values[number], segment->count, work->rosa.v + first, err);
+	pass->ops->get(pass->backend, waiting->rows + waiting->count * width,
+		       (work->embedded ? work->embedded : work->u) + first, segment->count * width * sizeof(float));
 	waiting->count += segment->count;
 	return ROSA_OK;
 }

@@ -36,6 +36,7 @@ struct workspace {
 	struct rosa_rows rosa;  /* [chunk][width]; q and k only where a source learns them */
 	float *rosa_y;          /* [chunk][width] */
 	float *rosa_z;          /* [chunk]: the gate */
+	float *embedded;        /* [chunk][width]: normed embeddings; NULL: values are made of u */
 	float *late_u, *late_v; /* [WAITING_ROWS][width]: rows whose values are made now */
 	void *symbols[2];       /* host: of q and k, or of tokens */
 	uint64_t *bits;         /* host, [chunk or WAITING_ROWS][words]: of v */
@@ -63,7 +64,7 @@ struct decoder {
 	struct workspace work;
 };
 
-/* Rows of U whose values have not been made yet (decoder_adapter.c), on the host. */
+/* Rows of U, or of embeddings, whose values have not been made yet (decoder_adapter.c), on the host. */
 #define WAITING_ROWS ((size_t)16)
 
 struct waiting {

@@ -147,6 +147,9 @@ rosa_status decoder_pass(decoder *decoder, const uint32_t *tokens, size_t rows, 
 	if (status != ROSA_OK)
 		return status;
 	pass.ops->embed(pass.backend, &decoder->embedding, rows, tokens, pass.work->h);
+	if (pass.work->embedded)
+		pass.ops->rms_norm(pass.backend, rows, pass.config->width, pass.work->h, NULL, V_NORM_EPS,
+				   pass.work->embedded);
 	for (size_t number = 0; number < pass.config->layers; number++) {
 		status = mix_tokens(&pass, number, err);
 		if (status != ROSA_OK)

@@ -2,7 +2,7 @@
  * The ROSA layer: what an adapter adds to one layer of a decoder, forward and backward.
  *
  *     U = norm(H)                              the norm of the decoder's layer, made by the caller: attention shares it
- *     q, k, v = U Wq^T, U Wk^T, U Wv^T         layer_projections
+ *     q, k, v = U Wq^T, U Wk^T, U Wv^T         layer_projections; the caller may make v of other rows X than U
  *     symbols of q, k                          layer_symbols
  *     what each route finds at each step       a source: finder.h for texts that grow, lookup.h for whole sequences
  *     bits of v there, and what they count     layer_gather
@@ -63,7 +63,7 @@ bool layer_shared(const struct rosa_weights *weights);
 /* Does the layer have a source of its own, that is, q and k? */
 bool layer_own(const struct rosa_weights *weights);
 
-/* The products that project U, at most three. Returns how many. */
+/* The products that project U, at most three. Returns how many; that of v is the last. */
 size_t layer_projections(const struct rosa_weights *weights, const struct rosa_rows *x, struct product *products);
 
 /* Symbols [routes][steps] of q and k, of `steps` rows from row `first` on. Where Wq and Wk are shared, those of q are
@@ -154,13 +154,15 @@ struct rosa_back {
 	float *ga;                /* [rows]; NULL without a gate */
 };
 
-/* From ginj, the gradient of inj, to those of the parameters and, added to what is there, that of U (gu NULL: not
- * wanted). batch->y and batch->z must be those of this layer (layer_read_batch). A call that fails has added nothing to
- * `grads` and to the sums of the sources. */
+/* From ginj, the gradient of inj, to those of the parameters and, added to what is there, those of U and of X, the rows
+ * that v was projected from (gu, gx NULL: not wanted; where X is U, both are the same). batch->y and batch->z must be
+ * those of this layer (layer_read_batch). A call that fails has added nothing to `grads` and to the sums of the
+ * sources. */
 rosa_status layer_backward(const struct rosa_setup *setup, const struct rosa_weights *weights,
 			   const struct rosa_batch *batch, const rosa_learning *learning, size_t sources,
-			   const struct rosa_source *from, const float *v, const float *u, const float *ginj,
-			   const struct rosa_back *back, const struct rosa_grads *grads, float *gu, rosa_error *err);
+			   const struct rosa_source *from, const float *v, const float *u, const float *x,
+			   const float *ginj, const struct rosa_back *back, const struct rosa_grads *grads, float *gu,
+			   float *gx, rosa_error *err);
 
 /* From the gradients of q and k (NULL: none), such as the sums over the layers that read them, to those of their
  * projections and of U. gq is overwritten where Wq and Wk are shared. */

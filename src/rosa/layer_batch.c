@@ -189,8 +189,9 @@ static void add_gradients(const struct rosa_setup *setup, const struct rosa_weig
 
 rosa_status layer_backward(const struct rosa_setup *setup, const struct rosa_weights *weights,
 			   const struct rosa_batch *batch, const rosa_learning *learning, size_t sources,
-			   const struct rosa_source *from, const float *v, const float *u, const float *ginj,
-			   const struct rosa_back *back, const struct rosa_grads *grads, float *gu, rosa_error *err)
+			   const struct rosa_source *from, const float *v, const float *u, const float *x,
+			   const float *ginj, const struct rosa_back *back, const struct rosa_grads *grads, float *gu,
+			   float *gx, rosa_error *err)
 {
 	struct backend *backend = setup->backend;
 	const size_t rows = batch->count * batch->steps, channels = setup->channels;
@@ -209,7 +210,7 @@ rosa_status layer_backward(const struct rosa_setup *setup, const struct rosa_wei
 					 .gain = weights->gain,
 					 .scale = weights->scale,
 					 .v_grad = learning->v_grad,
-					 .gv = gu || grads->v ? back->gv : NULL,
+					 .gv = gx || grads->v ? back->gv : NULL,
 					 .ge0 = grads->e0 ? back->ge0 : NULL,
 					 .ge1 = grads->e1 ? back->ge1 : NULL,
 					 .ggain = grads->gain ? back->ggain : NULL};
@@ -264,6 +265,6 @@ rosa_status layer_backward(const struct rosa_setup *setup, const struct rosa_wei
 	add_gradients(setup, weights, batch, u, ginj, back, grads);
 	layer_project_back(setup, weights, rows, u, gq, gk, grads, gu);
 	if (reads.gv)
-		project_back(setup, rows, &weights->v, u, back->gv, grads->v, gu);
+		project_back(setup, rows, &weights->v, x, back->gv, grads->v, gx);
 	return ROSA_OK;
 }

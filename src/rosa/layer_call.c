@@ -607,7 +607,7 @@ static rosa_status backward(struct call *call, const rosa_tape *tape, const void
 					  at.ga0);
 	}
 	status = layer_backward(&call->setup, &call->weights, &call->sequences, &call->learning, call->sources, sources,
-				at.x.v, at.u, at.ginj, &at.back, &grads, at.gu, err);
+				at.x.v, at.u, at.u, at.ginj, &at.back, &grads, at.gu, at.gu, err);
 	if (status)
 		return status;
 	/* nothing fails any more */

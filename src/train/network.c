@@ -566,6 +566,11 @@ static void take_batch(network *n, bool learning, bool *good)
 	for (size_t i = 0; i < tape_count(n) && *good; i++)
 		take_tape(n, &n->tapes[i], false, good);
 	n->u = network_take(n, rows, c->width, sizeof(float), good);
+	n->embedded = n->gembedded = NULL;
+	if (n->options.rosa && n->options.adapter.v_from == V_EMBEDDINGS) {
+		n->embedded = network_take(n, rows, c->width, sizeof(float), good);
+		n->gembedded = learning ? network_take(n, rows, c->width, sizeof(float), good) : NULL;
+	}
 	n->logits = network_take(n, NETWORK_LOGITS_ROWS, c->vocabulary, sizeof(float), good);
 	if (learning)
 		take_gradients(n, good);

@@ -48,6 +48,18 @@ static rosa_status adapter_forward(network *n, size_t number, struct layer_tape 
 	return ROSA_OK;
 }
 
+/* The products of u that the adapter needs. Where values are made of embeddings, their product is done here. */
+static size_t adapter_projections(network *n, size_t number, const struct layer_tape *tape, struct product *products)
+{
+	const struct rosa_rows x = network_rows(n, number, tape);
+	const size_t count = layer_projections(&n->layers[number].rosa, &x, products);
+
+	if (!n->embedded)
+		return count;
+	n->training->multiply(n->backend, n->count * n->steps, n->embedded, 1, &products[count - 1]);
+	return count - 1;
+}
+
 /* u, the normed input of attention; in pre fusion that of the mix */
 static rosa_status input_forward(network *n, size_t number, struct layer_tape *tape, const rosa_learning *learning,
 				 rosa_error *err)
@@ -55,7 +67,6 @@ static rosa_status input_forward(network *n, size_t number, struct layer_tape *t
 	const struct network_layer *layer = &n->layers[number];
 	const struct shape s = shape_of(n);
 	const float eps = n->config.norm_eps;
-	const struct rosa_rows x = network_rows(n, number, tape);
 	struct product projections[3];
 	rosa_status status;
 
@@ -64,7 +75,7 @@ static rosa_status input_forward(network *n, size_t number, struct layer_tape *t
 		return ROSA_OK;
 	}
 	n->ops->rms_norm(n->backend, s.rows, s.width, tape->h, layer->attention_norm.value, eps, tape->rosa_u);
-	n->training->multiply(n->backend, s.rows, tape->rosa_u, layer_projections(&layer->rosa, &x, projections),
+	n->training->multiply(n->backend, s.rows, tape->rosa_u, adapter_projections(n, number, tape, projections),
 			      projections);
 	status = adapter_forward(n, number, tape, learning, tape->rosa_u, false, tape->inj, err);
 	if (status != ROSA_OK)
@@ -105,7 +116,6 @@ rosa_status network_layer_forward(network *n, size_t number, struct layer_tape *
 	const struct attention_shape attention = attention_of(n, layer);
 	const struct shape s = shape_of(n);
 	const bool post = layer->has_rosa && n->options.adapter.fusion == ROSA_POST;
-	const struct rosa_rows x = network_rows(n, number, tape);
 	struct product projections[6] = {{&layer->q.matrix, layer->q_norm.value ? tape->q_raw : tape->q, false},
 					 {&layer->k.matrix, layer->k_norm.value ? tape->k_raw : tape->k, false},
 					 {&layer->v.matrix, tape->v, false}};
@@ -117,7 +127,7 @@ rosa_status network_layer_forward(network *n, size_t number, struct layer_tape *
 	if (status != ROSA_OK)
 		return status;
 	if (post)
-		count += layer_projections(&layer->rosa, &x, projections + count);
+		count += adapter_projections(n, number, tape, projections + count);
 	n->training->multiply(n->backend, s.rows, tape->u, count, projections);
 	bias_forward(n, &layer->q_bias, s.queries, projections[0].y);
 	bias_forward(n, &layer->k_bias, s.keys, projections[1].y);
@@ -244,11 +254,12 @@ static rosa_status adapter_backward(network *n, size_t number, const struct laye
 					 .gate_b = network_grad(n, &layer->gate_b)};
 	struct rosa_source from[ROSA_MAX_SOURCES];
 	const size_t sources = network_sources_of(n, number, tape, from);
+	float *gx = !n->embedded ? n->gu : network_grad(n, &n->embedding) ? n->gembedded : NULL;
 	rosa_status status;
 
 	layer_read_batch(&n->rosa, &layer->rosa, &n->sequences, sources, from, tape->rosa.v, u);
-	status = layer_backward(&n->rosa, &layer->rosa, &n->sequences, learning, sources, from, tape->rosa.v, u, ginj,
-				&back, &grads, n->gu, err);
+	status = layer_backward(&n->rosa, &layer->rosa, &n->sequences, learning, sources, from, tape->rosa.v, u,
+				n->embedded ? n->embedded : u, ginj, &back, &grads, n->gu, gx, err);
 	/* all layers that read these q and k have gone back */
 	if (status == ROSA_OK && source && learning->qk_grad != ROSA_QK_NONE)
 		layer_project_back(&n->rosa, &layer->rosa, n->count * n->steps, u, source->gq, source->gk, &grads,

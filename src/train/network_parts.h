@@ -73,6 +73,8 @@ struct network {
 	struct layer_tape *tapes; /* [layers or 1] */
 	float **inputs;           /* [layers + 1]: the hidden state before each layer, and after the last */
 	float *u, *logits;        /* normed last state; logits of some rows */
+	float *embedded;          /* normed embeddings, which values are made of; NULL: of the layers' inputs */
+	float *gembedded;         /* the sum of their gradients; NULL: not wanted */
 	float *gh, *gu, *gx, *gq, *gk, *gv, *gattended, *ggate, *gup, *scratch_scales, *ge[2], *ggain, *ga;
 	struct rosa_batch sequences; /* scratch memory of the ROSA layers */
 	struct scratch sequence_memory;

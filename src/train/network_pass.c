@@ -36,6 +36,9 @@ static rosa_status begin(network *n, const struct batch *batch, enum past_reads 
 	n->numbers = batch->numbers;
 	n->sequences.control = (struct past_control){.reads = reads};
 	n->ops->embed(n->backend, &n->embedding.matrix, batch->count * batch->steps, batch->tokens, n->inputs[0]);
+	if (n->embedded)
+		n->ops->rms_norm(n->backend, batch->count * batch->steps, n->config.width, n->inputs[0], NULL,
+				 V_NORM_EPS, n->embedded);
 	return network_find_tokens(n, batch->tokens, err);
 }
 
@@ -113,7 +116,7 @@ rosa_status network_learn(network *n, const struct batch *batch, float scale, st
 			  rosa_error *err)
 {
 	const rosa_learning *learning = &n->options.adapter.learning;
-	const size_t layers = n->config.layers;
+	const size_t layers = n->config.layers, rows = batch->count * batch->steps;
 	rosa_status status = check(n, batch, err);
 
 	if (status == ROSA_OK)
@@ -128,6 +131,8 @@ rosa_status network_learn(network *n, const struct batch *batch, float scale, st
 		return status;
 	head(n, batch, scale, true, &(struct network_judging){0}, NULL, result);
 	network_clear_sums(n);
+	if (n->gembedded)
+		n->training->clear(n->backend, rows * n->config.width, n->gembedded);
 	for (size_t i = layers; i-- > n->lowest && status == ROSA_OK;) {
 		struct layer_tape *tape = tape_of(n, i);
 
@@ -138,8 +143,11 @@ rosa_status network_learn(network *n, const struct batch *batch, float scale, st
 		if (status == ROSA_OK)
 			status = network_layer_backward(n, i, tape, learning, err);
 	}
+	if (status == ROSA_OK && network_grad(n, &n->embedding) && n->gembedded)
+		n->training->rms_norm_back(n->backend, rows, n->config.width, n->inputs[0], NULL, V_NORM_EPS,
+					   n->gembedded, n->scratch_scales, n->gh, NULL);
 	if (status == ROSA_OK && network_grad(n, &n->embedding))
-		n->training->embed_back(n->backend, batch->count * batch->steps, n->config.width, batch->tokens, n->gh,
+		n->training->embed_back(n->backend, rows, n->config.width, batch->tokens, n->gh,
 					network_grad(n, &n->embedding));
 	return status;
 }

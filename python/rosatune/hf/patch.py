@@ -28,6 +28,7 @@ from transformers.models.qwen2 import modeling_qwen2
 from transformers.models.qwen3 import modeling_qwen3
 
 from ..errors import InvalidArgument
+from ..nn import normed_embeddings
 from ..sources import Lookup, Reads
 from .cache import Shared, WindowEntry, adopt
 from .masks import FLASH, Columns, Rows, build, for_steps
@@ -78,7 +79,10 @@ class _RosaLayer:
                 state = cache.layers[attention.layer_idx].retrieval(self.rosa, hidden_states.shape[0])
             # The adapter may have a finer dtype than the model, so that small updates are not lost.
             read = attended.to(self.rosa.out_proj.weight.dtype)
-            pending = self.rosa.launch(read, state=state, valid=rosa_step["valid"], found=rosa_step["found"])
+            made_of = rosa_step["embeds"] if self.rosa.config.v_from == "embeddings" else None
+            pending = self.rosa.launch(
+                read, state=state, valid=rosa_step["valid"], found=rosa_step["found"], embeds=made_of
+            )
             if self.rosa.fusion == "pre":
                 attended = self.input_layernorm(self.rosa.mix(hidden_states, self.rosa.collect(pending)))
         hidden_states = hidden_states + _attend(attention, rosa_step["instead"], hidden_states=attended, **kwargs)[0]
@@ -164,6 +168,7 @@ def prepare(stack: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     step = {
         "valid": valid,
         "found": _look_up(stack, given, ids, valid),
+        "embeds": normed_embeddings(embeds) if stack.rosatune.config.v_from == "embeddings" else None,
         "flash": implementation in FLASH,
         "instead": instead,
         "window_mask": None,
