@@ -168,7 +168,7 @@ def prepare(stack: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     step = {
         "valid": valid,
         "found": _look_up(stack, given, ids, valid),
-        "embeds": normed_embeddings(embeds) if stack.rosatune.config.v_from == "embeddings" else None,
+        "embeds": made_of(stack, embeds),
         "flash": implementation in FLASH,
         "instead": instead,
         "window_mask": None,
@@ -189,6 +189,11 @@ def prepare(stack: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     given["attention_mask"] = embeds.new_empty((0, 0, 0, 0))
     given["rosa_step"] = step
     return (), given
+
+
+def made_of(stack: Any, embeds: Tensor) -> Optional[Tensor]:
+    """What values are made of, where that is not the layer's input."""
+    return normed_embeddings(embeds) if stack.rosatune.config.v_from == "embeddings" else None
 
 
 def check_ids(ids: Tensor, vocabulary: int) -> None:

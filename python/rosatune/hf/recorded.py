@@ -39,7 +39,7 @@ from ..torch._places import TensorPlaces
 from .attach import attachment, stack_of
 from .cache import Shared
 from .masks import NEVER
-from .patch import HOST_IDS, check_ids, notice_length
+from .patch import HOST_IDS, check_ids, made_of, notice_length
 from .pointer import unwrapped
 
 __all__ = ["recorded"]
@@ -453,6 +453,7 @@ class _Recorder:
             gone = self._sinks <= there["time"] - self._plan.window  # a sink inside the window is there already
             step["window_mask"] = torch.cat([gone, self._open], 1)[:, None, None]
         embeds = self._stack.embed_tokens(there["ids"])
+        step["embeds"] = made_of(self._stack, embeds)
         # the method itself, as hooks would prepare the step again
         found = type(self._stack).forward(
             self._stack, inputs_embeds=embeds, position_ids=there["positions"], past_key_values=self, use_cache=True,
