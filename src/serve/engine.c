@@ -217,39 +217,43 @@ static void bound_memory(engine *e)
 	}
 }
 
-/* Those that write come first, in the order in which they came: the decoder makes one product of neighbours whose
- * logits are wanted. Returns how many read. */
+/* Those with the least to read come first. So those that write stand side by side: the decoder makes one product of
+ * neighbours whose logits are wanted. Returns how many read. */
 static size_t sort_running(engine *e)
 {
-	size_t writers = 0;
+	size_t readers = 0;
 
 	for (size_t i = 0; i < e->running_count; i++) {
 		struct serve_task *task = e->running[i];
+		const size_t due = serve_task_due(task);
+		size_t place = i;
 
-		if (serve_task_due(task) > 1)
-			continue;
-		memmove(e->running + writers + 1, e->running + writers, (i - writers) * sizeof(*e->running));
-		e->running[writers++] = task;
+		for (; place > 0 && serve_task_due(e->running[place - 1]) > due; place--)
+			e->running[place] = e->running[place - 1];
+		e->running[place] = task;
+		readers += due > 1;
 	}
-	return e->running_count - writers;
+	return readers;
 }
 
-/* What each task reads in this turn. Returns whether some of it is a prompt. */
+/* What each task reads in this turn. Half of the rows for readers are divided evenly, so that everyone gets on; the
+ * others go to those who will have read all soonest: if all went on evenly, all would wait for the end of the last.
+ * Returns whether some of it is a prompt. */
 static bool plan(engine *e)
 {
-	const size_t chunk = e->model->options.chunk, readers = sort_running(e);
-	size_t share;
+	const size_t chunk = e->model->options.chunk, readers = sort_running(e),
+		     rows = readers == e->running_count ? chunk : chunk / READ_SHARE,
+		     even = readers && rows / 2 > readers ? rows / 2 / readers : 1;
+	size_t extra = rows > even * readers ? rows - even * readers : 0;
 
-	share = readers == e->running_count ? chunk : chunk / READ_SHARE;
-	share = readers ? share / readers : 1;
-	share = share ? share : 1;
 	for (size_t i = 0; i < e->running_count; i++) {
 		const struct serve_task *task = e->running[i];
-		const size_t due = serve_task_due(task);
+		const size_t due = serve_task_due(task), most = due > 1 ? even + extra : 1;
 		/* With a window the state where the answer begins is kept, so the prompt's last token is read alone. */
-		const bool apart = e->model->options.window && due > 1 && due <= share;
+		const bool apart = e->model->options.window && due > 1 && due <= most;
 
-		e->pieces[i] = serve_task_plan(task, apart ? due - 1 : share);
+		e->pieces[i] = serve_task_plan(task, apart ? due - 1 : most);
+		extra = due > 1 ? most - e->pieces[i].count : extra;
 	}
 	return readers > 0;
 }
