@@ -14,7 +14,7 @@ import time
 
 sys.dont_write_bytecode = True
 from tiny_model import (
-    LIMIT, PROGRAM, SPECIAL, THETA, THINKING, WINDOW, Base, find_place, logits, main, message, out, receptive,
+    LIMIT, PROGRAM, SPECIAL, THETA, THINKING, WINDOW, Base, find_place, logits, main, message, out, receptive, run,
     write_adapter, write_pointer,
 )
 
@@ -513,6 +513,30 @@ class Together(Base):
             connection.close()
             server.until("requests_cancelled_total", 1)
             server.complete("a", max_tokens=1)
+
+
+class Tasks(Base):
+    def test_lines_of_ruler_score_as_in_eval(self):
+        """A task of RULER asked through the server, scored by `score`, beside the same task run by `eval`."""
+        prompts = [STORY * n + " The ferryman's number is 417. What is it?" for n in range(1, 6)]
+        lines = [{"index": i, "input": prompt, "outputs": [letter], "length": len(prompt)}
+                 for i, (prompt, letter) in enumerate(zip(prompts, "qeyi7"))]
+        with open("niah_single_1.jsonl", "w", encoding="utf-8") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+        result = json.loads(run("eval", "--model", "plain.gguf", *WINDOW, "--conditions", "window", "--tokens", "12",
+                                "--out", "eval.jsonl", "--json", "niah_single_1.jsonl").stdout)
+        wanted = result["tasks"]["niah_single_1"]["conditions"]["window"]["score"]
+        with Server(*WINDOW) as server:
+            for line in lines:
+                line["pred"] = text(server.complete(line["input"], max_tokens=12, **GREEDY))
+        with open("eval.jsonl", encoding="utf-8") as file:
+            records = [json.loads(line) for line in file][1:]
+        self.assertEqual([line["pred"] for line in lines], [record["answer"] for record in records])
+        with open("asked.jsonl", "w", encoding="utf-8") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+        scored = json.loads(run("score", "--metric", "match-all", "--json", "asked.jsonl").stdout)
+        self.assertEqual(scored["files"]["asked.jsonl"]["score"], wanted)
+        self.assertGreater(wanted, 0)
 
 
 class Soak(Base):
