@@ -333,25 +333,6 @@ def read(shape, args, report, clock, what):
 # ------------------------------------------------------------------------------------------------------------ kernels
 
 
-# Other ways to launch a kernel, beside the one that is in use (constants of _read_kernels.py).
-VARIANTS = {
-    "read": [dict(UNIT=1), dict(UNIT=1, TILE=2048), dict(TILE=512), dict(TILE=2048), dict(TILE=4096)],
-    "levels and strength": [dict(UNIT=1, BLOCK=1024), dict(UNIT=1), dict(BLOCK=64), dict(BLOCK=256), dict(SPAN=64),
-                            dict(SPAN=256), dict(TILE=512), dict(TILE=2048)],
-    "values": [dict(VALUES=(entries, warps)) for entries, warps in ((2, 2), (2, 8), (4, 2), (4, 4), (4, 8), (8, 8))],
-}
-
-
-@contextlib.contextmanager
-def launched_by(module, constants):
-    before = {name: getattr(module, name) for name in constants}
-    vars(module).update(constants)
-    try:
-        yield
-    finally:
-        vars(module).update(before)
-
-
 def kernels(shape, args, report, clock):
     from rosatune.torch import _read_kernels
     from triton.testing import do_bench_cudagraph
@@ -394,12 +375,9 @@ def kernels(shape, args, report, clock):
     report.table([("shape", "shape", ""), ("kernel", "kernel", ""), ("us", "microseconds", ".1f"), ("mb", "MB", ".1f"),
                   ("share", "of a copy", ".0%")])
     for name, (go, moved) in work.items():
-        for variant in [{}, *(VARIANTS.get(name, []) if args.variants else [])]:
-            with launched_by(_read_kernels, variant):
-                seconds = do_bench_cudagraph(go, rep=50, return_mode="median") / 1e3
-            row = {} if moved is None else {"mb": moved / 1e6, "share": moved / seconds / copy}
-            label = ", ".join([name, *(f"{key} {value}" for key, value in variant.items())])
-            report.add(shape=shape, kernel=label, us=seconds * 1e6, **row)
+        seconds = do_bench_cudagraph(go, rep=50, return_mode="median") / 1e3
+        row = {} if moved is None else {"mb": moved / 1e6, "share": moved / seconds / copy}
+        report.add(shape=shape, kernel=name, us=seconds * 1e6, **row)
 
 
 def main(words=None):
@@ -421,7 +399,6 @@ def main(words=None):
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     compiled = dict(action=common.argparse.BooleanOptionalAction, help="compile layers; on a GPU by default")
     parser.add_argument("--compile", default=None, **compiled)
-    parser.add_argument("--variants", action="store_true", help="of kernels: other ways to launch them too")
     parser.add_argument("--graph", action="store_true", help="record training steps as CUDA graphs")
     parser.add_argument("--only", choices=["free", "frozen"], help="of the two kinds of training")
     args = parser.parse_args(words)

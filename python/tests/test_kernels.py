@@ -442,9 +442,9 @@ KINDS = {
 # Kernels with the constants that they have for SmolLM2's 576 channels.
 BUILT = {
     "_pack_kernel": dict(SLOPE=True, ROWS=64, BYTES=8),
-    "_read_kernel": dict(LINKS=4, GAIN=True, GATE=True, TIME=16, UNITS=8, UNIT=8),
-    "_level_kernel": dict(GAIN=True, GATE=True, STEPS=128, TIME=16, UNITS=8, UNIT=8),
-    "_strength_kernel": dict(GAIN=True, GATE=True, TIME=128, WIDE=16, BLOCKS=16),
+    "_read_kernel": dict(LINKS=4, GAIN=True, GATE=True, TIME=16, COLUMNS=64),
+    "_level_kernel": dict(GAIN=True, GATE=True, STEPS=128, TIME=16, COLUMNS=64),
+    "_strength_kernel": dict(GAIN=True, GATE=True, TIME=1024, WIDE=16),
     "_value_kernel": dict(SLOPE=True, GAIN=True, GATE=True, ENTRIES=2, COLUMNS=1024),
     "_gate_kernel": dict(ROWS=64, COLUMNS=64),
     "_gate_back_kernel": dict(ROWS=128, COLUMNS=64),

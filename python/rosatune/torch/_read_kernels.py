@@ -38,22 +38,15 @@ __all__ = ["gate", "gate_backward", "pack", "read", "read_backward"]
 
 GAINS = 10  # columns of a table of gains
 WIDE = 16  # the same as a power of two
-BLOCK = 128  # steps of a program of strength
+BLOCK = 1024  # steps of a program of strength
 TILE = 1024  # numbers that a program of read or levels has in hand at once, by two warps: the fastest on an H200
 SPAN = 128  # steps whose sums a program of levels keeps in registers
-UNIT = 8  # channels whose bits are loaded at once, where routes are whole bytes
-VALUES = (2, 4)  # reads that a program of values has in hand at once, and its warps
 
 
 def _columns(count: int, most: int) -> int:
     """The greatest power of two up to ``most`` that divides ``count``; if it is small, the next power instead."""
     divisor = count & -count
     return min(most, divisor if divisor >= 32 else _power(count))
-
-
-def _unit(per: int) -> int:
-    """Channels whose bits are loaded at once, for routes of ``per`` channels."""
-    return UNIT if per % UNIT == 0 else 1
 
 
 # ------------------------------------------------------------------------------------------------------------- packing
@@ -108,18 +101,10 @@ def _weighed(length, gain, z, scale, at, row, step, live, GAIN: tl.constexpr, GA
 
 
 @triton.jit
-def _channels(block, r, per, UNITS: tl.constexpr, UNIT: tl.constexpr):
-    """Channels [UNITS, UNIT] of a block of route r, and which of them exist."""
-    j = block * UNITS * UNIT + tl.arange(0, UNITS)[:, None] * UNIT + tl.arange(0, UNIT)[None, :]
-    return r * per + j, j < per
-
-
-@triton.jit
-def _bits(values, row, first, known, c, hit, UNITS: tl.constexpr, UNIT: tl.constexpr):
-    """The bits of channels c [UNITS, UNIT] in rows of packed values; a unit's are in one byte, loaded once for all."""
-    i = first + tl.arange(0, UNITS) * UNIT
-    byte = tl.load(values + row[:, None] + (i // 8)[None, :], mask=hit[:, None] & known[None, :], other=0)
-    return (byte.to(tl.int32)[:, :, None] >> (c % 8)[None, :, :]) & 1
+def _bits(values, row, c, exists):
+    """The bits of channels c in rows of packed values."""
+    byte = tl.load(values + row[:, None] + (c // 8)[None, :], mask=exists, other=0).to(tl.int32)
+    return (byte >> (c % 8)[None, :]) & 1
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
@@ -128,28 +113,27 @@ def _bits(values, row, first, known, c, hit, UNITS: tl.constexpr, UNIT: tl.const
 @triton.jit
 def _read_kernel(
     values, tau, length, gain, z, e0, e1, y, scale, batch, routes, per, steps, kept, channels, width,
-    LINKS: tl.constexpr, GAIN: tl.constexpr, GATE: tl.constexpr, TIME: tl.constexpr, UNITS: tl.constexpr,
-    UNIT: tl.constexpr,
+    LINKS: tl.constexpr, GAIN: tl.constexpr, GATE: tl.constexpr, TIME: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(2).to(tl.int64)
-    blocks = tl.cdiv(per, UNITS * UNIT)
-    r, block = tl.program_id(1) // blocks, tl.program_id(1) % blocks
-    c, known = _channels(block, r, per, UNITS, UNIT)
-    begin = block * UNITS * UNIT
+    blocks = tl.cdiv(per, COLUMNS)
+    r = tl.program_id(1) // blocks
+    j = (tl.program_id(1) % blocks) * COLUMNS + tl.arange(0, COLUMNS)
+    c = r * per + j
+    known = j < per
     t = tl.program_id(0) * TIME + tl.arange(0, TIME)
-    total = tl.zeros([TIME, UNITS, UNIT], tl.float32)
+    total = tl.zeros([TIME, COLUMNS], tl.float32)
     for link in tl.static_range(LINKS):  # unrolled, so that the loads of all links are under way at once
         at = ((link * batch + b) * routes + r) * steps + t
         d = tl.load(tau + at, mask=t < steps, other=-1)
         hit = d >= 0
         weight = _weighed(length, gain, z, scale, at, link * routes + r, b * steps + t, hit, GAIN, GATE)
-        there = begin + tl.arange(0, UNITS) * UNIT < per
-        bit = _bits(values, (b * kept + d) * width, r * per + begin, there, c, hit, UNITS, UNIT)
+        bit = _bits(values, (b * kept + d) * width, c, hit[:, None] & known[None, :])
         low = tl.load(e0 + link * channels + c, mask=known, other=0)
         high = tl.load(e1 + link * channels + c, mask=known, other=0)
-        total += tl.where(bit == 1, high[None, :, :], low[None, :, :]) * weight[:, None, None]
-    to = y + (b * steps + t)[:, None, None] * channels + c[None, :, :]
-    tl.store(to, total.to(y.dtype.element_ty), mask=(t < steps)[:, None, None] & known[None, :, :])
+        total += tl.where(bit == 1, high[None, :], low[None, :]) * weight[:, None]
+    to = y + (b * steps + t)[:, None] * channels + c[None, :]
+    tl.store(to, total.to(y.dtype.element_ty), mask=(t < steps)[:, None] & known[None, :])
 
 
 def read(
@@ -160,14 +144,14 @@ def read(
     links, batch, routes, steps = tau.shape
     channels, per = e0.shape[1], e0.shape[1] // routes
     y = torch.empty(batch, steps, channels, dtype=kind, device=tau.device)
-    wide, unit = _columns(per, 64), _unit(per)
+    wide = _columns(per, 64)
     high = max(8, TILE // wide)
     grid = (triton.cdiv(steps, high), routes * triton.cdiv(per, wide), batch)
     with _on(y):
         _read_kernel[grid](
             values, tau, length, tau if gain is None else gain, tau if z is None else z, e0, e1, y, scale,
             batch, routes, per, steps, values.shape[1], channels, values.shape[2],
-            links, gain is not None, z is not None, high, wide // unit, unit, num_warps=2,
+            links, gain is not None, z is not None, high, wide, num_warps=2,
         )  # fmt: skip
     return y
 
@@ -179,34 +163,32 @@ def read(
 def _level_kernel(
     gy, values, tau, length, gain, z, e0, e1, gweight, parts, scale,
     batch, routes, per, steps, kept, channels, width, links,
-    GAIN: tl.constexpr, GATE: tl.constexpr, STEPS: tl.constexpr, TIME: tl.constexpr, UNITS: tl.constexpr,
-    UNIT: tl.constexpr,
+    GAIN: tl.constexpr, GATE: tl.constexpr, STEPS: tl.constexpr, TIME: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     link, span = tl.program_id(0) % links, tl.program_id(0) // links
-    blocks = tl.cdiv(per, UNITS * UNIT)
+    blocks = tl.cdiv(per, COLUMNS)
     r, block = tl.program_id(1) // blocks, tl.program_id(1) % blocks
     b = tl.program_id(2).to(tl.int64)
-    c, known = _channels(block, r, per, UNITS, UNIT)
-    there = block * UNITS * UNIT + tl.arange(0, UNITS) * UNIT < per
+    j = block * COLUMNS + tl.arange(0, COLUMNS)
+    c = r * per + j
+    known = j < per
     low = tl.load(e0 + link * channels + c, mask=known, other=0)
     high = tl.load(e1 + link * channels + c, mask=known, other=0)
     first = ((link * batch + b) * routes + r) * steps
     to = gweight + block * links * batch * routes * steps + first
     # Sums over steps stay in registers until the span is done: adding up columns takes a barrier, adding tiles does not.
-    lower = tl.zeros([TIME, UNITS, UNIT], tl.float32)
-    upper = tl.zeros([TIME, UNITS, UNIT], tl.float32)
+    lower = tl.zeros([TIME, COLUMNS], tl.float32)
+    upper = tl.zeros([TIME, COLUMNS], tl.float32)
     for begin in range(span * STEPS, tl.minimum(span * STEPS + STEPS, steps), TIME):
         t = begin + tl.arange(0, TIME)
         d = tl.load(tau + first + t, mask=t < steps, other=-1)
         hit = d >= 0
         weight = _weighed(length, gain, z, scale, first + t, link * routes + r, b * steps + t, hit, GAIN, GATE)
-        exists = hit[:, None, None] & known[None, :, :]
-        bit = _bits(values, (b * kept + d) * width, r * per + block * UNITS * UNIT, there, c, hit, UNITS, UNIT)
-        at = (b * steps + t)[:, None, None] * channels + c[None, :, :]
-        g = tl.load(gy + at, mask=exists, other=0).to(tl.float32)
-        felt = tl.sum(tl.sum(g * tl.where(bit == 1, high[None, :, :], low[None, :, :]), 2), 1)
-        tl.store(to + t, felt, mask=t < steps)
-        share = g * weight[:, None, None]
+        exists = hit[:, None] & known[None, :]
+        bit = _bits(values, (b * kept + d) * width, c, exists)
+        g = tl.load(gy + (b * steps + t)[:, None] * channels + c[None, :], mask=exists, other=0).to(tl.float32)
+        tl.store(to + t, tl.sum(g * tl.where(bit == 1, high[None, :], low[None, :]), 1), mask=t < steps)
+        share = g * weight[:, None]
         lower += tl.where(bit == 1, 0.0, share)
         upper += tl.where(bit == 1, share, 0.0)
     spans = tl.num_programs(0) // links
@@ -218,7 +200,7 @@ def _level_kernel(
 @triton.jit
 def _strength_kernel(
     gweight, length, gain, z, gz, parts, scale, batch, routes, steps, links, blocks,
-    GAIN: tl.constexpr, GATE: tl.constexpr, TIME: tl.constexpr, WIDE: tl.constexpr, BLOCKS: tl.constexpr,
+    GAIN: tl.constexpr, GATE: tl.constexpr, TIME: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(1).to(tl.int64)
     t = tl.program_id(0) * TIME + tl.arange(0, TIME)
@@ -228,9 +210,10 @@ def _strength_kernel(
     to = parts + (b * tl.num_programs(0) + tl.program_id(0)) * links * routes * WIDE
     for row in range(links * routes):
         at = ((row // routes * batch + b) * routes + row % routes) * steps + t
-        block = tl.arange(0, BLOCKS)[:, None]
-        mine = gweight + block.to(tl.int64) * links * batch * routes * steps + at[None, :]
-        felt = tl.sum(tl.load(mine, mask=(block < blocks) & inside[None, :], other=0), 0) * scale
+        felt = tl.zeros([TIME], tl.float32)
+        for block in range(blocks):
+            felt += tl.load(gweight + block * links * batch * routes * steps + at, mask=inside, other=0)
+        felt = felt * scale
         factor = felt
         if GAIN:
             long = tl.minimum(tl.load(length + at, mask=inside, other=0).to(tl.int32), 9)
@@ -294,23 +277,22 @@ def read_backward(
     gv = ggain = gz = ge0 = ge1 = None
     with _on(gy):
         if any(wanted[1:]):
-            wide, unit = _columns(per, 64), _unit(per)
+            wide = _columns(per, 64)
             high = min(max(8, TILE // wide), SPAN)
             blocks, spans = triton.cdiv(per, wide), triton.cdiv(steps, SPAN)
             gweight = torch.empty(blocks, *tau.shape, device=gy.device)
             parts = torch.empty(batch * spans, 2, links, channels, device=gy.device)
             _level_kernel[spans * links, routes * blocks, batch](
                 gy, values, tau, length, *tables, e0, e1, gweight, parts, scale, batch, routes, per, steps,
-                values.shape[1], channels, values.shape[2], links, *uses, SPAN, high, wide // unit, unit, num_warps=2,
+                values.shape[1], channels, values.shape[2], links, *uses, SPAN, high, wide, num_warps=2,
             )  # fmt: skip
             ge0, ge1 = parts[:, 0].sum(0), parts[:, 1].sum(0)
             if wanted[1] or wanted[2]:
                 gz = torch.empty(batch, steps, device=gy.device)
                 parts = torch.empty(batch * triton.cdiv(steps, BLOCK), links * routes, WIDE, device=gy.device)
                 _strength_kernel[triton.cdiv(steps, BLOCK), batch](
-                    gweight, length, *tables, gz, parts, scale, batch, routes, steps, links, blocks, *uses, BLOCK, WIDE,
-                    _power(blocks),
-                )  # fmt: skip
+                    gweight, length, *tables, gz, parts, scale, batch, routes, steps, links, blocks, *uses, BLOCK, WIDE
+                )
                 ggain = parts.sum(0)[:, :GAINS].contiguous() if uses[0] else None
         if wanted[0]:
             gv = torch.empty(gy.shape, dtype=gy.dtype, device=gy.device)
@@ -318,8 +300,7 @@ def read_backward(
             grid = (steps, routes * triton.cdiv(per, wide), batch)
             _value_kernel[grid](
                 gy, gy if v is None else v, slopes, entry, first, length, *tables, e0, e1, gv, scale,
-                batch, routes, per, steps, channels, values.shape[2], links, v is None, *uses, VALUES[0], wide,
-                num_warps=VALUES[1],
+                batch, routes, per, steps, channels, values.shape[2], links, v is None, *uses, 2, wide,
             )  # fmt: skip
     return tuple(x if asked else None for x, asked in zip((gv, ggain, gz, ge0, ge1), wanted))
 
