@@ -495,7 +495,8 @@ def test_cache_crop_select_repeat_reset():
     torch.testing.assert_close(model(ids[:, 5:20], past_key_values=cache).logits, whole[:, 5:20], **CLOSE)
     with pytest.raises(ValueError, match="cannot crop 21 steps"):
         cache.crop(-21)
-    cache.crop(-2)
+    cache.crop(torch.tensor(-2))  # as drafts do
+    assert type(cache.get_seq_length()) is int
     cache.batch_select_indices(torch.tensor([2, 0]))
     cache.batch_repeat_interleave(2)
     rows = [2, 2, 0, 0]

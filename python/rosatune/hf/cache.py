@@ -108,6 +108,7 @@ class RetrievalEntry(DynamicLayer):
 
     def _steps_to_forget(self, tokens_to_remove: int) -> int:
         length = self.get_seq_length()
+        tokens_to_remove = int(tokens_to_remove)  # drafts give a tensor of the device, which would make the length one
         steps = -tokens_to_remove if tokens_to_remove <= 0 else max(length - tokens_to_remove, 0)
         if steps > length:
             raise InvalidArgument(f"cannot crop {steps} steps from a cache that holds {length}")
