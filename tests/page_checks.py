@@ -145,10 +145,19 @@ class Page(Base):
 
     def test_what_goes_wrong_is_said(self):
         with self.page(*MEMORY) as (server, page):
-            page.run("find('most').value = 100000; find('question').value = 'Go on.'; ask()")
-            page.until("document.querySelectorAll('.with .token').length > 20")
-            page.run("find('stop').click()")
+            page.run("""(() => {
+                const add = Turn.prototype.add;
+                Turn.prototype.add = function (...more) {
+                    add.apply(this, more);
+                    if (this.tokens.length > 20)
+                        find("stop").click();
+                };
+                find("most").value = 100000;
+                find("question").value = "Go on.";
+                ask();
+            })()""")
             self.idle(page)
+            self.assertGreater(page.run("document.querySelectorAll('.with .token').length"), 20)
             self.assertEqual(page.text("#status"), "Stopped.")
             server.until("requests_processing", 0)
         with self.page(*MEMORY, "--memory", "300k") as (_, page):

@@ -256,7 +256,7 @@ class Turn {
 
 	markOf(position, length, className) {
 		const width = Math.max(1000 / this.context.count, 2.5);
-		const height = Math.min(48, 6 + 10 * Math.log2(length));
+		const height = Math.min(48, 8 + 10 * Math.log2(length));
 		return rectangle(this.x(position), 48 - height, width, height, className);
 	}
 
@@ -420,7 +420,11 @@ class Turn {
 
 /* -------------------------------------------------------------------------------------------------------- meters -- */
 
-/* Tokens per second, over the time since the first of them. */
+function showSpeed(meter, speed) {
+	meter.textContent = `${number.format(+speed.toFixed(speed < 10 ? 1 : 0))} tokens/s`;
+}
+
+/* Tokens per second as they come, over the time since the first of them. */
 class Speed {
 	constructor(meter) {
 		this.meter = find(meter);
@@ -433,9 +437,25 @@ class Speed {
 			this.began = now;
 			this.first = tokens;
 		} else if (tokens > this.first && now - this.began > 200) {
-			const speed = (1000 * (tokens - this.first)) / (now - this.began);
-			this.meter.textContent = `${number.format(+speed.toFixed(speed < 10 ? 1 : 0))} tokens/s`;
+			showSpeed(this.meter, (1000 * (tokens - this.first)) / (now - this.began));
 		}
+	}
+}
+
+/* What the server counts. Its own speeds are told when it has finished something. */
+let counted = {};
+
+function readSpeeds(metric) {
+	const now = {
+		reading: [metric("prompt_tokens_total") - metric("cached_tokens_total"), metric("prompt_seconds_total")],
+		writing: [metric("tokens_predicted_total"), metric("tokens_predicted_seconds_total")],
+	};
+
+	for (const [name, [tokens, seconds]] of Object.entries(now)) {
+		const [before, since] = counted[name] || [tokens, seconds];
+		if (tokens > before && seconds > since)
+			showSpeed(find("meter-" + name), (tokens - before) / (seconds - since));
+		counted[name] = [tokens, seconds];
 	}
 }
 
@@ -443,6 +463,8 @@ async function readMetrics() {
 	try {
 		const text = await (await call("/metrics")).text();
 		const metric = (name) => +(text.match(new RegExp(`^rosatune:${name} (\\S+)$`, "m"))?.[1] || 0);
+		if (!running)
+			readSpeeds(metric);
 		const used = metric("session_bytes") + metric("running_bytes");
 
 		find("meter-server").value = props.memory_bytes ? used / props.memory_bytes : 0;
