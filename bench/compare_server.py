@@ -118,10 +118,9 @@ class Texts:
         return f"{self.at}. " + " ".join(self.words[place : place + words])
 
 
-def together(server, texts, arguments, clients):
-    """One round: tokens per second, per second of processor time, and the median time to the first text."""
-    # Somewhat more than a token to a word.
-    prompts = [texts.piece(int(arguments.prompt * 0.6)) for _ in range(clients)]
+def together(server, prompts, arguments):
+    """A client for each prompt: tokens per second, per second of processor time, the median time to the first text."""
+    clients = len(prompts)
     answers = [None] * clients
 
     def client(i):
@@ -158,8 +157,10 @@ def compare_clients(arguments, report, texts):
     for clients in arguments.clients:
         rounds = {name: [] for name in servers}
         for _ in range(arguments.rounds):
+            # Somewhat more than a token to a word.
+            prompts = [texts.piece(int(arguments.prompt * 0.6)) for _ in range(clients)]
             for name, server in servers.items():
-                rounds[name].append(together(server, texts, arguments, clients))
+                rounds[name].append(together(server, prompts, arguments))
         found = {name: best(each) for name, each in rounds.items()}
         for name, row in found.items():
             ratios = {f"{key}_ratio": row[key] / found["llama.cpp"][key] for key in ("rate", "work", "first")
