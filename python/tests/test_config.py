@@ -186,7 +186,9 @@ def test_dictionaries_and_files(tmp_path: Path) -> None:
     assert RosaConfig.load(file) == RosaConfig.paper(bits=4, window=64)
     assert RosaConfig.from_dict({"bits": 4, "window": 64}) == RosaConfig.paper(bits=4, window=64)
     file.write_text(json.dumps({"format": 2, "options": {"bits": 4, "window": 64}}))
-    assert RosaConfig.load(file) == RosaConfig(bits=4, window=64)
+    assert RosaConfig.load(file) == RosaConfig(bits=4, window=64, v_from="layer")
+    # and one from before values could be made of embeddings
+    assert RosaConfig.from_dict({"source": "tokens"}) == RosaConfig(v_from="layer")
 
 
 def test_files_that_are_refused(tmp_path: Path) -> None:
