@@ -719,6 +719,20 @@ class Refusals(Base):
                         connection.recv(1000)
             self.assertEqual(json.loads(server.get("/health")), {"status": "ok"})
 
+    def test_names_of_other_sites(self):
+        """A page of another site whose name leads here is refused, unless a key protects the server."""
+        with open("key", "w", encoding="utf-8") as file:
+            file.write("sk-secret\n")
+        name = {"Host": "evil.example:80"}
+        with Server() as server:
+            status, _, body = server.request("GET", "/v1/models", headers=name)
+            self.assertEqual(status, 403, body)
+            self.assertIn("--api-key-file", json.loads(body)["error"]["message"])
+            self.assertEqual(server.request("GET", "/v1/models", headers={"Host": "localhost:1"})[0], 200)
+        with Server("--api-key-file", "key") as server:
+            name["Authorization"] = "Bearer sk-secret"
+            self.assertEqual(server.request("GET", "/v1/models", headers=name)[0], 200)
+
     def test_keys(self):
         with open("key", "w", encoding="utf-8") as file:
             file.write("sk-secret\n")

@@ -1,5 +1,6 @@
 /* The parts of the server that need no model: requests, the choice of a session, keys, scores, events. */
 #include "serve/api_key.h"
+#include "serve/host_name.h"
 #include "serve/exchange.h"
 #include "support_test.h"
 
@@ -353,6 +354,41 @@ static void keys_must_be_whole(void **state)
 		assert_int_equal(api_key_fits("abc", cases[i].given), cases[i].fits);
 }
 
+static void names_of_other_sites_are_told(void **state)
+{
+	static const struct {
+		const char *given;
+		bool plain;
+	} cases[] = {{NULL, true},
+		     {"127.0.0.1", true},
+		     {"127.0.0.1:8080", true},
+		     {"10.1.2.3:1", true},
+		     {"[::1]:8080", true},
+		     {"[::1]", true},
+		     {"localhost", true},
+		     {"LocalHost:80", true},
+		     {"a.localhost:80", true},
+		     {"evil.example", false},
+		     {"evil.example:8080", false},
+		     {"127.0.0.1.evil.example", false},
+		     {"evillocalhost", false},
+		     {"localhost.evil.example", false},
+		     {"[evil.example]", false},
+		     {"[127.0.0.1]", false},
+		     {"[", false},
+		     {"", false},
+		     {":80", false}};
+	char longest[400];
+
+	for (size_t i = 0; i < COUNT(cases); i++)
+		assert_int_equal(host_is_plain(cases[i].given), cases[i].plain);
+	memset(longest, 'a', sizeof(longest));
+	longest[sizeof(longest) - 1] = 0;
+	assert_false(host_is_plain(longest));
+	assert_true(host_is_loopback("127.0.0.1") && host_is_loopback("::1") && host_is_loopback("localhost"));
+	assert_false(host_is_loopback("0.0.0.0"));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -370,6 +406,7 @@ int main(void)
 	    cmocka_unit_test(reading_is_told_until_something_is_written),
 	    cmocka_unit_test(a_stream_that_fails_says_so),
 	    cmocka_unit_test(keys_must_be_whole),
+	    cmocka_unit_test(names_of_other_sites_are_told),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,6 +11,7 @@
 #include "cli/interrupt.h"
 #include "cli/models.h"
 #include "serve/api_key.h"
+#include "serve/host_name.h"
 #include "serve/server.h"
 
 #include <signal.h>
@@ -146,8 +147,7 @@ static void greet(const struct job *job)
 {
 	const bool six = strchr(job->host, ':') != NULL;
 
-	if (!job->key && strcmp(job->host, "127.0.0.1") != 0 && strcmp(job->host, "localhost") != 0 &&
-	    strcmp(job->host, "::1") != 0)
+	if (!job->key && !host_is_loopback(job->host))
 		complain("serve", "note: without --api-key-file anyone who can reach %s can use the model", job->host);
 	printf("serving %s at http://%s%s%s:%u/v1; %llu at a time; texts: %.1f MiB, at most %llu kept", job->model_name,
 	       six ? "[" : "", job->host, six ? "]" : "", (unsigned)server_port(job->server),

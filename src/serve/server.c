@@ -14,6 +14,7 @@
 
 #include "base/status.h"
 #include "serve/api_key.h"
+#include "serve/host_name.h"
 #include "serve/exchange.h"
 #include "serve/page.h"
 #include "serve/prompt_encode.h"
@@ -435,6 +436,11 @@ static void look_at_head(struct visit *visit, const char *url, const char *metho
 		 !api_key_fits(key, MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Authorization")))
 		api_fail(&visit->error, 401, NULL, "invalid_api_key",
 			 "the API key is missing or wrong: send 'Authorization: Bearer KEY'");
+	else if (!key && host_is_loopback(visit->server->options.host) &&
+		 !host_is_plain(MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Host")))
+		api_fail(&visit->error, 403, NULL, "host_not_allowed",
+			 "a server for this machine alone answers to its address or localhost; to use another name, "
+			 "start it with --api-key-file");
 	else if (strcmp(method, visit->route->method) != 0)
 		api_fail(&visit->error, 405, NULL, "method_not_allowed", "%.20s cannot be used with %.100s, only %s",
 			 method, url, visit->route->method);
