@@ -116,13 +116,17 @@ class Case(unittest.TestCase):
         self.assertEqual([name for name in checkpoints(out) if name.startswith("step-")], checkpoints(wanted))
 
     def close(self, ours, theirs):
-        """The same steps, but for the order in which floats were added."""
+        """The same steps, but for the order in which floats were added. That may turn a value bit whose number is next
+        to 0, and then a step differs by more than rounding."""
         self.assertEqual(len(log(ours)), len(log(theirs)))
+        apart = []
         for a, b in zip(log(ours), log(theirs)):
             self.assertEqual((a["step"], a["tokens"], a["rate"]), (b["step"], b["tokens"], b["rate"]))
             for key in ("loss", "valid_loss"):
                 self.assertEqual(key in a, key in b)
-                self.assertAlmostEqual(a.get(key, 0), b.get(key, 0), delta=1e-4)
+                apart.append(abs((a.get(key) or 0) - (b.get(key) or 0)))
+        self.assertLess(max(apart), 1e-3)
+        self.assertLessEqual(sum(x > 1e-5 for x in apart), 1)
 
 
 # ------------------------------------------------------------------------------------------------------------- training
