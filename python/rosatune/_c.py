@@ -350,6 +350,7 @@ PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "rosa_cuda_describe": (c_int, [c_void_p, POINTER(rosa_cuda_info), _error]),
     "rosa_cuda_stream_new": (c_int, [c_void_p, _options, c_size_t, _handle, _error]),
     "rosa_cuda_stream_free": (None, [c_void_p]),
+    "rosa_cuda_stream_push": (c_int, [c_void_p, c_size_t, c_void_p, c_void_p, c_size_t, c_void_p, c_void_p, _error]),
     "rosa_cuda_stream_push_device": (
         c_int,
         [c_void_p, c_size_t, c_void_p, c_void_p, c_size_t, c_void_p, c_void_p, c_void_p, _error],

@@ -45,7 +45,7 @@ def test_python_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.
     """The steps for a model of transformers, with a tiny model, texts and numbers to fit."""
     lines = (EXAMPLES.parent / "python" / "README.md").read_text()
     blocks = re.findall(r"```python\n(import torch, rosatune.hf.*?|[^>]*?)```", lines, re.S)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     monkeypatch.chdir(tmp_path)
     tiny.folder_with_tokenizer(tmp_path / "model")
     for name in ("novel.txt", "unseen.txt", "other.txt"):
