@@ -556,7 +556,7 @@ class Soak(Base):
         self.assertEqual("".join(event["choices"][0]["text"] for event in events), wanted)
 
     def head(self, body, length):
-        return (f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        return (f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                 f"Content-Length: {length}\r\n\r\n").encode() + body
 
     def slow(self, server, prompt, wanted):
