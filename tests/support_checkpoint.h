@@ -1,6 +1,5 @@
 /* Tiny models on disk, right or wrong in one thing: for tests of what opens them. */
-#ifndef ROSATUNE_SUPPORT_CHECKPOINT_H
-#define ROSATUNE_SUPPORT_CHECKPOINT_H
+#pragma once
 
 #include "model/checkpoint.h"
 #include "support_weights.h"
@@ -40,5 +39,3 @@ void files_save_folder(const struct files *files, const char *name, size_t shard
  * not crash, leak, or fail without a message. The file is then as it was. Returns how often it was refused. */
 size_t files_damage(const char *path, size_t size, bool (*open)(const char *argument, rosa_error *err),
 		    const char *argument);
-
-#endif

@@ -1,6 +1,5 @@
 /* Tiny models and adapters on disk, and the decoder written out plainly, in double precision. */
-#ifndef ROSATUNE_SUPPORT_DECODER_H
-#define ROSATUNE_SUPPORT_DECODER_H
+#pragma once
 
 #include "model/decoder.h"
 
@@ -40,5 +39,3 @@ void tiny_adapter_save(const struct tiny_model *model, const struct tiny_adapter
  * definition. */
 void oracle_decoder(const struct checkpoint *checkpoint, const struct adapter *adapter,
 		    const struct decoder_options *options, const uint32_t *tokens, size_t steps, double *logits);
-
-#endif

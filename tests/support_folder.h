@@ -1,6 +1,5 @@
 /* A folder of a test's own, with names for two files in it. */
-#ifndef ROSATUNE_SUPPORT_FOLDER_H
-#define ROSATUNE_SUPPORT_FOLDER_H
+#pragma once
 
 #include <stddef.h>
 
@@ -13,5 +12,3 @@ int folder_enter(void **state);
 int folder_leave(void **state);
 
 size_t folder_entries(const struct folder *folder);
-
-#endif

@@ -1,6 +1,5 @@
 /* A grid of settings over which a form of retrieval is compared with the library's engine and with the oracle. */
-#ifndef ROSATUNE_SUPPORT_GRID_H
-#define ROSATUNE_SUPPORT_GRID_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -21,5 +20,3 @@ size_t grid_run(grid_retrieve *retrieve, void *context, uint64_t seed, size_t ro
 /* Retrieval in pieces by a stream on a CUDA device, `context` being the rosa_cuda; without tables. The pieces are drawn
  * from the settings: all at once, single steps, pieces of one size, or of sizes that vary. */
 grid_retrieve grid_pieces;
-
-#endif

@@ -1,6 +1,5 @@
 /* Saved states as bytes, for tests that alter them. */
-#ifndef ROSATUNE_SUPPORT_IMAGE_H
-#define ROSATUNE_SUPPORT_IMAGE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -14,5 +13,3 @@ enum {
 
 /* Put the right checksum at the end of an image of at least IMAGE_SEAL bytes. */
 void image_seal(uint8_t *image, size_t size);
-
-#endif

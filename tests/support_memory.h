@@ -1,6 +1,5 @@
 /* An allocator that counts, fills what it gives with rubbish, and fails on request. */
-#ifndef ROSATUNE_SUPPORT_MEMORY_H
-#define ROSATUNE_SUPPORT_MEMORY_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -22,5 +21,3 @@ void test_memory_init(struct test_memory *memory);
 void test_memory_arm(struct test_memory *memory, long from, long count);
 
 rosa_allocator test_memory_allocator(struct test_memory *memory);
-
-#endif

@@ -1,6 +1,5 @@
 /* The rules by which q and k learn, computed the slow way in double precision: what the library is compared with. */
-#ifndef ROSATUNE_SUPPORT_QK_ORACLE_H
-#define ROSATUNE_SUPPORT_QK_ORACLE_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -16,5 +15,3 @@ struct qk_case {
 
 /* Overwrites gq and gk, both [steps][channels]. */
 void qk_oracle(const struct qk_case *c, double *gq, double *gk);
-
-#endif

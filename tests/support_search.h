@@ -1,6 +1,5 @@
 /* Searches by regular expressions, compared with PCRE2 alone. */
-#ifndef ROSATUNE_SUPPORT_SEARCH_H
-#define ROSATUNE_SUPPORT_SEARCH_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -9,5 +8,3 @@
  * `jit`, search_next uses PCRE2's interpreter as well. An expression that is refused, or takes too many steps, agrees.
  */
 bool searches_agree(const char *regex, size_t regex_size, const char *text, size_t size, bool jit);
-
-#endif

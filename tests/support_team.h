@@ -4,8 +4,7 @@
  * Threads of a device that wait for each other less often than they should may go unnoticed for long. Here they are
  * threads that the system interrupts anywhere, and ThreadSanitizer sees every pair of accesses that nothing orders.
  */
-#ifndef ROSATUNE_SUPPORT_TEAM_H
-#define ROSATUNE_SUPPORT_TEAM_H
+#pragma once
 
 #include <pthread.h>
 
@@ -92,5 +91,3 @@ TEAM_CODE void team_equals(const struct team *team, bool active, uint32_t value,
 	}
 	team_wait_warp();
 }
-
-#endif

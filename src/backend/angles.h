@@ -8,8 +8,7 @@
  * The angle is the product of position and frequency rounded to float32, because the models were trained with that: at
  * position 10,000 the rounding is half a thousandth of a radian. The cosine of the rounded angle is computed exactly.
  */
-#ifndef ROSATUNE_ANGLES_H
-#define ROSATUNE_ANGLES_H
+#pragma once
 
 #include <stddef.h>
 
@@ -25,5 +24,3 @@ size_t angles_prepare(struct angles *angles, size_t half, const float *frequenci
 
 /* The cosines of a prepared position, followed by its `half` sines. */
 const float *angles_row(const struct angles *angles, size_t position);
-
-#endif

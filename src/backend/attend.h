@@ -1,6 +1,5 @@
 /* Attention of some query steps over what a cache keeps, on a CPU. */
-#ifndef ROSATUNE_ATTEND_H
-#define ROSATUNE_ATTEND_H
+#pragma once
 
 #include "backend/backend.h"
 #include "base/cpu.h"
@@ -23,5 +22,3 @@ bool attend_isa_available(rosa_isa isa);
 /* backend_ops.attend; cache and scratch must have been reserved. */
 void attend(rosa_isa isa, struct pool *pool, struct attend_scratch *scratch, struct kv_cache *cache, size_t steps,
 	    size_t heads, const float *q, const float *k, const float *v, float *y);
-
-#endif

@@ -1,6 +1,5 @@
 /* Attention over whole sequences, forward and backward. */
-#ifndef ROSATUNE_ATTENTION_TRAIN_H
-#define ROSATUNE_ATTENTION_TRAIN_H
+#pragma once
 
 #include "base/pool.h"
 #include "backend/training.h"
@@ -14,5 +13,3 @@ void attention_train(struct pool *pool, float *scratch, const struct attention_s
 void attention_train_back(struct pool *pool, float *scratch, const struct attention_shape *shape, const float *q,
 			  const float *k, const float *v, const float *y, const float *level, const float *gy,
 			  float *gq, float *gk, float *gv);
-
-#endif

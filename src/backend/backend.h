@@ -12,8 +12,7 @@
  * divided into calls, and however many threads there are. A decoder with ROSA needs this: the sign of a number decides
  * what is read, and a different order of summation can change a sign.
  */
-#ifndef ROSATUNE_BACKEND_H
-#define ROSATUNE_BACKEND_H
+#pragma once
 
 #include "backend/format.h"
 
@@ -190,5 +189,3 @@ struct backend {
 /* The CPU; `workers` are its threads and must outlive it. */
 rosa_status cpu_backend_new(rosa_workers *workers, struct backend **backend, rosa_error *err);
 void cpu_backend_free(struct backend *backend); /* safe on NULL */
-
-#endif

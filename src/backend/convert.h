@@ -6,8 +6,7 @@
  * into infinity or zero. It keeps its sign and upper half and is made quiet. No branch depends on the number, so that
  * compilers make vectors of the loops.
  */
-#ifndef ROSATUNE_CONVERT_H
-#define ROSATUNE_CONVERT_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -63,5 +62,3 @@ static inline void activations_store(void *to, rosa_dtype dtype, const float *fr
 			narrow[i] = float_to_bfloat16(from[i]);
 	}
 }
-
-#endif

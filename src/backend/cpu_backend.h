@@ -1,6 +1,5 @@
 /* The CPU backend on a given instruction set, for tests and measurements. */
-#ifndef ROSATUNE_CPU_BACKEND_H
-#define ROSATUNE_CPU_BACKEND_H
+#pragma once
 
 #include "backend/backend.h"
 #include "base/cpu.h"
@@ -10,5 +9,3 @@ bool cpu_backend_available(rosa_isa isa);
 
 /* cpu_backend_new with the instruction set given instead of the best available. AVX-512 and AVX2 give equal bits. */
 rosa_status cpu_backend_new_on(rosa_isa isa, rosa_workers *workers, struct backend **backend, rosa_error *err);
-
-#endif

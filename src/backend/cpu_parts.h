@@ -1,6 +1,5 @@
 /* The internals of the CPU backend, shared by its files. */
-#ifndef ROSATUNE_CPU_PARTS_H
-#define ROSATUNE_CPU_PARTS_H
+#pragma once
 
 #include "backend/angles.h"
 #include "backend/attend.h"
@@ -47,5 +46,3 @@ void cpu_backend_borrow(rosa_workers *workers, struct cpu_backend *cpu);
 /* `count` activations of this type as float32, and back. */
 void cpu_widen(struct cpu_backend *cpu, rosa_dtype dtype, size_t count, const void *from, float *to);
 void cpu_narrow(struct cpu_backend *cpu, rosa_dtype dtype, size_t count, const float *from, void *to);
-
-#endif

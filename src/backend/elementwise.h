@@ -1,6 +1,5 @@
 /* Operations on single numbers or rows: norms, gates, sums, the read-out of ROSA, rotations. */
-#ifndef ROSATUNE_ELEMENTWISE_H
-#define ROSATUNE_ELEMENTWISE_H
+#pragma once
 
 #include "base/cpu.h"
 
@@ -39,5 +38,3 @@ struct elementwise {
 
 /* The variant for this instruction set, which must be available. */
 const struct elementwise *elementwise_for(rosa_isa isa);
-
-#endif

@@ -14,8 +14,7 @@
  *     Q5_K     256     176    the same with q of 5 bits
  *     Q6_K     256     210    sixteen blocks of 16: d s (q - 32), s signed, q of 6 bits
  */
-#ifndef ROSATUNE_FORMAT_H
-#define ROSATUNE_FORMAT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -88,5 +87,3 @@ static inline struct q4_k_scales q4_k_scales(const uint8_t *block, unsigned j)
 
 	return (struct q4_k_scales){format_half(block) * (float)s, format_half(block + 2) * (float)m};
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Products of float32 matrices. */
-#ifndef ROSATUNE_GEMM_H
-#define ROSATUNE_GEMM_H
+#pragma once
 
 #include "base/cpu.h"
 
@@ -23,5 +22,3 @@ void gemm_parallel(struct pool *pool, bool trans_a, bool trans_b, size_t m, size
 /* The product without a library, by a variant that is available on this machine. */
 void gemm_plain(rosa_isa isa, bool trans_a, bool trans_b, size_t m, size_t n, size_t k, float alpha, const float *a,
 		size_t lda, const float *b, size_t ldb, float beta, float *c, size_t ldc);
-
-#endif

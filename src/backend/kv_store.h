@@ -13,8 +13,7 @@
  * is p modulo sixteen. Sinks are stored twice: in the ring, where they are read while they are in the window, and in an
  * array of their own, where they are read afterwards.
  */
-#ifndef ROSATUNE_KV_STORE_H
-#define ROSATUNE_KV_STORE_H
+#pragma once
 
 #include "backend/backend.h"
 
@@ -74,5 +73,3 @@ rosa_status kv_load(struct kv_cache *cache, size_t steps, const float *keys, con
 size_t kv_floor(const struct kv_cache *cache);
 void kv_rewind(struct kv_cache *cache, size_t steps);
 rosa_status kv_fork(const struct kv_cache *cache, size_t steps, struct kv_cache *copy, rosa_error *err);
-
-#endif

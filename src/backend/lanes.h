@@ -5,8 +5,7 @@
  * lanes of its vectors are written out. The mean square of a norm is summed in double precision because the frameworks
  * that models come from sum it in float32, each in its own order: the exact sum is near all of them.
  */
-#ifndef ROSATUNE_LANES_H
-#define ROSATUNE_LANES_H
+#pragma once
 
 #include <math.h>
 #include <stddef.h>
@@ -26,5 +25,3 @@ static inline float rms_scale(double square_sum, size_t width, float eps)
 {
 	return (float)(1 / sqrt(square_sum / (double)width + (double)eps));
 }
-
-#endif

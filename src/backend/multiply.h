@@ -5,8 +5,7 @@
  * products k = l mod 16 in rising k, then a fixed tree over the sixteen. So the bits of y[t][r] depend on x[t] and on
  * row r of the weight, and on nothing else: not on the other steps, the other rows, the other products or the threads.
  */
-#ifndef ROSATUNE_MULTIPLY_H
-#define ROSATUNE_MULTIPLY_H
+#pragma once
 
 #include "backend/backend.h"
 #include "base/cpu.h"
@@ -30,5 +29,3 @@ bool multiply_isa_available(rosa_isa isa);
 rosa_isa multiply_isa_best(void);
 void multiply_on(rosa_isa isa, struct pool *pool, struct multiply_scratch *scratch, size_t steps, const float *x,
 		 size_t count, const struct product *products);
-
-#endif

@@ -5,8 +5,7 @@
  * would take as long as retrieval. This one has no branch and no call, so that compilers vectorise it (gcc only with
  * -fno-trapping-math). Its error is within 5 units in the last place.
  */
-#ifndef ROSATUNE_SIGMOID_H
-#define ROSATUNE_SIGMOID_H
+#pragma once
 
 #include <stdint.h>
 #include <string.h>
@@ -50,5 +49,3 @@ static inline float sigmoid_slope(float x)
 
 	return e / (d * d);
 }
-
-#endif

@@ -7,8 +7,7 @@
  *
  * The bits of every result depend on the shapes and the numbers, not on the number of threads.
  */
-#ifndef ROSATUNE_TRAINING_H
-#define ROSATUNE_TRAINING_H
+#pragma once
 
 #include "backend/backend.h"
 
@@ -91,5 +90,3 @@ struct training_ops {
 	/* x = 0 */
 	void (*clear)(struct backend *backend, size_t count, float *x);
 };
-
-#endif

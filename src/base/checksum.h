@@ -5,8 +5,7 @@
  * several bytes per cycle in plain C, so checking a shard costs less than reading it. It protects against accidents,
  * not against someone who alters a file on purpose.
  */
-#ifndef ROSATUNE_CHECKSUM_H
-#define ROSATUNE_CHECKSUM_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -26,5 +25,3 @@ uint64_t checksum_value(const struct checksum *sum);
 
 /* All at once, with seed 0. */
 uint64_t checksum_of(const void *data, size_t size);
-
-#endif

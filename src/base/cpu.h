@@ -1,6 +1,5 @@
 /* Which of the library's instruction-set variants this processor can run. */
-#ifndef ROSATUNE_CPU_H
-#define ROSATUNE_CPU_H
+#pragma once
 
 /* Variants for x86-64 are compiled with function attributes, so the library as a whole still runs on any x86-64. */
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -24,5 +23,3 @@ const char *rosa_isa_name(rosa_isa isa);
 int rosa_isa_available(rosa_isa isa);
 
 rosa_isa rosa_isa_best(void);
-
-#endif

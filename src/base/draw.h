@@ -4,8 +4,7 @@
  * The number for a route and a step must not depend on the order of threads or on earlier draws. So there is no
  * generator with a state: the finaliser of splitmix64 mixes place and seed into a number.
  */
-#ifndef ROSATUNE_DRAW_H
-#define ROSATUNE_DRAW_H
+#pragma once
 
 #include <stdint.h>
 
@@ -27,5 +26,3 @@ static inline uint64_t draw(uint64_t seed, uint64_t route, uint64_t step)
 {
 	return draw_long(seed, route, step) >> 32;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Whole files: read at once, replaced at once. Everything in the project that writes a file does it with this. */
-#ifndef ROSATUNE_FILE_H
-#define ROSATUNE_FILE_H
+#pragma once
 
 #include "base/checksum.h"
 #include "rosatune.h"
@@ -79,5 +78,3 @@ rosa_status file_finish(struct file_writer *writer, rosa_status written, rosa_er
 /* A whole file at once. */
 rosa_status file_save(const char *path, const void *data, size_t size, const struct file_options *options,
 		      rosa_error *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* What reading and writing have in common: waiting for a pipe without missing a signal. */
-#ifndef ROSATUNE_FILE_WAIT_H
-#define ROSATUNE_FILE_WAIT_H
+#pragma once
 
 #include "base/file.h"
 
@@ -14,5 +13,3 @@ void file_never_block(int descriptor);
  * `doing` is "reading" or "writing". Not ROSA_OK: give up. */
 rosa_status file_wait(int descriptor, short events, int error, const struct file_options *options, const char *path,
 		      const char *doing, rosa_error *err);
-
-#endif

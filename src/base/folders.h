@@ -1,6 +1,5 @@
 /* Folders: made, synchronised with the disk, removed. */
-#ifndef ROSATUNE_FOLDERS_H
-#define ROSATUNE_FOLDERS_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -12,5 +11,3 @@ rosa_status folder_sync(const char *path, rosa_error *err);
 
 /* Removes a file, or a folder with everything in it. What cannot be removed is left without a message. */
 void folder_remove(const char *path);
-
-#endif

@@ -1,6 +1,5 @@
 /* Files mapped into memory, read only. */
-#ifndef ROSATUNE_MAPPING_H
-#define ROSATUNE_MAPPING_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -13,5 +12,3 @@ struct mapping {
  * that names it. Never blocks. */
 rosa_status mapping_open(struct mapping *mapping, const char *path, rosa_error *err);
 void mapping_close(struct mapping *mapping); /* safe on a zeroed one */
-
-#endif

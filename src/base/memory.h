@@ -4,8 +4,7 @@
  * Arrays grow by an eighth. Doubling would leave an array up to half empty, and memory per run of history is what
  * limits the length of a text.
  */
-#ifndef ROSATUNE_MEMORY_H
-#define ROSATUNE_MEMORY_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -111,5 +110,3 @@ static inline size_t memory_grown(size_t have, size_t need)
 
 	return need > grown ? need : grown;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* The minimum of a smooth function of a few hundred variables. */
-#ifndef ROSATUNE_MINIMISE_H
-#define ROSATUNE_MINIMISE_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -12,5 +11,3 @@ typedef double minimise_function(void *context, const double *x, double *gradien
  * the same bits. `progress` (may be NULL) is called before each step; nonzero stops with ROSA_ECANCELLED. */
 rosa_status minimise(size_t count, double *x, minimise_function *function, void *context, size_t most, double gain,
 		     rosa_progress progress, void *progress_context, rosa_error *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* Paths of files and folders. */
-#ifndef ROSATUNE_PATHS_H
-#define ROSATUNE_PATHS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -12,5 +11,3 @@ bool path_ends_in(const char *path, const char *end); /* ".gguf" */
 bool path_exists(const char *path);                   /* of any kind */
 bool path_is_file(const char *path);
 bool path_is_folder(const char *path);
-
-#endif

@@ -1,6 +1,5 @@
 /* Worker threads that divide numbered pieces of work among themselves. */
-#ifndef ROSATUNE_POOL_H
-#define ROSATUNE_POOL_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -34,5 +33,3 @@ rosa_status pool_check_threads(int threads, rosa_error *err);
 
 /* The number of workers for options.threads: 0 means one per processor. */
 unsigned pool_threads(int threads);
-
-#endif

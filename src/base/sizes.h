@@ -1,6 +1,5 @@
 /* The smaller and the larger of two sizes. */
-#ifndef ROSATUNE_SIZES_H
-#define ROSATUNE_SIZES_H
+#pragma once
 
 #include <stddef.h>
 
@@ -13,5 +12,3 @@ static inline size_t larger(size_t a, size_t b)
 {
 	return a > b ? a : b;
 }
-
-#endif

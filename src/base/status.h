@@ -1,6 +1,5 @@
 /* How library code fails: a status for the program, a sentence for the person. */
-#ifndef ROSATUNE_STATUS_H
-#define ROSATUNE_STATUS_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -16,5 +15,3 @@ rosa_fail(rosa_error *err, rosa_status status, const char *format, ...);
 
 /* The same with its arguments in a list. */
 rosa_status rosa_vfail(rosa_error *err, rosa_status status, const char *format, va_list args);
-
-#endif

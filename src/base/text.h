@@ -1,6 +1,5 @@
 /* A text in memory that grows and is always valid UTF-8. */
-#ifndef ROSATUNE_TEXT_H
-#define ROSATUNE_TEXT_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -18,5 +17,3 @@ rosa_status text_append(struct text *text, const char *name, const char *bytes, 
 			rosa_error *err);
 
 void text_free(struct text *text); /* safe on a zeroed one */
-
-#endif

@@ -1,6 +1,5 @@
 /* UTF-8, strictly: no overlong forms, no surrogates, nothing above U+10FFFF. */
-#ifndef ROSATUNE_UTF8_H
-#define ROSATUNE_UTF8_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -34,5 +33,3 @@ int utf8_active(uint32_t point);
  * twice is the same as copied once. Writes at most `room` > 0 bytes, the terminating NUL included, and cuts only
  * between characters. Returns the length of what it wrote. */
 size_t utf8_printable(char *to, size_t room, const char *text, size_t size);
-
-#endif

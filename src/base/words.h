@@ -1,6 +1,5 @@
 /* Words typed by a person: misspelt names, and numbers with units. */
-#ifndef ROSATUNE_WORDS_H
-#define ROSATUNE_WORDS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,5 +11,3 @@ const char *words_nearest(const char *word, const char *const *names);
 /* A number from digits; with `units` k, M and G (powers of 1024) may follow. False if it is not a number, or too large.
  */
 bool words_number(const char *text, bool units, uint64_t *number);
-
-#endif

@@ -1,6 +1,5 @@
 /* Command line options, described by a table that the parser, the help text, the manual and the completions read. */
-#ifndef ROSATUNE_ARGS_H
-#define ROSATUNE_ARGS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -95,5 +94,3 @@ struct args_foreign {
 
 /* NULL: the name is not known. */
 const struct args_foreign *args_foreign(const struct args *args, const char *name);
-
-#endif

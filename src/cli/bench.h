@@ -1,6 +1,5 @@
 /* What the measurements of `bench retrieve` are given, and what they share. */
-#ifndef ROSATUNE_BENCH_H
-#define ROSATUNE_BENCH_H
+#pragma once
 
 #include "cli/inputs.h"
 #include "cli/report.h"
@@ -52,5 +51,3 @@ void bench_print(const struct bench *bench, const struct bench_row *rows);
 /* Sorts the samples; after that they can be asked for quantiles (0.5: the median). */
 void bench_sort(double *samples, size_t count);
 double bench_quantile(const double *sorted, size_t count, double share);
-
-#endif

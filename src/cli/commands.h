@@ -1,6 +1,5 @@
 /* The subcommands, one file each. Every one takes the words after its name and returns the exit code. */
-#ifndef ROSATUNE_COMMANDS_H
-#define ROSATUNE_COMMANDS_H
+#pragma once
 
 #include <stdio.h>
 
@@ -55,5 +54,3 @@ int doctor_command(int count, char **words);
 int help_command(int count, char **words);
 int man_command(int count, char **words);
 int completion_command(int count, char **words);
-
-#endif

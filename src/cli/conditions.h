@@ -1,6 +1,5 @@
 /* The conditions under which a model is measured (eval/recall.h), for the commands that do. */
-#ifndef ROSATUNE_CONDITIONS_H
-#define ROSATUNE_CONDITIONS_H
+#pragma once
 
 #include "cli/models.h"
 #include "eval/recall.h"
@@ -14,5 +13,3 @@ enum recall_condition condition_with_pointer(const struct model *model, enum rec
 
 /* A decoder for a condition over the model's files. With a pointer it is that of the condition without. */
 bool condition_decoder(const struct model *model, enum recall_condition condition, decoder **made, rosa_error *why);
-
-#endif

@@ -1,6 +1,5 @@
 /* The text that `rosatune demo` reads unless it is given another: a small tale that repeats itself, as tales do. */
-#ifndef ROSATUNE_DEMO_TEXT_H
-#define ROSATUNE_DEMO_TEXT_H
+#pragma once
 
 static const char demo_text[] =
     "On the north side of the bay there is a bell, and beside the bell there lives a ferryman.\n"
@@ -19,5 +18,3 @@ static const char demo_text[] =
     "\"That is not a bell,\" said the captain, and \"That is not a pot,\" said the postman.\n"
     "The rope was mended in the spring. But when the fog comes in, the boats on the north side\n"
     "of the bay still listen for the bell, and after the bell for a song.\n";
-
-#endif

@@ -1,6 +1,5 @@
 /* A few seconds of computing whose results are known. */
-#ifndef ROSATUNE_DOCTOR_TESTS_H
-#define ROSATUNE_DOCTOR_TESTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -8,5 +7,3 @@
 /* Each writes what was compared, or what differs, to `detail`. */
 bool doctor_test_retrieval(char *detail, size_t size); /* rosa_retrieve and a search by brute force */
 bool doctor_test_products(char *detail, size_t size);  /* the backend's products and sums in double */
-
-#endif

@@ -1,6 +1,5 @@
 /* The optional parts of this build. */
-#ifndef ROSATUNE_FEATURES_H
-#define ROSATUNE_FEATURES_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -9,5 +8,3 @@ const char *features_list(void);
 
 /* Whether the build has a part: its state is "yes" or "built in". */
 bool features_has(const char *name);
-
-#endif

@@ -1,6 +1,5 @@
 /* What the two ways to generate share: a text that is continued, and a conversation. */
-#ifndef ROSATUNE_GENERATE_H
-#define ROSATUNE_GENERATE_H
+#pragma once
 
 #include "cli/generate_run.h"
 #include "cli/generate_sampling.h"
@@ -34,5 +33,3 @@ struct generate {
 /* Each returns the exit code, or -1 with a reason. The run is open. */
 int generate_text(struct generate *job, rosa_error *why);
 int generate_chat(struct generate *job, rosa_error *why);
-
-#endif

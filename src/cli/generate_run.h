@@ -1,6 +1,5 @@
 /* A text that a model reads and continues. */
-#ifndef ROSATUNE_GENERATE_RUN_H
-#define ROSATUNE_GENERATE_RUN_H
+#pragma once
 
 #include "cli/models.h"
 #include "model/pointer_past.h"
@@ -81,5 +80,3 @@ void run_report(const struct run *run);
 
 /* model_warn_length, once in a run. */
 void run_warn_length(struct run *run, size_t tokens, const char *command);
-
-#endif

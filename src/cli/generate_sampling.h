@@ -1,6 +1,5 @@
 /* How tokens are drawn: options, the model's own advice, and defaults. */
-#ifndef ROSATUNE_GENERATE_SAMPLING_H
-#define ROSATUNE_GENERATE_SAMPLING_H
+#pragma once
 
 #include "cli/args.h"
 #include "cli/models.h"
@@ -39,5 +38,3 @@ struct sampling_args {
 /* What counts: an option that was given, else in a chat the model's generation config, else the default. */
 bool sampling_choose(const struct sampling_args *args, bool chat, const struct checkpoint *checkpoint,
 		     struct sampler_options *options, rosa_error *why);
-
-#endif

@@ -1,6 +1,5 @@
 /* Pictures by gnuplot. */
-#ifndef ROSATUNE_GNUPLOT_H
-#define ROSATUNE_GNUPLOT_H
+#pragma once
 
 #include "cli/report.h"
 
@@ -24,5 +23,3 @@ bool picture_can_be(const char *path, rosa_error *why);
  * is replaced once the picture is whole. */
 bool picture_draw(const struct picture *picture, void (*put)(FILE *script, const void *context), const void *context,
 		  rosa_error *why);
-
-#endif

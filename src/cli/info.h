@@ -1,6 +1,5 @@
 /* What `rosatune info` prints, as text or as JSON. */
-#ifndef ROSATUNE_INFO_H
-#define ROSATUNE_INFO_H
+#pragma once
 
 #include "model/adapter.h"
 
@@ -49,5 +48,3 @@ double info_total(const struct info_memory *memory);
 
 void info_print_text(const struct info *info);
 void info_print_json(const struct info *info);
-
-#endif

@@ -1,6 +1,5 @@
 /* What the commands that retrieve have in common: their options, and the pair of symbol files. */
-#ifndef ROSATUNE_INPUTS_H
-#define ROSATUNE_INPUTS_H
+#pragma once
 
 #include "cli/args.h"
 #include "cli/report.h"
@@ -46,5 +45,3 @@ void symbol_pair_free(struct symbol_pair *pair); /* safe on a zeroed pair */
 
 /* malloc of `count` elements of `size` bytes, checked for overflow; a failure names `what`. */
 void *get_memory(size_t count, size_t size, const char *what, rosa_error *why);
-
-#endif

@@ -1,6 +1,5 @@
 /* Ctrl-C as a flag that long work looks at now and then. */
-#ifndef ROSATUNE_INTERRUPT_H
-#define ROSATUNE_INTERRUPT_H
+#pragma once
 
 #include "base/file.h"
 
@@ -22,5 +21,3 @@ int interrupted(void);
 /* How the commands read and write files: given up after a signal, and cleaned up after. */
 extern const struct file_hooks interrupt_hooks;
 extern const struct file_options program_files;
-
-#endif

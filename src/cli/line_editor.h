@@ -1,6 +1,5 @@
 /* A line typed at a terminal, with editing and a history. */
-#ifndef ROSATUNE_LINE_EDITOR_H
-#define ROSATUNE_LINE_EDITOR_H
+#pragma once
 
 #include "cli/line_input.h"
 
@@ -13,5 +12,3 @@ line_editor *line_editor_new(const char *prompt, const char *history);
 /* Shows the prompt and reads a line. It stays until the next call. */
 enum line_result line_editor_read(line_editor *editor, char **line, size_t *size, rosa_error *why);
 void line_editor_free(line_editor *editor); /* safe on NULL */
-
-#endif

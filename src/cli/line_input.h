@@ -1,6 +1,5 @@
 /* Lines of standard input; waiting for one ends at Ctrl-C. */
-#ifndef ROSATUNE_LINE_INPUT_H
-#define ROSATUNE_LINE_INPUT_H
+#pragma once
 
 #include "cli/report.h"
 
@@ -19,5 +18,3 @@ enum line_result { LINE_READ, LINE_ENDED, LINE_INTERRUPTED, LINE_FAILED };
  * from strlen if the line contains zero bytes. */
 enum line_result line_read(struct line_input *input, char **line, size_t *size, rosa_error *why);
 void line_input_free(struct line_input *input); /* safe on a zeroed one */
-
-#endif

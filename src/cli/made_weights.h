@@ -1,6 +1,5 @@
 /* Weights of any format to compute with, where it does not matter which numbers they are. */
-#ifndef ROSATUNE_MADE_WEIGHTS_H
-#define ROSATUNE_MADE_WEIGHTS_H
+#pragma once
 
 #include "base/draw.h"
 
@@ -13,5 +12,3 @@ static inline void made_weights(uint64_t seed, uint8_t *data, size_t bytes)
 	for (size_t i = 0; i < bytes; i++)
 		data[i] = (uint8_t)(0x20 | (draw(seed, 0, i) & 15));
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* What the commands that run a model have in common: their options, and the model opened from them. */
-#ifndef ROSATUNE_MODELS_H
-#define ROSATUNE_MODELS_H
+#pragma once
 
 #include "cli/args.h"
 #include "model/decoder.h"
@@ -99,5 +98,3 @@ bool model_encode_file(const tokenizer *tokenizer, const char *path, bool lossy,
 
 /* What a session that is saved says of the model. Replaces what was there; to be freed also after a failure. */
 bool model_settings(const struct model *model, struct session_settings *settings, rosa_error *why);
-
-#endif

@@ -1,6 +1,5 @@
 /* The options of rosatune mqar. */
-#ifndef ROSATUNE_MQAR_OPTIONS_H
-#define ROSATUNE_MQAR_OPTIONS_H
+#pragma once
 
 #include "cli/args.h"
 #include "train/mqar_train.h"
@@ -17,5 +16,3 @@ struct mqar_options {
 
 /* Reads the words after the command's name. A mistake in them is explained on stderr. */
 enum args_result mqar_parse(struct mqar_options *options, int count, char **words);
-
-#endif

@@ -1,6 +1,5 @@
 /* rosatune mqar, for the files that make it: what is asked for, what came out, and how it is shown. */
-#ifndef ROSATUNE_MQAR_RESULT_H
-#define ROSATUNE_MQAR_RESULT_H
+#pragma once
 
 #include "train/mqar_train.h"
 #include "cli/report.h"
@@ -35,5 +34,3 @@ bool mqar_print_json(const struct mqar_result *result, rosa_error *why);
 
 /* Accuracy by epoch as a picture: .png, .svg or .pdf. */
 bool mqar_plot(const struct mqar_result *result, const char *path, rosa_error *why);
-
-#endif

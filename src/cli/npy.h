@@ -1,6 +1,5 @@
 /* NumPy's .npy files, as far as symbols, destinations, tokens and logits need them. */
-#ifndef ROSATUNE_NPY_H
-#define ROSATUNE_NPY_H
+#pragma once
 
 #include "base/file.h"
 #include "cli/report.h"
@@ -54,5 +53,3 @@ bool npy_create_int32(struct file_writer *writer, const char *path, int dims, co
 bool npy_write_int32(struct file_writer *writer, const int32_t *values, size_t count, rosa_error *why);
 bool npy_create_float32(struct file_writer *writer, const char *path, int dims, const size_t *shape, rosa_error *why);
 bool npy_write_float32(struct file_writer *writer, const float *values, size_t count, rosa_error *why);
-
-#endif

@@ -1,7 +1,6 @@
 /* Command-line options for the rows of an adapter's option tables: max_match becomes --max-match; a row that is true or
  * false becomes what changes it, fold --no-fold and gain --gain. */
-#ifndef ROSATUNE_OPTION_ARGS_H
-#define ROSATUNE_OPTION_ARGS_H
+#pragma once
 
 #include "cli/args.h"
 #include "model/adapter_options.h"
@@ -26,5 +25,3 @@ size_t option_args_add(struct option_args *room, const struct key_table *table, 
 		       struct arg *to);
 /* After args_parse: sets what the parser of arguments does not set itself. */
 rosa_status option_args_apply(const struct option_args *room, rosa_error *err);
-
-#endif

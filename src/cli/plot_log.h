@@ -1,6 +1,5 @@
 /* The curves in a log of training. */
-#ifndef ROSATUNE_PLOT_LOG_H
-#define ROSATUNE_PLOT_LOG_H
+#pragma once
 
 #include "cli/report.h"
 
@@ -47,5 +46,3 @@ void plot_log_free(struct plot_log *log);
 
 /* Whether any line has a number there. */
 bool plot_log_has(const struct plot_log *log, enum plot_key key);
-
-#endif

@@ -1,6 +1,5 @@
 /* Other programs: whether they are there, and what they say. */
-#ifndef ROSATUNE_PROGRAMS_H
-#define ROSATUNE_PROGRAMS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -11,5 +10,3 @@ bool program_find(const char *name, char *path, size_t size);
 /* Runs a program with words, the first of which is its name, and keeps the first line that it prints. It has no input
  * and its messages are dropped. False if it cannot be started or fails. */
 bool program_ask(const char *const *words, char *line, size_t size);
-
-#endif

@@ -1,6 +1,5 @@
 /* A progress bar on the terminal. Its callback also checks for Ctrl-C. */
-#ifndef ROSATUNE_PROGRESS_H
-#define ROSATUNE_PROGRESS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -30,5 +29,3 @@ void progress_end(struct progress *progress);
 
 /* A monotonic clock, in nanoseconds. */
 uint64_t progress_clock(void);
-
-#endif

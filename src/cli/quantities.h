@@ -1,6 +1,5 @@
 /* Numbers for people: few digits and a unit, or groups of three. */
-#ifndef ROSATUNE_QUANTITIES_H
-#define ROSATUNE_QUANTITIES_H
+#pragma once
 
 #include <stdint.h>
 
@@ -13,5 +12,3 @@ struct quantity quantity_grouped(uint64_t number); /* 134,515,008 */
 struct quantity quantity_short(double number);     /* 135 M */
 struct quantity quantity_bytes(double number);     /* 97.3 MiB */
 struct quantity quantity_time(double seconds);     /* 8.2 hours */
-
-#endif

@@ -1,6 +1,5 @@
 /* Error messages and exit codes. */
-#ifndef ROSATUNE_REPORT_H
-#define ROSATUNE_REPORT_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -18,5 +17,3 @@ bool refuse(rosa_error *why, const char *format, ...) __attribute__((format(prin
 
 /* The exit code of a command. One that is not done says why, or that a signal ended it. */
 int command_end(const char *command, bool done, const rosa_error *why);
-
-#endif

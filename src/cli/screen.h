@@ -1,6 +1,5 @@
 /* Text on a terminal: what a model or a file says is shown, never obeyed. */
-#ifndef ROSATUNE_SCREEN_H
-#define ROSATUNE_SCREEN_H
+#pragma once
 
 #include "cli/report.h"
 
@@ -15,5 +14,3 @@ bool screen_print_escaped(const char *text, size_t size, rosa_error *why);
 
 /* A text, without a line's end, as it may be shown; from malloc, or NULL. */
 char *screen_name(const char *text);
-
-#endif

@@ -1,6 +1,5 @@
 /* A model opened for training: what `models.h` is for reading. */
-#ifndef ROSATUNE_TRAINABLE_H
-#define ROSATUNE_TRAINABLE_H
+#pragma once
 
 #include "cli/models.h"
 #include "train/network.h"
@@ -19,5 +18,3 @@ struct trainable {
 bool trainable_open(struct trainable *trainable, const struct model_args *args, const struct network_options *options,
 		    bool backbone, rosa_error *why);
 void trainable_close(struct trainable *trainable); /* safe on a zeroed one */
-
-#endif

@@ -1,6 +1,5 @@
 /* How well what a model wrote or preferred fits what was expected. Scores lie between 0 and 1. */
-#ifndef ROSATUNE_METRICS_H
-#define ROSATUNE_METRICS_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -31,5 +30,3 @@ rosa_status answer_score(enum eval_metric metric, const char *answer, const stru
 
 /* The first line of an answer, after line ends at its beginning; from malloc, NULL without memory. */
 char *answer_line(const char *answer);
-
-#endif

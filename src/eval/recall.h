@@ -4,8 +4,7 @@
  * Losses are averaged apart over far tokens (far.h) and over all others. A memory shows on far tokens, and it vanishes
  * when the adapter reads at random places; a gain that random reads keep is style.
  */
-#ifndef ROSATUNE_RECALL_H
-#define ROSATUNE_RECALL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -47,5 +46,3 @@ struct recall_means recall_means(const struct recall_sums *sums);
 /* The standard error, over books, of the mean loss on far tokens, or on all tokens: that of a ratio of sums, each book
  * being one draw. NaN for fewer than two books that have such tokens. */
 double recall_error(const struct recall_sums *books, size_t count, bool far);
-
-#endif

@@ -1,6 +1,5 @@
 /* The loss of each token of some texts under a decoder. */
-#ifndef ROSATUNE_SCORING_H
-#define ROSATUNE_SCORING_H
+#pragma once
 
 #include "model/decoder.h"
 #include "model/pointer_past.h"
@@ -33,5 +32,3 @@ rosa_status score_texts(const struct scoring *scoring, struct scored_text *texts
 
 /* How many tokens score_texts reads where nothing is shared: the last token of a text is scored but not read. */
 uint64_t score_tokens(const struct scored_text *texts, size_t count);
-
-#endif

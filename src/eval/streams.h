@@ -1,6 +1,5 @@
 /* Symbol streams made by rule: the ones the benchmark offers and the hostile ones the tests insist on. */
-#ifndef ROSATUNE_STREAMS_H
-#define ROSATUNE_STREAMS_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -18,5 +17,3 @@ void stream_fill(int kind, int bits, uint64_t seed, size_t steps, uint16_t *quer
 /* Makes symbols of few values into symbols below 2^bits: each value is replaced by another, different ones by different
  * ones, spread over the range. A stream filled with 2 bits and spread over 16 uses 4 of the 65,536 values. */
 void stream_spread(int bits, size_t steps, uint16_t *symbols);
-
-#endif

@@ -13,8 +13,7 @@
  *
  * A choice of one continuation has no wrong one: its score is whether the model would have written it (LAMBADA).
  */
-#ifndef ROSATUNE_TASKS_H
-#define ROSATUNE_TASKS_H
+#pragma once
 
 #include "base/file.h"
 #include "eval/metrics.h"
@@ -57,5 +56,3 @@ rosa_status task_load(const char *path, const struct eval_task_options *options,
 rosa_status task_parse(const char *text, size_t size, const char *path, const struct eval_task_options *options,
 		       struct eval_task *task, rosa_error *err);
 void task_free(struct eval_task *task); /* safe on a zeroed one */
-
-#endif

@@ -1,7 +1,6 @@
 /* An adapter folder, as `rosatune tune` and the Python package write it: adapter_config.json and
  * adapter_model.safetensors. */
-#ifndef ROSATUNE_ADAPTER_H
-#define ROSATUNE_ADAPTER_H
+#pragma once
 
 #include "model/adapter_options.h"
 #include "model/checkpoint.h"
@@ -53,5 +52,3 @@ static inline bool adapter_has(const struct adapter *adapter, size_t layer)
  * sentence for the user. Names are compared without folders, endings, case and punctuation, and one may continue the
  * other, so that a quantised file of the same model passes. */
 bool adapter_notice(const struct adapter *adapter, const char *model, char *text, size_t size);
-
-#endif

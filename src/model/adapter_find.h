@@ -1,6 +1,5 @@
 /* Where the adapter is that a path means. */
-#ifndef ROSATUNE_ADAPTER_FIND_H
-#define ROSATUNE_ADAPTER_FIND_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -11,5 +10,3 @@
 /* `path` itself if it is an adapter folder. If it is the folder of a run: its final adapter, or the newest checkpoint
  * where that is newer (or there is no final one). *found is from malloc. */
 rosa_status adapter_find(const char *path, char **found, rosa_error *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* The options of a ROSA adapter: one table for configuration files, command lines, adapter files and help texts. */
-#ifndef ROSATUNE_ADAPTER_OPTIONS_H
-#define ROSATUNE_ADAPTER_OPTIONS_H
+#pragma once
 
 #include "model/adapter_sources.h"
 
@@ -88,5 +87,3 @@ size_t adapter_gain_rows(const struct adapter_options *options, size_t layer, si
 rosa_options adapter_options_retrieval(const struct adapter_options *options);
 /* The same for source number i. Token ids below `vocabulary` are symbols of as many bits as they need, never folded. */
 rosa_options adapter_source_retrieval(const struct adapter_options *options, size_t i, size_t vocabulary);
-
-#endif

@@ -1,6 +1,5 @@
 /* The sources of an adapter (option `source`): which symbol streams its layers match to find what to read. */
-#ifndef ROSATUNE_ADAPTER_SOURCES_H
-#define ROSATUNE_ADAPTER_SOURCES_H
+#pragma once
 
 #include "model/keys.h"
 
@@ -36,5 +35,3 @@ void sources_text(const struct adapter_sources *sources, char text[SOURCE_TEXT])
 
 /* Options of this type. */
 extern const struct key_custom source_key;
-
-#endif

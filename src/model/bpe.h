@@ -1,6 +1,5 @@
 /* Byte pair encoding of one piece of text. */
-#ifndef ROSATUNE_BPE_H
-#define ROSATUNE_BPE_H
+#pragma once
 
 #include "model/bpe_vocabulary.h"
 #include "model/tokenizer.h"
@@ -54,5 +53,3 @@ rosa_status bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, const
 
 /* Room for more ids. */
 rosa_status tokens_reserve(struct tokens *tokens, size_t more, rosa_error *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* The tokens of a byte-level vocabulary: bytes by id, and id by bytes. */
-#ifndef ROSATUNE_BPE_VOCABULARY_H
-#define ROSATUNE_BPE_VOCABULARY_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -66,5 +65,3 @@ bool spelling_bytes(const char *spelling, size_t size, char *to, size_t *length)
 
 /* A hash for short keys. */
 uint64_t hash_bytes(const char *bytes, size_t size);
-
-#endif

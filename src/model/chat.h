@@ -1,6 +1,5 @@
 /* Conversations as the text a model was trained on. */
-#ifndef ROSATUNE_CHAT_H
-#define ROSATUNE_CHAT_H
+#pragma once
 
 #include "model/tokenizer.h"
 
@@ -37,5 +36,3 @@ rosa_status chat_encode(const tokenizer *tokenizer, const struct chat_format *fo
 
 /* The token that ends an answer; -1: none. */
 int64_t chat_end(const tokenizer *tokenizer, const struct chat_format *format);
-
-#endif

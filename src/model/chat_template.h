@@ -1,6 +1,5 @@
 /* What a chat template says, found without running it. */
-#ifndef ROSATUNE_CHAT_TEMPLATE_H
-#define ROSATUNE_CHAT_TEMPLATE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -10,5 +9,3 @@ void chat_trim(const char **text, size_t *size);
 
 /* A message in the user's name that a tool wrote: Qwen3's template knows it by the marks around it. */
 bool chat_is_tool_response(const char *content);
-
-#endif

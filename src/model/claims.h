@@ -1,6 +1,5 @@
 /* Tensors taken out of a file by name and shape. */
-#ifndef ROSATUNE_CLAIMS_H
-#define ROSATUNE_CLAIMS_H
+#pragma once
 
 #include "model/tensors.h"
 
@@ -21,5 +20,3 @@ rosa_status claims_take(struct claims *claims, const char *name, size_t rows, si
 
 /* The first tensor that was not taken and is not `harmless`; NULL: there is none. */
 const struct tensor *claims_left(const struct claims *claims, bool (*harmless)(const char *name));
-
-#endif

@@ -1,6 +1,5 @@
 /* The shape of a model, from either kind of description. Shared by the files that make a checkpoint. */
-#ifndef ROSATUNE_CONFIG_H
-#define ROSATUNE_CONFIG_H
+#pragma once
 
 #include "model/checkpoint.h"
 
@@ -25,5 +24,3 @@ void config_add_eos(struct model_config *config, int64_t token);
 
 /* The final check: sizes are positive, bounded and consistent, and no number leads to an infinity or NaN. */
 rosa_status config_check(const struct model_config *config, const char *file, rosa_error *err);
-
-#endif

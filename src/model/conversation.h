@@ -1,6 +1,5 @@
 /* The messages of a conversation. */
-#ifndef ROSATUNE_CONVERSATION_H
-#define ROSATUNE_CONVERSATION_H
+#pragma once
 
 #include "model/chat.h"
 
@@ -15,5 +14,3 @@ rosa_status conversation_add(struct conversation *conversation, const char *role
 			     size_t size, rosa_error *err);
 void conversation_drop(struct conversation *conversation); /* the last one */
 void conversation_free(struct conversation *conversation); /* safe on a zeroed one */
-
-#endif

@@ -1,6 +1,5 @@
 /* How a model's makers advise to sample from it. */
-#ifndef ROSATUNE_GENERATION_CONFIG_H
-#define ROSATUNE_GENERATION_CONFIG_H
+#pragma once
 
 #include "model/checkpoint.h"
 
@@ -15,5 +14,3 @@ struct generation_config {
  * neither, nothing is said. A value out of range is refused by name. */
 rosa_status generation_config_read(const struct checkpoint *checkpoint, struct generation_config *config,
 				   rosa_error *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* GGUF files, versions 2 and 3, little-endian. */
-#ifndef ROSATUNE_GGUF_H
-#define ROSATUNE_GGUF_H
+#pragma once
 
 #include "model/tensors.h"
 
@@ -62,5 +61,3 @@ const struct gguf_entry *gguf_find(const struct gguf *gguf, const char *key);
 bool gguf_integer(const struct gguf_entry *entry, size_t i, int64_t *value);
 bool gguf_number(const struct gguf_entry *entry, size_t i, double *value);
 bool gguf_string(const struct gguf_entry *entry, size_t i, struct gguf_text *text);
-
-#endif

@@ -19,8 +19,7 @@
  *             ...
  *     json_free(&root);
  */
-#ifndef ROSATUNE_JSON_H
-#define ROSATUNE_JSON_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -110,5 +109,3 @@ __attribute__((format(printf, 3, 4)))
 #endif
 rosa_status
 json_refuse(struct json value, rosa_error *err, const char *format, ...);
-
-#endif

@@ -5,8 +5,7 @@
  * it is for. Configuration files, --set, adapter files, command-line options and help texts are all walks over such
  * rows, so that a new option is one new row.
  */
-#ifndef ROSATUNE_KEYS_H
-#define ROSATUNE_KEYS_H
+#pragma once
 
 #include "base/json_text.h"
 #include "model/json.h"
@@ -122,5 +121,3 @@ struct key_listener {
 /* Reports every difference; one in a KEY_FIXED is refused. `stage` as in a place. */
 rosa_status keys_compare(const struct keys *keys, const void *was, const void *now, size_t stage,
 			 const struct key_listener *listener, rosa_error *err);
-
-#endif

@@ -16,8 +16,7 @@
  * The exponent has in addition a slope for each of the features below. The few dozen numbers of either kind are fitted
  * with the model frozen (train/pointer_fit.h).
  */
-#ifndef ROSATUNE_POINTER_H
-#define ROSATUNE_POINTER_H
+#pragma once
 
 #include "base/file.h"
 #include "rosatune.h"
@@ -117,5 +116,3 @@ double pointer_loss(const struct pointer *pointer, const struct pointer_sample *
 
 /* ln(e^a + e^b); either may be -infinity. */
 double log_add(double a, double b);
-
-#endif

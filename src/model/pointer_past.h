@@ -1,6 +1,5 @@
 /* What a pointer searches: the token ids of a text so far. */
-#ifndef ROSATUNE_POINTER_PAST_H
-#define ROSATUNE_POINTER_PAST_H
+#pragma once
 
 #include "model/pointer.h"
 
@@ -23,5 +22,3 @@ rosa_status pointer_past_rewind(pointer_past *past, size_t steps, rosa_error *er
 
 size_t pointer_past_steps(const pointer_past *past);
 uint64_t pointer_past_bytes(const pointer_past *past); /* in use */
-
-#endif

@@ -1,6 +1,5 @@
 /* The pieces of a text, within which tokens are merged. */
-#ifndef ROSATUNE_PRETOKENIZE_H
-#define ROSATUNE_PRETOKENIZE_H
+#pragma once
 
 #include "model/pretokenize_search.h"
 
@@ -42,5 +41,3 @@ typedef rosa_status piece_sink(void *context, const char *piece, size_t size, ro
 /* `text` is UTF-8: a whole text or a part of the one that `search` was made for. */
 rosa_status pretokenize(const struct pretokenizer *pretokenizer, struct search *search, const char *text, size_t size,
 			piece_sink *sink, void *context, rosa_error *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* Regular expressions of tokenizers, rewritten for PCRE2. */
-#ifndef ROSATUNE_PRETOKENIZE_PATTERN_H
-#define ROSATUNE_PRETOKENIZE_PATTERN_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -16,5 +15,3 @@ extern const size_t unicode_additions_count;
 /* `regex`, written for Oniguruma, so that PCRE2 with PCRE2_UTF and PCRE2_UCP finds the same. *pattern is from malloc.
  * What would mean something else there is refused by name. */
 rosa_status pattern_translate(const char *regex, size_t size, char **pattern, size_t *pattern_size, rosa_error *err);
-
-#endif

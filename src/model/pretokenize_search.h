@@ -1,6 +1,5 @@
 /* Searching a text by a regular expression, with a bound on the work. */
-#ifndef ROSATUNE_PRETOKENIZE_SEARCH_H
-#define ROSATUNE_PRETOKENIZE_SEARCH_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -39,5 +38,3 @@ struct search_match {
  * number of steps for each of its bytes. */
 rosa_status search_next(struct search *search, const struct expression *expression, const char *text, size_t size,
 			size_t from, struct search_match *match, rosa_error *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* safetensors files. */
-#ifndef ROSATUNE_SAFETENSORS_H
-#define ROSATUNE_SAFETENSORS_H
+#pragma once
 
 #include "model/tensors.h"
 
@@ -18,5 +17,3 @@ void safetensors_free(struct safetensors *file); /* safe on a zeroed one */
 
 /* NULL if there is no such entry. */
 const char *safetensors_metadata(const struct safetensors *file, const char *name);
-
-#endif

@@ -1,6 +1,5 @@
 /* The choice of the next token from logits. */
-#ifndef ROSATUNE_SAMPLER_H
-#define ROSATUNE_SAMPLER_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -39,5 +38,3 @@ uint32_t sampler_choose(sampler *sampler, float *logits);
 /* Draws so far. With the tokens seen, this is all that a session has to keep. */
 uint64_t sampler_draws(const sampler *sampler);
 void sampler_set_draws(sampler *sampler, uint64_t draws);
-
-#endif

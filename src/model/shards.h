@@ -1,6 +1,5 @@
 /* The safetensors files of a Hugging Face folder. */
-#ifndef ROSATUNE_SHARDS_H
-#define ROSATUNE_SHARDS_H
+#pragma once
 
 #include "model/checkpoint.h"
 
@@ -10,5 +9,3 @@ rosa_status shards_make_room(struct checkpoint *checkpoint, size_t count, rosa_e
 /* Opens one safetensors file, or the one or several that the folder has. */
 rosa_status shards_open_file(struct checkpoint *checkpoint, const char *path, rosa_error *err);
 rosa_status shards_open_folder(struct checkpoint *checkpoint, const char *folder, rosa_error *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* Stop strings over a stream of text. */
-#ifndef ROSATUNE_STOPPING_H
-#define ROSATUNE_STOPPING_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -24,5 +23,3 @@ bool stopping_done(const stopping *stopping);
 
 /* The end of the text: writes what is still held back (at most stopping_longest bytes) and begins anew. */
 size_t stopping_finish(stopping *stopping, char *out);
-
-#endif

@@ -4,8 +4,7 @@
  * Both parsers fill these in and apply the same checks: how many bytes a shape takes, whether they lie in the file,
  * whether two tensors overlap. Code that uses a tensor need not check again.
  */
-#ifndef ROSATUNE_TENSORS_H
-#define ROSATUNE_TENSORS_H
+#pragma once
 
 #include "backend/format.h"
 
@@ -66,5 +65,3 @@ rosa_status tensor_place(struct tensor *tensor, const uint8_t *file, size_t size
  * there twice. */
 rosa_status tensors_sort_by_place(struct tensors *tensors, rosa_error *err);
 rosa_status tensors_sort_by_name(struct tensors *tensors, rosa_error *err);
-
-#endif

@@ -6,8 +6,7 @@
  * of whole numbers, so its order does not matter: every implementation computes the same symbols. Tokens whose
  * embeddings are near to each other share most bits.
  */
-#ifndef ROSATUNE_TOKEN_SYMBOLS_H
-#define ROSATUNE_TOKEN_SYMBOLS_H
+#pragma once
 
 #include "model/tensors.h"
 
@@ -32,5 +31,3 @@ void token_symbols_forget(struct token_symbols *symbols);
 
 /* Symbols [routes][steps] of tokens, which are below the vocabulary. */
 void token_symbols_get(struct token_symbols *symbols, size_t steps, const uint32_t *tokens, uint16_t *to);
-
-#endif

@@ -1,6 +1,5 @@
 /* Text to tokens and back: byte-level byte pair encoding. */
-#ifndef ROSATUNE_TOKENIZER_H
-#define ROSATUNE_TOKENIZER_H
+#pragma once
 
 #include "model/gguf.h"
 
@@ -59,5 +58,3 @@ size_t decode_token(const tokenizer *tokenizer, struct decoding *decoding, uint3
 size_t decode_finish(struct decoding *decoding, char *out);
 /* The most bytes that either of them writes: a bad byte becomes three. */
 size_t tokenizer_longest(const tokenizer *tokenizer);
-
-#endif

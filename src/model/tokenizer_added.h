@@ -1,6 +1,5 @@
 /* Added tokens: texts that become tokens before any other step. */
-#ifndef ROSATUNE_TOKENIZER_ADDED_H
-#define ROSATUNE_TOKENIZER_ADDED_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -52,5 +51,3 @@ struct added_match {
 
 /* The next one: the first, and of those that begin there the longest. False if there is none. */
 bool added_next(struct added_search *search, struct added_match *match);
-
-#endif

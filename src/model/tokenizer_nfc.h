@@ -1,6 +1,5 @@
 /* Unicode's normal form C, as Hugging Face's tokenizers computes it. */
-#ifndef ROSATUNE_TOKENIZER_NFC_H
-#define ROSATUNE_TOKENIZER_NFC_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -12,5 +11,3 @@ rosa_status nfc_check(rosa_error *err);
 /* The normal form of a text in UTF-8. *made is NULL where the text is in it already, else memory to free, with its
  * size. */
 rosa_status nfc(const char *text, size_t size, char **made, size_t *made_size, rosa_error *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* What a tokenizer is made of, for the files that make one. */
-#ifndef ROSATUNE_TOKENIZER_PARTS_H
-#define ROSATUNE_TOKENIZER_PARTS_H
+#pragma once
 
 #include "model/bpe.h"
 #include "model/pretokenize.h"
@@ -29,5 +28,3 @@ rosa_status tokenizer_set_template(tokenizer *tokenizer, const char *text, size_
 
 /* Puts "NAME: " before the message of an error that does not know the file; returns `status`. */
 rosa_status tokenizer_blame(rosa_status status, const char *name, rosa_error *err);
-
-#endif

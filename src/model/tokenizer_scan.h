@@ -1,6 +1,5 @@
 /* The two large parts of a tokenizer.json, read without building a tree of them. */
-#ifndef ROSATUNE_TOKENIZER_SCAN_H
-#define ROSATUNE_TOKENIZER_SCAN_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -41,5 +40,3 @@ rosa_status scan_number(struct scan *scan, uint64_t *number);
 
 /* "... at byte 17" */
 rosa_status scan_fail(const struct scan *scan, const char *why);
-
-#endif

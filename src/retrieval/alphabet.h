@@ -11,8 +11,7 @@
  * is its own code. Symbols of more than 16 bits keep codes as long as these are shorter, since a text uses a small part
  * of a vocabulary.
  */
-#ifndef ROSATUNE_ALPHABET_H
-#define ROSATUNE_ALPHABET_H
+#pragma once
 
 #include "base/memory.h"
 #include "retrieval/symbol_array.h"
@@ -79,5 +78,3 @@ static inline unsigned alphabet_symbol(const struct alphabet *alphabet, unsigned
 {
 	return alphabet_is_plain(alphabet) ? code : alphabet->symbol[code];
 }
-
-#endif

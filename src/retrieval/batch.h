@@ -3,8 +3,7 @@
  * where results go and what becomes of them. So a caller who keeps them in another form needs no room for all of them
  * in this one.
  */
-#ifndef ROSATUNE_BATCH_H
-#define ROSATUNE_BATCH_H
+#pragma once
 
 #include "retrieval/rules.h"
 
@@ -30,5 +29,3 @@ rosa_status batch_run(const rosa_options *full, const struct route_rules *rules,
 
 /* The runs of one route's symbols, of `bits` bits. */
 size_t batch_count_runs(const void *symbols, unsigned bits, size_t steps, bool fold);
-
-#endif

@@ -1,6 +1,5 @@
 /* An opened device, for the files that use one: cuda_device.c and cuda_stream.c. */
-#ifndef ROSATUNE_CUDA_DEVICE_H
-#define ROSATUNE_CUDA_DEVICE_H
+#pragma once
 
 #include "retrieval/cuda/table.h"
 
@@ -17,5 +16,3 @@ struct rosa_cuda {
  * `library`, closed with the device, is what dlopen() gave for the table, or NULL. */
 rosa_status cuda_device_open(const struct cuda_table *table, void *library, int number, const rosa_allocator *allocator,
 			     rosa_cuda **opened, rosa_error *err);
-
-#endif

@@ -4,8 +4,7 @@
  * A route starts on the chain index and moves to the ordered index when its streams turn out to be hostile; both give
  * the same answers. The tests pin one of the two, or have routes move at once, to compare them all.
  */
-#ifndef ROSATUNE_ENGINE_H
-#define ROSATUNE_ENGINE_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -23,5 +22,3 @@ void rosa_stream_set_engine(rosa_stream *stream, rosa_engine engine);
 rosa_status rosa_retrieve_by(rosa_engine engine, const rosa_options *options, size_t routes, size_t steps,
 			     const void *query, const void *key, int32_t *tau, int32_t *length, rosa_flips *flips,
 			     rosa_error *err);
-
-#endif

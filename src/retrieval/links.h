@@ -4,8 +4,7 @@
  * Where query and key are the same stream, what was found at the step before a place d is a place with the same symbols
  * before it, older than d. So further matches come from answers that are there already, without a further search.
  */
-#ifndef ROSATUNE_LINKS_H
-#define ROSATUNE_LINKS_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -27,5 +26,3 @@ static inline struct chain_link link_next(struct chain_link link, struct chain_l
  * which there are `history`. Returns `steps`, or the first step whose tau is not -1 and not from 1 to history - 1. */
 size_t links_follow(int links, size_t steps, const int32_t *tau, const int32_t *length, size_t history,
 		    const int32_t *tau0, const int32_t *length0, size_t stride, int32_t *places, int32_t *lengths);
-
-#endif

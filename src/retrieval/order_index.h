@@ -22,8 +22,7 @@
  * here only when its streams call for it, and keeps the tables of the chain index: they answer short matches, and
  * know of every symbol whether it has occurred.
  */
-#ifndef ROSATUNE_ORDER_INDEX_H
-#define ROSATUNE_ORDER_INDEX_H
+#pragma once
 
 #include "base/cpu.h"
 #include "retrieval/contexts.h"
@@ -102,5 +101,3 @@ uint32_t order_find(const struct order_index *order, struct match past, const ui
 
 /* How many symbols two different contexts share. */
 uint32_t order_shared(const struct order_index *order, uint32_t a, uint32_t b);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * order_template.h lists what the functions do. The names end with the instruction set.
  */
-#ifndef ROSATUNE_ORDER_VECTORS_H
-#define ROSATUNE_ORDER_VECTORS_H
+#pragma once
 
 #include "retrieval/order_index.h"
 
@@ -351,7 +350,5 @@ TARGET_AVX512 static inline void put2_avx512(uint32_t *v, unsigned place, uint32
 	_mm512_storeu_si512(v, _mm512_mask_set1_epi32(a, (__mmask16)here, (int)x));
 	_mm512_storeu_si512(v + 16, _mm512_mask_set1_epi32(b, (__mmask16)(here >> 16), (int)x));
 }
-
-#endif
 
 #endif

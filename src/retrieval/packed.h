@@ -11,8 +11,7 @@
  * it are good. Before the first symbol lie 8 bytes of zeros: a context shorter than a word reads as if preceded by
  * zeros, and who compares must cut the result at the context's true length.
  */
-#ifndef ROSATUNE_PACKED_H
-#define ROSATUNE_PACKED_H
+#pragma once
 
 #include "base/memory.h"
 
@@ -103,5 +102,3 @@ static inline uint64_t packed_word(const struct packed *packed, unsigned bits, s
 	memcpy(&word, packed->bytes + PACKED_PAD - 8 + ((end + 7) >> 3), sizeof(word));
 	return word << (-end & 7);
 }
-
-#endif

@@ -15,8 +15,7 @@
  * A route starts on the chain index. When its streams make that work too much, it moves to the ordered index, and stays
  * there until it is emptied.
  */
-#ifndef ROSATUNE_ROUTE_H
-#define ROSATUNE_ROUTE_H
+#pragma once
 
 #include "retrieval/alphabet.h"
 #include "retrieval/chain_index.h"
@@ -152,5 +151,3 @@ void route_settle(struct route *route, const rosa_allocator *allocator);
 void route_refill(struct route *route, uint32_t contexts);
 /* The best match of the first `runs` runs of the query in the ordered index, from nothing. */
 struct match route_match_anew(const struct route *route, uint32_t runs);
-
-#endif

@@ -1,6 +1,5 @@
 /* From a caller's options to the rules that routes follow. */
-#ifndef ROSATUNE_RULES_H
-#define ROSATUNE_RULES_H
+#pragma once
 
 #include "retrieval/route.h"
 
@@ -14,5 +13,3 @@ rosa_status rules_check_symbols(const char *what, const void *symbols, size_t ro
 
 /* Counterfactuals are looked up for symbols of at most ROSA_MAX_BITS bits. */
 rosa_status rules_check_flips(const struct route_rules *rules, rosa_error *err);
-
-#endif

@@ -17,8 +17,7 @@
  * Going back to fewer steps changes counts alone. The bits behind stay to be read until steps are taken again, which
  * is how a route that is undone knows what to take again.
  */
-#ifndef ROSATUNE_STARTS_H
-#define ROSATUNE_STARTS_H
+#pragma once
 
 #include "base/memory.h"
 
@@ -73,5 +72,3 @@ static inline void starts_push(struct starts *starts, bool begins)
 		starts->sample[runs / STARTS_SAMPLE] = step;
 	starts->runs = runs + 1;
 }
-
-#endif

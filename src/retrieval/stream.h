@@ -1,6 +1,5 @@
 /* The inside of a stream, for the two files that make one: stream.c and state.c. */
-#ifndef ROSATUNE_STREAM_H
-#define ROSATUNE_STREAM_H
+#pragma once
 
 #include "base/pool.h"
 #include "retrieval/rules.h"
@@ -28,5 +27,3 @@ rosa_status stream_check_idle(const rosa_stream *stream, rosa_error *err);
 
 /* Do something for every route, on all threads. */
 void stream_for_routes(rosa_stream *stream, pool_work *work, void *context);
-
-#endif

@@ -2,8 +2,7 @@
  * Arrays of symbols, or of codes, whose elements are as wide as the number of bits asks for: uint16_t up to 16 bits,
  * uint32_t above. Where `bits` is a constant, so is the choice.
  */
-#ifndef ROSATUNE_SYMBOL_ARRAY_H
-#define ROSATUNE_SYMBOL_ARRAY_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -32,5 +31,3 @@ static inline const void *symbols_from(const void *symbols, unsigned bits, size_
 {
 	return (const char *)symbols + i * symbol_size(bits);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* The arguments of the operator's public functions, checked once so that nothing below has to ask. */
-#ifndef ROSATUNE_ARGUMENTS_H
-#define ROSATUNE_ARGUMENTS_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -10,5 +9,3 @@ rosa_status learning_from_options(const rosa_learning *given, rosa_learning *ful
 /* Can the operator take activations of this type and shape? */
 rosa_status activations_check(rosa_dtype dtype, size_t batch, size_t steps, size_t channels, unsigned bits,
 			      rosa_error *err);
-
-#endif

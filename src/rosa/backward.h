@@ -5,8 +5,7 @@
  * args->gk (either may be NULL) for all of them. Sums over time or over routes are taken in an order that does not
  * depend on the number of workers.
  */
-#ifndef ROSATUNE_BACKWARD_H
-#define ROSATUNE_BACKWARD_H
+#pragma once
 
 #include "base/pool.h"
 
@@ -47,5 +46,3 @@ rosa_status backward_pass(const rosa_options *full, const rosa_learning *learnin
 rosa_status grad_qk_flips(const struct backward *call, rosa_error *err);
 rosa_status grad_qk_soft(const struct backward *call, rosa_error *err);
 rosa_status grad_qk_linear(const struct backward *call, rosa_error *err);
-
-#endif

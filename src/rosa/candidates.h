@@ -6,8 +6,7 @@
  * needed: candidate i is run i+1, it starts at start[i+1], and the runs before it start at start[i] and start[i-1]. The
  * number of candidates of a step is the number of the run that contains the step before it.
  */
-#ifndef ROSATUNE_CANDIDATES_H
-#define ROSATUNE_CANDIDATES_H
+#pragma once
 
 #include "rosa/scratch.h"
 
@@ -40,5 +39,3 @@ static inline int32_t candidate_count(const struct runs *keys, size_t t)
 {
 	return t ? keys->of[t - 1] : 0;
 }
-
-#endif

@@ -5,8 +5,7 @@
  * kept (one per step and route, and with counterfactuals bits + 1 per query run), so this halves the memory. All ones
  * mean "nothing found" in both widths.
  */
-#ifndef ROSATUNE_DESTINATIONS_H
-#define ROSATUNE_DESTINATIONS_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -43,5 +42,3 @@ static inline void destinations_store(void *to, const int32_t *from, size_t firs
 			narrow[i] = (uint16_t)from[i]; /* -1 becomes all ones */
 	}
 }
-
-#endif

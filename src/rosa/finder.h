@@ -6,8 +6,7 @@
  * at step d - 1. They are kept, 5 bytes per route and step. With a delay they come from a second stream, without it.
  * The other way to find places, for whole sequences at once, is lookup.h.
  */
-#ifndef ROSATUNE_FINDER_H
-#define ROSATUNE_FINDER_H
+#pragma once
 
 #include "rosa/places.h"
 
@@ -48,5 +47,3 @@ rosa_status finder_save(const struct finder *finder, void **image, size_t *size,
  * has been altered. */
 rosa_status finder_load(struct finder *finder, const rosa_options *options, size_t routes, size_t links, size_t steps,
 			const void *image, size_t size, rosa_error *err);
-
-#endif

@@ -18,8 +18,7 @@
  * Rows are float32, [rows][channels], in the backend's memory; symbols and destinations are in ordinary memory. The
  * backward pass works on both, so it needs a backend whose memory is ordinary. Matrices are [out][in].
  */
-#ifndef ROSATUNE_LAYER_H
-#define ROSATUNE_LAYER_H
+#pragma once
 
 #include "backend/training.h"
 #include "rosa/lookup.h"
@@ -168,5 +167,3 @@ rosa_status layer_backward(const struct rosa_setup *setup, const struct rosa_wei
  * projections and of U. gq is overwritten where Wq and Wk are shared. */
 void layer_project_back(const struct rosa_setup *setup, const struct rosa_weights *weights, size_t rows, const float *u,
 			float *gq, const float *gk, const struct rosa_grads *grads, float *gu);
-
-#endif

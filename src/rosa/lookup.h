@@ -4,8 +4,7 @@
  * What is found is kept for the backward pass, in the few bytes of destinations.h. For texts that grow there is
  * finder.h. Both give the same places, in the form that a layer gathers from (places.h).
  */
-#ifndef ROSATUNE_LOOKUP_H
-#define ROSATUNE_LOOKUP_H
+#pragma once
 
 #include "rosa/places.h"
 
@@ -48,5 +47,3 @@ rosa_status lookup_find(const rosa_options *options, const rosa_learning *learni
 /* The places of one sequence of the batch, for which `places` has been reserved. False if one is neither -1 nor below
  * the steps. */
 bool lookup_places(const struct lookup *lookup, size_t sequence, struct places *places);
-
-#endif

@@ -4,8 +4,7 @@
  * A source gives one place to each of its routes at each step, or a chain of them: the place found, the place that had
  * been found there, and so on. The i-th places of the chains are called link i.
  */
-#ifndef ROSATUNE_PLACES_H
-#define ROSATUNE_PLACES_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -36,5 +35,3 @@ void places_free(struct places *places); /* safe on a zeroed one */
 
 /* Replace the places as a control wants it; step 0 of them is step `first` of the text. */
 void places_control(struct places *places, struct past_control control, size_t first, uint32_t delay);
-
-#endif

@@ -1,6 +1,5 @@
 /* The backward pass of what a layer reads: e0, e1, the gains and v. */
-#ifndef ROSATUNE_READS_BACK_H
-#define ROSATUNE_READS_BACK_H
+#pragma once
 
 #include "rosa/backward.h"
 #include "rosa/lookup.h"
@@ -25,5 +24,3 @@ struct reads_pass {
 
 /* Fails for want of memory (ROSA_ENOMEM), or where a destination is out of range (ROSA_EINVAL). */
 rosa_status grad_reads(const struct backward *call, const struct reads_pass *pass, rosa_error *err);
-
-#endif

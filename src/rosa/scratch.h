@@ -4,8 +4,7 @@
  * The pieces are chained, so neither their number nor their sizes have to be written down twice. A failed allocation is
  * remembered: a call takes everything and checks once.
  */
-#ifndef ROSATUNE_SCRATCH_H
-#define ROSATUNE_SCRATCH_H
+#pragma once
 
 #include "base/memory.h"
 
@@ -51,5 +50,3 @@ static inline void scratch_free(struct scratch *scratch)
 		scratch->pieces = next;
 	}
 }
-
-#endif

@@ -3,8 +3,7 @@
  *
  * The forward and the backward pass and the rules for q and k all weigh a read by it.
  */
-#ifndef ROSATUNE_STRENGTH_H
-#define ROSATUNE_STRENGTH_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -20,5 +19,3 @@ static inline void strength_table(const float *gain, float scale, size_t row, fl
 	for (size_t i = 0; i < ROSA_GAINS; i++)
 		table[i] = gain ? scale * gain[row * ROSA_GAINS + i] : scale;
 }
-
-#endif

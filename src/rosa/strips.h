@@ -11,8 +11,7 @@
  * loaded for one route of 4 channels would be evicted before the next route. For the same reason strips are a cache
  * line more than a power of two apart.
  */
-#ifndef ROSATUNE_STRIPS_H
-#define ROSATUNE_STRIPS_H
+#pragma once
 
 #include "backend/convert.h"
 #include "backend/sigmoid.h"
@@ -159,5 +158,3 @@ static inline void strip_chain(float *restrict gradient, const float *restrict x
 	for (size_t i = 0; i < count; i++)
 		gradient[i] *= sigmoid_slope(x[i]);
 }
-
-#endif

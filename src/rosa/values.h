@@ -4,8 +4,7 @@
  * A place that retrieval found is a step; what is read there is this row of bits. Rows are kept in blocks, so that a
  * growing text never moves what is there. A step takes bit_words(channels) * 8 bytes, an eighth of a byte per channel.
  */
-#ifndef ROSATUNE_VALUES_H
-#define ROSATUNE_VALUES_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -57,5 +56,3 @@ size_t values_image_bytes(size_t channels, size_t steps);
 void values_save(const struct values *values, void *image);
 /* Values from an image of `steps` steps, which need not be aligned. ROSA_EFORMAT: bits are set behind the channels. */
 rosa_status values_load(struct values *values, size_t channels, size_t steps, const void *image, rosa_error *err);
-
-#endif

@@ -5,8 +5,7 @@
  * differences from a mean over d count, so P may be shifted by the same amount for all d; P - 1/2 is stored, which
  * avoids most of the cancellation in those differences.
  */
-#ifndef ROSATUNE_WEIGHING_H
-#define ROSATUNE_WEIGHING_H
+#pragma once
 
 #include "rosa/backward.h"
 #include "rosa/scratch.h"
@@ -61,5 +60,3 @@ static inline void spread_signs(float *to, float x, unsigned symbol, size_t bits
 		memcpy(to + j, &signed_x, sizeof(signed_x));
 	}
 }
-
-#endif

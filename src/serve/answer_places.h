@@ -1,6 +1,5 @@
 /* Where the tokens of an answer looked: the places of the text that were read to choose each of them. */
-#ifndef ROSATUNE_ANSWER_PLACES_H
-#define ROSATUNE_ANSWER_PLACES_H
+#pragma once
 
 #include "base/json_text.h"
 #include "model/decoder.h"
@@ -42,5 +41,3 @@ rosa_status answer_places_add(struct answer_places *places, const struct step_pl
 /* The tokens from number `from` on as a JSON array. */
 void answer_places_put(const struct answer_places *places, size_t from, struct json_text *text);
 void answer_places_free(struct answer_places *places); /* safe on a zeroed one */
-
-#endif

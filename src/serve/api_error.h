@@ -1,6 +1,5 @@
 /* How a request is refused: an HTTP status, and what OpenAI's error object says. */
-#ifndef ROSATUNE_API_ERROR_H
-#define ROSATUNE_API_ERROR_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -21,5 +20,3 @@ bool api_fail(struct api_error *error, unsigned status, const char *param, const
 
 /* OpenAI's `type` of an error with this HTTP status. */
 const char *api_error_type(unsigned status);
-
-#endif

@@ -1,6 +1,5 @@
 /* The key that clients must show. */
-#ifndef ROSATUNE_API_KEY_H
-#define ROSATUNE_API_KEY_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -12,5 +11,3 @@ rosa_status api_key_load(const char *path, char **key, rosa_error *err);
 /* Whether the header "Authorization: Bearer KEY" has the key. How long this takes depends on the length of what is
  * given and not on how much of it is right. */
 bool api_key_fits(const char *key, const char *authorization);
-
-#endif

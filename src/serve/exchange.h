@@ -1,6 +1,5 @@
 /* A request and what is answered to it, without the transport. */
-#ifndef ROSATUNE_EXCHANGE_H
-#define ROSATUNE_EXCHANGE_H
+#pragma once
 
 #include "base/json_text.h"
 #include "serve/engine.h"
@@ -41,5 +40,3 @@ void exchange_stream(struct exchange *exchange, struct json_text *text);
 
 /* OpenAI's error object. */
 void answer_error(struct json_text *text, const struct api_error *error);
-
-#endif

@@ -1,6 +1,5 @@
 /* The host that a request names. */
-#ifndef ROSATUNE_HOST_NAME_H
-#define ROSATUNE_HOST_NAME_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -12,5 +11,3 @@ bool host_is_loopback(const char *host);
  * A site in a browser may let its own name lead to 127.0.0.1 (DNS rebinding), and its pages can then talk to a server
  * there as to their own site. But the name in the header is then that site's. */
 bool host_is_plain(const char *header);
-
-#endif

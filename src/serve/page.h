@@ -1,6 +1,5 @@
 /* The page: files that the program carries along (src/serve/page/). */
-#ifndef ROSATUNE_SERVE_PAGE_H
-#define ROSATUNE_SERVE_PAGE_H
+#pragma once
 
 #include <stddef.h>
 
@@ -12,5 +11,3 @@ struct page_file {
 
 /* NULL: there is no such file. */
 const struct page_file *page_find(const char *path);
-
-#endif

@@ -1,6 +1,5 @@
 /* The tokens of a prompt. */
-#ifndef ROSATUNE_PROMPT_ENCODE_H
-#define ROSATUNE_PROMPT_ENCODE_H
+#pragma once
 
 #include "base/json_text.h"
 #include "serve/served.h"
@@ -13,5 +12,3 @@ bool prompt_encode(const struct served *model, struct request *request, size_t i
 /* What a prompt or a conversation becomes: ids, the text of them, and how many of its characters stand before each. */
 bool answer_tokens(struct json_text *text, const struct served *model, const char *body, size_t size,
 		   struct api_error *error);
-
-#endif

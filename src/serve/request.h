@@ -1,6 +1,5 @@
 /* What a client asks for: the JSON of OpenAI's API, checked, as plain numbers and strings. */
-#ifndef ROSATUNE_REQUEST_H
-#define ROSATUNE_REQUEST_H
+#pragma once
 
 #include "model/conversation.h"
 #include "model/generation_config.h"
@@ -56,5 +55,3 @@ struct request_defaults {
 bool request_parse(enum request_kind kind, const char *body, size_t size, const struct request_defaults *defaults,
 		   struct request *request, struct api_error *error);
 void request_free(struct request *request); /* safe on a zeroed one */
-
-#endif

@@ -1,6 +1,5 @@
 /* Logarithms of probabilities of tokens, and of the likeliest ones at their places. */
-#ifndef ROSATUNE_SCORES_H
-#define ROSATUNE_SCORES_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -30,5 +29,3 @@ struct scores {
 rosa_status scores_add(struct scores *scores, uint32_t id, size_t offset, const float *logits, size_t vocabulary,
 		       size_t width, rosa_error *err);
 void scores_free(struct scores *scores); /* safe on a zeroed one */
-
-#endif

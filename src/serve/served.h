@@ -1,7 +1,6 @@
 /* The model that is served, with all that reading and answering takes. Nothing in it changes while requests run but
  * what the decoder keeps, which one thread uses. */
-#ifndef ROSATUNE_SERVED_H
-#define ROSATUNE_SERVED_H
+#pragma once
 
 #include "model/chat.h"
 #include "model/decoder.h"
@@ -19,5 +18,3 @@ struct served {
 	struct chat_format chat;       /* CHAT_NONE: it cannot chat */
 	struct request_defaults defaults;
 };
-
-#endif

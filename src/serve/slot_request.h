@@ -1,6 +1,5 @@
 /* What a client asks to be done with the text of a slot: POST /slots/ID?action=ACTION. */
-#ifndef ROSATUNE_SLOT_REQUEST_H
-#define ROSATUNE_SLOT_REQUEST_H
+#pragma once
 
 #include "serve/api_error.h"
 
@@ -17,5 +16,3 @@ struct slot_request {
 /* `slot` is the rest of the path, `action` may be NULL. The body of an erasure is not looked at. */
 bool slot_request_parse(const char *slot, const char *action, const char *body, size_t size, size_t slots,
 			struct slot_request *request, struct api_error *error);
-
-#endif

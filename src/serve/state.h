@@ -1,6 +1,5 @@
 /* What the server says of itself. */
-#ifndef ROSATUNE_SERVE_STATE_H
-#define ROSATUNE_SERVE_STATE_H
+#pragma once
 
 #include "base/json_text.h"
 #include "serve/engine.h"
@@ -11,5 +10,3 @@ void answer_props(struct json_text *text, const struct served *model, engine *en
 void answer_slots(struct json_text *text, engine *engine);
 void answer_slot(struct json_text *text, const struct slot_request *request, const struct slot_result *result);
 void answer_metrics(struct json_text *text, engine *engine); /* Prometheus's text, not JSON */
-
-#endif

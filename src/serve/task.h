@@ -1,7 +1,6 @@
 /* One prompt that is read and continued. It does no reading by itself: serve_task_plan says what to read next, and
  * serve_task_take takes what came of it, so that many tasks can share a decoder. */
-#ifndef ROSATUNE_TASK_H
-#define ROSATUNE_TASK_H
+#pragma once
 
 #include "base/text.h"
 #include "model/pointer_past.h"
@@ -78,5 +77,3 @@ size_t serve_task_due(const struct serve_task *task);
 struct piece serve_task_plan(const struct serve_task *task, size_t most);
 /* Takes the logits of what was read. False after a failure, which `error` has; the task is over then, too. */
 bool serve_task_take(struct serve_task *task, const struct piece *piece);
-
-#endif

@@ -1,6 +1,5 @@
 /* The adapter_config.json of an adapter folder, written. */
-#ifndef ROSATUNE_ADAPTER_CONFIG_H
-#define ROSATUNE_ADAPTER_CONFIG_H
+#pragma once
 
 #include "model/adapter.h"
 
@@ -16,5 +15,3 @@ struct adapter_description {
 };
 
 void adapter_config_write(const struct adapter_description *description, struct json_text *text);
-
-#endif

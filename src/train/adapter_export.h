@@ -1,6 +1,5 @@
 /* An adapter as it is used: without the optimiser, in bfloat16 or float32. */
-#ifndef ROSATUNE_ADAPTER_EXPORT_H
-#define ROSATUNE_ADAPTER_EXPORT_H
+#pragma once
 
 #include "model/adapter.h"
 
@@ -8,5 +7,3 @@
  * with numbers of `format`: FORMAT_F32 or FORMAT_BF16. Where the backbone was trained too, the model beside the adapter
  * goes with it, tokenizer included. Without `replace` a folder that has an adapter is refused. */
 rosa_status adapter_export(const char *from, const char *to, enum format format, bool replace, rosa_error *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* Conversations for training: their tokens, and which of them are the model's to say. */
-#ifndef ROSATUNE_ANSWERS_H
-#define ROSATUNE_ANSWERS_H
+#pragma once
 
 #include "model/chat.h"
 
@@ -23,5 +22,3 @@ void answers_free(struct answers *answers); /* safe on a zeroed one */
  * is refused. May be called from several threads at once. On failure `tokens` is as it was and *counts NULL. */
 rosa_status answers_encode(const struct answers *answers, const struct chat_message *messages, size_t count,
 			   struct tokens *tokens, uint8_t **counts, rosa_error *err);
-
-#endif

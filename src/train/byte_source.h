@@ -1,6 +1,5 @@
 /* The bytes of a file or of standard input, decompressed on the way. */
-#ifndef ROSATUNE_BYTE_SOURCE_H
-#define ROSATUNE_BYTE_SOURCE_H
+#pragma once
 
 #include "base/file.h"
 #include "train/decompress.h"
@@ -21,5 +20,3 @@ rosa_status source_open(struct byte_source *source, const char *path, const stru
 /* Up to `room` bytes; *got is 0 at the end. */
 rosa_status source_read(struct byte_source *source, void *to, size_t room, size_t *got, rosa_error *err);
 void source_close(struct byte_source *source); /* safe on one that could not be opened */
-
-#endif

@@ -1,6 +1,5 @@
 /* Data as the value of a key: a path, or a list of paths or of {"path": ..., "weight": ...}. */
-#ifndef ROSATUNE_DATA_KEY_H
-#define ROSATUNE_DATA_KEY_H
+#pragma once
 
 #include "model/keys.h"
 #include "train/dataset.h"
@@ -13,5 +12,3 @@ struct key_data {
 
 /* Of a KEY_CUSTOM whose target is a struct key_data. */
 extern const struct key_custom data_key;
-
-#endif

@@ -1,6 +1,5 @@
 /* What training reads: shards, mixed and shuffled in an order that depends on the seed alone. */
-#ifndef ROSATUNE_DATASET_H
-#define ROSATUNE_DATASET_H
+#pragma once
 
 #include "train/tokens_file.h"
 
@@ -48,5 +47,3 @@ rosa_status dataset_verify(const dataset *dataset, uint64_t since, rosa_error *e
  * files and the seed, so the only state is the number of samples read, and any process can read any sample. All three
  * arrays are [length]. May be called from several threads at once. */
 void dataset_sample(const dataset *dataset, uint64_t n, uint32_t *tokens, uint32_t *targets, float *weight);
-
-#endif

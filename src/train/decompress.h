@@ -1,6 +1,5 @@
 /* Decompression of gzip, xz and zstd, which are recognised by their first bytes. */
-#ifndef ROSATUNE_DECOMPRESS_H
-#define ROSATUNE_DECOMPRESS_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -28,5 +27,3 @@ struct byte_span {
 };
 rosa_status decompress(struct decompressor *decompressor, struct byte_span *from, bool last, struct byte_span *to,
 		       rosa_error *err);
-
-#endif

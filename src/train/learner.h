@@ -1,6 +1,5 @@
 /* One step of training: a batch of samples, their gradients, and the step of the optimiser. */
-#ifndef ROSATUNE_LEARNER_H
-#define ROSATUNE_LEARNER_H
+#pragma once
 
 #include "train/network.h"
 #include "train/ranks.h"
@@ -59,5 +58,3 @@ struct learner_judging {
 /* The mean loss, without learning from it. ROSA_ECANCELLED: `progress` of this process or of another stopped it. */
 rosa_status learner_judge(learner *learner, const struct learner_judging *judging, struct learner_result *result,
 			  rosa_error *err);
-
-#endif

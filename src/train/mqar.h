@@ -1,7 +1,6 @@
 /* Multi-query associative recall, as in Zoology: pairs of key and value, then keys again, whose values are asked for.
  */
-#ifndef ROSATUNE_MQAR_H
-#define ROSATUNE_MQAR_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -48,5 +47,3 @@ uint32_t mqar_second_name(const struct mqar *task, uint32_t token);
  * places the position of the value in the sequence, else -1. */
 void mqar_example(const struct mqar *task, uint64_t n, uint32_t *tokens, uint32_t *targets, float *weight,
 		  int32_t *answer);
-
-#endif

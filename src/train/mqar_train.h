@@ -1,6 +1,5 @@
 /* A small decoder that learns associative recall. */
-#ifndef ROSATUNE_MQAR_TRAIN_H
-#define ROSATUNE_MQAR_TRAIN_H
+#pragma once
 
 #include "train/learner.h"
 #include "train/mqar.h"
@@ -63,5 +62,3 @@ void mqar_trainer_rates(const mqar_trainer *trainer, uint64_t step, double *back
 rosa_status mqar_trainer_judge(mqar_trainer *trainer, uint64_t steps, struct mqar_epoch *epoch, rosa_error *err);
 
 uint64_t mqar_trainer_parameters(const mqar_trainer *trainer); /* numbers in all of them */
-
-#endif

@@ -1,6 +1,5 @@
 /* What the adapters of a network do with examples of associative recall. */
-#ifndef ROSATUNE_MQAR_WATCH_H
-#define ROSATUNE_MQAR_WATCH_H
+#pragma once
 
 #include "train/network.h"
 
@@ -34,5 +33,3 @@ void mqar_watch_clear(struct mqar_watch *watch);
 void mqar_watch_batch(void *context, const struct network_view *view);
 
 void mqar_watch_layer(const struct mqar_watch *watch, size_t layer, struct mqar_layer *report);
-
-#endif

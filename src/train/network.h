@@ -1,6 +1,5 @@
 /* A decoder that can be trained: forward and backward over whole sequences. */
-#ifndef ROSATUNE_NETWORK_H
-#define ROSATUNE_NETWORK_H
+#pragma once
 
 #include "model/adapter.h"
 #include "model/adapter_options.h"
@@ -94,5 +93,3 @@ rosa_status network_reserve(network *network, size_t count, size_t steps, bool l
 
 /* Bytes of activations that the last batch needed. */
 uint64_t network_activation_bytes(const network *network);
-
-#endif

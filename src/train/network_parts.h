@@ -1,6 +1,5 @@
 /* The internals of a network, shared by its files. */
-#ifndef ROSATUNE_NETWORK_PARTS_H
-#define ROSATUNE_NETWORK_PARTS_H
+#pragma once
 
 #include "model/token_symbols.h"
 #include "rosa/layer.h"
@@ -138,5 +137,3 @@ const struct network_source *network_layer_source(const network *network, size_t
 
 /* No gradients of shared q and k yet. */
 void network_clear_sums(network *network);
-
-#endif

@@ -1,6 +1,5 @@
 /* A batch of documents, or pieces of them, that are tokenized in parallel. */
-#ifndef ROSATUNE_PACK_BATCH_H
-#define ROSATUNE_PACK_BATCH_H
+#pragma once
 
 #include "train/answers.h"
 
@@ -42,5 +41,3 @@ rosa_status pack_batch_encode(struct pack_batch *batch, const struct pack_rules 
 
 void pack_batch_clear(struct pack_batch *batch);
 void pack_batch_free(struct pack_batch *batch);
-
-#endif

@@ -1,6 +1,5 @@
 /* The files that are packed. */
-#ifndef ROSATUNE_PACK_INPUTS_H
-#define ROSATUNE_PACK_INPUTS_H
+#pragma once
 
 #include "base/file.h"
 
@@ -25,5 +24,3 @@ struct pack_inputs {
 rosa_status pack_inputs_add(struct pack_inputs *inputs, const char *path, enum pack_format format,
 			    const struct file_hooks *hooks, rosa_error *err);
 void pack_inputs_free(struct pack_inputs *inputs);
-
-#endif

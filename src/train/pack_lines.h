@@ -1,6 +1,5 @@
 /* The lines of a file of any size. */
-#ifndef ROSATUNE_PACK_LINES_H
-#define ROSATUNE_PACK_LINES_H
+#pragma once
 
 #include "train/byte_source.h"
 
@@ -21,5 +20,3 @@ void pack_lines_close(struct pack_lines *lines); /* safe on a zeroed one that co
 
 /* Whether a line has nothing but white space. */
 bool pack_line_blank(const char *line, size_t size);
-
-#endif

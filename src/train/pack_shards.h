@@ -1,6 +1,5 @@
 /* The shards of a packing: none of them gets its name before all are complete. */
-#ifndef ROSATUNE_PACK_SHARDS_H
-#define ROSATUNE_PACK_SHARDS_H
+#pragma once
 
 #include "base/file.h"
 #include "train/tokens_writer.h"
@@ -42,5 +41,3 @@ void pack_shards_end_document(struct pack_shards *shards);
 rosa_status pack_shards_commit(struct pack_shards *shards, rosa_error *err);
 /* Undoes what is not committed. Safe on a zeroed one. */
 void pack_shards_free(struct pack_shards *shards);
-
-#endif

@@ -1,6 +1,5 @@
 /* Packing: texts into token shards. */
-#ifndef ROSATUNE_PACKING_H
-#define ROSATUNE_PACKING_H
+#pragma once
 
 #include "train/pack_inputs.h"
 
@@ -40,5 +39,3 @@ struct packing_result {
 
 /* Either all shards are written, or nothing is. The counts of *result are valid after a failure, too. */
 rosa_status packing_run(const struct packing *packing, struct packing_result *result, rosa_error *err);
-
-#endif

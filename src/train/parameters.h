@@ -1,6 +1,5 @@
 /* The numbers that training changes: values, gradients and what the optimiser keeps of each. */
-#ifndef ROSATUNE_PARAMETERS_H
-#define ROSATUNE_PARAMETERS_H
+#pragma once
 
 #include "backend/training.h"
 
@@ -49,5 +48,3 @@ struct step_rates {
 	float scale;
 };
 void parameters_step(struct parameters *parameters, const struct step_rates *rates);
-
-#endif

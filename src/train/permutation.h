@@ -7,8 +7,7 @@
  * rounds together are a permutation, for every n, and rounds in proportion to the bits of n make it as good as random.
  * A network on halves of bits would need fewer rounds, but a power of four and walks round it for all other n.
  */
-#ifndef ROSATUNE_PERMUTATION_H
-#define ROSATUNE_PERMUTATION_H
+#pragma once
 
 #include "base/draw.h"
 
@@ -27,5 +26,3 @@ static inline uint64_t permutation_place(uint64_t key, uint64_t n, uint64_t i)
 	}
 	return i;
 }
-
-#endif

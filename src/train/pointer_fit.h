@@ -1,6 +1,5 @@
 /* The weights of a pointer by maximum likelihood, with the model frozen. */
-#ifndef ROSATUNE_POINTER_FIT_H
-#define ROSATUNE_POINTER_FIT_H
+#pragma once
 
 #include "model/pointer.h"
 
@@ -40,5 +39,3 @@ struct pointer_fitted {
 };
 rosa_status pointer_fit_and_judge(const struct pointer_positions *positions, struct pointer_fitted *fitted,
 				  rosa_progress progress, void *context, rosa_error *err);
-
-#endif

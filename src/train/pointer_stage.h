@@ -1,6 +1,5 @@
 /* A stage of a run that fits a pointer to the network as it is. */
-#ifndef ROSATUNE_POINTER_STAGE_H
-#define ROSATUNE_POINTER_STAGE_H
+#pragma once
 
 #include "train/dataset.h"
 #include "train/network.h"
@@ -14,5 +13,3 @@ rosa_status pointer_stage_check(const struct tune_stage *stage, uint64_t window,
  * is told of positions, then of steps of the fit; nonzero stops with ROSA_ECANCELLED. */
 rosa_status pointer_stage_run(network *network, const dataset *data, const struct tune_stage *stage,
 			      struct pointer_fitted *fitted, rosa_progress progress, void *context, rosa_error *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* Processes that train together; without MPI, or started alone, there is one. */
-#ifndef ROSATUNE_RANKS_H
-#define ROSATUNE_RANKS_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -36,5 +35,3 @@ bool ranks_any(const struct ranks *ranks, bool mine);
 /* Whether all processes got here well: `mine`, or ROSA_ECANCELLED where it was another one that failed. Whatever may
  * fail on one process alone is followed by this, or the others would wait for it forever. */
 rosa_status ranks_agree(const struct ranks *ranks, rosa_status mine, rosa_error *err);
-
-#endif

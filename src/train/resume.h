@@ -1,6 +1,5 @@
 /* Resuming from a checkpoint: whether this run may, and with which stage. */
-#ifndef ROSATUNE_RESUME_H
-#define ROSATUNE_RESUME_H
+#pragma once
 
 #include "train/run_folder.h"
 #include "train/tune_config.h"
@@ -20,5 +19,3 @@ rosa_status resume_check_data(const struct run_state *state, size_t stage, const
 
 /* The first stage that has steps left; the number of stages if none has. */
 size_t resume_stage(const struct tune_config *config, const struct run_state *state);
-
-#endif

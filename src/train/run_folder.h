@@ -1,6 +1,5 @@
 /* A run on disk: a folder of checkpoints, each of which is a folder that is either complete or not there. */
-#ifndef ROSATUNE_RUN_FOLDER_H
-#define ROSATUNE_RUN_FOLDER_H
+#pragma once
 
 #include "base/file.h"
 
@@ -90,5 +89,3 @@ rosa_status run_folder_latest(struct run_folder *folder, void (*note)(void *cont
 			      void *context, struct checkpoint_found *found, rosa_error *err);
 bool checkpoint_has(const struct checkpoint_found *found, const char *name);
 void checkpoint_found_free(struct checkpoint_found *found); /* safe on a zeroed one */
-
-#endif

@@ -1,6 +1,5 @@
 /* Writing safetensors files. */
-#ifndef ROSATUNE_SAFETENSORS_WRITE_H
-#define ROSATUNE_SAFETENSORS_WRITE_H
+#pragma once
 
 #include "backend/format.h"
 #include "base/file.h"
@@ -31,5 +30,3 @@ rosa_status safetensors_write(struct file_writer *file, const struct tensor_sour
 /* A checksum of the names, shapes and numbers that safetensors_write would write, as text. */
 rosa_status safetensors_digest(const struct tensor_source *tensors, size_t count, enum format format,
 			       tensor_fetch fetch, void *context, char text[SAFETENSORS_DIGEST], rosa_error *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* Learning rates over the steps of a stage. */
-#ifndef ROSATUNE_SCHEDULE_H
-#define ROSATUNE_SCHEDULE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -13,5 +12,3 @@ struct schedule {
 /* The rate of a step, from 0. It rises in a straight line, max * (step + 1) / warmup, then falls as half a cosine from
  * max to min, which the last step has. */
 double schedule_rate(const struct schedule *schedule, uint64_t step);
-
-#endif

@@ -1,6 +1,5 @@
 /* The paths of shards. */
-#ifndef ROSATUNE_SHARD_NAMES_H
-#define ROSATUNE_SHARD_NAMES_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -17,5 +16,3 @@ struct shard_names {
 /* Adds the path of a shard, or those of all shards in a folder, sorted by name. A folder without shards is refused. */
 rosa_status shard_names_add(struct shard_names *names, const char *path, rosa_error *err);
 void shard_names_free(struct shard_names *names); /* safe on a zeroed one */
-
-#endif

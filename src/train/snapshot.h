@@ -1,6 +1,5 @@
 /* What a checkpoint holds of a network: the adapter, the backbone if it is trained, and the optimiser's moments. */
-#ifndef ROSATUNE_SNAPSHOT_H
-#define ROSATUNE_SNAPSHOT_H
+#pragma once
 
 #include "train/network.h"
 #include "train/run_folder.h"
@@ -31,5 +30,3 @@ rosa_status snapshot_read_values(const struct checkpoint_found *found, struct pa
 rosa_status snapshot_read_scales(const struct checkpoint_found *found, size_t layers, float *scales, rosa_error *err);
 /* Reads the moments of the parameters that are trained. */
 rosa_status snapshot_read_moments(const struct checkpoint_found *found, struct parameters *parameters, rosa_error *err);
-
-#endif

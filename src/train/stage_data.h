@@ -1,6 +1,5 @@
 /* What a stage learns from and is measured on, opened and checked. */
-#ifndef ROSATUNE_STAGE_DATA_H
-#define ROSATUNE_STAGE_DATA_H
+#pragma once
 
 #include "train/dataset.h"
 #include "train/tune_config.h"
@@ -24,5 +23,3 @@ struct stage_data {
 rosa_status stage_data_open(const struct tune_config *config, size_t stage, const struct data_rules *rules,
 			    struct stage_data *data, rosa_error *err);
 void stage_data_close(struct stage_data *data); /* safe on a zeroed one */
-
-#endif

@@ -1,6 +1,5 @@
 /* The tokenizer of a GGUF model, for a folder that has its weights but not itself. */
-#ifndef ROSATUNE_TOKENIZER_COPY_H
-#define ROSATUNE_TOKENIZER_COPY_H
+#pragma once
 
 #include "base/file.h"
 #include "model/gguf.h"
@@ -8,5 +7,3 @@
 /* Writes a GGUF file without tensors that has all of another's metadata that is about tokens; tokenizer_open reads it.
  */
 rosa_status tokenizer_copy(const struct gguf *gguf, struct file_writer *file, rosa_error *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* Token shards: what `rosatune data pack` writes and training reads. */
-#ifndef ROSATUNE_TOKENS_FILE_H
-#define ROSATUNE_TOKENS_FILE_H
+#pragma once
 
 #include "base/mapping.h"
 
@@ -75,5 +74,3 @@ bool tokens_file_counts(const struct tokens_file *file, size_t at);
  * wanted). A token that is not below the vocabulary, in a file that was damaged after it was written, is read as token
  * 0 of weight 0, so that it has no effect. */
 void tokens_file_read(const struct tokens_file *file, size_t first, size_t count, uint32_t *tokens, float *weight);
-
-#endif

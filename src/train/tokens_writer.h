@@ -1,6 +1,5 @@
 /* Writing token shards. */
-#ifndef ROSATUNE_TOKENS_WRITER_H
-#define ROSATUNE_TOKENS_WRITER_H
+#pragma once
 
 #include "base/checksum.h"
 #include "model/tokenizer.h"
@@ -42,5 +41,3 @@ void tokens_writer_free(struct tokens_writer *writer); /* safe on a zeroed one *
 /* A number that differs for tokenizers that give different tokens: a checksum of the bytes of all their tokens, and of
  * the tokens of a text on which tokenizers differ. */
 rosa_status tokens_fingerprint(const tokenizer *tokenizer, uint64_t *fingerprint, rosa_error *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* A whole training run: its stages, its checkpoints and its log. */
-#ifndef ROSATUNE_TRAINER_H
-#define ROSATUNE_TRAINER_H
+#pragma once
 
 #include "train/learner.h"
 #include "train/pointer_fit.h"
@@ -45,5 +44,3 @@ struct trainer_outcome {
  * another process's, the status is ROSA_ECANCELLED. */
 rosa_status trainer_run(const struct tune_config *config, bool resume, const struct ranks *ranks,
 			const struct trainer_hooks *hooks, struct trainer_outcome *outcome, rosa_error *err);
-
-#endif

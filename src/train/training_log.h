@@ -1,6 +1,5 @@
 /* The log of a run: one line of JSON per logged step. */
-#ifndef ROSATUNE_TRAINING_LOG_H
-#define ROSATUNE_TRAINING_LOG_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -37,5 +36,3 @@ rosa_status training_log_add(struct training_log *log, const struct training_ent
 /* Waits until the disk has it: the log must not miss steps of a checkpoint. */
 rosa_status training_log_sync(struct training_log *log, rosa_error *err);
 void training_log_close(struct training_log *log); /* safe on a zeroed one */
-
-#endif

@@ -1,6 +1,5 @@
 /* The model that a run trains, opened as its configuration says. */
-#ifndef ROSATUNE_TRAINING_MODEL_H
-#define ROSATUNE_TRAINING_MODEL_H
+#pragma once
 
 #include "model/checkpoint.h"
 #include "train/network.h"
@@ -19,5 +18,3 @@ struct training_model {
 rosa_status training_model_open(const struct tune_config *config, int threads, struct training_model *model,
 				rosa_error *err);
 void training_model_close(struct training_model *model); /* safe on a zeroed one */
-
-#endif

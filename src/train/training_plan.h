@@ -1,6 +1,5 @@
 /* What a run would do, and the memory and time it needs. */
-#ifndef ROSATUNE_TRAINING_PLAN_H
-#define ROSATUNE_TRAINING_PLAN_H
+#pragma once
 
 #include "train/ranks.h"
 #include "train/tune_config.h"
@@ -35,5 +34,3 @@ struct training_plan {
 rosa_status training_plan_make(const struct tune_config *config, bool resume, const struct ranks *ranks,
 			       struct training_plan *plan, rosa_error *err);
 void training_plan_free(struct training_plan *plan); /* safe on a zeroed one */
-
-#endif

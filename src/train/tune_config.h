@@ -1,6 +1,5 @@
 /* What a training run is to do, from a JSON file and the command line. */
-#ifndef ROSATUNE_TUNE_CONFIG_H
-#define ROSATUNE_TUNE_CONFIG_H
+#pragma once
 
 #include "train/data_key.h"
 #include "train/network.h"
@@ -71,5 +70,3 @@ void tune_config_help(struct json_text *text);
 struct network_options tune_config_network(const struct tune_config *config);
 
 extern const char *const tune_kind_words[]; /* ends with NULL */
-
-#endif

@@ -9,8 +9,7 @@
  * A stream, whose steps come in several calls, keeps history and index of every route. Both have room for a number of
  * steps; when that is used up, the room is doubled and the index built anew. Numbers have 32 bits.
  */
-#ifndef ROSATUNE_CUDA_PLAN_H
-#define ROSATUNE_CUDA_PLAN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -120,5 +119,3 @@ static inline void plan_lay_out(struct search_plan *plan)
 #undef PLAN_PUT
 	plan->bytes = plan->history_bytes + plan->scratch_bytes + plan->index_bytes * plan->rungs;
 }
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Usable as CUDA and as plain C (team.h).
  */
-#ifndef ROSATUNE_CUDA_SEARCH_H
-#define ROSATUNE_CUDA_SEARCH_H
+#pragma once
 
 #include "retrieval/cuda/plan.h"
 #include "retrieval/cuda/team.h"
@@ -115,5 +114,3 @@ TEAM_CODE void search_serve(const struct search_plan *plan, const struct team *t
 	if (team->rank == 0)
 		plan->states[r] = state;
 }
-
-#endif

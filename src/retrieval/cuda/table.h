@@ -5,8 +5,7 @@
  * build runs with and without a driver. Both sides include this header, and CUDA_TABLE_VERSION changes with it.
  * Pointers named device_ point to memory of the device. Streams are a cudaStream_t as void *.
  */
-#ifndef ROSATUNE_CUDA_TABLE_H
-#define ROSATUNE_CUDA_TABLE_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -59,5 +58,4 @@ typedef const struct cuda_table *cuda_table_get(void);
 
 #ifdef __cplusplus
 }
-#endif
 #endif

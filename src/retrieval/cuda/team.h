@@ -9,8 +9,7 @@
  *
  * Work is divided by `for (i = team->rank; i < n; i += team->size)`.
  */
-#ifndef ROSATUNE_CUDA_TEAM_H
-#define ROSATUNE_CUDA_TEAM_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -168,5 +167,4 @@ TEAM_CODE void team_equals(const struct team *team, bool active, uint32_t value,
 	*last = active;
 }
 
-#endif
 #endif
