@@ -35,7 +35,8 @@ else()
 endif()
 
 # Sanitizers say where; a leak fails the test like any other error.
-set(test_environment "ASAN_OPTIONS=detect_leaks=1" "UBSAN_OPTIONS=print_stacktrace=1")
+# What was freed is kept a while to find its use, but not so much that it looks like a leak.
+set(test_environment "ASAN_OPTIONS=detect_leaks=1:quarantine_size_mb=16" "UBSAN_OPTIONS=print_stacktrace=1")
 
 if(ROSATUNE_FUZZ)
 	file(GLOB fuzz_sources CONFIGURE_DEPENDS tests/fuzz_*.c)

@@ -408,6 +408,98 @@ class Answers(Base):
         self.assertIn("trec.jsonl: example 0 has no all_classes", evaluate("trec.jsonl", code=1).stderr.decode())
 
 
+class Elsewhere(Base):
+    """Prompts for a model elsewhere, and its answers."""
+
+    def prepared(self):
+        write_choices("pick.jsonl")
+        write_needles("vt.jsonl")
+        write_lines("word.jsonl", [{"context": "the old river", "continuations": [" bell"]}])
+        evaluate("--prepare", "p.jsonl", "pick.jsonl", "vt.jsonl", "word.jsonl", "--tokens", "9")
+        head, *lines = read_lines("p.jsonl")
+        return head["prompts"], lines
+
+    def answered(self, lines, condition="tuned (2 k)", **changes):
+        """What a model that writes one text, and prefers later continuations, makes of prompts."""
+        for line in lines:
+            found = {"ids": [*b"e 417"]} if "ids" in line else {"logarithms": [-7 + i for i in range(len(line["first"]))],
+                                                                "written": True}
+            yield {name: line[name] for name in ("task", "example", "sum")} | {"condition": condition} | found | changes
+
+    def test_prompts(self):
+        head, lines = self.prepared()
+        self.assertEqual((head["vocabulary"], head["ends"]), (261, [258]))
+        self.assertEqual(head["pieces"], [*map(chr, range(256)), "", "", "", "<think>", "</think>"])
+        self.assertEqual([line["task"] for line in lines], ["pick"] * 4 + ["vt"] * 3 + ["word"])
+        for line, (context, continuations, _) in zip(lines, CHOICES):
+            self.assertEqual(line["texts"], [[*(context + each).encode()] for each in continuations])
+            self.assertEqual(line["first"], [len(context.rstrip())] * len(continuations))
+        for line, prompt in zip(lines[4:], PROMPTS):
+            self.assertEqual((line["ids"], line["tokens"], line["metric"]), ([*prompt.encode()], 9, "match-all"))
+            self.assertEqual(line["expected"], ["417", "e"])
+        evaluate("vt.jsonl", "--out", "r.jsonl")
+        for line, record in zip(lines[4:7], read_lines("r.jsonl")[1:], strict=True):
+            self.assertEqual((line["sum"], line["length"]), (record["sum"], record["length"]))
+        evaluate("--prepare", "p.jsonl", "vt.jsonl", "--prompt-tokens", "20")
+        for line, prompt in zip(read_lines("p.jsonl")[1:], PROMPTS):
+            self.assertEqual(line["ids"], [*(prompt if len(prompt) <= 20 else prompt[:10] + prompt[-10:]).encode()])
+
+    def test_answers(self):
+        _, lines = self.prepared()
+        settings = {"settings": {"model": "elsewhere", "window": 8, "sinks": 2}}
+        write_lines("a.jsonl", [settings, *self.answered(lines), *self.answered(lines[:6], "window")])
+        words = ["--answers", "a.jsonl", "--out", "r.jsonl", "pick.jsonl", "vt.jsonl", "word.jsonl"]
+        result = means(*words)
+        self.assertEqual(result["settings"], settings["settings"])
+        self.assertEqual([*result["tasks"]["vt"]["conditions"]], ["window", "tuned (2 k)"])  # ours first
+        for record in read_lines("r.jsonl")[1:]:
+            if record["task"] == "vt":
+                self.assertEqual((record["answer"], record["score"]), ("e 417", 1))
+            elif record["task"] == "pick":
+                _, continuations, gold = CHOICES[record["example"]]
+                self.assertEqual(record["score"], gold == len(continuations) - 1)
+                each = [total / len(text.removeprefix(" ")) for total, text in zip(record["logarithms"], continuations)]
+                self.assertEqual(record["normed"], gold == each.index(max(each)))
+            else:
+                self.assertEqual((record["score"], record["loss"]), (1, 7))
+        with open("r.jsonl", "rb") as file:
+            before = file.read()
+        self.assertEqual(means(*words), result)
+        with open("r.jsonl", "rb") as file:
+            self.assertEqual(file.read(), before)
+        self.assertIn("| window | tuned (2 k) |", run("report", "r.jsonl").stdout.decode())
+        write_lines("a.jsonl", [settings, *self.answered(lines[4:], condition="b")])
+        evaluate("--answers", "a.jsonl", "vt.jsonl", "--stop", "41", "--out", "s.jsonl")
+        self.assertEqual([record["answer"] for record in read_lines("s.jsonl")[1:]], ["e "] * 3)
+
+    def test_refusals(self):
+        _, lines = self.prepared()
+        settings = {"settings": {"model": "elsewhere", "window": 8, "sinks": 2}}
+        files = ["pick.jsonl", "vt.jsonl", "word.jsonl"]
+        for changes, said in [({"sum": "0" * 16}, "sum: is that of another example than 0 of pick here"),
+                              ({"example": 4}, "example: is 4; pick has 4 examples"),
+                              ({"condition": ""}, "condition: is no name of a condition"),
+                              ({"condition": "x" * 41}, "condition: is no name of a condition"),
+                              ({"logarithms": [0, 0]}, "logarithms: are 2; the example has 3 continuations"),
+                              ({"logarithms": [1, 0, 0]}, "is 1; it must be at most 0"),
+                              ({"logarithms": None}, "logarithms")]:
+            write_lines("a.jsonl", [settings, *self.answered(lines[:1], **changes)])
+            self.assertIn(said, evaluate("--answers", "a.jsonl", *files, code=1).stderr.decode())
+        write_lines("a.jsonl", [settings, *self.answered(lines[4:5], ids=[300])])
+        self.assertIn("is 300; the vocabulary has 261 tokens",
+                      evaluate("--answers", "a.jsonl", *files, code=1).stderr.decode())
+        write_lines("a.jsonl", [*self.answered(lines)])
+        self.assertIn("a.jsonl:1: has no settings", evaluate("--answers", "a.jsonl", *files, code=1).stderr.decode())
+        write_lines("a.jsonl", [settings, *self.answered(lines)])
+        evaluate("--answers", "a.jsonl", *files, "--out", "r.jsonl")
+        write_lines("a.jsonl", [{"settings": {"model": "other"}}, *self.answered(lines)])
+        self.assertIn("was written with other settings",
+                      evaluate("--answers", "a.jsonl", *files, "--out", "r.jsonl", code=1).stderr.decode())
+        for words in ["--conditions", "global"], ["--prepare", "p.jsonl"]:
+            self.assertIn("leave the model to others",
+                          evaluate("--answers", "a.jsonl", *words, *files, code=1).stderr.decode())
+
+
 class Resuming(Base):
     def test_goes_on(self):
         """A file that ends anywhere is completed; one that is complete is not read again."""
@@ -467,7 +559,21 @@ class Report(Base):
         self.assertEqual(names, ["pick, accuracy", "pick, accuracy by log-probability per byte", "niah, match-all",
                                  "niah, length up to 1024", "niah, length up to 2048", "niah, length up to 4096",
                                  "niah, depth 30 to 40 %"])
+        self.assertEqual(run("report", "r.jsonl", "--no-depths").stdout.decode().splitlines(), lines[:-1])
+        # conditions of another file beside them
+        settings, *records = read_lines("r.jsonl")
+        mine = [{**each, "condition": "trained"} for each in records if each["condition"] == "window"]
+        write_lines("s.jsonl", [settings, *mine])
+        both = run("report", "--together", "r.jsonl", "s.jsonl").stdout.decode().splitlines()
+        self.assertEqual(both[:3], [lines[0], lines[0].replace("r.jsonl", "s.jsonl"), ""])
+        self.assertEqual(both[3], "| task | examples | global | window | trained |")
+        for here, there in zip(both[5:], lines[4:], strict=True):
+            self.assertEqual(here, f"{there} {there.split('|')[-2].strip()} |")
+        self.assertIn("s.jsonl: has example 0 of pick under trained, as has a file before it",
+                      run("report", "--together", "s.jsonl", "s.jsonl", code=1).stderr.decode())
+        self.assertIn(b"is of one file", run("report", "r.jsonl", "s.jsonl", "--plot", "m.svg", code=1).stderr)
         if shutil.which("gnuplot"):
+            run("report", "--together", "r.jsonl", "s.jsonl", "--plot", "map.svg")
             run("report", "r.jsonl", "--plot", "map.svg")
             self.assertGreater(os.path.getsize("map.svg"), 1000)
             write_lines("n.jsonl", read_lines("r.jsonl")[:2])
@@ -530,7 +636,7 @@ class Refusals(Base):
         with open("r.jsonl", encoding="utf-8") as file:
             lines = file.readlines()
         for old, new, said in [('"score": ', '"score": 3', "score: is 3"), ('"score"', '"scare"', "has no field score"),
-                               ('"global"', '"globe"', 'condition: is "globe"'), ('"choice"', '"c"', 'metric: is "c"'),
+                               ('"global"', '"a|b"', "condition: is no name"), ('"choice"', '"c"', 'metric: is "c"'),
                                ('"sum": "', '"sum": "z', "sum: is not 16"), ('"example": ', '"example": -', "example"),
                                ("{", "", "r.jsonl:3: ")]:
             with open("r.jsonl", "w", encoding="utf-8") as file:

@@ -103,16 +103,18 @@ static void try_changes(const uint8_t *data, size_t size)
 {
 	static struct bytes good; /* made once; it stays until the end */
 	uint8_t *file;
+	size_t mark;
 
 	if (!good.data) {
 		good = good_file();
 		check(try(good.data, good.size));
 	}
+	mark = test_mark();
 	file = bytes_copy(&good, good.size);
 	for (size_t i = 0; i + 3 <= size; i += 3)
 		file[(data[i] | (size_t)data[i + 1] << 8) % good.size] = data[i + 2];
 	try(file, good.size);
-	free(file);
+	test_release(mark);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

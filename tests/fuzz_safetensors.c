@@ -67,13 +67,12 @@ static void try_as_header(const uint8_t *data, size_t size)
 		bytes_number(&file, i, 1);
 	exact = bytes_copy(&file, file.size);
 	try(exact, file.size);
-	free(exact);
-	bytes_free(&file);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	try(data, size);
 	try_as_header(data, size);
+	test_release(0);
 	return 0;
 }

@@ -107,7 +107,6 @@ static void try_part(int which, const char *part)
 	*fields[which] = part;
 	char *json = recipe_json(&recipe);
 	try_json(json, strlen(json));
-	free(json);
 }
 
 static rosa_status collect(void *context, const char *piece, size_t size, rosa_error *err)
@@ -182,5 +181,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		try_part(data[0] % 10 - 4, rest);
 	}
 	free(rest);
+	test_release(0);
 	return 0;
 }

@@ -51,8 +51,6 @@ static void try_changes(const uint8_t *data, size_t size)
 	shard_seal(file, good.size);
 	if (try(file, good.size, true))
 		check(try(file, good.size, false));
-	free(file);
-	bytes_free(&good);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -65,8 +63,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	copy = bytes_copy(&bytes, size);
 	try(copy, size, false);
 	try(copy, size, true);
-	free(copy);
-	bytes_free(&bytes);
 	try_changes(data, size);
+	test_release(0);
 	return 0;
 }

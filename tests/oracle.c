@@ -9,7 +9,7 @@
 
 #include <stdlib.h>
 
-size_t oracle_runs_wide(const uint32_t *symbols, size_t steps, int fold, size_t *start, uint32_t *symbol)
+static size_t wide_runs(const uint32_t *symbols, size_t steps, int fold, size_t *start, uint32_t *symbol)
 {
 	size_t runs = 0;
 
@@ -43,7 +43,7 @@ static uint32_t *widened(const void *symbols, int bits, size_t steps)
 size_t oracle_runs(const uint16_t *symbols, size_t steps, int fold, size_t *start, uint16_t *symbol)
 {
 	uint32_t *wide = widened(symbols, 16, steps), *of_runs = checked(malloc((steps + 1) * sizeof(*of_runs)));
-	size_t runs = oracle_runs_wide(wide, steps, fold, start, of_runs);
+	size_t runs = wide_runs(wide, steps, fold, start, of_runs);
 
 	for (size_t run = 0; run < runs; run++)
 		symbol[run] = (uint16_t)of_runs[run];
@@ -116,8 +116,8 @@ void oracle_route(const rosa_options *options, size_t steps, const void *query, 
 	size_t *key_start = checked(malloc((steps + 1) * sizeof(*key_start)));
 	uint32_t *query_run = checked(malloc((steps + 1) * sizeof(*query_run)));
 	uint32_t *key_run = checked(malloc((steps + 1) * sizeof(*key_run)));
-	size_t all_queries = oracle_runs_wide(wide_query, steps, options->fold, query_start, query_run);
-	size_t all_keys = oracle_runs_wide(wide_key, steps, options->fold, key_start, key_run);
+	size_t all_queries = wide_runs(wide_query, steps, options->fold, query_start, query_run);
+	size_t all_keys = wide_runs(wide_key, steps, options->fold, key_start, key_run);
 	size_t bits = (size_t)options->bits;
 	size_t queries = 0, keys = 0;
 

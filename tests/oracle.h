@@ -1,6 +1,5 @@
 /* The definition of retrieval, computed the slow way: what every engine is compared with. */
-#ifndef ROSATUNE_ORACLE_H
-#define ROSATUNE_ORACLE_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -17,6 +16,3 @@ void oracle_chain(const rosa_options *options, int links, size_t steps, const vo
 
 /* The runs of one stream: their first steps and symbols, room for `steps` of each. Returns how many there are. */
 size_t oracle_runs(const uint16_t *symbols, size_t steps, int fold, size_t *start, uint16_t *symbol);
-size_t oracle_runs_wide(const uint32_t *symbols, size_t steps, int fold, size_t *start, uint32_t *symbol);
-
-#endif

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -539,10 +540,17 @@ class Tasks(Base):
         self.assertGreater(wanted, 0)
 
 
-class Soak(Base):
-    """Many clients, half of them broken or slow. ROSATUNE_TEST_LONG lengthens it."""
+def resident(server):
+    """Bytes of a server in memory."""
+    with open(f"/proc/{server.process.pid}/status", encoding="ascii") as file:
+        return 1024 * int(re.search(r"^VmRSS:\s+(\d+) kB", file.read(), re.M)[1])
 
-    ROUNDS = 3000 if os.environ.get("ROSATUNE_TEST_LONG") else 20
+
+class Soak(Base):
+    """Many clients, half of them broken or slow: ten minutes with ROSATUNE_TEST_LONG, else a few rounds."""
+
+    SECONDS = 600 if os.environ.get("ROSATUNE_TEST_LONG") else 0
+    ROUNDS = 20  # at least
     PROMPTS = ["A story.", STORY, STORY * 9, "Ferry"]
 
     def connect(self, server):
@@ -589,28 +597,44 @@ class Soak(Base):
             connection.sendall(prompt.encode() + b"\0\xff\r\n\r\n")
             connection.recv(100)
 
-    def test_good_requests_are_not_lost(self):
-        answers = [out("--prompt", prompt, "--tokens", "20") for prompt in self.PROMPTS]
+    def visit(self, server, seconds):
+        """All kinds of clients at once, for so long. Returns how many visits of each kind there were."""
         kinds = [self.whole, self.streamed, self.slow, self.leaves, self.stops_in_the_middle, self.speaks_nonsense]
-        problems = []
+        problems, visits, until = [], [0] * len(kinds), time.monotonic() + seconds
 
         def client(number):
+            i = 0
             try:
-                for i in range(self.ROUNDS):
-                    which = (number + i) % len(self.PROMPTS)
-                    kinds[(number + 5 * i) % len(kinds)](server, self.PROMPTS[which], answers[which])
+                while i < self.ROUNDS or time.monotonic() < until:
+                    which, kind = (number + i) % len(self.PROMPTS), (number + 5 * i) % len(kinds)
+                    kinds[kind](server, self.PROMPTS[which], self.answers[which])
+                    visits[kind] += 1
+                    i += 1
             except Exception as problem:  # whatever it is, the test must hear of it
                 problems.append(repr(problem))
 
-        with Server("--parallel", "3", "--keep", "6") as server:
-            threads = [threading.Thread(target=client, args=(number,)) for number in range(6)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            self.assertEqual(problems, [])
-            server.until("requests_processing", 0)
+        threads = [threading.Thread(target=client, args=(number,)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(problems, [])
+        server.until("requests_processing", 0)
+        return visits
+
+    def test_good_requests_are_not_lost(self):
+        self.answers = [out("--prompt", prompt, "--tokens", "20") for prompt in self.PROMPTS]
+        shutil.rmtree("soak", ignore_errors=True)
+        with Server("--parallel", "3", "--keep", "6", "--sessions", "soak", "--disk", "1M") as server:
+            self.visit(server, self.SECONDS / 20)  # all that is kept is there, and all memory that threads keep
+            start = resident(server)
+            visits = self.visit(server, self.SECONDS)
+            end = resident(server)
+            print(f"soak: {sum(visits[:3])} good requests, {sum(visits[3:])} broken ones; "
+                  f"{start / 1e6:.1f} MB at the start, {end / 1e6:.1f} MB at the end", file=sys.stderr)
+            self.assertLess(end - start, 32e6)
             self.assertEqual(server.metric("requests_failed_total"), 0)
+            self.assertLess(server.metric("session_file_bytes"), 2**20)
             self.assertEqual(server.end(signal.SIGTERM)[0], 0)
 
 
@@ -718,6 +742,53 @@ class Refusals(Base):
                         connection.shutdown(socket.SHUT_WR)
                         connection.recv(1000)
             self.assertEqual(json.loads(server.get("/health")), {"status": "ok"})
+
+    def test_headers_that_never_end(self):
+        """A byte now and then does not keep a connection, neither the first header nor a later one."""
+        with Server("--timeout", "1") as server:
+            for before in b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n":
+                with contextlib.closing(socket.create_connection(("127.0.0.1", server.port), LIMIT)) as connection:
+                    connection.sendall(before)
+                    for i in range(5 * LIMIT):
+                        try:
+                            connection.sendall(b"x" if i else b"G")
+                        except OSError:
+                            break
+                        time.sleep(0.2)
+                    else:
+                        self.fail("the connection is still there")
+            with server.streaming(prompt=STORY, max_tokens=10**7, **GREEDY) as response:  # answers may take longer
+                until = time.monotonic() + 2
+                while time.monotonic() < until:
+                    self.assertTrue(response.read(100))
+
+    def test_bodies_of_many(self):
+        """All bodies together have a limit, and those that were left make room."""
+        def ask():
+            body = json.dumps({"prompt": "x", "max_tokens": 1})  # long, and read in no time
+            return server.request("POST", COMPLETIONS, body + " " * 9000)
+
+        head = (f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                "Content-Length: 9999\r\n\r\n").encode()
+        with Server("--body", "10000", "--timeout", "300") as server, contextlib.ExitStack() as stack:
+            status, sent = 200, 0
+            while status == 200 and sent < 50:  # eight fill it, unless a question was faster than one of them
+                connection = socket.create_connection(("127.0.0.1", server.port), LIMIT)
+                stack.enter_context(contextlib.closing(connection))
+                connection.sendall(head + b" " * 9900)
+                sent += 1
+                status, headers, answer = ask()
+            self.assertEqual(status, 429, answer)
+            self.assertEqual(headers["Retry-After"], "1")
+            self.assertGreaterEqual(sent, 8)
+            self.assertEqual(server.request("GET", "/health")[0], 200)
+            stack.close()
+            for _ in range(20 * LIMIT):
+                status = ask()[0]
+                if status == 200:
+                    break
+                time.sleep(0.05)
+            self.assertEqual(status, 200)
 
     def test_names_of_other_sites(self):
         """A page of another site whose name leads here is refused, unless a key protects the server."""

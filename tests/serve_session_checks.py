@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 sys.dont_write_bytecode = True
@@ -14,6 +15,7 @@ from tiny_model import LIMIT, PROGRAM, WINDOW, Base, main, out, write_adapter, w
 
 LONG = STORY * 150
 NAME = re.compile(r"kept-[0-9a-f]{16}\.session$")
+FIRST = "kept/kept-0000000000000001.session"
 
 
 def files(folder="kept"):
@@ -57,6 +59,10 @@ class Sessions(Base):
                 with self.serve(*options) as server:
                     third = self.ask(server, prompt)
                     self.assertEqual((text(third), cached(third)), (wanted, second["usage"]["prompt_tokens"] - 1))
+
+    def test_others_cannot_read_them(self):
+        with self.serve():
+            self.assertEqual(os.stat("kept").st_mode & 0o777, 0o700)
 
     def test_the_end_waits_for_streams_and_saves(self):
         with self.serve() as server:
@@ -170,6 +176,32 @@ class Sessions(Base):
         self.assertRegex(said[0], f"note: {paths[0]} was cut short or altered")
         self.assertRegex(said[1], f"note: {paths[1]}: .*damaged")
 
+    def test_many_who_continue_each_other(self):
+        """Texts that begin alike, with hardly any memory: they are loaded, copied, taken over and dropped all the time."""
+        prompts = [STORY * n + letter for n in (1, 2, 5) for letter in "abc"]
+        for options in [], WINDOW:
+            self.setUp()
+            wanted = [out("--prompt", prompt, "--tokens", "12", *options) for prompt in prompts]
+            problems = []
+
+            def client(number):
+                try:
+                    for i in range(40):
+                        which = [(number * 7 + i * (j + 1)) % len(prompts) for j in range(1 + i % 3)]
+                        answer = self.ask(server, [prompts[k] for k in which])
+                        assert [text(answer, j) for j in range(len(which))] == [wanted[k] for k in which]
+                except Exception as problem:  # whatever it is, the test must hear of it
+                    problems.append(repr(problem))
+
+            with self.subTest(options=options), self.serve("--keep", "1", "--parallel", "3", *options) as server:
+                threads = [threading.Thread(target=client, args=(number,)) for number in range(6)]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+                self.assertEqual(problems, [])
+                self.assertEqual(server.end(signal.SIGTERM), (0, ""))
+
     def test_sessions_of_another_model_are_not_used(self):
         write_adapter("one")
         write_adapter("two", seed=2)
@@ -187,6 +219,24 @@ class Sessions(Base):
                 said = server.end(signal.SIGTERM)[1]
                 self.assertRegex(said, "the sequence was read")
 
+    def test_sessions_of_a_changed_model_are_not_used(self):
+        """One bit of one weight, far from the beginning of its tensor, makes it another model or adapter."""
+        write_adapter("changing")
+        shutil.copy("plain.gguf", "changing.gguf")
+        options = ["--adapter", "changing"]
+        for path, what in ("changing.gguf", "model"), ("changing/adapter_model.safetensors", "with another adapter"):
+            self.setUp()
+            with self.serve(*options, model="changing.gguf") as server:
+                self.ask(server, STORY)
+            with open(path, "r+b") as file:
+                file.seek(-8, os.SEEK_END)  # the lowest byte of a number
+                byte = file.read(1)[0]
+                file.seek(-1, os.SEEK_CUR)
+                file.write(bytes([byte ^ 1]))
+            with self.serve(*options, model="changing.gguf") as server:
+                self.assertEqual(cached(self.ask(server, STORY)), 0)
+                self.assertRegex(server.end(signal.SIGTERM)[1], f"the sequence was read .*{what}")
+
     def test_one_server_per_folder(self):
         with self.serve():
             result = subprocess.run([PROGRAM, "serve", "--model", "plain.gguf", "--port", "0", "--sessions", "kept"],
@@ -203,6 +253,79 @@ class Sessions(Base):
         os.unlink("kept")
         self.assertEqual(result.returncode, 1)
         self.assertIn("cannot make the folder kept", result.stderr)
+
+
+class SlowDisk(Base):
+    """A pipe that nobody reads, where a file is to be written, is a disk that takes as long as a test likes."""
+
+    def setUp(self):
+        shutil.rmtree("kept", ignore_errors=True)
+
+    def serve(self, *words):
+        """A server whose first kept text will be written to a pipe."""
+        server = Server("--sessions", "kept", *words)
+        os.mkfifo(FIRST)
+        return server
+
+    def opened(self):
+        """Waits until the server has the pipe open, and returns what reads from it."""
+        return open(FIRST, "rb")  # returns when there is a writer
+
+    def test_nobody_waits_for_a_file_that_is_being_written(self):
+        wanted = [out("--prompt", letter + STORY, "--tokens", "12") for letter in "ab"]
+        with self.serve() as server:
+            first = server.complete("a" + LONG, max_tokens=12, **GREEDY)
+            with self.opened() as pipe:
+                self.assertEqual(pipe.read(8), b"ROSASESS")  # and then nothing for a while
+                for letter, answer in zip("ab", wanted):
+                    self.assertEqual(text(server.complete(letter + STORY, max_tokens=12, **GREEDY)), answer)
+                self.assertEqual(server.metric("session_files"), 0)
+                # Another try is a copy of what is being written, and as good.
+                again = server.complete("a" + LONG, max_tokens=12, **GREEDY)
+                self.assertEqual((text(again), cached(again)), (text(first), len(LONG)))
+                # Going on takes the text away from the disk, which begins again later.
+                prompt = "a" + LONG + text(first) + " And then?"
+                second = server.complete(prompt, max_tokens=12, **GREEDY)
+                self.assertEqual(cached(second), first["usage"]["total_tokens"] - 1)
+                self.assertEqual(text(second), out("--prompt", prompt, "--tokens", "12"))
+            os.unlink(FIRST)
+            self.assertEqual(server.end(signal.SIGTERM)[0], 0)
+        with Server("--sessions", "kept") as server:
+            third = server.complete(prompt, max_tokens=12, **GREEDY)
+            self.assertEqual((text(third), cached(third)), (text(second), len(prompt) - 1))
+
+    def test_what_leaves_memory_can_be_used_until_it_is_written(self):
+        with self.serve("--keep", "1") as server:
+            first = server.complete("a" + LONG, max_tokens=12, **GREEDY)
+            with self.opened() as pipe:
+                pipe.read(8)
+                server.complete("b" + STORY, max_tokens=12, **GREEDY)
+                self.assertEqual(server.metric("sessions"), 1)
+                prompt = "a" + LONG + text(first) + "!"
+                second = server.complete(prompt, max_tokens=12, **GREEDY)
+                self.assertEqual(cached(second), first["usage"]["total_tokens"] - 1)
+                os.unlink(FIRST)
+
+    def test_a_slot_that_is_being_saved(self):
+        with self.serve() as server:
+            os.unlink(FIRST)
+            steps = server.complete(LONG, max_tokens=12, **GREEDY)["usage"]["total_tokens"] - 1
+            os.mkfifo("kept/slow")
+            replies = []
+            saving = threading.Thread(
+                target=lambda: replies.append(server.post("/slots/0?action=save", filename="slow")))
+            saving.start()
+            with open("kept/slow", "rb") as pipe:
+                data = pipe.read(8)
+                self.assertEqual(text(server.complete("b" + STORY, max_tokens=12, **GREEDY)),
+                                 out("--prompt", "b" + STORY, "--tokens", "12"))
+                self.assertEqual(replies, [])
+                data += pipe.read()
+            saving.join(LIMIT)
+            self.assertEqual(replies[0]["n_saved"], steps)
+            with open("kept/copy", "wb") as file:
+                file.write(data)
+            self.assertEqual(server.post("/slots/1?action=restore", filename="copy")["n_restored"], steps)
 
 
 class Slots(Base):

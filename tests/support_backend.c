@@ -9,7 +9,7 @@
 
 float *random_floats(size_t count, float size, uint64_t *state)
 {
-	float *x = must_alloc(count * sizeof(*x));
+	float *x = test_alloc(count * sizeof(*x));
 
 	for (size_t i = 0; i < count; i++)
 		x[i] = size * ((float)test_random(state, 2000001) / 1e6f - 1);
@@ -61,29 +61,20 @@ static void solve_query(const struct attend_trial *trial, size_t t, size_t head,
 void attend_trial_make(struct attend_trial *trial)
 {
 	const size_t width = attend_trial_width(trial), kv = trial->heads * trial->head_size;
-	double *weight = must_alloc(trial->steps * sizeof(*weight));
+	double *weight = test_alloc(trial->steps * sizeof(*weight));
 	uint64_t state = trial->seed;
 
 	/* scores of some size, so that the softmax has something to choose from */
 	trial->q = random_floats(trial->steps * width, 3, &state);
 	trial->k = random_floats(trial->steps * kv, 2, &state);
 	trial->v = random_floats(trial->steps * kv, 1, &state);
-	trial->want = must_alloc(trial->steps * width * sizeof(*trial->want));
+	trial->want = test_alloc(trial->steps * width * sizeof(*trial->want));
 	for (size_t t = 0; t < trial->steps; t++)
 		for (size_t h = 0; h < trial->heads * trial->group; h++)
 			solve_query(trial, t, h, weight, trial->want + t * width + h * trial->head_size);
-	free(weight);
 	snprintf(trial->text, sizeof(trial->text),
 		 "%zu steps, %zu x %zu heads of %zu, window %zu, sinks %zu, seed %llu", trial->steps, trial->heads,
 		 trial->group, trial->head_size, trial->window, trial->sinks, (unsigned long long)trial->seed);
-}
-
-void attend_trial_free(struct attend_trial *trial)
-{
-	free(trial->q);
-	free(trial->k);
-	free(trial->v);
-	free(trial->want);
 }
 
 /* ---- the others ---- */
@@ -136,12 +127,11 @@ void oracle_multiply(enum format format, const void *data, size_t rows, size_t c
 		     double *y)
 {
 	const size_t bytes = format_row_bytes(format, columns);
-	float *row = must_alloc(columns * sizeof(*row));
+	float *row = test_alloc(columns * sizeof(*row));
 
 	for (size_t r = 0; r < rows; r++) {
 		format_widen(format, (const char *)data + r * bytes, columns, row);
 		for (size_t t = 0; t < steps; t++)
 			y[t * rows + r] += dot(columns, row, x + t * columns);
 	}
-	free(row);
 }

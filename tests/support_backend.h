@@ -1,6 +1,5 @@
 /* What the operations of a backend compute, in double precision and without regard to speed. */
-#ifndef ROSATUNE_SUPPORT_BACKEND_H
-#define ROSATUNE_SUPPORT_BACKEND_H
+#pragma once
 
 #include "backend/backend.h"
 
@@ -16,7 +15,6 @@ struct attend_trial {
 };
 
 void attend_trial_make(struct attend_trial *trial);
-void attend_trial_free(struct attend_trial *trial);
 size_t attend_trial_width(const struct attend_trial *trial); /* of q and of the result */
 
 void oracle_rms_norm(size_t rows, size_t width, const float *x, const float *weight, float eps, double *y);
@@ -30,5 +28,3 @@ void oracle_multiply(enum format format, const void *data, size_t rows, size_t c
 
 /* `count` numbers from -size to size. */
 float *random_floats(size_t count, float size, uint64_t *state);
-
-#endif

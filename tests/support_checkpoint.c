@@ -68,7 +68,6 @@ void scratch_write(const char *name, const char *text)
 
 	bytes_put(&bytes, text, strlen(text));
 	bytes_save(&bytes, scratch_path(name));
-	bytes_free(&bytes);
 }
 
 /* ------------------------------------------------------------------------------------------------------ tensors -- */
@@ -278,7 +277,6 @@ void files_save_gguf(const struct files *files, const char *name)
 	if (files->tokens)
 		weights_set_strings(writer, "tokenizer.ggml.tokens", 10, files->tokens);
 	add_tensors(&making);
-	bytes_free(&making.index);
 	weights_save(writer, scratch_path(name));
 }
 
@@ -314,7 +312,6 @@ static void save_config(const struct files *files, const char *name)
 	bytes_put(&text, "}\n", 2);
 	snprintf(path, sizeof(path), "%s/config.json", name);
 	bytes_save(&text, scratch_path(path));
-	bytes_free(&text);
 }
 
 static void save_index(const struct making *making, const char *name)
@@ -327,7 +324,6 @@ static void save_index(const struct making *making, const char *name)
 	bytes_put(&text, "}}", 2);
 	snprintf(path, sizeof(path), "%s/model.safetensors.index.json", name);
 	bytes_save(&text, scratch_path(path));
-	bytes_free(&text);
 }
 
 void files_save_folder(const struct files *files, const char *name, size_t shards)
@@ -348,7 +344,6 @@ void files_save_folder(const struct files *files, const char *name, size_t shard
 	}
 	if (shards > 1)
 		save_index(&making, name);
-	bytes_free(&making.index);
 }
 
 /* ------------------------------------------------------------------------------------------------------- damage -- */
@@ -369,12 +364,12 @@ static struct bytes load(const char *path)
 
 static bool is_refused(bool (*open)(const char *, rosa_error *), const char *argument)
 {
-	rosa_error error = {ROSA_OK, ""};
+	rosa_error err = {ROSA_OK, ""};
 
-	if (open(argument, &error))
+	if (open(argument, &err))
 		return false;
-	assert_int_not_equal(error.status, ROSA_OK);
-	assert_true(strlen(error.message) > 10);
+	assert_int_not_equal(err.status, ROSA_OK);
+	assert_true(strlen(err.message) > 10);
 	return true;
 }
 
@@ -402,6 +397,5 @@ size_t files_damage(const char *path, size_t size, bool (*open_it)(const char *a
 		put_back(file, &whole, at, whole.size - at);
 	}
 	close(file);
-	bytes_free(&whole);
 	return refused;
 }

@@ -5,6 +5,7 @@
  * over numbers. It shares nothing with the decoder but the tensors and the rotary frequencies.
  */
 #include "support_decoder.h"
+#include "support_test.h"
 
 #include "model/token_symbols.h"
 
@@ -12,10 +13,6 @@
 #include "support_weights.h"
 
 #include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ------------------------------------------------------------------------------------------------------- models -- */
 
@@ -209,26 +206,16 @@ void tiny_adapter_save(const struct tiny_model *m, const struct tiny_adapter *a,
 	bytes_put(&config, text.data, text.size);
 	snprintf(path, sizeof(path), "%s/adapter_config.json", folder);
 	bytes_save(&config, path);
-	bytes_free(&config);
 	json_text_free(&text);
 }
 
 /* ------------------------------------------------------------------------------------------------------- oracle -- */
 
-static void *need(size_t count, size_t size)
-{
-	void *memory = calloc(count ? count : 1, size);
-
-	if (!memory)
-		abort();
-	return memory;
-}
-
 /* Row `row` of a tensor, widened. */
 static float *row_of(const struct tensor *tensor, size_t row)
 {
 	const size_t columns = tensor->shape[tensor->dims - 1];
-	float *numbers = need(columns, sizeof(*numbers));
+	float *numbers = test_zeros(columns, sizeof(*numbers));
 
 	format_widen(tensor->format, (const char *)tensor->data + row * format_row_bytes(tensor->format, columns),
 		     columns, numbers);
@@ -239,7 +226,7 @@ static float *row_of(const struct tensor *tensor, size_t row)
 static double *product(const struct tensor *weight, const double *x, size_t steps)
 {
 	const size_t rows = weight->shape[0], columns = weight->shape[1];
-	double *y = need(steps * rows, sizeof(*y));
+	double *y = test_zeros(steps * rows, sizeof(*y));
 
 	for (size_t r = 0; r < rows; r++) {
 		float *w = row_of(weight, r);
@@ -247,7 +234,6 @@ static double *product(const struct tensor *weight, const double *x, size_t step
 		for (size_t t = 0; t < steps; t++)
 			for (size_t c = 0; c < columns; c++)
 				y[t * rows + r] += w[c] * x[t * columns + c];
-		free(w);
 	}
 	return y;
 }
@@ -255,7 +241,7 @@ static double *product(const struct tensor *weight, const double *x, size_t step
 static double *norm(const struct tensor *weight, double eps, const double *x, size_t rows)
 {
 	const size_t width = weight->shape[0];
-	double *y = need(rows * width, sizeof(*y));
+	double *y = test_zeros(rows * width, sizeof(*y));
 	float *w = row_of(weight, 0);
 
 	for (size_t i = 0; i < rows; i++) {
@@ -266,16 +252,14 @@ static double *norm(const struct tensor *weight, double eps, const double *x, si
 		for (size_t c = 0; c < width; c++)
 			y[i * width + c] = x[i * width + c] / sqrt(square + eps) * w[c];
 	}
-	free(w);
 	return y;
 }
 
-/* y += x, and the end of x */
+/* y += x */
 static void add_to(double *y, double *x, size_t count)
 {
 	for (size_t i = 0; i < count; i++)
 		y[i] += x[i];
-	free(x);
 }
 
 /* Turn the heads of x [steps][heads * size] by their positions. */
@@ -283,7 +267,7 @@ static void rotate(const struct checkpoint *c, double *x, size_t steps, size_t h
 {
 	const size_t size = c->config.head_size;
 	const bool halves = c->config.rotary_pairs == ROTARY_HALVES;
-	float *frequencies = need(size / 2, sizeof(*frequencies));
+	float *frequencies = test_zeros(size / 2, sizeof(*frequencies));
 
 	checkpoint_frequencies(c, frequencies);
 	for (size_t t = 0; t < steps; t++) {
@@ -298,7 +282,6 @@ static void rotate(const struct checkpoint *c, double *x, size_t steps, size_t h
 			}
 		}
 	}
-	free(frequencies);
 }
 
 static bool sees(size_t t, size_t s, size_t window, size_t sinks)
@@ -310,7 +293,7 @@ static double *attend(const struct model_config *c, size_t window, size_t sinks,
 		      const double *v, size_t steps)
 {
 	const size_t size = c->head_size, group = c->heads / c->kv_heads;
-	double *y = need(steps * c->heads * size, sizeof(*y)), *weight = need(steps, sizeof(*weight));
+	double *y = test_zeros(steps * c->heads * size, sizeof(*y)), *weight = test_zeros(steps, sizeof(*weight));
 
 	for (size_t t = 0; t < steps; t++) {
 		for (size_t h = 0; h < c->heads; h++) {
@@ -335,7 +318,6 @@ static double *attend(const struct model_config *c, size_t window, size_t sinks,
 					    weight[s] / sum * v[(s * c->kv_heads + h / group) * size + i];
 		}
 	}
-	free(weight);
 	return y;
 }
 
@@ -354,7 +336,7 @@ struct oracle_state {
 /* The symbols of x, [routes][steps]. */
 static uint16_t *symbols_of(const double *x, size_t steps, size_t width, size_t bits)
 {
-	uint16_t *symbols = need(width / bits * steps, sizeof(*symbols));
+	uint16_t *symbols = test_zeros(width / bits * steps, sizeof(*symbols));
 
 	for (size_t t = 0; t < steps; t++)
 		for (size_t c = 0; c < width; c++)
@@ -367,9 +349,9 @@ static struct oracle_places places_of(rosa_options options, size_t routes, size_
 				      const void *query, const void *key)
 {
 	const size_t cells = routes * steps, symbol = options.bits > 16 ? 4 : 2;
-	struct oracle_places found = {links, routes, need(links * cells, sizeof(int32_t)),
-				      need(links * cells, sizeof(int32_t))};
-	int32_t *tau0 = need(steps, sizeof(*tau0)), *length0 = need(steps, sizeof(*length0));
+	struct oracle_places found = {links, routes, test_zeros(links * cells, sizeof(int32_t)),
+				      test_zeros(links * cells, sizeof(int32_t))};
+	int32_t *tau0 = test_zeros(steps, sizeof(*tau0)), *length0 = test_zeros(steps, sizeof(*length0));
 
 	for (size_t r = 0; r < routes; r++) {
 		const char *q = (const char *)query + r * steps * symbol, *k = (const char *)key + r * steps * symbol;
@@ -388,8 +370,6 @@ static struct oracle_places places_of(rosa_options options, size_t routes, size_
 			}
 		}
 	}
-	free(tau0);
-	free(length0);
 	return found;
 }
 
@@ -401,7 +381,7 @@ static void find_tokens(const struct checkpoint *c, const struct adapter *a, str
 	for (size_t i = 0; i < o->source.count; i++) {
 		const rosa_options options = adapter_source_retrieval(o, i, c->config.vocabulary);
 		const size_t routes = adapter_source_routes(o, i, c->config.width);
-		uint16_t *symbols = need(routes * steps, sizeof(*symbols));
+		uint16_t *symbols = test_zeros(routes * steps, sizeof(*symbols));
 		struct token_symbols made = {0};
 
 		if (o->source.all[i].kind == SOURCE_EMBEDDINGS) {
@@ -415,15 +395,7 @@ static void find_tokens(const struct checkpoint *c, const struct adapter *a, str
 		}
 		if (o->source.all[i].kind == SOURCE_EMBEDDINGS || o->source.all[i].kind == SOURCE_TOKENS)
 			state->shared[i] = places_of(options, routes, (size_t)o->chain, steps, symbols, symbols);
-		free(symbols);
 	}
-}
-
-static void free_places(struct oracle_places *places)
-{
-	free(places->tau);
-	free(places->length);
-	*places = (struct oracle_places){0};
 }
 
 /* y of one source added; `first` is its first read, `row` the first row of its gain. */
@@ -431,8 +403,9 @@ static void add_reads(const struct adapter_layer *layer, const struct oracle_pla
 		      const double *v, size_t steps, size_t width, double *y)
 {
 	const size_t routes = places->routes, channels = width / routes;
-	float *gain = layer->gain ? need(tensor_numbers(layer->gain), sizeof(*gain)) : NULL;
-	float *e[2] = {need(tensor_numbers(layer->e0), sizeof(float)), need(tensor_numbers(layer->e1), sizeof(float))};
+	float *gain = layer->gain ? test_zeros(tensor_numbers(layer->gain), sizeof(*gain)) : NULL;
+	float *e[2] = {test_zeros(tensor_numbers(layer->e0), sizeof(float)),
+		       test_zeros(tensor_numbers(layer->e1), sizeof(float))};
 
 	format_widen(layer->e0->format, layer->e0->data, tensor_numbers(layer->e0), e[0]);
 	format_widen(layer->e1->format, layer->e1->data, tensor_numbers(layer->e1), e[1]);
@@ -450,9 +423,6 @@ static void add_reads(const struct adapter_layer *layer, const struct oracle_pla
 			y[t * width + c] += layer->scale * g * e[bit][(first + link) * width + c];
 		}
 	}
-	free(gain);
-	free(e[0]);
-	free(e[1]);
 }
 
 static void apply_gate(const struct adapter_layer *layer, const double *u, size_t steps, size_t width, double *y)
@@ -467,8 +437,6 @@ static void apply_gate(const struct adapter_layer *layer, const double *u, size_
 		for (size_t c = 0; c < width; c++)
 			y[t * width + c] *= 2 / (1 + exp(-sum));
 	}
-	free(w);
-	free(b);
 }
 
 /* inj = Wout y, from U */
@@ -477,7 +445,7 @@ static double *injection(const struct adapter *a, size_t number, struct oracle_s
 {
 	const struct adapter_options *o = &a->options;
 	const struct adapter_layer *layer = &a->layers[number];
-	double *y = need(steps * width, sizeof(*y)), *v = product(layer->v, u, steps), *result;
+	double *y = test_zeros(steps * width, sizeof(*y)), *v = product(layer->v, u, steps), *result;
 	size_t first = 0, row = 0;
 
 	for (size_t i = 0; i < o->source.count; i++) {
@@ -494,29 +462,21 @@ static double *injection(const struct adapter *a, size_t number, struct oracle_s
 
 			*places = places_of(adapter_options_retrieval(o), width / (size_t)o->bits,
 					    adapter_source_links(o, i, number), steps, query, key);
-			free(q);
-			free(k);
-			free(query);
-			free(key);
 		}
 		add_reads(layer, places, first, row, v, steps, width, y);
 		first += places->links;
 		row += places->links * places->routes;
-		if (own)
-			free_places(places);
 	}
 	if (layer->gate)
 		apply_gate(layer, u, steps, width, y);
 	result = product(layer->out, y, steps);
-	free(v);
-	free(y);
 	return result;
 }
 
 /* (1 - a) H + a inj */
 static double *mixed(const struct tensor *a0, const double *h, const double *inj, size_t steps, size_t width)
 {
-	double *y = need(steps * width, sizeof(*y));
+	double *y = test_zeros(steps * width, sizeof(*y));
 	float *share = row_of(a0, 0);
 
 	for (size_t i = 0; i < steps * width; i++) {
@@ -524,7 +484,6 @@ static double *mixed(const struct tensor *a0, const double *h, const double *inj
 
 		y[i] = (1 - a) * h[i] + a * inj[i];
 	}
-	free(share);
 	return y;
 }
 
@@ -535,7 +494,6 @@ static void head_norm(const struct model_config *c, const struct tensor *weight,
 	if (!weight)
 		return;
 	y = norm(weight, c->norm_eps, *x, steps * heads);
-	free(*x);
 	*x = y;
 }
 
@@ -550,7 +508,6 @@ static void add_bias(const struct tensor *bias, double *x, size_t steps)
 	for (size_t t = 0; t < steps; t++)
 		for (size_t i = 0; i < bias->shape[0]; i++)
 			x[t * bias->shape[0] + i] += b[i];
-	free(b);
 }
 
 static void layer(const struct checkpoint *c, const struct adapter *a, const struct decoder_options *o, size_t number,
@@ -568,16 +525,12 @@ static void layer(const struct checkpoint *c, const struct adapter *a, const str
 	if (rosa && a->options.fusion == ROSA_PRE) {
 		double *mix = mixed(rosa->a0, h, inj, steps, config->width);
 
-		free(u);
 		u = norm(w->attention_norm, config->norm_eps, mix, steps);
-		free(mix);
-		free(inj);
 		inj = NULL;
 	}
 	q = product(w->q, u, steps);
 	k = product(w->k, u, steps);
 	v = product(w->v, u, steps);
-	free(u);
 	add_bias(w->q_bias, q, steps);
 	add_bias(w->k_bias, k, steps);
 	add_bias(w->v_bias, v, steps);
@@ -595,20 +548,13 @@ static void layer(const struct checkpoint *c, const struct adapter *a, const str
 	for (size_t i = 0; i < steps * config->mlp_width; i++)
 		gate[i] *= up[i] / (1 + exp(-gate[i]));
 	add_to(h, product(w->down, gate, steps), numbers);
-	free(u);
-	free(q);
-	free(k);
-	free(v);
-	free(y);
-	free(gate);
-	free(up);
 }
 
 void oracle_decoder(const struct checkpoint *c, const struct adapter *a, const struct decoder_options *o,
 		    const uint32_t *tokens, size_t steps, double *logits)
 {
 	const size_t width = c->config.width;
-	double *h = need(steps * width, sizeof(*h)), *u, *last;
+	double *h = test_zeros(steps * width, sizeof(*h)), *u, *last;
 	struct oracle_state state = {.tokens = tokens};
 
 	if (a)
@@ -618,16 +564,10 @@ void oracle_decoder(const struct checkpoint *c, const struct adapter *a, const s
 
 		for (size_t i = 0; i < width; i++)
 			h[t * width + i] = row[i];
-		free(row);
 	}
 	for (size_t i = 0; i < c->config.layers; i++)
 		layer(c, a, o, i, &state, h, steps);
-	for (size_t i = 0; i < SOURCES_MOST; i++)
-		free_places(&state.shared[i]);
 	u = norm(c->norm, c->config.norm_eps, h, steps);
 	last = product(c->head, u, steps);
 	memcpy(logits, last, steps * c->config.vocabulary * sizeof(*logits));
-	free(last);
-	free(u);
-	free(h);
 }

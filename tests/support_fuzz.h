@@ -1,6 +1,7 @@
 /* What every fuzz target has: the function that libFuzzer calls, and a check that ends the program. */
-#ifndef ROSATUNE_SUPPORT_FUZZ_H
-#define ROSATUNE_SUPPORT_FUZZ_H
+#pragma once
+
+#include "support_alloc.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -14,5 +15,3 @@ static inline void check(bool condition)
 	if (!condition)
 		abort();
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* The operator computed the slow way, in double precision: what the library's is compared with. */
-#ifndef ROSATUNE_SUPPORT_OPERATOR_H
-#define ROSATUNE_SUPPORT_OPERATOR_H
+#pragma once
 
 #include "rosatune.h"
 
@@ -20,6 +19,8 @@ size_t operator_route_steps(const struct operator_case *c);
 
 /* The nearest number of a dtype. */
 double operator_round(rosa_dtype dtype, double x);
+/* Rounding where a step hands rows on; float32 is near enough to double to be left alone. */
+void operator_hand_on(const struct operator_case *c, double *rows);
 
 void operator_symbols(const struct operator_case *c, const double *rows, uint16_t *symbols);
 
@@ -40,32 +41,9 @@ struct operator_read {
 void operator_read(const struct operator_case *c, const struct operator_read *at);
 void operator_read_backward(const struct operator_case *c, const struct operator_read *at);
 
-/* A layer, its passes and its gradients. The caller sets what is in the first part; the rest is allocated. */
-struct operator_layer {
-	rosa_fusion fusion;
-	int shared; /* wq serves as wk */
-	double norm_eps;
-	const double *norm, *wq, *wk, *wv, *e0, *e1, *wout, *a0;
-	const double *h, *gout;
-	/* what was really read and looked up, where learning draws lots; NULL: what operator_find finds */
-	const int32_t *given_read, *given_flips;
-
-	double *u, *q, *k, *v, *y, *inj, *out;
-	int32_t *read, *flips;
-	double margin; /* the smallest of all |q|, |k|, |v|: how far every bit is from being another */
-	double *gh, *gnorm, *gwq, *gwk, *gwv, *ge0, *ge1, *gwout, *ga0;
-};
-
-/* Forward as far as the symbols, to look at the margin; then the rest, and back. */
-void operator_layer_project(const struct operator_case *c, struct operator_layer *layer);
-void operator_layer_forward(const struct operator_case *c, struct operator_layer *layer);
-void operator_layer_backward(const struct operator_case *c, struct operator_layer *layer);
-void operator_layer_free(struct operator_layer *layer);
-
 /* --------------------------------------------------------------------------------------- to and from the library -- */
 
 /* Random numbers: about normal, and of any dtype exactly. */
-double test_normal(uint64_t *state);
 double *random_rows(uint64_t *state, rosa_dtype dtype, size_t count, double scale);
 
 /* Rows whose symbols are `symbols`, with zeros among the numbers that mean 0. */
@@ -90,5 +68,3 @@ void expect_near(const char *how, const char *what, rosa_dtype dtype, const void
  * more. It must say ROSA_ENOMEM or succeed, and leave no more blocks than before. */
 void refuse_each_request(const char *how, struct test_memory *memory,
 			 rosa_status (*operation)(void *context, rosa_error *err), void *context);
-
-#endif

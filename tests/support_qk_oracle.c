@@ -21,11 +21,11 @@ struct side {
 static void side_make(struct side *side, const struct qk_case *c, const double *x, size_t route)
 {
 	const size_t bits = (size_t)c->bits;
-	uint16_t *of_runs = must_alloc(c->steps * sizeof(*of_runs));
+	uint16_t *of_runs = test_alloc(c->steps * sizeof(*of_runs));
 
-	side->start = must_alloc(c->steps * sizeof(*side->start));
-	side->run = must_alloc(c->steps * sizeof(*side->run));
-	side->symbol = must_alloc(c->steps * sizeof(*side->symbol));
+	side->start = test_alloc(c->steps * sizeof(*side->start));
+	side->run = test_alloc(c->steps * sizeof(*side->run));
+	side->symbol = test_alloc(c->steps * sizeof(*side->symbol));
 	for (size_t t = 0; t < c->steps; t++) {
 		side->symbol[t] = 0;
 		for (size_t j = 0; j < bits; j++)
@@ -35,14 +35,6 @@ static void side_make(struct side *side, const struct qk_case *c, const double *
 	for (size_t i = 0; i < side->runs; i++)
 		for (size_t t = side->start[i]; t < (i + 1 < side->runs ? side->start[i + 1] : c->steps); t++)
 			side->run[t] = i;
-	free(of_runs);
-}
-
-static void side_free(struct side *side)
-{
-	free(side->start);
-	free(side->run);
-	free(side->symbol);
 }
 
 /* s'(x), the slope of the sigmoid */
@@ -87,7 +79,7 @@ static void weigh_candidates(const struct qk_case *c, size_t route, const struct
 	const int soft = learning->qk_grad == ROSA_QK_SOFT;
 	const double slope = soft ? learning->slope : 1;
 	const size_t bits = (size_t)c->bits, all = learning->credit == ROSA_CREDIT_ALL;
-	double *score = must_alloc(k->runs * sizeof(*score)), *value = must_alloc(k->runs * sizeof(*value));
+	double *score = test_alloc(k->runs * sizeof(*score)), *value = test_alloc(k->runs * sizeof(*value));
 
 	for (size_t t = 0; t < c->steps; t++) {
 		const size_t before = q->run[t] > 0; /* the query has a run before this one */
@@ -123,8 +115,6 @@ static void weigh_candidates(const struct qk_case *c, size_t route, const struct
 			}
 		}
 	}
-	free(score);
-	free(value);
 }
 
 /* The paper's rule. `rows` are the table of this route's query runs. */
@@ -174,8 +164,6 @@ void qk_oracle(const struct qk_case *c, double *gq, double *gk)
 			weigh_candidates(c, r, &q, &k, gq + r * bits, gk + r * bits);
 		if (rows)
 			rows += q.runs * (bits + 1);
-		side_free(&q);
-		side_free(&k);
 	}
 	for (size_t i = 0; i < cells; i++) {
 		gq[i] *= sigmoid_slope(c->q[i]);

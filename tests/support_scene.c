@@ -20,9 +20,9 @@ void scene_make(struct scene *scene)
 
 	scene->routes = all / c->steps;
 	scene->width = (size_t)c->options.bits + 1;
-	scene->query = must_alloc(all * sizeof(*scene->query));
-	scene->key = must_alloc(all * sizeof(*scene->key));
-	scene->value = must_alloc(all * sizeof(*scene->value));
+	scene->query = test_alloc(all * sizeof(*scene->query));
+	scene->key = test_alloc(all * sizeof(*scene->key));
+	scene->value = test_alloc(all * sizeof(*scene->value));
 	for (size_t r = 0; r < scene->routes; r++)
 		stream_fill((int)(((size_t)scene->kind + r) % (size_t)stream_count()), c->options.bits, scene->seed + r,
 			    c->steps, scene->query + r * c->steps, scene->key + r * c->steps);
@@ -41,8 +41,8 @@ void scene_make(struct scene *scene)
 	scene->gy_rows = to_dtype(c->dtype, scene->gy, operator_cells(c));
 	scene->e0_floats = to_floats(scene->e0, c->channels);
 	scene->e1_floats = to_floats(scene->e1, c->channels);
-	scene->tau = must_alloc(all * sizeof(*scene->tau));
-	scene->table = must_alloc(all * scene->width * sizeof(*scene->table));
+	scene->tau = test_alloc(all * sizeof(*scene->tau));
+	scene->table = test_alloc(all * scene->width * sizeof(*scene->table));
 	scene->runs = operator_find(c, scene->q, scene->k, scene->tau, scene->table);
 	snprintf(scene->text, sizeof(scene->text),
 		 "seed %llu, %s, %s, batch %zu, steps %zu, channels %zu, bits %d, %s, fold %d, max_match %u, "
@@ -52,17 +52,6 @@ void scene_make(struct scene *scene)
 		 policy_name(c->options.policy), c->options.fold, (unsigned)c->options.max_match, c->options.threads,
 		 (int)learning->qk_grad, (int)learning->credit, (int)learning->key_credit, (double)learning->slope,
 		 (double)learning->suffix, (double)learning->explore, (double)learning->flip_share);
-}
-
-void scene_free(struct scene *scene)
-{
-	void *const all[] = {scene->query,  scene->key,    scene->value,   scene->q,         scene->k,
-			     scene->v,      scene->gy,     scene->e0,      scene->e1,        scene->q_rows,
-			     scene->k_rows, scene->v_rows, scene->gy_rows, scene->e0_floats, scene->e1_floats,
-			     scene->tau,    scene->table};
-
-	for (size_t i = 0; i < COUNT(all); i++)
-		free(all[i]);
 }
 
 struct scene scene_start(uint64_t seed)
@@ -86,15 +75,9 @@ void outputs_make(const struct scene *scene, struct outputs *outputs)
 	outputs->bytes[READ] = operator_route_steps(&scene->c) * destination;
 	outputs->bytes[FLIPS] = flips ? scene->runs * scene->width * destination : 0;
 	for (int i = 0; i < OUTPUTS; i++) {
-		outputs->at[i] = must_alloc(outputs->bytes[i]);
+		outputs->at[i] = test_alloc(outputs->bytes[i]);
 		memset(outputs->at[i], RUBBISH, outputs->bytes[i]);
 	}
-}
-
-void outputs_free(struct outputs *outputs)
-{
-	for (int i = 0; i < OUTPUTS; i++)
-		free(outputs->at[i]);
 }
 
 rosa_read_pass pass_of(const struct scene *scene, const struct outputs *outputs)
@@ -136,8 +119,6 @@ rosa_status scene_run(const struct scene *scene, struct outputs *outputs, rosa_e
 
 void scene_run_checked(const struct scene *scene, struct outputs *outputs)
 {
-	rosa_error err;
-
 	outputs_make(scene, outputs);
 	expect_status(scene->text, scene_run(scene, outputs, &err), ROSA_OK, &err);
 }

@@ -1,6 +1,5 @@
 /* Settings of the operator made by rule, and what the library computes for them. */
-#ifndef ROSATUNE_SUPPORT_SCENE_H
-#define ROSATUNE_SUPPORT_SCENE_H
+#pragma once
 
 #include "support_operator.h"
 
@@ -26,7 +25,6 @@ struct scene scene_start(uint64_t seed);
 /* A small one with everything on; i % 4 is the rule. */
 struct scene scene_usual(int i);
 void scene_make(struct scene *scene);
-void scene_free(struct scene *scene);
 
 /* What the library makes of it. */
 enum { READ, FLIPS, Y, GQ, GK, GV, GE0, GE1, OUTPUTS };
@@ -39,7 +37,6 @@ struct outputs {
 };
 
 void outputs_make(const struct scene *scene, struct outputs *outputs);
-void outputs_free(struct outputs *outputs);
 rosa_read_pass pass_of(const struct scene *scene, const struct outputs *outputs);
 
 /* The three parts, one after the other. */
@@ -47,5 +44,3 @@ rosa_status scene_run(const struct scene *scene, struct outputs *outputs, rosa_e
 /* The same with outputs made, and no failure. */
 void scene_run_checked(const struct scene *scene, struct outputs *outputs);
 void expect_same_outputs(const struct scene *scene, const struct outputs *a, const struct outputs *b);
-
-#endif

@@ -30,13 +30,12 @@ int subjects_set_up(void **state)
 	for (size_t m = 0; m < COUNT(makers); m++) {
 		for (int threads = 1; threads <= SUBJECT_THREADS; threads++) {
 			struct subject *s = &subjects[subject_count];
-			rosa_error err;
 
 			if (!makers[m].available(makers[m].kind))
 				continue;
 			s->maker = &makers[m];
 			s->threads = threads;
-			must(rosa_workers_new(threads, NULL, &s->workers, &err), &err);
+			must(rosa_workers_new(threads, NULL, &s->workers, &err));
 			expect_status(s->maker->name, s->maker->make(s->maker->kind, s->workers, &s->backend, &err),
 				      ROSA_OK, &err);
 			s->ops = s->backend->ops;
@@ -70,7 +69,7 @@ float *put_floats(struct subject *s, const float *host, size_t count)
 
 float *get_floats(struct subject *s, float *there, size_t count)
 {
-	float *host = must_alloc(count * sizeof(*host));
+	float *host = test_alloc(count * sizeof(*host));
 
 	s->ops->get(s->backend, host, there, count * sizeof(*host));
 	s->ops->give(s->backend, there);
@@ -132,11 +131,4 @@ void expect_family(struct firsts *firsts, struct subject *s, const char *what, c
 		return;
 	}
 	expect_bits(s, what, how, count, got, *first);
-	free(got);
-}
-
-void free_firsts(struct firsts *firsts)
-{
-	for (size_t i = 0; i < FAMILIES; i++)
-		free(firsts->of[i]);
 }

@@ -6,8 +6,7 @@
  * is stronger, and tested with everything: a row has the same bits whatever rows come with it, however the steps before
  * it were cut into calls, and on any number of threads.
  */
-#ifndef ROSATUNE_SUPPORT_SUBJECTS_H
-#define ROSATUNE_SUPPORT_SUBJECTS_H
+#pragma once
 
 #include "backend/backend.h"
 
@@ -65,6 +64,3 @@ struct firsts {
 /* Takes over `got`. */
 void expect_family(struct firsts *firsts, struct subject *s, const char *what, const char *how, size_t count,
 		   float *got);
-void free_firsts(struct firsts *firsts);
-
-#endif

@@ -1,8 +1,8 @@
 /* What every test uses: cmocka after the headers that it needs, and the words that most of them share. */
-#ifndef ROSATUNE_SUPPORT_TEST_H
-#define ROSATUNE_SUPPORT_TEST_H
+#pragma once
 
 #include "rosatune.h"
+#include "support_alloc.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,29 +14,67 @@
 
 #include <cmocka.h>
 
+/* Where calls leave what went wrong, unless a test has one of its own. */
+static _Thread_local __attribute__((unused)) rosa_error err;
+
+/*
+ * A test, which main() of support_test.c runs without being told its name:
+ *
+ *	TEST(adds)
+ *	{
+ *		assert_int_equal(1 + 1, 2);
+ *	}
+ *
+ * The tests of a file run in the order in which they stand there. TEST_WITH names what runs before and after the test,
+ * TEST_GROUP what runs before and after all of them; NULL: nothing.
+ */
+#define TEST(name_) TEST_WITH(name_, NULL, NULL)
+#define TEST_WITH(name_, set_up_, tear_down_)                                                                          \
+	static void name_(void **state);                                                                               \
+	static void run_##name_(void **state)                                                                          \
+	{                                                                                                              \
+		err = (rosa_error){ROSA_OK, ""};                                                                       \
+		name_(state);                                                                                          \
+		test_release(0);                                                                                       \
+	}                                                                                                              \
+	__attribute__((constructor)) static void register_##name_(void)                                                \
+	{                                                                                                              \
+		test_register(__LINE__, (struct CMUnitTest){#name_, run_##name_, set_up_, tear_down_, NULL});          \
+	}                                                                                                              \
+	static void name_(void **state)
+#define TEST_GROUP(set_up_, tear_down_)                                                                                \
+	__attribute__((constructor)) static void register_group(void)                                                  \
+	{                                                                                                              \
+		test_register_group(set_up_, tear_down_);                                                              \
+	}
+
+void test_register(int line, struct CMUnitTest test);
+void test_register_group(CMFixtureFunction set_up, CMFixtureFunction tear_down);
+
 #define COUNT(array) (sizeof(array) / sizeof(*(array)))
 
-/* Fail the running test, with the message, unless a call went well. Macros, so that a failure names the line. */
-#define must(status_, error_)                                                                                          \
+/* Fail the running test, with the message in `err`, unless a call went well. Macros, so that a failure names the line.
+ */
+#define must(status_)                                                                                                  \
 	do {                                                                                                           \
 		if ((status_) != ROSA_OK)                                                                              \
-			fail_msg("%s", (error_)->message);                                                             \
+			fail_msg("%s", err.message);                                                                   \
 	} while (0)
 
-#define must_say(error_, words_)                                                                                       \
+#define must_say(words_)                                                                                               \
 	do {                                                                                                           \
-		if (!strstr((error_)->message, (words_)))                                                              \
-			fail_msg("\"%s\" does not say \"%s\"", (error_)->message, (words_));                           \
+		if (!strstr(err.message, (words_)))                                                                    \
+			fail_msg("\"%s\" does not say \"%s\"", err.message, (words_));                                 \
 	} while (0)
 
 /* Unless it failed, with this status and with a message that has these words. */
-#define must_fail(status_, wanted_, error_, words_)                                                                    \
+#define must_fail(status_, wanted_, words_)                                                                            \
 	do {                                                                                                           \
 		assert_int_equal((status_), (wanted_));                                                                \
-		must_say((error_), (words_));                                                                          \
+		must_say(words_);                                                                                      \
 	} while (0)
 
-/* Memory that is there, or the test ends. */
+/* Memory that is there, or the test ends. For the caller to free. */
 static inline void *must_alloc(size_t size)
 {
 	void *memory = malloc(size ? size : 1);
@@ -44,5 +82,3 @@ static inline void *must_alloc(size_t size)
 	assert_non_null(memory);
 	return memory;
 }
-
-#endif

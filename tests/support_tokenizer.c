@@ -120,39 +120,38 @@ char *recipe_json(const struct recipe *recipe)
 	return (char *)out.data;
 }
 
-bool recipe_possible(void)
+int recipe_needed(void **state)
 {
 	const struct recipe recipe = {0};
 	char *json = recipe_json(&recipe);
 	tokenizer *made = NULL;
-	rosa_error error = {0};
+	rosa_error err = {0};
 
-	tokenizer_from_json(json, strlen(json), "test.json", &made, &error);
-	bool missing = !made && strstr(error.message, "build again");
-	if (missing)
-		print_message("skipped: %s\n", error.message);
+	tokenizer_from_json(json, strlen(json), "test.json", &made, &err);
 	tokenizer_free(made);
-	free(json);
-	return !missing;
+	if (!made && strstr(err.message, "build again")) {
+		print_message("skipped: %s\n", err.message);
+		exit(0);
+	}
+	return 0;
 }
 
 tokenizer *recipe_make(const struct recipe *recipe)
 {
 	char *json = recipe_json(recipe);
 	tokenizer *made;
-	rosa_error error;
 
-	must(tokenizer_from_json(json, strlen(json), "test.json", &made, &error), &error);
-	free(json);
+	must(tokenizer_from_json(json, strlen(json), "test.json", &made, &err));
 	return made;
 }
 
 /* --------------------------------------------------------------------------------------------------------- comparing
  * -- */
 
-char *ids_text(const struct tokens *tokens)
+/* Ids as "1 2 3". */
+static char *ids_text(const struct tokens *tokens)
 {
-	char *text = must_alloc(12 * tokens->count + 1);
+	char *text = test_alloc(12 * tokens->count + 1);
 	size_t used = 0;
 
 	text[0] = '\0';
@@ -164,14 +163,12 @@ char *ids_text(const struct tokens *tokens)
 static void expect(const tokenizer *tokenizer, const char *text, bool special, const char *ids)
 {
 	struct tokens tokens = {0};
-	rosa_error error;
 
-	if (tokenizer_encode(tokenizer, text, strlen(text), special, false, &tokens, &error) != ROSA_OK)
-		fail_msg("'%s': %s", text, error.message);
+	if (tokenizer_encode(tokenizer, text, strlen(text), special, false, &tokens, &err) != ROSA_OK)
+		fail_msg("'%s': %s", text, err.message);
 	char *found = ids_text(&tokens);
 	if (strcmp(found, ids) != 0)
 		fail_msg("'%s': %s instead of %s", text, found, ids);
-	free(found);
 	tokens_free(&tokens);
 }
 

@@ -1,6 +1,5 @@
 /* Small tokenizers, made in memory. */
-#ifndef ROSATUNE_SUPPORT_TOKENIZER_H
-#define ROSATUNE_SUPPORT_TOKENIZER_H
+#pragma once
 
 #include "model/tokenizer.h"
 
@@ -17,10 +16,11 @@ struct recipe {
 	const char *without; /* a byte that gets no token, by its spelling */
 };
 
-/* Whether this build can make tokenizers; says which library it lacks if not, and the tests are skipped. */
-bool recipe_possible(void);
+/* For TEST_GROUP: ends the program as if its tests had passed where the build lacks a library that tokenizers need, and
+ * says which. */
+int recipe_needed(void **state);
 
-/* Memory to free. */
+/* Memory of the test. */
 char *recipe_json(const struct recipe *recipe);
 
 /* The tokenizer; a failure ends the test. */
@@ -30,7 +30,3 @@ tokenizer *recipe_make(const struct recipe *recipe);
 void expect_ids(const tokenizer *tokenizer, const char *text, const char *ids);
 /* The same with special tokens as text. */
 void expect_plain_ids(const tokenizer *tokenizer, const char *text, const char *ids);
-/* Ids as "1 2 3"; memory to free. */
-char *ids_text(const struct tokens *tokens);
-
-#endif

@@ -1,6 +1,5 @@
 /* Token shards in memory, for tests of what reads them. */
-#ifndef ROSATUNE_SUPPORT_TOKENS_H
-#define ROSATUNE_SUPPORT_TOKENS_H
+#pragma once
 
 #include "support_weights.h"
 #include "train/tokens_writer.h"
@@ -16,7 +15,7 @@ struct shard_plan {
 
 bool shard_counts(size_t i);
 
-/* A whole file, header and all. Release with bytes_free. */
+/* A whole file, header and all. */
 struct bytes shard_make(const struct shard_plan *plan);
 
 /* The right checksum for a file that was altered. */
@@ -24,5 +23,3 @@ void shard_seal(uint8_t *data, size_t size);
 
 /* A tokens_sink that appends to a struct bytes. */
 rosa_status shard_sink(void *bytes, const void *data, size_t size, rosa_error *err);
-
-#endif

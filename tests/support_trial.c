@@ -44,8 +44,8 @@ void trial_make(struct trial *trial)
 {
 	size_t cells = trial->routes * trial->steps;
 
-	trial->query = must_alloc(cells * sizeof(*trial->query));
-	trial->key = must_alloc(cells * sizeof(*trial->key));
+	trial->query = test_alloc(cells * sizeof(*trial->query));
+	trial->key = test_alloc(cells * sizeof(*trial->key));
 	trial->tau = trial->length = trial->flips = NULL;
 	for (size_t r = 0; r < trial->routes; r++) {
 		int kind = (int)(((size_t)trial->kind + r) % (size_t)stream_count());
@@ -66,26 +66,15 @@ void trial_solve(struct trial *trial)
 	size_t cells = trial->routes * trial->steps;
 	size_t bits = (size_t)trial->options.bits;
 
-	trial->tau = must_alloc(cells * sizeof(*trial->tau));
-	trial->length = must_alloc(cells * sizeof(*trial->length));
-	trial->flips = must_alloc(cells * bits * sizeof(*trial->flips));
+	trial->tau = test_alloc(cells * sizeof(*trial->tau));
+	trial->length = test_alloc(cells * sizeof(*trial->length));
+	trial->flips = test_alloc(cells * bits * sizeof(*trial->flips));
 	for (size_t r = 0; r < trial->routes; r++) {
 		size_t at = r * trial->steps;
 
 		oracle_route(&trial->options, trial->steps, trial->query + at, trial->key + at, trial->tau + at,
 			     trial->length + at, trial->flips + at * bits);
 	}
-}
-
-void trial_free(struct trial *trial)
-{
-	free(trial->query);
-	free(trial->key);
-	free(trial->tau);
-	free(trial->length);
-	free(trial->flips);
-	trial->query = trial->key = NULL;
-	trial->tau = trial->length = trial->flips = NULL;
 }
 
 void expect_same(const struct trial *trial, const char *how, const char *what, size_t route, size_t first, size_t count,

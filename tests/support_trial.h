@@ -1,6 +1,5 @@
 /* One setting of a test: streams, options, the oracle's answers, and comparisons that say where they fail. */
-#ifndef ROSATUNE_SUPPORT_TRIAL_H
-#define ROSATUNE_SUPPORT_TRIAL_H
+#pragma once
 
 #include "support_test.h"
 
@@ -28,7 +27,6 @@ const char *policy_name(rosa_policy policy);
 
 void trial_make(struct trial *trial);
 void trial_solve(struct trial *trial);
-void trial_free(struct trial *trial);
 
 /* Fail the running test, naming the trial, unless got[i] == want[i] for `count` entries of `width` numbers each. Both
  * belong to route `route` and start at step `first`. `what` names the output, `how` the way it was made. */
@@ -43,5 +41,3 @@ size_t test_rounds(size_t rounds);
 
 /* A number below `below`, from a state that any value can start. */
 uint64_t test_random(uint64_t *state, uint64_t below);
-
-#endif

@@ -19,11 +19,10 @@
 void bytes_put(struct bytes *bytes, const void *data, size_t size)
 {
 	if (size > bytes->room - bytes->size) {
-		uint8_t *larger = must_alloc(2 * (bytes->size + size));
+		uint8_t *larger = test_alloc(2 * (bytes->size + size));
 
 		if (bytes->size)
 			memcpy(larger, bytes->data, bytes->size);
-		free(bytes->data);
 		bytes->data = larger;
 		bytes->room = 2 * (bytes->size + size);
 	}
@@ -50,15 +49,9 @@ void bytes_fill(struct bytes *bytes, size_t multiple)
 		bytes_number(bytes, 0, 1);
 }
 
-void bytes_free(struct bytes *bytes)
-{
-	free(bytes->data);
-	*bytes = (struct bytes){NULL, 0, 0};
-}
-
 uint8_t *bytes_copy(const struct bytes *bytes, size_t size)
 {
-	uint8_t *copy = must_alloc(size);
+	uint8_t *copy = test_alloc(size);
 
 	if (size)
 		memcpy(copy, bytes->data, size);
@@ -95,7 +88,7 @@ struct weights_writer {
 
 struct weights_writer *weights_new(enum weights_kind kind)
 {
-	struct weights_writer *writer = must_alloc(sizeof(*writer));
+	struct weights_writer *writer = test_alloc(sizeof(*writer));
 
 	memset(writer, 0, sizeof(*writer));
 	writer->kind = kind;
@@ -125,7 +118,7 @@ void weights_add(struct weights_writer *writer, const char *name, enum format fo
 	struct tensor_entry *entry = &writer->tensors[writer->count];
 
 	assert_true(writer->count++ < MOST_TENSORS && dims <= TENSOR_MAX_DIMS);
-	entry->name = must_alloc(strlen(name) + 1);
+	entry->name = test_alloc(strlen(name) + 1);
 	memcpy(entry->name, name, strlen(name) + 1);
 	entry->format = format;
 	entry->dims = dims;
@@ -134,7 +127,8 @@ void weights_add(struct weights_writer *writer, const char *name, enum format fo
 	bytes_put(&entry->data, data, numbers_in(dims, shape) / info->numbers * info->bytes);
 }
 
-uint16_t test_half(float number)
+/* float32 to float16, to nearest, ties to even. */
+static uint16_t half_of(float number)
 {
 	const uint16_t sign = signbit(number) ? 0x8000 : 0;
 	double part = fabs((double)number);
@@ -173,7 +167,7 @@ static void put_float(struct bytes *bytes, enum format format, float number)
 		bytes_number(bytes, bits, 4);
 		break;
 	case FORMAT_F16:
-		bytes_number(bytes, test_half(number), 2);
+		bytes_number(bytes, half_of(number), 2);
 		break;
 	case FORMAT_BF16:
 		bytes_number(bytes, test_bfloat16(number), 2);
@@ -191,7 +185,6 @@ void weights_add_floats(struct weights_writer *writer, const char *name, enum fo
 	for (size_t i = 0; i < numbers_in(dims, shape); i++)
 		put_float(&data, format, numbers[i]);
 	weights_add(writer, name, format, dims, shape, data.data);
-	bytes_free(&data);
 }
 
 /* -------------------------------------------------------------------------------------------------------- random -- */
@@ -208,7 +201,7 @@ static double random_normal(uint64_t *state)
 
 static void put_half(uint8_t *at, double number)
 {
-	const uint16_t half = test_half((float)number);
+	const uint16_t half = half_of((float)number);
 
 	at[0] = (uint8_t)half;
 	at[1] = (uint8_t)(half >> 8);
@@ -268,7 +261,6 @@ void weights_add_random(struct weights_writer *writer, const char *name, enum fo
 		}
 	}
 	weights_add(writer, name, format, dims, shape, data.data);
-	bytes_free(&data);
 }
 
 /* ------------------------------------------------------------------------------------------------------ metadata -- */
@@ -469,7 +461,6 @@ static void finish_safetensors(const struct weights_writer *writer, struct bytes
 	bytes_put(file, header.data, header.size);
 	for (size_t i = 0; i < writer->count; i++)
 		bytes_put(file, writer->tensors[i].data.data, writer->tensors[i].data.size);
-	bytes_free(&header);
 }
 
 struct bytes weights_finish(struct weights_writer *writer)
@@ -480,12 +471,6 @@ struct bytes weights_finish(struct weights_writer *writer)
 		finish_gguf(writer, &file);
 	else
 		finish_safetensors(writer, &file);
-	for (size_t i = 0; i < writer->count; i++) {
-		free(writer->tensors[i].name);
-		bytes_free(&writer->tensors[i].data);
-	}
-	bytes_free(&writer->metadata);
-	free(writer);
 	return file;
 }
 
@@ -494,7 +479,6 @@ void weights_save(struct weights_writer *writer, const char *path)
 	struct bytes file = weights_finish(writer);
 
 	bytes_save(&file, path);
-	bytes_free(&file);
 }
 
 /* ------------------------------------------------------------------------------------------------------ refusals -- */
@@ -503,11 +487,10 @@ void weights_check_refused(struct bytes file, const char *what, const char *word
 			   size_t read_size)
 {
 	static const char name[] = "weights.bin";
-	void *read = malloc(read_size), *nothing = calloc(1, read_size);
+	void *read = test_alloc(read_size), *nothing = test_zeros(1, read_size);
 	uint8_t *data = bytes_copy(&file, file.size);
 	rosa_error err = {ROSA_OK, ""};
 
-	assert_true(read && nothing);
 	const rosa_status status = parser(data, file.size, name, read, &err);
 	if (!status)
 		fail_msg("accepted: %s", what);
@@ -516,8 +499,4 @@ void weights_check_refused(struct bytes file, const char *what, const char *word
 		fail_msg("%s: the reason is '%s', without '%s'", what, err.message, words);
 	assert_memory_equal(read, nothing, read_size);
 	assert_int_equal(parser(data, file.size, name, read, NULL), ROSA_EFORMAT);
-	free(nothing);
-	free(read);
-	free(data);
-	bytes_free(&file);
 }

@@ -1,13 +1,12 @@
 /* Small weight files, made in memory: what the tests of parsers and models read. */
-#ifndef ROSATUNE_SUPPORT_WEIGHTS_H
-#define ROSATUNE_SUPPORT_WEIGHTS_H
+#pragma once
 
 #include "backend/format.h"
 #include "model/gguf.h"
 
 /* ---------------------------------------------------------------------------------------------------- bytes, raw -- */
 
-/* Bytes in the making. A zeroed one is empty. Memory is there or the test ends. */
+/* Bytes in the making. A zeroed one is empty. Their memory is that of the test (support_alloc.h). */
 struct bytes {
 	uint8_t *data;
 	size_t size, room;
@@ -17,8 +16,7 @@ void bytes_put(struct bytes *bytes, const void *data, size_t size);
 void bytes_number(struct bytes *bytes, uint64_t number, size_t width); /* little-endian */
 void bytes_text(struct bytes *bytes, const char *text);                /* GGUF's: length (8 bytes), characters */
 void bytes_fill(struct bytes *bytes, size_t multiple);                 /* zeros, up to a multiple */
-void bytes_free(struct bytes *bytes);
-/* A copy of the first bytes, allocated exactly, so that a sanitizer sees a read beyond its end. Release with free. */
+/* A copy of the first bytes, allocated exactly, so that a sanitizer sees a read beyond its end. */
 uint8_t *bytes_copy(const struct bytes *bytes, size_t size);
 
 /* Writes a file or ends the test. */
@@ -59,22 +57,17 @@ void weights_set_numbers(struct weights_writer *writer, const char *key, enum gg
 void weights_set_version(struct weights_writer *writer, unsigned version);
 void weights_set_alignment(struct weights_writer *writer, uint32_t alignment);
 
-/* The whole file, and the end of the writer. Release with bytes_free. */
+/* The whole file, and the end of the writer. */
 struct bytes weights_finish(struct weights_writer *writer);
 /* The same into a file. */
 void weights_save(struct weights_writer *writer, const char *path);
-
-/* float32 to float16, to nearest, ties to even. */
-uint16_t test_half(float number);
 
 /* ------------------------------------------------------------------------------------------------------ refusals -- */
 
 /* A parser of weight files; *read is what it fills in. */
 typedef rosa_status weights_parser(const uint8_t *data, size_t size, const char *name, void *read, rosa_error *err);
 
-/* That a parser refuses a file, which is released, as ROSA_EFORMAT with a message that begins with the file's name and
+/* That a parser refuses a file as ROSA_EFORMAT with a message that begins with the file's name and
  * has these words; that it leaves `read_size` zero bytes behind, and needs nowhere to put the message. */
 void weights_check_refused(struct bytes file, const char *what, const char *words, weights_parser *parser,
 			   size_t read_size);
-
-#endif

@@ -92,7 +92,6 @@ static void save_config(const struct folder *folder)
 	put_lines(&text, folder, options, COUNT(options));
 	put(&text, "}}");
 	bytes_save(&text, scratch_path("adapter/adapter_config.json"));
-	bytes_free(&text);
 }
 
 static void add(struct weights_writer *writer, const struct folder *folder, const char *name, size_t rows,
@@ -185,12 +184,12 @@ static bool opens(const char *path, rosa_error *err)
 
 static void assert_refused(const char *says)
 {
-	rosa_error error = {ROSA_OK, ""};
+	rosa_error err = {ROSA_OK, ""};
 
-	if (opens(scratch_path("adapter"), &error))
+	if (opens(scratch_path("adapter"), &err))
 		fail_msg("the adapter was accepted; wanted: %s", says);
-	assert_int_not_equal(error.status, ROSA_OK);
-	must_say(&error, says);
+	assert_int_not_equal(err.status, ROSA_OK);
+	must_say(says);
 }
 
 static void need_json(void)
@@ -233,16 +232,15 @@ static void check(const struct folder *folder, const struct adapter *adapter)
 	}
 }
 
-static void reads_all_kinds(void **state)
+TEST(reads_all_kinds)
 {
 	need_json();
 	for (int i = 0; i < 16; i++) {
 		struct folder folder = {.pre = i & 1, .shared = i & 2, .first = i & 4 ? 1 : 0, .brain = i & 8};
 		struct adapter adapter;
-		rosa_error error;
 
 		save(&folder);
-		must(adapter_open(scratch_path("adapter"), &model, &adapter, &error), &error);
+		must(adapter_open(scratch_path("adapter"), &model, &adapter, &err));
 		check(&folder, &adapter);
 		adapter_close(&adapter);
 		adapter_close(&adapter);
@@ -250,7 +248,7 @@ static void reads_all_kinds(void **state)
 }
 
 /* Folders of format 2: every tensor that the options call for, and no other. */
-static void reads_format_2(void **state)
+TEST(reads_format_2)
 {
 	static const char *const sources[] = {"tokens", "embeddings", "tokens+embeddings", "tokens+layer 1"};
 
@@ -264,10 +262,9 @@ static void reads_format_2(void **state)
 						      .shared = kind & 8,
 						      .pre = kind & 8};
 			struct adapter adapter;
-			rosa_error error;
 
 			save(&folder);
-			must(adapter_open(scratch_path("adapter"), &model, &adapter, &error), &error);
+			must(adapter_open(scratch_path("adapter"), &model, &adapter, &err));
 			assert_int_equal(adapter.format, 2);
 			for (size_t l = 0; l < 2; l++) {
 				const struct adapter_layer *layer = &adapter.layers[l];
@@ -287,15 +284,14 @@ static void reads_format_2(void **state)
 }
 
 /* A file of format 1 means what it meant before there were sources. */
-static void format_1_is_the_paper(void **state)
+TEST(format_1_is_the_paper)
 {
 	const struct folder folder = {.key = "sinks", .value = NULL};
 	struct adapter adapter;
-	rosa_error error;
 
 	need_json();
 	save(&folder);
-	must(adapter_open(scratch_path("adapter"), &model, &adapter, &error), &error);
+	must(adapter_open(scratch_path("adapter"), &model, &adapter, &err));
 	assert_int_equal(adapter.format, 1);
 	assert_int_equal(adapter.options.source.count, 1);
 	assert_int_equal(adapter.options.source.all[0].kind, SOURCE_OWN);
@@ -309,7 +305,7 @@ static void format_1_is_the_paper(void **state)
 	adapter_close(&adapter);
 }
 
-static void reads_options(void **state)
+TEST(reads_options)
 {
 	static const struct line lines[] = {{"policy", "\"inclusive\""},
 					    {"fold", "false"},
@@ -324,10 +320,9 @@ static void reads_options(void **state)
 	for (size_t i = 0; i < COUNT(lines); i++) {
 		struct folder folder = {.key = lines[i].key, .value = lines[i].value};
 		struct adapter adapter;
-		rosa_error error;
 
 		save(&folder);
-		must(adapter_open(scratch_path("adapter"), &model, &adapter, &error), &error);
+		must(adapter_open(scratch_path("adapter"), &model, &adapter, &err));
 		assert_int_equal(adapter.options.policy, i == 0 ? ROSA_INCLUSIVE : ROSA_READABLE);
 		assert_int_equal(adapter.options.fold, i != 1);
 		assert_int_equal(adapter.options.max_match, i == 2 ? 7 : 0);
@@ -337,15 +332,14 @@ static void reads_options(void **state)
 }
 
 /* Without a model its own shape counts. */
-static void opens_without_a_model(void **state)
+TEST(opens_without_a_model)
 {
 	struct folder folder = {0};
 	struct adapter adapter;
-	rosa_error error;
 
 	need_json();
 	save(&folder);
-	must(adapter_open(scratch_path("adapter"), NULL, &adapter, &error), &error);
+	must(adapter_open(scratch_path("adapter"), NULL, &adapter, &err));
 	assert_int_equal(adapter.width, 8);
 	assert_int_equal(adapter.layer_count, 2);
 	assert_string_equal(adapter.model_type, "llama");
@@ -353,12 +347,12 @@ static void opens_without_a_model(void **state)
 	adapter_close(&adapter);
 	folder = (struct folder){.key = "num_hidden_layers", .value = "0"};
 	save(&folder);
-	assert_int_not_equal(adapter_open(scratch_path("adapter"), NULL, &adapter, &error), ROSA_OK);
-	assert_non_null(strstr(error.message, "num_hidden_layers: is 0; it must be 1 to"));
+	assert_int_not_equal(adapter_open(scratch_path("adapter"), NULL, &adapter, &err), ROSA_OK);
+	must_say("num_hidden_layers: is 0; it must be 1 to");
 }
 
 /* A run's folder means its final adapter, or its newest checkpoint where that is newer. */
-static void finds_adapters_of_runs(void **state)
+TEST(finds_adapters_of_runs)
 {
 	static const struct {
 		const char *folder, *steps, *found; /* made one after the other */
@@ -372,14 +366,13 @@ static void finds_adapters_of_runs(void **state)
 	};
 	char wanted[512];
 	struct adapter adapter;
-	rosa_error error;
 
 	need_json();
 	mkdir(scratch_path("run"), 0777);
 	mkdir(scratch_path("run/checkpoints"), 0777);
 	mkdir(scratch_path("run/checkpoints/step-00000500"), 0777); /* without an adapter */
-	assert_false(opens(scratch_path("run"), &error));
-	assert_non_null(strstr(error.message, "run: has no adapter_config.json"));
+	assert_false(opens(scratch_path("run"), &err));
+	must_say("run: has no adapter_config.json");
 	for (size_t i = 0; i < COUNT(turns); i++) {
 		const struct folder folder = {.key = "steps", .value = turns[i].steps};
 		char from[512], to[512];
@@ -393,7 +386,7 @@ static void finds_adapters_of_runs(void **state)
 			snprintf(to, sizeof(to), "%s/%s", scratch_path(turns[i].folder), name);
 			assert_int_equal(rename(from, to), 0);
 		}
-		must(adapter_open(scratch_path("run"), &model, &adapter, &error), &error);
+		must(adapter_open(scratch_path("run"), &model, &adapter, &err));
 		snprintf(wanted, sizeof(wanted), "%s", scratch_path(turns[i].found));
 		assert_string_equal(adapter.path, wanted);
 		adapter_close(&adapter);
@@ -401,7 +394,7 @@ static void finds_adapters_of_runs(void **state)
 }
 
 /* Which models an adapter was trained with, by name. */
-static void knows_its_model(void **state)
+TEST(knows_its_model)
 {
 	static const struct {
 		const char *trained, *model;
@@ -430,15 +423,14 @@ static void knows_its_model(void **state)
 	}
 }
 
-static void reads_its_origin(void **state)
+TEST(reads_its_origin)
 {
 	const struct folder folder = {.key = "base_model_name_or_path", .value = "\"Qwen/Qwen3-0.6B\""};
 	struct adapter adapter;
-	rosa_error error;
 
 	need_json();
 	save(&folder);
-	must(adapter_open(scratch_path("adapter"), &model, &adapter, &error), &error);
+	must(adapter_open(scratch_path("adapter"), &model, &adapter, &err));
 	assert_string_equal(adapter.base_name, "Qwen/Qwen3-0.6B");
 	assert_int_equal(adapter.steps, 0);
 	adapter_close(&adapter);
@@ -446,7 +438,7 @@ static void reads_its_origin(void **state)
 
 /* ------------------------------------------------------------------------------------------------- what is wrong -- */
 
-static void refuses_other_adapters(void **state)
+TEST(refuses_other_adapters)
 {
 	struct folder folder = {0};
 
@@ -457,7 +449,7 @@ static void refuses_other_adapters(void **state)
 	assert_refused("adapter_config.json: peft_type: this is a PEFT adapter (LORA), which is not read here");
 }
 
-static void refuses_configurations(void **state)
+TEST(refuses_configurations)
 {
 	static const struct {
 		const char *key, *value, *says;
@@ -510,7 +502,7 @@ static void refuses_configurations(void **state)
 	}
 }
 
-static void refuses_tensors(void **state)
+TEST(refuses_tensors)
 {
 	static const struct {
 		struct folder folder;
@@ -550,17 +542,16 @@ static void refuses_tensors(void **state)
 	}
 }
 
-static void refuses_folders(void **state)
+TEST(refuses_folders)
 {
 	struct folder folder = {0};
-	rosa_error error;
 
 	need_json();
 	save(&folder);
-	assert_false(opens(scratch_path("nothing"), &error));
-	must_say(&error, "nothing: No such file or directory");
-	assert_false(opens(scratch_path("."), &error));
-	must_say(&error, "has no adapter_config.json; name the folder of a run");
+	assert_false(opens(scratch_path("nothing"), &err));
+	must_say("nothing: No such file or directory");
+	assert_false(opens(scratch_path("."), &err));
+	must_say("has no adapter_config.json; name the folder of a run");
 	scratch_write("adapter/adapter_config.json", "{");
 	assert_refused("adapter_config.json: ");
 	save(&folder);
@@ -570,7 +561,7 @@ static void refuses_folders(void **state)
 	assert_refused("adapter_model.safetensors: No such file");
 }
 
-static void damage_does_no_harm(void **state)
+TEST(damage_does_no_harm)
 {
 	struct folder folder = {.pre = true, .source = "tokens+embeddings", .chain = 2, .gain = true, .gate = true};
 
@@ -599,17 +590,4 @@ static int clean(void **state)
 	return scratch_leave(state);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(reads_all_kinds),        cmocka_unit_test(reads_options),
-	    cmocka_unit_test(reads_format_2),         cmocka_unit_test(format_1_is_the_paper),
-	    cmocka_unit_test(opens_without_a_model),  cmocka_unit_test(finds_adapters_of_runs),
-	    cmocka_unit_test(knows_its_model),        cmocka_unit_test(reads_its_origin),
-	    cmocka_unit_test(refuses_other_adapters), cmocka_unit_test(refuses_configurations),
-	    cmocka_unit_test(refuses_tensors),        cmocka_unit_test(refuses_folders),
-	    cmocka_unit_test(damage_does_no_harm),
-	};
-
-	return cmocka_run_group_tests(tests, make, clean);
-}
+TEST_GROUP(make, clean)

@@ -9,7 +9,7 @@
 
 static const struct key_table *const tables[] = {&adapter_option_table, &learning_option_table};
 
-static void defaults_are_the_library_s(void **state)
+TEST(defaults_are_the_library_s)
 {
 	const struct adapter_options options = adapter_options_default();
 	const rosa_options retrieval = ROSA_OPTIONS_INIT;
@@ -29,7 +29,7 @@ static void defaults_are_the_library_s(void **state)
 }
 
 /* Whatever the table allows, the library takes too, and of choices it takes no more than there are words. */
-static void the_library_agrees(void **state)
+TEST(the_library_agrees)
 {
 	for (size_t i = 0; i < learning_option_table.count; i++) {
 		const struct key *row = &learning_option_table.rows[i];
@@ -57,7 +57,7 @@ static void the_library_agrees(void **state)
 }
 
 /* A row has a name, help of one line, and a default that is among what it may be. */
-static void rows_are_complete(void **state)
+TEST(rows_are_complete)
 {
 	for (size_t t = 0; t < 2; t++) {
 		for (size_t i = 0; i < tables[t]->count; i++) {
@@ -93,7 +93,7 @@ static void rows_are_complete(void **state)
 #ifdef ROSATUNE_JANSSON
 
 /* Every row set to something else, written and read. */
-static void what_is_written_reads_back(void **state)
+TEST(what_is_written_reads_back)
 {
 	struct adapter_options options = adapter_options_default(), again = adapter_options_default();
 	const struct key_place place = {.file = "text", .object = "options."};
@@ -115,14 +115,14 @@ static void what_is_written_reads_back(void **state)
 				snprintf(text, sizeof(text), "layer 3+tokens+layer 65535");
 			else
 				snprintf(text, sizeof(text), row->type == KEY_SIZE ? "7" : "0.3");
-			must(keys_set(&adapter_option_keys, &options, text, &at, &err), &err);
+			must(keys_set(&adapter_option_keys, &options, text, &at, &err));
 		}
 	}
 	json_text_add(&first, "{");
 	keys_write(&adapter_option_keys, &options, 0, "  ", &first);
 	json_text_add(&first, "}");
-	must(json_read(first.data, first.size, "text", &root, &err), &err);
-	must(keys_read(&adapter_option_keys, &again, root, &place, &err), &err);
+	must(json_read(first.data, first.size, "text", &root, &err));
+	must(keys_read(&adapter_option_keys, &again, root, &place, &err));
 	json_text_add(&second, "{");
 	keys_write(&adapter_option_keys, &again, 0, "  ", &second);
 	json_text_add(&second, "}");
@@ -142,7 +142,7 @@ static void what_is_written_reads_back(void **state)
 #endif
 
 /* The command line sets every row too. */
-static void options_set_rows(void **state)
+TEST(options_set_rows)
 {
 	struct adapter_options options = adapter_options_paper();
 	struct option_args room = {.count = 0};
@@ -175,7 +175,7 @@ static void options_set_rows(void **state)
 	assert_non_null(strstr(all[0].help, "(default 16)"));
 }
 
-static void refused_word(void **state)
+TEST(refused_word)
 {
 	struct adapter_options options = adapter_options_paper();
 	struct option_args room = {.count = 0};
@@ -193,7 +193,7 @@ static void refused_word(void **state)
 
 /* ------------------------------------------------------------------------------------------------------ sources -- */
 
-static void sources_are_parsed(void **state)
+TEST(sources_are_parsed)
 {
 	static const struct {
 		const char *text, *says; /* NULL: taken */
@@ -229,7 +229,7 @@ static void sources_are_parsed(void **state)
 
 		if (words[i].says) {
 			assert_int_equal(status, ROSA_EINVAL);
-			must_say(&err, words[i].says);
+			must_say(words[i].says);
 			continue;
 		}
 		assert_int_equal(status, ROSA_OK);
@@ -248,7 +248,7 @@ static struct adapter_options with_source(const char *text)
 }
 
 /* What a layer reads follows from sources, chain and qk. */
-static void reads_of_a_layer(void **state)
+TEST(reads_of_a_layer)
 {
 	struct adapter_options options = with_source("tokens+embeddings+layer 3+own");
 
@@ -278,7 +278,7 @@ static void reads_of_a_layer(void **state)
 }
 
 /* Token ids are matched as they are: with as many bits as the vocabulary needs, and never folded. */
-static void what_retrieval_is_told(void **state)
+TEST(what_retrieval_is_told)
 {
 	static const struct {
 		size_t vocabulary;
@@ -304,7 +304,7 @@ static void what_retrieval_is_told(void **state)
 	}
 }
 
-static void checks_name_the_option(void **state)
+TEST(checks_name_the_option)
 {
 	static const struct {
 		const char *source;
@@ -349,20 +349,4 @@ static void checks_name_the_option(void **state)
 		if (!cases[i].says || strncmp(err.message, cases[i].says, strlen(cases[i].says)) != 0)
 			fail_msg("%s: %s", cases[i].source, err.message);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(defaults_are_the_library_s), cmocka_unit_test(the_library_agrees),
-	    cmocka_unit_test(rows_are_complete),
-#ifdef ROSATUNE_JANSSON
-	    cmocka_unit_test(what_is_written_reads_back),
-#endif
-	    cmocka_unit_test(options_set_rows),           cmocka_unit_test(refused_word),
-	    cmocka_unit_test(sources_are_parsed),         cmocka_unit_test(reads_of_a_layer),
-	    cmocka_unit_test(what_retrieval_is_told),     cmocka_unit_test(checks_name_the_option),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

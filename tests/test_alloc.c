@@ -6,8 +6,6 @@
  * follow it. The operation must say ROSA_ENOMEM, or succeed where it could do without; either way the stream must go on
  * exactly as the oracle says, and in the end nothing may be left allocated.
  */
-#include "rosatune.h"
-
 #include "retrieval/engine.h"
 #include "support_memory.h"
 #include "support_test.h"
@@ -37,10 +35,9 @@ static void push_checked(struct scene *scene, rosa_stream *stream, size_t first,
 {
 	const struct trial *trial = &scene->trial;
 	size_t n = last - first, bits = (size_t)trial->options.bits;
-	int32_t *tau = must_alloc(trial->routes * trial->steps * sizeof(*tau));
-	int32_t *length = must_alloc(trial->routes * trial->steps * sizeof(*length));
-	int32_t *flips = must_alloc(trial->routes * n * bits * sizeof(*flips));
-	rosa_error err;
+	int32_t *tau = test_alloc(trial->routes * trial->steps * sizeof(*tau));
+	int32_t *length = test_alloc(trial->routes * trial->steps * sizeof(*length));
+	int32_t *flips = test_alloc(trial->routes * n * bits * sizeof(*flips));
 
 	expect_status(scene->how,
 		      rosa_stream_push(stream, n, trial->query + first, trial->key + first, trial->steps, tau, length,
@@ -54,9 +51,6 @@ static void push_checked(struct scene *scene, rosa_stream *stream, size_t first,
 		expect_same(trial, scene->how, "flip", r, first, n, bits, flips + r * n * bits,
 			    trial->flips + at * bits);
 	}
-	free(tau);
-	free(length);
-	free(flips);
 }
 
 static void expect_steps(struct scene *scene, size_t steps)
@@ -82,8 +76,8 @@ static rosa_status do_retrieve(struct scene *scene, rosa_error *err)
 	struct trial *trial = &scene->trial;
 	size_t cells = trial->routes * trial->steps, bits = (size_t)trial->options.bits;
 	long blocks = atomic_load(&scene->memory.blocks);
-	int32_t *tau = must_alloc(cells * sizeof(*tau));
-	int32_t *table = must_alloc(trial->steps * bits * sizeof(*table));
+	int32_t *tau = test_alloc(cells * sizeof(*tau));
+	int32_t *table = test_alloc(trial->steps * bits * sizeof(*table));
 	rosa_flips flips = {0};
 	rosa_status status = rosa_retrieve_by(scene->engine, &trial->options, trial->routes, trial->steps, trial->query,
 					      trial->key, tau, NULL, &flips, err);
@@ -104,8 +98,6 @@ static rosa_status do_retrieve(struct scene *scene, rosa_error *err)
 	}
 	rosa_flips_free(&flips);
 	assert_int_equal(atomic_load(&scene->memory.blocks), blocks);
-	free(tau);
-	free(table);
 	return status;
 }
 
@@ -127,7 +119,7 @@ static rosa_status do_push(struct scene *scene, rosa_error *err)
 {
 	const struct trial *trial = &scene->trial;
 	size_t n = scene->after - scene->before;
-	int32_t *flips = must_alloc(trial->routes * n * (size_t)trial->options.bits * sizeof(*flips));
+	int32_t *flips = test_alloc(trial->routes * n * (size_t)trial->options.bits * sizeof(*flips));
 	rosa_status status = rosa_stream_push(scene->stream, n, trial->query + scene->before,
 					      trial->key + scene->before, trial->steps, NULL, NULL, flips, err);
 
@@ -135,7 +127,6 @@ static rosa_status do_push(struct scene *scene, rosa_error *err)
 	expect_steps(scene, status == ROSA_OK ? scene->after : scene->before);
 	if (status == ROSA_OK)
 		expect_status(scene->how, rosa_stream_rewind(scene->stream, scene->before, err), ROSA_OK, err);
-	free(flips);
 	return status;
 }
 
@@ -250,7 +241,6 @@ static rosa_status do_rewind_near(struct scene *scene, rosa_error *err)
 static void scene_open(struct scene *scene)
 {
 	struct trial *trial = &scene->trial;
-	rosa_error err;
 	void *data;
 
 	test_memory_init(&scene->memory);
@@ -258,11 +248,11 @@ static void scene_open(struct scene *scene)
 	trial_make(trial);
 	trial_solve(trial);
 	snprintf(scene->how, sizeof(scene->how), "setting up");
-	must(rosa_stream_new(&trial->options, trial->routes, &scene->stream, &err), &err);
+	must(rosa_stream_new(&trial->options, trial->routes, &scene->stream, &err));
 	rosa_stream_set_engine(scene->stream, scene->engine);
 	push_checked(scene, scene->stream, 0, scene->before);
-	must(rosa_stream_save_memory(scene->stream, &data, &scene->image_size, &err), &err);
-	scene->image = must_alloc(scene->image_size);
+	must(rosa_stream_save_memory(scene->stream, &data, &scene->image_size, &err));
+	scene->image = test_alloc(scene->image_size);
 	memcpy(scene->image, data, scene->image_size);
 	rosa_stream_free_memory(scene->stream, data);
 }
@@ -272,8 +262,6 @@ static void scene_close(struct scene *scene)
 	rosa_stream_free(scene->stream);
 	if (atomic_load(&scene->memory.blocks) != 0)
 		fail_msg("%s: %ld blocks leaked", scene->how, atomic_load(&scene->memory.blocks));
-	free(scene->image);
-	trial_free(&scene->trial);
 }
 
 static void refuse_in_turn(const char *name, operation run, const struct scene *setting)
@@ -283,7 +271,6 @@ static void refuse_in_turn(const char *name, operation run, const struct scene *
 
 		for (; refused > 0 && n < MOST_REQUESTS; n++) {
 			struct scene scene = *setting;
-			rosa_error err;
 			rosa_status status;
 
 			scene_open(&scene);
@@ -318,7 +305,7 @@ static const struct {
     {"rewind a little", do_rewind_near},
 };
 
-static void test_each_allocation(void **state)
+TEST(test_each_allocation)
 {
 	for (size_t e = 0; e < COUNT(engines); e++) {
 		for (size_t i = 0; i < COUNT(operations); i++) {
@@ -337,7 +324,7 @@ static void test_each_allocation(void **state)
 }
 
 /* With workers, which of them is refused is up to chance; that nothing leaks and nothing is wrong is not. */
-static void test_with_threads(void **state)
+TEST(test_with_threads)
 {
 	static const size_t which[] = {0, 2, 8};
 
@@ -351,14 +338,4 @@ static void test_with_threads(void **state)
 		scene.trial.options.threads = 3;
 		refuse_in_turn(operations[which[i]].name, operations[which[i]].run, &scene);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_each_allocation),
-	    cmocka_unit_test(test_with_threads),
-	};
-
-	return cmocka_run_group_tests_name("alloc", tests, NULL, NULL);
 }

@@ -68,7 +68,6 @@ static void check_rows(const struct rows_trial *trial)
 			expect_family(&firsts, s, trial->what, i ? "some rows" : "all rows", count, y);
 		}
 	}
-	free_firsts(&firsts);
 }
 
 /* Numbers of a row, and rows: around vectors, and enough to be shared out. */
@@ -83,7 +82,7 @@ static void call_norm(struct subject *s, const struct rows_trial *trial, size_t 
 	s->ops->rms_norm(s->backend, rows, trial->width, inputs[0], inputs[1], 1e-5f, y);
 }
 
-static void test_rms_norm(void **state)
+TEST(test_rms_norm)
 {
 	uint64_t turn = 3;
 
@@ -99,12 +98,9 @@ static void test_rms_norm(void **state)
 					   .call = call_norm,
 					   .tolerance = 5e-7};
 
-		trial.want = must_alloc(rows * width * sizeof(*trial.want));
+		trial.want = test_alloc(rows * width * sizeof(*trial.want));
 		oracle_rms_norm(rows, width, x, weight, 1e-5f, trial.want);
 		check_rows(&trial);
-		free(trial.want);
-		free(x);
-		free(weight);
 	}
 	report("rms_norm");
 }
@@ -118,11 +114,10 @@ static void call_swiglu(struct subject *s, const struct rows_trial *trial, size_
 
 static void copy_floats(struct subject *s, size_t count, const float *x, float *y)
 {
-	float *copy = must_alloc(count * sizeof(*copy));
+	float *copy = test_alloc(count * sizeof(*copy));
 
 	s->ops->get(s->backend, copy, x, count * sizeof(*copy));
 	s->ops->put(s->backend, y, copy, count * sizeof(*copy));
-	free(copy);
 }
 
 static void call_add(struct subject *s, const struct rows_trial *trial, size_t row, size_t rows, float *const *inputs,
@@ -168,13 +163,11 @@ static void expect_in_place(const struct rows_trial *trial)
 					s->ops->give(s->backend, inputs[i]);
 			got = get_floats(s, inputs[which], trial->rows * trial->width);
 			expect_bits(s, trial->what, "in place", trial->rows * trial->width, got, want);
-			free(got);
 		}
-		free(want);
 	}
 }
 
-static void test_pairs(void **state)
+TEST(test_pairs)
 {
 	uint64_t turn = 4;
 
@@ -191,7 +184,7 @@ static void test_pairs(void **state)
 					   .tolerance = 2e-6};
 
 		a[0] = -100; /* where the power ends */
-		trial.want = must_alloc(count * sizeof(*trial.want));
+		trial.want = test_alloc(count * sizeof(*trial.want));
 		oracle_swiglu(count, a, b, trial.want);
 		check_rows(&trial);
 		expect_in_place(&trial);
@@ -211,10 +204,6 @@ static void test_pairs(void **state)
 		oracle_mix(rows, width, gate, a, b, trial.want);
 		check_rows(&trial);
 		expect_in_place(&trial);
-		free(trial.want);
-		free(a);
-		free(b);
-		free(gate);
 	}
 	report("swiglu, add, add_bias, mix");
 }
@@ -233,7 +222,7 @@ static void call_rotate(struct subject *s, const struct rows_trial *trial, size_
 	s->ops->rotate(s->backend, &extra->rotary, rows, extra->heads, extra->first + row, y);
 }
 
-static void test_rotate(void **state)
+TEST(test_rotate)
 {
 	static const size_t sizes[] = {2, 4, 18, 64, 128}, firsts[] = {0, 1000, 123456};
 	uint64_t turn = 5;
@@ -242,7 +231,7 @@ static void test_rotate(void **state)
 		const size_t size = sizes[i / 6], heads = 1 + i % 5, rows = size == 128 ? 300 : 20,
 			     width = heads * size;
 		float *x = random_floats(rows * width, 1, &turn),
-		      *frequencies = must_alloc(size / 2 * sizeof(*frequencies));
+		      *frequencies = test_alloc(size / 2 * sizeof(*frequencies));
 		struct rotate_extra extra = {
 		    {size, i % 2 ? ROTARY_HALVES : ROTARY_NEIGHBOURS, frequencies}, heads, firsts[i / 2 % 3]};
 		struct rows_trial trial = {.what = "rotate",
@@ -256,25 +245,22 @@ static void test_rotate(void **state)
 
 		for (size_t j = 0; j < size / 2; j++)
 			frequencies[j] = powf(10000, -(float)(2 * j) / (float)size);
-		trial.want = must_alloc(rows * width * sizeof(*trial.want));
+		trial.want = test_alloc(rows * width * sizeof(*trial.want));
 		for (size_t j = 0; j < rows * width; j++)
 			trial.want[j] = (double)x[j];
 		oracle_rotate(&extra.rotary, rows, heads, extra.first, trial.want);
 		check_rows(&trial);
-		free(trial.want);
-		free(frequencies);
-		free(x);
 	}
 	report("rotate");
 }
 
 /* More positions at once than any table of angles holds. */
-static void test_rotate_many(void **state)
+TEST(test_rotate_many)
 {
 	enum { ROWS = 9000, SIZE = 2 };
 	const float frequency = 0.37f;
 	const struct rotary rotary = {SIZE, ROTARY_HALVES, &frequency};
-	double *want = must_alloc(ROWS * SIZE * sizeof(*want));
+	double *want = test_alloc(ROWS * SIZE * sizeof(*want));
 	uint64_t turn = 6;
 	float *x = random_floats((size_t)ROWS * SIZE, 1, &turn);
 
@@ -288,10 +274,7 @@ static void test_rotate_many(void **state)
 		s->ops->rotate(s->backend, &rotary, ROWS, 1, 77, there);
 		got = get_floats(s, there, (size_t)ROWS * SIZE);
 		expect_close(s, "rotate", (size_t)ROWS * SIZE, got, want, 4e-7);
-		free(got);
 	}
-	free(want);
-	free(x);
 }
 
 /* ------------------------------------------------------------------------------------------------------ products -- */
@@ -312,13 +295,13 @@ static void check_multiply(enum format format, size_t rows, size_t columns, size
 	uint64_t turn = rows * 1000 + columns;
 	float *x = random_floats(steps * columns, 1, &turn), *numbers = random_floats(rows * columns, 1, &turn),
 	      *base = random_floats(steps * rows, 1, &turn);
-	void *data = must_alloc(rows * columns * sizeof(float));
+	void *data = test_alloc(rows * columns * sizeof(float));
 	double *want[2];
 	struct firsts firsts[2] = {{{NULL}}, {{NULL}}};
 
 	narrow(format, rows * columns, numbers, data);
 	for (int add = 0; add < 2; add++) {
-		want[add] = must_alloc(steps * rows * sizeof(**want));
+		want[add] = test_alloc(steps * rows * sizeof(**want));
 		for (size_t i = 0; i < steps * rows; i++)
 			want[add][i] = add ? (double)base[i] : 0;
 		oracle_multiply(format, data, rows, columns, steps, x, want[add]);
@@ -327,9 +310,8 @@ static void check_multiply(enum format format, size_t rows, size_t columns, size
 	{
 		struct matrix weight;
 		float *there = put_floats(s, x, steps * columns), *y[2];
-		rosa_error err;
 
-		must(s->ops->matrix_new(s->backend, format, rows, columns, data, &weight, &err), &err);
+		must(s->ops->matrix_new(s->backend, format, rows, columns, data, &weight, &err));
 		for (int add = 0; add < 2; add++)
 			y[add] = put_floats(s, base, steps * rows);
 		s->ops->multiply(s->backend, steps, there, 2,
@@ -344,17 +326,9 @@ static void check_multiply(enum format format, size_t rows, size_t columns, size
 		s->ops->matrix_free(s->backend, &weight);
 		s->ops->give(s->backend, there);
 	}
-	for (int add = 0; add < 2; add++) {
-		free_firsts(&firsts[add]);
-		free(want[add]);
-	}
-	free(x);
-	free(numbers);
-	free(base);
-	free(data);
 }
 
-static void test_multiply(void **state)
+TEST(test_multiply)
 {
 	for (int bf16 = 0; bf16 < 2; bf16++) {
 		const enum format format = bf16 ? FORMAT_BF16 : FORMAT_F32;
@@ -367,11 +341,11 @@ static void test_multiply(void **state)
 	report("multiply");
 }
 
-static void test_embed(void **state)
+TEST(test_embed)
 {
 	enum { ROWS = 50, WIDTH = 96, STEPS = 400 };
 	uint64_t turn = 8;
-	float *table = random_floats((size_t)ROWS * WIDTH, 1, &turn), *want = must_alloc(sizeof(float) * STEPS * WIDTH);
+	float *table = random_floats((size_t)ROWS * WIDTH, 1, &turn), *want = test_alloc(sizeof(float) * STEPS * WIDTH);
 	uint32_t tokens[STEPS];
 
 	for (size_t t = 0; t < STEPS; t++) {
@@ -382,19 +356,15 @@ static void test_embed(void **state)
 	{
 		float *y = put_floats(s, NULL, (size_t)STEPS * WIDTH), *got;
 		struct matrix weight;
-		rosa_error err;
 
-		must(s->ops->matrix_new(s->backend, FORMAT_F32, ROWS, WIDTH, table, &weight, &err), &err);
+		must(s->ops->matrix_new(s->backend, FORMAT_F32, ROWS, WIDTH, table, &weight, &err));
 		s->ops->embed(s->backend, &weight, STEPS, tokens, y);
 		got = get_floats(s, y, (size_t)STEPS * WIDTH);
 		expect_bits(s, "embed", "a row", (size_t)STEPS * WIDTH, got, want);
 		s->ops->matrix_free(s->backend, &weight);
-		free(got);
 		expect_status("matrix_new", s->ops->matrix_new(s->backend, FORMAT_Q8_0, 2, 33, table, &weight, &err),
 			      ROSA_EINVAL, &err);
 	}
-	free(table);
-	free(want);
 }
 
 /* ---------------------------------------------------------------------------------------------------------- ROSA -- */
@@ -404,7 +374,7 @@ static void check_symbols(size_t steps, size_t channels, int bits)
 	const size_t routes = channels / (size_t)bits, stride = steps + 3, count = steps * channels;
 	uint64_t turn = count + (uint64_t)bits;
 	float *x = random_floats(count, 1, &turn);
-	uint16_t *symbols = must_alloc(routes * stride * sizeof(*symbols));
+	uint16_t *symbols = test_alloc(routes * stride * sizeof(*symbols));
 
 	x[0] = 0;
 	x[count - 1] = NAN;
@@ -427,11 +397,9 @@ static void check_symbols(size_t steps, size_t channels, int bits)
 		}
 		give_floats(s, 1, &there);
 	}
-	free(x);
-	free(symbols);
 }
 
-static void test_symbols(void **state)
+TEST(test_symbols)
 {
 	check_symbols(1, 4, 4);
 	check_symbols(5, 48, 16);
@@ -464,8 +432,8 @@ static void oracle_reads(size_t steps, size_t channels, const struct reads *read
 static void check_reads(size_t steps, size_t channels, size_t links, const size_t *routes, bool whole)
 {
 	const size_t count = steps * channels, words = bit_words(channels);
-	uint64_t turn = count + links, *bits = must_alloc(links * steps * words * sizeof(*bits));
-	double *want = must_alloc(count * sizeof(*want));
+	uint64_t turn = count + links, *bits = test_alloc(links * steps * words * sizeof(*bits));
+	double *want = test_alloc(count * sizeof(*want));
 	float *e[2], *weight;
 	size_t rows = 0;
 
@@ -489,19 +457,13 @@ static void check_reads(size_t steps, size_t channels, size_t links, const size_
 		got = get_floats(s, y, count);
 		expect_close(s, "read", count, got, want, links == 1 ? 0 : 1e-6);
 		give_floats(s, 2, ends);
-		free(got);
 	}
-	free(e[0]);
-	free(e[1]);
-	free(weight);
-	free(bits);
-	free(want);
 }
 
 static void check_pack(size_t steps, size_t channels)
 {
 	const size_t count = steps * channels, words = bit_words(channels);
-	uint64_t turn = count, *bits = must_alloc((steps * words + 1) * sizeof(*bits));
+	uint64_t turn = count, *bits = test_alloc((steps * words + 1) * sizeof(*bits));
 	float *x = random_floats(count, 1, &turn);
 
 	x[0] = -0.0f;
@@ -521,8 +483,6 @@ static void check_pack(size_t steps, size_t channels)
 		assert_true(bits[steps * words] == 77);
 		give_floats(s, 1, &there);
 	}
-	free(x);
-	free(bits);
 }
 
 /* `zero`: where a gate begins, it is 1 exactly. */
@@ -532,7 +492,7 @@ static void check_gate(size_t steps, size_t channels, bool zero)
 	uint64_t turn = count;
 	float *u = random_floats(count, 1, &turn), *w = random_floats(channels, 1, &turn), b = zero ? 0 : 0.3f;
 	float *x = random_floats(count, 1, &turn);
-	double *want = must_alloc(count * sizeof(*want)), *factor = must_alloc(steps * sizeof(*factor));
+	double *want = test_alloc(count * sizeof(*want)), *factor = test_alloc(steps * sizeof(*factor));
 
 	if (zero)
 		memset(w, 0, channels * sizeof(*w));
@@ -553,20 +513,13 @@ static void check_gate(size_t steps, size_t channels, bool zero)
 		s->ops->gate(s->backend, steps, channels, there[0], there[1], there[2], z, y);
 		got = get_floats(s, y, count);
 		expect_close(s, "gate", count, got, want, zero ? 0 : 1e-5);
-		free(got);
 		got = get_floats(s, z, steps);
 		expect_close(s, "gate's factor", steps, got, factor, zero ? 0 : 1e-5);
-		free(got);
 		give_floats(s, 3, there);
 	}
-	free(u);
-	free(w);
-	free(x);
-	free(want);
-	free(factor);
 }
 
-static void test_reads(void **state)
+TEST(test_reads)
 {
 	check_reads(1, 4, 1, (const size_t[]){1}, true);
 	check_reads(5, 48, 1, (const size_t[]){3}, true);
@@ -582,26 +535,16 @@ static void test_reads(void **state)
 	check_gate(140, 576, true);
 }
 
-static void test_making(void **state)
+TEST(test_making)
 {
 	struct backend *backend = (struct backend *)8;
-	rosa_error err;
 
 	expect_status("no workers", cpu_backend_new(NULL, &backend, &err), ROSA_EINVAL, &err);
 	assert_null(backend);
 	cpu_backend_free(NULL);
-	must(cpu_backend_new(subjects[0].workers, &backend, &err), &err);
+	must(cpu_backend_new(subjects[0].workers, &backend, &err));
 	assert_string_equal(backend->ops->name, "cpu");
 	cpu_backend_free(backend);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_rms_norm),    cmocka_unit_test(test_pairs),    cmocka_unit_test(test_rotate),
-	    cmocka_unit_test(test_rotate_many), cmocka_unit_test(test_multiply), cmocka_unit_test(test_embed),
-	    cmocka_unit_test(test_symbols),     cmocka_unit_test(test_reads),    cmocka_unit_test(test_making),
-	};
-
-	return cmocka_run_group_tests_name("backend", tests, subjects_set_up, subjects_tear_down);
-}
+TEST_GROUP(subjects_set_up, subjects_tear_down)

@@ -97,7 +97,7 @@ static void check(struct fixture *f, uint32_t contexts)
 static const unsigned widths[] = {1, 2, 3, 4, 8, 9, 16};
 
 /* Roots picked by every number of symbols that tables of at most 2^18 entries allow, and by more in further sets. */
-static void test_every_layout(void **state)
+TEST(test_every_layout)
 {
 	for (size_t i = 0; i < COUNT(widths); i++) {
 		for (unsigned levels = 0; levels * widths[i] <= 18; levels++) {
@@ -121,7 +121,7 @@ static void test_every_layout(void **state)
 	}
 }
 
-static void test_growing(void **state)
+TEST(test_growing)
 {
 	static const uint32_t back[] = {1, 60, 9, 700, 20, 64, 300};
 	static const size_t room[] = {5000, (size_t)1 << 20, ((size_t)1 << 24) - 1, (size_t)1 << 24};
@@ -164,7 +164,7 @@ static void test_growing(void **state)
 }
 
 /* A stream pays at most five bytes per context for tables and roots together, seven where codes are wide. */
-static void test_memory(void **state)
+TEST(test_memory)
 {
 	for (size_t i = 0; i < COUNT(widths); i++) {
 		struct contexts ctx = contexts_for(widths[i], UINT32_MAX);
@@ -178,12 +178,4 @@ static void test_memory(void **state)
 			assert_true(((size_t)1 << layout.root_bits) * 5 >= contexts);
 		}
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_layout), cmocka_unit_test(test_growing),
-					   cmocka_unit_test(test_memory)};
-
-	return cmocka_run_group_tests_name("chain", tests, NULL, NULL);
 }

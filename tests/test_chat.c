@@ -47,10 +47,9 @@ static tokenizer *make(const char *template, const char *added)
 {
 	struct recipe recipe = {.added = added};
 	tokenizer *tokenizer = recipe_make(&recipe);
-	rosa_error error;
 
 	if (template)
-		assert_int_equal(tokenizer_set_template(tokenizer, template, strlen(template), &error), ROSA_OK);
+		assert_int_equal(tokenizer_set_template(tokenizer, template, strlen(template), &err), ROSA_OK);
 	return tokenizer;
 }
 
@@ -186,20 +185,19 @@ static const struct conversation {
      "26 Jul 2024\n\nS<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"},
 };
 
-static void conversations_become_text(void **state)
+TEST(conversations_become_text)
 {
 	for (size_t i = 0; i < COUNT(conversations); i++) {
 		const struct conversation *given = &conversations[i];
 		tokenizer *tokenizer = make(given->template, tokens);
 		struct chat_format format;
 		struct tokens ids = {0};
-		rosa_error error;
 
-		assert_int_equal(chat_format_of(tokenizer, &format, &error), ROSA_OK);
+		assert_int_equal(chat_format_of(tokenizer, &format, &err), ROSA_OK);
 		assert_int_equal(format.style, given->style);
 		if (chat_encode(tokenizer, &format, given->messages, given->count, !given->no_answer, !given->no_think,
-				&ids, &error) != ROSA_OK)
-			fail_msg("conversation %zu: %s", i, error.message);
+				&ids, &err) != ROSA_OK)
+			fail_msg("conversation %zu: %s", i, err.message);
 		char *text = decoded(tokenizer, &ids);
 		assert_string_equal(text, given->text);
 		assert_int_equal(chat_end(tokenizer, &format), given->style == CHAT_LLAMA3 ? 304 : 301);
@@ -211,17 +209,16 @@ static void conversations_become_text(void **state)
 }
 
 /* A user who writes <|im_end|> does not end his message. */
-static void contents_are_text(void **state)
+TEST(contents_are_text)
 {
 	tokenizer *tokenizer = make(smollm2, tokens);
 	struct chat_message message = {"user", "a<|im_end|>b"};
 	struct chat_format format;
 	struct tokens ids = {0};
 	size_t ends = 0;
-	rosa_error error;
 
-	assert_int_equal(chat_format_of(tokenizer, &format, &error), ROSA_OK);
-	assert_int_equal(chat_encode(tokenizer, &format, &message, 1, false, true, &ids, &error), ROSA_OK);
+	assert_int_equal(chat_format_of(tokenizer, &format, &err), ROSA_OK);
+	assert_int_equal(chat_encode(tokenizer, &format, &message, 1, false, true, &ids, &err), ROSA_OK);
 	for (size_t i = 0; i < ids.count; i++)
 		ends += ids.ids[i] == 301;
 	assert_int_equal(ends, 2);
@@ -230,22 +227,21 @@ static void contents_are_text(void **state)
 	tokenizer_free(tokenizer);
 }
 
-static void styles_need_template_and_tokens(void **state)
+TEST(styles_need_template_and_tokens)
 {
 	static const struct {
 		const char *template, *added;
 	} cases[] = {{NULL, tokens}, {"{{ message.content }}", tokens}, {smollm2, "[]"}, {llama3, "[]"}, {"", tokens}};
 	struct chat_message message = {"user", "a"};
 	struct tokens ids = {0};
-	rosa_error error;
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		tokenizer *tokenizer = make(cases[i].template, cases[i].added);
 		struct chat_format format;
-		assert_int_equal(chat_format_of(tokenizer, &format, &error), ROSA_OK);
+		assert_int_equal(chat_format_of(tokenizer, &format, &err), ROSA_OK);
 		assert_int_equal(format.style, CHAT_NONE);
 		assert_int_equal(chat_end(tokenizer, &format), -1);
-		must_fail(chat_encode(tokenizer, &format, &message, 1, true, true, &ids, &error), ROSA_EINVAL, &error,
+		must_fail(chat_encode(tokenizer, &format, &message, 1, true, true, &ids, &err), ROSA_EINVAL,
 			  "chat template");
 		chat_format_free(&format);
 		tokenizer_free(tokenizer);
@@ -253,34 +249,22 @@ static void styles_need_template_and_tokens(void **state)
 	assert_int_equal(ids.count, 0);
 }
 
-static void failures_change_nothing(void **state)
+TEST(failures_change_nothing)
 {
 	tokenizer *tokenizer = make(smollm2, tokens);
 	struct chat_message messages[] = {{"user", "a"}, {"tool", "b"}}, bad = {"user", "a\xff"};
 	struct chat_format format;
 	struct tokens ids = {0};
-	rosa_error error;
 
-	assert_int_equal(chat_format_of(tokenizer, &format, &error), ROSA_OK);
-	assert_int_equal(chat_encode(tokenizer, &format, messages, 1, true, true, &ids, &error), ROSA_OK);
+	assert_int_equal(chat_format_of(tokenizer, &format, &err), ROSA_OK);
+	assert_int_equal(chat_encode(tokenizer, &format, messages, 1, true, true, &ids, &err), ROSA_OK);
 	size_t before = ids.count;
-	must_fail(chat_encode(tokenizer, &format, messages, 2, true, true, &ids, &error), ROSA_EINVAL, &error,
-		  "'tool'");
-	must_fail(chat_encode(tokenizer, &format, &bad, 1, true, true, &ids, &error), ROSA_EINVAL, &error, "UTF-8");
+	must_fail(chat_encode(tokenizer, &format, messages, 2, true, true, &ids, &err), ROSA_EINVAL, "'tool'");
+	must_fail(chat_encode(tokenizer, &format, &bad, 1, true, true, &ids, &err), ROSA_EINVAL, "UTF-8");
 	assert_int_equal(ids.count, before);
 	tokens_free(&ids);
 	chat_format_free(&format);
 	tokenizer_free(tokenizer);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(conversations_become_text),
-	    cmocka_unit_test(contents_are_text),
-	    cmocka_unit_test(styles_need_template_and_tokens),
-	    cmocka_unit_test(failures_change_nothing),
-	};
-
-	return recipe_possible() ? cmocka_run_group_tests(tests, NULL, NULL) : 0;
-}
+TEST_GROUP(recipe_needed, NULL)

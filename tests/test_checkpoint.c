@@ -2,6 +2,7 @@
  * Opening models: that what is right is read right from both kinds of files, and that each thing wrong is refused with
  * a message that names it.
  */
+#include "base/file.h"
 #include "support_checkpoint.h"
 #include "support_test.h"
 
@@ -21,21 +22,19 @@ static bool opens(const char *path, rosa_error *err)
 
 static void assert_opens(const char *path)
 {
-	rosa_error error;
-
-	if (!opens(path, &error))
-		fail_msg("%s", error.message);
+	if (!opens(path, &err))
+		fail_msg("%s", err.message);
 }
 
 /* It is refused, and the message says so. */
 static void assert_refused(const char *path, const char *says)
 {
-	rosa_error error = {ROSA_OK, ""};
+	rosa_error err = {ROSA_OK, ""};
 
-	if (opens(path, &error))
+	if (opens(path, &err))
 		fail_msg("%s was accepted; wanted: %s", path, says);
-	assert_int_not_equal(error.status, ROSA_OK);
-	must_say(&error, says);
+	assert_int_not_equal(err.status, ROSA_OK);
+	must_say(says);
 }
 
 static void need_json(void)
@@ -124,10 +123,9 @@ static uint64_t check(const char *path, const struct files *files)
 	const uint64_t layer = 8 + 64 + 32 + 32 + 64 + 8 + 3 * 96 + (files->architecture == QWEN3 ? 8 : 0) +
 			       (files->architecture == QWEN2 ? 16 : 0);
 	struct checkpoint checkpoint;
-	rosa_error error;
 	uint64_t fingerprint;
 
-	must(checkpoint_open(path, &checkpoint, &error), &error);
+	must(checkpoint_open(path, &checkpoint, &err));
 	check_config(&checkpoint, files);
 	check_weights(&checkpoint, files);
 	assert_string_equal(checkpoint.path, path);
@@ -139,7 +137,7 @@ static uint64_t check(const char *path, const struct files *files)
 	return fingerprint;
 }
 
-static void reads_gguf(void **state)
+TEST(reads_gguf)
 {
 	for (int i = 0; i < 2 * ARCHITECTURES; i++) {
 		struct files files = {.architecture = (enum architecture)(i / 2), .untied = i & 1};
@@ -148,7 +146,7 @@ static void reads_gguf(void **state)
 	}
 }
 
-static void reads_folders(void **state)
+TEST(reads_folders)
 {
 	need_json();
 	for (int i = 0; i < 4 * ARCHITECTURES; i++) {
@@ -158,7 +156,7 @@ static void reads_folders(void **state)
 	}
 }
 
-static void reads_a_file_beside_its_config(void **state)
+TEST(reads_a_file_beside_its_config)
 {
 	struct files files = {.untied = true};
 
@@ -167,7 +165,7 @@ static void reads_a_file_beside_its_config(void **state)
 	check(scratch_path("model/model.safetensors"), &files);
 }
 
-static void a_tied_model_may_carry_its_head(void **state)
+TEST(a_tied_model_may_carry_its_head)
 {
 	struct files files = {.head_too = true};
 
@@ -176,7 +174,7 @@ static void a_tied_model_may_carry_its_head(void **state)
 	check(scratch_path("model"), &files);
 }
 
-static void fingerprints_tell_models_apart(void **state)
+TEST(fingerprints_tell_models_apart)
 {
 	struct flaw base = {.key = "rope.freq_base", .value = "20000.0"};
 	struct files one = {0}, same = {0}, other = {.seed = 5}, third = {.flaws = &base, .flaw_count = 1};
@@ -197,8 +195,44 @@ static void fingerprints_tell_models_apart(void **state)
 	checkpoint_close(&checkpoint);
 }
 
+/* Turns one bit in the middle of the largest tensor, in the file. */
+static void turn_a_bit(const char *path)
+{
+	struct checkpoint checkpoint;
+	uint8_t *data;
+	size_t size;
+
+	must(checkpoint_open(path, &checkpoint, &err));
+	const struct tensor *tensor = checkpoint.embedding;
+	const size_t place = (size_t)((const uint8_t *)tensor->data - checkpoint.mappings[0].data) + tensor->bytes / 2;
+
+	assert_true(tensor->bytes / 2 > 64);
+	must(file_read(path, NULL, &data, &size, &err));
+	data[place] ^= 1;
+	checkpoint_close(&checkpoint);
+	must(file_save(path, data, size, NULL, &err));
+	free(data);
+}
+
+TEST(checksums_see_every_bit)
+{
+	struct files files = {0};
+	struct checkpoint before, after;
+
+	files_save_gguf(&files, "one.gguf");
+	files_save_gguf(&files, "altered.gguf");
+	turn_a_bit(scratch_path("altered.gguf"));
+	must(checkpoint_open(scratch_path("one.gguf"), &before, &err));
+	must(checkpoint_open(scratch_path("altered.gguf"), &after, &err));
+	assert_true(before.fingerprint == after.fingerprint);
+	assert_true(checkpoint_checksum(&before) != checkpoint_checksum(&after));
+	assert_true(checkpoint_checksum(&before) == checkpoint_checksum(&before));
+	checkpoint_close(&before);
+	checkpoint_close(&after);
+}
+
 /* Configurations that say the same in other words, or say what does not matter. */
-static void accepts_other_words(void **state)
+TEST(accepts_other_words)
 {
 	static const struct flaw jsons[][2] = {
 	    {{.key = "use_sliding_window", .value = "false"}, {.key = "sliding_window", .value = "4096"}},
@@ -237,7 +271,7 @@ static void accepts_other_words(void **state)
 	assert_opens(scratch_path("model"));
 }
 
-static void generation_config_names_the_ends(void **state)
+TEST(generation_config_names_the_ends)
 {
 	struct files files = {0};
 	struct checkpoint checkpoint;
@@ -264,30 +298,28 @@ static void open_frequencies(const struct flaw *flaws, size_t count, bool gguf, 
 {
 	struct files files = {.flaws = flaws, .flaw_count = count};
 	struct checkpoint checkpoint;
-	rosa_error error;
 
 	if (gguf)
 		files_save_gguf(&files, "model.gguf");
 	else
 		files_save_folder(&files, "model", 1);
-	must(checkpoint_open(scratch_path(gguf ? "model.gguf" : "model"), &checkpoint, &error), &error);
+	must(checkpoint_open(scratch_path(gguf ? "model.gguf" : "model"), &checkpoint, &err));
 	checkpoint_frequencies(&checkpoint, frequencies);
 	checkpoint_close(&checkpoint);
 }
 
 /* Texts of Qwen's models end with a token that their GGUF files have only as the one to begin with. */
-static void end_of_text_by_name(void **state)
+TEST(end_of_text_by_name)
 {
 	const char *tokens[] = {"a", NULL, "<|im_end|>", "b", "c", "d", "e", "f", "g", "h"};
 
 	for (int named = 0; named < 2; named++) {
 		struct files files = {.architecture = QWEN2, .tokens = tokens};
 		struct checkpoint checkpoint;
-		rosa_error error;
 
 		tokens[1] = named ? "<|endoftext|>" : "<s>";
 		files_save_gguf(&files, "model.gguf");
-		must(checkpoint_open(scratch_path("model.gguf"), &checkpoint, &error), &error);
+		must(checkpoint_open(scratch_path("model.gguf"), &checkpoint, &err));
 		assert_int_equal(checkpoint.config.bos, 1);
 		assert_int_equal(checkpoint.config.eos_count, 1 + named);
 		assert_int_equal(checkpoint.config.eos[0], 2);
@@ -296,7 +328,7 @@ static void end_of_text_by_name(void **state)
 	}
 }
 
-static void frequencies_plain_and_linear(void **state)
+TEST(frequencies_plain_and_linear)
 {
 	struct flaw linear[] = {{.key = "rope.scaling.type", .value = "\"linear\""},
 				{.key = "rope.scaling.factor", .value = "4.0"}};
@@ -311,7 +343,7 @@ static void frequencies_plain_and_linear(void **state)
 	assert_true(frequencies[0] == 0.25f && frequencies[1] == 0.0025f);
 }
 
-static void frequencies_of_llama3(void **state)
+TEST(frequencies_of_llama3)
 {
 	/* Waves of 2 pi and 200 pi = 628.3. Short is below 32/4 = 8, long above 32; with 1000, 628.3 is in between. */
 	struct flaw slow = {.key = "rope_scaling",
@@ -332,7 +364,7 @@ static void frequencies_of_llama3(void **state)
 	assert_true(frequencies[0] == 1.0f && fabs(frequencies[1] / expected - 1) < 1e-6);
 }
 
-static void frequencies_by_the_file(void **state)
+TEST(frequencies_by_the_file)
 {
 	static const float good[2] = {1, 8}, bad[2] = {1, 0};
 	struct files right = {.rope_factors = good}, wrong = {.rope_factors = bad};
@@ -356,7 +388,7 @@ struct wrong {
 	const char *says;
 };
 
-static void refuses_configurations(void **state)
+TEST(refuses_configurations)
 {
 	static const struct wrong wrongs[] = {
 	    {"model_type", "\"mistral\"", "config.json: model_type is mistral; supported are llama, qwen2 and qwen3"},
@@ -424,7 +456,7 @@ static void refuses_configurations(void **state)
 	}
 }
 
-static void refuses_metadata(void **state)
+TEST(refuses_metadata)
 {
 	static const struct wrong wrongs[] = {
 	    {"general.architecture", "\"gemma\"",
@@ -466,7 +498,7 @@ static void refuses_metadata(void **state)
 	}
 }
 
-static void refuses_tensors(void **state)
+TEST(refuses_tensors)
 {
 	static const struct {
 		struct flaw gguf, hf;
@@ -504,7 +536,7 @@ static void refuses_tensors(void **state)
 
 #define INDEX "model/model.safetensors.index.json"
 
-static void refuses_indexes(void **state)
+TEST(refuses_indexes)
 {
 	static const struct {
 		const char *text, *says;
@@ -534,7 +566,7 @@ static void refuses_indexes(void **state)
 	}
 }
 
-static void refuses_a_tensor_in_two_shards(void **state)
+TEST(refuses_a_tensor_in_two_shards)
 {
 	struct files files = {0};
 
@@ -546,7 +578,7 @@ static void refuses_a_tensor_in_two_shards(void **state)
 	assert_refused(scratch_path("model"), "model-2.safetensors");
 }
 
-static void refuses_paths(void **state)
+TEST(refuses_paths)
 {
 	struct files files = {0};
 
@@ -574,7 +606,7 @@ static void refuses_paths(void **state)
 /* ------------------------------------------------------------------------------------------------------- damage -- */
 
 /* Reading a pipe that no one writes to would wait forever. */
-static void refuses_pipes_by_name(void **state)
+TEST(refuses_pipes_by_name)
 {
 	static const struct {
 		const char *name;
@@ -603,7 +635,7 @@ static void refuses_pipes_by_name(void **state)
 	}
 }
 
-static void damaged_gguf_does_no_harm(void **state)
+TEST(damaged_gguf_does_no_harm)
 {
 	struct files files = {.architecture = QWEN3};
 
@@ -612,7 +644,7 @@ static void damaged_gguf_does_no_harm(void **state)
 	assert_opens(scratch_path("model.gguf"));
 }
 
-static void damaged_folders_do_no_harm(void **state)
+TEST(damaged_folders_do_no_harm)
 {
 	static const char *const names[] = {"model/config.json", "model/generation_config.json",
 					    "model/model.safetensors.index.json", "model/model-1.safetensors"};
@@ -629,30 +661,4 @@ static void damaged_folders_do_no_harm(void **state)
 	assert_opens(scratch_path("model"));
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(reads_gguf),
-	    cmocka_unit_test(reads_folders),
-	    cmocka_unit_test(reads_a_file_beside_its_config),
-	    cmocka_unit_test(a_tied_model_may_carry_its_head),
-	    cmocka_unit_test(fingerprints_tell_models_apart),
-	    cmocka_unit_test(accepts_other_words),
-	    cmocka_unit_test(generation_config_names_the_ends),
-	    cmocka_unit_test(end_of_text_by_name),
-	    cmocka_unit_test(frequencies_plain_and_linear),
-	    cmocka_unit_test(frequencies_of_llama3),
-	    cmocka_unit_test(frequencies_by_the_file),
-	    cmocka_unit_test(refuses_configurations),
-	    cmocka_unit_test(refuses_metadata),
-	    cmocka_unit_test(refuses_tensors),
-	    cmocka_unit_test(refuses_indexes),
-	    cmocka_unit_test(refuses_a_tensor_in_two_shards),
-	    cmocka_unit_test(refuses_paths),
-	    cmocka_unit_test(refuses_pipes_by_name),
-	    cmocka_unit_test(damaged_gguf_does_no_harm),
-	    cmocka_unit_test(damaged_folders_do_no_harm),
-	};
-
-	return cmocka_run_group_tests(tests, scratch_enter, scratch_leave);
-}
+TEST_GROUP(scratch_enter, scratch_leave)

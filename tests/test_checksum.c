@@ -28,7 +28,7 @@ static uint64_t value_of(const void *data, size_t size, uint64_t seed)
 	return checksum_value(&sum);
 }
 
-static void gives_the_published_values(void **state)
+TEST(gives_the_published_values)
 {
 	static const struct {
 		size_t size;
@@ -50,7 +50,7 @@ static void gives_the_published_values(void **state)
 	assert_int_equal(value_of("xxhash", 6, 20141025), UINT64_C(0xb559b98d844e0635));
 }
 
-static void pieces_do_not_matter(void **state)
+TEST(pieces_do_not_matter)
 {
 	uint8_t bytes[222];
 
@@ -73,7 +73,7 @@ static void pieces_do_not_matter(void **state)
 }
 
 /* A byte that is altered, moved, added or missing changes the checksum. */
-static void changes_show(void **state)
+TEST(changes_show)
 {
 	uint8_t bytes[100];
 	uint64_t whole;
@@ -91,15 +91,4 @@ static void changes_show(void **state)
 	memset(bytes, 0, sizeof(bytes));
 	for (size_t i = 1; i < sizeof(bytes); i++)
 		assert_int_not_equal(checksum_of(bytes, i), checksum_of(bytes, i - 1));
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(gives_the_published_values),
-	    cmocka_unit_test(pieces_do_not_matter),
-	    cmocka_unit_test(changes_show),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,5 @@
 /* What followed a context, against the definition in rosatune.h by brute force; pieces, forks, rewinds, refusals. */
 #include "base/draw.h"
-#include "rosatune.h"
 #include "support_memory.h"
 #include "support_test.h"
 
@@ -88,13 +87,12 @@ static void draw_text(uint64_t trial, uint32_t alphabet, uint32_t *x)
 
 /* -------------------------------------------------------------------------------------------------------- tests -- */
 
-static void finds_what_the_definition_says(void **state)
+TEST(finds_what_the_definition_says)
 {
 	static rosa_continuation expected[STEPS], found[STEPS];
 	static const uint32_t alphabets[] = {1, 2, 7, 60, 3000};
 	size_t candidates = 0, full = 0, places = 0;
 	uint32_t x[STEPS];
-	rosa_error error;
 
 	for (uint64_t trial = 0; trial < 40; trial++) {
 		rosa_options options = ROSA_OPTIONS_INIT;
@@ -103,12 +101,12 @@ static void finds_what_the_definition_says(void **state)
 		options.delay = (uint32_t[]){0, 1, 30, 200}[trial % 4];
 		draw_text(trial, alphabets[trial % 5], x);
 		brute_text(x, STEPS, (int)options.delay, expected);
-		must(rosa_contexts_new(&options, &contexts, &error), &error);
+		must(rosa_contexts_new(&options, &contexts, &err));
 		for (size_t t = 0; t < STEPS;) {
 			size_t some = 1 + draw(trial, t, 2) % 60;
 
 			some = some < STEPS - t ? some : STEPS - t;
-			must(rosa_contexts_push(contexts, some, x + t, found + t, &error), &error);
+			must(rosa_contexts_push(contexts, some, x + t, found + t, &err));
 			t += some;
 		}
 		assert_memory_equal(found, expected, sizeof(found));
@@ -126,17 +124,17 @@ static void finds_what_the_definition_says(void **state)
 			    turn % 2 ? STEPS - 1 - draw(trial, turn, 3) % 20 : draw(trial, turn, 3) % STEPS;
 			uint32_t other[50];
 
-			must(rosa_contexts_fork(contexts, &fork, &error), &error);
+			must(rosa_contexts_fork(contexts, &fork, &err));
 			for (size_t i = 0; i < 50; i++)
 				other[i] = draw(trial, turn, 10 + i) % 3;
-			must(rosa_contexts_rewind(contexts, kept, &error), &error);
-			must(rosa_contexts_push(contexts, 50, other, NULL, &error), &error);
-			must(rosa_contexts_rewind(contexts, kept, &error), &error);
+			must(rosa_contexts_rewind(contexts, kept, &err));
+			must(rosa_contexts_push(contexts, 50, other, NULL, &err));
+			must(rosa_contexts_rewind(contexts, kept, &err));
 			memset(found, 1, sizeof(found));
-			must(rosa_contexts_push(contexts, STEPS - kept, x + kept, found, &error), &error);
+			must(rosa_contexts_push(contexts, STEPS - kept, x + kept, found, &err));
 			assert_memory_equal(found, expected + kept, (STEPS - kept) * sizeof(found[0]));
-			must(rosa_contexts_rewind(fork, STEPS - 1, &error), &error);
-			must(rosa_contexts_push(fork, 1, x + STEPS - 1, found, &error), &error);
+			must(rosa_contexts_rewind(fork, STEPS - 1, &err));
+			must(rosa_contexts_push(fork, 1, x + STEPS - 1, found, &err));
 			assert_memory_equal(found, expected + STEPS - 1, sizeof(found[0]));
 			rosa_contexts_free(fork);
 		}
@@ -145,33 +143,22 @@ static void finds_what_the_definition_says(void **state)
 	assert_true(candidates > 50000 && full > 10 && places > 1000);
 }
 
-static void refuses_what_is_wrong(void **state)
+TEST(refuses_what_is_wrong)
 {
 	rosa_options options = ROSA_OPTIONS_INIT;
 	const uint32_t token = 1;
 	rosa_contexts *contexts, *copy;
-	rosa_error error;
 
-	must(rosa_contexts_new(&options, &contexts, &error), &error);
-	must(rosa_contexts_fork(contexts, &copy, &error), &error); /* an empty one */
+	must(rosa_contexts_new(&options, &contexts, &err));
+	must(rosa_contexts_fork(contexts, &copy, &err)); /* an empty one */
 	rosa_contexts_free(copy);
-	must(rosa_contexts_push(contexts, 0, NULL, NULL, &error), &error);
-	must_fail(rosa_contexts_rewind(contexts, 1, &error), ROSA_EINVAL, &error, "there are 0");
-	assert_int_equal(rosa_contexts_push(contexts, 1, NULL, NULL, &error), ROSA_EINVAL);
-	assert_int_equal(rosa_contexts_push(contexts, ROSA_MAX_STEPS + 1, &token, NULL, &error), ROSA_EINVAL);
-	assert_int_equal(rosa_contexts_push(NULL, 1, &token, NULL, &error), ROSA_EINVAL);
-	assert_int_equal(rosa_contexts_new(NULL, &copy, &error), ROSA_EINVAL);
-	assert_int_equal(rosa_contexts_fork(contexts, NULL, &error), ROSA_EINVAL);
+	must(rosa_contexts_push(contexts, 0, NULL, NULL, &err));
+	must_fail(rosa_contexts_rewind(contexts, 1, &err), ROSA_EINVAL, "there are 0");
+	assert_int_equal(rosa_contexts_push(contexts, 1, NULL, NULL, &err), ROSA_EINVAL);
+	assert_int_equal(rosa_contexts_push(contexts, ROSA_MAX_STEPS + 1, &token, NULL, &err), ROSA_EINVAL);
+	assert_int_equal(rosa_contexts_push(NULL, 1, &token, NULL, &err), ROSA_EINVAL);
+	assert_int_equal(rosa_contexts_new(NULL, &copy, &err), ROSA_EINVAL);
+	assert_int_equal(rosa_contexts_fork(contexts, NULL, &err), ROSA_EINVAL);
 	rosa_contexts_free(contexts);
 	rosa_contexts_free(NULL);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(finds_what_the_definition_says),
-	    cmocka_unit_test(refuses_what_is_wrong),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

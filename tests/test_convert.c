@@ -14,7 +14,7 @@ static float float_of(uint32_t bits)
 	return x;
 }
 
-static void test_all_bfloat16(void **state)
+TEST(test_all_bfloat16)
 {
 	for (uint32_t i = 0; i <= UINT16_MAX; i++) {
 		const float wide = bfloat16_to_float((uint16_t)i);
@@ -54,7 +54,7 @@ static void expect_rounded(uint32_t bits)
 		assert_int_equal(got, down + (down & 1));
 }
 
-static void test_rounding(void **state)
+TEST(test_rounding)
 {
 	static const uint32_t ends[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
 	uint64_t random = 1;
@@ -66,7 +66,7 @@ static void test_rounding(void **state)
 		expect_rounded((uint32_t)test_random(&random, (uint64_t)1 << 32));
 }
 
-static void test_rows(void **state)
+TEST(test_rows)
 {
 	float rows[37], back[37];
 	uint16_t narrow[40];
@@ -90,15 +90,4 @@ static void test_rows(void **state)
 		assert_true(back[i] == bfloat16_to_float(narrow[2 + i]));
 	assert_int_equal(activation_size(ROSA_FLOAT32), 4);
 	assert_int_equal(activation_size(ROSA_BFLOAT16), 2);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_all_bfloat16),
-	    cmocka_unit_test(test_rounding),
-	    cmocka_unit_test(test_rows),
-	};
-
-	return cmocka_run_group_tests_name("convert", tests, NULL, NULL);
 }

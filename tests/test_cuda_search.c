@@ -104,16 +104,14 @@ static rosa_status search(struct cuda_device *device, struct search_plan *plan, 
 	plan->effort = device->effort;
 	plan->narrow = plan->steps < 65536 && !device->wide;
 	plan_lay_out(plan);
-	memory = must_alloc(plan->bytes);
-	near = device->near ? must_alloc(plan->index_bytes) : NULL;
+	memory = test_alloc(plan->bytes);
+	near = device->near ? test_alloc(plan->index_bytes) : NULL;
 	for (size_t r = 0; r < plan->routes; r++) {
 		if (plan->narrow)
 			search16_search(plan, &team, r, memory, near);
 		else
 			search32_search(plan, &team, r, memory, near);
 	}
-	free(near);
-	free(memory);
 	*outcome = (struct cuda_outcome){device->given_up, bad_query, bad_key, 1};
 	return ROSA_OK;
 }
@@ -166,10 +164,9 @@ static const struct cuda_table table = {
 static rosa_cuda *open_as(struct cuda_device device)
 {
 	rosa_cuda *cuda = NULL;
-	rosa_error err;
 
 	only = device;
-	must(cuda_device_open(&table, NULL, 0, NULL, &cuda, &err), &err);
+	must(cuda_device_open(&table, NULL, 0, NULL, &cuda, &err));
 	return cuda;
 }
 
@@ -182,7 +179,7 @@ static rosa_status on_device(void *context, const rosa_options *options, size_t 
 	rosa_cuda_info info = {.size = sizeof(info)};
 	rosa_status status = rosa_cuda_retrieve(context, options, routes, steps, query, key, tau, length, flips, err);
 
-	must(rosa_cuda_describe(context, &info, err), err);
+	assert_int_equal(rosa_cuda_describe(context, &info, err), ROSA_OK);
 	assert_string_equal(info.name, "one thread");
 	*handed = info.handed;
 	return status;
@@ -196,21 +193,21 @@ static void check(struct cuda_device device, uint64_t seed, size_t rounds, size_
 	rosa_cuda_close(cuda);
 }
 
-static void test_grid(void **state)
+TEST(test_grid)
 {
 	(void)state;
 	check((struct cuda_device){PLAN_EFFORT, false, true, SIZE_MAX, {0}, 0, 0}, 1, 4, 5000);
 }
 
 /* Wide numbers, the highest rung beside the others, and little memory: one or two routes at a time. */
-static void test_wide(void **state)
+TEST(test_wide)
 {
 	(void)state;
 	check((struct cuda_device){PLAN_EFFORT, true, false, 16384, {0}, 0, 0}, 2, 1, 2000);
 }
 
 /* Teams that give up early: what they leave is taken over. */
-static void test_giving_up(void **state)
+TEST(test_giving_up)
 {
 	(void)state;
 	check((struct cuda_device){0, false, false, SIZE_MAX, {0}, 0, 0}, 3, 1, 2000);
@@ -226,14 +223,14 @@ static void check_stream(uint32_t effort, uint64_t seed, size_t rounds, size_t l
 	rosa_cuda_close(cuda);
 }
 
-static void test_streams(void **state)
+TEST(test_streams)
 {
 	(void)state;
 	check_stream(PLAN_EFFORT, 4, 4, 5000);
 }
 
 /* Routes that are given up, at once or after some steps, and go on by the processor from there. */
-static void test_streams_given_up(void **state)
+TEST(test_streams_given_up)
 {
 	(void)state;
 	check_stream(0, 5, 2, 3001);
@@ -241,7 +238,7 @@ static void test_streams_given_up(void **state)
 }
 
 /* A push that is refused, for a symbol or for memory, changes nothing. */
-static void test_stream_refused(void **state)
+TEST(test_stream_refused)
 {
 	struct trial trial = {.options = ROSA_OPTIONS_INIT, .kind = 0, .seed = 3, .routes = 3, .steps = 900};
 	rosa_cuda *cuda = open_as((struct cuda_device){PLAN_EFFORT, false, false, SIZE_MAX, {0}, 0, 0});
@@ -249,13 +246,12 @@ static void test_stream_refused(void **state)
 	int32_t tau[3 * 900], length[3 * 900];
 	uint16_t bad[3 * 40];
 	size_t short_of_memory = 0;
-	rosa_error err;
 
 	(void)state;
 	trial.options.bits = 2;
 	trial_make(&trial);
 	trial_solve(&trial);
-	must(rosa_cuda_stream_new(cuda, &trial.options, trial.routes, &stream, &err), &err);
+	must(rosa_cuda_stream_new(cuda, &trial.options, trial.routes, &stream, &err));
 	for (size_t t = 0, piece = 1; t < trial.steps; t += piece, piece = 1 + (piece * 7 + 3) % 40) {
 		const uint16_t *const query = trial.query + t, *const key = trial.key + t;
 
@@ -267,9 +263,9 @@ static void test_stream_refused(void **state)
 			if (rosa_cuda_stream_push(stream, piece, bad, bad, 0, tau, NULL, &err) == ROSA_ENOMEM)
 				short_of_memory++;
 			else
-				must_fail(err.status, ROSA_ESYMBOL, &err, "query symbol at route 2");
+				must_fail(err.status, ROSA_ESYMBOL, "query symbol at route 2");
 		largest = SIZE_MAX;
-		must(rosa_cuda_stream_push(stream, piece, query, key, trial.steps, tau + t, length + t, &err), &err);
+		must(rosa_cuda_stream_push(stream, piece, query, key, trial.steps, tau + t, length + t, &err));
 	}
 	assert_true(short_of_memory > 1);
 	for (size_t r = 0; r < trial.routes; r++) {
@@ -279,32 +275,30 @@ static void test_stream_refused(void **state)
 		expect_same(&trial, "a stream", "length", r, 0, trial.steps, 1, length + at, trial.length + at);
 	}
 	rosa_cuda_stream_free(stream);
-	trial_free(&trial);
 	rosa_cuda_close(cuda);
 }
 
 /* ---- refusals ---- */
 
-static void test_symbols(void **state)
+TEST(test_symbols)
 {
 	rosa_cuda *cuda = open_as((struct cuda_device){PLAN_EFFORT, false, false, SIZE_MAX, {0}, 0, 0});
 	rosa_options options = ROSA_OPTIONS_INIT;
 	uint16_t query[40] = {0}, key[40] = {0};
 	int32_t tau[40];
-	rosa_error err;
 
 	(void)state;
 	options.bits = 3;
 	key[27] = 8;
-	must_fail(rosa_cuda_retrieve(cuda, &options, 2, 20, query, key, tau, NULL, NULL, &err), ROSA_ESYMBOL, &err,
+	must_fail(rosa_cuda_retrieve(cuda, &options, 2, 20, query, key, tau, NULL, NULL, &err), ROSA_ESYMBOL,
 		  "key symbol at route 1, step 7 does not fit into 3 bits");
 	query[3] = 9;
 	must_fail(rosa_cuda_retrieve_device(cuda, &options, 2, 20, query, key, tau, NULL, NULL, NULL, &err),
-		  ROSA_ESYMBOL, &err, "query symbol at route 0, step 3");
+		  ROSA_ESYMBOL, "query symbol at route 0, step 3");
 	rosa_cuda_close(cuda);
 }
 
-static void test_arguments(void **state)
+TEST(test_arguments)
 {
 	rosa_cuda *cuda = open_as((struct cuda_device){PLAN_EFFORT, false, false, SIZE_MAX, {0}, 0, 0});
 	rosa_options options = ROSA_OPTIONS_INIT;
@@ -312,62 +306,42 @@ static void test_arguments(void **state)
 	uint32_t symbols[4] = {0};
 	int32_t tau[4], flips[80];
 	rosa_cuda_stream *stream = NULL;
-	rosa_error err;
 
 	(void)state;
-	must_fail(rosa_cuda_retrieve(NULL, &options, 1, 4, symbols, symbols, tau, NULL, NULL, &err), ROSA_EINVAL, &err,
+	must_fail(rosa_cuda_retrieve(NULL, &options, 1, 4, symbols, symbols, tau, NULL, NULL, &err), ROSA_EINVAL,
 		  "cuda is NULL");
-	must_fail(rosa_cuda_retrieve(cuda, &options, 1, 4, symbols, symbols, NULL, NULL, NULL, &err), ROSA_EINVAL, &err,
+	must_fail(rosa_cuda_retrieve(cuda, &options, 1, 4, symbols, symbols, NULL, NULL, NULL, &err), ROSA_EINVAL,
 		  "tau is NULL");
-	must_fail(rosa_cuda_retrieve(cuda, &options, 1, 0, symbols, symbols, tau, NULL, NULL, &err), ROSA_EINVAL, &err,
+	must_fail(rosa_cuda_retrieve(cuda, &options, 1, 0, symbols, symbols, tau, NULL, NULL, &err), ROSA_EINVAL,
 		  "0 steps");
 	options.bits = 20;
-	must_fail(rosa_cuda_retrieve(cuda, &options, 1, 4, symbols, symbols, tau, NULL, flips, &err), ROSA_EINVAL, &err,
+	must_fail(rosa_cuda_retrieve(cuda, &options, 1, 4, symbols, symbols, tau, NULL, flips, &err), ROSA_EINVAL,
 		  "counterfactuals");
-	must_fail(rosa_cuda_describe(cuda, &info, &err), ROSA_EINVAL, &err, "info.size is 0");
-	must_fail(rosa_cuda_stream_new(cuda, &options, 0, &stream, &err), ROSA_EINVAL, &err, "0 routes");
-	must(rosa_cuda_stream_new(cuda, &options, 1, &stream, &err), &err);
-	must_fail(rosa_cuda_stream_push(stream, 0, symbols, symbols, 0, tau, NULL, &err), ROSA_EINVAL, &err, "0 steps");
-	must_fail(rosa_cuda_stream_push(stream, 4, symbols, symbols, 3, tau, NULL, &err), ROSA_EINVAL, &err,
+	must_fail(rosa_cuda_describe(cuda, &info, &err), ROSA_EINVAL, "info.size is 0");
+	must_fail(rosa_cuda_stream_new(cuda, &options, 0, &stream, &err), ROSA_EINVAL, "0 routes");
+	must(rosa_cuda_stream_new(cuda, &options, 1, &stream, &err));
+	must_fail(rosa_cuda_stream_push(stream, 0, symbols, symbols, 0, tau, NULL, &err), ROSA_EINVAL, "0 steps");
+	must_fail(rosa_cuda_stream_push(stream, 4, symbols, symbols, 3, tau, NULL, &err), ROSA_EINVAL,
 		  "stride 3 is less than the 4 steps");
-	must_fail(rosa_cuda_stream_push(stream, 4, symbols, symbols, 0, NULL, NULL, &err), ROSA_EINVAL, &err,
-		  "tau is NULL");
-	must(rosa_cuda_stream_push(stream, 4, symbols, symbols, 0, tau, NULL, &err), &err);
+	must_fail(rosa_cuda_stream_push(stream, 4, symbols, symbols, 0, NULL, NULL, &err), ROSA_EINVAL, "tau is NULL");
+	must(rosa_cuda_stream_push(stream, 4, symbols, symbols, 0, tau, NULL, &err));
 	must_fail(rosa_cuda_stream_push(stream, ROSA_MAX_STEPS, symbols, symbols, 0, tau, NULL, &err), ROSA_EINVAL,
-		  &err, "a stream holds at most");
+		  "a stream holds at most");
 	rosa_cuda_stream_free(stream);
 	rosa_cuda_stream_free(NULL);
-	must_fail(rosa_cuda_open(0, NULL, NULL, &err), ROSA_EINVAL, &err, "cuda is NULL");
+	must_fail(rosa_cuda_open(0, NULL, NULL, &err), ROSA_EINVAL, "cuda is NULL");
 	rosa_cuda_close(cuda);
 	rosa_cuda_close(NULL);
 }
 
 /* The library itself, if it was built: with a device or without one it must say what it is up to. */
-static void test_real_device(void **state)
+TEST(test_real_device)
 {
 	rosa_cuda *cuda = NULL;
-	rosa_error err;
 	rosa_status status = rosa_cuda_open(0, NULL, &cuda, &err);
 
 	(void)state;
 	if (status)
-		must_fail(status, ROSA_EDEVICE, &err, "retrieve on the CPU");
+		must_fail(status, ROSA_EDEVICE, "retrieve on the CPU");
 	rosa_cuda_close(cuda);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_grid),
-	    cmocka_unit_test(test_wide),
-	    cmocka_unit_test(test_giving_up),
-	    cmocka_unit_test(test_streams),
-	    cmocka_unit_test(test_streams_given_up),
-	    cmocka_unit_test(test_stream_refused),
-	    cmocka_unit_test(test_symbols),
-	    cmocka_unit_test(test_arguments),
-	    cmocka_unit_test(test_real_device),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -81,11 +81,9 @@ static void search(struct search_plan *plan, bool wide)
 	plan->room = plan->stride = plan->steps;
 	plan->build = true;
 	plan_lay_out(plan);
-	memory = must_alloc(plan->bytes);
-	near = wide ? NULL : must_alloc(plan->index_bytes);
+	memory = test_alloc(plan->bytes);
+	near = wide ? NULL : test_alloc(plan->index_bytes);
 	run_team(plan, search_route, memory, near);
-	free(near);
-	free(memory);
 }
 
 /* The same in pieces, by a stream that has room for all; its indexes are built with the first piece, and once more. */
@@ -99,11 +97,11 @@ static void search_pieces(struct search_plan *plan)
 	part.narrow = false;
 	part.room = part.stride = steps;
 	plan_lay_out(&part);
-	part.states = calloc(routes, sizeof(*part.states));
-	part.histories = must_alloc(routes * part.history_bytes);
-	part.scratches = must_alloc(routes * part.scratch_bytes);
-	part.indexes = must_alloc(routes * part.rungs * part.index_bytes);
-	part.counts = must_alloc((routes << part.slot_bits) * sizeof(uint32_t));
+	part.states = test_zeros(routes, sizeof(*part.states));
+	part.histories = test_alloc(routes * part.history_bytes);
+	part.scratches = test_alloc(routes * part.scratch_bytes);
+	part.indexes = test_alloc(routes * part.rungs * part.index_bytes);
+	part.counts = test_alloc((routes << part.slot_bits) * sizeof(uint32_t));
 	for (size_t r = 0; r < routes; r++)
 		part.states[r].index = r * part.rungs * part.index_bytes;
 	for (size_t i = 0; part.done < steps; part.done += part.steps, i++) {
@@ -119,11 +117,6 @@ static void search_pieces(struct search_plan *plan)
 	}
 	for (size_t r = 0; r < routes; r++)
 		plan->given_up[r] = part.states[r].gone != 0;
-	free(part.states);
-	free(part.histories);
-	free(part.scratches);
-	free(part.indexes);
-	free(part.counts);
 }
 
 static void compare(const struct trial *trial, const struct search_plan *plan, bool tables)
@@ -170,21 +163,17 @@ static void check_kind(int kind, int bits, int fold, rosa_policy policy, uint32_
 	trial_solve(&trial);
 	plan.query = trial.query;
 	plan.key = trial.key;
-	plan.tau = must_alloc(cells * sizeof(int32_t));
-	plan.length = must_alloc(cells * sizeof(int32_t));
-	plan.flips = must_alloc(cells * (size_t)bits * sizeof(int32_t));
+	plan.tau = test_alloc(cells * sizeof(int32_t));
+	plan.length = test_alloc(cells * sizeof(int32_t));
+	plan.flips = test_alloc(cells * (size_t)bits * sizeof(int32_t));
 	search(&plan, wide);
 	compare(&trial, &plan, true);
 	search_pieces(&plan);
 	compare(&trial, &plan, false);
 	assert_true(bad_query == UINT64_MAX && bad_key == UINT64_MAX);
-	free(plan.tau);
-	free(plan.length);
-	free(plan.flips);
-	trial_free(&trial);
 }
 
-static void test_teams(void **state)
+TEST(test_teams)
 {
 	static const char *const kinds[] = {"uniform", "sticky", "period7", "fibonacci-alternating",
 					    "halves",  "skewed"};
@@ -193,11 +182,4 @@ static void test_teams(void **state)
 	(void)state;
 	for (size_t i = 0; i < COUNT(kinds); i++)
 		check_kind(stream_find(kinds[i]), bits[i], i % 2 == 0, (rosa_policy)(i % 3), i == 4 ? 9 : 0, i % 2);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_teams)};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

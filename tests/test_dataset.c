@@ -20,27 +20,26 @@
 
 /* ----------------------------------------------------------------------------------------------------- numbers -- */
 
-static void permutes(void **state)
+TEST(permutes)
 {
 	static const uint64_t sizes[] = {1, 2, 3, 4, 5, 7, 8, 64, 100, 1000, 4097};
 
 	for (size_t k = 0; k < COUNT(sizes); k++) {
 		for (uint64_t key = 0; key < 3; key++) {
-			uint8_t *seen = calloc(sizes[k], 1);
+			uint8_t *seen = test_zeros(sizes[k], 1);
 			assert_non_null(seen);
 			for (uint64_t i = 0; i < sizes[k]; i++) {
 				uint64_t place = permutation_place(key, sizes[k], i);
 				assert_true(place < sizes[k]);
 				assert_int_equal(seen[place]++, 0);
 			}
-			free(seen);
 		}
 	}
 	assert_true(permutation_place(1, (uint64_t)1 << 62, 12345) < (uint64_t)1 << 62);
 }
 
 /* Of three things, all six orders come, each about as often. */
-static void permutes_evenly(void **state)
+TEST(permutes_evenly)
 {
 	enum { KEYS = 6000 };
 	unsigned seen[27] = {0}, orders = 0;
@@ -59,7 +58,7 @@ static void permutes_evenly(void **state)
 }
 
 /* Neighbours do not stay neighbours, and things do not stay where they are. */
-static void permutes_thoroughly(void **state)
+TEST(permutes_thoroughly)
 {
 	enum { N = 10000 };
 	unsigned together = 0, fixed = 0;
@@ -73,7 +72,7 @@ static void permutes_thoroughly(void **state)
 	assert_true(fixed < 8);
 }
 
-static void mixes_by_weight(void **state)
+TEST(mixes_by_weight)
 {
 	static const double weights[][8] = {
 	    {1, 1}, {3, 1}, {0.7, 0.2, 0.1}, {5, 1, 1, 1}, {1, 2, 3, 4, 5, 6, 7, 8}, {1e-3, 1, 1e3}, {2},
@@ -102,7 +101,7 @@ static void mixes_by_weight(void **state)
 }
 
 /* Far along the counters are still right: they go on by one. */
-static void mixes_far_along(void **state)
+TEST(mixes_far_along)
 {
 	const double sums[] = {0, 0.3, 1};
 	uint64_t counter, last[2] = {0, 0}, start = ((uint64_t)1 << 33) - 50;
@@ -124,7 +123,6 @@ static void save(const char *name, const struct shard_plan *plan)
 	struct bytes bytes = shard_make(plan);
 
 	bytes_save(&bytes, scratch_path(name));
-	bytes_free(&bytes);
 }
 
 static void save_text(const char *name, size_t tokens, uint32_t first)
@@ -137,7 +135,7 @@ static dataset *open_data(const struct dataset_source *sources, size_t count, si
 	dataset *data = NULL;
 	rosa_error err = {ROSA_OK, ""};
 
-	must(dataset_open(sources, count, length, seed, &data, &err), &err);
+	must(dataset_open(sources, count, length, seed, &data, &err));
 	return data;
 }
 
@@ -158,7 +156,7 @@ static struct sample sample(const dataset *data, uint64_t n)
 /* ---------------------------------------------------------------------------------------------------------- text -- */
 
 /* Two shards as one text of 503 tokens, samples of 10: 51, the last of which has 2 targets. */
-static void cuts_text_end_to_end(void **state)
+TEST_WITH(cuts_text_end_to_end, scratch_enter, scratch_leave)
 {
 	struct dataset_source source = {NULL, 0};
 	unsigned targets[503] = {0}, before = 0;
@@ -199,7 +197,7 @@ static void cuts_text_end_to_end(void **state)
 }
 
 /* Passes have the same samples in other orders; opened again, or asked in another order, it is all the same. */
-static void repeats_itself_and_not(void **state)
+TEST_WITH(repeats_itself_and_not, scratch_enter, scratch_leave)
 {
 	struct dataset_source source = {NULL, 0};
 	dataset *data, *again, *other;
@@ -235,7 +233,7 @@ static void repeats_itself_and_not(void **state)
 
 /* --------------------------------------------------------------------------------------------------------- mixed -- */
 
-static void shuffles_sources_together(void **state)
+TEST_WITH(shuffles_sources_together, scratch_enter, scratch_leave)
 {
 	struct dataset_source sources[3] = {{NULL, 0}, {NULL, 0}, {NULL, 0}};
 	unsigned seen[3] = {0}, early = 0;
@@ -261,7 +259,7 @@ static void shuffles_sources_together(void **state)
 	dataset_free(data);
 }
 
-static void keeps_to_weights(void **state)
+TEST_WITH(keeps_to_weights, scratch_enter, scratch_leave)
 {
 	struct dataset_source sources[2] = {{NULL, 3}, {NULL, 1}};
 	unsigned dealt[2] = {0}, seen[2][100] = {{0}};
@@ -287,7 +285,7 @@ static void keeps_to_weights(void **state)
 
 /* ------------------------------------------------------------------------------------------------- conversations -- */
 
-static void keeps_conversations_whole(void **state)
+TEST_WITH(keeps_conversations_whole, scratch_enter, scratch_leave)
 {
 	static const size_t lengths[] = {4, 12, 1, 30, 11};
 	static const size_t starts[] = {0, 4, 16, 17, 47};
@@ -321,14 +319,13 @@ static void keeps_conversations_whole(void **state)
 }
 
 /* Token i counts where shard_counts says so, so long stretches that do not are made by hand. */
-static void counts_what_is_cut_off(void **state)
+TEST_WITH(counts_what_is_cut_off, scratch_enter, scratch_leave)
 {
 	static const size_t lengths[] = {30, 30, 5};
 	struct bytes file = shard_make(&(struct shard_plan){3, lengths, 100, VOCABULARY, 7, true});
 	struct tokens_header *header = (struct tokens_header *)file.data;
 	struct tokens_places places;
 	struct dataset_source source = {NULL, 0};
-	rosa_error err;
 	dataset *data;
 
 	assert_true(tokens_places(header, &places));
@@ -349,18 +346,16 @@ static void counts_what_is_cut_off(void **state)
 	assert_string_equal(dataset_facts(data)->unmarked, source.path);
 	dataset_free(data);
 	/* nothing to learn from at all */
-	bytes_free(&file);
 	file = shard_make(&(struct shard_plan){2, lengths, 100, VOCABULARY, 7, true});
 	assert_true(tokens_places((struct tokens_header *)file.data, &places));
 	memset(file.data + places.counts, 0, (size_t)(places.end - places.counts));
 	bytes_save(&file, scratch_path("mute.tokens"));
 	source.path = scratch_path("mute.tokens");
-	must_fail(dataset_open(&source, 1, 10, 0, &data, &err), ROSA_EINVAL, &err, "not one answer");
-	bytes_free(&file);
+	must_fail(dataset_open(&source, 1, 10, 0, &data, &err), ROSA_EINVAL, "not one answer");
 }
 
 /* A folder may have both kinds. */
-static void takes_texts_and_conversations(void **state)
+TEST_WITH(takes_texts_and_conversations, scratch_enter, scratch_leave)
 {
 	static const size_t lengths[] = {4, 5, 6};
 	struct dataset_source source = {NULL, 0};
@@ -394,10 +389,10 @@ static void check_refused(const struct dataset_source *sources, size_t count, si
 
 	expect_status(words, dataset_open(sources, count, length, 0, &data, &err), status, &err);
 	assert_null(data);
-	must_say(&err, words);
+	must_say(words);
 }
 
-static void refuses(void **state)
+TEST_WITH(refuses, scratch_enter, scratch_leave)
 {
 	struct dataset_source sources[2] = {{NULL, 0}, {NULL, 0}};
 	static const size_t five = 5;
@@ -428,25 +423,4 @@ static void refuses(void **state)
 	sources[0].path = scratch_path("bad.tokens");
 	check_refused(sources, 1, 10, ROSA_EFORMAT, "not a token shard");
 	dataset_free(NULL);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(permutes),
-	    cmocka_unit_test(permutes_evenly),
-	    cmocka_unit_test(permutes_thoroughly),
-	    cmocka_unit_test(mixes_by_weight),
-	    cmocka_unit_test(mixes_far_along),
-	    cmocka_unit_test_setup_teardown(cuts_text_end_to_end, scratch_enter, scratch_leave),
-	    cmocka_unit_test_setup_teardown(repeats_itself_and_not, scratch_enter, scratch_leave),
-	    cmocka_unit_test_setup_teardown(shuffles_sources_together, scratch_enter, scratch_leave),
-	    cmocka_unit_test_setup_teardown(keeps_to_weights, scratch_enter, scratch_leave),
-	    cmocka_unit_test_setup_teardown(keeps_conversations_whole, scratch_enter, scratch_leave),
-	    cmocka_unit_test_setup_teardown(counts_what_is_cut_off, scratch_enter, scratch_leave),
-	    cmocka_unit_test_setup_teardown(takes_texts_and_conversations, scratch_enter, scratch_leave),
-	    cmocka_unit_test_setup_teardown(refuses, scratch_enter, scratch_leave),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,14 +28,11 @@ struct bench {
 
 static void start(struct bench *b, size_t chunk, int threads)
 {
-	rosa_error error;
-
 	b->options.chunk = chunk;
-	must(rosa_workers_new(threads, NULL, &b->workers, &error), &error);
-	must(cpu_backend_new(b->workers, &b->backend, &error), &error);
+	must(rosa_workers_new(threads, NULL, &b->workers, &err));
+	must(cpu_backend_new(b->workers, &b->backend, &err));
 	must(decoder_new(&b->checkpoint, b->adapted ? &b->adapter : NULL, &b->options, b->backend, b->workers,
-			 &b->decoder, &error),
-	     &error);
+			 &b->decoder, &err));
 }
 
 static void stop(struct bench *b)
@@ -49,17 +46,16 @@ static void stop(struct bench *b)
 static void open_bench(struct bench *b, const struct tiny_model *model, const struct tiny_adapter *adapter)
 {
 	char name[192];
-	rosa_error error;
 
 	memset(b, 0, sizeof(*b));
 	snprintf(b->folder, sizeof(b->folder), "decoder-test-XXXXXX");
 	assert_non_null(mkdtemp(b->folder));
 	snprintf(b->model, sizeof(b->model), "%s/model.gguf", b->folder);
 	tiny_model_save(model, b->model);
-	must(checkpoint_open(b->model, &b->checkpoint, &error), &error);
+	must(checkpoint_open(b->model, &b->checkpoint, &err));
 	if (adapter) {
 		tiny_adapter_save(model, adapter, b->folder);
-		must(adapter_open(b->folder, &b->checkpoint, &b->adapter, &error), &error);
+		must(adapter_open(b->folder, &b->checkpoint, &b->adapter, &err));
 		b->adapted = true;
 		b->options.window = b->adapter.options.window;
 		b->options.sinks = b->adapter.options.sinks;
@@ -82,7 +78,7 @@ static void close_bench(struct bench *b)
 
 static uint32_t *random_tokens(size_t count, size_t vocabulary, uint64_t seed)
 {
-	uint32_t *tokens = must_alloc(count * sizeof(*tokens));
+	uint32_t *tokens = test_alloc(count * sizeof(*tokens));
 
 	for (size_t i = 0; i < count; i++) { /* with stretches that were there before, for long matches */
 		const bool again = i >= 37 && draw_long(seed, 1, i) % 4;
@@ -95,19 +91,17 @@ static uint32_t *random_tokens(size_t count, size_t vocabulary, uint64_t seed)
 static void read_some(decoder *d, sequence *s, const uint32_t *tokens, size_t count, float *logits)
 {
 	struct piece piece = {s, tokens, count, LOGITS_ALL, logits};
-	rosa_error error;
 
-	must(decoder_read(d, 1, &piece, NULL, NULL, &error), &error);
+	must(decoder_read(d, 1, &piece, NULL, NULL, &err));
 }
 
 /* All logits of a text, from malloc. */
 static float *read_text(struct bench *b, const uint32_t *tokens, size_t steps)
 {
-	float *logits = must_alloc(steps * decoder_vocabulary(b->decoder) * sizeof(*logits));
+	float *logits = test_alloc(steps * decoder_vocabulary(b->decoder) * sizeof(*logits));
 	sequence *s;
-	rosa_error error;
 
-	must(sequence_new(b->decoder, &s, &error), &error);
+	must(sequence_new(b->decoder, &s, &err));
 	read_some(b->decoder, s, tokens, steps, logits);
 	assert_int_equal(sequence_steps(s), steps);
 	sequence_free(s);
@@ -128,7 +122,7 @@ static void compare(struct bench *b, size_t steps, double tolerance)
 {
 	const size_t vocabulary = b->checkpoint.config.vocabulary;
 	uint32_t *tokens = random_tokens(steps, vocabulary, 7);
-	double *expected = must_alloc(steps * vocabulary * sizeof(*expected)), distance = 0, size = 0;
+	double *expected = test_alloc(steps * vocabulary * sizeof(*expected)), distance = 0, size = 0;
 	float *logits;
 
 	start(b, 32, 2);
@@ -142,12 +136,9 @@ static void compare(struct bench *b, size_t steps, double tolerance)
 	if (!(distance <= tolerance * tolerance * size))
 		fail_msg("the logits are off by %g of their size, window %zu", distance / size, b->options.window);
 	stop(b);
-	free(logits);
-	free(expected);
-	free(tokens);
 }
 
-static void equals_the_oracle(void **state)
+TEST(equals_the_oracle)
 {
 	const enum format formats[] = {FORMAT_F32,  FORMAT_F16,  FORMAT_BF16, FORMAT_Q8_0,
 				       FORMAT_Q4_0, FORMAT_Q4_1, FORMAT_Q5_0, FORMAT_Q5_1};
@@ -173,7 +164,7 @@ static void equals_the_oracle(void **state)
 	}
 }
 
-static void equals_the_oracle_in_large_blocks(void **state)
+TEST(equals_the_oracle_in_large_blocks)
 {
 	const enum format formats[] = {FORMAT_Q4_K, FORMAT_Q5_K, FORMAT_Q6_K};
 
@@ -238,7 +229,7 @@ static const struct tiny_adapter adapters[] = {
 
 #define ADAPTERS (COUNT(adapters))
 
-static void equals_the_oracle_with_an_adapter(void **state)
+TEST(equals_the_oracle_with_an_adapter)
 {
 	for (size_t i = 0; i < ADAPTERS; i++) {
 		struct tiny_model model = TINY_MODEL;
@@ -259,21 +250,19 @@ static void same_in_pieces(struct bench *b, const uint32_t *tokens, const float 
 			   size_t piece)
 {
 	const size_t vocabulary = b->checkpoint.config.vocabulary;
-	float *logits = must_alloc(STEPS * vocabulary * sizeof(*logits));
+	float *logits = test_alloc(STEPS * vocabulary * sizeof(*logits));
 	sequence *s;
-	rosa_error error;
 
 	start(b, chunk, threads);
-	must(sequence_new(b->decoder, &s, &error), &error);
+	must(sequence_new(b->decoder, &s, &err));
 	for (size_t t = 0; t < STEPS; t += piece)
 		read_some(b->decoder, s, tokens + t, STEPS - t < piece ? STEPS - t : piece, logits + t * vocabulary);
 	assert_same(expected, logits, STEPS * vocabulary);
 	sequence_free(s);
 	stop(b);
-	free(logits);
 }
 
-static void every_way_to_read_gives_the_same_bits(void **state)
+TEST(every_way_to_read_gives_the_same_bits)
 {
 	const size_t chunks[] = {1, 7, 64, 200};
 
@@ -295,8 +284,6 @@ static void every_way_to_read_gives_the_same_bits(void **state)
 			same_in_pieces(&b, tokens, expected, chunks[c], 3, 11);
 		}
 		same_in_pieces(&b, tokens, expected, 256, 2, 1);
-		free(expected);
-		free(tokens);
 		close_bench(&b);
 	}
 }
@@ -311,14 +298,13 @@ static void read_side_by_side(const struct tiny_adapter *adapter)
 	float *logits[TEXTS];
 	size_t done[TEXTS] = {0};
 	struct bench b;
-	rosa_error error;
 
 	open_bench(&b, &model, adapter);
 	start(&b, 48, 2);
 	for (size_t i = 0; i < TEXTS; i++) {
 		tokens[i] = random_tokens(STEPS, model.vocabulary, 30 + i);
-		logits[i] = malloc(STEPS * model.vocabulary * sizeof(float));
-		must(sequence_new(b.decoder, &sequences[i], &error), &error);
+		logits[i] = test_alloc(STEPS * model.vocabulary * sizeof(float));
+		must(sequence_new(b.decoder, &sequences[i], &err));
 	}
 	for (uint64_t round = 0;; round++) {
 		struct piece pieces[TEXTS];
@@ -335,22 +321,19 @@ static void read_side_by_side(const struct tiny_adapter *adapter)
 		}
 		if (!some)
 			break;
-		must(decoder_read(b.decoder, TEXTS, pieces, NULL, NULL, &error), &error);
+		must(decoder_read(b.decoder, TEXTS, pieces, NULL, NULL, &err));
 	}
 	for (size_t i = 0; i < TEXTS; i++) {
 		float *alone = read_text(&b, tokens[i], STEPS - 10 * i);
 
 		assert_same(alone, logits[i], (STEPS - 10 * i) * model.vocabulary);
 		sequence_free(sequences[i]);
-		free(alone);
-		free(logits[i]);
-		free(tokens[i]);
 	}
 	stop(&b);
 	close_bench(&b);
 }
 
-static void batches_give_the_same_bits(void **state)
+TEST(batches_give_the_same_bits)
 {
 	for (size_t i = 0; i < ADAPTERS; i += 4) /* own, tokens, a layer's */
 		read_side_by_side(&adapters[i]);
@@ -359,26 +342,23 @@ static void batches_give_the_same_bits(void **state)
 	read_side_by_side(&adapters[ADAPTERS - 1]);
 }
 
-static void last_logits_are_those_of_the_last_token(void **state)
+TEST(last_logits_are_those_of_the_last_token)
 {
 	struct tiny_model model = TINY_MODEL;
 	uint32_t *tokens = random_tokens(STEPS, model.vocabulary, 3);
 	float *all, last[50];
 	struct bench b;
 	struct piece piece = {NULL, tokens, STEPS, LOGITS_LAST, last};
-	rosa_error error;
 
 	open_bench(&b, &model, NULL);
 	start(&b, 16, 1);
 	all = read_text(&b, tokens, STEPS);
-	must(sequence_new(b.decoder, &piece.sequence, &error), &error);
-	must(decoder_read(b.decoder, 1, &piece, NULL, NULL, &error), &error);
+	must(sequence_new(b.decoder, &piece.sequence, &err));
+	must(decoder_read(b.decoder, 1, &piece, NULL, NULL, &err));
 	assert_same(all + (STEPS - 1) * model.vocabulary, last, model.vocabulary);
 	sequence_free(piece.sequence);
 	stop(&b);
 	close_bench(&b);
-	free(all);
-	free(tokens);
 }
 
 /* ---------------------------------------------------------------------------------------------- saved and loaded -- */
@@ -402,7 +382,7 @@ static int append(void *context, const void *data, size_t size)
 	return 0;
 }
 
-static void a_loaded_sequence_goes_on_with_the_same_bits(void **state)
+TEST(a_loaded_sequence_goes_on_with_the_same_bits)
 {
 	const size_t cuts[] = {0, 1, 6, 17, 100};
 
@@ -410,7 +390,7 @@ static void a_loaded_sequence_goes_on_with_the_same_bits(void **state)
 		struct tiny_model model = TINY_MODEL;
 		struct bench b;
 		uint32_t *tokens = random_tokens(STEPS, model.vocabulary, 40 + i);
-		float *expected, *logits = malloc(STEPS * model.vocabulary * sizeof(*logits));
+		float *expected, *logits = test_alloc(STEPS * model.vocabulary * sizeof(*logits));
 
 		open_bench(&b, &model, i < ADAPTERS ? &adapters[i] : NULL);
 		start(&b, 24, 2);
@@ -419,13 +399,12 @@ static void a_loaded_sequence_goes_on_with_the_same_bits(void **state)
 			const size_t cut = cuts[c];
 			struct image image = {0};
 			sequence *s, *loaded;
-			rosa_error error;
 
-			must(sequence_new(b.decoder, &s, &error), &error);
+			must(sequence_new(b.decoder, &s, &err));
 			read_some(b.decoder, s, tokens, cut, logits);
-			must(sequence_save(s, append, &image, &error), &error);
+			must(sequence_save(s, append, &image, &err));
 			sequence_free(s);
-			must(sequence_load(b.decoder, image.data, image.size, &loaded, &error), &error);
+			must(sequence_load(b.decoder, image.data, image.size, &loaded, &err));
 			assert_int_equal(sequence_steps(loaded), cut);
 			read_some(b.decoder, loaded, tokens + cut, STEPS - cut, logits);
 			assert_same(expected + cut * model.vocabulary, logits, (STEPS - cut) * model.vocabulary);
@@ -434,9 +413,6 @@ static void a_loaded_sequence_goes_on_with_the_same_bits(void **state)
 		}
 		stop(&b);
 		close_bench(&b);
-		free(expected);
-		free(logits);
-		free(tokens);
 	}
 }
 
@@ -444,11 +420,10 @@ static void a_loaded_sequence_goes_on_with_the_same_bits(void **state)
 static void walk(struct bench *b, const uint32_t *tokens, const float *expected, size_t steps, uint64_t seed)
 {
 	const size_t vocabulary = decoder_vocabulary(b->decoder);
-	float *logits = must_alloc(steps * vocabulary * sizeof(*logits));
+	float *logits = test_alloc(steps * vocabulary * sizeof(*logits));
 	sequence *s, *other;
-	rosa_error error;
 
-	must(sequence_new(b->decoder, &s, &error), &error);
+	must(sequence_new(b->decoder, &s, &err));
 	for (uint64_t i = 0; i < 30; i++) {
 		const size_t at = sequence_steps(s), more = 1 + draw_long(seed, i, 0) % 150,
 			     count = more < steps - at ? more : steps - at;
@@ -461,12 +436,12 @@ static void walk(struct bench *b, const uint32_t *tokens, const float *expected,
 
 		assert_true(b->options.window || floor == 0);
 		if (floor)
-			must_fail(sequence_fork(s, floor - 1, &other, &error), ROSA_EINVAL, &error, "can go back to");
-		must_fail(sequence_rewind(s, now + 1, &error), ROSA_EINVAL, &error, "can go back to");
+			must_fail(sequence_fork(s, floor - 1, &other, &err), ROSA_EINVAL, "can go back to");
+		must_fail(sequence_rewind(s, now + 1, &err), ROSA_EINVAL, "can go back to");
 		if (draw_long(seed, i, 2) % 2) {
-			must(sequence_rewind(s, to, &error), &error);
+			must(sequence_rewind(s, to, &err));
 		} else {
-			must(sequence_fork(s, to, &other, &error), &error);
+			must(sequence_fork(s, to, &other, &err));
 			assert_int_equal(sequence_steps(s), now);
 			sequence_free(s);
 			s = other;
@@ -475,10 +450,9 @@ static void walk(struct bench *b, const uint32_t *tokens, const float *expected,
 		assert_true(sequence_floor(s) <= to);
 	}
 	sequence_free(s);
-	free(logits);
 }
 
-static void going_back_gives_the_same_bits(void **state)
+TEST(going_back_gives_the_same_bits)
 {
 	const size_t windows[][2] = {{0, 0}, {1, 0}, {9, 3}, {100, 0}}, steps = 500;
 	struct tiny_model model = TINY_MODEL;
@@ -498,37 +472,31 @@ static void going_back_gives_the_same_bits(void **state)
 
 		for (uint64_t seed = 0; seed < 3; seed++)
 			walk(&b, tokens, expected, steps, 100 * i + seed);
-		free(expected);
 		stop(&b);
 		close_bench(&b);
 	}
-	free(tokens);
 }
 
 static void refuse_load(decoder *d, const uint8_t *data, size_t size, const char *word)
 {
 	sequence *s;
-	rosa_error error;
 
-	assert_int_equal(sequence_load(d, data, size, &s, &error), ROSA_EFORMAT);
+	assert_int_equal(sequence_load(d, data, size, &s, &err), ROSA_EFORMAT);
 	assert_null(s);
-	must_say(&error, word);
+	must_say(word);
 }
 
 static struct image saved(struct bench *b, size_t steps)
 {
 	uint32_t *tokens = random_tokens(steps, b->checkpoint.config.vocabulary, 50);
-	float *logits = malloc(steps * b->checkpoint.config.vocabulary * sizeof(*logits));
+	float *logits = test_alloc(steps * b->checkpoint.config.vocabulary * sizeof(*logits));
 	struct image image = {0};
 	sequence *s;
-	rosa_error error;
 
-	must(sequence_new(b->decoder, &s, &error), &error);
+	must(sequence_new(b->decoder, &s, &err));
 	read_some(b->decoder, s, tokens, steps, logits);
-	must(sequence_save(s, append, &image, &error), &error);
+	must(sequence_save(s, append, &image, &err));
 	sequence_free(s);
-	free(logits);
-	free(tokens);
 	return image;
 }
 
@@ -571,7 +539,7 @@ static void damage(const struct tiny_adapter *adapter)
 	free(image.data);
 }
 
-static void damaged_sequences_are_refused(void **state)
+TEST(damaged_sequences_are_refused)
 {
 	damage(&adapters[0]);
 	damage(&adapters[4]);
@@ -614,7 +582,7 @@ static struct rlimit limit_memory(void)
 
 /* The numbers of steps and of kept positions contradict each other: refused before anything of that size is read or
  * allocated. */
-static void counts_must_agree(void **state)
+TEST(counts_must_agree)
 {
 	static const size_t windows[] = {0, 8};
 	static const uint64_t steps[] = {0, 1, 5, 7, 8, 9, 19, 21, 1000, 1 << 20, ROSA_MAX_STEPS, UINT64_C(1) << 31};
@@ -655,7 +623,7 @@ static void counts_must_agree(void **state)
 }
 
 /* Beyond the window the adapter alone knows how many steps there were: its values and its finders. */
-static void adapters_count_the_steps_too(void **state)
+TEST(adapters_count_the_steps_too)
 {
 	static const uint64_t steps[] = {19, 21, 1000, 1 << 20, ROSA_MAX_STEPS, UINT64_C(1) << 31};
 	struct tiny_model model = TINY_MODEL;
@@ -680,7 +648,7 @@ static void adapters_count_the_steps_too(void **state)
 	}
 }
 
-static void sequences_of_others_are_refused(void **state)
+TEST(sequences_of_others_are_refused)
 {
 	struct tiny_model model = TINY_MODEL, other = TINY_MODEL;
 	struct bench b, c;
@@ -711,22 +679,21 @@ static void sequences_of_others_are_refused(void **state)
 	free(image.data);
 }
 
-static void a_failed_write_is_reported(void **state)
+TEST(a_failed_write_is_reported)
 {
 	struct tiny_model model = TINY_MODEL;
 	struct bench b;
 	struct image full = {0};
 	sequence *s;
-	rosa_error error;
 
 	open_bench(&b, &model, &adapters[0]);
 	start(&b, 16, 1);
-	must(sequence_new(b.decoder, &s, &error), &error);
-	must(sequence_save(s, append, &full, &error), &error);
+	must(sequence_new(b.decoder, &s, &err));
+	must(sequence_save(s, append, &full, &err));
 	for (size_t most = 1, whole = full.size; most < whole; most += 1 + whole / 30) {
 		full.size = 0;
 		full.most = most;
-		assert_int_equal(sequence_save(s, append, &full, &error), ROSA_EIO);
+		assert_int_equal(sequence_save(s, append, &full, &err), ROSA_EIO);
 	}
 	free(full.data);
 	sequence_free(s);
@@ -742,7 +709,7 @@ static int stop_after(void *context, uint64_t done, uint64_t total)
 	return done >= *(uint64_t *)context;
 }
 
-static void reading_can_be_cancelled_and_resumed(void **state)
+TEST(reading_can_be_cancelled_and_resumed)
 {
 	struct tiny_model model = TINY_MODEL;
 	uint32_t *tokens = random_tokens(STEPS, model.vocabulary, 60);
@@ -750,28 +717,25 @@ static void reading_can_be_cancelled_and_resumed(void **state)
 	uint64_t most = 40;
 	struct bench b;
 	struct piece piece = {NULL, tokens, STEPS, LOGITS_LAST, last};
-	rosa_error error;
 
 	open_bench(&b, &model, &adapters[0]);
 	start(&b, 16, 1);
 	expected = read_text(&b, tokens, STEPS);
-	must(sequence_new(b.decoder, &piece.sequence, &error), &error);
-	assert_int_equal(decoder_read(b.decoder, 1, &piece, stop_after, &most, &error), ROSA_ECANCELLED);
+	must(sequence_new(b.decoder, &piece.sequence, &err));
+	assert_int_equal(decoder_read(b.decoder, 1, &piece, stop_after, &most, &err), ROSA_ECANCELLED);
 	const size_t read = sequence_steps(piece.sequence);
 
 	assert_int_equal(read, 48);
 	piece.tokens += read;
 	piece.count -= read;
-	must(decoder_read(b.decoder, 1, &piece, NULL, NULL, &error), &error);
+	must(decoder_read(b.decoder, 1, &piece, NULL, NULL, &err));
 	assert_same(expected + (STEPS - 1) * model.vocabulary, last, model.vocabulary);
 	sequence_free(piece.sequence);
 	stop(&b);
 	close_bench(&b);
-	free(expected);
-	free(tokens);
 }
 
-static void what_cannot_be_read_is_refused(void **state)
+TEST(what_cannot_be_read_is_refused)
 {
 	struct tiny_model model = TINY_MODEL;
 	uint32_t tokens[3] = {1, 50, 2};
@@ -780,92 +744,63 @@ static void what_cannot_be_read_is_refused(void **state)
 	struct decoder_options wrong[] = {
 	    {.sinks = 4}, {.window = 8, .first_global_layers = 4}, {.window = 8, .chunk = (size_t)1 << 40}};
 	decoder *none;
-	rosa_error error;
 
 	open_bench(&b, &model, NULL);
 	start(&b, 16, 1);
 	for (size_t i = 0; i < 3; i++) {
-		assert_int_equal(decoder_new(&b.checkpoint, NULL, &wrong[i], b.backend, b.workers, &none, &error),
+		assert_int_equal(decoder_new(&b.checkpoint, NULL, &wrong[i], b.backend, b.workers, &none, &err),
 				 ROSA_EINVAL);
 		assert_null(none);
 	}
-	must(sequence_new(b.decoder, &pieces[0].sequence, &error), &error);
-	must_fail(decoder_read(b.decoder, 1, pieces, NULL, NULL, &error), ROSA_EINVAL, &error, "token 50 at place 1");
+	must(sequence_new(b.decoder, &pieces[0].sequence, &err));
+	must_fail(decoder_read(b.decoder, 1, pieces, NULL, NULL, &err), ROSA_EINVAL, "token 50 at place 1");
 	assert_int_equal(sequence_steps(pieces[0].sequence), 0);
 	pieces[0].count = 1;
 	pieces[1].sequence = pieces[0].sequence;
-	assert_int_equal(decoder_read(b.decoder, 2, pieces, NULL, NULL, &error), ROSA_EINVAL);
+	assert_int_equal(decoder_read(b.decoder, 2, pieces, NULL, NULL, &err), ROSA_EINVAL);
 	sequence_free(pieces[0].sequence);
 	stop(&b);
 	close_bench(&b);
 }
 
 /* A delay that is a number does not follow a window that is asked for. */
-static void windows_beyond_the_delay_are_refused(void **state)
+TEST(windows_beyond_the_delay_are_refused)
 {
 	struct tiny_model model = TINY_MODEL;
 	struct bench b;
 	decoder *none;
-	rosa_error error;
 
 	open_bench(&b, &model, &adapters[4]);
 	b.adapter.options.delay = b.options.window;
 	start(&b, 16, 1);
 	b.options.window++;
-	must_fail(decoder_new(&b.checkpoint, &b.adapter, &b.options, b.backend, b.workers, &none, &error), ROSA_EINVAL,
-		  &error, "delay is 8, and attention with a window of 9");
+	must_fail(decoder_new(&b.checkpoint, &b.adapter, &b.options, b.backend, b.workers, &none, &err), ROSA_EINVAL,
+		  "delay is 8, and attention with a window of 9");
 	assert_null(none);
 	stop(&b);
 	close_bench(&b);
 }
 
-static void memory_stays_where_it_is_said_to_stay(void **state)
+TEST(memory_stays_where_it_is_said_to_stay)
 {
 	struct tiny_model model = TINY_MODEL;
 	uint32_t *tokens = random_tokens(4000, model.vocabulary, 70);
 	struct bench b;
 	struct piece piece = {NULL, tokens, 1000, LOGITS_NONE, NULL};
 	struct sequence_memory early, late;
-	rosa_error error;
 
 	open_bench(&b, &model, &adapters[0]);
 	start(&b, 64, 2);
-	must(sequence_new(b.decoder, &piece.sequence, &error), &error);
-	must(decoder_read(b.decoder, 1, &piece, NULL, NULL, &error), &error);
+	must(sequence_new(b.decoder, &piece.sequence, &err));
+	must(decoder_read(b.decoder, 1, &piece, NULL, NULL, &err));
 	early = sequence_memory(piece.sequence);
 	piece.tokens += 1000;
 	piece.count = 3000;
-	must(decoder_read(b.decoder, 1, &piece, NULL, NULL, &error), &error);
+	must(decoder_read(b.decoder, 1, &piece, NULL, NULL, &err));
 	late = sequence_memory(piece.sequence);
 	assert_true(early.attention > 0 && early.attention == late.attention);
 	assert_true(late.retrieval > early.retrieval);
 	sequence_free(piece.sequence);
 	stop(&b);
 	close_bench(&b);
-	free(tokens);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(equals_the_oracle),
-	    cmocka_unit_test(equals_the_oracle_in_large_blocks),
-	    cmocka_unit_test(equals_the_oracle_with_an_adapter),
-	    cmocka_unit_test(every_way_to_read_gives_the_same_bits),
-	    cmocka_unit_test(batches_give_the_same_bits),
-	    cmocka_unit_test(last_logits_are_those_of_the_last_token),
-	    cmocka_unit_test(a_loaded_sequence_goes_on_with_the_same_bits),
-	    cmocka_unit_test(going_back_gives_the_same_bits),
-	    cmocka_unit_test(damaged_sequences_are_refused),
-	    cmocka_unit_test(counts_must_agree),
-	    cmocka_unit_test(adapters_count_the_steps_too),
-	    cmocka_unit_test(sequences_of_others_are_refused),
-	    cmocka_unit_test(a_failed_write_is_reported),
-	    cmocka_unit_test(reading_can_be_cancelled_and_resumed),
-	    cmocka_unit_test(what_cannot_be_read_is_refused),
-	    cmocka_unit_test(windows_beyond_the_delay_are_refused),
-	    cmocka_unit_test(memory_stays_where_it_is_said_to_stay),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,8 +2,6 @@
  * rosa_find beyond what the operator's own tests cover: match lengths, a delay, symbols of more than 16 bits, and a
  * batch of rows of one route each, which is what a source of token ids is.
  */
-#include "rosatune.h"
-
 #include "oracle.h"
 #include "eval/streams.h"
 #include "support_test.h"
@@ -30,7 +28,7 @@ static void expect_found(const struct trial *trial, size_t r, const uint16_t *re
 	expect_same(trial, "find", "length", r, 0, trial->steps, 1, lengths, cut);
 }
 
-static void test_lengths(void **state)
+TEST(test_lengths)
 {
 	size_t cut = 0;
 
@@ -39,7 +37,6 @@ static void test_lengths(void **state)
 		    .options = ROSA_OPTIONS_INIT, .kind = kind, .seed = 2, .routes = 3, .steps = MOST};
 		uint16_t read[3 * MOST], again[3 * MOST];
 		uint8_t length[3 * MOST];
-		rosa_error err;
 
 		trial.options.bits = trial_bits[(size_t)kind % COUNT(trial_bits)];
 		trial.options.policy = trial_policies[kind % 3];
@@ -59,12 +56,11 @@ static void test_lengths(void **state)
 			      rosa_find(&trial.options, NULL, 3, MOST, trial.query, trial.key, again, NULL, NULL, &err),
 			      ROSA_OK, &err);
 		assert_memory_equal(again, read, sizeof(read));
-		trial_free(&trial);
 	}
 	assert_true(cut > 0);
 }
 
-static void test_wide(void **state)
+TEST(test_wide)
 {
 	struct trial trial = {.options = ROSA_OPTIONS_INIT, .routes = 1, .steps = MOST, .text = "wide"};
 	uint32_t symbols[MOST];
@@ -74,7 +70,6 @@ static void test_wide(void **state)
 	uint8_t length[MOST];
 	uint64_t turn = 3;
 	size_t runs = 1;
-	rosa_error err;
 
 	trial.options.bits = 19;
 	trial.options.delay = 4;
@@ -85,24 +80,23 @@ static void test_wide(void **state)
 	assert_int_equal(rosa_count_runs(1, MOST, symbols, 19, 1), runs);
 	assert_int_equal(rosa_count_runs(1, MOST, symbols, 19, 0), MOST);
 	oracle_route(&trial.options, MOST, symbols, symbols, tau, lengths, NULL);
-	must(rosa_find(&trial.options, NULL, 1, MOST, symbols, symbols, read, length, NULL, &err), &err);
+	must(rosa_find(&trial.options, NULL, 1, MOST, symbols, symbols, read, length, NULL, &err));
 	expect_found(&trial, 0, read, length, tau, lengths);
 	learning.qk_grad = ROSA_QK_FLIPS;
 	expect_status("tables",
 		      rosa_find(&trial.options, &learning, 1, MOST, symbols, symbols, read, length, flips, &err),
 		      ROSA_EINVAL, &err);
-	assert_non_null(strstr(err.message, "19 bits"));
+	must_say("19 bits");
 }
 
 /* Explored steps lead to the start of a run as old as the delay wants, and say so by a length of 0. */
-static void test_explored(void **state)
+TEST(test_explored)
 {
 	struct trial trial = {.options = ROSA_OPTIONS_INIT, .routes = 2, .steps = MOST, .seed = 4};
 	rosa_learning learning = ROSA_LEARNING_INIT;
 	uint16_t read[2 * MOST];
 	uint8_t length[2 * MOST];
 	size_t explored = 0;
-	rosa_error err;
 
 	trial.kind = stream_find("sticky");
 	trial.options.bits = 3;
@@ -110,7 +104,7 @@ static void test_explored(void **state)
 	trial_make(&trial);
 	trial_solve(&trial);
 	learning.explore = 0.5f;
-	must(rosa_find(&trial.options, &learning, 2, MOST, trial.query, trial.key, read, length, NULL, &err), &err);
+	must(rosa_find(&trial.options, &learning, 2, MOST, trial.query, trial.key, read, length, NULL, &err));
 	for (size_t i = 0; i < 2 * MOST; i++) {
 		const size_t t = i % MOST;
 
@@ -124,7 +118,6 @@ static void test_explored(void **state)
 		}
 	}
 	assert_in_range(explored, MOST / 2, 3 * MOST / 2);
-	trial_free(&trial);
 }
 
 /* Workers, seen by their calls of the allocator, and the caller, seen by its calls of the progress callback, wait for
@@ -183,41 +176,28 @@ static int meet(void *context, uint64_t done, uint64_t total)
 }
 
 /* Four rows of one route each are the work of four threads at once. */
-static void test_rows(void **state)
+TEST(test_rows)
 {
 	enum { ROWS = 4, STEPS = 20000 };
 	struct trial trial = {.options = ROSA_OPTIONS_INIT, .routes = ROWS, .steps = STEPS, .seed = 6};
 	struct meeting meeting = {
 	    .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .wanted = ROWS};
-	uint16_t *read = must_alloc(2 * ROWS * STEPS * sizeof(*read));
-	uint8_t *length = must_alloc(2 * ROWS * STEPS);
-	rosa_error err;
+	uint16_t *read = test_alloc(2 * ROWS * STEPS * sizeof(*read));
+	uint8_t *length = test_alloc(2 * ROWS * STEPS);
 
 	trial.kind = stream_find("ids");
 	trial.options.fold = 0;
 	trial.options.delay = 64;
 	trial_make(&trial);
-	must(rosa_find(&trial.options, NULL, ROWS, STEPS, trial.query, trial.key, read, length, NULL, &err), &err);
+	must(rosa_find(&trial.options, NULL, ROWS, STEPS, trial.query, trial.key, read, length, NULL, &err));
 	trial.options.threads = ROWS;
 	trial.options.allocator = (rosa_allocator){meet_and_resize, &meeting};
 	trial.options.progress = meet;
 	trial.options.progress_context = &meeting;
 	must(rosa_find(&trial.options, NULL, ROWS, STEPS, trial.query, trial.key, read + ROWS * STEPS,
-		       length + ROWS * STEPS, NULL, &err),
-	     &err);
+		       length + ROWS * STEPS, NULL, &err));
 	assert_int_equal(meeting.threads, ROWS);
 	assert_false(meeting.late);
 	assert_memory_equal(read, read + ROWS * STEPS, ROWS * STEPS * sizeof(*read));
 	assert_memory_equal(length, length + ROWS * STEPS, ROWS * STEPS);
-	free(read);
-	free(length);
-	trial_free(&trial);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_lengths), cmocka_unit_test(test_wide),
-					   cmocka_unit_test(test_explored), cmocka_unit_test(test_rows)};
-
-	return cmocka_run_group_tests_name("find", tests, NULL, NULL);
 }

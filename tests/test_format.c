@@ -23,7 +23,7 @@ static double half_value(unsigned half)
 	return sign * (exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24));
 }
 
-static void test_all_halves(void **state)
+TEST(test_all_halves)
 {
 	for (unsigned i = 0; i <= UINT16_MAX; i++) {
 		const double want = half_value(i);
@@ -75,7 +75,7 @@ static void expect_numbers(enum format format, const uint8_t *row, size_t count,
 				 (double)want[i]);
 }
 
-static void test_plain(void **state)
+TEST(test_plain)
 {
 	const uint32_t bits[] = {0x3f800000, 0xc0490fdb, 0x00000001, 0x80000000, 0x7f7fffff};
 	uint8_t f32[4 * COUNT(bits)], bf16[2 * COUNT(bits)], f16[2 * COUNT(bits)];
@@ -98,7 +98,7 @@ static void test_plain(void **state)
 }
 
 /* Two blocks of 32 in a row. */
-static void test_blocks_of_32(void **state)
+TEST(test_blocks_of_32)
 {
 	for (uint64_t place = 0; place < 20000;) {
 		uint8_t q8_0[2][34] = {{0}}, q4_0[2][18] = {{0}}, q4_1[2][20] = {{0}};
@@ -130,7 +130,7 @@ static void test_blocks_of_32(void **state)
 }
 
 /* Four bytes with the fifth bits, then 16 with the others. */
-static void test_fives_of_32(void **state)
+TEST(test_fives_of_32)
 {
 	for (uint64_t place = 0; place < 100000;) {
 		const unsigned d = draw_half(&place), m = draw_half(&place);
@@ -192,17 +192,17 @@ static void check_large(enum format format)
 	}
 }
 
-static void test_q4_k(void **state)
+TEST(test_q4_k)
 {
 	check_large(FORMAT_Q4_K);
 }
 
-static void test_q5_k(void **state)
+TEST(test_q5_k)
 {
 	check_large(FORMAT_Q5_K);
 }
 
-static void test_q6_k(void **state)
+TEST(test_q6_k)
 {
 	for (uint64_t place = 0; place < 100000;) {
 		const unsigned d = draw_half(&place);
@@ -226,7 +226,7 @@ static void test_q6_k(void **state)
 	}
 }
 
-static void test_sizes(void **state)
+TEST(test_sizes)
 {
 	static const struct {
 		const char *name;
@@ -254,15 +254,4 @@ static void test_sizes(void **state)
 		if (bytes > numbers)
 			assert_int_equal(format_row_bytes(format, SIZE_MAX / numbers * numbers), 0);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_all_halves),  cmocka_unit_test(test_plain), cmocka_unit_test(test_blocks_of_32),
-	    cmocka_unit_test(test_fives_of_32), cmocka_unit_test(test_q4_k),  cmocka_unit_test(test_q5_k),
-	    cmocka_unit_test(test_q6_k),        cmocka_unit_test(test_sizes),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

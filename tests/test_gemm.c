@@ -30,7 +30,7 @@ struct product {
 
 static float *random_matrix(size_t rows, size_t ld, uint64_t *state)
 {
-	float *x = must_alloc(rows * ld * sizeof(*x));
+	float *x = test_alloc(rows * ld * sizeof(*x));
 
 	for (size_t i = 0; i < rows * ld; i++)
 		x[i] = (float)test_random(state, 2001) / 1000 - 1;
@@ -47,7 +47,7 @@ static void make_product(struct product *p, uint64_t seed)
 	p->a = random_matrix(p->trans_a ? p->k : p->m, p->lda, &state);
 	p->b = random_matrix(p->trans_b ? p->n : p->k, p->ldb, &state);
 	p->c = random_matrix(p->m, p->ldc, &state);
-	p->want = must_alloc(p->m * p->n * sizeof(*p->want));
+	p->want = test_alloc(p->m * p->n * sizeof(*p->want));
 	p->size = fabs((double)p->alpha) * sqrt((double)p->k) + fabs((double)p->beta);
 	for (size_t i = 0; i < p->m; i++) {
 		for (size_t j = 0; j < p->n; j++) {
@@ -65,14 +65,6 @@ static void make_product(struct product *p, uint64_t seed)
 	}
 	snprintf(p->text, sizeof(p->text), "%zu x %zu x %zu, trans %d %d, alpha %g, beta %g, seed %llu", p->m, p->n,
 		 p->k, p->trans_a, p->trans_b, (double)p->alpha, (double)p->beta, (unsigned long long)seed);
-}
-
-static void free_product(struct product *p)
-{
-	free(p->a);
-	free(p->b);
-	free(p->c);
-	free(p->want);
 }
 
 static void expect_product(const struct product *p, const char *how, const float *got)
@@ -93,7 +85,7 @@ static void check_product(const struct product *p)
 {
 	static const unsigned threads[] = {1, 2, 3, 5};
 	const size_t bytes = p->m * p->ldc * sizeof(*p->c);
-	float *c = must_alloc(bytes), *first = must_alloc(bytes);
+	float *c = test_alloc(bytes), *first = test_alloc(bytes);
 
 	for (int isa = 0; isa < ROSA_ISA_COUNT; isa++) {
 		if (!rosa_isa_available((rosa_isa)isa))
@@ -121,17 +113,15 @@ static void check_product(const struct product *p)
 				fail_msg("%s: %u threads give other bits than 1", p->text, threads[i]);
 		pool_free(pool, &plain_memory);
 	}
-	free(c);
-	free(first);
 }
 
-static void test_products(void **state)
+TEST(test_products)
 {
 	static const size_t sizes[] = {1, 2, 3, 7, 8, 17, 33, 64, 65, 128, 130, 257, 300, 520};
 	static const float factors[] = {1, 0, 0.5f, -2};
 	const size_t rounds = test_rounds(60);
 
-	for (uint64_t i = 0; i < rounds; i++) {
+	for (uint64_t i = 0, mark = test_mark(); i < rounds; i++, test_release(mark)) {
 		uint64_t turn = i * 31 + 7;
 		struct product p = {.trans_a = i & 1, .trans_b = i >> 1 & 1};
 
@@ -142,11 +132,10 @@ static void test_products(void **state)
 		p.beta = factors[test_random(&turn, COUNT(factors))];
 		make_product(&p, i);
 		check_product(&p);
-		free_product(&p);
 	}
 }
 
-static void test_nothing(void **state)
+TEST(test_nothing)
 {
 	float x = 3;
 
@@ -162,7 +151,7 @@ static void test_nothing(void **state)
 static void *many_products(void *context)
 {
 	const struct product *p = context;
-	float *c = must_alloc(p->m * p->ldc * sizeof(*c));
+	float *c = test_alloc(p->m * p->ldc * sizeof(*c));
 
 	for (int i = 0; i < 50; i++) {
 		memcpy(c, p->c, p->m * p->ldc * sizeof(*c));
@@ -172,7 +161,7 @@ static void *many_products(void *context)
 	return c;
 }
 
-static void test_threads_of_openblas(void **state)
+TEST(test_threads_of_openblas)
 {
 	const int had = openblas_get_num_threads();
 	struct product p = {.m = 150, .n = 90, .k = 200, .alpha = 1};
@@ -189,28 +178,15 @@ static void test_threads_of_openblas(void **state)
 
 			assert_int_equal(pthread_join(threads[i], &c), 0);
 			expect_product(&p, "several threads", c);
-			free(c);
 		}
 		assert_int_equal(openblas_get_num_threads(), number);
 	}
 	openblas_set_num_threads(had);
-	free_product(&p);
 }
 #else
-static void test_threads_of_openblas(void **state)
+TEST(test_threads_of_openblas)
 {
 	assert_string_equal(rosa_blas(), "plain");
 	skip();
 }
 #endif
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_products),
-	    cmocka_unit_test(test_nothing),
-	    cmocka_unit_test(test_threads_of_openblas),
-	};
-
-	return cmocka_run_group_tests_name("gemm", tests, NULL, NULL);
-}

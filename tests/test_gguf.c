@@ -26,14 +26,12 @@ static void open_good(struct opened *opened, struct bytes file)
 	opened->data = bytes_copy(&file, file.size);
 	if (gguf_read(opened->data, file.size, FILE_NAME, &opened->gguf, &err))
 		fail_msg("refused: %s", err.message);
-	bytes_free(&file);
 }
 
 static void close_good(struct opened *opened)
 {
 	gguf_free(&opened->gguf);
 	gguf_free(&opened->gguf); /* twice does no harm */
-	free(opened->data);
 }
 
 static rosa_status parse(const uint8_t *data, size_t size, const char *name, void *read, rosa_error *err)
@@ -102,7 +100,7 @@ static void check_shape(const struct gguf *gguf, const char *name, enum format f
 	assert_int_equal(tensor->bytes, numbers / info->numbers * info->bytes);
 }
 
-static void reads_every_format(void **state)
+TEST(reads_every_format)
 {
 	static const size_t matrix[] = {3, 256}, vector[] = {5}, cube[] = {2, 3, 32}, four[] = {2, 1, 3, 4};
 	static const uint32_t alignments[] = {0, 8, 32, 64, 4096};
@@ -139,7 +137,7 @@ static void reads_every_format(void **state)
 }
 
 /* The bytes are those that were written. */
-static void finds_the_bytes(void **state)
+TEST(finds_the_bytes)
 {
 	static const float numbers[] = {1, -2.5f, 3, 0.125f, 1e30f, -0.0f};
 	static const size_t shape[] = {2, 3};
@@ -159,7 +157,7 @@ static void finds_the_bytes(void **state)
 	close_good(&opened);
 }
 
-static void puts_shapes_into_words(void **state)
+TEST(puts_shapes_into_words)
 {
 	static const struct {
 		struct tensor tensor;
@@ -177,7 +175,7 @@ static void puts_shapes_into_words(void **state)
 			assert_string_equal(tensor_shape_text(&cases[i].tensor, text), cases[i].words);
 }
 
-static void reads_files_without_tensors_or_metadata(void **state)
+TEST(reads_files_without_tensors_or_metadata)
 {
 	struct opened opened;
 
@@ -223,7 +221,7 @@ static void check_text(const struct gguf_entry *entry, size_t i, const char *wan
 	assert_memory_equal(text.at, wanted, text.length);
 }
 
-static void reads_every_type_of_value(void **state)
+TEST(reads_every_type_of_value)
 {
 	static const struct {
 		enum gguf_type type;
@@ -263,7 +261,7 @@ static void reads_every_type_of_value(void **state)
 }
 
 /* What is a number of one kind and what is none. */
-static void converts_values(void **state)
+TEST(converts_values)
 {
 	struct weights_writer *writer = weights_new(WEIGHTS_GGUF);
 	struct opened opened;
@@ -300,7 +298,7 @@ static void converts_values(void **state)
 	close_good(&opened);
 }
 
-static void reads_arrays(void **state)
+TEST(reads_arrays)
 {
 	const struct gguf_entry *entry;
 	struct opened opened;
@@ -344,7 +342,7 @@ static struct bytes begin(uint32_t version, uint64_t tensors, uint64_t entries)
 	return file;
 }
 
-static void refuses_other_files(void **state)
+TEST(refuses_other_files)
 {
 	struct bytes file = {NULL, 0, 0};
 
@@ -361,7 +359,7 @@ static void refuses_other_files(void **state)
 	check_refused(begin(0x02000000, 0, 0), "big-endian", "big-endian GGUF file (version 2)");
 }
 
-static void refuses_counts_that_cannot_be(void **state)
+TEST(refuses_counts_that_cannot_be)
 {
 	static const uint64_t counts[] = {1, 1000, UINT64_C(1) << 32, UINT64_C(1) << 60, UINT64_MAX};
 
@@ -419,7 +417,7 @@ static const struct odd_entry odd_entries[] = {
     {"a key with 0xff", "no UTF-8", "\xff", {{0, 4}, {0, 8}}},
 };
 
-static void refuses_odd_metadata(void **state)
+TEST(refuses_odd_metadata)
 {
 	for (size_t i = 0; i < COUNT(odd_entries); i++) {
 		struct bytes file = begin(3, 0, 1);
@@ -431,7 +429,7 @@ static void refuses_odd_metadata(void **state)
 	}
 }
 
-static void refuses_keys_that_occur_twice(void **state)
+TEST(refuses_keys_that_occur_twice)
 {
 	struct weights_writer *writer = weights_new(WEIGHTS_GGUF);
 	struct bytes file = begin(3, 0, 1);
@@ -534,14 +532,14 @@ static struct bytes make_odd(const struct odd_tensors *odd)
 	return file;
 }
 
-static void refuses_odd_tensors(void **state)
+TEST(refuses_odd_tensors)
 {
 	for (size_t i = 0; i < COUNT(odd_tensors); i++)
 		check_refused(make_odd(&odd_tensors[i]), odd_tensors[i].what, odd_tensors[i].words);
 }
 
 /* The descriptions above are good but for what is wrong with them. */
-static void accepts_what_is_only_near_to_odd(void **state)
+TEST(accepts_what_is_only_near_to_odd)
 {
 	static const struct odd_tensors fine[] = {
 	    {"neighbours", "", 0, 48, {{"a", 1, {4}, 0, 32}, {"b", 1, {8}, 0, 0}}},
@@ -560,7 +558,7 @@ static void accepts_what_is_only_near_to_odd(void **state)
 	}
 }
 
-static void refuses_an_alignment_that_is_no_integer(void **state)
+TEST(refuses_an_alignment_that_is_no_integer)
 {
 	struct weights_writer *writer = weights_new(WEIGHTS_GGUF);
 	static const int64_t list[] = {32};
@@ -573,7 +571,7 @@ static void refuses_an_alignment_that_is_no_integer(void **state)
 }
 
 /* A name as long as the message must not hide what is wrong. */
-static void names_of_any_length_leave_room_for_the_reason(void **state)
+TEST(names_of_any_length_leave_room_for_the_reason)
 {
 	struct odd_tensors odd = {"a long name", "type Q3_K is not supported", 0, 256, {{NULL, 1, {256}, 11, 0}}};
 	char name[1001];
@@ -586,7 +584,7 @@ static void names_of_any_length_leave_room_for_the_reason(void **state)
 
 /* ----------------------------------------------------------------------------------------------- cut and altered -- */
 
-static void refuses_every_beginning(void **state)
+TEST(refuses_every_beginning)
 {
 	struct bytes file = good_file(3, 0);
 
@@ -595,7 +593,6 @@ static void refuses_every_beginning(void **state)
 
 		check_refused(part, "a beginning", "");
 	}
-	bytes_free(&file);
 }
 
 /* Whatever is accepted lies inside the file. */
@@ -610,7 +607,7 @@ static void check_inside(const struct gguf *gguf, const uint8_t *data, size_t si
 	}
 }
 
-static void survives_every_altered_byte(void **state)
+TEST(survives_every_altered_byte)
 {
 	static const uint8_t changes[] = {0x01, 0x80, 0xff, 0x20};
 	struct bytes file = good_file(3, 0);
@@ -634,20 +631,17 @@ static void survives_every_altered_byte(void **state)
 		}
 	/* the tensors' own bytes are nobody's business here */
 	assert_true(accepted > 0 && accepted < COUNT(changes) * file.size);
-	free(data);
-	bytes_free(&file);
 }
 
 /* -------------------------------------------------------------------------------------------------- joined lists -- */
 
-static void joins_lists(void **state)
+TEST(joins_lists)
 {
 	const struct tensor first[] = {{.name = "a", .file = "1"}, {.name = "c", .file = "1"}};
 	const struct tensor second[] = {{.name = "b", .file = "2"}, {.name = "d", .file = "2"}};
 	const struct tensors one = {(struct tensor *)first, 2}, two = {(struct tensor *)second, 2}, none = {NULL, 0};
 	const struct tensors *const parts[] = {&two, &none, &one}, *const twice[] = {&one, &two, &one};
 	struct tensors joined;
-	rosa_error err;
 
 	assert_int_equal(tensors_join(parts, COUNT(parts), &joined, &err), ROSA_OK);
 	assert_int_equal(joined.count, 4);
@@ -655,50 +649,22 @@ static void joins_lists(void **state)
 	assert_string_equal(tensors_find(&joined, "d")->file, "2");
 	assert_string_equal(joined.all[1].name, "b");
 	tensors_free(&joined);
-	must_fail(tensors_join(twice, COUNT(twice), &joined, &err), ROSA_EFORMAT, &err, "twice");
+	must_fail(tensors_join(twice, COUNT(twice), &joined, &err), ROSA_EFORMAT, "twice");
 	assert_null(joined.all);
 	assert_int_equal(tensors_join(NULL, 0, &joined, &err), ROSA_OK);
 	assert_int_equal(joined.count, 0);
 	tensors_free(&joined);
 }
 
-static void names_both_files_of_a_tensor_that_two_have(void **state)
+TEST(names_both_files_of_a_tensor_that_two_have)
 {
 	const struct tensor first[] = {{.name = "w", .file = "one.safetensors"}},
 			    second[] = {{.name = "w", .file = "two.safetensors"}};
 	const struct tensors one = {(struct tensor *)first, 1}, two = {(struct tensor *)second, 1};
 	const struct tensors *const parts[] = {&one, &two};
 	struct tensors joined;
-	rosa_error err;
 
-	must_fail(tensors_join(parts, COUNT(parts), &joined, &err), ROSA_EFORMAT, &err, "one.safetensors");
-	assert_non_null(strstr(err.message, "two.safetensors"));
-	assert_non_null(strstr(err.message, "tensor w"));
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(reads_every_format),
-	    cmocka_unit_test(finds_the_bytes),
-	    cmocka_unit_test(puts_shapes_into_words),
-	    cmocka_unit_test(reads_files_without_tensors_or_metadata),
-	    cmocka_unit_test(reads_every_type_of_value),
-	    cmocka_unit_test(converts_values),
-	    cmocka_unit_test(reads_arrays),
-	    cmocka_unit_test(refuses_other_files),
-	    cmocka_unit_test(refuses_counts_that_cannot_be),
-	    cmocka_unit_test(refuses_odd_metadata),
-	    cmocka_unit_test(refuses_keys_that_occur_twice),
-	    cmocka_unit_test(refuses_odd_tensors),
-	    cmocka_unit_test(accepts_what_is_only_near_to_odd),
-	    cmocka_unit_test(refuses_an_alignment_that_is_no_integer),
-	    cmocka_unit_test(names_of_any_length_leave_room_for_the_reason),
-	    cmocka_unit_test(refuses_every_beginning),
-	    cmocka_unit_test(survives_every_altered_byte),
-	    cmocka_unit_test(joins_lists),
-	    cmocka_unit_test(names_both_files_of_a_tensor_that_two_have),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	must_fail(tensors_join(parts, COUNT(parts), &joined, &err), ROSA_EFORMAT, "one.safetensors");
+	must_say("two.safetensors");
+	must_say("tensor w");
 }

@@ -20,22 +20,21 @@ static double valley(void *context, const double *x, double *gradient)
 	return sum;
 }
 
-static void finds_known_minima(void **state)
+TEST(finds_known_minima)
 {
 	size_t count = 10;
 	double x[10];
-	rosa_error error;
 
 	for (size_t i = 0; i < count; i++)
 		x[i] = i % 2 ? 1.0 : -1.2;
-	assert_int_equal(minimise(count, x, valley, &count, 500, 0, NULL, NULL, &error), ROSA_OK);
+	assert_int_equal(minimise(count, x, valley, &count, 500, 0, NULL, NULL, &err), ROSA_OK);
 	for (size_t i = 0; i < count; i++)
 		assert_true(fabs(x[i] - 1) < 1e-6);
 	/* nothing to do, and nothing to vary */
-	assert_int_equal(minimise(count, x, valley, &count, 500, 0, NULL, NULL, &error), ROSA_OK);
+	assert_int_equal(minimise(count, x, valley, &count, 500, 0, NULL, NULL, &err), ROSA_OK);
 	assert_true(fabs(x[3] - 1) < 1e-6);
 	count = 0;
-	assert_int_equal(minimise(0, x, valley, &count, 500, 0, NULL, NULL, &error), ROSA_OK);
+	assert_int_equal(minimise(0, x, valley, &count, 500, 0, NULL, NULL, &err), ROSA_OK);
 }
 
 /* Falls for ever, but only to 3 is it a number. */
@@ -51,31 +50,20 @@ static int stop_at(void *context, uint64_t done, uint64_t total)
 	return done < total && done == *(uint64_t *)context;
 }
 
-static void stays_where_there_are_numbers(void **state)
+TEST(stays_where_there_are_numbers)
 {
 	uint64_t stop = 2;
 	size_t count = 2;
 	double x[2] = {0, 0}, value, gradient[2];
-	rosa_error error;
 
-	assert_int_equal(minimise(1, x, cliff, NULL, 100, 0, NULL, NULL, &error), ROSA_OK);
+	assert_int_equal(minimise(1, x, cliff, NULL, 100, 0, NULL, NULL, &err), ROSA_OK);
 	assert_true(x[0] > 2.99 && x[0] <= 3);
 	x[0] = 4;
-	assert_int_equal(minimise(1, x, cliff, NULL, 100, 0, NULL, NULL, &error), ROSA_EINVAL);
+	assert_int_equal(minimise(1, x, cliff, NULL, 100, 0, NULL, NULL, &err), ROSA_EINVAL);
 	/* stopped: no worse than the start */
 	x[0] = -1.2;
 	x[1] = 1;
 	value = valley(&count, x, gradient);
-	assert_int_equal(minimise(2, x, valley, &count, 100, 0, stop_at, &stop, &error), ROSA_ECANCELLED);
+	assert_int_equal(minimise(2, x, valley, &count, 100, 0, stop_at, &stop, &err), ROSA_ECANCELLED);
 	assert_true(valley(&count, x, gradient) < value);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(finds_known_minima),
-	    cmocka_unit_test(stays_where_there_are_numbers),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

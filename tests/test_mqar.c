@@ -15,10 +15,8 @@ struct made {
 
 static void make(const struct mqar *task, uint64_t n, struct made *made)
 {
-	rosa_error error;
-
 	assert_true(task->length <= LONGEST);
-	assert_int_equal(mqar_check(task, &error), ROSA_OK);
+	assert_int_equal(mqar_check(task, &err), ROSA_OK);
 	mqar_example(task, n, made->tokens, made->targets, made->weight, made->answer);
 }
 
@@ -122,7 +120,7 @@ static void check_filler(const struct mqar *task, const struct made *made, size_
 	}
 }
 
-static void test_examples(void **state)
+TEST(test_examples)
 {
 	struct made made;
 
@@ -144,7 +142,7 @@ static void test_examples(void **state)
 }
 
 /* Filler without keys is still filler from everything else. */
-static void test_filler_variety(void **state)
+TEST(test_filler_variety)
 {
 	const struct mqar task = {97, 8, 128, 1, 0, 0.01, MQAR_WITHOUT_KEYS, true, 4};
 	bool seen[97] = {false};
@@ -161,7 +159,7 @@ static void test_filler_variety(void **state)
 }
 
 /* Examples are a function of seed and number: the same again, others with another number or seed. */
-static void test_deterministic(void **state)
+TEST(test_deterministic)
 {
 	struct mqar task = tasks[0];
 	struct made first, again, other;
@@ -178,7 +176,7 @@ static void test_deterministic(void **state)
 	assert_memory_equal(first.tokens, again.tokens, task.length * sizeof(uint32_t));
 }
 
-static void test_second_names(void **state)
+TEST(test_second_names)
 {
 	struct mqar task = {100, 8, 64, 1, 0, 0.01, MQAR_NONE, true, 9};
 	bool taken[100] = {false};
@@ -199,7 +197,7 @@ static void test_second_names(void **state)
 
 /* Of one query in 64 slots, the first slot's share is 1 / (1 + 2^-0.99 + 3^-0.99 + ...), 0.21; that of slots 32 to 63,
  * which a uniform draw would give half of the time, 0.15. With power 1 all slots are alike. */
-static void test_gaps(void **state)
+TEST(test_gaps)
 {
 	struct mqar task = {64, 1, 130, 1, 0, 0.01, MQAR_NONE, false, 1};
 	const struct {
@@ -223,7 +221,7 @@ static void test_gaps(void **state)
 	}
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
 	const struct mqar wrong[] = {
 	    {8192, 0, 512, 1, 0, 0.01, MQAR_NONE, false, 1},  {8192, 129, 512, 1, 0, 0.01, MQAR_NONE, false, 1},
@@ -234,16 +232,16 @@ static void test_refused(void **state)
 	};
 
 	for (size_t i = 0; i < COUNT(wrong); i++) {
-		rosa_error error = {0};
+		rosa_error err = {0};
 
-		assert_int_equal(mqar_check(&wrong[i], &error), ROSA_EINVAL);
-		assert_true(strlen(error.message) > 10);
+		assert_int_equal(mqar_check(&wrong[i], &err), ROSA_EINVAL);
+		assert_true(strlen(err.message) > 10);
 	}
 }
 
 /* ------------------------------------------------------------------------------------------------------ counting -- */
 
-static void test_watch(void **state)
+TEST(test_watch)
 {
 	/* two sequences, two routes of two bits, three steps; the value at step 1 is asked for at step 2 */
 	const uint16_t query[] = {0, 1, 2, 3, 3, 3, 0, 0, 1, 1, 1, 1}, key[] = {2, 1, 2, 3, 0, 3, 1, 0, 0, 0, 1, 1};
@@ -253,9 +251,8 @@ static void test_watch(void **state)
 	    .layer = 1, .count = 2, .steps = 3, .routes = 2, .tau = tau, .query = query, .key = key};
 	struct mqar_watch watch;
 	struct mqar_layer layer;
-	rosa_error error;
 
-	assert_int_equal(mqar_watch_new(&watch, 2, 4, 2, &error), ROSA_OK);
+	assert_int_equal(mqar_watch_new(&watch, 2, 4, 2, &err), ROSA_OK);
 	watch.answer = answer;
 	for (int again = 0; again < 2; again++) {
 		mqar_watch_clear(&watch);
@@ -309,21 +306,21 @@ static struct mqar_epoch learn(const struct mqar_setup *setup, rosa_workers *wor
 	mqar_trainer *trainer;
 	struct mqar_epoch before, after;
 	struct learner_result result;
-	rosa_error error = {0};
+	rosa_error err = {0};
 
-	must(mqar_trainer_new(setup, workers, &trainer, &error), &error);
-	assert_int_equal(mqar_trainer_judge(trainer, 0, &before, &error), ROSA_OK);
+	must(mqar_trainer_new(setup, workers, &trainer, &err));
+	assert_int_equal(mqar_trainer_judge(trainer, 0, &before, &err), ROSA_OK);
 	assert_true(before.accuracy < 0.2);
 	assert_int_equal(before.asked, setup->held_out * setup->task.pairs);
 	for (uint64_t step = 0; step < mqar_trainer_steps(trainer); step++)
-		must(mqar_trainer_step(trainer, step, &result, &error), &error);
-	assert_int_equal(mqar_trainer_judge(trainer, mqar_trainer_steps(trainer), &after, &error), ROSA_OK);
+		must(mqar_trainer_step(trainer, step, &result, &err));
+	assert_int_equal(mqar_trainer_judge(trainer, mqar_trainer_steps(trainer), &after, &err), ROSA_OK);
 	assert_int_equal(after.epoch, setup->epochs);
 	mqar_trainer_free(trainer);
 	return after;
 }
 
-static void test_learns_with_adapters(void **state)
+TEST(test_learns_with_adapters)
 {
 	struct mqar_setup rosa = small(MQAR_ROSA), window = small(MQAR_WINDOW);
 	struct mqar_epoch with, without;
@@ -339,7 +336,7 @@ static void test_learns_with_adapters(void **state)
 }
 
 /* An adapter that is off, or held still, leaves the network as if there were none. */
-static void test_adapters_by_layer(void **state)
+TEST(test_adapters_by_layer)
 {
 	struct mqar_setup setup = small(MQAR_ROSA);
 	struct mqar_epoch epoch;
@@ -353,13 +350,12 @@ static void test_adapters_by_layer(void **state)
 	epoch = learn(&setup, *state);
 	assert_true(epoch.layers[0].adapted && epoch.layers[1].adapted); /* the first one looks, and says nothing */
 	setup.adapters = 1 << 2;
-	rosa_error error;
 	mqar_trainer *trainer;
-	assert_int_equal(mqar_trainer_new(&setup, *state, &trainer, &error), ROSA_EINVAL);
+	assert_int_equal(mqar_trainer_new(&setup, *state, &trainer, &err), ROSA_EINVAL);
 	assert_null(trainer);
 }
 
-static void test_threads_change_nothing(void **state)
+TEST(test_threads_change_nothing)
 {
 	struct mqar_setup setup = small(MQAR_ROSA);
 	struct mqar_epoch epochs[2];
@@ -368,9 +364,8 @@ static void test_threads_change_nothing(void **state)
 	setup.network.adapter.learning.explore = 0.2f;
 	for (int threads = 1; threads <= 2; threads++) {
 		rosa_workers *workers;
-		rosa_error error;
 
-		assert_int_equal(rosa_workers_new(threads, NULL, &workers, &error), ROSA_OK);
+		assert_int_equal(rosa_workers_new(threads, NULL, &workers, &err), ROSA_OK);
 		epochs[threads - 1] = learn(&setup, workers);
 		rosa_workers_free(workers);
 	}
@@ -380,9 +375,8 @@ static void test_threads_change_nothing(void **state)
 static int begin(void **state)
 {
 	rosa_workers *workers = NULL;
-	rosa_error error;
 
-	if (rosa_workers_new(2, NULL, &workers, &error) != ROSA_OK)
+	if (rosa_workers_new(2, NULL, &workers, &err) != ROSA_OK)
 		return -1;
 	*state = workers;
 	return 0;
@@ -394,20 +388,4 @@ static int end(void **state)
 	return 0;
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_examples),
-	    cmocka_unit_test(test_filler_variety),
-	    cmocka_unit_test(test_deterministic),
-	    cmocka_unit_test(test_second_names),
-	    cmocka_unit_test(test_gaps),
-	    cmocka_unit_test(test_refused),
-	    cmocka_unit_test(test_watch),
-	    cmocka_unit_test(test_learns_with_adapters),
-	    cmocka_unit_test(test_adapters_by_layer),
-	    cmocka_unit_test(test_threads_change_nothing),
-	};
-
-	return cmocka_run_group_tests(tests, begin, end);
-}
+TEST_GROUP(begin, end)

@@ -63,9 +63,8 @@ static void make_weight(struct trial_weight *weight, enum format format, size_t 
 	const size_t bytes = format_row_bytes(format, columns), blocks = bytes / format_info[format].bytes * rows;
 
 	assert_true(bytes > 0);
-	weight->data = malloc(rows * bytes + 1);
-	weight->wide = malloc(rows * columns * sizeof(float));
-	assert_true(weight->data && weight->wide);
+	weight->data = test_alloc(rows * bytes + 1);
+	weight->wide = test_alloc(rows * columns * sizeof(float));
 	for (size_t i = 0; i < blocks; i++)
 		fill_block(format, weight->data + 1 + i * format_info[format].bytes, seed, i);
 	for (size_t r = 0; r < rows; r++)
@@ -73,15 +72,9 @@ static void make_weight(struct trial_weight *weight, enum format format, size_t 
 	weight->matrix = (struct matrix){format, rows, columns, weight->data + 1};
 }
 
-static void free_weight(struct trial_weight *weight)
-{
-	free(weight->data);
-	free(weight->wide);
-}
-
 static float *new_numbers(size_t count, uint64_t seed)
 {
-	float *x = must_alloc(count * sizeof(*x));
+	float *x = test_alloc(count * sizeof(*x));
 
 	for (size_t i = 0; i < count; i++)
 		x[i] = draw_number(seed, i);
@@ -91,7 +84,6 @@ static float *new_numbers(size_t count, uint64_t seed)
 static struct multiply_scratch *new_scratch(unsigned workers)
 {
 	struct multiply_scratch *scratch;
-	rosa_error err;
 
 	assert_int_equal(multiply_scratch_new(workers, &scratch, &err), ROSA_OK);
 	return scratch;
@@ -157,14 +149,10 @@ static void try_shape(rosa_isa isa, enum format format, size_t rows, size_t colu
 		multiply_on(isa, NULL, scratch, steps, x, 1, &product);
 		expect_bits(isa, &weight.matrix, "one call", steps, y, single);
 	}
-	free(x);
-	free(y);
-	free(single);
-	free_weight(&weight);
 	multiply_scratch_free(scratch);
 }
 
-static void test_shapes(void **state)
+TEST(test_shapes)
 {
 	static const size_t plain[] = {1, 2, 15, 16, 17, 31, 32, 33, 48, 63, 100, 257}, counts[] = {1, 2, 5, 8};
 
@@ -185,7 +173,7 @@ static void test_shapes(void **state)
 }
 
 /* Rows that are cut into blocks, and rows of which not even a few fit into the scratch. */
-static void test_long_rows(void **state)
+TEST(test_long_rows)
 {
 	for (rosa_isa isa = 0; isa < ROSA_ISA_COUNT; isa++) {
 		if (!multiply_isa_available(isa))
@@ -198,7 +186,7 @@ static void test_long_rows(void **state)
 }
 
 /* Several weights of the same x, on several threads. */
-static void test_threads(void **state)
+TEST(test_threads)
 {
 	static const enum format formats[] = {FORMAT_Q4_1, FORMAT_F32, FORMAT_Q8_0, FORMAT_Q6_K};
 	static const size_t rows[] = {131, 64, 7, 300}, columns = 512, steps = 29;
@@ -211,7 +199,6 @@ static void test_threads(void **state)
 		struct product products[COUNT(rows)];
 
 		if (!multiply_isa_available(isa)) {
-			free(x);
 			multiply_scratch_free(scratch);
 			continue;
 		}
@@ -235,18 +222,12 @@ static void test_threads(void **state)
 			}
 			pool_free(pool, &plain);
 		}
-		for (size_t i = 0; i < COUNT(rows); i++) {
-			free_weight(&weights[i]);
-			free(y[i]);
-			free(single[i]);
-		}
-		free(x);
 		multiply_scratch_free(scratch);
 	}
 }
 
 /* The sum is added to what is there, after it is whole. */
-static void test_add(void **state)
+TEST(test_add)
 {
 	static const size_t rows = 13, columns = 288, steps = 11;
 	struct multiply_scratch *scratch = new_scratch(1);
@@ -268,16 +249,11 @@ static void test_add(void **state)
 	multiply(NULL, scratch, 0, x, 1, &(struct product){&weight.matrix, y, true});
 	multiply(NULL, scratch, steps, x, 0, NULL);
 	expect_bits(multiply_isa_best(), &weight.matrix, "nothing", steps, y, sum);
-	free(x);
-	free(y);
-	free(sum);
-	free(product);
-	free_weight(&weight);
 	multiply_scratch_free(scratch);
 }
 
 /* Both sets of vector instructions give the same bits. */
-static void test_instruction_sets(void **state)
+TEST(test_instruction_sets)
 {
 	struct multiply_scratch *scratch;
 
@@ -299,17 +275,13 @@ static void test_instruction_sets(void **state)
 					    &(struct product){&weight.matrix, y[i], false});
 			expect_bits(ROSA_ISA_AVX512, &weight.matrix, "against AVX2", some, y[1], y[0]);
 		}
-		free(x);
-		free(y[0]);
-		free(y[1]);
-		free_weight(&weight);
 	}
 	multiply_scratch_free(scratch);
 }
 
 /* Each number of a weight by itself, picked out by an x that is 1 there and 0 elsewhere: products use what format_widen
  * says, to the bit. */
-static void test_numbers(void **state)
+TEST(test_numbers)
 {
 	static const size_t rows = 4, columns = 256;
 	struct multiply_scratch *scratch = new_scratch(1);
@@ -318,11 +290,10 @@ static void test_numbers(void **state)
 		if (!multiply_isa_available(isa))
 			continue;
 		for (enum format format = 0; format < FORMAT_COUNT; format++) {
-			float *x = calloc(columns * columns, sizeof(*x)), *y = new_numbers(columns * rows, 1),
+			float *x = test_zeros(columns * columns, sizeof(*x)), *y = new_numbers(columns * rows, 1),
 			      *want = new_numbers(columns * rows, 1);
 			struct trial_weight weight;
 
-			assert_non_null(x);
 			make_weight(&weight, format, rows, columns, 11);
 			for (size_t k = 0; k < columns; k++) {
 				x[k * columns + k] = 1;
@@ -334,21 +305,7 @@ static void test_numbers(void **state)
 			expect_bits(isa, &weight.matrix, "numbers, many steps", columns, y, want);
 			multiply_singly(isa, scratch, &weight.matrix, columns, x, y);
 			expect_bits(isa, &weight.matrix, "numbers, single steps", columns, y, want);
-			free(x);
-			free(y);
-			free(want);
-			free_weight(&weight);
 		}
 	}
 	multiply_scratch_free(scratch);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_numbers), cmocka_unit_test(test_shapes), cmocka_unit_test(test_long_rows),
-	    cmocka_unit_test(test_threads), cmocka_unit_test(test_add),    cmocka_unit_test(test_instruction_sets),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

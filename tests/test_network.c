@@ -30,12 +30,10 @@ struct bench {
 
 static void start(struct bench *b, int threads)
 {
-	rosa_error error;
-
-	must(rosa_workers_new(threads, NULL, &b->workers, &error), &error);
-	must(cpu_backend_new(b->workers, &b->backend, &error), &error);
-	must(network_load(&b->checkpoint, NULL, &b->options, b->backend, b->workers, &b->network, &error), &error);
-	must(parameters_train(network_parameters(b->network), true, true, &error), &error);
+	must(rosa_workers_new(threads, NULL, &b->workers, &err));
+	must(cpu_backend_new(b->workers, &b->backend, &err));
+	must(network_load(&b->checkpoint, NULL, &b->options, b->backend, b->workers, &b->network, &err));
+	must(parameters_train(network_parameters(b->network), true, true, &err));
 }
 
 static void stop(struct bench *b)
@@ -49,13 +47,12 @@ static void open_bench(struct bench *b, const struct tiny_model *model)
 {
 	char path[] = "network-test-XXXXXX";
 	int descriptor = mkstemp(path);
-	rosa_error error;
 
 	assert_true(descriptor >= 0);
 	close(descriptor);
 	memset(b, 0, sizeof(*b));
 	tiny_model_save(model, path);
-	must(checkpoint_open(path, &b->checkpoint, &error), &error);
+	must(checkpoint_open(path, &b->checkpoint, &err));
 	unlink(path);
 	b->options = network_options_default();
 	b->options.adapter = adapter_options_paper();
@@ -74,9 +71,8 @@ static void open_bench(struct bench *b, const struct tiny_model *model)
 static double loss_of(struct bench *b)
 {
 	struct batch_result result;
-	rosa_error error;
 
-	must(network_judge(b->network, &b->batch, NULL, &result, &error), &error);
+	must(network_judge(b->network, &b->batch, NULL, &result, &err));
 	return result.loss;
 }
 
@@ -107,17 +103,16 @@ static void see_logits(void *context, size_t first, size_t rows, const float *lo
 static struct batch_result learn(struct bench *b)
 {
 	struct batch_result result;
-	rosa_error error;
 
 	parameters_clear_gradients(network_parameters(b->network));
-	must(network_learn(b->network, &b->batch, 1, &result, &error), &error);
+	must(network_learn(b->network, &b->batch, 1, &result, &err));
 	return result;
 }
 
 /* Along a random direction the loss changes as the gradient says. */
 static void check_direction(struct bench *b, struct parameter *parameter, double tolerance)
 {
-	float *kept = must_alloc(parameter->count * sizeof(*kept));
+	float *kept = test_alloc(parameter->count * sizeof(*kept));
 	const double reach = 2e-3;
 	double along = 0, size = 0, loss[2];
 
@@ -137,14 +132,13 @@ static void check_direction(struct bench *b, struct parameter *parameter, double
 		loss[side] = loss_of(b);
 	}
 	memcpy(parameter->value, kept, parameter->count * sizeof(*kept));
-	free(kept);
 	const double expected = along / sqrt((double)parameter->count), found = (loss[1] - loss[0]) / (2 * reach);
 
 	if (fabs(found - expected) > tolerance * (1 + sqrt(size)))
 		fail_msg("%s: the loss changes by %g, the gradient says %g", parameter->name, found, expected);
 }
 
-static void gradients_are_what_the_loss_does(void **state)
+TEST(gradients_are_what_the_loss_does)
 {
 	const size_t windows[][2] = {{0, 0}, {6, 0}, {6, 3}, {3, 9}};
 
@@ -170,7 +164,7 @@ static void gradients_are_what_the_loss_does(void **state)
 	}
 }
 
-static void what_is_read_has_gradients(void **state)
+TEST(what_is_read_has_gradients)
 {
 	const char *names[] = {"rosa.layers.2.e0", "rosa.layers.2.e1", "rosa.layers.2.out_proj.weight",
 			       "model.layers.2.mlp.down_proj.weight", "lm_head.weight"};
@@ -205,8 +199,7 @@ static float *all_gradients(struct bench *b, size_t *count)
 	*count = 0;
 	for (size_t i = 0; i < parameters->count; i++)
 		*count += parameters->all[i].count;
-	all = at = malloc(*count * sizeof(*all));
-	assert_non_null(all);
+	all = at = test_alloc(*count * sizeof(*all));
 	for (size_t i = 0; i < parameters->count; i++) {
 		memcpy(at, parameters->all[i].grad, parameters->all[i].count * sizeof(*at));
 		at += parameters->all[i].count;
@@ -214,7 +207,7 @@ static float *all_gradients(struct bench *b, size_t *count)
 	return all;
 }
 
-static void threads_and_recomputation_do_not_show(void **state)
+TEST(threads_and_recomputation_do_not_show)
 {
 	const rosa_qk_grad rules[] = {ROSA_QK_LINEAR, ROSA_QK_SOFT, ROSA_QK_FLIPS};
 
@@ -241,14 +234,12 @@ static void threads_and_recomputation_do_not_show(void **state)
 			if (way) {
 				assert_true(result.loss == loss);
 				assert_memory_equal(found, expected, count * sizeof(*found));
-				free(found);
 			} else {
 				loss = result.loss;
 				expected = found;
 			}
 			stop(&b);
 		}
-		free(expected);
 		checkpoint_close(&b.checkpoint);
 	}
 }
@@ -327,10 +318,8 @@ static void move_vectors(struct bench *b)
 
 static void measure(struct bench *b)
 {
-	rosa_error error;
-
 	assert_true(network_lacks_units(b->network));
-	must(network_measure_units(b->network, &b->batch, &error), &error);
+	must(network_measure_units(b->network, &b->batch, &err));
 	assert_false(network_lacks_units(b->network));
 }
 
@@ -338,15 +327,14 @@ static double loss_with(struct bench *b, enum past_reads reads)
 {
 	const struct network_judging judging = {.reads = reads};
 	struct batch_result result;
-	rosa_error error;
 
-	must(network_judge(b->network, &b->batch, &judging, &result, &error), &error);
+	must(network_judge(b->network, &b->batch, &judging, &result, &err));
 	return result.loss;
 }
 
 /* At the start, and where nothing is read, the model is what it was, to the bit; where something else is read, it is
  * not. */
-static void sources_begin_with_nothing(void **state)
+TEST(sources_begin_with_nothing)
 {
 	for (size_t i = 0; i < SOURCED; i++) {
 		struct bench b;
@@ -383,7 +371,7 @@ static void sources_begin_with_nothing(void **state)
 	}
 }
 
-static void sources_have_gradients(void **state)
+TEST(sources_have_gradients)
 {
 	const char *names[] = {"e0", "e1", "out_proj.weight", "gain", "gate.weight", "gate.bias"};
 
@@ -412,7 +400,7 @@ static void sources_have_gradients(void **state)
 	}
 }
 
-static void sources_compute_the_same_in_any_way(void **state)
+TEST(sources_compute_the_same_in_any_way)
 {
 	for (size_t i = 0; i < SOURCED; i++) {
 		float *expected = NULL;
@@ -432,19 +420,17 @@ static void sources_compute_the_same_in_any_way(void **state)
 			found = all_gradients(&b, &count);
 			if (way) {
 				assert_memory_equal(found, expected, count * sizeof(*found));
-				free(found);
 			} else {
 				expected = found;
 			}
 			stop(&b);
 		}
-		free(expected);
 		checkpoint_close(&b.checkpoint);
 	}
 }
 
 /* The last layer's q and k, read by it alone, are its own. Read by a second layer too, they learn from both. */
-static void layers_share_queries_and_keys(void **state)
+TEST(layers_share_queries_and_keys)
 {
 	struct bench b;
 	float *grads[3];
@@ -467,8 +453,6 @@ static void layers_share_queries_and_keys(void **state)
 	assert_int_equal(counts[0], counts[1]);
 	assert_true(distance(grads[0], grads[1], counts[0]) < 1e-5);
 	assert_true(counts[2] > counts[1]);
-	for (int way = 0; way < 3; way++)
-		free(grads[way]);
 	checkpoint_close(&b.checkpoint);
 }
 
@@ -479,14 +463,13 @@ static double learn_some(struct bench *b, size_t first, size_t count, const uint
 	    count,          STEPS, b->tokens + first * STEPS, b->targets + first * STEPS, b->weight + first * STEPS,
 	    numbers + first};
 	struct batch_result result;
-	rosa_error error;
 
-	must(network_learn(b->network, &batch, 1, &result, &error), &error);
+	must(network_learn(b->network, &batch, 1, &result, &err));
 	return result.loss;
 }
 
 /* What is drawn for a sequence goes by its number, not by what it is learnt together with. */
-static void company_does_not_show(void **state)
+TEST(company_does_not_show)
 {
 	const struct {
 		rosa_qk_grad rule;
@@ -521,19 +504,16 @@ static void company_does_not_show(void **state)
 		assert_true(fabs(losses[0] - losses[1]) < 1e-5 * losses[0]);
 		assert_true(distance(together, alone, count) < 1e-4);
 		assert_true(distance(together, different, count) > 1e-3);
-		free(together);
-		free(alone);
-		free(different);
 		stop(&b);
 		checkpoint_close(&b.checkpoint);
 	}
 }
 
-static void the_loss_is_that_of_the_decoder(void **state)
+TEST(the_loss_is_that_of_the_decoder)
 {
 	struct tiny_model model = TINY_MODEL;
 	struct decoder_options options = {.window = 7, .sinks = 2};
-	double *logits = must_alloc(STEPS * model.vocabulary * sizeof(*logits)), expected = 0, weight = 0;
+	double *logits = test_alloc(STEPS * model.vocabulary * sizeof(*logits)), expected = 0, weight = 0;
 	struct batch_result result;
 	struct bench b;
 
@@ -560,10 +540,9 @@ static void the_loss_is_that_of_the_decoder(void **state)
 	assert_true(fabs(loss_of(&b) - result.loss) < 1e-9 * result.loss);
 	stop(&b);
 	checkpoint_close(&b.checkpoint);
-	free(logits);
 }
 
-static void frozen_weights_stay(void **state)
+TEST(frozen_weights_stay)
 {
 	struct tiny_model model = TINY_MODEL;
 	struct bench b;
@@ -571,7 +550,6 @@ static void frozen_weights_stay(void **state)
 	const struct step_rates rates = {1e-2, 1e-2, 1e-2, 0.9, 0.99, 1e-8, 0, 1, 1};
 	struct parameter *frozen, *trained;
 	float before[2];
-	rosa_error error;
 
 	open_bench(&b, &model);
 	b.options.rosa = true;
@@ -579,7 +557,7 @@ static void frozen_weights_stay(void **state)
 	b.options.adapter.first_global_layers = 1;
 	start(&b, 1);
 	parameters = network_parameters(b.network);
-	must(parameters_train(parameters, false, true, &error), &error);
+	must(parameters_train(parameters, false, true, &err));
 	frozen = parameters_find(parameters, "model.layers.1.mlp.up_proj.weight");
 	trained = parameters_find(parameters, "rosa.layers.1.e0");
 	assert_true(frozen && trained && !frozen->grad && trained->grad);
@@ -595,7 +573,7 @@ static void frozen_weights_stay(void **state)
 	checkpoint_close(&b.checkpoint);
 }
 
-static void it_learns(void **state)
+TEST(it_learns)
 {
 	struct tiny_model model = TINY_MODEL;
 	struct step_rates rates = {3e-3, 3e-3, 3e-3, 0.9, 0.99, 1e-8, 0.01, 0, 1.0f / 40};
@@ -616,14 +594,13 @@ static void it_learns(void **state)
 	checkpoint_close(&b.checkpoint);
 }
 
-static void losses_and_logits_agree(void **state)
+TEST(losses_and_logits_agree)
 {
 	struct tiny_model model = TINY_MODEL;
 	struct shown shown = {0};
 	struct batch_result result;
 	double losses[SEQUENCES * STEPS], sum = 0;
 	struct bench b;
-	rosa_error error;
 
 	open_bench(&b, &model);
 	start(&b, 1);
@@ -631,7 +608,7 @@ static void losses_and_logits_agree(void **state)
 	shown.vocabulary = model.vocabulary;
 	const struct network_judging judging = {.losses = losses, .logits = see_logits, .context = &shown};
 
-	must(network_judge(b.network, &b.batch, &judging, &result, &error), &error);
+	must(network_judge(b.network, &b.batch, &judging, &result, &err));
 	assert_int_equal(shown.rows, SEQUENCES * STEPS);
 	for (size_t i = 0; i < SEQUENCES * STEPS; i++) {
 		assert_true(fabs(losses[i] - shown.losses[i]) < 1e-5);
@@ -642,49 +619,27 @@ static void losses_and_logits_agree(void **state)
 	checkpoint_close(&b.checkpoint);
 }
 
-static void bad_batches_are_refused(void **state)
+TEST(bad_batches_are_refused)
 {
 	struct tiny_model model = TINY_MODEL;
 	struct batch_result result;
 	struct bench b;
-	rosa_error error;
 
 	open_bench(&b, &model);
 	start(&b, 1);
 	b.targets[7] = 50;
-	must_fail(network_learn(b.network, &b.batch, 1, &result, &error), ROSA_EINVAL, &error, "token 50");
+	must_fail(network_learn(b.network, &b.batch, 1, &result, &err), ROSA_EINVAL, "token 50");
 	b.targets[7] = 0;
 	b.batch.steps = 0;
-	assert_int_equal(network_learn(b.network, &b.batch, 1, &result, &error), ROSA_EINVAL);
+	assert_int_equal(network_learn(b.network, &b.batch, 1, &result, &err), ROSA_EINVAL);
 	stop(&b);
 	b.options.rosa = true;
 	b.options.adapter.bits = 7;
-	must(rosa_workers_new(1, NULL, &b.workers, &error), &error);
-	must(cpu_backend_new(b.workers, &b.backend, &error), &error);
-	assert_int_equal(network_load(&b.checkpoint, NULL, &b.options, b.backend, b.workers, &b.network, &error),
+	must(rosa_workers_new(1, NULL, &b.workers, &err));
+	must(cpu_backend_new(b.workers, &b.backend, &err));
+	assert_int_equal(network_load(&b.checkpoint, NULL, &b.options, b.backend, b.workers, &b.network, &err),
 			 ROSA_EINVAL);
 	assert_null(b.network);
 	stop(&b);
 	checkpoint_close(&b.checkpoint);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(gradients_are_what_the_loss_does),
-	    cmocka_unit_test(what_is_read_has_gradients),
-	    cmocka_unit_test(sources_begin_with_nothing),
-	    cmocka_unit_test(sources_have_gradients),
-	    cmocka_unit_test(sources_compute_the_same_in_any_way),
-	    cmocka_unit_test(layers_share_queries_and_keys),
-	    cmocka_unit_test(threads_and_recomputation_do_not_show),
-	    cmocka_unit_test(company_does_not_show),
-	    cmocka_unit_test(the_loss_is_that_of_the_decoder),
-	    cmocka_unit_test(frozen_weights_stay),
-	    cmocka_unit_test(it_learns),
-	    cmocka_unit_test(losses_and_logits_agree),
-	    cmocka_unit_test(bad_batches_are_refused),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,8 +18,7 @@ static struct image make(int version, const char *header, const void *elements, 
 	size_t prefix = version == 1 ? 10 : 12, length = strlen(header);
 	struct image image = {NULL, prefix + length + bytes};
 
-	image.data = malloc(image.size);
-	assert_non_null(image.data);
+	image.data = test_alloc(image.size);
 	memcpy(image.data, "\x93NUMPY", 6);
 	image.data[6] = (uint8_t)version;
 	image.data[7] = 0;
@@ -58,22 +57,21 @@ static const struct good goods[] = {
     {1, "{'descr': '<u2', 'fortran_order': True, 'shape': (3,), }", 1, 1, 3, {1, 2, 259}},
 };
 
-static void accepts(void **state)
+TEST(accepts)
 {
 	for (size_t i = 0; i < COUNT(goods); i++) {
 		const struct good *good = &goods[i];
 		struct image image = make(good->version, good->header, six, sizeof(six));
 		struct npy_symbols symbols;
-		rosa_error why = {0};
+		rosa_error err = {0};
 
-		if (!npy_read_symbols(image.data, image.size, &symbols, &why))
-			fail_msg("%s: %s", good->header, why.message);
+		if (!npy_read_symbols(image.data, image.size, &symbols, &err))
+			fail_msg("%s: %s", good->header, err.message);
 		assert_int_equal(symbols.dims, good->dims);
 		assert_int_equal(symbols.routes, good->routes);
 		assert_int_equal(symbols.steps, good->steps);
 		assert_memory_equal(symbols.symbols, good->symbols, good->routes * good->steps * sizeof(uint32_t));
 		free(symbols.symbols);
-		free(image.data);
 	}
 }
 
@@ -125,22 +123,21 @@ static const struct bad {
 static void check_refused(struct image image, const char *what, const char *reason)
 {
 	struct npy_symbols symbols;
-	rosa_error why = {0};
+	rosa_error err = {0};
 
-	if (npy_read_symbols(image.data, image.size, &symbols, &why))
+	if (npy_read_symbols(image.data, image.size, &symbols, &err))
 		fail_msg("accepted: %s", what);
-	must_say(&why, reason);
+	must_say(reason);
 	assert_null(symbols.symbols);
-	free(image.data);
 }
 
-static void refuses_headers(void **state)
+TEST(refuses_headers)
 {
 	for (size_t i = 0; i < COUNT(bads); i++)
 		check_refused(make(1, bads[i].header, six, sizeof(six)), bads[i].header, bads[i].reason);
 }
 
-static void refuses_emptiness(void **state)
+TEST(refuses_emptiness)
 {
 	check_refused(make(1, "{'descr': '|u1', 'fortran_order': False, 'shape': (0,), }", NULL, 0), "no steps",
 		      "of 0");
@@ -152,7 +149,7 @@ static void refuses_emptiness(void **state)
 		      "0 dimensions");
 }
 
-static void refuses_versions(void **state)
+TEST(refuses_versions)
 {
 	struct image image;
 
@@ -171,17 +168,16 @@ static void refuses_versions(void **state)
 }
 
 /* Every beginning of a good file is a bad one. */
-static void refuses_every_truncation(void **state)
+TEST(refuses_every_truncation)
 {
 	struct image whole = make(2, U2, six, sizeof(six));
 
 	for (size_t size = 0; size < whole.size; size++) {
-		struct image part = {malloc(size ? size : 1), size};
-		assert_non_null(part.data);
+		struct image part = {test_alloc(size), size};
+
 		memcpy(part.data, whole.data, size);
 		check_refused(part, "a beginning", "");
 	}
-	free(whole.data);
 }
 
 /* -------------------------------------------------------------------------------------------------------- tokens -- */
@@ -207,17 +203,17 @@ static const struct tokens_case {
     {"{'descr': '<i4', 'fortran_order': False, 'shape': (2, 1, 1), }", 0, 0, 0, {0}, "3 dimensions, tokens"},
 };
 
-static void reads_tokens(void **state)
+TEST(reads_tokens)
 {
 	for (size_t i = 0; i < COUNT(tokens_cases); i++) {
 		const struct tokens_case *c = &tokens_cases[i];
 		struct image image = make(1, c->header, eight, sizeof(eight));
 		struct npy_tokens tokens;
-		rosa_error why = {0};
+		rosa_error err = {0};
 
-		bool done = npy_read_tokens(image.data, image.size, &tokens, &why);
-		if (done == (c->reason != NULL) || (c->reason && !strstr(why.message, c->reason)))
-			fail_msg("%s: %s '%s'", c->header, done ? "accepted" : "refused", why.message);
+		bool done = npy_read_tokens(image.data, image.size, &tokens, &err);
+		if (done == (c->reason != NULL) || (c->reason && !strstr(err.message, c->reason)))
+			fail_msg("%s: %s '%s'", c->header, done ? "accepted" : "refused", err.message);
 		assert_int_equal(tokens.dims, c->dims);
 		assert_int_equal(tokens.texts, c->texts);
 		assert_int_equal(tokens.steps, c->steps);
@@ -226,29 +222,26 @@ static void reads_tokens(void **state)
 		else
 			assert_null(tokens.tokens);
 		free(tokens.tokens);
-		free(image.data);
 	}
 }
 
 /* The greatest token, and the least number of 64 bits that is none. */
-static void reads_long_tokens(void **state)
+TEST(reads_long_tokens)
 {
 	const uint8_t most[16] = {255, 255, 255, 255, 0, 0, 0, 0, 7}, more[16] = {0, 0, 0, 0, 1};
 	const char *header = "{'descr': '<i8', 'fortran_order': False, 'shape': (2,), }";
 	struct image image = make(1, header, most, sizeof(most));
 	struct npy_tokens tokens;
-	rosa_error why = {0};
+	rosa_error err = {0};
 
-	assert_true(npy_read_tokens(image.data, image.size, &tokens, &why));
+	assert_true(npy_read_tokens(image.data, image.size, &tokens, &err));
 	assert_int_equal(tokens.tokens[0], UINT32_MAX);
 	assert_int_equal(tokens.tokens[1], 7);
 	free(tokens.tokens);
-	free(image.data);
 	image = make(1, header, more, sizeof(more));
-	assert_false(npy_read_tokens(image.data, image.size, &tokens, &why));
-	assert_non_null(strstr(why.message, "element 0 is 4294967296"));
+	assert_false(npy_read_tokens(image.data, image.size, &tokens, &err));
+	must_say("element 0 is 4294967296");
 	assert_null(tokens.tokens);
-	free(image.data);
 }
 
 /* --------------------------------------------------------------------------------------------------------- files -- */
@@ -260,28 +253,26 @@ static void put(const char *path, struct image image)
 	assert_non_null(file);
 	assert_int_equal(fwrite(image.data, 1, image.size, file), image.size);
 	assert_int_equal(fclose(file), 0);
-	free(image.data);
 }
 
-static void loads_and_names_the_file(void **state)
+TEST_WITH(loads_and_names_the_file, folder_enter, folder_leave)
 {
 	struct folder *folder = *state;
 	struct npy_symbols symbols;
-	rosa_error why;
 
 	put(folder->file, make(1, U2 "\n", six, sizeof(six)));
-	assert_true(npy_load_symbols(folder->file, &symbols, &why));
+	assert_true(npy_load_symbols(folder->file, &symbols, &err));
 	assert_int_equal(symbols.steps, 3);
 	assert_int_equal(symbols.symbols[2], 259);
 	free(symbols.symbols);
 	put(folder->file, make(1, U2 "\n", six, 5));
-	assert_false(npy_load_symbols(folder->file, &symbols, &why));
-	assert_non_null(strstr(why.message, folder->file));
-	assert_non_null(strstr(why.message, "cut short"));
-	assert_false(npy_load_symbols(folder->other, &symbols, &why));
-	assert_non_null(strstr(why.message, folder->other));
-	assert_false(npy_load_symbols(folder->path, &symbols, &why));
-	assert_non_null(strstr(why.message, "folder"));
+	assert_false(npy_load_symbols(folder->file, &symbols, &err));
+	must_say(folder->file);
+	must_say("cut short");
+	assert_false(npy_load_symbols(folder->other, &symbols, &err));
+	must_say(folder->other);
+	assert_false(npy_load_symbols(folder->path, &symbols, &err));
+	must_say("folder");
 }
 
 static const int32_t values[6] = {-1, 0, 1, 2147483647, -2147483647 - 1, 7};
@@ -290,12 +281,11 @@ static const int32_t values[6] = {-1, 0, 1, 2147483647, -2147483647 - 1, 7};
 static void check_elements(const char *path, char kind, int dims, const size_t *shape, const void *bits)
 {
 	struct npy_header header;
-	rosa_error why;
 	uint8_t *data;
 	size_t size;
 
-	assert_int_equal(file_read(path, NULL, &data, &size, &why), ROSA_OK);
-	assert_true(npy_parse(data, size, &header, &why));
+	assert_int_equal(file_read(path, NULL, &data, &size, &err), ROSA_OK);
+	assert_true(npy_parse(data, size, &header, &err));
 	assert_int_equal(header.kind, kind);
 	assert_int_equal(header.width, 4);
 	assert_int_equal(header.order, '<');
@@ -317,72 +307,50 @@ static void check_written(const char *path, int dims, const size_t *shape)
 	check_elements(path, 'i', dims, shape, values);
 }
 
-static void writes_what_it_reads(void **state)
+TEST_WITH(writes_what_it_reads, folder_enter, folder_leave)
 {
 	static const size_t shapes[][3] = {{6}, {2, 3}, {1, 3, 2}};
 	struct folder *folder = *state;
 
 	for (int dims = 1; dims <= 3; dims++) {
 		struct file_writer writer;
-		rosa_error why;
 
-		assert_true(npy_create_int32(&writer, folder->file, dims, shapes[dims - 1], &why));
-		assert_true(npy_write_int32(&writer, values, 2, &why));
-		assert_true(npy_write_int32(&writer, values + 2, 4, &why));
-		assert_int_equal(file_finish(&writer, ROSA_OK, &why), ROSA_OK);
+		assert_true(npy_create_int32(&writer, folder->file, dims, shapes[dims - 1], &err));
+		assert_true(npy_write_int32(&writer, values, 2, &err));
+		assert_true(npy_write_int32(&writer, values + 2, 4, &err));
+		assert_int_equal(file_finish(&writer, ROSA_OK, &err), ROSA_OK);
 		check_written(folder->file, dims, shapes[dims - 1]);
 		assert_int_equal(folder_entries(folder), 1);
 	}
 }
 
-static void writes_floats(void **state)
+TEST_WITH(writes_floats, folder_enter, folder_leave)
 {
 	static const float numbers[6] = {0, -0.0f, 1.5f, -3e38f, 1e-40f, 7};
 	static const size_t shape[2] = {3, 2};
 	struct folder *folder = *state;
 	struct file_writer writer;
-	rosa_error why;
 
-	assert_true(npy_create_float32(&writer, folder->file, 2, shape, &why));
-	assert_true(npy_write_float32(&writer, numbers, 5, &why));
-	assert_true(npy_write_float32(&writer, numbers + 5, 1, &why));
-	assert_int_equal(file_finish(&writer, ROSA_OK, &why), ROSA_OK);
+	assert_true(npy_create_float32(&writer, folder->file, 2, shape, &err));
+	assert_true(npy_write_float32(&writer, numbers, 5, &err));
+	assert_true(npy_write_float32(&writer, numbers + 5, 1, &err));
+	assert_int_equal(file_finish(&writer, ROSA_OK, &err), ROSA_OK);
 	check_elements(folder->file, 'f', 2, shape, numbers);
 }
 
-static void loads_tokens_and_names_the_file(void **state)
+TEST_WITH(loads_tokens_and_names_the_file, folder_enter, folder_leave)
 {
 	struct folder *folder = *state;
 	struct npy_tokens tokens;
-	rosa_error why;
 
 	put(folder->file, make(1, tokens_cases[0].header, eight, sizeof(eight)));
-	assert_true(npy_load_tokens(folder->file, &tokens, &why));
+	assert_true(npy_load_tokens(folder->file, &tokens, &err));
 	assert_int_equal(tokens.tokens[0], 513);
 	free(tokens.tokens);
 	put(folder->file, make(1, tokens_cases[0].header, eight, 7));
-	assert_false(npy_load_tokens(folder->file, &tokens, &why));
-	assert_non_null(strstr(why.message, folder->file));
+	assert_false(npy_load_tokens(folder->file, &tokens, &err));
+	must_say(folder->file);
 	assert_null(tokens.tokens);
-	assert_false(npy_load_tokens(folder->other, &tokens, &why));
+	assert_false(npy_load_tokens(folder->other, &tokens, &err));
 	assert_null(tokens.tokens);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(accepts),
-	    cmocka_unit_test(refuses_headers),
-	    cmocka_unit_test(refuses_emptiness),
-	    cmocka_unit_test(refuses_versions),
-	    cmocka_unit_test(refuses_every_truncation),
-	    cmocka_unit_test_setup_teardown(loads_and_names_the_file, folder_enter, folder_leave),
-	    cmocka_unit_test(reads_tokens),
-	    cmocka_unit_test(reads_long_tokens),
-	    cmocka_unit_test_setup_teardown(loads_tokens_and_names_the_file, folder_enter, folder_leave),
-	    cmocka_unit_test_setup_teardown(writes_what_it_reads, folder_enter, folder_leave),
-	    cmocka_unit_test_setup_teardown(writes_floats, folder_enter, folder_leave),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,8 +6,6 @@
  * reads and left-out counterfactuals, is checked to be among what may be drawn, and the gradients then follow what was
  * drawn.
  */
-#include "rosatune.h"
-
 #include "eval/streams.h"
 #include "support_memory.h"
 #include "support_scene.h"
@@ -86,7 +84,7 @@ static void compare(struct scene *scene)
 		check_table(scene, table);
 	}
 	for (int i = Y; i < OUTPUTS; i++)
-		wanted[i] = must_alloc(counts[i] * sizeof(**wanted));
+		wanted[i] = test_alloc(counts[i] * sizeof(**wanted));
 	want.read = read;
 	want.flips = table;
 	want.gy = scene->gy;
@@ -101,26 +99,21 @@ static void compare(struct scene *scene)
 	for (int i = Y; i < OUTPUTS; i++) {
 		expect_near(scene->text, output_names[i], i >= GE0 ? ROSA_FLOAT32 : c->dtype, got.at[i], wanted[i],
 			    counts[i], i >= GE0 ? NEAR_32 : limit, i == GQ || i == GK ? least : 0);
-		free(wanted[i]);
 	}
 	/* another number of threads, the same bits */
 	scene->c.options.threads = scene->c.options.threads == 1 ? 2 + (int)(scene->seed % 6) : 1;
 	scene_run_checked(scene, &more);
 	expect_same_outputs(scene, &got, &more);
-	outputs_free(&more);
-	outputs_free(&got);
-	free(read);
-	free(table);
 }
 
-static void test_grid(void **state)
+TEST(test_grid)
 {
 	static const size_t lengths[] = {1, 2, 3, 17, 40, 90};
 	static const float slopes[] = {1, 0.3f, 3};
 	/* each of these meets each of the others, and every number of bits */
 	const size_t cells = 4 * 2 * 3 * 2 * 16;
 
-	for (size_t i = 0; i < test_rounds(1) * cells; i++) {
+	for (size_t i = 0, mark = test_mark(); i < test_rounds(1) * cells; i++, test_release(mark)) {
 		struct scene scene = scene_start(i);
 		uint64_t turn = i;
 
@@ -142,12 +135,11 @@ static void test_grid(void **state)
 		scene.c.channels = (size_t)scene.c.options.bits * (1 + test_random(&turn, 4));
 		scene_make(&scene);
 		compare(&scene);
-		scene_free(&scene);
 	}
 }
 
 /* Long enough for every block and tile to have a second. */
-static void test_longer(void **state)
+TEST(test_longer)
 {
 	for (int i = 0; i < 16; i++) {
 		struct scene scene = scene_start(5000 + (uint64_t)i);
@@ -164,11 +156,10 @@ static void test_longer(void **state)
 		scene.c.channels = 24;
 		scene_make(&scene);
 		compare(&scene);
-		scene_free(&scene);
 	}
 }
 
-static void test_threads(void **state)
+TEST(test_threads)
 {
 	static const int threads[] = {2, 3, 7};
 
@@ -191,10 +182,7 @@ static void test_threads(void **state)
 			scene.c.options.threads = threads[j];
 			scene_run_checked(&scene, &more);
 			expect_same_outputs(&scene, &one, &more);
-			outputs_free(&more);
 		}
-		outputs_free(&one);
-		scene_free(&scene);
 	}
 }
 
@@ -208,7 +196,7 @@ static void expect_count(const char *how, double count, double expected, double 
 			 sqrt(variance));
 }
 
-static void test_explore(void **state)
+TEST(test_explore)
 {
 	static const float shares[] = {0.1f, 0.5f, 1};
 
@@ -259,26 +247,20 @@ static void test_explore(void **state)
 		/* the seed alone decides */
 		scene_run_checked(&scene, &again);
 		expect_same_outputs(&scene, &got, &again);
-		outputs_free(&again);
 		scene.c.learning.seed++;
 		scene_run_checked(&scene, &again);
 		assert_memory_not_equal(got.at[READ], again.at[READ], got.bytes[READ]);
-		outputs_free(&again);
 		/* in use nothing is explored */
 		expect_status(scene.text,
 			      rosa_find(&scene.c.options, NULL, scene.routes, scene.c.steps, scene.query, scene.key,
 					got.at[READ], NULL, NULL, NULL),
 			      ROSA_OK, NULL);
-		free(read);
 		read = from_destinations(got.at[READ], scene.c.steps, operator_route_steps(&scene.c));
 		assert_memory_equal(read, scene.tau, operator_route_steps(&scene.c) * sizeof(*read));
-		free(read);
-		outputs_free(&got);
-		scene_free(&scene);
 	}
 }
 
-static void test_flip_share(void **state)
+TEST(test_flip_share)
 {
 	static const float shares[] = {0.05f, 0.5f, 0.9f};
 
@@ -314,20 +296,15 @@ static void test_flip_share(void **state)
 		expect_count(scene.text, kept, share * rows, share * (1 - share) * rows);
 		scene_run_checked(&scene, &again);
 		expect_same_outputs(&scene, &got, &again);
-		outputs_free(&again);
 		scene.c.learning.seed++;
 		scene_run_checked(&scene, &again);
 		assert_memory_not_equal(got.at[FLIPS], again.at[FLIPS], got.bytes[FLIPS]);
-		outputs_free(&again);
-		outputs_free(&got);
-		free(table);
-		scene_free(&scene);
 	}
 }
 
 /* ------------------------------------------------------------------------------------------ widths and histories -- */
 
-static void test_widths(void **state)
+TEST(test_widths)
 {
 	assert_int_equal(rosa_width(1), 2);
 	assert_int_equal(rosa_width(65534), 2);
@@ -337,7 +314,7 @@ static void test_widths(void **state)
 }
 
 /* On both sides of the length from which destinations take four bytes, against the engine itself. */
-static void test_long_streams(void **state)
+TEST(test_long_streams)
 {
 	static const size_t lengths[] = {65534, 65535, 66000};
 	const size_t bits = 4;
@@ -346,15 +323,14 @@ static void test_long_streams(void **state)
 		const size_t steps = lengths[i];
 		struct operator_case c = {.options = ROSA_OPTIONS_INIT, .batch = 1, .steps = steps, .channels = bits};
 		rosa_learning learning = ROSA_LEARNING_INIT;
-		uint16_t *query = must_alloc(steps * 2), *key = must_alloc(steps * 2), *value = must_alloc(steps * 2);
-		int32_t *tau = must_alloc(steps * 4), *read, *rows, *table;
-		double e[2][4] = {{1, 2, 3, 4}, {5, 6, 7, 8}}, *y = must_alloc(steps * bits * sizeof(*y)), *v;
-		float *e0 = to_floats(e[0], bits), *e1 = to_floats(e[1], bits), *got = must_alloc(steps * bits * 4);
-		void *kept = must_alloc(steps * 4), *flips = must_alloc(steps * (bits + 1) * 4);
+		uint16_t *query = test_alloc(steps * 2), *key = test_alloc(steps * 2), *value = test_alloc(steps * 2);
+		int32_t *tau = test_alloc(steps * 4), *read, *rows, *table;
+		double e[2][4] = {{1, 2, 3, 4}, {5, 6, 7, 8}}, *y = test_alloc(steps * bits * sizeof(*y)), *v;
+		float *e0 = to_floats(e[0], bits), *e1 = to_floats(e[1], bits), *got = test_alloc(steps * bits * 4);
+		void *kept = test_alloc(steps * 4), *flips = test_alloc(steps * (bits + 1) * 4);
 		struct operator_read want = {.y = y, .e0 = e[0], .e1 = e[1]};
 		uint64_t seed = steps;
 		rosa_flips truth;
-		rosa_error err;
 
 		c.options.bits = (int)bits;
 		c.options.threads = 2;
@@ -362,8 +338,8 @@ static void test_long_streams(void **state)
 		stream_fill(stream_find("sticky"), c.options.bits, 1, steps, query, key);
 		v = random_rows(&seed, ROSA_FLOAT32, steps * bits, 1);
 		operator_symbols(&c, v, value);
-		must(rosa_retrieve(&c.options, 1, steps, query, key, tau, NULL, &truth, &err), &err);
-		must(rosa_find(&c.options, &learning, 1, steps, query, key, kept, NULL, flips, &err), &err);
+		must(rosa_retrieve(&c.options, 1, steps, query, key, tau, NULL, &truth, &err));
+		must(rosa_find(&c.options, &learning, 1, steps, query, key, kept, NULL, flips, &err));
 		read = from_destinations(kept, steps, steps);
 		assert_memory_equal(read, tau, steps * sizeof(*tau));
 		assert_int_equal(truth.first[1], rosa_count_runs(1, steps, query, c.options.bits, 1));
@@ -373,30 +349,17 @@ static void test_long_streams(void **state)
 			assert_int_equal(table[0], truth.tau[run]);
 			assert_memory_equal(table + 1, truth.flip + run * bits, bits * sizeof(*table));
 		}
-		must(rosa_read(&c.options, ROSA_FLOAT32, 1, steps, bits, value, steps, kept, e0, e1, got, &err), &err);
+		must(rosa_read(&c.options, ROSA_FLOAT32, 1, steps, bits, value, steps, kept, e0, e1, got, &err));
 		want.v = v;
 		want.read = tau;
 		operator_read(&c, &want);
 		expect_near("long", "y", ROSA_FLOAT32, got, y, steps * bits, 0, 0);
 		rosa_flips_free(&truth);
-		free(query);
-		free(key);
-		free(value);
-		free(tau);
-		free(read);
-		free(rows);
-		free(y);
-		free(v);
-		free(e0);
-		free(e1);
-		free(got);
-		free(kept);
-		free(flips);
 	}
 }
 
 /* Rows of y for the last steps only, read from the whole history, as decoding does. */
-static void test_history(void **state)
+TEST(test_history)
 {
 	static const size_t histories[] = {50, 65535, 70000};
 
@@ -405,14 +368,13 @@ static void test_history(void **state)
 		const size_t channels = routes * bits, cells = batch * steps * channels;
 		rosa_options options = ROSA_OPTIONS_INIT;
 		uint64_t random = i;
-		uint16_t *value = must_alloc(batch * routes * history * sizeof(*value));
-		int32_t *tau = must_alloc(batch * routes * steps * sizeof(*tau));
+		uint16_t *value = test_alloc(batch * routes * history * sizeof(*value));
+		int32_t *tau = test_alloc(batch * routes * steps * sizeof(*tau));
 		double *e0 = random_rows(&random, ROSA_FLOAT32, channels, 1);
 		double *e1 = random_rows(&random, ROSA_FLOAT32, channels, 1);
 		float *e0_floats = to_floats(e0, channels), *e1_floats = to_floats(e1, channels);
-		float *y = must_alloc(cells * sizeof(*y));
+		float *y = test_alloc(cells * sizeof(*y));
 		void *read;
-		rosa_error err;
 
 		options.bits = (int)bits;
 		for (size_t j = 0; j < batch * routes * history; j++)
@@ -424,8 +386,7 @@ static void test_history(void **state)
 			tau[j] = tau[j] < -1 ? -1 : tau[j];
 		read = to_destinations(tau, history, batch * routes * steps);
 		must(rosa_read(&options, ROSA_FLOAT32, batch, steps, channels, value, history, read, e0_floats,
-			       e1_floats, y, &err),
-		     &err);
+			       e1_floats, y, &err));
 		for (size_t j = 0; j < cells; j++) {
 			const size_t c = j % channels, t = j / channels % steps, b = j / channels / steps;
 			const size_t route = b * routes + c / bits;
@@ -436,21 +397,13 @@ static void test_history(void **state)
 				want = value[route * history + (size_t)d] >> c % bits & 1 ? e1_floats[c] : e0_floats[c];
 			assert_true(y[j] == want);
 		}
-		free(value);
-		free(tau);
-		free(e0);
-		free(e1);
-		free(e0_floats);
-		free(e1_floats);
-		free(y);
-		free(read);
 	}
 }
 
 /* ------------------------------------------------------------------------------------------------- parts, memory -- */
 
 /* Asking for one gradient gives the bits that asking for all gives. */
-static void test_parts(void **state)
+TEST(test_parts)
 {
 	for (int i = 0; i < 8; i++) {
 		struct scene scene = scene_usual(i);
@@ -460,7 +413,6 @@ static void test_parts(void **state)
 		scene_run_checked(&scene, &all);
 		for (int wanted = GQ; wanted < OUTPUTS; wanted++) {
 			rosa_read_pass pass;
-			rosa_error err;
 
 			outputs_make(&scene, &part);
 			pass = pass_of(&scene, &all);
@@ -473,10 +425,7 @@ static void test_parts(void **state)
 				      ROSA_OK, &err);
 			if (memcmp(part.at[wanted], all.at[wanted], all.bytes[wanted]))
 				fail_msg("%s: %s alone is another", scene.text, output_names[wanted]);
-			outputs_free(&part);
 		}
-		outputs_free(&all);
-		scene_free(&scene);
 	}
 }
 
@@ -492,7 +441,7 @@ static rosa_status attempt_run(void *context, rosa_error *err)
 	return scene_run(attempt->scene, attempt->outputs, err);
 }
 
-static void test_memory(void **state)
+TEST(test_memory)
 {
 	for (int i = 0; i < 8; i++) {
 		struct scene scene = scene_usual(i);
@@ -506,8 +455,6 @@ static void test_memory(void **state)
 		outputs_make(&scene, &outputs);
 		refuse_each_request(scene.text, &memory, attempt_run, &attempt);
 		assert_int_equal(atomic_load(&memory.blocks), 0);
-		outputs_free(&outputs);
-		scene_free(&scene);
 	}
 }
 
@@ -527,14 +474,13 @@ static int ask_patience(void *context, uint64_t done, uint64_t total)
 }
 
 /* The backward pass can be stopped wherever it asks; if it is not stopped, asking changes nothing. */
-static void test_stopping(void **state)
+TEST(test_stopping)
 {
 	for (int i = 0; i < 8; i++) {
 		struct scene scene = scene_usual(i);
 		struct patience patience = {.most = 0};
 		struct outputs all, again;
 		rosa_read_pass pass;
-		rosa_error err;
 
 		scene_make(&scene);
 		scene_run_checked(&scene, &all);
@@ -560,20 +506,5 @@ static void test_stopping(void **state)
 				      ROSA_ECANCELLED, &err);
 			assert_int_equal(patience.asked, most);
 		}
-		outputs_free(&again);
-		outputs_free(&all);
-		scene_free(&scene);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_grid),         cmocka_unit_test(test_longer),     cmocka_unit_test(test_threads),
-	    cmocka_unit_test(test_explore),      cmocka_unit_test(test_flip_share), cmocka_unit_test(test_widths),
-	    cmocka_unit_test(test_long_streams), cmocka_unit_test(test_history),    cmocka_unit_test(test_parts),
-	    cmocka_unit_test(test_memory),       cmocka_unit_test(test_stopping),
-	};
-
-	return cmocka_run_group_tests_name("operator", tests, NULL, NULL);
 }

@@ -12,7 +12,7 @@ static void expect_refusal(const char *word, rosa_status status, rosa_status wan
 		fail_msg("the message does not say \"%s\": %s", word, err->message);
 }
 
-static void test_bad_find(void **state)
+TEST(test_bad_find)
 {
 	struct scene scene = scene_usual(ROSA_QK_FLIPS);
 	const rosa_options *options = &scene.c.options;
@@ -20,7 +20,6 @@ static void test_bad_find(void **state)
 	struct outputs got;
 	rosa_learning odd;
 	rosa_options odd_options;
-	rosa_error err;
 	const size_t n = 6, t = 60;
 	static const struct {
 		const char *word;
@@ -94,17 +93,14 @@ static void test_bad_find(void **state)
 			       ROSA_EINVAL, &err);
 	}
 #undef FIND
-	outputs_free(&got);
-	scene_free(&scene);
 }
 
-static void test_bad_read(void **state)
+TEST(test_bad_read)
 {
 	struct scene scene = scene_usual(ROSA_QK_LINEAR);
 	const rosa_options *options = &scene.c.options;
 	struct outputs got;
 	rosa_options odd;
-	rosa_error err;
 	const uint16_t outside = 60;
 
 	scene_make(&scene);
@@ -143,11 +139,9 @@ static void test_bad_read(void **state)
 	       scene.e1_floats, got.at[Y]);
 #undef REFUSE
 #undef READ_OUT
-	outputs_free(&got);
-	scene_free(&scene);
 }
 
-static void test_bad_backward(void **state)
+TEST(test_bad_backward)
 {
 	struct scene scene = scene_usual(ROSA_QK_FLIPS);
 	const rosa_options *options = &scene.c.options;
@@ -155,7 +149,6 @@ static void test_bad_backward(void **state)
 	struct outputs got;
 	rosa_read_pass pass;
 	rosa_learning odd;
-	rosa_error err;
 	const uint16_t outside = 60;
 	static const struct {
 		const char *word;
@@ -196,17 +189,4 @@ static void test_bad_backward(void **state)
 	REFUSE_PASS("read has a destination", pass.size = sizeof(pass));
 #undef REFUSE_PASS
 #undef REFUSE
-	outputs_free(&got);
-	scene_free(&scene);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_bad_find),
-	    cmocka_unit_test(test_bad_read),
-	    cmocka_unit_test(test_bad_backward),
-	};
-
-	return cmocka_run_group_tests_name("operator_input", tests, NULL, NULL);
 }

@@ -101,7 +101,7 @@ static void check_variant(rosa_isa isa, int kind, unsigned bits, uint32_t cap)
 	order_free(order, &plain_memory);
 }
 
-static void every_variant_on_every_stream(void **state)
+TEST(every_variant_on_every_stream)
 {
 	static const unsigned widths[] = {1, 2, 4, 7, 8, 16};
 	int variants = 0;
@@ -115,11 +115,4 @@ static void every_variant_on_every_stream(void **state)
 				check_variant((rosa_isa)isa, kind, widths[w], (kind + w) % 3 ? UINT32_MAX : 3);
 	}
 	assert_true(variants >= 1);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {cmocka_unit_test(every_variant_on_every_stream)};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,8 +2,6 @@
  * Places of a text that grows, and what a layer gathers there, against plain loops: the chain by its definition, the
  * bits and the weights place by place; copies and saved images continue as the original does.
  */
-#include "rosatune.h"
-
 #include "rosa/finder.h"
 #include "rosa/layer.h"
 #include "support_test.h"
@@ -26,7 +24,7 @@ static uint8_t cut(int32_t length)
 static struct answer answer_make(const struct trial *delayed, const struct trial *plain)
 {
 	const size_t cells = plain->routes * plain->steps, steps = plain->steps;
-	struct answer answer = {must_alloc(LINKS * cells * sizeof(int32_t)), must_alloc(LINKS * cells)};
+	struct answer answer = {test_alloc(LINKS * cells * sizeof(int32_t)), test_alloc(LINKS * cells)};
 
 	for (size_t i = 0; i < cells; i++) {
 		answer.tau[i] = delayed->tau[i];
@@ -43,12 +41,6 @@ static struct answer answer_make(const struct trial *delayed, const struct trial
 		}
 	}
 	return answer;
-}
-
-static void answer_free(struct answer *answer)
-{
-	free(answer->tau);
-	free(answer->length);
 }
 
 static void expect_places(const struct trial *trial, const char *how, const struct answer *want, size_t first,
@@ -80,23 +72,20 @@ static void take_piece(const struct trial *trial, size_t first, size_t count, ui
 static void find(struct finder *finder, const char *how, const struct trial *trial, const struct answer *want,
 		 size_t first, size_t count, const uint16_t *piece, struct places *places)
 {
-	rosa_error err;
-
-	must(places_reserve(places, finder->links, trial->routes, count, &err), &err);
-	must(finder_find(finder, count, piece, piece, (struct past_control){READS_FOUND, 0}, places, &err), &err);
+	must(places_reserve(places, finder->links, trial->routes, count, &err));
+	must(finder_find(finder, count, piece, piece, (struct past_control){READS_FOUND, 0}, places, &err));
 	expect_places(trial, how, want, first, places);
 }
 
 /* In pieces; now and then the finder is replaced by its copy, or by what was saved of it. */
 static void check_finder(const struct trial *trial, const struct answer *want, size_t links)
 {
-	uint16_t *piece = must_alloc(trial->routes * trial->steps * sizeof(*piece));
+	uint16_t *piece = test_alloc(trial->routes * trial->steps * sizeof(*piece));
 	uint64_t state = trial->seed;
 	struct places places = {0};
 	struct finder finder;
-	rosa_error err;
 
-	must(finder_new(&finder, &trial->options, trial->routes, links, &err), &err);
+	must(finder_new(&finder, &trial->options, trial->routes, links, &err));
 	for (size_t first = 0, count; first < trial->steps; first += count) {
 		const size_t left = trial->steps - first, most = test_random(&state, 2) ? 3 : 2000;
 		void *image = NULL;
@@ -105,7 +94,7 @@ static void check_finder(const struct trial *trial, const struct answer *want, s
 		count = 1 + test_random(&state, left < most ? left : most);
 		take_piece(trial, first, count, piece);
 		if (test_random(&state, 8) == 0) {
-			must(finder_save(&finder, &image, &size, &err), &err);
+			must(finder_save(&finder, &image, &size, &err));
 			finder_free(&finder);
 			expect_status(
 			    "finder_load, cut short",
@@ -115,8 +104,7 @@ static void check_finder(const struct trial *trial, const struct answer *want, s
 			    "finder_load, other steps",
 			    finder_load(&finder, &trial->options, trial->routes, links, first + 1, image, size, &err),
 			    ROSA_EFORMAT, &err);
-			must(finder_load(&finder, &trial->options, trial->routes, links, first, image, size, &err),
-			     &err);
+			must(finder_load(&finder, &trial->options, trial->routes, links, first, image, size, &err));
 		}
 		find(&finder, "found", trial, want, first, count, piece, &places);
 		free(image);
@@ -124,7 +112,6 @@ static void check_finder(const struct trial *trial, const struct answer *want, s
 	assert_true(finder_bytes(&finder) > 0);
 	finder_free(&finder);
 	places_free(&places);
-	free(piece);
 }
 
 /* All at once, as training does it. */
@@ -134,12 +121,11 @@ static void check_lookup(const struct trial *trial, const struct answer *want, s
 	rosa_options options = trial->options;
 	struct places places = {0};
 	struct lookup lookup = {0};
-	rosa_error err;
 
-	must(rosa_workers_new(2, NULL, &options.workers, &err), &err);
-	must(lookup_reserve(&options, &shape, &lookup, &err), &err);
-	must(lookup_find(&options, NULL, NULL, trial->key, trial->key, &lookup, &err), &err);
-	must(places_reserve(&places, links, trial->routes, trial->steps, &err), &err);
+	must(rosa_workers_new(2, NULL, &options.workers, &err));
+	must(lookup_reserve(&options, &shape, &lookup, &err));
+	must(lookup_find(&options, NULL, NULL, trial->key, trial->key, &lookup, &err));
+	must(places_reserve(&places, links, trial->routes, trial->steps, &err));
 	assert_true(lookup_places(&lookup, 0, &places));
 	expect_places(trial, "looked up", want, 0, &places);
 	*(uint16_t *)lookup.read = (uint16_t)trial->steps;
@@ -151,7 +137,7 @@ static void check_lookup(const struct trial *trial, const struct answer *want, s
 
 /* With a seed for each sequence, what it draws does not depend on its place in the batch; nor does its chain, which
  * goes on from an explored place through what was found, not through what was explored. */
-static void test_seeds(void **state)
+TEST(test_seeds)
 {
 	enum { ROUTES = 2, STEPS = 200, CELLS = ROUTES * STEPS };
 	static uint16_t symbols[2 * CELLS];
@@ -161,19 +147,17 @@ static void test_seeds(void **state)
 	rosa_learning learning = ROSA_LEARNING_INIT;
 	struct lookup lookup[3];
 	uint64_t turn = 3;
-	rosa_error err;
 
 	memset(lookup, 0, sizeof(lookup));
 	options.bits = 3;
 	learning.explore = 0.5f;
-	must(rosa_workers_new(2, NULL, &options.workers, &err), &err);
+	must(rosa_workers_new(2, NULL, &options.workers, &err));
 	for (size_t i = 0; i < CELLS; i++)
 		symbols[i] = symbols[CELLS + i] = (uint16_t)test_random(&turn, 8);
 	for (int i = 0; i < 3; i++) {
-		must(lookup_reserve(&options, &shape, &lookup[i], &err), &err);
+		must(lookup_reserve(&options, &shape, &lookup[i], &err));
 		must(lookup_find(&options, i < 2 ? &learning : NULL, i < 2 ? seeds[i] : NULL, symbols, symbols,
-				 &lookup[i], &err),
-		     &err);
+				 &lookup[i], &err));
 	}
 	for (size_t link = 0; link < 2; link++) {
 		const uint16_t *one = (uint16_t *)lookup[0].read + 2 * link * CELLS,
@@ -202,12 +186,12 @@ static void make_equal(struct trial *trial)
 	trial_solve(trial);
 }
 
-static void test_chain(void **state)
+TEST(test_chain)
 {
 	static const size_t lengths[] = {1, 60, 300};
 	static const uint32_t delays[] = {0, 1, 7, 100};
 
-	for (size_t i = 0; i < test_rounds(30); i++) {
+	for (size_t i = 0, mark = test_mark(); i < test_rounds(30); i++, test_release(mark)) {
 		struct trial trial = {.options = ROSA_OPTIONS_INIT, .kind = (int)i, .seed = i, .routes = 1 + i % 3};
 		struct answer answer;
 
@@ -224,14 +208,11 @@ static void test_chain(void **state)
 		check_finder(&late, &answer, LINKS);
 		check_finder(&late, &answer, 1);
 		check_lookup(&late, &answer, LINKS);
-		answer_free(&answer);
-		trial_free(&trial);
-		trial_free(&late);
 	}
 }
 
 /* Kept places cross the border of a block. */
-static void test_blocks(void **state)
+TEST(test_blocks)
 {
 	struct trial trial = {.options = ROSA_OPTIONS_INIT, .kind = 1, .seed = 5, .routes = 2, .steps = 9000};
 	struct answer answer;
@@ -239,18 +220,16 @@ static void test_blocks(void **state)
 	trial.options.bits = 4;
 	trial_make(&trial);
 	memcpy(trial.query, trial.key, trial.routes * trial.steps * sizeof(*trial.key));
-	trial.tau = must_alloc(trial.routes * trial.steps * sizeof(*trial.tau));
-	trial.length = must_alloc(trial.routes * trial.steps * sizeof(*trial.length));
+	trial.tau = test_alloc(trial.routes * trial.steps * sizeof(*trial.tau));
+	trial.length = test_alloc(trial.routes * trial.steps * sizeof(*trial.length));
 	assert_int_equal(rosa_retrieve(&trial.options, trial.routes, trial.steps, trial.query, trial.key, trial.tau,
 				       trial.length, NULL, NULL),
 			 ROSA_OK);
 	answer = answer_make(&trial, &trial);
 	check_finder(&trial, &answer, LINKS);
-	answer_free(&answer);
-	trial_free(&trial);
 }
 
-static void test_controls(void **state)
+TEST(test_controls)
 {
 	struct trial trial = {.options = ROSA_OPTIONS_INIT, .kind = 2, .seed = 3, .routes = 2, .steps = 200};
 	struct places found = {0}, random = {0}, again = {0}, nothing = {0};
@@ -282,7 +261,6 @@ static void test_controls(void **state)
 	assert_true(moved > trial.steps);
 	for (size_t i = 0; i < 4; i++)
 		places_free(all[i]);
-	trial_free(&trial);
 }
 
 /* ------------------------------------------------------------------------------------------------------- values -- */
@@ -290,22 +268,21 @@ static void test_controls(void **state)
 static void check_values(size_t channels, size_t steps)
 {
 	const size_t words = bit_words(channels), spare = words * 64 - channels;
-	uint64_t state = channels, *rows = must_alloc(steps * words * sizeof(*rows));
-	char *image = must_alloc(values_image_bytes(channels, steps) + 1);
+	uint64_t state = channels, *rows = test_alloc(steps * words * sizeof(*rows));
+	char *image = test_alloc(values_image_bytes(channels, steps) + 1);
 	struct values values, other;
-	rosa_error err;
 
 	for (size_t i = 0; i < steps * words; i++)
 		rows[i] = test_random(&state, UINT64_MAX) >> (i % words == words - 1 ? spare : 0);
 	values_init(&values, channels);
 	for (size_t first = 0, count; first < steps; first += count) {
 		count = 1 + test_random(&state, steps - first);
-		must(values_append(&values, count, rows + first * words, &err), &err);
+		must(values_append(&values, count, rows + first * words, &err));
 	}
 	assert_true(values_bytes(&values) >= values_image_bytes(channels, steps));
 	/* the image is not aligned */
 	values_save(&values, image + 1);
-	must(values_load(&other, channels, steps, image + 1, &err), &err);
+	must(values_load(&other, channels, steps, image + 1, &err));
 	for (int loaded = 0; loaded < 2; loaded++) {
 		const struct value_rows kept = values_rows(loaded ? &other : &values);
 
@@ -318,11 +295,9 @@ static void check_values(size_t channels, size_t steps)
 		      spare ? ROSA_EFORMAT : ROSA_OK, &err);
 	values_free(&other);
 	values_free(&values);
-	free(image);
-	free(rows);
 }
 
-static void test_values(void **state)
+TEST(test_values)
 {
 	check_values(48, 10);
 	check_values(64, 5000);
@@ -335,7 +310,7 @@ static void check_gather(size_t channels, size_t steps, size_t sources, const si
 			 const size_t *source_links, bool gain)
 {
 	const size_t words = bit_words(channels), spare = words * 64 - channels, past = 2 * steps;
-	uint64_t state = channels + steps, *value = must_alloc(past * words * sizeof(*value));
+	uint64_t state = channels + steps, *value = test_alloc(past * words * sizeof(*value));
 	const uint64_t *const blocks[] = {value};
 	const struct value_rows rows = {blocks, VALUES_WHOLE, words};
 	struct places places[3] = {{0}};
@@ -366,14 +341,14 @@ static void check_gather(size_t channels, size_t steps, size_t sources, const si
 		}
 	}
 	weights.links = links;
-	gains = must_alloc(row * ROSA_GAINS * sizeof(*gains));
+	gains = test_alloc(row * ROSA_GAINS * sizeof(*gains));
 	for (size_t i = 0; i < row * ROSA_GAINS; i++)
 		gains[i] = (float)(1 + test_random(&state, 1000)) / 500;
 	weights.gain = gain ? gains : NULL;
 	assert_int_equal(layer_room_bits(&setup, &weights, steps), links * steps * words);
 	assert_int_equal(layer_room_weights(&weights, steps), row * steps);
-	room = (struct rosa_room){must_alloc(links * steps * words * sizeof(uint64_t)),
-				  must_alloc(row * steps * sizeof(float))};
+	room = (struct rosa_room){test_alloc(links * steps * words * sizeof(uint64_t)),
+				  test_alloc(row * steps * sizeof(float))};
 	reads = layer_gather(&setup, &weights, sources, given, &rows, &room);
 	assert_int_equal(reads.links, links);
 	row = links = 0;
@@ -395,27 +370,13 @@ static void check_gather(size_t channels, size_t steps, size_t sources, const si
 				}
 	for (size_t s = 0; s < sources; s++)
 		places_free(&places[s]);
-	free(room.bits);
-	free(room.weight);
-	free(gains);
-	free(value);
 	rosa_workers_free(workers);
 }
 
-static void test_gather(void **state)
+TEST(test_gather)
 {
 	check_gather(48, 1, 1, (const size_t[]){3}, (const size_t[]){1}, false);
 	check_gather(30, 70, 1, (const size_t[]){10}, (const size_t[]){1}, true);
 	check_gather(130, 20, 2, (const size_t[]){1, 26}, (const size_t[]){4, 1}, true);
 	check_gather(576, 300, 3, (const size_t[]){1, 36, 36}, (const size_t[]){4, 2, 1}, true);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_chain),    cmocka_unit_test(test_seeds),  cmocka_unit_test(test_blocks),
-	    cmocka_unit_test(test_controls), cmocka_unit_test(test_values), cmocka_unit_test(test_gather),
-	};
-
-	return cmocka_run_group_tests_name("places", tests, NULL, NULL);
 }

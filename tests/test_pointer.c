@@ -60,12 +60,11 @@ static void check_same(const struct pointer_links *a, const struct pointer_links
 #define STEPS 600
 #define TOP   ((size_t)1 << 20) /* ids are below */
 
-static void finds_what_the_definition_says(void **state)
+TEST(finds_what_the_definition_says)
 {
 	static struct pointer_links found[STEPS];
 	uint32_t tokens[STEPS];
 	size_t links = 0, chains = 0, at_rest = 0;
-	rosa_error error;
 
 	for (size_t trial = 0; trial < 24; trial++) {
 		const uint32_t alphabet = trial % 3 == 0 ? 2 : trial % 3 == 1 ? 9 : 60;
@@ -77,12 +76,12 @@ static void finds_what_the_definition_says(void **state)
 			tokens[t] = t > 400 && trial % 2
 					? tokens[t - 350]
 					: (uint32_t)TOP - 1u - (uint32_t)(draw(5, trial, t) % alphabet);
-		must(pointer_past_new(&pointer, TOP, &past, &error), &error);
+		must(pointer_past_new(&pointer, TOP, &past, &err));
 		for (size_t t = 0; t < STEPS;) {
 			size_t some = 1 + draw(6, trial, t) % 40;
 
 			some = some < STEPS - t ? some : STEPS - t;
-			must(pointer_past_add(past, tokens + t, some, found + t, &error), &error);
+			must(pointer_past_add(past, tokens + t, some, found + t, &err));
 			t += some;
 		}
 		assert_int_equal(pointer_past_steps(past), STEPS);
@@ -96,24 +95,24 @@ static void finds_what_the_definition_says(void **state)
 			at_rest += expected.count == 0;
 		}
 		/* back, and on with other tokens */
-		must(pointer_past_rewind(past, 300, &error), &error);
+		must(pointer_past_rewind(past, 300, &err));
 		for (size_t t = 300; t < STEPS; t++)
 			tokens[t] = tokens[STEPS - t];
-		must(pointer_past_add(past, tokens + 300, STEPS - 300, NULL, &error), &error);
-		must(pointer_past_rewind(past, 450, &error), &error);
-		must(pointer_past_add(past, tokens + 450, STEPS - 450, found + 450, &error), &error);
+		must(pointer_past_add(past, tokens + 300, STEPS - 300, NULL, &err));
+		must(pointer_past_rewind(past, 450, &err));
+		must(pointer_past_add(past, tokens + 450, STEPS - 450, found + 450, &err));
 		for (size_t t = 450; t < STEPS; t++) {
 			const struct pointer_links expected = brute_links(tokens, (int32_t)t, &pointer);
 
 			check_same(&found[t], &expected);
 		}
-		assert_int_equal(pointer_past_rewind(past, STEPS + 1, &error), ROSA_EINVAL);
+		assert_int_equal(pointer_past_rewind(past, STEPS + 1, &err), ROSA_EINVAL);
 		tokens[0] = TOP;
-		must_fail(pointer_past_add(past, tokens, 1, NULL, &error), ROSA_EINVAL, &error, "1048576");
+		must_fail(pointer_past_add(past, tokens, 1, NULL, &err), ROSA_EINVAL, "1048576");
 		pointer_past_free(past);
 	}
 	pointer_past *none;
-	assert_int_equal(pointer_past_new(&(struct pointer){.links = 1}, TOP + 1, &none, &error), ROSA_EINVAL);
+	assert_int_equal(pointer_past_new(&(struct pointer){.links = 1}, TOP + 1, &none, &err), ROSA_EINVAL);
 	assert_null(none);
 	assert_true(links > 10000 && chains > 3000 && at_rest > 500);
 }
@@ -126,33 +125,32 @@ static void add_long_text(bool contexts)
 	struct pointer_links *whole = calloc(LONG, sizeof(*whole)), one;
 	uint32_t *tokens = calloc(LONG, sizeof(*tokens));
 	pointer_past *past;
-	rosa_error error;
 
 	assert_true(whole && tokens);
 	for (size_t t = 0; t < LONG; t++)
 		tokens[t] = (uint32_t)(draw(9, 0, t) % 30);
-	must(pointer_past_new(&pointer, 30, &past, &error), &error);
-	must(pointer_past_add(past, tokens, LONG, whole, &error), &error);
+	must(pointer_past_new(&pointer, 30, &past, &err));
+	must(pointer_past_add(past, tokens, LONG, whole, &err));
 	pointer_past_free(past);
-	must(pointer_past_new(&pointer, 30, &past, &error), &error);
+	must(pointer_past_new(&pointer, 30, &past, &err));
 	for (size_t t = 0; t < LONG; t++) {
-		must(pointer_past_add(past, &tokens[t], 1, &one, &error), &error);
+		must(pointer_past_add(past, &tokens[t], 1, &one, &err));
 		check_same(&one, &whole[t]);
 		assert_memory_equal(&one, &whole[t], contexts ? sizeof(one) : 0);
 	}
 	assert_int_equal(pointer_past_steps(past), LONG);
 	assert_true(pointer_past_bytes(past) > LONG * 9);
-	must(pointer_past_rewind(past, 10, &error), &error);
-	must(pointer_past_add(past, tokens + 10, LONG - 11, NULL, &error), &error);
-	must(pointer_past_add(past, tokens + LONG - 1, 1, &one, &error), &error);
+	must(pointer_past_rewind(past, 10, &err));
+	must(pointer_past_add(past, tokens + 10, LONG - 11, NULL, &err));
+	must(pointer_past_add(past, tokens + LONG - 1, 1, &one, &err));
 	check_same(&one, &whole[LONG - 1]);
-	assert_int_equal(pointer_past_add(past, &(uint32_t){30}, 1, NULL, &error), ROSA_EINVAL);
+	assert_int_equal(pointer_past_add(past, &(uint32_t){30}, 1, NULL, &err), ROSA_EINVAL);
 	pointer_past_free(past);
 	free(whole);
 	free(tokens);
 }
 
-static void adds_long_texts_at_once(void **state)
+TEST(adds_long_texts_at_once)
 {
 	add_long_text(false);
 	add_long_text(true);
@@ -234,7 +232,7 @@ static void plain_mixture(const struct pointer *pointer, const struct pointer_li
 		p[x] /= 1 + weights;
 }
 
-static void mixes_as_the_equation_says(void **state)
+TEST(mixes_as_the_equation_says)
 {
 	for (uint64_t trial = 0; trial < 400; trial++) {
 		const struct pointer pointer = drawn_pointer(trial);
@@ -275,7 +273,7 @@ static void mixes_as_the_equation_says(void **state)
 }
 
 /* Weights and logits at the ends of their ranges give numbers. */
-static void survives_extremes(void **state)
+TEST(survives_extremes)
 {
 	struct pointer pointer = {.links = 3, .confident = true};
 	struct pointer_links found = {.count = 3, .length = {1, 200, 255}, .token = {0, 1, 0}};
@@ -305,17 +303,16 @@ static void survives_extremes(void **state)
 
 /* --------------------------------------------------------------------------------------------------------- file -- */
 
-static void reads_what_it_wrote(void **state)
+TEST_WITH(reads_what_it_wrote, folder_enter, folder_leave)
 {
 	const struct folder *folder = *state;
-	rosa_error error;
 
 	for (uint64_t trial = 0; trial < 20; trial++) {
 		const struct pointer written = drawn_pointer(trial);
 		struct pointer read;
 
-		must(pointer_save(folder->file, &written, NULL, &error), &error);
-		must(pointer_load(folder->file, &read, &error), &error);
+		must(pointer_save(folder->file, &written, NULL, &err));
+		must(pointer_load(folder->file, &read, &err));
 		assert_int_equal(read.delay, written.delay);
 		assert_int_equal(read.links, written.links);
 		assert_int_equal(read.confident, written.confident);
@@ -329,26 +326,25 @@ static void reads_what_it_wrote(void **state)
 }
 
 /* A folder stands for the file in it. */
-static void looks_into_folders(void **state)
+TEST_WITH(looks_into_folders, folder_enter, folder_leave)
 {
 	const struct folder *folder = *state;
 	const struct pointer written = drawn_pointer(3);
 	struct pointer read;
-	rosa_error error;
 	char path[128];
 
-	assert_int_not_equal(pointer_load(folder->path, &read, &error), ROSA_OK);
-	assert_non_null(strstr(error.message, POINTER_FILE));
+	assert_int_not_equal(pointer_load(folder->path, &read, &err), ROSA_OK);
+	must_say(POINTER_FILE);
 	snprintf(path, sizeof(path), "%s/" POINTER_FILE, folder->path);
-	must(pointer_save(path, &written, NULL, &error), &error);
-	must(pointer_load(folder->path, &read, &error), &error);
+	must(pointer_save(path, &written, NULL, &err));
+	must(pointer_load(folder->path, &read, &err));
 	assert_memory_equal(read.theta, written.theta, sizeof(read.theta));
 	assert_int_equal(unlink(path), 0);
 }
 
 #define ROW "[0,0,0,0,0,0,0,0,0,0,0,0,0]"
 
-static void refuses_what_is_wrong(void **state)
+TEST(refuses_what_is_wrong)
 {
 	static const struct {
 		const char *text, *said;
@@ -379,33 +375,17 @@ static void refuses_what_is_wrong(void **state)
 	};
 	static const char good[] = "{\"format\": 1, \"delay\": 256, \"links\": 1, \"theta\": [" ROW "]}";
 	struct pointer pointer;
-	rosa_error error;
 
 	for (size_t i = 0; i < COUNT(wrong); i++) {
-		error.message[0] = '\0';
-		assert_int_not_equal(pointer_parse(wrong[i].text, strlen(wrong[i].text), "p.json", &pointer, &error),
+		err.message[0] = '\0';
+		assert_int_not_equal(pointer_parse(wrong[i].text, strlen(wrong[i].text), "p.json", &pointer, &err),
 				     ROSA_OK);
-		if (!strstr(error.message, wrong[i].said) || !strstr(error.message, "p.json"))
-			fail_msg("%s: %s", wrong[i].text, error.message);
+		if (!strstr(err.message, wrong[i].said) || !strstr(err.message, "p.json"))
+			fail_msg("%s: %s", wrong[i].text, err.message);
 		assert_int_equal(pointer.links, 0);
 	}
-	must(pointer_parse(good, strlen(good), "p.json", &pointer, &error), &error);
+	must(pointer_parse(good, strlen(good), "p.json", &pointer, &err));
 	assert_int_equal(pointer.delay, 256);
-	assert_int_not_equal(pointer_load("/nowhere/p.json", &pointer, &error), ROSA_OK);
-	assert_non_null(strstr(error.message, "/nowhere/p.json"));
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(finds_what_the_definition_says),
-	    cmocka_unit_test(adds_long_texts_at_once),
-	    cmocka_unit_test(mixes_as_the_equation_says),
-	    cmocka_unit_test(survives_extremes),
-	    cmocka_unit_test_setup_teardown(reads_what_it_wrote, folder_enter, folder_leave),
-	    cmocka_unit_test_setup_teardown(looks_into_folders, folder_enter, folder_leave),
-	    cmocka_unit_test(refuses_what_is_wrong),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	assert_int_not_equal(pointer_load("/nowhere/p.json", &pointer, &err), ROSA_OK);
+	must_say("/nowhere/p.json");
 }

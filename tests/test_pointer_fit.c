@@ -21,7 +21,6 @@ static void draw_positions(const struct pointer *pointer, size_t count, uint64_t
 		float logits[WORDS], mixed[WORDS];
 		double left = share_of(seed, n, 1), greatest, sum;
 		uint32_t target = 0;
-		rosa_error error;
 
 		for (size_t x = 0; x < WORDS; x++)
 			mixed[x] = logits[x] = (float)(6 * share_of(seed, n, 10 + x));
@@ -40,7 +39,7 @@ static void draw_positions(const struct pointer *pointer, size_t count, uint64_t
 		while (target + 1 < WORDS && (left -= exp((double)mixed[target] - sum)) > 0)
 			target++;
 		const struct pointer_sample sample = pointer_sample(&found, logits, WORDS, target);
-		assert_int_equal(pointer_positions_add(positions, &sample, n % 7 == 0, &error), ROSA_OK);
+		assert_int_equal(pointer_positions_add(positions, &sample, n % 7 == 0, &err), ROSA_OK);
 	}
 }
 
@@ -63,7 +62,7 @@ static struct pointer known_pointer(bool confident)
 	return pointer;
 }
 
-static void gives_the_weights_back(void **state)
+TEST(gives_the_weights_back)
 {
 	for (int confident = 0; confident < 2; confident++) {
 		const struct pointer known = known_pointer(confident);
@@ -71,10 +70,9 @@ static void gives_the_weights_back(void **state)
 		struct pointer_fitted fitted = {
 		    .pointer = {.delay = 5, .links = 2, .confident = known.confident, .agreeing = known.agreeing}};
 		struct pointer_losses truth;
-		rosa_error error;
 
 		draw_positions(&known, 60000, 3, &positions);
-		assert_int_equal(pointer_fit_and_judge(&positions, &fitted, NULL, NULL, &error), ROSA_OK);
+		assert_int_equal(pointer_fit_and_judge(&positions, &fitted, NULL, NULL, &err), ROSA_OK);
 		truth = pointer_judge(&positions, fitted.fitted, positions.count, &known);
 		assert_int_equal(fitted.fitted, 48000);
 		assert_int_equal(fitted.before.count, 12000);
@@ -108,19 +106,18 @@ static void gives_the_weights_back(void **state)
 		/* and the same again, bit for bit */
 		struct pointer_fitted again = {
 		    .pointer = {.delay = 5, .links = 2, .confident = known.confident, .agreeing = known.agreeing}};
-		assert_int_equal(pointer_fit_and_judge(&positions, &again, NULL, NULL, &error), ROSA_OK);
+		assert_int_equal(pointer_fit_and_judge(&positions, &again, NULL, NULL, &err), ROSA_OK);
 		assert_memory_equal(again.pointer.theta, fitted.pointer.theta, sizeof(again.pointer.theta));
 		pointer_positions_free(&positions);
 	}
 }
 
 /* The slopes of a pointer by contexts come back too. */
-static void gives_features_back(void **state)
+TEST(gives_features_back)
 {
 	struct pointer known = {.delay = 5, .links = POINTER_LINKS, .contexts = true};
 	struct pointer_positions positions = {0};
 	struct pointer_fitted fitted = {.pointer = known};
-	rosa_error error;
 
 	for (size_t l = 0; l < POINTER_LENGTHS; l++)
 		known.theta[0][l] = -1 + 0.5 * (double)l;
@@ -129,7 +126,7 @@ static void gives_features_back(void **state)
 	known.feature[FEATURE_SHARE] = 0.8;
 	known.feature[FEATURE_ALIGNMENT] = 1;
 	draw_positions(&known, 30000, 8, &positions);
-	assert_int_equal(pointer_fit_and_judge(&positions, &fitted, NULL, NULL, &error), ROSA_OK);
+	assert_int_equal(pointer_fit_and_judge(&positions, &fitted, NULL, NULL, &err), ROSA_OK);
 	const double truth = pointer_judge(&positions, fitted.fitted, positions.count, &known).all;
 	assert_true(fitted.after.all < fitted.before.all - 0.1);
 	assert_true(fabs(fitted.after.all - truth) < 0.003);
@@ -149,13 +146,12 @@ static void gives_features_back(void **state)
 	pointer_positions_free(&positions);
 }
 
-static void judges_far_and_rest_apart(void **state)
+TEST(judges_far_and_rest_apart)
 {
 	const struct pointer known = known_pointer(true);
 	struct pointer_positions positions = {0};
 	struct pointer_losses losses;
 	double sums[2] = {0, 0};
-	rosa_error error;
 
 	draw_positions(&known, 700, 4, &positions);
 	for (size_t n = 100; n < 700; n++)
@@ -166,17 +162,6 @@ static void judges_far_and_rest_apart(void **state)
 	assert_true(fabs(losses.all - (sums[0] + sums[1]) / 600) < 1e-12);
 	assert_true(isnan(pointer_judge(&positions, 1, 2, NULL).far));
 	struct pointer_fitted fitted = {.pointer = known};
-	must_fail(pointer_fit_and_judge(&positions, &fitted, NULL, NULL, &error), ROSA_EINVAL, &error, "700 positions");
+	must_fail(pointer_fit_and_judge(&positions, &fitted, NULL, NULL, &err), ROSA_EINVAL, "700 positions");
 	pointer_positions_free(&positions);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(gives_the_weights_back),
-	    cmocka_unit_test(gives_features_back),
-	    cmocka_unit_test(judges_far_and_rest_apart),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -59,7 +59,7 @@ static void fill_sticky(float *x, size_t steps, size_t channels, size_t bits, ui
 
 static void *narrowed(rosa_dtype dtype, const float *x, size_t count)
 {
-	void *narrow = must_alloc(count * sizeof(float));
+	void *narrow = test_alloc(count * sizeof(float));
 
 	activations_store(narrow, dtype, x, 0, count);
 	return narrow;
@@ -67,13 +67,12 @@ static void *narrowed(rosa_dtype dtype, const float *x, size_t count)
 
 static double *widened(rosa_dtype dtype, const void *x, size_t count)
 {
-	float *wide = must_alloc(count * sizeof(*wide));
-	double *numbers = must_alloc(count * sizeof(*numbers));
+	float *wide = test_alloc(count * sizeof(*wide));
+	double *numbers = test_alloc(count * sizeof(*numbers));
 
 	activations_load(wide, dtype, x, 0, count);
 	for (size_t i = 0; i < count; i++)
 		numbers[i] = wide[i];
-	free(wide);
 	return numbers;
 }
 
@@ -86,21 +85,20 @@ static void make_arrays(struct setting *s, struct arrays *a)
 
 	a->channels = s->routes * bits;
 	a->cells = s->batch * s->steps * a->channels;
-	x = must_alloc(a->cells * sizeof(*x));
+	x = test_alloc(a->cells * sizeof(*x));
 	for (size_t i = 0; i < COUNT(into); i++) {
 		for (size_t b = 0; b < s->batch; b++)
 			fill_sticky(x + b * s->steps * a->channels, s->steps, a->channels, bits, &state);
 		*into[i] = narrowed(s->dtype, x, a->cells);
 	}
-	free(x);
-	a->e0 = must_alloc(a->channels * sizeof(*a->e0));
-	a->e1 = must_alloc(a->channels * sizeof(*a->e1));
+	a->e0 = test_alloc(a->channels * sizeof(*a->e0));
+	a->e1 = test_alloc(a->channels * sizeof(*a->e1));
 	for (size_t c = 0; c < a->channels; c++) {
 		a->e0[c] = (float)random_number(&state);
 		a->e1[c] = (float)random_number(&state);
 	}
-	a->gq = must_alloc(a->cells * sizeof(*a->gq));
-	a->gk = must_alloc(a->cells * sizeof(*a->gk));
+	a->gq = test_alloc(a->cells * sizeof(*a->gq));
+	a->gk = test_alloc(a->cells * sizeof(*a->gk));
 	snprintf(
 	    s->text, sizeof(s->text),
 	    "%s, credit %s, slope %g, suffix %g, %s, batch %zu, %zu steps, %zu routes of %d bits, fold %d, seed %llu",
@@ -108,18 +106,6 @@ static void make_arrays(struct setting *s, struct arrays *a)
 	    s->learning.credit == ROSA_CREDIT_ALL ? "all" : "route", (double)s->learning.slope,
 	    (double)s->learning.suffix, s->dtype == ROSA_FLOAT32 ? "float32" : "bfloat16", s->batch, s->steps,
 	    s->routes, s->bits, s->fold, (unsigned long long)s->seed);
-}
-
-static void free_arrays(struct arrays *a)
-{
-	free(a->q);
-	free(a->k);
-	free(a->v);
-	free(a->gy);
-	free(a->e0);
-	free(a->e1);
-	free(a->gq);
-	free(a->gk);
 }
 
 /* Returns the size of theta, to judge small errors by. */
@@ -148,10 +134,6 @@ static double solve(const struct setting *s, struct arrays *a)
 
 		qk_oracle(&c, a->gq + b * entry, a->gk + b * entry);
 	}
-	free(q);
-	free(k);
-	free(theta);
-	free(p);
 	return size;
 }
 
@@ -203,7 +185,6 @@ static void expect_close(const struct setting *s, const char *what, const void *
 			fail_msg("%s: %s[%zu] is %.9g, want %.9g, the greatest being %.9g", s->text, what, i, found[i],
 				 want[i], most);
 	}
-	free(found);
 }
 
 static void check(struct setting *s)
@@ -219,8 +200,8 @@ static void check(struct setting *s)
 	size = solve(s, &a);
 	bytes = a.cells * activation_size(s->dtype);
 	for (int i = 0; i < 2; i++) {
-		gq[i] = must_alloc(bytes);
-		gk[i] = must_alloc(bytes);
+		gq[i] = test_alloc(bytes);
+		gk[i] = test_alloc(bytes);
 	}
 	assert_int_equal(run_rule(s, &a, 1, gq[0], gk[0], NULL, best, NULL), ROSA_OK);
 	expect_close(s, "gq", gq[0], a.gq, a.cells, size);
@@ -228,7 +209,6 @@ static void check(struct setting *s)
 	for (size_t i = 0; i < COUNT(threads); i++) {
 		const rosa_isa isa =
 		    rosa_isa_available((rosa_isa)(i % ROSA_ISA_COUNT)) ? (rosa_isa)(i % ROSA_ISA_COUNT) : best;
-		rosa_error err;
 
 		memset(gq[1], 0xa5, bytes);
 		memset(gk[1], 0xa5, bytes);
@@ -245,11 +225,6 @@ static void check(struct setting *s)
 	assert_int_equal(run_rule(s, &a, 2, NULL, NULL, NULL, best, NULL), ROSA_OK);
 	assert_memory_equal(gq[0], gq[1], bytes);
 	assert_memory_equal(gk[0], gk[1], bytes);
-	for (int i = 0; i < 2; i++) {
-		free(gq[i]);
-		free(gk[i]);
-	}
-	free_arrays(&a);
 }
 
 static const size_t grid_steps[] = {1, 2, 3, 5, 17, 63, 64, 65, 127, 128, 129, 200, 300};
@@ -260,7 +235,7 @@ static void check_rule(rosa_qk_grad rule)
 {
 	const size_t rounds = test_rounds(96);
 
-	for (uint64_t i = 0; i < rounds; i++) {
+	for (uint64_t i = 0, mark = test_mark(); i < rounds; i++, test_release(mark)) {
 		uint64_t turn = i * 77 + 5;
 		struct setting s = {.learning = ROSA_LEARNING_INIT, .seed = i};
 
@@ -280,18 +255,18 @@ static void check_rule(rosa_qk_grad rule)
 	}
 }
 
-static void test_linear(void **state)
+TEST(test_linear)
 {
 	check_rule(ROSA_QK_LINEAR);
 }
 
-static void test_soft(void **state)
+TEST(test_soft)
 {
 	check_rule(ROSA_QK_SOFT);
 }
 
 /* More chunks than the grid has: short sequences of many channels and long ones of few are summed in different ways. */
-static void test_longer(void **state)
+TEST(test_longer)
 {
 	static const size_t routes[] = {2, 10};
 
@@ -308,7 +283,7 @@ static void test_longer(void **state)
 }
 
 /* Whatever piece of memory is missing, the call says so, and nothing is lost. */
-static void test_short_of_memory(void **state)
+TEST(test_short_of_memory)
 {
 	for (int i = 0; i < 4; i++) {
 		struct setting s = {.learning = ROSA_LEARNING_INIT, .seed = 1, .batch = 2, .steps = 70, .routes = 5};
@@ -322,12 +297,10 @@ static void test_short_of_memory(void **state)
 		s.learning.credit = i % 2 ? ROSA_CREDIT_ROUTE : ROSA_CREDIT_ALL;
 		s.bits = 3;
 		make_arrays(&s, &a);
-		g = must_alloc(2 * a.cells * sizeof(float));
+		g = test_alloc(2 * a.cells * sizeof(float));
 		test_memory_init(&memory);
 		allocator = test_memory_allocator(&memory);
 		for (long from = 0; status; from++) {
-			rosa_error err;
-
 			test_memory_arm(&memory, from, 1);
 			status = run_rule(&s, &a, 2, g, (float *)g + a.cells, &allocator, rosa_isa_best(), &err);
 			assert_int_equal(memory.blocks, 0);
@@ -336,19 +309,5 @@ static void test_short_of_memory(void **state)
 			else
 				assert_true(from > 3 && memory.refused == 0);
 		}
-		free(g);
-		free_arrays(&a);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_linear),
-	    cmocka_unit_test(test_soft),
-	    cmocka_unit_test(test_longer),
-	    cmocka_unit_test(test_short_of_memory),
-	};
-
-	return cmocka_run_group_tests_name("qk", tests, NULL, NULL);
 }

@@ -24,10 +24,9 @@ static uint32_t brute_distance(const uint32_t *x, size_t t)
 	return 0;
 }
 
-static void finds_the_last_occurrence(void **state)
+TEST(finds_the_last_occurrence)
 {
 	uint32_t tokens[700], distance[700];
-	rosa_error error;
 	size_t found = 0, none = 0;
 
 	for (uint32_t alphabet = 1; alphabet <= 40; alphabet += 3) {
@@ -35,7 +34,7 @@ static void finds_the_last_occurrence(void **state)
 			for (size_t t = 0; t < count; t++)
 				tokens[t] = (uint32_t)(draw(7, alphabet, t) % alphabet) * 1000003u;
 			memset(distance, 0xaa, sizeof(distance));
-			assert_int_equal(far_distances(tokens, count, distance, &error), ROSA_OK);
+			assert_int_equal(far_distances(tokens, count, distance, &err), ROSA_OK);
 			for (size_t t = 0; t < count; t++) {
 				assert_int_equal(distance[t], brute_distance(tokens, t));
 				*(distance[t] ? &found : &none) += 1;
@@ -47,7 +46,7 @@ static void finds_the_last_occurrence(void **state)
 
 /* -------------------------------------------------------------------------------------------------------- sums -- */
 
-static void sums_far_tokens_apart(void **state)
+TEST(sums_far_tokens_apart)
 {
 	const double losses[] = {9, 9, 1, 2, 4, 8};
 	const uint32_t distance[] = {0, 5, 0, 3, 4, 7};
@@ -66,7 +65,7 @@ static void sums_far_tokens_apart(void **state)
 	assert_true(isnan(recall_means(&(struct recall_sums){0}).far));
 }
 
-static void errs_over_books(void **state)
+TEST(errs_over_books)
 {
 	/* Means 1 and 3 of equally long books: the mean is 2, its standard error 1. */
 	const struct recall_sums books[] = {{.far = 10, .far_count = 10}, {.far = 30, .far_count = 10}, {.far = 0}};
@@ -128,7 +127,7 @@ static uint8_t best_tokens(const struct pointer_links *links, const float *row, 
 	return (uint8_t)((token == plain ? SCORED_LIKELIEST : 0) | (token == mixed ? SCORED_MIXED_LIKELIEST : 0));
 }
 
-static void scores_like_the_logits(void **state)
+TEST(scores_like_the_logits)
 {
 	const struct tiny_model tiny = TINY_MODEL;
 	const struct decoder_options options = {.window = 8, .sinks = 2, .chunk = 16};
@@ -138,7 +137,6 @@ static void scores_like_the_logits(void **state)
 	rosa_workers *workers;
 	decoder *decoder;
 	sequence *sequence;
-	rosa_error error;
 	uint32_t tokens[3][STEPS];
 	const size_t counts[3] = {STEPS, 1, 33};
 	double expected[3][STEPS] = {{0}}, losses[3][STEPS], expected_mixed[3][STEPS] = {{0}}, mixed[3][STEPS];
@@ -155,22 +153,22 @@ static void scores_like_the_logits(void **state)
 	}
 	assert_true(mkstemp(path) >= 0);
 	tiny_model_save(&tiny, path);
-	must(checkpoint_open(path, &checkpoint, &error), &error);
-	must(rosa_workers_new(2, NULL, &workers, &error), &error);
-	must(cpu_backend_new(workers, &backend, &error), &error);
-	must(decoder_new(&checkpoint, NULL, &options, backend, workers, &decoder, &error), &error);
+	must(checkpoint_open(path, &checkpoint, &err));
+	must(rosa_workers_new(2, NULL, &workers, &err));
+	must(cpu_backend_new(workers, &backend, &err));
+	must(decoder_new(&checkpoint, NULL, &options, backend, workers, &decoder, &err));
 	const size_t vocabulary = decoder_vocabulary(decoder);
-	logits = must_alloc(STEPS * vocabulary * sizeof(*logits));
+	logits = test_alloc(STEPS * vocabulary * sizeof(*logits));
 	for (size_t i = 0; i < 3; i++) {
 		for (size_t t = 0; t < counts[i]; t++)
 			tokens[i][t] = (uint32_t)(draw(3, i, t) % (i ? vocabulary : 5));
 		pointer_past *past;
-		must(pointer_past_new(&pointer, vocabulary, &past, &error), &error);
-		must(pointer_past_add(past, tokens[i], counts[i], links, &error), &error);
+		must(pointer_past_new(&pointer, vocabulary, &past, &err));
+		must(pointer_past_add(past, tokens[i], counts[i], links, &err));
 		pointer_past_free(past);
-		must(sequence_new(decoder, &sequence, &error), &error);
+		must(sequence_new(decoder, &sequence, &err));
 		struct piece piece = {sequence, tokens[i], counts[i], LOGITS_ALL, logits};
-		must(decoder_read(decoder, 1, &piece, NULL, NULL, &error), &error);
+		must(decoder_read(decoder, 1, &piece, NULL, NULL, &err));
 		sequence_free(sequence);
 		/* the last token, which nothing depends on, is the likeliest */
 		for (uint32_t v = 0; i == 2 && v < vocabulary; v++) {
@@ -208,7 +206,7 @@ static void scores_like_the_logits(void **state)
 				for (size_t t = 0; t < STEPS; t++)
 					losses[i][t] = mixed[i][t] = -1;
 			}
-			must(score_texts(&scoring, texts, 3, count_ticks, seen, &error), &error);
+			must(score_texts(&scoring, texts, 3, count_ticks, seen, &err));
 			assert_int_equal(score_tokens(texts, 3), STEPS - 1 + 32);
 			assert_int_equal(seen[1], STEPS - 1 + 32);
 			for (size_t i = 0; i < 3; i++) {
@@ -226,11 +224,11 @@ static void scores_like_the_logits(void **state)
 							 t < first || t >= counts[i] ? 4 : best[i][t] & seen_flags);
 				}
 			}
-			assert_int_equal(score_texts(&scoring, texts, 3, stop_at_once, NULL, &error), ROSA_ECANCELLED);
+			assert_int_equal(score_texts(&scoring, texts, 3, stop_at_once, NULL, &err), ROSA_ECANCELLED);
 		}
 	}
 	const struct scoring bad = {decoder, workers, 0, 1, NULL, 0};
-	assert_int_equal(score_texts(&bad, NULL, 0, NULL, NULL, &error), ROSA_EINVAL);
+	assert_int_equal(score_texts(&bad, NULL, 0, NULL, NULL, &err), ROSA_EINVAL);
 
 	/* What texts begin with is read once, and changes nothing. */
 	for (size_t shared = 1; shared <= 20; shared += 19) {
@@ -251,7 +249,7 @@ static void scores_like_the_logits(void **state)
 				    (struct scored_text){tokens[i], STEPS - 7 * i, losses[i], mixed[i], NULL, NULL};
 			memset(losses, 0, sizeof(losses));
 			memset(mixed, 0, sizeof(mixed));
-			must(score_texts(&scoring, texts, 3, count_ticks, seen, &error), &error);
+			must(score_texts(&scoring, texts, 3, count_ticks, seen, &err));
 			assert_int_equal(seen[0], seen[1]);
 			assert_int_equal(seen[1], score_tokens(texts, 3) - shared * (batch == 1   ? 0
 										     : batch == 2 ? 1
@@ -261,29 +259,16 @@ static void scores_like_the_logits(void **state)
 			memset(losses, 0, sizeof(losses));
 			memset(mixed, 0, sizeof(mixed));
 			scoring.shared = 0;
-			must(score_texts(&scoring, texts, 3, NULL, NULL, &error), &error);
+			must(score_texts(&scoring, texts, 3, NULL, NULL, &err));
 			assert_memory_equal(again[0], losses, sizeof(losses));
 			assert_memory_equal(again[1], mixed, sizeof(mixed));
 			scoring.shared = shared + 1;
-			assert_int_equal(score_texts(&scoring, texts, 3, NULL, NULL, &error), ROSA_EINVAL);
+			assert_int_equal(score_texts(&scoring, texts, 3, NULL, NULL, &err), ROSA_EINVAL);
 		}
 	}
-	free(logits);
 	decoder_free(decoder);
 	cpu_backend_free(backend);
 	rosa_workers_free(workers);
 	checkpoint_close(&checkpoint);
 	unlink(path);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(finds_the_last_occurrence),
-	    cmocka_unit_test(sums_far_tokens_apart),
-	    cmocka_unit_test(errs_over_books),
-	    cmocka_unit_test(scores_like_the_logits),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,8 +10,6 @@
  * Beside the grid, all pairs of short strings over two and three symbols are tried, one pair a route: whatever goes
  * wrong with few runs goes wrong there.
  */
-#include "rosatune.h"
-
 #include "retrieval/engine.h"
 #include "oracle.h"
 #include "eval/streams.h"
@@ -22,13 +20,12 @@
 static void check_engine(const struct trial *trial, rosa_engine engine)
 {
 	size_t bits = (size_t)trial->options.bits;
-	int32_t *tau = must_alloc(trial->routes * trial->steps * sizeof(*tau));
-	int32_t *table = must_alloc(trial->steps * bits * sizeof(*table));
+	int32_t *tau = test_alloc(trial->routes * trial->steps * sizeof(*tau));
+	int32_t *table = test_alloc(trial->steps * bits * sizeof(*table));
 	char how[64];
 
 	for (int with_flips = 0; with_flips < 2; with_flips++) {
 		rosa_flips flips;
-		rosa_error err;
 
 		snprintf(how, sizeof(how), "engine %d, %s tables", (int)engine, with_flips ? "with" : "without");
 		memset(tau, 0xa5, trial->routes * trial->steps * sizeof(*tau));
@@ -51,8 +48,6 @@ static void check_engine(const struct trial *trial, rosa_engine engine)
 		if (with_flips)
 			rosa_flips_free(&flips);
 	}
-	free(tau);
-	free(table);
 }
 
 /* Compare all outputs of rosa_retrieve, with the tables in both forms, to a solved trial. */
@@ -60,13 +55,12 @@ static void check_batch(const struct trial *trial)
 {
 	size_t cells = trial->routes * trial->steps;
 	size_t bits = (size_t)trial->options.bits;
-	int32_t *tau = must_alloc(cells * sizeof(*tau));
-	int32_t *length = must_alloc(cells * sizeof(*length));
-	int32_t *table = must_alloc(trial->steps * bits * sizeof(*table));
-	size_t *start = must_alloc(trial->steps * sizeof(*start));
-	uint16_t *symbol = must_alloc(trial->steps * sizeof(*symbol));
+	int32_t *tau = test_alloc(cells * sizeof(*tau));
+	int32_t *length = test_alloc(cells * sizeof(*length));
+	int32_t *table = test_alloc(trial->steps * bits * sizeof(*table));
+	size_t *start = test_alloc(trial->steps * sizeof(*start));
+	uint16_t *symbol = test_alloc(trial->steps * sizeof(*symbol));
 	rosa_flips flips;
-	rosa_error err;
 	rosa_status status;
 
 	memset(&flips, 0xa5, sizeof(flips));
@@ -112,11 +106,6 @@ static void check_batch(const struct trial *trial)
 			    trial->tau + r * trial->steps);
 	for (rosa_engine engine = ROSA_ENGINE_CHAINS; engine <= ROSA_ENGINE_EAGER; engine++)
 		check_engine(trial, engine);
-	free(tau);
-	free(length);
-	free(table);
-	free(start);
-	free(symbol);
 }
 
 static const size_t grid_steps[] = {1, 2, 3, 17, 64, 200, 400};
@@ -134,7 +123,7 @@ static void meet(const size_t value[SETTINGS])
 	}
 }
 
-static void test_grid(void **state)
+TEST(test_grid)
 {
 	size_t values[SETTINGS] = {(size_t)stream_count(),
 				   COUNT(trial_bits),
@@ -150,7 +139,7 @@ static void test_grid(void **state)
 
 	assert_true(values[KIND] <= MOST_VALUES);
 	memset(met, 0, sizeof(met));
-	for (size_t i = 0; i < cells * rounds; i++) {
+	for (size_t i = 0, mark = test_mark(); i < cells * rounds; i++, test_release(mark)) {
 		struct trial trial = {.options = ROSA_OPTIONS_INIT, .seed = i};
 		size_t value[SETTINGS];
 		size_t rest = i % cells;
@@ -175,7 +164,6 @@ static void test_grid(void **state)
 		trial_make(&trial);
 		trial_solve(&trial);
 		check_batch(&trial);
-		trial_free(&trial);
 	}
 	for (int a = 0; a < SETTINGS; a++) {
 		for (int b = 0; b < a; b++) {
@@ -214,10 +202,9 @@ static void check_all_pairs(int bits, size_t symbols, size_t steps, const rosa_o
 	}
 	trial_solve(&trial);
 	check_batch(&trial);
-	trial_free(&trial);
 }
 
-static void test_all_pairs(void **state)
+TEST(test_all_pairs)
 {
 	for (size_t p = 0; p < COUNT(trial_policies); p++) {
 		for (int fold = 0; fold < 2; fold++) {
@@ -238,7 +225,7 @@ static void test_all_pairs(void **state)
 }
 
 /* More steps than any table of short contexts has room for at the start, on the streams with the longest matches. */
-static void test_longer(void **state)
+TEST(test_longer)
 {
 	static const char *const names[] = {"halves", "fibonacci-alternating", "sorted-deep", "text-like", "uniform"};
 
@@ -253,7 +240,6 @@ static void test_longer(void **state)
 			trial_make(&trial);
 			trial_solve(&trial);
 			check_batch(&trial);
-			trial_free(&trial);
 		}
 	}
 }
@@ -263,7 +249,7 @@ static void test_longer(void **state)
  * below, at and just above where codes get another bit, and where there are too many symbols for codes; half of the
  * streams meet new symbols late.
  */
-static void test_narrow_alphabets(void **state)
+TEST(test_narrow_alphabets)
 {
 	static const char *const names[] = {"uniform", "skewed", "text-like", "correlated", "sticky", "equal"};
 	static const unsigned alphabets[] = {1, 2, 3, 4, 5, 8, 16, 17, 64, 255, 256, 257, 300};
@@ -297,7 +283,6 @@ static void test_narrow_alphabets(void **state)
 			stream_spread(widths[w], trial.routes * trial.steps, trial.key);
 			trial_solve(&trial);
 			check_batch(&trial);
-			trial_free(&trial);
 		}
 	}
 }
@@ -308,10 +293,9 @@ static void expect_same_by(rosa_engine engine, rosa_engine other, const struct t
 	size_t bits = (size_t)trial->options.bits;
 	int32_t *tau[2];
 	rosa_flips flips[2];
-	rosa_error err;
 
 	for (int i = 0; i < 2; i++) {
-		tau[i] = must_alloc(trial->steps * sizeof(*tau[i]));
+		tau[i] = test_alloc(trial->steps * sizeof(*tau[i]));
 		expect_status(trial->text,
 			      rosa_retrieve_by(i ? other : engine, &trial->options, 1, trial->steps, trial->query,
 					       trial->key, tau[i], NULL, &flips[i], &err),
@@ -333,14 +317,12 @@ static void expect_same_by(rosa_engine engine, rosa_engine other, const struct t
 				       NULL, &err),
 		      ROSA_OK, &err);
 	expect_same(trial, "long batch without tables", "tau", 0, 0, trial->steps, 1, tau[0], tau[1]);
-	for (int i = 0; i < 2; i++) {
-		free(tau[i]);
+	for (int i = 0; i < 2; i++)
 		rosa_flips_free(&flips[i]);
-	}
 }
 
 /* Long streams, for which the oracle takes too long, against the index that suits them best. */
-static void test_long_streams(void **state)
+TEST(test_long_streams)
 {
 	static const struct {
 		const char *kind;
@@ -368,13 +350,12 @@ static void test_long_streams(void **state)
 		trial.options.delay = i % 2 ? 1024 : 0;
 		trial_make(&trial);
 		expect_same_by(ROSA_ENGINE_AUTO, cases[i].other, &trial);
-		trial_free(&trial);
 	}
 }
 
 /* So many contexts that the chains have the layout and the prefetching of an index beyond the caches, against the other
  * index. */
-static void test_beyond_caches(void **state)
+TEST(test_beyond_caches)
 {
 	static const struct {
 		const char *kind;
@@ -392,12 +373,11 @@ static void test_beyond_caches(void **state)
 		trial.options.delay = i % 2 ? 0 : 3000;
 		trial_make(&trial);
 		expect_same_by(ROSA_ENGINE_CHAINS, ROSA_ENGINE_ORDERED, &trial);
-		trial_free(&trial);
 	}
 }
 
 /* A good stream whose end repeats one word of it over and over. */
-static void test_late_repetition(void **state)
+TEST(test_late_repetition)
 {
 	for (int bits = 4; bits <= 16; bits += 12) {
 		struct trial trial = {.options = ROSA_OPTIONS_INIT, .seed = 5, .routes = 1, .steps = 150000};
@@ -409,12 +389,11 @@ static void test_late_repetition(void **state)
 		for (size_t t = from; t < trial.steps; t++)
 			trial.query[t] = trial.key[t] = (uint16_t)((t - from) % 5 + (t - from) % 7777 / 7776);
 		expect_same_by(ROSA_ENGINE_AUTO, ROSA_ENGINE_ORDERED, &trial);
-		trial_free(&trial);
 	}
 }
 
 /* The query stands still on a long string that the key repeats: contexts that come are compared with it at length. */
-static void test_standing_query(void **state)
+TEST(test_standing_query)
 {
 	for (size_t b = 0; b < COUNT(trial_bits); b++) {
 		for (size_t steps = 20; steps <= 260; steps += 60) {
@@ -430,7 +409,6 @@ static void test_standing_query(void **state)
 			}
 			trial_solve(&trial);
 			check_batch(&trial);
-			trial_free(&trial);
 		}
 	}
 }
@@ -453,23 +431,21 @@ static int watch_progress(void *context, uint64_t done, uint64_t total)
 	return watch->calls == watch->stop_at;
 }
 
-static void test_progress(void **state)
+TEST(test_progress)
 {
 	for (int threads = 1; threads <= 3; threads++) {
 		struct trial trial = {.options = ROSA_OPTIONS_INIT, .seed = 3, .routes = 12, .steps = 200};
 		struct watch watch = {0};
 		rosa_flips flips = {0};
-		rosa_error err;
 		int32_t *tau;
 
 		trial.options.threads = threads;
 		trial.options.progress = watch_progress;
 		trial.options.progress_context = &watch;
 		trial_make(&trial);
-		tau = must_alloc(trial.routes * trial.steps * sizeof(*tau));
+		tau = test_alloc(trial.routes * trial.steps * sizeof(*tau));
 		must(rosa_retrieve(&trial.options, trial.routes, trial.steps, trial.query, trial.key, tau, NULL, NULL,
-				   &err),
-		     &err);
+				   &err));
 		assert_true(watch.calls > 0);
 		assert_false(watch.fell);
 		assert_int_equal(watch.total, trial.routes * trial.steps);
@@ -482,21 +458,18 @@ static void test_progress(void **state)
 			      ROSA_ECANCELLED, &err);
 		assert_int_equal(watch.calls, 1);
 		rosa_flips_free(&flips);
-		free(tau);
-		trial_free(&trial);
 	}
 }
 
 /* The callback is asked within a route too: one long route stops soon after it is told to. */
-static void test_stopping_within_a_route(void **state)
+TEST(test_stopping_within_a_route)
 {
 	static const char *const kinds[] = {"uniform", "sorted-deep"};
 
 	for (size_t i = 0; i < COUNT(kinds); i++) {
 		struct trial trial = {.options = ROSA_OPTIONS_INIT, .routes = 1, .steps = 100000};
 		struct watch watch = {.stop_at = 3};
-		int32_t *tau = must_alloc(trial.steps * sizeof(*tau));
-		rosa_error err;
+		int32_t *tau = test_alloc(trial.steps * sizeof(*tau));
 
 		trial.kind = stream_find(kinds[i]);
 		trial.options.progress = watch_progress;
@@ -511,30 +484,9 @@ static void test_stopping_within_a_route(void **state)
 		assert_in_range(watch.last, 1, trial.steps / 4);
 		/* and without being stopped it ends as before */
 		watch = (struct watch){0};
-		must(rosa_retrieve(&trial.options, 1, trial.steps, trial.query, trial.key, tau, NULL, NULL, &err),
-		     &err);
+		must(rosa_retrieve(&trial.options, 1, trial.steps, trial.query, trial.key, tau, NULL, NULL, &err));
 		assert_true(watch.calls > 10);
 		assert_false(watch.fell);
 		assert_int_equal(watch.last, trial.steps);
-		free(tau);
-		trial_free(&trial);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_all_pairs),
-	    cmocka_unit_test(test_grid),
-	    cmocka_unit_test(test_longer),
-	    cmocka_unit_test(test_long_streams),
-	    cmocka_unit_test(test_beyond_caches),
-	    cmocka_unit_test(test_late_repetition),
-	    cmocka_unit_test(test_standing_query),
-	    cmocka_unit_test(test_progress),
-	    cmocka_unit_test(test_stopping_within_a_route),
-	    cmocka_unit_test(test_narrow_alphabets),
-	};
-
-	return cmocka_run_group_tests_name("retrieve", tests, NULL, NULL);
 }

@@ -60,14 +60,12 @@ static void open_good(struct opened *opened, struct bytes file)
 	opened->size = file.size;
 	if (safetensors_read(opened->data, file.size, FILE_NAME, &opened->file, &err))
 		fail_msg("refused: %s", err.message);
-	bytes_free(&file);
 }
 
 static void close_good(struct opened *opened)
 {
 	safetensors_free(&opened->file);
 	safetensors_free(&opened->file); /* twice does no harm */
-	free(opened->data);
 }
 
 static const float numbers[] = {1, -2.5f, 3, 0.125f, -0.0f, 64};
@@ -101,7 +99,7 @@ static void check_tensor(const struct opened *opened, const char *name, enum for
 	assert_memory_equal(got, numbers, tensor_numbers(tensor) * sizeof(*got));
 }
 
-static void reads_every_format(void **state)
+TEST(reads_every_format)
 {
 	struct opened opened;
 
@@ -118,7 +116,7 @@ static void reads_every_format(void **state)
 	close_good(&opened);
 }
 
-static void reads_metadata(void **state)
+TEST(reads_metadata)
 {
 	struct opened opened;
 
@@ -137,7 +135,7 @@ static void reads_metadata(void **state)
 
 #define A16 "\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}"
 
-static void accepts_other_ways_of_writing(void **state)
+TEST(accepts_other_ways_of_writing)
 {
 	static const struct {
 		const char *header;
@@ -230,13 +228,13 @@ static const struct bad {
     {" {" A16 "}", "does not begin with '{'"},
 };
 
-static void refuses_headers(void **state)
+TEST(refuses_headers)
 {
 	for (size_t i = 0; i < COUNT(bads); i++)
 		check_refused(make(bads[i].header, 16), bads[i].header, bads[i].words);
 }
 
-static void refuses_lengths(void **state)
+TEST(refuses_lengths)
 {
 	check_refused((struct bytes){NULL, 0, 0}, "nothing", "too few");
 	check_refused(make_as("", 0, 0), "a length alone", "too few");
@@ -248,7 +246,7 @@ static void refuses_lengths(void **state)
 }
 
 /* Data that would not be aligned is refused and not read byte by byte. */
-static void refuses_headers_of_odd_length(void **state)
+TEST(refuses_headers_of_odd_length)
 {
 	static const char header[] = "{" A16 "} ";
 
@@ -258,7 +256,7 @@ static void refuses_headers_of_odd_length(void **state)
 
 /* ----------------------------------------------------------------------------------------------- cut and altered -- */
 
-static void refuses_every_beginning(void **state)
+TEST(refuses_every_beginning)
 {
 	struct bytes file = good_file();
 
@@ -267,10 +265,9 @@ static void refuses_every_beginning(void **state)
 
 		check_refused(part, "a beginning", "");
 	}
-	bytes_free(&file);
 }
 
-static void survives_every_altered_byte(void **state)
+TEST(survives_every_altered_byte)
 {
 	static const uint8_t changes[] = {0x01, 0x80, 0x10, 0x02};
 	struct bytes file = good_file();
@@ -296,43 +293,16 @@ static void survives_every_altered_byte(void **state)
 			data[at] = file.data[at];
 		}
 	assert_true(accepted > 0 && accepted < COUNT(changes) * file.size);
-	free(data);
-	bytes_free(&file);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(reads_every_format),
-	    cmocka_unit_test(reads_metadata),
-	    cmocka_unit_test(accepts_other_ways_of_writing),
-	    cmocka_unit_test(refuses_headers),
-	    cmocka_unit_test(refuses_lengths),
-	    cmocka_unit_test(refuses_headers_of_odd_length),
-	    cmocka_unit_test(refuses_every_beginning),
-	    cmocka_unit_test(survives_every_altered_byte),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }
 
 #else
 
-static void names_the_missing_library(void **state)
+TEST(names_the_missing_library)
 {
 	struct bytes file = weights_finish(weights_new(WEIGHTS_SAFETENSORS));
 	struct safetensors got;
-	rosa_error err;
 
-	must_fail(safetensors_read(file.data, file.size, FILE_NAME, &got, &err), ROSA_EINVAL, &err, "libjansson-dev");
-	bytes_free(&file);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {cmocka_unit_test(names_the_missing_library)};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	must_fail(safetensors_read(file.data, file.size, FILE_NAME, &got, &err), ROSA_EINVAL, "libjansson-dev");
 }
 
 #endif

@@ -128,10 +128,9 @@ static uint32_t oracle(const struct sampler_options *options, size_t vocabulary,
 
 static sampler *make(const struct sampler_options *options, size_t vocabulary)
 {
-	rosa_error error;
 	sampler *made;
 
-	must(sampler_new(options, vocabulary, &made, &error), &error);
+	must(sampler_new(options, vocabulary, &made, &err));
 	return made;
 }
 
@@ -160,7 +159,7 @@ static void random_logits(float *logits, size_t vocabulary)
 	}
 }
 
-static void agrees_with_the_oracle(void **state)
+TEST(agrees_with_the_oracle)
 {
 	for (int trial = 0; trial < 3000; trial++) {
 		struct sampler_options options = random_options();
@@ -193,7 +192,7 @@ static void agrees_with_the_oracle(void **state)
 }
 
 /* What stands in the header in words, in numbers. */
-static void keeps_what_it_says(void **state)
+TEST(keeps_what_it_says)
 {
 	/* Weights 4, 2, 1, 1 of 8 at temperature 1. */
 	const float logits[4] = {0, logf(4), logf(2), 0};
@@ -232,7 +231,7 @@ static void keeps_what_it_says(void **state)
 }
 
 /* Each token as often as its weight says. */
-static void draws_in_proportion(void **state)
+TEST(draws_in_proportion)
 {
 	const float shares[4] = {0.1f, 0.2f, 0.3f, 0.4f};
 	struct sampler_options options = SAMPLER_OPTIONS_INIT;
@@ -254,11 +253,11 @@ static void draws_in_proportion(void **state)
 }
 
 /* The greatest vocabularies: the set that top_p keeps, and an exponential that is one over its whole range. */
-static void selects_in_a_large_vocabulary(void **state)
+TEST(selects_in_a_large_vocabulary)
 {
 	const size_t vocabulary = 151936;
 	struct sampler_options options = SAMPLER_OPTIONS_INIT;
-	float *logits = must_alloc(vocabulary * sizeof(float));
+	float *logits = test_alloc(vocabulary * sizeof(float));
 
 	options.temperature = 1;
 	options.top_p = 0.5f;
@@ -273,10 +272,9 @@ static void selects_in_a_large_vocabulary(void **state)
 		assert_true(chosen < vocabulary * 0.6840 + 2);
 	}
 	sampler_free(sampler);
-	free(logits);
 }
 
-static void resumes(void **state)
+TEST(resumes)
 {
 	struct sampler_options options = SAMPLER_OPTIONS_INIT;
 	uint32_t whole[40];
@@ -306,7 +304,7 @@ static void resumes(void **state)
 	}
 }
 
-static void survives_what_is_no_number(void **state)
+TEST(survives_what_is_no_number)
 {
 	struct sampler_options options = SAMPLER_OPTIONS_INIT;
 
@@ -330,7 +328,7 @@ static void survives_what_is_no_number(void **state)
 	sampler_free(NULL);
 }
 
-static void refuses_wrong_options(void **state)
+TEST(refuses_wrong_options)
 {
 	const struct {
 		size_t offset;
@@ -345,34 +343,18 @@ static void refuses_wrong_options(void **state)
 	    {offsetof(struct sampler_options, min_p), -0.1f, "min_p"},
 	    {offsetof(struct sampler_options, repetition), 0, "repetition"},
 	};
-	rosa_error error;
 	sampler *made;
 
 	for (size_t i = 0; i < COUNT(wrong); i++) {
 		struct sampler_options options = SAMPLER_OPTIONS_INIT;
 		memcpy((char *)&options + wrong[i].offset, &wrong[i].value, sizeof(float));
-		must_fail(sampler_new(&options, 10, &made, &error), ROSA_EINVAL, &error, wrong[i].word);
+		must_fail(sampler_new(&options, 10, &made, &err), ROSA_EINVAL, wrong[i].word);
 		assert_null(made);
 	}
 	struct sampler_options options = SAMPLER_OPTIONS_INIT;
 	assert_int_equal(sampler_new(&options, 0, &made, NULL), ROSA_EINVAL);
 	options.repetition = 2;
 	options.repeat_last = SIZE_MAX;
-	must_fail(sampler_new(&options, 10, &made, &error), ROSA_EINVAL, &error, "repeat_last");
+	must_fail(sampler_new(&options, 10, &made, &err), ROSA_EINVAL, "repeat_last");
 	assert_null(made);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(agrees_with_the_oracle),
-	    cmocka_unit_test(keeps_what_it_says),
-	    cmocka_unit_test(draws_in_proportion),
-	    cmocka_unit_test(selects_in_a_large_vocabulary),
-	    cmocka_unit_test(resumes),
-	    cmocka_unit_test(survives_what_is_no_number),
-	    cmocka_unit_test(refuses_wrong_options),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -29,10 +29,10 @@ static struct sampler_options choose(const struct sampling_args *args, bool chat
 {
 	struct checkpoint checkpoint = {.path = folder};
 	struct sampler_options options;
-	rosa_error why = {0};
+	rosa_error err = {0};
 
-	if (!sampling_choose(args, chat, &checkpoint, &options, &why))
-		fail_msg("%s", why.message);
+	if (!sampling_choose(args, chat, &checkpoint, &options, &err))
+		fail_msg("%s", err.message);
 	return options;
 }
 
@@ -50,7 +50,7 @@ static void expect(const struct sampling_args *args, bool chat, float temperatur
 	assert_int_equal(options.seed, args->seed);
 }
 
-static void test_defaults(void **state)
+TEST(test_defaults)
 {
 	const struct sampling_args none = SAMPLING_ARGS_INIT;
 	struct sampling_args some = SAMPLING_ARGS_INIT;
@@ -68,7 +68,7 @@ static void test_defaults(void **state)
 	expect(&some, true, 0, 0, 0.5f, 0, 1);
 }
 
-static void test_advice(void **state)
+TEST(test_advice)
 {
 	const struct sampling_args none = SAMPLING_ARGS_INIT;
 	struct sampling_args some = SAMPLING_ARGS_INIT;
@@ -86,7 +86,7 @@ static void test_advice(void **state)
 	expect(&none, true, 0, 40, 0.9f, 0, 1.05f);
 }
 
-static void test_refusals(void **state)
+TEST(test_refusals)
 {
 	static const struct {
 		const char *text, *message;
@@ -101,11 +101,11 @@ static void test_refusals(void **state)
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct sampler_options options;
-		rosa_error why = {0};
+		rosa_error err = {0};
 
 		write_config(cases[i].text);
-		assert_false(sampling_choose(&none, true, &checkpoint, &options, &why));
-		must_say(&why, cases[i].message);
+		assert_false(sampling_choose(&none, true, &checkpoint, &options, &err));
+		must_say(cases[i].message);
 	}
 }
 
@@ -120,13 +120,4 @@ static int remove_folder(void **state)
 	return rmdir(folder);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_defaults),
-	    cmocka_unit_test(test_advice),
-	    cmocka_unit_test(test_refusals),
-	};
-
-	return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+TEST_GROUP(make_folder, remove_folder)

@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-static void rises_to_max_and_falls_to_min(void **state)
+TEST(rises_to_max_and_falls_to_min)
 {
 	const struct schedule schedule = {3e-4, 5e-5, 20, 1000};
 
@@ -23,7 +23,7 @@ static void rises_to_max_and_falls_to_min(void **state)
 	}
 }
 
-static void is_half_way_down_in_the_middle(void **state)
+TEST(is_half_way_down_in_the_middle)
 {
 	const struct schedule schedule = {1, 0, 0, 101};
 
@@ -33,7 +33,7 @@ static void is_half_way_down_in_the_middle(void **state)
 	assert_true(schedule_rate(&schedule, 100) == 0);
 }
 
-static void short_stages_have_sensible_rates(void **state)
+TEST(short_stages_have_sensible_rates)
 {
 	const struct schedule one = {2, 1, 0, 1}, two = {2, 1, 1, 2}, all_warmup = {2, 1, 20, 5}, flat = {2, 2, 3, 9};
 
@@ -43,15 +43,4 @@ static void short_stages_have_sensible_rates(void **state)
 	assert_true(schedule_rate(&all_warmup, 4) == 0.5);
 	for (uint64_t step = 2; step < 9; step++)
 		assert_true(schedule_rate(&flat, step) == 2);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(rises_to_max_and_falls_to_min),
-	    cmocka_unit_test(is_half_way_down_in_the_middle),
-	    cmocka_unit_test(short_stages_have_sensible_rates),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

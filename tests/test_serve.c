@@ -19,7 +19,7 @@ static struct request parse_as(enum request_kind kind, const char *body)
 	return request;
 }
 
-static void a_completion_has_defaults(void **state)
+TEST(a_completion_has_defaults)
 {
 	struct request request = parse_as(REQUEST_COMPLETION, "{\"prompt\": \"a\\u0000b\", \"temperature\": null}");
 
@@ -33,7 +33,7 @@ static void a_completion_has_defaults(void **state)
 	request_free(&request);
 }
 
-static void advice_counts_unless_the_likeliest_is_asked_for(void **state)
+TEST(advice_counts_unless_the_likeliest_is_asked_for)
 {
 	const struct request_defaults advised = {{0.5, 40, 0.9, -1, 1.1}, 77};
 	const char *drawn = "{\"prompt\": \"a\"}", *greedy = "{\"prompt\": \"a\", \"temperature\": 0}";
@@ -49,7 +49,7 @@ static void advice_counts_unless_the_likeliest_is_asked_for(void **state)
 	request_free(&request);
 }
 
-static void prompts_have_four_forms(void **state)
+TEST(prompts_have_four_forms)
 {
 	static const struct {
 		const char *body;
@@ -69,7 +69,7 @@ static void prompts_have_four_forms(void **state)
 	}
 }
 
-static void a_chat_has_messages(void **state)
+TEST(a_chat_has_messages)
 {
 	struct request request =
 	    parse_as(REQUEST_CHAT,
@@ -89,7 +89,7 @@ static void a_chat_has_messages(void **state)
 	request_free(&request);
 }
 
-static void what_only_this_server_has_is_asked_for(void **state)
+TEST(what_only_this_server_has_is_asked_for)
 {
 	struct request request =
 	    parse_as(REQUEST_EITHER, "{\"prompt\": \"a\", \"rosatune\": {\"places\": true, \"memory\": null}}");
@@ -104,7 +104,7 @@ static void what_only_this_server_has_is_asked_for(void **state)
 	request_free(&request);
 }
 
-static void what_is_wrong_is_named(void **state)
+TEST(what_is_wrong_is_named)
 {
 	static const struct {
 		const char *body, *param, *words;
@@ -134,7 +134,7 @@ static void what_is_wrong_is_named(void **state)
 
 /* ------------------------------------------------------------------------------------------------------ sessions -- */
 
-static void the_longest_beginning_that_can_be_reached_is_chosen(void **state)
+TEST(the_longest_beginning_that_can_be_reached_is_chosen)
 {
 	uint32_t one[] = {1, 2, 3, 4, 5, 6}, two[] = {1, 2, 3, 9, 9, 9, 9, 9}, three[] = {1, 2};
 	struct kept kept[] = {{.tokens = {one, 6, 6}, .floor = 5},
@@ -160,7 +160,7 @@ static void the_longest_beginning_that_can_be_reached_is_chosen(void **state)
 	}
 }
 
-static void what_was_read_silently_is_apart(void **state)
+TEST(what_was_read_silently_is_apart)
 {
 	uint32_t ids[] = {1, 2, 3};
 	struct kept kept[] = {{.tokens = {ids, 3, 3}}, {.tokens = {ids, 2, 2}, .silent = true}};
@@ -174,16 +174,15 @@ static void what_was_read_silently_is_apart(void **state)
 /* --------------------------------------------------------------------------------------------------------- scores --
  */
 
-static void scores_are_logarithms_of_probabilities(void **state)
+TEST(scores_are_logarithms_of_probabilities)
 {
 	const float logits[] = {0, logf(3), 1000 - 1000, logf(2), -1e30f};
 	const double sum = 1 + 3 + 1 + 2;
 	struct scores scores = {0};
-	rosa_error error;
 
-	must(scores_add(&scores, 4, 0, NULL, 5, 3, &error), &error);
+	must(scores_add(&scores, 4, 0, NULL, 5, 3, &err));
 	for (size_t i = 0; i < 100; i++)
-		must(scores_add(&scores, 3, 7, logits, 5, 3, &error), &error);
+		must(scores_add(&scores, 3, 7, logits, 5, 3, &err));
 	assert_int_equal(scores.count, 101);
 	assert_false(scores.all[0].known);
 	assert_true(fabs(scores.all[100].logprob - log(2 / sum)) < 1e-7);
@@ -206,21 +205,20 @@ static void must_read(struct json_text *text, const char *wanted)
 	json_text_free(text);
 }
 
-static void places_are_told_by_token(void **state)
+TEST(places_are_told_by_token)
 {
 	const uint32_t ids[] = {7, 8, 9, 8};
 	struct step_places step = {.links = 1, .reads = 1, .shares = {0.5}, .read = {{2, 3, 0.25f}}};
 	const struct step_places nothing = {.links = 0};
 	struct answer_places places = {0};
 	struct json_text text = {0};
-	rosa_error error;
 
 	step.found.token[0] = 8;
 	step.found.place[0] = 1;
 	step.found.length[0] = 4;
 	for (size_t i = 0; i < 100; i++)
-		must(answer_places_add(&places, &nothing, ids, 3, i, &error), &error);
-	must(answer_places_add(&places, &step, ids, 4, 5, &error), &error);
+		must(answer_places_add(&places, &nothing, ids, 3, i, &err));
+	must(answer_places_add(&places, &step, ids, 4, 5, &err));
 	answer_places_put(&places, 99, &text);
 	must_read(&text, "[{\"id\": 9, \"position\": 2, \"offset\": 99, \"places\": []}, "
 			 "{\"id\": 8, \"position\": 3, \"offset\": 5, \"places\": [{\"position\": 1, \"length\": 4, "
@@ -252,13 +250,11 @@ static struct exchange scene(struct serve_task *task, struct serve_task **tasks,
 
 static void put(struct serve_task *task, const char *text)
 {
-	rosa_error error;
-
-	must(text_append(&task->text, "text", text, strlen(text), false, &error), &error);
+	must(text_append(&task->text, "text", text, strlen(text), false, &err));
 	task->made++;
 }
 
-static void events_have_what_is_new(void **state)
+TEST(events_have_what_is_new)
 {
 	struct served served;
 	struct serve_task task, *tasks[1];
@@ -291,7 +287,7 @@ static void events_have_what_is_new(void **state)
 #undef HEAD
 }
 
-static void reading_is_told_until_something_is_written(void **state)
+TEST(reading_is_told_until_something_is_written)
 {
 	struct served served;
 	struct serve_task task, *tasks[1];
@@ -324,7 +320,7 @@ static void reading_is_told_until_something_is_written(void **state)
 #undef READ
 }
 
-static void a_stream_that_fails_says_so(void **state)
+TEST(a_stream_that_fails_says_so)
 {
 	struct served served;
 	struct serve_task task, *tasks[1];
@@ -341,7 +337,7 @@ static void a_stream_that_fails_says_so(void **state)
 
 /* ---------------------------------------------------------------------------------------------------------- keys -- */
 
-static void keys_must_be_whole(void **state)
+TEST(keys_must_be_whole)
 {
 	static const struct {
 		const char *given;
@@ -354,7 +350,7 @@ static void keys_must_be_whole(void **state)
 		assert_int_equal(api_key_fits("abc", cases[i].given), cases[i].fits);
 }
 
-static void names_of_other_sites_are_told(void **state)
+TEST(names_of_other_sites_are_told)
 {
 	static const struct {
 		const char *given;
@@ -387,27 +383,4 @@ static void names_of_other_sites_are_told(void **state)
 	assert_false(host_is_plain(longest));
 	assert_true(host_is_loopback("127.0.0.1") && host_is_loopback("::1") && host_is_loopback("localhost"));
 	assert_false(host_is_loopback("0.0.0.0"));
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(a_completion_has_defaults),
-	    cmocka_unit_test(advice_counts_unless_the_likeliest_is_asked_for),
-	    cmocka_unit_test(prompts_have_four_forms),
-	    cmocka_unit_test(a_chat_has_messages),
-	    cmocka_unit_test(what_only_this_server_has_is_asked_for),
-	    cmocka_unit_test(what_is_wrong_is_named),
-	    cmocka_unit_test(the_longest_beginning_that_can_be_reached_is_chosen),
-	    cmocka_unit_test(what_was_read_silently_is_apart),
-	    cmocka_unit_test(places_are_told_by_token),
-	    cmocka_unit_test(scores_are_logarithms_of_probabilities),
-	    cmocka_unit_test(events_have_what_is_new),
-	    cmocka_unit_test(reading_is_told_until_something_is_written),
-	    cmocka_unit_test(a_stream_that_fails_says_so),
-	    cmocka_unit_test(keys_must_be_whole),
-	    cmocka_unit_test(names_of_other_sites_are_told),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,8 +7,6 @@
  * tests are of routes, which depend on bits staying readable behind the end: rewinding within a query run that is
  * longer than what is taken again at a time, and loading in no more memory than the saved runs need.
  */
-#include "rosatune.h"
-
 #include "oracle.h"
 #include "retrieval/starts.h"
 #include "support_memory.h"
@@ -30,7 +28,7 @@ static void pair_init(struct pair *pair, size_t most, bool select)
 	test_memory_init(&pair->memory);
 	pair->allocator = test_memory_allocator(&pair->memory);
 	pair->starts = (struct starts){.bits = NULL};
-	pair->first = must_alloc(most * sizeof(*pair->first));
+	pair->first = test_alloc(most * sizeof(*pair->first));
 	pair->steps = pair->runs = 0;
 	pair->select = select;
 }
@@ -38,7 +36,6 @@ static void pair_init(struct pair *pair, size_t most, bool select)
 static void pair_free(struct pair *pair)
 {
 	starts_free(&pair->starts, &pair->allocator);
-	free(pair->first);
 	assert_int_equal(atomic_load(&pair->memory.blocks), 0);
 }
 
@@ -86,7 +83,7 @@ static void expect_equal(const struct pair *pair, const struct starts *starts)
 
 static const uint64_t gaps[] = {1, 2, 16, 60, 70, 500, 5000, 40000};
 
-static void test_densities(void **state)
+TEST(test_densities)
 {
 	for (size_t g = 0; g < COUNT(gaps); g++) {
 		size_t most = 64 * 5 * gaps[g] + 5000;
@@ -107,7 +104,7 @@ static void test_densities(void **state)
 }
 
 /* A desert between crowds: samples lie far apart, and the search in the ranks must end on either side. */
-static void test_mixed_densities(void **state)
+TEST(test_mixed_densities)
 {
 	const uint64_t plan[][2] = {{1000, 1}, {100000, 1000000}, {70, 2}, {5000, 4000},
 				    {700, 1},  {40000, 30000},    {9, 1}};
@@ -122,7 +119,7 @@ static void test_mixed_densities(void **state)
 	pair_free(&pair);
 }
 
-static void test_every_length(void **state)
+TEST(test_every_length)
 {
 	for (size_t g = 0; g < COUNT(gaps); g++) {
 		uint64_t turn = g + 1;
@@ -137,9 +134,9 @@ static void test_every_length(void **state)
 	}
 }
 
-static void test_truncate(void **state)
+TEST(test_truncate)
 {
-	for (size_t round = 0; round < test_rounds(400); round++) {
+	for (size_t round = 0, mark = test_mark(); round < test_rounds(400); round++, test_release(mark)) {
 		const uint64_t gap = gaps[round % COUNT(gaps)];
 		uint64_t turn = round + 1;
 		struct pair pair;
@@ -164,7 +161,7 @@ static void test_truncate(void **state)
 }
 
 /* What lies behind the end can be read until it is pushed over. */
-static void test_readable_behind(void **state)
+TEST(test_readable_behind)
 {
 	uint64_t turn = 9;
 	struct pair pair;
@@ -186,7 +183,7 @@ static void test_readable_behind(void **state)
 	pair_free(&pair);
 }
 
-static void test_copy(void **state)
+TEST(test_copy)
 {
 	for (int select = 0; select < 2; select++) {
 		struct starts copy, empty = {.bits = NULL};
@@ -219,7 +216,7 @@ static void test_copy(void **state)
 	}
 }
 
-static void test_no_memory(void **state)
+TEST(test_no_memory)
 {
 	uint64_t turn = 4;
 	struct pair pair;
@@ -240,7 +237,7 @@ static void test_no_memory(void **state)
 }
 
 /* The tables beside the bitmap are to cost little, and nothing where they are left out. */
-static void test_bytes(void **state)
+TEST(test_bytes)
 {
 	const size_t steps = 65536;
 	uint64_t turn = 6;
@@ -261,11 +258,11 @@ static void test_bytes(void **state)
 
 /* The query stands still for a thousand steps while the key goes on. A rewind to within takes the steps of the query
  * run again, several times as many as it takes at once. */
-static void test_rewind_within_a_long_run(void **state)
+TEST(test_rewind_within_a_long_run)
 {
 	enum { STEPS = 2000, STILL = 400, MOVES = 1500 };
-	uint16_t *query = must_alloc(STEPS * sizeof(*query)), *key = must_alloc(STEPS * sizeof(*key));
-	int32_t *want = must_alloc(STEPS * sizeof(*want)), *got = must_alloc(STEPS * sizeof(*got));
+	uint16_t *query = test_alloc(STEPS * sizeof(*query)), *key = test_alloc(STEPS * sizeof(*key));
+	int32_t *want = test_alloc(STEPS * sizeof(*want)), *got = test_alloc(STEPS * sizeof(*got));
 
 	for (size_t b = 0; b < COUNT(trial_bits); b++) {
 		for (unsigned slow = 1; slow <= 400; slow *= 20) {
@@ -283,15 +280,13 @@ static void test_rewind_within_a_long_run(void **state)
 			oracle_route(&options, STEPS, query, key, want, NULL, NULL);
 			for (size_t to = STILL + 50; to < MOVES + 100; to += 97) {
 				rosa_stream *stream = NULL;
-				rosa_error err;
 
-				must(rosa_stream_new(&options, 1, &stream, &err), &err);
-				must(rosa_stream_push(stream, STEPS, query, key, 0, got, NULL, NULL, &err), &err);
+				must(rosa_stream_new(&options, 1, &stream, &err));
+				must(rosa_stream_push(stream, STEPS, query, key, 0, got, NULL, NULL, &err));
 				assert_memory_equal(got, want, STEPS * sizeof(*got));
-				must(rosa_stream_rewind(stream, to, &err), &err);
+				must(rosa_stream_rewind(stream, to, &err));
 				must(rosa_stream_push(stream, STEPS - to, query + to, key + to, 0, got, NULL, NULL,
-						      &err),
-				     &err);
+						      &err));
 				for (size_t t = to; t < STEPS; t++)
 					if (got[t - to] != want[t])
 						fail_msg("%d bits, %s, rewound to %zu: step %zu leads to %d, not %d",
@@ -301,35 +296,30 @@ static void test_rewind_within_a_long_run(void **state)
 			}
 		}
 	}
-	free(query);
-	free(key);
-	free(want);
-	free(got);
 }
 
 /* A stream of few runs, once loaded, must not hold memory for as many runs as steps. */
-static void test_loaded_memory(void **state)
+TEST(test_loaded_memory)
 {
 	enum { STEPS = 50000 };
-	uint16_t *symbols = must_alloc(STEPS * sizeof(*symbols));
+	uint16_t *symbols = test_alloc(STEPS * sizeof(*symbols));
 	rosa_options options = ROSA_OPTIONS_INIT;
 	rosa_stream_info info = {.size = sizeof(info)};
 	rosa_stream *stream = NULL, *loaded = NULL;
 	struct test_memory memory;
-	rosa_error err;
 	void *image;
 	size_t size;
 
 	for (size_t t = 0; t < STEPS; t++)
 		symbols[t] = (uint16_t)(t / 500 % 16);
 	options.bits = 4;
-	must(rosa_stream_new(&options, 1, &stream, &err), &err);
-	must(rosa_stream_push(stream, STEPS, symbols, symbols, 0, NULL, NULL, NULL, &err), &err);
-	must(rosa_stream_save_memory(stream, &image, &size, &err), &err);
+	must(rosa_stream_new(&options, 1, &stream, &err));
+	must(rosa_stream_push(stream, STEPS, symbols, symbols, 0, NULL, NULL, NULL, &err));
+	must(rosa_stream_save_memory(stream, &image, &size, &err));
 	test_memory_init(&memory);
 	options.allocator = test_memory_allocator(&memory);
-	must(rosa_stream_load_memory(&options, image, size, &loaded, &err), &err);
-	must(rosa_stream_describe(loaded, &info, &err), &err);
+	must(rosa_stream_load_memory(&options, image, size, &loaded, &err));
+	must(rosa_stream_describe(loaded, &info, &err));
 	assert_int_equal(info.key_runs, STEPS / 500);
 	/* two bitmaps, and for the hundred runs next to nothing */
 	assert_in_range(info.bytes, 2 * STEPS / 8, 2 * STEPS / 8 + 16384);
@@ -337,18 +327,4 @@ static void test_loaded_memory(void **state)
 	rosa_stream_free(stream);
 	rosa_stream_free(loaded);
 	assert_int_equal(atomic_load(&memory.blocks), 0);
-	free(symbols);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_densities),       cmocka_unit_test(test_mixed_densities),
-	    cmocka_unit_test(test_every_length),    cmocka_unit_test(test_truncate),
-	    cmocka_unit_test(test_readable_behind), cmocka_unit_test(test_copy),
-	    cmocka_unit_test(test_no_memory),       cmocka_unit_test(test_bytes),
-	    cmocka_unit_test(test_loaded_memory),   cmocka_unit_test(test_rewind_within_a_long_run),
-	};
-
-	return cmocka_run_group_tests_name("starts", tests, NULL, NULL);
 }

@@ -7,8 +7,6 @@
  * to reach the checks behind the checksum. For files, a save that fails halfway is made with a limit on the
  * size of files, which even root is bound by; the older file must come out of it untouched and alone in its folder.
  */
-#include "rosatune.h"
-
 #include "retrieval/engine.h"
 #include "support_folder.h"
 #include "support_image.h"
@@ -28,15 +26,13 @@ static rosa_stream *small_stream(size_t steps, rosa_engine engine)
 {
 	struct trial trial = {.options = ROSA_OPTIONS_INIT, .seed = 2, .routes = 2, .steps = steps ? steps : 1};
 	rosa_stream *stream = NULL;
-	rosa_error err;
 
 	trial.options.bits = 3;
 	trial_make(&trial);
-	must(rosa_stream_new(&trial.options, trial.routes, &stream, &err), &err);
+	must(rosa_stream_new(&trial.options, trial.routes, &stream, &err));
 	rosa_stream_set_engine(stream, engine);
 	if (steps)
-		must(rosa_stream_push(stream, steps, trial.query, trial.key, 0, NULL, NULL, NULL, &err), &err);
-	trial_free(&trial);
+		must(rosa_stream_push(stream, steps, trial.query, trial.key, 0, NULL, NULL, NULL, &err));
 	return stream;
 }
 
@@ -44,12 +40,11 @@ static unsigned char *small_image(size_t steps, rosa_engine engine, size_t *size
 {
 	rosa_stream *stream = small_stream(steps, engine);
 	unsigned char *image;
-	rosa_error err;
 	void *data;
 
-	must(rosa_stream_save_memory(stream, &data, size, &err), &err);
+	must(rosa_stream_save_memory(stream, &data, size, &err));
 	assert_true(*size > 0);
-	image = must_alloc(*size);
+	image = test_alloc(*size);
 	memcpy(image, data, *size);
 	rosa_stream_free_memory(stream, data);
 	rosa_stream_free(stream);
@@ -59,11 +54,10 @@ static unsigned char *small_image(size_t steps, rosa_engine engine, size_t *size
 /* The image is copied to a block of its very size, so that a sanitizer sees the first byte read beyond it. */
 static void expect_refused(const char *how, size_t detail, const unsigned char *image, size_t size)
 {
-	unsigned char *exact = must_alloc(size);
+	unsigned char *exact = test_alloc(size);
 	rosa_options options = ROSA_OPTIONS_INIT;
 	struct test_memory memory;
 	rosa_stream *stream = NULL;
-	rosa_error err;
 	rosa_status status;
 
 	test_memory_init(&memory);
@@ -78,10 +72,9 @@ static void expect_refused(const char *how, size_t detail, const unsigned char *
 	assert_null(stream);
 	if (atomic_load(&memory.blocks) != 0)
 		fail_msg("%s (%zu): %ld blocks leaked", how, detail, atomic_load(&memory.blocks));
-	free(exact);
 }
 
-static void test_cut_short(void **state)
+TEST(test_cut_short)
 {
 	for (size_t e = 0; e < COUNT(engines); e++) {
 		size_t size;
@@ -89,11 +82,10 @@ static void test_cut_short(void **state)
 
 		for (size_t cut = 0; cut < size; cut++)
 			expect_refused("cut at byte", cut, image, cut);
-		free(image);
 	}
 }
 
-static void test_altered(void **state)
+TEST(test_altered)
 {
 	static const unsigned char changes[] = {0x01, 0x80, 0xff};
 
@@ -108,15 +100,14 @@ static void test_altered(void **state)
 				image[i] ^= changes[c];
 			}
 		}
-		free(image);
 	}
 }
 
-static void test_added_to(void **state)
+TEST(test_added_to)
 {
 	size_t size;
 	unsigned char *image = small_image(40, ROSA_ENGINE_CHAINS, &size);
-	unsigned char *longer = must_alloc(2 * size);
+	unsigned char *longer = test_alloc(2 * size);
 
 	memcpy(longer, image, size);
 	memcpy(longer + size, image, size);
@@ -125,11 +116,9 @@ static void test_added_to(void **state)
 		expect_refused("with more of itself behind it", more, longer, size + more);
 	memset(longer + size, 0, size);
 	expect_refused("with a zero behind it", 1, longer, size + 1);
-	free(longer);
-	free(image);
 }
 
-static void test_never_a_state(void **state)
+TEST(test_never_a_state)
 {
 	uint64_t turn = 1;
 	unsigned char bytes[4096];
@@ -148,44 +137,41 @@ static void test_never_a_state(void **state)
 	}
 }
 
-static void test_other_version(void **state)
+TEST(test_other_version)
 {
 	size_t size;
 	unsigned char *image = small_image(40, ROSA_ENGINE_CHAINS, &size);
 	rosa_stream *stream = NULL;
-	rosa_error err;
 
 	image[IMAGE_VERSION]++;
 	expect_refused("of a later version", image[IMAGE_VERSION], image, size);
 	image_seal(image, size);
 	expect_refused("of a later version, sealed", image[IMAGE_VERSION], image, size);
 	assert_int_equal(rosa_stream_load_memory(NULL, image, size, &stream, &err), ROSA_EFORMAT);
-	must_say(&err, "version");
+	must_say("version");
 	image[IMAGE_VERSION]--;
 	image_seal(image, size);
-	must(rosa_stream_load_memory(NULL, image, size, &stream, &err), &err);
+	must(rosa_stream_load_memory(NULL, image, size, &stream, &err));
 	rosa_stream_free(stream);
-	free(image);
 }
 
 /* States of version 2 had no delay, and are the same otherwise. */
-static void test_older_version(void **state)
+TEST(test_older_version)
 {
 	size_t size, again_size;
 	unsigned char *image = small_image(40, ROSA_ENGINE_CHAINS, &size);
 	rosa_stream_info info = {.size = sizeof(info)};
 	rosa_stream *stream = NULL;
-	rosa_error err;
 	void *again;
 
 	assert_int_equal(image[IMAGE_VERSION], 3);
 	image[IMAGE_VERSION] = 2;
 	image_seal(image, size);
-	must(rosa_stream_load_memory(NULL, image, size, &stream, &err), &err);
-	must(rosa_stream_describe(stream, &info, &err), &err);
+	must(rosa_stream_load_memory(NULL, image, size, &stream, &err));
+	must(rosa_stream_describe(stream, &info, &err));
 	assert_int_equal(info.delay, 0);
 	assert_int_equal(info.steps, 40);
-	must(rosa_stream_save_memory(stream, &again, &again_size, &err), &err);
+	must(rosa_stream_save_memory(stream, &again, &again_size, &err));
 	image[IMAGE_VERSION] = 3;
 	image_seal(image, size);
 	assert_int_equal(again_size, size);
@@ -195,19 +181,18 @@ static void test_older_version(void **state)
 	/* a delay, which version 2 did not know */
 	image[IMAGE_DELAY] = 9;
 	image_seal(image, size);
-	must(rosa_stream_load_memory(NULL, image, size, &stream, &err), &err);
-	must(rosa_stream_describe(stream, &info, &err), &err);
+	must(rosa_stream_load_memory(NULL, image, size, &stream, &err));
+	must(rosa_stream_describe(stream, &info, &err));
 	assert_int_equal(info.delay, 9);
 	rosa_stream_free(stream);
 	image[IMAGE_VERSION] = 2;
 	image_seal(image, size);
 	expect_refused("version 2 with a delay", 9, image, size);
-	free(image);
 }
 
 /* Altered and sealed again, so that only the checks behind the checksum are left. Most must be refused. What is not is
  * another stream; it has to take steps and to lead nowhere outside its history. */
-static void test_forged(void **state)
+TEST(test_forged)
 {
 	size_t refused = 0, accepted = 0;
 
@@ -216,7 +201,7 @@ static void test_forged(void **state)
 		unsigned char *image = small_image(70, engines[e], &size);
 
 		for (size_t i = 0; i < (size - IMAGE_SEAL) * 8; i++) {
-			unsigned char *exact = must_alloc(size);
+			unsigned char *exact = test_alloc(size);
 			rosa_options options = ROSA_OPTIONS_INIT;
 			rosa_stream_info info = {.size = sizeof(info)};
 			struct test_memory memory;
@@ -224,7 +209,6 @@ static void test_forged(void **state)
 			uint16_t *zeros;
 			int32_t *tau;
 			rosa_status status;
-			rosa_error err;
 
 			test_memory_init(&memory);
 			options.allocator = test_memory_allocator(&memory);
@@ -232,7 +216,6 @@ static void test_forged(void **state)
 			exact[i / 8] ^= (unsigned char)(1u << i % 8);
 			image_seal(exact, size);
 			status = rosa_stream_load_memory(&options, exact, size, &stream, &err);
-			free(exact);
 			if (status != ROSA_OK) {
 				expect_status("forged", status, ROSA_EFORMAT, &err);
 				assert_null(stream);
@@ -241,27 +224,24 @@ static void test_forged(void **state)
 				continue;
 			}
 			accepted++;
-			must(rosa_stream_describe(stream, &info, &err), &err);
+			must(rosa_stream_describe(stream, &info, &err));
 			/* as many bytes as the widest symbols need */
-			zeros = must_alloc(info.routes * 4 * sizeof(uint32_t));
-			tau = must_alloc(info.routes * 4 * sizeof(*tau));
+			zeros = test_alloc(info.routes * 4 * sizeof(uint32_t));
+			tau = test_alloc(info.routes * 4 * sizeof(*tau));
 			memset(zeros, 0, info.routes * 4 * sizeof(uint32_t));
-			must(rosa_stream_push(stream, 4, zeros, zeros, 0, tau, NULL, NULL, &err), &err);
+			must(rosa_stream_push(stream, 4, zeros, zeros, 0, tau, NULL, NULL, &err));
 			for (size_t j = 0; j < info.routes * 4; j++)
 				assert_true(tau[j] >= -1 && tau[j] < (int32_t)info.steps + 4);
 			rosa_stream_free(stream);
 			assert_int_equal(atomic_load(&memory.blocks), 0);
-			free(zeros);
-			free(tau);
 		}
-		free(image);
 	}
 	assert_true(refused > 0);
 	assert_true(accepted > 0);
 }
 
 /* What was saved comes back whole, the empty state too. */
-static void test_round_trip(void **state)
+TEST(test_round_trip)
 {
 	static const size_t lengths[] = {0, 1, 2, 40, 1000};
 
@@ -271,20 +251,18 @@ static void test_round_trip(void **state)
 			unsigned char *image = small_image(lengths[i], engines[e], &size);
 			rosa_stream_info info = {.size = sizeof(info)};
 			rosa_stream *stream = NULL;
-			rosa_error err;
 			void *again;
 
-			must(rosa_stream_load_memory(NULL, image, size, &stream, &err), &err);
-			must(rosa_stream_describe(stream, &info, &err), &err);
+			must(rosa_stream_load_memory(NULL, image, size, &stream, &err));
+			must(rosa_stream_describe(stream, &info, &err));
 			assert_int_equal(info.steps, lengths[i]);
 			assert_int_equal(info.routes, 2);
 			assert_int_equal(info.bits, 3);
-			must(rosa_stream_save_memory(stream, &again, &again_size, &err), &err);
+			must(rosa_stream_save_memory(stream, &again, &again_size, &err));
 			assert_int_equal(again_size, size);
 			assert_memory_equal(again, image, size);
 			rosa_stream_free_memory(stream, again);
 			rosa_stream_free(stream);
-			free(image);
 		}
 	}
 }
@@ -293,14 +271,13 @@ static void test_round_trip(void **state)
 
 static void expect_file(const char *path, const unsigned char *want, size_t size)
 {
-	unsigned char *got = must_alloc(size + 1);
+	unsigned char *got = test_alloc(size + 1);
 	FILE *file = fopen(path, "rb");
 
 	assert_non_null(file);
 	assert_int_equal(fread(got, 1, size + 1, file), size);
 	assert_memory_equal(got, want, size);
 	fclose(file);
-	free(got);
 }
 
 static void write_file(const char *path, const void *data, size_t size)
@@ -319,21 +296,20 @@ static void expect_naming(const char *how, rosa_status got, rosa_status want, co
 		fail_msg("%s: \"%s\" does not name %s", how, err->message, path);
 }
 
-static void test_file_round_trip(void **state)
+TEST_WITH(test_file_round_trip, folder_enter, folder_leave)
 {
 	struct folder *folder = *state;
 	rosa_stream *stream = small_stream(40, ROSA_ENGINE_AUTO), *loaded = NULL;
 	const char *path = folder->file;
-	rosa_error err;
 	void *data;
 	size_t size;
 
-	must(rosa_stream_save(stream, path, &err), &err);
-	must(rosa_stream_save(stream, path, &err), &err);
+	must(rosa_stream_save(stream, path, &err));
+	must(rosa_stream_save(stream, path, &err));
 	assert_int_equal(folder_entries(folder), 1);
-	must(rosa_stream_save_memory(stream, &data, &size, &err), &err);
+	must(rosa_stream_save_memory(stream, &data, &size, &err));
 	expect_file(path, data, size);
-	must(rosa_stream_load(NULL, path, &loaded, &err), &err);
+	must(rosa_stream_load(NULL, path, &loaded, &err));
 	rosa_stream_free(loaded);
 
 	/* Damage in a file is damage, not a failure to read. */
@@ -356,7 +332,7 @@ static void *load_pipe(void *path)
 }
 
 /* Links are followed, permissions kept, and pipes written to: nothing but a regular file is ever replaced. */
-static void test_special_files(void **state)
+TEST_WITH(test_special_files, folder_enter, folder_leave)
 {
 	struct folder *folder = *state;
 	rosa_stream *stream = small_stream(40, ROSA_ENGINE_AUTO);
@@ -365,13 +341,12 @@ static void test_special_files(void **state)
 	struct stat about;
 	pthread_t reader;
 	void *loaded;
-	rosa_error err;
 
 	snprintf(pipe, sizeof(pipe), "%s/pipe", folder->path);
 	write_file(path, "old", 3);
 	assert_int_equal(chmod(path, 0600), 0);
 	assert_int_equal(symlink("file", link), 0);
-	must(rosa_stream_save(stream, link, &err), &err);
+	must(rosa_stream_save(stream, link, &err));
 	assert_int_equal(lstat(link, &about), 0);
 	assert_true(S_ISLNK(about.st_mode));
 	assert_int_equal(stat(path, &about), 0);
@@ -379,7 +354,7 @@ static void test_special_files(void **state)
 	assert_true(about.st_size > 3);
 	assert_int_equal(mkfifo(pipe, 0600), 0);
 	assert_int_equal(pthread_create(&reader, NULL, load_pipe, pipe), 0);
-	must(rosa_stream_save(stream, pipe, &err), &err);
+	must(rosa_stream_save(stream, pipe, &err));
 	assert_int_equal(pthread_join(reader, &loaded), 0);
 	assert_non_null(loaded);
 	rosa_stream_free(loaded);
@@ -390,11 +365,10 @@ static void test_special_files(void **state)
 	rosa_stream_free(stream);
 }
 
-static void test_unreadable(void **state)
+TEST_WITH(test_unreadable, folder_enter, folder_leave)
 {
 	struct folder *folder = *state;
 	rosa_stream *stream = NULL;
-	rosa_error err;
 
 	expect_naming("missing", rosa_stream_load(NULL, folder->file, &stream, &err), ROSA_EIO, &err, folder->file);
 	assert_null(stream);
@@ -402,12 +376,11 @@ static void test_unreadable(void **state)
 	assert_null(stream);
 }
 
-static void test_unwritable(void **state)
+TEST_WITH(test_unwritable, folder_enter, folder_leave)
 {
 	struct folder *folder = *state;
 	rosa_stream *stream = small_stream(40, ROSA_ENGINE_AUTO);
 	char path[128];
-	rosa_error err;
 
 	snprintf(path, sizeof(path), "%s/missing/state", folder->path);
 	expect_naming("a missing folder", rosa_stream_save(stream, path, &err), ROSA_EIO, &err, path);
@@ -419,7 +392,7 @@ static void test_unwritable(void **state)
 	rosa_stream_free(stream);
 }
 
-static void test_full_disk(void **state)
+TEST_WITH(test_full_disk, folder_enter, folder_leave)
 {
 	struct folder *folder = *state;
 	static const unsigned char old[] = "what was here before";
@@ -427,7 +400,6 @@ static void test_full_disk(void **state)
 	struct rlimit limit, low;
 	void (*handler)(int);
 	rosa_status status;
-	rosa_error err;
 	const char *path = folder->file;
 
 	write_file(path, old, sizeof(old));
@@ -444,28 +416,7 @@ static void test_full_disk(void **state)
 	assert_int_equal(folder_entries(folder), 1);
 
 	/* With room again, the same stream is saved over it. */
-	must(rosa_stream_save(stream, path, &err), &err);
+	must(rosa_stream_save(stream, path, &err));
 	assert_int_equal(unlink(path), 0);
 	rosa_stream_free(stream);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_cut_short),
-	    cmocka_unit_test(test_altered),
-	    cmocka_unit_test(test_added_to),
-	    cmocka_unit_test(test_never_a_state),
-	    cmocka_unit_test(test_other_version),
-	    cmocka_unit_test(test_older_version),
-	    cmocka_unit_test(test_forged),
-	    cmocka_unit_test(test_round_trip),
-	    cmocka_unit_test_setup_teardown(test_file_round_trip, folder_enter, folder_leave),
-	    cmocka_unit_test_setup_teardown(test_special_files, folder_enter, folder_leave),
-	    cmocka_unit_test_setup_teardown(test_unreadable, folder_enter, folder_leave),
-	    cmocka_unit_test_setup_teardown(test_unwritable, folder_enter, folder_leave),
-	    cmocka_unit_test_setup_teardown(test_full_disk, folder_enter, folder_leave),
-	};
-
-	return cmocka_run_group_tests_name("state", tests, NULL, NULL);
 }

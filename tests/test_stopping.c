@@ -7,10 +7,9 @@
 
 static stopping *make(const char *const *strings, size_t count)
 {
-	rosa_error error;
 	stopping *made;
 
-	must(stopping_new(strings, count, &made, &error), &error);
+	must(stopping_new(strings, count, &made, &err));
 	return made;
 }
 
@@ -31,7 +30,7 @@ static size_t oracle(const char *const *strings, size_t count, const char *text,
 	return size;
 }
 
-static void cuts_do_not_matter(void **state)
+TEST(cuts_do_not_matter)
 {
 	uint64_t n = 0;
 
@@ -68,7 +67,7 @@ static void cuts_do_not_matter(void **state)
 	}
 }
 
-static void holds_back_only_what_may_match(void **state)
+TEST(holds_back_only_what_may_match)
 {
 	const char *strings[] = {"\n\nQ:", "END"};
 	stopping *stopping = make(strings, 2);
@@ -91,24 +90,12 @@ static void holds_back_only_what_may_match(void **state)
 	stopping_free(stopping);
 }
 
-static void refuses_nothing_to_stop_at(void **state)
+TEST(refuses_nothing_to_stop_at)
 {
 	const char *strings[] = {"a", ""};
-	rosa_error error;
 	stopping *made;
 
-	must_fail(stopping_new(strings, 2, &made, &error), ROSA_EINVAL, &error, "empty");
+	must_fail(stopping_new(strings, 2, &made, &err), ROSA_EINVAL, "empty");
 	assert_null(made);
 	stopping_free(NULL);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(cuts_do_not_matter),
-	    cmocka_unit_test(holds_back_only_what_may_match),
-	    cmocka_unit_test(refuses_nothing_to_stop_at),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

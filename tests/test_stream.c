@@ -7,8 +7,6 @@
  * walks over a few streams at once, each with its history kept beside it; after every push the oracle answers for that
  * history from the start. Long streams, beyond the oracle's reach, are compared between the engines and the batch.
  */
-#include "rosatune.h"
-
 #include "retrieval/engine.h"
 #include "oracle.h"
 #include "eval/streams.h"
@@ -27,9 +25,8 @@ static const size_t pieces[] = {1, 2, 3, 7, 64, 0};
 static rosa_stream *open_stream(const rosa_options *options, size_t routes, rosa_engine engine)
 {
 	rosa_stream *stream = NULL;
-	rosa_error err;
 
-	must(rosa_stream_new(options, routes, &stream, &err), &err);
+	must(rosa_stream_new(options, routes, &stream, &err));
 	assert_non_null(stream);
 	rosa_stream_set_engine(stream, engine);
 	return stream;
@@ -45,17 +42,10 @@ static struct outputs outputs_make(const struct trial *trial)
 	size_t cells = trial->routes * trial->steps;
 	struct outputs out;
 
-	out.tau = must_alloc(cells * sizeof(*out.tau));
-	out.length = must_alloc(cells * sizeof(*out.length));
-	out.flips = must_alloc(cells * (size_t)trial->options.bits * sizeof(*out.flips));
+	out.tau = test_alloc(cells * sizeof(*out.tau));
+	out.length = test_alloc(cells * sizeof(*out.length));
+	out.flips = test_alloc(cells * (size_t)trial->options.bits * sizeof(*out.flips));
 	return out;
-}
-
-static void outputs_free(struct outputs *out)
-{
-	free(out->tau);
-	free(out->length);
-	free(out->flips);
 }
 
 /* Feed a trial to a fresh stream in pieces. The symbols and the answers stay where they are, `steps` apart, so that
@@ -63,9 +53,8 @@ static void outputs_free(struct outputs *out)
 static void feed(const struct trial *trial, rosa_stream *stream, size_t piece, int with_flips, struct outputs *out)
 {
 	size_t bits = (size_t)trial->options.bits;
-	int32_t *dense = must_alloc(trial->routes * trial->steps * bits * sizeof(*dense));
+	int32_t *dense = test_alloc(trial->routes * trial->steps * bits * sizeof(*dense));
 	uint64_t turn = trial->seed;
-	rosa_error err;
 
 	for (size_t t = 0; t < trial->steps;) {
 		size_t n = piece ? piece : 1 + test_random(&turn, 40);
@@ -81,7 +70,6 @@ static void feed(const struct trial *trial, rosa_stream *stream, size_t piece, i
 			       n * bits * sizeof(*dense));
 		t += n;
 	}
-	free(dense);
 }
 
 static void compare(const struct trial *trial, const char *how, const struct outputs *got, const struct outputs *want,
@@ -119,13 +107,13 @@ static void check_pieces(const struct trial *trial, struct outputs *got)
 	}
 }
 
-static void test_pieces(void **state)
+TEST(test_pieces)
 {
 	static const size_t steps[] = {17, 64, 130, 200};
 	size_t rounds = test_rounds(6);
 
 	for (int kind = 0; kind < stream_count(); kind++) {
-		for (size_t i = 0; i < rounds; i++) {
+		for (size_t i = 0, mark = test_mark(); i < rounds; i++, test_release(mark)) {
 			struct trial trial = {.options = ROSA_OPTIONS_INIT, .kind = kind};
 			uint64_t turn = (uint64_t)kind * 1000 + i;
 			struct outputs got;
@@ -144,14 +132,12 @@ static void test_pieces(void **state)
 			trial_solve(&trial);
 			got = outputs_make(&trial);
 			check_pieces(&trial, &got);
-			outputs_free(&got);
-			trial_free(&trial);
 		}
 	}
 }
 
 /* Any output may be left out, in any push, and a stride of 0 means dense. */
-static void test_outputs_left_out(void **state)
+TEST(test_outputs_left_out)
 {
 	struct trial trial = {.options = ROSA_OPTIONS_INIT, .seed = 5, .routes = 3, .steps = 90};
 
@@ -166,15 +152,13 @@ static void test_outputs_left_out(void **state)
 
 		for (size_t t = 0; t < trial.steps; t += n) {
 			int want_tau = t / n % 3 != 0, want_length = t / n % 3 != 1;
-			rosa_error err;
 
 			for (size_t r = 0; r < trial.routes; r++) {
 				memcpy(query + r * n, trial.query + r * trial.steps + t, n * sizeof(*query));
 				memcpy(key + r * n, trial.key + r * trial.steps + t, n * sizeof(*key));
 			}
 			must(rosa_stream_push(stream, n, query, key, 0, want_tau ? tau : NULL,
-					      want_length ? length : NULL, NULL, &err),
-			     &err);
+					      want_length ? length : NULL, NULL, &err));
 			for (size_t r = 0; r < trial.routes; r++) {
 				size_t at = r * trial.steps + t;
 
@@ -188,11 +172,10 @@ static void test_outputs_left_out(void **state)
 		}
 		rosa_stream_free(stream);
 	}
-	trial_free(&trial);
 }
 
 /* A table wanted in the middle of a run that began without is refused, and nothing else is. */
-static void test_late_tables(void **state)
+TEST(test_late_tables)
 {
 	static const uint16_t query[] = {1, 2, 2, 2, 3, 3, 1};
 	static const uint16_t key[] = {1, 2, 3, 1, 2, 3, 1};
@@ -203,17 +186,16 @@ static void test_late_tables(void **state)
 		int32_t want_tau[COUNT(query)], want_flips[COUNT(query) * 2];
 		int32_t tau[COUNT(query)], flips[COUNT(query) * 2];
 		rosa_stream *stream;
-		rosa_error err;
 
 		options.bits = 2;
 		oracle_route(&options, steps, query, key, want_tau, NULL, want_flips);
 		stream = open_stream(&options, 1, engines[e]);
-		must(rosa_stream_push(stream, 2, query, key, 0, tau, NULL, NULL, &err), &err);
+		must(rosa_stream_push(stream, 2, query, key, 0, tau, NULL, NULL, &err));
 		expect_status("too late",
 			      rosa_stream_push(stream, 5, query + 2, key + 2, 0, tau + 2, NULL, flips, &err),
 			      ROSA_EINVAL, &err);
-		must(rosa_stream_push(stream, 2, query + 2, key + 2, 0, tau + 2, NULL, NULL, &err), &err);
-		must(rosa_stream_push(stream, 3, query + 4, key + 4, 0, tau + 4, NULL, flips + 8, &err), &err);
+		must(rosa_stream_push(stream, 2, query + 2, key + 2, 0, tau + 2, NULL, NULL, &err));
+		must(rosa_stream_push(stream, 3, query + 4, key + 4, 0, tau + 4, NULL, flips + 8, &err));
 		assert_memory_equal(tau, want_tau, sizeof(tau));
 		assert_memory_equal(flips + 8, want_flips + 8, 6 * sizeof(*flips));
 		rosa_stream_free(stream);
@@ -299,15 +281,14 @@ static void walk_push(struct walk *walk, struct lane *lane, const char *how)
 	int with_flips = walk->tables == ALWAYS || (walk->tables == AT_TIMES && test_random(&walk->turn, 2));
 	int32_t tau[3 * LANE_STEPS], length[3 * LANE_STEPS], *flips;
 	int32_t want_tau[LANE_STEPS], want_length[LANE_STEPS], *want_flips;
-	rosa_error err;
 	rosa_status status;
 
 	if (n > LANE_STEPS - before)
 		n = LANE_STEPS - before;
 	if (n == 0)
 		return;
-	flips = must_alloc(trial->routes * n * bits * sizeof(*flips));
-	want_flips = must_alloc(LANE_STEPS * bits * sizeof(*want_flips));
+	flips = test_alloc(trial->routes * n * bits * sizeof(*flips));
+	want_flips = test_alloc(LANE_STEPS * bits * sizeof(*want_flips));
 	for (size_t r = 0; r < trial->routes; r++)
 		invent(walk, lane, r, n);
 	status = rosa_stream_push(lane->stream, n, lane->query + before, lane->key + before, LANE_STEPS, tau, length,
@@ -331,14 +312,11 @@ static void walk_push(struct walk *walk, struct lane *lane, const char *how)
 			expect_same(trial, how, "flip", r, before, n, bits, flips + r * n * bits,
 				    want_flips + before * bits);
 	}
-	free(flips);
-	free(want_flips);
 }
 
 static void walk_rewind(struct walk *walk, struct lane *lane)
 {
 	size_t to = test_random(&walk->turn, 5) ? test_random(&walk->turn, lane->steps + 1) : 0;
-	rosa_error err;
 
 	/* Most of the time a little: that undoes, and does not rebuild. */
 	if (test_random(&walk->turn, 2))
@@ -351,7 +329,6 @@ static void walk_fork(struct walk *walk, struct lane *lane)
 {
 	struct lane *other = &walk->lanes[test_random(&walk->turn, LANES)];
 	rosa_stream *copy = NULL;
-	rosa_error err;
 
 	if (other == lane)
 		return;
@@ -365,28 +342,26 @@ static void walk_fork(struct walk *walk, struct lane *lane)
 static void walk_save(struct walk *walk, struct lane *lane)
 {
 	rosa_stream *loaded = NULL;
-	rosa_error err;
 
 	if (test_random(&walk->turn, 4)) {
 		void *data = NULL, *copy;
 		size_t size = 0;
 
-		must(rosa_stream_save_memory(lane->stream, &data, &size, &err), &err);
-		copy = must_alloc(size);
+		must(rosa_stream_save_memory(lane->stream, &data, &size, &err));
+		copy = test_alloc(size);
 		memcpy(copy, data, size);
 		rosa_stream_free_memory(lane->stream, data);
 		rosa_stream_free(lane->stream);
 		lane->stream = NULL;
-		must(rosa_stream_load_memory(&walk->trial.options, copy, size, &loaded, &err), &err);
-		free(copy);
+		must(rosa_stream_load_memory(&walk->trial.options, copy, size, &loaded, &err));
 	} else {
 		char path[64];
 
 		snprintf(path, sizeof(path), "test_stream-%ld.state", (long)getpid());
-		must(rosa_stream_save(lane->stream, path, &err), &err);
+		must(rosa_stream_save(lane->stream, path, &err));
 		rosa_stream_free(lane->stream);
 		lane->stream = NULL;
-		must(rosa_stream_load(&walk->trial.options, path, &loaded, &err), &err);
+		must(rosa_stream_load(&walk->trial.options, path, &loaded, &err));
 		assert_int_equal(unlink(path), 0);
 	}
 	lane->stream = loaded;
@@ -400,10 +375,8 @@ static void walk_run(struct walk *walk, size_t moves)
 	for (size_t i = 0; i < LANES; i++) {
 		walk->lanes[i].stream = open_stream(&trial->options, trial->routes, walk->engine);
 		walk->lanes[i].steps = 0;
-		walk->lanes[i].query = must_alloc(cells * sizeof(uint16_t));
-		walk->lanes[i].key = must_alloc(cells * sizeof(uint16_t));
-		memset(walk->lanes[i].query, 0, cells * sizeof(uint16_t));
-		memset(walk->lanes[i].key, 0, cells * sizeof(uint16_t));
+		walk->lanes[i].query = test_zeros(cells, sizeof(uint16_t));
+		walk->lanes[i].key = test_zeros(cells, sizeof(uint16_t));
 	}
 	for (size_t i = 0; i < moves; i++) {
 		struct lane *lane = &walk->lanes[test_random(&walk->turn, LANES)];
@@ -428,18 +401,15 @@ static void walk_run(struct walk *walk, size_t moves)
 		if (lane->steps == LANE_STEPS)
 			walk_rewind(walk, lane);
 	}
-	for (size_t i = 0; i < LANES; i++) {
+	for (size_t i = 0; i < LANES; i++)
 		rosa_stream_free(walk->lanes[i].stream);
-		free(walk->lanes[i].query);
-		free(walk->lanes[i].key);
-	}
 }
 
-static void test_walks(void **state)
+TEST(test_walks)
 {
 	size_t rounds = test_rounds(288);
 
-	for (size_t i = 0; i < rounds; i++) {
+	for (size_t i = 0, mark = test_mark(); i < rounds; i++, test_release(mark)) {
 		struct walk walk = {.trial = {.options = ROSA_OPTIONS_INIT, .seed = i}};
 		struct trial *trial = &walk.trial;
 
@@ -470,7 +440,6 @@ static void check_long(int kind, int bits, size_t steps, int fold, uint32_t max_
 	struct trial trial = {.options = ROSA_OPTIONS_INIT, .kind = kind, .seed = 11, .routes = 1, .steps = steps};
 	struct outputs want, got;
 	rosa_flips flips;
-	rosa_error err;
 
 	trial.options.bits = bits;
 	trial.options.fold = fold;
@@ -495,12 +464,9 @@ static void check_long(int kind, int bits, size_t steps, int fold, uint32_t max_
 		compare(&trial, how, &got, &want, 1);
 		rosa_stream_free(stream);
 	}
-	outputs_free(&want);
-	outputs_free(&got);
-	trial_free(&trial);
 }
 
-static void test_long(void **state)
+TEST(test_long)
 {
 	static const int bits[] = {1, 4, 8, 9, 16}; /* 9: wide symbols without codes */
 	int turn = 0;
@@ -512,7 +478,7 @@ static void test_long(void **state)
 	}
 }
 
-static void test_longest(void **state)
+TEST(test_longest)
 {
 	static const char *const names[] = {
 	    "uniform",     "sticky",    "correlated",         "periodic", "fibonacci-alternating",
@@ -529,7 +495,7 @@ static void test_longest(void **state)
 }
 
 /* A long history, undone in part, must go on as one that never was longer. */
-static void test_long_rewind(void **state)
+TEST(test_long_rewind)
 {
 	static const size_t back_to[] = {2999, 2990, 2500, 1000, 100, 1, 0};
 
@@ -540,7 +506,6 @@ static void test_long_rewind(void **state)
 		    .options = ROSA_OPTIONS_INIT, .kind = kind, .seed = 23, .routes = 2, .steps = 3000};
 		struct outputs want, got;
 		rosa_stream *stream;
-		rosa_error err;
 
 		trial.options.bits = turn % 2 ? 9 : trial_bits[(size_t)kind % COUNT(trial_bits)];
 		trial.options.fold = kind % 3 != 0;
@@ -569,25 +534,21 @@ static void test_long_rewind(void **state)
 			}
 		}
 		rosa_stream_free(stream);
-		outputs_free(&want);
-		outputs_free(&got);
-		trial_free(&trial);
 	}
 }
 
 /* Trees that grow deep while nobody asks: the first look-ups that do may have to give up, in the middle of a piece, and
  * the rest of it must be answered by the order. */
-static void test_late_question(void **state)
+TEST(test_late_question)
 {
 	enum { STEPS = 300000, ASKED = STEPS - 3000, NAMES = 15 };
 	static const size_t late_pieces[] = {1, 4096};
 	struct trial trial = {.options = ROSA_OPTIONS_INIT, .routes = 1, .steps = STEPS, .text = "late question"};
 	struct outputs want, got;
-	rosa_error err;
 
 	trial.options.bits = 4;
-	trial.query = must_alloc(STEPS * sizeof(*trial.query));
-	trial.key = must_alloc(STEPS * sizeof(*trial.key));
+	trial.query = test_alloc(STEPS * sizeof(*trial.query));
+	trial.key = test_alloc(STEPS * sizeof(*trial.key));
 	want = outputs_make(&trial);
 	got = outputs_make(&trial);
 	for (int falling = 0; falling < 2; falling++) {
@@ -610,35 +571,28 @@ static void test_late_question(void **state)
 			rosa_stream_free(stream);
 		}
 	}
-	outputs_free(&want);
-	outputs_free(&got);
-	free(trial.query);
-	free(trial.key);
 }
 
 /* ------------------------------------------------------------------------------------------------------ describe -- */
 
 static uint64_t count_runs(const struct trial *trial, const uint16_t *symbols, size_t steps)
 {
-	size_t *start = must_alloc(trial->steps * sizeof(*start));
-	uint16_t *symbol = must_alloc(trial->steps * sizeof(*symbol));
+	size_t *start = test_alloc(trial->steps * sizeof(*start));
+	uint16_t *symbol = test_alloc(trial->steps * sizeof(*symbol));
 	uint64_t runs = 0;
 
 	for (size_t r = 0; r < trial->routes; r++)
 		runs += oracle_runs(symbols + r * trial->steps, steps, trial->options.fold, start, symbol);
-	free(start);
-	free(symbol);
 	return runs;
 }
 
-static void test_describe(void **state)
+TEST(test_describe)
 {
 	for (size_t e = 0; e < COUNT(engines); e++) {
 		for (int fold = 0; fold < 2; fold++) {
 			struct trial trial = {.options = ROSA_OPTIONS_INIT, .seed = 9, .routes = 3, .steps = 300};
 			struct test_memory memory;
 			rosa_stream *stream;
-			rosa_error err;
 
 			test_memory_init(&memory);
 			trial.kind = stream_find("sticky");
@@ -653,7 +607,7 @@ static void test_describe(void **state)
 			for (size_t t = 0; t <= trial.steps; t += 50) {
 				rosa_stream_info info = {.size = sizeof(info)};
 
-				must(rosa_stream_describe(stream, &info, &err), &err);
+				must(rosa_stream_describe(stream, &info, &err));
 				assert_int_equal(info.size, sizeof(info));
 				assert_int_equal(info.routes, trial.routes);
 				assert_int_equal(info.steps, t);
@@ -672,26 +626,11 @@ static void test_describe(void **state)
 					assert_int_equal(info.ordered, trial.routes);
 				if (t < trial.steps)
 					must(rosa_stream_push(stream, 50, trial.query + t, trial.key + t, trial.steps,
-							      NULL, NULL, NULL, &err),
-					     &err);
+							      NULL, NULL, NULL, &err));
 			}
 			rosa_stream_free(stream);
 			assert_int_equal(atomic_load(&memory.blocks), 0);
 			assert_int_equal(atomic_load(&memory.bytes), 0);
-			trial_free(&trial);
 		}
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_pieces),      cmocka_unit_test(test_outputs_left_out),
-	    cmocka_unit_test(test_late_tables), cmocka_unit_test(test_walks),
-	    cmocka_unit_test(test_long),        cmocka_unit_test(test_longest),
-	    cmocka_unit_test(test_long_rewind), cmocka_unit_test(test_late_question),
-	    cmocka_unit_test(test_describe),
-	};
-
-	return cmocka_run_group_tests_name("stream", tests, NULL, NULL);
 }

@@ -27,7 +27,7 @@ static void fill(const char *name, int bits, uint64_t seed, size_t steps)
 	stream_fill(kind, bits, seed, steps, query, key);
 }
 
-static void test_names(void **state)
+TEST(test_names)
 {
 	assert_true(stream_count() > 0);
 	for (int kind = 0; kind < stream_count(); kind++) {
@@ -47,7 +47,7 @@ static void test_names(void **state)
 }
 
 /* Filled to the end and not beyond, below 2^bits, and the same the second time. */
-static void test_range_and_repetition(void **state)
+TEST(test_range_and_repetition)
 {
 	static const size_t steps[] = {1, 2, 3, 4, 5, 8, 17, 100, 1023, MOST - 1};
 
@@ -77,7 +77,7 @@ static void test_range_and_repetition(void **state)
 }
 
 /* Different values stay different, and use the range they are spread over. */
-static void test_spread(void **state)
+TEST(test_spread)
 {
 	for (int bits = 1; bits <= 16; bits++) {
 		size_t count = (size_t)1 << (bits < 12 ? bits : 12);
@@ -97,7 +97,7 @@ static void test_spread(void **state)
 	}
 }
 
-static void test_seeds_differ(void **state)
+TEST(test_seeds_differ)
 {
 	static const char *const names[] = {"uniform", "sticky", "correlated", "equal",
 					    "shifted", "halves", "skewed",     "text-like"};
@@ -110,7 +110,7 @@ static void test_seeds_differ(void **state)
 	}
 }
 
-static void test_checksums(void **state)
+TEST(test_checksums)
 {
 	static const struct {
 		const char *name;
@@ -146,7 +146,7 @@ static size_t agreeing(const uint16_t *a, const uint16_t *b, size_t lag, size_t 
 	return n;
 }
 
-static void test_benchmark_kinds(void **state)
+TEST(test_benchmark_kinds)
 {
 	fill("uniform", 8, 3, MOST);
 	assert_in_range(agreeing(query, key, 0, MOST), 0, MOST / 100);
@@ -161,7 +161,7 @@ static void test_benchmark_kinds(void **state)
 		assert_int_equal(agreeing(key, key, lag, MOST), 0);
 }
 
-static void test_periods(void **state)
+TEST(test_periods)
 {
 	for (size_t period = 1; period <= 8; period++) {
 		char name[] = "period0";
@@ -180,7 +180,7 @@ static void test_periods(void **state)
 	assert_int_equal(agreeing(key, key, 1, 500), 499);
 }
 
-static void test_copies(void **state)
+TEST(test_copies)
 {
 	size_t lag = 1;
 
@@ -200,7 +200,7 @@ static void test_copies(void **state)
 		assert_int_equal(key[2 * t], query[t]);
 }
 
-static void test_words(void **state)
+TEST(test_words)
 {
 	static const char morse[] = "0110100110010110", fibonacci[] = "0100101001001010010100100101001001";
 	static const char *const unfolded[] = {"thue-morse-alternating", "fibonacci-alternating",
@@ -221,7 +221,7 @@ static void test_words(void **state)
 }
 
 /* No window of the order's length comes twice. */
-static void test_de_bruijn(void **state)
+TEST(test_de_bruijn)
 {
 	static const struct {
 		int bits;
@@ -242,7 +242,7 @@ static void test_de_bruijn(void **state)
 }
 
 /* The teeth of the comb get shorter until the end, and the query asks for the first two. */
-static void test_comb(void **state)
+TEST(test_comb)
 {
 	size_t last = MOST, tooth = 0;
 
@@ -260,7 +260,7 @@ static void test_comb(void **state)
 	assert_int_equal(query[0], key[0]);
 }
 
-static void test_skew(void **state)
+TEST(test_skew)
 {
 	size_t count[256] = {0}, most = 0;
 
@@ -270,18 +270,4 @@ static void test_skew(void **state)
 	for (size_t s = 0; s < 256; s++)
 		most = count[s] > most ? count[s] : most;
 	assert_true(most > 20 * MOST / 256);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_names),     cmocka_unit_test(test_range_and_repetition),
-	    cmocka_unit_test(test_spread),    cmocka_unit_test(test_seeds_differ),
-	    cmocka_unit_test(test_checksums), cmocka_unit_test(test_benchmark_kinds),
-	    cmocka_unit_test(test_periods),   cmocka_unit_test(test_copies),
-	    cmocka_unit_test(test_words),     cmocka_unit_test(test_de_bruijn),
-	    cmocka_unit_test(test_comb),      cmocka_unit_test(test_skew),
-	};
-
-	return cmocka_run_group_tests_name("streams", tests, NULL, NULL);
 }

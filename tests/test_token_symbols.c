@@ -30,7 +30,7 @@ static void fill(float *x, size_t count, uint64_t seed)
 		x[i] = (float)((double)(draw_long(seed, 1, i) >> 40) / (1 << 23) - 1) * 0.3f;
 }
 
-static void equals_the_definition(void **state)
+TEST(equals_the_definition)
 {
 	static const struct {
 		size_t width;
@@ -39,8 +39,8 @@ static void equals_the_definition(void **state)
 
 	for (size_t s = 0; s < COUNT(shapes); s++) {
 		const size_t width = shapes[s].width, routes = width / (size_t)shapes[s].bits, steps = 2 * VOCABULARY;
-		float *x = must_alloc(VOCABULARY * width * sizeof(*x));
-		uint16_t *symbols = must_alloc(routes * steps * sizeof(*symbols));
+		float *x = test_alloc(VOCABULARY * width * sizeof(*x));
+		uint16_t *symbols = test_alloc(routes * steps * sizeof(*symbols));
 		uint32_t tokens[2 * VOCABULARY];
 		struct tensor tensor = {.format = FORMAT_F32, .dims = 2, .shape = {VOCABULARY, width}};
 		struct token_symbols made;
@@ -65,13 +65,11 @@ static void equals_the_definition(void **state)
 		}
 		token_symbols_free(&made);
 		token_symbols_free(&made);
-		free(symbols);
-		free(x);
 	}
 }
 
 /* Numbers that are not finite give symbols too, of zeros, instead of undefined conversions. */
-static void survives_what_is_no_number(void **state)
+TEST(survives_what_is_no_number)
 {
 	float x[2][8] = {{1, NAN, -2, 0, 0, 0, 0, 0}, {INFINITY, 1, 1, 1, 1, 1, 1, 1}};
 	const struct tensor tensor = {
@@ -87,14 +85,4 @@ static void survives_what_is_no_number(void **state)
 		assert_int_equal(symbols[0] >> c & 1, bit_of(zeroed, 8, 1, c));
 	assert_int_equal(symbols[1], 0);
 	token_symbols_free(&made);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(equals_the_definition),
-	    cmocka_unit_test(survives_what_is_no_number),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,8 +43,8 @@ static void check_content(const struct tokens_file *file, const struct shard_pla
 	assert_int_equal(file->tokenizer, plan->tokenizer);
 	assert_int_equal(file->width, plan->vocabulary <= 65536 ? 2 : 4);
 	assert_int_equal(file->counts != NULL, plan->answers);
-	tokens = calloc(total, sizeof(*tokens));
-	weight = calloc(total, sizeof(*weight));
+	tokens = test_zeros(total, sizeof(*tokens));
+	weight = test_zeros(total, sizeof(*weight));
 	assert_true(tokens && weight);
 	tokens_file_read(file, 0, total, tokens, weight);
 	for (size_t i = 0; i < total; i++) {
@@ -53,11 +53,9 @@ static void check_content(const struct tokens_file *file, const struct shard_pla
 	}
 	tokens_file_read(file, total - 1, 1, tokens, NULL);
 	assert_int_equal(tokens[0], plan->first + total - 1);
-	free(tokens);
-	free(weight);
 }
 
-static void reads_what_was_written(void **state)
+TEST(reads_what_was_written)
 {
 	for (size_t i = 0; i < COUNT(plans); i++) {
 		struct bytes bytes = shard_make(&plans[i]);
@@ -70,17 +68,15 @@ static void reads_what_was_written(void **state)
 		check_content(&file, &plans[i]);
 		tokens_file_close(&file);
 		tokens_file_close(&file); /* twice does no harm */
-		free(data);
-		bytes_free(&bytes);
 	}
 }
 
 /* More tokens than the writer's block, in pieces of all sizes. */
-static void writes_long_documents_in_pieces(void **state)
+TEST(writes_long_documents_in_pieces)
 {
 	enum { TOKENS = 70001 };
-	uint32_t *tokens = malloc(TOKENS * sizeof(*tokens));
-	uint8_t *counts = malloc(TOKENS);
+	uint32_t *tokens = test_alloc(TOKENS * sizeof(*tokens));
+	uint8_t *counts = test_alloc(TOKENS);
 	struct tokens_writer writer;
 	struct tokens_file file;
 	struct bytes bytes = {0};
@@ -112,9 +108,6 @@ static void writes_long_documents_in_pieces(void **state)
 		assert_int_equal(token, tokens[i]);
 		assert_true(weight == (float)counts[i]);
 	}
-	free(tokens);
-	free(counts);
-	bytes_free(&bytes);
 }
 
 /* ------------------------------------------------------------------------------------------------------- refused -- */
@@ -167,7 +160,7 @@ static const struct change {
     {"something after the tokens", 64 + 166, 2, 7, true, "end of a part (byte 230 of"},
 };
 
-static void refuses_changes(void **state)
+TEST(refuses_changes)
 {
 	for (size_t i = 0; i < COUNT(changes); i++) {
 		const struct change *change = &changes[i];
@@ -182,13 +175,11 @@ static void refuses_changes(void **state)
 			assert_int_equal(tokens_file_parse(data, bytes.size, NAME, false, &file, NULL), ROSA_OK);
 		else
 			check_refused(data, bytes.size, false, change->what, change->words);
-		free(data);
-		bytes_free(&bytes);
 	}
 }
 
 /* Whoever does not look thoroughly gets no token that is none. */
-static void hides_tokens_beyond_the_vocabulary(void **state)
+TEST(hides_tokens_beyond_the_vocabulary)
 {
 	struct bytes bytes = shard_make(&plans[0]);
 	uint16_t wrong = 100;
@@ -203,27 +194,23 @@ static void hides_tokens_beyond_the_vocabulary(void **state)
 	assert_int_equal(tokens[1], 0);
 	assert_int_equal(tokens[2], 16);
 	assert_true(weight[0] == 1 && weight[1] == 0 && weight[2] == 1);
-	bytes_free(&bytes);
 }
 
-static void refuses_every_truncation_and_change(void **state)
+TEST(refuses_every_truncation_and_change)
 {
 	struct bytes bytes = shard_make(&plans[1]);
 
 	for (size_t size = 0; size < bytes.size; size++) {
 		uint8_t *data = bytes_copy(&bytes, size);
 		check_refused(data, size, false, "a beginning", "");
-		free(data);
 	}
 	for (size_t i = 0; i < bytes.size; i++) {
 		uint8_t *data = bytes_copy(&bytes, bytes.size);
 		data[i] ^= (uint8_t)(1u << i % 8);
 		check_refused(data, bytes.size, true, "a change", "");
-		free(data);
 	}
 	bytes_put(&bytes, "", 1);
 	check_refused(bytes.data, bytes.size, false, "a byte more", "cut short");
-	bytes_free(&bytes);
 }
 
 /* -------------------------------------------------------------------------------------------------------- writer -- */
@@ -240,7 +227,7 @@ static rosa_status failing_sink(void *left, const void *data, size_t size, rosa_
 }
 
 /* Writes that fail are told, whichever it is: the header, a block, the rest, the documents or the bits. */
-static void passes_failures_on(void **state)
+TEST(passes_failures_on)
 {
 	static uint32_t tokens[40000];
 	int fails = 0, allowed = 0;
@@ -265,32 +252,29 @@ static void passes_failures_on(void **state)
 	assert_int_equal(fails, 5);
 }
 
-static void writer_refuses_nonsense(void **state)
+TEST(writer_refuses_nonsense)
 {
 	struct tokens_writer writer;
 	struct bytes bytes = {0};
-	rosa_error err;
 	uint32_t token = 10;
 
 	assert_int_equal(tokens_writer_begin(&writer, shard_sink, &bytes, 0, 0, false, &err), ROSA_EINVAL);
 	assert_int_equal(tokens_writer_begin(&writer, shard_sink, &bytes, 10, 0, false, &err), ROSA_OK);
-	must_fail(tokens_writer_add(&writer, &token, NULL, 1, &err), ROSA_EINVAL, &err,
+	must_fail(tokens_writer_add(&writer, &token, NULL, 1, &err), ROSA_EINVAL,
 		  "token 10 is beyond the vocabulary of 10");
 	assert_int_equal(tokens_writer_add(&writer, &token, NULL, 0, &err), ROSA_OK);
 	tokens_writer_end_document(&writer);
-	must_fail(tokens_writer_finish(&writer, &err), ROSA_EINVAL, &err, "empty");
+	must_fail(tokens_writer_finish(&writer, &err), ROSA_EINVAL, "empty");
 	tokens_writer_free(&writer);
 	tokens_writer_free(&writer);
-	bytes_free(&bytes);
 }
 
 /* --------------------------------------------------------------------------------------------------------- files -- */
 
-static void opens_files(void **state)
+TEST(opens_files)
 {
 	struct bytes bytes = shard_make(&plans[3]);
 	struct tokens_file file;
-	rosa_error err;
 
 	scratch_enter(NULL);
 	bytes_save(&bytes, scratch_path("a.tokens"));
@@ -300,25 +284,8 @@ static void opens_files(void **state)
 	tokens_file_close(&file);
 	bytes.size--;
 	bytes_save(&bytes, scratch_path("a.tokens"));
-	must_fail(tokens_file_open(scratch_path("a.tokens"), false, &file, &err), ROSA_EFORMAT, &err, "a.tokens");
-	must_fail(tokens_file_open(scratch_path("b.tokens"), false, &file, &err), ROSA_EIO, &err, "b.tokens");
+	must_fail(tokens_file_open(scratch_path("a.tokens"), false, &file, &err), ROSA_EFORMAT, "a.tokens");
+	must_fail(tokens_file_open(scratch_path("b.tokens"), false, &file, &err), ROSA_EIO, "b.tokens");
 	tokens_file_close(&file);
 	scratch_leave(NULL);
-	bytes_free(&bytes);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(reads_what_was_written),
-	    cmocka_unit_test(writes_long_documents_in_pieces),
-	    cmocka_unit_test(refuses_changes),
-	    cmocka_unit_test(hides_tokens_beyond_the_vocabulary),
-	    cmocka_unit_test(refuses_every_truncation_and_change),
-	    cmocka_unit_test(passes_failures_on),
-	    cmocka_unit_test(writer_refuses_nonsense),
-	    cmocka_unit_test(opens_files),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

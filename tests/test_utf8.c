@@ -6,7 +6,7 @@
 #include "base/utf8.h"
 #include "support_test.h"
 
-static void code_points_come_back(void **state)
+TEST(code_points_come_back)
 {
 	for (uint32_t point = 0; point <= 0x10ffff; point++) {
 		char text[4];
@@ -24,7 +24,7 @@ static void code_points_come_back(void **state)
 	}
 }
 
-static void overlong_and_stray_bytes_are_bad(void **state)
+TEST(overlong_and_stray_bytes_are_bad)
 {
 	static const char *const bad[] = {"\x80",
 					  "\xbf",
@@ -55,7 +55,7 @@ static void check_printable(const char *text, size_t size, const char *expected)
 	assert_string_equal(twice, expected);
 }
 
-static void what_a_terminal_obeys_is_escaped(void **state)
+TEST(what_a_terminal_obeys_is_escaped)
 {
 	check_printable("", 0, "");
 	check_printable("plain \\d+ text", 14, "plain \\d+ text");
@@ -73,7 +73,7 @@ static void what_a_terminal_obeys_is_escaped(void **state)
 	check_printable("\xff\xe2\x82z\xc3", 5, "\\xff\\xe2\\x82z\\xc3");
 }
 
-static void copies_end_between_characters(void **state)
+TEST(copies_end_between_characters)
 {
 	static const char text[] = "a\x1b\xe2\x82\xacz";
 	static const struct {
@@ -97,35 +97,21 @@ static void copies_end_between_characters(void **state)
 	}
 }
 
-static void messages_are_printable(void **state)
+TEST(messages_are_printable)
 {
-	rosa_error error;
 	char name[1200];
 
-	assert_int_equal(rosa_fail(&error, ROSA_EFORMAT, "%s: '%s'", "model\n.gguf", "\x1b]0;title\a"), ROSA_EFORMAT);
-	assert_int_equal(error.status, ROSA_EFORMAT);
-	assert_string_equal(error.message, "model\\n.gguf: '\\x1b]0;title\\a'");
+	assert_int_equal(rosa_fail(&err, ROSA_EFORMAT, "%s: '%s'", "model\n.gguf", "\x1b]0;title\a"), ROSA_EFORMAT);
+	assert_int_equal(err.status, ROSA_EFORMAT);
+	assert_string_equal(err.message, "model\\n.gguf: '\\x1b]0;title\\a'");
 	/* a message may be built from itself */
-	rosa_fail(&error, ROSA_EIO, "again: %s", error.message);
-	assert_string_equal(error.message, "again: model\\n.gguf: '\\x1b]0;title\\a'");
+	rosa_fail(&err, ROSA_EIO, "again: %s", err.message);
+	assert_string_equal(err.message, "again: model\\n.gguf: '\\x1b]0;title\\a'");
 	/* 600 two-byte characters: the message ends with a whole one */
 	for (size_t i = 0; i < sizeof(name); i++)
 		name[i] = i % 2 ? '\xa4' : '\xc3';
-	rosa_fail(&error, ROSA_EINVAL, "%.*s", (int)sizeof(name), name);
-	assert_int_equal(strlen(error.message), sizeof(error.message) - 2);
-	assert_int_equal(utf8_valid(error.message, strlen(error.message)), strlen(error.message));
+	rosa_fail(&err, ROSA_EINVAL, "%.*s", (int)sizeof(name), name);
+	assert_int_equal(strlen(err.message), sizeof(err.message) - 2);
+	assert_int_equal(utf8_valid(err.message, strlen(err.message)), strlen(err.message));
 	assert_int_equal(rosa_fail(NULL, ROSA_EIO, "%s", "nowhere"), ROSA_EIO);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(code_points_come_back),
-	    cmocka_unit_test(overlong_and_stray_bytes_are_bad),
-	    cmocka_unit_test(what_a_terminal_obeys_is_escaped),
-	    cmocka_unit_test(copies_end_between_characters),
-	    cmocka_unit_test(messages_are_printable),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,8 +5,6 @@
  * and rewound on the way. Streams that use more than 65,536 different symbols are beyond the oracle; there the indexes
  * are compared with each other.
  */
-#include "rosatune.h"
-
 #include "retrieval/engine.h"
 #include "oracle.h"
 #include "eval/streams.h"
@@ -32,16 +30,15 @@ static struct wide wide_make(const struct trial *settings, int narrow_bits)
 	narrow.options.bits = narrow_bits;
 	trial_make(&narrow);
 	memcpy(wide.trial.text, narrow.text, sizeof(narrow.text));
-	wide.query = must_alloc(cells * sizeof(*wide.query));
-	wide.key = must_alloc(cells * sizeof(*wide.key));
-	wide.tau = must_alloc(cells * sizeof(*wide.tau));
-	wide.length = must_alloc(cells * sizeof(*wide.length));
+	wide.query = test_alloc(cells * sizeof(*wide.query));
+	wide.key = test_alloc(cells * sizeof(*wide.key));
+	wide.tau = test_alloc(cells * sizeof(*wide.tau));
+	wide.length = test_alloc(cells * sizeof(*wide.length));
 	for (size_t i = 0; i < cells; i++) {
 		/* an odd factor: one to one */
 		wide.query[i] = (narrow.query[i] * 0x9e3779b1u + 77) & mask;
 		wide.key[i] = (narrow.key[i] * 0x9e3779b1u + 77) & mask;
 	}
-	trial_free(&narrow);
 	return wide;
 }
 
@@ -57,20 +54,11 @@ static void wide_solve(struct wide *wide)
 	}
 }
 
-static void wide_free(struct wide *wide)
-{
-	free(wide->query);
-	free(wide->key);
-	free(wide->tau);
-	free(wide->length);
-}
-
 static void check_batch(const struct wide *wide, rosa_engine engine)
 {
 	const struct trial *trial = &wide->trial;
 	const size_t cells = trial->routes * trial->steps;
-	int32_t *tau = must_alloc(cells * sizeof(*tau)), *length = must_alloc(cells * sizeof(*length));
-	rosa_error err;
+	int32_t *tau = test_alloc(cells * sizeof(*tau)), *length = test_alloc(cells * sizeof(*length));
 
 	expect_status(trial->text,
 		      rosa_retrieve_by(engine, &trial->options, trial->routes, trial->steps, wide->query, wide->key,
@@ -82,36 +70,32 @@ static void check_batch(const struct wide *wide, rosa_engine engine)
 		expect_same(trial, "wide batch", "tau", r, 0, trial->steps, 1, tau + at, wide->tau + at);
 		expect_same(trial, "wide batch", "length", r, 0, trial->steps, 1, length + at, wide->length + at);
 	}
-	free(tau);
-	free(length);
 }
 
 /* Another stream with the same past: a copy, or what comes back from a saved state. */
 static rosa_stream *detour(rosa_stream *stream, size_t turn, const struct wide *wide, size_t steps)
 {
 	rosa_stream *other = stream;
-	rosa_error err;
 	void *data;
 	size_t size, back;
 
 	switch (turn % 4) {
 	case 0:
-		must(rosa_stream_fork(stream, &other, &err), &err);
+		must(rosa_stream_fork(stream, &other, &err));
 		rosa_stream_free(stream);
 		break;
 	case 1:
-		must(rosa_stream_save_memory(stream, &data, &size, &err), &err);
-		must(rosa_stream_load_memory(NULL, data, size, &other, &err), &err);
+		must(rosa_stream_save_memory(stream, &data, &size, &err));
+		must(rosa_stream_load_memory(NULL, data, size, &other, &err));
 		rosa_stream_free_memory(stream, data);
 		rosa_stream_free(stream);
 		break;
 	case 2:
 		back = steps - steps / 3;
-		must(rosa_stream_rewind(stream, back, &err), &err);
+		must(rosa_stream_rewind(stream, back, &err));
 		if (back < steps)
 			must(rosa_stream_push(stream, steps - back, wide->query + back, wide->key + back,
-					      wide->trial.steps, NULL, NULL, NULL, &err),
-			     &err);
+					      wide->trial.steps, NULL, NULL, NULL, &err));
 		break;
 	default:
 		break;
@@ -123,11 +107,10 @@ static void check_stream(const struct wide *wide, rosa_engine engine, uint64_t t
 {
 	const struct trial *trial = &wide->trial;
 	const size_t cells = trial->routes * trial->steps;
-	int32_t *tau = must_alloc(cells * sizeof(*tau)), *length = must_alloc(cells * sizeof(*length));
+	int32_t *tau = test_alloc(cells * sizeof(*tau)), *length = test_alloc(cells * sizeof(*length));
 	rosa_stream *stream = NULL;
-	rosa_error err;
 
-	must(rosa_stream_new(&trial->options, trial->routes, &stream, &err), &err);
+	must(rosa_stream_new(&trial->options, trial->routes, &stream, &err));
 	rosa_stream_set_engine(stream, engine);
 	for (size_t t = 0, n; t < trial->steps; t += n) {
 		n = test_random(&turn, 3) ? 1 + test_random(&turn, 50) : 1;
@@ -145,17 +128,15 @@ static void check_stream(const struct wide *wide, rosa_engine engine, uint64_t t
 		expect_same(trial, "wide stream", "length", r, 0, trial->steps, 1, length + at, wide->length + at);
 	}
 	rosa_stream_free(stream);
-	free(tau);
-	free(length);
 }
 
-static void test_short(void **state)
+TEST(test_short)
 {
 	static const int narrow_bits[] = {1, 3, 6, 8, 9, 12, 16};
 	const size_t rounds = test_rounds(4);
 
 	for (int kind = 0; kind < stream_count(); kind++) {
-		for (size_t i = 0; i < rounds; i++) {
+		for (size_t i = 0, mark = test_mark(); i < rounds; i++, test_release(mark)) {
 			struct trial trial = {.options = ROSA_OPTIONS_INIT, .kind = kind};
 			uint64_t turn = (uint64_t)kind * 1000 + i;
 			struct wide wide;
@@ -175,13 +156,12 @@ static void test_short(void **state)
 				check_batch(&wide, engines[e]);
 				check_stream(&wide, engines[e], turn + e);
 			}
-			wide_free(&wide);
 		}
 	}
 }
 
 /* More different symbols than codes of 16 bits have room for, again and again in stretches of several lengths. */
-static void test_many_symbols(void **state)
+TEST(test_many_symbols)
 {
 	static const int bits[] = {18, 20};
 
@@ -189,16 +169,15 @@ static void test_many_symbols(void **state)
 		struct trial trial = {.options = ROSA_OPTIONS_INIT, .routes = 1, .steps = 220000};
 		struct wide wide = {.trial = trial};
 		uint64_t turn = 5 + i;
-		rosa_error err;
 
 		wide.trial.options.bits = bits[i];
 		wide.trial.options.fold = i != 1;
 		wide.trial.options.delay = i == 1 ? 1024 : 0;
 		snprintf(wide.trial.text, sizeof(wide.trial.text), "many symbols of %d bits", bits[i]);
-		wide.key = must_alloc(trial.steps * sizeof(*wide.key));
+		wide.key = test_alloc(trial.steps * sizeof(*wide.key));
 		wide.query = wide.key;
-		wide.tau = must_alloc(trial.steps * sizeof(*wide.tau));
-		wide.length = must_alloc(trial.steps * sizeof(*wide.length));
+		wide.tau = test_alloc(trial.steps * sizeof(*wide.tau));
+		wide.length = test_alloc(trial.steps * sizeof(*wide.length));
 		for (size_t t = 0; t < trial.steps;) {
 			const size_t from = t ? test_random(&turn, t) : 0, n = 1 + test_random(&turn, 60);
 
@@ -208,66 +187,50 @@ static void test_many_symbols(void **state)
 			turn++;
 		}
 		must(rosa_retrieve_by(ROSA_ENGINE_ORDERED, &wide.trial.options, 1, trial.steps, wide.query, wide.key,
-				      wide.tau, wide.length, NULL, &err),
-		     &err);
+				      wide.tau, wide.length, NULL, &err));
 		check_batch(&wide, ROSA_ENGINE_AUTO);
 		check_batch(&wide, ROSA_ENGINE_CHAINS);
 		{
-			int32_t *tau = must_alloc(trial.steps * sizeof(*tau));
+			int32_t *tau = test_alloc(trial.steps * sizeof(*tau));
 			rosa_stream *stream = NULL;
 
-			must(rosa_stream_new(&wide.trial.options, 1, &stream, &err), &err);
+			must(rosa_stream_new(&wide.trial.options, 1, &stream, &err));
 			for (size_t t = 0; t < trial.steps; t += 512) {
 				const size_t n = trial.steps - t < 512 ? trial.steps - t : 512;
 
 				must(rosa_stream_push(stream, n, wide.query + t, wide.key + t, 0, tau + t, NULL, NULL,
-						      &err),
-				     &err);
+						      &err));
 			}
 			expect_same(&wide.trial, "pieces", "tau", 0, 0, trial.steps, 1, tau, wide.tau);
 			rosa_stream_free(stream);
-			free(tau);
 		}
 		wide.query = NULL;
-		wide_free(&wide);
 	}
 }
 
-static void test_refusals(void **state)
+TEST(test_refusals)
 {
 	static const uint32_t good[] = {1, 2, 70000, 1, 2}, bad[] = {1, 2, 70000, 1 << 17, 2};
 	int32_t tau[5], table[5 * 17];
 	rosa_options options = ROSA_OPTIONS_INIT;
 	rosa_stream *stream = NULL;
 	rosa_flips flips = {0};
-	rosa_error err;
 
 	options.bits = 17;
 	expect_status("beyond the bits", rosa_retrieve(&options, 1, 5, good, bad, tau, NULL, NULL, &err), ROSA_ESYMBOL,
 		      &err);
-	assert_non_null(strstr(err.message, "key symbol 131072 at route 0, step 3"));
+	must_say("key symbol 131072 at route 0, step 3");
 	expect_status("tables", rosa_retrieve(&options, 1, 5, good, good, tau, NULL, &flips, &err), ROSA_EINVAL, &err);
-	assert_non_null(strstr(err.message, "17 bits"));
-	must(rosa_stream_new(&options, 1, &stream, &err), &err);
-	must(rosa_stream_push(stream, 3, good, good, 0, tau, NULL, NULL, &err), &err);
+	must_say("17 bits");
+	must(rosa_stream_new(&options, 1, &stream, &err));
+	must(rosa_stream_push(stream, 3, good, good, 0, tau, NULL, NULL, &err));
 	expect_status("beyond the bits", rosa_stream_push(stream, 2, bad + 3, good + 3, 0, tau, NULL, NULL, &err),
 		      ROSA_ESYMBOL, &err);
-	assert_non_null(strstr(err.message, "query symbol 131072 at route 0, step 3"));
+	must_say("query symbol 131072 at route 0, step 3");
 	expect_status("tables", rosa_stream_push(stream, 2, good + 3, good + 3, 0, tau, NULL, table, &err), ROSA_EINVAL,
 		      &err);
-	must(rosa_stream_push(stream, 2, good + 3, good + 3, 0, tau, NULL, NULL, &err), &err);
+	must(rosa_stream_push(stream, 2, good + 3, good + 3, 0, tau, NULL, NULL, &err));
 	assert_int_equal(tau[0], 1);
 	assert_int_equal(tau[1], 2);
 	rosa_stream_free(stream);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_short),
-	    cmocka_unit_test(test_many_symbols),
-	    cmocka_unit_test(test_refusals),
-	};
-
-	return cmocka_run_group_tests_name("wide", tests, NULL, NULL);
 }

@@ -49,67 +49,77 @@
 #define V_INLINE static inline
 #endif
 
-/* Four numbers; the compiler vectorises the loops. */
-struct four {
+/* Four numbers. What no operator of C does, the compiler vectorises the loops of. */
+#if defined(__GNUC__)
+typedef float four __attribute__((vector_size(16)));
+#define FOUR_LANE(a, i)                 (a)[i]
+#define FOUR_OPERATION(a, operation, b) return (a)operation(b)
+#else
+typedef struct {
 	float lane[4];
-};
+} four;
+#define FOUR_LANE(a, i)                 (a).lane[i]
+#define FOUR_OPERATION(a, operation, b) FOUR_OF((a).lane[i] operation(b).lane[i])
+#endif
 
 #define FOUR_OF(expression)                                                                                            \
-	struct four result;                                                                                            \
+	four result;                                                                                                   \
                                                                                                                        \
 	for (int i = 0; i < 4; i++)                                                                                    \
-		result.lane[i] = (expression);                                                                         \
+		FOUR_LANE(result, i) = (expression);                                                                   \
 	return result
 
-static inline struct four four_load(const float *p)
+static inline four four_load(const float *p)
 {
-	FOUR_OF(p[i]);
+	four a;
+
+	memcpy(&a, p, sizeof(a));
+	return a;
 }
 
-static inline void four_store(float *p, struct four a)
+static inline void four_store(float *p, four a)
 {
-	for (int i = 0; i < 4; i++)
-		p[i] = a.lane[i];
+	memcpy(p, &a, sizeof(a));
 }
 
-static inline struct four four_set(float x)
+static inline four four_set(float x)
 {
-	FOUR_OF(x);
+	return (four){x, x, x, x};
 }
 
-static inline struct four four_add(struct four a, struct four b)
+static inline four four_add(four a, four b)
 {
-	FOUR_OF(a.lane[i] + b.lane[i]);
+	FOUR_OPERATION(a, +, b);
 }
 
-static inline struct four four_sub(struct four a, struct four b)
+static inline four four_sub(four a, four b)
 {
-	FOUR_OF(a.lane[i] - b.lane[i]);
+	FOUR_OPERATION(a, -, b);
 }
 
-static inline struct four four_mul(struct four a, struct four b)
+static inline four four_mul(four a, four b)
 {
-	FOUR_OF(a.lane[i] * b.lane[i]);
+	FOUR_OPERATION(a, *, b);
 }
 
-static inline struct four four_div(struct four a, struct four b)
+static inline four four_div(four a, four b)
 {
-	FOUR_OF(a.lane[i] / b.lane[i]);
+	FOUR_OPERATION(a, /, b);
 }
 
-static inline struct four four_max(struct four a, struct four b)
+static inline four four_max(four a, four b)
 {
-	FOUR_OF(a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]);
+	FOUR_OF(FOUR_LANE(a, i) > FOUR_LANE(b, i) ? FOUR_LANE(a, i) : FOUR_LANE(b, i));
 }
 
-static inline struct four four_minus_abs(struct four a)
+static inline four four_minus_abs(four a)
 {
-	FOUR_OF(-fabsf(a.lane[i]));
+	FOUR_OF(-fabsf(FOUR_LANE(a, i)));
 }
 
-static inline struct four four_negative(struct four a, struct four b, struct four c)
+static inline four four_negative(four a, four b, four c)
 {
-	FOUR_OF(signbit(a.lane[i]) ? b.lane[i] : c.lane[i]);
+	FOUR_OF(signbit(FOUR_LANE(a, i)) ? FOUR_LANE(b, i) : FOUR_LANE(c, i));
 }
 
 static inline float one_power(float a)
@@ -122,9 +132,9 @@ static inline float one_power(float a)
 	return a;
 }
 
-static inline struct four four_power(struct four a)
+static inline four four_power(four a)
 {
-	FOUR_OF(one_power(a.lane[i]));
+	FOUR_OF(one_power(FOUR_LANE(a, i)));
 }
 
 /* x > 0 tested on the bit pattern, an unsigned number from 1 to that of infinity. So denormals count as positive even
@@ -137,18 +147,18 @@ static inline unsigned one_positive(float a)
 	return bits - 1 < 0x7f800000;
 }
 
-static inline unsigned four_positive(struct four a)
+static inline unsigned four_positive(four a)
 {
 	unsigned bits = 0;
 
 	for (int i = 0; i < 4; i++)
-		bits |= one_positive(a.lane[i]) << i;
+		bits |= one_positive(FOUR_LANE(a, i)) << i;
 	return bits;
 }
 
-static inline struct four four_not_below(struct four a, struct four x, struct four b)
+static inline four four_not_below(four a, four x, four b)
 {
-	FOUR_OF(a.lane[i] < x.lane[i] ? 0 : b.lane[i]);
+	FOUR_OF(FOUR_LANE(a, i) < FOUR_LANE(x, i) ? 0 : FOUR_LANE(b, i));
 }
 #endif
 
@@ -222,7 +232,7 @@ static inline struct four four_not_below(struct four a, struct four x, struct fo
 #else
 #define V_NAME plain
 #define V_TARGET
-#define V                    struct four
+#define V                    four
 #define V_LANES              4
 #define V_ZERO()             four_set(0)
 #define V_SET(x)             four_set(x)

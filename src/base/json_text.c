@@ -2,10 +2,12 @@
  * Writing JSON.
  *
  * The texts have a few kilobytes at most (configurations, headers, lines of a log). They are put together with printf,
- * and strings are escaped. That takes no library, so builds without one can write JSON too.
+ * and strings are escaped. That takes no library, so builds without one can write JSON too. Whether a comma is needed
+ * is seen from the last character.
  */
 #include "base/json_text.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -28,22 +30,29 @@ static bool make_room(struct json_text *text, size_t more)
 	return true;
 }
 
+static void add_formatted(struct json_text *text, const char *format, va_list arguments)
+{
+	va_list again;
+	int length;
+
+	va_copy(again, arguments);
+	length = vsnprintf(NULL, 0, format, arguments);
+	if (length >= 0 && make_room(text, (size_t)length + 1)) {
+		vsnprintf(text->data + text->size, (size_t)length + 1, format, again);
+		text->size += (size_t)length;
+	} else {
+		text->failed = true;
+	}
+	va_end(again);
+}
+
 void json_text_add(struct json_text *text, const char *format, ...)
 {
 	va_list arguments;
-	int length;
 
 	va_start(arguments, format);
-	length = vsnprintf(NULL, 0, format, arguments);
+	add_formatted(text, format, arguments);
 	va_end(arguments);
-	if (length < 0 || !make_room(text, (size_t)length + 1)) {
-		text->failed = true;
-		return;
-	}
-	va_start(arguments, format);
-	vsnprintf(text->data + text->size, (size_t)length + 1, format, arguments);
-	va_end(arguments);
-	text->size += (size_t)length;
 }
 
 static bool is_plain(char byte)
@@ -108,6 +117,59 @@ void json_text_number(struct json_text *text, double number)
 void json_text_float(struct json_text *text, float number)
 {
 	add_shortest(text, (double)number, true);
+}
+
+void json_text_key(struct json_text *text, const char *key)
+{
+	if (text->size && !strchr("{[\n", text->data[text->size - 1]))
+		json_text_add(text, ", ");
+	if (key) {
+		json_text_string(text, key);
+		json_text_add(text, ": ");
+	}
+}
+
+void json_text_open(struct json_text *text, const char *key, char bracket)
+{
+	json_text_key(text, key);
+	json_text_add(text, "%c", bracket);
+}
+
+void json_text_close(struct json_text *text, char bracket)
+{
+	json_text_add(text, "%c", bracket);
+}
+
+void json_text_put(struct json_text *text, const char *key, const char *format, ...)
+{
+	va_list arguments;
+
+	json_text_key(text, key);
+	va_start(arguments, format);
+	add_formatted(text, format, arguments);
+	va_end(arguments);
+}
+
+void json_text_put_string(struct json_text *text, const char *key, const char *string)
+{
+	json_text_key(text, key);
+	json_text_string(text, string);
+}
+
+void json_text_put_number(struct json_text *text, const char *key, double number)
+{
+	json_text_key(text, key);
+	json_text_number(text, number);
+}
+
+void json_text_put_size(struct json_text *text, const char *key, uint64_t size)
+{
+	json_text_put(text, key, "%" PRIu64, size);
+}
+
+void json_text_put_bool(struct json_text *text, const char *key, bool truth)
+{
+	json_text_put(text, key, "%s", truth ? "true" : "false");
 }
 
 void json_text_free(struct json_text *text)

@@ -1,9 +1,9 @@
 /* JSON text that is being written. */
-#ifndef ROSATUNE_JSON_TEXT_H
-#define ROSATUNE_JSON_TEXT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* A zeroed one is empty. If memory runs out, `failed` is set and later additions do nothing, so that callers check once
  * at the end. */
@@ -27,4 +27,16 @@ void json_text_number(struct json_text *text, double number);
 void json_text_float(struct json_text *text, float number);
 void json_text_free(struct json_text *text); /* safe on a zeroed one */
 
+/* Members of an object, or elements of an array where `key` is NULL. All but the first of their brackets get a comma.
+ * json_text_key is for values that are written by other functions; brackets are those of C. */
+void json_text_key(struct json_text *text, const char *key);
+void json_text_open(struct json_text *text, const char *key, char bracket);
+void json_text_close(struct json_text *text, char bracket);
+#if defined(__GNUC__)
+__attribute__((format(printf, 3, 4)))
 #endif
+void json_text_put(struct json_text *text, const char *key, const char *format, ...);
+void json_text_put_string(struct json_text *text, const char *key, const char *string);
+void json_text_put_number(struct json_text *text, const char *key, double number);
+void json_text_put_size(struct json_text *text, const char *key, uint64_t size);
+void json_text_put_bool(struct json_text *text, const char *key, bool truth);

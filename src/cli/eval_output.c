@@ -16,25 +16,16 @@
 
 #define LENGTHS 64 /* groups: powers of two */
 #define DEPTHS  10 /* groups: tenths */
+#define MAPS    4  /* heat maps side by side at most */
 
 /* ---------------------------------------------------------------------------------------------------------- groups --
  */
 
-static bool has(const struct eval_results *results, const char *task, enum recall_condition condition)
+static bool has(const struct eval_results *results, const char *task, const char *condition)
 {
 	const struct eval_group group = {task, condition, 0, -1};
 
 	return results_summary(results, &group).count > 0;
-}
-
-/* The conditions that any of the tasks has; `task` NULL: all tasks. */
-static void find_conditions(const struct eval_results *results, const char *task, bool *there)
-{
-	memset(there, 0, RECALL_CONDITIONS * sizeof(*there));
-	for (size_t i = 0; i < results->count; i++) {
-		if (!task || strcmp(results->all[i].task, task) == 0)
-			there[results->all[i].condition] = true;
-	}
 }
 
 /* The lengths of a task, in order; returns how many. */
@@ -77,13 +68,18 @@ bool eval_has_depths(const struct eval_results *results)
 
 enum mean { MEAN_SCORE, MEAN_NORMED, MEAN_PERPLEXITY };
 
+/* A table of one task in a terminal, or of all tasks in Markdown. */
 struct layout {
 	const struct eval_results *results;
 	const char *task;
-	bool columns[RECALL_CONDITIONS];
-	/* writes a row; `cells` has an entry for each condition */
-	void (*put)(const struct layout *layout, const char *name, size_t examples, char (*cells)[32]);
+	bool markdown, depths; /* depths: with their rows */
 };
+
+/* Whether a condition has a column: in Markdown, where one table has all tasks, always. */
+static bool has_column(const struct layout *layout, const char *condition)
+{
+	return layout->markdown || has(layout->results, layout->task, condition);
+}
 
 static void make_cell(const struct eval_summary *summary, enum mean mean, char *cell, size_t room)
 {
@@ -103,18 +99,32 @@ static void make_cell(const struct eval_summary *summary, enum mean mean, char *
 /* A row: one mean of a group under every condition. */
 static void put_row(const struct layout *layout, const char *name, size_t length, int depth, enum mean mean)
 {
-	char cells[RECALL_CONDITIONS][32];
+	const struct eval_results *results = layout->results;
+	struct eval_group group = {layout->task, NULL, length, depth};
 	size_t examples = 0;
 
-	for (int c = 0; c < RECALL_CONDITIONS; c++) {
-		const struct eval_group group = {layout->task, (enum recall_condition)c, length, depth};
-		const struct eval_summary summary = results_summary(layout->results, &group);
-
-		make_cell(&summary, mean, cells[c], sizeof(cells[c]));
-		examples = summary.count > examples ? summary.count : examples;
+	for (size_t c = 0; c < results->condition_count; c++) {
+		group.condition = results->conditions[c];
+		const size_t here = results_summary(results, &group).count;
+		examples = here > examples ? here : examples;
 	}
-	if (examples)
-		layout->put(layout, name, examples, cells);
+	if (!examples)
+		return;
+	if (layout->markdown)
+		printf("| %s, %s | %zu |", layout->task, name, examples);
+	else
+		printf("  %-38s %6zu", name, examples);
+	for (size_t c = 0; c < results->condition_count; c++) {
+		char cell[32];
+
+		if (!has_column(layout, results->conditions[c]))
+			continue;
+		group.condition = results->conditions[c];
+		const struct eval_summary summary = results_summary(results, &group);
+		make_cell(&summary, mean, cell, sizeof(cell));
+		printf(layout->markdown ? " %s |" : " %16s", cell);
+	}
+	printf("\n");
 }
 
 static enum eval_metric metric_of(const struct eval_results *results, const char *task)
@@ -143,7 +153,7 @@ static void put_rows(const struct layout *layout)
 		snprintf(name, sizeof(name), "length up to %zu", lengths[i]);
 		put_row(layout, name, lengths[i], -1, MEAN_SCORE);
 	}
-	for (int depth = 0; depth < DEPTHS; depth++) {
+	for (int depth = 0; depth < DEPTHS && layout->depths; depth++) {
 		if (!has_depth(layout->results, layout->task, depth))
 			continue;
 		snprintf(name, sizeof(name), "depth %d to %d %%", 10 * depth, 10 * depth + 10);
@@ -151,55 +161,31 @@ static void put_rows(const struct layout *layout)
 	}
 }
 
-static void put_plain(const struct layout *layout, const char *name, size_t examples, char (*cells)[32])
-{
-	printf("  %-38s %6zu", name, examples);
-	for (int c = 0; c < RECALL_CONDITIONS; c++) {
-		if (layout->columns[c])
-			printf(" %16s", cells[c]);
-	}
-	printf("\n");
-}
-
 void eval_print_tables(const struct eval_results *results)
 {
 	for (size_t i = 0; i < results->name_count; i++) {
-		struct layout layout = {.results = results, .task = results->names[i], .put = put_plain};
+		const struct layout layout = {.results = results, .task = results->names[i], .depths = true};
 
-		find_conditions(results, layout.task, layout.columns);
 		printf("%s%-40s %6s", i ? "\n" : "", layout.task, "of");
-		for (int c = 0; c < RECALL_CONDITIONS; c++) {
-			if (layout.columns[c])
-				printf(" %16s", recall_names[c]);
+		for (size_t c = 0; c < results->condition_count; c++) {
+			if (has_column(&layout, results->conditions[c]))
+				printf(" %16s", results->conditions[c]);
 		}
 		printf("\n");
 		put_rows(&layout);
 	}
 }
 
-static void put_markdown(const struct layout *layout, const char *name, size_t examples, char (*cells)[32])
+void eval_print_markdown(const struct eval_results *results, bool depths)
 {
-	printf("| %s, %s | %zu |", layout->task, name, examples);
-	for (int c = 0; c < RECALL_CONDITIONS; c++) {
-		if (layout->columns[c])
-			printf(" %s |", cells[c]);
-	}
-	printf("\n");
-}
+	struct layout layout = {.results = results, .markdown = true, .depths = depths};
 
-void eval_print_markdown(const struct eval_results *results)
-{
-	struct layout layout = {.results = results, .put = put_markdown};
-
-	find_conditions(results, NULL, layout.columns);
 	printf("| task | examples |");
-	for (int c = 0; c < RECALL_CONDITIONS; c++) {
-		if (layout.columns[c])
-			printf(" %s |", recall_names[c]);
-	}
+	for (size_t c = 0; c < results->condition_count; c++)
+		printf(" %s |", results->conditions[c]);
 	printf("\n|---|---|");
-	for (int c = 0; c < RECALL_CONDITIONS; c++)
-		printf("%s", layout.columns[c] ? "---|" : "");
+	for (size_t c = 0; c < results->condition_count; c++)
+		printf("---|");
 	printf("\n");
 	for (size_t i = 0; i < results->name_count; i++) {
 		layout.task = results->names[i];
@@ -222,12 +208,11 @@ static void add_summary(struct json_text *text, const struct eval_results *resul
 		     {"normed_error", summary.normed_error},
 		     {"perplexity", summary.perplexity}};
 
-	json_text_add(text, "\"examples\": %zu", summary.count);
+	json_text_put_size(text, "examples", summary.count);
 	for (size_t i = 0; i < sizeof(means) / sizeof(means[0]); i++) {
 		if (i >= 2 && isnan(means[i].value))
 			continue;
-		json_text_add(text, ", \"%s\": ", means[i].name);
-		json_text_number(text, means[i].value);
+		json_text_put_number(text, means[i].name, means[i].value);
 	}
 }
 
@@ -235,66 +220,63 @@ static void add_summary(struct json_text *text, const struct eval_results *resul
 static void add_lengths(struct json_text *text, const struct eval_results *results, struct eval_group group)
 {
 	size_t lengths[LENGTHS], count = find_lengths(results, group.task, lengths);
+	char key[24];
 
-	json_text_add(text, ", \"lengths\": {");
+	json_text_open(text, "lengths", '{');
 	for (size_t i = 0; i < count; i++) {
-		const char *comma = "";
-
 		group.length = lengths[i];
 		group.depth = -1;
-		json_text_add(text, "%s\"%zu\": {", i ? ", " : "", lengths[i]);
+		snprintf(key, sizeof(key), "%zu", lengths[i]);
+		json_text_open(text, key, '{');
 		add_summary(text, results, &group);
-		json_text_add(text, ", \"depths\": {");
+		json_text_open(text, "depths", '{');
 		for (group.depth = 0; group.depth < DEPTHS; group.depth++) {
 			if (!results_summary(results, &group).count)
 				continue;
-			json_text_add(text, "%s\"%d\": {", comma, 10 * group.depth);
+			snprintf(key, sizeof(key), "%d", 10 * group.depth);
+			json_text_open(text, key, '{');
 			add_summary(text, results, &group);
-			json_text_add(text, "}");
-			comma = ", ";
+			json_text_close(text, '}');
 		}
 		json_text_add(text, "}}");
 	}
-	json_text_add(text, "}");
+	json_text_close(text, '}');
 }
 
 bool eval_print_json(const struct eval_results *results, rosa_error *why)
 {
 	struct json_text text = {0};
 
-	json_text_add(&text, "{\"settings\": %s, \"tasks\": {", results->settings ? results->settings : "null");
+	json_text_open(&text, NULL, '{');
+	json_text_put(&text, "settings", "%s", results->settings ? results->settings : "null");
+	json_text_open(&text, "tasks", '{');
 	for (size_t i = 0; i < results->name_count; i++) {
-		const char *name = results->names[i], *comma = "";
+		const char *name = results->names[i];
 
-		json_text_add(&text, "%s", i ? ", " : "");
-		json_text_string(&text, name);
-		json_text_add(&text, ": {\"metric\": \"%s\", \"conditions\": {",
-			      eval_metric_names[metric_of(results, name)]);
-		for (int c = 0; c < RECALL_CONDITIONS; c++) {
-			const struct eval_group group = {name, (enum recall_condition)c, 0, -1};
+		json_text_open(&text, name, '{');
+		json_text_put_string(&text, "metric", eval_metric_names[metric_of(results, name)]);
+		json_text_open(&text, "conditions", '{');
+		for (size_t c = 0; c < results->condition_count; c++) {
+			const struct eval_group group = {name, results->conditions[c], 0, -1};
 
 			if (!has(results, name, group.condition))
 				continue;
-			json_text_add(&text, "%s\"%s\": {", comma, recall_names[c]);
+			json_text_open(&text, group.condition, '{');
 			add_summary(&text, results, &group);
 			add_lengths(&text, results, group);
-			json_text_add(&text, "}");
-			comma = ", ";
+			json_text_close(&text, '}');
 		}
 		json_text_add(&text, "}}");
 	}
 	json_text_add(&text, "}}\n");
-	bool good = !text.failed || refuse(why, "not enough memory for the result");
-	good = good && text_print(text.data, text.size, why);
-	json_text_free(&text);
-	return good;
+	return json_print(&text, why);
 }
 
 /* ------------------------------------------------------------------------------------------------------- heat maps --
  */
 
 /* The mean score of needles of all tasks; NAN: there are none. */
-static double depth_score(const struct eval_results *results, int condition, size_t length, int depth)
+static double depth_score(const struct eval_results *results, const char *condition, size_t length, int depth)
 {
 	double sum = 0;
 	size_t count = 0;
@@ -302,7 +284,7 @@ static double depth_score(const struct eval_results *results, int condition, siz
 	for (size_t i = 0; i < results->count; i++) {
 		const struct eval_record *record = &results->all[i];
 
-		if ((int)record->condition != condition || length_group(record->length) != length ||
+		if (strcmp(record->condition, condition) != 0 || length_group(record->length) != length ||
 		    depth_group(record->depth) != depth)
 			continue;
 		sum += record->score;
@@ -311,33 +293,37 @@ static double depth_score(const struct eval_results *results, int condition, siz
 	return count ? sum / (double)count : NAN;
 }
 
+static size_t map_columns(const struct eval_results *results)
+{
+	return results->condition_count < MAPS ? results->condition_count : MAPS;
+}
+
+static size_t map_rows(const struct eval_results *results)
+{
+	return (results->condition_count + MAPS - 1) / MAPS;
+}
+
 static void put_maps(FILE *script, const void *context)
 {
 	const struct eval_results *results = context;
-	size_t lengths[LENGTHS], count = find_lengths(results, NULL, lengths), maps = 0;
-	bool there[RECALL_CONDITIONS];
+	size_t lengths[LENGTHS], count = find_lengths(results, NULL, lengths);
 
-	find_conditions(results, NULL, there);
-	for (int c = 0; c < RECALL_CONDITIONS; c++)
-		maps += there[c];
 	fprintf(script,
-		"set multiplot layout 1,%zu\nset cbrange [0:100]\nset palette defined (0 '#b2182b', 50 '#fee090', "
+		"set multiplot layout %zu,%zu\nset cbrange [0:100]\nset palette defined (0 '#b2182b', 50 '#fee090', "
 		"100 '#2166ac')\nset xlabel 'length'\nset ylabel 'depth, %%'\nset xrange [-0.5:%g]\n"
 		"set yrange [9.5:-0.5]\nset ytics ('5' 0, '25' 2, '45' 4, '65' 6, '85' 8)\nset xtics (",
-		maps, (double)count - 0.5);
+		map_rows(results), map_columns(results), (double)count - 0.5);
 	for (size_t i = 0; i < count; i++)
 		fprintf(script, "%s'%zu' %zu", i ? ", " : "", lengths[i], i);
 	fputs(")\n", script);
-	for (int c = 0; c < RECALL_CONDITIONS; c++) {
-		if (!there[c])
-			continue;
+	for (size_t c = 0; c < results->condition_count; c++) {
 		fprintf(script,
 			"set title '%s'\nplot '-' using 1:2:(0.5):(0.5):3 with boxxyerror fillstyle solid noborder "
 			"fillcolor palette notitle\n",
-			recall_names[c]);
+			results->conditions[c]);
 		for (size_t i = 0; i < count; i++) {
 			for (int depth = 0; depth < DEPTHS; depth++) {
-				const double score = depth_score(results, c, lengths[i], depth);
+				const double score = depth_score(results, results->conditions[c], lengths[i], depth);
 
 				if (!isnan(score))
 					fprintf(script, "%zu %d %.9g\n", i, depth, 100 * score);
@@ -350,14 +336,9 @@ static void put_maps(FILE *script, const void *context)
 
 bool eval_draw_depths(const struct eval_results *results, const char *path, rosa_error *why)
 {
-	bool there[RECALL_CONDITIONS];
-	size_t maps = 0;
-
 	if (!eval_has_depths(results))
 		return refuse(why, "--plot %s: no result knows the depth of a needle", path);
-	find_conditions(results, NULL, there);
-	for (int c = 0; c < RECALL_CONDITIONS; c++)
-		maps += there[c];
-	const struct picture picture = {.path = path, .width = 420 * maps, .height = 420};
+	const struct picture picture = {
+	    .path = path, .width = 420 * map_columns(results), .height = 420 * map_rows(results)};
 	return picture_draw(&picture, put_maps, results, why);
 }

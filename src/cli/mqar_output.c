@@ -5,6 +5,7 @@
  * that compares the modes. A number that is missing (a mode that was interrupted) is a dash.
  */
 #include "cli/mqar_result.h"
+#include "cli/text_input.h"
 
 #include "base/json_text.h"
 
@@ -90,53 +91,45 @@ void mqar_print_table(const struct mqar_result *result)
 
 /* ---------------------------------------------------------------------------------------------------------- JSON -- */
 
-static void add_field(struct json_text *text, const char *name, double number)
-{
-	json_text_add(text, ", \"%s\": ", name);
-	json_text_number(text, number);
-}
-
 static void add_layer(struct json_text *text, size_t number, const struct mqar_layer *layer)
 {
-	json_text_add(text, "{\"layer\": %zu", number);
-	add_field(text, "right", layer->right);
-	add_field(text, "found", layer->found);
-	add_field(text, "meets", layer->meets);
-	add_field(text, "agree", layer->agree);
-	add_field(text, "query_symbols", layer->queries);
-	add_field(text, "key_symbols", layer->keys);
+	json_text_open(text, NULL, '{');
+	json_text_put_size(text, "layer", number);
+	json_text_put_number(text, "right", layer->right);
+	json_text_put_number(text, "found", layer->found);
+	json_text_put_number(text, "meets", layer->meets);
+	json_text_put_number(text, "agree", layer->agree);
+	json_text_put_number(text, "query_symbols", layer->queries);
+	json_text_put_number(text, "key_symbols", layer->keys);
 	json_text_add(text, "}");
 }
 
 static void add_epoch(struct json_text *text, size_t layers, const struct mqar_epoch *epoch)
 {
-	const char *between = "";
-
-	json_text_add(text, "{\"epoch\": %" PRIu64 ", \"steps\": %" PRIu64 ", \"asked\": %" PRIu64, epoch->epoch,
-		      epoch->steps, epoch->asked);
-	add_field(text, "accuracy", epoch->accuracy);
-	add_field(text, "loss", epoch->loss);
-	json_text_add(text, ", \"layers\": [");
+	json_text_open(text, NULL, '{');
+	json_text_put_size(text, "epoch", epoch->epoch);
+	json_text_put_size(text, "steps", epoch->steps);
+	json_text_put_size(text, "asked", epoch->asked);
+	json_text_put_number(text, "accuracy", epoch->accuracy);
+	json_text_put_number(text, "loss", epoch->loss);
+	json_text_open(text, "layers", '[');
 	for (size_t i = 0; i < layers; i++) {
-		if (!epoch->layers[i].adapted)
-			continue;
-		json_text_add(text, "%s", between);
-		add_layer(text, i, &epoch->layers[i]);
-		between = ", ";
+		if (epoch->layers[i].adapted)
+			add_layer(text, i, &epoch->layers[i]);
 	}
 	json_text_add(text, "]}");
 }
 
 static void add_run(struct json_text *text, const struct mqar_result *result, const struct mqar_run *run)
 {
-	json_text_add(text, "{\"mode\": \"%s\", \"parameters\": %" PRIu64, mqar_mode_names[run->mode], run->parameters);
-	add_field(text, "seconds", run->seconds);
-	add_field(text, "tokens_per_second", run->tokens_per_second);
-	json_text_add(text, ", \"epochs\": [");
-	for (size_t i = 0; i < run->count; i++) {
-		json_text_add(text, "%s", i ? ", " : "");
+	json_text_open(text, NULL, '{');
+	json_text_put_string(text, "mode", mqar_mode_names[run->mode]);
+	json_text_put_size(text, "parameters", run->parameters);
+	json_text_put_number(text, "seconds", run->seconds);
+	json_text_put_number(text, "tokens_per_second", run->tokens_per_second);
+	json_text_open(text, "epochs", '[');
+	for (size_t i = 0; i < run->count; i++)
 		add_epoch(text, result->setup.layers, &run->epochs[i]);
-	}
 	json_text_add(text, "]}");
 }
 
@@ -145,22 +138,21 @@ bool mqar_print_json(const struct mqar_result *result, rosa_error *why)
 	const struct mqar_setup *setup = &result->setup;
 	struct json_text text = {0};
 
-	json_text_add(&text,
-		      "{\"pairs\": %zu, \"length\": %zu, \"vocabulary\": %zu, \"window\": %zu, \"dim\": %zu, "
-		      "\"layers\": %zu, \"bits\": %d, \"examples\": %zu, \"batch\": %zu, \"seed\": %" PRIu64
-		      ", \"interrupted\": %s, \"runs\": [",
-		      setup->task.pairs, setup->task.length, setup->task.vocabulary,
-		      (size_t)setup->network.adapter.window, setup->width, setup->layers,
-		      (int)setup->network.adapter.bits, setup->examples, setup->batch, setup->seed,
-		      result->interrupted ? "true" : "false");
-	for (size_t i = 0; i < result->count; i++) {
-		json_text_add(&text, "%s", i ? ", " : "");
+	json_text_open(&text, NULL, '{');
+	json_text_put_size(&text, "pairs", setup->task.pairs);
+	json_text_put_size(&text, "length", setup->task.length);
+	json_text_put_size(&text, "vocabulary", setup->task.vocabulary);
+	json_text_put_size(&text, "window", setup->network.adapter.window);
+	json_text_put_size(&text, "dim", setup->width);
+	json_text_put_size(&text, "layers", setup->layers);
+	json_text_put_size(&text, "bits", setup->network.adapter.bits);
+	json_text_put_size(&text, "examples", setup->examples);
+	json_text_put_size(&text, "batch", setup->batch);
+	json_text_put_size(&text, "seed", setup->seed);
+	json_text_put_bool(&text, "interrupted", result->interrupted);
+	json_text_open(&text, "runs", '[');
+	for (size_t i = 0; i < result->count; i++)
 		add_run(&text, result, &result->runs[i]);
-	}
 	json_text_add(&text, "]}\n");
-	const bool good = !text.failed;
-	if (good)
-		fputs(text.data, stdout);
-	json_text_free(&text);
-	return good ? true : refuse(why, "not enough memory for the JSON");
+	return json_print(&text, why);
 }

@@ -168,20 +168,17 @@ static void print_losses(const char *name, const struct pointer_losses *losses)
 
 static void add_losses(struct json_text *text, const char *name, const struct pointer_losses *losses)
 {
-	json_text_add(text, ", \"%s\": {\"ppl\": ", name);
-	json_text_number(text, exp(losses->all));
-	json_text_add(text, ", \"far\": ");
-	json_text_number(text, losses->far);
-	json_text_add(text, ", \"rest\": ");
-	json_text_number(text, losses->rest);
-	json_text_add(text, "}");
+	json_text_open(text, name, '{');
+	json_text_put_number(text, "ppl", exp(losses->all));
+	json_text_put_number(text, "far", losses->far);
+	json_text_put_number(text, "rest", losses->rest);
+	json_text_close(text, '}');
 }
 
 static bool print(const struct fit *job, rosa_error *why)
 {
 	const struct pointer_fitted *fitted = &job->fitted;
 	struct json_text text = {0};
-	bool good = true;
 
 	if (!job->json) {
 		printf("fitted to %zu positions of %zu pieces of %" PRIu64 " tokens; on %zu others, of which %.2f %% "
@@ -194,19 +191,19 @@ static bool print(const struct fit *job, rosa_error *why)
 		printf("\nwritten to %s\n", job->out);
 		return true;
 	}
-	json_text_add(&text, "{\"out\": ");
-	json_text_string(&text, job->out);
-	json_text_add(
-	    &text, ", \"window\": %zu, \"delay\": %zu, \"links\": %zu, \"pieces\": %zu, \"context\": %" PRIu64,
-	    job->model.options.window, fitted->pointer.delay, fitted->pointer.links, job->pieces, job->context);
-	json_text_add(&text, ", \"fitted\": %zu, \"held_back\": %zu", fitted->fitted, fitted->before.count);
+	json_text_open(&text, NULL, '{');
+	json_text_put_string(&text, "out", job->out);
+	json_text_put_size(&text, "window", job->model.options.window);
+	json_text_put_size(&text, "delay", fitted->pointer.delay);
+	json_text_put_size(&text, "links", fitted->pointer.links);
+	json_text_put_size(&text, "pieces", job->pieces);
+	json_text_put_size(&text, "context", job->context);
+	json_text_put_size(&text, "fitted", fitted->fitted);
+	json_text_put_size(&text, "held_back", fitted->before.count);
 	add_losses(&text, "before", &fitted->before);
 	add_losses(&text, "after", &fitted->after);
 	json_text_add(&text, "}\n");
-	good = !text.failed || refuse(why, "not enough memory for the result");
-	good = good && text_print(text.data, text.size, why);
-	json_text_free(&text);
-	return good;
+	return json_print(&text, why);
 }
 
 /* -------------------------------------------------------------------------------------------------- the command -- */

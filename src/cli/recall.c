@@ -214,29 +214,26 @@ static void add_means(struct json_text *text, const struct recall_sums *sums)
 {
 	const struct recall_means means = recall_means(sums);
 
-	json_text_add(text, "\"ppl\": ");
-	json_text_number(text, means.ppl);
-	json_text_add(text, ", \"far\": ");
-	json_text_number(text, means.far);
-	json_text_add(text, ", \"rest\": ");
-	json_text_number(text, means.rest);
+	json_text_put_number(text, "ppl", means.ppl);
+	json_text_put_number(text, "far", means.far);
+	json_text_put_number(text, "rest", means.rest);
 }
 
 static void add_distances(struct json_text *text, const struct recall_sums *sums)
 {
-	bool first = true;
-
-	json_text_add(text, ", \"distance\": {");
+	json_text_open(text, "distance", '{');
 	for (unsigned bin = 0; bin < RECALL_BINS; bin++) {
+		char distance[16];
+
 		if (!sums->distance_count[bin])
 			continue;
-		json_text_add(text, "%s\"%u\": {\"tokens\": %llu, \"loss\": ", first ? "" : ", ", 1u << bin,
-			      (unsigned long long)sums->distance_count[bin]);
-		json_text_number(text, sums->by_distance[bin] / (double)sums->distance_count[bin]);
-		json_text_add(text, "}");
-		first = false;
+		snprintf(distance, sizeof(distance), "%u", 1u << bin);
+		json_text_open(text, distance, '{');
+		json_text_put_size(text, "tokens", sums->distance_count[bin]);
+		json_text_put_number(text, "loss", sums->by_distance[bin] / (double)sums->distance_count[bin]);
+		json_text_close(text, '}');
 	}
-	json_text_add(text, "}");
+	json_text_close(text, '}');
 }
 
 static double far_share(const struct recall_sums *sums)
@@ -248,56 +245,44 @@ static bool print_json(const struct recall *job, rosa_error *why)
 {
 	const struct recall_sums window = total(job, RECALL_WINDOW);
 	struct json_text text = {0};
-	const char *comma = "";
 
-	json_text_add(&text, "{\"window\": %zu, \"sinks\": %zu, \"context\": %llu, \"tokens\": %llu, \"far_share\": ",
-		      job->model.options.window, job->model.options.sinks, (unsigned long long)job->context,
-		      (unsigned long long)(window.far_count + window.rest_count));
-	json_text_number(&text, far_share(&window));
-	json_text_add(&text, ", \"pointer\": ");
-	json_text_string(&text, job->model.pointer_path);
-	json_text_add(&text, ", \"conditions\": {");
+	json_text_open(&text, NULL, '{');
+	json_text_put_size(&text, "window", job->model.options.window);
+	json_text_put_size(&text, "sinks", job->model.options.sinks);
+	json_text_put_size(&text, "context", job->context);
+	json_text_put_size(&text, "tokens", window.far_count + window.rest_count);
+	json_text_put_number(&text, "far_share", far_share(&window));
+	json_text_put_string(&text, "pointer", job->model.pointer_path);
+	json_text_open(&text, "conditions", '{');
 	for (int c = 0; c < RECALL_CONDITIONS; c++) {
 		const struct recall_sums all = total(job, c);
 
 		if (!job->measured[c])
 			continue;
-		json_text_add(&text, "%s\"%s\": {", comma, recall_names[c]);
+		json_text_open(&text, recall_names[c], '{');
 		add_means(&text, &all);
-		json_text_add(&text, ", \"far_error\": ");
-		json_text_number(&text, recall_error(sums_of(job, c), job->book_count, true));
-		json_text_add(&text, ", \"loss_error\": ");
-		json_text_number(&text, recall_error(sums_of(job, c), job->book_count, false));
+		json_text_put_number(&text, "far_error", recall_error(sums_of(job, c), job->book_count, true));
+		json_text_put_number(&text, "loss_error", recall_error(sums_of(job, c), job->book_count, false));
 		add_distances(&text, &all);
-		json_text_add(&text, "}");
-		comma = ", ";
+		json_text_close(&text, '}');
 	}
-	json_text_add(&text, "}, \"books\": {");
-	comma = "";
+	json_text_close(&text, '}');
+	json_text_open(&text, "books", '{');
 	for (size_t b = 0; b < job->book_count; b++) {
-		const char *inner = "";
-
 		if (!job->books[b].pieces)
 			continue;
-		json_text_add(&text, "%s", comma);
-		json_text_string(&text, job->books[b].path);
-		json_text_add(&text, ": {");
+		json_text_open(&text, job->books[b].path, '{');
 		for (int c = 0; c < RECALL_CONDITIONS; c++) {
 			if (!job->measured[c])
 				continue;
-			json_text_add(&text, "%s\"%s\": {", inner, recall_names[c]);
+			json_text_open(&text, recall_names[c], '{');
 			add_means(&text, &sums_of(job, c)[b]);
-			json_text_add(&text, "}");
-			inner = ", ";
+			json_text_close(&text, '}');
 		}
-		json_text_add(&text, "}");
-		comma = ", ";
+		json_text_close(&text, '}');
 	}
 	json_text_add(&text, "}}\n");
-	bool good = !text.failed || refuse(why, "not enough memory for the result");
-	good = good && text_print(text.data, text.size, why);
-	json_text_free(&text);
-	return good;
+	return json_print(&text, why);
 }
 
 /* What a condition returns of the loss that the window costs. */

@@ -19,7 +19,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define COMMAND "score"
+#define COMMAND   "score"
+#define CONDITION "given" /* what the answers were made under is not known */
 
 struct score {
 	struct arg_words files;
@@ -60,7 +61,7 @@ static bool score_line(struct score *job, const char *path, struct json line, si
 	const struct json array = field_of(line, expected);
 	struct eval_record record = {.task = path,
 				     .example = number,
-				     .condition = RECALL_GLOBAL,
+				     .condition = CONDITION,
 				     .metric = (enum eval_metric)job->metric,
 				     .normed = NAN,
 				     .loss = NAN,
@@ -121,39 +122,32 @@ static bool print_json(const struct score *job, rosa_error *why)
 {
 	struct json_text text = {0};
 
-	json_text_add(&text, "{\"metric\": \"%s\", \"files\": {", eval_metric_names[job->metric]);
+	json_text_open(&text, NULL, '{');
+	json_text_put_string(&text, "metric", eval_metric_names[job->metric]);
+	json_text_open(&text, "files", '{');
 	for (size_t i = 0; i < job->results.name_count; i++) {
-		const struct eval_group group = {job->results.names[i], RECALL_GLOBAL, 0, -1};
+		const struct eval_group group = {job->results.names[i], CONDITION, 0, -1};
 		const struct eval_summary summary = results_summary(&job->results, &group);
-		const char *comma = "";
 
-		json_text_add(&text, "%s", i ? ", " : "");
-		json_text_string(&text, group.task);
-		json_text_add(&text, ": {\"answers\": %zu, \"score\": ", summary.count);
-		json_text_number(&text, summary.score);
-		json_text_add(&text, ", \"error\": ");
-		json_text_number(&text, summary.error);
-		json_text_add(&text, ", \"scores\": [");
+		json_text_open(&text, group.task, '{');
+		json_text_put_size(&text, "answers", summary.count);
+		json_text_put_number(&text, "score", summary.score);
+		json_text_put_number(&text, "error", summary.error);
+		json_text_open(&text, "scores", '[');
 		for (size_t k = 0; k < job->results.count; k++) {
-			if (job->results.all[k].task != group.task)
-				continue;
-			json_text_add(&text, "%s", comma);
-			json_text_number(&text, job->results.all[k].score);
-			comma = ", ";
+			if (job->results.all[k].task == group.task)
+				json_text_put_number(&text, NULL, job->results.all[k].score);
 		}
 		json_text_add(&text, "]}");
 	}
 	json_text_add(&text, "}}\n");
-	bool good = !text.failed || refuse(why, "not enough memory for the result");
-	good = good && text_print(text.data, text.size, why);
-	json_text_free(&text);
-	return good;
+	return json_print(&text, why);
 }
 
 static void print_table(const struct score *job)
 {
 	for (size_t i = 0; i < job->results.name_count; i++) {
-		const struct eval_group group = {job->results.names[i], RECALL_GLOBAL, 0, -1};
+		const struct eval_group group = {job->results.names[i], CONDITION, 0, -1};
 		const struct eval_summary summary = results_summary(&job->results, &group);
 
 		printf("%s: %s %.1f", group.task, eval_metric_names[job->metric], 100 * summary.score);
@@ -179,8 +173,7 @@ int score_command(int count, char **words)
 	    .summary = "Scores answers that a model gave: JSON lines with the answer in \"pred\" or \"answer\", and a\n"
 		       "list of those expected in \"outputs\", \"answers\" or \"expected\"; a class is one of "
 		       "\"all_classes\".",
-	    .options = options,
-	    .count = sizeof(options) / sizeof(options[0]),
+	    ARGS_OPTIONS(options),
 	    .operands = &job.files,
 	    .operand_name = "FILE",
 	};

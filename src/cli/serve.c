@@ -29,7 +29,7 @@
 struct job {
 	struct model_args args;
 	const char *host, *key_file, *name, *folder;
-	uint64_t port, parallel, queue, keep, memory, disk, tokens, body;
+	uint64_t port, parallel, queue, keep, memory, disk, tokens, body, timeout;
 
 	struct model model;
 	tokenizer *tokenizer;
@@ -78,13 +78,14 @@ static enum args_result parse(struct job *job, int count, char **words)
 	    OPTION_SIZE("tokens", &job->tokens, "N", 1, ROSA_MAX_STEPS,
 			"most tokens of an answer in a chat that does not say (default 2048)"),
 	    OPTION_SIZE("body", &job->body, "BYTES", 1, (uint64_t)1 << 30, "most of a request (default 16M)"),
+	    OPTION_NUMBER("timeout", &job->timeout, "SECONDS", 1, 3600,
+			  "end connections that are silent or take longer for a header (default 30)"),
 	};
 	struct args args = {
 	    .command = "serve",
 	    .usage = "--model PATH [options]",
 	    .summary = "Serves a model over HTTP, with OpenAI's interface.",
-	    .options = options,
-	    .count = sizeof(options) / sizeof(options[0]),
+	    ARGS_OPTIONS(options),
 	    .notes = notes,
 	};
 
@@ -176,6 +177,7 @@ static void end(struct job *job)
 	engine_close(job->engine);
 	server_close(job->server);
 	for (int i = 0; engine_busy(job->engine) && i < GRACE_SECONDS * PAUSES; i++) {
+		server_tend(job->server);
 		if (i == PAUSES)
 			complain("serve", "ending; answers have %d seconds, a second signal ends at once",
 				 GRACE_SECONDS);
@@ -186,7 +188,10 @@ static void end(struct job *job)
 
 static bool run(struct job *job, rosa_error *why)
 {
-	struct server_options options = {.host = job->host, .port = (uint16_t)job->port, .body = (size_t)job->body};
+	struct server_options options = {.host = job->host,
+					 .port = (uint16_t)job->port,
+					 .body = (size_t)job->body,
+					 .timeout = (unsigned)job->timeout};
 	struct engine_options limits = {
 	    .parallel = (size_t)job->parallel, .queue = (size_t)job->queue, .sessions = (size_t)job->keep};
 
@@ -207,8 +212,10 @@ static bool run(struct job *job, rosa_error *why)
 	    server_new(&job->served, job->engine, &options, &job->server, why) != ROSA_OK)
 		return false;
 	greet(job);
-	while (!interrupted())
+	while (!interrupted()) {
 		pause_shortly();
+		server_tend(job->server);
+	}
 	end(job);
 	return true;
 }
@@ -223,7 +230,8 @@ int serve_command(int count, char **words)
 			  .keep = 32,
 			  .disk = (uint64_t)8 << 30,
 			  .tokens = 2048,
-			  .body = (uint64_t)16 << 20};
+			  .body = (uint64_t)16 << 20,
+			  .timeout = 30};
 	rosa_error why = {0};
 	enum args_result parsed = parse(&job, count, words);
 

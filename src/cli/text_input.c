@@ -80,6 +80,15 @@ bool text_print(const char *data, size_t size, rosa_error *why)
 	return true;
 }
 
+bool json_print(struct json_text *text, rosa_error *why)
+{
+	const bool good =
+	    text->failed ? refuse(why, "not enough memory for the result") : text_print(text->data, text->size, why);
+
+	json_text_free(text);
+	return good;
+}
+
 void text_print_json(const char *data, size_t size)
 {
 	putchar('"');

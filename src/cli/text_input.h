@@ -1,7 +1,7 @@
 /* Text that a user gives (a file, standard input, an argument, a line) and gets. */
-#ifndef ROSATUNE_TEXT_INPUT_H
-#define ROSATUNE_TEXT_INPUT_H
+#pragma once
 
+#include "base/json_text.h"
 #include "base/text.h"
 #include "cli/report.h"
 
@@ -14,7 +14,8 @@ bool text_add_file(struct text *text, const char *path, bool lossy, rosa_error *
 /* Writes to standard output at once and whole, whatever signals come. */
 bool text_print(const char *data, size_t size, rosa_error *why);
 
+/* The same for JSON, which is freed. */
+bool json_print(struct json_text *text, rosa_error *why);
+
 /* Prints a text as a JSON string, with its quotes. */
 void text_print_json(const char *data, size_t size);
-
-#endif

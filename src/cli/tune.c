@@ -11,6 +11,7 @@
 #include "cli/progress.h"
 #include "cli/quantities.h"
 #include "cli/report.h"
+#include "cli/text_input.h"
 #include "base/status.h"
 #include "train/trainer.h"
 #include "cli/tune_plan.h"
@@ -213,13 +214,10 @@ static rosa_status load(struct tune *job, bool threads, rosa_error *err)
 	return tune_config_load(job->config_path, settings, count, &job->config, err);
 }
 
-static void print_json_number(const char *name, double number)
+/* A path, or null where there is none. */
+static void put_path(struct json_text *text, const char *key, const char *path)
 {
-	printf(", \"%s\": ", name);
-	if (isfinite(number))
-		printf("%.9g", number);
-	else
-		printf("null");
+	json_text_put_string(text, key, *path ? path : NULL);
 }
 
 static void print_result(const struct tune *job)
@@ -229,23 +227,24 @@ static void print_result(const struct tune *job)
 	char loss[24];
 
 	if (job->json) {
-		struct json_text paths = {0};
+		struct json_text text = {0};
+		rosa_error why;
 
-		json_text_add(&paths, "\"checkpoint\": ");
-		json_text_string(&paths, *job->outcome.checkpoint ? job->outcome.checkpoint : NULL);
-		json_text_add(&paths, ", \"adapter\": ");
-		json_text_string(&paths, *job->outcome.final ? job->outcome.final : NULL);
-		json_text_add(&paths, ", \"pointer\": ");
-		json_text_string(&paths, *job->outcome.pointer ? job->outcome.pointer : NULL);
-		printf("{\"steps\": %" PRIu64 ", \"taken\": %" PRIu64 ", \"tokens\": %" PRIu64, last->entry.step,
-		       last->entry.step - last->begun, last->entry.tokens);
-		print_json_number("loss", none ? NAN : last->entry.loss);
-		print_json_number("valid_loss", job->outcome.valid_loss);
-		print_json_number("seconds", last->entry.seconds);
-		print_json_number("tokens_per_second", last->entry.tokens_per_second);
-		printf(", \"stopped\": %s, %s}\n", job->outcome.stopped ? "true" : "false",
-		       paths.failed ? "\"checkpoint\": null" : paths.data);
-		json_text_free(&paths);
+		json_text_open(&text, NULL, '{');
+		json_text_put_size(&text, "steps", last->entry.step);
+		json_text_put_size(&text, "taken", last->entry.step - last->begun);
+		json_text_put_size(&text, "tokens", last->entry.tokens);
+		json_text_put_number(&text, "loss", none ? NAN : last->entry.loss);
+		json_text_put_number(&text, "valid_loss", job->outcome.valid_loss);
+		json_text_put_number(&text, "seconds", last->entry.seconds);
+		json_text_put_number(&text, "tokens_per_second", last->entry.tokens_per_second);
+		json_text_put_bool(&text, "stopped", job->outcome.stopped);
+		put_path(&text, "checkpoint", job->outcome.checkpoint);
+		put_path(&text, "adapter", job->outcome.final);
+		put_path(&text, "pointer", job->outcome.pointer);
+		json_text_add(&text, "}\n");
+		if (!json_print(&text, &why))
+			complain("tune", "%s", why.message);
 		return;
 	}
 	if (none && *job->outcome.pointer)
@@ -303,10 +302,9 @@ static rosa_status plan(struct tune *job, rosa_error *err)
 
 	if (job->ranks.rank == 0)
 		status = training_plan_make(&job->config, job->resume, &job->ranks, &plan, err);
-	if (job->ranks.rank == 0 && status == ROSA_OK && job->json) {
-		if (!tune_plan_print_json(&job->config, &plan))
-			status = rosa_fail(err, ROSA_ENOMEM, "no memory to print the plan");
-	} else if (job->ranks.rank == 0 && status == ROSA_OK)
+	if (job->ranks.rank == 0 && status == ROSA_OK && job->json)
+		status = tune_plan_print_json(&job->config, &plan, err) ? ROSA_OK : ROSA_EIO;
+	else if (job->ranks.rank == 0 && status == ROSA_OK)
 		tune_plan_print(&job->config, &plan, &job->ranks);
 	training_plan_free(&plan);
 	return ranks_agree(&job->ranks, status, err);

@@ -2,6 +2,7 @@
 #include "cli/tune_plan.h"
 
 #include "cli/quantities.h"
+#include "cli/text_input.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -91,47 +92,44 @@ void tune_plan_print(const struct tune_config *config, const struct training_pla
 
 static void print_json_stage(const struct tune_stage *stage, const struct stage_plan *plan, struct json_text *text)
 {
-	json_text_add(text, "{\"name\": ");
-	json_text_string(text, stage->name);
-	json_text_add(text,
-		      ", \"kind\": \"%s\", \"positions\": %" PRIu64 ", \"steps\": %" PRIu64 ", \"tokens\": %" PRIu64
-		      ", \"trained\": %" PRIu64 ", \"data_tokens\": %" PRIu64 ", \"data_samples\": %" PRIu64
-		      ", \"cut\": %" PRIu64 ", \"silent\": %" PRIu64 ", \"valid_tokens\": %" PRIu64
-		      ", \"valid_samples\": %" PRIu64 ", \"memory\": %" PRIu64 ", \"checkpoint\": %" PRIu64
-		      ", \"seconds\": ",
-		      tune_kind_words[stage->kind], plan->positions, plan->steps, plan->tokens, plan->trained,
-		      plan->data_tokens, plan->data_samples, plan->cut, plan->silent, plan->valid_tokens,
-		      plan->valid_samples, plan->memory, plan->checkpoint);
-	json_text_number(text, plan->seconds);
-	json_text_add(text, ", \"tokens_per_second\": ");
-	json_text_number(text, plan->tokens_per_second);
-	json_text_add(text, "}");
+	json_text_open(text, NULL, '{');
+	json_text_put_string(text, "name", stage->name);
+	json_text_put_string(text, "kind", tune_kind_words[stage->kind]);
+	json_text_put_size(text, "positions", plan->positions);
+	json_text_put_size(text, "steps", plan->steps);
+	json_text_put_size(text, "tokens", plan->tokens);
+	json_text_put_size(text, "trained", plan->trained);
+	json_text_put_size(text, "data_tokens", plan->data_tokens);
+	json_text_put_size(text, "data_samples", plan->data_samples);
+	json_text_put_size(text, "cut", plan->cut);
+	json_text_put_size(text, "silent", plan->silent);
+	json_text_put_size(text, "valid_tokens", plan->valid_tokens);
+	json_text_put_size(text, "valid_samples", plan->valid_samples);
+	json_text_put_size(text, "memory", plan->memory);
+	json_text_put_size(text, "checkpoint", plan->checkpoint);
+	json_text_put_number(text, "seconds", plan->seconds);
+	json_text_put_number(text, "tokens_per_second", plan->tokens_per_second);
+	json_text_close(text, '}');
 }
 
-bool tune_plan_print_json(const struct tune_config *config, const struct training_plan *plan)
+bool tune_plan_print_json(const struct tune_config *config, const struct training_plan *plan, rosa_error *why)
 {
 	struct json_text text = {0};
 
-	json_text_add(&text,
-		      "{\"parameters\": %" PRIu64 ", \"adapter\": %" PRIu64 ", \"steps\": %" PRIu64
-		      ", \"tokens\": %" PRIu64 ", \"memory\": %" PRIu64 ", \"seconds\": ",
-		      plan->parameters, plan->adapter, plan->steps, plan->tokens, plan->memory);
-	json_text_number(&text, plan->seconds);
-	json_text_add(&text, ", \"resumed\": ");
+	json_text_open(&text, NULL, '{');
+	json_text_put_size(&text, "parameters", plan->parameters);
+	json_text_put_size(&text, "adapter", plan->adapter);
+	json_text_put_size(&text, "steps", plan->steps);
+	json_text_put_size(&text, "tokens", plan->tokens);
+	json_text_put_size(&text, "memory", plan->memory);
+	json_text_put_number(&text, "seconds", plan->seconds);
 	if (plan->resumed == UINT64_MAX)
-		json_text_add(&text, "null");
+		json_text_put_string(&text, "resumed", NULL);
 	else
-		json_text_add(&text, "%" PRIu64, plan->resumed);
-	json_text_add(&text, ", \"stages\": [");
-	for (size_t i = 0; i < config->stage_count; i++) {
-		json_text_add(&text, "%s", i ? ", " : "");
+		json_text_put_size(&text, "resumed", plan->resumed);
+	json_text_open(&text, "stages", '[');
+	for (size_t i = 0; i < config->stage_count; i++)
 		print_json_stage(&config->stages[i], &plan->stages[i], &text);
-	}
 	json_text_add(&text, "]}\n");
-	const bool whole = !text.failed;
-
-	if (whole)
-		fputs(text.data, stdout);
-	json_text_free(&text);
-	return whole;
+	return json_print(&text, why);
 }

@@ -38,7 +38,7 @@ static rosa_status no_memory(rosa_error *err)
 	return rosa_fail(err, ROSA_ENOMEM, "no memory for the continuations of an example");
 }
 
-static rosa_status encode(const tokenizer *tokenizer, const char *context, const char *continuation,
+rosa_status choice_encode(const tokenizer *tokenizer, const char *context, const char *continuation,
 			  struct tokens *tokens, size_t *first, rosa_error *err)
 {
 	const size_t before = strlen(context), after = strlen(continuation);
@@ -60,6 +60,8 @@ static rosa_status encode(const tokenizer *tokenizer, const char *context, const
 	if (status == ROSA_OK && (!*first || *first >= tokens->count))
 		status =
 		    rosa_fail(err, ROSA_EINVAL, "a %s has no token of its own", *first ? "continuation" : "context");
+	if (status != ROSA_OK)
+		tokens_free(tokens);
 	tokens_free(&beginning);
 	free(whole);
 	return status;
@@ -79,8 +81,8 @@ static rosa_status prepare(const tokenizer *tokenizer, const struct eval_example
 	for (size_t i = 0; i < texts->count && status == ROSA_OK; i++) {
 		struct scored_text *scored = &texts->scored[i];
 
-		status = encode(tokenizer, example->contexts.all[i], example->continuations.all[i], &texts->tokens[i],
-				&texts->first[i], err);
+		status = choice_encode(tokenizer, example->contexts.all[i], example->continuations.all[i],
+				       &texts->tokens[i], &texts->first[i], err);
 		if (status != ROSA_OK)
 			break;
 		scored->tokens = texts->tokens[i].ids;
@@ -108,33 +110,44 @@ static size_t in_common(const struct texts *texts, size_t most)
 	return common;
 }
 
+void choice_pick(const struct eval_example *example, struct choice_result *result)
+{
+	double best = 0;
+
+	result->picked = result->picked_long = 0;
+	for (size_t i = 0; i < example->continuations.count; i++) {
+		const char *continuation = example->continuations.all[i];
+		const size_t bytes = strlen(continuation) - (continuation[0] == ' ' && continuation[1]);
+		const double each = result->logarithms[i] / (double)bytes;
+
+		if (result->logarithms[i] > result->logarithms[result->picked])
+			result->picked = i;
+		if (i == 0 || each > best) {
+			best = each;
+			result->picked_long = i;
+		}
+	}
+}
+
 /* Which continuation is best, from losses without the pointer or with it. */
 static rosa_status pick(const struct eval_example *example, const struct texts *texts, bool mixed,
 			struct choice_result *result, rosa_error *err)
 {
 	const uint8_t flag = mixed ? SCORED_MIXED_LIKELIEST : SCORED_LIKELIEST;
-	double best = 0;
 
 	*result = (struct choice_result){.logarithms = calloc(texts->count, sizeof(double)), .written = true};
 	if (!result->logarithms)
 		return no_memory(err);
 	for (size_t i = 0; i < texts->count; i++) {
 		const struct scored_text *scored = &texts->scored[i];
-		const char *continuation = example->continuations.all[i];
-		const size_t bytes = strlen(continuation) - (continuation[0] == ' ' && continuation[1]);
 
 		for (size_t t = texts->first[i]; t < scored->count; t++) {
 			result->logarithms[i] -= (mixed ? scored->mixed : scored->losses)[t];
 			if (i == 0 && !(scored->likeliest[t] & flag))
 				result->written = false;
 		}
-		if (result->logarithms[i] > result->logarithms[result->picked])
-			result->picked = i;
-		if (i == 0 || result->logarithms[i] / (double)bytes > best) {
-			best = result->logarithms[i] / (double)bytes;
-			result->picked_long = i;
-		}
 	}
+	choice_pick(example, result);
 	return ROSA_OK;
 }
 

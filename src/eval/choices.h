@@ -1,6 +1,5 @@
 /* Choices between continuations: which one a model finds likeliest. */
-#ifndef ROSATUNE_CHOICES_H
-#define ROSATUNE_CHOICES_H
+#pragma once
 
 #include "eval/scoring.h"
 #include "eval/tasks.h"
@@ -21,6 +20,12 @@ struct choice_result {
 rosa_status choice_score(const struct scoring *scoring, const tokenizer *tokenizer, const struct eval_example *example,
 			 struct choice_result *plain, struct choice_result *mixed, rosa_progress progress,
 			 void *context, rosa_error *err);
-void choice_free(struct choice_result *result); /* safe on a zeroed one */
 
-#endif
+/* Context and continuation as one text, and which of its tokens is the continuation's first, by the same rule. On
+ * failure there is nothing to free. */
+rosa_status choice_encode(const tokenizer *tokenizer, const char *context, const char *continuation,
+			  struct tokens *tokens, size_t *first, rosa_error *err);
+/* Fills in what is picked, from the logarithms. */
+void choice_pick(const struct eval_example *example, struct choice_result *result);
+
+void choice_free(struct choice_result *result); /* safe on a zeroed one */

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define CONDITION_BYTES ((size_t)40) /* at most in its name */
+
 /* ------------------------------------------------------------------------------------------------------ in memory --
  */
 
@@ -31,20 +33,65 @@ static const char *name_in(struct eval_results *results, const char *name)
 	return more[results->name_count] ? more[results->name_count++] : NULL;
 }
 
+/* The place of a name among those of recall_names; that after them for others. */
+static size_t condition_rank(const char *name)
+{
+	size_t rank = 0;
+
+	while (recall_names[rank] && strcmp(recall_names[rank], name) != 0)
+		rank++;
+	return rank;
+}
+
+/* The same of a condition. */
+static const char *condition_in(struct eval_results *results, const char *name)
+{
+	const size_t rank = condition_rank(name);
+	size_t place = results->condition_count;
+	char **more;
+
+	for (size_t i = 0; i < results->condition_count; i++) {
+		if (strcmp(results->conditions[i], name) == 0)
+			return results->conditions[i];
+	}
+	more = realloc(results->conditions, (results->condition_count + 1) * sizeof(*more));
+	if (!more)
+		return NULL;
+	results->conditions = more;
+	char *copy = strdup(name);
+	if (!copy)
+		return NULL;
+	for (; place > 0 && condition_rank(more[place - 1]) > rank; place--)
+		more[place] = more[place - 1];
+	more[place] = copy;
+	results->condition_count++;
+	return copy;
+}
+
+bool condition_name_fits(const char *name)
+{
+	static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 +-_.:()";
+	const size_t size = strlen(name);
+
+	return size > 0 && size <= CONDITION_BYTES && strspn(name, letters) == size;
+}
+
 rosa_status results_add(struct eval_results *results, const struct eval_record *record, rosa_error *err)
 {
 	const char *name = name_in(results, record->task);
+	const char *condition = condition_in(results, record->condition);
 
-	if (name && results->count == results->room) {
+	if (name && condition && results->count == results->room) {
 		const size_t room = 2 * results->room + 64;
 		struct eval_record *more = realloc(results->all, room * sizeof(*more));
 
 		results->all = more ? more : results->all;
 		results->room = more ? room : results->room;
 	}
-	if (!name || results->count == results->room)
+	if (!name || !condition || results->count == results->room)
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for %zu results", results->count + 1);
 	results->all[results->count] = *record;
+	results->all[results->count].condition = condition;
 	results->all[results->count++].task = name;
 	return ROSA_OK;
 }
@@ -54,19 +101,22 @@ void results_free(struct eval_results *results)
 	for (size_t i = 0; i < results->name_count; i++)
 		free(results->names[i]);
 	free(results->names);
+	for (size_t i = 0; i < results->condition_count; i++)
+		free(results->conditions[i]);
+	free(results->conditions);
 	free(results->all);
 	free(results->settings);
 	memset(results, 0, sizeof(*results));
 }
 
 rosa_status results_done(const struct eval_results *results, const char *path, const struct eval_task *task,
-			 enum recall_condition condition, bool *done, rosa_error *err)
+			 const char *condition, bool *done, rosa_error *err)
 {
 	memset(done, 0, task->count * sizeof(*done));
 	for (size_t i = 0; i < results->count; i++) {
 		const struct eval_record *record = &results->all[i];
 
-		if (record->condition != condition || record->example >= task->count ||
+		if (record->example >= task->count || strcmp(record->condition, condition) != 0 ||
 		    strcmp(record->task, task->name) != 0)
 			continue;
 		if (record->sum != task->examples[record->example].sum || record->metric != task->metric)
@@ -125,7 +175,7 @@ static rosa_status get_sum(struct json line, uint64_t *sum, rosa_error *err)
 static rosa_status read_record(struct eval_results *results, struct json line, rosa_error *err)
 {
 	struct eval_record record = {.score = NAN, .normed = NAN, .loss = NAN, .depth = NAN};
-	int condition = 0, metric = 0;
+	int metric = 0;
 	rosa_status status = json_get_string(line, "task", JSON_NEEDED, &record.task, err);
 
 	if (status == ROSA_OK)
@@ -133,7 +183,9 @@ static rosa_status read_record(struct eval_results *results, struct json line, r
 	if (status == ROSA_OK)
 		status = get_sum(line, &record.sum, err);
 	if (status == ROSA_OK)
-		status = get_word(line, "condition", recall_names, &condition, err);
+		status = json_get_string(line, "condition", JSON_NEEDED, &record.condition, err);
+	if (status == ROSA_OK && !condition_name_fits(record.condition))
+		status = json_refuse(json_find(line, "condition"), err, "is no name of a condition");
 	if (status == ROSA_OK)
 		status = get_word(line, "metric", eval_metric_names, &metric, err);
 	if (status == ROSA_OK)
@@ -148,14 +200,11 @@ static rosa_status read_record(struct eval_results *results, struct json line, r
 		status = json_get_size(line, "length", JSON_OPTIONAL, &record.length, err);
 	if (status == ROSA_OK)
 		status = get_number(line, "depth", 0, 1, &record.depth, err);
-	record.condition = (enum recall_condition)condition;
 	record.metric = (enum eval_metric)metric;
 	return status == ROSA_OK ? results_add(results, &record, err) : status;
 }
 
-/* The settings as they are in the line, between its field's name and its last brace. */
-static rosa_status keep_settings(struct eval_results *results, const char *line, size_t size, const char *where,
-				 rosa_error *err)
+rosa_status results_settings(const char *line, size_t size, const char *where, char **settings, rosa_error *err)
 {
 	static const char before[] = "{\"settings\": ";
 	const size_t begin = sizeof(before) - 1;
@@ -168,8 +217,8 @@ static rosa_status keep_settings(struct eval_results *results, const char *line,
 	copy = strndup(line + begin, size - 1 - begin);
 	if (!copy)
 		return rosa_fail(err, ROSA_ENOMEM, "%s: no memory for settings", where);
-	free(results->settings);
-	results->settings = copy;
+	free(*settings);
+	*settings = copy;
 	return ROSA_OK;
 }
 
@@ -185,7 +234,7 @@ static rosa_status read_line(struct eval_results *results, const char *line, siz
 	snprintf(where, sizeof(where), "%.480s:%llu", path, (unsigned long long)number);
 	status = json_read(line, size, where, &root, err);
 	if (status == ROSA_OK && json_there(json_find(root, "settings")))
-		status = keep_settings(results, line, size, where, err);
+		status = results_settings(line, size, where, &results->settings, err);
 	else if (status == ROSA_OK)
 		status = read_record(results, root, err);
 	json_free(&root);
@@ -257,20 +306,16 @@ rosa_status results_write_settings(FILE *file, const char *path, const char *set
 
 static void add_number(struct json_text *line, const char *name, double number)
 {
-	if (isnan(number))
-		return;
-	json_text_add(line, ", \"%s\": ", name);
-	json_text_number(line, number);
+	if (!isnan(number))
+		json_text_put_number(line, name, number);
 }
 
 static void add_strings(struct json_text *line, const char *name, const struct eval_strings *strings)
 {
-	json_text_add(line, ", \"%s\": [", name);
-	for (size_t i = 0; i < strings->count; i++) {
-		json_text_add(line, "%s", i ? ", " : "");
-		json_text_string(line, strings->all[i]);
-	}
-	json_text_add(line, "]");
+	json_text_open(line, name, '[');
+	for (size_t i = 0; i < strings->count; i++)
+		json_text_put_string(line, NULL, strings->all[i]);
+	json_text_close(line, ']');
 }
 
 rosa_status results_write(FILE *file, const char *path, const struct eval_record *record,
@@ -278,29 +323,31 @@ rosa_status results_write(FILE *file, const char *path, const struct eval_record
 {
 	struct json_text line = {0};
 
-	json_text_add(&line, "{\"task\": ");
-	json_text_string(&line, record->task);
-	json_text_add(&line,
-		      ", \"example\": %zu, \"sum\": \"%016" PRIx64 "\", \"condition\": \"%s\", \"metric\": \"%s\"",
-		      record->example, record->sum, recall_names[record->condition], eval_metric_names[record->metric]);
+	json_text_open(&line, NULL, '{');
+	json_text_put_string(&line, "task", record->task);
+	json_text_put_size(&line, "example", record->example);
+	json_text_put(&line, "sum", "\"%016" PRIx64 "\"", record->sum);
+	json_text_put_string(&line, "condition", record->condition);
+	json_text_put_string(&line, "metric", eval_metric_names[record->metric]);
 	add_number(&line, "score", record->score);
 	add_number(&line, "normed", record->normed);
 	add_number(&line, "loss", record->loss);
 	if (record->length)
-		json_text_add(&line, ", \"length\": %zu", record->length);
+		json_text_put_size(&line, "length", record->length);
 	add_number(&line, "depth", record->depth);
 	if (detail->answer) {
-		json_text_add(&line, ", \"answer\": ");
-		json_text_string(&line, detail->answer);
+		json_text_put_string(&line, "answer", detail->answer);
 		add_strings(&line, "expected", detail->expected);
 		if (detail->classes->count)
 			add_strings(&line, "all_classes", detail->classes);
 	}
-	for (size_t i = 0; i < detail->count; i++) {
-		json_text_add(&line, "%s", i ? ", " : ", \"logarithms\": [");
-		json_text_number(&line, detail->logarithms[i]);
+	if (detail->count) {
+		json_text_open(&line, "logarithms", '[');
+		for (size_t i = 0; i < detail->count; i++)
+			json_text_put_number(&line, NULL, detail->logarithms[i]);
+		json_text_close(&line, ']');
 	}
-	json_text_add(&line, "%s}\n", detail->count ? "]" : "");
+	json_text_add(&line, "}\n");
 	return write_line(file, path, &line, err);
 }
 
@@ -353,7 +400,7 @@ struct eval_summary results_summary(const struct eval_results *results, const st
 	for (size_t i = 0; i < results->count; i++) {
 		const struct eval_record *record = &results->all[i];
 
-		if (record->condition != group->condition || strcmp(record->task, group->task) != 0 ||
+		if (strcmp(record->condition, group->condition) != 0 || strcmp(record->task, group->task) != 0 ||
 		    (group->length && length_group(record->length) != group->length) ||
 		    (group->depth >= 0 && depth_group(record->depth) != group->depth))
 			continue;

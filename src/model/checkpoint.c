@@ -22,20 +22,21 @@
 
 /* -------------------------------------------------------------------------------------------------- fingerprint -- */
 
-/* The first bytes of each tensor are enough to tell apart models of the same shape, and quick to read. */
-#define FINGERPRINT_BYTES 64
+/* The first bytes of each tensor tell apart models that were trained apart, and are quick to read. */
+#define FINGERPRINT_BYTES ((size_t)64)
 
-static void add_tensor(struct checksum *sum, const struct tensor *tensor)
+static void add_tensor(struct checksum *sum, const struct tensor *tensor, size_t most)
 {
 	const uint64_t format = (uint64_t)tensor->format;
 
 	checksum_add(sum, tensor->name, strlen(tensor->name) + 1);
 	checksum_add(sum, &format, sizeof(format));
 	checksum_add(sum, tensor->shape, (size_t)tensor->dims * sizeof(*tensor->shape));
-	checksum_add(sum, tensor->data, tensor->bytes < FINGERPRINT_BYTES ? tensor->bytes : FINGERPRINT_BYTES);
+	checksum_add(sum, tensor->data, tensor->bytes < most ? tensor->bytes : most);
 }
 
-static uint64_t fingerprint(const struct checkpoint *checkpoint)
+/* Of the configuration and at most so many bytes of each tensor. */
+static uint64_t fingerprint(const struct checkpoint *checkpoint, size_t most)
 {
 	const struct model_config *config = &checkpoint->config;
 	const uint64_t numbers[] = {config->architecture, config->layers,        config->width,
@@ -50,8 +51,13 @@ static uint64_t fingerprint(const struct checkpoint *checkpoint)
 	checksum_add(&sum, numbers, sizeof(numbers));
 	checksum_add(&sum, reals, sizeof(reals));
 	for (size_t i = 0; i < checkpoint->tensors.count; i++)
-		add_tensor(&sum, &checkpoint->tensors.all[i]);
+		add_tensor(&sum, &checkpoint->tensors.all[i], most);
 	return checksum_value(&sum);
+}
+
+uint64_t checkpoint_checksum(const struct checkpoint *checkpoint)
+{
+	return fingerprint(checkpoint, SIZE_MAX);
 }
 
 uint64_t checkpoint_parameters(const struct checkpoint *checkpoint)
@@ -154,7 +160,7 @@ rosa_status checkpoint_open(const char *path, struct checkpoint *checkpoint, ros
 	if (status == ROSA_OK)
 		status = weights_bind(checkpoint, err);
 	if (status == ROSA_OK)
-		checkpoint->fingerprint = fingerprint(checkpoint);
+		checkpoint->fingerprint = fingerprint(checkpoint, FINGERPRINT_BYTES);
 	else
 		checkpoint_close(checkpoint);
 	return status;

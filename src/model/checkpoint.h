@@ -1,6 +1,5 @@
 /* A model on disk: its shape, its weights by their part in the decoder, and the files they are in. */
-#ifndef ROSATUNE_CHECKPOINT_H
-#define ROSATUNE_CHECKPOINT_H
+#pragma once
 
 #include "backend/backend.h"
 #include "model/gguf.h"
@@ -54,7 +53,7 @@ struct checkpoint {
 	const struct tensor *rope_factors;            /* how GGUF stores ROPE_LLAMA3: [head_size / 2]; else NULL */
 	struct layer_weights *layers;
 	struct tensors tensors; /* of all files */
-	uint64_t fingerprint;   /* of the config and the names, shapes, formats and first bytes of all tensors */
+	uint64_t fingerprint;   /* of the config and the names, shapes, formats and first bytes of all tensors: quick */
 
 	/* Behind it: */
 	bool is_gguf;
@@ -75,7 +74,8 @@ void checkpoint_close(struct checkpoint *checkpoint); /* safe on a zeroed one */
 /* Radians per position, for each pair of a head: [head_size / 2]. */
 void checkpoint_frequencies(const struct checkpoint *checkpoint, float *frequencies);
 
+/* As the fingerprint, of every byte of the tensors: any change shows, and all of the model is read. */
+uint64_t checkpoint_checksum(const struct checkpoint *checkpoint);
+
 /* Parameters of the model: the numbers in all of its tensors. */
 uint64_t checkpoint_parameters(const struct checkpoint *checkpoint);
-
-#endif

@@ -1,6 +1,5 @@
 /* The decoder: a checkpoint, perhaps with an adapter, on a backend. */
-#ifndef ROSATUNE_DECODER_H
-#define ROSATUNE_DECODER_H
+#pragma once
 
 #include "model/adapter.h"
 #include "backend/backend.h"
@@ -53,6 +52,10 @@ size_t sequence_floor(const sequence *sequence);
 rosa_status sequence_rewind(sequence *sequence, size_t steps, rosa_error *err);
 rosa_status sequence_fork(sequence *from, size_t steps, sequence **made, rosa_error *err);
 
+/* Values of the last tokens may still have to be computed, which only the decoder's own thread can do. Afterwards a
+ * sequence can be saved, and copies of it be made, by any thread. */
+rosa_status sequence_settle(sequence *sequence, rosa_error *err);
+
 /* Bytes in use: those that do not grow with the text (once the window is full), those of the retrieval index, and those
  * of the value bits. */
 struct sequence_memory {
@@ -87,7 +90,7 @@ typedef int (*sequence_writer)(void *context, const void *data, size_t size);
 rosa_status sequence_save(sequence *sequence, sequence_writer write, void *context, rosa_error *err);
 rosa_status sequence_load(decoder *decoder, const void *data, size_t size, sequence **made, rosa_error *err);
 /* How many tokens such bytes have read, and whether they are of this decoder, by their header alone. */
-rosa_status sequence_look(const decoder *decoder, const void *data, size_t size, size_t *steps, rosa_error *err);
+rosa_status sequence_look(decoder *decoder, const void *data, size_t size, size_t *steps, rosa_error *err);
 
 /* A sequence as bytes in memory, from which several texts can go on. A zeroed one is empty. */
 struct kept_sequence {
@@ -97,5 +100,3 @@ struct kept_sequence {
 };
 /* Replaces what was kept. On failure nothing is kept: size 0. */
 rosa_status sequence_keep(sequence *sequence, struct kept_sequence *kept, rosa_error *err);
-
-#endif

@@ -1,11 +1,12 @@
 /* The internals of a decoder and of a sequence, shared by their files. */
-#ifndef ROSATUNE_DECODER_PARTS_H
-#define ROSATUNE_DECODER_PARTS_H
+#pragma once
 
 #include "model/decoder.h"
 #include "model/token_symbols.h"
 #include "rosa/finder.h"
 #include "rosa/layer.h"
+
+#include <stdatomic.h>
 
 /* One layer of the decoder. Vectors are in the backend's memory. */
 struct block {
@@ -62,6 +63,9 @@ struct decoder {
 	size_t source_count;
 	struct token_symbols token_symbols; /* of the source `embeddings` */
 	struct workspace work;
+
+	/* Of all weights; 0: not made yet (sequence_file.c). */
+	_Atomic uint64_t model_checksum, adapter_checksum;
 };
 
 /* Rows of U, or of embeddings, whose values have not been made yet (decoder_adapter.c), on the host. */
@@ -127,8 +131,6 @@ void sequence_sources_free(sequence *sequence);
 bool decoder_values_wait(const decoder *decoder, size_t rows);
 /* The products that project U now: without v where that waits. Returns how many, at most three. */
 size_t decoder_projections(const struct pass *pass, size_t layer, struct product *products);
-/* Make the values that wait, in all layers. */
-rosa_status sequence_settle(sequence *sequence, rosa_error *err);
 /* Bytes of the rows that wait, which do not grow with the text. */
 uint64_t sequence_waiting_bytes(const sequence *sequence);
 
@@ -143,5 +145,3 @@ rosa_status decoder_retrieve(const struct pass *pass, size_t layer, rosa_error *
  * hidden states, normed, are left in work.u. The sequences have then read these tokens. */
 rosa_status decoder_pass(decoder *decoder, const uint32_t *tokens, size_t rows, const struct segment *segments,
 			 size_t count, rosa_error *err);
-
-#endif

@@ -2,9 +2,11 @@
  * Sequences as bytes.
  *
  * Saved are the keys and values that attention still sees, as numbers; of the adapter, the index of each source and the
- * value bits of each layer. The header says what they belong to: the fingerprints of model and adapter, and the window.
- * A sequence of another model, adapter or window is refused: it would continue from a state that means something else,
- * unnoticed.
+ * value bits of each layer. The header says what they belong to: checksums of model and adapter, and the window. A
+ * sequence of another model, adapter or window is refused: it would continue from a state that means something else,
+ * unnoticed. The checksums are of every byte of the weights, since two stages of one training may differ in few of
+ * them. They are made when the first sequence is saved or loaded, and once: reading the weights takes a fraction of the
+ * time that the first tokens take.
  *
  * The checksum protects against accidents only. A file may still claim anything, so every count is compared with what
  * the options imply or with the bytes that are there before memory is taken for it.
@@ -12,8 +14,8 @@
  * All numbers are little-endian. The bytes are
  *
  *     8 bytes   "ROSASEQU"
- *     u64       version, 3
- *     u64       fingerprint of the model, u64 of the adapter (0: none)
+ *     u64       version, 4
+ *     u64       checksum of the model, u64 of the adapter (0: none)
  *     u64       window, u64 sinks, u64 global layers, u64 steps
  *     for each layer:
  *         u64       positions kept
@@ -34,7 +36,7 @@
 #include <string.h>
 
 #define MAGIC   "ROSASEQU"
-#define VERSION 3 /* 1 had another checksum, 2 value symbols and streams for each layer */
+#define VERSION 4 /* 1 had another checksum, 2 value symbols and streams for each layer, 3 the model's fingerprint */
 
 struct header {
 	char magic[8];
@@ -46,15 +48,14 @@ static size_t padded(size_t bytes)
 	return (bytes + 7) / 8 * 8;
 }
 
-/* Of an adapter: its tensors, the options that say what is computed with them, and the scales. */
-static uint64_t fingerprint(const struct adapter *adapter)
+/* Of an adapter: its file, the options that say what is computed with it, and the scales. */
+static uint64_t adapter_checksum(const struct adapter *adapter)
 {
-	const char *digest = safetensors_metadata(&adapter->file, "tensors");
 	struct json_text options = {0};
 	struct checksum sum;
 
 	checksum_begin(&sum, 0);
-	checksum_add(&sum, digest, digest ? strlen(digest) : 0);
+	checksum_add(&sum, adapter->mapping.data, adapter->mapping.size);
 	for (size_t i = 0; i < adapter_option_table.count; i++)
 		key_write(&adapter_option_table.rows[i], &adapter->options, &options);
 	checksum_add(&sum, options.data, options.size);
@@ -64,18 +65,27 @@ static uint64_t fingerprint(const struct adapter *adapter)
 	return checksum_value(&sum);
 }
 
-static struct header header_of(const decoder *d, size_t steps)
+/* Makes the checksums if they are not there yet. Two threads may do it at the same time; they find the same. */
+static void make_checksums(decoder *d)
 {
+	if (!atomic_load(&d->model_checksum))
+		atomic_store(&d->model_checksum, checkpoint_checksum(d->checkpoint));
+	if (d->adapter && !atomic_load(&d->adapter_checksum))
+		atomic_store(&d->adapter_checksum, adapter_checksum(d->adapter));
+}
+
+static struct header header_of(decoder *d, size_t steps)
+{
+	make_checksums(d);
 	struct header header = {.version = VERSION,
-				.model = d->checkpoint->fingerprint,
+				.model = atomic_load(&d->model_checksum),
+				.adapter = atomic_load(&d->adapter_checksum),
 				.window = d->options.window,
 				.sinks = d->options.sinks,
 				.global_layers = d->options.first_global_layers,
 				.steps = steps};
 
 	memcpy(header.magic, MAGIC, sizeof(header.magic));
-	if (d->adapter)
-		header.adapter = fingerprint(d->adapter);
 	return header;
 }
 
@@ -168,7 +178,7 @@ static rosa_status save_finder(const struct finder *finder, struct saving *savin
 
 rosa_status sequence_save(sequence *s, sequence_writer write, void *context, rosa_error *err)
 {
-	const decoder *d = s->decoder;
+	decoder *d = s->decoder;
 	struct saving saving = {.write = write, .context = context};
 	const struct header header = header_of(d, s->steps);
 	rosa_status status = s->reads == d->options.reads
@@ -259,7 +269,7 @@ static bool next_number(struct loading *loading, size_t *number)
 	return value <= SIZE_MAX / 16;
 }
 
-static rosa_status check_header(const decoder *d, const struct header *found, rosa_error *err)
+static rosa_status check_header(decoder *d, const struct header *found, rosa_error *err)
 {
 	const struct header here = header_of(d, 0);
 	const struct {
@@ -367,7 +377,7 @@ static rosa_status load(sequence *s, struct loading *loading, rosa_error *err)
 	return status == ROSA_OK && loading->left ? cut_short(err) : status;
 }
 
-static rosa_status take_header(const decoder *d, const void *data, size_t size, struct header *header, rosa_error *err)
+static rosa_status take_header(decoder *d, const void *data, size_t size, struct header *header, rosa_error *err)
 {
 	if (size < sizeof(*header) + sizeof(uint64_t) || size % 8 != 0)
 		return cut_short(err);
@@ -375,7 +385,7 @@ static rosa_status take_header(const decoder *d, const void *data, size_t size, 
 	return check_header(d, header, err);
 }
 
-rosa_status sequence_look(const decoder *d, const void *data, size_t size, size_t *steps, rosa_error *err)
+rosa_status sequence_look(decoder *d, const void *data, size_t size, size_t *steps, rosa_error *err)
 {
 	struct header header;
 	const rosa_status status = take_header(d, data, size, &header, err);

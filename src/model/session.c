@@ -402,7 +402,7 @@ rosa_status session_load(const char *path, decoder *decoder, struct session *ses
 }
 
 /* As session_look, of bytes. */
-static rosa_status look(struct loading *loading, const decoder *decoder, struct session *session, size_t *steps)
+static rosa_status look(struct loading *loading, decoder *decoder, struct session *session, size_t *steps)
 {
 	rosa_error error;
 	rosa_status status = take_session(loading, session);
@@ -417,8 +417,7 @@ static rosa_status look(struct loading *loading, const decoder *decoder, struct 
 	return *steps < session->tokens.count ? ROSA_OK : damaged(loading);
 }
 
-rosa_status session_look(const char *path, const decoder *decoder, struct session *session, size_t *steps,
-			 rosa_error *err)
+rosa_status session_look(const char *path, decoder *decoder, struct session *session, size_t *steps, rosa_error *err)
 {
 	struct mapping mapping;
 	rosa_status status = mapping_open(&mapping, path, err);

@@ -1,6 +1,5 @@
 /* Sessions: what a model has read, saved to a file and resumed from it without reading again. */
-#ifndef ROSATUNE_SESSION_H
-#define ROSATUNE_SESSION_H
+#pragma once
 
 #include "base/file.h"
 #include "model/conversation.h"
@@ -44,9 +43,6 @@ rosa_status session_parse(const void *data, size_t size, const char *name, decod
 			  sequence **made, rosa_error *err);
 /* Reads all but the sequence, of which only the header is looked at: it is of this decoder and has read `steps` tokens.
  * Damage in the rest shows when the session is loaded. */
-rosa_status session_look(const char *path, const decoder *decoder, struct session *session, size_t *steps,
-			 rosa_error *err);
+rosa_status session_look(const char *path, decoder *decoder, struct session *session, size_t *steps, rosa_error *err);
 void session_settings_free(struct session_settings *settings); /* safe on a zeroed one */
 void session_free(struct session *session);                    /* likewise */
-
-#endif

@@ -91,23 +91,30 @@ ALWAYS_INLINE void fill_by(struct chain_view view, struct packed key, unsigned b
 }
 
 #define FILL(M)                                                                                                        \
-	static void fill_##M(const struct chain_view *view, struct packed key, uint32_t contexts, bool tables)         \
+	static void fill_##M(const struct chain_view *view, const struct contexts *ctx, uint32_t contexts,             \
+			     bool tables)                                                                              \
 	{                                                                                                              \
-		fill_by(*view, key, M, contexts, tables);                                                              \
+		fill_by(*view, ctx->key, M, contexts, tables);                                                         \
 	}
 FOR_EACH_WIDTH(FILL)
+
+static void fill_any(const struct chain_view *view, const struct contexts *ctx, uint32_t contexts, bool tables)
+{
+	fill_by(*view, ctx->key, ctx->bits, contexts, tables);
+}
 
 /* Index and layout stay, what is in it does not; `tables`: in the tables too. */
 static void fill(struct chain_index *index, const struct contexts *ctx, uint32_t contexts, bool tables)
 {
-	static void (*const versions[])(const struct chain_view *, struct packed, uint32_t, bool) = EACH_WIDTH(fill);
+	static void (*const versions[ROSA_MAX_SYMBOL_BITS + 1])(const struct chain_view *, const struct contexts *,
+								uint32_t, bool) = EACH_WIDTH(fill);
 	const struct chain_view view = chain_look(index, ctx);
 
 	if (tables)
 		chain_clear(index, ctx);
 	else
 		memset(view.root, 0, ((size_t)(view.deeper + 1) << view.root_bits) * sizeof(*view.root));
-	versions[ctx->bits](&view, ctx->key, contexts, tables);
+	(versions[ctx->bits] ? versions[ctx->bits] : fill_any)(&view, ctx, contexts, tables);
 }
 
 void chain_fill(struct chain_index *index, const struct contexts *ctx, uint32_t contexts)

@@ -33,8 +33,7 @@
  * No bound can be promised: a stream that repeats a long string has as many contexts in one chain. The work done is
  * counted (struct contexts), and the route moves to the ordered index when it is too much.
  */
-#ifndef ROSATUNE_CHAIN_INDEX_H
-#define ROSATUNE_CHAIN_INDEX_H
+#pragma once
 
 #include "retrieval/contexts.h"
 
@@ -218,13 +217,15 @@ ALWAYS_INLINE size_t chain_table_row(unsigned bits, unsigned l, uint64_t past)
 ALWAYS_INLINE void chain_note(const struct chain_view *view, unsigned bits, uint64_t word, uint32_t c)
 {
 	const unsigned symbol = (unsigned)(word >> (64 - bits));
+	uint32_t *level = view->table;
 
 	/* unrolled in full, so that shifts are by constants */
 #pragma GCC unroll 25
 	for (unsigned l = 1; l <= CHAIN_MAX_ROOTS / bits + 1; l++) {
 		if (l > view->levels)
 			break;
-		view->table[chain_level(bits, l) + chain_table_row(bits, l, word << bits) + symbol] = c;
+		level[chain_table_row(bits, l, word << bits) + symbol] = c;
+		level += (size_t)1 << (l * bits);
 	}
 }
 
@@ -271,10 +272,12 @@ ALWAYS_INLINE uint32_t chain_recall(const struct chain_view *view, unsigned bits
 	if (lanes == 1) {
 		*deep = 0;
 		found[0] = 0;
+		level += chain_level(bits, levels + 1);
 		for (matched = levels; matched > 0; matched--) {
-			const uint32_t c =
-			    view->table[chain_level(bits, matched) + chain_table_row(bits, matched, past) + symbols[0]];
+			uint32_t c;
 
+			level -= (size_t)1 << (matched * bits);
+			c = level[chain_table_row(bits, matched, past) + symbols[0]];
 			if (c >= matched) {
 				found[0] = c;
 				break;
@@ -411,5 +414,3 @@ ALWAYS_INLINE uint32_t chain_find(struct chain_index *index, const struct chain_
 	}
 	return matched;
 }
-
-#endif

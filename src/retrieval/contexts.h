@@ -9,8 +9,7 @@
  * one, so their distance, the diagonal, is the same. The length found last on each of a few diagonals is remembered,
  * and only what is new is compared.
  */
-#ifndef ROSATUNE_CONTEXTS_H
-#define ROSATUNE_CONTEXTS_H
+#pragma once
 
 #include "retrieval/packed.h"
 
@@ -19,14 +18,16 @@
 
 #if defined(__GNUC__)
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
+#define NEVER_INLINE  __attribute__((noinline))
 #define UNLIKELY(x)   __builtin_expect(!!(x), 0)
 #define LIKELY(x)     __builtin_expect(!!(x), 1)
 #define PREFETCH(p)   __builtin_prefetch(p)
 #else
 #define ALWAYS_INLINE static inline
-#define UNLIKELY(x)   (x)
-#define LIKELY(x)     (x)
-#define PREFETCH(p)   ((void)(p))
+#define NEVER_INLINE
+#define UNLIKELY(x) (x)
+#define LIKELY(x)   (x)
+#define PREFETCH(p) ((void)(p))
 #endif
 
 /* The last comparison on a diagonal: a context of the key of a symbols and one of the query of b share `length`. */
@@ -84,5 +85,3 @@ ALWAYS_INLINE uint32_t contexts_shared(struct contexts *ctx, unsigned bits, uint
 		return contexts_shared_long(ctx, a, b, ctx->word, remember);
 	return least(leading_zeros(difference) / bits, a);
 }
-
-#endif

@@ -244,6 +244,19 @@ ALWAYS_INLINE bool find_matches(struct route *route, const rosa_allocator *alloc
 	return good;
 }
 
+/* The longest match of the query alone, where its flips are not drawn: rare enough to be compiled once, for any number
+ * of bits. What the steps keep in registers is given as a copy. *gave_up: the chains did. */
+static NEVER_INLINE struct match find_alone(struct route *route, const rosa_allocator *allocator, bool ordered,
+					    struct cursor at, bool *gave_up)
+{
+	const struct chain_view view = chain_look(&route->chains, &route->contexts);
+	const uint32_t symbol = at.query_symbol;
+	uint32_t found;
+
+	*gave_up = !find_matches(route, allocator, &view, route->contexts.bits, ordered, &at, 1, &symbol, &found);
+	return at.best;
+}
+
 /* The query stands still and a context became a candidate: as the newest of all it wins with as long a match. */
 ALWAYS_INLINE struct match challenge(struct route *route, unsigned bits, const struct cursor *at)
 {
@@ -299,6 +312,28 @@ ALWAYS_INLINE int32_t best_destination(struct cursor *at, const struct route *ro
 		at->answer = destination(route, how, at->key_runs, at->answered, t);
 	}
 	return at->answer;
+}
+
+/* The destinations that the matches in found[] lead to: of lane_of[j] for flip j, and of a lane each without it. Lane 0
+ * of lane_of[] is no match. */
+ALWAYS_INLINE void flip_destinations(const struct route *route, struct manner how, uint32_t key_runs,
+				     const uint32_t *found, const uint8_t *lane_of, uint32_t t, unsigned flips,
+				     int32_t *row)
+{
+	for (unsigned j = 0; j < flips; j++) {
+		const unsigned lane = lane_of ? lane_of[j] : j + 1;
+		const uint32_t context = found[lane];
+
+		row[j] = destination(route, how, key_runs, lane ? context : 0, t);
+	}
+}
+
+/* The same where it takes a search or depends on the step: once, not compiled into every version. */
+static NEVER_INLINE void flip_destinations_of(const struct route *route, struct manner how, uint32_t key_runs,
+					      const uint32_t *found, const uint8_t *lane_of, uint32_t t, unsigned flips,
+					      int32_t *row)
+{
+	flip_destinations(route, how, key_runs, found, lane_of, t, flips, row);
 }
 
 /* ---- all together ---- */
@@ -367,24 +402,31 @@ ALWAYS_INLINE size_t take_steps(struct route *route, const struct route_rules *r
 			    !draws || draw(rules->draw_seed, out.route, at.query_runs - 1) >= rules->flips_skipped;
 			const unsigned lanes = lane_symbols(route, bits, kind, at.query_symbol, symbols, lane_of);
 
-			/* two calls, for the number of lanes to be a constant in each */
-			if (!(kind == QUERY_ONLY || !drawn
-				  ? find_matches(route, allocator, &view, bits, ordered, &at, 1, symbols, found)
-				  : find_matches(route, allocator, &view, bits, ordered, &at,
-						 kind == FLIPS ? bits + 1 : lanes, symbols, found)))
+			if (kind != QUERY_ONLY && UNLIKELY(!drawn)) {
+				bool gave_up;
+
+				at.best = find_alone(route, allocator, ordered, at, &gave_up);
+				if (gave_up)
+					steps = i + 1;
+			} else if (!find_matches(route, allocator, &view, bits, ordered, &at, lanes, symbols, found)) {
 				steps = i + 1;
+			}
 			if (kind != QUERY_ONLY) {
 				int32_t *const row = out.run_flips ? out.run_flips + run * flips : route->flips;
+				const int32_t tau = destination(route, how, at.key_runs, at.best.context, t);
 
-				for (unsigned j = 0; j < flips; j++) {
-					const unsigned lane = !drawn ? 0 : kind == FLIPS ? j + 1 : lane_of[j];
-					const bool none = drawn && kind == CODED_FLIPS && !lane;
-
-					row[j] = none ? -1 : destination(route, how, at.key_runs, found[lane], t);
-				}
+				if (!drawn)
+					for (unsigned j = 0; j < flips; j++)
+						row[j] = tau;
+				else if (LIKELY(how.start && how.policy != ROSA_LITERAL))
+					flip_destinations(route, (struct manner){.start = how.start}, at.key_runs,
+							  found, kind == FLIPS ? NULL : lane_of, t, flips, row);
+				else
+					flip_destinations_of(route, how, at.key_runs, found,
+							     kind == FLIPS ? NULL : lane_of, t, flips, row);
 				if (out.run_start) {
 					out.run_start[run] = (int32_t)t;
-					out.run_tau[run] = destination(route, how, at.key_runs, found[0], t);
+					out.run_tau[run] = tau;
 				}
 			}
 			run++;
@@ -414,23 +456,31 @@ ALWAYS_INLINE size_t take_steps(struct route *route, const struct route_rules *r
 	return steps;
 }
 
-/* One compiled version for each number of bits of a code. */
-#define VERSION(NAME, M, LANES, ORDERED)                                                                               \
-	static size_t NAME##_##M(struct route *r, const struct route_rules *u, const rosa_allocator *a, size_t n,      \
-				 const void *q, const void *k, const struct route_output *o)                           \
+/* The compiled versions (widths.h). */
+#define VERSION(NAME, BITS, LANES, ORDERED)                                                                            \
+	static size_t NAME(struct route *r, const struct route_rules *u, const rosa_allocator *a, size_t n,            \
+			   const void *q, const void *k, const struct route_output *o)                                 \
 	{                                                                                                              \
-		return take_steps(r, u, a, M, LANES, ORDERED, n, q, k, o);                                             \
+		return take_steps(r, u, a, BITS, LANES, ORDERED, n, q, k, o);                                          \
 	}
-#define QUERY_VERSIONS(M)                                                                                              \
-	VERSION(chains, M, QUERY_ONLY, false)                                                                          \
-	VERSION(ordered, M, QUERY_ONLY, true)
-#define FLIPS_VERSIONS(M)                                                                                              \
-	VERSION(chains_flips, M, FLIPS, false)                                                                         \
-	VERSION(chains_coded, M, CODED_FLIPS, false)                                                                   \
-	VERSION(ordered_flips, M, FLIPS, true)                                                                         \
-	VERSION(ordered_coded, M, CODED_FLIPS, true)
-FOR_EACH_WIDTH(QUERY_VERSIONS)
-FOR_EACH_WIDTH_OF_FLIPS(FLIPS_VERSIONS)
+#define CHAINS(M)        VERSION(chains_##M, M, QUERY_ONLY, false)
+#define CHAINS_FLIPS(M)  VERSION(chains_flips_##M, M, FLIPS, false)
+#define CHAINS_CODED(M)  VERSION(chains_coded_##M, M, CODED_FLIPS, false)
+#define ORDERED(M)       VERSION(ordered_##M, M, QUERY_ONLY, true)
+#define ORDERED_FLIPS(M) VERSION(ordered_flips_##M, M, FLIPS, true)
+#define ORDERED_CODED(M) VERSION(ordered_coded_##M, M, CODED_FLIPS, true)
+FOR_EACH_WIDTH(CHAINS)
+FOR_EACH_WIDTH_OF_FLIPS(CHAINS_FLIPS)
+FOR_EACH_WIDTH_OF_CODES(CHAINS_CODED)
+FOR_EACH_WIDTH_OF_CODES(ORDERED)
+FOR_EACH_WIDTH_OF_CODES(ORDERED_FLIPS)
+FOR_EACH_WIDTH_OF_CODES(ORDERED_CODED)
+VERSION(chains_any, r->contexts.bits, QUERY_ONLY, false)
+VERSION(chains_flips_any, r->contexts.bits, FLIPS, false)
+VERSION(chains_coded_any, r->contexts.bits, CODED_FLIPS, false)
+VERSION(ordered_any, r->contexts.bits, QUERY_ONLY, true)
+VERSION(ordered_flips_any, r->contexts.bits, FLIPS, true)
+VERSION(ordered_coded_any, r->contexts.bits, CODED_FLIPS, true)
 
 typedef size_t take_steps_fn(struct route *, const struct route_rules *, const rosa_allocator *, size_t, const void *,
 			     const void *, const struct route_output *);
@@ -438,12 +488,12 @@ typedef size_t take_steps_fn(struct route *, const struct route_rules *, const r
 static take_steps_fn *version_for(const struct route *route, bool flips)
 {
 	static take_steps_fn *const versions[][ROSA_MAX_SYMBOL_BITS + 1] = {
-	    EACH_WIDTH(chains),  EACH_WIDTH_OF_FLIPS(chains_flips),  EACH_WIDTH_OF_FLIPS(chains_coded),
-	    EACH_WIDTH(ordered), EACH_WIDTH_OF_FLIPS(ordered_flips), EACH_WIDTH_OF_FLIPS(ordered_coded)};
+	    EACH_WIDTH(chains),           EACH_WIDTH_OF_FLIPS(chains_flips),  EACH_WIDTH_OF_CODES(chains_coded),
+	    EACH_WIDTH_OF_CODES(ordered), EACH_WIDTH_OF_CODES(ordered_flips), EACH_WIDTH_OF_CODES(ordered_coded)};
 	const bool plain = alphabet_is_plain(&route->alphabet);
-	const int version = (route->ordered ? 3 : 0) + (!flips ? 0 : plain ? 1 : 2);
+	take_steps_fn *const *const version = versions[(route->ordered ? 3 : 0) + (!flips ? 0 : plain ? 1 : 2)];
 
-	return versions[version][route->contexts.bits];
+	return version[route->contexts.bits] ? version[route->contexts.bits] : version[0];
 }
 
 /* Steps between two questions whether to go on. */

@@ -7,33 +7,23 @@
  * depend on what is computed together, bit for bit: an answer is the same whoever else is asking. Tasks come and go
  * between turns.
  *
- * Kept texts are written to disk while there is nothing else to do; a request that comes stops the writing, which is
- * begun again later. If there is always something to do, one is written between two turns now and then.
+ * A task gets its slot before its sequence: what it continues may have to come from disk, which another thread reads
+ * (session_disk.c) while the turns of the others go on.
  *
  * The lock is held while logits become text, since others look at the text, and never while the decoder computes.
  */
 #include "serve/engine.h"
 
 #include "base/status.h"
+#include "serve/clock.h"
+#include "serve/session_disk.h"
 
-#include <errno.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#define NEWS_MILLISECONDS 250
-#define READ_SHARE        4    /* of a chunk, while others write */
-#define SAVE_SECONDS      10.0 /* a kept text waits so long for an idle moment before it is written */
-
-/* Something to be done with a slot, until it is done. */
-struct errand {
-	const struct slot_request *request;
-	struct slot_result result;
-	struct api_error error; /* status 0: none */
-	bool done;
-	struct errand *next;
-};
+#define NEWS_SECONDS  0.25
+#define READ_SHARE    4 /* of a chunk, while others write */
+#define LEAVING_SHARE 4 /* of the memory for texts: beyond it, turns wait for the disk */
 
 struct engine {
 	const struct served *model;
@@ -46,27 +36,19 @@ struct engine {
 	struct serve_task **waiting; /* in the order of their coming */
 	uint64_t submitted;          /* requests so far */
 	size_t waiting_count, waiting_room;
-	struct errand *errands; /* the newest first */
+	size_t errands; /* with slots, that are being done */
 	struct engine_report report;
 	bool closed, aborted, ended;
-
-	/* The thread's own; others look at `running` and at what tasks show under the lock, which the thread holds when
-	 * it changes them. */
-	struct serve_task **running; /* [parallel] */
+	struct serve_task **running; /* [parallel]; the thread works with them without the lock in a turn */
 	size_t running_count;
-	struct piece *pieces; /* [parallel] */
 	struct sessions sessions;
-	uint64_t *last;   /* [parallel]: the session of the text that was last read in a slot; 0: none */
-	double all_saved; /* when that was last so, or one was written */
+	struct session_disk disk;
+	uint64_t *last; /* [parallel]: the session of the text that was last read in a slot; 0: none */
+
+	/* The thread's own. */
+	struct piece *pieces; /* [parallel] */
+	uint64_t asked;       /* sessions.changes when those that wait for the disk last asked */
 };
-
-static double now(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
 
 /* ---------------------------------------------------------------------------------------------------------- turns --
  */
@@ -129,9 +111,23 @@ static struct serve_task *task_in(const engine *e, size_t slot)
 	return NULL;
 }
 
-static void start(engine *e, struct serve_task *task)
+/* Gives a task what is known of its prompt, unless that is still on its way from the disk. */
+static void begin(engine *e, struct serve_task *task)
 {
 	rosa_error why;
+
+	if (sessions_lend(&e->sessions, task, &why) != ROSA_OK) {
+		task->state = SERVE_OVER;
+		api_fail(&task->error, 500, NULL, NULL, "%s", why.message);
+	} else if (task->sequence) {
+		task->begun = true;
+		serve_task_begin(task);
+		remember(e, task);
+	}
+}
+
+static void start(engine *e, struct serve_task *task)
+{
 	size_t slot = 0;
 
 	if (e->aborted) {
@@ -145,14 +141,17 @@ static void start(engine *e, struct serve_task *task)
 	e->last[slot] = 0;
 	e->running[e->running_count++] = task;
 	task->state = SERVE_RUNNING;
-	if (sessions_lend(&e->sessions, task, &why) != ROSA_OK) {
-		task->state = SERVE_OVER;
-		api_fail(&task->error, 500, NULL, NULL, "%s", why.message);
-	} else {
-		task->begun = true;
-		serve_task_begin(task);
-		remember(e, task);
-	}
+	begin(e, task);
+}
+
+/* Those that wait for the disk ask again. */
+static void begin_waiting(engine *e)
+{
+	e->sessions.hurry = false;
+	e->asked = e->sessions.changes;
+	for (size_t i = 0; i < e->running_count; i++)
+		if (!e->running[i]->begun && e->running[i]->state == SERVE_RUNNING && !e->running[i]->cancelled)
+			begin(e, e->running[i]);
 }
 
 /* How many tasks of a request are running. */
@@ -217,36 +216,47 @@ static void bound_memory(engine *e)
 	}
 }
 
-/* Those with the least to read come first. So those that write stand side by side: the decoder makes one product of
- * neighbours whose logits are wanted. Returns how many read. */
-static size_t sort_running(engine *e)
+/* Tokens that a task is to read. One that waits for the disk comes after all others. */
+static size_t due_of(const struct serve_task *task)
 {
-	size_t readers = 0;
+	return task->begun ? serve_task_due(task) : SIZE_MAX;
+}
+
+/* Who takes part in a turn: the first so many of those running, and how many of them read. */
+struct turn {
+	size_t count, readers;
+};
+
+/* Those with the least to read come first. So those that write stand side by side: the decoder makes one product of
+ * neighbours whose logits are wanted. */
+static struct turn sort_running(engine *e)
+{
+	struct turn turn = {0, 0};
 
 	for (size_t i = 0; i < e->running_count; i++) {
 		struct serve_task *task = e->running[i];
-		const size_t due = serve_task_due(task);
+		const size_t due = due_of(task);
 		size_t place = i;
 
-		for (; place > 0 && serve_task_due(e->running[place - 1]) > due; place--)
+		for (; place > 0 && due_of(e->running[place - 1]) > due; place--)
 			e->running[place] = e->running[place - 1];
 		e->running[place] = task;
-		readers += due > 1;
+		turn.count += task->begun;
+		turn.readers += task->begun && due > 1;
 	}
-	return readers;
+	return turn;
 }
 
 /* What each task reads in this turn. Half of the rows for readers are divided evenly, so that everyone gets on; the
- * others go to those who will have read all soonest: if all went on evenly, all would wait for the end of the last.
- * Returns whether some of it is a prompt. */
-static bool plan(engine *e)
+ * others go to those who will have read all soonest: if all went on evenly, all would wait for the end of the last. */
+static void plan(engine *e, struct turn turn)
 {
-	const size_t chunk = e->model->options.chunk, readers = sort_running(e),
-		     rows = readers == e->running_count ? chunk : chunk / READ_SHARE,
+	const size_t chunk = e->model->options.chunk, readers = turn.readers,
+		     rows = readers == turn.count ? chunk : chunk / READ_SHARE,
 		     even = readers && rows / 2 > readers ? rows / 2 / readers : 1;
 	size_t extra = rows > even * readers ? rows - even * readers : 0;
 
-	for (size_t i = 0; i < e->running_count; i++) {
+	for (size_t i = 0; i < turn.count; i++) {
 		const struct serve_task *task = e->running[i];
 		const size_t due = serve_task_due(task), most = due > 1 ? even + extra : 1;
 		/* With a window the state where the answer begins is kept, so the prompt's last token is read alone. */
@@ -255,31 +265,24 @@ static bool plan(engine *e)
 		e->pieces[i] = serve_task_plan(task, apart ? due - 1 : most);
 		extra = due > 1 ? most - e->pieces[i].count : extra;
 	}
-	return readers > 0;
 }
 
-/* Reads, without the lock. */
-static rosa_status read_turn(engine *e, rosa_error *why)
-{
-	return e->running_count ? decoder_read(e->model->decoder, e->running_count, e->pieces, NULL, NULL, why)
-				: ROSA_OK;
-}
-
-static void turn(engine *e)
+/* Reads, without the lock, and takes what came of it. */
+static void take_turn(engine *e, struct turn turn)
 {
 	rosa_error why;
-	const bool reads = plan(e);
-	const double began = now();
+	const double began = clock_now();
 
+	plan(e, turn);
 	pthread_mutex_unlock(&e->lock);
-	const rosa_status status = read_turn(e, &why);
-	const double seconds = now() - began;
+	const rosa_status status = decoder_read(e->model->decoder, turn.count, e->pieces, NULL, NULL, &why);
+	const double seconds = clock_now() - began;
 
 	pthread_mutex_lock(&e->lock);
-	*(reads ? &e->report.reading_seconds : &e->report.writing_seconds) += seconds;
+	*(turn.readers ? &e->report.reading_seconds : &e->report.writing_seconds) += seconds;
 	e->report.turns++;
-	e->report.slots_in_turns += e->running_count;
-	for (size_t i = 0; i < e->running_count; i++) {
+	e->report.slots_in_turns += turn.count;
+	for (size_t i = 0; i < turn.count; i++) {
 		struct serve_task *task = e->running[i];
 
 		if (status == ROSA_OK) {
@@ -292,169 +295,114 @@ static void turn(engine *e)
 	}
 }
 
-/* ------------------------------------------------------------------------------------------------------- errands -- */
-
-static bool save_slot(engine *e, struct errand *errand)
-{
-	struct kept *kept = sessions_find(&e->sessions, e->last[errand->request->slot], true);
-	rosa_error why;
-
-	if (!kept || !kept->followed || kept->silent)
-		return api_fail(&errand->error, 400, NULL, NULL, "slot %zu has no text that can be saved",
-				errand->request->slot);
-	const struct tokens followed = {kept->tokens.ids, kept->tokens.count + 1, kept->tokens.room};
-	const rosa_status status = session_folder_save_named(e->sessions.folder, errand->request->name, &followed,
-							     kept->sequence, &errand->result.bytes, &why);
-
-	errand->result.tokens = kept->tokens.count;
-	sessions_fit(&e->sessions);
-	if (status == ROSA_OK)
-		return true;
-	return api_fail(&errand->error, status == ROSA_ENOMEM ? 507 : 500, NULL, NULL, "%s", why.message);
-}
-
-static bool restore_slot(engine *e, struct errand *errand)
-{
-	struct session session;
-	sequence *sequence;
-	rosa_error why;
-
-	if (session_folder_load_named(e->sessions.folder, errand->request->name, &session, &sequence,
-				      &errand->result.bytes, &why) != ROSA_OK)
-		return api_fail(&errand->error, why.status == ROSA_ENOMEM ? 500 : 400, "filename", NULL, "%s",
-				why.message);
-	errand->result.tokens = sequence_steps(sequence);
-	e->last[errand->request->slot] = sessions_restore(&e->sessions, &session, sequence);
-	return e->last[errand->request->slot] ||
-	       api_fail(&errand->error, 400, NULL, NULL, "the text does not fit into the server's memory for texts");
-}
-
-static void erase_slot(engine *e, struct errand *errand)
-{
-	struct kept *kept = sessions_find(&e->sessions, e->last[errand->request->slot], false);
-
-	errand->result.tokens = kept ? kept->tokens.count : 0;
-	if (kept)
-		sessions_erase(&e->sessions, kept);
-	e->last[errand->request->slot] = 0;
-}
-
-static void do_errand(engine *e, struct errand *errand)
-{
-	const struct slot_request *request = errand->request;
-	const double began = now();
-
-	if (task_in(e, request->slot))
-		api_fail(&errand->error, 409, NULL, "slot_busy", "slot %zu is in use; try again later", request->slot);
-	else if (request->action == SLOT_ERASE)
-		erase_slot(e, errand);
-	else if (!e->sessions.folder)
-		api_fail(&errand->error, 501, NULL, NULL, "the server keeps no files: start it with --sessions DIR");
-	else if (request->action == SLOT_SAVE)
-		save_slot(e, errand);
-	else
-		restore_slot(e, errand);
-	errand->result.seconds = now() - began;
-	errand->done = true;
-}
-
-static void do_errands(engine *e)
-{
-	while (e->errands) {
-		struct errand *errand = e->errands;
-
-		e->errands = errand->next;
-		do_errand(e, errand);
-	}
-}
-
-bool engine_slot_do(engine *e, const struct slot_request *request, struct slot_result *result, struct api_error *error)
-{
-	struct errand errand = {.request = request};
-
-	pthread_mutex_lock(&e->lock);
-	errand.next = e->errands;
-	e->errands = &errand;
-	pthread_cond_signal(&e->work);
-	while (!errand.done)
-		engine_wait(e);
-	pthread_mutex_unlock(&e->lock);
-	*result = errand.result;
-	*error = errand.error;
-	return !errand.error.status;
-}
-
-/* -------------------------------------------------------------------------------------------------- what comes next --
- */
-
-/* Whether writing to disk has to wait. */
-static int wanted(void *context)
-{
-	engine *e = context;
-
-	pthread_mutex_lock(&e->lock);
-	const bool yes = e->waiting_count || e->errands || e->ended;
-
-	pthread_mutex_unlock(&e->lock);
-	return yes;
-}
-
-/* Writes one kept text, without the lock. */
-static void save(engine *e, struct kept *kept, const struct file_hooks *hooks)
-{
-	pthread_mutex_unlock(&e->lock);
-	const struct session_write write = sessions_write(&e->sessions, kept, hooks);
-
-	pthread_mutex_lock(&e->lock);
-	sessions_wrote(&e->sessions, kept, &write);
-	if (write.status != ROSA_ECANCELLED)
-		e->all_saved = now();
-}
-
-/* Does what there is to do, or waits for it. */
+/* Takes a turn, or waits for something to do. */
 static void proceed(engine *e)
 {
-	const struct file_hooks giving_way = {.cancelled = wanted, .context = e};
-	struct kept *unsaved = sessions_unsaved(&e->sessions);
+	const struct turn turn = sort_running(e);
+	const bool behind = e->sessions.leaving > e->options.memory / LEAVING_SHARE;
+	const bool admits = e->waiting_count && e->running_count < e->options.parallel;
+	const bool changed = e->asked != e->sessions.changes; /* what a task waits for may be gone */
 
-	if (!unsaved)
-		e->all_saved = now();
-	if (e->running_count) {
-		turn(e);
-		if (unsaved && now() - e->all_saved > SAVE_SECONDS)
-			save(e, unsaved, NULL);
-	} else if (!e->waiting_count && !e->errands && unsaved) {
-		save(e, unsaved, &giving_way);
-	} else if (!e->waiting_count && !e->errands) {
+	session_disk_tell(&e->disk, !e->running_count && !e->waiting_count);
+	if (turn.count && !behind)
+		take_turn(e, turn);
+	else if (!admits && !changed)
 		pthread_cond_wait(&e->work, &e->lock);
-	}
 }
 
 static void *work(void *context)
 {
 	engine *e = context;
-	struct kept *unsaved;
 
 	pthread_mutex_lock(&e->lock);
 	while (!e->ended) {
+		begin_waiting(e);
 		admit(e);
 		sweep(e);
-		do_errands(e);
 		bound_memory(e);
 		sweep(e);
 		pthread_cond_broadcast(&e->news);
 		proceed(e);
 	}
-	while ((unsaved = sessions_unsaved(&e->sessions)) != NULL)
-		save(e, unsaved, NULL);
 	pthread_mutex_unlock(&e->lock);
 	return NULL;
+}
+
+/* --------------------------------------------------------------------------------------------------------- slots -- */
+
+static bool is_idle(const engine *e, size_t slot, struct api_error *error)
+{
+	return !task_in(e, slot) ||
+	       api_fail(error, 409, NULL, "slot_busy", "slot %zu is in use; try again later", slot);
+}
+
+static void erase_slot(engine *e, size_t slot, struct slot_result *result)
+{
+	struct kept *kept = sessions_find(&e->sessions, e->last[slot]);
+
+	result->tokens = kept ? kept->tokens.count : 0;
+	if (kept)
+		sessions_erase(&e->sessions, kept);
+	e->last[slot] = 0;
+}
+
+/* Puts a text that was loaded into a slot, if that is still idle. */
+static bool fill_slot(engine *e, size_t slot, struct disk_errand *errand, struct api_error *error)
+{
+	if (!is_idle(e, slot, error)) {
+		sequence_free(errand->sequence);
+		session_free(&errand->session);
+		return false;
+	}
+	e->last[slot] = sessions_restore(&e->sessions, &errand->session, errand->sequence);
+	pthread_cond_signal(&e->work); /* it may have to be written */
+	return e->last[slot] ||
+	       api_fail(error, 400, NULL, NULL, "the text does not fit into the server's memory for texts");
+}
+
+/* Saves or restores by way of the disk's thread. */
+static bool use_file(engine *e, const struct slot_request *request, struct slot_result *result, struct api_error *error)
+{
+	const bool saves = request->action == SLOT_SAVE;
+	struct disk_errand errand = {.name = request->name, .id = saves ? e->last[request->slot] : 0};
+
+	if (!e->sessions.folder)
+		return api_fail(error, 501, NULL, NULL, "the server keeps no files: start it with --sessions DIR");
+	if (saves && !errand.id)
+		return api_fail(error, 400, NULL, NULL, "slot %zu has no text that can be saved", request->slot);
+	e->errands++;
+	session_disk_ask(&e->disk, &errand);
+	while (!errand.done)
+		engine_wait(e);
+	e->errands--;
+	result->tokens = errand.tokens;
+	result->bytes = errand.bytes;
+	*error = errand.error;
+	return !errand.error.status && (saves || fill_slot(e, request->slot, &errand, error));
+}
+
+bool engine_slot_do(engine *e, const struct slot_request *request, struct slot_result *result, struct api_error *error)
+{
+	const double began = clock_now();
+
+	*result = (struct slot_result){0};
+	pthread_mutex_lock(&e->lock);
+	bool good = is_idle(e, request->slot, error);
+
+	if (good && request->action == SLOT_ERASE)
+		erase_slot(e, request->slot, result);
+	else if (good)
+		good = use_file(e, request, result, error);
+	pthread_mutex_unlock(&e->lock);
+	result->seconds = clock_now() - began;
+	return good;
 }
 
 /* ------------------------------------------------------------------------------------------------ making, ending -- */
 
 static void release(engine *e)
 {
+	session_disk_end(&e->disk); /* writes what is not yet written */
 	sessions_free(&e->sessions);
 	pthread_mutex_destroy(&e->lock);
 	pthread_cond_destroy(&e->work);
@@ -474,13 +422,15 @@ static rosa_status open_folder(engine *e, rosa_error *err)
 	if (!e->options.folder)
 		return ROSA_OK;
 	status = session_folder_open(e->options.folder, e->model->decoder, &folder, err);
-	return status == ROSA_OK ? sessions_recall(&e->sessions, folder, err) : status;
+	if (status == ROSA_OK)
+		status = sessions_recall(&e->sessions, folder, err);
+	return status == ROSA_OK ? session_disk_start(&e->disk, &e->sessions, &e->lock, &e->work, &e->news, err)
+				 : status;
 }
 
 rosa_status engine_new(const struct served *model, const struct engine_options *options, engine **made, rosa_error *err)
 {
 	engine *e = calloc(1, sizeof(*e));
-	pthread_condattr_t monotonic;
 	rosa_status status;
 
 	*made = NULL;
@@ -490,12 +440,9 @@ rosa_status engine_new(const struct served *model, const struct engine_options *
 	e->options = *options;
 	e->sessions =
 	    (struct sessions){.most = options->sessions, .memory = options->memory, .window = model->options.window};
-	pthread_condattr_init(&monotonic);
-	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
 	pthread_mutex_init(&e->lock, NULL);
-	pthread_cond_init(&e->work, &monotonic);
-	pthread_cond_init(&e->news, &monotonic);
-	pthread_condattr_destroy(&monotonic);
+	clock_condition(&e->work);
+	clock_condition(&e->news);
 	e->running = calloc(options->parallel, sizeof(*e->running));
 	e->pieces = calloc(options->parallel, sizeof(*e->pieces));
 	e->last = calloc(options->parallel, sizeof(*e->last));
@@ -536,15 +483,7 @@ void engine_unlock(engine *e)
 
 void engine_wait(engine *e)
 {
-	struct timespec until;
-
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_nsec += NEWS_MILLISECONDS * 1000000L;
-	if (until.tv_nsec >= 1000000000L) {
-		until.tv_nsec -= 1000000000L;
-		until.tv_sec++;
-	}
-	pthread_cond_timedwait(&e->news, &e->lock, &until);
+	clock_wait(&e->news, &e->lock, NEWS_SECONDS);
 }
 
 /* Room for more tasks in the queue. */
@@ -602,6 +541,7 @@ void engine_leave(engine *e, struct serve_task **tasks, size_t count)
 		}
 	}
 	e->waiting_count = left;
+	pthread_cond_signal(&e->work);
 	for (size_t i = 0; i < count;) {
 		/* A task that is over may still be in the list of running ones until the next sweep. */
 		bool held = tasks[i]->state != SERVE_OVER;
@@ -627,7 +567,7 @@ void engine_close(engine *e)
 bool engine_busy(engine *e)
 {
 	pthread_mutex_lock(&e->lock);
-	const bool busy = e->report.requests > 0;
+	const bool busy = e->report.requests || e->errands;
 
 	pthread_mutex_unlock(&e->lock);
 	return busy;
@@ -655,7 +595,7 @@ void engine_report(engine *e, struct engine_report *report, struct engine_slot *
 		report->files += e->sessions.all[i].number != 0;
 	for (size_t i = 0; slots && i < e->options.parallel; i++) {
 		const struct serve_task *task = task_in(e, i);
-		const struct kept *kept = sessions_find(&e->sessions, e->last[i], false);
+		const struct kept *kept = sessions_find(&e->sessions, e->last[i]);
 
 		slots[i] = task ? (struct engine_slot){true, task->prompt, task->cached, task->read, task->made, 0}
 				: (struct engine_slot){.kept = kept ? kept->tokens.count : 0};

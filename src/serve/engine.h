@@ -1,6 +1,5 @@
 /* The thread that owns the decoder, and takes turns between the tasks that others hand in. */
-#ifndef ROSATUNE_ENGINE_H
-#define ROSATUNE_ENGINE_H
+#pragma once
 
 #include "serve/sessions.h"
 #include "serve/slot_request.h"
@@ -33,8 +32,8 @@ void engine_wait(engine *engine);
 /* The end of a request: cancels the tasks that are not over and returns when the engine has let go of all of them. */
 void engine_leave(engine *engine, struct serve_task **tasks, size_t count);
 
-/* Saves, restores or erases the text that was last read in a slot, between two turns. A slot that is in use is refused
- * (409). */
+/* Saves, restores or erases the text that was last read in a slot, and returns when that is done. A slot that is in use
+ * is refused (409). */
 struct slot_result {
 	size_t tokens;
 	uint64_t bytes; /* of the file */
@@ -70,5 +69,3 @@ struct engine_report {
 /* `slots` (may be NULL) has room for options.parallel. */
 void engine_report(engine *engine, struct engine_report *report, struct engine_slot *slots);
 const struct engine_options *engine_options(const engine *engine);
-
-#endif

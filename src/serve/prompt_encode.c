@@ -6,8 +6,6 @@
 
 #include <stdlib.h>
 
-#define ROOM_BEYOND ((size_t)8) /* bytes that decoding may add to a token's */
-
 static bool refuse_prompt(struct api_error *error, const rosa_error *why)
 {
 	return api_fail(error, why->status == ROSA_ENOMEM ? 500 : 400, "prompt", NULL, "%s", why->message);
@@ -102,7 +100,7 @@ static void put_text(struct json_text *text, const struct served *model, const s
 
 static void put_tokens(struct json_text *text, const struct served *model, const struct tokens *tokens)
 {
-	char *room = malloc(tokenizer_longest(model->tokenizer) + ROOM_BEYOND);
+	char *room = malloc(tokenizer_longest(model->tokenizer));
 
 	text->failed = text->failed || !room;
 	if (!room)

@@ -6,14 +6,17 @@
  * A thread that waits looks now and then whether its client is still there; if not, the engine is told, and the slot
  * is free after the current turn.
  *
- * Limits: bytes of the header (the library answers 431), bytes of the body (413), seconds without a byte, seconds for
- * the whole body, connections. A body that is too large is read and thrown away up to a bound, so that a client that
- * sends first and reads later gets the answer.
+ * Limits: bytes of the header (the library answers 431), of a body (413) and of all bodies together (429), seconds
+ * without a byte, for a whole header and for a whole body, connections. A body that is too large is read and thrown
+ * away up to a bound, so that a client that sends first and reads later gets the answer. The library knows no limit for
+ * the time of a header, so that a few clients who send a byte now and then could take all connections: server_tend
+ * shuts their sockets.
  */
 #include "serve/server.h"
 
 #include "base/status.h"
 #include "serve/api_key.h"
+#include "serve/clock.h"
 #include "serve/host_name.h"
 #include "serve/exchange.h"
 #include "serve/page.h"
@@ -26,6 +29,7 @@
 #include <microhttpd.h>
 #include <netdb.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -34,13 +38,20 @@
 #include <unistd.h>
 
 #define HEADER_BYTES   ((size_t)32 << 10)
-#define IDLE_SECONDS   30u          /* without a byte */
 #define BODY_SECONDS   120.0        /* for a whole body */
 #define BODY_DISCARDED ((size_t)4)  /* times the limit of a body */
+#define BODIES         ((size_t)8)  /* times that limit: all bodies together */
 #define CONNECTIONS    ((size_t)64) /* beside those of requests that run or wait */
 #define STACK_BYTES    ((size_t)1 << 20)
 #define STREAM_BLOCK   ((size_t)16 << 10)
 #define RETRY_SECONDS  "1"
+
+/* A connection while it is there. */
+struct link {
+	int socket;
+	double since; /* when its next header began to be waited for; 0: it is there */
+	struct link *before, *after;
+};
 
 struct server {
 	const struct served *model;
@@ -49,6 +60,9 @@ struct server {
 	struct MHD_Daemon *daemon;
 	int64_t started;         /* seconds since 1970 */
 	pthread_mutex_t parsing; /* JSON takes many times its size: one at a time */
+	atomic_size_t bodies;    /* bytes of all that are there */
+	pthread_mutex_t linking; /* guards the links */
+	struct link *links;
 };
 
 /* A request on its way. */
@@ -72,12 +86,65 @@ struct route {
 	bool open; /* without a key */
 };
 
-static double now(void)
+static void drop_body(struct visit *visit)
 {
-	struct timespec time;
+	atomic_fetch_sub(&visit->server->bodies, visit->room);
+	free(visit->body);
+	visit->body = NULL;
+	visit->size = visit->room = 0;
+}
 
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+/* --------------------------------------------------------------------------------------------------------- links -- */
+
+/* Makes and ends the link of a connection. The socket is open in both calls. */
+static void linked(void *context, struct MHD_Connection *connection, void **state,
+		   enum MHD_ConnectionNotificationCode code)
+{
+	const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+	server *s = context;
+	struct link *link = *state;
+
+	if (code == MHD_CONNECTION_NOTIFY_STARTED && info && (link = malloc(sizeof(*link)))) {
+		pthread_mutex_lock(&s->linking);
+		*link = (struct link){info->connect_fd, clock_now(), NULL, s->links};
+		if (s->links)
+			s->links->before = link;
+		s->links = link;
+		pthread_mutex_unlock(&s->linking);
+		*state = link;
+	} else if (code == MHD_CONNECTION_NOTIFY_CLOSED && link) {
+		pthread_mutex_lock(&s->linking);
+		*(link->before ? &link->before->after : &s->links) = link->after;
+		if (link->after)
+			link->after->before = link->before;
+		pthread_mutex_unlock(&s->linking);
+		free(link);
+		*state = NULL;
+	}
+}
+
+/* Since when the next header of a connection is waited for; 0: it has come. */
+static void mark(server *s, struct MHD_Connection *connection, double since)
+{
+	const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+	struct link *link = info ? info->socket_context : NULL;
+
+	if (!link)
+		return;
+	pthread_mutex_lock(&s->linking);
+	link->since = since;
+	pthread_mutex_unlock(&s->linking);
+}
+
+void server_tend(server *s)
+{
+	const double now = clock_now();
+
+	pthread_mutex_lock(&s->linking);
+	for (struct link *link = s->links; link; link = link->after)
+		if (link->since > 0 && now - link->since > s->options.timeout)
+			shutdown(link->socket, SHUT_RDWR);
+	pthread_mutex_unlock(&s->linking);
 }
 
 /* ------------------------------------------------------------------------------------------------------- replies -- */
@@ -174,7 +241,7 @@ static ssize_t read_stream(void *context, uint64_t place, char *to, size_t most)
 		set_idle_limit(visit, 0);
 		const bool there = await_events(visit);
 
-		set_idle_limit(visit, IDLE_SECONDS);
+		set_idle_limit(visit, visit->server->options.timeout);
 		if (!there)
 			return MHD_CONTENT_READER_END_WITH_ERROR;
 	}
@@ -215,7 +282,7 @@ static bool await_answer(struct visit *visit)
 		engine_unlock(engine);
 		there = over || !gone(visit);
 	}
-	set_idle_limit(visit, IDLE_SECONDS);
+	set_idle_limit(visit, visit->server->options.timeout);
 	return there;
 }
 
@@ -246,8 +313,7 @@ static enum MHD_Result generate(struct visit *visit, enum request_kind kind)
 	    exchange_new(server->model, kind, visit->body ? visit->body : "", visit->size, &visit->exchange, &error);
 
 	pthread_mutex_unlock(&server->parsing);
-	free(visit->body);
-	visit->body = NULL;
+	drop_body(visit);
 	visit->submitted = good && engine_submit(server->engine, visit->exchange.tasks, visit->exchange.count, &error);
 	if (!visit->submitted)
 		return reply_error(visit, &error);
@@ -449,27 +515,44 @@ static void look_at_head(struct visit *visit, const char *url, const char *metho
 			 "the body must be JSON: send 'Content-Type: application/json'");
 }
 
+/* Makes room for more of a body that stays within its limit. False: there is no memory. */
+static bool grow_body(struct visit *visit, size_t size)
+{
+	const size_t limit = visit->server->options.body, twice = size + 2 * visit->size;
+	const size_t more = (twice < limit ? twice : limit) - visit->room;
+	atomic_size_t *all = &visit->server->bodies;
+	char *grown;
+
+	if (size <= visit->room - visit->size)
+		return true;
+	if (atomic_fetch_add(all, more) + more > BODIES * limit) {
+		atomic_fetch_sub(all, more);
+		api_fail(&visit->error, 429, NULL, "queue_full", "too much is being sent; try again later");
+		drop_body(visit);
+		return true;
+	}
+	grown = realloc(visit->body, visit->room + more);
+	if (!grown)
+		atomic_fetch_sub(all, more);
+	visit->body = grown ? grown : visit->body;
+	visit->room += grown ? more : 0;
+	return grown != NULL;
+}
+
 /* Takes a piece of the body. False: the connection is closed. */
 static bool take_body(struct visit *visit, const char *data, size_t size)
 {
 	const size_t limit = visit->server->options.body;
 
 	visit->seen += size;
-	if (visit->seen / BODY_DISCARDED > limit || now() - visit->began > BODY_SECONDS)
+	if (visit->seen / BODY_DISCARDED > limit || clock_now() - visit->began > BODY_SECONDS)
 		return false;
 	if (visit->seen > limit && !visit->error.status)
 		api_fail(&visit->error, 413, NULL, NULL, "the body has more than %zu bytes", limit);
+	if (!visit->error.status && !grow_body(visit, size))
+		return false;
 	if (visit->error.status)
 		return true;
-	if (size > visit->room - visit->size) {
-		const size_t room = visit->size + size + visit->room;
-		char *grown = realloc(visit->body, room);
-
-		if (!grown)
-			return false;
-		visit->body = grown;
-		visit->room = room;
-	}
 	memcpy(visit->body + visit->size, data, size);
 	visit->size += size;
 	return true;
@@ -488,7 +571,8 @@ static enum MHD_Result handle(void *context, struct MHD_Connection *connection, 
 		*state = visit;
 		visit->server = context;
 		visit->connection = connection;
-		visit->began = now();
+		visit->began = clock_now();
+		mark(context, connection, 0);
 		look_at_head(visit, url, method);
 		return MHD_YES;
 	}
@@ -508,16 +592,15 @@ static void completed(void *context, struct MHD_Connection *connection, void **s
 {
 	struct visit *visit = *state;
 
-	(void)context;
-	(void)connection;
 	(void)code;
+	mark(context, connection, clock_now());
 	if (!visit)
 		return;
 	if (visit->submitted)
 		engine_leave(visit->server->engine, visit->exchange.tasks, visit->exchange.count);
 	exchange_free(&visit->exchange);
 	json_text_free(&visit->stream);
-	free(visit->body);
+	drop_body(visit);
 	free(visit);
 	*state = NULL;
 }
@@ -530,11 +613,11 @@ static rosa_status start(server *s, const struct sockaddr *address, bool six, ro
 			       MHD_USE_ITC | (six ? MHD_USE_IPv6 : 0);
 	const unsigned connections = (unsigned)(engine_options(s->engine)->queue + CONNECTIONS);
 
-	s->daemon =
-	    MHD_start_daemon(flags, s->options.port, NULL, NULL, handle, s, MHD_OPTION_SOCK_ADDR, address,
-			     MHD_OPTION_NOTIFY_COMPLETED, completed, s, MHD_OPTION_CONNECTION_LIMIT, connections,
-			     MHD_OPTION_CONNECTION_TIMEOUT, IDLE_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-			     HEADER_BYTES, MHD_OPTION_THREAD_STACK_SIZE, STACK_BYTES, MHD_OPTION_END);
+	s->daemon = MHD_start_daemon(
+	    flags, s->options.port, NULL, NULL, handle, s, MHD_OPTION_SOCK_ADDR, address, MHD_OPTION_NOTIFY_COMPLETED,
+	    completed, s, MHD_OPTION_CONNECTION_LIMIT, connections, MHD_OPTION_NOTIFY_CONNECTION, linked, s,
+	    MHD_OPTION_CONNECTION_TIMEOUT, s->options.timeout, MHD_OPTION_CONNECTION_MEMORY_LIMIT, HEADER_BYTES,
+	    MHD_OPTION_THREAD_STACK_SIZE, STACK_BYTES, MHD_OPTION_END);
 	if (s->daemon)
 		return ROSA_OK;
 	return rosa_fail(err, ROSA_EIO, "cannot listen on %s, port %u: %s", s->options.host, (unsigned)s->options.port,
@@ -574,6 +657,7 @@ rosa_status server_new(const struct served *model, engine *engine, const struct 
 	s->options = *options;
 	s->started = (int64_t)time(NULL);
 	pthread_mutex_init(&s->parsing, NULL);
+	pthread_mutex_init(&s->linking, NULL);
 	status = listen_at(s, err);
 	if (status == ROSA_OK)
 		*made = s;
@@ -604,6 +688,7 @@ void server_free(server *s)
 	if (s->daemon)
 		MHD_stop_daemon(s->daemon);
 	pthread_mutex_destroy(&s->parsing);
+	pthread_mutex_destroy(&s->linking);
 	free(s);
 }
 
@@ -623,6 +708,11 @@ uint16_t server_port(const server *server)
 {
 	(void)server;
 	return 0;
+}
+
+void server_tend(server *server)
+{
+	(void)server;
 }
 
 void server_close(server *server)

@@ -1,6 +1,5 @@
 /* HTTP: connections, limits and routes. */
-#ifndef ROSATUNE_SERVER_H
-#define ROSATUNE_SERVER_H
+#pragma once
 
 #include "serve/engine.h"
 
@@ -9,6 +8,7 @@ struct server_options {
 	uint16_t port;    /* 0: any that is free */
 	const char *key;  /* NULL: none is asked for */
 	size_t body;      /* most bytes of a request's body */
+	unsigned timeout; /* seconds that a client may be silent, and that a header may take */
 };
 
 typedef struct server server;
@@ -17,9 +17,9 @@ typedef struct server server;
 rosa_status server_new(const struct served *model, engine *engine, const struct server_options *options, server **made,
 		       rosa_error *err);
 uint16_t server_port(const server *server);
+/* Ends connections whose header has not come in time. To be called now and then. */
+void server_tend(server *server);
 /* Takes no new connections. */
 void server_close(server *server);
 /* Ends all connections. Safe on NULL. */
 void server_free(server *server);
-
-#endif

@@ -25,9 +25,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define LOCK       "lock"
-#define NAME       "kept-%016" PRIx64 ".session"
-#define NAME_BYTES 64
+#define LOCK "lock"
+#define NAME "kept-%016" PRIx64 ".session"
 
 struct session_folder {
 	struct session_folder_options options;
@@ -37,18 +36,18 @@ struct session_folder {
 	uint64_t named; /* bytes of files with names of their own */
 };
 
-static const char *name_of(uint64_t number, char name[NAME_BYTES])
+const char *session_folder_name(uint64_t number, char name[SESSION_NAME])
 {
-	snprintf(name, NAME_BYTES, NAME, number);
+	snprintf(name, SESSION_NAME, NAME, number);
 	return name;
 }
 
 /* The path of a file; NULL if there is no memory. */
 static char *path_of(const session_folder *folder, uint64_t number)
 {
-	char name[NAME_BYTES];
+	char name[SESSION_NAME];
 
-	return path_join(folder->options.path, name_of(number, name));
+	return path_join(folder->options.path, session_folder_name(number, name));
 }
 
 static rosa_status no_memory(rosa_error *err)
@@ -77,6 +76,7 @@ rosa_status session_folder_open(const struct session_folder_options *options, de
 				rosa_error *err)
 {
 	session_folder *folder = calloc(1, sizeof(*folder));
+	const bool there = path_is_folder(options->path);
 	rosa_status status;
 
 	*made = NULL;
@@ -84,6 +84,8 @@ rosa_status session_folder_open(const struct session_folder_options *options, de
 		return no_memory(err);
 	*folder = (session_folder){.options = *options, .decoder = decoder, .lock = -1, .next = 1};
 	status = folder_make(options->path, err);
+	if (status == ROSA_OK && !there)
+		chmod(options->path, 0700); /* what people ask a model is nobody else's business */
 	if (status == ROSA_OK)
 		status = lock(folder, err);
 	if (status == ROSA_OK)
@@ -119,9 +121,10 @@ struct dated_file {
 
 static bool is_name(const char *name, uint64_t *number)
 {
-	char again[NAME_BYTES];
+	char again[SESSION_NAME];
 
-	return sscanf(name, "kept-%16" SCNx64 ".session", number) == 1 && strcmp(name, name_of(*number, again)) == 0;
+	return sscanf(name, "kept-%16" SCNx64 ".session", number) == 1 &&
+	       strcmp(name, session_folder_name(*number, again)) == 0;
 }
 
 /* Bytes of a file; 0: there is none. */
@@ -249,29 +252,32 @@ uint64_t session_folder_number(session_folder *folder)
 	return folder->next++;
 }
 
-static rosa_status save(const session_folder *folder, const char *name, const struct tokens *tokens, sequence *sequence,
-			const struct file_hooks *hooks, rosa_error *err)
+rosa_status session_folder_save(const session_folder *folder, const char *name, const struct tokens *tokens,
+				sequence *sequence, const struct file_hooks *hooks, uint64_t *bytes, rosa_error *err)
 {
 	const struct session session = {.settings = folder->options.settings, .tokens = *tokens};
 	const struct file_options options = {.hooks = hooks};
 	char *path = path_join(folder->options.path, name);
 	rosa_status status;
 
+	*bytes = 0;
 	if (!path)
 		return no_memory(err);
 	status = session_save(path, &session, (struct session_state){.sequence = sequence}, &options, err);
 	free(path);
+	*bytes = size_of(folder, name);
 	return status;
 }
 
-static rosa_status load(const session_folder *folder, const char *name, struct session *session, sequence **made,
-			rosa_error *err)
+rosa_status session_folder_load(const session_folder *folder, const char *name, struct session *session,
+				sequence **made, uint64_t *bytes, rosa_error *err)
 {
 	char *path = path_join(folder->options.path, name);
 	rosa_status status;
 
 	*made = NULL;
 	memset(session, 0, sizeof(*session));
+	*bytes = size_of(folder, name);
 	if (!path)
 		return no_memory(err);
 	status = session_load(path, folder->decoder, session, made, err);
@@ -279,47 +285,25 @@ static rosa_status load(const session_folder *folder, const char *name, struct s
 	return status;
 }
 
-rosa_status session_folder_save(const session_folder *folder, uint64_t number, const struct tokens *tokens,
-				sequence *sequence, const struct file_hooks *hooks, uint64_t *bytes, rosa_error *err)
-{
-	char name[NAME_BYTES];
-	rosa_status status = save(folder, name_of(number, name), tokens, sequence, hooks, err);
-
-	*bytes = status == ROSA_OK ? size_of(folder, name) : 0;
-	return status;
-}
-
-rosa_status session_folder_load(const session_folder *folder, uint64_t number, struct session *session, sequence **made,
-				rosa_error *err)
-{
-	char name[NAME_BYTES];
-
-	return load(folder, name_of(number, name), session, made, err);
-}
-
-rosa_status session_folder_save_named(session_folder *folder, const char *name, const struct tokens *tokens,
-				      sequence *sequence, uint64_t *bytes, rosa_error *err)
+rosa_status session_folder_admit(const session_folder *folder, const char *name, const sequence *sequence,
+				 uint64_t *bytes, rosa_error *err)
 {
 	const struct sequence_memory memory = sequence_memory(sequence);
-	const uint64_t others = folder->named - size_of(folder, name),
-		       needed = memory.attention + memory.retrieval + memory.values;
-	rosa_status status;
+	const uint64_t needed = memory.attention + memory.retrieval + memory.values;
 
-	if (others > folder->options.limit || needed > folder->options.limit - others)
-		return rosa_fail(err, ROSA_ENOMEM,
-				 "a text of about %llu MiB does not fit into the folder beside the others with names",
-				 (unsigned long long)(needed >> 20));
-	status = save(folder, name, tokens, sequence, NULL, err);
 	*bytes = size_of(folder, name);
-	folder->named = others + *bytes;
-	return status;
+	const uint64_t others = folder->named > *bytes ? folder->named - *bytes : 0; /* people may put files there */
+
+	if (others <= folder->options.limit && needed <= folder->options.limit - others)
+		return ROSA_OK;
+	return rosa_fail(err, ROSA_ENOMEM,
+			 "a text of about %llu MiB does not fit into the folder beside the others with names",
+			 (unsigned long long)(needed >> 20));
 }
 
-rosa_status session_folder_load_named(const session_folder *folder, const char *name, struct session *session,
-				      sequence **made, uint64_t *bytes, rosa_error *err)
+void session_folder_resized(session_folder *folder, uint64_t before, uint64_t after)
 {
-	*bytes = size_of(folder, name);
-	return load(folder, name, session, made, err);
+	folder->named = (folder->named > before ? folder->named - before : 0) + after;
 }
 
 void session_folder_remove(const session_folder *folder, uint64_t number)

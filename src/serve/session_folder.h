@@ -1,6 +1,5 @@
 /* The folder in which kept texts outlive the server: names, sizes and files, one text in each. */
-#ifndef ROSATUNE_SESSION_FOLDER_H
-#define ROSATUNE_SESSION_FOLDER_H
+#pragma once
 
 #include "model/session.h"
 
@@ -36,23 +35,23 @@ void session_folder_tell(const session_folder *folder, const char *message);
 /* The texts that are there, the one used last at the end. What is damaged, or of another model, is told. */
 rosa_status session_folder_list(session_folder *folder, struct session_file **files, size_t *count, rosa_error *err);
 
-/* A number that no file has. */
+/* A number that no file has, and the name of the file with a number. */
 uint64_t session_folder_number(session_folder *folder);
-
-/* Replaces the file with this number, or makes it. `tokens` has the token after those that were read, too. */
-rosa_status session_folder_save(const session_folder *folder, uint64_t number, const struct tokens *tokens,
-				sequence *sequence, const struct file_hooks *hooks, uint64_t *bytes, rosa_error *err);
-rosa_status session_folder_load(const session_folder *folder, uint64_t number, struct session *session, sequence **made,
-				rosa_error *err);
+#define SESSION_NAME 160 /* bytes of a file's name, at most */
+const char *session_folder_name(uint64_t number, char name[SESSION_NAME]);
 void session_folder_remove(const session_folder *folder, uint64_t number);
-
-/* The same for a file with a name of its own, which is never dropped. Of a text that may not fit beside the others of
- * that kind, which has about `bytes`, none is made. */
-rosa_status session_folder_save_named(session_folder *folder, const char *name, const struct tokens *tokens,
-				      sequence *sequence, uint64_t *bytes, rosa_error *err);
-rosa_status session_folder_load_named(const session_folder *folder, const char *name, struct session *session,
-				      sequence **made, uint64_t *bytes, rosa_error *err);
 /* Notes that the text was used, for the order in which a later server finds them. */
 void session_folder_touch(const session_folder *folder, uint64_t number);
 
-#endif
+/* Replaces a file, or makes it, and reads one. `tokens` has the token after those that were read, too. Neither changes
+ * the folder's own numbers, so that another thread may do it meanwhile. */
+rosa_status session_folder_save(const session_folder *folder, const char *name, const struct tokens *tokens,
+				sequence *sequence, const struct file_hooks *hooks, uint64_t *bytes, rosa_error *err);
+rosa_status session_folder_load(const session_folder *folder, const char *name, struct session *session,
+				sequence **made, uint64_t *bytes, rosa_error *err);
+
+/* Files with names of their own are never dropped. A text that may not fit beside the others of that kind is refused;
+ * else *bytes is what the file with this name has now, to be told when it has been written. */
+rosa_status session_folder_admit(const session_folder *folder, const char *name, const sequence *sequence,
+				 uint64_t *bytes, rosa_error *err);
+void session_folder_resized(session_folder *folder, uint64_t before, uint64_t after);

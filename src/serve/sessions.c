@@ -12,6 +12,10 @@
  * With a folder, what is in memory is also written to disk, and what has to leave memory stays there; used again, it is
  * loaded. The file of a text that was taken over stays until the longer text replaces it under the same name, so that
  * at every moment the disk has the conversation as it was or as it is.
+ *
+ * Files are written and read by a thread of its own (session_disk.c). A session that it has is `busy`: copies may be
+ * cut from it, since that changes nothing, but a task that is to take it over waits. What has to leave memory before it
+ * is written stays, apart from the others, until it is.
  */
 #include "serve/sessions.h"
 
@@ -38,7 +42,7 @@ struct session_choice sessions_choose(const struct sessions *sessions, bool sile
 		const struct kept *kept = &sessions->all[i];
 		const size_t steps = in_common(&kept->tokens, ids, count);
 
-		if (kept->silent == silent && steps >= kept->floor && steps > best.steps)
+		if (kept->silent == silent && !kept->doomed && steps >= kept->floor && steps > best.steps)
 			best = (struct session_choice){i, steps};
 	}
 	return best;
@@ -76,6 +80,24 @@ static void remove_entry(struct sessions *sessions, size_t index)
 {
 	tokens_free(&sessions->all[index].tokens);
 	sessions->all[index] = sessions->all[--sessions->count];
+	sessions->changes++;
+}
+
+static void count_in(struct sessions *sessions, const struct kept *kept)
+{
+	sessions->bytes += kept->bytes;
+	sessions->held++;
+	sessions->changes++;
+}
+
+static void count_out(struct sessions *sessions, const struct kept *kept)
+{
+	if (kept->leaving) {
+		sessions->leaving -= kept->bytes;
+	} else {
+		sessions->bytes -= kept->bytes;
+		sessions->held--;
+	}
 }
 
 /* Takes the sequence and its look-up from an entry. What is left is what its file has; without a file, nothing. */
@@ -84,11 +106,12 @@ static struct kept take_out(struct sessions *sessions, size_t index)
 	struct kept *kept = &sessions->all[index];
 	const struct kept taken = {.sequence = kept->sequence, .past = kept->past};
 
-	sessions->bytes -= kept->bytes;
-	sessions->held--;
+	count_out(sessions, kept);
+	sessions->changes++;
 	kept->sequence = NULL;
 	kept->past = NULL;
 	kept->bytes = 0;
+	kept->leaving = false;
 	kept->followed = true; /* as all that is saved */
 	kept->tokens.count = kept->saved;
 	kept->floor = saved_floor(sessions, kept->saved);
@@ -112,52 +135,93 @@ static void drop_file(struct sessions *sessions, size_t index)
 	session_folder_remove(sessions->folder, kept->number);
 	sessions->file_bytes -= kept->file_bytes;
 	kept->number = kept->file_bytes = kept->saved = 0;
+	sessions->changes++;
 	if (!kept->sequence)
 		remove_entry(sessions, index);
 }
 
+/* An entry goes; one that the disk has, as soon as it lets go of it. */
 static void drop(struct sessions *sessions, size_t index)
 {
-	const bool filed = sessions->all[index].number != 0;
+	struct kept *kept = &sessions->all[index];
+	const bool filed = kept->number != 0, held = kept->sequence != NULL;
 
-	if (sessions->all[index].sequence)
+	kept->doomed = kept->busy;
+	sessions->hurry = sessions->hurry || kept->busy;
+	sessions->changes++;
+	if (kept->busy)
+		return;
+	if (held)
 		evict(sessions, index);
 	if (filed)
 		drop_file(sessions, index);
+	if (!held && !filed)
+		remove_entry(sessions, index);
 }
 
-/* The oldest of those in memory, or of those with a file. There is one. */
-static size_t oldest(const struct sessions *sessions, bool filed)
+bool sessions_can_save(const struct kept *kept)
 {
-	size_t found = sessions->count;
+	return kept->followed && !kept->silent;
+}
+
+static bool is_held(const struct kept *kept)
+{
+	return kept->sequence && !kept->leaving;
+}
+
+/* Whether its file can go. */
+static bool is_filed(const struct kept *kept)
+{
+	return kept->number && !kept->busy;
+}
+
+static bool is_wanted(const struct kept *kept)
+{
+	return kept->wanted && !kept->busy && !kept->sequence;
+}
+
+static bool is_unsaved(const struct kept *kept)
+{
+	return kept->sequence && sessions_can_save(kept) && !kept->unwanted && !kept->doomed &&
+	       kept->saved != kept->tokens.count;
+}
+
+static bool is_unsaved_and_leaves(const struct kept *kept)
+{
+	return kept->leaving && is_unsaved(kept);
+}
+
+/* The oldest of a kind; NULL: there is none. */
+static struct kept *oldest(const struct sessions *sessions, bool (*is)(const struct kept *kept))
+{
+	struct kept *found = NULL;
 
 	for (size_t i = 0; i < sessions->count; i++) {
-		const struct kept *kept = &sessions->all[i];
+		struct kept *kept = &sessions->all[i];
 
-		if ((filed ? kept->number != 0 : kept->sequence != NULL) &&
-		    (found == sessions->count || kept->used < sessions->all[found].used))
-			found = i;
+		if (is(kept) && (!found || kept->used < found->used))
+			found = kept;
 	}
 	return found;
 }
 
-static bool to_be_saved(const struct sessions *sessions, const struct kept *kept)
+static size_t index_of(const struct sessions *sessions, const struct kept *kept)
 {
-	return sessions->folder && kept->sequence && kept->followed && !kept->silent && !kept->unwanted &&
-	       kept->saved != kept->tokens.count;
+	return (size_t)(kept - sessions->all);
 }
 
-/* The oldest leaves memory. */
+/* One that is held leaves memory, at once or when the disk has written it. */
 static void evict_oldest(struct sessions *sessions)
 {
-	struct kept *kept = &sessions->all[oldest(sessions, false)];
+	struct kept *kept = oldest(sessions, is_held);
 
-	if (to_be_saved(sessions, kept)) {
-		const struct session_write write = sessions_write(sessions, kept, NULL);
-
-		sessions_wrote(sessions, kept, &write);
+	if (!kept->busy && !is_unsaved(kept)) {
+		evict(sessions, index_of(sessions, kept));
+		return;
 	}
-	evict(sessions, oldest(sessions, false)); /* making room on disk may have moved it */
+	count_out(sessions, kept);
+	kept->leaving = true;
+	sessions->leaving += kept->bytes;
 }
 
 void sessions_shrink(struct sessions *sessions, uint64_t bytes)
@@ -189,11 +253,14 @@ static struct kept *new_entry(struct sessions *sessions)
 
 void sessions_fit(struct sessions *sessions)
 {
-	while (sessions->file_bytes > session_folder_limit(sessions->folder)) {
-		const size_t index = oldest(sessions, true);
+	struct kept *kept;
 
-		sessions->all[index].unwanted = true; /* else it would be written again */
-		drop_file(sessions, index);
+	while (sessions->file_bytes > session_folder_limit(sessions->folder) &&
+	       (kept = oldest(sessions, is_filed)) != NULL) {
+		kept->unwanted = true; /* else it would be written again */
+		if (kept->leaving)
+			evict(sessions, index_of(sessions, kept));
+		drop_file(sessions, index_of(sessions, kept));
 	}
 }
 
@@ -231,71 +298,106 @@ rosa_status sessions_recall(struct sessions *sessions, session_folder *folder, r
 	return status;
 }
 
-struct kept *sessions_unsaved(const struct sessions *sessions)
+bool sessions_unsaved(const struct sessions *sessions)
 {
-	struct kept *found = NULL;
+	return oldest(sessions, is_unsaved) != NULL;
+}
 
-	for (size_t i = 0; i < sessions->count; i++) {
-		struct kept *kept = &sessions->all[i];
+struct session_job sessions_save_job(struct sessions *sessions, struct kept *kept, const char *name)
+{
+	struct session_job job = {.saves = true, .id = kept->id, .sequence = kept->sequence, .tokens = kept->tokens};
 
-		if (to_be_saved(sessions, kept) && (!found || kept->used < found->used))
-			found = kept;
+	job.tokens.count++;
+	if (name)
+		snprintf(job.name, sizeof(job.name), "%s", name); /* slot_request.c has checked it */
+	else
+		job.number = kept->number ? kept->number : session_folder_number(sessions->folder);
+	kept->busy = true;
+	return job;
+}
+
+bool sessions_next_job(struct sessions *sessions, enum session_work most, struct session_job *job)
+{
+	struct kept *kept = oldest(sessions, is_wanted);
+
+	if (kept) {
+		*job = (struct session_job){.id = kept->id, .number = kept->number};
+		kept->busy = true;
+		return true;
 	}
-	return found;
+	if (most >= WORK_LEAVING)
+		kept = oldest(sessions, is_unsaved_and_leaves);
+	if (!kept && most >= WORK_ALL)
+		kept = oldest(sessions, is_unsaved);
+	if (kept)
+		*job = sessions_save_job(sessions, kept, NULL);
+	return kept != NULL;
 }
 
-struct session_write sessions_write(const struct sessions *sessions, const struct kept *kept,
-				    const struct file_hooks *hooks)
+void session_job_do(const session_folder *folder, struct session_job *job, const struct file_hooks *hooks)
 {
-	struct session_write write = {.number = kept->number ? kept->number : session_folder_number(sessions->folder)};
-	const struct tokens followed = {kept->tokens.ids, kept->tokens.count + 1, kept->tokens.room};
-
-	write.status = session_folder_save(sessions->folder, write.number, &followed, kept->sequence, hooks,
-					   &write.bytes, &write.error);
-	return write;
+	if (job->number)
+		session_folder_name(job->number, job->name);
+	if (job->saves)
+		job->status = session_folder_save(folder, job->name, &job->tokens, job->sequence, hooks, &job->bytes,
+						  &job->error);
+	else
+		job->status =
+		    session_folder_load(folder, job->name, &job->session, &job->sequence, &job->bytes, &job->error);
 }
 
-void sessions_wrote(struct sessions *sessions, struct kept *kept, const struct session_write *write)
+/* How the writing of an entry's own file went. */
+static void wrote(struct sessions *sessions, struct kept *kept, const struct session_job *job)
 {
-	if (write->status == ROSA_ECANCELLED)
+	if (job->status == ROSA_ECANCELLED)
 		return;
-	if (write->status != ROSA_OK) {
+	if (job->status != ROSA_OK) {
 		kept->unwanted = true;
-		session_folder_tell(sessions->folder, write->error.message);
+		session_folder_tell(sessions->folder, job->error.message);
 		return;
 	}
-	sessions->file_bytes += write->bytes - kept->file_bytes;
-	kept->number = write->number;
-	kept->file_bytes = write->bytes;
+	sessions->file_bytes += job->bytes - kept->file_bytes;
+	kept->number = job->number;
+	kept->file_bytes = job->bytes;
 	kept->saved = kept->tokens.count;
-	sessions_fit(sessions);
 }
 
-/* Brings an entry into memory. One that cannot be is dropped. */
-static bool load(struct sessions *sessions, size_t index)
+/* An entry comes into memory. One that cannot be loaded has no use. */
+static void loaded(struct sessions *sessions, struct kept *kept, struct session_job *job)
 {
-	struct kept *kept = &sessions->all[index];
-	struct session session;
-	rosa_error why;
-	bool good = session_folder_load(sessions->folder, kept->number, &session, &kept->sequence, &why) == ROSA_OK;
+	kept->wanted = false;
+	if (job->status != ROSA_OK)
+		session_folder_tell(sessions->folder, job->error.message);
+	if (job->status == ROSA_OK && sequence_steps(job->sequence) == kept->saved) {
+		kept->sequence = job->sequence;
+		kept->bytes = bytes_of(kept->sequence, NULL, &kept->tokens);
+		kept->floor = sequence_floor(kept->sequence);
+		kept->used = ++sessions->clock;
+		count_in(sessions, kept);
+	} else { /* damaged, or another program has changed it */
+		sequence_free(job->sequence);
+		kept->doomed = true;
+	}
+	session_free(&job->session);
+}
 
-	if (!good)
-		session_folder_tell(sessions->folder, why.message);
-	if (good && sequence_steps(kept->sequence) != kept->saved) { /* another program has changed it */
-		sequence_free(kept->sequence);
-		kept->sequence = NULL;
-		good = false;
-	}
-	session_free(&session);
-	if (!good) {
-		drop_file(sessions, index);
-		return false;
-	}
-	kept->bytes = bytes_of(kept->sequence, NULL, &kept->tokens);
-	kept->floor = sequence_floor(kept->sequence);
-	sessions->bytes += kept->bytes;
-	sessions->held++;
-	return true;
+void sessions_job_done(struct sessions *sessions, struct session_job *job)
+{
+	struct kept *kept = sessions_find(sessions, job->id);
+
+	if (!kept)
+		return;
+	kept->busy = false;
+	if (job->saves && job->number)
+		wrote(sessions, kept, job);
+	else if (!job->saves)
+		loaded(sessions, kept, job);
+	if (kept->doomed)
+		drop(sessions, index_of(sessions, kept));
+	else if (kept->leaving && !is_unsaved(kept))
+		evict(sessions, index_of(sessions, kept));
+	if (job->saves)
+		sessions_fit(sessions);
 }
 
 /* ------------------------------------------------------------------------------------------------------- lending -- */
@@ -309,6 +411,10 @@ static rosa_status cut(struct sessions *sessions, struct session_choice choice, 
 	if (sessions->bytes <= sessions->memory && from->bytes <= sessions->memory - sessions->bytes &&
 	    sequence_fork(from->sequence, choice.steps, &task->sequence, NULL) == ROSA_OK)
 		return ROSA_OK;
+	if (from->busy) {
+		sessions->hurry = true;
+		return ROSA_OK;
+	}
 	struct kept whole = take_out(sessions, choice.index);
 	const rosa_status status = sequence_rewind(whole.sequence, choice.steps, err);
 
@@ -320,48 +426,62 @@ static rosa_status cut(struct sessions *sessions, struct session_choice choice, 
 	return status;
 }
 
-/* The session of most use, in memory. */
-static struct session_choice choose_loaded(struct sessions *sessions, const struct serve_task *task)
+/* The whole of a session, which the task goes on from. */
+static void take_over(struct sessions *sessions, size_t index, struct serve_task *task)
 {
-	struct session_choice choice;
+	struct kept *kept = &sessions->all[index];
 
-	do
-		choice =
-		    sessions_choose(sessions, serve_task_silent(task), task->tokens.ids, serve_task_reusable(task));
-	while (choice.steps && !sessions->all[choice.index].sequence && !load(sessions, choice.index));
-	return choice;
+	if (kept->busy) {
+		sessions->hurry = true;
+		return;
+	}
+	task->file = kept->number;
+	const struct kept whole = take_out(sessions, index);
+
+	task->sequence = whole.sequence;
+	task->past = whole.past;
+}
+
+/* A sequence from a session, if the disk does not have to do something before. */
+static rosa_status lend(struct sessions *sessions, struct session_choice choice, struct serve_task *task,
+			rosa_error *err)
+{
+	struct kept *kept = &sessions->all[choice.index];
+
+	if (!kept->sequence) {
+		kept->wanted = sessions->hurry = true;
+		return ROSA_OK;
+	}
+	kept->used = ++sessions->clock;
+	if (kept->number)
+		session_folder_touch(sessions->folder, kept->number);
+	if (choice.steps < kept->tokens.count)
+		return cut(sessions, choice, task, err);
+	take_over(sessions, choice.index, task);
+	return ROSA_OK;
 }
 
 rosa_status sessions_lend(struct sessions *sessions, struct serve_task *task, rosa_error *err)
 {
 	const struct served *model = task->model;
 	const bool silent = serve_task_silent(task);
-	const struct session_choice choice = choose_loaded(sessions, task);
-	struct kept *kept = choice.steps ? &sessions->all[choice.index] : NULL;
-	rosa_status status = ROSA_OK;
+	const struct session_choice choice =
+	    sessions_choose(sessions, silent, task->tokens.ids, serve_task_reusable(task));
+	rosa_status status;
 
-	if (kept) {
-		kept->used = ++sessions->clock;
-		if (kept->number)
-			session_folder_touch(sessions->folder, kept->number);
-	}
-	if (!kept) {
+	if (choice.steps) {
+		status = lend(sessions, choice, task, err);
+	} else {
 		status = sequence_new(model->decoder, &task->sequence, err);
 		if (status == ROSA_OK && silent)
 			sequence_silence(task->sequence);
-	} else if (choice.steps < kept->tokens.count) {
-		status = cut(sessions, choice, task, err);
-	} else {
-		task->file = kept->number;
-		const struct kept whole = take_out(sessions, choice.index);
-
-		task->sequence = whole.sequence;
-		task->past = whole.past;
 	}
-	if (status == ROSA_OK && model->pointer && !task->silent && !task->past)
-		status = pointer_past_new(model->pointer, model->config->vocabulary, &task->past, err);
-	task->cached = status == ROSA_OK ? choice.steps : 0;
-	return status;
+	if (status != ROSA_OK || !task->sequence)
+		return status;
+	task->cached = choice.steps;
+	if (!model->pointer || task->silent || task->past)
+		return ROSA_OK;
+	return pointer_past_new(model->pointer, model->config->vocabulary, &task->past, err);
 }
 
 /* ------------------------------------------------------------------------------------------------------- keeping -- */
@@ -377,8 +497,8 @@ static bool replaces(const struct sessions *sessions, const struct kept *longer,
 {
 	const size_t saved = sessions->folder ? saved_floor(sessions, longer->tokens.count) : 0;
 
-	return longer->sequence && longer->floor <= shorter->tokens.count && saved <= shorter->tokens.count &&
-	       begins_with(longer, shorter);
+	return longer->sequence && !longer->doomed && longer->floor <= shorter->tokens.count &&
+	       saved <= shorter->tokens.count && begins_with(longer, shorter);
 }
 
 /* A session that `kept` makes useless goes; its file, until that of `kept` is written, stays in its name. */
@@ -386,16 +506,13 @@ static void supersede(struct sessions *sessions, size_t index, struct kept *kept
 {
 	struct kept *old = &sessions->all[index];
 
-	if (!kept->number && old->number && old->saved) {
+	if (!kept->number && old->number && old->saved && !old->busy) {
 		kept->number = old->number;
 		kept->saved = old->saved;
 		kept->file_bytes = old->file_bytes;
 		old->number = 0;
 	}
-	if (old->sequence || old->number)
-		drop(sessions, index);
-	else
-		remove_entry(sessions, index);
+	drop(sessions, index);
 }
 
 /* Finds a place for a session beside the others, or returns the one that has it already. `file` is that of the session
@@ -427,10 +544,11 @@ static uint64_t add(struct sessions *sessions, struct kept *kept, uint64_t file)
 		release(kept);
 		return other ? other->id : 0;
 	}
+	/* What waits is computed by the decoder, so it cannot be left to the thread that writes. */
+	kept->unwanted = !sessions->folder || sequence_settle(kept->sequence, NULL) != ROSA_OK;
 	kept->id = kept->used = ++sessions->clock;
 	*place = *kept;
-	sessions->bytes += kept->bytes;
-	sessions->held++;
+	count_in(sessions, kept);
 	if (sessions->held > sessions->most)
 		evict_oldest(sessions);
 	sessions_shrink(sessions, sessions->memory);
@@ -486,17 +604,17 @@ void sessions_remember(struct sessions *sessions, struct serve_task *task)
 
 /* -------------------------------------------------------------------------------------------------- by their ids -- */
 
-struct kept *sessions_find(struct sessions *sessions, uint64_t id, bool held)
+struct kept *sessions_find(const struct sessions *sessions, uint64_t id)
 {
 	for (size_t i = 0; i < sessions->count && id; i++)
 		if (sessions->all[i].id == id)
-			return !held || sessions->all[i].sequence || load(sessions, i) ? &sessions->all[i] : NULL;
+			return &sessions->all[i];
 	return NULL;
 }
 
 void sessions_erase(struct sessions *sessions, struct kept *kept)
 {
-	drop(sessions, (size_t)(kept - sessions->all));
+	drop(sessions, index_of(sessions, kept));
 }
 
 uint64_t sessions_restore(struct sessions *sessions, struct session *session, sequence *sequence)

@@ -7,12 +7,11 @@
  */
 #include "serve/task.h"
 
+#include "base/status.h"
 #include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#define ROOM_BEYOND ((size_t)8) /* bytes that decoding may add to a token's */
 
 static bool failed(struct serve_task *task, const rosa_error *why)
 {
@@ -26,7 +25,7 @@ static bool failed(struct serve_task *task, const rosa_error *why)
 static rosa_status make(struct serve_task *task, const struct request *request, rosa_error *why)
 {
 	const struct served *model = task->model;
-	const size_t vocabulary = model->config->vocabulary, room = tokenizer_longest(model->tokenizer) + ROOM_BEYOND;
+	const size_t vocabulary = model->config->vocabulary, room = tokenizer_longest(model->tokenizer);
 	const size_t rows = task->echo && task->scored ? SCORED_ROWS : 1;
 	rosa_status status = sampler_new(&request->sampling, vocabulary, &task->sampler, why);
 
@@ -40,9 +39,7 @@ static rosa_status make(struct serve_task *task, const struct request *request, 
 	task->passed = malloc(room + stopping_longest(task->stopping));
 	if (task->logits && task->decoded && task->passed && (task->unaltered || !task->scored))
 		return ROSA_OK;
-	why->status = ROSA_ENOMEM;
-	strcpy(why->message, "not enough memory for a request");
-	return ROSA_ENOMEM;
+	return rosa_fail(why, ROSA_ENOMEM, "not enough memory for a request");
 }
 
 bool serve_task_new(const struct served *model, const struct request *request, struct tokens *tokens,
@@ -230,13 +227,11 @@ bool serve_task_silent(const struct serve_task *task)
 
 bool serve_task_begin(struct serve_task *task)
 {
-	const size_t seen = task->recalls ? task->prompt : 0, echoed = !task->echo           ? 0
-								       : scores_prompt(task) ? 1
-											     : task->prompt;
+	const size_t known = scores_prompt(task) ? 1 : task->prompt; /* those after it are echoed with their scores */
 
-	for (size_t i = 0; i < seen; i++)
+	for (size_t i = 0; i < task->prompt && task->recalls; i++)
 		sampler_saw(task->sampler, task->tokens.ids[i]);
-	for (size_t i = 0; i < echoed; i++)
+	for (size_t i = 0; i < known && task->echo; i++)
 		if (!echo_token(task, i, NULL))
 			return false;
 	return task->most > 0 || (scores_prompt(task) && task->prompt > 1) || finish(task, SERVE_LENGTH);

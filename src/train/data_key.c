@@ -104,11 +104,10 @@ static void write_data(const void *target, struct json_text *text)
 
 	json_text_add(text, "[");
 	for (size_t i = 0; i < data->count; i++) {
-		json_text_add(text, "%s{\"path\": ", i ? ", " : "");
-		json_text_string(text, data->sources[i].path);
-		json_text_add(text, ", \"weight\": ");
-		json_text_number(text, data->sources[i].weight);
-		json_text_add(text, "}");
+		json_text_open(text, NULL, '{');
+		json_text_put_string(text, "path", data->sources[i].path);
+		json_text_put_number(text, "weight", data->sources[i].weight);
+		json_text_close(text, '}');
 	}
 	json_text_add(text, "]");
 }

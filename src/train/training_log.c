@@ -81,27 +81,23 @@ rosa_status training_log_open(struct training_log *log, const char *path, uint64
 	return status;
 }
 
-static void add_number(struct json_text *line, const char *name, double number)
-{
-	json_text_add(line, ", \"%s\": ", name);
-	json_text_number(line, number);
-}
-
 rosa_status training_log_add(struct training_log *log, const struct training_entry *entry, rosa_error *err)
 {
 	struct json_text line = {0};
 	bool written;
 
-	json_text_add(&line, "{\"step\": %" PRIu64 ", \"stage\": ", entry->step);
-	json_text_string(&line, entry->stage);
-	add_number(&line, "loss", entry->loss);
-	add_number(&line, "rate", entry->rate);
-	add_number(&line, "backbone_rate", entry->backbone_rate);
-	add_number(&line, "grad_norm", entry->grad_norm);
-	json_text_add(&line, ", \"tokens\": %" PRIu64 ", \"seconds\": %.3f, \"tokens_per_second\": %.1f", entry->tokens,
-		      entry->seconds, entry->tokens_per_second);
+	json_text_open(&line, NULL, '{');
+	json_text_put_size(&line, "step", entry->step);
+	json_text_put_string(&line, "stage", entry->stage);
+	json_text_put_number(&line, "loss", entry->loss);
+	json_text_put_number(&line, "rate", entry->rate);
+	json_text_put_number(&line, "backbone_rate", entry->backbone_rate);
+	json_text_put_number(&line, "grad_norm", entry->grad_norm);
+	json_text_put_size(&line, "tokens", entry->tokens);
+	json_text_put(&line, "seconds", "%.3f", entry->seconds);
+	json_text_put(&line, "tokens_per_second", "%.1f", entry->tokens_per_second);
 	if (entry->has_valid)
-		add_number(&line, "valid_loss", entry->valid_loss);
+		json_text_put_number(&line, "valid_loss", entry->valid_loss);
 	for (size_t i = 0; i < 3 && entry->has_valid; i++) {
 		const struct {
 			const char *name;
@@ -111,7 +107,7 @@ rosa_status training_log_add(struct training_log *log, const struct training_ent
 			   {"far_off_loss", entry->far_off_loss}};
 
 		if (!isnan(far[i].loss))
-			add_number(&line, far[i].name, far[i].loss);
+			json_text_put_number(&line, far[i].name, far[i].loss);
 	}
 	json_text_add(&line, "}\n");
 	if (line.failed) {

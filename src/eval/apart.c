@@ -1,0 +1,344 @@
+/* Prompts for a model elsewhere, and its answers. */
+#include "eval/apart.h"
+
+#include "base/json_text.h"
+#include "base/status.h"
+#include "base/text.h"
+#include "train/pack_lines.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* -------------------------------------------------------------------------------------------------------- prompts --
+ */
+
+static rosa_status put_line(struct file_writer *file, struct json_text *line, rosa_error *err)
+{
+	rosa_status status;
+
+	json_text_add(line, "\n");
+	status = line->failed ? rosa_fail(err, ROSA_ENOMEM, "%s: no memory for a line", file->path)
+			      : file_write(file, line->data, line->size, err);
+	json_text_free(line);
+	return status;
+}
+
+static void add_ids(struct json_text *line, const struct tokens *tokens)
+{
+	json_text_add(line, "[");
+	for (size_t i = 0; i < tokens->count; i++)
+		json_text_add(line, "%s%" PRIu32, i ? "," : "", tokens->ids[i]);
+	json_text_add(line, "]");
+}
+
+/* The bytes of a token, each as the character of that number; nothing for those that answers do not show. */
+static void add_piece(struct json_text *line, const tokenizer *tokenizer, uint32_t id)
+{
+	size_t size = 0;
+	const char *bytes = tokenizer_bytes(tokenizer, id, &size);
+
+	if (tokenizer_is_special(tokenizer, id))
+		size = 0;
+	json_text_add(line, "\"");
+	for (size_t i = 0; i < size; i++) {
+		const unsigned char byte = (unsigned char)bytes[i];
+		const bool plain = byte >= ' ' && byte < 0x7f && byte != '"' && byte != '\\';
+
+		json_text_add(line, plain ? "%c" : "\\u%04x", byte);
+	}
+	json_text_add(line, "\"");
+}
+
+rosa_status apart_write_head(struct file_writer *file, const struct model_config *config, const tokenizer *tokenizer,
+			     rosa_error *err)
+{
+	struct json_text line = {0};
+
+	json_text_add(&line, "{\"prompts\": {\"vocabulary\": %zu, \"ends\": [", (size_t)config->vocabulary);
+	for (size_t i = 0; i < config->eos_count; i++)
+		json_text_add(&line, "%s%" PRId64, i ? ", " : "", config->eos[i]);
+	json_text_add(&line, "], \"pieces\": [");
+	for (size_t id = 0; id < tokenizer_size(tokenizer); id++) {
+		json_text_add(&line, "%s", id ? "," : "");
+		add_piece(&line, tokenizer, (uint32_t)id);
+	}
+	json_text_add(&line, "]}}");
+	return put_line(file, &line, err);
+}
+
+static rosa_status add_prompt(struct json_text *line, const struct eval_task *task, const struct eval_example *example,
+			      const tokenizer *tokenizer, size_t most, rosa_error *err)
+{
+	struct tokens tokens = {0};
+	rosa_status status = example_prompt(tokenizer, example, most, &tokens, err);
+
+	if (status != ROSA_OK)
+		return status;
+	json_text_add(line, ", \"tokens\": %zu, \"ids\": ", task->tokens);
+	add_ids(line, &tokens);
+	tokens_free(&tokens);
+	json_text_add(line, ", \"expected\": [");
+	for (size_t i = 0; i < example->answers.count; i++) {
+		json_text_add(line, "%s", i ? ", " : "");
+		json_text_string(line, example->answers.all[i]);
+	}
+	json_text_add(line, "]");
+	return ROSA_OK;
+}
+
+static rosa_status add_choice(struct json_text *line, const struct eval_example *example, const tokenizer *tokenizer,
+			      rosa_error *err)
+{
+	struct json_text firsts = {0};
+	rosa_status status = ROSA_OK;
+
+	json_text_add(line, ", \"texts\": [");
+	for (size_t i = 0; i < example->continuations.count && status == ROSA_OK; i++) {
+		struct tokens tokens = {0};
+		size_t first = 0;
+
+		status = choice_encode(tokenizer, example->contexts.all[i], example->continuations.all[i], &tokens,
+				       &first, err);
+		if (status != ROSA_OK)
+			break;
+		json_text_add(line, "%s", i ? "," : "");
+		add_ids(line, &tokens);
+		json_text_add(&firsts, "%s%zu", i ? "," : "", first);
+		tokens_free(&tokens);
+	}
+	json_text_add(line, "], \"first\": [%s]", firsts.data ? firsts.data : "");
+	line->failed = line->failed || firsts.failed;
+	json_text_free(&firsts);
+	return status;
+}
+
+static void add_number(struct json_text *line, const char *name, double number)
+{
+	json_text_add(line, ", \"%s\": ", name);
+	json_text_number(line, number);
+}
+
+rosa_status apart_write_task(struct file_writer *file, const struct eval_task *task, const tokenizer *tokenizer,
+			     size_t prompt_tokens, rosa_error *err)
+{
+	rosa_status status = ROSA_OK;
+
+	for (size_t i = 0; i < task->count && status == ROSA_OK; i++) {
+		const struct eval_example *example = &task->examples[i];
+		struct json_text line = {0};
+
+		json_text_add(&line, "{\"task\": ");
+		json_text_string(&line, task->name);
+		json_text_add(&line, ", \"example\": %zu, \"sum\": \"%016" PRIx64 "\", \"metric\": \"%s\"", i,
+			      example->sum, eval_metric_names[task->metric]);
+		if (example->length)
+			json_text_add(&line, ", \"length\": %zu", example->length);
+		if (!isnan(example->depth))
+			add_number(&line, "depth", example->depth);
+		status = example->prompt ? add_prompt(&line, task, example, tokenizer, prompt_tokens, err)
+					 : add_choice(&line, example, tokenizer, err);
+		json_text_add(&line, "}");
+		if (status == ROSA_OK)
+			status = put_line(file, &line, err);
+		json_text_free(&line);
+	}
+	return status;
+}
+
+/* -------------------------------------------------------------------------------------------------------- answers --
+ */
+
+/* What a line says, before it is known to be right. */
+struct said {
+	const struct eval_task *task; /* NULL: none of ours */
+	size_t example;
+	const char *condition;
+};
+
+static rosa_status find_example(const struct apart *apart, struct json line, struct said *said, rosa_error *err)
+{
+	const char *task = NULL, *sum = NULL;
+	char ours[17];
+	rosa_status status = json_get_string(line, "task", JSON_NEEDED, &task, err);
+
+	if (status == ROSA_OK)
+		status = json_get_size(line, "example", JSON_NEEDED, &said->example, err);
+	if (status == ROSA_OK)
+		status = json_get_string(line, "sum", JSON_NEEDED, &sum, err);
+	if (status == ROSA_OK)
+		status = json_get_string(line, "condition", JSON_NEEDED, &said->condition, err);
+	if (status != ROSA_OK)
+		return status;
+	if (!condition_name_fits(said->condition))
+		return json_refuse(json_find(line, "condition"), err, "is no name of a condition");
+	for (size_t i = 0; i < apart->count && !said->task; i++)
+		said->task = strcmp(apart->tasks[i].name, task) == 0 ? &apart->tasks[i] : NULL;
+	if (!said->task)
+		return ROSA_OK;
+	if (said->example >= said->task->count)
+		return json_refuse(json_find(line, "example"), err, "is %zu; %s has %zu examples", said->example, task,
+				   said->task->count);
+	snprintf(ours, sizeof(ours), "%016" PRIx64, said->task->examples[said->example].sum);
+	if (strcmp(sum, ours) != 0)
+		return json_refuse(json_find(line, "sum"), err, "is that of another example than %zu of %s here",
+				   said->example, task);
+	return ROSA_OK;
+}
+
+/* An answer ends before the first text that stops it. */
+static void cut_answer(const struct apart *apart, struct text *text)
+{
+	for (size_t i = 0; i < apart->stops_count && text->data; i++) {
+		char *found = *apart->stops[i] ? strstr(text->data, apart->stops[i]) : NULL;
+
+		if (found) {
+			*found = '\0';
+			text->size = (size_t)(found - text->data);
+		}
+	}
+}
+
+static bool is_end(const struct apart *apart, size_t id)
+{
+	for (size_t i = 0; i < apart->ends_count; i++) {
+		if (apart->ends[i] >= 0 && (size_t)apart->ends[i] == id)
+			return true;
+	}
+	return false;
+}
+
+/* The text of token ids, up to one that ends it. */
+static rosa_status decode(const struct apart *apart, struct json ids, struct text *text, rosa_error *err)
+{
+	struct decoding decoding = {.count = 0};
+	char *out = malloc(tokenizer_longest(apart->tokenizer) + 8);
+	rosa_status status = out ? ROSA_OK : rosa_fail(err, ROSA_ENOMEM, "no memory for an answer");
+
+	for (size_t i = 0; i < json_count(ids) && status == ROSA_OK; i++) {
+		size_t id = 0;
+
+		status = json_as_size(json_at(ids, i), &id, err);
+		if (status == ROSA_OK && id >= tokenizer_size(apart->tokenizer))
+			status = json_refuse(json_at(ids, i), err, "is %zu; the vocabulary has %zu tokens", id,
+					     tokenizer_size(apart->tokenizer));
+		if (status != ROSA_OK || is_end(apart, id))
+			break;
+		const size_t size = decode_token(apart->tokenizer, &decoding, (uint32_t)id, false, out);
+		status = text_append(text, "an answer", out, size, true, err);
+	}
+	if (status == ROSA_OK)
+		status = text_append(text, "an answer", out, decode_finish(&decoding, out), true, err);
+	free(out);
+	cut_answer(apart, text);
+	return status;
+}
+
+static rosa_status take_answer(const struct apart *apart, struct json line, const struct said *said, rosa_error *err)
+{
+	const struct eval_example *example = &said->task->examples[said->example];
+	struct text text = {0};
+	struct eval_record record;
+	struct json ids = {0};
+	rosa_status status = json_get_array(line, "ids", JSON_NEEDED, &ids, err);
+
+	if (status == ROSA_OK)
+		status = decode(apart, ids, &text, err);
+	const struct eval_detail detail = {
+	    .answer = text.data ? text.data : "", .expected = &example->answers, .classes = &example->classes};
+	if (status == ROSA_OK)
+		status = example_answered(said->task, said->example, said->condition, detail.answer, &record, err);
+	if (status == ROSA_OK)
+		status = apart->take(apart->context, said->task, &record, &detail, err);
+	text_free(&text);
+	return status;
+}
+
+static rosa_status take_choice(const struct apart *apart, struct json line, const struct said *said, rosa_error *err)
+{
+	const struct eval_example *example = &said->task->examples[said->example];
+	const size_t count = example->continuations.count;
+	struct choice_result result = {.logarithms = calloc(count, sizeof(double))};
+	struct json logarithms = {0};
+	rosa_status status = json_get_array(line, "logarithms", JSON_NEEDED, &logarithms, err);
+
+	if (!result.logarithms)
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for the continuations of an example");
+	if (status == ROSA_OK && json_count(logarithms) != count)
+		status = json_refuse(logarithms, err, "are %zu; the example has %zu continuations",
+				     json_count(logarithms), count);
+	if (status == ROSA_OK && said->task->metric == METRIC_WORD)
+		status = json_get_bool(line, "written", JSON_NEEDED, &result.written, err);
+	for (size_t i = 0; i < count && status == ROSA_OK; i++) {
+		status = json_as_number(json_at(logarithms, i), &result.logarithms[i], err);
+		if (status == ROSA_OK && !(result.logarithms[i] <= 1e-6))
+			status = json_refuse(json_at(logarithms, i), err, "is %g; it must be at most 0",
+					     result.logarithms[i]);
+	}
+	if (status == ROSA_OK) {
+		choice_pick(example, &result);
+		const struct eval_record record = example_chosen(said->task, said->example, said->condition, &result);
+		const struct eval_detail detail = {.logarithms = result.logarithms, .count = count};
+		status = apart->take(apart->context, said->task, &record, &detail, err);
+	}
+	choice_free(&result);
+	return status;
+}
+
+static rosa_status take_settings(const struct apart *apart, const char *line, size_t size, const char *where,
+				 rosa_error *err)
+{
+	char *settings = NULL;
+	rosa_status status = results_settings(line, size, where, &settings, err);
+
+	if (status == ROSA_OK)
+		status = apart->settings(apart->context, settings, err);
+	free(settings);
+	return status;
+}
+
+static rosa_status take_line(const struct apart *apart, const char *line, size_t size, const char *where, bool *begun,
+			     rosa_error *err)
+{
+	struct said said = {0};
+	struct json root = {0};
+	rosa_status status = json_read(line, size, where, &root, err);
+
+	if (status == ROSA_OK && json_there(json_find(root, "settings"))) {
+		status = take_settings(apart, line, size, where, err);
+		*begun = true;
+	} else if (status == ROSA_OK && !*begun) {
+		status = json_refuse(root, err, "has no settings, which come first");
+	} else if (status == ROSA_OK) {
+		status = find_example(apart, root, &said, err);
+		if (status == ROSA_OK && said.task)
+			status = said.task->examples[said.example].prompt ? take_answer(apart, root, &said, err)
+									  : take_choice(apart, root, &said, err);
+	}
+	json_free(&root);
+	return status;
+}
+
+rosa_status apart_read(const char *path, const struct file_hooks *hooks, const struct apart *apart, rosa_error *err)
+{
+	struct pack_lines lines;
+	const char *line = NULL;
+	size_t size = 0;
+	bool begun = false;
+	rosa_status status = pack_lines_open(&lines, path, hooks, err);
+
+	while (status == ROSA_OK) {
+		char where[512];
+
+		status = pack_lines_next(&lines, &line, &size, err);
+		if (status != ROSA_OK || !line || line[size - 1] != '\n')
+			break;
+		snprintf(where, sizeof(where), "%.480s:%llu", path, (unsigned long long)lines.number);
+		if (!pack_line_blank(line, size))
+			status = take_line(apart, line, size, where, &begun, err);
+	}
+	pack_lines_close(&lines);
+	return status;
+}

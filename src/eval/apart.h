@@ -1,0 +1,49 @@
+/*
+ * Tasks whose model runs elsewhere, on another machine or in another program.
+ *
+ * Prompts go there as token ids, and token ids or log-probabilities come back, so that nothing but the model is needed
+ * there: tasks, tokenizer, scores and results stay here. Both files have one JSON object on every line.
+ *
+ * Prompts begin with {"prompts": {"vocabulary", "ends": [...], "pieces": [...]}}: the tokens that end an answer, and
+ * the bytes of every token, each written as the character of that number, for whoever wants to look at answers. The
+ * lines after it have "task", "example", "sum" and "metric" of a record, perhaps "length" and "depth", and
+ *
+ *     "tokens", "ids": [...], "expected"      a prompt, how many tokens its answer has at most, what is expected
+ *     "first": [...], "texts": [[...], ...]   a choice: each continuation after its context, and its first token
+ *
+ * Answers begin with {"settings": {...}}, which become those of the results, and have lines with "task", "example",
+ * "sum", "condition", and
+ *
+ *     "ids": [...]                            what was written
+ *     "logarithms": [...], "written"          ln p of each continuation; whether each token of the first is likeliest
+ */
+#pragma once
+
+#include "eval/examples.h"
+#include "model/checkpoint.h"
+
+/* Appends the first line of prompts, and the lines of a task. */
+rosa_status apart_write_head(struct file_writer *file, const struct model_config *config, const tokenizer *tokenizer,
+			     rosa_error *err);
+rosa_status apart_write_task(struct file_writer *file, const struct eval_task *task, const tokenizer *tokenizer,
+			     size_t prompt_tokens, rosa_error *err);
+
+/* What becomes of answers. */
+struct apart {
+	const struct eval_task *tasks;
+	size_t count;
+	const tokenizer *tokenizer;
+	const int64_t *ends; /* tokens that end an answer */
+	size_t ends_count;
+	const char *const *stops; /* an answer ends before any of these texts */
+	size_t stops_count;
+	/* Both are called in the order of the lines, and refuse by returning a status. */
+	rosa_status (*settings)(void *context, const char *settings, rosa_error *err);
+	rosa_status (*take)(void *context, const struct eval_task *task, const struct eval_record *record,
+			    const struct eval_detail *detail, rosa_error *err);
+	void *context;
+};
+
+/* Reads a file of answers, which may be compressed. Lines of tasks that are not there are passed over, as is a last
+ * line without its end; an example that is another one than ours is refused. */
+rosa_status apart_read(const char *path, const struct file_hooks *hooks, const struct apart *apart, rosa_error *err);

@@ -1,0 +1,202 @@
+/*
+ * Files of kept texts, written and read beside the turns of the engine.
+ *
+ * First come errands, then texts that a task waits for, then those that leave memory. Other texts are written while
+ * nobody asks for anything; if somebody always does, one of them every ten seconds. Writing stops for whoever needs the
+ * text or the disk, and is begun again later, but not if it has been waiting for those ten seconds: else a
+ * conversation whose turns follow each other quickly would never reach the disk.
+ */
+#include "serve/session_disk.h"
+
+#include "base/status.h"
+#include "serve/clock.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SAVE_SECONDS 10.0 /* a kept text waits so long for an idle moment before it is written */
+#define LOOK_SECONDS 1.0  /* between two looks whether one has waited so long */
+
+/* Whether writing has to stop. */
+static int stopped(void *context)
+{
+	struct session_disk *disk = context;
+
+	pthread_mutex_lock(disk->lock);
+	const bool yes = (disk->sessions->hurry || disk->errands) && !disk->pressing && !disk->ended;
+
+	pthread_mutex_unlock(disk->lock);
+	return yes;
+}
+
+/* ------------------------------------------------------------------------------------------------------- errands -- */
+
+static void finish(struct session_disk *disk, struct disk_errand *errand)
+{
+	disk->errands = errand->next;
+	errand->done = true;
+	pthread_cond_broadcast(disk->news);
+}
+
+static void refuse(struct session_disk *disk, struct disk_errand *errand, unsigned status, const char *why)
+{
+	api_fail(&errand->error, status, NULL, NULL, "%s", why);
+	finish(disk, errand);
+}
+
+/* The work for the first errand. False: there is none yet, or the errand is over. */
+static bool begin_errand(struct session_disk *disk, struct session_job *job)
+{
+	struct disk_errand *errand = disk->errands;
+	struct kept *kept = sessions_find(disk->sessions, errand->id);
+	rosa_error why;
+
+	if (!errand->id) {
+		*job = (struct session_job){0};
+		memcpy(job->name, errand->name, strlen(errand->name) + 1);
+		return true;
+	}
+	if (!kept || kept->doomed || !sessions_can_save(kept)) {
+		refuse(disk, errand, 400, "the slot has no text that can be saved");
+		return false;
+	}
+	if (!kept->sequence) { /* it is loaded before */
+		kept->wanted = true;
+		return false;
+	}
+	uint64_t bytes;
+
+	if (session_folder_admit(disk->sessions->folder, errand->name, kept->sequence, &bytes, &why) != ROSA_OK) {
+		refuse(disk, errand, 507, why.message);
+		return false;
+	}
+	*job = sessions_save_job(disk->sessions, kept, errand->name);
+	job->bytes = bytes;
+	return true;
+}
+
+static void end_errand(struct session_disk *disk, const struct session_job *job, uint64_t before)
+{
+	struct disk_errand *errand = disk->errands;
+
+	errand->bytes = job->bytes;
+	if (job->saves) {
+		session_folder_resized(disk->sessions->folder, before, job->bytes);
+		errand->tokens = job->tokens.count - 1;
+	} else if (job->status == ROSA_OK) {
+		errand->session = job->session;
+		errand->sequence = job->sequence;
+		errand->tokens = sequence_steps(job->sequence);
+	}
+	if (job->status != ROSA_OK)
+		api_fail(&errand->error, job->saves || job->status == ROSA_ENOMEM ? 500 : 400,
+			 job->saves ? NULL : "filename", NULL, "%s", job->error.message);
+	finish(disk, errand);
+}
+
+/* ---------------------------------------------------------------------------------------------------- the thread -- */
+
+static bool next_job(struct session_disk *disk, struct session_job *job)
+{
+	const double now = clock_now();
+	enum session_work most = WORK_LEAVING;
+
+	if (!sessions_unsaved(disk->sessions))
+		disk->saved = now;
+	disk->pressing = now - disk->saved > SAVE_SECONDS;
+	while (disk->errands) {
+		struct disk_errand *errand = disk->errands;
+
+		if (begin_errand(disk, job))
+			return true;
+		if (disk->errands == errand)
+			break;
+	}
+	if (disk->time || disk->pressing || disk->ended)
+		most = WORK_ALL;
+	if (disk->sessions->hurry && !disk->ended) /* whoever it is that waited must get the text before */
+		most = WORK_WANTED;
+	return sessions_next_job(disk->sessions, most, job);
+}
+
+/* Without the lock while it takes time. */
+static void do_job(struct session_disk *disk, struct session_job *job)
+{
+	const struct file_hooks hooks = {.cancelled = stopped, .context = disk};
+	const bool errand = !job->number;
+	const uint64_t before = job->bytes;
+
+	pthread_mutex_unlock(disk->lock);
+	session_job_do(disk->sessions->folder, job, errand ? NULL : &hooks);
+	pthread_mutex_lock(disk->lock);
+	if (errand)
+		end_errand(disk, job, before);
+	sessions_job_done(disk->sessions, job);
+	if (job->saves && job->status != ROSA_ECANCELLED)
+		disk->saved = clock_now();
+	pthread_cond_signal(disk->work);
+}
+
+static void *run(void *context)
+{
+	struct session_disk *disk = context;
+	struct session_job job;
+
+	pthread_mutex_lock(disk->lock);
+	for (;;) {
+		if (next_job(disk, &job))
+			do_job(disk, &job);
+		else if (disk->ended)
+			break;
+		else if (sessions_unsaved(disk->sessions))
+			clock_wait(&disk->mine, disk->lock, LOOK_SECONDS);
+		else
+			pthread_cond_wait(&disk->mine, disk->lock);
+	}
+	pthread_mutex_unlock(disk->lock);
+	return NULL;
+}
+
+rosa_status session_disk_start(struct session_disk *disk, struct sessions *sessions, pthread_mutex_t *lock,
+			       pthread_cond_t *work, pthread_cond_t *news, rosa_error *err)
+{
+	*disk =
+	    (struct session_disk){.sessions = sessions, .lock = lock, .work = work, .news = news, .saved = clock_now()};
+	clock_condition(&disk->mine);
+	disk->started = pthread_create(&disk->thread, NULL, run, disk) == 0;
+	if (disk->started)
+		return ROSA_OK;
+	pthread_cond_destroy(&disk->mine);
+	return rosa_fail(err, ROSA_ENOMEM, "no thread for the files of kept texts");
+}
+
+void session_disk_end(struct session_disk *disk)
+{
+	if (!disk->started)
+		return;
+	pthread_mutex_lock(disk->lock);
+	disk->ended = true;
+	pthread_cond_signal(&disk->mine);
+	pthread_mutex_unlock(disk->lock);
+	pthread_join(disk->thread, NULL);
+	pthread_cond_destroy(&disk->mine);
+}
+
+void session_disk_tell(struct session_disk *disk, bool time)
+{
+	const bool news = disk->started && (time || disk->sessions->hurry || disk->sessions->leaving);
+
+	disk->time = time;
+	if (news)
+		pthread_cond_signal(&disk->mine);
+}
+
+void session_disk_ask(struct session_disk *disk, struct disk_errand *errand)
+{
+	struct disk_errand **end = &disk->errands;
+
+	while (*end)
+		end = &(*end)->next;
+	*end = errand;
+	pthread_cond_signal(&disk->mine);
+}
