@@ -8,7 +8,7 @@ and the rounds alternate; the best of the rounds counts. llama.cpp is measured w
 with its global attention; ours with a window and with global attention.
 
 Conversation: turns of so many tokens, and the time to the first text of the last turn, with all before it kept in
-memory, kept on disk by a server that has ended, and read anew.
+memory, kept on disk by a server that has ended, and read anew; with the window, or with an adapter and its own.
 
     python3 bench/compare_server.py SmolLM2-135M-Instruct.Q4_1.gguf --llama llama.cpp/build/bin/llama-server
 """
@@ -62,11 +62,11 @@ class Server:
         return (int(fields[11]) + int(fields[12])) / TICKS
 
     def ask(self, prompt, most):
-        """Seconds to the first text of a streamed answer, its usage and its text."""
+        """Seconds to the first text of a streamed answer, the server's processor time until then, usage and text."""
         body = {"prompt": prompt, "max_tokens": most, "temperature": 0, "stream": True,
                 "stream_options": {"include_usage": True}}
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=3600)
-        began, first, usage, text = time.monotonic(), None, None, ""
+        began, used, first, work, usage, text = time.monotonic(), self.seconds(), None, None, None, ""
         with contextlib.closing(connection):
             connection.request("POST", PATH, json.dumps(body), {"Content-Type": "application/json"})
             response = connection.getresponse()
@@ -77,10 +77,11 @@ class Server:
                     continue
                 event = json.loads(line[6:])
                 here = "".join(choice["text"] for choice in event["choices"])
-                first = time.monotonic() - began if first is None and here else first
+                if first is None and here:
+                    first, work = time.monotonic() - began, self.seconds() - used
                 text += here
                 usage = event.get("usage") or usage
-        return first, usage, text
+        return first, work, usage, text
 
 
 def free_port():
@@ -133,10 +134,10 @@ def together(server, prompts, arguments):
     for thread in threads:
         thread.join()
     wall, used = time.monotonic() - began, server.seconds() - used
-    made = sum(usage["completion_tokens"] for _, usage, _ in answers)
+    made = sum(usage["completion_tokens"] for _, _, usage, _ in answers)
     return {"rate": made / wall, "work": made / max(used, 1 / TICKS),
-            "first": statistics.median(first for first, _, _ in answers),
-            "prompt": statistics.mean(usage["prompt_tokens"] for _, usage, _ in answers)}
+            "first": statistics.median(first for first, _, _, _ in answers),
+            "prompt": statistics.mean(usage["prompt_tokens"] for _, _, usage, _ in answers)}
 
 
 def best(rounds):
@@ -172,31 +173,36 @@ def compare_clients(arguments, report, texts):
 
 def converse(arguments, report, texts):
     """A conversation of ten turns; the last is asked for in three ways."""
-    turns = [texts.piece(int(arguments.conversation / 10 * 0.6)) for _ in range(10)]
+    each = arguments.conversation / 10
+    turns = [texts.piece(int(each * 0.6)) for _ in range(9)]
+    last = int((arguments.last or each) * 0.6)
     report.table([("way", "the tenth turn", ""), ("prompt", "prompt", "d"), ("cached", "known", "d"),
-                  ("first", "first text s", ".3f"), ("share", "of reading anew", ".4f")])
+                  ("first", "first text s", ".3f"), ("share", "of reading anew", ".4f"),
+                  ("work", "processor s", ".2f"), ("work_share", "of reading anew", ".4f")])
     with tempfile.TemporaryDirectory() as folder:
-        words = ["--window", arguments.window, "--sinks", 4, "--sessions", folder]
-        server, prompt = ours(arguments, *words), ""
-        for turn in turns[:-1]:
+        words = ["--window", arguments.window, "--sinks", 4]
+        words = ["--adapter", arguments.adapter] if arguments.adapter else words
+        keeping = [*words, "--sessions", folder]
+        server, prompt = ours(arguments, *keeping), ""
+        for turn in turns:
             prompt += turn + "\n"
-            prompt += server.ask(prompt, 16)[2] + "\n"
+            prompt += server.ask(prompt, 16)[3] + "\n"
         server.end()
-        prompt += turns[-1] + "\n"
+        prompt += texts.piece(last) + "\n"
         found = {}
-        server = ours(arguments, *words)
+        server = ours(arguments, *keeping)
         found["from disk, after a restart"] = server.ask(prompt, 16)
         # The same once more, with another ending: what is before it is in memory.
-        found["kept in memory"] = server.ask(prompt + texts.piece(int(arguments.conversation / 10 * 0.6)), 16)
+        found["kept in memory"] = server.ask(prompt + texts.piece(last), 16)
         server.end()
-        server = ours(arguments, *words[:4])
+        server = ours(arguments, *words)
         found["read anew"] = server.ask(prompt, 16)
         server.end()
-    whole = found["read anew"][0]
-    assert found["from disk, after a restart"][2] == found["read anew"][2], "the answers differ"
-    for way, (first, usage, _) in found.items():
+    whole, all_work = found["read anew"][:2]
+    assert found["from disk, after a restart"][3] == found["read anew"][3], "the answers differ"
+    for way, (first, work, usage, _) in found.items():
         report.add(way=way, prompt=usage["prompt_tokens"], cached=usage["prompt_tokens_details"]["cached_tokens"],
-                   first=first, share=first / whole)
+                   first=first, share=first / whole, work=work, work_share=work / all_work)
 
 
 def options():
@@ -211,6 +217,8 @@ def options():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--window", type=int, default=512)
     parser.add_argument("--conversation", type=int, default=20000, help="its tokens, about; 0: none")
+    parser.add_argument("--last", type=int, help="of its last turn (default: as many as of the others)")
+    parser.add_argument("--adapter", metavar="DIR", help="for the conversation")
     parser.add_argument("--text", metavar="FILE", help="the text of the prompts (default: the documents here)")
     return parser.parse_args()
 

@@ -23,6 +23,10 @@ and for all others, under these conditions:
     off, random      the same adapter, reading nothing, and at random places as old as the delay wants
     ... + pointer    with a pointer fitted to the model on top
 
+With --prompts, files of `bench/answers.py prepare`, the trained model is then asked under the conditions that the run's
+`asks` names, and its answers go to a file for each run and file of prompts in the folder --answers; `bench/answers.py
+finish` scores them.
+
 A run names its two controls, a window and global attention that were trained alike. What it gives back is
 (window - run) / (window - global), with a standard error from leaving out one book at a time.
 """
@@ -40,6 +44,7 @@ import sys
 import time
 import traceback
 
+import answers
 import common
 
 try:
@@ -93,6 +98,7 @@ class Run:
     mix: dict = dataclasses.field(default_factory=dict)  # kind: share; empty: the first kind
     pointer: "int | None" = 0  # links of the chain of the pointer that is fitted; 0: by contexts; null: no pointer
     controls: tuple = ()  # names of the runs: window, global
+    asks: tuple = ()  # conditions of bench/answers.py under which the trained model is asked the --prompts
     note: str = ""
 
     def __post_init__(self):
@@ -102,6 +108,8 @@ class Run:
                 raise ValueError(f"run {self.name!r}: {name} is {getattr(self, name)!r}; give {' or '.join(words)}")
         if self.train != "all" and self.adapter is None and self.train != "lora":
             raise ValueError(f"run {self.name!r}: train is 'adapter', and there is none")
+        if self.asks and (self.reads == "self" or len(self.offsets) > 1):
+            raise ValueError(f"run {self.name!r}: a model that generates reads what is found, and no neighbours of it")
 
     def config(self):
         wide = self.window if self.attention == "window" else 0
@@ -342,7 +350,7 @@ def save(bench, run, model):
         rosatune.hf.attach_pointer(model, pointer)
     for adapter in rosatune.hf.adapters(model).values():
         adapter.to(torch.bfloat16)
-    rosatune.hf.save_adapter(model, pathlib.Path(bench.args.save) / run.name.replace(" ", "-").replace(",", ""))
+    rosatune.hf.save_adapter(model, pathlib.Path(bench.args.save) / named(run))
 
 
 def judge(bench, run, model, log):
@@ -373,6 +381,38 @@ def judge(bench, run, model, log):
                     sums.setdefault(name, {}).setdefault(book, Sums()).add(loss.numpy(), distance, run.window)
         results[kind] = RecallResult(run.window, run.sinks, run.length, sums)
     return results
+
+
+def ask(bench, run, model, log):
+    """The answers of a trained model, in bfloat16 on a GPU. It is not to be trained any more."""
+    args, pointer = bench.args, None
+    if any("pointer" in condition for condition in run.asks):
+        condition = "adapter" if run.adapter else "window"
+        pointer = fitted(bench, run, model, Looker(run, model), list(bench.fit), condition)
+    if bench.cuda:
+        for weight in model.parameters():  # buffers, such as the rotary frequencies, stay as they are
+            weight.data, weight.grad = weight.data.to(torch.bfloat16), None
+    folder = pathlib.Path(args.answers)
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in map(pathlib.Path, args.prompts):
+        prompts = answers.load(path, args.ask_task, args.ask_length, args.ask_limit)
+        if args.ask_tokens:
+            few = [example._replace(tokens=min(example.tokens, args.ask_tokens)) for example in prompts.examples]
+            prompts = prompts._replace(examples=few)
+        settings = {"model": pathlib.Path(args.model).name, "adapter": run.name if run.adapter else None,
+                    "pointer": "fitted" if pointer else None, "run": dataclasses.asdict(run)}
+        answers.run(model, prompts, run.asks, out=folder / f"{named(run)}.{path.stem}.jsonl", pointer=pointer,
+                    window=run.window, sinks=run.sinks, minutes=args.ask_minutes, settings=settings, log=log)
+
+
+def described_run(run):
+    """A run as the file of results has it; fields that are newer than an entry have their defaults there."""
+    return json.loads(json.dumps(dataclasses.asdict(run)))
+
+
+def named(run):
+    """The name of a run as part of a path."""
+    return run.name.replace(" ", "-").replace(",", "")
 
 
 def described(result):
@@ -446,6 +486,13 @@ def parse(words):
     parser.add_argument("--minutes", type=float, default=math.inf, help="runs that would not end by then are skipped")
     parser.add_argument("--pieces", type=int, default=32, help="pieces of each kind that runs are judged on")
     parser.add_argument("--fit-pieces", type=int, default=16, help="pieces that a pointer is fitted on")
+    parser.add_argument("--prompts", nargs="+", default=[], help="what trained models are asked")
+    parser.add_argument("--answers", metavar="DIR", default="answers", help="where their answers go")
+    parser.add_argument("--ask-minutes", type=float, default=math.inf, help="for each run and file of prompts")
+    parser.add_argument("--ask-task", nargs="+", default=[], help="these tasks, in this order")
+    parser.add_argument("--ask-tokens", type=int, default=0, help="answers of at most so many tokens")
+    parser.add_argument("--ask-length", type=int, nargs="+", default=[], help="prompts of these lengths, in this order")
+    parser.add_argument("--ask-limit", type=int, default=0, help="at most so many of each task and length")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="compile layers; on a GPU by default")
     parser.add_argument("--graph", action=argparse.BooleanOptionalAction, default=True,
@@ -481,7 +528,7 @@ def main(words=None):
     log(f"{len(runs)} runs on {args.device}; tokens to train on: {sizes}")
     pace, others = [], []  # tokens per second, and seconds for what is not training
     for run in runs:
-        same = [entry for entry in results if entry["run"] == json.loads(json.dumps(dataclasses.asdict(run)))]
+        same = [entry for entry in results if described_run(Run(**entry["run"])) == described_run(run)]
         if any("error" not in entry for entry in same):
             log(f"{run.name}: is in {out} already")
             continue
@@ -500,6 +547,8 @@ def main(words=None):
             entry["kinds"] = {kind: described(result) for kind, result in judge(bench, run, model, log).items()}
             if args.save and run.train == "adapter" and run.reads == "found":
                 save(bench, run, model)
+            if args.prompts and run.asks:
+                ask(bench, run, model, log)
             others.append(time.monotonic() - since - (work / pace[-1] if run.steps else 0))
         except KeyboardInterrupt:
             log(f"{run.name}: stopped; the runs before are in {out}")

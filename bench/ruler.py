@@ -45,6 +45,21 @@ class Tokenizer:
                                           "--json"))["ids"]
 
 
+class Transformers:
+    """The same by transformers, which has the tokenizer in memory."""
+
+    def __init__(self, model):
+        from transformers import AutoTokenizer
+
+        path = pathlib.Path(model)
+        where = dict(pretrained_model_name_or_path=path.parent, gguf_file=path.name) if path.is_file() else \
+            dict(pretrained_model_name_or_path=path)
+        self.tokenizer = AutoTokenizer.from_pretrained(**where)
+
+    def text_to_tokens(self, text):
+        return self.tokenizer(text, verbose=False)["input_ids"]
+
+
 def lines(path):
     return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
 
@@ -56,7 +71,7 @@ def replace_imports(args):
     lists = pathlib.Path(words.origin).parent / "assets"
     from nltk.tokenize.punkt import PunktSentenceTokenizer
 
-    tokenizer = Tokenizer(args.program, args.model)
+    tokenizer = Transformers(args.model) if args.transformers else Tokenizer(args.program, args.model)
     for name in "tokenizer", "long_context_eval.data.tokenizer":
         replace(name, select_tokenizer=lambda kind, path: tokenizer)
     reader = replace("wonderwords.random_word", _get_words_from_text_file=lambda name: lines(lists / name))
@@ -106,6 +121,8 @@ def main():
     parser.add_argument("--examples", nargs="+", type=int, default=[20],
                         help="of each task and length, one number or one for each length")
     parser.add_argument("--own-words", action="store_true", help="ask for single needles in their own words")
+    parser.add_argument("--transformers", action="store_true",
+                        help="count tokens by transformers (and gguf), which is faster and gives the same")
     parser.add_argument("--seed", type=int, default=42)
     args = parser.parse_args()
     counts = args.examples * (len(args.length) if len(args.examples) == 1 else 1)

@@ -54,10 +54,15 @@ class Gate(nn.Module):
         return _read.gate(self.seen(u), self.weight, self.bias)
 
     @staticmethod
+    def kind(u: Tensor) -> torch.dtype:
+        """The dtype in which projections see u."""
+        device = u.device.type
+        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else u.dtype
+
+    @staticmethod
     def seen(u: Tensor) -> Tensor:
         """u as the projections see it, so that what they keep for the backward pass serves the gate too."""
-        kind = u.device.type
-        return u.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else u
+        return u.to(Gate.kind(u))
 
 
 class _Source(NamedTuple):
@@ -288,7 +293,9 @@ class RosaAdapter(nn.Module):
         serves = any(each.source.kind == "layer" and self._mine(each.source) for each in self.sources)
         if self.reads == "nothing" and state is None and not serves:
             return _Launched(u)
-        v = self.v_proj(u if embeds is None else embeds.to(u.dtype))
+        if embeds is not None and embeds.dtype != Gate.kind(u):  # under autocast they may have its dtype already
+            embeds = embeds.to(u.dtype)
+        v = self.v_proj(u if embeds is None else embeds)
         if not self.learns:
             return _Launched(u, v, state, valid, found)
         order, there = None, u

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -16,18 +15,11 @@ pytest.importorskip("transformers")
 sys.path.insert(0, str(Path(__file__).parent))
 from tiny import one_thread  # noqa: E402, F401
 
-BENCH = Path(__file__).parents[2] / "bench"
 
 
 @pytest.fixture(scope="module")
-def gpu() -> Any:
-    sys.path.insert(0, str(BENCH))
-    spec = importlib.util.spec_from_file_location("bench_gpu", BENCH / "gpu.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
-    sys.path.remove(str(BENCH))
+def gpu(bench_script: Any) -> Any:
+    return bench_script("gpu")
 
 
 def test_every_setting_is_reported(gpu: Any, capsys: pytest.CaptureFixture) -> None:

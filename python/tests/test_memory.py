@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import struct
 import sys
@@ -25,26 +24,20 @@ BENCH = Path(__file__).parents[2] / "bench"
 SMALL = dict(steps=3, batch=2, length=64, window=8, sinks=1, warmup=1, pointer=0)
 RUNS: list[dict[str, Any]] = [
     dict(name="untrained", **{**SMALL, "steps": 0}),
-    dict(name="window", **SMALL),
+    dict(name="window", asks=["window trained alike=as it is"], **SMALL),
     dict(name="global", attention="global", **SMALL),
     dict(name="chain", adapter=dict(chain=2), mix=dict(text=0.5, code=0.5), controls=["window", "global"], **SMALL),
     dict(name="neighbours", adapter=dict(chain=1, layers="0-2:2"), offsets=[0, -1, 1], train="lora", rank=2, **SMALL),
     dict(name="own place", adapter={}, reads="self", train="adapter", attention="global", **SMALL),
+    dict(name="lora", adapter=dict(chain=2), asks=["adapter", "random", "adapter+pointer"], train="lora", **SMALL),
     dict(name="embeddings", adapter=dict(source="embeddings", bits=16), train="adapter", **SMALL),
     dict(name="broken", adapter={}, rate_backbone=1e30, rate_matrix=1e30, **SMALL),
 ]
 
 
 @pytest.fixture(scope="module")
-def memory() -> Any:
-    sys.path.insert(0, str(BENCH))
-    spec = importlib.util.spec_from_file_location("bench_memory", BENCH / "memory.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["bench_memory"] = module
-    spec.loader.exec_module(module)
-    yield module
-    sys.path.remove(str(BENCH))
+def memory(bench_script: Any) -> Any:
+    return bench_script("memory")
 
 
 def shard(path: Path, documents: list[np.ndarray]) -> None:
@@ -57,7 +50,7 @@ def shard(path: Path, documents: list[np.ndarray]) -> None:
 
 
 @pytest.fixture(scope="module")
-def given(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def given(bench_script: Any, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("memory")
     tiny.model().save_pretrained(folder / "model")
     rng = np.random.default_rng(1)
@@ -75,6 +68,11 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     words += ["--train", f"text={folder / 'books'}", f"code={folder / 'code.tokens'}", "--pieces", "4"]
     words += ["--fit", f"text={folder / 'fit.npy'}"]
     words += ["--valid", f"text={folder / 'books'}", f"code={folder / 'code.tokens'}"]
+    lines = [{"prompts": {"vocabulary": tiny.VOCABULARY, "ends": [1]}}]
+    lines += [{"task": "t", "example": i, "sum": str(i), "metric": "match-all", "ids": text(50).tolist(),
+               "tokens": 3} for i in range(2)]
+    bench_script("answers").pack(map(json.dumps, lines), folder / "asked.xz")
+    words += ["--prompts", str(folder / "asked.xz"), "--answers", str(folder / "answers")]
     return [*words, "--save", str(folder / "saved"), "--out", str(folder / "out.json")]
 
 
@@ -95,6 +93,7 @@ def test_every_kind_of_run(memory: Any, given: list[str], capsys: Any) -> None:
         "chain": {"adapter", "adapter + pointer", "off", "random"},
         "neighbours": {"adapter", "adapter + pointer", "off", "random"},
         "own place": {"own place"},
+        "lora": {"adapter", "adapter + pointer", "off", "random"},
         "embeddings": {"adapter", "adapter + pointer", "off", "random"},
     }
     for name, conditions in expected.items():
@@ -108,6 +107,13 @@ def test_every_kind_of_run(memory: Any, given: list[str], capsys: Any) -> None:
     assert [x.name for x in saved.parent.iterdir()] == ["embeddings"], "the backbone of the others was not frozen"
     assert rosatune.RosaConfig.load(saved).source == "embeddings"
     assert rosatune.Pointer.load(saved).delay == SMALL["window"]
+    asked = {"window": {"window trained alike"}, "lora": {"adapter", "random", "adapter+pointer"}}
+    files = Path(given[given.index("--answers") + 1])
+    assert {x.name for x in files.iterdir()} == {f"{name}.asked.jsonl" for name in asked}
+    for name, conditions in asked.items():
+        rows = [json.loads(line) for line in (files / f"{name}.asked.jsonl").read_text().splitlines()[1:]]
+        assert {row["condition"] for row in rows} == conditions and len(rows) == 2 * len(conditions)
+        assert all(1 <= len(row["ids"]) <= 3 for row in rows)
     shares = memory.given_back(list(found.values()), found["chain"], "text", "adapter")
     window, whole, here = (
         found[name]["kinds"]["text"]["conditions"][condition]["far"]
@@ -139,8 +145,9 @@ def test_the_same_numbers_as_recall(memory: Any, given: list[str]) -> None:
     assert hf.attachment(model).config.chain == 2
 
 
-def test_runs_of_the_list_are_valid(memory: Any) -> None:
-    fields = json.loads((BENCH / "memory_runs.json").read_text())
+@pytest.mark.parametrize("name", ["memory_runs.json", "memory_runs_qwen.json"])
+def test_runs_of_the_list_are_valid(memory: Any, name: str) -> None:
+    fields = json.loads((BENCH / name).read_text())
     runs = [memory.Run(**each) for each in fields]
     names = [run.name for run in runs]
     assert len(set(names)) == len(names)
@@ -152,6 +159,11 @@ def test_runs_of_the_list_are_valid(memory: Any) -> None:
             assert other.attention == attention and (other.adapter is None or other.reads == "self")
             for alike in ("steps", "batch", "length", "window", "mix", "rate_backbone"):
                 assert getattr(other, alike) == getattr(run, alike), (run.name, alike)
+
+
+def test_a_run_that_reads_neighbours_is_not_asked(memory: Any) -> None:
+    with pytest.raises(ValueError, match="no neighbours"):
+        memory.Run(name="x", adapter={}, offsets=[0, 1], asks=["adapter"])
 
 
 def test_pieces_are_spread_over_the_texts(memory: Any) -> None:

@@ -1,7 +1,8 @@
 """lm-evaluation-harness through `rosatune serve`: its `local-completions` must measure what `rosatune eval` does.
 
-Both get the same file of choices. The harness sends token ids and asks for the echo with log-probabilities; the sums
-over each continuation must be those of `eval`, and so must the scores.
+Both get the same files. For choices the harness sends token ids and asks for the echo with log-probabilities; the sums
+over each continuation must be those of `eval`, and so must the scores. For answers it sends stop strings, and what is
+written must be the same.
 """
 
 from __future__ import annotations
@@ -39,7 +40,13 @@ CHOICES = [
 def serving(model: Path, *words: str) -> Iterator[str]:
     """The address of a server that runs for as long."""
     command = [str(program.path()), "serve", "--model", str(model), "--port", "0", "--name", "tiny", *words]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,  # else a server whose test was killed would keep the test's output open
+        text=True,
+    ) as server:
         try:
             assert server.stdout is not None
             line = server.stdout.readline()
@@ -61,6 +68,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def no_inventory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The harness lists every package of the machine in its results, which takes longer than all tests here."""
+    monkeypatch.setattr(evaluator, "add_env_info", lambda results: None, raising=False)
+
+
 def client(address: str, model: Path, **options: Any) -> LocalCompletionsAPI:
     return LocalCompletionsAPI(
         base_url=address + "/completions",
@@ -68,6 +81,8 @@ def client(address: str, model: Path, **options: Any) -> LocalCompletionsAPI:
         tokenizer=str(model),
         tokenizer_backend="huggingface",
         tokenized_requests=True,
+        timeout=60,  # a server that does not answer fails the test
+        max_retries=1,
         **options,
     )
 
@@ -78,7 +93,7 @@ def measure(client: LocalCompletionsAPI, folder: Path, task: dict[str, Any]) -> 
     measured = evaluator.simple_evaluate(
         model=client,
         tasks=[task["task"]],
-        task_manager=tasks.TaskManager(include_path=str(folder)),
+        task_manager=tasks.TaskManager(include_path=str(folder), include_defaults=False),
         num_fewshot=0,
         bootstrap_iters=0,
         random_seed=None,
@@ -123,3 +138,43 @@ def test_choices(model: Path, tmp_path: Path, window: list[str], options: dict[s
     print(f"acc {theirs['acc,none']}, log-probabilities within {worst:.1e}")
     assert worst < 1e-6
     assert mine["score"] == theirs["acc,none"]
+
+
+QUESTIONS = [
+    ("the old ferryman sang of the river and of the", "bell"),
+    ("a bell rang for the ferry. who sang?", "the ferryman"),
+    ("water, and the bell, and water, and the", "water"),
+    ("the old river. the old ferry. the old", "herring"),
+]
+STOPS = ["Q", "-"]  # they stand in some answers
+
+
+@pytest.mark.parametrize("window", [[], ["--window", "8", "--sinks", "2"]])
+@pytest.mark.parametrize("options", [dict(batch_size=1), dict(batch_size=3, num_concurrent=2)])
+def test_answers(model: Path, tmp_path: Path, window: list[str], options: dict[str, int]) -> None:
+    """Answers that are written: those of `eval`, letter by letter, with the harness's stop strings."""
+    lines = [dict(index=i, input=question, outputs=[answer]) for i, (question, answer) in enumerate(QUESTIONS)]
+    file, task = local(
+        "say",
+        lines,
+        tmp_path,
+        output_type="generate_until",
+        doc_to_text="{{input}}",
+        doc_to_target="{{outputs[0]}}",
+        generation_kwargs=dict(until=STOPS, max_gen_toks=24, do_sample=False, temperature=0),
+        metric_list=[dict(metric="exact_match", aggregation="mean", higher_is_better=True)],
+    )
+    with serving(model, *window) as address:
+        theirs, samples = measure(client(address, model, **options), tmp_path, task)
+    out = tmp_path / "results.jsonl"
+    conditions = "window" if window else "global"
+    # the harness stops at the end token of its tokenizer, too
+    stops = [word for stop in [*STOPS, "~"] for word in ("--stop", stop)]
+    words = ["--conditions", conditions, "--metric", "exact", "--tokens", "24", *stops, "--out", out, "--json"]
+    said = program.succeed("eval", "--model", model, *window, *words, file)
+    mine = json.loads(said)["tasks"]["say"]["conditions"][conditions]
+    records = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()[1:]]
+    answers = [sample["filtered_resps"][0] for sample in samples]
+    assert answers == [record["answer"] for record in records]
+    assert any(len(answer) < 12 for answer in answers)  # one was stopped
+    assert mine["score"] == theirs["exact_match,none"]

@@ -192,8 +192,17 @@ def prepare(stack: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
 
 
 def made_of(stack: Any, embeds: Tensor) -> Optional[Tensor]:
-    """What values are made of, where that is not the layer's input."""
-    return normed_embeddings(embeds) if stack.rosatune.config.v_from == "embeddings" else None
+    """What values are made of, where that is not the layer's input, as the layers' products take it.
+
+    Converted once: a layer would do it anew, and keep what it made for its backward pass.
+    """
+    if stack.rosatune.config.v_from != "embeddings":
+        return None
+    device = embeds.device.type
+    if torch.is_autocast_enabled(device):
+        return normed_embeddings(embeds).to(torch.get_autocast_dtype(device))
+    kinds = {layer.rosa.v_proj.weight.dtype for layer in stack.layers if layer.rosa is not None}
+    return normed_embeddings(embeds).to(kinds.pop() if len(kinds) == 1 else torch.float32)
 
 
 def check_ids(ids: Tensor, vocabulary: int) -> None:

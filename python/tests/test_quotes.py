@@ -1,0 +1,45 @@
+"""bench/quotes.py: what is asked was said before, far enough away, and answers quote it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).parents[2] / "bench" / "quotes.py"
+ANSWER = re.compile(r"as the text says: (.+)\n")
+
+
+def made(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    text = tmp_path / "text.txt"
+    text.write_text(" ".join(f"Sentence number {i} of a plain and quiet book." for i in range(500)))
+    command = [sys.executable, str(SCRIPT), "--out", str(tmp_path / "out"), "--texts", str(text), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_answers_quote_what_was_said_far_before(tmp_path: Path) -> None:
+    words = ["--documents", "4", "--facts", "30", "--nearest", "2000", "--farthest", "6000"]
+    assert made(tmp_path, *words).returncode == 0
+    files = sorted((tmp_path / "out").glob("*.txt"))
+    assert len(files) == 4
+    quoted = 0
+    for file in files:
+        text = file.read_text()
+        assert "magic number" not in text
+        for answer in ANSWER.finditer(text):
+            question = text.rindex("\n\n", 0, answer.start())
+            for part in re.findall(r"\S[^.]*\.", answer[1]):
+                said = text.index(part)
+                assert 1500 < question - said < 20000, part
+                assert part.split()[0].rstrip(":") in text[question:answer.start()], "the question names it"
+                quoted += 1
+    assert quoted == 4 * 30, "every fact is asked for once"
+    before = [file.read_bytes() for file in files]
+    assert made(tmp_path, *words).returncode == 0
+    assert [file.read_bytes() for file in files] == before, "a seed gives the same text again"
+
+
+def test_a_wrong_distance_is_refused(tmp_path: Path) -> None:
+    done = made(tmp_path, "--nearest", "100", "--farthest", "10")
+    assert done.returncode != 0 and "--nearest 100 --farthest 10" in done.stderr
