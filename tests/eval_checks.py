@@ -556,7 +556,7 @@ class Report(Base):
             expected = [f"{100 * each[i][mean]:.1f} +- {100 * each[i][error]:.1f}" for i in range(2)]
             self.assertEqual(cells, [str(each[0]["examples"]), *expected])
         names = [line.split("|")[1].strip() for line in lines[4:]]
-        self.assertEqual(names, ["pick, accuracy", "pick, accuracy by log-probability per byte", "niah, match-all",
+        self.assertEqual(names, ["pick, accuracy", "pick, accuracy by log-probability per character", "niah, match-all",
                                  "niah, length up to 1024", "niah, length up to 2048", "niah, length up to 4096",
                                  "niah, depth 30 to 40 %"])
         self.assertEqual(run("report", "r.jsonl", "--no-depths").stdout.decode().splitlines(), lines[:-1])
@@ -569,6 +569,9 @@ class Report(Base):
         self.assertEqual(both[3], "| task | examples | global | window | trained |")
         for here, there in zip(both[5:], lines[4:], strict=True):
             self.assertEqual(here, f"{there} {there.split('|')[-2].strip()} |")
+        write_lines("f.jsonl", [settings, *mine[1:]])  # a cell of fewer examples than its row says so
+        fewer = run("report", "--together", "r.jsonl", "f.jsonl").stdout.decode().splitlines()
+        self.assertRegex(fewer[5], r"^\| pick, accuracy \| 4 \|.* \(3\) \|$")
         self.assertIn("s.jsonl: has example 0 of pick under trained, as has a file before it",
                       run("report", "--together", "s.jsonl", "s.jsonl", code=1).stderr.decode())
         self.assertIn(b"is of one file", run("report", "r.jsonl", "s.jsonl", "--plot", "m.svg", code=1).stderr)
@@ -620,15 +623,23 @@ class Refusals(Base):
 
     def test_options(self):
         write_choices("t.jsonl")
+        evaluate("t.jsonl", "--out", "r.jsonl")
+        with open("r.jsonl", "rb") as file, gzip.open("r.jsonl.gz", "wb") as packed:
+            packed.write(file.read())
+        with open("other.json", "w", encoding="utf-8") as file:
+            file.write("{}")
         for words, said in [
             (["t.jsonl", "--conditions", "window"], "--conditions window: this needs --window"),
             (["t.jsonl", "--conditions", "global,sky"], "--conditions sky: is none of"),
             (["t.jsonl", "--metric", "choice"], "--metric choice: is for choices"),
             (["t.jsonl", "t.jsonl"], "t.jsonl: has the task t, and so has t.jsonl"),
             (["t.jsonl", "--out", "."], "--out .: is not a regular file"),
+            (["t.jsonl", "--out", "other.json"], "--out other.json: is not an uncompressed file of results"),
+            (["t.jsonl", "--out", "r.jsonl.gz"], "--out r.jsonl.gz: is not an uncompressed file of results"),
             (["gone.jsonl"], "gone.jsonl"),
         ]:
             self.assertIn(said, evaluate(*words, code=1).stderr.decode())
+        self.assertEqual(os.path.getsize("other.json"), 2)
 
     def test_results(self):
         write_choices("t.jsonl")

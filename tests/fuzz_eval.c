@@ -1,8 +1,11 @@
-/* Any bytes as a task and as a file of results: refused with a reason, or whole. */
-#include "eval/results.h"
+/* Any bytes as a task, as a file of results and as answers of a model elsewhere: refused with a reason, or whole. */
+#include "eval/apart.h"
 #include "support_fuzz.h"
+#include "support_tokenizer.h"
 
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 
 static void try_task(const char *text, size_t size)
 {
@@ -56,9 +59,87 @@ static void try_results(const char *text, size_t size)
 	results_free(&results);
 }
 
+static rosa_status take_settings(void *context, const char *settings, rosa_error *err)
+{
+	(void)context, (void)err;
+	check(settings != NULL);
+	return ROSA_OK;
+}
+
+static rosa_status take_record(void *context, const struct eval_task *task, const struct eval_record *record,
+			       const struct eval_detail *detail, rosa_error *err)
+{
+	(void)context, (void)err;
+	check(record->example < task->count && record->score >= 0 && record->score <= 1);
+	check(detail->answer ? !strstr(detail->answer, "stop") : detail->count == 2);
+	return ROSA_OK;
+}
+
+/* Made once for all inputs; still reachable at the end, so no leak. */
+static const struct apart *made_apart(void)
+{
+	static const char *const lines[] = {
+	    "{\"input\": \"Who?\", \"outputs\": [\"me\"], \"index\": 0}\n",
+	    "{\"context\": \"a\", \"continuations\": [\"b\", \"c\"], \"gold\": 1}\n",
+	};
+	static const char *const stops[] = {"stop"};
+	static const int64_t ends[] = {0};
+	static struct eval_task tasks[2];
+	static struct apart apart = {.tasks = tasks,
+				     .count = 2,
+				     .ends = ends,
+				     .ends_count = 1,
+				     .stops = stops,
+				     .stops_count = 1,
+				     .settings = take_settings,
+				     .take = take_record};
+	const struct recipe recipe = {.merges = "t h,th e"};
+	rosa_error error = {ROSA_OK, ""};
+
+	if (apart.tokenizer)
+		return &apart;
+	for (size_t i = 0; i < 2; i++) {
+		const struct eval_task_options options = {
+		    .name = i ? "choice" : "prompt", .metric = METRIC_F1, .tokens = 8};
+
+		check(task_parse(lines[i], strlen(lines[i]), "t", &options, &tasks[i], &error) == ROSA_OK);
+	}
+	apart.tokenizer = recipe_make(&recipe);
+	return &apart;
+}
+
+/* As lines, and as the rest of a line whose first fields are right, which mutations would not hit. */
+static void try_answers(const char *text, size_t size)
+{
+	const struct apart *apart = made_apart();
+	rosa_error error = {ROSA_OK, ""};
+	bool begun = size % 2;
+
+	if (apart_read_line(apart, text, size, "a.jsonl:1", &begun, &error) != ROSA_OK)
+		check(!strncmp(error.message, "a.jsonl:1", 9));
+	begun = true;
+	for (size_t i = 0; i < apart->count; i++) {
+		char *line = malloc(size + 200);
+		int head;
+
+		check(line != NULL);
+		head = snprintf(line, 200,
+				"{\"task\": \"%s\", \"example\": 0, \"sum\": \"%016" PRIx64
+				"\", \"condition\": \"c\", \"%s\": [",
+				apart->tasks[i].name, apart->tasks[i].examples[0].sum, i ? "logarithms" : "ids");
+		check(head > 0 && head < 200);
+		memcpy(line + head, text, size);
+		memcpy(line + head + size, "]}", 2);
+		if (apart_read_line(apart, line, (size_t)head + size + 2, "a.jsonl:1", &begun, &error) != ROSA_OK)
+			check(!strncmp(error.message, "a.jsonl:1", 9));
+		free(line);
+	}
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	try_task((const char *)data, size);
 	try_results((const char *)data, size);
+	try_answers((const char *)data, size);
 	return 0;
 }

@@ -50,8 +50,7 @@ struct eval {
 	char label[96];
 };
 
-/* ------------------------------------------------------------------------------------------------------ preparation --
- */
+/* -------------------------------------------------------------------------------------------------- preparation -- */
 
 static bool want_condition(struct eval *job, const char *name, size_t size, rosa_error *why)
 {
@@ -140,6 +139,20 @@ static bool describe(struct eval *job, rosa_error *why)
 	return !text.failed || refuse(why, "not enough memory for the settings");
 }
 
+/* Whether the end of a file may be cut off and lines be appended. Of results that are there, compressed ones are read
+ * as well; a file without a whole line may have been begun by us, or be anything else. */
+static bool can_be_cut(const char *path)
+{
+	static const char begin[] = "{\"settings\": ";
+	char there[sizeof(begin) - 1];
+	FILE *file = fopen(path, "r");
+	const size_t size = file ? fread(there, 1, sizeof(there), file) : 0;
+
+	if (file)
+		fclose(file);
+	return memcmp(there, begin, size) == 0;
+}
+
 /* Opens the file of results, and takes over what is in it. The settings are known. */
 static bool open_results(struct eval *job, rosa_error *why)
 {
@@ -153,6 +166,8 @@ static bool open_results(struct eval *job, rosa_error *why)
 	if (job->results.settings && strcmp(job->results.settings, job->settings) != 0)
 		return refuse(why, "--out %s: was written with other settings, %s; give another file", job->out,
 			      job->results.settings);
+	if (there && !can_be_cut(job->out))
+		return refuse(why, "--out %s: is not an uncompressed file of results; give another name", job->out);
 	const bool fresh = !job->results.settings;
 	if (fresh) {
 		job->results.settings = strdup(job->settings);
@@ -183,8 +198,7 @@ static bool prepare(struct eval *job, rosa_error *why)
 		open_results(job, why));
 }
 
-/* --------------------------------------------------------------------------------------------------------- records --
- */
+/* ------------------------------------------------------------------------------------------------------ records -- */
 
 static bool keep(struct eval *job, const struct eval_record *record, const struct eval_detail *detail, rosa_error *why)
 {
@@ -207,8 +221,7 @@ static bool find_due(struct eval *job, const struct eval_task *task, enum recall
 	return true;
 }
 
-/* --------------------------------------------------------------------------------------------------------- choices --
- */
+/* ------------------------------------------------------------------------------------------------------ choices -- */
 
 static int check_interrupt(void *context, uint64_t done, uint64_t total)
 {
@@ -264,8 +277,7 @@ static bool run_choices(struct eval *job, const struct eval_task *task, enum rec
 	return good && !interrupted();
 }
 
-/* --------------------------------------------------------------------------------------------------------- answers --
- */
+/* ------------------------------------------------------------------------------------------------------ answers -- */
 
 static bool answer_one(struct eval *job, struct run *run, const struct eval_task *task, size_t i,
 		       enum recall_condition condition, rosa_error *why)
@@ -323,8 +335,7 @@ static bool run_answers(struct eval *job, const struct eval_task *task, enum rec
 	return good && !interrupted();
 }
 
-/* ------------------------------------------------------------------------------------------------ a model elsewhere --
- */
+/* -------------------------------------------------------------------------------------------- a model elsewhere -- */
 
 static bool write_prompts(const struct eval *job, rosa_error *why)
 {
@@ -387,8 +398,7 @@ static bool read_answers(struct eval *job, rosa_error *why)
 	       (job->settings || refuse(why, "--answers %s: has no line of settings", job->answers));
 }
 
-/* ------------------------------------------------------------------------------------------------------ the command --
- */
+/* -------------------------------------------------------------------------------------------------- the command -- */
 
 static bool run_task(struct eval *job, const struct eval_task *task, rosa_error *why)
 {

@@ -18,8 +18,7 @@
 #define DEPTHS  10 /* groups: tenths */
 #define MAPS    4  /* heat maps side by side at most */
 
-/* ---------------------------------------------------------------------------------------------------------- groups --
- */
+/* ------------------------------------------------------------------------------------------------------- groups -- */
 
 static bool has(const struct eval_results *results, const char *task, const char *condition)
 {
@@ -63,8 +62,7 @@ bool eval_has_depths(const struct eval_results *results)
 	return has_depth(results, NULL, -1);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- tables --
- */
+/* ------------------------------------------------------------------------------------------------------- tables -- */
 
 enum mean { MEAN_SCORE, MEAN_NORMED, MEAN_PERPLEXITY };
 
@@ -81,7 +79,8 @@ static bool has_column(const struct layout *layout, const char *condition)
 	return layout->markdown || has(layout->results, layout->task, condition);
 }
 
-static void make_cell(const struct eval_summary *summary, enum mean mean, char *cell, size_t room)
+/* `most` is what the row says of all its cells; one of fewer examples says so itself. */
+static void make_cell(const struct eval_summary *summary, enum mean mean, size_t most, char *cell, size_t room)
 {
 	const double value = mean == MEAN_SCORE ? summary->score : summary->normed;
 	const double error = mean == MEAN_SCORE ? summary->error : summary->normed_error;
@@ -94,6 +93,8 @@ static void make_cell(const struct eval_summary *summary, enum mean mean, char *
 		snprintf(cell, room, "%.1f", 100 * value);
 	else
 		snprintf(cell, room, "%.1f +- %.1f", 100 * value, 100 * error);
+	if (summary->count && summary->count < most)
+		snprintf(cell + strlen(cell), room - strlen(cell), " (%zu)", summary->count);
 }
 
 /* A row: one mean of a group under every condition. */
@@ -115,13 +116,13 @@ static void put_row(const struct layout *layout, const char *name, size_t length
 	else
 		printf("  %-38s %6zu", name, examples);
 	for (size_t c = 0; c < results->condition_count; c++) {
-		char cell[32];
+		char cell[64];
 
 		if (!has_column(layout, results->conditions[c]))
 			continue;
 		group.condition = results->conditions[c];
 		const struct eval_summary summary = results_summary(results, &group);
-		make_cell(&summary, mean, cell, sizeof(cell));
+		make_cell(&summary, mean, examples, cell, sizeof(cell));
 		printf(layout->markdown ? " %s |" : " %16s", cell);
 	}
 	printf("\n");
@@ -146,7 +147,7 @@ static void put_rows(const struct layout *layout)
 		 metric == METRIC_CHOICE || metric == METRIC_WORD ? "accuracy" : eval_metric_names[metric]);
 	put_row(layout, name, 0, -1, MEAN_SCORE);
 	if (metric == METRIC_CHOICE)
-		put_row(layout, "accuracy by log-probability per byte", 0, -1, MEAN_NORMED);
+		put_row(layout, "accuracy by log-probability per character", 0, -1, MEAN_NORMED);
 	if (metric == METRIC_WORD)
 		put_row(layout, "perplexity of the word", 0, -1, MEAN_PERPLEXITY);
 	for (size_t i = 0; i < count && count > 1; i++) {
@@ -193,8 +194,7 @@ void eval_print_markdown(const struct eval_results *results, bool depths)
 	}
 }
 
-/* ------------------------------------------------------------------------------------------------------------ JSON --
- */
+/* --------------------------------------------------------------------------------------------------------- JSON -- */
 
 static void add_summary(struct json_text *text, const struct eval_results *results, const struct eval_group *group)
 {
@@ -272,8 +272,7 @@ bool eval_print_json(const struct eval_results *results, rosa_error *why)
 	return json_print(&text, why);
 }
 
-/* ------------------------------------------------------------------------------------------------------- heat maps --
- */
+/* ---------------------------------------------------------------------------------------------------- heat maps -- */
 
 /* The mean score of needles of all tasks; NAN: there are none. */
 static double depth_score(const struct eval_results *results, const char *condition, size_t length, int depth)

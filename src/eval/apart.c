@@ -12,8 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* -------------------------------------------------------------------------------------------------------- prompts --
- */
+/* ------------------------------------------------------------------------------------------------------ prompts -- */
 
 static rosa_status put_line(struct file_writer *file, struct json_text *line, rosa_error *err)
 {
@@ -148,8 +147,7 @@ rosa_status apart_write_task(struct file_writer *file, const struct eval_task *t
 	return status;
 }
 
-/* -------------------------------------------------------------------------------------------------------- answers --
- */
+/* ------------------------------------------------------------------------------------------------------ answers -- */
 
 /* What a line says, before it is known to be right. */
 struct said {
@@ -299,8 +297,8 @@ static rosa_status take_settings(const struct apart *apart, const char *line, si
 	return status;
 }
 
-static rosa_status take_line(const struct apart *apart, const char *line, size_t size, const char *where, bool *begun,
-			     rosa_error *err)
+rosa_status apart_read_line(const struct apart *apart, const char *line, size_t size, const char *where, bool *begun,
+			    rosa_error *err)
 {
 	struct said said = {0};
 	struct json root = {0};
@@ -337,7 +335,7 @@ rosa_status apart_read(const char *path, const struct file_hooks *hooks, const s
 			break;
 		snprintf(where, sizeof(where), "%.480s:%llu", path, (unsigned long long)lines.number);
 		if (!pack_line_blank(line, size))
-			status = take_line(apart, line, size, where, &begun, err);
+			status = apart_read_line(apart, line, size, where, &begun, err);
 	}
 	pack_lines_close(&lines);
 	return status;

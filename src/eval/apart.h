@@ -47,3 +47,7 @@ struct apart {
 /* Reads a file of answers, which may be compressed. Lines of tasks that are not there are passed over, as is a last
  * line without its end; an example that is another one than ours is refused. */
 rosa_status apart_read(const char *path, const struct file_hooks *hooks, const struct apart *apart, rosa_error *err);
+
+/* The same for one line; `where` is for messages, *begun whether a line with settings was there. */
+rosa_status apart_read_line(const struct apart *apart, const char *line, size_t size, const char *where, bool *begun,
+			    rosa_error *err);

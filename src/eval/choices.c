@@ -7,6 +7,7 @@
 #include "eval/choices.h"
 
 #include "base/status.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -117,8 +118,9 @@ void choice_pick(const struct eval_example *example, struct choice_result *resul
 	result->picked = result->picked_long = 0;
 	for (size_t i = 0; i < example->continuations.count; i++) {
 		const char *continuation = example->continuations.all[i];
-		const size_t bytes = strlen(continuation) - (continuation[0] == ' ' && continuation[1]);
-		const double each = result->logarithms[i] / (double)bytes;
+		const size_t characters = utf8_characters(continuation, strlen(continuation));
+		const bool space = continuation[0] == ' ' && continuation[1];
+		const double each = result->logarithms[i] / (double)(characters - space);
 
 		if (result->logarithms[i] > result->logarithms[result->picked])
 			result->picked = i;

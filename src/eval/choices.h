@@ -9,7 +9,7 @@
 struct choice_result {
 	double *logarithms; /* [continuations]: ln p(continuation | its context) */
 	size_t picked;      /* the likeliest continuation; of equals the first */
-	size_t picked_long; /* the same by logarithm per byte, a space at the beginning not counted */
+	size_t picked_long; /* the same by logarithm per character, a space at the beginning not counted */
 	bool written;       /* every token of the first continuation is the likeliest */
 };
 

@@ -179,8 +179,7 @@ static int compare(const void *a, const void *b)
 	return order ? order : (one->size > other->size) - (one->size < other->size);
 }
 
-/* --------------------------------------------------------------------------------------------------------- counts --
- */
+/* ------------------------------------------------------------------------------------------------------- counts -- */
 
 static bool same_words(const struct words *a, const struct words *b)
 {
@@ -238,8 +237,7 @@ static double harmonic_mean(size_t common, size_t answered, size_t expected)
 	return common ? 2 * precision * recall / (precision + recall) : 0;
 }
 
-/* --------------------------------------------------------------------------------------------------------- scores --
- */
+/* ------------------------------------------------------------------------------------------------------- scores -- */
 
 /* One expected string by its words; false without memory. */
 static bool score_words(enum eval_metric metric, const char *answer, const char *expected, double *score)

@@ -13,8 +13,7 @@
 
 #define CONDITION_BYTES ((size_t)40) /* at most in its name */
 
-/* ------------------------------------------------------------------------------------------------------ in memory --
- */
+/* ---------------------------------------------------------------------------------------------------- in memory -- */
 
 /* The results' own copy of a task's name, or NULL without memory. */
 static const char *name_in(struct eval_results *results, const char *name)
@@ -129,8 +128,7 @@ rosa_status results_done(const struct eval_results *results, const char *path, c
 	return ROSA_OK;
 }
 
-/* -------------------------------------------------------------------------------------------------------- reading --
- */
+/* ------------------------------------------------------------------------------------------------------ reading -- */
 
 /* A word of a list by its number. */
 static rosa_status get_word(struct json line, const char *field, const char *const *words, int *place, rosa_error *err)
@@ -282,8 +280,7 @@ rosa_status results_parse(struct eval_results *results, const char *text, size_t
 	return status;
 }
 
-/* -------------------------------------------------------------------------------------------------------- writing --
- */
+/* ------------------------------------------------------------------------------------------------------ writing -- */
 
 static rosa_status write_line(FILE *file, const char *path, struct json_text *line, rosa_error *err)
 {
@@ -351,8 +348,7 @@ rosa_status results_write(FILE *file, const char *path, const struct eval_record
 	return write_line(file, path, &line, err);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- means --
- */
+/* -------------------------------------------------------------------------------------------------------- means -- */
 
 size_t length_group(size_t length)
 {

@@ -18,10 +18,10 @@ struct eval_record {
 	uint64_t sum;          /* of its texts */
 	const char *condition; /* in results->conditions */
 	enum eval_metric metric;
-	double score; /* from 0 to 1 */
-	double
-	    normed;  /* of a choice: the score if log-probabilities are divided by the bytes of continuations; or NAN */
-	double loss; /* of a choice: -ln p(right continuation); or NAN */
+	double score;  /* from 0 to 1 */
+	double normed; /* of a choice: the score if log-probabilities are divided by the characters of continuations; or
+			  NAN */
+	double loss;   /* of a choice: -ln p(right continuation); or NAN */
 	size_t length; /* 0: not known */
 	double depth;  /* NAN: not known */
 };

@@ -289,8 +289,7 @@ static rosa_status read_template(struct reading *reading, struct json line, stru
 	return status;
 }
 
-/* -------------------------------------------------------------------------------------------------------- choices --
- */
+/* ------------------------------------------------------------------------------------------------------ choices -- */
 
 static rosa_status read_choice(struct reading *reading, struct json line, struct eval_example *example, rosa_error *err)
 {
@@ -329,8 +328,7 @@ static rosa_status read_request(struct reading *reading, struct json line, struc
 	return status == ROSA_OK ? strings_add(reading, &example->continuations, continuation, err) : status;
 }
 
-/* ------------------------------------------------------------------------------------------------------- examples --
- */
+/* ----------------------------------------------------------------------------------------------------- examples -- */
 
 static void add_sum(struct checksum *sum, const struct eval_strings *strings)
 {
