@@ -140,6 +140,28 @@ def load(path, task=(), length=(), limit=0):
 # ------------------------------------------------------------------------------------------------------------- answers
 
 
+def whole_lines(path):
+    """The lines of a file of answers, without the end of one that a killed run left; none where there is no file.
+
+    Any other file is refused: what has no end would be cut off.
+    """
+    data = path.read_bytes() if path.exists() else b""
+    whole = data[:data.rfind(b"\n") + 1].splitlines(keepends=True)
+    try:
+        first = json.loads(whole[0]) if whole else None
+    except ValueError:
+        first = None
+    if data and not (isinstance(first, dict) and "settings" in first):
+        raise ValueError(f"{path}: holds no answers; give another file")
+    return whole
+
+
+def settings_in(path):
+    """The settings of a file of answers; None: it has none yet."""
+    whole = whole_lines(path)
+    return json.loads(whole[0])["settings"] if whole else None
+
+
 class Answers:
     """A file of answers that grows; without a name they are only counted."""
 
@@ -148,16 +170,14 @@ class Answers:
         if path is None:
             return
         path = pathlib.Path(path)
-        before = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-        whole = [line for line in before if line.endswith("\n")]
-        if len(whole) < len(before):  # what a killed run left
-            path.write_text("".join(whole), encoding="utf-8")
+        whole = whole_lines(path)
         for line in map(json.loads, whole):
             if "settings" in line and line["settings"] != json.loads(json.dumps(settings)):
                 raise ValueError(f"{path}: was made with other settings, {line['settings']}; give another file")
             if "task" in line:
                 self.done[line["task"], line["example"], line["condition"]] = line["sum"]
         self.file = open(path, "a", encoding="utf-8")
+        self.file.truncate(sum(map(len, whole)))
         if not whole:
             self._write({"settings": settings})
 
@@ -384,22 +404,28 @@ class Reader:
         return written
 
     def choices(self, examples, head, pointer):
-        """[(example, {with pointer: (logarithms, written)})] of choices, whose texts are read side by side.
+        """Lists of (example, {with pointer: (logarithms, written)}) of choices, whose texts are read side by side.
 
-        Texts are padded at their end, which nothing before it sees: no mask is needed.
+        A list has the examples whose last text was just read. The texts of one stay together, so that little is lost
+        where a run is stopped. Texts are padded at their end, which nothing before it sees: no mask is needed.
         """
-        rows = [(x, i, text, x.first[i]) for x in examples for i, text in enumerate(x.texts)]
-        rows.sort(key=lambda row: len(row[2]))
+        shortest = sorted(examples, key=lambda x: max(map(len, x.texts)))
+        rows = [(x, i, text, x.first[i]) for x in shortest for i, text in enumerate(x.texts)]
         found, begin = {}, 0
         while begin < len(rows):
-            end = begin + 1
-            while end < len(rows) and (end + 1 - begin) * len(rows[end][2]) <= self.options["tokens"]:
+            end, width = begin + 1, len(rows[begin][2])
+            while end < len(rows):
+                width = max(width, len(rows[end][2]))
+                if (end + 1 - begin) * width > self.options["tokens"]:
+                    break
                 end += 1
             self._texts(rows[begin:end], head, pointer, found)
+            some = []
+            for example in [x for x, i, _, _ in rows[begin:end] if i + 1 == len(x.texts)]:
+                parts = [found.pop((example.task, example.number, i)) for i in range(len(example.texts))]
+                some.append((example, {way: ([x[way][0] for x in parts], parts[0][way][1]) for way in parts[0]}))
+            yield some
             begin = end
-        for example in examples:
-            parts = [found[example.task, example.number, i] for i in range(len(example.texts))]
-            yield example, {way: ([x[way][0] for x in parts], parts[0][way][1]) for way in parts[0]}
 
     def _texts(self, rows, head, pointer, found):
         """Adds {with pointer: (ln p of the continuation, whether each of its tokens is likeliest)} of each text."""
@@ -494,7 +520,8 @@ def run(model, prompts, conditions=None, *, out=None, pointer=None, window=None,
     recorded: single steps are replayed as CUDA graphs where that can be.
     settings: what is to be written beside what the model shows ("model", "adapter", "commit", ...).
 
-    Returns whether all was done; False if time was over, or something failed, which is said.
+    Returns whether all was done; False if time was over, or something failed, which is said. Ctrl-C keeps what was
+    answered and goes on to the caller.
     """
     torch, hf = torch_and_hf()
     from rosatune.pointer import Pointer
@@ -565,17 +592,21 @@ def run(model, prompts, conditions=None, *, out=None, pointer=None, window=None,
         due = [example for example in cell if not all(answers.has(example, name) for name in names)]
         if not due or left() <= 0:
             return not due
-        since = time.monotonic()
+        since, count = time.monotonic(), 0
         with arranged(model, reading, window, sinks):
             reader = Reader(model, options)
             head = PointerHead(pointer, reader.device) if any(wanted[name][1] for name in names) else None
-            for example, ways in reader.choices(due, head, pointer):
-                for name in names:
-                    if not answers.has(example, name):
-                        logarithms, written = ways[wanted[name][1]]
-                        answers.add(example, name, logarithms=logarithms, written=written)
-        tell(cell[0].task, 0, " and ".join(names), len(due), since)
-        return True
+            for some in reader.choices(due, head, pointer):
+                for example, ways in some:
+                    for name in names:
+                        if not answers.has(example, name):
+                            logarithms, written = ways[wanted[name][1]]
+                            answers.add(example, name, logarithms=logarithms, written=written)
+                count += len(some)
+                if left() <= 0:
+                    break
+        tell(cell[0].task, 0, " and ".join(names), count, since)
+        return count == len(due)
 
     try:
         with usual(model):
@@ -590,7 +621,7 @@ def run(model, prompts, conditions=None, *, out=None, pointer=None, window=None,
                         complete = False
     except KeyboardInterrupt:
         log("stopped; the answers so far are kept")
-        complete = False
+        raise  # a script that asks more than once must not go on
     finally:
         answers.close()
     return complete
@@ -631,9 +662,12 @@ def ask(args):
     args.device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     said = {"model": pathlib.Path(args.model).name, "adapter": args.adapter, "pointer": args.pointer or args.adapter}
     said |= dict(word.split("=", 1) for word in args.note)
-    done = run(loaded(args), load(args.prompts, args.task, args.length, args.limit), args.conditions or None,
-               out=args.out, pointer=args.pointer, window=args.window, sinks=args.sinks, minutes=args.minutes,
-               rows=args.rows, chunk=args.chunk, recorded=args.recorded, settings=said)
+    try:
+        done = run(loaded(args), load(args.prompts, args.task, args.length, args.limit), args.conditions or None,
+                   out=args.out, pointer=args.pointer, window=args.window, sinks=args.sinks, minutes=args.minutes,
+                   rows=args.rows, chunk=args.chunk, recorded=args.recorded, settings=said)
+    except KeyboardInterrupt:
+        return 130
     print("all done" if done else "not all was done; the same command goes on")
     return 0 if done else 3
 

@@ -10,9 +10,9 @@ trains on the kinds that its `mix` names and is judged on all kinds of --valid. 
 no run trains on.
 
 RUNS is a list of objects whose keys are the fields of the class Run below; what is left out has its default. They are
-done in order. The file of results is written anew after every run, runs that are in it already are passed over, and
-those that would not end within --minutes are skipped, so the program can be stopped and started at will. A run whose
-loss is not a number ends there and is recorded as failed.
+done in order. The file of results is written anew after every run, runs that are in it already, on the same texts, are
+passed over, and those that would not end within --minutes are skipped, so the program can be stopped and started at
+will. A run whose loss is not a number ends there and is recorded as failed.
 
 Measured are the mean losses (nats per token) over positions from 4 windows on, for far tokens (see `rosatune recall`)
 and for all others, under these conditions:
@@ -25,7 +25,7 @@ and for all others, under these conditions:
 
 With --prompts, files of `bench/answers.py prepare`, the trained model is then asked under the conditions that the run's
 `asks` names, and its answers go to a file for each run and file of prompts in the folder --answers; `bench/answers.py
-finish` scores them.
+finish` scores them. A run that was not asked all of them is done again, and only what is missing is asked.
 
 A run names its two controls, a window and global attention that were trained alike. What it gives back is
 (window - run) / (window - global), with a standard error from leaving out one book at a time.
@@ -37,12 +37,15 @@ import copy
 import dataclasses
 import itertools
 import json
+import lzma
 import math
 import pathlib
 import statistics
+import subprocess
 import sys
 import time
 import traceback
+import zlib
 
 import answers
 import common
@@ -176,11 +179,32 @@ class Looker:
         return batch if self.rule is None else {**batch, PLACES: self(batch["input_ids"], condition)}
 
 
+def fingerprints(texts):
+    """{kind: documents, tokens and their checksum}, by which texts are known again."""
+    found = {}
+    for kind, some in texts.items():
+        check = 0
+        for _, ids in sorted(some.items()):
+            check = zlib.crc32(np.ascontiguousarray(ids, "<u4"), check)
+        found[kind] = [len(some), sum(map(len, some.values())), f"{check:08x}"]
+    return found
+
+
 class Bench:
-    """What all runs share: the model as it was, texts, device."""
+    """What all runs share: the model as it was, texts, prompts, device."""
 
     def __init__(self, args):
         self.args, self.device = args, torch.device(args.device)
+        self.prompts = {}
+        for path in map(pathlib.Path, args.prompts):
+            try:
+                loaded = answers.load(path, args.ask_task, args.ask_length, args.ask_limit)
+            except (OSError, ValueError, lzma.LZMAError) as error:
+                common.die(f"--prompts {path}: {error}")
+            if args.ask_tokens:
+                few = [example._replace(tokens=min(example.tokens, args.ask_tokens)) for example in loaded.examples]
+                loaded = loaded._replace(examples=few)
+            self.prompts[path.stem] = loaded
         self.cuda = self.device.type == "cuda"
         path = pathlib.Path(args.model)
         logging.disable_progress_bar()
@@ -189,8 +213,14 @@ class Bench:
         else:
             self.start = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
         self.train, self.fit, self.valid = (token_ids.documents(x) for x in (args.train, args.fit, args.valid))
+        self.known = {name: fingerprints(getattr(self, name)) for name in ("train", "fit", "valid")}
         self.compiled = args.compile if args.compile is not None else self.cuda
         self.token_loss = torch.compile(token_loss, dynamic=False) if self.compiled else token_loss
+
+    def texts(self, run):
+        """Fingerprints of what a run trains on, and of what all are fitted and judged on."""
+        kinds = run.mix or list(self.train)[:1]
+        return {**self.known, "train": {kind: self.known["train"][kind] for kind in kinds}}
 
     def model(self, run):
         """A fresh model for a run, and what its optimizer gets."""
@@ -366,14 +396,15 @@ def judge(bench, run, model, log):
             log(f"{kind}: no text has {run.length} tokens; not judged")
             continue
         for condition in conditions:
+            here, look = model, looker
             if condition == "global" and run.attention == "window":
                 changed = dataclasses.replace(run, attention="global")
-                model = bench.model(changed)
-                looker = Looker(changed, model)
+                here = bench.model(changed)
+                look = Looker(changed, here)
             pointer = None
             if run.pointer is not None and kind in bench.fit and condition in ("window", "adapter"):
-                pointer = fitted(bench, run, model, looker, [kind], condition)
-            for book, distance, seen in observe(bench, run, model, looker, pieces, condition):
+                pointer = fitted(bench, run, here, look, [kind], condition)
+            for book, distance, seen in observe(bench, run, here, look, pieces, condition):
                 losses = {condition: -seen.target}
                 if pointer is not None:
                     losses[condition + " + pointer"] = fit.losses_with(pointer, seen)
@@ -383,31 +414,91 @@ def judge(bench, run, model, log):
     return results
 
 
+def asks_pointer(run):
+    """Whether a run is asked with a pointer."""
+    return any(pointed for _, pointed in answers.parsed(run.asks).values())
+
+
+def asking(bench, run):
+    """What the answers of a run depend on, as their file has it."""
+    return {"model": pathlib.Path(bench.args.model).name, "adapter": run.name if run.adapter else None,
+            "pointer": "fitted" if asks_pointer(run) else None, "run": described_run(run), "texts": bench.texts(run),
+            "tokens": bench.args.ask_tokens}
+
+
+def answers_of(bench, run, stem):
+    """Where the answers of a run to a file of prompts go."""
+    return pathlib.Path(bench.args.answers) / f"{named(run)}.{stem}.jsonl"
+
+
+def check(bench, runs):
+    """Ends the program where one of the runs could train, but not be asked."""
+    for run in runs if bench.prompts else []:
+        try:
+            if asks_pointer(run) and not bench.fit:
+                raise ValueError("it is asked with a pointer; give --fit, the text to fit it on")
+            for stem in bench.prompts if run.asks else []:
+                path = answers_of(bench, run, stem)
+                before, now = answers.settings_in(path), asking(bench, run)
+                if before is not None and any(before.get(key) != value for key, value in now.items()):
+                    raise ValueError(f"{path} holds answers of other texts or options; give another --answers")
+        except ValueError as error:
+            common.die(f"run {run.name!r}: {error}")
+
+
 def ask(bench, run, model, log):
-    """The answers of a trained model, in bfloat16 on a GPU. It is not to be trained any more."""
-    args, pointer = bench.args, None
-    if any("pointer" in condition for condition in run.asks):
+    """Appends the answers of a trained model, in bfloat16 on a GPU; the names of prompts to which all were given.
+
+    The model is not to be trained any more.
+    """
+    pointer = None
+    if asks_pointer(run):
         condition = "adapter" if run.adapter else "window"
         pointer = fitted(bench, run, model, Looker(run, model), list(bench.fit), condition)
     if bench.cuda:
         for weight in model.parameters():  # buffers, such as the rotary frequencies, stay as they are
             weight.data, weight.grad = weight.data.to(torch.bfloat16), None
-    folder = pathlib.Path(args.answers)
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in map(pathlib.Path, args.prompts):
-        prompts = answers.load(path, args.ask_task, args.ask_length, args.ask_limit)
-        if args.ask_tokens:
-            few = [example._replace(tokens=min(example.tokens, args.ask_tokens)) for example in prompts.examples]
-            prompts = prompts._replace(examples=few)
-        settings = {"model": pathlib.Path(args.model).name, "adapter": run.name if run.adapter else None,
-                    "pointer": "fitted" if pointer else None, "run": dataclasses.asdict(run)}
-        answers.run(model, prompts, run.asks, out=folder / f"{named(run)}.{path.stem}.jsonl", pointer=pointer,
-                    window=run.window, sinks=run.sinks, minutes=args.ask_minutes, settings=settings, log=log)
+    pathlib.Path(bench.args.answers).mkdir(parents=True, exist_ok=True)
+    whole = []
+    for stem, prompts in bench.prompts.items():
+        if answers.run(model, prompts, run.asks, out=answers_of(bench, run, stem), pointer=pointer, window=run.window,
+                       sinks=run.sinks, minutes=bench.args.ask_minutes, settings=asking(bench, run), log=log):
+            whole.append(stem)
+        else:
+            log(f"{run.name}: was not asked all of {stem}; the same command goes on")
+    return whole
 
 
 def described_run(run):
     """A run as the file of results has it; fields that are newer than an entry have their defaults there."""
     return json.loads(json.dumps(dataclasses.asdict(run)))
+
+
+def earlier(results, entry):
+    """What the file of results has of the same run on the same texts; older entries do not say which, and count."""
+    return [old for old in results if described_run(Run(**old["run"])) == entry["run"]
+            and old.get("texts", entry["texts"]) == entry["texts"]]
+
+
+def comparable(one, other):
+    """Whether two entries were trained and judged on the same texts, as far as both say which a kind was."""
+    pairs = [[entry.get("texts", {}).get(part, {}) for entry in (one, other)] for part in ("train", "valid")]
+    return all(a[kind] == b[kind] for a, b in pairs for kind in set(a) & set(b))
+
+
+def is_done(bench, entry):
+    """Whether a run need not be done again: it did not fail, and was asked all prompts where that is recorded."""
+    return "error" not in entry and set(bench.prompts) <= set(entry.get("asked", bench.prompts))
+
+
+def commit():
+    """The commit that this file is of; None: not known."""
+    words = ["git", "-C", str(pathlib.Path(__file__).resolve().parent)]
+    words += ["describe", "--always", "--dirty", "--exclude", "*"]
+    try:
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def named(run):
@@ -428,7 +519,7 @@ def described(result):
 
 def given_back(results, entry, kind, condition):
     """((share of the far loss, its error), (of all)) that a condition gives back beside the run's controls, or None."""
-    by_name = {other["run"]["name"]: other for other in results if "error" not in other}
+    by_name = {other["run"]["name"]: other for other in results if "error" not in other and comparable(other, entry)}
     controls = [by_name.get(name) for name in entry["run"]["controls"]]
     if len(controls) != 2 or None in controls or any(kind not in control["kinds"] for control in controls):
         return None
@@ -511,6 +602,8 @@ def main(words=None):
     runs = [Run(**fields) for fields in json.loads(pathlib.Path(args.runs).read_text())]
     if args.only:
         runs = [run for run in runs if run.name in args.only]
+    if not out.parent.is_dir():
+        common.die(f"--out {out}: {out.parent} is no folder; make it, or name another file")
     torch._dynamo.config.recompile_limit = 64  # a compiled layer for each kind of run
     torch.set_float32_matmul_precision("high")
     bench = Bench(args)
@@ -520,6 +613,10 @@ def main(words=None):
         if unknown:
             kind = unknown[0]
             common.die(f"run {run.name!r} trains on {kind!r}; give --train {kind}=PATH, or choose runs by --only")
+    made_by = commit()
+    entries = [{"run": described_run(run), "texts": bench.texts(run), "commit": made_by} for run in runs]
+    check(bench, [run for run, entry in zip(runs, entries)
+                  if not any(is_done(bench, old) for old in earlier(results, entry))])
 
     def log(text):
         print(f"[{time.monotonic() - begun:6.1f}] {text}", flush=True)
@@ -527,9 +624,9 @@ def main(words=None):
     sizes = {kind: sum(map(len, texts.values())) for kind, texts in bench.train.items()}
     log(f"{len(runs)} runs on {args.device}; tokens to train on: {sizes}")
     pace, others = [], []  # tokens per second, and seconds for what is not training
-    for run in runs:
-        same = [entry for entry in results if described_run(Run(**entry["run"])) == described_run(run)]
-        if any("error" not in entry for entry in same):
+    for run, entry in zip(runs, entries):
+        same = earlier(results, entry)
+        if any(is_done(bench, old) for old in same):
             log(f"{run.name}: is in {out} already")
             continue
         work = run.steps * run.batch * run.length
@@ -538,7 +635,7 @@ def main(words=None):
         if need > left:
             log(f"{run.name}: skipped, needs about {need:.0f} s of {left:.0f}")
             continue
-        entry, since = {"run": dataclasses.asdict(run)}, time.monotonic()
+        since = time.monotonic()
         try:
             model = bench.model(run)
             if run.steps:
@@ -547,8 +644,8 @@ def main(words=None):
             entry["kinds"] = {kind: described(result) for kind, result in judge(bench, run, model, log).items()}
             if args.save and run.train == "adapter" and run.reads == "found":
                 save(bench, run, model)
-            if args.prompts and run.asks:
-                ask(bench, run, model, log)
+            if run.asks:
+                entry["asked"] = ask(bench, run, model, log) if bench.prompts else []
             others.append(time.monotonic() - since - (work / pace[-1] if run.steps else 0))
         except KeyboardInterrupt:
             log(f"{run.name}: stopped; the runs before are in {out}")
@@ -558,6 +655,8 @@ def main(words=None):
             log(entry["error"])
         model = None
         entry["seconds"] = time.monotonic() - since
+        if "error" in entry:  # what was measured before the asking was cut is worth more
+            same = [old for old in same if "error" in old]
         results = [*(other for other in results if other not in same), json.loads(json.dumps(entry))]
         temporary = out.with_name(out.name + ".part")
         temporary.write_text(json.dumps(results))

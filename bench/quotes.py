@@ -10,8 +10,8 @@ template, and the answer begins with the name that was asked for and goes on as 
     What is the locker number for amber-falcon, as told above? Answer: as the text says: amber-falcon is 48213.
 
 A model with exact memory can learn this by itself: the name stands in the question, inside the window, and what
-followed it is found from there. No template, name or text of a benchmark is used: keys are made of the lists below,
-and the phrase "magic number" does not occur.
+followed it is found from there. The form is modelled on RULER's needles, but no sentence, needle or text of a benchmark
+is used: keys are made of the lists below, and the phrase "magic number" does not occur.
 """
 
 import pathlib
@@ -104,8 +104,10 @@ def document(dice, sentences, facts, nearest, farthest):
             # Several facts of one thing are asked for together now and then.
             together = [Fact(dice, names) for _ in range(min(waiting, dice.choice((1, 1, 1, 1, 2, 4))))]
             for fact in together:
-                fact.sentence = fact.sentence.replace(fact.thing, together[0].thing)
-                fact.thing = together[0].thing
+                thing = together[0].thing
+                fact.sentence = fact.sentence.replace(fact.thing, thing)
+                fact.sentence = fact.sentence.replace(fact.thing.capitalize(), thing.capitalize())
+                fact.thing = thing
                 parts.append(fact.sentence + " ")
             waiting -= len(together)
             asked.append((length + dice.randint(nearest, farthest), together))

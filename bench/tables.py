@@ -28,7 +28,7 @@ NEEDLES = ["niah_single_1", "niah_single_2", "niah_single_3"]
 TABLES = {
     "short": ("short_tasks.py", [], 0),
     "needles": ("ruler.py", ["--task", *NEEDLES], 0),
-    "needles-words": ("ruler.py", ["--own-words", "--task", *NEEDLES], 16),
+    "needles-words": ("ruler.py", ["--own-words", "--task", *NEEDLES], 48),  # niah_words_3 asks for 36 characters
     "ruler": ("ruler.py", ["--task", "niah_multikey_1", "niah_multivalue", "niah_multiquery", "vt", "cwe", "qa_1",
                            "qa_2"], 0),
 }
@@ -45,6 +45,7 @@ def make_data(args, folder):
         make += ["--transformers"] if args.transformers else []
     made = folder / "made.json"
     if not made.exists() or json.loads(made.read_text()) != make:
+        made.unlink(missing_ok=True)  # first: it must not vouch for what another command leaves when it is stopped
         for file in folder.glob("*.jsonl"):
             file.unlink()
         if subprocess.run([sys.executable, str(HERE / make[0]), *make[1:]], check=False).returncode != 0:
@@ -59,6 +60,8 @@ def main():
     parser.add_argument("package", type=pathlib.Path, help="the unpacked wheel that the table's script reads")
     parser.add_argument("--model", required=True, help="SmolLM2-135M-Instruct as a .gguf file, or another model")
     parser.add_argument("--adapter", default=ADAPTER, help="of the model, or none")
+    parser.add_argument("--window", help="of attention (the adapter's)")
+    parser.add_argument("--sinks", help="beside the window (the adapter's, or 0)")
     parser.add_argument("--task", nargs="+", help="these tasks instead of the table's")
     parser.add_argument("--length", nargs="+", default=["4096"], help="of prompts, for tasks of RULER")
     parser.add_argument("--examples", nargs="+", default=["5"], help="as the script has it; for short tasks one number")
@@ -82,6 +85,8 @@ def main():
     else:
         words += ["--conditions", args.conditions] if args.conditions else []
         words += ["--adapter", args.adapter] if args.adapter != "none" else []
+        words += ["--window", args.window] if args.window else []
+        words += ["--sinks", args.sinks] if args.sinks else []
     done = subprocess.run([args.program, "eval", *words, "--out", out, *files], stdout=subprocess.DEVNULL, check=False)
     if done.returncode != 0:
         common.die("rosatune eval did not finish; the same command goes on from where it stopped")

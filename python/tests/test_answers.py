@@ -169,6 +169,53 @@ def test_resuming(case: Case, capsys: pytest.CaptureFixture) -> None:
         case.run("part", ["window"], settings={"model": "another"})
 
 
+def test_choices_that_are_stopped(case: Case, answers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By Ctrl-C, which the caller hears of, or by the time: what was read until then is kept."""
+    texts, clock, path = answers.Reader._texts, [0.0], case.folder / "stopped"
+    calls: list[Any] = []
+    prompts = answers.load(case.folder / "prompts.xz", ["choice"])
+    options = dict(out=path, tokens=1, log=lambda text: None)  # five examples of three texts, each read alone
+
+    def slow(self: Any, *more: Any) -> None:
+        calls.append(more)
+        if len(calls) == 8:
+            raise KeyboardInterrupt
+        clock[0] += 40
+        texts(self, *more)
+
+    def kept() -> int:
+        return len(path.read_text().splitlines()) - 1
+
+    monkeypatch.setattr(answers.Reader, "_texts", slow)
+    monkeypatch.setattr(answers.time, "monotonic", lambda: clock[0])
+    with pytest.raises(KeyboardInterrupt):
+        answers.run(case.model, prompts, ["window"], **options)
+    assert kept() == 2
+    assert not answers.run(case.model, prompts, ["window"], minutes=1.5, **options)
+    assert len(calls) == 11 and kept() == 3
+    assert answers.run(case.model, prompts, ["window"], **options) and kept() == 5
+    case.finish("stopped")
+    theirs = case.records("c.jsonl")
+    for key, record in case.records("stopped.results").items():
+        same(record, theirs[key])
+
+    def stopped(*given: Any, **more: Any) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(answers, "run", stopped)
+    words = ["run", "--model", str(case.base), "--prompts", str(case.folder / "prompts.xz"), "--out", "x"]
+    assert answers.main(words) == 130
+
+
+@pytest.mark.parametrize("text", ["[{}]", "[\n{}]\n", '{"run": 1}\n', "\xff\n"])
+def test_another_file_is_left_alone(case: Case, text: str) -> None:
+    path = case.folder / "other"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ValueError, match="other: holds no answers"):
+        case.run("other", ["window"])
+    assert path.read_bytes() == text.encode("latin-1")
+
+
 def test_plain_model(case: Case, answers: Any) -> None:
     """Without adapters; the window is given, and the model is left as it was."""
     model = transformers.AutoModelForCausalLM.from_pretrained(case.base).eval()

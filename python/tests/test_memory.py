@@ -21,6 +21,14 @@ from tiny import one_thread  # noqa: E402, F401
 
 BENCH = Path(__file__).parents[2] / "bench"
 
+# Runs whose controls read their own place with other adapters, and in what they differ: the controls trained like the
+# released adapter stand in the list and have not been run.
+UNLIKE = {
+    "frozen, chain 4, every third layer": {"layers", "rate_matrix", "rate_vector"},
+    "frozen, chain 4, every third layer, values of embeddings": {"layers", "v_from", "rate_matrix", "rate_vector"},
+    "frozen, chain 4, rates x3": {"v_from", "rate_matrix", "rate_vector"},
+}
+
 SMALL = dict(steps=3, batch=2, length=64, window=8, sinks=1, warmup=1, pointer=0)
 RUNS: list[dict[str, Any]] = [
     dict(name="untrained", **{**SMALL, "steps": 0}),
@@ -127,6 +135,85 @@ def test_every_kind_of_run(memory: Any, given: list[str], capsys: Any) -> None:
     assert "skipped, needs about" in capsys.readouterr().out
 
 
+def words_of(given: list[str], folder: Path, runs: list[dict[str, Any]]) -> list[str]:
+    """The same command with other runs, results and answers."""
+    (folder / "runs.json").write_text(json.dumps(runs))
+    return [*given, "--runs", str(folder / "runs.json"), "--answers", str(folder), "--out", str(folder / "out.json")]
+
+
+def test_asking_that_was_cut_goes_on(
+    memory: Any, given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """Ctrl-C ends the program and records nothing; where time was over the same command asks on."""
+    run = memory.answers.run
+    words = words_of(given, tmp_path, [{**RUNS[1], "steps": 1}])
+    out, answers = tmp_path / "out.json", tmp_path / "window.asked.jsonl"
+
+    def stopped(*args: Any, **options: Any) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(memory.answers, "run", stopped)
+    assert memory.main(words) == 130 and not out.exists()
+    monkeypatch.setattr(memory.answers, "run", run)
+    assert memory.main([*words, "--ask-minutes", "0"]) == 0
+    assert [entry["asked"] for entry in json.loads(out.read_text())] == [[]]
+    assert len(answers.read_text().splitlines()) == 1
+    monkeypatch.setattr(memory.answers, "run", lambda *args, **options: 1 / 0)
+    assert memory.main(words) == 0
+    assert ["error" in entry for entry in json.loads(out.read_text())] == [False, True]
+    monkeypatch.setattr(memory.answers, "run", run)
+    assert memory.main(words) == 0
+    assert [entry["asked"] for entry in json.loads(out.read_text())] == [["asked"]]
+    assert len(answers.read_text().splitlines()) == 3
+    assert "is in" not in capsys.readouterr().out
+    assert memory.main(words) == 0 and "is in" in capsys.readouterr().out
+
+
+def test_other_texts_are_another_run(memory: Any, given: list[str], tmp_path: Path, capsys: Any) -> None:
+    controls = ["window", "global"]
+    runs = [{**run, "asks": [], "steps": 1, "controls": controls} for run in RUNS if run["name"] in controls]
+    words = words_of(given, tmp_path, runs)
+    assert memory.main(words) == 0
+    out, books = tmp_path / "out.json", Path(given[given.index("--train") + 1].partition("=")[2])
+    (tmp_path / "books").mkdir()
+    for file in books.iterdir():
+        np.save(tmp_path / "books" / file.name, np.load(file)[::-1])
+    others = [*words, "--train", f"text={tmp_path / 'books'}"]
+    assert memory.main(others) == 0 and "is in" not in capsys.readouterr().out
+    first, whole, second, _ = entries = json.loads(out.read_text())
+    assert first["run"] == second["run"] and first["texts"]["train"] != second["texts"]["train"]
+    assert first["texts"]["valid"] == second["texts"]["valid"] and "commit" in first
+    assert memory.given_back([first, whole], second, "text", "window") is None, "no controls on these texts"
+    assert memory.given_back(entries, second, "text", "window") is not None
+    assert memory.main(words) == memory.main(others) == 0
+    assert capsys.readouterr().out.count("is in") == 4
+    old = [{key: entry[key] for key in entry if key not in ("texts", "commit")} for entry in (first, whole)]
+    out.write_text(json.dumps(old))
+    assert memory.main(others) == 0 and capsys.readouterr().out.count("is in") == 2, "from before texts were recorded"
+    assert memory.given_back(old, second, "text", "window") is not None
+
+
+def test_what_cannot_be_finished_is_not_begun(
+    memory: Any, given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "train", lambda *args: pytest.fail("trains"))
+    words = words_of(given, tmp_path, [{**RUNS[1], "asks": ["x=as it is+pointer"]}])
+    at = words.index("--fit")
+    (tmp_path / "window.asked.jsonl").write_text('{"settings": {"tokens": 7}}\n')
+    for command, said in (
+        ([*words, "--prompts", str(tmp_path / "none.xz")], "No such file.*none.xz"),
+        ([*words, "--prompts", str(tmp_path / "runs.json")], "--prompts .*runs.json: "),
+        ([*words, "--ask-task", "u"], "has no task u; it has t"),
+        ([*words[:at], *words[at + 2 :]], "run 'window': it is asked with a pointer; give --fit"),
+        (words, "window.asked.jsonl holds answers of other texts or options"),
+        ([*words, "--out", str(tmp_path / "none" / "out.json")], "none is no folder"),
+    ):
+        with pytest.raises(SystemExit, match=said):
+            memory.main(command)
+    with pytest.raises(SystemExit, match="run 'window': there is no condition 'windy'"):
+        memory.main(words_of(given, tmp_path, [{**RUNS[1], "asks": ["windy"]}]))
+
+
 def test_the_same_numbers_as_recall(memory: Any, given: list[str]) -> None:
     """The conditions of an adapter as rosatune.recall measures them."""
     from rosatune import hf
@@ -145,6 +232,18 @@ def test_the_same_numbers_as_recall(memory: Any, given: list[str]) -> None:
     assert hf.attachment(model).config.chain == 2
 
 
+def test_kinds_are_judged_alike(memory: Any, given: list[str]) -> None:
+    """Of a model that was not trained each kind has its window, in whatever order they come."""
+    bench = memory.Bench(memory.parse(given))
+    run = memory.Run(name="x", **{**SMALL, "steps": 0, "pointer": None})
+    first = memory.judge(bench, run, bench.model(run), print)
+    bench.valid = dict(reversed(bench.valid.items()))
+    second = memory.judge(bench, run, bench.model(run), print)
+    for kind in ("text", "code"):
+        assert first[kind].conditions == second[kind].conditions
+        assert first[kind].conditions["window"] != first[kind].conditions["global"]
+
+
 @pytest.mark.parametrize("name", ["memory_runs.json", "memory_runs_qwen.json"])
 def test_runs_of_the_list_are_valid(memory: Any, name: str) -> None:
     fields = json.loads((BENCH / name).read_text())
@@ -159,6 +258,22 @@ def test_runs_of_the_list_are_valid(memory: Any, name: str) -> None:
             assert other.attention == attention and (other.adapter is None or other.reads == "self")
             for alike in ("steps", "batch", "length", "window", "mix", "rate_backbone"):
                 assert getattr(other, alike) == getattr(run, alike), (run.name, alike)
+            unlike: set[str] = set()
+            if other.adapter is not None:
+                both = other.config(), run.config()
+                unlike = {key for key in ("layers", "v_from", "chain") if len({getattr(x, key) for x in both}) > 1}
+                unlike |= {key for key in ("rate_matrix", "rate_vector") if getattr(other, key) != getattr(run, key)}
+            assert unlike == UNLIKE.get(run.name, set()), (run.name, control)
+
+
+def test_the_released_adapter_has_controls_to_run(memory: Any) -> None:
+    """Trained wholly alike, but for where they read."""
+    runs = {run["name"]: memory.Run(**run) for run in json.loads((BENCH / "memory_runs.json").read_text())}
+    released = runs["frozen, chain 4, every third layer, values of embeddings"]
+    for attention in ("window", "global"):
+        control = runs[f"frozen, {attention}, own place, every third layer, values of embeddings"]
+        own = dict(name=control.name, attention=attention, reads="self", controls=(), note=control.note)
+        assert memory.described_run(control) == memory.described_run(memory.dataclasses.replace(released, **own))
 
 
 def test_a_run_that_reads_neighbours_is_not_asked(memory: Any) -> None:

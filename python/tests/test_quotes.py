@@ -1,4 +1,4 @@
-"""bench/quotes.py: what is asked was said before, far enough away, and answers quote it."""
+"""bench/quotes.py: what is asked was said before, of the same thing, far enough away, and answers quote it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "quotes.py"
 ANSWER = re.compile(r"as the text says: (.+)\n")
@@ -18,12 +19,12 @@ def made(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_answers_quote_what_was_said_far_before(tmp_path: Path) -> None:
+def test_answers_quote_what_was_said_far_before(tmp_path: Path, bench_script: Any) -> None:
     words = ["--documents", "4", "--facts", "30", "--nearest", "2000", "--farthest", "6000"]
     assert made(tmp_path, *words).returncode == 0
     files = sorted((tmp_path / "out").glob("*.txt"))
     assert len(files) == 4
-    quoted = 0
+    quoted, things = 0, bench_script("quotes").THINGS
     for file in files:
         text = file.read_text()
         assert "magic number" not in text
@@ -32,7 +33,10 @@ def test_answers_quote_what_was_said_far_before(tmp_path: Path) -> None:
             for part in re.findall(r"\S[^.]*\.", answer[1]):
                 said = text.index(part)
                 assert 1500 < question - said < 20000, part
-                assert part.split()[0].rstrip(":") in text[question:answer.start()], "the question names it"
+                asked = text[question:answer.start()]
+                assert part.split()[0].rstrip(":") in asked, "the question names it"
+                thing = next(thing for thing in things if thing in asked)
+                assert thing in re.split(r"[.?]\s", text[:said])[-1].lower(), "asked for together: of one thing"
                 quoted += 1
     assert quoted == 4 * 30, "every fact is asked for once"
     before = [file.read_bytes() for file in files]
