@@ -7,8 +7,8 @@
  *
  * Conventions
  *   - Every function that can fail returns a rosa_status and, where `err` is not NULL, a message that names the value
- * at fault and the remedy. On failure nothing the caller owns has changed: outputs may hold partial results, but a
- * stream is as it was before the call.
+ * at fault and the remedy. On failure outputs may hold partial results; all else is unchanged, and a stream is as it
+ * was before the call.
  *   - The library keeps no global state, never prints, never exits and installs no signal handlers.
  *   - Different objects may be used from different threads at once. One object belongs to one thread at a time.
  *   - Steps are counted from 0. A stream may hold at most ROSA_MAX_STEPS steps.
@@ -178,8 +178,7 @@ ROSA_API rosa_status rosa_chain(size_t routes, size_t steps, int links, const in
 				const int32_t *tau0, const int32_t *length0, int32_t *places, int32_t *lengths,
 				rosa_error *err);
 
-/* ----------------------------------------------------------------------------------- 2b retrieval, on a CUDA device --
- */
+/* ------------------------------------------------------------------------------- 2b retrieval, on a CUDA device -- */
 
 /*
  * The same answers as rosa_retrieve, bit for bit, by a GPU. Nothing of CUDA is needed to build or to load this library:
@@ -285,8 +284,8 @@ ROSA_API rosa_status rosa_stream_describe(const rosa_stream *stream, rosa_stream
  * threads or options.workers, and stay there.
  *
  * Memory is that of the device: docs/design.md has it per step and route. A push that finds too little fails with
- * ROSA_ENOMEM, and the stream is as it was before, unless it was the CPU's for routes that it takes over: then, and
- * after ROSA_EDEVICE, the stream can only be freed. */
+ * ROSA_ENOMEM, and the stream is as it was before. If it is host memory that is short, for routes that move to the CPU,
+ * and after ROSA_EDEVICE, the stream can only be freed. */
 typedef struct rosa_cuda_stream rosa_cuda_stream;
 
 ROSA_API rosa_status rosa_cuda_stream_new(rosa_cuda *cuda, const rosa_options *options, size_t routes,

@@ -15,8 +15,7 @@
 
 static const char sample[] = "It's  12\r\n <a>\xc3\xa9 e\xcc\x81 \xe4\xb8\xad\xe6\x96\x87 \xf0\x9f\x98\x80 !? cat\t";
 
-/* ------------------------------------------------------------------------------------------------------------- texts
- * -- */
+/* -------------------------------------------------------------------------------------------------------- texts -- */
 
 /* Decodes ids; memory to free. */
 static char *decode_all(const tokenizer *tokenizer, const struct tokens *tokens, size_t *size)

@@ -145,8 +145,7 @@ tokenizer *recipe_make(const struct recipe *recipe)
 	return made;
 }
 
-/* --------------------------------------------------------------------------------------------------------- comparing
- * -- */
+/* ---------------------------------------------------------------------------------------------------- comparing -- */
 
 /* Ids as "1 2 3". */
 static char *ids_text(const struct tokens *tokens)

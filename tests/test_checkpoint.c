@@ -45,8 +45,7 @@ static void need_json(void)
 #endif
 }
 
-/* ------------------------------------------------------------------------------------------------------ what is right
- * -- */
+/* ------------------------------------------------------------------------------------------------ what is right -- */
 
 static void check_config(const struct checkpoint *checkpoint, const struct files *files)
 {

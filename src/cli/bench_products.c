@@ -42,7 +42,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 {
 	const char *formats[FORMAT_COUNT + 2];
 	struct arg options[] = {
-	    OPTION_CHOICE("format", &job->format, "F", formats, "of the weight: F32 to Q5_K (default all)"),
+	    OPTION_CHOICE("format", &job->format, "F", formats, "of the weight: F32, Q4_1, Q6_K, ... (default all)"),
 	    OPTION_SIZE("rows", &job->rows, "N", 1, 1u << 24,
 			"of the weight: numbers that a product gives (default 1536)"),
 	    OPTION_SIZE("columns", &job->columns, "N", 1, 1u << 20,

@@ -61,7 +61,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 	};
 	struct args args = {
 	    .command = COMMAND,
-	    .usage = "--model PATH --out DIR INPUT...",
+	    .usage = "--model PATH --out PATH INPUT...",
 	    .summary = "Turns texts into token shards, which training reads.",
 	    ARGS_OPTIONS(options),
 	    .operands = &job->paths,

@@ -238,7 +238,8 @@ static enum args_result parse(struct fit *job, int count, char **words)
 		"Give texts of the kind that the pointer will be used for, and that the model was not trained on:\n"
 		"what it knows by heart needs no pointer, and the weights would come out too small. Positions from\n"
 		"4 W of a piece on are used; the last fifth of them is held back and measured. Use the pointer with\n"
-		"--pointer FILE of 'rosatune generate', 'chat', 'ppl' and 'recall', and the same window.",
+		"--pointer FILE of 'rosatune generate', 'chat', 'serve', 'ppl', 'recall' and 'eval', and the same\n"
+		"window.",
 	    .operands = &job->files,
 	    .operand_name = "TEXT",
 	};

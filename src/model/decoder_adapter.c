@@ -11,9 +11,8 @@
  *
  * Values can wait. With a delay of D no step reads a value that is younger than D steps. So while a text is written
  * token by token, the rows of U (or of embeddings, where values are made of those) are kept, and their values v = U Wv
- * are made for WAITING_ROWS of them at once, which
- * reads the matrix once instead of once per token. The bits are the same, since a row's product does not depend on the
- * rows beside it.
+ * are made for WAITING_ROWS of them at once, which reads the matrix once instead of once per token. The bits are the
+ * same, since a row's product does not depend on the rows beside it.
  */
 #include "model/decoder_parts.h"
 

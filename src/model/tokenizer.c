@@ -98,8 +98,7 @@ rosa_status tokenizer_blame(rosa_status status, const char *name, rosa_error *er
 	return status;
 }
 
-/* --------------------------------------------------------------------------------------------------------- accessors
- * -- */
+/* ---------------------------------------------------------------------------------------------------- accessors -- */
 
 size_t tokenizer_size(const tokenizer *tokenizer)
 {

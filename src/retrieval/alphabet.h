@@ -7,9 +7,9 @@
  * query or in the key, and keeps these codes, of as few bits as there are different symbols. Equal symbols have equal
  * codes and different ones different codes, and nothing else about symbols matters to retrieval.
  *
- * When the codes run out they get a bit more. From 2^ALPHABET_BITS symbols on there are no codes any more: every symbol
- * is its own code. Symbols of more than 16 bits keep codes as long as these are shorter, since a text uses a small part
- * of a vocabulary.
+ * When the codes run out they get a bit more. With more than 2^ALPHABET_BITS symbols there are no codes any more: every
+ * symbol is its own code. Symbols of more than 16 bits keep codes as long as these are shorter, since a text uses a
+ * small part of a vocabulary.
  */
 #pragma once
 

@@ -13,9 +13,9 @@
  *
  * Codes of many bits allow few tables, and no longer ones. Where their chains turn out long, as those of frequent pairs
  * of words do in a long text, further sets of chains are added instead (chain_layout_deeper()), each picked by one more
- * symbol. The longest match is looked for in the set of the most symbols first. In each set before it, it is known that
- * no longer match exists, so the first context that shares its symbols is the answer: only the last set is ever walked
- * to the end of a chain.
+ * symbol. The set with the most symbols is searched first. If it has no match, no match of that length exists, so in
+ * each set with fewer symbols the first context that shares them is the answer: only the set with the most symbols is
+ * ever walked to the end of a chain.
  *
  * Adding a context takes one entry in each table and one link in each set: no comparison is made. Taking the newest
  * away is as simple. Where the layout changes, all is filled again from the packed symbols, in the order of time.
