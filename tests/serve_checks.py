@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import unittest.mock
 
 sys.dont_write_bytecode = True
 from tiny_model import (
@@ -500,6 +501,55 @@ class Together(Base):
                 server.until("requests_cancelled_total", before + 1)
                 self.assertEqual(len(text(server.complete(STORY, max_tokens=5, **GREEDY))), 5)
 
+    def slow_reader(self, server, stack):
+        """A connection whose answer is long and is there, but is not read."""
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(LIMIT)
+        connection.connect(("127.0.0.1", server.port))
+        stack.enter_context(contextlib.closing(connection))
+        body = json.dumps({"prompt": [f"{i} {STORY * 20}" for i in range(20)], "max_tokens": 0, "echo": True,
+                           "logprobs": 20, **GREEDY})
+        connection.sendall(f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: "
+                           f"application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        server.until("requests_success_total", 20)
+        return connection
+
+    def answer(self, connection):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        data = b""
+        while more := connection.recv(1 << 20):
+            data += more
+        return json.loads(data.split(b"\r\n\r\n", 1)[1])
+
+    def test_a_slow_reader_does_not_stay_in_the_queue(self):
+        with Server("--queue", "1") as server, contextlib.ExitStack() as stack:
+            connection = self.slow_reader(server, stack)
+            for _ in range(20 * LIMIT):  # until the answer is made
+                status = server.request("POST", COMPLETIONS, json.dumps({"prompt": "a", "max_tokens": 1}))[0]
+                if status == 200:
+                    break
+                time.sleep(0.05)
+            self.assertEqual(status, 200)
+            # And it gets its answer to the end, also when the server ends.
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(0.5)
+            self.assertEqual(len(self.answer(connection)["choices"]), 20)
+            self.assertEqual(server.process.wait(LIMIT), 0)
+
+    def test_prompts_that_are_scored_release_what_reading_takes(self):
+        """32 rows of logits for each of 256 prompts would be 8.5 MB."""
+        with open(PROGRAM, "rb") as file:
+            if b"__tsan_init" in file.read():
+                self.skipTest("ThreadSanitizer takes memory of its own for all that the program uses")
+        options = os.environ.get("ASAN_OPTIONS", "") + ":quarantine_size_mb=0:thread_local_quarantine_size_kb=0"
+        with unittest.mock.patch.dict(os.environ, {"ASAN_OPTIONS": options}), Server("--keep", "0") as server:
+            fields = dict(max_tokens=0, echo=True, logprobs=1, **GREEDY)
+            server.complete([STORY * 2] * 8, **fields)
+            before = resident(server, "VmHWM")
+            server.complete([STORY * 2] * 256, **fields)
+            self.assertLess(resident(server, "VmHWM") - before, 6e6)
+
     def test_too_many(self):
         with Server("--parallel", "1", "--queue", "1") as server:
             connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=LIMIT)
@@ -540,10 +590,10 @@ class Tasks(Base):
         self.assertGreater(wanted, 0)
 
 
-def resident(server):
-    """Bytes of a server in memory."""
+def resident(server, what="VmRSS"):
+    """Bytes of a server in memory; of VmHWM, the most so far."""
     with open(f"/proc/{server.process.pid}/status", encoding="ascii") as file:
-        return 1024 * int(re.search(r"^VmRSS:\s+(\d+) kB", file.read(), re.M)[1])
+        return 1024 * int(re.search(rf"^{what}:\s+(\d+) kB", file.read(), re.M)[1])
 
 
 class Soak(Base):
@@ -666,6 +716,7 @@ class Refusals(Base):
                 ("max_tokens", "0 or more", {"prompt": "a", "max_tokens": -1}),
                 ("max_tokens", "whole number", {"prompt": "a", "max_tokens": 1.5}),
                 ("seed", "whole number", {"prompt": "a", "seed": "x"}),
+                ("repeat_last_n", "from 0 to", {"prompt": "a", "repeat_last_n": 10**15}),
                 ("n", "only 1", {"prompt": "a", "n": 2}),
                 ("presence_penalty", "only 0", {"prompt": "a", "presence_penalty": 1}),
                 ("logprobs", "from 0 to 20", {"prompt": "a", "logprobs": 100}),

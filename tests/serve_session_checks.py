@@ -1,16 +1,22 @@
 """Texts that rosatune serve keeps on disk, from outside. The first argument is the program."""
+import contextlib
+import fcntl
+import http.client
 import json
 import os
 import re
+import resource
+import select
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import threading
 import time
 
 sys.dont_write_bytecode = True
-from serve_checks import GREEDY, STORY, Server, cached, text
+from serve_checks import COMPLETIONS, GREEDY, STORY, Server, cached, text
 from tiny_model import LIMIT, PROGRAM, WINDOW, Base, main, out, write_adapter, write_pointer
 
 LONG = STORY * 150
@@ -22,6 +28,34 @@ def files(folder="kept"):
     """The sessions in a folder, the one changed last at the end."""
     names = sorted(os.listdir(folder), key=lambda name: os.stat(f"{folder}/{name}").st_mtime_ns)
     return [f"{folder}/{name}" for name in names if NAME.match(name)]
+
+
+def damage(path, place):
+    """Changes one bit, so many bytes from the beginning or, if negative, from the end."""
+    with open(path, "r+b") as file:
+        file.seek(place, os.SEEK_SET if place > 0 else os.SEEK_END)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+@contextlib.contextmanager
+def starved(server):
+    """A function that posts to a server which can open no files meanwhile."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=LIMIT)
+
+    def post(path, **fields):
+        connection.request("POST", path, json.dumps(fields), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+
+    with contextlib.closing(connection):
+        connection.connect()
+        server.metric("sessions")  # the server has the connection by now
+        limits = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (4, limits[1]))
+        yield post
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, limits)
 
 
 class Sessions(Base):
@@ -159,11 +193,7 @@ class Sessions(Base):
                 self.ask(server, letter + STORY)
         paths = files()
         for path, place in zip(paths, (100, -20)):  # in the list of tokens, and in the state
-            with open(path, "r+b") as file:
-                file.seek(place, os.SEEK_SET if place > 0 else os.SEEK_END)
-                byte = file.read(1)
-                file.seek(-1, os.SEEK_CUR)
-                file.write(bytes([byte[0] ^ 1]))
+            damage(path, place)
         with self.serve() as server:
             kept = []  # files that are written at the end have no order
             for letter in "abc":
@@ -175,6 +205,105 @@ class Sessions(Base):
         self.assertEqual(len(said), 2, said)
         self.assertRegex(said[0], f"note: {paths[0]} was cut short or altered")
         self.assertRegex(said[1], f"note: {paths[1]}: .*damaged")
+        self.assertEqual(len(files()), 5)  # the damaged ones are still there, and those two texts anew
+        self.assertEqual(set(paths) - set(files()), set())
+
+    def test_a_file_that_has_read_more_than_it_has(self):
+        with self.serve() as server:
+            self.ask(server, STORY)
+        with open(FIRST, "r+b") as file:
+            place = file.read().index(b"ROSASEQU") + 7 * 8  # the header of the sequence: magic, six numbers, steps
+            file.seek(place)
+            self.assertEqual(struct.unpack("<Q", file.read(8))[0], len(STORY) + 11)
+            file.seek(place)
+            file.write(struct.pack("<Q", 10**6))
+        with self.serve() as server:
+            answer = self.ask(server, STORY)
+            self.assertEqual((text(answer), cached(answer)), (out("--prompt", STORY, "--tokens", "12"), 0))
+            self.assertRegex(server.end(signal.SIGTERM)[1], f"note: {FIRST} was cut short or altered")
+
+    def test_names_with_the_first_and_the_last_number(self):
+        with self.serve() as server:
+            first = self.ask(server, STORY)
+        for number in "0" * 16, "f" * 16:
+            os.rename(files()[0], f"kept/kept-{number}.session")
+            with self.serve() as server:
+                self.assertEqual(server.metric("session_files"), 0)
+                second = self.ask(server, STORY)
+                self.assertEqual((text(second), cached(second)), (text(first), 0))
+                self.assertEqual(server.end(signal.SIGTERM), (0, ""))
+            self.assertEqual(len(files()), 2)
+            os.unlink(f"kept/kept-{number}.session")
+
+    def test_a_file_that_cannot_be_opened_now(self):
+        with self.serve() as server:
+            first = self.ask(server, "a" + STORY, 40)
+        with self.serve() as server:
+            with starved(server) as post:
+                _, answer = post(COMPLETIONS, prompt="a" + STORY + "xy", max_tokens=12, **GREEDY)
+            self.assertEqual((text(answer), cached(answer)),
+                             (out("--prompt", "a" + STORY + "xy", "--tokens", "12"), 0))
+            # It is a good file, and of use now.
+            second = self.ask(server, "a" + STORY + text(first) + "!")
+            self.assertEqual(cached(second), first["usage"]["total_tokens"] - 1)
+            self.assertRegex(server.end(signal.SIGTERM)[1], f"note: {FIRST}: Too many open files")
+
+    def test_one_that_does_not_fit_alone(self):
+        with self.serve() as server:
+            for letter in "ab":
+                self.ask(server, letter + STORY)
+            self.saved(server, 2)
+            size = server.metric("session_file_bytes")
+            limit = int(1.5 * size)
+            self.ask(server, "c" + STORY * 10)
+        self.assertEqual(len(files()), 3)
+        os.utime(max(files(), key=os.path.getsize))
+        for _ in range(2):  # found at the start, then written
+            with self.serve("--disk", str(limit)) as server:
+                self.saved(server, 2)
+                self.ask(server, "c" + STORY * 10)
+                self.assertEqual(server.end(signal.SIGTERM), (0, ""))
+            self.assertEqual(len(files()), 2)
+        with self.serve("--disk", str(limit)) as server:
+            for letter in "ab":
+                self.assertEqual(cached(self.ask(server, letter + STORY)), len(STORY))
+
+    def test_memory_keeps_no_more_than_it_may(self):
+        with self.serve("--keep", "2") as server:
+            for letter in "abcdabcd":
+                self.ask(server, letter + STORY)
+            server.until("sessions", 2)
+
+    def test_every_file_is_known(self):
+        """A text that is not kept, since another one has it, leaves the files of others alone."""
+        start, x, y = "a" + STORY, "xx" + STORY, "yy" + STORY
+        with self.serve() as server:
+            start += text(self.ask(server, start))
+        with self.serve() as server:
+            with server.streaming(prompt="z" + STORY, max_tokens=10**7, **GREEDY):  # nothing is written meanwhile
+                # No file is made of this one. It stands before the others, until a longer text comes after them.
+                server.complete("b" + STORY, max_tokens=0, echo=True, logprobs=1, **GREEDY)
+                longer = start + x + text(self.ask(server, start + x))
+                self.ask(server, start + y, 40)
+                self.ask(server, "b" + STORY + x)
+                with server.streaming(prompt=longer + "!", max_tokens=10**7, **GREEDY):
+                    # What is left of `longer` is the beginning that its file has; this text is in another, too.
+                    self.ask(server, start + y, 20)
+            server.until("requests_cancelled_total", 2)
+            self.saved(server, 4)
+            self.assertEqual(len(files()), 4)
+
+    def test_what_the_end_cuts_short_is_kept(self):
+        if not os.environ.get("ROSATUNE_TEST_LONG"):
+            self.skipTest("answers have thirty seconds to end")
+        with self.serve() as server:
+            with server.streaming(prompt=LONG, max_tokens=10**7, **GREEDY) as response:
+                server.process.send_signal(signal.SIGTERM)
+                with contextlib.suppress(http.client.IncompleteRead):
+                    response.read()
+            self.assertEqual(server.process.wait(LIMIT), 0)
+        with self.serve() as server:
+            self.assertEqual(cached(self.ask(server, LONG)), len(LONG) - 1)
 
     def test_many_who_continue_each_other(self):
         """Texts that begin alike, with hardly any memory: they are loaded, copied, taken over and dropped all the time."""
@@ -306,6 +435,57 @@ class SlowDisk(Base):
                 self.assertEqual(cached(second), first["usage"]["total_tokens"] - 1)
                 os.unlink(FIRST)
 
+    @contextlib.contextmanager
+    def saving(self, server, slot=0):
+        """The disk does nothing else: a slot is being saved, until the end."""
+        os.mkfifo("kept/slow")
+        with open(os.open("kept/slow", os.O_RDONLY | os.O_NONBLOCK), "rb") as pipe:
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 4096)  # less than a file with a window takes
+            thread = threading.Thread(target=server.post, args=(f"/slots/{slot}?action=save",),
+                                      kwargs={"filename": "slow"})
+            thread.start()
+            select.select([pipe], [], [], LIMIT)
+            os.set_blocking(pipe.fileno(), True)
+            yield
+            pipe.read()
+        thread.join(LIMIT)
+
+    def test_a_slot_that_is_used_while_its_saving_waits(self):
+        with self.serve() as server:
+            os.unlink(FIRST)
+            server.complete(LONG, max_tokens=12, **GREEDY)
+            replies = []
+            second = threading.Thread(
+                target=lambda: replies.append(server.request("POST", "/slots/0?action=save", '{"filename": "x"}')))
+            with contextlib.ExitStack() as stack:
+                with self.saving(server):
+                    second.start()
+                    time.sleep(0.5)  # it waits by now; if not, it is refused all the same
+                    stack.enter_context(server.streaming(prompt="b" + STORY, max_tokens=10**7, **GREEDY))
+                second.join(LIMIT)
+            self.assertEqual(replies[0][0], 409, replies)
+            self.assertEqual(json.loads(replies[0][2])["error"]["code"], "slot_busy")
+
+    def test_what_a_task_waits_for_stays(self):
+        """With a window, a text cannot be cut from one that goes on from it. So it stays while somebody waits for it."""
+        with Server("--sessions", "kept", *WINDOW, "--chunk", "8") as server:
+            first = server.complete(STORY, max_tokens=40, **GREEDY)
+            server.until("session_files", 2)
+            server.complete("b" + LONG, max_tokens=12, **GREEDY)
+            server.until("session_files", 4)
+            answers = []
+            prompt = STORY + text(first)[:-1] + "?!"
+            waiting = threading.Thread(
+                target=lambda: answers.append(server.complete(prompt, max_tokens=12, **GREEDY)))
+            with self.saving(server):
+                with server.streaming(prompt=STORY + text(first) + STORY * 9, max_tokens=10**7, **GREEDY):
+                    waiting.start()
+                    server.until("requests_processing", 2)
+                server.until("requests_cancelled_total", 1)
+            waiting.join(LIMIT)
+            self.assertEqual(cached(answers[0]), first["usage"]["total_tokens"] - 1)
+            self.assertEqual(text(answers[0]), out("--prompt", prompt, "--tokens", "12", *WINDOW))
+
     def test_a_slot_that_is_being_saved(self):
         with self.serve() as server:
             os.unlink(FIRST)
@@ -369,6 +549,61 @@ class Slots(Base):
                     self.assertEqual(os.listdir("kept").count("ferry.bin"), 1)
                     self.assertEqual(self.do(server, "restore", "ferry.bin")["n_restored"], steps)
                     self.assertIn("does not fit", self.do(server, "save", "two.bin", code=507)["error"]["message"])
+
+    def test_erasing_a_text_erases_where_its_answer_began(self):
+        with Server("--sessions", "kept", *WINDOW) as server:
+            first = server.complete(STORY, max_tokens=40, **GREEDY)
+            server.complete(STORY + text(first) + STORY, max_tokens=40, **GREEDY)
+            server.until("session_files", 3)  # the beginnings of two answers, and the end
+            self.do(server, "erase")
+            server.until("session_files", 0)
+            self.assertEqual(files(), [])
+            self.assertEqual(cached(server.complete(STORY, max_tokens=40, **GREEDY)), 0)
+            # Another answer to the same needs the beginning.
+            server.complete(STORY, max_tokens=40, temperature=2, seed=1)
+            server.until("session_files", 3)
+            self.do(server, "erase")
+            server.until("session_files", 2)
+            self.assertEqual(cached(server.complete(STORY, max_tokens=40, **GREEDY)), len(STORY) - 1)
+            self.do(server, "erase")
+            server.until("session_files", 0)
+            self.assertEqual(files(), [])
+
+    def leave_memory(self, server, ask):
+        """A text that is read in slot 1 and is then on disk only, where memory keeps one."""
+        with server.streaming(prompt="z" + STORY, max_tokens=10**7, **GREEDY):
+            answer = ask()
+        server.until("requests_cancelled_total", 1)
+        return answer
+
+    def test_texts_that_only_the_disk_has(self):
+        with Server("--sessions", "kept", "--keep", "1") as server:
+            answer = self.leave_memory(server, lambda: server.complete(STORY, max_tokens=40, **GREEDY))
+            server.until("session_files", 2)
+            with starved(server) as post:
+                status, refused = post("/slots/1?action=save", filename="x")
+            self.assertEqual((status, refused["error"]["type"]), (500, "server_error"))
+            self.assertEqual(self.do(server, "save", "x", 1)["n_saved"], answer["usage"]["total_tokens"] - 1)
+        self.setUp()
+        with Server("--sessions", "kept", "--keep", "1") as server:
+            self.leave_memory(server, lambda: server.complete(STORY, max_tokens=40, **GREEDY))
+            server.until("session_files", 2)
+            for path in files():
+                damage(path, -20)
+            self.assertIn("no text", self.do(server, "save", "x", 1, 400)["error"]["message"])
+            self.assertEqual(len(files()), 2)
+
+    def test_a_text_without_a_token_behind_it(self):
+        """A prompt that is only scored is read to its end. A file that has the same tokens has one more, which memory
+        does not know."""
+        with Server("--sessions", "kept") as server:
+            answer = server.complete(STORY, max_tokens=40, **GREEDY)
+        prompt = STORY + text(answer)[:-1]
+        with Server("--sessions", "kept", "--keep", "1") as server:
+            self.leave_memory(
+                server, lambda: server.complete(prompt, max_tokens=0, echo=True, logprobs=1, **GREEDY))
+            self.assertEqual(self.kept(server)[1], len(prompt))
+            self.assertIn("no text", self.do(server, "save", "x", 1, 400)["error"]["message"])
 
     def test_what_is_refused(self):
         with open("secret.bin", "wb") as file:

@@ -160,6 +160,39 @@ TEST(the_longest_beginning_that_can_be_reached_is_chosen)
 	}
 }
 
+/* A sequence that is there and is not looked at. */
+static sequence *some_sequence(void)
+{
+	static char place;
+
+	return (sequence *)(void *)&place;
+}
+
+TEST(a_file_is_loaded_if_that_saves_a_share_of_it)
+{
+	uint32_t ids[200], other[200];
+	struct kept kept[] = {{.tokens = {ids, 200, 200}, .saved = 200}, {.tokens = {other, 200, 200}}};
+	struct sessions sessions = {.all = kept, .count = 2, .clock = 7};
+
+	for (uint32_t i = 0; i < 200; i++) {
+		ids[i] = i;
+		other[i] = i < 100 ? i : 1000 + i;
+	}
+	kept[1].sequence = some_sequence();
+	/* Of those that save as much, the one in memory. */
+	assert_int_equal(sessions_choose(&sessions, false, ids, 100).index, 1);
+	assert_int_equal(sessions_choose(&sessions, false, ids, 100).steps, 100);
+	/* The file saves 5 tokens more, then 6. */
+	assert_int_equal(sessions_choose(&sessions, false, ids, 105).steps, 100);
+	assert_int_equal(sessions_choose(&sessions, false, ids, 106).steps, 106);
+	assert_int_equal(sessions_choose(&sessions, false, ids, 106).index, 0);
+	/* One that has just failed to load is left out, until something else has happened. */
+	kept[0].failed = 7;
+	assert_int_equal(sessions_choose(&sessions, false, ids, 200).steps, 100);
+	sessions.clock++;
+	assert_int_equal(sessions_choose(&sessions, false, ids, 200).steps, 200);
+}
+
 TEST(what_was_read_silently_is_apart)
 {
 	uint32_t ids[] = {1, 2, 3};
@@ -171,8 +204,7 @@ TEST(what_was_read_silently_is_apart)
 	assert_int_equal(sessions_choose(&sessions, true, ids, 3).index, 1);
 }
 
-/* --------------------------------------------------------------------------------------------------------- scores --
- */
+/* ------------------------------------------------------------------------------------------------------- scores -- */
 
 TEST(scores_are_logarithms_of_probabilities)
 {
@@ -195,8 +227,7 @@ TEST(scores_are_logarithms_of_probabilities)
 	scores_free(&scores);
 }
 
-/* --------------------------------------------------------------------------------------------------------- places --
- */
+/* ------------------------------------------------------------------------------------------------------- places -- */
 
 static void must_read(struct json_text *text, const char *wanted)
 {
@@ -229,8 +260,7 @@ TEST(places_are_told_by_token)
 	answer_places_free(&places);
 }
 
-/* --------------------------------------------------------------------------------------------------------- events --
- */
+/* ------------------------------------------------------------------------------------------------------- events -- */
 
 /* An exchange of one task without a model behind it. */
 static struct exchange scene(struct serve_task *task, struct serve_task **tasks, enum request_kind kind,
@@ -382,5 +412,7 @@ TEST(names_of_other_sites_are_told)
 	longest[sizeof(longest) - 1] = 0;
 	assert_false(host_is_plain(longest));
 	assert_true(host_is_loopback("127.0.0.1") && host_is_loopback("::1") && host_is_loopback("localhost"));
-	assert_false(host_is_loopback("0.0.0.0"));
+	assert_true(host_is_loopback("127.0.0.2") && host_is_loopback("127.255.1.1") && host_is_loopback("127.1"));
+	assert_false(host_is_loopback("0.0.0.0") || host_is_loopback("::") || host_is_loopback("128.0.0.1"));
+	assert_false(host_is_loopback("127.0.0.1.evil.example"));
 }

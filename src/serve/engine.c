@@ -24,6 +24,7 @@
 #define NEWS_SECONDS  0.25
 #define READ_SHARE    4 /* of a chunk, while others write */
 #define LEAVING_SHARE 4 /* of the memory for texts: beyond it, turns wait for the disk */
+#define ENDING        503
 
 struct engine {
 	const struct served *model;
@@ -36,7 +37,8 @@ struct engine {
 	struct serve_task **waiting; /* in the order of their coming */
 	uint64_t submitted;          /* requests so far */
 	size_t waiting_count, waiting_room;
-	size_t errands; /* with slots, that are being done */
+	size_t unanswered; /* requests whose answers are not yet sent */
+	size_t errands;    /* with slots, that are being done */
 	struct engine_report report;
 	bool closed, aborted, ended;
 	struct serve_task **running; /* [parallel]; the thread works with them without the lock in a turn */
@@ -50,10 +52,10 @@ struct engine {
 	uint64_t asked;       /* sessions.changes when those that wait for the disk last asked */
 };
 
-/* ---------------------------------------------------------------------------------------------------------- turns --
- */
+/* -------------------------------------------------------------------------------------------------------- turns -- */
 
-/* A task leaves; what it has read is kept unless it failed. */
+/* A task leaves; what it has read is kept unless it failed. One that the server ends does so between two turns, with a
+ * sequence as sound as that of a task whose client has gone. */
 static void retire(engine *e, struct serve_task *task)
 {
 	task->state = SERVE_OVER;
@@ -63,17 +65,18 @@ static void retire(engine *e, struct serve_task *task)
 	e->report.prompt_tokens += task->prompt;
 	e->report.cached_tokens += task->cached;
 	e->report.generated += task->made;
-	if (task->error.status) {
+	if (task->error.status && task->error.status != ENDING) {
 		sequence_free(task->sequence);
 		task->sequence = NULL;
 	} else {
 		e->last[task->slot] = sessions_keep(&e->sessions, task);
 	}
+	serve_task_strip(task);
 }
 
 static void end_by_server(struct serve_task *task)
 {
-	api_fail(&task->error, 503, NULL, NULL, "the server is ending");
+	api_fail(&task->error, ENDING, NULL, NULL, "the server is ending");
 }
 
 /* Removes tasks that are over or whose client has gone. */
@@ -341,9 +344,9 @@ static void erase_slot(engine *e, size_t slot, struct slot_result *result)
 	struct kept *kept = sessions_find(&e->sessions, e->last[slot]);
 
 	result->tokens = kept ? kept->tokens.count : 0;
-	if (kept)
-		sessions_erase(&e->sessions, kept);
 	e->last[slot] = 0;
+	if (kept)
+		sessions_erase(&e->sessions, kept, e->last, e->options.parallel);
 }
 
 /* Puts a text that was loaded into a slot, if that is still idle. */
@@ -364,7 +367,8 @@ static bool fill_slot(engine *e, size_t slot, struct disk_errand *errand, struct
 static bool use_file(engine *e, const struct slot_request *request, struct slot_result *result, struct api_error *error)
 {
 	const bool saves = request->action == SLOT_SAVE;
-	struct disk_errand errand = {.name = request->name, .id = saves ? e->last[request->slot] : 0};
+	struct disk_errand errand = {
+	    .name = request->name, .id = saves ? e->last[request->slot] : 0, .last = &e->last[request->slot]};
 
 	if (!e->sessions.folder)
 		return api_fail(error, 501, NULL, NULL, "the server keeps no files: start it with --sessions DIR");
@@ -505,13 +509,14 @@ bool engine_submit(engine *e, struct serve_task **tasks, size_t count, struct ap
 
 	pthread_mutex_lock(&e->lock);
 	if (e->closed)
-		good = api_fail(error, 503, NULL, NULL, "the server is ending");
+		good = api_fail(error, ENDING, NULL, NULL, "the server is ending");
 	else if (e->report.requests >= e->options.queue)
 		good = api_fail(error, 429, NULL, "queue_full", "%zu requests are running or waiting; try again later",
 				e->report.requests);
 	good = good && make_room(e, count, error);
 	e->report.refused += !good;
 	e->report.requests += good;
+	e->unanswered += good;
 	e->submitted += good;
 	for (size_t i = 0; i < count && good; i++) {
 		tasks[i]->request = e->submitted;
@@ -557,6 +562,13 @@ void engine_leave(engine *e, struct serve_task **tasks, size_t count)
 	pthread_mutex_unlock(&e->lock);
 }
 
+void engine_answered(engine *e)
+{
+	pthread_mutex_lock(&e->lock);
+	e->unanswered--;
+	pthread_mutex_unlock(&e->lock);
+}
+
 void engine_close(engine *e)
 {
 	pthread_mutex_lock(&e->lock);
@@ -567,7 +579,7 @@ void engine_close(engine *e)
 bool engine_busy(engine *e)
 {
 	pthread_mutex_lock(&e->lock);
-	const bool busy = e->report.requests || e->errands;
+	const bool busy = e->unanswered || e->errands;
 
 	pthread_mutex_unlock(&e->lock);
 	return busy;

@@ -29,8 +29,11 @@ void engine_lock(engine *engine);
 void engine_unlock(engine *engine);
 void engine_wait(engine *engine);
 
-/* The end of a request: cancels the tasks that are not over and returns when the engine has let go of all of them. */
+/* The end of a request's work: cancels the tasks that are not over and returns when the engine has let go of all of
+ * them. Its place in the queue is free, and its tasks can be looked at without the lock. */
 void engine_leave(engine *engine, struct serve_task **tasks, size_t count);
+/* The end of a request: its answer has been sent, or nobody is there to read it. */
+void engine_answered(engine *engine);
 
 /* Saves, restores or erases the text that was last read in a slot, and returns when that is done. A slot that is in use
  * is refused (409). */
@@ -44,7 +47,7 @@ bool engine_slot_do(engine *engine, const struct slot_request *request, struct s
 
 /* From now on nothing is taken in. */
 void engine_close(engine *engine);
-/* Whether a request is there. */
+/* Whether a request is there, or an answer is still being sent. */
 bool engine_busy(engine *engine);
 /* Ends all tasks at once, with an error. */
 void engine_abort(engine *engine);

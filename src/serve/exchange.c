@@ -16,8 +16,7 @@
 #include <sys/random.h>
 #include <time.h>
 
-/* ---------------------------------------------------------------------------------------------------- from requests --
- */
+/* ------------------------------------------------------------------------------------------------ from requests -- */
 
 static bool make_tasks(struct exchange *x, struct api_error *error)
 {
@@ -158,30 +157,25 @@ static const struct likely_token *top_of(const struct scores *scores, size_t i)
 /* Of a completion: arrays side by side. */
 static void put_arrays(struct json_text *text, const struct served *model, const struct scores *scores, size_t from)
 {
-	json_text_add(text, "{\"tokens\": [");
-	for (size_t i = from; i < scores->count; i++) {
-		json_text_add(text, "%s", i > from ? ", " : "");
-		put_token(text, model, scores->all[i].id);
+	enum { TOKEN, LOGPROB, TOP, OFFSET, COLUMNS };
+	static const char *const names[] = {"tokens", "token_logprobs", "top_logprobs", "text_offset"};
+
+	for (int column = 0; column < COLUMNS; column++) {
+		json_text_add(text, "%s\"%s\": [", column ? "], " : "{", names[column]);
+		for (size_t i = from; i < scores->count; i++) {
+			json_text_add(text, "%s", i > from ? ", " : "");
+			if (column == TOKEN)
+				put_token(text, model, scores->all[i].id);
+			else if (column == OFFSET)
+				json_text_add(text, "%zu", scores->all[i].offset);
+			else if (!scores->all[i].known)
+				json_text_add(text, "null");
+			else if (column == LOGPROB)
+				json_text_number(text, scores->all[i].logprob);
+			else
+				put_top(text, model, top_of(scores, i), scores->width);
+		}
 	}
-	json_text_add(text, "], \"token_logprobs\": [");
-	for (size_t i = from; i < scores->count; i++) {
-		json_text_add(text, "%s", i > from ? ", " : "");
-		if (scores->all[i].known)
-			json_text_number(text, scores->all[i].logprob);
-		else
-			json_text_add(text, "null");
-	}
-	json_text_add(text, "], \"top_logprobs\": [");
-	for (size_t i = from; i < scores->count; i++) {
-		json_text_add(text, "%s", i > from ? ", " : "");
-		if (scores->all[i].known)
-			put_top(text, model, top_of(scores, i), scores->width);
-		else
-			json_text_add(text, "null");
-	}
-	json_text_add(text, "], \"text_offset\": [");
-	for (size_t i = from; i < scores->count; i++)
-		json_text_add(text, "%s%zu", i > from ? ", " : "", scores->all[i].offset);
 	json_text_add(text, "]}");
 }
 

@@ -7,7 +7,13 @@
 
 bool host_is_loopback(const char *host)
 {
-	return strcmp(host, "127.0.0.1") == 0 || strcmp(host, "::1") == 0 || strcasecmp(host, "localhost") == 0;
+	struct in_addr four;
+	struct in6_addr six;
+
+	if (inet_aton(host, &four)) /* which knows 127.1 too, as the resolver does */
+		return ntohl(four.s_addr) >> 24 == IN_LOOPBACKNET;
+	return (inet_pton(AF_INET6, host, &six) == 1 && IN6_IS_ADDR_LOOPBACK(&six)) ||
+	       strcasecmp(host, "localhost") == 0;
 }
 
 bool host_is_plain(const char *header)

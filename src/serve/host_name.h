@@ -3,7 +3,7 @@
 
 #include <stdbool.h>
 
-/* Whether an address that a server listens at is this machine's own: 127.0.0.1, ::1 or localhost. */
+/* Whether an address that a server listens at is this machine's own: 127.x.x.x, ::1 or localhost. */
 bool host_is_loopback(const char *host);
 
 /* Whether the header "Host" names an address in figures, localhost or a name below it; NULL (no header) does.

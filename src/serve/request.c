@@ -238,7 +238,6 @@ static bool take_sampling(struct json root, const struct generation_config *advi
 			  struct api_error *error)
 {
 	struct sampler_options *to = &request->sampling;
-	const size_t no_limit = SIZE_MAX >> 1;
 	int64_t seed = 0, top_k = 0;
 	rosa_error why;
 
@@ -252,7 +251,7 @@ static bool take_sampling(struct json root, const struct generation_config *advi
 	to->repetition = to->temperature > 0 ? advised(advice->repetition, 1) : 1;
 	if (!get_float(root, "top_p", 0, 1, &to->top_p, error) || !get_float(root, "min_p", 0, 1, &to->min_p, error) ||
 	    !get_float(root, "repetition_penalty", 0.01, 100, &to->repetition, error) ||
-	    !get_size(root, "repeat_last_n", 0, no_limit, &to->repeat_last, error))
+	    !get_size(root, "repeat_last_n", 0, ROSA_MAX_STEPS, &to->repeat_last, error))
 		return false;
 	top_k = (int64_t)to->top_k;
 	if (json_get_integer(root, "top_k", JSON_OPTIONAL, &top_k, &why) != ROSA_OK)
@@ -390,8 +389,7 @@ static bool refuse_unknown(struct json root, struct api_error *error)
 	       only(root, "presence_penalty", 0, error) && only(root, "frequency_penalty", 0, error);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- whole --
- */
+/* -------------------------------------------------------------------------------------------------------- whole -- */
 
 static bool take_model(struct json root, struct request *request, struct api_error *error)
 {

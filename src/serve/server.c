@@ -75,7 +75,7 @@ struct visit {
 	char *body;
 	size_t size, room, seen;
 	struct exchange exchange;
-	bool submitted;
+	bool submitted, left;    /* to the engine, and from there */
 	struct json_text stream; /* events that wait to be sent */
 	size_t sent;
 };
@@ -84,6 +84,9 @@ struct route {
 	const char *method, *path; /* a path that ends with '/', but for "/", stands for all that begin with it */
 	enum MHD_Result (*serve)(struct visit *visit, const char *rest);
 	bool open; /* without a key */
+	/* Of serve_state. */
+	void (*put)(const server *s, struct json_text *text);
+	const char *type; /* NULL: JSON */
 };
 
 static void drop_body(struct visit *visit)
@@ -286,20 +289,28 @@ static bool await_answer(struct visit *visit)
 	return there;
 }
 
+static void leave(struct visit *visit)
+{
+	if (visit->submitted && !visit->left)
+		engine_leave(visit->server->engine, visit->exchange.tasks, visit->exchange.count);
+	visit->left = true;
+}
+
+/* The engine is left before the answer is made, which may be long: nobody waits for that, nor for a client that takes
+ * its time to read. */
 static enum MHD_Result reply_whole(struct visit *visit)
 {
-	engine *engine = visit->server->engine;
 	struct json_text text = {0};
 	struct api_error error = {0};
 
 	if (!await_answer(visit))
 		return MHD_NO;
-	engine_lock(engine);
+	leave(visit);
 	if (exchange_error(&visit->exchange))
 		error = *exchange_error(&visit->exchange);
 	else
 		exchange_whole(&visit->exchange, &text);
-	engine_unlock(engine);
+	exchange_free(&visit->exchange);
 	return error.status ? reply_error(visit, &error) : reply_json(visit, &text);
 }
 
@@ -348,22 +359,39 @@ static enum MHD_Result serve_tokenize(struct visit *visit, const char *rest)
 
 /* --------------------------------------------------------------------------------------------------------- state -- */
 
-static enum MHD_Result serve_health(struct visit *visit, const char *rest)
+static void put_health(const server *s, struct json_text *text)
 {
-	struct json_text text = {0};
-
-	(void)rest;
-	json_text_add(&text, "{\"status\": \"ok\"}");
-	return reply_json(visit, &text);
+	(void)s;
+	json_text_add(text, "{\"status\": \"ok\"}");
 }
 
-static enum MHD_Result serve_models(struct visit *visit, const char *rest)
+static void put_models(const server *s, struct json_text *text)
+{
+	answer_models(text, s->model, s->started);
+}
+
+static void put_props(const server *s, struct json_text *text)
+{
+	answer_props(text, s->model, s->engine);
+}
+
+static void put_slots(const server *s, struct json_text *text)
+{
+	answer_slots(text, s->engine);
+}
+
+static void put_metrics(const server *s, struct json_text *text)
+{
+	answer_metrics(text, s->engine);
+}
+
+static enum MHD_Result serve_state(struct visit *visit, const char *rest)
 {
 	struct json_text text = {0};
 
 	(void)rest;
-	answer_models(&text, visit->server->model, visit->server->started);
-	return reply_json(visit, &text);
+	visit->route->put(visit->server, &text);
+	return visit->route->type ? reply(visit, 200, visit->route->type, &text) : reply_json(visit, &text);
 }
 
 static enum MHD_Result serve_model(struct visit *visit, const char *rest)
@@ -376,24 +404,6 @@ static enum MHD_Result serve_model(struct visit *visit, const char *rest)
 		return reply_error(visit, &error);
 	}
 	answer_model(&text, visit->server->model, visit->server->started);
-	return reply_json(visit, &text);
-}
-
-static enum MHD_Result serve_props(struct visit *visit, const char *rest)
-{
-	struct json_text text = {0};
-
-	(void)rest;
-	answer_props(&text, visit->server->model, visit->server->engine);
-	return reply_json(visit, &text);
-}
-
-static enum MHD_Result serve_slots(struct visit *visit, const char *rest)
-{
-	struct json_text text = {0};
-
-	(void)rest;
-	answer_slots(&text, visit->server->engine);
 	return reply_json(visit, &text);
 }
 
@@ -412,15 +422,6 @@ static enum MHD_Result serve_slot(struct visit *visit, const char *rest)
 		return reply_error(visit, &error);
 	answer_slot(&text, &request, &result);
 	return reply_json(visit, &text);
-}
-
-static enum MHD_Result serve_metrics(struct visit *visit, const char *rest)
-{
-	struct json_text text = {0};
-
-	(void)rest;
-	answer_metrics(&text, visit->server->engine);
-	return reply(visit, 200, "text/plain; version=0.0.4", &text);
 }
 
 /* ---------------------------------------------------------------------------------------------------------- page -- */
@@ -453,20 +454,20 @@ static enum MHD_Result serve_page(struct visit *visit, const char *rest)
 }
 
 static const struct route routes[] = {
-    {"GET", "/", serve_page, true},
-    {"GET", "/page.css", serve_page, true},
-    {"GET", "/page.js", serve_page, true},
-    {"GET", "/icon.svg", serve_page, true},
-    {"GET", "/health", serve_health, true},
-    {"GET", "/v1/models", serve_models, false},
-    {"GET", "/v1/models/", serve_model, false},
-    {"POST", "/v1/completions", serve_completions, false},
-    {"POST", "/v1/chat/completions", serve_chat, false},
-    {"POST", "/tokenize", serve_tokenize, false},
-    {"GET", "/props", serve_props, false},
-    {"GET", "/slots", serve_slots, false},
-    {"POST", "/slots/", serve_slot, false},
-    {"GET", "/metrics", serve_metrics, false},
+    {"GET", "/", serve_page, true, NULL, NULL},
+    {"GET", "/page.css", serve_page, true, NULL, NULL},
+    {"GET", "/page.js", serve_page, true, NULL, NULL},
+    {"GET", "/icon.svg", serve_page, true, NULL, NULL},
+    {"GET", "/health", serve_state, true, put_health, NULL},
+    {"GET", "/v1/models", serve_state, false, put_models, NULL},
+    {"GET", "/v1/models/", serve_model, false, NULL, NULL},
+    {"POST", "/v1/completions", serve_completions, false, NULL, NULL},
+    {"POST", "/v1/chat/completions", serve_chat, false, NULL, NULL},
+    {"POST", "/tokenize", serve_tokenize, false, NULL, NULL},
+    {"GET", "/props", serve_state, false, put_props, NULL},
+    {"GET", "/slots", serve_state, false, put_slots, NULL},
+    {"POST", "/slots/", serve_slot, false, NULL, NULL},
+    {"GET", "/metrics", serve_state, false, put_metrics, "text/plain; version=0.0.4"},
 };
 
 /* ------------------------------------------------------------------------------------------------------ requests -- */
@@ -596,8 +597,9 @@ static void completed(void *context, struct MHD_Connection *connection, void **s
 	mark(context, connection, clock_now());
 	if (!visit)
 		return;
+	leave(visit);
 	if (visit->submitted)
-		engine_leave(visit->server->engine, visit->exchange.tasks, visit->exchange.count);
+		engine_answered(visit->server->engine);
 	exchange_free(&visit->exchange);
 	json_text_free(&visit->stream);
 	drop_body(visit);

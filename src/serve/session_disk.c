@@ -38,9 +38,10 @@ static void finish(struct session_disk *disk, struct disk_errand *errand)
 	pthread_cond_broadcast(disk->news);
 }
 
-static void refuse(struct session_disk *disk, struct disk_errand *errand, unsigned status, const char *why)
+static void refuse(struct session_disk *disk, struct disk_errand *errand, unsigned status, const char *code,
+		   const char *why)
 {
-	api_fail(&errand->error, status, NULL, NULL, "%s", why);
+	api_fail(&errand->error, status, NULL, code, "%s", why);
 	finish(disk, errand);
 }
 
@@ -56,8 +57,17 @@ static bool begin_errand(struct session_disk *disk, struct session_job *job)
 		memcpy(job->name, errand->name, strlen(errand->name) + 1);
 		return true;
 	}
+	if (*errand->last != errand->id) { /* meanwhile: others may have come before */
+		refuse(disk, errand, 409, "slot_busy", "the slot has been used meanwhile; try again later");
+		return false;
+	}
 	if (!kept || kept->doomed || !sessions_can_save(kept)) {
-		refuse(disk, errand, 400, "the slot has no text that can be saved");
+		refuse(disk, errand, 400, NULL, "the slot has no text that can be saved");
+		return false;
+	}
+	if (!kept->sequence && sessions_failed(disk->sessions, kept)) {
+		kept->failed = 0; /* the next errand tries again */
+		refuse(disk, errand, 500, NULL, "the slot's text could not be loaded; try again later");
 		return false;
 	}
 	if (!kept->sequence) { /* it is loaded before */
@@ -67,7 +77,7 @@ static bool begin_errand(struct session_disk *disk, struct session_job *job)
 	uint64_t bytes;
 
 	if (session_folder_admit(disk->sessions->folder, errand->name, kept->sequence, &bytes, &why) != ROSA_OK) {
-		refuse(disk, errand, 507, why.message);
+		refuse(disk, errand, 507, NULL, why.message);
 		return false;
 	}
 	*job = sessions_save_job(disk->sessions, kept, errand->name);
@@ -160,12 +170,16 @@ static void *run(void *context)
 rosa_status session_disk_start(struct session_disk *disk, struct sessions *sessions, pthread_mutex_t *lock,
 			       pthread_cond_t *work, pthread_cond_t *news, rosa_error *err)
 {
-	*disk =
-	    (struct session_disk){.sessions = sessions, .lock = lock, .work = work, .news = news, .saved = clock_now()};
+	*disk = (struct session_disk){.sessions = sessions,
+				      .lock = lock,
+				      .work = work,
+				      .news = news,
+				      .saved = clock_now(),
+				      .started = true}; /* before the thread is there, which looks at its neighbours */
 	clock_condition(&disk->mine);
-	disk->started = pthread_create(&disk->thread, NULL, run, disk) == 0;
-	if (disk->started)
+	if (pthread_create(&disk->thread, NULL, run, disk) == 0)
 		return ROSA_OK;
+	disk->started = false;
 	pthread_cond_destroy(&disk->mine);
 	return rosa_fail(err, ROSA_ENOMEM, "no thread for the files of kept texts");
 }

@@ -8,7 +8,8 @@
 /* A text that somebody wants under a name, or back from there. Whoever hands it in waits until it is done. */
 struct disk_errand {
 	const char *name;
-	uint64_t id; /* of the session to save; 0: the file is loaded */
+	uint64_t id;          /* of the session to save; 0: the file is loaded */
+	const uint64_t *last; /* of a session to save: has this id as long as its slot is not used again */
 
 	bool done;
 	struct api_error error; /* status 0: none */

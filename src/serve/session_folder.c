@@ -114,16 +114,12 @@ void session_folder_tell(const session_folder *folder, const char *message)
 
 /* ------------------------------------------------------------------------------------------------------- listing -- */
 
-struct dated_file {
-	struct session_file file;
-	struct timespec changed;
-};
-
+/* 0 stands for no file, and the next number after the last would be 0. */
 static bool is_name(const char *name, uint64_t *number)
 {
 	char again[SESSION_NAME];
 
-	return sscanf(name, "kept-%16" SCNx64 ".session", number) == 1 &&
+	return sscanf(name, "kept-%16" SCNx64 ".session", number) == 1 && *number != 0 && *number != UINT64_MAX &&
 	       strcmp(name, session_folder_name(*number, again)) == 0;
 }
 
@@ -151,25 +147,26 @@ static void remove_leftover(const session_folder *folder, const char *name)
 }
 
 /* What is in a file. Its name is `number`. */
-static rosa_status look(const session_folder *folder, uint64_t number, struct dated_file *found, rosa_error *err)
+static rosa_status look(const session_folder *folder, uint64_t number, struct session_file *found, rosa_error *err)
 {
 	char *path = path_of(folder, number);
 	struct session session;
 	struct stat about;
 	rosa_error why;
 
-	*found = (struct dated_file){.file = {.number = number}};
+	*found = (struct session_file){.number = number};
 	if (!path)
 		return no_memory(err);
 	if (stat(path, &about) == 0) {
-		found->file.bytes = (uint64_t)about.st_size;
+		found->bytes = (uint64_t)about.st_size;
 		found->changed = about.st_mtim;
 	}
-	if (session_look(path, folder->decoder, &session, &found->file.steps, &why) == ROSA_OK) {
-		found->file.tokens = session.tokens;
+	if (session_look(path, folder->decoder, &session, &found->steps, &why) == ROSA_OK) {
+		found->tokens = session.tokens;
 		session.tokens = (struct tokens){0};
 		session_free(&session);
 	} else {
+		found->steps = 0; /* a header may say how many were read, and the tokens are wrong */
 		session_folder_tell(folder, why.message);
 	}
 	free(path);
@@ -178,18 +175,18 @@ static rosa_status look(const session_folder *folder, uint64_t number, struct da
 
 static int older(const void *a, const void *b)
 {
-	const struct dated_file *x = a, *y = b;
+	const struct session_file *x = a, *y = b;
 	const struct timespec s = x->changed, t = y->changed;
 
 	if (s.tv_sec != t.tv_sec)
 		return s.tv_sec < t.tv_sec ? -1 : 1;
 	if (s.tv_nsec != t.tv_nsec)
 		return s.tv_nsec < t.tv_nsec ? -1 : 1;
-	return x->file.number < y->file.number ? -1 : x->file.number > y->file.number;
+	return x->number < y->number ? -1 : x->number > y->number;
 }
 
 /* All files, in any order. */
-static rosa_status list(session_folder *folder, DIR *names, struct dated_file **all, size_t *count, rosa_error *err)
+static rosa_status list(session_folder *folder, DIR *names, struct session_file **all, size_t *count, rosa_error *err)
 {
 	struct dirent *entry;
 	uint64_t number;
@@ -201,7 +198,7 @@ static rosa_status list(session_folder *folder, DIR *names, struct dated_file **
 			folder->named += entry->d_name[0] == '.' ? 0 : size_of(folder, entry->d_name);
 			continue;
 		}
-		struct dated_file *grown = realloc(*all, (*count + 1) * sizeof(*grown));
+		struct session_file *grown = realloc(*all, (*count + 1) * sizeof(*grown));
 
 		if (!grown)
 			return no_memory(err);
@@ -216,32 +213,22 @@ static rosa_status list(session_folder *folder, DIR *names, struct dated_file **
 rosa_status session_folder_list(session_folder *folder, struct session_file **files, size_t *count, rosa_error *err)
 {
 	DIR *names = opendir(folder->options.path);
-	struct dated_file *all = NULL;
 	rosa_status status;
 
 	*files = NULL;
 	*count = 0;
 	if (!names)
 		return rosa_fail(err, ROSA_EIO, "cannot read the folder %s: %s", folder->options.path, strerror(errno));
-	status = list(folder, names, &all, count, err);
+	status = list(folder, names, files, count, err);
 	closedir(names);
-	*files = malloc((*count + 1) * sizeof(**files));
-	if (status == ROSA_OK && !*files)
-		status = no_memory(err);
-	if (*count)
-		qsort(all, *count, sizeof(*all), older);
-	for (size_t i = 0; i < *count; i++) {
-		if (status == ROSA_OK)
-			(*files)[i] = all[i].file;
-		else
-			tokens_free(&all[i].file.tokens);
-	}
-	free(all);
-	if (status != ROSA_OK) {
-		free(*files);
-		*files = NULL;
-		*count = 0;
-	}
+	if (status == ROSA_OK && *count)
+		qsort(*files, *count, sizeof(**files), older);
+	if (status == ROSA_OK)
+		return ROSA_OK;
+	while (*count)
+		tokens_free(&(*files)[--*count].tokens);
+	free(*files);
+	*files = NULL;
 	return status;
 }
 

@@ -3,6 +3,8 @@
 
 #include "model/session.h"
 
+#include <time.h>
+
 /* Says that a file is of no use. */
 typedef void (*session_folder_say)(const char *message);
 
@@ -19,6 +21,7 @@ struct session_file {
 	uint64_t bytes;       /* of the file */
 	struct tokens tokens; /* empty: the file is of no use here, but takes room */
 	size_t steps;         /* tokens that the sequence has read */
+	struct timespec changed;
 };
 
 typedef struct session_folder session_folder;

@@ -25,6 +25,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LOAD_SHARE 32 /* of a text: if less of it is of use, it is not loaded for that */
+
 static size_t in_common(const struct tokens *tokens, const uint32_t *ids, size_t count)
 {
 	size_t i = 0;
@@ -34,16 +36,39 @@ static size_t in_common(const struct tokens *tokens, const uint32_t *ids, size_t
 	return i;
 }
 
+bool sessions_failed(const struct sessions *sessions, const struct kept *kept)
+{
+	return kept->failed && kept->failed == sessions->clock;
+}
+
+/* Whether a text is to be looked at, of those in memory or of those on disk only. */
+static bool is_candidate(const struct sessions *sessions, const struct kept *kept, bool silent, bool on_disk)
+{
+	return kept->silent == silent && !kept->doomed && !kept->sequence == on_disk &&
+	       !sessions_failed(sessions, kept);
+}
+
+/* Texts in memory come first. All chats begin with the same few tokens, and a file is loaded whole: one of a hundred
+ * thousand tokens takes longer to load than those few take to be read, and drives other texts out of memory. So what a
+ * file saves, beyond what is known in memory, has to be a share of it. */
 struct session_choice sessions_choose(const struct sessions *sessions, bool silent, const uint32_t *ids, size_t count)
 {
 	struct session_choice best = {0, 0};
 
-	for (size_t i = 0; i < sessions->count; i++) {
-		const struct kept *kept = &sessions->all[i];
-		const size_t steps = in_common(&kept->tokens, ids, count);
+	for (int on_disk = 0; on_disk <= 1; on_disk++) {
+		const size_t known = best.steps;
 
-		if (kept->silent == silent && !kept->doomed && steps >= kept->floor && steps > best.steps)
-			best = (struct session_choice){i, steps};
+		for (size_t i = 0; i < sessions->count; i++) {
+			const struct kept *kept = &sessions->all[i];
+
+			if (!is_candidate(sessions, kept, silent, on_disk))
+				continue;
+			const size_t steps = in_common(&kept->tokens, ids, count);
+
+			if (steps >= kept->floor && steps > best.steps &&
+			    (!on_disk || steps - known >= kept->saved / LOAD_SHARE))
+				best = (struct session_choice){i, steps};
+		}
 	}
 	return best;
 }
@@ -112,7 +137,8 @@ static struct kept take_out(struct sessions *sessions, size_t index)
 	kept->past = NULL;
 	kept->bytes = 0;
 	kept->leaving = false;
-	kept->followed = true; /* as all that is saved */
+	/* All that is saved has a token behind it, but of one that a text without it took over, only the file knows. */
+	kept->followed = kept->followed || kept->saved < kept->tokens.count;
 	kept->tokens.count = kept->saved;
 	kept->floor = saved_floor(sessions, kept->saved);
 	if (!kept->number)
@@ -161,7 +187,7 @@ static void drop(struct sessions *sessions, size_t index)
 
 bool sessions_can_save(const struct kept *kept)
 {
-	return kept->followed && !kept->silent;
+	return kept->followed && !kept->silent && kept->tokens.count;
 }
 
 static bool is_held(const struct kept *kept)
@@ -226,7 +252,7 @@ static void evict_oldest(struct sessions *sessions)
 
 void sessions_shrink(struct sessions *sessions, uint64_t bytes)
 {
-	while (sessions->held && sessions->bytes > bytes)
+	while (sessions->held && (sessions->bytes > bytes || sessions->held > sessions->most))
 		evict_oldest(sessions);
 }
 
@@ -251,17 +277,28 @@ static struct kept *new_entry(struct sessions *sessions)
 	return &grown[sessions->count++];
 }
 
+/* A text stays out of the folder. */
+static void unfile(struct sessions *sessions, size_t index)
+{
+	struct kept *kept = &sessions->all[index];
+
+	kept->unwanted = true; /* else it would be written again */
+	if (kept->leaving)
+		evict(sessions, index);
+	drop_file(sessions, index);
+}
+
 void sessions_fit(struct sessions *sessions)
 {
+	const uint64_t limit = session_folder_limit(sessions->folder);
 	struct kept *kept;
 
-	while (sessions->file_bytes > session_folder_limit(sessions->folder) &&
-	       (kept = oldest(sessions, is_filed)) != NULL) {
-		kept->unwanted = true; /* else it would be written again */
-		if (kept->leaving)
-			evict(sessions, index_of(sessions, kept));
-		drop_file(sessions, index_of(sessions, kept));
-	}
+	/* One that does not fit alone goes first: as the newest, it would go only after all others had gone in vain. */
+	for (size_t i = sessions->count; i-- > 0;)
+		if (is_filed(&sessions->all[i]) && sessions->all[i].file_bytes > limit)
+			unfile(sessions, i);
+	while (sessions->file_bytes > limit && (kept = oldest(sessions, is_filed)) != NULL)
+		unfile(sessions, index_of(sessions, kept));
 }
 
 rosa_status sessions_recall(struct sessions *sessions, session_folder *folder, rosa_error *err)
@@ -362,9 +399,13 @@ static void wrote(struct sessions *sessions, struct kept *kept, const struct ses
 	kept->saved = kept->tokens.count;
 }
 
-/* An entry comes into memory. One that cannot be loaded has no use. */
+/* An entry comes into memory. A file that is damaged, gone or changed by another program is of no use, as if it had
+ * been found so at the start. But there may only be no memory, or too many open files: then it is left out until some
+ * other text is used, so that whoever waits for it goes on without. */
 static void loaded(struct sessions *sessions, struct kept *kept, struct session_job *job)
 {
+	const bool later = job->status != ROSA_OK && job->status != ROSA_EFORMAT && job->bytes;
+
 	kept->wanted = false;
 	if (job->status != ROSA_OK)
 		session_folder_tell(sessions->folder, job->error.message);
@@ -374,9 +415,13 @@ static void loaded(struct sessions *sessions, struct kept *kept, struct session_
 		kept->floor = sequence_floor(kept->sequence);
 		kept->used = ++sessions->clock;
 		count_in(sessions, kept);
-	} else { /* damaged, or another program has changed it */
+	} else {
 		sequence_free(job->sequence);
-		kept->doomed = true;
+		if (later)
+			kept->failed = ++sessions->clock;
+		else
+			kept->tokens.count = kept->saved = 0;
+		sessions->changes++;
 	}
 	session_free(&job->session);
 }
@@ -516,18 +561,18 @@ static void supersede(struct sessions *sessions, size_t index, struct kept *kept
 }
 
 /* Finds a place for a session beside the others, or returns the one that has it already. `file` is that of the session
- * that it went on from, whose time is over unless it is in memory again. */
+ * that it went on from, whose time is over unless it is in memory again or a task waits for it. */
 static const struct kept *make_way(struct sessions *sessions, struct kept *kept, uint64_t file)
 {
+	/* Before any other gives its file to `kept`, which would be lost with it. */
+	for (size_t i = 0; i < sessions->count; i++)
+		if (replaces(sessions, &sessions->all[i], kept))
+			return &sessions->all[i];
 	for (size_t i = sessions->count; i-- > 0;) {
-		struct kept *old = &sessions->all[i];
+		const struct kept *old = &sessions->all[i];
+		const bool ends = file && old->number == file && !old->sequence && !old->busy && !old->wanted;
 
-		if (replaces(sessions, old, kept))
-			return old;
-		if (!old->tokens.count)
-			continue;
-		if (replaces(sessions, kept, old) ||
-		    (file && old->number == file && !old->sequence && begins_with(kept, old)))
+		if (old->tokens.count && (replaces(sessions, kept, old) || (ends && begins_with(kept, old))))
 			supersede(sessions, i, kept);
 	}
 	return NULL;
@@ -549,8 +594,6 @@ static uint64_t add(struct sessions *sessions, struct kept *kept, uint64_t file)
 	kept->id = kept->used = ++sessions->clock;
 	*place = *kept;
 	count_in(sessions, kept);
-	if (sessions->held > sessions->most)
-		evict_oldest(sessions);
 	sessions_shrink(sessions, sessions->memory);
 	return kept->id;
 }
@@ -612,9 +655,39 @@ struct kept *sessions_find(const struct sessions *sessions, uint64_t id)
 	return NULL;
 }
 
-void sessions_erase(struct sessions *sessions, struct kept *kept)
+static bool is_among(uint64_t id, const uint64_t *ids, size_t count)
 {
-	drop(sessions, index_of(sessions, kept));
+	while (count > 0 && ids[count - 1] != id)
+		count--;
+	return count > 0;
+}
+
+/* Whether a beginning of a text that goes is of use without it: to a text that stays, or as one that stays. */
+static bool stays(const struct sessions *sessions, const struct kept *beginning, const struct kept *gone,
+		  const uint64_t *spared, size_t count)
+{
+	for (size_t i = 0; i < sessions->count; i++) {
+		const struct kept *other = &sessions->all[i];
+
+		if (other != gone && !other->doomed && begins_with(other, beginning) &&
+		    (!begins_with(gone, other) || is_among(other->id, spared, count)))
+			return true;
+	}
+	return false;
+}
+
+void sessions_erase(struct sessions *sessions, struct kept *kept, const uint64_t *spared, size_t count)
+{
+	for (size_t i = 0; i < sessions->count; i++) {
+		struct kept *old = &sessions->all[i];
+
+		old->doomed =
+		    old->doomed || old == kept ||
+		    (old->tokens.count && begins_with(kept, old) && !stays(sessions, old, kept, spared, count));
+	}
+	for (size_t i = sessions->count; i-- > 0;)
+		if (sessions->all[i].doomed)
+			drop(sessions, i);
 }
 
 uint64_t sessions_restore(struct sessions *sessions, struct session *session, sequence *sequence)

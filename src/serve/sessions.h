@@ -18,11 +18,12 @@ struct kept {
 	uint64_t number;    /* of its file; 0: it has none */
 	size_t saved;       /* the first so many tokens are in the file */
 	uint64_t file_bytes;
-	bool unwanted; /* on disk: it does not fit there, or there is no folder */
-	bool busy;     /* the disk has it: it is being written or loaded, and may be looked at but not changed */
-	bool wanted;   /* a task waits for it to be loaded */
-	bool leaving;  /* it leaves memory once it is written */
-	bool doomed;   /* it goes once the disk has let go of it */
+	bool unwanted;   /* on disk: it does not fit there, or there is no folder */
+	bool busy;       /* the disk has it: it is being written or loaded, and may be looked at but not changed */
+	bool wanted;     /* a task waits for it to be loaded */
+	bool leaving;    /* it leaves memory once it is written */
+	bool doomed;     /* it goes once the disk has let go of it */
+	uint64_t failed; /* when it could not be loaded, by the clock of `used`; 0: never */
 };
 
 /* A zeroed one is empty; `most` and `memory` are its limits in memory, `window` that of attention. Those that leave are
@@ -44,8 +45,9 @@ struct sessions {
 /* Learns what is in the folder, which is the sessions' from now on. */
 rosa_status sessions_recall(struct sessions *sessions, session_folder *folder, rosa_error *err);
 
-/* The kept session that saves most: `steps` of the first `count` tokens are known to it. 0: none is of use. What was
- * read with an adapter that was off serves only those who want it off, and they nothing else. */
+/* The kept session that saves most: `steps` of the first `count` tokens are known to it. 0: none is of use. One that
+ * has to be loaded must save more than the loading takes, and be one whose loading has not just failed. What was read
+ * with an adapter that was off serves only those who want it off, and they nothing else. */
 struct session_choice {
 	size_t index, steps;
 };
@@ -60,22 +62,26 @@ rosa_status sessions_lend(struct sessions *sessions, struct serve_task *task, ro
 uint64_t sessions_keep(struct sessions *sessions, struct serve_task *task);
 /* Keeps a copy of what a task has read so far, if it can be made and another sequence could not go back to here. */
 void sessions_remember(struct sessions *sessions, struct serve_task *task);
-/* Drops the oldest from memory until no more than this is held. Those not yet on disk are leaving then. */
+/* Drops the oldest from memory until no more than this, and no more than `most`, is held. Those not yet on disk are
+ * leaving then. */
 void sessions_shrink(struct sessions *sessions, uint64_t bytes);
 void sessions_free(struct sessions *sessions); /* closes the folder, whose files stay */
 
 /* The session with this id; NULL: it is gone. */
 struct kept *sessions_find(const struct sessions *sessions, uint64_t id);
-/* Drops it, from memory and from disk. */
-void sessions_erase(struct sessions *sessions, struct kept *kept);
+/* Drops it, from memory and from disk, and with it the beginnings of it, such as sessions_remember makes, that neither
+ * are spared (by their ids) nor begin a text that stays. */
+void sessions_erase(struct sessions *sessions, struct kept *kept, const uint64_t *spared, size_t count);
 /* Takes a session that was loaded, and its sequence; returns its id, or 0 if it could not be kept. */
 uint64_t sessions_restore(struct sessions *sessions, struct session *session, sequence *sequence);
 
 /* Drops the oldest files until all are within the limit. */
 void sessions_fit(struct sessions *sessions);
 
-/* Whether a session can be saved at all: not if it was read with an adapter that was off. */
+/* Whether a session can be saved at all: not if it was read with an adapter that was off, or its file is damaged. */
 bool sessions_can_save(const struct kept *kept);
+/* Whether loading it has just failed; to try again at once would be in vain. */
+bool sessions_failed(const struct sessions *sessions, const struct kept *kept);
 /* Whether some session is still to be written. */
 bool sessions_unsaved(const struct sessions *sessions);
 

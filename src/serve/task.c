@@ -19,18 +19,16 @@ static bool failed(struct serve_task *task, const rosa_error *why)
 	return api_fail(&task->error, 500, NULL, NULL, "%s", why->message);
 }
 
-/* ---------------------------------------------------------------------------------------------- making, releasing --
- */
+/* -------------------------------------------------------------------------------------------- making, releasing -- */
 
-static rosa_status make(struct serve_task *task, const struct request *request, rosa_error *why)
+/* Makes what reading and writing need. */
+static rosa_status equip(struct serve_task *task, rosa_error *why)
 {
 	const struct served *model = task->model;
 	const size_t vocabulary = model->config->vocabulary, room = tokenizer_longest(model->tokenizer);
 	const size_t rows = task->echo && task->scored ? SCORED_ROWS : 1;
-	rosa_status status = sampler_new(&request->sampling, vocabulary, &task->sampler, why);
+	const rosa_status status = sampler_new(&task->sampling, vocabulary, &task->sampler, why);
 
-	if (status == ROSA_OK)
-		status = stopping_new((const char *const *)request->stops, request->stop_count, &task->stopping, why);
 	if (status != ROSA_OK)
 		return status;
 	task->logits = malloc(rows * vocabulary * sizeof(*task->logits));
@@ -61,9 +59,9 @@ bool serve_task_new(const struct served *model, const struct request *request, s
 	task->top = request->top < model->config->vocabulary ? request->top : model->config->vocabulary;
 	task->watched = request->places;
 	task->silent = request->silent;
-	task->recalls = request->sampling.repetition != 1;
+	task->sampling = request->sampling;
 	task->chat_end = request->kind == REQUEST_CHAT ? chat_end(model->tokenizer, &model->chat) : -1;
-	if (make(task, request, &why) != ROSA_OK) {
+	if (stopping_new((const char *const *)request->stops, request->stop_count, &task->stopping, &why) != ROSA_OK) {
 		serve_task_free(task);
 		return api_fail(error, why.status == ROSA_ENOMEM ? 500 : 400, NULL, NULL, "%s", why.message);
 	}
@@ -71,11 +69,23 @@ bool serve_task_new(const struct served *model, const struct request *request, s
 	return true;
 }
 
+void serve_task_strip(struct serve_task *task)
+{
+	sampler_free(task->sampler);
+	free(task->logits);
+	free(task->unaltered);
+	free(task->decoded);
+	free(task->passed);
+	task->sampler = NULL;
+	task->logits = task->unaltered = NULL;
+	task->decoded = task->passed = NULL;
+}
+
 void serve_task_free(struct serve_task *task)
 {
 	if (!task)
 		return;
-	sampler_free(task->sampler);
+	serve_task_strip(task);
 	stopping_free(task->stopping);
 	sequence_free(task->sequence);
 	pointer_past_free(task->past);
@@ -83,10 +93,6 @@ void serve_task_free(struct serve_task *task)
 	text_free(&task->text);
 	scores_free(&task->scores);
 	answer_places_free(&task->places);
-	free(task->logits);
-	free(task->unaltered);
-	free(task->decoded);
-	free(task->passed);
 	free(task);
 }
 
@@ -228,8 +234,12 @@ bool serve_task_silent(const struct serve_task *task)
 bool serve_task_begin(struct serve_task *task)
 {
 	const size_t known = scores_prompt(task) ? 1 : task->prompt; /* those after it are echoed with their scores */
+	const bool recalls = task->sampling.repetition != 1;
+	rosa_error why;
 
-	for (size_t i = 0; i < task->prompt && task->recalls; i++)
+	if (equip(task, &why) != ROSA_OK)
+		return failed(task, &why);
+	for (size_t i = 0; i < task->prompt && recalls; i++)
 		sampler_saw(task->sampler, task->tokens.ids[i]);
 	for (size_t i = 0; i < known && task->echo; i++)
 		if (!echo_token(task, i, NULL))

@@ -23,8 +23,7 @@ struct serve_task {
 	size_t top;
 	bool watched; /* places are told */
 	bool silent;  /* memory is off */
-	bool recalls; /* the penalty looks at earlier tokens */
-	sampler *sampler;
+	struct sampler_options sampling;
 	stopping *stopping;
 	int64_t chat_end; /* a token that ends an answer beside the model's own; -1: none */
 
@@ -32,12 +31,14 @@ struct serve_task {
 	sequence *sequence; /* has read a beginning of the tokens; NULL: not begun */
 	pointer_past *past; /* of the model's pointer, over a beginning of them; NULL: there is none */
 	uint64_t file;      /* of the session that was taken over (sessions.h); 0: none */
-	float *logits;      /* [1 or SCORED_ROWS][vocabulary] */
-	float *unaltered;   /* [vocabulary], while scored: the sampler changes logits */
 	struct decoding decoding;
-	char *decoded, *passed;
 	size_t characters;       /* of all tokens decoded so far */
 	struct step_places step; /* while watched: what the last token read has found */
+	/* Only from serve_task_begin to serve_task_strip. */
+	sampler *sampler;
+	float *logits;    /* [1 or SCORED_ROWS][vocabulary] */
+	float *unaltered; /* [vocabulary], while scored: the sampler changes logits */
+	char *decoded, *passed;
 
 	/* What others look at, under the engine's lock. */
 	uint64_t request; /* its number: tasks of one request have the same */
@@ -70,6 +71,9 @@ bool serve_task_silent(const struct serve_task *task);
 
 /* To be called when it has a sequence. The task may be over at once. */
 bool serve_task_begin(struct serve_task *task);
+/* Releases what serve_task_begin has made to read and write with, and no answer needs: a request may have hundreds of
+ * tasks, of which a few run at a time, and a vocabulary is wide. */
+void serve_task_strip(struct serve_task *task);
 
 /* Tokens that are to be read before the next one can be chosen. 1: it is writing. */
 size_t serve_task_due(const struct serve_task *task);
