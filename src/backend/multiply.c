@@ -35,7 +35,11 @@
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 #define NEVER_INLINE  __attribute__((noinline))
 #define UNROLL_8      _Pragma("GCC unroll 8")
+/* What follows loads the array again: one load that spreads a number over a register is cheaper than taking it out of a
+ * register that the compiler keeps. */
+#define FROM_MEMORY(array) __asm__ volatile("" : "+m"(array))
 #else
+#define FROM_MEMORY(array) (void)0
 #define UNROLL_8
 #define ALWAYS_INLINE inline
 #define NEVER_INLINE
@@ -465,15 +469,16 @@ AVX2 unsigned bits_avx2(const uint8_t *p, unsigned j)
 	return (unsigned)_mm_movemask_epi8(_mm_sll_epi16(sixteen_bytes(p), _mm_cvtsi32_si128(7 - (int)j)));
 }
 
-/* q - 32, in bytes. */
+/* q - 32, in bytes. Called with constants a and b. */
 AVX2 __m256i six_bytes(const uint8_t *low, const uint8_t *high, unsigned a, unsigned b)
 {
-	const __m256i four = _mm256_srl_epi16(_mm256_loadu_si256((const __m256i *)low), _mm_cvtsi32_si128((int)a));
-	const __m256i two = _mm256_srl_epi16(_mm256_loadu_si256((const __m256i *)high), _mm_cvtsi32_si128((int)b));
+	const __m256i four = _mm256_srli_epi16(_mm256_loadu_si256((const __m256i *)low), (int)a);
+	const __m256i bytes = _mm256_loadu_si256((const __m256i *)high);
+	const __m256i two = b < 4 ? _mm256_slli_epi16(bytes, 4 - (int)b) : _mm256_srli_epi16(bytes, (int)b - 4);
 
-	return _mm256_sub_epi8(_mm256_or_si256(_mm256_and_si256(four, _mm256_set1_epi8(15)),
-					       _mm256_slli_epi16(_mm256_and_si256(two, _mm256_set1_epi8(3)), 4)),
-			       _mm256_set1_epi8(32));
+	return _mm256_sub_epi8(
+	    _mm256_or_si256(_mm256_and_si256(four, _mm256_set1_epi8(15)), _mm256_and_si256(two, _mm256_set1_epi8(48))),
+	    _mm256_set1_epi8(32));
 }
 
 AVX2 void sixes_avx2(const uint8_t *low, const uint8_t *high, unsigned a, unsigned b, const float *d, vec_avx2 *to)

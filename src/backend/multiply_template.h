@@ -139,6 +139,8 @@ INLINE void NAME(dot_four_)(enum format format, const uint8_t *const rows[MULTIP
 	for (size_t i = 0; i < whole; i += block) {
 		for (int r = 0; r < MULTIPLY_ROWS; r++)
 			NAME(scales_)(format, rows[r], i, scales[r]);
+		if (block > 1)
+			FROM_MEMORY(scales);
 		UNROLL_8
 		for (unsigned j = 0; j < block; j++) {
 			const VEC x0 = NAME(load_)(x + (i + j) * 32), x1 = NAME(load_)(x + (i + j) * 32 + 16);
