@@ -53,11 +53,8 @@ struct chain_layout chain_layout_for(const struct contexts *ctx, size_t contexts
 	struct chain_layout layout;
 
 	if (scratch) {
-		/* more of them where a cache still holds them */
-		while (root_bits < CHAIN_MAX_ROOTS && (size_t)1 << root_bits < (root_bits < 17   ? 8
-										: root_bits < 20 ? 4
-												 : 2) *
-										   contexts)
+		/* marks keep most look-ups from chains that have nothing for them, so more roots only cost cache */
+		while (root_bits < CHAIN_MAX_ROOTS && (size_t)1 << root_bits < 2 * contexts)
 			root_bits++;
 		layout = layout_of(ctx, root_bits);
 		/* A chain that is not empty costs more than a table that has to be emptied, unless that is beyond the
