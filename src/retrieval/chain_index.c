@@ -75,16 +75,16 @@ void chain_clear(struct chain_index *index, const struct contexts *ctx)
 	index->gave_up = false;
 }
 
-/* Put the first `contexts` contexts in, into the tables too or into the chains alone. */
+/* Put the first `contexts` contexts in, into the tables too or into the chains alone. Two loops: a compiler does not
+ * take the question out of a loop as large as this one, with the tables of all levels in it. */
 ALWAYS_INLINE void fill_by(struct chain_view view, struct packed key, unsigned bits, uint32_t contexts, bool tables)
 {
-	for (uint32_t c = 1; c <= contexts; c++) {
-		const uint64_t word = packed_word(&key, bits, c);
-
-		if (tables)
-			chain_note(&view, bits, word, c);
-		chain_hang(&view, bits, word, c);
-	}
+	if (tables)
+		for (uint32_t c = 1; c <= contexts; c++)
+			chain_insert(&view, bits, packed_word(&key, bits, c), c);
+	else
+		for (uint32_t c = 1; c <= contexts; c++)
+			chain_hang(&view, bits, packed_word(&key, bits, c), c);
 }
 
 #define FILL(M)                                                                                                        \
