@@ -17,7 +17,7 @@ import sys
 import tempfile
 import unittest
 
-PROGRAM = sys.argv[1] if len(sys.argv) > 1 else "rosatune"
+PROGRAM = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else "rosatune"  # tests change their folder
 LIMIT = 120  # seconds until a run counts as hung
 
 # ------------------------------------------------------------------------------------------------------- the model
