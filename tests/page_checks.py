@@ -7,8 +7,8 @@ import sys
 
 sys.dont_write_bytecode = True
 import browser
-from serve_checks import CHAT, STORY, Server
 from tiny_model import WINDOW, Base, main, message, write_adapter, write_pointer
+from tiny_server import CHAT, STORY, Server
 
 TEXT = (STORY + " He lived by the river. ") * 3
 QUESTION = "Who was the ferryman?"

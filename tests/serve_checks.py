@@ -16,112 +16,10 @@ import unittest.mock
 
 sys.dont_write_bytecode = True
 from tiny_model import (
-    LIMIT, PROGRAM, SPECIAL, THETA, THINKING, WINDOW, Base, find_place, logits, main, message, out, receptive, run,
-    write_adapter, write_pointer,
+    LIMIT, PROGRAM, THETA, THINKING, WINDOW, Base, find_place, logits, main, message, out, run, write_adapter,
+    write_pointer,
 )
-
-COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
-GREEDY = {"temperature": 0}
-STORY = "A story of a ferryman."
-
-
-class Server:
-    """A running server, on a port of its own."""
-
-    def __init__(self, *words, model="plain.gguf"):
-        self.process = subprocess.Popen(
-            [PROGRAM, "serve", "--model", model, "--port", "0", "--threads", "1", *words], stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=receptive)
-        self.line = self.process.stdout.readline()
-        found = re.search(r"at http://127\.0\.0\.1:(\d+)/v1", self.line)
-        if not found:
-            raise AssertionError(self.line + self.process.communicate(timeout=LIMIT)[1])
-        self.port = int(found[1])
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        if self.process.poll() is None:
-            self.end(signal.SIGTERM)
-        self.process.stdout.close()
-        self.process.stderr.close()
-
-    def end(self, number):
-        """Ends it, and returns the exit code and what it said."""
-        self.process.send_signal(number)
-        try:
-            said = self.process.communicate(timeout=LIMIT)[1]
-        finally:
-            self.process.kill()
-        return self.process.returncode, said
-
-    def request(self, method, path, body=None, headers=None):
-        """The status, the headers and the body."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT)
-        with contextlib.closing(connection):
-            connection.request(method, path, body, {"Content-Type": "application/json"} | (headers or {}))
-            response = connection.getresponse()
-            return response.status, response.headers, response.read().decode()
-
-    def get(self, path):
-        status, _, body = self.request("GET", path)
-        assert status == 200, body
-        return body
-
-    def post(self, path, code=200, **fields):
-        status, _, body = self.request("POST", path, json.dumps(fields))
-        assert status == code, f"{status}, not {code}: {body}"
-        return json.loads(body)
-
-    def complete(self, prompt, **fields):
-        return self.post(COMPLETIONS, prompt=prompt, **fields)
-
-    def chat(self, *messages, **fields):
-        said = [dict(role=role, content=content) for role, content in messages]
-        return self.post(CHAT, messages=said, **fields)
-
-    def stream(self, path, **fields):
-        """The events of a stream; the last must be [DONE]."""
-        status, headers, body = self.request("POST", path, json.dumps(fields | {"stream": True}))
-        assert status == 200 and headers["Content-Type"] == "text/event-stream", body
-        events = body.split("\n\n")
-        assert events[-2:] == ["data: [DONE]", ""] and all(e.startswith("data: ") for e in events[:-1]), body
-        return [json.loads(event[6:]) for event in events[:-2]]
-
-    @contextlib.contextmanager
-    def streaming(self, **fields):
-        """A stream of a completion that has begun and is left in the end: the connection's response."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT)
-        with contextlib.closing(connection):
-            connection.request("POST", COMPLETIONS, json.dumps(fields | {"stream": True}),
-                               {"Content-Type": "application/json"})
-            with contextlib.closing(connection.getresponse()) as response:  # it holds the connection too
-                assert response.read(5) == b"data:"
-                yield response
-
-    def metric(self, name):
-        return float(re.search(rf"^rosatune:{name} (\S+)$", self.get("/metrics"), re.M)[1])
-
-    def until(self, name, value):
-        """Waits until a metric has a value."""
-        for _ in range(20 * LIMIT):
-            if self.metric(name) == value:
-                return
-            time.sleep(0.05)
-        raise AssertionError(f"{name} is {self.metric(name)}, not {value}")
-
-
-def text(answer, choice=0):
-    return answer["choices"][choice]["text"]
-
-
-def said(answer):
-    return answer["choices"][0]["message"]["content"]
-
-
-def cached(answer):
-    return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+from tiny_server import CHAT, COMPLETIONS, GREEDY, STORY, Server, cached, clients, resident, said, text
 
 
 class Answers(Base):
@@ -441,11 +339,7 @@ class Together(Base):
                 def ask(i):
                     answers[i] = server.complete(prompts[i], max_tokens=40, logprobs=1, **GREEDY)
 
-                threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(prompts))]
-                for thread in threads:
-                    thread.start()
-                for thread in threads:
-                    thread.join(LIMIT)
+                clients(len(prompts), ask)
                 self.assertEqual([*map(text, answers)], alone)
                 self.assertEqual(server.metric("requests_success_total"), len(prompts))
                 # Bit for bit: numbers in JSON read back as they were.
@@ -590,12 +484,6 @@ class Tasks(Base):
         self.assertGreater(wanted, 0)
 
 
-def resident(server, what="VmRSS"):
-    """Bytes of a server in memory; of VmHWM, the most so far."""
-    with open(f"/proc/{server.process.pid}/status", encoding="ascii") as file:
-        return 1024 * int(re.search(rf"^{what}:\s+(\d+) kB", file.read(), re.M)[1])
-
-
 class Soak(Base):
     """Many clients, half of them broken or slow: ten minutes with ROSATUNE_TEST_LONG, else a few rounds."""
 
@@ -650,25 +538,17 @@ class Soak(Base):
     def visit(self, server, seconds):
         """All kinds of clients at once, for so long. Returns how many visits of each kind there were."""
         kinds = [self.whole, self.streamed, self.slow, self.leaves, self.stops_in_the_middle, self.speaks_nonsense]
-        problems, visits, until = [], [0] * len(kinds), time.monotonic() + seconds
+        visits, until = [0] * len(kinds), time.monotonic() + seconds
 
         def client(number):
             i = 0
-            try:
-                while i < self.ROUNDS or time.monotonic() < until:
-                    which, kind = (number + i) % len(self.PROMPTS), (number + 5 * i) % len(kinds)
-                    kinds[kind](server, self.PROMPTS[which], self.answers[which])
-                    visits[kind] += 1
-                    i += 1
-            except Exception as problem:  # whatever it is, the test must hear of it
-                problems.append(repr(problem))
+            while i < self.ROUNDS or time.monotonic() < until:
+                which, kind = (number + i) % len(self.PROMPTS), (number + 5 * i) % len(kinds)
+                kinds[kind](server, self.PROMPTS[which], self.answers[which])
+                visits[kind] += 1
+                i += 1
 
-        threads = [threading.Thread(target=client, args=(number,)) for number in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self.assertEqual(problems, [])
+        clients(6, client)
         server.until("requests_processing", 0)
         return visits
 
