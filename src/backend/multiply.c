@@ -35,8 +35,8 @@
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 #define NEVER_INLINE  __attribute__((noinline))
 #define UNROLL_8      _Pragma("GCC unroll 8")
-/* What follows loads the array again: one load that spreads a number over a register is cheaper than taking it out of a
- * register that the compiler keeps. */
+/* Makes the compiler reload an array that it would keep in registers: broadcasting a number from memory is one load,
+ * from the middle of a register it takes permutations. */
 #define FROM_MEMORY(array) __asm__ volatile("" : "+m"(array))
 #else
 #define FROM_MEMORY(array) (void)0
@@ -394,21 +394,18 @@ AVX2 vec_avx2 floats_avx2(__m128i bytes)
 			   _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(bytes, bytes)))}};
 }
 
-AVX2 vec_avx2 scaled_avx2(__m128i bytes, float d)
+AVX2 vec_avx2 times_avx2(vec_avx2 q, float d)
 {
 	const __m256 scale = _mm256_set1_ps(d);
-	const vec_avx2 q = floats_avx2(bytes);
 
 	return (vec_avx2){{_mm256_mul_ps(q.at[0], scale), _mm256_mul_ps(q.at[1], scale)}};
 }
 
 AVX2 vec_avx2 bytes_avx2(const uint8_t *p, float d)
 {
-	const __m256 scale = _mm256_set1_ps(d);
 	const __m256i low = _mm256_cvtepi8_epi32(eight_bytes(p)), high = _mm256_cvtepi8_epi32(eight_bytes(p + 8));
 
-	return (vec_avx2){
-	    {_mm256_mul_ps(_mm256_cvtepi32_ps(low), scale), _mm256_mul_ps(_mm256_cvtepi32_ps(high), scale)}};
+	return times_avx2((vec_avx2){{_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high)}}, d);
 }
 
 AVX2 scale_avx2 scale_of_avx2(int zero, float d, float m)
@@ -433,7 +430,8 @@ AVX2 __m256 fours_avx2(__m256i q, scale_avx2 s)
 	return _mm256_fmadd_ps(_mm256_cvtepi32_ps(q), s.d, s.m);
 }
 
-/* Bytes are widened before their halves are taken apart, so that the compiler does it once for both. */
+/* A load that widens eight bytes costs less than moving bytes within a register. Halves are taken apart after it: where
+ * both are needed together, as in Q4_0 and Q4_1, the compiler loads once. */
 AVX2 vec_avx2 low_avx2(const uint8_t *p, scale_avx2 s)
 {
 	const __m256i low = _mm256_set1_epi32(15);
@@ -485,8 +483,8 @@ AVX2 void sixes_avx2(const uint8_t *low, const uint8_t *high, unsigned a, unsign
 {
 	const __m256i q = six_bytes(low, high, a, b);
 
-	to[0] = scaled_avx2(_mm256_castsi256_si128(q), d[0]);
-	to[1] = scaled_avx2(_mm256_extracti128_si256(q, 1), d[1]);
+	to[0] = times_avx2(floats_avx2(_mm256_castsi256_si128(q)), d[0]);
+	to[1] = times_avx2(floats_avx2(_mm256_extracti128_si256(q, 1)), d[1]);
 }
 
 /* q4_k_scales in format.h describes the layout; here four bytes are treated as one number. */

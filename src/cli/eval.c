@@ -139,20 +139,6 @@ static bool describe(struct eval *job, rosa_error *why)
 	return !text.failed || refuse(why, "not enough memory for the settings");
 }
 
-/* Whether the end of a file may be cut off and lines be appended. Of results that are there, compressed ones are read
- * as well; a file without a whole line may have been begun by us, or be anything else. */
-static bool can_be_cut(const char *path)
-{
-	static const char begin[] = "{\"settings\": ";
-	char there[sizeof(begin) - 1];
-	FILE *file = fopen(path, "r");
-	const size_t size = file ? fread(there, 1, sizeof(there), file) : 0;
-
-	if (file)
-		fclose(file);
-	return memcmp(there, begin, size) == 0;
-}
-
 /* Opens the file of results, and takes over what is in it. The settings are known. */
 static bool open_results(struct eval *job, rosa_error *why)
 {
@@ -166,7 +152,7 @@ static bool open_results(struct eval *job, rosa_error *why)
 	if (job->results.settings && strcmp(job->results.settings, job->settings) != 0)
 		return refuse(why, "--out %s: was written with other settings, %s; give another file", job->out,
 			      job->results.settings);
-	if (there && !can_be_cut(job->out))
+	if (there && !results_can_append(job->out))
 		return refuse(why, "--out %s: is not an uncompressed file of results; give another name", job->out);
 	const bool fresh = !job->results.settings;
 	if (fresh) {

@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CONDITION_BYTES ((size_t)40) /* at most in its name */
+#define CONDITION_BYTES ((size_t)40)      /* at most in its name */
+#define SETTINGS        "{\"settings\": " /* how the first line of a file begins */
 
 /* ---------------------------------------------------------------------------------------------------- in memory -- */
 
@@ -297,8 +298,19 @@ rosa_status results_write_settings(FILE *file, const char *path, const char *set
 {
 	struct json_text line = {0};
 
-	json_text_add(&line, "{\"settings\": %s}\n", settings);
+	json_text_add(&line, SETTINGS "%s}\n", settings);
 	return write_line(file, path, &line, err);
+}
+
+bool results_can_append(const char *path)
+{
+	char begin[sizeof(SETTINGS) - 1];
+	FILE *file = fopen(path, "r");
+	const size_t size = file ? fread(begin, 1, sizeof(begin), file) : 0;
+
+	if (file)
+		fclose(file);
+	return memcmp(begin, SETTINGS, size) == 0;
 }
 
 static void add_number(struct json_text *line, const char *name, double number)

@@ -70,6 +70,9 @@ rosa_status results_settings(const char *line, size_t size, const char *where, c
 rosa_status results_write(FILE *file, const char *path, const struct eval_record *record,
 			  const struct eval_detail *detail, rosa_error *err);
 rosa_status results_write_settings(FILE *file, const char *path, const char *settings, rosa_error *err);
+/* Whether a file is empty or begins as results do, even if it ends within its first line. results_read() also accepts
+ * compressed files and files without a complete line; to those nothing may be appended. */
+bool results_can_append(const char *path);
 
 /* done[i] says whether example i < count of a task has its record under a condition. A record of another example with
  * the same number is refused. */
