@@ -495,9 +495,9 @@ class Elsewhere(Base):
         write_lines("a.jsonl", [{"settings": {"model": "other"}}, *self.answered(lines)])
         self.assertIn("was written with other settings",
                       evaluate("--answers", "a.jsonl", *files, "--out", "r.jsonl", code=1).stderr.decode())
-        for words in ["--conditions", "global"], ["--prepare", "p.jsonl"]:
-            self.assertIn("leave the model to others",
-                          evaluate("--answers", "a.jsonl", *words, *files, code=1).stderr.decode())
+        for words, said in [(["--conditions", "global"], "--conditions: with --prepare and --answers"),
+                            (["--prepare", "p.jsonl"], "--prepare: writes prompts and scores nothing")]:
+            self.assertIn(said, evaluate("--answers", "a.jsonl", *words, *files, code=1).stderr.decode())
 
 
 class Resuming(Base):

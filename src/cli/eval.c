@@ -173,9 +173,11 @@ static bool open_results(struct eval *job, rosa_error *why)
 
 static bool prepare(struct eval *job, rosa_error *why)
 {
-	if ((job->prepare || job->answers) && (job->conditions || (job->prepare && (job->answers || job->out))))
-		return refuse(why, "--prepare and --answers leave the model to others; %s",
-			      job->conditions ? "--conditions are chosen there" : "--prepare makes no results");
+	if (job->conditions && (job->prepare || job->answers))
+		return refuse(why,
+			      "--conditions: with --prepare and --answers the program that runs the model has them");
+	if (job->prepare && (job->answers || job->out))
+		return refuse(why, "--prepare: writes prompts and scores nothing; leave out --answers and --out");
 	if ((job->plot && !picture_can_be(job->plot, why)) || !model_open_files(&job->model, &job->args, why) ||
 	    !load_tasks(job, why) || !model_tokenizer(&job->model, &job->tokenizer, why))
 		return false;
