@@ -556,7 +556,8 @@ def table(results):
                 name = f"{entry['run']['name']}, {kind}: {condition}"
                 back = given_back(results, entry, kind, condition)
                 told = "" if back is None else "   " + ", ".join(f"{100 * x:.1f} +- {100 * e:.1f} %" for x, e in back)
-                lines.append(f"{name:52} {row['ppl']:10.3f} {row['far']:8.4f} {row['rest']:8.4f}{told}")
+                ppl, far, rest = (math.nan if row[key] is None else row[key] for key in ("ppl", "far", "rest"))
+                lines.append(f"{name:52} {ppl:10.3f} {far:8.4f} {rest:8.4f}{told}")
     return "\n".join(lines)
 
 
