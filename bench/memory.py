@@ -45,6 +45,7 @@ import subprocess
 import sys
 import time
 import traceback
+import warnings
 import zlib
 
 import answers
@@ -58,7 +59,7 @@ try:
     import torch._dynamo
     from torch import nn
     from torch.nn import functional
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 except ImportError as error:
     sys.exit(f"memory.py: {error.name} is missing: pip install torch transformers gguf")
@@ -144,6 +145,10 @@ class Lora(nn.Module):
     def forward(self, x):
         return self.base(x) + functional.linear(functional.linear(x, self.down), self.up)
 
+    def whole(self):
+        """The weight of one linear layer that does the same."""
+        return (self.base.weight + self.up @ self.down).detach()
+
 
 class Looker:
     """The places that a run reads, as the model takes them; None where the model has to look up itself."""
@@ -206,16 +211,22 @@ class Bench:
                 loaded = loaded._replace(examples=few)
             self.prompts[path.stem] = loaded
         self.cuda = self.device.type == "cuda"
-        path = pathlib.Path(args.model)
         logging.disable_progress_bar()
-        if path.suffix == ".gguf":
-            self.start = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
-        else:
-            self.start = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+        self.start = self.loaded(AutoModelForCausalLM, dtype=torch.float32)
         self.train, self.fit, self.valid = (token_ids.documents(x) for x in (args.train, args.fit, args.valid))
         self.known = {name: fingerprints(getattr(self, name)) for name in ("train", "fit", "valid")}
         self.compiled = args.compile if args.compile is not None else self.cuda
         self.token_loss = torch.compile(token_loss, dynamic=False) if self.compiled else token_loss
+
+    def loaded(self, kind, **options):
+        """Something of --model, by a class of transformers."""
+        path = pathlib.Path(self.args.model)
+        if path.suffix == ".gguf":
+            return kind.from_pretrained(path.parent, gguf_file=path.name, **options)
+        return kind.from_pretrained(path, **options)
+
+    def tokenizer(self):
+        return self.loaded(AutoTokenizer)
 
     def texts(self, run):
         """Fingerprints of what a run trains on, and of what all are fitted and judged on."""
@@ -373,14 +384,43 @@ def fitted(bench, run, model, looker, kinds, condition):
     return fit._fitted(unfitted(run), fit.Observed(*(torch.cat(part) for part in zip(*(x for _, _, x in seen)))))
 
 
-def save(bench, run, model):
-    """The adapters in bfloat16 and a pointer fitted to all texts, as a folder to be used."""
+def saves(run):
+    """Whether --save keeps what a run learnt: adapters, and a low-rank change of the backbone if there is one."""
+    return run.adapter is not None and run.train != "all" and run.reads == "found" and len(run.offsets) == 1
+
+
+def backbone(bench, model):
+    """A model with the backbone that LoRA has made of the one at the start, and without adapters, in bfloat16."""
+    config = bench.start.config.to_dict()
+    config.pop("quantization_config", None)  # of a GGUF file, whose weights are numbers now; it forbids saving
+    plain = AutoModelForCausalLM.from_config(type(bench.start.config).from_dict(config), dtype=torch.bfloat16)
+    plain.load_state_dict(bench.start.state_dict())
+    for name, module in model.named_modules():
+        if isinstance(module, Lora):
+            plain.get_submodule(name).weight.data.copy_(module.whole())
+    return plain
+
+
+def save(bench, run, model, log):
+    """The adapters in bfloat16 and a pointer fitted to all texts, as a folder to be used.
+
+    A backbone that was changed goes into the folder `model` there, without adapters, in bfloat16 as well.
+    """
     if run.pointer is not None and bench.fit:
         pointer = fitted(bench, run, model, Looker(run, model), list(bench.fit), "adapter")
         rosatune.hf.attach_pointer(model, pointer)
     for adapter in rosatune.hf.adapters(model).values():
         adapter.to(torch.bfloat16)
-    rosatune.hf.save_adapter(model, pathlib.Path(bench.args.save) / named(run))
+    folder = pathlib.Path(bench.args.save) / named(run)
+    with warnings.catch_warnings():  # of weights that learn and are no adapters: they follow
+        warnings.simplefilter("ignore")
+        rosatune.hf.save_adapter(model, folder)
+    if run.train == "lora":
+        backbone(bench, model).save_pretrained(folder / "model")
+        try:
+            bench.tokenizer().save_pretrained(folder / "model")
+        except Exception as error:  # of many kinds, by the libraries that are there; the weights are worth keeping
+            log(f"{folder / 'model'} has no tokenizer ({error}); put the model's tokenizer.json there")
 
 
 def judge(bench, run, model, log):
@@ -574,7 +614,7 @@ def parse(words):
     parser.add_argument("--runs", required=True, help="a JSON list of runs")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="of these names")
     parser.add_argument("--out", default="memory.json", help="where results are appended")
-    parser.add_argument("--save", metavar="DIR", help="write the adapters of runs with a frozen backbone there")
+    parser.add_argument("--save", metavar="DIR", help="keep what runs with train = adapter or lora have learnt there")
     parser.add_argument("--minutes", type=float, default=math.inf, help="runs that would not end by then are skipped")
     parser.add_argument("--pieces", type=int, default=32, help="pieces of each kind that runs are judged on")
     parser.add_argument("--fit-pieces", type=int, default=16, help="pieces that a pointer is fitted on")
@@ -643,8 +683,8 @@ def main(words=None):
                 entry |= train(bench, run, model, log)
                 pace.append(entry["tokens_per_second"])
             entry["kinds"] = {kind: described(result) for kind, result in judge(bench, run, model, log).items()}
-            if args.save and run.train == "adapter" and run.reads == "found":
-                save(bench, run, model)
+            if args.save and saves(run):
+                save(bench, run, model, log)
             if run.asks:
                 entry["asked"] = ask(bench, run, model, log) if bench.prompts else []
             others.append(time.monotonic() - since - (work / pace[-1] if run.steps else 0))

@@ -15,17 +15,15 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 sys.path.insert(0, str(Path(__file__).parent))
-import rosatune  # noqa: E402
+import rosatune.hf  # noqa: E402
 import tiny  # noqa: E402
 from tiny import one_thread  # noqa: E402, F401
 
 BENCH = Path(__file__).parents[2] / "bench"
 
-# Runs whose controls read their own place with other adapters, and in what they differ: the controls trained like the
-# released adapter stand in the list and have not been run.
+# Runs whose controls read their own place with other adapters, and in what they differ.
 UNLIKE = {
     "frozen, chain 4, every third layer": {"layers", "rate_matrix", "rate_vector"},
-    "frozen, chain 4, every third layer, values of embeddings": {"layers", "v_from", "rate_matrix", "rate_vector"},
     "frozen, chain 4, rates x3": {"v_from", "rate_matrix", "rate_vector"},
 }
 
@@ -112,7 +110,7 @@ def test_every_kind_of_run(memory: Any, given: list[str], capsys: Any) -> None:
         assert row["ppl"] > 1 and row["far"] > 0 and row["far_error"] >= 0
     assert "the loss is nan at step" in found["broken"]["error"]
     saved = Path(given[-3]) / "embeddings"
-    assert [x.name for x in saved.parent.iterdir()] == ["embeddings"], "the backbone of the others was not frozen"
+    assert {x.name for x in saved.parent.iterdir()} == {"embeddings", "lora"}, "all of the others' backbones learnt"
     assert rosatune.RosaConfig.load(saved).source == "embeddings"
     assert rosatune.Pointer.load(saved).delay == SMALL["window"]
     asked = {"window": {"window trained alike"}, "lora": {"adapter", "random", "adapter+pointer"}}
@@ -133,6 +131,34 @@ def test_every_kind_of_run(memory: Any, given: list[str], capsys: Any) -> None:
     assert "chain, text: adapter + pointer" in table and "broken: failed, FloatingPointError" in table
     assert memory.main([*given, "--only", "broken", "--minutes", "0"]) == 0
     assert "skipped, needs about" in capsys.readouterr().out
+
+
+def test_what_lora_learnt_is_saved(memory: Any, given: list[str]) -> None:
+    """As a model of its own and its adapters, which together compute what was trained."""
+    bench = memory.Bench(memory.parse(given))
+    run = memory.Run(**next(run for run in RUNS if run["name"] == "lora"))
+    model, folder, told = bench.model(run), Path(bench.args.save) / "lora", []
+    dice = torch.Generator().manual_seed(7)
+    for module in model.modules():
+        if isinstance(module, memory.Lora):
+            module.up.data.normal_(0, 0.5, generator=dice)
+    for weight in model.parameters():  # embeddings and head too are saved so
+        weight.data = weight.data.to(torch.bfloat16).float()
+    memory.save(bench, run, model, told.append)
+    assert len(told) == 1 and "tokenizer.json" in told[0], "the tiny model has none"
+    plain = memory.AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
+    lora = {name: module for name, module in model.named_modules() if isinstance(module, memory.Lora)}
+    assert len(lora) == 7 * len(plain.model.layers)
+    for name, module in lora.items():
+        found, wanted = plain.get_submodule(name).weight, module.base.weight + module.up @ module.down
+        assert torch.equal(found, wanted.to(torch.bfloat16).float()) and not torch.equal(found, module.base.weight)
+        module.base.weight.data, module.up.data = found.data, torch.zeros_like(module.up)
+    rosatune.hf.load_adapter(plain, folder)
+    for adapter in (*rosatune.hf.adapters(plain).values(), *rosatune.hf.adapters(model).values()):
+        adapter.float()
+    ids = torch.arange(2, 42).repeat(2)[None, :64]
+    with torch.no_grad():
+        assert torch.allclose(plain(input_ids=ids).logits, model(input_ids=ids).logits, atol=1e-4)
 
 
 def words_of(given: list[str], folder: Path, runs: list[dict[str, Any]]) -> list[str]:
