@@ -615,10 +615,14 @@ def run(model, prompts, conditions=None, *, out=None, pointer=None, window=None,
                 for reading in dict.fromkeys(reading for reading, _ in wanted.values()):
                     names = [name for name, how in wanted.items() if how[0] == reading]
                     try:
-                        complete = work(cell, reading, names) and complete
+                        done = work(cell, reading, names)
                     except Exception:  # the next one may go well
                         log(f"{cell[0].task}, {' and '.join(names)}: failed\n{traceback.format_exc()}")
                         complete = False
+                        continue
+                    complete = done and complete
+                    if not done:  # no time for it: what is asked beside it tells nothing alone
+                        break
     except KeyboardInterrupt:
         log("stopped; the answers so far are kept")
         raise  # a script that asks more than once must not go on

@@ -207,6 +207,24 @@ def test_choices_that_are_stopped(case: Case, answers: Any, monkeypatch: pytest.
     assert answers.main(words) == 130
 
 
+def test_no_control_without_what_it_is_for(case: Case, answers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the time is too short for the first condition of a task, the others are not asked either."""
+    example = next(x for x in case.prompts.examples if x.first is None)
+    few = case.prompts._replace(examples=[example, example._replace(task="another")])
+    clock, asked = [0.0], []
+
+    def slow(self: Any, some: list[Any], ends: Any, ways: list[bool], log: Any) -> dict[bool, list[list[int]]]:
+        asked.append(some[0].task)
+        clock[0] += 60 if len(asked) == 1 else 10
+        return {way: [[1]] * len(some) for way in ways}
+
+    monkeypatch.setattr(answers.Reader, "answers", slow)
+    monkeypatch.setattr(answers.time, "monotonic", lambda: clock[0])
+    options = dict(out=case.folder / "short", minutes=2, log=lambda text: None)
+    assert not answers.run(case.model, few, ["window", "global"], **options)
+    assert asked == [example.task] * 2
+
+
 @pytest.mark.parametrize("text", ["[{}]", "[\n{}]\n", '{"run": 1}\n', "\xff\n"])
 def test_another_file_is_left_alone(case: Case, text: str) -> None:
     path = case.folder / "other"
