@@ -439,7 +439,9 @@ class Reader:
             for row, (_, _, text, first) in enumerate(rows))))
         links = None
         if head is not None:
-            links = [torch.from_numpy(x[row, place]).to(self.device) for x in pointer.look_up(ids)[1:]]
+            from rosatune.torch._pointer import Found
+
+            links = Found.of(pointer.look_up(ids)).at((row, place), self.device)
         target = torch.from_numpy(ids[row, place + 1]).to(self.device)
         on_device = torch.from_numpy(ids).to(self.device)
         hidden = self.model.get_decoder()(input_ids=on_device, use_cache=False).last_hidden_state
@@ -451,7 +453,7 @@ class Reader:
             logits = self.model.get_output_embeddings()(hidden[here]).float()
             ways = {False: logits.log_softmax(-1)}
             if head is not None:
-                ways[True] = head(logits, *(x[here] for x in links))
+                ways[True] = head(logits, *links.at(here, self.device))
             parts.append({way: (x.gather(-1, target[here, None])[:, 0].double().cpu(),
                                 (x.argmax(-1) == target[here]).cpu()) for way, x in ways.items()})
         for way in parts[0]:

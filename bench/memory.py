@@ -70,7 +70,9 @@ try:
     from rosatune.far import RecallResult, Sums, far_distances
     from rosatune.hf import fit
     from rosatune.pointer import LENGTHS, Pointer
+    from rosatune.seen import COUNTS, RANKS
     from rosatune.torch import _places
+    from rosatune.torch._pointer import Found
 except ImportError as error:
     common.die(f"{error}; install the package with `pip install .`")
 
@@ -336,7 +338,7 @@ def unfitted(run):
     """The pointer that a fit begins with."""
     if run.pointer:
         return Pointer(np.full((run.pointer, LENGTHS), fit.START), run.window)
-    return Pointer(np.full(LENGTHS, fit.START), run.window, slopes={})
+    return Pointer(np.full(LENGTHS, fit.START), run.window, slopes={}, seen=np.zeros((COUNTS, RANKS)))
 
 
 def observe(bench, run, model, looker, pieces, condition):
@@ -355,8 +357,7 @@ def observe(bench, run, model, looker, pieces, condition):
         ids = np.stack([piece for _, piece in some] + [some[0][1]] * (run.batch - len(some)))  # one compiled shape
         batch = looker.add({"input_ids": torch.from_numpy(ids)}, condition)
         batch = {name: x.to(bench.device) for name, x in batch.items()}
-        looked = pointer.look_up(ids)
-        links = [torch.from_numpy(x).to(bench.device) for x in (looked.tokens, looked.lengths, looked.clues)]
+        links = Found.of(pointer.look_up(ids))
         with bench.autocast():
             hidden = bench.hidden(model, batch).detach()
         parts = []
@@ -365,13 +366,13 @@ def observe(bench, run, model, looker, pieces, condition):
                 end = min(at + SLICE, run.length - 1)
                 logits = functional.linear(hidden[:, at:end], model.lm_head.weight).float()
                 target = batch["input_ids"][:, at + 1:end + 1]
-                parts.append(fit.observed_at(logits, target, *(x[:, at:end] for x in links)))
-        whole = [torch.cat(part, 1).cpu() for part in zip(*parts)]
+                here = links.at((slice(None), slice(at, end)), bench.device)
+                parts.append([x.cpu() for x in fit.observed_at(logits, target, *here)])
+        whole = [torch.cat(part, 1) for part in zip(*parts)]
         for row, (book, piece) in enumerate(some):
             distance = far_distances(piece)[first:]
             far = torch.from_numpy((distance > 0) & (distance >= run.window))
-            *part, features = (x[row] for x in whole)
-            found.append((book, distance, fit.Observed(*part, far, features)))
+            found.append((book, distance, fit.Observed(*(x[row] for x in whole), far)))
     return found
 
 

@@ -65,6 +65,10 @@ class Contexts:
         self.steps = after
         return found
 
+    def texts(self) -> "List[npt.NDArray[np.uint32]]":
+        """The tokens of each row, without padding."""
+        return [ids[valid] for ids, valid in zip(self._ids[:, : self.steps], self._valid[:, : self.steps])]
+
     def rewind(self, steps: int) -> None:
         """Go back by so many positions."""
         kept = self.steps - steps

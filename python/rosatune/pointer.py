@@ -25,6 +25,12 @@ one row of theta serves them all, and the exponent has in addition ``slopes[name
     different  log of the number of different tokens that follow them
     success    log(0.01 + s), s a running mean of how often the first token found was the next one
 
+With a table *seen* it also remembers which tokens the text has had at all. A token x that stands at n of the positions
+that may be found (those before the delay) has ``b(x) = seen[c][r]``, where ``c = min(floor(log2 n), 3)`` says how often
+it was seen, and ``r = floor(log2(x + 64)) - 6`` how rare it is elsewhere: ids of byte-pair vocabularies are ordered by
+frequency. Then ``p_model(x) exp(b(x)) / Z`` takes the place of ``p_model(x)`` in the mixture, with the Z that makes it
+a distribution; tokens that were not seen have b = 0. Features are those of p_model still.
+
 The numbers are fitted with the model frozen (``rosatune.hf.fit_pointer``) and kept in a file, ``pointer.json``, which
 the program reads too.
 
@@ -49,6 +55,7 @@ from .config import read_json, replace_file
 from .contexts import CANDIDATES, Contexts
 from .errors import AdapterError, InvalidArgument, SymbolError
 from .finder import Finder, Places, Rule, find
+from .seen import COUNTS, RANKS, Seen, SeenStream
 
 __all__ = ["FEATURES", "LEAST", "LENGTHS", "Links", "POINTER_FILE", "Pointer", "PointerStream"]
 
@@ -74,6 +81,7 @@ class Links(NamedTuple):
     lengths: npt.NDArray[np.int32]  #: [..., steps, links], match lengths, cut at 255; 0 where the chain has ended
     #: [..., steps, links, 5], of pointers by contexts: the features from alignment on; of chains [..., steps, links, 0]
     clues: npt.NDArray[np.float64]
+    seen: Optional[Seen] = None  #: [..., steps], of pointers with a table seen
 
 
 class Pointer:
@@ -86,6 +94,7 @@ class Pointer:
     ``agreement``   [links] numbers, or None
     ``slopes``      of a pointer by contexts: numbers by name of feature, those left out being 0; ``theta`` is then
                     [13], and there is neither confidence nor agreement
+    ``seen``        [4][15] numbers of a pointer by contexts, or None
 
     The attribute ``fit`` of one that ``rosatune.hf.fit_pointer`` made has the losses before and after; it is not saved.
 
@@ -95,7 +104,7 @@ class Pointer:
     (array([9, 5]), array([2, 2], dtype=int32))
     """
 
-    __slots__ = ("_agreement", "_confidence", "_delay", "_slopes", "_theta", "fit")
+    __slots__ = ("_agreement", "_confidence", "_delay", "_seen", "_slopes", "_theta", "fit")
 
     def __init__(
         self,
@@ -104,6 +113,7 @@ class Pointer:
         confidence: Optional[npt.ArrayLike] = None,
         agreement: Optional[npt.ArrayLike] = None,
         slopes: "Optional[dict[str, float]]" = None,
+        seen: Optional[npt.ArrayLike] = None,
     ) -> None:
         self._delay = _c.integer("delay", delay, 0, _c.MAX_STEPS)
         self._slopes = None if slopes is None else _slopes(slopes)
@@ -115,6 +125,9 @@ class Pointer:
             self._theta = _table("theta", theta, None, LENGTHS)
         self._confidence = None if confidence is None else _table("confidence", confidence, self.links, 2)
         self._agreement = None if agreement is None else _table("agreement", [agreement], None, self.links)[0]
+        if seen is not None and slopes is None:
+            raise InvalidArgument("seen is a table of pointers by contexts; give slopes too, or leave it out")
+        self._seen = None if seen is None else _table("seen", seen, COUNTS, RANKS)
         self.fit: Any = None
 
     @property
@@ -152,6 +165,11 @@ class Pointer:
         """[links], read-only, or None."""
         return self._agreement
 
+    @property
+    def seen(self) -> Optional[npt.NDArray[np.float64]]:
+        """[4, 15], read-only, or None."""
+        return self._seen
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Pointer):
             return NotImplemented
@@ -163,7 +181,8 @@ class Pointer:
     def __repr__(self) -> str:
         slopes = "" if self._confidence is None else " confidence"
         slopes += "" if self._agreement is None else " agreement"
-        kind = "contexts" if self.contexts else f"links={self.links}{slopes}"
+        seen = "" if self._seen is None else " seen"
+        kind = f"contexts{seen}" if self.contexts else f"links={self.links}{slopes}"
         return f"<rosatune.Pointer delay={self._delay} {kind}>"
 
     # -------------------------------------------------------------------------------------------------------- look-up
@@ -173,14 +192,17 @@ class Pointer:
         tokens = _tokens(ids)
         if self.contexts:
             flat = tokens.reshape(math.prod(tokens.shape[:-1]), tokens.shape[-1])
-            return _reshaped(_continuations(Contexts(self._delay, len(flat)).push(flat)), tokens.shape)
+            links = _continuations(Contexts(self._delay, len(flat)).push(flat))
+            if self._seen is not None:
+                links = links._replace(seen=Seen.whole(flat, self._delay))
+            return _reshaped(links, tokens.shape)
         rows = tokens.reshape(math.prod(tokens.shape[:-1]), 1, tokens.shape[-1])
         found = _links(rows[:, 0], find(_rule(self._delay, self.links), rows, rows, threads=threads)["found"])
         return _reshaped(found, tokens.shape)
 
     def stream(self, batch: int = 1) -> "PointerStream":
         """The look-up of texts that grow."""
-        return PointerStream(self._delay, self.links, batch, self.contexts)
+        return PointerStream(self._delay, self.links, batch, self.contexts, self._seen is not None)
 
     # ---------------------------------------------------------------------------------------------------------- files
 
@@ -189,12 +211,14 @@ class Pointer:
         from . import __version__
 
         if self._slopes is not None:
+            seen = {} if self._seen is None else {"seen": self._seen.tolist()}
             return {
                 "format": FORMAT_CONTEXTS,
                 "rosatune_version": __version__,
                 "delay": self._delay,
                 "theta": self._theta.tolist(),
                 "slopes": dict(self._slopes),
+                **seen,
             }
         fields: dict[str, Any] = {"format": FORMAT, "rosatune_version": __version__}
         fields.update(delay=self._delay, links=self.links, theta=self._theta.tolist())
@@ -236,7 +260,7 @@ class Pointer:
                 f"update rosatune?"
             )
         needed = ("delay", "links", "theta") if version == FORMAT else ("delay", "theta", "slopes")
-        more = ("confidence", "agreement") if version == FORMAT else ()
+        more = ("confidence", "agreement") if version == FORMAT else ("seen",)
         known = ("format", "rosatune_version", *needed, *more)
         for name in fields:
             if name not in known:
@@ -250,7 +274,7 @@ class Pointer:
         if version == FORMAT_CONTEXTS:
             if not isinstance(fields["slopes"], dict):
                 raise InvalidArgument("the field 'slopes' must be an object of numbers by name of feature")
-            return cls(fields["theta"], fields["delay"], slopes=fields["slopes"])
+            return cls(fields["theta"], fields["delay"], slopes=fields["slopes"], seen=fields.get("seen"))
         made = cls(fields["theta"], fields["delay"], fields.get("confidence"), fields.get("agreement"))
         if made.links != fields["links"]:
             raise InvalidArgument(f"the field 'links' is {fields['links']}, but 'theta' has {made.links} rows")
@@ -267,9 +291,10 @@ class PointerStream:
     [[8], [9]]
     """
 
-    def __init__(self, delay: int, links: int, batch: int = 1, contexts: bool = False) -> None:
+    def __init__(self, delay: int, links: int, batch: int = 1, contexts: bool = False, seen: bool = False) -> None:
         self._finder: Union[Finder, Contexts]
         self._finder = Contexts(delay, batch) if contexts else Finder(_rule(delay, links), batch)
+        self._seen = SeenStream(delay, batch) if seen else None
         self._ids = np.zeros((batch, 0), np.uint32)  # the texts, with spare room
 
     def push(self, ids: npt.ArrayLike, valid: Optional[npt.NDArray[np.bool_]] = None) -> Links:
@@ -294,6 +319,9 @@ class PointerStream:
             self._ids = room
         self._ids[:, before:after] = rows
         links = _continuations(found) if isinstance(self._finder, Contexts) else _links(self._ids, found)
+        if self._seen is not None and isinstance(self._finder, Contexts):
+            real = np.ones(rows.shape, np.bool_) if there is None else there
+            links = links._replace(seen=self._seen.push(self._finder.texts(), real))
         return _reshaped(links, tokens.shape) if tokens.ndim == 1 else links
 
     def rewind(self, steps: int) -> None:
@@ -304,6 +332,8 @@ class PointerStream:
         """Row i becomes a copy of what row ``rows[i]`` was: beam search, and batches that grow or shrink."""
         chosen = list(rows)
         self._finder.reorder(chosen)
+        if self._seen is not None:
+            self._seen.reorder(chosen)
         self._ids = self._ids[chosen]
 
     def fork(self) -> "PointerStream":
@@ -356,7 +386,7 @@ def _continuations(found: Any) -> Links:
 
 def _reshaped(links: Links, shape: "tuple[int, ...]") -> Links:
     """Links of rows as those of texts of this shape."""
-    shaped: Any = (x.reshape(*shape, *x.shape[2:]) for x in links)
+    shaped: Any = (None if x is None else x.reshape(*shape, *x.shape[2:]) for x in links)
     return Links(*shaped)
 
 
@@ -399,6 +429,8 @@ def _table(name: str, given: Any, rows: Optional[int], columns: int) -> npt.NDAr
         raise InvalidArgument(f"{name} must be a table of numbers, {columns} per link") from None
     if name == "agreement" and (table.ndim != 2 or table.shape[1] != columns):
         raise InvalidArgument(f"agreement must be a list of {columns} numbers, one for each link")
+    if name == "seen" and table.shape != (rows, columns):
+        raise InvalidArgument(f"seen has shape {list(table.shape)}; give {rows} rows of {columns} numbers")
     if table.ndim != 2 or table.shape[1] != columns or not 1 <= len(table) <= LINKS:
         raise InvalidArgument(
             f"{name} has shape {list(table.shape)}; give {columns} numbers for each of 1 to {LINKS} links"

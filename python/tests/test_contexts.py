@@ -91,7 +91,7 @@ def test_batches_with_padding(rng: np.random.Generator) -> None:
     valid[1, :30] = False
     stream = pointer.stream(2)
     parts = [stream.push(ids[:, a:b], valid[:, a:b]) for a, b in ((0, 40), (40, 90))]
-    found = rosatune.pointer.Links(*(np.concatenate(x, 1) for x in zip(*parts)))
+    found = rosatune.pointer.Links(*(np.concatenate(x, 1) for x in zip(*(part[:4] for part in parts))))
     for row, skipped in ((0, 0), (1, 30)):
         alone = pointer.look_up(texts[row])
         assert (found.tokens[row, :skipped] == -1).all()
@@ -165,3 +165,86 @@ def test_the_shipped_one_is_read() -> None:
         pytest.skip("the examples are not beside the tests")
     pointer = Pointer.load(file)
     assert pointer.contexts and pointer.delay == 256 and all(pointer.slopes.values())
+
+
+# ---------------------------------------------------------------------------------------------------- tokens seen before
+
+TABLE = (np.arange(60).reshape(4, 15) % 7 / 5 - 0.6).round(3)
+
+
+def bonus(ids: npt.NDArray[np.int64], t: int, delay: int, vocabulary: int) -> npt.NDArray[np.float64]:
+    """b(x) of every token after the one at t, from the definition."""
+    made = np.zeros(vocabulary)
+    old = ids[: max(t - delay, 0)].tolist()
+    for token in set(old):
+        often = min(int(np.floor(np.log2(old.count(token)))), 3)
+        made[token] = TABLE[often, int(np.floor(np.log2(token + 64))) - 6]
+    return made
+
+
+def test_tokens_seen_change_the_mixture_as_defined(rng: np.random.Generator) -> None:
+    torch = pytest.importorskip("torch")
+    from rosatune.torch import pointer as mixed
+
+    vocabulary, delay = 300, 20
+    ids = np.where(rng.random(120) < 0.5, text(rng, 120), rng.integers(0, vocabulary, 120))
+    logits = torch.from_numpy(rng.normal(size=(120, vocabulary)))
+    with_table, without = (Pointer(THETA, delay, slopes=SLOPES, seen=seen) for seen in (TABLE, None))
+    numbers = [torch.tensor(THETA), None, None, torch.tensor(list(SLOPES.values()), dtype=torch.float64)]
+    found = with_table.look_up(ids)
+    assert without.look_up(ids).seen is None
+    plain, ours = (
+        mixed(logits, *(torch.from_numpy(x) for x in found[1:3]), *numbers, torch.from_numpy(found.clues), *more).exp()
+        for more in ((), (torch.tensor(TABLE), found.seen))
+    )
+    assert torch.equal(plain[: delay + 1], ours[: delay + 1])  # nothing has been seen yet
+    for t in range(120):
+        p = logits[t].softmax(-1).numpy()
+        tilted = p * np.exp(bonus(ids, t, delay, vocabulary))
+        # plain = (p + a) / (1 + sum a), so what the links add is known from it
+        alone = np.setdiff1d(np.arange(vocabulary), found.tokens[t])[0]
+        whole = p[alone] / plain[t, alone].item()
+        expected = (tilted / tilted.sum() + plain[t].numpy() * whole - p) / whole
+        assert np.abs(ours[t].numpy() - expected).max() < 1e-12
+    assert (ours.sum(-1) - 1).abs().max() < 1e-12
+
+
+def test_tokens_seen_in_texts_that_grow(rng: np.random.Generator) -> None:
+    pytest.importorskip("torch")
+    from rosatune.torch._pointer import seen_counts
+
+    def counts(seen: Any) -> Any:
+        return seen_counts(seen, 300, "cpu").numpy()
+
+    texts = [rng.integers(0, 300, 90), rng.integers(0, 300, 60)]
+    pointer = Pointer(THETA, 5, slopes=SLOPES, seen=TABLE)
+    ids = np.stack([texts[0], np.concatenate([np.full(30, 7), texts[1]])])
+    valid = np.ones(ids.shape, bool)
+    valid[1, :30] = False
+    alone = [counts(pointer.look_up(given).seen) for given in texts]
+    assert all((alone[0][t] == np.bincount(texts[0][: max(t - 5, 0)], minlength=300)).all() for t in range(90))
+    stream = pointer.stream(2)
+    parts = [counts(stream.push(ids[:, a:b], valid[:, a:b]).seen) for a, b in ((0, 40), (40, 40), (40, 90))]
+    found = np.concatenate(parts, 1)
+    assert np.array_equal(found[0], alone[0]) and np.array_equal(found[1, 30:], alone[1])
+    copies = stream.fork(), pickle.loads(pickle.dumps(stream))
+    stream.reorder([1, 1, 0])  # beams
+    assert np.array_equal(counts(stream.push(np.full((3, 2), 3)).seen[:, 0])[[1, 2]], found[[1, 0], -1] + [
+        np.bincount([text[-5 - 1]], minlength=300) for text in (texts[1], texts[0])])
+    for state in copies:
+        state.rewind(50)  # a draft was refused
+        again = counts(state.push(ids[:, 50:70]).seen)
+        assert np.array_equal(again, found[:, 50:70])
+
+
+def test_a_table_of_tokens_seen_in_a_file(tmp_path: Path) -> None:
+    pointer = Pointer(THETA, 256, slopes={}, seen=TABLE)
+    pointer.save(tmp_path)
+    read = Pointer.load(tmp_path)
+    assert read == pointer and np.array_equal(read.seen, TABLE) and "seen" in repr(read)
+    assert "seen" not in Pointer(THETA, 256, slopes={}).to_dict()
+    for seen, message in (([[0.0] * 15] * 3, "seen has shape"), ([[51.0] * 15] * 4, "51"), (["a"], "seen must be")):
+        with pytest.raises(rosatune.InvalidArgument, match=message):
+            Pointer.from_dict({**pointer.to_dict(), "seen": seen})
+    with pytest.raises(rosatune.InvalidArgument, match="by contexts"):
+        Pointer([THETA], 0, seen=TABLE)

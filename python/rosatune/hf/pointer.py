@@ -27,8 +27,10 @@ from transformers import LogitsProcessor, PreTrainedModel
 from transformers.cache_utils import Cache
 
 from ..errors import InvalidArgument
-from ..pointer import FEATURES, OF_MODEL, Name, Pointer, PointerStream
+from ..pointer import Links, Name, Pointer, PointerStream
+from ..seen import Seen
 from ..torch import PointerHead
+from ..torch._pointer import Found
 
 __all__ = [
     "PointerLogitsProcessor",
@@ -195,11 +197,10 @@ def _after(model: Any, args: tuple, kwargs: dict, output: Any) -> Any:
         return None
     head.attached.step = None
     found = _look_up(head, step, getattr(output, "past_key_values", None))
-    kept = kwargs.get("logits_to_keep", 0)
-    if isinstance(kept, Tensor):
-        found = tuple(x[:, kept.cpu()] for x in found)
     count, device = output.logits.shape[1], output.logits.device
-    logits, _, _ = head.mix(output.logits, *(x[:, -count:].to(device) for x in found))
+    kept = kwargs.get("logits_to_keep", 0)
+    places = kept.cpu() if isinstance(kept, Tensor) else slice(found.tokens.shape[1] - count, None)
+    logits, _, _ = head.mix(output.logits, *found.at((slice(None), places), device))
     fields = {**output, "logits": logits}
     if step.labels is not None:
         known = (*head.attached.arguments, "return_dict")
@@ -212,11 +213,10 @@ def _after(model: Any, args: tuple, kwargs: dict, output: Any) -> Any:
 
 
 @torch.compiler.disable
-def _look_up(head: PointerHead, step: Step, cache: Any) -> tuple[Tensor, ...]:
-    """Tokens, match lengths and clues of the links of all new positions, [batch, new, links, ...]."""
+def _look_up(head: PointerHead, step: Step, cache: Any) -> Found:
+    """What is found at all new positions, [batch, new]."""
     texts = _texts(head, step, cache)
-    found = texts.push(step.ids.detach().to("cpu").numpy(), step.real)
-    return tuple(torch.from_numpy(x) for x in found[1:])
+    return Found.of(texts.push(step.ids.detach().to("cpu").numpy(), step.real))
 
 
 # ------------------------------------------------------------------------------------------------- texts beside a cache
@@ -249,7 +249,7 @@ def _texts(head: PointerHead, step: Step, cache: Any) -> PointerStream:
     """The texts that a step continues."""
     batch = step.ids.shape[0]
     if cache is None or step.seen == 0:
-        texts = PointerStream(head.delay, head.links, batch, head.contexts)
+        texts = PointerStream(head.delay, head.links, batch, head.contexts, head.seen is not None)
         if cache is None:
             return texts
         if not isinstance(cache, Cache):
@@ -302,13 +302,13 @@ class PointerLogitsProcessor(LogitsProcessor):
         self._texts: list[PointerStream] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        found = (torch.from_numpy(x).to(scores.device) for x in self._look_up(input_ids.to("cpu").numpy()))
+        found = self._look_up(input_ids.to("cpu").numpy()).at(slice(None), scores.device)
         mixed, _, grown = self._head.to(scores.device).mix(scores, *found)
         # Log-probabilities, which beams have, stay log-probabilities.
         return (mixed - grown).to(scores.dtype)
 
-    def _look_up(self, ids: npt.NDArray[np.int64]) -> list[npt.NDArray[Any]]:
-        """Tokens, match lengths and clues of the links of each row's last position, [batch, links, ...]."""
+    def _look_up(self, ids: npt.NDArray[np.int64]) -> Found:
+        """What is found at each row's last position, [batch]."""
         texts = [np.ascontiguousarray(self._text(ids, row)) for row in range(len(ids))]
         streams, found = self._texts, {}
         # Rows of one content share a stream; several contents that go on from one stream need forks of it.
@@ -324,13 +324,13 @@ class PointerLogitsProcessor(LogitsProcessor):
                 stream = stream.fork()
             if len(stream) > common:
                 stream.rewind(common)
-            found[content] = [x[-1] for x in stream.push(text[common:])[1:]]
+            found[content] = stream.push(text[common:])
             self._texts.append(stream)
-        links = self.pointer.links
-        clues = len(FEATURES) - OF_MODEL if self.pointer.contexts else 0
-        nothing: list[npt.NDArray[Any]] = [np.full(links, -1), np.zeros(links, np.int32), np.zeros((links, clues))]
+        nothing = self.pointer.look_up(np.zeros(1, np.int64))
         rows = [found.get(text.tobytes(), nothing) for text in texts]
-        return [np.stack(column) for column in zip(*rows)]
+        seen = None if nothing.seen is None else Seen.stacked([row.seen[-1] for row in rows if row.seen is not None])
+        arrays = [np.stack([row[column][-1] for row in rows]) for column in range(4)]
+        return Found.of(Links(arrays[0], arrays[1], arrays[2], arrays[3], seen))
 
     def _text(self, ids: npt.NDArray[np.int64], row: int) -> npt.NDArray[np.int64]:
         """The tokens of a row without its padding."""

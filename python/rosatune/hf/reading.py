@@ -19,6 +19,7 @@ from transformers import AutoTokenizer
 
 from ..errors import FileError, InvalidArgument
 from ..pointer import Pointer
+from ..torch._pointer import Found
 from .pointer import pointer_head
 
 __all__ = ["frozen", "links_of", "read_texts", "slices"]
@@ -140,9 +141,6 @@ def slices(model: Any, ids: Tensor, first: int) -> Iterator[tuple[int, Tensor]]:
         yield begin + 1, output.logits.float()
 
 
-def links_of(pointer: Optional[Pointer], ids: Tensor) -> Optional[tuple[Tensor, ...]]:
-    """Tokens, match lengths and clues of the links after each token of [batch, steps] ids."""
-    if pointer is None:
-        return None
-    found = pointer.look_up(ids.cpu().numpy())
-    return tuple(torch.from_numpy(x).to(ids.device) for x in found[1:])
+def links_of(pointer: Pointer, ids: Tensor) -> Found:
+    """What a pointer finds after each token of [batch, steps] ids."""
+    return Found.of(pointer.look_up(ids.cpu().numpy()))

@@ -104,14 +104,14 @@ def _losses(
 ) -> dict[str, np.ndarray]:
     """Losses of the tokens from `first` on, by condition, [batch, steps - first]; `wanted`: plain, with pointer."""
     ids = torch.from_numpy(rows).to(_device(model))
-    links: Any = links_of(pointer, ids) if len(wanted) > 1 or "pointer" in wanted[0] else None
+    links: Any = links_of(pointer, ids) if pointer is not None and "pointer" in " ".join(wanted) else None
     parts: dict[str, list[Tensor]] = {condition: [] for condition in wanted}
     for begin, logits in slices(model, ids, first):
         end = begin + logits.shape[1]
         target = ids[:, begin:end, None].to(logits.device)
         for condition, part in parts.items():
             if head is not None and "pointer" in condition:
-                here = (x[:, begin - 1 : end - 1].to(logits.device) for x in links)
+                here = links.at((slice(None), slice(begin - 1, end - 1)), logits.device)
                 part.append(-head.to(logits.device)(logits, *here).gather(-1, target)[..., 0])
             else:
                 part.append(logits.logsumexp(-1) - logits.gather(-1, target)[..., 0])

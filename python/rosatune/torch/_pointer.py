@@ -8,16 +8,35 @@ scale that the model gave them.
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..pointer import FEATURES, LEAST, LENGTHS, Pointer
+from ..pointer import FEATURES, LEAST, LENGTHS, Links, Pointer
+from ..seen import Seen, rank_classes
 
-__all__ = ["PointerHead", "pointer"]
+__all__ = ["Found", "PointerHead", "pointer"]
+
+
+class Found(NamedTuple):
+    """Links as tensors: tokens, match lengths and clues by position, and what has been seen there."""
+
+    tokens: Tensor
+    lengths: Tensor
+    clues: Tensor
+    seen: Optional[Seen] = None
+
+    @classmethod
+    def of(cls, links: Links) -> "Found":
+        return cls(*(torch.from_numpy(x) for x in links[1:4]), links.seen)
+
+    def at(self, key: Any, device: Any) -> "Found":
+        """Those of some positions, on a device."""
+        seen = None if self.seen is None else self.seen[key]
+        return Found(*(x[key].to(device) for x in self[:3]), seen)
 
 
 def pointer(
@@ -29,16 +48,18 @@ def pointer(
     agreement: Optional[Tensor] = None,
     slopes: Optional[Tensor] = None,
     clues: Optional[Tensor] = None,
+    table: Optional[Tensor] = None,
+    seen: Optional[Seen] = None,
 ) -> Tensor:
     """Log-probabilities of the next token, [..., vocabulary], the tokens found mixed in.
 
     ``logits`` is [..., vocabulary], ``tokens`` and ``lengths`` are [..., links] as :meth:`rosatune.Pointer.look_up`
     gives them, ``theta`` is [links, 13], ``confidence`` [links, 2] and ``agreement`` [links]. By contexts ``theta`` is
-    [13], ``slopes`` [8] in the order of ``FEATURES``, and ``clues`` [..., links, 5]. Differentiable in logits and in
-    these numbers.
+    [13], ``slopes`` [8] in the order of ``FEATURES``, and ``clues`` [..., links, 5]; with a table of tokens seen
+    ``table`` is [4, 15], and ``seen`` what look_up gives. Differentiable in logits and in these numbers.
     A token that the model excludes, whose logit is -inf, stays excluded. Results are float32, or float64 if logits are.
     """
-    mixed, total, grown = mix(logits, tokens, lengths, theta, confidence, agreement, slopes, clues)
+    mixed, total, grown = mix(logits, tokens, lengths, theta, confidence, agreement, slopes, clues, table, seen)
     return mixed.sub_(total + grown)
 
 
@@ -51,6 +72,8 @@ def mix(
     agreement: Optional[Tensor] = None,
     slopes: Optional[Tensor] = None,
     clues: Optional[Tensor] = None,
+    table: Optional[Tensor] = None,
+    seen: Optional[Seen] = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Logits of the mixture; log sum exp of those given; and by how much the former's is greater, both [..., 1]."""
     logits = logits if logits.dtype == torch.float64 else logits.float()
@@ -85,8 +108,37 @@ def mix(
     # The weight of a link's token is that of all links with this token. The first of them changes the logit. Where
     # there is no link zeros stand in, as the gradient of an empty sum of exponentials would not be a number.
     of_token = weight[..., None, :].where(same, nothing).where(there[..., :, None], 0).logsumexp(-1)
+    if table is not None and seen is not None:
+        # The sum of the exponentials stays what it was.
+        logits = logits + seen_bonus(seen, table.to(logits.dtype), logits.shape[-1])
+        logits = logits + (total - logits.logsumexp(-1, keepdim=True))
+        share = (logits.gather(-1, token) - total).where(there, 0)
     change = functional.softplus(of_token - share, threshold=40).where(first, 0)
     return logits.scatter_add(-1, token, change), total, grown
+
+
+def seen_counts(seen: Seen, vocabulary: int, device: Any) -> Tensor:
+    """How often each token has been seen at some positions, [..., vocabulary]."""
+    row, old = (torch.from_numpy(np.array(x).reshape(-1)).to(device) for x in (seen.row, seen.old))
+    longest = int(seen.old.max()) if seen.old.size else 0
+    counts = torch.zeros(len(row), vocabulary, dtype=torch.int32, device=device)
+    if seen.before is not None and seen.before.size:
+        known = torch.from_numpy(seen.before[:, :vocabulary]).to(device)
+        counts[:, : known.shape[1]] = known[row]
+    tokens = torch.from_numpy(seen.tokens[:, :longest].astype(np.int64)).to(device)
+    there = torch.arange(longest, device=device) < old[:, None]
+    counts.scatter_add_(1, tokens[row], there.to(torch.int32))
+    return counts.view(*seen.shape, vocabulary)
+
+
+def seen_bonus(seen: Seen, table: Tensor, vocabulary: int) -> Tensor:
+    """b(x) of the table at some positions, [..., vocabulary]."""
+    counts = seen_counts(seen, vocabulary, table.device)
+    by_token = table[:, torch.from_numpy(rank_classes(vocabulary)).to(table.device)]
+    bonus = table.new_zeros(()).expand_as(counts)
+    for number, row in enumerate(by_token):
+        bonus = torch.where(counts >= 1 << number, row, bonus)
+    return bonus
 
 
 def _entropy(logits: Tensor, total: Tensor) -> Tensor:
@@ -114,6 +166,9 @@ class PointerHead(nn.Module):
         self.slopes: Optional[nn.Parameter] = None
         if pointer.slopes is not None:
             self.slopes = nn.Parameter(torch.tensor([pointer.slopes[name] for name in FEATURES], **options))
+        self.seen: Optional[nn.Parameter] = None
+        if pointer.seen is not None:
+            self.seen = nn.Parameter(torch.tensor(pointer.seen, **options))
 
     def pointer(self) -> Pointer:
         """The pointer with the present values of the parameters."""
@@ -128,21 +183,37 @@ class PointerHead(nn.Module):
 
         if self.slopes is not None:
             slopes = dict(zip(FEATURES, numbers(self.slopes).tolist()))
-            return Pointer(numbers(self.theta), self.delay, slopes=slopes)
+            return Pointer(numbers(self.theta), self.delay, slopes=slopes, seen=numbers(self.seen))
         return Pointer(numbers(self.theta), self.delay, numbers(self.confidence), numbers(self.agreement))
 
     def mix(
-        self, logits: Tensor, tokens: Tensor, lengths: Tensor, clues: Optional[Tensor] = None
+        self,
+        logits: Tensor,
+        tokens: Tensor,
+        lengths: Tensor,
+        clues: Optional[Tensor] = None,
+        seen: Optional[Seen] = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Logits of the mixture, and the two sums of :func:`mix`."""
-        return mix(logits, tokens, lengths, self.theta, self.confidence, self.agreement, self.slopes, clues)
+        return mix(logits, tokens, lengths, *self._numbers(), clues, self.seen, seen)
 
-    def forward(self, logits: Tensor, tokens: Tensor, lengths: Tensor, clues: Optional[Tensor] = None) -> Tensor:
+    def forward(
+        self,
+        logits: Tensor,
+        tokens: Tensor,
+        lengths: Tensor,
+        clues: Optional[Tensor] = None,
+        seen: Optional[Seen] = None,
+    ) -> Tensor:
         """Log-probabilities, as :func:`pointer` gives them."""
-        return pointer(logits, tokens, lengths, self.theta, self.confidence, self.agreement, self.slopes, clues)
+        return pointer(logits, tokens, lengths, *self._numbers(), clues, self.seen, seen)
+
+    def _numbers(self) -> tuple[Any, ...]:
+        return self.theta, self.confidence, self.agreement, self.slopes
 
     def extra_repr(self) -> str:
         slopes = "" if self.confidence is None else ", confidence"
         slopes += "" if self.agreement is None else ", agreement"
+        slopes += "" if self.seen is None else ", seen"
         kind = "contexts" if self.contexts else f"links={self.links}"
         return f"{kind}, delay={self.delay}{slopes}"
