@@ -29,16 +29,15 @@ from . import torch as _torch
 from ._watch import Watch
 from .config import ADAPTER, DEFAULTS, RosaConfig, Source, chosen
 from .errors import InvalidArgument
-from .finder import READS, Rule
+from .finder import READS, Places, Rule
 from .retrieval import Retrieved, retrieve
 from .sources import Learnt, Reads
 from .state import RosaState
 from .torch import _gradients, _past, _places, _read, _settings
 from .torch._places import TensorPlaces
+from .values import V_NORM_EPS, Table, normed_embeddings, product_dtype
 
-__all__ = ["RosaAdapter", "RosaState", "normed_embeddings"]
-
-V_NORM_EPS = 1e-5  # of the norm of embeddings; the C library has the same
+__all__ = ["RosaAdapter", "RosaState", "V_NORM_EPS", "normed_embeddings"]
 
 
 class Gate(nn.Module):
@@ -86,7 +85,7 @@ class _Launched(NamedTuple):
     """Between launch and collect."""
 
     u: Tensor
-    v: Optional[Tensor] = None
+    v: Optional[Tensor] = None  # or, of a text by token, the bits of the vocabulary
     state: Optional[RosaState] = None
     valid: Optional[Tensor] = None
     found: Optional[Reads] = None
@@ -94,12 +93,6 @@ class _Launched(NamedTuple):
     q: Optional[Tensor] = None
     k: Optional[Tensor] = None
     pending: Optional[_torch.Pending] = None
-
-
-def normed_embeddings(embeds: Tensor) -> Tensor:
-    """What values are made of with ``v_from="embeddings"``: embeddings over their root mean square, float32."""
-    x = embeds.float()
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + V_NORM_EPS)
 
 
 class RosaAdapter(nn.Module):
@@ -160,6 +153,7 @@ class RosaAdapter(nn.Module):
         self.reads = "found"
         self.watch = False
         self._watched: Optional[Watch] = None
+        self.table = Table()  # of a text by token
 
         def projection() -> nn.Linear:
             return nn.Linear(channels, channels, bias=False, device=device, dtype=dtype)
@@ -205,6 +199,15 @@ class RosaAdapter(nn.Module):
             nn.init.zeros_(self.gate.bias)
         if self.fusion == "pre":
             nn.init.zeros_(self.a0)
+
+    def train(self, mode: bool = True) -> "RosaAdapter":
+        if mode != self.training:
+            self.table.clear()  # a replayed training step changes weights without a trace
+        return super().train(mode)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "RosaAdapter":
+        self.table.clear()  # a model that moves leaves nothing behind
+        return super()._apply(fn, recurse)
 
     def extra_repr(self) -> str:
         words = [str(self.channels)]
@@ -293,6 +296,8 @@ class RosaAdapter(nn.Module):
         serves = any(each.source.kind == "layer" and self._mine(each.source) for each in self.sources)
         if self.reads == "nothing" and state is None and not serves:
             return _Launched(u)
+        if found is not None and found.embedding is not None:
+            return _Launched(u, self.table.of(found.embedding, self.v_proj), state, valid, found)
         if embeds is not None and embeds.dtype != Gate.kind(u):  # under autocast they may have its dtype already
             embeds = embeds.to(u.dtype)
         v = self.v_proj(u if embeds is None else embeds)
@@ -370,7 +375,8 @@ class RosaAdapter(nn.Module):
             raise InvalidArgument(
                 f"valid is {valid.dtype} of shape {list(valid.shape)}; give torch.bool of {list(u.shape[:2])}"
             )
-        if (embeds is not None) != (self.config.v_from == "embeddings"):
+        by_token = found is not None and found.embedding is not None
+        if not by_token and (embeds is not None) != (self.config.v_from == "embeddings"):
             raise InvalidArgument(
                 f"v_from is {self.config.v_from!r}: "
                 + ("leave embeds out" if embeds is not None else "give embeds=, from rosatune.nn.normed_embeddings")
@@ -489,12 +495,14 @@ class RosaAdapter(nn.Module):
             raise InvalidArgument(
                 "a state is for generation, nothing is learnt through it; train without (use_cache=False)"
             )
-        u, v, state, valid = launched.u, launched.v, launched.state, launched.valid
+        u, v, state, found = launched.u, launched.v, launched.state, launched.found
         assert v is not None and state is not None
-        past, begin = state.take(v)
+        past, begin = state.take(u)
+        by_token = found is not None and found.embedding is not None
         mine = self._find_in(launched) if self.learns else None
         if self.reads == "nothing":
-            past.append(v, begin)
+            if not by_token:
+                past.append(v, begin)
             return None
         u, y = Gate.seen(u), None
         for each in self.sources:
@@ -502,13 +510,22 @@ class RosaAdapter(nn.Module):
                 assert mine is not None
                 places = mine
             else:
-                assert launched.found is not None
-                places = launched.found.of(each.source, self.reads, v.device)
+                assert found is not None
+                places = found.of(each.source, self.reads, v.device)
                 if self.watch:
-                    self._watch_places(places, valid, begin)
-            part = past.step(u, v, begin, places, self._parts(each), y is None, each.rule.delay)
+                    steps = found.steps[each.source.name, self.reads] if by_token else places
+                    self._watch_places(steps, launched.valid, begin)
+            if by_token:
+                part = _past.read_tokens(v, u, places, self._parts(each))
+            else:
+                part = past.step(u, v, begin, places, self._parts(each), y is None, each.rule.delay)
             y = part if y is None else y + part
         return y
+
+    @torch.no_grad()
+    def keep(self, embeds: Tensor, state: RosaState, begin: int) -> None:
+        """Keep the values of steps from ``begin`` on in a state, which has counted them: those of a text by token."""
+        state.past.append(self.v_proj(embeds.to(product_dtype(self.v_proj.weight))), begin)
 
     def _parts(self, each: _Source) -> _past.Parts:
         """What a source is read with, as it is."""
@@ -556,11 +573,11 @@ class RosaAdapter(nn.Module):
             watch.add(query, key, found.tau, found.length, np.arange(count, dtype=np.int32))
 
     @torch.compiler.disable
-    def _watch_places(self, places: TensorPlaces, valid: Optional[Tensor], begin: int) -> None:
+    def _watch_places(self, places: Union[TensorPlaces, Places], valid: Optional[Tensor], begin: int) -> None:
         """Add the first links of a source that was looked up elsewhere to the statistics."""
         watch = self._watching()
         assert watch is not None
-        tau, length = (x[0].cpu().numpy().astype(np.int32) for x in places[:2])
+        tau, length = (torch.as_tensor(x[0]).cpu().numpy().astype(np.int32) for x in places[:2])
         marks = np.ones((len(tau), tau.shape[2]), np.bool_) if valid is None else valid.cpu().numpy()
         time = np.arange(begin, begin + tau.shape[2], dtype=np.int32)
         for row, mine in enumerate(marks):
