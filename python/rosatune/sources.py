@@ -65,41 +65,42 @@ class Reads:
 
 
 class _Ids:
-    """The token ids of rows of text that grow."""
+    """The token ids of rows of text that grow. A column before them holds -1, so that a place of -1 stays what it is."""
 
     def __init__(self, batch: int) -> None:
-        self._ids, self._steps = np.zeros((batch, 0), np.int32), 0
+        self._kept, self._steps = np.full((batch, 1), -1, np.int32), 0
 
     @property
     def all(self) -> np.ndarray:
         """[rows, steps]"""
-        return self._ids[:, : self._steps]
+        return self._kept[:, 1 : 1 + self._steps]
 
     @property
     def nbytes(self) -> int:
-        return self._ids.nbytes
+        return self._kept.nbytes
 
     def push(self, ids: np.ndarray) -> None:
         """Append ids [rows, t]."""
         end = self._steps + ids.shape[1]
-        if end > self._ids.shape[1]:
+        if end >= self._kept.shape[1]:
             # a quarter more than needed, so that the cost of growing is small per step
-            room = np.zeros((len(ids), end * 5 // 4 + 16), np.int32)
-            room[:, : self._steps] = self.all
-            self._ids = room
-        self._ids[:, self._steps : end] = ids
+            room = np.full((len(ids), end * 5 // 4 + 16), -1, np.int32)
+            room[:, 1 : 1 + self._steps] = self.all
+            self._kept = room
+        self._kept[:, 1 + self._steps : 1 + end] = ids
         self._steps = end
 
     def at(self, places: Places) -> Places:
         """Places [links, rows, routes, t] with the ids that stand there in the place of the steps."""
-        row = np.arange(len(self._ids))[:, None, None]
-        return places._replace(tau=np.where(places.tau >= 0, self._ids[row, places.tau], np.int32(-1)))
+        rows, width = self._kept.shape
+        first = np.arange(1, rows * width, width)[:, None, None]
+        return places._replace(tau=self._kept.reshape(-1).take(places.tau + first))
 
     def rewind(self, steps: int) -> None:
         self._steps -= steps
 
     def reorder(self, rows: List[int]) -> None:
-        self._ids = self._ids[rows]
+        self._kept = self._kept[rows]
 
 
 class LookupState:
