@@ -35,7 +35,7 @@ from .sources import Learnt, Reads
 from .state import RosaState
 from .torch import _gradients, _past, _places, _read, _settings
 from .torch._places import TensorPlaces
-from .values import V_NORM_EPS, Table, normed_embeddings, product_dtype
+from .values import V_NORM_EPS, Table, is_plain, normed_embeddings, product_dtype
 
 __all__ = ["RosaAdapter", "RosaState", "V_NORM_EPS", "normed_embeddings"]
 
@@ -325,15 +325,30 @@ class RosaAdapter(nn.Module):
 
     def collect(self, launched: _Launched) -> Tensor:
         """What is to be added (post fusion) or mixed in (:meth:`mix`): [B, T, C]."""
-        u, v = launched.u, launched.v
-        if v is None:
-            return torch.zeros_like(u)
+        y = self._y(launched)
+        return torch.zeros_like(launched.u) if y is None else self.out_proj(y)
+
+    def add_to(self, h: Tensor, launched: _Launched) -> Tensor:
+        """Post fusion: h [B, T, C] with what is read added. h may be changed, where nothing is learnt."""
+        if launched.state is None or torch.is_grad_enabled():
+            return h + self.collect(launched).to(h.dtype)
+        y, out = self._y(launched), self.out_proj
+        if y is None:
+            return h
+        same = h.dtype == y.dtype == out.weight.dtype and h.device == y.device and h.is_contiguous()
+        if same and out.bias is None and is_plain(out, nn.Linear):
+            h.view(-1, self.channels).addmm_(y.view(-1, self.channels), out.weight.t())  # one kernel instead of two
+            return h
+        return h + out(y).to(h.dtype)
+
+    def _y(self, launched: _Launched) -> Optional[Tensor]:
+        """What is read, before it is projected back; None: nothing."""
+        if launched.v is None:
+            return None
         if launched.state is not None:
-            y = self._continue(launched)
-        else:
-            mine = self._look_up(launched) if launched.pending is not None else None
-            y = None if self.reads == "nothing" else self._read_all(launched, v, mine)
-        return torch.zeros_like(u) if y is None else self.out_proj(y)
+            return self._continue(launched)
+        mine = self._look_up(launched) if launched.pending is not None else None
+        return None if self.reads == "nothing" else self._read_all(launched, launched.v, mine)
 
     def forward(
         self,
@@ -529,7 +544,8 @@ class RosaAdapter(nn.Module):
 
     def _parts(self, each: _Source) -> _past.Parts:
         """What a source is read with, as it is."""
-        weight, bias = (self.gate.weight, self.gate.bias) if self.config.gate else (None, None)
+        gate = self.gate if self.config.gate else None
+        weight, bias = (None, None) if gate is None else (gate.weight, gate.bias)
         gain = self.gain if self.config.gain else None
         return _past.Parts(gain, weight, bias, self.e0, self.e1, self._scale, each.first, each.row)
 

@@ -37,6 +37,13 @@ def product_dtype(weight: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
 
 
+def is_plain(module: Any, kind: type) -> bool:
+    """Whether a module is a weight of its kind and nothing else: no other class, no hooks, nothing sharded or packed."""
+    if type(module) is not kind or module._forward_hooks or module._forward_pre_hooks:
+        return False
+    return type(module.weight) is nn.Parameter
+
+
 class Table:
     """The value bits of every token, uint8 [vocabulary, C / 8], for one adapter. Copies and pickles of it are empty."""
 
@@ -48,15 +55,11 @@ class Table:
 
     @classmethod
     def serves(cls, embedding: Any, projection: Any) -> bool:
-        """Whether the bits of these two modules can be kept in a table.
-
-        Only modules that are a weight and nothing else: that something changed has to be seen by their weights.
-        """
-        for module, kind in ((embedding, nn.Embedding), (projection, nn.Linear)):
-            if type(module) is not kind or module._forward_hooks or module._forward_pre_hooks:
-                return False
-            weight = module.weight
-            if type(weight) is not nn.Parameter or weight.device.type not in DEVICES or weight.is_inference():
+        """Whether the bits of these two modules can be kept in a table: that they changed has to be seen by weights."""
+        if not (is_plain(embedding, nn.Embedding) and is_plain(projection, nn.Linear)):
+            return False
+        for weight in (embedding.weight, projection.weight):
+            if weight.device.type not in DEVICES or weight.is_inference():
                 return False
         plain = embedding.max_norm is None  # else it changes its weight when it is used
         return plain and embedding.num_embeddings * _width(projection) <= cls.most_bytes

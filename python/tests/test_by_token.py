@@ -288,6 +288,22 @@ def test_what_is_kept_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not by_token(model_of())
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_what_is_read_is_added_in_place(bias: bool) -> None:
+    """To nothing that anybody else holds; a projection that is more than a weight does it in two steps."""
+    model = model_of(chain=2)
+    ids = text(2, 40)
+    if bias:
+        for adapter in rosatune.hf.adapters(model).values():
+            adapter.out_proj.bias = torch.nn.Parameter(torch.randn(64, device=DEVICE))
+    expected = model(ids, use_cache=False, output_hidden_states=True).hidden_states
+    cache, found = DynamicCache(), []
+    for part in (slice(0, 20), slice(20, 21), slice(21, 40)):
+        found.append(model(ids[:, part], past_key_values=cache, output_hidden_states=True).hidden_states)
+    for mine, whole in zip(zip(*found), expected):
+        torch.testing.assert_close(torch.cat(mine, 1), whole, **CLOSE)
+
+
 def test_diagnostics_are_of_steps() -> None:
     model = model_of(chain=2)
     ids = text(2, 50)

@@ -87,7 +87,7 @@ class _RosaLayer:
                 attended = self.input_layernorm(self.rosa.mix(hidden_states, self.rosa.collect(pending)))
         hidden_states = hidden_states + _attend(attention, rosa_step["instead"], hidden_states=attended, **kwargs)[0]
         if self.rosa is not None and self.rosa.fusion == "post":
-            hidden_states = hidden_states + self.rosa.collect(pending).to(hidden_states.dtype)
+            hidden_states = self.rosa.add_to(hidden_states, pending)  # a tensor of this layer alone
         return hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
 
 
