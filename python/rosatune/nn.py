@@ -85,7 +85,7 @@ class _Launched(NamedTuple):
     """Between launch and collect."""
 
     u: Tensor
-    v: Optional[Tensor] = None  # or, of a text by token, the bits of the vocabulary
+    v: Optional[Tensor] = None
     state: Optional[RosaState] = None
     valid: Optional[Tensor] = None
     found: Optional[Reads] = None
@@ -93,6 +93,11 @@ class _Launched(NamedTuple):
     q: Optional[Tensor] = None
     k: Optional[Tensor] = None
     pending: Optional[_torch.Pending] = None
+
+
+def _alike(x: Tensor, y: Tensor) -> bool:
+    """Whether two tensors can be in one product, memory included."""
+    return x.dtype == y.dtype and x.device == y.device and x.is_contiguous() and y.is_contiguous()
 
 
 class RosaAdapter(nn.Module):
@@ -297,7 +302,7 @@ class RosaAdapter(nn.Module):
         if self.reads == "nothing" and state is None and not serves:
             return _Launched(u)
         if found is not None and found.embedding is not None:
-            return _Launched(u, self.table.of(found.embedding, self.v_proj), state, valid, found)
+            return _Launched(u, None, state, valid, found)
         if embeds is not None and embeds.dtype != Gate.kind(u):  # under autocast they may have its dtype already
             embeds = embeds.to(u.dtype)
         v = self.v_proj(u if embeds is None else embeds)
@@ -335,18 +340,17 @@ class RosaAdapter(nn.Module):
         y, out = self._y(launched), self.out_proj
         if y is None:
             return h
-        same = h.dtype == y.dtype == out.weight.dtype and h.device == y.device and h.is_contiguous()
-        if same and out.bias is None and is_plain(out, nn.Linear):
+        if is_plain(out, nn.Linear) and out.bias is None and all(_alike(h, x) for x in (y, out.weight)):
             h.view(-1, self.channels).addmm_(y.view(-1, self.channels), out.weight.t())  # one kernel instead of two
             return h
         return h + out(y).to(h.dtype)
 
     def _y(self, launched: _Launched) -> Optional[Tensor]:
         """What is read, before it is projected back; None: nothing."""
-        if launched.v is None:
-            return None
         if launched.state is not None:
             return self._continue(launched)
+        if launched.v is None:
+            return None
         mine = self._look_up(launched) if launched.pending is not None else None
         return None if self.reads == "nothing" else self._read_all(launched, launched.v, mine)
 
@@ -511,14 +515,17 @@ class RosaAdapter(nn.Module):
                 "a state is for generation, nothing is learnt through it; train without (use_cache=False)"
             )
         u, v, state, found = launched.u, launched.v, launched.state, launched.found
-        assert v is not None and state is not None
+        assert state is not None
         past, begin = state.take(u)
-        by_token = found is not None and found.embedding is not None
         mine = self._find_in(launched) if self.learns else None
         if self.reads == "nothing":
-            if not by_token:
+            if v is not None:
                 past.append(v, begin)
             return None
+        bits = None
+        if v is None:  # by token
+            assert found is not None
+            bits = self.table.of(found.embedding, self.v_proj)
         u, y = Gate.seen(u), None
         for each in self.sources:
             if self._mine(each.source):
@@ -526,12 +533,12 @@ class RosaAdapter(nn.Module):
                 places = mine
             else:
                 assert found is not None
-                places = found.of(each.source, self.reads, v.device)
+                places = found.of(each.source, self.reads, u.device)
                 if self.watch:
-                    steps = found.steps[each.source.name, self.reads] if by_token else places
+                    steps = found.steps.get((each.source.name, self.reads), places)
                     self._watch_places(steps, launched.valid, begin)
-            if by_token:
-                part = _past.read_tokens(v, u, places, self._parts(each))
+            if bits is not None:
+                part = _past.read_tokens(bits, u, places, self._parts(each))
             else:
                 part = past.step(u, v, begin, places, self._parts(each), y is None, each.rule.delay)
             y = part if y is None else y + part

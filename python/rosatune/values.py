@@ -37,9 +37,9 @@ def product_dtype(weight: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
 
 
-def is_plain(module: Any, kind: type) -> bool:
+def is_plain(module: Any, kind: Any) -> bool:
     """Whether a module is a weight of its kind and nothing else: no other class, no hooks, nothing sharded or packed."""
-    if type(module) is not kind or module._forward_hooks or module._forward_pre_hooks:
+    if type(module) is not kind or "forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks:
         return False
     return type(module.weight) is nn.Parameter
 

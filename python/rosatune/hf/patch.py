@@ -247,6 +247,7 @@ def _look_up(
     return found
 
 
+@torch.compiler.disable
 def values_by_token(stack: Any) -> bool:
     """Whether all adapters can read the values of tokens in tables.
 
