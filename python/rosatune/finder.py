@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import bisect
 import copy
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -32,6 +33,7 @@ READS = ("found", "nothing", "random")
 LENGTH = 255  # match lengths are cut here, so that they fit into a byte
 SHARED_SEED = 1 << 32  # of random places of the first source that layers share; the program has the same
 VOCABULARY = 1 << 20  # token ids are below this
+TOGETHER = 1024  # steps whose two look-ups, with and without delay, are worth a thread
 BEFORE = 2  # columns that hold nothing before what the steps of a row found, see _chain
 
 
@@ -218,10 +220,16 @@ class _Row:
     def push(self, rule: Rule, query: npt.NDArray[Any], key: npt.NDArray[Any]) -> "tuple[Any, Any]":
         """Append steps [routes, t]; gives their places and lengths [links, routes, t], counted in valid steps."""
         begin, count = self.stream.steps, query.shape[1]
-        first = self.stream.push(query, key, length=True)
+        if self.plain is None or count < TOGETHER:
+            first = self.stream.push(query, key, length=True)
+            plain = first if self.plain is None else self.plain.push(query, key, length=True)
+        else:
+            with ThreadPoolExecutor(1) as beside:  # the two know nothing of each other
+                later = beside.submit(self.plain.push, query, key, length=True)
+                first = self.stream.push(query, key, length=True)
+            plain = later.result()
         if self.known is None:
             return first.tau[None], _given(first.length)[None]
-        plain = first if self.plain is None else self.plain.push(query, key, length=True)
         begin += BEFORE
         if begin + count > self.known.shape[2]:
             # a quarter more than needed, so that the cost of growing is small per step

@@ -540,6 +540,7 @@ class RosaAdapter(nn.Module):
             if bits is not None:
                 part = _past.read_tokens(bits, u, places, self._parts(each))
             else:
+                assert v is not None
                 part = past.step(u, v, begin, places, self._parts(each), y is None, each.rule.delay)
             y = part if y is None else y + part
         return y
