@@ -13,7 +13,8 @@ train    a step (forward, backward, clipping, AdamW) in bfloat16 with float32 we
          gradients of weights. `products` has the adapter's two matrix products and reads nothing, so that `beyond` is
          what reading costs: (ROSA - products) / window. `must` is what the products have to cost by counting their
          operations beside the model's.
-read     a text in chunks with a cache, the ids known on the host: tokens per second, and memory beyond the weights.
+read     a text in chunks with a cache, the ids known on the host: tokens per second, and memory beyond the weights:
+         the device's at its peak, of that the tables of value bits, and what the states of the text hold.
 decode   one token at a time after such a text: milliseconds per step, launched by Python and recorded as a CUDA graph
          (rosatune.hf.recorded), each beside the window's step of its kind. `equal` is the share of the tokens that both
          chose alike; random weights have near ties, and after the first difference the texts go apart.
@@ -256,20 +257,25 @@ def train(shape, args, report, clock):
 def read_text(model, ids, chunk, clock, args):
     """(seconds, cache, logits, peak gigabytes) of reading a text in chunks."""
     there, cache = ids.to(args.device), DynamicCache(config=model.config)
-    held = clock.clear()
+    clock.clear()
     begin = time.perf_counter()
     for first in range(0, ids.shape[1], chunk):
         part = slice(first, first + chunk)
         more = {"rosa_ids": ids[:, part]} if hasattr(model.model, "rosatune") else {}
         logits = model(there[:, part], past_key_values=cache, use_cache=True, logits_to_keep=1, **more).logits
     clock.wait()
-    return time.perf_counter() - begin, cache, logits, clock.peak() - held
+    return time.perf_counter() - begin, cache, logits, clock.peak()
 
 
 def kept_bytes(cache):
     """Of the retrieval states that a cache holds."""
     states = (state for layer in cache.layers for state in getattr(layer, "_states", []))
     return sum(state.bytes for state in states)
+
+
+def table_bytes(model):
+    """Of the adapters' tables of value bits, which a model has once for all texts."""
+    return sum(adapter.table.nbytes for adapter in rosatune.hf.adapters(model).values())
 
 
 @torch.no_grad()
@@ -301,7 +307,7 @@ def read(shape, args, report, clock, what):
     columns = [("shape", "shape", ""), ("setting", "setting", ""), ("tokens", "tokens", "d")]
     if "read" in what:
         columns += [("speed", "tokens/s", ".0f"), ("read_ratio", "of window", ".3f"), ("peak", "GPU peak, GB", ".2f"),
-                    ("kept", "states, GB", ".3f")]
+                    ("tables", "tables, GB", ".3f"), ("kept", "states, GB", ".3f")]
     if "decode" in what:
         columns += [("ms", "ms/step", ".2f"), ("step_ratio", "of window", ".3f"), ("recorded", "recorded", ".2f"),
                     ("recorded_ratio", "of window", ".3f"), ("equal", "equal", ".0%")]
@@ -310,13 +316,15 @@ def read(shape, args, report, clock, what):
     for setting in ("window", *(x for x in args.settings if x != "products"), "global"):
         model = make(shape, args, torch.bfloat16 if clock.cuda else torch.float32)
         attach(model, setting, args, False)
+        weights = clock.clear()
         read_text(model, ids_of(1, 2 * args.chunk, 400), args.chunk, clock, args)  # warms up
         for tokens in args.tokens:
             if setting == "global" and tokens > args.most_global:
                 continue
             ids = ids_of(1, tokens, model.config.vocab_size)
             seconds, cache, logits, peak = read_text(model, ids, args.chunk, clock, args)
-            row = {"speed": tokens / seconds, "peak": peak, "kept": kept_bytes(cache) / 1e9}
+            row = {"speed": tokens / seconds, "peak": peak - weights, "kept": kept_bytes(cache) / 1e9,
+                   "tables": table_bytes(model) / 1e9}
             if "decode" in what:
                 row.update(decode(model, setting, cache, logits, args.decode_steps, clock))
             base = windows.setdefault(tokens, row)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import bisect
 import copy
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -32,6 +33,8 @@ READS = ("found", "nothing", "random")
 LENGTH = 255  # match lengths are cut here, so that they fit into a byte
 SHARED_SEED = 1 << 32  # of random places of the first source that layers share; the program has the same
 VOCABULARY = 1 << 20  # token ids are below this
+TOGETHER = 1024  # steps whose two look-ups, with and without delay, are worth a thread
+BEFORE = 2  # columns that hold nothing before what the steps of a row found, see _chain
 
 
 class Places(NamedTuple):
@@ -97,19 +100,24 @@ def _given(lengths: Optional[npt.NDArray[np.int32]]) -> npt.NDArray[np.int32]:
 
 
 def _chain(
-    links: int, first: Retrieved, known_tau: npt.NDArray[np.int32], known_length: npt.NDArray[np.int32]
+    links: int, first: Retrieved, known: npt.NDArray[np.int32]
 ) -> Tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """The links of a text's last steps, [links, routes, t], from what they found and what all steps found without delay.
 
-    :func:`rosatune.chain` is the same for all steps.
+    ``known`` is [2, routes, capacity], places and lengths from column ``BEFORE`` on: what step d - 1 found, which is the
+    link after place d, is in column d + 1, and nothing at all is there for d = -1 and d = 0. So a link takes four
+    operations, which is what counts where a token is looked up while a device waits. :func:`rosatune.chain` is the same
+    for all steps.
     """
     tau, length = (np.empty((links, *first.tau.shape), np.int32) for _ in range(2))
     tau[0], length[0] = first.tau, _given(first.length)
-    lane = np.arange(len(known_tau))[:, None]
+    _, routes, width = known.shape
+    lane = np.arange(1, 1 + routes * width, width)[:, None]
+    known_tau, known_length = known.reshape(2, -1)
     for link in range(1, links):
-        before = np.maximum(tau[link - 1] - 1, 0)
-        tau[link] = np.where(tau[link - 1] > 0, known_tau[lane, before], -1)
-        length[link] = np.where(tau[link] >= 0, np.minimum(length[link - 1], known_length[lane, before]), 0)
+        before = tau[link - 1] + lane
+        known_tau.take(before, out=tau[link], mode="clip")
+        np.minimum(length[link - 1], known_length.take(before), out=length[link])
     return tau, length
 
 
@@ -184,6 +192,13 @@ def _spread(
 # ------------------------------------------------------------------------------------------------------ growing texts
 
 
+def _nothing(routes: int, columns: int) -> npt.NDArray[np.int32]:
+    """[2, routes, columns]: places of -1, lengths of 0."""
+    found = np.zeros((2, routes, columns), np.int32)
+    found[0] = -1
+    return found
+
+
 class _Row:
     """The past of one row."""
 
@@ -193,7 +208,7 @@ class _Row:
         self.plain: Optional[Stream] = None  # the same without delay, where chains need it
         self.known: Optional[npt.NDArray[np.int32]] = None  # [2, routes, capacity]: what it found, and the lengths
         if rule.links > 1:
-            self.known = np.empty((2, rule.routes, 0), np.int32)
+            self.known = _nothing(rule.routes, BEFORE)
             if rule.delay:
                 self.plain = Stream(rule.routes, threads=threads, **rule.retrieval(0))
 
@@ -205,18 +220,25 @@ class _Row:
     def push(self, rule: Rule, query: npt.NDArray[Any], key: npt.NDArray[Any]) -> "tuple[Any, Any]":
         """Append steps [routes, t]; gives their places and lengths [links, routes, t], counted in valid steps."""
         begin, count = self.stream.steps, query.shape[1]
-        first = self.stream.push(query, key, length=True)
+        if self.plain is None or count < TOGETHER:
+            first = self.stream.push(query, key, length=True)
+            plain = first if self.plain is None else self.plain.push(query, key, length=True)
+        else:
+            with ThreadPoolExecutor(1) as beside:  # the two know nothing of each other
+                later = beside.submit(self.plain.push, query, key, length=True)
+                first = self.stream.push(query, key, length=True)
+            plain = later.result()
         if self.known is None:
             return first.tau[None], _given(first.length)[None]
-        plain = first if self.plain is None else self.plain.push(query, key, length=True)
+        begin += BEFORE
         if begin + count > self.known.shape[2]:
             # a quarter more than needed, so that the cost of growing is small per step
-            room = np.empty((2, rule.routes, (begin + count) * 5 // 4 + 16), np.int32)
+            room = _nothing(rule.routes, (begin + count) * 5 // 4 + 16)
             room[..., :begin] = self.known[..., :begin]
             self.known = room
         self.known[0, :, begin : begin + count] = plain.tau
         self.known[1, :, begin : begin + count] = _given(plain.length)
-        return _chain(rule.links, first, *self.known)
+        return _chain(rule.links, first, self.known)
 
     def rewind(self, steps: int) -> None:
         """Back to the first ``steps`` steps of the batch."""

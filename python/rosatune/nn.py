@@ -29,16 +29,15 @@ from . import torch as _torch
 from ._watch import Watch
 from .config import ADAPTER, DEFAULTS, RosaConfig, Source, chosen
 from .errors import InvalidArgument
-from .finder import READS, Rule
+from .finder import READS, Places, Rule
 from .retrieval import Retrieved, retrieve
 from .sources import Learnt, Reads
 from .state import RosaState
 from .torch import _gradients, _past, _places, _read, _settings
 from .torch._places import TensorPlaces
+from .values import V_NORM_EPS, Table, is_plain, normed_embeddings, product_dtype
 
-__all__ = ["RosaAdapter", "RosaState", "normed_embeddings"]
-
-V_NORM_EPS = 1e-5  # of the norm of embeddings; the C library has the same
+__all__ = ["RosaAdapter", "RosaState", "V_NORM_EPS", "normed_embeddings"]
 
 
 class Gate(nn.Module):
@@ -96,10 +95,9 @@ class _Launched(NamedTuple):
     pending: Optional[_torch.Pending] = None
 
 
-def normed_embeddings(embeds: Tensor) -> Tensor:
-    """What values are made of with ``v_from="embeddings"``: embeddings over their root mean square, float32."""
-    x = embeds.float()
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + V_NORM_EPS)
+def _alike(x: Tensor, y: Tensor) -> bool:
+    """Whether two tensors can be in one product, memory included."""
+    return x.dtype == y.dtype and x.device == y.device and x.is_contiguous() and y.is_contiguous()
 
 
 class RosaAdapter(nn.Module):
@@ -160,6 +158,7 @@ class RosaAdapter(nn.Module):
         self.reads = "found"
         self.watch = False
         self._watched: Optional[Watch] = None
+        self.table = Table()  # of a text by token
 
         def projection() -> nn.Linear:
             return nn.Linear(channels, channels, bias=False, device=device, dtype=dtype)
@@ -205,6 +204,15 @@ class RosaAdapter(nn.Module):
             nn.init.zeros_(self.gate.bias)
         if self.fusion == "pre":
             nn.init.zeros_(self.a0)
+
+    def train(self, mode: bool = True) -> "RosaAdapter":
+        if mode != self.training:
+            self.table.clear()  # a replayed training step changes weights without a trace
+        return super().train(mode)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "RosaAdapter":
+        self.table.clear()  # a model that moves leaves nothing behind
+        return super()._apply(fn, recurse)
 
     def extra_repr(self) -> str:
         words = [str(self.channels)]
@@ -293,6 +301,8 @@ class RosaAdapter(nn.Module):
         serves = any(each.source.kind == "layer" and self._mine(each.source) for each in self.sources)
         if self.reads == "nothing" and state is None and not serves:
             return _Launched(u)
+        if found is not None and found.embedding is not None:
+            return _Launched(u, None, state, valid, found)
         if embeds is not None and embeds.dtype != Gate.kind(u):  # under autocast they may have its dtype already
             embeds = embeds.to(u.dtype)
         v = self.v_proj(u if embeds is None else embeds)
@@ -320,15 +330,29 @@ class RosaAdapter(nn.Module):
 
     def collect(self, launched: _Launched) -> Tensor:
         """What is to be added (post fusion) or mixed in (:meth:`mix`): [B, T, C]."""
-        u, v = launched.u, launched.v
-        if v is None:
-            return torch.zeros_like(u)
+        y = self._y(launched)
+        return torch.zeros_like(launched.u) if y is None else self.out_proj(y)
+
+    def add_to(self, h: Tensor, launched: _Launched) -> Tensor:
+        """Post fusion: h [B, T, C] with what is read added. h may be changed, where nothing is learnt."""
+        if launched.state is None or torch.is_grad_enabled():
+            return h + self.collect(launched).to(h.dtype)
+        y, out = self._y(launched), self.out_proj
+        if y is None:
+            return h
+        if is_plain(out, nn.Linear) and out.bias is None and all(_alike(h, x) for x in (y, out.weight)):
+            h.view(-1, self.channels).addmm_(y.view(-1, self.channels), out.weight.t())  # one kernel instead of two
+            return h
+        return h + out(y).to(h.dtype)
+
+    def _y(self, launched: _Launched) -> Optional[Tensor]:
+        """What is read, before it is projected back; None: nothing."""
         if launched.state is not None:
-            y = self._continue(launched)
-        else:
-            mine = self._look_up(launched) if launched.pending is not None else None
-            y = None if self.reads == "nothing" else self._read_all(launched, v, mine)
-        return torch.zeros_like(u) if y is None else self.out_proj(y)
+            return self._continue(launched)
+        if launched.v is None:
+            return None
+        mine = self._look_up(launched) if launched.pending is not None else None
+        return None if self.reads == "nothing" else self._read_all(launched, launched.v, mine)
 
     def forward(
         self,
@@ -370,7 +394,8 @@ class RosaAdapter(nn.Module):
             raise InvalidArgument(
                 f"valid is {valid.dtype} of shape {list(valid.shape)}; give torch.bool of {list(u.shape[:2])}"
             )
-        if (embeds is not None) != (self.config.v_from == "embeddings"):
+        by_token = found is not None and found.embedding is not None
+        if not by_token and (embeds is not None) != (self.config.v_from == "embeddings"):
             raise InvalidArgument(
                 f"v_from is {self.config.v_from!r}: "
                 + ("leave embeds out" if embeds is not None else "give embeds=, from rosatune.nn.normed_embeddings")
@@ -489,30 +514,46 @@ class RosaAdapter(nn.Module):
             raise InvalidArgument(
                 "a state is for generation, nothing is learnt through it; train without (use_cache=False)"
             )
-        u, v, state, valid = launched.u, launched.v, launched.state, launched.valid
-        assert v is not None and state is not None
-        past, begin = state.take(v)
+        u, v, state, found = launched.u, launched.v, launched.state, launched.found
+        assert state is not None
+        past, begin = state.take(u)
         mine = self._find_in(launched) if self.learns else None
         if self.reads == "nothing":
-            past.append(v, begin)
+            if v is not None:
+                past.append(v, begin)
             return None
+        bits = None
+        if v is None:  # by token
+            assert found is not None
+            bits = self.table.of(found.embedding, self.v_proj)
         u, y = Gate.seen(u), None
         for each in self.sources:
             if self._mine(each.source):
                 assert mine is not None
                 places = mine
             else:
-                assert launched.found is not None
-                places = launched.found.of(each.source, self.reads, v.device)
+                assert found is not None
+                places = found.of(each.source, self.reads, u.device)
                 if self.watch:
-                    self._watch_places(places, valid, begin)
-            part = past.step(u, v, begin, places, self._parts(each), y is None, each.rule.delay)
+                    steps = found.steps.get((each.source.name, self.reads), places)
+                    self._watch_places(steps, launched.valid, begin)
+            if bits is not None:
+                part = _past.read_tokens(bits, u, places, self._parts(each))
+            else:
+                assert v is not None
+                part = past.step(u, v, begin, places, self._parts(each), y is None, each.rule.delay)
             y = part if y is None else y + part
         return y
 
+    @torch.no_grad()
+    def keep(self, embeds: Tensor, state: RosaState, begin: int) -> None:
+        """Keep the values of steps from ``begin`` on in a state, which has counted them: those of a text by token."""
+        state.past.append(self.v_proj(embeds.to(product_dtype(self.v_proj.weight))), begin)
+
     def _parts(self, each: _Source) -> _past.Parts:
         """What a source is read with, as it is."""
-        weight, bias = (self.gate.weight, self.gate.bias) if self.config.gate else (None, None)
+        gate = self.gate if self.config.gate else None
+        weight, bias = (None, None) if gate is None else (gate.weight, gate.bias)
         gain = self.gain if self.config.gain else None
         return _past.Parts(gain, weight, bias, self.e0, self.e1, self._scale, each.first, each.row)
 
@@ -556,11 +597,11 @@ class RosaAdapter(nn.Module):
             watch.add(query, key, found.tau, found.length, np.arange(count, dtype=np.int32))
 
     @torch.compiler.disable
-    def _watch_places(self, places: TensorPlaces, valid: Optional[Tensor], begin: int) -> None:
+    def _watch_places(self, places: Union[TensorPlaces, Places], valid: Optional[Tensor], begin: int) -> None:
         """Add the first links of a source that was looked up elsewhere to the statistics."""
         watch = self._watching()
         assert watch is not None
-        tau, length = (x[0].cpu().numpy().astype(np.int32) for x in places[:2])
+        tau, length = (torch.as_tensor(x[0]).cpu().numpy().astype(np.int32) for x in places[:2])
         marks = np.ones((len(tau), tau.shape[2]), np.bool_) if valid is None else valid.cpu().numpy()
         time = np.arange(begin, begin + tau.shape[2], dtype=np.int32)
         for row, mine in enumerate(marks):

@@ -8,7 +8,7 @@ once that layer has run. While a text is generated, the finders of the shared so
 from __future__ import annotations
 
 import copy
-from typing import Any, Dict, Iterable, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 import torch
@@ -47,6 +47,8 @@ class Reads:
         self.kinds = kinds
         self.places: Dict[Tuple[str, str], TensorPlaces] = {}
         self.learnt: Dict[str, Learnt] = {}
+        self.embedding: Any = None  # of a text by token, whose places are token ids: the module of the model
+        self.steps: Dict[Tuple[str, str], Places] = {}  # the places of such a text as steps, on the host
 
     def of(self, source: Source, reads: str, device: torch.device) -> TensorPlaces:
         """The places of a source that is looked up before the layers run."""
@@ -62,30 +64,98 @@ class Reads:
         return TensorPlaces._make(None if x is None else x.to(device) for x in places)
 
 
+class _Ids:
+    """The token ids of rows of text that grow. A column before them holds -1, so that a place of -1 stays what it is."""
+
+    def __init__(self, batch: int) -> None:
+        self._kept, self._steps = np.full((batch, 1), -1, np.int32), 0
+
+    @property
+    def all(self) -> np.ndarray:
+        """[rows, steps]"""
+        return self._kept[:, 1 : 1 + self._steps]
+
+    @property
+    def nbytes(self) -> int:
+        return self._kept.nbytes
+
+    def push(self, ids: np.ndarray) -> None:
+        """Append ids [rows, t]."""
+        end = self._steps + ids.shape[1]
+        if end >= self._kept.shape[1]:
+            # a quarter more than needed, so that the cost of growing is small per step
+            room = np.full((len(ids), end * 5 // 4 + 16), -1, np.int32)
+            room[:, 1 : 1 + self._steps] = self.all
+            self._kept = room
+        self._kept[:, 1 + self._steps : 1 + end] = ids
+        self._steps = end
+
+    def at(self, places: Places) -> Places:
+        """Places [links, rows, routes, t] with the ids that stand there in the place of the steps."""
+        rows, width = self._kept.shape
+        first = np.arange(1, rows * width, width)[:, None, None]
+        return places._replace(tau=self._kept.reshape(-1).take(places.tau + first))
+
+    def rewind(self, steps: int) -> None:
+        self._steps -= steps
+
+    def reorder(self, rows: List[int]) -> None:
+        self._kept = self._kept[rows]
+
+
 class LookupState:
-    """The finders of the shared sources while a batch of texts grows. It can be copied and pickled."""
+    """The finders of the shared sources while a batch of texts grows. It can be copied and pickled.
 
-    def __init__(self, finders: Dict[str, Finder]) -> None:
-        self._finders = finders
+    A text *by token* keeps its token ids too, and its places are ids: rows of the adapters' tables (``values.py``).
+    """
 
-    def __getitem__(self, name: str) -> Finder:
-        return self._finders[name]
+    def __init__(self, finders: Dict[str, Finder], ids: Optional[_Ids] = None) -> None:
+        self._finders, self._ids = finders, ids
+
+    @property
+    def by_token(self) -> bool:
+        """Whether places are token ids."""
+        return self._ids is not None
 
     @property
     def bytes(self) -> int:
         """Every byte that is kept."""
-        return sum(finder.nbytes for finder in self._finders.values())
+        return sum(each.nbytes for each in self._parts)
+
+    @property
+    def _parts(self) -> List[Any]:
+        return [*self._finders.values(), *([] if self._ids is None else [self._ids])]
+
+    def begin(self, ids: Optional[Tensor]) -> None:
+        """Steps are to come, of these token ids [B, t]."""
+        if self._ids is not None:
+            assert ids is not None
+            self._ids.push(ids.cpu().numpy())
+
+    def push(
+        self, name: str, symbols: Tensor, valid: Optional[np.ndarray], kinds: Iterable[str]
+    ) -> Tuple[Dict[str, Places], Dict[str, Places]]:
+        """Append symbols [B, R, t] to a source: what they find, as adapters read it and as steps."""
+        there = symbols.cpu().numpy()
+        steps = self._finders[name].push(there, there, valid, kinds)
+        return (steps if self._ids is None else {kind: self._ids.at(x) for kind, x in steps.items()}), steps
 
     def rewind(self, steps: int) -> None:
         """Forget the last ``steps`` steps."""
-        for finder in self._finders.values():
-            finder.rewind(steps)
+        for each in self._parts:
+            each.rewind(steps)
 
     def reorder(self, indices: Iterable[int]) -> None:
         """Row i becomes a copy of what row ``indices[i]`` was."""
         chosen = [int(index) for index in indices]
-        for finder in self._finders.values():
-            finder.reorder(chosen)
+        for each in self._parts:
+            each.reorder(chosen)
+
+    def by_step(self) -> Tensor:
+        """The text is no longer one by token; gives its ids so far, [B, steps]."""
+        assert self._ids is not None
+        ids, self._ids = self._ids.all, None
+        return torch.from_numpy(ids)
 
     def fork(self) -> "LookupState":
         """A second, independent state that continues from here."""
@@ -101,9 +171,10 @@ class Lookup:
             source.name: Rule.of(config, source, channels, vocabulary) for source in config.sources if not source.learnt
         }
 
-    def start(self, batch: int) -> LookupState:
-        """A state for ``batch`` rows."""
-        return LookupState({name: Finder(rule, batch) for name, rule in self.rules.items()})
+    def start(self, batch: int, by_token: bool = False) -> LookupState:
+        """A state for ``batch`` rows; ``by_token``: places are to be token ids."""
+        finders = {name: Finder(rule, batch) for name, rule in self.rules.items()}
+        return LookupState(finders, _Ids(batch) if by_token else None)
 
     def __call__(
         self,
@@ -121,16 +192,17 @@ class Lookup:
         """
         kinds = tuple(kind for kind in dict.fromkeys(reads) if kind != "nothing")
         made = Reads(kinds)
+        if state is not None:
+            device = (ids if embeds is None else embeds).device  # type: ignore[union-attr]
+            symbols = {name: self._symbols(name, rule, ids, embeds) for name, rule in self.rules.items()}
+            _advance(state, ids, symbols, valid, device, made)
+            return made
         for name, rule in self.rules.items():
             if known is not None and name == "tokens" and state is None and kinds == ("found",):
                 made.places[name, "found"] = _sorted(self._known(known, rule, ids, embeds))
                 continue
-            symbols = self._symbols(name, rule, ids, embeds)
-            if state is not None:
-                found = _advance(state[name], symbols, valid, kinds, (symbols if embeds is None else embeds).device)
-            else:
-                found = _places.find_places(rule, symbols, valid, kinds) if kinds else []
-                found = [x if embeds is None else TensorPlaces(*(y.to(embeds.device) for y in x[:2])) for x in found]
+            found = _places.find_places(rule, self._symbols(name, rule, ids, embeds), valid, kinds) if kinds else []
+            found = [x if embeds is None else TensorPlaces(*(y.to(embeds.device) for y in x[:2])) for x in found]
             for kind, places in zip(kinds, found):
                 made.places[name, kind] = _sorted(places)
         return made
@@ -145,9 +217,10 @@ class Lookup:
     ) -> Dict[Tuple[str, str], Places]:
         """Append steps to a state; their places on the host, by the source's name and by what is read."""
         found = {}
+        state.begin(ids)
         for name, rule in self.rules.items():
-            there = self._symbols(name, rule, ids, embeds).cpu().numpy()
-            found.update({(name, kind): x for kind, x in state[name].push(there, there, valid, reads).items()})
+            there, _ = state.push(name, self._symbols(name, rule, ids, embeds), valid, reads)
+            found.update({(name, kind): x for kind, x in there.items()})
         return found
 
     def _known(self, code: Tensor, rule: Rule, ids: Optional[Tensor], embeds: Optional[Tensor]) -> TensorPlaces:
@@ -183,9 +256,19 @@ def _sorted(places: TensorPlaces) -> TensorPlaces:
 
 @torch.compiler.disable
 def _advance(
-    finder: Finder, symbols: Tensor, valid: Optional[Tensor], kinds: Tuple[str, ...], device: torch.device
-) -> Any:
-    there = symbols.cpu().numpy()
+    state: LookupState,
+    ids: Optional[Tensor],
+    symbols: Dict[str, Tensor],
+    valid: Optional[Tensor],
+    device: torch.device,
+    made: Reads,
+) -> None:
+    """Append steps to a state, and what they find to ``made``."""
     marks: Optional[np.ndarray] = None if valid is None else valid.cpu().numpy()
-    found = finder.push(there, there, marks, kinds)
-    return [_places.to_tensors(found[kind], device) for kind in kinds]
+    state.begin(ids)
+    for name, each in symbols.items():
+        found, steps = state.push(name, each, marks, made.kinds)
+        for kind in made.kinds:
+            made.places[name, kind] = _places.to_tensors(found[kind], device)
+            if state.by_token:
+                made.steps[name, kind] = steps[kind]

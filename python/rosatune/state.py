@@ -27,7 +27,8 @@ class RosaState:
     Give it to the adapter with every piece of the text: ``adapter(u, state=state)``. It can be copied and pickled.
 
     The newest value bits stay on the GPU, as many as ``device_bytes`` allows. Older ones move to pinned memory of the
-    host, where kernels read the few rows that a step needs, so that the GPU's memory does not grow with the text.
+    host, where kernels read the few rows that a step needs, so that the GPU's memory does not grow with the text. Where
+    the adapter has a table of all tokens' bits (``values.py``), none are kept here.
     """
 
     device_bytes = 16 << 20  #: of one layer's values; set it on the class, before a text is begun
@@ -114,12 +115,12 @@ class RosaState:
         """Count a step whose value bits were kept by other means."""
         self._steps += 1
 
-    def take(self, v: Tensor) -> Tuple[Past, int]:
-        """Count the steps of v [B, t, C]; gives what is to keep their value bits, and how many steps came before."""
-        if len(v) != self._batch:
-            raise InvalidArgument(f"{len(v)} rows come to a state of {self._batch} rows; make a state for this batch")
+    def take(self, u: Tensor) -> Tuple[Past, int]:
+        """Count the steps of u [B, t, C]; gives what is to keep their value bits, and how many steps came before."""
+        if len(u) != self._batch:
+            raise InvalidArgument(f"{len(u)} rows come to a state of {self._batch} rows; make a state for this batch")
         begin = self._steps
-        self._steps += v.shape[1]
+        self._steps += u.shape[1]
         return self._past, begin
 
     def find_there(

@@ -12,6 +12,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from rosatune import values  # noqa: E402
+
 sys.path.insert(0, str(Path(__file__).parent))
 from tiny import one_thread  # noqa: E402, F401
 
@@ -22,7 +24,10 @@ def gpu(bench_script: Any) -> Any:
     return bench_script("gpu")
 
 
-def test_every_setting_is_reported(gpu: Any, capsys: pytest.CaptureFixture) -> None:
+def test_every_setting_is_reported(
+    gpu: Any, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(values, "DEVICES", ("cpu",))  # as on a GPU
     words = ["train", "read", "decode", "--shapes", "tiny", "--sizes", "64x1", "--tokens", "64", "--chunk", "32"]
     words += ["--window", "8", "--steps", "1", "--repeat", "1", "--decode-steps", "1", "--device", "cpu", "--json"]
     assert gpu.main([*words, "--settings", "products", "rosa", "rosa/3", "own"]) == 0
@@ -38,6 +43,7 @@ def test_every_setting_is_reported(gpu: Any, capsys: pytest.CaptureFixture) -> N
     read = {row["setting"]: row for row in rows if "speed" in row}
     assert set(read) == {"window", "rosa", "rosa/3", "own", "global"}
     assert read["rosa"]["kept"] > read["window"]["kept"] == 0
+    assert read["rosa"]["tables"] == pytest.approx(3 * 500 * 8 / 1e9) and read["window"]["tables"] == 0
     assert read["rosa"]["step_ratio"] == pytest.approx(read["rosa"]["ms"] / read["window"]["ms"])
     with pytest.raises(SystemExit, match="kernels are measured on a CUDA device"):
         gpu.main(["kernels", "--device", "cpu"])

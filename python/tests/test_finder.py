@@ -11,6 +11,7 @@ import oracle
 import pytest
 
 from rosatune import RosaConfig, _draw
+from rosatune import finder as module
 from rosatune.finder import Finder, Places, Rule, find
 
 ROWS, STEPS = 3, 60
@@ -70,7 +71,10 @@ RULES = [
 @pytest.mark.parametrize("options", RULES, ids=str)
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("sizes", [[STEPS], [1] * STEPS, [17, 0, 1, 42]], ids=["whole", "steps", "pieces"])
-def test_places(rng: np.random.Generator, options: dict, padded: bool, sizes: list[int]) -> None:
+def test_places(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, options: dict, padded: bool, sizes: list[int]
+) -> None:
+    monkeypatch.setattr(module, "TOGETHER", 17)
     by = rule(**options)
     query = text(rng)
     key = query if by.links > 1 else text(rng)

@@ -343,6 +343,20 @@ GROWING: list[Any] = [
 ]
 
 
+def growing_parts(rng: np.random.Generator, shape: Any, kind: Any, gain: bool, gate: bool) -> tuple[Any, _past.Parts]:
+    """What makes random numbers, and what a source is read with, the second of an adapter's."""
+    _, routes, channels, links = shape
+
+    def normal(*size: int, kind: Any = torch.float32) -> Tensor:
+        return torch.tensor(rng.standard_normal(size), dtype=kind, device=DEVICE)
+
+    return normal, _past.Parts(
+        normal(1 + links * routes, 10, kind=kind) if gain else None,
+        *((0.1 * normal(channels, kind=kind), normal(1, kind=kind)) if gate else (None, None)),
+        *(normal(1 + links, channels, kind=kind) for _ in range(2)), torch.tensor(0.7, dtype=torch.float64), 1, 1,
+    )  # fmt: skip
+
+
 @here
 @pytest.mark.parametrize("shape, kind, gain, gate, room", GROWING, ids=str)
 def test_growing(
@@ -352,15 +366,7 @@ def test_growing(
     batch, routes, channels, links = shape
     monkeypatch.setattr(_past, "BLOCK_BYTES", 1)
     monkeypatch.setattr(_triton, "module", lambda name, x: None)  # for the definition
-
-    def normal(*size: int, kind: Any = torch.float32) -> Tensor:
-        return torch.tensor(rng.standard_normal(size), dtype=kind, device=DEVICE)
-
-    parts = _past.Parts(
-        normal(1 + links * routes, 10, kind=kind) if gain else None,
-        *((0.1 * normal(channels, kind=kind), normal(1, kind=kind)) if gate else (None, None)),
-        *(normal(1 + links, channels, kind=kind) for _ in range(2)), torch.tensor(0.7, dtype=torch.float64), 1, 1,
-    )  # fmt: skip
+    normal, parts = growing_parts(rng, shape, kind, gain, gate)
     other = parts._replace(first=0, row=0)
     whole: Any = _past.Whole()
     blocks: Any = _past.Blocks(normal(batch, 1, channels, kind=kind), room * batch * 16 * ((channels + 7) // 8))
@@ -395,6 +401,33 @@ def test_growing(
     kept = torch.cat([block.cpu() for block in blocks._blocks], 1)[:, :begin]
     assert torch.equal(kept, whole._values[:, :begin].cpu())
     assert pickle.loads(pickle.dumps(blocks)).nbytes == blocks.nbytes
+
+
+@here
+@pytest.mark.parametrize("shape, kind, gain, gate", [each[:4] for each in GROWING], ids=str)
+@torch.no_grad()
+def test_reading_by_token(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, shape: Any, kind: Any, gain: bool, gate: bool
+) -> None:
+    """In the bits of a vocabulary, one step and several; a kernel that fails is replaced."""
+    batch, routes, channels, links = shape
+    normal, parts = growing_parts(rng, shape, kind, gain, gate)
+    bits = _read.pack_bits(normal(1, 37, channels))[0]
+    for steps in (1, 21):
+        u = normal(batch, steps, channels, kind=kind)
+        tau = torch.tensor(rng.integers(-1, 37, (links, batch, routes, steps)), dtype=torch.int32, device=DEVICE)
+        length = torch.tensor(rng.integers(0, 14, tau.shape), dtype=torch.uint8, device=DEVICE)
+        places, found = _places.TensorPlaces(tau, length), []
+        for kernels in (None, _past._kernels()):
+            monkeypatch.setattr(_triton, "module", lambda name, x: kernels if name == "_step_kernels" else None)
+            found.append(_past.read_tokens(bits, u, places, parts))
+        by_step = _past._read_in(bits.expand(batch, -1, -1), u, u, places, parts)
+        assert by_step.any() and torch.equal(found[0], by_step)
+        assert_close([found[1]], [found[0]], 1e-6 if kind == torch.float32 else 1e-2)
+    monkeypatch.setattr(_past, "_failed", set())
+    monkeypatch.setattr(_past, "_kernels", lambda: None)
+    with pytest.warns(RuntimeWarning, match="the kernel of generation cannot be used"):
+        assert torch.equal(_past.read_tokens(bits, u, places, parts), by_step)
 
 
 @here
@@ -439,19 +472,19 @@ KINDS = {
     "table": "*i64",
     "scale": "fp32",
 }
+STEP = dict(LINKS=4, GAIN=True, GATE=True, ROUTED=0, UNIT=32, ROWS=8, UNITS=32)
 # Kernels with the constants that they have for SmolLM2's 576 channels.
-BUILT = {
-    "_pack_kernel": dict(SLOPE=True, ROWS=64, BYTES=8),
-    "_read_kernel": dict(LINKS=4, GAIN=True, GATE=True, TIME=16, COLUMNS=64),
-    "_level_kernel": dict(GAIN=True, GATE=True, STEPS=128, TIME=16, COLUMNS=64),
-    "_strength_kernel": dict(GAIN=True, GATE=True, TIME=1024, WIDE=16),
-    "_value_kernel": dict(SLOPE=True, GAIN=True, GATE=True, ENTRIES=2, COLUMNS=1024),
-    "_gate_kernel": dict(ROWS=64, COLUMNS=64),
-    "_gate_back_kernel": dict(ROWS=128, COLUMNS=64),
-    "_step_kernel": dict(
-        APPEND=True, THERE=True, LINKS=4, GAIN=True, GATE=True, ROUTED=0, SHIFT=14, UNIT=32, ROWS=8, UNITS=32
-    ),
-}
+BUILT: list[Any] = [
+    ("_pack_kernel", dict(SLOPE=True, ROWS=64, BYTES=8)),
+    ("_read_kernel", dict(LINKS=4, GAIN=True, GATE=True, TIME=16, COLUMNS=64)),
+    ("_level_kernel", dict(GAIN=True, GATE=True, STEPS=128, TIME=16, COLUMNS=64)),
+    ("_strength_kernel", dict(GAIN=True, GATE=True, TIME=1024, WIDE=16)),
+    ("_value_kernel", dict(SLOPE=True, GAIN=True, GATE=True, ENTRIES=2, COLUMNS=1024)),
+    ("_gate_kernel", dict(ROWS=64, COLUMNS=64)),
+    ("_gate_back_kernel", dict(ROWS=128, COLUMNS=64)),
+    ("_step_kernel", dict(APPEND=True, THERE=True, SHIFT=14, **STEP)),
+    ("_step_kernel", dict(APPEND=False, THERE=False, SHIFT=-1, **STEP)),
+]
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter builds nothing")
@@ -462,10 +495,11 @@ def test_kernels_build_for_hopper() -> None:
 
     from rosatune.torch import _read_kernels, _step_kernels
 
-    for name, constants in BUILT.items():
+    for name, constants in BUILT:
         kernel = getattr(_step_kernels if name == "_step_kernel" else _read_kernels, name)
         names = kernel.arg_names
-        signature = {each: "constexpr" if each in constants else KINDS.get(each, "i32") for each in names}
+        kinds = {**KINDS, "table": "*i32"} if constants.get("SHIFT", 0) < 0 else KINDS  # of words, not of addresses
+        signature = {each: "constexpr" if each in constants else kinds.get(each, "i32") for each in names}
         even = [each for each in ("channels", "per", "steps", *KINDS) if each in names and each != "scale"]
         source = ASTSource(
             kernel,

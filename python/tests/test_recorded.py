@@ -24,6 +24,7 @@ pytest.importorskip("transformers")
 from transformers import DynamicCache  # noqa: E402
 
 import rosatune.hf  # noqa: E402
+from rosatune import values  # noqa: E402
 from rosatune.nn import RosaState  # noqa: E402
 from rosatune.torch import _past, _triton  # noqa: E402
 
@@ -45,12 +46,16 @@ SETTINGS = [
     dict(kind="llama", sinks=2, attn_implementation="eager", fusion="pre"),
     dict(kind="qwen3", sinks=2, source="embeddings", bits=16, chain=2, delay=0),
     dict(kind="llama", sinks=1, source="tokens+embeddings", layers=(0, 2), bits=4, gain=False, gate=False),
+    dict(kind="llama", sinks=2, chain=2, v_from="layer"),
 ]
 
 
 @pytest.fixture(autouse=True)
 def recordings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list]:
-    """What was recorded: whether with a mask. On the host nothing is recorded, the step runs as it is."""
+    """What was recorded: whether with a mask. On the host nothing is recorded, the step runs as it is.
+
+    Values are read by token on the host too.
+    """
     made: list = []
     really = module._record
 
@@ -62,6 +67,7 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list]:
 
     monkeypatch.setattr(module, "_record", record)
     monkeypatch.setattr(module, "DEVICES", (DEVICE,))
+    monkeypatch.setattr(values, "DEVICES", (DEVICE,))
     with torch.no_grad():
         yield made
 
@@ -213,6 +219,28 @@ def test_weights_may_change_in_place(recordings: list) -> None:
     torch.testing.assert_close(*found, **CLOSE)
 
 
+@pytest.mark.parametrize("mode", [False, True])
+def test_tables_are_made_anew(mode: bool, recordings: list) -> None:
+    """Where they lie, when weights change in place; elsewhere, with another recording, after a change of mode."""
+    model = model_of(kind="llama", sinks=2, chain=2)
+    ids, cache = text(1, 40), DynamicCache()
+    adapters = rosatune.hf.adapters(model).values()
+    with rosatune.hf.recorded(model):
+        walk(model, ids[:, :25], 22, cache)
+        assert cache.layers[0].by_token and not any(entry.state.bytes for entry in cache.layers)
+        held = [adapter.table.bits for adapter in adapters]
+        for adapter in adapters:
+            adapter.v_proj.weight.copy_(torch.randn_like(adapter.v_proj.weight))
+        model.model.embed_tokens.weight.mul_(-1.5)
+        if mode:
+            model.train().eval()
+        twin = copy.deepcopy(cache)
+        found = model(ids[:, 25:26], past_key_values=cache).logits
+        assert [adapter.table.bits is bits for adapter, bits in zip(adapters, held)] == [not mode] * 3
+    assert len(recordings) == 1 + mode
+    torch.testing.assert_close(found, model(ids[:, 25:26], past_key_values=twin).logits, **CLOSE)
+
+
 def test_a_dropped_cache_is_freed() -> None:
     model = model_of(kind="llama", sinks=2)
     cache = DynamicCache()
@@ -232,7 +260,7 @@ def test_value_bits_in_blocks(room: int, monkeypatch: pytest.MonkeyPatch, record
     monkeypatch.setattr(_past, "BLOCK_BYTES", 1)
     monkeypatch.setattr(module, "TABLE", 3)
     monkeypatch.setattr(RosaState, "device_bytes", room * 2 * 16 * 8)
-    model = model_of(kind="llama", sinks=2, chain=2)
+    model = model_of(kind="llama", sinks=2, chain=2, v_from="layer")
     ids = text(2, 90)
     expected = walk(model, ids, 20)
     if INTERPRETED:

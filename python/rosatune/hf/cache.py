@@ -63,11 +63,16 @@ class RetrievalEntry(DynamicLayer):
             self.state = RosaState(adapter, batch)
         return self.state
 
-    def lookups(self, lookup: Lookup, batch: int) -> LookupState:
-        """The state of the sources that all layers share, made on first use."""
+    def lookups(self, lookup: Lookup, batch: int, by_token: bool = False) -> LookupState:
+        """The state of the sources that all layers share, made on first use, for a text by token or by step."""
         if self.lookup_state is None:
-            self.lookup_state = lookup.start(batch)
+            self.lookup_state = lookup.start(batch, by_token)
         return self.lookup_state
+
+    @property
+    def by_token(self) -> bool:
+        """Of the first entry: whether the text's values are found by token."""
+        return self.lookup_state is not None and self.lookup_state.by_token
 
     @property
     def _states(self) -> "list[Any]":

@@ -28,8 +28,8 @@ from transformers.models.qwen2 import modeling_qwen2
 from transformers.models.qwen3 import modeling_qwen3
 
 from ..errors import InvalidArgument
-from ..nn import normed_embeddings
-from ..sources import Lookup, Reads
+from ..sources import Lookup, LookupState, Reads
+from ..values import SLICE, Table, normed_embeddings
 from .cache import Shared, WindowEntry, adopt
 from .masks import FLASH, Columns, Rows, build, for_steps
 
@@ -87,7 +87,7 @@ class _RosaLayer:
                 attended = self.input_layernorm(self.rosa.mix(hidden_states, self.rosa.collect(pending)))
         hidden_states = hidden_states + _attend(attention, rosa_step["instead"], hidden_states=attended, **kwargs)[0]
         if self.rosa is not None and self.rosa.fusion == "post":
-            hidden_states = hidden_states + self.rosa.collect(pending).to(hidden_states.dtype)
+            hidden_states = self.rosa.add_to(hidden_states, pending)  # a tensor of this layer alone
         return hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
 
 
@@ -138,7 +138,8 @@ def prepare(stack: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         raise InvalidArgument("pass input_ids or inputs_embeds")
     if ids is not None and ids.ndim != 2:
         raise InvalidArgument(f"input_ids has shape {list(ids.shape)}; give [batch, steps]")
-    if given.get("inputs_embeds") is None:
+    by_ids = given.get("inputs_embeds") is None
+    if by_ids:
         check_ids(ids, stack.config.vocab_size)
         given["inputs_embeds"] = stack.embed_tokens(ids)
     given["input_ids"] = None
@@ -165,10 +166,11 @@ def prepare(stack: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     instead = for_steps(implementation, queries)
     implementation = instead or implementation
     valid = None if padding is None else padding[:, seen:]
+    found = _look_up(stack, given, ids, valid, by_ids)
     step = {
         "valid": valid,
-        "found": _look_up(stack, given, ids, valid),
-        "embeds": made_of(stack, embeds),
+        "found": found,
+        "embeds": made_of(stack, embeds, found),
         "flash": implementation in FLASH,
         "instead": instead,
         "window_mask": None,
@@ -191,12 +193,13 @@ def prepare(stack: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     return (), given
 
 
-def made_of(stack: Any, embeds: Tensor) -> Optional[Tensor]:
+def made_of(stack: Any, embeds: Tensor, found: Optional[Reads] = None) -> Optional[Tensor]:
     """What values are made of, where that is not the layer's input, as the layers' products take it.
 
-    Converted once: a layer would do it anew, and keep what it made for its backward pass.
+    Converted once: a layer would do it anew, and keep what it made for its backward pass. For a text by token no values
+    are made.
     """
-    if stack.rosatune.config.v_from != "embeddings":
+    if stack.rosatune.config.v_from != "embeddings" or (found is not None and found.embedding is not None):
         return None
     device = embeds.device.type
     if torch.is_autocast_enabled(device):
@@ -217,8 +220,10 @@ def check_ids(ids: Tensor, vocabulary: int) -> None:
         )
 
 
-def _look_up(stack: Any, given: dict, ids: Optional[Tensor], valid: Optional[Tensor]) -> Optional[Reads]:
-    """What the layers read of the sources that they share."""
+def _look_up(
+    stack: Any, given: dict, ids: Optional[Tensor], valid: Optional[Tensor], by_ids: bool
+) -> Optional[Reads]:
+    """What the layers read of the sources that they share; ``by_ids``: the embeddings are those of the ids."""
     lookup: Lookup = stack.rosatune.lookup
     known, host = given.pop(PLACES, None), given.pop(HOST_IDS, None)
     if host is not None:
@@ -229,8 +234,43 @@ def _look_up(stack: Any, given: dict, ids: Optional[Tensor], valid: Optional[Ten
     if not kinds:
         return None
     embeds, cache = given["inputs_embeds"], given.get("past_key_values")
-    state = None if cache is None else cache.layers[0].lookups(lookup, embeds.shape[0])
-    return lookup(ids, embeds, valid, state, sorted(kinds), known)
+    state = None
+    if cache is not None:
+        first = cache.layers[0]
+        begins = first.lookup_state is None
+        state = first.lookups(lookup, embeds.shape[0], begins and by_ids and values_by_token(stack))
+        if state.by_token and not by_ids:
+            _go_on_by_step(stack, cache, state)
+    found = lookup(ids, embeds, valid, state, sorted(kinds), known)
+    if state is not None and state.by_token:
+        found.embedding = stack.embed_tokens
+    return found
+
+
+@torch.compiler.disable
+def values_by_token(stack: Any) -> bool:
+    """Whether all adapters can read the values of tokens in tables.
+
+    Places that layers look up themselves may be known to the device alone, so such sources are read by step.
+    """
+    config = stack.rosatune.config
+    if config.v_from != "embeddings" or any(source.learnt for source in config.sources):
+        return False
+    made = [layer.rosa for layer in stack.layers if layer.rosa is not None]
+    return all(Table.serves(stack.embed_tokens, adapter.v_proj) for adapter in made)
+
+
+@torch.no_grad()
+def _go_on_by_step(stack: Any, cache: Any, state: LookupState) -> None:
+    """A text by token goes on with embeddings that no table has: the values of all its steps are kept from now on."""
+    ids = state.by_step()
+    for layer, entry in zip(stack.layers, cache.layers):
+        if layer.rosa is None:
+            continue
+        for begin in range(0, ids.shape[1], SLICE):
+            part = ids[:, begin : begin + SLICE].to(stack.embed_tokens.weight.device)
+            embeds = normed_embeddings(stack.embed_tokens(part)).to(layer.rosa.v_proj.weight.device)
+            layer.rosa.keep(embeds, entry.retrieval(layer.rosa, len(ids)), begin)
 
 
 def notice_length(stack: Any, positions: int) -> None:

@@ -5,8 +5,9 @@ launch its kernels one by one. :func:`recorded` records one step, head included,
 is left to the host is the look-up of the token's places and one copy of a few numbers.
 
 A recording has fixed addresses. So while a cache is *aboard*, the keys and values of its window lie in rings that the
-recording owns: the position p has column p modulo W, after those of the sinks. The value bits stay in the cache's own
-blocks, and only the table of their addresses is the recording's. The cache remains what it was to everybody else:
+recording owns: the position p has column p modulo W, after those of the sinks. Value bits are read in the adapters'
+tables; those that are kept by step stay in the cache's own blocks, and only the table of their addresses is the
+recording's. The cache remains what it was to everybody else:
 whoever asks an entry for its keys (reordering of beams, cropping, copying, a step of several tokens) makes the cache
 leave the recording with all that was computed, and the next single step takes it aboard again.
 
@@ -187,6 +188,9 @@ class _Recorder:
         self._cache: Any = lambda: None
         self._settings: Any = None  # of the adapters
         self._block = NEVER  # steps of a block of value bits
+        self._tables: list = []  # of adapters that read by token: the adapter, and the bits that are recorded
+        self._weights: list = []  # what the tables are made of
+        self._versions: list = []
         self._made: Any = None  # what the recordings depend on
         self._replays: dict[bool, Callable[[], Tensor]] = {}  # with a mask, and without
 
@@ -238,7 +242,7 @@ class _Recorder:
         adapters = [layer.rosa for layer in self._stack.layers]
         self._adapted = any(x is not None for x in adapters)
         settings = tuple(None if x is None else (x.reads, x.watch, id(x._scale)) for x in adapters)
-        if self._cache() is not cache or self._settings != settings:
+        if self._cache() is not cache or self._settings != settings or not self._tables_stand():
             self.leave()
             reason = self._hindrance(cache, ids)
             if reason:
@@ -319,7 +323,7 @@ class _Recorder:
         if any(adapter.watch for adapter in adapters):
             return "an adapter is watched, which the host does"
         whole = [entry for entry in cache.layers if entry.state is not None and entry.state.past.blocks is None]
-        if whole and ids.is_cuda:
+        if whole and ids.is_cuda and not cache.layers[0].by_token:
             return "the kernel of generation cannot be used"
         return None
 
@@ -337,10 +341,12 @@ class _Recorder:
         plan, seen = self._plan, cache.get_seq_length()
         blocks = [None if entry.state is None else entry.state.past.blocks for entry in cache.layers]
         most = max((x.count for x in blocks if x is not None), default=0)
+        self._take_tables(cache.layers[0].by_token)
         depends = (
             batch, cache.layers[0].keys.dtype, self._settings,
             tuple(x.data_ptr() for x in self._model.parameters()),
             tuple(None if x is None else x.steps for x in blocks),
+            tuple(bits.data_ptr() for _, bits in self._tables),
         )  # fmt: skip
         if self._made is None or self._made[0] != depends or self._made[1] <= most:
             self._made = None  # frees what it held before more is taken
@@ -380,6 +386,23 @@ class _Recorder:
             entry.aboard = self
         self._cache = weakref.ref(cache)
 
+    def _take_tables(self, by_token: bool) -> None:
+        """Have the tables of adapters that read by token, and know what they are made of."""
+        embedding = self._stack.embed_tokens
+        adapters = [layer.rosa for layer in self._stack.layers if layer.rosa is not None and by_token]
+        self._tables = [(x, x.table.of(embedding, x.v_proj)) for x in adapters]
+        self._weights = [y for x in (embedding, *(x.v_proj for x in adapters)) for y in x.parameters() if adapters]
+        self._versions = [x._version for x in self._weights]
+
+    def _tables_stand(self) -> bool:
+        """Whether the recorded tables are the adapters' own. Where weights have changed they are made anew, in place."""
+        versions = [x._version for x in self._weights]
+        if versions != self._versions:
+            self._versions = versions
+            for adapter, _ in self._tables:
+                adapter.table.of(self._stack.embed_tokens, adapter.v_proj)
+        return all(adapter.table.bits is bits for adapter, bits in self._tables)
+
     def leave(self) -> None:
         """Give the cache that is aboard what it needs to go on without."""
         cache = self._cache()
@@ -412,6 +435,7 @@ class _Recorder:
         self._replays = {}
         kinds = {layer.rosa.reads for layer in self._stack.layers if layer.rosa is not None} - {"nothing"}
         self._reads = Reads(tuple(sorted(kinds)))
+        self._reads.embedding = self._stack.embed_tokens if self._tables else None
         fields: dict[Any, Any] = {
             "ids": ((batch, 1), np.int64), "positions": ((batch, 1), np.int64), "valid": ((batch, 1), np.bool_),
             "time": ((1,), np.int64), "slot": ((1,), np.int64), "column": ((1,), np.int64), "begin": ((1,), np.int32),
@@ -453,7 +477,7 @@ class _Recorder:
             gone = self._sinks <= there["time"] - self._plan.window  # a sink inside the window is there already
             step["window_mask"] = torch.cat([gone, self._open], 1)[:, None, None]
         embeds = self._stack.embed_tokens(there["ids"])
-        step["embeds"] = made_of(self._stack, embeds)
+        step["embeds"] = made_of(self._stack, embeds, self._reads)
         # the method itself, as hooks would prepare the step again
         found = type(self._stack).forward(
             self._stack, inputs_embeds=embeds, position_ids=there["positions"], past_key_values=self, use_cache=True,

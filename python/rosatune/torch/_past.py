@@ -6,6 +6,9 @@ so by one of two classes that do the same. :class:`Whole` keeps all bits in one 
 copied to make room, and one kernel does all of a step. The newest blocks stay on the device, as many as a budget
 allows; older ones go to pinned memory of the host, where the kernel reads the few rows that a step needs. So the memory
 of the device does not grow with the text, and nothing waits: a block is moved by a copy in the order of the other work.
+
+Where value bits are a function of the token, nothing is kept: :func:`read_tokens` reads them in the adapter's table of
+all tokens (``values.py``).
 """
 
 from __future__ import annotations
@@ -17,8 +20,9 @@ import torch
 from torch import Tensor
 
 from . import _read, _triton
+from ._places import TensorPlaces
 
-__all__ = ["Blocks", "Lent", "Parts", "Past", "Whole"]
+__all__ = ["Blocks", "Lent", "Parts", "Past", "Whole", "read_tokens"]
 
 BLOCK_BYTES = 1 << 20  # of a block, about
 
@@ -34,6 +38,15 @@ class Parts(NamedTuple):
     scale: Tensor  # a number of the host
     first: int  # the first read of this source
     row: int  # the first row of its gains
+
+
+def _read_in(values: Tensor, u: Tensor, like: Tensor, places: Any, parts: Parts) -> Tensor:
+    """y [B, T, C] of the dtype of ``like``, read in values [B, S, C / 8]."""
+    links, _, routes, _ = places.tau.shape
+    z = None if parts.weight is None or parts.bias is None else _read.gate(u, parts.weight, parts.bias)
+    gain = None if parts.gain is None else parts.gain.float()[parts.row : parts.row + links * routes]
+    e0, e1 = (x.float().view(-1, u.shape[2])[parts.first : parts.first + links] for x in (parts.e0, parts.e1))
+    return _read.read_values(like, values, places, _read.Strength(gain, z, parts.scale), e0, e1)
 
 
 class Whole:
@@ -68,11 +81,7 @@ class Whole:
         if append:
             self.append(v, begin)
         assert self._values is not None
-        links, _, routes, _ = places.tau.shape
-        z = None if parts.weight is None or parts.bias is None else _read.gate(u, parts.weight, parts.bias)
-        gain = None if parts.gain is None else parts.gain.float()[parts.row : parts.row + links * routes]
-        e0, e1 = (x.float().view(-1, v.shape[2])[parts.first : parts.first + links] for x in (parts.e0, parts.e1))
-        return _read.read_values(v, self._values, places, _read.Strength(gain, z, parts.scale), e0, e1)
+        return _read_in(self._values, u, v, places, parts)
 
     def reorder(self, rows: List[int]) -> None:
         """Row i becomes a copy of what row ``rows[i]`` was."""
@@ -234,6 +243,24 @@ def _kernels() -> Any:
 _failed: Set[torch.device] = set()  # where the kernel could not be used
 
 
+def _fused(x: Tensor) -> bool:
+    """Whether the kernel serves tensors like x."""
+    return x.device not in _failed and _triton.module("_step_kernels", x) is not None
+
+
+def _do_without(device: torch.device, error: Exception) -> None:
+    """From now on; said once."""
+    if device not in _failed:
+        _failed.add(device)
+        reason = (str(error).strip().splitlines() or [""])[0]
+        warnings.warn(
+            f"the kernel of generation cannot be used on {device} ({type(error).__name__}: {reason}); slower ones are "
+            f"used instead, and values that are kept by step stay on the device",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
 class Past:
     """The value bits of one adapter: in blocks where the kernel can be used, else whole. It can be copied and pickled.
 
@@ -271,21 +298,29 @@ class Past:
 
     def _do(self, what: str, v: Tensor, *given: Any) -> Any:
         if self._kept is None:
-            fused = v.device not in _failed and _triton.module("_step_kernels", v) is not None
-            self._kept = Blocks(v, self._device_bytes) if fused else Whole()
+            self._kept = Blocks(v, self._device_bytes) if _fused(v) else Whole()
         try:
             return getattr(self._kept, what)(*given)
         except Exception as error:  # whatever a compiler may raise
             if not isinstance(self._kept, Blocks) or isinstance(error, torch.cuda.OutOfMemoryError):
                 raise
-            if v.device not in _failed:
-                _failed.add(v.device)
-                reason = (str(error).strip().splitlines() or [""])[0]
-                warnings.warn(
-                    f"the kernel of generation cannot be used on {v.device} ({type(error).__name__}: {reason}); slower "
-                    f"ones are used instead, and all values stay on the device",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
+            _do_without(v.device, error)
             self._kept = self._kept.whole()
             return getattr(self._kept, what)(*given)
+
+
+def read_tokens(bits: Tensor, u: Tensor, places: Any, parts: Parts) -> Tensor:
+    """y [B, T, C] of the dtype of u, read in the bits [V, C / 8] of a vocabulary; ``places`` are tokens."""
+    if _fused(u):
+        gain, weight, bias, e0, e1, scale, first, row = parts
+        given = (gain, weight, bias, e0, e1, float(scale), first, row)
+        try:
+            return _kernels().read_tokens(u.contiguous(), bits, places[:2], *given)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception as error:  # whatever a compiler may raise
+            _do_without(u.device, error)
+    # all rows read in one table: they are the steps of one row
+    one = [x.transpose(1, 2).flatten(2).unsqueeze(1) for x in places[:2]]
+    flat = u.flatten(0, 1).unsqueeze(0)
+    return _read_in(bits.unsqueeze(0), flat, flat, TensorPlaces(*one), parts).view(u.shape)

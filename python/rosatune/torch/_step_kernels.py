@@ -1,5 +1,7 @@
 """The Triton kernel of a text that grows: it appends value bits to blocks and reads them where they lie.
 
+The bits may also be those of a vocabulary, one table for all rows, to which nothing is appended.
+
 Decoding makes one call per layer and token, so that what counts is the number of launches: one kernel packs v, computes
 the gate and reads at the places of the step. It takes the adapter's parameters as they are, in any dtype, so that
 nothing has to be prepared. ``_past.py`` has the same by tensor operations, its definition.
@@ -26,21 +28,25 @@ from torch import Tensor
 
 from ._kernels import _on, _power
 
-__all__ = ["step"]
+__all__ = ["read_tokens", "step"]
 
 ROWS = 8  # steps of a program
 COLUMNS = 1024  # channels of a program, at most; a quarter where each has a place of its own
+NO_BLOCKS = -1  # the shift of a table of tokens
 
 
 @triton.jit
 def _line(table, d, b, live, width, SHIFT: tl.constexpr, UNIT: tl.constexpr):
-    """Pointers to the value bits of steps d in rows b of the batch."""
-    block = tl.load(table + (d >> SHIFT), mask=live, other=0)
-    there = (b * (1 << SHIFT) + (d & ((1 << SHIFT) - 1))) * width
-    if UNIT == 32:
-        return block.to(tl.pointer_type(tl.int32)) + there
+    """Pointers to the value bits of steps d in rows b of the batch; without blocks (SHIFT < 0) of tokens d."""
+    if SHIFT < 0:
+        return table + d.to(tl.int64) * width
     else:
-        return block.to(tl.pointer_type(tl.uint8)) + there
+        block = tl.load(table + (d >> SHIFT), mask=live, other=0)
+        there = (b * (1 << SHIFT) + (d & ((1 << SHIFT) - 1))) * width
+        if UNIT == 32:
+            return block.to(tl.pointer_type(tl.int32)) + there
+        else:
+            return block.to(tl.pointer_type(tl.uint8)) + there
 
 
 @triton.jit
@@ -111,6 +117,15 @@ def _step_kernel(
             chosen = ((bits >> j[None, None, :]) & 1) == 1
             total += tl.where(chosen, high[None, :, :], low[None, :, :]) * strength
         tl.store(y + at, total.to(y.dtype.element_ty), mask=inside)
+
+
+def read_tokens(
+    u: Tensor, bits: Tensor, places: Tuple[Tensor, Tensor], gain: Optional[Tensor], weight: Optional[Tensor],
+    bias: Optional[Tensor], e0: Tensor, e1: Tensor, scale: float, first: int, row: int,
+) -> Any:  # fmt: skip
+    """y [B, T, C] of the dtype of u, read at tokens ``places`` of a vocabulary's bits [V, C / 8]; see :func:`step`."""
+    table = bits if u.shape[2] % 32 else bits.view(torch.int32)
+    return step(u, u, table, NO_BLOCKS, 0, places, gain, weight, bias, e0, e1, scale, first, row, False)
 
 
 def step(
