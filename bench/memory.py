@@ -367,11 +367,11 @@ def observe(bench, run, model, looker, pieces, condition):
                 logits = functional.linear(hidden[:, at:end], model.lm_head.weight).float()
                 target = batch["input_ids"][:, at + 1:end + 1]
                 here = links.at((slice(None), slice(at, end)), bench.device)
-                parts.append([x.cpu() for x in fit.observed_at(logits, target, *here)])
+                parts.append(fit.observed_at(logits, target, *here))
         whole = [torch.cat(part, 1) for part in zip(*parts)]
         for row, (book, piece) in enumerate(some):
             distance = far_distances(piece)[first:]
-            far = torch.from_numpy((distance > 0) & (distance >= run.window))
+            far = torch.from_numpy((distance > 0) & (distance >= run.window)).to(bench.device)
             found.append((book, distance, fit.Observed(*(x[row] for x in whole), far)))
     return found
 
@@ -450,7 +450,7 @@ def judge(bench, run, model, log):
                 if pointer is not None:
                     losses[condition + " + pointer"] = fit.losses_with(pointer, seen)
                 for name, loss in losses.items():
-                    sums.setdefault(name, {}).setdefault(book, Sums()).add(loss.numpy(), distance, run.window)
+                    sums.setdefault(name, {}).setdefault(book, Sums()).add(loss.cpu().numpy(), distance, run.window)
         results[kind] = RecallResult(run.window, run.sinks, run.length, sums)
     return results
 

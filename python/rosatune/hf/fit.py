@@ -177,22 +177,25 @@ def _seen_at(logs: Tensor, target: Tensor, seen: Optional[Seen]) -> tuple[Tensor
         return logs.new_zeros(*target.shape, 0).double(), torch.full_like(target, -1)
     vocabulary = logs.shape[-1]
     ranks = torch.from_numpy(rank_classes(vocabulary)).to(logs.device)
+    sizes = ranks.bincount(minlength=RANKS).tolist()  # classes are ranges of ids
     counts = seen_counts(seen, vocabulary, logs.device)
     p, masses, number = logs.exp().where(counts > 0, 0), [], torch.zeros_like(counts, dtype=torch.uint8)
     for least in range(1, COUNTS):
         number += counts >= 1 << least
     for each in range(COUNTS):
-        masses.append(p.new_zeros(*target.shape, RANKS).index_add_(-1, ranks, p.where(number == each, 0)).double())
+        masses += [part.sum(-1).double() for part in p.where(number == each, 0).split(sizes, -1)]
     seen_once, often = (x.gather(-1, target[..., None])[..., 0] for x in (counts > 0, number))
-    return torch.cat(masses, -1), torch.where(seen_once, RANKS * often.long() + ranks[target], -1)
+    return torch.stack(masses, -1), torch.where(seen_once, RANKS * often.long() + ranks[target], -1)
 
 
 def losses_with(pointer: Pointer, observed: Observed) -> Tensor:
     """The loss at each position with a pointer."""
     slope = pointer.confidence if pointer.slopes is None else list(pointer.slopes.values())
-    numbers = None if slope is None else torch.tensor(slope, dtype=torch.float64)
-    seen = None if pointer.seen is None else torch.tensor(pointer.seen)
-    return losses(observed, torch.tensor(pointer.theta), numbers, seen)
+    tables = (
+        None if numbers is None else torch.tensor(numbers, dtype=torch.float64, device=observed.target.device)
+        for numbers in (pointer.theta, slope, pointer.seen)
+    )
+    return losses(observed, *tables)  # type: ignore[arg-type]
 
 
 def losses(
@@ -200,7 +203,7 @@ def losses(
 ) -> Tensor:
     """The loss at each position, from the definition; ``slope`` is that of confidence, or of the features."""
     length = observed.lengths.long()
-    weight = theta[length] if theta.ndim == 1 else theta[torch.arange(len(theta)), length]
+    weight = theta[length] if theta.ndim == 1 else theta[torch.arange(len(theta), device=theta.device), length]
     if theta.ndim == 1 and slope is not None:
         weight = weight + observed.features @ slope
     elif slope is not None:
@@ -218,11 +221,12 @@ def losses(
 
 
 def _fitted(start: Pointer, observed: Observed) -> Pointer:
-    theta = torch.tensor(start.theta).requires_grad_()
-    slope = None if start.confidence is None else torch.tensor(start.confidence).requires_grad_()
+    where: Any = dict(dtype=torch.float64, device=observed.target.device, requires_grad=True)
+    theta = torch.tensor(start.theta, **where)
+    slope = None if start.confidence is None else torch.tensor(start.confidence, **where)
     if start.contexts:
-        slope = torch.zeros(len(FEATURES), dtype=torch.float64, requires_grad=True)
-    seen = None if start.seen is None else torch.tensor(start.seen).requires_grad_()
+        slope = torch.zeros(len(FEATURES), **where)
+    seen = None if start.seen is None else torch.tensor(start.seen, **where)
     fitted = len(observed.target) - len(observed.target) // 5
     matters = (observed.lengths[:fitted] > 0).any(1)
     if seen is not None:
@@ -248,7 +252,7 @@ def _fitted(start: Pointer, observed: Observed) -> Pointer:
         optimizer.step(objective)
 
     def rounded(numbers: Optional[Tensor]) -> Any:
-        return None if numbers is None else numbers.detach().clamp(-LARGEST, LARGEST).numpy().round(4)
+        return None if numbers is None else numbers.detach().clamp(-LARGEST, LARGEST).cpu().numpy().round(4)
 
     if start.contexts:
         slopes = dict(zip(FEATURES, rounded(slope).tolist()))
