@@ -34,11 +34,11 @@ static void draw_positions(const struct pointer *pointer, size_t count, uint64_t
 		found.places = (uint8_t)(draw(seed, n, 2) % 97);
 		found.different = (uint8_t)(1 + draw(seed, n, 3) % 20);
 		found.success = (uint16_t)(draw(seed, n, 4) % 65536);
-		pointer_mix(pointer, &found, mixed, WORDS);
+		pointer_mix(pointer, &found, NULL, mixed, WORDS);
 		sum = log_sum_exp(mixed, WORDS, &greatest);
 		while (target + 1 < WORDS && (left -= exp((double)mixed[target] - sum)) > 0)
 			target++;
-		const struct pointer_sample sample = pointer_sample(&found, logits, WORDS, target);
+		const struct pointer_sample sample = pointer_sample(&found, NULL, logits, WORDS, target);
 		assert_int_equal(pointer_positions_add(positions, &sample, n % 7 == 0, &err), ROSA_OK);
 	}
 }
