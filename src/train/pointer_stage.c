@@ -120,6 +120,7 @@ rosa_status pointer_stage_run(network *network, const dataset *data, const struc
 	fitted->pointer.links = stage->pointer_links ? (size_t)stage->pointer_links : POINTER_LINKS;
 	fitted->pointer.confident = stage->pointer_links && stage->pointer_confidence;
 	fitted->pointer.agreeing = stage->pointer_links && stage->pointer_agreement;
+	fitted->pointer.seeing = !stage->pointer_links && stage->pointer_seen;
 	r.text = calloc(3 * (length + 1), sizeof(*r.text));
 	r.distance = r.text ? r.text + length + 1 : NULL;
 	r.targets = r.text ? r.text + 2 * (length + 1) : NULL;
