@@ -8,8 +8,8 @@ import sys
 
 sys.dont_write_bytecode = True
 from tiny_model import (
-    GREEDY, SAMPLED, THINKING, WINDOW, Base, chat, expected, is_far, logits, losses, main, mix, out, run, write_adapter,
-    write_pointer,
+    GREEDY, SAMPLED, THINKING, WINDOW, Base, chat, expected, is_far, logits, losses, main, mix, out, raise_seen, run,
+    write_adapter, write_pointer, write_table,
 )
 
 
@@ -67,6 +67,46 @@ class Pointer(Base):
             self.assertEqual(said, expected(asked, *self.options, model=model))
 
 
+class Table(Base):
+    """A pointer that knows what the text has had, everywhere: by the equation."""
+
+    prompt = Pointer.prompt
+    options = [*WINDOW, "--pointer", "t.json"]
+
+    def setUp(self):
+        super().setUp()
+        write_table("t.json", delay=8)
+
+    def test_generates(self):
+        result = json.loads(out("--prompt", self.prompt, "--tokens", "12", "--json", *self.options))
+        tokens, changed = list(self.prompt.encode()), 0
+        for token in result["tokens"]:
+            row = logits(tokens, *WINDOW)[-1]
+            raised = raise_seen(row, tokens, 8)
+            self.assertEqual(token, max(range(len(row)), key=raised.__getitem__))
+            changed += token != max(range(len(row)), key=row.__getitem__)
+            tokens.append(token)
+        self.assertGreater(changed, 3, "the table must have changed something")
+
+    def test_losses(self):
+        with open("text.txt", "w", encoding="utf-8") as file:
+            file.write(self.prompt)
+        tokens = [*self.prompt.encode()]
+        raised = [raise_seen(row, tokens[: t + 1], 8) for t, row in enumerate(logits(tokens, *WINDOW)[:-1])]
+        wanted = math.fsum(-row[token] for row, token in zip(raised, tokens[1:])) / (len(tokens) - 1)
+        ppl = ["ppl", "--model", "plain.gguf", "--file", "text.txt", "--json", *self.options]
+        self.assertAlmostEqual(json.loads(run(*ppl).stdout)["nll"], wanted, delta=1e-5)
+
+    def test_sessions_and_chat(self):
+        words = ["--prompt", self.prompt, *self.options, *SAMPLED]
+        text = out(*words, "--tokens", "15", "--save-session", "s")
+        self.assertEqual(text + out("--load-session", "s", "--tokens", "25", *SAMPLED), out(*words, "--tokens", "40"))
+        asked = ["Who sang of the river?", "The old one? Who sang of the river?", "And the bell?"]
+        for model in "plain.gguf", "thinks.gguf":
+            said = chat(*self.options, *GREEDY, lines=asked, model=model)
+            self.assertEqual(said, expected(asked, *self.options, model=model))
+
+
 class PointerFit(Base):
     """rosatune pointer fit."""
 
@@ -86,7 +126,7 @@ class PointerFit(Base):
     def test_fits(self):
         write_adapter("adapter")
         features = {"token", "greatest", "entropy", "alignment", "share", "places", "different", "success"}
-        for more in ["--links", "8"], ["--links", "1", "--plain"], ["--adapter", "adapter"]:
+        for more in ["--links", "8"], ["--links", "1", "--plain"], ["--no-seen"], ["--adapter", "adapter"]:
             words = [*self.WINDOW, "--context", "64", "--positions", "1100", "--out", "p.json", *more]
             said = self.fit(*words, "--json", "one.txt", "two.txt")
             result = json.loads(said.stdout)
@@ -103,6 +143,8 @@ class PointerFit(Base):
                 self.assertEqual([len(row) for row in pointer["theta"]], [13] * pointer["links"])
             else:
                 self.assertEqual((len(pointer["theta"]), set(pointer["slopes"])), (13, features))
+            rows = 0 if "--links" in more or "--no-seen" in more else 4
+            self.assertEqual([len(row) for row in pointer.get("seen", [])], [15] * rows)
             self.assertIn("with the pointer", self.fit(*words, "one.txt", "two.txt").stdout.decode())
             with open("p.json", encoding="utf-8") as file:
                 self.assertEqual(json.load(file), pointer, "the same every time")
@@ -124,6 +166,7 @@ class PointerFit(Base):
         for pattern, words in [
             (b"add --window", ["one.txt"]),
             (b"--plain is for chains", [*self.WINDOW, "--plain", "one.txt"]),
+            (b"--no-seen leaves out", [*self.WINDOW, "--no-seen", "--links", "2", "one.txt"]),
             (b"--context 16: positions from four windows", [*self.WINDOW, "--context", "16", "one.txt"]),
             (b"no text has a whole piece of 102400", [*self.WINDOW, "--context", "100k", "one.txt"]),
             (b"there are 48 positions", [*self.WINDOW, "--context", "64", "short.txt"]),

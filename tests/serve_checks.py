@@ -16,8 +16,8 @@ import unittest.mock
 
 sys.dont_write_bytecode = True
 from tiny_model import (
-    LIMIT, PROGRAM, THETA, THINKING, WINDOW, Base, find_place, logits, main, message, out, run, write_adapter,
-    write_pointer,
+    LIMIT, PROGRAM, THETA, THINKING, WINDOW, Base, find_place, logits, main, message, out, raise_seen, run,
+    write_adapter, write_pointer, write_table,
 )
 from tiny_server import CHAT, COMPLETIONS, GREEDY, STORY, Server, cached, clients, resident, said, text
 
@@ -268,6 +268,21 @@ class Memory(Base):
             again = server.complete(self.PROMPT, max_tokens=self.MOST, rosatune=self.PLACES, **GREEDY)
             self.assertEqual(again["choices"], answer["choices"])
             self.assertTrue(json.loads(server.get("/props"))["pointer"])
+
+    def test_a_table_of_tokens_seen(self):
+        write_table("table.json", 8)
+        options = [*WINDOW, "--pointer", "table.json"]
+        tokens = [*self.PROMPT.encode()]
+        raised = [raise_seen(row, tokens[: t + 1], 8) for t, row in enumerate(logits(tokens, *WINDOW)[:-1])]
+        with Server(*options, "--chunk", "16") as server:
+            for _ in range(2):  # anew, and going back in what was kept
+                answer = server.complete(self.PROMPT, max_tokens=self.MOST, **GREEDY)
+                self.assertEqual(text(answer), out("--prompt", self.PROMPT, "--tokens", str(self.MOST), *options))
+            answer = server.complete(self.PROMPT, max_tokens=0, echo=True, logprobs=1)
+            scores = answer["choices"][0]["logprobs"]["token_logprobs"][1:]
+            self.assertEqual(len(scores), len(raised))
+            for row, token, score in zip(raised, tokens[1:], scores):
+                self.assertAlmostEqual(row[token], score, delta=1e-4)
 
     def test_places_of_an_adapter(self):
         gains = write_adapter("adapter", chain=3)

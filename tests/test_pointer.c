@@ -156,6 +156,97 @@ TEST(adds_long_texts_at_once)
 	add_long_text(true);
 }
 
+/* ---------------------------------------------------------------------------------------------------- tokens seen --
+ */
+
+/* The class of a token seen n times, as the definition has it. */
+static int plain_class(uint32_t token, uint32_t n)
+{
+	return n ? 1 + 15 * (int)fmin(floor(log2(n)), 3) + (int)floor(log2(token + 64.0)) - 6 : 0;
+}
+
+TEST(tells_classes_apart)
+{
+	static const uint32_t ids[] = {0, 1, 63, 64, 191, 192, 447, 448, 49151, 524288, TOP - 65, TOP - 64, TOP - 1};
+	bool used[POINTER_CLASSES] = {false};
+
+	for (uint32_t n = 0; n < 20; n++)
+		for (size_t i = 0; i < COUNT(ids); i++)
+			assert_int_equal(pointer_class(ids[i], n), plain_class(ids[i], n));
+	assert_int_equal(pointer_class(TOP - 1, UINT32_MAX), POINTER_CLASSES - 1);
+	assert_int_equal(pointer_class(0, 1), 1);
+	for (uint32_t id = 0; id < TOP; id += 60)
+		for (uint32_t n = 0; n < 9; n++)
+			used[pointer_class(id, n)] = true;
+	for (size_t k = 0; k < POINTER_CLASSES; k++)
+		assert_true(used[k]);
+}
+
+#define SEEN_IDS 3000
+
+/* What the past tells after the token at t, against the definition. */
+static void check_seen(const pointer_past *past, const uint32_t *tokens, size_t t, size_t delay)
+{
+	static uint32_t counts[SEEN_IDS];
+	const uint8_t *seen = pointer_past_seen(past);
+
+	assert_int_equal(seen != NULL, t > delay);
+	memset(counts, 0, sizeof(counts));
+	for (size_t d = 0; d + delay < t; d++)
+		counts[tokens[d]]++;
+	for (uint32_t x = 0; seen && x < SEEN_IDS; x++)
+		if (seen[x] != plain_class(x, counts[x]))
+			fail_msg("token %u, seen %u times before %zu: %d", (unsigned)x, (unsigned)counts[x], t,
+				 seen[x]);
+}
+
+TEST(counts_what_can_be_found)
+{
+	uint32_t tokens[STEPS];
+
+	for (size_t trial = 0; trial < 6; trial++) {
+		const struct pointer pointer = {.delay = (size_t[]){0, 1, 7, 100, 599, 600}[trial],
+						.links = POINTER_LINKS,
+						.contexts = true,
+						.seeing = true};
+		const size_t delay = pointer.delay;
+		pointer_past *past, *without;
+
+		for (size_t t = 0; t < STEPS; t++)
+			tokens[t] = (uint32_t)(draw(7, trial, t) % (t % 2 ? SEEN_IDS : 12));
+		must(pointer_past_new(&pointer, SEEN_IDS, &past, &err));
+		assert_null(pointer_past_seen(past));
+		for (size_t t = 0, some; t < STEPS; t += some) { /* in pieces */
+			some = t < 40 ? 1 : 1 + draw(8, trial, t) % 50;
+			some = some < STEPS - t ? some : STEPS - t;
+			must(pointer_past_add(past, tokens + t, some, NULL, &err));
+			check_seen(past, tokens, t + some - 1, delay);
+		}
+		/* back, a little or far, and on with other tokens */
+		for (size_t back = STEPS - 1; back > 0; back = back * 2 / 3) {
+			must(pointer_past_rewind(past, back, &err));
+			check_seen(past, tokens, back - 1, delay);
+			for (size_t t = back; t < STEPS; t++)
+				tokens[t] = (uint32_t)(draw(back, trial, t) % 50);
+			must(pointer_past_add(past, tokens + back, STEPS - back, NULL, &err));
+			check_seen(past, tokens, STEPS - 1, delay);
+		}
+		assert_int_equal(pointer_past_rewind(past, STEPS + 1, &err), ROSA_EINVAL);
+		check_seen(past, tokens, STEPS - 1, delay);
+		must(pointer_past_rewind(past, 0, &err));
+		assert_null(pointer_past_seen(past));
+		/* a pointer without a table keeps neither counts nor tokens */
+		must(pointer_past_new(&(struct pointer){.delay = delay, .links = POINTER_LINKS, .contexts = true},
+				      SEEN_IDS, &without, &err));
+		must(pointer_past_add(past, tokens, STEPS, NULL, &err));
+		must(pointer_past_add(without, tokens, STEPS, NULL, &err));
+		assert_null(pointer_past_seen(without));
+		assert_true(pointer_past_bytes(past) >= pointer_past_bytes(without) + SEEN_IDS * 5 + STEPS * 4);
+		pointer_past_free(past);
+		pointer_past_free(without);
+	}
+}
+
 /* ------------------------------------------------------------------------------------------------------ mixture -- */
 
 #define WORDS 40
@@ -171,6 +262,10 @@ static struct pointer drawn_pointer(uint64_t trial)
 			pointer.theta[0][l] = (double)(draw(trial, 0, l) % 2000) / 100 - 10;
 		for (size_t f = 0; f < POINTER_FEATURES; f++)
 			pointer.feature[f] = (double)(draw(trial, f, 70) % 200) / 100 - 1;
+		pointer.seeing = trial % 8 == 7;
+		for (size_t k = 0; k < POINTER_COUNTS * POINTER_RANKS && pointer.seeing; k++)
+			pointer.seen[k / POINTER_RANKS][k % POINTER_RANKS] =
+			    (double)(draw(trial, k, 80) % 1000) / 100 - 5;
 		return pointer;
 	}
 	for (size_t i = 0; i < pointer.links; i++) {
@@ -184,9 +279,23 @@ static struct pointer drawn_pointer(uint64_t trial)
 	return pointer;
 }
 
+/* p_0 in place of p. */
+static void plain_base(const struct pointer *pointer, const uint8_t *seen, long double *p)
+{
+	long double sum = 0;
+
+	for (size_t x = 0; x < WORDS; x++) {
+		if (seen[x])
+			p[x] *= expl((long double)pointer->seen[(seen[x] - 1) / 15][(seen[x] - 1) % 15]);
+		sum += p[x];
+	}
+	for (size_t x = 0; x < WORDS; x++)
+		p[x] /= sum;
+}
+
 /* p(x) of the mixture, as the equation has it. */
-static void plain_mixture(const struct pointer *pointer, const struct pointer_links *found, const float *logits,
-			  long double *p)
+static void plain_mixture(const struct pointer *pointer, const struct pointer_links *found, const uint8_t *seen,
+			  const float *logits, long double *p)
 {
 	long double model[WORDS], sum = 0, most = 0, weights = 0, entropy = 0;
 
@@ -197,6 +306,8 @@ static void plain_mixture(const struct pointer *pointer, const struct pointer_li
 		most = model[x] > most ? model[x] : most;
 		entropy -= model[x] * logl(model[x]);
 	}
+	if (pointer->seeing)
+		plain_base(pointer, seen, p);
 	size_t different = 0;
 	for (size_t i = 0; i < found->count; i++) {
 		bool earlier = false;
@@ -237,12 +348,16 @@ TEST(mixes_as_the_equation_says)
 	for (uint64_t trial = 0; trial < 400; trial++) {
 		const struct pointer pointer = drawn_pointer(trial);
 		struct pointer_links found = {.count = (uint8_t)(draw(trial, 90, 0) % (pointer.links + 1))};
+		const double exact = pointer.seeing ? 1e-6 : 1e-10; /* samples have the masses as floats */
 		float logits[WORDS], mixed[WORDS];
-		long double p[WORDS];
+		uint8_t seen[WORDS];
+		long double p[WORDS], all = 0;
 		double greatest, sum;
 
-		for (size_t x = 0; x < WORDS; x++)
+		for (size_t x = 0; x < WORDS; x++) {
 			mixed[x] = logits[x] = (float)(draw(trial, 91, x) % 4000) / 100.0f - 20;
+			seen[x] = draw(trial, 98, x) % 3 ? (uint8_t)(draw(trial, 99, x) % POINTER_CLASSES) : 0;
+		}
 		for (size_t i = 0; i < found.count; i++) { /* the same token by several links */
 			found.token[i] = (uint32_t)(draw(trial, 92, i) % (trial % 4 ? WORDS : 3));
 			found.length[i] = (uint8_t)(draw(trial, 93, i) % 20);
@@ -253,23 +368,68 @@ TEST(mixes_as_the_equation_says)
 		found.places = (uint8_t)(draw(trial, 97, 0) % 97);
 		found.different = (uint8_t)(1 + draw(trial, 97, 1) % 96);
 		found.success = (uint16_t)(draw(trial, 97, 2) % 65536);
-		plain_mixture(&pointer, &found, logits, p);
-		pointer_mix(&pointer, &found, mixed, WORDS);
+		plain_mixture(&pointer, &found, seen, logits, p);
+		pointer_mix(&pointer, &found, seen, mixed, WORDS);
 		sum = log_sum_exp(mixed, WORDS, &greatest);
+		if (!found.count) /* the scale stays */
+			assert_true(fabs(sum - log_sum_exp(logits, WORDS, &greatest)) < 1e-5);
 		for (size_t x = 0; x < WORDS; x++) {
-			const struct pointer_sample sample = pointer_sample(&found, logits, WORDS, (uint32_t)x);
+			const struct pointer_sample sample = pointer_sample(&found, seen, logits, WORDS, (uint32_t)x);
 			const double loss = pointer_loss(&pointer, &sample);
 			bool touched = false;
 
 			for (size_t i = 0; i < found.count; i++)
 				touched = touched || found.token[i] == x;
-			assert_true(fabsl((long double)loss + logl(p[x])) < 1e-10L);
+			all += expl(-(long double)loss);
+			assert_true(fabsl((long double)loss + logl(p[x])) < (long double)exact);
 			assert_true(fabs(sum - (double)mixed[x] - loss) < 2e-5);
-			assert_true(touched || mixed[x] == logits[x]);
-			if (!found.count)
+			assert_true(touched || pointer.seeing || mixed[x] == logits[x]);
+			if (!found.count && !pointer.seeing)
 				assert_true(-sample.target == loss);
 		}
+		assert_true(fabsl(all - 1) < (long double)exact);
 	}
+}
+
+/* A table changes nothing where nothing has been seen, and no logit of -infinity; links weigh what they did. */
+TEST(a_table_changes_what_was_seen)
+{
+	struct pointer pointer = drawn_pointer(7), without = pointer;
+	const struct pointer_links found = {
+	    .count = 2, .token = {1, 4}, .length = {1, 3}, .as_long = {1, 1}, .different = 2};
+	const float logits[6] = {-0.0f, 2, -INFINITY, 0.5f, -3, -INFINITY};
+	const uint8_t seen[6] = {3, 0, 5, 60, 0, 0};
+	double shares[POINTER_LINKS], greatest;
+	float a[6], b[6];
+
+	without.seeing = false;
+	for (size_t count = 0; count < 3; count += 2) {
+		struct pointer_links some = found;
+
+		some.count = (uint8_t)count;
+		memcpy(a, logits, sizeof(a));
+		memcpy(b, logits, sizeof(b));
+		pointer_mix(&pointer, &some, NULL, a, 6);
+		pointer_mix(&without, &some, seen, b, 6);
+		assert_memory_equal(a, b, sizeof(a));
+		assert_true(count > 0 || memcmp(a, logits, sizeof(a)) == 0);
+		for (uint32_t x = 0; x < 2; x++) {
+			const struct pointer_sample one = pointer_sample(&some, NULL, logits, 6, x);
+
+			assert_true(pointer_loss(&pointer, &one) == pointer_loss(&without, &one));
+		}
+	}
+	memcpy(a, logits, sizeof(a));
+	pointer_mix(&pointer, &found, seen, a, 6);
+	assert_true(isinf(a[2]) && isinf(a[5]) && a[0] != logits[0] && a[3] != logits[3]);
+	/* token 1 has the share of its link, and what p_0 leaves it */
+	assert_int_equal(pointer_shares(&pointer, &found, logits, 6, shares), 2);
+	const double sum = log_sum_exp(a, 6, &greatest), base = exp((double)a[3] - sum) / (1 - shares[0] - shares[1]);
+	const double factor = exp(pointer.seen[3][14]), change = exp(pointer.seen[0][2]);
+	const double model[4] = {1, exp(2), exp(0.5), exp(-3)};
+	const double whole = model[0] * change + model[1] + model[2] * factor + model[3];
+	assert_true(fabs(base - model[2] * factor / whole) < 1e-6);
+	assert_true(fabs(exp((double)a[1] - sum) - shares[0] - (1 - shares[0] - shares[1]) * model[1] / whole) < 1e-6);
 }
 
 /* Weights and logits at the ends of their ranges give numbers. */
@@ -287,21 +447,49 @@ TEST(survives_extremes)
 			pointer.slope[i][0] = pointer.slope[i][1] = trial & 4 ? POINTER_LARGEST : -POINTER_LARGEST;
 		}
 		for (uint32_t x = 0; x < 3; x++) {
-			const struct pointer_sample sample = pointer_sample(&found, logits, 3, x);
+			const struct pointer_sample sample = pointer_sample(&found, NULL, logits, 3, x);
 
 			assert_true(pointer_loss(&pointer, &sample) >= -1e-9);
 		}
-		pointer_mix(&pointer, &found, logits, 3);
+		pointer_mix(&pointer, &found, NULL, logits, 3);
+		assert_true(isfinite(logits[0]) && isfinite(logits[1]) && isfinite(logits[2]));
+	}
+	/* all that the model believes in was seen, or nothing */
+	for (int trial = 0; trial < 4; trial++) {
+		struct pointer table = {.links = POINTER_LINKS, .contexts = true, .seeing = true};
+		float logits[3] = {90, -90, 0};
+		const uint8_t seen[3] = {trial & 1, 60, 17};
+
+		for (size_t k = 0; k < POINTER_COUNTS * POINTER_RANKS; k++)
+			table.seen[k / POINTER_RANKS][k % POINTER_RANKS] =
+			    trial & 2 ? POINTER_LARGEST : -POINTER_LARGEST;
+		for (uint32_t x = 0; x < 3; x++) {
+			const struct pointer_sample sample = pointer_sample(&found, seen, logits, 3, x);
+
+			assert_true(pointer_loss(&table, &sample) >= -1e-6);
+		}
+		pointer_mix(&table, &found, seen, logits, 3);
 		assert_true(isfinite(logits[0]) && isfinite(logits[1]) && isfinite(logits[2]));
 	}
 	/* a token that the model does not have is no token */
 	float logits[2] = {1, 2};
 	found = (struct pointer_links){.count = 1, .length = {3}, .token = {7}};
-	pointer_mix(&pointer, &found, logits, 2);
+	pointer_mix(&pointer, &found, NULL, logits, 2);
 	assert_true(logits[0] == 1 && logits[1] == 2);
 }
 
 /* --------------------------------------------------------------------------------------------------------- file -- */
+
+static bool file_has(const char *path, const char *text)
+{
+	char data[8192] = {0};
+	FILE *file = fopen(path, "r");
+
+	assert_non_null(file);
+	assert_true(fread(data, 1, sizeof(data) - 1, file) < sizeof(data) - 1);
+	fclose(file);
+	return strstr(data, text) != NULL;
+}
 
 TEST_WITH(reads_what_it_wrote, folder_enter, folder_leave)
 {
@@ -322,6 +510,9 @@ TEST_WITH(reads_what_it_wrote, folder_enter, folder_leave)
 		assert_int_equal(read.contexts, written.contexts);
 		assert_memory_equal(read.feature, written.feature, sizeof(read.feature));
 		assert_memory_equal(read.agreement, written.agreement, sizeof(read.agreement));
+		assert_int_equal(read.seeing, written.seeing);
+		assert_memory_equal(read.seen, written.seen, sizeof(read.seen));
+		assert_int_equal(file_has(folder->file, "\"seen\": [\n    ["), written.seeing);
 	}
 }
 
@@ -342,7 +533,10 @@ TEST_WITH(looks_into_folders, folder_enter, folder_leave)
 	assert_int_equal(unlink(path), 0);
 }
 
-#define ROW "[0,0,0,0,0,0,0,0,0,0,0,0,0]"
+#define ROW      "[0,0,0,0,0,0,0,0,0,0,0,0,0]"
+#define CONTEXTS "{\"format\": 2, \"delay\": 256, \"theta\": " ROW ", \"slopes\": {}, \"seen\": "
+#define RANKS    "[0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]"
+#define THREE    RANKS ", " RANKS ", " RANKS
 
 TEST(refuses_what_is_wrong)
 {
@@ -372,8 +566,18 @@ TEST(refuses_what_is_wrong)
 	    {"{\"format\": 2, \"delay\": 256, \"theta\": " ROW ", \"slopes\": {\"mood\": 1}}", "mood"},
 	    {"{\"format\": 2, \"delay\": 256, \"theta\": " ROW ", \"slopes\": {\"share\": -51}}", "-51"},
 	    {"{\"format\": 2, \"delay\": 256, \"links\": 8, \"theta\": " ROW ", \"slopes\": {}}", "links"},
+	    {CONTEXTS "1}", "seen"},
+	    {CONTEXTS "[]}", "has 0 rows; there are 4"},
+	    {CONTEXTS "[" THREE "]}", "has 3 rows; there are 4"},
+	    {CONTEXTS "[" THREE ", " ROW "]}", "seen[3]: must be a list of 15 numbers"},
+	    {CONTEXTS "[" THREE ", 0]}", "15 numbers"},
+	    {CONTEXTS "[" THREE ", [0,0,0,0,0,0,0,0,0,0,0,0,0,0,-50.5]]}", "-50.5"},
+	    {CONTEXTS "[" THREE ", [0,0,0,0,0,0,0,0,0,0,0,0,0,0,\"1\"]]}", "seen"},
+	    {"{\"format\": 1, \"delay\": 256, \"links\": 1, \"theta\": [" ROW "], \"seen\": [" THREE ", " RANKS "]}",
+	     "not a field"},
 	};
 	static const char good[] = "{\"format\": 1, \"delay\": 256, \"links\": 1, \"theta\": [" ROW "]}";
+	static const char table[] = CONTEXTS "[" THREE ", [0,0,0,0,0,0,0,0,0,0,0,0,0,0,50]]}";
 	struct pointer pointer;
 
 	for (size_t i = 0; i < COUNT(wrong); i++) {
@@ -386,6 +590,8 @@ TEST(refuses_what_is_wrong)
 	}
 	must(pointer_parse(good, strlen(good), "p.json", &pointer, &err));
 	assert_int_equal(pointer.delay, 256);
+	must(pointer_parse(table, strlen(table), "p.json", &pointer, &err));
+	assert_true(pointer.seeing && pointer.seen[3][14] == 50 && pointer.seen[3][13] == 0);
 	assert_int_not_equal(pointer_load("/nowhere/p.json", &pointer, &err), ROSA_OK);
 	must_say("/nowhere/p.json");
 }

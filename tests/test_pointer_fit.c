@@ -5,7 +5,8 @@
 
 #include <math.h>
 
-#define WORDS 12
+#define WORDS         12
+#define KNOWN_CLASSES 50 /* of 61: some never occur */
 
 static double share_of(uint64_t a, uint64_t b, uint64_t c)
 {
@@ -19,11 +20,14 @@ static void draw_positions(const struct pointer *pointer, size_t count, uint64_t
 	for (size_t n = 0; n < count; n++) {
 		struct pointer_links found = {.count = (uint8_t)(draw(seed, n, 0) % (pointer->links + 1))};
 		float logits[WORDS], mixed[WORDS];
+		uint8_t classes[WORDS], *seen = pointer->seeing ? classes : NULL;
 		double left = share_of(seed, n, 1), greatest, sum;
 		uint32_t target = 0;
 
-		for (size_t x = 0; x < WORDS; x++)
+		for (size_t x = 0; x < WORDS; x++) {
 			mixed[x] = logits[x] = (float)(6 * share_of(seed, n, 10 + x));
+			classes[x] = draw(seed, n, 150 + x) % 4 ? (uint8_t)(draw(seed, n, 130 + x) % KNOWN_CLASSES) : 0;
+		}
 		for (size_t i = 0; i < found.count; i++) {
 			found.token[i] = (uint32_t)(draw(seed, n, 40 + i) % WORDS);
 			found.length[i] = (uint8_t)(1 + draw(seed, n, 50 + i) % 3);
@@ -34,11 +38,11 @@ static void draw_positions(const struct pointer *pointer, size_t count, uint64_t
 		found.places = (uint8_t)(draw(seed, n, 2) % 97);
 		found.different = (uint8_t)(1 + draw(seed, n, 3) % 20);
 		found.success = (uint16_t)(draw(seed, n, 4) % 65536);
-		pointer_mix(pointer, &found, mixed, WORDS);
+		pointer_mix(pointer, &found, seen, mixed, WORDS);
 		sum = log_sum_exp(mixed, WORDS, &greatest);
 		while (target + 1 < WORDS && (left -= exp((double)mixed[target] - sum)) > 0)
 			target++;
-		const struct pointer_sample sample = pointer_sample(&found, logits, WORDS, target);
+		const struct pointer_sample sample = pointer_sample(&found, seen, logits, WORDS, target);
 		assert_int_equal(pointer_positions_add(positions, &sample, n % 7 == 0, &err), ROSA_OK);
 	}
 }
@@ -142,6 +146,86 @@ TEST(gives_features_back)
 			other.feature[k] += change;
 			assert_true(pointer_judge(&positions, 0, fitted.fitted, &other).all > best);
 		}
+	}
+	pointer_positions_free(&positions);
+}
+
+#define TABLE ((size_t)(POINTER_COUNTS * POINTER_RANKS))
+
+/* The table, then the features and theta. */
+static double *number(struct pointer *pointer, size_t k)
+{
+	if (k < TABLE)
+		return &pointer->seen[k / POINTER_RANKS][k % POINTER_RANKS];
+	k -= TABLE;
+	return k < POINTER_FEATURES ? &pointer->feature[k] : &pointer->theta[0][k - POINTER_FEATURES];
+}
+
+/* What is minimised, for the positions that were fitted to: their loss, the pull towards the start, and what the table
+ * costs. */
+static double objective(const struct pointer_positions *positions, size_t count, const struct pointer *pointer)
+{
+	double sum = pointer_judge(positions, 0, count, pointer).all * (double)count;
+
+	for (size_t l = 0; l < POINTER_LENGTHS; l++)
+		sum += 0.15 * pow(pointer->theta[0][l] + 5 - 0.35 * (double)l, 2);
+	for (size_t f = 0; f < POINTER_FEATURES; f++)
+		sum += 0.15 * pow(pointer->feature[f], 2);
+	for (size_t c = 0; c < POINTER_COUNTS; c++) {
+		for (size_t r = 0; r < POINTER_RANKS; r++) {
+			const double here = pointer->seen[c][r];
+
+			sum += 0.05 * here * here;
+			sum += r ? pow(here - pointer->seen[c][r - 1], 2) : 0;
+			sum += c ? pow(here - pointer->seen[c - 1][r], 2) : 0;
+		}
+	}
+	return sum;
+}
+
+/* A table comes back too, from positions with links and without. */
+TEST(gives_a_table_back)
+{
+	struct pointer known = {.delay = 5, .links = POINTER_LINKS, .contexts = true, .seeing = true};
+	struct pointer_positions positions = {0};
+	struct pointer_fitted fitted = {.pointer = known}, without = {.pointer = known};
+	double square = 0;
+	size_t bare = 0;
+
+	for (size_t l = 0; l < POINTER_LENGTHS; l++)
+		known.theta[0][l] = -4 + 0.5 * (double)l;
+	known.feature[FEATURE_SHARE] = 0.8;
+	for (size_t k = 0; k < TABLE; k++) /* rare tokens and those seen often have more */
+		*number(&known, k) = -0.6 + 0.15 * (double)(k % POINTER_RANKS) + 0.3 * (double)(k / POINTER_RANKS);
+	draw_positions(&known, 15000, 9, &positions);
+	for (size_t n = 0; n < positions.count; n++)
+		bare += positions.samples[n].count == 0;
+	assert_true(bare > 500);
+	assert_int_equal(pointer_fit_and_judge(&positions, &fitted, NULL, NULL, &err), ROSA_OK);
+	const double truth = pointer_judge(&positions, fitted.fitted, positions.count, &known).all,
+		     best = objective(&positions, fitted.fitted, &fitted.pointer);
+	without.pointer.seeing = false;
+	assert_int_equal(pointer_fit_and_judge(&positions, &without, NULL, NULL, &err), ROSA_OK);
+	assert_true(fitted.after.all < without.after.all - 0.02);
+	assert_true(fabs(fitted.after.all - truth) < 0.003);
+	for (size_t k = 0; k < TABLE; k++) {
+		const double away = *number(&fitted.pointer, k) - *number(&known, k);
+
+		assert_true(*number(&without.pointer, k) == 0);
+		if (k + 1 < KNOWN_CLASSES)
+			square += away * away / (KNOWN_CLASSES - 1);
+	}
+	assert_true(square < 0.15 * 0.15);
+	/* By differences: the least of what is minimised is next to nothing away, whichever number changes. */
+	for (size_t k = 0; k < TABLE + POINTER_FEATURES + 4; k += 3) {
+		struct pointer less = fitted.pointer, more = fitted.pointer;
+
+		*number(&less, k) -= 1e-3;
+		*number(&more, k) += 1e-3;
+		const double up = objective(&positions, fitted.fitted, &more) - best,
+			     down = objective(&positions, fitted.fitted, &less) - best;
+		const double slope = (up - down) / 2e-3, curve = (up + down) / 1e-6;
+		assert_true(fabs(slope) < 0.05 * curve);
 	}
 	pointer_positions_free(&positions);
 }

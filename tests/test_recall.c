@@ -97,37 +97,63 @@ static int stop_at_once(void *context, uint64_t done, uint64_t total)
 	return 1;
 }
 
-/* By the equation, all weights being 2 at rank 1 and 1/2 at rank 2. */
-static double mixture_loss(const struct pointer_links *links, const float *row, size_t vocabulary, uint32_t token)
+#define MOST_WORDS 512
+
+/* A mixture, with what its equation needs beside the logits. All match lengths have the same weight. */
+struct mixture {
+	const struct pointer *pointer;
+	struct pointer_links links;
+	double factors[MOST_WORDS];
+};
+
+/* exp(b) of each token after text[t], by the definition: 3 for tokens seen once, a half for the others seen. */
+static void find_factors(struct mixture *mixture, const uint32_t *text, size_t t)
+{
+	for (uint32_t v = 0; v < MOST_WORDS; v++) {
+		size_t count = 0;
+
+		for (size_t d = 0; d + mixture->pointer->delay < t; d++)
+			count += text[d] == v;
+		mixture->factors[v] = mixture->pointer->seeing && count ? (count == 1 ? 3 : 0.5) : 1;
+	}
+}
+
+static double mixture_loss(const struct mixture *mixture, const float *row, size_t vocabulary, uint32_t token)
 {
 	double sum = 0, weights = 0, own = 0;
 
 	for (size_t v = 0; v < vocabulary; v++)
-		sum += exp((double)row[v]);
-	for (size_t i = 0; i < links->count; i++) {
-		const double weight = i ? 0.5 : 2;
+		sum += exp((double)row[v]) * mixture->factors[v];
+	for (size_t i = 0; i < mixture->links.count; i++) {
+		const double weight = exp(mixture->pointer->theta[mixture->pointer->contexts ? 0 : i][0]);
 
 		weights += weight;
-		own += links->token[i] == token ? weight : 0;
+		own += mixture->links.token[i] == token ? weight : 0;
 	}
-	return -log((exp((double)row[token]) / sum + own) / (1 + weights));
+	return -log((exp((double)row[token]) * mixture->factors[token] / sum + own) / (1 + weights));
 }
 
 /* SCORED_ flags of a token: whether it is the first of those with the least loss. */
-static uint8_t best_tokens(const struct pointer_links *links, const float *row, size_t vocabulary, uint32_t token)
+static uint8_t best_tokens(const struct mixture *mixture, const float *row, size_t vocabulary, uint32_t token)
 {
+	double least = mixture_loss(mixture, row, vocabulary, 0);
 	uint32_t plain = 0, mixed = 0;
 
 	for (uint32_t v = 1; v < vocabulary; v++) {
 		if (row[v] > row[plain])
 			plain = v;
-		if (mixture_loss(links, row, vocabulary, v) < mixture_loss(links, row, vocabulary, mixed))
+		const double loss = mixture_loss(mixture, row, vocabulary, v);
+
+		if (loss < least) {
+			least = loss;
 			mixed = v;
+		}
 	}
 	return (uint8_t)((token == plain ? SCORED_LIKELIEST : 0) | (token == mixed ? SCORED_MIXED_LIKELIEST : 0));
 }
 
-TEST(scores_like_the_logits)
+/* With the pointer, whose losses are exact to `exact`. */
+static void score_like_the_logits(const struct pointer *pointer, double exact)
 {
 	const struct tiny_model tiny = TINY_MODEL;
 	const struct decoder_options options = {.window = 8, .sinks = 2, .chunk = 16};
@@ -140,17 +166,13 @@ TEST(scores_like_the_logits)
 	uint32_t tokens[3][STEPS];
 	const size_t counts[3] = {STEPS, 1, 33};
 	double expected[3][STEPS] = {{0}}, losses[3][STEPS], expected_mixed[3][STEPS] = {{0}}, mixed[3][STEPS];
-	struct pointer pointer = {.delay = 8, .links = 2};
+	struct mixture mixture = {.pointer = pointer};
 	struct pointer_links links[STEPS];
 	uint8_t best[3][STEPS] = {{0}}, likeliest[3][STEPS];
 	size_t found = 0;
 	unsigned flags = 0;
 	float *logits;
 
-	for (size_t l = 0; l < POINTER_LENGTHS; l++) {
-		pointer.theta[0][l] = log(2);
-		pointer.theta[1][l] = log(0.5);
-	}
 	assert_true(mkstemp(path) >= 0);
 	tiny_model_save(&tiny, path);
 	must(checkpoint_open(path, &checkpoint, &err));
@@ -158,12 +180,13 @@ TEST(scores_like_the_logits)
 	must(cpu_backend_new(workers, &backend, &err));
 	must(decoder_new(&checkpoint, NULL, &options, backend, workers, &decoder, &err));
 	const size_t vocabulary = decoder_vocabulary(decoder);
+	assert_true(vocabulary <= MOST_WORDS);
 	logits = test_alloc(STEPS * vocabulary * sizeof(*logits));
 	for (size_t i = 0; i < 3; i++) {
 		for (size_t t = 0; t < counts[i]; t++)
 			tokens[i][t] = (uint32_t)(draw(3, i, t) % (i ? vocabulary : 5));
 		pointer_past *past;
-		must(pointer_past_new(&pointer, vocabulary, &past, &err));
+		must(pointer_past_new(pointer, vocabulary, &past, &err));
 		must(pointer_past_add(past, tokens[i], counts[i], links, &err));
 		pointer_past_free(past);
 		must(sequence_new(decoder, &sequence, &err));
@@ -184,9 +207,11 @@ TEST(scores_like_the_logits)
 			for (size_t v = 0; v < vocabulary; v++)
 				sum += exp((double)row[v]);
 			expected[i][t] = log(sum) - (double)row[tokens[i][t]];
-			expected_mixed[i][t] = mixture_loss(&links[t - 1], row, vocabulary, tokens[i][t]);
-			found += links[t - 1].count;
-			best[i][t] = best_tokens(&links[t - 1], row, vocabulary, tokens[i][t]);
+			mixture.links = links[t - 1];
+			find_factors(&mixture, tokens[i], t - 1);
+			expected_mixed[i][t] = mixture_loss(&mixture, row, vocabulary, tokens[i][t]);
+			found += mixture.links.count;
+			best[i][t] = best_tokens(&mixture, row, vocabulary, tokens[i][t]);
 			flags |= 1u << best[i][t];
 		}
 	}
@@ -195,7 +220,7 @@ TEST(scores_like_the_logits)
 	assert_true((flags & 1) && (flags & 4) && (flags & 10));
 	for (size_t batch = 1; batch <= 4; batch++) {
 		for (size_t first = 1; first <= 36; first += 7) {
-			const struct scoring scoring = {decoder, workers, batch, first, batch % 2 ? &pointer : NULL, 0};
+			const struct scoring scoring = {decoder, workers, batch, first, batch % 2 ? pointer : NULL, 0};
 			struct scored_text texts[3];
 			uint64_t seen[2] = {0, 0};
 
@@ -218,7 +243,7 @@ TEST(scores_like_the_logits)
 					if (t < first || t >= counts[i] || !scoring.pointer)
 						assert_true(mixed[i][t] == -1);
 					else
-						assert_true(fabs(mixed[i][t] - expected_mixed[i][t]) < 1e-9);
+						assert_true(fabs(mixed[i][t] - expected_mixed[i][t]) < exact);
 					const uint8_t seen_flags = scoring.pointer ? 3 : SCORED_LIKELIEST;
 					assert_int_equal(likeliest[i][t],
 							 t < first || t >= counts[i] ? 4 : best[i][t] & seen_flags);
@@ -242,7 +267,7 @@ TEST(scores_like_the_logits)
 		}
 		for (size_t batch = 1; batch <= 3; batch++) {
 			uint64_t seen[2] = {0, 0};
-			struct scoring scoring = {decoder, workers, batch, shared + 1, &pointer, shared};
+			struct scoring scoring = {decoder, workers, batch, shared + 1, pointer, shared};
 
 			for (size_t i = 0; i < 3; i++)
 				texts[i] =
@@ -271,4 +296,19 @@ TEST(scores_like_the_logits)
 	rosa_workers_free(workers);
 	checkpoint_close(&checkpoint);
 	unlink(path);
+}
+
+TEST(scores_like_the_logits)
+{
+	struct pointer chain = {.delay = 8, .links = 2};
+	struct pointer table = {.delay = 8, .links = POINTER_LINKS, .contexts = true, .seeing = true};
+
+	for (size_t l = 0; l < POINTER_LENGTHS; l++) {
+		table.theta[0][l] = chain.theta[0][l] = log(2);
+		chain.theta[1][l] = log(0.5);
+	}
+	for (size_t k = 0; k < POINTER_COUNTS * POINTER_RANKS; k++)
+		table.seen[k / POINTER_RANKS][k % POINTER_RANKS] = log(k < POINTER_RANKS ? 3 : 0.5);
+	score_like_the_logits(&chain, 1e-9);
+	score_like_the_logits(&table, 1e-6);
 }

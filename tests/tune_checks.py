@@ -695,11 +695,12 @@ class Pointer(Case):
         result = run("ppl", "--model", "model.gguf", "--file", "held.txt", "--tokens", "900", "--json", *words)
         return json.loads(result.stdout)
 
-    def check_pointer(self, path, links=0, delay=16):
+    def check_pointer(self, path, links=0, delay=16, seen=True):
         """A chain of so many links; 0: by contexts."""
         pointer = json.loads(content(path))
         self.assertEqual((pointer["delay"], len(pointer["theta"])), (delay, links or 13))
         self.assertEqual((pointer.get("links", 0), "slopes" in pointer), (links, not links))
+        self.assertEqual([len(row) for row in pointer.get("seen", [])], [15] * 4 if seen and not links else [])
         return pointer
 
     def test_after_an_adapter(self):
@@ -731,6 +732,8 @@ class Pointer(Case):
         pointer = self.check_pointer("chain/final/pointer.json", links=8)
         self.assertEqual((len(pointer["confidence"]), len(pointer["agreement"])), (8, 8))
         self.assertLess(self.ppl("--window", "16", "--pointer", "chain")["nll"], self.ppl("--window", "16")["nll"] - 1)
+        self.tune("bare", [{**POINTER, "pointer": dict(seen=False, positions=1500)}])
+        self.check_pointer("bare/final/pointer.json", seen=False)
         for rosa in False, True:
             out = f"alone-{rosa}"
             adapter = {**CONFIG["adapter"], "rosa": rosa}

@@ -278,7 +278,7 @@ static bool point(struct run *run, rosa_error *why)
 	if (pointer_past_add(run->past, run->tokens.ids + steps, last - steps, NULL, why) != ROSA_OK ||
 	    pointer_past_add(run->past, run->tokens.ids + last, 1, &found, why) != ROSA_OK)
 		return false;
-	pointer_mix(&run->model->pointer, &found, run->logits, vocabulary);
+	pointer_mix(&run->model->pointer, &found, pointer_past_seen(run->past), run->logits, vocabulary);
 	return true;
 }
 

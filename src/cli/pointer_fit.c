@@ -30,7 +30,7 @@ struct fit {
 	struct arg_words files;
 	const char *out;
 	uint64_t links, delay, context, positions_wanted;
-	bool plain, lossy, json;
+	bool plain, no_seen, lossy, json;
 
 	struct model model;
 	struct tokens *texts; /* [files.count] */
@@ -137,8 +137,11 @@ static bool prepare(struct fit *job, rosa_error *why)
 	pointer->contexts = !job->links;
 	pointer->links = job->links ? (size_t)job->links : POINTER_LINKS;
 	pointer->confident = pointer->agreeing = job->links && !job->plain;
+	pointer->seeing = pointer->contexts && !job->no_seen;
 	if (job->plain && pointer->contexts)
 		return refuse(why, "--plain is for chains; add --links N, such as 8");
+	if (job->no_seen && !pointer->contexts)
+		return refuse(why, "--no-seen leaves out a table that chains do not have; drop it or --links");
 	if (pointer->delay && pointer->delay < window)
 		return refuse(why,
 			      "--delay %zu: attention still sees what would be found; give the window (%zu) or more, "
@@ -221,6 +224,8 @@ static enum args_result parse(struct fit *job, int count, char **words)
 			"find only what is D tokens back or more (default: the window)"),
 	    OPTION_FLAG("plain", &job->plain,
 			"weights by match length alone, not by the model's confidence and the places' agreement"),
+	    OPTION_FLAG("no-seen", &job->no_seen,
+			"without the table that makes likelier what the text has had, by how often and how rare it is"),
 	    OPTION_SIZE("context", &job->context, "N", 0, ROSA_MAX_STEPS,
 			"cut each text into pieces of N tokens, each read from an empty state (default: 16 windows)"),
 	    OPTION_SIZE("positions", &job->positions_wanted, "N", POINTER_FEWEST, ROSA_MAX_STEPS,

@@ -28,6 +28,7 @@ struct reading {
 	uint8_t **likeliest;             /* [batch]: likewise */
 	pointer_past **pasts;            /* [batch]; all NULL without a pointer */
 	struct pointer_links *links;     /* [batch][stride] */
+	uint8_t *seen;                   /* [batch][stride][vocabulary]; NULL: the pointer has no table */
 	size_t *at;                      /* [batch]: tokens read of each text */
 	rosa_progress progress;
 	void *context;
@@ -63,6 +64,7 @@ static void reduce_row(void *context, size_t i, unsigned worker)
 	const struct piece *piece = &reading->pieces[text];
 	const struct pointer *pointer = reading->scoring->pointer;
 	const struct pointer_links none = {.count = 0};
+	const uint8_t *seen = reading->seen ? reading->seen + i * reading->vocabulary : NULL;
 
 	(void)worker;
 	if (piece->wanted != LOGITS_ALL || row >= piece->count)
@@ -70,7 +72,7 @@ static void reduce_row(void *context, size_t i, unsigned worker)
 	float *logits = piece->logits + row * reading->vocabulary;
 	const uint32_t target = piece->tokens[row + 1];
 	const struct pointer_sample sample =
-	    pointer_sample(pointer ? &reading->links[i] : &none, logits, reading->vocabulary, target);
+	    pointer_sample(pointer ? &reading->links[i] : &none, seen, logits, reading->vocabulary, target);
 
 	reading->to[text][row] = -sample.target;
 	if (pointer)
@@ -82,7 +84,7 @@ static void reduce_row(void *context, size_t i, unsigned worker)
 	reading->likeliest[text][row] = is_likeliest(logits, reading->vocabulary, target) ? SCORED_LIKELIEST : 0;
 	if (!pointer)
 		return;
-	pointer_mix(pointer, &reading->links[i], logits, reading->vocabulary);
+	pointer_mix(pointer, &reading->links[i], seen, logits, reading->vocabulary);
 	if (is_likeliest(logits, reading->vocabulary, target))
 		reading->likeliest[text][row] |= SCORED_MIXED_LIKELIEST;
 }
@@ -110,6 +112,31 @@ static int tick(void *context, uint64_t done, uint64_t total)
 	return reading->progress ? reading->progress(reading->context, reading->done + done, reading->all) : 0;
 }
 
+/* What the pointer finds and has seen after each token of piece number `used`, which goes on with text i. The past
+ * knows what was seen for its last token alone, so rows with a table are looked up one at a time. */
+static rosa_status look_up(struct reading *reading, size_t used, size_t i, rosa_error *err)
+{
+	const struct piece *piece = &reading->pieces[used];
+	const size_t vocabulary = reading->vocabulary, first = used * reading->stride;
+	struct pointer_links *found = piece->wanted == LOGITS_ALL ? reading->links + first : NULL;
+	pointer_past *past = reading->pasts[i];
+	rosa_status status = ROSA_OK;
+
+	if (!found || !reading->seen)
+		return pointer_past_add(past, piece->tokens, piece->count, found, err);
+	for (size_t n = 0; n < piece->count && status == ROSA_OK; n++) {
+		status = pointer_past_add(past, piece->tokens + n, 1, &found[n], err);
+		const uint8_t *seen = pointer_past_seen(past);
+		uint8_t *to = reading->seen + (first + n) * vocabulary;
+
+		if (seen)
+			memcpy(to, seen, vocabulary);
+		else
+			memset(to, 0, vocabulary);
+	}
+	return status;
+}
+
 /* Reads on in all texts that are not at their end. *over: none is left. */
 static rosa_status read_on(struct reading *reading, struct scored_text *texts, size_t count, bool *over,
 			   rosa_error *err)
@@ -131,9 +158,7 @@ static rosa_status read_on(struct reading *reading, struct scored_text *texts, s
 		if (reading->scoring->pointer) {
 			reading->mixed[used] = texts[i].mixed + reading->at[i] + 1;
 			reading->samples[used] = texts[i].samples ? texts[i].samples + reading->at[i] + 1 : NULL;
-			status = pointer_past_add(
-			    reading->pasts[i], piece->tokens, piece->count,
-			    piece->wanted == LOGITS_ALL ? reading->links + used * reading->stride : NULL, err);
+			status = look_up(reading, used, i, err);
 		}
 		reading->at[i] += piece->count;
 		tokens += piece->count;
@@ -207,6 +232,7 @@ rosa_status score_texts(const struct scoring *scoring, struct scored_text *texts
 			void *context, rosa_error *err)
 {
 	const size_t batch = scoring->batch < count ? scoring->batch : count;
+	const bool has_table = scoring->pointer && scoring->pointer->seeing;
 	struct reading reading = {.scoring = scoring,
 				  .vocabulary = decoder_vocabulary(scoring->decoder),
 				  .progress = progress,
@@ -240,9 +266,11 @@ rosa_status score_texts(const struct scoring *scoring, struct scored_text *texts
 	reading.likeliest = calloc(batch, sizeof(*reading.likeliest));
 	reading.pasts = calloc(batch, sizeof(*reading.pasts));
 	reading.links = scoring->pointer ? calloc(batch * reading.stride, sizeof(*reading.links)) : NULL;
+	reading.seen = has_table ? calloc(batch * reading.stride, reading.vocabulary) : NULL;
 	reading.at = calloc(batch, sizeof(*reading.at));
 	if (!reading.logits || !reading.sequences || !reading.pieces || !reading.to || !reading.at || !reading.mixed ||
-	    !reading.samples || !reading.likeliest || !reading.pasts || (scoring->pointer && !reading.links))
+	    !reading.samples || !reading.likeliest || !reading.pasts || (scoring->pointer && !reading.links) ||
+	    (has_table && !reading.seen))
 		status =
 		    rosa_fail(err, ROSA_ENOMEM, "no memory for the logits of %zu texts; read fewer at a time", batch);
 	for (size_t first = 0; first < count && status == ROSA_OK; first += batch)
@@ -256,6 +284,7 @@ rosa_status score_texts(const struct scoring *scoring, struct scored_text *texts
 	free(reading.likeliest);
 	free(reading.pasts);
 	free(reading.links);
+	free(reading.seen);
 	free(reading.at);
 	return status;
 }

@@ -4,8 +4,8 @@
  * Weights are kept as logarithms and added up with the greatest taken out, so that no weight, however large or small,
  * overflows or cancels. The mixture is written as logits: with L = ln sum exp(logits), the logit of a token found
  * becomes L + ln(p(x) + a_x), and all others stay. The softmax over that is the mixture, since the sum of the
- * exponentials has grown by exactly the factor 1 + sum a. What works on logits, such as a repetition penalty, finds the
- * scale that the model gave them.
+ * exponentials has grown by exactly the factor 1 + sum a. A table of tokens seen comes first and keeps L: it adds
+ * b(x) - ln Z. What works on logits, such as a repetition penalty, finds the scale that the model gave them.
  */
 #include "model/pointer.h"
 
@@ -43,18 +43,37 @@ static rosa_status read_row(struct json row, size_t count, double *numbers, rosa
 	return status;
 }
 
-/* A table of one row per link. */
-static rosa_status read_table(struct json table, size_t links, size_t columns, double *numbers, size_t stride,
-			      rosa_error *err)
+static rosa_status read_rows(struct json table, size_t rows, size_t columns, double *numbers, rosa_error *err)
 {
 	rosa_status status = ROSA_OK;
 
+	for (size_t i = 0; i < rows && status == ROSA_OK; i++)
+		status = read_row(json_at(table, i), columns, numbers + i * columns, err);
+	return status;
+}
+
+/* A table of one row per link. */
+static rosa_status read_table(struct json table, size_t links, size_t columns, double *numbers, rosa_error *err)
+{
 	if (json_count(table) != links)
 		return json_refuse(table, err, "has %zu rows; \"links\" is %zu, and each link has one",
 				   json_count(table), links);
-	for (size_t i = 0; i < links && status == ROSA_OK; i++)
-		status = read_row(json_at(table, i), columns, numbers + i * stride, err);
-	return status;
+	return read_rows(table, links, columns, numbers, err);
+}
+
+/* The table of tokens seen, if there is one. */
+static rosa_status read_seen(struct json root, struct pointer *pointer, rosa_error *err)
+{
+	struct json seen = {0};
+	rosa_status status = json_get_array(root, "seen", JSON_OPTIONAL, &seen, err);
+
+	pointer->seeing = status == ROSA_OK && json_there(seen);
+	if (!pointer->seeing)
+		return status;
+	if (json_count(seen) != POINTER_COUNTS)
+		return json_refuse(seen, err, "has %zu rows; there are %d, for tokens seen 1, 2, 4 and 8 times",
+				   json_count(seen), POINTER_COUNTS);
+	return read_rows(seen, POINTER_COUNTS, POINTER_RANKS, pointer->seen[0], err);
 }
 
 /* No other names than these; the list ends with NULL. */
@@ -98,14 +117,15 @@ static rosa_status read_contexts(struct json root, struct pointer *pointer, rosa
 			    json_refuse(json_find(slopes, pointer_feature_names[i]), err,
 					"is %g; slopes are from %g to %g", *slope, -POINTER_LARGEST, POINTER_LARGEST);
 	}
-	return status;
+	return status == ROSA_OK ? read_seen(root, pointer, err) : status;
 }
 
 static rosa_status read_fields(struct json root, struct pointer *pointer, rosa_error *err)
 {
 	static const char *const of_chain[] = {"format", "rosatune_version", "delay",     "links",
 					       "theta",  "confidence",       "agreement", NULL};
-	static const char *const of_contexts[] = {"format", "rosatune_version", "delay", "theta", "slopes", NULL};
+	static const char *const of_contexts[] = {"format", "rosatune_version", "delay", "theta", "slopes", "seen",
+						  NULL};
 	struct json theta = {0}, confidence = {0}, agreement = {0};
 	size_t format = 0;
 	rosa_status status = json_get_size(root, "format", JSON_NEEDED, &format, err);
@@ -131,12 +151,12 @@ static rosa_status read_fields(struct json root, struct pointer *pointer, rosa_e
 	if (status == ROSA_OK)
 		status = json_get_array(root, "theta", JSON_NEEDED, &theta, err);
 	if (status == ROSA_OK)
-		status = read_table(theta, pointer->links, POINTER_LENGTHS, pointer->theta[0], POINTER_LENGTHS, err);
+		status = read_table(theta, pointer->links, POINTER_LENGTHS, pointer->theta[0], err);
 	if (status == ROSA_OK)
 		status = json_get_array(root, "confidence", JSON_OPTIONAL, &confidence, err);
 	pointer->confident = status == ROSA_OK && json_there(confidence);
 	if (pointer->confident)
-		status = read_table(confidence, pointer->links, 2, pointer->slope[0], 2, err);
+		status = read_table(confidence, pointer->links, 2, pointer->slope[0], err);
 	if (status == ROSA_OK)
 		status = json_get_array(root, "agreement", JSON_OPTIONAL, &agreement, err);
 	pointer->agreeing = status == ROSA_OK && json_there(agreement);
@@ -210,11 +230,10 @@ static void add_row(struct json_text *text, const double *numbers, size_t count)
 	json_text_add(text, "]");
 }
 
-/* A table of one row per link. */
-static void add_table(struct json_text *text, const char *name, const double *numbers, size_t links, size_t columns)
+static void add_table(struct json_text *text, const char *name, const double *numbers, size_t rows, size_t columns)
 {
 	json_text_add(text, ",\n  \"%s\": [", name);
-	for (size_t i = 0; i < links; i++) {
+	for (size_t i = 0; i < rows; i++) {
 		json_text_add(text, "%s\n    ", i ? "," : "");
 		add_row(text, numbers + i * columns, columns);
 	}
@@ -243,6 +262,8 @@ static void add_contexts(struct json_text *text, const struct pointer *pointer)
 		json_text_number(text, pointer->feature[i]);
 	}
 	json_text_add(text, "\n  }");
+	if (pointer->seeing)
+		add_table(text, "seen", pointer->seen[0], POINTER_COUNTS, POINTER_RANKS);
 }
 
 rosa_status pointer_save(const char *path, const struct pointer *pointer, const struct file_options *files,
@@ -349,9 +370,39 @@ static bool is_among(const uint32_t *tokens, size_t count, uint32_t token)
 	return false;
 }
 
+/* floor(log2(x)) of x > 0. */
+static unsigned log2_of(uint32_t x)
+{
+	return 31 - (unsigned)__builtin_clz(x);
+}
+
+uint8_t pointer_class(uint32_t token, uint32_t count)
+{
+	if (!count)
+		return 0;
+	const unsigned often = count < 8 ? log2_of(count) : 3, rank = log2_of(token + 64) - 6;
+
+	return (uint8_t)(1 + often * POINTER_RANKS + rank);
+}
+
+/* The probability of each class. That of tokens not seen, which are most, is what the others leave. */
+static void add_masses(const uint8_t *seen, const float *logits, size_t vocabulary, double sum, float *mass)
+{
+	double masses[POINTER_CLASSES] = {0}, rest = 1;
+
+	for (size_t x = 0; seen && x < vocabulary; x++)
+		if (seen[x])
+			masses[seen[x]] += exp((double)logits[x] - sum);
+	for (size_t k = 1; k < POINTER_CLASSES; k++) {
+		mass[k] = (float)masses[k];
+		rest -= masses[k];
+	}
+	mass[0] = (float)fmax(rest, 0);
+}
+
 /* What a sample has apart from its target. */
-static struct pointer_sample look(const struct pointer_links *found, const float *logits, size_t vocabulary,
-				  const struct logits_summary *summary)
+static struct pointer_sample look(const struct pointer_links *found, const uint8_t *seen, const float *logits,
+				  size_t vocabulary, const struct logits_summary *summary)
 {
 	struct pointer_sample sample = {
 	    .greatest = fmax(summary->greatest - summary->sum, POINTER_LEAST),
@@ -369,40 +420,90 @@ static struct pointer_sample look(const struct pointer_links *found, const float
 		sample.count++;
 		sample.different += !is_among(found->token, i, found->token[i]);
 	}
+	add_masses(seen, logits, vocabulary, summary->sum, sample.mass);
 	return sample;
 }
 
-struct pointer_sample pointer_sample(const struct pointer_links *found, const float *logits, size_t vocabulary,
-				     uint32_t target)
+struct pointer_sample pointer_sample(const struct pointer_links *found, const uint8_t *seen, const float *logits,
+				     size_t vocabulary, uint32_t target)
 {
 	const struct logits_summary summary = logits_summary(logits, vocabulary);
-	struct pointer_sample sample = look(found, logits, vocabulary, &summary);
+	struct pointer_sample sample = look(found, seen, logits, vocabulary, &summary);
 
 	sample.target = (double)logits[target] - summary.sum;
+	sample.target_class = seen ? seen[target] : 0;
 	for (size_t i = 0; i < sample.count; i++)
 		sample.hit[i] = found->token[i] == target;
 	return sample;
 }
 
+void pointer_factors(const struct pointer *pointer, double factors[POINTER_CLASSES])
+{
+	factors[0] = 1;
+	for (size_t k = 1; k < POINTER_CLASSES; k++)
+		factors[k] = exp(pointer->seen[(k - 1) / POINTER_RANKS][(k - 1) % POINTER_RANKS]);
+}
+
+/* ln Z. Rounding may let the masses add up to a little more or less than 1, which is taken out. */
+static double log_grown(const struct pointer_sample *sample, const double *factors, double *raised)
+{
+	double plain = 0, with = 0;
+
+	for (size_t k = 0; k < POINTER_CLASSES; k++) {
+		plain += (double)sample->mass[k];
+		with += (double)sample->mass[k] * factors[k];
+	}
+	*raised = with;
+	return log(with / plain);
+}
+
+double pointer_base(const struct pointer_sample *sample, const double factors[POINTER_CLASSES], double *raised)
+{
+	return sample->target + log(factors[sample->target_class]) - log_grown(sample, factors, raised);
+}
+
 double pointer_loss(const struct pointer *pointer, const struct pointer_sample *sample)
 {
 	double weights[POINTER_LINKS], whole = pointer_weigh(pointer, sample, weights), share = sample->target;
+	double factors[POINTER_CLASSES], raised;
 
+	if (pointer->seeing) {
+		pointer_factors(pointer, factors);
+		share = pointer_base(sample, factors, &raised);
+	}
 	for (size_t i = 0; i < links_of(pointer, sample->count); i++)
 		share = sample->hit[i] ? log_add(share, weights[i]) : share;
 	return whole - share;
 }
 
-void pointer_mix(const struct pointer *pointer, const struct pointer_links *found, float *logits, size_t vocabulary)
+/* Makes the model's logits those of p_0; a logit of -infinity stays. */
+static void raise_seen(const struct pointer *pointer, const struct pointer_sample *sample, const uint8_t *seen,
+		       float *logits, size_t vocabulary)
+{
+	double factors[POINTER_CLASSES], change[POINTER_CLASSES], raised, grown;
+
+	pointer_factors(pointer, factors);
+	grown = log_grown(sample, factors, &raised);
+	for (size_t k = 0; k < POINTER_CLASSES; k++)
+		change[k] = log(factors[k]) - grown;
+	for (size_t x = 0; x < vocabulary; x++)
+		logits[x] = (float)((double)logits[x] + change[seen[x]]);
+}
+
+void pointer_mix(const struct pointer *pointer, const struct pointer_links *found, const uint8_t *seen, float *logits,
+		 size_t vocabulary)
 {
 	double weights[POINTER_LINKS];
 
-	if (!found->count)
+	seen = pointer->seeing ? seen : NULL;
+	if (!found->count && !seen)
 		return;
 	const struct logits_summary summary = logits_summary(logits, vocabulary);
-	const struct pointer_sample sample = look(found, logits, vocabulary, &summary);
+	const struct pointer_sample sample = look(found, seen, logits, vocabulary, &summary);
 
 	pointer_weigh(pointer, &sample, weights);
+	if (seen)
+		raise_seen(pointer, &sample, seen, logits, vocabulary);
 	for (size_t i = 0; i < links_of(pointer, sample.count); i++) {
 		float *logit = &logits[found->token[i]];
 
@@ -414,7 +515,7 @@ size_t pointer_shares(const struct pointer *pointer, const struct pointer_links 
 		      size_t vocabulary, double shares[POINTER_LINKS])
 {
 	const struct logits_summary summary = logits_summary(logits, vocabulary);
-	const struct pointer_sample sample = look(found, logits, vocabulary, &summary);
+	const struct pointer_sample sample = look(found, NULL, logits, vocabulary, &summary);
 	const double whole = pointer_weigh(pointer, &sample, shares);
 	const size_t links = links_of(pointer, sample.count);
 

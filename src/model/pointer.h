@@ -13,8 +13,17 @@
  *
  * A pointer of the other kind, by *contexts*, looks at all places of the last two tokens (rosa_contexts in rosatune.h).
  * Its links are the different tokens found there, so their order means little, and one row of theta serves them all.
- * The exponent has in addition a slope for each of the features below. The few dozen numbers of either kind are fitted
- * with the model frozen (train/pointer_fit.h).
+ * The exponent has in addition a slope for each of the features below.
+ *
+ * It may also have a table `seen`: what a text has had it has again, wherever the place is. A token that stands n times
+ * where places can be found, before t - delay for the last token t, belongs to one of 60 classes, by n and by how rare
+ * its id says it is. With b(x) the number of its class, 0 for tokens not seen, the mixture begins with
+ *
+ *     p_0(x) = p_model(x) exp(b(x)) / (sum over all y of p_model(y) exp(b(y)))
+ *
+ * in place of p_model(x). The weights are still those from p_model.
+ *
+ * The numbers of either kind, a few dozen, are fitted with the model frozen (train/pointer_fit.h).
  */
 #pragma once
 
@@ -26,8 +35,11 @@
 #define POINTER_FILE    "pointer.json" /* its name in an adapter's folder */
 #define POINTER_LENGTHS 13             /* match lengths 0 to 11, and 12 or more */
 #define POINTER_LINKS   16             /* at most */
-#define POINTER_LARGEST 50.0           /* of a number in the file: exp() of a few of them stays finite */
-#define POINTER_LEAST   (-50.0)        /* of a logarithm of a probability */
+#define POINTER_COUNTS  4              /* of a token seen: 1, 2 to 3, 4 to 7, and 8 or more */
+#define POINTER_RANKS   15 /* ids below 64, below 192, 448, ... 2^20: vocabularies begin with what is frequent */
+#define POINTER_CLASSES (1 + POINTER_COUNTS * POINTER_RANKS) /* not seen, then the table row by row */
+#define POINTER_LARGEST 50.0    /* of a number in the file: exp() of a few of them stays finite */
+#define POINTER_LEAST   (-50.0) /* of a logarithm of a probability */
 
 /* What the weight of a token found depends on beside the length of its match, in a pointer by contexts. */
 enum pointer_feature {
@@ -53,6 +65,8 @@ struct pointer {
 	double slope[POINTER_LINKS][2];
 	bool agreeing; /* the next is used */
 	double agreement[POINTER_LINKS];
+	bool seeing; /* the next is used; only by contexts */
+	double seen[POINTER_COUNTS][POINTER_RANKS];
 };
 
 /* `path` is a file, a folder that has one under the name POINTER_FILE, or a run's folder with a final one. What is
@@ -82,9 +96,14 @@ struct logits_summary {
 };
 struct logits_summary logits_summary(const float *logits, size_t count);
 
-/* Turns the model's logits into logits of the mixture. Only those of the tokens found change; where nothing was found,
- * none does. */
-void pointer_mix(const struct pointer *pointer, const struct pointer_links *found, float *logits, size_t vocabulary);
+/* The class of a token that was seen `count` times, below POINTER_CLASSES; 0: it was not. */
+uint8_t pointer_class(uint32_t token, uint32_t count);
+
+/* Turns the model's logits into logits of the mixture. `seen` has the class of each token of the vocabulary
+ * (pointer_past_seen); NULL: nothing has been seen, or the pointer has no table. Without it only the logits of the
+ * tokens found change, and where nothing was found, none does. */
+void pointer_mix(const struct pointer *pointer, const struct pointer_links *found, const uint8_t *seen, float *logits,
+		 size_t vocabulary);
 
 /* The share of the mixture that each link has, a_i / (1 + sum of all a), from the model's logits. Returns the number of
  * links. */
@@ -100,16 +119,25 @@ struct pointer_sample {
 	bool hit[POINTER_LINKS];                               /* the link's token is the next token */
 	double entropy, places, various, success;              /* features that all links share */
 	double alignment[POINTER_LINKS], share[POINTER_LINKS]; /* and those of each */
+	float mass[POINTER_CLASSES];                           /* the probability of each class */
+	uint8_t target_class;
 };
 
 /* The features of link i of a sample. */
 void pointer_features(const struct pointer_sample *sample, size_t i, double *features);
 
-struct pointer_sample pointer_sample(const struct pointer_links *found, const float *logits, size_t vocabulary,
-				     uint32_t target);
+/* `seen` as for pointer_mix. */
+struct pointer_sample pointer_sample(const struct pointer_links *found, const uint8_t *seen, const float *logits,
+				     size_t vocabulary, uint32_t target);
 
 /* ln a_i of each link of a sample, which must have been found with this many links; returns ln(1 + sum a_i). */
 double pointer_weigh(const struct pointer *pointer, const struct pointer_sample *sample, double *weights);
+
+/* exp(b) of each class. */
+void pointer_factors(const struct pointer *pointer, double factors[POINTER_CLASSES]);
+
+/* ln p_0(next token). *raised is the sum of the masses times their factors. */
+double pointer_base(const struct pointer_sample *sample, const double factors[POINTER_CLASSES], double *raised);
 
 /* -ln p(next token) of the mixture. */
 double pointer_loss(const struct pointer *pointer, const struct pointer_sample *sample);

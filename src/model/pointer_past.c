@@ -1,4 +1,9 @@
-/* The growing look-up of a pointer: a finder over the token ids and the ids themselves, or the contexts of the text. */
+/*
+ * The growing look-up of a pointer: a finder over the token ids and the ids themselves, or the contexts of the text.
+ *
+ * What has been seen is kept for the last token alone: with each token one more is old enough to count, and going back
+ * takes those away again. Who needs it at every token adds them one at a time.
+ */
 #include "model/pointer_past.h"
 
 #include "base/status.h"
@@ -15,8 +20,18 @@ struct pointer_past {
 	struct finder finder;
 	struct places places; /* of a block */
 	size_t room;
-	uint32_t *tokens; /* [room] */
+	uint32_t *tokens; /* [room]; of a chain, or where tokens are counted */
+	size_t delay, counted;
+	uint32_t *counts; /* [vocabulary]: how often each token is among the first `counted`; NULL: there is no table */
+	uint8_t *seen;    /* [vocabulary]: its class */
 };
+
+static rosa_status make_counts(pointer_past *past, rosa_error *err)
+{
+	past->counts = calloc(past->vocabulary, sizeof(*past->counts));
+	past->seen = calloc(past->vocabulary, sizeof(*past->seen));
+	return past->counts && past->seen ? ROSA_OK : rosa_fail(err, ROSA_ENOMEM, "no memory for a pointer");
+}
 
 rosa_status pointer_past_new(const struct pointer *pointer, size_t vocabulary, pointer_past **made, rosa_error *err)
 {
@@ -35,10 +50,13 @@ rosa_status pointer_past_new(const struct pointer *pointer, size_t vocabulary, p
 	if (!past)
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for a pointer");
 	past->vocabulary = vocabulary;
+	past->delay = pointer->delay;
 	if (pointer->contexts)
 		status = rosa_contexts_new(&options, &past->contexts, err);
 	else
 		status = finder_new(&past->finder, &options, 1, pointer->links, err);
+	if (status == ROSA_OK && pointer->seeing)
+		status = make_counts(past, err);
 	if (status == ROSA_OK)
 		*made = past;
 	else
@@ -54,12 +72,14 @@ void pointer_past_free(pointer_past *past)
 	finder_free(&past->finder);
 	places_free(&past->places);
 	free(past->tokens);
+	free(past->counts);
+	free(past->seen);
 	free(past);
 }
 
 static rosa_status make_room(pointer_past *past, size_t count, rosa_error *err)
 {
-	const size_t steps = past->finder.steps, room = steps + count + past->room / 2;
+	const size_t steps = pointer_past_steps(past), room = steps + count + past->room / 2;
 	uint32_t *bigger;
 
 	if (count > ROSA_MAX_STEPS - steps)
@@ -72,6 +92,31 @@ static rosa_status make_room(pointer_past *past, size_t count, rosa_error *err)
 	past->tokens = bigger;
 	past->room = room;
 	return ROSA_OK;
+}
+
+static rosa_status keep_tokens(pointer_past *past, const uint32_t *tokens, size_t count, rosa_error *err)
+{
+	const rosa_status status = make_room(past, count, err);
+
+	if (status == ROSA_OK && count)
+		memcpy(past->tokens + pointer_past_steps(past), tokens, count * sizeof(*tokens));
+	return status;
+}
+
+/* Counts the tokens that can be found after the last one, or no longer those that cannot. */
+static void count_tokens(pointer_past *past)
+{
+	const size_t steps = pointer_past_steps(past), old = steps > past->delay ? steps - 1 - past->delay : 0;
+	uint32_t token;
+
+	while (past->counts && past->counted < old) {
+		token = past->tokens[past->counted++];
+		past->seen[token] = pointer_class(token, ++past->counts[token]);
+	}
+	while (past->counts && past->counted > old) {
+		token = past->tokens[--past->counted];
+		past->seen[token] = pointer_class(token, --past->counts[token]);
+	}
 }
 
 /* The links of step `step` of the block. */
@@ -117,21 +162,19 @@ static rosa_status add_contexts(pointer_past *past, const uint32_t *tokens, size
 	return status;
 }
 
+/* The tokens must have been kept. */
 static rosa_status add_chain(pointer_past *past, const uint32_t *tokens, size_t count, struct pointer_links *found,
 			     rosa_error *err)
 {
 	const struct past_control control = {READS_FOUND, 0};
-	const size_t first = past->finder.steps;
-	rosa_status status = make_room(past, count, err);
+	rosa_status status = ROSA_OK;
 
-	if (status == ROSA_OK && count)
-		memcpy(past->tokens + first, tokens, count * sizeof(*tokens));
 	for (size_t done = 0, some; done < count && status == ROSA_OK; done += some) {
 		some = count - done < BLOCK ? count - done : BLOCK;
 		status = places_reserve(&past->places, past->finder.links, 1, some, err);
 		if (status == ROSA_OK)
-			status = finder_find(&past->finder, some, past->tokens + first + done,
-					     past->tokens + first + done, control, &past->places, err);
+			status =
+			    finder_find(&past->finder, some, tokens + done, tokens + done, control, &past->places, err);
 		for (size_t i = 0; i < some && status == ROSA_OK && found; i++)
 			take_links(past, i, &found[done + i]);
 	}
@@ -141,18 +184,35 @@ static rosa_status add_chain(pointer_past *past, const uint32_t *tokens, size_t 
 rosa_status pointer_past_add(pointer_past *past, const uint32_t *tokens, size_t count, struct pointer_links *found,
 			     rosa_error *err)
 {
+	rosa_status status = ROSA_OK;
+
 	for (size_t i = 0; i < count; i++) {
 		if (tokens[i] >= past->vocabulary)
 			return rosa_fail(err, ROSA_EINVAL, "token %zu is %u; the vocabulary has %zu",
 					 pointer_past_steps(past) + i, (unsigned)tokens[i], past->vocabulary);
 	}
-	return (past->contexts ? add_contexts : add_chain)(past, tokens, count, found, err);
+	if (!past->contexts || past->counts)
+		status = keep_tokens(past, tokens, count, err);
+	if (status == ROSA_OK)
+		status = (past->contexts ? add_contexts : add_chain)(past, tokens, count, found, err);
+	if (status == ROSA_OK)
+		count_tokens(past);
+	return status;
 }
 
 rosa_status pointer_past_rewind(pointer_past *past, size_t steps, rosa_error *err)
 {
-	return past->contexts ? rosa_contexts_rewind(past->contexts, steps, err)
-			      : finder_rewind(&past->finder, steps, err);
+	const rosa_status status = past->contexts ? rosa_contexts_rewind(past->contexts, steps, err)
+						  : finder_rewind(&past->finder, steps, err);
+
+	if (status == ROSA_OK)
+		count_tokens(past);
+	return status;
+}
+
+const uint8_t *pointer_past_seen(const pointer_past *past)
+{
+	return past->counted ? past->seen : NULL;
 }
 
 size_t pointer_past_steps(const pointer_past *past)
@@ -162,7 +222,8 @@ size_t pointer_past_steps(const pointer_past *past)
 
 uint64_t pointer_past_bytes(const pointer_past *past)
 {
-	if (past->contexts)
-		return sizeof(*past) + rosa_contexts_bytes(past->contexts);
-	return sizeof(*past) + past->room * sizeof(*past->tokens) + finder_bytes(&past->finder);
+	const uint64_t counts = past->counts ? past->vocabulary * (sizeof(*past->counts) + sizeof(*past->seen)) : 0;
+
+	return sizeof(*past) + past->room * sizeof(*past->tokens) + counts +
+	       (past->contexts ? rosa_contexts_bytes(past->contexts) : finder_bytes(&past->finder));
 }

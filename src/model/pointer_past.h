@@ -7,8 +7,8 @@
  * tokens, need not keep it. One belongs to one thread at a time. */
 typedef struct pointer_past pointer_past;
 
-/* Of a pointer only its kind, delay and links are used, and only here. Ids are below `vocabulary`; one above 2^20 is
- * refused. */
+/* Of a pointer only its kind, delay, links and whether it has a table are used, and only here. Ids are below
+ * `vocabulary`; one above 2^20 is refused. */
 rosa_status pointer_past_new(const struct pointer *pointer, size_t vocabulary, pointer_past **made, rosa_error *err);
 void pointer_past_free(pointer_past *past); /* safe on NULL */
 
@@ -16,6 +16,10 @@ void pointer_past_free(pointer_past *past); /* safe on NULL */
  * The result does not depend on how a text is divided into calls. On failure the past is of no further use. */
 rosa_status pointer_past_add(pointer_past *past, const uint32_t *tokens, size_t count, struct pointer_links *found,
 			     rosa_error *err);
+
+/* The class of each token of the vocabulary, as pointer_mix takes it, after the last token added; valid until tokens
+ * are added or taken back. NULL: nothing has been seen, or the pointer has no table. */
+const uint8_t *pointer_past_seen(const pointer_past *past);
 
 /* Goes back to the first `steps` tokens; more than there are is an error. */
 rosa_status pointer_past_rewind(pointer_past *past, size_t steps, rosa_error *err);

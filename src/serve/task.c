@@ -262,11 +262,27 @@ struct piece serve_task_plan(const struct serve_task *task, size_t most)
 	return (struct piece){task->sequence, task->tokens.ids + steps, count, all ? LOGITS_ALL : last, task->logits};
 }
 
-/* Mixes what the pointer finds into the logits of the last `rows` tokens read, of which the first is at `first`. */
+/* Mixes what the pointer finds after the token at `place`, the first that it has not read, into its logits. */
+static rosa_status point_at(struct serve_task *task, size_t place, bool watched, float *logits, rosa_error *why)
+{
+	const struct pointer *pointer = task->model->pointer;
+	const size_t vocabulary = task->model->config->vocabulary;
+	struct pointer_links found;
+	rosa_status status = pointer_past_add(task->past, task->tokens.ids + place, 1, &found, why);
+
+	if (status != ROSA_OK)
+		return status;
+	if (watched) {
+		task->step.found = found;
+		task->step.links = pointer_shares(pointer, &found, logits, vocabulary, task->step.shares);
+	}
+	pointer_mix(pointer, &found, pointer_past_seen(task->past), logits, vocabulary);
+	return ROSA_OK;
+}
+
+/* The same for the last `rows` tokens read, of which the first is at `first`. */
 static rosa_status point(struct serve_task *task, size_t first, size_t rows, rosa_error *why)
 {
-	const size_t vocabulary = task->model->config->vocabulary;
-	struct pointer_links found[SCORED_ROWS];
 	size_t known;
 	rosa_status status;
 
@@ -274,16 +290,9 @@ static rosa_status point(struct serve_task *task, size_t first, size_t rows, ros
 		return ROSA_OK;
 	known = pointer_past_steps(task->past);
 	status = pointer_past_add(task->past, task->tokens.ids + known, first - known, NULL, why);
-	if (status == ROSA_OK)
-		status = pointer_past_add(task->past, task->tokens.ids + first, rows, found, why);
-	if (status == ROSA_OK && task->watched) {
-		task->step.found = found[rows - 1];
-		task->step.links =
-		    pointer_shares(task->model->pointer, &found[rows - 1], task->logits + (rows - 1) * vocabulary,
-				   vocabulary, task->step.shares);
-	}
 	for (size_t i = 0; i < rows && status == ROSA_OK; i++)
-		pointer_mix(task->model->pointer, &found[i], task->logits + i * vocabulary, vocabulary);
+		status = point_at(task, first + i, task->watched && i + 1 == rows,
+				  task->logits + i * task->model->config->vocabulary, why);
 	return status;
 }
 

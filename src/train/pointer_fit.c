@@ -3,8 +3,12 @@
  *
  * The loss of a position is ln(1 + sum a_i) - ln(p + sum over hits a_i), and every ln a_i is linear in the variables,
  * so the gradient is a difference of two shares: that of link i in the whole mixture, and that in the probability of
- * the token that came. Some ten thousand positions and some dozen variables: a second on one core. A weak pull towards
- * the start, worth a fraction of one position, decides where the data say nothing.
+ * the token that came. The table of tokens seen changes p to p_0, and the gradient of -ln p_0 is a difference of that
+ * kind too: the class's share of the raised masses, less 1 if the token is of the class. Some ten thousand positions
+ * and some dozen variables: seconds on one core.
+ *
+ * A weak pull towards the start, worth a fraction of one position, decides where the data say nothing. In the table,
+ * where many classes hardly occur, neighbours pull at each other instead.
  */
 #include "train/pointer_fit.h"
 
@@ -15,9 +19,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PULL  0.3  /* positions' worth */
-#define STEPS 300  /* at most */
-#define GAIN  1e-8 /* of the loss: steps that gain less end the search */
+#define PULL        0.3 /* positions' worth */
+#define SEEN        (POINTER_COUNTS * POINTER_RANKS)
+#define SEEN_SMOOTH 1.0  /* nats per square of a difference between neighbours of the table */
+#define SEEN_SHRINK 0.05 /* nats per square of a number of it */
+#define STEPS       300  /* at most */
+#define GAIN        1e-8 /* of the loss: steps that gain less end the search */
 
 rosa_status pointer_positions_add(struct pointer_positions *positions, const struct pointer_sample *sample, bool far,
 				  rosa_error *err)
@@ -69,6 +76,7 @@ struct fit {
 	const struct pointer_positions *positions;
 	size_t count;
 	struct pointer start, here; /* here: the variables, as a pointer */
+	double factors[POINTER_CLASSES];
 };
 
 static size_t rows(const struct pointer *pointer)
@@ -76,8 +84,8 @@ static size_t rows(const struct pointer *pointer)
 	return pointer->contexts ? 1 : pointer->links;
 }
 
-/* Where variable number i of a pointer is: theta link by link, then the slopes, the agreement and the features, as far
- * as they are used. NULL: there are fewer. */
+/* Where variable number i of a pointer is: theta link by link, then the slopes, the agreement, the features and the
+ * table, as far as they are used. NULL: there are fewer. */
 static double *variable(struct pointer *pointer, size_t i)
 {
 	const struct {
@@ -86,7 +94,8 @@ static double *variable(struct pointer *pointer, size_t i)
 	} parts[] = {{pointer->theta[0], rows(pointer) * POINTER_LENGTHS},
 		     {pointer->slope[0], pointer->confident ? pointer->links * 2 : 0},
 		     {pointer->agreement, pointer->agreeing ? pointer->links : 0},
-		     {pointer->feature, pointer->contexts ? POINTER_FEATURES : 0}};
+		     {pointer->feature, pointer->contexts ? POINTER_FEATURES : 0},
+		     {pointer->seen[0], pointer->seeing ? SEEN : 0}};
 
 	for (size_t p = 0; p < sizeof(parts) / sizeof(parts[0]); p++) {
 		if (i < parts[p].count)
@@ -100,7 +109,7 @@ static size_t variables(const struct pointer *pointer)
 {
 	return rows(pointer) * POINTER_LENGTHS +
 	       pointer->links * ((pointer->confident ? 2 : 0) + (pointer->agreeing ? 1 : 0)) +
-	       (pointer->contexts ? POINTER_FEATURES : 0);
+	       (pointer->contexts ? POINTER_FEATURES : 0) + (pointer->seeing ? SEEN : 0);
 }
 
 static void take_variables(struct pointer *pointer, const double *x)
@@ -109,13 +118,28 @@ static void take_variables(struct pointer *pointer, const double *x)
 		*variable(pointer, i) = x[i];
 }
 
+/* Adds the gradient of the table. `slope` is that of the loss by ln p_0(next token). */
+static void learn_seen(const struct pointer_sample *sample, const double *factors, double raised, double slope,
+		       double *gradient)
+{
+	const double scale = slope / raised;
+
+	for (size_t k = 1; k < POINTER_CLASSES; k++)
+		gradient[k - 1] -= scale * (double)sample->mass[k] * factors[k];
+	if (sample->target_class)
+		gradient[sample->target_class - 1] += slope;
+}
+
 /* Adds the gradient of one position's loss to `gradient`; returns the loss. */
-static double learn(const struct pointer *pointer, const struct pointer_sample *sample, struct pointer *gradient)
+static double learn(const struct pointer *pointer, const double *factors, const struct pointer_sample *sample,
+		    struct pointer *gradient)
 {
 	const size_t links = sample->count < pointer->links ? sample->count : pointer->links;
 	double weights[POINTER_LINKS], whole = pointer_weigh(pointer, sample, weights), share = sample->target;
-	double features[POINTER_FEATURES];
+	double features[POINTER_FEATURES], base = sample->target, raised = 1;
 
+	if (pointer->seeing)
+		share = base = pointer_base(sample, factors, &raised);
 	for (size_t i = 0; i < links; i++)
 		share = sample->hit[i] ? log_add(share, weights[i]) : share;
 	for (size_t i = 0; i < links; i++) {
@@ -132,7 +156,35 @@ static double learn(const struct pointer *pointer, const struct pointer_sample *
 		for (size_t f = 0; f < POINTER_FEATURES; f++)
 			gradient->feature[f] += slope * features[f];
 	}
+	if (pointer->seeing)
+		learn_seen(sample, factors, raised, -exp(base - share), gradient->seen[0]);
 	return whole - share;
+}
+
+/* Neighbours of the table prefer to be equal. */
+static double attract(const double *seen, size_t i, size_t j, double *gradient)
+{
+	const double apart = seen[i] - seen[j];
+
+	gradient[i] += 2 * SEEN_SMOOTH * apart;
+	gradient[j] -= 2 * SEEN_SMOOTH * apart;
+	return SEEN_SMOOTH * apart * apart;
+}
+
+/* What the table costs by itself; adds the gradient. */
+static double smooth_seen(const double *seen, double *gradient)
+{
+	double cost = 0;
+
+	for (size_t k = 0; k < SEEN; k++) {
+		cost += SEEN_SHRINK * seen[k] * seen[k];
+		gradient[k] += 2 * SEEN_SHRINK * seen[k];
+		if (k % POINTER_RANKS)
+			cost += attract(seen, k, k - 1, gradient);
+		if (k >= POINTER_RANKS)
+			cost += attract(seen, k, k - POINTER_RANKS, gradient);
+	}
+	return cost;
 }
 
 static double loss_of(void *context, const double *x, double *gradient)
@@ -141,17 +193,22 @@ static double loss_of(void *context, const double *x, double *gradient)
 	struct pointer sums = {.links = fit->here.links,
 			       .contexts = fit->here.contexts,
 			       .confident = fit->here.confident,
-			       .agreeing = fit->here.agreeing};
+			       .agreeing = fit->here.agreeing,
+			       .seeing = fit->here.seeing};
+	const size_t pulled = variables(&fit->here) - (fit->here.seeing ? SEEN : 0); /* the table is last */
 	double loss = 0;
 
 	take_variables(&fit->here, x);
 	for (size_t i = 0; i < variables(&fit->here); i++)
 		if (!(fabs(x[i]) <= POINTER_LARGEST))
 			return INFINITY; /* the file could not hold it */
+	pointer_factors(&fit->here, fit->factors);
 	for (size_t n = 0; n < fit->count; n++)
-		loss += learn(&fit->here, &fit->positions->samples[n], &sums);
+		loss += learn(&fit->here, fit->factors, &fit->positions->samples[n], &sums);
+	if (fit->here.seeing)
+		loss += smooth_seen(fit->here.seen[0], sums.seen[0]);
 	for (size_t i = 0; i < variables(&fit->here); i++) {
-		const double away = x[i] - *variable(&fit->start, i);
+		const double away = i < pulled ? x[i] - *variable(&fit->start, i) : 0;
 
 		gradient[i] = (*variable(&sums, i) + PULL * away) / (double)fit->count;
 		loss += PULL / 2 * away * away;
@@ -172,6 +229,7 @@ rosa_status pointer_fit(const struct pointer_positions *positions, size_t count,
 	memset(pointer->slope, 0, sizeof(pointer->slope));
 	memset(pointer->agreement, 0, sizeof(pointer->agreement));
 	memset(pointer->feature, 0, sizeof(pointer->feature));
+	memset(pointer->seen, 0, sizeof(pointer->seen));
 	for (size_t i = 0; i < rows(pointer); i++)
 		for (size_t l = 0; l < POINTER_LENGTHS; l++)
 			pointer->theta[i][l] = -5 + 0.35 * (double)l; /* longer matches are right more often */

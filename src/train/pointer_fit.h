@@ -23,9 +23,10 @@ struct pointer_losses {
 struct pointer_losses pointer_judge(const struct pointer_positions *positions, size_t first, size_t end,
 				    const struct pointer *pointer);
 
-/* Sets theta, the slopes if pointer->confident, the agreement if pointer->agreeing, and the slopes of features if
- * pointer->contexts, to what makes the mean loss of positions 0 .. count-1 least; all else is given. Lengths and links
- * that hardly occur stay near where they start. */
+/* Sets theta, the slopes if pointer->confident, the agreement if pointer->agreeing, the slopes of features if
+ * pointer->contexts, and the table if pointer->seeing, to what makes the mean loss of positions 0 .. count-1 least; all
+ * else is given. Lengths and links that hardly occur stay near where they start, classes of tokens near their
+ * neighbours. */
 rosa_status pointer_fit(const struct pointer_positions *positions, size_t count, struct pointer *pointer,
 			rosa_progress progress, void *context, rosa_error *err);
 

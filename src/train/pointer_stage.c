@@ -21,9 +21,9 @@ struct reading {
 	size_t length, window, vocabulary;
 	uint32_t *text, *targets, *distance; /* [length + 1], [length], [length + 1] */
 	float *weight;                       /* [length] */
-	struct pointer_links *links;         /* [length] */
+	pointer_past *past;                  /* of the sample that is read */
 	struct pointer_positions positions;
-	rosa_status status; /* of keeping positions */
+	rosa_status status; /* of looking up and of keeping positions */
 	rosa_error *err;
 };
 
@@ -53,36 +53,36 @@ static void keep_positions(void *context, size_t first, size_t rows, const float
 
 	for (size_t i = 0; i < rows && r->status == ROSA_OK; i++) {
 		const size_t t = first + i; /* the token at t + 1 is predicted */
+		struct pointer_links found;
 
-		if (t + 1 < 4 * r->window || r->weight[t] == 0 || r->positions.count >= r->stage->pointer_positions)
+		r->status = pointer_past_add(r->past, r->text + t, 1, &found, r->err);
+		if (r->status != ROSA_OK || t + 1 < 4 * r->window || r->weight[t] == 0 ||
+		    r->positions.count >= r->stage->pointer_positions)
 			continue;
-		const struct pointer_sample sample =
-		    pointer_sample(&r->links[t], logits + i * r->vocabulary, r->vocabulary, r->targets[t]);
+		const struct pointer_sample sample = pointer_sample(
+		    &found, pointer_past_seen(r->past), logits + i * r->vocabulary, r->vocabulary, r->targets[t]);
 
 		r->status = pointer_positions_add(&r->positions, &sample, r->distance[t + 1] >= r->window, r->err);
 	}
 }
 
-/* One sample: look-up, forward pass, positions. */
+/* One sample: forward pass, look-up, positions. */
 static rosa_status read_one(struct reading *r, const dataset *data, uint64_t n, const struct pointer *pointer)
 {
 	const struct batch batch = {1, r->length, r->text, r->targets, r->weight, NULL};
 	const struct network_judging judging = {.logits = keep_positions, .context = r};
 	struct batch_result result;
-	pointer_past *past;
 	rosa_status status;
 
 	dataset_sample(data, n, r->text, r->targets, r->weight);
 	r->text[r->length] = r->targets[r->length - 1];
 	status = far_distances(r->text, r->length + 1, r->distance, r->err);
 	if (status == ROSA_OK)
-		status = pointer_past_new(pointer, r->vocabulary, &past, r->err);
-	if (status != ROSA_OK)
-		return status;
-	status = pointer_past_add(past, r->text, r->length, r->links, r->err);
-	pointer_past_free(past);
+		status = pointer_past_new(pointer, r->vocabulary, &r->past, r->err);
 	if (status == ROSA_OK)
 		status = network_judge(r->network, &batch, &judging, &result, r->err);
+	pointer_past_free(r->past);
+	r->past = NULL;
 	return status == ROSA_OK ? r->status : status;
 }
 
@@ -120,12 +120,12 @@ rosa_status pointer_stage_run(network *network, const dataset *data, const struc
 	fitted->pointer.links = stage->pointer_links ? (size_t)stage->pointer_links : POINTER_LINKS;
 	fitted->pointer.confident = stage->pointer_links && stage->pointer_confidence;
 	fitted->pointer.agreeing = stage->pointer_links && stage->pointer_agreement;
+	fitted->pointer.seeing = !stage->pointer_links && stage->pointer_seen;
 	r.text = calloc(3 * (length + 1), sizeof(*r.text));
 	r.distance = r.text ? r.text + length + 1 : NULL;
 	r.targets = r.text ? r.text + 2 * (length + 1) : NULL;
 	r.weight = calloc(length, sizeof(*r.weight));
-	r.links = calloc(length, sizeof(*r.links));
-	if (!r.text || !r.weight || !r.links)
+	if (!r.text || !r.weight)
 		status = rosa_fail(err, ROSA_ENOMEM, "no memory for a sequence of %zu tokens", length);
 	if (status == ROSA_OK)
 		status = read_all(&r, data, &fitted->pointer, progress, context);
@@ -134,6 +134,5 @@ rosa_status pointer_stage_run(network *network, const dataset *data, const struc
 	pointer_positions_free(&r.positions);
 	free(r.text);
 	free(r.weight);
-	free(r.links);
 	return status;
 }

@@ -89,6 +89,8 @@ static const struct key stage_rows[] = {
      "with pointer.links: weights depend on the model's probabilities too", NULL},
     {"pointer.agreement", KEY_BOOL, STAGE_AT(pointer_agreement), 0, 0, 1, NULL, 0,
      "and on how many of the places agree", NULL},
+    {"pointer.seen", KEY_BOOL, STAGE_AT(pointer_seen), 0, 0, 1, NULL, 0,
+     "without pointer.links: what the text has had is likelier, by how often and how rare it is", NULL},
 };
 
 #define UNKNOWN "'rosatune tune --help' lists them all"

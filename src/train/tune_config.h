@@ -25,7 +25,7 @@ struct tune_stage {
 	uint64_t log_every, save_every, keep, valid_every, valid_samples;
 	/* TUNE_POINTER */
 	uint64_t pointer_links, pointer_delay /* KEY_UNSET: the window */, pointer_positions;
-	bool pointer_confidence, pointer_agreement;
+	bool pointer_confidence, pointer_agreement, pointer_seen;
 };
 
 struct tune_config {
