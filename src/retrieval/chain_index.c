@@ -45,9 +45,9 @@ bool chain_layout_deeper(const struct contexts *ctx, struct chain_layout *layout
 	return true;
 }
 
-/* Entries of tables and roots that a stream may have for so many contexts. Memory per key run may grow by half a byte, an
- * eighth of an entry, for each bit of a symbol, and narrow codes leave most of that to the index. Wide codes have few
- * tables, so theirs are few beside their symbols. */
+/* Entries of tables and roots that a stream may have for so many contexts: 5/4 for each, five bytes. Memory per key run
+ * may be half a byte more, an eighth of an entry, for each bit of a symbol, and narrow codes leave most of that to the
+ * index. Wide codes take it for the symbols themselves but for 7/4 entries. */
 static size_t entries_allowed(unsigned bits, unsigned symbol_bits, size_t contexts)
 {
 	const unsigned narrow = 8 + symbol_bits - (bits + 1) / 2, eighths = narrow < 10 ? 10 : narrow;
