@@ -132,7 +132,7 @@ TEST(test_growing)
 		struct chain_layout layout;
 
 		set_up(&f, widths[i], i % 2 ? 6 : UINT32_MAX);
-		layout = chain_layout_for(&f.ctx, 0, false);
+		layout = chain_layout_for(&f.ctx, widths[i], 0, false);
 		assert_true(chain_lay_out(&f.chains, &plain, &f.ctx, layout, 0, false));
 		for (size_t r = 0; r < COUNT(room); r++) {
 			insert(&f, contexts + 1, contexts + CONTEXTS / 5);
@@ -141,7 +141,7 @@ TEST(test_growing)
 			assert_true(chain_reserve(&f.chains, &plain, &f.ctx, contexts, room[r], false));
 			assert_int_equal(f.chains.link_bytes, r == 3 ? 4 : 3);
 			check(&f, contexts);
-			layout = chain_layout_for(&f.ctx, contexts, false);
+			layout = chain_layout_for(&f.ctx, widths[i], contexts, false);
 			if (r == 2)
 				chain_layout_longer(&f.ctx, (size_t)1 << 18, &layout);
 			for (size_t sets = 0; sets < r; sets++)
@@ -163,19 +163,23 @@ TEST(test_growing)
 	}
 }
 
-/* A stream pays at most five bytes per context for tables and roots together, seven where codes are wide. */
+/* A stream pays at most 5 bytes per context for tables and roots together, 7 where codes are wide, and half a byte more
+ * for each bit that narrow codes save. */
 TEST(test_memory)
 {
 	for (size_t i = 0; i < COUNT(widths); i++) {
 		struct contexts ctx = contexts_for(widths[i], UINT32_MAX);
 
-		for (size_t contexts = 100; contexts < (size_t)1 << 22; contexts = contexts * 5 / 4) {
-			const struct chain_layout layout = chain_layout_for(&ctx, contexts, false);
-			const size_t tables = chain_level(widths[i], layout.levels + 1);
+		for (unsigned saved = 0; saved <= 8; saved += 4) {
+			for (size_t contexts = 100; contexts < (size_t)1 << 22; contexts = contexts * 5 / 4) {
+				const struct chain_layout layout =
+				    chain_layout_for(&ctx, widths[i] + saved, contexts, false);
+				const size_t tables = chain_level(widths[i], layout.levels + 1);
+				const size_t half_bytes = widths[i] > CHAIN_NARROW ? 14 : 11 + saved;
 
-			assert_true(tables + ((size_t)1 << layout.root_bits) <=
-				    (widths[i] > CHAIN_NARROW ? 7 : 5) * contexts / 4);
-			assert_true(((size_t)1 << layout.root_bits) * 5 >= contexts);
+				assert_true(tables + ((size_t)1 << layout.root_bits) <= half_bytes * contexts / 8);
+				assert_true(((size_t)1 << layout.root_bits) * 5 >= contexts);
+			}
 		}
 	}
 }

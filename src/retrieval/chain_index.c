@@ -45,10 +45,19 @@ bool chain_layout_deeper(const struct contexts *ctx, struct chain_layout *layout
 	return true;
 }
 
-struct chain_layout chain_layout_for(const struct contexts *ctx, size_t contexts, bool scratch)
+/* Entries of tables and roots that a stream may have for so many contexts: 5/4 for each, five bytes. Memory per key run
+ * may be half a byte more, an eighth of an entry, for each bit of a symbol, and narrow codes leave most of that to the
+ * index. Wide codes take it for the symbols themselves but for 7/4 entries. */
+static size_t entries_allowed(unsigned bits, unsigned symbol_bits, size_t contexts)
 {
-	/* what is kept has few entries, and those of wide codes are few beside their symbols */
-	const size_t most = contexts + contexts / 4 * (ctx->bits > CHAIN_NARROW ? 3 : 1);
+	const unsigned narrow = 8 + symbol_bits - (bits + 1) / 2, eighths = narrow < 10 ? 10 : narrow;
+
+	return contexts / 8 * (bits > CHAIN_NARROW ? 14 : eighths);
+}
+
+struct chain_layout chain_layout_for(const struct contexts *ctx, unsigned symbol_bits, size_t contexts, bool scratch)
+{
+	const size_t most = entries_allowed(ctx->bits, symbol_bits, contexts);
 	unsigned root_bits = 4;
 	struct chain_layout layout;
 

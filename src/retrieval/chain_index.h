@@ -69,8 +69,9 @@ struct chain_index {
 	bool gave_up;        /* one wanted more; its result is of no use */
 };
 
-/* The layout for so many contexts. `scratch`: memory that is soon given back, worth more roots. */
-struct chain_layout chain_layout_for(const struct contexts *ctx, size_t contexts, bool scratch);
+/* The layout for so many contexts of symbols of `symbol_bits` bits. `scratch`: memory that is soon given back, worth
+ * more roots. */
+struct chain_layout chain_layout_for(const struct contexts *ctx, unsigned symbol_bits, size_t contexts, bool scratch);
 /* The same with one more symbol; false if its table would have more than `most` entries. */
 bool chain_layout_longer(const struct contexts *ctx, size_t most, struct chain_layout *layout);
 /* The same with one more set of chains; false if there are as many as there can be. */

@@ -104,7 +104,8 @@ void route_settle(struct route *route, const rosa_allocator *allocator)
  * that stays so. */
 static struct chain_layout layout_now(const struct route *route)
 {
-	struct chain_layout layout = chain_layout_for(&route->contexts, route->indexed, false);
+	struct chain_layout layout =
+	    chain_layout_for(&route->contexts, route->alphabet.symbol_bits, route->indexed, false);
 
 	if (layout.root_bits < route->chains.layout.root_bits)
 		layout.root_bits = route->chains.layout.root_bits;

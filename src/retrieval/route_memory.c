@@ -98,7 +98,7 @@ static bool recode(const struct packed *from, unsigned bits, const struct alphab
 static struct chain_layout layout_for(const struct route *route, const struct contexts *ctx, size_t contexts,
 				      bool scratch)
 {
-	struct chain_layout layout = chain_layout_for(ctx, contexts, scratch);
+	struct chain_layout layout = chain_layout_for(ctx, route->alphabet.symbol_bits, contexts, scratch);
 
 	if (route->ordered && !layout.levels)
 		layout.levels = 1;
