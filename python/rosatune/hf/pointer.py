@@ -328,9 +328,10 @@ class PointerLogitsProcessor(LogitsProcessor):
             self._texts.append(stream)
         nothing = self.pointer.look_up(np.zeros(1, np.int64))
         rows = [found.get(text.tobytes(), nothing) for text in texts]
-        seen = None if nothing.seen is None else Seen.stacked([row.seen[-1] for row in rows if row.seen is not None])
-        arrays = [np.stack([row[column][-1] for row in rows]) for column in range(4)]
-        return Found.of(Links(arrays[0], arrays[1], arrays[2], arrays[3], seen))
+        last: Any = zip(*((row.places[-1], row.tokens[-1], row.lengths[-1], row.clues[-1]) for row in rows))
+        places, tokens, lengths, clues = map(np.stack, last)
+        seen = [row.seen[-1] for row in rows if row.seen is not None]
+        return Found.of(Links(places, tokens, lengths, clues, Seen.stacked(seen) if seen else None))
 
     def _text(self, ids: npt.NDArray[np.int64], row: int) -> npt.NDArray[np.int64]:
         """The tokens of a row without its padding."""

@@ -31,12 +31,13 @@ class Found(NamedTuple):
 
     @classmethod
     def of(cls, links: Links) -> "Found":
-        return cls(*(torch.from_numpy(x) for x in links[1:4]), links.seen)
+        tokens, lengths, clues = map(torch.from_numpy, (links.tokens, links.lengths, links.clues))
+        return cls(tokens, lengths, clues, links.seen)
 
     def at(self, key: Any, device: Any) -> "Found":
         """Those of some positions, on a device."""
-        seen = None if self.seen is None else self.seen[key]
-        return Found(*(x[key].to(device) for x in self[:3]), seen)
+        tokens, lengths, clues = (x[key].to(device) for x in (self.tokens, self.lengths, self.clues))
+        return Found(tokens, lengths, clues, None if self.seen is None else self.seen[key])
 
 
 def pointer(
@@ -195,7 +196,7 @@ class PointerHead(nn.Module):
         seen: Optional[Seen] = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Logits of the mixture, and the two sums of :func:`mix`."""
-        return mix(logits, tokens, lengths, *self._numbers(), clues, self.seen, seen)
+        return mix(logits, tokens, lengths, **self._numbers(), clues=clues, seen=seen)
 
     def forward(
         self,
@@ -206,10 +207,11 @@ class PointerHead(nn.Module):
         seen: Optional[Seen] = None,
     ) -> Tensor:
         """Log-probabilities, as :func:`pointer` gives them."""
-        return pointer(logits, tokens, lengths, *self._numbers(), clues, self.seen, seen)
+        return pointer(logits, tokens, lengths, **self._numbers(), clues=clues, seen=seen)
 
-    def _numbers(self) -> tuple[Any, ...]:
-        return self.theta, self.confidence, self.agreement, self.slopes
+    def _numbers(self) -> "dict[str, Any]":
+        names = ("theta", "confidence", "agreement", "slopes")
+        return {**{name: getattr(self, name) for name in names}, "table": self.seen}
 
     def extra_repr(self) -> str:
         slopes = "" if self.confidence is None else ", confidence"
