@@ -196,22 +196,13 @@ class PointerHead(nn.Module):
         seen: Optional[Seen] = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Logits of the mixture, and the two sums of :func:`mix`."""
-        return mix(logits, tokens, lengths, **self._numbers(), clues=clues, seen=seen)
+        numbers = self.theta, self.confidence, self.agreement, self.slopes
+        return mix(logits, tokens, lengths, *numbers, clues, self.seen, seen)
 
-    def forward(
-        self,
-        logits: Tensor,
-        tokens: Tensor,
-        lengths: Tensor,
-        clues: Optional[Tensor] = None,
-        seen: Optional[Seen] = None,
-    ) -> Tensor:
-        """Log-probabilities, as :func:`pointer` gives them."""
-        return pointer(logits, tokens, lengths, **self._numbers(), clues=clues, seen=seen)
-
-    def _numbers(self) -> "dict[str, Any]":
-        names = ("theta", "confidence", "agreement", "slopes")
-        return {**{name: getattr(self, name) for name in names}, "table": self.seen}
+    def forward(self, logits: Tensor, *found: Any) -> Tensor:
+        """Log-probabilities, as :func:`pointer` gives them; ``found`` as for :meth:`mix`."""
+        mixed, total, grown = self.mix(logits, *found)
+        return mixed - (total + grown)
 
     def extra_repr(self) -> str:
         slopes = "" if self.confidence is None else ", confidence"
