@@ -28,8 +28,12 @@ one_thread = tiny.one_thread
 
 WINDOW, SINKS, CONTEXT = 16, 2, 150
 POINTER = Pointer(np.linspace(-2, 2, 3 * 13).reshape(3, 13).round(3), WINDOW)
+SEEN = (np.arange(60).reshape(4, 15) % 7 / 3 - 1).round(3)
 BY_CONTEXTS = Pointer(
-    np.linspace(-2, 2, 13).round(3), WINDOW, slopes={"token": 0.5, "entropy": -0.25, "share": 0.75, "success": 0.5}
+    np.linspace(-2, 2, 13).round(3),
+    WINDOW,
+    slopes={"token": 0.5, "entropy": -0.25, "share": 0.75, "success": 0.5},
+    seen=SEEN,
 )
 SLOPED = Pointer(POINTER.theta, WINDOW, [[0.5, -0.25], [0.25, 0.0], [0.0, 0.5]])
 
