@@ -60,7 +60,9 @@ def test_fit(kind: str, confidence: bool, rng: np.random.Generator) -> None:
     assert rosatune.hf.fit_pointer(model, texts, **options) == made
 
 
-@pytest.mark.parametrize("options", [dict(links=3, confidence=True), {}], ids=["chain", "contexts"])
+@pytest.mark.parametrize(
+    "options", [dict(links=3, confidence=True), {}, dict(seen=False)], ids=["chain", "contexts", "without seen"]
+)
 def test_losses_are_those_of_the_pointer(options: Any, rng: np.random.Generator) -> None:
     """The losses that are minimised against those that recall measures with the same pointer."""
     model, ids = tiny.model(), text(rng, 200)
@@ -68,6 +70,7 @@ def test_losses_are_those_of_the_pointer(options: Any, rng: np.random.Generator)
     with rosatune.hf.reading.frozen(model), rosatune.hf.arrange.arranged(model, "window", 10, 2):
         observed = fit._observe(model, {"": ids}, made, 200, 1000, None)
     ours = fit.losses_with(made, observed)
+    assert (made.seen is not None) == (options == {})
     result = rosatune.recall(model, ids, window=10, sinks=2, context=200, pointer=made)
     assert result.total("window").loss == pytest.approx(-float(observed.target.mean()), abs=1e-5)
     assert result.total("pointer").loss == pytest.approx(float(ours.mean()), abs=1e-5)

@@ -71,6 +71,7 @@ def fit_pointer(
     sinks: int = 4,
     links: Optional[int] = None,
     confidence: bool = False,
+    seen: bool = True,
     context: Optional[int] = None,
     positions: int = 16384,
     tokenizer: Any = None,
@@ -87,6 +88,7 @@ def fit_pointer(
             default it is read as it is. Adapters have brought their own.
         links: the length of a chain, 1 to 16; by default the pointer is one by contexts (:mod:`rosatune.pointer`).
         confidence: whether the weights of a chain also depend on the model's own probabilities.
+        seen: whether a pointer by contexts also has a table that makes likelier what the text has had.
         context: texts are cut into pieces of so many tokens; by default 4096, or what the model was trained for if that
             is less. The first four windows of each, or its first quarter, are read but not used.
         positions: how many positions are used, at most; pieces are taken from all texts in turn. The last fifth of them
@@ -111,7 +113,8 @@ def fit_pointer(
     if links is None and confidence:
         raise InvalidArgument("confidence is an option of chains, and links is None; give links=8, or leave it out")
     if links is None:
-        start = Pointer(np.full(LENGTHS, START), delay, slopes={}, seen=np.zeros((COUNTS, RANKS)))
+        table = np.zeros((COUNTS, RANKS)) if seen else None
+        start = Pointer(np.full(LENGTHS, START), delay, slopes={}, seen=table)
     else:
         start = Pointer(np.full((links, LENGTHS), START), delay, np.zeros((links, 2)) if confidence else None)
     if context is None:
