@@ -19,15 +19,15 @@ FIRST = 64  # ids below this are one class
 
 
 class Seen:
-    """Positions of texts: at each, so many tokens of its row count, after those that were counted before."""
+    """Positions of texts. What has been seen at one: what ``before`` counts, and the first ``old`` of ``tokens``."""
 
     __slots__ = ("before", "old", "row", "tokens")
 
     def __init__(self, before: Optional[npt.NDArray[np.int32]], tokens: npt.NDArray[Any], row: Any, old: Any) -> None:
-        self.before = before  # [rows, ids] counts that hold at every position; None: nothing
-        self.tokens = tokens  # [rows, n] tokens that count later, in order
-        self.row = row  # [...] of each position
-        self.old = old  # [...] how many tokens of its row count
+        self.before = before  # [rows, ids], how often each id was seen before the first position; None: never
+        self.tokens = tokens  # [rows, n], the tokens that follow those, in the order of the text
+        self.row = row  # [...], the row of each position
+        self.old = old  # [...], how many of the row's tokens have been seen there
 
     @classmethod
     def whole(cls, ids: npt.NDArray[Any], delay: int) -> "Seen":

@@ -82,6 +82,20 @@ def test_losses_are_those_of_the_pointer(options: Any, rng: np.random.Generator)
     assert made.fit.far_after == pytest.approx(float(ours[held][observed.far[held]].mean()), abs=1e-6)
 
 
+def test_a_text_of_tokens_seen_alone() -> None:
+    """The model's whole mass on tokens that were seen, a little more by rounding, and the least table there can be."""
+    one = torch.ones(1, dtype=torch.float64)
+    none = torch.zeros(1, 16, dtype=torch.long)
+    mass = torch.zeros(1, 60, dtype=torch.float64)
+    mass[0, 3] = 1 + 1e-7
+    observed = fit.Observed(
+        -one, none.double(), -one, none, none.bool(), torch.zeros(1, 16, 8).double(), mass, none[0, :1] + 3, one.bool()
+    )
+    theta, table = torch.zeros(13, dtype=torch.float64), torch.full((4, 15), -50.0, dtype=torch.float64)
+    loss = fit.losses(observed, theta, torch.zeros(8, dtype=torch.float64), table)
+    assert float(loss) == pytest.approx(1, abs=1e-6)  # all of them fall alike
+
+
 def test_it_is_the_maximum(rng: np.random.Generator) -> None:
     """No number of the table can be moved to a greater likelihood, but for what the penalties ask."""
     model, ids = tiny.model(), text(rng, 4000)

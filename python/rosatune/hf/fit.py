@@ -218,7 +218,8 @@ def losses(
     if seen is not None:
         bonus = seen.flatten()
         own = torch.where(observed.own >= 0, bonus[observed.own.clamp(min=0)], 0.0)
-        target = target + own - torch.log1p(observed.mass @ torch.expm1(bonus))
+        unseen = (1 - observed.mass.sum(1)).clamp(min=0)  # masses are sums of float32: all of them may exceed 1
+        target = target + own - (unseen + observed.mass @ bonus.exp()).log()
     mixed = torch.cat([target[:, None], right], 1).logsumexp(1)
     return torch.cat([torch.zeros_like(mixed)[:, None], weight], 1).logsumexp(1) - mixed
 
