@@ -10,9 +10,10 @@ end, and `again` is the ratio of the two, the noise.
 
 train    a step (forward, backward, clipping, AdamW) in bfloat16 with float32 weights, layers compiled, look-ups ahead.
          `free`: everything learns. `frozen`: the adapters alone; the window's step is then forward and backward without
-         gradients of weights. `products` has the adapter's two matrix products and reads nothing, so that `beyond` is
-         what reading costs: (ROSA - products) / window. `must` is what the products have to cost by counting their
-         operations beside the model's.
+         gradients of weights. `products` has the adapter's two matrix products, both over all steps of the batch, and
+         reads nothing; `beyond` is what ROSA costs beside them: (ROSA - products) / window. ROSA itself makes values of
+         the batch's distinct tokens alone, so its own products cost less. `must` is what the products have to cost by
+         counting their operations beside the model's.
 read     a text in chunks with a cache, the ids known on the host: tokens per second, and memory beyond the weights:
          the device's at its peak, of that the tables of value bits, and what the states of the text hold.
 decode   one token at a time after such a text: milliseconds per step, launched by Python and recorded as a CUDA graph
@@ -44,7 +45,7 @@ except ImportError as error:
 try:
     import rosatune
     import rosatune.hf
-    from rosatune.torch import _places, _read
+    from rosatune.torch import _distinct, _places, _read
 except ImportError as error:
     common.die(f"{error}; install the package with `pip install .`")
 
@@ -96,14 +97,14 @@ def attach(model, setting, args, training):
 
 @contextlib.contextmanager
 def reading(setting):
-    """Without the reading itself for `products`."""
-    before = _read.read
+    """Without the reading itself for `products`, whose values are those of all steps."""
+    before = _read.read, _distinct.most_parts
     if setting == "products":
-        _read.read = lambda v, *rest: v
+        _read.read, _distinct.most_parts = lambda v, *rest: v, 0
     try:
         yield
     finally:
-        _read.read = before
+        _read.read, _distinct.most_parts = before
 
 
 def ids_of(batch, tokens, vocabulary, seed=1):
@@ -180,13 +181,12 @@ def train_step(model, setting, frozen, batch, length, args, clock):
     endless = (given[i % 2] for i in range(1 << 30))
     batches = rosatune.hf.prefetch(model, endless, device=args.device)
     loss_of = torch.compile(token_loss, dynamic=False) if args.compile else token_loss
+    if frozen:
+        model.model.register_forward_pre_hook(through_all, with_kwargs=True)
 
     def work(found):
-        embeds = model.model.embed_tokens(found["input_ids"])
-        if frozen:
-            embeds.requires_grad_(True)  # gradients go through all layers, as they do to the first adapter
         with torch.autocast("cuda", torch.bfloat16) if clock.cuda else contextlib.nullcontext():
-            hidden = model.model(inputs_embeds=embeds, use_cache=False, **found).last_hidden_state
+            hidden = model.model(use_cache=False, **found).last_hidden_state
             loss = loss_of(hidden, model.lm_head.weight, found["input_ids"])
         loss.backward()
         if optimizer is not None:
@@ -204,13 +204,18 @@ def train_step(model, setting, frozen, batch, length, args, clock):
         if args.compile:
             for layer in model.model.layers:
                 layer.compile(dynamic=False)
-        for _ in range(graph.WARM + 1 if args.graph else 1):
+        for _ in range(len(given) * (graph.WARM + 1 if args.graph else 1)):  # their lists of tokens may differ in size
             step()
         held = clock.clear()
         seconds = clock.seconds(lambda: [step() for _ in range(args.steps)], args.repeat, 1) / args.steps
     peak = clock.peak() - held
     batches.close()
     return seconds, peak
+
+
+def through_all(stack, args, kwargs):
+    """After the hook of the adapters: gradients go through all layers, as they do to the first adapter."""
+    kwargs["inputs_embeds"].requires_grad_(True)
 
 
 def token_loss(hidden, weight, ids):
@@ -353,33 +358,48 @@ def kernels(shape, args, report, clock):
     config = rosatune.RosaConfig(window=args.window, chain=links)
     rule = rosatune.finder.Rule.of(config, config.sources[0], hidden)
     places = _places.find_places(rule, ids.unsqueeze(1), None, ("found",))[0]
-    tau, long = (x.to(args.device) for x in places[:2])
-    found = float((tau >= 0).float().mean())
-    v, u, gy = (torch.randn(batch, length, hidden, device=args.device, dtype=torch.bfloat16) for _ in range(3))
+    steps = _places.TensorPlaces(*(x.to(args.device) for x in places[:2]))
+    ids, tokens = ids.to(args.device), _distinct.find(ids.numpy()).to(args.device)
+    distinct = _distinct.locate(ids, tokens)
+    found = float((steps.tau >= 0).float().mean())
+    u = torch.randn(batch, length, hidden, device=args.device, dtype=torch.bfloat16)
     gain, z = torch.rand(links, 10, device=args.device), torch.rand(batch, length, device=args.device)
     e0, e1 = torch.randn(2, links, hidden, device=args.device)
     weight, bias = torch.randn(hidden, device=args.device), torch.zeros(1, device=args.device)
-    values, slopes = _read_kernels.pack(v, True)
-    order = _read.sort_places(tau)
-    strength = (gain, z, e0, e1, 0.3)
-    back = (gy, None, values, slopes, tau, long, *order, *strength)
     row = hidden * 2  # bytes of a row of activations
+
+    def of_values(places, kept, kind):
+        """Those whose values are [rows, kept]."""
+        tau, long = places[:2]
+        some = tau.shape[1], tau.shape[3]
+        v = torch.randn(some[0], kept, hidden, device=args.device, dtype=torch.bfloat16)
+        gy = torch.randn(*some, hidden, device=args.device, dtype=torch.bfloat16)
+        values, slopes = _read_kernels.pack(v, True)
+        strength = (gain, z.view(some), e0, e1, 0.3)
+        back = (gy, None, values, slopes, tau, long, _read.sort_places(tau, kept), *strength)
+        kept_rows, bits = some[0] * kept, found * links * hidden / 8
+        return {
+            f"pack{kind}": (lambda: _read_kernels.pack(v, True), kept_rows * (row + hidden / 4)),
+            f"read{kind}": (lambda: _read_kernels.read(values, tau, long, *strength, torch.bfloat16),
+                            rows * (row + bits)),
+            f"levels and strength{kind}": (lambda: _read_kernels.read_backward(*back, [False, True, True, True, True]),
+                                           rows * (row + bits)),
+            f"values{kind}": (lambda: _read_kernels.read_backward(*back, [True, False, False, False, False]),
+                              kept_rows * row + rows * found * links * row),
+            f"sort, once for all layers{kind}": (lambda: _read.sort_places(tau, kept), None),
+        }
+
     work = {
-        "pack": (lambda: _read_kernels.pack(v, True), rows * (row + hidden / 4)),
-        "read": (lambda: _read_kernels.read(values, tau, long, *strength, torch.bfloat16),
-                 rows * (row + found * links * hidden / 8)),
-        "levels and strength": (lambda: _read_kernels.read_backward(*back, [False, True, True, True, True]),
-                                rows * (row + found * links * hidden / 8)),
-        "values": (lambda: _read_kernels.read_backward(*back, [True, False, False, False, False]),
-                   rows * (row + found * links * row)),
+        **of_values(_distinct.rows_at(steps, distinct), tokens.shape[1], ""),
+        **of_values(steps, length, ", by step"),
         "gate": (lambda: _read_kernels.gate(u, weight, bias), rows * row),
         "gate, backward": (lambda: _read_kernels.gate_backward(z, u, z, weight), 2 * rows * row),
-        "sort, once for all layers": (lambda: _read.sort_places(tau), None),
+        "distinct tokens, once for all layers": (lambda: _distinct.rows_at(steps, _distinct.locate(ids, tokens)), None),
     }
     big = torch.empty(1 << 30, dtype=torch.uint8, device=args.device)
     copy = 2 * big.numel() / clock.seconds(lambda: big.clone(), 10, 3)
     report.note(f"{shape}, {args.sizes[0]}, {links} links, {found:.0%} of the places found; a copy moves "
-                f"{copy / 1e12:.2f} TB/s")
+                f"{copy / 1e12:.2f} TB/s; values of {tokens.shape[1]} distinct tokens, and by step")
     report.table([("shape", "shape", ""), ("kernel", "kernel", ""), ("us", "microseconds", ".1f"), ("mb", "MB", ".1f"),
                   ("share", "of a copy", ".0%")])
     for name, (go, moved) in work.items():

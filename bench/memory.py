@@ -69,14 +69,15 @@ try:
     from rosatune import RosaConfig, finder
     from rosatune.far import RecallResult, Sums, far_distances
     from rosatune.hf import fit
+    from rosatune.hf.patch import by_distinct
     from rosatune.pointer import LENGTHS, Pointer
     from rosatune.seen import COUNTS, RANKS
-    from rosatune.torch import _places
+    from rosatune.torch import _distinct, _places
     from rosatune.torch._pointer import Found
 except ImportError as error:
     common.die(f"{error}; install the package with `pip install .`")
 
-PLACES = "rosa_places"
+PLACES, TOKENS = "rosa_places", "rosa_tokens"
 SLICE = 512  # positions whose logits are in memory at once
 
 
@@ -153,7 +154,8 @@ class Lora(nn.Module):
 
 
 class Looker:
-    """The places that a run reads, as the model takes them; None where the model has to look up itself."""
+    """The places that a run reads, as the model takes them, and the distinct tokens of a batch where values are made of
+    them; nothing where the model has to look up itself."""
 
     def __init__(self, run, model):
         found = rosatune.hf.attachment(model)
@@ -183,7 +185,11 @@ class Looker:
         return _places.encode(many)
 
     def add(self, batch, condition="adapter"):
-        return batch if self.rule is None else {**batch, PLACES: self(batch["input_ids"], condition)}
+        if self.rule is None:
+            return batch
+        ids = batch["input_ids"]
+        tokens = _distinct.find(ids.numpy()) if by_distinct(self.config) else None
+        return {**batch, PLACES: self(ids, condition), **({} if tokens is None else {TOKENS: tokens})}
 
 
 def fingerprints(texts):
@@ -260,8 +266,8 @@ class Bench:
         return model
 
     def hidden(self, model, batch):
-        places = {PLACES: batch[PLACES]} if PLACES in batch else {}
-        return model.model(input_ids=batch["input_ids"], use_cache=False, **places).last_hidden_state
+        found = {name: batch[name] for name in (PLACES, TOKENS) if name in batch}
+        return model.model(input_ids=batch["input_ids"], use_cache=False, **found).last_hidden_state
 
     def autocast(self):
         return torch.autocast("cuda", torch.bfloat16) if self.cuda else contextlib.nullcontext()

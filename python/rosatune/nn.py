@@ -369,7 +369,8 @@ class RosaAdapter(nn.Module):
         valid: [B, T], False at padding. Such steps are neither looked up nor found, and read nothing, so that each row
             gets the result that it would get alone.
         found: the places of the sources that layers share, from a :class:`rosatune.sources.Lookup`.
-        embeds: [B, T, C], with ``v_from="embeddings"``: the tokens' embeddings as :func:`normed_embeddings` makes them.
+        embeds: [B, T, C], with ``v_from="embeddings"``: the tokens' embeddings as :func:`normed_embeddings` makes them;
+            where ``found`` names distinct tokens, those of them, [1, U, C].
         """
         return self.collect(self.launch(u, state, valid, found, embeds))
 
@@ -395,13 +396,14 @@ class RosaAdapter(nn.Module):
                 f"valid is {valid.dtype} of shape {list(valid.shape)}; give torch.bool of {list(u.shape[:2])}"
             )
         by_token = found is not None and found.embedding is not None
+        wanted = u.shape if found is None or found.distinct is None else (1, len(found.distinct), self.channels)
         if not by_token and (embeds is not None) != (self.config.v_from == "embeddings"):
             raise InvalidArgument(
                 f"v_from is {self.config.v_from!r}: "
                 + ("leave embeds out" if embeds is not None else "give embeds=, from rosatune.nn.normed_embeddings")
             )
-        if embeds is not None and embeds.shape != u.shape:
-            raise InvalidArgument(f"embeds has shape {list(embeds.shape)} and u {list(u.shape)}; they must agree")
+        if embeds is not None and embeds.shape != wanted:
+            raise InvalidArgument(f"embeds has shape {list(embeds.shape)}; give {list(wanted)}")
         if found is None and self.reads != "nothing":
             shared = [each.source.name for each in self.sources if each.source.kind != "own"]
             if shared:
@@ -469,8 +471,11 @@ class RosaAdapter(nn.Module):
         places = launched.found.of(each.source, self.reads, v.device)
         if self.watch and not torch.compiler.is_compiling():
             self._watch_places(places, launched.valid, 0)
+        if launched.found.distinct is not None and z is not None:
+            z = z.view(1, -1)  # all rows read in one list of values: they are the steps of one row
         strength = self._strength(each, z, slice(0, each.rule.links))
-        return _read.read(v, places, strength, *self._levels(each.reads), self.config.v_grad)
+        y = _read.read(v, places, strength, *self._levels(each.reads), self.config.v_grad)
+        return y.view(launched.u.shape)
 
     def _read_learnt(
         self, each: _Source, learnt: Learnt, valid: Optional[Tensor], v: Tensor, z: Optional[Tensor]

@@ -18,7 +18,7 @@ from . import torch as _torch
 from .config import RosaConfig, Source
 from .errors import InvalidArgument
 from .finder import Finder, Places, Rule
-from .torch import _places, _read
+from .torch import _distinct, _places, _read
 from .torch._places import TensorPlaces
 from .torch._settings import Settings
 
@@ -47,6 +47,7 @@ class Reads:
         self.kinds = kinds
         self.places: Dict[Tuple[str, str], TensorPlaces] = {}
         self.learnt: Dict[str, Learnt] = {}
+        self.distinct: Optional[Tensor] = None  # steps of the tokens whose numbers places are, see torch/_distinct.py
         self.embedding: Any = None  # of a text by token, whose places are token ids: the module of the model
         self.steps: Dict[Tuple[str, str], Places] = {}  # the places of such a text as steps, on the host
 
@@ -184,14 +185,17 @@ class Lookup:
         state: Optional[LookupState] = None,
         reads: Iterable[str] = ("found",),
         known: Optional[Tensor] = None,
+        distinct: Optional[_distinct.Distinct] = None,
     ) -> Reads:
         """Look up a batch: token ids [B, T] and their embeddings [B, T, C], of which the sources need one or both.
 
         valid: [B, T], False at padding. state: the past, to which the steps are appended. reads: what adapters read.
         known: the places of the token ids, if they were looked up before (``_places.encode``).
+        distinct: the distinct tokens of the batch; places are then their numbers. Not beside a state.
         """
         kinds = tuple(kind for kind in dict.fromkeys(reads) if kind != "nothing")
         made = Reads(kinds)
+        made.distinct = None if distinct is None else distinct.step
         if state is not None:
             device = (ids if embeds is None else embeds).device  # type: ignore[union-attr]
             symbols = {name: self._symbols(name, rule, ids, embeds) for name, rule in self.rules.items()}
@@ -199,12 +203,12 @@ class Lookup:
             return made
         for name, rule in self.rules.items():
             if known is not None and name == "tokens" and state is None and kinds == ("found",):
-                made.places[name, "found"] = _sorted(self._known(known, rule, ids, embeds))
+                made.places[name, "found"] = _ready(self._known(known, rule, ids, embeds), distinct)
                 continue
             found = _places.find_places(rule, self._symbols(name, rule, ids, embeds), valid, kinds) if kinds else []
             found = [x if embeds is None else TensorPlaces(*(y.to(embeds.device) for y in x[:2])) for x in found]
             for kind, places in zip(kinds, found):
-                made.places[name, kind] = _sorted(places)
+                made.places[name, kind] = _ready(places, distinct)
         return made
 
     def advance(
@@ -247,11 +251,14 @@ class Lookup:
         return ids.unsqueeze(1)
 
 
-def _sorted(places: TensorPlaces) -> TensorPlaces:
-    """Places with their order, which the gradients of all layers share; only the kernels of a GPU need it."""
+def _ready(places: TensorPlaces, distinct: Optional[_distinct.Distinct]) -> TensorPlaces:
+    """Places as layers read them, with their order, which all gradients share; only the kernels of a GPU need it."""
+    kept = places.tau.shape[3]
+    if distinct is not None:
+        places, kept = _distinct.rows_at(places, distinct), len(distinct.step)
     if not (places.tau.is_cuda and torch.is_grad_enabled()):
         return places
-    return places._replace(**dict(zip(("entry", "first"), _read.sort_places(places.tau))))
+    return TensorPlaces(*places[:2], *_read.sort_places(places.tau, kept))
 
 
 @torch.compiler.disable

@@ -37,11 +37,15 @@ def product_dtype(weight: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
 
 
+def is_bare(module: Any, kind: Any) -> bool:
+    """Whether a module computes what its kind does: no other class, no hooks."""
+    changed = "forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks
+    return type(module) is kind and not changed
+
+
 def is_plain(module: Any, kind: Any) -> bool:
-    """Whether a module is a weight of its kind and nothing else: no other class, no hooks, nothing sharded or packed."""
-    if type(module) is not kind or "forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks:
-        return False
-    return type(module.weight) is nn.Parameter
+    """Whether a module is a weight of its kind and nothing else: bare, and nothing sharded or packed."""
+    return is_bare(module, kind) and type(module.weight) is nn.Parameter
 
 
 class Table:

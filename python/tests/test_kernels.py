@@ -222,16 +222,18 @@ def test_magnitudes(rng: np.random.Generator) -> None:
 
 # ------------------------------------------------------------------------------- reading at places that layers share
 
-# B, T, S (steps of the values), R, C, L: odd sizes, more columns than a block, routes of few channels; dtype of v;
-# gain, gate, straight. Every value of one meets every value of most others.
+# B, T, S (values), R, C, L: odd sizes, more columns than a block, routes of few channels, values of distinct tokens
+# instead of steps; dtype of v; gain, gate, straight. Every value of one meets every value of most others.
 READS: list[Any] = [
     ((2, 19, 19, 1, 72, 4), torch.float32, True, True, True),
     ((1, 18, 18, 1, 300, 1), torch.bfloat16, False, True, False),
     ((2, 12, 12, 6, 24, 3), torch.bfloat16, True, False, True),
     ((1, 13, 13, 2, 10, 2), torch.float32, False, False, False),
+    ((1, 45, 11, 1, 40, 3), torch.bfloat16, True, True, True),
+    ((1, 40, 7, 3, 12, 2), torch.float32, True, True, False),
 ]
 each_read = pytest.mark.parametrize(
-    "shape, kind, gain, gate, straight", READS, ids=["tokens", "one", "routes", "plain"]
+    "shape, kind, gain, gate, straight", READS, ids=["tokens", "one", "routes", "plain", "distinct", "distinct-routes"]
 )
 
 
@@ -274,15 +276,20 @@ def test_packing_and_reading(
 
 
 @here
+@pytest.mark.parametrize("reads", [_read.READS, 3])
 @each_read
 def test_gradients_of_reads(
-    rng: np.random.Generator, shape: Any, kind: Any, gain: bool, gate: bool, straight: bool
-) -> None:
+    rng: np.random.Generator, shape: Any, kind: Any, gain: bool, gate: bool, straight: bool, reads: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(_read, "READS", reads)  # of a place that are summed at once
     given = Reading(rng, shape, kind, gain, gate)
     given.v.nan_to_num_(0.5)
     values, slopes = _read._packed(given.v > 0), _read._packed(given.v.abs() < 1)
-    places = (given.tau, given.length, *_read.sort_places(given.tau))
+    order = _read.sort_places(given.tau, shape[2])
+    assert reads > 3 or bool((order[3] < shape[2]).any()), "some places have more reads than a piece has"
     wanted = [True, gain, gate, True, True]
+    places = (given.tau, given.length, order)
     arguments = (given.gy, None if straight else given.v, values, slopes, *places, *given.strength)
     found = _read_kernels.read_backward(*arguments, wanted)
     expected = _read._plain_read_backward(*arguments, wanted)
@@ -468,8 +475,8 @@ def test_adapters_in_pieces(monkeypatch: pytest.MonkeyPatch, source: str) -> Non
 KINDS = {
     **{name: "*bf16" for name in ("v", "y", "gy", "gv", "u", "gu")},
     **{name: "*u8" for name in ("values", "slopes", "length")},
-    **{name: "*i32" for name in ("tau", "entry", "first", "begin")},
-    **{name: "*fp32" for name in ("gain", "z", "gz", "e0", "e1", "gweight", "parts", "weight", "bias")},
+    **{name: "*i32" for name in ("tau", "entry", "first", "extra", "owner", "begin")},
+    **{name: "*fp32" for name in ("gain", "z", "gz", "e0", "e1", "gweight", "parts", "sums", "weight", "bias")},
     "table": "*i64",
     "scale": "fp32",
 }
@@ -480,7 +487,8 @@ BUILT: list[Any] = [
     ("_read_kernel", dict(LINKS=4, GAIN=True, GATE=True, TIME=16, COLUMNS=64)),
     ("_level_kernel", dict(GAIN=True, GATE=True, STEPS=128, TIME=16, COLUMNS=64)),
     ("_strength_kernel", dict(GAIN=True, GATE=True, TIME=1024, WIDE=16)),
-    ("_value_kernel", dict(SLOPE=True, GAIN=True, GATE=True, ENTRIES=2, COLUMNS=1024)),
+    ("_piece_kernel", dict(GAIN=True, GATE=True, READS=32, ENTRIES=2, COLUMNS=1024)),
+    ("_value_kernel", dict(SLOPE=True, GAIN=True, GATE=True, READS=32, ENTRIES=2, COLUMNS=1024)),
     ("_gate_kernel", dict(ROWS=64, COLUMNS=64)),
     ("_gate_back_kernel", dict(ROWS=128, COLUMNS=64)),
     ("_step_kernel", dict(APPEND=True, THERE=True, SHIFT=14, **STEP)),

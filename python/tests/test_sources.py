@@ -384,7 +384,7 @@ def test_the_same_every_time() -> None:
 
 
 def test_operators_are_well_formed() -> None:
-    v, u = (torch.randn(2, 7, 12, requires_grad=True) for _ in range(2))
+    v, u = (torch.randn(2, steps, 12, requires_grad=True) for steps in (5, 7))
     tau = torch.randint(-1, 5, (3, 2, 4, 7), dtype=torch.int32)
     length = torch.randint(0, 20, (3, 2, 4, 7), dtype=torch.uint8)
     gain, z = torch.rand(12, 10, requires_grad=True), torch.rand(2, 7, requires_grad=True)
@@ -393,7 +393,7 @@ def test_operators_are_well_formed() -> None:
     for straight, some in ((True, (gain, z)), (False, (None, None))):
         torch.library.opcheck(_read._pack, (v.detach(), straight))
         packed = _read._pack(v.detach(), straight)
-        for order in (_read.sort_places(tau), (None, None)):
+        for order in (_read.sort_places(tau, 5), [None] * 4):
             torch.library.opcheck(_read._read, (v, *packed, tau, length, *order, *some, e0, e1, scale))
     weight, bias = torch.randn(12, requires_grad=True), torch.randn(1, requires_grad=True)
     torch.library.opcheck(_read._gate, (u, weight, bias))
@@ -484,7 +484,7 @@ def test_embeddings_are_needed() -> None:
     made, found = adapter(given), text.look_up(given)
     with pytest.raises(ValueError, match="v_from is 'embeddings': give embeds=, from rosatune.nn.normed_embeddings"):
         made(text.u, found=found)
-    with pytest.raises(ValueError, match=r"embeds has shape \[2, 1, 24\] and u \[2, 30, 24\]; they must agree"):
+    with pytest.raises(ValueError, match=r"embeds has shape \[2, 1, 24\]; give \[2, 30, 24\]"):
         made(text.u, found=found, embeds=text.embeds[:, :1])
     with pytest.raises(ValueError, match="v_from is 'layer': leave embeds out"):
         adapter(config(source="tokens"))(text.u, found=found, embeds=text.embeds)

@@ -1,8 +1,10 @@
 """Looking up ahead: the places of token ids, found while the device still works on the batch before.
 
 Places of the source ``tokens`` depend on the ids alone, so nothing has to wait for them: they are looked up on the host
-when a batch is made, and travel with it as one more tensor, ``rosa_places``. Without that the model looks up itself,
-when it is called; ids that are on a GPU by then have to come back first, and the GPU waits.
+when a batch is made, and travel with it as one more tensor, ``rosa_places``. So does the list of the batch's distinct
+tokens, ``rosa_tokens``, where values are made of embeddings: their values are made once (``torch/_distinct.py``).
+Without that the model looks up itself, when it is called; ids that are on a GPU by then have to come back first, and
+the GPU waits.
 
     for batch in rosatune.hf.prefetch(model, loader, device="cuda"):       # a loop of one's own
         model(**batch, labels=batch["input_ids"]).loss.backward()
@@ -24,9 +26,9 @@ from torch import Tensor
 
 from ..errors import InvalidArgument
 from ..finder import find
-from ..torch import _places
+from ..torch import _distinct, _places
 from .attach import _attached
-from .patch import PLACES
+from .patch import PLACES, TOKENS, by_distinct
 
 __all__ = ["LookUpCollator", "prefetch"]
 
@@ -45,7 +47,8 @@ class LookUpCollator:
 
             collate = default_data_collator
         self.collate, self.threads = collate, threads
-        self.rule = _attached(model)[1].lookup.rules.get("tokens")
+        found = _attached(model)[1]
+        self.rule, self.distinct = found.lookup.rules.get("tokens"), bool(found.layers) and by_distinct(found.config)
 
     def __call__(self, examples: Any) -> Any:
         return self.look_up(self.collate(examples))
@@ -64,6 +67,9 @@ class LookUpCollator:
             valid = None if mask is None else mask.detach().cpu().numpy().astype(bool)
             found = find(self.rule, symbols, symbols, valid, threads=self.threads)["found"]
             batch[PLACES] = _places.encode(found)
+        tokens = _distinct.find(ids.detach().cpu().numpy()) if self.distinct else None
+        if tokens is not None:
+            batch[TOKENS] = tokens
         return batch
 
 

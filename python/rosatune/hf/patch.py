@@ -21,23 +21,27 @@ import warnings
 from typing import Any, NamedTuple, Optional
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache
 from transformers.models.llama import modeling_llama
 from transformers.models.qwen2 import modeling_qwen2
 from transformers.models.qwen3 import modeling_qwen3
 
+from ..config import RosaConfig
 from ..errors import InvalidArgument
 from ..sources import Lookup, LookupState, Reads
-from ..values import SLICE, Table, normed_embeddings
+from ..torch import _distinct
+from ..values import SLICE, Table, is_bare, normed_embeddings
 from .cache import Shared, WindowEntry, adopt
 from .masks import FLASH, Columns, Rows, build, for_steps
 
-__all__ = ["LAYERS", "PLACES", "Plan", "STACKS", "prepare"]
+__all__ = ["LAYERS", "PLACES", "Plan", "STACKS", "TOKENS", "prepare"]
 
-# Arguments of the model beside transformers' own, both optional: places that were looked up ahead (ahead.py), and the
-# ids on the host, so that a look-up has not to fetch them from the device, which would wait for all work before.
+# Arguments of the model beside transformers' own, all optional: places that were looked up ahead (ahead.py), the
+# distinct tokens of the batch, which were found with them, and the ids on the host, so that a look-up has not to fetch
+# them from the device, which would wait for all work before.
 PLACES = "rosa_places"
+TOKENS = "rosa_tokens"
 HOST_IDS = "rosa_ids"
 
 
@@ -197,10 +201,12 @@ def made_of(stack: Any, embeds: Tensor, found: Optional[Reads] = None) -> Option
     """What values are made of, where that is not the layer's input, as the layers' products take it.
 
     Converted once: a layer would do it anew, and keep what it made for its backward pass. For a text by token no values
-    are made.
+    are made, and for distinct tokens those of one step each.
     """
     if stack.rosatune.config.v_from != "embeddings" or (found is not None and found.embedding is not None):
         return None
+    if found is not None and found.distinct is not None:
+        embeds = embeds.flatten(0, 1).index_select(0, found.distinct).unsqueeze(0)
     device = embeds.device.type
     if torch.is_autocast_enabled(device):
         return normed_embeddings(embeds).to(torch.get_autocast_dtype(device))
@@ -225,7 +231,8 @@ def _look_up(
 ) -> Optional[Reads]:
     """What the layers read of the sources that they share; ``by_ids``: the embeddings are those of the ids."""
     lookup: Lookup = stack.rosatune.lookup
-    known, host = given.pop(PLACES, None), given.pop(HOST_IDS, None)
+    known, host, tokens = (given.pop(name, None) for name in (PLACES, HOST_IDS, TOKENS))
+    there = ids
     if host is not None:
         if ids is None or host.shape != ids.shape or host.device.type != "cpu":
             raise InvalidArgument(f"{HOST_IDS} is a copy of input_ids on the host; this is not")
@@ -241,10 +248,32 @@ def _look_up(
         state = first.lookups(lookup, embeds.shape[0], begins and by_ids and values_by_token(stack))
         if state.by_token and not by_ids:
             _go_on_by_step(stack, cache, state)
-    found = lookup(ids, embeds, valid, state, sorted(kinds), known)
+    distinct = None
+    asked = by_ids and state is None and kinds != {"nothing"}
+    if asked and ids is not None and there is not None and values_of_tokens(stack):
+        if tokens is None and not torch.compiler.is_compiling() and (known is None or ids.device.type == "cpu"):
+            tokens = _distinct.find(ids.detach().cpu().numpy())  # waits for a device only where the look-up will
+        if tokens is not None:
+            distinct = _distinct.locate(there.to(embeds.device), tokens.to(embeds.device))
+    found = lookup(ids, embeds, valid, state, sorted(kinds), known, distinct)
     if state is not None and state.by_token:
         found.embedding = stack.embed_tokens
     return found
+
+
+def values_of_tokens(stack: Any) -> bool:
+    """Whether the values of texts that are read at once are functions of their tokens in all adapters.
+
+    Layers that look up themselves name steps, and so do adapters that are watched.
+    """
+    made = [layer.rosa for layer in stack.layers if layer.rosa is not None]
+    bare = is_bare(stack.embed_tokens, nn.Embedding) and all(is_bare(x.v_proj, nn.Linear) for x in made)
+    return bare and by_distinct(stack.rosatune.config) and not any(x.watch for x in made)
+
+
+def by_distinct(config: RosaConfig) -> bool:
+    """Whether adapters of a configuration can read values of distinct tokens."""
+    return config.v_from == "embeddings" and not any(source.learnt for source in config.sources)
 
 
 @torch.compiler.disable
@@ -253,8 +282,7 @@ def values_by_token(stack: Any) -> bool:
 
     Places that layers look up themselves may be known to the device alone, so such sources are read by step.
     """
-    config = stack.rosatune.config
-    if config.v_from != "embeddings" or any(source.learnt for source in config.sources):
+    if not by_distinct(stack.rosatune.config):
         return False
     made = [layer.rosa for layer in stack.layers if layer.rosa is not None]
     return all(Table.serves(stack.embed_tokens, adapter.v_proj) for adapter in made)

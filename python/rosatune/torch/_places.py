@@ -31,8 +31,10 @@ class TensorPlaces(NamedTuple):
 
     tau: Tensor  # int32, the step that is read; -1: none
     length: Tensor  # uint8, the length of the match; 0 where nothing was found
-    entry: Optional[Tensor] = None  # for gradients, see _read.sort_places
+    entry: Optional[Tensor] = None  # the rest is for gradients, see _read.sort_places
     first: Optional[Tensor] = None
+    extra: Optional[Tensor] = None
+    owner: Optional[Tensor] = None
 
 
 def to_tensors(places: Places, device: torch.device) -> TensorPlaces:

@@ -6,8 +6,9 @@ Destinations of a shared source (token ids, embeddings) are known before a layer
     weight_i(t, r) = scale * gain_i[r][min(length_i(t, r), 9)] * z(t), and 0 where nothing was found
 
 and its derivatives. Shapes: L links, B rows, T steps, R routes, C channels; a route has C / R neighbouring channels. v
-is [B, T, C], places and lengths are [L, B, R, T], the table of gains is [L R, 10], the gate z is [B, T], e0 and e1 are
-[L, C]. Value bits are packed first: channel c of a step is bit c % 8 of byte c / 8.
+is [B, S, C], with S = T where every step has a value of its own; places and lengths are [L, B, R, T], the table of
+gains is [L R, 10], the gate z is [B, T], e0 and e1 are [L, C]. Value bits are packed first: channel c of a value is bit
+c % 8 of byte c / 8.
 
 Each pass is a custom operator: to compilers it is one opaque step, and the backward pass says what it computes instead
 of relying on what autograd would make of a comparison. On a GPU the kernels of ``_read_kernels.py`` do the work; the
@@ -29,6 +30,7 @@ __all__ = ["GAINS", "Strength", "bits_at", "gains", "gate", "pack_bits", "read",
 GAINS = 10  # columns of a table of gains: match lengths 0 to 8, and 9 or more
 
 PIECE = 1 << 24  # numbers that are formed at once when value bits are fetched byte by byte
+READS = 32  # of one place that are summed one after the other
 
 
 class Strength(NamedTuple):
@@ -53,16 +55,16 @@ def _by_step(x: Tensor) -> Tensor:
     return x.transpose(1, 2)
 
 
-def _rows(tau: Tensor) -> Tensor:
-    """Rows of a matrix [B T R, C / R] that places [B, R, T] of one link name, as [B T R].
+def _rows(tau: Tensor, kept: int) -> Tensor:
+    """Rows of a matrix [B S R, C / R] that places [B, R, T] of one link name, as [B T R]; ``kept`` is S.
 
-    A place of -1 becomes the step itself; its weight is 0. One common row for all of them would have to take as many
+    A place of -1 becomes one of its step; its weight is 0. One common row for all of them would have to take as many
     sums, one after the other.
     """
     batch, routes, steps = tau.shape
-    time = torch.arange(steps, device=tau.device)
+    time = torch.arange(steps, device=tau.device) % kept
     there = torch.where(tau >= 0, tau.long(), time)
-    first = torch.arange(batch, device=tau.device).view(batch, 1, 1) * steps
+    first = torch.arange(batch, device=tau.device).view(batch, 1, 1) * kept
     rows = (first + there) * routes + torch.arange(routes, device=tau.device).view(1, routes, 1)
     return _by_step(rows).reshape(-1)
 
@@ -75,17 +77,27 @@ def _add_rows(target: Tensor, rows: Tensor, values: Tensor) -> None:
         target.index_add_(0, rows, values)  # one row after the other
 
 
-def sort_places(tau: Tensor) -> Tuple[Tensor, Tensor]:
-    """Reads in the order of their places, for the gradient of v; once per batch, for all layers.
+def sort_places(tau: Tensor, kept: int) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Reads in the order of their places among ``kept`` values, for the gradient of v; once per batch, for all layers.
 
-    Gives for each row and route the numbers link * T + step of all its reads, sorted by place [B, R, L T], and where
-    those of each place begin among them [B, R, T + 1]; reads that found nothing come last.
+    Gives for each row and route
+
+        entry [B, R, L T]           the numbers link * T + step of all its reads, sorted by place; those that found
+                                    nothing come last
+        first [B, R, S + 1]         where those of each place begin among them
+        extra [B, R, S + 1]         a place has so many reads that they are cut into pieces of ``READS``: how many
+                                    pieces beside the first one of each place stand before its own
+        owner [B, R, L T / READS]   the place of each of these further pieces; S: there is none
     """
     links, batch, routes, steps = tau.shape
     place = tau.permute(1, 2, 0, 3).reshape(batch, routes, links * steps)
-    place, entry = torch.sort(torch.where(place >= 0, place, steps), dim=-1, stable=True)
-    bounds = torch.arange(steps + 1, dtype=place.dtype, device=tau.device).expand(batch, routes, -1).contiguous()
-    return entry.int(), torch.searchsorted(place, bounds, out_int32=True)
+    place, entry = torch.sort(torch.where(place >= 0, place, kept), dim=-1, stable=True)
+    bounds = torch.arange(kept + 1, dtype=place.dtype, device=tau.device).expand(batch, routes, -1).contiguous()
+    first = torch.searchsorted(place, bounds, out_int32=True)
+    pieces = ((first.diff(dim=-1) - 1).clamp(min=0) // READS).cumsum(-1, dtype=torch.int32)
+    numbers = torch.arange(links * steps // READS, dtype=torch.int32, device=tau.device)
+    owner = torch.searchsorted(pieces, numbers.expand(batch, routes, -1).contiguous(), right=True, out_int32=True)
+    return entry.int(), first, torch.nn.functional.pad(pieces, (1, 0)), owner
 
 
 # ---------------------------------------------------------------------------------------------------------- packed bits
@@ -175,16 +187,15 @@ def _plain_read(
 
 
 def _plain_read_backward(
-    gy: Tensor, v: Optional[Tensor], values: Tensor, slopes: Tensor, tau: Tensor, length: Tensor, entry: Any,
-    first: Any, gain: Optional[Tensor], z: Optional[Tensor], e0: Tensor, e1: Tensor, scale: float,
-    wanted: Sequence[bool],
+    gy: Tensor, v: Optional[Tensor], values: Tensor, slopes: Tensor, tau: Tensor, length: Tensor, order: Any,
+    gain: Optional[Tensor], z: Optional[Tensor], e0: Tensor, e1: Tensor, scale: float, wanted: Sequence[bool],
 ) -> Tuple[Optional[Tensor], ...]:  # fmt: skip
     links, batch, routes, steps = tau.shape
-    channels = e0.shape[1]
+    channels, kept = e0.shape[1], values.shape[1]
     shape = (batch, steps, routes, channels // routes)
     g = gy.float().reshape(shape)
     weight = _weights(tau, length, gain, z, scale)
-    gv = torch.zeros(batch * steps * routes, shape[-1], device=gy.device) if wanted[0] else None
+    gv = torch.zeros(batch * kept * routes, shape[-1], device=gy.device) if wanted[0] else None
     felt: List[Tensor] = []
     ge: Tuple[List[Tensor], List[Tensor]] = ([], [])
     for link in range(links):
@@ -197,16 +208,16 @@ def _plain_read_backward(
             ge[0].append(weighed.sum((0, 1)).reshape(-1) - upper)
             ge[1].append(upper)
         if gv is not None:
-            _add_rows(gv, _rows(tau[link]), (weighed * (high - low)).reshape(-1, shape[-1]))
+            _add_rows(gv, _rows(tau[link], kept), (weighed * (high - low)).reshape(-1, shape[-1]))
     found: List[Optional[Tensor]] = [None] * 5
     if gv is not None:
         if v is None:
-            time = torch.arange(steps, device=gy.device).expand(batch, 1, steps)
-            slope = bits_at(slopes, time, channels).float()
+            each = torch.arange(kept, device=gy.device).expand(batch, 1, kept)
+            slope = bits_at(slopes, each, channels).float()
         else:
             p = torch.sigmoid(v.float())
             slope = p * (1 - p)
-        found[0] = (gv.view(gy.shape) * slope).to(gy.dtype)
+        found[0] = (gv.view(batch, kept, channels) * slope).to(gy.dtype)
     if wanted[1] or wanted[2]:
         gweight = torch.where(tau >= 0, torch.stack(felt), 0) * scale
         if gain is not None:
@@ -221,18 +232,19 @@ def _plain_read_backward(
 # ----------------------------------------------------------------------------------------------------------------- read
 
 _READ = (
-    "Tensor tau, Tensor length, Tensor? entry, Tensor? first, Tensor? gain, Tensor? z, Tensor e0, Tensor e1, "
-    "Tensor scale"
+    "Tensor tau, Tensor length, Tensor? entry, Tensor? first, Tensor? extra, Tensor? owner, Tensor? gain, Tensor? z, "
+    "Tensor e0, Tensor e1, Tensor scale"
 )
 
 
 def _read_now(
     v: Tensor, values: Tensor, slopes: Tensor, tau: Tensor, length: Tensor, entry: Optional[Tensor],
-    first: Optional[Tensor], gain: Optional[Tensor], z: Optional[Tensor], e0: Tensor, e1: Tensor, scale: Tensor,
+    first: Optional[Tensor], extra: Optional[Tensor], owner: Optional[Tensor], gain: Optional[Tensor],
+    z: Optional[Tensor], e0: Tensor, e1: Tensor, scale: Tensor,
 ) -> Tensor:  # fmt: skip
     """y for packed values; v gives its dtype, and has the gradient."""
-    if v.numel() == 0:
-        return torch.zeros_like(v)
+    if tau.numel() == 0:
+        return _like_y(v, tau)
     kernels = _triton.module("_read_kernels", tau)  # values may be in pinned memory of the host
     work: Callable[..., Tensor] = _plain_read if kernels is None else kernels.read
     dense = (None if x is None else x.contiguous() for x in (values, tau, length, gain, z, e0, e1))
@@ -247,9 +259,14 @@ _read = torch.library.custom_op(
 )
 
 
+def _like_y(v: Tensor, tau: Tensor) -> Tensor:
+    """Memory for y."""
+    return v.new_empty((tau.shape[1], tau.shape[3], v.shape[2]))
+
+
 @_read.register_fake
-def _(v: Tensor, *rest: Any) -> Tensor:
-    return torch.empty_like(v, memory_format=torch.contiguous_format)
+def _(v: Tensor, values: Tensor, slopes: Tensor, tau: Tensor, *rest: Any) -> Tensor:
+    return _like_y(v, tau)
 
 
 @torch.library.custom_op(
@@ -260,33 +277,42 @@ def _(v: Tensor, *rest: Any) -> Tensor:
 )
 def _read_backward(
     gy: Tensor, v: Optional[Tensor], values: Tensor, slopes: Tensor, tau: Tensor, length: Tensor,
-    entry: Optional[Tensor], first: Optional[Tensor], gain: Optional[Tensor], z: Optional[Tensor], e0: Tensor,
-    e1: Tensor, scale: Tensor, wanted: Sequence[bool],
+    entry: Optional[Tensor], first: Optional[Tensor], extra: Optional[Tensor], owner: Optional[Tensor],
+    gain: Optional[Tensor], z: Optional[Tensor], e0: Tensor, e1: Tensor, scale: Tensor, wanted: Sequence[bool],
 ) -> Tuple[Tensor, ...]:  # fmt: skip
     """dL/d(v, gain, z, e0, e1); an empty tensor where it is not wanted."""
     none = e0.new_empty(0)
     if gy.numel() == 0:
-        shapes = (gy, gain, z, e0, e1)
+        shapes = (_like_v(gy, values), gain, z, e0, e1)
         return tuple(torch.zeros_like(x) if asked else none.clone() for x, asked in zip(shapes, wanted))  # type: ignore
     kernels = _triton.module("_read_kernels", gy)
     work: Callable[..., Sequence[Optional[Tensor]]] = (
         _plain_read_backward if kernels is None else kernels.read_backward
     )
-    if kernels is not None and wanted[0] and (entry is None or first is None):
-        entry, first = sort_places(tau)
-    given = (gy, v, values, slopes, tau, length, entry, first, gain, z, e0, e1)
-    found = work(*(None if x is None else x.contiguous() for x in given), float(scale), wanted)
+    order = (entry, first, extra, owner)
+    if kernels is not None and wanted[0] and entry is None:
+        order = sort_places(tau, values.shape[1])
+    before, after = (
+        [None if x is None else x.contiguous() for x in some]
+        for some in ((gy, v, values, slopes, tau, length), (gain, z, e0, e1))
+    )
+    found = work(*before, order, *after, float(scale), wanted)
     return tuple(none.clone() if x is None else x for x in found)
+
+
+def _like_v(gy: Tensor, values: Tensor) -> Tensor:
+    """Memory for the gradient of v, which has as many rows as there are packed values."""
+    return gy.new_empty((values.shape[0], values.shape[1], gy.shape[2]))
 
 
 @_read_backward.register_fake
 def _(
     gy: Tensor, v: Optional[Tensor], values: Tensor, slopes: Tensor, tau: Tensor, length: Tensor,
-    entry: Optional[Tensor], first: Optional[Tensor], gain: Optional[Tensor], z: Optional[Tensor], e0: Tensor,
-    e1: Tensor, scale: Tensor, wanted: Sequence[bool],
+    entry: Optional[Tensor], first: Optional[Tensor], extra: Optional[Tensor], owner: Optional[Tensor],
+    gain: Optional[Tensor], z: Optional[Tensor], e0: Tensor, e1: Tensor, scale: Tensor, wanted: Sequence[bool],
 ) -> Tuple[Tensor, ...]:  # fmt: skip
     found = []
-    for x, asked in zip((gy, gain, z, e0, e1), wanted):
+    for x, asked in zip((_like_v(gy, values), gain, z, e0, e1), wanted):
         found.append(e0.new_empty(x.shape, dtype=x.dtype) if asked and x is not None else e0.new_empty(0))
     return tuple(found)
 
@@ -298,17 +324,17 @@ def _keep(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
 
 def _backward(ctx: Any, gy: Tensor) -> Tuple[Optional[Tensor], ...]:
     needs = ctx.needs_input_grad
-    wanted = [needs[0], needs[7], needs[8], needs[9], needs[10]]
+    wanted = [needs[0], *needs[9:13]]
     found = _read_backward(gy.contiguous(), *ctx.saved_tensors, wanted)
     gv, ggain, gz, ge0, ge1 = (x if asked else None for x, asked in zip(found, wanted))
-    return gv, None, None, None, None, None, None, ggain, gz, ge0, ge1, None
+    return (gv, *[None] * 8, ggain, gz, ge0, ge1, None)
 
 
 _read.register_autograd(_backward, setup_context=_keep)
 
 
 def read(v: Tensor, places: Any, strength: Strength, e0: Tensor, e1: Tensor, v_grad: str = "straight") -> Tensor:
-    """y [B, T, C], of the dtype of v, read at ``places`` (a ``TensorPlaces``).
+    """y [B, T, C], of the dtype of v [B, S, C], read at ``places`` (a ``TensorPlaces``).
 
     v_grad: the derivative of a value bit, ``"straight"`` (1 where v lies between -1 and 1) or ``"sigmoid"`` (that of
     the sigmoid).

@@ -1,8 +1,8 @@
 """Triton kernels for reading value bits at known places: what a layer does for a source that all layers share.
 
 The tensor operations of ``_read.py`` are the definition that these are tested against, and are used where Triton is
-missing. Shapes are those of that file: L links, B rows, T steps, R routes, C channels, S steps of packed values; a
-route has C / R neighbouring channels, all of them where tokens are the source. N is B T.
+missing. Shapes are those of that file: L links, B rows, T steps, R routes, C channels, S packed values of a row; a
+route has C / R neighbouring channels, all of them where tokens are the source. N is B T, M is B S.
 
     kernel      reads                                        writes
     pack        v                                            a bit per channel, with its slope two
@@ -10,17 +10,20 @@ route has C / R neighbouring channels, all of them where tokens are the source. 
     levels      gy and one bit per channel, for each link    gradients of weights per block of channels, sums of e0 and
                                                              e1 per span of steps
     strength    gradients of weights                         gradient of the gate, sums of the gain per block of steps
-    values      gy at each link, the slope's bits            gradient of v
+    pieces      gy at each link                              sums of the further reads of places that have many
+    values      gy at each link, these sums, slope's bits    gradient of v
     gate        u                                            z, and its gradient u's and the weight's sums
 
-With c bytes per number (2 for bfloat16) that is, in bytes of device memory, N C (c + 1/4) for pack, N C (c + L/8) for
-read, N C L (c + 1/8) for levels at most (neighbouring links find gy in the cache) and N C (c + L c) for values at most;
-places, lengths and weights, 5 to 13 bytes per step and link, are small beside them. Nothing of the size of activations
-is kept for the backward pass but two bits per channel.
+With c bytes per number (2 for bfloat16) that is, in bytes of device memory, M C (c + 1/4) for pack, N C (c + L/8) for
+read, N C L (c + 1/8) for levels at most (neighbouring links find gy in the cache) and M C c + N C L c for values at
+most; places, lengths and weights, 5 to 13 bytes per step and link, are small beside them. Nothing of the size of
+activations is kept for the backward pass but two bits per channel.
 
 Gradients of v are sums over the steps that read the same place. The places are sorted once per batch for all layers
 (``_read.sort_places``); a program then sums the rows of one place in their order. So there are no atomic additions, and
-the same inputs give the same bits. Sums over all steps are formed per block of steps, and those added in order.
+the same inputs give the same bits. Where places are tokens, a frequent one is read by thousands of steps: all but the
+first of its reads are cut into pieces of equal size, which programs of their own have summed before. Sums over all
+steps are formed per block of steps, and those added in order.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from . import _read
 from ._kernels import _on, _power
 
 __all__ = ["gate", "gate_backward", "pack", "read", "read_backward"]
@@ -41,6 +45,7 @@ WIDE = 16  # the same as a power of two
 BLOCK = 1024  # steps of a program of strength
 TILE = 1024  # numbers that a program of read or levels has in hand at once, by two warps: the fastest on an H200
 SPAN = 128  # steps whose sums a program of levels keeps in registers
+ENTRIES = 2  # reads that a program of values has in hand at once
 
 
 def _columns(count: int, most: int) -> int:
@@ -227,20 +232,12 @@ def _strength_kernel(
 
 
 @triton.jit
-def _value_kernel(
-    gy, v, slopes, entry, first, length, gain, z, e0, e1, gv, scale, batch, routes, per, steps, channels, width,
-    links, SLOPE: tl.constexpr, GAIN: tl.constexpr, GATE: tl.constexpr, ENTRIES: tl.constexpr, COLUMNS: tl.constexpr,
+def _felt(
+    gy, entry, length, gain, z, e0, e1, scale, begin, end, b, r, c, known, batch, routes, steps, channels, links,
+    GAIN: tl.constexpr, GATE: tl.constexpr, ENTRIES: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    b = tl.program_id(2).to(tl.int64)
-    blocks = tl.cdiv(per, COLUMNS)
-    r = tl.program_id(1) // blocks
-    j = (tl.program_id(1) % blocks) * COLUMNS + tl.arange(0, COLUMNS)
-    c = r * per + j
-    known = j < per
+    """What the reads ``begin`` to ``end`` of a route, in the order of their places, give to the bits of channels c."""
     line = b * routes + r
-    d = tl.program_id(0)
-    begin = tl.load(first + line * (steps + 1) + d)
-    end = tl.load(first + line * (steps + 1) + d + 1)
     total = tl.zeros([COLUMNS], tl.float32)
     for some in range(begin, end, ENTRIES):
         i = some + tl.arange(0, ENTRIES)
@@ -254,7 +251,64 @@ def _value_kernel(
         high = tl.load(e1 + (link * channels)[:, None] + c[None, :], mask=exists, other=0)
         low = tl.load(e0 + (link * channels)[:, None] + c[None, :], mask=exists, other=0)
         total += tl.sum(g * weight[:, None] * (high - low), 0)
-    here = b * steps + d
+    return total
+
+
+@triton.jit
+def _piece_kernel(
+    gy, entry, first, extra, owner, length, gain, z, e0, e1, sums, scale, batch, routes, per, steps, kept, channels,
+    links, GAIN: tl.constexpr, GATE: tl.constexpr, READS: tl.constexpr, ENTRIES: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    b = tl.program_id(2).to(tl.int64)
+    blocks = tl.cdiv(per, COLUMNS)
+    r = tl.program_id(1) // blocks
+    j = (tl.program_id(1) % blocks) * COLUMNS + tl.arange(0, COLUMNS)
+    c = r * per + j
+    known = j < per
+    line = b * routes + r
+    piece = tl.program_id(0)
+    pieces = tl.num_programs(0)
+    d = tl.load(owner + line * pieces + piece)
+    if d < kept:
+        at = line * (kept + 1) + d
+        begin = tl.load(first + at) + (piece - tl.load(extra + at) + 1) * READS
+        end = tl.minimum(begin + READS, tl.load(first + at + 1))
+        total = _felt(
+            gy, entry, length, gain, z, e0, e1, scale, begin, end, b, r, c, known, batch, routes, steps, channels,
+            links, GAIN, GATE, ENTRIES, COLUMNS,
+        )  # fmt: skip
+        tl.store(sums + (line * pieces + piece) * per + j, total, mask=known)
+
+
+@triton.jit
+def _value_kernel(
+    gy, v, slopes, entry, first, extra, length, gain, z, e0, e1, sums, gv, scale,
+    batch, routes, per, steps, kept, channels, width, links, pieces,
+    SLOPE: tl.constexpr, GAIN: tl.constexpr, GATE: tl.constexpr, READS: tl.constexpr, ENTRIES: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):  # fmt: skip
+    b = tl.program_id(2).to(tl.int64)
+    blocks = tl.cdiv(per, COLUMNS)
+    r = tl.program_id(1) // blocks
+    j = (tl.program_id(1) % blocks) * COLUMNS + tl.arange(0, COLUMNS)
+    c = r * per + j
+    known = j < per
+    line = b * routes + r
+    d = tl.program_id(0)
+    at = line * (kept + 1) + d
+    begin = tl.load(first + at)
+    end = tl.minimum(begin + READS, tl.load(first + at + 1))
+    total = _felt(
+        gy, entry, length, gain, z, e0, e1, scale, begin, end, b, r, c, known, batch, routes, steps, channels, links,
+        GAIN, GATE, ENTRIES, COLUMNS,
+    )  # fmt: skip
+    last = tl.load(extra + at + 1)
+    for some in range(tl.load(extra + at), last, ENTRIES):
+        i = some + tl.arange(0, ENTRIES)
+        exists = (i < last)[:, None] & known[None, :]
+        more = tl.load(sums + (line * pieces + i)[:, None] * per + j[None, :], mask=exists, other=0)
+        total += tl.sum(more, 0)
+    here = b * kept + d
     if SLOPE:
         byte = tl.load(slopes + here * width + c // 8, mask=known, other=0).to(tl.int32)
         total = tl.where(((byte >> (c % 8)) & 1) == 1, total, 0.0)
@@ -265,13 +319,15 @@ def _value_kernel(
 
 
 def read_backward(
-    gy: Tensor, v: Optional[Tensor], values: Tensor, slopes: Tensor, tau: Tensor, length: Tensor, entry: Tensor,
-    first: Tensor, gain: Optional[Tensor], z: Optional[Tensor], e0: Tensor, e1: Tensor, scale: float,
-    wanted: Any,
+    gy: Tensor, v: Optional[Tensor], values: Tensor, slopes: Tensor, tau: Tensor, length: Tensor, order: Any,
+    gain: Optional[Tensor], z: Optional[Tensor], e0: Tensor, e1: Tensor, scale: float, wanted: Any,
 ) -> Tuple[Optional[Tensor], ...]:  # fmt: skip
-    """dL/d(v, gain, z, e0, e1); None where it is not wanted. ``v`` is None where ``slopes`` serve."""
+    """dL/d(v, gain, z, e0, e1); None where it is not wanted.
+
+    ``v`` is None where ``slopes`` serve; ``order`` is that of ``_read.sort_places``.
+    """
     links, batch, routes, steps = tau.shape
-    channels, per = e0.shape[1], e0.shape[1] // routes
+    channels, per, kept = e0.shape[1], e0.shape[1] // routes, values.shape[1]
     tables = (tau if gain is None else gain, tau if z is None else z)
     uses = (gain is not None, z is not None)
     gv = ggain = gz = ge0 = ge1 = None
@@ -284,7 +340,7 @@ def read_backward(
             parts = torch.empty(batch * spans, 2, links, channels, device=gy.device)
             _level_kernel[spans * links, routes * blocks, batch](
                 gy, values, tau, length, *tables, e0, e1, gweight, parts, scale, batch, routes, per, steps,
-                values.shape[1], channels, values.shape[2], links, *uses, SPAN, high, wide, num_warps=2,
+                kept, channels, values.shape[2], links, *uses, SPAN, high, wide, num_warps=2,
             )  # fmt: skip
             ge0, ge1 = parts[:, 0].sum(0), parts[:, 1].sum(0)
             if wanted[1] or wanted[2]:
@@ -295,12 +351,21 @@ def read_backward(
                 )
                 ggain = parts.sum(0)[:, :GAINS].contiguous() if uses[0] else None
         if wanted[0]:
-            gv = torch.empty(gy.shape, dtype=gy.dtype, device=gy.device)
+            entry, first, extra, owner = order
+            gv = torch.empty(batch, kept, channels, dtype=gy.dtype, device=gy.device)
             wide = min(1024, _power(per))
-            grid = (steps, routes * triton.cdiv(per, wide), batch)
-            _value_kernel[grid](
-                gy, gy if v is None else v, slopes, entry, first, length, *tables, e0, e1, gv, scale,
-                batch, routes, per, steps, channels, values.shape[2], links, v is None, *uses, 2, wide,
+            grid = (routes * triton.cdiv(per, wide), batch)
+            pieces = owner.shape[2]
+            sums = torch.empty(batch, routes, pieces, per, device=gy.device)
+            if pieces:
+                _piece_kernel[(pieces, *grid)](
+                    gy, entry, first, extra, owner, length, *tables, e0, e1, sums, scale,
+                    batch, routes, per, steps, kept, channels, links, *uses, _read.READS, ENTRIES, wide,
+                )  # fmt: skip
+            _value_kernel[(kept, *grid)](
+                gy, gy if v is None else v, slopes, entry, first, extra, length, *tables, e0, e1, sums, gv, scale,
+                batch, routes, per, steps, kept, channels, values.shape[2], links, pieces,
+                v is None, *uses, _read.READS, ENTRIES, wide,
             )  # fmt: skip
     return tuple(x if asked else None for x, asked in zip((gv, ggain, gz, ge0, ge1), wanted))
 
