@@ -69,10 +69,11 @@ try:
     from rosatune import RosaConfig, finder
     from rosatune.far import RecallResult, Sums, far_distances
     from rosatune.hf import fit
+    from rosatune.hf.seen import step_of
     from rosatune.hf.patch import by_distinct
     from rosatune.pointer import LENGTHS, Pointer
     from rosatune.seen import COUNTS, RANKS
-    from rosatune.torch import _distinct, _places
+    from rosatune.torch import _distinct, _places, _seen
     from rosatune.torch._pointer import Found
 except ImportError as error:
     common.die(f"{error}; install the package with `pip install .`")
@@ -225,6 +226,7 @@ class Bench:
         self.known = {name: fingerprints(getattr(self, name)) for name in ("train", "fit", "valid")}
         self.compiled = args.compile if args.compile is not None else self.cuda
         self.token_loss = torch.compile(token_loss, dynamic=False) if self.compiled else token_loss
+        self.seen_loss = torch.compile(seen_loss, dynamic=False) if self.compiled else seen_loss
 
     def loaded(self, kind, **options):
         """Something of --model, by a class of transformers."""
@@ -273,6 +275,13 @@ class Bench:
         return torch.autocast("cuda", torch.bfloat16) if self.cuda else contextlib.nullcontext()
 
 
+def seen_loss(hidden, weight, targets, head, times, old):
+    """The loss beside a head of tokens seen."""
+    logits = functional.linear(hidden, weight).float()
+    logits = _seen.add_plain(logits, head.parts(hidden, weight), times, old)
+    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
 def token_loss(hidden, weight, targets):
     return functional.cross_entropy(functional.linear(hidden, weight).float().flatten(0, 1), targets.flatten())
 
@@ -296,7 +305,12 @@ def train(bench, run, model, log):
 
     def work(batch):
         with bench.autocast():
-            loss = bench.token_loss(bench.hidden(model, batch), model.lm_head.weight, batch["targets"])
+            hidden, weight = bench.hidden(model, batch), model.lm_head.weight
+            step = step_of(model)
+            if step is None:
+                loss = bench.token_loss(hidden, weight, batch["targets"])
+            else:
+                loss = bench.seen_loss(hidden, weight, batch["targets"], step.head, step.times, step.old)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()
@@ -366,11 +380,16 @@ def observe(bench, run, model, looker, pieces, condition):
         links = Found.of(pointer.look_up(ids))
         with bench.autocast():
             hidden = bench.hidden(model, batch).detach()
+        step = step_of(model) if condition != "off" else None
+        if step is not None and condition == "random" and looker.rule is not None:
+            step = step._replace(times=_seen.moved(step.times))  # the places were drawn here, and not by the adapters
         parts = []
         with torch.no_grad(), bench.autocast():
             for at in range(first - 1, run.length - 1, SLICE):
                 end = min(at + SLICE, run.length - 1)
                 logits = functional.linear(hidden[:, at:end], model.lm_head.weight).float()
+                if step is not None:
+                    step.head(logits, hidden[:, at:end], model.lm_head.weight, step.times, step.old[:, at:end])
                 target = batch["input_ids"][:, at + 1:end + 1]
                 here = links.at((slice(None), slice(at, end)), bench.device)
                 parts.append(fit.observed_at(logits, target, *here))

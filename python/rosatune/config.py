@@ -218,6 +218,8 @@ class RosaConfig:
     ``sinks``                the first ``sinks`` positions stay visible too
     ``layers``               which layers have an adapter: ``"all"``, or their numbers
     ``first_global_layers``  this many layers at the front keep global attention and have no adapter
+    ``seen``                 rank of the head of tokens seen (:mod:`rosatune.torch._seen`), which is learnt along with
+                             the adapters; 0: none
 
     Of the sources, the pairs of symbol streams in which places are looked up:
 
@@ -271,6 +273,7 @@ class RosaConfig:
     sinks: int = _option(MODEL, 4, _whole(0, _c.MAX_STEPS), paper=0)
     layers: Union[str, Iterable[int]] = _option(MODEL, "all", _layers)
     first_global_layers: int = _option(MODEL, 0, _whole(0, 1 << 16))
+    seen: int = _option(MODEL, 0, _whole(0, 1 << 16))
 
     source: str = _option(SOURCE, "tokens", _source, paper="own")
     delay: Optional[int] = _option(SOURCE, None, _delay, paper=0)

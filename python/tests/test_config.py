@@ -24,8 +24,8 @@ def other(name: str, *choices: str) -> str:
     return next(choice for choice in choices if choice != getattr(RosaConfig(), name))
 
 
-OTHERS = dict(window=64, sinks=3, layers=(1, 3), first_global_layers=1, source="embeddings+layer 3", delay=100, chain=2,
-              source_seed=7, fusion="pre", qk="shared", e_start=0.5, gain=not RosaConfig().gain,
+OTHERS = dict(window=64, sinks=3, layers=(1, 3), first_global_layers=1, seen=8, source="embeddings+layer 3",
+              delay=100, chain=2, source_seed=7, fusion="pre", qk="shared", e_start=0.5, gain=not RosaConfig().gain,
               gate=not RosaConfig().gate, units=0.5, v_start=other("v_start", "identity", "xavier"),
               v_from=other("v_from", "embeddings", "layer"),
               v_grad=other("v_grad", "straight", "sigmoid"), bits=4, policy="literal", fold=False, max_match=7,

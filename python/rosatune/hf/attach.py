@@ -12,16 +12,19 @@ from dataclasses import dataclass, field
 from typing import Any, Optional, Sequence, cast
 
 import torch
+from torch import Tensor, nn
 
 from ..config import ALL, RosaConfig, chosen
 from ..errors import InvalidArgument
 from ..finder import Rule
 from ..nn import RosaAdapter
 from ..sources import Lookup
+from ..torch._seen import SeenHead
 from .masks import check_implementation
 from .patch import LAYERS, STACKS, Plan, prepare
 from .pointer import HEAD, unwrapped
 from .scales import SCALES, checked, measured
+from .seen import attach_seen, detach_seen
 
 __all__ = [
     "Attachment",
@@ -29,6 +32,7 @@ __all__ = [
     "attach",
     "attachment",
     "detach",
+    "learnt_tensors",
     "parameter_groups",
     "record",
     "scales_of",
@@ -50,6 +54,8 @@ class Attachment:
     windows: list = field(default_factory=list)  # sliding_window of the attention modules that have one
     recorded: Optional[dict] = None  # config.rosatune before
     warned: bool = False  # that a text is longer than the model was trained for
+    seen: Optional[SeenHead] = None  # the head of tokens seen
+    output: Any = None  # the module whose logits it changes
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -90,6 +96,21 @@ def adapters(model: Any) -> dict[int, RosaAdapter]:
     """
     stack, found = _attached(model)
     return {layer: stack.layers[layer].rosa for layer in found.layers}
+
+
+def learnt_tensors(model: Any) -> dict[str, Tensor]:
+    """All that adapters learn, by the names that files have, each tensor once."""
+    named = {f"layers.{layer}": adapter for layer, adapter in adapters(model).items()}
+    head = _attached(model)[1].seen
+    modules: dict[str, nn.Module] = {**named, **({} if head is None else {"seen": head})}
+    found: dict[str, Tensor] = {}
+    known: set[int] = set()
+    for place, module in modules.items():
+        for name, tensor in module.state_dict(keep_vars=True).items():
+            if id(tensor) not in known:  # a shared projection has two names, of which the first is kept
+                known.add(id(tensor))
+                found[f"{place}.{name}"] = tensor
+    return found
 
 
 def attach(
@@ -155,6 +176,10 @@ def attach(
         {name: weight.requires_grad for name, weight in model.named_parameters()},
         recorded=getattr(stack.config, "rosatune", None),
     )
+    if config.seen and numbers:
+        inner = unwrapped(model)
+        found.seen = attach_seen(inner, config.seen, stack.config.hidden_size, dtype)
+        found.output = inner.get_output_embeddings()
     for index, layer in enumerate(stack.layers):
         attention = layer.self_attn
         found.windows.append(getattr(attention, "sliding_window", None))
@@ -195,6 +220,7 @@ def detach(model: Any) -> Any:
     for key in [key for key, hook in stack._forward_pre_hooks.items() if hook is prepare]:
         del stack._forward_pre_hooks[key]
         stack._forward_pre_hooks_with_kwargs.pop(key, None)
+    detach_seen(unwrapped(model))
     for layer, sliding in zip(stack.layers, found.windows):
         layer.__class__ = originals[type(layer)]
         del layer.rosa, layer.rosa_window
@@ -215,7 +241,7 @@ def set_stage(model: Any, stage: str) -> Any:
     The paper trains the adapters first (4 B tokens), then everything (26 B tokens), then on answers (7 B tokens).
     """
     _check_stage(stage)
-    ours = {id(weight) for adapter in adapters(model).values() for weight in adapter.parameters()}
+    ours = {id(weight) for weight in learnt_tensors(model).values()}
     for name, weight in model.named_parameters():
         if HEAD not in name.split("."):
             weight.requires_grad_(stage == "all" or id(weight) in ours)
@@ -240,9 +266,9 @@ def parameter_groups(
         Trainer(model, arguments, optimizers=(torch.optim.AdamW(groups, betas=(0.9, 0.95)), None), ...)
     """
     ours = {}
-    for adapter in adapters(model).values():
-        for name, weight in adapter.named_parameters():
-            ours[id(weight)] = "adapter matrices" if name.endswith("_proj.weight") else "adapter vectors"
+    for name, weight in learnt_tensors(model).items():
+        is_matrix = name.endswith(("_proj.weight", "seen.query", "seen.key"))
+        ours[id(weight)] = "adapter matrices" if is_matrix else "adapter vectors"
     rates = {
         "adapter matrices": (adapter_lr, weight_decay),
         "adapter vectors": (5 * adapter_lr if vector_lr is None else vector_lr, 0.0),

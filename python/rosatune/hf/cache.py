@@ -20,6 +20,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer
 from ..errors import InvalidArgument
 from ..nn import RosaState
 from ..sources import Lookup, LookupState
+from ..torch._seen import SeenTimes
 from .masks import Columns, Rows
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class RetrievalEntry(DynamicLayer):
     values: Any
     state: Optional[RosaState] = None
     lookup_state: Optional[LookupState] = None  # of the first entry alone
+    seen_state: Optional[SeenTimes] = None  # likewise, of a model with a head of tokens seen
 
     def retrieval(self, adapter: Any, batch: int) -> RosaState:
         """The state of the layer's adapter, made on first use."""
@@ -69,6 +71,12 @@ class RetrievalEntry(DynamicLayer):
             self.lookup_state = lookup.start(batch, by_token)
         return self.lookup_state
 
+    def seen(self, batch: int, vocabulary: int, device: torch.device) -> SeenTimes:
+        """The tokens that the texts have had, made on first use."""
+        if self.seen_state is None:
+            self.seen_state = SeenTimes(batch, vocabulary, device)
+        return self.seen_state
+
     @property
     def by_token(self) -> bool:
         """Of the first entry: whether the text's values are found by token."""
@@ -76,12 +84,12 @@ class RetrievalEntry(DynamicLayer):
 
     @property
     def _states(self) -> "list[Any]":
-        return [state for state in (self.state, self.lookup_state) if state is not None]
+        return [state for state in (self.state, self.lookup_state, self.seen_state) if state is not None]
 
     def reset(self) -> None:
         self.keys = self.values = None
         self.is_initialized = False
-        self.state = self.lookup_state = None
+        self.state = self.lookup_state = self.seen_state = None
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         super().reorder_cache(beam_idx)  # type: ignore[arg-type]

@@ -1,9 +1,10 @@
 """Adapters on disk: a folder with `adapter_config.json`, `adapter_model.safetensors` and perhaps `pointer.json`.
 
 The configuration (`config.py`) says how the adapters were attached, to what shape of model, the name of that model, and
-the scale of each layer; the tensors are named `layers.<number>.<parameter>`. Each file is written beside its place and
-then moved there, so a failed save leaves the older file. Both files carry a digest of the tensors: if a save was interrupted between the two,
-or one was exchanged, loading reports it. A model is changed only when everything read fits it.
+the scale of each layer; the tensors are named `layers.<number>.<parameter>`, and `seen.<parameter>` of the head of
+tokens seen. Each file is written beside its place and then moved there, so a failed save leaves the older file. Both
+files carry a digest of the tensors: if a save was interrupted between the two, or one was exchanged, loading reports
+it. A model is changed only when everything read fits it.
 """
 
 from __future__ import annotations
@@ -20,15 +21,16 @@ from typing import Any, Iterator, Union
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..config import CONFIG_FILE, RosaConfig, make_folder, read_file, replace_file
 from ..errors import AdapterError
 from ..pointer import FEATURES, POINTER_FILE, Pointer
-from .attach import _attached, adapters, attach, attachment, detach, record, scales_of, stack_of
+from .attach import _attached, adapters, attach, attachment, detach, learnt_tensors, record, scales_of, stack_of
 from .pointer import HEAD, RECORD, attach_pointer, detach_pointer, pointer_of
 from .scales import SCALES, checked
+from .seen import NAME as SEEN
 
 __all__ = ["AdapterError", "from_pretrained", "load_adapter", "save_adapter"]
 
@@ -48,10 +50,9 @@ def save_adapter(model: Any, folder: Folder) -> None:
     With a sharded model (FSDP2) every process has to call it; the first one writes.
     """
     tensors = {}
-    for layer, adapter in adapters(model).items():
-        for name, tensor in _tensors(adapter).items():
-            whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-            tensors[f"layers.{layer}.{name}"] = whole.detach().to("cpu").contiguous()
+    for name, tensor in learnt_tensors(model).items():
+        whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+        tensors[name] = whole.detach().to("cpu").contiguous()
     pointer = pointer_of(model)
     if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_rank() != 0:
         return
@@ -63,7 +64,7 @@ def save_adapter(model: Any, folder: Folder) -> None:
     _attached(model)[1].config.save(folder, **fields)
     if pointer is not None:
         pointer.save(folder)
-    ours = {id(weight) for adapter in adapters(model).values() for weight in adapter.parameters()}
+    ours = {id(weight) for weight in learnt_tensors(model).values()}
     others = [
         name
         for name, weight in model.named_parameters()
@@ -166,6 +167,8 @@ def from_pretrained(folder: Folder, stage: Union[str, None] = "adapter", **optio
                 place, _, rest = name.partition(".rosa.")
                 if rest:
                     tensors[f"layers.{place.rpartition('.')[2]}.{rest}"] = store.get_tensor(name)
+                elif name.startswith(f"{SEEN}."):
+                    tensors[f"seen.{name.partition('.')[2]}"] = store.get_tensor(name)
                 elif name.startswith(f"{HEAD}."):
                     numbers[name.partition(".")[2]] = store.get_tensor(name).tolist()
     if isinstance(pointer, dict):
@@ -195,7 +198,7 @@ def _expecting_adapters() -> Iterator[None]:
     They are read afterwards. Outside of this the report is right: a model loaded without its adapters is not whole.
     """
     before = PreTrainedModel._keys_to_ignore_on_load_unexpected
-    PreTrainedModel._keys_to_ignore_on_load_unexpected = [*(before or []), r"\.rosa\.", rf"^{HEAD}\."]
+    PreTrainedModel._keys_to_ignore_on_load_unexpected = [*(before or []), r"\.rosa\.", rf"^({HEAD}|{SEEN})\."]
     try:
         yield
     finally:
@@ -211,17 +214,6 @@ def _last_part(name: str) -> str:
     """What is the same of a model's name on the Hub, of its folder in the Hub's cache, and of a copy elsewhere."""
     cached = re.search(r"models--[^/]*?--([^/]+)/snapshots/", name)
     return cached[1] if cached else name.rstrip("/").rpartition("/")[2]
-
-
-def _tensors(adapter: nn.Module) -> dict[str, Tensor]:
-    """An adapter's tensors, each once: a shared projection has two names, of which the first is kept."""
-    seen: set[int] = set()
-    found = {}
-    for name, tensor in adapter.state_dict(keep_vars=True).items():
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
-            found[name] = tensor
-    return found
 
 
 def _shape(model: Any) -> dict[str, Any]:
@@ -274,11 +266,7 @@ def _compare(path: Path, saved: RosaConfig, here: RosaConfig) -> None:
 
 def _fill(model: Any, tensors: dict[str, Tensor], path: Path) -> None:
     """Copy tensors into the adapters, once all of them are known to fit."""
-    places = {
-        f"layers.{layer}.{name}": place
-        for layer, adapter in adapters(model).items()
-        for name, place in _tensors(adapter).items()
-    }
+    places = learnt_tensors(model)
     missing, extra = sorted(places.keys() - tensors.keys()), sorted(tensors.keys() - places.keys())
     if missing:
         raise AdapterError(f"{path}: {len(missing)} tensors are missing, such as {missing[0]}")

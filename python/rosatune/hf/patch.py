@@ -34,6 +34,7 @@ from ..torch import _distinct
 from ..values import SLICE, Table, is_bare, normed_embeddings
 from .cache import Shared, WindowEntry, adopt
 from .masks import FLASH, Columns, Rows, build, for_steps
+from .seen import note
 
 __all__ = ["LAYERS", "PLACES", "Plan", "STACKS", "TOKENS", "prepare"]
 
@@ -166,6 +167,8 @@ def prepare(stack: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
             )
         shared.follow(rows, seen)
 
+    if stack.rosatune.seen is not None:
+        _note_seen(stack, given, ids, None if padding is None else padding[:, seen:])
     implementation = stack.config._attn_implementation
     instead = for_steps(implementation, queries)
     implementation = instead or implementation
@@ -286,6 +289,16 @@ def values_by_token(stack: Any) -> bool:
         return False
     made = [layer.rosa for layer in stack.layers if layer.rosa is not None]
     return all(Table.serves(stack.embed_tokens, adapter.v_proj) for adapter in made)
+
+
+def _note_seen(stack: Any, given: dict, ids: Optional[Tensor], valid: Optional[Tensor]) -> None:
+    """Count the tokens of this call, and leave what was seen with the output head. Adapters that are off have none."""
+    found = stack.rosatune
+    kinds = {layer.rosa.reads for layer in stack.layers if layer.rosa is not None}
+    cache, weight = given.get("past_key_values"), found.output.weight
+    state = None if cache is None else cache.layers[0].seen(len(given["inputs_embeds"]), len(weight), weight.device)
+    reads = kinds.pop() if len(kinds) == 1 else "found" if kinds else "nothing"
+    note(found.output, found.seen, ids, valid, state, found.config.delay_steps, reads)
 
 
 @torch.no_grad()

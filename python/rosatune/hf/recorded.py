@@ -320,6 +320,8 @@ class _Recorder:
         learnt = [source.name for source in self._stack.rosatune.config.sources if source.learnt]
         if learnt and adapters:
             return f"source {learnt[0]!r} is looked up by the layers themselves, which the host does"
+        if self._stack.rosatune.seen is not None:
+            return "a head of tokens seen counts tokens between steps"
         if any(adapter.watch for adapter in adapters):
             return "an adapter is watched, which the host does"
         whole = [entry for entry in cache.layers if entry.state is not None and entry.state.past.blocks is None]
