@@ -60,6 +60,25 @@ def test_operations_are_counted(gpu: Any) -> None:
     assert gpu.must("tiny", 3, 100, 8) == pytest.approx(3 * 2 * 64 * 64 / (weights + attention))
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device; elsewhere nothing is recorded")
+def test_steps_are_recorded_by_shape(bench_script: Any) -> None:
+    """Batches of two shapes, in turn; each has its own recording, and the weights are common to both."""
+    weight = torch.ones(4, device="cuda")
+    calls = []
+
+    def work(batch: Any) -> Any:
+        calls.append(len(batch["x"]))
+        weight.add_(1)
+        return (weight * batch["x"]).sum()
+
+    take = bench_script("graph").Recorded(work)
+    for number in range(12):
+        rows = 2 + number % 2
+        found = take({"x": torch.full((rows, 4), float(number), device="cuda")})
+        assert float(found) == (2 + number) * 4 * rows * number
+    assert len(calls) == 2 * (3 + 1), "the rest was replayed"
+
+
 def test_texts_return(gpu: Any) -> None:
     ids = gpu.ids_of(1, 1024, 500)
     assert ids.shape == (1, 1024) and torch.equal(ids, gpu.ids_of(1, 1024, 500))

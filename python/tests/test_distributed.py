@@ -29,10 +29,15 @@ STEPS, ROWS = 3, 4
 CLOSE = dict(rtol=1e-4, atol=1e-5)
 
 
-def learner():
+SOURCES = {
+    "": "tokens+layer 0",  # token ids for all layers, and the q and k of layer 0 for both
+    "-distinct": "tokens",  # values of distinct tokens, of which each process has its own
+}
+
+
+def learner(kind=""):
     made = tiny.model(num_hidden_layers=2, tie_word_embeddings=True)
-    # token ids for all layers, and the q and k of layer 0 for both
-    made = hf.attach(made, window=4, sinks=1, bits=16, stage="all", e_start=0.1, source="tokens+layer 0", chain=2)
+    made = hf.attach(made, window=4, sinks=1, bits=16, stage="all", e_start=0.1, source=SOURCES[kind], chain=2)
     hf.attach_pointer(made, Pointer([[-1.0] * 13] * 2, 4), learn=True)
     return made.train()
 
@@ -108,15 +113,17 @@ def worker(folder: Path) -> None:
         if rank == 0:
             torch.save({"losses": losses / count, "weights": weights}, folder / f"{name}.pt")
 
-    model = DistributedDataParallel(learner())
-    keep("ddp", model, learn(model, mine))
+    mesh = init_device_mesh("cpu", (count,))
+    for kind in SOURCES:
+        model = DistributedDataParallel(learner(kind))
+        keep("ddp" + kind, model, learn(model, mine))
 
-    model, mesh = learner(), init_device_mesh("cpu", (count,))
-    for layer in model.model.layers:
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    keep("fsdp", model, learn(model, mine))
-    hf.save_adapter(model, folder / "adapter")
+        model = learner(kind)
+        for layer in model.model.layers:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        keep("fsdp" + kind, model, learn(model, mine))
+        hf.save_adapter(model, folder / ("adapter" + kind))
 
     keep("trainer", *trainer(folder / "trainer", ROWS // count))
     dist.barrier()
@@ -138,18 +145,19 @@ def shared(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("way", ["ddp", "fsdp", "trainer"])
+@pytest.mark.parametrize("way", ["ddp", "fsdp", "trainer", "ddp-distinct", "fsdp-distinct"])
 def test_two_processes_learn_what_one_does(shared, tmp_path, way):
     found = torch.load(shared / f"{way}.pt", weights_only=True)
+    kind = way.removeprefix("ddp").removeprefix("fsdp")
     if way == "trainer":
-        model, losses = trainer(tmp_path, ROWS)
+        kind, (model, losses) = "", trainer(tmp_path, ROWS)
     else:
-        model = learner()
+        model = learner(kind)
         losses = learn(model)
     torch.testing.assert_close(found["losses"], torch.stack(losses), **CLOSE)
     expected = whole(model)
     assert found["weights"].keys() == expected.keys()
-    start = learner().state_dict()
+    start = learner(kind).state_dict()
     for name, weight in expected.items():
         torch.testing.assert_close(
             found["weights"][name], weight, **CLOSE, msg=lambda text, name=name: f"{name}: {text}"

@@ -320,9 +320,10 @@ def test_gate(rng: np.random.Generator, shape: Any, kind: Any) -> None:
 
 
 @here
-def test_operators_use_the_kernels(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("shape", [READS[0][0], READS[4][0]], ids=["by step", "distinct"])
+def test_operators_use_the_kernels(rng: np.random.Generator, shape: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values and gradients of the whole, with kernels and without."""
-    given = Reading(rng, READS[0][0], torch.float32, True, True)
+    given = Reading(rng, shape, torch.float32, True, True)
     given.v.nan_to_num_(0.5)
     places = _places.TensorPlaces(given.tau, given.length)
     inputs = [x.requires_grad_() for x in (given.v, given.gain, given.z, given.e0, given.e1)]

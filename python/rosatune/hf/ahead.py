@@ -39,6 +39,10 @@ class LookUpCollator:
     ``collate`` makes a batch, a dictionary with ``input_ids`` on the host, from examples; by default transformers'
     ``default_data_collator``. ``threads`` is how many a look-up may use, at most one per row of the batch; 0: one per
     processor. It keeps the model's rule, not the model: make it after the adapters, and again after other ones.
+
+    Batches may be cut by rows later, but not joined: each has its own list of distinct tokens. Where they are (for
+    datasets that cannot be indexed, ``accelerate`` joins those of all processes and cuts them again), set ``distinct``
+    to False, and values are made by step.
     """
 
     def __init__(self, model: Any, collate: Optional[Callable[[Any], Any]] = None, threads: int = 0) -> None:
