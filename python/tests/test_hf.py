@@ -27,7 +27,6 @@ from rosatune import Error, Pointer, RosaConfig  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 import tiny  # noqa: E402
-from tiny import one_thread  # noqa: E402, F401
 
 CLOSE = dict(rtol=1e-4, atol=1e-5)
 
