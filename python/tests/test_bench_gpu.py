@@ -12,6 +12,7 @@ pytest.importorskip("transformers")
 
 from rosatune import values  # noqa: E402
 
+
 @pytest.fixture(scope="module")
 def gpu(bench_script: Any) -> Any:
     return bench_script("gpu")
