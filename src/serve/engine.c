@@ -49,13 +49,13 @@ struct engine {
 
 	/* The thread's own. */
 	struct piece *pieces; /* [parallel] */
-	uint64_t asked;       /* sessions.changes when those that wait for the disk last asked */
+	uint64_t asked;       /* sessions.changes when the tasks that wait for the disk were last tried */
 };
 
 /* -------------------------------------------------------------------------------------------------------- turns -- */
 
-/* A task leaves; what it has read is kept unless it failed. One that the server ends does so between two turns, with a
- * sequence as sound as that of a task whose client has gone. */
+/* Removes a task from its slot; what it has read is kept unless it failed. A task that the server ends is ended between
+ * two turns, so its sequence is as valid as that of a task whose client has gone. */
 static void retire(engine *e, struct serve_task *task)
 {
 	task->state = SERVE_OVER;
@@ -147,7 +147,7 @@ static void start(engine *e, struct serve_task *task)
 	begin(e, task);
 }
 
-/* Those that wait for the disk ask again. */
+/* Tries again to start the tasks that wait for the disk. */
 static void begin_waiting(engine *e)
 {
 	e->sessions.hurry = false;
@@ -195,7 +195,8 @@ static void admit(engine *e)
 	}
 }
 
-/* Sequences in use may not take more than there is. Kept ones give way first; then the largest task ends. */
+/* Keeps the sequences in use within the limit on memory. Kept sessions are evicted first; then the largest task ends.
+ */
 static void bound_memory(engine *e)
 {
 	struct serve_task *largest = NULL;
@@ -225,7 +226,7 @@ static size_t due_of(const struct serve_task *task)
 	return task->begun ? serve_task_due(task) : SIZE_MAX;
 }
 
-/* Who takes part in a turn: the first so many of those running, and how many of them read. */
+/* Who takes part in a turn: the first `count` of the running tasks, and how many of them still read. */
 struct turn {
 	size_t count, readers;
 };
@@ -532,7 +533,7 @@ void engine_leave(engine *e, struct serve_task **tasks, size_t count)
 	pthread_mutex_lock(&e->lock);
 	for (size_t i = 0; i < count; i++)
 		tasks[i]->cancelled = tasks[i]->cancelled || tasks[i]->state != SERVE_OVER;
-	/* Those that have not begun are taken out here: a slot may be a long time coming. */
+	/* Tasks that have not begun are removed here: it may be long before a slot is free. */
 	size_t left = 0;
 
 	for (size_t i = 0; i < e->waiting_count; i++) {

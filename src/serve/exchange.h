@@ -7,7 +7,7 @@
 /* How much of a task was streamed. */
 struct sent {
 	size_t text, scores, places;
-	size_t read; /* tokens of the prompt that were told to have been read, and one; 0: not told yet */
+	size_t read; /* 1 + the number of tokens last reported as read; 0: not reported yet */
 	bool opened, ended;
 };
 

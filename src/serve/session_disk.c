@@ -1,9 +1,9 @@
 /*
  * Files of kept texts, written and read beside the turns of the engine.
  *
- * First come errands, then texts that a task waits for, then those that leave memory. Other texts are written while
- * nobody asks for anything; if somebody always does, one of them every ten seconds. Writing stops for whoever needs the
- * text or the disk, and is begun again later, but not if it has been waiting for those ten seconds: else a
+ * Errands come first, then sessions that a task waits for, then those that are to be evicted. Other sessions are
+ * written while the engine is idle; if it never is, one of them every ten seconds. Writing is interrupted when a task
+ * needs the session or the disk, and starts again later, unless the session has waited for ten seconds: otherwise a
  * conversation whose turns follow each other quickly would never reach the disk.
  */
 #include "serve/session_disk.h"
