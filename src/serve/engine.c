@@ -2,9 +2,9 @@
  * Turns.
  *
  * One thread owns the decoder. In a turn every task that writes gets one token, and the tasks that still read share a
- * number of rows: all of a chunk if nobody writes, a quarter of it if somebody does, so that a long prompt delays an
- * answer by a part of a pass and is itself never stopped. All of it is one call of the decoder, whose results do not
- * depend on what is computed together, bit for bit: an answer is the same whoever else is asking. Tasks come and go
+ * number of rows: a whole chunk if no task writes, else a quarter of it. So a long prompt delays the next token of an
+ * answer by a part of a pass, and is itself never stopped. All of it is one call of the decoder, whose results do not
+ * depend, bit for bit, on what is computed together: an answer does not depend on other requests. Tasks start and end
  * between turns.
  *
  * A task gets its slot before its sequence: what it continues may have to come from disk, which another thread reads
@@ -251,8 +251,8 @@ static struct turn sort_running(engine *e)
 	return turn;
 }
 
-/* What each task reads in this turn. Half of the rows for readers are divided evenly, so that everyone gets on; the
- * others go to those who will have read all soonest: if all went on evenly, all would wait for the end of the last. */
+/* What each task reads in this turn. Half of the rows for readers are divided evenly, so that all of them make
+ * progress. The other half goes to those with the least left to read: with equal shares all would end late. */
 static void plan(engine *e, struct turn turn)
 {
 	const size_t chunk = e->model->options.chunk, readers = turn.readers,
@@ -271,7 +271,7 @@ static void plan(engine *e, struct turn turn)
 	}
 }
 
-/* Reads, without the lock, and takes what came of it. */
+/* Runs the decoder, without the lock, and gives the tasks their logits. */
 static void take_turn(engine *e, struct turn turn)
 {
 	rosa_error why;

@@ -25,7 +25,7 @@ struct exchange {
 /* Parses the body and makes its tasks. On failure there is nothing to release. */
 bool exchange_new(const struct served *model, enum request_kind kind, const char *body, size_t size,
 		  struct exchange *exchange, struct api_error *error);
-void exchange_free(struct exchange *exchange); /* safe on a zeroed one; the engine has let go of the tasks */
+void exchange_free(struct exchange *exchange); /* safe on a zeroed one; the engine no longer uses the tasks */
 
 /* What follows looks at the tasks: the engine's lock is held. */
 
