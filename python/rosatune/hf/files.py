@@ -2,8 +2,9 @@
 
 The configuration (`config.py`) says how the adapters were attached, to what shape of model, the name of that model, and
 the scale of each layer; the tensors are named `layers.<number>.<parameter>`. Each file is written beside its place and
-then moved there, so a failed save leaves the older file. Both files carry a digest of the tensors: if a save was interrupted between the two,
-or one was exchanged, loading reports it. A model is changed only when everything read fits it.
+then moved there, so a failed save leaves the older file. Both files carry a digest of the tensors: if a save was
+interrupted between the two, or one was exchanged, loading reports it. A model is changed only when everything read fits
+it.
 """
 
 from __future__ import annotations
