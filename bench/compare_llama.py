@@ -3,8 +3,8 @@
 
 Needs PyPI's llama-cpp-python in the interpreter that runs this. Both read a prompt from nothing, write tokens from
 nothing, and write tokens after a long history: llama.cpp with its global attention, the decoder here once with global
-attention and once with a window. Numbers are tokens per second, medians over rounds in which both are measured one after
-the other; what counts is their ratio.
+attention and once with a window. Numbers are tokens per second, medians over rounds in which both are measured one
+after the other; what counts is their ratio.
 
     python bench/compare_llama.py SmolLM2-135M-Instruct.Q4_1.gguf --threads 1 2
 """

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Training on a CPU: the C trainer beside PyTorch, on the same model, batch and threads, in turns.
 
-A step is forward, backward, clipping and AdamW, in float32. The model is a Llama with random weights, trained whole: with
-global attention, with a window, and with a window and adapters in all layers. PyTorch runs transformers' own class, the
-window and the adapters through rosatune.hf, so in the last case both sides are this project's.
+A step is forward, backward, clipping and AdamW, in float32. The model is a Llama with random weights, trained whole:
+with global attention, with a window, and with a window and adapters in all layers. PyTorch runs transformers' own
+class, the window and the adapters through rosatune.hf, so in the last case both sides are this project's.
 
     python bench/compare_training.py --width 256 --layers 4 --threads 2
 """

@@ -34,7 +34,8 @@ else()
 endif()
 
 # OpenBLAS multiplies matrices; without it plain C does, several times slower. It is tried by linking the very functions
-# that are used: a cblas.h may be another library's. The target rosatune_blas is what to link, empty where there is none.
+# that are used: a cblas.h may be another library's. The target rosatune_blas is what to link, empty where there is
+# none.
 add_library(rosatune_blas INTERFACE)
 set(ROSATUNE_BLAS_LIBS "") # for rosatune.pc
 if(ROSATUNE_BLAS)
@@ -88,9 +89,9 @@ else()
 	rosatune_feature(openblas "not found")
 endif()
 
-# What reading models takes: JSON, the tokenizers' regular expressions, and Unicode's normal forms. Each becomes a target
-# rosatune_<name>, empty where there is none, and a definition ROSATUNE_<NAME>. Further arguments are the libraries that
-# its static form needs.
+# What reading models takes: JSON, the tokenizers' regular expressions, and Unicode's normal forms. Each becomes a
+# target rosatune_<name>, empty where there is none, and a definition ROSATUNE_<NAME>. Further arguments are the
+# libraries that its static form needs.
 function(rosatune_library name header library)
 	string(TOUPPER ${name} upper)
 	add_library(rosatune_${name} INTERFACE)

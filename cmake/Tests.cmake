@@ -103,6 +103,9 @@ foreach(script ${test_scripts})
 		ENVIRONMENT "${test_environment}")
 endforeach()
 
+# The longest begin first, so that the last to end does not end alone.
+set_tests_properties(test_data_pack test_decoder test_generate test_retrieve test_tune PROPERTIES COST 1)
+
 if(NOT ROSATUNE_SANITIZE)
 	add_test(NAME format COMMAND ${PROJECT_SOURCE_DIR}/scripts/format --check)
 	set_tests_properties(format PROPERTIES LABELS source SKIP_RETURN_CODE 77)

@@ -493,7 +493,7 @@ typedef struct rosa_layer {
 	rosa_dtype dtype;          /* of activations */
 	float norm_eps;            /* added to the mean square */
 	const float *norm;         /* [channels] */
-	const float *wq, *wk, *wv; /* [channels][channels]; wq == wk: shared; no wq, wk without a source of its own */
+	const float *wq, *wk, *wv; /* [channels][channels]; wq == wk: shared; NULL, both: no source of its own */
 	const float *e0, *e1; /* [reads][channels]; the reads are the links of the first source, then of the next */
 	const float *wout;    /* [channels][channels] */
 	const float *a0;      /* [channels]; ROSA_PRE only */

@@ -298,7 +298,7 @@ class Memory(Base):
             answer = server.complete(self.PROMPT, max_tokens=self.MOST, rosatune=self.PLACES, **GREEDY)
             self.assertEqual(text(answer), wanted)
             self.check(answer, "adapter", 8, 3, means)
-            # An adapter that reads nothing is no adapter. What was read with it on is of no use, and the other way.
+            # An adapter that reads nothing is no adapter. Texts read with it on do not serve requests without it.
             for known in 0, len(self.PROMPT) - 1:
                 off = server.complete(self.PROMPT, max_tokens=self.MOST, rosatune={"memory": False}, **GREEDY)
                 self.assertEqual((text(off), cached(off)), (silent, known))

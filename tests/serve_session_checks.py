@@ -306,7 +306,7 @@ class Sessions(Base):
             self.assertEqual(cached(self.ask(server, LONG)), len(LONG) - 1)
 
     def test_many_who_continue_each_other(self):
-        """Texts that begin alike, with hardly any memory: they are loaded, copied, taken over and dropped all the time."""
+        """Texts with the same beginning, in little memory: they are loaded, copied, taken over and dropped again and again."""
         prompts = [STORY * n + letter for n in (1, 2, 5) for letter in "abc"]
         for options in [], WINDOW:
             self.setUp()
@@ -458,7 +458,7 @@ class SlowDisk(Base):
             self.assertEqual(json.loads(replies[0][2])["error"]["code"], "slot_busy")
 
     def test_what_a_task_waits_for_stays(self):
-        """With a window, a text cannot be cut from one that goes on from it. So it stays while somebody waits for it."""
+        """With a window, a text cannot be cut from one that goes on from it. So it stays while a task waits for it."""
         with Server("--sessions", "kept", *WINDOW, "--chunk", "8") as server:
             first = server.complete(STORY, max_tokens=40, **GREEDY)
             server.until("session_files", 2)

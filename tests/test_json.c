@@ -1,5 +1,5 @@
 /*
- * JSON: values as C types, and messages that say where something else is.
+ * JSON: values as C types, and error messages that name the place of a value of another type.
  */
 #include "model/json.h"
 

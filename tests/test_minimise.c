@@ -37,7 +37,7 @@ TEST(finds_known_minima)
 	assert_int_equal(minimise(0, x, valley, &count, 500, 0, NULL, NULL, &err), ROSA_OK);
 }
 
-/* Falls for ever, but only to 3 is it a number. */
+/* Decreases without end, but is a number only up to 3. */
 static double cliff(void *context, const double *x, double *gradient)
 {
 	(void)context;

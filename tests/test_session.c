@@ -1,9 +1,9 @@
 /*
  * Session files: what is saved comes back, and whatever else may be in a file is refused.
  *
- * A file that was cut or altered by accident is found out by its checksums. Here the checksum of the head is made right
- * again after every change, as somebody with bad intentions would: then each number is believed by nobody, and what is
- * accepted all the same must be a session.
+ * A file that was cut or altered by accident is detected by its checksums. Here the checksum of the head is corrected
+ * after every change, as an attacker would do: each number must be checked by itself, and what is accepted must be a
+ * session.
  */
 #include "base/checksum.h"
 #include "base/file.h"

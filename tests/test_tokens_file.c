@@ -178,7 +178,7 @@ TEST(refuses_changes)
 	}
 }
 
-/* Whoever does not look thoroughly gets no token that is none. */
+/* A reader that does not check thoroughly never gets a token beyond the vocabulary. */
 TEST(hides_tokens_beyond_the_vocabulary)
 {
 	struct bytes bytes = shard_make(&plans[0]);

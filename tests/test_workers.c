@@ -1,4 +1,5 @@
-/* Kept workers: the same answers as from threads of a call's own, also when several calls want them at once. */
+/* Workers that are kept between calls: the answers equal those of a call with threads of its own, also if calls
+ * overlap. */
 #include "support_test.h"
 
 #include <pthread.h>

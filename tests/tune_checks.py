@@ -241,7 +241,7 @@ class Training(Case):
         run("adapter", "export", "whole", "exported", "--type", "f32")
         original = f"whole/checkpoints/{ENDED}/adapter_model.safetensors"
         self.assertNotEqual(tensors("exported/adapter_model.safetensors"), tensors(original))  # from the final one
-        run("adapter", "export", f"whole/checkpoints/{ENDED}", "again", "--type", "f32")
+        run("adapter", "export", f"whole/checkpoints/{ENDED}", "--out", "again", "--type", "f32")
         self.assertEqual(tensors("again/adapter_model.safetensors"), tensors(original))
         self.assertEqual(tensors("again/model.safetensors"), tensors(f"whole/checkpoints/{ENDED}/model.safetensors"))
         run("adapter", "export", f"whole/checkpoints/{ENDED}", "narrow")
@@ -249,6 +249,7 @@ class Training(Case):
             self.assertEqual(content(f"narrow/{name}"), content(f"whole/final/{name}"), name)
         self.assertIn("has an adapter already", run("adapter", "export", "whole", "again", code=1).stderr)
         self.assertIn("give two folders", run("adapter", "export", "whole", code=2).stderr)
+        self.assertIn("give two folders", run("adapter", "export", "whole", "here", "--out", "there", code=2).stderr)
         self.assertIn("no/such", run("adapter", "export", "whole", "no/such", code=1).stderr)
 
     def test_adapters_of_others(self):

@@ -171,10 +171,10 @@ def retrieve(
 def chain(found: Retrieved, undelayed: Retrieved, links: int = 4) -> Retrieved:
     """Further places without a further search, where query and key are the same stream.
 
-    ``found`` comes from :func:`retrieve` with ``length=True`` and any delay, ``undelayed`` from the same streams without
-    one. The first link is ``found`` itself. After the place d of a link comes what was found at step d - 1, where the
-    symbols before d had occurred before; its match is as long as the shorter of the two. The answer has one more axis
-    in front, [links, ..., steps], with -1 and 0 where a chain has ended.
+    ``found`` comes from :func:`retrieve` with ``length=True`` and any delay, ``undelayed`` from the same streams
+    without one. The first link is ``found`` itself. After the place d of a link comes what was found at step d - 1,
+    where the symbols before d had occurred before; its match is as long as the shorter of the two. The answer has one
+    more axis in front, [links, ..., steps], with -1 and 0 where a chain has ended.
 
     >>> text = np.frombuffer(b"abcabdabcabe", np.uint8)
     >>> found = retrieve(text, text, bits=8, length=True)

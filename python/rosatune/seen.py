@@ -72,7 +72,8 @@ class SeenStream:
     def push(self, texts: "List[npt.NDArray[Any]]", real: npt.NDArray[np.bool_]) -> Seen:
         """What has been seen at the new positions of texts that have grown, or were cut and have grown again.
 
-        ``texts`` are the tokens of each row, without padding; ``real`` [rows, new] tells which new positions are tokens.
+        ``texts`` are the tokens of each row, without padding; ``real`` [rows, new] tells which new positions are
+        tokens.
         """
         places = np.array([len(text) for text in texts])[:, None] - real[:, ::-1].cumsum(1)[:, ::-1]
         places = np.where(real, places, places - 1)  # of each position's last token

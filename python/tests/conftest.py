@@ -25,6 +25,19 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     return np.random.default_rng(zlib.crc32(request.node.name.encode()))
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Models this small gain nothing from a second thread, and lose much where the processors are busy."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="module")
 def bench_script() -> Iterator[Callable[[str], Any]]:
     """Scripts of bench/ as modules, by their names."""

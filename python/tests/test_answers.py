@@ -14,7 +14,6 @@ transformers = pytest.importorskip("transformers")
 
 import program  # noqa: E402
 import tiny  # noqa: E402
-from tiny import one_thread  # noqa: E402, F401
 
 import rosatune.hf  # noqa: E402
 from rosatune import Pointer  # noqa: E402

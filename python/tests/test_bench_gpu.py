@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +11,6 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from rosatune import values  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parent))
-from tiny import one_thread  # noqa: E402, F401
-
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,6 @@ pytest.importorskip("accelerate")
 
 sys.path.insert(0, str(Path(__file__).parent))
 import tiny  # noqa: E402
-from tiny import one_thread  # noqa: E402, F401
 
 import rosatune.hf as hf  # noqa: E402
 from rosatune import Pointer  # noqa: E402

@@ -14,7 +14,6 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import tiny  # noqa: E402
-from tiny import one_thread  # noqa: E402, F401
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

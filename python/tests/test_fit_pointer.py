@@ -17,8 +17,6 @@ from rosatune import Pointer  # noqa: E402
 from rosatune.hf import fit  # noqa: E402
 from rosatune.torch import pointer as mixture  # noqa: E402
 
-one_thread = tiny.one_thread
-
 
 def text(rng: np.random.Generator, steps: int, right: float = 0.8) -> Any:
     """A text that repeats itself 40 tokens later, now and then with another token."""

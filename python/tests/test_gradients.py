@@ -15,8 +15,6 @@ from test_logits import save, saved_pair
 
 import rosatune.hf
 
-one_thread = tiny.one_thread
-
 
 def ours(folder: Path, model: Path, adapter: Optional[Path], tokens: torch.Tensor, *words: Any) -> tuple[float, dict]:
     np.save(folder / "ids.npy", tokens.numpy())

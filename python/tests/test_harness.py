@@ -28,7 +28,6 @@ import tiny  # noqa: E402
 from lm_eval import evaluator, tasks  # noqa: E402
 from lm_eval.models.huggingface import HFLM  # noqa: E402
 from test_data_pack import smollm2_tokenizer  # noqa: E402
-from tiny import one_thread  # noqa: E402, F401
 
 CHOICES = [
     ("the old ferryman sang of the river and of the", ["bell", "river. the old river", "ferry"], 1),

@@ -1,8 +1,8 @@
 """The patched Hugging Face models: windows, caches, generation, files.
 
-Two references are used. Where transformers has sliding layers of its own (Qwen2 and 3) the patched model must agree with it
-to the last bit before training; elsewhere the window is given to the unpatched model as a mask. And whatever a cache, a
-chunk, a beam or padding does, the logits must be those of one forward pass over the row alone.
+Two references are used. Where transformers has sliding layers of its own (Qwen2 and 3) the patched model must agree
+with it to the last bit before training; elsewhere the window is given to the unpatched model as a mask. And whatever a
+cache, a chunk, a beam or padding does, the logits must be those of one forward pass over the row alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from rosatune import Error, Pointer, RosaConfig  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 import tiny  # noqa: E402
-from tiny import one_thread  # noqa: E402, F401
 
 CLOSE = dict(rtol=1e-4, atol=1e-5)
 

@@ -20,7 +20,6 @@ from rosatune import Pointer  # noqa: E402
 from rosatune.hf import PointerLogitsProcessor  # noqa: E402
 from rosatune.torch import pointer as mixture  # noqa: E402
 
-one_thread = tiny.one_thread
 OLD = int(transformers.__version__.split(".")[0]) < 5
 
 THETA = np.linspace(-1, 3, 3 * 13).reshape(3, 13).round(3)

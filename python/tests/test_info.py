@@ -13,8 +13,6 @@ import torch
 
 import rosatune.hf
 
-one_thread = tiny.one_thread
-
 
 def info(*words: Any) -> Any:
     return json.loads(program.succeed("info", *words, "--json", "--tensors"))

@@ -16,8 +16,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import rosatune.hf
 
-one_thread = tiny.one_thread
-
 LLAMA3 = dict(
     rope_type="llama3",
     rope_theta=10000.0,

@@ -17,7 +17,6 @@ pytest.importorskip("transformers")
 sys.path.insert(0, str(Path(__file__).parent))
 import rosatune.hf  # noqa: E402
 import tiny  # noqa: E402
-from tiny import one_thread  # noqa: E402, F401
 
 BENCH = Path(__file__).parents[2] / "bench"
 

@@ -318,8 +318,8 @@ def test_backward_refuses(rng: np.random.Generator) -> None:
             assert word in str(raised.value)
 
 
-# What Ctrl-C does: the library asks a callback whether to go on, and ends when it is told not to. That a signal makes the
-# callback say so is tested in test_retrieve.py.
+# What Ctrl-C does: the library asks a callback whether to go on, and ends when it is told not to. That a signal makes
+# the callback say so is tested in test_retrieve.py.
 
 
 def told_to_stop(monkeypatch: pytest.MonkeyPatch) -> list[int]:

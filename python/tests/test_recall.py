@@ -24,8 +24,6 @@ import tiny  # noqa: E402
 import rosatune.hf  # noqa: E402
 from rosatune import Pointer  # noqa: E402
 
-one_thread = tiny.one_thread
-
 WINDOW, SINKS, CONTEXT = 16, 2, 150
 POINTER = Pointer(np.linspace(-2, 2, 3 * 13).reshape(3, 13).round(3), WINDOW)
 SEEN = (np.arange(60).reshape(4, 15) % 7 / 3 - 1).round(3)

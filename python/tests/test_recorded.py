@@ -30,7 +30,6 @@ from rosatune.torch import _past, _triton  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 import tiny  # noqa: E402
-from tiny import one_thread  # noqa: E402, F401
 
 module = sys.modules["rosatune.hf.recorded"]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

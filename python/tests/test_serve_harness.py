@@ -26,7 +26,6 @@ pytest.importorskip("aiohttp", reason="lm-eval needs aiohttp for servers (lm-eva
 import tiny  # noqa: E402
 from lm_eval import evaluator, tasks  # noqa: E402
 from lm_eval.models.openai_completions import LocalCompletionsAPI  # noqa: E402
-from tiny import one_thread  # noqa: E402, F401
 
 CHOICES = [
     ("the old ferryman sang of the river and of the", [" bell", " river. the old river", " ferry"], 1),

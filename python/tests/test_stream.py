@@ -372,7 +372,7 @@ def test_a_forked_process_goes_on_with_a_stream() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no os.fork() here")
 def test_a_fork_waits_for_a_push_on_another_thread() -> None:
-    # A child that inherited a stream in the middle of a push, and its lock, would wait for ever; the alarm ends it then.
+    # A child that inherited a stream in the middle of a push, and its lock, would wait for ever; an alarm ends it.
     program = textwrap.dedent(
         """
         import os, signal, threading

@@ -22,7 +22,6 @@ import rosatune.hf as hf  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 import tiny  # noqa: E402
-from tiny import one_thread  # noqa: E402, F401
 
 
 class Recall(Dataset):

@@ -17,8 +17,6 @@ from transformers import AutoModelForCausalLM
 
 import rosatune.hf
 
-one_thread = tiny.one_thread
-
 LENGTH, STEPS, WARMUP = 40, 6, 2
 ADAPTER, BACKBONE = (3e-3, 3e-4), (1e-3, 1e-4)
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any
 
-import pytest
 import tokenizers
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
@@ -37,15 +36,6 @@ SOURCES = (
     dict(source="tokens", chain=2, delay=None, sinks=2, v_from="embeddings", **STRENGTH),
     dict(source="own", fusion="pre", v_from="embeddings"),
 )
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Models this small gain nothing from a second thread, and lose much where the processors are busy."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def model(kind: str = "llama", seed: int = 1, **options: Any) -> Any:

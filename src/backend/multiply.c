@@ -31,7 +31,9 @@
 #define PREFETCH_BYTES 4096 /* bytes ahead to prefetch: far enough for memory, near enough for the L1 cache */
 #define PIECES         4    /* pieces per worker: a slow worker's pieces can be taken over */
 
-#if defined(__GNUC__)
+/* With sanitizers the loops are compiled as they are written: unrolled and inlined they take a compiler most of a
+ * minute. */
+#if defined(__GNUC__) && !defined(ROSATUNE_ONE_VERSION)
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 #define NEVER_INLINE  __attribute__((noinline))
 #define UNROLL_8      _Pragma("GCC unroll 8")

@@ -42,8 +42,11 @@
 #define V_EXP(a)       V_FUNC(v_exp_)(a)
 #define V_SIGMOID(a)   V_FUNC(v_sigmoid_)(a)
 
-/* A function that is inlined, so that constant arguments are constants within it. */
-#if defined(__GNUC__)
+/* A function that is inlined, so that constant arguments are constants within it; with sanitizers it need not be, which
+ * takes the compiler a third of the time. */
+#if defined(ROSATUNE_ONE_VERSION)
+#define V_INLINE V_TARGET static inline __attribute__((unused))
+#elif defined(__GNUC__)
 #define V_INLINE V_TARGET static inline __attribute__((always_inline, unused))
 #else
 #define V_INLINE static inline

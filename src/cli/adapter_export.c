@@ -13,8 +13,12 @@ static const enum format formats[] = {FORMAT_BF16, FORMAT_F32};
 int adapter_export_command(int count, char **words)
 {
 	struct arg_words paths;
+	const char *out = NULL;
 	int type = 0;
-	struct arg options[] = {OPTION_CHOICE("type", &type, "T", types, "of the numbers: bf16 (default) or f32")};
+	struct arg options[] = {
+	    OPTION_TEXT("out", &out, "DIR", "the folder to write, in place of OUT"),
+	    OPTION_CHOICE("type", &type, "T", types, "of the numbers: bf16 (default) or f32"),
+	};
 	struct args args = {
 	    .command = "adapter export",
 	    .usage = "DIR OUT [--type bf16|f32]",
@@ -24,7 +28,7 @@ int adapter_export_command(int count, char **words)
 		"a run of rosatune tune, which stands for its newest adapter. Where the backbone was trained too, the\n"
 		"model goes with it.",
 	    .options = options,
-	    .count = 1,
+	    .count = sizeof(options) / sizeof(*options),
 	    .operands = &paths,
 	    .operand_name = "DIR OUT",
 	};
@@ -33,14 +37,16 @@ int adapter_export_command(int count, char **words)
 
 	if (parsed != ARGS_OK)
 		return parsed == ARGS_HELP ? DONE : MISUSED;
-	if (paths.count != 2) {
+	if (paths.count != (out ? 1 : 2)) {
 		complain("adapter export", "give two folders: rosatune adapter export %s", args.usage);
 		return MISUSED;
 	}
-	if (adapter_export(paths.all[0], paths.all[1], formats[type], false, &error) != ROSA_OK) {
+	if (!out)
+		out = paths.all[1];
+	if (adapter_export(paths.all[0], out, formats[type], false, &error) != ROSA_OK) {
 		complain("adapter export", "%s", error.message);
 		return FAILED;
 	}
-	printf("written to %s\n", paths.all[1]);
+	printf("written to %s\n", out);
 	return DONE;
 }

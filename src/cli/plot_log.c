@@ -3,7 +3,7 @@
  *
  * A line is a JSON object, and says what there was to say at that step: a validation loss only now and then, a rate
  * only where one is set. Other fields may be there for other readers. A run that was killed and resumed has written
- * some steps twice; the second time is what became of it.
+ * some steps twice; the second time counts.
  */
 #include "cli/plot_log.h"
 

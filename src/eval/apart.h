@@ -5,7 +5,7 @@
  * there: tasks, tokenizer, scores and results stay here. Both files have one JSON object on every line.
  *
  * Prompts begin with {"prompts": {"vocabulary", "ends": [...], "pieces": [...]}}: the tokens that end an answer, and
- * the bytes of every token, each written as the character of that number, for whoever wants to look at answers. The
+ * the bytes of every token, each written as the character of that number, so that answers can be read. The
  * lines after it have "task", "example", "sum" and "metric" of a record, perhaps "length" and "depth", and
  *
  *     "tokens", "ids": [...], "expected"      a prompt, how many tokens its answer has at most, what is expected

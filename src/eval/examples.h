@@ -1,4 +1,4 @@
-/* An example under a condition: the tokens that are read, and the record of what came of it. */
+/* An example under a condition: the tokens that are read, and the record of the result. */
 #pragma once
 
 #include "eval/choices.h"

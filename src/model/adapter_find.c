@@ -57,7 +57,8 @@ static uint64_t newest_checkpoint(const char *run, char **path)
 	return newest;
 }
 
-/* The steps that an adapter records. One that cannot be read says UINT64_MAX: whoever opens it learns why. */
+/* The steps that an adapter records. UINT64_MAX if it cannot be read, so that it is chosen, and opening it reports why.
+ */
 static uint64_t steps_of(const char *folder)
 {
 	char *path = path_join(folder, ADAPTER_CONFIG);

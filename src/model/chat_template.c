@@ -118,19 +118,20 @@ static const char *read_on(const char *at, enum surroundings in, const char *sto
 
 /* The system message that the template has whole, in *found; NULL: it has none. False if there is no memory.
  *
- * A message that begins where an earlier one of the same surroundings was read in vain ends like that one. Leaving it
- * out keeps the work linear in the template, which comes from a file and may repeat the opening any number of times. */
+ * Where an earlier attempt with the same surroundings has failed, one that begins within the text it covered would fail
+ * at the same place. Skipping it keeps the work linear in the template, which comes from a file and may repeat the
+ * opening any number of times. */
 static bool find_system(const char *template, char **found)
 {
 	static const char open[] = "<|im_start|>system", close[] = "<|im_end|>";
-	const char *in_vain[SURROUNDINGS] = {template, template, template};
+	const char *failed[SURROUNDINGS] = {template, template, template};
 
 	*found = NULL;
 	for (const char *at = find(template, open); at; at = find(at + 1, open)) {
 		const char *name_end = at + strlen(open), *text = name_end + line_end(name_end), *stop;
 		enum surroundings in = surroundings_of(template, at);
 		bool reached;
-		if (text == name_end || text < in_vain[in])
+		if (text == name_end || text < failed[in])
 			continue;
 		stop = read_on(text, in, close, &reached);
 		if (reached && stop > text) {
@@ -138,7 +139,7 @@ static bool find_system(const char *template, char **found)
 			return *found != NULL;
 		}
 		if (!reached)
-			in_vain[in] = stop;
+			failed[in] = stop;
 	}
 	return true;
 }

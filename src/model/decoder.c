@@ -361,7 +361,7 @@ static rosa_status check_pieces(const decoder *d, size_t count, const struct pie
 	return ROSA_OK;
 }
 
-/* A row of a pass whose logits somebody wants. */
+/* A row of a pass whose logits are to be written, and where. */
 struct wanted_row {
 	size_t row;
 	float *to;

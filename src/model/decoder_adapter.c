@@ -316,7 +316,7 @@ size_t decoder_projections(const struct pass *pass, size_t number, struct produc
 {
 	const size_t count = layer_projections(&pass->decoder->blocks[number].rosa, &pass->work->rosa, products);
 
-	/* v, the last, is not made of u, or not made now */
+	/* v, the last one, is made of something else than u, or later */
 	return pass->values_wait || pass->work->embedded ? count - 1 : count;
 }
 

@@ -487,6 +487,11 @@ void gguf_free(struct gguf *gguf)
 
 /* -------------------------------------------------------------------------------------------------------- values -- */
 
+size_t gguf_value_bytes(enum gguf_type type)
+{
+	return value_bytes[type];
+}
+
 const struct gguf_entry *gguf_find(const struct gguf *gguf, const char *key)
 {
 	const struct gguf_entry wanted = {.key = key};

@@ -52,6 +52,9 @@ struct gguf {
 rosa_status gguf_read(const uint8_t *data, size_t size, const char *name, struct gguf *gguf, rosa_error *err);
 void gguf_free(struct gguf *gguf); /* safe on a zeroed one */
 
+/* Bytes of a value; 0 for strings and arrays, whose size is their own. */
+size_t gguf_value_bytes(enum gguf_type type);
+
 /* NULL if there is no such key. */
 const struct gguf_entry *gguf_find(const struct gguf *gguf, const char *key);
 

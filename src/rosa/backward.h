@@ -41,8 +41,8 @@ struct reads_pass;
 rosa_status backward_pass(const rosa_options *full, const rosa_learning *learning, const struct reads_pass *reads,
 			  const rosa_read_pass *qk, rosa_error *err);
 
-/* The rules by which q and k learn; each fills gq and gk. They fail for want of memory only (ROSA_ENOMEM), or where the
- * caller's table of destinations is broken (ROSA_EINVAL). */
+/* The rules by which q and k learn; each fills gq and gk. They fail if there is no memory (ROSA_ENOMEM) or the
+ * caller's table of destinations is invalid (ROSA_EINVAL). */
 rosa_status grad_qk_flips(const struct backward *call, rosa_error *err);
 rosa_status grad_qk_soft(const struct backward *call, rosa_error *err);
 rosa_status grad_qk_linear(const struct backward *call, rosa_error *err);

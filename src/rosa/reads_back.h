@@ -22,5 +22,5 @@ struct reads_pass {
 	float *ge0, *ge1, *ggain;
 };
 
-/* Fails for want of memory (ROSA_ENOMEM), or where a destination is out of range (ROSA_EINVAL). */
+/* Fails if there is no memory (ROSA_ENOMEM) or a destination is out of range (ROSA_EINVAL). */
 rosa_status grad_reads(const struct backward *call, const struct reads_pass *pass, rosa_error *err);

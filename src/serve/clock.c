@@ -1,4 +1,4 @@
-/* The monotonic clock: the other one may be set back while somebody waits. */
+/* The monotonic clock: the wall clock may be set back during a wait. */
 #include "serve/clock.h"
 
 #include <time.h>

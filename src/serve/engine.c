@@ -2,9 +2,9 @@
  * Turns.
  *
  * One thread owns the decoder. In a turn every task that writes gets one token, and the tasks that still read share a
- * number of rows: all of a chunk if nobody writes, a quarter of it if somebody does, so that a long prompt delays an
- * answer by a part of a pass and is itself never stopped. All of it is one call of the decoder, whose results do not
- * depend on what is computed together, bit for bit: an answer is the same whoever else is asking. Tasks come and go
+ * number of rows: a whole chunk if no task writes, else a quarter of it. So a long prompt delays the next token of an
+ * answer by a part of a pass, and is itself never stopped. All of it is one call of the decoder, whose results do not
+ * depend, bit for bit, on what is computed together: an answer does not depend on other requests. Tasks start and end
  * between turns.
  *
  * A task gets its slot before its sequence: what it continues may have to come from disk, which another thread reads
@@ -49,13 +49,13 @@ struct engine {
 
 	/* The thread's own. */
 	struct piece *pieces; /* [parallel] */
-	uint64_t asked;       /* sessions.changes when those that wait for the disk last asked */
+	uint64_t asked;       /* sessions.changes when the tasks that wait for the disk were last tried */
 };
 
 /* -------------------------------------------------------------------------------------------------------- turns -- */
 
-/* A task leaves; what it has read is kept unless it failed. One that the server ends does so between two turns, with a
- * sequence as sound as that of a task whose client has gone. */
+/* Removes a task from its slot; what it has read is kept unless it failed. A task that the server ends is ended between
+ * two turns, so its sequence is as valid as that of a task whose client has gone. */
 static void retire(engine *e, struct serve_task *task)
 {
 	task->state = SERVE_OVER;
@@ -147,7 +147,7 @@ static void start(engine *e, struct serve_task *task)
 	begin(e, task);
 }
 
-/* Those that wait for the disk ask again. */
+/* Tries again to start the tasks that wait for the disk. */
 static void begin_waiting(engine *e)
 {
 	e->sessions.hurry = false;
@@ -195,7 +195,8 @@ static void admit(engine *e)
 	}
 }
 
-/* Sequences in use may not take more than there is. Kept ones give way first; then the largest task ends. */
+/* Keeps the sequences in use within the limit on memory. Kept sessions are evicted first; then the largest task ends.
+ */
 static void bound_memory(engine *e)
 {
 	struct serve_task *largest = NULL;
@@ -225,7 +226,7 @@ static size_t due_of(const struct serve_task *task)
 	return task->begun ? serve_task_due(task) : SIZE_MAX;
 }
 
-/* Who takes part in a turn: the first so many of those running, and how many of them read. */
+/* Who takes part in a turn: the first `count` of the running tasks, and how many of them still read. */
 struct turn {
 	size_t count, readers;
 };
@@ -250,8 +251,8 @@ static struct turn sort_running(engine *e)
 	return turn;
 }
 
-/* What each task reads in this turn. Half of the rows for readers are divided evenly, so that everyone gets on; the
- * others go to those who will have read all soonest: if all went on evenly, all would wait for the end of the last. */
+/* What each task reads in this turn. Half of the rows for readers are divided evenly, so that all of them make
+ * progress. The other half goes to those with the least left to read: with equal shares all would end late. */
 static void plan(engine *e, struct turn turn)
 {
 	const size_t chunk = e->model->options.chunk, readers = turn.readers,
@@ -270,7 +271,7 @@ static void plan(engine *e, struct turn turn)
 	}
 }
 
-/* Reads, without the lock, and takes what came of it. */
+/* Runs the decoder, without the lock, and gives the tasks their logits. */
 static void take_turn(engine *e, struct turn turn)
 {
 	rosa_error why;
@@ -532,7 +533,7 @@ void engine_leave(engine *e, struct serve_task **tasks, size_t count)
 	pthread_mutex_lock(&e->lock);
 	for (size_t i = 0; i < count; i++)
 		tasks[i]->cancelled = tasks[i]->cancelled || tasks[i]->state != SERVE_OVER;
-	/* Those that have not begun are taken out here: a slot may be a long time coming. */
+	/* Tasks that have not begun are removed here: it may be long before a slot is free. */
 	size_t left = 0;
 
 	for (size_t i = 0; i < e->waiting_count; i++) {

@@ -29,10 +29,10 @@ void engine_lock(engine *engine);
 void engine_unlock(engine *engine);
 void engine_wait(engine *engine);
 
-/* The end of a request's work: cancels the tasks that are not over and returns when the engine has let go of all of
- * them. Its place in the queue is free, and its tasks can be looked at without the lock. */
+/* The end of a request's work: cancels the tasks that are not over and returns when the engine uses none of them any
+ * more. Its place in the queue is then free, and its tasks can be read without the lock. */
 void engine_leave(engine *engine, struct serve_task **tasks, size_t count);
-/* The end of a request: its answer has been sent, or nobody is there to read it. */
+/* The end of a request: its answer has been sent, or its client has gone. */
 void engine_answered(engine *engine);
 
 /* Saves, restores or erases the text that was last read in a slot, and returns when that is done. A slot that is in use

@@ -1,5 +1,5 @@
 /*
- * Requests become tasks here, and tasks answers.
+ * Turns requests into tasks, and tasks into answers.
  *
  * Whole answers and streams are made from the same text and scores of a task: a stream remembers how much of them it
  * has sent. So what a stream adds up to is the whole answer.

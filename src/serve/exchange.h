@@ -7,7 +7,7 @@
 /* How much of a task was streamed. */
 struct sent {
 	size_t text, scores, places;
-	size_t read; /* tokens of the prompt that were told to have been read, and one; 0: not told yet */
+	size_t read; /* 1 + the number of tokens last reported as read; 0: not reported yet */
 	bool opened, ended;
 };
 
@@ -25,7 +25,7 @@ struct exchange {
 /* Parses the body and makes its tasks. On failure there is nothing to release. */
 bool exchange_new(const struct served *model, enum request_kind kind, const char *body, size_t size,
 		  struct exchange *exchange, struct api_error *error);
-void exchange_free(struct exchange *exchange); /* safe on a zeroed one; the engine has let go of the tasks */
+void exchange_free(struct exchange *exchange); /* safe on a zeroed one; the engine no longer uses the tasks */
 
 /* What follows looks at the tasks: the engine's lock is held. */
 

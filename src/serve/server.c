@@ -296,8 +296,8 @@ static void leave(struct visit *visit)
 	visit->left = true;
 }
 
-/* The engine is left before the answer is made, which may be long: nobody waits for that, nor for a client that takes
- * its time to read. */
+/* Leaves the engine before it formats the answer, which may be long, so that no other request waits for that or for a
+ * client that reads slowly. */
 static enum MHD_Result reply_whole(struct visit *visit)
 {
 	struct json_text text = {0};

@@ -1,9 +1,9 @@
 /*
  * Files of kept texts, written and read beside the turns of the engine.
  *
- * First come errands, then texts that a task waits for, then those that leave memory. Other texts are written while
- * nobody asks for anything; if somebody always does, one of them every ten seconds. Writing stops for whoever needs the
- * text or the disk, and is begun again later, but not if it has been waiting for those ten seconds: else a
+ * Errands come first, then sessions that a task waits for, then those that are to be evicted. Other sessions are
+ * written while the engine is idle; if it never is, one of them every ten seconds. Writing is interrupted when a task
+ * needs the session or the disk, and starts again later, unless the session has waited for ten seconds: otherwise a
  * conversation whose turns follow each other quickly would never reach the disk.
  */
 #include "serve/session_disk.h"
@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SAVE_SECONDS 10.0 /* a kept text waits so long for an idle moment before it is written */
-#define LOOK_SECONDS 1.0  /* between two looks whether one has waited so long */
+#define SAVE_SECONDS 10.0 /* how long a session waits for an idle moment before it is written anyway */
+#define LOOK_SECONDS 1.0  /* between two checks of that */
 
 /* Whether writing has to stop. */
 static int stopped(void *context)
@@ -57,7 +57,7 @@ static bool begin_errand(struct session_disk *disk, struct session_job *job)
 		memcpy(job->name, errand->name, strlen(errand->name) + 1);
 		return true;
 	}
-	if (*errand->last != errand->id) { /* meanwhile: others may have come before */
+	if (*errand->last != errand->id) { /* other errands may have been done before this one */
 		refuse(disk, errand, 409, "slot_busy", "the slot has been used meanwhile; try again later");
 		return false;
 	}
@@ -70,7 +70,7 @@ static bool begin_errand(struct session_disk *disk, struct session_job *job)
 		refuse(disk, errand, 500, NULL, "the slot's text could not be loaded; try again later");
 		return false;
 	}
-	if (!kept->sequence) { /* it is loaded before */
+	if (!kept->sequence) { /* load it first; the errand is tried again then */
 		kept->wanted = true;
 		return false;
 	}
@@ -124,7 +124,7 @@ static bool next_job(struct session_disk *disk, struct session_job *job)
 	}
 	if (disk->time || disk->pressing || disk->ended)
 		most = WORK_ALL;
-	if (disk->sessions->hurry && !disk->ended) /* whoever it is that waited must get the text before */
+	if (disk->sessions->hurry && !disk->ended) /* what a waiting task needs comes first */
 		most = WORK_WANTED;
 	return sessions_next_job(disk->sessions, most, job);
 }

@@ -1,15 +1,15 @@
-/* The thread that writes and reads the files of kept texts, so that nobody else waits for a disk. */
+/* The thread that writes and reads the files of kept sessions, so that no other thread waits for the disk. */
 #pragma once
 
 #include "serve/sessions.h"
 
 #include <pthread.h>
 
-/* A text that somebody wants under a name, or back from there. Whoever hands it in waits until it is done. */
+/* A request to save a session under a name, or to load it from there. The thread that hands it in waits for it. */
 struct disk_errand {
 	const char *name;
 	uint64_t id;          /* of the session to save; 0: the file is loaded */
-	const uint64_t *last; /* of a session to save: has this id as long as its slot is not used again */
+	const uint64_t *last; /* when saving: *last equals id as long as the slot has not been used again */
 
 	bool done;
 	struct api_error error; /* status 0: none */
@@ -26,11 +26,11 @@ struct session_disk {
 	pthread_cond_t *work, *news; /* the engine's, for its own thread and for those of clients */
 	pthread_cond_t mine;         /* this thread's */
 	pthread_t thread;
-	struct disk_errand *errands; /* the first to come is the first */
-	double saved;                /* when nothing was left to write, or something was written */
+	struct disk_errand *errands; /* in the order of arrival */
+	double saved;                /* the last time that something was written, or that nothing was left to write */
 	bool started, ended;
-	bool time;     /* nobody asks for anything */
-	bool pressing; /* what is being written has waited long enough */
+	bool time;     /* the engine is idle */
+	bool pressing; /* the session being written has waited so long that writing is not interrupted */
 };
 
 /* The sessions have a folder. The lock is not held. */
@@ -39,7 +39,7 @@ rosa_status session_disk_start(struct session_disk *disk, struct sessions *sessi
 /* Writes all that is left and ends. Safe on one that was not started. The lock is not held. */
 void session_disk_end(struct session_disk *disk);
 
-/* To be told after every look at what is to be done: whether there is time to write, since nobody asks for anything. */
+/* Called by the engine after each turn: `time` says whether it is idle, so that there is time to write. */
 void session_disk_tell(struct session_disk *disk, bool time);
 /* Hands in an errand. */
 void session_disk_ask(struct session_disk *disk, struct disk_errand *errand);

@@ -5,8 +5,8 @@
  * server is killed, a file has its old text or its new one. Nothing else is written down; a server that starts learns
  * what there is from the files, and their order from the times at which they were changed.
  *
- * A file that is damaged or of another model is left where it is, since another server may want it, but counts: it goes
- * when its time comes as the oldest.
+ * A file that is damaged or belongs to another model is left in place, since another server may use it. It counts
+ * against the limit, and is removed when it is the oldest.
  */
 #include "serve/session_folder.h"
 
@@ -134,7 +134,7 @@ static uint64_t size_of(const session_folder *folder, const char *name)
 	return bytes;
 }
 
-/* What a server that was killed left: the folder is locked, so nobody is writing it. */
+/* Removes a temporary file of a server that was killed. The folder is locked, so no other server is writing it. */
 static void remove_leftover(const session_folder *folder, const char *name)
 {
 	char *path = strncmp(name, ".rosatune-", 10) == 0 && path_ends_in(name, ".tmp")

@@ -5,7 +5,7 @@
 
 #include <time.h>
 
-/* Says that a file is of no use. */
+/* Reports a file that cannot be used. */
 typedef void (*session_folder_say)(const char *message);
 
 struct session_folder_options {
@@ -19,7 +19,7 @@ struct session_folder_options {
 struct session_file {
 	uint64_t number;      /* of the file's name */
 	uint64_t bytes;       /* of the file */
-	struct tokens tokens; /* empty: the file is of no use here, but takes room */
+	struct tokens tokens; /* empty: the file cannot be used here, but takes space */
 	size_t steps;         /* tokens that the sequence has read */
 	struct timespec changed;
 };

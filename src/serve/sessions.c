@@ -7,15 +7,17 @@
  * that place and the session stays. A sequence with a window cannot go back far, so for models with one a copy is kept
  * where the answer begins as well (sessions_remember).
  *
- * A session that another one could be cut to is of no use and is not kept. Beyond that the oldest go first.
+ * A session is dropped when a longer one contains it, that is, when it could be made by cutting the longer one. When
+ * memory runs short, the least recently used sessions are dropped first.
  *
- * With a folder, what is in memory is also written to disk, and what has to leave memory stays there; used again, it is
- * loaded. The file of a text that was taken over stays until the longer text replaces it under the same name, so that
- * at every moment the disk has the conversation as it was or as it is.
+ * With a folder, every session is also written to disk. One that is evicted from memory is loaded again when a prompt
+ * needs it. The file of a session that was taken over is kept until the longer text replaces it under the same name, so
+ * that at every moment the disk has the conversation before the current turn or after it.
  *
- * Files are written and read by a thread of its own (session_disk.c). A session that it has is `busy`: copies may be
- * cut from it, since that changes nothing, but a task that is to take it over waits. What has to leave memory before it
- * is written stays, apart from the others, until it is.
+ * Files are written and read by a separate thread (session_disk.c). While that thread works on a session, the session
+ * is `busy`: copies may be cut from it, since that does not change it, but a task that wants to take it over waits. A
+ * session that is to be evicted before it has been written is `leaving`: it stays in memory, outside the limit, until
+ * it has been written.
  */
 #include "serve/sessions.h"
 
@@ -25,7 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOAD_SHARE 32 /* of a text: if less of it is of use, it is not loaded for that */
+#define LOAD_SHARE 32 /* a file is loaded only if at least 1/32 of its tokens can be used */
 
 static size_t in_common(const struct tokens *tokens, const uint32_t *ids, size_t count)
 {
@@ -41,7 +43,7 @@ bool sessions_failed(const struct sessions *sessions, const struct kept *kept)
 	return kept->failed && kept->failed == sessions->clock;
 }
 
-/* Whether a text is to be looked at, of those in memory or of those on disk only. */
+/* Whether a session may serve a prompt: one in memory or, with `on_disk`, one that is on disk only. */
 static bool is_candidate(const struct sessions *sessions, const struct kept *kept, bool silent, bool on_disk)
 {
 	return kept->silent == silent && !kept->doomed && !kept->sequence == on_disk &&
@@ -49,8 +51,8 @@ static bool is_candidate(const struct sessions *sessions, const struct kept *kep
 }
 
 /* Texts in memory come first. All chats begin with the same few tokens, and a file is loaded whole: one of a hundred
- * thousand tokens takes longer to load than those few take to be read, and drives other texts out of memory. So what a
- * file saves, beyond what is known in memory, has to be a share of it. */
+ * thousand tokens takes longer to load than those few take to be read, and evicts other texts from memory. So a file
+ * must save a minimum share of its tokens, counted beyond what a session in memory saves. */
 struct session_choice sessions_choose(const struct sessions *sessions, bool silent, const uint32_t *ids, size_t count)
 {
 	struct session_choice best = {0, 0};
@@ -95,7 +97,8 @@ static void release(struct kept *kept)
 	tokens_free(&kept->tokens);
 }
 
-/* From where on a sequence can go back that was saved after `steps` tokens: only what attention sees next is saved. */
+/* The floor (struct kept) of a sequence that was saved after `steps` tokens: only what attention still sees is saved.
+ */
 static size_t saved_floor(const struct sessions *sessions, size_t steps)
 {
 	return sessions->window && steps >= sessions->window ? steps : 0;
@@ -125,7 +128,8 @@ static void count_out(struct sessions *sessions, const struct kept *kept)
 	}
 }
 
-/* Takes the sequence and its look-up from an entry. What is left is what its file has; without a file, nothing. */
+/* Takes the sequence and its look-up out of an entry. The entry stays if it has a file, and then describes that file.
+ */
 static struct kept take_out(struct sessions *sessions, size_t index)
 {
 	struct kept *kept = &sessions->all[index];
@@ -137,7 +141,8 @@ static struct kept take_out(struct sessions *sessions, size_t index)
 	kept->past = NULL;
 	kept->bytes = 0;
 	kept->leaving = false;
-	/* All that is saved has a token behind it, but of one that a text without it took over, only the file knows. */
+	/* The file holds one token more than were read. `tokens` has it too, unless the file was inherited from a
+	 * session of the same length (supersede). */
 	kept->followed = kept->followed || kept->saved < kept->tokens.count;
 	kept->tokens.count = kept->saved;
 	kept->floor = saved_floor(sessions, kept->saved);
@@ -166,7 +171,7 @@ static void drop_file(struct sessions *sessions, size_t index)
 		remove_entry(sessions, index);
 }
 
-/* An entry goes; one that the disk has, as soon as it lets go of it. */
+/* Drops an entry: at once or, if it is busy, when the disk is done with it. */
 static void drop(struct sessions *sessions, size_t index)
 {
 	struct kept *kept = &sessions->all[index];
@@ -195,7 +200,7 @@ static bool is_held(const struct kept *kept)
 	return kept->sequence && !kept->leaving;
 }
 
-/* Whether its file can go. */
+/* Whether it has a file that may be removed now. */
 static bool is_filed(const struct kept *kept)
 {
 	return kept->number && !kept->busy;
@@ -236,7 +241,7 @@ static size_t index_of(const struct sessions *sessions, const struct kept *kept)
 	return (size_t)(kept - sessions->all);
 }
 
-/* One that is held leaves memory, at once or when the disk has written it. */
+/* Evicts the oldest session that is held: at once or, if it is busy or not saved yet, when it has been written. */
 static void evict_oldest(struct sessions *sessions)
 {
 	struct kept *kept = oldest(sessions, is_held);
@@ -277,7 +282,7 @@ static struct kept *new_entry(struct sessions *sessions)
 	return &grown[sessions->count++];
 }
 
-/* A text stays out of the folder. */
+/* Removes a session from the folder for good. */
 static void unfile(struct sessions *sessions, size_t index)
 {
 	struct kept *kept = &sessions->all[index];
@@ -293,7 +298,8 @@ void sessions_fit(struct sessions *sessions)
 	const uint64_t limit = session_folder_limit(sessions->folder);
 	struct kept *kept;
 
-	/* One that does not fit alone goes first: as the newest, it would go only after all others had gone in vain. */
+	/* First a file that exceeds the limit by itself: by age, all older files would be removed before it for
+	 * nothing. */
 	for (size_t i = sessions->count; i-- > 0;)
 		if (is_filed(&sessions->all[i]) && sessions->all[i].file_bytes > limit)
 			unfile(sessions, i);
@@ -383,7 +389,7 @@ void session_job_do(const session_folder *folder, struct session_job *job, const
 		    session_folder_load(folder, job->name, &job->session, &job->sequence, &job->bytes, &job->error);
 }
 
-/* How the writing of an entry's own file went. */
+/* Records the result of writing an entry's own file. */
 static void wrote(struct sessions *sessions, struct kept *kept, const struct session_job *job)
 {
 	if (job->status == ROSA_ECANCELLED)
@@ -399,9 +405,9 @@ static void wrote(struct sessions *sessions, struct kept *kept, const struct ses
 	kept->saved = kept->tokens.count;
 }
 
-/* An entry comes into memory. A file that is damaged, gone or changed by another program is of no use, as if it had
- * been found so at the start. But there may only be no memory, or too many open files: then it is left out until some
- * other text is used, so that whoever waits for it goes on without. */
+/* Records the result of loading an entry. A file that is damaged, missing or changed by another program is treated as
+ * one that was unusable at the start. A lack of memory or of file descriptors may pass: then the entry is not a
+ * candidate until some other session is used, and the task that waits for it continues without it. */
 static void loaded(struct sessions *sessions, struct kept *kept, struct session_job *job)
 {
 	const bool later = job->status != ROSA_OK && job->status != ROSA_EFORMAT && job->bytes;
@@ -447,7 +453,7 @@ void sessions_job_done(struct sessions *sessions, struct session_job *job)
 
 /* ------------------------------------------------------------------------------------------------------- lending -- */
 
-/* A copy cut at `steps`; where there is no memory for one, the session itself. */
+/* Gives the task a copy cut at `steps` or, if there is no memory for a copy, the session itself. */
 static rosa_status cut(struct sessions *sessions, struct session_choice choice, struct serve_task *task,
 		       rosa_error *err)
 {
@@ -471,7 +477,7 @@ static rosa_status cut(struct sessions *sessions, struct session_choice choice, 
 	return status;
 }
 
-/* The whole of a session, which the task goes on from. */
+/* Gives the task the whole session, unless it is busy. */
 static void take_over(struct sessions *sessions, size_t index, struct serve_task *task)
 {
 	struct kept *kept = &sessions->all[index];
@@ -487,7 +493,7 @@ static void take_over(struct sessions *sessions, size_t index, struct serve_task
 	task->past = whole.past;
 }
 
-/* A sequence from a session, if the disk does not have to do something before. */
+/* Gives the task a sequence from a session, unless it must be loaded or written first. */
 static rosa_status lend(struct sessions *sessions, struct session_choice choice, struct serve_task *task,
 			rosa_error *err)
 {
@@ -537,7 +543,7 @@ static bool begins_with(const struct kept *longer, const struct kept *shorter)
 	       in_common(&longer->tokens, shorter->tokens.ids, shorter->tokens.count) == shorter->tokens.count;
 }
 
-/* Whether a sequence of `longer` could be cut to what `shorter` is: where there is a folder, also once saved. */
+/* Whether `shorter` could be made by cutting `longer`: as it is now and, with a folder, also after it was saved. */
 static bool replaces(const struct sessions *sessions, const struct kept *longer, const struct kept *shorter)
 {
 	const size_t saved = sessions->folder ? saved_floor(sessions, longer->tokens.count) : 0;
@@ -546,7 +552,7 @@ static bool replaces(const struct sessions *sessions, const struct kept *longer,
 	       saved <= shorter->tokens.count && begins_with(longer, shorter);
 }
 
-/* A session that `kept` makes useless goes; its file, until that of `kept` is written, stays in its name. */
+/* Drops a session that `kept` replaces. `kept` inherits its file, which stays until the new text is written over it. */
 static void supersede(struct sessions *sessions, size_t index, struct kept *kept)
 {
 	struct kept *old = &sessions->all[index];
@@ -560,11 +566,12 @@ static void supersede(struct sessions *sessions, size_t index, struct kept *kept
 	drop(sessions, index);
 }
 
-/* Finds a place for a session beside the others, or returns the one that has it already. `file` is that of the session
- * that it went on from, whose time is over unless it is in memory again or a task waits for it. */
+/* Drops the sessions that `kept` replaces. Returns NULL or, if another session already contains `kept`, that one.
+ * `file` is the file of the session that `kept` continues: its entry is dropped too, unless it is in memory again or a
+ * task waits for it. */
 static const struct kept *make_way(struct sessions *sessions, struct kept *kept, uint64_t file)
 {
-	/* Before any other gives its file to `kept`, which would be lost with it. */
+	/* First, since `kept` may inherit a file below, which would be lost if `kept` were released after that. */
 	for (size_t i = 0; i < sessions->count; i++)
 		if (replaces(sessions, &sessions->all[i], kept))
 			return &sessions->all[i];
@@ -578,7 +585,7 @@ static const struct kept *make_way(struct sessions *sessions, struct kept *kept,
 	return NULL;
 }
 
-/* Returns the id of the session that has the text then; 0: none. */
+/* Returns the id of the session that now contains the text; 0: none. */
 static uint64_t add(struct sessions *sessions, struct kept *kept, uint64_t file)
 {
 	const bool fits = kept->bytes <= sessions->memory && sessions->most;
@@ -589,7 +596,7 @@ static uint64_t add(struct sessions *sessions, struct kept *kept, uint64_t file)
 		release(kept);
 		return other ? other->id : 0;
 	}
-	/* What waits is computed by the decoder, so it cannot be left to the thread that writes. */
+	/* Pending values are computed by the decoder, so this cannot be left to the thread that writes. */
 	kept->unwanted = !sessions->folder || sequence_settle(kept->sequence, NULL) != ROSA_OK;
 	kept->id = kept->used = ++sessions->clock;
 	*place = *kept;
@@ -598,7 +605,7 @@ static uint64_t add(struct sessions *sessions, struct kept *kept, uint64_t file)
 	return kept->id;
 }
 
-/* The first tokens of a task, as many as its sequence has read, and the one behind them. */
+/* Copies the tokens that the task's sequence has read, and the one after them if there is one. */
 static bool copy_tokens(const struct serve_task *task, struct kept *kept)
 {
 	struct tokens *copy = &kept->tokens;
@@ -662,7 +669,8 @@ static bool is_among(uint64_t id, const uint64_t *ids, size_t count)
 	return count > 0;
 }
 
-/* Whether a beginning of a text that goes is of use without it: to a text that stays, or as one that stays. */
+/* Whether a session that is a beginning of `gone` is kept when `gone` is erased: if it is spared, or if it also begins
+ * another session that is kept. */
 static bool stays(const struct sessions *sessions, const struct kept *beginning, const struct kept *gone,
 		  const uint64_t *spared, size_t count)
 {

@@ -1,33 +1,33 @@
-/* What was read and is kept, so that a prompt that begins alike need not be read again: in memory, and where there is a
- * folder for it, on disk. Whoever calls holds the engine's lock, unless said otherwise. */
+/* Texts that were read are kept, so that a prompt with the same beginning need not be read again: in memory and, if
+ * there is a folder, on disk. The caller holds the engine's lock unless said otherwise. */
 #pragma once
 
 #include "serve/session_folder.h"
 #include "serve/task.h"
 
 struct kept {
-	uint64_t id;          /* its own while the server runs */
-	struct tokens tokens; /* all read by the sequence; where `followed`, one more lies behind them */
+	uint64_t id;          /* unique while the server runs */
+	struct tokens tokens; /* all read by the sequence; if `followed`, ids[count] is the next token */
 	bool followed;
-	bool silent;        /* read with an adapter that was off; such a text is not saved */
+	bool silent;        /* read with the adapter off; such a text is not saved */
 	size_t floor;       /* the sequence can go back to any number of tokens from here on */
 	sequence *sequence; /* NULL: it is on disk only */
 	pointer_past *past; /* NULL: none */
 	uint64_t bytes;     /* of memory */
-	uint64_t used;      /* when: a greater number is later */
+	uint64_t used;      /* time of the last use, by sessions.clock */
 	uint64_t number;    /* of its file; 0: it has none */
 	size_t saved;       /* the first so many tokens are in the file */
 	uint64_t file_bytes;
-	bool unwanted;   /* on disk: it does not fit there, or there is no folder */
-	bool busy;       /* the disk has it: it is being written or loaded, and may be looked at but not changed */
+	bool unwanted;   /* not to be saved: it does not fit on disk, or there is no folder */
+	bool busy;       /* being written or loaded: it may be read but not changed */
 	bool wanted;     /* a task waits for it to be loaded */
-	bool leaving;    /* it leaves memory once it is written */
-	bool doomed;     /* it goes once the disk has let go of it */
+	bool leaving;    /* to be evicted from memory once it is written */
+	bool doomed;     /* to be dropped once it is no longer busy */
 	uint64_t failed; /* when it could not be loaded, by the clock of `used`; 0: never */
 };
 
-/* A zeroed one is empty; `most` and `memory` are its limits in memory, `window` that of attention. Those that leave are
- * not held: they come on top until they are written. */
+/* A zeroed one is empty. `most` and `memory` limit the number and bytes of sessions in memory; sessions that are
+ * `leaving` do not count. `window` is that of attention. */
 struct sessions {
 	struct kept *all;
 	size_t window;
@@ -36,41 +36,40 @@ struct sessions {
 	uint64_t bytes, memory;
 	uint64_t leaving;    /* bytes */
 	uint64_t file_bytes; /* of all files */
-	uint64_t changes;    /* so far: texts that came, went or lost their file */
-	bool hurry;          /* somebody waits for the disk to let go of what it has */
+	uint64_t changes;    /* sessions added, dropped or deprived of their file so far */
+	bool hurry;          /* a task waits for a session that is busy or must be loaded */
 	uint64_t clock;
 	session_folder *folder; /* NULL: none */
 };
 
-/* Learns what is in the folder, which is the sessions' from now on. */
+/* Lists what is in the folder, and takes ownership of it. */
 rosa_status sessions_recall(struct sessions *sessions, session_folder *folder, rosa_error *err);
 
-/* The kept session that saves most: `steps` of the first `count` tokens are known to it. 0: none is of use. One that
- * has to be loaded must save more than the loading takes, and be one whose loading has not just failed. What was read
- * with an adapter that was off serves only those who want it off, and they nothing else. */
+/* The session that saves most: it has read `steps` of the first `count` tokens; 0: none is usable. A session that has
+ * to be loaded must save more time than loading takes, and its loading must not have just failed. Sessions read with
+ * the adapter off serve requests with the adapter off, and only these. */
 struct session_choice {
 	size_t index, steps;
 };
 struct session_choice sessions_choose(const struct sessions *sessions, bool silent, const uint32_t *ids, size_t count);
 
-/* Gives a task a sequence that has read as much of its prompt as is known. Where the disk must first load that or let
- * go of it, the task gets none yet (task->sequence is NULL): ask again when the disk has done something, or another
- * text has come or gone. */
+/* Gives a task a sequence that has read as much of its prompt as possible. If the session must be loaded first, or is
+ * busy, the task gets none yet (task->sequence is NULL): call again after a disk job, or when `changes` has changed. */
 rosa_status sessions_lend(struct sessions *sessions, struct serve_task *task, rosa_error *err);
 /* Takes what a task has read. What does not fit is dropped, the oldest first. Returns the id of the session that has
  * the text now, or 0. */
 uint64_t sessions_keep(struct sessions *sessions, struct serve_task *task);
-/* Keeps a copy of what a task has read so far, if it can be made and another sequence could not go back to here. */
+/* Keeps a copy of what a task has read so far, if there is memory and no other session could be cut to it. */
 void sessions_remember(struct sessions *sessions, struct serve_task *task);
-/* Drops the oldest from memory until no more than this, and no more than `most`, is held. Those not yet on disk are
- * leaving then. */
+/* Evicts the oldest sessions until those in memory take at most `bytes` and are at most `most`. Those not yet on disk
+ * become `leaving`. */
 void sessions_shrink(struct sessions *sessions, uint64_t bytes);
 void sessions_free(struct sessions *sessions); /* closes the folder, whose files stay */
 
 /* The session with this id; NULL: it is gone. */
 struct kept *sessions_find(const struct sessions *sessions, uint64_t id);
-/* Drops it, from memory and from disk, and with it the beginnings of it, such as sessions_remember makes, that neither
- * are spared (by their ids) nor begin a text that stays. */
+/* Drops a session from memory and disk, together with the sessions that are beginnings of it (such as
+ * sessions_remember makes), except those whose ids are in `spared` and those that also begin another session. */
 void sessions_erase(struct sessions *sessions, struct kept *kept, const uint64_t *spared, size_t count);
 /* Takes a session that was loaded, and its sequence; returns its id, or 0 if it could not be kept. */
 uint64_t sessions_restore(struct sessions *sessions, struct session *session, sequence *sequence);
@@ -80,7 +79,7 @@ void sessions_fit(struct sessions *sessions);
 
 /* Whether a session can be saved at all: not if it was read with an adapter that was off, or its file is damaged. */
 bool sessions_can_save(const struct kept *kept);
-/* Whether loading it has just failed; to try again at once would be in vain. */
+/* Whether loading it has just failed, so that another attempt now would fail too. */
 bool sessions_failed(const struct sessions *sessions, const struct kept *kept);
 /* Whether some session is still to be written. */
 bool sessions_unsaved(const struct sessions *sessions);

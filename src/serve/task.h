@@ -1,5 +1,5 @@
-/* One prompt that is read and continued. It does no reading by itself: serve_task_plan says what to read next, and
- * serve_task_take takes what came of it, so that many tasks can share a decoder. */
+/* One prompt that is read and continued. A task does not run the decoder itself: serve_task_plan says what to read
+ * next, and serve_task_take takes the logits of it, so that many tasks can share a decoder. */
 #pragma once
 
 #include "base/text.h"

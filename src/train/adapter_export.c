@@ -1,9 +1,9 @@
 /*
  * An adapter as it is used.
  *
- * A checkpoint holds what training needs: float32 numbers and the optimiser's moments, four times as much as whoever
- * uses the adapter wants. This copies the rest. Each file replaces an older one at once, and the configuration comes
- * last: the digest in it belongs to the new tensors, so a copy that was interrupted is noticed when it is opened.
+ * A checkpoint holds what training needs: float32 numbers and the optimiser's moments, four times as much as using
+ * the adapter takes. This copies only what is used. Each file replaces an older one at once, and the configuration
+ * comes last: the digest in it belongs to the new tensors, so a copy that was interrupted is noticed when it is opened.
  */
 #include "train/adapter_export.h"
 

@@ -67,7 +67,7 @@ static rosa_status more(struct byte_source *source, rosa_error *err)
 
 		if (ready > 0)
 			got = read(source->descriptor, source->block + source->filled, BLOCK - source->filled);
-		/* poll() was told by a signal, or in vain */
+		/* poll() was interrupted, or there is nothing to read yet */
 		status = file_wait(source->descriptor, POLLIN, ready > 0 && got < 0 ? errno : 0, &source->options,
 				   source->name, "reading", err);
 		if (status != ROSA_OK)

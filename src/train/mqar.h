@@ -21,11 +21,6 @@ struct mqar {
 	uint64_t seed;
 };
 
-#define MQAR_INIT                                                                                                      \
-	{                                                                                                              \
-		8192, 64, 512, 1, 0, 0.01, MQAR_WITHOUT_KEYS, false, 1                                                 \
-	}
-
 /* The vocabulary: 0, then the tokens of names, then those of second names if there are any, then values. */
 struct mqar_words {
 	size_t names;         /* tokens of names are 1 .. names, those of second names the next so many */

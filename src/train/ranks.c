@@ -1,10 +1,10 @@
 /*
  * Processes that train together.
  *
- * What MPI_Allreduce gives may depend on the number of processes, the size of the message and the library's mood, and
- * two processes whose weights differ in one bit drift apart for good. So sums are made here, in the order of ranks:
- * every process gets one slice of everybody's numbers, adds them up, and hands the sum round. That moves as many bytes
- * as the best of MPI's own ways, and all processes end with the same bits.
+ * The result of MPI_Allreduce may depend on the number of processes, the size of the message and the library, and two
+ * processes whose weights differ in one bit drift apart for good. So sums are made here, in the order of ranks: every
+ * process gets one slice of the numbers of all processes, adds them up, and sends the sum to all. That moves as many
+ * bytes as the best of MPI's own ways, and all processes end with the same bits.
  *
  * MPI is begun only where mpirun started the program, which is known from the environment: alone it would cost a
  * tenth of a second and a number of helpers for nothing. Its errors are left fatal, as is its habit: a process that

@@ -11,26 +11,6 @@
 
 #include <string.h>
 
-/* Bytes of a number. */
-static size_t width_of(enum gguf_type type)
-{
-	switch (type) {
-	case GGUF_UINT8:
-	case GGUF_INT8:
-	case GGUF_BOOL:
-		return 1;
-	case GGUF_UINT16:
-	case GGUF_INT16:
-		return 2;
-	case GGUF_UINT64:
-	case GGUF_INT64:
-	case GGUF_FLOAT64:
-		return 8;
-	default:
-		return 4;
-	}
-}
-
 static bool is_wanted(const struct gguf_entry *entry)
 {
 	return strncmp(entry->key, "tokenizer.", 10) == 0 || strcmp(entry->key, "general.architecture") == 0;
@@ -65,7 +45,8 @@ static rosa_status put_entry(struct file_writer *file, const struct gguf_entry *
 	if (status == ROSA_OK && array)
 		status = put_number(file, entry->count, 8, err);
 	if (type != GGUF_STRING)
-		return status == ROSA_OK ? file_write(file, entry->data, entry->count * width_of(type), err) : status;
+		return status == ROSA_OK ? file_write(file, entry->data, entry->count * gguf_value_bytes(type), err)
+					 : status;
 	for (size_t i = 0; i < entry->count && status == ROSA_OK; i++)
 		status = put_text(file, entry->texts[i].at, entry->texts[i].length, err);
 	return status;

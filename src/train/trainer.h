@@ -25,7 +25,7 @@ struct trainer_hooks {
 	bool (*stop)(void *context);                      /* asked after every step, and before the first */
 	/* Of a validation: samples read of those to read. */
 	void (*judging)(void *context, uint64_t done, uint64_t total);
-	/* Of a pointer: positions read of those to read, then steps of the fit; and what came of it. */
+	/* Of a pointer: positions read of those to read, then steps of the fit; and its result. */
 	void (*fitting)(void *context, uint64_t done, uint64_t total);
 	void (*fitted)(void *context, const struct pointer_fitted *fitted);
 };

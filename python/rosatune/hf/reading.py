@@ -9,7 +9,7 @@ import os
 import zlib
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Iterator, Optional
+from typing import Any, Iterator
 
 import numpy as np
 import numpy.typing as npt

@@ -397,7 +397,7 @@ class _Recorder:
         self._versions = [x._version for x in self._weights]
 
     def _tables_stand(self) -> bool:
-        """Whether the recorded tables are the adapters' own. Where weights have changed they are made anew, in place."""
+        """Whether the recorded tables are the adapters' own. Where weights have changed they are remade in place."""
         versions = [x._version for x in self._weights]
         if versions != self._versions:
             self._versions = versions

@@ -2,8 +2,8 @@
 
 The root mean square of the hidden state grows by two orders of magnitude over the layers of a model. What an adapter
 adds is multiplied by a fixed number per layer, its *scale*: the option ``units`` times the median, over the positions
-of a sample, of the root mean square of the state that enters the layer. So ``e0`` and ``e1`` mean the same everywhere. The
-scales are kept in the adapter's configuration; nothing is measured when it is loaded.
+of a sample, of the root mean square of the state that enters the layer. So ``e0`` and ``e1`` mean the same everywhere.
+The scales are kept in the adapter's configuration; nothing is measured when it is loaded.
 """
 
 from __future__ import annotations
