@@ -88,48 +88,52 @@ void chain_clear(struct chain_index *index, const struct contexts *ctx)
 	index->gave_up = false;
 }
 
-/* Put the first `contexts` contexts in, into the tables too or into the chains alone. Two loops: a compiler does not
- * take the question out of a loop as large as this one, with the tables of all levels in it. */
-ALWAYS_INLINE void fill_by(struct chain_view view, struct packed key, unsigned bits, uint32_t contexts, bool tables)
+/* Put the first `contexts` contexts in: into the tables of more than `known` symbols, which is one mostly, and into the
+ * chains. */
+ALWAYS_INLINE void fill_by(struct chain_view view, struct packed key, unsigned bits, uint32_t contexts, unsigned known)
 {
-	if (tables)
-		for (uint32_t c = 1; c <= contexts; c++)
-			chain_insert(&view, bits, packed_word(&key, bits, c), c);
-	else
-		for (uint32_t c = 1; c <= contexts; c++)
-			chain_hang(&view, bits, packed_word(&key, bits, c), c);
+	for (unsigned l = known + 1; l <= view.levels; l++) {
+		uint32_t *const level = view.table + chain_level(bits, l);
+
+		for (uint32_t c = 1; c <= contexts; c++) {
+			const uint64_t word = packed_word(&key, bits, c);
+
+			level[chain_table_row(bits, l, word << bits) + (word >> (64 - bits))] = c;
+		}
+	}
+	for (uint32_t c = 1; c <= contexts; c++)
+		chain_hang(&view, bits, packed_word(&key, bits, c), c);
 }
 
 #define FILL(M)                                                                                                        \
 	static void fill_##M(const struct chain_view *view, const struct contexts *ctx, uint32_t contexts,             \
-			     bool tables)                                                                              \
+			     unsigned known)                                                                           \
 	{                                                                                                              \
-		fill_by(*view, ctx->key, M, contexts, tables);                                                         \
+		fill_by(*view, ctx->key, M, contexts, known);                                                          \
 	}
 FOR_EACH_WIDTH(FILL)
 
-static void fill_any(const struct chain_view *view, const struct contexts *ctx, uint32_t contexts, bool tables)
+static void fill_any(const struct chain_view *view, const struct contexts *ctx, uint32_t contexts, unsigned known)
 {
-	fill_by(*view, ctx->key, ctx->bits, contexts, tables);
+	fill_by(*view, ctx->key, ctx->bits, contexts, known);
 }
 
-/* Index and layout stay, what is in it does not; `tables`: in the tables too. */
-static void fill(struct chain_index *index, const struct contexts *ctx, uint32_t contexts, bool tables)
+/* Index and layout stay, and tables of up to `known` symbols; what else is in it does not. */
+static void fill(struct chain_index *index, const struct contexts *ctx, uint32_t contexts, unsigned known)
 {
 	static void (*const versions[ROSA_MAX_SYMBOL_BITS + 1])(const struct chain_view *, const struct contexts *,
-								uint32_t, bool) = EACH_WIDTH(fill);
+								uint32_t, unsigned) = EACH_WIDTH(fill);
 	const struct chain_view view = chain_look(index, ctx);
+	const size_t stay = chain_level(ctx->bits, known + 1);
 
-	if (tables)
-		chain_clear(index, ctx);
-	else
-		memset(view.root, 0, ((size_t)(view.deeper + 1) << view.root_bits) * sizeof(*view.root));
-	(versions[ctx->bits] ? versions[ctx->bits] : fill_any)(&view, ctx, contexts, tables);
+	memset(index->table + stay, 0, (entries(ctx->bits, index->layout) - stay) * sizeof(*index->table));
+	index->gave_up = false;
+	(versions[ctx->bits] ? versions[ctx->bits] : fill_any)(&view, ctx, contexts, known);
 }
 
 void chain_fill(struct chain_index *index, const struct contexts *ctx, uint32_t contexts)
 {
-	fill(index, ctx, contexts, true);
+	fill(index, ctx, contexts, 0);
 }
 
 static size_t link_size(const struct chain_index *index)
@@ -164,7 +168,8 @@ bool chain_lay_out(struct chain_index *index, const rosa_allocator *allocator, c
 		   struct chain_layout layout, uint32_t contexts, bool scratch)
 {
 	const size_t room = entries(ctx->bits, layout), size = room * sizeof(*index->table);
-	const bool tables_stay = contexts && index->table && layout.levels == index->layout.levels;
+	const unsigned had = contexts && index->table ? index->layout.levels : 0;
+	const unsigned known = had < layout.levels ? had : layout.levels;
 	uint32_t *table = index->table;
 
 	/* what is scratch memory may as well be too large */
@@ -176,8 +181,8 @@ bool chain_lay_out(struct chain_index *index, const rosa_allocator *allocator, c
 			memory_free(allocator, table);
 			return false;
 		}
-		if (tables_stay)
-			memcpy(table, index->table, chain_level(ctx->bits, layout.levels + 1) * sizeof(*table));
+		if (known)
+			memcpy(table, index->table, chain_level(ctx->bits, known + 1) * sizeof(*table));
 		memory_free(allocator, index->table);
 		index->table = table;
 		index->room = room;
@@ -185,7 +190,7 @@ bool chain_lay_out(struct chain_index *index, const rosa_allocator *allocator, c
 		return false;
 	}
 	index->layout = layout;
-	fill(index, ctx, contexts, !tables_stay);
+	fill(index, ctx, contexts, known);
 	return true;
 }
 

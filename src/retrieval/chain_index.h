@@ -22,10 +22,10 @@
  *
  * Most walks would be in vain: no context of the chain shares more symbols than are known to be shared already. So a
  * root has marks beside its newest context, in the bits that this leaves: 16 below 2^16 contexts, then eight. Each
- * context of the chain sets one of them, picked by its last symbols. Where every string of levels + 1 symbols has a root
- * of its own, the newest context of the root shares so many, and marks are picked by one symbol more. Where strings
- * share roots, they are picked by the levels + 1 symbols themselves. A query whose mark is not set needs no walk:
- * neither contexts nor links are touched.
+ * context of the chain sets one of them, picked by its last symbols. Where every string of levels + 1 symbols has a
+ * root of its own, the newest context of the root shares so many, and marks are picked by one symbol more. Where
+ * strings share roots, they are picked by the levels + 1 symbols themselves. A query whose mark is not set needs no
+ * walk: neither contexts nor links are touched.
  *
  * Tables and roots are laid out in rows. A row is picked by what precedes the last symbol, and the last symbol picks
  * the entry in the row. A query and its flips differ in the last symbol alone, so they share a row: one cache line for
