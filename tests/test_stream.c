@@ -492,6 +492,8 @@ TEST(test_longest)
 		check_long(kind, bits[i % COUNT(bits)], 20000, 1, 0, ROSA_READABLE, 0);
 		check_long(kind, bits[(i + 1) % COUNT(bits)], 20000, 0, 0, ROSA_READABLE, 2048);
 	}
+	/* with context 2^16 links get longer */
+	check_long(stream_find("uniform"), 4, 75000, 1, 0, ROSA_READABLE, 0);
 }
 
 /* A long history, undone in part, must go on as one that never was longer. */

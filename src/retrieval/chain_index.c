@@ -47,12 +47,16 @@ bool chain_layout_deeper(const struct contexts *ctx, struct chain_layout *layout
 
 /* Entries of tables and roots that a stream may have for so many contexts: 5/4 for each, five bytes. Memory per key run
  * may be half a byte more, an eighth of an entry, for each bit of a symbol, and narrow codes leave most of that to the
- * index. Wide codes take it for the symbols themselves but for 7/4 entries. */
+ * index. Wide codes take it for the symbols themselves but for 7/4 entries. As long as links are a byte shorter, that
+ * is another quarter of an entry, but no more than there may be when they no longer are. */
 static size_t entries_allowed(unsigned bits, unsigned symbol_bits, size_t contexts)
 {
-	const unsigned narrow = 8 + symbol_bits - (bits + 1) / 2, eighths = narrow < 10 ? 10 : narrow;
+	const unsigned narrow = 8 + symbol_bits - (bits + 1) / 2, usual = narrow < 10 ? 10 : narrow;
+	const unsigned eighths = bits > CHAIN_NARROW ? 14 : usual;
+	const size_t allowed = contexts / 8 * eighths, shorter = contexts / 8 * (eighths + 2);
+	const size_t most = ((size_t)1 << CHAIN_SHORTEST) / 8 * eighths;
 
-	return contexts / 8 * (bits > CHAIN_NARROW ? 14 : eighths);
+	return allowed >= most ? allowed : shorter < most ? shorter : most;
 }
 
 struct chain_layout chain_layout_for(const struct contexts *ctx, unsigned symbol_bits, size_t contexts, bool scratch)
@@ -84,48 +88,52 @@ void chain_clear(struct chain_index *index, const struct contexts *ctx)
 	index->gave_up = false;
 }
 
-/* Put the first `contexts` contexts in, into the tables too or into the chains alone. Two loops: a compiler does not
- * take the question out of a loop as large as this one, with the tables of all levels in it. */
-ALWAYS_INLINE void fill_by(struct chain_view view, struct packed key, unsigned bits, uint32_t contexts, bool tables)
+/* Put the first `contexts` contexts in: into the tables of more than `known` symbols, which is one mostly, and into the
+ * chains. */
+ALWAYS_INLINE void fill_by(struct chain_view view, struct packed key, unsigned bits, uint32_t contexts, unsigned known)
 {
-	if (tables)
-		for (uint32_t c = 1; c <= contexts; c++)
-			chain_insert(&view, bits, packed_word(&key, bits, c), c);
-	else
-		for (uint32_t c = 1; c <= contexts; c++)
-			chain_hang(&view, bits, packed_word(&key, bits, c), c);
+	for (unsigned l = known + 1; l <= view.levels; l++) {
+		uint32_t *const level = view.table + chain_level(bits, l);
+
+		for (uint32_t c = 1; c <= contexts; c++) {
+			const uint64_t word = packed_word(&key, bits, c);
+
+			level[chain_table_row(bits, l, word << bits) + (word >> (64 - bits))] = c;
+		}
+	}
+	for (uint32_t c = 1; c <= contexts; c++)
+		chain_hang(&view, bits, packed_word(&key, bits, c), c);
 }
 
 #define FILL(M)                                                                                                        \
 	static void fill_##M(const struct chain_view *view, const struct contexts *ctx, uint32_t contexts,             \
-			     bool tables)                                                                              \
+			     unsigned known)                                                                           \
 	{                                                                                                              \
-		fill_by(*view, ctx->key, M, contexts, tables);                                                         \
+		fill_by(*view, ctx->key, M, contexts, known);                                                          \
 	}
 FOR_EACH_WIDTH(FILL)
 
-static void fill_any(const struct chain_view *view, const struct contexts *ctx, uint32_t contexts, bool tables)
+static void fill_any(const struct chain_view *view, const struct contexts *ctx, uint32_t contexts, unsigned known)
 {
-	fill_by(*view, ctx->key, ctx->bits, contexts, tables);
+	fill_by(*view, ctx->key, ctx->bits, contexts, known);
 }
 
-/* Index and layout stay, what is in it does not; `tables`: in the tables too. */
-static void fill(struct chain_index *index, const struct contexts *ctx, uint32_t contexts, bool tables)
+/* Index and layout stay, and tables of up to `known` symbols; what else is in it does not. */
+static void fill(struct chain_index *index, const struct contexts *ctx, uint32_t contexts, unsigned known)
 {
 	static void (*const versions[ROSA_MAX_SYMBOL_BITS + 1])(const struct chain_view *, const struct contexts *,
-								uint32_t, bool) = EACH_WIDTH(fill);
+								uint32_t, unsigned) = EACH_WIDTH(fill);
 	const struct chain_view view = chain_look(index, ctx);
+	const size_t stay = chain_level(ctx->bits, known + 1);
 
-	if (tables)
-		chain_clear(index, ctx);
-	else
-		memset(view.root, 0, ((size_t)(view.deeper + 1) << view.root_bits) * sizeof(*view.root));
-	(versions[ctx->bits] ? versions[ctx->bits] : fill_any)(&view, ctx, contexts, tables);
+	memset(index->table + stay, 0, (entries(ctx->bits, index->layout) - stay) * sizeof(*index->table));
+	index->gave_up = false;
+	(versions[ctx->bits] ? versions[ctx->bits] : fill_any)(&view, ctx, contexts, known);
 }
 
 void chain_fill(struct chain_index *index, const struct contexts *ctx, uint32_t contexts)
 {
-	fill(index, ctx, contexts, true);
+	fill(index, ctx, contexts, 0);
 }
 
 static size_t link_size(const struct chain_index *index)
@@ -160,7 +168,8 @@ bool chain_lay_out(struct chain_index *index, const rosa_allocator *allocator, c
 		   struct chain_layout layout, uint32_t contexts, bool scratch)
 {
 	const size_t room = entries(ctx->bits, layout), size = room * sizeof(*index->table);
-	const bool tables_stay = contexts && index->table && layout.levels == index->layout.levels;
+	const unsigned had = contexts && index->table ? index->layout.levels : 0;
+	const unsigned known = had < layout.levels ? had : layout.levels;
 	uint32_t *table = index->table;
 
 	/* what is scratch memory may as well be too large */
@@ -172,8 +181,8 @@ bool chain_lay_out(struct chain_index *index, const rosa_allocator *allocator, c
 			memory_free(allocator, table);
 			return false;
 		}
-		if (tables_stay)
-			memcpy(table, index->table, chain_level(ctx->bits, layout.levels + 1) * sizeof(*table));
+		if (known)
+			memcpy(table, index->table, chain_level(ctx->bits, known + 1) * sizeof(*table));
 		memory_free(allocator, index->table);
 		index->table = table;
 		index->room = room;
@@ -181,25 +190,40 @@ bool chain_lay_out(struct chain_index *index, const rosa_allocator *allocator, c
 		return false;
 	}
 	index->layout = layout;
-	fill(index, ctx, contexts, !tables_stay);
+	fill(index, ctx, contexts, known);
 	return true;
 }
 
 /* ---- memory ---- */
 
-/* Contexts will need the whole of a root. */
-static void drop_marks(struct chain_index *index, const struct contexts *ctx)
+/* Contexts need `bits` bits of a root and had `was`. Of 16 marks and of 8 the last bits of a hash pick one, so that
+ * each of the 8 stands for two. */
+static void widen_roots(uint32_t *root, size_t roots, unsigned was, unsigned bits)
 {
-	uint32_t *const root = chain_look(index, ctx).root;
+	for (size_t i = 0; i < roots; i++) {
+		const uint32_t marks = root[i] >> was, id = root[i] & ((UINT32_C(1) << was) - 1);
 
-	for (size_t i = 0; index->table && i >> index->layout.root_bits == 0; i++)
-		root[i] &= CHAIN_SHORT_IDS - 1;
+		root[i] = bits < 32 ? id | (marks | marks >> 8) << bits : id;
+	}
+}
+
+/* The same for links, from an array into another one. */
+static void widen_links(const uint8_t *from, unsigned from_bytes, unsigned was, uint8_t *to, unsigned to_bytes,
+			size_t links)
+{
+	for (size_t i = 0; i < links; i++) {
+		uint32_t link;
+
+		memcpy(&link, from + i * from_bytes, sizeof(link));
+		link &= (UINT32_C(1) << was) - 1;
+		memcpy(to + i * to_bytes, &link, sizeof(link));
+	}
 }
 
 bool chain_reserve(struct chain_index *index, const rosa_allocator *allocator, const struct contexts *ctx,
 		   uint32_t indexed, size_t contexts, bool scratch)
 {
-	const bool marks = chain_has_marks(index);
+	const unsigned bits = chain_id_bits(contexts), was = index->link ? chain_id_bits(index->capacity) : bits;
 	struct chain_index next = *index;
 
 	if (index->link && contexts <= index->capacity)
@@ -208,28 +232,20 @@ bool chain_reserve(struct chain_index *index, const rosa_allocator *allocator, c
 		next.link_sets = index->layout.deeper + 1;
 	next.capacity = index->link ? memory_grown(index->capacity, contexts) : contexts;
 	/* room to spare is not worth longer links */
-	if (contexts < CHAIN_SHORT_IDS && next.capacity >= CHAIN_SHORT_IDS)
-		next.capacity = CHAIN_SHORT_IDS - 1;
-	next.link_bytes = scratch || next.capacity >= CHAIN_SHORT_IDS ? 4 : 3;
-	if (index->link && next.link_bytes != index->link_bytes) {
-		next.link = memory_resize(allocator, NULL, link_size(&next));
-		if (!next.link)
-			return false;
-		for (size_t c = 0; c < ((size_t)indexed + 1) * index->link_sets; c++) {
-			uint32_t value = 0;
-
-			memcpy(&value, index->link + c * index->link_bytes, index->link_bytes);
-			memcpy(next.link + c * next.link_bytes, &value, sizeof(value));
-		}
+	if (chain_id_bits(next.capacity) > bits)
+		next.capacity = ((size_t)1 << bits) - 1;
+	next.link_bytes = scratch ? 4 : bits / 8;
+	next.link = memory_resize(allocator, bits == was ? index->link : NULL, link_size(&next));
+	if (!next.link)
+		return false;
+	if (bits != was) {
+		widen_links(index->link, index->link_bytes, was, next.link, next.link_bytes,
+			    ((size_t)indexed + 1) * index->link_sets);
+		if (index->table)
+			widen_roots(chain_look(index, ctx).root, (size_t)1 << index->layout.root_bits, was, bits);
 		memory_free(allocator, index->link);
-	} else {
-		next.link = memory_resize(allocator, index->link, link_size(&next));
-		if (!next.link)
-			return false;
 	}
 	*index = next;
-	if (marks && !chain_has_marks(index))
-		drop_marks(index, ctx);
 	end_of_chains(index);
 	return true;
 }

@@ -21,10 +21,11 @@
  * away is as simple. Where the layout changes, all is filled again from the packed symbols, in the order of time.
  *
  * Most walks would be in vain: no context of the chain shares more symbols than are known to be shared already. So a
- * root has eight marks beside its newest context. Each context of the chain sets one of them, picked by its last
- * symbols. Where every string of levels + 1 symbols has a root of its own, the newest context of the root shares so
- * many, and marks are picked by one symbol more. Where strings share roots, they are picked by the levels + 1 symbols
- * themselves. A query whose mark is not set needs no walk: neither contexts nor links are touched.
+ * root has marks beside its newest context, in the bits that this leaves: 16 below 2^16 contexts, then eight. Each
+ * context of the chain sets one of them, picked by its last symbols. Where every string of levels + 1 symbols has a
+ * root of its own, the newest context of the root shares so many, and marks are picked by one symbol more. Where
+ * strings share roots, they are picked by the levels + 1 symbols themselves. A query whose mark is not set needs no
+ * walk: neither contexts nor links are touched.
  *
  * Tables and roots are laid out in rows. A row is picked by what precedes the last symbol, and the last symbol picks
  * the entry in the row. A query and its flips differ in the last symbol alone, so they share a row: one cache line for
@@ -49,8 +50,14 @@ struct chain_layout {
 #define CHAIN_NARROW     6
 #define CHAIN_MAX_DEEPER 3
 
-/* Contexts below this take 24 bits. Links are then of three bytes, and roots have eight bits left for marks. */
-#define CHAIN_SHORT_IDS (UINT32_C(1) << 24)
+#define CHAIN_SHORTEST 16
+
+/* Bits of a context where there is room for so many: 16, 24 or 32. Links are of as many, and marks have what is left of
+ * the 32 bits of a root. */
+static inline unsigned chain_id_bits(size_t capacity)
+{
+	return capacity >> CHAIN_SHORTEST == 0 ? CHAIN_SHORTEST : capacity >> 24 == 0 ? 24 : 32;
+}
 
 /* In a root beside the ordered index: it had another context before. */
 #define CHAIN_SEVERAL (UINT32_C(1) << 31)
@@ -63,7 +70,7 @@ struct chain_index {
 	 * there the roots only tell which strings have occurred, and whether more than once (CHAIN_SEVERAL). */
 	uint8_t *link;
 	unsigned link_sets;  /* that there is room for, at least as many as the layout has */
-	unsigned link_bytes; /* 3, or 4 where 24 bits are too few or memory does not matter */
+	unsigned link_bytes; /* 2 to 4, as contexts need; 4 where memory does not matter */
 	size_t capacity;     /* contexts */
 	uint64_t patience;   /* work that one look-up may take */
 	bool gave_up;        /* one wanted more; its result is of no use */
@@ -111,6 +118,8 @@ struct chain_view {
 	unsigned row_shift;
 	bool exact;          /* every string of levels + 1 symbols has a root of its own */
 	unsigned mark_shift; /* what it leaves of a word picks the mark */
+	uint32_t first_mark; /* in a root; its bit is next to those of the context */
+	unsigned marks;      /* how many there are, a power of two, less one */
 	uint32_t id_mask;    /* the context in a root or a link */
 	uint32_t unmarked;   /* all marks, where none are kept */
 };
@@ -121,16 +130,12 @@ ALWAYS_INLINE size_t chain_level(unsigned bits, unsigned l)
 	return ((((size_t)1 << (l * bits)) - 1) / (((size_t)1 << bits) - 1)) - 1;
 }
 
-ALWAYS_INLINE bool chain_has_marks(const struct chain_index *index)
-{
-	return index->link && index->capacity < CHAIN_SHORT_IDS;
-}
-
 ALWAYS_INLINE struct chain_view chain_look(const struct chain_index *index, const struct contexts *ctx)
 {
 	const unsigned symbols = index->layout.levels + 1, root_bits = index->layout.root_bits;
 	const bool exact = symbols * ctx->bits <= root_bits;
-	const bool marks = chain_has_marks(index);
+	const unsigned id_bits = index->link ? chain_id_bits(index->capacity) : 32;
+	const unsigned marks = 32 - id_bits;
 
 	return (struct chain_view){.table = index->table,
 				   .root = index->table + chain_level(ctx->bits, index->layout.levels + 1),
@@ -146,8 +151,10 @@ ALWAYS_INLINE struct chain_view chain_look(const struct chain_index *index, cons
 				   .row_shift = exact ? 0 : 64 - root_bits,
 				   .exact = exact,
 				   .mark_shift = 64 - (symbols + exact) * ctx->bits,
-				   .id_mask = marks ? CHAIN_SHORT_IDS - 1 : UINT32_MAX,
-				   .unmarked = marks ? 0 : ~(CHAIN_SHORT_IDS - 1)};
+				   .first_mark = marks ? UINT32_C(1) << id_bits : 1,
+				   .marks = marks ? marks - 1 : 0,
+				   .id_mask = UINT32_MAX >> marks,
+				   .unmarked = !marks};
 }
 
 /* The next context of the chain of set number `set`; 0 is the one of the fewest symbols. */
@@ -205,7 +212,7 @@ ALWAYS_INLINE uint32_t *chain_root_of(const struct chain_view *view, unsigned bi
 /* The bit of a root that tells whether the symbols of a word that are marked may be those of a context in its chain. */
 ALWAYS_INLINE uint32_t chain_mark(const struct chain_view *view, uint64_t word)
 {
-	return CHAIN_SHORT_IDS << ((word >> view->mark_shift) * CHAIN_HASH >> 32 & 7);
+	return view->first_mark << ((word >> view->mark_shift) * CHAIN_HASH >> 32 & view->marks);
 }
 
 /* The row of the table for l symbols. */

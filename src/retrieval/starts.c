@@ -87,22 +87,19 @@ static inline __attribute__((always_inline)) uint32_t select_far(const struct st
 	return (uint32_t)(word * STARTS_WORD) + select(starts->bits[word], pass);
 }
 
-/* The body of both versions. */
+/* The body of both versions. Short runs begin within the word of the sample. */
 static inline __attribute__((always_inline)) uint32_t select_run(const struct starts *starts, uint32_t run,
 								 uint32_t (*count)(uint64_t),
 								 uint32_t (*select)(uint64_t, uint32_t))
 {
 	const uint32_t from = starts->sample[run / STARTS_SAMPLE];
-	const size_t first = from / STARTS_WORD;
-	const uint32_t ones = count(starts->bits[first] & ~below(from));
-	/* Short runs are in the word of the sample or in the next. Which of these is hard to predict. */
-	const uint32_t beyond = run % STARTS_SAMPLE >= ones;
-	const uint32_t pass = run % STARTS_SAMPLE - (ones & -beyond);
-	const uint64_t word = starts->bits[first + beyond] & ~(below(from) & ((uint64_t)beyond - 1));
+	uint64_t word;
 
-	if (count(word) <= pass)
+	memcpy(&word, (const uint8_t *)starts->bits + from / 8, sizeof(word));
+	word >>= from % 8;
+	if (count(word) <= run % STARTS_SAMPLE)
 		return select_far(starts, run, count, select);
-	return (uint32_t)(first + beyond) * STARTS_WORD + select(word, pass);
+	return from + select(word, run % STARTS_SAMPLE);
 }
 
 #if ROSA_X86_VARIANTS
@@ -172,9 +169,10 @@ void starts_truncate(struct starts *starts, uint32_t steps)
 	starts->steps = steps;
 }
 
+/* One more than there are bits for, since a word may be read from any byte on. */
 static size_t words_of(size_t steps)
 {
-	return (steps + STARTS_WORD - 1) / STARTS_WORD;
+	return (steps + STARTS_WORD - 1) / STARTS_WORD + 1;
 }
 
 static size_t blocks_of(size_t steps)
@@ -232,8 +230,8 @@ bool starts_copy(struct starts *to, const struct starts *from, const rosa_alloca
 	*to = (struct starts){.steps = from->steps, .runs = from->runs};
 	if (!from->bits)
 		return true;
-	if (!starts_reserve(to, allocator, from->bits_capacity * STARTS_WORD, from->sample_capacity * STARTS_SAMPLE,
-			    from->sample != NULL)) {
+	if (!starts_reserve(to, allocator, (from->bits_capacity - 1) * STARTS_WORD,
+			    from->sample_capacity * STARTS_SAMPLE, from->sample != NULL)) {
 		starts_free(to, allocator);
 		return false;
 	}

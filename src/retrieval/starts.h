@@ -4,13 +4,14 @@
  * A list of first steps is four bytes per run, more than a link of the index. A bitmap is an eighth of a byte per
  * step, and two small tables beside it find the n-th bit set:
  *
- *     sample[j]   the step at which run 64 j begins, for each 64th run
+ *     sample[j]   the step at which run 32 j begins, for each 32nd run
  *     rank[i]     how many runs begin before step 512 i, for each 512th step
  *
- * A run lies between its sample and the next. Mostly these are a word or two apart, and counting the bits of the words
- * between them finds it. Where runs are long they may lie any number of steps apart; then a search by halves in rank[]
- * leaves eight words to count. A stream whose runs are short pays 0.07 bytes per run for the two tables, and one whose
- * runs are long pays 0.008 bytes per step.
+ * A run lies between its sample and the next. Mostly it begins among the 57 steps and more that a word read from the
+ * sample's byte on holds. Where runs are longer, the bits of the words behind it are counted. Where they are long,
+ * samples may lie any number of steps apart; then a search by halves in rank[] leaves eight words to count. A stream
+ * whose runs are short pays 0.13 bytes per run for the two tables, and one whose runs are long pays 0.008 bytes per
+ * step.
  *
  * Where only "does a run begin here?" is ever asked, as of the query, both tables are left out.
  *
@@ -26,7 +27,7 @@
 
 #define STARTS_WORD   64  /* steps per word of the bitmap */
 #define STARTS_BLOCK  512 /* steps an entry of rank */
-#define STARTS_SAMPLE 64  /* runs an entry of sample */
+#define STARTS_SAMPLE 32  /* runs an entry of sample */
 
 struct starts {
 	uint64_t *bits;
