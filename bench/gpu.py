@@ -202,8 +202,7 @@ def train_step(model, setting, frozen, batch, length, args, clock):
 
     with reading(setting):
         if args.compile:
-            for layer in model.model.layers:
-                layer.compile(dynamic=False)
+            rosatune.hf.compile_layers(model)
         for _ in range(len(given) * (graph.WARM + 1 if args.graph else 1)):  # their lists of tokens may differ in size
             step()
         held = clock.clear()

@@ -263,8 +263,7 @@ class Bench:
                         if isinstance(module, nn.Linear):
                             setattr(part, name, Lora(module, run.rank))
         if self.compiled:
-            for layer in model.model.layers:
-                layer.compile(dynamic=False)
+            rosatune.hf.compile_layers(model)
         return model
 
     def hidden(self, model, batch):

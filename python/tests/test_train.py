@@ -225,3 +225,18 @@ def test_compile_gives_the_same():
     for name, grad in plain.items():
         torch.testing.assert_close(traced[f"_orig_mod.{name}"], grad, msg=lambda text, name=name: f"{name}: {text}")
     assert hf.attachment(compiled) is hf.attachment(model)
+
+
+def test_layers_are_compiled_alike():
+    from rosatune.hf.compiled import OPTIONS
+
+    model, plain = learner(), learner()
+    batch = Recall(2)[0]
+    batch = {name: x[None] for name, x in batch.items()}
+    before = plain(**batch).loss
+    assert hf.compile_layers(model, backend="aot_eager", options=None) is model
+    assert all(layer._compiled_call_impl is not None for layer in model.model.layers)
+    torch.testing.assert_close(model(**batch).loss, before)
+    import torch._inductor.config as known
+
+    assert all(hasattr(known, name) for name in OPTIONS)  # torch.compile refuses others when it compiles

@@ -16,6 +16,8 @@ The files:
 - ``masks.py`` is the window with sinks, for each attention implementation of transformers;
 - ``cache.py`` keeps keys and values of the window, value bits, and the retrieval state beside them;
 - ``recorded.py`` replays single steps as CUDA graphs, which spares generation the launching of kernels;
+- ``compiled.py`` compiles layers one by one, for training;
+- ``seen.py`` adds the head of tokens seen (option ``seen``) to the model's logits;
 - ``ahead.py`` looks up places ahead of the model, in a collator or beside a loop;
 - ``scales.py`` measures how large the input of each layer is;
 - ``files.py`` saves and loads adapters;
@@ -28,6 +30,7 @@ Llama, Qwen2 and Qwen3 classes are supported (SmolLM2 is a Llama, Qwen2.5 a Qwen
 from . import scales
 from .ahead import LookUpCollator, prefetch
 from .attach import adapters, attach, attachment, detach, parameter_groups, set_stage
+from .compiled import compile_layers
 from .files import AdapterError, from_pretrained, load_adapter, save_adapter
 from .fit import fit_pointer
 from .pointer import PointerLogitsProcessor, attach_pointer, detach_pointer, pointer_head, pointer_of
@@ -41,6 +44,7 @@ __all__ = [
     "attach",
     "attach_pointer",
     "attachment",
+    "compile_layers",
     "detach",
     "detach_pointer",
     "fit_pointer",

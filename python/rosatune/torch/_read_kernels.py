@@ -42,9 +42,11 @@ __all__ = ["gate", "gate_backward", "pack", "read", "read_backward"]
 
 GAINS = 10  # columns of a table of gains
 WIDE = 16  # the same as a power of two
-BLOCK = 1024  # steps of a program of strength
-TILE = 1024  # numbers that a program of read or levels has in hand at once, by two warps: the fastest on an H200
+BLOCK = 128  # steps of a program of strength
+TILE = 1024  # numbers that a program of read has in hand at once, by two warps: the fastest on an H200
+LEVELS = 512  # the same of levels, by one warp
 SPAN = 128  # steps whose sums a program of levels keeps in registers
+GATE = 4096  # numbers that a program of the gate has in hand at once
 ENTRIES = 2  # reads that a program of values has in hand at once
 
 
@@ -333,14 +335,14 @@ def read_backward(
     gv = ggain = gz = ge0 = ge1 = None
     with _on(gy):
         if any(wanted[1:]):
-            wide = _columns(per, 64)
-            high = min(max(8, TILE // wide), SPAN)
+            wide = _columns(per, 32)
+            high = min(max(8, LEVELS // wide), SPAN)
             blocks, spans = triton.cdiv(per, wide), triton.cdiv(steps, SPAN)
             gweight = torch.empty(blocks, *tau.shape, device=gy.device)
             parts = torch.empty(batch * spans, 2, links, channels, device=gy.device)
             _level_kernel[spans * links, routes * blocks, batch](
                 gy, values, tau, length, *tables, e0, e1, gweight, parts, scale, batch, routes, per, steps,
-                kept, channels, values.shape[2], links, *uses, SPAN, high, wide, num_warps=2,
+                kept, channels, values.shape[2], links, *uses, SPAN, high, wide, num_warps=1,
             )  # fmt: skip
             ge0, ge1 = parts[:, 0].sum(0), parts[:, 1].sum(0)
             if wanted[1] or wanted[2]:
@@ -391,24 +393,24 @@ def _gate_back_kernel(gz, u, z, weight, gu, parts, rows, channels, ROWS: tl.cons
     open = tl.load(z + n, mask=n < rows, other=0)
     felt = tl.load(gz + n, mask=n < rows, other=0) * open * (1 - open / 2)
     to = parts + tl.program_id(0).to(tl.int64) * (channels + 1)
-    tl.store(to + channels, tl.sum(felt, 0))
-    for begin in range(0, channels, COLUMNS):
-        c = begin + tl.arange(0, COLUMNS)
-        known = c < channels
-        exists = (n < rows)[:, None] & known[None, :]
-        at = n[:, None] * channels + c[None, :]
-        x = tl.load(u + at, mask=exists, other=0).to(tl.float32)
-        factor = tl.load(weight + c, mask=known, other=0).to(tl.float32)
-        tl.store(gu + at, (felt[:, None] * factor[None, :]).to(gu.dtype.element_ty), mask=exists)
-        tl.store(to + c, tl.sum(x * felt[:, None], 0), mask=known)
+    if tl.program_id(1) == 0:
+        tl.store(to + channels, tl.sum(felt, 0))
+    c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    known = c < channels
+    exists = (n < rows)[:, None] & known[None, :]
+    at = n[:, None] * channels + c[None, :]
+    x = tl.load(u + at, mask=exists, other=0).to(tl.float32)
+    factor = tl.load(weight + c, mask=known, other=0).to(tl.float32)
+    tl.store(gu + at, (felt[:, None] * factor[None, :]).to(gu.dtype.element_ty), mask=exists)
+    tl.store(to + c, tl.sum(x * felt[:, None], 0), mask=known)
 
 
 def gate(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """2 sigmoid(u . weight + bias), float32 [B, T], for u [B, T, C]."""
     batch, steps, channels = u.shape
     z = torch.empty(batch, steps, device=u.device)
-    wide = _columns(channels, 256)
-    high = max(4, 4096 // wide)
+    wide = min(_power(channels), 2048)  # a row at once where it fits: all its loads are under way together
+    high = GATE // wide
     with _on(u):
         _gate_kernel[(triton.cdiv(batch * steps, high),)](u, weight, bias, z, batch * steps, channels, high, wide)
     return z
@@ -417,12 +419,12 @@ def gate(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def gate_backward(gz: Tensor, u: Tensor, z: Tensor, weight: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
     """dL/d(u, weight, bias), the last two in float32."""
     batch, steps, channels = u.shape
-    wide = _columns(channels, 256)
-    high = max(16, 8192 // wide)
+    wide = _columns(channels, 64)
+    high = max(16, GATE // wide)
     blocks = triton.cdiv(batch * steps, high)
     gu = torch.empty_like(u)
     parts = torch.empty(blocks, channels + 1, device=u.device)
     with _on(u):
-        _gate_back_kernel[(blocks,)](gz, u, z, weight, gu, parts, batch * steps, channels, high, wide)
+        _gate_back_kernel[(blocks, triton.cdiv(channels, wide))](gz, u, z, weight, gu, parts, batch * steps, channels, high, wide)
     sums = parts.sum(0)
     return gu, sums[:channels], sums[channels:]
