@@ -511,6 +511,41 @@ TEST(going_back_gives_the_same_bits)
 	}
 }
 
+/* What was taken back leaves nothing behind: another text goes on as if it had been read from the start. */
+TEST(another_end_gives_the_same_bits)
+{
+	struct tiny_model model = TINY_MODEL;
+
+	for (size_t i = SEEING; i < SEEING + 2; i++) {
+		uint32_t *tokens = random_tokens(STEPS, model.vocabulary, 60),
+			 *other = test_alloc(STEPS * sizeof(*other));
+		float *logits = test_alloc(STEPS * model.vocabulary * sizeof(*logits)), *expected;
+		sequence *s, *forked;
+		struct bench b;
+
+		open_bench(&b, &model, &adapters[i]);
+		start(&b, 32, 2);
+		must(sequence_new(b.decoder, &s, &err));
+		read_some(b.decoder, s, tokens, 100, logits);
+		const size_t floor = sequence_floor(s);
+
+		assert_true(floor < 100 - 8 - 4); /* tokens that were counted go */
+		for (size_t t = 0; t < STEPS; t++)
+			other[t] = t < floor ? tokens[t] : (tokens[t] + 1) % (uint32_t)model.vocabulary;
+		expected = read_text(&b, other, STEPS);
+		must(sequence_fork(s, floor, &forked, &err));
+		must(sequence_rewind(s, floor, &err));
+		read_some(b.decoder, s, other + floor, STEPS - floor, logits);
+		assert_same(expected + floor * model.vocabulary, logits, (STEPS - floor) * model.vocabulary);
+		read_some(b.decoder, forked, other + floor, STEPS - floor, logits);
+		assert_same(expected + floor * model.vocabulary, logits, (STEPS - floor) * model.vocabulary);
+		sequence_free(s);
+		sequence_free(forked);
+		stop(&b);
+		close_bench(&b);
+	}
+}
+
 static void refuse_load(decoder *d, const uint8_t *data, size_t size, const char *word)
 {
 	sequence *s;
