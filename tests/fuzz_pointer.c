@@ -16,7 +16,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	check(pointer.links >= 1 && pointer.links <= POINTER_LINKS);
 	struct pointer_links found = {.count = (uint8_t)pointer.links};
 	float logits[4] = {1, -30, 7, 0};
-	const uint8_t seen[4] = {0, 1, POINTER_CLASSES - 1, 20};
+	const uint8_t seen[4] = {0, 1, SEEN_CLASSES - 1, 20};
 
 	for (size_t i = 0; i < pointer.links; i++) {
 		found.token[i] = (uint32_t)(i % 5);

@@ -113,6 +113,7 @@ static struct adapter_options options_of(const struct tiny_adapter *a)
 		options.gain = a->gain;
 		options.gate = a->gate;
 		options.units = a->units ? 0.3f : 0;
+		options.seen = a->seen;
 	}
 	return options;
 }
@@ -155,15 +156,26 @@ static void add_adapter_layer(struct weights_writer *writer, const struct tiny_m
 	}
 }
 
+/* Numbers of the size of logits, so that each part of a sum shows. */
+static void add_seen(struct weights_writer *writer, const struct tiny_model *m, size_t rank, uint64_t *state)
+{
+	const size_t table[2] = {4, 15}, matrix[2] = {rank, m->width};
+
+	weights_add_random(writer, "seen.table", FORMAT_F32, 2, table, state, 0.5, 1);
+	weights_add_random(writer, "seen.gate", FORMAT_F32, 1, &m->width, state, 0, 0.2);
+	weights_add_random(writer, "seen.query", FORMAT_BF16, 2, matrix, state, 0, 0.2);
+	weights_add_random(writer, "seen.key", FORMAT_F32, 2, matrix, state, 0, 0.5);
+}
+
 /* The configuration of format 2: what format 1 has not. */
 static void add_sources(const struct tiny_model *m, const struct tiny_adapter *a, const struct adapter_options *o,
 			struct json_text *text)
 {
 	json_text_add(text,
 		      ", \"source\": \"%s\", \"chain\": %zu, \"delay\": %s, \"gain\": %s, \"gate\": %s, "
-		      "\"units\": %g, \"source_seed\": 9}, \"scales\": [",
+		      "\"units\": %g, \"seen\": %zu, \"source_seed\": 9}, \"scales\": [",
 		      a->source, a->chain, a->late ? "null" : "0", a->gain ? "true" : "false",
-		      a->gate ? "true" : "false", (double)o->units);
+		      a->gate ? "true" : "false", (double)o->units, a->seen);
 	for (size_t i = 0; i < m->layers; i++)
 		json_text_add(text, "%s%g", i ? ", " : "", a->units ? 0.5 + (double)i : 1.0);
 	json_text_add(text, "]");
@@ -195,6 +207,8 @@ void tiny_adapter_save(const struct tiny_model *m, const struct tiny_adapter *a,
 		json_text_add(&text, "%s%zu", between, i);
 		between = ", ";
 	}
+	if (a->seen)
+		add_seen(writer, m, a->seen, &state);
 	snprintf(path, sizeof(path), "%s/adapter_model.safetensors", folder);
 	weights_save(writer, path);
 	json_text_add(&text, "]");
@@ -550,6 +564,62 @@ static void layer(const struct checkpoint *c, const struct adapter *a, const str
 	add_to(h, product(w->down, gate, steps), numbers);
 }
 
+/* floor(log2(x)) */
+static size_t log2_of(size_t x)
+{
+	size_t result = 0;
+
+	while (x >>= 1)
+		result++;
+	return result;
+}
+
+/* How often x stands at places below `end`; with random reads, how often the token half of its class away does. */
+static size_t times_seen(const uint32_t *tokens, ptrdiff_t end, size_t x, bool random, size_t vocabulary)
+{
+	const size_t k = log2_of(x + 64) - 6, low = ((size_t)1 << (k + 6)) - 64, next = ((size_t)1 << (k + 7)) - 64,
+		     size = (next < vocabulary ? next : vocabulary) - low,
+		     wanted = random ? low + (x - low + size / 2) % size : x;
+	size_t count = 0;
+
+	for (ptrdiff_t p = 0; p < end; p++)
+		count += tokens[p] == wanted;
+	return count;
+}
+
+/* logit_t(x) += table[c][k] + gate . h_t + (query h_t) . (key e_x) where n(x, t) > 0 */
+static void seen(const struct checkpoint *c, const struct adapter *a, const struct decoder_options *o,
+		 const uint32_t *tokens, const double *h, size_t steps, double *logits)
+{
+	const size_t vocabulary = c->config.vocabulary, width = c->config.width, rank = (size_t)a->options.seen;
+	const size_t delay = a->options.delay == KEY_UNSET ? o->window : (size_t)a->options.delay;
+	double *query = product(a->seen.query, h, steps), *e = test_zeros(vocabulary * width, sizeof(*e)), *key;
+	float *gate = row_of(a->seen.gate, 0), *table[4];
+
+	for (size_t i = 0; i < 4; i++)
+		table[i] = row_of(a->seen.table, i);
+	for (size_t x = 0; x < vocabulary; x++) {
+		float *row = row_of(c->head, x);
+
+		for (size_t i = 0; i < width; i++)
+			e[x * width + i] = row[i];
+	}
+	key = product(a->seen.key, e, vocabulary);
+	for (size_t i = 0; i < steps * vocabulary; i++) {
+		const size_t t = i / vocabulary, x = i % vocabulary;
+		const size_t n =
+		    times_seen(tokens, (ptrdiff_t)t - (ptrdiff_t)delay, x, o->reads == READS_RANDOM, vocabulary);
+
+		if (!n || o->reads == READS_NOTHING)
+			continue;
+		logits[i] += table[log2_of(n) < 3 ? log2_of(n) : 3][log2_of(x + 64) - 6];
+		for (size_t j = 0; j < width; j++)
+			logits[i] += gate[j] * h[t * width + j];
+		for (size_t j = 0; j < rank; j++)
+			logits[i] += query[t * rank + j] * key[x * rank + j];
+	}
+}
+
 void oracle_decoder(const struct checkpoint *c, const struct adapter *a, const struct decoder_options *o,
 		    const uint32_t *tokens, size_t steps, double *logits)
 {
@@ -569,5 +639,7 @@ void oracle_decoder(const struct checkpoint *c, const struct adapter *a, const s
 		layer(c, a, o, i, &state, h, steps);
 	u = norm(c->norm, c->config.norm_eps, h, steps);
 	last = product(c->head, u, steps);
+	if (a && a->options.seen)
+		seen(c, a, o, tokens, u, steps, last);
 	memcpy(logits, last, steps * c->config.vocabulary * sizeof(*logits));
 }

@@ -20,6 +20,7 @@ struct folder {
 	bool pre, shared, brain; /* brain: bfloat16 */
 	size_t first;            /* the first layer that has an adapter */
 	const char *digest;      /* of the tensors' file; NULL: as in the configuration */
+	const char *seen;        /* the rank of its head of tokens seen, whose tensors have rank 3; NULL: neither */
 	const char *key, *value; /* one line of the configuration that is other; value NULL: missing */
 	const char *absent, *odd, *extra;
 };
@@ -79,6 +80,7 @@ static void save_config(const struct folder *folder)
 	    {"gain", two ? (folder->gain ? "true" : "false") : NULL},
 	    {"gate", two ? (folder->gate ? "true" : "false") : NULL},
 	    {"delay", NULL},
+	    {"seen", folder->seen},
 	};
 	struct bytes text = {0};
 
@@ -154,6 +156,11 @@ static void save_tensors(const struct folder *folder)
 			if (parts[i].there)
 				add(writer, folder, name, parts[i].rows, parts[i].columns, &state);
 		}
+	}
+	for (size_t i = 0; folder->seen && i < 4; i++) {
+		static const char *const names[] = {"seen.table", "seen.gate", "seen.query", "seen.key"};
+
+		add(writer, folder, names[i], i == 0 ? 4 : i == 1 ? 8 : 3, i == 0 ? 15 : i == 1 ? 0 : 8, &state);
 	}
 	if (folder->extra)
 		add(writer, folder, folder->extra, 8, 0, &state);
@@ -278,6 +285,64 @@ TEST(reads_format_2)
 			}
 			adapter_close(&adapter);
 		}
+	}
+}
+
+TEST(reads_a_head_of_tokens_seen)
+{
+	need_json();
+	for (int brain = 0; brain < 2; brain++) {
+		const struct folder folder = {.source = "tokens", .chain = 1, .seen = "3", .brain = brain};
+		struct folder without = folder;
+		struct adapter adapter;
+
+		save(&folder);
+		must(adapter_open(scratch_path("adapter"), &model, &adapter, &err));
+		assert_int_equal(adapter.options.seen, 3);
+		assert_string_equal(adapter.seen.table->name, "seen.table");
+		assert_string_equal(adapter.seen.gate->name, "seen.gate");
+		assert_string_equal(adapter.seen.query->name, "seen.query");
+		assert_string_equal(adapter.seen.key->name, "seen.key");
+		assert_int_equal(adapter.parameters, 2 * (64 + 64 + 16) + 60 + 8 + 24 + 24);
+		adapter_close(&adapter);
+		without.seen = NULL;
+		save(&without);
+		must(adapter_open(scratch_path("adapter"), &model, &adapter, &err));
+		assert_true(adapter.options.seen == 0 && !adapter.seen.table);
+		adapter_close(&adapter);
+	}
+}
+
+TEST(refuses_another_head_of_tokens_seen)
+{
+	const struct {
+		const char *seen, *absent, *odd, *says;
+	} cases[] = {
+	    {"9", NULL, NULL, "adapter_config.json: options.seen: is 9; it is at most the model's width, 8"},
+	    {"4", NULL, NULL, "the tensor seen.query has shape [3, 8]; the configuration wants [4, 8]"},
+	    {"0", NULL, NULL, "has no place"},
+	    {"-1", NULL, NULL, "options.seen"},
+	    {"2.5", NULL, NULL, "options.seen"},
+	    {"3", "seen.table", NULL, "seen.table is missing"},
+	    {"3", "seen.gate", NULL, "seen.gate is missing"},
+	    {"3", "seen.query", NULL, "seen.query is missing"},
+	    {"3", "seen.key", NULL, "seen.key is missing"},
+	    {"3", NULL, "seen.table", "seen.table has shape [5, 15]"},
+	    {"3", NULL, "seen.gate", "seen.gate has shape [9]"},
+	    {"3", NULL, "seen.query", "seen.query has shape [4, 8]"},
+	    {"3", NULL, "seen.key", "seen.key has shape [4, 8]"},
+	};
+
+	need_json();
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		const struct folder folder = {.source = "tokens",
+					      .chain = 1,
+					      .seen = cases[i].seen,
+					      .absent = cases[i].absent,
+					      .odd = cases[i].odd};
+
+		save(&folder);
+		assert_refused(cases[i].says);
 	}
 }
 

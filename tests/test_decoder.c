@@ -222,12 +222,16 @@ static const struct tiny_adapter adapters[] = {
      .chain = 3,
      .gain = true},
     {.bits = 4, .window = 0, .seed = 20, .source = "layer 2+tokens", .chain = 1, .late = true, .gate = true},
+    /* with a head of tokens seen, of a rank that is no multiple of anything, and of the greatest */
+    {.bits = 8, .window = 8, .seed = 23, .source = "tokens", .chain = 2, .late = true, .gain = true, .seen = 5},
+    {.bits = 8, .fusion = ROSA_PRE, .seed = 24, .source = "own", .chain = 1, .seen = 64},
     /* delays at and beyond that from which on values are made later, several rows at once */
     {.bits = 8, .window = 16, .seed = 21, .source = "tokens+own", .chain = 4, .late = true, .gain = true},
     {.bits = 8, .fusion = ROSA_PRE, .window = 19, .seed = 22, .source = "tokens", .chain = 2, .late = true},
 };
 
 #define ADAPTERS (COUNT(adapters))
+#define SEEING   10 /* the first with a head of tokens seen */
 
 TEST(equals_the_oracle_with_an_adapter)
 {
@@ -238,6 +242,35 @@ TEST(equals_the_oracle_with_an_adapter)
 		model.architecture = (enum architecture)(i % ARCHITECTURES);
 		open_bench(&b, &model, &adapters[i]);
 		compare(&b, 120, 1e-5);
+		close_bench(&b);
+	}
+}
+
+/* No layer has an adapter, so that reads are those of the head of tokens seen alone. Ids are of several ranks, and some
+ * tokens come more than 8 times. */
+TEST(a_head_of_tokens_seen_reads_what_it_is_told)
+{
+	static const enum past_reads reads[] = {READS_FOUND, READS_NOTHING, READS_RANDOM};
+	static const size_t windows[] = {9, 0};
+
+	for (size_t i = 0; i < COUNT(reads) * COUNT(windows); i++) {
+		struct tiny_model model = TINY_MODEL;
+		const struct tiny_adapter adapter = {.bits = 8,
+						     .window = windows[i / 3],
+						     .first_global_layers = 3,
+						     .seed = 30 + i,
+						     .source = "tokens",
+						     .chain = 1,
+						     .late = true,
+						     .seen = 7};
+		struct bench b;
+
+		model.vocabulary = 300;
+		model.tied = i % 2;
+		model.format = i < 3 ? FORMAT_F32 : FORMAT_Q4_1;
+		open_bench(&b, &model, &adapter);
+		b.options.reads = reads[i % 3];
+		compare(&b, 600, 1e-5);
 		close_bench(&b);
 	}
 }
@@ -338,6 +371,7 @@ TEST(batches_give_the_same_bits)
 	for (size_t i = 0; i < ADAPTERS; i += 4) /* own, tokens, a layer's */
 		read_side_by_side(&adapters[i]);
 	read_side_by_side(&adapters[7]);
+	read_side_by_side(&adapters[SEEING]);
 	read_side_by_side(&adapters[ADAPTERS - 2]); /* values made later */
 	read_side_by_side(&adapters[ADAPTERS - 1]);
 }
@@ -477,6 +511,41 @@ TEST(going_back_gives_the_same_bits)
 	}
 }
 
+/* What was taken back leaves nothing behind: another text goes on as if it had been read from the start. */
+TEST(another_end_gives_the_same_bits)
+{
+	struct tiny_model model = TINY_MODEL;
+
+	for (size_t i = SEEING; i < SEEING + 2; i++) {
+		uint32_t *tokens = random_tokens(STEPS, model.vocabulary, 60),
+			 *other = test_alloc(STEPS * sizeof(*other));
+		float *logits = test_alloc(STEPS * model.vocabulary * sizeof(*logits)), *expected;
+		sequence *s, *forked;
+		struct bench b;
+
+		open_bench(&b, &model, &adapters[i]);
+		start(&b, 32, 2);
+		must(sequence_new(b.decoder, &s, &err));
+		read_some(b.decoder, s, tokens, 100, logits);
+		const size_t floor = sequence_floor(s);
+
+		assert_true(floor < 100 - 8 - 4); /* tokens that were counted go */
+		for (size_t t = 0; t < STEPS; t++)
+			other[t] = t < floor ? tokens[t] : (tokens[t] + 1) % (uint32_t)model.vocabulary;
+		expected = read_text(&b, other, STEPS);
+		must(sequence_fork(s, floor, &forked, &err));
+		must(sequence_rewind(s, floor, &err));
+		read_some(b.decoder, s, other + floor, STEPS - floor, logits);
+		assert_same(expected + floor * model.vocabulary, logits, (STEPS - floor) * model.vocabulary);
+		read_some(b.decoder, forked, other + floor, STEPS - floor, logits);
+		assert_same(expected + floor * model.vocabulary, logits, (STEPS - floor) * model.vocabulary);
+		sequence_free(s);
+		sequence_free(forked);
+		stop(&b);
+		close_bench(&b);
+	}
+}
+
 static void refuse_load(decoder *d, const uint8_t *data, size_t size, const char *word)
 {
 	sequence *s;
@@ -544,6 +613,7 @@ TEST(damaged_sequences_are_refused)
 	damage(&adapters[0]);
 	damage(&adapters[4]);
 	damage(&adapters[7]);
+	damage(&adapters[SEEING]);
 }
 
 static void put_number(struct image *image, size_t at, uint64_t number)

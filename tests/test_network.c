@@ -509,6 +509,211 @@ TEST(company_does_not_show)
 	}
 }
 
+/* ------------------------------------------------------------------------------------------------- tokens seen -- */
+
+static const char *const seen_names[] = {"rosa.seen.table", "rosa.seen.gate", "rosa.seen.query", "rosa.seen.key"};
+
+/* A head of tokens seen and no other adapter, so that all of the network has derivatives. Texts have few tokens, of two
+ * ranks. */
+static void open_seeing(struct bench *b, bool tied)
+{
+	struct tiny_model model = TINY_MODEL;
+
+	model.vocabulary = 200;
+	model.tied = tied;
+	open_bench(b, &model);
+	b->options.rosa = true;
+	b->options.adapter.source = (struct adapter_sources){1, {{SOURCE_TOKENS, 0}}};
+	b->options.adapter.first_global_layers = model.layers;
+	b->options.adapter.delay = 6;
+	b->options.adapter.seen = 5;
+	for (size_t t = 0; t < SEQUENCES * STEPS; t++) {
+		b->tokens[t] = b->tokens[t] % 5 * 40;
+		b->targets[t] = t % 3 ? b->targets[t] % 5 * 40 : b->targets[t];
+	}
+}
+
+static void move_seen(struct bench *b)
+{
+	for (size_t i = 0; i < COUNT(seen_names); i++) {
+		const struct parameter *parameter = parameters_find(network_parameters(b->network), seen_names[i]);
+
+		assert_non_null(parameter);
+		for (size_t j = 0; j < parameter->count; j++)
+			parameter->value[j] += (float)(draw_long(12, i, j) % 100) / 200 - 0.2f;
+	}
+}
+
+TEST(a_head_of_tokens_seen_begins_with_nothing)
+{
+	double losses[2][SEQUENCES * STEPS];
+	struct bench b;
+
+	open_seeing(&b, true);
+	for (int seen = 0; seen < 2; seen++) {
+		const struct network_judging judging = {.losses = losses[seen]};
+		struct batch_result result;
+
+		b.options.adapter.seen = seen ? 5 : 0;
+		start(&b, 2);
+		must(network_judge(b.network, &b.batch, &judging, &result, &err));
+		if (seen) {
+			const struct parameter *query =
+			    parameters_find(network_parameters(b.network), "rosa.seen.query");
+			double least = 1, most = 0;
+
+			for (size_t i = 0; i < query->count; i++) {
+				least = fmin(least, fabs((double)query->value[i]));
+				most = fmax(most, fabs((double)query->value[i]));
+			}
+			assert_true(least < most && most <= sqrt(6.0 / (5 + 64)) && most > 0.9 * sqrt(6.0 / (5 + 64)));
+			learn(&b);
+			for (size_t i = 0; i < COUNT(seen_names); i++) {
+				const struct parameter *parameter =
+				    parameters_find(network_parameters(b.network), seen_names[i]);
+				double sum = 0;
+
+				for (size_t j = 0; j < parameter->count; j++)
+					sum += fabs((double)parameter->grad[j]);
+				assert_true((sum > 0) == (i != 2)); /* the query learns once there is a key */
+				assert_true(parameter->vector == (i < 2));
+			}
+		}
+		stop(&b);
+	}
+	assert_memory_equal(losses[0], losses[1], sizeof(losses[0]));
+	checkpoint_close(&b.checkpoint);
+}
+
+/* Along the gradient the loss changes by its size. A part that is missing shows, however few numbers it is of. */
+static void check_steepest(struct bench *b, struct parameter *parameter)
+{
+	float *kept = test_alloc(parameter->count * sizeof(*kept));
+	const double reach = 5e-3;
+	double size = 0, loss[2];
+
+	memcpy(kept, parameter->value, parameter->count * sizeof(*kept));
+	for (size_t i = 0; i < parameter->count; i++)
+		size += (double)parameter->grad[i] * (double)parameter->grad[i];
+	size = sqrt(size);
+	for (int side = 0; side < 2; side++) {
+		for (size_t i = 0; i < parameter->count; i++)
+			parameter->value[i] =
+			    kept[i] + (float)((side ? reach : -reach) * (double)parameter->grad[i] / size);
+		loss[side] = loss_of(b);
+	}
+	memcpy(parameter->value, kept, parameter->count * sizeof(*kept));
+	const double found = (loss[1] - loss[0]) / (2 * reach);
+
+	if (!(fabs(found - size) < 5e-3 * size))
+		fail_msg("%s: the loss changes by %g, the gradient says %g", parameter->name, found, size);
+}
+
+TEST(a_head_of_tokens_seen_has_gradients)
+{
+	for (int tied = 0; tied < 2; tied++) {
+		struct parameters *parameters;
+		struct bench b;
+
+		open_seeing(&b, tied);
+		start(&b, 2);
+		move_seen(&b);
+		learn(&b);
+		parameters = network_parameters(b.network);
+		for (size_t i = 0; i < parameters->count; i++)
+			check_steepest(&b, &parameters->all[i]);
+		stop(&b);
+		checkpoint_close(&b.checkpoint);
+	}
+}
+
+TEST(a_head_of_tokens_seen_computes_the_same_in_any_way)
+{
+	float *expected = NULL, *apart;
+	struct bench b;
+	size_t count;
+
+	open_seeing(&b, false);
+	for (int threads = 1; threads <= 3; threads++) {
+		float *found;
+
+		b.options.recompute = threads % 2;
+		start(&b, threads);
+		move_seen(&b);
+		learn(&b);
+		found = all_gradients(&b, &count);
+		if (expected)
+			assert_memory_equal(found, expected, count * sizeof(*found));
+		else
+			expected = found;
+		/* one sequence after the other: the same sums in another order */
+		parameters_clear_gradients(network_parameters(b.network));
+		learn_some(&b, 0, 1, (const uint64_t[]){0, 1});
+		learn_some(&b, 1, 1, (const uint64_t[]){0, 1});
+		apart = all_gradients(&b, &count);
+		assert_true(distance(expected, apart, count) < 1e-5);
+		stop(&b);
+	}
+	checkpoint_close(&b.checkpoint);
+}
+
+static struct tensor tensor_of(const struct bench *b, const char *name)
+{
+	const struct parameter *parameter = parameters_find(network_parameters(b->network), name);
+
+	return (struct tensor){.format = FORMAT_F32,
+			       .dims = parameter->dims,
+			       .shape = {parameter->shape[0], parameter->shape[1]},
+			       .data = parameter->value};
+}
+
+static double oracle_loss(const struct bench *b, const struct adapter *adapter, const struct decoder_options *options)
+{
+	const size_t vocabulary = b->checkpoint.config.vocabulary;
+	double *logits = test_alloc(STEPS * vocabulary * sizeof(*logits)), loss = 0;
+
+	for (size_t i = 0; i < SEQUENCES * STEPS; i++) {
+		const double *row = logits + i % STEPS * vocabulary;
+		double sum = 0;
+
+		if (i % STEPS == 0)
+			oracle_decoder(&b->checkpoint, adapter, options, b->tokens + i, STEPS, logits);
+		for (size_t v = 0; v < vocabulary; v++)
+			sum += exp(row[v]);
+		loss += (double)b->weight[i] * (log(sum) - row[b->targets[i]]);
+	}
+	return loss;
+}
+
+/* What is read makes a difference, too. */
+TEST(a_head_of_tokens_seen_is_that_of_the_decoder)
+{
+	double losses[3];
+	struct bench b;
+
+	open_seeing(&b, false);
+	b.options.adapter.window = 7;
+	b.options.adapter.delay = KEY_UNSET;
+	start(&b, 2);
+	move_seen(&b);
+	const struct tensor table = tensor_of(&b, seen_names[0]), gate = tensor_of(&b, seen_names[1]),
+			    query = tensor_of(&b, seen_names[2]), key = tensor_of(&b, seen_names[3]);
+	const struct adapter adapter = {.options = b.options.adapter, .seen = {&table, &gate, &query, &key}};
+
+	for (int reads = READS_FOUND; reads <= READS_RANDOM; reads++) {
+		const struct decoder_options options = {
+		    .window = 7, .first_global_layers = 3, .reads = (enum past_reads)reads};
+		const double expected = oracle_loss(&b, &adapter, &options);
+
+		losses[reads] = loss_with(&b, (enum past_reads)reads);
+		assert_true(fabs(losses[reads] - expected) < 1e-5 * expected);
+	}
+	assert_true(fabs(losses[0] - losses[1]) > 0.1 && fabs(losses[0] - losses[2]) > 0.1 &&
+		    fabs(losses[1] - losses[2]) > 0.1);
+	stop(&b);
+	checkpoint_close(&b.checkpoint);
+}
+
 TEST(the_loss_is_that_of_the_decoder)
 {
 	struct tiny_model model = TINY_MODEL;

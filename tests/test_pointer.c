@@ -168,17 +168,17 @@ static int plain_class(uint32_t token, uint32_t n)
 TEST(tells_classes_apart)
 {
 	static const uint32_t ids[] = {0, 1, 63, 64, 191, 192, 447, 448, 49151, 524288, TOP - 65, TOP - 64, TOP - 1};
-	bool used[POINTER_CLASSES] = {false};
+	bool used[SEEN_CLASSES] = {false};
 
 	for (uint32_t n = 0; n < 20; n++)
 		for (size_t i = 0; i < COUNT(ids); i++)
-			assert_int_equal(pointer_class(ids[i], n), plain_class(ids[i], n));
-	assert_int_equal(pointer_class(TOP - 1, UINT32_MAX), POINTER_CLASSES - 1);
-	assert_int_equal(pointer_class(0, 1), 1);
+			assert_int_equal(seen_class(ids[i], n), plain_class(ids[i], n));
+	assert_int_equal(seen_class(TOP - 1, UINT32_MAX), SEEN_CLASSES - 1);
+	assert_int_equal(seen_class(0, 1), 1);
 	for (uint32_t id = 0; id < TOP; id += 60)
 		for (uint32_t n = 0; n < 9; n++)
-			used[pointer_class(id, n)] = true;
-	for (size_t k = 0; k < POINTER_CLASSES; k++)
+			used[seen_class(id, n)] = true;
+	for (size_t k = 0; k < SEEN_CLASSES; k++)
 		assert_true(used[k]);
 }
 
@@ -263,9 +263,8 @@ static struct pointer drawn_pointer(uint64_t trial)
 		for (size_t f = 0; f < POINTER_FEATURES; f++)
 			pointer.feature[f] = (double)(draw(trial, f, 70) % 200) / 100 - 1;
 		pointer.seeing = trial % 8 == 7;
-		for (size_t k = 0; k < POINTER_COUNTS * POINTER_RANKS && pointer.seeing; k++)
-			pointer.seen[k / POINTER_RANKS][k % POINTER_RANKS] =
-			    (double)(draw(trial, k, 80) % 1000) / 100 - 5;
+		for (size_t k = 0; k < SEEN_COUNTS * SEEN_RANKS && pointer.seeing; k++)
+			pointer.seen[k / SEEN_RANKS][k % SEEN_RANKS] = (double)(draw(trial, k, 80) % 1000) / 100 - 5;
 		return pointer;
 	}
 	for (size_t i = 0; i < pointer.links; i++) {
@@ -356,7 +355,7 @@ TEST(mixes_as_the_equation_says)
 
 		for (size_t x = 0; x < WORDS; x++) {
 			mixed[x] = logits[x] = (float)(draw(trial, 91, x) % 4000) / 100.0f - 20;
-			seen[x] = draw(trial, 98, x) % 3 ? (uint8_t)(draw(trial, 99, x) % POINTER_CLASSES) : 0;
+			seen[x] = draw(trial, 98, x) % 3 ? (uint8_t)(draw(trial, 99, x) % SEEN_CLASSES) : 0;
 		}
 		for (size_t i = 0; i < found.count; i++) { /* the same token by several links */
 			found.token[i] = (uint32_t)(draw(trial, 92, i) % (trial % 4 ? WORDS : 3));
@@ -460,9 +459,8 @@ TEST(survives_extremes)
 		float logits[3] = {90, -90, 0};
 		const uint8_t seen[3] = {trial & 1, 60, 17};
 
-		for (size_t k = 0; k < POINTER_COUNTS * POINTER_RANKS; k++)
-			table.seen[k / POINTER_RANKS][k % POINTER_RANKS] =
-			    trial & 2 ? POINTER_LARGEST : -POINTER_LARGEST;
+		for (size_t k = 0; k < SEEN_COUNTS * SEEN_RANKS; k++)
+			table.seen[k / SEEN_RANKS][k % SEEN_RANKS] = trial & 2 ? POINTER_LARGEST : -POINTER_LARGEST;
 		for (uint32_t x = 0; x < 3; x++) {
 			const struct pointer_sample sample = pointer_sample(&found, seen, logits, 3, x);
 

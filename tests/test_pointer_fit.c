@@ -150,13 +150,13 @@ TEST(gives_features_back)
 	pointer_positions_free(&positions);
 }
 
-#define TABLE ((size_t)(POINTER_COUNTS * POINTER_RANKS))
+#define TABLE ((size_t)(SEEN_COUNTS * SEEN_RANKS))
 
 /* The table, then the features and theta. */
 static double *number(struct pointer *pointer, size_t k)
 {
 	if (k < TABLE)
-		return &pointer->seen[k / POINTER_RANKS][k % POINTER_RANKS];
+		return &pointer->seen[k / SEEN_RANKS][k % SEEN_RANKS];
 	k -= TABLE;
 	return k < POINTER_FEATURES ? &pointer->feature[k] : &pointer->theta[0][k - POINTER_FEATURES];
 }
@@ -171,8 +171,8 @@ static double objective(const struct pointer_positions *positions, size_t count,
 		sum += 0.15 * pow(pointer->theta[0][l] + 5 - 0.35 * (double)l, 2);
 	for (size_t f = 0; f < POINTER_FEATURES; f++)
 		sum += 0.15 * pow(pointer->feature[f], 2);
-	for (size_t c = 0; c < POINTER_COUNTS; c++) {
-		for (size_t r = 0; r < POINTER_RANKS; r++) {
+	for (size_t c = 0; c < SEEN_COUNTS; c++) {
+		for (size_t r = 0; r < SEEN_RANKS; r++) {
 			const double here = pointer->seen[c][r];
 
 			sum += 0.05 * here * here;
@@ -196,7 +196,7 @@ TEST(gives_a_table_back)
 		known.theta[0][l] = -4 + 0.5 * (double)l;
 	known.feature[FEATURE_SHARE] = 0.8;
 	for (size_t k = 0; k < TABLE; k++) /* rare tokens and those seen often have more */
-		*number(&known, k) = -0.6 + 0.15 * (double)(k % POINTER_RANKS) + 0.3 * (double)(k / POINTER_RANKS);
+		*number(&known, k) = -0.6 + 0.15 * (double)(k % SEEN_RANKS) + 0.3 * (double)(k / SEEN_RANKS);
 	draw_positions(&known, 15000, 9, &positions);
 	for (size_t n = 0; n < positions.count; n++)
 		bare += positions.samples[n].count == 0;

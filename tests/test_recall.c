@@ -307,8 +307,8 @@ TEST(scores_like_the_logits)
 		table.theta[0][l] = chain.theta[0][l] = log(2);
 		chain.theta[1][l] = log(0.5);
 	}
-	for (size_t k = 0; k < POINTER_COUNTS * POINTER_RANKS; k++)
-		table.seen[k / POINTER_RANKS][k % POINTER_RANKS] = log(k < POINTER_RANKS ? 3 : 0.5);
+	for (size_t k = 0; k < SEEN_COUNTS * SEEN_RANKS; k++)
+		table.seen[k / SEEN_RANKS][k % SEEN_RANKS] = log(k < SEEN_RANKS ? 3 : 0.5);
 	score_like_the_logits(&chain, 1e-9);
 	score_like_the_logits(&table, 1e-6);
 }

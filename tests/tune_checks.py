@@ -37,7 +37,7 @@ STAGES = [
 ]
 CONFIG = dict(model="model.gguf", out="nowhere", seed=3, threads=1, stages=STAGES,
               adapter=dict(bits=4, window=16, first_global_layers=1, source="tokens+own", delay=None, chain=2,
-                           gain=True, gate=True, units=0.3, v_start="identity"),
+                           gain=True, gate=True, units=0.3, v_start="identity", seen=3),
               learning=dict(explore=0.1, v_grad="straight"))
 
 
@@ -561,13 +561,16 @@ class Refusals(Case):
                                           "v_grad")}
         paper = {"source": "own", "delay": 0, "chain": 1, "gain": False, "gate": False, "units": 0, "bits": 4,
                  "v_start": "xavier", "v_from": "layer", "sinks": 0, "qk": "separate", "first_global_layers": 1,
-                 "fusion": "post", "qk_grad": "flips", "key_credit": "destination", "v_grad": "sigmoid"}
+                 "fusion": "post", "qk_grad": "flips", "key_credit": "destination", "v_grad": "sigmoid", "seen": 0}
         for name in os.listdir(SHIPPED):
             out = f"shipped-{name}"
             small = [f"model={os.path.abspath('model.gguf')}", "stage.*.data=chat.tokens", "stage.*.length=80",
                      "stage.*.batch=1", "adapter.window=16"]
             with open(os.path.join(SHIPPED, name)) as file:
-                stages = json.load(file)["stages"]
+                shipped = json.load(file)
+            stages = shipped["stages"]
+            if "seen" in shipped["adapter"]:  # at most the width of a model that is small
+                small += ["adapter.seen=8"]
             for i, stage in enumerate(stages, 1):
                 if stage["kind"] == "pointer":
                     small += [f"stage.{i}.data=held.tokens", f"stage.{i}.pointer.positions=1200"]
@@ -581,6 +584,7 @@ class Refusals(Case):
             options = json.loads(run("adapter", "info", "--json", out).stdout)["options"]
             wanted = paper if "paper" in name else ours
             self.assertEqual({key: options[key] for key in wanted}, wanted, name)
+            self.assertEqual(options["seen"], 8 if shipped["adapter"].get("seen") else 0)
             self.assertIn("source own, delay 0, chain 1" if "paper" in name else "source tokens, delay 16, chain 4", plan)
             self.assertEqual(os.path.exists(f"{out}/final/pointer.json"), stages[-1]["kind"] == "pointer")
 

@@ -456,6 +456,71 @@ static double cpu_cross_entropy(struct backend *backend, size_t rows, size_t voc
 	return sum;
 }
 
+/* ------------------------------------------------------------------------------------------------- tokens seen -- */
+
+struct seen_call {
+	const struct seen_rows *seen;
+	const float *table, *g, *s, *glogits;
+	float *logits, *gs, *gg;
+};
+
+static void seen_some(struct cpu_backend *cpu, const void *arguments, size_t row, size_t count)
+{
+	const struct seen_call *call = arguments;
+	const struct seen_rows *seen = call->seen;
+
+	(void)cpu;
+	for (size_t t = row; t < row + count; t++) {
+		for (size_t j = 0; j < seen->count; j++) {
+			const size_t at = t * seen->count + j;
+
+			if (seen->classes[at])
+				call->logits[t * seen->vocabulary + seen->tokens[j]] +=
+				    call->table[seen->classes[at] - 1] + call->g[t] + call->s[at];
+		}
+	}
+}
+
+static void cpu_seen(struct backend *backend, const struct seen_rows *seen, const float *table, const float *g,
+		     const float *s, float *logits)
+{
+	const struct seen_call call = {.seen = seen, .table = table, .g = g, .s = s, .logits = logits};
+
+	cpu_each_rows(cpu_of(backend), seen->rows, seen->count, seen_some, &call);
+}
+
+static void seen_back_some(struct cpu_backend *cpu, const void *arguments, size_t row, size_t count)
+{
+	const struct seen_call *call = arguments;
+	const struct seen_rows *seen = call->seen;
+
+	(void)cpu;
+	for (size_t t = row; t < row + count; t++) {
+		double sum = 0;
+
+		for (size_t j = 0; j < seen->count; j++) {
+			const size_t at = t * seen->count + j;
+
+			call->gs[at] = seen->classes[at] ? call->glogits[t * seen->vocabulary + seen->tokens[j]] : 0;
+			sum += (double)call->gs[at];
+		}
+		call->gg[t] = (float)sum;
+	}
+}
+
+static void cpu_seen_back(struct backend *backend, const struct seen_rows *seen, const float *glogits, float *gs,
+			  float *gg, float *gtable)
+{
+	const struct seen_call call = {.seen = seen, .glogits = glogits, .gs = gs, .gg = gg};
+	double sums[UINT8_MAX + 1] = {0};
+
+	cpu_each_rows(cpu_of(backend), seen->rows, seen->count, seen_back_some, &call);
+	for (size_t at = 0; gtable && at < seen->rows * seen->count; at++)
+		sums[seen->classes[at]] += (double)gs[at];
+	for (size_t c = 0; gtable && c < seen->classes_most; c++)
+		gtable[c] += (float)sums[c + 1];
+}
+
 /* ----------------------------------------------------------------------------------------------------- optimiser -- */
 
 #define SQUARE_BLOCK ((size_t)65536)
@@ -570,6 +635,8 @@ const struct training_ops cpu_training_ops = {
     .mix_back = cpu_mix_back,
     .gate_back = cpu_gate_back,
     .embed_back = cpu_embed_back,
+    .seen = cpu_seen,
+    .seen_back = cpu_seen_back,
     .cross_entropy = cpu_cross_entropy,
     .square_sum = cpu_square_sum,
     .adamw = cpu_adamw,

@@ -17,6 +17,14 @@ struct attention_shape {
 	size_t batch, steps, heads, kv_heads, head_size, window, sinks;
 };
 
+/* Rows of logits, and which tokens each row has seen. */
+struct seen_rows {
+	size_t rows, vocabulary, count;
+	size_t classes_most;    /* classes are 1 to this, at most 255; 0: not seen */
+	const uint32_t *tokens; /* host, [count]: no two of them the same */
+	const uint8_t *classes; /* host, [rows][count] */
+};
+
 struct adamw {
 	double rate, beta1, beta2, eps, decay; /* decay: decoupled, multiplied by rate */
 	uint64_t step;                         /* from 1 */
@@ -74,6 +82,14 @@ struct training_ops {
 	/* gweight[tokens[t]] += gy[t]; tokens on the host. */
 	void (*embed_back)(struct backend *backend, size_t steps, size_t width, const uint32_t *tokens, const float *gy,
 			   float *gweight);
+
+	/* logits[t][tokens[j]] += table[class - 1] + g[t] + s[t][j] for each class [t][j] above 0. */
+	void (*seen)(struct backend *backend, const struct seen_rows *seen, const float *table, const float *g,
+		     const float *s, float *logits);
+	/* Its gradients: gs[t][j] is that of the logit, or 0 where the class is 0; gg[t] their sum; gtable += (NULL:
+	 * not wanted). */
+	void (*seen_back)(struct backend *backend, const struct seen_rows *seen, const float *glogits, float *gs,
+			  float *gg, float *gtable);
 
 	/* The sum over the rows of weight[t] * -log softmax(logits[t])[targets[t]] (host arrays; weight NULL: 1), and
 	 * in place of the logits its gradient times `scale`. Rows of weight 0 are left out. `correct` (host, NULL: not

@@ -190,6 +190,12 @@ static void describe_past(struct info *info)
 		added->index_fixed += routes * streams * INDEX_PER_ROUTE;
 	}
 	added->values = (double)added->layers * (double)bit_words(config->width) * sizeof(uint64_t);
+	if (!o->seen)
+		return;
+	/* the head of tokens seen: the tokens, a count and a class of each of the vocabulary; keys, for all texts */
+	added->index += sizeof(uint32_t);
+	added->index_fixed += (double)config->vocabulary * (sizeof(uint32_t) + sizeof(uint8_t));
+	added->keys = (double)config->vocabulary * (double)(o->seen * sizeof(float) + sizeof(bool));
 }
 
 double info_total(const struct info_memory *memory)
@@ -216,7 +222,7 @@ static void estimate(struct info *info, double steps, struct info_memory memory[
 		memory[way] = (struct info_memory){.weights = (double)info->bytes};
 		memory[way].cache = cache_bytes(info, steps, way == INFO_GLOBAL ? layers : info->global_layers);
 	}
-	memory[INFO_ROSA].adapter = (double)info->added.bytes;
+	memory[INFO_ROSA].adapter = (double)info->added.bytes + info->added.keys;
 	memory[INFO_ROSA].index = round(steps * info->added.index + info->added.index_fixed);
 	memory[INFO_ROSA].values = steps * info->added.values;
 }

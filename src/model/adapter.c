@@ -2,8 +2,9 @@
  * Adapter folders.
  *
  * adapter_config.json says how the adapters were attached and to what, and adapter_model.safetensors has the tensors,
- * named layers.<number>.<parameter>. Both carry the digest of the tensors, by which files of two different saves are
- * told apart. The Python package and `rosatune tune` write the same folder.
+ * named layers.<number>.<parameter>, and seen.<parameter> for the head of tokens seen. Both carry the digest of the
+ * tensors, by which files of two different saves are told apart. The Python package and `rosatune tune` write the same
+ * folder.
  *
  * An option that is not known here is refused: a later version may have written it, and to ignore it would be to
  * compute something else.
@@ -13,6 +14,7 @@
 #include "model/adapter_find.h"
 #include "model/claims.h"
 #include "model/json.h"
+#include "model/seen.h"
 #include "base/paths.h"
 #include "base/status.h"
 
@@ -255,6 +257,26 @@ static rosa_status take_layers(struct claims *claims, const bool *adapted, struc
 	return status;
 }
 
+static rosa_status take_seen(struct claims *claims, struct adapter *adapter, rosa_error *err)
+{
+	const size_t rank = (size_t)adapter->options.seen, width = adapter->width;
+	struct adapter_seen *at = &adapter->seen;
+	const struct {
+		const char *name;
+		const struct tensor **tensor;
+		size_t rows, columns;
+	} parts[] = {{"seen.table", &at->table, SEEN_COUNTS, SEEN_RANKS},
+		     {"seen.gate", &at->gate, width, 0},
+		     {"seen.query", &at->query, rank, width},
+		     {"seen.key", &at->key, rank, width}};
+	rosa_status status = ROSA_OK;
+
+	for (size_t i = 0; rank && i < sizeof(parts) / sizeof(parts[0]) && status == ROSA_OK; i++)
+		status =
+		    claims_take(claims, parts[i].name, parts[i].rows, parts[i].columns, false, parts[i].tensor, err);
+	return status;
+}
+
 static rosa_status check_digest(struct json root, const struct adapter *adapter, rosa_error *err)
 {
 	const char *wanted, *found = safetensors_metadata(&adapter->file, "tensors");
@@ -285,6 +307,8 @@ static rosa_status read_tensors(struct json root, const bool *adapted, struct ad
 	if (status != ROSA_OK)
 		return status;
 	status = take_layers(&claims, adapted, adapter, err);
+	if (status == ROSA_OK)
+		status = take_seen(&claims, adapter, err);
 	left = claims_left(&claims, NULL);
 	if (status == ROSA_OK && left)
 		status = rosa_fail(err, ROSA_EFORMAT, "%s: the tensor %.80s has no place in this adapter",

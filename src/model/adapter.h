@@ -19,6 +19,13 @@ struct adapter_layer {
 	float scale;                      /* of what is read: units of the residual stream; 1: none */
 };
 
+/* The head of tokens seen; all NULL: there is none. */
+struct adapter_seen {
+	const struct tensor *table;       /* [SEEN_COUNTS][SEEN_RANKS] */
+	const struct tensor *gate;        /* [width] */
+	const struct tensor *query, *key; /* [rank][width] */
+};
+
 struct adapter {
 	size_t format; /* of its configuration */
 	char *path;    /* of the folder itself, also where a run was named */
@@ -29,6 +36,7 @@ struct adapter {
 	size_t steps;                 /* of its training; 0: not recorded */
 	struct adapter_layer *layers; /* [checkpoint's layers] */
 	size_t layer_count;
+	struct adapter_seen seen;
 	uint64_t parameters;
 
 	struct safetensors file;

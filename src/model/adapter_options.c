@@ -62,6 +62,8 @@ static const struct key adapter_rows[] = {
     {"v_from", KEY_CHOICE, AT(v_from), 0, 0, V_EMBEDDINGS, v_froms, 0,
      "what v is made of: layer (its input, the paper), embeddings (of the tokens)", NULL},
     {"source_seed", KEY_SIZE, AT(source_seed), 0, KEY_EXACT, 0, NULL, 0, "seed of the projection of embeddings", NULL},
+    {"seen", KEY_SIZE, AT(seen), 0, 65536, 0, NULL, 0,
+     "rank of the head of tokens seen, which raises what the text has had; 0: off", NULL},
 };
 
 static const struct key learning_rows[] = {
@@ -238,6 +240,12 @@ rosa_status adapter_options_check(const struct adapter_options *o, const struct 
 	if (status == ROSA_OK && shape && o->first_global_layers > shape->layers)
 		return refuse(&to, "first_global_layers", "is %llu; the model has %zu layers",
 			      (unsigned long long)o->first_global_layers, shape->layers);
+	if (status == ROSA_OK && shape && o->seen > shape->width)
+		return refuse(&to, "seen", "is %llu; it is at most the model's width, %zu", (unsigned long long)o->seen,
+			      shape->width);
+	if (status == ROSA_OK && shape && o->seen && shape->vocabulary > MOST_VOCABULARY)
+		return refuse(&to, "seen", "is %llu, and the model's vocabulary of %zu is above %zu; use 0",
+			      (unsigned long long)o->seen, shape->vocabulary, MOST_VOCABULARY);
 	for (size_t i = 0; shape && i < o->source.count && status == ROSA_OK; i++)
 		status = check_source(o, &o->source.all[i], shape, &to);
 	return status;

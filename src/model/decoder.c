@@ -19,7 +19,7 @@
 
 /* ------------------------------------------------------------------------------------------------------ weights -- */
 
-static rosa_status load_matrix(decoder *d, const struct tensor *tensor, struct matrix *matrix, rosa_error *err)
+rosa_status decoder_matrix_new(decoder *d, const struct tensor *tensor, struct matrix *matrix, rosa_error *err)
 {
 	return d->backend->ops->matrix_new(d->backend, tensor->format, tensor->shape[0], tensor->shape[1], tensor->data,
 					   matrix, err);
@@ -55,7 +55,7 @@ static rosa_status load_all(decoder *d, const struct wanted *wanted, size_t coun
 	for (size_t i = 0; i < count && status == ROSA_OK; i++) {
 		if (!wanted[i].tensor)
 			continue;
-		status = wanted[i].matrix ? load_matrix(d, wanted[i].tensor, wanted[i].matrix, err)
+		status = wanted[i].matrix ? decoder_matrix_new(d, wanted[i].tensor, wanted[i].matrix, err)
 					  : load_vector(d, wanted[i].tensor, wanted[i].vector, err);
 	}
 	return status;
@@ -241,7 +241,9 @@ static rosa_status make(decoder *d, rosa_error *err)
 	status = d->adapter ? decoder_sources_new(d, err) : ROSA_OK;
 	if (status == ROSA_OK)
 		status = load_weights(d, err);
-	return status == ROSA_OK ? make_workspace(d, err) : status;
+	if (status == ROSA_OK)
+		status = make_workspace(d, err);
+	return status == ROSA_OK && d->adapter ? decoder_seen_new(d, err) : status;
 }
 
 rosa_status decoder_new(const struct checkpoint *checkpoint, const struct adapter *adapter,
@@ -311,6 +313,7 @@ void decoder_free(decoder *d)
 	d->backend->ops->matrix_free(d->backend, &d->embedding);
 	d->backend->ops->matrix_free(d->backend, &d->head);
 	d->backend->ops->give(d->backend, d->norm);
+	decoder_seen_free(d);
 	free_workspace(d);
 	free(d);
 }
@@ -365,6 +368,8 @@ static rosa_status check_pieces(const decoder *d, size_t count, const struct pie
 struct wanted_row {
 	size_t row;
 	float *to;
+	sequence *sequence;
+	size_t steps; /* that the sequence had read with this row */
 };
 
 /* What a piece wants of rows `row` .. of the last pass, which are its tokens from `done` on. Returns how many it adds.
@@ -372,16 +377,17 @@ struct wanted_row {
 static size_t add_wanted(const decoder *d, const struct piece *piece, size_t row, size_t done, size_t count,
 			 struct wanted_row *wanted)
 {
-	const size_t vocabulary = decoder_vocabulary(d);
+	const size_t vocabulary = decoder_vocabulary(d), before = piece->sequence->steps - count;
 
 	if (piece->wanted == LOGITS_NONE || (piece->wanted == LOGITS_LAST && done + count < piece->count))
 		return 0;
 	if (piece->wanted == LOGITS_LAST) {
-		*wanted = (struct wanted_row){row + count - 1, piece->logits};
+		*wanted = (struct wanted_row){row + count - 1, piece->logits, piece->sequence, before + count};
 		return 1;
 	}
 	for (size_t i = 0; i < count; i++)
-		wanted[i] = (struct wanted_row){row + i, piece->logits + (done + i) * vocabulary};
+		wanted[i] = (struct wanted_row){row + i, piece->logits + (done + i) * vocabulary, piece->sequence,
+						before + i + 1};
 	return count;
 }
 
@@ -391,15 +397,19 @@ static void write_logits(decoder *d, const struct wanted_row *wanted, size_t cou
 	const struct backend_ops *ops = d->backend->ops;
 	const size_t vocabulary = decoder_vocabulary(d), width = d->checkpoint->config.width;
 	const struct matrix *head = d->head.data ? &d->head : &d->embedding;
-	const struct product product = {head, d->work.logits, false};
+	struct product products[3] = {{head, d->work.logits, false}};
+	const size_t more = decoder_seen_products(d, products + 1);
 
 	for (size_t i = 0, some; i < count; i += some) {
 		for (some = 1; some < LOGITS_ROWS && i + some < count && wanted[i + some].row == wanted[i].row + some;)
 			some++;
-		ops->multiply(d->backend, some, d->work.u + wanted[i].row * width, 1, &product);
-		for (size_t j = 0; j < some; j++)
+		ops->multiply(d->backend, some, d->work.u + wanted[i].row * width, 1 + more, products);
+		decoder_seen_fetch(d, some);
+		for (size_t j = 0; j < some; j++) {
 			ops->get(d->backend, wanted[i + j].to, d->work.logits + j * vocabulary,
 				 vocabulary * sizeof(float));
+			decoder_seen_add(d, wanted[i + j].sequence, wanted[i + j].steps, j, wanted[i + j].to);
+		}
 	}
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "model/decoder.h"
+#include "model/seen.h"
 #include "model/token_symbols.h"
 #include "rosa/finder.h"
 #include "rosa/layer.h"
@@ -46,6 +47,21 @@ struct workspace {
 
 #define LOGITS_ROWS ((size_t)32) /* rows whose logits are computed at once: a vocabulary is wide */
 
+/* The adapter's head of tokens seen (decoder_seen.c). */
+struct decoder_seen {
+	size_t rank; /* 0: there is none */
+	struct matrix query, gate, key;
+	float *gate_numbers;    /* host, [width]: those of the matrix `gate`, which has one row */
+	float *table;           /* host, [SEEN_CLASSES]: of each class; 0 for tokens that were not seen */
+	float *keys;            /* host, [vocabulary][rank]: key e_x, of tokens that some text has had */
+	bool *known;            /* host, [vocabulary]: which these are */
+	float *rows, *made;     /* [KEY_ROWS][width], [KEY_ROWS][rank]: keys that are made now */
+	float *q, *g;           /* [LOGITS_ROWS][rank], [LOGITS_ROWS]: query h and gate . h */
+	float *host_q, *host_g; /* the same on the host */
+};
+
+#define KEY_ROWS ((size_t)32) /* keys that are made at once */
+
 struct decoder {
 	const struct checkpoint *checkpoint;
 	const struct adapter *adapter; /* NULL: none */
@@ -62,6 +78,7 @@ struct decoder {
 	struct decoder_source sources[SOURCES_MOST];
 	size_t source_count;
 	struct token_symbols token_symbols; /* of the source `embeddings` */
+	struct decoder_seen seen;
 	struct workspace work;
 
 	/* Of all weights; 0: not made yet (sequence_file.c). */
@@ -87,6 +104,7 @@ struct sequence {
 	struct waiting *waiting;             /* [layers]: NULL where values never wait */
 	int32_t last_tau[TOKEN_PLACES]; /* what the last token found through the source `tokens`, -1 after the end */
 	uint8_t last_length[TOKEN_PLACES];
+	struct seen seen; /* of the head of tokens seen, if there is one */
 };
 
 /* Some rows of a pass: those of one sequence. */
@@ -107,6 +125,9 @@ struct pass {
 	size_t count, rows;
 	bool values_wait; /* the values of these rows are made later */
 };
+
+/* A weight from a file. */
+rosa_status decoder_matrix_new(decoder *decoder, const struct tensor *tensor, struct matrix *matrix, rosa_error *err);
 
 /* ------------------------------------------------------------------------------------------- decoder_adapter.c -- */
 
@@ -138,6 +159,23 @@ uint64_t sequence_waiting_bytes(const sequence *sequence);
 rosa_status decoder_find(const struct pass *pass, rosa_error *err);
 /* work.rosa_y: what the adapter of a layer reads, for every row. work.u and work.rosa are those of the layer. */
 rosa_status decoder_retrieve(const struct pass *pass, size_t layer, rosa_error *err);
+
+/* ----------------------------------------------------------------------------------------------- decoder_seen.c -- */
+
+/* The head of tokens seen, if the adapter has one: its weights, its memory. */
+rosa_status decoder_seen_new(decoder *decoder, rosa_error *err);
+void decoder_seen_free(decoder *decoder);
+rosa_status sequence_seen_new(sequence *sequence, rosa_error *err);
+
+/* Keep the tokens of a pass. */
+rosa_status decoder_seen_read(const struct pass *pass, rosa_error *err);
+/* The products of h that it needs beside the logits; returns how many, at most two. */
+size_t decoder_seen_products(const decoder *decoder, struct product *products);
+/* Fetch their results, of `rows` rows. */
+void decoder_seen_fetch(decoder *decoder, size_t rows);
+/* Add to the logits (host) that follow the first `steps` tokens of a sequence, from row number `row` of the products.
+ */
+void decoder_seen_add(decoder *decoder, sequence *sequence, size_t steps, size_t row, float *logits);
 
 /* ---------------------------------------------------------------------------------------------------- forward.c -- */
 

@@ -144,6 +144,8 @@ rosa_status decoder_pass(decoder *decoder, const uint32_t *tokens, size_t rows, 
 
 	rosa_status status = decoder_find(&pass, err);
 
+	if (status == ROSA_OK)
+		status = decoder_seen_read(&pass, err);
 	if (status != ROSA_OK)
 		return status;
 	pass.ops->embed(pass.backend, &decoder->embedding, rows, tokens, pass.work->h);

@@ -70,10 +70,10 @@ static rosa_status read_seen(struct json root, struct pointer *pointer, rosa_err
 	pointer->seeing = status == ROSA_OK && json_there(seen);
 	if (!pointer->seeing)
 		return status;
-	if (json_count(seen) != POINTER_COUNTS)
+	if (json_count(seen) != SEEN_COUNTS)
 		return json_refuse(seen, err, "has %zu rows; there are %d, for tokens seen 1, 2, 4 and 8 times",
-				   json_count(seen), POINTER_COUNTS);
-	return read_rows(seen, POINTER_COUNTS, POINTER_RANKS, pointer->seen[0], err);
+				   json_count(seen), SEEN_COUNTS);
+	return read_rows(seen, SEEN_COUNTS, SEEN_RANKS, pointer->seen[0], err);
 }
 
 /* No other names than these; the list ends with NULL. */
@@ -263,7 +263,7 @@ static void add_contexts(struct json_text *text, const struct pointer *pointer)
 	}
 	json_text_add(text, "\n  }");
 	if (pointer->seeing)
-		add_table(text, "seen", pointer->seen[0], POINTER_COUNTS, POINTER_RANKS);
+		add_table(text, "seen", pointer->seen[0], SEEN_COUNTS, SEEN_RANKS);
 }
 
 rosa_status pointer_save(const char *path, const struct pointer *pointer, const struct file_options *files,
@@ -370,30 +370,15 @@ static bool is_among(const uint32_t *tokens, size_t count, uint32_t token)
 	return false;
 }
 
-/* floor(log2(x)) of x > 0. */
-static unsigned log2_of(uint32_t x)
-{
-	return 31 - (unsigned)__builtin_clz(x);
-}
-
-uint8_t pointer_class(uint32_t token, uint32_t count)
-{
-	if (!count)
-		return 0;
-	const unsigned often = count < 8 ? log2_of(count) : 3, rank = log2_of(token + 64) - 6;
-
-	return (uint8_t)(1 + often * POINTER_RANKS + rank);
-}
-
 /* The probability of each class. That of tokens not seen, which are most, is what the others leave. */
 static void add_masses(const uint8_t *seen, const float *logits, size_t vocabulary, double sum, float *mass)
 {
-	double masses[POINTER_CLASSES] = {0}, rest = 1;
+	double masses[SEEN_CLASSES] = {0}, rest = 1;
 
 	for (size_t x = 0; seen && x < vocabulary; x++)
 		if (seen[x])
 			masses[seen[x]] += exp((double)logits[x] - sum);
-	for (size_t k = 1; k < POINTER_CLASSES; k++) {
+	for (size_t k = 1; k < SEEN_CLASSES; k++) {
 		mass[k] = (float)masses[k];
 		rest -= masses[k];
 	}
@@ -437,11 +422,11 @@ struct pointer_sample pointer_sample(const struct pointer_links *found, const ui
 	return sample;
 }
 
-void pointer_factors(const struct pointer *pointer, double factors[POINTER_CLASSES])
+void pointer_factors(const struct pointer *pointer, double factors[SEEN_CLASSES])
 {
 	factors[0] = 1;
-	for (size_t k = 1; k < POINTER_CLASSES; k++)
-		factors[k] = exp(pointer->seen[(k - 1) / POINTER_RANKS][(k - 1) % POINTER_RANKS]);
+	for (size_t k = 1; k < SEEN_CLASSES; k++)
+		factors[k] = exp(pointer->seen[(k - 1) / SEEN_RANKS][(k - 1) % SEEN_RANKS]);
 }
 
 /* ln Z. Rounding may let the masses add up to a little more or less than 1, which is taken out. */
@@ -449,7 +434,7 @@ static double log_grown(const struct pointer_sample *sample, const double *facto
 {
 	double plain = 0, with = 0;
 
-	for (size_t k = 0; k < POINTER_CLASSES; k++) {
+	for (size_t k = 0; k < SEEN_CLASSES; k++) {
 		plain += (double)sample->mass[k];
 		with += (double)sample->mass[k] * factors[k];
 	}
@@ -457,7 +442,7 @@ static double log_grown(const struct pointer_sample *sample, const double *facto
 	return log(with / plain);
 }
 
-double pointer_base(const struct pointer_sample *sample, const double factors[POINTER_CLASSES], double *raised)
+double pointer_base(const struct pointer_sample *sample, const double factors[SEEN_CLASSES], double *raised)
 {
 	return sample->target + log(factors[sample->target_class]) - log_grown(sample, factors, raised);
 }
@@ -465,7 +450,7 @@ double pointer_base(const struct pointer_sample *sample, const double factors[PO
 double pointer_loss(const struct pointer *pointer, const struct pointer_sample *sample)
 {
 	double weights[POINTER_LINKS], whole = pointer_weigh(pointer, sample, weights), share = sample->target;
-	double factors[POINTER_CLASSES], raised;
+	double factors[SEEN_CLASSES], raised;
 
 	if (pointer->seeing) {
 		pointer_factors(pointer, factors);
@@ -480,11 +465,11 @@ double pointer_loss(const struct pointer *pointer, const struct pointer_sample *
 static void raise_seen(const struct pointer *pointer, const struct pointer_sample *sample, const uint8_t *seen,
 		       float *logits, size_t vocabulary)
 {
-	double factors[POINTER_CLASSES], change[POINTER_CLASSES], raised, grown;
+	double factors[SEEN_CLASSES], change[SEEN_CLASSES], raised, grown;
 
 	pointer_factors(pointer, factors);
 	grown = log_grown(sample, factors, &raised);
-	for (size_t k = 0; k < POINTER_CLASSES; k++)
+	for (size_t k = 0; k < SEEN_CLASSES; k++)
 		change[k] = log(factors[k]) - grown;
 	for (size_t x = 0; x < vocabulary; x++)
 		logits[x] = (float)((double)logits[x] + change[seen[x]]);

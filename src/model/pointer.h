@@ -28,6 +28,7 @@
 #pragma once
 
 #include "base/file.h"
+#include "model/seen.h"
 #include "rosatune.h"
 
 #include <stdbool.h>
@@ -35,11 +36,8 @@
 #define POINTER_FILE    "pointer.json" /* its name in an adapter's folder */
 #define POINTER_LENGTHS 13             /* match lengths 0 to 11, and 12 or more */
 #define POINTER_LINKS   16             /* at most */
-#define POINTER_COUNTS  4              /* of a token seen: 1, 2 to 3, 4 to 7, and 8 or more */
-#define POINTER_RANKS   15 /* ids below 64, below 192, 448, ... 2^20: vocabularies begin with what is frequent */
-#define POINTER_CLASSES (1 + POINTER_COUNTS * POINTER_RANKS) /* not seen, then the table row by row */
-#define POINTER_LARGEST 50.0    /* of a number in the file: exp() of a few of them stays finite */
-#define POINTER_LEAST   (-50.0) /* of a logarithm of a probability */
+#define POINTER_LARGEST 50.0           /* of a number in the file: exp() of a few of them stays finite */
+#define POINTER_LEAST   (-50.0)        /* of a logarithm of a probability */
 
 /* What the weight of a token found depends on beside the length of its match, in a pointer by contexts. */
 enum pointer_feature {
@@ -66,7 +64,7 @@ struct pointer {
 	bool agreeing; /* the next is used */
 	double agreement[POINTER_LINKS];
 	bool seeing; /* the next is used; only by contexts */
-	double seen[POINTER_COUNTS][POINTER_RANKS];
+	double seen[SEEN_COUNTS][SEEN_RANKS];
 };
 
 /* `path` is a file, a folder that has one under the name POINTER_FILE, or a run's folder with a final one. What is
@@ -96,9 +94,6 @@ struct logits_summary {
 };
 struct logits_summary logits_summary(const float *logits, size_t count);
 
-/* The class of a token that was seen `count` times, below POINTER_CLASSES; 0: it was not. */
-uint8_t pointer_class(uint32_t token, uint32_t count);
-
 /* Turns the model's logits into logits of the mixture. `seen` has the class of each token of the vocabulary
  * (pointer_past_seen); NULL: nothing has been seen, or the pointer has no table. Without it only the logits of the
  * tokens found change, and where nothing was found, none does. */
@@ -119,7 +114,7 @@ struct pointer_sample {
 	bool hit[POINTER_LINKS];                               /* the link's token is the next token */
 	double entropy, places, various, success;              /* features that all links share */
 	double alignment[POINTER_LINKS], share[POINTER_LINKS]; /* and those of each */
-	float mass[POINTER_CLASSES];                           /* the probability of each class */
+	float mass[SEEN_CLASSES];                              /* the probability of each class */
 	uint8_t target_class;
 };
 
@@ -134,10 +129,10 @@ struct pointer_sample pointer_sample(const struct pointer_links *found, const ui
 double pointer_weigh(const struct pointer *pointer, const struct pointer_sample *sample, double *weights);
 
 /* exp(b) of each class. */
-void pointer_factors(const struct pointer *pointer, double factors[POINTER_CLASSES]);
+void pointer_factors(const struct pointer *pointer, double factors[SEEN_CLASSES]);
 
 /* ln p_0(next token). *raised is the sum of the masses times their factors. */
-double pointer_base(const struct pointer_sample *sample, const double factors[POINTER_CLASSES], double *raised);
+double pointer_base(const struct pointer_sample *sample, const double factors[SEEN_CLASSES], double *raised);
 
 /* -ln p(next token) of the mixture. */
 double pointer_loss(const struct pointer *pointer, const struct pointer_sample *sample);

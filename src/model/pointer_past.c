@@ -1,8 +1,7 @@
 /*
  * The growing look-up of a pointer: a finder over the token ids and the ids themselves, or the contexts of the text.
  *
- * What has been seen is kept for the last token alone: with each token one more is old enough to count, and going back
- * takes those away again. Who needs it at every token adds them one at a time.
+ * What has been seen is counted for the last token alone. Who needs it at every token adds them one at a time.
  */
 #include "model/pointer_past.h"
 
@@ -19,19 +18,9 @@ struct pointer_past {
 	rosa_contexts *contexts; /* NULL: a chain, which has what follows */
 	struct finder finder;
 	struct places places; /* of a block */
-	size_t room;
-	uint32_t *tokens; /* [room]; of a chain, or where tokens are counted */
-	size_t delay, counted;
-	uint32_t *counts; /* [vocabulary]: how often each token is among the first `counted`; NULL: there is no table */
-	uint8_t *seen;    /* [vocabulary]: its class */
+	bool keeping;         /* the next has tokens: those of a chain, or where there is a table, which counts them */
+	struct seen seen;
 };
-
-static rosa_status make_counts(pointer_past *past, rosa_error *err)
-{
-	past->counts = calloc(past->vocabulary, sizeof(*past->counts));
-	past->seen = calloc(past->vocabulary, sizeof(*past->seen));
-	return past->counts && past->seen ? ROSA_OK : rosa_fail(err, ROSA_ENOMEM, "no memory for a pointer");
-}
 
 rosa_status pointer_past_new(const struct pointer *pointer, size_t vocabulary, pointer_past **made, rosa_error *err)
 {
@@ -50,13 +39,13 @@ rosa_status pointer_past_new(const struct pointer *pointer, size_t vocabulary, p
 	if (!past)
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for a pointer");
 	past->vocabulary = vocabulary;
-	past->delay = pointer->delay;
+	past->keeping = !pointer->contexts || pointer->seeing;
 	if (pointer->contexts)
 		status = rosa_contexts_new(&options, &past->contexts, err);
 	else
 		status = finder_new(&past->finder, &options, 1, pointer->links, err);
-	if (status == ROSA_OK && pointer->seeing)
-		status = make_counts(past, err);
+	if (status == ROSA_OK)
+		status = seen_new(&past->seen, vocabulary, pointer->delay, pointer->seeing, err);
 	if (status == ROSA_OK)
 		*made = past;
 	else
@@ -71,52 +60,8 @@ void pointer_past_free(pointer_past *past)
 	rosa_contexts_free(past->contexts);
 	finder_free(&past->finder);
 	places_free(&past->places);
-	free(past->tokens);
-	free(past->counts);
-	free(past->seen);
+	seen_free(&past->seen);
 	free(past);
-}
-
-static rosa_status make_room(pointer_past *past, size_t count, rosa_error *err)
-{
-	const size_t steps = pointer_past_steps(past), room = steps + count + past->room / 2;
-	uint32_t *bigger;
-
-	if (count > ROSA_MAX_STEPS - steps)
-		return rosa_fail(err, ROSA_EINVAL, "a text has at most %zu tokens", ROSA_MAX_STEPS);
-	if (steps + count <= past->room)
-		return ROSA_OK;
-	bigger = realloc(past->tokens, room * sizeof(*past->tokens));
-	if (!bigger)
-		return rosa_fail(err, ROSA_ENOMEM, "no memory for a pointer into %zu tokens", steps + count);
-	past->tokens = bigger;
-	past->room = room;
-	return ROSA_OK;
-}
-
-static rosa_status keep_tokens(pointer_past *past, const uint32_t *tokens, size_t count, rosa_error *err)
-{
-	const rosa_status status = make_room(past, count, err);
-
-	if (status == ROSA_OK && count)
-		memcpy(past->tokens + pointer_past_steps(past), tokens, count * sizeof(*tokens));
-	return status;
-}
-
-/* Counts the tokens that can be found after the last one, or no longer those that cannot. */
-static void count_tokens(pointer_past *past)
-{
-	const size_t steps = pointer_past_steps(past), old = steps > past->delay ? steps - 1 - past->delay : 0;
-	uint32_t token;
-
-	while (past->counts && past->counted < old) {
-		token = past->tokens[past->counted++];
-		past->seen[token] = pointer_class(token, ++past->counts[token]);
-	}
-	while (past->counts && past->counted > old) {
-		token = past->tokens[--past->counted];
-		past->seen[token] = pointer_class(token, --past->counts[token]);
-	}
 }
 
 /* The links of step `step` of the block. */
@@ -126,7 +71,7 @@ static void take_links(const pointer_past *past, size_t step, struct pointer_lin
 
 	memset(found, 0, sizeof(*found));
 	for (size_t at = step; found->count < places->links && places->tau[at] >= 0; at += places->steps) {
-		found->token[found->count] = past->tokens[places->tau[at]];
+		found->token[found->count] = past->seen.tokens[places->tau[at]];
 		found->place[found->count] = places->tau[at];
 		found->length[found->count++] = places->length[at];
 	}
@@ -191,12 +136,12 @@ rosa_status pointer_past_add(pointer_past *past, const uint32_t *tokens, size_t 
 			return rosa_fail(err, ROSA_EINVAL, "token %zu is %u; the vocabulary has %zu",
 					 pointer_past_steps(past) + i, (unsigned)tokens[i], past->vocabulary);
 	}
-	if (!past->contexts || past->counts)
-		status = keep_tokens(past, tokens, count, err);
+	if (past->keeping)
+		status = seen_add(&past->seen, tokens, count, err);
 	if (status == ROSA_OK)
 		status = (past->contexts ? add_contexts : add_chain)(past, tokens, count, found, err);
 	if (status == ROSA_OK)
-		count_tokens(past);
+		seen_count(&past->seen, past->seen.steps);
 	return status;
 }
 
@@ -205,14 +150,14 @@ rosa_status pointer_past_rewind(pointer_past *past, size_t steps, rosa_error *er
 	const rosa_status status = past->contexts ? rosa_contexts_rewind(past->contexts, steps, err)
 						  : finder_rewind(&past->finder, steps, err);
 
-	if (status == ROSA_OK)
-		count_tokens(past);
+	if (status == ROSA_OK && past->keeping)
+		seen_rewind(&past->seen, steps);
 	return status;
 }
 
 const uint8_t *pointer_past_seen(const pointer_past *past)
 {
-	return past->counted ? past->seen : NULL;
+	return past->seen.counted ? past->seen.classes : NULL;
 }
 
 size_t pointer_past_steps(const pointer_past *past)
@@ -222,8 +167,6 @@ size_t pointer_past_steps(const pointer_past *past)
 
 uint64_t pointer_past_bytes(const pointer_past *past)
 {
-	const uint64_t counts = past->counts ? past->vocabulary * (sizeof(*past->counts) + sizeof(*past->seen)) : 0;
-
-	return sizeof(*past) + past->room * sizeof(*past->tokens) + counts +
+	return sizeof(*past) + seen_bytes(&past->seen) +
 	       (past->contexts ? rosa_contexts_bytes(past->contexts) : finder_bytes(&past->finder));
 }

@@ -2,7 +2,7 @@
  * What a sequence keeps between forward passes.
  *
  * Attention's part stops growing once the window is full. What grows with the text is the adapter's part: the index of
- * each source, and the value bits of each layer.
+ * each source, the value bits of each layer, and with a head of tokens seen the tokens themselves.
  */
 #include "model/decoder_parts.h"
 
@@ -25,7 +25,9 @@ static rosa_status make(sequence *s, rosa_error *err)
 		status = d->backend->ops->cache_new(d->backend, config->kv_heads, config->head_size, block->window,
 						    block->sinks, d->options.chunk, &s->caches[i], err);
 	}
-	return status == ROSA_OK && d->adapter ? sequence_sources_new(s, err) : status;
+	if (status == ROSA_OK && d->adapter)
+		status = sequence_sources_new(s, err);
+	return status == ROSA_OK ? sequence_seen_new(s, err) : status;
 }
 
 rosa_status sequence_new(decoder *decoder, sequence **made, rosa_error *err)
@@ -58,6 +60,7 @@ void sequence_free(sequence *s)
 	for (size_t i = 0; s->caches && i < d->checkpoint->config.layers; i++)
 		d->backend->ops->cache_free(d->backend, &s->caches[i]);
 	sequence_sources_free(s);
+	seen_free(&s->seen);
 	free(s->caches);
 	free(s);
 }
@@ -87,6 +90,7 @@ struct sequence_memory sequence_memory(const sequence *s)
 			memory.values += values_bytes(&s->values[i]);
 	}
 	memory.attention += sequence_waiting_bytes(s);
+	memory.retrieval += seen_bytes(&s->seen);
 	for (size_t i = 0; i < d->source_count; i++)
 		memory.retrieval += finder_bytes(&s->finders[i]);
 	return memory;

@@ -25,6 +25,7 @@
  *             to a multiple of 8
  *             value bits (values_save), filled up likewise
  *     for each source that layers share: its finder, in the same form
+ *     with a head of tokens seen: u32 tokens [steps], filled up likewise
  *     u64       XXH64 of all before it
  */
 #include "model/decoder_parts.h"
@@ -48,7 +49,8 @@ static size_t padded(size_t bytes)
 	return (bytes + 7) / 8 * 8;
 }
 
-/* Of an adapter: its file, the options that say what is computed with it, and the scales. */
+/* Of an adapter: its file, the options that say what is computed with it, and the scales. The option `seen` shows in
+ * the file, and without it sequences from before there was that option are still taken. */
 static uint64_t adapter_checksum(const struct adapter *adapter)
 {
 	struct json_text options = {0};
@@ -57,7 +59,8 @@ static uint64_t adapter_checksum(const struct adapter *adapter)
 	checksum_begin(&sum, 0);
 	checksum_add(&sum, adapter->mapping.data, adapter->mapping.size);
 	for (size_t i = 0; i < adapter_option_table.count; i++)
-		key_write(&adapter_option_table.rows[i], &adapter->options, &options);
+		if (adapter_option_table.rows[i].offset != offsetof(struct adapter_options, seen))
+			key_write(&adapter_option_table.rows[i], &adapter->options, &options);
 	checksum_add(&sum, options.data, options.size);
 	json_text_free(&options);
 	for (size_t i = 0; i < adapter->layer_count; i++)
@@ -198,6 +201,8 @@ rosa_status sequence_save(sequence *s, sequence_writer write, void *context, ros
 	for (size_t i = 0; i < d->source_count && status == ROSA_OK; i++)
 		if (source_is_shared(&d->sources[i]))
 			status = save_finder(&s->finders[i], &saving, err);
+	if (status == ROSA_OK && d->seen.rank && s->steps)
+		status = put(&saving, s->seen.tokens, s->steps * sizeof(*s->seen.tokens), err);
 	return status == ROSA_OK ? put_number(&saving, checksum_value(&saving.sum), err) : status;
 }
 
@@ -358,6 +363,23 @@ static rosa_status load_values(const sequence *s, struct values *values, struct 
 	return values_load(values, channels, s->steps, data, err);
 }
 
+static rosa_status load_tokens(sequence *s, struct loading *loading, rosa_error *err)
+{
+	const uint8_t *data = next(loading, s->steps * sizeof(*s->seen.tokens));
+	uint32_t some[256];
+	rosa_status status = data ? ROSA_OK : cut_short(err);
+
+	for (size_t at = 0, count; status == ROSA_OK && at < s->steps; at += count) {
+		count = s->steps - at < 256 ? s->steps - at : 256;
+		memcpy(some, data + at * sizeof(*some), count * sizeof(*some)); /* the bytes need not be aligned */
+		for (size_t i = 0; i < count; i++)
+			if (some[i] >= decoder_vocabulary(s->decoder))
+				return cut_short(err);
+		status = seen_add(&s->seen, some, count, err);
+	}
+	return status;
+}
+
 static rosa_status load(sequence *s, struct loading *loading, rosa_error *err)
 {
 	const decoder *d = s->decoder;
@@ -374,6 +396,8 @@ static rosa_status load(sequence *s, struct loading *loading, rosa_error *err)
 	for (size_t i = 0; i < d->source_count && status == ROSA_OK; i++)
 		if (source_is_shared(&d->sources[i]))
 			status = load_finder(s, &d->sources[i], &s->finders[i], loading, err);
+	if (status == ROSA_OK && d->seen.rank)
+		status = load_tokens(s, loading, err);
 	return status == ROSA_OK && loading->left ? cut_short(err) : status;
 }
 

@@ -251,6 +251,31 @@ static rosa_status add_adapter(network *n, const struct making *making, size_t i
 	return status;
 }
 
+/* New ones begin with nothing but a query at random: they change no logit, and the key learns first. */
+static rosa_status add_seen(network *n, const struct making *making, rosa_error *err)
+{
+	static const struct adapter_seen none;
+	const struct adapter_seen *from = making->adapter ? &making->adapter->seen : &none;
+	struct network_seen *to = &n->seen;
+	const size_t width = n->config.width;
+	rosa_status status = network_seen_new(n, err);
+	const struct start table = {.tensor = from->table, .vector = true}, gate = {.tensor = from->gate},
+			   query = {.tensor = from->query, .limit = sqrt(6.0 / (double)(to->rank + width))},
+			   key = {.tensor = from->key};
+
+	if (!to->rank)
+		return status;
+	if (status == ROSA_OK)
+		status = add(n, &to->table, &table, ADAPTER, SEEN_COUNTS, SEEN_RANKS, err, "rosa.seen.table");
+	if (status == ROSA_OK)
+		status = add(n, &to->gate, &gate, ADAPTER, 0, width, err, "rosa.seen.gate");
+	if (status == ROSA_OK)
+		status = add(n, &to->query, &query, ADAPTER, to->rank, width, err, "rosa.seen.query");
+	if (status == ROSA_OK)
+		status = add(n, &to->key, &key, ADAPTER, to->rank, width, err, "rosa.seen.key");
+	return status;
+}
+
 static rosa_status add_all(network *n, const struct making *making, rosa_error *err)
 {
 	const struct checkpoint *from = making->checkpoint;
@@ -282,7 +307,8 @@ static rosa_status add_all(network *n, const struct making *making, rosa_error *
 		status = add(n, &n->head, &head, BACKBONE, c->vocabulary, c->width, err, "lm_head.weight");
 	if (c->tied)
 		n->head = n->embedding;
-	return status;
+	/* last, so that nothing else begins with other numbers because of it */
+	return status == ROSA_OK ? add_seen(n, making, err) : status;
 }
 
 float *network_grad(const network *n, const struct weight *weight)
@@ -422,6 +448,7 @@ static void release_batch(network *n)
 	for (size_t i = 0; i < n->block_count; i++)
 		n->ops->give(n->backend, n->blocks[i]);
 	network_sources_release(n);
+	network_seen_release(n);
 	n->tapes = NULL;
 	n->inputs = NULL;
 	n->block_count = 0;
@@ -436,6 +463,7 @@ void network_free(network *n)
 	release_batch(n);
 	free(n->blocks);
 	network_sources_free(n);
+	network_seen_free(n);
 	parameters_free(&n->parameters);
 	for (size_t i = 0; n->layers && i < n->config.layers; i++)
 		free(n->layers[i].routes);
@@ -572,6 +600,7 @@ static void take_batch(network *n, bool learning, bool *good)
 		n->gembedded = learning ? network_take(n, rows, c->width, sizeof(float), good) : NULL;
 	}
 	n->logits = network_take(n, NETWORK_LOGITS_ROWS, c->vocabulary, sizeof(float), good);
+	network_seen_take(n, learning, good);
 	if (learning)
 		take_gradients(n, good);
 	if (n->options.rosa && *good)

@@ -1,6 +1,7 @@
 /* The internals of a network, shared by its files. */
 #pragma once
 
+#include "model/seen.h"
 #include "model/token_symbols.h"
 #include "rosa/layer.h"
 #include "train/network.h"
@@ -43,6 +44,22 @@ struct layer_tape {
 	struct lookup lookup;      /* of the source `own` */
 };
 
+/* The head of tokens seen (network_seen.c). */
+struct network_seen {
+	size_t rank; /* 0: there is none */
+	struct weight table, gate, query, key;
+	struct seen counts; /* of the sequence at hand */
+	bool *listed;       /* [vocabulary]: in the list below, while it is made */
+
+	/* Of the batch. */
+	size_t count;     /* different tokens that its sequences can have seen */
+	uint32_t *tokens; /* these */
+	uint8_t *classes; /* [rows][count], of some rows */
+	float *e, *k;     /* their rows of the head, [count][width]; their keys, [count][rank] */
+	float *q, *g, *s; /* of some rows: query h, gate . h, and q . k of all tokens; then the gradient of the last */
+	float *gk, *gq, *gg;
+};
+
 struct network {
 	struct model_config config;
 	struct network_options options;
@@ -61,6 +78,7 @@ struct network {
 	struct network_source sources[SOURCES_MOST];
 	struct tensor embedding_tensor; /* the embedding's values, for token_symbols */
 	struct token_symbols token_symbols;
+	struct network_seen seen;
 	float *scales;    /* [layers], of the adapters */
 	bool lacks_units; /* the scales are to be measured */
 
@@ -137,3 +155,20 @@ const struct network_source *network_layer_source(const network *network, size_t
 
 /* No gradients of shared q and k yet. */
 void network_clear_sums(network *network);
+
+/* ------------------------------------------------------------------------------------------------- tokens seen -- */
+
+/* All of these do nothing where there is no head of tokens seen. */
+rosa_status network_seen_new(network *network, rosa_error *err);
+void network_seen_free(network *network);
+void network_seen_take(network *network, bool learning, bool *good);
+void network_seen_release(network *network);
+
+/* Before the first rows of a batch. */
+rosa_status network_seen_begin(network *network, const uint32_t *tokens, enum past_reads reads, rosa_error *err);
+/* Add to the logits of rows `first` .. of the batch, whose last states are h; to be called for all rows in order. */
+void network_seen_add(network *network, const uint32_t *tokens, size_t first, size_t rows, const float *h);
+/* The backward pass of the rows that were added to last; network.logits has the gradient of their logits. gh += */
+void network_seen_back(network *network, size_t rows, const float *h, float *gh);
+/* After the last rows. */
+void network_seen_finish(network *network);

@@ -39,7 +39,9 @@ static rosa_status begin(network *n, const struct batch *batch, enum past_reads 
 	if (n->embedded)
 		n->ops->rms_norm(n->backend, batch->count * batch->steps, n->config.width, n->inputs[0], NULL,
 				 V_NORM_EPS, n->embedded);
-	return network_find_tokens(n, batch->tokens, err);
+	const rosa_status status = network_find_tokens(n, batch->tokens, err);
+
+	return status == ROSA_OK ? network_seen_begin(n, batch->tokens, reads, err) : status;
 }
 
 /* The tape of a layer, with its input in place. */
@@ -74,6 +76,7 @@ static void head(network *n, const struct batch *batch, float scale, bool learni
 		const float *u = n->u + first * width, *weight = batch->weight ? batch->weight + first : NULL;
 
 		n->training->multiply(n->backend, some, u, 1, &logits);
+		network_seen_add(n, batch->tokens, first, some, u);
 		if (judging->logits)
 			show_logits(n, judging, first, some, room);
 		result->loss +=
@@ -91,9 +94,11 @@ static void head(network *n, const struct batch *batch, float scale, bool learni
 		n->training->multiply_back(n->backend, some, &n->head.matrix, n->logits, false, n->gu + first * width);
 		if (ghead)
 			n->training->multiply_grad(n->backend, some, vocabulary, width, u, n->logits, ghead);
+		network_seen_back(n, some, u, n->gu + first * width);
 	}
 	if (!learning)
 		return;
+	network_seen_finish(n);
 	n->training->clear(n->backend, rows * width, n->gh);
 	n->training->rms_norm_back(n->backend, rows, width, n->inputs[n->config.layers], n->norm.value,
 				   n->config.norm_eps, n->gu, n->scratch_scales, n->gh, network_grad(n, &n->norm));

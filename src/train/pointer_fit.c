@@ -20,7 +20,7 @@
 #include <string.h>
 
 #define PULL        0.3 /* positions' worth */
-#define SEEN        (POINTER_COUNTS * POINTER_RANKS)
+#define SEEN        (SEEN_COUNTS * SEEN_RANKS)
 #define SEEN_SMOOTH 1.0  /* nats per square of a difference between neighbours of the table */
 #define SEEN_SHRINK 0.05 /* nats per square of a number of it */
 #define STEPS       300  /* at most */
@@ -76,7 +76,7 @@ struct fit {
 	const struct pointer_positions *positions;
 	size_t count;
 	struct pointer start, here; /* here: the variables, as a pointer */
-	double factors[POINTER_CLASSES];
+	double factors[SEEN_CLASSES];
 };
 
 static size_t rows(const struct pointer *pointer)
@@ -124,7 +124,7 @@ static void learn_seen(const struct pointer_sample *sample, const double *factor
 {
 	const double scale = slope / raised;
 
-	for (size_t k = 1; k < POINTER_CLASSES; k++)
+	for (size_t k = 1; k < SEEN_CLASSES; k++)
 		gradient[k - 1] -= scale * (double)sample->mass[k] * factors[k];
 	if (sample->target_class)
 		gradient[sample->target_class - 1] += slope;
@@ -179,10 +179,10 @@ static double smooth_seen(const double *seen, double *gradient)
 	for (size_t k = 0; k < SEEN; k++) {
 		cost += SEEN_SHRINK * seen[k] * seen[k];
 		gradient[k] += 2 * SEEN_SHRINK * seen[k];
-		if (k % POINTER_RANKS)
+		if (k % SEEN_RANKS)
 			cost += attract(seen, k, k - 1, gradient);
-		if (k >= POINTER_RANKS)
-			cost += attract(seen, k, k - POINTER_RANKS, gradient);
+		if (k >= SEEN_RANKS)
+			cost += attract(seen, k, k - SEEN_RANKS, gradient);
 	}
 	return cost;
 }
