@@ -35,6 +35,7 @@ def theirs(model: Any, tokens: torch.Tensor) -> tuple[float, dict]:
     for name, parameter in model.named_parameters():
         if ".rosa." in name:
             name = "rosa.layers." + name.partition("layers.")[2].replace(".rosa.", ".")
+        name = name.replace("rosa_seen.", "rosa.seen.")
         found[name] = parameter.grad.numpy()
     return float(loss.detach()), found
 

@@ -114,7 +114,7 @@ def saved_pair(model: Any, folder: Path) -> tuple[Path, Path]:
     """The model without its adapters, and these, in folders."""
     rosatune.hf.save_adapter(model, folder / "adapter")
     bare = type(model)(model.config.__class__.from_dict({**model.config.to_dict(), "rosatune": None}))
-    bare.load_state_dict({n: t for n, t in model.state_dict().items() if ".rosa." not in n})
+    bare.load_state_dict({n: t for n, t in model.state_dict().items() if ".rosa." not in n and "rosa_seen" not in n})
     del bare.config.rosatune
     return save(bare, folder), folder / "adapter"
 

@@ -144,13 +144,14 @@ def test_plain_model(tmp_path: Path, rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("pointer", (None, POINTER, SLOPED, BY_CONTEXTS), ids=("none", "table", "slopes", "contexts"))
-@pytest.mark.parametrize("adapter", (None, "paper", "tokens", "embeddings", "tokens+layer 1"))
+@pytest.mark.parametrize("adapter", (None, "paper", "tokens", "tokens seen", "embeddings", "tokens+layer 1"))
 def test_the_c_program_agrees(adapter: Any, pointer: Any, tmp_path: Path, rng: np.random.Generator) -> None:
     model, folder = tiny.folder_with_tokenizer(tmp_path / "model")
     paths = books(tmp_path, rng)
     words = ["--context", CONTEXT, "--pieces", 2, "--threads", 1, "--json", *paths]
     if adapter:
-        made = rosatune.RosaConfig.paper() if adapter == "paper" else rosatune.RosaConfig(source=adapter, chain=3)
+        options = dict(source="tokens", seen=4) if adapter == "tokens seen" else dict(source=adapter)
+        made = rosatune.RosaConfig.paper() if adapter == "paper" else rosatune.RosaConfig(chain=3, **options)
         rosatune.hf.attach(model, made.replace(window=WINDOW, sinks=SINKS, bits=8))
         tiny.stir(model)
         rosatune.hf.save_adapter(model, tmp_path / "adapter")

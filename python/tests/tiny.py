@@ -35,6 +35,7 @@ SOURCES = (
     dict(source="layer 2+layer 1", first_global_layers=1, gain=True),
     dict(source="tokens", chain=2, delay=None, sinks=2, v_from="embeddings", **STRENGTH),
     dict(source="own", fusion="pre", v_from="embeddings"),
+    dict(source="tokens", chain=2, delay=None, sinks=2, v_from="embeddings", seen=5, **STRENGTH),
 )
 
 
@@ -89,9 +90,12 @@ def attached(kind: str = "llama", window: int = 8, bits: int = 8, paper: bool = 
 
 
 def stir(made: Any, seed: int = 3) -> None:
-    """Give e0 and e1 random values, and those of the strength that are there."""
+    """Give e0 and e1 random values, and those of the strength and of the head of tokens seen that are there."""
     source = torch.Generator().manual_seed(seed)
+    head = rosatune.hf.attachment(made).seen
     with torch.no_grad():
+        for weight in () if head is None else head.parameters():
+            weight.copy_(0.3 * torch.randn(weight.shape, generator=source))
         for adapter in rosatune.hf.adapters(made).values():
             for vector in (adapter.e0, adapter.e1):
                 vector.copy_(0.3 * torch.randn(vector.shape, generator=source))
