@@ -21,7 +21,6 @@ from rosatune.torch import _distinct, _places, _read  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 import tiny  # noqa: E402
-from tiny import one_thread  # noqa: E402, F401
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

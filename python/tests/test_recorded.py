@@ -46,6 +46,7 @@ SETTINGS = [
     dict(kind="qwen3", sinks=2, source="embeddings", bits=16, chain=2, delay=0),
     dict(kind="llama", sinks=1, source="tokens+embeddings", layers=(0, 2), bits=4, gain=False, gate=False),
     dict(kind="llama", sinks=2, chain=2, v_from="layer"),
+    dict(kind="qwen3", sinks=2, chain=2, seen=5),
 ]
 
 

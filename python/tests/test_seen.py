@@ -19,7 +19,6 @@ from rosatune.errors import InvalidArgument  # noqa: E402
 from rosatune.hf.seen import seen_head  # noqa: E402
 from rosatune.torch import _seen  # noqa: E402
 
-one_thread = tiny.one_thread
 VOCABULARY, WINDOW, RANK = 300, 6, 5
 
 

@@ -36,7 +36,7 @@ from .cache import Shared, WindowEntry, adopt
 from .masks import FLASH, Columns, Rows, build, for_steps
 from .seen import note
 
-__all__ = ["LAYERS", "PLACES", "Plan", "STACKS", "TOKENS", "prepare"]
+__all__ = ["LAYERS", "PLACES", "Plan", "STACKS", "TOKENS", "note_seen", "prepare"]
 
 # Arguments of the model beside transformers' own, all optional: places that were looked up ahead (ahead.py), the
 # distinct tokens of the batch, which were found with them, and the ids on the host, so that a look-up has not to fetch
@@ -167,8 +167,7 @@ def prepare(stack: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
             )
         shared.follow(rows, seen)
 
-    if stack.rosatune.seen is not None:
-        _note_seen(stack, given, ids, None if padding is None else padding[:, seen:])
+    note_seen(stack, given.get("past_key_values"), batch, ids, None if padding is None else padding[:, seen:])
     implementation = stack.config._attn_implementation
     instead = for_steps(implementation, queries)
     implementation = instead or implementation
@@ -291,12 +290,14 @@ def values_by_token(stack: Any) -> bool:
     return all(Table.serves(stack.embed_tokens, adapter.v_proj) for adapter in made)
 
 
-def _note_seen(stack: Any, given: dict, ids: Optional[Tensor], valid: Optional[Tensor]) -> None:
-    """Count the tokens of this call, and leave what was seen with the output head. Adapters that are off have none."""
+def note_seen(stack: Any, cache: Any, batch: int, ids: Optional[Tensor], valid: Optional[Tensor]) -> None:
+    """Count the tokens of a call, and leave what was seen with the output head, where the model has such a head."""
     found = stack.rosatune
+    if found.seen is None:
+        return
     kinds = {layer.rosa.reads for layer in stack.layers if layer.rosa is not None}
-    cache, weight = given.get("past_key_values"), found.output.weight
-    state = None if cache is None else cache.layers[0].seen(len(given["inputs_embeds"]), len(weight), weight.device)
+    weight = found.output.weight
+    state = None if cache is None else cache.layers[0].seen(batch, len(weight), weight.device)
     reads = kinds.pop() if len(kinds) == 1 else "found" if kinds else "nothing"
     note(found.output, found.seen, ids, valid, state, found.config.delay_steps, reads)
 

@@ -7,9 +7,9 @@ is left to the host is the look-up of the token's places and one copy of a few n
 A recording has fixed addresses. So while a cache is *aboard*, the keys and values of its window lie in rings that the
 recording owns: the position p has column p modulo W, after those of the sinks. Value bits are read in the adapters'
 tables; those that are kept by step stay in the cache's own blocks, and only the table of their addresses is the
-recording's. The cache remains what it was to everybody else:
-whoever asks an entry for its keys (reordering of beams, cropping, copying, a step of several tokens) makes the cache
-leave the recording with all that was computed, and the next single step takes it aboard again.
+recording's. The cache remains what it was to everybody else: whoever asks an entry for its keys (reordering of beams,
+cropping, copying, a step of several tokens) makes the cache leave the recording with all that was computed, and the
+next single step takes it aboard again. A head of tokens seen is added to the recorded logits afterwards.
 
 The recorded step runs the same modules as any other, by two stand-ins: the ring in place of the cache, and an attention
 function that takes all columns of the ring. Columns are added in another order than in a step that is not recorded, so
@@ -40,8 +40,9 @@ from ..torch._places import TensorPlaces
 from .attach import attachment, stack_of
 from .cache import Shared
 from .masks import NEVER
-from .patch import HOST_IDS, check_ids, made_of, notice_length
+from .patch import HOST_IDS, check_ids, made_of, note_seen, notice_length
 from .pointer import unwrapped
+from .seen import step_of
 
 __all__ = ["recorded"]
 
@@ -193,6 +194,7 @@ class _Recorder:
         self._versions: list = []
         self._made: Any = None  # what the recordings depend on
         self._replays: dict[bool, Callable[[], Tensor]] = {}  # with a mask, and without
+        self._hidden: dict[bool, Tensor] = {}  # what the head is given by each of them
 
     # ------------------------------------------------------------------------------------------------------------ steps
 
@@ -300,12 +302,22 @@ class _Recorder:
         positions = given.get("position_ids")
         if positions is not None:
             inputs.there["positions"].copy_(positions)
-        logits = self._replays[self._masked]()
+        logits = self._add_seen(given, self._replays[self._masked]())
         for entry in cache.layers:
             entry.cumulative_length += 1
             if entry.state is not None:
                 entry.state.advance()
         return logits
+
+    def _add_seen(self, given: dict, logits: Tensor) -> Tensor:
+        """What tokens seen get. It is launched: counts are the cache's own, and have no fixed address."""
+        valid = None if self._valid is None else torch.from_numpy(self._valid)
+        note_seen(self._stack, given["past_key_values"], len(logits), given["input_ids"], valid)
+        step = step_of(self._model)
+        if step is None:
+            return logits
+        hidden, weight = self._hidden[self._masked], self._model.get_output_embeddings().weight
+        return step.head(logits, hidden, weight, step.times, step.old)
 
     # ------------------------------------------------------------------------------------------------ aboard and ashore
 
@@ -320,8 +332,6 @@ class _Recorder:
         learnt = [source.name for source in self._stack.rosatune.config.sources if source.learnt]
         if learnt and adapters:
             return f"source {learnt[0]!r} is looked up by the layers themselves, which the host does"
-        if self._stack.rosatune.seen is not None:
-            return "a head of tokens seen counts tokens between steps"
         if any(adapter.watch for adapter in adapters):
             return "an adapter is watched, which the host does"
         whole = [entry for entry in cache.layers if entry.state is not None and entry.state.past.blocks is None]
@@ -485,4 +495,5 @@ class _Recorder:
             self._stack, inputs_embeds=embeds, position_ids=there["positions"], past_key_values=self, use_cache=True,
             attention_mask=embeds.new_empty((0, 0, 0, 0)), rosa_step=step,
         )  # fmt: skip
+        self._hidden[masked] = found.last_hidden_state
         return self._model.get_output_embeddings()(found.last_hidden_state)
