@@ -226,7 +226,6 @@ class Bench:
         self.known = {name: fingerprints(getattr(self, name)) for name in ("train", "fit", "valid")}
         self.compiled = args.compile if args.compile is not None else self.cuda
         self.token_loss = torch.compile(token_loss, dynamic=False) if self.compiled else token_loss
-        self.seen_loss = torch.compile(seen_loss, dynamic=False) if self.compiled else seen_loss
 
     def loaded(self, kind, **options):
         """Something of --model, by a class of transformers."""
@@ -274,15 +273,12 @@ class Bench:
         return torch.autocast("cuda", torch.bfloat16) if self.cuda else contextlib.nullcontext()
 
 
-def seen_loss(hidden, weight, targets, head, times, old):
-    """The loss beside a head of tokens seen."""
+def token_loss(hidden, weight, targets, head=None, times=None, old=None):
+    """The mean loss; head, times and old are those of a head of tokens seen."""
     logits = functional.linear(hidden, weight).float()
-    logits = _seen.add_plain(logits, head.parts(hidden, weight), times, old)
+    if head is not None:
+        logits = _seen.add_plain(logits, head.parts(hidden, weight), times, old)
     return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
-
-
-def token_loss(hidden, weight, targets):
-    return functional.cross_entropy(functional.linear(hidden, weight).float().flatten(0, 1), targets.flatten())
 
 
 def schedule(step, run):
@@ -306,10 +302,8 @@ def train(bench, run, model, log):
         with bench.autocast():
             hidden, weight = bench.hidden(model, batch), model.lm_head.weight
             step = step_of(model)
-            if step is None:
-                loss = bench.token_loss(hidden, weight, batch["targets"])
-            else:
-                loss = bench.seen_loss(hidden, weight, batch["targets"], step.head, step.times, step.old)
+            seen = () if step is None else (step.head, step.times, step.old)
+            loss = bench.token_loss(hidden, weight, batch["targets"], *seen)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()

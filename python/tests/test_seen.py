@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import pytest
 
@@ -167,7 +167,7 @@ def test_beams_and_samples() -> None:
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 def test_gradients_in_blocks(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_seen, "ROWS", 7 * VOCABULARY)
+    monkeypatch.setattr(_seen, "LOGITS", 7 * VOCABULARY)
     torch.manual_seed(1)
     head, ids = _seen.SeenHead(16, RANK, VOCABULARY), texts(2, 30)
     state = _seen.SeenTimes(2, VOCABULARY, "cpu")
@@ -236,7 +236,7 @@ def test_recall_has_the_head_in_its_conditions() -> None:
     assert losses["adapter"] != losses["off"] and losses["random"] not in (losses["adapter"], losses["off"])
 
 
-def refused(what: str, call: Optional[Any] = None) -> Any:
+def refused(what: str) -> Any:
     return pytest.raises(InvalidArgument, match=what)
 
 

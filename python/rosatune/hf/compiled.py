@@ -8,8 +8,9 @@ from .attach import stack_of
 
 __all__ = ["compile_layers"]
 
-# The gate of an adapter is one more reader of the layer's normed input. By default Inductor then writes the sum of the
-# gradients of that input to memory, in float32, and reads it again: a tenth of a layer's reading on an H200.
+# The gate of an adapter is a fourth consumer of the layer's normed input, beside q, k and v. By default Inductor then
+# writes the sum of the gradients of that input to memory, in float32, and reads it again. docs/benchmarks.md has what
+# that takes.
 OPTIONS = {"realize_reads_threshold": 8, "realize_opcount_threshold": 60}
 
 

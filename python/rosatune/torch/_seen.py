@@ -30,7 +30,7 @@ from ..seen import COUNTS, RANKS, rank_classes
 __all__ = ["Parts", "SeenHead", "SeenTimes", "add", "add_plain", "moved"]
 
 NEVER = 2**31 - 1
-ROWS = 1 << 25  # logits that are worked on at once
+LOGITS = 1 << 25  # so many are worked on at once
 
 
 class Parts(NamedTuple):
@@ -103,7 +103,7 @@ class SeenHead(nn.Module):
 
 
 class SeenTimes:
-    """When each token was seen, in texts that grow: its row's 1st, 2nd, 4th and 8th time, counted in tokens."""
+    """When each token stood in texts that grow for the 1st, 2nd, 4th and 8th time; times are numbers of tokens."""
 
     def __init__(self, batch: int, vocabulary: int, device: Any) -> None:
         # One more column than there are tokens: for padding, and for what is not to be written.
@@ -137,7 +137,7 @@ class SeenTimes:
         begins = torch.ones_like(token, dtype=torch.bool)
         begins[:, 1:] = token[:, 1:] != token[:, :-1]
         first = at.where(begins, 0).cummax(1).values
-        number = self._counts.gather(1, token) + at - first + 1  # the how manieth of its token
+        number = self._counts.gather(1, token) + at - first + 1  # 1 for the first occurrence of a token, 2 for the second, ...
         when = time.gather(1, order)
         for row in range(COUNTS):
             here = number == 1 << row
@@ -198,7 +198,7 @@ def add(logits: Tensor, parts: Parts, times: Tensor, old: Tensor) -> Tensor:
 
 def _blocks(old: Tensor, vocabulary: int) -> "list[Tuple[int, slice]]":
     """Rows of the batch, and some positions of them."""
-    some = max(1, ROWS // vocabulary)
+    some = max(1, LOGITS // vocabulary)
     return [(b, slice(t, t + some)) for b in range(old.shape[0]) for t in range(0, old.shape[1], some)]
 
 
