@@ -24,8 +24,8 @@ Conditions are those of `rosatune eval`:
 NAME=CONDITION gives one another name, for models that were trained as controls; "as it is" is the model as it was
 given, "as it is+pointer" the same with the pointer.
 
-Prompts of a task and length are read side by side, padded on the left, in pieces with a cache, and continued greedily;
-one reading serves a condition and the same with the pointer.
+Prompts of a length, of whatever task, are read side by side, padded on the left, in pieces with a cache, and continued
+greedily; one reading serves a condition and the same with the pointer.
 Texts of choices are read whole. What was answered is appended to the file of answers at once, and nothing in it is made
 again, so a run may be stopped by Ctrl-C or by --minutes and started again.
 """
@@ -355,7 +355,7 @@ class Reader:
                 raise
             reason = str(error).splitlines()[0]
         # not in the handler, where the failed call would keep its memory
-        log(f"{some[0].task}: {reason}; {len(some)} rows become fewer")
+        log(f"length {some[0].length}: {reason}; {len(some)} rows become fewer")
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         parts = [self.answers(part, ends, ways, log) for part in (some[:len(some) // 2], some[len(some) // 2:])]
@@ -504,12 +504,18 @@ def described(model, window, sinks, more):
             "transformers": transformers.__version__, "rosatune": rosatune.__version__, **more}
 
 
-def cells_of(examples):
-    """Examples of one task and length together, in their order."""
+def cells_of(examples, rows):
+    """Lists of examples that are asked together: prompts of one length, at most `rows` of them, since a step takes as
+    long for many rows as for few; choices of one task."""
     cells = {}
     for example in examples:
-        cells.setdefault((example.task, example.length), []).append(example)
-    return cells
+        cells.setdefault(example.length if example.first is None else example.task, []).append(example)
+    for cell in cells.values():
+        if cell[0].first is not None:
+            yield cell
+            continue
+        cell.sort(key=lambda x: len(x.texts[0]))  # little padding
+        yield from (cell[i:i + rows] for i in range(0, len(cell), rows))
 
 
 def run(model, prompts, conditions=None, *, out=None, pointer=None, window=None, sinks=None, minutes=math.inf,
@@ -557,13 +563,21 @@ def run(model, prompts, conditions=None, *, out=None, pointer=None, window=None,
     def left():
         return 60 * minutes - (time.monotonic() - begun)
 
-    def tell(task, length, name, count, since, more=""):
-        told = f"{task}{f' {length}' if length else ''}, {name}: {count} in {time.monotonic() - since:.1f} s{more}"
-        log(f"[{time.monotonic() - begun:6.1f}] {told}")
+    def tell(what, name, count, since, more=""):
+        log(f"[{time.monotonic() - begun:6.1f}] {what}, {name}: {count} in {time.monotonic() - since:.1f} s{more}")
+
+    def glanced(some, written):
+        """The mean score of each task among some answers, where it can be known here."""
+        shown = []
+        for task in dict.fromkeys(x.task for x in some):
+            mine = [i for i, x in enumerate(some) if x.task == task]
+            score = prompts.glance([some[i] for i in mine], [written[i] for i in mine])
+            shown += [] if score is None else [f"{task} {100 * score:.1f}"]
+        return ", ".join(shown)
 
     def ask(cell, reading, names):
-        """Answers of a task and length under the conditions that one reading serves; False: time is over."""
-        task, length, what = cell[0].task, cell[0].length, " and ".join(names)
+        """Answers to prompts of a length under the conditions that one reading serves; False: time is over."""
+        length, what = cell[0].length, " and ".join(names)
         due = [example for example in cell if not all(answers.has(example, name) for name in names)]
         if not due:
             return True
@@ -584,9 +598,11 @@ def run(model, prompts, conditions=None, *, out=None, pointer=None, window=None,
                             answers.add(example, name, ids=ids)
                 pace[length, what] = (time.monotonic() - since) / len(some)
                 read, made = sum(len(x.texts[0]) for x in some), sum(len(ids) for way in ways for ids in written[way])
-                seen = [prompts.glance(some, written[wanted[name][1]]) for name in names]
-                scores = "" if None in seen else "; scores " + ", ".join(f"{100 * x:.1f}" for x in seen)
-                tell(task, length, what, len(some), since, f", {read} tokens read, {made} written{scores}")
+                tell(f"length {length}", what, len(some), since, f", {read} tokens read, {made} written")
+                for name in names:
+                    scores = glanced(some, written[wanted[name][1]])
+                    if scores:
+                        log(f"         {name}: {scores}")
         return True
 
     def choose(cell, reading, names):
@@ -607,19 +623,20 @@ def run(model, prompts, conditions=None, *, out=None, pointer=None, window=None,
                 count += len(some)
                 if left() <= 0:
                     break
-        tell(cell[0].task, 0, " and ".join(names), count, since)
+        tell(cell[0].task, " and ".join(names), count, since)
         return count == len(due)
 
     try:
         with usual(model):
-            for cell in cells_of(prompts.examples).values():
+            for cell in cells_of(prompts.examples, options["rows"]):
                 work = ask if cell[0].first is None else choose
                 for reading in dict.fromkeys(reading for reading, _ in wanted.values()):
                     names = [name for name, how in wanted.items() if how[0] == reading]
                     try:
                         done = work(cell, reading, names)
                     except Exception:  # the next one may go well
-                        log(f"{cell[0].task}, {' and '.join(names)}: failed\n{traceback.format_exc()}")
+                        what = f"length {cell[0].length}" if work is ask else cell[0].task
+                        log(f"{what}, {' and '.join(names)}: failed\n{traceback.format_exc()}")
                         complete = False
                         continue
                     complete = done and complete

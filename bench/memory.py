@@ -91,6 +91,8 @@ class Run:
     attention: str = "window"  # or "global"
     reads: str = "found"  # "self": at its own position
     offsets: tuple = (0,)  # (0, -1, 1) reads the neighbours of each place too, as further links
+    alike: int = 0  # so many further links by ids of tokens that are equal without case and leading space
+    channel_gate: bool = False  # a gate for each channel beside that of the step, 2 sigmoid(a_c u_c + b_c)
     train: str = "all"  # "adapter": the backbone is frozen; "lora": a low-rank change of it learns
     rank: int = 16  # of "lora"
     steps: int = 500
@@ -116,8 +118,13 @@ class Run:
                 raise ValueError(f"run {self.name!r}: {name} is {getattr(self, name)!r}; give {' or '.join(words)}")
         if self.train != "all" and self.adapter is None and self.train != "lora":
             raise ValueError(f"run {self.name!r}: train is 'adapter', and there is none")
-        if self.asks and (self.reads == "self" or len(self.offsets) > 1):
+        if self.asks and (self.changed or self.reads == "self"):
             raise ValueError(f"run {self.name!r}: a model that generates reads what is found, and no neighbours of it")
+
+    @property
+    def changed(self):
+        """Whether the adapter is another than the package has."""
+        return len(self.offsets) > 1 or self.alike > 0 or self.channel_gate
 
     def config(self):
         wide = self.window if self.attention == "window" else 0
@@ -125,8 +132,7 @@ class Run:
         if self.adapter is None:
             return RosaConfig(layers=(), **options)
         options.update(self.adapter)
-        if len(self.offsets) > 1:
-            options["chain"] = options.get("chain", RosaConfig().chain) * len(self.offsets)
+        options["chain"] = options.get("chain", RosaConfig().chain) * len(self.offsets) + self.alike
         if isinstance(options.get("layers"), str) and options["layers"] != "all":
             first, last, step = map(int, options["layers"].replace("-", ":").split(":"))  # "0-29:3"
             options["layers"] = tuple(range(first, last + 1, step))
@@ -154,22 +160,44 @@ class Lora(nn.Module):
         return (self.base.weight + self.up @ self.down).detach()
 
 
+class ChannelGated(rosatune.nn.RosaAdapter):
+    """An adapter that also has a gate for each channel; at the start it does nothing."""
+
+    def _read_all(self, launched, v, mine):
+        y = super()._read_all(launched, v, mine)
+        return y * (2 * torch.sigmoid(self.channel_gate[0] * launched.u + self.channel_gate[1])).to(y.dtype)
+
+    @classmethod
+    def become(cls, adapter):
+        adapter.__class__ = cls
+        adapter.channel_gate = nn.Parameter(torch.zeros(2, adapter.channels, device=adapter.v_proj.weight.device))
+
+
+def folded_ids(tokenizer, size):
+    """For each id the least id of the tokens that are equal without case and leading space."""
+    first, found = {}, np.arange(size)
+    for token, i in sorted(tokenizer.get_vocab().items(), key=lambda pair: pair[1]):
+        if i < size:
+            found[i] = first.setdefault(token.replace("\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}", "").lower(), i)
+    return found
+
+
 class Looker:
     """The places that a run reads, as the model takes them, and the distinct tokens of a batch where values are made of
     them; nothing where the model has to look up itself."""
 
-    def __init__(self, run, model):
+    def __init__(self, run, model, folded=None):
         found = rosatune.hf.attachment(model)
-        self.run, self.config = run, found.config
+        self.run, self.config, self.folded = run, found.config, folded
         self.rule = found.lookup.rules.get("tokens") if list(found.lookup.rules) == ["tokens"] and run.adapter else None
         if self.rule is not None and not all(source.kind == "tokens" for source in self.config.sources):
             self.rule = None
-        if self.rule is None and run.adapter and (run.reads == "self" or len(run.offsets) > 1):
-            raise ValueError("reads and offsets are for the source tokens alone")
+        if self.rule is None and run.adapter and (run.reads == "self" or len(run.offsets) > 1 or run.alike):
+            raise ValueError("reads, offsets and alike are for the source tokens alone")
 
     def __call__(self, ids, condition):
         rows, steps = ids.shape
-        links = self.rule.links // len(self.run.offsets)
+        links = (self.rule.links - self.run.alike) // len(self.run.offsets)
         if condition == "off":
             shape = (self.rule.links, rows, 1, steps)
             return _places.encode(finder.Places(np.full(shape, -1, np.int32), np.zeros(shape, np.uint8)))
@@ -178,11 +206,19 @@ class Looker:
             tau = np.broadcast_to(np.arange(steps, dtype=np.int32), shape)
             return _places.encode(finder.Places(tau, np.ones(shape, np.uint8)))
         kind = "random" if condition == "random" else "found"
+
+        def looked_up(symbols, links):
+            return finder.find(self.rule._replace(links=links), symbols, symbols, reads=(kind,), threads=rows)[kind]
+
         symbols = ids.numpy()[:, None]
-        tau, length = finder.find(self.rule._replace(links=links), symbols, symbols, reads=(kind,), threads=rows)[kind]
+        tau, length = looked_up(symbols, links)
         last = np.arange(steps)
         taus = [np.where(tau >= 0, np.clip(tau + offset, 0, last), -1) for offset in self.run.offsets]
-        many = finder.Places(np.concatenate(taus).astype(np.int32), np.concatenate([length] * len(taus)))
+        many = [np.concatenate(taus).astype(np.int32), np.concatenate([length] * len(taus))]
+        if self.run.alike:
+            more = looked_up(self.folded[symbols], self.run.alike)
+            many = [np.concatenate(both) for both in zip(many, more)]
+        many = finder.Places(*many)
         return _places.encode(many)
 
     def add(self, batch, condition="adapter"):
@@ -224,6 +260,7 @@ class Bench:
         self.start = self.loaded(AutoModelForCausalLM, dtype=torch.float32)
         self.train, self.fit, self.valid = (token_ids.documents(x) for x in (args.train, args.fit, args.valid))
         self.known = {name: fingerprints(getattr(self, name)) for name in ("train", "fit", "valid")}
+        self.folded = None
         self.compiled = args.compile if args.compile is not None else self.cuda
         self.token_loss = torch.compile(token_loss, dynamic=False) if self.compiled else token_loss
 
@@ -236,6 +273,11 @@ class Bench:
 
     def tokenizer(self):
         return self.loaded(AutoTokenizer)
+
+    def looker(self, run, model):
+        if run.alike and self.folded is None:
+            self.folded = folded_ids(self.tokenizer(), self.start.config.vocab_size)
+        return Looker(run, model, self.folded)
 
     def texts(self, run):
         """Fingerprints of what a run trains on, and of what all are fitted and judged on."""
@@ -261,6 +303,9 @@ class Bench:
                     for name, module in list(part.named_children()):
                         if isinstance(module, nn.Linear):
                             setattr(part, name, Lora(module, run.rank))
+        if run.channel_gate:
+            for adapter in rosatune.hf.adapters(model).values():
+                ChannelGated.become(adapter)
         if self.compiled:
             rosatune.hf.compile_layers(model)
         return model
@@ -311,9 +356,9 @@ def train(bench, run, model, log):
         return loss
 
     # Only where the places come with the batch does a step wait for nothing on the host.
-    recorded = bench.cuda and bench.args.graph and (run.adapter is None or Looker(run, model).rule is not None)
+    recorded = bench.cuda and bench.args.graph and (run.adapter is None or bench.looker(run, model).rule is not None)
     take = graph.Recorded(work) if recorded else work
-    looker, losses = Looker(run, model), []
+    looker, losses = bench.looker(run, model), []
     mix = run.mix or {next(iter(bench.train)): 1.0}
     batches = token_ids.drawn(bench.train, mix, run.length, run.batch, run.seed)
     limited = (next(batches) for _ in range(run.steps))
@@ -405,7 +450,7 @@ def fitted(bench, run, model, looker, kinds, condition):
 
 def saves(run):
     """Whether --save keeps what a run learnt: adapters, and a low-rank change of the backbone if there is one."""
-    return run.adapter is not None and run.train != "all" and run.reads == "found" and len(run.offsets) == 1
+    return run.adapter is not None and run.train != "all" and run.reads == "found" and not run.changed
 
 
 def backbone(bench, model):
@@ -426,7 +471,7 @@ def save(bench, run, model, log):
     A backbone that was changed goes into the folder `model` there, without adapters, in bfloat16 as well.
     """
     if run.pointer is not None and bench.fit:
-        pointer = fitted(bench, run, model, Looker(run, model), list(bench.fit), "adapter")
+        pointer = fitted(bench, run, model, bench.looker(run, model), list(bench.fit), "adapter")
         rosatune.hf.attach_pointer(model, pointer)
     for adapter in rosatune.hf.adapters(model).values():
         adapter.to(torch.bfloat16)
@@ -444,7 +489,7 @@ def save(bench, run, model, log):
 
 def judge(bench, run, model, log):
     """{kind: RecallResult} of a trained model."""
-    looker, results = Looker(run, model), {}
+    looker, results = bench.looker(run, model), {}
     if run.adapter is None:
         conditions = [run.attention] if run.steps else ["window", "global"]
     else:
@@ -459,7 +504,7 @@ def judge(bench, run, model, log):
             if condition == "global" and run.attention == "window":
                 changed = dataclasses.replace(run, attention="global")
                 here = bench.model(changed)
-                look = Looker(changed, here)
+                look = bench.looker(changed, here)
             pointer = None
             if run.pointer is not None and kind in bench.fit and condition in ("window", "adapter"):
                 pointer = fitted(bench, run, here, look, [kind], condition)
@@ -513,15 +558,17 @@ def ask(bench, run, model, log):
     pointer = None
     if asks_pointer(run):
         condition = "adapter" if run.adapter else "window"
-        pointer = fitted(bench, run, model, Looker(run, model), list(bench.fit), condition)
+        pointer = fitted(bench, run, model, bench.looker(run, model), list(bench.fit), condition)
     if bench.cuda:
         for weight in model.parameters():  # buffers, such as the rotary frequencies, stay as they are
             weight.data, weight.grad = weight.data.to(torch.bfloat16), None
+        torch.cuda.empty_cache()  # what training had is free for others on the same GPU
     pathlib.Path(bench.args.answers).mkdir(parents=True, exist_ok=True)
     whole = []
     for stem, prompts in bench.prompts.items():
         if answers.run(model, prompts, run.asks, out=answers_of(bench, run, stem), pointer=pointer, window=run.window,
-                       sinks=run.sinks, minutes=bench.args.ask_minutes, settings=asking(bench, run), log=log):
+                       sinks=run.sinks, minutes=bench.args.ask_minutes, gigabytes=bench.args.ask_gigabytes,
+                       settings=asking(bench, run), log=log):
             whole.append(stem)
         else:
             log(f"{run.name}: was not asked all of {stem}; the same command goes on")
@@ -640,6 +687,7 @@ def parse(words):
     parser.add_argument("--prompts", nargs="+", default=[], help="what trained models are asked")
     parser.add_argument("--answers", metavar="DIR", default="answers", help="where their answers go")
     parser.add_argument("--ask-minutes", type=float, default=math.inf, help="for each run and file of prompts")
+    parser.add_argument("--ask-gigabytes", type=float, default=40, help="GPU memory for the keys and values of prompts")
     parser.add_argument("--ask-task", nargs="+", default=[], help="these tasks, in this order")
     parser.add_argument("--ask-tokens", type=int, default=0, help="answers of at most so many tokens")
     parser.add_argument("--ask-length", type=int, nargs="+", default=[], help="prompts of these lengths, in this order")

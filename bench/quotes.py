@@ -66,51 +66,60 @@ def value_of(dice):
 
 
 class Fact:
-    """A sentence, and the question and answer about it."""
+    """What is said of a name, in one sentence or, with several values, in as many; and how a question names it."""
 
-    def __init__(self, dice, names):
+    def __init__(self, dice, names, thing, values):
         self.name = name_of(dice)
         while self.name in names:
             self.name = name_of(dice)
         names.add(self.name)
-        self.thing, self.rest = dice.choice(THINGS), dice.choice(LINKS) + value_of(dice)
-        self.sentence = dice.choice(FACTS).format(thing=self.thing, Thing=self.thing.capitalize(), name=self.name,
-                                                  link=self.rest, value="")
+        self.thing, link = thing, dice.choice(LINKS)
+        self.rests = [link + value_of(dice) for _ in range(values)]
+        self.sentences = [dice.choice(FACTS).format(thing=thing, Thing=thing.capitalize(), name=self.name, link=rest,
+                                                    value="") for rest in self.rests]
 
 
 def question(dice, facts):
-    """A question about one fact or several, with its answer."""
+    """A question about one fact or several, with its answer: of several values the newest comes first, which is the
+    order in which a chain finds them."""
     name = facts[0].name
     if len(facts) > 1:
         name = ", ".join(fact.name for fact in facts[:-1]) + f" and {facts[-1].name}"
     words = dict(thing=facts[0].thing, name=name)
     text = dice.choice(QUESTIONS).format(**words) + dice.choice(LEADS).format(**words)
-    more = "".join(f" {fact.name}{fact.rest}." for fact in facts[1:])
-    return text + QUOTE.format(name=facts[0].name, rest=facts[0].rest) + more
+    first, *more = [(fact.name, rest) for fact in facts for rest in reversed(fact.rests)]
+    return text + QUOTE.format(name=first[0], rest=first[1]) + "".join(f" {name}{rest}." for name, rest in more)
 
 
-def document(dice, sentences, facts, nearest, farthest):
+def document(dice, sentences, facts, nearest, farthest, several):
     """Sentences with facts among them, each asked for `nearest` to `farthest` characters later."""
     names, parts, length, asked = set(), [], 0, []
     waiting, place, run = facts, 0, dice.randrange(len(sentences))
     noise = dice.choice(NOISE) if dice.random() < 0.25 else None
     space = (nearest + farthest) // 12
+    later = []  # (from which length on, the sentence): further values of names
     while waiting or asked:
         piece = (noise or sentences[(run + place) % len(sentences)] + " ") + "\n" * (place % 3 == 2)
         place += 1
         parts.append(piece)
         length += len(piece)
         if waiting and dice.random() < len(piece) / space:
-            # Several facts of one thing are asked for together now and then.
-            together = [Fact(dice, names) for _ in range(min(waiting, dice.choice((1, 1, 1, 1, 2, 4))))]
+            # Several facts of one thing, or several values of one name, are asked for together now and then.
+            thing, last = dice.choice(THINGS), length
+            if dice.random() < several:
+                together = [Fact(dice, names, thing, dice.randint(2, 4))]
+            else:
+                together = [Fact(dice, names, thing, 1) for _ in range(min(waiting, dice.choice((1, 1, 1, 1, 2, 4))))]
             for fact in together:
-                thing = together[0].thing
-                fact.sentence = fact.sentence.replace(fact.thing, thing)
-                fact.sentence = fact.sentence.replace(fact.thing.capitalize(), thing.capitalize())
-                fact.thing = thing
-                parts.append(fact.sentence + " ")
+                parts.append(fact.sentences[0] + " ")
+                for sentence in fact.sentences[1:]:
+                    last += dice.randint(100, max(100, farthest // 6))
+                    later.append((last, sentence))
             waiting -= len(together)
-            asked.append((length + dice.randint(nearest, farthest), together))
+            asked.append((last + dice.randint(nearest, farthest), together))
+        for due in [entry for entry in later if entry[0] <= length]:
+            later.remove(due)
+            parts.append(due[1] + " ")
         for due in [entry for entry in asked if entry[0] <= length]:
             asked.remove(due)
             text = question(dice, due[1])
@@ -132,6 +141,7 @@ def main():
     parser.add_argument("--facts", type=int, default=60, help="per document")
     parser.add_argument("--nearest", type=int, default=5000, help="characters from a fact to its question, at least")
     parser.add_argument("--farthest", type=int, default=20000, help="at most")
+    parser.add_argument("--several", type=float, default=0.25, help="share of facts that have two to four values")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     if not 0 < args.nearest <= args.farthest:
@@ -142,7 +152,8 @@ def main():
     args.out.mkdir(parents=True, exist_ok=True)
     dice = random.Random(args.seed)
     for i in range(args.documents):
-        text = document(dice, books[i % len(books)], args.facts, args.nearest, args.farthest)
+        text = document(dice, books[i % len(books)], args.facts, args.nearest, args.farthest,
+                        args.several)
         (args.out / f"quotes-{i:04}.txt").write_text(text, encoding="utf-8")
     print(f"{args.documents} documents in {args.out}")
     return 0

@@ -207,7 +207,7 @@ def test_choices_that_are_stopped(case: Case, answers: Any, monkeypatch: pytest.
 
 
 def test_no_control_without_what_it_is_for(case: Case, answers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the time is too short for the first condition of a task, the others are not asked either."""
+    """Where the time is too short for the first condition of some prompts, the others are not asked either."""
     example = next(x for x in case.prompts.examples if x.first is None)
     few = case.prompts._replace(examples=[example, example._replace(task="another")])
     clock, asked = [0.0], []
@@ -219,7 +219,7 @@ def test_no_control_without_what_it_is_for(case: Case, answers: Any, monkeypatch
 
     monkeypatch.setattr(answers.Reader, "answers", slow)
     monkeypatch.setattr(answers.time, "monotonic", lambda: clock[0])
-    options = dict(out=case.folder / "short", minutes=2, log=lambda text: None)
+    options = dict(out=case.folder / "short", minutes=2, rows=1, log=lambda text: None)
     assert not answers.run(case.model, few, ["window", "global"], **options)
     assert asked == [example.task] * 2
 

@@ -36,6 +36,7 @@ RUNS: list[dict[str, Any]] = [
     dict(name="own place", adapter={}, reads="self", train="adapter", attention="global", **SMALL),
     dict(name="lora", adapter=dict(chain=2), asks=["adapter", "random", "adapter+pointer"], train="lora", **SMALL),
     dict(name="embeddings", adapter=dict(source="embeddings", bits=16), train="adapter", **SMALL),
+    dict(name="gated", adapter=dict(chain=2), channel_gate=True, **SMALL),
     dict(name="broken", adapter={}, rate_backbone=1e30, rate_matrix=1e30, **SMALL),
 ]
 
@@ -100,6 +101,7 @@ def test_every_kind_of_run(memory: Any, given: list[str], capsys: Any) -> None:
         "own place": {"own place"},
         "lora": {"adapter", "adapter + pointer", "off", "random"},
         "embeddings": {"adapter", "adapter + pointer", "off", "random"},
+        "gated": {"adapter", "adapter + pointer", "off", "random"},
     }
     for name, conditions in expected.items():
         assert "error" not in found[name], found[name].get("error")
@@ -130,6 +132,41 @@ def test_every_kind_of_run(memory: Any, given: list[str], capsys: Any) -> None:
     assert "chain, text: adapter + pointer" in table and "broken: failed, FloatingPointError" in table
     assert memory.main([*given, "--only", "broken", "--minutes", "0"]) == 0
     assert "skipped, needs about" in capsys.readouterr().out
+
+
+def test_links_by_tokens_that_are_alike(memory: Any, given: list[str]) -> None:
+    class Tokenizer:
+        def get_vocab(self) -> dict[str, int]:
+            return {"\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}The": 1, "cat": 2, "the": 3, "far": 99}
+
+    assert memory.folded_ids(Tokenizer(), 5).tolist() == [0, 1, 2, 1, 4]
+    bench = memory.Bench(memory.parse(given))
+    bench.folded = np.arange(tiny.VOCABULARY) // 2 * 2  # 6 and 7 are alike
+    run = memory.Run(name="alike", adapter=dict(chain=1), alike=1, **SMALL)
+    looker = bench.looker(run, bench.model(run))
+    ids = torch.tensor([[6, 20, *range(26, 38), 7, 21, 6, 22]])
+    tau = memory._places.decode(looker(ids, "adapter")).tau[:, 0, 0].tolist()
+    nothing = [-1] * 14
+    assert tau[0] == nothing + [-1, -1, 1, -1], "the same token"
+    assert tau[1] == nothing + [1, 2, 1, -1], "and one that is alike"
+
+
+def test_gates_of_channels(memory: Any, given: list[str]) -> None:
+    bench = memory.Bench(memory.parse(given))
+    run = memory.Run(**next(run for run in RUNS if run["name"] == "gated"))
+    gated, plain = (bench.model(each) for each in (run, memory.dataclasses.replace(run, channel_gate=False)))
+    ids = torch.arange(2, 66)[None] % 20
+    batch = bench.looker(run, gated).add({"input_ids": ids})
+    for model in gated, plain:
+        for adapter in rosatune.hf.adapters(model).values():
+            adapter.e0.data.fill_(-0.1)
+            adapter.e1.data.fill_(0.1)
+    alike, gates = bench.hidden(plain, batch), [x.channel_gate for x in rosatune.hf.adapters(gated).values()]
+    assert torch.equal(bench.hidden(gated, batch), alike), "at the start it changes nothing"
+    bench.hidden(gated, batch).square().sum().backward()
+    assert gates and all(gate.grad.abs().sum(1).min() > 0 for gate in gates)
+    gates[0].data[1] = -1
+    assert not torch.equal(bench.hidden(gated, batch), alike)
 
 
 def test_what_lora_learnt_is_saved(memory: Any, given: list[str]) -> None:

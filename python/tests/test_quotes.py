@@ -20,7 +20,7 @@ def made(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_answers_quote_what_was_said_far_before(tmp_path: Path, bench_script: Any) -> None:
-    words = ["--documents", "4", "--facts", "30", "--nearest", "2000", "--farthest", "6000"]
+    words = ["--documents", "4", "--facts", "30", "--nearest", "2000", "--farthest", "6000", "--several", "0"]
     assert made(tmp_path, *words).returncode == 0
     files = sorted((tmp_path / "out").glob("*.txt"))
     assert len(files) == 4
@@ -42,6 +42,22 @@ def test_answers_quote_what_was_said_far_before(tmp_path: Path, bench_script: An
     before = [file.read_bytes() for file in files]
     assert made(tmp_path, *words).returncode == 0
     assert [file.read_bytes() for file in files] == before, "a seed gives the same text again"
+
+
+def test_all_values_of_a_name_are_quoted_the_newest_first(tmp_path: Path) -> None:
+    assert made(tmp_path, "--documents", "2", "--facts", "20", "--several", "1").returncode == 0
+    answers = 0
+    for file in (tmp_path / "out").glob("*.txt"):
+        text = file.read_text()
+        for answer in ANSWER.finditer(text):
+            parts = re.findall(r"\S[^.]*\.", answer[1])
+            places = [text.index(part) for part in parts]
+            assert 2 <= len(parts) <= 4 and places == sorted(places, reverse=True)
+            name = re.match(r"[\w-]+", parts[0])[0]  # type: ignore[index]
+            assert all(part.startswith(name) for part in parts)
+            assert len(re.findall(rf"\b{name}\b", text[: answer.start()].rpartition("\n\n")[0])) == len(parts)
+            answers += 1
+    assert answers == 2 * 20
 
 
 def test_a_wrong_distance_is_refused(tmp_path: Path) -> None:
