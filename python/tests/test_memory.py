@@ -34,7 +34,7 @@ RUNS: list[dict[str, Any]] = [
     dict(name="chain", adapter=dict(chain=2), mix=dict(text=0.5, code=0.5), controls=["window", "global"], **SMALL),
     dict(name="neighbours", adapter=dict(chain=1, layers="0-2:2"), offsets=[0, -1, 1], train="lora", rank=2, **SMALL),
     dict(name="own place", adapter={}, reads="self", train="adapter", attention="global", **SMALL),
-    dict(name="lora", adapter=dict(chain=2), asks=["adapter", "random", "adapter+pointer"], train="lora", **SMALL),
+    dict(name="lora", adapter=dict(chain=2, seen=4), asks=["adapter", "random", "adapter+pointer"], train="lora", **SMALL),
     dict(name="embeddings", adapter=dict(source="embeddings", bits=16), train="adapter", **SMALL),
     dict(name="gated", adapter=dict(chain=2), channel_gate=True, **SMALL),
     dict(name="broken", adapter={}, rate_backbone=1e30, rate_matrix=1e30, **SMALL),
