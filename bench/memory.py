@@ -670,6 +670,18 @@ def table(results):
 # ---------------------------------------------------------------------------------------------------------------- main
 
 
+def kept(out, results, entry, same):
+    """The results with an entry in place of those in `same` and of its own state before, which has no `seconds` yet; the
+    file has them then."""
+    entry = json.loads(json.dumps(entry))
+    before = [x for x in results if "seconds" not in x and (x["run"], x["texts"]) == (entry["run"], entry["texts"])]
+    results = [*(x for x in results if x not in same and x not in before), entry]
+    temporary = out.with_name(out.name + ".part")
+    temporary.write_text(json.dumps(results))
+    temporary.replace(out)
+    return results
+
+
 def parse(words):
     parser = common.parser(__doc__.split("\n", maxsplit=1)[0], program=False, report=False)
     parser.add_argument("--model", required=True, help="a GGUF file or a folder")
@@ -753,7 +765,11 @@ def main(words=None):
             if args.save and saves(run):
                 save(bench, run, model, log)
             if run.asks:
-                entry["asked"] = ask(bench, run, model, log) if bench.prompts else []
+                entry["asked"] = []
+                if bench.prompts:
+                    results = kept(out, results, entry, [])  # asking takes long, and may be stopped
+                    log(table(results[-1:]))
+                    entry["asked"] = ask(bench, run, model, log)
             others.append(time.monotonic() - since - (work / pace[-1] if run.steps else 0))
         except KeyboardInterrupt:
             log(f"{run.name}: stopped; the runs before are in {out}")
@@ -765,10 +781,7 @@ def main(words=None):
         entry["seconds"] = time.monotonic() - since
         if "error" in entry:  # what was measured before the asking was cut is worth more
             same = [old for old in same if "error" in old]
-        results = [*(other for other in results if other not in same), json.loads(json.dumps(entry))]
-        temporary = out.with_name(out.name + ".part")
-        temporary.write_text(json.dumps(results))
-        temporary.replace(out)
+        results = kept(out, results, entry, same)
         speed = f", {entry['tokens_per_second']:.0f} tokens/s" if "tokens_per_second" in entry else ""
         log(f"{run.name}: {entry['seconds']:.0f} s{speed}\n{table(results[-1:])}")
     print(table(results))

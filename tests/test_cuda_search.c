@@ -116,6 +116,22 @@ static rosa_status search(struct cuda_device *device, struct search_plan *plan, 
 	return ROSA_OK;
 }
 
+/* Searches at once; more work than any route is entitled to elsewhere is no reason to give up. */
+static rosa_status queue(struct cuda_device *device, struct search_plan *plan, void *memory, size_t *bytes,
+			 void *stream, rosa_error *err)
+{
+	const size_t given = memory ? *bytes : 0;
+	struct cuda_outcome outcome;
+
+	*bytes = 1000;
+	if (given < *bytes)
+		return ROSA_OK;
+	assert_int_equal(search(device, plan, stream, &outcome, err), ROSA_OK);
+	for (size_t r = 0; r < plan->routes; r++)
+		assert_int_equal(outcome.given_up[r], 0);
+	return ROSA_OK;
+}
+
 static rosa_status start(struct cuda_device *device, struct search_plan *plan, void *stream, rosa_error *err)
 {
 	(void)stream;
@@ -159,7 +175,7 @@ static rosa_status serve(struct cuda_device *device, const struct search_plan *p
 
 static const struct cuda_table table = {
     CUDA_TABLE_VERSION, open_only, close_only, name, free_bytes, allocate, release, copy,
-    copy_rows,          search,    start,      take, serve};
+    copy_rows,          search,    queue,      start, take,    serve};
 
 static rosa_cuda *open_as(struct cuda_device device)
 {
@@ -211,6 +227,35 @@ TEST(test_giving_up)
 {
 	(void)state;
 	check((struct cuda_device){0, false, false, SIZE_MAX, {0}, 0, 0}, 3, 1, 2000);
+}
+
+/* ---- queued ---- */
+
+static rosa_status queued(void *context, const rosa_options *options, size_t routes, size_t steps, const void *query,
+			  const void *key, int32_t *tau, int32_t *length, int32_t *flips, size_t *handed,
+			  rosa_error *err)
+{
+	char memory[1000];
+	size_t bytes = 0;
+	rosa_status status = rosa_cuda_queue(context, options, routes, steps, query, key, tau, length, flips, NULL,
+					     &bytes, NULL, err);
+
+	*handed = 0;
+	if (status)
+		return status;
+	assert_int_equal(bytes, sizeof(memory));
+	return rosa_cuda_queue(context, options, routes, steps, query, key, tau, length, flips, memory, &bytes, NULL,
+			       err);
+}
+
+/* With the allowance that makes teams give up above: nothing is counted here. */
+TEST(test_queued)
+{
+	rosa_cuda *cuda = open_as((struct cuda_device){0, false, false, SIZE_MAX, {0}, 0, 0});
+
+	(void)state;
+	assert_int_equal(grid_run(queued, cuda, 7, test_rounds(1), 2000, true), 0);
+	rosa_cuda_close(cuda);
 }
 
 /* ---- streams ---- */
@@ -306,12 +351,17 @@ TEST(test_arguments)
 	uint32_t symbols[4] = {0};
 	int32_t tau[4], flips[80];
 	rosa_cuda_stream *stream = NULL;
+	size_t few = 999;
 
 	(void)state;
 	must_fail(rosa_cuda_retrieve(NULL, &options, 1, 4, symbols, symbols, tau, NULL, NULL, &err), ROSA_EINVAL,
 		  "cuda is NULL");
 	must_fail(rosa_cuda_retrieve(cuda, &options, 1, 4, symbols, symbols, NULL, NULL, NULL, &err), ROSA_EINVAL,
 		  "tau is NULL");
+	must_fail(rosa_cuda_queue(cuda, &options, 1, 4, symbols, symbols, tau, NULL, NULL, symbols, NULL, NULL, &err),
+		  ROSA_EINVAL, "bytes is NULL");
+	must_fail(rosa_cuda_queue(cuda, &options, 1, 4, symbols, symbols, tau, NULL, NULL, symbols, &few, NULL, &err),
+		  ROSA_EINVAL, "memory has 999 bytes; the search of 1 routes needs 1000");
 	must_fail(rosa_cuda_retrieve(cuda, &options, 1, 0, symbols, symbols, tau, NULL, NULL, &err), ROSA_EINVAL,
 		  "0 steps");
 	options.bits = 20;

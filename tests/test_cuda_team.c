@@ -153,7 +153,9 @@ static void check_kind(int kind, int bits, int fold, rosa_policy policy, uint32_
 				   .given_up = given_up,
 				   .bad_query = &bad_query,
 				   .bad_key = &bad_key,
-				   .effort = PLAN_EFFORT};
+				   .effort = PLAN_EFFORT,
+				   .visit = PLAN_VISIT,
+				   .further = 1};
 
 	trial.options.bits = bits;
 	trial.options.fold = fold;

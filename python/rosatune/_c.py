@@ -347,6 +347,13 @@ PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
             *[c_void_p, c_void_p, c_void_p, c_void_p, _error],
         ],
     ),
+    "rosa_cuda_queue": (
+        c_int,
+        [
+            *[c_void_p, _options, c_size_t, c_size_t, c_void_p, c_void_p],
+            *[c_void_p, c_void_p, c_void_p, c_void_p, POINTER(c_size_t), c_void_p, _error],
+        ],
+    ),
     "rosa_cuda_describe": (c_int, [c_void_p, POINTER(rosa_cuda_info), _error]),
     "rosa_cuda_stream_new": (c_int, [c_void_p, _options, c_size_t, _handle, _error]),
     "rosa_cuda_stream_free": (None, [c_void_p]),

@@ -206,7 +206,7 @@ def words_of(given: list[str], folder: Path, runs: list[dict[str, Any]]) -> list
 def test_asking_that_was_cut_goes_on(
     memory: Any, given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    """Ctrl-C ends the program and records nothing; where time was over the same command asks on."""
+    """What was measured is kept when Ctrl-C or the time ends the asking, and the same command asks on."""
     run = memory.answers.run
     words = words_of(given, tmp_path, [{**RUNS[1], "steps": 1}])
     out, answers = tmp_path / "out.json", tmp_path / "window.asked.jsonl"
@@ -215,7 +215,8 @@ def test_asking_that_was_cut_goes_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(memory.answers, "run", stopped)
-    assert memory.main(words) == 130 and not out.exists()
+    assert memory.main(words) == 130
+    assert [(entry["asked"], "kinds" in entry) for entry in json.loads(out.read_text())] == [([], True)]
     monkeypatch.setattr(memory.answers, "run", run)
     assert memory.main([*words, "--ask-minutes", "0"]) == 0
     assert [entry["asked"] for entry in json.loads(out.read_text())] == [[]]

@@ -399,6 +399,7 @@ def test_the_way_over_a_device(rng: np.random.Generator, monkeypatch: pytest.Mon
     """The course of a retrieval for a GPU: tickets, the worker, what it hands back."""
     for name in ("Stream", "Event", "stream", "current_stream"):
         monkeypatch.setattr(torch.cuda, name, _Nothing)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(Tensor, "record_stream", lambda *_: None)
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *shape, pin_memory=False, **kind: empty(*shape, **kind))
@@ -430,7 +431,16 @@ def by_the_host(name: str, *arguments: Any) -> None:
     if name == "rosa_cuda_open":
         arguments[2]._obj.value = 1
         return
-    assert name == "rosa_cuda_retrieve_device" and arguments[0] == 1 and arguments[8] is None and arguments[9] == 77
+    if name == "rosa_cuda_queue":
+        memory, size = arguments[9], arguments[10]._obj
+        if memory is None:
+            size.value = 1000
+            return
+        arguments = (*arguments[:9], arguments[11])
+        assert size.value == 1000
+    else:
+        assert name == "rosa_cuda_retrieve_device"
+    assert arguments[0] == 1 and arguments[8] is None and arguments[9] == 77
     _c.call("rosa_retrieve", *arguments[1:8], None)
 
 
@@ -438,6 +448,7 @@ def test_retrieval_on_a_device(rng: np.random.Generator, monkeypatch: pytest.Mon
     """What the device finds is kept as what the host finds, and passes that the device does not serve use the host."""
     for name in ("Stream", "Event", "stream", "current_stream"):
         monkeypatch.setattr(torch.cuda, name, _Nothing)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(Tensor, "record_stream", lambda *_: None)
     monkeypatch.setattr(_Nothing, "cuda_stream", 77, raising=False)
     monkeypatch.setattr(_cuda, "_c", SimpleNamespace(call=by_the_host))
@@ -453,9 +464,13 @@ def test_retrieval_on_a_device(rng: np.random.Generator, monkeypatch: pytest.Mon
         expected = _operator.find(q, k, None, None, False, True, *settings)
         retrieve_on("device")
         assert _cuda.serves(settings, False, (1, steps), cpu) == (True, None)
-        for found, wanted in zip(_device.Retrieval(q, k, *rest).collect(), expected):
-            assert found.dtype == wanted.dtype and torch.equal(found, wanted)
+        for recorded in (False, True):
+            monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda answer=recorded: answer)
+            for found, wanted in zip(_device.Retrieval(q, k, *rest).collect(), expected):
+                assert found.dtype == wanted.dtype and torch.equal(found, wanted)
         retrieve_on("host")
+    with pytest.raises(rosatune.InvalidArgument, match=r"cannot look up q and k on the host: call .*retrieve_on\('device'\)"):
+        _device.Retrieval(q, k, *rest)
     retrieve_on("device")
     for given, tables in ((settings, True), (settings._replace(explore=0.5), False)):
         assert _cuda.serves(given, tables, (1, 9), cpu) == (False, None)
@@ -471,6 +486,7 @@ def test_the_faster_of_host_and_device(
     """Both are tried, each result is used, and the faster is kept, for each shape."""
     for name in ("Stream", "Event", "stream", "current_stream"):
         monkeypatch.setattr(torch.cuda, name, _Nothing)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(Tensor, "record_stream", lambda *_: None)
     monkeypatch.setattr(_Nothing, "cuda_stream", 77, raising=False)
     empty = torch.empty
@@ -527,6 +543,39 @@ def test_device_and_host_find_the_same(rng: np.random.Generator) -> None:
             pytest.skip(str(missing))
         finally:
             retrieve_on("host")
+
+
+@needs_cuda
+def test_a_recorded_step_looks_up_on_the_device(rng: np.random.Generator) -> None:
+    """Forward and backward in a CUDA graph: replayed with other symbols it finds what a launched pass finds."""
+    shape = dict(batch=2, steps=600, routes=6)
+    held = [x.detach().cuda().requires_grad_() for x in activations(rng, **shape)]
+
+    def work() -> list[Tensor]:
+        y = rosa(*held, bits=4, qk_grad="linear", delay=20)
+        return [y.detach(), *torch.autograd.grad(y.square().sum(), held)]
+
+    retrieve_on("device")
+    try:
+        beside = torch.cuda.Stream()
+        with torch.cuda.stream(beside):
+            for _ in range(2):
+                work()
+        torch.cuda.current_stream().wait_stream(beside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            recorded = work()
+        for _ in range(2):
+            with torch.no_grad():
+                for to, x in zip(held, activations(rng, **shape)):
+                    to.copy_(x)
+            graph.replay()
+            for found, wanted in zip(recorded, work()):
+                assert torch.equal(found, wanted)
+    except rosatune.DeviceError as missing:
+        pytest.skip(str(missing))
+    finally:
+        retrieve_on("host")
 
 
 def test_packing_in_pieces(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:

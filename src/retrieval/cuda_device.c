@@ -171,7 +171,9 @@ static rosa_status begin(struct call *call, rosa_cuda *cuda, const rosa_options 
 					  .stride = steps,
 					  .room = steps,
 					  .build = true,
-					  .effort = PLAN_EFFORT};
+					  .effort = PLAN_EFFORT,
+					  .visit = PLAN_VISIT,
+					  .further = 1};
 	return ROSA_OK;
 }
 
@@ -265,23 +267,56 @@ static rosa_status search(struct call *call, rosa_error *err)
 	return count ? take_over(call, outcome.given_up, count, err) : ROSA_OK;
 }
 
+/* A call whose pointers are the device's. */
+static rosa_status begin_there(struct call *call, rosa_cuda *cuda, const rosa_options *options, size_t routes,
+			       size_t steps, const void *query, const void *key, int32_t *tau, int32_t *length,
+			       int32_t *flips, rosa_error *err)
+{
+	const rosa_status status = begin(call, cuda, options, routes, steps, query, key, tau, flips, err);
+
+	if (status)
+		return status;
+	call->plan.query = query;
+	call->plan.key = key;
+	call->plan.tau = tau;
+	call->plan.length = length;
+	call->plan.flips = flips;
+	return ROSA_OK;
+}
+
 rosa_status rosa_cuda_retrieve_device(rosa_cuda *cuda, const rosa_options *options, size_t routes, size_t steps,
 				      const void *query, const void *key, int32_t *tau, int32_t *length, int32_t *flips,
 				      void *stream, rosa_error *err)
 {
 	struct call call = {.stream = stream};
-	rosa_status status = begin(&call, cuda, options, routes, steps, query, key, tau, flips, err);
+	rosa_status status = begin_there(&call, cuda, options, routes, steps, query, key, tau, length, flips, err);
 
 	if (status)
 		return status;
-	call.plan.query = query;
-	call.plan.key = key;
-	call.plan.tau = tau;
-	call.plan.length = length;
-	call.plan.flips = flips;
 	cuda->milliseconds = 0;
 	cuda->handed = 0;
 	return search(&call, err);
+}
+
+rosa_status rosa_cuda_queue(rosa_cuda *cuda, const rosa_options *options, size_t routes, size_t steps,
+			    const void *query, const void *key, int32_t *tau, int32_t *length, int32_t *flips,
+			    void *memory, size_t *bytes, void *stream, rosa_error *err)
+{
+	struct call call = {.stream = stream};
+	rosa_status status = begin_there(&call, cuda, options, routes, steps, query, key, tau, length, flips, err);
+	size_t given;
+
+	if (status)
+		return status;
+	if (!bytes)
+		return rosa_fail(err, ROSA_EINVAL, "bytes is NULL");
+	call.plan.visit = call.plan.further = 0;
+	given = *bytes;
+	status = cuda->table->queue(cuda->device, &call.plan, memory, bytes, stream, err);
+	if (!status && memory && given < *bytes)
+		status = rosa_fail(err, ROSA_EINVAL, "memory has %zu bytes; the search of %zu routes needs %zu", given,
+				   routes, *bytes);
+	return status;
 }
 
 /* ---- with ordinary memory ---- */

@@ -98,7 +98,9 @@ rosa_status rosa_cuda_stream_new(rosa_cuda *cuda, const rosa_options *options, s
 					   .max_match = rules.max_match,
 					   .delay = rules.delay,
 					   .routes = routes,
-					   .effort = PLAN_EFFORT}};
+					   .effort = PLAN_EFFORT,
+					   .visit = PLAN_VISIT,
+					   .further = 1}};
 	status = block_reserve(cuda, &new->states, routes * sizeof(*states), err);
 	if (!status)
 		status =

@@ -13,7 +13,7 @@ import os
 import threading
 import warnings
 import weakref
-from typing import Any, Dict, List, NoReturn, Optional, Tuple
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from . import _host
 from ._places import TensorPlaces
 from ._settings import Settings
 
-__all__ = ["Costs", "Growing", "costs", "find", "grows", "retrieve_on", "serves"]
+__all__ = ["Costs", "Growing", "costs", "find", "grows", "queue", "retrieve_on", "serves"]
 
 WAYS = ("host", "device")
 TRIES = 2  # of each way; the first is slower, as memory and kernels are not there yet
@@ -96,7 +96,8 @@ def retrieve_on(where: str) -> None:
     (``qk_grad="flips"``) or explore use the host in any case. A text that is begun with the device
     (:class:`rosatune.nn.RosaState`) stays there; its state cannot be copied, rewound or given padding, so begin it with
     the host where that is needed, as beam search does. Without librosatune_cuda.so, which is built where nvcc is
-    found, a retrieval on the device raises :class:`rosatune.DeviceError`.
+    found, a retrieval on the device raises :class:`rosatune.DeviceError`. A step that is recorded as a CUDA graph can
+    only look up on the device.
 
     ``"auto"`` takes the first passes of each shape by turns, times them from the symbols on the device to the
     destinations there, and keeps the faster way. It does not know what else the GPU or the processors could have done
@@ -140,25 +141,41 @@ def find(query: Tensor, key: Tensor, settings: Settings, threads: int, stream: i
 
     ``stream`` is the address of the current stream. Routes that the device gives up use ``threads`` of the host.
     """
+
+    def search(given: Tuple[Any, ...]) -> None:
+        _c.call("rosa_cuda_retrieve_device", *given, stream)
+
+    return _found(search, query, key, settings, threads)
+
+
+def queue(query: Tensor, key: Tensor, settings: Settings, stream: int) -> Tuple[Tensor, Tensor, Tensor]:
+    """The same, queued: nothing waits for the search, so it can be recorded in a CUDA graph.
+
+    The device gives up no route: symbols on which its search takes long take long.
+    """
+
+    def search(given: Tuple[Any, ...]) -> None:
+        size = ctypes.c_size_t()
+        _c.call("rosa_cuda_queue", *given, None, ctypes.byref(size), stream)
+        memory = torch.empty(size.value, dtype=torch.uint8, device=query.device)
+        _c.call("rosa_cuda_queue", *given, memory.data_ptr(), ctypes.byref(size), stream)
+
+    return _found(search, query, key, settings, 1)
+
+
+def _found(
+    search: Callable[[Tuple[Any, ...]], None], query: Tensor, key: Tensor, settings: Settings, threads: int
+) -> Tuple[Tensor, Tensor, Tensor]:
+    """What a search finds, as it is kept; it is given the first arguments of the library's functions."""
     routes, steps = query.shape
     query, key = query.contiguous(), key.contiguous()
     kind = _host.kept_dtype(steps)
     tau, length = (torch.empty(routes, steps, dtype=torch.int32, device=query.device) for _ in range(2))
     if query.numel():
         options = _host.library_options(settings, threads)
-        _c.call(
-            "rosa_cuda_retrieve_device",
-            _device(query.device.index or 0),
-            ctypes.byref(options),
-            routes,
-            steps,
-            query.data_ptr(),
-            key.data_ptr(),
-            tau.data_ptr(),
-            length.data_ptr(),
-            None,
-            stream,
-        )
+        device = _device(query.device.index or 0)
+        places = (x.data_ptr() for x in (query, key, tau, length))
+        search((device, ctypes.byref(options), routes, steps, *places, None))
     table = torch.empty(0, settings.bits + 1, dtype=kind, device=query.device)
     # in two bytes the numbers from 32,768 on wrap, and -1 is all ones, as C keeps them
     return tau.to(kind), table, length.clamp_(max=255).to(torch.uint8)

@@ -6,7 +6,8 @@
 
 What the GPU computes itself, symbols, read-out and gradients, is done by the kernels of ``_kernels.py`` where Triton is
 installed and can build for the device, and by the tensor operations of ``_gradients.py`` elsewhere. Where the user
-chose so (``_cuda.py``) it retrieves too: the worker queues the search on the side stream, and nothing is copied.
+chose so (``_cuda.py``) it retrieves too: the worker queues the search on the side stream, and nothing is copied. While
+a CUDA graph is recorded the main thread queues it there.
 
 The main thread never waits for the copies, and for the retrieval only when it collects. One worker thread serves the
 whole process: a single retrieval already uses all processors. The C library releases the interpreter's lock while it
@@ -33,6 +34,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import torch
 from torch import Tensor
 
+from ..errors import InvalidArgument
 from . import _cuda, _gradients, _host, _triton
 from ._settings import Settings
 
@@ -69,6 +71,12 @@ def _submit(*call: Any) -> "Future[Any]":
         if _worker is None:
             _worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rosatune")
         return _worker.submit(*call)
+
+
+def _answered(answer: Any) -> "Future[Any]":
+    done: "Future[Any]" = Future()
+    done.set_result(answer)
+    return done
 
 
 def _side_stream(device: torch.device) -> Any:
@@ -150,6 +158,9 @@ class Retrieval:
         self.packed = self._mark("packed", main)
         side.wait_event(self.packed)
         there, self.kind = _cuda.serves(settings, tables, tuple(packed[0].shape), q.device)
+        if torch.cuda.is_current_stream_capturing():
+            self.answer = _answered(self._queue(packed, side, there))
+            return
         if there:
             for x in packed:
                 x.record_stream(side)
@@ -208,6 +219,17 @@ class Retrieval:
             answer = _Answer(*found, self._mark("back", side))
         self._note("device", begun, answer)
         return answer
+
+    def _queue(self, packed: List[Tensor], side: Any, there: bool) -> _Answer:
+        """Record the search beside what follows on the main stream; nothing waits while a graph is recorded."""
+        if not there:
+            raise InvalidArgument(
+                "a step that is recorded as a CUDA graph cannot look up q and k on the host: call "
+                "rosatune.torch.retrieve_on('device') before, with neither explore nor qk_grad='flips', or do not record it"
+            )
+        with torch.cuda.stream(side):
+            found = _cuda.queue(packed[0], packed[-1], self.settings, side.cuda_stream)
+            return _Answer(*found, self._mark("back", side))
 
     def collect(self) -> Tuple[Tensor, Tensor, Tensor]:
         """Destinations, table and lengths on the device. What follows on the current stream waits for them there."""

@@ -17,6 +17,7 @@
 
 #define PLAN_RUNGS  8   /* lengths of strings that are indexed, at most */
 #define PLAN_EFFORT 512 /* work that a look-up is entitled to, on average (search_template.h) */
+#define PLAN_VISIT  4   /* work of visiting a context, comparing a further word being 1 */
 
 /* One route of a stream, between two calls. What is `new` counts from the next call on, unless this one is refused. */
 struct search_state {
@@ -51,7 +52,8 @@ struct search_plan {
 	uint32_t cell, cell_shift, word; /* bits of a symbol's cell, and their logarithm; cells of a word of 64 bits */
 	/* the index */
 	uint32_t rungs, slot_bits;
-	uint32_t effort; /* PLAN_EFFORT, or less for tests */
+	uint32_t effort;         /* PLAN_EFFORT, or less for tests */
+	uint32_t visit, further; /* PLAN_VISIT and 1; 0 where work is not counted, and so never too much */
 	size_t room;     /* steps that history and index have room for */
 	size_t done;     /* steps taken by the calls before; 0 in a batch */
 	bool build;      /* the index is to be made from nothing; always in a batch */

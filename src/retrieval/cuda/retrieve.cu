@@ -324,40 +324,86 @@ static rosa_status end(struct cuda_device *device, const struct search_plan *pla
 	return ROSA_OK;
 }
 
-static rosa_status device_search(struct cuda_device *device, struct search_plan *plan, void *stream,
-				 struct cuda_outcome *outcome, rosa_error *err)
-{
+/* How the search of a batch is started. */
+struct start {
 	void (*kernel)(const struct search_plan, char *, bool);
-	const cudaStream_t queue = (cudaStream_t)stream;
-	struct selected selected(device, err);
-	int blocks, on_processor = 0;
+	int blocks;
 	size_t near_bytes;
-	rosa_status status = selected.status;
+
+	void queue(const struct search_plan *plan, char *memory, cudaStream_t stream) const
+	{
+		kernel<<<(unsigned)blocks, THREADS, near_bytes, stream>>>(*plan, memory, near_bytes != 0);
+	}
+};
+
+/* Lay out the memory of a batch and choose the blocks that search it. */
+static rosa_status arrange(const struct cuda_device *device, struct search_plan *plan, struct start *start,
+			   rosa_error *err)
+{
+	int on_processor = 0;
+	rosa_status status;
 
 	plan->narrow = plan->steps < 65536;
 	plan_lay_out(plan);
-	kernel = plan->narrow ? search_routes<true> : search_routes<false>;
-	near_bytes = plan->index_bytes + 4096 <= device->shared_bytes ? plan->index_bytes : 0;
+	start->kernel = plan->narrow ? search_routes<true> : search_routes<false>;
+	start->near_bytes = plan->index_bytes + 4096 <= device->shared_bytes ? plan->index_bytes : 0;
+	status = check(err, "reserving shared memory",
+		       cudaFuncSetAttribute(start->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+					    (int)start->near_bytes));
 	if (!status)
-		status =
-		    check(err, "reserving shared memory",
-			  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)near_bytes));
+		status = check(err, "asking how many blocks run at once",
+			       cudaOccupancyMaxActiveBlocksPerMultiprocessor(&on_processor, start->kernel, THREADS,
+									     start->near_bytes));
+	start->blocks = (on_processor > 0 ? on_processor : 1) * device->processors;
+	if ((size_t)start->blocks > plan->routes)
+		start->blocks = (int)plan->routes;
+	return status;
+}
+
+static rosa_status device_search(struct cuda_device *device, struct search_plan *plan, void *stream,
+				 struct cuda_outcome *outcome, rosa_error *err)
+{
+	const cudaStream_t queue = (cudaStream_t)stream;
+	struct selected selected(device, err);
+	rosa_status status = selected.status;
+	struct start start;
+
 	if (!status)
-		status =
-		    check(err, "asking how many blocks run at once",
-			  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&on_processor, kernel, THREADS, near_bytes));
-	if (status)
-		return status;
-	blocks = (on_processor > 0 ? on_processor : 1) * device->processors;
-	if ((size_t)blocks > plan->routes)
-		blocks = (int)plan->routes;
-	status = reserve_memory(device, plan, &blocks, err);
+		status = arrange(device, plan, &start, err);
+	if (!status)
+		status = reserve_memory(device, plan, &start.blocks, err);
 	if (!status)
 		status = begin(device, plan, queue, err);
 	if (status)
 		return status;
-	kernel<<<(unsigned)blocks, THREADS, near_bytes, queue>>>(*plan, device->memory, near_bytes != 0);
+	start.queue(plan, device->memory, queue);
 	return end(device, plan, queue, outcome, err);
+}
+
+static rosa_status device_queue(struct cuda_device *device, struct search_plan *plan, void *memory, size_t *bytes,
+				void *stream, rosa_error *err)
+{
+	const size_t given = memory ? *bytes : 0;
+	struct selected selected(device, err);
+	rosa_status status = selected.status;
+	struct outcome *outcome;
+	struct start start;
+	size_t teams;
+
+	if (!status)
+		status = arrange(device, plan, &start, err);
+	if (status)
+		return status;
+	teams = plan->bytes * (size_t)start.blocks;
+	*bytes = teams + OUTCOME_BYTES(plan);
+	if (given < *bytes)
+		return ROSA_OK;
+	outcome = (struct outcome *)((char *)memory + teams);
+	plan->given_up = outcome->given_up;
+	plan->bad_query = &outcome->bad_query;
+	plan->bad_key = &outcome->bad_key;
+	start.queue(plan, (char *)memory, (cudaStream_t)stream);
+	return check(err, "starting the search", cudaGetLastError());
 }
 
 static rosa_status device_start(struct cuda_device *device, struct search_plan *plan, void *stream, rosa_error *err)
@@ -393,8 +439,8 @@ extern "C" __attribute__((visibility("default"))) const struct cuda_table *rosat
 {
 	static const struct cuda_table table = {CUDA_TABLE_VERSION, device_open,     device_close,   device_name,
 						device_free_bytes,  device_allocate, device_release, device_copy,
-						device_copy_rows,   device_search,   device_start,   device_take,
-						device_serve};
+						device_copy_rows,   device_search,   device_queue,   device_start,
+						device_take,	    device_serve};
 
 	return &table;
 }

@@ -10,7 +10,6 @@
 
 #define SEARCH_CHUNK 256   /* steps that are indexed and then answered together */
 #define SEARCH_CROWD 8     /* contexts in a chain, on average, that make a rung the highest */
-#define SEARCH_VISIT 4     /* work of visiting a context, comparing a further word being 1 */
 #define SEARCH_LEAP  65536 /* work of one look-up, at most */
 
 enum { SEARCH_READABLE, SEARCH_LITERAL, SEARCH_INCLUSIVE }; /* as rosa_policy */

@@ -36,9 +36,10 @@
  * Hostile streams
  *
  *   A string that is longer than the highest rung and occurs all the time makes one long chain, and comparing with all
- *   of it may be quadratic in the number of steps. Therefore work is counted, SEARCH_VISIT for a context and 1 for a
+ *   of it may be quadratic in the number of steps. Therefore work is counted, PLAN_VISIT for a context and 1 for a
  *   further word. A look-up above SEARCH_LEAP, or a route above the average that its plan allows, ends the team's
- *   work on the route: the caller gives it to the processor's engine, which has no such streams.
+ *   work on the route: the caller gives it to the processor's engine, which has no such streams. A search that is
+ *   queued has no caller who waits; there nothing is counted, and it takes as long as it takes.
  *
  * Streams
  *
@@ -230,7 +231,7 @@ TEAM_CODE uint32_t NAME(shared)(const struct NAME(route) * route, const struct N
 			same = question->diagonal_back + question->diagonal_length;
 			return same < limit ? same : limit;
 		}
-		++*work;
+		*work += plan->further;
 		differ =
 		    search_word(plan, route->query_words, runs - same) ^ search_word(plan, route->key_words, c - same);
 	}
@@ -257,7 +258,7 @@ TEAM_CODE uint32_t NAME(look_up)(const struct NAME(route) * route, const struct 
 			continue;
 		c = table[search_slot(plan, route->query_words, rung, question->runs, question->flip)];
 		for (; c > best && *work < SEARCH_LEAP; c = link[c]) {
-			*work += SEARCH_VISIT;
+			*work += plan->visit;
 			if (c <= question->bound) {
 				const uint32_t same = NAME(shared)(route, question, word, c, work);
 

@@ -11,7 +11,7 @@
 
 #include "retrieval/cuda/plan.h"
 
-#define CUDA_TABLE_VERSION 2
+#define CUDA_TABLE_VERSION 3
 #define CUDA_TABLE_NAME    "rosatune_cuda_table"
 
 #ifdef __cplusplus
@@ -45,6 +45,10 @@ struct cuda_table {
 	 * end. */
 	rosa_status (*search)(struct cuda_device *device, struct search_plan *plan, void *stream,
 			      struct cuda_outcome *outcome, rosa_error *err);
+	/* The same without waiting, in memory of the caller's: *bytes becomes what the search needs, and where that is
+	 * there, it is queued. */
+	rosa_status (*queue)(struct cuda_device *device, struct search_plan *plan, void *memory, size_t *bytes,
+			     void *stream, rosa_error *err);
 	/* A call of a stream: the clock starts, steps are taken, then answered (search_template.h). The plan has been
 	 * laid out when it is given to `take`. `serve` alone waits; before it nothing but memory may be asked of the
 	 * device. */
