@@ -429,6 +429,8 @@ class Reader:
 
     def _texts(self, rows, head, pointer, found):
         """Adds {with pointer: (ln p of the continuation, whether each of its tokens is likeliest)} of each text."""
+        from rosatune.hf.seen import step_of
+
         torch = self.torch
         longest = max(len(text) for _, _, text, _ in rows)
         ids = np.zeros((len(rows), longest), np.int64)
@@ -445,12 +447,19 @@ class Reader:
         target = torch.from_numpy(ids[row, place + 1]).to(self.device)
         on_device = torch.from_numpy(ids).to(self.device)
         hidden = self.model.get_decoder()(input_ids=on_device, use_cache=False).last_hidden_state
+        step, output = step_of(self.model), self.model.get_output_embeddings()  # of a head of tokens seen, if any
         hidden = hidden[torch.from_numpy(row).to(self.device), torch.from_numpy(place).to(self.device)]
-        stride = max(1, (1 << 28) // self.model.get_output_embeddings().weight.shape[0])
+        stride = max(1, (1 << 28) // output.weight.shape[0])
         parts = []
         for at in range(0, len(target), stride):
             here = slice(at, at + stride)
-            logits = self.model.get_output_embeddings()(hidden[here]).float()
+            logits = output(hidden[here]).float()
+            if step is not None:
+                for text in np.unique(row[here]):
+                    mine = np.flatnonzero(row[here] == text)
+                    some, mine = slice(at + mine[0], at + mine[-1] + 1), slice(mine[0], mine[-1] + 1)
+                    logits[mine] = step.head(logits[None, mine].clone(), hidden[None, some], output.weight,
+                                             step.times[text:text + 1], step.old[text:text + 1, place[some]])[0]
             ways = {False: logits.log_softmax(-1)}
             if head is not None:
                 ways[True] = head(logits, *links.at(here, self.device))

@@ -65,7 +65,7 @@ class Case:
     def __init__(self, answers: Any, folder: Path) -> None:
         self.answers, self.folder = answers, folder
         plain, self.base = tiny.folder_with_tokenizer(folder / "model", eos_token_id=37)
-        self.model = rosatune.hf.attach(plain, window=WINDOW, sinks=SINKS, chain=2)
+        self.model = rosatune.hf.attach(plain, window=WINDOW, sinks=SINKS, chain=2, seen=4)
         tiny.stir(self.model)
         rosatune.hf.attach_pointer(self.model, POINTER)
         rosatune.hf.save_adapter(self.model, folder / "adapter")
