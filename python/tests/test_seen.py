@@ -191,6 +191,19 @@ def test_gradients_in_blocks(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None
         torch.testing.assert_close(one, other, **close_enough)
 
 
+def test_large_states_slow_it_down() -> None:
+    """A step moves logits by about its rate times the size of the hidden states, which is that of the final norm."""
+    model = made()
+    rosatune.hf.set_stage(model, "adapter")
+    model.model.norm.weight.data.fill_(-2090 / len(model.model.norm.weight))
+    groups = {group["name"]: group for group in rosatune.hf.parameter_groups(model, 0.01, vector_lr=0.07)}
+    head = seen_head(model)
+    matrices, vectors = groups["adapter matrices, of tokens seen"], groups["adapter vectors, of tokens seen"]
+    assert [id(x) for x in matrices["params"]] == [id(head.query)] and matrices["lr"] == pytest.approx(0.005)
+    assert [id(x) for x in vectors["params"]] == [id(head.gate)] and vectors["lr"] == pytest.approx(0.035)
+    assert groups["adapter matrices"]["lr"] == 0.01 and groups["adapter vectors"]["lr"] == 0.07
+
+
 def test_it_learns_with_the_adapters() -> None:
     model, ids = made(), texts(2, 60)
     rosatune.hf.set_stage(model, "adapter")
@@ -201,6 +214,7 @@ def test_it_learns_with_the_adapters() -> None:
     matrices = {id(x) for x in groups["adapter matrices"]["params"]}
     head = seen_head(model)
     assert id(head.query) in matrices and id(head.key) in matrices and id(head.table) not in matrices
+    assert set(groups) == {"adapter matrices", "adapter vectors"}
     optimizer = torch.optim.AdamW(list(groups.values()))
     model.train()
     losses = []

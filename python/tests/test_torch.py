@@ -552,7 +552,7 @@ def test_a_recorded_step_looks_up_on_the_device(rng: np.random.Generator) -> Non
     held = [x.detach().cuda().requires_grad_() for x in activations(rng, **shape)]
 
     def work() -> list[Tensor]:
-        y = rosa(*held, bits=4, qk_grad="linear", delay=20)
+        y = rosa(*held, bits=4, qk_grad="linear")
         return [y.detach(), *torch.autograd.grad(y.square().sum(), held)]
 
     retrieve_on("device")

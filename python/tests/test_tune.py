@@ -54,14 +54,15 @@ def train(model: Any, tokens: np.ndarray, kind: str) -> list[float]:
     """The same in PyTorch; gives the losses."""
     rosatune.hf.set_stage(model, kind)
     model.train()
-    groups = rosatune.hf.parameter_groups(model, weight_decay=0.1)
+    groups = rosatune.hf.parameter_groups(model, adapter_lr=1, backbone_lr=1, weight_decay=0.1)
+    factors = {group["name"]: group["lr"] for group in groups}  # 5 for vectors; less in a head of tokens seen
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.99), eps=1e-8)
     ids = torch.from_numpy(tokens[None].astype(np.int64))
     losses = []
     for step in range(STEPS):
         for group in optimizer.param_groups:
             group["lr"] = rate(step, ADAPTER if group["name"].startswith("adapter") else BACKBONE)
-            group["lr"] *= 5 if group["name"] == "adapter vectors" else 1
+            group["lr"] *= factors[group["name"]]
         optimizer.zero_grad()
         logits = model(ids[:, :-1], use_cache=False).logits
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[0, 1:])
@@ -74,16 +75,22 @@ def train(model: Any, tokens: np.ndarray, kind: str) -> list[float]:
 
 @pytest.mark.parametrize("kind", ("adapter", "all"))
 @pytest.mark.parametrize("architecture", tiny.KINDS)
-@pytest.mark.parametrize("start", ("paper", "layer", "embeddings"))
+@pytest.mark.parametrize("start", ("paper", "layer", "embeddings", "tokens seen"))
 def test_steps_of_pytorch(start: str, architecture: str, kind: str, tmp_path: Path) -> None:
-    """The paper's arrangement, and ours with values of either kind."""
+    """The paper's arrangement, ours with values of either kind, and with a head of tokens seen after a large norm."""
     tokens = tiny.tokens(1, LENGTH + 1)[0].numpy()
     tokens[20:40] = tokens[:20]  # something to retrieve
     shard(tmp_path / "text.tokens", tokens)
     model = tiny.model(architecture)
+    options: dict[str, Any] = dict(window=8, bits=8, first_global_layers=1, e_start=0.1)
+    if start == "tokens seen":
+        model.model.norm.weight.data *= 2000 / model.model.norm.weight.sum()
+        model.lm_head.weight.data *= 0.01  # likewise smaller, so that logits stay what they were
+        options |= dict(seen=4)
+    elif start != "paper":
+        options |= dict(v_from=start)
     model.save_pretrained(tmp_path / "model")
-    options = dict(window=8, bits=8, first_global_layers=1, e_start=0.1)
-    made = rosatune.RosaConfig.paper(**options) if start == "paper" else rosatune.RosaConfig(v_from=start, **options)
+    made = rosatune.RosaConfig.paper(**options) if start == "paper" else rosatune.RosaConfig(**options)
     rosatune.hf.attach(model, made)
     rosatune.hf.save_adapter(model, tmp_path / "start")
     v_grad = rosatune.hf.attachment(model).config.v_grad

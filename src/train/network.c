@@ -273,6 +273,8 @@ static rosa_status add_seen(network *n, const struct making *making, rosa_error 
 		status = add(n, &to->query, &query, ADAPTER, to->rank, width, err, "rosa.seen.query");
 	if (status == ROSA_OK)
 		status = add(n, &to->key, &key, ADAPTER, to->rank, width, err, "rosa.seen.key");
+	if (status == ROSA_OK)
+		status = network_seen_pace(n, err);
 	return status;
 }
 

@@ -160,6 +160,8 @@ void network_clear_sums(network *network);
 
 /* All of these do nothing where there is no head of tokens seen. */
 rosa_status network_seen_new(network *network, rosa_error *err);
+/* The rates of what its parameters multiply hidden states with, once all are there. */
+rosa_status network_seen_pace(network *network, rosa_error *err);
 void network_seen_free(network *network);
 void network_seen_take(network *network, bool learning, bool *good);
 void network_seen_release(network *network);

@@ -28,7 +28,7 @@ rosa_status parameters_add(struct parameters *parameters, const char *name, int 
 		parameters->room = room;
 	}
 	parameter = &parameters->all[parameters->count];
-	*parameter = (struct parameter){.dims = dims, .count = 1, .group = group, .vector = vector};
+	*parameter = (struct parameter){.dims = dims, .count = 1, .group = group, .vector = vector, .pace = 1};
 	snprintf(parameter->name, sizeof(parameter->name), "%s", name);
 	for (int i = 0; i < dims; i++) {
 		parameter->shape[i] = shape[i];
@@ -135,7 +135,8 @@ void parameters_step(struct parameters *parameters, const struct step_rates *rat
 	for (size_t i = 0; i < parameters->count; i++) {
 		const struct parameter *parameter = &parameters->all[i];
 		const double adapter = parameter->vector ? rates->vectors : rates->adapter;
-		const struct adamw adamw = {.rate = parameter->group == ADAPTER ? adapter : rates->backbone,
+		const struct adamw adamw = {.rate = parameter->pace * (parameter->group == ADAPTER ? adapter
+												   : rates->backbone),
 					    .beta1 = rates->beta1,
 					    .beta2 = rates->beta2,
 					    .eps = rates->eps,

@@ -24,7 +24,7 @@ from .masks import check_implementation
 from .patch import LAYERS, STACKS, Plan, prepare
 from .pointer import HEAD, unwrapped
 from .scales import SCALES, checked, measured
-from .seen import attach_seen, detach_seen
+from .seen import attach_seen, detach_seen, pace
 
 __all__ = [
     "Attachment",
@@ -41,6 +41,7 @@ __all__ = [
 ]
 
 STAGES = ("adapter", "all")
+SLOW = ", of tokens seen"  # ends the names of groups that learn more slowly
 
 
 @dataclass
@@ -258,23 +259,28 @@ def parameter_groups(
     """Parameter groups for an optimizer: separate rates for adapters and backbone, no weight decay for vectors.
 
     Only what :func:`set_stage` left trainable is listed. The vectors of adapters (``e0``, ``e1``, ``gain``, ``gate``,
-    ``a0``) learn at ``vector_lr``, by default 5 times ``adapter_lr``. The defaults are what was measured on a real
-    model, all parameters trained: AdamW with betas (0.9, 0.95), 20 steps of warm-up, cosine to a tenth, gradients
+    ``a0``) learn at ``vector_lr``, by default 5 times ``adapter_lr``. The query and gate of a head of tokens seen are
+    slower where the model's final hidden states are large. The defaults are what was measured on a real model, all
+    parameters trained: AdamW with betas (0.9, 0.95), 20 steps of warm-up, cosine to a tenth, gradients
     clipped at 1. The paper starts stage 2 with ``adapter_lr=1e-4, vector_lr=1e-4, backbone_lr=5e-6``::
 
         groups = rosatune.hf.parameter_groups(model)
         Trainer(model, arguments, optimizers=(torch.optim.AdamW(groups, betas=(0.9, 0.95)), None), ...)
     """
-    ours = {}
+    ours, slow = {}, 1.0
     for name, weight in learnt_tensors(model).items():
         is_matrix = name.endswith(("_proj.weight", "seen.query", "seen.key"))
         ours[id(weight)] = "adapter matrices" if is_matrix else "adapter vectors"
+        if name in ("seen.query", "seen.gate"):
+            slow = pace(stack_of(model).norm.weight)
+            ours[id(weight)] += SLOW if slow < 1 else ""
     rates = {
         "adapter matrices": (adapter_lr, weight_decay),
         "adapter vectors": (5 * adapter_lr if vector_lr is None else vector_lr, 0.0),
         "backbone matrices": (backbone_lr, weight_decay),
         "backbone vectors": (backbone_lr, 0.0),
     }
+    rates.update({f"{name}{SLOW}": (slow * rates[name][0], rates[name][1]) for name in list(rates)[:2]})
     groups: dict[str, dict[str, Any]] = {
         name: {"params": [], "lr": lr, "weight_decay": decay, "name": name} for name, (lr, decay) in rates.items()
     }
