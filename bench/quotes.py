@@ -68,12 +68,13 @@ def value_of(dice):
 class Fact:
     """What is said of a name, in one sentence or, with several values, in as many; and how a question names it."""
 
-    def __init__(self, dice, names, thing, values):
+    def __init__(self, dice, names, values=1, thing=None):
         self.name = name_of(dice)
         while self.name in names:
             self.name = name_of(dice)
         names.add(self.name)
-        self.thing, link = thing, dice.choice(LINKS)
+        own, link = dice.choice(THINGS), dice.choice(LINKS)
+        thing = self.thing = thing or own
         self.rests = [link + value_of(dice) for _ in range(values)]
         self.sentences = [dice.choice(FACTS).format(thing=thing, Thing=thing.capitalize(), name=self.name, link=rest,
                                                     value="") for rest in self.rests]
@@ -105,11 +106,13 @@ def document(dice, sentences, facts, nearest, farthest, several):
         length += len(piece)
         if waiting and dice.random() < len(piece) / space:
             # Several facts of one thing, or several values of one name, are asked for together now and then.
-            thing, last = dice.choice(THINGS), length
-            if dice.random() < several:
-                together = [Fact(dice, names, thing, dice.randint(2, 4))]
+            last = length
+            if several and dice.random() < several:
+                together = [Fact(dice, names, dice.randint(2, 4))]
             else:
-                together = [Fact(dice, names, thing, 1) for _ in range(min(waiting, dice.choice((1, 1, 1, 1, 2, 4))))]
+                together = []
+                for _ in range(min(waiting, dice.choice((1, 1, 1, 1, 2, 4)))):
+                    together.append(Fact(dice, names, thing=together[0].thing if together else None))
             for fact in together:
                 parts.append(fact.sentences[0] + " ")
                 for sentence in fact.sentences[1:]:

@@ -21,9 +21,10 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 # Each: the list of runs, the run, options of quotes.py (None: no instructions), and those of memory.py.
 RECIPES = {
-    "smollm2-135m": ("memory_runs.json", "frozen, chain 4, every third layer, values of embeddings", None, []),
+    "smollm2-135m": ("memory_runs.json", "frozen, every third layer, tokens seen", None, []),
     "qwen2.5-coder-1.5b": ("memory_runs_qwen.json", "LoRA, ROSA",
-                           ["--documents", "100", "--nearest", "5000", "--farthest", "20000", "--facts", "80"],
+                           ["--documents", "100", "--nearest", "5000", "--farthest", "20000", "--facts", "80",
+                            "--several", "0"],
                            ["--pieces", "8", "--fit-pieces", "4"]),
 }
 
