@@ -7,6 +7,8 @@
  */
 #include "base/json_text.h"
 
+#include "base/array.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
@@ -16,18 +18,8 @@
 
 static bool make_room(struct json_text *text, size_t more)
 {
-	const size_t room = 2 * text->room + more + 256;
-	char *data;
-
-	if (text->failed || text->size + more < text->room)
-		return !text->failed;
-	data = realloc(text->data, room);
-	text->failed = !data;
-	if (!data)
-		return false;
-	text->data = data;
-	text->room = room;
-	return true;
+	text->failed = text->failed || !ARRAY_RESERVE(text->data, text->room, text->size + more + 1);
+	return !text->failed;
 }
 
 static void add_formatted(struct json_text *text, const char *format, va_list arguments)

@@ -7,6 +7,7 @@
  */
 #include "cli/generate_run.h"
 
+#include "base/array.h"
 #include "cli/inputs.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
@@ -77,14 +78,8 @@ bool run_append(struct run *run, const uint32_t *ids, size_t count, rosa_error *
 	if (count > ROSA_MAX_STEPS - tokens->count)
 		return refuse(why, "the text has more than %zu tokens, which is the most that can be read",
 			      ROSA_MAX_STEPS);
-	if (tokens->count + count > tokens->room) {
-		size_t room = tokens->count + count + tokens->room / 2;
-		uint32_t *bigger = realloc(tokens->ids, room * sizeof(*bigger));
-		if (!bigger)
-			return refuse(why, "not enough memory for %zu tokens", room);
-		tokens->ids = bigger;
-		tokens->room = room;
-	}
+	if (tokens_reserve(tokens, count, why) != ROSA_OK)
+		return false;
 	for (size_t i = 0; i < count; i++) {
 		tokens->ids[tokens->count++] = ids[i];
 		sampler_saw(run->sampler, ids[i]);

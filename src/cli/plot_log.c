@@ -7,6 +7,7 @@
  */
 #include "cli/plot_log.h"
 
+#include "base/array.h"
 #include "base/paths.h"
 #include "cli/interrupt.h"
 #include "model/json.h"
@@ -45,14 +46,8 @@ static void merge(struct plot_row *row, const struct plot_row *later)
 
 static bool add_row(struct plot_log *log, const struct plot_row *row, rosa_error *why)
 {
-	if (log->count == log->room) {
-		size_t room = 2 * log->room + 256;
-		struct plot_row *larger = realloc(log->rows, room * sizeof(*larger));
-		if (!larger)
-			return refuse(why, "not enough memory for the %zu lines of %s", room, log->path);
-		log->rows = larger;
-		log->room = room;
-	}
+	if (!ARRAY_RESERVE(log->rows, log->room, log->count + 1))
+		return refuse(why, "not enough memory for the %zu lines of %s", log->count + 1, log->path);
 	/* steps of a run that was resumed replace those that it had gone beyond */
 	while (log->count && log->rows[log->count - 1].values[PLOT_STEP] > row->values[PLOT_STEP])
 		log->count--;

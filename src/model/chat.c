@@ -12,6 +12,7 @@
  */
 #include "model/chat.h"
 
+#include "base/array.h"
 #include "model/bpe.h"
 #include "model/chat_template.h"
 #include "base/status.h"
@@ -46,15 +47,9 @@ static void put(struct writing *writing, struct part part)
 {
 	if (writing->status)
 		return;
-	if (writing->used + part.size > writing->room) {
-		size_t room = 2 * (writing->used + part.size) + 64;
-		char *larger = realloc(writing->text, room);
-		if (!larger) {
-			writing->status = rosa_fail(writing->err, ROSA_ENOMEM, "no memory for a conversation");
-			return;
-		}
-		writing->text = larger;
-		writing->room = room;
+	if (!ARRAY_RESERVE(writing->text, writing->room, writing->used + part.size)) {
+		writing->status = rosa_fail(writing->err, ROSA_ENOMEM, "no memory for a conversation");
+		return;
 	}
 	if (part.size)
 		memcpy(writing->text + writing->used, part.at, part.size);

@@ -30,6 +30,7 @@
  */
 #include "model/decoder_parts.h"
 
+#include "base/array.h"
 #include "base/checksum.h"
 #include "base/status.h"
 
@@ -210,14 +211,8 @@ static int keep_bytes(void *context, const void *data, size_t size)
 {
 	struct kept_sequence *kept = context;
 
-	if (size > kept->room - kept->size) {
-		size_t room = kept->size + size + kept->room / 2;
-		uint8_t *bigger = room >= size ? realloc(kept->data, room) : NULL;
-		if (!bigger)
-			return 1;
-		kept->data = bigger;
-		kept->room = room;
-	}
+	if (!ARRAY_RESERVE(kept->data, kept->room, kept->size + size))
+		return 1;
 	memcpy(kept->data + kept->size, data, size);
 	kept->size += size;
 	return 0;

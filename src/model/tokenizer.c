@@ -12,6 +12,7 @@
  */
 #include "model/tokenizer_parts.h"
 
+#include "base/array.h"
 #include "base/status.h"
 #include "model/tokenizer_nfc.h"
 #include "base/utf8.h"
@@ -148,6 +149,13 @@ int64_t tokenizer_bos(const tokenizer *tokenizer)
 const char *tokenizer_template(const tokenizer *tokenizer)
 {
 	return tokenizer->template;
+}
+
+rosa_status tokens_reserve(struct tokens *tokens, size_t more, rosa_error *err)
+{
+	if (ARRAY_RESERVE(tokens->ids, tokens->room, tokens->count + more))
+		return ROSA_OK;
+	return rosa_fail(err, ROSA_ENOMEM, "not enough memory for %zu tokens", tokens->count + more);
 }
 
 void tokens_free(struct tokens *tokens)

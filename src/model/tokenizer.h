@@ -32,6 +32,8 @@ rosa_status tokenizer_encode(const tokenizer *tokenizer, const char *text, size_
  * where the tokenizer has one. On failure `tokens` has nothing to free. */
 rosa_status tokenizer_encode_text(const tokenizer *tokenizer, const char *text, size_t size, struct tokens *tokens,
 				  rosa_error *err);
+/* Room for more ids. */
+rosa_status tokens_reserve(struct tokens *tokens, size_t more, rosa_error *err);
 void tokens_free(struct tokens *tokens); /* safe on a zeroed one */
 
 /* The bytes of a token: what decoding appends for it, not always whole characters. Length 0 for ids that are not

@@ -1,6 +1,7 @@
 /* Scores are computed in double precision, from the logits before any sampling option changes them. */
 #include "serve/scores.h"
 
+#include "base/array.h"
 #include "base/status.h"
 
 #include <math.h>
@@ -8,20 +9,10 @@
 
 static rosa_status make_room(struct scores *scores, rosa_error *err)
 {
-	const size_t room = scores->count + scores->room / 2 + 16;
-	struct token_score *all;
-	struct likely_token *top;
-
-	if (scores->count < scores->room)
+	if (ARRAY_RESERVE(scores->all, scores->room, scores->count + 1) &&
+	    ARRAY_RESERVE(scores->top, scores->top_room, (scores->count + 1) * scores->width))
 		return ROSA_OK;
-	all = realloc(scores->all, room * sizeof(*all));
-	scores->all = all ? all : scores->all;
-	top = all && scores->width ? realloc(scores->top, room * scores->width * sizeof(*top)) : NULL;
-	scores->top = top ? top : scores->top;
-	if (!all || (scores->width && !top))
-		return rosa_fail(err, ROSA_ENOMEM, "not enough memory for the scores of %zu tokens", room);
-	scores->room = room;
-	return ROSA_OK;
+	return rosa_fail(err, ROSA_ENOMEM, "not enough memory for the scores of %zu tokens", scores->count + 1);
 }
 
 /* ln of the sum of exp(logits). */

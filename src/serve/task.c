@@ -7,6 +7,7 @@
  */
 #include "serve/task.h"
 
+#include "base/array.h"
 #include "base/status.h"
 #include "base/utf8.h"
 
@@ -166,17 +167,10 @@ static bool append(struct serve_task *task, uint32_t token)
 {
 	struct tokens *tokens = &task->tokens;
 
-	if (tokens->count == tokens->room) {
-		const size_t room = tokens->count + tokens->count / 2 + 64;
-		uint32_t *ids = realloc(tokens->ids, room * sizeof(*ids));
+	rosa_error why;
 
-		if (!ids) {
-			task->state = SERVE_OVER;
-			return api_fail(&task->error, 500, NULL, NULL, "not enough memory for %zu tokens", room);
-		}
-		tokens->ids = ids;
-		tokens->room = room;
-	}
+	if (tokens_reserve(tokens, 1, &why) != ROSA_OK)
+		return failed(task, &why);
 	tokens->ids[tokens->count++] = token;
 	sampler_saw(task->sampler, token);
 	return true;

@@ -7,6 +7,7 @@
  */
 #include "train/pack_batch.h"
 
+#include "base/array.h"
 #include "model/json.h"
 #include "base/pool.h"
 #include "base/status.h"
@@ -17,32 +18,12 @@
 
 /* ----------------------------------------------------------------------------------------------------- the batch -- */
 
-static rosa_status grow(void **memory, size_t *room, size_t wanted, size_t size, rosa_error *err)
-{
-	size_t more = wanted + wanted / 2 + 64;
-	void *larger;
-
-	if (wanted <= *room)
-		return ROSA_OK;
-	larger = realloc(*memory, more * size);
-	if (!larger)
-		return rosa_fail(err, ROSA_ENOMEM, "not enough memory for a batch of %zu bytes", more * size);
-	*memory = larger;
-	*room = more;
-	return ROSA_OK;
-}
-
 rosa_status pack_batch_add(struct pack_batch *batch, const struct pack_item *item, const char *bytes, rosa_error *err)
 {
-	void *memory = batch->bytes, *items = batch->items;
-	rosa_status status = grow(&memory, &batch->room, batch->used + item->size + 1, 1, err);
-
-	batch->bytes = memory;
-	if (status == ROSA_OK)
-		status = grow(&items, &batch->items_room, batch->count + 1, sizeof(*batch->items), err);
-	batch->items = items;
-	if (status != ROSA_OK)
-		return status;
+	if (!ARRAY_RESERVE(batch->bytes, batch->room, batch->used + item->size + 1) ||
+	    !ARRAY_RESERVE(batch->items, batch->items_room, batch->count + 1))
+		return rosa_fail(err, ROSA_ENOMEM, "not enough memory for a batch of %zu bytes",
+				 batch->used + item->size);
 	if (item->size)
 		memcpy(batch->bytes + batch->used, bytes, item->size);
 	batch->items[batch->count] = *item;

@@ -7,6 +7,7 @@
  */
 #include "train/pack_inputs.h"
 
+#include "base/array.h"
 #include "base/file_wait.h"
 #include "base/paths.h"
 #include "base/status.h"
@@ -58,16 +59,7 @@ static rosa_status add_file(const struct search *search, const char *path, const
 	struct pack_inputs *inputs = search->inputs;
 	struct pack_input input = {strdup(path), format == PACK_BY_NAME ? is_jsonl(path) : format == PACK_JSONL};
 
-	if (inputs->count == inputs->room) {
-		const size_t room = 2 * inputs->room + 64;
-		struct pack_input *larger = realloc(inputs->all, room * sizeof(*larger));
-
-		if (larger) {
-			inputs->all = larger;
-			inputs->room = room;
-		}
-	}
-	if (!input.path || inputs->count == inputs->room) {
+	if (!input.path || !ARRAY_RESERVE(inputs->all, inputs->room, inputs->count + 1)) {
 		free(input.path);
 		return rosa_fail(search->err, ROSA_ENOMEM, "not enough memory for the names of %zu files",
 				 inputs->count + 1);

@@ -9,6 +9,7 @@
  */
 #include "train/pack_shards.h"
 
+#include "base/array.h"
 #include "base/folders.h"
 #include "base/paths.h"
 #include "base/status.h"
@@ -193,15 +194,8 @@ static struct pack_shard *new_shard(struct pack_shards *shards)
 {
 	struct pack_shard *shard;
 
-	if (shards->count == shards->room) {
-		const size_t room = 2 * shards->room + 16;
-		struct pack_shard *larger = realloc(shards->all, room * sizeof(*larger));
-
-		if (!larger)
-			return NULL;
-		shards->all = larger;
-		shards->room = room;
-	}
+	if (!ARRAY_RESERVE(shards->all, shards->room, shards->count + 1))
+		return NULL;
 	shard = &shards->all[shards->count];
 	*shard = (struct pack_shard){shard_path(shards), FILE_WRITER_INIT};
 	shards->count += shard->path != NULL;

@@ -16,6 +16,7 @@
  */
 #include "train/run_folder.h"
 
+#include "base/array.h"
 #include "base/checksum.h"
 #include "base/folders.h"
 #include "base/json_text.h"
@@ -92,15 +93,10 @@ static bool list(const struct run_folder *folder, enum name_kind kind, uint64_t 
 	while (directory && (entry = readdir(directory)) != NULL) {
 		if (!is_named(entry->d_name, kind, &step))
 			continue;
-		if (*count == room) {
-			uint64_t *more = realloc(*steps, (room = 2 * room + 16) * sizeof(*more));
-
-			if (!more) {
-				free(*steps);
-				closedir(directory);
-				return false;
-			}
-			*steps = more;
+		if (!ARRAY_RESERVE(*steps, room, *count + 1)) {
+			free(*steps);
+			closedir(directory);
+			return false;
 		}
 		(*steps)[(*count)++] = step;
 	}

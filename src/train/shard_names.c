@@ -6,6 +6,7 @@
  */
 #include "train/shard_names.h"
 
+#include "base/array.h"
 #include "base/paths.h"
 #include "base/status.h"
 
@@ -24,19 +25,12 @@ bool shard_name(const char *name)
 /* Takes ownership of `name`, even if it fails; fails if it is NULL. */
 static bool add(struct shard_names *names, char *name)
 {
-	if (name && names->count == names->room) {
-		size_t room = 2 * names->room + 16;
-		char **larger = realloc(names->all, room * sizeof(*larger));
-		if (!larger) {
-			free(name);
-			return false;
-		}
-		names->all = larger;
-		names->room = room;
+	if (!name || !ARRAY_RESERVE(names->all, names->room, names->count + 1)) {
+		free(name);
+		return false;
 	}
-	if (name)
-		names->all[names->count++] = name;
-	return name != NULL;
+	names->all[names->count++] = name;
+	return true;
 }
 
 static int by_name(const void *left, const void *right)
