@@ -8,6 +8,7 @@
 #include "base/json_text.h"
 
 #include "base/array.h"
+#include "base/status.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -162,6 +163,16 @@ void json_text_put_size(struct json_text *text, const char *key, uint64_t size)
 void json_text_put_bool(struct json_text *text, const char *key, bool truth)
 {
 	json_text_put(text, key, "%s", truth ? "true" : "false");
+}
+
+rosa_status json_text_save(struct json_text *text, const char *path, const struct file_options *options,
+			   rosa_error *err)
+{
+	const rosa_status status = text->failed ? rosa_fail(err, ROSA_ENOMEM, "%s: no memory to write it", path)
+						: file_save(path, text->data, text->size, options, err);
+
+	json_text_free(text);
+	return status;
 }
 
 void json_text_free(struct json_text *text)

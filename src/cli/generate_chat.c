@@ -16,7 +16,6 @@
 #include "cli/interrupt.h"
 #include "cli/line_editor.h"
 #include "cli/screen.h"
-#include "cli/state_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -457,8 +456,7 @@ static enum line_result next_line(const struct chat *chat, line_editor *editor, 
 static int talk(struct chat *chat, rosa_error *why)
 {
 	struct line_input input = {0};
-	char *history = chat->terminal ? state_file("chat_history") : NULL;
-	line_editor *editor = chat->terminal ? line_editor_new(PROMPT, history) : NULL;
+	line_editor *editor = chat->terminal ? line_editor_new(PROMPT) : NULL;
 	bool over = false, good = true, warned = false;
 	int code = 0;
 
@@ -483,7 +481,6 @@ static int talk(struct chat *chat, rosa_error *why)
 		fputc('\n', stderr);
 	line_editor_free(editor);
 	line_input_free(&input);
-	free(history);
 	return good ? code : -1;
 }
 

@@ -54,25 +54,17 @@ bool model_adapter(const struct model_args *args, const struct checkpoint *check
 	return true;
 }
 
-/* The folder of the adapter, if it has a pointer; from malloc, or NULL. */
-static char *adapters_pointer(const struct model *model)
-{
-	char *file = model->adapted ? path_join(model->adapter.path, POINTER_FILE) : NULL;
-	const bool there = file && path_exists(file);
-
-	free(file);
-	return there ? strdup(model->adapter.path) : NULL;
-}
-
 bool model_pointer(struct model *model, const struct model_args *args, rosa_error *why)
 {
 	const size_t window = model->options.window;
+	const bool beside = model->adapted && path_exists(path_join(model->adapter.path, POINTER_FILE).text);
+	const char *path = args->pointer ? args->pointer : beside ? model->adapter.path : NULL;
 
-	if (args->pointer && strcmp(args->pointer, POINTER_NONE) == 0)
+	if (!path || strcmp(path, POINTER_NONE) == 0)
 		return true;
-	model->pointer_path = args->pointer ? strdup(args->pointer) : adapters_pointer(model);
+	model->pointer_path = strdup(path);
 	if (!model->pointer_path)
-		return !args->pointer || refuse(why, "not enough memory for the name of a pointer");
+		return refuse(why, "not enough memory for the name of a pointer");
 	if (!args->pointer)
 		complain(NULL, "note: using the pointer in %s (--pointer none: without)", model->pointer_path);
 	if (pointer_load(model->pointer_path, &model->pointer, why) != ROSA_OK)

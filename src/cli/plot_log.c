@@ -105,7 +105,7 @@ static bool read_lines(struct plot_log *log, struct pack_lines *lines, rosa_erro
 
 bool plot_log_read(struct plot_log *log, const char *path, rosa_error *why)
 {
-	char *inside = path_is_folder(path) ? path_join(path, TRAINING_LOG) : NULL;
+	const struct path inside = path_join(path, TRAINING_LOG);
 	struct pack_lines lines;
 	struct json nothing = {0};
 	bool good;
@@ -115,11 +115,11 @@ bool plot_log_read(struct plot_log *log, const char *path, rosa_error *why)
 	good = json_read("{}", 2, path, &nothing, why) == ROSA_OK;
 	json_free(&nothing);
 	if (good) {
-		good = pack_lines_open(&lines, inside ? inside : path, &interrupt_hooks, why) == ROSA_OK &&
+		good = pack_lines_open(&lines, path_is_folder(path) ? inside.text : path, &interrupt_hooks, why) ==
+			   ROSA_OK &&
 		       read_lines(log, &lines, why);
 		pack_lines_close(&lines);
 	}
-	free(inside);
 	return good;
 }
 

@@ -355,22 +355,17 @@ static rosa_status read_folder(const char *config_path, const struct model_confi
 rosa_status adapter_open(const char *path, const struct checkpoint *checkpoint, struct adapter *adapter,
 			 rosa_error *err)
 {
-	char *config_path = NULL;
 	rosa_status status;
 
 	memset(adapter, 0, sizeof(*adapter));
 	status = adapter_find(path, &adapter->path, err);
-	if (status == ROSA_OK) {
-		config_path = path_join(adapter->path, CONFIG);
-		adapter->tensors_path = path_join(adapter->path, TENSORS);
-		if (!config_path || !adapter->tensors_path)
-			status = rosa_fail(err, ROSA_ENOMEM, "%s: not enough memory to open it", path);
-	}
+	if (status == ROSA_OK && !(adapter->tensors_path = strdup(path_join(adapter->path, TENSORS).text)))
+		status = rosa_fail(err, ROSA_ENOMEM, "%s: not enough memory to open it", path);
 	if (status == ROSA_OK)
-		status = read_folder(config_path, checkpoint ? &checkpoint->config : NULL, adapter, err);
+		status = read_folder(path_join(adapter->path, CONFIG).text, checkpoint ? &checkpoint->config : NULL,
+				     adapter, err);
 	for (size_t i = 0; i < adapter->file.tensors.count && status == ROSA_OK; i++)
 		adapter->parameters += tensor_numbers(&adapter->file.tensors.all[i]);
-	free(config_path);
 	if (status != ROSA_OK)
 		adapter_close(adapter);
 	return status;

@@ -98,28 +98,16 @@ static rosa_status open_gguf(struct checkpoint *checkpoint, struct mapping *mapp
 
 static rosa_status open_beside_config(struct checkpoint *checkpoint, rosa_error *err)
 {
-	char *folder = path_folder(checkpoint->path);
-	rosa_status status;
+	rosa_status status = config_from_folder(path_folder(checkpoint->path).text, &checkpoint->config, err);
 
-	if (!folder)
-		return no_memory(checkpoint, err);
-	status = config_from_folder(folder, &checkpoint->config, err);
-	if (status == ROSA_OK)
-		status = shards_open_file(checkpoint, checkpoint->path, err);
-	free(folder);
-	return status;
+	return status == ROSA_OK ? shards_open_file(checkpoint, checkpoint->path, err) : status;
 }
 
 static rosa_status open_folder(struct checkpoint *checkpoint, rosa_error *err)
 {
-	char *config = path_join(checkpoint->path, "config.json");
-	bool there = config && path_exists(config), memory = config != NULL;
 	rosa_status status;
 
-	free(config);
-	if (!memory)
-		return no_memory(checkpoint, err);
-	if (!there)
+	if (!path_exists(path_join(checkpoint->path, "config.json").text))
 		return rosa_fail(err, ROSA_EIO, "%s: has no config.json; a GGUF file is named itself, not its folder",
 				 checkpoint->path);
 	status = config_from_folder(checkpoint->path, &checkpoint->config, err);

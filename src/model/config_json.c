@@ -245,21 +245,16 @@ static rosa_status read_file(const char *folder, const char *name, bool optional
 			     rosa_status (*read)(struct json, struct model_config *, rosa_error *),
 			     struct model_config *config, rosa_error *err)
 {
-	char *path = path_join(folder, name);
+	const struct path path = path_join(folder, name);
 	struct json root = {0};
 	rosa_status status;
 
-	if (!path)
-		return rosa_fail(err, ROSA_ENOMEM, "not enough memory for the name of a file");
-	if (optional && !path_exists(path)) {
-		free(path);
+	if (optional && !path_exists(path.text))
 		return ROSA_OK;
-	}
-	status = json_load(path, &root, err);
+	status = json_load(path.text, &root, err);
 	if (status == ROSA_OK)
 		status = read(root, config, err);
 	json_free(&root);
-	free(path);
 	return status;
 }
 

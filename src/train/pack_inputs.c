@@ -96,13 +96,8 @@ static rosa_status add_folder(const struct search *search, const char *path, int
 	if (count < 0)
 		return rosa_fail(search->err, ROSA_EIO, "cannot open %s: %s", path, strerror(errno));
 	for (int i = 0; i < count; i++) {
-		char *name = status == ROSA_OK ? path_join(path, entries[i]->d_name) : NULL;
-
-		if (name)
-			status = add(search, name, depth + 1);
-		else if (status == ROSA_OK)
-			status = rosa_fail(search->err, ROSA_ENOMEM, "not enough memory for the files of %s", path);
-		free(name);
+		if (status == ROSA_OK)
+			status = add(search, path_join(path, entries[i]->d_name).text, depth + 1);
 		free(entries[i]);
 	}
 	free(entries);

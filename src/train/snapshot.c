@@ -231,22 +231,19 @@ static rosa_status write_model_config(const struct snapshot *snapshot, struct ch
 	return write_text(writer, SNAPSHOT_MODEL_CONFIG, &text, err);
 }
 
-static rosa_status copy_companion(const char *folder, const char *name, struct checkpoint_writer *writer,
+static rosa_status copy_companion(const char *model, const char *name, struct checkpoint_writer *writer,
 				  rosa_error *err)
 {
 	struct mapping mapping = {0};
-	char *path = path_join(folder, name);
-	rosa_status status = ROSA_OK;
+	const struct path path = path_beside(model, name);
+	rosa_status status;
 
-	if (!path)
-		return rosa_fail(err, ROSA_ENOMEM, "no memory to save the tokenizer");
-	if (path_is_file(path)) {
-		status = mapping_open(&mapping, path, err);
-		if (status == ROSA_OK)
-			status = checkpoint_file_save(writer, name, mapping.data, mapping.size, err);
-		mapping_close(&mapping);
-	}
-	free(path);
+	if (!path_is_file(path.text))
+		return ROSA_OK;
+	status = mapping_open(&mapping, path.text, err);
+	if (status == ROSA_OK)
+		status = checkpoint_file_save(writer, name, mapping.data, mapping.size, err);
+	mapping_close(&mapping);
 	return status;
 }
 
@@ -263,18 +260,13 @@ static rosa_status copy_gguf_tokenizer(const struct gguf *gguf, struct checkpoin
 /* Saves what a model needs besides its weights. */
 static rosa_status copy_tokenizer(const struct checkpoint *model, struct checkpoint_writer *writer, rosa_error *err)
 {
-	char *folder;
 	rosa_status status = ROSA_OK;
 
 	if (model->is_gguf)
 		return gguf_find(&model->gguf, "tokenizer.ggml.model") ? copy_gguf_tokenizer(&model->gguf, writer, err)
 								       : ROSA_OK;
-	folder = path_is_folder(model->path) ? strdup(model->path) : path_folder(model->path);
-	if (!folder)
-		return rosa_fail(err, ROSA_ENOMEM, "no memory to save the tokenizer");
 	for (size_t i = 0; i < sizeof(companions) / sizeof(companions[0]) && status == ROSA_OK; i++)
-		status = copy_companion(folder, companions[i], writer, err);
-	free(folder);
+		status = copy_companion(model->path, companions[i], writer, err);
 	return status;
 }
 
@@ -334,7 +326,7 @@ rosa_status snapshot_write(const struct snapshot *snapshot, struct checkpoint_wr
 
 /* A file of tensors, open. */
 struct tensor_file {
-	char *path;
+	struct path path;
 	struct mapping mapping;
 	struct safetensors file;
 };
@@ -343,7 +335,6 @@ static void tensor_file_close(struct tensor_file *file)
 {
 	safetensors_free(&file->file);
 	mapping_close(&file->mapping);
-	free(file->path);
 	memset(file, 0, sizeof(*file));
 }
 
@@ -353,12 +344,10 @@ static rosa_status tensor_file_open(const struct checkpoint_found *found, const 
 	rosa_status status;
 
 	memset(file, 0, sizeof(*file));
-	file->path = path_join(found->path, name);
-	if (!file->path)
-		return rosa_fail(err, ROSA_ENOMEM, "%s: no memory to read it", found->path);
-	status = mapping_open(&file->mapping, file->path, err);
+	file->path = path_join(found->path.text, name);
+	status = mapping_open(&file->mapping, file->path.text, err);
 	if (status == ROSA_OK)
-		status = safetensors_read(file->mapping.data, file->mapping.size, file->path, &file->file, err);
+		status = safetensors_read(file->mapping.data, file->mapping.size, file->path.text, &file->file, err);
 	if (status != ROSA_OK)
 		tensor_file_close(file);
 	return status;
@@ -376,11 +365,12 @@ static rosa_status put_tensor(const struct tensor_file *file, const char *prefix
 	snprintf(name, sizeof(name), "%s%s", prefix, plain);
 	tensor = tensors_find(&file->file.tensors, name);
 	if (!tensor)
-		return rosa_fail(err, ROSA_EFORMAT, "%.150s: has no %.80s; is it another model's?", file->path, name);
+		return rosa_fail(err, ROSA_EFORMAT, "%.150s: has no %.80s; is it another model's?", file->path.text,
+				 name);
 	if (tensor->format != FORMAT_F32 || tensor->dims != parameter->dims ||
 	    memcmp(tensor->shape, parameter->shape, (size_t)tensor->dims * sizeof(*tensor->shape)) != 0)
 		return rosa_fail(err, ROSA_EFORMAT, "%.150s: %.80s has another shape; is it another model's?",
-				 file->path, name);
+				 file->path.text, name);
 	backend->ops->put(backend, to, tensor->data, tensor->bytes);
 	return ROSA_OK;
 }
@@ -421,7 +411,7 @@ rosa_status snapshot_read_scales(const struct checkpoint_found *found, size_t la
 		scales[i] = 1;
 	if (!checkpoint_has(found, SNAPSHOT_ADAPTER))
 		return ROSA_OK;
-	status = adapter_open(found->path, NULL, &adapter, err);
+	status = adapter_open(found->path.text, NULL, &adapter, err);
 	for (size_t i = 0; i < layers && status == ROSA_OK; i++)
 		if (adapter_has(&adapter, i))
 			scales[i] = adapter.layers[i].scale;

@@ -227,15 +227,14 @@ rosa_status training_plan_make(const struct tune_config *config, bool resume, co
 	status = plan_folder(config, resume, &found, err);
 	if (status == ROSA_OK)
 		status = training_model_open(config, (int)config->threads, &model, err);
-	if (status == ROSA_OK && found.path)
+	if (status == ROSA_OK && *found.path.text)
 		status = resume_check(&found, config, model.checkpoint.fingerprint, NULL, NULL, err);
-	plan->resumed = found.path ? found.state.step : UINT64_MAX;
+	plan->resumed = *found.path.text ? found.state.step : UINT64_MAX;
 	if (status == ROSA_OK) {
 		plan->adapter = count_parameters(model.network, ADAPTER);
 		plan->parameters = plan->adapter + count_parameters(model.network, BACKBONE);
 		status = plan_stages(config, &found.state, ranks, model.network, plan, err);
 	}
-	checkpoint_found_free(&found);
 	training_model_close(&model);
 	if (status != ROSA_OK)
 		training_plan_free(plan);
