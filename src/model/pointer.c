@@ -286,14 +286,6 @@ struct logits_summary logits_summary(const float *logits, size_t count)
 	return (struct logits_summary){most + log(sum), most, log(sum) - below / sum};
 }
 
-double log_sum_exp(const float *logits, size_t count, double *greatest)
-{
-	const struct logits_summary summary = logits_summary(logits, count);
-
-	*greatest = summary.greatest;
-	return summary.sum;
-}
-
 double log_add(double a, double b)
 {
 	const double more = a > b ? a : b, less = a > b ? b : a;

@@ -3,6 +3,7 @@
 
 #include "base/array.h"
 #include "base/status.h"
+#include "model/pointer.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -13,18 +14,6 @@ static rosa_status make_room(struct scores *scores, rosa_error *err)
 	    ARRAY_RESERVE(scores->top, scores->top_room, (scores->count + 1) * scores->width))
 		return ROSA_OK;
 	return rosa_fail(err, ROSA_ENOMEM, "not enough memory for the scores of %zu tokens", scores->count + 1);
-}
-
-/* ln of the sum of exp(logits). */
-static double log_sum(const float *logits, size_t count)
-{
-	double greatest = -INFINITY, sum = 0;
-
-	for (size_t i = 0; i < count; i++)
-		greatest = logits[i] > greatest ? (double)logits[i] : greatest;
-	for (size_t i = 0; i < count; i++)
-		sum += exp((double)logits[i] - greatest);
-	return greatest + log(sum);
 }
 
 /* The `width` greatest, by insertion: width is small, and most logits are below the least of them. */
@@ -56,7 +45,7 @@ rosa_status scores_add(struct scores *scores, uint32_t id, size_t offset, const 
 	if (status != ROSA_OK)
 		return status;
 	if (logits) {
-		const double sum = log_sum(logits, vocabulary);
+		const double sum = logits_summary(logits, vocabulary).sum;
 
 		score.logprob = (double)logits[id] - sum;
 		if (width)
