@@ -22,10 +22,12 @@ static size_t choose(uint64_t given, size_t otherwise)
 	return given == NOT_GIVEN ? otherwise : (size_t)given;
 }
 
-bool model_attention(const struct model_args *args, const struct checkpoint *checkpoint, const struct adapter *adapter,
-		     struct decoder_options *options, rosa_error *why)
+/* Attention as the arguments say, or the adapter, or global. */
+static bool choose_attention(struct model *model, const struct model_args *args, rosa_error *why)
 {
-	size_t layers = checkpoint->config.layers;
+	const struct adapter *adapter = model->adapted ? &model->adapter : NULL;
+	const size_t layers = model->checkpoint.config.layers;
+	struct decoder_options *options = &model->options;
 
 	options->window = choose(args->window, adapter ? (size_t)adapter->options.window : 0);
 	options->sinks = choose(args->sinks, adapter && options->window ? (size_t)adapter->options.sinks : 0);
@@ -39,18 +41,6 @@ bool model_attention(const struct model_args *args, const struct checkpoint *che
 	if (options->first_global_layers > layers)
 		return refuse(why, "--global-layers %zu: the model has %zu layers", options->first_global_layers,
 			      layers);
-	return true;
-}
-
-bool model_adapter(const struct model_args *args, const struct checkpoint *checkpoint, struct adapter *adapter,
-		   rosa_error *why)
-{
-	char text[1024];
-
-	if (adapter_open(args->adapter, checkpoint, adapter, why) != ROSA_OK)
-		return false;
-	if (adapter_notice(adapter, args->model, text, sizeof(text)))
-		complain(NULL, "note: %s", text);
 	return true;
 }
 
@@ -93,19 +83,24 @@ void model_print_pointer(const struct model *model)
 
 static bool open_files(struct model *model, const struct model_args *args, rosa_error *why)
 {
+	char text[1024];
+
 	if (checkpoint_open(args->model, &model->checkpoint, why) != ROSA_OK)
 		return false;
 	if (!args->adapter)
 		return true;
-	model->adapted = model_adapter(args, &model->checkpoint, &model->adapter, why);
-	return model->adapted;
+	if (adapter_open(args->adapter, &model->checkpoint, &model->adapter, why) != ROSA_OK)
+		return false;
+	if (adapter_notice(&model->adapter, args->model, text, sizeof(text)))
+		complain(NULL, "note: %s", text);
+	model->adapted = true;
+	return true;
 }
 
 bool model_open_files(struct model *model, const struct model_args *args, rosa_error *why)
 {
 	memset(model, 0, sizeof(*model));
-	if (open_files(model, args, why) &&
-	    model_attention(args, &model->checkpoint, model->adapted ? &model->adapter : NULL, &model->options, why) &&
+	if (open_files(model, args, why) && choose_attention(model, args, why) &&
 	    rosa_workers_new((int)args->threads, NULL, &model->workers, why) == ROSA_OK &&
 	    cpu_backend_new(model->workers, &model->backend, why) == ROSA_OK)
 		return true;
