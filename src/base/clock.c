@@ -1,16 +1,31 @@
 /* The monotonic clock: the wall clock may be set back during a wait. */
-#include "serve/clock.h"
+#include "base/clock.h"
 
 #include <time.h>
 
-#define NANOSECONDS 1000000000L
+#define NANOSECONDS UINT64_C(1000000000)
 
-double clock_now(void)
+static uint64_t read_clock(clockid_t clock)
 {
 	struct timespec time;
 
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return (double)time.tv_sec + (double)time.tv_nsec / (double)NANOSECONDS;
+	clock_gettime(clock, &time);
+	return (uint64_t)time.tv_sec * NANOSECONDS + (uint64_t)time.tv_nsec;
+}
+
+uint64_t clock_ns(void)
+{
+	return read_clock(CLOCK_MONOTONIC);
+}
+
+uint64_t clock_processor_ns(void)
+{
+	return read_clock(CLOCK_PROCESS_CPUTIME_ID);
+}
+
+double clock_now(void)
+{
+	return (double)clock_ns() * 1e-9;
 }
 
 void clock_condition(pthread_cond_t *condition)
@@ -25,15 +40,8 @@ void clock_condition(pthread_cond_t *condition)
 
 void clock_wait(pthread_cond_t *condition, pthread_mutex_t *lock, double seconds)
 {
-	const time_t whole = (time_t)seconds;
-	struct timespec until;
+	const uint64_t end = clock_ns() + (uint64_t)(seconds * 1e9);
+	const struct timespec until = {(time_t)(end / NANOSECONDS), (long)(end % NANOSECONDS)};
 
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_sec += whole;
-	until.tv_nsec += (long)((seconds - (double)whole) * (double)NANOSECONDS);
-	if (until.tv_nsec >= NANOSECONDS) {
-		until.tv_nsec -= NANOSECONDS;
-		until.tv_sec++;
-	}
 	pthread_cond_timedwait(condition, lock, &until);
 }

@@ -51,3 +51,7 @@ void bench_print(const struct bench *bench, const struct bench_row *rows);
 /* Sorts the samples; after that they can be asked for quantiles (0.5: the median). */
 void bench_sort(double *samples, size_t count);
 double bench_quantile(const double *sorted, size_t count, double share);
+/* Sorts the samples and returns their median. */
+double bench_median(double *samples, size_t count);
+/* The median of how fast `a` is beside `b`, from times that belong together; 0 without memory. */
+double bench_ratio(const double *a, const double *b, size_t count);

@@ -10,6 +10,7 @@
  */
 #include "cli/bench.h"
 
+#include "base/clock.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
 #include "retrieval/symbol_array.h"
@@ -88,10 +89,10 @@ static bool time_steps(const struct bench *bench, rosa_stream *stream, size_t en
 			symbol_set(step->query, pair->bits, r, symbol_get(pair->query, pair->bits, at));
 			symbol_set(step->key, pair->bits, r, symbol_get(pair->key, pair->bits, at));
 		}
-		uint64_t begin = progress_clock();
+		uint64_t begin = clock_ns();
 		if (!push(stream, 1, step->query, step->key, 1, step->tau, why))
 			return false;
-		us[i] = (double)(progress_clock() - begin) * 1e-3;
+		us[i] = (double)(clock_ns() - begin) * 1e-3;
 		if (interrupted())
 			return refuse(why, "interrupted");
 	}

@@ -9,6 +9,7 @@
  */
 #include "cli/bench.h"
 
+#include "base/clock.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
 #include "retrieval/symbol_array.h"
@@ -23,11 +24,6 @@ struct sides {
 	int32_t *tau, *cpu_tau, *table;
 	rosa_stream_info stream; /* in pieces: of the stream at its end */
 };
-
-static double now_ms(void)
-{
-	return (double)progress_clock() / 1e6;
-}
 
 /* All steps through a new stream on the device. *search gets the sum of its pieces. */
 static rosa_status push_to_device(const struct bench *bench, struct sides *sides, double *search, rosa_error *error)
@@ -60,7 +56,7 @@ static bool time_device(const struct bench *bench, struct sides *sides, double *
 	const rosa_options options = retrieval_options(&bench->retrieval);
 	const struct symbol_pair *pair = &bench->pair;
 	rosa_error error = {0};
-	double begin = now_ms();
+	double begin = clock_now();
 	rosa_status status;
 
 	sides->info.size = sizeof(sides->info);
@@ -75,7 +71,7 @@ static bool time_device(const struct bench *bench, struct sides *sides, double *
 	}
 	if (status)
 		return refuse(why, "%s", error.message);
-	*all = now_ms() - begin;
+	*all = (clock_now() - begin) * 1e3;
 	return !interrupted() || refuse(why, "interrupted");
 }
 
@@ -101,12 +97,12 @@ static bool time_cpu(const struct bench *bench, struct sides *sides, double *all
 	const struct symbol_pair *pair = &bench->pair;
 	rosa_flips flips = {0};
 	rosa_error error = {0};
-	double begin = now_ms();
+	double begin = clock_now();
 	rosa_status status = bench->chunk ? push_to_cpu(bench, sides, &error)
 					  : rosa_retrieve(&options, pair->routes, pair->steps, pair->query, pair->key,
 							  sides->cpu_tau, NULL, bench->flips ? &flips : NULL, &error);
 
-	*all = now_ms() - begin;
+	*all = (clock_now() - begin) * 1e3;
 	rosa_flips_free(&flips);
 	if (status)
 		return refuse(why, "%s", error.message);

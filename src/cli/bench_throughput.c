@@ -8,6 +8,7 @@
  */
 #include "cli/bench.h"
 
+#include "base/clock.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
 #include "retrieval/symbol_array.h"
@@ -15,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define PIECE ((size_t)1024) /* steps at a time when the memory is measured */
 
@@ -50,14 +50,6 @@ static rosa_status push_pieces(const struct bench *bench, size_t piece, int32_t 
 	return status;
 }
 
-static double processor_clock(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-	return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
-}
-
 /* `length` is only wanted from the run that is not timed. */
 static bool time_once(const struct bench *bench, struct result *result, int32_t *length, struct progress *progress,
 		      double *ns, rosa_error *why)
@@ -68,15 +60,15 @@ static bool time_once(const struct bench *bench, struct result *result, int32_t 
 
 	options.progress = progress_tick;
 	options.progress_context = progress;
-	uint64_t begin = progress_clock();
-	double processor = processor_clock();
+	uint64_t begin = clock_ns();
+	uint64_t processor = clock_processor_ns();
 	rosa_status status = bench->chunk ? push_pieces(bench, bench->chunk, result->tau, length, NULL, why)
 					  : rosa_retrieve(&options, pair->routes, pair->steps, pair->query, pair->key,
 							  result->tau, length, bench->flips ? &flips : NULL, why);
-	*ns = (double)(progress_clock() - begin);
-	processor = processor_clock() - processor;
-	if (!result->processor_ns || processor < result->processor_ns)
-		result->processor_ns = processor;
+	*ns = (double)(clock_ns() - begin);
+	processor = clock_processor_ns() - processor;
+	if (!result->processor_ns || (double)processor < result->processor_ns)
+		result->processor_ns = (double)processor;
 	rosa_flips_free(&flips);
 	progress_advance(progress, (uint64_t)pair->routes * pair->steps);
 	return status == ROSA_OK;

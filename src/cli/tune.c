@@ -6,6 +6,7 @@
  */
 #include "cli/commands.h"
 
+#include "base/clock.h"
 #include "cli/args.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
@@ -53,7 +54,7 @@ static void on_begin(void *context, const struct trainer_report *report, uint64_
 	job->progress.detail = NULL;
 	job->stage_step = report->stage_step;
 	job->stage_steps = report->stage_steps;
-	job->last_line = progress_clock();
+	job->last_line = clock_ns();
 	if (job->json)
 		return;
 	if (stage->kind == TUNE_POINTER) {
@@ -117,7 +118,7 @@ static void on_step(void *context, const struct trainer_report *report)
 {
 	struct tune *job = context;
 	const struct training_entry *entry = &report->entry;
-	const uint64_t clock = progress_clock();
+	const uint64_t clock = clock_ns();
 	char loss[24];
 
 	if (entry->step == 0) {

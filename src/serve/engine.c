@@ -16,7 +16,7 @@
 
 #include "base/array.h"
 #include "base/status.h"
-#include "serve/clock.h"
+#include "base/clock.h"
 #include "serve/session_disk.h"
 
 #include <stdlib.h>

@@ -13,6 +13,7 @@
  */
 #include "train/trainer.h"
 
+#include "base/clock.h"
 #include "base/draw.h"
 #include "base/folders.h"
 #include "model/adapter_find.h"
@@ -31,7 +32,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 struct trainer {
 	const struct tune_config *config;
@@ -64,14 +64,6 @@ struct stage_run {
 	struct samples valid_samples;
 	learner *learner;
 };
-
-static double now(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
 
 static void note(void *context, const char *message)
 {
@@ -168,7 +160,7 @@ static rosa_status save(struct trainer *t, rosa_error *err)
 {
 	rosa_status status = ROSA_OK;
 
-	t->state.seconds = t->before + now() - t->started;
+	t->state.seconds = t->before + clock_now() - t->started;
 	if (t->first && t->saved != t->state.step)
 		status = save_here(t, t->config->stages[t->state.stage].keep, err);
 	return ranks_agree(t->ranks, status, err);
@@ -414,7 +406,7 @@ static void fill_report(const struct trainer *t, const struct stage_run *run, st
 	report->stage_step = t->state.stage_step;
 	report->stage_steps = run->steps;
 	report->begun = t->begun;
-	report->elapsed = now() - t->started;
+	report->elapsed = clock_now() - t->started;
 	report->entry.step = t->state.step;
 	report->entry.stage = run->stage->name;
 	report->entry.tokens = t->state.tokens;
@@ -445,10 +437,10 @@ static rosa_status take_step(struct trainer *t, struct stage_run *run, rosa_erro
 	const double backbone_rate = tune_trains_backbone(stage) ? schedule_rate(&backbone, step) : 0;
 	struct trainer_report report = {.entry = {.rate = rate, .backbone_rate = backbone_rate}};
 	struct learner_result result;
-	const double before = now();
+	const double before = clock_now();
 	rosa_status status = learner_step(run->learner, step, rate, backbone_rate, &result, err);
 
-	t->busy += now() - before;
+	t->busy += clock_now() - before;
 	if (status != ROSA_OK)
 		return name_step(t, run, status, err);
 	t->state.step++;
@@ -706,7 +698,7 @@ static rosa_status begin(struct trainer *t, bool resume, rosa_error *err)
 		status = ranks_agree(t->ranks, check_stages(t, err), err);
 	t->before = t->state.seconds;
 	t->begun = t->state.step;
-	t->started = now();
+	t->started = clock_now();
 	return status;
 }
 
