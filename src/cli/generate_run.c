@@ -74,17 +74,13 @@ void run_close(struct run *run)
 
 bool run_append(struct run *run, const uint32_t *ids, size_t count, rosa_error *why)
 {
-	struct tokens *tokens = &run->tokens;
-
-	if (count > ROSA_MAX_STEPS - tokens->count)
+	if (count > ROSA_MAX_STEPS - run->tokens.count)
 		return refuse(why, "the text has more than %zu tokens, which is the most that can be read",
 			      ROSA_MAX_STEPS);
-	if (tokens_reserve(tokens, count, why) != ROSA_OK)
+	if (tokens_add(&run->tokens, ids, count, why) != ROSA_OK)
 		return false;
-	for (size_t i = 0; i < count; i++) {
-		tokens->ids[tokens->count++] = ids[i];
+	for (size_t i = 0; i < count; i++)
 		sampler_saw(run->sampler, ids[i]);
-	}
 	return true;
 }
 

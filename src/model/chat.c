@@ -64,23 +64,22 @@ static void put_text(struct writing *writing, const char *text)
 static void flush(struct writing *writing)
 {
 	if (!writing->status && writing->used)
-		writing->status = tokenizer_encode(writing->tokenizer, writing->text, writing->used, false, false,
+		writing->status = tokenizer_encode(writing->tokenizer, writing->text, writing->used, false,
 						   writing->tokens, writing->err);
 	writing->used = 0;
 }
 
 static void put_special(struct writing *writing, const char *content)
 {
-	int64_t id = tokenizer_find(writing->tokenizer, content);
+	const int64_t id = tokenizer_find(writing->tokenizer, content);
+	const uint32_t token = (uint32_t)id;
 
 	flush(writing);
 	if (!writing->status && id < 0)
 		writing->status = rosa_fail(writing->err, ROSA_EINVAL,
 					    "the tokenizer has no %s, which its chat template needs", content);
 	if (!writing->status)
-		writing->status = tokens_reserve(writing->tokens, 1, writing->err);
-	if (!writing->status)
-		writing->tokens->ids[writing->tokens->count++] = (uint32_t)id;
+		writing->status = tokens_add(writing->tokens, &token, 1, writing->err);
 }
 
 /* ------------------------------------------------------------------------------------------------------- ChatML -- */

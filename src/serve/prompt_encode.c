@@ -15,16 +15,9 @@ static bool refuse_prompt(struct api_error *error, const rosa_error *why)
 static bool encode_text(const struct served *model, const struct prompt *prompt, struct tokens *tokens,
 			struct api_error *error)
 {
-	const int64_t first = tokenizer_bos(model->tokenizer);
 	rosa_error why;
 
-	tokens->ids = malloc(sizeof(*tokens->ids));
-	if (!tokens->ids)
-		return api_fail(error, 500, NULL, NULL, "not enough memory for a prompt");
-	tokens->room = 1;
-	if (first >= 0)
-		tokens->ids[tokens->count++] = (uint32_t)first;
-	return tokenizer_encode(model->tokenizer, prompt->text, prompt->size, true, false, tokens, &why) == ROSA_OK ||
+	return tokenizer_encode_text(model->tokenizer, prompt->text, prompt->size, tokens, &why) == ROSA_OK ||
 	       refuse_prompt(error, &why);
 }
 

@@ -77,21 +77,17 @@ static bool copy_text(const char *text, size_t size, char **copy, struct api_err
 
 static bool take_ids(struct json from, struct tokens *tokens, struct api_error *error)
 {
-	const size_t count = json_count(from);
+	rosa_error why;
 
-	tokens->ids = malloc((count + 1) * sizeof(*tokens->ids));
-	if (!tokens->ids)
-		return no_memory(error);
-	tokens->room = count + 1;
-	for (; tokens->count < count; tokens->count++) {
+	for (size_t i = 0; i < json_count(from); i++) {
 		size_t id = 0;
-		rosa_error why;
 
-		if (json_as_size(json_at(from, tokens->count), &id, &why) != ROSA_OK)
+		if (json_as_size(json_at(from, i), &id, &why) != ROSA_OK)
 			return bad(error, "prompt", &why);
 		if (id > UINT32_MAX)
 			return api_fail(error, 400, "prompt", NULL, "prompt: %zu is no token id", id);
-		tokens->ids[tokens->count] = (uint32_t)id;
+		if (tokens_add(tokens, &(uint32_t){(uint32_t)id}, 1, &why) != ROSA_OK)
+			return no_memory(error);
 	}
 	return true;
 }

@@ -165,13 +165,10 @@ static bool is_end(const struct serve_task *task, uint32_t token)
 
 static bool append(struct serve_task *task, uint32_t token)
 {
-	struct tokens *tokens = &task->tokens;
-
 	rosa_error why;
 
-	if (tokens_reserve(tokens, 1, &why) != ROSA_OK)
+	if (tokens_add(&task->tokens, &token, 1, &why) != ROSA_OK)
 		return failed(task, &why);
-	tokens->ids[tokens->count++] = token;
 	sampler_saw(task->sampler, token);
 	return true;
 }

@@ -171,7 +171,7 @@ rosa_status tokens_fingerprint(const tokenizer *tokenizer, uint64_t *fingerprint
 	uint64_t size = tokenizer_size(tokenizer);
 	struct checksum sum;
 	struct tokens tokens = {0};
-	rosa_status status = tokenizer_encode(tokenizer, probe, sizeof(probe) - 1, false, false, &tokens, err);
+	rosa_status status = tokenizer_encode(tokenizer, probe, sizeof(probe) - 1, false, &tokens, err);
 
 	if (status)
 		return status;
