@@ -26,9 +26,8 @@ struct result {
 	rosa_stream_info info; /* of the stream whose memory was measured */
 };
 
-/* All steps through a new stream, `piece` at a time. *info, if not NULL, gets its description at the end. */
-static rosa_status push_pieces(const struct bench *bench, size_t piece, int32_t *tau, int32_t *length,
-			       rosa_stream_info *info, rosa_error *error)
+rosa_status bench_push(const struct bench *bench, size_t piece, int32_t *tau, int32_t *length, rosa_stream_info *info,
+		       rosa_error *error)
 {
 	const struct symbol_pair *pair = &bench->pair;
 	const rosa_options options = retrieval_options(&bench->retrieval);
@@ -38,11 +37,8 @@ static rosa_status push_pieces(const struct bench *bench, size_t piece, int32_t 
 	for (size_t t = 0; t < pair->steps && status == ROSA_OK; t += piece) {
 		size_t steps = pair->steps - t < piece ? pair->steps - t : piece;
 
-		status = interrupted()
-			     ? ROSA_ECANCELLED
-			     : rosa_stream_push(stream, steps, symbols_from(pair->query, pair->bits, t),
-						symbols_from(pair->key, pair->bits, t), pair->steps,
-						tau ? tau + t : NULL, length ? length + t : NULL, NULL, error);
+		status = interrupted() ? ROSA_ECANCELLED
+				       : symbol_pair_push(pair, stream, t, steps, tau, length, NULL, error);
 	}
 	if (status == ROSA_OK && info)
 		status = rosa_stream_describe(stream, info, error);
@@ -62,7 +58,7 @@ static bool time_once(const struct bench *bench, struct result *result, int32_t 
 	options.progress_context = progress;
 	uint64_t begin = clock_ns();
 	uint64_t processor = clock_processor_ns();
-	rosa_status status = bench->chunk ? push_pieces(bench, bench->chunk, result->tau, length, NULL, why)
+	rosa_status status = bench->chunk ? bench_push(bench, bench->chunk, result->tau, length, NULL, why)
 					  : rosa_retrieve(&options, pair->routes, pair->steps, pair->query, pair->key,
 							  result->tau, length, bench->flips ? &flips : NULL, why);
 	*ns = (double)(clock_ns() - begin);
@@ -91,7 +87,7 @@ static bool time_all(const struct bench *bench, struct result *result, rosa_erro
 static bool measure_memory(const struct bench *bench, struct result *result, rosa_error *why)
 {
 	result->info.size = sizeof(result->info);
-	return push_pieces(bench, bench->chunk ? bench->chunk : PIECE, NULL, NULL, &result->info, why) == ROSA_OK;
+	return bench_push(bench, bench->chunk ? bench->chunk : PIECE, NULL, NULL, &result->info, why) == ROSA_OK;
 }
 
 static void print(const struct bench *bench, struct result *result)

@@ -133,6 +133,14 @@ bool symbol_pair_new(struct symbol_pair *pair, size_t routes, size_t steps, int 
 	return pair->key != NULL;
 }
 
+rosa_status symbol_pair_push(const struct symbol_pair *pair, rosa_stream *stream, size_t at, size_t steps, int32_t *tau,
+			     int32_t *length, int32_t *table, rosa_error *why)
+{
+	return rosa_stream_push(stream, steps, symbols_from(pair->query, pair->bits, at),
+				symbols_from(pair->key, pair->bits, at), pair->steps, tau ? tau + at : NULL,
+				length ? length + at : NULL, table, why);
+}
+
 void symbol_pair_free(struct symbol_pair *pair)
 {
 	free(pair->query);

@@ -323,16 +323,15 @@ bool npy_read(const uint8_t *data, size_t size, enum npy_kind kind, struct npy_r
 
 bool npy_load(const char *path, enum npy_kind kind, struct npy_rows *rows, rosa_error *why)
 {
-	rosa_error inner;
 	uint8_t *data;
 	size_t size;
 
 	*rows = (struct npy_rows){0};
 	if (file_read(path, &program_files, &data, &size, why) != ROSA_OK)
 		return false;
-	const bool done = npy_read(data, size, kind, rows, &inner);
+	const bool done = npy_read(data, size, kind, rows, why);
 	free(data);
-	return done || refuse(why, "%s: %s", path, inner.message);
+	return done || refuse(why, "%s: %s", path, why->message);
 }
 
 /* ------------------------------------------------------------------------------------------------------- writing -- */

@@ -149,9 +149,7 @@ static bool push_chunks(struct job *job, rosa_stream *stream, size_t chunk, int3
 
 	for (size_t t = 0; t < pair->steps; t += chunk) {
 		size_t steps = pair->steps - t < chunk ? pair->steps - t : chunk;
-		if (rosa_stream_push(stream, steps, symbols_from(pair->query, pair->bits, t),
-				     symbols_from(pair->key, pair->bits, t), pair->steps, job->tau + t,
-				     job->length ? job->length + t : NULL, table, why) != ROSA_OK)
+		if (symbol_pair_push(pair, stream, t, steps, job->tau, job->length, table, why) != ROSA_OK)
 			return false;
 		if (table)
 			place_chunk(job, table, t, steps);

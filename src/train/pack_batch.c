@@ -74,7 +74,7 @@ static rosa_status encode_messages(const struct pack_rules *rules, struct json l
 
 static rosa_status encode_text(const struct pack_rules *rules, const char *text, size_t size, struct pack_item *item)
 {
-	return tokenizer_encode(rules->tokenizer, text, size, rules->special, false, &item->tokens, &item->error);
+	return tokenizer_encode(rules->tokenizer, text, size, rules->special, &item->tokens, &item->error);
 }
 
 static rosa_status encode_field(const struct pack_rules *rules, struct json root, struct pack_item *item)
@@ -110,10 +110,8 @@ static rosa_status encode_json(const struct pack_rules *rules, const char *bytes
 /* Puts the file and the line before a message that does not have them. */
 static void name_place(struct pack_item *item, const char *where)
 {
-	rosa_error told = item->error;
-
-	if (strncmp(told.message, where, strlen(where)) != 0)
-		rosa_fail(&item->error, told.status, "%s: %s", where, told.message);
+	if (strncmp(item->error.message, where, strlen(where)) != 0)
+		rosa_fail(&item->error, item->error.status, "%s: %s", where, item->error.message);
 }
 
 struct work {

@@ -417,13 +417,10 @@ static void fill_report(const struct trainer *t, const struct stage_run *run, st
 /* Puts the step before the error it met. */
 static rosa_status name_step(const struct trainer *t, const struct stage_run *run, rosa_status status, rosa_error *err)
 {
-	rosa_error inner = {ROSA_OK, ""};
-
 	if (status == ROSA_OK || status == ROSA_ECANCELLED || !err)
 		return status;
-	inner = *err;
 	return rosa_fail(err, status, "step %" PRIu64 " (stage %.30s, step %" PRIu64 "): %s", t->state.step + 1,
-			 run->stage->name, t->state.stage_step + 1, inner.message);
+			 run->stage->name, t->state.stage_step + 1, err->message);
 }
 
 /* One step, with validation and logging, but without saving. */
