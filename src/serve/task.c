@@ -64,7 +64,7 @@ bool serve_task_new(const struct served *model, const struct request *request, s
 	task->chat_end = request->kind == REQUEST_CHAT ? chat_end(model->tokenizer, &model->chat) : -1;
 	if (stopping_new((const char *const *)request->stops, request->stop_count, &task->stopping, &why) != ROSA_OK) {
 		serve_task_free(task);
-		return api_fail(error, why.status == ROSA_ENOMEM ? 500 : 400, NULL, NULL, "%s", why.message);
+		return api_refuse(error, NULL, &why);
 	}
 	*made = task;
 	return true;
