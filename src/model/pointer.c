@@ -214,10 +214,8 @@ rosa_status pointer_load(const char *path, struct pointer *pointer, rosa_error *
 static void add_row(struct json_text *text, const double *numbers, size_t count)
 {
 	json_text_add(text, "[");
-	for (size_t i = 0; i < count; i++) {
-		json_text_add(text, "%s", i ? ", " : "");
-		json_text_number(text, numbers[i]);
-	}
+	for (size_t i = 0; i < count; i++)
+		json_text_put_number(text, NULL, numbers[i]);
 	json_text_add(text, "]");
 }
 
