@@ -44,11 +44,11 @@ static void print_model(const struct info *info)
 	const struct model_config *config = &checkpoint->config;
 
 	printf("{\n  \"path\": ");
-	print_string(checkpoint->path);
+	print_string(checkpoint->path.text);
 	printf(",\n  \"kind\": \"%s\",\n  \"files\": [", checkpoint->is_gguf ? "gguf" : "safetensors");
 	for (size_t i = 0; i < checkpoint->files_count; i++) {
 		printf("%s", i ? ", " : "");
-		print_string(checkpoint->files[i]);
+		print_string(checkpoint->files[i].text);
 	}
 	printf("],\n  \"architecture\": \"%s\"", architectures[config->architecture].name);
 	print_size("layers", config->layers);
@@ -110,7 +110,7 @@ static void print_adapter(const struct info *info)
 
 	printf(",\n  \"adapter\": {\n    \"path\": ");
 	if (added->there)
-		print_string(info->adapter->path);
+		print_string(info->adapter->path.text);
 	else
 		printf("null");
 	sources_text(&o->source, source);

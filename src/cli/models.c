@@ -47,8 +47,8 @@ static bool choose_attention(struct model *model, const struct model_args *args,
 bool model_pointer(struct model *model, const struct model_args *args, rosa_error *why)
 {
 	const size_t window = model->options.window;
-	const bool beside = model->adapted && path_exists(path_join(model->adapter.path, POINTER_FILE).text);
-	const char *path = args->pointer ? args->pointer : beside ? model->adapter.path : NULL;
+	const bool beside = model->adapted && path_exists(path_join(model->adapter.path.text, POINTER_FILE).text);
+	const char *path = args->pointer ? args->pointer : beside ? model->adapter.path.text : NULL;
 
 	if (!path || strcmp(path, POINTER_NONE) == 0)
 		return true;
@@ -150,15 +150,15 @@ bool model_tokenizer(const struct model *model, tokenizer **made, rosa_error *wh
 	const struct checkpoint *checkpoint = &model->checkpoint;
 	size_t ids;
 
-	if (tokenizer_open(checkpoint->path, made, why) != ROSA_OK)
+	if (tokenizer_open(checkpoint->path.text, made, why) != ROSA_OK)
 		return false;
 	ids = tokenizer_size(*made);
 	if (ids <= checkpoint->config.vocabulary)
 		return true;
 	tokenizer_free(*made);
 	*made = NULL;
-	return refuse(why, "%s: the tokenizer has %zu tokens, the model %zu; is it another model's?", checkpoint->path,
-		      ids, checkpoint->config.vocabulary);
+	return refuse(why, "%s: the tokenizer has %zu tokens, the model %zu; is it another model's?",
+		      checkpoint->path.text, ids, checkpoint->config.vocabulary);
 }
 
 bool model_encode_file(const tokenizer *tokenizer, const char *path, bool lossy, struct tokens *tokens, rosa_error *why)
@@ -182,7 +182,7 @@ bool model_settings(const struct model *model, struct session_settings *settings
 {
 	struct session_settings made = {model->options.window, model->options.sinks, model->options.first_global_layers,
 					NULL, NULL};
-	const bool good = note_path(model->adapted ? model->adapter.path : NULL, &made.adapter, why) &&
+	const bool good = note_path(model->adapted ? model->adapter.path.text : NULL, &made.adapter, why) &&
 			  note_path(model->pointer_path, &made.pointer, why);
 
 	session_settings_free(settings); /* the model's paths may be those in it */

@@ -59,28 +59,25 @@ static uint64_t steps_of(const char *folder)
 	return good ? steps : UINT64_MAX;
 }
 
-rosa_status adapter_find(const char *path, char **found, rosa_error *err)
+rosa_status adapter_find(const char *path, struct path *found, rosa_error *err)
 {
 	const struct path final = path_join(path, RUN_FINAL);
-	struct path newest;
-	const char *folder = NULL;
 	uint64_t steps = 0;
 
-	*found = NULL;
+	*found = path_of(path);
 	if (has_adapter(path))
-		folder = path;
-	else if (newest_checkpoint(path, &newest, &steps))
-		folder = newest.text;
-	if (folder != path && has_adapter(final.text) && (!folder || steps_of(final.text) >= steps))
-		folder = final.text;
-	if (!folder && !path_exists(path))
+		return ROSA_OK;
+	const bool checkpoint = newest_checkpoint(path, found, &steps);
+
+	if (has_adapter(final.text) && (!checkpoint || steps_of(final.text) >= steps))
+		*found = final;
+	else if (!path_exists(path))
 		return rosa_fail(err, ROSA_EIO, "%s: No such file or directory", path);
-	if (!folder)
+	else if (!checkpoint)
 		return rosa_fail(err, ROSA_EIO,
 				 "%s: has no " ADAPTER_CONFIG
 				 "; name the folder of a run of rosatune tune, or one that "
 				 "rosatune.hf.save_adapter wrote",
 				 path);
-	*found = strdup(folder);
-	return *found ? ROSA_OK : rosa_fail(err, ROSA_ENOMEM, "%s: not enough memory to open it", path);
+	return ROSA_OK;
 }

@@ -4,6 +4,7 @@
 #include "backend/backend.h"
 #include "model/gguf.h"
 #include "base/mapping.h"
+#include "base/paths.h"
 #include "model/safetensors.h"
 
 enum architecture { LLAMA, QWEN3, QWEN2 };
@@ -47,7 +48,7 @@ struct layer_weights {
 };
 
 struct checkpoint {
-	char *path;
+	struct path path;
 	struct model_config config;
 	const struct tensor *embedding, *norm, *head; /* head == embedding where tied */
 	const struct tensor *rope_factors;            /* how GGUF stores ROPE_LLAMA3: [head_size / 2]; else NULL */
@@ -60,7 +61,7 @@ struct checkpoint {
 	struct gguf gguf;
 	struct safetensors *shards;
 	struct mapping *mappings;
-	char **files; /* names of the mapped files */
+	struct path *files; /* names of the mapped files */
 	size_t files_count;
 };
 

@@ -28,7 +28,7 @@ rosa_status shards_make_room(struct checkpoint *checkpoint, size_t count, rosa_e
 	checkpoint->mappings = calloc(count, sizeof(*checkpoint->mappings));
 	checkpoint->shards = calloc(count, sizeof(*checkpoint->shards));
 	if (!checkpoint->files || !checkpoint->mappings || !checkpoint->shards)
-		return no_memory(checkpoint->path, err);
+		return no_memory(checkpoint->path.text, err);
 	checkpoint->files_count = count;
 	return ROSA_OK;
 }
@@ -38,13 +38,11 @@ static rosa_status open_shard(struct checkpoint *checkpoint, size_t i, const cha
 	struct mapping *mapping = &checkpoint->mappings[i];
 	rosa_status status;
 
-	checkpoint->files[i] = strdup(path);
-	if (!checkpoint->files[i])
-		return no_memory(checkpoint->path, err);
+	checkpoint->files[i] = path_of(path);
 	status = mapping_open(mapping, path, err);
 	if (status == ROSA_OK)
-		status =
-		    safetensors_read(mapping->data, mapping->size, checkpoint->files[i], &checkpoint->shards[i], err);
+		status = safetensors_read(mapping->data, mapping->size, checkpoint->files[i].text,
+					  &checkpoint->shards[i], err);
 	return status;
 }
 
@@ -55,7 +53,7 @@ static rosa_status join(struct checkpoint *checkpoint, rosa_error *err)
 	rosa_status status;
 
 	if (!parts)
-		return no_memory(checkpoint->path, err);
+		return no_memory(checkpoint->path.text, err);
 	for (size_t i = 0; i < checkpoint->files_count; i++)
 		parts[i] = &checkpoint->shards[i].tensors;
 	status = tensors_join(parts, checkpoint->files_count, &checkpoint->tensors, err);
@@ -68,7 +66,7 @@ rosa_status shards_open_file(struct checkpoint *checkpoint, const char *path, ro
 	rosa_status status = shards_make_room(checkpoint, 1, err);
 
 	if (status == ROSA_OK)
-		status = open_shard(checkpoint, 0, strdup(path), err);
+		status = open_shard(checkpoint, 0, path, err);
 	return status == ROSA_OK ? join(checkpoint, err) : status;
 }
 

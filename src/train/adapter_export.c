@@ -83,7 +83,7 @@ static rosa_status export_config(const struct adapter *adapter, const char *to, 
 	if (!adapted || !scales) {
 		free(adapted);
 		free(scales);
-		return rosa_fail(err, ROSA_ENOMEM, "%s: no memory to copy it", adapter->path);
+		return rosa_fail(err, ROSA_ENOMEM, "%s: no memory to copy it", adapter->path.text);
 	}
 	for (size_t i = 0; i < adapter->layer_count; i++) {
 		adapted[i] = adapter_has(adapter, i);
@@ -111,7 +111,7 @@ static rosa_status export_tensors(const struct adapter *adapter, const char *to,
 	const size_t count = adapter->file.tensors.count;
 	struct tensor_source *list = NULL;
 	char digest[SAFETENSORS_DIGEST] = "";
-	rosa_status status = list_tensors(&adapter->file.tensors, adapter->tensors_path, &list, err);
+	rosa_status status = list_tensors(&adapter->file.tensors, adapter->tensors_path.text, &list, err);
 
 	if (status == ROSA_OK)
 		status = safetensors_digest(list, count, format, fetch, NULL, digest, err);
@@ -233,9 +233,9 @@ rosa_status adapter_export(const char *from, const char *to, enum format format,
 		return status;
 	status = make_folder(to, replace, err);
 	if (status == ROSA_OK)
-		status = export_model(adapter.path, to, format, err);
+		status = export_model(adapter.path.text, to, format, err);
 	if (status == ROSA_OK)
-		status = export_file(adapter.path, POINTER_FILE, to, format, err);
+		status = export_file(adapter.path.text, POINTER_FILE, to, format, err);
 	if (status == ROSA_OK)
 		status = export_tensors(&adapter, to, format, err);
 	adapter_close(&adapter);

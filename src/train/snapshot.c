@@ -166,7 +166,7 @@ static rosa_status write_adapter_config(const struct snapshot *snapshot, struct 
 
 	if (adapted) {
 		const struct adapter_description description = {architectures[config->architecture].name,
-								snapshot->model ? snapshot->model->path : NULL,
+								snapshot->model ? snapshot->model->path.text : NULL,
 								config->width,
 								config->layers,
 								adapted,
@@ -305,7 +305,7 @@ static rosa_status copy_tokenizer(const struct checkpoint *model, struct checkpo
 		return gguf_find(&model->gguf, "tokenizer.ggml.model") ? copy_gguf_tokenizer(&model->gguf, writer, err)
 								       : ROSA_OK;
 	for (size_t i = 0; i < sizeof(companions) / sizeof(companions[0]) && status == ROSA_OK; i++)
-		status = copy_companion(model->path, companions[i], writer, err);
+		status = copy_companion(model->path.text, companions[i], writer, err);
 	return status;
 }
 
