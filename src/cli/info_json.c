@@ -25,11 +25,10 @@ static void print_size(const char *name, uint64_t number)
 
 static void print_rope(const struct checkpoint *checkpoint)
 {
-	static const char *const names[] = {
-	    [ROPE_PLAIN] = "default", [ROPE_LINEAR] = "linear", [ROPE_LLAMA3] = "llama3"};
 	const struct model_config *config = &checkpoint->config;
 
-	printf(",\n  \"rope\": {\"base\": %.17g, \"scaling\": \"%s\"", config->rope_base, names[config->rope_scaling]);
+	printf(",\n  \"rope\": {\"base\": %.17g, \"scaling\": \"%s\"", config->rope_base,
+	       rope_scaling_names[config->rope_scaling]);
 	if (config->rope_scaling != ROPE_PLAIN)
 		printf(", \"factor\": %.17g", config->rope_factor);
 	if (config->rope_scaling == ROPE_LLAMA3)

@@ -24,6 +24,7 @@ extern const struct architecture_info architectures[ARCHITECTURES];
 
 /* Llama 3's change of the rotary frequencies; factor 1: none. Linear scaling divides all of them by the factor. */
 enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 };
+extern const char *const rope_scaling_names[]; /* in config.json */
 
 struct model_config {
 	enum architecture architecture;

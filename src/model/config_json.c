@@ -139,11 +139,11 @@ static rosa_status read_scaling(struct json scaling, struct model_config *config
 	const char *field = json_there(json_find(scaling, "rope_type")) ? "rope_type" : "type", *kind = "default";
 	rosa_status status = json_get_string(scaling, field, JSON_OPTIONAL, &kind, err);
 
-	if (status != ROSA_OK || strcmp(kind, "default") == 0)
+	if (status != ROSA_OK || strcmp(kind, rope_scaling_names[ROPE_PLAIN]) == 0)
 		return status;
-	if (strcmp(kind, "linear") == 0)
+	if (strcmp(kind, rope_scaling_names[ROPE_LINEAR]) == 0)
 		config->rope_scaling = ROPE_LINEAR;
-	else if (strcmp(kind, "llama3") == 0)
+	else if (strcmp(kind, rope_scaling_names[ROPE_LLAMA3]) == 0)
 		config->rope_scaling = ROPE_LLAMA3;
 	else
 		return json_refuse(json_find(scaling, field), err, "is %.40s; supported are default, linear and llama3",

@@ -206,8 +206,6 @@ static rosa_status write_adapter(const struct snapshot *snapshot, struct checkpo
 
 static void write_rope(const struct model_config *c, struct json_text *text)
 {
-	static const char *const words[] = {
-	    [ROPE_PLAIN] = "default", [ROPE_LINEAR] = "linear", [ROPE_LLAMA3] = "llama3"};
 	const struct {
 		const char *name;
 		double value;
@@ -220,7 +218,8 @@ static void write_rope(const struct model_config *c, struct json_text *text)
 	json_text_add(text, ",\n");
 	if (c->rope_scaling == ROPE_PLAIN)
 		return;
-	json_text_add(text, "  \"rope_scaling\": {\"rope_type\": \"%s\", \"factor\": ", words[c->rope_scaling]);
+	json_text_add(text,
+		      "  \"rope_scaling\": {\"rope_type\": \"%s\", \"factor\": ", rope_scaling_names[c->rope_scaling]);
 	json_text_number(text, c->rope_factor);
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]) && c->rope_scaling == ROPE_LLAMA3; i++) {
 		json_text_add(text, ", \"%s\": ", numbers[i].name);
