@@ -13,7 +13,7 @@
 static void try(const uint8_t *data, size_t size)
 {
 	struct npy_header header;
-	struct npy_symbols symbols;
+	struct npy_rows symbols;
 	rosa_error why = {0};
 
 	if (npy_parse(data, size, &header, &why)) {
@@ -23,23 +23,22 @@ static void try(const uint8_t *data, size_t size)
 		check(why.message[0] != '\0');
 	}
 	why.message[0] = '\0';
-	if (npy_read_symbols(data, size, &symbols, &why)) {
-		check(symbols.routes > 0 && symbols.steps > 0);
-		check(symbols.routes * symbols.steps <= size);
-		check(header.width == 4 ||
-		      symbols.symbols[symbols.routes * symbols.steps - 1] >> 8 * header.width == 0);
-		free(symbols.symbols);
+	if (npy_read(data, size, NPY_SYMBOLS, &symbols, &why)) {
+		check(symbols.rows > 0 && symbols.steps > 0);
+		check(symbols.rows * symbols.steps <= size);
+		check(header.width == 4 || symbols.values[symbols.rows * symbols.steps - 1] >> 8 * header.width == 0);
+		free(symbols.values);
 	} else {
-		check(why.message[0] != '\0' && symbols.symbols == NULL);
+		check(why.message[0] != '\0' && symbols.values == NULL);
 	}
-	struct npy_tokens tokens;
+	struct npy_rows tokens;
 	why.message[0] = '\0';
-	if (npy_read_tokens(data, size, &tokens, &why)) {
-		check(tokens.texts > 0 && tokens.steps > 0);
-		check(tokens.texts * tokens.steps <= size / 2);
-		free(tokens.tokens);
+	if (npy_read(data, size, NPY_TOKENS, &tokens, &why)) {
+		check(tokens.rows > 0 && tokens.steps > 0);
+		check(tokens.rows * tokens.steps <= size / 2);
+		free(tokens.values);
 	} else {
-		check(why.message[0] != '\0' && tokens.tokens == NULL);
+		check(why.message[0] != '\0' && tokens.values == NULL);
 	}
 }
 

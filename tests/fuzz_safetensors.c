@@ -36,10 +36,13 @@ static void try(const uint8_t *data, size_t size)
 	rosa_error err = {ROSA_OK, ""};
 	size_t bytes = 0;
 	uint64_t header = 0;
+	struct json_walk walk = {0};
+	struct json value;
+	const char *name, *text;
 
 	if (safetensors_read(data, size, "file", &file, &err)) {
 		check(err.status != ROSA_OK && !strncmp(err.message, "file: ", 6));
-		check(!file.metadata && !file.tensors.all);
+		check(!file.header.value && !file.tensors.all);
 		return;
 	}
 	check_tensors(&file.tensors, data, size);
@@ -48,8 +51,8 @@ static void try(const uint8_t *data, size_t size)
 	for (size_t i = 0; i < 8; i++)
 		header |= (uint64_t)data[i] << (8 * i);
 	check(8 + header + bytes == size);
-	for (size_t i = 0; i < file.metadata_count; i++)
-		check(!strcmp(safetensors_metadata(&file, file.metadata[2 * i]), file.metadata[2 * i + 1]));
+	while (json_next(json_find(file.header, "__metadata__"), &walk, &name, &value))
+		check(json_as_string(value, &text, NULL) == ROSA_OK && safetensors_metadata(&file, name) == text);
 	safetensors_free(&file);
 }
 

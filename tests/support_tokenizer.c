@@ -163,7 +163,7 @@ static void expect(const tokenizer *tokenizer, const char *text, bool special, c
 {
 	struct tokens tokens = {0};
 
-	if (tokenizer_encode(tokenizer, text, strlen(text), special, false, &tokens, &err) != ROSA_OK)
+	if (tokenizer_encode(tokenizer, text, strlen(text), special, &tokens, &err) != ROSA_OK)
 		fail_msg("'%s': %s", text, err.message);
 	char *found = ids_text(&tokens);
 	if (strcmp(found, ids) != 0)

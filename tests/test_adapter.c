@@ -451,7 +451,7 @@ TEST(finds_adapters_of_runs)
 		}
 		must(adapter_open(scratch_path("run"), &model, &adapter, &err));
 		snprintf(wanted, sizeof(wanted), "%s", scratch_path(turns[i].found));
-		assert_string_equal(adapter.path, wanted);
+		assert_string_equal(adapter.path.text, wanted);
 		adapter_close(&adapter);
 	}
 }
@@ -475,9 +475,8 @@ TEST(knows_its_model)
 	};
 
 	for (size_t i = 0; i < COUNT(names); i++) {
-		char path[] = "adapter/here";
-		const struct adapter adapter = {.path = path, .base_name = (char *)(uintptr_t)names[i].trained};
-
+		const struct adapter adapter = {.path = path_of("adapter/here"),
+						.base_name = (char *)(uintptr_t)names[i].trained};
 		char text[256] = "";
 
 		if (adapter_notice(&adapter, names[i].model, text, sizeof(text)) != names[i].others)

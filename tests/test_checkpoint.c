@@ -127,7 +127,7 @@ static uint64_t check(const char *path, const struct files *files)
 	must(checkpoint_open(path, &checkpoint, &err));
 	check_config(&checkpoint, files);
 	check_weights(&checkpoint, files);
-	assert_string_equal(checkpoint.path, path);
+	assert_string_equal(checkpoint.path.text, path);
 	assert_int_equal(checkpoint_parameters(&checkpoint),
 			 2 * layer + 80 + 8 + (files->untied || files->head_too ? 80 : 0));
 	fingerprint = checkpoint.fingerprint;

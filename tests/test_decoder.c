@@ -9,6 +9,7 @@
 
 #include "base/checksum.h"
 #include "base/draw.h"
+#include "base/status.h"
 
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -402,18 +403,18 @@ struct image {
 	size_t size, most; /* most: bytes after which writing fails; 0: never */
 };
 
-static int append(void *context, const void *data, size_t size)
+static rosa_status append(void *context, const void *data, size_t size, rosa_error *why)
 {
 	struct image *image = context;
 
 	if (image->most && image->size + size > image->most)
-		return 1;
+		return rosa_fail(why, ROSA_EIO, "no room");
 	image->data = realloc(image->data, image->size + size + 1);
 	assert_non_null(image->data);
 	if (size)
 		memcpy(image->data + image->size, data, size);
 	image->size += size;
-	return 0;
+	return ROSA_OK;
 }
 
 TEST(a_loaded_sequence_goes_on_with_the_same_bits)

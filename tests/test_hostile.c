@@ -37,7 +37,7 @@ static void check_count(const tokenizer *tokenizer, const char *part, size_t cou
 	char *text = repeated(part, count, "");
 	struct tokens tokens = {0};
 
-	must(tokenizer_encode(tokenizer, text, strlen(text), true, false, &tokens, &err));
+	must(tokenizer_encode(tokenizer, text, strlen(text), true, &tokens, &err));
 	assert_int_equal(tokens.count, ids);
 	tokens_free(&tokens);
 }
@@ -155,7 +155,7 @@ TEST_WITH(expressions_may_not_take_forever, begin, NULL)
 		char *text = repeated(cases[i].part, MANY / strlen(cases[i].part), "");
 		struct tokens tokens = {0};
 
-		must_fail(tokenizer_encode(tokenizer, text, strlen(text), true, false, &tokens, &err), ROSA_EINVAL,
+		must_fail(tokenizer_encode(tokenizer, text, strlen(text), true, &tokens, &err), ROSA_EINVAL,
 			  cases[i].shown);
 		must_say("steps");
 		assert_int_equal(tokens.count, 0);

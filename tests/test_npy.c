@@ -62,16 +62,16 @@ TEST(accepts)
 	for (size_t i = 0; i < COUNT(goods); i++) {
 		const struct good *good = &goods[i];
 		struct image image = make(good->version, good->header, six, sizeof(six));
-		struct npy_symbols symbols;
+		struct npy_rows symbols;
 		rosa_error err = {0};
 
-		if (!npy_read_symbols(image.data, image.size, &symbols, &err))
+		if (!npy_read(image.data, image.size, NPY_SYMBOLS, &symbols, &err))
 			fail_msg("%s: %s", good->header, err.message);
 		assert_int_equal(symbols.dims, good->dims);
-		assert_int_equal(symbols.routes, good->routes);
+		assert_int_equal(symbols.rows, good->routes);
 		assert_int_equal(symbols.steps, good->steps);
-		assert_memory_equal(symbols.symbols, good->symbols, good->routes * good->steps * sizeof(uint32_t));
-		free(symbols.symbols);
+		assert_memory_equal(symbols.values, good->symbols, good->routes * good->steps * sizeof(uint32_t));
+		free(symbols.values);
 	}
 }
 
@@ -122,13 +122,13 @@ static const struct bad {
 
 static void check_refused(struct image image, const char *what, const char *reason)
 {
-	struct npy_symbols symbols;
+	struct npy_rows symbols;
 	rosa_error err = {0};
 
-	if (npy_read_symbols(image.data, image.size, &symbols, &err))
+	if (npy_read(image.data, image.size, NPY_SYMBOLS, &symbols, &err))
 		fail_msg("accepted: %s", what);
 	must_say(reason);
-	assert_null(symbols.symbols);
+	assert_null(symbols.values);
 }
 
 TEST(refuses_headers)
@@ -208,20 +208,20 @@ TEST(reads_tokens)
 	for (size_t i = 0; i < COUNT(tokens_cases); i++) {
 		const struct tokens_case *c = &tokens_cases[i];
 		struct image image = make(1, c->header, eight, sizeof(eight));
-		struct npy_tokens tokens;
+		struct npy_rows tokens;
 		rosa_error err = {0};
 
-		bool done = npy_read_tokens(image.data, image.size, &tokens, &err);
+		bool done = npy_read(image.data, image.size, NPY_TOKENS, &tokens, &err);
 		if (done == (c->reason != NULL) || (c->reason && !strstr(err.message, c->reason)))
 			fail_msg("%s: %s '%s'", c->header, done ? "accepted" : "refused", err.message);
 		assert_int_equal(tokens.dims, c->dims);
-		assert_int_equal(tokens.texts, c->texts);
+		assert_int_equal(tokens.rows, c->texts);
 		assert_int_equal(tokens.steps, c->steps);
 		if (done)
-			assert_memory_equal(tokens.tokens, c->tokens, c->texts * c->steps * sizeof(uint32_t));
+			assert_memory_equal(tokens.values, c->tokens, c->texts * c->steps * sizeof(uint32_t));
 		else
-			assert_null(tokens.tokens);
-		free(tokens.tokens);
+			assert_null(tokens.values);
+		free(tokens.values);
 	}
 }
 
@@ -231,17 +231,17 @@ TEST(reads_long_tokens)
 	const uint8_t most[16] = {255, 255, 255, 255, 0, 0, 0, 0, 7}, more[16] = {0, 0, 0, 0, 1};
 	const char *header = "{'descr': '<i8', 'fortran_order': False, 'shape': (2,), }";
 	struct image image = make(1, header, most, sizeof(most));
-	struct npy_tokens tokens;
+	struct npy_rows tokens;
 	rosa_error err = {0};
 
-	assert_true(npy_read_tokens(image.data, image.size, &tokens, &err));
-	assert_int_equal(tokens.tokens[0], UINT32_MAX);
-	assert_int_equal(tokens.tokens[1], 7);
-	free(tokens.tokens);
+	assert_true(npy_read(image.data, image.size, NPY_TOKENS, &tokens, &err));
+	assert_int_equal(tokens.values[0], UINT32_MAX);
+	assert_int_equal(tokens.values[1], 7);
+	free(tokens.values);
 	image = make(1, header, more, sizeof(more));
-	assert_false(npy_read_tokens(image.data, image.size, &tokens, &err));
+	assert_false(npy_read(image.data, image.size, NPY_TOKENS, &tokens, &err));
 	must_say("element 0 is 4294967296");
-	assert_null(tokens.tokens);
+	assert_null(tokens.values);
 }
 
 /* --------------------------------------------------------------------------------------------------------- files -- */
@@ -258,20 +258,20 @@ static void put(const char *path, struct image image)
 TEST_WITH(loads_and_names_the_file, folder_enter, folder_leave)
 {
 	struct folder *folder = *state;
-	struct npy_symbols symbols;
+	struct npy_rows symbols;
 
 	put(folder->file, make(1, U2 "\n", six, sizeof(six)));
-	assert_true(npy_load_symbols(folder->file, &symbols, &err));
+	assert_true(npy_load(folder->file, NPY_SYMBOLS, &symbols, &err));
 	assert_int_equal(symbols.steps, 3);
-	assert_int_equal(symbols.symbols[2], 259);
-	free(symbols.symbols);
+	assert_int_equal(symbols.values[2], 259);
+	free(symbols.values);
 	put(folder->file, make(1, U2 "\n", six, 5));
-	assert_false(npy_load_symbols(folder->file, &symbols, &err));
+	assert_false(npy_load(folder->file, NPY_SYMBOLS, &symbols, &err));
 	must_say(folder->file);
 	must_say("cut short");
-	assert_false(npy_load_symbols(folder->other, &symbols, &err));
+	assert_false(npy_load(folder->other, NPY_SYMBOLS, &symbols, &err));
 	must_say(folder->other);
-	assert_false(npy_load_symbols(folder->path, &symbols, &err));
+	assert_false(npy_load(folder->path, NPY_SYMBOLS, &symbols, &err));
 	must_say("folder");
 }
 
@@ -315,9 +315,9 @@ TEST_WITH(writes_what_it_reads, folder_enter, folder_leave)
 	for (int dims = 1; dims <= 3; dims++) {
 		struct file_writer writer;
 
-		assert_true(npy_create_int32(&writer, folder->file, dims, shapes[dims - 1], &err));
-		assert_true(npy_write_int32(&writer, values, 2, &err));
-		assert_true(npy_write_int32(&writer, values + 2, 4, &err));
+		assert_true(npy_create(&writer, folder->file, "<i4", dims, shapes[dims - 1], &err));
+		assert_int_equal(file_write(&writer, values, 2 * sizeof(*values), &err), ROSA_OK);
+		assert_int_equal(file_write(&writer, values + 2, 4 * sizeof(*values), &err), ROSA_OK);
 		assert_int_equal(file_finish(&writer, ROSA_OK, &err), ROSA_OK);
 		check_written(folder->file, dims, shapes[dims - 1]);
 		assert_int_equal(folder_entries(folder), 1);
@@ -331,9 +331,9 @@ TEST_WITH(writes_floats, folder_enter, folder_leave)
 	struct folder *folder = *state;
 	struct file_writer writer;
 
-	assert_true(npy_create_float32(&writer, folder->file, 2, shape, &err));
-	assert_true(npy_write_float32(&writer, numbers, 5, &err));
-	assert_true(npy_write_float32(&writer, numbers + 5, 1, &err));
+	assert_true(npy_create(&writer, folder->file, "<f4", 2, shape, &err));
+	assert_int_equal(file_write(&writer, numbers, 5 * sizeof(*numbers), &err), ROSA_OK);
+	assert_int_equal(file_write(&writer, numbers + 5, 1 * sizeof(*numbers), &err), ROSA_OK);
 	assert_int_equal(file_finish(&writer, ROSA_OK, &err), ROSA_OK);
 	check_elements(folder->file, 'f', 2, shape, numbers);
 }
@@ -341,16 +341,16 @@ TEST_WITH(writes_floats, folder_enter, folder_leave)
 TEST_WITH(loads_tokens_and_names_the_file, folder_enter, folder_leave)
 {
 	struct folder *folder = *state;
-	struct npy_tokens tokens;
+	struct npy_rows tokens;
 
 	put(folder->file, make(1, tokens_cases[0].header, eight, sizeof(eight)));
-	assert_true(npy_load_tokens(folder->file, &tokens, &err));
-	assert_int_equal(tokens.tokens[0], 513);
-	free(tokens.tokens);
+	assert_true(npy_load(folder->file, NPY_TOKENS, &tokens, &err));
+	assert_int_equal(tokens.values[0], 513);
+	free(tokens.values);
 	put(folder->file, make(1, tokens_cases[0].header, eight, 7));
-	assert_false(npy_load_tokens(folder->file, &tokens, &err));
+	assert_false(npy_load(folder->file, NPY_TOKENS, &tokens, &err));
 	must_say(folder->file);
-	assert_null(tokens.tokens);
-	assert_false(npy_load_tokens(folder->other, &tokens, &err));
-	assert_null(tokens.tokens);
+	assert_null(tokens.values);
+	assert_false(npy_load(folder->other, NPY_TOKENS, &tokens, &err));
+	assert_null(tokens.values);
 }

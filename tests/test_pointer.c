@@ -351,7 +351,7 @@ TEST(mixes_as_the_equation_says)
 		float logits[WORDS], mixed[WORDS];
 		uint8_t seen[WORDS];
 		long double p[WORDS], all = 0;
-		double greatest, sum;
+		double sum;
 
 		for (size_t x = 0; x < WORDS; x++) {
 			mixed[x] = logits[x] = (float)(draw(trial, 91, x) % 4000) / 100.0f - 20;
@@ -369,9 +369,9 @@ TEST(mixes_as_the_equation_says)
 		found.success = (uint16_t)(draw(trial, 97, 2) % 65536);
 		plain_mixture(&pointer, &found, seen, logits, p);
 		pointer_mix(&pointer, &found, seen, mixed, WORDS);
-		sum = log_sum_exp(mixed, WORDS, &greatest);
+		sum = logits_summary(mixed, WORDS).sum;
 		if (!found.count) /* the scale stays */
-			assert_true(fabs(sum - log_sum_exp(logits, WORDS, &greatest)) < 1e-5);
+			assert_true(fabs(sum - logits_summary(logits, WORDS).sum) < 1e-5);
 		for (size_t x = 0; x < WORDS; x++) {
 			const struct pointer_sample sample = pointer_sample(&found, seen, logits, WORDS, (uint32_t)x);
 			const double loss = pointer_loss(&pointer, &sample);
@@ -398,7 +398,7 @@ TEST(a_table_changes_what_was_seen)
 	    .count = 2, .token = {1, 4}, .length = {1, 3}, .as_long = {1, 1}, .different = 2};
 	const float logits[6] = {-0.0f, 2, -INFINITY, 0.5f, -3, -INFINITY};
 	const uint8_t seen[6] = {3, 0, 5, 60, 0, 0};
-	double shares[POINTER_LINKS], greatest;
+	double shares[POINTER_LINKS];
 	float a[6], b[6];
 
 	without.seeing = false;
@@ -423,7 +423,7 @@ TEST(a_table_changes_what_was_seen)
 	assert_true(isinf(a[2]) && isinf(a[5]) && a[0] != logits[0] && a[3] != logits[3]);
 	/* token 1 has the share of its link, and what p_0 leaves it */
 	assert_int_equal(pointer_shares(&pointer, &found, logits, 6, shares), 2);
-	const double sum = log_sum_exp(a, 6, &greatest), base = exp((double)a[3] - sum) / (1 - shares[0] - shares[1]);
+	const double sum = logits_summary(a, 6).sum, base = exp((double)a[3] - sum) / (1 - shares[0] - shares[1]);
 	const double factor = exp(pointer.seen[3][14]), change = exp(pointer.seen[0][2]);
 	const double model[4] = {1, exp(2), exp(0.5), exp(-3)};
 	const double whole = model[0] * change + model[1] + model[2] * factor + model[3];

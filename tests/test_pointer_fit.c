@@ -21,7 +21,7 @@ static void draw_positions(const struct pointer *pointer, size_t count, uint64_t
 		struct pointer_links found = {.count = (uint8_t)(draw(seed, n, 0) % (pointer->links + 1))};
 		float logits[WORDS], mixed[WORDS];
 		uint8_t classes[WORDS], *seen = pointer->seeing ? classes : NULL;
-		double left = share_of(seed, n, 1), greatest, sum;
+		double left = share_of(seed, n, 1), sum;
 		uint32_t target = 0;
 
 		for (size_t x = 0; x < WORDS; x++) {
@@ -39,7 +39,7 @@ static void draw_positions(const struct pointer *pointer, size_t count, uint64_t
 		found.different = (uint8_t)(1 + draw(seed, n, 3) % 20);
 		found.success = (uint16_t)(draw(seed, n, 4) % 65536);
 		pointer_mix(pointer, &found, seen, mixed, WORDS);
-		sum = log_sum_exp(mixed, WORDS, &greatest);
+		sum = logits_summary(mixed, WORDS).sum;
 		while (target + 1 < WORDS && (left -= exp((double)mixed[target] - sum)) > 0)
 			target++;
 		const struct pointer_sample sample = pointer_sample(&found, seen, logits, WORDS, target);

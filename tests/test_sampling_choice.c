@@ -27,7 +27,7 @@ static void write_config(const char *text)
 
 static struct sampler_options choose(const struct sampling_args *args, bool chat)
 {
-	struct checkpoint checkpoint = {.path = folder};
+	struct checkpoint checkpoint = {.path = path_of(folder)};
 	struct sampler_options options;
 	rosa_error err = {0};
 
@@ -97,7 +97,7 @@ TEST(test_refusals)
 	    {"{", "generation_config.json"},
 	};
 	const struct sampling_args none = SAMPLING_ARGS_INIT;
-	struct checkpoint checkpoint = {.path = folder};
+	struct checkpoint checkpoint = {.path = path_of(folder)};
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct sampler_options options;

@@ -58,13 +58,8 @@ void folder_remove(const char *path)
 		return;
 	folder = opendir(path);
 	while (folder && (entry = readdir(folder)) != NULL) {
-		char *inner = NULL;
-
 		if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-			inner = path_join(path, entry->d_name);
-		if (inner)
-			folder_remove(inner);
-		free(inner);
+			folder_remove(path_join(path, entry->d_name).text);
 	}
 	if (folder)
 		closedir(folder);

@@ -7,6 +7,9 @@
  */
 #include "base/json_text.h"
 
+#include "base/array.h"
+#include "base/status.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
@@ -16,18 +19,8 @@
 
 static bool make_room(struct json_text *text, size_t more)
 {
-	const size_t room = 2 * text->room + more + 256;
-	char *data;
-
-	if (text->failed || text->size + more < text->room)
-		return !text->failed;
-	data = realloc(text->data, room);
-	text->failed = !data;
-	if (!data)
-		return false;
-	text->data = data;
-	text->room = room;
-	return true;
+	text->failed = text->failed || !ARRAY_RESERVE(text->data, text->room, text->size + more + 1);
+	return !text->failed;
 }
 
 static void add_formatted(struct json_text *text, const char *format, va_list arguments)
@@ -170,6 +163,16 @@ void json_text_put_size(struct json_text *text, const char *key, uint64_t size)
 void json_text_put_bool(struct json_text *text, const char *key, bool truth)
 {
 	json_text_put(text, key, "%s", truth ? "true" : "false");
+}
+
+rosa_status json_text_save(struct json_text *text, const char *path, const struct file_options *options,
+			   rosa_error *err)
+{
+	const rosa_status status = text->failed ? rosa_fail(err, ROSA_ENOMEM, "%s: no memory to write it", path)
+						: file_save(path, text->data, text->size, options, err);
+
+	json_text_free(text);
+	return status;
 }
 
 void json_text_free(struct json_text *text)

@@ -1,6 +1,8 @@
 /* JSON text that is being written. */
 #pragma once
 
+#include "base/file.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -25,6 +27,9 @@ void json_text_bytes(struct json_text *text, const char *string, size_t size);
 void json_text_number(struct json_text *text, double number);
 /* The same for a float: the shortest form that reads back as the same float. */
 void json_text_float(struct json_text *text, float number);
+/* A file with this text, which is freed. */
+rosa_status json_text_save(struct json_text *text, const char *path, const struct file_options *options,
+			   rosa_error *err);
 void json_text_free(struct json_text *text); /* safe on a zeroed one */
 
 /* Members of an object, or elements of an array where `key` is NULL. All but the first of their brackets get a comma.

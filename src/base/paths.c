@@ -2,27 +2,39 @@
 #include "base/paths.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-char *path_join(const char *folder, const char *name)
+struct path path_of(const char *text)
 {
-	size_t length = strlen(folder), room = length + strlen(name) + 2;
-	char *path = malloc(room);
+	struct path path;
 
-	if (path)
-		snprintf(path, room, "%s%s%s", folder, length && folder[length - 1] == '/' ? "" : "/", name);
+	snprintf(path.text, sizeof(path.text), "%s", text);
 	return path;
 }
 
-char *path_folder(const char *path)
+struct path path_join(const char *folder, const char *name)
 {
-	const char *slash = strrchr(path, '/');
+	const size_t length = strlen(folder);
+	struct path path;
 
-	if (!slash)
-		return strdup(".");
-	return slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
+	snprintf(path.text, sizeof(path.text), "%s%s%s", folder, length && folder[length - 1] == '/' ? "" : "/", name);
+	return path;
+}
+
+struct path path_folder(const char *text)
+{
+	const char *slash = strrchr(text, '/');
+	struct path path = path_of(slash ? text : ".");
+
+	if (slash && (size_t)(slash - text) < sizeof(path.text))
+		path.text[slash == text ? 1 : slash - text] = '\0';
+	return path;
+}
+
+struct path path_beside(const char *text, const char *name)
+{
+	return path_join(path_is_folder(text) ? text : path_folder(text).text, name);
 }
 
 static bool is_of_kind(const char *path, mode_t kind)

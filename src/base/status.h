@@ -6,7 +6,7 @@
 #include <stdarg.h>
 
 /* Fill in *err (may be NULL) from a printf format and return `status`. Messages quote names and strings from files, so
- * the whole message is made safe for a terminal (utf8_printable). */
+ * the whole message is made safe for a terminal (utf8_printable). An argument may be the message that is there. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 3, 4)))
 #endif

@@ -2,6 +2,7 @@
  */
 #include "base/text.h"
 
+#include "base/array.h"
 #include "base/status.h"
 #include "base/utf8.h"
 
@@ -11,17 +12,8 @@
 /* Appends bytes as they are. There is always room for the terminator. */
 static rosa_status add(struct text *text, const char *bytes, size_t size, rosa_error *err)
 {
-	const size_t wanted = text->size + size + 1;
-
-	if (wanted > text->room) {
-		const size_t room = wanted + wanted / 4;
-		char *bigger = room > size ? realloc(text->data, room) : NULL;
-
-		if (!bigger)
-			return rosa_fail(err, ROSA_ENOMEM, "not enough memory for a text of %zu bytes", wanted);
-		text->data = bigger;
-		text->room = room;
-	}
+	if (!ARRAY_RESERVE(text->data, text->room, text->size + size + 1))
+		return rosa_fail(err, ROSA_ENOMEM, "not enough memory for a text of %zu bytes", text->size + size);
 	if (size)
 		memcpy(text->data + text->size, bytes, size);
 	text->size += size;

@@ -42,7 +42,7 @@ static void add_layers(const struct adapter *adapter, bool json, struct json_tex
 static void add_json(const struct adapter *adapter, struct json_text *text)
 {
 	json_text_open(text, NULL, '{');
-	json_text_put_string(text, "path", adapter->path);
+	json_text_put_string(text, "path", adapter->path.text);
 	json_text_put_string(text, "base_model_name_or_path", adapter->base_name);
 	json_text_put_string(text, "model_type", adapter->model_type);
 	json_text_put_size(text, "hidden_size", adapter->width);
@@ -64,7 +64,7 @@ static void add_json(const struct adapter *adapter, struct json_text *text)
 
 static void add_text(const struct adapter *adapter, struct json_text *text)
 {
-	json_text_add(text, "adapter     %s\n", adapter->path);
+	json_text_add(text, "adapter     %s\n", adapter->path.text);
 	json_text_add(text, "base model  %s: %s, width %zu, %zu layers\n",
 		      adapter->base_name ? adapter->base_name : "not recorded", adapter->model_type, adapter->width,
 		      adapter->layer_count);

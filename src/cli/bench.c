@@ -17,6 +17,24 @@ static int compare(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
+double bench_median(double *samples, size_t count)
+{
+	bench_sort(samples, count);
+	return bench_quantile(samples, count, 0.5);
+}
+
+double bench_ratio(const double *a, const double *b, size_t count)
+{
+	double *ratios = malloc(count * sizeof(*ratios)), median = 0;
+
+	for (size_t i = 0; ratios && i < count; i++)
+		ratios[i] = b[i] / a[i];
+	if (ratios)
+		median = bench_median(ratios, count);
+	free(ratios);
+	return median;
+}
+
 void bench_sort(double *samples, size_t count)
 {
 	qsort(samples, count, sizeof(double), compare);

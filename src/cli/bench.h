@@ -25,6 +25,10 @@ struct bench {
  * the same kind. False with a reason after Ctrl-C. */
 bool bench_make(const struct bench *bench, size_t piece, size_t steps, rosa_error *why);
 
+/* All steps through a new stream of the CPU, `piece` at a time. *info, if not NULL, gets its description at the end. */
+rosa_status bench_push(const struct bench *bench, size_t piece, int32_t *tau, int32_t *length, rosa_stream_info *info,
+		       rosa_error *error);
+
 /* Each measures, prints to stdout, and returns false with a reason if it could not. */
 bool bench_throughput(const struct bench *bench, rosa_error *why);
 bool bench_decode(const struct bench *bench, rosa_error *why);
@@ -51,3 +55,7 @@ void bench_print(const struct bench *bench, const struct bench_row *rows);
 /* Sorts the samples; after that they can be asked for quantiles (0.5: the median). */
 void bench_sort(double *samples, size_t count);
 double bench_quantile(const double *sorted, size_t count, double share);
+/* Sorts the samples and returns their median. */
+double bench_median(double *samples, size_t count);
+/* The median of how fast `a` is beside `b`, from times that belong together; 0 without memory. */
+double bench_ratio(const double *a, const double *b, size_t count);

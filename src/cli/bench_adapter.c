@@ -10,13 +10,13 @@
  */
 #include "cli/commands.h"
 
+#include "base/clock.h"
 #include "cli/bench.h"
 #include "cli/interrupt.h"
 #include "cli/models.h"
 #include "cli/progress.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 /* Who takes turns: without the adapter, with it, and with it after a long text. */
 enum runner { WINDOW, ADAPTER, LATE, RUNNERS };
@@ -34,7 +34,6 @@ struct job {
 	sequence *sequences[RUNNERS];
 	float *logits;
 	struct progress progress;
-	uint64_t done, whole;
 
 	size_t turns[2];             /* of reading and of writing */
 	double *times[2][RUNNERS];   /* [turns], seconds per token */
@@ -68,14 +67,6 @@ static enum args_result parse(struct job *job, int count, char **words)
 	};
 
 	return args_parse(&args, count, words);
-}
-
-static double now(const struct job *job)
-{
-	struct timespec time;
-
-	clock_gettime(job->processor ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &time);
-	return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
 /* ------------------------------------------------------------------------------------------------------- set-up -- */
@@ -128,35 +119,26 @@ static bool make_room(struct job *job, rosa_error *why)
 	for (int runner = 0; job->logits && runner < RUNNERS; runner++)
 		if (sequence_new(job->models[runner != WINDOW].decoder, &job->sequences[runner], why) != ROSA_OK)
 			return false;
-	job->whole = 2 * job->prompt + job->context + 3 * job->tokens;
 	return job->logits != NULL;
 }
 
 /* ---------------------------------------------------------------------------------------------------- measuring -- */
-
-static int tick(void *context, uint64_t done, uint64_t total)
-{
-	struct job *job = context;
-
-	(void)total;
-	return progress_tick(&job->progress, job->done + done, job->whole);
-}
 
 /* A runner reads the next tokens; `time` (NULL: not wanted) receives the seconds per token. */
 static bool feed(struct job *job, enum runner runner, size_t count, double *time, rosa_error *why)
 {
 	sequence *s = job->sequences[runner];
 	struct piece piece = {s, job->text.ids + sequence_steps(s), count, LOGITS_LAST, job->logits};
-	const double begin = now(job);
+	uint64_t (*clock)(void) = job->processor ? clock_processor_ns : clock_ns;
+	const uint64_t begin = clock();
 
-	if (decoder_read(job->models[runner != WINDOW].decoder, 1, &piece, time ? NULL : tick, job, why) != ROSA_OK)
+	if (decoder_read(job->models[runner != WINDOW].decoder, 1, &piece, time ? NULL : progress_tick, &job->progress,
+			 why) != ROSA_OK)
 		return false;
 	if (time)
-		*time = (now(job) - begin) / (double)count;
-	job->done += count;
-	if (tick(job, 0, 0))
-		return refuse(why, "interrupted");
-	return true;
+		*time = (double)(clock() - begin) * 1e-9 / (double)count;
+	progress_advance(&job->progress, count);
+	return !progress_tick(&job->progress, 0, 0) || refuse(why, "interrupted");
 }
 
 /* A runner writes the tokens of a turn, one by one. */
@@ -198,27 +180,16 @@ static bool measure(struct job *job, rosa_error *why)
 
 /* -------------------------------------------------------------------------------------------------------- result -- */
 
-/* The median over turns of how fast `a` is beside `b`; 1: as fast. */
-static double ratio(struct job *job, enum phase phase, enum runner a, enum runner b)
+/* How fast `a` is beside `b`; 1: as fast. */
+static double ratio(const struct job *job, enum phase phase, enum runner a, enum runner b)
 {
-	const size_t turns = job->turns[phase];
-	double *ratios = malloc(turns * sizeof(*ratios)), median = 0;
-
-	for (size_t i = 0; ratios && i < turns; i++)
-		ratios[i] = job->times[phase][b][i] / job->times[phase][a][i];
-	if (ratios) {
-		bench_sort(ratios, turns);
-		median = bench_quantile(ratios, turns, 0.5);
-	}
-	free(ratios);
-	return median;
+	return bench_ratio(job->times[phase][a], job->times[phase][b], job->turns[phase]);
 }
 
 /* Tokens per second: the median over turns. Sorts them. */
 static double speed(struct job *job, enum phase phase, enum runner runner)
 {
-	bench_sort(job->times[phase][runner], job->turns[phase]);
-	return 1 / bench_quantile(job->times[phase][runner], job->turns[phase], 0.5);
+	return 1 / bench_median(job->times[phase][runner], job->turns[phase]);
 }
 
 static void print(struct job *job)
@@ -271,7 +242,7 @@ int bench_adapter_command(int count, char **words)
 	interrupt_watch();
 	bool done = open_models(&job, &why) && make_room(&job, &why) && read_text(&job, &why);
 	if (done) {
-		progress_begin(&job.progress, "timing", 0);
+		progress_begin(&job.progress, "timing", 2 * job.prompt + job.context + 3 * job.tokens);
 		done = measure(&job, &why);
 		progress_end(&job.progress);
 	}

@@ -9,6 +9,7 @@
  */
 #include "cli/bench.h"
 
+#include "base/clock.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
 #include "retrieval/symbol_array.h"
@@ -23,11 +24,6 @@ struct sides {
 	int32_t *tau, *cpu_tau, *table;
 	rosa_stream_info stream; /* in pieces: of the stream at its end */
 };
-
-static double now_ms(void)
-{
-	return (double)progress_clock() / 1e6;
-}
 
 /* All steps through a new stream on the device. *search gets the sum of its pieces. */
 static rosa_status push_to_device(const struct bench *bench, struct sides *sides, double *search, rosa_error *error)
@@ -59,40 +55,23 @@ static bool time_device(const struct bench *bench, struct sides *sides, double *
 {
 	const rosa_options options = retrieval_options(&bench->retrieval);
 	const struct symbol_pair *pair = &bench->pair;
-	rosa_error error = {0};
-	double begin = now_ms();
+	double begin = clock_now();
 	rosa_status status;
 
 	sides->info.size = sizeof(sides->info);
 	if (bench->chunk) {
-		status = push_to_device(bench, sides, search, &error);
+		status = push_to_device(bench, sides, search, why);
 	} else {
 		status = rosa_cuda_retrieve(sides->cuda, &options, pair->routes, pair->steps, pair->query, pair->key,
-					    sides->tau, NULL, sides->table, &error);
+					    sides->tau, NULL, sides->table, why);
 		if (!status)
-			status = rosa_cuda_describe(sides->cuda, &sides->info, &error);
+			status = rosa_cuda_describe(sides->cuda, &sides->info, why);
 		*search = sides->info.milliseconds;
 	}
 	if (status)
-		return refuse(why, "%s", error.message);
-	*all = now_ms() - begin;
+		return false;
+	*all = (clock_now() - begin) * 1e3;
 	return !interrupted() || refuse(why, "interrupted");
-}
-
-static rosa_status push_to_cpu(const struct bench *bench, struct sides *sides, rosa_error *error)
-{
-	const rosa_options options = retrieval_options(&bench->retrieval);
-	const struct symbol_pair *pair = &bench->pair;
-	rosa_stream *stream = NULL;
-	rosa_status status = rosa_stream_new(&options, pair->routes, &stream, error);
-
-	for (size_t t = 0; t < pair->steps && !status && !interrupted(); t += bench->chunk)
-		status =
-		    rosa_stream_push(stream, pair->steps - t < bench->chunk ? pair->steps - t : bench->chunk,
-				     symbols_from(pair->query, pair->bits, t), symbols_from(pair->key, pair->bits, t),
-				     pair->steps, sides->cpu_tau + t, NULL, NULL, error);
-	rosa_stream_free(stream);
-	return status;
 }
 
 static bool time_cpu(const struct bench *bench, struct sides *sides, double *all, rosa_error *why)
@@ -100,16 +79,15 @@ static bool time_cpu(const struct bench *bench, struct sides *sides, double *all
 	const rosa_options options = retrieval_options(&bench->retrieval);
 	const struct symbol_pair *pair = &bench->pair;
 	rosa_flips flips = {0};
-	rosa_error error = {0};
-	double begin = now_ms();
-	rosa_status status = bench->chunk ? push_to_cpu(bench, sides, &error)
+	double begin = clock_now();
+	rosa_status status = bench->chunk ? bench_push(bench, bench->chunk, sides->cpu_tau, NULL, NULL, why)
 					  : rosa_retrieve(&options, pair->routes, pair->steps, pair->query, pair->key,
-							  sides->cpu_tau, NULL, bench->flips ? &flips : NULL, &error);
+							  sides->cpu_tau, NULL, bench->flips ? &flips : NULL, why);
 
-	*all = now_ms() - begin;
+	*all = (clock_now() - begin) * 1e3;
 	rosa_flips_free(&flips);
 	if (status)
-		return refuse(why, "%s", error.message);
+		return false;
 	return !interrupted() || refuse(why, "interrupted");
 }
 

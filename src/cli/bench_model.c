@@ -7,6 +7,7 @@
  */
 #include "cli/commands.h"
 
+#include "base/clock.h"
 #include "cli/bench.h"
 #include "base/draw.h"
 #include "cli/interrupt.h"
@@ -24,7 +25,6 @@ struct job {
 
 	struct model model;
 	struct progress progress;
-	uint64_t done, whole;
 	uint32_t *ids; /* as many as are ever read */
 	float *logits;
 	double start_ns;
@@ -57,31 +57,24 @@ static enum args_result parse(struct job *job, int count, char **words)
 	return args_parse(&args, count, words);
 }
 
-static int tick(void *context, uint64_t done, uint64_t total)
-{
-	struct job *job = context;
-
-	(void)total;
-	return progress_tick(&job->progress, job->done + done, job->whole);
-}
-
 /* Read `count` tokens at once, or one after the other; nanoseconds per token. */
 static bool feed(struct job *job, sequence *s, size_t count, bool singly, double *ns, rosa_error *why)
 {
 	const size_t first = sequence_steps(s), step = singly ? 1 : count;
-	uint64_t begin = progress_clock();
+	uint64_t begin = clock_ns();
 
 	for (size_t i = 0; i < count; i += step) {
 		struct piece piece = {s, job->ids + first + i, step, LOGITS_LAST, job->logits};
 
-		if (decoder_read(job->model.decoder, 1, &piece, singly ? NULL : tick, job, why) != ROSA_OK)
+		if (decoder_read(job->model.decoder, 1, &piece, singly ? NULL : progress_tick, &job->progress, why) !=
+		    ROSA_OK)
 			return false;
-		if (singly && tick(job, i, count))
+		if (singly && progress_tick(&job->progress, i, 0))
 			return refuse(why, "interrupted");
 	}
 	if (ns)
-		*ns = (double)(progress_clock() - begin) / (double)count;
-	job->done += count;
+		*ns = (double)(clock_ns() - begin) / (double)count;
+	progress_advance(&job->progress, count);
 	return !interrupted() || refuse(why, "interrupted");
 }
 
@@ -126,8 +119,7 @@ static bool measure_later(struct job *job, struct samples *samples, rosa_error *
 
 static double per_second(double *ns, uint64_t count)
 {
-	bench_sort(ns, count);
-	return 1e9 / bench_quantile(ns, count, 0.5);
+	return 1e9 / bench_median(ns, count);
 }
 
 static void print(const struct job *job, struct samples *samples)
@@ -180,20 +172,20 @@ static bool make_tokens(struct job *job, rosa_error *why)
 
 static bool run(struct job *job, rosa_error *why)
 {
-	uint64_t begin = progress_clock();
+	uint64_t begin = clock_ns();
 	struct samples samples = {0};
 	bool good = model_open(&job->model, &job->args, why);
 
-	job->start_ns = (double)(progress_clock() - begin);
+	job->start_ns = (double)(clock_ns() - begin);
 	good = good && make_tokens(job, why);
 	samples.read = get_memory(job->repeat, sizeof(double), "the samples", why);
 	samples.write = get_memory(job->repeat, sizeof(double), "the samples", why);
 	samples.later = get_memory(job->repeat, sizeof(double), "the samples", why);
 	good = good && samples.read && samples.write && samples.later;
-	job->whole = (job->repeat + 1) * (job->prompt + job->tokens) +
-		     (job->context ? job->context + job->repeat * job->tokens : 0);
 	if (good) {
-		progress_begin(&job->progress, "timing", 0);
+		progress_begin(&job->progress, "timing",
+			       (job->repeat + 1) * (job->prompt + job->tokens) +
+				   (job->context ? job->context + job->repeat * job->tokens : 0));
 		good = measure_empty(job, &samples, why) && (!job->context || measure_later(job, &samples, why));
 		progress_end(&job->progress);
 	}

@@ -7,6 +7,7 @@
  */
 #include "cli/commands.h"
 
+#include "base/clock.h"
 #include "cli/bench.h"
 #include "base/draw.h"
 #include "backend/gemm.h"
@@ -94,20 +95,20 @@ static double time_ours(const struct job *job, enum format format, size_t copy)
 	const struct matrix weight = {format, job->rows, job->columns,
 				      job->data + copy * job->rows * format_row_bytes(format, job->columns)};
 	const struct product product = {&weight, job->y, false};
-	const uint64_t begin = progress_clock();
+	const uint64_t begin = clock_ns();
 
 	multiply(job->pool, job->scratch, job->steps, job->x, 1, &product);
-	return (double)(progress_clock() - begin);
+	return (double)(clock_ns() - begin);
 }
 
 static double time_theirs(const struct job *job, size_t copy)
 {
 	const float *weight = job->wide + copy * job->rows * job->columns;
-	const uint64_t begin = progress_clock();
+	const uint64_t begin = clock_ns();
 
 	gemm_parallel(job->pool, false, true, job->steps, job->rows, job->columns, 1, job->x, job->columns, weight,
 		      job->columns, 0, job->y, job->rows);
-	return (double)(progress_clock() - begin);
+	return (double)(clock_ns() - begin);
 }
 
 static bool measure(struct job *job, enum format format, rosa_error *why)

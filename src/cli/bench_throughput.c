@@ -8,6 +8,7 @@
  */
 #include "cli/bench.h"
 
+#include "base/clock.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
 #include "retrieval/symbol_array.h"
@@ -15,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define PIECE ((size_t)1024) /* steps at a time when the memory is measured */
 
@@ -26,9 +26,8 @@ struct result {
 	rosa_stream_info info; /* of the stream whose memory was measured */
 };
 
-/* All steps through a new stream, `piece` at a time. *info, if not NULL, gets its description at the end. */
-static rosa_status push_pieces(const struct bench *bench, size_t piece, int32_t *tau, int32_t *length,
-			       rosa_stream_info *info, rosa_error *error)
+rosa_status bench_push(const struct bench *bench, size_t piece, int32_t *tau, int32_t *length, rosa_stream_info *info,
+		       rosa_error *error)
 {
 	const struct symbol_pair *pair = &bench->pair;
 	const rosa_options options = retrieval_options(&bench->retrieval);
@@ -38,24 +37,13 @@ static rosa_status push_pieces(const struct bench *bench, size_t piece, int32_t 
 	for (size_t t = 0; t < pair->steps && status == ROSA_OK; t += piece) {
 		size_t steps = pair->steps - t < piece ? pair->steps - t : piece;
 
-		status = interrupted()
-			     ? ROSA_ECANCELLED
-			     : rosa_stream_push(stream, steps, symbols_from(pair->query, pair->bits, t),
-						symbols_from(pair->key, pair->bits, t), pair->steps,
-						tau ? tau + t : NULL, length ? length + t : NULL, NULL, error);
+		status = interrupted() ? ROSA_ECANCELLED
+				       : symbol_pair_push(pair, stream, t, steps, tau, length, NULL, error);
 	}
 	if (status == ROSA_OK && info)
 		status = rosa_stream_describe(stream, info, error);
 	rosa_stream_free(stream);
 	return status;
-}
-
-static double processor_clock(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-	return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
 }
 
 /* `length` is only wanted from the run that is not timed. */
@@ -68,15 +56,15 @@ static bool time_once(const struct bench *bench, struct result *result, int32_t 
 
 	options.progress = progress_tick;
 	options.progress_context = progress;
-	uint64_t begin = progress_clock();
-	double processor = processor_clock();
-	rosa_status status = bench->chunk ? push_pieces(bench, bench->chunk, result->tau, length, NULL, why)
+	uint64_t begin = clock_ns();
+	uint64_t processor = clock_processor_ns();
+	rosa_status status = bench->chunk ? bench_push(bench, bench->chunk, result->tau, length, NULL, why)
 					  : rosa_retrieve(&options, pair->routes, pair->steps, pair->query, pair->key,
 							  result->tau, length, bench->flips ? &flips : NULL, why);
-	*ns = (double)(progress_clock() - begin);
-	processor = processor_clock() - processor;
-	if (!result->processor_ns || processor < result->processor_ns)
-		result->processor_ns = processor;
+	*ns = (double)(clock_ns() - begin);
+	processor = clock_processor_ns() - processor;
+	if (!result->processor_ns || (double)processor < result->processor_ns)
+		result->processor_ns = (double)processor;
 	rosa_flips_free(&flips);
 	progress_advance(progress, (uint64_t)pair->routes * pair->steps);
 	return status == ROSA_OK;
@@ -99,7 +87,7 @@ static bool time_all(const struct bench *bench, struct result *result, rosa_erro
 static bool measure_memory(const struct bench *bench, struct result *result, rosa_error *why)
 {
 	result->info.size = sizeof(result->info);
-	return push_pieces(bench, bench->chunk ? bench->chunk : PIECE, NULL, NULL, &result->info, why) == ROSA_OK;
+	return bench_push(bench, bench->chunk ? bench->chunk : PIECE, NULL, NULL, &result->info, why) == ROSA_OK;
 }
 
 static void print(const struct bench *bench, struct result *result)

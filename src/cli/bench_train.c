@@ -9,6 +9,7 @@
  */
 #include "cli/commands.h"
 
+#include "base/clock.h"
 #include "cli/bench.h"
 #include "base/draw.h"
 #include "cli/interrupt.h"
@@ -161,7 +162,7 @@ static bool train_step(network *network, const struct batch *batch, uint64_t ste
 				   .eps = 1e-8,
 				   .decay = 0.1,
 				   .step = step};
-	const uint64_t begin = progress_clock();
+	const uint64_t begin = clock_ns();
 	struct batch_result result;
 	double norm;
 
@@ -171,41 +172,28 @@ static bool train_step(network *network, const struct batch *batch, uint64_t ste
 	norm = parameters_gradient_norm(parameters);
 	rates.scale = norm > 1 ? (float)(1 / norm) : 1;
 	parameters_step(parameters, &rates);
-	*ns = (double)(progress_clock() - begin);
+	*ns = (double)(clock_ns() - begin);
 	return true;
 }
 
-/* The median over turns of how fast `a` is beside `b`. Takes the place of the times of `a`. */
-static double ratio(struct job *job, double *a, const double *b)
+/* Tokens per second: the median over steps. Sorts their times. */
+static double speed(const struct job *job, double *ns)
 {
-	for (uint64_t i = 0; i < job->repeat; i++)
-		a[i] = b[i] / a[i];
-	bench_sort(a, job->repeat);
-	return bench_quantile(a, job->repeat, 0.5);
+	return 1e9 * (double)(job->batch * job->length) / bench_median(ns, job->repeat);
 }
 
-/* Tokens per second: the median over steps, of a copy of their times. */
-static double speed(const struct job *job, const double *ns, double *copy)
-{
-	memcpy(copy, ns, job->repeat * sizeof(*copy));
-	bench_sort(copy, job->repeat);
-	return 1e9 * (double)(job->batch * job->length) / bench_quantile(copy, job->repeat, 0.5);
-}
-
-static bool print(struct job *job, rosa_error *why)
+static void print(const struct job *job)
 {
 	const network *network = job->trainables[ASKED].network;
 	const struct network_options *options = network_settings(network);
 	double *asked = job->ns[ASKED] + 1, *window = job->ns[WINDOW] + 1; /* the first step is not counted */
-	double *copy = get_memory(job->repeat, sizeof(*copy), "the samples", why);
 	char source[SOURCE_TEXT];
 	struct rusage usage;
 
-	if (!copy)
-		return false;
 	sources_text(&options->adapter.source, source);
 	getrusage(RUSAGE_SELF, &usage);
-	const double learning = speed(job, asked, copy), alone = job->beside ? speed(job, window, copy) : 0;
+	const double ratio = job->beside ? bench_ratio(asked, window, job->repeat) : 0, learning = speed(job, asked),
+		     alone = job->beside ? speed(job, window) : 0;
 	const struct bench_row setting[] = {
 	    {.key = "version", .label = "version", .text = rosa_version()},
 	    {.key = "model", .label = "model", .text = job->args.model},
@@ -225,13 +213,11 @@ static bool print(struct job *job, rosa_error *why)
 	    {"activation_bytes", "activations", NULL, "bytes", (double)network_activation_bytes(network), 0},
 	    {"peak_bytes", "peak memory", NULL, "bytes", (double)usage.ru_maxrss * 1024, 0},
 	    {job->beside ? "window_per_second" : NULL, "the window alone", NULL, "tokens/s", alone, 1},
-	    {"ratio", "  as fast as the window", NULL, "times", job->beside ? ratio(job, asked, window) : 0, 3},
+	    {"ratio", "  as fast as the window", NULL, "times", ratio, 3},
 	    {.key = NULL},
 	};
 
 	bench_print_rows(job->json, setting, rows);
-	free(copy);
-	return true;
 }
 
 static bool measure(struct job *job, rosa_error *why)
@@ -254,7 +240,9 @@ static bool measure(struct job *job, rosa_error *why)
 			good = refuse(why, "interrupted");
 	}
 	progress_end(&progress);
-	return good && print(job, why);
+	if (good)
+		print(job);
+	return good;
 }
 
 int bench_train_command(int count, char **words)

@@ -211,14 +211,6 @@ static bool find_due(struct eval *job, const struct eval_task *task, enum recall
 
 /* ------------------------------------------------------------------------------------------------------ choices -- */
 
-static int check_interrupt(void *context, uint64_t done, uint64_t total)
-{
-	(void)context;
-	(void)done;
-	(void)total;
-	return interrupted();
-}
-
 static bool keep_choice(struct eval *job, const struct eval_task *task, size_t i, enum recall_condition condition,
 			const struct choice_result *result, rosa_error *why)
 {
@@ -253,8 +245,8 @@ static bool run_choices(struct eval *job, const struct eval_task *task, enum rec
 	for (size_t i = 0; i < task->count && good; i++, ended++) {
 		if (progress_tick(&job->progress, ended, task->count) || (job->done[0][i] && job->done[1][i]))
 			continue;
-		good = choice_score(&scoring, job->tokenizer, &task->examples[i], &plain, &mixed, check_interrupt, NULL,
-				    why) == ROSA_OK &&
+		good = choice_score(&scoring, job->tokenizer, &task->examples[i], &plain, &mixed, interrupt_progress,
+				    NULL, why) == ROSA_OK &&
 		       (job->done[0][i] || keep_choice(job, task, i, condition, &plain, why)) &&
 		       (job->done[1][i] || keep_choice(job, task, i, pointed, &mixed, why));
 		choice_free(&plain);

@@ -16,7 +16,6 @@
 #include "cli/interrupt.h"
 #include "cli/line_editor.h"
 #include "cli/screen.h"
-#include "cli/state_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,23 +41,6 @@ struct chat {
 };
 
 /* ----------------------------------------------------------------------------------------------------- encoding -- */
-
-static bool copy_tokens(struct tokens *to, const struct tokens *first, const uint32_t *more, size_t count,
-			rosa_error *why)
-{
-	uint32_t *ids = malloc((first->count + count + 1) * sizeof(*ids));
-
-	if (!ids)
-		return refuse(why, "not enough memory for %zu tokens", first->count + count);
-	if (first->count)
-		memcpy(ids, first->ids, first->count * sizeof(*ids));
-	if (count)
-		memcpy(ids + first->count, more, count * sizeof(*ids));
-	size_t whole = first->count + count; /* `to` may be `first` */
-	tokens_free(to);
-	*to = (struct tokens){ids, whole, whole + 1};
-	return true;
-}
 
 /* Encodes the conversation with up to two more messages and, if `answer`, the beginning of an answer. */
 static bool encode(const struct chat *chat, const struct chat_message *more, size_t count, bool answer,
@@ -124,7 +106,8 @@ static bool encode_turn(const struct chat *chat, struct tokens *wanted, size_t *
 		size_t from = turn_begin(chat, &now, 2), from_then = turn_begin(chat, &then, 4);
 		*lasting = chat->said.count +
 			   in_common(now.ids + from, now.count - from, then.ids + from_then, then.count - from_then);
-		good = copy_tokens(wanted, &chat->said, now.ids + from, now.count - from, why);
+		good = tokens_add(wanted, chat->said.ids, chat->said.count, why) == ROSA_OK &&
+		       tokens_add(wanted, now.ids + from, now.count - from, why) == ROSA_OK;
 		tokens_free(&then);
 	}
 	tokens_free(&now);
@@ -145,20 +128,21 @@ static bool lasts(const struct chat *chat, const struct answer *answer, bool who
 static bool keep_answer(struct chat *chat, const struct answer *answer, bool whole_prompt, rosa_error *why)
 {
 	static const struct chat_message later[] = {{"user", "."}};
-	struct run *run = chat->run;
-	struct tokens as_made = run->tokens, again;
-	uint32_t end = (uint32_t)chat->end;
+	const struct tokens *made = &chat->run->tokens;
+	const uint32_t end = (uint32_t)chat->end;
+	struct tokens again;
 	bool good;
 
 	if (lasts(chat, answer, whole_prompt)) {
 		/* However the answer ended, its message ends with the end token, which is unread in any case. */
-		as_made.count -= answer->end == ANSWER_END;
-		good = copy_tokens(&chat->said, &as_made, &end, 1, why);
+		chat->said.count = 0;
+		good = tokens_add(&chat->said, made->ids, made->count - (answer->end == ANSWER_END), why) == ROSA_OK &&
+		       tokens_add(&chat->said, &end, 1, why) == ROSA_OK;
 	} else {
 		if (!encode(chat, later, 1, false, &again, why))
 			return false;
 		size_t from = turn_begin(chat, &again, 4), to = after_end(chat, &again, 2);
-		good = copy_tokens(&chat->said, &chat->said, again.ids + from, to - from, why);
+		good = tokens_add(&chat->said, again.ids + from, to - from, why) == ROSA_OK;
 		tokens_free(&again);
 	}
 	chat->answered = chat->answered || good;
@@ -313,7 +297,7 @@ static bool resume(struct chat *chat, rosa_error *why)
 	if (session.ended && !chat->answered)
 		session.tokens.count--; /* the model had ended this text: the conversation replaces the end token */
 	bool good = run_resume(chat->run, sequence, &session.tokens, session.draws, why) &&
-		    copy_tokens(&chat->said, &session.tokens, NULL, 0, why);
+		    tokens_add(&chat->said, session.tokens.ids, session.tokens.count, why) == ROSA_OK;
 	session_free(&session);
 	return good;
 }
@@ -457,8 +441,7 @@ static enum line_result next_line(const struct chat *chat, line_editor *editor, 
 static int talk(struct chat *chat, rosa_error *why)
 {
 	struct line_input input = {0};
-	char *history = chat->terminal ? state_file("chat_history") : NULL;
-	line_editor *editor = chat->terminal ? line_editor_new(PROMPT, history) : NULL;
+	line_editor *editor = chat->terminal ? line_editor_new(PROMPT) : NULL;
 	bool over = false, good = true, warned = false;
 	int code = 0;
 
@@ -483,7 +466,6 @@ static int talk(struct chat *chat, rosa_error *why)
 		fputc('\n', stderr);
 	line_editor_free(editor);
 	line_input_free(&input);
-	free(history);
 	return good ? code : -1;
 }
 

@@ -7,6 +7,8 @@
  */
 #include "cli/generate_run.h"
 
+#include "base/array.h"
+#include "base/clock.h"
 #include "cli/inputs.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
@@ -72,23 +74,13 @@ void run_close(struct run *run)
 
 bool run_append(struct run *run, const uint32_t *ids, size_t count, rosa_error *why)
 {
-	struct tokens *tokens = &run->tokens;
-
-	if (count > ROSA_MAX_STEPS - tokens->count)
+	if (count > ROSA_MAX_STEPS - run->tokens.count)
 		return refuse(why, "the text has more than %zu tokens, which is the most that can be read",
 			      ROSA_MAX_STEPS);
-	if (tokens->count + count > tokens->room) {
-		size_t room = tokens->count + count + tokens->room / 2;
-		uint32_t *bigger = realloc(tokens->ids, room * sizeof(*bigger));
-		if (!bigger)
-			return refuse(why, "not enough memory for %zu tokens", room);
-		tokens->ids = bigger;
-		tokens->room = room;
-	}
-	for (size_t i = 0; i < count; i++) {
-		tokens->ids[tokens->count++] = ids[i];
+	if (tokens_add(&run->tokens, ids, count, why) != ROSA_OK)
+		return false;
+	for (size_t i = 0; i < count; i++)
 		sampler_saw(run->sampler, ids[i]);
-	}
 	return true;
 }
 
@@ -172,14 +164,6 @@ bool run_remember(struct run *run, rosa_error *why)
 
 /* ------------------------------------------------------------------------------------------------------ reading -- */
 
-static int check_interrupt(void *context, uint64_t done, uint64_t total)
-{
-	(void)context;
-	(void)done;
-	(void)total;
-	return interrupted();
-}
-
 static bool read_tokens(struct run *run, size_t count, enum logits_wanted wanted, rosa_error *why)
 {
 	size_t steps = sequence_steps(run->sequence), due = count - steps;
@@ -189,7 +173,7 @@ static bool read_tokens(struct run *run, size_t count, enum logits_wanted wanted
 	progress_begin(&progress, run->label, 0);
 	progress.unit = "tokens";
 	rosa_status status = decoder_read(run->model->decoder, 1, &piece,
-					  due >= BAR_FROM ? progress_tick : check_interrupt, &progress, why);
+					  due >= BAR_FROM ? progress_tick : interrupt_progress, &progress, why);
 	progress_end(&progress);
 	return status == ROSA_OK || status == ROSA_ECANCELLED;
 }
@@ -197,13 +181,13 @@ static bool read_tokens(struct run *run, size_t count, enum logits_wanted wanted
 bool run_read(struct run *run, size_t count, rosa_error *why)
 {
 	size_t before = sequence_steps(run->sequence);
-	uint64_t began = progress_clock();
+	uint64_t began = clock_ns();
 
 	if (count <= before)
 		return true;
 	bool good = read_tokens(run, count, LOGITS_NONE, why);
 	run->read += sequence_steps(run->sequence) - before;
-	run->reading_time += progress_clock() - began;
+	run->reading_time += clock_ns() - began;
 	return good;
 }
 
@@ -348,9 +332,9 @@ bool run_answer(struct run *run, size_t most, struct answer *answer, rosa_error 
 	outlet.decoded = get_memory(room, 1, "a token's text", why);
 	outlet.out =
 	    outlet.decoded ? get_memory(room + stopping_longest(run->stopping), 1, "a token's text", why) : NULL;
-	uint64_t began = progress_clock();
+	uint64_t began = clock_ns();
 	bool good = outlet.out && generate_tokens(&outlet, most, why);
-	run->making_time += progress_clock() - began;
+	run->making_time += clock_ns() - began;
 	run->made += answer->made;
 	free(outlet.decoded);
 	free(outlet.out);

@@ -20,7 +20,7 @@ static bool encode(const struct generate *job, struct tokens *tokens, rosa_error
 		    (!job->prompt || text_add(&text, "--prompt", job->prompt, strlen(job->prompt), job->lossy, why));
 
 	if (good && text.size > 0)
-		good = tokenizer_encode(job->tokenizer, text.data, text.size, true, false, tokens, why) == ROSA_OK;
+		good = tokenizer_encode(job->tokenizer, text.data, text.size, true, tokens, why) == ROSA_OK;
 	text_free(&text);
 	return good;
 }

@@ -11,47 +11,13 @@
 #include "cli/gnuplot.h"
 
 #include "cli/interrupt.h"
+#include "cli/programs.h"
 
 #include <errno.h>
-#include <signal.h>
-#include <spawn.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-extern char **environ;
-
-static bool start(int script, int output, int messages, pid_t *child, rosa_error *why)
-{
-	char *const words[] = {(char *)"gnuplot", (char *)"-d", (char *)"-", NULL};
-	posix_spawn_file_actions_t actions;
-	int code = posix_spawn_file_actions_init(&actions);
-
-	if (code == 0) {
-		posix_spawn_file_actions_adddup2(&actions, script, STDIN_FILENO);
-		posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
-		posix_spawn_file_actions_adddup2(&actions, messages, STDERR_FILENO);
-		code = posix_spawnp(child, "gnuplot", &actions, NULL, words, environ);
-		posix_spawn_file_actions_destroy(&actions);
-	}
-	if (code == ENOENT)
-		return refuse(why, "gnuplot is not installed; it draws the curves (Debian: gnuplot-nox)");
-	return code == 0 || refuse(why, "cannot start gnuplot: %s", strerror(code));
-}
-
-/* Waits for it to end; after Ctrl-C it is asked to. */
-static int wait_for(pid_t child)
-{
-	int status;
-
-	while (waitpid(child, &status, 0) < 0) {
-		if (errno != EINTR)
-			return -1;
-		kill(child, SIGTERM);
-	}
-	return status;
-}
 
 /* The first line of what it said that says something. */
 static void first_message(FILE *messages, char *text, size_t size)
@@ -68,21 +34,24 @@ static void first_message(FILE *messages, char *text, size_t size)
 /* Runs a script that was written; what gnuplot puts out goes to `descriptor`. */
 static bool run(FILE *script, int descriptor, rosa_error *why)
 {
+	static const char *const words[] = {"gnuplot", "-d", "-", NULL};
 	FILE *messages = tmpfile();
 	char text[256];
-	pid_t child;
-	bool good = true;
+	int code, status = -1;
+	bool good = false;
 
-	if (!messages || fflush(script) != 0 || fseek(script, 0, SEEK_SET) != 0)
-		good = refuse(why, "cannot write a temporary file: %s", strerror(errno));
-	good = good && start(fileno(script), descriptor, fileno(messages), &child, why);
-	if (good) {
-		int status = wait_for(child);
+	if (!messages || fflush(script) != 0 || fseek(script, 0, SEEK_SET) != 0) {
+		refuse(why, "cannot write a temporary file: %s", strerror(errno));
+	} else if ((code = program_run(words, (const int[]){fileno(script), descriptor, fileno(messages)}, &status))) {
+		if (code == ENOENT)
+			refuse(why, "gnuplot is not installed; it draws the curves (Debian: gnuplot-nox)");
+		else
+			refuse(why, "cannot start gnuplot: %s", strerror(code));
+	} else {
 		good = WIFEXITED(status) && WEXITSTATUS(status) == 0 && !interrupted();
-	}
-	if (!good && messages && !why->message[0]) {
 		first_message(messages, text, sizeof(text));
-		refuse(why, "gnuplot failed: %s", interrupted() ? "interrupted" : text);
+		if (!good)
+			refuse(why, "gnuplot failed: %s", interrupted() ? "interrupted" : text);
 	}
 	if (messages)
 		fclose(messages);

@@ -24,7 +24,7 @@ struct job {
 	struct adapter_options adapter; /* only how it learns is used */
 	bool keep;
 
-	struct npy_tokens tokens;
+	struct npy_rows tokens;
 	struct trainable trainable;
 };
 
@@ -68,7 +68,7 @@ static bool open_network(struct job *job, rosa_error *why)
 /* Tokens in, and the same moved by one. */
 static bool learn(struct job *job, rosa_error *why)
 {
-	const size_t texts = job->tokens.texts, steps = job->tokens.steps - 1;
+	const size_t texts = job->tokens.rows, steps = job->tokens.steps - 1;
 	uint32_t *tokens = get_memory(2 * texts * steps, sizeof(*tokens), "the tokens", why);
 	struct batch batch = {texts, steps, tokens, tokens + texts * steps, NULL, NULL};
 	struct batch_result result;
@@ -77,7 +77,7 @@ static bool learn(struct job *job, rosa_error *why)
 	if (!tokens)
 		return false;
 	for (size_t i = 0; i < texts; i++) {
-		const uint32_t *text = job->tokens.tokens + i * job->tokens.steps;
+		const uint32_t *text = job->tokens.values + i * job->tokens.steps;
 
 		memcpy(tokens + i * steps, text, steps * sizeof(*tokens));
 		memcpy(tokens + (texts + i) * steps, text + 1, steps * sizeof(*tokens));
@@ -109,14 +109,14 @@ static bool write_gradients(struct job *job, rosa_error *why)
 	status = file_create(&file, job->out_path, &program_files, why);
 	if (status == ROSA_OK)
 		status = safetensors_write(&file, sources, parameters->count, FORMAT_F32, metadata, fetch_from_backend,
-					   job->trainable.backend, why);
+					   job->trainable.model.backend, why);
 	free(sources);
 	return file_finish(&file, status, why) == ROSA_OK;
 }
 
 static bool run(struct job *job, rosa_error *why)
 {
-	if (!npy_load_tokens(job->tokens_path, &job->tokens, why))
+	if (!npy_load(job->tokens_path, NPY_TOKENS, &job->tokens, why))
 		return false;
 	if (job->tokens.steps < 2)
 		return refuse(why, "%s: texts of one token have nothing to predict", job->tokens_path);
@@ -133,6 +133,6 @@ int gradients_command(int count, char **words)
 		return parsed == ARGS_HELP ? DONE : MISUSED;
 	bool done = run(&job, &why);
 	trainable_close(&job.trainable);
-	free(job.tokens.tokens);
+	free(job.tokens.values);
 	return command_end("gradients", done, &why);
 }

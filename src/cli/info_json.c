@@ -25,11 +25,10 @@ static void print_size(const char *name, uint64_t number)
 
 static void print_rope(const struct checkpoint *checkpoint)
 {
-	static const char *const names[] = {
-	    [ROPE_PLAIN] = "default", [ROPE_LINEAR] = "linear", [ROPE_LLAMA3] = "llama3"};
 	const struct model_config *config = &checkpoint->config;
 
-	printf(",\n  \"rope\": {\"base\": %.17g, \"scaling\": \"%s\"", config->rope_base, names[config->rope_scaling]);
+	printf(",\n  \"rope\": {\"base\": %.17g, \"scaling\": \"%s\"", config->rope_base,
+	       rope_scaling_names[config->rope_scaling]);
 	if (config->rope_scaling != ROPE_PLAIN)
 		printf(", \"factor\": %.17g", config->rope_factor);
 	if (config->rope_scaling == ROPE_LLAMA3)
@@ -44,11 +43,11 @@ static void print_model(const struct info *info)
 	const struct model_config *config = &checkpoint->config;
 
 	printf("{\n  \"path\": ");
-	print_string(checkpoint->path);
+	print_string(checkpoint->path.text);
 	printf(",\n  \"kind\": \"%s\",\n  \"files\": [", checkpoint->is_gguf ? "gguf" : "safetensors");
 	for (size_t i = 0; i < checkpoint->files_count; i++) {
 		printf("%s", i ? ", " : "");
-		print_string(checkpoint->files[i]);
+		print_string(checkpoint->files[i].text);
 	}
 	printf("],\n  \"architecture\": \"%s\"", architectures[config->architecture].name);
 	print_size("layers", config->layers);
@@ -110,7 +109,7 @@ static void print_adapter(const struct info *info)
 
 	printf(",\n  \"adapter\": {\n    \"path\": ");
 	if (added->there)
-		print_string(info->adapter->path);
+		print_string(info->adapter->path.text);
 	else
 		printf("null");
 	sources_text(&o->source, source);

@@ -55,7 +55,7 @@ static void print_model(const struct info *info)
 	const struct checkpoint *checkpoint = info->checkpoint;
 	const struct model_config *config = &checkpoint->config;
 
-	print_name("", checkpoint->path);
+	print_name("", checkpoint->path.text);
 	printf("  %-14s%s, %s, %zu file%s\n", "architecture", architectures[config->architecture].name,
 	       checkpoint->is_gguf ? "GGUF" : "safetensors", checkpoint->files_count,
 	       checkpoint->files_count == 1 ? "" : "s");
@@ -142,7 +142,7 @@ static void print_adapter(const struct info *info)
 	const struct model_config *config = &info->checkpoint->config;
 
 	if (added->there)
-		print_name("\nadapter ", info->adapter->path);
+		print_name("\nadapter ", info->adapter->path.text);
 	else
 		printf("\nan adapter would add\n");
 	print_sources(info);

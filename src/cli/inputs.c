@@ -59,52 +59,52 @@ static struct bracket bracket(int dims, size_t route, size_t step)
 	return result;
 }
 
-static bool check_symbols(const char *path, const struct npy_symbols *file, int bits, rosa_error *why)
+static bool check_symbols(const char *path, const struct npy_rows *file, int bits, rosa_error *why)
 {
-	for (size_t i = 0; i < file->routes * file->steps; i++) {
-		if (file->symbols[i] >> bits != 0)
+	for (size_t i = 0; i < file->rows * file->steps; i++) {
+		if (file->values[i] >> bits != 0)
 			return refuse(why, "%s: symbol %u at %s is not below 2^%d; raise --bits or check the file",
-				      path, file->symbols[i],
-				      bracket(file->dims, i / file->steps, i % file->steps).text, bits);
+				      path, file->values[i], bracket(file->dims, i / file->steps, i % file->steps).text,
+				      bits);
 	}
 	return true;
 }
 
 /* As the library takes symbols of `bits` bits, in the same memory. */
-static void narrow(struct npy_symbols *file, int bits)
+static void narrow(struct npy_rows *file, int bits)
 {
-	for (size_t i = 0; i < file->routes * file->steps && bits <= 16; i++) {
-		const uint16_t symbol = (uint16_t)file->symbols[i];
+	for (size_t i = 0; i < file->rows * file->steps && bits <= 16; i++) {
+		const uint16_t symbol = (uint16_t)file->values[i];
 
-		memcpy((char *)file->symbols + i * sizeof(symbol), &symbol, sizeof(symbol));
+		memcpy((char *)file->values + i * sizeof(symbol), &symbol, sizeof(symbol));
 	}
 }
 
-static bool check_shapes(const char *const paths[2], const struct npy_symbols files[2], rosa_error *why)
+static bool check_shapes(const char *const paths[2], const struct npy_rows files[2], rosa_error *why)
 {
-	const struct npy_symbols *query = &files[0], *key = &files[1];
+	const struct npy_rows *query = &files[0], *key = &files[1];
 
-	if (query->dims == key->dims && query->routes == key->routes && query->steps == key->steps)
+	if (query->dims == key->dims && query->rows == key->rows && query->steps == key->steps)
 		return true;
 	return refuse(why, "query %s has shape %s, key %s has shape %s; they must be the same", paths[0],
-		      bracket(query->dims, query->routes, query->steps).text, paths[1],
-		      bracket(key->dims, key->routes, key->steps).text);
+		      bracket(query->dims, query->rows, query->steps).text, paths[1],
+		      bracket(key->dims, key->rows, key->steps).text);
 }
 
 bool symbol_pair_load(struct symbol_pair *pair, const char *query, const char *key, int bits, rosa_error *why)
 {
 	const char *const paths[2] = {query, key};
-	struct npy_symbols files[2] = {{0}, {0}};
+	struct npy_rows files[2] = {{0}, {0}};
 	bool good = true;
 
 	memset(pair, 0, sizeof(*pair));
 	for (int i = 0; i < 2 && good; i++)
-		good = npy_load_symbols(paths[i], &files[i], why);
+		good = npy_load(paths[i], NPY_SYMBOLS, &files[i], why);
 	good = good && check_shapes(paths, files, why);
 	for (int i = 0; i < 2 && good; i++)
 		good = check_symbols(paths[i], &files[i], bits, why);
-	*pair = (struct symbol_pair){files[0].dims,  files[0].routes,  files[0].steps,
-				     (unsigned)bits, files[0].symbols, files[1].symbols};
+	*pair = (struct symbol_pair){files[0].dims,  files[0].rows,   files[0].steps,
+				     (unsigned)bits, files[0].values, files[1].values};
 	if (good) {
 		narrow(&files[0], bits);
 		narrow(&files[1], bits);
@@ -131,6 +131,14 @@ bool symbol_pair_new(struct symbol_pair *pair, size_t routes, size_t steps, int 
 	if (!pair->key)
 		symbol_pair_free(pair);
 	return pair->key != NULL;
+}
+
+rosa_status symbol_pair_push(const struct symbol_pair *pair, rosa_stream *stream, size_t at, size_t steps, int32_t *tau,
+			     int32_t *length, int32_t *table, rosa_error *why)
+{
+	return rosa_stream_push(stream, steps, symbols_from(pair->query, pair->bits, at),
+				symbols_from(pair->key, pair->bits, at), pair->steps, tau ? tau + at : NULL,
+				length ? length + at : NULL, table, why);
 }
 
 void symbol_pair_free(struct symbol_pair *pair)

@@ -42,6 +42,10 @@ struct symbol_pair {
 bool symbol_pair_load(struct symbol_pair *pair, const char *query, const char *key, int bits, rosa_error *why);
 bool symbol_pair_new(struct symbol_pair *pair, size_t routes, size_t steps, int bits, rosa_error *why);
 void symbol_pair_free(struct symbol_pair *pair); /* safe on a zeroed pair */
+/* Pushes steps `at` .. at + steps - 1 of the pair through a stream; tau and length (NULL: not wanted) are
+ * [routes][pair's steps], `table` as in rosa_stream_push. */
+rosa_status symbol_pair_push(const struct symbol_pair *pair, rosa_stream *stream, size_t at, size_t steps, int32_t *tau,
+			     int32_t *length, int32_t *table, rosa_error *why);
 
 /* malloc of `count` elements of `size` bytes, checked for overflow; a failure names `what`. */
 void *get_memory(size_t count, size_t size, const char *what, rosa_error *why);

@@ -59,6 +59,12 @@ int interrupted(void)
 	return seen ? 128 + (int)seen : 0;
 }
 
+int interrupt_progress(void *context, uint64_t done, uint64_t total)
+{
+	(void)context, (void)done, (void)total;
+	return interrupted();
+}
+
 static int cancelled(void *context)
 {
 	(void)context;

@@ -17,6 +17,8 @@ void interrupt_forget(void);
 
 /* The exit code to end with, 128 + the signal's number, or 0 if no signal came. */
 int interrupted(void);
+/* The same as a rosa_progress. */
+int interrupt_progress(void *context, uint64_t done, uint64_t total);
 
 /* How the commands read and write files: given up after a signal, and cleaned up after. */
 extern const struct file_hooks interrupt_hooks;

@@ -13,6 +13,7 @@
 #ifdef ROSATUNE_LIBEDIT
 
 #include "base/file.h"
+#include "base/folders.h"
 #include "base/paths.h"
 #include "cli/interrupt.h"
 
@@ -33,12 +34,29 @@
 struct line_editor {
 	EditLine *edit;
 	History *history;
-	char *path; /* of the history; NULL: it is not kept */
+	struct path path; /* of the history; empty: it is not kept */
 	const char *prompt;
 	char *line;
 };
 
 /* ------------------------------------------------------------------------------------------------------ history -- */
+
+/* Where the XDG base directory specification puts state, which is neither configuration nor worth a backup. Empty: the
+ * folder is not there and cannot be made. */
+static struct path find_history(void)
+{
+	const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+	struct path folder = path_of("");
+
+	/* The specification wants relative paths to be ignored. */
+	if (state && state[0] == '/')
+		folder = path_join(state, "rosatune");
+	else if (home && home[0] == '/')
+		folder = path_join(home, ".local/state/rosatune");
+	if (!*folder.text || folder_make(folder.text, NULL) != ROSA_OK)
+		return path_of("");
+	return path_join(folder.text, "chat_history");
+}
 
 static void remember(line_editor *editor, const char *line)
 {
@@ -62,12 +80,12 @@ static void load_history(line_editor *editor)
 	uint8_t *data;
 	size_t size, lines = 0;
 
-	if (!path_is_file(editor->path) || file_read(editor->path, NULL, &data, &size, NULL) != ROSA_OK)
+	if (!path_is_file(editor->path.text) || file_read(editor->path.text, NULL, &data, &size, NULL) != ROSA_OK)
 		return;
 	for (size_t i = 0; i < size; i++)
 		lines += data[i] == '\n';
 	if (lines > 2 * KEPT)
-		shorten(editor->path, (const char *)data, size, lines);
+		shorten(editor->path.text, (const char *)data, size, lines);
 	for (char *from = (char *)data, *end; (end = memchr(from, '\n', size - (size_t)(from - (char *)data)));
 	     from = end + 1) {
 		*end = '\0';
@@ -78,8 +96,7 @@ static void load_history(line_editor *editor)
 
 static void store(const line_editor *editor, const char *line)
 {
-	int descriptor =
-	    editor->path ? open(editor->path, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600) : -1;
+	int descriptor = open(editor->path.text, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
 	size_t size = strlen(line);
 	char *whole = descriptor >= 0 ? malloc(size + 2) : NULL;
 
@@ -172,7 +189,7 @@ static bool start(line_editor *editor)
 	return true;
 }
 
-line_editor *line_editor_new(const char *prompt, const char *path)
+line_editor *line_editor_new(const char *prompt)
 {
 	const char *terminal = getenv("TERM");
 	bool useful =
@@ -182,13 +199,12 @@ line_editor *line_editor_new(const char *prompt, const char *path)
 	if (!editor)
 		return NULL;
 	editor->prompt = prompt;
-	editor->path = path ? strdup(path) : NULL;
+	editor->path = find_history();
 	if (!start(editor)) {
 		line_editor_free(editor);
 		return NULL;
 	}
-	if (editor->path)
-		load_history(editor);
+	load_history(editor);
 	return editor;
 }
 
@@ -227,17 +243,15 @@ void line_editor_free(line_editor *editor)
 		el_end(editor->edit);
 	if (editor->history)
 		history_end(editor->history);
-	free(editor->path);
 	free(editor->line);
 	free(editor);
 }
 
 #else
 
-line_editor *line_editor_new(const char *prompt, const char *path)
+line_editor *line_editor_new(const char *prompt)
 {
 	(void)prompt;
-	(void)path;
 	return NULL;
 }
 

@@ -6,6 +6,7 @@
  */
 #include "cli/line_input.h"
 
+#include "base/array.h"
 #include "cli/interrupt.h"
 
 #include <errno.h>
@@ -25,15 +26,8 @@ static bool make_room(struct line_input *input, rosa_error *why)
 		input->used -= input->taken;
 		input->taken = 0;
 	}
-	if (input->room - input->used > BLOCK)
-		return true;
-	size_t room = input->used + input->used / 2 + 2 * BLOCK;
-	char *bigger = realloc(input->data, room);
-	if (!bigger)
-		return refuse(why, "not enough memory for a line of %zu bytes", room);
-	input->data = bigger;
-	input->room = room;
-	return true;
+	return ARRAY_RESERVE(input->data, input->room, input->used + BLOCK + 1) ||
+	       refuse(why, "not enough memory for a line of %zu bytes", input->used);
 }
 
 /* Waits for more bytes or the end of input. */

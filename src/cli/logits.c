@@ -24,10 +24,9 @@ struct job {
 	uint64_t batch;
 
 	struct model model;
-	struct npy_tokens tokens;
+	struct npy_rows tokens;
 	struct file_writer writer;
 	struct progress progress;
-	uint64_t done;
 };
 
 static enum args_result parse(struct job *job, int count, char **words)
@@ -51,14 +50,6 @@ static enum args_result parse(struct job *job, int count, char **words)
 	return args_parse(&args, count, words);
 }
 
-static int tick(void *context, uint64_t done, uint64_t total)
-{
-	struct job *job = context;
-
-	(void)total;
-	return progress_tick(&job->progress, job->done + done, job->tokens.texts * job->tokens.steps);
-}
-
 /* Reads the texts of a batch, with the given sequences, and writes their logits. */
 static bool read_group(struct job *job, size_t first, size_t count, sequence **sequences, struct piece *pieces,
 		       float *logits, size_t stride, rosa_error *why)
@@ -69,12 +60,12 @@ static bool read_group(struct job *job, size_t first, size_t count, sequence **s
 		const size_t some = steps - t < stride ? steps - t : stride;
 
 		for (size_t i = 0; i < count; i++)
-			pieces[i] = (struct piece){sequences[i], job->tokens.tokens + (first + i) * steps + t, some,
+			pieces[i] = (struct piece){sequences[i], job->tokens.values + (first + i) * steps + t, some,
 						   LOGITS_ALL, logits + i * some * vocabulary};
-		if (decoder_read(job->model.decoder, count, pieces, tick, job, why) != ROSA_OK)
+		if (decoder_read(job->model.decoder, count, pieces, progress_tick, &job->progress, why) != ROSA_OK)
 			return false;
-		job->done += count * some;
-		if (!npy_write_float32(&job->writer, logits, count * some * vocabulary, why))
+		progress_advance(&job->progress, count * some);
+		if (file_write(&job->writer, logits, count * some * vocabulary * sizeof(*logits), why) != ROSA_OK)
 			return false;
 		if (interrupted())
 			return refuse(why, "interrupted");
@@ -100,7 +91,7 @@ static bool run_group(struct job *job, size_t first, size_t count, float *logits
 
 static bool read_all(struct job *job, rosa_error *why)
 {
-	const size_t texts = job->tokens.texts, steps = job->tokens.steps,
+	const size_t texts = job->tokens.rows, steps = job->tokens.steps,
 		     vocabulary = decoder_vocabulary(job->model.decoder);
 	const size_t batch = job->batch < texts ? (size_t)job->batch : texts, whole = batch > 1 ? steps : STRIDE,
 		     stride = whole < steps ? whole : steps;
@@ -116,15 +107,16 @@ static bool read_all(struct job *job, rosa_error *why)
 static bool run(struct job *job, rosa_error *why)
 {
 	bool good = file_can_create(job->out_path, why) == ROSA_OK &&
-		    npy_load_tokens(job->tokens_path, &job->tokens, why) && model_open(&job->model, &job->args, why);
+		    npy_load(job->tokens_path, NPY_TOKENS, &job->tokens, why) &&
+		    model_open(&job->model, &job->args, why);
 
 	if (!good)
 		return false;
-	const size_t shape[3] = {job->tokens.texts, job->tokens.steps, decoder_vocabulary(job->model.decoder)};
+	const size_t shape[3] = {job->tokens.rows, job->tokens.steps, decoder_vocabulary(job->model.decoder)};
 
-	if (!npy_create_float32(&job->writer, job->out_path, job->tokens.dims + 1, shape + (2 - job->tokens.dims), why))
+	if (!npy_create(&job->writer, job->out_path, "<f4", job->tokens.dims + 1, shape + (2 - job->tokens.dims), why))
 		return false;
-	progress_begin(&job->progress, "reading", 0);
+	progress_begin(&job->progress, "reading", job->tokens.rows * job->tokens.steps);
 	good = read_all(job, why);
 	progress_end(&job->progress);
 	return good && !interrupted() && file_finish(&job->writer, ROSA_OK, why) == ROSA_OK;
@@ -141,7 +133,7 @@ int logits_command(int count, char **words)
 	interrupt_watch();
 	bool done = run(&job, &why);
 	file_discard(&job.writer);
-	free(job.tokens.tokens);
+	free(job.tokens.values);
 	model_close(&job.model);
 	if (done)
 		return DONE;

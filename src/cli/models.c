@@ -22,10 +22,12 @@ static size_t choose(uint64_t given, size_t otherwise)
 	return given == NOT_GIVEN ? otherwise : (size_t)given;
 }
 
-bool model_attention(const struct model_args *args, const struct checkpoint *checkpoint, const struct adapter *adapter,
-		     struct decoder_options *options, rosa_error *why)
+/* Attention as the arguments say, or the adapter, or global. */
+static bool choose_attention(struct model *model, const struct model_args *args, rosa_error *why)
 {
-	size_t layers = checkpoint->config.layers;
+	const struct adapter *adapter = model->adapted ? &model->adapter : NULL;
+	const size_t layers = model->checkpoint.config.layers;
+	struct decoder_options *options = &model->options;
 
 	options->window = choose(args->window, adapter ? (size_t)adapter->options.window : 0);
 	options->sinks = choose(args->sinks, adapter && options->window ? (size_t)adapter->options.sinks : 0);
@@ -42,37 +44,17 @@ bool model_attention(const struct model_args *args, const struct checkpoint *che
 	return true;
 }
 
-bool model_adapter(const struct model_args *args, const struct checkpoint *checkpoint, struct adapter *adapter,
-		   rosa_error *why)
-{
-	char text[1024];
-
-	if (adapter_open(args->adapter, checkpoint, adapter, why) != ROSA_OK)
-		return false;
-	if (adapter_notice(adapter, args->model, text, sizeof(text)))
-		complain(NULL, "note: %s", text);
-	return true;
-}
-
-/* The folder of the adapter, if it has a pointer; from malloc, or NULL. */
-static char *adapters_pointer(const struct model *model)
-{
-	char *file = model->adapted ? path_join(model->adapter.path, POINTER_FILE) : NULL;
-	const bool there = file && path_exists(file);
-
-	free(file);
-	return there ? strdup(model->adapter.path) : NULL;
-}
-
 bool model_pointer(struct model *model, const struct model_args *args, rosa_error *why)
 {
 	const size_t window = model->options.window;
+	const bool beside = model->adapted && path_exists(path_join(model->adapter.path.text, POINTER_FILE).text);
+	const char *path = args->pointer ? args->pointer : beside ? model->adapter.path.text : NULL;
 
-	if (args->pointer && strcmp(args->pointer, POINTER_NONE) == 0)
+	if (!path || strcmp(path, POINTER_NONE) == 0)
 		return true;
-	model->pointer_path = args->pointer ? strdup(args->pointer) : adapters_pointer(model);
+	model->pointer_path = strdup(path);
 	if (!model->pointer_path)
-		return !args->pointer || refuse(why, "not enough memory for the name of a pointer");
+		return refuse(why, "not enough memory for the name of a pointer");
 	if (!args->pointer)
 		complain(NULL, "note: using the pointer in %s (--pointer none: without)", model->pointer_path);
 	if (pointer_load(model->pointer_path, &model->pointer, why) != ROSA_OK)
@@ -101,19 +83,24 @@ void model_print_pointer(const struct model *model)
 
 static bool open_files(struct model *model, const struct model_args *args, rosa_error *why)
 {
+	char text[1024];
+
 	if (checkpoint_open(args->model, &model->checkpoint, why) != ROSA_OK)
 		return false;
 	if (!args->adapter)
 		return true;
-	model->adapted = model_adapter(args, &model->checkpoint, &model->adapter, why);
-	return model->adapted;
+	if (adapter_open(args->adapter, &model->checkpoint, &model->adapter, why) != ROSA_OK)
+		return false;
+	if (adapter_notice(&model->adapter, args->model, text, sizeof(text)))
+		complain(NULL, "note: %s", text);
+	model->adapted = true;
+	return true;
 }
 
 bool model_open_files(struct model *model, const struct model_args *args, rosa_error *why)
 {
 	memset(model, 0, sizeof(*model));
-	if (open_files(model, args, why) &&
-	    model_attention(args, &model->checkpoint, model->adapted ? &model->adapter : NULL, &model->options, why) &&
+	if (open_files(model, args, why) && choose_attention(model, args, why) &&
 	    rosa_workers_new((int)args->threads, NULL, &model->workers, why) == ROSA_OK &&
 	    cpu_backend_new(model->workers, &model->backend, why) == ROSA_OK)
 		return true;
@@ -163,15 +150,15 @@ bool model_tokenizer(const struct model *model, tokenizer **made, rosa_error *wh
 	const struct checkpoint *checkpoint = &model->checkpoint;
 	size_t ids;
 
-	if (tokenizer_open(checkpoint->path, made, why) != ROSA_OK)
+	if (tokenizer_open(checkpoint->path.text, made, why) != ROSA_OK)
 		return false;
 	ids = tokenizer_size(*made);
 	if (ids <= checkpoint->config.vocabulary)
 		return true;
 	tokenizer_free(*made);
 	*made = NULL;
-	return refuse(why, "%s: the tokenizer has %zu tokens, the model %zu; is it another model's?", checkpoint->path,
-		      ids, checkpoint->config.vocabulary);
+	return refuse(why, "%s: the tokenizer has %zu tokens, the model %zu; is it another model's?",
+		      checkpoint->path.text, ids, checkpoint->config.vocabulary);
 }
 
 bool model_encode_file(const tokenizer *tokenizer, const char *path, bool lossy, struct tokens *tokens, rosa_error *why)
@@ -195,7 +182,7 @@ bool model_settings(const struct model *model, struct session_settings *settings
 {
 	struct session_settings made = {model->options.window, model->options.sinks, model->options.first_global_layers,
 					NULL, NULL};
-	const bool good = note_path(model->adapted ? model->adapter.path : NULL, &made.adapter, why) &&
+	const bool good = note_path(model->adapted ? model->adapter.path.text : NULL, &made.adapter, why) &&
 			  note_path(model->pointer_path, &made.pointer, why);
 
 	session_settings_free(settings); /* the model's paths may be those in it */

@@ -70,20 +70,12 @@ bool model_open(struct model *model, const struct model_args *args, rosa_error *
 bool model_open_files(struct model *model, const struct model_args *args, rosa_error *why);
 void model_close(struct model *model); /* safe on a zeroed one */
 
-/* The adapter that the arguments name. Prints a note where it was trained with another model. */
-bool model_adapter(const struct model_args *args, const struct checkpoint *checkpoint, struct adapter *adapter,
-		   rosa_error *why);
-
 /* The pointer that the arguments name, or that lies in the adapter's folder, which is then said on stderr. The window
  * must be known (model->options). */
 bool model_pointer(struct model *model, const struct model_args *args, rosa_error *why);
 
 /* Prints a field of a JSON object that names it: , "pointer": "PATH" or null. */
 void model_print_pointer(const struct model *model);
-
-/* Attention as the arguments and the adapter (NULL: none) say. */
-bool model_attention(const struct model_args *args, const struct checkpoint *checkpoint, const struct adapter *adapter,
-		     struct decoder_options *options, rosa_error *why);
 
 /* Prints a warning if a text of so many tokens is longer than the model was trained for and some attention sees more
  * than that. Returns whether it did. */

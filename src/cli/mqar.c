@@ -7,6 +7,7 @@
  */
 #include "cli/commands.h"
 
+#include "base/clock.h"
 #include "cli/gnuplot.h"
 #include "cli/inputs.h"
 #include "cli/interrupt.h"
@@ -66,14 +67,13 @@ static bool write_log(struct job *job, const struct mqar_run *run, const mqar_tr
 static bool advance(struct job *job, struct mqar_run *run, mqar_trainer *trainer, uint64_t step,
 		    struct progress *progress, rosa_error *why)
 {
-	const uint64_t began = progress_clock();
+	const uint64_t began = clock_ns();
 	const bool last = (step + 1) % mqar_epoch_steps(trainer) == 0;
 	struct learner_result learnt;
-	rosa_error error;
 
-	if (mqar_trainer_step(trainer, step, &learnt, &error) != ROSA_OK)
-		return refuse(why, "step %llu: %s", (unsigned long long)step + 1, error.message);
-	run->seconds += (double)(progress_clock() - began) * 1e-9;
+	if (mqar_trainer_step(trainer, step, &learnt, why) != ROSA_OK)
+		return refuse(why, "step %llu: %s", (unsigned long long)step + 1, why->message);
+	run->seconds += (double)(clock_ns() - began) * 1e-9;
 	run->tokens_per_second = (double)((step + 1) * job_tokens(job)) / run->seconds;
 	if (last && !judge(run, trainer, step + 1, why))
 		return false;

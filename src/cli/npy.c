@@ -250,8 +250,10 @@ struct wish {
 	const char *row;    /* what a row is called */
 };
 
-static const struct wish symbols_wish = {"symbols", "u1 u2 u4", "uint8, uint16 or uint32", "uint16", "route"};
-static const struct wish tokens_wish = {"tokens", "u2 i4 u4 i8", "uint16, int32, uint32 or int64", "int32", "text"};
+static const struct wish wishes[] = {
+    [NPY_SYMBOLS] = {"symbols", "u1 u2 u4", "uint8, uint16 or uint32", "uint16", "route"},
+    [NPY_TOKENS] = {"tokens", "u2 i4 u4 i8", "uint16, int32, uint32 or int64", "int32", "text"},
+};
 
 static bool accept_type(const struct npy_header *header, const struct wish *wish, rosa_error *why)
 {
@@ -281,21 +283,6 @@ static bool accept_shape(const struct npy_header *header, const struct wish *wis
 	return true;
 }
 
-/* Memory for the elements of an accepted array, `width` bytes each in memory; NULL with a reason. */
-static void *accept(const uint8_t *data, size_t size, const struct wish *wish, size_t width, struct npy_header *header,
-		    rosa_error *why)
-{
-	void *values = NULL;
-
-	if (!npy_parse(data, size, header, why) || !accept_type(header, wish, why) || !accept_shape(header, wish, why))
-		return NULL;
-	if (header->count > SIZE_MAX / width)
-		refuse(why, "field 'shape' has more %s than fit in memory", wish->what);
-	else if (!(values = malloc(header->count * width)))
-		refuse(why, "not enough memory for %zu %s", header->count, wish->what);
-	return values;
-}
-
 /* The bits of an element, sign-extended to 64 bits. */
 static uint64_t element(const uint8_t *from, const struct npy_header *header)
 {
@@ -306,88 +293,51 @@ static uint64_t element(const uint8_t *from, const struct npy_header *header)
 	return bits;
 }
 
-bool npy_read_symbols(const uint8_t *data, size_t size, struct npy_symbols *symbols, rosa_error *why)
+bool npy_read(const uint8_t *data, size_t size, enum npy_kind kind, struct npy_rows *rows, rosa_error *why)
 {
+	const struct wish *wish = &wishes[kind];
 	struct npy_header header;
+	uint32_t *values;
 
-	memset(symbols, 0, sizeof(*symbols));
-	uint32_t *values = accept(data, size, &symbols_wish, sizeof(uint32_t), &header, why);
-	if (!values)
+	*rows = (struct npy_rows){0};
+	if (!npy_parse(data, size, &header, why) || !accept_type(&header, wish, why) ||
+	    !accept_shape(&header, wish, why))
 		return false;
-	for (size_t i = 0; i < header.count; i++)
-		values[i] = (uint32_t)element(data + header.offset + i * header.width, &header);
-	symbols->dims = header.dims;
-	symbols->routes = header.dims == 2 ? header.shape[0] : 1;
-	symbols->steps = header.shape[header.dims - 1];
-	symbols->symbols = values;
-	return true;
-}
-
-bool npy_read_tokens(const uint8_t *data, size_t size, struct npy_tokens *tokens, rosa_error *why)
-{
-	struct npy_header header;
-
-	memset(tokens, 0, sizeof(*tokens));
-	uint32_t *values = accept(data, size, &tokens_wish, sizeof(uint32_t), &header, why);
+	values = header.count > SIZE_MAX / sizeof(*values) ? NULL : malloc(header.count * sizeof(*values));
 	if (!values)
-		return false;
+		return refuse(why, "not enough memory for %zu %s", header.count, wish->what);
 	for (size_t i = 0; i < header.count; i++) {
-		uint64_t token = element(data + header.offset + i * header.width, &header);
-		if (token > UINT32_MAX) {
+		const uint64_t value = element(data + header.offset + i * header.width, &header);
+
+		if (value > UINT32_MAX) {
 			free(values);
-			return refuse(why, "element %zu is %lld; tokens are 0 to %lu", i, (long long)token,
+			return refuse(why, "element %zu is %lld; %s are 0 to %lu", i, (long long)value, wish->what,
 				      (unsigned long)UINT32_MAX);
 		}
-		values[i] = (uint32_t)token;
+		values[i] = (uint32_t)value;
 	}
-	tokens->dims = header.dims;
-	tokens->texts = header.dims == 2 ? header.shape[0] : 1;
-	tokens->steps = header.shape[header.dims - 1];
-	tokens->tokens = values;
+	*rows = (struct npy_rows){header.dims, header.dims == 2 ? header.shape[0] : 1, header.shape[header.dims - 1],
+				  values};
 	return true;
 }
 
-/* Reads a whole file and passes it to `read`; puts its name before the reason of a failure. */
-static bool load(const char *path, bool (*read)(const uint8_t *data, size_t size, void *into, rosa_error *why),
-		 void *into, rosa_error *why)
+bool npy_load(const char *path, enum npy_kind kind, struct npy_rows *rows, rosa_error *why)
 {
-	rosa_error inner;
 	uint8_t *data;
 	size_t size;
 
+	*rows = (struct npy_rows){0};
 	if (file_read(path, &program_files, &data, &size, why) != ROSA_OK)
 		return false;
-	bool done = read(data, size, into, &inner);
+	const bool done = npy_read(data, size, kind, rows, why);
 	free(data);
-	return done ? true : refuse(why, "%s: %s", path, inner.message);
-}
-
-static bool read_symbols(const uint8_t *data, size_t size, void *into, rosa_error *why)
-{
-	return npy_read_symbols(data, size, into, why);
-}
-
-bool npy_load_symbols(const char *path, struct npy_symbols *symbols, rosa_error *why)
-{
-	memset(symbols, 0, sizeof(*symbols));
-	return load(path, read_symbols, symbols, why);
-}
-
-static bool read_tokens(const uint8_t *data, size_t size, void *into, rosa_error *why)
-{
-	return npy_read_tokens(data, size, into, why);
-}
-
-bool npy_load_tokens(const char *path, struct npy_tokens *tokens, rosa_error *why)
-{
-	memset(tokens, 0, sizeof(*tokens));
-	return load(path, read_tokens, tokens, why);
+	return done || refuse(why, "%s: %s", path, why->message);
 }
 
 /* ------------------------------------------------------------------------------------------------------- writing -- */
 
-static bool create(struct file_writer *writer, const char *path, const char *type, int dims, const size_t *shape,
-		   rosa_error *why)
+bool npy_create(struct file_writer *writer, const char *path, const char *type, int dims, const size_t *shape,
+		rosa_error *why)
 {
 	char header[256], tuple[128] = "";
 	size_t used = 0;
@@ -410,47 +360,4 @@ static bool create(struct file_writer *writer, const char *path, const char *typ
 	header[9] = (char)((whole - 10) >> 8);
 	return file_create(writer, path, &program_files, why) == ROSA_OK &&
 	       file_write(writer, header, whole, why) == ROSA_OK;
-}
-
-/* Elements of four bytes. */
-static bool write_words(struct file_writer *writer, const void *values, size_t count, rosa_error *why)
-{
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-	return file_write(writer, values, count * sizeof(uint32_t), why) == ROSA_OK;
-#else
-	const uint8_t *from = values;
-	uint32_t swapped[1024];
-
-	while (count > 0) {
-		size_t piece = count < 1024 ? count : 1024;
-		memcpy(swapped, from, piece * sizeof(swapped[0]));
-		for (size_t i = 0; i < piece; i++)
-			swapped[i] = __builtin_bswap32(swapped[i]);
-		if (file_write(writer, swapped, piece * sizeof(swapped[0]), why) != ROSA_OK)
-			return false;
-		from += piece * sizeof(swapped[0]);
-		count -= piece;
-	}
-	return true;
-#endif
-}
-
-bool npy_create_int32(struct file_writer *writer, const char *path, int dims, const size_t *shape, rosa_error *why)
-{
-	return create(writer, path, "<i4", dims, shape, why);
-}
-
-bool npy_write_int32(struct file_writer *writer, const int32_t *values, size_t count, rosa_error *why)
-{
-	return write_words(writer, values, count, why);
-}
-
-bool npy_create_float32(struct file_writer *writer, const char *path, int dims, const size_t *shape, rosa_error *why)
-{
-	return create(writer, path, "<f4", dims, shape, why);
-}
-
-bool npy_write_float32(struct file_writer *writer, const float *values, size_t count, rosa_error *why)
-{
-	return write_words(writer, values, count, why);
 }

@@ -25,31 +25,21 @@ struct npy_header {
 /* Reads the header of a file in memory. Reads no byte beyond `size` and allocates nothing. */
 bool npy_parse(const uint8_t *data, size_t size, struct npy_header *header, rosa_error *why);
 
-/* Symbols: uint8, uint16 or uint32, shape [T] or [N,T]. `routes` is 1 for shape [T]. */
-struct npy_symbols {
-	int dims;
-	size_t routes, steps;
-	uint32_t *symbols; /* [routes][steps], from malloc; release with free */
+/* Symbols of routes: uint8, uint16 or uint32. Tokens of texts: uint16, int32, uint32 or int64, none of them negative or
+ * beyond 32 bits. Both have shape [T] or [N,T]. */
+enum npy_kind { NPY_SYMBOLS, NPY_TOKENS };
+
+struct npy_rows {
+	int dims; /* 1: shape [T]; there is one row then */
+	size_t rows, steps;
+	uint32_t *values; /* [rows][steps], from malloc; release with free */
 };
 
 /* From memory, with reasons that do not name the file; and from a file, with reasons that do. */
-bool npy_read_symbols(const uint8_t *data, size_t size, struct npy_symbols *symbols, rosa_error *why);
-bool npy_load_symbols(const char *path, struct npy_symbols *symbols, rosa_error *why);
+bool npy_read(const uint8_t *data, size_t size, enum npy_kind kind, struct npy_rows *rows, rosa_error *why);
+bool npy_load(const char *path, enum npy_kind kind, struct npy_rows *rows, rosa_error *why);
 
-/* Tokens: uint16, int32, uint32 or int64, shape [T] or [N,T], none of them negative or beyond 32 bits. `texts` is 1 for
- * shape [T]. */
-struct npy_tokens {
-	int dims;
-	size_t texts, steps;
-	uint32_t *tokens; /* [texts][steps], from malloc; release with free */
-};
-
-bool npy_read_tokens(const uint8_t *data, size_t size, struct npy_tokens *tokens, rosa_error *why);
-bool npy_load_tokens(const char *path, struct npy_tokens *tokens, rosa_error *why);
-
-/* Starts a file with the given shape; the elements follow with npy_write_* in any number of pieces, and then
+/* Starts a file with the given shape and type of elements, "<i4" or "<f4"; these follow by file_write, and then
  * file_finish. */
-bool npy_create_int32(struct file_writer *writer, const char *path, int dims, const size_t *shape, rosa_error *why);
-bool npy_write_int32(struct file_writer *writer, const int32_t *values, size_t count, rosa_error *why);
-bool npy_create_float32(struct file_writer *writer, const char *path, int dims, const size_t *shape, rosa_error *why);
-bool npy_write_float32(struct file_writer *writer, const float *values, size_t count, rosa_error *why);
+bool npy_create(struct file_writer *writer, const char *path, const char *type, int dims, const size_t *shape,
+		rosa_error *why);

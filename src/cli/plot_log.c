@@ -7,6 +7,7 @@
  */
 #include "cli/plot_log.h"
 
+#include "base/array.h"
 #include "base/paths.h"
 #include "cli/interrupt.h"
 #include "model/json.h"
@@ -45,14 +46,8 @@ static void merge(struct plot_row *row, const struct plot_row *later)
 
 static bool add_row(struct plot_log *log, const struct plot_row *row, rosa_error *why)
 {
-	if (log->count == log->room) {
-		size_t room = 2 * log->room + 256;
-		struct plot_row *larger = realloc(log->rows, room * sizeof(*larger));
-		if (!larger)
-			return refuse(why, "not enough memory for the %zu lines of %s", room, log->path);
-		log->rows = larger;
-		log->room = room;
-	}
+	if (!ARRAY_RESERVE(log->rows, log->room, log->count + 1))
+		return refuse(why, "not enough memory for the %zu lines of %s", log->count + 1, log->path);
 	/* steps of a run that was resumed replace those that it had gone beyond */
 	while (log->count && log->rows[log->count - 1].values[PLOT_STEP] > row->values[PLOT_STEP])
 		log->count--;
@@ -110,7 +105,7 @@ static bool read_lines(struct plot_log *log, struct pack_lines *lines, rosa_erro
 
 bool plot_log_read(struct plot_log *log, const char *path, rosa_error *why)
 {
-	char *inside = path_is_folder(path) ? path_join(path, TRAINING_LOG) : NULL;
+	const struct path inside = path_join(path, TRAINING_LOG);
 	struct pack_lines lines;
 	struct json nothing = {0};
 	bool good;
@@ -120,11 +115,11 @@ bool plot_log_read(struct plot_log *log, const char *path, rosa_error *why)
 	good = json_read("{}", 2, path, &nothing, why) == ROSA_OK;
 	json_free(&nothing);
 	if (good) {
-		good = pack_lines_open(&lines, inside ? inside : path, &interrupt_hooks, why) == ROSA_OK &&
+		good = pack_lines_open(&lines, path_is_folder(path) ? inside.text : path, &interrupt_hooks, why) ==
+			   ROSA_OK &&
 		       read_lines(log, &lines, why);
 		pack_lines_close(&lines);
 	}
-	free(inside);
 	return good;
 }
 

@@ -6,6 +6,7 @@
  */
 #include "cli/commands.h"
 
+#include "base/clock.h"
 #include "cli/inputs.h"
 #include "cli/interrupt.h"
 #include "cli/models.h"
@@ -77,7 +78,7 @@ static bool score(struct ppl *job, struct scored_text *texts, double *losses, ro
 					(size_t)job->skip,
 					pointed ? &job->model.pointer : NULL,
 					0};
-	const uint64_t began = progress_clock();
+	const uint64_t began = clock_ns();
 
 	for (size_t i = 0; i < job->pieces; i++) {
 		const size_t from = i * job->piece_tokens, left = job->tokens.count - from;
@@ -94,7 +95,7 @@ static bool score(struct ppl *job, struct scored_text *texts, double *losses, ro
 	job->progress.unit = "tokens";
 	const rosa_status status = score_texts(&scoring, texts, job->pieces, progress_tick, &job->progress, why);
 	progress_end(&job->progress);
-	job->seconds = (double)(progress_clock() - began) * 1e-9;
+	job->seconds = (double)(clock_ns() - began) * 1e-9;
 	for (size_t i = 0; i < job->pieces && status == ROSA_OK; i++) {
 		for (size_t t = (size_t)job->skip; t < texts[i].count; t++) {
 			job->sum += pointed ? texts[i].mixed[t] : texts[i].losses[t];

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,36 +35,46 @@ bool program_find(const char *name, char *path, size_t size)
 	return false;
 }
 
-static bool start(const char *const *words, int output, pid_t *child)
+int program_run(const char *const *words, const int streams[3], int *status)
 {
 	posix_spawn_file_actions_t actions;
+	pid_t child;
+	int code = posix_spawn_file_actions_init(&actions);
 
-	if (posix_spawn_file_actions_init(&actions) != 0)
-		return false;
-	posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-	posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
-	posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-	int code = posix_spawnp(child, words[0], &actions, NULL, (char *const *)words, environ);
+	if (code)
+		return code;
+	for (int i = 0; i < 3; i++)
+		posix_spawn_file_actions_adddup2(&actions, streams[i], i);
+	code = posix_spawnp(&child, words[0], &actions, NULL, (char *const *)words, environ);
 	posix_spawn_file_actions_destroy(&actions);
-	return code == 0;
+	while (!code && waitpid(child, status, 0) < 0) {
+		if (errno != EINTR)
+			code = errno;
+		else
+			kill(child, SIGTERM);
+	}
+	return code;
 }
 
 bool program_ask(const char *const *words, char *line, size_t size)
 {
+	const int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
 	FILE *output = tmpfile();
 	int status = -1;
-	pid_t child;
+	bool good;
 
 	line[0] = '\0';
-	if (!output)
-		return false;
-	if (start(words, fileno(output), &child)) {
-		while (waitpid(child, &status, 0) < 0 && errno == EINTR)
-			continue;
+	good = nothing >= 0 && output &&
+	       program_run(words, (const int[]){nothing, fileno(output), nothing}, &status) == 0 && WIFEXITED(status) &&
+	       WEXITSTATUS(status) == 0;
+	if (good) {
 		rewind(output);
 		if (fgets(line, (int)size, output))
 			line[strcspn(line, "\n")] = '\0';
 	}
-	fclose(output);
-	return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+	if (output)
+		fclose(output);
+	if (nothing >= 0)
+		close(nothing);
+	return good;
 }

@@ -7,24 +7,16 @@
  */
 #include "cli/progress.h"
 
+#include "base/clock.h"
 #include "cli/interrupt.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define BAR_WIDTH   24
 #define FIRST_AFTER 500000000u
 #define NEXT_AFTER  100000000u
-
-uint64_t progress_clock(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 void progress_begin(struct progress *progress, const char *label, uint64_t whole)
 {
@@ -32,7 +24,7 @@ void progress_begin(struct progress *progress, const char *label, uint64_t whole
 	progress->shown = isatty(STDERR_FILENO);
 	progress->label = label;
 	progress->whole = whole;
-	progress->began = progress_clock();
+	progress->began = clock_ns();
 	progress->last = progress->began + FIRST_AFTER - NEXT_AFTER;
 }
 
@@ -76,7 +68,7 @@ int progress_tick(void *context, uint64_t done, uint64_t total)
 	struct progress *progress = context;
 
 	if (progress->shown) {
-		uint64_t now = progress_clock();
+		uint64_t now = clock_ns();
 		if (now > progress->last && now - progress->last >= NEXT_AFTER) {
 			progress->last = now;
 			progress->drawn = true;

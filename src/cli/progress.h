@@ -26,6 +26,3 @@ void progress_advance(struct progress *progress, uint64_t done);
 
 /* Erases the bar. To be called before messages are printed. */
 void progress_end(struct progress *progress);
-
-/* A monotonic clock, in nanoseconds. */
-uint64_t progress_clock(void);

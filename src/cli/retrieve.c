@@ -149,9 +149,7 @@ static bool push_chunks(struct job *job, rosa_stream *stream, size_t chunk, int3
 
 	for (size_t t = 0; t < pair->steps; t += chunk) {
 		size_t steps = pair->steps - t < chunk ? pair->steps - t : chunk;
-		if (rosa_stream_push(stream, steps, symbols_from(pair->query, pair->bits, t),
-				     symbols_from(pair->key, pair->bits, t), pair->steps, job->tau + t,
-				     job->length ? job->length + t : NULL, table, why) != ROSA_OK)
+		if (symbol_pair_push(pair, stream, t, steps, job->tau, job->length, table, why) != ROSA_OK)
 			return false;
 		if (table)
 			place_chunk(job, table, t, steps);
@@ -235,8 +233,8 @@ static bool write_cells(const struct job *job, struct file_writer *writer, const
 	size_t routes = job->pair.routes, steps = job->pair.steps;
 	size_t shape[2] = {routes, steps};
 
-	return npy_create_int32(writer, path, job->pair.dims, shape + (2 - job->pair.dims), why) &&
-	       npy_write_int32(writer, values, routes * steps, why);
+	return npy_create(writer, path, "<i4", job->pair.dims, shape + (2 - job->pair.dims), why) &&
+	       file_write(writer, values, routes * steps * sizeof(*values), why) == ROSA_OK;
 }
 
 static bool write_expanded(const struct job *job, struct file_writer *writer, rosa_error *why)
@@ -247,7 +245,7 @@ static bool write_expanded(const struct job *job, struct file_writer *writer, ro
 
 	for (size_t r = 0; r < job->pair.routes && done; r++)
 		done = rosa_flips_expand(&job->flips, r, steps, table, why) == ROSA_OK &&
-		       npy_write_int32(writer, table, steps * bits, why);
+		       file_write(writer, table, steps * bits * sizeof(*table), why) == ROSA_OK;
 	free(table);
 	return done;
 }
@@ -257,10 +255,10 @@ static bool write_flips(const struct job *job, struct file_writer *writer, rosa_
 	size_t routes = job->pair.routes, steps = job->pair.steps, bits = job->retrieval.bits;
 	size_t shape[3] = {routes, steps, bits};
 
-	if (!npy_create_int32(writer, job->flips_path, job->pair.dims + 1, shape + (2 - job->pair.dims), why))
+	if (!npy_create(writer, job->flips_path, "<i4", job->pair.dims + 1, shape + (2 - job->pair.dims), why))
 		return false;
 	if (job->table)
-		return npy_write_int32(writer, job->table, routes * steps * bits, why);
+		return file_write(writer, job->table, routes * steps * bits * sizeof(*job->table), why) == ROSA_OK;
 	return write_expanded(job, writer, why);
 }
 

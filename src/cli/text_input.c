@@ -6,6 +6,7 @@
  */
 #include "cli/text_input.h"
 
+#include "base/array.h"
 #include "cli/interrupt.h"
 #include "train/byte_source.h"
 
@@ -16,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define FIRST_ROOM ((size_t)1 << 18)
+#define LEAST_ROOM ((size_t)1 << 17) /* bytes that are read at a time, at least */
 
 bool text_add(struct text *text, const char *name, const char *bytes, size_t size, bool lossy, rosa_error *why)
 {
@@ -31,14 +32,9 @@ static bool read_source(struct byte_source *source, char **data, size_t *size, r
 	*data = NULL;
 	*size = 0;
 	while (got > 0) {
-		if (room - *size < FIRST_ROOM / 2) {
-			room = 2 * room + FIRST_ROOM;
-			char *bigger = realloc(*data, room);
-			if (!bigger)
-				return refuse(why, "not enough memory to read %s (%zu bytes wanted)", source->name,
-					      room);
-			*data = bigger;
-		}
+		if (!ARRAY_RESERVE(*data, room, *size + LEAST_ROOM))
+			return refuse(why, "not enough memory to read %s (%zu bytes wanted)", source->name,
+				      *size + LEAST_ROOM);
 		if (source_read(source, *data + *size, room - *size, &got, why) != ROSA_OK)
 			return false;
 		*size += got;

@@ -119,7 +119,7 @@ static bool encode_chat(struct job *job, const char *text, size_t size, rosa_err
 
 static bool encode_text(struct job *job, const char *text, size_t size, rosa_error *why)
 {
-	if (tokenizer_encode(job->tokenizer, text, size, !job->plain, false, &job->tokens, why) != ROSA_OK)
+	if (tokenizer_encode(job->tokenizer, text, size, !job->plain, &job->tokens, why) != ROSA_OK)
 		return false;
 	return true;
 }

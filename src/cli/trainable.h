@@ -5,10 +5,7 @@
 #include "train/network.h"
 
 struct trainable {
-	struct checkpoint checkpoint;
-	struct adapter adapter;
-	rosa_workers *workers;
-	struct backend *backend;
+	struct model model; /* without a decoder */
 	network *network;
 };
 

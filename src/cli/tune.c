@@ -6,6 +6,7 @@
  */
 #include "cli/commands.h"
 
+#include "base/clock.h"
 #include "cli/args.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
@@ -53,7 +54,7 @@ static void on_begin(void *context, const struct trainer_report *report, uint64_
 	job->progress.detail = NULL;
 	job->stage_step = report->stage_step;
 	job->stage_steps = report->stage_steps;
-	job->last_line = progress_clock();
+	job->last_line = clock_ns();
 	if (job->json)
 		return;
 	if (stage->kind == TUNE_POINTER) {
@@ -117,7 +118,7 @@ static void on_step(void *context, const struct trainer_report *report)
 {
 	struct tune *job = context;
 	const struct training_entry *entry = &report->entry;
-	const uint64_t clock = progress_clock();
+	const uint64_t clock = clock_ns();
 	char loss[24];
 
 	if (entry->step == 0) {
@@ -239,15 +240,15 @@ static void print_result(const struct tune *job)
 		json_text_put_number(&text, "seconds", last->entry.seconds);
 		json_text_put_number(&text, "tokens_per_second", last->entry.tokens_per_second);
 		json_text_put_bool(&text, "stopped", job->outcome.stopped);
-		put_path(&text, "checkpoint", job->outcome.checkpoint);
-		put_path(&text, "adapter", job->outcome.final);
-		put_path(&text, "pointer", job->outcome.pointer);
+		put_path(&text, "checkpoint", job->outcome.checkpoint.text);
+		put_path(&text, "adapter", job->outcome.final.text);
+		put_path(&text, "pointer", job->outcome.pointer.text);
 		json_text_add(&text, "}\n");
 		if (!json_print(&text, &why))
 			complain("tune", "%s", why.message);
 		return;
 	}
-	if (none && *job->outcome.pointer)
+	if (none && *job->outcome.pointer.text)
 		printf("done\n");
 	else if (none && job->outcome.stopped)
 		printf("stopped before the first step\n");
@@ -257,15 +258,15 @@ static void print_result(const struct tune *job)
 		printf("%s after step %" PRIu64 " of %" PRIu64 ": %s, %" PRIu64 " tokens in %.0f s\n",
 		       job->outcome.stopped ? "stopped" : "done", last->entry.step, last->steps,
 		       write_loss(last->entry.loss, loss), last->entry.tokens, last->entry.seconds);
-	if (*job->outcome.checkpoint)
-		printf("checkpoint: %s\n", job->outcome.checkpoint);
-	if (*job->outcome.final)
-		printf("adapter: %s\n", job->outcome.final);
-	if (*job->outcome.pointer)
-		printf("pointer: %s\n", job->outcome.pointer);
+	if (*job->outcome.checkpoint.text)
+		printf("checkpoint: %s\n", job->outcome.checkpoint.text);
+	if (*job->outcome.final.text)
+		printf("adapter: %s\n", job->outcome.final.text);
+	if (*job->outcome.pointer.text)
+		printf("pointer: %s\n", job->outcome.pointer.text);
 	if (job->outcome.stopped)
-		printf(*job->outcome.checkpoint ? "to continue, give the same command with --resume\n"
-						: "nothing was trained, and nothing is saved\n");
+		printf(*job->outcome.checkpoint.text ? "to continue, give the same command with --resume\n"
+						     : "nothing was trained, and nothing is saved\n");
 }
 
 /* A failure that all processes share is reported by the first; one that another process has alone, by that one. */

@@ -58,7 +58,7 @@ rosa_status apart_write_head(struct file_writer *file, const struct model_config
 
 	json_text_add(&line, "{\"prompts\": {\"vocabulary\": %zu, \"ends\": [", (size_t)config->vocabulary);
 	for (size_t i = 0; i < config->eos_count; i++)
-		json_text_add(&line, "%s%" PRId64, i ? ", " : "", config->eos[i]);
+		json_text_put(&line, NULL, "%" PRId64, config->eos[i]);
 	json_text_add(&line, "], \"pieces\": [");
 	for (size_t id = 0; id < tokenizer_size(tokenizer); id++) {
 		json_text_add(&line, "%s", id ? "," : "");
@@ -76,15 +76,14 @@ static rosa_status add_prompt(struct json_text *line, const struct eval_task *ta
 
 	if (status != ROSA_OK)
 		return status;
-	json_text_add(line, ", \"tokens\": %zu, \"ids\": ", task->tokens);
+	json_text_put_size(line, "tokens", task->tokens);
+	json_text_key(line, "ids");
 	add_ids(line, &tokens);
 	tokens_free(&tokens);
-	json_text_add(line, ", \"expected\": [");
-	for (size_t i = 0; i < example->answers.count; i++) {
-		json_text_add(line, "%s", i ? ", " : "");
-		json_text_string(line, example->answers.all[i]);
-	}
-	json_text_add(line, "]");
+	json_text_open(line, "expected", '[');
+	for (size_t i = 0; i < example->answers.count; i++)
+		json_text_put_string(line, NULL, example->answers.all[i]);
+	json_text_close(line, ']');
 	return ROSA_OK;
 }
 
@@ -114,12 +113,6 @@ static rosa_status add_choice(struct json_text *line, const struct eval_example 
 	return status;
 }
 
-static void add_number(struct json_text *line, const char *name, double number)
-{
-	json_text_add(line, ", \"%s\": ", name);
-	json_text_number(line, number);
-}
-
 rosa_status apart_write_task(struct file_writer *file, const struct eval_task *task, const tokenizer *tokenizer,
 			     size_t prompt_tokens, rosa_error *err)
 {
@@ -129,14 +122,15 @@ rosa_status apart_write_task(struct file_writer *file, const struct eval_task *t
 		const struct eval_example *example = &task->examples[i];
 		struct json_text line = {0};
 
-		json_text_add(&line, "{\"task\": ");
-		json_text_string(&line, task->name);
-		json_text_add(&line, ", \"example\": %zu, \"sum\": \"%016" PRIx64 "\", \"metric\": \"%s\"", i,
-			      example->sum, eval_metric_names[task->metric]);
+		json_text_open(&line, NULL, '{');
+		json_text_put_string(&line, "task", task->name);
+		json_text_put_size(&line, "example", i);
+		json_text_put(&line, "sum", "\"%016" PRIx64 "\"", example->sum);
+		json_text_put_string(&line, "metric", eval_metric_names[task->metric]);
 		if (example->length)
-			json_text_add(&line, ", \"length\": %zu", example->length);
+			json_text_put_size(&line, "length", example->length);
 		if (!isnan(example->depth))
-			add_number(&line, "depth", example->depth);
+			json_text_put_number(&line, "depth", example->depth);
 		status = example->prompt ? add_prompt(&line, task, example, tokenizer, prompt_tokens, err)
 					 : add_choice(&line, example, tokenizer, err);
 		json_text_add(&line, "}");

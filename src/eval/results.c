@@ -1,6 +1,7 @@
 /* Records in memory and as JSON lines; means over groups of them. */
 #include "eval/results.h"
 
+#include "base/array.h"
 #include "base/json_text.h"
 #include "base/status.h"
 #include "train/pack_lines.h"
@@ -81,14 +82,7 @@ rosa_status results_add(struct eval_results *results, const struct eval_record *
 	const char *name = name_in(results, record->task);
 	const char *condition = condition_in(results, record->condition);
 
-	if (name && condition && results->count == results->room) {
-		const size_t room = 2 * results->room + 64;
-		struct eval_record *more = realloc(results->all, room * sizeof(*more));
-
-		results->all = more ? more : results->all;
-		results->room = more ? room : results->room;
-	}
-	if (!name || !condition || results->count == results->room)
+	if (!name || !condition || !ARRAY_RESERVE(results->all, results->room, results->count + 1))
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for %zu results", results->count + 1);
 	results->all[results->count] = *record;
 	results->all[results->count].condition = condition;

@@ -16,20 +16,23 @@
 
 #define LOGITS_BYTES ((size_t)64 << 20) /* of logits in memory, about */
 
+/* One of the texts that are being read. */
+struct reader {
+	sequence *sequence;
+	pointer_past *past; /* NULL without a pointer */
+	size_t at;          /* tokens read */
+};
+
 /* Texts that are being read side by side. */
 struct reading {
 	const struct scoring *scoring;
-	size_t vocabulary, stride;       /* positions of a text whose logits are in memory at once */
-	float *logits;                   /* [batch][stride][vocabulary] */
-	sequence **sequences;            /* [batch] */
-	struct piece *pieces;            /* [batch]; those that are read now come first */
-	double **to, **mixed;            /* [batch]: where the losses of a piece go, without and with the pointer */
-	struct pointer_sample **samples; /* [batch]: where the samples go; NULL: nowhere */
-	uint8_t **likeliest;             /* [batch]: likewise */
-	pointer_past **pasts;            /* [batch]; all NULL without a pointer */
-	struct pointer_links *links;     /* [batch][stride] */
-	uint8_t *seen;                   /* [batch][stride][vocabulary]; NULL: the pointer has no table */
-	size_t *at;                      /* [batch]: tokens read of each text */
+	size_t vocabulary, stride;   /* positions of a text whose logits are in memory at once */
+	float *logits;               /* [batch][stride][vocabulary] */
+	struct reader *readers;      /* [batch] */
+	struct piece *pieces;        /* [batch]; those that are read now come first */
+	struct scored_text *results; /* [batch]: of each piece, from its first prediction on; mixed: with a pointer */
+	struct pointer_links *links; /* [batch][stride] */
+	uint8_t *seen;               /* [batch][stride][vocabulary]; NULL: the pointer has no table */
 	rosa_progress progress;
 	void *context;
 	uint64_t done, all; /* tokens, of all texts */
@@ -62,6 +65,7 @@ static void reduce_row(void *context, size_t i, unsigned worker)
 	const size_t row = i % reading->stride;
 	const size_t text = i / reading->stride;
 	const struct piece *piece = &reading->pieces[text];
+	const struct scored_text *to = &reading->results[text];
 	const struct pointer *pointer = reading->scoring->pointer;
 	const struct pointer_links none = {.count = 0};
 	const uint8_t *seen = reading->seen ? reading->seen + i * reading->vocabulary : NULL;
@@ -74,19 +78,19 @@ static void reduce_row(void *context, size_t i, unsigned worker)
 	const struct pointer_sample sample =
 	    pointer_sample(pointer ? &reading->links[i] : &none, seen, logits, reading->vocabulary, target);
 
-	reading->to[text][row] = -sample.target;
+	to->losses[row] = -sample.target;
 	if (pointer)
-		reading->mixed[text][row] = pointer_loss(pointer, &sample);
-	if (reading->samples[text])
-		reading->samples[text][row] = sample;
-	if (!reading->likeliest[text])
+		to->mixed[row] = pointer_loss(pointer, &sample);
+	if (to->samples)
+		to->samples[row] = sample;
+	if (!to->likeliest)
 		return;
-	reading->likeliest[text][row] = is_likeliest(logits, reading->vocabulary, target) ? SCORED_LIKELIEST : 0;
+	to->likeliest[row] = is_likeliest(logits, reading->vocabulary, target) ? SCORED_LIKELIEST : 0;
 	if (!pointer)
 		return;
 	pointer_mix(pointer, &reading->links[i], seen, logits, reading->vocabulary);
 	if (is_likeliest(logits, reading->vocabulary, target))
-		reading->likeliest[text][row] |= SCORED_MIXED_LIKELIEST;
+		to->likeliest[row] |= SCORED_MIXED_LIKELIEST;
 }
 
 static rosa_status reduce(struct reading *reading, size_t pieces, rosa_error *err)
@@ -119,7 +123,7 @@ static rosa_status look_up(struct reading *reading, size_t used, size_t i, rosa_
 	const struct piece *piece = &reading->pieces[used];
 	const size_t vocabulary = reading->vocabulary, first = used * reading->stride;
 	struct pointer_links *found = piece->wanted == LOGITS_ALL ? reading->links + first : NULL;
-	pointer_past *past = reading->pasts[i];
+	pointer_past *past = reading->readers[i].past;
 	rosa_status status = ROSA_OK;
 
 	if (!found || !reading->seen)
@@ -145,22 +149,26 @@ static rosa_status read_on(struct reading *reading, struct scored_text *texts, s
 	rosa_status status = ROSA_OK;
 
 	for (size_t i = 0; i < count && status == ROSA_OK; i++) {
+		const struct scored_text *text = &texts[i];
+		const bool pointed = reading->scoring->pointer != NULL;
+		struct reader *reader = &reading->readers[i];
 		struct piece *piece = &reading->pieces[used];
+		const size_t next = reader->at + 1;
 
-		piece->count = due(reading, reading->at[i], texts[i].count, &piece->wanted);
+		piece->count = due(reading, reader->at, text->count, &piece->wanted);
 		if (!piece->count)
 			continue;
-		piece->sequence = reading->sequences[i];
-		piece->tokens = texts[i].tokens + reading->at[i];
+		piece->sequence = reader->sequence;
+		piece->tokens = text->tokens + reader->at;
 		piece->logits = reading->logits + used * reading->stride * reading->vocabulary;
-		reading->to[used] = texts[i].losses + reading->at[i] + 1;
-		reading->likeliest[used] = texts[i].likeliest ? texts[i].likeliest + reading->at[i] + 1 : NULL;
-		if (reading->scoring->pointer) {
-			reading->mixed[used] = texts[i].mixed + reading->at[i] + 1;
-			reading->samples[used] = texts[i].samples ? texts[i].samples + reading->at[i] + 1 : NULL;
+		reading->results[used] =
+		    (struct scored_text){.losses = text->losses + next,
+					 .mixed = pointed ? text->mixed + next : NULL,
+					 .samples = pointed && text->samples ? text->samples + next : NULL,
+					 .likeliest = text->likeliest ? text->likeliest + next : NULL};
+		if (pointed)
 			status = look_up(reading, used, i, err);
-		}
-		reading->at[i] += piece->count;
+		reader->at += piece->count;
 		tokens += piece->count;
 		used++;
 	}
@@ -178,17 +186,20 @@ static rosa_status read_on(struct reading *reading, struct scored_text *texts, s
 static rosa_status read_shared(struct reading *reading, const struct scored_text *texts, size_t count, rosa_error *err)
 {
 	const size_t shared = reading->scoring->shared;
-	struct piece piece = {.sequence = reading->sequences[0], .tokens = texts[0].tokens, .count = shared};
+	struct reader *first = &reading->readers[0];
+	struct piece piece = {.sequence = first->sequence, .tokens = texts[0].tokens, .count = shared};
 	rosa_status status = decoder_read(reading->scoring->decoder, 1, &piece, tick, reading, err);
 
-	for (size_t i = 1; i < count && status == ROSA_OK; i++) {
-		sequence_free(reading->sequences[i]);
-		status = sequence_fork(reading->sequences[0], shared, &reading->sequences[i], err);
-	}
 	for (size_t i = 0; i < count && status == ROSA_OK; i++) {
-		reading->at[i] = shared;
-		if (reading->scoring->pointer)
-			status = pointer_past_add(reading->pasts[i], texts[i].tokens, shared, NULL, err);
+		struct reader *reader = &reading->readers[i];
+
+		if (i > 0) {
+			sequence_free(reader->sequence);
+			status = sequence_fork(first->sequence, shared, &reader->sequence, err);
+		}
+		reader->at = shared;
+		if (status == ROSA_OK && reader->past)
+			status = pointer_past_add(reader->past, texts[i].tokens, shared, NULL, err);
 	}
 	reading->done += shared;
 	return status;
@@ -199,22 +210,21 @@ static rosa_status score_batch(struct reading *reading, struct scored_text *text
 	rosa_status status = ROSA_OK;
 	bool over = false;
 
-	memset(reading->at, 0, count * sizeof(*reading->at));
-	memset(reading->sequences, 0, count * sizeof(*reading->sequences));
-	memset(reading->pasts, 0, count * sizeof(*reading->pasts));
+	memset(reading->readers, 0, count * sizeof(*reading->readers));
 	for (size_t i = 0; i < count && status == ROSA_OK; i++) {
-		status = sequence_new(reading->scoring->decoder, &reading->sequences[i], err);
+		struct reader *reader = &reading->readers[i];
+
+		status = sequence_new(reading->scoring->decoder, &reader->sequence, err);
 		if (status == ROSA_OK && reading->scoring->pointer)
-			status =
-			    pointer_past_new(reading->scoring->pointer, reading->vocabulary, &reading->pasts[i], err);
+			status = pointer_past_new(reading->scoring->pointer, reading->vocabulary, &reader->past, err);
 	}
 	if (status == ROSA_OK && reading->scoring->shared)
 		status = read_shared(reading, texts, count, err);
 	while (status == ROSA_OK && !over)
 		status = read_on(reading, texts, count, &over, err);
 	for (size_t i = 0; i < count; i++) {
-		sequence_free(reading->sequences[i]);
-		pointer_past_free(reading->pasts[i]);
+		sequence_free(reading->readers[i].sequence);
+		pointer_past_free(reading->readers[i].past);
 	}
 	return status;
 }
@@ -258,33 +268,22 @@ rosa_status score_texts(const struct scoring *scoring, struct scored_text *texts
 	reading.stride = LOGITS_BYTES / sizeof(float) / reading.vocabulary / batch;
 	reading.stride = reading.stride < 1 ? 1 : reading.stride < longest ? reading.stride : longest;
 	reading.logits = calloc(batch * reading.stride, reading.vocabulary * sizeof(float));
-	reading.sequences = calloc(batch, sizeof(*reading.sequences));
+	reading.readers = calloc(batch, sizeof(*reading.readers));
 	reading.pieces = calloc(batch, sizeof(*reading.pieces));
-	reading.to = calloc(batch, sizeof(*reading.to));
-	reading.mixed = calloc(batch, sizeof(*reading.mixed));
-	reading.samples = calloc(batch, sizeof(*reading.samples));
-	reading.likeliest = calloc(batch, sizeof(*reading.likeliest));
-	reading.pasts = calloc(batch, sizeof(*reading.pasts));
+	reading.results = calloc(batch, sizeof(*reading.results));
 	reading.links = scoring->pointer ? calloc(batch * reading.stride, sizeof(*reading.links)) : NULL;
 	reading.seen = has_table ? calloc(batch * reading.stride, reading.vocabulary) : NULL;
-	reading.at = calloc(batch, sizeof(*reading.at));
-	if (!reading.logits || !reading.sequences || !reading.pieces || !reading.to || !reading.at || !reading.mixed ||
-	    !reading.samples || !reading.likeliest || !reading.pasts || (scoring->pointer && !reading.links) ||
-	    (has_table && !reading.seen))
+	if (!reading.logits || !reading.readers || !reading.pieces || !reading.results ||
+	    (scoring->pointer && !reading.links) || (has_table && !reading.seen))
 		status =
 		    rosa_fail(err, ROSA_ENOMEM, "no memory for the logits of %zu texts; read fewer at a time", batch);
 	for (size_t first = 0; first < count && status == ROSA_OK; first += batch)
 		status = score_batch(&reading, texts + first, count - first < batch ? count - first : batch, err);
 	free(reading.logits);
-	free(reading.sequences);
+	free(reading.readers);
 	free(reading.pieces);
-	free(reading.to);
-	free(reading.mixed);
-	free(reading.samples);
-	free(reading.likeliest);
-	free(reading.pasts);
+	free(reading.results);
 	free(reading.links);
 	free(reading.seen);
-	free(reading.at);
 	return status;
 }

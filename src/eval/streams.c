@@ -14,10 +14,12 @@
  * Folding turns every word over two symbols into a plain alternation. Such words therefore have an "alternating" form
  * beside the plain one, in which each letter has two shapes that take turns, so that no neighbours are equal.
  *
- * Only integers are used, and the generator is written here, so that every machine makes the same symbols. A
+ * Only integers are used, so that every machine makes the same symbols. A
  * construction that wants more symbols than there are takes them modulo 2^bits.
  */
 #include "eval/streams.h"
+
+#include "base/draw.h"
 
 #include <string.h>
 
@@ -31,22 +33,15 @@ struct maker {
 };
 
 /* Splitmix: a counter and a mixing of its bits. It can start anywhere, and no state is bad. */
-static uint64_t mix(uint64_t x)
-{
-	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-	x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-	return x ^ (x >> 31);
-}
-
-static uint64_t draw(struct maker *m)
+static uint64_t next(struct maker *m)
 {
 	m->random += 0x9e3779b97f4a7c15u;
-	return mix(m->random);
+	return draw_mix(m->random);
 }
 
 static uint32_t draw_below(struct maker *m, uint32_t n)
 {
-	return (uint32_t)(((draw(m) >> 32) * n) >> 32);
+	return (uint32_t)(((next(m) >> 32) * n) >> 32);
 }
 
 static uint16_t draw_symbol(struct maker *m)
@@ -326,13 +321,13 @@ static void fill_skewed(struct maker *m, int unused)
 static void fill_text_like(struct maker *m, int most_bits)
 {
 	int bits = bits_of(m->symbols);
-	uint64_t chain = draw(m);
+	uint64_t chain = next(m);
 	uint16_t last = draw_symbol(m);
 
 	if (bits > most_bits)
 		bits = most_bits;
 	for (size_t t = 0; t < m->steps; t++) {
-		last = (uint16_t)(mix(chain + ((uint64_t)last << 32) + draw_rank(m, bits)) % m->symbols);
+		last = (uint16_t)(draw_mix(chain + ((uint64_t)last << 32) + draw_rank(m, bits)) % m->symbols);
 		put(m, last);
 	}
 	query_is_key(m);
@@ -348,7 +343,7 @@ static void fill_ids(struct maker *m, int stretch)
 	while (m->made < m->steps) {
 		if (draw_below(m, (uint32_t)stretch) == 0) {
 			copying = m->made > 0 && draw_below(m, 2);
-			from = copying ? (size_t)((draw(m) >> 32) * m->made >> 32) : 0;
+			from = copying ? (size_t)((next(m) >> 32) * m->made >> 32) : 0;
 		}
 		put(m, copying ? m->key[from++] : letter(m, draw_rank(m, bits)));
 	}
@@ -423,7 +418,7 @@ int stream_find(const char *name)
 void stream_fill(int kind, int bits, uint64_t seed, size_t steps, uint16_t *query, uint16_t *key)
 {
 	struct maker m = {
-	    .random = mix(seed + 1),
+	    .random = draw_mix(seed + 1),
 	    .symbols = 1u << bits,
 	    .steps = steps,
 	    .query = query,
@@ -432,8 +427,8 @@ void stream_fill(int kind, int bits, uint64_t seed, size_t steps, uint16_t *quer
 
 	if (steps == 0)
 		return;
-	m.spread = (uint32_t)(draw(&m) >> 40) | 1;
-	m.offset = (uint32_t)(draw(&m) >> 40);
+	m.spread = (uint32_t)(next(&m) >> 40) | 1;
+	m.offset = (uint32_t)(next(&m) >> 40);
 	kinds[kind].fill(&m, kinds[kind].parameter);
 }
 

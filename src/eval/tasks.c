@@ -7,6 +7,7 @@
  */
 #include "eval/tasks.h"
 
+#include "base/array.h"
 #include "base/checksum.h"
 #include "base/status.h"
 #include "base/text.h"
@@ -383,15 +384,8 @@ static rosa_status close_example(struct reading *reading, rosa_error *err)
 
 static struct eval_example *new_example(struct eval_task *task)
 {
-	if (task->count == task->room) {
-		const size_t room = 2 * task->room + 16;
-		struct eval_example *more = realloc(task->examples, room * sizeof(*more));
-
-		if (!more)
-			return NULL;
-		task->examples = more;
-		task->room = room;
-	}
+	if (!ARRAY_RESERVE(task->examples, task->room, task->count + 1))
+		return NULL;
 	task->examples[task->count] = (struct eval_example){.depth = NAN};
 	return &task->examples[task->count++];
 }

@@ -84,7 +84,7 @@ static rosa_status read_origin(struct json root, struct adapter *adapter, rosa_e
 		status = json_get_size(root, "steps", JSON_OPTIONAL, &steps, err);
 	adapter->steps = steps;
 	if (status == ROSA_OK && name && *name && !(adapter->base_name = strdup(name)))
-		return rosa_fail(err, ROSA_ENOMEM, "%s: not enough memory to open it", adapter->path);
+		return rosa_fail(err, ROSA_ENOMEM, "%s: not enough memory to open it", adapter->path.text);
 	return status;
 }
 
@@ -287,7 +287,7 @@ static rosa_status check_digest(struct json root, const struct adapter *adapter,
 				 "%s: belongs to another " CONFIG
 				 " (its digest is %.32s, the one named there %.32s); was a "
 				 "save interrupted?",
-				 adapter->tensors_path, found ? found : "missing", wanted);
+				 adapter->tensors_path.text, found ? found : "missing", wanted);
 	return status;
 }
 
@@ -295,15 +295,15 @@ static rosa_status read_tensors(struct json root, const bool *adapted, struct ad
 {
 	const struct tensor *left;
 	struct claims claims;
-	rosa_status status = mapping_open(&adapter->mapping, adapter->tensors_path, err);
+	rosa_status status = mapping_open(&adapter->mapping, adapter->tensors_path.text, err);
 
 	if (status == ROSA_OK)
-		status = safetensors_read(adapter->mapping.data, adapter->mapping.size, adapter->tensors_path,
+		status = safetensors_read(adapter->mapping.data, adapter->mapping.size, adapter->tensors_path.text,
 					  &adapter->file, err);
 	if (status == ROSA_OK)
 		status = check_digest(root, adapter, err);
 	if (status == ROSA_OK)
-		status = claims_new(&claims, &adapter->file.tensors, adapter->tensors_path, err);
+		status = claims_new(&claims, &adapter->file.tensors, adapter->tensors_path.text, err);
 	if (status != ROSA_OK)
 		return status;
 	status = take_layers(&claims, adapted, adapter, err);
@@ -312,7 +312,7 @@ static rosa_status read_tensors(struct json root, const bool *adapted, struct ad
 	left = claims_left(&claims, NULL);
 	if (status == ROSA_OK && left)
 		status = rosa_fail(err, ROSA_EFORMAT, "%s: the tensor %.80s has no place in this adapter",
-				   adapter->tensors_path, left->name);
+				   adapter->tensors_path.text, left->name);
 	claims_free(&claims);
 	return status;
 }
@@ -336,7 +336,7 @@ static rosa_status read_folder(const char *config_path, const struct model_confi
 		status = read_options(root, config_path, adapter, &options, err);
 	if (status == ROSA_OK && (!(adapter->layers = calloc(adapter->layer_count, sizeof(*adapter->layers))) ||
 				  !(adapted = calloc(adapter->layer_count, sizeof(*adapted)))))
-		status = rosa_fail(err, ROSA_ENOMEM, "%s: not enough memory to open it", adapter->path);
+		status = rosa_fail(err, ROSA_ENOMEM, "%s: not enough memory to open it", adapter->path.text);
 	if (status == ROSA_OK)
 		status = check_options(adapter, config, config_path, NULL, err);
 	if (status == ROSA_OK)
@@ -355,22 +355,16 @@ static rosa_status read_folder(const char *config_path, const struct model_confi
 rosa_status adapter_open(const char *path, const struct checkpoint *checkpoint, struct adapter *adapter,
 			 rosa_error *err)
 {
-	char *config_path = NULL;
 	rosa_status status;
 
 	memset(adapter, 0, sizeof(*adapter));
 	status = adapter_find(path, &adapter->path, err);
-	if (status == ROSA_OK) {
-		config_path = path_join(adapter->path, CONFIG);
-		adapter->tensors_path = path_join(adapter->path, TENSORS);
-		if (!config_path || !adapter->tensors_path)
-			status = rosa_fail(err, ROSA_ENOMEM, "%s: not enough memory to open it", path);
-	}
+	adapter->tensors_path = path_join(adapter->path.text, TENSORS);
 	if (status == ROSA_OK)
-		status = read_folder(config_path, checkpoint ? &checkpoint->config : NULL, adapter, err);
+		status = read_folder(path_join(adapter->path.text, CONFIG).text,
+				     checkpoint ? &checkpoint->config : NULL, adapter, err);
 	for (size_t i = 0; i < adapter->file.tensors.count && status == ROSA_OK; i++)
 		adapter->parameters += tensor_numbers(&adapter->file.tensors.all[i]);
-	free(config_path);
 	if (status != ROSA_OK)
 		adapter_close(adapter);
 	return status;
@@ -381,9 +375,7 @@ void adapter_close(struct adapter *adapter)
 	free(adapter->layers);
 	safetensors_free(&adapter->file);
 	mapping_close(&adapter->mapping);
-	free(adapter->tensors_path);
 	free(adapter->base_name);
-	free(adapter->path);
 	memset(adapter, 0, sizeof(*adapter));
 }
 
@@ -429,7 +421,7 @@ static bool is_others(const struct adapter *adapter, const char *model)
 	reduce(adapter->base_name, true, trained);
 	reduce(model, true, here);
 	reduce(model, false, path);
-	reduce(adapter->path, false, own);
+	reduce(adapter->path.text, false, own);
 	if (strcmp(path, own) == 0) /* a trained backbone lies in the folder of its adapter */
 		return false;
 	return *trained && *here && !strstr(path, trained) && !strstr(trained, here);
@@ -439,7 +431,7 @@ bool adapter_notice(const struct adapter *adapter, const char *model, char *text
 {
 	if (!is_others(adapter, model))
 		return false;
-	snprintf(text, size, "%s was trained with %s, and this is %s; with other weights it reads noise", adapter->path,
-		 adapter->base_name, model);
+	snprintf(text, size, "%s was trained with %s, and this is %s; with other weights it reads noise",
+		 adapter->path.text, adapter->base_name, model);
 	return true;
 }

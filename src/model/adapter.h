@@ -27,8 +27,8 @@ struct adapter_seen {
 };
 
 struct adapter {
-	size_t format; /* of its configuration */
-	char *path;    /* of the folder itself, also where a run was named */
+	size_t format;    /* of its configuration */
+	struct path path; /* of the folder itself, also where a run was named */
 	struct adapter_options options;
 	char *base_name;              /* of the model it was trained with; NULL: not recorded */
 	char model_type[32];          /* of that model, as its config.json says it */
@@ -41,7 +41,7 @@ struct adapter {
 
 	struct safetensors file;
 	struct mapping mapping;
-	char *tensors_path;
+	struct path tensors_path;
 };
 
 /* Opens an adapter for a model; one that was made for another shape is refused, naming file and field. `path` is an

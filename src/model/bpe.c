@@ -203,22 +203,6 @@ static rosa_status make_room(struct bpe_scratch *scratch, size_t size, rosa_erro
 	return ROSA_OK;
 }
 
-rosa_status tokens_reserve(struct tokens *tokens, size_t more, rosa_error *err)
-{
-	size_t room = tokens->room ? tokens->room : 256;
-
-	if (tokens->count + more <= tokens->room)
-		return ROSA_OK;
-	while (room < tokens->count + more)
-		room *= 2;
-	uint32_t *ids = realloc(tokens->ids, room * sizeof(*ids));
-	if (!ids)
-		return rosa_fail(err, ROSA_ENOMEM, "no memory for %zu tokens", room);
-	tokens->ids = ids;
-	tokens->room = room;
-	return ROSA_OK;
-}
-
 /* --------------------------------------------------------------------------------------------------------- heap -- */
 
 /* Rank and place in one number: the lowest comes first. */

@@ -50,6 +50,3 @@ void bpe_scratch_free(struct bpe_scratch *scratch); /* safe on a zeroed one */
 /* Appends the tokens of a piece of less than 2^31 bytes. */
 rosa_status bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, const char *piece, size_t size,
 		       struct tokens *tokens, rosa_error *err);
-
-/* Room for more ids. */
-rosa_status tokens_reserve(struct tokens *tokens, size_t more, rosa_error *err);

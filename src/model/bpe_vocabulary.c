@@ -11,6 +11,7 @@
  */
 #include "model/bpe_vocabulary.h"
 
+#include "base/array.h"
 #include "base/status.h"
 #include "base/utf8.h"
 
@@ -75,24 +76,6 @@ static rosa_status no_memory(rosa_error *err)
 	return rosa_fail(err, ROSA_ENOMEM, "no memory for the vocabulary");
 }
 
-/* Room for `more` further elements; false if there is no memory. */
-static bool grow(void *pointer, size_t used, size_t more, size_t *room, size_t element)
-{
-	void **array = pointer;
-	size_t wanted = *room ? *room : 1024;
-
-	if (used + more <= *room)
-		return true;
-	while (wanted < used + more)
-		wanted *= 2;
-	void *larger = realloc(*array, wanted * element);
-	if (!larger)
-		return false;
-	*array = larger;
-	*room = wanted;
-	return true;
-}
-
 static rosa_status reserve_id(struct vocabulary *vocabulary, uint32_t id, rosa_error *err)
 {
 	if (id >= TOKEN_ID_LIMIT)
@@ -100,8 +83,7 @@ static rosa_status reserve_id(struct vocabulary *vocabulary, uint32_t id, rosa_e
 				 (unsigned)TOKEN_ID_LIMIT);
 	if (id < vocabulary->size)
 		return ROSA_OK;
-	if (!grow(&vocabulary->tokens, vocabulary->size, id + 1 - vocabulary->size, &vocabulary->tokens_room,
-		  sizeof(*vocabulary->tokens)))
+	if (!ARRAY_RESERVE(vocabulary->tokens, vocabulary->tokens_room, id + 1))
 		return no_memory(err);
 	memset(vocabulary->tokens + vocabulary->size, 0, (id + 1 - vocabulary->size) * sizeof(*vocabulary->tokens));
 	vocabulary->size = id + 1;
@@ -126,7 +108,8 @@ static rosa_status reserve_bytes(struct vocabulary *vocabulary, size_t size, ros
 {
 	if (size > UINT32_MAX - vocabulary->used)
 		return rosa_fail(err, ROSA_EFORMAT, "the tokens of the vocabulary take more than 4 GB");
-	return grow(&vocabulary->bytes, vocabulary->used, size + 1, &vocabulary->room, 1) ? ROSA_OK : no_memory(err);
+	return ARRAY_RESERVE(vocabulary->bytes, vocabulary->room, vocabulary->used + size + 1) ? ROSA_OK
+											       : no_memory(err);
 }
 
 /* ---------------------------------------------------------------------------------------------------- the table -- */

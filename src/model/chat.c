@@ -12,6 +12,7 @@
  */
 #include "model/chat.h"
 
+#include "base/array.h"
 #include "model/bpe.h"
 #include "model/chat_template.h"
 #include "base/status.h"
@@ -46,15 +47,9 @@ static void put(struct writing *writing, struct part part)
 {
 	if (writing->status)
 		return;
-	if (writing->used + part.size > writing->room) {
-		size_t room = 2 * (writing->used + part.size) + 64;
-		char *larger = realloc(writing->text, room);
-		if (!larger) {
-			writing->status = rosa_fail(writing->err, ROSA_ENOMEM, "no memory for a conversation");
-			return;
-		}
-		writing->text = larger;
-		writing->room = room;
+	if (!ARRAY_RESERVE(writing->text, writing->room, writing->used + part.size)) {
+		writing->status = rosa_fail(writing->err, ROSA_ENOMEM, "no memory for a conversation");
+		return;
 	}
 	if (part.size)
 		memcpy(writing->text + writing->used, part.at, part.size);
@@ -69,23 +64,22 @@ static void put_text(struct writing *writing, const char *text)
 static void flush(struct writing *writing)
 {
 	if (!writing->status && writing->used)
-		writing->status = tokenizer_encode(writing->tokenizer, writing->text, writing->used, false, false,
+		writing->status = tokenizer_encode(writing->tokenizer, writing->text, writing->used, false,
 						   writing->tokens, writing->err);
 	writing->used = 0;
 }
 
 static void put_special(struct writing *writing, const char *content)
 {
-	int64_t id = tokenizer_find(writing->tokenizer, content);
+	const int64_t id = tokenizer_find(writing->tokenizer, content);
+	const uint32_t token = (uint32_t)id;
 
 	flush(writing);
 	if (!writing->status && id < 0)
 		writing->status = rosa_fail(writing->err, ROSA_EINVAL,
 					    "the tokenizer has no %s, which its chat template needs", content);
 	if (!writing->status)
-		writing->status = tokens_reserve(writing->tokens, 1, writing->err);
-	if (!writing->status)
-		writing->tokens->ids[writing->tokens->count++] = (uint32_t)id;
+		writing->status = tokens_add(writing->tokens, &token, 1, writing->err);
 }
 
 /* ------------------------------------------------------------------------------------------------------- ChatML -- */

@@ -71,11 +71,6 @@ uint64_t checkpoint_parameters(const struct checkpoint *checkpoint)
 
 /* -------------------------------------------------------------------------------------------------------- kinds -- */
 
-static rosa_status no_memory(const struct checkpoint *checkpoint, rosa_error *err)
-{
-	return rosa_fail(err, ROSA_ENOMEM, "%s: not enough memory for the names of its files", checkpoint->path);
-}
-
 static rosa_status open_gguf(struct checkpoint *checkpoint, struct mapping *mapping, rosa_error *err)
 {
 	const struct tensors *part = &checkpoint->gguf.tensors;
@@ -86,44 +81,30 @@ static rosa_status open_gguf(struct checkpoint *checkpoint, struct mapping *mapp
 	checkpoint->is_gguf = true;
 	checkpoint->mappings[0] = *mapping;
 	*mapping = (struct mapping){NULL, 0};
-	checkpoint->files[0] = strdup(checkpoint->path);
-	if (!checkpoint->files[0])
-		return no_memory(checkpoint, err);
-	status = gguf_read(checkpoint->mappings[0].data, checkpoint->mappings[0].size, checkpoint->files[0],
+	checkpoint->files[0] = checkpoint->path;
+	status = gguf_read(checkpoint->mappings[0].data, checkpoint->mappings[0].size, checkpoint->files[0].text,
 			   &checkpoint->gguf, err);
 	if (status == ROSA_OK)
-		status = config_from_gguf(&checkpoint->gguf, checkpoint->files[0], &checkpoint->config, err);
+		status = config_from_gguf(&checkpoint->gguf, checkpoint->files[0].text, &checkpoint->config, err);
 	return status == ROSA_OK ? tensors_join(&part, 1, &checkpoint->tensors, err) : status;
 }
 
 static rosa_status open_beside_config(struct checkpoint *checkpoint, rosa_error *err)
 {
-	char *folder = path_folder(checkpoint->path);
-	rosa_status status;
+	rosa_status status = config_from_folder(path_folder(checkpoint->path.text).text, &checkpoint->config, err);
 
-	if (!folder)
-		return no_memory(checkpoint, err);
-	status = config_from_folder(folder, &checkpoint->config, err);
-	if (status == ROSA_OK)
-		status = shards_open_file(checkpoint, checkpoint->path, err);
-	free(folder);
-	return status;
+	return status == ROSA_OK ? shards_open_file(checkpoint, checkpoint->path.text, err) : status;
 }
 
 static rosa_status open_folder(struct checkpoint *checkpoint, rosa_error *err)
 {
-	char *config = path_join(checkpoint->path, "config.json");
-	bool there = config && path_exists(config), memory = config != NULL;
 	rosa_status status;
 
-	free(config);
-	if (!memory)
-		return no_memory(checkpoint, err);
-	if (!there)
+	if (!path_exists(path_join(checkpoint->path.text, "config.json").text))
 		return rosa_fail(err, ROSA_EIO, "%s: has no config.json; a GGUF file is named itself, not its folder",
-				 checkpoint->path);
-	status = config_from_folder(checkpoint->path, &checkpoint->config, err);
-	return status == ROSA_OK ? shards_open_folder(checkpoint, checkpoint->path, err) : status;
+				 checkpoint->path.text);
+	status = config_from_folder(checkpoint->path.text, &checkpoint->config, err);
+	return status == ROSA_OK ? shards_open_folder(checkpoint, checkpoint->path.text, err) : status;
 }
 
 static rosa_status open_kind(struct checkpoint *checkpoint, rosa_error *err)
@@ -131,19 +112,19 @@ static rosa_status open_kind(struct checkpoint *checkpoint, rosa_error *err)
 	struct mapping mapping = {NULL, 0};
 	rosa_status status;
 
-	if (path_is_folder(checkpoint->path))
+	if (path_is_folder(checkpoint->path.text))
 		return open_folder(checkpoint, err);
-	status = mapping_open(&mapping, checkpoint->path, err);
+	status = mapping_open(&mapping, checkpoint->path.text, err);
 	if (status != ROSA_OK)
 		return status;
 	if (mapping.size >= 4 && memcmp(mapping.data, "GGUF", 4) == 0)
 		status = open_gguf(checkpoint, &mapping, err);
-	else if (path_ends_in(checkpoint->path, ".safetensors"))
+	else if (path_ends_in(checkpoint->path.text, ".safetensors"))
 		status = open_beside_config(checkpoint, err);
 	else
 		status = rosa_fail(err, ROSA_EFORMAT,
 				   "%s: is neither a GGUF nor a .safetensors file; name one, or a model's folder",
-				   checkpoint->path);
+				   checkpoint->path.text);
 	mapping_close(&mapping);
 	return status;
 }
@@ -153,9 +134,7 @@ rosa_status checkpoint_open(const char *path, struct checkpoint *checkpoint, ros
 	rosa_status status;
 
 	memset(checkpoint, 0, sizeof(*checkpoint));
-	checkpoint->path = strdup(path);
-	if (!checkpoint->path)
-		return rosa_fail(err, ROSA_ENOMEM, "%s: not enough memory for its name", path);
+	checkpoint->path = path_of(path);
 	status = open_kind(checkpoint, err);
 	if (status == ROSA_OK)
 		status = weights_bind(checkpoint, err);
@@ -174,11 +153,9 @@ void checkpoint_close(struct checkpoint *checkpoint)
 	for (size_t i = 0; i < checkpoint->files_count; i++) {
 		safetensors_free(&checkpoint->shards[i]);
 		mapping_close(&checkpoint->mappings[i]);
-		free(checkpoint->files[i]);
 	}
 	free(checkpoint->shards);
 	free(checkpoint->mappings);
 	free(checkpoint->files);
-	free(checkpoint->path);
 	memset(checkpoint, 0, sizeof(*checkpoint));
 }

@@ -4,6 +4,7 @@
 #include "backend/backend.h"
 #include "model/gguf.h"
 #include "base/mapping.h"
+#include "base/paths.h"
 #include "model/safetensors.h"
 
 enum architecture { LLAMA, QWEN3, QWEN2 };
@@ -23,6 +24,7 @@ extern const struct architecture_info architectures[ARCHITECTURES];
 
 /* Llama 3's change of the rotary frequencies; factor 1: none. Linear scaling divides all of them by the factor. */
 enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 };
+extern const char *const rope_scaling_names[]; /* in config.json */
 
 struct model_config {
 	enum architecture architecture;
@@ -47,7 +49,7 @@ struct layer_weights {
 };
 
 struct checkpoint {
-	char *path;
+	struct path path;
 	struct model_config config;
 	const struct tensor *embedding, *norm, *head; /* head == embedding where tied */
 	const struct tensor *rope_factors;            /* how GGUF stores ROPE_LLAMA3: [head_size / 2]; else NULL */
@@ -60,7 +62,7 @@ struct checkpoint {
 	struct gguf gguf;
 	struct safetensors *shards;
 	struct mapping *mappings;
-	char **files; /* names of the mapped files */
+	struct path *files; /* names of the mapped files */
 	size_t files_count;
 };
 

@@ -12,6 +12,8 @@
 #include <math.h>
 #include <string.h>
 
+const char *const rope_scaling_names[] = {[ROPE_PLAIN] = "default", [ROPE_LINEAR] = "linear", [ROPE_LLAMA3] = "llama3"};
+
 const struct architecture_info architectures[ARCHITECTURES] = {
     [LLAMA] = {.name = "llama", .class_name = "LlamaForCausalLM", .gguf_pairs = ROTARY_NEIGHBOURS},
     [QWEN3] = {.name = "qwen3",

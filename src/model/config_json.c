@@ -139,11 +139,11 @@ static rosa_status read_scaling(struct json scaling, struct model_config *config
 	const char *field = json_there(json_find(scaling, "rope_type")) ? "rope_type" : "type", *kind = "default";
 	rosa_status status = json_get_string(scaling, field, JSON_OPTIONAL, &kind, err);
 
-	if (status != ROSA_OK || strcmp(kind, "default") == 0)
+	if (status != ROSA_OK || strcmp(kind, rope_scaling_names[ROPE_PLAIN]) == 0)
 		return status;
-	if (strcmp(kind, "linear") == 0)
+	if (strcmp(kind, rope_scaling_names[ROPE_LINEAR]) == 0)
 		config->rope_scaling = ROPE_LINEAR;
-	else if (strcmp(kind, "llama3") == 0)
+	else if (strcmp(kind, rope_scaling_names[ROPE_LLAMA3]) == 0)
 		config->rope_scaling = ROPE_LLAMA3;
 	else
 		return json_refuse(json_find(scaling, field), err, "is %.40s; supported are default, linear and llama3",
@@ -245,21 +245,16 @@ static rosa_status read_file(const char *folder, const char *name, bool optional
 			     rosa_status (*read)(struct json, struct model_config *, rosa_error *),
 			     struct model_config *config, rosa_error *err)
 {
-	char *path = path_join(folder, name);
+	const struct path path = path_join(folder, name);
 	struct json root = {0};
 	rosa_status status;
 
-	if (!path)
-		return rosa_fail(err, ROSA_ENOMEM, "not enough memory for the name of a file");
-	if (optional && !path_exists(path)) {
-		free(path);
+	if (optional && !path_exists(path.text))
 		return ROSA_OK;
-	}
-	status = json_load(path, &root, err);
+	status = json_load(path.text, &root, err);
 	if (status == ROSA_OK)
 		status = read(root, config, err);
 	json_free(&root);
-	free(path);
 	return status;
 }
 

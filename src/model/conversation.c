@@ -1,32 +1,20 @@
 /* Messages are few, but each may be as long as a book: each is kept once, in the form the tokenizer takes. */
 #include "model/conversation.h"
 
+#include "base/array.h"
 #include "base/status.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-static bool make_room(struct conversation *conversation)
-{
-	size_t room = conversation->count + conversation->count / 2 + 8;
-
-	if (conversation->count < conversation->room)
-		return true;
-	struct chat_message *bigger = realloc(conversation->all, room * sizeof(*bigger));
-	if (!bigger)
-		return false;
-	conversation->all = bigger;
-	conversation->room = room;
-	return true;
-}
-
 rosa_status conversation_add(struct conversation *conversation, const char *role, size_t role_size, const char *content,
 			     size_t size, rosa_error *err)
 {
 	char *own_role = strndup(role, role_size), *own_content = malloc(size + 1);
 
-	if (!own_role || !own_content || !make_room(conversation)) {
+	if (!own_role || !own_content ||
+	    !ARRAY_RESERVE(conversation->all, conversation->room, conversation->count + 1)) {
 		free(own_role);
 		free(own_content);
 		return rosa_fail(err, ROSA_ENOMEM, "not enough memory for a message of %zu bytes", size);

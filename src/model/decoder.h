@@ -85,8 +85,8 @@ size_t decoder_vocabulary(const decoder *decoder);
 bool decoder_adapted(const decoder *decoder); /* it has an adapter */
 
 /* A sequence as bytes, and back into a new sequence of a decoder with the same model, adapter and options; others are
- * refused. `write` returns nonzero to stop. The bytes are checksummed. */
-typedef int (*sequence_writer)(void *context, const void *data, size_t size);
+ * refused. `write` returns how it went. The bytes are checksummed. */
+typedef rosa_status (*sequence_writer)(void *context, const void *data, size_t size, rosa_error *err);
 rosa_status sequence_save(sequence *sequence, sequence_writer write, void *context, rosa_error *err);
 rosa_status sequence_load(decoder *decoder, const void *data, size_t size, sequence **made, rosa_error *err);
 /* How many tokens such bytes have read, and whether they are of this decoder, by their header alone. */

@@ -50,7 +50,7 @@ static rosa_status read_gguf(const struct checkpoint *checkpoint, const struct f
 	for (int i = 0; i < FIELDS && status == ROSA_OK; i++) {
 		double value;
 		if (gguf_number(gguf_find(&checkpoint->gguf, fields[i].gguf), 0, &value))
-			status = set(&fields[i], checkpoint->path, fields[i].gguf, value, err);
+			status = set(&fields[i], checkpoint->path.text, fields[i].gguf, value, err);
 	}
 	return status;
 }
@@ -83,16 +83,11 @@ rosa_status generation_config_read(const struct checkpoint *checkpoint, struct g
 	list_fields(config, fields);
 	if (checkpoint->is_gguf)
 		return read_gguf(checkpoint, fields, err);
-	char *folder = path_is_folder(checkpoint->path) ? strdup(checkpoint->path) : path_folder(checkpoint->path);
-	char *path = folder ? path_join(folder, "generation_config.json") : NULL;
-	if (!path)
-		status = rosa_fail(err, ROSA_ENOMEM, "not enough memory for the name of a file");
-	else if (path_exists(path))
-		status = json_load(path, &root, err);
+	const struct path path = path_beside(checkpoint->path.text, "generation_config.json");
+	if (path_exists(path.text))
+		status = json_load(path.text, &root, err);
 	if (status == ROSA_OK && json_there(root))
 		status = read_json(root, config, fields, err);
 	json_free(&root);
-	free(path);
-	free(folder);
 	return status;
 }

@@ -189,44 +189,33 @@ rosa_status pointer_parse(const char *text, size_t size, const char *name, struc
 	return status;
 }
 
-/* The file that a path means; from malloc. */
-static char *find_file(const char *path)
+/* The file that a folder means: that of its final adapter only where it has none itself. */
+static struct path find_file(const char *folder)
 {
-	char *file = path_is_folder(path) ? path_join(path, POINTER_FILE) : strdup(path);
-	char *final = file && !path_exists(file) ? path_join(path, RUN_FINAL "/" POINTER_FILE) : NULL;
+	const struct path file = path_join(folder, POINTER_FILE), final = path_join(folder, RUN_FINAL "/" POINTER_FILE);
 
-	if (!final || !path_exists(final)) {
-		free(final);
-		return file;
-	}
-	free(file);
-	return final;
+	return !path_exists(file.text) && path_exists(final.text) ? final : file;
 }
 
 rosa_status pointer_load(const char *path, struct pointer *pointer, rosa_error *err)
 {
-	char *file = find_file(path);
+	const struct path file = path_is_folder(path) ? find_file(path) : path_of(path);
 	struct json root = {0};
 	rosa_status status;
 
 	memset(pointer, 0, sizeof(*pointer));
-	if (!file)
-		return rosa_fail(err, ROSA_ENOMEM, "no memory for the name of a pointer");
-	status = json_load(file, &root, err);
+	status = json_load(file.text, &root, err);
 	if (status == ROSA_OK)
 		status = read_root(root, pointer, err);
 	json_free(&root);
-	free(file);
 	return status;
 }
 
 static void add_row(struct json_text *text, const double *numbers, size_t count)
 {
 	json_text_add(text, "[");
-	for (size_t i = 0; i < count; i++) {
-		json_text_add(text, "%s", i ? ", " : "");
-		json_text_number(text, numbers[i]);
-	}
+	for (size_t i = 0; i < count; i++)
+		json_text_put_number(text, NULL, numbers[i]);
 	json_text_add(text, "]");
 }
 
@@ -270,16 +259,12 @@ rosa_status pointer_save(const char *path, const struct pointer *pointer, const 
 			 rosa_error *err)
 {
 	struct json_text text = {0};
-	rosa_status status;
 
 	json_text_add(&text, "{\n  \"format\": %d,\n  \"rosatune_version\": \"%s\",\n  \"delay\": %zu",
 		      pointer->contexts ? FORMAT_CONTEXTS : FORMAT, rosa_version(), pointer->delay);
 	(pointer->contexts ? add_contexts : add_chain)(&text, pointer);
 	json_text_add(&text, "\n}\n");
-	status = text.failed ? rosa_fail(err, ROSA_ENOMEM, "%s: no memory to write it", path)
-			     : file_save(path, text.data, text.size, files, err);
-	json_text_free(&text);
-	return status;
+	return json_text_save(&text, path, files, err);
 }
 
 /* --------------------------------------------------------------------------------------------------- arithmetic -- */
@@ -297,14 +282,6 @@ struct logits_summary logits_summary(const float *logits, size_t count)
 		below += share > 0 ? share * away : 0; /* a logit of -infinity has no part */
 	}
 	return (struct logits_summary){most + log(sum), most, log(sum) - below / sum};
-}
-
-double log_sum_exp(const float *logits, size_t count, double *greatest)
-{
-	const struct logits_summary summary = logits_summary(logits, count);
-
-	*greatest = summary.greatest;
-	return summary.sum;
 }
 
 double log_add(double a, double b)

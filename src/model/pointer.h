@@ -86,9 +86,6 @@ struct pointer_links {
 	uint16_t success;
 };
 
-/* ln sum exp of a row of logits, in double; *greatest is the greatest one. */
-double log_sum_exp(const float *logits, size_t count, double *greatest);
-
 struct logits_summary {
 	double sum, greatest, entropy; /* ln sum exp; the greatest logit; of the softmax, in nats */
 };

@@ -13,6 +13,7 @@
  */
 #include "model/pretokenize_pattern.h"
 
+#include "base/array.h"
 #include "base/status.h"
 #include "base/utf8.h"
 
@@ -36,15 +37,9 @@ struct translation {
 
 static void put(struct translation *t, const char *text, size_t size)
 {
-	if (t->used + size >= t->room) {
-		size_t room = 2 * (t->used + size) + 256;
-		char *larger = realloc(t->out, room);
-		if (!larger) {
-			t->no_memory = true;
-			return;
-		}
-		t->out = larger;
-		t->room = room;
+	if (!ARRAY_RESERVE(t->out, t->room, t->used + size + 1)) {
+		t->no_memory = true;
+		return;
 	}
 	if (size)
 		memcpy(t->out + t->used, text, size);

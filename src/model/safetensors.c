@@ -76,41 +76,16 @@ static char *store(char **to, const char *text, size_t length)
 
 /* ------------------------------------------------------------------------------------------------------ metadata -- */
 
-static rosa_status store_metadata(struct reading *reading, struct json metadata, size_t text_bytes,
-				  struct safetensors *file)
-{
-	const size_t count = json_count(metadata), pointers = 2 * count * sizeof(*file->metadata);
-	struct json_walk walk = {NULL, false};
-	const char *name, *text;
-	struct json value;
-	char *to;
-
-	file->metadata = malloc(pointers + text_bytes + 1);
-	if (!file->metadata)
-		return rosa_fail(reading->err, ROSA_ENOMEM, "%s: no memory for its metadata", reading->file);
-	to = (char *)file->metadata + pointers;
-	while (json_next(metadata, &walk, &name, &value) && !json_as_string(value, &text, NULL)) {
-		char **pair = file->metadata + 2 * file->metadata_count++;
-
-		pair[0] = store(&to, name, strlen(name));
-		pair[1] = store(&to, text, strlen(text));
-	}
-	return ROSA_OK;
-}
-
-static rosa_status read_metadata(struct reading *reading, struct safetensors *file)
+static rosa_status check_metadata(const struct reading *reading)
 {
 	struct json_walk walk = {NULL, false};
 	struct json metadata, value;
 	const char *name, *text;
-	size_t text_bytes = 0;
 	rosa_status status = json_get_object(reading->header, METADATA, JSON_OPTIONAL, &metadata, reading->err);
 
-	while (!status && json_next(metadata, &walk, &name, &value)) {
+	while (!status && json_next(metadata, &walk, &name, &value))
 		status = json_as_string(value, &text, reading->err);
-		text_bytes += status ? 0 : strlen(name) + strlen(text) + 2;
-	}
-	return status ? status : store_metadata(reading, metadata, text_bytes, file);
+	return status;
 }
 
 /* ------------------------------------------------------------------------------------------------------- tensors -- */
@@ -249,12 +224,11 @@ rosa_status safetensors_read(const uint8_t *data, size_t size, const char *name,
 	struct reading reading = {.data = data, .size = size, .file = name, .err = err};
 	rosa_status status = parse_header(&reading);
 
-	*file = (struct safetensors){.metadata = NULL};
+	*file = (struct safetensors){.header = reading.header};
 	if (!status)
-		status = read_metadata(&reading, file);
+		status = check_metadata(&reading);
 	if (!status)
 		status = read_tensors(&reading, &file->tensors);
-	json_free(&reading.header);
 	if (status)
 		safetensors_free(file);
 	return status;
@@ -263,14 +237,14 @@ rosa_status safetensors_read(const uint8_t *data, size_t size, const char *name,
 void safetensors_free(struct safetensors *file)
 {
 	tensors_free(&file->tensors);
-	free(file->metadata);
-	*file = (struct safetensors){.metadata = NULL};
+	json_free(&file->header);
+	*file = (struct safetensors){.header = {0}};
 }
 
 const char *safetensors_metadata(const struct safetensors *file, const char *name)
 {
-	for (size_t i = 0; i < file->metadata_count; i++)
-		if (!strcmp(file->metadata[2 * i], name))
-			return file->metadata[2 * i + 1];
-	return NULL;
+	const char *text = NULL;
+
+	json_as_string(json_find(json_find(file->header, METADATA), name), &text, NULL);
+	return text;
 }

@@ -1,12 +1,12 @@
 /* safetensors files. */
 #pragma once
 
+#include "model/json.h"
 #include "model/tensors.h"
 
 struct safetensors {
 	struct tensors tensors;
-	char **metadata; /* names and values by turns: [2 * metadata_count] */
-	size_t metadata_count;
+	struct json header;
 };
 
 /* Reads a file that lies in memory, as gguf_read does. F32, F16 and BF16 are read; a file with a tensor of another type

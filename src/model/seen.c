@@ -6,6 +6,7 @@
  */
 #include "model/seen.h"
 
+#include "base/array.h"
 #include "base/status.h"
 
 #include <stdlib.h>
@@ -65,15 +66,8 @@ rosa_status seen_add(struct seen *seen, const uint32_t *tokens, size_t count, ro
 {
 	if (count > ROSA_MAX_STEPS - seen->steps)
 		return rosa_fail(err, ROSA_EINVAL, "a text has at most %zu tokens", ROSA_MAX_STEPS);
-	if (seen->steps + count > seen->room) {
-		const size_t room = seen->steps + count + seen->room / 2;
-		uint32_t *bigger = realloc(seen->tokens, room * sizeof(*bigger));
-
-		if (!bigger)
-			return rosa_fail(err, ROSA_ENOMEM, "no memory to keep %zu tokens", seen->steps + count);
-		seen->tokens = bigger;
-		seen->room = room;
-	}
+	if (!ARRAY_RESERVE(seen->tokens, seen->room, seen->steps + count))
+		return rosa_fail(err, ROSA_ENOMEM, "no memory to keep %zu tokens", seen->steps + count);
 	if (count)
 		memcpy(seen->tokens + seen->steps, tokens, count * sizeof(*tokens));
 	seen->steps += count;

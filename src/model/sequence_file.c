@@ -30,6 +30,7 @@
  */
 #include "model/decoder_parts.h"
 
+#include "base/array.h"
 #include "base/checksum.h"
 #include "base/status.h"
 
@@ -119,13 +120,11 @@ static rosa_status put(struct saving *saving, const void *data, size_t size, ros
 {
 	static const char zeros[8];
 	const size_t filling = padded(size) - size;
+	rosa_status status = saving->write(saving->context, data, size, err);
 
 	checksum_add(&saving->sum, data, size);
 	checksum_add(&saving->sum, zeros, filling);
-	if (saving->write(saving->context, data, size) != 0 ||
-	    (filling && saving->write(saving->context, zeros, filling) != 0))
-		return rosa_fail(err, ROSA_EIO, "the sequence could not be written");
-	return ROSA_OK;
+	return status == ROSA_OK && filling ? saving->write(saving->context, zeros, filling, err) : status;
 }
 
 static rosa_status put_number(struct saving *saving, uint64_t number, rosa_error *err)
@@ -206,35 +205,27 @@ rosa_status sequence_save(sequence *s, sequence_writer write, void *context, ros
 	return status == ROSA_OK ? put_number(&saving, checksum_value(&saving.sum), err) : status;
 }
 
-static int keep_bytes(void *context, const void *data, size_t size)
+static rosa_status keep_bytes(void *context, const void *data, size_t size, rosa_error *err)
 {
 	struct kept_sequence *kept = context;
 
-	if (size > kept->room - kept->size) {
-		size_t room = kept->size + size + kept->room / 2;
-		uint8_t *bigger = room >= size ? realloc(kept->data, room) : NULL;
-		if (!bigger)
-			return 1;
-		kept->data = bigger;
-		kept->room = room;
-	}
+	if (!ARRAY_RESERVE(kept->data, kept->room, kept->size + size))
+		return rosa_fail(err, ROSA_ENOMEM, "not enough memory to keep the state of the text");
 	memcpy(kept->data + kept->size, data, size);
 	kept->size += size;
-	return 0;
+	return ROSA_OK;
 }
 
 rosa_status sequence_keep(sequence *sequence, struct kept_sequence *kept, rosa_error *err)
 {
-	rosa_error error;
 	rosa_status status;
 
 	kept->size = 0;
 	kept->steps = sequence_steps(sequence);
-	status = sequence_save(sequence, keep_bytes, kept, &error);
-	if (status == ROSA_OK)
-		return ROSA_OK;
-	kept->size = 0;
-	return rosa_fail(err, ROSA_ENOMEM, "not enough memory to keep the state of the text (%s)", error.message);
+	status = sequence_save(sequence, keep_bytes, kept, err);
+	if (status != ROSA_OK)
+		kept->size = 0;
+	return status;
 }
 
 /* ------------------------------------------------------------------------------------------------------ loading -- */

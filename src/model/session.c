@@ -127,33 +127,15 @@ static rosa_status put_session(struct saving *saving, const struct session *sess
 	return status == ROSA_OK ? put(saving, &sum, sizeof(sum), err) : status;
 }
 
-/* What sequence_save calls; it does not pass errors on, so the error is kept. */
-struct sequence_sink {
-	struct file_writer *writer;
-	rosa_error *err;
-	rosa_status status;
-};
-
-static int write_sequence(void *context, const void *data, size_t size)
+static rosa_status write_sequence(void *context, const void *data, size_t size, rosa_error *err)
 {
-	struct sequence_sink *sink = context;
-
-	sink->status = file_write(sink->writer, data, size, sink->err);
-	return sink->status != ROSA_OK;
+	return file_write(context, data, size, err);
 }
 
 static rosa_status put_state(struct saving *saving, struct session_state state, rosa_error *err)
 {
-	rosa_error error;
-	struct sequence_sink sink = {&saving->writer, err, ROSA_OK};
-	rosa_status status;
-
-	if (!state.sequence)
-		return file_write(&saving->writer, state.data, state.size, err);
-	status = sequence_save(state.sequence, write_sequence, &sink, &error);
-	if (sink.status != ROSA_OK)
-		return sink.status;
-	return status == ROSA_OK ? ROSA_OK : rosa_fail(err, status, "%s", error.message);
+	return state.sequence ? sequence_save(state.sequence, write_sequence, &saving->writer, err)
+			      : file_write(&saving->writer, state.data, state.size, err);
 }
 
 rosa_status session_save(const char *path, const struct session *session, struct session_state state,

@@ -28,23 +28,21 @@ rosa_status shards_make_room(struct checkpoint *checkpoint, size_t count, rosa_e
 	checkpoint->mappings = calloc(count, sizeof(*checkpoint->mappings));
 	checkpoint->shards = calloc(count, sizeof(*checkpoint->shards));
 	if (!checkpoint->files || !checkpoint->mappings || !checkpoint->shards)
-		return no_memory(checkpoint->path, err);
+		return no_memory(checkpoint->path.text, err);
 	checkpoint->files_count = count;
 	return ROSA_OK;
 }
 
-/* Takes `path`, which is from malloc or NULL. */
-static rosa_status open_shard(struct checkpoint *checkpoint, size_t i, char *path, rosa_error *err)
+static rosa_status open_shard(struct checkpoint *checkpoint, size_t i, const char *path, rosa_error *err)
 {
 	struct mapping *mapping = &checkpoint->mappings[i];
 	rosa_status status;
 
-	checkpoint->files[i] = path;
-	if (!path)
-		return no_memory(checkpoint->path, err);
+	checkpoint->files[i] = path_of(path);
 	status = mapping_open(mapping, path, err);
 	if (status == ROSA_OK)
-		status = safetensors_read(mapping->data, mapping->size, path, &checkpoint->shards[i], err);
+		status = safetensors_read(mapping->data, mapping->size, checkpoint->files[i].text,
+					  &checkpoint->shards[i], err);
 	return status;
 }
 
@@ -55,7 +53,7 @@ static rosa_status join(struct checkpoint *checkpoint, rosa_error *err)
 	rosa_status status;
 
 	if (!parts)
-		return no_memory(checkpoint->path, err);
+		return no_memory(checkpoint->path.text, err);
 	for (size_t i = 0; i < checkpoint->files_count; i++)
 		parts[i] = &checkpoint->shards[i].tensors;
 	status = tensors_join(parts, checkpoint->files_count, &checkpoint->tensors, err);
@@ -68,7 +66,7 @@ rosa_status shards_open_file(struct checkpoint *checkpoint, const char *path, ro
 	rosa_status status = shards_make_room(checkpoint, 1, err);
 
 	if (status == ROSA_OK)
-		status = open_shard(checkpoint, 0, strdup(path), err);
+		status = open_shard(checkpoint, 0, path, err);
 	return status == ROSA_OK ? join(checkpoint, err) : status;
 }
 
@@ -150,7 +148,7 @@ static rosa_status open_index(struct checkpoint *checkpoint, const char *folder,
 	if (status == ROSA_OK)
 		status = shards_make_room(checkpoint, names.count, err);
 	for (size_t i = 0; i < names.count && status == ROSA_OK; i++)
-		status = open_shard(checkpoint, i, path_join(folder, names.all[i]), err);
+		status = open_shard(checkpoint, i, path_join(folder, names.all[i]).text, err);
 	if (status == ROSA_OK)
 		status = check_promises(checkpoint, map, &names, err);
 	free(names.all);
@@ -159,24 +157,18 @@ static rosa_status open_index(struct checkpoint *checkpoint, const char *folder,
 
 rosa_status shards_open_folder(struct checkpoint *checkpoint, const char *folder, rosa_error *err)
 {
-	char *whole = path_join(folder, WHOLE), *index = path_join(folder, INDEX);
+	const struct path whole = path_join(folder, WHOLE), index = path_join(folder, INDEX);
 	struct json root = {0};
 	rosa_status status;
 
-	if (!whole || !index) {
-		status = no_memory(folder, err);
-	} else if (path_exists(whole)) {
-		status = shards_open_file(checkpoint, whole, err);
-	} else if (path_exists(index)) {
-		status = json_load(index, &root, err);
-		if (status == ROSA_OK)
-			status = open_index(checkpoint, folder, root, err);
-	} else {
-		status = rosa_fail(err, ROSA_EIO,
-				   "%s: has neither " WHOLE " nor " INDEX "; save the model with safetensors", folder);
-	}
+	if (path_exists(whole.text))
+		return shards_open_file(checkpoint, whole.text, err);
+	if (!path_exists(index.text))
+		return rosa_fail(err, ROSA_EIO,
+				 "%s: has neither " WHOLE " nor " INDEX "; save the model with safetensors", folder);
+	status = json_load(index.text, &root, err);
+	if (status == ROSA_OK)
+		status = open_index(checkpoint, folder, root, err);
 	json_free(&root);
-	free(index);
-	free(whole);
 	return status;
 }

@@ -12,6 +12,7 @@
  */
 #include "model/tokenizer_parts.h"
 
+#include "base/array.h"
 #include "base/status.h"
 #include "model/tokenizer_nfc.h"
 #include "base/utf8.h"
@@ -150,6 +151,23 @@ const char *tokenizer_template(const tokenizer *tokenizer)
 	return tokenizer->template;
 }
 
+rosa_status tokens_reserve(struct tokens *tokens, size_t more, rosa_error *err)
+{
+	if (ARRAY_RESERVE(tokens->ids, tokens->room, tokens->count + more))
+		return ROSA_OK;
+	return rosa_fail(err, ROSA_ENOMEM, "not enough memory for %zu tokens", tokens->count + more);
+}
+
+rosa_status tokens_add(struct tokens *tokens, const uint32_t *ids, size_t count, rosa_error *err)
+{
+	const rosa_status status = tokens_reserve(tokens, count, err);
+
+	if (status == ROSA_OK && count)
+		memcpy(tokens->ids + tokens->count, ids, count * sizeof(*ids));
+	tokens->count += status == ROSA_OK ? count : 0;
+	return status;
+}
+
 void tokens_free(struct tokens *tokens)
 {
 	free(tokens->ids);
@@ -219,28 +237,15 @@ static rosa_status encode_normalized(struct encoding *encoding, const char *text
 	return status;
 }
 
-/* What is not UTF-8, replaced: memory to free. */
-static char *repaired(const char *text, size_t size, size_t *repaired_size)
-{
-	char *made = size <= SIZE_MAX / 3 ? malloc(3 * size + 1) : NULL;
-	size_t length;
-
-	*repaired_size = 0;
-	for (size_t at = 0; made && at < size; at += length) {
-		bool bad = utf8_next(text + at, size - at, &length) == UTF8_BAD;
-		size_t written = bad ? 3 : length;
-		memcpy(made + *repaired_size, bad ? UTF8_REPLACEMENT : text + at, written);
-		*repaired_size += written;
-	}
-	return made;
-}
-
-static rosa_status encode_valid(const tokenizer *tokenizer, const char *text, size_t size, bool special,
-				struct tokens *tokens, rosa_error *err)
+rosa_status tokenizer_encode(const tokenizer *tokenizer, const char *text, size_t size, bool special,
+			     struct tokens *tokens, rosa_error *err)
 {
 	struct encoding encoding = {.tokenizer = tokenizer, .tokens = tokens, .special = special};
-	size_t before = tokens->count;
+	const size_t before = tokens->count, valid = utf8_valid(text, size);
 
+	if (valid < size)
+		return rosa_fail(err, ROSA_EINVAL, "the text is not UTF-8: byte 0x%02x at offset %zu",
+				 (unsigned)(uint8_t)text[valid], valid);
 	if (size > INT32_MAX)
 		return rosa_fail(err, ROSA_EINVAL, "a text of %zu bytes is too long; encode it in parts below 2 GB",
 				 size);
@@ -256,39 +261,16 @@ static rosa_status encode_valid(const tokenizer *tokenizer, const char *text, si
 	return status;
 }
 
-rosa_status tokenizer_encode(const tokenizer *tokenizer, const char *text, size_t size, bool special, bool lossy,
-			     struct tokens *tokens, rosa_error *err)
-{
-	size_t valid = utf8_valid(text, size);
-	rosa_status status;
-
-	if (valid == size)
-		return encode_valid(tokenizer, text, size, special, tokens, err);
-	if (!lossy)
-		return rosa_fail(err, ROSA_EINVAL, "the text is not UTF-8: byte 0x%02x at offset %zu",
-				 (unsigned)(uint8_t)text[valid], valid);
-	char *good = repaired(text, size, &size);
-	if (!good)
-		return rosa_fail(err, ROSA_ENOMEM, "no memory to encode a text");
-	status = encode_valid(tokenizer, good, size, special, tokens, err);
-	free(good);
-	return status;
-}
-
 rosa_status tokenizer_encode_text(const tokenizer *tokenizer, const char *text, size_t size, struct tokens *tokens,
 				  rosa_error *err)
 {
+	const uint32_t first = (uint32_t)tokenizer->bos;
 	rosa_status status;
 
 	*tokens = (struct tokens){0};
-	if (tokenizer->bos >= 0) {
-		tokens->ids = malloc(sizeof(*tokens->ids));
-		if (!tokens->ids)
-			return rosa_fail(err, ROSA_ENOMEM, "no memory to encode a text");
-		tokens->ids[0] = (uint32_t)tokenizer->bos;
-		tokens->count = tokens->room = 1;
-	}
-	status = tokenizer_encode(tokenizer, text, size, true, false, tokens, err);
+	status = tokens_add(tokens, &first, tokenizer->bos >= 0, err);
+	if (status == ROSA_OK)
+		status = tokenizer_encode(tokenizer, text, size, true, tokens, err);
 	if (status != ROSA_OK)
 		tokens_free(tokens);
 	return status;

@@ -21,17 +21,19 @@ struct tokens {
 	size_t count, room;
 };
 
-/* Appends the tokens of a text of less than 2 GB. Bytes that are not UTF-8 are refused, naming the place, unless
- * `lossy`: then what cannot be a character is read as U+FFFD, as Python's errors="replace" does. `special`: added
- * tokens that are marked special are recognised in the text (those that are not special always are); without it their
- * characters are text like any other. Adds no begin-of-text token. Ids are those of Hugging Face's tokenizers. On
+/* Appends the tokens of a text of less than 2 GB. Bytes that are not UTF-8 are refused, naming the place. `special`:
+ * added tokens that are marked special are recognised in the text (those that are not special always are); without it
+ * their characters are text like any other. Adds no begin-of-text token. Ids are those of Hugging Face's tokenizers. On
  * failure `tokens` is as it was. May be called from several threads at once. */
-rosa_status tokenizer_encode(const tokenizer *tokenizer, const char *text, size_t size, bool special, bool lossy,
+rosa_status tokenizer_encode(const tokenizer *tokenizer, const char *text, size_t size, bool special,
 			     struct tokens *tokens, rosa_error *err);
 /* A whole text of valid UTF-8 into empty `tokens`, special tokens recognised, after the token that begins every text
  * where the tokenizer has one. On failure `tokens` has nothing to free. */
 rosa_status tokenizer_encode_text(const tokenizer *tokenizer, const char *text, size_t size, struct tokens *tokens,
 				  rosa_error *err);
+/* Room for more ids, and more ids. */
+rosa_status tokens_reserve(struct tokens *tokens, size_t more, rosa_error *err);
+rosa_status tokens_add(struct tokens *tokens, const uint32_t *ids, size_t count, rosa_error *err);
 void tokens_free(struct tokens *tokens); /* safe on a zeroed one */
 
 /* The bytes of a token: what decoding appends for it, not always whole characters. Length 0 for ids that are not

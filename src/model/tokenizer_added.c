@@ -11,6 +11,7 @@
  */
 #include "model/tokenizer_added.h"
 
+#include "base/array.h"
 #include "base/status.h"
 #include "base/utf8.h"
 
@@ -33,15 +34,7 @@ rosa_status added_put(struct added_tokens *added, const struct added_token *toke
 		return rosa_fail(err, ROSA_EFORMAT,
 				 "the added token %u, '%.32s...', has %zu bytes; at most %d are supported",
 				 (unsigned)token->id, token->content, token->size, ADDED_LONGEST);
-	if (added->count == added->room) {
-		size_t room = added->room ? 2 * added->room : 64;
-		struct added_token *larger = realloc(added->all, room * sizeof(*larger));
-		if (!larger)
-			return rosa_fail(err, ROSA_ENOMEM, "no memory for the added tokens");
-		added->all = larger;
-		added->room = room;
-	}
-	copy.content = malloc(token->size);
+	copy.content = ARRAY_RESERVE(added->all, added->room, added->count + 1) ? malloc(token->size) : NULL;
 	if (!copy.content)
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for the added tokens");
 	memcpy(copy.content, token->content, token->size);

@@ -12,6 +12,7 @@
  */
 #include "model/tokenizer_nfc.h"
 
+#include "base/array.h"
 #include "base/status.h"
 #include "base/utf8.h"
 
@@ -85,14 +86,8 @@ struct output {
 
 static bool append(struct output *output, const char *text, size_t size)
 {
-	if (output->used + size >= output->room) {
-		size_t room = 2 * (output->used + size) + 64;
-		char *larger = realloc(output->text, room);
-		if (!larger)
-			return false;
-		output->text = larger;
-		output->room = room;
-	}
+	if (!ARRAY_RESERVE(output->text, output->room, output->used + size + 1))
+		return false;
 	memcpy(output->text + output->used, text, size);
 	output->used += size;
 	return true;

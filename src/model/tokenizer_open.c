@@ -68,12 +68,10 @@ static rosa_status find_template(tokenizer *tokenizer, const char *folder, rosa_
 	rosa_status status = ROSA_OK;
 
 	for (size_t i = 0; !status && !tokenizer->template && i < sizeof(places) / sizeof(places[0]); i++) {
-		char *path = path_join(folder, places[i].name);
-		if (!path)
-			return rosa_fail(err, ROSA_ENOMEM, "%s: no memory for its name", folder);
-		if (path_exists(path))
-			status = places[i].read(tokenizer, path, err);
-		free(path);
+		const struct path path = path_join(folder, places[i].name);
+
+		if (path_exists(path.text))
+			status = places[i].read(tokenizer, path.text, err);
 	}
 	return status;
 }
@@ -83,14 +81,8 @@ static rosa_status find_template(tokenizer *tokenizer, const char *folder, rosa_
 static rosa_status open_json(const struct mapping *mapping, const char *path, tokenizer **made, rosa_error *err)
 {
 	rosa_status status = tokenizer_from_json((const char *)mapping->data, mapping->size, path, made, err);
-	char *folder = status ? NULL : path_folder(path);
 
-	if (status)
-		return status;
-	status = folder ? find_template(*made, folder, err)
-			: rosa_fail(err, ROSA_ENOMEM, "%s: no memory for its name", path);
-	free(folder);
-	return status;
+	return status ? status : find_template(*made, path_folder(path).text, err);
 }
 
 static rosa_status open_gguf(const struct mapping *mapping, const char *path, tokenizer **made, rosa_error *err)
@@ -127,14 +119,10 @@ static rosa_status open_in(const char *folder, tokenizer **made, rosa_error *err
 	static const char *const names[] = {"tokenizer.json", "tokenizer.gguf"};
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-		char *path = path_join(folder, names[i]);
-		if (!path)
-			return rosa_fail(err, ROSA_ENOMEM, "%s: no memory for its name", folder);
-		const bool there = path_exists(path);
-		const rosa_status status = there ? open_file(path, made, err) : ROSA_OK;
-		free(path);
-		if (there)
-			return status;
+		const struct path path = path_join(folder, names[i]);
+
+		if (path_exists(path.text))
+			return open_file(path.text, made, err);
 	}
 	return rosa_fail(err, ROSA_EIO, "%s: there is no tokenizer.json, which the model's tokenizer is read from",
 			 folder);
@@ -145,11 +133,6 @@ rosa_status tokenizer_open(const char *path, tokenizer **made, rosa_error *err)
 	*made = NULL;
 	if (path_is_folder(path))
 		return open_in(path, made, err);
-	if (!path_ends_in(path, ".safetensors"))
-		return open_file(path, made, err);
-	char *folder = path_folder(path);
-	rosa_status status =
-	    folder ? open_in(folder, made, err) : rosa_fail(err, ROSA_ENOMEM, "%s: no memory for its name", path);
-	free(folder);
-	return status;
+	return path_ends_in(path, ".safetensors") ? open_in(path_folder(path).text, made, err)
+						  : open_file(path, made, err);
 }

@@ -173,7 +173,7 @@ static rosa_status bind_all(struct checkpoint *checkpoint, struct claims *claims
 rosa_status weights_bind(struct checkpoint *checkpoint, rosa_error *err)
 {
 	struct claims claims;
-	rosa_status status = claims_new(&claims, &checkpoint->tensors, checkpoint->path, err);
+	rosa_status status = claims_new(&claims, &checkpoint->tensors, checkpoint->path.text, err);
 
 	if (status != ROSA_OK)
 		return status;
@@ -181,7 +181,7 @@ rosa_status weights_bind(struct checkpoint *checkpoint, rosa_error *err)
 	if (checkpoint->layers)
 		status = bind_all(checkpoint, &claims, err);
 	else
-		status = rosa_fail(err, ROSA_ENOMEM, "%s: not enough memory for %zu layers", checkpoint->path,
+		status = rosa_fail(err, ROSA_ENOMEM, "%s: not enough memory for %zu layers", checkpoint->path.text,
 				   checkpoint->config.layers);
 	claims_free(&claims);
 	return status;

@@ -1,37 +1,16 @@
 /* Places of answers, as a list that grows and as JSON. */
 #include "serve/answer_places.h"
 
+#include "base/array.h"
 #include "base/status.h"
 
 #include <stdlib.h>
 
-/* Room for `more` elements beyond `count`. */
-static bool reserve(void **all, size_t *room, size_t count, size_t more, size_t size)
-{
-	const size_t wanted = count + more + *room / 2;
-	void *grown;
-
-	if (count + more <= *room)
-		return true;
-	grown = realloc(*all, wanted * size);
-	if (!grown)
-		return false;
-	*all = grown;
-	*room = wanted;
-	return true;
-}
-
 rosa_status answer_places_add(struct answer_places *places, const struct step_places *step, const uint32_t *ids,
 			      size_t count, size_t offset, rosa_error *err)
 {
-	void *tokens = places->tokens, *all = places->all;
-	const bool good =
-	    reserve(&tokens, &places->room, places->count, 1, sizeof(*places->tokens)) &&
-	    reserve(&all, &places->place_room, places->place_count, step->links + step->reads, sizeof(*places->all));
-
-	places->tokens = tokens;
-	places->all = all;
-	if (!good)
+	if (!ARRAY_RESERVE(places->tokens, places->room, places->count + 1) ||
+	    !ARRAY_RESERVE(places->all, places->place_room, places->place_count + step->links + step->reads))
 		return rosa_fail(err, ROSA_ENOMEM, "not enough memory for the places of an answer");
 	const uint32_t chosen = ids[count - 1];
 

@@ -19,6 +19,11 @@ bool api_fail(struct api_error *error, unsigned status, const char *param, const
 	return false;
 }
 
+bool api_refuse(struct api_error *error, const char *param, const rosa_error *why)
+{
+	return api_fail(error, why->status == ROSA_ENOMEM ? 500 : 400, param, NULL, "%s", why->message);
+}
+
 const char *api_error_type(unsigned status)
 {
 	if (status == 401)

@@ -18,5 +18,8 @@ __attribute__((format(printf, 5, 6)))
 #endif
 bool api_fail(struct api_error *error, unsigned status, const char *param, const char *code, const char *format, ...);
 
+/* The same of a request that the library refused. */
+bool api_refuse(struct api_error *error, const char *param, const rosa_error *why);
+
 /* OpenAI's `type` of an error with this HTTP status. */
 const char *api_error_type(unsigned status);

@@ -14,8 +14,9 @@
  */
 #include "serve/engine.h"
 
+#include "base/array.h"
 #include "base/status.h"
-#include "serve/clock.h"
+#include "base/clock.h"
 #include "serve/session_disk.h"
 
 #include <stdlib.h>
@@ -491,19 +492,6 @@ void engine_wait(engine *e)
 	clock_wait(&e->news, &e->lock, NEWS_SECONDS);
 }
 
-/* Room for more tasks in the queue. */
-static bool make_room(engine *e, size_t count, struct api_error *error)
-{
-	const size_t room = e->waiting_count + count;
-	struct serve_task **grown = room > e->waiting_room ? realloc(e->waiting, room * sizeof(*grown)) : e->waiting;
-
-	if (!grown)
-		return api_fail(error, 500, NULL, NULL, "not enough memory for a request");
-	e->waiting = grown;
-	e->waiting_room = room > e->waiting_room ? room : e->waiting_room;
-	return true;
-}
-
 bool engine_submit(engine *e, struct serve_task **tasks, size_t count, struct api_error *error)
 {
 	bool good = true;
@@ -514,7 +502,8 @@ bool engine_submit(engine *e, struct serve_task **tasks, size_t count, struct ap
 	else if (e->report.requests >= e->options.queue)
 		good = api_fail(error, 429, NULL, "queue_full", "%zu requests are running or waiting; try again later",
 				e->report.requests);
-	good = good && make_room(e, count, error);
+	else if (!ARRAY_RESERVE(e->waiting, e->waiting_room, e->waiting_count + count))
+		good = api_fail(error, 500, NULL, NULL, "not enough memory for a request");
 	e->report.refused += !good;
 	e->report.requests += good;
 	e->unanswered += good;

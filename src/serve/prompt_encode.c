@@ -6,26 +6,14 @@
 
 #include <stdlib.h>
 
-static bool refuse_prompt(struct api_error *error, const rosa_error *why)
-{
-	return api_fail(error, why->status == ROSA_ENOMEM ? 500 : 400, "prompt", NULL, "%s", why->message);
-}
-
 /* A text's tokens, with the one that begins every text where the tokenizer has one. */
 static bool encode_text(const struct served *model, const struct prompt *prompt, struct tokens *tokens,
 			struct api_error *error)
 {
-	const int64_t first = tokenizer_bos(model->tokenizer);
 	rosa_error why;
 
-	tokens->ids = malloc(sizeof(*tokens->ids));
-	if (!tokens->ids)
-		return api_fail(error, 500, NULL, NULL, "not enough memory for a prompt");
-	tokens->room = 1;
-	if (first >= 0)
-		tokens->ids[tokens->count++] = (uint32_t)first;
-	return tokenizer_encode(model->tokenizer, prompt->text, prompt->size, true, false, tokens, &why) == ROSA_OK ||
-	       refuse_prompt(error, &why);
+	return tokenizer_encode_text(model->tokenizer, prompt->text, prompt->size, tokens, &why) == ROSA_OK ||
+	       api_refuse(error, "prompt", &why);
 }
 
 static bool encode_chat(const struct served *model, const struct request *request, struct tokens *tokens,
@@ -40,7 +28,7 @@ static bool encode_chat(const struct served *model, const struct request *reques
 				model->name);
 	return chat_encode(model->tokenizer, &model->chat, said->all, said->count, true, request->think, tokens,
 			   &why) == ROSA_OK ||
-	       api_fail(error, why.status == ROSA_ENOMEM ? 500 : 400, "messages", NULL, "%s", why.message);
+	       api_refuse(error, "messages", &why);
 }
 
 bool prompt_encode(const struct served *model, struct request *request, size_t i, struct tokens *tokens,

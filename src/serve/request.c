@@ -7,6 +7,7 @@
  */
 #include "serve/request.h"
 
+#include "base/text.h"
 #include "model/json.h"
 
 #include <stdint.h>
@@ -21,18 +22,13 @@ static bool no_memory(struct api_error *error)
 	return api_fail(error, 500, NULL, NULL, "not enough memory for the request");
 }
 
-static bool bad(struct api_error *error, const char *name, const rosa_error *why)
-{
-	return api_fail(error, why->status == ROSA_ENOMEM ? 500 : 400, name, NULL, "%s", why->message);
-}
-
 /* -------------------------------------------------------------------------------------------------------- fields -- */
 
 static bool get_bool(struct json from, const char *name, bool *value, struct api_error *error)
 {
 	rosa_error why;
 
-	return json_get_bool(from, name, JSON_OPTIONAL, value, &why) == ROSA_OK || bad(error, name, &why);
+	return json_get_bool(from, name, JSON_OPTIONAL, value, &why) == ROSA_OK || api_refuse(error, name, &why);
 }
 
 static bool get_size(struct json from, const char *name, size_t least, size_t most, size_t *value,
@@ -41,7 +37,7 @@ static bool get_size(struct json from, const char *name, size_t least, size_t mo
 	rosa_error why;
 
 	if (json_get_size(from, name, JSON_OPTIONAL, value, &why) != ROSA_OK)
-		return bad(error, name, &why);
+		return api_refuse(error, name, &why);
 	if (json_there(json_find(from, name)) && (*value < least || *value > most))
 		return api_fail(error, 400, name, NULL, "%s is %zu; give a number from %zu to %zu", name, *value, least,
 				most);
@@ -55,7 +51,7 @@ static bool get_float(struct json from, const char *name, double least, double m
 	rosa_error why;
 
 	if (json_get_number(from, name, JSON_OPTIONAL, &number, &why) != ROSA_OK)
-		return bad(error, name, &why);
+		return api_refuse(error, name, &why);
 	if (json_there(json_find(from, name)) && !(number >= least && number <= most))
 		return api_fail(error, 400, name, NULL, "%s is %g; give a number from %g to %g", name, number, least,
 				most);
@@ -77,21 +73,17 @@ static bool copy_text(const char *text, size_t size, char **copy, struct api_err
 
 static bool take_ids(struct json from, struct tokens *tokens, struct api_error *error)
 {
-	const size_t count = json_count(from);
+	rosa_error why;
 
-	tokens->ids = malloc((count + 1) * sizeof(*tokens->ids));
-	if (!tokens->ids)
-		return no_memory(error);
-	tokens->room = count + 1;
-	for (; tokens->count < count; tokens->count++) {
+	for (size_t i = 0; i < json_count(from); i++) {
 		size_t id = 0;
-		rosa_error why;
 
-		if (json_as_size(json_at(from, tokens->count), &id, &why) != ROSA_OK)
-			return bad(error, "prompt", &why);
+		if (json_as_size(json_at(from, i), &id, &why) != ROSA_OK)
+			return api_refuse(error, "prompt", &why);
 		if (id > UINT32_MAX)
 			return api_fail(error, 400, "prompt", NULL, "prompt: %zu is no token id", id);
-		tokens->ids[tokens->count] = (uint32_t)id;
+		if (tokens_add(tokens, &(uint32_t){(uint32_t)id}, 1, &why) != ROSA_OK)
+			return no_memory(error);
 	}
 	return true;
 }
@@ -104,7 +96,7 @@ static bool take_prompt(struct json from, struct prompt *prompt, struct api_erro
 	if (json_kind(from) == JSON_IS_ARRAY)
 		return take_ids(from, &prompt->tokens, error);
 	if (json_as_text(from, &text, &prompt->size, &why) != ROSA_OK)
-		return bad(error, "prompt", &why);
+		return api_refuse(error, "prompt", &why);
 	return copy_text(text, prompt->size, &prompt->text, error);
 }
 
@@ -149,64 +141,61 @@ static const char *role_of(const char *role)
 	return NULL;
 }
 
+static bool add_content(const char *more, struct text *content, struct api_error *error)
+{
+	rosa_error why;
+
+	return text_append(content, "messages", more, strlen(more), false, &why) == ROSA_OK ||
+	       api_refuse(error, "messages", &why);
+}
+
 /* Appends one part of a content: {"type": "text", "text": ...}. */
-static bool add_part(struct json part, char **content, size_t *size, struct api_error *error)
+static bool add_part(struct json part, struct text *content, struct api_error *error)
 {
 	const char *type = "", *text = "";
 	rosa_error why;
 
 	if (json_get_string(part, "type", JSON_NEEDED, &type, &why) != ROSA_OK)
-		return bad(error, "messages", &why);
+		return api_refuse(error, "messages", &why);
 	if (strcmp(type, "text") != 0)
 		return api_fail(error, 400, "messages", NULL, "a content of type %.40s cannot be read here; give text",
 				type);
 	if (json_get_string(part, "text", JSON_NEEDED, &text, &why) != ROSA_OK)
-		return bad(error, "messages", &why);
-	const size_t more = strlen(text);
-	char *grown = realloc(*content, *size + more + 1);
-
-	if (!grown)
-		return no_memory(error);
-	memcpy(grown + *size, text, more + 1);
-	*content = grown;
-	*size += more;
-	return true;
+		return api_refuse(error, "messages", &why);
+	return add_content(text, content, error);
 }
 
 /* A string, null, or an array of parts. *content is to be released, even after a failure. */
-static bool take_content(struct json from, char **content, struct api_error *error)
+static bool take_content(struct json from, struct text *content, struct api_error *error)
 {
+	const bool parts = json_kind(from) == JSON_IS_ARRAY;
 	const char *text = "";
-	size_t size = 0;
 	rosa_error why;
 
-	if (json_kind(from) == JSON_IS_ARRAY) {
-		for (size_t i = 0; i < json_count(from); i++)
-			if (!add_part(json_at(from, i), content, &size, error))
-				return false;
-		return *content || copy_text("", 0, content, error);
-	}
-	if (json_there(from) && json_as_string(from, &text, &why) != ROSA_OK)
-		return bad(error, "messages", &why);
-	return copy_text(text, strlen(text), content, error);
+	for (size_t i = 0; parts && i < json_count(from); i++)
+		if (!add_part(json_at(from, i), content, error))
+			return false;
+	if (!parts && json_there(from) && json_as_string(from, &text, &why) != ROSA_OK)
+		return api_refuse(error, "messages", &why);
+	return add_content(text, content, error);
 }
 
 static bool take_message(struct json from, struct conversation *conversation, struct api_error *error)
 {
 	const char *given = "", *role;
-	char *content = NULL;
+	struct text content = {0};
 	rosa_error why;
 
 	if (json_get_string(from, "role", JSON_NEEDED, &given, &why) != ROSA_OK)
-		return bad(error, "messages", &why);
+		return api_refuse(error, "messages", &why);
 	role = role_of(given);
 	if (!role)
 		return api_fail(error, 400, "messages", NULL,
 				"a message of role %.40s cannot be read here; give system, user or assistant", given);
 	bool good = take_content(json_find(from, "content"), &content, error);
-	if (good && conversation_add(conversation, role, strlen(role), content, strlen(content), &why) != ROSA_OK)
-		good = no_memory(error);
-	free(content);
+	if (good && conversation_add(conversation, role, strlen(role), content.data, content.size, &why) != ROSA_OK)
+		good = api_refuse(error, "messages", &why);
+	text_free(&content);
 	return good;
 }
 
@@ -216,7 +205,7 @@ static bool take_messages(struct json root, struct request *request, struct api_
 	rosa_error why;
 
 	if (json_get_array(root, "messages", JSON_NEEDED, &all, &why) != ROSA_OK)
-		return bad(error, "messages", &why);
+		return api_refuse(error, "messages", &why);
 	if (json_count(all) == 0)
 		return api_fail(error, 400, "messages", NULL, "messages is empty: what is to be answered?");
 	for (size_t i = 0; i < json_count(all); i++)
@@ -255,10 +244,10 @@ static bool take_sampling(struct json root, const struct generation_config *advi
 		return false;
 	top_k = (int64_t)to->top_k;
 	if (json_get_integer(root, "top_k", JSON_OPTIONAL, &top_k, &why) != ROSA_OK)
-		return bad(error, "top_k", &why);
+		return api_refuse(error, "top_k", &why);
 	to->top_k = top_k > 0 ? (size_t)top_k : 0; /* -1 means all, as 0 does */
 	if (json_get_integer(root, "seed", JSON_OPTIONAL, &seed, &why) != ROSA_OK)
-		return bad(error, "seed", &why);
+		return api_refuse(error, "seed", &why);
 	request->seeded = json_there(json_find(root, "seed"));
 	to->seed = (uint64_t)seed;
 	return true;
@@ -270,7 +259,7 @@ static bool add_stop(struct json from, struct request *request, struct api_error
 	rosa_error why;
 
 	if (json_as_string(from, &text, &why) != ROSA_OK)
-		return bad(error, "stop", &why);
+		return api_refuse(error, "stop", &why);
 	if (!*text)
 		return api_fail(error, 400, "stop", NULL, "a stop string is empty");
 	return copy_text(text, strlen(text), &request->stops[request->stop_count++], error);
@@ -316,7 +305,7 @@ static bool take_stream(struct json root, struct request *request, struct api_er
 	if (!get_bool(root, "stream", &request->stream, error))
 		return false;
 	if (json_get_object(root, "stream_options", JSON_OPTIONAL, &options, &why) != ROSA_OK)
-		return bad(error, "stream_options", &why);
+		return api_refuse(error, "stream_options", &why);
 	return !json_there(options) || get_bool(options, "include_usage", &request->stream_usage, error);
 }
 
@@ -332,7 +321,7 @@ static bool take_extension(struct json root, struct request *request, struct api
 	rosa_error why;
 
 	if (json_get_object(root, field, JSON_OPTIONAL, &options, &why) != ROSA_OK)
-		return bad(error, field, &why);
+		return api_refuse(error, field, &why);
 	if (!json_there(options))
 		return true;
 	while (json_next(options, &walk, &name, &value)) {
@@ -347,7 +336,7 @@ static bool take_extension(struct json root, struct request *request, struct api
 	if (json_get_bool(options, "places", JSON_OPTIONAL, &request->places, &why) != ROSA_OK ||
 	    json_get_bool(options, "memory", JSON_OPTIONAL, &memory, &why) != ROSA_OK ||
 	    json_get_bool(options, "progress", JSON_OPTIONAL, &request->progress, &why) != ROSA_OK)
-		return bad(error, field, &why);
+		return api_refuse(error, field, &why);
 	request->silent = !memory;
 	return true;
 }
@@ -359,7 +348,7 @@ static bool only(struct json root, const char *name, double value, struct api_er
 	rosa_error why;
 
 	if (json_get_number(root, name, JSON_OPTIONAL, &given, &why) != ROSA_OK)
-		return bad(error, name, &why);
+		return api_refuse(error, name, &why);
 	return given == value || api_fail(error, 400, name, "unsupported_value", "%s is %g; this server knows only %g",
 					  name, given, value);
 }
@@ -397,7 +386,7 @@ static bool take_model(struct json root, struct request *request, struct api_err
 	rosa_error why;
 
 	if (json_get_string(root, "model", JSON_OPTIONAL, &model, &why) != ROSA_OK)
-		return bad(error, "model", &why);
+		return api_refuse(error, "model", &why);
 	return !model || copy_text(model, strlen(model), &request->model, error);
 }
 
@@ -409,7 +398,7 @@ static bool take_think(struct json root, struct request *request, struct api_err
 
 	request->think = true;
 	if (json_get_object(root, "chat_template_kwargs", JSON_OPTIONAL, &options, &why) != ROSA_OK)
-		return bad(error, "chat_template_kwargs", &why);
+		return api_refuse(error, "chat_template_kwargs", &why);
 	return !json_there(options) || get_bool(options, "enable_thinking", &request->think, error);
 }
 
@@ -443,7 +432,7 @@ bool request_parse(enum request_kind kind, const char *body, size_t size, const 
 
 	*request = (struct request){.kind = kind};
 	if (json_read(body, size, "the request", &root, &why) != ROSA_OK)
-		return bad(error, NULL, &why);
+		return api_refuse(error, NULL, &why);
 	const bool good = take_all(root, defaults, request, error);
 	json_free(&root);
 	if (!good)

@@ -1,39 +1,19 @@
 /* Scores are computed in double precision, from the logits before any sampling option changes them. */
 #include "serve/scores.h"
 
+#include "base/array.h"
 #include "base/status.h"
+#include "model/pointer.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 static rosa_status make_room(struct scores *scores, rosa_error *err)
 {
-	const size_t room = scores->count + scores->room / 2 + 16;
-	struct token_score *all;
-	struct likely_token *top;
-
-	if (scores->count < scores->room)
+	if (ARRAY_RESERVE(scores->all, scores->room, scores->count + 1) &&
+	    ARRAY_RESERVE(scores->top, scores->top_room, (scores->count + 1) * scores->width))
 		return ROSA_OK;
-	all = realloc(scores->all, room * sizeof(*all));
-	scores->all = all ? all : scores->all;
-	top = all && scores->width ? realloc(scores->top, room * scores->width * sizeof(*top)) : NULL;
-	scores->top = top ? top : scores->top;
-	if (!all || (scores->width && !top))
-		return rosa_fail(err, ROSA_ENOMEM, "not enough memory for the scores of %zu tokens", room);
-	scores->room = room;
-	return ROSA_OK;
-}
-
-/* ln of the sum of exp(logits). */
-static double log_sum(const float *logits, size_t count)
-{
-	double greatest = -INFINITY, sum = 0;
-
-	for (size_t i = 0; i < count; i++)
-		greatest = logits[i] > greatest ? (double)logits[i] : greatest;
-	for (size_t i = 0; i < count; i++)
-		sum += exp((double)logits[i] - greatest);
-	return greatest + log(sum);
+	return rosa_fail(err, ROSA_ENOMEM, "not enough memory for the scores of %zu tokens", scores->count + 1);
 }
 
 /* The `width` greatest, by insertion: width is small, and most logits are below the least of them. */
@@ -65,7 +45,7 @@ rosa_status scores_add(struct scores *scores, uint32_t id, size_t offset, const 
 	if (status != ROSA_OK)
 		return status;
 	if (logits) {
-		const double sum = log_sum(logits, vocabulary);
+		const double sum = logits_summary(logits, vocabulary).sum;
 
 		score.logprob = (double)logits[id] - sum;
 		if (width)

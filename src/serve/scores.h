@@ -21,7 +21,7 @@ struct token_score {
 struct scores {
 	struct token_score *all;
 	struct likely_token *top; /* [room][width], the likeliest first; ties go to the lower id */
-	size_t count, room, width;
+	size_t count, room, top_room, width;
 };
 
 /* Appends a token whose place had these logits (NULL: none). `width` is the same in all calls and at most

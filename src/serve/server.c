@@ -16,7 +16,7 @@
 
 #include "base/status.h"
 #include "serve/api_key.h"
-#include "serve/clock.h"
+#include "base/clock.h"
 #include "serve/host_name.h"
 #include "serve/exchange.h"
 #include "serve/page.h"

@@ -9,7 +9,7 @@
 #include "serve/session_disk.h"
 
 #include "base/status.h"
-#include "serve/clock.h"
+#include "base/clock.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -10,6 +10,7 @@
  */
 #include "serve/session_folder.h"
 
+#include "base/array.h"
 #include "base/folders.h"
 #include "base/paths.h"
 #include "base/status.h"
@@ -42,8 +43,8 @@ const char *session_folder_name(uint64_t number, char name[SESSION_NAME])
 	return name;
 }
 
-/* The path of a file; NULL if there is no memory. */
-static char *path_of(const session_folder *folder, uint64_t number)
+/* The path of the file of a kept text. */
+static struct path path_to(const session_folder *folder, uint64_t number)
 {
 	char name[SESSION_NAME];
 
@@ -59,10 +60,7 @@ static rosa_status no_memory(rosa_error *err)
 
 static rosa_status lock(session_folder *folder, rosa_error *err)
 {
-	char *path = path_join(folder->options.path, LOCK);
-
-	folder->lock = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
-	free(path);
+	folder->lock = open(path_join(folder->options.path, LOCK).text, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 	if (folder->lock < 0)
 		return rosa_fail(err, ROSA_EIO, "cannot write to the folder %s: %s", folder->options.path,
 				 strerror(errno));
@@ -126,51 +124,42 @@ static bool is_name(const char *name, uint64_t *number)
 /* Bytes of a file; 0: there is none. */
 static uint64_t size_of(const session_folder *folder, const char *name)
 {
-	char *path = path_join(folder->options.path, name);
 	struct stat about;
-	const uint64_t bytes = path && stat(path, &about) == 0 && S_ISREG(about.st_mode) ? (uint64_t)about.st_size : 0;
 
-	free(path);
-	return bytes;
+	if (stat(path_join(folder->options.path, name).text, &about) != 0 || !S_ISREG(about.st_mode))
+		return 0;
+	return (uint64_t)about.st_size;
 }
 
 /* Removes a temporary file of a server that was killed. The folder is locked, so no other server is writing it. */
 static void remove_leftover(const session_folder *folder, const char *name)
 {
-	char *path = strncmp(name, ".rosatune-", 10) == 0 && path_ends_in(name, ".tmp")
-			 ? path_join(folder->options.path, name)
-			 : NULL;
-
-	if (path)
-		unlink(path);
-	free(path);
+	if (strncmp(name, ".rosatune-", 10) == 0 && path_ends_in(name, ".tmp"))
+		unlink(path_join(folder->options.path, name).text);
 }
 
-/* What is in a file. Its name is `number`. */
-static rosa_status look(const session_folder *folder, uint64_t number, struct session_file *found, rosa_error *err)
+/* What is in the file with this number. */
+static struct session_file look(const session_folder *folder, uint64_t number)
 {
-	char *path = path_of(folder, number);
+	const struct path path = path_to(folder, number);
+	struct session_file found = {.number = number};
 	struct session session;
 	struct stat about;
 	rosa_error why;
 
-	*found = (struct session_file){.number = number};
-	if (!path)
-		return no_memory(err);
-	if (stat(path, &about) == 0) {
-		found->bytes = (uint64_t)about.st_size;
-		found->changed = about.st_mtim;
+	if (stat(path.text, &about) == 0) {
+		found.bytes = (uint64_t)about.st_size;
+		found.changed = about.st_mtim;
 	}
-	if (session_look(path, folder->decoder, &session, &found->steps, &why) == ROSA_OK) {
-		found->tokens = session.tokens;
+	if (session_look(path.text, folder->decoder, &session, &found.steps, &why) == ROSA_OK) {
+		found.tokens = session.tokens;
 		session.tokens = (struct tokens){0};
 		session_free(&session);
 	} else {
-		found->steps = 0; /* a header may say how many were read, and the tokens are wrong */
+		found.steps = 0; /* a header may say how many were read, and the tokens are wrong */
 		session_folder_tell(folder, why.message);
 	}
-	free(path);
-	return ROSA_OK;
+	return found;
 }
 
 static int older(const void *a, const void *b)
@@ -190,24 +179,20 @@ static rosa_status list(session_folder *folder, DIR *names, struct session_file 
 {
 	struct dirent *entry;
 	uint64_t number;
-	rosa_status status = ROSA_OK;
+	size_t room = 0;
 
-	while (status == ROSA_OK && (entry = readdir(names)) != NULL) {
+	while ((entry = readdir(names)) != NULL) {
 		remove_leftover(folder, entry->d_name);
 		if (!is_name(entry->d_name, &number)) {
 			folder->named += entry->d_name[0] == '.' ? 0 : size_of(folder, entry->d_name);
 			continue;
 		}
-		struct session_file *grown = realloc(*all, (*count + 1) * sizeof(*grown));
-
-		if (!grown)
+		if (!ARRAY_RESERVE(*all, room, *count + 1))
 			return no_memory(err);
-		*all = grown;
-		status = look(folder, number, &grown[*count], err);
-		*count += status == ROSA_OK;
+		(*all)[(*count)++] = look(folder, number);
 		folder->next = number >= folder->next ? number + 1 : folder->next;
 	}
-	return status;
+	return ROSA_OK;
 }
 
 rosa_status session_folder_list(session_folder *folder, struct session_file **files, size_t *count, rosa_error *err)
@@ -244,14 +229,9 @@ rosa_status session_folder_save(const session_folder *folder, const char *name, 
 {
 	const struct session session = {.settings = folder->options.settings, .tokens = *tokens};
 	const struct file_options options = {.hooks = hooks};
-	char *path = path_join(folder->options.path, name);
-	rosa_status status;
+	const rosa_status status = session_save(path_join(folder->options.path, name).text, &session,
+						(struct session_state){.sequence = sequence}, &options, err);
 
-	*bytes = 0;
-	if (!path)
-		return no_memory(err);
-	status = session_save(path, &session, (struct session_state){.sequence = sequence}, &options, err);
-	free(path);
 	*bytes = size_of(folder, name);
 	return status;
 }
@@ -259,17 +239,10 @@ rosa_status session_folder_save(const session_folder *folder, const char *name, 
 rosa_status session_folder_load(const session_folder *folder, const char *name, struct session *session,
 				sequence **made, uint64_t *bytes, rosa_error *err)
 {
-	char *path = path_join(folder->options.path, name);
-	rosa_status status;
-
 	*made = NULL;
 	memset(session, 0, sizeof(*session));
 	*bytes = size_of(folder, name);
-	if (!path)
-		return no_memory(err);
-	status = session_load(path, folder->decoder, session, made, err);
-	free(path);
-	return status;
+	return session_load(path_join(folder->options.path, name).text, folder->decoder, session, made, err);
 }
 
 rosa_status session_folder_admit(const session_folder *folder, const char *name, const sequence *sequence,
@@ -295,18 +268,10 @@ void session_folder_resized(session_folder *folder, uint64_t before, uint64_t af
 
 void session_folder_remove(const session_folder *folder, uint64_t number)
 {
-	char *path = path_of(folder, number);
-
-	if (path)
-		unlink(path);
-	free(path);
+	unlink(path_to(folder, number).text);
 }
 
 void session_folder_touch(const session_folder *folder, uint64_t number)
 {
-	char *path = path_of(folder, number);
-
-	if (path)
-		utimensat(AT_FDCWD, path, NULL, 0);
-	free(path);
+	utimensat(AT_FDCWD, path_to(folder, number).text, NULL, 0);
 }

@@ -608,16 +608,12 @@ static uint64_t add(struct sessions *sessions, struct kept *kept, uint64_t file)
 /* Copies the tokens that the task's sequence has read, and the one after them if there is one. */
 static bool copy_tokens(const struct serve_task *task, struct kept *kept)
 {
-	struct tokens *copy = &kept->tokens;
 	const size_t count = sequence_steps(task->sequence);
 
-	copy->ids = malloc((count + 1) * sizeof(*copy->ids));
-	if (!copy->ids)
-		return false;
 	kept->followed = task->tokens.count > count;
-	memcpy(copy->ids, task->tokens.ids, (count + kept->followed) * sizeof(*copy->ids));
-	copy->count = count;
-	copy->room = count + 1;
+	if (tokens_add(&kept->tokens, task->tokens.ids, count + kept->followed, NULL) != ROSA_OK)
+		return false;
+	kept->tokens.count = count;
 	return true;
 }
 

@@ -71,7 +71,7 @@ bool slot_request_parse(const char *slot, const char *action, const char *body, 
 	if (request->action == SLOT_ERASE)
 		return true;
 	if (json_read(body, size, "the request", &root, &why) != ROSA_OK)
-		return api_fail(error, why.status == ROSA_ENOMEM ? 500 : 400, NULL, NULL, "%s", why.message);
+		return api_refuse(error, NULL, &why);
 	const bool good = take_name(root, request->name, error);
 
 	json_free(&root);

@@ -7,6 +7,7 @@
  */
 #include "serve/task.h"
 
+#include "base/array.h"
 #include "base/status.h"
 #include "base/utf8.h"
 
@@ -63,7 +64,7 @@ bool serve_task_new(const struct served *model, const struct request *request, s
 	task->chat_end = request->kind == REQUEST_CHAT ? chat_end(model->tokenizer, &model->chat) : -1;
 	if (stopping_new((const char *const *)request->stops, request->stop_count, &task->stopping, &why) != ROSA_OK) {
 		serve_task_free(task);
-		return api_fail(error, why.status == ROSA_ENOMEM ? 500 : 400, NULL, NULL, "%s", why.message);
+		return api_refuse(error, NULL, &why);
 	}
 	*made = task;
 	return true;
@@ -164,20 +165,10 @@ static bool is_end(const struct serve_task *task, uint32_t token)
 
 static bool append(struct serve_task *task, uint32_t token)
 {
-	struct tokens *tokens = &task->tokens;
+	rosa_error why;
 
-	if (tokens->count == tokens->room) {
-		const size_t room = tokens->count + tokens->count / 2 + 64;
-		uint32_t *ids = realloc(tokens->ids, room * sizeof(*ids));
-
-		if (!ids) {
-			task->state = SERVE_OVER;
-			return api_fail(&task->error, 500, NULL, NULL, "not enough memory for %zu tokens", room);
-		}
-		tokens->ids = ids;
-		tokens->room = room;
-	}
-	tokens->ids[tokens->count++] = token;
+	if (tokens_add(&task->tokens, &token, 1, &why) != ROSA_OK)
+		return failed(task, &why);
 	sampler_saw(task->sampler, token);
 	return true;
 }

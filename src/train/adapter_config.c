@@ -7,8 +7,6 @@
 
 void adapter_config_write(const struct adapter_description *d, struct json_text *text)
 {
-	const char *between = "";
-
 	json_text_add(text, "{\n  \"format\": %d,\n  \"rosatune_version\": \"%s\",\n", FORMAT, rosa_version());
 	json_text_add(text, "  \"base_model_name_or_path\": ");
 	json_text_string(text, d->base_name);
@@ -17,17 +15,14 @@ void adapter_config_write(const struct adapter_description *d, struct json_text 
 		      "    \"num_hidden_layers\": %zu\n  },\n  \"steps\": %" PRIu64
 		      ",\n  \"options\": {\n    \"layers\": [",
 		      d->model_type, d->width, d->layer_count, d->steps);
-	for (size_t i = 0; i < d->layer_count; i++) {
-		if (!d->adapted[i])
-			continue;
-		json_text_add(text, "%s%zu", between, i);
-		between = ", ";
-	}
+	for (size_t i = 0; i < d->layer_count; i++)
+		if (d->adapted[i])
+			json_text_put_size(text, NULL, i);
 	json_text_add(text, "],");
 	keys_write(&adapter_option_keys, d->options, 0, "    ", text);
 	json_text_add(text, "\n  },\n  \"scales\": [");
 	for (size_t i = 0; i < d->layer_count; i++) {
-		json_text_add(text, "%s", i ? ", " : "");
+		json_text_key(text, NULL);
 		json_text_float(text, d->scales ? d->scales[i] : 1);
 	}
 	json_text_add(text, "],\n  \"tensors\": \"%s\"\n}\n", d->digest);

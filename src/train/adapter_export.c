@@ -57,25 +57,17 @@ static rosa_status list_tensors(const struct tensors *from, const char *path, st
 
 static rosa_status save_in(const char *folder, const char *name, const void *data, size_t size, rosa_error *err)
 {
-	char *path = path_join(folder, name);
-	rosa_status status = path ? file_save(path, data, size, &durable, err)
-				  : rosa_fail(err, ROSA_ENOMEM, "%s: no memory to write there", folder);
-
-	free(path);
-	return status;
+	return file_save(path_join(folder, name).text, data, size, &durable, err);
 }
 
 static rosa_status write_tensors(const char *folder, const char *name, const struct tensor_source *list, size_t count,
 				 enum format format, const char *const *metadata, rosa_error *err)
 {
 	struct file_writer file = FILE_WRITER_INIT;
-	char *path = path_join(folder, name);
-	rosa_status status = path ? file_create(&file, path, &durable, err)
-				  : rosa_fail(err, ROSA_ENOMEM, "%s: no memory to write there", folder);
+	rosa_status status = file_create(&file, path_join(folder, name).text, &durable, err);
 
 	if (status == ROSA_OK)
 		status = safetensors_write(&file, list, count, format, metadata, fetch, NULL, err);
-	free(path);
 	return file_finish(&file, status, err);
 }
 
@@ -91,7 +83,7 @@ static rosa_status export_config(const struct adapter *adapter, const char *to, 
 	if (!adapted || !scales) {
 		free(adapted);
 		free(scales);
-		return rosa_fail(err, ROSA_ENOMEM, "%s: no memory to copy it", adapter->path);
+		return rosa_fail(err, ROSA_ENOMEM, "%s: no memory to copy it", adapter->path.text);
 	}
 	for (size_t i = 0; i < adapter->layer_count; i++) {
 		adapted[i] = adapter_has(adapter, i);
@@ -108,11 +100,7 @@ static rosa_status export_config(const struct adapter *adapter, const char *to, 
 							scales};
 
 	adapter_config_write(&description, &text);
-	if (text.failed)
-		status = rosa_fail(err, ROSA_ENOMEM, "%s: no memory to copy it", adapter->path);
-	else
-		status = save_in(to, ADAPTER_CONFIG, text.data, text.size, err);
-	json_text_free(&text);
+	status = json_text_save(&text, path_join(to, ADAPTER_CONFIG).text, &durable, err);
 	free(adapted);
 	free(scales);
 	return status;
@@ -123,7 +111,7 @@ static rosa_status export_tensors(const struct adapter *adapter, const char *to,
 	const size_t count = adapter->file.tensors.count;
 	struct tensor_source *list = NULL;
 	char digest[SAFETENSORS_DIGEST] = "";
-	rosa_status status = list_tensors(&adapter->file.tensors, adapter->tensors_path, &list, err);
+	rosa_status status = list_tensors(&adapter->file.tensors, adapter->tensors_path.text, &list, err);
 
 	if (status == ROSA_OK)
 		status = safetensors_digest(list, count, format, fetch, NULL, digest, err);
@@ -188,39 +176,33 @@ static rosa_status export_file(const char *from, const char *name, const char *t
 {
 	static const char *const behind[] = {SNAPSHOT_MOMENTS, SNAPSHOT_ADAPTER, SNAPSHOT_ADAPTER_CONFIG, RESUME_CONFIG,
 					     "state.json"};
+	const struct path path = path_join(from, name);
 	struct mapping mapping = {0};
-	char *path;
-	rosa_status status = ROSA_OK;
+	rosa_status status;
 
 	for (size_t i = 0; i < sizeof(behind) / sizeof(behind[0]); i++)
 		if (strcmp(name, behind[i]) == 0)
 			return ROSA_OK;
-	path = path_join(from, name);
-	if (!path)
-		return rosa_fail(err, ROSA_ENOMEM, "%s: no memory to copy it", from);
-	if (strcmp(name, SNAPSHOT_MODEL) == 0) {
-		status = export_weights(path, to, format, err);
-	} else if (path_is_file(path)) {
-		status = mapping_open(&mapping, path, err);
-		if (status == ROSA_OK && strcmp(name, SNAPSHOT_MODEL_CONFIG) == 0)
-			status = export_model_config(&mapping, to, format, err);
-		else if (status == ROSA_OK)
-			status = save_in(to, name, mapping.data, mapping.size, err);
-		mapping_close(&mapping);
-	}
-	free(path);
+	if (strcmp(name, SNAPSHOT_MODEL) == 0)
+		return export_weights(path.text, to, format, err);
+	if (!path_is_file(path.text))
+		return ROSA_OK;
+	status = mapping_open(&mapping, path.text, err);
+	if (status == ROSA_OK && strcmp(name, SNAPSHOT_MODEL_CONFIG) == 0)
+		status = export_model_config(&mapping, to, format, err);
+	else if (status == ROSA_OK)
+		status = save_in(to, name, mapping.data, mapping.size, err);
+	mapping_close(&mapping);
 	return status;
 }
 
 /* The model that was trained with the adapter, if there is one in its folder. */
 static rosa_status export_model(const char *from, const char *to, enum format format, rosa_error *err)
 {
-	char *weights = path_join(from, SNAPSHOT_MODEL);
-	const bool there = weights && path_is_file(weights);
+	const bool there = path_is_file(path_join(from, SNAPSHOT_MODEL).text);
 	DIR *folder = there ? opendir(from) : NULL;
 	rosa_status status = ROSA_OK;
 
-	free(weights);
 	if (there && !folder)
 		return rosa_fail(err, ROSA_EIO, "%s: %s", from, strerror(errno));
 	for (const struct dirent *entry; folder && status == ROSA_OK && (entry = readdir(folder));)
@@ -235,11 +217,7 @@ static rosa_status export_model(const char *from, const char *to, enum format fo
 
 static rosa_status make_folder(const char *path, bool replace, rosa_error *err)
 {
-	char *config = path_join(path, ADAPTER_CONFIG);
-	const bool taken = config && path_is_file(config);
-
-	free(config);
-	if (taken && !replace)
+	if (!replace && path_is_file(path_join(path, ADAPTER_CONFIG).text))
 		return rosa_fail(err, ROSA_EIO, "%s: has an adapter already; name another folder, or remove it", path);
 	if (mkdir(path, 0777) == 0 || (errno == EEXIST && path_is_folder(path)))
 		return ROSA_OK;
@@ -255,9 +233,9 @@ rosa_status adapter_export(const char *from, const char *to, enum format format,
 		return status;
 	status = make_folder(to, replace, err);
 	if (status == ROSA_OK)
-		status = export_model(adapter.path, to, format, err);
+		status = export_model(adapter.path.text, to, format, err);
 	if (status == ROSA_OK)
-		status = export_file(adapter.path, POINTER_FILE, to, format, err);
+		status = export_file(adapter.path.text, POINTER_FILE, to, format, err);
 	if (status == ROSA_OK)
 		status = export_tensors(&adapter, to, format, err);
 	adapter_close(&adapter);

@@ -88,12 +88,7 @@ static rosa_status refill(struct byte_source *source, rosa_error *err)
 /* Puts the name of the source before a message of the decompressor, which does not know it. */
 static rosa_status name_it(const struct byte_source *source, rosa_status status, rosa_error *err)
 {
-	rosa_error reason;
-
-	if (status == ROSA_OK || !err)
-		return status;
-	reason = *err;
-	return rosa_fail(err, status, "%s: %s", source->name, reason.message);
+	return status == ROSA_OK || !err ? status : rosa_fail(err, status, "%s: %s", source->name, err->message);
 }
 
 static rosa_status begin(struct byte_source *source, rosa_error *err)

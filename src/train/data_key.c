@@ -1,6 +1,7 @@
 /* Data as the value of a key: a path, or a list of paths or of {"path": ..., "weight": ...}. */
 #include "train/data_key.h"
 
+#include "base/array.h"
 #include "base/status.h"
 
 #include <stdlib.h>
@@ -13,17 +14,14 @@ static void free_data(void *target)
 	for (size_t i = 0; i < data->count; i++)
 		free((char *)data->sources[i].path);
 	free(data->sources);
-	*data = (struct key_data){NULL, 0};
+	*data = (struct key_data){0};
 }
 
 static rosa_status add_source(struct key_data *data, const char *path, size_t length, double weight, rosa_error *err)
 {
-	struct dataset_source *more = realloc(data->sources, (data->count + 1) * sizeof(*more));
 	char *copy = strndup(path, length);
 
-	if (more)
-		data->sources = more;
-	if (!more || !copy) {
+	if (!copy || !ARRAY_RESERVE(data->sources, data->room, data->count + 1)) {
 		free(copy);
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for the configuration");
 	}
@@ -34,7 +32,7 @@ static rosa_status add_source(struct key_data *data, const char *path, size_t le
 /* Paths with commas between them. */
 static rosa_status set_data(void *target, const char *text, const struct key_place *place, rosa_error *err)
 {
-	struct key_data data = {NULL, 0};
+	struct key_data data = {0};
 	rosa_status status = ROSA_OK;
 
 	for (const char *at = text; status == ROSA_OK;) {

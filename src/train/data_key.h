@@ -7,7 +7,7 @@
 /* Where training data comes from. */
 struct key_data {
 	struct dataset_source *sources; /* paths are from malloc */
-	size_t count;
+	size_t count, room;
 };
 
 /* Of a KEY_CUSTOM whose target is a struct key_data. */

@@ -8,6 +8,7 @@
  */
 #include "train/network_parts.h"
 
+#include "base/array.h"
 #include "base/draw.h"
 #include "base/status.h"
 #include "base/sizes.h"
@@ -480,22 +481,9 @@ void *network_take(network *n, size_t rows, size_t width, size_t size, bool *goo
 	size_t bytes;
 	void *block = NULL;
 
-	if (!*good || __builtin_mul_overflow(rows, width, &bytes) || __builtin_mul_overflow(bytes, size, &bytes)) {
-		*good = false;
-		return NULL;
-	}
-	if (n->block_count == n->block_room) {
-		const size_t room = 2 * n->block_room + 64;
-		void **blocks = realloc(n->blocks, room * sizeof(*blocks));
-
-		if (!blocks) {
-			*good = false;
-			return NULL;
-		}
-		n->blocks = blocks;
-		n->block_room = room;
-	}
-	block = n->ops->take(n->backend, bytes);
+	if (*good && !__builtin_mul_overflow(rows, width, &bytes) && !__builtin_mul_overflow(bytes, size, &bytes) &&
+	    ARRAY_RESERVE(n->blocks, n->block_room, n->block_count + 1))
+		block = n->ops->take(n->backend, bytes);
 	if (!block) {
 		*good = false;
 		return NULL;

@@ -7,6 +7,7 @@
  */
 #include "train/pack_batch.h"
 
+#include "base/array.h"
 #include "model/json.h"
 #include "base/pool.h"
 #include "base/status.h"
@@ -17,32 +18,12 @@
 
 /* ----------------------------------------------------------------------------------------------------- the batch -- */
 
-static rosa_status grow(void **memory, size_t *room, size_t wanted, size_t size, rosa_error *err)
-{
-	size_t more = wanted + wanted / 2 + 64;
-	void *larger;
-
-	if (wanted <= *room)
-		return ROSA_OK;
-	larger = realloc(*memory, more * size);
-	if (!larger)
-		return rosa_fail(err, ROSA_ENOMEM, "not enough memory for a batch of %zu bytes", more * size);
-	*memory = larger;
-	*room = more;
-	return ROSA_OK;
-}
-
 rosa_status pack_batch_add(struct pack_batch *batch, const struct pack_item *item, const char *bytes, rosa_error *err)
 {
-	void *memory = batch->bytes, *items = batch->items;
-	rosa_status status = grow(&memory, &batch->room, batch->used + item->size + 1, 1, err);
-
-	batch->bytes = memory;
-	if (status == ROSA_OK)
-		status = grow(&items, &batch->items_room, batch->count + 1, sizeof(*batch->items), err);
-	batch->items = items;
-	if (status != ROSA_OK)
-		return status;
+	if (!ARRAY_RESERVE(batch->bytes, batch->room, batch->used + item->size + 1) ||
+	    !ARRAY_RESERVE(batch->items, batch->items_room, batch->count + 1))
+		return rosa_fail(err, ROSA_ENOMEM, "not enough memory for a batch of %zu bytes",
+				 batch->used + item->size);
 	if (item->size)
 		memcpy(batch->bytes + batch->used, bytes, item->size);
 	batch->items[batch->count] = *item;
@@ -93,7 +74,7 @@ static rosa_status encode_messages(const struct pack_rules *rules, struct json l
 
 static rosa_status encode_text(const struct pack_rules *rules, const char *text, size_t size, struct pack_item *item)
 {
-	return tokenizer_encode(rules->tokenizer, text, size, rules->special, false, &item->tokens, &item->error);
+	return tokenizer_encode(rules->tokenizer, text, size, rules->special, &item->tokens, &item->error);
 }
 
 static rosa_status encode_field(const struct pack_rules *rules, struct json root, struct pack_item *item)
@@ -129,10 +110,8 @@ static rosa_status encode_json(const struct pack_rules *rules, const char *bytes
 /* Puts the file and the line before a message that does not have them. */
 static void name_place(struct pack_item *item, const char *where)
 {
-	rosa_error told = item->error;
-
-	if (strncmp(told.message, where, strlen(where)) != 0)
-		rosa_fail(&item->error, told.status, "%s: %s", where, told.message);
+	if (strncmp(item->error.message, where, strlen(where)) != 0)
+		rosa_fail(&item->error, item->error.status, "%s: %s", where, item->error.message);
 }
 
 struct work {

@@ -7,6 +7,7 @@
  */
 #include "train/pack_inputs.h"
 
+#include "base/array.h"
 #include "base/file_wait.h"
 #include "base/paths.h"
 #include "base/status.h"
@@ -58,16 +59,7 @@ static rosa_status add_file(const struct search *search, const char *path, const
 	struct pack_inputs *inputs = search->inputs;
 	struct pack_input input = {strdup(path), format == PACK_BY_NAME ? is_jsonl(path) : format == PACK_JSONL};
 
-	if (inputs->count == inputs->room) {
-		const size_t room = 2 * inputs->room + 64;
-		struct pack_input *larger = realloc(inputs->all, room * sizeof(*larger));
-
-		if (larger) {
-			inputs->all = larger;
-			inputs->room = room;
-		}
-	}
-	if (!input.path || inputs->count == inputs->room) {
+	if (!input.path || !ARRAY_RESERVE(inputs->all, inputs->room, inputs->count + 1)) {
 		free(input.path);
 		return rosa_fail(search->err, ROSA_ENOMEM, "not enough memory for the names of %zu files",
 				 inputs->count + 1);
@@ -104,13 +96,8 @@ static rosa_status add_folder(const struct search *search, const char *path, int
 	if (count < 0)
 		return rosa_fail(search->err, ROSA_EIO, "cannot open %s: %s", path, strerror(errno));
 	for (int i = 0; i < count; i++) {
-		char *name = status == ROSA_OK ? path_join(path, entries[i]->d_name) : NULL;
-
-		if (name)
-			status = add(search, name, depth + 1);
-		else if (status == ROSA_OK)
-			status = rosa_fail(search->err, ROSA_ENOMEM, "not enough memory for the files of %s", path);
-		free(name);
+		if (status == ROSA_OK)
+			status = add(search, path_join(path, entries[i]->d_name).text, depth + 1);
 		free(entries[i]);
 	}
 	free(entries);

@@ -2,12 +2,13 @@
  * and the rest moves to the front. */
 #include "train/pack_lines.h"
 
+#include "base/array.h"
 #include "base/status.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define FIRST_ROOM ((size_t)1 << 18)
+#define LEAST_ROOM ((size_t)1 << 17) /* bytes that are read at a time, at least */
 
 rosa_status pack_lines_open(struct pack_lines *lines, const char *path, const struct file_hooks *hooks, rosa_error *err)
 {
@@ -32,15 +33,9 @@ static rosa_status read_more(struct pack_lines *lines, rosa_error *err)
 		lines->used -= lines->at;
 		lines->at = 0;
 	}
-	if (lines->room - lines->used < FIRST_ROOM / 2) {
-		size_t room = 2 * lines->room + FIRST_ROOM;
-		char *larger = realloc(lines->data, room);
-		if (!larger)
-			return rosa_fail(err, ROSA_ENOMEM, "not enough memory for a line of %s (%zu bytes)",
-					 lines->source.name, room);
-		lines->data = larger;
-		lines->room = room;
-	}
+	if (!ARRAY_RESERVE(lines->data, lines->room, lines->used + LEAST_ROOM))
+		return rosa_fail(err, ROSA_ENOMEM, "not enough memory for a line of %s (%zu bytes)", lines->source.name,
+				 lines->used + LEAST_ROOM);
 	status = source_read(&lines->source, lines->data + lines->used, lines->room - lines->used, &got, err);
 	lines->used += got;
 	lines->ended = status == ROSA_OK && got == 0;

@@ -9,6 +9,7 @@
  */
 #include "train/pack_shards.h"
 
+#include "base/array.h"
 #include "base/folders.h"
 #include "base/paths.h"
 #include "base/status.h"
@@ -44,43 +45,28 @@ static bool cut_name(char *path)
 }
 
 /* How many bytes of a path name a folder, or whatever else, that is there. */
-static size_t existing_part(const char *path, bool *memory)
+static size_t existing_part(struct path path)
 {
-	char *copy = strdup(path);
 	struct stat about;
-	size_t length;
 
-	*memory = copy != NULL;
-	if (!copy)
-		return 0;
-	while (*copy && lstat(copy, &about) != 0 && cut_name(copy))
+	while (*path.text && lstat(path.text, &about) != 0 && cut_name(path.text))
 		;
-	length = strlen(copy);
-	free(copy);
-	return length;
+	return strlen(path.text);
 }
 
 static rosa_status make_folder(struct pack_shards *shards, rosa_error *err)
 {
-	bool memory;
-
-	shards->folder = shards->single ? path_folder(shards->out) : strdup(shards->out);
-	if (!shards->folder)
-		return no_memory(err);
-	shards->existed = existing_part(shards->folder, &memory);
-	if (!memory) {
-		shards->existed = strlen(shards->folder);
-		return no_memory(err);
-	}
-	return folder_make(shards->folder, err);
+	shards->folder = shards->single ? path_folder(shards->out) : path_of(shards->out);
+	shards->existed = existing_part(shards->folder);
+	return folder_make(shards->folder.text, err);
 }
 
 /* Removes the folders that were made, as far as they are empty. */
 static void remove_folders(struct pack_shards *shards)
 {
-	while (shards->folder && strlen(shards->folder) > shards->existed) {
-		rmdir(shards->folder);
-		cut_name(shards->folder);
+	while (strlen(shards->folder.text) > shards->existed) {
+		rmdir(shards->folder.text);
+		cut_name(shards->folder.text);
 	}
 }
 
@@ -94,13 +80,8 @@ static rosa_status each_shard(struct pack_shards *shards,
 	if (!folder)
 		return rosa_fail(err, ROSA_EIO, "cannot open %s: %s", shards->out, strerror(errno));
 	for (struct dirent *entry; status == ROSA_OK && (errno = 0, entry = readdir(folder));) {
-		char *path;
-
-		if (!shard_name(entry->d_name))
-			continue;
-		path = path_join(shards->out, entry->d_name);
-		status = path ? what(shards, path, err) : no_memory(err);
-		free(path);
+		if (shard_name(entry->d_name))
+			status = what(shards, path_join(shards->out, entry->d_name).text, err);
 	}
 	if (status == ROSA_OK && errno) /* the folder could not be read to its end */
 		status = rosa_fail(err, ROSA_EIO, "cannot read %s: %s", shards->out, strerror(errno));
@@ -185,7 +166,7 @@ static char *shard_path(const struct pack_shards *shards)
 	if (shards->single)
 		return strdup(shards->out);
 	snprintf(name, sizeof(name), "shard-%05zu.tokens", shards->count);
-	return path_join(shards->out, name);
+	return strdup(path_join(shards->out, name).text);
 }
 
 /* One more shard. The writer points to the last one, so this is called only while none is open. */
@@ -193,15 +174,8 @@ static struct pack_shard *new_shard(struct pack_shards *shards)
 {
 	struct pack_shard *shard;
 
-	if (shards->count == shards->room) {
-		const size_t room = 2 * shards->room + 16;
-		struct pack_shard *larger = realloc(shards->all, room * sizeof(*larger));
-
-		if (!larger)
-			return NULL;
-		shards->all = larger;
-		shards->room = room;
-	}
+	if (!ARRAY_RESERVE(shards->all, shards->room, shards->count + 1))
+		return NULL;
 	shard = &shards->all[shards->count];
 	*shard = (struct pack_shard){shard_path(shards), FILE_WRITER_INIT};
 	shards->count += shard->path != NULL;
@@ -274,7 +248,7 @@ rosa_status pack_shards_commit(struct pack_shards *shards, rosa_error *err)
 		status = file_commit(&shards->all[i].file, err);
 	if (status != ROSA_OK)
 		return status;
-	shards->existed = strlen(shards->folder); /* it stays */
+	shards->existed = strlen(shards->folder.text); /* it stays */
 	return shards->single || !shards->replace ? ROSA_OK : each_shard(shards, remove_old, err);
 }
 
@@ -287,6 +261,5 @@ void pack_shards_free(struct pack_shards *shards)
 	}
 	free(shards->all);
 	remove_folders(shards);
-	free(shards->folder);
 	memset(shards, 0, sizeof(*shards));
 }

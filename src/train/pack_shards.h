@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/file.h"
+#include "base/paths.h"
 #include "train/tokens_writer.h"
 
 struct pack_shard {
@@ -10,12 +11,12 @@ struct pack_shard {
 };
 
 struct pack_shards {
-	const char *out; /* a folder, or one file if it ends in .tokens */
-	bool single;     /* one file */
-	bool replace;    /* what is there may be replaced */
-	char *folder;    /* of the shards */
-	size_t existed;  /* that many bytes of `folder` name a folder that was there before */
-	uint64_t most;   /* tokens per shard */
+	const char *out;    /* a folder, or one file if it ends in .tokens */
+	bool single;        /* one file */
+	bool replace;       /* what is there may be replaced */
+	struct path folder; /* of the shards */
+	size_t existed;     /* that many bytes of `folder` name a folder that was there before */
+	uint64_t most;      /* tokens per shard */
 	uint64_t vocabulary, tokenizer;
 	bool answers;
 	const struct file_hooks *hooks;

@@ -34,7 +34,7 @@ static size_t character(const char *text, size_t at)
 /* Appends. Without memory the test fails, and so will the packing itself soon after. */
 static bool encode(const tokenizer *tokenizer, const char *text, size_t size, bool special, struct tokens *tokens)
 {
-	return tokenizer_encode(tokenizer, text, size, special, false, tokens, NULL) == ROSA_OK;
+	return tokenizer_encode(tokenizer, text, size, special, tokens, NULL) == ROSA_OK;
 }
 
 /* Does the text from `first` to `end` give the same tokens when it is cut at `at`? */

@@ -6,6 +6,7 @@
  */
 #include "train/parameters.h"
 
+#include "base/array.h"
 #include "base/status.h"
 
 #include <math.h>
@@ -18,15 +19,8 @@ rosa_status parameters_add(struct parameters *parameters, const char *name, int 
 {
 	struct parameter *parameter;
 
-	if (parameters->count == parameters->room) {
-		const size_t room = 2 * parameters->room + 64;
-		struct parameter *all = realloc(parameters->all, room * sizeof(*all));
-
-		if (!all)
-			return rosa_fail(err, ROSA_ENOMEM, "no memory for %zu parameters", room);
-		parameters->all = all;
-		parameters->room = room;
-	}
+	if (!ARRAY_RESERVE(parameters->all, parameters->room, parameters->count + 1))
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for %zu parameters", parameters->count + 1);
 	parameter = &parameters->all[parameters->count];
 	*parameter = (struct parameter){.dims = dims, .count = 1, .group = group, .vector = vector, .pace = 1};
 	snprintf(parameter->name, sizeof(parameter->name), "%s", name);

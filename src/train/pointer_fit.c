@@ -12,6 +12,7 @@
  */
 #include "train/pointer_fit.h"
 
+#include "base/array.h"
 #include "base/minimise.h"
 #include "base/status.h"
 
@@ -29,17 +30,9 @@
 rosa_status pointer_positions_add(struct pointer_positions *positions, const struct pointer_sample *sample, bool far,
 				  rosa_error *err)
 {
-	if (positions->count == positions->room) {
-		const size_t room = positions->room ? 2 * positions->room : 4096;
-		void *samples = realloc(positions->samples, room * sizeof(*positions->samples)), *fars = NULL;
-
-		positions->samples = samples ? samples : positions->samples;
-		fars = samples ? realloc(positions->far, room * sizeof(*positions->far)) : NULL;
-		positions->far = fars ? fars : positions->far;
-		if (!fars)
-			return rosa_fail(err, ROSA_ENOMEM, "no memory for %zu positions; take fewer", room);
-		positions->room = room;
-	}
+	if (!ARRAY_RESERVE(positions->samples, positions->room, positions->count + 1) ||
+	    !ARRAY_RESERVE(positions->far, positions->far_room, positions->count + 1))
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for %zu positions; take fewer", positions->count + 1);
 	positions->samples[positions->count] = *sample;
 	positions->far[positions->count++] = far;
 	return ROSA_OK;

@@ -8,7 +8,7 @@
 struct pointer_positions {
 	struct pointer_sample *samples; /* [count] */
 	bool *far;                      /* [count]: the next token is far (far.h) */
-	size_t count, room;
+	size_t count, room, far_room;
 };
 
 rosa_status pointer_positions_add(struct pointer_positions *positions, const struct pointer_sample *sample, bool far,

@@ -25,26 +25,20 @@ static bool same_data(const struct key_data *a, const struct key_data *b)
 rosa_status resume_check(struct checkpoint_found *found, const struct tune_config *config, uint64_t fingerprint,
 			 void (*note)(void *context, const char *message), void *context, rosa_error *err)
 {
-	char *path = path_join(found->path, RESUME_CONFIG);
+	const size_t stage = (size_t)found->state.stage;
 	struct tune_config was;
 	rosa_status status;
 
-	if (!path)
-		return rosa_fail(err, ROSA_ENOMEM, "%s: no memory to read it", found->path);
 	if (found->state.model != fingerprint)
-		status = rosa_fail(err, ROSA_EINVAL, "%.120s: was begun with another model than %.80s", found->path,
-				   config->model);
-	else
-		status = tune_config_load(path, NULL, 0, &was, err);
-	if (status == ROSA_OK) {
-		const size_t stage = (size_t)found->state.stage;
-
-		status = tune_config_compare(&was, config, stage, note, context, err);
-		if (status == ROSA_OK && !same_data(&was.stages[stage].data, &config->stages[stage].data))
-			found->state.data = 0;
-		tune_config_free(&was);
-	}
-	free(path);
+		return rosa_fail(err, ROSA_EINVAL, "%.120s: was begun with another model than %.80s", found->path.text,
+				 config->model);
+	status = tune_config_load(path_join(found->path.text, RESUME_CONFIG).text, NULL, 0, &was, err);
+	if (status != ROSA_OK)
+		return status;
+	status = tune_config_compare(&was, config, stage, note, context, err);
+	if (status == ROSA_OK && !same_data(&was.stages[stage].data, &config->stages[stage].data))
+		found->state.data = 0;
+	tune_config_free(&was);
 	return status;
 }
 

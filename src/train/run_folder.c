@@ -16,6 +16,7 @@
  */
 #include "train/run_folder.h"
 
+#include "base/array.h"
 #include "base/checksum.h"
 #include "base/folders.h"
 #include "base/json_text.h"
@@ -46,13 +47,13 @@ enum name_kind { NAME_STEP, NAME_WRITING, NAME_REMOVING, NAME_DAMAGED };
 
 static const char *const prefixes[] = {"step-", ".writing-", ".removing-", "damaged-step-"};
 
-/* The path of a checkpoint with a name of this kind, from malloc; NULL: no memory. */
-static char *path_of(const struct run_folder *folder, enum name_kind kind, uint64_t step)
+/* The path of a checkpoint with a name of this kind. */
+static struct path path_to(const struct run_folder *folder, enum name_kind kind, uint64_t step)
 {
 	char name[64];
 
 	snprintf(name, sizeof(name), "%s%08" PRIu64, prefixes[kind], step);
-	return path_join(folder->checkpoints, name);
+	return path_join(folder->checkpoints.text, name);
 }
 
 /* Whether a name is of this kind; if so, *step is its step. */
@@ -82,7 +83,7 @@ static int by_number(const void *a, const void *b)
 /* The steps of all checkpoints with names of this kind, ascending, from malloc. False: no memory. */
 static bool list(const struct run_folder *folder, enum name_kind kind, uint64_t **steps, size_t *count)
 {
-	DIR *directory = opendir(folder->checkpoints);
+	DIR *directory = opendir(folder->checkpoints.text);
 	struct dirent *entry;
 	size_t room = 0;
 	uint64_t step;
@@ -92,15 +93,10 @@ static bool list(const struct run_folder *folder, enum name_kind kind, uint64_t 
 	while (directory && (entry = readdir(directory)) != NULL) {
 		if (!is_named(entry->d_name, kind, &step))
 			continue;
-		if (*count == room) {
-			uint64_t *more = realloc(*steps, (room = 2 * room + 16) * sizeof(*more));
-
-			if (!more) {
-				free(*steps);
-				closedir(directory);
-				return false;
-			}
-			*steps = more;
+		if (!ARRAY_RESERVE(*steps, room, *count + 1)) {
+			free(*steps);
+			closedir(directory);
+			return false;
 		}
 		(*steps)[(*count)++] = step;
 	}
@@ -116,21 +112,16 @@ static bool list(const struct run_folder *folder, enum name_kind kind, uint64_t 
 /* Locks the folder. Without `make` a missing lock file is not made: then no other run has the folder. */
 static rosa_status take_lock(struct run_folder *folder, bool make, rosa_error *err)
 {
-	char *path = path_join(folder->path, "lock");
+	const struct path path = path_join(folder->path.text, "lock");
 
-	if (!path)
-		return rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, folder->path);
-	folder->lock = open(path, make ? O_RDWR | O_CREAT | O_CLOEXEC : O_RDONLY | O_CLOEXEC, 0666);
-	if (folder->lock < 0 && make)
-		rosa_fail(err, ROSA_EIO, "cannot write %s: %s", path, strerror(errno));
-	free(path);
+	folder->lock = open(path.text, make ? O_RDWR | O_CREAT | O_CLOEXEC : O_RDONLY | O_CLOEXEC, 0666);
 	if (folder->lock < 0)
-		return make ? ROSA_EIO : ROSA_OK;
+		return make ? rosa_fail(err, ROSA_EIO, "cannot write %s: %s", path.text, strerror(errno)) : ROSA_OK;
 	folder->locked = true;
 	if (flock(folder->lock, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
 		return ROSA_OK; /* some file systems have no locks */
 	return rosa_fail(err, ROSA_EIO, "%s: another run is writing there; wait for its end, or name another folder",
-			 folder->path);
+			 folder->path.text);
 }
 
 /* Removes what a killed run was writing or removing. */
@@ -144,58 +135,41 @@ static void sweep(const struct run_folder *folder)
 
 		if (!list(folder, kinds[k], &steps, &count))
 			continue;
-		for (size_t i = 0; i < count; i++) {
-			char *path = path_of(folder, kinds[k], steps[i]);
-
-			if (path)
-				folder_remove(path);
-			free(path);
-		}
+		for (size_t i = 0; i < count; i++)
+			folder_remove(path_to(folder, kinds[k], steps[i]).text);
 		free(steps);
 	}
 }
 
-static rosa_status name_folder(const char *path, struct run_folder *folder, rosa_error *err)
+static void name_folder(const char *path, struct run_folder *folder)
 {
-	memset(folder, 0, sizeof(*folder));
-	folder->path = strdup(path);
-	folder->checkpoints = path_join(path, "checkpoints");
-	return folder->path && folder->checkpoints ? ROSA_OK : rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, path);
+	*folder = (struct run_folder){.path = path_of(path), .checkpoints = path_join(path, "checkpoints")};
 }
 
 /* Whether the folder or, if it is missing, its nearest existing parent can be written to. */
 static rosa_status check_writable(const char *path, rosa_error *err)
 {
-	char *here = strdup(path), *above;
-	rosa_status status = ROSA_OK;
+	struct path here = path_of(path);
 
-	while (here && access(here, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR) && strcmp(here, ".") != 0) {
-		above = path_folder(here);
-		free(here);
-		here = above;
-	}
-	if (!here)
-		status = rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, path);
-	else if (access(here, F_OK) != 0)
-		status = rosa_fail(err, ROSA_EIO, "cannot make the folder %s: %s: %s", path, here, strerror(errno));
-	else if (!path_is_folder(here))
-		status = rosa_fail(err, ROSA_EIO, "cannot make the folder %s: %s is not a folder", path, here);
-	else if (access(here, W_OK | X_OK) != 0)
-		status = rosa_fail(err, ROSA_EIO, "cannot write to the folder %s: %s", here, strerror(errno));
-	free(here);
-	return status;
+	while (access(here.text, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR) && strcmp(here.text, ".") != 0)
+		here = path_folder(here.text);
+	if (access(here.text, F_OK) != 0)
+		return rosa_fail(err, ROSA_EIO, "cannot make the folder %s: %s: %s", path, here.text, strerror(errno));
+	if (!path_is_folder(here.text))
+		return rosa_fail(err, ROSA_EIO, "cannot make the folder %s: %s is not a folder", path, here.text);
+	if (access(here.text, W_OK | X_OK) != 0)
+		return rosa_fail(err, ROSA_EIO, "cannot write to the folder %s: %s", here.text, strerror(errno));
+	return ROSA_OK;
 }
 
 rosa_status run_folder_look(const char *path, struct run_folder *folder, rosa_error *err)
 {
-	rosa_status status = name_folder(path, folder, err);
+	rosa_status status;
 
-	if (status == ROSA_OK)
-		status = check_writable(folder->checkpoints, err);
+	name_folder(path, folder);
+	status = check_writable(folder->checkpoints.text, err);
 	if (status == ROSA_OK)
 		status = take_lock(folder, false, err);
-	if (status != ROSA_OK)
-		run_folder_close(folder);
 	if (folder->locked) /* it was only to be tested */
 		close(folder->lock);
 	folder->locked = false;
@@ -204,10 +178,10 @@ rosa_status run_folder_look(const char *path, struct run_folder *folder, rosa_er
 
 rosa_status run_folder_open(const char *path, struct run_folder *folder, rosa_error *err)
 {
-	rosa_status status = name_folder(path, folder, err);
+	rosa_status status;
 
-	if (status == ROSA_OK)
-		status = folder_make(folder->checkpoints, err);
+	name_folder(path, folder);
+	status = folder_make(folder->checkpoints.text, err);
 	if (status == ROSA_OK)
 		status = take_lock(folder, true, err);
 	if (status == ROSA_OK)
@@ -221,9 +195,12 @@ void run_folder_close(struct run_folder *folder)
 {
 	if (folder->locked)
 		close(folder->lock);
-	free(folder->path);
-	free(folder->checkpoints);
 	memset(folder, 0, sizeof(*folder));
+}
+
+struct path run_folder_checkpoint(const struct run_folder *folder, uint64_t step)
+{
+	return path_to(folder, NAME_STEP, step);
 }
 
 uint64_t run_folder_newest(const struct run_folder *folder)
@@ -245,7 +222,7 @@ rosa_status run_folder_check_new(const struct run_folder *folder, rosa_error *er
 		return ROSA_OK;
 	return rosa_fail(err, ROSA_EINVAL,
 			 "%.180s: there are checkpoints; continue with --resume, or name another folder",
-			 folder->checkpoints);
+			 folder->checkpoints.text);
 }
 
 /* ------------------------------------------------------------------------------------------------------ writing -- */
@@ -253,39 +230,31 @@ rosa_status run_folder_check_new(const struct run_folder *folder, rosa_error *er
 rosa_status checkpoint_begin(struct checkpoint_writer *writer, struct run_folder *folder, uint64_t step,
 			     rosa_error *err)
 {
-	memset(writer, 0, sizeof(*writer));
-	writer->folder = folder;
-	writer->step = step;
-	writer->path = path_of(folder, NAME_WRITING, step);
-	if (!writer->path)
-		return rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, folder->path);
-	folder_remove(writer->path);
-	if (mkdir(writer->path, 0777) == 0)
-		return ROSA_OK;
-	rosa_fail(err, ROSA_EIO, "cannot make the folder %s: %s", writer->path, strerror(errno));
-	free(writer->path);
-	writer->path = NULL;
-	return ROSA_EIO;
+	const struct path path = path_to(folder, NAME_WRITING, step);
+
+	*writer = (struct checkpoint_writer){.folder = folder, .step = step};
+	folder_remove(path.text);
+	if (mkdir(path.text, 0777) != 0)
+		return rosa_fail(err, ROSA_EIO, "cannot make the folder %s: %s", path.text, strerror(errno));
+	writer->path = path;
+	return ROSA_OK;
 }
 
 rosa_status checkpoint_file_open(struct checkpoint_writer *writer, const char *name, struct file_writer *file,
 				 rosa_error *err)
 {
 	const struct file_options options = {.durable = true, .sum = &writer->sum};
-	char *path = path_join(writer->path, name);
+	const struct path path = path_join(writer->path.text, name);
 	rosa_status status;
 
 	*file = (struct file_writer)FILE_WRITER_INIT;
-	if (!path)
-		return rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, writer->path);
 	checksum_begin(&writer->sum, 0);
 	if (writer->count == CHECKPOINT_FILES || strlen(name) >= sizeof(writer->files[0].name))
-		status = rosa_fail(err, ROSA_EINVAL, "%s: a checkpoint has no place for it", path);
+		status = rosa_fail(err, ROSA_EINVAL, "%s: a checkpoint has no place for it", path.text);
 	else
-		status = file_create(file, path, &options, err);
+		status = file_create(file, path.text, &options, err);
 	if (status == ROSA_OK)
 		snprintf(writer->files[writer->count].name, sizeof(writer->files[0].name), "%s", name);
-	free(path);
 	return status;
 }
 
@@ -343,36 +312,23 @@ static void write_state(const struct checkpoint_writer *writer, const struct run
 static rosa_status save_state(struct checkpoint_writer *writer, const struct run_state *state, rosa_error *err)
 {
 	struct json_text text = {0};
-	char *path = path_join(writer->path, STATE);
-	rosa_status status;
 
 	write_state(writer, state, &text);
-	if (!path || text.failed)
-		status = rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, writer->path);
-	else
-		status = file_save(path, text.data, text.size, &(struct file_options){.durable = true}, err);
-	json_text_free(&text);
-	free(path);
-	return status;
+	return json_text_save(&text, path_join(writer->path.text, STATE).text, &(struct file_options){.durable = true},
+			      err);
 }
 
 /* Renames a checkpoint; one that is renamed to NAME_REMOVING is then removed. */
 static rosa_status put_away(struct run_folder *folder, uint64_t step, enum name_kind as, rosa_error *err)
 {
-	char *old = path_of(folder, NAME_STEP, step), *new = path_of(folder, as, step);
-	rosa_status status = ROSA_OK;
+	const struct path old = run_folder_checkpoint(folder, step), new = path_to(folder, as, step);
 
-	if (!old || !new)
-		status = rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, folder->path);
-	if (status == ROSA_OK)
-		folder_remove(new);
-	if (status == ROSA_OK && rename(old, new) != 0 && errno != ENOENT)
-		status = rosa_fail(err, ROSA_EIO, "cannot rename %s: %s", old, strerror(errno));
-	if (status == ROSA_OK && as == NAME_REMOVING)
-		folder_remove(new);
-	free(old);
-	free(new);
-	return status;
+	folder_remove(new.text);
+	if (rename(old.text, new.text) != 0 && errno != ENOENT)
+		return rosa_fail(err, ROSA_EIO, "cannot rename %s: %s", old.text, strerror(errno));
+	if (as == NAME_REMOVING)
+		folder_remove(new.text);
+	return ROSA_OK;
 }
 
 rosa_status run_folder_keep(struct run_folder *folder, size_t keep, rosa_error *err)
@@ -384,7 +340,7 @@ rosa_status run_folder_keep(struct run_folder *folder, size_t keep, rosa_error *
 	if (!keep)
 		return ROSA_OK;
 	if (!list(folder, NAME_STEP, &steps, &count))
-		return rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, folder->path);
+		return rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, folder->path.text);
 	for (size_t i = 0; i + keep < count && status == ROSA_OK; i++)
 		status = put_away(folder, steps[i], NAME_REMOVING, err);
 	free(steps);
@@ -393,17 +349,14 @@ rosa_status run_folder_keep(struct run_folder *folder, size_t keep, rosa_error *
 
 static rosa_status give_name(struct checkpoint_writer *writer, rosa_error *err)
 {
-	char *name = path_of(writer->folder, NAME_STEP, writer->step);
+	const struct path name = run_folder_checkpoint(writer->folder, writer->step);
 	rosa_status status = ROSA_OK;
 
-	if (!name)
-		return rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, writer->path);
-	if (path_is_folder(name)) /* this run was here before and was resumed from an earlier step */
+	if (path_is_folder(name.text)) /* this run was here before and was resumed from an earlier step */
 		status = put_away(writer->folder, writer->step, NAME_REMOVING, err);
-	if (status == ROSA_OK && rename(writer->path, name) != 0)
-		status = rosa_fail(err, ROSA_EIO, "cannot give %s its name: %s", writer->path, strerror(errno));
-	free(name);
-	return status == ROSA_OK ? folder_sync(writer->folder->checkpoints, err) : status;
+	if (status == ROSA_OK && rename(writer->path.text, name.text) != 0)
+		status = rosa_fail(err, ROSA_EIO, "cannot give %s its name: %s", writer->path.text, strerror(errno));
+	return status == ROSA_OK ? folder_sync(writer->folder->checkpoints.text, err) : status;
 }
 
 rosa_status checkpoint_commit(struct checkpoint_writer *writer, const struct run_state *state, size_t keep,
@@ -412,24 +365,22 @@ rosa_status checkpoint_commit(struct checkpoint_writer *writer, const struct run
 	rosa_status status = save_state(writer, state, err);
 
 	if (status == ROSA_OK)
-		status = folder_sync(writer->path, err);
+		status = folder_sync(writer->path.text, err);
 	if (status == ROSA_OK)
 		status = give_name(writer, err);
 	if (status != ROSA_OK) {
 		checkpoint_abandon(writer);
 		return status;
 	}
-	free(writer->path);
-	writer->path = NULL;
+	*writer->path.text = '\0';
 	return run_folder_keep(writer->folder, keep, err);
 }
 
 void checkpoint_abandon(struct checkpoint_writer *writer)
 {
-	if (writer->path)
-		folder_remove(writer->path);
-	free(writer->path);
-	writer->path = NULL;
+	if (*writer->path.text)
+		folder_remove(writer->path.text);
+	*writer->path.text = '\0';
 }
 
 /* ------------------------------------------------------------------------------------------------------ reading -- */
@@ -561,39 +512,31 @@ static rosa_status open_state(const char *path, struct checkpoint_found *found, 
 
 static rosa_status check_file(const char *folder, const struct checkpoint_file *file, rosa_error *err)
 {
+	const struct path path = path_join(folder, file->name);
 	struct mapping mapping = {0};
-	char *path = path_join(folder, file->name);
-	rosa_status status = path ? map_file(path, &mapping, err) : rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, folder);
+	rosa_status status = map_file(path.text, &mapping, err);
 
 	if (status == ROSA_OK && mapping.size != file->bytes)
-		status = rosa_fail(err, ROSA_EFORMAT, "%s: has %zu bytes, %" PRIu64 " were written", path, mapping.size,
-				   file->bytes);
+		status = rosa_fail(err, ROSA_EFORMAT, "%s: has %zu bytes, %" PRIu64 " were written", path.text,
+				   mapping.size, file->bytes);
 	else if (status == ROSA_OK && checksum_of(mapping.data, mapping.size) != file->checksum)
-		status = rosa_fail(err, ROSA_EFORMAT, "%s: is not what was written: its checksum differs", path);
+		status = rosa_fail(err, ROSA_EFORMAT, "%s: is not what was written: its checksum differs", path.text);
 	mapping_close(&mapping);
-	free(path);
 	return status;
 }
 
-/* Opens a checkpoint and checks its files. On failure there is nothing to free. */
+/* Opens a checkpoint and checks its files. */
 static rosa_status open_checkpoint(const struct run_folder *folder, uint64_t step, struct checkpoint_found *found,
 				   bool *other, rosa_error *err)
 {
-	char *state;
 	rosa_status status;
 
-	memset(found, 0, sizeof(*found));
-	found->path = path_of(folder, NAME_STEP, step);
-	state = found->path ? path_join(found->path, STATE) : NULL;
-	if (!state)
-		status = rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, folder->path);
-	else
-		status = open_state(state, found, other, err);
+	*found = (struct checkpoint_found){.path = run_folder_checkpoint(folder, step)};
+	status = open_state(path_join(found->path.text, STATE).text, found, other, err);
 	for (size_t i = 0; i < found->count && status == ROSA_OK; i++)
-		status = check_file(found->path, &found->files[i], err);
-	free(state);
+		status = check_file(found->path.text, &found->files[i], err);
 	if (status != ROSA_OK)
-		checkpoint_found_free(found);
+		*found = (struct checkpoint_found){0};
 	return status;
 }
 
@@ -608,7 +551,7 @@ rosa_status run_folder_latest(struct run_folder *folder, void (*note)(void *cont
 
 	memset(found, 0, sizeof(*found));
 	if (!list(folder, NAME_STEP, &steps, &count))
-		return rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, folder->path);
+		return rosa_fail(err, ROSA_ENOMEM, NO_MEMORY, folder->path.text);
 	for (size_t i = count; i-- > 0;) {
 		status = open_checkpoint(folder, steps[i], found, &other, &error);
 		/* One that could not be opened (no permission, no memory) may be whole. To fall back to an older one
@@ -625,7 +568,7 @@ rosa_status run_folder_latest(struct run_folder *folder, void (*note)(void *cont
 	free(steps);
 	if (status == ROSA_EFORMAT && !other)
 		return rosa_fail(err, status, "%s: none of its %zu checkpoints is whole; the last problem: %.120s",
-				 folder->checkpoints, count, error.message);
+				 folder->checkpoints.text, count, error.message);
 	return status == ROSA_OK ? ROSA_OK : rosa_fail(err, status, "%s", error.message);
 }
 
@@ -635,10 +578,4 @@ bool checkpoint_has(const struct checkpoint_found *found, const char *name)
 		if (strcmp(found->files[i].name, name) == 0)
 			return true;
 	return false;
-}
-
-void checkpoint_found_free(struct checkpoint_found *found)
-{
-	free(found->path);
-	memset(found, 0, sizeof(*found));
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/file.h"
+#include "base/paths.h"
 
 /* How far a run is: together with the configuration and the parameters this is all of its state. */
 struct run_state {
@@ -16,7 +17,7 @@ struct run_state {
 };
 
 struct run_folder {
-	char *path, *checkpoints;
+	struct path path, checkpoints;
 	int lock;
 	bool locked;
 };
@@ -29,6 +30,9 @@ void run_folder_close(struct run_folder *folder); /* safe on a zeroed one */
 /* The same without changing anything: nothing is made, kept locked, renamed or removed. Fails if the folder could not
  * be made, or another run has it. */
 rosa_status run_folder_look(const char *path, struct run_folder *folder, rosa_error *err);
+
+/* Where the checkpoint of a step is. */
+struct path run_folder_checkpoint(const struct run_folder *folder, uint64_t step);
 
 /* The step of the newest checkpoint, whole or not; UINT64_MAX: there is none. */
 uint64_t run_folder_newest(const struct run_folder *folder);
@@ -51,7 +55,7 @@ struct checkpoint_file {
 struct checkpoint_writer {
 	struct run_folder *folder;
 	uint64_t step;
-	char *path; /* while it is written */
+	struct path path; /* while it is written; else empty */
 	struct checkpoint_file files[CHECKPOINT_FILES];
 	size_t count;
 	struct checksum sum; /* of the file that is being written */
@@ -76,7 +80,7 @@ void checkpoint_abandon(struct checkpoint_writer *writer); /* safe on a zeroed o
 /* ------------------------------------------------------------------------------------------------------ reading -- */
 
 struct checkpoint_found {
-	char *path; /* NULL: there is none */
+	struct path path; /* empty: there is none */
 	struct run_state state;
 	struct checkpoint_file files[CHECKPOINT_FILES];
 	size_t count;
@@ -88,4 +92,3 @@ struct checkpoint_found {
 rosa_status run_folder_latest(struct run_folder *folder, void (*note)(void *context, const char *message),
 			      void *context, struct checkpoint_found *found, rosa_error *err);
 bool checkpoint_has(const struct checkpoint_found *found, const char *name);
-void checkpoint_found_free(struct checkpoint_found *found); /* safe on a zeroed one */

@@ -6,6 +6,7 @@
  */
 #include "train/shard_names.h"
 
+#include "base/array.h"
 #include "base/paths.h"
 #include "base/status.h"
 
@@ -21,22 +22,16 @@ bool shard_name(const char *name)
 	return name[0] != '.' && length > 7 && strcmp(name + length - 7, ".tokens") == 0;
 }
 
-/* Takes ownership of `name`, even if it fails; fails if it is NULL. */
-static bool add(struct shard_names *names, char *name)
+static bool add(struct shard_names *names, const char *name)
 {
-	if (name && names->count == names->room) {
-		size_t room = 2 * names->room + 16;
-		char **larger = realloc(names->all, room * sizeof(*larger));
-		if (!larger) {
-			free(name);
-			return false;
-		}
-		names->all = larger;
-		names->room = room;
+	char *copy = strdup(name);
+
+	if (!copy || !ARRAY_RESERVE(names->all, names->room, names->count + 1)) {
+		free(copy);
+		return false;
 	}
-	if (name)
-		names->all[names->count++] = name;
-	return name != NULL;
+	names->all[names->count++] = copy;
+	return true;
 }
 
 static int by_name(const void *left, const void *right)
@@ -55,14 +50,14 @@ rosa_status shard_names_add(struct shard_names *names, const char *path, rosa_er
 		if (!folder)
 			return rosa_fail(err, ROSA_EIO, "%s: %s", path, strerror(errno));
 		for (struct dirent *entry; good && (errno = 0, entry = readdir(folder));)
-			good = !shard_name(entry->d_name) || add(names, path_join(path, entry->d_name));
+			good = !shard_name(entry->d_name) || add(names, path_join(path, entry->d_name).text);
 		/* a folder that cannot be read to its end must not pass for a smaller one */
 		const int broken = good ? errno : 0;
 		closedir(folder);
 		if (broken)
 			return rosa_fail(err, ROSA_EIO, "%s: %s", path, strerror(broken));
 	} else {
-		good = add(names, strdup(path));
+		good = add(names, path);
 	}
 	if (!good)
 		return rosa_fail(err, ROSA_ENOMEM, "%s: no memory for its list of shards", path);

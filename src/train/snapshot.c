@@ -30,46 +30,76 @@ static const char *const companions[] = {
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
     "merges.txt",     "added_tokens.json",     "chat_template.jinja",     "generation_config.json"};
 
+/* ------------------------------------------------------------------------------------------- tensors of a file -- */
+
+/* A tensor of a file: its name there, and its numbers on the backend. */
+struct entry {
+	char name[128];
+	float *numbers;
+};
+
+/* What a file holds of a parameter. Returns how many tensors. */
+static size_t entries_of(const struct parameter *parameter, const char *file, struct entry entries[2])
+{
+	const enum parameter_group group = strcmp(file, SNAPSHOT_ADAPTER) == 0 ? ADAPTER : BACKBONE;
+	const char *name = parameter->name;
+
+	if (strcmp(file, SNAPSHOT_MOMENTS) == 0) {
+		snprintf(entries[0].name, sizeof(entries[0].name), "first.%s", name);
+		snprintf(entries[1].name, sizeof(entries[1].name), "second.%s", name);
+		entries[0].numbers = parameter->first;
+		entries[1].numbers = parameter->second;
+		return parameter->trained ? 2 : 0;
+	}
+	if (parameter->group != group)
+		return 0;
+	snprintf(entries[0].name, sizeof(entries[0].name), "%s",
+		 name + (group == ADAPTER ? strlen(ADAPTER_PREFIX) : 0));
+	entries[0].numbers = parameter->value;
+	return 1;
+}
+
 /* ------------------------------------------------------------------------------------------------------ writing -- */
 
-/* The tensors of a file, and room for their names. */
+/* The tensors of a file. */
 struct tensor_list {
 	struct tensor_source *all;
-	char (*names)[128];
+	struct entry *entries; /* which the sources name */
 	size_t count;
 };
 
-static rosa_status list_new(struct tensor_list *list, size_t most, rosa_error *err)
+static rosa_status list_new(struct tensor_list *list, const struct parameters *parameters, const char *file,
+			    rosa_error *err)
 {
+	const size_t most = 2 * parameters->count;
+
 	list->count = 0;
 	list->all = calloc(most + 1, sizeof(*list->all));
-	list->names = calloc(most + 1, sizeof(*list->names));
-	if (list->all && list->names)
-		return ROSA_OK;
-	return rosa_fail(err, ROSA_ENOMEM, "no memory for the names of %zu tensors", most);
+	list->entries = calloc(most + 1, sizeof(*list->entries));
+	if (!list->all || !list->entries)
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for the names of %zu tensors", most);
+	for (size_t i = 0; i < parameters->count; i++) {
+		const struct parameter *p = &parameters->all[i];
+		const size_t end = list->count + entries_of(p, file, list->entries + list->count);
+
+		for (; list->count < end; list->count++) {
+			const struct entry *entry = &list->entries[list->count];
+
+			list->all[list->count] =
+			    (struct tensor_source){entry->name, p->dims, {p->shape[0], p->shape[1]}, entry->numbers};
+		}
+	}
+	return ROSA_OK;
 }
 
 static void list_free(struct tensor_list *list)
 {
 	free(list->all);
-	free(list->names);
+	free(list->entries);
 }
 
-static void list_add(struct tensor_list *list, const char *prefix, const struct parameter *parameter, const float *from)
-{
-	struct tensor_source *tensor = &list->all[list->count];
-	const char *name = parameter->name;
-
-	if (strncmp(name, ADAPTER_PREFIX, strlen(ADAPTER_PREFIX)) == 0 && !*prefix)
-		name += strlen(ADAPTER_PREFIX);
-	snprintf(list->names[list->count], sizeof(list->names[0]), "%s%s", prefix, name);
-	*tensor = (struct tensor_source){
-	    list->names[list->count], parameter->dims, {parameter->shape[0], parameter->shape[1]}, from};
-	list->count++;
-}
-
-static rosa_status write_tensors(struct checkpoint_writer *writer, const char *name, const struct tensor_list *list,
-				 const char *const *metadata, struct backend *backend, rosa_error *err)
+static rosa_status write_list(struct checkpoint_writer *writer, const char *name, const struct tensor_list *list,
+			      const char *const *metadata, struct backend *backend, rosa_error *err)
 {
 	struct file_writer file;
 	rosa_status status = checkpoint_file_open(writer, name, &file, err);
@@ -78,6 +108,19 @@ static rosa_status write_tensors(struct checkpoint_writer *writer, const char *n
 		status = safetensors_write(&file, list->all, list->count, FORMAT_F32, metadata, fetch_from_backend,
 					   backend, err);
 	return checkpoint_file_done(writer, &file, status, err);
+}
+
+static rosa_status write_tensors(const struct snapshot *snapshot, struct checkpoint_writer *writer, const char *name,
+				 rosa_error *err)
+{
+	static const char *const metadata[] = {"format", "pt", NULL};
+	struct tensor_list list;
+	rosa_status status = list_new(&list, snapshot->parameters, name, err);
+
+	if (status == ROSA_OK)
+		status = write_list(writer, name, &list, metadata, snapshot->parameters->backend, err);
+	list_free(&list);
+	return status;
 }
 
 /* Saves a text as a file, and frees it. */
@@ -123,7 +166,7 @@ static rosa_status write_adapter_config(const struct snapshot *snapshot, struct 
 
 	if (adapted) {
 		const struct adapter_description description = {architectures[config->architecture].name,
-								snapshot->model ? snapshot->model->path : NULL,
+								snapshot->model ? snapshot->model->path.text : NULL,
 								config->width,
 								config->layers,
 								adapted,
@@ -141,21 +184,17 @@ static rosa_status write_adapter_config(const struct snapshot *snapshot, struct 
 
 static rosa_status write_adapter(const struct snapshot *snapshot, struct checkpoint_writer *writer, rosa_error *err)
 {
-	struct parameters *parameters = snapshot->parameters;
+	struct backend *backend = snapshot->parameters->backend;
 	struct tensor_list list;
 	char digest[SAFETENSORS_DIGEST] = "";
-	rosa_status status = list_new(&list, parameters->count, err);
+	rosa_status status = list_new(&list, snapshot->parameters, SNAPSHOT_ADAPTER, err);
 
-	for (size_t i = 0; i < parameters->count && status == ROSA_OK; i++)
-		if (parameters->all[i].group == ADAPTER)
-			list_add(&list, "", &parameters->all[i], parameters->all[i].value);
 	if (status == ROSA_OK)
-		status = safetensors_digest(list.all, list.count, FORMAT_F32, fetch_from_backend, parameters->backend,
-					    digest, err);
+		status = safetensors_digest(list.all, list.count, FORMAT_F32, fetch_from_backend, backend, digest, err);
 	if (status == ROSA_OK) {
 		const char *const metadata[] = {"format", "pt", "tensors", digest, NULL};
 
-		status = write_tensors(writer, SNAPSHOT_ADAPTER, &list, metadata, parameters->backend, err);
+		status = write_list(writer, SNAPSHOT_ADAPTER, &list, metadata, backend, err);
 	}
 	if (status == ROSA_OK)
 		status = write_adapter_config(snapshot, writer, digest, err);
@@ -167,8 +206,6 @@ static rosa_status write_adapter(const struct snapshot *snapshot, struct checkpo
 
 static void write_rope(const struct model_config *c, struct json_text *text)
 {
-	static const char *const words[] = {
-	    [ROPE_PLAIN] = "default", [ROPE_LINEAR] = "linear", [ROPE_LLAMA3] = "llama3"};
 	const struct {
 		const char *name;
 		double value;
@@ -181,7 +218,8 @@ static void write_rope(const struct model_config *c, struct json_text *text)
 	json_text_add(text, ",\n");
 	if (c->rope_scaling == ROPE_PLAIN)
 		return;
-	json_text_add(text, "  \"rope_scaling\": {\"rope_type\": \"%s\", \"factor\": ", words[c->rope_scaling]);
+	json_text_add(text,
+		      "  \"rope_scaling\": {\"rope_type\": \"%s\", \"factor\": ", rope_scaling_names[c->rope_scaling]);
 	json_text_number(text, c->rope_factor);
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]) && c->rope_scaling == ROPE_LLAMA3; i++) {
 		json_text_add(text, ", \"%s\": ", numbers[i].name);
@@ -231,22 +269,19 @@ static rosa_status write_model_config(const struct snapshot *snapshot, struct ch
 	return write_text(writer, SNAPSHOT_MODEL_CONFIG, &text, err);
 }
 
-static rosa_status copy_companion(const char *folder, const char *name, struct checkpoint_writer *writer,
+static rosa_status copy_companion(const char *model, const char *name, struct checkpoint_writer *writer,
 				  rosa_error *err)
 {
 	struct mapping mapping = {0};
-	char *path = path_join(folder, name);
-	rosa_status status = ROSA_OK;
+	const struct path path = path_beside(model, name);
+	rosa_status status;
 
-	if (!path)
-		return rosa_fail(err, ROSA_ENOMEM, "no memory to save the tokenizer");
-	if (path_is_file(path)) {
-		status = mapping_open(&mapping, path, err);
-		if (status == ROSA_OK)
-			status = checkpoint_file_save(writer, name, mapping.data, mapping.size, err);
-		mapping_close(&mapping);
-	}
-	free(path);
+	if (!path_is_file(path.text))
+		return ROSA_OK;
+	status = mapping_open(&mapping, path.text, err);
+	if (status == ROSA_OK)
+		status = checkpoint_file_save(writer, name, mapping.data, mapping.size, err);
+	mapping_close(&mapping);
 	return status;
 }
 
@@ -263,59 +298,24 @@ static rosa_status copy_gguf_tokenizer(const struct gguf *gguf, struct checkpoin
 /* Saves what a model needs besides its weights. */
 static rosa_status copy_tokenizer(const struct checkpoint *model, struct checkpoint_writer *writer, rosa_error *err)
 {
-	char *folder;
 	rosa_status status = ROSA_OK;
 
 	if (model->is_gguf)
 		return gguf_find(&model->gguf, "tokenizer.ggml.model") ? copy_gguf_tokenizer(&model->gguf, writer, err)
 								       : ROSA_OK;
-	folder = path_is_folder(model->path) ? strdup(model->path) : path_folder(model->path);
-	if (!folder)
-		return rosa_fail(err, ROSA_ENOMEM, "no memory to save the tokenizer");
 	for (size_t i = 0; i < sizeof(companions) / sizeof(companions[0]) && status == ROSA_OK; i++)
-		status = copy_companion(folder, companions[i], writer, err);
-	free(folder);
+		status = copy_companion(model->path.text, companions[i], writer, err);
 	return status;
 }
 
 static rosa_status write_backbone(const struct snapshot *snapshot, struct checkpoint_writer *writer, rosa_error *err)
 {
-	static const char *const metadata[] = {"format", "pt", NULL};
-	struct parameters *parameters = snapshot->parameters;
-	struct tensor_list list;
-	rosa_status status = list_new(&list, parameters->count, err);
+	rosa_status status = write_tensors(snapshot, writer, SNAPSHOT_MODEL, err);
 
-	for (size_t i = 0; i < parameters->count && status == ROSA_OK; i++)
-		if (parameters->all[i].group == BACKBONE)
-			list_add(&list, "", &parameters->all[i], parameters->all[i].value);
-	if (status == ROSA_OK)
-		status = write_tensors(writer, SNAPSHOT_MODEL, &list, metadata, parameters->backend, err);
-	list_free(&list);
 	if (status == ROSA_OK)
 		status = write_model_config(snapshot, writer, err);
 	if (status == ROSA_OK && snapshot->model)
 		status = copy_tokenizer(snapshot->model, writer, err);
-	return status;
-}
-
-/* ------------------------------------------------------------------------------------------------------ moments -- */
-
-static rosa_status write_moments(const struct snapshot *snapshot, struct checkpoint_writer *writer, rosa_error *err)
-{
-	static const char *const metadata[] = {"format", "pt", NULL};
-	struct parameters *parameters = snapshot->parameters;
-	struct tensor_list list;
-	rosa_status status = list_new(&list, 2 * parameters->count, err);
-
-	for (size_t i = 0; i < parameters->count && status == ROSA_OK; i++) {
-		if (!parameters->all[i].trained)
-			continue;
-		list_add(&list, "first.", &parameters->all[i], parameters->all[i].first);
-		list_add(&list, "second.", &parameters->all[i], parameters->all[i].second);
-	}
-	if (status == ROSA_OK)
-		status = write_tensors(writer, SNAPSHOT_MOMENTS, &list, metadata, parameters->backend, err);
-	list_free(&list);
 	return status;
 }
 
@@ -327,77 +327,46 @@ rosa_status snapshot_write(const struct snapshot *snapshot, struct checkpoint_wr
 		status = write_adapter(snapshot, writer, err);
 	if (status == ROSA_OK && snapshot->backbone)
 		status = write_backbone(snapshot, writer, err);
-	return status == ROSA_OK ? write_moments(snapshot, writer, err) : status;
+	return status == ROSA_OK ? write_tensors(snapshot, writer, SNAPSHOT_MOMENTS, err) : status;
 }
 
 /* ------------------------------------------------------------------------------------------------------ reading -- */
 
-/* A file of tensors, open. */
-struct tensor_file {
-	char *path;
-	struct mapping mapping;
-	struct safetensors file;
-};
-
-static void tensor_file_close(struct tensor_file *file)
+static rosa_status read_tensor(const struct safetensors *file, const char *path, const struct parameter *parameter,
+			       const struct entry *entry, struct backend *backend, rosa_error *err)
 {
-	safetensors_free(&file->file);
-	mapping_close(&file->mapping);
-	free(file->path);
-	memset(file, 0, sizeof(*file));
-}
+	const struct tensor *tensor = tensors_find(&file->tensors, entry->name);
 
-static rosa_status tensor_file_open(const struct checkpoint_found *found, const char *name, struct tensor_file *file,
-				    rosa_error *err)
-{
-	rosa_status status;
-
-	memset(file, 0, sizeof(*file));
-	file->path = path_join(found->path, name);
-	if (!file->path)
-		return rosa_fail(err, ROSA_ENOMEM, "%s: no memory to read it", found->path);
-	status = mapping_open(&file->mapping, file->path, err);
-	if (status == ROSA_OK)
-		status = safetensors_read(file->mapping.data, file->mapping.size, file->path, &file->file, err);
-	if (status != ROSA_OK)
-		tensor_file_close(file);
-	return status;
-}
-
-static rosa_status put_tensor(const struct tensor_file *file, const char *prefix, const struct parameter *parameter,
-			      struct backend *backend, float *to, rosa_error *err)
-{
-	const char *plain = parameter->name;
-	const struct tensor *tensor;
-	char name[128];
-
-	if (parameter->group == ADAPTER && !*prefix)
-		plain += strlen(ADAPTER_PREFIX);
-	snprintf(name, sizeof(name), "%s%s", prefix, plain);
-	tensor = tensors_find(&file->file.tensors, name);
 	if (!tensor)
-		return rosa_fail(err, ROSA_EFORMAT, "%.150s: has no %.80s; is it another model's?", file->path, name);
+		return rosa_fail(err, ROSA_EFORMAT, "%.150s: has no %.80s; is it another model's?", path, entry->name);
 	if (tensor->format != FORMAT_F32 || tensor->dims != parameter->dims ||
 	    memcmp(tensor->shape, parameter->shape, (size_t)tensor->dims * sizeof(*tensor->shape)) != 0)
-		return rosa_fail(err, ROSA_EFORMAT, "%.150s: %.80s has another shape; is it another model's?",
-				 file->path, name);
-	backend->ops->put(backend, to, tensor->data, tensor->bytes);
+		return rosa_fail(err, ROSA_EFORMAT, "%.150s: %.80s has another shape; is it another model's?", path,
+				 entry->name);
+	backend->ops->put(backend, entry->numbers, tensor->data, tensor->bytes);
 	return ROSA_OK;
 }
 
-static rosa_status read_group(const struct checkpoint_found *found, const char *name, enum parameter_group group,
-			      struct parameters *parameters, rosa_error *err)
+static rosa_status read_tensors(const struct checkpoint_found *found, const char *name, struct parameters *parameters,
+				rosa_error *err)
 {
-	struct tensor_file file;
-	rosa_status status = tensor_file_open(found, name, &file, err);
+	const struct path path = path_join(found->path.text, name);
+	struct mapping mapping = {0};
+	struct safetensors file = {0};
+	rosa_status status = mapping_open(&mapping, path.text, err);
 
-	if (status != ROSA_OK)
-		return status;
-	for (size_t i = 0; i < parameters->count && status == ROSA_OK; i++)
-		if (parameters->all[i].group == group)
-			status = put_tensor(&file, "", &parameters->all[i], parameters->backend,
-					    parameters->all[i].value, err);
-	tensor_file_close(&file);
+	if (status == ROSA_OK)
+		status = safetensors_read(mapping.data, mapping.size, path.text, &file, err);
+	for (size_t i = 0; i < parameters->count && status == ROSA_OK; i++) {
+		struct entry entries[2];
+		const size_t count = entries_of(&parameters->all[i], name, entries);
+
+		for (size_t j = 0; j < count && status == ROSA_OK; j++)
+			status =
+			    read_tensor(&file, path.text, &parameters->all[i], &entries[j], parameters->backend, err);
+	}
+	safetensors_free(&file);
+	mapping_close(&mapping);
 	return status;
 }
 
@@ -406,9 +375,9 @@ rosa_status snapshot_read_values(const struct checkpoint_found *found, struct pa
 	rosa_status status = ROSA_OK;
 
 	if (checkpoint_has(found, SNAPSHOT_ADAPTER))
-		status = read_group(found, SNAPSHOT_ADAPTER, ADAPTER, parameters, err);
+		status = read_tensors(found, SNAPSHOT_ADAPTER, parameters, err);
 	if (status == ROSA_OK && checkpoint_has(found, SNAPSHOT_MODEL))
-		status = read_group(found, SNAPSHOT_MODEL, BACKBONE, parameters, err);
+		status = read_tensors(found, SNAPSHOT_MODEL, parameters, err);
 	return status;
 }
 
@@ -421,7 +390,7 @@ rosa_status snapshot_read_scales(const struct checkpoint_found *found, size_t la
 		scales[i] = 1;
 	if (!checkpoint_has(found, SNAPSHOT_ADAPTER))
 		return ROSA_OK;
-	status = adapter_open(found->path, NULL, &adapter, err);
+	status = adapter_open(found->path.text, NULL, &adapter, err);
 	for (size_t i = 0; i < layers && status == ROSA_OK; i++)
 		if (adapter_has(&adapter, i))
 			scales[i] = adapter.layers[i].scale;
@@ -431,20 +400,5 @@ rosa_status snapshot_read_scales(const struct checkpoint_found *found, size_t la
 
 rosa_status snapshot_read_moments(const struct checkpoint_found *found, struct parameters *parameters, rosa_error *err)
 {
-	struct tensor_file file;
-	rosa_status status = tensor_file_open(found, SNAPSHOT_MOMENTS, &file, err);
-
-	if (status != ROSA_OK)
-		return status;
-	for (size_t i = 0; i < parameters->count && status == ROSA_OK; i++) {
-		struct parameter *parameter = &parameters->all[i];
-
-		if (!parameter->trained)
-			continue;
-		status = put_tensor(&file, "first.", parameter, parameters->backend, parameter->first, err);
-		if (status == ROSA_OK)
-			status = put_tensor(&file, "second.", parameter, parameters->backend, parameter->second, err);
-	}
-	tensor_file_close(&file);
-	return status;
+	return read_tensors(found, SNAPSHOT_MOMENTS, parameters, err);
 }

@@ -9,6 +9,7 @@
  */
 #include "train/tokens_writer.h"
 
+#include "base/array.h"
 #include "base/status.h"
 
 #include <stdlib.h>
@@ -56,14 +57,8 @@ static rosa_status begin_document(struct tokens_writer *writer, rosa_error *err)
 {
 	size_t documents = (size_t)writer->header.documents;
 
-	if (documents + 2 > writer->starts_room) {
-		size_t room = 2 * documents + 64;
-		uint64_t *larger = realloc(writer->starts, room * sizeof(*larger));
-		if (!larger)
-			return no_memory(err);
-		writer->starts = larger;
-		writer->starts_room = room;
-	}
+	if (!ARRAY_RESERVE(writer->starts, writer->starts_room, documents + 2))
+		return no_memory(err);
 	writer->starts[documents] = writer->header.tokens;
 	writer->header.documents++;
 	writer->open = true;
@@ -72,17 +67,12 @@ static rosa_status begin_document(struct tokens_writer *writer, rosa_error *err)
 
 static rosa_status add_counts(struct tokens_writer *writer, const uint8_t *counts, size_t count, rosa_error *err)
 {
-	size_t before = (size_t)writer->header.tokens, needed = (before + count) / 8 + 8;
+	const size_t before = (size_t)writer->header.tokens, had = writer->counts_room;
 
-	if (needed > writer->counts_room) {
-		size_t room = 2 * needed;
-		uint8_t *larger = realloc(writer->counts, room);
-		if (!larger)
-			return no_memory(err);
-		memset(larger + writer->counts_room, 0, room - writer->counts_room);
-		writer->counts = larger;
-		writer->counts_room = room;
-	}
+	if (!ARRAY_RESERVE(writer->counts, writer->counts_room, (before + count) / 8 + 8))
+		return no_memory(err);
+	if (writer->counts_room > had)
+		memset(writer->counts + had, 0, writer->counts_room - had);
 	for (size_t i = 0; i < count; i++) {
 		if (!counts || counts[i])
 			writer->counts[(before + i) / 8] |= (uint8_t)(1u << (before + i) % 8);
@@ -181,7 +171,7 @@ rosa_status tokens_fingerprint(const tokenizer *tokenizer, uint64_t *fingerprint
 	uint64_t size = tokenizer_size(tokenizer);
 	struct checksum sum;
 	struct tokens tokens = {0};
-	rosa_status status = tokenizer_encode(tokenizer, probe, sizeof(probe) - 1, false, false, &tokens, err);
+	rosa_status status = tokenizer_encode(tokenizer, probe, sizeof(probe) - 1, false, &tokens, err);
 
 	if (status)
 		return status;

@@ -13,6 +13,7 @@
  */
 #include "train/trainer.h"
 
+#include "base/clock.h"
 #include "base/draw.h"
 #include "base/folders.h"
 #include "model/adapter_find.h"
@@ -31,7 +32,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 struct trainer {
 	const struct tune_config *config;
@@ -64,14 +64,6 @@ struct stage_run {
 	struct samples valid_samples;
 	learner *learner;
 };
-
-static double now(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
 
 static void note(void *context, const char *message)
 {
@@ -149,11 +141,10 @@ static rosa_status save_here(struct trainer *t, size_t keep, rosa_error *err)
 	if (status == ROSA_OK)
 		status = write_checkpoint(t, &writer, keep, &error);
 	if (status == ROSA_OK) {
-		snprintf(t->outcome->checkpoint, sizeof(t->outcome->checkpoint), "%s/step-%08" PRIu64,
-			 t->folder.checkpoints, t->state.step);
+		t->outcome->checkpoint = run_folder_checkpoint(&t->folder, t->state.step);
 		t->saved = t->state.step;
 		if (t->hooks->saved)
-			t->hooks->saved(t->hooks->context, t->outcome->checkpoint);
+			t->hooks->saved(t->hooks->context, t->outcome->checkpoint.text);
 		return ROSA_OK;
 	}
 	if (t->saved == UINT64_MAX)
@@ -169,7 +160,7 @@ static rosa_status save(struct trainer *t, rosa_error *err)
 {
 	rosa_status status = ROSA_OK;
 
-	t->state.seconds = t->before + now() - t->started;
+	t->state.seconds = t->before + clock_now() - t->started;
 	if (t->first && t->saved != t->state.step)
 		status = save_here(t, t->config->stages[t->state.stage].keep, err);
 	return ranks_agree(t->ranks, status, err);
@@ -218,7 +209,7 @@ static rosa_status read_checkpoint(struct trainer *t, struct checkpoint_found *f
 		t->state = found->state;
 		t->resumed = true;
 		t->saved = found->state.step;
-		snprintf(t->outcome->checkpoint, sizeof(t->outcome->checkpoint), "%s", found->path);
+		t->outcome->checkpoint = found->path;
 	}
 	return status;
 }
@@ -233,26 +224,18 @@ static rosa_status open_folder(struct trainer *t, bool resume, rosa_error *err)
 		status = run_folder_check_new(&t->folder, err);
 	if (status == ROSA_OK && resume)
 		status = run_folder_latest(&t->folder, note, t, &found, err);
-	if (status == ROSA_OK && resume && !found.path)
+	if (status == ROSA_OK && resume && !*found.path.text)
 		note(t, "there is no checkpoint to continue from: beginning");
-	if (status == ROSA_OK && found.path)
+	if (status == ROSA_OK && *found.path.text)
 		status = read_checkpoint(t, &found, err);
-	if (status == ROSA_OK && found.path) /* it may have been killed before it did so itself */
+	if (status == ROSA_OK && *found.path.text) /* it may have been killed before it did so itself */
 		status = run_folder_keep(&t->folder, t->config->stages[t->state.stage].keep, err);
-	checkpoint_found_free(&found);
 	return status;
 }
 
 static rosa_status open_log(struct trainer *t, rosa_error *err)
 {
-	char *path = path_join(t->folder.path, TRAINING_LOG);
-	rosa_status status;
-
-	if (!path)
-		return rosa_fail(err, ROSA_ENOMEM, "no memory for the name of the log");
-	status = training_log_open(&t->log, path, t->state.step, err);
-	free(path);
-	return status;
+	return training_log_open(&t->log, path_join(t->folder.path.text, TRAINING_LOG).text, t->state.step, err);
 }
 
 /* Sends numbers in the backend's memory from the first process to the others. */
@@ -423,7 +406,7 @@ static void fill_report(const struct trainer *t, const struct stage_run *run, st
 	report->stage_step = t->state.stage_step;
 	report->stage_steps = run->steps;
 	report->begun = t->begun;
-	report->elapsed = now() - t->started;
+	report->elapsed = clock_now() - t->started;
 	report->entry.step = t->state.step;
 	report->entry.stage = run->stage->name;
 	report->entry.tokens = t->state.tokens;
@@ -434,13 +417,10 @@ static void fill_report(const struct trainer *t, const struct stage_run *run, st
 /* Puts the step before the error it met. */
 static rosa_status name_step(const struct trainer *t, const struct stage_run *run, rosa_status status, rosa_error *err)
 {
-	rosa_error inner = {ROSA_OK, ""};
-
 	if (status == ROSA_OK || status == ROSA_ECANCELLED || !err)
 		return status;
-	inner = *err;
 	return rosa_fail(err, status, "step %" PRIu64 " (stage %.30s, step %" PRIu64 "): %s", t->state.step + 1,
-			 run->stage->name, t->state.stage_step + 1, inner.message);
+			 run->stage->name, t->state.stage_step + 1, err->message);
 }
 
 /* One step, with validation and logging, but without saving. */
@@ -454,10 +434,10 @@ static rosa_status take_step(struct trainer *t, struct stage_run *run, rosa_erro
 	const double backbone_rate = tune_trains_backbone(stage) ? schedule_rate(&backbone, step) : 0;
 	struct trainer_report report = {.entry = {.rate = rate, .backbone_rate = backbone_rate}};
 	struct learner_result result;
-	const double before = now();
+	const double before = clock_now();
 	rosa_status status = learner_step(run->learner, step, rate, backbone_rate, &result, err);
 
-	t->busy += now() - before;
+	t->busy += clock_now() - before;
 	if (status != ROSA_OK)
 		return name_step(t, run, status, err);
 	t->state.step++;
@@ -576,10 +556,9 @@ static void tell_learnt(struct trainer *t, const struct tune_stage *stage)
 /* Fits the pointer and writes it into `final`, a folder. */
 static rosa_status fit_pointer(struct trainer *t, struct stage_run *run, const char *final, rosa_error *err)
 {
-	char *path = path_join(final, POINTER_FILE);
+	const struct path path = path_join(final, POINTER_FILE);
 	struct pointer_fitted fitted;
-	rosa_status status = path ? stage_data_open(t->config, (size_t)t->state.stage, &t->rules, &run->data, err)
-				  : rosa_fail(err, ROSA_ENOMEM, "no memory for the name of a pointer");
+	rosa_status status = stage_data_open(t->config, (size_t)t->state.stage, &t->rules, &run->data, err);
 
 	if (status == ROSA_OK) {
 		tell_begin(t, run);
@@ -589,9 +568,9 @@ static rosa_status fit_pointer(struct trainer *t, struct stage_run *run, const c
 	if (status == ROSA_OK)
 		status = folder_make(final, err);
 	if (status == ROSA_OK)
-		status = pointer_save(path, &fitted.pointer, &(struct file_options){.durable = true}, err);
+		status = pointer_save(path.text, &fitted.pointer, &(struct file_options){.durable = true}, err);
 	if (status == ROSA_OK) {
-		snprintf(t->outcome->pointer, sizeof(t->outcome->pointer), "%s", path);
+		t->outcome->pointer = path;
 		if (t->hooks->fitted)
 			t->hooks->fitted(t->hooks->context, &fitted);
 	}
@@ -599,7 +578,6 @@ static rosa_status fit_pointer(struct trainer *t, struct stage_run *run, const c
 		t->outcome->stopped = true;
 		status = ROSA_OK;
 	}
-	free(path);
 	return status;
 }
 
@@ -607,22 +585,17 @@ static rosa_status fit_pointer(struct trainer *t, struct stage_run *run, const c
  * been written, which replaces the folder. A run that is resumed at its end and has its pointer is left alone. */
 static rosa_status point(struct trainer *t, rosa_error *err)
 {
+	const struct path final = path_join(t->folder.path.text, RUN_FINAL);
 	struct stage_run run = {.stage = &t->config->stages[t->config->stage_count - 1]};
-	char *final = NULL, *there = NULL;
 	rosa_status status = ROSA_OK;
 
 	if (!t->first || t->outcome->stopped || run.stage->kind != TUNE_POINTER)
 		return ROSA_OK;
 	t->state.stage = t->config->stage_count - 1;
-	final = path_join(t->folder.path, RUN_FINAL);
-	there = final ? path_join(final, POINTER_FILE) : NULL;
-	if (!there)
-		status = rosa_fail(err, ROSA_ENOMEM, "no memory for the name of a pointer");
-	else if (t->saved != t->state.step || t->begun != t->state.step || !path_exists(there))
-		status = fit_pointer(t, &run, final, err);
+	if (t->saved != t->state.step || t->begun != t->state.step ||
+	    !path_exists(path_join(final.text, POINTER_FILE).text))
+		status = fit_pointer(t, &run, final.text, err);
 	close_stage(&run);
-	free(final);
-	free(there);
 	return status;
 }
 
@@ -667,18 +640,14 @@ static rosa_status save_untrained(struct trainer *t, rosa_error *err)
 /* The adapter as it is used, once all steps are taken. A run that was killed before this gets it when it is resumed. */
 static rosa_status write_final(struct trainer *t, rosa_error *err)
 {
-	char *path;
+	const struct path path = path_join(t->folder.path.text, RUN_FINAL);
 	rosa_status status;
 
-	if (!t->first || t->outcome->stopped || !t->config->rosa || !*t->outcome->checkpoint)
+	if (!t->first || t->outcome->stopped || !t->config->rosa || !*t->outcome->checkpoint.text)
 		return ROSA_OK;
-	path = path_join(t->folder.path, RUN_FINAL);
-	if (!path)
-		return rosa_fail(err, ROSA_ENOMEM, "no memory for the name of the final adapter");
-	status = adapter_export(t->outcome->checkpoint, path, FORMAT_BF16, true, err);
+	status = adapter_export(t->outcome->checkpoint.text, path.text, FORMAT_BF16, true, err);
 	if (status == ROSA_OK)
-		snprintf(t->outcome->final, sizeof(t->outcome->final), "%s", path);
-	free(path);
+		t->outcome->final = path;
 	return status;
 }
 
@@ -726,7 +695,7 @@ static rosa_status begin(struct trainer *t, bool resume, rosa_error *err)
 		status = ranks_agree(t->ranks, check_stages(t, err), err);
 	t->before = t->state.seconds;
 	t->begun = t->state.step;
-	t->started = now();
+	t->started = clock_now();
 	return status;
 }
 

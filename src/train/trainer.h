@@ -1,6 +1,7 @@
 /* A whole training run: its stages, its checkpoints and its log. */
 #pragma once
 
+#include "base/paths.h"
 #include "train/learner.h"
 #include "train/pointer_fit.h"
 #include "train/training_log.h"
@@ -33,9 +34,9 @@ struct trainer_hooks {
 struct trainer_outcome {
 	bool stopped;               /* by `stop`, before the end */
 	struct trainer_report last; /* of the last step taken by anyone; step 0: none was */
-	char checkpoint[512];       /* the last one saved; empty: none was */
-	char final[512];            /* the adapter in bfloat16, written at the end of the run; empty: none was */
-	char pointer[512];          /* the pointer that was fitted; empty: none was */
+	struct path checkpoint;     /* the last one saved; empty: none was */
+	struct path final;          /* the adapter in bfloat16, written at the end of the run; empty: none was */
+	struct path pointer;        /* the pointer that was fitted; empty: none was */
 	double valid_loss;          /* the last one measured; NaN: none was */
 };
 

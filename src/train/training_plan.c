@@ -8,6 +8,7 @@
  */
 #include "train/training_plan.h"
 
+#include "base/clock.h"
 #include "train/pointer_stage.h"
 #include "train/resume.h"
 #include "train/stage_data.h"
@@ -17,7 +18,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Parameters of a group. */
@@ -62,17 +62,9 @@ static rosa_status plan_memory(const struct training_plan *whole, const struct t
 
 /* ---------------------------------------------------------------------------------------------------------- time -- */
 
-#define MEASURED 512 /* tokens at most: a long sequence would take minutes */
-
-static double now(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
-
-/* Seconds of one sequence forward and backward, and of one update of what is trained (with rates of 0). */
+#define MEASURED                                                                                                       \
+	512 /* Seconds of one sequence forward and backward, and of one update of what is trained (with rates of 0).   \
+	     */
 static rosa_status time_parts(network *network, const struct batch *batch, double *learn, double *update,
 			      rosa_error *err)
 {
@@ -84,15 +76,15 @@ static rosa_status time_parts(network *network, const struct batch *batch, doubl
 	/* The first turn also pays for page faults; a second one is taken unless it would take long. */
 	for (int turn = 0; turn < 2 && status == ROSA_OK && (turn == 0 || *learn + *update < 5); turn++) {
 		struct batch_result result;
-		const double begun = now();
+		const double begun = clock_now();
 		double learnt;
 
 		parameters_clear_gradients(parameters);
 		status = network_learn(network, batch, 1, &result, err);
-		learnt = now();
+		learnt = clock_now();
 		parameters_step(parameters, &rates);
 		*learn = fmin(*learn, learnt - begun);
-		*update = fmin(*update, now() - learnt);
+		*update = fmin(*update, clock_now() - learnt);
 	}
 	return status;
 }
@@ -227,15 +219,14 @@ rosa_status training_plan_make(const struct tune_config *config, bool resume, co
 	status = plan_folder(config, resume, &found, err);
 	if (status == ROSA_OK)
 		status = training_model_open(config, (int)config->threads, &model, err);
-	if (status == ROSA_OK && found.path)
+	if (status == ROSA_OK && *found.path.text)
 		status = resume_check(&found, config, model.checkpoint.fingerprint, NULL, NULL, err);
-	plan->resumed = found.path ? found.state.step : UINT64_MAX;
+	plan->resumed = *found.path.text ? found.state.step : UINT64_MAX;
 	if (status == ROSA_OK) {
 		plan->adapter = count_parameters(model.network, ADAPTER);
 		plan->parameters = plan->adapter + count_parameters(model.network, BACKBONE);
 		status = plan_stages(config, &found.state, ranks, model.network, plan, err);
 	}
-	checkpoint_found_free(&found);
 	training_model_close(&model);
 	if (status != ROSA_OK)
 		training_plan_free(plan);
