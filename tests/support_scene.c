@@ -120,7 +120,7 @@ rosa_status scene_run(const struct scene *scene, struct outputs *outputs, rosa_e
 void scene_run_checked(const struct scene *scene, struct outputs *outputs)
 {
 	outputs_make(scene, outputs);
-	expect_status(scene->text, scene_run(scene, outputs, &err), ROSA_OK, &err);
+	must_for(scene->text, scene_run(scene, outputs, &err));
 }
 
 void expect_same_outputs(const struct scene *scene, const struct outputs *a, const struct outputs *b)

@@ -36,6 +36,9 @@ void expect_same(const struct trial *trial, const char *how, const char *what, s
 /* Fail the running test unless a call gave this status, and where it failed left a message and the same status. */
 void expect_status(const char *how, rosa_status got, rosa_status want, const rosa_error *err);
 
+/* The same of a call that leaves what went wrong in `err` and goes well; `how` names the setting. */
+#define must_for(how_, call_) expect_status(how_, call_, ROSA_OK, &err)
+
 /* Whether the environment asks for the long form of the tests (ROSATUNE_TEST_LONG); the factor to do more by. */
 size_t test_rounds(size_t rounds);
 

@@ -39,10 +39,8 @@ static void push_checked(struct scene *scene, rosa_stream *stream, size_t first,
 	int32_t *length = test_alloc(trial->routes * trial->steps * sizeof(*length));
 	int32_t *flips = test_alloc(trial->routes * n * bits * sizeof(*flips));
 
-	expect_status(scene->how,
-		      rosa_stream_push(stream, n, trial->query + first, trial->key + first, trial->steps, tau, length,
-				       flips, &err),
-		      ROSA_OK, &err);
+	must_for(scene->how, rosa_stream_push(stream, n, trial->query + first, trial->key + first, trial->steps, tau,
+					      length, flips, &err));
 	for (size_t r = 0; r < trial->routes; r++) {
 		size_t at = r * trial->steps + first;
 

@@ -49,7 +49,7 @@ static tokenizer *make(const char *template, const char *added)
 	tokenizer *tokenizer = recipe_make(&recipe);
 
 	if (template)
-		assert_int_equal(tokenizer_set_template(tokenizer, template, strlen(template), &err), ROSA_OK);
+		must(tokenizer_set_template(tokenizer, template, strlen(template), &err));
 	return tokenizer;
 }
 
@@ -193,7 +193,7 @@ TEST(conversations_become_text)
 		struct chat_format format;
 		struct tokens ids = {0};
 
-		assert_int_equal(chat_format_of(tokenizer, &format, &err), ROSA_OK);
+		must(chat_format_of(tokenizer, &format, &err));
 		assert_int_equal(format.style, given->style);
 		if (chat_encode(tokenizer, &format, given->messages, given->count, !given->no_answer, !given->no_think,
 				&ids, &err) != ROSA_OK)
@@ -217,8 +217,8 @@ TEST(contents_are_text)
 	struct tokens ids = {0};
 	size_t ends = 0;
 
-	assert_int_equal(chat_format_of(tokenizer, &format, &err), ROSA_OK);
-	assert_int_equal(chat_encode(tokenizer, &format, &message, 1, false, true, &ids, &err), ROSA_OK);
+	must(chat_format_of(tokenizer, &format, &err));
+	must(chat_encode(tokenizer, &format, &message, 1, false, true, &ids, &err));
 	for (size_t i = 0; i < ids.count; i++)
 		ends += ids.ids[i] == 301;
 	assert_int_equal(ends, 2);
@@ -238,7 +238,7 @@ TEST(styles_need_template_and_tokens)
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		tokenizer *tokenizer = make(cases[i].template, cases[i].added);
 		struct chat_format format;
-		assert_int_equal(chat_format_of(tokenizer, &format, &err), ROSA_OK);
+		must(chat_format_of(tokenizer, &format, &err));
 		assert_int_equal(format.style, CHAT_NONE);
 		assert_int_equal(chat_end(tokenizer, &format), -1);
 		must_fail(chat_encode(tokenizer, &format, &message, 1, true, true, &ids, &err), ROSA_EINVAL,
@@ -256,8 +256,8 @@ TEST(failures_change_nothing)
 	struct chat_format format;
 	struct tokens ids = {0};
 
-	assert_int_equal(chat_format_of(tokenizer, &format, &err), ROSA_OK);
-	assert_int_equal(chat_encode(tokenizer, &format, messages, 1, true, true, &ids, &err), ROSA_OK);
+	must(chat_format_of(tokenizer, &format, &err));
+	must(chat_encode(tokenizer, &format, messages, 1, true, true, &ids, &err));
 	size_t before = ids.count;
 	must_fail(chat_encode(tokenizer, &format, messages, 2, true, true, &ids, &err), ROSA_EINVAL, "'tool'");
 	must_fail(chat_encode(tokenizer, &format, &bad, 1, true, true, &ids, &err), ROSA_EINVAL, "UTF-8");

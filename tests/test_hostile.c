@@ -48,7 +48,7 @@ static void check_system(const tokenizer *tokenizer, const char *expected)
 {
 	struct chat_format format;
 
-	assert_int_equal(chat_format_of(tokenizer, &format, &err), ROSA_OK);
+	must(chat_format_of(tokenizer, &format, &err));
 	assert_int_equal(format.style, CHAT_ML);
 	if (expected)
 		assert_string_equal(format.system, expected);
@@ -79,7 +79,7 @@ TEST_WITH(templates_may_open_many_messages, begin, NULL)
 		char *whole = test_alloc(strlen(template) + 16);
 
 		sprintf(whole, "<|im_end|>%s", template);
-		assert_int_equal(tokenizer_set_template(tokenizer, whole, strlen(whole), &err), ROSA_OK);
+		must(tokenizer_set_template(tokenizer, whole, strlen(whole), &err));
 		check_system(tokenizer, cases[i].system);
 	}
 	tokenizer_free(tokenizer);
@@ -204,7 +204,7 @@ TEST_WITH(tokens_may_not_have_the_same_hash, begin, NULL)
 {
 	struct vocabulary few = {0}, many = {0};
 
-	assert_int_equal(add_alike(&few, MOST_PROBES, &err), ROSA_OK);
+	must(add_alike(&few, MOST_PROBES, &err));
 	assert_int_equal(vocabulary_find(&few, vocabulary_bytes(&few, MOST_PROBES - 1), 8), MOST_PROBES - 1);
 	assert_int_equal(vocabulary_find(&few, "zzzzzzzz", 8), NO_TOKEN);
 	must_fail(add_alike(&many, MOST_PROBES + 1, &err), ROSA_EFORMAT, "hash");
@@ -225,9 +225,8 @@ TEST_WITH(merges_may_not_have_the_same_hash, begin, NULL)
 	for (uint32_t i = 0; i < SIDE; i++) {
 		snprintf(left, sizeof(left), "a%u", (unsigned)i);
 		snprintf(right, sizeof(right), "b%u", (unsigned)i);
-		assert_int_equal(vocabulary_add_spelled(&bpe.vocabulary, i, left, strlen(left), &err), ROSA_OK);
-		assert_int_equal(vocabulary_add_spelled(&bpe.vocabulary, SIDE + i, right, strlen(right), &err),
-				 ROSA_OK);
+		must(vocabulary_add_spelled(&bpe.vocabulary, i, left, strlen(left), &err));
+		must(vocabulary_add_spelled(&bpe.vocabulary, SIDE + i, right, strlen(right), &err));
 	}
 	for (uint64_t i = 0; i < (uint64_t)SIDE * SIDE && !status; i++) {
 		uint64_t a = i / SIDE, b = i % SIDE;
@@ -236,7 +235,7 @@ TEST_WITH(merges_may_not_have_the_same_hash, begin, NULL)
 		snprintf(left, sizeof(left), "a%u", (unsigned)a);
 		snprintf(right, sizeof(right), "b%u", (unsigned)b);
 		snprintf(joined, sizeof(joined), "%s%s", left, right);
-		assert_int_equal(vocabulary_add_spelled(&bpe.vocabulary, id++, joined, strlen(joined), &err), ROSA_OK);
+		must(vocabulary_add_spelled(&bpe.vocabulary, id++, joined, strlen(joined), &err));
 		status = bpe_add_merge(&bpe, left, strlen(left), right, strlen(right), &err);
 	}
 	must_fail(status, ROSA_EFORMAT, "hash");

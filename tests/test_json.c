@@ -48,23 +48,23 @@ TEST_WITH(gets_what_is_there, enter, leave)
 	size_t size;
 	bool truth;
 
-	assert_int_equal(json_get_size(root, "size", JSON_NEEDED, &size, &err), ROSA_OK);
+	must(json_get_size(root, "size", JSON_NEEDED, &size, &err));
 	assert_int_equal(size, 576);
-	assert_int_equal(json_get_size(root, "whole", JSON_NEEDED, &size, &err), ROSA_OK);
+	must(json_get_size(root, "whole", JSON_NEEDED, &size, &err));
 	assert_int_equal(size, 512);
-	assert_int_equal(json_get_integer(root, "negative", JSON_OPTIONAL, &integer, &err), ROSA_OK);
+	must(json_get_integer(root, "negative", JSON_OPTIONAL, &integer, &err));
 	assert_int_equal(integer, -3);
-	assert_int_equal(json_get_integer(root, "large", JSON_NEEDED, &integer, &err), ROSA_OK);
+	must(json_get_integer(root, "large", JSON_NEEDED, &integer, &err));
 	assert_int_equal(integer, INT64_MAX);
-	assert_int_equal(json_get_number(root, "real", JSON_NEEDED, &number, &err), ROSA_OK);
+	must(json_get_number(root, "real", JSON_NEEDED, &number, &err));
 	assert_true(number == 1e-5);
-	assert_int_equal(json_get_number(root, "size", JSON_NEEDED, &number, &err), ROSA_OK);
+	must(json_get_number(root, "size", JSON_NEEDED, &number, &err));
 	assert_true(number == 576);
-	assert_int_equal(json_get_bool(root, "yes", JSON_NEEDED, &truth, &err), ROSA_OK);
+	must(json_get_bool(root, "yes", JSON_NEEDED, &truth, &err));
 	assert_true(truth);
-	assert_int_equal(json_get_bool(root, "no", JSON_NEEDED, &truth, &err), ROSA_OK);
+	must(json_get_bool(root, "no", JSON_NEEDED, &truth, &err));
 	assert_false(truth);
-	assert_int_equal(json_get_string(root, "word", JSON_NEEDED, &word, &err), ROSA_OK);
+	must(json_get_string(root, "word", JSON_NEEDED, &word, &err));
 	assert_string_equal(word, "silu \xc3\xa9");
 	assert_string_equal(err.message, "");
 }
@@ -229,10 +229,10 @@ TEST(reads_integers_of_any_size)
 	int64_t integer;
 	double number;
 
-	assert_int_equal(json_read(json, strlen(json), "a.json", &got, &err), ROSA_OK);
-	assert_int_equal(json_get_number(got, "limit", JSON_NEEDED, &number, &err), ROSA_OK);
+	must(json_read(json, strlen(json), "a.json", &got, &err));
+	must(json_get_number(got, "limit", JSON_NEEDED, &number, &err));
 	assert_true(number == 1e30);
-	assert_int_equal(json_get_integer(got, "id", JSON_NEEDED, &integer, &err), ROSA_OK);
+	must(json_get_integer(got, "id", JSON_NEEDED, &integer, &err));
 	assert_int_equal(integer, 151643);
 	check_message(json_get_integer(got, "limit", JSON_NEEDED, &integer, &err), &err,
 		      "a.json: limit: is 1e+30; it must be a whole number");
@@ -251,8 +251,8 @@ TEST(loads_files)
 	close(descriptor);
 	bytes_put(&bytes, text, strlen(text));
 	bytes_save(&bytes, path);
-	assert_int_equal(json_load(path, &got, &err), ROSA_OK);
-	assert_int_equal(json_get_size(got, "size", JSON_NEEDED, &size, &err), ROSA_OK);
+	must(json_load(path, &got, &err));
+	must(json_get_size(got, "size", JSON_NEEDED, &size, &err));
 	assert_int_equal(size, 576);
 	must_fail(json_get_size(got, "none", JSON_NEEDED, &size, &err), ROSA_EFORMAT, path);
 	json_free(&got);

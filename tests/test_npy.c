@@ -284,7 +284,7 @@ static void check_elements(const char *path, char kind, int dims, const size_t *
 	uint8_t *data;
 	size_t size;
 
-	assert_int_equal(file_read(path, NULL, &data, &size, &err), ROSA_OK);
+	must(file_read(path, NULL, &data, &size, &err));
 	assert_true(npy_parse(data, size, &header, &err));
 	assert_int_equal(header.kind, kind);
 	assert_int_equal(header.width, 4);
@@ -318,7 +318,7 @@ TEST_WITH(writes_what_it_reads, folder_enter, folder_leave)
 		assert_true(npy_create_int32(&writer, folder->file, dims, shapes[dims - 1], &err));
 		assert_true(npy_write_int32(&writer, values, 2, &err));
 		assert_true(npy_write_int32(&writer, values + 2, 4, &err));
-		assert_int_equal(file_finish(&writer, ROSA_OK, &err), ROSA_OK);
+		must(file_finish(&writer, ROSA_OK, &err));
 		check_written(folder->file, dims, shapes[dims - 1]);
 		assert_int_equal(folder_entries(folder), 1);
 	}
@@ -334,7 +334,7 @@ TEST_WITH(writes_floats, folder_enter, folder_leave)
 	assert_true(npy_create_float32(&writer, folder->file, 2, shape, &err));
 	assert_true(npy_write_float32(&writer, numbers, 5, &err));
 	assert_true(npy_write_float32(&writer, numbers + 5, 1, &err));
-	assert_int_equal(file_finish(&writer, ROSA_OK, &err), ROSA_OK);
+	must(file_finish(&writer, ROSA_OK, &err));
 	check_elements(folder->file, 'f', 2, shape, numbers);
 }
 

@@ -421,8 +421,7 @@ TEST(test_parts)
 			pass.gv = wanted == GV ? part.at[GV] : NULL;
 			pass.ge0 = wanted == GE0 ? part.at[GE0] : NULL;
 			pass.ge1 = wanted == GE1 ? part.at[GE1] : NULL;
-			expect_status(scene.text, rosa_read_backward(&scene.c.options, &scene.c.learning, &pass, &err),
-				      ROSA_OK, &err);
+			must_for(scene.text, rosa_read_backward(&scene.c.options, &scene.c.learning, &pass, &err));
 			if (memcmp(part.at[wanted], all.at[wanted], all.bytes[wanted]))
 				fail_msg("%s: %s alone is another", scene.text, output_names[wanted]);
 		}
@@ -495,8 +494,7 @@ TEST(test_stopping)
 		scene.c.options.progress_context = &patience;
 		scene.c.options.threads =
 		    1; /* several would take the pieces from each other, and ask more or less often */
-		expect_status(scene.text, rosa_read_backward(&scene.c.options, &scene.c.learning, &pass, &err), ROSA_OK,
-			      &err);
+		must_for(scene.text, rosa_read_backward(&scene.c.options, &scene.c.learning, &pass, &err));
 		assert_true(patience.finished);
 		for (int output = GQ; output < OUTPUTS; output++)
 			assert_memory_equal(again.at[output], all.at[output], all.bytes[output]);

@@ -34,7 +34,7 @@ TEST(finds_the_last_occurrence)
 			for (size_t t = 0; t < count; t++)
 				tokens[t] = (uint32_t)(draw(7, alphabet, t) % alphabet) * 1000003u;
 			memset(distance, 0xaa, sizeof(distance));
-			assert_int_equal(far_distances(tokens, count, distance, &err), ROSA_OK);
+			must(far_distances(tokens, count, distance, &err));
 			for (size_t t = 0; t < count; t++) {
 				assert_int_equal(distance[t], brute_distance(tokens, t));
 				*(distance[t] ? &found : &none) += 1;

@@ -29,17 +29,15 @@ static void check_engine(const struct trial *trial, rosa_engine engine)
 
 		snprintf(how, sizeof(how), "engine %d, %s tables", (int)engine, with_flips ? "with" : "without");
 		memset(tau, 0xa5, trial->routes * trial->steps * sizeof(*tau));
-		expect_status(how,
-			      rosa_retrieve_by(engine, &trial->options, trial->routes, trial->steps, trial->query,
-					       trial->key, tau, NULL, with_flips ? &flips : NULL, &err),
-			      ROSA_OK, &err);
+		must_for(how, rosa_retrieve_by(engine, &trial->options, trial->routes, trial->steps, trial->query,
+					       trial->key, tau, NULL, with_flips ? &flips : NULL, &err));
 		for (size_t r = 0; r < trial->routes; r++) {
 			size_t at = r * trial->steps;
 
 			expect_same(trial, how, "tau", r, 0, trial->steps, 1, tau + at, trial->tau + at);
 			if (!with_flips)
 				continue;
-			expect_status(how, rosa_flips_expand(&flips, r, trial->steps, table, &err), ROSA_OK, &err);
+			must_for(how, rosa_flips_expand(&flips, r, trial->steps, table, &err));
 			expect_same(trial, how, "flip", r, 0, trial->steps, bits, table, trial->flips + at * bits);
 			for (size_t i = flips.first[r]; i < flips.first[r + 1]; i++)
 				expect_same(trial, how, "tau of a run", r, (size_t)flips.start[i], 1, 1, &flips.tau[i],
@@ -66,7 +64,7 @@ static void check_batch(const struct trial *trial)
 	memset(&flips, 0xa5, sizeof(flips));
 	status = rosa_retrieve(&trial->options, trial->routes, trial->steps, trial->query, trial->key, tau, length,
 			       &flips, &err);
-	expect_status(trial->text, status, ROSA_OK, &err);
+	must_for(trial->text, status);
 	assert_int_equal(flips.routes, trial->routes);
 	assert_int_equal(flips.bits, trial->options.bits);
 	assert_int_equal(flips.first[0], 0);
@@ -91,7 +89,7 @@ static void check_batch(const struct trial *trial)
 				    &want_flips[start[i] * bits]);
 		}
 		status = rosa_flips_expand(&flips, r, trial->steps, table, &err);
-		expect_status(trial->text, status, ROSA_OK, &err);
+		must_for(trial->text, status);
 		expect_same(trial, "expanded tables", "flip", r, 0, trial->steps, bits, table, want_flips);
 	}
 	rosa_flips_free(&flips);
@@ -296,10 +294,8 @@ static void expect_same_by(rosa_engine engine, rosa_engine other, const struct t
 
 	for (int i = 0; i < 2; i++) {
 		tau[i] = test_alloc(trial->steps * sizeof(*tau[i]));
-		expect_status(trial->text,
-			      rosa_retrieve_by(i ? other : engine, &trial->options, 1, trial->steps, trial->query,
-					       trial->key, tau[i], NULL, &flips[i], &err),
-			      ROSA_OK, &err);
+		must_for(trial->text, rosa_retrieve_by(i ? other : engine, &trial->options, 1, trial->steps,
+						       trial->query, trial->key, tau[i], NULL, &flips[i], &err));
 	}
 	expect_same(trial, "long batch", "tau", 0, 0, trial->steps, 1, tau[0], tau[1]);
 	assert_int_equal(flips[0].first[1], flips[1].first[1]);
@@ -312,10 +308,8 @@ static void expect_same_by(rosa_engine engine, rosa_engine other, const struct t
 			    &flips[1].flip[run * bits]);
 	}
 	/* and without tables, for which other lengths are long */
-	expect_status(trial->text,
-		      rosa_retrieve_by(engine, &trial->options, 1, trial->steps, trial->query, trial->key, tau[0], NULL,
-				       NULL, &err),
-		      ROSA_OK, &err);
+	must_for(trial->text, rosa_retrieve_by(engine, &trial->options, 1, trial->steps, trial->query, trial->key,
+					       tau[0], NULL, NULL, &err));
 	expect_same(trial, "long batch without tables", "tau", 0, 0, trial->steps, 1, tau[0], tau[1]);
 	for (int i = 0; i < 2; i++)
 		rosa_flips_free(&flips[i]);
@@ -452,10 +446,9 @@ TEST(test_progress)
 		assert_int_equal(watch.last, watch.total);
 
 		watch = (struct watch){.stop_at = 1};
-		expect_status("stopped",
-			      rosa_retrieve(&trial.options, trial.routes, trial.steps, trial.query, trial.key, tau,
-					    NULL, &flips, &err),
-			      ROSA_ECANCELLED, &err);
+		must_refuse(rosa_retrieve(&trial.options, trial.routes, trial.steps, trial.query, trial.key, tau, NULL,
+					  &flips, &err),
+			    ROSA_ECANCELLED);
 		assert_int_equal(watch.calls, 1);
 		rosa_flips_free(&flips);
 	}
@@ -475,10 +468,9 @@ TEST(test_stopping_within_a_route)
 		trial.options.progress = watch_progress;
 		trial.options.progress_context = &watch;
 		trial_make(&trial);
-		expect_status(
-		    "stopped within a route",
+		must_refuse(
 		    rosa_retrieve(&trial.options, 1, trial.steps, trial.query, trial.key, tau, NULL, NULL, &err),
-		    ROSA_ECANCELLED, &err);
+		    ROSA_ECANCELLED);
 		assert_int_equal(watch.calls, 3);
 		assert_false(watch.fell);
 		assert_in_range(watch.last, 1, trial.steps / 4);

@@ -40,13 +40,13 @@ static void save(struct run_folder *folder, uint64_t step, size_t keep)
 	struct checkpoint_writer writer;
 	struct file_writer file;
 
-	assert_int_equal(checkpoint_begin(&writer, folder, step, &err), ROSA_OK);
-	assert_int_equal(checkpoint_file_save(&writer, "small.json", "{}\n", 3, &err), ROSA_OK);
-	assert_int_equal(checkpoint_file_open(&writer, "large.bin", &file, &err), ROSA_OK);
+	must(checkpoint_begin(&writer, folder, step, &err));
+	must(checkpoint_file_save(&writer, "small.json", "{}\n", 3, &err));
+	must(checkpoint_file_open(&writer, "large.bin", &file, &err));
 	for (uint64_t i = 0; i < 300; i++)
-		assert_int_equal(file_write(&file, &i, 7, &err), ROSA_OK);
-	assert_int_equal(checkpoint_file_done(&writer, &file, ROSA_OK, &err), ROSA_OK);
-	assert_int_equal(checkpoint_commit(&writer, &state, keep, &err), ROSA_OK);
+		must(file_write(&file, &i, 7, &err));
+	must(checkpoint_file_done(&writer, &file, ROSA_OK, &err));
+	must(checkpoint_commit(&writer, &state, keep, &err));
 	checkpoint_abandon(&writer); /* does no harm */
 }
 
@@ -97,7 +97,7 @@ TEST(keeps_the_last_ones)
 	assert_int_equal(run_folder_check_new(&folder, &err), ROSA_EINVAL);
 	assert_false(there("a/b/keep/checkpoints/step-00000013"));
 	assert_true(there("a/b/keep/checkpoints/step-00000019"));
-	assert_int_equal(run_folder_latest(&folder, NULL, NULL, &found, &err), ROSA_OK);
+	must(run_folder_latest(&folder, NULL, NULL, &found, &err));
 	assert_int_equal(found.state.step, 25);
 	assert_int_equal(found.state.stage, 2);
 	assert_int_equal(found.state.stage_step, 5);
@@ -120,8 +120,8 @@ TEST(what_is_half_written_is_swept)
 	struct checkpoint_writer writer;
 
 	save(&folder, 3, 0);
-	assert_int_equal(checkpoint_begin(&writer, &folder, 9, &err), ROSA_OK);
-	assert_int_equal(checkpoint_file_save(&writer, "small.json", "{}\n", 3, &err), ROSA_OK);
+	must(checkpoint_begin(&writer, &folder, 9, &err));
+	must(checkpoint_file_save(&writer, "small.json", "{}\n", 3, &err));
 	free(writer.path); /* as if killed here */
 	run_folder_close(&folder);
 	assert_true(there("swept/checkpoints/.writing-00000009"));
@@ -251,9 +251,9 @@ TEST(failed_writes_leave_the_old_one)
 	rosa_error err = {ROSA_OK, ""};
 
 	save(&folder, 1, 0);
-	assert_int_equal(checkpoint_begin(&writer, &folder, 2, &err), ROSA_OK);
-	assert_int_equal(checkpoint_file_open(&writer, "large.bin", &file, &err), ROSA_OK);
-	assert_int_equal(file_write(&file, "some", 4, &err), ROSA_OK);
+	must(checkpoint_begin(&writer, &folder, 2, &err));
+	must(checkpoint_file_open(&writer, "large.bin", &file, &err));
+	must(file_write(&file, "some", 4, &err));
 	close(file.descriptor); /* the disk goes away */
 	file.descriptor = open("/dev/full", O_WRONLY);
 	if (file.descriptor >= 0) {
@@ -292,15 +292,14 @@ TEST(tensors_read_back)
 	checksum_begin(&sum, 0);
 	for (size_t i = 0; i < COUNT(matrix); i++)
 		matrix[i] = (float)i * 0.1f;
-	assert_int_equal(file_create(&file, scratch_path("t.safetensors"), &(struct file_options){.sum = &sum}, &err),
-			 ROSA_OK);
-	assert_int_equal(safetensors_write(&file, tensors, 2, FORMAT_F32, metadata, fetch, &pieces, &err), ROSA_OK);
-	assert_int_equal(file_finish(&file, ROSA_OK, &err), ROSA_OK);
+	must(file_create(&file, scratch_path("t.safetensors"), &(struct file_options){.sum = &sum}, &err));
+	must(safetensors_write(&file, tensors, 2, FORMAT_F32, metadata, fetch, &pieces, &err));
+	must(file_finish(&file, ROSA_OK, &err));
 	assert_true(pieces > 2);
-	assert_int_equal(mapping_open(&mapping, scratch_path("t.safetensors"), &err), ROSA_OK);
+	must(mapping_open(&mapping, scratch_path("t.safetensors"), &err));
 	assert_int_equal(mapping.size, sum.bytes);
 	assert_int_equal(checksum_of(mapping.data, mapping.size), checksum_value(&sum));
-	assert_int_equal(safetensors_read(mapping.data, mapping.size, "t", &read, &err), ROSA_OK);
+	must(safetensors_read(mapping.data, mapping.size, "t", &read, &err));
 	assert_string_equal(safetensors_metadata(&read, "tensors"), "0123");
 	assert_int_equal(read.tensors.count, 2);
 	assert_memory_equal(tensors_find(&read.tensors, "b.vector")->data, vector, sizeof(vector));
@@ -326,9 +325,9 @@ static void add_lines(struct training_log *log, uint64_t from, uint64_t to)
 						     .far_loss = 1.5,
 						     .far_random_loss = NAN, /* not measured */
 						     .far_off_loss = 1.75};
-		assert_int_equal(training_log_add(log, &entry, &err), ROSA_OK);
+		must(training_log_add(log, &entry, &err));
 	}
-	assert_int_equal(training_log_sync(log, &err), ROSA_OK);
+	must(training_log_sync(log, &err));
 }
 
 static size_t count_lines(const char *path, char *last, size_t room)
@@ -350,14 +349,14 @@ TEST(log_has_every_step_once)
 	FILE *file;
 
 	snprintf(path, sizeof(path), "%s", scratch_path("log.jsonl"));
-	assert_int_equal(training_log_open(&log, path, 0, &err), ROSA_OK);
+	must(training_log_open(&log, path, 0, &err));
 	add_lines(&log, 1, 5);
 	training_log_close(&log);
 	training_log_close(&log); /* twice does no harm */
 	file = fopen(path, "a");
 	fputs("{\"step\": 3, \"sta", file); /* killed in the middle of a line */
 	fclose(file);
-	assert_int_equal(training_log_open(&log, path, 3, &err), ROSA_OK);
+	must(training_log_open(&log, path, 3, &err));
 	assert_int_equal(count_lines(path, line, sizeof(line)), 3);
 	assert_string_equal(
 	    line, "{\"step\": 3, \"stage\": \"warm \\\"up\\\"\", \"loss\": 0.3333333333333333, \"rate\": 0, "
@@ -366,7 +365,7 @@ TEST(log_has_every_step_once)
 	add_lines(&log, 4, 4);
 	training_log_close(&log);
 	assert_int_equal(count_lines(path, line, sizeof(line)), 4);
-	assert_int_equal(training_log_open(&log, path, 0, &err), ROSA_OK); /* anew */
+	must(training_log_open(&log, path, 0, &err)); /* anew */
 	training_log_close(&log);
 	assert_int_equal(count_lines(path, line, sizeof(line)), 0);
 	assert_int_equal(training_log_open(&log, scratch_path("no/such/log"), 0, &err), ROSA_EIO);

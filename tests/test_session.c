@@ -66,9 +66,9 @@ static void save(struct place *place)
 	session.tokens = (struct tokens){(uint32_t *)tokens, 7, 7};
 	assert_int_equal(conversation_add(&session.conversation, "user", 4, "Who is there?", 13, &why), ROSA_OK);
 	assert_int_equal(conversation_add(&session.conversation, "assistant", 9, "", 0, &why), ROSA_OK);
-	assert_int_equal(sequence_new(place->model.decoder, &sequence, &err), ROSA_OK);
+	must(sequence_new(place->model.decoder, &sequence, &err));
 	struct piece piece = {sequence, tokens, 5, LOGITS_NONE, NULL};
-	assert_int_equal(decoder_read(place->model.decoder, 1, &piece, NULL, NULL, &err), ROSA_OK);
+	must(decoder_read(place->model.decoder, 1, &piece, NULL, NULL, &err));
 	if (session_save(place->file, &session, (struct session_state){.sequence = sequence}, NULL, &why) != ROSA_OK)
 		fail_msg("%s", why.message);
 	sequence_free(sequence);
@@ -89,7 +89,7 @@ TEST_WITH(comes_back, enter, leave)
 	assert_int_equal(session.settings.first_global_layers, 1);
 	assert_string_equal(session.settings.adapter, "/an/adapter");
 	assert_string_equal(session.settings.pointer, "/a/pointer.json");
-	assert_int_equal(session_settings_read(place->file, &settings, &err), ROSA_OK);
+	must(session_settings_read(place->file, &settings, &err));
 	assert_int_equal(settings.window, 9);
 	assert_int_equal(settings.sinks, 2);
 	assert_int_equal(settings.first_global_layers, 1);
@@ -184,7 +184,7 @@ TEST_WITH(refuses_what_was_cut, enter, leave)
 	size_t size;
 
 	save(place);
-	assert_int_equal(file_read(place->file, NULL, &data, &size, &err), ROSA_OK);
+	must(file_read(place->file, NULL, &data, &size, &err));
 	for (size_t cut = 0; cut < size; cut += cut < 400 || size - cut < 64 ? 1 : 97) {
 		put(place->file, data, cut);
 		assert_false(try(place));
@@ -201,7 +201,7 @@ TEST_WITH(refuses_what_was_altered, enter, leave)
 	size_t size;
 
 	save(place);
-	assert_int_equal(file_read(place->file, NULL, &data, &size, &err), ROSA_OK);
+	must(file_read(place->file, NULL, &data, &size, &err));
 	for (size_t at = 0; at < size; at += at < 400 ? 1 : 53) {
 		data[at] ^= 0x10;
 		put(place->file, data, size);
@@ -220,7 +220,7 @@ TEST_WITH(believes_no_number, enter, leave)
 	size_t size, refused = 0, tried = 0;
 
 	save(place);
-	assert_int_equal(file_read(place->file, NULL, &data, &size, &err), ROSA_OK);
+	must(file_read(place->file, NULL, &data, &size, &err));
 	size_t head = head_size(data);
 	assert_true(head + 8 < size);
 	for (size_t at = 8; at < head; at++) {

@@ -147,8 +147,7 @@ TEST(test_other_version)
 	expect_refused("of a later version", image[IMAGE_VERSION], image, size);
 	image_seal(image, size);
 	expect_refused("of a later version, sealed", image[IMAGE_VERSION], image, size);
-	assert_int_equal(rosa_stream_load_memory(NULL, image, size, &stream, &err), ROSA_EFORMAT);
-	must_say("version");
+	must_fail(rosa_stream_load_memory(NULL, image, size, &stream, &err), ROSA_EFORMAT, "version");
 	image[IMAGE_VERSION]--;
 	image_seal(image, size);
 	must(rosa_stream_load_memory(NULL, image, size, &stream, &err));
@@ -217,7 +216,7 @@ TEST(test_forged)
 			image_seal(exact, size);
 			status = rosa_stream_load_memory(&options, exact, size, &stream, &err);
 			if (status != ROSA_OK) {
-				expect_status("forged", status, ROSA_EFORMAT, &err);
+				must_refuse(status, ROSA_EFORMAT);
 				assert_null(stream);
 				assert_int_equal(atomic_load(&memory.blocks), 0);
 				refused++;

@@ -93,7 +93,7 @@ static void make_random_bpe(struct bpe *bpe, uint64_t *random)
 
 	*bpe = (struct bpe){.unknown = NO_TOKEN};
 	for (uint32_t i = 0; i < 3; i++)
-		assert_int_equal(vocabulary_add_spelled(&bpe->vocabulary, i, tokens[i], 1, &err), ROSA_OK);
+		must(vocabulary_add_spelled(&bpe->vocabulary, i, tokens[i], 1, &err));
 	while (count < 24) {
 		const char *left = tokens[draw_below(random, count)], *right = tokens[draw_below(random, count)];
 		char joined[64];
@@ -102,12 +102,11 @@ static void make_random_bpe(struct bpe *bpe, uint64_t *random)
 			continue;
 		memcpy(tokens[count], joined, strlen(joined) + 1);
 		if (vocabulary_find(&bpe->vocabulary, tokens[count], strlen(tokens[count])) == NO_TOKEN) {
-			assert_int_equal(
-			    vocabulary_add_spelled(&bpe->vocabulary, count, tokens[count], strlen(tokens[count]), &err),
-			    ROSA_OK);
+			must(vocabulary_add_spelled(&bpe->vocabulary, count, tokens[count], strlen(tokens[count]),
+						    &err));
 			count++;
 		}
-		assert_int_equal(bpe_add_merge(bpe, left, strlen(left), right, strlen(right), &err), ROSA_OK);
+		must(bpe_add_merge(bpe, left, strlen(left), right, strlen(right), &err));
 	}
 	bpe_find_letters(bpe);
 }
@@ -120,7 +119,7 @@ TEST(merging_follows_the_definition)
 		struct bpe_scratch scratch;
 		struct bpe bpe;
 		make_random_bpe(&bpe, &random);
-		assert_int_equal(bpe_scratch_new(&scratch, 1000, &err), ROSA_OK);
+		must(bpe_scratch_new(&scratch, 1000, &err));
 		for (int text = 0; text < 40; text++) {
 			size_t size = 1 + draw_below(&random, text < 30 ? 20 : 80), expected;
 			struct tokens tokens = {0};
@@ -132,7 +131,7 @@ TEST(merging_follows_the_definition)
 			/* twice: the second time it is remembered */
 			for (int turn = 0; turn < 2; turn++) {
 				tokens.count = 0;
-				assert_int_equal(bpe_encode(&bpe, &scratch, letters, size, &tokens, &err), ROSA_OK);
+				must(bpe_encode(&bpe, &scratch, letters, size, &tokens, &err));
 				assert_int_equal(tokens.count, expected);
 				assert_memory_equal(tokens.ids, ids, expected * sizeof(*ids));
 			}
@@ -156,7 +155,7 @@ TEST(long_runs_are_no_trouble)
 	for (const char *letter = letters; *letter; letter++) {
 		struct tokens tokens = {0};
 		memset(text, *letter, size);
-		assert_int_equal(tokenizer_encode(tokenizer, text, size, true, false, &tokens, &err), ROSA_OK);
+		must(tokenizer_encode(tokenizer, text, size, true, false, &tokens, &err));
 		assert_int_equal(tokens.count, *letter == 'a' ? size / 8 : size);
 		tokens_free(&tokens);
 	}
@@ -324,7 +323,7 @@ TEST(added_tokens_follow_the_definition)
 					all[i].id = id;
 				}
 			}
-			assert_int_equal(added_put(&added, &all[i], &err), ROSA_OK);
+			must(added_put(&added, &all[i], &err));
 		}
 		added_finish(&added);
 		for (size_t i = 0; i < sizeof(text); i++)
@@ -371,7 +370,7 @@ static void check_form(const char *text, const char *expected)
 	char *form;
 	size_t size;
 
-	assert_int_equal(nfc(text, strlen(text), &form, &size, &err), ROSA_OK);
+	must(nfc(text, strlen(text), &form, &size, &err));
 	if (strcmp(text, expected) == 0) {
 		assert_null(form);
 		return;
@@ -409,7 +408,7 @@ TEST(many_marks_are_no_trouble)
 	text[0] = 'q';
 	for (size_t i = 0; i < pairs; i++)
 		memcpy(text + 1 + 4 * i, "\xcc\x81\xcc\xa3", 4);
-	assert_int_equal(nfc(text, 1 + 4 * pairs, &form, &size, &err), ROSA_OK);
+	must(nfc(text, 1 + 4 * pairs, &form, &size, &err));
 	assert_int_equal(size, 1 + 4 * pairs);
 	assert_memory_equal(form, "q\xcc\xa3\xcc\xa3", 5);
 	assert_memory_equal(form + size - 4, "\xcc\x81\xcc\x81", 4);
@@ -426,16 +425,14 @@ TEST(bad_bytes_are_refused_or_replaced)
 
 	must_fail(tokenizer_encode(tokenizer, "ab\xff", 3, true, false, &tokens, &err), ROSA_EINVAL, "offset 2");
 	assert_int_equal(tokens.count, 0);
-	assert_int_equal(tokenizer_encode(tokenizer, "a\xe2\x82z\xff\xc0\x80", 7, true, true, &tokens, &err), ROSA_OK);
-	assert_int_equal(tokenizer_encode(tokenizer,
-					  "a" UTF8_REPLACEMENT "z" UTF8_REPLACEMENT UTF8_REPLACEMENT UTF8_REPLACEMENT,
-					  14, true, false, &expected, &err),
-			 ROSA_OK);
+	must(tokenizer_encode(tokenizer, "a\xe2\x82z\xff\xc0\x80", 7, true, true, &tokens, &err));
+	must(tokenizer_encode(tokenizer, "a" UTF8_REPLACEMENT "z" UTF8_REPLACEMENT UTF8_REPLACEMENT UTF8_REPLACEMENT,
+			      14, true, false, &expected, &err));
 	assert_int_equal(tokens.count, expected.count);
 	assert_memory_equal(tokens.ids, expected.ids, tokens.count * sizeof(*tokens.ids));
 	tokens_free(&tokens);
 	tokens_free(&expected);
-	assert_int_equal(tokenizer_encode(tokenizer, "a\0b", 3, true, false, &tokens, &err), ROSA_OK);
+	must(tokenizer_encode(tokenizer, "a\0b", 3, true, false, &tokens, &err));
 	assert_int_equal(tokens.count, 3);
 	tokens_free(&tokens);
 	tokenizer_free(tokenizer);
@@ -753,11 +750,11 @@ TEST(finds_the_files_of_a_model)
 		tokenizer_free(tokenizer);
 	}
 	scratch_write("chat_template.jinja", "J");
-	assert_int_equal(tokenizer_open(scratch_path("."), &tokenizer, &err), ROSA_OK);
+	must(tokenizer_open(scratch_path("."), &tokenizer, &err));
 	assert_string_equal(tokenizer_template(tokenizer), "J");
 	tokenizer_free(tokenizer);
 	bytes_save(&gguf, scratch_path("a.bin"));
-	assert_int_equal(tokenizer_open(scratch_path("a.bin"), &tokenizer, &err), ROSA_OK);
+	must(tokenizer_open(scratch_path("a.bin"), &tokenizer, &err));
 	expect_ids(tokenizer, "ab", "3");
 	tokenizer_free(tokenizer);
 	scratch_write("tokenizer.json", "{\"model\": ");
