@@ -75,8 +75,11 @@ static const tokenizer *exact_tokenizer(void)
 	    .added =
 		"[{\"id\": 300, \"content\": \"<a>\", \"special\": true}, {\"id\": 301, \"content\": \"<a><b>\"}]"};
 
-	if (!made)
-		made = recipe_make(&recipe);
+	if (!made) {
+		char *json = recipe_json(&recipe);
+
+		check(tokenizer_from_json(json, strlen(json), "fuzz", &made, NULL) == ROSA_OK);
+	}
 	return made;
 }
 

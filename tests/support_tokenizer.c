@@ -136,12 +136,15 @@ int recipe_needed(void **state)
 	return 0;
 }
 
+TEST_CLOSER(close_tokenizer, tokenizer_free)
+
 tokenizer *recipe_make(const struct recipe *recipe)
 {
 	char *json = recipe_json(recipe);
 	tokenizer *made;
 
 	must(tokenizer_from_json(json, strlen(json), "test.json", &made, &err));
+	test_later(close_tokenizer, made);
 	return made;
 }
 

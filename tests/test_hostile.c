@@ -82,7 +82,6 @@ TEST_WITH(templates_may_open_many_messages, begin, NULL)
 		must(tokenizer_set_template(tokenizer, whole, strlen(whole), &err));
 		check_system(tokenizer, cases[i].system);
 	}
-	tokenizer_free(tokenizer);
 }
 
 /* ------------------------------------------------------------------------------------------------- added tokens -- */
@@ -96,7 +95,6 @@ TEST_WITH(added_tokens_have_a_longest, begin, NULL)
 	sprintf(added, "[{\"id\": 300, \"content\": \"%s\"}]", content);
 	tokenizer = recipe_make(&recipe);
 	check_count(tokenizer, "a", 3 * ADDED_LONGEST, 3);
-	tokenizer_free(tokenizer);
 	sprintf(added, "[{\"id\": 300, \"content\": \"%sb\"}]", content);
 	json = recipe_json(&recipe);
 	must_fail(tokenizer_from_json(json, strlen(json), "test.json", &tokenizer, &err), ROSA_EFORMAT,
@@ -113,7 +111,6 @@ TEST_WITH(added_tokens_may_begin_alike, begin, NULL)
 	sprintf(added, "[{\"id\": 300, \"content\": \"%sb\"}, {\"id\": 301, \"content\": \"%sc\"}]", content, content);
 	tokenizer *tokenizer = recipe_make(&recipe);
 	check_count(tokenizer, "a", MANY, MANY);
-	tokenizer_free(tokenizer);
 }
 
 /* Tokens that are spaces and take in the spaces around them. */
@@ -124,7 +121,6 @@ TEST_WITH(added_tokens_may_take_the_same_spaces, begin, NULL)
 	tokenizer *tokenizer = recipe_make(&recipe);
 
 	check_count(tokenizer, " \t", MANY, 2 * MANY);
-	tokenizer_free(tokenizer);
 }
 
 /* -------------------------------------------------------------------------------------------------- expressions -- */
@@ -160,7 +156,6 @@ TEST_WITH(expressions_may_not_take_forever, begin, NULL)
 		must_say("steps");
 		assert_int_equal(tokens.count, 0);
 		tokens_free(&tokens);
-		tokenizer_free(tokenizer);
 	}
 }
 
@@ -178,8 +173,6 @@ TEST_WITH(expressions_of_real_models_take_long_runs, begin, NULL)
 		for (size_t t = 0; t < 2; t++)
 			check_count(tokenizers[t], parts[i], MANY, MANY * strlen(parts[i]));
 	}
-	tokenizer_free(tokenizers[0]);
-	tokenizer_free(tokenizers[1]);
 }
 
 /* ------------------------------------------------------------------------------------------------------- hashes -- */

@@ -44,20 +44,15 @@ TEST(merges_by_rank)
 	expect_ids(tokenizer, "aaaa", "259 259");
 	expect_ids(tokenizer, "a x", "97 260");
 	expect_ids(tokenizer, "\xc3\xa9", "195 169");
-	tokenizer_free(tokenizer);
 }
 
 TEST(merges_come_in_two_dresses)
 {
 	struct recipe recipe = {.merges = "t h,th e,Ġ the", .pairs = true};
-	tokenizer *tokenizer = recipe_make(&recipe);
 
-	expect_ids(tokenizer, "the the", "257 258");
-	tokenizer_free(tokenizer);
+	expect_ids(recipe_make(&recipe), "the the", "257 258");
 	recipe.pairs = false;
-	tokenizer = recipe_make(&recipe);
-	expect_ids(tokenizer, "the the", "257 258");
-	tokenizer_free(tokenizer);
+	expect_ids(recipe_make(&recipe), "the the", "257 258");
 }
 
 /* The definition: the lowest rank, and of those the leftmost, again and again. */
@@ -159,37 +154,26 @@ TEST(long_runs_are_no_trouble)
 		assert_int_equal(tokens.count, *letter == 'a' ? size / 8 : size);
 		tokens_free(&tokens);
 	}
-	tokenizer_free(tokenizer);
 }
 
 TEST(bytes_without_a_token)
 {
 	struct recipe recipe = {.merges = "a b", .without = "x"};
-	tokenizer *tokenizer = recipe_make(&recipe);
 
-	expect_ids(tokenizer, "axb", "256"); /* as if it had not been there */
-	tokenizer_free(tokenizer);
+	expect_ids(recipe_make(&recipe), "axb", "256"); /* as if it had not been there */
 	recipe.model = "\"unk_token\": \"?\",";
-	tokenizer = recipe_make(&recipe);
-	expect_ids(tokenizer, "axxb", "97 63 63 98");
-	tokenizer_free(tokenizer);
+	expect_ids(recipe_make(&recipe), "axxb", "97 63 63 98");
 	recipe.model = "\"unk_token\": \"?\", \"fuse_unk\": true,";
-	tokenizer = recipe_make(&recipe);
-	expect_ids(tokenizer, "axxb", "97 63 98");
-	tokenizer_free(tokenizer);
+	expect_ids(recipe_make(&recipe), "axxb", "97 63 98");
 }
 
 TEST(a_piece_may_be_a_token_at_once)
 {
 	struct recipe recipe = {.merges = "a b,b c,a bc"};
-	tokenizer *tokenizer = recipe_make(&recipe);
 
-	expect_ids(tokenizer, "abc", "256 99"); /* no way leads to 258 */
-	tokenizer_free(tokenizer);
+	expect_ids(recipe_make(&recipe), "abc", "256 99"); /* no way leads to 258 */
 	recipe.model = "\"ignore_merges\": true,";
-	tokenizer = recipe_make(&recipe);
-	expect_ids(tokenizer, "abc abc", "258 32 256 99");
-	tokenizer_free(tokenizer);
+	expect_ids(recipe_make(&recipe), "abc abc", "258 32 256 99");
 }
 
 TEST(a_space_may_come_first)
@@ -201,7 +185,6 @@ TEST(a_space_may_come_first)
 	expect_ids(tokenizer, "a", "256");
 	expect_ids(tokenizer, " a", "256");
 	expect_ids(tokenizer, "a a", "256 256");
-	tokenizer_free(tokenizer);
 }
 
 /* ------------------------------------------------------------------------------------------------- added tokens -- */
@@ -229,7 +212,6 @@ TEST(added_tokens_come_first)
 	assert_false(tokenizer_is_special(tokenizer, 258));
 	assert_false(tokenizer_is_special(tokenizer, 280));
 	assert_false(tokenizer_is_special(tokenizer, 4000000000u));
-	tokenizer_free(tokenizer);
 }
 
 TEST(added_tokens_take_spaces)
@@ -243,7 +225,6 @@ TEST(added_tokens_take_spaces)
 	expect_ids(tokenizer, "<r>  <l>", "257 256");
 	expect_ids(tokenizer, "  <l>", "256");
 	expect_ids(tokenizer, "<r>  ", "257");
-	tokenizer_free(tokenizer);
 }
 
 TEST(added_tokens_may_be_words)
@@ -259,7 +240,6 @@ TEST(added_tokens_may_be_words)
 		   "\xc3\xa9"
 		   "cat",
 		   "195 169 99 97 116");
-	tokenizer_free(tokenizer);
 }
 
 static bool is_blank(char byte)
@@ -360,7 +340,6 @@ TEST(added_tokens_in_normal_form)
 	expect_ids(tokenizer, "\xc3\xa9x", "256");
 	expect_ids(tokenizer, "e\xcc\x81y", "257");
 	expect_ids(tokenizer, "\xc3\xa9y", "195 169 121");
-	tokenizer_free(tokenizer);
 }
 
 /* -------------------------------------------------------------------------------------------------- normal form -- */
@@ -435,7 +414,6 @@ TEST(bad_bytes_are_refused_or_replaced)
 	must(tokenizer_encode(tokenizer, "a\0b", 3, true, false, &tokens, &err));
 	assert_int_equal(tokens.count, 3);
 	tokens_free(&tokens);
-	tokenizer_free(tokenizer);
 }
 
 /* ----------------------------------------------------------------------------------------------------- decoding -- */
@@ -483,7 +461,6 @@ TEST(decoding_does_not_depend_on_tokens)
 		assert_int_equal(written, expected_size);
 		assert_memory_equal(found, expected, written);
 	}
-	tokenizer_free(tokenizer);
 }
 
 TEST(special_tokens_are_written_on_request)
@@ -503,7 +480,6 @@ TEST(special_tokens_are_written_on_request)
 	assert_int_equal(length, 1);
 	tokenizer_bytes(tokenizer, 9999, &length);
 	assert_int_equal(length, 0);
-	tokenizer_free(tokenizer);
 }
 
 /* ---------------------------------------------------------------------------------------------- what is refused -- */
@@ -629,13 +605,11 @@ TEST(a_token_may_begin_texts)
 	tokenizer *tokenizer = recipe_make(&recipe);
 
 	assert_int_equal(tokenizer_bos(tokenizer), -1);
-	tokenizer_free(tokenizer);
 	recipe.post_processor =
 	    "{\"type\": \"Sequence\", \"processors\": [{\"type\": \"ByteLevel\"}, " TEMPLATE(TOKEN("!") "," TEXT) "]}";
 	tokenizer = recipe_make(&recipe);
 	assert_int_equal(tokenizer_bos(tokenizer), 33);
 	expect_ids(tokenizer, "a", "97"); /* it is the caller who puts it there */
-	tokenizer_free(tokenizer);
 }
 
 /* --------------------------------------------------------------------------------------------------------- GGUF -- */
@@ -667,6 +641,8 @@ static struct bytes make_gguf(const struct oddity *oddity)
 	return weights_finish(writer);
 }
 
+TEST_CLOSER(close_tokenizer, tokenizer_free)
+
 static rosa_status read_gguf(const struct oddity *oddity, tokenizer **made, rosa_error *err)
 {
 	struct bytes file = make_gguf(oddity);
@@ -676,6 +652,7 @@ static rosa_status read_gguf(const struct oddity *oddity, tokenizer **made, rosa
 	assert_int_equal(status, ROSA_OK);
 	status = tokenizer_from_gguf(&gguf, "test.gguf", made, err);
 	gguf_free(&gguf);
+	test_later(close_tokenizer, *made);
 	return status;
 }
 
@@ -696,7 +673,6 @@ TEST(gguf_says_the_same)
 		assert_int_equal(tokenizer_bos(tokenizer), strcmp(names[i], "llama-bpe") == 0 ? 4 : -1);
 		assert_true(tokenizer_is_special(tokenizer, 4));
 		assert_false(tokenizer_is_special(tokenizer, 5));
-		tokenizer_free(tokenizer);
 	}
 }
 
@@ -725,41 +701,43 @@ TEST(gguf_is_refused_by_name)
 
 /* -------------------------------------------------------------------------------------------------------- files -- */
 
-TEST(finds_the_files_of_a_model)
+static const tokenizer *opened(const char *name)
 {
+	tokenizer *made;
+
+	must(tokenizer_open(scratch_path(name), &made, &err));
+	test_later(close_tokenizer, made);
+	return made;
+}
+
+TEST_WITH(finds_the_files_of_a_model, scratch_enter, scratch_leave)
+{
+	static const char *const paths[] = {".", "tokenizer.json", "model.safetensors"};
 	struct recipe recipe = {.merges = "a b"};
-	char *json = recipe_json(&recipe);
 	struct oddity plain = {.model = "gpt2", .bos = 4};
 	struct bytes gguf = make_gguf(&plain);
-	tokenizer *tokenizer;
+	tokenizer *none;
 
-	scratch_enter(NULL);
-	must_fail(tokenizer_open(scratch_path("."), &tokenizer, &err), ROSA_EIO, "tokenizer.json");
-	assert_int_equal(tokenizer_open(scratch_path("none.gguf"), &tokenizer, &err), ROSA_EIO);
-	assert_null(tokenizer);
-	scratch_write("tokenizer.json", json);
+	must_fail(tokenizer_open(scratch_path("."), &none, &err), ROSA_EIO, "tokenizer.json");
+	must_refuse(tokenizer_open(scratch_path("none.gguf"), &none, &err), ROSA_EIO);
+	assert_null(none);
+	scratch_write("tokenizer.json", recipe_json(&recipe));
 	scratch_write(
 	    "tokenizer_config.json",
 	    "{\"chat_template\": [{\"name\": \"x\", \"template\": \"X\"}, {\"name\": \"default\", \"template\": "
 	    "\"D\"}]}");
-	for (int i = 0; i < 3; i++) {
-		static const char *const paths[] = {".", "tokenizer.json", "model.safetensors"};
-		must(tokenizer_open(scratch_path(paths[i]), &tokenizer, &err));
+	for (size_t i = 0; i < COUNT(paths); i++) {
+		const tokenizer *tokenizer = opened(paths[i]);
+
 		expect_ids(tokenizer, "ab", "256");
 		assert_string_equal(tokenizer_template(tokenizer), "D");
-		tokenizer_free(tokenizer);
 	}
 	scratch_write("chat_template.jinja", "J");
-	must(tokenizer_open(scratch_path("."), &tokenizer, &err));
-	assert_string_equal(tokenizer_template(tokenizer), "J");
-	tokenizer_free(tokenizer);
+	assert_string_equal(tokenizer_template(opened(".")), "J");
 	bytes_save(&gguf, scratch_path("a.bin"));
-	must(tokenizer_open(scratch_path("a.bin"), &tokenizer, &err));
-	expect_ids(tokenizer, "ab", "3");
-	tokenizer_free(tokenizer);
+	expect_ids(opened("a.bin"), "ab", "3");
 	scratch_write("tokenizer.json", "{\"model\": ");
-	must_fail(tokenizer_open(scratch_path("."), &tokenizer, &err), ROSA_EFORMAT, "tokenizer.json");
-	scratch_leave(NULL);
+	must_fail(tokenizer_open(scratch_path("."), &none, &err), ROSA_EFORMAT, "tokenizer.json");
 }
 
 TEST(refuses_pipes_by_name)
