@@ -500,3 +500,30 @@ void weights_check_refused(struct bytes file, const char *what, const char *word
 	assert_memory_equal(read, nothing, read_size);
 	assert_int_equal(parser(data, file.size, name, read, NULL), ROSA_EFORMAT);
 }
+
+void weights_check_damage(struct bytes file, weights_parser *parser, size_t read_size, weights_accepted *accepted)
+{
+	static const uint8_t changes[] = {0x01, 0x02, 0x10, 0x20, 0x80, 0xff};
+	uint8_t *data = bytes_copy(&file, file.size);
+	void *read = test_alloc(read_size);
+	size_t count = 0;
+
+	for (size_t size = 0; size < file.size; size++)
+		weights_check_refused((struct bytes){bytes_copy(&file, size), size, size}, "a beginning", "", parser,
+				      read_size);
+	for (size_t at = 0; at < file.size; at++)
+		for (size_t i = 0; i < COUNT(changes); i++) {
+			rosa_error err = {ROSA_OK, ""};
+
+			data[at] = file.data[at] ^ changes[i];
+			if (!parser(data, file.size, "weights.bin", read, &err)) {
+				accepted(read, data, file.size);
+				count++;
+			} else {
+				assert_true(err.message[0] != '\0');
+			}
+			data[at] = file.data[at];
+		}
+	/* the tensors' own bytes are nobody's business here */
+	assert_true(count > 0 && count < COUNT(changes) * file.size);
+}

@@ -71,3 +71,10 @@ typedef rosa_status weights_parser(const uint8_t *data, size_t size, const char 
  * has these words; that it leaves `read_size` zero bytes behind, and needs nowhere to put the message. */
 void weights_check_refused(struct bytes file, const char *what, const char *words, weights_parser *parser,
 			   size_t read_size);
+
+/* Sees to it that what a parser took lies inside the file, and frees it. */
+typedef void weights_accepted(void *read, const uint8_t *data, size_t size);
+
+/* That every beginning of a good file is refused, and every altered byte is either refused with a message or harmless.
+ */
+void weights_check_damage(struct bytes file, weights_parser *parser, size_t read_size, weights_accepted *accepted);
