@@ -31,6 +31,11 @@ void bytes_put(struct bytes *bytes, const void *data, size_t size)
 	bytes->size += size;
 }
 
+void bytes_words(struct bytes *bytes, const char *words)
+{
+	bytes_put(bytes, words, strlen(words));
+}
+
 void bytes_number(struct bytes *bytes, uint64_t number, size_t width)
 {
 	for (size_t i = 0; i < width; i++)
@@ -40,7 +45,7 @@ void bytes_number(struct bytes *bytes, uint64_t number, size_t width)
 void bytes_text(struct bytes *bytes, const char *text)
 {
 	bytes_number(bytes, strlen(text), 8);
-	bytes_put(bytes, text, strlen(text));
+	bytes_words(bytes, text);
 }
 
 void bytes_fill(struct bytes *bytes, size_t multiple)
@@ -324,17 +329,12 @@ static void put_quoted(struct bytes *bytes, const char *text)
 	for (; *text; text++) {
 		if ((unsigned char)*text < ' ' || *text == '"' || *text == '\\') {
 			snprintf(escape, sizeof(escape), "\\u%04x", (unsigned char)*text);
-			bytes_put(bytes, escape, strlen(escape));
+			bytes_words(bytes, escape);
 		} else {
 			bytes_put(bytes, text, 1);
 		}
 	}
 	bytes_put(bytes, "\"", 1);
-}
-
-static void put_words(struct bytes *bytes, const char *words)
-{
-	bytes_put(bytes, words, strlen(words));
 }
 
 void weights_set_string(struct weights_writer *writer, const char *key, const char *value)
@@ -343,9 +343,9 @@ void weights_set_string(struct weights_writer *writer, const char *key, const ch
 		bytes_text(begin_entry(writer, key, GGUF_STRING), value);
 		return;
 	}
-	put_words(&writer->metadata, writer->metadata_count++ ? "," : "");
+	bytes_words(&writer->metadata, writer->metadata_count++ ? "," : "");
 	put_quoted(&writer->metadata, key);
-	put_words(&writer->metadata, ":");
+	bytes_words(&writer->metadata, ":");
 	put_quoted(&writer->metadata, value);
 }
 
@@ -401,7 +401,7 @@ static void finish_gguf(const struct weights_writer *writer, struct bytes *file)
 	    [FORMAT_Q5_0] = 6, [FORMAT_Q5_1] = 7, [FORMAT_Q5_K] = 13};
 	size_t offset = 0;
 
-	put_words(file, "GGUF");
+	bytes_words(file, "GGUF");
 	bytes_number(file, writer->version, 4);
 	bytes_number(file, writer->count, 8);
 	bytes_number(file, writer->metadata_count, 8);
@@ -429,13 +429,13 @@ static void put_tensor_json(struct bytes *header, const struct tensor_entry *ent
 
 	put_quoted(header, entry->name);
 	snprintf(text, sizeof(text), ":{\"dtype\":\"%s\",\"shape\":[", format_info[entry->format].name);
-	put_words(header, text);
+	bytes_words(header, text);
 	for (int d = 0; d < entry->dims; d++) {
 		snprintf(text, sizeof(text), "%s%zu", d ? "," : "", entry->shape[d]);
-		put_words(header, text);
+		bytes_words(header, text);
 	}
 	snprintf(text, sizeof(text), "],\"data_offsets\":[%zu,%zu]}", offset, offset + entry->data.size);
-	put_words(header, text);
+	bytes_words(header, text);
 }
 
 static void finish_safetensors(const struct weights_writer *writer, struct bytes *file)
@@ -443,20 +443,20 @@ static void finish_safetensors(const struct weights_writer *writer, struct bytes
 	struct bytes header = {NULL, 0, 0};
 	size_t offset = 0;
 
-	put_words(&header, "{");
+	bytes_words(&header, "{");
 	if (writer->metadata_count) {
-		put_words(&header, "\"__metadata__\":{");
+		bytes_words(&header, "\"__metadata__\":{");
 		bytes_put(&header, writer->metadata.data, writer->metadata.size);
-		put_words(&header, "}");
+		bytes_words(&header, "}");
 	}
 	for (size_t i = 0; i < writer->count; i++) {
-		put_words(&header, i || writer->metadata_count ? "," : "");
+		bytes_words(&header, i || writer->metadata_count ? "," : "");
 		put_tensor_json(&header, &writer->tensors[i], offset);
 		offset += writer->tensors[i].data.size;
 	}
-	put_words(&header, "}");
+	bytes_words(&header, "}");
 	while (header.size % 8)
-		put_words(&header, " ");
+		bytes_words(&header, " ");
 	bytes_number(file, header.size, 8);
 	bytes_put(file, header.data, header.size);
 	for (size_t i = 0; i < writer->count; i++)

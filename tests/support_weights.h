@@ -14,8 +14,10 @@ struct bytes {
 
 void bytes_put(struct bytes *bytes, const void *data, size_t size);
 void bytes_number(struct bytes *bytes, uint64_t number, size_t width); /* little-endian */
-void bytes_text(struct bytes *bytes, const char *text);                /* GGUF's: length (8 bytes), characters */
-void bytes_fill(struct bytes *bytes, size_t multiple);                 /* zeros, up to a multiple */
+/* The letters of a text alone. */
+void bytes_words(struct bytes *bytes, const char *words);
+void bytes_text(struct bytes *bytes, const char *text); /* GGUF's: length (8 bytes), characters */
+void bytes_fill(struct bytes *bytes, size_t multiple);  /* zeros, up to a multiple */
 /* A copy of the first bytes, allocated exactly, so that a sanitizer sees a read beyond its end. */
 uint8_t *bytes_copy(const struct bytes *bytes, size_t size);
 
