@@ -13,96 +13,10 @@
 #include "base/draw.h"
 
 #include <sys/resource.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define VOCABULARY ((size_t)50) /* of TINY_MODEL */
 
-/* Everything of a run, opened from files in a folder that is gone afterwards. */
-struct bench {
-	char folder[64], model[128];
-	struct checkpoint checkpoint;
-	struct adapter adapter;
-	bool adapted;
-	struct decoder_options options;
-	rosa_workers *workers;
-	struct backend *backend;
-	decoder *decoder;
-};
-
-TEST_CLOSER(close_workers, rosa_workers_free)
-TEST_CLOSER(close_backend, cpu_backend_free)
-TEST_CLOSER(close_decoder, decoder_free)
 TEST_CLOSER(close_sequence, sequence_free)
-
-/* Another decoder each time; those before stay until the test's memory is released. */
-static void start(struct bench *b, size_t chunk, int threads)
-{
-	b->options.chunk = chunk;
-	must(rosa_workers_new(threads, NULL, &b->workers, &err));
-	test_later(close_workers, b->workers);
-	must(cpu_backend_new(b->workers, &b->backend, &err));
-	test_later(close_backend, b->backend);
-	must(decoder_new(&b->checkpoint, b->adapted ? &b->adapter : NULL, &b->options, b->backend, b->workers,
-			 &b->decoder, &err));
-	test_later(close_decoder, b->decoder);
-}
-
-static void close_files(void *bench)
-{
-	struct bench *b = bench;
-
-	adapter_close(&b->adapter);
-	checkpoint_close(&b->checkpoint);
-}
-
-static struct bench *open_bench(const struct tiny_model *model, const struct tiny_adapter *adapter)
-{
-	struct bench *b = test_zeros(1, sizeof(*b));
-	char name[192];
-
-	test_later(close_files, b);
-	snprintf(b->folder, sizeof(b->folder), "decoder-test-XXXXXX");
-	assert_non_null(mkdtemp(b->folder));
-	snprintf(b->model, sizeof(b->model), "%s/model.gguf", b->folder);
-	tiny_model_save(model, b->model);
-	must(checkpoint_open(b->model, &b->checkpoint, &err));
-	if (adapter) {
-		tiny_adapter_save(model, adapter, b->folder);
-		must(adapter_open(b->folder, &b->checkpoint, &b->adapter, &err));
-		b->adapted = true;
-		b->options.window = b->adapter.options.window;
-		b->options.sinks = b->adapter.options.sinks;
-		b->options.first_global_layers = b->adapter.options.first_global_layers;
-	}
-	/* what is open stays readable, and a test that fails leaves nothing behind */
-	unlink(b->model);
-	snprintf(name, sizeof(name), "%s/adapter_config.json", b->folder);
-	unlink(name);
-	snprintf(name, sizeof(name), "%s/adapter_model.safetensors", b->folder);
-	unlink(name);
-	rmdir(b->folder);
-	return b;
-}
-
-/* TINY_MODEL, with a decoder. */
-static struct bench *start_tiny(const struct tiny_adapter *adapter, size_t chunk, int threads)
-{
-	struct tiny_model model = TINY_MODEL;
-	struct bench *b = open_bench(&model, adapter);
-
-	start(b, chunk, threads);
-	return b;
-}
-
-static sequence *new_sequence(struct bench *b)
-{
-	sequence *s;
-
-	must(sequence_new(b->decoder, &s, &err));
-	test_later(close_sequence, s);
-	return s;
-}
 
 static uint32_t *random_tokens(size_t count, size_t vocabulary, uint64_t seed)
 {
@@ -132,7 +46,7 @@ static float *new_logits(const struct bench *b, size_t steps)
 static float *read_text(struct bench *b, const uint32_t *tokens, size_t steps)
 {
 	float *logits = new_logits(b, steps);
-	sequence *s = new_sequence(b);
+	sequence *s = bench_sequence(b);
 
 	read_some(b->decoder, s, tokens, steps, logits);
 	assert_int_equal(sequence_steps(s), steps);
@@ -156,7 +70,7 @@ static void compare(struct bench *b, size_t steps, double tolerance)
 	double *expected = test_alloc(steps * vocabulary * sizeof(*expected)), distance = 0, size = 0;
 	float *logits;
 
-	start(b, 32, 2);
+	bench_start(b, 32, 2);
 	logits = read_text(b, tokens, steps);
 	oracle_decoder(&b->checkpoint, b->adapted ? &b->adapter : NULL, &b->options, tokens, steps, expected);
 	for (size_t i = 0; i < steps * vocabulary; i++) {
@@ -180,7 +94,7 @@ TEST(equals_the_oracle)
 		model.architecture = (enum architecture)(i / COUNT(formats));
 		model.format = formats[i % COUNT(formats)];
 		model.tied = i % 2;
-		struct bench *b = open_bench(&model, NULL);
+		struct bench *b = bench_open(&model, NULL);
 
 		for (size_t w = 0; w < COUNT(windows); w++) {
 			b->options.window = windows[w][0];
@@ -198,7 +112,7 @@ TEST(equals_the_oracle_in_large_blocks)
 	for (size_t f = 0; f < COUNT(formats); f++) {
 		const struct tiny_model model = {LLAMA, formats[f], 2, 256, 4, 2, 64, 512, 40, true, 3};
 
-		compare(open_bench(&model, NULL), 20, 1e-5);
+		compare(bench_open(&model, NULL), 20, 1e-5);
 	}
 }
 
@@ -263,7 +177,7 @@ TEST(equals_the_oracle_with_an_adapter)
 		struct tiny_model model = TINY_MODEL;
 
 		model.architecture = (enum architecture)(i % ARCHITECTURES);
-		compare(open_bench(&model, &adapters[i]), 120, 1e-5);
+		compare(bench_open(&model, &adapters[i]), 120, 1e-5);
 	}
 }
 
@@ -288,7 +202,7 @@ TEST(a_head_of_tokens_seen_reads_what_it_is_told)
 		model.vocabulary = 300;
 		model.tied = i % 2;
 		model.format = i < 3 ? FORMAT_F32 : FORMAT_Q4_1;
-		struct bench *b = open_bench(&model, &adapter);
+		struct bench *b = bench_open(&model, &adapter);
 
 		b->options.reads = reads[i % 3];
 		compare(b, 600, 1e-5);
@@ -305,8 +219,8 @@ static void same_in_pieces(struct bench *b, const uint32_t *tokens, const float 
 	const size_t vocabulary = b->checkpoint.config.vocabulary;
 	float *logits = new_logits(b, STEPS);
 
-	start(b, chunk, threads);
-	sequence *s = new_sequence(b);
+	bench_start(b, chunk, threads);
+	sequence *s = bench_sequence(b);
 
 	for (size_t t = 0; t < STEPS; t += piece)
 		read_some(b->decoder, s, tokens + t, STEPS - t < piece ? STEPS - t : piece, logits + t * vocabulary);
@@ -322,10 +236,10 @@ TEST(every_way_to_read_gives_the_same_bits)
 
 		model.architecture = (enum architecture)(i % ARCHITECTURES);
 		model.format = i % 2 ? FORMAT_Q4_1 : FORMAT_BF16;
-		struct bench *b = open_bench(&model, &adapters[i]);
+		struct bench *b = bench_open(&model, &adapters[i]);
 		uint32_t *tokens = random_tokens(STEPS, model.vocabulary, 21);
 
-		start(b, 256, 1);
+		bench_start(b, 256, 1);
 		float *expected = read_text(b, tokens, STEPS);
 
 		for (size_t c = 0; c < 4; c++) {
@@ -340,7 +254,7 @@ TEST(every_way_to_read_gives_the_same_bits)
 static void read_side_by_side(const struct tiny_adapter *adapter)
 {
 	enum { TEXTS = 5 };
-	struct bench *b = start_tiny(adapter, 48, 2);
+	struct bench *b = bench_tiny(adapter, 48, 2);
 	const size_t vocabulary = decoder_vocabulary(b->decoder);
 	sequence *sequences[TEXTS];
 	uint32_t *tokens[TEXTS];
@@ -350,7 +264,7 @@ static void read_side_by_side(const struct tiny_adapter *adapter)
 	for (size_t i = 0; i < TEXTS; i++) {
 		tokens[i] = random_tokens(STEPS, vocabulary, 30 + i);
 		logits[i] = new_logits(b, STEPS);
-		sequences[i] = new_sequence(b);
+		sequences[i] = bench_sequence(b);
 	}
 	for (uint64_t round = 0;; round++) {
 		struct piece pieces[TEXTS];
@@ -385,10 +299,10 @@ TEST(batches_give_the_same_bits)
 
 TEST(last_logits_are_those_of_the_last_token)
 {
-	struct bench *b = start_tiny(NULL, 16, 1);
+	struct bench *b = bench_tiny(NULL, 16, 1);
 	uint32_t *tokens = random_tokens(STEPS, VOCABULARY, 3);
 	float *all = read_text(b, tokens, STEPS), last[VOCABULARY];
-	struct piece piece = {new_sequence(b), tokens, STEPS, LOGITS_LAST, last};
+	struct piece piece = {bench_sequence(b), tokens, STEPS, LOGITS_LAST, last};
 
 	must(decoder_read(b->decoder, 1, &piece, NULL, NULL, &err));
 	assert_same(all + (STEPS - 1) * VOCABULARY, last, VOCABULARY);
@@ -406,7 +320,7 @@ static int append(void *bytes, const void *data, size_t size)
 static struct bytes saved(struct bench *b, const uint32_t *tokens, size_t steps)
 {
 	struct bytes image = {0};
-	sequence *s = new_sequence(b);
+	sequence *s = bench_sequence(b);
 
 	read_some(b->decoder, s, tokens, steps, new_logits(b, steps));
 	must(sequence_save(s, append, &image, &err));
@@ -418,7 +332,7 @@ TEST(a_loaded_sequence_goes_on_with_the_same_bits)
 	const size_t cuts[] = {0, 1, 6, 17, 100};
 
 	for (size_t i = 0, mark = test_mark(); i < ADAPTERS + 1; i++, test_release(mark)) {
-		struct bench *b = start_tiny(i < ADAPTERS ? &adapters[i] : NULL, 24, 2);
+		struct bench *b = bench_tiny(i < ADAPTERS ? &adapters[i] : NULL, 24, 2);
 		uint32_t *tokens = random_tokens(STEPS, VOCABULARY, 40 + i);
 		float *expected = read_text(b, tokens, STEPS), *logits = new_logits(b, STEPS);
 
@@ -441,7 +355,7 @@ static void walk(struct bench *b, const uint32_t *tokens, const float *expected,
 {
 	const size_t vocabulary = decoder_vocabulary(b->decoder);
 	float *logits = new_logits(b, steps);
-	sequence *s = new_sequence(b), *other;
+	sequence *s = bench_sequence(b), *other;
 
 	for (uint64_t i = 0; i < 30; i++) {
 		const size_t at = sequence_steps(s), more = 1 + draw_long(seed, i, 0) % 150,
@@ -478,13 +392,13 @@ TEST(going_back_gives_the_same_bits)
 
 	for (size_t i = 0, mark = test_mark(); i < COUNT(windows) + ADAPTERS; i++, test_release(mark)) {
 		const struct tiny_adapter *adapter = i < COUNT(windows) ? NULL : &adapters[i - COUNT(windows)];
-		struct bench *b = open_bench(&model, adapter);
+		struct bench *b = bench_open(&model, adapter);
 
 		if (!adapter) {
 			b->options.window = windows[i][0];
 			b->options.sinks = windows[i][1];
 		}
-		start(b, 16, 1);
+		bench_start(b, 16, 1);
 		float *expected = read_text(b, tokens, steps);
 
 		for (uint64_t seed = 0; seed < test_rounds(1); seed++)
@@ -496,10 +410,10 @@ TEST(going_back_gives_the_same_bits)
 TEST(another_end_gives_the_same_bits)
 {
 	for (size_t i = SEEING; i < SEEING + 2; i++) {
-		struct bench *b = start_tiny(&adapters[i], 32, 2);
+		struct bench *b = bench_tiny(&adapters[i], 32, 2);
 		uint32_t *tokens = random_tokens(STEPS, VOCABULARY, 60), *other = test_alloc(STEPS * sizeof(*other));
 		float *logits = new_logits(b, STEPS), *expected;
-		sequence *s = new_sequence(b), *forked;
+		sequence *s = bench_sequence(b), *forked;
 
 		read_some(b->decoder, s, tokens, 100, logits);
 		const size_t floor = sequence_floor(s), rest = STEPS - floor;
@@ -543,7 +457,7 @@ static void put_number(struct bytes *image, size_t at, uint64_t number)
 
 static void damage(const struct tiny_adapter *adapter)
 {
-	struct bench *b = start_tiny(adapter, 16, 1);
+	struct bench *b = bench_tiny(adapter, 16, 1);
 	struct bytes image = saved_20(b);
 
 	for (size_t size = 0; size < image.size; size += 1 + size / 7)
@@ -613,14 +527,14 @@ TEST(counts_must_agree)
 	struct tiny_model model = TINY_MODEL;
 
 	for (size_t w = 0; w < 2; w++) {
-		struct bench *b = open_bench(&model, NULL);
+		struct bench *b = bench_open(&model, NULL);
 		struct bytes image;
 		struct rlimit limit;
 		uint64_t kept;
 
 		b->options.window = windows[w];
 		b->options.sinks = windows[w] ? 2 : 0;
-		start(b, 16, 1);
+		bench_start(b, 16, 1);
 		image = saved_20(b);
 		memcpy(&kept, image.data + KEPT_AT, sizeof(kept));
 		assert_int_equal(kept, windows[w] ? 9 : 20);
@@ -648,7 +562,7 @@ TEST(adapters_count_the_steps_too)
 	static const uint64_t steps[] = {19, 21, 1000, 1 << 20, ROSA_MAX_STEPS, UINT64_C(1) << 31};
 
 	for (size_t a = 0; a < ADAPTERS; a++) {
-		struct bench *b = start_tiny(&adapters[a], 16, 1);
+		struct bench *b = bench_tiny(&adapters[a], 16, 1);
 		struct bytes image = saved_20(b);
 		struct rlimit limit = limit_memory();
 
@@ -663,21 +577,21 @@ TEST(adapters_count_the_steps_too)
 TEST(sequences_of_others_are_refused)
 {
 	struct tiny_model model = TINY_MODEL, other = TINY_MODEL;
-	struct bench *b = open_bench(&model, NULL), *c;
+	struct bench *b = bench_open(&model, NULL), *c;
 	struct bytes image;
 
 	other.seed = 2;
 	b->options.window = 8;
-	start(b, 16, 1);
+	bench_start(b, 16, 1);
 	image = saved_20(b);
 	b->options.window = 9;
-	start(b, 16, 1);
+	bench_start(b, 16, 1);
 	refuse_load(b, &image, image.size, "window 8");
-	c = open_bench(&other, NULL);
+	c = bench_open(&other, NULL);
 	c->options.window = 8;
-	start(c, 16, 1);
+	bench_start(c, 16, 1);
 	refuse_load(c, &image, image.size, "another model");
-	refuse_load(start_tiny(&adapters[0], 16, 1), &image, image.size, "without an adapter");
+	refuse_load(bench_tiny(&adapters[0], 16, 1), &image, image.size, "without an adapter");
 }
 
 /* Takes so many bytes; most 0: any number. */
@@ -697,7 +611,7 @@ static int fill_disk(void *context, const void *data, size_t size)
 
 TEST(a_failed_write_is_reported)
 {
-	sequence *s = new_sequence(start_tiny(&adapters[0], 16, 1));
+	sequence *s = bench_sequence(bench_tiny(&adapters[0], 16, 1));
 	struct disk whole = {0};
 
 	must(sequence_save(s, fill_disk, &whole, &err));
@@ -715,11 +629,11 @@ static int stop_after(void *context, uint64_t done, uint64_t total)
 
 TEST(reading_can_be_cancelled_and_resumed)
 {
-	struct bench *b = start_tiny(&adapters[0], 16, 1);
+	struct bench *b = bench_tiny(&adapters[0], 16, 1);
 	uint32_t *tokens = random_tokens(STEPS, VOCABULARY, 60);
 	float *expected = read_text(b, tokens, STEPS), last[VOCABULARY];
 	uint64_t most = 40;
-	struct piece piece = {new_sequence(b), tokens, STEPS, LOGITS_LAST, last};
+	struct piece piece = {bench_sequence(b), tokens, STEPS, LOGITS_LAST, last};
 
 	assert_int_equal(decoder_read(b->decoder, 1, &piece, stop_after, &most, &err), ROSA_ECANCELLED);
 	const size_t read = sequence_steps(piece.sequence);
@@ -735,8 +649,8 @@ TEST(what_cannot_be_read_is_refused)
 {
 	const struct decoder_options wrong[] = {
 	    {.sinks = 4}, {.window = 8, .first_global_layers = 4}, {.window = 8, .chunk = (size_t)1 << 40}};
-	struct bench *b = start_tiny(NULL, 16, 1);
-	sequence *s = new_sequence(b);
+	struct bench *b = bench_tiny(NULL, 16, 1);
+	sequence *s = bench_sequence(b);
 	uint32_t tokens[3] = {1, 50, 2};
 	struct piece pieces[2] = {{s, tokens, 3, LOGITS_NONE, NULL}, {s, tokens, 1, LOGITS_NONE, NULL}};
 	decoder *none;
@@ -756,11 +670,11 @@ TEST(what_cannot_be_read_is_refused)
 TEST(windows_beyond_the_delay_are_refused)
 {
 	struct tiny_model model = TINY_MODEL;
-	struct bench *b = open_bench(&model, &adapters[4]);
+	struct bench *b = bench_open(&model, &adapters[4]);
 	decoder *none;
 
 	b->adapter.options.delay = b->options.window;
-	start(b, 16, 1);
+	bench_start(b, 16, 1);
 	b->options.window++;
 	must_fail(decoder_new(&b->checkpoint, &b->adapter, &b->options, b->backend, b->workers, &none, &err),
 		  ROSA_EINVAL, "delay is 8, and attention with a window of 9");
@@ -769,8 +683,8 @@ TEST(windows_beyond_the_delay_are_refused)
 
 TEST(memory_stays_where_it_is_said_to_stay)
 {
-	struct bench *b = start_tiny(&adapters[0], 64, 2);
-	struct piece piece = {new_sequence(b), random_tokens(4000, VOCABULARY, 70), 1000, LOGITS_NONE, NULL};
+	struct bench *b = bench_tiny(&adapters[0], 64, 2);
+	struct piece piece = {bench_sequence(b), random_tokens(4000, VOCABULARY, 70), 1000, LOGITS_NONE, NULL};
 	struct sequence_memory early, late;
 
 	must(decoder_read(b->decoder, 1, &piece, NULL, NULL, &err));

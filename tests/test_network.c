@@ -17,7 +17,7 @@
 #define SEQUENCES ((size_t)2)
 #define STEPS     ((size_t)40)
 
-struct bench {
+struct training {
 	struct checkpoint checkpoint;
 	struct network_options options;
 	rosa_workers *workers;
@@ -34,7 +34,7 @@ TEST_CLOSER(close_backend, cpu_backend_free)
 TEST_CLOSER(close_network, network_free)
 
 /* Another network each time; those before stay until the test's memory is released. */
-static void start(struct bench *b, int threads)
+static void start(struct training *b, int threads)
 {
 	must(rosa_workers_new(threads, NULL, &b->workers, &err));
 	test_later(close_workers, b->workers);
@@ -48,12 +48,12 @@ static void start(struct bench *b, int threads)
 
 static void close_bench(void *bench)
 {
-	checkpoint_close(&((struct bench *)bench)->checkpoint);
+	checkpoint_close(&((struct training *)bench)->checkpoint);
 }
 
-static struct bench *open_bench(const struct tiny_model *model)
+static struct training *open_bench(const struct tiny_model *model)
 {
-	struct bench *b = test_zeros(1, sizeof(*b));
+	struct training *b = test_zeros(1, sizeof(*b));
 	char path[] = "network-test-XXXXXX";
 	int descriptor = mkstemp(path);
 
@@ -79,17 +79,17 @@ static struct bench *open_bench(const struct tiny_model *model)
 }
 
 /* TINY_MODEL; with an adapter beside a window of so many, or without either (0). */
-static struct bench *open_tiny(size_t window)
+static struct training *open_tiny(size_t window)
 {
 	const struct tiny_model model = TINY_MODEL;
-	struct bench *b = open_bench(&model);
+	struct training *b = open_bench(&model);
 
 	b->options.rosa = window > 0;
 	b->options.adapter.window = window;
 	return b;
 }
 
-static double loss_of(struct bench *b)
+static double loss_of(struct training *b)
 {
 	struct batch_result result;
 
@@ -121,7 +121,7 @@ static void see_logits(void *context, size_t first, size_t rows, const float *lo
 	}
 }
 
-static struct batch_result learn(struct bench *b)
+static struct batch_result learn(struct training *b)
 {
 	struct batch_result result;
 
@@ -131,7 +131,7 @@ static struct batch_result learn(struct bench *b)
 }
 
 /* Along a random direction the loss changes as the gradient says. */
-static void check_direction(struct bench *b, struct parameter *parameter, double tolerance)
+static void check_direction(struct training *b, struct parameter *parameter, double tolerance)
 {
 	float *kept = test_alloc(parameter->count * sizeof(*kept));
 	const double reach = 2e-3;
@@ -168,7 +168,7 @@ TEST(gradients_are_what_the_loss_does)
 
 		model.architecture = (enum architecture)(i / 4);
 		model.tied = i % 2;
-		struct bench *b = open_bench(&model);
+		struct training *b = open_bench(&model);
 
 		b->options.adapter.window = windows[i % 4][0];
 		b->options.adapter.sinks = windows[i % 4][1];
@@ -179,7 +179,7 @@ TEST(gradients_are_what_the_loss_does)
 	}
 }
 
-static struct parameter *find(const struct bench *b, const char *name)
+static struct parameter *find(const struct training *b, const char *name)
 {
 	struct parameter *parameter = parameters_find(b->parameters, name);
 
@@ -194,7 +194,7 @@ TEST(what_is_read_has_gradients)
 			       "model.layers.2.mlp.down_proj.weight", "lm_head.weight"};
 
 	for (int fusion = ROSA_POST; fusion <= ROSA_PRE; fusion++) {
-		struct bench *b = open_tiny(5);
+		struct training *b = open_tiny(5);
 
 		b->options.adapter.fusion = (rosa_fusion)fusion;
 		start(b, 2);
@@ -205,7 +205,7 @@ TEST(what_is_read_has_gradients)
 }
 
 /* All gradients of a network, end to end. */
-static float *all_gradients(const struct bench *b, size_t *count)
+static float *all_gradients(const struct training *b, size_t *count)
 {
 	float *all, *at;
 
@@ -218,13 +218,13 @@ static float *all_gradients(const struct bench *b, size_t *count)
 	return all;
 }
 
-static void nothing_more(struct bench *b)
+static void nothing_more(struct training *b)
 {
 }
 
 /* The loss and all gradients have the same bits with any number of threads, with recomputation and without. `prepare`
  * is called for each network before it learns. */
-static void check_ways(struct bench *b, void (*prepare)(struct bench *b))
+static void check_ways(struct training *b, void (*prepare)(struct training *b))
 {
 	static const int threads[] = {1, 2, 3, 3};
 	struct batch_result expected, found;
@@ -250,7 +250,7 @@ TEST(threads_and_recomputation_do_not_show)
 	const rosa_qk_grad rules[] = {ROSA_QK_LINEAR, ROSA_QK_SOFT, ROSA_QK_FLIPS};
 
 	for (size_t r = 0; r < 3; r++) {
-		struct bench *b = open_tiny(6);
+		struct training *b = open_tiny(6);
 
 		b->options.adapter.learning.qk_grad = rules[r];
 		b->options.adapter.learning.explore = 0.2f;
@@ -295,9 +295,9 @@ static const struct {
 
 #define SOURCED (COUNT(sourced))
 
-static struct bench *open_sourced(size_t i)
+static struct training *open_sourced(size_t i)
 {
-	struct bench *b = open_tiny(6);
+	struct training *b = open_tiny(6);
 	struct adapter_options *adapter = &b->options.adapter;
 
 	adapter->source = sourced[i].source;
@@ -317,7 +317,7 @@ static struct bench *open_sourced(size_t i)
 }
 
 /* Vectors that are not where they began. */
-static void move_vectors(struct bench *b)
+static void move_vectors(struct training *b)
 {
 	for (size_t i = 0; i < b->parameters->count; i++) {
 		const struct parameter *parameter = &b->parameters->all[i];
@@ -327,14 +327,14 @@ static void move_vectors(struct bench *b)
 	}
 }
 
-static void measure(struct bench *b)
+static void measure(struct training *b)
 {
 	assert_true(network_lacks_units(b->network));
 	must(network_measure_units(b->network, &b->batch, &err));
 	assert_false(network_lacks_units(b->network));
 }
 
-static double loss_with(struct bench *b, enum past_reads reads)
+static double loss_with(struct training *b, enum past_reads reads)
 {
 	const struct network_judging judging = {.reads = reads};
 	struct batch_result result;
@@ -348,7 +348,7 @@ static double loss_with(struct bench *b, enum past_reads reads)
 TEST(sources_begin_with_nothing)
 {
 	for (size_t i = 0; i < SOURCED; i++) {
-		struct bench *b = open_sourced(i);
+		struct training *b = open_sourced(i);
 		double plain, found;
 
 		b->options.rosa = false;
@@ -377,7 +377,7 @@ TEST(sources_begin_with_nothing)
 	}
 }
 
-static void measure_and_move(struct bench *b)
+static void measure_and_move(struct training *b)
 {
 	measure(b);
 	move_vectors(b);
@@ -388,7 +388,7 @@ TEST(sources_have_gradients)
 	const char *names[] = {"e0", "e1", "out_proj.weight", "gain", "gate.weight", "gate.bias"};
 
 	for (size_t i = 0; i < SOURCED; i++) {
-		struct bench *b = open_sourced(i);
+		struct training *b = open_sourced(i);
 
 		start(b, 2);
 		measure_and_move(b);
@@ -408,7 +408,7 @@ TEST(sources_have_gradients)
 TEST(sources_compute_the_same_in_any_way)
 {
 	for (size_t i = 0; i < SOURCED; i++) {
-		struct bench *b = open_sourced(i);
+		struct training *b = open_sourced(i);
 
 		b->options.adapter.learning.explore = 0.2f;
 		check_ways(b, measure_and_move);
@@ -418,7 +418,7 @@ TEST(sources_compute_the_same_in_any_way)
 /* The last layer's q and k, read by it alone, are its own. Read by a second layer too, they learn from both. */
 TEST(layers_share_queries_and_keys)
 {
-	struct bench *b = open_sourced(3);
+	struct training *b = open_sourced(3);
 	float *grads[3];
 	size_t counts[3];
 
@@ -440,7 +440,7 @@ TEST(layers_share_queries_and_keys)
 }
 
 /* Gradients of sequences first .. first + count - 1, added to those that are there; returns their loss. */
-static double learn_some(struct bench *b, size_t first, size_t count, const uint64_t *numbers)
+static double learn_some(struct training *b, size_t first, size_t count, const uint64_t *numbers)
 {
 	const struct batch batch = {
 	    count,          STEPS, b->tokens + first * STEPS, b->targets + first * STEPS, b->weight + first * STEPS,
@@ -461,7 +461,7 @@ TEST(company_does_not_show)
 	const uint64_t numbers[SEQUENCES] = {5, 9}, others[SEQUENCES] = {5, 10};
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
-		struct bench *b = open_tiny(6);
+		struct training *b = open_tiny(6);
 		float *together, *alone, *different;
 		double losses[2];
 		size_t count;
@@ -492,13 +492,13 @@ static const char *const seen_names[] = {"rosa.seen.table", "rosa.seen.gate", "r
 
 /* A head of tokens seen and no other adapter, so that all of the network has derivatives. Texts have few tokens, of two
  * ranks. */
-static struct bench *open_seeing(bool tied)
+static struct training *open_seeing(bool tied)
 {
 	struct tiny_model model = TINY_MODEL;
 
 	model.vocabulary = 200;
 	model.tied = tied;
-	struct bench *b = open_bench(&model);
+	struct training *b = open_bench(&model);
 
 	b->options.rosa = true;
 	b->options.adapter.source = (struct adapter_sources){1, {{SOURCE_TOKENS, 0}}};
@@ -512,7 +512,7 @@ static struct bench *open_seeing(bool tied)
 	return b;
 }
 
-static void move_seen(struct bench *b)
+static void move_seen(struct training *b)
 {
 	for (size_t i = 0; i < COUNT(seen_names); i++) {
 		const struct parameter *parameter = find(b, seen_names[i]);
@@ -524,7 +524,7 @@ static void move_seen(struct bench *b)
 
 TEST(a_head_of_tokens_seen_begins_with_nothing)
 {
-	struct bench *b = open_seeing(true);
+	struct training *b = open_seeing(true);
 	double losses[2][SEQUENCES * STEPS], least = 1, most = 0;
 
 	for (int seen = 0; seen < 2; seen++) {
@@ -556,7 +556,7 @@ TEST(a_head_of_tokens_seen_begins_with_nothing)
 }
 
 /* Along the gradient the loss changes by its size. A part that is missing shows, however few numbers it is of. */
-static void check_steepest(struct bench *b, struct parameter *parameter)
+static void check_steepest(struct training *b, struct parameter *parameter)
 {
 	float *kept = test_alloc(parameter->count * sizeof(*kept));
 	const double reach = 5e-3;
@@ -582,7 +582,7 @@ static void check_steepest(struct bench *b, struct parameter *parameter)
 TEST(a_head_of_tokens_seen_has_gradients)
 {
 	for (int tied = 0; tied < 2; tied++) {
-		struct bench *b = open_seeing(tied);
+		struct training *b = open_seeing(tied);
 
 		start(b, 2);
 		move_seen(b);
@@ -594,7 +594,7 @@ TEST(a_head_of_tokens_seen_has_gradients)
 
 TEST(a_head_of_tokens_seen_computes_the_same_in_any_way)
 {
-	struct bench *b = open_seeing(false);
+	struct training *b = open_seeing(false);
 	float *whole, *apart;
 	size_t count;
 
@@ -608,7 +608,7 @@ TEST(a_head_of_tokens_seen_computes_the_same_in_any_way)
 	assert_true(distance(whole, apart, count) < 1e-5);
 }
 
-static struct tensor tensor_of(const struct bench *b, const char *name)
+static struct tensor tensor_of(const struct training *b, const char *name)
 {
 	const struct parameter *parameter = find(b, name);
 
@@ -619,7 +619,8 @@ static struct tensor tensor_of(const struct bench *b, const char *name)
 }
 
 /* The loss of the batch by the equations of the decoder. */
-static double oracle_loss(const struct bench *b, const struct adapter *adapter, const struct decoder_options *options)
+static double oracle_loss(const struct training *b, const struct adapter *adapter,
+			  const struct decoder_options *options)
 {
 	const size_t vocabulary = b->checkpoint.config.vocabulary;
 	double *logits = test_alloc(STEPS * vocabulary * sizeof(*logits)), loss = 0;
@@ -640,7 +641,7 @@ static double oracle_loss(const struct bench *b, const struct adapter *adapter, 
 /* What is read makes a difference, too. */
 TEST(a_head_of_tokens_seen_is_that_of_the_decoder)
 {
-	struct bench *b = open_seeing(false);
+	struct training *b = open_seeing(false);
 	double losses[3];
 
 	b->options.adapter.window = 7;
@@ -671,7 +672,7 @@ TEST(the_loss_is_that_of_the_decoder)
 	double expected, weight = 0;
 
 	model.format = FORMAT_Q8_0;
-	struct bench *b = open_bench(&model);
+	struct training *b = open_bench(&model);
 
 	b->options.adapter.window = 7;
 	b->options.adapter.sinks = 2;
@@ -688,7 +689,7 @@ TEST(the_loss_is_that_of_the_decoder)
 TEST(frozen_weights_stay)
 {
 	const struct step_rates rates = {1e-2, 1e-2, 1e-2, 0.9, 0.99, 1e-8, 0, 1, 1};
-	struct bench *b = open_tiny(6);
+	struct training *b = open_tiny(6);
 	struct parameter *frozen, *trained;
 	float before[2];
 
@@ -711,7 +712,7 @@ TEST(frozen_weights_stay)
 TEST(it_learns)
 {
 	struct step_rates rates = {3e-3, 3e-3, 3e-3, 0.9, 0.99, 1e-8, 0.01, 0, 1.0f / 40};
-	struct bench *b = open_tiny(6);
+	struct training *b = open_tiny(6);
 	double first, last;
 
 	start(b, 2);
@@ -725,7 +726,7 @@ TEST(it_learns)
 
 TEST(losses_and_logits_agree)
 {
-	struct bench *b = open_tiny(0);
+	struct training *b = open_tiny(0);
 	struct shown shown = {.batch = &b->batch, .vocabulary = b->checkpoint.config.vocabulary};
 	double losses[SEQUENCES * STEPS], sum = 0;
 	const struct network_judging judging = {.losses = losses, .logits = see_logits, .context = &shown};
@@ -743,7 +744,7 @@ TEST(losses_and_logits_agree)
 
 TEST(bad_batches_are_refused)
 {
-	struct bench *b = open_tiny(0);
+	struct training *b = open_tiny(0);
 	struct batch_result result;
 	network *none;
 
