@@ -6,6 +6,7 @@
  * refused here: most tests of a parser want a file with something wrong in it.
  */
 #include "support_weights.h"
+#include "support_folder.h"
 
 #include "support_test.h"
 #include "support_trial.h"
@@ -65,10 +66,7 @@ uint8_t *bytes_copy(const struct bytes *bytes, size_t size)
 
 void bytes_save(const struct bytes *bytes, const char *path)
 {
-	FILE *file = fopen(path, "wb");
-
-	if (!file || (bytes->size && fwrite(bytes->data, 1, bytes->size, file) != bytes->size) || fclose(file) != 0)
-		fail_msg("%s cannot be written", path);
+	file_put(path, bytes->data, bytes->size);
 }
 
 /* -------------------------------------------------------------------------------------------------------- writer -- */

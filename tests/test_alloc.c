@@ -7,6 +7,7 @@
  * exactly as the oracle says, and in the end nothing may be left allocated.
  */
 #include "retrieval/engine.h"
+#include "support_folder.h"
 #include "support_memory.h"
 #include "support_test.h"
 #include "support_trial.h"
@@ -195,15 +196,11 @@ static rosa_status do_save_file(struct scene *scene, rosa_error *err)
 static rosa_status do_load_file(struct scene *scene, rosa_error *err)
 {
 	char path[64];
-	FILE *file;
 	rosa_stream *loaded = NULL;
 	rosa_status status;
 
 	scene_path(path, sizeof(path));
-	file = fopen(path, "wb");
-	assert_non_null(file);
-	assert_int_equal(fwrite(scene->image, 1, scene->image_size, file), scene->image_size);
-	assert_int_equal(fclose(file), 0);
+	file_put(path, scene->image, scene->image_size);
 	status = rosa_stream_load(&scene->trial.options, path, &loaded, err);
 	disarm(scene);
 	if (status == ROSA_OK)

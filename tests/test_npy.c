@@ -248,11 +248,7 @@ TEST(reads_long_tokens)
 
 static void put(const char *path, struct image image)
 {
-	FILE *file = fopen(path, "wb");
-
-	assert_non_null(file);
-	assert_int_equal(fwrite(image.data, 1, image.size, file), image.size);
-	assert_int_equal(fclose(file), 0);
+	file_put(path, image.data, image.size);
 }
 
 TEST_WITH(loads_and_names_the_file, folder_enter, folder_leave)

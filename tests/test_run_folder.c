@@ -18,12 +18,17 @@
 
 #ifdef ROSATUNE_JANSSON
 
-static struct run_folder open_run(const char *name)
+static void close_run(void *folder)
 {
-	struct run_folder folder;
-	rosa_error err = {ROSA_OK, ""};
+	run_folder_close(folder);
+}
 
-	must(run_folder_open(scratch_path(name), &folder, &err));
+static struct run_folder *open_run(const char *name)
+{
+	struct run_folder *folder = test_zeros(1, sizeof(*folder));
+
+	must(run_folder_open(scratch_path(name), folder, &err));
+	test_later(close_run, folder);
 	return folder;
 }
 
@@ -86,18 +91,18 @@ static bool there(const char *path)
 
 TEST(keeps_the_last_ones)
 {
-	struct run_folder folder = open_run("a/b/keep");
+	struct run_folder *folder = open_run("a/b/keep");
 	struct checkpoint_found found;
 
-	assert_true(run_folder_newest(&folder) == UINT64_MAX);
-	assert_int_equal(latest(&folder, &err), -1);
+	assert_true(run_folder_newest(folder) == UINT64_MAX);
+	assert_int_equal(latest(folder, &err), -1);
 	for (uint64_t step = 1; step <= 25; step += 6)
-		save(&folder, step, 2);
-	assert_true(run_folder_newest(&folder) == 25);
-	assert_int_equal(run_folder_check_new(&folder, &err), ROSA_EINVAL);
+		save(folder, step, 2);
+	assert_true(run_folder_newest(folder) == 25);
+	assert_int_equal(run_folder_check_new(folder, &err), ROSA_EINVAL);
 	assert_false(there("a/b/keep/checkpoints/step-00000013"));
 	assert_true(there("a/b/keep/checkpoints/step-00000019"));
-	must(run_folder_latest(&folder, NULL, NULL, &found, &err));
+	must(run_folder_latest(folder, NULL, NULL, &found, &err));
 	assert_int_equal(found.state.step, 25);
 	assert_int_equal(found.state.stage, 2);
 	assert_int_equal(found.state.stage_step, 5);
@@ -109,36 +114,36 @@ TEST(keeps_the_last_ones)
 	assert_true(checkpoint_has(&found, "large.bin"));
 	assert_false(checkpoint_has(&found, "other.bin"));
 	checkpoint_found_free(&found);
-	save(&folder, 25, 2); /* the same step again takes its place */
-	assert_int_equal(latest(&folder, &err), 25);
-	run_folder_close(&folder);
+	save(folder, 25, 2); /* the same step again takes its place */
+	assert_int_equal(latest(folder, &err), 25);
 }
 
 TEST(what_is_half_written_is_swept)
 {
-	struct run_folder folder = open_run("swept");
+	const size_t mark = test_mark();
+	struct run_folder *folder = open_run("swept");
 	struct checkpoint_writer writer;
 
-	save(&folder, 3, 0);
-	must(checkpoint_begin(&writer, &folder, 9, &err));
+	save(folder, 3, 0);
+	must(checkpoint_begin(&writer, folder, 9, &err));
 	must(checkpoint_file_save(&writer, "small.json", "{}\n", 3, &err));
 	free(writer.path); /* as if killed here */
-	run_folder_close(&folder);
+	test_release(mark);
 	assert_true(there("swept/checkpoints/.writing-00000009"));
 	folder = open_run("swept");
 	assert_false(there("swept/checkpoints/.writing-00000009"));
-	assert_int_equal(latest(&folder, &err), 3);
-	run_folder_close(&folder);
+	assert_int_equal(latest(folder, &err), 3);
 }
 
 TEST(one_run_a_folder)
 {
-	struct run_folder first = open_run("locked"), second;
+	const size_t mark = test_mark();
+	struct run_folder second;
 
+	open_run("locked");
 	must_fail(run_folder_open(scratch_path("locked"), &second, &err), ROSA_EIO, "another run");
-	run_folder_close(&first);
-	second = open_run("locked");
-	run_folder_close(&second);
+	test_release(mark);
+	open_run("locked");
 	scratch_write("plain", "");
 	assert_int_equal(run_folder_open(scratch_path("plain"), &second, &err), ROSA_EIO);
 }
@@ -159,9 +164,9 @@ static void change_byte(const char *path, size_t at)
 TEST(any_damage_is_found)
 {
 	static const char *const names[] = {"state.json", "small.json", "large.bin"};
-	struct run_folder folder = open_run("damage");
+	struct run_folder *folder = open_run("damage");
 
-	save(&folder, 1, 0);
+	save(folder, 1, 0);
 	for (size_t i = 0; i < COUNT(names); i++) {
 		char path[256];
 		struct stat about;
@@ -170,59 +175,56 @@ TEST(any_damage_is_found)
 		assert_int_equal(stat(path, &about), 0);
 		for (size_t at = 0; at < (size_t)about.st_size; at += i == 2 ? 37 : 1) {
 			change_byte(path, at);
-			assert_int_equal(latest(&folder, &err), -2);
+			assert_int_equal(latest(folder, &err), -2);
 			if (!strstr(err.message, "format: is")) /* it looks like another version's */
 				assert_int_equal(notes, 1);
 			change_byte(path, at);
 		}
-		assert_int_equal(latest(&folder, &err), 1);
+		assert_int_equal(latest(folder, &err), 1);
 		assert_int_equal(truncate(path, about.st_size - 1), 0);
-		assert_int_equal(latest(&folder, &err), -2);
+		assert_int_equal(latest(folder, &err), -2);
 		must_say("none of its 1 checkpoints is whole");
-		save(&folder, 1, 0);
+		save(folder, 1, 0);
 		assert_int_equal(unlink(path), 0);
-		assert_int_equal(latest(&folder, &err), -2);
-		save(&folder, 1, 0);
+		assert_int_equal(latest(folder, &err), -2);
+		save(folder, 1, 0);
 	}
-	run_folder_close(&folder);
 }
 
 /* A checkpoint that cannot be opened may well be whole: nothing is renamed, and no older one is taken. */
 TEST(what_cannot_be_opened_is_not_damaged)
 {
-	struct run_folder folder = open_run("closed");
+	struct run_folder *folder = open_run("closed");
 	char path[256];
 
-	save(&folder, 1, 0);
-	save(&folder, 2, 0);
+	save(folder, 1, 0);
+	save(folder, 2, 0);
 	/* the super-user may read whatever permissions say, but a pipe cannot be mapped by anyone */
 	snprintf(path, sizeof(path), "%s", scratch_path("closed/checkpoints/step-00000002/large.bin"));
 	assert_int_equal(unlink(path), 0);
 	assert_int_equal(mkfifo(path, 0600), 0);
-	assert_int_equal(latest(&folder, &err), -2);
+	assert_int_equal(latest(folder, &err), -2);
 	must_say("large.bin");
 	assert_int_equal(notes, 0);
 	assert_true(there("closed/checkpoints/step-00000002"));
 	assert_false(there("closed/checkpoints/damaged-step-00000002"));
-	run_folder_close(&folder);
 }
 
 TEST(the_one_before_is_taken)
 {
-	struct run_folder folder = open_run("before");
+	struct run_folder *folder = open_run("before");
 
-	save(&folder, 1, 0);
-	save(&folder, 2, 0);
-	save(&folder, 3, 0);
+	save(folder, 1, 0);
+	save(folder, 2, 0);
+	save(folder, 3, 0);
 	change_byte(scratch_path("before/checkpoints/step-00000003/large.bin"), 1000);
 	change_byte(scratch_path("before/checkpoints/step-00000002/state.json"), 30);
-	assert_int_equal(latest(&folder, &err), 1);
+	assert_int_equal(latest(folder, &err), 1);
 	assert_int_equal(notes, 2);
 	assert_non_null(strstr(last_note, "step-00000002/state.json"));
 	assert_true(there("before/checkpoints/damaged-step-00000003"));
-	assert_int_equal(latest(&folder, &err), 1);
+	assert_int_equal(latest(folder, &err), 1);
 	assert_int_equal(notes, 0); /* told once */
-	run_folder_close(&folder);
 }
 
 TEST(other_versions_are_not_passed_over)
@@ -230,28 +232,27 @@ TEST(other_versions_are_not_passed_over)
 	static const char *const texts[] = {"{\n  \"format\": 3,\n  \"step\": 2\n}\n",
 					    "{\n  \"format\": 1,\n  \"step\": 2\n}\n"};
 	static const char *const messages[] = {"format: is 3", "format: is 1"};
-	struct run_folder folder = open_run("later");
+	struct run_folder *folder = open_run("later");
 
-	save(&folder, 1, 0);
-	save(&folder, 2, 0);
+	save(folder, 1, 0);
+	save(folder, 2, 0);
 	for (size_t i = 0; i < 2; i++) {
 		scratch_write("later/checkpoints/step-00000002/state.json", texts[i]);
-		assert_int_equal(latest(&folder, &err), -2);
+		assert_int_equal(latest(folder, &err), -2);
 		must_say(messages[i]);
 		assert_true(there("later/checkpoints/step-00000002"));
 	}
-	run_folder_close(&folder);
 }
 
 TEST(failed_writes_leave_the_old_one)
 {
-	struct run_folder folder = open_run("full");
+	struct run_folder *folder = open_run("full");
 	struct checkpoint_writer writer;
 	struct file_writer file;
 	rosa_error err = {ROSA_OK, ""};
 
-	save(&folder, 1, 0);
-	must(checkpoint_begin(&writer, &folder, 2, &err));
+	save(folder, 1, 0);
+	must(checkpoint_begin(&writer, folder, 2, &err));
 	must(checkpoint_file_open(&writer, "large.bin", &file, &err));
 	must(file_write(&file, "some", 4, &err));
 	close(file.descriptor); /* the disk goes away */
@@ -263,8 +264,7 @@ TEST(failed_writes_leave_the_old_one)
 	}
 	checkpoint_abandon(&writer);
 	assert_false(there("full/checkpoints/.writing-00000002"));
-	assert_int_equal(latest(&folder, &err), 1);
-	run_folder_close(&folder);
+	assert_int_equal(latest(folder, &err), 1);
 }
 
 /* ----------------------------------------------------------------------------------------------------------- tensors

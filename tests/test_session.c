@@ -138,15 +138,6 @@ TEST_WITH(a_look_tells_what_there_is, enter, leave)
 	free(data);
 }
 
-static void put(const char *path, const uint8_t *data, size_t size)
-{
-	FILE *file = fopen(path, "wb");
-
-	assert_non_null(file);
-	assert_int_equal(fwrite(data, 1, size, file), size);
-	assert_int_equal(fclose(file), 0);
-}
-
 /* Loads what lies in the file; refused, it leaves nothing behind and says why. */
 static bool try(struct place *place)
 {
@@ -186,10 +177,10 @@ TEST_WITH(refuses_what_was_cut, enter, leave)
 	save(place);
 	must(file_read(place->file, NULL, &data, &size, &err));
 	for (size_t cut = 0; cut < size; cut += cut < 400 || size - cut < 64 ? 1 : 97) {
-		put(place->file, data, cut);
+		file_put(place->file, data, cut);
 		assert_false(try(place));
 	}
-	put(place->file, data, size);
+	file_put(place->file, data, size);
 	assert_true(try(place));
 	free(data);
 }
@@ -204,7 +195,7 @@ TEST_WITH(refuses_what_was_altered, enter, leave)
 	must(file_read(place->file, NULL, &data, &size, &err));
 	for (size_t at = 0; at < size; at += at < 400 ? 1 : 53) {
 		data[at] ^= 0x10;
-		put(place->file, data, size);
+		file_put(place->file, data, size);
 		assert_false(try(place));
 		data[at] ^= 0x10;
 	}
@@ -228,7 +219,7 @@ TEST_WITH(believes_no_number, enter, leave)
 			data[at] ^= masks[i];
 			uint64_t sum = checksum_of(data, head);
 			memcpy(data + head, &sum, sizeof(sum));
-			put(place->file, data, size);
+			file_put(place->file, data, size);
 			refused += !try(place);
 			tried++;
 			data[at] ^= masks[i];

@@ -279,15 +279,6 @@ static void expect_file(const char *path, const unsigned char *want, size_t size
 	fclose(file);
 }
 
-static void write_file(const char *path, const void *data, size_t size)
-{
-	FILE *file = fopen(path, "wb");
-
-	assert_non_null(file);
-	assert_int_equal(fwrite(data, 1, size, file), size);
-	assert_int_equal(fclose(file), 0);
-}
-
 static void expect_naming(const char *how, rosa_status got, rosa_status want, const rosa_error *err, const char *path)
 {
 	expect_status(how, got, want, err);
@@ -313,9 +304,9 @@ TEST_WITH(test_file_round_trip, folder_enter, folder_leave)
 
 	/* Damage in a file is damage, not a failure to read. */
 	loaded = NULL;
-	write_file(path, data, size - 1);
+	file_put(path, data, size - 1);
 	expect_naming("cut file", rosa_stream_load(NULL, path, &loaded, &err), ROSA_EFORMAT, &err, path);
-	write_file(path, data, 0);
+	file_put(path, data, 0);
 	expect_naming("empty file", rosa_stream_load(NULL, path, &loaded, &err), ROSA_EFORMAT, &err, path);
 	assert_null(loaded);
 	assert_int_equal(unlink(path), 0);
@@ -342,7 +333,7 @@ TEST_WITH(test_special_files, folder_enter, folder_leave)
 	void *loaded;
 
 	snprintf(pipe, sizeof(pipe), "%s/pipe", folder->path);
-	write_file(path, "old", 3);
+	file_put(path, "old", 3);
 	assert_int_equal(chmod(path, 0600), 0);
 	assert_int_equal(symlink("file", link), 0);
 	must(rosa_stream_save(stream, link, &err));
@@ -401,7 +392,7 @@ TEST_WITH(test_full_disk, folder_enter, folder_leave)
 	rosa_status status;
 	const char *path = folder->file;
 
-	write_file(path, old, sizeof(old));
+	file_put(path, old, sizeof(old));
 	assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
 	low = limit;
 	low.rlim_cur = 64;
