@@ -99,9 +99,7 @@ static void check_batch(const struct trial *trial)
 	status = rosa_retrieve(&trial->options, trial->routes, trial->steps, trial->query, trial->key, tau, NULL, NULL,
 			       NULL);
 	expect_status(trial->text, status, ROSA_OK, NULL);
-	for (size_t r = 0; r < trial->routes; r++)
-		expect_same(trial, "batch of tau alone", "tau", r, 0, trial->steps, 1, tau + r * trial->steps,
-			    trial->tau + r * trial->steps);
+	expect_all(trial, "batch of tau alone", "tau", 0, trial->steps, 1, tau, trial->steps, trial->tau);
 	for (rosa_engine engine = ROSA_ENGINE_CHAINS; engine <= ROSA_ENGINE_EAGER; engine++)
 		check_engine(trial, engine);
 }
@@ -231,8 +229,7 @@ TEST(test_longer)
 		for (size_t b = 0; b < COUNT(trial_bits); b += 3) {
 			struct trial trial = {.options = ROSA_OPTIONS_INIT, .seed = 7 + i, .routes = 1, .steps = 1200};
 
-			trial.kind = stream_find(names[i]);
-			assert_true(trial.kind >= 0);
+			trial.kind = stream_kind(names[i]);
 			trial.options.bits = trial_bits[b];
 			trial.options.delay = trial_delays[(i + b) % COUNT(trial_delays)];
 			trial_make(&trial);
@@ -261,8 +258,7 @@ TEST(test_narrow_alphabets)
 			if (alphabets[a] >> widths[w])
 				continue;
 			trial.steps = alphabets[a] > 100 ? 700 : 350;
-			trial.kind = stream_find(names[i % COUNT(names)]);
-			assert_true(trial.kind >= 0);
+			trial.kind = stream_kind(names[i % COUNT(names)]);
 			trial.options.bits = widths[w];
 			trial.options.policy = trial_policies[i % COUNT(trial_policies)];
 			trial.options.fold = i % 5 != 0;
@@ -337,8 +333,7 @@ TEST(test_long_streams)
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct trial trial = {.options = ROSA_OPTIONS_INIT, .seed = i, .routes = 1, .steps = 150000};
 
-		trial.kind = stream_find(cases[i].kind);
-		assert_true(trial.kind >= 0);
+		trial.kind = stream_kind(cases[i].kind);
 		trial.options.bits = cases[i].bits;
 		trial.options.max_match = cases[i].cut;
 		trial.options.delay = i % 2 ? 1024 : 0;
@@ -360,8 +355,7 @@ TEST(test_beyond_caches)
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct trial trial = {.options = ROSA_OPTIONS_INIT, .seed = i, .routes = 1, .steps = 260000};
 
-		trial.kind = stream_find(cases[i].kind);
-		assert_true(trial.kind >= 0);
+		trial.kind = stream_kind(cases[i].kind);
 		trial.options.bits = cases[i].bits;
 		trial.options.fold = cases[i].fold;
 		trial.options.delay = i % 2 ? 0 : 3000;
@@ -377,7 +371,7 @@ TEST(test_late_repetition)
 		struct trial trial = {.options = ROSA_OPTIONS_INIT, .seed = 5, .routes = 1, .steps = 150000};
 		size_t from = trial.steps - trial.steps / 5;
 
-		trial.kind = stream_find("uniform");
+		trial.kind = stream_kind("uniform");
 		trial.options.bits = bits;
 		trial_make(&trial);
 		for (size_t t = from; t < trial.steps; t++)
@@ -464,7 +458,7 @@ TEST(test_stopping_within_a_route)
 		struct watch watch = {.stop_at = 3};
 		int32_t *tau = test_alloc(trial.steps * sizeof(*tau));
 
-		trial.kind = stream_find(kinds[i]);
+		trial.kind = stream_kind(kinds[i]);
 		trial.options.progress = watch_progress;
 		trial.options.progress_context = &watch;
 		trial_make(&trial);

@@ -54,6 +54,14 @@ static void wide_solve(struct wide *wide)
 	}
 }
 
+static void expect_wide(const struct wide *wide, const char *how, const int32_t *tau, const int32_t *length)
+{
+	const size_t steps = wide->trial.steps;
+
+	expect_all(&wide->trial, how, "tau", 0, steps, 1, tau, steps, wide->tau);
+	expect_all(&wide->trial, how, "length", 0, steps, 1, length, steps, wide->length);
+}
+
 static void check_batch(const struct wide *wide, rosa_engine engine)
 {
 	const struct trial *trial = &wide->trial;
@@ -62,12 +70,7 @@ static void check_batch(const struct wide *wide, rosa_engine engine)
 
 	must_for(trial->text, rosa_retrieve_by(engine, &trial->options, trial->routes, trial->steps, wide->query,
 					       wide->key, tau, length, NULL, &err));
-	for (size_t r = 0; r < trial->routes; r++) {
-		const size_t at = r * trial->steps;
-
-		expect_same(trial, "wide batch", "tau", r, 0, trial->steps, 1, tau + at, wide->tau + at);
-		expect_same(trial, "wide batch", "length", r, 0, trial->steps, 1, length + at, wide->length + at);
-	}
+	expect_wide(wide, "wide batch", tau, length);
 }
 
 /* Another stream with the same past: a copy, or what comes back from a saved state. */
@@ -117,12 +120,7 @@ static void check_stream(const struct wide *wide, rosa_engine engine, uint64_t t
 		must_for(trial->text, rosa_stream_push(stream, n, wide->query + t, wide->key + t, trial->steps, tau + t,
 						       length + t, NULL, &err));
 	}
-	for (size_t r = 0; r < trial->routes; r++) {
-		const size_t at = r * trial->steps;
-
-		expect_same(trial, "wide stream", "tau", r, 0, trial->steps, 1, tau + at, wide->tau + at);
-		expect_same(trial, "wide stream", "length", r, 0, trial->steps, 1, length + at, wide->length + at);
-	}
+	expect_wide(wide, "wide stream", tau, length);
 	rosa_stream_free(stream);
 }
 
