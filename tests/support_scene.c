@@ -139,10 +139,7 @@ struct scene scene_usual(int i)
 	scene.c.learning.flip_share = 0.7f;
 	scene.c.learning.suffix = 0.5f;
 	scene.c.dtype = i / 4 % 2 ? ROSA_BFLOAT16 : ROSA_FLOAT32;
-	scene.c.options.bits = 4;
-	scene.c.options.threads = 2;
-	scene.c.batch = 2;
-	scene.c.steps = 60;
-	scene.c.channels = 12;
+	operator_resize(&scene.c,
+			(struct operator_size){.bits = 4, .threads = 2, .batch = 2, .steps = 60, .channels = 12});
 	return scene;
 }

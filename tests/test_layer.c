@@ -76,11 +76,8 @@ TEST(test_many_rows)
 		scene.c.dtype = i % 2 ? ROSA_BFLOAT16 : ROSA_FLOAT32;
 		scene.fusion = i / 2 ? ROSA_POST : ROSA_PRE;
 		scene.sharing = ALIGNED;
-		scene.c.options.bits = 4;
-		scene.c.options.threads = 2;
-		scene.c.batch = 3;
-		scene.c.steps = 451;
-		scene.c.channels = 8;
+		operator_resize(
+		    &scene.c, (struct operator_size){.bits = 4, .threads = 2, .batch = 3, .steps = 451, .channels = 8});
 		layer_make(&scene);
 		layer_compare(&scene, i % 2 ? 0.25f : 0, near(&scene));
 	}
@@ -100,10 +97,7 @@ TEST(test_threads)
 		scene.c.dtype = i / 4 ? ROSA_BFLOAT16 : ROSA_FLOAT32;
 		scene.fusion = i % 2 ? ROSA_PRE : ROSA_POST;
 		scene.sharing = i % 3 ? ALIGNED : SHARED;
-		scene.c.options.bits = 8;
-		scene.c.batch = 3;
-		scene.c.steps = 371;
-		scene.c.channels = 48;
+		operator_resize(&scene.c, (struct operator_size){.bits = 8, .batch = 3, .steps = 371, .channels = 48});
 		layer_make(&scene);
 		one = layer_run(&scene, 0);
 		for (size_t j = 0; j < COUNT(threads); j++) {
@@ -123,11 +117,8 @@ static struct layer_scene scene_usual(uint64_t seed, rosa_qk_grad qk_grad, rosa_
 	scene.c.dtype = dtype;
 	scene.fusion = fusion;
 	scene.sharing = ALIGNED;
-	scene.c.options.bits = 4;
-	scene.c.options.threads = 2;
-	scene.c.batch = 2;
-	scene.c.steps = 40;
-	scene.c.channels = 12;
+	operator_resize(&scene.c,
+			(struct operator_size){.bits = 4, .threads = 2, .batch = 2, .steps = 40, .channels = 12});
 	return scene;
 }
 

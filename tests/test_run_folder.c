@@ -85,8 +85,7 @@ static bool there(const char *path)
 	return path_is_file(scratch_path(path)) || path_is_folder(scratch_path(path));
 }
 
-/* -------------------------------------------------------------------------------------------------------- checkpoints
- * --
+/* ---------------------------------------------------------------------------------------------------- checkpoints --
  */
 
 TEST(keeps_the_last_ones)
@@ -267,8 +266,7 @@ TEST(failed_writes_leave_the_old_one)
 	assert_int_equal(latest(folder, &err), 1);
 }
 
-/* ----------------------------------------------------------------------------------------------------------- tensors
- * --
+/* -------------------------------------------------------------------------------------------------------- tensors --
  */
 
 static void fetch(void *context, const struct tensor_source *tensor, size_t first, size_t count, float *numbers)
@@ -309,8 +307,7 @@ TEST(tensors_read_back)
 	mapping_close(&mapping);
 }
 
-/* --------------------------------------------------------------------------------------------------------------- log
- * --
+/* ------------------------------------------------------------------------------------------------------------ log --
  */
 
 static void add_lines(struct training_log *log, uint64_t from, uint64_t to)
