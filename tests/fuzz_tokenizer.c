@@ -115,7 +115,6 @@ static rosa_status collect(void *context, const char *piece, size_t size, rosa_e
 {
 	char *text = context;
 
-	(void)err;
 	strncat(text, piece, size);
 	return ROSA_OK;
 }

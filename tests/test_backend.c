@@ -78,7 +78,6 @@ static const struct {
 static void call_norm(struct subject *s, const struct rows_trial *trial, size_t row, size_t rows, float *const *inputs,
 		      float *y)
 {
-	(void)row;
 	s->ops->rms_norm(s->backend, rows, trial->width, inputs[0], inputs[1], 1e-5f, y);
 }
 
@@ -108,7 +107,6 @@ TEST(test_rms_norm)
 static void call_swiglu(struct subject *s, const struct rows_trial *trial, size_t row, size_t rows,
 			float *const *inputs, float *y)
 {
-	(void)row;
 	s->ops->swiglu(s->backend, rows * trial->width, inputs[0], inputs[1], y);
 }
 
@@ -123,7 +121,6 @@ static void copy_floats(struct subject *s, size_t count, const float *x, float *
 static void call_add(struct subject *s, const struct rows_trial *trial, size_t row, size_t rows, float *const *inputs,
 		     float *y)
 {
-	(void)row;
 	copy_floats(s, rows * trial->width, inputs[0], y);
 	s->ops->add(s->backend, rows * trial->width, inputs[1], y);
 }
@@ -131,7 +128,6 @@ static void call_add(struct subject *s, const struct rows_trial *trial, size_t r
 static void call_add_bias(struct subject *s, const struct rows_trial *trial, size_t row, size_t rows,
 			  float *const *inputs, float *y)
 {
-	(void)row;
 	copy_floats(s, rows * trial->width, inputs[0], y);
 	s->ops->add_bias(s->backend, rows, trial->width, inputs[2], y);
 }
@@ -139,7 +135,6 @@ static void call_add_bias(struct subject *s, const struct rows_trial *trial, siz
 static void call_mix(struct subject *s, const struct rows_trial *trial, size_t row, size_t rows, float *const *inputs,
 		     float *y)
 {
-	(void)row;
 	s->ops->mix(s->backend, rows, trial->width, inputs[2], inputs[0], inputs[1], y);
 }
 

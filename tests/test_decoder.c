@@ -623,7 +623,6 @@ TEST(a_failed_write_is_reported)
 
 static int stop_after(void *context, uint64_t done, uint64_t total)
 {
-	(void)total;
 	return done >= *(uint64_t *)context;
 }
 

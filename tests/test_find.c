@@ -162,8 +162,6 @@ static int meet(void *context, uint64_t done, uint64_t total)
 {
 	struct meeting *meeting = context;
 
-	(void)done;
-	(void)total;
 	pthread_mutex_lock(&meeting->lock);
 	await_all(meeting);
 	pthread_mutex_unlock(&meeting->lock);

@@ -40,7 +40,6 @@ TEST(finds_known_minima)
 /* Decreases without end, but is a number only up to 3. */
 static double cliff(void *context, const double *x, double *gradient)
 {
-	(void)context;
 	gradient[0] = -1;
 	return x[0] > 3 ? NAN : -x[0];
 }

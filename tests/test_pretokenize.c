@@ -15,7 +15,6 @@ static rosa_status collect(void *context, const char *piece, size_t size, rosa_e
 {
 	char *pieces = context;
 
-	(void)err;
 	if (*pieces)
 		strcat(pieces, "|");
 	strncat(pieces, piece, size);

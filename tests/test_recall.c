@@ -92,7 +92,6 @@ static int count_ticks(void *context, uint64_t done, uint64_t total)
 
 static int stop_at_once(void *context, uint64_t done, uint64_t total)
 {
-	(void)context, (void)done, (void)total;
 	return 1;
 }
 

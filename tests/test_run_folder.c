@@ -60,7 +60,6 @@ static char last_note[256];
 
 static void hear(void *context, const char *message)
 {
-	(void)context;
 	notes++;
 	snprintf(last_note, sizeof(last_note), "%s", message);
 }

@@ -217,8 +217,6 @@ TEST(refuses_every_truncation_and_change)
 
 static rosa_status failing_sink(void *left, const void *data, size_t size, rosa_error *err)
 {
-	(void)data;
-	(void)size;
 	if ((*(int *)left)-- > 0)
 		return ROSA_OK;
 	err->status = ROSA_EIO;

@@ -231,7 +231,6 @@ static char told[512];
 
 static void hear(void *context, const char *message)
 {
-	(void)context;
 	snprintf(told + strlen(told), sizeof(told) - strlen(told), "%s; ", message);
 }
 
