@@ -53,6 +53,12 @@ void test_register_group(CMFixtureFunction set_up, CMFixtureFunction tear_down);
 
 #define COUNT(array) (sizeof(array) / sizeof(*(array)))
 
+/* A list in a row of a table. (For braces alone clang-format gives each field of the row a line.) */
+#define LIST(...)                                                                                                      \
+	{                                                                                                              \
+		__VA_ARGS__                                                                                            \
+	}
+
 /* Fail the running test, with the message in `err`, unless a call went well. Macros, so that a failure names the line.
  */
 #define must(status_)                                                                                                  \
