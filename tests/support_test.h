@@ -53,7 +53,7 @@ void test_register_group(CMFixtureFunction set_up, CMFixtureFunction tear_down);
 
 #define COUNT(array) (sizeof(array) / sizeof(*(array)))
 
-/* A list in a row of a table. (For braces alone clang-format gives each field of the row a line.) */
+/* A list in a row of a table, or a row. (For braces alone clang-format gives each field a line.) */
 #define LIST(...)                                                                                                      \
 	{                                                                                                              \
 		__VA_ARGS__                                                                                            \
