@@ -110,7 +110,8 @@ foreach(script ${test_scripts})
 endforeach()
 
 # The longest begin first, so that the last to end does not end alone.
-set_tests_properties(test_data_pack test_decoder test_generate test_retrieve test_tune PROPERTIES COST 1)
+set_tests_properties(test_cli test_data_pack test_decoder test_generate test_mqar_script test_page test_retrieve
+	test_serve_script test_tune PROPERTIES COST 1)
 
 if(NOT ROSATUNE_SANITIZE)
 	add_test(NAME format COMMAND ${PROJECT_SOURCE_DIR}/scripts/format --check)
