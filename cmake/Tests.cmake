@@ -2,8 +2,9 @@
 #
 #   tests/test_*.c      one cmocka program each                                  label "unit"
 #   tests/*.sh          scripts; the first argument is the path of the program   label "program"
+#   tests/*_checks.py   the same in Python
 #   tests/fuzz_*.c      libFuzzer targets, instead of the above in a fuzz build  label "fuzz"
-#   tests/command.bash, tests/oracle.c, tests/support_*.c
+#   tests/*.bash, tests/oracle.c, tests/support_*.c
 #                       what they share
 #
 # A script that exits with 77 counts as skipped. cmocka and pkg-config are only looked for here: whoever just wants the
@@ -88,23 +89,29 @@ foreach(source ${example_sources})
 	set_tests_properties(example_${name} PROPERTIES LABELS unit ENVIRONMENT "${test_environment}")
 endforeach()
 
-file(GLOB test_scripts CONFIGURE_DEPENDS tests/*.sh)
+file(GLOB test_scripts CONFIGURE_DEPENDS tests/*.sh tests/*_checks.py)
 if(ROSATUNE_SANITIZE)
 	# What is installed is never a sanitizer build.
 	list(FILTER test_scripts EXCLUDE REGEX "/test_install\\.sh$")
 endif()
 foreach(script ${test_scripts})
 	get_filename_component(name ${script} NAME_WE)
+	set(runner bash)
+	if(name MATCHES "^(.*)_checks$")
+		set(name test_${CMAKE_MATCH_1})
+		set(runner bash ${PROJECT_SOURCE_DIR}/tests/python.bash)
+	endif()
 	if(TEST ${name})
 		set(name ${name}_script)
 	endif()
-	add_test(NAME ${name} COMMAND bash ${script} $<TARGET_FILE:rosatune>)
+	add_test(NAME ${name} COMMAND ${runner} ${script} $<TARGET_FILE:rosatune>)
 	set_tests_properties(${name} PROPERTIES LABELS program SKIP_RETURN_CODE 77
 		ENVIRONMENT "${test_environment}")
 endforeach()
 
 # The longest begin first, so that the last to end does not end alone.
-set_tests_properties(test_data_pack test_decoder test_generate test_retrieve test_tune PROPERTIES COST 1)
+set_tests_properties(test_cli test_data_pack test_decoder test_generate test_mqar_script test_page test_retrieve
+	test_serve_script test_tune PROPERTIES COST 1)
 
 if(NOT ROSATUNE_SANITIZE)
 	add_test(NAME format COMMAND ${PROJECT_SOURCE_DIR}/scripts/format --check)

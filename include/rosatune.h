@@ -210,8 +210,8 @@ ROSA_API rosa_status rosa_cuda_retrieve_device(rosa_cuda *cuda, const rosa_optio
 					       size_t steps, const void *query, const void *key, int32_t *tau,
 					       int32_t *length, int32_t *flips, void *stream, rosa_error *err);
 
-/* The same without waiting: the call returns once the search stands in the queue of `stream`, so it can be recorded in a
- * CUDA graph. The search works in memory of the caller's: with memory NULL, *bytes is set to how much it needs, and
+/* The same without waiting: the call returns once the search stands in the queue of `stream`, so it can be recorded in
+ * a CUDA graph. The search works in memory of the caller's: with memory NULL, *bytes is set to how much it needs, and
  * nothing else is done; then give at least so much of the device's, for as long as the search may run. No route is
  * handed to the CPU: streams on which the search takes long take long. That every symbol is below 2^bits is for the
  * caller to know; rosa_cuda_describe tells nothing of it. */

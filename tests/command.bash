@@ -1,5 +1,5 @@
 # What the scripts that test one command from outside share. To be read with `.`, `command` set to the command's name:
-# a folder of one's own to work in, `check` and `says`, and `finish`. It is no test itself.
+# a folder of one's own to work in, `check`, `says` and `holds`, and `finish`. It is no test itself.
 set -u
 exec </dev/null
 program=$(realpath "$1")
@@ -40,6 +40,19 @@ check() {
 says() {
 	checks=$((checks + 1))
 	grep -q -- "$1" out || problem "stdout has no '$1': $(head -40 out)"
+}
+
+# holds EXPRESSION: what must be true in Python of the JSON that the last check printed, j, and of what the script has in
+# $given.
+holds() {
+	checks=$((checks + 1))
+	python3 -S -c "
+import json
+j = json.load(open('out'))
+${given:-}
+assert $1" 2>trace && return
+	tail -1 trace >err
+	problem "not so: $1"
 }
 
 finish() {

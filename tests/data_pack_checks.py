@@ -5,6 +5,7 @@ single bytes, the merges of a few words and of two line ends, and the tokens of 
 changes its tokens with it, and what a text should give is asked of `rosatune tokenize`, which never cuts.
 """
 import bz2
+import functools
 import gzip
 import json
 import lzma
@@ -130,6 +131,7 @@ class Shard:
         return [what[a:b] for a, b in zip(self.starts, self.starts[1:])]
 
 
+@functools.lru_cache(maxsize=None)  # making it takes longer than packing it
 def text_of(size, seed):
     """Words and lines in many ways, with places where a text must not be cut."""
     rng = random.Random(seed)

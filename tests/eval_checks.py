@@ -19,7 +19,9 @@ import sys
 import time
 
 sys.dont_write_bytecode = True
-from tiny_model import PROGRAM, WINDOW, Base, generate, losses, main, receptive, run, write_adapter, write_pointer
+from tiny_model import (
+    PROGRAM, WINDOW, Base, generate, losses, main, put, receptive, run, write_adapter, write_pointer,
+)
 
 
 def write_lines(path, lines):
@@ -206,8 +208,7 @@ class Score(Base):
                            ('{"pred": 7, "outputs": ["a"]}', "a.jsonl:2: pred:"),
                            ('{"pred": "a", "outputs": ["a", 7]}', "a.jsonl:2: outputs"),
                            ("{", "a.jsonl:2:")]:
-            with open("a.jsonl", "w", encoding="utf-8") as file:
-                file.write('{"pred": "a", "outputs": ["a"]}\n' + line + "\n")
+            put("a.jsonl", '{"pred": "a", "outputs": ["a"]}\n' + line + "\n")
             self.assertIn(said, run("score", "--metric", "f1", "a.jsonl", code=1).stderr.decode())
         self.assertIn(b"is for choices", run("score", "--metric", "word", "a.jsonl", code=1).stderr)
 
@@ -366,8 +367,7 @@ class Answers(Base):
         self.assertEqual((record["task"], record["metric"]), ("qasper_e", "f1"))
         prompt = "the {input}\n\nQuestion: who?\nAnswer:"
         self.assertEqual(record["answer"], generate("--prompt", prompt, "--tokens", "9").stdout.decode())
-        with open("p.json", "w", encoding="utf-8") as file:
-            json.dump({"qasper_e": "{{input}}: {context}{"}, file)
+        put("p.json", json.dumps({"qasper_e": "{{input}}: {context}{"}))
         evaluate("x.jsonl", "--out", "t.jsonl", "--tokens", "9", "--prompts", "p.json", "--metric", "exact")
         record = read_lines("t.jsonl")[1]
         self.assertEqual(record["metric"], "exact")
@@ -511,8 +511,7 @@ class Resuming(Base):
             data = file.read()
         lines = data.splitlines(keepends=True)
         for kept in [0, 1, 5, len(lines) - 1, len(lines)]:
-            with open("r.jsonl", "wb") as file:
-                file.write(b"".join(lines[:kept]) + b"".join(lines[kept:kept + 1])[:20])
+            put("r.jsonl", b"".join(lines[:kept]) + b"".join(lines[kept:kept + 1])[:20])
             self.assertEqual(means(*words), whole)
             with open("r.jsonl", "rb") as file:
                 self.assertEqual(file.read(), data)
@@ -585,8 +584,7 @@ class Report(Base):
     def test_refusals(self):
         for text, said in [("", "r.jsonl: has no results"), ('{"task": 7}\n', "r.jsonl:1: task"),
                            ('{"settings": 5}\n', "r.jsonl: has no results")]:
-            with open("r.jsonl", "w", encoding="utf-8") as file:
-                file.write(text)
+            put("r.jsonl", text)
             self.assertIn(said, run("report", "r.jsonl", code=1).stderr.decode())
 
 
@@ -615,8 +613,7 @@ class Refusals(Base):
             (good + "\n" + good[:30] + "\n", "t.jsonl:3: "),
             ('{"context": " ", "continuations": ["b", "c"], "gold": 0}', "a context has no token of its own"),
         ]:
-            with open("t.jsonl", "w", encoding="utf-8") as file:
-                file.write(text)
+            put("t.jsonl", text)
             message = evaluate("t.jsonl", code=1).stderr.decode()
             self.assertIn(said, message)
             self.assertTrue(message.startswith("rosatune eval: "), message)
@@ -626,8 +623,7 @@ class Refusals(Base):
         evaluate("t.jsonl", "--out", "r.jsonl")
         with open("r.jsonl", "rb") as file, gzip.open("r.jsonl.gz", "wb") as packed:
             packed.write(file.read())
-        with open("other.json", "w", encoding="utf-8") as file:
-            file.write("{}")
+        put("other.json", "{}")
         for words, said in [
             (["t.jsonl", "--conditions", "window"], "--conditions window: this needs --window"),
             (["t.jsonl", "--conditions", "global,sky"], "--conditions sky: is none of"),

@@ -61,7 +61,6 @@ static void try_results(const char *text, size_t size)
 
 static rosa_status take_settings(void *context, const char *settings, rosa_error *err)
 {
-	(void)context, (void)err;
 	check(settings != NULL);
 	return ROSA_OK;
 }
@@ -69,7 +68,6 @@ static rosa_status take_settings(void *context, const char *settings, rosa_error
 static rosa_status take_record(void *context, const struct eval_task *task, const struct eval_record *record,
 			       const struct eval_detail *detail, rosa_error *err)
 {
-	(void)context, (void)err;
 	check(record->example < task->count && record->score >= 0 && record->score <= 1);
 	check(detail->answer ? !strstr(detail->answer, "stop") : detail->count == 2);
 	return ROSA_OK;

@@ -17,15 +17,11 @@
 #define MODELS 4
 
 struct subject {
-	struct checkpoint checkpoint;
-	struct adapter adapter;
-	struct backend *backend;
 	decoder *decoder;
 	uint8_t *image; /* a good session */
 	size_t size;
 };
 
-static rosa_workers *workers;
 static struct subject subjects[MODELS];
 
 static void save_good(struct subject *s, const char *path)
@@ -59,28 +55,17 @@ static void make(struct subject *s, int kind)
 					    .chain = 2,
 					    .late = true,
 					    .gain = true};
-	struct decoder_options options = {.chunk = 32, .window = kind ? 8 : 0, .sinks = kind ? 2 : 0};
-	char folder[] = "/tmp/fuzz_session-XXXXXX", path[96];
+	struct bench *b = bench_open(&model, kind < 2 ? NULL : kind == 2 ? &own : &shared);
+	char path[] = "/tmp/fuzz_session-XXXXXX";
+	const int file = mkstemp(path);
 
-	check(mkdtemp(folder) != NULL);
-	snprintf(path, sizeof(path), "%s/model.gguf", folder);
-	tiny_model_save(&model, path);
-	check(checkpoint_open(path, &s->checkpoint, NULL) == ROSA_OK);
-	unlink(path);
-	if (kind >= 2) {
-		tiny_adapter_save(&model, kind == 2 ? &own : &shared, folder);
-		check(adapter_open(folder, &s->checkpoint, &s->adapter, NULL) == ROSA_OK);
-	}
-	check(cpu_backend_new(workers, &s->backend, NULL) == ROSA_OK);
-	check(decoder_new(&s->checkpoint, kind >= 2 ? &s->adapter : NULL, &options, s->backend, workers, &s->decoder,
-			  NULL) == ROSA_OK);
-	snprintf(path, sizeof(path), "%s/session", folder);
+	check(file >= 0);
+	close(file);
+	b->options.window = kind ? 8 : 0;
+	b->options.sinks = kind ? 2 : 0;
+	bench_start(b, 32, 1);
+	s->decoder = b->decoder;
 	save_good(s, path);
-	snprintf(path, sizeof(path), "%s/adapter_config.json", folder);
-	unlink(path);
-	snprintf(path, sizeof(path), "%s/adapter_model.safetensors", folder);
-	unlink(path);
-	rmdir(folder);
 }
 
 static void try(const struct subject *s, const uint8_t *data, size_t size)
@@ -172,11 +157,8 @@ static void try_changes(const struct subject *s, const uint8_t *changes, size_t 
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	if (!workers) {
-		check(rosa_workers_new(1, NULL, &workers, NULL) == ROSA_OK);
-		for (int i = 0; i < MODELS; i++)
-			make(&subjects[i], i);
-	}
+	for (int i = 0; i < MODELS && !subjects[i].decoder; i++)
+		make(&subjects[i], i);
 	if (!size)
 		return 0;
 	const struct subject *s = &subjects[data[0] % MODELS];

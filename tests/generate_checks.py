@@ -16,7 +16,7 @@ import time
 sys.dont_write_bytecode = True
 from tiny_model import (
     CUT, GREEDY, LIMIT, OPEN, PROGRAM, SAMPLED, SPECIAL, THINKING, WINDOW, Base, chat, expected, generate, main, message,
-    out, receptive, run, write_adapter,
+    out, put, receptive, run, write_adapter,
 )
 
 
@@ -38,8 +38,7 @@ class Text(Base):
 
     def test_where_the_text_comes_from(self):
         whole = out("--prompt", "Ferry männer rufen.", "--tokens", "20")
-        with open("book.txt", "w", encoding="utf-8") as file:
-            file.write("Ferry männer")
+        put("book.txt", "Ferry männer")
         self.assertEqual(out("--file", "book.txt", "--prompt", " rufen.", "--tokens", "20"), whole)
         given = "Ferry männer rufen.".encode()
         self.assertEqual(out("--file", "-", "--tokens", "20", given=given), whole)
@@ -48,23 +47,20 @@ class Text(Base):
     def test_compressed_files(self):
         """Recognised by their content, whatever their names; a build without a library says which to install."""
         book = "Ferry männer rufen. ".encode() * 20
-        with open("book.txt", "wb") as file:
-            file.write(book)
+        put("book.txt", book)
         packed = {"zlib": gzip.compress(book), "lzma": lzma.compress(book)}
         if shutil.which("zstd"):
             packed["zstd"] = subprocess.run(["zstd", "-c", "book.txt"], capture_output=True, check=True).stdout
         features = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True).stdout
         for name, content in packed.items():
-            with open("packed", "wb") as file:
-                file.write(content)
+            put("packed", content)
             if f"{name}: yes" not in features:
                 self.refused("install", "--file", "packed")
                 continue
             self.assertEqual(out("--file", "packed", "--tokens", "9"), out("--file", "book.txt", "--tokens", "9"))
             self.assertEqual(out("--file", "-", "--tokens", "9", given=content),
                              out("--file", "book.txt", "--tokens", "9"))
-            with open("packed", "wb") as file:
-                file.write(content[:-20])
+            put("packed", content[:-20])
             self.refused("packed: is ", "--file", "packed")
 
     def test_stop_strings(self):
@@ -119,21 +115,18 @@ class Text(Base):
         # In a conversation it is said once.
         said = generate("--chat", "--tokens", "20", *GREEDY, given=b"x\n" * 9, model="short.gguf").stderr.decode()
         self.assertRegex(CUT.sub("", said), warning("[0-9]+"))
-        with open("book.txt", "w", encoding="utf-8") as file:
-            file.write("x" * 65)
+        put("book.txt", "x" * 65)
         words = ["ppl", "--model", "short.gguf", "--file", "book.txt"]
         self.assertRegex(run(*words).stderr.decode(), warning(65))
         self.assertEqual(run(*words, "--context", "64").stderr, b"")
         self.assertEqual(run(*words, *WINDOW).stderr, b"")
 
     def test_bytes_that_are_no_text(self):
-        with open("bad.txt", "wb") as file:
-            file.write(b"good \xc3\xa4 bad \xff\xc3(")
+        put("bad.txt", b"good \xc3\xa4 bad \xff\xc3(")
         self.refused(r"bad\.txt: byte 12 \(0xff\) is not UTF-8.*--lossy", "--file", "bad.txt")
         self.refused(r"standard input: byte 1 ", "--file", "-", given=b"a\x80")
         self.refused(r"--prompt: byte 2 ", "--prompt", b"ab\xe2\x82")
-        with open("repaired.txt", "w", encoding="utf-8") as file:
-            file.write("good ä bad \ufffd\ufffd(")
+        put("repaired.txt", "good ä bad \ufffd\ufffd(")
         self.assertEqual(out("--file", "bad.txt", "--lossy", "--tokens", "9"),
                          out("--file", "repaired.txt", "--tokens", "9"))
 
@@ -270,16 +263,13 @@ class Sessions(Base):
             size = rng.randrange(1, len(whole))
             place = rng.randrange(len(whole))
             for bad in whole[:size], whole[:place] + bytes([whole[place] ^ 1 << rng.randrange(8)]) + whole[place + 1:]:
-                with open("bad", "wb") as file:
-                    file.write(bad)
+                put("bad", bad)
                 self.refused("bad", "--load-session", "bad", "--tokens", "1", *WINDOW)
-        with open("bad", "wb") as file:
-            file.write(whole + bytes(8))
+        put("bad", whole + bytes(8))
         self.refused("bad", "--load-session", "bad", "--tokens", "1", *WINDOW)
 
     def test_a_failed_save_leaves_the_old_session(self):
-        with open("s", "w", encoding="utf-8") as file:
-            file.write("old")
+        put("s", "old")
         script = 'trap "" XFSZ; ulimit -f 8; exec "$@"'
         result = subprocess.run(["bash", "-c", script, "bash", PROGRAM, "generate", "--model", "plain.gguf",
                                  "--prompt", "A story." * 9, "--tokens", "3", "--save-session", "s"],
@@ -324,12 +314,10 @@ class Chat(Base):
 
     def test_a_document_comes_first(self):
         document = "There was a ferryman.\nHe rang a bell."
-        with open("book.txt", "w", encoding="utf-8") as file:
-            file.write(document)
+        put("book.txt", document)
         asked = [document + "\n\n" + self.asked[0], *self.asked[1:]]
         self.assertEqual(chat(*WINDOW, "--file", "book.txt", lines=self.asked), expected(asked, *WINDOW))
-        with open("zero.txt", "wb") as file:
-            file.write(b"ab\0c")
+        put("zero.txt", b"ab\0c")
         self.refused("zero.txt has a byte 0 at 2", "--chat", "--file", "zero.txt")
 
     def test_commands(self):
@@ -528,8 +516,7 @@ class Terminal(Base):
         self.assertIn("s", os.listdir("."))
 
     def test_sigterm_ends_while_a_document_is_read(self):
-        with open("long.txt", "w", encoding="utf-8") as file:
-            file.write("A story of a ferryman. " * 400000)  # far from read when the bar is first drawn
+        put("long.txt", "A story of a ferryman. " * 400000)  # far from read when the bar is first drawn
         self.start("--file", "long.txt")
         self.wait("reading [")
         self.process.send_signal(signal.SIGTERM)
@@ -591,8 +578,7 @@ class Terminal(Base):
         if "libedit: yes" not in run("--version").stdout.decode():
             self.skipTest("this build has no libedit")
         os.makedirs("state/rosatune")
-        with open("state/rosatune/chat_history", "w", encoding="utf-8") as file:
-            file.write("".join(f"line {i}\n" for i in range(2001)))
+        put("state/rosatune/chat_history", "".join(f"line {i}\n" for i in range(2001)))
         self.start(terminal="xterm")
         self.wait("> ")
         self.type("\x04")

@@ -8,8 +8,8 @@ import sys
 
 sys.dont_write_bytecode = True
 from tiny_model import (
-    GREEDY, SAMPLED, THINKING, WINDOW, Base, chat, expected, is_far, logits, losses, main, mix, out, raise_seen, run,
-    write_adapter, write_pointer, write_table,
+    GREEDY, SAMPLED, THINKING, WINDOW, Base, chat, expected, is_far, logits, losses, main, mix, out, put, raise_seen,
+    run, write_adapter, write_pointer, write_table,
 )
 
 
@@ -89,8 +89,7 @@ class Table(Base):
         self.assertGreater(changed, 3, "the table must have changed something")
 
     def test_losses(self):
-        with open("text.txt", "w", encoding="utf-8") as file:
-            file.write(self.prompt)
+        put("text.txt", self.prompt)
         tokens = [*self.prompt.encode()]
         raised = [raise_seen(row, tokens[: t + 1], 8) for t, row in enumerate(logits(tokens, *WINDOW)[:-1])]
         wanted = math.fsum(-row[token] for row, token in zip(raised, tokens[1:])) / (len(tokens) - 1)
@@ -117,8 +116,7 @@ class PointerFit(Base):
         rng = random.Random(5)
         words = ["ferry", "bell", "river", "herring", "water", "the ", "old "]
         for name in "one.txt", "two.txt":
-            with open(name, "w", encoding="utf-8") as file:
-                file.write(" ".join(rng.choice(words) for _ in range(200)))
+            put(name, " ".join(rng.choice(words) for _ in range(200)))
 
     def fit(self, *words, code=0):
         return run("pointer", "fit", "--model", "plain.gguf", *words, code=code)
@@ -173,8 +171,7 @@ class PointerFit(Base):
             (b"--delay 3: attention still sees", [*self.WINDOW, "--delay", "3", "one.txt"]),
             (b"gone.txt", [*self.WINDOW, "gone.txt"]),
         ]:
-            with open("short.txt", "w", encoding="utf-8") as file:
-                file.write("the old bell " * 7)
+            put("short.txt", "the old bell " * 7)
             said = self.fit("--out", "p.json", *words, code=1).stderr
             self.assertIn(pattern, said)
             self.assertTrue(said.startswith(b"rosatune pointer fit: "))
@@ -191,8 +188,7 @@ class Perplexity(Base):
 
     def setUp(self):
         super().setUp()
-        with open("book.txt", "w", encoding="utf-8") as file:
-            file.write(self.text)
+        put("book.txt", self.text)
 
     def check(self, words, pieces, skip=1, options=()):
         scored = [x for piece in pieces for x in losses(list(piece.encode()), *options)[skip - 1:]]
@@ -230,8 +226,7 @@ class Perplexity(Base):
                                (b"leave nothing to score", ["--tokens", "1"])]:
             self.assertIn(pattern, self.ppl(*words, code=1).stderr)
         self.assertIn(b"--skip 0: give", self.ppl("--skip", "0", code=2).stderr)
-        with open("book.txt", "wb") as file:
-            file.write(b"abc\xff")
+        put("book.txt", b"abc\xff")
         self.assertIn(b"book.txt: byte 3 (0xff) is not UTF-8", self.ppl(code=1).stderr)
         self.ppl("--lossy")
         open("book.txt", "wb").close()
@@ -246,8 +241,7 @@ class Recall(Base):
     def setUp(self):
         super().setUp()
         write_adapter("adapter")
-        with open("book.txt", "w", encoding="utf-8") as file:
-            file.write("the same words, the same words. " * 9)
+        put("book.txt", "the same words, the same words. " * 9)
 
     def recall(self, *words, code=0):
         return run("recall", "--model", "plain.gguf", "--context", str(self.CONTEXT), *words, code=code)
@@ -265,8 +259,7 @@ class Recall(Base):
         texts = {"one.txt": "abcabd. xyz abc " * 8, "two.txt": "the cat and the hat and the bat. " * 4}
         pieces = []
         for name, text in texts.items():
-            with open(name, "w", encoding="utf-8") as file:
-                file.write(text)
+            put(name, text)
             tokens = json.loads(run("tokenize", "--model", "plain.gguf", "--file", name, "--json").stdout)["ids"]
             pieces += [tokens[i : i + self.CONTEXT] for i in range(0, len(tokens) - self.CONTEXT + 1, self.CONTEXT)]
         window = ["--window", str(self.WINDOW), "--sinks", "1"]
@@ -284,8 +277,7 @@ class Recall(Base):
 
     def test_pointer(self):
         """Both conditions with a pointer, by the equation; with the adapter's folder, and by name."""
-        with open("long.txt", "w", encoding="utf-8") as file:
-            file.write("abcabd. xyz abc " * 8)
+        put("long.txt", "abcabd. xyz abc " * 8)
         window = ["--window", str(self.WINDOW), "--sinks", "1"]
         write_pointer("adapter/pointer.json", delay=self.WINDOW)
         whole = self.recall(*window, "--adapter", "adapter", "long.txt", "--json")
@@ -326,8 +318,7 @@ class Recall(Base):
         self.assertIn(b"gone.json", self.recall("--window", "4", "--pointer", "gone.json", "book.txt", code=1).stderr)
         said = self.recall("--window", "5", "--pointer", "p.json", "book.txt").stderr
         self.assertIn(b"was fitted beside a window of 4, the window is 5", said)
-        with open("p.json", "w", encoding="utf-8") as file:
-            file.write('{"format": 1, "delay": 4, "links": 2, "theta": []}')
+        put("p.json", '{"format": 1, "delay": 4, "links": 2, "theta": []}')
         said = self.recall("--window", "4", "--pointer", "p.json", "book.txt", code=1).stderr
         self.assertIn(b"p.json: theta: has 0 rows", said)
 

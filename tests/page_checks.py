@@ -7,7 +7,7 @@ import sys
 
 sys.dont_write_bytecode = True
 import browser
-from tiny_model import WINDOW, Base, main, message, write_adapter, write_pointer
+from tiny_model import WINDOW, Base, main, message, put, write_adapter, write_pointer
 from tiny_server import CHAT, STORY, Server
 
 TEXT = (STORY + " He lived by the river. ") * 3
@@ -111,8 +111,7 @@ class Page(Base):
         page.until("document.querySelector('.strip').getAttribute('aria-valuenow') === '0'")
 
     def test_texts_that_are_pasted_or_chosen(self):
-        with open("chosen.txt", "w", encoding="utf-8") as file:
-            file.write("Chosen. " + STORY)
+        put("chosen.txt", "Chosen. " + STORY)
         with self.page(*MEMORY) as (_, page):
             page.run(f"""(() => {{
                 const given = new DataTransfer();
@@ -166,8 +165,7 @@ class Page(Base):
             self.assertIn("does not fit into the server's memory", page.text("#alert"))
 
     def test_keys(self):
-        with open("key", "w", encoding="utf-8") as file:
-            file.write("sk-secret\n")
+        put("key", "sk-secret\n")
         with Server(*MEMORY, "--api-key-file", "key") as server, browser.Browser() as page:
             page.open(f"http://127.0.0.1:{server.port}/")
             page.until("find('alert').textContent.includes('API key')")

@@ -1,6 +1,5 @@
 """rosatune serve on a tiny model, from outside. The first argument is the program."""
 import contextlib
-import http.client
 import json
 import math
 import os
@@ -16,8 +15,8 @@ import unittest.mock
 
 sys.dont_write_bytecode = True
 from tiny_model import (
-    LIMIT, PROGRAM, THETA, THINKING, WINDOW, Base, find_place, logits, main, message, out, raise_seen, run,
-    write_adapter, write_pointer, write_table,
+    LIMIT, PROGRAM, THETA, THINKING, WINDOW, Base, find_place, logits, main, message, out, put, raise_seen,
+    run, write_adapter, write_pointer, write_table,
 )
 from tiny_server import CHAT, COMPLETIONS, GREEDY, STORY, Server, cached, clients, resident, said, text
 
@@ -372,13 +371,10 @@ class Together(Base):
 
     def test_a_long_prompt_does_not_stop_those_who_write(self):
         with Server("--parallel", "2", "--chunk", "16") as server:
-            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=LIMIT)
-            body = json.dumps({"prompt": STORY * 4000, "max_tokens": 1, **GREEDY})
-            connection.request("POST", COMPLETIONS, body, {"Content-Type": "application/json"})
-            server.until("requests_processing", 1)
-            self.assertEqual(len(text(server.complete("x", max_tokens=40, **GREEDY))), 40)
-            self.assertEqual(server.metric("requests_success_total"), 1)  # the other one is still reading
-            connection.close()
+            with server.asking(prompt=STORY * 4000, max_tokens=1, **GREEDY):
+                server.until("requests_processing", 1)
+                self.assertEqual(len(text(server.complete("x", max_tokens=40, **GREEDY))), 40)
+                self.assertEqual(server.metric("requests_success_total"), 1)  # the other one is still reading
             server.until("requests_cancelled_total", 1)
 
     def test_a_request_of_many_prompts_lets_others_in(self):
@@ -394,19 +390,11 @@ class Together(Base):
 
     def test_a_client_that_goes_away_frees_its_slot(self):
         with Server("--parallel", "1") as server:
-            for stream in False, True:
+            for ask in server.asking, server.streaming:
                 before = server.metric("requests_cancelled_total")
-                connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=LIMIT)
-                body = json.dumps({"prompt": STORY, "max_tokens": 10**8, "stream": stream, **GREEDY})
-                connection.request("POST", COMPLETIONS, body, {"Content-Type": "application/json"})
-                response = connection.getresponse() if stream else None
-                if response:
-                    self.assertEqual(response.read(5), b"data:")
-                server.until("requests_processing", 1)
-                self.assertTrue(json.loads(server.get("/slots"))[0]["is_processing"])
-                if response:
-                    response.close()  # it holds the connection too
-                connection.close()
+                with ask(prompt=STORY, max_tokens=10**8, **GREEDY):
+                    server.until("requests_processing", 1)
+                    self.assertTrue(json.loads(server.get("/slots"))[0]["is_processing"])
                 server.until("requests_cancelled_total", before + 1)
                 self.assertEqual(len(text(server.complete(STORY, max_tokens=5, **GREEDY))), 5)
 
@@ -461,16 +449,11 @@ class Together(Base):
 
     def test_too_many(self):
         with Server("--parallel", "1", "--queue", "1") as server:
-            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=LIMIT)
-            body = json.dumps({"prompt": STORY, "max_tokens": 10**8, "stream": True, **GREEDY})
-            connection.request("POST", COMPLETIONS, body, {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            status, headers, body = server.request("POST", COMPLETIONS, json.dumps({"prompt": "a"}))
-            self.assertEqual((status, headers["Retry-After"]), (429, "1"))
-            self.assertEqual(json.loads(body)["error"]["type"], "rate_limit_error")
-            self.assertEqual(json.loads(server.get("/health")), {"status": "ok"})
-            response.close()
-            connection.close()
+            with server.streaming(prompt=STORY, max_tokens=10**8, **GREEDY):
+                status, headers, body = server.request("POST", COMPLETIONS, json.dumps({"prompt": "a"}))
+                self.assertEqual((status, headers["Retry-After"]), (429, "1"))
+                self.assertEqual(json.loads(body)["error"]["type"], "rate_limit_error")
+                self.assertEqual(json.loads(server.get("/health")), {"status": "ok"})
             server.until("requests_cancelled_total", 1)
             server.complete("a", max_tokens=1)
 
@@ -665,8 +648,7 @@ class Refusals(Base):
                 self.assertEqual("Allow" in headers, code == 405)
 
     def test_the_page_may_load_nothing_from_elsewhere(self):
-        with open("key", "w", encoding="utf-8") as file:
-            file.write("sk-secret\n")
+        put("key", "sk-secret\n")
         with Server("--api-key-file", "key") as server:
             for path, kind in [("/", "text/html"), ("/page.js", "text/javascript"), ("/page.css", "text/css"),
                                ("/icon.svg", "image/svg+xml")]:
@@ -738,8 +720,7 @@ class Refusals(Base):
 
     def test_names_of_other_sites(self):
         """A page of another site whose name leads here is refused, unless a key protects the server."""
-        with open("key", "w", encoding="utf-8") as file:
-            file.write("sk-secret\n")
+        put("key", "sk-secret\n")
         name = {"Host": "evil.example:80"}
         with Server() as server:
             status, _, body = server.request("GET", "/v1/models", headers=name)
@@ -751,8 +732,7 @@ class Refusals(Base):
             self.assertEqual(server.request("GET", "/v1/models", headers=name)[0], 200)
 
     def test_keys(self):
-        with open("key", "w", encoding="utf-8") as file:
-            file.write("sk-secret\n")
+        put("key", "sk-secret\n")
         with Server("--api-key-file", "key") as server:
             for given, code in [(None, 401), ("Bearer sk-secre", 401), ("Bearer sk-secret1", 401), ("sk-secret", 401),
                                 ("Bearer sk-secret", 200)]:
@@ -760,8 +740,7 @@ class Refusals(Base):
                 self.assertEqual(status, code, body)
             self.assertEqual(json.loads(server.get("/health")), {"status": "ok"})
         self.wrong("no.key: |cannot open no.key", "--api-key-file", "no.key")
-        with open("key", "w", encoding="utf-8") as file:
-            file.write("\n")
+        put("key", "\n")
         self.wrong("key: the first line must be a key", "--api-key-file", "key")
 
     def wrong(self, pattern, *words):
@@ -804,14 +783,9 @@ class Life(Base):
 
     def test_answers_that_are_being_written_end_well(self):
         with Server() as server:
-            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=LIMIT)
-            body = json.dumps({"prompt": STORY, "max_tokens": 400, "stream": True, **GREEDY})
-            connection.request("POST", COMPLETIONS, body, {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            first = response.read(5)
-            server.process.send_signal(signal.SIGTERM)
-            body = (first + response.read()).decode()
-            connection.close()
+            with server.streaming(prompt=STORY, max_tokens=400, **GREEDY) as response:
+                server.process.send_signal(signal.SIGTERM)
+                body = "data:" + response.read().decode()
             self.assertEqual(server.process.wait(LIMIT), 0)
             self.assertTrue(body.endswith("data: [DONE]\n\n"), body[-200:])
             events = [json.loads(e[6:]) for e in body.split("\n\n")[:-2]]

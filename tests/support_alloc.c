@@ -1,24 +1,34 @@
-/* Memory of the running test: a list of blocks. A test that fails leaves it at any place, and the next one frees it. */
+/* What the running test holds: a list. A test that fails leaves it at any place, and the next one closes it all. */
 #include "support_alloc.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static void **blocks;
-static size_t kept, room;
+static struct held {
+	void (*close)(void *thing);
+	void *thing;
+} * all;
+static size_t held, room;
+
+void test_later(void (*close)(void *thing), void *thing)
+{
+	pthread_mutex_lock(&lock);
+	if (held == room) {
+		room = 2 * room + 64;
+		all = realloc(all, room * sizeof(*all));
+	}
+	if (!all)
+		abort();
+	all[held++] = (struct held){close, thing};
+	pthread_mutex_unlock(&lock);
+}
 
 static void *keep(void *memory)
 {
-	pthread_mutex_lock(&lock);
-	if (kept == room) {
-		room = 2 * room + 64;
-		blocks = realloc(blocks, room * sizeof(*blocks));
-	}
-	if (!memory || !blocks)
+	if (!memory)
 		abort();
-	blocks[kept++] = memory;
-	pthread_mutex_unlock(&lock);
+	test_later(free, memory);
 	return memory;
 }
 
@@ -34,16 +44,19 @@ void *test_zeros(size_t count, size_t size)
 
 size_t test_mark(void)
 {
-	return kept;
+	return held;
 }
 
 void test_release(size_t mark)
 {
-	while (kept > mark)
-		free(blocks[--kept]);
-	if (!kept) {
-		free(blocks);
-		blocks = NULL;
+	while (held > mark) {
+		const struct held last = all[--held];
+
+		last.close(last.thing);
+	}
+	if (!held) {
+		free(all);
+		all = NULL;
 		room = 0;
 	}
 }

@@ -66,8 +66,16 @@ void scratch_write(const char *name, const char *text)
 {
 	struct bytes bytes = {0};
 
-	bytes_put(&bytes, text, strlen(text));
+	bytes_words(&bytes, text);
 	bytes_save(&bytes, scratch_path(name));
+}
+
+void need_json(void)
+{
+#ifndef ROSATUNE_JANSSON
+	print_message("this build has no JSON reader; skipped\n");
+	skip();
+#endif
 }
 
 /* ------------------------------------------------------------------------------------------------------ tensors -- */
@@ -132,7 +140,7 @@ static void add_named(struct making *making, const char *name, size_t rows, size
 		return;
 	snprintf(line, sizeof(line), "%s\"%s\": \"model-%zu.safetensors\"", making->index.size ? ", " : "", name,
 		 making->turn);
-	bytes_put(&making->index, line, strlen(line));
+	bytes_words(&making->index, line);
 	weights_add_random(making->writers[making->turn], name, FORMAT_F32, columns ? 2 : 1, shape, &making->state, 0,
 			   0.5);
 	making->turn = (making->turn + 1) % making->count;
@@ -287,7 +295,7 @@ static void put_line(struct bytes *text, const char *key, const char *value)
 	if (!value)
 		return;
 	snprintf(line, sizeof(line), "%s\"%s\": %s", text->size > 1 ? ",\n" : "", key, value);
-	bytes_put(text, line, strlen(line));
+	bytes_words(text, line);
 }
 
 static void save_config(const struct files *files, const char *name)
@@ -332,6 +340,7 @@ void files_save_folder(const struct files *files, const char *name, size_t shard
 	struct making making = {.files = files, .writers = writers, .count = shards};
 	char path[256];
 
+	need_json();
 	assert_in_range(shards, 1, 8);
 	make_folder(name);
 	save_config(files, name);
@@ -362,7 +371,17 @@ static struct bytes load(const char *path)
 	return bytes;
 }
 
-static bool is_refused(bool (*open)(const char *, rosa_error *), const char *argument)
+void files_refused(files_open *open, const char *path, const char *says)
+{
+	rosa_error err = {ROSA_OK, ""};
+
+	if (open(path, &err))
+		fail_msg("%s was accepted; wanted: %s", path, says);
+	assert_int_not_equal(err.status, ROSA_OK);
+	must_say(says);
+}
+
+static bool is_refused(files_open *open, const char *argument)
 {
 	rosa_error err = {ROSA_OK, ""};
 
@@ -378,8 +397,7 @@ static void put_back(int file, const struct bytes *whole, size_t from, size_t co
 	assert_int_equal(pwrite(file, whole->data + from, count, (off_t)from), count);
 }
 
-size_t files_damage(const char *path, size_t size, bool (*open_it)(const char *argument, rosa_error *err),
-		    const char *argument)
+size_t files_damage(const char *path, size_t size, files_open *open_it, const char *argument)
 {
 	static const uint8_t changes[] = {0x01, 0x80, 0xff, 0x10, 0x02, 0x08, 0x40};
 	struct bytes whole = load(path);

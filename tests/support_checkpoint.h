@@ -32,10 +32,18 @@ struct files {
 };
 
 void files_save_gguf(const struct files *files, const char *name); /* a file in the scratch folder */
-/* A folder there; with shards above 1, so many files and an index. */
+/* A folder there; with shards above 1, so many files and an index. Needs JSON. */
 void files_save_folder(const struct files *files, const char *name, size_t shards);
+
+/* Ends a test here, as skipped, if the build has no JSON reader. */
+void need_json(void);
+
+/* Whether what it is given can be opened; it is closed again. */
+typedef bool files_open(const char *path, rosa_error *err);
+
+/* That it cannot, and that the message has these words. */
+void files_refused(files_open *open, const char *path, const char *says);
 
 /* Changes a file at one place, or cuts it there, and tries `open`, for every place of the first `size` bytes: it must
  * not crash, leak, or fail without a message. The file is then as it was. Returns how often it was refused. */
-size_t files_damage(const char *path, size_t size, bool (*open)(const char *argument, rosa_error *err),
-		    const char *argument);
+size_t files_damage(const char *path, size_t size, files_open *open, const char *argument);

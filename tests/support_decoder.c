@@ -13,6 +13,7 @@
 #include "support_weights.h"
 
 #include <math.h>
+#include <unistd.h>
 
 /* ------------------------------------------------------------------------------------------------------- models -- */
 
@@ -221,6 +222,79 @@ void tiny_adapter_save(const struct tiny_model *m, const struct tiny_adapter *a,
 	snprintf(path, sizeof(path), "%s/adapter_config.json", folder);
 	bytes_save(&config, path);
 	json_text_free(&text);
+}
+
+/* -------------------------------------------------------------------------------------------------------- bench -- */
+
+TEST_CLOSER(close_workers, rosa_workers_free)
+TEST_CLOSER(close_backend, cpu_backend_free)
+TEST_CLOSER(close_decoder, decoder_free)
+TEST_CLOSER(close_sequence, sequence_free)
+
+void bench_start(struct bench *b, size_t chunk, int threads)
+{
+	b->options.chunk = chunk;
+	must(rosa_workers_new(threads, NULL, &b->workers, &err));
+	test_later(close_workers, b->workers);
+	must(cpu_backend_new(b->workers, &b->backend, &err));
+	test_later(close_backend, b->backend);
+	must(decoder_new(&b->checkpoint, b->adapted ? &b->adapter : NULL, &b->options, b->backend, b->workers,
+			 &b->decoder, &err));
+	test_later(close_decoder, b->decoder);
+}
+
+static void close_files(void *bench)
+{
+	struct bench *b = bench;
+
+	adapter_close(&b->adapter);
+	checkpoint_close(&b->checkpoint);
+}
+
+struct bench *bench_open(const struct tiny_model *model, const struct tiny_adapter *adapter)
+{
+	struct bench *b = test_zeros(1, sizeof(*b));
+	char folder[] = "decoder-test-XXXXXX", path[64];
+
+	test_later(close_files, b);
+	assert_non_null(mkdtemp(folder));
+	snprintf(path, sizeof(path), "%s/model.gguf", folder);
+	tiny_model_save(model, path);
+	must(checkpoint_open(path, &b->checkpoint, &err));
+	unlink(path);
+	if (adapter) {
+		tiny_adapter_save(model, adapter, folder);
+		must(adapter_open(folder, &b->checkpoint, &b->adapter, &err));
+		b->adapted = true;
+		b->options.window = b->adapter.options.window;
+		b->options.sinks = b->adapter.options.sinks;
+		b->options.first_global_layers = b->adapter.options.first_global_layers;
+	}
+	/* what is open stays readable, and a test that fails leaves nothing behind */
+	snprintf(path, sizeof(path), "%s/adapter_config.json", folder);
+	unlink(path);
+	snprintf(path, sizeof(path), "%s/adapter_model.safetensors", folder);
+	unlink(path);
+	rmdir(folder);
+	return b;
+}
+
+struct bench *bench_tiny(const struct tiny_adapter *adapter, size_t chunk, int threads)
+{
+	struct tiny_model model = TINY_MODEL;
+	struct bench *b = bench_open(&model, adapter);
+
+	bench_start(b, chunk, threads);
+	return b;
+}
+
+sequence *bench_sequence(struct bench *b)
+{
+	sequence *s;
+
+	must(sequence_new(b->decoder, &s, &err));
+	test_later(close_sequence, s);
+	return s;
 }
 
 /* ------------------------------------------------------------------------------------------------------- oracle -- */

@@ -40,3 +40,22 @@ void tiny_adapter_save(const struct tiny_model *model, const struct tiny_adapter
  * definition. Of the options' reads only the head of tokens seen takes notice. */
 void oracle_decoder(const struct checkpoint *checkpoint, const struct adapter *adapter,
 		    const struct decoder_options *options, const uint32_t *tokens, size_t steps, double *logits);
+
+/* Everything of a run, closed with the test's memory. Its files are gone. */
+struct bench {
+	struct checkpoint checkpoint;
+	struct adapter adapter;
+	bool adapted;
+	struct decoder_options options; /* an adapter's at first */
+	rosa_workers *workers;
+	struct backend *backend;
+	decoder *decoder;
+};
+
+/* A model, with an adapter or NULL. */
+struct bench *bench_open(const struct tiny_model *model, const struct tiny_adapter *adapter);
+/* A decoder by its options; another one each time. */
+void bench_start(struct bench *b, size_t chunk, int threads);
+/* TINY_MODEL, with a decoder. */
+struct bench *bench_tiny(const struct tiny_adapter *adapter, size_t chunk, int threads);
+sequence *bench_sequence(struct bench *b);

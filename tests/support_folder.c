@@ -1,9 +1,8 @@
 /* Folders of tests: whatever a test leaves behind is a fault. */
 #include "support_folder.h"
+#include "support_test.h"
 
 #include <dirent.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 int folder_enter(void **state)
@@ -44,4 +43,12 @@ size_t folder_entries(const struct folder *folder)
 		count++;
 	closedir(dir);
 	return count - 2;
+}
+
+void file_put(const char *path, const void *data, size_t size)
+{
+	FILE *file = fopen(path, "wb");
+
+	if (!file || (size && fwrite(data, 1, size, file) != size) || fclose(file) != 0)
+		fail_msg("%s cannot be written", path);
 }

@@ -12,3 +12,6 @@ int folder_enter(void **state);
 int folder_leave(void **state);
 
 size_t folder_entries(const struct folder *folder);
+
+/* The file is then just these bytes. */
+void file_put(const char *path, const void *data, size_t size);

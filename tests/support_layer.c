@@ -507,9 +507,9 @@ struct layer_result layer_run(const struct layer_scene *s, float start)
 	struct layer_result r = layer_result_make(s, start);
 	rosa_tape *tape = NULL;
 
-	expect_status(s->text, layer_run_forward(s, r.out, &tape, &err), ROSA_OK, &err);
+	must_for(s->text, layer_run_forward(s, r.out, &tape, &err));
 	assert_non_null(tape);
-	expect_status(s->text, rosa_layer_backward(tape, &s->layer, s->gout_rows, &r.grads, r.gh, &err), ROSA_OK, &err);
+	must_for(s->text, rosa_layer_backward(tape, &s->layer, s->gout_rows, &r.grads, r.gh, &err));
 	rosa_tape_free(tape);
 	return r;
 }

@@ -20,6 +20,15 @@
 /* More requests than any operation here may make. */
 #define MOST_REQUESTS 1000
 
+void operator_resize(struct operator_case *c, struct operator_size size)
+{
+	c->options.bits = size.bits;
+	c->options.threads = size.threads ? size.threads : c->options.threads;
+	c->batch = size.batch;
+	c->steps = size.steps;
+	c->channels = size.channels;
+}
+
 size_t operator_cells(const struct operator_case *c)
 {
 	return c->batch * c->steps * c->channels;

@@ -13,6 +13,13 @@ struct operator_case {
 	size_t batch, steps, channels;
 };
 
+struct operator_size {
+	int bits, threads; /* threads 0: as they are */
+	size_t batch, steps, channels;
+};
+
+void operator_resize(struct operator_case *c, struct operator_size size);
+
 /* Numbers in an array of rows; route-steps. */
 size_t operator_cells(const struct operator_case *c);
 size_t operator_route_steps(const struct operator_case *c);

@@ -120,7 +120,7 @@ rosa_status scene_run(const struct scene *scene, struct outputs *outputs, rosa_e
 void scene_run_checked(const struct scene *scene, struct outputs *outputs)
 {
 	outputs_make(scene, outputs);
-	expect_status(scene->text, scene_run(scene, outputs, &err), ROSA_OK, &err);
+	must_for(scene->text, scene_run(scene, outputs, &err));
 }
 
 void expect_same_outputs(const struct scene *scene, const struct outputs *a, const struct outputs *b)
@@ -139,10 +139,7 @@ struct scene scene_usual(int i)
 	scene.c.learning.flip_share = 0.7f;
 	scene.c.learning.suffix = 0.5f;
 	scene.c.dtype = i / 4 % 2 ? ROSA_BFLOAT16 : ROSA_FLOAT32;
-	scene.c.options.bits = 4;
-	scene.c.options.threads = 2;
-	scene.c.batch = 2;
-	scene.c.steps = 60;
-	scene.c.channels = 12;
+	operator_resize(&scene.c,
+			(struct operator_size){.bits = 4, .threads = 2, .batch = 2, .steps = 60, .channels = 12});
 	return scene;
 }

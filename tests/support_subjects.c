@@ -36,8 +36,7 @@ int subjects_set_up(void **state)
 			s->maker = &makers[m];
 			s->threads = threads;
 			must(rosa_workers_new(threads, NULL, &s->workers, &err));
-			expect_status(s->maker->name, s->maker->make(s->maker->kind, s->workers, &s->backend, &err),
-				      ROSA_OK, &err);
+			must_for(s->maker->name, s->maker->make(s->maker->kind, s->workers, &s->backend, &err));
 			s->ops = s->backend->ops;
 			subject_count++;
 		}

@@ -53,6 +53,12 @@ void test_register_group(CMFixtureFunction set_up, CMFixtureFunction tear_down);
 
 #define COUNT(array) (sizeof(array) / sizeof(*(array)))
 
+/* A list in a row of a table, or a row. (For braces alone clang-format gives each field a line.) */
+#define LIST(...)                                                                                                      \
+	{                                                                                                              \
+		__VA_ARGS__                                                                                            \
+	}
+
 /* Fail the running test, with the message in `err`, unless a call went well. Macros, so that a failure names the line.
  */
 #define must(status_)                                                                                                  \
@@ -67,12 +73,15 @@ void test_register_group(CMFixtureFunction set_up, CMFixtureFunction tear_down);
 			fail_msg("\"%s\" does not say \"%s\"", err.message, (words_));                                 \
 	} while (0)
 
-/* Unless it failed, with this status and with a message that has these words. */
+/* Unless it failed, with this status and with a message, which has these words. */
 #define must_fail(status_, wanted_, words_)                                                                            \
 	do {                                                                                                           \
 		assert_int_equal((status_), (wanted_));                                                                \
+		assert_int_equal(err.status, (wanted_));                                                               \
+		assert_true(err.message[0] != 0);                                                                      \
 		must_say(words_);                                                                                      \
 	} while (0)
+#define must_refuse(status_, wanted_) must_fail(status_, wanted_, "")
 
 /* Memory that is there, or the test ends. For the caller to free. */
 static inline void *must_alloc(size_t size)

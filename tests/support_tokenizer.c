@@ -8,11 +8,6 @@
 
 /* ------------------------------------------------------------------------------------------------------ writing -- */
 
-static void put(struct bytes *out, const char *text)
-{
-	bytes_put(out, text, strlen(text));
-}
-
 /* The character that stands for a byte in vocabularies: found by asking what each character stands for, once. */
 static const char *spell(int byte)
 {
@@ -32,14 +27,14 @@ static void put_entry(struct bytes *out, const char *token, size_t size, unsigne
 {
 	char number[16];
 
-	put(out, out->data[out->size - 1] == '{' ? "\"" : ", \"");
+	bytes_words(out, out->data[out->size - 1] == '{' ? "\"" : ", \"");
 	for (size_t i = 0; i < size; i++) {
 		if (token[i] == '"' || token[i] == '\\')
-			put(out, "\\");
+			bytes_words(out, "\\");
 		bytes_put(out, token + i, 1);
 	}
 	snprintf(number, sizeof(number), "\": %u", id);
-	put(out, number);
+	bytes_words(out, number);
 }
 
 /* The next merge of a list, "t h": where its sides begin and how long they are. */
@@ -57,7 +52,7 @@ static void put_vocab(struct bytes *out, const struct recipe *recipe)
 	size_t left_size, right_size;
 	unsigned id = 256;
 
-	put(out, "\"vocab\": {");
+	bytes_words(out, "\"vocab\": {");
 	for (int byte = 0; byte < 256; byte++) {
 		const char *spelling = spell(byte);
 		if (!recipe->without || strcmp(recipe->without, spelling) != 0)
@@ -70,7 +65,7 @@ static void put_vocab(struct bytes *out, const struct recipe *recipe)
 		memcpy(joined + left_size, right, right_size);
 		put_entry(out, joined, left_size + right_size, id++);
 	}
-	put(out, "}");
+	bytes_words(out, "}");
 }
 
 static void put_merges(struct bytes *out, const struct recipe *recipe)
@@ -78,44 +73,44 @@ static void put_merges(struct bytes *out, const struct recipe *recipe)
 	const char *right;
 	size_t left_size, right_size;
 
-	put(out, ", \"merges\": [");
+	bytes_words(out, ", \"merges\": [");
 	for (const char *left = recipe->merges, *next; left && *left; left = next) {
 		next = next_merge(left, &right, &left_size, &right_size);
-		put(out, left == recipe->merges ? "" : ", ");
-		put(out, recipe->pairs ? "[\"" : "\"");
+		bytes_words(out, left == recipe->merges ? "" : ", ");
+		bytes_words(out, recipe->pairs ? "[\"" : "\"");
 		bytes_put(out, left, left_size);
-		put(out, recipe->pairs ? "\", \"" : " ");
+		bytes_words(out, recipe->pairs ? "\", \"" : " ");
 		bytes_put(out, right, right_size);
-		put(out, recipe->pairs ? "\"]" : "\"");
+		bytes_words(out, recipe->pairs ? "\"]" : "\"");
 	}
-	put(out, "]");
+	bytes_words(out, "]");
 }
 
 static void put_part(struct bytes *out, const char *name, const char *value, const char *usual)
 {
-	put(out, "\"");
-	put(out, name);
-	put(out, "\": ");
-	put(out, value ? value : usual);
-	put(out, ",\n");
+	bytes_words(out, "\"");
+	bytes_words(out, name);
+	bytes_words(out, "\": ");
+	bytes_words(out, value ? value : usual);
+	bytes_words(out, ",\n");
 }
 
 char *recipe_json(const struct recipe *recipe)
 {
 	struct bytes out = {0};
 
-	put(&out, "{\n");
+	bytes_words(&out, "{\n");
 	put_part(&out, "added_tokens", recipe->added, "[]");
 	put_part(&out, "normalizer", recipe->normalizer, "null");
 	put_part(&out, "pre_tokenizer", recipe->pre_tokenizer,
 		 "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": true}");
 	put_part(&out, "post_processor", recipe->post_processor, "null");
 	put_part(&out, "decoder", recipe->decoder, "{\"type\": \"ByteLevel\"}");
-	put(&out, "\"model\": {");
-	put(&out, recipe->model ? recipe->model : "\"type\": \"BPE\",");
+	bytes_words(&out, "\"model\": {");
+	bytes_words(&out, recipe->model ? recipe->model : "\"type\": \"BPE\",");
 	put_vocab(&out, recipe);
 	put_merges(&out, recipe);
-	put(&out, "}}");
+	bytes_words(&out, "}}");
 	bytes_put(&out, "", 1);
 	return (char *)out.data;
 }
@@ -136,12 +131,15 @@ int recipe_needed(void **state)
 	return 0;
 }
 
+TEST_CLOSER(close_tokenizer, tokenizer_free)
+
 tokenizer *recipe_make(const struct recipe *recipe)
 {
 	char *json = recipe_json(recipe);
 	tokenizer *made;
 
 	must(tokenizer_from_json(json, strlen(json), "test.json", &made, &err));
+	test_later(close_tokenizer, made);
 	return made;
 }
 

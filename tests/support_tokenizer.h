@@ -23,7 +23,7 @@ int recipe_needed(void **state);
 /* Memory of the test. */
 char *recipe_json(const struct recipe *recipe);
 
-/* The tokenizer; a failure ends the test. */
+/* The tokenizer, which is closed with the test; a failure ends that. */
 tokenizer *recipe_make(const struct recipe *recipe);
 
 /* Whether a text gives these ids, "1 2 3"; the test ends with both if not. */

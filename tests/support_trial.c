@@ -89,6 +89,22 @@ void expect_same(const struct trial *trial, const char *how, const char *what, s
 	}
 }
 
+void expect_all(const struct trial *trial, const char *how, const char *what, size_t first, size_t count, size_t width,
+		const int32_t *got, size_t stride, const int32_t *want)
+{
+	for (size_t r = 0; r < trial->routes; r++)
+		expect_same(trial, how, what, r, first, count, width, got + r * stride * width,
+			    want + (r * trial->steps + first) * width);
+}
+
+int stream_kind(const char *name)
+{
+	const int kind = stream_find(name);
+
+	assert_true(kind >= 0);
+	return kind;
+}
+
 void expect_status(const char *how, rosa_status got, rosa_status want, const rosa_error *err)
 {
 	if (got != want)

@@ -33,8 +33,19 @@ void trial_solve(struct trial *trial);
 void expect_same(const struct trial *trial, const char *how, const char *what, size_t route, size_t first, size_t count,
 		 size_t width, const int32_t *got, const int32_t *want);
 
+/* The same for steps first .. first + count - 1 of all routes: `stride` steps lie between those of one and of the next
+ * in `got`, the trial's steps in `want`, which begins with step 0. */
+void expect_all(const struct trial *trial, const char *how, const char *what, size_t first, size_t count, size_t width,
+		const int32_t *got, size_t stride, const int32_t *want);
+
+/* The kind of stream of this name, which there must be. */
+int stream_kind(const char *name);
+
 /* Fail the running test unless a call gave this status, and where it failed left a message and the same status. */
 void expect_status(const char *how, rosa_status got, rosa_status want, const rosa_error *err);
+
+/* The same of a call that leaves what went wrong in `err` and goes well; `how` names the setting. */
+#define must_for(how_, call_) expect_status(how_, call_, ROSA_OK, &err)
 
 /* Whether the environment asks for the long form of the tests (ROSATUNE_TEST_LONG); the factor to do more by. */
 size_t test_rounds(size_t rounds);

@@ -6,6 +6,7 @@
  * refused here: most tests of a parser want a file with something wrong in it.
  */
 #include "support_weights.h"
+#include "support_folder.h"
 
 #include "support_test.h"
 #include "support_trial.h"
@@ -31,6 +32,11 @@ void bytes_put(struct bytes *bytes, const void *data, size_t size)
 	bytes->size += size;
 }
 
+void bytes_words(struct bytes *bytes, const char *words)
+{
+	bytes_put(bytes, words, strlen(words));
+}
+
 void bytes_number(struct bytes *bytes, uint64_t number, size_t width)
 {
 	for (size_t i = 0; i < width; i++)
@@ -40,7 +46,7 @@ void bytes_number(struct bytes *bytes, uint64_t number, size_t width)
 void bytes_text(struct bytes *bytes, const char *text)
 {
 	bytes_number(bytes, strlen(text), 8);
-	bytes_put(bytes, text, strlen(text));
+	bytes_words(bytes, text);
 }
 
 void bytes_fill(struct bytes *bytes, size_t multiple)
@@ -60,10 +66,7 @@ uint8_t *bytes_copy(const struct bytes *bytes, size_t size)
 
 void bytes_save(const struct bytes *bytes, const char *path)
 {
-	FILE *file = fopen(path, "wb");
-
-	if (!file || (bytes->size && fwrite(bytes->data, 1, bytes->size, file) != bytes->size) || fclose(file) != 0)
-		fail_msg("%s cannot be written", path);
+	file_put(path, bytes->data, bytes->size);
 }
 
 /* -------------------------------------------------------------------------------------------------------- writer -- */
@@ -324,17 +327,12 @@ static void put_quoted(struct bytes *bytes, const char *text)
 	for (; *text; text++) {
 		if ((unsigned char)*text < ' ' || *text == '"' || *text == '\\') {
 			snprintf(escape, sizeof(escape), "\\u%04x", (unsigned char)*text);
-			bytes_put(bytes, escape, strlen(escape));
+			bytes_words(bytes, escape);
 		} else {
 			bytes_put(bytes, text, 1);
 		}
 	}
 	bytes_put(bytes, "\"", 1);
-}
-
-static void put_words(struct bytes *bytes, const char *words)
-{
-	bytes_put(bytes, words, strlen(words));
 }
 
 void weights_set_string(struct weights_writer *writer, const char *key, const char *value)
@@ -343,9 +341,9 @@ void weights_set_string(struct weights_writer *writer, const char *key, const ch
 		bytes_text(begin_entry(writer, key, GGUF_STRING), value);
 		return;
 	}
-	put_words(&writer->metadata, writer->metadata_count++ ? "," : "");
+	bytes_words(&writer->metadata, writer->metadata_count++ ? "," : "");
 	put_quoted(&writer->metadata, key);
-	put_words(&writer->metadata, ":");
+	bytes_words(&writer->metadata, ":");
 	put_quoted(&writer->metadata, value);
 }
 
@@ -401,7 +399,7 @@ static void finish_gguf(const struct weights_writer *writer, struct bytes *file)
 	    [FORMAT_Q5_0] = 6, [FORMAT_Q5_1] = 7, [FORMAT_Q5_K] = 13};
 	size_t offset = 0;
 
-	put_words(file, "GGUF");
+	bytes_words(file, "GGUF");
 	bytes_number(file, writer->version, 4);
 	bytes_number(file, writer->count, 8);
 	bytes_number(file, writer->metadata_count, 8);
@@ -429,13 +427,13 @@ static void put_tensor_json(struct bytes *header, const struct tensor_entry *ent
 
 	put_quoted(header, entry->name);
 	snprintf(text, sizeof(text), ":{\"dtype\":\"%s\",\"shape\":[", format_info[entry->format].name);
-	put_words(header, text);
+	bytes_words(header, text);
 	for (int d = 0; d < entry->dims; d++) {
 		snprintf(text, sizeof(text), "%s%zu", d ? "," : "", entry->shape[d]);
-		put_words(header, text);
+		bytes_words(header, text);
 	}
 	snprintf(text, sizeof(text), "],\"data_offsets\":[%zu,%zu]}", offset, offset + entry->data.size);
-	put_words(header, text);
+	bytes_words(header, text);
 }
 
 static void finish_safetensors(const struct weights_writer *writer, struct bytes *file)
@@ -443,20 +441,20 @@ static void finish_safetensors(const struct weights_writer *writer, struct bytes
 	struct bytes header = {NULL, 0, 0};
 	size_t offset = 0;
 
-	put_words(&header, "{");
+	bytes_words(&header, "{");
 	if (writer->metadata_count) {
-		put_words(&header, "\"__metadata__\":{");
+		bytes_words(&header, "\"__metadata__\":{");
 		bytes_put(&header, writer->metadata.data, writer->metadata.size);
-		put_words(&header, "}");
+		bytes_words(&header, "}");
 	}
 	for (size_t i = 0; i < writer->count; i++) {
-		put_words(&header, i || writer->metadata_count ? "," : "");
+		bytes_words(&header, i || writer->metadata_count ? "," : "");
 		put_tensor_json(&header, &writer->tensors[i], offset);
 		offset += writer->tensors[i].data.size;
 	}
-	put_words(&header, "}");
+	bytes_words(&header, "}");
 	while (header.size % 8)
-		put_words(&header, " ");
+		bytes_words(&header, " ");
 	bytes_number(file, header.size, 8);
 	bytes_put(file, header.data, header.size);
 	for (size_t i = 0; i < writer->count; i++)
@@ -499,4 +497,31 @@ void weights_check_refused(struct bytes file, const char *what, const char *word
 		fail_msg("%s: the reason is '%s', without '%s'", what, err.message, words);
 	assert_memory_equal(read, nothing, read_size);
 	assert_int_equal(parser(data, file.size, name, read, NULL), ROSA_EFORMAT);
+}
+
+void weights_check_damage(struct bytes file, weights_parser *parser, size_t read_size, weights_accepted *accepted)
+{
+	static const uint8_t changes[] = {0x01, 0x02, 0x10, 0x20, 0x80, 0xff};
+	uint8_t *data = bytes_copy(&file, file.size);
+	void *read = test_alloc(read_size);
+	size_t count = 0;
+
+	for (size_t size = 0; size < file.size; size++)
+		weights_check_refused((struct bytes){bytes_copy(&file, size), size, size}, "a beginning", "", parser,
+				      read_size);
+	for (size_t at = 0; at < file.size; at++)
+		for (size_t i = 0; i < COUNT(changes); i++) {
+			rosa_error err = {ROSA_OK, ""};
+
+			data[at] = file.data[at] ^ changes[i];
+			if (!parser(data, file.size, "weights.bin", read, &err)) {
+				accepted(read, data, file.size);
+				count++;
+			} else {
+				assert_true(err.message[0] != '\0');
+			}
+			data[at] = file.data[at];
+		}
+	/* the tensors' own bytes are nobody's business here */
+	assert_true(count > 0 && count < COUNT(changes) * file.size);
 }

@@ -14,8 +14,10 @@ struct bytes {
 
 void bytes_put(struct bytes *bytes, const void *data, size_t size);
 void bytes_number(struct bytes *bytes, uint64_t number, size_t width); /* little-endian */
-void bytes_text(struct bytes *bytes, const char *text);                /* GGUF's: length (8 bytes), characters */
-void bytes_fill(struct bytes *bytes, size_t multiple);                 /* zeros, up to a multiple */
+/* The letters of a text alone. */
+void bytes_words(struct bytes *bytes, const char *words);
+void bytes_text(struct bytes *bytes, const char *text); /* GGUF's: length (8 bytes), characters */
+void bytes_fill(struct bytes *bytes, size_t multiple);  /* zeros, up to a multiple */
 /* A copy of the first bytes, allocated exactly, so that a sanitizer sees a read beyond its end. */
 uint8_t *bytes_copy(const struct bytes *bytes, size_t size);
 
@@ -71,3 +73,10 @@ typedef rosa_status weights_parser(const uint8_t *data, size_t size, const char 
  * has these words; that it leaves `read_size` zero bytes behind, and needs nowhere to put the message. */
 void weights_check_refused(struct bytes file, const char *what, const char *words, weights_parser *parser,
 			   size_t read_size);
+
+/* Sees to it that what a parser took lies inside the file, and frees it. */
+typedef void weights_accepted(void *read, const uint8_t *data, size_t size);
+
+/* That every beginning of a good file is refused, and every altered byte is either refused with a message or harmless.
+ */
+void weights_check_damage(struct bytes file, weights_parser *parser, size_t read_size, weights_accepted *accepted);

@@ -158,7 +158,7 @@ TEST(options_set_rows)
 	assert_int_equal(count, adapter_option_table.count + learning_option_table.count);
 	args.count = count;
 	assert_int_equal(args_parse(&args, (int)(COUNT(words)), words), ARGS_OK);
-	assert_int_equal(option_args_apply(&room, &err), ROSA_OK);
+	must(option_args_apply(&room, &err));
 	assert_int_equal(options.bits, 4);
 	assert_true(options.gain);
 	assert_false(options.gate);

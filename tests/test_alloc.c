@@ -7,6 +7,7 @@
  * exactly as the oracle says, and in the end nothing may be left allocated.
  */
 #include "retrieval/engine.h"
+#include "support_folder.h"
 #include "support_memory.h"
 #include "support_test.h"
 #include "support_trial.h"
@@ -39,18 +40,11 @@ static void push_checked(struct scene *scene, rosa_stream *stream, size_t first,
 	int32_t *length = test_alloc(trial->routes * trial->steps * sizeof(*length));
 	int32_t *flips = test_alloc(trial->routes * n * bits * sizeof(*flips));
 
-	expect_status(scene->how,
-		      rosa_stream_push(stream, n, trial->query + first, trial->key + first, trial->steps, tau, length,
-				       flips, &err),
-		      ROSA_OK, &err);
-	for (size_t r = 0; r < trial->routes; r++) {
-		size_t at = r * trial->steps + first;
-
-		expect_same(trial, scene->how, "tau", r, first, n, 1, tau + r * trial->steps, trial->tau + at);
-		expect_same(trial, scene->how, "length", r, first, n, 1, length + r * trial->steps, trial->length + at);
-		expect_same(trial, scene->how, "flip", r, first, n, bits, flips + r * n * bits,
-			    trial->flips + at * bits);
-	}
+	must_for(scene->how, rosa_stream_push(stream, n, trial->query + first, trial->key + first, trial->steps, tau,
+					      length, flips, &err));
+	expect_all(trial, scene->how, "tau", first, n, 1, tau, trial->steps, trial->tau);
+	expect_all(trial, scene->how, "length", first, n, 1, length, trial->steps, trial->length);
+	expect_all(trial, scene->how, "flip", first, n, bits, flips, n, trial->flips);
 }
 
 static void expect_steps(struct scene *scene, size_t steps)
@@ -101,18 +95,24 @@ static rosa_status do_retrieve(struct scene *scene, rosa_error *err)
 	return status;
 }
 
+/* What an operation made: a stream of so many steps that goes on as the oracle says, or nothing. */
+static rosa_status check_made(struct scene *scene, rosa_status status, rosa_stream *made, size_t steps)
+{
+	disarm(scene);
+	if (status == ROSA_OK)
+		push_checked(scene, made, steps, scene->after);
+	else
+		assert_null(made);
+	rosa_stream_free(made);
+	return status;
+}
+
 static rosa_status do_new(struct scene *scene, rosa_error *err)
 {
 	rosa_stream *stream = NULL;
 	rosa_status status = rosa_stream_new(&scene->trial.options, scene->trial.routes, &stream, err);
 
-	disarm(scene);
-	if (status == ROSA_OK)
-		push_checked(scene, stream, 0, scene->after);
-	else
-		assert_null(stream);
-	rosa_stream_free(stream);
-	return status;
+	return check_made(scene, status, stream, 0);
 }
 
 static rosa_status do_push(struct scene *scene, rosa_error *err)
@@ -135,13 +135,7 @@ static rosa_status do_fork(struct scene *scene, rosa_error *err)
 	rosa_stream *copy = NULL;
 	rosa_status status = rosa_stream_fork(scene->stream, &copy, err);
 
-	disarm(scene);
-	if (status == ROSA_OK)
-		push_checked(scene, copy, scene->before, scene->after);
-	else
-		assert_null(copy);
-	rosa_stream_free(copy);
-	return status;
+	return check_made(scene, status, copy, scene->before);
 }
 
 static rosa_status do_save_memory(struct scene *scene, rosa_error *err)
@@ -165,13 +159,7 @@ static rosa_status do_load_memory(struct scene *scene, rosa_error *err)
 	rosa_status status =
 	    rosa_stream_load_memory(&scene->trial.options, scene->image, scene->image_size, &loaded, err);
 
-	disarm(scene);
-	if (status == ROSA_OK)
-		push_checked(scene, loaded, scene->before, scene->after);
-	else
-		assert_null(loaded);
-	rosa_stream_free(loaded);
-	return status;
+	return check_made(scene, status, loaded, scene->before);
 }
 
 static void scene_path(char *path, size_t size)
@@ -197,24 +185,14 @@ static rosa_status do_save_file(struct scene *scene, rosa_error *err)
 static rosa_status do_load_file(struct scene *scene, rosa_error *err)
 {
 	char path[64];
-	FILE *file;
 	rosa_stream *loaded = NULL;
 	rosa_status status;
 
 	scene_path(path, sizeof(path));
-	file = fopen(path, "wb");
-	assert_non_null(file);
-	assert_int_equal(fwrite(scene->image, 1, scene->image_size, file), scene->image_size);
-	assert_int_equal(fclose(file), 0);
+	file_put(path, scene->image, scene->image_size);
 	status = rosa_stream_load(&scene->trial.options, path, &loaded, err);
-	disarm(scene);
-	if (status == ROSA_OK)
-		push_checked(scene, loaded, scene->before, scene->after);
-	else
-		assert_null(loaded);
-	rosa_stream_free(loaded);
 	assert_int_equal(unlink(path), 0);
-	return status;
+	return check_made(scene, status, loaded, scene->before);
 }
 
 static rosa_status rewind_to(struct scene *scene, size_t steps, rosa_error *err)

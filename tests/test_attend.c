@@ -39,7 +39,7 @@ static void attend_steps(struct subject *s, const struct attend_trial *trial, st
 	      *k = put_floats(s, trial->k + first * kv, steps * kv),
 	      *v = put_floats(s, trial->v + first * kv, steps * kv), *there = put_floats(s, NULL, steps * width);
 
-	expect_status(trial->text, s->ops->cache_reserve(s->backend, cache, steps, &err), ROSA_OK, &err);
+	must_for(trial->text, s->ops->cache_reserve(s->backend, cache, steps, &err));
 	s->ops->attend(s->backend, cache, steps, trial->heads * trial->group, q, k, v, there);
 	s->ops->get(s->backend, y, there, steps * width * sizeof(*y));
 	give_floats(s, 4, (float *const[]){q, k, v, there});
@@ -50,10 +50,8 @@ static struct kv_cache new_cache(struct subject *s, const struct attend_trial *t
 {
 	struct kv_cache cache;
 
-	expect_status(trial->text,
-		      s->ops->cache_new(s->backend, trial->heads, trial->head_size, trial->window, trial->sinks, chunk,
-					&cache, &err),
-		      ROSA_OK, &err);
+	must_for(trial->text, s->ops->cache_new(s->backend, trial->heads, trial->head_size, trial->window, trial->sinks,
+						chunk, &cache, &err));
 	return cache;
 }
 
@@ -190,7 +188,7 @@ static void check_reload(struct subject *s, const struct attend_trial *trial, si
 		expect_bits(s, trial->text, "saved keys", kv, keys + i * kv, trial->k + p * kv);
 		expect_bits(s, trial->text, "saved values", kv, values + i * kv, trial->v + p * kv);
 	}
-	expect_status(trial->text, s->ops->cache_load(s->backend, &again, cut, keys, values, &err), ROSA_OK, &err);
+	must_for(trial->text, s->ops->cache_load(s->backend, &again, cut, keys, values, &err));
 	if (cut)
 		expect_status(trial->text, s->ops->cache_load(s->backend, &again, cut, keys, values, &err), ROSA_EINVAL,
 			      &err);
@@ -268,16 +266,13 @@ TEST(test_refusals)
 		}
 		/* a window without end is a global cache that ends later; what is reserved decides */
 		must(s->ops->cache_new(s->backend, (size_t)1 << 20, 4096, SIZE_MAX, 0, SIZE_MAX, &cache, &err));
-		expect_status("cache_reserve", s->ops->cache_reserve(s->backend, &cache, SIZE_MAX, &err), ROSA_ENOMEM,
-			      &err);
-		expect_status("cache_reserve", s->ops->cache_reserve(s->backend, &cache, (size_t)1 << 48, &err),
-			      ROSA_ENOMEM, &err);
+		must_refuse(s->ops->cache_reserve(s->backend, &cache, SIZE_MAX, &err), ROSA_ENOMEM);
+		must_refuse(s->ops->cache_reserve(s->backend, &cache, (size_t)1 << 48, &err), ROSA_ENOMEM);
 		s->ops->cache_free(s->backend, &cache);
 		must(s->ops->cache_new(s->backend, 2, 8, 0, 0, 10, &cache, &err));
-		expect_status("cache_reserve", s->ops->cache_reserve(s->backend, &cache, 11, &err), ROSA_EINVAL, &err);
+		must_refuse(s->ops->cache_reserve(s->backend, &cache, 11, &err), ROSA_EINVAL);
 		must(s->ops->cache_reserve(s->backend, &cache, 10, &err));
-		expect_status("cache_load", s->ops->cache_load(s->backend, &cache, SIZE_MAX - 5, NULL, NULL, &err),
-			      ROSA_ENOMEM, &err);
+		must_refuse(s->ops->cache_load(s->backend, &cache, SIZE_MAX - 5, NULL, NULL, &err), ROSA_ENOMEM);
 		s->ops->cache_free(s->backend, &cache);
 		s->ops->cache_free(s->backend, &cache);
 		assert_null(s->ops->take(s->backend, SIZE_MAX - 100));

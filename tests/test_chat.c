@@ -15,33 +15,43 @@ static const char tokens[] =
     "[" SPECIAL(300, "<|im_start|>") "," SPECIAL(301, "<|im_end|>") "," SPECIAL(302, "<|start_header_id|>") "," SPECIAL(
 	303, "<|end_header_id|>") "," SPECIAL(304, "<|eot_id|>") "," SPECIAL(305, "<|begin_of_text|>") "]";
 
+struct template
+{
+	enum chat_style style;
+	const char *text;
+};
+
 /* The skeletons of the templates: what they are known by. */
-static const char smollm2[] =
+static const struct template smollm2 = {
+    CHAT_ML,
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou "
     "are SmolLM<|im_end|>\n' }}{% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + "
-    "'<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
-static const char escaped[] = "{{- '<|im_start|>system\\n' + messages[0].content }}{{- \"<|im_start|>system\\nYou\\'re "
-			      "a \\\"helper\\\".<|im_end|>\\n\" }}{{- '<|im_start|>' + message.role }}";
-static const char qwen25[] =
+    "'<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"};
+static const struct template escaped = {
+    CHAT_ML, "{{- '<|im_start|>system\\n' + messages[0].content }}{{- \"<|im_start|>system\\nYou\\'re "
+	     "a \\\"helper\\\".<|im_end|>\\n\" }}{{- '<|im_start|>' + message.role }}"};
+static const struct template qwen25 = {
+    CHAT_ML,
     "{%- if tools %}{{- '<|im_start|>system\\n' }}{%- if messages[0]['role'] == 'system' %}{{- messages[0]['content'] "
     "}}"
     "{%- else %}{{- 'You are Qwen.' }}{%- endif %}{{- \"\\n\\n# Tools\\n</tool_call><|im_end|>\\n\" }}{%- else %}"
     "{%- if messages[0]['role'] == 'system' %}{{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}"
     "{%- else %}{{- '<|im_start|>system\\nYou are Qwen.<|im_end|>\\n' }}{%- endif %}{%- endif %}"
-    "{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}";
-static const char qwen3[] =
+    "{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}"};
+static const struct template qwen3 = {
+    CHAT_QWEN3,
     "{{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}{%- if '</think>' in message.content %}"
     "{{- '<|im_start|>' + message.role + '\\n<think>\\n' }}{{- '<|im_start|>assistant\\n' }}{%- if enable_thinking is "
-    "false %}{{- '<think>\\n\\n</think>\\n\\n' }}";
-static const char thinking[] =
-    "{{- '<|im_start|>' + '<|im_end|>' + '</think>' }}{{- '<|im_start|>assistant\\n<think>\\n' }}";
-static const char llama3[] =
-    "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ message['content'] | "
-    "trim + '<|eot_id|>' }}";
-static const char llama31[] =
-    "{%- set date_string = \"26 Jul 2024\" %}{{- \"<|start_header_id|>system<|end_header_id|>\\n\\n\" }}"
-    "{{- \"Cutting Knowledge Date: December 2023\\n\" }}{{- \"Today Date: \" + date_string + \"\\n\\n\" }}"
-    "{{- \"<|eot_id|>\" }}";
+    "false %}{{- '<think>\\n\\n</think>\\n\\n' }}"};
+static const struct template thinking = {
+    CHAT_QWEN3, "{{- '<|im_start|>' + '<|im_end|>' + '</think>' }}{{- '<|im_start|>assistant\\n<think>\\n' }}"};
+static const struct template llama3 = {
+    CHAT_LLAMA3, "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ message['content'] | "
+		 "trim + '<|eot_id|>' }}"};
+static const struct template llama31 = {
+    CHAT_LLAMA3, "{%- set date_string = \"26 Jul 2024\" %}{{- \"<|start_header_id|>system<|end_header_id|>\\n\\n\" }}"
+		 "{{- \"Cutting Knowledge Date: December 2023\\n\" }}{{- \"Today Date: \" + date_string + \"\\n\\n\" }}"
+		 "{{- \"<|eot_id|>\" }}"};
 
 static tokenizer *make(const char *template, const char *added)
 {
@@ -49,16 +59,30 @@ static tokenizer *make(const char *template, const char *added)
 	tokenizer *tokenizer = recipe_make(&recipe);
 
 	if (template)
-		assert_int_equal(tokenizer_set_template(tokenizer, template, strlen(template), &err), ROSA_OK);
+		must(tokenizer_set_template(tokenizer, template, strlen(template), &err));
 	return tokenizer;
 }
 
-/* The text of tokens; memory to free. */
+static void close_format(void *format)
+{
+	chat_format_free(format);
+}
+
+static struct chat_format *format_of(const tokenizer *tokenizer)
+{
+	struct chat_format *format = test_zeros(1, sizeof(*format));
+
+	must(chat_format_of(tokenizer, format, &err));
+	test_later(close_format, format);
+	return format;
+}
+
+/* The text of tokens. */
 static char *decoded(const tokenizer *tokenizer, const struct tokens *ids)
 {
 	size_t room = (ids->count + 1) * tokenizer_longest(tokenizer) + 1, size = 0;
 	struct decoding decoding = {{0}, 0};
-	char *text = must_alloc(room);
+	char *text = test_alloc(room);
 
 	for (size_t i = 0; i < ids->count; i++)
 		size += decode_token(tokenizer, &decoding, ids->ids[i], true, text + size);
@@ -67,119 +91,48 @@ static char *decoded(const tokenizer *tokenizer, const struct tokens *ids)
 	return text;
 }
 
+enum { NO_ANSWER = 1, NO_THOUGHT };
+
 static const struct conversation {
-	const char *template;
-	enum chat_style style;
+	const struct template *template;
 	struct chat_message messages[5];
-	size_t count;
-	bool no_answer, no_think;
+	int how;
 	const char *text;
 } conversations[] = {
-    {smollm2,
-     CHAT_ML,
-     {{"user", "Hi"}},
-     1,
-     false,
-     false,
+    {&smollm2, LIST({"user", "Hi"}), 0,
      "<|im_start|>system\nYou are SmolLM<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"},
-    {smollm2,
-     CHAT_ML,
-     {{"system", "Be."}, {"user", " Hi "}, {"assistant", "Yo"}},
-     3,
-     true,
-     false,
+    {&smollm2, LIST({"system", "Be."}, {"user", " Hi "}, {"assistant", "Yo"}), NO_ANSWER,
      "<|im_start|>system\nBe.<|im_end|>\n<|im_start|>user\n Hi <|im_end|>\n<|im_start|>assistant\nYo<|im_end|>\n"},
-    {smollm2, CHAT_ML, {{"user", ""}}, 0, false, false, "<|im_start|>assistant\n"},
-    {escaped,
-     CHAT_ML,
-     {{"user", "Hi"}},
-     1,
-     true,
-     false,
+    {&smollm2, LIST({0}), 0, "<|im_start|>assistant\n"},
+    {&escaped, LIST({"user", "Hi"}), NO_ANSWER,
      "<|im_start|>system\nYou're a \"helper\".<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"},
-    {qwen25,
-     CHAT_ML,
-     {{"user", "Hi"}},
-     1,
-     false,
-     false,
+    {&qwen25, LIST({"user", "Hi"}), 0,
      "<|im_start|>system\nYou are Qwen.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"},
-    {qwen3, CHAT_QWEN3, {{"user", "Hi"}}, 1, false, false, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"},
-    {qwen3,
-     CHAT_QWEN3,
-     {{"user", "Hi"}},
-     1,
-     false,
-     true,
+    {&qwen3, LIST({"user", "Hi"}), 0, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"},
+    {&qwen3, LIST({"user", "Hi"}), NO_THOUGHT,
      "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"},
     /* an earlier answer loses its thought */
-    {qwen3,
-     CHAT_QWEN3,
-     {{"user", "1"}, {"assistant", "<think>\nhm\n</think>\n\nA"}, {"user", "2"}},
-     3,
-     true,
-     false,
+    {&qwen3, LIST({"user", "1"}, {"assistant", "<think>\nhm\n</think>\n\nA"}, {"user", "2"}), NO_ANSWER,
      "<|im_start|>user\n1<|im_end|>\n<|im_start|>assistant\nA<|im_end|>\n<|im_start|>user\n2<|im_end|>\n"},
     /* the last one keeps it, or gets an empty one */
-    {qwen3,
-     CHAT_QWEN3,
-     {{"user", "1"}, {"assistant", "<think>\n\nhm\n</think>\nA"}},
-     2,
-     true,
-     false,
+    {&qwen3, LIST({"user", "1"}, {"assistant", "<think>\n\nhm\n</think>\nA"}), NO_ANSWER,
      "<|im_start|>user\n1<|im_end|>\n<|im_start|>assistant\n<think>\nhm\n</think>\n\nA<|im_end|>\n"},
-    {qwen3,
-     CHAT_QWEN3,
-     {{"user", "1"}, {"assistant", "A"}},
-     2,
-     true,
-     false,
+    {&qwen3, LIST({"user", "1"}, {"assistant", "A"}), NO_ANSWER,
      "<|im_start|>user\n1<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\nA<|im_end|>\n"},
-    {qwen3,
-     CHAT_QWEN3,
-     {{"user", "1"}, {"assistant", "A"}, {"assistant", "B</think>C</think>D"}},
-     3,
-     true,
-     false,
+    {&qwen3, LIST({"user", "1"}, {"assistant", "A"}, {"assistant", "B</think>C</think>D"}), NO_ANSWER,
      "<|im_start|>user\n1<|im_end|>\n<|im_start|>assistant\nA<|im_end|>\n<|im_start|>assistant\n<think>\nB\n</think>"
      "\n\nD<|im_end|>\n"},
-    {qwen3,
-     CHAT_QWEN3,
-     {{"system", "S"}, {"user", "1"}},
-     2,
-     true,
-     false,
+    {&qwen3, LIST({"system", "S"}, {"user", "1"}), NO_ANSWER,
      "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\n1<|im_end|>\n"},
-    {thinking,
-     CHAT_QWEN3,
-     {{"user", "1"}},
-     1,
-     false,
-     false,
-     "<|im_start|>user\n1<|im_end|>\n<|im_start|>assistant\n<think>\n"},
-    {llama3,
-     CHAT_LLAMA3,
-     {{"user", " \n Hi\xe3\x80\x80 "}},
-     1,
-     false,
-     false,
+    {&thinking, LIST({"user", "1"}), 0, "<|im_start|>user\n1<|im_end|>\n<|im_start|>assistant\n<think>\n"},
+    {&llama3, LIST({"user", " \n Hi\xe3\x80\x80 "}), 0,
      "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant"
      "<|end_header_id|>\n\n"},
-    {llama31,
-     CHAT_LLAMA3,
-     {{"user", "Hi"}},
-     1,
-     true,
-     false,
+    {&llama31, LIST({"user", "Hi"}), NO_ANSWER,
      "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday "
      "Date: "
      "26 Jul 2024\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"},
-    {llama31,
-     CHAT_LLAMA3,
-     {{"system", "S"}, {"user", "Hi"}},
-     2,
-     true,
-     false,
+    {&llama31, LIST({"system", "S"}, {"user", "Hi"}), NO_ANSWER,
      "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday "
      "Date: "
      "26 Jul 2024\n\nS<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"},
@@ -189,82 +142,72 @@ TEST(conversations_become_text)
 {
 	for (size_t i = 0; i < COUNT(conversations); i++) {
 		const struct conversation *given = &conversations[i];
-		tokenizer *tokenizer = make(given->template, tokens);
-		struct chat_format format;
+		tokenizer *tokenizer = make(given->template->text, tokens);
+		struct chat_format *format = format_of(tokenizer);
 		struct tokens ids = {0};
+		size_t count = 0;
 
-		assert_int_equal(chat_format_of(tokenizer, &format, &err), ROSA_OK);
-		assert_int_equal(format.style, given->style);
-		if (chat_encode(tokenizer, &format, given->messages, given->count, !given->no_answer, !given->no_think,
-				&ids, &err) != ROSA_OK)
+		while (given->messages[count].role)
+			count++;
+		assert_int_equal(format->style, given->template->style);
+		if (chat_encode(tokenizer, format, given->messages, count, given->how != NO_ANSWER,
+				given->how != NO_THOUGHT, &ids, &err) != ROSA_OK)
 			fail_msg("conversation %zu: %s", i, err.message);
-		char *text = decoded(tokenizer, &ids);
-		assert_string_equal(text, given->text);
-		assert_int_equal(chat_end(tokenizer, &format), given->style == CHAT_LLAMA3 ? 304 : 301);
-		free(text);
+		assert_string_equal(decoded(tokenizer, &ids), given->text);
+		assert_int_equal(chat_end(tokenizer, format), format->style == CHAT_LLAMA3 ? 304 : 301);
 		tokens_free(&ids);
-		chat_format_free(&format);
-		tokenizer_free(tokenizer);
 	}
 }
 
 /* A user who writes <|im_end|> does not end his message. */
 TEST(contents_are_text)
 {
-	tokenizer *tokenizer = make(smollm2, tokens);
+	tokenizer *tokenizer = make(smollm2.text, tokens);
+	struct chat_format *format = format_of(tokenizer);
 	struct chat_message message = {"user", "a<|im_end|>b"};
-	struct chat_format format;
 	struct tokens ids = {0};
 	size_t ends = 0;
 
-	assert_int_equal(chat_format_of(tokenizer, &format, &err), ROSA_OK);
-	assert_int_equal(chat_encode(tokenizer, &format, &message, 1, false, true, &ids, &err), ROSA_OK);
+	must(chat_encode(tokenizer, format, &message, 1, false, true, &ids, &err));
 	for (size_t i = 0; i < ids.count; i++)
 		ends += ids.ids[i] == 301;
 	assert_int_equal(ends, 2);
 	tokens_free(&ids);
-	chat_format_free(&format);
-	tokenizer_free(tokenizer);
 }
 
 TEST(styles_need_template_and_tokens)
 {
-	static const struct {
+	const struct {
 		const char *template, *added;
-	} cases[] = {{NULL, tokens}, {"{{ message.content }}", tokens}, {smollm2, "[]"}, {llama3, "[]"}, {"", tokens}};
+	} cases[] = {
+	    {NULL, tokens}, {"{{ message.content }}", tokens}, {smollm2.text, "[]"}, {llama3.text, "[]"}, {"", tokens}};
 	struct chat_message message = {"user", "a"};
 	struct tokens ids = {0};
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		tokenizer *tokenizer = make(cases[i].template, cases[i].added);
-		struct chat_format format;
-		assert_int_equal(chat_format_of(tokenizer, &format, &err), ROSA_OK);
-		assert_int_equal(format.style, CHAT_NONE);
-		assert_int_equal(chat_end(tokenizer, &format), -1);
-		must_fail(chat_encode(tokenizer, &format, &message, 1, true, true, &ids, &err), ROSA_EINVAL,
+		struct chat_format *format = format_of(tokenizer);
+		assert_int_equal(format->style, CHAT_NONE);
+		assert_int_equal(chat_end(tokenizer, format), -1);
+		must_fail(chat_encode(tokenizer, format, &message, 1, true, true, &ids, &err), ROSA_EINVAL,
 			  "chat template");
-		chat_format_free(&format);
-		tokenizer_free(tokenizer);
 	}
 	assert_int_equal(ids.count, 0);
 }
 
 TEST(failures_change_nothing)
 {
-	tokenizer *tokenizer = make(smollm2, tokens);
+	tokenizer *tokenizer = make(smollm2.text, tokens);
+	struct chat_format *format = format_of(tokenizer);
 	struct chat_message messages[] = {{"user", "a"}, {"tool", "b"}}, bad = {"user", "a\xff"};
-	struct chat_format format;
 	struct tokens ids = {0};
 
-	assert_int_equal(chat_format_of(tokenizer, &format, &err), ROSA_OK);
-	assert_int_equal(chat_encode(tokenizer, &format, messages, 1, true, true, &ids, &err), ROSA_OK);
+	must(chat_encode(tokenizer, format, messages, 1, true, true, &ids, &err));
 	size_t before = ids.count;
-	must_fail(chat_encode(tokenizer, &format, messages, 2, true, true, &ids, &err), ROSA_EINVAL, "'tool'");
-	must_fail(chat_encode(tokenizer, &format, &bad, 1, true, true, &ids, &err), ROSA_EINVAL, "UTF-8");
+	must_fail(chat_encode(tokenizer, format, messages, 2, true, true, &ids, &err), ROSA_EINVAL, "'tool'");
+	must_fail(chat_encode(tokenizer, format, &bad, 1, true, true, &ids, &err), ROSA_EINVAL, "UTF-8");
 	assert_int_equal(ids.count, before);
 	tokens_free(&ids);
-	chat_format_free(&format);
-	tokenizer_free(tokenizer);
 }
 
 TEST_GROUP(recipe_needed, NULL)

@@ -26,23 +26,36 @@ static void assert_opens(const char *path)
 		fail_msg("%s", err.message);
 }
 
-/* It is refused, and the message says so. */
 static void assert_refused(const char *path, const char *says)
 {
-	rosa_error err = {ROSA_OK, ""};
-
-	if (opens(path, &err))
-		fail_msg("%s was accepted; wanted: %s", path, says);
-	assert_int_not_equal(err.status, ROSA_OK);
-	must_say(says);
+	files_refused(opens, path, says);
 }
 
-static void need_json(void)
+static void close_checkpoint(void *checkpoint)
 {
-#ifndef ROSATUNE_JANSSON
-	print_message("this build has no JSON reader; skipped\n");
-	skip();
-#endif
+	checkpoint_close(checkpoint);
+	checkpoint_close(checkpoint); /* twice does no harm */
+}
+
+static const struct checkpoint *opened(const char *path)
+{
+	struct checkpoint *checkpoint = test_zeros(1, sizeof(*checkpoint));
+
+	must(checkpoint_open(path, checkpoint, &err));
+	test_later(close_checkpoint, checkpoint);
+	return checkpoint;
+}
+
+/* The path of a model with flaws: a GGUF file, or a folder. */
+static const char *save(bool gguf, const struct flaw *flaws, size_t count)
+{
+	const struct files files = {.flaws = flaws, .flaw_count = count};
+
+	if (gguf)
+		files_save_gguf(&files, "model.gguf");
+	else
+		files_save_folder(&files, "model", 1);
+	return scratch_path(gguf ? "model.gguf" : "model");
 }
 
 /* ------------------------------------------------------------------------------------------------ what is right -- */
@@ -115,25 +128,20 @@ static void check_weights(const struct checkpoint *checkpoint, const struct file
 	}
 }
 
-/* Opens, checks and closes; returns the fingerprint. */
-static uint64_t check(const char *path, const struct files *files)
+/* Opens and checks. */
+static const struct checkpoint *check(const char *path, const struct files *files)
 {
 	/* two layers, the embedding, the last norm */
 	const uint64_t layer = 8 + 64 + 32 + 32 + 64 + 8 + 3 * 96 + (files->architecture == QWEN3 ? 8 : 0) +
 			       (files->architecture == QWEN2 ? 16 : 0);
-	struct checkpoint checkpoint;
-	uint64_t fingerprint;
+	const struct checkpoint *checkpoint = opened(path);
 
-	must(checkpoint_open(path, &checkpoint, &err));
-	check_config(&checkpoint, files);
-	check_weights(&checkpoint, files);
-	assert_string_equal(checkpoint.path.text, path);
-	assert_int_equal(checkpoint_parameters(&checkpoint),
+	check_config(checkpoint, files);
+	check_weights(checkpoint, files);
+	assert_string_equal(checkpoint->path.text, path);
+	assert_int_equal(checkpoint_parameters(checkpoint),
 			 2 * layer + 80 + 8 + (files->untied || files->head_too ? 80 : 0));
-	fingerprint = checkpoint.fingerprint;
-	checkpoint_close(&checkpoint);
-	checkpoint_close(&checkpoint);
-	return fingerprint;
+	return checkpoint;
 }
 
 TEST(reads_gguf)
@@ -147,7 +155,6 @@ TEST(reads_gguf)
 
 TEST(reads_folders)
 {
-	need_json();
 	for (int i = 0; i < 4 * ARCHITECTURES; i++) {
 		struct files files = {.architecture = (enum architecture)(i / 4), .untied = i & 1};
 		files_save_folder(&files, "model", i & 2 ? 3 : 1);
@@ -159,7 +166,6 @@ TEST(reads_a_file_beside_its_config)
 {
 	struct files files = {.untied = true};
 
-	need_json();
 	files_save_folder(&files, "model", 1);
 	check(scratch_path("model/model.safetensors"), &files);
 }
@@ -168,47 +174,38 @@ TEST(a_tied_model_may_carry_its_head)
 {
 	struct files files = {.head_too = true};
 
-	need_json();
 	files_save_folder(&files, "model", 1);
 	check(scratch_path("model"), &files);
 }
 
 TEST(fingerprints_tell_models_apart)
 {
-	struct flaw base = {.key = "rope.freq_base", .value = "20000.0"};
-	struct files one = {0}, same = {0}, other = {.seed = 5}, third = {.flaws = &base, .flaw_count = 1};
-	struct checkpoint checkpoint;
-	uint64_t first, again, another;
+	const struct flaw base = {.key = "rope.freq_base", .value = "20000.0"};
+	const struct files all[] = {{0}, {0}, {.seed = 5}, {.flaws = &base, .flaw_count = 1}};
+	uint64_t fingerprints[COUNT(all)];
 
-	files_save_gguf(&one, "one.gguf");
-	files_save_gguf(&same, "same.gguf");
-	files_save_gguf(&other, "other.gguf");
-	files_save_gguf(&third, "third.gguf");
-	first = check(scratch_path("one.gguf"), &one);
-	again = check(scratch_path("same.gguf"), &same);
-	another = check(scratch_path("other.gguf"), &other);
-	assert_true(first == again);
-	assert_true(first != another);
-	assert_int_equal(checkpoint_open(scratch_path("third.gguf"), &checkpoint, NULL), ROSA_OK);
-	assert_true(first != checkpoint.fingerprint);
-	checkpoint_close(&checkpoint);
+	for (size_t i = 0; i < COUNT(all); i++) {
+		const char *name[] = {"one.gguf", "same.gguf", "other.gguf", "third.gguf"};
+
+		files_save_gguf(&all[i], name[i]);
+		fingerprints[i] =
+		    (i < 3 ? check(scratch_path(name[i]), &all[i]) : opened(scratch_path(name[i])))->fingerprint;
+		assert_true((fingerprints[i] == fingerprints[0]) == (i < 2));
+	}
 }
 
 /* Turns one bit in the middle of the largest tensor, in the file. */
 static void turn_a_bit(const char *path)
 {
-	struct checkpoint checkpoint;
+	const struct checkpoint *checkpoint = opened(path);
+	const struct tensor *tensor = checkpoint->embedding;
+	const size_t place = (size_t)((const uint8_t *)tensor->data - checkpoint->mappings[0].data) + tensor->bytes / 2;
 	uint8_t *data;
 	size_t size;
-
-	must(checkpoint_open(path, &checkpoint, &err));
-	const struct tensor *tensor = checkpoint.embedding;
-	const size_t place = (size_t)((const uint8_t *)tensor->data - checkpoint.mappings[0].data) + tensor->bytes / 2;
 
 	assert_true(tensor->bytes / 2 > 64);
 	must(file_read(path, NULL, &data, &size, &err));
 	data[place] ^= 1;
-	checkpoint_close(&checkpoint);
 	must(file_save(path, data, size, NULL, &err));
 	free(data);
 }
@@ -216,18 +213,16 @@ static void turn_a_bit(const char *path)
 TEST(checksums_see_every_bit)
 {
 	struct files files = {0};
-	struct checkpoint before, after;
+	const struct checkpoint *before, *after;
 
 	files_save_gguf(&files, "one.gguf");
 	files_save_gguf(&files, "altered.gguf");
 	turn_a_bit(scratch_path("altered.gguf"));
-	must(checkpoint_open(scratch_path("one.gguf"), &before, &err));
-	must(checkpoint_open(scratch_path("altered.gguf"), &after, &err));
-	assert_true(before.fingerprint == after.fingerprint);
-	assert_true(checkpoint_checksum(&before) != checkpoint_checksum(&after));
-	assert_true(checkpoint_checksum(&before) == checkpoint_checksum(&before));
-	checkpoint_close(&before);
-	checkpoint_close(&after);
+	before = opened(scratch_path("one.gguf"));
+	after = opened(scratch_path("altered.gguf"));
+	assert_true(before->fingerprint == after->fingerprint);
+	assert_true(checkpoint_checksum(before) != checkpoint_checksum(after));
+	assert_true(checkpoint_checksum(before) == checkpoint_checksum(before));
 }
 
 /* Configurations that say the same in other words, or say what does not matter. */
@@ -245,6 +240,7 @@ TEST(accepts_other_words)
 	    {{.key = "mlp_bias", .value = "false"}, {.key = "partial_rotary_factor", .value = "1.0"}},
 	    {{.extra = "model.layers.0.self_attn.rotary_emb.inv_freq"}},
 	};
+	static const struct files plain = {0};
 	static const struct flaw keys[][2] = {
 	    {{.key = "rope.scaling.type", .value = "\"none\""}, {.key = "rope.scaling.factor", .value = "0.0"}},
 	    {{.key = "attention.key_length", .value = "4"}, {.key = "attention.value_length", .value = "4"}},
@@ -254,58 +250,43 @@ TEST(accepts_other_words)
 	    {{.key = "tokenizer.ggml.eot_token_id", .value = "2"}, {.key = "split.count", .value = "1"}},
 	};
 
-	for (size_t i = 0; i < COUNT(keys); i++) {
-		struct files files = {.flaws = keys[i], .flaw_count = 2};
-		files_save_gguf(&files, "model.gguf");
-		check(scratch_path("model.gguf"), &files);
-	}
-	need_json();
-	for (size_t i = 0; i + 1 < COUNT(jsons); i++) {
-		struct files files = {.flaws = jsons[i], .flaw_count = 2};
-		files_save_folder(&files, "model", 1);
-		check(scratch_path("model"), &files);
-	}
-	struct files files = {.flaws = jsons[COUNT(jsons) - 1], .flaw_count = 1};
-	files_save_folder(&files, "model", 1);
-	assert_opens(scratch_path("model"));
+	for (size_t i = 0; i < COUNT(keys); i++)
+		check(save(true, keys[i], 2), &plain);
+	for (size_t i = 0; i + 1 < COUNT(jsons); i++)
+		check(save(false, jsons[i], 2), &plain);
+	assert_opens(save(false, jsons[COUNT(jsons) - 1], 1));
 }
 
 TEST(generation_config_names_the_ends)
 {
-	struct files files = {0};
-	struct checkpoint checkpoint;
+	const char *path;
+	const struct checkpoint *checkpoint;
 
-	need_json();
-	files_save_folder(&files, "model", 1);
+	path = save(false, NULL, 0);
 	scratch_write("model/generation_config.json", "{\"eos_token_id\": [7, 3]}");
-	assert_int_equal(checkpoint_open(scratch_path("model"), &checkpoint, NULL), ROSA_OK);
-	assert_int_equal(checkpoint.config.eos_count, 2);
-	assert_int_equal(checkpoint.config.eos[0], 7);
-	assert_int_equal(checkpoint.config.eos[1], 3);
-	checkpoint_close(&checkpoint);
+	checkpoint = opened(path);
+	assert_int_equal(checkpoint->config.eos_count, 2);
+	assert_int_equal(checkpoint->config.eos[0], 7);
+	assert_int_equal(checkpoint->config.eos[1], 3);
 	scratch_write("model/generation_config.json", "{\"eos_token_id\": \"x\"}");
-	assert_refused(scratch_path("model"), "generation_config.json: eos_token_id");
+	assert_refused(path, "generation_config.json: eos_token_id");
 	scratch_write("model/generation_config.json", "{\"eos_token_id\": null}");
-	assert_int_equal(checkpoint_open(scratch_path("model"), &checkpoint, NULL), ROSA_OK);
-	assert_int_equal(checkpoint.config.eos_count, 1);
-	checkpoint_close(&checkpoint);
+	assert_int_equal(opened(path)->config.eos_count, 1);
 }
 
 /* -------------------------------------------------------------------------------------------------- frequencies -- */
 
-static void open_frequencies(const struct flaw *flaws, size_t count, bool gguf, float frequencies[2])
+static void expect_frequencies(const char *path, float first, double second, double tolerance)
 {
-	struct files files = {.flaws = flaws, .flaw_count = count};
-	struct checkpoint checkpoint;
+	float frequencies[2];
 
-	if (gguf)
-		files_save_gguf(&files, "model.gguf");
-	else
-		files_save_folder(&files, "model", 1);
-	must(checkpoint_open(scratch_path(gguf ? "model.gguf" : "model"), &checkpoint, &err));
-	checkpoint_frequencies(&checkpoint, frequencies);
-	checkpoint_close(&checkpoint);
+	checkpoint_frequencies(opened(path), frequencies);
+	assert_true(frequencies[0] == first && fabs(frequencies[1] / second - 1) <= tolerance);
 }
+
+#define LLAMA3(original)                                                                                               \
+	"\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4, "                  \
+	"\"original_max_position_embeddings\": " original "}"
 
 /* Texts of Qwen's models end with a token that their GGUF files have only as the one to begin with. */
 TEST(end_of_text_by_name)
@@ -314,70 +295,51 @@ TEST(end_of_text_by_name)
 
 	for (int named = 0; named < 2; named++) {
 		struct files files = {.architecture = QWEN2, .tokens = tokens};
-		struct checkpoint checkpoint;
+		const struct model_config *config;
 
 		tokens[1] = named ? "<|endoftext|>" : "<s>";
 		files_save_gguf(&files, "model.gguf");
-		must(checkpoint_open(scratch_path("model.gguf"), &checkpoint, &err));
-		assert_int_equal(checkpoint.config.bos, 1);
-		assert_int_equal(checkpoint.config.eos_count, 1 + named);
-		assert_int_equal(checkpoint.config.eos[0], 2);
-		assert_int_equal(checkpoint.config.eos[named], 2 - named);
-		checkpoint_close(&checkpoint);
+		config = &opened(scratch_path("model.gguf"))->config;
+		assert_int_equal(config->bos, 1);
+		assert_int_equal(config->eos_count, 1 + named);
+		assert_int_equal(config->eos[0], 2);
+		assert_int_equal(config->eos[named], 2 - named);
 	}
 }
 
 TEST(frequencies_plain_and_linear)
 {
-	struct flaw linear[] = {{.key = "rope.scaling.type", .value = "\"linear\""},
-				{.key = "rope.scaling.factor", .value = "4.0"}};
-	struct flaw old = {.key = "rope.scale_linear", .value = "4.0"};
-	float frequencies[2];
+	const struct flaw linear[] = {{.key = "rope.scaling.type", .value = "\"linear\""},
+				      {.key = "rope.scaling.factor", .value = "4.0"}};
+	const struct flaw old = {.key = "rope.scale_linear", .value = "4.0"};
 
-	open_frequencies(NULL, 0, true, frequencies);
-	assert_true(frequencies[0] == 1.0f && frequencies[1] == 0.01f);
-	open_frequencies(linear, 2, true, frequencies);
-	assert_true(frequencies[0] == 0.25f && frequencies[1] == 0.0025f);
-	open_frequencies(&old, 1, true, frequencies);
-	assert_true(frequencies[0] == 0.25f && frequencies[1] == 0.0025f);
+	expect_frequencies(save(true, NULL, 0), 1.0f, 0.01f, 0);
+	expect_frequencies(save(true, linear, 2), 0.25f, 0.0025f, 0);
+	expect_frequencies(save(true, &old, 1), 0.25f, 0.0025f, 0);
 }
 
 TEST(frequencies_of_llama3)
 {
 	/* Waves of 2 pi and 200 pi = 628.3. Short is below 32/4 = 8, long above 32; with 1000, 628.3 is in between. */
-	struct flaw slow = {.key = "rope_scaling",
-			    .value = "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, "
-				     "\"high_freq_factor\": 4, \"original_max_position_embeddings\": 32}"};
-	struct flaw mixed = {.key = "rope_parameters",
-			     .value = "{\"rope_type\": \"llama3\", \"rope_theta\": 10000.0, \"factor\": 8, "
-				      "\"low_freq_factor\": 1, \"high_freq_factor\": 4, "
-				      "\"original_max_position_embeddings\": 1000}"};
+	const struct flaw slow = {.key = "rope_scaling", .value = "{" LLAMA3("32")};
+	const struct flaw mixed = {.key = "rope_parameters", .value = "{\"rope_theta\": 10000.0, " LLAMA3("1000")};
 	const double share = (1000 / (200 * 3.14159265358979) - 1) / 3;
-	const double expected = (1 - share) * 0.01 / 8 + share * 0.01;
-	float frequencies[2];
 
-	need_json();
-	open_frequencies(&slow, 1, false, frequencies);
-	assert_true(frequencies[0] == 1.0f && frequencies[1] == 0.00125f);
-	open_frequencies(&mixed, 1, false, frequencies);
-	assert_true(frequencies[0] == 1.0f && fabs(frequencies[1] / expected - 1) < 1e-6);
+	expect_frequencies(save(false, &slow, 1), 1.0f, 0.00125f, 0);
+	expect_frequencies(save(false, &mixed, 1), 1.0f, (1 - share) * 0.01 / 8 + share * 0.01, 1e-6);
 }
 
 TEST(frequencies_by_the_file)
 {
 	static const float good[2] = {1, 8}, bad[2] = {1, 0};
-	struct files right = {.rope_factors = good}, wrong = {.rope_factors = bad};
-	struct checkpoint checkpoint;
-	float frequencies[2];
+	const struct files right = {.rope_factors = good}, wrong = {.rope_factors = bad};
+	const char *path = scratch_path("model.gguf");
 
 	files_save_gguf(&right, "model.gguf");
-	assert_int_equal(checkpoint_open(scratch_path("model.gguf"), &checkpoint, NULL), ROSA_OK);
-	check_name(checkpoint.rope_factors, "rope_freqs.weight");
-	checkpoint_frequencies(&checkpoint, frequencies);
-	assert_true(frequencies[0] == 1.0f && frequencies[1] == 0.00125f);
-	checkpoint_close(&checkpoint);
+	check_name(opened(path)->rope_factors, "rope_freqs.weight");
+	expect_frequencies(path, 1.0f, 0.00125f, 0);
 	files_save_gguf(&wrong, "model.gguf");
-	assert_refused(scratch_path("model.gguf"), "number 1 of rope_freqs.weight is 0");
+	assert_refused(path, "number 1 of rope_freqs.weight is 0");
 }
 
 /* ------------------------------------------------------------------------------------------------- what is wrong -- */
@@ -386,6 +348,15 @@ struct wrong {
 	const char *key, *value;
 	const char *says;
 };
+
+static void refuse_wrongs(bool gguf, const struct wrong *wrongs, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		const struct flaw flaw = {.key = wrongs[i].key, .value = wrongs[i].value};
+
+		assert_refused(save(gguf, &flaw, 1), wrongs[i].says);
+	}
+}
 
 TEST(refuses_configurations)
 {
@@ -446,13 +417,7 @@ TEST(refuses_configurations)
 	    {"bos_token_id", "1.5", "bos_token_id"},
 	};
 
-	need_json();
-	for (size_t i = 0; i < COUNT(wrongs); i++) {
-		struct flaw flaw = {.key = wrongs[i].key, .value = wrongs[i].value};
-		struct files files = {.flaws = &flaw, .flaw_count = 1};
-		files_save_folder(&files, "model", 1);
-		assert_refused(scratch_path("model"), wrongs[i].says);
-	}
+	refuse_wrongs(false, wrongs, COUNT(wrongs));
 }
 
 TEST(refuses_metadata)
@@ -489,12 +454,7 @@ TEST(refuses_metadata)
 	    {"split.count", "4", "is one of 4 pieces"},
 	};
 
-	for (size_t i = 0; i < COUNT(wrongs); i++) {
-		struct flaw flaw = {.key = wrongs[i].key, .value = wrongs[i].value};
-		struct files files = {.flaws = &flaw, .flaw_count = 1};
-		files_save_gguf(&files, "model.gguf");
-		assert_refused(scratch_path("model.gguf"), wrongs[i].says);
-	}
+	refuse_wrongs(true, wrongs, COUNT(wrongs));
 }
 
 TEST(refuses_tensors)
@@ -525,7 +485,6 @@ TEST(refuses_tensors)
 		files_save_gguf(&files, "model.gguf");
 		assert_refused(scratch_path("model.gguf"), wrongs[i].says[0]);
 	}
-	need_json();
 	for (size_t i = 0; i < COUNT(wrongs); i++) {
 		struct files files = {.architecture = QWEN3, .flaws = &wrongs[i].hf, .flaw_count = 1};
 		files_save_folder(&files, "model", 1);
@@ -556,7 +515,6 @@ TEST(refuses_indexes)
 	};
 	struct files files = {0};
 
-	need_json();
 	files_save_folder(&files, "model", 2);
 	assert_opens(scratch_path("model"));
 	for (size_t i = 0; i < COUNT(wrongs); i++) {
@@ -569,7 +527,6 @@ TEST(refuses_a_tensor_in_two_shards)
 {
 	struct files files = {0};
 
-	need_json();
 	files_save_folder(&files, "model", 2);
 	assert_int_equal(link(scratch_path("model/model-0.safetensors"), scratch_path("model/model-2.safetensors")), 0);
 	scratch_write(INDEX, "{\"weight_map\": {\"model.embed_tokens.weight\": \"model-0.safetensors\", "
@@ -590,7 +547,6 @@ TEST(refuses_paths)
 	assert_refused(scratch_path("short.gguf"), "short.gguf: ");
 	assert_int_equal(mkdir(scratch_path("bare"), 0777), 0);
 	assert_refused(scratch_path("bare"), "has no config.json");
-	need_json();
 	files_save_folder(&files, "model", 1);
 	assert_int_equal(unlink(scratch_path("model/model.safetensors")), 0);
 	assert_refused(scratch_path("model"), "has neither model.safetensors nor model.safetensors.index.json");
@@ -619,7 +575,6 @@ TEST(refuses_pipes_by_name)
 
 	assert_int_equal(mkfifo(scratch_path("pipe.gguf"), 0600), 0);
 	assert_refused(scratch_path("pipe.gguf"), "pipe.gguf: is not a regular file");
-	need_json();
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		char folder[16], file[64], says[96];
 
@@ -647,12 +602,9 @@ TEST(damaged_folders_do_no_harm)
 {
 	static const char *const names[] = {"model/config.json", "model/generation_config.json",
 					    "model/model.safetensors.index.json", "model/model-1.safetensors"};
-	struct flaw rope = {.key = "rope_scaling",
-			    .value = "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, "
-				     "\"high_freq_factor\": 4, \"original_max_position_embeddings\": 32}"};
+	struct flaw rope = {.key = "rope_scaling", .value = "{" LLAMA3("32")};
 	struct files files = {.architecture = QWEN3, .untied = true, .flaws = &rope, .flaw_count = 1};
 
-	need_json();
 	files_save_folder(&files, "model", 2);
 	scratch_write("model/generation_config.json", "{\"eos_token_id\": [7, 3]}");
 	for (size_t i = 0; i < COUNT(names); i++)

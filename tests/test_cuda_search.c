@@ -30,7 +30,6 @@ static size_t largest = SIZE_MAX; /* of allocations that do not fail */
 
 static rosa_status open_only(int number, struct cuda_device **device, rosa_error *err)
 {
-	(void)err;
 	assert_int_equal(number, 0);
 	*device = &only;
 	return ROSA_OK;
@@ -43,7 +42,6 @@ static void close_only(struct cuda_device *device)
 
 static const char *name(const struct cuda_device *device)
 {
-	(void)device;
 	return "one thread";
 }
 
@@ -54,7 +52,6 @@ static size_t free_bytes(struct cuda_device *device)
 
 static rosa_status allocate(struct cuda_device *device, size_t size, void **memory, rosa_error *err)
 {
-	(void)device;
 	*memory = NULL;
 	if (size > largest)
 		return rosa_fail(err, ROSA_ENOMEM, "no memory");
@@ -65,16 +62,12 @@ static rosa_status allocate(struct cuda_device *device, size_t size, void **memo
 
 static void release(struct cuda_device *device, void *memory)
 {
-	(void)device;
 	free(memory);
 }
 
 static rosa_status copy(struct cuda_device *device, void *to, const void *from, size_t size, void *stream,
 			rosa_error *err)
 {
-	(void)device;
-	(void)stream;
-	(void)err;
 	memcpy(to, from, size);
 	return ROSA_OK;
 }
@@ -95,8 +88,6 @@ static rosa_status search(struct cuda_device *device, struct search_plan *plan, 
 	const struct team team = {.size = 1, .warps = 1, .board = &board};
 	char *memory, *near;
 
-	(void)stream;
-	(void)err;
 	assert_true(plan->routes <= sizeof(device->given_up));
 	plan->given_up = device->given_up;
 	plan->bad_query = &bad_query;
@@ -134,8 +125,6 @@ static rosa_status queue(struct cuda_device *device, struct search_plan *plan, v
 
 static rosa_status start(struct cuda_device *device, struct search_plan *plan, void *stream, rosa_error *err)
 {
-	(void)stream;
-	(void)err;
 	assert_true(plan->routes <= sizeof(device->given_up));
 	memset(device->given_up, 0xff, sizeof(device->given_up));
 	device->bad_query = device->bad_key = UINT64_MAX;
@@ -151,9 +140,6 @@ static rosa_status take(struct cuda_device *device, const struct search_plan *pl
 	struct team_board board;
 	const struct team team = {.size = 1, .warps = 1, .board = &board};
 
-	(void)device;
-	(void)stream;
-	(void)err;
 	for (size_t r = 0; r < plan->routes; r++)
 		search_take(plan, &team, r);
 	return ROSA_OK;
@@ -165,8 +151,6 @@ static rosa_status serve(struct cuda_device *device, const struct search_plan *p
 	struct team_board board;
 	const struct team team = {.size = 1, .warps = 1, .board = &board};
 
-	(void)stream;
-	(void)err;
 	for (size_t r = 0; r < plan->routes; r++)
 		search_serve(plan, &team, r);
 	*outcome = (struct cuda_outcome){device->given_up, device->bad_query, device->bad_key, 1};
@@ -174,8 +158,10 @@ static rosa_status serve(struct cuda_device *device, const struct search_plan *p
 }
 
 static const struct cuda_table table = {
-    CUDA_TABLE_VERSION, open_only, close_only, name, free_bytes, allocate, release, copy,
-    copy_rows,          search,    queue,      start, take,    serve};
+    CUDA_TABLE_VERSION, open_only, close_only, name,  free_bytes, allocate, release, copy,
+    copy_rows,          search,    queue,      start, take,       serve};
+
+TEST_CLOSER(close_cuda, rosa_cuda_close)
 
 static rosa_cuda *open_as(struct cuda_device device)
 {
@@ -183,7 +169,13 @@ static rosa_cuda *open_as(struct cuda_device device)
 
 	only = device;
 	must(cuda_device_open(&table, NULL, 0, NULL, &cuda, &err));
+	test_later(close_cuda, cuda);
 	return cuda;
+}
+
+static rosa_cuda *open_plain(uint32_t effort)
+{
+	return open_as((struct cuda_device){.effort = effort, .free_bytes = SIZE_MAX});
 }
 
 /* ---- against the oracle ---- */
@@ -206,26 +198,22 @@ static void check(struct cuda_device device, uint64_t seed, size_t rounds, size_
 	rosa_cuda *cuda = open_as(device);
 
 	assert_int_equal(grid_run(on_device, cuda, seed, test_rounds(rounds), longest, true), 0);
-	rosa_cuda_close(cuda);
 }
 
 TEST(test_grid)
 {
-	(void)state;
 	check((struct cuda_device){PLAN_EFFORT, false, true, SIZE_MAX, {0}, 0, 0}, 1, 4, 5000);
 }
 
 /* Wide numbers, the highest rung beside the others, and little memory: one or two routes at a time. */
 TEST(test_wide)
 {
-	(void)state;
 	check((struct cuda_device){PLAN_EFFORT, true, false, 16384, {0}, 0, 0}, 2, 1, 2000);
 }
 
 /* Teams that give up early: what they leave is taken over. */
 TEST(test_giving_up)
 {
-	(void)state;
 	check((struct cuda_device){0, false, false, SIZE_MAX, {0}, 0, 0}, 3, 1, 2000);
 }
 
@@ -237,8 +225,8 @@ static rosa_status queued(void *context, const rosa_options *options, size_t rou
 {
 	char memory[1000];
 	size_t bytes = 0;
-	rosa_status status = rosa_cuda_queue(context, options, routes, steps, query, key, tau, length, flips, NULL,
-					     &bytes, NULL, err);
+	rosa_status status =
+	    rosa_cuda_queue(context, options, routes, steps, query, key, tau, length, flips, NULL, &bytes, NULL, err);
 
 	*handed = 0;
 	if (status)
@@ -251,33 +239,26 @@ static rosa_status queued(void *context, const rosa_options *options, size_t rou
 /* With the allowance that makes teams give up above: nothing is counted here. */
 TEST(test_queued)
 {
-	rosa_cuda *cuda = open_as((struct cuda_device){0, false, false, SIZE_MAX, {0}, 0, 0});
-
-	(void)state;
-	assert_int_equal(grid_run(queued, cuda, 7, test_rounds(1), 2000, true), 0);
-	rosa_cuda_close(cuda);
+	assert_int_equal(grid_run(queued, open_plain(0), 7, test_rounds(1), 2000, true), 0);
 }
 
 /* ---- streams ---- */
 
 static void check_stream(uint32_t effort, uint64_t seed, size_t rounds, size_t longest)
 {
-	rosa_cuda *cuda = open_as((struct cuda_device){effort, false, false, SIZE_MAX, {0}, 0, 0});
+	rosa_cuda *cuda = open_plain(effort);
 
 	assert_int_equal(grid_run(grid_pieces, cuda, seed, test_rounds(rounds), longest, false), 0);
-	rosa_cuda_close(cuda);
 }
 
 TEST(test_streams)
 {
-	(void)state;
 	check_stream(PLAN_EFFORT, 4, 4, 5000);
 }
 
 /* Routes that are given up, at once or after some steps, and go on by the processor from there. */
 TEST(test_streams_given_up)
 {
-	(void)state;
 	check_stream(0, 5, 2, 3001);
 	check_stream(12, 6, 2, 3001);
 }
@@ -286,13 +267,12 @@ TEST(test_streams_given_up)
 TEST(test_stream_refused)
 {
 	struct trial trial = {.options = ROSA_OPTIONS_INIT, .kind = 0, .seed = 3, .routes = 3, .steps = 900};
-	rosa_cuda *cuda = open_as((struct cuda_device){PLAN_EFFORT, false, false, SIZE_MAX, {0}, 0, 0});
+	rosa_cuda *cuda = open_plain(PLAN_EFFORT);
 	rosa_cuda_stream *stream = NULL;
 	int32_t tau[3 * 900], length[3 * 900];
 	uint16_t bad[3 * 40];
 	size_t short_of_memory = 0;
 
-	(void)state;
 	trial.options.bits = 2;
 	trial_make(&trial);
 	trial_solve(&trial);
@@ -313,26 +293,20 @@ TEST(test_stream_refused)
 		must(rosa_cuda_stream_push(stream, piece, query, key, trial.steps, tau + t, length + t, &err));
 	}
 	assert_true(short_of_memory > 1);
-	for (size_t r = 0; r < trial.routes; r++) {
-		const size_t at = r * trial.steps;
-
-		expect_same(&trial, "a stream", "tau", r, 0, trial.steps, 1, tau + at, trial.tau + at);
-		expect_same(&trial, "a stream", "length", r, 0, trial.steps, 1, length + at, trial.length + at);
-	}
+	expect_all(&trial, "a stream", "tau", 0, trial.steps, 1, tau, trial.steps, trial.tau);
+	expect_all(&trial, "a stream", "length", 0, trial.steps, 1, length, trial.steps, trial.length);
 	rosa_cuda_stream_free(stream);
-	rosa_cuda_close(cuda);
 }
 
 /* ---- refusals ---- */
 
 TEST(test_symbols)
 {
-	rosa_cuda *cuda = open_as((struct cuda_device){PLAN_EFFORT, false, false, SIZE_MAX, {0}, 0, 0});
+	rosa_cuda *cuda = open_plain(PLAN_EFFORT);
 	rosa_options options = ROSA_OPTIONS_INIT;
 	uint16_t query[40] = {0}, key[40] = {0};
 	int32_t tau[40];
 
-	(void)state;
 	options.bits = 3;
 	key[27] = 8;
 	must_fail(rosa_cuda_retrieve(cuda, &options, 2, 20, query, key, tau, NULL, NULL, &err), ROSA_ESYMBOL,
@@ -340,12 +314,11 @@ TEST(test_symbols)
 	query[3] = 9;
 	must_fail(rosa_cuda_retrieve_device(cuda, &options, 2, 20, query, key, tau, NULL, NULL, NULL, &err),
 		  ROSA_ESYMBOL, "query symbol at route 0, step 3");
-	rosa_cuda_close(cuda);
 }
 
 TEST(test_arguments)
 {
-	rosa_cuda *cuda = open_as((struct cuda_device){PLAN_EFFORT, false, false, SIZE_MAX, {0}, 0, 0});
+	rosa_cuda *cuda = open_plain(PLAN_EFFORT);
 	rosa_options options = ROSA_OPTIONS_INIT;
 	rosa_cuda_info info = {.size = 0};
 	uint32_t symbols[4] = {0};
@@ -353,7 +326,6 @@ TEST(test_arguments)
 	rosa_cuda_stream *stream = NULL;
 	size_t few = 999;
 
-	(void)state;
 	must_fail(rosa_cuda_retrieve(NULL, &options, 1, 4, symbols, symbols, tau, NULL, NULL, &err), ROSA_EINVAL,
 		  "cuda is NULL");
 	must_fail(rosa_cuda_retrieve(cuda, &options, 1, 4, symbols, symbols, NULL, NULL, NULL, &err), ROSA_EINVAL,
@@ -380,7 +352,6 @@ TEST(test_arguments)
 	rosa_cuda_stream_free(stream);
 	rosa_cuda_stream_free(NULL);
 	must_fail(rosa_cuda_open(0, NULL, NULL, &err), ROSA_EINVAL, "cuda is NULL");
-	rosa_cuda_close(cuda);
 	rosa_cuda_close(NULL);
 }
 
@@ -390,7 +361,6 @@ TEST(test_real_device)
 	rosa_cuda *cuda = NULL;
 	rosa_status status = rosa_cuda_open(0, NULL, &cuda, &err);
 
-	(void)state;
 	if (status)
 		must_fail(status, ROSA_EDEVICE, "retrieve on the CPU");
 	rosa_cuda_close(cuda);

@@ -181,7 +181,6 @@ TEST(test_teams)
 					    "halves",  "skewed"};
 	static const int bits[] = {4, 1, 16, 2, 8, 3};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(kinds); i++)
 		check_kind(stream_find(kinds[i]), bits[i], i % 2 == 0, (rosa_policy)(i % 3), i == 4 ? 9 : 0, i % 2);
 }

@@ -130,13 +130,22 @@ static void save_text(const char *name, size_t tokens, uint32_t first)
 	save(name, &(struct shard_plan){1, &tokens, first, VOCABULARY, 7, false});
 }
 
-static dataset *open_data(const struct dataset_source *sources, size_t count, size_t length, uint64_t seed)
+TEST_CLOSER(close_data, dataset_free)
+
+/* Samples of 10 tokens. */
+static const dataset *open_data(const struct dataset_source *sources, size_t count, uint64_t seed)
 {
 	dataset *data = NULL;
-	rosa_error err = {ROSA_OK, ""};
 
-	must(dataset_open(sources, count, length, seed, &data, &err));
+	must(dataset_open(sources, count, 10, seed, &data, &err));
+	test_later(close_data, data);
 	return data;
+}
+
+/* Of one source. */
+static const dataset *open_one(const char *name, uint64_t seed)
+{
+	return open_data(&(struct dataset_source){scratch_path(name), 0}, 1, seed);
 }
 
 struct sample {
@@ -158,17 +167,15 @@ static struct sample sample(const dataset *data, uint64_t n)
 /* Two shards as one text of 503 tokens, samples of 10: 51, the last of which has 2 targets. */
 TEST_WITH(cuts_text_end_to_end, scratch_enter, scratch_leave)
 {
-	struct dataset_source source = {NULL, 0};
 	unsigned targets[503] = {0}, before = 0;
-	dataset *data;
+	const dataset *data;
 
 	mkdir(scratch_path("text"), 0777);
 	save_text("text/b.tokens", 203, 300);
 	save_text("text/a.tokens", 300, 0);
 	scratch_write("text/.c.tokens", "not a shard");
 	scratch_write("text/readme", "neither");
-	source.path = scratch_path("text");
-	data = open_data(&source, 1, 10, 1);
+	data = open_one("text", 1);
 	assert_int_equal(dataset_facts(data)->samples, 51);
 	assert_int_equal(dataset_facts(data)->tokens, 503);
 	assert_int_equal(dataset_facts(data)->vocabulary, VOCABULARY);
@@ -193,21 +200,18 @@ TEST_WITH(cuts_text_end_to_end, scratch_enter, scratch_leave)
 	for (size_t i = 0; i < 503; i++)
 		assert_int_equal(targets[i], i > 0);
 	assert_true(before < 10); /* it is shuffled */
-	dataset_free(data);
 }
 
 /* Passes have the same samples in other orders; opened again, or asked in another order, it is all the same. */
 TEST_WITH(repeats_itself_and_not, scratch_enter, scratch_leave)
 {
-	struct dataset_source source = {NULL, 0};
-	dataset *data, *again, *other;
+	const dataset *data, *again, *other;
 	unsigned same_pass = 0, same_seed = 0;
 
 	save_text("t.tokens", 1001, 0);
-	source.path = scratch_path("t.tokens");
-	data = open_data(&source, 1, 10, 3);
-	again = open_data(&source, 1, 10, 3);
-	other = open_data(&source, 1, 10, 4);
+	data = open_one("t.tokens", 3);
+	again = open_one("t.tokens", 3);
+	other = open_one("t.tokens", 4);
 	assert_int_equal(dataset_facts(data)->samples, 100);
 	for (uint64_t pass = 0; pass < 3; pass++) {
 		unsigned seen[1001] = {0};
@@ -226,26 +230,21 @@ TEST_WITH(repeats_itself_and_not, scratch_enter, scratch_leave)
 		struct sample s = sample(data, n), t = sample(again, n);
 		assert_memory_equal(&s, &t, sizeof(s));
 	}
-	dataset_free(data);
-	dataset_free(again);
-	dataset_free(other);
 }
 
 /* --------------------------------------------------------------------------------------------------------- mixed -- */
 
 TEST_WITH(shuffles_sources_together, scratch_enter, scratch_leave)
 {
-	struct dataset_source sources[3] = {{NULL, 0}, {NULL, 0}, {NULL, 0}};
+	const struct dataset_source sources[3] = {
+	    {scratch_path("a.tokens"), 0}, {scratch_path("b.tokens"), 0}, {scratch_path("c.tokens"), 0}};
 	unsigned seen[3] = {0}, early = 0;
-	dataset *data;
+	const dataset *data;
 
 	save_text("a.tokens", 301, 0);
 	save_text("b.tokens", 101, 10000);
 	save_text("c.tokens", 601, 20000);
-	sources[0].path = scratch_path("a.tokens");
-	sources[1].path = scratch_path("b.tokens");
-	sources[2].path = scratch_path("c.tokens");
-	data = open_data(sources, 3, 10, 0);
+	data = open_data(sources, 3, 0);
 	assert_int_equal(dataset_facts(data)->samples, 100);
 	for (uint64_t n = 0; n < 100; n++) {
 		uint32_t which = sample(data, n).tokens[0] / 10000;
@@ -256,20 +255,17 @@ TEST_WITH(shuffles_sources_together, scratch_enter, scratch_leave)
 	assert_int_equal(seen[1], 10);
 	assert_int_equal(seen[2], 60);
 	assert_true(early > 18 && early < 42); /* 30 are expected, and not 10 or 50 */
-	dataset_free(data);
 }
 
 TEST_WITH(keeps_to_weights, scratch_enter, scratch_leave)
 {
-	struct dataset_source sources[2] = {{NULL, 3}, {NULL, 1}};
+	const struct dataset_source sources[2] = {{scratch_path("a.tokens"), 3}, {scratch_path("b.tokens"), 1}};
 	unsigned dealt[2] = {0}, seen[2][100] = {{0}};
-	dataset *data;
+	const dataset *data;
 
 	save_text("a.tokens", 101, 0);
 	save_text("b.tokens", 1001, 10000);
-	sources[0].path = scratch_path("a.tokens");
-	sources[1].path = scratch_path("b.tokens");
-	data = open_data(sources, 2, 10, 0);
+	data = open_data(sources, 2, 0);
 	for (uint64_t n = 0; n < 400; n++) {
 		uint32_t first = sample(data, n).tokens[0], which = first >= 10000;
 		dealt[which]++;
@@ -280,7 +276,6 @@ TEST_WITH(keeps_to_weights, scratch_enter, scratch_leave)
 		assert_int_equal(seen[0][i], i < 10 ? 30 : 0); /* thirty passes over the one */
 		assert_int_equal(seen[1][i], 1);               /* and one over the other */
 	}
-	dataset_free(data);
 }
 
 /* ------------------------------------------------------------------------------------------------- conversations -- */
@@ -289,13 +284,11 @@ TEST_WITH(keeps_conversations_whole, scratch_enter, scratch_leave)
 {
 	static const size_t lengths[] = {4, 12, 1, 30, 11};
 	static const size_t starts[] = {0, 4, 16, 17, 47};
-	struct dataset_source source = {NULL, 0};
 	unsigned seen[5] = {0};
-	dataset *data;
+	const dataset *data;
 
 	save("talk.tokens", &(struct shard_plan){5, lengths, 100, VOCABULARY, 7, true});
-	source.path = scratch_path("talk.tokens");
-	data = open_data(&source, 1, 10, 0);
+	data = open_one("talk.tokens", 0);
 	assert_int_equal(dataset_facts(data)->samples, 5);
 	assert_int_equal(dataset_facts(data)->cut, 2);
 	for (uint64_t n = 0; n < 5; n++) {
@@ -315,7 +308,6 @@ TEST_WITH(keeps_conversations_whole, scratch_enter, scratch_leave)
 	}
 	for (size_t i = 0; i < 5; i++)
 		assert_int_equal(seen[i], 1);
-	dataset_free(data);
 }
 
 /* Token i counts where shard_counts says so, so long stretches that do not are made by hand. */
@@ -326,7 +318,8 @@ TEST_WITH(counts_what_is_cut_off, scratch_enter, scratch_leave)
 	struct tokens_header *header = (struct tokens_header *)file.data;
 	struct tokens_places places;
 	struct dataset_source source = {NULL, 0};
-	dataset *data;
+	const dataset *data;
+	dataset *none;
 
 	assert_true(tokens_places(header, &places));
 	memset(file.data + places.counts, 0, (size_t)(places.end - places.counts));
@@ -334,40 +327,34 @@ TEST_WITH(counts_what_is_cut_off, scratch_enter, scratch_leave)
 	file.data[places.counts + 40 / 8] |= 1 << 40 % 8; /* the last target of the second one's */
 	file.data[places.counts + 62 / 8] |= 1 << 62 % 8;
 	bytes_save(&file, scratch_path("cut.tokens"));
-	source.path = scratch_path("cut.tokens");
-	data = open_data(&source, 1, 10, 0);
+	data = open_one("cut.tokens", 0);
 	assert_int_equal(dataset_facts(data)->cut, 2);
 	assert_int_equal(dataset_facts(data)->silent, 1);
 	assert_null(dataset_facts(data)->unmarked);
-	dataset_free(data);
 	save_text("plain.tokens", 50, 0);
-	source.path = scratch_path("plain.tokens");
-	data = open_data(&source, 1, 10, 0);
-	assert_string_equal(dataset_facts(data)->unmarked, source.path);
-	dataset_free(data);
+	data = open_one("plain.tokens", 0);
+	assert_string_equal(dataset_facts(data)->unmarked, scratch_path("plain.tokens"));
 	/* nothing to learn from at all */
 	file = shard_make(&(struct shard_plan){2, lengths, 100, VOCABULARY, 7, true});
 	assert_true(tokens_places((struct tokens_header *)file.data, &places));
 	memset(file.data + places.counts, 0, (size_t)(places.end - places.counts));
 	bytes_save(&file, scratch_path("mute.tokens"));
 	source.path = scratch_path("mute.tokens");
-	must_fail(dataset_open(&source, 1, 10, 0, &data, &err), ROSA_EINVAL, "not one answer");
+	must_fail(dataset_open(&source, 1, 10, 0, &none, &err), ROSA_EINVAL, "not one answer");
 }
 
 /* A folder may have both kinds. */
 TEST_WITH(takes_texts_and_conversations, scratch_enter, scratch_leave)
 {
 	static const size_t lengths[] = {4, 5, 6};
-	struct dataset_source source = {NULL, 0};
 	unsigned texts = 0, talks = 0;
-	dataset *data;
+	const dataset *data;
 
 	mkdir(scratch_path("both"), 0777);
 	save_text("both/1.tokens", 31, 0);
 	save("both/2.tokens", &(struct shard_plan){3, lengths, 1000, VOCABULARY, 7, true});
 	save_text("both/3.tokens", 30, 31);
-	source.path = scratch_path("both");
-	data = open_data(&source, 1, 10, 0);
+	data = open_one("both", 0);
 	assert_int_equal(dataset_facts(data)->samples, 6 + 3);
 	for (uint64_t n = 0; n < 9; n++) {
 		uint32_t first = sample(data, n).tokens[0];
@@ -376,7 +363,6 @@ TEST_WITH(takes_texts_and_conversations, scratch_enter, scratch_leave)
 	}
 	assert_int_equal(texts, 6);
 	assert_int_equal(talks, 3);
-	dataset_free(data);
 }
 
 /* ------------------------------------------------------------------------------------------------------- refused -- */

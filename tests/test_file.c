@@ -36,14 +36,14 @@ TEST_WITH(the_old_content_stays_until_the_end, folder_enter, folder_leave)
 	struct file_writer writer;
 
 	save(folder->file, "old");
-	assert_int_equal(file_create(&writer, folder->file, NULL, &err), ROSA_OK);
-	assert_int_equal(file_write(&writer, "new", 3, &err), ROSA_OK);
-	assert_int_equal(file_close(&writer, &err), ROSA_OK);
+	must(file_create(&writer, folder->file, NULL, &err));
+	must(file_write(&writer, "new", 3, &err));
+	must(file_close(&writer, &err));
 	expect(folder->file, "old");
-	assert_int_equal(file_commit(&writer, &err), ROSA_OK);
+	must(file_commit(&writer, &err));
 	expect(folder->file, "new");
-	assert_int_equal(file_create(&writer, folder->file, NULL, &err), ROSA_OK);
-	assert_int_equal(file_write(&writer, "newer", 5, &err), ROSA_OK);
+	must(file_create(&writer, folder->file, NULL, &err));
+	must(file_write(&writer, "newer", 5, &err));
 	file_discard(&writer);
 	file_discard(&writer); /* twice does no harm */
 	expect(folder->file, "new");
@@ -63,18 +63,18 @@ TEST_WITH(pieces_of_any_size, folder_enter, folder_leave)
 	for (size_t i = 0; i < 1 << 20; i++)
 		all[i] = (uint8_t)(i * 31 >> 3);
 	checksum_begin(&sum, 0);
-	assert_int_equal(file_create(&writer, folder->file, &options, &err), ROSA_OK);
+	must(file_create(&writer, folder->file, &options, &err));
 	for (size_t i = 0; i < COUNT(sizes); i++) {
-		assert_int_equal(file_write(&writer, all + total, sizes[i], &err), ROSA_OK);
+		must(file_write(&writer, all + total, sizes[i], &err));
 		total += sizes[i];
 	}
 	assert_int_equal(checksum_value(&sum), checksum_of(all, total));
-	assert_int_equal(file_write_at(&writer, 5, "HEAD", 4, &err), ROSA_OK);
-	assert_int_equal(file_write(&writer, "end", 3, &err), ROSA_OK);
-	assert_int_equal(file_finish(&writer, ROSA_OK, &err), ROSA_OK);
+	must(file_write_at(&writer, 5, "HEAD", 4, &err));
+	must(file_write(&writer, "end", 3, &err));
+	must(file_finish(&writer, ROSA_OK, &err));
 	memcpy(all + 5, "HEAD", 4);
 	memcpy(all + total, "end", 3);
-	assert_int_equal(file_read(folder->file, NULL, &data, &size, &err), ROSA_OK);
+	must(file_read(folder->file, NULL, &data, &size, &err));
 	assert_int_equal(size, total + 3);
 	assert_memory_equal(data, all, size);
 	free(data);
@@ -165,13 +165,13 @@ TEST_WITH(a_program_takes_part, folder_enter, folder_leave)
 	uint8_t *data;
 	size_t size;
 
-	assert_int_equal(file_save(folder->file, "one", 3, &options, &err), ROSA_OK);
+	must(file_save(folder->file, "one", 3, &options, &err));
 	assert_int_equal(program.held, 0);
 	assert_int_equal(program.holds, 1);
-	assert_int_equal(file_create(&writer, folder->file, &options, &err), ROSA_OK);
+	must(file_create(&writer, folder->file, &options, &err));
 	assert_int_equal(program.held, 1);
 	program.cancel = 1;
-	assert_int_equal(file_write(&writer, "two", 3, &err), ROSA_OK);
+	must(file_write(&writer, "two", 3, &err));
 	must_fail(file_finish(&writer, ROSA_OK, &err), ROSA_ECANCELLED, "interrupted while writing");
 	assert_int_equal(program.held, 0);
 	assert_int_equal(file_read(folder->file, &options, &data, &size, &err), ROSA_ECANCELLED);
@@ -204,8 +204,8 @@ TEST_WITH(folders_are_made_and_removed, folder_enter, folder_leave)
 
 	snprintf(path, sizeof(path), "%s/a/b//c/", folder->path);
 	snprintf(file, sizeof(file), "%sfile", path);
-	assert_int_equal(folder_make(path, &err), ROSA_OK);
-	assert_int_equal(folder_make(path, &err), ROSA_OK);
+	must(folder_make(path, &err));
+	must(folder_make(path, &err));
 	save(file, "text");
 	must_fail(folder_make(file, &err), ROSA_EIO, file);
 	snprintf(path, sizeof(path), "%s/a", folder->path);
@@ -226,7 +226,7 @@ TEST_WITH(mapping_a_pipe_is_refused_at_once, folder_enter, folder_leave)
 	must_say("not a regular file");
 	must_fail(mapping_open(&mapping, folder->path, &err), ROSA_EIO, "not a regular file");
 	save(folder->other, "text");
-	assert_int_equal(mapping_open(&mapping, folder->other, &err), ROSA_OK);
+	must(mapping_open(&mapping, folder->other, &err));
 	assert_int_equal(mapping.size, 4);
 	mapping_close(&mapping);
 }

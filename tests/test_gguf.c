@@ -13,25 +13,28 @@
 
 #define FILE_NAME "some.gguf"
 
-/* A file read from memory of exactly its size. */
-struct opened {
-	uint8_t *data;
-	struct gguf gguf;
-};
-
-static void open_good(struct opened *opened, struct bytes file)
+static void close_gguf(void *gguf)
 {
-	rosa_error err = {ROSA_OK, ""};
-
-	opened->data = bytes_copy(&file, file.size);
-	if (gguf_read(opened->data, file.size, FILE_NAME, &opened->gguf, &err))
-		fail_msg("refused: %s", err.message);
+	gguf_free(gguf);
+	gguf_free(gguf); /* twice does no harm */
 }
 
-static void close_good(struct opened *opened)
+/* A file read from memory of exactly its size. */
+static const struct gguf *open_at(uint8_t **data, struct bytes file)
 {
-	gguf_free(&opened->gguf);
-	gguf_free(&opened->gguf); /* twice does no harm */
+	struct gguf *gguf = test_zeros(1, sizeof(*gguf));
+
+	*data = bytes_copy(&file, file.size);
+	must(gguf_read(*data, file.size, FILE_NAME, gguf, &err));
+	test_later(close_gguf, gguf);
+	return gguf;
+}
+
+static const struct gguf *open_good(struct bytes file)
+{
+	uint8_t *data;
+
+	return open_at(&data, file);
 }
 
 static rosa_status parse(const uint8_t *data, size_t size, const char *name, void *read, rosa_error *err)
@@ -108,31 +111,29 @@ TEST(reads_every_format)
 	for (unsigned version = 2; version <= 3; version++)
 		for (size_t i = 0; i < COUNT(alignments); i++) {
 			const size_t alignment = alignments[i] ? alignments[i] : 32;
-			struct opened opened;
+			uint8_t *data;
+			const struct gguf *gguf = open_at(&data, good_file(version, alignments[i]));
 
-			open_good(&opened, good_file(version, alignments[i]));
-			assert_int_equal(opened.gguf.version, version);
-			assert_int_equal(opened.gguf.tensors.count, FORMAT_COUNT + 5);
+			assert_int_equal(gguf->version, version);
+			assert_int_equal(gguf->tensors.count, FORMAT_COUNT + 5);
 			for (int format = 0; format < FORMAT_COUNT; format++) {
 				char name[32];
 
 				snprintf(name, sizeof(name), "matrix.%s", format_info[format].name);
-				check_shape(&opened.gguf, name, (enum format)format, 2, matrix);
+				check_shape(gguf, name, (enum format)format, 2, matrix);
 			}
-			check_shape(&opened.gguf, "vector", FORMAT_F32, 1, vector);
-			check_shape(&opened.gguf, "cube", FORMAT_Q8_0, 3, cube);
-			check_shape(&opened.gguf, "four", FORMAT_F16, 4, four);
-			check_shape(&opened.gguf, "number", FORMAT_F32, 0, NULL);
-			for (size_t k = 0; k < opened.gguf.tensors.count; k++) {
-				const struct tensor *tensor = &opened.gguf.tensors.all[k];
+			check_shape(gguf, "vector", FORMAT_F32, 1, vector);
+			check_shape(gguf, "cube", FORMAT_Q8_0, 3, cube);
+			check_shape(gguf, "four", FORMAT_F16, 4, four);
+			check_shape(gguf, "number", FORMAT_F32, 0, NULL);
+			for (size_t k = 0; k < gguf->tensors.count; k++) {
+				const struct tensor *tensor = &gguf->tensors.all[k];
 
-				assert_int_equal(((const uint8_t *)tensor->data - opened.data) % (ptrdiff_t)alignment,
-						 0);
-				assert_ptr_equal(tensors_find(&opened.gguf.tensors, tensor->name), tensor);
+				assert_int_equal(((const uint8_t *)tensor->data - data) % (ptrdiff_t)alignment, 0);
+				assert_ptr_equal(tensors_find(&gguf->tensors, tensor->name), tensor);
 			}
-			assert_null(tensors_find(&opened.gguf.tensors, "matrix"));
-			assert_null(tensors_find(&opened.gguf.tensors, ""));
-			close_good(&opened);
+			assert_null(tensors_find(&gguf->tensors, "matrix"));
+			assert_null(tensors_find(&gguf->tensors, ""));
 		}
 }
 
@@ -143,18 +144,17 @@ TEST(finds_the_bytes)
 	static const size_t shape[] = {2, 3};
 	struct weights_writer *writer = weights_new(WEIGHTS_GGUF);
 	const struct tensor *tensor;
-	struct opened opened;
 	float got[6];
 
 	weights_add_floats(writer, "b", FORMAT_F32, 2, shape, numbers);
 	weights_add_floats(writer, "a", FORMAT_BF16, 2, shape, numbers);
-	open_good(&opened, weights_finish(writer));
-	tensor = tensors_find(&opened.gguf.tensors, "b");
+	const struct gguf *gguf = open_good(weights_finish(writer));
+
+	tensor = tensors_find(&gguf->tensors, "b");
 	assert_memory_equal(tensor->data, numbers, sizeof(numbers));
-	tensor = tensors_find(&opened.gguf.tensors, "a");
+	tensor = tensors_find(&gguf->tensors, "a");
 	format_widen(tensor->format, tensor->data, 6, got);
 	assert_memory_equal(got, numbers, 4 * sizeof(*numbers)); /* the fifth is rounded */
-	close_good(&opened);
 }
 
 TEST(puts_shapes_into_words)
@@ -177,14 +177,13 @@ TEST(puts_shapes_into_words)
 
 TEST(reads_files_without_tensors_or_metadata)
 {
-	struct opened opened;
 
-	open_good(&opened, weights_finish(weights_new(WEIGHTS_GGUF)));
-	assert_int_equal(opened.gguf.tensors.count, 0);
-	assert_int_equal(opened.gguf.count, 0);
-	assert_null(tensors_find(&opened.gguf.tensors, "a"));
-	assert_null(gguf_find(&opened.gguf, "a"));
-	close_good(&opened);
+	const struct gguf *gguf = open_good(weights_finish(weights_new(WEIGHTS_GGUF)));
+
+	assert_int_equal(gguf->tensors.count, 0);
+	assert_int_equal(gguf->count, 0);
+	assert_null(tensors_find(&gguf->tensors, "a"));
+	assert_null(gguf_find(gguf, "a"));
 }
 
 /* ------------------------------------------------------------------------------------------------------ metadata -- */
@@ -238,7 +237,6 @@ TEST(reads_every_type_of_value)
 	    {GGUF_BOOL, 0, 1},
 	};
 	struct weights_writer *writer = weights_new(WEIGHTS_GGUF);
-	struct opened opened;
 	char key[32];
 
 	for (size_t i = 0; i < COUNT(integers); i++) {
@@ -247,24 +245,23 @@ TEST(reads_every_type_of_value)
 		snprintf(key, sizeof(key), "%d.most", (int)integers[i].type);
 		weights_set_integer(writer, key, integers[i].type, integers[i].most);
 	}
-	open_good(&opened, weights_finish(writer));
-	assert_int_equal(opened.gguf.count, 2 * COUNT(integers));
+	const struct gguf *gguf = open_good(weights_finish(writer));
+
+	assert_int_equal(gguf->count, 2 * COUNT(integers));
 	for (size_t i = 0; i < COUNT(integers); i++) {
 		snprintf(key, sizeof(key), "%d.least", (int)integers[i].type);
-		check_integer(&opened.gguf, key, integers[i].least);
+		check_integer(gguf, key, integers[i].least);
 		if (integers[i].type != GGUF_BOOL)
-			check_number(&opened.gguf, key, (double)integers[i].least);
+			check_number(gguf, key, (double)integers[i].least);
 		snprintf(key, sizeof(key), "%d.most", (int)integers[i].type);
-		check_integer(&opened.gguf, key, integers[i].most);
+		check_integer(gguf, key, integers[i].most);
 	}
-	close_good(&opened);
 }
 
 /* What is a number of one kind and what is none. */
 TEST(converts_values)
 {
 	struct weights_writer *writer = weights_new(WEIGHTS_GGUF);
-	struct opened opened;
 	struct gguf_text text;
 	int64_t integer;
 	double number;
@@ -276,37 +273,37 @@ TEST(converts_values)
 	weights_set_integer(writer, "nan", GGUF_FLOAT64, INT64_C(0x7ff8000000000000));
 	weights_set_integer(writer, "true", GGUF_BOOL, 1);
 	weights_set_string(writer, "string", "7");
-	open_good(&opened, weights_finish(writer));
-	assert_false(gguf_integer(gguf_find(&opened.gguf, "huge"), 0, &integer));
-	check_number(&opened.gguf, "huge", 18446744073709551615.0);
-	check_integer(&opened.gguf, "whole", -100000);
-	check_number(&opened.gguf, "whole", -100000);
-	assert_false(gguf_integer(gguf_find(&opened.gguf, "fraction"), 0, &integer));
-	check_number(&opened.gguf, "fraction", 0.25);
-	assert_false(gguf_integer(gguf_find(&opened.gguf, "double"), 0, &integer));
-	check_number(&opened.gguf, "double", 1e300);
-	assert_false(gguf_integer(gguf_find(&opened.gguf, "nan"), 0, &integer));
-	assert_false(gguf_number(gguf_find(&opened.gguf, "true"), 0, &number));
-	assert_false(gguf_integer(gguf_find(&opened.gguf, "string"), 0, &integer));
-	assert_false(gguf_number(gguf_find(&opened.gguf, "string"), 0, &number));
-	check_text(gguf_find(&opened.gguf, "string"), 0, "7");
-	assert_false(gguf_string(gguf_find(&opened.gguf, "string"), 1, &text));
-	assert_null(gguf_find(&opened.gguf, "missing"));
+	const struct gguf *gguf = open_good(weights_finish(writer));
+
+	assert_false(gguf_integer(gguf_find(gguf, "huge"), 0, &integer));
+	check_number(gguf, "huge", 18446744073709551615.0);
+	check_integer(gguf, "whole", -100000);
+	check_number(gguf, "whole", -100000);
+	assert_false(gguf_integer(gguf_find(gguf, "fraction"), 0, &integer));
+	check_number(gguf, "fraction", 0.25);
+	assert_false(gguf_integer(gguf_find(gguf, "double"), 0, &integer));
+	check_number(gguf, "double", 1e300);
+	assert_false(gguf_integer(gguf_find(gguf, "nan"), 0, &integer));
+	assert_false(gguf_number(gguf_find(gguf, "true"), 0, &number));
+	assert_false(gguf_integer(gguf_find(gguf, "string"), 0, &integer));
+	assert_false(gguf_number(gguf_find(gguf, "string"), 0, &number));
+	check_text(gguf_find(gguf, "string"), 0, "7");
+	assert_false(gguf_string(gguf_find(gguf, "string"), 1, &text));
+	assert_null(gguf_find(gguf, "missing"));
 	assert_false(gguf_integer(NULL, 0, &integer));
 	assert_false(gguf_number(NULL, 0, &number));
 	assert_false(gguf_string(NULL, 0, &text));
-	close_good(&opened);
 }
 
 TEST(reads_arrays)
 {
 	const struct gguf_entry *entry;
-	struct opened opened;
 	int64_t integer;
 	double number;
 
-	open_good(&opened, good_file(3, 0));
-	entry = gguf_find(&opened.gguf, "words");
+	const struct gguf *gguf = open_good(good_file(3, 0));
+
+	entry = gguf_find(gguf, "words");
 	assert_non_null(entry);
 	assert_int_equal(entry->type, GGUF_ARRAY);
 	assert_int_equal(entry->element, GGUF_STRING);
@@ -314,19 +311,18 @@ TEST(reads_arrays)
 	check_text(entry, 0, "one");
 	check_text(entry, 1, "");
 	check_text(entry, 2, "drei \xc3\xa9\n");
-	entry = gguf_find(&opened.gguf, "integers");
+	entry = gguf_find(gguf, "integers");
 	assert_int_equal(entry->count, 3);
 	assert_true(gguf_integer(entry, 0, &integer));
 	assert_int_equal(integer, -1);
 	assert_true(gguf_integer(entry, 2, &integer));
 	assert_int_equal(integer, 7);
 	assert_false(gguf_integer(entry, 3, &integer));
-	assert_true(gguf_number(gguf_find(&opened.gguf, "numbers"), 1, &number));
+	assert_true(gguf_number(gguf_find(gguf, "numbers"), 1, &number));
 	assert_true(number == -2);
-	assert_int_equal(gguf_find(&opened.gguf, "nothing")->count, 0);
-	assert_false(gguf_integer(gguf_find(&opened.gguf, "nothing"), 0, &integer));
-	assert_int_equal(gguf_find(&opened.gguf, "no words")->count, 0);
-	close_good(&opened);
+	assert_int_equal(gguf_find(gguf, "nothing")->count, 0);
+	assert_false(gguf_integer(gguf_find(gguf, "nothing"), 0, &integer));
+	assert_int_equal(gguf_find(gguf, "no words")->count, 0);
 }
 
 /* ------------------------------------------------------------------------------------------------------- refused -- */
@@ -385,14 +381,10 @@ static const struct odd_entry odd_entries[] = {
     {"an empty array of arrays", "metadata k: an array of arrays", "k", {{9, 4}, {9, 4}, {0, 8}}},
     {"an array of an unknown type", "metadata k: a type of value", "k", {{9, 4}, {77, 4}, {1, 8}, {4, 4}, {0, 8}}},
     {"an array that is too long", "metadata k: an array of more elements", "k", {{9, 4}, {0, 4}, {9, 8}, {0, 8}}},
-    {"an array whose size overflows",
-     "metadata k: an array of more elements",
-     "k",
-     {{9, 4}, {10, 4}, {UINT64_C(1) << 61, 8}, {0, 8}}},
-    {"very many strings",
-     "metadata k: an array of more elements",
-     "k",
-     {{9, 4}, {8, 4}, {UINT64_C(1) << 60, 8}, {0, 8}}},
+    {"an array whose size overflows", "metadata k: an array of more elements", "k",
+     LIST({9, 4}, {10, 4}, {UINT64_C(1) << 61, 8}, {0, 8})},
+    {"very many strings", "metadata k: an array of more elements", "k",
+     LIST({9, 4}, {8, 4}, {UINT64_C(1) << 60, 8}, {0, 8})},
     {"two strings of which one is there", "cut short", "k", {{9, 4}, {8, 4}, {2, 8}, {8, 8}, {0, 8}}},
     {"a string that is too long", "the metadata needs 9 bytes", "k", {{8, 4}, {9, 8}, {0, 8}}},
     {"a string of any length", "the metadata needs 18446744073709551615 bytes", "k", {{8, 4}, {UINT64_MAX, 8}, {0, 8}}},
@@ -464,11 +456,8 @@ static const struct odd_tensors odd_tensors[] = {
     {"an offset beyond the end", "bytes at", 0, 64, {{"a", 1, {4}, 0, 64}}},
     {"an offset far beyond", "bytes at", 0, 64, {{"a", 1, {4}, 0, UINT64_C(1) << 62}}},
     {"an offset that overflows", "larger than any file", 0, 64, {{"a", 1, {4}, 0, UINT64_MAX - 31}}},
-    {"an offset off the alignment",
-     "offset 16 is no multiple of the file's alignment, 32",
-     0,
-     64,
-     {{"a", 1, {4}, 0, 16}}},
+    {"an offset off the alignment", "offset 16 is no multiple of the file's alignment, 32", 0, 64,
+     LIST({"a", 1, {4}, 0, 16})},
     {"an offset off a wide alignment", "alignment, 64", 64, 256, {{"a", 1, {4}, 0, 32}}},
     {"an alignment of 0", "general.alignment is 0", -1, 64, {{"a", 1, {4}, 0, 0}}},
     {"an alignment of 24", "general.alignment is 24", 24, 64, {{"a", 1, {4}, 0, 0}}},
@@ -479,11 +468,8 @@ static const struct odd_tensors odd_tensors[] = {
     {"five dimensions", "tensor a: 5 dimensions", 0, 64, {{"a", 5, {1, 1, 1, 1, 1}, 0, 0}}},
     {"very many dimensions", "4294967295 dimensions", 0, 64, {{"a", UINT32_MAX, {1, 1, 1, 1, 1}, 0, 0}}},
     {"a shape that overflows", "larger than any file", 0, 64, {{"a", 2, {UINT64_C(1) << 32, UINT64_C(1) << 32}, 0, 0}}},
-    {"a shape that is 0 after overflow",
-     "larger than any file",
-     0,
-     64,
-     {{"a", 4, {UINT64_C(1) << 32, UINT64_C(1) << 32, 2, 2}, 0, 0}}},
+    {"a shape that is 0 after overflow", "larger than any file", 0, 64,
+     LIST({"a", 4, {UINT64_C(1) << 32, UINT64_C(1) << 32, 2, 2}, 0, 0})},
     {"bytes that overflow", "larger than any file", 0, 64, {{"a", 1, {UINT64_C(1) << 62}, 0, 0}}},
     {"numbers that overflow", "larger than any file", 0, 64, {{"a", 2, {256, UINT64_C(1) << 56}, 12, 0}}},
     {"a long row", "bytes at", 0, 64, {{"a", 1, {UINT64_C(1) << 40}, 0, 0}}},
@@ -550,11 +536,10 @@ TEST(accepts_what_is_only_near_to_odd)
 	};
 
 	for (size_t i = 0; i < COUNT(fine); i++) {
-		struct opened opened;
 
-		open_good(&opened, make_odd(&fine[i]));
-		assert_non_null(tensors_find(&opened.gguf.tensors, "a"));
-		close_good(&opened);
+		const struct gguf *gguf = open_good(make_odd(&fine[i]));
+
+		assert_non_null(tensors_find(&gguf->tensors, "a"));
 	}
 }
 
@@ -584,20 +569,11 @@ TEST(names_of_any_length_leave_room_for_the_reason)
 
 /* ----------------------------------------------------------------------------------------------- cut and altered -- */
 
-TEST(refuses_every_beginning)
-{
-	struct bytes file = good_file(3, 0);
-
-	for (size_t size = 0; size < file.size; size++) {
-		struct bytes part = {bytes_copy(&file, size), size, size};
-
-		check_refused(part, "a beginning", "");
-	}
-}
-
 /* Whatever is accepted lies inside the file. */
-static void check_inside(const struct gguf *gguf, const uint8_t *data, size_t size)
+static void check_inside(void *read, const uint8_t *data, size_t size)
 {
+	struct gguf *gguf = read;
+
 	for (size_t i = 0; i < gguf->tensors.count; i++) {
 		const struct tensor *tensor = &gguf->tensors.all[i];
 		const uint8_t *at = tensor->data;
@@ -605,32 +581,12 @@ static void check_inside(const struct gguf *gguf, const uint8_t *data, size_t si
 		assert_true(at >= data && tensor->bytes <= (size_t)(data + size - at));
 		assert_true(tensor->bytes > 0 && tensor_numbers(tensor) > 0);
 	}
+	gguf_free(gguf);
 }
 
-TEST(survives_every_altered_byte)
+TEST(survives_damage)
 {
-	static const uint8_t changes[] = {0x01, 0x80, 0xff, 0x20};
-	struct bytes file = good_file(3, 0);
-	uint8_t *data = bytes_copy(&file, file.size);
-	size_t accepted = 0;
-
-	for (size_t at = 0; at < file.size; at++)
-		for (size_t i = 0; i < COUNT(changes); i++) {
-			rosa_error err = {ROSA_OK, ""};
-			struct gguf gguf;
-
-			data[at] = file.data[at] ^ changes[i];
-			if (!gguf_read(data, file.size, FILE_NAME, &gguf, &err)) {
-				check_inside(&gguf, data, file.size);
-				gguf_free(&gguf);
-				accepted++;
-			} else {
-				assert_true(err.message[0] != '\0');
-			}
-			data[at] = file.data[at];
-		}
-	/* the tensors' own bytes are nobody's business here */
-	assert_true(accepted > 0 && accepted < COUNT(changes) * file.size);
+	weights_check_damage(good_file(3, 0), parse, sizeof(struct gguf), check_inside);
 }
 
 /* -------------------------------------------------------------------------------------------------- joined lists -- */
@@ -643,7 +599,7 @@ TEST(joins_lists)
 	const struct tensors *const parts[] = {&two, &none, &one}, *const twice[] = {&one, &two, &one};
 	struct tensors joined;
 
-	assert_int_equal(tensors_join(parts, COUNT(parts), &joined, &err), ROSA_OK);
+	must(tensors_join(parts, COUNT(parts), &joined, &err));
 	assert_int_equal(joined.count, 4);
 	assert_string_equal(tensors_find(&joined, "a")->file, "1");
 	assert_string_equal(tensors_find(&joined, "d")->file, "2");
@@ -651,7 +607,7 @@ TEST(joins_lists)
 	tensors_free(&joined);
 	must_fail(tensors_join(twice, COUNT(twice), &joined, &err), ROSA_EFORMAT, "twice");
 	assert_null(joined.all);
-	assert_int_equal(tensors_join(NULL, 0, &joined, &err), ROSA_OK);
+	must(tensors_join(NULL, 0, &joined, &err));
 	assert_int_equal(joined.count, 0);
 	tensors_free(&joined);
 }

@@ -48,7 +48,7 @@ static void check_system(const tokenizer *tokenizer, const char *expected)
 {
 	struct chat_format format;
 
-	assert_int_equal(chat_format_of(tokenizer, &format, &err), ROSA_OK);
+	must(chat_format_of(tokenizer, &format, &err));
 	assert_int_equal(format.style, CHAT_ML);
 	if (expected)
 		assert_string_equal(format.system, expected);
@@ -79,10 +79,9 @@ TEST_WITH(templates_may_open_many_messages, begin, NULL)
 		char *whole = test_alloc(strlen(template) + 16);
 
 		sprintf(whole, "<|im_end|>%s", template);
-		assert_int_equal(tokenizer_set_template(tokenizer, whole, strlen(whole), &err), ROSA_OK);
+		must(tokenizer_set_template(tokenizer, whole, strlen(whole), &err));
 		check_system(tokenizer, cases[i].system);
 	}
-	tokenizer_free(tokenizer);
 }
 
 /* ------------------------------------------------------------------------------------------------- added tokens -- */
@@ -96,7 +95,6 @@ TEST_WITH(added_tokens_have_a_longest, begin, NULL)
 	sprintf(added, "[{\"id\": 300, \"content\": \"%s\"}]", content);
 	tokenizer = recipe_make(&recipe);
 	check_count(tokenizer, "a", 3 * ADDED_LONGEST, 3);
-	tokenizer_free(tokenizer);
 	sprintf(added, "[{\"id\": 300, \"content\": \"%sb\"}]", content);
 	json = recipe_json(&recipe);
 	must_fail(tokenizer_from_json(json, strlen(json), "test.json", &tokenizer, &err), ROSA_EFORMAT,
@@ -113,7 +111,6 @@ TEST_WITH(added_tokens_may_begin_alike, begin, NULL)
 	sprintf(added, "[{\"id\": 300, \"content\": \"%sb\"}, {\"id\": 301, \"content\": \"%sc\"}]", content, content);
 	tokenizer *tokenizer = recipe_make(&recipe);
 	check_count(tokenizer, "a", MANY, MANY);
-	tokenizer_free(tokenizer);
 }
 
 /* Tokens that are spaces and take in the spaces around them. */
@@ -124,7 +121,6 @@ TEST_WITH(added_tokens_may_take_the_same_spaces, begin, NULL)
 	tokenizer *tokenizer = recipe_make(&recipe);
 
 	check_count(tokenizer, " \t", MANY, 2 * MANY);
-	tokenizer_free(tokenizer);
 }
 
 /* -------------------------------------------------------------------------------------------------- expressions -- */
@@ -160,7 +156,6 @@ TEST_WITH(expressions_may_not_take_forever, begin, NULL)
 		must_say("steps");
 		assert_int_equal(tokens.count, 0);
 		tokens_free(&tokens);
-		tokenizer_free(tokenizer);
 	}
 }
 
@@ -178,8 +173,6 @@ TEST_WITH(expressions_of_real_models_take_long_runs, begin, NULL)
 		for (size_t t = 0; t < 2; t++)
 			check_count(tokenizers[t], parts[i], MANY, MANY * strlen(parts[i]));
 	}
-	tokenizer_free(tokenizers[0]);
-	tokenizer_free(tokenizers[1]);
 }
 
 /* ------------------------------------------------------------------------------------------------------- hashes -- */
@@ -204,7 +197,7 @@ TEST_WITH(tokens_may_not_have_the_same_hash, begin, NULL)
 {
 	struct vocabulary few = {0}, many = {0};
 
-	assert_int_equal(add_alike(&few, MOST_PROBES, &err), ROSA_OK);
+	must(add_alike(&few, MOST_PROBES, &err));
 	assert_int_equal(vocabulary_find(&few, vocabulary_bytes(&few, MOST_PROBES - 1), 8), MOST_PROBES - 1);
 	assert_int_equal(vocabulary_find(&few, "zzzzzzzz", 8), NO_TOKEN);
 	must_fail(add_alike(&many, MOST_PROBES + 1, &err), ROSA_EFORMAT, "hash");
@@ -225,9 +218,8 @@ TEST_WITH(merges_may_not_have_the_same_hash, begin, NULL)
 	for (uint32_t i = 0; i < SIDE; i++) {
 		snprintf(left, sizeof(left), "a%u", (unsigned)i);
 		snprintf(right, sizeof(right), "b%u", (unsigned)i);
-		assert_int_equal(vocabulary_add_spelled(&bpe.vocabulary, i, left, strlen(left), &err), ROSA_OK);
-		assert_int_equal(vocabulary_add_spelled(&bpe.vocabulary, SIDE + i, right, strlen(right), &err),
-				 ROSA_OK);
+		must(vocabulary_add_spelled(&bpe.vocabulary, i, left, strlen(left), &err));
+		must(vocabulary_add_spelled(&bpe.vocabulary, SIDE + i, right, strlen(right), &err));
 	}
 	for (uint64_t i = 0; i < (uint64_t)SIDE * SIDE && !status; i++) {
 		uint64_t a = i / SIDE, b = i % SIDE;
@@ -236,7 +228,7 @@ TEST_WITH(merges_may_not_have_the_same_hash, begin, NULL)
 		snprintf(left, sizeof(left), "a%u", (unsigned)a);
 		snprintf(right, sizeof(right), "b%u", (unsigned)b);
 		snprintf(joined, sizeof(joined), "%s%s", left, right);
-		assert_int_equal(vocabulary_add_spelled(&bpe.vocabulary, id++, joined, strlen(joined), &err), ROSA_OK);
+		must(vocabulary_add_spelled(&bpe.vocabulary, id++, joined, strlen(joined), &err));
 		status = bpe_add_merge(&bpe, left, strlen(left), right, strlen(right), &err);
 	}
 	must_fail(status, ROSA_EFORMAT, "hash");

@@ -12,14 +12,6 @@ afterwards() {
 	[ -z "$pattern" ] || [ ! -s out ] || problem "half an answer on stdout: $*"
 }
 
-# holds EXPRESSION: what must be true of the JSON on stdout, which is called j.
-holds() {
-	checks=$((checks + 1))
-	python3 -c "import json; j = json.load(open('out')); assert $1" 2>trace && return
-	tail -1 trace >err
-	problem "not so: $1"
-}
-
 cat >write.py <<'PYTHON'
 """A model of 2 layers of width 32, 4 heads of 8 of which 2 for keys, 64 wide inside, 40 tokens; its adapter."""
 import json, os, struct

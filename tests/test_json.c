@@ -37,6 +37,8 @@ static void check_message(rosa_status status, const rosa_error *err, const char 
 	assert_string_equal(err->message, wanted);
 }
 
+#define CHECK(call_, words_) check_message(call_, &err, "config.json: " words_)
+
 /* -------------------------------------------------------------------------------------------------------- fields -- */
 
 TEST_WITH(gets_what_is_there, enter, leave)
@@ -48,23 +50,23 @@ TEST_WITH(gets_what_is_there, enter, leave)
 	size_t size;
 	bool truth;
 
-	assert_int_equal(json_get_size(root, "size", JSON_NEEDED, &size, &err), ROSA_OK);
+	must(json_get_size(root, "size", JSON_NEEDED, &size, &err));
 	assert_int_equal(size, 576);
-	assert_int_equal(json_get_size(root, "whole", JSON_NEEDED, &size, &err), ROSA_OK);
+	must(json_get_size(root, "whole", JSON_NEEDED, &size, &err));
 	assert_int_equal(size, 512);
-	assert_int_equal(json_get_integer(root, "negative", JSON_OPTIONAL, &integer, &err), ROSA_OK);
+	must(json_get_integer(root, "negative", JSON_OPTIONAL, &integer, &err));
 	assert_int_equal(integer, -3);
-	assert_int_equal(json_get_integer(root, "large", JSON_NEEDED, &integer, &err), ROSA_OK);
+	must(json_get_integer(root, "large", JSON_NEEDED, &integer, &err));
 	assert_int_equal(integer, INT64_MAX);
-	assert_int_equal(json_get_number(root, "real", JSON_NEEDED, &number, &err), ROSA_OK);
+	must(json_get_number(root, "real", JSON_NEEDED, &number, &err));
 	assert_true(number == 1e-5);
-	assert_int_equal(json_get_number(root, "size", JSON_NEEDED, &number, &err), ROSA_OK);
+	must(json_get_number(root, "size", JSON_NEEDED, &number, &err));
 	assert_true(number == 576);
-	assert_int_equal(json_get_bool(root, "yes", JSON_NEEDED, &truth, &err), ROSA_OK);
+	must(json_get_bool(root, "yes", JSON_NEEDED, &truth, &err));
 	assert_true(truth);
-	assert_int_equal(json_get_bool(root, "no", JSON_NEEDED, &truth, &err), ROSA_OK);
+	must(json_get_bool(root, "no", JSON_NEEDED, &truth, &err));
 	assert_false(truth);
-	assert_int_equal(json_get_string(root, "word", JSON_NEEDED, &word, &err), ROSA_OK);
+	must(json_get_string(root, "word", JSON_NEEDED, &word, &err));
 	assert_string_equal(word, "silu \xc3\xa9");
 	assert_string_equal(err.message, "");
 }
@@ -105,37 +107,26 @@ TEST_WITH(says_which_field_is_wrong, enter, leave)
 	size_t size;
 	bool truth;
 
-	check_message(json_get_size(root, "width", JSON_NEEDED, &size, &err), &err, "config.json: width: is missing");
-	check_message(json_get_size(root, "null", JSON_NEEDED, &size, &err), &err, "config.json: null: is null");
-	check_message(json_get_size(root, "word", JSON_OPTIONAL, &size, &err), &err,
-		      "config.json: word: is a string; it must be a whole number");
-	check_message(json_get_size(root, "negative", JSON_NEEDED, &size, &err), &err,
-		      "config.json: negative: is -3; it must be 0 or more");
-	check_message(json_get_size(root, "real", JSON_NEEDED, &size, &err), &err,
-		      "config.json: real: is 1e-05; it must be a whole number");
-	check_message(json_get_integer(root, "infinite", JSON_NEEDED, &integer, &err), &err,
-		      "config.json: infinite: is 1e+300; it must be a whole number");
-	check_message(json_get_number(root, "yes", JSON_NEEDED, &number, &err), &err,
-		      "config.json: yes: is true; it must be a number");
-	check_message(json_get_bool(root, "size", JSON_NEEDED, &truth, &err), &err,
-		      "config.json: size: is a number; it must be true or false");
-	check_message(json_get_string(root, "nul", JSON_NEEDED, &word, &err), &err,
-		      "config.json: nul: has a NUL character inside");
-	check_message(json_get_size(scaling, "type", JSON_NEEDED, &size, &err), &err,
-		      "config.json: scaling.type: is a string; it must be a whole number");
-	check_message(json_get_object(root, "list", JSON_NEEDED, &value, &err), &err,
-		      "config.json: list: is an array; it must be an object");
-	check_message(json_get_array(root, "scaling", JSON_OPTIONAL, &value, &err), &err,
-		      "config.json: scaling: is an object; it must be an array");
-	check_message(json_as_size(json_at(list, 1), &size, &err), &err,
-		      "config.json: list[1]: is a string; it must be a whole number");
-	check_message(json_as_size(json_at(list, 9), &size, &err), &err,
-		      "config.json: list[9]: is missing; it must be a whole number");
-	check_message(json_get_size(list, "a", JSON_OPTIONAL, &size, &err), &err,
-		      "config.json: list: is an array; it must be an object");
-	check_message(json_refuse(json_find(scaling, "factor"), &err, "is %d", 8), &err,
-		      "config.json: scaling.factor: is 8");
-	check_message(json_refuse(root, &err, "is odd"), &err, "config.json: is odd");
+	CHECK(json_get_size(root, "width", JSON_NEEDED, &size, &err), "width: is missing");
+	CHECK(json_get_size(root, "null", JSON_NEEDED, &size, &err), "null: is null");
+	CHECK(json_get_size(root, "word", JSON_OPTIONAL, &size, &err), "word: is a string; it must be a whole number");
+	CHECK(json_get_size(root, "negative", JSON_NEEDED, &size, &err), "negative: is -3; it must be 0 or more");
+	CHECK(json_get_size(root, "real", JSON_NEEDED, &size, &err), "real: is 1e-05; it must be a whole number");
+	CHECK(json_get_integer(root, "infinite", JSON_NEEDED, &integer, &err),
+	      "infinite: is 1e+300; it must be a whole number");
+	CHECK(json_get_number(root, "yes", JSON_NEEDED, &number, &err), "yes: is true; it must be a number");
+	CHECK(json_get_bool(root, "size", JSON_NEEDED, &truth, &err), "size: is a number; it must be true or false");
+	CHECK(json_get_string(root, "nul", JSON_NEEDED, &word, &err), "nul: has a NUL character inside");
+	CHECK(json_get_size(scaling, "type", JSON_NEEDED, &size, &err),
+	      "scaling.type: is a string; it must be a whole number");
+	CHECK(json_get_object(root, "list", JSON_NEEDED, &value, &err), "list: is an array; it must be an object");
+	CHECK(json_get_array(root, "scaling", JSON_OPTIONAL, &value, &err),
+	      "scaling: is an object; it must be an array");
+	CHECK(json_as_size(json_at(list, 1), &size, &err), "list[1]: is a string; it must be a whole number");
+	CHECK(json_as_size(json_at(list, 9), &size, &err), "list[9]: is missing; it must be a whole number");
+	CHECK(json_get_size(list, "a", JSON_OPTIONAL, &size, &err), "list: is an array; it must be an object");
+	CHECK(json_refuse(json_find(scaling, "factor"), &err, "is %d", 8), "scaling.factor: is 8");
+	CHECK(json_refuse(root, &err, "is odd"), "is odd");
 }
 
 /* -------------------------------------------------------------------------------------------------------- values -- */
@@ -229,10 +220,10 @@ TEST(reads_integers_of_any_size)
 	int64_t integer;
 	double number;
 
-	assert_int_equal(json_read(json, strlen(json), "a.json", &got, &err), ROSA_OK);
-	assert_int_equal(json_get_number(got, "limit", JSON_NEEDED, &number, &err), ROSA_OK);
+	must(json_read(json, strlen(json), "a.json", &got, &err));
+	must(json_get_number(got, "limit", JSON_NEEDED, &number, &err));
 	assert_true(number == 1e30);
-	assert_int_equal(json_get_integer(got, "id", JSON_NEEDED, &integer, &err), ROSA_OK);
+	must(json_get_integer(got, "id", JSON_NEEDED, &integer, &err));
 	assert_int_equal(integer, 151643);
 	check_message(json_get_integer(got, "limit", JSON_NEEDED, &integer, &err), &err,
 		      "a.json: limit: is 1e+30; it must be a whole number");
@@ -251,8 +242,8 @@ TEST(loads_files)
 	close(descriptor);
 	bytes_put(&bytes, text, strlen(text));
 	bytes_save(&bytes, path);
-	assert_int_equal(json_load(path, &got, &err), ROSA_OK);
-	assert_int_equal(json_get_size(got, "size", JSON_NEEDED, &size, &err), ROSA_OK);
+	must(json_load(path, &got, &err));
+	must(json_get_size(got, "size", JSON_NEEDED, &size, &err));
 	assert_int_equal(size, 576);
 	must_fail(json_get_size(got, "none", JSON_NEEDED, &size, &err), ROSA_EFORMAT, path);
 	json_free(&got);

@@ -25,10 +25,8 @@ static void take_lots(struct layer_scene *scene)
 
 	operator_symbols(c, scene->q, query);
 	operator_symbols(c, scene->k, key);
-	expect_status(
-	    scene->text,
-	    rosa_find(&c->options, &c->learning, all / c->steps, c->steps, query, key, read, NULL, flips, &err),
-	    ROSA_OK, &err);
+	must_for(scene->text,
+		 rosa_find(&c->options, &c->learning, all / c->steps, c->steps, query, key, read, NULL, flips, &err));
 	runs = rosa_count_runs(all / c->steps, c->steps, query, c->options.bits, c->options.fold);
 	scene->tau[0] = from_destinations(read, c->steps, all);
 	if (c->learning.qk_grad == ROSA_QK_FLIPS)
@@ -78,11 +76,8 @@ TEST(test_many_rows)
 		scene.c.dtype = i % 2 ? ROSA_BFLOAT16 : ROSA_FLOAT32;
 		scene.fusion = i / 2 ? ROSA_POST : ROSA_PRE;
 		scene.sharing = ALIGNED;
-		scene.c.options.bits = 4;
-		scene.c.options.threads = 2;
-		scene.c.batch = 3;
-		scene.c.steps = 451;
-		scene.c.channels = 8;
+		operator_resize(
+		    &scene.c, (struct operator_size){.bits = 4, .threads = 2, .batch = 3, .steps = 451, .channels = 8});
 		layer_make(&scene);
 		layer_compare(&scene, i % 2 ? 0.25f : 0, near(&scene));
 	}
@@ -102,10 +97,7 @@ TEST(test_threads)
 		scene.c.dtype = i / 4 ? ROSA_BFLOAT16 : ROSA_FLOAT32;
 		scene.fusion = i % 2 ? ROSA_PRE : ROSA_POST;
 		scene.sharing = i % 3 ? ALIGNED : SHARED;
-		scene.c.options.bits = 8;
-		scene.c.batch = 3;
-		scene.c.steps = 371;
-		scene.c.channels = 48;
+		operator_resize(&scene.c, (struct operator_size){.bits = 8, .batch = 3, .steps = 371, .channels = 48});
 		layer_make(&scene);
 		one = layer_run(&scene, 0);
 		for (size_t j = 0; j < COUNT(threads); j++) {
@@ -125,11 +117,8 @@ static struct layer_scene scene_usual(uint64_t seed, rosa_qk_grad qk_grad, rosa_
 	scene.c.dtype = dtype;
 	scene.fusion = fusion;
 	scene.sharing = ALIGNED;
-	scene.c.options.bits = 4;
-	scene.c.options.threads = 2;
-	scene.c.batch = 2;
-	scene.c.steps = 40;
-	scene.c.channels = 12;
+	operator_resize(&scene.c,
+			(struct operator_size){.bits = 4, .threads = 2, .batch = 2, .steps = 40, .channels = 12});
 	return scene;
 }
 
@@ -171,7 +160,7 @@ static double loss(const struct layer_scene *scene)
 	float *out = test_alloc(layer_row_bytes(scene));
 	double sum = 0;
 
-	expect_status(scene->text, layer_run_forward(scene, out, NULL, &err), ROSA_OK, &err);
+	must_for(scene->text, layer_run_forward(scene, out, NULL, &err));
 	for (size_t i = 0; i < operator_cells(&scene->c); i++)
 		sum += (double)out[i] * scene->gout[i];
 	return sum;
@@ -231,12 +220,10 @@ TEST(test_parts)
 		layer_make(&scene);
 		all = layer_run(&scene, 0);
 		out = test_alloc(layer_row_bytes(&scene));
-		expect_status(scene.text,
-			      rosa_layer_forward(&scene.c.options, NULL, &scene.layer, scene.c.batch, scene.c.steps,
-						 scene.h_rows, out, NULL, &err),
-			      ROSA_OK, &err);
+		must_for(scene.text, rosa_layer_forward(&scene.c.options, NULL, &scene.layer, scene.c.batch,
+							scene.c.steps, scene.h_rows, out, NULL, &err));
 		assert_memory_equal(out, all.out, layer_row_bytes(&scene));
-		expect_status(scene.text, layer_run_forward(&scene, out, &tape, &err), ROSA_OK, &err);
+		must_for(scene.text, layer_run_forward(&scene, out, &tape, &err));
 		assert_memory_equal(out, all.out, layer_row_bytes(&scene));
 		for (int w = 0; w < WEIGHTS; w++) {
 			rosa_layer_grads one = {.size = sizeof(one)};
@@ -246,18 +233,15 @@ TEST(test_parts)
 
 			part = layer_result_make(&scene, 0);
 			*fields[w] = part.g[w];
-			expect_status(scene.text,
-				      rosa_layer_backward(tape, &scene.layer, scene.gout_rows, &one, NULL, &err),
-				      ROSA_OK, &err);
+			must_for(scene.text,
+				 rosa_layer_backward(tape, &scene.layer, scene.gout_rows, &one, NULL, &err));
 			if (memcmp(part.g[w], all.g[w], layer_weight_size(&scene, w) * sizeof(float)))
 				fail_msg("%s: %s alone is another", scene.text, weight_names[w]);
 		}
 		part = layer_result_make(&scene, 0);
-		expect_status(scene.text, rosa_layer_backward(tape, &scene.layer, scene.gout_rows, NULL, part.gh, &err),
-			      ROSA_OK, &err);
+		must_for(scene.text, rosa_layer_backward(tape, &scene.layer, scene.gout_rows, NULL, part.gh, &err));
 		assert_memory_equal(part.gh, all.gh, layer_row_bytes(&scene));
-		expect_status(scene.text, rosa_layer_backward(tape, &scene.layer, scene.gout_rows, NULL, NULL, &err),
-			      ROSA_OK, &err);
+		must_for(scene.text, rosa_layer_backward(tape, &scene.layer, scene.gout_rows, NULL, NULL, &err));
 		rosa_tape_free(tape);
 	}
 }
@@ -280,7 +264,7 @@ TEST(test_tape_bytes)
 		layer_make(&scene);
 		out = test_alloc(layer_row_bytes(&scene));
 		query = test_alloc(operator_route_steps(&scene.c) * sizeof(*query));
-		expect_status(scene.text, layer_run_forward(&scene, out, &tape, &err), ROSA_OK, &err);
+		must_for(scene.text, layer_run_forward(&scene, out, &tape, &err));
 		assert_int_equal(rosa_tape_bytes(tape), atomic_load(&memory.bytes));
 		operator_symbols(&scene.c, scene.q, query);
 		rows = operator_route_steps(&scene.c) / scene.c.steps;
@@ -361,7 +345,7 @@ TEST(test_memory)
 		result = layer_result_make(&scene, 0);
 		refuse_each_request("forward", &memory, forward_alone, &passes);
 		refuse_each_request("forward with tape", &memory, forward_with_tape, &passes);
-		expect_status(scene.text, layer_run_forward(&scene, result.out, &passes.tape, &err), ROSA_OK, &err);
+		must_for(scene.text, layer_run_forward(&scene, result.out, &passes.tape, &err));
 		refuse_each_request("backward", &memory, backward, &passes);
 		rosa_tape_free(passes.tape);
 		assert_int_equal(atomic_load(&memory.blocks), 0);

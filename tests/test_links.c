@@ -51,10 +51,8 @@ static void check(struct trial *trial)
 	trial_make(trial);
 	late = retrieve(trial, trial->options.delay);
 	at_once = retrieve(trial, 0);
-	expect_status(trial->text,
-		      rosa_chain(trial->routes, trial->steps, LINKS, late.tau, late.length, at_once.tau, at_once.length,
-				 places, lengths, &err),
-		      ROSA_OK, &err);
+	must_for(trial->text, rosa_chain(trial->routes, trial->steps, LINKS, late.tau, late.length, at_once.tau,
+					 at_once.length, places, lengths, &err));
 	for (size_t r = 0; r < trial->routes; r++) {
 		oracle_chain(&trial->options, LINKS, trial->steps, trial->key + r * trial->steps, want, want_length);
 		for (size_t i = 0; i < LINKS; i++) {
@@ -70,10 +68,8 @@ static void check(struct trial *trial)
 	}
 	/* without lengths */
 	memset(lengths, 0, LINKS * cells * sizeof(*lengths));
-	expect_status(
-	    trial->text,
-	    rosa_chain(trial->routes, trial->steps, LINKS, late.tau, NULL, at_once.tau, NULL, lengths, NULL, &err),
-	    ROSA_OK, &err);
+	must_for(trial->text, rosa_chain(trial->routes, trial->steps, LINKS, late.tau, NULL, at_once.tau, NULL, lengths,
+					 NULL, &err));
 	assert_memory_equal(places, lengths, LINKS * cells * sizeof(*places));
 }
 
@@ -103,28 +99,23 @@ TEST(test_refusals)
 	rosa_chain(routes, steps, links, tau, length, tau0, length0, places, lengths, &err)
 	must(CHAIN(1, 4, 2, good, good, good, good, places, lengths));
 	assert_int_equal(places[4 + 3], -1);
-	expect_status("routes", CHAIN(0, 4, 2, good, good, good, good, places, lengths), ROSA_EINVAL, &err);
-	expect_status("steps", CHAIN(1, 0, 2, good, good, good, good, places, lengths), ROSA_EINVAL, &err);
-	expect_status("no links", CHAIN(1, 4, 0, good, good, good, good, places, lengths), ROSA_EINVAL, &err);
-	expect_status("links", CHAIN(1, 4, ROSA_MAX_LINKS + 1, good, good, good, good, places, lengths), ROSA_EINVAL,
-		      &err);
-	expect_status("tau", CHAIN(1, 4, 2, NULL, good, good, good, places, lengths), ROSA_EINVAL, &err);
-	expect_status("length", CHAIN(1, 4, 2, good, NULL, good, good, places, lengths), ROSA_EINVAL, &err);
-	expect_status("tau0", CHAIN(1, 4, 2, good, good, NULL, good, places, lengths), ROSA_EINVAL, &err);
-	expect_status("length0", CHAIN(1, 4, 2, good, good, good, NULL, places, lengths), ROSA_EINVAL, &err);
-	expect_status("places", CHAIN(1, 4, 2, good, good, good, good, NULL, lengths), ROSA_EINVAL, &err);
+	must_refuse(CHAIN(0, 4, 2, good, good, good, good, places, lengths), ROSA_EINVAL);
+	must_refuse(CHAIN(1, 0, 2, good, good, good, good, places, lengths), ROSA_EINVAL);
+	must_refuse(CHAIN(1, 4, 0, good, good, good, good, places, lengths), ROSA_EINVAL);
+	must_refuse(CHAIN(1, 4, ROSA_MAX_LINKS + 1, good, good, good, good, places, lengths), ROSA_EINVAL);
+	must_refuse(CHAIN(1, 4, 2, NULL, good, good, good, places, lengths), ROSA_EINVAL);
+	must_refuse(CHAIN(1, 4, 2, good, NULL, good, good, places, lengths), ROSA_EINVAL);
+	must_refuse(CHAIN(1, 4, 2, good, good, NULL, good, places, lengths), ROSA_EINVAL);
+	must_refuse(CHAIN(1, 4, 2, good, good, good, NULL, places, lengths), ROSA_EINVAL);
+	must_refuse(CHAIN(1, 4, 2, good, good, good, good, NULL, lengths), ROSA_EINVAL);
 	for (size_t i = 0; i < COUNT(wrong); i++) {
-		expect_status("wrong tau", CHAIN(1, 4, 2, wrong[i], good, good, good, places, lengths), ROSA_EINVAL,
-			      &err);
-		expect_status("wrong tau, one link", CHAIN(1, 4, 1, wrong[i], good, good, good, places, lengths),
-			      ROSA_EINVAL, &err);
+		must_refuse(CHAIN(1, 4, 2, wrong[i], good, good, good, places, lengths), ROSA_EINVAL);
+		must_refuse(CHAIN(1, 4, 1, wrong[i], good, good, good, places, lengths), ROSA_EINVAL);
 	}
 	{
 		const int32_t leads[] = {-1, 7, 1, 2};
 
-		expect_status("wrong tau0", CHAIN(1, 4, 2, good, good, leads, good, places, lengths), ROSA_EINVAL,
-			      &err);
-		must_say("step 3");
+		must_fail(CHAIN(1, 4, 2, good, good, leads, good, places, lengths), ROSA_EINVAL, "step 3");
 	}
 #undef CHAIN
 }

@@ -16,7 +16,7 @@ struct made {
 static void make(const struct mqar *task, uint64_t n, struct made *made)
 {
 	assert_true(task->length <= LONGEST);
-	assert_int_equal(mqar_check(task, &err), ROSA_OK);
+	must(mqar_check(task, &err));
 	mqar_example(task, n, made->tokens, made->targets, made->weight, made->answer);
 }
 
@@ -252,7 +252,7 @@ TEST(test_watch)
 	struct mqar_watch watch;
 	struct mqar_layer layer;
 
-	assert_int_equal(mqar_watch_new(&watch, 2, 4, 2, &err), ROSA_OK);
+	must(mqar_watch_new(&watch, 2, 4, 2, &err));
 	watch.answer = answer;
 	for (int again = 0; again < 2; again++) {
 		mqar_watch_clear(&watch);
@@ -309,12 +309,12 @@ static struct mqar_epoch learn(const struct mqar_setup *setup, rosa_workers *wor
 	rosa_error err = {0};
 
 	must(mqar_trainer_new(setup, workers, &trainer, &err));
-	assert_int_equal(mqar_trainer_judge(trainer, 0, &before, &err), ROSA_OK);
+	must(mqar_trainer_judge(trainer, 0, &before, &err));
 	assert_true(before.accuracy < 0.2);
 	assert_int_equal(before.asked, setup->held_out * setup->task.pairs);
 	for (uint64_t step = 0; step < mqar_trainer_steps(trainer); step++)
 		must(mqar_trainer_step(trainer, step, &result, &err));
-	assert_int_equal(mqar_trainer_judge(trainer, mqar_trainer_steps(trainer), &after, &err), ROSA_OK);
+	must(mqar_trainer_judge(trainer, mqar_trainer_steps(trainer), &after, &err));
 	assert_int_equal(after.epoch, setup->epochs);
 	mqar_trainer_free(trainer);
 	return after;
@@ -365,7 +365,7 @@ TEST(test_threads_change_nothing)
 	for (int threads = 1; threads <= 2; threads++) {
 		rosa_workers *workers;
 
-		assert_int_equal(rosa_workers_new(threads, NULL, &workers, &err), ROSA_OK);
+		must(rosa_workers_new(threads, NULL, &workers, &err));
 		epochs[threads - 1] = learn(&setup, workers);
 		rosa_workers_free(workers);
 	}

@@ -9,18 +9,11 @@ command -v python3 >/dev/null || { echo "python3 is needed for this test" >&2; e
 command=mqar
 . "${0%/*}/command.bash"
 
-# holds EXPRESSION: what must be true of the JSON in out (j) and the lines of log.jsonl (log).
-holds() {
-	checks=$((checks + 1))
-	python3 -c "
-import json, os
-j = json.load(open('out'))
+# shellcheck disable=SC2034 # command.bash uses it
+given="
+import os
 log = [json.loads(l) for l in open('log.jsonl')] if os.path.exists('log.jsonl') else []
-runs = {r['mode']: r for r in j['runs']}
-assert $1" 2>trace && return
-	tail -1 trace >err
-	problem "not so: $1"
-}
+runs = {r['mode']: r for r in j['runs']}"
 
 tiny='--pairs 4 --length 32 --vocabulary 64 --dim 32 --window 4 --layers 1 --examples 320 --held-out 64'
 

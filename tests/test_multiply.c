@@ -85,7 +85,7 @@ static struct multiply_scratch *new_scratch(unsigned workers)
 {
 	struct multiply_scratch *scratch;
 
-	assert_int_equal(multiply_scratch_new(workers, &scratch, &err), ROSA_OK);
+	must(multiply_scratch_new(workers, &scratch, &err));
 	return scratch;
 }
 

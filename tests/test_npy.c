@@ -248,11 +248,7 @@ TEST(reads_long_tokens)
 
 static void put(const char *path, struct image image)
 {
-	FILE *file = fopen(path, "wb");
-
-	assert_non_null(file);
-	assert_int_equal(fwrite(image.data, 1, image.size, file), image.size);
-	assert_int_equal(fclose(file), 0);
+	file_put(path, image.data, image.size);
 }
 
 TEST_WITH(loads_and_names_the_file, folder_enter, folder_leave)
@@ -284,7 +280,7 @@ static void check_elements(const char *path, char kind, int dims, const size_t *
 	uint8_t *data;
 	size_t size;
 
-	assert_int_equal(file_read(path, NULL, &data, &size, &err), ROSA_OK);
+	must(file_read(path, NULL, &data, &size, &err));
 	assert_true(npy_parse(data, size, &header, &err));
 	assert_int_equal(header.kind, kind);
 	assert_int_equal(header.width, 4);
@@ -316,9 +312,9 @@ TEST_WITH(writes_what_it_reads, folder_enter, folder_leave)
 		struct file_writer writer;
 
 		assert_true(npy_create(&writer, folder->file, "<i4", dims, shapes[dims - 1], &err));
-		assert_int_equal(file_write(&writer, values, 2 * sizeof(*values), &err), ROSA_OK);
-		assert_int_equal(file_write(&writer, values + 2, 4 * sizeof(*values), &err), ROSA_OK);
-		assert_int_equal(file_finish(&writer, ROSA_OK, &err), ROSA_OK);
+		must(file_write(&writer, values, 2 * sizeof(*values), &err));
+		must(file_write(&writer, values + 2, 4 * sizeof(*values), &err));
+		must(file_finish(&writer, ROSA_OK, &err));
 		check_written(folder->file, dims, shapes[dims - 1]);
 		assert_int_equal(folder_entries(folder), 1);
 	}
@@ -332,9 +328,9 @@ TEST_WITH(writes_floats, folder_enter, folder_leave)
 	struct file_writer writer;
 
 	assert_true(npy_create(&writer, folder->file, "<f4", 2, shape, &err));
-	assert_int_equal(file_write(&writer, numbers, 5 * sizeof(*numbers), &err), ROSA_OK);
-	assert_int_equal(file_write(&writer, numbers + 5, 1 * sizeof(*numbers), &err), ROSA_OK);
-	assert_int_equal(file_finish(&writer, ROSA_OK, &err), ROSA_OK);
+	must(file_write(&writer, numbers, 5 * sizeof(*numbers), &err));
+	must(file_write(&writer, numbers + 5, 1 * sizeof(*numbers), &err));
+	must(file_finish(&writer, ROSA_OK, &err));
 	check_elements(folder->file, 'f', 2, shape, numbers);
 }
 

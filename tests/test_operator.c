@@ -149,11 +149,9 @@ TEST(test_longer)
 		scene.c.learning.credit = i / 8 ? ROSA_CREDIT_ROUTE : ROSA_CREDIT_ALL;
 		scene.c.learning.key_credit = i / 8 ? ROSA_KEY_DESTINATION : ROSA_KEY_MATCH;
 		scene.c.dtype = i / 4 % 2 ? ROSA_BFLOAT16 : ROSA_FLOAT32;
-		scene.c.options.bits = i / 8 ? 4 : 8;
-		scene.c.options.threads = 2;
-		scene.c.batch = 2;
-		scene.c.steps = 601;
-		scene.c.channels = 24;
+		operator_resize(&scene.c,
+				(struct operator_size){
+				    .bits = i / 8 ? 4 : 8, .threads = 2, .batch = 2, .steps = 601, .channels = 24});
 		scene_make(&scene);
 		compare(&scene);
 	}
@@ -172,10 +170,7 @@ TEST(test_threads)
 		scene.c.learning.flip_share = 0.7f;
 		scene.c.learning.suffix = 0.5f;
 		scene.c.dtype = i / 4 ? ROSA_BFLOAT16 : ROSA_FLOAT32;
-		scene.c.options.bits = 4;
-		scene.c.batch = 3;
-		scene.c.steps = 333;
-		scene.c.channels = 40;
+		operator_resize(&scene.c, (struct operator_size){.bits = 4, .batch = 3, .steps = 333, .channels = 40});
 		scene_make(&scene);
 		scene_run_checked(&scene, &one);
 		for (size_t j = 0; j < COUNT(threads); j++) {
@@ -207,13 +202,10 @@ TEST(test_explore)
 		int32_t *read;
 
 		scene.kind = stream_find("uniform");
-		scene.c.options.bits = 2;
 		scene.c.options.fold = i / 3;
 		scene.c.learning.explore = shares[i % 3];
 		scene.c.learning.qk_grad = i % 2 ? ROSA_QK_NONE : ROSA_QK_FLIPS;
-		scene.c.batch = 2;
-		scene.c.steps = 200;
-		scene.c.channels = 20;
+		operator_resize(&scene.c, (struct operator_size){.bits = 2, .batch = 2, .steps = 200, .channels = 20});
 		scene_make(&scene);
 		scene_run_checked(&scene, &got);
 		read = from_destinations(got.at[READ], scene.c.steps, operator_route_steps(&scene.c));
@@ -271,13 +263,10 @@ TEST(test_flip_share)
 		int32_t *table;
 
 		scene.kind = stream_find("uniform");
-		scene.c.options.bits = 3;
 		scene.c.options.fold = i / 3;
 		scene.c.learning.flip_share = shares[i % 3];
 		scene.c.learning.qk_grad = ROSA_QK_FLIPS;
-		scene.c.batch = 2;
-		scene.c.steps = 200;
-		scene.c.channels = 30;
+		operator_resize(&scene.c, (struct operator_size){.bits = 3, .batch = 2, .steps = 200, .channels = 30});
 		scene_make(&scene);
 		scene_run_checked(&scene, &got);
 		table = from_destinations(got.at[FLIPS], scene.c.steps, scene.runs * scene.width);
@@ -421,8 +410,7 @@ TEST(test_parts)
 			pass.gv = wanted == GV ? part.at[GV] : NULL;
 			pass.ge0 = wanted == GE0 ? part.at[GE0] : NULL;
 			pass.ge1 = wanted == GE1 ? part.at[GE1] : NULL;
-			expect_status(scene.text, rosa_read_backward(&scene.c.options, &scene.c.learning, &pass, &err),
-				      ROSA_OK, &err);
+			must_for(scene.text, rosa_read_backward(&scene.c.options, &scene.c.learning, &pass, &err));
 			if (memcmp(part.at[wanted], all.at[wanted], all.bytes[wanted]))
 				fail_msg("%s: %s alone is another", scene.text, output_names[wanted]);
 		}
@@ -495,8 +483,7 @@ TEST(test_stopping)
 		scene.c.options.progress_context = &patience;
 		scene.c.options.threads =
 		    1; /* several would take the pieces from each other, and ask more or less often */
-		expect_status(scene.text, rosa_read_backward(&scene.c.options, &scene.c.learning, &pass, &err), ROSA_OK,
-			      &err);
+		must_for(scene.text, rosa_read_backward(&scene.c.options, &scene.c.learning, &pass, &err));
 		assert_true(patience.finished);
 		for (int output = GQ; output < OUTPUTS; output++)
 			assert_memory_equal(again.at[output], all.at[output], all.bytes[output]);

@@ -4,23 +4,36 @@
 #include "support_trial.h"
 
 #include <math.h>
+#include <stdbool.h>
 
-static void expect_refusal(const char *word, rosa_status status, rosa_status want, const rosa_error *err)
+/* A call with one thing changed is refused for that. `good` is the call as it should be, `call` what is changed of it.
+ */
+#define REFUSE_AS(status_, word_, change_)                                                                             \
+	do {                                                                                                           \
+		call = good;                                                                                           \
+		change_;                                                                                               \
+		must_fail(CALL(&call), status_, word_);                                                                \
+	} while (0)
+#define REFUSE(word_, change_) REFUSE_AS(ROSA_EINVAL, word_, change_)
+
+/* Arguments of rosa_find, their options apart so that they can be changed. */
+struct find_call {
+	rosa_options own_options;
+	rosa_learning own_learning;
+	bool no_options;
+	size_t routes, steps;
+	const uint16_t *query, *key;
+	void *read, *flips;
+};
+
+static rosa_status find(const struct find_call *c)
 {
-	expect_status(word, status, want, err);
-	if (!strstr(err->message, word))
-		fail_msg("the message does not say \"%s\": %s", word, err->message);
+	return rosa_find(c->no_options ? NULL : &c->own_options, &c->own_learning, c->routes, c->steps, c->query,
+			 c->key, c->read, NULL, c->flips, &err);
 }
 
 TEST(test_bad_find)
 {
-	struct scene scene = scene_usual(ROSA_QK_FLIPS);
-	const rosa_options *options = &scene.c.options;
-	const rosa_learning *learning = &scene.c.learning;
-	struct outputs got;
-	rosa_learning odd;
-	rosa_options odd_options;
-	const size_t n = 6, t = 60;
 	static const struct {
 		const char *word;
 		size_t at;
@@ -40,116 +53,107 @@ TEST(test_bad_find)
 	} choices[] = {{"qk_grad is 9", offsetof(rosa_learning, qk_grad)},
 		       {"credit is 9", offsetof(rosa_learning, credit)},
 		       {"key_credit is 9", offsetof(rosa_learning, key_credit)}};
+	struct scene scene = scene_usual(ROSA_QK_FLIPS);
+	struct outputs got;
 
 	scene_make(&scene);
 	outputs_make(&scene, &got);
-#define FIND(options, learning, routes, steps, query, key, read, flips)                                                \
-	rosa_find(options, learning, routes, steps, query, key, read, NULL, flips, &err)
-	expect_refusal("options", FIND(NULL, learning, n, t, scene.query, scene.key, got.at[READ], got.at[FLIPS]),
-		       ROSA_EINVAL, &err);
-	expect_refusal("query", FIND(options, learning, n, t, NULL, scene.key, got.at[READ], got.at[FLIPS]),
-		       ROSA_EINVAL, &err);
-	expect_refusal("key", FIND(options, learning, n, t, scene.query, NULL, got.at[READ], got.at[FLIPS]),
-		       ROSA_EINVAL, &err);
-	expect_refusal("read", FIND(options, learning, n, t, scene.query, scene.key, NULL, got.at[FLIPS]), ROSA_EINVAL,
-		       &err);
-	expect_refusal("flips", FIND(options, learning, n, t, scene.query, scene.key, got.at[READ], NULL), ROSA_EINVAL,
-		       &err);
-	expect_refusal("0 routes", FIND(options, learning, 0, t, scene.query, scene.key, got.at[READ], got.at[FLIPS]),
-		       ROSA_EINVAL, &err);
-	expect_refusal(
-	    "steps",
-	    FIND(options, learning, n, ROSA_MAX_STEPS + 1, scene.query, scene.key, got.at[READ], got.at[FLIPS]),
-	    ROSA_EINVAL, &err);
-	odd_options = *options;
-	odd_options.bits = 0;
-	expect_refusal("bits is 0",
-		       FIND(&odd_options, learning, n, t, scene.query, scene.key, got.at[READ], got.at[FLIPS]),
-		       ROSA_EINVAL, &err);
-	scene.key[61] = 16;
-	expect_refusal("key symbol 16",
-		       FIND(options, learning, n, t, scene.query, scene.key, got.at[READ], got.at[FLIPS]), ROSA_ESYMBOL,
-		       &err);
+	const struct find_call good = {.own_options = scene.c.options,
+				       .own_learning = scene.c.learning,
+				       .routes = 6,
+				       .steps = 60,
+				       .query = scene.query,
+				       .key = scene.key,
+				       .read = got.at[READ],
+				       .flips = got.at[FLIPS]};
+	struct find_call call;
+#define CALL find
+	REFUSE("options", call.no_options = true);
+	REFUSE("query", call.query = NULL);
+	REFUSE("key", call.key = NULL);
+	REFUSE("read", call.read = NULL);
+	REFUSE("flips", call.flips = NULL);
+	REFUSE("0 routes", call.routes = 0);
+	REFUSE("steps", call.steps = ROSA_MAX_STEPS + 1);
+	REFUSE("bits is 0", call.own_options.bits = 0);
+	REFUSE_AS(ROSA_ESYMBOL, "key symbol 16", scene.key[61] = 16);
 	scene.key[61] = 0;
-	odd = *learning;
-	odd.size = 4;
-	expect_refusal("learning.size is 4",
-		       FIND(options, &odd, n, t, scene.query, scene.key, got.at[READ], got.at[FLIPS]), ROSA_EINVAL,
-		       &err);
-	for (size_t i = 0; i < COUNT(numbers); i++) {
-		odd = *learning;
-		memcpy((char *)&odd + numbers[i].at, &numbers[i].value, sizeof(float));
-		expect_refusal(numbers[i].word,
-			       FIND(options, &odd, n, t, scene.query, scene.key, got.at[READ], got.at[FLIPS]),
-			       ROSA_EINVAL, &err);
-	}
-	for (size_t i = 0; i < COUNT(choices); i++) {
-		const int nine = 9;
+	REFUSE("learning.size is 4", call.own_learning.size = 4);
+	for (size_t i = 0; i < COUNT(numbers); i++)
+		REFUSE(numbers[i].word,
+		       memcpy((char *)&call.own_learning + numbers[i].at, &numbers[i].value, sizeof(float)));
+	for (size_t i = 0; i < COUNT(choices); i++)
+		REFUSE(choices[i].word, memcpy((char *)&call.own_learning + choices[i].at, &(int){9}, sizeof(int)));
+#undef CALL
+}
 
-		odd = *learning;
-		memcpy((char *)&odd + choices[i].at, &nine, sizeof(nine));
-		expect_refusal(choices[i].word,
-			       FIND(options, &odd, n, t, scene.query, scene.key, got.at[READ], got.at[FLIPS]),
-			       ROSA_EINVAL, &err);
-	}
-#undef FIND
+/* Arguments of rosa_read. */
+struct read_call {
+	const rosa_options *options;
+	rosa_dtype dtype;
+	size_t batch, steps, channels;
+	const uint16_t *value;
+	size_t history;
+	const void *read;
+	const float *e0, *e1;
+	void *y;
+};
+
+static rosa_status read_out(const struct read_call *c)
+{
+	return rosa_read(c->options, c->dtype, c->batch, c->steps, c->channels, c->value, c->history, c->read, c->e0,
+			 c->e1, c->y, &err);
 }
 
 TEST(test_bad_read)
 {
 	struct scene scene = scene_usual(ROSA_QK_LINEAR);
-	const rosa_options *options = &scene.c.options;
 	struct outputs got;
 	rosa_options odd;
 	const uint16_t outside = 60;
 
 	scene_make(&scene);
 	scene_run_checked(&scene, &got);
-#define READ_OUT(options, dtype, batch, steps, channels, value, history, read, e0, e1, y)                              \
-	rosa_read(options, dtype, batch, steps, channels, value, history, read, e0, e1, y, &err)
-#define REFUSE(word, ...) expect_refusal(word, READ_OUT(__VA_ARGS__), ROSA_EINVAL, &err)
-	REFUSE("options", NULL, ROSA_FLOAT32, 2, 60, 12, scene.value, 60, got.at[READ], scene.e0_floats,
-	       scene.e1_floats, got.at[Y]);
-	REFUSE("value", options, ROSA_FLOAT32, 2, 60, 12, NULL, 60, got.at[READ], scene.e0_floats, scene.e1_floats,
-	       got.at[Y]);
-	REFUSE("read", options, ROSA_FLOAT32, 2, 60, 12, scene.value, 60, NULL, scene.e0_floats, scene.e1_floats,
-	       got.at[Y]);
-	REFUSE("e0", options, ROSA_FLOAT32, 2, 60, 12, scene.value, 60, got.at[READ], NULL, scene.e1_floats, got.at[Y]);
-	REFUSE("e1", options, ROSA_FLOAT32, 2, 60, 12, scene.value, 60, got.at[READ], scene.e0_floats, NULL, got.at[Y]);
-	REFUSE("y", options, ROSA_FLOAT32, 2, 60, 12, scene.value, 60, got.at[READ], scene.e0_floats, scene.e1_floats,
-	       NULL);
-	REFUSE("dtype is 1", options, ROSA_FLOAT16, 2, 60, 12, scene.value, 60, got.at[READ], scene.e0_floats,
-	       scene.e1_floats, got.at[Y]);
-	REFUSE("batch 0", options, ROSA_FLOAT32, 0, 60, 12, scene.value, 60, got.at[READ], scene.e0_floats,
-	       scene.e1_floats, got.at[Y]);
-	REFUSE("0 steps", options, ROSA_FLOAT32, 2, 0, 12, scene.value, 60, got.at[READ], scene.e0_floats,
-	       scene.e1_floats, got.at[Y]);
-	REFUSE("13 channels", options, ROSA_FLOAT32, 2, 60, 13, scene.value, 60, got.at[READ], scene.e0_floats,
-	       scene.e1_floats, got.at[Y]);
-	REFUSE("memory", options, ROSA_FLOAT32, SIZE_MAX / 64, 60, 12, scene.value, 60, got.at[READ], scene.e0_floats,
-	       scene.e1_floats, got.at[Y]);
-	REFUSE("value steps", options, ROSA_FLOAT32, 2, 60, 12, scene.value, 0, got.at[READ], scene.e0_floats,
-	       scene.e1_floats, got.at[Y]);
-	odd = *options;
+	const struct read_call good = {
+	    &scene.c.options, ROSA_FLOAT32,    2,        60, 12, scene.value, 60, got.at[READ],
+	    scene.e0_floats,  scene.e1_floats, got.at[Y]};
+	struct read_call call;
+#define CALL read_out
+	REFUSE("options", call.options = NULL);
+	REFUSE("value", call.value = NULL);
+	REFUSE("read", call.read = NULL);
+	REFUSE("e0", call.e0 = NULL);
+	REFUSE("e1", call.e1 = NULL);
+	REFUSE("y", call.y = NULL);
+	REFUSE("dtype is 1", call.dtype = ROSA_FLOAT16);
+	REFUSE("batch 0", call.batch = 0);
+	REFUSE("0 steps", call.steps = 0);
+	REFUSE("13 channels", call.channels = 13);
+	REFUSE("memory", call.batch = SIZE_MAX / 64);
+	REFUSE("value steps", call.history = 0);
+	odd = scene.c.options;
 	odd.threads = -1;
-	REFUSE("threads is -1", &odd, ROSA_FLOAT32, 2, 60, 12, scene.value, 60, got.at[READ], scene.e0_floats,
-	       scene.e1_floats, got.at[Y]);
+	REFUSE("threads is -1", call.options = &odd);
 	memcpy((uint16_t *)got.at[READ] + 77, &outside, sizeof(outside));
-	REFUSE("destination", options, ROSA_FLOAT32, 2, 60, 12, scene.value, 60, got.at[READ], scene.e0_floats,
-	       scene.e1_floats, got.at[Y]);
-#undef REFUSE
-#undef READ_OUT
+	REFUSE("destination", (void)0);
+#undef CALL
+}
+
+/* Arguments of rosa_read_backward. */
+struct backward_call {
+	const rosa_options *options;
+	rosa_learning learning;
+	rosa_read_pass pass;
+	bool no_pass;
+};
+
+static rosa_status read_backward(const struct backward_call *c)
+{
+	return rosa_read_backward(c->options, &c->learning, c->no_pass ? NULL : &c->pass, &err);
 }
 
 TEST(test_bad_backward)
 {
-	struct scene scene = scene_usual(ROSA_QK_FLIPS);
-	const rosa_options *options = &scene.c.options;
-	const rosa_learning *learning = &scene.c.learning;
-	struct outputs got;
-	rosa_read_pass pass;
-	rosa_learning odd;
-	const uint16_t outside = 60;
 	static const struct {
 		const char *word;
 		size_t at;
@@ -157,36 +161,29 @@ TEST(test_bad_backward)
 			{"v", offsetof(rosa_read_pass, v)},         {"e0", offsetof(rosa_read_pass, e0)},
 			{"e1", offsetof(rosa_read_pass, e1)},       {"read", offsetof(rosa_read_pass, read)},
 			{"flips", offsetof(rosa_read_pass, flips)}, {"gy", offsetof(rosa_read_pass, gy)}};
+	struct scene scene = scene_usual(ROSA_QK_FLIPS);
+	struct outputs got;
+	const uint16_t outside = 60;
 
 	scene_make(&scene);
 	scene_run_checked(&scene, &got);
-#define REFUSE(word, options, learning, pass)                                                                          \
-	expect_refusal(word, rosa_read_backward(options, learning, pass, &err), ROSA_EINVAL, &err)
-#define REFUSE_PASS(word, change)                                                                                      \
-	do {                                                                                                           \
-		pass = pass_of(&scene, &got);                                                                          \
-		change;                                                                                                \
-		REFUSE(word, options, learning, &pass);                                                                \
-	} while (0)
-	pass = pass_of(&scene, &got);
-	REFUSE("options", NULL, learning, &pass);
-	REFUSE("pass", options, learning, NULL);
+	const struct backward_call good = {&scene.c.options, scene.c.learning, pass_of(&scene, &got), false};
+	struct backward_call call;
+#define CALL read_backward
+	REFUSE("options", call.options = NULL);
+	REFUSE("pass", call.no_pass = true);
 	for (size_t i = 0; i < COUNT(pointers); i++)
-		REFUSE_PASS(pointers[i].word, memset((char *)&pass + pointers[i].at, 0, sizeof(void *)));
-	REFUSE_PASS("size is 8", pass.size = 8);
-	REFUSE_PASS("dtype is 1", pass.dtype = ROSA_FLOAT16);
-	REFUSE_PASS("batch 0", pass.batch = 0);
-	REFUSE_PASS("0 steps", pass.steps = 0);
-	REFUSE_PASS("13 channels", pass.channels = 13);
-	REFUSE_PASS("memory", pass.batch = SIZE_MAX / 64);
-	odd = *learning;
-	odd.qk_grad = (rosa_qk_grad)4;
-	pass = pass_of(&scene, &got);
-	REFUSE("qk_grad is 4", options, &odd, &pass);
+		REFUSE(pointers[i].word, memset((char *)&call.pass + pointers[i].at, 0, sizeof(void *)));
+	REFUSE("size is 8", call.pass.size = 8);
+	REFUSE("dtype is 1", call.pass.dtype = ROSA_FLOAT16);
+	REFUSE("batch 0", call.pass.batch = 0);
+	REFUSE("0 steps", call.pass.steps = 0);
+	REFUSE("13 channels", call.pass.channels = 13);
+	REFUSE("memory", call.pass.batch = SIZE_MAX / 64);
+	REFUSE("qk_grad is 4", call.learning.qk_grad = (rosa_qk_grad)4);
 	memcpy((uint16_t *)got.at[FLIPS] + 3, &outside, sizeof(outside));
-	REFUSE_PASS("flips has a destination", pass.size = sizeof(pass));
+	REFUSE("flips has a destination", (void)0);
 	memcpy((uint16_t *)got.at[READ] + 77, &outside, sizeof(outside));
-	REFUSE_PASS("read has a destination", pass.size = sizeof(pass));
-#undef REFUSE_PASS
-#undef REFUSE
+	REFUSE("read has a destination", (void)0);
+#undef CALL
 }

@@ -156,8 +156,7 @@ TEST(adds_long_texts_at_once)
 	add_long_text(true);
 }
 
-/* ---------------------------------------------------------------------------------------------------- tokens seen --
- */
+/* --------------------------------------------------------------------------------------------------- tokens seen -- */
 
 /* The class of a token seen n times, as the definition has it. */
 static int plain_class(uint32_t token, uint32_t n)

@@ -43,7 +43,7 @@ static void draw_positions(const struct pointer *pointer, size_t count, uint64_t
 		while (target + 1 < WORDS && (left -= exp((double)mixed[target] - sum)) > 0)
 			target++;
 		const struct pointer_sample sample = pointer_sample(&found, seen, logits, WORDS, target);
-		assert_int_equal(pointer_positions_add(positions, &sample, n % 7 == 0, &err), ROSA_OK);
+		must(pointer_positions_add(positions, &sample, n % 7 == 0, &err));
 	}
 }
 
@@ -76,7 +76,7 @@ TEST(gives_the_weights_back)
 		struct pointer_losses truth;
 
 		draw_positions(&known, 60000, 3, &positions);
-		assert_int_equal(pointer_fit_and_judge(&positions, &fitted, NULL, NULL, &err), ROSA_OK);
+		must(pointer_fit_and_judge(&positions, &fitted, NULL, NULL, &err));
 		truth = pointer_judge(&positions, fitted.fitted, positions.count, &known);
 		assert_int_equal(fitted.fitted, 48000);
 		assert_int_equal(fitted.before.count, 12000);
@@ -110,7 +110,7 @@ TEST(gives_the_weights_back)
 		/* and the same again, bit for bit */
 		struct pointer_fitted again = {
 		    .pointer = {.delay = 5, .links = 2, .confident = known.confident, .agreeing = known.agreeing}};
-		assert_int_equal(pointer_fit_and_judge(&positions, &again, NULL, NULL, &err), ROSA_OK);
+		must(pointer_fit_and_judge(&positions, &again, NULL, NULL, &err));
 		assert_memory_equal(again.pointer.theta, fitted.pointer.theta, sizeof(again.pointer.theta));
 		pointer_positions_free(&positions);
 	}
@@ -130,7 +130,7 @@ TEST(gives_features_back)
 	known.feature[FEATURE_SHARE] = 0.8;
 	known.feature[FEATURE_ALIGNMENT] = 1;
 	draw_positions(&known, 30000, 8, &positions);
-	assert_int_equal(pointer_fit_and_judge(&positions, &fitted, NULL, NULL, &err), ROSA_OK);
+	must(pointer_fit_and_judge(&positions, &fitted, NULL, NULL, &err));
 	const double truth = pointer_judge(&positions, fitted.fitted, positions.count, &known).all;
 	assert_true(fitted.after.all < fitted.before.all - 0.1);
 	assert_true(fabs(fitted.after.all - truth) < 0.003);
@@ -201,11 +201,11 @@ TEST(gives_a_table_back)
 	for (size_t n = 0; n < positions.count; n++)
 		bare += positions.samples[n].count == 0;
 	assert_true(bare > 500);
-	assert_int_equal(pointer_fit_and_judge(&positions, &fitted, NULL, NULL, &err), ROSA_OK);
+	must(pointer_fit_and_judge(&positions, &fitted, NULL, NULL, &err));
 	const double truth = pointer_judge(&positions, fitted.fitted, positions.count, &known).all,
 		     best = objective(&positions, fitted.fitted, &fitted.pointer);
 	without.pointer.seeing = false;
-	assert_int_equal(pointer_fit_and_judge(&positions, &without, NULL, NULL, &err), ROSA_OK);
+	must(pointer_fit_and_judge(&positions, &without, NULL, NULL, &err));
 	assert_true(fitted.after.all < without.after.all - 0.02);
 	assert_true(fabs(fitted.after.all - truth) < 0.003);
 	for (size_t k = 0; k < TABLE; k++) {

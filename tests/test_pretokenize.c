@@ -15,7 +15,6 @@ static rosa_status collect(void *context, const char *piece, size_t size, rosa_e
 {
 	char *pieces = context;
 
-	(void)err;
 	if (*pieces)
 		strcat(pieces, "|");
 	strncat(pieces, piece, size);
@@ -27,7 +26,7 @@ static void check_pieces(struct pretokenizer *pretokenizer, const char *text, co
 	struct search search;
 	char pieces[512] = "";
 
-	assert_int_equal(search_new(&search, strlen(text), &err), ROSA_OK);
+	must(search_new(&search, strlen(text), &err));
 	must(pretokenize(pretokenizer, &search, text, strlen(text), collect, pieces, &err));
 	search_free(&search);
 	assert_string_equal(pieces, expected);
@@ -48,10 +47,8 @@ TEST(splits_behave)
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct pretokenizer literal = {0}, regex = {0};
-		assert_int_equal(pretokenizer_add_literal(&literal, "-", 1, cases[i].behavior, cases[i].invert, &err),
-				 ROSA_OK);
-		assert_int_equal(pretokenizer_add_split(&regex, "-", 1, cases[i].behavior, cases[i].invert, &err),
-				 ROSA_OK);
+		must(pretokenizer_add_literal(&literal, "-", 1, cases[i].behavior, cases[i].invert, &err));
+		must(pretokenizer_add_split(&regex, "-", 1, cases[i].behavior, cases[i].invert, &err));
 		check_pieces(&literal, "--a-bc--d", cases[i].pieces);
 		check_pieces(&regex, "--a-bc--d", cases[i].pieces);
 		pretokenizer_free(&literal);
@@ -63,7 +60,7 @@ TEST(literals_are_literal)
 {
 	struct pretokenizer pretokenizer = {0};
 
-	assert_int_equal(pretokenizer_add_literal(&pretokenizer, ".*\\E[", 5, SPLIT_ISOLATED, false, &err), ROSA_OK);
+	must(pretokenizer_add_literal(&pretokenizer, ".*\\E[", 5, SPLIT_ISOLATED, false, &err));
 	check_pieces(&pretokenizer, "a.*\\E[b.*", "a|.*\\E[|b.*");
 	pretokenizer_free(&pretokenizer);
 }
@@ -72,11 +69,9 @@ TEST(steps_follow_each_other)
 {
 	struct pretokenizer both = {0}, alone = {0};
 
-	assert_int_equal(pretokenizer_add_digits(&both, true, &err), ROSA_OK);
-	assert_int_equal(pretokenizer_add_split(&both, gpt2_regex, strlen(gpt2_regex), SPLIT_ISOLATED, false, &err),
-			 ROSA_OK);
-	assert_int_equal(pretokenizer_add_split(&alone, gpt2_regex, strlen(gpt2_regex), SPLIT_ISOLATED, false, &err),
-			 ROSA_OK);
+	must(pretokenizer_add_digits(&both, true, &err));
+	must(pretokenizer_add_split(&both, gpt2_regex, strlen(gpt2_regex), SPLIT_ISOLATED, false, &err));
+	must(pretokenizer_add_split(&alone, gpt2_regex, strlen(gpt2_regex), SPLIT_ISOLATED, false, &err));
 	check_pieces(&both, "it's  12\n\n3 x", "it|'s|  |1|2|\n\n|3| x");
 	check_pieces(&alone, "it's  12\n\n3 x", "it|'s| | 12|\n|\n|3| x");
 	pretokenizer_free(&both);

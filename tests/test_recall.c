@@ -11,7 +11,6 @@
 #include "eval/scoring.h"
 
 #include <math.h>
-#include <unistd.h>
 
 /* -------------------------------------------------------------------------------------------------- far tokens -- */
 
@@ -34,7 +33,7 @@ TEST(finds_the_last_occurrence)
 			for (size_t t = 0; t < count; t++)
 				tokens[t] = (uint32_t)(draw(7, alphabet, t) % alphabet) * 1000003u;
 			memset(distance, 0xaa, sizeof(distance));
-			assert_int_equal(far_distances(tokens, count, distance, &err), ROSA_OK);
+			must(far_distances(tokens, count, distance, &err));
 			for (size_t t = 0; t < count; t++) {
 				assert_int_equal(distance[t], brute_distance(tokens, t));
 				*(distance[t] ? &found : &none) += 1;
@@ -93,7 +92,6 @@ static int count_ticks(void *context, uint64_t done, uint64_t total)
 
 static int stop_at_once(void *context, uint64_t done, uint64_t total)
 {
-	(void)context, (void)done, (void)total;
 	return 1;
 }
 
@@ -156,13 +154,7 @@ static uint8_t best_tokens(const struct mixture *mixture, const float *row, size
 static void score_like_the_logits(const struct pointer *pointer, double exact)
 {
 	const struct tiny_model tiny = TINY_MODEL;
-	const struct decoder_options options = {.window = 8, .sinks = 2, .chunk = 16};
-	char path[] = "/tmp/rosatune-recall-XXXXXX";
-	struct checkpoint checkpoint;
-	struct backend *backend;
-	rosa_workers *workers;
-	decoder *decoder;
-	sequence *sequence;
+	struct bench *b = bench_open(&tiny, NULL);
 	uint32_t tokens[3][STEPS];
 	const size_t counts[3] = {STEPS, 1, 33};
 	double expected[3][STEPS] = {{0}}, losses[3][STEPS], expected_mixed[3][STEPS] = {{0}}, mixed[3][STEPS];
@@ -173,13 +165,11 @@ static void score_like_the_logits(const struct pointer *pointer, double exact)
 	unsigned flags = 0;
 	float *logits;
 
-	assert_true(mkstemp(path) >= 0);
-	tiny_model_save(&tiny, path);
-	must(checkpoint_open(path, &checkpoint, &err));
-	must(rosa_workers_new(2, NULL, &workers, &err));
-	must(cpu_backend_new(workers, &backend, &err));
-	must(decoder_new(&checkpoint, NULL, &options, backend, workers, &decoder, &err));
-	const size_t vocabulary = decoder_vocabulary(decoder);
+	b->options.window = 8;
+	b->options.sinks = 2;
+	bench_start(b, 16, 2);
+	const size_t vocabulary = decoder_vocabulary(b->decoder);
+
 	assert_true(vocabulary <= MOST_WORDS);
 	logits = test_alloc(STEPS * vocabulary * sizeof(*logits));
 	for (size_t i = 0; i < 3; i++) {
@@ -189,10 +179,9 @@ static void score_like_the_logits(const struct pointer *pointer, double exact)
 		must(pointer_past_new(pointer, vocabulary, &past, &err));
 		must(pointer_past_add(past, tokens[i], counts[i], links, &err));
 		pointer_past_free(past);
-		must(sequence_new(decoder, &sequence, &err));
-		struct piece piece = {sequence, tokens[i], counts[i], LOGITS_ALL, logits};
-		must(decoder_read(decoder, 1, &piece, NULL, NULL, &err));
-		sequence_free(sequence);
+		struct piece piece = {bench_sequence(b), tokens[i], counts[i], LOGITS_ALL, logits};
+
+		must(decoder_read(b->decoder, 1, &piece, NULL, NULL, &err));
 		/* the last token, which nothing depends on, is the likeliest */
 		for (uint32_t v = 0; i == 2 && v < vocabulary; v++) {
 			const float *row = logits + (counts[i] - 2) * vocabulary;
@@ -220,7 +209,8 @@ static void score_like_the_logits(const struct pointer *pointer, double exact)
 	assert_true((flags & 1) && (flags & 4) && (flags & 10));
 	for (size_t batch = 1; batch <= 4; batch++) {
 		for (size_t first = 1; first <= 36; first += 7) {
-			const struct scoring scoring = {decoder, workers, batch, first, batch % 2 ? pointer : NULL, 0};
+			const struct scoring scoring = {
+			    b->decoder, b->workers, batch, first, batch % 2 ? pointer : NULL, 0};
 			struct scored_text texts[3];
 			uint64_t seen[2] = {0, 0};
 
@@ -252,7 +242,7 @@ static void score_like_the_logits(const struct pointer *pointer, double exact)
 			assert_int_equal(score_texts(&scoring, texts, 3, stop_at_once, NULL, &err), ROSA_ECANCELLED);
 		}
 	}
-	const struct scoring bad = {decoder, workers, 0, 1, NULL, 0};
+	const struct scoring bad = {b->decoder, b->workers, 0, 1, NULL, 0};
 	assert_int_equal(score_texts(&bad, NULL, 0, NULL, NULL, &err), ROSA_EINVAL);
 
 	/* What texts begin with is read once, and changes nothing. */
@@ -267,7 +257,7 @@ static void score_like_the_logits(const struct pointer *pointer, double exact)
 		}
 		for (size_t batch = 1; batch <= 3; batch++) {
 			uint64_t seen[2] = {0, 0};
-			struct scoring scoring = {decoder, workers, batch, shared + 1, pointer, shared};
+			struct scoring scoring = {b->decoder, b->workers, batch, shared + 1, pointer, shared};
 
 			for (size_t i = 0; i < 3; i++)
 				texts[i] =
@@ -291,11 +281,6 @@ static void score_like_the_logits(const struct pointer *pointer, double exact)
 			assert_int_equal(score_texts(&scoring, texts, 3, NULL, NULL, &err), ROSA_EINVAL);
 		}
 	}
-	decoder_free(decoder);
-	cpu_backend_free(backend);
-	rosa_workers_free(workers);
-	checkpoint_close(&checkpoint);
-	unlink(path);
 }
 
 TEST(scores_like_the_logits)

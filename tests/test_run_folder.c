@@ -18,12 +18,17 @@
 
 #ifdef ROSATUNE_JANSSON
 
-static struct run_folder open_run(const char *name)
+static void close_run(void *folder)
 {
-	struct run_folder folder;
-	rosa_error err = {ROSA_OK, ""};
+	run_folder_close(folder);
+}
 
-	must(run_folder_open(scratch_path(name), &folder, &err));
+static struct run_folder *open_run(const char *name)
+{
+	struct run_folder *folder = test_zeros(1, sizeof(*folder));
+
+	must(run_folder_open(scratch_path(name), folder, &err));
+	test_later(close_run, folder);
 	return folder;
 }
 
@@ -40,13 +45,13 @@ static void save(struct run_folder *folder, uint64_t step, size_t keep)
 	struct checkpoint_writer writer;
 	struct file_writer file;
 
-	assert_int_equal(checkpoint_begin(&writer, folder, step, &err), ROSA_OK);
-	assert_int_equal(checkpoint_file_save(&writer, "small.json", "{}\n", 3, &err), ROSA_OK);
-	assert_int_equal(checkpoint_file_open(&writer, "large.bin", &file, &err), ROSA_OK);
+	must(checkpoint_begin(&writer, folder, step, &err));
+	must(checkpoint_file_save(&writer, "small.json", "{}\n", 3, &err));
+	must(checkpoint_file_open(&writer, "large.bin", &file, &err));
 	for (uint64_t i = 0; i < 300; i++)
-		assert_int_equal(file_write(&file, &i, 7, &err), ROSA_OK);
-	assert_int_equal(checkpoint_file_done(&writer, &file, ROSA_OK, &err), ROSA_OK);
-	assert_int_equal(checkpoint_commit(&writer, &state, keep, &err), ROSA_OK);
+		must(file_write(&file, &i, 7, &err));
+	must(checkpoint_file_done(&writer, &file, ROSA_OK, &err));
+	must(checkpoint_commit(&writer, &state, keep, &err));
 	checkpoint_abandon(&writer); /* does no harm */
 }
 
@@ -55,7 +60,6 @@ static char last_note[256];
 
 static void hear(void *context, const char *message)
 {
-	(void)context;
 	notes++;
 	snprintf(last_note, sizeof(last_note), "%s", message);
 }
@@ -79,24 +83,23 @@ static bool there(const char *path)
 	return path_is_file(scratch_path(path)) || path_is_folder(scratch_path(path));
 }
 
-/* -------------------------------------------------------------------------------------------------------- checkpoints
- * --
+/* ---------------------------------------------------------------------------------------------------- checkpoints --
  */
 
 TEST(keeps_the_last_ones)
 {
-	struct run_folder folder = open_run("a/b/keep");
+	struct run_folder *folder = open_run("a/b/keep");
 	struct checkpoint_found found;
 
-	assert_true(run_folder_newest(&folder) == UINT64_MAX);
-	assert_int_equal(latest(&folder, &err), -1);
+	assert_true(run_folder_newest(folder) == UINT64_MAX);
+	assert_int_equal(latest(folder, &err), -1);
 	for (uint64_t step = 1; step <= 25; step += 6)
-		save(&folder, step, 2);
-	assert_true(run_folder_newest(&folder) == 25);
-	assert_int_equal(run_folder_check_new(&folder, &err), ROSA_EINVAL);
+		save(folder, step, 2);
+	assert_true(run_folder_newest(folder) == 25);
+	assert_int_equal(run_folder_check_new(folder, &err), ROSA_EINVAL);
 	assert_false(there("a/b/keep/checkpoints/step-00000013"));
 	assert_true(there("a/b/keep/checkpoints/step-00000019"));
-	assert_int_equal(run_folder_latest(&folder, NULL, NULL, &found, &err), ROSA_OK);
+	must(run_folder_latest(folder, NULL, NULL, &found, &err));
 	assert_int_equal(found.state.step, 25);
 	assert_int_equal(found.state.stage, 2);
 	assert_int_equal(found.state.stage_step, 5);
@@ -107,36 +110,36 @@ TEST(keeps_the_last_ones)
 	assert_int_equal(found.files[1].bytes, 2100);
 	assert_true(checkpoint_has(&found, "large.bin"));
 	assert_false(checkpoint_has(&found, "other.bin"));
-	save(&folder, 25, 2); /* the same step again takes its place */
-	assert_int_equal(latest(&folder, &err), 25);
-	run_folder_close(&folder);
+	save(folder, 25, 2); /* the same step again takes its place */
+	assert_int_equal(latest(folder, &err), 25);
 }
 
 TEST(what_is_half_written_is_swept)
 {
-	struct run_folder folder = open_run("swept");
+	const size_t mark = test_mark();
+	struct run_folder *folder = open_run("swept");
 	struct checkpoint_writer writer;
 
-	save(&folder, 3, 0);
-	assert_int_equal(checkpoint_begin(&writer, &folder, 9, &err), ROSA_OK);
-	assert_int_equal(checkpoint_file_save(&writer, "small.json", "{}\n", 3, &err), ROSA_OK);
+	save(folder, 3, 0);
+	must(checkpoint_begin(&writer, folder, 9, &err));
+	must(checkpoint_file_save(&writer, "small.json", "{}\n", 3, &err));
 	/* as if killed here */
-	run_folder_close(&folder);
+	test_release(mark);
 	assert_true(there("swept/checkpoints/.writing-00000009"));
 	folder = open_run("swept");
 	assert_false(there("swept/checkpoints/.writing-00000009"));
-	assert_int_equal(latest(&folder, &err), 3);
-	run_folder_close(&folder);
+	assert_int_equal(latest(folder, &err), 3);
 }
 
 TEST(one_run_a_folder)
 {
-	struct run_folder first = open_run("locked"), second;
+	const size_t mark = test_mark();
+	struct run_folder second;
 
+	open_run("locked");
 	must_fail(run_folder_open(scratch_path("locked"), &second, &err), ROSA_EIO, "another run");
-	run_folder_close(&first);
-	second = open_run("locked");
-	run_folder_close(&second);
+	test_release(mark);
+	open_run("locked");
 	scratch_write("plain", "");
 	assert_int_equal(run_folder_open(scratch_path("plain"), &second, &err), ROSA_EIO);
 }
@@ -157,9 +160,9 @@ static void change_byte(const char *path, size_t at)
 TEST(any_damage_is_found)
 {
 	static const char *const names[] = {"state.json", "small.json", "large.bin"};
-	struct run_folder folder = open_run("damage");
+	struct run_folder *folder = open_run("damage");
 
-	save(&folder, 1, 0);
+	save(folder, 1, 0);
 	for (size_t i = 0; i < COUNT(names); i++) {
 		char path[256];
 		struct stat about;
@@ -168,59 +171,56 @@ TEST(any_damage_is_found)
 		assert_int_equal(stat(path, &about), 0);
 		for (size_t at = 0; at < (size_t)about.st_size; at += i == 2 ? 37 : 1) {
 			change_byte(path, at);
-			assert_int_equal(latest(&folder, &err), -2);
+			assert_int_equal(latest(folder, &err), -2);
 			if (!strstr(err.message, "format: is")) /* it looks like another version's */
 				assert_int_equal(notes, 1);
 			change_byte(path, at);
 		}
-		assert_int_equal(latest(&folder, &err), 1);
+		assert_int_equal(latest(folder, &err), 1);
 		assert_int_equal(truncate(path, about.st_size - 1), 0);
-		assert_int_equal(latest(&folder, &err), -2);
+		assert_int_equal(latest(folder, &err), -2);
 		must_say("none of its 1 checkpoints is whole");
-		save(&folder, 1, 0);
+		save(folder, 1, 0);
 		assert_int_equal(unlink(path), 0);
-		assert_int_equal(latest(&folder, &err), -2);
-		save(&folder, 1, 0);
+		assert_int_equal(latest(folder, &err), -2);
+		save(folder, 1, 0);
 	}
-	run_folder_close(&folder);
 }
 
 /* A checkpoint that cannot be opened may well be whole: nothing is renamed, and no older one is taken. */
 TEST(what_cannot_be_opened_is_not_damaged)
 {
-	struct run_folder folder = open_run("closed");
+	struct run_folder *folder = open_run("closed");
 	char path[256];
 
-	save(&folder, 1, 0);
-	save(&folder, 2, 0);
+	save(folder, 1, 0);
+	save(folder, 2, 0);
 	/* the super-user may read whatever permissions say, but a pipe cannot be mapped by anyone */
 	snprintf(path, sizeof(path), "%s", scratch_path("closed/checkpoints/step-00000002/large.bin"));
 	assert_int_equal(unlink(path), 0);
 	assert_int_equal(mkfifo(path, 0600), 0);
-	assert_int_equal(latest(&folder, &err), -2);
+	assert_int_equal(latest(folder, &err), -2);
 	must_say("large.bin");
 	assert_int_equal(notes, 0);
 	assert_true(there("closed/checkpoints/step-00000002"));
 	assert_false(there("closed/checkpoints/damaged-step-00000002"));
-	run_folder_close(&folder);
 }
 
 TEST(the_one_before_is_taken)
 {
-	struct run_folder folder = open_run("before");
+	struct run_folder *folder = open_run("before");
 
-	save(&folder, 1, 0);
-	save(&folder, 2, 0);
-	save(&folder, 3, 0);
+	save(folder, 1, 0);
+	save(folder, 2, 0);
+	save(folder, 3, 0);
 	change_byte(scratch_path("before/checkpoints/step-00000003/large.bin"), 1000);
 	change_byte(scratch_path("before/checkpoints/step-00000002/state.json"), 30);
-	assert_int_equal(latest(&folder, &err), 1);
+	assert_int_equal(latest(folder, &err), 1);
 	assert_int_equal(notes, 2);
 	assert_non_null(strstr(last_note, "step-00000002/state.json"));
 	assert_true(there("before/checkpoints/damaged-step-00000003"));
-	assert_int_equal(latest(&folder, &err), 1);
+	assert_int_equal(latest(folder, &err), 1);
 	assert_int_equal(notes, 0); /* told once */
-	run_folder_close(&folder);
 }
 
 TEST(other_versions_are_not_passed_over)
@@ -228,30 +228,29 @@ TEST(other_versions_are_not_passed_over)
 	static const char *const texts[] = {"{\n  \"format\": 3,\n  \"step\": 2\n}\n",
 					    "{\n  \"format\": 1,\n  \"step\": 2\n}\n"};
 	static const char *const messages[] = {"format: is 3", "format: is 1"};
-	struct run_folder folder = open_run("later");
+	struct run_folder *folder = open_run("later");
 
-	save(&folder, 1, 0);
-	save(&folder, 2, 0);
+	save(folder, 1, 0);
+	save(folder, 2, 0);
 	for (size_t i = 0; i < 2; i++) {
 		scratch_write("later/checkpoints/step-00000002/state.json", texts[i]);
-		assert_int_equal(latest(&folder, &err), -2);
+		assert_int_equal(latest(folder, &err), -2);
 		must_say(messages[i]);
 		assert_true(there("later/checkpoints/step-00000002"));
 	}
-	run_folder_close(&folder);
 }
 
 TEST(failed_writes_leave_the_old_one)
 {
-	struct run_folder folder = open_run("full");
+	struct run_folder *folder = open_run("full");
 	struct checkpoint_writer writer;
 	struct file_writer file;
 	rosa_error err = {ROSA_OK, ""};
 
-	save(&folder, 1, 0);
-	assert_int_equal(checkpoint_begin(&writer, &folder, 2, &err), ROSA_OK);
-	assert_int_equal(checkpoint_file_open(&writer, "large.bin", &file, &err), ROSA_OK);
-	assert_int_equal(file_write(&file, "some", 4, &err), ROSA_OK);
+	save(folder, 1, 0);
+	must(checkpoint_begin(&writer, folder, 2, &err));
+	must(checkpoint_file_open(&writer, "large.bin", &file, &err));
+	must(file_write(&file, "some", 4, &err));
 	close(file.descriptor); /* the disk goes away */
 	file.descriptor = open("/dev/full", O_WRONLY);
 	if (file.descriptor >= 0) {
@@ -261,12 +260,10 @@ TEST(failed_writes_leave_the_old_one)
 	}
 	checkpoint_abandon(&writer);
 	assert_false(there("full/checkpoints/.writing-00000002"));
-	assert_int_equal(latest(&folder, &err), 1);
-	run_folder_close(&folder);
+	assert_int_equal(latest(folder, &err), 1);
 }
 
-/* ----------------------------------------------------------------------------------------------------------- tensors
- * --
+/* -------------------------------------------------------------------------------------------------------- tensors --
  */
 
 static void fetch(void *context, const struct tensor_source *tensor, size_t first, size_t count, float *numbers)
@@ -290,15 +287,14 @@ TEST(tensors_read_back)
 	checksum_begin(&sum, 0);
 	for (size_t i = 0; i < COUNT(matrix); i++)
 		matrix[i] = (float)i * 0.1f;
-	assert_int_equal(file_create(&file, scratch_path("t.safetensors"), &(struct file_options){.sum = &sum}, &err),
-			 ROSA_OK);
-	assert_int_equal(safetensors_write(&file, tensors, 2, FORMAT_F32, metadata, fetch, &pieces, &err), ROSA_OK);
-	assert_int_equal(file_finish(&file, ROSA_OK, &err), ROSA_OK);
+	must(file_create(&file, scratch_path("t.safetensors"), &(struct file_options){.sum = &sum}, &err));
+	must(safetensors_write(&file, tensors, 2, FORMAT_F32, metadata, fetch, &pieces, &err));
+	must(file_finish(&file, ROSA_OK, &err));
 	assert_true(pieces > 2);
-	assert_int_equal(mapping_open(&mapping, scratch_path("t.safetensors"), &err), ROSA_OK);
+	must(mapping_open(&mapping, scratch_path("t.safetensors"), &err));
 	assert_int_equal(mapping.size, sum.bytes);
 	assert_int_equal(checksum_of(mapping.data, mapping.size), checksum_value(&sum));
-	assert_int_equal(safetensors_read(mapping.data, mapping.size, "t", &read, &err), ROSA_OK);
+	must(safetensors_read(mapping.data, mapping.size, "t", &read, &err));
 	assert_string_equal(safetensors_metadata(&read, "tensors"), "0123");
 	assert_int_equal(read.tensors.count, 2);
 	assert_memory_equal(tensors_find(&read.tensors, "b.vector")->data, vector, sizeof(vector));
@@ -308,8 +304,7 @@ TEST(tensors_read_back)
 	mapping_close(&mapping);
 }
 
-/* --------------------------------------------------------------------------------------------------------------- log
- * --
+/* ------------------------------------------------------------------------------------------------------------ log --
  */
 
 static void add_lines(struct training_log *log, uint64_t from, uint64_t to)
@@ -324,9 +319,9 @@ static void add_lines(struct training_log *log, uint64_t from, uint64_t to)
 						     .far_loss = 1.5,
 						     .far_random_loss = NAN, /* not measured */
 						     .far_off_loss = 1.75};
-		assert_int_equal(training_log_add(log, &entry, &err), ROSA_OK);
+		must(training_log_add(log, &entry, &err));
 	}
-	assert_int_equal(training_log_sync(log, &err), ROSA_OK);
+	must(training_log_sync(log, &err));
 }
 
 static size_t count_lines(const char *path, char *last, size_t room)
@@ -348,14 +343,14 @@ TEST(log_has_every_step_once)
 	FILE *file;
 
 	snprintf(path, sizeof(path), "%s", scratch_path("log.jsonl"));
-	assert_int_equal(training_log_open(&log, path, 0, &err), ROSA_OK);
+	must(training_log_open(&log, path, 0, &err));
 	add_lines(&log, 1, 5);
 	training_log_close(&log);
 	training_log_close(&log); /* twice does no harm */
 	file = fopen(path, "a");
 	fputs("{\"step\": 3, \"sta", file); /* killed in the middle of a line */
 	fclose(file);
-	assert_int_equal(training_log_open(&log, path, 3, &err), ROSA_OK);
+	must(training_log_open(&log, path, 3, &err));
 	assert_int_equal(count_lines(path, line, sizeof(line)), 3);
 	assert_string_equal(
 	    line, "{\"step\": 3, \"stage\": \"warm \\\"up\\\"\", \"loss\": 0.3333333333333333, \"rate\": 0, "
@@ -364,7 +359,7 @@ TEST(log_has_every_step_once)
 	add_lines(&log, 4, 4);
 	training_log_close(&log);
 	assert_int_equal(count_lines(path, line, sizeof(line)), 4);
-	assert_int_equal(training_log_open(&log, path, 0, &err), ROSA_OK); /* anew */
+	must(training_log_open(&log, path, 0, &err)); /* anew */
 	training_log_close(&log);
 	assert_int_equal(count_lines(path, line, sizeof(line)), 0);
 	assert_int_equal(training_log_open(&log, scratch_path("no/such/log"), 0, &err), ROSA_EIO);

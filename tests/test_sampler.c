@@ -126,11 +126,14 @@ static uint32_t oracle(const struct sampler_options *options, size_t vocabulary,
 
 /* -------------------------------------------------------------------------------------------------------- tests -- */
 
+TEST_CLOSER(close_sampler, sampler_free)
+
 static sampler *make(const struct sampler_options *options, size_t vocabulary)
 {
 	sampler *made;
 
 	must(sampler_new(options, vocabulary, &made, &err));
+	test_later(close_sampler, made);
 	return made;
 }
 
@@ -187,7 +190,6 @@ TEST(agrees_with_the_oracle)
 			seen[step] = (uint32_t)below(vocabulary);
 			sampler_saw(sampler, seen[step]);
 		}
-		sampler_free(sampler);
 	}
 }
 
@@ -222,7 +224,6 @@ TEST(keeps_what_it_says)
 			memcpy(copy, logits, sizeof(copy));
 			drawn[sampler_choose(sampler, copy)] = true;
 		}
-		sampler_free(sampler);
 		for (size_t id = 0; id < 4; id++) {
 			if (drawn[id] != cases[i].kept[id])
 				fail_msg("case %zu: token %zu was %s", i, id, drawn[id] ? "drawn" : "never drawn");
@@ -249,7 +250,6 @@ TEST(draws_in_proportion)
 	for (size_t i = 0; i < 4; i++)
 		assert_in_range(times[i], (int)((shares[i] - 0.015f) * (float)draws),
 				(int)((shares[i] + 0.015f) * (float)draws));
-	sampler_free(sampler);
 }
 
 /* The greatest vocabularies: the set that top_p keeps, and an exponential that is one over its whole range. */
@@ -271,7 +271,6 @@ TEST(selects_in_a_large_vocabulary)
 		/* Of equals the lowest ids are kept: a half of the whole weight is 1.3679 / 2 of the heavy ones. */
 		assert_true(chosen < vocabulary * 0.6840 + 2);
 	}
-	sampler_free(sampler);
 }
 
 TEST(resumes)
@@ -300,7 +299,6 @@ TEST(resumes)
 			sampler_saw(sampler, chosen);
 		}
 		assert_int_equal(sampler_draws(sampler), 40);
-		sampler_free(sampler);
 	}
 }
 
@@ -316,7 +314,6 @@ TEST(survives_what_is_no_number)
 		assert_int_equal(sampler_choose(sampler, one), 2);
 		assert_int_equal(sampler_choose(sampler, most), 1);
 		sampler_saw(sampler, 3);
-		sampler_free(sampler);
 	}
 	options.temperature = 0;
 	options.repetition = 2;
@@ -324,7 +321,6 @@ TEST(survives_what_is_no_number)
 	float logits[3] = {1, 2, 3};
 	sampler_saw(sampler, UINT32_MAX);
 	assert_int_equal(sampler_choose(sampler, logits), 2);
-	sampler_free(sampler);
 	sampler_free(NULL);
 }
 

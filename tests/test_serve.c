@@ -9,44 +9,50 @@
 
 static const struct request_defaults defaults = {{-1, -1, -1, -1, -1}, 77};
 
-static struct request parse_as(enum request_kind kind, const char *body)
+static void close_request(void *request)
 {
-	struct request request;
+	request_free(request);
+}
+
+static const struct request *parse_with(const struct request_defaults *given, enum request_kind kind, const char *body)
+{
+	struct request *request = test_zeros(1, sizeof(*request));
 	struct api_error error = {0};
 
-	if (!request_parse(kind, body, strlen(body), &defaults, &request, &error))
+	if (!request_parse(kind, body, strlen(body), given, request, &error))
 		fail_msg("%s: %s", body, error.message);
+	test_later(close_request, request);
 	return request;
+}
+
+static const struct request *parse_as(enum request_kind kind, const char *body)
+{
+	return parse_with(&defaults, kind, body);
 }
 
 TEST(a_completion_has_defaults)
 {
-	struct request request = parse_as(REQUEST_COMPLETION, "{\"prompt\": \"a\\u0000b\", \"temperature\": null}");
+	const struct request *request =
+	    parse_as(REQUEST_COMPLETION, "{\"prompt\": \"a\\u0000b\", \"temperature\": null}");
 
-	assert_int_equal(request.prompt_count, 1);
-	assert_int_equal(request.prompts[0].size, 3);
-	assert_memory_equal(request.prompts[0].text, "a\0b", 3);
-	assert_int_equal(request.most, 16);
-	assert_true(request.sampling.temperature == 1 && request.sampling.top_p == 1 &&
-		    request.sampling.repetition == 1);
-	assert_false(request.seeded || request.echo || request.scored || request.stream);
-	request_free(&request);
+	assert_int_equal(request->prompt_count, 1);
+	assert_int_equal(request->prompts[0].size, 3);
+	assert_memory_equal(request->prompts[0].text, "a\0b", 3);
+	assert_int_equal(request->most, 16);
+	assert_true(request->sampling.temperature == 1 && request->sampling.top_p == 1 &&
+		    request->sampling.repetition == 1);
+	assert_false(request->seeded || request->echo || request->scored || request->stream);
 }
 
 TEST(advice_counts_unless_the_likeliest_is_asked_for)
 {
 	const struct request_defaults advised = {{0.5, 40, 0.9, -1, 1.1}, 77};
-	const char *drawn = "{\"prompt\": \"a\"}", *greedy = "{\"prompt\": \"a\", \"temperature\": 0}";
-	struct request request;
-	struct api_error error;
+	const struct request *request = parse_with(&advised, REQUEST_COMPLETION, "{\"prompt\": \"a\"}");
 
-	assert_true(request_parse(REQUEST_COMPLETION, drawn, strlen(drawn), &advised, &request, &error));
-	assert_true(request.sampling.temperature == 0.5f && request.sampling.repetition == 1.1f);
-	assert_int_equal(request.sampling.top_k, 40);
-	request_free(&request);
-	assert_true(request_parse(REQUEST_COMPLETION, greedy, strlen(greedy), &advised, &request, &error));
-	assert_true(request.sampling.temperature == 0 && request.sampling.repetition == 1);
-	request_free(&request);
+	assert_true(request->sampling.temperature == 0.5f && request->sampling.repetition == 1.1f);
+	assert_int_equal(request->sampling.top_k, 40);
+	request = parse_with(&advised, REQUEST_COMPLETION, "{\"prompt\": \"a\", \"temperature\": 0}");
+	assert_true(request->sampling.temperature == 0 && request->sampling.repetition == 1);
 }
 
 TEST(prompts_have_four_forms)
@@ -60,18 +66,17 @@ TEST(prompts_have_four_forms)
 		     {"{\"prompt\": [[1, 2], [3]]}", 2, 2}};
 
 	for (size_t i = 0; i < COUNT(forms); i++) {
-		struct request request = parse_as(REQUEST_COMPLETION, forms[i].body);
+		const struct request *request = parse_as(REQUEST_COMPLETION, forms[i].body);
 
-		assert_int_equal(request.prompt_count, forms[i].count);
-		assert_int_equal(request.prompts[0].tokens.count, forms[i].ids);
-		assert_int_equal(request.prompts[0].text == NULL, forms[i].ids > 0);
-		request_free(&request);
+		assert_int_equal(request->prompt_count, forms[i].count);
+		assert_int_equal(request->prompts[0].tokens.count, forms[i].ids);
+		assert_int_equal(request->prompts[0].text == NULL, forms[i].ids > 0);
 	}
 }
 
 TEST(a_chat_has_messages)
 {
-	struct request request =
+	const struct request *request =
 	    parse_as(REQUEST_CHAT,
 		     "{\"messages\": [{\"role\": \"developer\", \"content\": \"x\"}, {\"role\": \"user\", "
 		     "\"content\": [{\"type\": \"text\", \"text\": \"a\"}, {\"type\": \"text\", \"text\": \"b\"}]}, "
@@ -79,29 +84,26 @@ TEST(a_chat_has_messages)
 		     "\"stream_options\": {\"include_usage\": true}, \"seed\": -1, \"logprobs\": true, "
 		     "\"chat_template_kwargs\": {\"enable_thinking\": false}, \"tools\": []}");
 
-	assert_int_equal(request.conversation.count, 3);
-	assert_string_equal(request.conversation.all[0].role, "system");
-	assert_string_equal(request.conversation.all[1].content, "ab");
-	assert_string_equal(request.conversation.all[2].content, "");
-	assert_int_equal(request.most, 77);
-	assert_int_equal(request.stop_count, 1);
-	assert_true(request.stream && request.stream_usage && request.seeded && request.scored && !request.think);
-	request_free(&request);
+	assert_int_equal(request->conversation.count, 3);
+	assert_string_equal(request->conversation.all[0].role, "system");
+	assert_string_equal(request->conversation.all[1].content, "ab");
+	assert_string_equal(request->conversation.all[2].content, "");
+	assert_int_equal(request->most, 77);
+	assert_int_equal(request->stop_count, 1);
+	assert_true(request->stream && request->stream_usage && request->seeded && request->scored && !request->think);
 }
 
 TEST(what_only_this_server_has_is_asked_for)
 {
-	struct request request =
+	const struct request *request =
 	    parse_as(REQUEST_EITHER, "{\"prompt\": \"a\", \"rosatune\": {\"places\": true, \"memory\": null}}");
 
-	assert_int_equal(request.kind, REQUEST_COMPLETION);
-	assert_true(request.places && !request.silent && !request.progress);
-	request_free(&request);
+	assert_int_equal(request->kind, REQUEST_COMPLETION);
+	assert_true(request->places && !request->silent && !request->progress);
 	request = parse_as(REQUEST_EITHER, "{\"messages\": [{\"role\": \"user\"}], \"rosatune\": {\"memory\": false, "
 					   "\"progress\": true}}");
-	assert_int_equal(request.kind, REQUEST_CHAT);
-	assert_true(!request.places && request.silent && request.progress);
-	request_free(&request);
+	assert_int_equal(request->kind, REQUEST_CHAT);
+	assert_true(!request->places && request->silent && request->progress);
 }
 
 TEST(what_is_wrong_is_named)
@@ -273,8 +275,7 @@ static struct exchange scene(struct serve_task *task, struct serve_task **tasks,
 	task->prompt = 3;
 	tasks[0] = task;
 	x.request.kind = kind;
-	x.sent = must_alloc(sizeof(*x.sent));
-	memset(x.sent, 0, sizeof(*x.sent));
+	x.sent = test_zeros(1, sizeof(*x.sent));
 	return x;
 }
 
@@ -313,7 +314,6 @@ TEST(events_have_what_is_new)
 	exchange_stream(&x, &text);
 	must_read(&text, "");
 	text_free(&task.text);
-	free(x.sent);
 #undef HEAD
 }
 
@@ -346,7 +346,6 @@ TEST(reading_is_told_until_something_is_written)
 	x.sent[0].read = 0; /* if it was too quick to be seen reading */
 	exchange_stream(&x, &text);
 	must_read(&text, READ("2"));
-	free(x.sent);
 #undef READ
 }
 
@@ -362,7 +361,6 @@ TEST(a_stream_that_fails_says_so)
 	exchange_stream(&x, &text);
 	must_read(&text, "data: {\"error\": {\"message\": \"no memory\", \"type\": \"server_error\", \"param\": null, "
 			 "\"code\": null}}\n\ndata: [DONE]\n\n");
-	free(x.sent);
 }
 
 /* ---------------------------------------------------------------------------------------------------------- keys -- */

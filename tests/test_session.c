@@ -12,6 +12,7 @@
 #include "support_decoder.h"
 #include "support_folder.h"
 #include "support_test.h"
+#include "support_weights.h"
 
 static const uint32_t tokens[7] = {3, 1, 4, 1, 5, 9, 2};
 
@@ -66,13 +67,33 @@ static void save(struct place *place)
 	session.tokens = (struct tokens){(uint32_t *)tokens, 7, 7};
 	assert_int_equal(conversation_add(&session.conversation, "user", 4, "Who is there?", 13, &why), ROSA_OK);
 	assert_int_equal(conversation_add(&session.conversation, "assistant", 9, "", 0, &why), ROSA_OK);
-	assert_int_equal(sequence_new(place->model.decoder, &sequence, &err), ROSA_OK);
+	must(sequence_new(place->model.decoder, &sequence, &err));
 	struct piece piece = {sequence, tokens, 5, LOGITS_NONE, NULL};
-	assert_int_equal(decoder_read(place->model.decoder, 1, &piece, NULL, NULL, &err), ROSA_OK);
+	must(decoder_read(place->model.decoder, 1, &piece, NULL, NULL, &err));
 	if (session_save(place->file, &session, (struct session_state){.sequence = sequence}, NULL, &why) != ROSA_OK)
 		fail_msg("%s", why.message);
 	sequence_free(sequence);
 	conversation_free(&session.conversation);
+}
+
+/* The same, as the file has it. */
+static struct bytes saved(struct place *place)
+{
+	struct bytes file = {0};
+
+	save(place);
+	must(file_read(place->file, NULL, &file.data, &file.size, &err));
+	test_later(free, file.data);
+	return file;
+}
+
+static void check_settings(const struct session_settings *settings)
+{
+	assert_int_equal(settings->window, 9);
+	assert_int_equal(settings->sinks, 2);
+	assert_int_equal(settings->first_global_layers, 1);
+	assert_string_equal(settings->adapter, "/an/adapter");
+	assert_string_equal(settings->pointer, "/a/pointer.json");
 }
 
 TEST_WITH(comes_back, enter, leave)
@@ -84,17 +105,9 @@ TEST_WITH(comes_back, enter, leave)
 
 	save(place);
 	must(session_load(place->file, place->model.decoder, &session, &sequence, &err));
-	assert_int_equal(session.settings.window, 9);
-	assert_int_equal(session.settings.sinks, 2);
-	assert_int_equal(session.settings.first_global_layers, 1);
-	assert_string_equal(session.settings.adapter, "/an/adapter");
-	assert_string_equal(session.settings.pointer, "/a/pointer.json");
-	assert_int_equal(session_settings_read(place->file, &settings, &err), ROSA_OK);
-	assert_int_equal(settings.window, 9);
-	assert_int_equal(settings.sinks, 2);
-	assert_int_equal(settings.first_global_layers, 1);
-	assert_string_equal(settings.adapter, "/an/adapter");
-	assert_string_equal(settings.pointer, "/a/pointer.json");
+	check_settings(&session.settings);
+	must(session_settings_read(place->file, &settings, &err));
+	check_settings(&settings);
 	session_settings_free(&settings);
 	assert_int_equal(session.draws, 77);
 	assert_true(session.ended);
@@ -115,36 +128,24 @@ TEST_WITH(a_look_tells_what_there_is, enter, leave)
 {
 	struct place *place = *state;
 	struct session session;
-	uint8_t *data;
-	size_t size, steps;
+	const struct bytes file = saved(place);
+	size_t steps;
 
-	save(place);
 	must(session_look(place->file, place->model.decoder, &session, &steps, &err));
 	assert_int_equal(steps, 5);
 	assert_int_equal(session.tokens.count, 7);
 	assert_memory_equal(session.tokens.ids, tokens, sizeof(tokens));
 	session_free(&session);
-	must(file_read(place->file, NULL, &data, &size, &err));
-	for (size_t cut = 0; cut < size; cut += 8) {
-		must(file_save(place->file, data, cut, NULL, &err));
+	for (size_t cut = 0; cut < file.size; cut += 8) {
+		must(file_save(place->file, file.data, cut, NULL, &err));
 		if (session_look(place->file, place->model.decoder, &session, &steps, &err) == ROSA_OK)
 			session_free(&session);
 		else
 			assert_null(session.tokens.ids);
 	}
-	data[16] ^= 1;
-	must(file_save(place->file, data, size, NULL, &err));
+	file.data[16] ^= 1;
+	must(file_save(place->file, file.data, file.size, NULL, &err));
 	assert_int_equal(session_look(place->file, place->model.decoder, &session, &steps, &err), ROSA_EFORMAT);
-	free(data);
-}
-
-static void put(const char *path, const uint8_t *data, size_t size)
-{
-	FILE *file = fopen(path, "wb");
-
-	assert_non_null(file);
-	assert_int_equal(fwrite(data, 1, size, file), size);
-	assert_int_equal(fclose(file), 0);
 }
 
 /* Loads what lies in the file; refused, it leaves nothing behind and says why. */
@@ -180,35 +181,27 @@ static size_t head_size(const uint8_t *data)
 TEST_WITH(refuses_what_was_cut, enter, leave)
 {
 	struct place *place = *state;
-	uint8_t *data;
-	size_t size;
+	const struct bytes file = saved(place);
 
-	save(place);
-	assert_int_equal(file_read(place->file, NULL, &data, &size, &err), ROSA_OK);
-	for (size_t cut = 0; cut < size; cut += cut < 400 || size - cut < 64 ? 1 : 97) {
-		put(place->file, data, cut);
+	for (size_t cut = 0; cut < file.size; cut += cut < 400 || file.size - cut < 64 ? 1 : 97) {
+		file_put(place->file, file.data, cut);
 		assert_false(try(place));
 	}
-	put(place->file, data, size);
+	file_put(place->file, file.data, file.size);
 	assert_true(try(place));
-	free(data);
 }
 
 TEST_WITH(refuses_what_was_altered, enter, leave)
 {
 	struct place *place = *state;
-	uint8_t *data;
-	size_t size;
+	const struct bytes file = saved(place);
 
-	save(place);
-	assert_int_equal(file_read(place->file, NULL, &data, &size, &err), ROSA_OK);
-	for (size_t at = 0; at < size; at += at < 400 ? 1 : 53) {
-		data[at] ^= 0x10;
-		put(place->file, data, size);
+	for (size_t at = 0; at < file.size; at += at < 400 ? 1 : 53) {
+		file.data[at] ^= 0x10;
+		file_put(place->file, file.data, file.size);
 		assert_false(try(place));
-		data[at] ^= 0x10;
+		file.data[at] ^= 0x10;
 	}
-	free(data);
 }
 
 /* Any byte of the head changed, and the checksum with it. */
@@ -216,25 +209,22 @@ TEST_WITH(believes_no_number, enter, leave)
 {
 	static const uint8_t masks[] = {0x01, 0x80, 0xff};
 	struct place *place = *state;
-	uint8_t *data;
-	size_t size, refused = 0, tried = 0;
+	const struct bytes file = saved(place);
+	const size_t head = head_size(file.data);
+	size_t refused = 0, tried = 0;
 
-	save(place);
-	assert_int_equal(file_read(place->file, NULL, &data, &size, &err), ROSA_OK);
-	size_t head = head_size(data);
-	assert_true(head + 8 < size);
+	assert_true(head + 8 < file.size);
 	for (size_t at = 8; at < head; at++) {
 		for (size_t i = 0; i < sizeof(masks); i++) {
-			data[at] ^= masks[i];
-			uint64_t sum = checksum_of(data, head);
-			memcpy(data + head, &sum, sizeof(sum));
-			put(place->file, data, size);
+			file.data[at] ^= masks[i];
+			uint64_t sum = checksum_of(file.data, head);
+			memcpy(file.data + head, &sum, sizeof(sum));
+			file_put(place->file, file.data, file.size);
 			refused += !try(place);
 			tried++;
-			data[at] ^= masks[i];
+			file.data[at] ^= masks[i];
 		}
 	}
 	/* Draws, letters and tokens that are tokens may be anything; counts and sizes may not. */
 	assert_in_range(refused, 3 * 8 * 4, tried - 1);
-	free(data);
 }

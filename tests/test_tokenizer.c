@@ -45,20 +45,15 @@ TEST(merges_by_rank)
 	expect_ids(tokenizer, "aaaa", "259 259");
 	expect_ids(tokenizer, "a x", "97 260");
 	expect_ids(tokenizer, "\xc3\xa9", "195 169");
-	tokenizer_free(tokenizer);
 }
 
 TEST(merges_come_in_two_dresses)
 {
 	struct recipe recipe = {.merges = "t h,th e,Ġ the", .pairs = true};
-	tokenizer *tokenizer = recipe_make(&recipe);
 
-	expect_ids(tokenizer, "the the", "257 258");
-	tokenizer_free(tokenizer);
+	expect_ids(recipe_make(&recipe), "the the", "257 258");
 	recipe.pairs = false;
-	tokenizer = recipe_make(&recipe);
-	expect_ids(tokenizer, "the the", "257 258");
-	tokenizer_free(tokenizer);
+	expect_ids(recipe_make(&recipe), "the the", "257 258");
 }
 
 /* The definition: the lowest rank, and of those the leftmost, again and again. */
@@ -94,7 +89,7 @@ static void make_random_bpe(struct bpe *bpe, uint64_t *random)
 
 	*bpe = (struct bpe){.unknown = NO_TOKEN};
 	for (uint32_t i = 0; i < 3; i++)
-		assert_int_equal(vocabulary_add_spelled(&bpe->vocabulary, i, tokens[i], 1, &err), ROSA_OK);
+		must(vocabulary_add_spelled(&bpe->vocabulary, i, tokens[i], 1, &err));
 	while (count < 24) {
 		const char *left = tokens[draw_below(random, count)], *right = tokens[draw_below(random, count)];
 		char joined[64];
@@ -103,12 +98,11 @@ static void make_random_bpe(struct bpe *bpe, uint64_t *random)
 			continue;
 		memcpy(tokens[count], joined, strlen(joined) + 1);
 		if (vocabulary_find(&bpe->vocabulary, tokens[count], strlen(tokens[count])) == NO_TOKEN) {
-			assert_int_equal(
-			    vocabulary_add_spelled(&bpe->vocabulary, count, tokens[count], strlen(tokens[count]), &err),
-			    ROSA_OK);
+			must(vocabulary_add_spelled(&bpe->vocabulary, count, tokens[count], strlen(tokens[count]),
+						    &err));
 			count++;
 		}
-		assert_int_equal(bpe_add_merge(bpe, left, strlen(left), right, strlen(right), &err), ROSA_OK);
+		must(bpe_add_merge(bpe, left, strlen(left), right, strlen(right), &err));
 	}
 	bpe_find_letters(bpe);
 }
@@ -121,7 +115,7 @@ TEST(merging_follows_the_definition)
 		struct bpe_scratch scratch;
 		struct bpe bpe;
 		make_random_bpe(&bpe, &random);
-		assert_int_equal(bpe_scratch_new(&scratch, 1000, &err), ROSA_OK);
+		must(bpe_scratch_new(&scratch, 1000, &err));
 		for (int text = 0; text < 40; text++) {
 			size_t size = 1 + draw_below(&random, text < 30 ? 20 : 80), expected;
 			struct tokens tokens = {0};
@@ -133,7 +127,7 @@ TEST(merging_follows_the_definition)
 			/* twice: the second time it is remembered */
 			for (int turn = 0; turn < 2; turn++) {
 				tokens.count = 0;
-				assert_int_equal(bpe_encode(&bpe, &scratch, letters, size, &tokens, &err), ROSA_OK);
+				must(bpe_encode(&bpe, &scratch, letters, size, &tokens, &err));
 				assert_int_equal(tokens.count, expected);
 				assert_memory_equal(tokens.ids, ids, expected * sizeof(*ids));
 			}
@@ -157,41 +151,30 @@ TEST(long_runs_are_no_trouble)
 	for (const char *letter = letters; *letter; letter++) {
 		struct tokens tokens = {0};
 		memset(text, *letter, size);
-		assert_int_equal(tokenizer_encode(tokenizer, text, size, true, &tokens, &err), ROSA_OK);
+		must(tokenizer_encode(tokenizer, text, size, true, &tokens, &err));
 		assert_int_equal(tokens.count, *letter == 'a' ? size / 8 : size);
 		tokens_free(&tokens);
 	}
-	tokenizer_free(tokenizer);
 }
 
 TEST(bytes_without_a_token)
 {
 	struct recipe recipe = {.merges = "a b", .without = "x"};
-	tokenizer *tokenizer = recipe_make(&recipe);
 
-	expect_ids(tokenizer, "axb", "256"); /* as if it had not been there */
-	tokenizer_free(tokenizer);
+	expect_ids(recipe_make(&recipe), "axb", "256"); /* as if it had not been there */
 	recipe.model = "\"unk_token\": \"?\",";
-	tokenizer = recipe_make(&recipe);
-	expect_ids(tokenizer, "axxb", "97 63 63 98");
-	tokenizer_free(tokenizer);
+	expect_ids(recipe_make(&recipe), "axxb", "97 63 63 98");
 	recipe.model = "\"unk_token\": \"?\", \"fuse_unk\": true,";
-	tokenizer = recipe_make(&recipe);
-	expect_ids(tokenizer, "axxb", "97 63 98");
-	tokenizer_free(tokenizer);
+	expect_ids(recipe_make(&recipe), "axxb", "97 63 98");
 }
 
 TEST(a_piece_may_be_a_token_at_once)
 {
 	struct recipe recipe = {.merges = "a b,b c,a bc"};
-	tokenizer *tokenizer = recipe_make(&recipe);
 
-	expect_ids(tokenizer, "abc", "256 99"); /* no way leads to 258 */
-	tokenizer_free(tokenizer);
+	expect_ids(recipe_make(&recipe), "abc", "256 99"); /* no way leads to 258 */
 	recipe.model = "\"ignore_merges\": true,";
-	tokenizer = recipe_make(&recipe);
-	expect_ids(tokenizer, "abc abc", "258 32 256 99");
-	tokenizer_free(tokenizer);
+	expect_ids(recipe_make(&recipe), "abc abc", "258 32 256 99");
 }
 
 TEST(a_space_may_come_first)
@@ -203,7 +186,6 @@ TEST(a_space_may_come_first)
 	expect_ids(tokenizer, "a", "256");
 	expect_ids(tokenizer, " a", "256");
 	expect_ids(tokenizer, "a a", "256 256");
-	tokenizer_free(tokenizer);
 }
 
 /* ------------------------------------------------------------------------------------------------- added tokens -- */
@@ -231,7 +213,6 @@ TEST(added_tokens_come_first)
 	assert_false(tokenizer_is_special(tokenizer, 258));
 	assert_false(tokenizer_is_special(tokenizer, 280));
 	assert_false(tokenizer_is_special(tokenizer, 4000000000u));
-	tokenizer_free(tokenizer);
 }
 
 TEST(added_tokens_take_spaces)
@@ -245,7 +226,6 @@ TEST(added_tokens_take_spaces)
 	expect_ids(tokenizer, "<r>  <l>", "257 256");
 	expect_ids(tokenizer, "  <l>", "256");
 	expect_ids(tokenizer, "<r>  ", "257");
-	tokenizer_free(tokenizer);
 }
 
 TEST(added_tokens_may_be_words)
@@ -261,7 +241,6 @@ TEST(added_tokens_may_be_words)
 		   "\xc3\xa9"
 		   "cat",
 		   "195 169 99 97 116");
-	tokenizer_free(tokenizer);
 }
 
 static bool is_blank(char byte)
@@ -325,7 +304,7 @@ TEST(added_tokens_follow_the_definition)
 					all[i].id = id;
 				}
 			}
-			assert_int_equal(added_put(&added, &all[i], &err), ROSA_OK);
+			must(added_put(&added, &all[i], &err));
 		}
 		added_finish(&added);
 		for (size_t i = 0; i < sizeof(text); i++)
@@ -362,7 +341,6 @@ TEST(added_tokens_in_normal_form)
 	expect_ids(tokenizer, "\xc3\xa9x", "256");
 	expect_ids(tokenizer, "e\xcc\x81y", "257");
 	expect_ids(tokenizer, "\xc3\xa9y", "195 169 121");
-	tokenizer_free(tokenizer);
 }
 
 /* -------------------------------------------------------------------------------------------------- normal form -- */
@@ -372,7 +350,7 @@ static void check_form(const char *text, const char *expected)
 	char *form;
 	size_t size;
 
-	assert_int_equal(nfc(text, strlen(text), &form, &size, &err), ROSA_OK);
+	must(nfc(text, strlen(text), &form, &size, &err));
 	if (strcmp(text, expected) == 0) {
 		assert_null(form);
 		return;
@@ -410,7 +388,7 @@ TEST(many_marks_are_no_trouble)
 	text[0] = 'q';
 	for (size_t i = 0; i < pairs; i++)
 		memcpy(text + 1 + 4 * i, "\xcc\x81\xcc\xa3", 4);
-	assert_int_equal(nfc(text, 1 + 4 * pairs, &form, &size, &err), ROSA_OK);
+	must(nfc(text, 1 + 4 * pairs, &form, &size, &err));
 	assert_int_equal(size, 1 + 4 * pairs);
 	assert_memory_equal(form, "q\xcc\xa3\xcc\xa3", 5);
 	assert_memory_equal(form + size - 4, "\xcc\x81\xcc\x81", 4);
@@ -431,10 +409,9 @@ TEST(bad_bytes_are_refused_or_replaced)
 	must(text_append(&text, "a text", "a\xe2\x82z\xff\xc0\x80", 7, true, &err));
 	assert_string_equal(text.data, "a" UTF8_REPLACEMENT "z" UTF8_REPLACEMENT UTF8_REPLACEMENT UTF8_REPLACEMENT);
 	text_free(&text);
-	assert_int_equal(tokenizer_encode(tokenizer, "a\0b", 3, true, &tokens, &err), ROSA_OK);
+	must(tokenizer_encode(tokenizer, "a\0b", 3, true, &tokens, &err));
 	assert_int_equal(tokens.count, 3);
 	tokens_free(&tokens);
-	tokenizer_free(tokenizer);
 }
 
 /* ----------------------------------------------------------------------------------------------------- decoding -- */
@@ -482,7 +459,6 @@ TEST(decoding_does_not_depend_on_tokens)
 		assert_int_equal(written, expected_size);
 		assert_memory_equal(found, expected, written);
 	}
-	tokenizer_free(tokenizer);
 }
 
 TEST(special_tokens_are_written_on_request)
@@ -502,7 +478,6 @@ TEST(special_tokens_are_written_on_request)
 	assert_int_equal(length, 1);
 	tokenizer_bytes(tokenizer, 9999, &length);
 	assert_int_equal(length, 0);
-	tokenizer_free(tokenizer);
 }
 
 /* ---------------------------------------------------------------------------------------------- what is refused -- */
@@ -628,13 +603,11 @@ TEST(a_token_may_begin_texts)
 	tokenizer *tokenizer = recipe_make(&recipe);
 
 	assert_int_equal(tokenizer_bos(tokenizer), -1);
-	tokenizer_free(tokenizer);
 	recipe.post_processor =
 	    "{\"type\": \"Sequence\", \"processors\": [{\"type\": \"ByteLevel\"}, " TEMPLATE(TOKEN("!") "," TEXT) "]}";
 	tokenizer = recipe_make(&recipe);
 	assert_int_equal(tokenizer_bos(tokenizer), 33);
 	expect_ids(tokenizer, "a", "97"); /* it is the caller who puts it there */
-	tokenizer_free(tokenizer);
 }
 
 /* --------------------------------------------------------------------------------------------------------- GGUF -- */
@@ -666,6 +639,8 @@ static struct bytes make_gguf(const struct oddity *oddity)
 	return weights_finish(writer);
 }
 
+TEST_CLOSER(close_tokenizer, tokenizer_free)
+
 static rosa_status read_gguf(const struct oddity *oddity, tokenizer **made, rosa_error *err)
 {
 	struct bytes file = make_gguf(oddity);
@@ -675,6 +650,7 @@ static rosa_status read_gguf(const struct oddity *oddity, tokenizer **made, rosa
 	assert_int_equal(status, ROSA_OK);
 	status = tokenizer_from_gguf(&gguf, "test.gguf", made, err);
 	gguf_free(&gguf);
+	test_later(close_tokenizer, *made);
 	return status;
 }
 
@@ -695,7 +671,6 @@ TEST(gguf_says_the_same)
 		assert_int_equal(tokenizer_bos(tokenizer), strcmp(names[i], "llama-bpe") == 0 ? 4 : -1);
 		assert_true(tokenizer_is_special(tokenizer, 4));
 		assert_false(tokenizer_is_special(tokenizer, 5));
-		tokenizer_free(tokenizer);
 	}
 }
 
@@ -724,41 +699,43 @@ TEST(gguf_is_refused_by_name)
 
 /* -------------------------------------------------------------------------------------------------------- files -- */
 
-TEST(finds_the_files_of_a_model)
+static const tokenizer *opened(const char *name)
 {
+	tokenizer *made;
+
+	must(tokenizer_open(scratch_path(name), &made, &err));
+	test_later(close_tokenizer, made);
+	return made;
+}
+
+TEST_WITH(finds_the_files_of_a_model, scratch_enter, scratch_leave)
+{
+	static const char *const paths[] = {".", "tokenizer.json", "model.safetensors"};
 	struct recipe recipe = {.merges = "a b"};
-	char *json = recipe_json(&recipe);
 	struct oddity plain = {.model = "gpt2", .bos = 4};
 	struct bytes gguf = make_gguf(&plain);
-	tokenizer *tokenizer;
+	tokenizer *none;
 
-	scratch_enter(NULL);
-	must_fail(tokenizer_open(scratch_path("."), &tokenizer, &err), ROSA_EIO, "tokenizer.json");
-	assert_int_equal(tokenizer_open(scratch_path("none.gguf"), &tokenizer, &err), ROSA_EIO);
-	assert_null(tokenizer);
-	scratch_write("tokenizer.json", json);
+	must_fail(tokenizer_open(scratch_path("."), &none, &err), ROSA_EIO, "tokenizer.json");
+	must_refuse(tokenizer_open(scratch_path("none.gguf"), &none, &err), ROSA_EIO);
+	assert_null(none);
+	scratch_write("tokenizer.json", recipe_json(&recipe));
 	scratch_write(
 	    "tokenizer_config.json",
 	    "{\"chat_template\": [{\"name\": \"x\", \"template\": \"X\"}, {\"name\": \"default\", \"template\": "
 	    "\"D\"}]}");
-	for (int i = 0; i < 3; i++) {
-		static const char *const paths[] = {".", "tokenizer.json", "model.safetensors"};
-		must(tokenizer_open(scratch_path(paths[i]), &tokenizer, &err));
+	for (size_t i = 0; i < COUNT(paths); i++) {
+		const tokenizer *tokenizer = opened(paths[i]);
+
 		expect_ids(tokenizer, "ab", "256");
 		assert_string_equal(tokenizer_template(tokenizer), "D");
-		tokenizer_free(tokenizer);
 	}
 	scratch_write("chat_template.jinja", "J");
-	assert_int_equal(tokenizer_open(scratch_path("."), &tokenizer, &err), ROSA_OK);
-	assert_string_equal(tokenizer_template(tokenizer), "J");
-	tokenizer_free(tokenizer);
+	assert_string_equal(tokenizer_template(opened(".")), "J");
 	bytes_save(&gguf, scratch_path("a.bin"));
-	assert_int_equal(tokenizer_open(scratch_path("a.bin"), &tokenizer, &err), ROSA_OK);
-	expect_ids(tokenizer, "ab", "3");
-	tokenizer_free(tokenizer);
+	expect_ids(opened("a.bin"), "ab", "3");
 	scratch_write("tokenizer.json", "{\"model\": ");
-	must_fail(tokenizer_open(scratch_path("."), &tokenizer, &err), ROSA_EFORMAT, "tokenizer.json");
-	scratch_leave(NULL);
+	must_fail(tokenizer_open(scratch_path("."), &none, &err), ROSA_EFORMAT, "tokenizer.json");
 }
 
 TEST(refuses_pipes_by_name)

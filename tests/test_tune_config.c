@@ -19,38 +19,41 @@ static rosa_status load(const char *text, const char *setting, struct tune_confi
 	return tune_config_load(scratch_path("c.json"), &setting, setting != NULL, config, err);
 }
 
-static void must_load(const char *text, const char *setting, struct tune_config *config)
+static void close_config(void *config)
 {
-	rosa_error err = {ROSA_OK, ""};
-	rosa_status status = load(text, setting, config, &err);
+	tune_config_free(config);
+	tune_config_free(config); /* twice does no harm */
+}
 
-	if (status != ROSA_OK)
+static struct tune_config *must_load(const char *text, const char *setting)
+{
+	struct tune_config *config = test_zeros(1, sizeof(*config));
+
+	if (load(text, setting, config, &err) != ROSA_OK)
 		fail_msg("%s: %s", text, err.message);
+	test_later(close_config, config);
+	return config;
 }
 
 /* ------------------------------------------------------------------------------------------------------- reading -- */
 
 TEST(has_defaults)
 {
-	struct tune_config config;
-	struct network_options options;
+	const struct tune_config *config = must_load(SMALL, NULL);
+	const struct network_options options = tune_config_network(config);
 
-	must_load(SMALL, NULL, &config);
-	assert_string_equal(config.model, "m.gguf");
-	assert_int_equal(config.stage_count, 1);
-	assert_string_equal(config.stages[0].name, "adapter");
-	assert_int_equal(config.stages[0].tokens, 1 << 20);
-	assert_int_equal(config.stages[0].data.count, 1);
-	assert_string_equal(config.stages[0].data.sources[0].path, "a.tokens");
-	assert_int_equal(tune_stage_steps(&config.stages[0]), 64);
-	options = tune_config_network(&config);
+	assert_string_equal(config->model, "m.gguf");
+	assert_int_equal(config->stage_count, 1);
+	assert_string_equal(config->stages[0].name, "adapter");
+	assert_int_equal(config->stages[0].tokens, 1 << 20);
+	assert_int_equal(config->stages[0].data.count, 1);
+	assert_string_equal(config->stages[0].data.sources[0].path, "a.tokens");
+	assert_int_equal(tune_stage_steps(&config->stages[0]), 64);
 	assert_true(options.rosa);
 	assert_int_equal(options.adapter.bits, 16);
 	assert_int_equal(options.adapter.window, 2048);
 	assert_int_equal(options.adapter.learning.qk_grad, ROSA_QK_LINEAR);
 	assert_true(options.adapter.learning.slope == 1);
-	tune_config_free(&config);
-	tune_config_free(&config); /* twice does no harm */
 }
 
 TEST(reads_everything)
@@ -64,11 +67,9 @@ TEST(reads_everything)
 	    "\"stages\": [{\"name\": \"one\", \"kind\": \"sft\", \"data\": [\"a\", {\"path\": \"b\", \"weight\": 3}],"
 	    "\"valid\": \"v\", \"length\": \"1k\", \"batch\": 3, \"micro_batch\": 2, \"tokens\": 3073,"
 	    "\"adapter_rate\": {\"max\": 1e-3, \"min\": 1e-4}, \"warmup\": 0, \"clip\": 0.5}]}";
-	struct tune_config config;
-	struct network_options options;
+	const struct tune_config *config = must_load(text, NULL);
+	const struct network_options options = tune_config_network(config);
 
-	must_load(text, NULL, &config);
-	options = tune_config_network(&config);
 	assert_int_equal(options.seed, 7);
 	assert_int_equal(options.adapter.fusion, ROSA_PRE);
 	assert_int_equal(options.adapter.qk, QK_SHARED);
@@ -79,61 +80,40 @@ TEST(reads_everything)
 	assert_int_equal(options.adapter.first_global_layers, 1);
 	assert_int_equal(options.adapter.learning.key_credit, ROSA_KEY_DESTINATION);
 	assert_true(options.adapter.learning.explore == 0.25f);
-	assert_int_equal(config.stages[0].kind, TUNE_SFT);
-	assert_int_equal(config.stages[0].data.count, 2);
-	assert_true(config.stages[0].data.sources[1].weight == 3);
-	assert_int_equal(tune_stage_steps(&config.stages[0]), 2); /* the last step is not full */
-	assert_true(config.stages[0].clip == 0.5);
-	tune_config_free(&config);
+	assert_int_equal(config->stages[0].kind, TUNE_SFT);
+	assert_int_equal(config->stages[0].data.count, 2);
+	assert_true(config->stages[0].data.sources[1].weight == 3);
+	assert_int_equal(tune_stage_steps(&config->stages[0]), 2); /* the last step is not full */
+	assert_true(config->stages[0].clip == 0.5);
 }
 
 TEST(settings_win)
 {
 	static const char two[] = FRAME "\"stages\": [" STAGE ", {\"name\": \"end\", \"data\": \"b\", \"tokens\": 5}]}";
-	struct tune_config config;
+	const struct tune_config *config = must_load(two, "stage.1.tokens=2M");
 
-	must_load(two, "stage.1.tokens=2M", &config);
-	assert_int_equal(config.stages[0].tokens, 2 << 20);
-	assert_int_equal(config.stages[1].tokens, 5);
-	tune_config_free(&config);
-	must_load(two, "stage.end.adapter_rate.max=1e-2", &config);
-	assert_true(config.stages[1].adapter_max == 1e-2);
-	tune_config_free(&config);
-	must_load(two, "stage.*.data=x.tokens,y.tokens", &config);
-	assert_int_equal(config.stages[0].data.count, 2);
-	assert_string_equal(config.stages[1].data.sources[1].path, "y.tokens");
-	tune_config_free(&config);
-	must_load(two, "adapter.fusion=pre", &config);
-	assert_int_equal(config.options.fusion, ROSA_PRE);
-	tune_config_free(&config);
-	must_load(two, "adapter.delay=null", &config);
-	assert_true(config.options.delay == KEY_UNSET);
-	tune_config_free(&config);
-	must_load(two, "adapter.source=tokens+layer 3", &config);
-	assert_int_equal(config.options.source.count, 2);
-	tune_config_free(&config);
-	must_load(FRAME "\"adapter\": {\"delay\": null}, \"stages\": [" STAGE "]}", NULL, &config);
-	assert_true(config.options.delay == KEY_UNSET);
-	tune_config_free(&config);
-	must_load(two, "stage.2.valid=", &config);
-	assert_int_equal(config.stages[1].valid.count, 0);
-	tune_config_free(&config);
+	assert_int_equal(config->stages[0].tokens, 2 << 20);
+	assert_int_equal(config->stages[1].tokens, 5);
+	assert_true(must_load(two, "stage.end.adapter_rate.max=1e-2")->stages[1].adapter_max == 1e-2);
+	config = must_load(two, "stage.*.data=x.tokens,y.tokens");
+	assert_int_equal(config->stages[0].data.count, 2);
+	assert_string_equal(config->stages[1].data.sources[1].path, "y.tokens");
+	assert_int_equal(must_load(two, "adapter.fusion=pre")->options.fusion, ROSA_PRE);
+	assert_true(must_load(two, "adapter.delay=null")->options.delay == KEY_UNSET);
+	assert_int_equal(must_load(two, "adapter.source=tokens+layer 3")->options.source.count, 2);
+	config = must_load(FRAME "\"adapter\": {\"delay\": null}, \"stages\": [" STAGE "]}", NULL);
+	assert_true(config->options.delay == KEY_UNSET);
+	assert_int_equal(must_load(two, "stage.2.valid=")->stages[1].valid.count, 0);
 }
 
 /* A stage lasts for so many tokens or so many steps; --set replaces one by the other. */
 TEST(steps_or_tokens)
 {
-	struct tune_config config;
+	static const char seven[] = FRAME "\"stages\": [{\"data\": \"a\", \"steps\": 7}]}";
 
-	must_load(FRAME "\"stages\": [{\"data\": \"a\", \"steps\": 7}]}", NULL, &config);
-	assert_int_equal(tune_stage_steps(&config.stages[0]), 7);
-	tune_config_free(&config);
-	must_load(SMALL, "stage.1.steps=3", &config);
-	assert_int_equal(tune_stage_steps(&config.stages[0]), 3);
-	tune_config_free(&config);
-	must_load(FRAME "\"stages\": [{\"data\": \"a\", \"steps\": 7}]}", "stage.*.tokens=16k", &config);
-	assert_int_equal(tune_stage_steps(&config.stages[0]), 1);
-	tune_config_free(&config);
+	assert_int_equal(tune_stage_steps(&must_load(seven, NULL)->stages[0]), 7);
+	assert_int_equal(tune_stage_steps(&must_load(SMALL, "stage.1.steps=3")->stages[0]), 3);
+	assert_int_equal(tune_stage_steps(&must_load(seven, "stage.*.tokens=16k")->stages[0]), 1);
 }
 
 /* The help names every key with its default. */
@@ -236,14 +216,9 @@ TEST(reads_back_what_it_writes)
 
 	for (size_t i = 0; i < COUNT(texts); i++) {
 		struct json_text once = {0}, twice = {0};
-		struct tune_config config;
 
-		must_load(texts[i], NULL, &config);
-		tune_config_write(&config, &once);
-		tune_config_free(&config);
-		must_load(once.data, NULL, &config);
-		tune_config_write(&config, &twice);
-		tune_config_free(&config);
+		tune_config_write(must_load(texts[i], NULL), &once);
+		tune_config_write(must_load(once.data, NULL), &twice);
 		assert_string_equal(once.data, twice.data);
 		json_text_free(&once);
 		json_text_free(&twice);
@@ -256,29 +231,22 @@ static char told[512];
 
 static void hear(void *context, const char *message)
 {
-	(void)context;
 	snprintf(told + strlen(told), sizeof(told) - strlen(told), "%s; ", message);
 }
 
 TEST(compares)
 {
-	struct tune_config was, now;
-
-	must_load(SMALL, NULL, &was);
-	must_load(SMALL, "stage.1.adapter_rate.max=1e-3", &now);
-	told[0] = '\0';
-	assert_int_equal(tune_config_compare(&was, &now, 0, hear, NULL, &err), ROSA_OK);
-	assert_string_equal(told, "stage.1.adapter_rate.max was 0.0003, it is 0.001 from here on; ");
-	assert_int_equal(tune_config_compare(&was, &now, 1, hear, NULL, &err), ROSA_EINVAL);
-	tune_config_free(&now);
-
 	static const char *const fixed[] = {"seed=1", "adapter.bits=8", "stage.1.batch=4", "stage.1.kind=all"};
-	for (size_t i = 0; i < COUNT(fixed); i++) {
-		must_load(SMALL, fixed[i], &now);
-		must_fail(tune_config_compare(&was, &now, 0, hear, NULL, &err), ROSA_EINVAL, "cannot change");
-		tune_config_free(&now);
-	}
-	tune_config_free(&was);
+	const struct tune_config *was = must_load(SMALL, NULL),
+				 *now = must_load(SMALL, "stage.1.adapter_rate.max=1e-3");
+
+	told[0] = '\0';
+	must(tune_config_compare(was, now, 0, hear, NULL, &err));
+	assert_string_equal(told, "stage.1.adapter_rate.max was 0.0003, it is 0.001 from here on; ");
+	must_refuse(tune_config_compare(was, now, 1, hear, NULL, &err), ROSA_EINVAL);
+	for (size_t i = 0; i < COUNT(fixed); i++)
+		must_fail(tune_config_compare(was, must_load(SMALL, fixed[i]), 0, hear, NULL, &err), ROSA_EINVAL,
+			  "cannot change");
 }
 
 TEST_GROUP(scratch_enter, scratch_leave)

@@ -54,22 +54,23 @@ static void wide_solve(struct wide *wide)
 	}
 }
 
+static void expect_wide(const struct wide *wide, const char *how, const int32_t *tau, const int32_t *length)
+{
+	const size_t steps = wide->trial.steps;
+
+	expect_all(&wide->trial, how, "tau", 0, steps, 1, tau, steps, wide->tau);
+	expect_all(&wide->trial, how, "length", 0, steps, 1, length, steps, wide->length);
+}
+
 static void check_batch(const struct wide *wide, rosa_engine engine)
 {
 	const struct trial *trial = &wide->trial;
 	const size_t cells = trial->routes * trial->steps;
 	int32_t *tau = test_alloc(cells * sizeof(*tau)), *length = test_alloc(cells * sizeof(*length));
 
-	expect_status(trial->text,
-		      rosa_retrieve_by(engine, &trial->options, trial->routes, trial->steps, wide->query, wide->key,
-				       tau, length, NULL, &err),
-		      ROSA_OK, &err);
-	for (size_t r = 0; r < trial->routes; r++) {
-		const size_t at = r * trial->steps;
-
-		expect_same(trial, "wide batch", "tau", r, 0, trial->steps, 1, tau + at, wide->tau + at);
-		expect_same(trial, "wide batch", "length", r, 0, trial->steps, 1, length + at, wide->length + at);
-	}
+	must_for(trial->text, rosa_retrieve_by(engine, &trial->options, trial->routes, trial->steps, wide->query,
+					       wide->key, tau, length, NULL, &err));
+	expect_wide(wide, "wide batch", tau, length);
 }
 
 /* Another stream with the same past: a copy, or what comes back from a saved state. */
@@ -116,17 +117,10 @@ static void check_stream(const struct wide *wide, rosa_engine engine, uint64_t t
 		n = test_random(&turn, 3) ? 1 + test_random(&turn, 50) : 1;
 		n = n < trial->steps - t ? n : trial->steps - t;
 		stream = detour(stream, test_random(&turn, 9), wide, t);
-		expect_status(trial->text,
-			      rosa_stream_push(stream, n, wide->query + t, wide->key + t, trial->steps, tau + t,
-					       length + t, NULL, &err),
-			      ROSA_OK, &err);
+		must_for(trial->text, rosa_stream_push(stream, n, wide->query + t, wide->key + t, trial->steps, tau + t,
+						       length + t, NULL, &err));
 	}
-	for (size_t r = 0; r < trial->routes; r++) {
-		const size_t at = r * trial->steps;
-
-		expect_same(trial, "wide stream", "tau", r, 0, trial->steps, 1, tau + at, wide->tau + at);
-		expect_same(trial, "wide stream", "length", r, 0, trial->steps, 1, length + at, wide->length + at);
-	}
+	expect_wide(wide, "wide stream", tau, length);
 	rosa_stream_free(stream);
 }
 
@@ -217,18 +211,14 @@ TEST(test_refusals)
 	rosa_flips flips = {0};
 
 	options.bits = 17;
-	expect_status("beyond the bits", rosa_retrieve(&options, 1, 5, good, bad, tau, NULL, NULL, &err), ROSA_ESYMBOL,
-		      &err);
-	must_say("key symbol 131072 at route 0, step 3");
-	expect_status("tables", rosa_retrieve(&options, 1, 5, good, good, tau, NULL, &flips, &err), ROSA_EINVAL, &err);
-	must_say("17 bits");
+	must_fail(rosa_retrieve(&options, 1, 5, good, bad, tau, NULL, NULL, &err), ROSA_ESYMBOL,
+		  "key symbol 131072 at route 0, step 3");
+	must_fail(rosa_retrieve(&options, 1, 5, good, good, tau, NULL, &flips, &err), ROSA_EINVAL, "17 bits");
 	must(rosa_stream_new(&options, 1, &stream, &err));
 	must(rosa_stream_push(stream, 3, good, good, 0, tau, NULL, NULL, &err));
-	expect_status("beyond the bits", rosa_stream_push(stream, 2, bad + 3, good + 3, 0, tau, NULL, NULL, &err),
-		      ROSA_ESYMBOL, &err);
-	must_say("query symbol 131072 at route 0, step 3");
-	expect_status("tables", rosa_stream_push(stream, 2, good + 3, good + 3, 0, tau, NULL, table, &err), ROSA_EINVAL,
-		      &err);
+	must_fail(rosa_stream_push(stream, 2, bad + 3, good + 3, 0, tau, NULL, NULL, &err), ROSA_ESYMBOL,
+		  "query symbol 131072 at route 0, step 3");
+	must_refuse(rosa_stream_push(stream, 2, good + 3, good + 3, 0, tau, NULL, table, &err), ROSA_EINVAL);
 	must(rosa_stream_push(stream, 2, good + 3, good + 3, 0, tau, NULL, NULL, &err));
 	assert_int_equal(tau[0], 1);
 	assert_int_equal(tau[1], 2);

@@ -52,7 +52,7 @@ TEST(test_batch)
 		rosa_workers *workers;
 		struct trial *trial;
 
-		assert_int_equal(rosa_workers_new(threads, NULL, &workers, NULL), ROSA_OK);
+		must(rosa_workers_new(threads, NULL, &workers, &err));
 		trial = new_trial(workers, 7);
 		for (int again = 0; again < 3; again++) {
 			assert_int_equal(retrieve(trial, workers, trial->found), ROSA_OK);
@@ -70,18 +70,16 @@ TEST(test_streams_share_them)
 	const size_t half = STEPS / 2;
 
 	options.bits = BITS;
-	assert_int_equal(rosa_workers_new(3, NULL, &options.workers, NULL), ROSA_OK);
+	must(rosa_workers_new(3, NULL, &options.workers, &err));
 	trial = new_trial(options.workers, 11);
-	assert_int_equal(rosa_stream_new(&options, ROUTES, &one, NULL), ROSA_OK);
-	assert_int_equal(rosa_stream_push(one, half, trial->query, trial->key, STEPS, trial->found, NULL, NULL, NULL),
-			 ROSA_OK);
-	assert_int_equal(rosa_stream_fork(one, &other, NULL), ROSA_OK);
+	must(rosa_stream_new(&options, ROUTES, &one, &err));
+	must(rosa_stream_push(one, half, trial->query, trial->key, STEPS, trial->found, NULL, NULL, &err));
+	must(rosa_stream_fork(one, &other, &err));
 	rosa_stream_free(one);
 	/* the threads are still there for the copy */
 	for (size_t t = half; t < STEPS; t++)
-		assert_int_equal(rosa_stream_push(other, 1, trial->query + t, trial->key + t, STEPS, trial->found + t,
-						  NULL, NULL, NULL),
-				 ROSA_OK);
+		must(rosa_stream_push(other, 1, trial->query + t, trial->key + t, STEPS, trial->found + t, NULL, NULL,
+				      &err));
 	assert_memory_equal(trial->found, trial->wanted, sizeof(trial->wanted));
 	rosa_stream_free(other);
 	rosa_workers_free(options.workers);
@@ -102,7 +100,7 @@ TEST(test_calls_take_turns)
 	pthread_t caller[CALLERS];
 	rosa_workers *workers;
 
-	assert_int_equal(rosa_workers_new(2, NULL, &workers, NULL), ROSA_OK);
+	must(rosa_workers_new(2, NULL, &workers, &err));
 	for (int i = 0; i < CALLERS; i++) {
 		trial[i] = new_trial(workers, (uint32_t)(100 * i));
 		trial[i]->status = ROSA_OK;
@@ -152,10 +150,9 @@ TEST(test_layer)
 
 		options.threads = 2;
 		if (kept)
-			assert_int_equal(rosa_workers_new(5, NULL, &options.workers, NULL), ROSA_OK);
-		assert_int_equal(rosa_layer_forward(&options, &learning, &layer, 1, T, h, out[kept], &tape, NULL),
-				 ROSA_OK);
-		assert_int_equal(rosa_layer_backward(tape, &layer, gout, &grads, gh[kept], NULL), ROSA_OK);
+			must(rosa_workers_new(5, NULL, &options.workers, &err));
+		must(rosa_layer_forward(&options, &learning, &layer, 1, T, h, out[kept], &tape, &err));
+		must(rosa_layer_backward(tape, &layer, gout, &grads, gh[kept], &err));
 		rosa_tape_free(tape);
 		rosa_workers_free(options.workers);
 	}
@@ -228,10 +225,10 @@ TEST(test_fork_while_pushing)
 	void *failed = NULL;
 
 	options.bits = BITS;
-	assert_int_equal(rosa_workers_new(3, NULL, &options.workers, NULL), ROSA_OK);
+	must(rosa_workers_new(3, NULL, &options.workers, &err));
 	trial = new_trial(options.workers, 11);
 	pusher.trial = trial;
-	assert_int_equal(rosa_stream_new(&options, ROUTES, &pusher.stream, NULL), ROSA_OK);
+	must(rosa_stream_new(&options, ROUTES, &pusher.stream, &err));
 	assert_int_equal(pthread_create(&thread, NULL, keep_pushing, &pusher), 0);
 	for (int i = 0; i < FORKS; i++) {
 		int status = -1;

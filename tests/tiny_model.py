@@ -163,6 +163,12 @@ def write_adapter(path, seed=1, name=None, chain=0):
 # --------------------------------------------------------------------------------------------------------- running
 
 
+def put(path, content):
+    """The file is then just this text, or these bytes."""
+    with open(path, "wb") as file:
+        file.write(content if isinstance(content, bytes) else content.encode())
+
+
 def run(*words, given=b"", code=0):
     result = subprocess.run([PROGRAM, *words], input=given, capture_output=True, timeout=LIMIT)
     if result.returncode != code:
@@ -251,8 +257,7 @@ THETA = [[-3 + 0.7 * length for length in range(13)], [-4 + 0.5 * length for len
 
 
 def write_pointer(path, delay, theta=None):
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump({"format": 1, "delay": delay, "links": 2, "theta": theta or THETA}, file)
+    put(path, json.dumps({"format": 1, "delay": delay, "links": 2, "theta": theta or THETA}))
 
 
 SEEN = [[1 + 0.5 * count + 1.5 * rank for rank in range(15)] for count in range(4)]
@@ -260,8 +265,7 @@ SEEN = [[1 + 0.5 * count + 1.5 * rank for rank in range(15)] for count in range(
 
 def write_table(path, delay):
     """A pointer by contexts whose links weigh next to nothing: all that matters is its table."""
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump({"format": 2, "delay": delay, "theta": [-50] * 13, "slopes": {}, "seen": SEEN}, file)
+    put(path, json.dumps({"format": 2, "delay": delay, "theta": [-50] * 13, "slopes": {}, "seen": SEEN}))
 
 
 def raise_seen(row, tokens, delay):

@@ -80,12 +80,17 @@ class Server:
         return [json.loads(event[6:]) for event in events[:-2]]
 
     @contextlib.contextmanager
-    def streaming(self, **fields):
-        """A stream of a completion that has begun and is left in the end: the connection's response."""
+    def asking(self, **fields):
+        """A completion that is asked for, and left in the end: the connection."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT)
         with contextlib.closing(connection):
-            connection.request("POST", COMPLETIONS, json.dumps(fields | {"stream": True}),
-                               {"Content-Type": "application/json"})
+            connection.request("POST", COMPLETIONS, json.dumps(fields), {"Content-Type": "application/json"})
+            yield connection
+
+    @contextlib.contextmanager
+    def streaming(self, **fields):
+        """A stream of a completion that has begun and is left in the end: the connection's response."""
+        with self.asking(stream=True, **fields) as connection:
             with contextlib.closing(connection.getresponse()) as response:  # it holds the connection too
                 assert response.read(5) == b"data:"
                 yield response

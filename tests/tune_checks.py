@@ -21,7 +21,7 @@ import time
 import unittest
 
 sys.dont_write_bytecode = True
-from tiny_model import PROGRAM, is_far, losses, write_model
+from tiny_model import PROGRAM, is_far, losses, put, write_model
 
 SHIPPED = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "configs")
 LIMIT = 300  # seconds until a run counts as hung
@@ -157,8 +157,7 @@ class Training(Case):
     def test_far_tokens_are_judged(self):
         """With what was found, at random and off; against the losses of single tokens, by definition."""
         stage = {**STAGES[0], "valid_every": 0, "valid_samples": 1000, "micro_batch": 3}
-        with open("far.json", "w") as file:
-            json.dump({**CONFIG, "stages": [stage]}, file)
+        put("far.json", json.dumps({**CONFIG, "stages": [stage]}))
         run("tune", "far.json", "--out", "far")
         entries = log("far")
         first, last = entries[0], entries[-1]
@@ -258,8 +257,7 @@ class Training(Case):
         note = run("generate", "--model", "stranger.gguf", "--adapter", "whole", *words).stderr
         self.assertIn("note: whole/final was trained with model.gguf, and this is stranger.gguf", note)
         os.makedirs("lora")
-        with open("lora/adapter_config.json", "w") as file:
-            json.dump({"peft_type": "LORA", "r": 8, "base_model_name_or_path": "model"}, file)
+        put("lora/adapter_config.json", json.dumps({"peft_type": "LORA", "r": 8, "base_model_name_or_path": "model"}))
         error = run("generate", "--model", "model.gguf", "--adapter", "lora", *words, code=1).stderr
         self.assertIn("this is a PEFT adapter (LORA)", error)
 
@@ -287,8 +285,7 @@ class Training(Case):
 
     def test_an_adapter_goes_on_elsewhere(self):
         begin = json.dumps({**CONFIG, "adapter": {"path": f"whole/checkpoints/{ENDED}"}})
-        with open("from_adapter.json", "w") as file:
-            file.write(begin)
+        put("from_adapter.json", begin)
         run("tune", "from_adapter.json", "--out", "adapted", "--set", "stage.*.tokens=100")
         options = json.loads(content("adapted/checkpoints/step-00000002/adapter_config.json"))["options"]
         self.assertEqual((options["bits"], options["window"], options["layers"]), (4, 16, [1]))
@@ -300,8 +297,7 @@ class Training(Case):
 
     def test_answers_that_are_cut_off(self):
         stage = dict(kind="sft", data="long.tokens", valid="long.tokens", length=24, batch=1, tokens=6 * 24)
-        with open("long.json", "w") as file:
-            json.dump({**CONFIG, "stages": [stage]}, file)
+        put("long.json", json.dumps({**CONFIG, "stages": [stage]}))
         result = run("tune", "long.json", "--out", "long")
         self.assertIn("3 conversations of stage sft are longer than 24 tokens", result.stderr)
         self.assertIn("2 of them lose all answers", result.stderr)
@@ -472,8 +468,7 @@ class Survival(Case):
             errors = refusal("config.json", "--out", "changed", "--resume", code=1)
             self.assertIn("stage.2.data: the shards are not those that the run has been reading", errors)
             self.assertIn("stage.2.data", refusal("config.json", "--out", "changed", "--resume", "--dry-run", code=1))
-            with open("text.tokens", "wb") as file:
-                file.write(before)
+            put("text.tokens", before)
             change("text.tokens", 64 + 2 * 100)
             errors = refusal("config.json", "--out", "changed", "--resume", code=1)
             self.assertIn("text.tokens: is damaged", errors)
@@ -481,8 +476,7 @@ class Survival(Case):
             errors = tune("changed", "--resume", "--set", "stage.2.data=other.tokens").stderr
             self.assertIn("stage.2.data was", errors)
         finally:
-            with open("text.tokens", "wb") as file:
-                file.write(before)
+            put("text.tokens", before)
         shutil.rmtree("changed")
         shutil.copytree("whole", "changed")
         shutil.rmtree(f"changed/checkpoints/{ENDED}")
@@ -523,8 +517,7 @@ class Refusals(Case):
 
     def test_the_log_is_written_through_no_link(self):
         os.mkdir("linked")
-        with open("precious", "w") as file:
-            file.write("stays")
+        put("precious", "stays")
         os.symlink("../precious", "linked/log.jsonl.new")
         tune("linked", "--set", "stage.1.tokens=192", "--set", "stage.2.tokens=192")
         self.assertEqual(content("precious"), b"stays")
@@ -692,8 +685,7 @@ POINTER = dict(kind="pointer", data="held.tokens", length=100, pointer=dict(posi
 
 class Pointer(Case):
     def tune(self, out, stages, *arguments, code=0, **more):
-        with open("pointer.json", "w") as file:
-            json.dump({**CONFIG, "stages": stages, **more}, file)
+        put("pointer.json", json.dumps({**CONFIG, "stages": stages, **more}))
         return run("tune", "pointer.json", "--out", out, *arguments, code=code)
 
     def ppl(self, *words):
@@ -798,16 +790,14 @@ def prepare():
     global duration
     write_model("model.gguf")
     for name, count, seed in (("text", 3000, 1), ("valid", 300, 2), ("held", 3000, 3)):
-        with open(f"{name}.txt", "w") as file:
-            file.write(words(count, seed))
+        put(f"{name}.txt", words(count, seed))
         run("data", "pack", "--model", "model.gguf", "--out", f"{name}.tokens", f"{name}.txt")
     write_chat("chat", [words(3, i) for i in range(20)])
     write_chat("long", ["a", words(60, 1), words(60, 2)])
     with open("chat.json", "w") as file:
         stage = dict(kind="sft", data="chat.tokens", length=64, batch=2, tokens=6 * 128)
         json.dump({**CONFIG, "stages": [stage]}, file)
-    with open("config.json", "w") as file:
-        json.dump(CONFIG, file)
+    put("config.json", json.dumps(CONFIG))
     began = time.monotonic()
     tune("whole")
     duration = time.monotonic() - began

@@ -129,8 +129,8 @@ void parameters_step(struct parameters *parameters, const struct step_rates *rat
 	for (size_t i = 0; i < parameters->count; i++) {
 		const struct parameter *parameter = &parameters->all[i];
 		const double adapter = parameter->vector ? rates->vectors : rates->adapter;
-		const struct adamw adamw = {.rate = parameter->pace * (parameter->group == ADAPTER ? adapter
-												   : rates->backbone),
+		const struct adamw adamw = {.rate = parameter->pace *
+						    (parameter->group == ADAPTER ? adapter : rates->backbone),
 					    .beta1 = rates->beta1,
 					    .beta2 = rates->beta2,
 					    .eps = rates->eps,

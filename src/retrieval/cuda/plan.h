@@ -54,10 +54,10 @@ struct search_plan {
 	uint32_t rungs, slot_bits;
 	uint32_t effort;         /* PLAN_EFFORT, or less for tests */
 	uint32_t visit, further; /* PLAN_VISIT and 1; 0 where work is not counted, and so never too much */
-	size_t room;     /* steps that history and index have room for */
-	size_t done;     /* steps taken by the calls before; 0 in a batch */
-	bool build;      /* the index is to be made from nothing; always in a batch */
-	bool narrow;     /* numbers of 16 bits, which less than 65,536 steps can have */
+	size_t room;             /* steps that history and index have room for */
+	size_t done;             /* steps taken by the calls before; 0 in a batch */
+	bool build;              /* the index is to be made from nothing; always in a batch */
+	bool narrow;             /* numbers of 16 bits, which less than 65,536 steps can have */
 	/* offsets in the history, and in the scratch */
 	size_t key_words, query_words, key_start, key_count;
 	size_t query_start, query_count;

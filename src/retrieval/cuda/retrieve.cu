@@ -347,9 +347,9 @@ static rosa_status arrange(const struct cuda_device *device, struct search_plan 
 	plan_lay_out(plan);
 	start->kernel = plan->narrow ? search_routes<true> : search_routes<false>;
 	start->near_bytes = plan->index_bytes + 4096 <= device->shared_bytes ? plan->index_bytes : 0;
-	status = check(err, "reserving shared memory",
-		       cudaFuncSetAttribute(start->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-					    (int)start->near_bytes));
+	status = check(
+	    err, "reserving shared memory",
+	    cudaFuncSetAttribute(start->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)start->near_bytes));
 	if (!status)
 		status = check(err, "asking how many blocks run at once",
 			       cudaOccupancyMaxActiveBlocksPerMultiprocessor(&on_processor, start->kernel, THREADS,
@@ -440,7 +440,7 @@ extern "C" __attribute__((visibility("default"))) const struct cuda_table *rosat
 	static const struct cuda_table table = {CUDA_TABLE_VERSION, device_open,     device_close,   device_name,
 						device_free_bytes,  device_allocate, device_release, device_copy,
 						device_copy_rows,   device_search,   device_queue,   device_start,
-						device_take,	    device_serve};
+						device_take,        device_serve};
 
 	return &table;
 }

@@ -16,7 +16,7 @@ import threading
 import time
 
 sys.dont_write_bytecode = True
-from tiny_model import LIMIT, PROGRAM, WINDOW, Base, main, out, write_adapter, write_pointer
+from tiny_model import LIMIT, PROGRAM, WINDOW, Base, main, out, put, write_adapter, write_pointer
 from tiny_server import COMPLETIONS, GREEDY, STORY, Server, cached, clients, text
 
 LONG = STORY * 150
@@ -494,8 +494,7 @@ class SlowDisk(Base):
                 data += pipe.read()
             saving.join(LIMIT)
             self.assertEqual(replies[0]["n_saved"], steps)
-            with open("kept/copy", "wb") as file:
-                file.write(data)
+            put("kept/copy", data)
             self.assertEqual(server.post("/slots/1?action=restore", filename="copy")["n_restored"], steps)
 
 
@@ -597,8 +596,7 @@ class Slots(Base):
             self.assertIn("no text", self.do(server, "save", "x", 1, 400)["error"]["message"])
 
     def test_what_is_refused(self):
-        with open("secret.bin", "wb") as file:
-            file.write(b"secret")
+        put("secret.bin", b"secret")
         with Server("--sessions", "kept", *WINDOW) as server:
             server.complete(STORY, **GREEDY)
             self.do(server, "save", "good.bin")

@@ -1,5 +1,0 @@
-#!/bin/sh
-# Tasks, scores of answers, and reports, from outside. The first argument is the program.
-program=$(realpath "$1")
-command -v python3 >/dev/null || { echo "python3 is needed for this test" >&2; exit 77; }
-exec python3 "$(dirname "$0")/eval_checks.py" "$program" </dev/null
