@@ -212,6 +212,27 @@ class Perplexity(Base):
         self.check(["--context", "30", "--skip", "12"], [text[:30], text[30:60], text[60:90]], skip=12)
         self.check(["--context", "20", "--tokens", "50"], [text[:20], text[20:40], text[40:50]])
 
+    def test_stretches_of_positions(self):
+        """Of pieces of 32 tokens in three stretches, of which the first has no score before --skip."""
+        words = ["--context", "32", "--skip", "11", "--positions", "3"]
+        pieces = [self.text[i: i + 32] for i in range(0, len(self.text), 32)]
+        wanted = [[], [], []]
+        for piece in pieces:
+            for t, loss in enumerate(losses(list(piece.encode()), *WINDOW), start=1):
+                if t >= 11:
+                    wanted[t * 3 // 32].append(loss)
+        found = json.loads(self.ppl("--json", *words, *WINDOW).stdout)["positions"]
+        self.assertEqual([(x["from"], x["to"], x["tokens"]) for x in found],
+                         [(11, 22, len(wanted[1])), (22, 32, len(wanted[2]))])
+        for x, some in zip(found, wanted[1:]):
+            mean = math.fsum(some) / len(some)
+            self.assertAlmostEqual(x["nll"], mean, delta=1e-6 * mean)
+            self.assertAlmostEqual(x["perplexity"], math.exp(mean), delta=1e-5 * math.exp(mean))
+        said = self.ppl(*words, *WINDOW).stdout.decode()
+        self.assertRegex(said, rf"positions\n +11 to +21 +[0-9.]+  \({len(wanted[1])} tokens\)\n +22 to +31 ")
+        self.assertNotIn("positions", json.loads(self.ppl("--json").stdout))
+        self.assertIn(b"--positions 65: give", self.ppl("--positions", "65", code=2).stderr)
+
     def test_words(self):
         said = self.ppl("--context", "32", *WINDOW).stdout.decode()
         self.assertRegex(said, r"perplexity +[0-9.]+ ")

@@ -19,10 +19,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MOST_STRETCHES 64
+
+/* Some tokens that were scored: all, or those at some positions of their pieces. */
+struct score {
+	uint64_t tokens;
+	double sum;
+};
+
 struct ppl {
 	struct model_args args;
 	const char *file;
-	uint64_t context, skip, most, batch;
+	uint64_t context, skip, most, batch, stretches;
 	bool lossy, json;
 
 	struct model model;
@@ -30,8 +38,8 @@ struct ppl {
 	size_t piece_tokens, pieces; /* of the text; the last piece may be shorter */
 
 	struct progress progress;
-	uint64_t read, scored;
-	double sum;
+	uint64_t read;
+	struct score all, stretch[MOST_STRETCHES];
 	double seconds;
 };
 
@@ -68,6 +76,28 @@ static bool cut(struct ppl *job, rosa_error *why)
 	return true;
 }
 
+static void add(struct score *score, double loss)
+{
+	score->tokens++;
+	score->sum += loss;
+}
+
+static double mean(const struct score *score)
+{
+	return score->sum / (double)score->tokens;
+}
+
+/* The stretch of a piece that a position lies in, and the first position of a stretch. */
+static size_t stretch_of(const struct ppl *job, size_t position)
+{
+	return position * job->stretches / job->piece_tokens;
+}
+
+static size_t stretch_begin(const struct ppl *job, size_t stretch)
+{
+	return (stretch * job->piece_tokens + job->stretches - 1) / job->stretches;
+}
+
 static bool score(struct ppl *job, struct scored_text *texts, double *losses, rosa_error *why)
 {
 	const bool pointed = job->model.pointer_path != NULL;
@@ -98,8 +128,11 @@ static bool score(struct ppl *job, struct scored_text *texts, double *losses, ro
 	job->seconds = (double)(clock_ns() - began) * 1e-9;
 	for (size_t i = 0; i < job->pieces && status == ROSA_OK; i++) {
 		for (size_t t = (size_t)job->skip; t < texts[i].count; t++) {
-			job->sum += pointed ? texts[i].mixed[t] : texts[i].losses[t];
-			job->scored++;
+			const double loss = pointed ? texts[i].mixed[t] : texts[i].losses[t];
+
+			add(&job->all, loss);
+			if (job->stretches)
+				add(&job->stretch[stretch_of(job, t)], loss);
 		}
 	}
 	return status == ROSA_OK;
@@ -120,24 +153,48 @@ static bool measure(struct ppl *job, rosa_error *why)
 
 /* -------------------------------------------------------------------------------------------------- the command -- */
 
+static void print_stretches(const struct ppl *job)
+{
+	if (!job->stretches)
+		return;
+	printf(job->json ? ", \"positions\": [" : "positions\n");
+	for (size_t i = 0, shown = 0; i < job->stretches; i++) {
+		const struct score *score = &job->stretch[i];
+		const size_t from = stretch_begin(job, i), to = stretch_begin(job, i + 1);
+
+		if (!score->tokens)
+			continue;
+		if (job->json)
+			printf("%s{\"from\": %zu, \"to\": %zu, \"tokens\": %llu, \"perplexity\": %.9g, \"nll\": %.9g}",
+			       shown++ ? ", " : "", from, to, (unsigned long long)score->tokens, exp(mean(score)),
+			       mean(score));
+		else
+			printf("  %7zu to %7zu  %9.4f  (%llu tokens)\n", from, to - 1, exp(mean(score)),
+			       (unsigned long long)score->tokens);
+	}
+	if (job->json)
+		printf("]");
+}
+
 static void print(const struct ppl *job)
 {
-	double nll = job->sum / (double)job->scored, speed = (double)job->read / job->seconds;
+	const double nll = mean(&job->all), speed = (double)job->read / job->seconds;
 	const struct decoder_options *options = &job->model.options;
 
 	if (job->json) {
 		printf("{\"perplexity\": %.9g, \"nll\": %.9g, \"tokens\": %llu, \"pieces\": %zu, \"context\": %zu, "
 		       "\"window\": %zu, \"sinks\": %zu, \"skip\": %llu, \"batch\": %llu, \"tokens_read\": %llu, "
 		       "\"seconds\": %.6f, \"tokens_per_second\": %.6g",
-		       exp(nll), nll, (unsigned long long)job->scored, job->pieces, job->piece_tokens, options->window,
-		       options->sinks, (unsigned long long)job->skip, (unsigned long long)job->batch,
+		       exp(nll), nll, (unsigned long long)job->all.tokens, job->pieces, job->piece_tokens,
+		       options->window, options->sinks, (unsigned long long)job->skip, (unsigned long long)job->batch,
 		       (unsigned long long)job->read, job->seconds, speed);
+		print_stretches(job);
 		model_print_pointer(&job->model);
 		printf("}\n");
 		return;
 	}
 	printf("perplexity  %.4f  (%.5f nats per token)\n", exp(nll), nll);
-	printf("tokens      %llu scored, in %zu piece%s of %zu\n", (unsigned long long)job->scored, job->pieces,
+	printf("tokens      %llu scored, in %zu piece%s of %zu\n", (unsigned long long)job->all.tokens, job->pieces,
 	       job->pieces == 1 ? "" : "s", job->piece_tokens);
 	if (options->window)
 		printf("attention   the last %zu positions, and the first %zu\n", options->window, options->sinks);
@@ -145,6 +202,7 @@ static void print(const struct ppl *job)
 		printf("attention   global\n");
 	if (job->model.pointer_path)
 		printf("pointer     %s\n", job->model.pointer_path);
+	print_stretches(job);
 	printf("speed       %.0f tokens/s\n", speed);
 }
 
@@ -161,6 +219,8 @@ static enum args_result parse(struct ppl *job, int count, char **words)
 			"do not score the first K tokens of a piece (default 1)"),
 	    OPTION_SIZE("tokens", &job->most, "MAX", 0, ROSA_MAX_STEPS,
 			"take only the first MAX tokens of the text (default 0: all)", .short_name = 'n'),
+	    OPTION_SIZE("positions", &job->stretches, "P", 0, MOST_STRETCHES,
+			"perplexity also of each of P equal stretches of the pieces (default 0: none)"),
 	    PIECE_ARGS(&job->batch, &job->lossy),
 	    OPTION_FLAG("json", &job->json, "print one JSON object"),
 	};
