@@ -103,6 +103,7 @@ class Run:
     rate_matrix: float = 1e-3
     rate_vector: float = 5e-3
     rate_backbone: float = 5e-5  # also of "lora"
+    rate_qk: "float | None" = None  # of the q and k of layers that look up by them; None: rate_matrix
     warmup: int = 20
     seed: int = 1
     mix: dict = dataclasses.field(default_factory=dict)  # kind: share; empty: the first kind
@@ -337,6 +338,14 @@ def train(bench, run, model, log):
     """Train; the losses along the way, and the speed."""
     rates = dict(adapter_lr=run.rate_matrix, vector_lr=run.rate_vector, backbone_lr=run.rate_backbone)
     groups = rosatune.hf.parameter_groups(model, **rates)
+    if run.rate_qk is not None:
+        slow = [getattr(adapter, name).weight for adapter in rosatune.hf.adapters(model).values()
+                for name in ("q_proj", "k_proj") if getattr(adapter, name, None) is not None]
+        known = {id(weight) for weight in slow}  # one that is shared has two names
+        for group in groups:
+            group["params"] = [weight for weight in group["params"] if id(weight) not in known]
+        slow = list({id(weight): weight for weight in slow}.values())
+        groups.append({"params": slow, "lr": run.rate_qk, "weight_decay": 0.0, "name": "q and k"})
     weights = [weight for group in groups for weight in group["params"]]
     full = [group["lr"] for group in groups]
     for group in groups:
@@ -355,8 +364,9 @@ def train(bench, run, model, log):
         optimizer.zero_grad(set_to_none=True)
         return loss
 
-    # Only where the places come with the batch does a step wait for nothing on the host.
-    recorded = bench.cuda and bench.args.graph and (run.adapter is None or bench.looker(run, model).rule is not None)
+    # Where the places come with the batch, or are looked up on the device, a step waits for nothing on the host.
+    ahead = run.adapter is None or bench.looker(run, model).rule is not None
+    recorded = bench.cuda and bench.args.graph and (ahead or bench.args.retrieve_on == "device")
     take = graph.Recorded(work) if recorded else work
     looker, losses = bench.looker(run, model), []
     mix = run.mix or {next(iter(bench.train)): 1.0}
@@ -671,8 +681,10 @@ def table(results):
 
 
 def kept(out, results, entry, same):
-    """The results with an entry in place of those in `same` and of its own state before, which has no `seconds` yet; the
-    file has them then."""
+    """The results with an entry in place of those in `same` and of its own state before, which has no `seconds` yet.
+
+    They are in the file then.
+    """
     entry = json.loads(json.dumps(entry))
     before = [x for x in results if "seconds" not in x and (x["run"], x["texts"]) == (entry["run"], entry["texts"])]
     results = [*(x for x in results if x not in same and x not in before), entry]
@@ -708,6 +720,7 @@ def parse(words):
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="compile layers; on a GPU by default")
     parser.add_argument("--graph", action=argparse.BooleanOptionalAction, default=True,
                         help="record training steps as CUDA graphs, on a GPU")
+    parser.add_argument("--retrieve-on", choices=["host", "device"], default="host", help="where q and k are looked up")
     parser.add_argument("--table", action="store_true", help="print the table of the results so far, and run nothing")
     return parser.parse_args(words)
 
@@ -726,6 +739,7 @@ def main(words=None):
         common.die(f"--out {out}: {out.parent} is no folder; make it, or name another file")
     torch._dynamo.config.recompile_limit = 64  # a compiled layer for each kind of run
     torch.set_float32_matmul_precision("high")
+    rosatune.torch.retrieve_on(args.retrieve_on)
     bench = Bench(args)
 
     for run in runs:

@@ -34,8 +34,9 @@ RUNS: list[dict[str, Any]] = [
     dict(name="chain", adapter=dict(chain=2), mix=dict(text=0.5, code=0.5), controls=["window", "global"], **SMALL),
     dict(name="neighbours", adapter=dict(chain=1, layers="0-2:2"), offsets=[0, -1, 1], train="lora", rank=2, **SMALL),
     dict(name="own place", adapter={}, reads="self", train="adapter", attention="global", **SMALL),
-    dict(name="lora", adapter=dict(chain=2, seen=4), asks=["adapter", "random", "adapter+pointer"], train="lora", **SMALL),
+    dict(name="lora", adapter=dict(chain=2, seen=4), train="lora", asks=["adapter", "random", "adapter+pointer"], **SMALL),
     dict(name="embeddings", adapter=dict(source="embeddings", bits=16), train="adapter", **SMALL),
+    dict(name="own", adapter=dict(source="own", bits=16, v_from="layer"), rate_qk=0.0, **SMALL),
     dict(name="gated", adapter=dict(chain=2), channel_gate=True, **SMALL),
     dict(name="broken", adapter={}, rate_backbone=1e30, rate_matrix=1e30, **SMALL),
 ]
@@ -101,6 +102,7 @@ def test_every_kind_of_run(memory: Any, given: list[str], capsys: Any) -> None:
         "own place": {"own place"},
         "lora": {"adapter", "adapter + pointer", "off", "random"},
         "embeddings": {"adapter", "adapter + pointer", "off", "random"},
+        "own": {"adapter", "adapter + pointer", "off", "random"},
         "gated": {"adapter", "adapter + pointer", "off", "random"},
     }
     for name, conditions in expected.items():
@@ -167,6 +169,17 @@ def test_gates_of_channels(memory: Any, given: list[str]) -> None:
     assert gates and all(gate.grad.abs().sum(1).min() > 0 for gate in gates)
     gates[0].data[1] = -1
     assert not torch.equal(bench.hidden(gated, batch), alike)
+
+
+def test_q_and_k_have_a_rate_of_their_own(memory: Any, given: list[str]) -> None:
+    bench = memory.Bench(memory.parse(given))
+    run = memory.Run(**next(run for run in RUNS if run["name"] == "own"))
+    model = bench.model(run)
+    before = {name: weight.clone() for name, weight in model.named_parameters() if "proj.weight" in name}
+    memory.train(bench, run, model, lambda text: None)
+    after = dict(model.named_parameters())
+    still = {name for name, weight in before.items() if torch.equal(weight, after[name])}
+    assert still == {name for name in before if "rosa" in name and name.split(".")[-2] in ("q_proj", "k_proj")} != set()
 
 
 def test_what_lora_learnt_is_saved(memory: Any, given: list[str]) -> None:
