@@ -27,6 +27,7 @@ UNLIKE = {
 }
 
 SMALL = dict(steps=3, batch=2, length=64, window=8, sinks=1, warmup=1, pointer=0)
+ASKS = ["adapter", "random", "adapter+pointer"]
 RUNS: list[dict[str, Any]] = [
     dict(name="untrained", **{**SMALL, "steps": 0}),
     dict(name="window", asks=["window trained alike=as it is"], **SMALL),
@@ -34,7 +35,7 @@ RUNS: list[dict[str, Any]] = [
     dict(name="chain", adapter=dict(chain=2), mix=dict(text=0.5, code=0.5), controls=["window", "global"], **SMALL),
     dict(name="neighbours", adapter=dict(chain=1, layers="0-2:2"), offsets=[0, -1, 1], train="lora", rank=2, **SMALL),
     dict(name="own place", adapter={}, reads="self", train="adapter", attention="global", **SMALL),
-    dict(name="lora", adapter=dict(chain=2, seen=4), train="lora", asks=["adapter", "random", "adapter+pointer"], **SMALL),
+    dict(name="lora", adapter=dict(chain=2, seen=4), train="lora", asks=ASKS, **SMALL),
     dict(name="embeddings", adapter=dict(source="embeddings", bits=16), train="adapter", **SMALL),
     dict(name="own", adapter=dict(source="own", bits=16, v_from="layer"), rate_qk=0.0, **SMALL),
     dict(name="gated", adapter=dict(chain=2), channel_gate=True, **SMALL),
