@@ -32,6 +32,8 @@ def call(program, *words):
     command = [program, *map(str, words)]
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+    except KeyboardInterrupt:
+        sys.exit(130)
     except OSError as error:
         die(f"{program}: {error.strerror}; build it with `make build` or name another with --program")
     if done.returncode != 0:

@@ -39,6 +39,8 @@ def main(words=None):
     parser.add_argument("--positions", type=int, default=8, help="stretches of a piece")
     parser.add_argument("--threads", type=int, default=0)
     args = parser.parse_args(words)
+    if not 0 < args.positions <= args.context:
+        common.die(f"--positions {args.positions}, --context {args.context}: give at least one token for each stretch")
     made = conditions(args.program, args.adapter)
     report = common.Report("positions", args)
     begins = [-(-i * args.context // args.positions) for i in range(args.positions)]

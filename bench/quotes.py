@@ -155,8 +155,7 @@ def main():
     args.out.mkdir(parents=True, exist_ok=True)
     dice = random.Random(args.seed)
     for i in range(args.documents):
-        text = document(dice, books[i % len(books)], args.facts, args.nearest, args.farthest,
-                        args.several)
+        text = document(dice, books[i % len(books)], args.facts, args.nearest, args.farthest, args.several)
         (args.out / f"quotes-{i:04}.txt").write_text(text, encoding="utf-8")
     print(f"{args.documents} documents in {args.out}")
     return 0
