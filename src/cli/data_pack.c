@@ -160,12 +160,8 @@ int data_pack_command(int count, char **words)
 		print(&job);
 	if (bad > MOST_REPORTS)
 		complain(COMMAND, "and %llu bad lines more", (unsigned long long)(bad - MOST_REPORTS));
-	if (!done) {
-		complain(COMMAND, "%s", interrupted() ? "interrupted; nothing was written" : why.message);
-		return interrupted() ? interrupted() : FAILED;
-	}
-	if (bad == 0 || job.allow_bad)
-		return DONE;
+	if (!done || bad == 0 || job.allow_bad)
+		return command_end_file(COMMAND, done, &why);
 	complain(COMMAND, "%llu bad line%s left out of what was written; --allow-bad takes that for success",
 		 (unsigned long long)bad, bad == 1 ? " was" : "s were");
 	return FAILED;

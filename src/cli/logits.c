@@ -135,12 +135,5 @@ int logits_command(int count, char **words)
 	file_discard(&job.writer);
 	free(job.tokens.values);
 	model_close(&job.model);
-	if (done)
-		return DONE;
-	if (interrupted()) {
-		complain("logits", "interrupted, nothing was written");
-		return interrupted();
-	}
-	complain("logits", "%s", why.message);
-	return FAILED;
+	return command_end_file("logits", done, &why);
 }

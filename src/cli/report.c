@@ -37,10 +37,20 @@ bool refuse(rosa_error *why, const char *format, ...)
 	return false;
 }
 
-int command_end(const char *command, bool done, const rosa_error *why)
+static int end(const char *command, bool done, const char *stopped, const rosa_error *why)
 {
 	if (done)
 		return DONE;
-	complain(command, "%s", interrupted() ? "interrupted" : why->message);
+	complain(command, "%s", interrupted() ? stopped : why->message);
 	return interrupted() ? interrupted() : FAILED;
+}
+
+int command_end(const char *command, bool done, const rosa_error *why)
+{
+	return end(command, done, "interrupted", why);
+}
+
+int command_end_file(const char *command, bool done, const rosa_error *why)
+{
+	return end(command, done, "interrupted; nothing was written", why);
 }

@@ -17,3 +17,5 @@ bool refuse(rosa_error *why, const char *format, ...) __attribute__((format(prin
 
 /* The exit code of a command. One that is not done says why, or that a signal ended it. */
 int command_end(const char *command, bool done, const rosa_error *why);
+/* Likewise where the result is a file, which a signal leaves as it was. */
+int command_end_file(const char *command, bool done, const rosa_error *why);

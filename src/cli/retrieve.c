@@ -311,12 +311,5 @@ int retrieve_command(int count, char **words)
 	free(job.length);
 	free(job.tau);
 	symbol_pair_free(&job.pair);
-	if (done)
-		return DONE;
-	if (interrupted()) {
-		complain("retrieve", "interrupted, nothing was written");
-		return interrupted();
-	}
-	complain("retrieve", "%s", why.message);
-	return FAILED;
+	return command_end_file("retrieve", done, &why);
 }
