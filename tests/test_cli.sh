@@ -177,6 +177,8 @@ bounded "$program" >out 2>err
 [ $? = 2 ] && grep -q '^usage' err || problem "no command: exit code 2 and the usage"
 check 2 'rosatune: unknown command retreive, did you mean retrieve?' retreive
 check 2 'rosatune: unknown command bnch, did you mean bench?' bnch
+check 2 'rosatune: unknown command train, did you mean tune?' train
+check 2 'rosatune: unknown command run, did you mean chat?' run model.gguf
 check 2 "rosatune: unknown command xyzzy; 'rosatune --help' lists" xyzzy
 check 2 'rosatune: unknown option --verison, did you mean --version?' --verison
 check 2 'rosatune bench: a second word is missing: retrieve, model, ' bench
@@ -200,6 +202,8 @@ check 2 'unknown option -m; give PATH without an option: rosatune info PATH' inf
 check 2 'unknown option --file; give FILE without an option: rosatune recall' recall --file x.txt
 check 2 'unknown option --max-tokens, did you mean --tokens?' generate --max-tokens 5
 check 2 'unknown option --n-predict, did you mean --tokens?' chat --n-predict 5
+check 2 'unknown option --max_new_tokens, did you mean --tokens?' generate --max_new_tokens=5
+check 2 'unknown option --context, did you mean --window?' generate --context 4096
 check 2 'unknown option --temp, did you mean --temperature?' generate --temp=0.5
 check 2 'unknown option --ctx-size, did you mean --window?' generate --ctx-size 4096
 check 2 'unknown option --ctx-size, did you mean --window?' ppl --ctx-size 4096

@@ -179,9 +179,12 @@ static void complain_unknown(const struct args *args, const char *typed, size_t 
 	names[count++] = "help";
 	names[count] = NULL;
 	snprintf(word, sizeof(word), "%.*s", (int)(length < LONGEST_NAME ? length : LONGEST_NAME), typed);
-	const char *name = word + strspn(word, "-");
-	const struct args_foreign *foreign = args_foreign(args, name);
-	const char *meant = foreign ? foreign->ours : words_nearest(name, names);
+	char meaning[LONGEST_NAME + 1];
+	strcpy(meaning, word + strspn(word, "-"));
+	for (char *c = meaning; *c; c++)
+		*c = *c == '_' ? '-' : *c; /* as Python's programs write it */
+	const struct args_foreign *foreign = args_foreign(args, meaning);
+	const char *meant = foreign ? foreign->ours : words_nearest(meaning, names);
 	if (foreign && foreign->remark)
 		complain(args->command, "unknown option %s: %s", word, foreign->remark);
 	else if (foreign && foreign->operand)

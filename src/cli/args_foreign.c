@@ -34,6 +34,8 @@ static const struct args_foreign table[] = {
     {"n-ctx", "window", NULL, NULL},
     {"num-ctx", "window", NULL, NULL},
     {"context-length", "window", NULL, NULL},
+    {"context", "window", NULL, NULL},
+    {"ctx", "window", NULL, NULL},
     {"max-model-len", "window", NULL, NULL},
     {"sliding-window", "window", NULL, NULL},
     {"c", "context", NULL, NULL},

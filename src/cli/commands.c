@@ -118,6 +118,19 @@ static int explain_group(int count, char **words)
 	return MISUSED;
 }
 
+/* What other programs call our commands. */
+static const char *known_elsewhere(const char *word)
+{
+	static const char *const table[][2] = {{"train", "tune"},     {"finetune", "tune"}, {"fine-tune", "tune"},
+					       {"perplexity", "ppl"}, {"run", "chat"},      {"complete", "generate"}};
+
+	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+		if (strcmp(word, table[i][0]) == 0)
+			return table[i][1];
+	}
+	return NULL;
+}
+
 static int explain_unknown(const char *word)
 {
 	const char *kind = word[0] == '-' ? "option" : "command";
@@ -133,7 +146,7 @@ static int explain_unknown(const char *word)
 	names[count++] = "--help";
 	names[count++] = "--version";
 	names[count] = NULL;
-	const char *near = words_nearest(word, names);
+	const char *known = known_elsewhere(word), *near = known ? known : words_nearest(word, names);
 	if (near)
 		complain(NULL, "unknown %s %s, did you mean %s?", kind, word, near);
 	else
