@@ -1,6 +1,7 @@
 /* Any bytes as a task, as a file of results and as answers of a model elsewhere: refused with a reason, or whole. */
 #include "eval/apart.h"
 #include "support_fuzz.h"
+#include "support_fuzz_file.h"
 #include "support_tokenizer.h"
 
 #include <inttypes.h>
@@ -10,11 +11,12 @@
 static void try_task(const char *text, size_t size)
 {
 	const struct eval_task_options options = {.metric = METRIC_F1, .tokens = 8, .limit = size % 5};
+	const char *path = fuzz_file(text, size);
 	rosa_error error = {ROSA_OK, ""};
 	struct eval_task task;
 
-	if (task_parse(text, size, "a/niah.jsonl", &options, &task, &error) != ROSA_OK) {
-		check(!strncmp(error.message, "a/niah.jsonl:", 13) && !task.count && !task.name);
+	if (task_load(path, &options, NULL, &task, &error) != ROSA_OK) {
+		check(!strncmp(error.message, path, strlen(path)) && !task.count && !task.name);
 		return;
 	}
 	check(task.count > 0 && task.name && (!options.limit || task.count <= options.limit));
@@ -40,13 +42,14 @@ static void try_task(const char *text, size_t size)
 
 static void try_results(const char *text, size_t size)
 {
+	const char *path = fuzz_file(text, size);
 	struct eval_results results = {0};
 	rosa_error error = {ROSA_OK, ""};
 	uint64_t whole = 0;
 
-	if (results_parse(&results, text, size, "r.jsonl", &whole, &error) != ROSA_OK)
-		check(!strncmp(error.message, "r.jsonl:", 8));
-	else
+	if (results_read(&results, path, NULL, &whole, &error) != ROSA_OK)
+		check(!strncmp(error.message, path, strlen(path)));
+	else if (results_can_append(path))
 		check(whole <= size && (whole == 0 || text[whole - 1] == '\n'));
 	for (size_t i = 0; i < results.count; i++) {
 		const struct eval_record *record = &results.all[i];
@@ -100,7 +103,7 @@ static const struct apart *made_apart(void)
 		const struct eval_task_options options = {
 		    .name = i ? "choice" : "prompt", .metric = METRIC_F1, .tokens = 8};
 
-		check(task_parse(lines[i], strlen(lines[i]), "t", &options, &tasks[i], &error) == ROSA_OK);
+		check(task_load(fuzz_file(lines[i], strlen(lines[i])), &options, NULL, &tasks[i], &error) == ROSA_OK);
 	}
 	apart.tokenizer = recipe_make(&recipe);
 	return &apart;

@@ -1,6 +1,7 @@
 /* Any bytes as a pointer's file: refused with a reason, or used for a mixture that is made of numbers. */
 #include "model/pointer.h"
 #include "support_fuzz.h"
+#include "support_fuzz_file.h"
 
 #include <math.h>
 
@@ -9,7 +10,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct pointer pointer;
 	rosa_error error = {ROSA_OK, ""};
 
-	if (pointer_parse((const char *)data, size, "fuzz", &pointer, &error) != ROSA_OK) {
+	if (pointer_load(fuzz_file(data, size), &pointer, &error) != ROSA_OK) {
 		check(error.message[0] != '\0' && pointer.links == 0);
 		return 0;
 	}

@@ -5,6 +5,7 @@
 #include "base/draw.h"
 #include "base/file.h"
 #include "model/pointer_past.h"
+#include "support_checkpoint.h"
 #include "support_folder.h"
 #include "support_test.h"
 
@@ -535,7 +536,7 @@ TEST_WITH(looks_into_folders, folder_enter, folder_leave)
 #define RANKS    "[0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]"
 #define THREE    RANKS ", " RANKS ", " RANKS
 
-TEST(refuses_what_is_wrong)
+TEST_WITH(refuses_what_is_wrong, scratch_enter, scratch_leave)
 {
 	static const struct {
 		const char *text, *said;
@@ -579,15 +580,17 @@ TEST(refuses_what_is_wrong)
 
 	for (size_t i = 0; i < COUNT(wrong); i++) {
 		err.message[0] = '\0';
-		assert_int_not_equal(pointer_parse(wrong[i].text, strlen(wrong[i].text), "p.json", &pointer, &err),
-				     ROSA_OK);
+		scratch_write("p.json", wrong[i].text);
+		assert_int_not_equal(pointer_load(scratch_path("p.json"), &pointer, &err), ROSA_OK);
 		if (!strstr(err.message, wrong[i].said) || !strstr(err.message, "p.json"))
 			fail_msg("%s: %s", wrong[i].text, err.message);
 		assert_int_equal(pointer.links, 0);
 	}
-	must(pointer_parse(good, strlen(good), "p.json", &pointer, &err));
+	scratch_write("p.json", good);
+	must(pointer_load(scratch_path("p.json"), &pointer, &err));
 	assert_int_equal(pointer.delay, 256);
-	must(pointer_parse(table, strlen(table), "p.json", &pointer, &err));
+	scratch_write("p.json", table);
+	must(pointer_load(scratch_path("p.json"), &pointer, &err));
 	assert_true(pointer.seeing && pointer.seen[3][14] == 50 && pointer.seen[3][13] == 0);
 	assert_int_not_equal(pointer_load("/nowhere/p.json", &pointer, &err), ROSA_OK);
 	must_say("/nowhere/p.json");

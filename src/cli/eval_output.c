@@ -57,11 +57,6 @@ static bool has_depth(const struct eval_results *results, const char *task, int 
 	return false;
 }
 
-bool eval_has_depths(const struct eval_results *results)
-{
-	return has_depth(results, NULL, -1);
-}
-
 /* ------------------------------------------------------------------------------------------------------- tables -- */
 
 enum mean { MEAN_SCORE, MEAN_NORMED, MEAN_PERPLEXITY };
@@ -335,7 +330,7 @@ static void put_maps(FILE *script, const void *context)
 
 bool eval_draw_depths(const struct eval_results *results, const char *path, rosa_error *why)
 {
-	if (!eval_has_depths(results))
+	if (!has_depth(results, NULL, -1))
 		return refuse(why, "--plot %s: no result knows the depth of a needle", path);
 	const struct picture picture = {
 	    .path = path, .width = 420 * map_columns(results), .height = 420 * map_rows(results)};

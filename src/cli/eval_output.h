@@ -12,7 +12,5 @@ void eval_print_markdown(const struct eval_results *results, bool depths);
 /* One JSON object with the settings and all means. */
 bool eval_print_json(const struct eval_results *results, rosa_error *why);
 
-/* Whether any record knows its depth. */
-bool eval_has_depths(const struct eval_results *results);
 /* A heat map per condition, length by depth, over the needles of all tasks. */
 bool eval_draw_depths(const struct eval_results *results, const char *path, rosa_error *why);

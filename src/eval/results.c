@@ -256,25 +256,6 @@ rosa_status results_read(struct eval_results *results, const char *path, const s
 	return status;
 }
 
-rosa_status results_parse(struct eval_results *results, const char *text, size_t size, const char *path,
-			  uint64_t *whole, rosa_error *err)
-{
-	const char *at = text, *stop;
-	rosa_status status = ROSA_OK;
-
-	for (uint64_t number = 1; status == ROSA_OK; number++, at = stop + 1) {
-		const size_t left = size - (size_t)(at - text);
-
-		stop = left ? memchr(at, '\n', left) : NULL;
-		if (!stop)
-			break;
-		status = read_line(results, at, (size_t)(stop - at) + 1, path, number, err);
-	}
-	if (whole)
-		*whole = (uint64_t)(at - text);
-	return status;
-}
-
 /* ------------------------------------------------------------------------------------------------------ writing -- */
 
 static rosa_status write_line(FILE *file, const char *path, struct json_text *line, rosa_error *err)

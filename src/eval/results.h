@@ -58,9 +58,6 @@ void results_free(struct eval_results *results); /* safe on a zeroed one */
  * *whole (may be NULL) is how many bytes of the file are whole lines. */
 rosa_status results_read(struct eval_results *results, const char *path, const struct file_hooks *hooks,
 			 uint64_t *whole, rosa_error *err);
-/* The same from memory. */
-rosa_status results_parse(struct eval_results *results, const char *text, size_t size, const char *path,
-			  uint64_t *whole, rosa_error *err);
 
 /* Replaces *settings (NULL, or from malloc) by those in a line, which is JSON: what stands between the name of its
  * field and its last brace, as it is. `where` is for messages. */

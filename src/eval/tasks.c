@@ -478,25 +478,6 @@ rosa_status task_load(const char *path, const struct eval_task_options *options,
 	return finish(&reading, status, err);
 }
 
-rosa_status task_parse(const char *text, size_t size, const char *path, const struct eval_task_options *options,
-		       struct eval_task *task, rosa_error *err)
-{
-	struct reading reading = {.path = path, .options = options, .task = task};
-	const char *const end = text + size;
-	bool full = false;
-	rosa_status status = ROSA_OK;
-
-	memset(task, 0, sizeof(*task));
-	for (uint64_t number = 1; text < end && status == ROSA_OK && !full; number++) {
-		const char *stop = memchr(text, '\n', (size_t)(end - text));
-		const size_t here = stop ? (size_t)(stop - text) + 1 : (size_t)(end - text);
-
-		status = read_line(&reading, text, here, number, &full, err);
-		text += here;
-	}
-	return finish(&reading, status, err);
-}
-
 void task_free(struct eval_task *task)
 {
 	for (size_t i = 0; i < task->count; i++) {

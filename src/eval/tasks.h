@@ -52,7 +52,4 @@ struct eval_task_options {
  * and field, as is a file without examples, or with two tasks. On failure there is nothing to free. */
 rosa_status task_load(const char *path, const struct eval_task_options *options, const struct file_hooks *hooks,
 		      struct eval_task *task, rosa_error *err);
-/* The same from memory; `path` is for messages and for the name. */
-rosa_status task_parse(const char *text, size_t size, const char *path, const struct eval_task_options *options,
-		       struct eval_task *task, rosa_error *err);
 void task_free(struct eval_task *task); /* safe on a zeroed one */

@@ -177,18 +177,6 @@ static rosa_status read_root(struct json root, struct pointer *pointer, rosa_err
 	return status;
 }
 
-rosa_status pointer_parse(const char *text, size_t size, const char *name, struct pointer *pointer, rosa_error *err)
-{
-	struct json root = {0};
-	rosa_status status = json_read(text, size, name, &root, err);
-
-	memset(pointer, 0, sizeof(*pointer));
-	if (status == ROSA_OK)
-		status = read_root(root, pointer, err);
-	json_free(&root);
-	return status;
-}
-
 /* The file that a folder means: that of its final adapter only where it has none itself. */
 static struct path find_file(const char *folder)
 {

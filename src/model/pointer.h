@@ -70,8 +70,6 @@ struct pointer {
 /* `path` is a file, a folder that has one under the name POINTER_FILE, or a run's folder with a final one. What is
  * missing, unknown, of another shape or not a number in range is refused, naming file and field. */
 rosa_status pointer_load(const char *path, struct pointer *pointer, rosa_error *err);
-/* The same from memory; `name` is for messages. */
-rosa_status pointer_parse(const char *text, size_t size, const char *name, struct pointer *pointer, rosa_error *err);
 /* Replaces the file at once; `files` may be NULL. */
 rosa_status pointer_save(const char *path, const struct pointer *pointer, const struct file_options *files,
 			 rosa_error *err);

@@ -2,15 +2,18 @@
 #include "retrieval/links.h"
 #include "base/status.h"
 
-size_t links_follow(int links, size_t steps, const int32_t *tau, const int32_t *length, size_t history,
-		    const int32_t *tau0, const int32_t *length0, size_t stride, int32_t *places, int32_t *lengths)
+/* One route: link i of step t goes to places[i * stride + t], and its length to lengths, which may be NULL along with
+ * the lengths given. Link 0 is tau. tau0 and length0 are what was found without a delay. Returns `steps`, or the first
+ * step whose tau is not -1 and not from 1 to steps - 1. */
+static size_t links_follow(int links, size_t steps, const int32_t *tau, const int32_t *length, const int32_t *tau0,
+			   const int32_t *length0, size_t stride, int32_t *places, int32_t *lengths)
 {
 	for (size_t t = 0; t < steps; t++) {
 		struct chain_link link = {tau[t], lengths && tau[t] >= 0 ? length[t] : 0};
 
 		for (size_t i = 0; i < (size_t)links; i++) {
 			/* nothing precedes step 0, so it is never a destination */
-			if (link.place != -1 && (link.place < 1 || (size_t)link.place >= history))
+			if (link.place != -1 && (link.place < 1 || (size_t)link.place >= steps))
 				return t;
 			places[i * stride + t] = link.place;
 			if (lengths)
@@ -44,7 +47,7 @@ rosa_status rosa_chain(size_t routes, size_t steps, int links, const int32_t *ta
 	for (size_t r = 0; r < routes; r++) {
 		const size_t at = r * steps;
 		const size_t done =
-		    links_follow(links, steps, tau + at, lengths ? length + at : NULL, steps, tau0 + at,
+		    links_follow(links, steps, tau + at, lengths ? length + at : NULL, tau0 + at,
 				 lengths ? length0 + at : NULL, cells, places + at, lengths ? lengths + at : NULL);
 
 		if (done < steps)

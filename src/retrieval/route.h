@@ -109,9 +109,7 @@ bool route_push(struct route *route, const struct route_rules *rules, const rosa
 void route_prefetch(const struct route *route, const struct route_rules *rules, size_t routes, const void *query,
 		    size_t stride);
 
-/* Forget all steps, keep the memory. */
-void route_clear(struct route *route);
-/* The same, and the alphabet too: the next stream is another one. */
+/* Forget all steps and the alphabet, keep the memory: the next stream is another one. */
 void route_renew(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator);
 
 /* Go back to the state after the first `steps` steps. `with_flips`: the tables of the run must be there again. */

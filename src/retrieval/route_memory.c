@@ -35,7 +35,8 @@ static void forget(struct route *route)
 	route->room = 0; /* a route that had moved has no memory for chains */
 }
 
-void route_clear(struct route *route)
+/* Forget all steps, keep the memory. */
+static void route_clear(struct route *route)
 {
 	forget(route);
 	chain_clear(&route->chains, &route->contexts);

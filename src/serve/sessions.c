@@ -293,7 +293,8 @@ static void unfile(struct sessions *sessions, size_t index)
 	drop_file(sessions, index);
 }
 
-void sessions_fit(struct sessions *sessions)
+/* Drops the oldest files until all are within the limit. */
+static void sessions_fit(struct sessions *sessions)
 {
 	const uint64_t limit = session_folder_limit(sessions->folder);
 	struct kept *kept;

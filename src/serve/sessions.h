@@ -74,9 +74,6 @@ void sessions_erase(struct sessions *sessions, struct kept *kept, const uint64_t
 /* Takes a session that was loaded, and its sequence; returns its id, or 0 if it could not be kept. */
 uint64_t sessions_restore(struct sessions *sessions, struct session *session, sequence *sequence);
 
-/* Drops the oldest files until all are within the limit. */
-void sessions_fit(struct sessions *sessions);
-
 /* Whether a session can be saved at all: not if it was read with an adapter that was off, or its file is damaged. */
 bool sessions_can_save(const struct kept *kept);
 /* Whether loading it has just failed, so that another attempt now would fail too. */
