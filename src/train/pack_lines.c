@@ -74,6 +74,8 @@ rosa_status pack_lines_next(struct pack_lines *lines, const char **line, size_t 
 	lines->at += *size;
 	if (lines->number++ == 0)
 		skip_mark(line, size);
+	if (*size == 0) /* a file of nothing but the mark */
+		*line = NULL;
 	return ROSA_OK;
 }
 
