@@ -7,13 +7,13 @@
  *
  * Conventions
  *   - Every function that can fail returns a rosa_status and, where `err` is not NULL, a message that names the value
- * at fault and the remedy. On failure outputs may hold partial results; all else is unchanged, and a stream is as it
- * was before the call.
+ *     at fault and the remedy. On failure outputs may hold partial results; all else is unchanged, and a stream is as
+ *     it was before the call.
  *   - The library keeps no global state, never prints, never exits and installs no signal handlers.
  *   - Different objects may be used from different threads at once. One object belongs to one thread at a time.
  *   - Steps are counted from 0. A stream may hold at most ROSA_MAX_STEPS steps.
  *   - Symbols of up to 16 bits are arrays of uint16_t, those of more bits arrays of uint32_t. Functions that take both
- * have `const void *` parameters; options.bits says which of the two it is.
+ *     have `const void *` parameters; options.bits says which of the two it is.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -138,7 +138,7 @@ ROSA_API rosa_status rosa_unpack(const uint16_t *symbols, size_t route_stride, s
 /* The instruction set that rosa_pack uses on this machine: "avx512", "avx2" or "plain". */
 ROSA_API const char *rosa_pack_isa(void);
 
-/* ----------------------------------------------------------------------------------------- 2 retrieval, at once -- */
+/* ---------------------------------------------------------------------------------- 2 retrieval of whole streams -- */
 
 /* Counterfactual tables per run. Route r has query runs first[r] .. first[r+1]-1. Run i starts at step start[i]; its
  * destination there is tau[i], and would be flip[i*bits + j] if bit j of its symbol were flipped. Allocated and filled
@@ -178,7 +178,7 @@ ROSA_API rosa_status rosa_chain(size_t routes, size_t steps, int links, const in
 				const int32_t *tau0, const int32_t *length0, int32_t *places, int32_t *lengths,
 				rosa_error *err);
 
-/* ------------------------------------------------------------------------------- 2b retrieval, on a CUDA device -- */
+/* ---------------------------------------------------------------------------------- 2b the same on a CUDA device -- */
 
 /*
  * The same answers as rosa_retrieve, bit for bit, by a GPU. Nothing of CUDA is needed to build or to load this library:
@@ -213,8 +213,8 @@ ROSA_API rosa_status rosa_cuda_retrieve_device(rosa_cuda *cuda, const rosa_optio
 /* The same without waiting: the call returns once the search stands in the queue of `stream`, so it can be recorded in
  * a CUDA graph. The search works in memory of the caller's: with memory NULL, *bytes is set to how much it needs, and
  * nothing else is done; then give at least so much of the device's, for as long as the search may run. No route is
- * handed to the CPU: streams on which the search takes long take long. That every symbol is below 2^bits is for the
- * caller to know; rosa_cuda_describe tells nothing of it. */
+ * handed to the CPU: streams on which the search takes long take long. The caller makes sure that every symbol is
+ * below 2^bits. rosa_cuda_describe does not report on such a search. */
 ROSA_API rosa_status rosa_cuda_queue(rosa_cuda *cuda, const rosa_options *options, size_t routes, size_t steps,
 				     const void *query, const void *key, int32_t *tau, int32_t *length, int32_t *flips,
 				     void *memory, size_t *bytes, void *stream, rosa_error *err);
@@ -229,7 +229,7 @@ typedef struct rosa_cuda_info {
 
 ROSA_API rosa_status rosa_cuda_describe(const rosa_cuda *cuda, rosa_cuda_info *info, rosa_error *err);
 
-/* ------------------------------------------------------------------------------------- 3 retrieval, as it comes -- */
+/* ------------------------------------------------------------------------------ 3 retrieval of streams that grow -- */
 
 /* The retrieval state of a number of routes. Pushing the streams in any pieces gives, bit for bit, what rosa_retrieve
  * gives for the whole. options.progress is not used; options.threads and the allocator are kept. */
@@ -286,8 +286,8 @@ typedef struct rosa_stream_info {
 ROSA_API rosa_status rosa_stream_describe(const rosa_stream *stream, rosa_stream_info *info, rosa_error *err);
 
 /* The same state on a CUDA device (2b), without counterfactuals. Pushing in any pieces gives, bit for bit, what
- * rosa_stream_push gives. It cannot be copied, taken back or saved: where that is needed use a rosa_stream. The device
- * must stay open as long as the stream is there, and may serve any number of them, one call at a time.
+ * rosa_stream_push gives. It cannot be forked, rewound or saved: where that is needed use a rosa_stream. The device
+ * must stay open as long as the stream exists, and may serve any number of streams, one call at a time.
  *
  * Routes on which the device's search would take much longer than usual are given to the CPU, with options.threads
  * threads or options.workers, and stay there.
@@ -308,8 +308,8 @@ ROSA_API rosa_status rosa_cuda_stream_push(rosa_cuda_stream *stream, size_t step
 					   size_t stride, int32_t *tau, int32_t *length, rosa_error *err);
 
 /* The same with all pointers into the device's memory. `queue` is a cudaStream_t, NULL being the default one: the
- * search begins after what is queued there, and the call returns when it has ended. rosa_cuda_describe tells of the
- * last push as it does of the last batch. */
+ * search begins after what is queued there, and the call returns when it has ended. rosa_cuda_describe reports on
+ * the last push as it does on the last batch. */
 ROSA_API rosa_status rosa_cuda_stream_push_device(rosa_cuda_stream *stream, size_t steps, const void *query,
 						  const void *key, size_t stride, int32_t *tau, int32_t *length,
 						  void *queue, rosa_error *err);
@@ -360,7 +360,7 @@ ROSA_API rosa_status rosa_contexts_new(const rosa_options *options, rosa_context
 /* Safe on NULL. */
 ROSA_API void rosa_contexts_free(rosa_contexts *contexts);
 
-/* Append tokens. found[i], if `found` is not NULL, is what the context that ends with tokens[i] tells of the next. */
+/* Append tokens. found[i], if `found` is not NULL, is what followed the context that ends with tokens[i]. */
 ROSA_API rosa_status rosa_contexts_push(rosa_contexts *contexts, size_t steps, const uint32_t *tokens,
 					rosa_continuation *found, rosa_error *err);
 

@@ -1,8 +1,8 @@
 /*
  * Numbers and their printing, the same for both measurements.
  *
- * Medians are reported, not means: on a machine that does other things too the slow outliers say nothing of the code. A
- * result always carries what it was measured on, for a number without it cannot be compared with anything.
+ * Medians are reported, not means: on a machine that does other things too the slow outliers say nothing about the
+ * code. A result always carries what it was measured on, for a number without it cannot be compared with anything.
  */
 #include "cli/bench.h"
 

@@ -1,7 +1,7 @@
 /*
  * Text on a terminal.
  *
- * A model can be made to write any bytes, and a terminal takes some of them for orders: to rename the window, to put
+ * A model can be made to write any bytes, and a terminal takes some of them as commands: to rename the window, to put
  * text into the clipboard, to answer with input of its own. A pipe or a file gets what the model wrote.
  */
 #include "cli/screen.h"

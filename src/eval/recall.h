@@ -1,8 +1,8 @@
 /*
- * Recall: does a model know what lies beyond its window? Section 6b of the specification.
+ * Recall: does a model know what lies beyond its window?
  *
- * Losses are averaged apart over far tokens (far.h) and over all others. A memory shows on far tokens, and it vanishes
- * when the adapter reads at random places; a gain that random reads keep is style.
+ * Losses are averaged apart over far tokens (train/far.h) and over all others. A memory shows on far tokens, and it
+ * vanishes when the adapter reads at random places; a gain that random reads keep is style.
  */
 #pragma once
 

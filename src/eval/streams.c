@@ -14,8 +14,8 @@
  * Folding turns every word over two symbols into a plain alternation. Such words therefore have an "alternating" form
  * beside the plain one, in which each letter has two shapes that take turns, so that no neighbours are equal.
  *
- * Only integers are used, so that every machine makes the same symbols. A
- * construction that wants more symbols than there are takes them modulo 2^bits.
+ * Only integers are used, so that every machine makes the same symbols. A construction that wants more symbols than
+ * there are takes them modulo 2^bits.
  */
 #include "eval/streams.h"
 

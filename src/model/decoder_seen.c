@@ -1,5 +1,5 @@
 /*
- * The head of tokens seen: what the text has had becomes likelier, by what the model knows of the moment.
+ * The head of tokens seen: tokens that the text has had become likelier, by an amount that depends on the hidden state.
  *
  * With h the normed last state, the input of the output head, and e_x row x of that head, a token x that was seen n > 0
  * times (seen.h) gets

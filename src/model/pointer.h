@@ -15,9 +15,10 @@
  * Its links are the different tokens found there, so their order means little, and one row of theta serves them all.
  * The exponent has in addition a slope for each of the features below.
  *
- * It may also have a table `seen`: what a text has had it has again, wherever the place is. A token that stands n times
- * where places can be found, before t - delay for the last token t, belongs to one of 60 classes, by n and by how rare
- * its id says it is. With b(x) the number of its class, 0 for tokens not seen, the mixture begins with
+ * It may also have a table `seen`: a token that a text has had tends to come again, after other tokens too. A token
+ * that stands n times where places can be found, before t - delay for the last token t, belongs to one of 60 classes,
+ * by n and by how rare its id says it is. With b(x) the number of its class, 0 for tokens not seen, the mixture begins
+ * with
  *
  *     p_0(x) = p_model(x) exp(b(x)) / (sum over all y of p_model(y) exp(b(y)))
  *

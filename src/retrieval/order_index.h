@@ -5,15 +5,17 @@
  * B+-tree, and with every context how many symbols it shares with its left neighbour. Three ideas make it independent
  * of the length of matches and of the order in which contexts arrive:
  *
- *   - No context is ever compared symbol by symbol. Context c+1 is context c and one more symbol s, so its place is
- * beside the successors of those neighbours of c that are followed by s as well: look left and right from c for the
- * nearest context followed by s. What c shares with it is the least of the shared lengths passed on the way.
- *   - The query is never inserted. If b is a context that shares as much with the query as any, l symbols, then every
- * other context f shares with it the lesser of l and what f shares with b. So b stands for the query, and the query
- * followed by a symbol, flipped or not, is looked for from b as a new context would be.
- *   - Of the contexts that share as much as the best, a stretch of neighbours, the newest is wanted. Inner nodes know,
- * for each subtree, the least shared length, the newest context and the set of following symbols, so stretches and the
- * way to a symbol are crossed a subtree at a time.
+ * 1. No context is ever compared symbol by symbol. Context c+1 is context c and one more symbol s, so its place is
+ *    beside the successors of those neighbours of c that are followed by s as well: look left and right from c for the
+ *    nearest context followed by s. What c shares with it is the least of the shared lengths passed on the way.
+ *
+ * 2. The query is never inserted. If b is a context that shares as much with the query as any, l symbols, then every
+ *    other context f shares with it the lesser of l and what f shares with b. So b stands for the query, and the query
+ *    followed by a symbol, flipped or not, is looked for from b as a new context would be.
+ *
+ * 3. Of the contexts that share as much as the best, a stretch of neighbours, the newest is wanted. Inner nodes know,
+ *    for each subtree, the least shared length, the newest context and the set of following symbols, so stretches and
+ *    the way to a symbol are crossed a subtree at a time.
  *
  * A step takes O(log n) node visits for symbols of up to six bits, whose sets are exact. Wider symbols share the bits
  * of a set, and a subtree may then be entered in vain.

@@ -5,7 +5,7 @@
  * the aim is to keep up with memory. Three things stand in the way, and each has its answer:
  *
  *   - A test per channel. A row becomes a string of bits first, 64 channels per word, by vector compares; symbols of
- * any width are then cut out of the string, four at a time, and no width needs code of its own.
+ *     any width are then cut out of the string, four at a time, and no width needs code of its own.
  *   - Floating point. x > 0 is asked of the bit pattern: true for 1 .. infinity as an unsigned number, that is, where
  *     pattern - 1 < infinity. This serves all three formats, needs no half-precision hardware, and does not change its
  *     answer for denormals when the program has switched the processor to flush them.

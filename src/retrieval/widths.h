@@ -1,9 +1,9 @@
 /*
  * What is compiled for each number of bits a code can have, so that it is a constant.
  *
- * A table of versions has that for any number of bits at 0, the number being a variable there. It serves the numbers
- * that have no version of their own, and all of them where every version would be the same test: with sanitizers
- * (ROSATUNE_ONE_VERSION), where each takes a compiler minutes.
+ * Entry 0 of a table of versions takes any number of bits, as a variable. It serves the numbers that have no version of
+ * their own, and all of them in builds with sanitizers (ROSATUNE_ONE_VERSION), where each version takes a compiler
+ * minutes and would test the same code again.
  */
 #pragma once
 

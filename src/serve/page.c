@@ -1,4 +1,4 @@
-/* What a browser can ask for beside the interface. There is nothing to build: the files are served as they are. */
+/* Files for browsers, beside the API. There is nothing to build: they are served as they are. */
 #include "serve/page.h"
 
 #include "serve_page.h"

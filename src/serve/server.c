@@ -1,8 +1,8 @@
 /*
  * HTTP by libmicrohttpd; the only file that uses it.
  *
- * Each connection has a thread, which waits for the engine as it would for a slow disk: no state has to survive from
- * one callback to another but what stands in `visit`. The number of connections is bounded, and with it the threads.
+ * Each connection has a thread, which waits for the engine as it would for a slow disk: the only state that
+ * lives from one callback to the next is `visit`. The number of connections is bounded, and with it the threads.
  * A thread that waits looks now and then whether its client is still there; if not, the engine is told, and the slot
  * is free after the current turn.
  *

@@ -1,4 +1,4 @@
-/* The server about itself. Names are those of llama-server and vLLM where the meaning is the same. */
+/* What the server reports about itself. Names are those of llama-server and vLLM where the meaning is the same. */
 #include "serve/state.h"
 
 #include <stdlib.h>

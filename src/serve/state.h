@@ -1,4 +1,4 @@
-/* What the server says of itself. */
+/* What the server reports about itself. */
 #pragma once
 
 #include "base/json_text.h"

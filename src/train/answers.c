@@ -8,7 +8,7 @@
  *
  * An answer begins where the model takes over in use, behind what `rosatune generate --chat` puts there. This is
  * measured in bytes and not in tokens: the line end before an answer and one at its beginning may be a single token.
- * That token is the first to count, having something of the answer in it.
+ * That token is the first to count, since part of it belongs to the answer.
  */
 #include "train/answers.h"
 

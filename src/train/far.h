@@ -1,4 +1,9 @@
-/* Which tokens of a text only a memory beyond the window can know: section 6b of the specification. */
+/*
+ * Far tokens: those that only a memory beyond the window can know.
+ *
+ * A token is far if it and the two before it stood in that order earlier in the text, the last time at a distance of a
+ * window or more. So what followed there is out of attention's sight, and a perfect memory could repeat it.
+ */
 #pragma once
 
 #include "rosatune.h"

@@ -1,13 +1,13 @@
 /*
  * Mixing by weight.
  *
- * Drawing the source of every sample at random gives the right shares in the end, but a batch of sixteen may miss a
- * source, and to know the how-many-th of its source a sample is, all before it would have to be drawn. Instead samples
- * are dealt out. Of two sources with shares p and 1 - p, the first has had round(n p) of the first n samples, for every
- * n, so whether it gets the next one and the how-many-th that is follow from n alone. More than two are halved, the
- * halves share as two sources do, and each deals its samples on within itself.
+ * Drawing the source of every sample at random gives the right shares in the end. But a batch of sixteen may miss a
+ * source, and to number a sample within its source, all samples before it would have to be drawn. Instead samples are
+ * dealt out. Of two sources with shares p and 1 - p, the first has had round(n p) of the first n samples, for every n.
+ * So n alone tells which source gets the next sample, and the sample's number within that source. More than two
+ * sources are divided into two halves, which share like two sources; each half divides its samples in the same way.
  *
- * After n samples each half is off by half a sample at most, and hands no more than that down; so two sources are off
+ * After n samples each half is off by half a sample at most, and passes no more than that on; so two sources are off
  * by 1/2, four by 1, and each further doubling adds 1/2 at most, whatever n is. Shares are rounded to 2^-32, and
  * everything after that is whole numbers, so that it is the same on every machine.
  */

@@ -3,7 +3,7 @@
  *
  * Accuracy alone does not tell why a network fails: whether nothing right is found, or what is found is not read out.
  * So three questions are asked of every route. Does it read the right place? Are there still different symbols, or have
- * they collapsed into a few? And do queries and keys speak the same language, be it at the same step (how an aligned
+ * they collapsed into a few? And do queries and keys have the same symbols, be it at the same step (how an aligned
  * start begins) or between a query and its key, which is what counts where keys have two names?
  */
 #include "train/mqar_watch.h"

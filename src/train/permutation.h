@@ -5,7 +5,8 @@
  * of a sample is computed from its number alone. In each round a number draws a partner by a reflection that pairs all
  * numbers below n, and the two swap or not by a bit that both of them agree on; a round is its own inverse, so all
  * rounds together are a permutation, for every n, and rounds in proportion to the bits of n make it as good as random.
- * A network on halves of bits would need fewer rounds, but a power of four and walks round it for all other n.
+ * A Feistel network would need fewer rounds, but it permutes a power of four; other n would need extra steps for the
+ * numbers that it sends beyond n.
  */
 #pragma once
 

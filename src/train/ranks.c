@@ -7,8 +7,8 @@
  * bytes as the best of MPI's own ways, and all processes end with the same bits.
  *
  * MPI is begun only where mpirun started the program, which is known from the environment: alone it would cost a
- * tenth of a second and a number of helpers for nothing. Its errors are left fatal, as is its habit: a process that
- * lost its partners has nothing left to do, and the checkpoints are there.
+ * tenth of a second and start helper processes for nothing. Its errors end the process, which is MPI's default: a
+ * process that lost its partners has nothing left to do, and the checkpoints are there.
  */
 #ifdef __linux__
 #define _GNU_SOURCE /* sched_getaffinity */

@@ -3,8 +3,7 @@
  *
  * The rate is a function of the step's number and nothing else, so a run that is resumed needs no state for it. The
  * first step has a rate above 0 (one with 0 would be spent on nothing), the last one of the warm-up has the maximum,
- * and the last one of all has the minimum exactly. A stage of one step has the
- * maximum.
+ * and the last one of all has the minimum exactly. A stage of one step has the maximum.
  */
 #include "train/schedule.h"
 

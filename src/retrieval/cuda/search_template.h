@@ -38,8 +38,8 @@
  *   A string that is longer than the highest rung and occurs all the time makes one long chain, and comparing with all
  *   of it may be quadratic in the number of steps. Therefore work is counted, PLAN_VISIT for a context and 1 for a
  *   further word. A look-up above SEARCH_LEAP, or a route above the average that its plan allows, ends the team's
- *   work on the route: the caller gives it to the processor's engine, which has no such streams. A search that is
- *   queued has no caller who waits; there nothing is counted, and it takes as long as it takes.
+ *   work on the route: the caller gives it to the processor's engine, which no stream makes slow. Nobody waits for
+ *   a queued search, so nothing is counted there, and it takes as long as it takes.
  *
  * Streams
  *
