@@ -24,9 +24,9 @@ Conditions are those of `rosatune eval`:
 NAME=CONDITION gives one another name, for models that were trained as controls; "as it is" is the model as it was
 given, "as it is+pointer" the same with the pointer.
 
-Prompts of a length, of whatever task, are read side by side, padded on the left, in pieces with a cache, and continued
-greedily; one reading serves a condition and the same with the pointer.
-Texts of choices are read whole. What was answered is appended to the file of answers at once, and nothing in it is made
+Prompts of about the same length are read side by side, whatever their tasks, padded on the left, in pieces with a
+cache, and continued greedily; one reading serves a condition and the same with the pointer. Texts of choices are read
+whole. What was answered is appended to the file of answers at once, and nothing in it is made
 again, so a run may be stopped by Ctrl-C or by --minutes and started again.
 """
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The server beside llama.cpp's, on the same file and threads, in turns; then a long conversation.
 
-Clients: 1, 4 and 16 at once, each with a prompt of its own, of which nothing is known to the server, and a greedy
-answer that is streamed. Told are tokens per second of all clients together, the same per second of processor time of
+Clients: 1, 4 and 16 at once, each with a prompt of its own that the server has not seen, and a greedy answer that is
+streamed. Reported are tokens per second of all clients together, the same per second of processor time of
 the server (which a busy machine disturbs less), and the median time to the first text. Both servers run all the time,
 and the rounds alternate; the best of the rounds counts. llama.cpp is measured where --llama names its llama-server,
 with its global attention; ours with a window and with global attention.

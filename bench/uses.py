@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Times retrieval as it is used: whole streams with and without tables, in pieces, and single decoding steps.
 
-Streams with wide and narrow alphabets, easy and hard ones, at several lengths. Processor time is
-compared, the least of several runs, so that other programs on the machine show as little as possible.
+Streams with wide and narrow alphabets, easy and hard ones, at several lengths. Processor time is compared, the least of
+several runs, so that other programs on the machine show as little as possible.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """Retrieval of whole streams at once, on NumPy arrays.
 
 The last axis is time. All axes before it number routes, which are independent of each other and run on several threads.
-docs/design.md of the sources defines what is computed, under "What is computed".
+docs/design.md, in the source folder, defines what is computed ("What is computed").
 """
 
 from __future__ import annotations

@@ -24,14 +24,14 @@
 /* ------------------------------------------------------------------------------------------------------ writing -- */
 
 /* A stretch of text, not terminated. */
-struct part {
+struct stretch {
 	const char *at;
 	size_t size;
 };
 
-static struct part part_of(const char *text)
+static struct stretch stretch_of(const char *text)
 {
-	return (struct part){text, strlen(text)};
+	return (struct stretch){text, strlen(text)};
 }
 
 struct writing {
@@ -43,22 +43,22 @@ struct writing {
 	rosa_error *err;
 };
 
-static void put(struct writing *writing, struct part part)
+static void put(struct writing *writing, struct stretch stretch)
 {
 	if (writing->status)
 		return;
-	if (!ARRAY_RESERVE(writing->text, writing->room, writing->used + part.size)) {
+	if (!ARRAY_RESERVE(writing->text, writing->room, writing->used + stretch.size)) {
 		writing->status = rosa_fail(writing->err, ROSA_ENOMEM, "no memory for a conversation");
 		return;
 	}
-	if (part.size)
-		memcpy(writing->text + writing->used, part.at, part.size);
-	writing->used += part.size;
+	if (stretch.size)
+		memcpy(writing->text + writing->used, stretch.at, stretch.size);
+	writing->used += stretch.size;
 }
 
 static void put_text(struct writing *writing, const char *text)
 {
-	put(writing, part_of(text));
+	put(writing, stretch_of(text));
 }
 
 static void flush(struct writing *writing)
@@ -102,7 +102,7 @@ static void close_ml(struct writing *writing)
 	put_text(writing, "\n");
 }
 
-static void put_ml(struct writing *writing, const char *role, struct part content)
+static void put_ml(struct writing *writing, const char *role, struct stretch content)
 {
 	open_ml(writing, role);
 	put(writing, content);
@@ -113,47 +113,47 @@ static void write_ml(struct writing *writing, const struct chat_format *format, 
 		     size_t count)
 {
 	if (count && format->system && !has_role(&messages[0], "system"))
-		put_ml(writing, "system", part_of(format->system));
+		put_ml(writing, "system", stretch_of(format->system));
 	for (size_t i = 0; i < count; i++)
-		put_ml(writing, messages[i].role, part_of(messages[i].content));
+		put_ml(writing, messages[i].role, stretch_of(messages[i].content));
 }
 
 /* -------------------------------------------------------------------------------------------------------- Qwen3 -- */
 
-static struct part strip_lines(struct part part, bool left, bool right)
+static struct stretch strip_lines(struct stretch stretch, bool left, bool right)
 {
-	while (left && part.size && part.at[0] == '\n') {
-		part.at++;
-		part.size--;
+	while (left && stretch.size && stretch.at[0] == '\n') {
+		stretch.at++;
+		stretch.size--;
 	}
-	while (right && part.size && part.at[part.size - 1] == '\n')
-		part.size--;
-	return part;
+	while (right && stretch.size && stretch.at[stretch.size - 1] == '\n')
+		stretch.size--;
+	return stretch;
 }
 
 /* Behind the last occurrence of `mark`; all of it if there is none. */
-static struct part after_last(struct part part, const char *mark)
+static struct stretch after_last(struct stretch stretch, const char *mark)
 {
 	size_t length = strlen(mark);
 
-	for (size_t at = part.size >= length ? part.size - length + 1 : 0; at > 0; at--) {
-		if (memcmp(part.at + at - 1, mark, length) == 0)
-			return (struct part){part.at + at - 1 + length, part.size - (at - 1) - length};
+	for (size_t at = stretch.size >= length ? stretch.size - length + 1 : 0; at > 0; at--) {
+		if (memcmp(stretch.at + at - 1, mark, length) == 0)
+			return (struct stretch){stretch.at + at - 1 + length, stretch.size - (at - 1) - length};
 	}
-	return part;
+	return stretch;
 }
 
 /* An answer as the model wrote it: its thought, perhaps empty, and what it said. */
-static void split_thought(const char *content, struct part *thought, struct part *said)
+static void split_thought(const char *content, struct stretch *thought, struct stretch *said)
 {
 	const char *end = strstr(content, "</think>");
 
-	*said = part_of(content);
-	*thought = (struct part){content, 0};
+	*said = stretch_of(content);
+	*thought = (struct stretch){content, 0};
 	if (!end)
 		return;
 	*said = strip_lines(after_last(*said, "</think>"), true, false);
-	*thought = strip_lines((struct part){content, (size_t)(end - content)}, false, true);
+	*thought = strip_lines((struct stretch){content, (size_t)(end - content)}, false, true);
 	*thought = strip_lines(after_last(*thought, "<think>"), true, true);
 }
 
@@ -169,7 +169,7 @@ static size_t last_question(const struct chat_message *messages, size_t count)
 
 static void write_answer(struct writing *writing, const struct chat_message *message, bool recent, bool last)
 {
-	struct part thought, said;
+	struct stretch thought, said;
 
 	split_thought(message->content, &thought, &said);
 	open_ml(writing, message->role);
@@ -189,12 +189,12 @@ static void write_qwen3(struct writing *writing, const struct chat_format *forma
 	size_t question = last_question(messages, count);
 
 	if (count && format->system && !has_role(&messages[0], "system"))
-		put_ml(writing, "system", part_of(format->system));
+		put_ml(writing, "system", stretch_of(format->system));
 	for (size_t i = 0; i < count; i++) {
 		if (has_role(&messages[i], "assistant"))
 			write_answer(writing, &messages[i], i > question, i + 1 == count);
 		else
-			put_ml(writing, messages[i].role, part_of(messages[i].content));
+			put_ml(writing, messages[i].role, stretch_of(messages[i].content));
 	}
 }
 
@@ -219,7 +219,7 @@ static void open_llama3(struct writing *writing, const char *role)
 
 static void put_llama3(struct writing *writing, const char *role, const char *preamble, const char *content)
 {
-	struct part trimmed = part_of(content);
+	struct stretch trimmed = stretch_of(content);
 
 	chat_trim(&trimmed.at, &trimmed.size);
 	open_llama3(writing, role);

@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "retrieval/cuda_device.h"
 #include "retrieval/rules.h"
+#include "retrieval/stream.h"
 
 #define LEAST_ROOM 256
 
@@ -497,13 +498,10 @@ rosa_status rosa_cuda_stream_describe(const rosa_cuda_stream *stream, rosa_strea
 {
 	struct search_state *states;
 	rosa_stream_info full;
-	rosa_status status;
+	rosa_status status = stream_info_check(stream, info, err);
 
-	if (!stream || !info)
-		return rosa_fail(err, ROSA_EINVAL, "%s is NULL", stream ? "info" : "stream");
-	if (info->size < offsetof(rosa_stream_info, routes) + sizeof(info->routes))
-		return rosa_fail(err, ROSA_EINVAL, "info.size is %zu; set it to sizeof(rosa_stream_info), %zu",
-				 info->size, sizeof(*info));
+	if (status)
+		return status;
 	full = (rosa_stream_info){
 	    .size = info->size,
 	    .routes = stream->plan.routes,

@@ -302,15 +302,23 @@ rosa_status rosa_stream_rewind(rosa_stream *stream, size_t steps, rosa_error *er
 	return ROSA_OK;
 }
 
-rosa_status rosa_stream_describe(const rosa_stream *stream, rosa_stream_info *info, rosa_error *err)
+rosa_status stream_info_check(const void *stream, const rosa_stream_info *info, rosa_error *err)
 {
-	rosa_stream_info full;
-
 	if (!stream || !info)
 		return rosa_fail(err, ROSA_EINVAL, "%s is NULL", stream ? "info" : "stream");
 	if (info->size < offsetof(rosa_stream_info, routes) + sizeof(info->routes))
 		return rosa_fail(err, ROSA_EINVAL, "info.size is %zu; set it to sizeof(rosa_stream_info), %zu",
 				 info->size, sizeof(*info));
+	return ROSA_OK;
+}
+
+rosa_status rosa_stream_describe(const rosa_stream *stream, rosa_stream_info *info, rosa_error *err)
+{
+	rosa_stream_info full;
+	rosa_status status = stream_info_check(stream, info, err);
+
+	if (status)
+		return status;
 	full = (rosa_stream_info){
 	    .size = info->size,
 	    .routes = stream->routes,

@@ -1,4 +1,4 @@
-/* The inside of a stream, for the two files that make one: stream.c and state.c. */
+/* The inside of a stream, for the files that make one (stream.c, state.c), and what cuda_stream.c shares with it. */
 #pragma once
 
 #include "base/pool.h"
@@ -24,6 +24,9 @@ rosa_status stream_new(const struct route_rules *rules, const rosa_options *opti
 
 /* Refuses a stream that another thread was changing when the process was forked: its routes are half changed. */
 rosa_status stream_check_idle(const rosa_stream *stream, rosa_error *err);
+
+/* The arguments of the functions that describe a stream, on the host or on a device. */
+rosa_status stream_info_check(const void *stream, const rosa_stream_info *info, rosa_error *err);
 
 /* Do something for every route, on all threads. */
 void stream_for_routes(rosa_stream *stream, pool_work *work, void *context);

@@ -52,7 +52,7 @@ struct linear {
 	struct weighing job;
 	size_t chunks;         /* of a batch entry */
 	bool whole;            /* credit all: all of D below the diagonal is kept, and no state */
-	float *worth;          /* credit all: parts of D, by batch entry and chunk: see part_of() */
+	float *worth;          /* credit all: parts of D, by batch entry and chunk: see rows_of_chunk() */
 	size_t worth_size;     /* of a batch entry */
 	struct bench *benches; /* [workers] */
 };
@@ -72,19 +72,19 @@ struct unit {
 /* --------------------------------------------------------------------------------------------------- parts of D -- */
 
 /* The rows of D of one chunk, of CHUNK steps each or, where all of it is kept, of all steps up to the chunk's end. */
-struct part {
+struct chunk_rows {
 	float *rows;
 	size_t first; /* step of the first column */
 	size_t ld;
 };
 
-static struct part part_of(const struct linear *linear, size_t entry, size_t chunk)
+static struct chunk_rows rows_of_chunk(const struct linear *linear, size_t entry, size_t chunk)
 {
 	const size_t parts = linear->whole ? chunk * (chunk + 1) / 2 : chunk;
 
-	return (struct part){.rows = linear->worth + entry * linear->worth_size + parts * CHUNK * CHUNK,
-			     .first = linear->whole ? 0 : chunk * CHUNK,
-			     .ld = linear->whole ? (chunk + 1) * CHUNK : CHUNK};
+	return (struct chunk_rows){.rows = linear->worth + entry * linear->worth_size + parts * CHUNK * CHUNK,
+				   .first = linear->whole ? 0 : chunk * CHUNK,
+				   .ld = linear->whole ? (chunk + 1) * CHUNK : CHUNK};
 }
 
 static void load_chunk(void *context, size_t piece, unsigned worker)
@@ -102,13 +102,13 @@ static void judge_chunk(void *context, size_t piece, unsigned worker)
 	const struct weighing *job = &linear->job;
 	const size_t entry = piece / linear->chunks, chunk = piece % linear->chunks, channels = job->channels;
 	const size_t t0 = chunk * CHUNK, steps = smaller(job->steps - t0, CHUNK), row = entry * job->steps;
-	const struct part part = part_of(linear, entry, chunk);
+	const struct chunk_rows d = rows_of_chunk(linear, entry, chunk);
 
 	(void)worker;
-	gemm(false, true, steps, t0 + steps - part.first, channels, 1, job->theta + (row + t0) * channels, channels,
-	     job->p + (row + part.first) * channels, channels, 0, part.rows, part.ld);
+	gemm(false, true, steps, t0 + steps - d.first, channels, 1, job->theta + (row + t0) * channels, channels,
+	     job->p + (row + d.first) * channels, channels, 0, d.rows, d.ld);
 	for (size_t t = 0; t < steps; t++)
-		memset(part.rows + t * part.ld + t0 - part.first + t, 0, (steps - t) * sizeof(*part.rows));
+		memset(d.rows + t * d.ld + t0 - d.first + t, 0, (steps - t) * sizeof(*d.rows));
 }
 
 /* ---------------------------------------------------------------------------------------------- products with D -- */
@@ -118,7 +118,7 @@ static void multiply_all(const struct unit *unit, size_t chunk, size_t steps, bo
 {
 	const struct weighing *job = unit->job;
 	const struct bench *bench = unit->bench;
-	const struct part part = part_of(unit->linear, unit->entry, chunk);
+	const struct chunk_rows d = rows_of_chunk(unit->linear, unit->entry, chunk);
 	const size_t channels = job->channels, columns = unit->columns;
 	const size_t row = unit->entry * job->steps + chunk * CHUNK;
 	const float *take = (unit->backward ? job->p : job->theta) + row * channels;
@@ -127,7 +127,7 @@ static void multiply_all(const struct unit *unit, size_t chunk, size_t steps, bo
 	if (!is_first)
 		gemm(false, false, steps, columns, channels, 1, take, channels, bench->state, columns, 0, bench->out,
 		     columns);
-	gemm(unit->backward, false, steps, columns, steps, 1, part.rows, part.ld, unit->x, columns, is_first ? 0 : 1,
+	gemm(unit->backward, false, steps, columns, steps, 1, d.rows, d.ld, unit->x, columns, is_first ? 0 : 1,
 	     bench->out, columns);
 	if (!is_last)
 		gemm(true, false, channels, columns, steps, 1, put, channels, unit->x, columns, is_first ? 0 : 1,
@@ -139,18 +139,18 @@ static void multiply_whole(const struct unit *unit, size_t chunk, size_t steps, 
 {
 	const struct bench *bench = unit->bench;
 	const size_t columns = unit->columns, all = unit->job->steps, t0 = chunk * CHUNK;
-	struct part part = part_of(unit->linear, unit->entry, chunk);
+	struct chunk_rows d = rows_of_chunk(unit->linear, unit->entry, chunk);
 
 	(void)is_first;
 	(void)is_last;
 	if (!unit->backward) {
-		gemm(false, false, steps, columns, t0 + steps, 1, part.rows, part.ld, bench->x, columns, 0, bench->out,
+		gemm(false, false, steps, columns, t0 + steps, 1, d.rows, d.ld, bench->x, columns, 0, bench->out,
 		     columns);
 		return;
 	}
 	for (size_t later = chunk; later < unit->linear->chunks; later++) {
-		part = part_of(unit->linear, unit->entry, later);
-		gemm(true, false, steps, columns, smaller(all - later * CHUNK, CHUNK), 1, part.rows + t0, part.ld,
+		d = rows_of_chunk(unit->linear, unit->entry, later);
+		gemm(true, false, steps, columns, smaller(all - later * CHUNK, CHUNK), 1, d.rows + t0, d.ld,
 		     bench->x + later * CHUNK * columns, columns, later == chunk ? 0 : 1, bench->out, columns);
 	}
 }

@@ -1,4 +1,4 @@
-"""Who sees whom: a causal window with sink tokens, for each way transformers computes attention.
+"""Which positions attend to which: a causal window with sink tokens, for each way transformers computes attention.
 
 Transformers makes the masks of its sliding layers itself, but only for model classes that have such layers (Llama has
 none) and without sinks. One rule here serves all: position i sees position j if j is not later, and is either among the
