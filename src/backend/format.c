@@ -1,9 +1,9 @@
 /*
  * The formats of weights, defined by plain code.
  *
- * This code defines what each number is; it is not meant to be fast. Products have code of their own (multiply.c),
- * which must agree with it. The float16 scales have 11 bits and the integers few, so products of the two are exact in
- * float32; where a result is rounded, a comment says so.
+ * This code defines what each number is; it is not meant to be fast. Products have code of their own
+ * (multiply_loops.c), which must agree with it. The float16 scales have 11 bits and the integers few, so products of
+ * the two are exact in float32; where a result is rounded, a comment says so.
  */
 #include "backend/format.h"
 

@@ -1,5 +1,5 @@
 /*
- * The inner loops of multiply.c, compiled once for each instruction set.
+ * The inner loops of products (multiply_loops.c), compiled once for each instruction set.
  *
  * A row of either side is taken in stretches of 16 numbers, one for each of the sums. Two shapes of loop are made here:
  *
