@@ -249,7 +249,10 @@ class Training(Case):
         self.assertIn("has an adapter already", run("adapter", "export", "whole", "again", code=1).stderr)
         self.assertIn("give two folders", run("adapter", "export", "whole", code=2).stderr)
         self.assertIn("give two folders", run("adapter", "export", "whole", "here", "--out", "there", code=2).stderr)
-        self.assertIn("no/such", run("adapter", "export", "whole", "no/such", code=1).stderr)
+        run("adapter", "export", "whole", "no/such")
+        self.assertEqual(content("no/such/adapter_config.json"), content("whole/final/adapter_config.json"))
+        self.assertIn("cannot make the folder model.gguf: there is a file of that name",
+                      run("adapter", "export", "whole", "model.gguf", code=1).stderr)
 
     def test_adapters_of_others(self):
         shutil.copy("model.gguf", "stranger.gguf")

@@ -27,7 +27,8 @@ rosa_status folder_make(const char *path, rosa_error *err)
 			continue;
 		*at = '\0';
 		if (mkdir(copy, 0777) != 0 && !(errno == EEXIST && path_is_folder(copy)))
-			status = rosa_fail(err, ROSA_EIO, "cannot make the folder %s: %s", copy, strerror(errno));
+			status = rosa_fail(err, ROSA_EIO, "cannot make the folder %s: %s", copy,
+					   errno == EEXIST ? "there is a file of that name" : strerror(errno));
 		*at = here;
 		if (here == '\0')
 			break;

@@ -10,6 +10,7 @@
 #include "model/pointer.h"
 
 #include "base/file.h"
+#include "base/folders.h"
 #include "base/paths.h"
 #include "base/status.h"
 #include "train/adapter_config.h"
@@ -22,7 +23,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 static const struct file_options durable = {.durable = true};
 
@@ -219,9 +219,7 @@ static rosa_status make_folder(const char *path, bool replace, rosa_error *err)
 {
 	if (!replace && path_is_file(path_join(path, ADAPTER_CONFIG).text))
 		return rosa_fail(err, ROSA_EIO, "%s: has an adapter already; name another folder, or remove it", path);
-	if (mkdir(path, 0777) == 0 || (errno == EEXIST && path_is_folder(path)))
-		return ROSA_OK;
-	return rosa_fail(err, ROSA_EIO, "cannot make the folder %s: %s", path, strerror(errno));
+	return folder_make(path, err);
 }
 
 rosa_status adapter_export(const char *from, const char *to, enum format format, bool replace, rosa_error *err)
