@@ -339,7 +339,7 @@ class Shards(Case):
         self.put("a.txt", "the")
         self.put("empty.txt", "")
         for out, shard in [("a/b/out/", "a/b/out/shard-00000.tokens"), ("c//d/one.tokens", "c/d/one.tokens")]:
-            self.assertIn("nothing to pack", self.pack("empty.txt", out=out, code=1)[1])
+            self.assertIn("nothing to pack; empty documents: 1", self.pack("empty.txt", out=out, code=1)[1])
             self.assertFalse(os.path.exists(out[0]))  # and removed again if nothing comes of it
             self.pack("a.txt", out=out)
             self.assertEqual(Shard(shard).tokens, self.tokens("the") + [END])

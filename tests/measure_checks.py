@@ -251,7 +251,7 @@ class Perplexity(Base):
         self.assertIn(b"book.txt: byte 3 (0xff) is not UTF-8", self.ppl(code=1).stderr)
         self.ppl("--lossy")
         open("book.txt", "wb").close()
-        self.assertIn(b"rosatune ppl: ", self.ppl(code=1).stderr)
+        self.assertIn(b"rosatune ppl: book.txt: has no tokens", self.ppl(code=1).stderr)
 
 
 class Recall(Base):

@@ -59,6 +59,9 @@ static bool cut(struct ppl *job, rosa_error *why)
 {
 	struct tokens *tokens = &job->tokens;
 
+	if (tokens->count <= 1)
+		return refuse(why, "%s: has %s; a loss needs a token and the one after it", job->file,
+			      tokens->count ? "one token" : "no tokens");
 	if (job->most && tokens->count > job->most)
 		tokens->count = (size_t)job->most;
 	job->piece_tokens = job->context ? (size_t)job->context : tokens->count;

@@ -380,7 +380,7 @@ rosa_status packing_run(const struct packing *packing, struct packing_result *re
 	result->shards = job.shards.count;
 	if (status == ROSA_OK && result->tokens == 0)
 		status = rosa_fail(err, ROSA_EINVAL,
-				   "there is nothing to pack: %llu documents are empty, %llu lines cannot be used",
+				   "there is nothing to pack; empty documents: %llu, lines that cannot be used: %llu",
 				   (unsigned long long)result->empty, (unsigned long long)result->bad);
 	if (status == ROSA_OK)
 		status = pack_shards_commit(&job.shards, err);
