@@ -17,24 +17,30 @@ struct fixture {
 static const rosa_allocator plain;
 
 /* Few symbols come often, so that matches are of all lengths. */
-static void fill(struct packed *packed, unsigned bits, uint32_t count, uint64_t seed)
+static void fill(struct packed *packed, unsigned bits, bool folded, uint32_t count, uint64_t seed)
 {
+	const unsigned mask = (1u << bits) - 1;
 	uint64_t word = 0;
 
 	assert_true(packed_reserve(packed, &plain, bits, count));
 	for (uint32_t i = 0; i < count; i++) {
+		unsigned symbol;
+
 		seed = seed * UINT64_C(6364136223846793005) + 1442695040888963407u;
-		word = packed_push(word, bits, (seed >> 60 ? seed >> 59 & 1 : seed >> 33) & ((1u << bits) - 1));
+		symbol = (seed >> 60 ? seed >> 59 & 1 : seed >> 33) & mask;
+		if (folded && i && symbol == word >> (64 - bits))
+			symbol = (symbol + 1) & mask;
+		word = packed_push(word, bits, symbol);
 		packed_put(packed, bits, i, word);
 	}
 }
 
-static void set_up(struct fixture *f, unsigned bits, uint32_t max_match)
+static void set_up(struct fixture *f, unsigned bits, bool folded, uint32_t max_match)
 {
-	*f = (struct fixture){.bits = bits, .ctx = contexts_for(bits, max_match)};
+	*f = (struct fixture){.bits = bits, .ctx = contexts_for(bits, max_match, folded)};
 	f->chains.patience = UINT32_MAX;
-	fill(&f->ctx.key, bits, CONTEXTS, 1);
-	fill(&f->ctx.query, bits, QUERIES, 2);
+	fill(&f->ctx.key, bits, folded, CONTEXTS, 1);
+	fill(&f->ctx.query, bits, folded, QUERIES, 2);
 	assert_true(chain_reserve(&f->chains, &plain, &f->ctx, 0, CONTEXTS, false));
 }
 
@@ -96,17 +102,21 @@ static void check(struct fixture *f, uint32_t contexts)
 
 static const unsigned widths[] = {1, 2, 3, 4, 8, 9, 16};
 
+/* Streams of two bits whose rows are numbered without strings in which a symbol follows itself, last. */
+#define FOLDED(i) ((i) == COUNT(widths))
+#define WIDTH(i)  (FOLDED(i) ? 2 : widths[i])
+
 /* Roots picked by every number of symbols that tables of at most 2^18 entries allow, and by more in further sets. */
 TEST(test_every_layout)
 {
-	for (size_t i = 0; i < COUNT(widths); i++) {
-		for (unsigned levels = 0; levels * widths[i] <= 18; levels++) {
+	for (size_t i = 0; i <= COUNT(widths); i++) {
+		for (unsigned levels = 0; levels * WIDTH(i) <= 18; levels++) {
 			struct fixture f;
 			const uint32_t max_match = levels % 2 ? levels + 1 : UINT32_MAX;
 
-			set_up(&f, widths[i], max_match);
-			for (unsigned root_bits = 1; root_bits < 18; root_bits += 4) {
-				struct chain_layout layout = {root_bits, levels, 0};
+			set_up(&f, WIDTH(i), FOLDED(i), max_match);
+			for (unsigned root_bits = FOLDED(i) ? 17 : 1; root_bits < 18; root_bits += 4) {
+				struct chain_layout layout = {root_bits, levels, 0, FOLDED(i)};
 
 				for (bool more = true; more; more = chain_layout_deeper(&f.ctx, &layout)) {
 					assert_true(chain_lay_out(&f.chains, &plain, &f.ctx, layout, CONTEXTS / 2,
@@ -127,13 +137,13 @@ TEST(test_growing)
 	static const size_t room[] = {5000, (size_t)1 << 16, ((size_t)1 << 24) - 1, (size_t)1 << 24};
 	static const unsigned link_bytes[] = {2, 3, 3, 4};
 
-	for (size_t i = 0; i < COUNT(widths); i++) {
+	for (size_t i = 0; i <= COUNT(widths); i++) {
 		struct fixture f;
 		uint32_t contexts = 0;
 		struct chain_layout layout;
 
-		set_up(&f, widths[i], i % 2 ? 6 : UINT32_MAX);
-		layout = chain_layout_for(&f.ctx, widths[i], 0, false);
+		set_up(&f, WIDTH(i), FOLDED(i), i % 2 ? 6 : UINT32_MAX);
+		layout = chain_layout_for(&f.ctx, WIDTH(i), 0, false);
 		assert_true(chain_lay_out(&f.chains, &plain, &f.ctx, layout, 0, false));
 		for (size_t r = 0; r < COUNT(room); r++) {
 			insert(&f, contexts + 1, contexts + CONTEXTS / 5);
@@ -142,7 +152,8 @@ TEST(test_growing)
 			assert_true(chain_reserve(&f.chains, &plain, &f.ctx, contexts, room[r], false));
 			assert_int_equal(f.chains.link_bytes, link_bytes[r]);
 			check(&f, contexts);
-			layout = chain_layout_for(&f.ctx, widths[i], contexts, false);
+			layout = chain_layout_for(&f.ctx, WIDTH(i), contexts, false);
+			assert_int_equal(layout.distinct, FOLDED(i));
 			if (r == 2)
 				chain_layout_longer(&f.ctx, (size_t)1 << 18, &layout);
 			for (size_t sets = 0; sets < r; sets++)
@@ -168,19 +179,22 @@ TEST(test_growing)
  * a byte more for each bit that narrow codes save. */
 TEST(test_memory)
 {
-	for (size_t i = 0; i < COUNT(widths); i++) {
-		struct contexts ctx = contexts_for(widths[i], UINT32_MAX);
+	for (size_t i = 0; i <= COUNT(widths); i++) {
+		struct contexts ctx = contexts_for(WIDTH(i), UINT32_MAX, FOLDED(i));
 
 		for (unsigned saved = 0; saved <= 8; saved += 4) {
 			for (size_t contexts = 100; contexts < (size_t)1 << 22; contexts = contexts * 5 / 4) {
 				const struct chain_layout layout =
-				    chain_layout_for(&ctx, widths[i] + saved, contexts, false);
-				const size_t tables = chain_level(widths[i], layout.levels + 1);
+				    chain_layout_for(&ctx, WIDTH(i) + saved, contexts, false);
+				const unsigned symbols = layout.levels + 1;
+				const size_t tables = chain_level(WIDTH(i), FOLDED(i), symbols);
+				const size_t roots =
+				    FOLDED(i) ? chain_level_size(2, true, symbols) : (size_t)1 << layout.root_bits;
 				const size_t link = chain_id_bits(contexts) / 8;
-				const size_t half_bytes = (widths[i] > CHAIN_NARROW ? 20 : 17 + saved) - 2 * link;
+				const size_t half_bytes = (WIDTH(i) > CHAIN_NARROW ? 20 : 17 + saved) - 2 * link;
 
-				assert_true(tables + ((size_t)1 << layout.root_bits) <= half_bytes * contexts / 8);
-				assert_true(((size_t)1 << layout.root_bits) * 5 >= contexts);
+				assert_true(tables + roots <= half_bytes * contexts / 8);
+				assert_true(roots * 5 >= contexts);
 			}
 		}
 	}

@@ -5,12 +5,41 @@
 #define PAD 4      /* links are read and written four bytes at a time */
 #define FAR 200000 /* contexts from which on a large table is beyond the caches */
 
+#define DIGIT(x)  ((x) ? (x)-1 : 0)
+#define DIGITS(x) DIGIT((x) >> 6) + DIGIT((x) >> 4 & 3) * 3 + DIGIT((x) >> 2 & 3) * 9 + DIGIT((x)&3) * 27
+#define FOUR(x)   DIGITS(x), DIGITS((x) + 1), DIGITS((x) + 2), DIGITS((x) + 3)
+#define MANY(x)   FOUR(x), FOUR((x) + 4), FOUR((x) + 8), FOUR((x) + 12)
+#define ALL(x)    MANY(x), MANY((x) + 16), MANY((x) + 32), MANY((x) + 48)
+
+const uint8_t chain_digits[256] = {ALL(0), ALL(64), ALL(128), ALL(192)};
+
 /* ---- layout ---- */
 
-/* Entries of the tables and of the roots together. */
+/* Entries of the tables of up to `levels` symbols. */
+static size_t table_entries(unsigned bits, struct chain_layout layout, unsigned levels)
+{
+	return chain_level(bits, layout.distinct, levels + 1);
+}
+
+static size_t root_entries(unsigned bits, struct chain_layout layout)
+{
+	return layout.distinct ? chain_level_size(bits, true, layout.levels + 1)
+			       : (size_t)(layout.deeper + 1) << layout.root_bits;
+}
+
 static size_t entries(unsigned bits, struct chain_layout layout)
 {
-	return chain_level(bits, layout.levels + 1) + ((size_t)(layout.deeper + 1) << layout.root_bits);
+	return table_entries(bits, layout, layout.levels) + root_entries(bits, layout);
+}
+
+/* As many roots as there are strings. */
+static struct chain_layout distinct_layout(const struct contexts *ctx, unsigned levels)
+{
+	struct chain_layout layout = {2, levels, 0, true};
+
+	while ((size_t)1 << layout.root_bits < root_entries(ctx->bits, layout))
+		layout.root_bits++;
+	return layout;
 }
 
 /* As many levels as have tables no larger than half the roots; roots are picked by one more symbol. */
@@ -20,17 +49,18 @@ static struct chain_layout layout_of(const struct contexts *ctx, unsigned root_b
 
 	if (levels >= ctx->max_match)
 		levels = ctx->max_match - 1;
-	return (struct chain_layout){root_bits, levels, 0};
+	return (struct chain_layout){root_bits, levels, 0, false};
 }
 
 bool chain_layout_longer(const struct contexts *ctx, size_t most, struct chain_layout *layout)
 {
-	const struct chain_layout longer = {layout->root_bits, layout->levels + 1, 0};
+	const unsigned levels = layout->levels + 1;
 
-	if (longer.levels >= ctx->max_match || longer.levels * ctx->bits > CHAIN_MAX_ROOTS ||
-	    (size_t)1 << longer.levels * ctx->bits > most)
+	if (levels >= ctx->max_match || levels * ctx->bits > CHAIN_MAX_ROOTS ||
+	    chain_level_size(ctx->bits, layout->distinct, levels + layout->distinct) > most)
 		return false;
-	*layout = longer;
+	*layout = layout->distinct ? distinct_layout(ctx, levels)
+				   : (struct chain_layout){layout->root_bits, levels, 0, false};
 	return true;
 }
 
@@ -76,6 +106,14 @@ struct chain_layout chain_layout_for(const struct contexts *ctx, unsigned symbol
 			;
 		return layout;
 	}
+	if (ctx->folded && ctx->bits == 2) {
+		struct chain_layout longer = distinct_layout(ctx, 0);
+
+		do
+			layout = longer;
+		while (chain_layout_longer(ctx, most, &longer) && entries(ctx->bits, longer) <= most);
+		return layout;
+	}
 	while (root_bits < CHAIN_MAX_ROOTS && entries(ctx->bits, layout_of(ctx, root_bits + 1)) <= most)
 		root_bits++;
 	return layout_of(ctx, root_bits);
@@ -93,12 +131,12 @@ void chain_clear(struct chain_index *index, const struct contexts *ctx)
 ALWAYS_INLINE void fill_by(struct chain_view view, struct packed key, unsigned bits, uint32_t contexts, unsigned known)
 {
 	for (unsigned l = known + 1; l <= view.levels; l++) {
-		uint32_t *const level = view.table + chain_level(bits, l);
+		uint32_t *const level = view.table + chain_level(bits, view.distinct, l);
 
 		for (uint32_t c = 1; c <= contexts; c++) {
 			const uint64_t word = packed_word(&key, bits, c);
 
-			level[chain_table_row(bits, l, word << bits) + (word >> (64 - bits))] = c;
+			level[chain_table_row(bits, view.distinct, l, word << bits) + (word >> (64 - bits))] = c;
 		}
 	}
 	for (uint32_t c = 1; c <= contexts; c++)
@@ -124,7 +162,7 @@ static void fill(struct chain_index *index, const struct contexts *ctx, uint32_t
 	static void (*const versions[ROSA_MAX_SYMBOL_BITS + 1])(const struct chain_view *, const struct contexts *,
 								uint32_t, unsigned) = EACH_WIDTH(fill);
 	const struct chain_view view = chain_look(index, ctx);
-	const size_t stay = chain_level(ctx->bits, known + 1);
+	const size_t stay = table_entries(ctx->bits, index->layout, known);
 
 	memset(index->table + stay, 0, (entries(ctx->bits, index->layout) - stay) * sizeof(*index->table));
 	index->gave_up = false;
@@ -168,7 +206,8 @@ bool chain_lay_out(struct chain_index *index, const rosa_allocator *allocator, c
 		   struct chain_layout layout, uint32_t contexts, bool scratch)
 {
 	const size_t room = entries(ctx->bits, layout), size = room * sizeof(*index->table);
-	const unsigned had = contexts && index->table ? index->layout.levels : 0;
+	const bool same = contexts && index->table && index->layout.distinct == layout.distinct;
+	const unsigned had = same ? index->layout.levels : 0;
 	const unsigned known = had < layout.levels ? had : layout.levels;
 	uint32_t *table = index->table;
 
@@ -182,7 +221,7 @@ bool chain_lay_out(struct chain_index *index, const rosa_allocator *allocator, c
 			return false;
 		}
 		if (known)
-			memcpy(table, index->table, chain_level(ctx->bits, known + 1) * sizeof(*table));
+			memcpy(table, index->table, table_entries(ctx->bits, layout, known) * sizeof(*table));
 		memory_free(allocator, index->table);
 		index->table = table;
 		index->room = room;
@@ -242,7 +281,7 @@ bool chain_reserve(struct chain_index *index, const rosa_allocator *allocator, c
 		widen_links(index->link, index->link_bytes, was, next.link, next.link_bytes,
 			    ((size_t)indexed + 1) * index->link_sets);
 		if (index->table)
-			widen_roots(chain_look(index, ctx).root, (size_t)1 << index->layout.root_bits, was, bits);
+			widen_roots(chain_look(index, ctx).root, root_entries(ctx->bits, index->layout), was, bits);
 		memory_free(allocator, index->link);
 	}
 	*index = next;
@@ -324,21 +363,23 @@ static void take_out(struct chain_index *index, const struct contexts *ctx, uint
 		*root = (*root & ~view.id_mask) | chain_next(&view, c, set);
 	}
 	for (unsigned l = view.levels; l > 0; l--) {
-		uint32_t *const level = view.table + chain_level(bits, l), newest = 0;
+		uint32_t *const level = view.table + chain_level(bits, view.distinct, l), newest = 0;
 
 		if (l == view.levels) {
 			newest = newest_of_chains(&view, bits, word);
 		} else {
-			const uint32_t *longer = view.table + chain_level(bits, l + 1);
-			const size_t row = l > 1 ? past >> (64 - (l - 1) * bits) : 0;
+			const uint32_t *longer = view.table + chain_level(bits, view.distinct, l + 1);
+			const uint64_t string = l > 1 ? past >> (64 - (l - 1) * bits) : 0;
 
-			for (size_t before = 0; before >> bits == 0; before++) {
-				const uint32_t c = longer[((row << bits | before) << bits) + symbol];
+			for (uint64_t before = 0; before >> bits == 0; before++) {
+				const uint64_t extended = (string << bits | before) << (64 - l * bits);
+				const uint32_t c =
+				    longer[chain_table_row(bits, view.distinct, l + 1, extended) + symbol];
 
 				newest = c > newest ? c : newest;
 			}
 		}
-		level[chain_table_row(bits, l, past) + symbol] = newest;
+		level[chain_table_row(bits, view.distinct, l, past) + symbol] = newest;
 	}
 }
 

@@ -31,6 +31,11 @@
  * the entry in the row. A query and its flips differ in the last symbol alone, so they share a row: one cache line for
  * symbols of up to four bits.
  *
+ * Rows are numbered by the bits of their symbols, except in streams of two-bit codes that are folded. There no symbol
+ * follows itself: of the 4^l strings of l symbols only 4 * 3^(l - 1) occur, an eighth of them for l = 8. Their rows are
+ * numbered without the others, by the newest symbol and, for each older one, which of three it is. So the same memory
+ * knows longer strings, and chains are a third as long. A batch, whose memory is soon given back, does without.
+ *
  * No bound can be promised: a stream that repeats a long string has as many contexts in one chain. The work done is
  * counted (struct contexts), and the route moves to the ordered index when it is too much.
  */
@@ -41,9 +46,12 @@
 #define CHAIN_MAX_ROOTS 24 /* bits */
 #define CHAIN_HASH      UINT64_C(0x9e3779b97f4a7c15)
 
-/* 2^root_bits roots, picked by levels + 1 symbols, and `deeper` further sets, each picked by a symbol more. */
+/* 2^root_bits roots, picked by levels + 1 symbols, and `deeper` further sets, each picked by a symbol more. Where rows
+ * are numbered without strings in which a symbol follows itself, there are as many roots as strings, and root_bits is
+ * what their number takes. */
 struct chain_layout {
 	unsigned root_bits, levels, deeper;
+	bool distinct;
 };
 
 /* Codes of at most this many bits have enough tables; their hot paths are compiled without further sets. */
@@ -116,6 +124,7 @@ struct chain_view {
 	size_t link_stride;  /* from a context to the next */
 	uint64_t row_factor; /* how the symbols before the last pick a row */
 	unsigned row_shift;
+	bool distinct;       /* as in the layout */
 	bool exact;          /* every string of levels + 1 symbols has a root of its own */
 	unsigned mark_shift; /* what it leaves of a word picks the mark */
 	uint32_t first_mark; /* in a root; its bit is next to those of the context */
@@ -124,21 +133,35 @@ struct chain_view {
 	uint32_t unmarked;   /* all marks, where none are kept */
 };
 
-/* Where the table for l symbols starts: those for fewer symbols come before it. */
-ALWAYS_INLINE size_t chain_level(unsigned bits, unsigned l)
+/* Powers of three, of as many digits as a string can have. */
+static const uint32_t chain_threes[CHAIN_MAX_ROOTS / 2] = {1, 3, 9, 27, 81, 243, 729, 2187, 6561, 19683, 59049, 177147};
+
+/* Entries of the table for l symbols. */
+ALWAYS_INLINE size_t chain_level_size(unsigned bits, bool distinct, unsigned l)
 {
+	if (bits == 2 && distinct && l > 1)
+		return (size_t)16 * chain_threes[l - 2];
+	return (size_t)1 << l * bits;
+}
+
+/* Where the table for l symbols starts: those for fewer symbols come before it. */
+ALWAYS_INLINE size_t chain_level(unsigned bits, bool distinct, unsigned l)
+{
+	if (bits == 2 && distinct && l > 1)
+		return (size_t)8 * chain_threes[l - 2] - 4;
 	return ((((size_t)1 << (l * bits)) - 1) / (((size_t)1 << bits) - 1)) - 1;
 }
 
 ALWAYS_INLINE struct chain_view chain_look(const struct chain_index *index, const struct contexts *ctx)
 {
 	const unsigned symbols = index->layout.levels + 1, root_bits = index->layout.root_bits;
-	const bool exact = symbols * ctx->bits <= root_bits;
+	const bool distinct = index->layout.distinct;
+	const bool exact = distinct || symbols * ctx->bits <= root_bits;
 	const unsigned id_bits = index->link ? chain_id_bits(index->capacity) : 32;
 	const unsigned marks = 32 - id_bits;
 
 	return (struct chain_view){.table = index->table,
-				   .root = index->table + chain_level(ctx->bits, index->layout.levels + 1),
+				   .root = index->table + chain_level(ctx->bits, distinct, symbols),
 				   .link = index->link,
 				   .key = ctx->key.bytes,
 				   .mask = ctx->mask,
@@ -149,6 +172,7 @@ ALWAYS_INLINE struct chain_view chain_look(const struct chain_index *index, cons
 				   .link_stride = (size_t)index->link_bytes * index->link_sets,
 				   .row_factor = exact ? UINT64_C(1) << ctx->bits : CHAIN_HASH,
 				   .row_shift = exact ? 0 : 64 - root_bits,
+				   .distinct = distinct,
 				   .exact = exact,
 				   .mark_shift = 64 - (symbols + exact) * ctx->bits,
 				   .first_mark = marks ? UINT32_C(1) << id_bits : 1,
@@ -179,9 +203,43 @@ ALWAYS_INLINE uint64_t chain_word(const struct chain_view *view, unsigned bits, 
 	return packed_word(&key, bits, c) & view->mask;
 }
 
+/* Four differences of neighbours, which are 1 to 3, as a number of base three, the one in the highest bits being the
+ * least digit. A difference of 0 counts as 1: it is behind the first symbol, and takes part in no match. */
+extern const uint8_t chain_digits[256];
+
+/* The row of the table for l symbols; `past` is the word without the last. */
+ALWAYS_INLINE size_t chain_table_row(unsigned bits, bool distinct, unsigned l, uint64_t past)
+{
+	if (l < 2)
+		return 0;
+	if (bits == 2 && distinct) {
+		const uint64_t all = past ^ past << 2, some = l > 2 ? all >> (68 - 2 * l) << (68 - 2 * l) : 0;
+
+		return (((chain_digits[some >> 56] + 81 * chain_digits[some >> 48 & 255] +
+			  (size_t)6561 * chain_digits[some >> 40 & 255])
+			 << 2) |
+			past >> 62)
+		       << 2;
+	}
+	return past >> (64 - (l - 1) * bits) << bits;
+}
+
+/* The same where that of the table for l - 1 symbols is `shorter`. */
+ALWAYS_INLINE size_t chain_next_row(unsigned bits, bool distinct, unsigned l, uint64_t past, size_t shorter)
+{
+	if (bits == 2 && distinct && l > 2) {
+		const uint64_t all = past ^ past << 2, digits = all - ((all | all >> 1) & UINT64_C(0x5555555555555555));
+
+		return shorter + (digits >> (68 - 2 * l) & 3) * 16 * chain_threes[l - 3];
+	}
+	return chain_table_row(bits, distinct, l, past);
+}
+
 /* The part of a root's place that the symbols before the last one decide; `past` is the word without the last. */
 ALWAYS_INLINE size_t chain_row(const struct chain_view *view, unsigned bits, uint64_t past)
 {
+	if (bits == 2 && view->distinct)
+		return chain_table_row(bits, true, view->levels + 1, past);
 	return view->levels ? (past >> (64 - view->levels * bits)) * view->row_factor >> view->row_shift : 0;
 }
 
@@ -215,26 +273,30 @@ ALWAYS_INLINE uint32_t chain_mark(const struct chain_view *view, uint64_t word)
 	return view->first_mark << ((word >> view->mark_shift) * CHAIN_HASH >> 32 & view->marks);
 }
 
-/* The row of the table for l symbols. */
-ALWAYS_INLINE size_t chain_table_row(unsigned bits, unsigned l, uint64_t past)
-{
-	return l > 1 ? past >> (64 - (l - 1) * bits) << bits : 0;
-}
-
 /* Let the tables know context c, the newest, whose word is `word`. */
-ALWAYS_INLINE void chain_note(const struct chain_view *view, unsigned bits, uint64_t word, uint32_t c)
+ALWAYS_INLINE void chain_note_by(const struct chain_view *view, unsigned bits, bool distinct, uint64_t word, uint32_t c)
 {
 	const unsigned symbol = (unsigned)(word >> (64 - bits));
 	uint32_t *level = view->table;
+	size_t row = 0;
 
 	/* unrolled in full, so that shifts are by constants */
 #pragma GCC unroll 25
-	for (unsigned l = 1; l <= CHAIN_MAX_ROOTS / bits + 1; l++) {
+	for (unsigned l = 1; l <= CHAIN_MAX_ROOTS / bits; l++) {
 		if (l > view->levels)
 			break;
-		level[chain_table_row(bits, l, word << bits) + symbol] = c;
-		level += (size_t)1 << (l * bits);
+		row = chain_next_row(bits, distinct, l, word << bits, row);
+		level[row + symbol] = c;
+		level += chain_level_size(bits, distinct, l);
 	}
+}
+
+ALWAYS_INLINE void chain_note(const struct chain_view *view, unsigned bits, uint64_t word, uint32_t c)
+{
+	if (bits == 2 && view->distinct)
+		chain_note_by(view, bits, true, word, c);
+	else
+		chain_note_by(view, bits, false, word, c);
 }
 
 /* Put context c, the newest, into its chains. */
@@ -269,23 +331,25 @@ ALWAYS_INLINE void chain_insert(const struct chain_view *view, unsigned bits, ui
  * tables can tell; the length of lane 0's is returned. *deep gets a bit for each lane whose match is as long as tables
  * go, or as `cap`: for these there may be a longer one.
  */
-ALWAYS_INLINE uint32_t chain_recall(const struct chain_view *view, unsigned bits, uint64_t past, uint32_t cap,
-				    unsigned lanes, const uint32_t *symbols, uint32_t *found, uint32_t *deep)
+ALWAYS_INLINE uint32_t chain_recall_by(const struct chain_view *view, unsigned bits, bool distinct, uint64_t past,
+				       uint32_t cap, unsigned lanes, const uint32_t *symbols, uint32_t *found,
+				       uint32_t *deep)
 {
 	const unsigned levels = view->levels < cap ? view->levels : cap;
 	const uint32_t *level = view->table, *last = level;
 	uint32_t matched = 0;
+	size_t place = 0;
 
 	/* A single query is mostly answered by the longest strings; several share the cache lines of all levels. */
 	if (lanes == 1) {
 		*deep = 0;
 		found[0] = 0;
-		level += chain_level(bits, levels + 1);
+		level += chain_level(bits, distinct, levels + 1);
 		for (matched = levels; matched > 0; matched--) {
 			uint32_t c;
 
-			level -= (size_t)1 << (matched * bits);
-			c = level[chain_table_row(bits, matched, past) + symbols[0]];
+			level -= chain_level_size(bits, distinct, matched);
+			c = level[chain_table_row(bits, distinct, matched, past) + symbols[0]];
 			if (c >= matched) {
 				found[0] = c;
 				break;
@@ -297,11 +361,13 @@ ALWAYS_INLINE uint32_t chain_recall(const struct chain_view *view, unsigned bits
 	for (unsigned lane = 0; lane < lanes; lane++)
 		found[lane] = 0;
 #pragma GCC unroll 6
-	for (unsigned l = 1; l <= CHAIN_MAX_ROOTS / bits + 1; l++) {
-		const uint32_t *const row = level + chain_table_row(bits, l, past);
+	for (unsigned l = 1; l <= CHAIN_MAX_ROOTS / bits; l++) {
+		const uint32_t *row;
 
 		if (l > levels)
 			break;
+		place = chain_next_row(bits, distinct, l, past, place);
+		row = level + place;
 		for (unsigned lane = 0; lane < lanes; lane++) {
 			const uint32_t c = row[symbols[lane]];
 			const bool good = c >= l; /* a context of fewer symbols only seems to have l */
@@ -311,13 +377,21 @@ ALWAYS_INLINE uint32_t chain_recall(const struct chain_view *view, unsigned bits
 				matched += good;
 		}
 		last = row;
-		level += (size_t)1 << (l * bits);
+		level += chain_level_size(bits, distinct, l);
 	}
 	/* who shares l symbols shares fewer too, so the last level tells */
 	*deep = levels ? 0 : first_bits(lanes);
 	for (unsigned lane = 0; lane < lanes && levels; lane++)
 		*deep |= (uint32_t)(last[symbols[lane]] >= levels) << lane;
 	return matched;
+}
+
+ALWAYS_INLINE uint32_t chain_recall(const struct chain_view *view, unsigned bits, uint64_t past, uint32_t cap,
+				    unsigned lanes, const uint32_t *symbols, uint32_t *found, uint32_t *deep)
+{
+	if (bits == 2 && view->distinct)
+		return chain_recall_by(view, bits, true, past, cap, lanes, symbols, found, deep);
+	return chain_recall_by(view, bits, false, past, cap, lanes, symbols, found, deep);
 }
 
 /* Of the chain of a set that begins with c, the newest context with the longest match, if that is longer than `best`.

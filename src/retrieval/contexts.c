@@ -1,11 +1,12 @@
 /* Comparing contexts beyond the first word. The overview is in contexts.h. */
 #include "retrieval/contexts.h"
 
-struct contexts contexts_for(unsigned bits, uint32_t max_match)
+struct contexts contexts_for(unsigned bits, uint32_t max_match, bool folded)
 {
 	const unsigned word = least(packed_word_symbols(bits), max_match);
 
-	return (struct contexts){.bits = bits, .max_match = max_match, .word = word, .mask = packed_mask(bits, word)};
+	return (struct contexts){
+	    .bits = bits, .max_match = max_match, .folded = folded, .word = word, .mask = packed_mask(bits, word)};
 }
 
 void contexts_forget(struct contexts *ctx)

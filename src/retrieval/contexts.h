@@ -40,6 +40,7 @@ struct contexts {
 	struct packed key, query;
 	unsigned bits;      /* of a symbol as it is packed here */
 	uint32_t max_match; /* UINT32_MAX: no cut */
+	bool folded;        /* no symbol follows itself */
 	uint64_t mask;      /* the part of a word that takes part in comparisons */
 	unsigned word;      /* symbols in it */
 	uint64_t work;      /* words compared beyond the first, and entries of chains visited */
@@ -52,7 +53,7 @@ struct match {
 };
 
 /* Two empty streams; no memory yet. */
-struct contexts contexts_for(unsigned bits, uint32_t max_match);
+struct contexts contexts_for(unsigned bits, uint32_t max_match, bool folded);
 
 /* How many symbols context a of the key and context b of the query share, knowing that they share `from`; at most
  * max_match. The result is remembered if `remember`. */

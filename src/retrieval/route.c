@@ -532,8 +532,8 @@ static void advance(int32_t **output, size_t by)
 bool route_push(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator, size_t steps,
 		const void *query, const void *key, const struct route_output *output)
 {
-	struct route_output rest = *output;
-	const bool flips = rest.step_flips || rest.run_flips;
+	const bool flips = output->step_flips || output->run_flips;
+	struct route_output rest;
 	const size_t usual = rules->engine == ROSA_ENGINE_EAGER ? 7 : ROUTE_PIECE;
 
 	for (size_t done = 0, asked = 0, piece; done < steps; done += piece) {
@@ -545,9 +545,9 @@ bool route_push(struct route *route, const struct route_rules *rules, const rosa
 		size_t new_runs;
 
 		piece = steps - done < most ? steps - done : most;
-		if (rest.between && done - asked >= BETWEEN) {
+		if (output->between && done - asked >= BETWEEN) {
 			asked = done;
-			if (rest.between(rest.context, done))
+			if (output->between(output->context, done))
 				return false;
 		}
 		route_allow(route, rules, piece);
@@ -555,8 +555,14 @@ bool route_push(struct route *route, const struct route_rules *rules, const rosa
 		piece_key = encode(route, symbols_from(key, rules->bits, done), piece, keys);
 		if (far)
 			route_prefetch_steps(route, rules, flips, piece, piece_query, piece_key);
-		piece = version_for(route, flips)(route, rules, allocator, piece, piece_query, piece_key, &rest);
+		piece = version_for(route, flips)(route, rules, allocator, piece, piece_query, piece_key,
+						  done ? &rest : output);
 		route_adapt(route, rules, allocator);
+		if (done + piece == steps)
+			break;
+		/* A single step has no rest: a copy of what has just been written would wait for all stores. */
+		if (!done)
+			rest = *output;
 		new_runs = route->query_runs - runs;
 		advance(&rest.tau, piece);
 		advance(&rest.length, piece);

@@ -15,7 +15,8 @@ ALWAYS_INLINE void prefetch_entries(const struct chain_view *view, const uint32_
 				    uint64_t word)
 {
 	if (view->levels)
-		PREFETCH(longest + chain_table_row(bits, view->levels, word << bits) + (word >> (64 - bits)));
+		PREFETCH(longest + chain_table_row(bits, view->distinct, view->levels, word << bits) +
+			 (word >> (64 - bits)));
 	for (unsigned set = 0; set <= view->deeper; set++)
 		PREFETCH(chain_root_of(view, bits, word, set));
 }
@@ -26,7 +27,7 @@ void route_prefetch_steps(const struct route *route, const struct route_rules *r
 	const unsigned bits = route->contexts.bits;
 	const unsigned lanes = flips && alphabet_is_plain(&route->alphabet) ? bits : 0;
 	const struct chain_view view = chain_look(&route->chains, &route->contexts);
-	const uint32_t *const longest = view.table + (view.levels ? chain_level(bits, view.levels) : 0);
+	const uint32_t *const longest = view.table + (view.levels ? chain_level(bits, view.distinct, view.levels) : 0);
 	uint64_t word = route->query_word, key_word = route->key_word;
 
 	for (size_t i = 0; i < steps; i++) {
@@ -64,8 +65,8 @@ struct ahead {
 /* The entry of the longest string that the tables know, for the context with this word. */
 static const uint32_t *longest_entry(const struct chain_view *view, unsigned bits, uint64_t word)
 {
-	return view->table + chain_level(bits, view->levels) + chain_table_row(bits, view->levels, word << bits) +
-	       (word >> (64 - bits));
+	return view->table + chain_level(bits, view->distinct, view->levels) +
+	       chain_table_row(bits, view->distinct, view->levels, word << bits) + (word >> (64 - bits));
 }
 
 static void ahead_roots(struct ahead *ahead, const struct route *route, bool delayed, unsigned symbol)

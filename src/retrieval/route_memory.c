@@ -13,7 +13,7 @@ void route_init(struct route *route, const struct route_rules *rules)
 {
 	memset(route, 0, sizeof(*route));
 	route->alphabet = alphabet_for(rules->bits);
-	route->contexts = contexts_for(route->alphabet.width, rules->max_match);
+	route->contexts = contexts_for(route->alphabet.width, rules->max_match, rules->fold);
 	route->answer = -1;
 }
 
@@ -46,14 +46,14 @@ static void route_clear(struct route *route)
  * index has to be laid out again. */
 static void set_width(struct route *route, unsigned width)
 {
-	struct contexts next = contexts_for(width, route->contexts.max_match);
+	struct contexts next = contexts_for(width, route->contexts.max_match, route->contexts.folded);
 
 	next.key = route->contexts.key;
 	next.query = route->contexts.query;
 	next.key.capacity = next.key.capacity * route->contexts.bits / width;
 	next.query.capacity = next.query.capacity * route->contexts.bits / width;
 	route->contexts = next;
-	route->chains.layout = (struct chain_layout){0, 0, 0};
+	route->chains.layout = (struct chain_layout){0, 0, 0, false};
 	route->ordered = false;
 }
 
@@ -124,7 +124,7 @@ static bool widen(struct route *route, const rosa_allocator *allocator)
 		route->room = 0;
 		return true;
 	}
-	next = contexts_for(alphabet.width, ctx->max_match);
+	next = contexts_for(alphabet.width, ctx->max_match, ctx->folded);
 	next.work = ctx->work;
 	chains.table = NULL;
 	ready = recode(&ctx->key, ctx->bits, &route->alphabet, &next.key, &alphabet, route->key_runs, allocator);
