@@ -190,11 +190,18 @@ class Looker:
     def __init__(self, run, model, folded=None):
         found = rosatune.hf.attachment(model)
         self.run, self.config, self.folded = run, found.config, folded
-        self.rule = found.lookup.rules.get("tokens") if list(found.lookup.rules) == ["tokens"] and run.adapter else None
-        if self.rule is not None and not all(source.kind == "tokens" for source in self.config.sources):
-            self.rule = None
-        if self.rule is None and run.adapter and (run.reads == "self" or len(run.offsets) > 1 or run.alike):
+        self.rules = {} if run.adapter is None else found.lookup.rules  # of sources that are looked up before the layers
+        self.rule = self.rules.get("tokens")
+        # Beside other sources only what adapters really read is known ahead; controls are the adapters' own.
+        self.alone = self.rule is not None and all(source.kind == "tokens" for source in self.config.sources)
+        if not self.alone and run.adapter is not None and (run.reads == "self" or len(run.offsets) > 1 or run.alike):
             raise ValueError("reads, offsets and alike are for the source tokens alone")
+
+    def recordable(self, retrieve_on):
+        """Whether a training step waits for nothing on the host, so that it can be recorded as a CUDA graph."""
+        learnt = self.run.adapter is not None and any(source.learnt for source in self.config.sources)
+        there = retrieve_on == "device" and self.config.qk_grad != "flips" and not self.config.explore
+        return set(self.rules) <= {"tokens"} and (not learnt or there)
 
     def __call__(self, ids, condition):
         rows, steps = ids.shape
@@ -223,7 +230,7 @@ class Looker:
         return _places.encode(many)
 
     def add(self, batch, condition="adapter"):
-        if self.rule is None:
+        if self.rule is None or not (self.alone or condition == "adapter"):
             return batch
         ids = batch["input_ids"]
         tokens = _distinct.find(ids.numpy()) if by_distinct(self.config) else None
@@ -364,11 +371,9 @@ def train(bench, run, model, log):
         optimizer.zero_grad(set_to_none=True)
         return loss
 
-    # Where the places come with the batch, or are looked up on the device, a step waits for nothing on the host.
-    ahead = run.adapter is None or bench.looker(run, model).rule is not None
-    recorded = bench.cuda and bench.args.graph and (ahead or bench.args.retrieve_on == "device")
-    take = graph.Recorded(work) if recorded else work
     looker, losses = bench.looker(run, model), []
+    recorded = bench.cuda and bench.args.graph and looker.recordable(bench.args.retrieve_on)
+    take = graph.Recorded(work) if recorded else work
     mix = run.mix or {next(iter(bench.train)): 1.0}
     batches = token_ids.drawn(bench.train, mix, run.length, run.batch, run.seed)
     limited = (next(batches) for _ in range(run.steps))
@@ -417,7 +422,7 @@ def observe(bench, run, model, looker, pieces, condition):
     first, found = 4 * run.window, []
     pointer = unfitted(run)
     reading = {"off": "nothing", "random": "random"}.get(condition, "found")
-    if looker.rule is None and run.adapter:
+    if not looker.alone and run.adapter is not None:
         for adapter in rosatune.hf.adapters(model).values():
             adapter.reads = reading
     for begin in range(0, len(pieces), run.batch):
@@ -429,7 +434,7 @@ def observe(bench, run, model, looker, pieces, condition):
         with bench.autocast():
             hidden = bench.hidden(model, batch).detach()
         step = step_of(model) if condition != "off" else None
-        if step is not None and condition == "random" and looker.rule is not None:
+        if step is not None and condition == "random" and looker.alone:
             step = step._replace(times=_seen.moved(step.times))  # the places were drawn here, and not by the adapters
         parts = []
         with torch.no_grad(), bench.autocast():

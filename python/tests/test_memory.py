@@ -172,6 +172,41 @@ def test_gates_of_channels(memory: Any, given: list[str]) -> None:
     assert not torch.equal(bench.hidden(gated, batch), alike)
 
 
+def test_a_recorded_step_asks_the_host_for_nothing(
+    memory: Any, given: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also beside q and k the places of tokens come with the batch; a run that cannot have that is not recorded."""
+    bench = memory.Bench(memory.parse(given))
+    asked: list[str] = []
+    find = memory._places.find_places
+    monkeypatch.setattr(memory._places, "find_places", lambda *words: asked.append("asked") or find(*words))
+    for adapter, where in (
+        (None, {"host": True, "device": True}),
+        (dict(chain=2), {"host": True, "device": True}),
+        (dict(source="own", bits=16), {"host": False, "device": True}),
+        (dict(source="tokens+own", bits=16), {"host": False, "device": True}),
+        (dict(source="tokens+layer 1", qk="shared", qk_grad="none", bits=16), {"host": False, "device": True}),
+        (dict(source="own", bits=8, qk_grad="flips"), {"host": False, "device": False}),
+        (dict(source="own", bits=8, explore=0.1), {"host": False, "device": False}),
+        (dict(source="tokens+embeddings", bits=16), {"host": False, "device": False}),
+    ):
+        run = memory.Run(name="x", adapter=adapter, **SMALL)
+        model = bench.model(run)
+        looker = bench.looker(run, model)
+        assert {place: looker.recordable(place) for place in where} == where, adapter
+        asked.clear()
+        bench.hidden(model, looker.add({"input_ids": torch.arange(2, 34)[None]}))
+        assert bool(asked) == (adapter is not None and "embeddings" in adapter.get("source", "")), adapter
+
+
+def test_an_adapter_of_defaults_reads_its_own_place(memory: Any, given: list[str]) -> None:
+    bench = memory.Bench(memory.parse(given))
+    run = memory.Run(**next(run for run in RUNS if run["name"] == "own place"))
+    assert run.adapter == {}
+    batch = bench.looker(run, bench.model(run)).add({"input_ids": torch.arange(2, 12)[None]})
+    assert (memory._places.decode(batch[memory.PLACES]).tau == torch.arange(10)).all()
+
+
 def test_q_and_k_have_a_rate_of_their_own(memory: Any, given: list[str]) -> None:
     bench = memory.Bench(memory.parse(given))
     run = memory.Run(**next(run for run in RUNS if run["name"] == "own"))
