@@ -742,7 +742,7 @@ def main(words=None):
         runs = [run for run in runs if run.name in args.only]
     if not out.parent.is_dir():
         common.die(f"--out {out}: {out.parent} is no folder; make it, or name another file")
-    torch._dynamo.config.recompile_limit = 64  # a compiled layer for each kind of run
+    torch._dynamo.config.recompile_limit = 256  # compiled layers of each kind of run: some 60 for all of the list
     torch.set_float32_matmul_precision("high")
     rosatune.torch.retrieve_on(args.retrieve_on)
     bench = Bench(args)

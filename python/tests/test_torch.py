@@ -6,6 +6,7 @@ Gradients are those of objectives that autograd differentiates (surrogate.py), a
 
 from __future__ import annotations
 
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,13 +21,15 @@ from torch import Tensor  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import rosatune  # noqa: E402
-from rosatune import _c  # noqa: E402
+from rosatune import _c, finder  # noqa: E402
 from rosatune.torch import (  # noqa: E402
     _cuda,
     _device,
     _gradients,
     _host,
     _operator,
+    _pinned,
+    _places,
     _settings,
     launch,
     retrieve_on,
@@ -478,6 +481,24 @@ def test_retrieval_on_a_device(rng: np.random.Generator, monkeypatch: pytest.Mon
     retrieve_on("host")
     assert _cuda.serves(settings, False, (1, 9), cpu) == (False, None)
     _device._forget()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="memory can be pinned here")
+def test_memory_that_cannot_be_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As without a driver: said once, and copies come from ordinary memory."""
+    monkeypatch.setattr(_pinned, "_refused", False)
+    x = torch.arange(3)
+    with pytest.warns(RuntimeWarning, match="cannot be pinned .* are waited for instead"):
+        assert _pinned.pinned(x) is x
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = _pinned.empty((2, 3), torch.int32)
+        assert made.shape == (2, 3) and made.dtype == torch.int32 and not made.is_pinned()
+        found = finder.Places(np.ones((1, 1, 1, 4), np.int32), np.ones((1, 1, 1, 4), np.uint8))
+        cuda = SimpleNamespace(type="cuda")
+        monkeypatch.setattr(Tensor, "to", lambda staged, device, non_blocking: staged)
+        for there, here in zip(_places.to_tensors(found, cuda), found):  # type: ignore[arg-type]
+            assert there is None or np.array_equal(there.numpy(), here)
 
 
 @pytest.mark.parametrize("faster", ["host", "device"])

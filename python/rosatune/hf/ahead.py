@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ..errors import InvalidArgument
 from ..finder import find
-from ..torch import _distinct, _places
+from ..torch import _distinct, _pinned, _places
 from .attach import _attached
 from .patch import PLACES, TOKENS, by_distinct
 
@@ -94,11 +94,11 @@ def prefetch(
         raise InvalidArgument(f"depth is {depth}; give 1 or more")
     look_up = look_up or LookUpCollator(model).look_up
     there = None if device is None else torch.device(device)
-    pinned = there is not None and there.type == "cuda"
+    to_gpu = there is not None and there.type == "cuda"
 
     def prepared(batch: Any) -> Any:
         batch = look_up(batch)
-        return {name: x.pin_memory() if pinned and isinstance(x, Tensor) else x for name, x in batch.items()}
+        return {name: _pinned.pinned(x) if to_gpu and isinstance(x, Tensor) else x for name, x in batch.items()}
 
     def arrived(batch: Any) -> Any:
         if there is None:

@@ -35,6 +35,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from ..errors import InvalidArgument
 from ..sources import Reads
+from ..torch import _pinned
 from ..torch._past import Lent
 from ..torch._places import TensorPlaces
 from .attach import attachment, stack_of
@@ -137,7 +138,8 @@ class _Inputs:
         for name, (shape, kind) in fields.items():
             begins[name] = size
             size += -(-int(np.prod(shape)) * np.dtype(kind).itemsize // 16) * 16
-        self._from = torch.zeros(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
+        host = torch.zeros(size, dtype=torch.uint8)
+        self._from = _pinned.pinned(host) if device.type == "cuda" else host
         self._to = torch.zeros(size, dtype=torch.uint8, device=device)
         self._copied = torch.cuda.Event() if device.type == "cuda" else None
         self.host: dict[Any, Any] = {}

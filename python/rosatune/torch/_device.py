@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidArgument
-from . import _cuda, _gradients, _host, _triton
+from . import _cuda, _gradients, _host, _pinned, _triton
 from ._gradients import Kept
 from ._settings import Settings
 
@@ -156,7 +156,7 @@ class Retrieval:
                 x.record_stream(side)
             self.answer = _submit(self._retrieve_there, packed, side, torch.get_num_threads())
             return
-        host = [torch.empty(x.shape, dtype=x.dtype, device="cpu", pin_memory=True) for x in packed]
+        host = [_pinned.empty(x.shape, x.dtype) for x in packed]
         with torch.cuda.stream(side):
             self._mark("out", side)
             for to, x in zip(host, packed):

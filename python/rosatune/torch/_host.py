@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .. import _c, _workers
 from .._interrupt import run
+from . import _pinned
 from ._gradients import Kept
 from ._settings import Settings
 
@@ -90,14 +91,14 @@ def find(
     """
     routes, steps = query.shape
     kind = kept_dtype(steps)
-    read = torch.empty(routes, steps, dtype=kind, device="cpu", pin_memory=pinned)
+    read = _pinned.empty((routes, steps), kind, pinned)
     runs = 0
     if tables and read.numel():
         runs = _c.lib.rosa_count_runs(routes, steps, query.data_ptr(), settings.bits, settings.fold)
     rows = routes * steps if tables and not compact else runs
-    table = torch.empty(rows, settings.bits + 1, dtype=kind, device="cpu", pin_memory=pinned)
+    table = _pinned.empty((rows, settings.bits + 1), kind, pinned)
     table[runs:].fill_(-1)
-    length = torch.empty(routes, steps, dtype=torch.uint8, device="cpu", pin_memory=pinned)
+    length = _pinned.empty((routes, steps), torch.uint8, pinned)
     if query.numel() == 0:
         return read, table, length
     learning = None

@@ -20,6 +20,7 @@ from torch import Tensor
 from .. import _draw
 from ..errors import InvalidArgument
 from ..finder import Places, Rule, find
+from . import _pinned
 
 __all__ = ["TensorPlaces", "decode", "embedding_symbols", "encode", "find_places", "to_tensors"]
 
@@ -44,7 +45,7 @@ def to_tensors(places: Places, device: torch.device) -> TensorPlaces:
     # both in one copy, from pinned memory, so that nothing waits for it; lengths begin where kernels like it
     shape, size = places.tau.shape, places.tau.nbytes
     begin = -(-size // 16) * 16
-    staged = torch.empty(begin + places.length.nbytes, dtype=torch.uint8, pin_memory=True)
+    staged = _pinned.empty((begin + places.length.nbytes,), torch.uint8)
     host = staged.numpy()
     host[:size].view(np.int32)[:] = places.tau.reshape(-1)
     host[begin:] = places.length.reshape(-1)
