@@ -30,6 +30,7 @@ import gc
 import statistics
 import sys
 import time
+import traceback
 
 import common
 
@@ -116,6 +117,16 @@ def ids_of(batch, tokens, vocabulary, seed=1):
         back = int(torch.randint(0, begin - 64, (), generator=source))
         ids[:, begin:begin + 64] = ids[:, back:back + 64].clone()
     return ids
+
+
+@contextlib.contextmanager
+def measuring(report, what):
+    """A measurement that fails is reported, and the next one is made: time on a GPU is scarce."""
+    try:
+        yield
+    except Exception:  # of any kind: out of memory, a compiler, a driver
+        report.note(f"FAILED: {what}\n{traceback.format_exc()}")
+        report.result.setdefault("failed", []).append(what)
 
 
 class Clock:
@@ -232,26 +243,30 @@ def train(shape, args, report, clock):
         for frozen in [x == "frozen" for x in ("free", "frozen") if args.only in (None, x)]:
             known = {}
             for setting in ("window", *args.settings, "window again"):
-                name = setting.split()[0]
-                clock.clear()
-                model = make(shape, args, torch.float32)
-                attach(model, name, args, True)
-                seconds, peak = train_step(model, name, frozen, batch, length, args, clock)
+                kind = "frozen" if frozen else "free"
+                with measuring(report, f"train, {shape}, {size} {kind}, {setting}"):
+                    name, model = setting.split()[0], None
+                    clock.clear()
+                    model = make(shape, args, torch.float32)
+                    attach(model, name, args, True)
+                    seconds, peak = train_step(model, name, frozen, batch, length, args, clock)
+                    if setting == "window again":
+                        report.note(f"again: {seconds / known['window'][0]:.3f}")
+                        continue
+                    known[setting] = seconds, peak
+                    window = known.get("window")
+                    row = {} if window is None else {"ratio": seconds / window[0]}
+                    if window is not None and window[1]:
+                        row["memory"] = peak / window[1]
+                    if name.startswith("rosa"):
+                        layers = SHAPES[shape][2][2]
+                        adapted = layers if name == "rosa" else (layers + 2) // 3
+                        row["must"] = must(shape, adapted, length, args.window)
+                    if name == "rosa" and "products" in known and window is not None:
+                        row["beyond"] = (seconds - known["products"][0]) / window[0]
+                    report.add(shape=shape, size=f"{size} {kind}", setting=setting, ms=seconds * 1e3,
+                               tokens=batch * length / seconds, **row)
                 del model
-                if setting == "window again":
-                    report.note(f"again: {seconds / known['window'][0]:.3f}")
-                    continue
-                known[setting] = seconds, peak
-                window = known["window"]
-                row = {"ratio": seconds / window[0], "memory": peak / window[1] if window[1] else None}
-                if name.startswith("rosa"):
-                    layers = SHAPES[shape][2][2]
-                    adapted = layers if name == "rosa" else (layers + 2) // 3
-                    row["must"] = must(shape, adapted, length, args.window)
-                if name == "rosa" and "products" in known:
-                    row["beyond"] = (seconds - known["products"][0]) / window[0]
-                report.add(shape=shape, size=f"{size} {'frozen' if frozen else 'free'}", setting=setting,
-                           ms=seconds * 1e3, tokens=batch * length / seconds, **row)
 
 
 # ---------------------------------------------------------------------------------------------------- read and decode
@@ -318,28 +333,33 @@ def read(shape, args, report, clock, what):
     report.table(columns)
     windows = {}
     for setting in ("window", *(x for x in args.settings if x != "products"), "global"):
-        model = make(shape, args, torch.bfloat16 if clock.cuda else torch.float32)
-        attach(model, setting, args, False)
-        weights = clock.clear()
-        read_text(model, ids_of(1, 2 * args.chunk, 400), args.chunk, clock, args)  # warms up
-        for tokens in args.tokens:
-            if setting == "global" and tokens > args.most_global:
-                continue
-            ids = ids_of(1, tokens, model.config.vocab_size)
-            seconds, cache, logits, peak = read_text(model, ids, args.chunk, clock, args)
-            row = {"speed": tokens / seconds, "peak": peak - weights, "kept": kept_bytes(cache) / 1e9,
-                   "tables": table_bytes(model) / 1e9}
-            if "decode" in what:
-                row.update(decode(model, setting, cache, logits, args.decode_steps, clock))
-            base = windows.setdefault(tokens, row)
-            row["read_ratio"] = row["speed"] / base["speed"]
-            if "decode" in what:
-                row["step_ratio"] = row["ms"] / base["ms"]
-                if "recorded" in row:
-                    row["recorded_ratio"] = row["recorded"] / base["recorded"]
-            report.add(shape=shape, setting=setting, tokens=tokens, **row)
-            del cache, logits
-        del model
+        lengths = [x for x in args.tokens if setting != "global" or x <= args.most_global]
+        with measuring(report, f"read, {shape}, {setting}"):
+            if lengths:
+                read_setting(shape, setting, lengths, windows, args, report, clock, what)
+
+
+def read_setting(shape, setting, lengths, windows, args, report, clock, what):
+    """The rows of a setting; those of the window are kept in `windows`, by length."""
+    model = make(shape, args, torch.bfloat16 if clock.cuda else torch.float32)
+    attach(model, setting, args, False)
+    weights = clock.clear()
+    read_text(model, ids_of(1, 2 * args.chunk, 400), args.chunk, clock, args)  # warms up
+    for tokens in lengths:
+        ids = ids_of(1, tokens, model.config.vocab_size)
+        seconds, cache, logits, peak = read_text(model, ids, args.chunk, clock, args)
+        row = {"speed": tokens / seconds, "peak": peak - weights, "kept": kept_bytes(cache) / 1e9,
+               "tables": table_bytes(model) / 1e9}
+        if "decode" in what:
+            row.update(decode(model, setting, cache, logits, args.decode_steps, clock))
+        if setting == "window":
+            windows[tokens] = row
+        base = windows.get(tokens, {})
+        for ratio, of in (("read_ratio", "speed"), ("step_ratio", "ms"), ("recorded_ratio", "recorded")):
+            if of in row and of in base:
+                row[ratio] = row[of] / base[of]
+        report.add(shape=shape, setting=setting, tokens=tokens, **row)
+        del cache, logits
 
 
 # ------------------------------------------------------------------------------------------------------------ kernels
@@ -434,6 +454,10 @@ def main(words=None):
         args.compile = clock.cuda
     if "kernels" in args.what and not clock.cuda:
         common.die("kernels are measured on a CUDA device; leave `kernels` out")
+    if args.graph and not clock.cuda:
+        common.die("--graph: steps are recorded on a CUDA device; leave it out")
+    if args.graph and "train" in args.what and "own" in args.settings and args.retrieve_on != "device":
+        common.die("--graph: a recorded step of `own` cannot ask the host; give --retrieve-on device as well")
     torch._dynamo.config.recompile_limit = 64
     torch.set_float32_matmul_precision("high")
     rosatune.torch.retrieve_on(args.retrieve_on)
@@ -441,14 +465,15 @@ def main(words=None):
     report = common.Report("gpu", args, f"rosatune {rosatune.__version__}, torch {torch.__version__}, {where}")
     for shape in args.shapes:
         if "kernels" in args.what:
-            kernels(shape, args, report, clock)
+            with measuring(report, f"kernels, {shape}"):
+                kernels(shape, args, report, clock)
         if "train" in args.what:
             train(shape, args, report, clock)
         some = [what for what in args.what if what in ("read", "decode")]
         if some:
             read(shape, args, report, clock, some)
     report.end()
-    return 0
+    return 1 if "failed" in report.result else 0
 
 
 if __name__ == "__main__":

@@ -43,6 +43,39 @@ def test_every_setting_is_reported(
         gpu.main(["kernels", "--device", "cpu"])
 
 
+def test_what_fails_does_not_end_the_rest(
+    gpu: Any, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A setting without memory for it is said, and the others are measured."""
+    words = ["train", "read", "--shapes", "tiny", "--sizes", "64x1", "--tokens", "64", "--chunk", "32", "--window", "8"]
+    words += ["--steps", "1", "--repeat", "1", "--device", "cpu", "--json", "--only", "free", "--most-global", "0"]
+    attach, made = gpu.attach, []
+
+    def short(model: Any, setting: str, *rest: Any) -> None:
+        made.append(setting)
+        if setting == "rosa":
+            raise torch.OutOfMemoryError("no room")
+        attach(model, setting, *rest)
+
+    monkeypatch.setattr(gpu, "attach", short)
+    assert gpu.main([*words, "--settings", "rosa", "rosa/3"]) == 1
+    told = capsys.readouterr()
+    found = json.loads(told.out)
+    assert found["failed"] == ["train, tiny, 64x1 free, rosa", "read, tiny, rosa"]
+    assert told.err.count("OutOfMemoryError: no room") == 2 and "again: " in told.err
+    assert [row["setting"] for row in found["rows"]] == ["window", "rosa/3"] * 2
+    assert all(row["read_ratio"] > 0 for row in found["rows"] if "speed" in row)
+    assert "global" not in made, "a model of which nothing is measured is not made"
+
+
+def test_what_cannot_be_recorded_is_said_first(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit, match="--graph: steps are recorded on a CUDA device"):
+        gpu.main(["train", "--device", "cpu", "--graph"])
+    monkeypatch.setattr(gpu.Clock, "__init__", lambda clock, device: setattr(clock, "cuda", True))
+    with pytest.raises(SystemExit, match="own.* give --retrieve-on device"):
+        gpu.main(["train", "--graph", "--settings", "own"])
+
+
 def test_operations_are_counted(gpu: Any) -> None:
     """Against the weights of the model itself; the head is tied, so that its product is that of the embeddings."""
     class Args:
