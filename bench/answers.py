@@ -48,6 +48,8 @@ import numpy as np
 
 COMPRESSED = [{"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": 1 << 26, "lc": 0, "lp": 2, "pb": 2}]
 
+TEXTS = 1024  # of choices, read at once: for each a head of tokens seen has 16 bytes for every token of the vocabulary
+
 # How a model is read, and whether its pointer takes part.
 CONDITIONS = {
     "global": ("global", False),
@@ -416,7 +418,7 @@ class Reader:
             end, width = begin + 1, len(rows[begin][2])
             while end < len(rows):
                 width = max(width, len(rows[end][2]))
-                if (end + 1 - begin) * width > self.options["tokens"]:
+                if end - begin == TEXTS or (end + 1 - begin) * width > self.options["tokens"]:
                     break
                 end += 1
             self._texts(rows[begin:end], head, pointer, found)

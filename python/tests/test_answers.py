@@ -168,6 +168,20 @@ def test_resuming(case: Case, capsys: pytest.CaptureFixture) -> None:
         case.run("part", ["window"], settings={"model": "another"})
 
 
+def test_few_texts_of_choices_at_once(case: Case, answers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However short they are: what the head of tokens seen keeps of each is as wide as the vocabulary."""
+    texts, many = answers.Reader._texts, []
+    prompts = answers.load(case.folder / "prompts.xz", ["choice"])
+    monkeypatch.setattr(answers, "TEXTS", 4)
+    monkeypatch.setattr(answers.Reader, "_texts", lambda self, rows, *more: many.append(len(rows)) or texts(self, rows, *more))
+    assert answers.run(case.model, prompts, ["window"], out=case.folder / "few", tokens=10**6, log=lambda text: None)
+    assert many == [4, 4, 4, 3]
+    case.finish("few")
+    theirs = case.records("c.jsonl")
+    for key, record in case.records("few.results").items():
+        same(record, theirs[key])
+
+
 def test_choices_that_are_stopped(case: Case, answers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """By Ctrl-C, which the caller hears of, or by the time: what was read until then is kept."""
     texts, clock, path = answers.Reader._texts, [0.0], case.folder / "stopped"
