@@ -681,11 +681,8 @@ def loaded(args):
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    path, cuda = pathlib.Path(args.model), args.device.startswith("cuda")
-    where = {"pretrained_model_name_or_path": path, "dtype": torch.bfloat16 if cuda else torch.float32}
-    if path.suffix == ".gguf":
-        where.update(pretrained_model_name_or_path=path.parent, gguf_file=path.name)
-    model = AutoModelForCausalLM.from_pretrained(**where).to(args.device).eval()
+    kind = torch.bfloat16 if args.device.startswith("cuda") else torch.float32
+    model = AutoModelForCausalLM.from_pretrained(**common.pretrained(args.model), dtype=kind).to(args.device).eval()
     if args.adapter:
         hf.load_adapter(model, args.adapter, stage=None, pointer=args.pointer is None)
     return model

@@ -8,6 +8,7 @@ by it), "machine" where it was made, "rows" holds the numbers.
 import argparse
 import json
 import os
+import pathlib
 import platform
 import subprocess
 import sys
@@ -39,6 +40,14 @@ def call(program, *words):
     if done.returncode != 0:
         die(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip()}")
     return done.stdout
+
+
+def pretrained(model):
+    """What `from_pretrained` of transformers is given for a model: a folder, or a GGUF file."""
+    path = pathlib.Path(model)
+    if path.suffix != ".gguf":
+        return {"pretrained_model_name_or_path": path}
+    return {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name}
 
 
 def measure(program, *words):

@@ -18,6 +18,7 @@ import common
 
 try:
     import torch
+    from overlap import CHANNELS, text
 except ImportError as error:
     sys.exit(f"gpu_backward.py: {error.name} is missing: pip install torch")
 
@@ -28,7 +29,6 @@ try:
 except ImportError as error:
     common.die(f"{error}; install the package with `pip install .`, and Triton")
 
-CHANNELS = 2048
 EVERYTHING = (True,) * 5
 QK, REST = (True, True, False, False, False), (False, False, True, True, True)
 RULES = [{"qk_grad": "none"}, {"qk_grad": "flips"},
@@ -36,14 +36,6 @@ RULES = [{"qk_grad": "none"}, {"qk_grad": "flips"},
          *({"qk_grad": "linear", "credit": credit, "suffix": suffix}
            for credit in ("all", "route") for suffix in (0.0, 0.5)),
          {"qk_grad": "soft"}]
-
-
-def text(tokens, channels, words=4096, batch=1):
-    """Vectors of words that follow Zipf's law, with a little noise: [B, T, C], on the GPU."""
-    share = 1 / torch.arange(1, words + 1, device="cuda").float()
-    chosen = torch.multinomial(share, batch * tokens, replacement=True)
-    u = torch.randn(words, channels, device="cuda")[chosen]
-    return (u + 0.05 * torch.randn_like(u)).view(batch, tokens, channels)
 
 
 class Case:

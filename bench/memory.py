@@ -265,22 +265,15 @@ class Bench:
             self.prompts[path.stem] = loaded
         self.cuda = self.device.type == "cuda"
         logging.disable_progress_bar()
-        self.start = self.loaded(AutoModelForCausalLM, dtype=torch.float32)
+        self.start = AutoModelForCausalLM.from_pretrained(**common.pretrained(args.model), dtype=torch.float32)
         self.train, self.fit, self.valid = (token_ids.documents(x) for x in (args.train, args.fit, args.valid))
         self.known = {name: fingerprints(getattr(self, name)) for name in ("train", "fit", "valid")}
         self.folded = None
         self.compiled = args.compile if args.compile is not None else self.cuda
         self.token_loss = torch.compile(token_loss, dynamic=False) if self.compiled else token_loss
 
-    def loaded(self, kind, **options):
-        """Something of --model, by a class of transformers."""
-        path = pathlib.Path(self.args.model)
-        if path.suffix == ".gguf":
-            return kind.from_pretrained(path.parent, gguf_file=path.name, **options)
-        return kind.from_pretrained(path, **options)
-
     def tokenizer(self):
-        return self.loaded(AutoTokenizer)
+        return AutoTokenizer.from_pretrained(**common.pretrained(self.args.model))
 
     def looker(self, run, model):
         if run.alike and self.folded is None:

@@ -45,12 +45,12 @@ RULES = [{"qk_grad": "none"}, {"qk_grad": "flips"},
 # ---------------------------------------------------------------------------------------------------------- correctness
 
 
-def text(tokens, channels, words=4096):
-    """Vectors of words that follow Zipf's law, with a little noise: [1, T, C], on the GPU."""
+def text(tokens, channels, words=4096, batch=1):
+    """Vectors of words that follow Zipf's law, with a little noise: [B, T, C], on the GPU."""
     share = 1 / torch.arange(1, words + 1, device="cuda").float()
-    chosen = torch.multinomial(share, tokens, replacement=True)
-    u = torch.randn(words, channels, device="cuda")[chosen] + 0.05 * torch.randn(tokens, channels, device="cuda")
-    return u.unsqueeze(0)
+    chosen = torch.multinomial(share, batch * tokens, replacement=True)
+    u = torch.randn(words, channels, device="cuda")[chosen]
+    return (u + 0.05 * torch.randn_like(u)).view(batch, tokens, channels)
 
 
 def check_rule(rule, bits, kind):

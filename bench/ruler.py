@@ -46,15 +46,12 @@ class Tokenizer:
 
 
 class Transformers:
-    """The same by transformers, which has the tokenizer in memory."""
+    """Likewise by transformers, which has the tokenizer in memory."""
 
     def __init__(self, model):
         from transformers import AutoTokenizer
 
-        path = pathlib.Path(model)
-        where = dict(pretrained_model_name_or_path=path.parent, gguf_file=path.name) if path.is_file() else \
-            dict(pretrained_model_name_or_path=path)
-        self.tokenizer = AutoTokenizer.from_pretrained(**where)
+        self.tokenizer = AutoTokenizer.from_pretrained(**common.pretrained(model))
 
     def text_to_tokens(self, text):
         return self.tokenizer(text, verbose=False)["input_ids"]
@@ -122,7 +119,8 @@ def main():
                         help="of each task and length, one number or one for each length")
     parser.add_argument("--own-words", action="store_true", help="ask for single needles in their own words")
     parser.add_argument("--transformers", action="store_true",
-                        help="count tokens by transformers (and gguf), which is faster and gives the same")
+                        help="count tokens by transformers (and gguf), which is faster; of some files the counts "
+                             "differ a little, as it reads a part of a tokenizer alone")
     parser.add_argument("--seed", type=int, default=42)
     args = parser.parse_args()
     counts = args.examples * (len(args.length) if len(args.examples) == 1 else 1)
