@@ -190,7 +190,7 @@ class Looker:
     def __init__(self, run, model, folded=None):
         found = rosatune.hf.attachment(model)
         self.run, self.config, self.folded = run, found.config, folded
-        self.rules = {} if run.adapter is None else found.lookup.rules  # of sources that are looked up before the layers
+        self.rules = {} if run.adapter is None else found.lookup.rules  # of sources looked up before the layers
         self.rule = self.rules.get("tokens")
         # Beside other sources only what adapters really read is known ahead; controls are the adapters' own.
         self.alone = self.rule is not None and all(source.kind == "tokens" for source in self.config.sources)

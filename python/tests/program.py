@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterable
 
 import numpy as np
 import pytest
@@ -49,6 +50,12 @@ def succeed(*words: Any, **options: Any) -> bytes:
     done = run(*words, **options)
     assert done.returncode == 0, done.stderr.decode(errors="replace")
     return done.stdout
+
+
+def lines(path: Path, objects: "Iterable[Any]") -> Path:
+    """Write objects as lines of JSON; gives the path."""
+    path.write_text("".join(json.dumps(each) + "\n" for each in objects), encoding="utf-8")
+    return path
 
 
 def logits(folder: Path, model: Path, tokens: np.ndarray, *words: Any) -> np.ndarray:

@@ -28,11 +28,6 @@ def answers(bench_script: Any) -> Any:
     return bench_script("answers")
 
 
-def write(path: Path, lines: "list[dict[str, Any]]") -> Path:
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
-
-
 def tasks(folder: Path) -> list[Path]:
     """Needles of several lengths, answers by first line, choices of several and of one continuation."""
     rng = np.random.default_rng(3)
@@ -52,10 +47,10 @@ def tasks(folder: Path) -> list[Path]:
         chosen.append({"context": text(int(rng.integers(3, 40))), "continuations": each, "gold": gold})
     solved = [{"input": "Q: do ", "context": text(9), "answers": ["ba"], "length": 9} for _ in range(2)]
     return [
-        write(folder / "niah_x.jsonl", needles),
-        write(folder / "choice.jsonl", chosen),
-        write(folder / "word.jsonl", [{**x, "continuations": x["continuations"][:1]} for x in chosen]),
-        write(folder / "triviaqa.jsonl", solved),
+        program.lines(folder / "niah_x.jsonl", needles),
+        program.lines(folder / "choice.jsonl", chosen),
+        program.lines(folder / "word.jsonl", [{**x, "continuations": x["continuations"][:1]} for x in chosen]),
+        program.lines(folder / "triviaqa.jsonl", solved),
     ]
 
 
@@ -173,7 +168,9 @@ def test_few_texts_of_choices_at_once(case: Case, answers: Any, monkeypatch: pyt
     texts, many = answers.Reader._texts, []
     prompts = answers.load(case.folder / "prompts.xz", ["choice"])
     monkeypatch.setattr(answers, "TEXTS", 4)
-    monkeypatch.setattr(answers.Reader, "_texts", lambda self, rows, *more: many.append(len(rows)) or texts(self, rows, *more))
+    monkeypatch.setattr(
+        answers.Reader, "_texts", lambda self, rows, *more: many.append(len(rows)) or texts(self, rows, *more)
+    )
     assert answers.run(case.model, prompts, ["window"], out=case.folder / "few", tokens=10**6, log=lambda text: None)
     assert many == [4, 4, 4, 3]
     case.finish("few")

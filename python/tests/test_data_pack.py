@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import lzma
 import struct
 from pathlib import Path
@@ -94,8 +93,7 @@ def test_only_answers_count(model, tmp_path: Path) -> None:
     if tokenizer.chat_template is None:
         pytest.skip("the tokenizer came without a chat template")
     talks = [[{"role": role, "content": content} for role, content in talk] for talk in TALKS]
-    lines = tmp_path / "talks.jsonl"
-    lines.write_text("".join(json.dumps({"messages": talk}) + "\n" for talk in talks))
+    lines = program.lines(tmp_path / "talks.jsonl", ({"messages": talk} for talk in talks))
     shard = pack(tmp_path, path, [lines], "--chat")
     for i, talk in enumerate(talks):
         whole = tokenizer.apply_chat_template(talk, tokenize=False)

@@ -75,11 +75,6 @@ def same(one: list[list[float]], other: list[list[float]], within: float) -> flo
     return worst
 
 
-def write(path: Path, lines: list[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    return path
-
-
 @pytest.fixture(scope="module")
 def random_model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Path]:
     program.path()
@@ -103,7 +98,7 @@ def test_choices(random_model: tuple[Any, Any, Path], tmp_path: Path) -> None:
     docs = [dict(context=context, choices=choices, gold=gold) for context, choices, gold in CHOICES]
     task = local(
         "pick",
-        write(tmp_path / "docs.jsonl", docs),
+        program.lines(tmp_path / "docs.jsonl", docs),
         output_type="multiple_choice",
         doc_to_text="{{context}}",
         doc_to_choice="{{choices}}",
@@ -112,7 +107,7 @@ def test_choices(random_model: tuple[Any, Any, Path], tmp_path: Path) -> None:
     )
     lines = [dict(context=c, continuations=[" " + each for each in choices], gold=gold) for c, choices, gold in CHOICES]
     theirs, logarithms = harness(model, tokenizer, tmp_path, task, len(docs))
-    mine, sums = ours(tmp_path, folder, write(tmp_path / "pick.jsonl", lines), len(docs))
+    mine, sums = ours(tmp_path, folder, program.lines(tmp_path / "pick.jsonl", lines), len(docs))
     same(sums, logarithms, 1e-3)
     assert mine["score"] == pytest.approx(theirs["acc,none"], abs=1e-12)
     assert mine["normed"] == pytest.approx(theirs["acc_norm,none"], abs=1e-12)
@@ -127,7 +122,7 @@ def test_last_words(random_model: tuple[Any, Any, Path], tmp_path: Path) -> None
     perplexity = dict(metric="perplexity", aggregation="perplexity", higher_is_better=False)
     task = local(
         "last",
-        write(tmp_path / "docs.jsonl", docs),
+        program.lines(tmp_path / "docs.jsonl", docs),
         output_type="loglikelihood",
         doc_to_text="{{context}}",
         doc_to_target="{{' ' + word}}",
@@ -135,7 +130,7 @@ def test_last_words(random_model: tuple[Any, Any, Path], tmp_path: Path) -> None
     )
     lines = [dict(context=doc["context"], continuations=[" " + doc["word"]]) for doc in docs]
     theirs, logarithms = harness(model, tokenizer, tmp_path, task, len(docs))
-    mine, sums = ours(tmp_path, folder, write(tmp_path / "last.jsonl", lines), len(docs))
+    mine, sums = ours(tmp_path, folder, program.lines(tmp_path / "last.jsonl", lines), len(docs))
     same(sums, logarithms, 1e-3)
     assert mine["score"] == pytest.approx(theirs["acc,none"], abs=1e-12)
     assert math.log(mine["perplexity"]) == pytest.approx(math.log(theirs["perplexity,none"]), abs=1e-3)

@@ -103,8 +103,7 @@ def measure(client: LocalCompletionsAPI, folder: Path, task: dict[str, Any]) -> 
 
 def local(name: str, lines: list[dict[str, Any]], folder: Path, **more: Any) -> tuple[Path, dict[str, Any]]:
     """A file of `rosatune eval`, and a task of the harness on it."""
-    file = folder / f"{name}.jsonl"
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    file = program.lines(folder / f"{name}.jsonl", lines)
     data = dict(dataset_path="json", dataset_kwargs=dict(data_files=dict(test=str(file))), test_split="test")
     return file, dict(task=name, **data, **more)
 
