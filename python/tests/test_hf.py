@@ -770,13 +770,17 @@ def test_adapters_name_their_base_model(tmp_path, recwarn):
     )
     other = tiny.model()
     cached = "/x/models--Company--Base-135M/snapshots/0a1b"
-    for same in ("", "Company/Base-135M", "/models/Base-135M/", cached, str(tmp_path / "a")):
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "base-135m.Q4_1.gguf").write_bytes(b"")
+    for same in ("", "Company/Base-135M", "/models/Base-135M/", cached, str(tmp_path / "a"), str(tmp_path / "files")):
         other.config._name_or_path = same
         hf.detach(hf.load_adapter(other, tmp_path / "a"))
     assert not recwarn.list
-    other.config._name_or_path = "Company/Base-360M"
-    with pytest.warns(UserWarning, match="trained with the model Company/Base-135M, and is loaded into .*360M"):
-        hf.load_adapter(other, tmp_path / "a")
+    (tmp_path / "files" / "base-135m.Q4_1.gguf").rename(tmp_path / "files" / "base-360m.Q4_1.gguf")
+    for another in ("Company/Base-360M", str(tmp_path / "files")):
+        other.config._name_or_path = another
+        with pytest.warns(UserWarning, match="trained with the model Company/Base-135M, and is loaded into "):
+            hf.detach(hf.load_adapter(other, tmp_path / "a"))
 
 
 def test_a_text_longer_than_the_model_was_trained_for(recwarn):

@@ -129,7 +129,7 @@ def load_adapter(model: Any, folder: Folder, stage: Union[str, None] = "adapter"
         attach_pointer(model, found)
     trained, used = fields.get(BASE), _base_name(model)
     # A run that trained the whole model saves it beside the adapter.
-    if trained and used and _last_part(trained) != _last_part(used) and Path(used).resolve() != folder.resolve():
+    if trained and used and not _is_named(used, _last_part(trained)) and Path(used).resolve() != folder.resolve():
         warnings.warn(
             f"{folder}: the adapter was trained with the model {trained}, and is loaded into {used}; "
             f"with another model it reads at random",
@@ -214,6 +214,15 @@ def _last_part(name: str) -> str:
     """What is the same of a model's name on the Hub, of its folder in the Hub's cache, and of a copy elsewhere."""
     cached = re.search(r"models--[^/]*?--([^/]+)/snapshots/", name)
     return cached[1] if cached else name.rstrip("/").rpartition("/")[2]
+
+
+def _is_named(model: str, name: str) -> bool:
+    """Whether a model that was loaded by a name or path may be the one of a name.
+
+    Of a GGUF file transformers keeps the folder, whose name tells nothing; the files in it are named after models.
+    """
+    files = [file.stem.lower() for file in Path(model).glob("*.gguf")] if Path(model).is_dir() else []
+    return _last_part(model) == name or any(file.startswith(name.lower().removesuffix(".gguf")) for file in files)
 
 
 def _shape(model: Any) -> dict[str, Any]:
