@@ -137,12 +137,18 @@ def test_every_kind_of_run(memory: Any, given: list[str], capsys: Any) -> None:
     assert "skipped, needs about" in capsys.readouterr().out
 
 
-def test_links_by_tokens_that_are_alike(memory: Any, given: list[str]) -> None:
-    class Tokenizer:
-        def get_vocab(self) -> dict[str, int]:
-            return {"\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}The": 1, "cat": 2, "the": 3, "far": 99}
+class Letters:
+    """A tokenizer, as far as it is asked."""
 
-    assert memory.folded_ids(Tokenizer(), 5).tolist() == [0, 1, 2, 1, 4]
+    def get_vocab(self) -> dict[str, int]:
+        return {"\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}The": 1, "cat": 2, "the": 3, "far": 99}
+
+    def save_pretrained(self, folder: Path) -> None:
+        pass
+
+
+def test_links_by_tokens_that_are_alike(memory: Any, given: list[str]) -> None:
+    assert memory.folded_ids(Letters(), 5).tolist() == [0, 1, 2, 1, 4]
     bench = memory.Bench(memory.parse(given))
     bench.folded = np.arange(tiny.VOCABULARY) // 2 * 2  # 6 and 7 are alike
     run = memory.Run(name="alike", adapter=dict(chain=1), alike=1, **SMALL)
@@ -376,6 +382,36 @@ def test_runs_of_the_list_are_valid(memory: Any, name: str) -> None:
                 unlike = {key for key in ("layers", "v_from", "chain") if len({getattr(x, key) for x in both}) > 1}
                 unlike |= {key for key in ("rate_matrix", "rate_vector") if getattr(other, key) != getattr(run, key)}
             assert unlike == UNLIKE.get(run.name, set()), (run.name, control)
+
+
+def shrunk(run: dict[str, Any]) -> dict[str, Any]:
+    """A run of the lists for the tiny model: all its options, other sizes."""
+    run = {**run, "steps": min(1, run.get("steps", 1)), "batch": 1, "sinks": 1, "rank": 2}
+    run["window"], run["length"] = {256: (8, 64), 512: (16, 128), 1024: (16, 128)}[run.get("window", 256)]
+    adapter = dict(run.get("adapter") or {})
+    if "layers" in adapter:
+        adapter["layers"] = "0-2:2" if adapter["layers"].endswith(":3") else "0-1:1"
+    adapter["seen"] = min(adapter.get("seen", 0), 4)
+    if "source" in adapter:
+        adapter["source"] = adapter["source"].replace("layer 20", "layer 1")
+    return {**run, "adapter": adapter if run.get("adapter") else None, "asks": []}
+
+
+@pytest.mark.parametrize("name", ["memory_runs.json", "memory_runs_qwen.json"])
+def test_runs_of_the_list_end(
+    memory: Any, given: list[str], tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each trains and is judged: time on a GPU is too scarce to find there that one cannot."""
+    books = given[given.index("--train") + 1].partition("=")[2]
+    runs = [shrunk(run) for run in json.loads((BENCH / name).read_text())]
+    words = words_of(given, tmp_path, runs)
+    kinds = [f"{kind}={books}" for kind in ("novels", "code", "quotes")]
+    words += ["--train", *kinds, "--fit", kinds[0], "--valid", kinds[0], "--pieces", "1", "--fit-pieces", "1"]
+    monkeypatch.setattr(memory.Bench, "tokenizer", lambda bench: Letters())
+    assert memory.main([*words, "--save", str(tmp_path / "saved")]) == 0
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert [entry["run"]["name"] for entry in found] == [run["name"] for run in runs]
+    assert [entry["run"]["name"] for entry in found if "error" in entry] == []
 
 
 def test_the_released_adapter_has_controls_to_run(memory: Any) -> None:
