@@ -13,9 +13,7 @@ Milliseconds of a whole text, the median of --repeat; the longest texts are time
 empty. All of it takes about a minute on a machine with 16 cores and an H200.
 """
 
-import statistics
 import sys
-import time
 
 import common
 
@@ -36,17 +34,12 @@ def gpu():
 
 def attention(torch, tokens, repeat):
     """Milliseconds; None if the device has not enough memory."""
+    from clock import Clock
+
     try:
         q, k, v = torch.randn(3, 1, HEADS, tokens, CHANNELS // HEADS, device="cuda", dtype=torch.bfloat16)
-        times = []
-        for turn in range(repeat + 1):
-            torch.cuda.synchronize()
-            begin = time.perf_counter()
-            torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-            torch.cuda.synchronize()
-            if turn or repeat == 1:  # the first warms up
-                times.append(1e3 * (time.perf_counter() - begin))
-        return min(times) if repeat == 1 else statistics.median(times)
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return 1e3 * Clock("cuda").seconds(lambda: attend(q, k, v, is_causal=True), repeat, 1)
     except torch.cuda.OutOfMemoryError:
         return None
 

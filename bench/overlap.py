@@ -22,6 +22,7 @@ import common
 
 try:
     import torch
+    from clock import Clock
     from torch import nn
     from torch.nn.functional import scaled_dot_product_attention
 except ImportError as error:
@@ -143,16 +144,7 @@ def make_attention(report):
 
 def milliseconds(work, repeat):
     """The median of several runs, in wall-clock time, after two that warm up."""
-    times = []
-    for turn in range(repeat + 2):
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        result = work()
-        torch.cuda.synchronize()
-        if turn >= 2:
-            times.append((time.perf_counter() - begin) * 1e3)
-        del result
-    return statistics.median(times)
+    return 1e3 * Clock("cuda").seconds(work, repeat, 2)
 
 
 def measure(attention, adapter, u, repeat):
