@@ -24,14 +24,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 import tiny  # noqa: E402
 
 
-def gradients(model, batch):
-    model.zero_grad()
-    loss = model(**batch).loss
-    loss.backward()
-    return loss.detach(), {name: x.grad.clone() for name, x in model.named_parameters() if x.grad is not None}
-
-
-
 def padded_batches():
     """Batches with padding and without, and a mask that holds none."""
     for number in range(3):
@@ -51,10 +43,10 @@ def test_prefetched_batches_give_the_same(options):
     tiny.stir(model)
     looked_up = []
     lookup = hf.attachment(model).lookup
-    plain = [gradients(model, batch) for batch in padded_batches()]
+    plain = [tiny.gradients(model, batch) for batch in padded_batches()]
     for batch in hf.prefetch(model, padded_batches(), depth=2, device="cpu"):
         assert ("rosa_places" in batch) == ("tokens" in lookup.rules)
-        looked_up.append(gradients(model, batch))
+        looked_up.append(tiny.gradients(model, batch))
         assert ("attention_mask" in batch) == (len(looked_up) == 2), "a mask without padding is left out"
     assert len(plain) == len(looked_up) == 3
     for (loss, grads), (again, others) in zip(plain, looked_up):
@@ -110,7 +102,7 @@ def test_compiled_layers_are_one_function():
     for number, adapter in enumerate(hf.adapters(model).values()):
         adapter.scale = 0.5 + number
     batches = list(hf.prefetch(model, padded_batches()))
-    plain = [gradients(model, batch) for batch in (batches[0], batches[2])]
+    plain = [tiny.gradients(model, batch) for batch in (batches[0], batches[2])]
     torch._dynamo.reset()
     seen = []
 
@@ -122,7 +114,7 @@ def test_compiled_layers_are_one_function():
     for layer in model.model.layers:
         layer.compile(backend=backend, dynamic=False, fullgraph=True)
     for (loss, grads), batch in zip(plain, (batches[0], batches[2])):
-        again, others = gradients(model, batch)
+        again, others = tiny.gradients(model, batch)
         torch.testing.assert_close(again, loss)
         for name, grad in grads.items():
             torch.testing.assert_close(others[name], grad, msg=lambda text, name=name: f"{name}: {text}")

@@ -56,13 +56,6 @@ def batch_of(padded: bool, rows: int = 3, steps: int = 40) -> dict:
     return {name: x.to(DEVICE) for name, x in given.items()}
 
 
-def learnt(model: Any, batch: dict) -> tuple[Any, dict]:
-    model.zero_grad()
-    loss = model(**batch, use_cache=False).loss
-    loss.backward()
-    return loss.detach(), {name: x.grad.clone() for name, x in model.named_parameters() if x.grad is not None}
-
-
 class Sizes(list):
     """How many values the layers packed, pass by pass."""
 
@@ -92,16 +85,16 @@ def assert_alike(one: tuple, other: tuple) -> None:
 def test_learns_what_values_by_step_learn(options: dict, padded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     model, batch = learner(**options), batch_of(padded)
     sizes = Sizes(monkeypatch)
-    found = learnt(model, batch)
+    found = tiny.gradients(model, batch)
     layers = len(hf.adapters(model)) * len(hf.attachment(model).config.sources)
     unit = 15  # of 120 steps
     different = len(batch["input_ids"].unique())
     assert sizes == [(1, -(-different // unit) * unit)] * layers and different < 90
-    again = learnt(model, batch)
+    again = tiny.gradients(model, batch)
     assert all(torch.equal(x, again[1][name]) for name, x in found[1].items()), "the same every time"
     monkeypatch.setattr(_distinct, "most_parts", 0)
     sizes.clear()
-    by_step = learnt(model, batch)
+    by_step = tiny.gradients(model, batch)
     assert sizes == [(3, 40)] * layers
     assert_alike(found, by_step)
     projected = [x for name, x in found[1].items() if "v_proj" in name and "rosa" in name]
@@ -113,14 +106,14 @@ def test_other_reads(reads: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, batch = learner(chain=2), batch_of(True)
     for adapter in list(hf.adapters(model).values())[:2]:
         adapter.reads = reads
-    found = learnt(model, batch)
+    found = tiny.gradients(model, batch)
     monkeypatch.setattr(_distinct, "most_parts", 0)
-    assert_alike(found, learnt(model, batch))
+    assert_alike(found, tiny.gradients(model, batch))
     for adapter in hf.adapters(model).values():
         adapter.reads = reads
-    by_step = learnt(model, batch)[0]
+    by_step = tiny.gradients(model, batch)[0]
     monkeypatch.undo()
-    torch.testing.assert_close(learnt(model, batch)[0], by_step)
+    torch.testing.assert_close(tiny.gradients(model, batch)[0], by_step)
 
 
 @pytest.mark.parametrize("options", UNSERVED, ids=str)
@@ -128,19 +121,19 @@ def test_where_values_stay_by_step(options: dict, monkeypatch: pytest.MonkeyPatc
     model, batch = learner(**options), batch_of(True)
     monkeypatch.setattr(_distinct, "locate", lambda *given: pytest.fail("distinct tokens"))
     assert "rosa_tokens" not in hf.LookUpCollator(model).look_up({"input_ids": batch["input_ids"].cpu()})
-    learnt(model, batch)
+    tiny.gradients(model, batch)
 
 
 def test_what_keeps_values_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Embeddings of the caller, modules that are more than their class, adapters that are watched."""
     model, batch = learner(chain=2), batch_of(False)
-    expected = learnt(model, batch)
+    expected = tiny.gradients(model, batch)
     sizes = Sizes(monkeypatch)
     adapters = hf.adapters(model)
 
     def by_step(batch: dict) -> None:
         sizes.clear()
-        assert_alike(learnt(model, batch), expected)
+        assert_alike(tiny.gradients(model, batch), expected)
         assert set(sizes) == {(3, 40)}
 
     by_step({**batch, "inputs_embeds": model.model.embed_tokens(batch["input_ids"])})
@@ -153,35 +146,35 @@ def test_what_keeps_values_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
     assert adapters[1].diagnostics()["distance_mean"] >= 8
     adapters[1].watch = False
     sizes.clear()
-    learnt(model, batch)
+    tiny.gradients(model, batch)
     assert set(sizes) == {(1, 45)}
 
 
 def test_a_frozen_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
     model, batch = learner("adapter", chain=3), batch_of(True)
-    found = learnt(model, batch)
+    found = tiny.gradients(model, batch)
     assert all(".rosa." in name for name in found[1])
     monkeypatch.setattr(_distinct, "most_parts", 0)
-    assert_alike(found, learnt(model, batch))
+    assert_alike(found, tiny.gradients(model, batch))
 
 
 def test_gradient_checkpointing() -> None:
     model, batch = learner(chain=2), batch_of(True)
-    expected = learnt(model, batch)
+    expected = tiny.gradients(model, batch)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    assert_alike(learnt(model, batch), expected)
+    assert_alike(tiny.gradients(model, batch), expected)
 
 
 def test_compiled_layers() -> None:
     """As one function, for each size of the list."""
     model, batch = learner(chain=2), batch_of(False)
     other = {**batch, "input_ids": batch["input_ids"] % 9 + 2}
-    expected = [learnt(model, each) for each in (batch, other)]
+    expected = [tiny.gradients(model, each) for each in (batch, other)]
     torch._dynamo.reset()
     for layer in model.model.layers:
         layer.compile(backend="aot_eager", dynamic=False, fullgraph=True)
     for each, before in zip((batch, other), expected):
-        assert_alike(learnt(model, each), before)
+        assert_alike(tiny.gradients(model, each), before)
 
 
 def test_without_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,18 +216,18 @@ def test_a_list_serves_rows_that_were_cut() -> None:
 def test_lists_travel_with_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looked up ahead, they are not made again; places without a list on a device are read by step."""
     model, batch = learner(chain=2), batch_of(True)
-    expected = learnt(model, batch)
+    expected = tiny.gradients(model, batch)
     host = {name: x.cpu() for name, x in batch.items()}
     found = next(iter(hf.prefetch(model, [host], device=DEVICE)))
     assert found["rosa_tokens"].shape == (3, 45)
     monkeypatch.setattr(_distinct, "find", lambda *given: pytest.fail("made again"))
     monkeypatch.setattr(_places, "find_places", lambda *given: pytest.fail("looked up again"))
-    again = learnt(model, found)
+    again = tiny.gradients(model, found)
     assert torch.equal(again[0], expected[0])
     assert all(torch.equal(x, expected[1][name]) for name, x in again[1].items())
     cut = {name: x[1:] for name, x in found.items()}
     monkeypatch.undo()
-    assert_alike(learnt(model, cut), learnt(model, {name: x[1:] for name, x in batch.items()}))
+    assert_alike(tiny.gradients(model, cut), tiny.gradients(model, {name: x[1:] for name, x in batch.items()}))
 
 
 def test_bare_modules() -> None:

@@ -65,16 +65,6 @@ def arguments(folder: Path, **options) -> TrainingArguments:
     )
 
 
-def gradients(model, batch, **options):
-    """Loss and gradients by name, as float32."""
-    model.zero_grad(set_to_none=True)
-    torch.manual_seed(0)
-    loss = model(**batch, **options).loss
-    loss.backward()
-    grads = {name: weight.grad.float() for name, weight in model.named_parameters() if weight.grad is not None}
-    return loss.detach(), grads
-
-
 def batch_of(data: Dataset) -> dict:
     return {"input_ids": data.ids, "labels": data.labels}
 
@@ -144,9 +134,9 @@ def test_trainer_resumes(tmp_path):
 def test_gradient_checkpointing_gives_the_same(options):
     model = learner(e_start=0.1, **options)
     batch = batch_of(Recall(4))
-    loss, plain = gradients(model, batch)
+    loss, plain = tiny.gradients(model, batch)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    again, recomputed = gradients(model, batch)
+    again, recomputed = tiny.gradients(model, batch)
     assert torch.equal(loss, again)
     assert plain.keys() == recomputed.keys()
     for name, grad in plain.items():
@@ -167,8 +157,8 @@ def test_padding_takes_no_part(side):
     joint = dict(input_ids=ids, labels=labels, attention_mask=mask)
     if side == "left":
         joint["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
-    loss, found = gradients(model, joint)
-    parts = [gradients(model, batch_of(data)) for data in (long, short)]
+    loss, found = tiny.gradients(model, joint)
+    parts = [tiny.gradients(model, batch_of(data)) for data in (long, short)]
     counts = [15, 10]
     total = sum(counts)
     torch.testing.assert_close(loss, sum(part[0] * count for part, count in zip(parts, counts)) / total)
@@ -200,7 +190,7 @@ def test_halves(kind, adapter):
         cached = [model(ids[:, :12], use_cache=True)]
         cached.append(model(ids[:, 12:], past_key_values=cached[0].past_key_values))
         assert torch.cat([part.logits for part in cached], 1).dtype == kind
-    loss, grads = gradients(model.train(), {"input_ids": ids, "labels": ids})
+    loss, grads = tiny.gradients(model.train(), {"input_ids": ids, "labels": ids})
     assert torch.isfinite(loss) and grads and all(torch.isfinite(grad).all() for grad in grads.values())
 
 
@@ -209,7 +199,7 @@ def test_autocast():
     tiny.stir(model)
     ids = tiny.tokens(2, 20)
     with torch.autocast("cpu", torch.bfloat16):
-        loss, grads = gradients(model, {"input_ids": ids, "labels": ids})
+        loss, grads = tiny.gradients(model, {"input_ids": ids, "labels": ids})
     assert torch.isfinite(loss) and grads and all(torch.isfinite(grad).all() for grad in grads.values())
 
 
@@ -217,10 +207,10 @@ def test_compile_gives_the_same():
     """Traced as one graph, forward and backward; the code generator is left out to save time."""
     model = learner(e_start=0.1, sinks=2)
     batch = batch_of(Recall(2))
-    loss, plain = gradients(model, batch, use_cache=False)
+    loss, plain = tiny.gradients(model, batch, use_cache=False)
     torch._dynamo.reset()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    again, traced = gradients(compiled, batch, use_cache=False)
+    again, traced = tiny.gradients(compiled, batch, use_cache=False)
     torch.testing.assert_close(again, loss)
     for name, grad in plain.items():
         torch.testing.assert_close(traced[f"_orig_mod.{name}"], grad, msg=lambda text, name=name: f"{name}: {text}")

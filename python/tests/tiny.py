@@ -109,3 +109,12 @@ def stir(made: Any, seed: int = 3) -> None:
 def tokens(rows: int, steps: int, seed: int = 5) -> torch.Tensor:
     """Random tokens, none of them padding."""
     return torch.randint(2, VOCABULARY, (rows, steps), generator=torch.Generator().manual_seed(seed))
+
+
+def gradients(made: Any, batch: "dict[str, Any]", **options: Any) -> "tuple[torch.Tensor, dict[str, torch.Tensor]]":
+    """The loss of a batch, and its gradients by name, as float32."""
+    made.zero_grad(set_to_none=True)
+    torch.manual_seed(0)
+    loss = made(**batch, **options).loss
+    loss.backward()
+    return loss.detach(), {name: x.grad.float() for name, x in made.named_parameters() if x.grad is not None}
