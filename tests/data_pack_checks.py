@@ -20,6 +20,8 @@ import tempfile
 import time
 import unittest
 
+from tiny_model import letters
+
 PROGRAM = sys.argv[1] if len(sys.argv) > 1 else "rosatune"
 LIMIT = 120  # seconds until a run counts as hung
 
@@ -33,13 +35,6 @@ QWEN = (
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
     "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 )
-
-
-def letters():
-    """Byte-level spelling: the character that stands for each byte in a vocabulary."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [b for b in range(256) if b not in plain]
-    return {b: chr(b) for b in plain} | {b: chr(256 + i) for i, b in enumerate(others)}
 
 
 def write_tokenizer(folder, split=None, prefix_space=False, filler=0):
