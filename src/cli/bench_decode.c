@@ -1,7 +1,8 @@
 /*
  * How long one step of decoding takes, when every new token has to be answered before the next one exists.
  *
- * The history is pushed many steps at a time, then the last steps one at a time, each timed alone. The symbols of a
+ * The history is pushed many steps at a time, then the last steps one at a time, each timed alone. Thousands of single
+ * steps that are not timed come between: only then do the caches hold what single steps leave in them. The symbols of a
  * step are gathered before the clock starts: in use they come from the packer already side by side.
  *
  * A made history is made piece by piece (bench_streams.c says why). Making symbols must not come between the timed
@@ -19,11 +20,12 @@
 
 #define PUSH  ((size_t)4096)   /* steps pushed at a time */
 #define PIECE ((size_t)131072) /* steps made at a time, but for the last */
+#define WARM  ((size_t)2048)   /* single steps before the timed ones, but at most half of the history */
 
 /* The last piece has all timed steps, and a push before them. */
 static size_t last_piece(size_t singles)
 {
-	return PIECE + PUSH + singles;
+	return PIECE + PUSH + WARM + singles;
 }
 
 size_t bench_decode_room(size_t steps, size_t singles)
@@ -51,16 +53,16 @@ static bool push_piece(const struct symbol_pair *pair, rosa_stream *stream, size
 	return true;
 }
 
-/* Pushes all but the steps to be timed, and leaves the piece that ends with them in the pair; *last is its length. */
-static bool push_history(const struct bench *bench, rosa_stream *stream, size_t *last, rosa_error *why)
+/* Pushes all but the last `singly` steps, and leaves the piece that ends with them in the pair; *last is its length. */
+static bool push_history(const struct bench *bench, rosa_stream *stream, size_t singly, size_t *last, rosa_error *why)
 {
 	bool made = bench->kind != BENCH_FILE, done = true;
 	struct progress progress;
 
-	progress_begin(&progress, "filling", (bench->steps - bench->singles) * bench->pair.routes);
+	progress_begin(&progress, "filling", (bench->steps - singly) * bench->pair.routes);
 	for (size_t left = bench->steps, number = 0; left > 0 && done; left -= *last, number++) {
 		*last = !made || left <= last_piece(bench->singles) ? left : PIECE;
-		size_t steps = *last == left ? left - bench->singles : *last;
+		size_t steps = *last == left ? left - singly : *last;
 		done = (!made || bench_make(bench, number, *last, why)) &&
 		       push_piece(&bench->pair, stream, steps, &progress, why);
 	}
@@ -68,14 +70,14 @@ static bool push_history(const struct bench *bench, rosa_stream *stream, size_t 
 	return done;
 }
 
-/* The last steps of the piece that lies in the pair, `end` being its length. */
-static bool time_steps(const struct bench *bench, rosa_stream *stream, size_t end, struct step *step, double *us,
-		       rosa_error *why)
+/* The last `singly` steps of the piece that lies in the pair, `end` being its length. The last of them are timed. */
+static bool time_steps(const struct bench *bench, rosa_stream *stream, size_t end, size_t singly, struct step *step,
+		       double *us, rosa_error *why)
 {
 	const struct symbol_pair *pair = &bench->pair;
-	size_t first = end - bench->singles;
+	const size_t first = end - singly, warm = singly - bench->singles;
 
-	for (size_t i = 0; i < bench->singles; i++) {
+	for (size_t i = 0; i < singly; i++) {
 		for (size_t r = 0; r < pair->routes; r++) {
 			const size_t at = r * pair->steps + first + i;
 
@@ -85,7 +87,8 @@ static bool time_steps(const struct bench *bench, rosa_stream *stream, size_t en
 		uint64_t begin = clock_ns();
 		if (rosa_stream_push(stream, 1, step->query, step->key, 1, step->tau, NULL, NULL, why) != ROSA_OK)
 			return false;
-		us[i] = (double)(clock_ns() - begin) * 1e-3;
+		if (i >= warm)
+			us[i - warm] = (double)(clock_ns() - begin) * 1e-3;
 		if (interrupted())
 			return refuse(why, "interrupted");
 	}
@@ -115,9 +118,11 @@ static void print(const struct bench *bench, double *us, const rosa_stream_info 
 static bool measure(const struct bench *bench, rosa_stream *stream, struct step *step, double *us, rosa_error *why)
 {
 	rosa_stream_info info = {.size = sizeof(info)};
+	const size_t history = bench->steps - bench->singles, warm = history / 2 < WARM ? history / 2 : WARM;
+	const size_t singly = bench->singles + warm;
 	size_t last = 0;
 
-	if (!push_history(bench, stream, &last, why) || !time_steps(bench, stream, last, step, us, why))
+	if (!push_history(bench, stream, singly, &last, why) || !time_steps(bench, stream, last, singly, step, us, why))
 		return false;
 	if (rosa_stream_describe(stream, &info, why) != ROSA_OK)
 		return false;
