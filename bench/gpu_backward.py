@@ -25,7 +25,6 @@ except ImportError as error:
 try:
     import rosatune
     from rosatune.torch import _device, _fused, _gradients, _kernels, _settings
-    from rosatune.torch._gradients import Kept
 except ImportError as error:
     common.die(f"{error}; install the package with `pip install .`, and Triton")
 
@@ -63,11 +62,11 @@ class Case:
         return _gradients.read_out(_device._by_step(self.read, len(self.v)), self.v, self.e0, self.e1, self.bits)
 
     def backward(self, kernels, wanted=EVERYTHING):
-        kept = Kept(self.q, self.k, self.v, self.e0, self.e1, self.read, self.table)
+        inputs = (self.gy, self.q, self.k, self.v, self.e0, self.e1)
         if kernels:
-            return _fused.backward(self.gy, kept, wanted, self.settings)
-        kept = kept._replace(read=_device._by_step(self.read, len(self.v)))
-        return _gradients.backward(self.gy, kept, wanted, self.settings)
+            return _fused.backward(*inputs, self.read, self.table, wanted, self.settings)
+        steps = _device._by_step(self.read, len(self.v))
+        return _gradients.backward(*inputs, steps, self.table, wanted, self.settings)
 
 
 # ---------------------------------------------------------------------------------------------------------- correctness

@@ -29,7 +29,6 @@ from rosatune.nn import RosaAdapter, RosaState  # noqa: E402
 from rosatune.sources import Lookup  # noqa: E402
 from rosatune.torch import _device, _gradients, _host, _operator, _past  # noqa: E402
 from rosatune.torch import _places, _read, _settings, _triton  # noqa: E402
-from rosatune.torch._gradients import Kept  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -167,8 +166,8 @@ def test_gradients(
     settings = _settings.make(bits=shape[-1], fold=fold, explore=0.2, flip_share=0.6, **rule)
     read, table = retrieved(inputs, settings)
     steps = _device._by_step(read, shape[0])
-    expected = _gradients.backward(gy, Kept(*inputs, steps, table), (True,) * 5, settings)
-    found = _fused.backward(gy, Kept(*inputs, read, table), (True,) * 5, settings)
+    expected = _gradients.backward(gy, *inputs, steps, table, (True,) * 5, settings)
+    found = _fused.backward(gy, *inputs, read, table, (True,) * 5, settings)
     assert_close(found, expected, CLOSE if kind == torch.float32 else 0.02)
 
 
@@ -179,7 +178,7 @@ def test_the_same_every_time(rng: np.random.Generator, rule: dict[str, Any]) -> 
     gy = inputs.pop()
     settings = _settings.make(bits=4, **rule)
     read, table = retrieved(inputs, settings)
-    found = [_fused.backward(gy, Kept(*inputs, read, table), (True,) * 5, settings) for _ in range(4)]
+    found = [_fused.backward(gy, *inputs, read, table, (True,) * 5, settings) for _ in range(4)]
     for again in found[1:]:
         assert all(torch.equal(x, y) for x, y in zip(found[0], again))
 
@@ -191,10 +190,10 @@ def test_only_what_is_wanted(rng: np.random.Generator) -> None:
     for rule in ("linear", "flips"):
         settings = _settings.make(bits=2, qk_grad=rule)
         read, table = retrieved(inputs, settings)
-        everything = _fused.backward(gy, Kept(*inputs, read, table), (True,) * 5, settings)
+        everything = _fused.backward(gy, *inputs, read, table, (True,) * 5, settings)
         for place in range(5):
             wanted = tuple(place == other for other in range(5))
-            found = _fused.backward(gy, Kept(*inputs, read, table), wanted, settings)
+            found = _fused.backward(gy, *inputs, read, table, wanted, settings)
             assert all((x is not None) == asked for x, asked in zip(found, wanted))
             assert torch.equal(found[place], everything[place])
 
@@ -208,7 +207,7 @@ def test_magnitudes(rng: np.random.Generator) -> None:
     read, table = retrieved(inputs, settings)
 
     def found(gy: Tensor) -> Any:
-        return _fused.backward(gy, Kept(*inputs, read, table), (True,) * 5, settings)
+        return _fused.backward(gy, *inputs, read, table, (True,) * 5, settings)
 
     plain = found(gy)
     for power in (-90, 60):

@@ -35,7 +35,6 @@ from rosatune.torch import (  # noqa: E402
     retrieve_on,
     rosa,
 )
-from rosatune.torch._gradients import Kept  # noqa: E402
 
 CLOSE = 1e-5  # of the norm of the difference to the norm
 
@@ -216,10 +215,10 @@ def test_tensor_operations_give_the_same(rng: np.random.Generator, rule: dict[st
     steps = _device._by_step(read, 2)
     assert torch.equal(y, _gradients.read_out(steps, *inputs[2:], bits))
     everything = (True,) * 5
-    expected = _host.backward(gy, Kept(*inputs, read, table), everything, settings)
+    expected = _host.backward(gy, *inputs, read, table, everything, settings)
     # where one run takes nearly all the weight, `soft` is a small difference of large numbers in either
     tolerance = 1e-4 if rule["qk_grad"] == "soft" else CLOSE
-    assert_close(_gradients.backward(gy, Kept(*inputs, steps, table), everything, settings), expected, tolerance)
+    assert_close(_gradients.backward(gy, *inputs, steps, table, everything, settings), expected, tolerance)
 
 
 def test_tensor_operations_carry_sums_from_chunk_to_chunk(
@@ -230,7 +229,7 @@ def test_tensor_operations_carry_sums_from_chunk_to_chunk(
     for rule in RULES:
         settings = _settings.make(bits=4, **rule)
         read, table, _ = _operator.find(*inputs[:2], None, None, rule["qk_grad"] == "flips", True, *settings)
-        arguments = (gy, Kept(*inputs, _device._by_step(read, 2), table), (True,) * 5, settings)
+        arguments = (gy, *inputs, _device._by_step(read, 2), table, (True,) * 5, settings)
         whole = _gradients.backward(*arguments)
         with monkeypatch.context() as patch:
             patch.setattr(_gradients, "CHUNK", 7)

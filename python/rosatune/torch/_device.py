@@ -36,7 +36,6 @@ from torch import Tensor
 
 from ..errors import InvalidArgument
 from . import _cuda, _gradients, _host, _pinned, _triton
-from ._gradients import Kept
 from ._settings import Settings
 
 __all__ = ["Retrieval", "backward", "collect", "host_layout", "launch", "read_out", "record"]
@@ -112,12 +111,23 @@ def read_out(read: Tensor, v: Tensor, e0: Tensor, e1: Tensor, settings: Settings
     return fused.read_out(read, fused.symbols(v, settings.bits), e0, e1, v, settings.bits)
 
 
-def backward(gy: Tensor, kept: Kept, wanted: Sequence[bool], settings: Settings) -> _gradients.Gradients:
+def backward(
+    gy: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    e0: Tensor,
+    e1: Tensor,
+    read: Tensor,
+    table: Tensor,
+    wanted: Sequence[bool],
+    settings: Settings,
+) -> _gradients.Gradients:
     """All gradients, for destinations [B R, T] and the table as rosa_find keeps them."""
-    fused = _triton.module("_fused", kept.q)
+    fused = _triton.module("_fused", q)
     if fused is not None:
-        return fused.backward(gy, kept, wanted, settings)
-    return _gradients.backward(gy, kept._replace(read=_by_step(kept.read, len(kept.q))), wanted, settings)
+        return fused.backward(gy, q, k, v, e0, e1, read, table, wanted, settings)
+    return _gradients.backward(gy, q, k, v, e0, e1, _by_step(read, q.shape[0]), table, wanted, settings)
 
 
 # -------------------------------------------------------------------------------------------------------- the retrieval

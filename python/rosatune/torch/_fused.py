@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from . import _gradients, _kernels
-from ._gradients import Gradients, Kept
+from ._gradients import Gradients
 from ._kernels import Spread
 from ._settings import Settings
 
@@ -209,9 +209,19 @@ def linear(q: Tensor, k: Tensor, v: Tensor, gy: Tensor, level: Tensor, settings:
 # ---------------------------------------------------------------------------------------------------------- all of them
 
 
-def backward(gy: Tensor, kept: Kept, wanted: Sequence[bool], settings: Settings) -> Gradients:
+def backward(
+    gy: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    e0: Tensor,
+    e1: Tensor,
+    read: Tensor,
+    table: Tensor,
+    wanted: Sequence[bool],
+    settings: Settings,
+) -> Gradients:
     """All gradients. ``read`` [B R, T] and ``table`` as rosa_find keeps them; ``wanted`` names q, k, v, e0, e1."""
-    q, k, v, e0, e1, read, table = kept
     bits = settings.bits
     results: List[Optional[Tensor]] = [None] * 5
     level = e1 - e0

@@ -28,22 +28,10 @@ from torch import Tensor
 
 from ._settings import Settings
 
-__all__ = ["Gradients", "Kept", "backward", "read_out", "symbols", "wide"]
+__all__ = ["Gradients", "backward", "read_out", "symbols", "wide"]
 
 CHUNK = 512  # steps of `linear` whose pairs are formed at once; states are carried from chunk to chunk
 STRIP_BYTES = 1 << 28  # of a strip of scores in `soft`, and of the rows that `flips` fetches at once
-
-
-class Kept(NamedTuple):
-    """What the backward pass needs of the forward pass: its inputs, and the destinations and the table it read by."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    e0: Tensor
-    e1: Tensor
-    read: Tensor
-    table: Tensor
 
 
 class Gradients(NamedTuple):
@@ -399,9 +387,19 @@ def soft(q: Tensor, k: Tensor, v: Tensor, theta: Tensor, settings: Settings) -> 
 # ---------------------------------------------------------------------------------------------------------- all of them
 
 
-def backward(gy: Tensor, kept: Kept, wanted: Sequence[bool], settings: Settings) -> Gradients:
+def backward(
+    gy: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    e0: Tensor,
+    e1: Tensor,
+    read: Tensor,
+    table: Tensor,
+    wanted: Sequence[bool],
+    settings: Settings,
+) -> Gradients:
     """All gradients. ``read`` [B, T, R] is int64, ``table`` as rosa_find keeps it; ``wanted`` names q, k, v, e0, e1."""
-    q, k, v, e0, e1, read, table = kept
     batch, steps, channels = q.shape
     bits = settings.bits
     q, k, v = (x.contiguous() for x in (q, k, v))

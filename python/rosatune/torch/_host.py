@@ -17,7 +17,6 @@ from torch import Tensor
 from .. import _c, _workers
 from .._interrupt import run
 from . import _pinned
-from ._gradients import Kept
 from ._settings import Settings
 
 __all__ = ["backward", "find", "kept_dtype", "library_options", "pack", "read_out"]
@@ -147,9 +146,19 @@ def read_out(read: Tensor, value: Tensor, e0: Tensor, e1: Tensor, like: Tensor, 
     return y
 
 
-def backward(gy: Tensor, kept: Kept, wanted: Sequence[bool], settings: Settings) -> List[Optional[Tensor]]:
+def backward(
+    gy: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    e0: Tensor,
+    e1: Tensor,
+    read: Tensor,
+    table: Tensor,
+    wanted: Sequence[bool],
+    settings: Settings,
+) -> List[Optional[Tensor]]:
     """The gradients of q, k, v, e0 and e1 by rosa_read_backward; None where not wanted. All tensors are dense."""
-    q, k, v, e0, e1, read, table = kept
     batch, steps, channels = q.shape
     results = [torch.empty_like(x) if asked else None for x, asked in zip((q, k, v, e0, e1), wanted)]
     if q.numel() == 0:

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from . import _device, _host
-from ._gradients import Kept
 from ._settings import SCHEMA, Settings
 
 __all__ = ["find", "launch", "rosa"]
@@ -60,7 +59,13 @@ def _(q: Tensor, k: Tensor, seed: Optional[Tensor], tables: bool, compact: bool,
     f"bool compact, {SCHEMA}) -> (Tensor, Tensor, Tensor)",
 )
 def find(
-    q: Tensor, k: Tensor, seed: Optional[Tensor], ticket: Optional[Tensor], tables: bool, compact: bool, *given: Any
+    q: Tensor,
+    k: Tensor,
+    seed: Optional[Tensor],
+    ticket: Optional[Tensor],
+    tables: bool,
+    compact: bool,
+    *given: Any,
 ) -> Tuple[Tensor, Tensor, Tensor]:
     """Destinations [B R, T], the counterfactual table, of no rows unless ``tables``, and match lengths [B R, T]."""
     settings = Settings(*given)
@@ -74,7 +79,13 @@ def find(
 
 @find.register_fake
 def _(
-    q: Tensor, k: Tensor, seed: Optional[Tensor], ticket: Optional[Tensor], tables: bool, compact: bool, *given: Any
+    q: Tensor,
+    k: Tensor,
+    seed: Optional[Tensor],
+    ticket: Optional[Tensor],
+    tables: bool,
+    compact: bool,
+    *given: Any,
 ) -> Tuple[Tensor, Tensor, Tensor]:
     bits = Settings(*given).bits
     batch, steps, channels = q.shape
@@ -125,29 +136,47 @@ def _(q: Tensor, k: Tensor, v: Tensor, e0: Tensor, e1: Tensor, read: Tensor, tab
     schema="(Tensor gy, Tensor q, Tensor k, Tensor v, Tensor e0, Tensor e1, Tensor read, Tensor table, "
     f"bool[] wanted, {SCHEMA}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
-def rosa_backward(gy: Tensor, *given: Any) -> Tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def rosa_backward(
+    gy: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    e0: Tensor,
+    e1: Tensor,
+    read: Tensor,
+    table: Tensor,
+    wanted: Sequence[bool],
+    *given: Any,
+) -> Tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """dL/d(q, k, v, e0, e1); an empty tensor where it is not wanted."""
-    kept, wanted, settings = _split(given)
+    settings = Settings(*given)
     found: Sequence[Optional[Tensor]]
-    if gy.is_cuda:
+    if q.is_cuda:
         with torch.autocast("cuda", enabled=False):
-            found = _device.backward(gy, kept, wanted, settings)
+            found = _device.backward(gy, q, k, v, e0, e1, read, table, wanted, settings)
     else:
-        kept = Kept(*(x.contiguous() for x in kept))
-        found = _host.backward(gy.contiguous(), kept, wanted, settings)
-    results = [kept.e0.new_empty(0) if x is None else x.contiguous() for x in found]
+        gy, q, k, v, e0, e1, read, table = (x.contiguous() for x in (gy, q, k, v, e0, e1, read, table))
+        found = _host.backward(gy, q, k, v, e0, e1, read, table, wanted, settings)
+    results = [e0.new_empty(0) if x is None else x.contiguous() for x in found]
     return results[0], results[1], results[2], results[3], results[4]
 
 
 @rosa_backward.register_fake
-def _(gy: Tensor, *given: Any) -> Tuple[Tensor, ...]:
-    kept, wanted, _ = _split(given)
-    return tuple(x.new_empty(x.shape) if asked else kept.e0.new_empty(0) for x, asked in zip(kept, wanted))
-
-
-def _split(given: Sequence[Any]) -> Tuple[Kept, Sequence[bool], Settings]:
-    count = len(Kept._fields)
-    return Kept(*given[:count]), given[count], Settings(*given[count + 1 :])
+def _(
+    gy: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    e0: Tensor,
+    e1: Tensor,
+    read: Tensor,
+    table: Tensor,
+    wanted: Sequence[bool],
+    *given: Any,
+) -> Tuple[Tensor, ...]:
+    return tuple(
+        x.new_empty(x.shape) if asked else e0.new_empty(0) for x, asked in zip((q, k, v, e0, e1), wanted)
+    )
 
 
 def _keep(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
