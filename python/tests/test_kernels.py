@@ -40,7 +40,7 @@ if DEVICE == "cuda" or INTERPRETED:
     from rosatune.torch import _fused, _kernels, _read_kernels
 
     try:
-        _kernels.running(torch.ones(1, 2, 2, device=DEVICE), torch.zeros(1, 2, device=DEVICE), torch.float32)
+        _kernels.running(torch.ones(1, 2, 2, device=DEVICE), torch.zeros(2, 2, device=DEVICE))
     except Exception as error:
         if "0-dimensional arrays" not in str(error):
             raise
@@ -134,12 +134,22 @@ def test_runs(rng: np.random.Generator, fold: bool) -> None:
 @pytest.mark.parametrize("reverse", [False, True])
 def test_running_sums(rng: np.random.Generator, reverse: bool) -> None:
     x = torch.tensor(rng.integers(-9, 9, (2, 37, 150)), dtype=torch.float32, device=DEVICE)
-    carry = torch.ones_like(x[:, 0])
-    found = _kernels.running(x, carry, torch.float32, reverse)
     turned = x.flip(1) if reverse else x
-    expected = turned.cumsum(1) - turned + 1
-    assert torch.equal(found, expected.flip(1) if reverse else expected)
-    assert torch.equal(carry, x.sum(1) + 1)
+    expected = turned.cumsum(1) - turned
+    for carry in (None, torch.ones_like(x[:, 0])):
+        out = torch.zeros(2 * 37, 160, device=DEVICE)[:, 5:155]  # rows that lie apart
+        found = _kernels.running(x, out, carry, reverse).view(x.shape)
+        assert torch.equal(found, (expected.flip(1) if reverse else expected) + (carry is not None))
+        assert carry is None or torch.equal(carry, x.sum(1) + 1)
+
+
+@here
+def test_clear() -> None:
+    x = torch.ones(3, 100, 120, device=DEVICE)
+    _kernels.clear(x[1:, :70, 10:80])
+    expected = torch.ones_like(x)
+    expected[1:, :70, 10:80].tril_(-1)
+    assert torch.equal(x, expected)
 
 
 @here

@@ -7,7 +7,7 @@ run.
     e0, e1   one pass over gy
     v        one pass that adds what landed on each step, one that turns it into the gradient
     flips    the same two passes, with the table's branches read on the way
-    linear   columns of signs, two products over the past (see `past_sums`), and a pass for each of q and k
+    linear   columns of signs, products over the past and the future (see `_Matrices`), and a pass for each of q and k
 
 `soft` uses the tensor operations.
 """
@@ -21,14 +21,14 @@ from torch import Tensor
 
 from . import _gradients, _kernels
 from ._gradients import Gradients
-from ._kernels import Spread
+from ._kernels import Chunks, Spread
 from ._settings import Settings
 
-__all__ = ["backward", "past_sums", "read_out", "symbols"]
+__all__ = ["backward", "read_out", "symbols"]
 
 CHUNK = 1024  # steps of `linear` whose pairs are formed at once, where all channels are one group
 ROUTE_CHUNK = 64  # the same where each route is a group: its states are small, its pairs are not
-STATE_BYTES = 1 << 29  # of the states of `linear` that are held at once
+STATE_BYTES = 1 << 29  # of the squares and states of `linear` that are held at once
 TOTAL_BYTES = 1 << 28  # of the sums at destinations that are held at once
 
 
@@ -92,74 +92,102 @@ def flips(
 # -------------------------------------------------------------------------------------------------------------- linear
 
 
-def past_sums(a: Tensor, b: Tensor, x: Tensor, chunk: int, reverse: bool = False) -> Tensor:
-    """sum over s < t of (a_t . b_s) x_s, or over s > t: [G, T, n] for a, b [G, T, c] and x [G, T, n].
-
-    Linear attention. T is a multiple of ``chunk``; pairs inside a chunk are formed, what lies before it is a state
-    [c, n]. All chunks go through each step together, as many as there is room for states: products of single chunks
-    are too small to fill a GPU.
-    """
-    groups, steps, width = a.shape
-    chunks, columns = steps // chunk, x.shape[-1]
-    room = 4 * groups * (2 * width * columns + chunk * chunk)
-    some = max(1, min(chunks, STATE_BYTES // room))
-    carry = torch.zeros(groups, width * columns, device=a.device)
-    result = torch.empty(groups, steps, columns, device=a.device) if some < chunks else None
-    begins = range(0, chunks, some)
-    for begin in reversed(begins) if reverse else begins:
-        part = slice(begin * chunk, min(begin + some, chunks) * chunk)
-        left, right, given = (y[:, part].reshape(-1, chunk, y.shape[-1]) for y in (a, b, x))
-        pairs = torch.bmm(left, right.transpose(1, 2))
-        pairs = pairs.triu_(1) if reverse else pairs.tril_(-1)
-        sums = _gradients.product(pairs, given)
-        if chunks > 1:
-            fresh = _gradients.product(right.transpose(1, 2), given)
-            before = _kernels.running(fresh.view(groups, -1, width * columns), carry, a.dtype, reverse)
-            del fresh
-            sums += _gradients.product(left, before.view(-1, width, columns))
-        if result is None:
-            return sums.view(groups, steps, columns)
-        result[:, part] = sums.view(groups, -1, columns)
-    assert result is not None
-    return result
-
-
 class _Matrices:
-    """How activations and columns are laid out for `past_sums`: one group for each batch entry, or for each route.
+    """The products of `linear`: one group of them for each batch entry, or for each route.
 
-    Rows are padded with zeros to whole chunks, widths to 16 bytes, which matrix products want.
+    The steps of a group are cut into chunks of L. Pairs inside a chunk are formed, what lies before or after it is a
+    running sum over chunks: linear attention. A chunk has a square matrix in which its operands lie side by side, so
+    that each sum is one product and nothing is added, masked or transposed afterwards:
+
+        [ pairs | theta ]  L    pairs = theta value^T below the diagonal, 0 elsewhere
+        [ value'|       ]  c    sums = [pairs | theta] [keys; value' keys of the chunks before]
+            L       c           back = [pairs' | value] [queries; theta' queries of the chunks after]
+
+    All chunks go through each step together, as many as there is room for: products of single chunks are too small to
+    fill a GPU. Steps are padded with zeros to whole chunks, widths to 16 bytes, which matrix products want.
     """
 
-    def __init__(self, like: Tensor, settings: Settings, terms: int) -> None:
-        self.batch, self.steps, channels = like.shape
-        self.bits, self.terms = settings.bits, terms
+    def __init__(self, gy: Tensor, level: Tensor, v: Tensor, settings: Settings) -> None:
+        self.gy, self.level, self.v, self.device = gy, level, v, v.device
+        self.batch, self.steps, channels = v.shape
+        self.bits = settings.bits
         self.routes = channels // self.bits
         self.whole = settings.credit == "all"
         self.width = channels if self.whole else self.bits
+        self.groups = self.batch if self.whole else self.batch * self.routes
         longest = CHUNK if self.whole else ROUTE_CHUNK
         self.chunk = min(longest, -(-self.steps // 16) * 16)
-        self.padded = -(-self.steps // self.chunk) * self.chunk
-        self.device = like.device
+        self.chunks = -(-self.steps // self.chunk)
+        self.padded = self.chunks * self.chunk
+        self.deep = _wide(self.width)  # of a state
+        self.side = self.chunk + self.deep
         # operands of products have the dtype of the activations where the device accumulates in float32
-        known = like.is_cuda and hasattr(torch.ops.aten.bmm, "dtype")
-        self.kind = like.dtype if known else torch.float32
+        known = v.is_cuda and hasattr(torch.ops.aten.bmm, "dtype")
+        self.kind = v.dtype if known else torch.float32
+        room = self.groups * self.side * (self.kind.itemsize * self.side + 4 * _wide(2 * self.width + self.routes))
+        some = max(1, STATE_BYTES // room)
+        self.parts = [(i, min(i + some, self.chunks)) for i in range(0, self.chunks, some)]
+        self._squares: Optional[Tensor] = None
 
-    def make(self, terms: int, mask: bool) -> Tuple[Tensor, Spread]:
-        """An empty matrix for this many terms, with a column of candidates per route where ``mask``."""
-        used = terms * self.width + (0 if not mask else self.routes if self.whole else 1)
-        columns = -(-used // 8) * 8
-        groups = self.batch if self.whole else self.batch * self.routes
-        make = torch.empty if columns == used else torch.zeros
-        made = make(groups, self.padded, columns, dtype=self.kind, device=self.device)
-        entry, at = self.padded * columns, terms * self.width
+    def columns(self, terms: int, mask: bool) -> Tuple[Tensor, Spread, Chunks]:
+        """The right-hand side for this many terms, with a column of candidates per route where ``mask``: the rows of
+        each chunk and, below them, room for its state. Nothing is ever read of the columns that pad it."""
+        at = terms * self.width
+        wide = _wide(at + (0 if not mask else self.routes if self.whole else 1))
+        high = self.side if self.chunks > 1 else self.chunk
+        made = torch.empty(self.groups, self.chunks, high, wide, dtype=self.kind, device=self.device)
+        return made, self.spread(made.stride(0), wide, at), Chunks(self.chunk, (high - self.chunk) * wide)
+
+    def spread(self, group: int, step: int, mask: int, between: int = 1) -> Spread:
+        """That of a matrix whose groups, steps and channels are so far apart."""
         if self.whole:
-            return made, Spread(entry, self.bits, columns, self.width, at, 1)
-        return made, Spread(entry * self.routes, entry, columns, self.width, at, entry)
+            return Spread(group, self.bits * between, step, self.width, mask, 1)
+        return Spread(group * self.routes, group, step, self.width, mask, group)
 
-    def operand(self, x: Tensor, level: Optional[Tensor]) -> Tensor:
-        made, spread = self.make(1, False)
-        _kernels.operands(x, level, made, self.padded, spread, self.bits)
+    def squares(self, part: Tuple[int, int]) -> Tensor:
+        """Those of the chunks from part[0] to before part[1]: [groups * chunks, side, side]."""
+        if self._squares is not None:
+            return self._squares
+        count, chunk, side = part[1] - part[0], self.chunk, self.side
+        make = torch.empty if self.deep == self.width else torch.zeros
+        made = make(self.groups * count, side, side, dtype=self.kind, device=self.device)
+        theta, value = made[:, :chunk, chunk:], made[:, chunk:, :chunk]
+        steps, group, area = (part[0] * chunk, part[1] * chunk), count * side * side, side * side
+        row, column = self.spread(group, side, 0), self.spread(group, 1, 0, side)
+        _kernels.operands(self.gy, self.level, theta, steps, row, 1, Chunks(chunk, area - chunk * side), self.bits)
+        _kernels.operands(self.v, None, value, steps, column, side, Chunks(chunk, area - chunk), self.bits)
+        pairs = made[:, :chunk, :chunk]
+        torch.bmm(theta, value, out=pairs)
+        _kernels.clear(pairs)
+        if len(self.parts) == 1:
+            self._squares = made
         return made
+
+    def sums(self, columns: Tensor, reverse: bool = False) -> Tensor:
+        """sum over s < t of (theta_t . value_s) x_s or, where ``reverse``, over s > t of (value_t . theta_s) x_s, for
+        columns x: float32 [groups, padded, n]."""
+        chunk, wide = self.chunk, columns.shape[-1]
+        carry = torch.zeros(self.groups, self.deep * wide, device=self.device) if len(self.parts) > 1 else None
+        result = torch.empty(self.groups, self.padded, wide, device=self.device) if carry is not None else None
+        for part in reversed(self.parts) if reverse else self.parts:
+            square = self.squares(part)
+            if reverse:
+                square = square.transpose(1, 2)
+            x = columns[:, part[0] : part[1]].flatten(0, 1)
+            if self.chunks > 1:
+                fresh = _gradients.product(square[:, chunk:, :chunk], x[:, :chunk])
+                _kernels.running(fresh.view(self.groups, -1, self.deep * wide), x[:, chunk:], carry, reverse)
+                del fresh
+            sums = _gradients.product(square[:, :chunk, : x.shape[1]], x).view(self.groups, -1, wide)
+            if result is None:
+                return sums
+            result[:, part[0] * chunk : part[1] * chunk] = sums
+        assert result is not None
+        return result
+
+
+def _wide(columns: int) -> int:
+    return -(-columns // 8) * 8
 
 
 def linear(q: Tensor, k: Tensor, v: Tensor, gy: Tensor, level: Tensor, settings: Settings) -> Tuple[Tensor, Tensor]:
@@ -170,32 +198,34 @@ def linear(q: Tensor, k: Tensor, v: Tensor, gy: Tensor, level: Tensor, settings:
     key, query = _kernels.pack(k, bits), _kernels.pack(q, bits)
     keys = _kernels.runs(key, fold)
     starts = _kernels.runs(query, fold).start if several else keys.start
-    form = _Matrices(q, settings, len(weights))
-    theta, value = form.operand(gy, level), form.operand(v, None)
+    form = _Matrices(gy, level, v, settings)
 
-    columns, at_sums = form.make(len(weights), True)
+    columns, there, chunks = form.columns(len(weights), True)
     counts: List[Tensor] = []
     for term in range(len(weights)):
-        counts.append(_kernels.key_columns(key, keys.start, columns, form.padded, at_sums, term, shape, fold, bits))
-    sums = past_sums(theta, value, columns, form.chunk)
+        counts.append(_kernels.key_columns(key, keys.start, columns, form.padded, there, chunks, term, shape, fold, bits))
+    sums = form.sums(columns)
+    at_sums = form.spread(sums.stride(0), sums.stride(1), there.mask)
     del columns
-    queries, at_back = form.make(len(weights), False)
+    queries, there, chunks = form.columns(len(weights), False)
     for term in range(len(weights)):
-        _kernels.query_columns(query, starts, keys.number, queries, form.padded, at_back, term, shape, bits)
-    back = past_sums(value, theta, queries, form.chunk, reverse=True)
-    del queries, theta, value
+        _kernels.query_columns(query, starts, keys.number, queries, form.padded, there, chunks, term, shape, bits)
+    back = form.sums(queries, reverse=True)
+    at_back = form.spread(back.stride(0), back.stride(1), 0)
+    kind = form.kind
+    del queries, form
 
     gq: List[Tensor] = []
     gk = torch.zeros(shape, dtype=torch.float32 if several else k.dtype, device=k.device)
     for term, weight in enumerate(weights):
         out = torch.empty(shape, dtype=torch.float32 if several else q.dtype, device=q.device)
         parts = _kernels.query_gradient(
-            sums, counts[term], key, keys, query, starts, q, out, at_sums, term, weight, not several, form.kind, fold,
+            sums, counts[term], key, keys, query, starts, q, out, at_sums, term, weight, not several, kind, fold,
             bits,
         )  # fmt: skip
         gq.append(out)
         _kernels.deliver_keys(
-            back, sums, parts, key, keys, query, starts, k, gk, at_back, at_sums, term, weight, term > 0, form.kind,
+            back, sums, parts, key, keys, query, starts, k, gk, at_back, at_sums, term, weight, term > 0, kind,
             fold, bits,
         )  # fmt: skip
     if not several:

@@ -27,8 +27,10 @@ import triton.language as tl
 from torch import Tensor
 
 __all__ = [
+    "Chunks",
     "Runs",
     "Spread",
+    "clear",
     "deliver_keys",
     "flip_gains",
     "key_columns",
@@ -462,34 +464,59 @@ def flip_gains(
 
 @triton.jit
 def _running_kernel(
-    x, out, carry, rows, columns, REVERSE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
-):
+    x, out, carry, rows, columns, pitch,
+    CARRY: tl.constexpr, REVERSE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     b = tl.program_id(1).to(tl.int64)
     c = tl.program_id(0).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
-    state = tl.load(carry + b * columns + c, mask=c < columns, other=0)
+    state = tl.zeros([COLUMNS], x.dtype.element_ty)
+    if CARRY:
+        state = tl.load(carry + b * columns + c, mask=c < columns, other=0)
     for begin in range(0, rows, ROWS):
         i = begin + tl.arange(0, ROWS)
         row = b * rows + i
         if REVERSE:
             row = b * rows + rows - 1 - i
         inside = (i < rows)[:, None] & (c < columns)[None, :]
-        at = row[:, None] * columns + c[None, :]
-        given = tl.load(x + at, mask=inside, other=0)
+        given = tl.load(x + row[:, None] * columns + c[None, :], mask=inside, other=0)
         before = tl.cumsum(given, 0) - given + state[None, :]
-        tl.store(out + at, before.to(out.dtype.element_ty), mask=inside)
+        tl.store(out + row[:, None] * pitch + c[None, :], before.to(out.dtype.element_ty), mask=inside)
         state += tl.sum(given, 0)
-    tl.store(carry + b * columns + c, state, mask=c < columns)
+    if CARRY:
+        tl.store(carry + b * columns + c, state, mask=c < columns)
 
 
-def running(x: Tensor, carry: Tensor, kind: torch.dtype, reverse: bool = False) -> Tensor:
-    """The sums of the rows before each row of [B, N, n], or after it, on top of ``carry`` [B, n], which moves on."""
+def running(x: Tensor, out: Tensor, carry: Optional[Tensor] = None, reverse: bool = False) -> Tensor:
+    """The sums of the rows before each row of [B, N, n], or after it, on top of ``carry`` [B, n], which moves on.
+
+    ``out`` is [B N, ...] with n neighbouring numbers in each of its rows, which may lie apart.
+    """
     batch, rows, columns = x.shape
-    out = torch.empty(x.shape, dtype=kind, device=x.device)
     high = min(16, _power(rows))
     grid = (triton.cdiv(columns, 128), batch)
     with _on(x):
-        _running_kernel[grid](x, out, carry, rows, columns, reverse, high, 128)
+        _running_kernel[grid](
+            x, out, x if carry is None else carry, rows, columns, out.stride(0), carry is not None, reverse, high, 128
+        )
     return out
+
+
+@triton.jit
+def _clear_kernel(x, area, pitch, steps, TILE: tl.constexpr):
+    i, j = tl.program_id(0), tl.program_id(1)
+    if j >= i:
+        row, column = (i * TILE + tl.arange(0, TILE))[:, None], (j * TILE + tl.arange(0, TILE))[None, :]
+        at = x + tl.program_id(2).to(tl.int64) * area + row.to(tl.int64) * pitch + column
+        zeros = tl.zeros([TILE, TILE], x.dtype.element_ty)
+        tl.store(at, zeros, mask=(column >= row) & (row < steps) & (column < steps))
+
+
+def clear(x: Tensor) -> None:
+    """Zeros on and above the diagonals of [N, t, t]. Nothing is read, and what lies below is not written."""
+    count, steps, _ = x.shape
+    tiles = triton.cdiv(steps, 64)
+    with _on(x):
+        _clear_kernel[(tiles, tiles, count)](x, x.stride(0), x.stride(1), steps, 64)
 
 
 # -------------------------------------------------------------------------------------------------------------- linear
@@ -505,9 +532,16 @@ class Spread(NamedTuple):
     batch: int
     route: int
     step: int
-    term: int
-    mask: int
-    mask_route: int
+    term: int = 0
+    mask: int = 0
+    mask_route: int = 0
+
+
+class Chunks(NamedTuple):
+    """How a matrix that is written is cut: after ``steps`` steps the next chunk begins ``gap`` numbers further on."""
+
+    steps: int
+    gap: int
 
 
 @triton.jit
@@ -559,44 +593,56 @@ def _share(number, row, t, inside):
 
 
 @triton.jit
+def _line(t, o_t, chunk, gap):
+    """Where a step's row begins in a matrix that is cut into chunks."""
+    return t.to(tl.int64) * o_t + (t // chunk).to(tl.int64) * gap
+
+
+@triton.jit
 def _operand_kernel(
-    x, level, out, steps, padded, channels, x_b, x_t, o_b, o_r, o_t, VALUE: tl.constexpr,
+    x, level, out, begin, steps, padded, channels, x_b, x_t, o_b, o_r, o_t, o_c, chunk, gap, VALUE: tl.constexpr,
     BITS: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     b, t, c, r, j, row = _columns(steps, channels, BITS, STEPS, COLUMNS)
     t, c, r, j = t[:, None], c[None, :], r[None, :].to(tl.int64), j[None, :]
-    inside = (t < steps) & (c < channels)
-    given = tl.load(x + b * x_b + t.to(tl.int64) * x_t + c, mask=inside, other=0).to(tl.float32)
+    there = begin + t
+    inside = (there < steps) & (c < channels)
+    given = tl.load(x + b * x_b + there.to(tl.int64) * x_t + c, mask=inside, other=0).to(tl.float32)
     if VALUE:
         given = tl.where(inside, tl.sigmoid(given) - 0.5, 0.0)
     else:
         given *= tl.load(level + c, mask=c < channels, other=0)
-    to = out + b * o_b + r * o_r + t.to(tl.int64) * o_t + j
+    to = out + b * o_b + r * o_r + _line(t, o_t, chunk, gap) + j * o_c
     tl.store(to, given.to(out.dtype.element_ty), mask=(t < padded) & (c < channels))
 
 
-def operands(x: Tensor, level: Optional[Tensor], out: Tensor, padded: int, spread: Spread, bits: int) -> None:
-    """theta = x ``level`` [C] or, where that is None, sigmoid(x) - 1/2, into ``out``; zeros from T to ``padded``."""
+def operands(
+    x: Tensor, level: Optional[Tensor], out: Tensor, part: Tuple[int, int], spread: Spread, between: int,
+    chunks: Chunks, bits: int,
+) -> None:  # fmt: skip
+    """theta = x ``level`` [C] or, where that is None, sigmoid(x) - 1/2, into ``out``, for the steps from part[0] to
+    before part[1]; zeros from T on. Neighbouring channels are ``between`` numbers apart."""
     x = _rows(x)
     batch, steps, channels = x.shape
+    begin, padded = part[0], part[1] - part[0]
     grid = (triton.cdiv(padded, 32), triton.cdiv(channels, 128), batch)
     with _on(x):
         _operand_kernel[grid](
-            x, x if level is None else level, out, steps, padded, channels, x.stride(0), x.stride(1), *spread[:3],
-            level is None, bits, 32, 128,
+            x, x if level is None else level, out, begin, steps, padded, channels, x.stride(0), x.stride(1),
+            *spread[:3], between, *chunks, level is None, bits, 32, 128,
         )  # fmt: skip
 
 
 @triton.jit
 def _key_kernel(
-    symbol, start, out, counts, steps, padded, channels, o_b, o_r, o_t, o_term, o_mask, o_mask_r,
+    symbol, start, out, counts, steps, padded, channels, o_b, o_r, o_t, o_term, o_mask, o_mask_r, chunk, gap,
     FOLD: tl.constexpr, TERM: tl.constexpr, BITS: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     b, t, c, r, j, row = _columns(steps, channels, BITS, STEPS, COLUMNS)
     t, r, j = t[:, None], r[None, :].to(tl.int64), j[None, :]
     known = (c < channels)[None, :]
     sign, exists = _key_signs(symbol, start, row[None, :], t, j, (t < steps) & known, FOLD, TERM)
-    to = out + b * o_b + t.to(tl.int64) * o_t
+    to = out + b * o_b + _line(t, o_t, chunk, gap)
     tl.store(to + r * o_r + TERM * o_term + j, sign.to(out.dtype.element_ty), mask=(t < padded) & known)
     if TERM == 0:
         mark = tl.where(exists, 1.0, 0.0).to(out.dtype.element_ty)
@@ -606,8 +652,8 @@ def _key_kernel(
 
 
 def key_columns(
-    symbol: Tensor, start: Tensor, out: Tensor, padded: int, spread: Spread, term: int, shape: Any, fold: bool,
-    bits: int,
+    symbol: Tensor, start: Tensor, out: Tensor, padded: int, spread: Spread, chunks: Chunks, term: int, shape: Any,
+    fold: bool, bits: int,
 ) -> Tensor:  # fmt: skip
     """The signs of one term of the keys, and the mask of candidates with the first, into ``out``.
 
@@ -618,14 +664,15 @@ def key_columns(
     counts = torch.empty(batch, tiles, channels, dtype=torch.int32, device=symbol.device)
     with _on(symbol):
         _key_kernel[(tiles, triton.cdiv(channels, 64), batch)](
-            symbol, start, out, counts, steps, padded, channels, *spread, fold, term, bits, STEPS, 64, num_warps=8
-        )
-    return running(counts, torch.zeros_like(counts[:, 0]), torch.int32)
+            symbol, start, out, counts, steps, padded, channels, *spread, *chunks, fold, term, bits, STEPS, 64,
+            num_warps=8,
+        )  # fmt: skip
+    return running(counts, torch.empty_like(counts).flatten(0, 1)).view_as(counts)
 
 
 @triton.jit
 def _query_kernel(
-    symbol, start, number, out, steps, padded, channels, o_b, o_r, o_t, o_term,
+    symbol, start, number, out, steps, padded, channels, o_b, o_r, o_t, o_term, chunk, gap,
     TERM: tl.constexpr, BITS: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     b, t, c, r, j, row = _columns(steps, channels, BITS, STEPS, COLUMNS)
@@ -633,20 +680,21 @@ def _query_kernel(
     known = (c < channels)[None, :]
     inside = (t < steps) & known
     query = _query_signs(symbol, start, row, t, j, inside, TERM) * _share(number, row, t, inside)
-    to = out + b * o_b + r * o_r + t.to(tl.int64) * o_t + TERM * o_term + j
+    to = out + b * o_b + r * o_r + _line(t, o_t, chunk, gap) + TERM * o_term + j
     tl.store(to, query.to(out.dtype.element_ty), mask=(t < padded) & known)
 
 
 def query_columns(
-    symbol: Tensor, start: Tensor, number: Tensor, out: Tensor, padded: int, spread: Spread, term: int, shape: Any,
-    bits: int,
+    symbol: Tensor, start: Tensor, number: Tensor, out: Tensor, padded: int, spread: Spread, chunks: Chunks, term: int,
+    shape: Any, bits: int,
 ) -> None:  # fmt: skip
     """sgn(q) / n_t of one term into ``out``. ``start`` is of q's runs, ``number`` of k's."""
     batch, steps, channels = shape
     with _on(symbol):
         _query_kernel[(triton.cdiv(padded, STEPS), triton.cdiv(channels, 64), batch)](
-            symbol, start, number, out, steps, padded, channels, *spread[:4], term, bits, STEPS, 64, num_warps=8
-        )
+            symbol, start, number, out, steps, padded, channels, *spread[:4], *chunks, term, bits, STEPS, 64,
+            num_warps=8,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -755,7 +803,7 @@ def deliver_keys(
     """
     k = _rows(k)
     batch, steps, channels = k.shape
-    after = running(parts, torch.zeros_like(parts[:, 0]), torch.float32, reverse=True)
+    after = running(parts, torch.empty_like(parts).flatten(0, 1), reverse=True)
     with _on(k):
         _key_gradient_kernel[(triton.cdiv(steps, STEPS), triton.cdiv(channels, 64), batch)](
             back, sums, after, key, keys.start, keys.number, query, starts, k, out, weight,
