@@ -267,7 +267,6 @@ class RosaAdapter(nn.Module):
     def scale(self, value: float) -> None:
         # A tensor of the host: to compilers a number would make each layer a function of its own.
         self._scale = torch.tensor(value, dtype=torch.float64, device="cpu")
-        self._scaled = value != 1
 
     def _levels(self, reads: slice) -> "tuple[Tensor, Tensor]":
         """e0 and e1 of some reads, float32 [reads, C]."""
@@ -281,10 +280,6 @@ class RosaAdapter(nn.Module):
             routes = each.rule.routes
             gain = self.gain.float()[each.row + links.start * routes : each.row + links.stop * routes]
         return _read.Strength(gain, z, self._scale)
-
-    @property
-    def _weighs(self) -> bool:
-        return self.config.gain or self.config.gate or self._scaled
 
     # ---------------------------------------------------------------------------------------------------------- forward
 
@@ -488,21 +483,11 @@ class RosaAdapter(nn.Module):
             v = torch.take_along_dim(v, order.unsqueeze(-1), 1)
             z = None if z is None else torch.take_along_dim(z, order, 1)
         e0, e1 = self._levels(each.reads)
-        value = _learnt.straight(v) if self.config.v_grad == "straight" else v
-        y = _torch.read(learnt.q, learnt.k, value, e0[0], e1[0], learnt.found, learnt.settings)
-        links = learnt.links
-        if self._weighs:
-            # y is 0 where nothing was found; the gradient of q and k there has its strength too
-            strength = self._strength(each, z, slice(0, 1))
-            weight = torch.ones(links.tau.shape[1:], device=y.device) * self._scale
-            if strength.gain is not None:
-                weight = weight * _read.gains(strength.gain, links.length[:1])[0]
-            if z is not None:
-                weight = weight * z.unsqueeze(1)
-            weight = weight.transpose(1, 2).unsqueeze(-1)
-            y = (y.view(*weight.shape[:3], -1) * weight).view(y.shape).to(y.dtype)
+        straight = self.config.v_grad == "straight"
+        strength = self._strength(each, z, slice(0, 1))
+        y = _torch.read(learnt.q, learnt.k, v, e0[0], e1[0], learnt.found, learnt.settings, strength, straight)
         if each.rule.links > 1:
-            further = TensorPlaces(links.tau[1:], links.length[1:])
+            further = TensorPlaces(learnt.links.tau[1:], learnt.links.length[1:])
             strength = self._strength(each, z, slice(1, each.rule.links))
             y = y + _read.read(v, further, strength, e0[1:], e1[1:], self.config.v_grad)
         if order is not None and valid is not None:

@@ -4,7 +4,7 @@ This computes what ``_gradients.py`` defines by tensor operations, in as few pas
 each sum that must be complete before the next can begin. The results differ by rounding only, and are the same in every
 run.
 
-    e0, e1   one pass over gy
+    e0, e1, gain, gate    one pass over gy, which also gives it its strength
     v        one pass that adds what landed on each step, one that turns it into the gradient
     flips    the same two passes, with the table's branches read on the way
     linear   columns of signs, products over the past and the future (see `_Matrices`), and a pass for each of q and k
@@ -20,11 +20,14 @@ import torch
 from torch import Tensor
 
 from . import _gradients, _kernels
-from ._gradients import Gradients
+from ._device import Found
 from ._kernels import Chunks, Spread
 from ._settings import Settings
+from ._strength import Strength
 
 __all__ = ["backward", "read_out", "symbols"]
+
+read_out = _kernels.read_out
 
 CHUNK = 1024  # steps of `linear` whose pairs are formed at once, where all channels are one group
 ROUTE_CHUNK = 64  # the same where each route is a group: its states are small, its pairs are not
@@ -37,31 +40,30 @@ def symbols(x: Tensor, bits: int) -> Tensor:
     return _kernels.pack(x, bits)
 
 
-def read_out(read: Tensor, value: Tensor, e0: Tensor, e1: Tensor, like: Tensor, bits: int) -> Tensor:
-    """y for destinations and value symbols, both [B R, T]; of the shape and kind of ``like`` [B, T, C]."""
-    return _kernels.read_out(read, value, e0, e1, like, bits)
-
-
 def _portions(like: Tensor, bits: int) -> Iterator[Tuple[Tuple[int, int], Tensor]]:
-    """Routes (from, to) with zeros to add up what lands on their steps, int64 [B, r, T, M], portion by portion."""
+    """Routes (from, to) with zeros to add up what lands on their steps, whole numbers [B, r, T, M], portion by portion.
+
+    Half the width of the others is enough for gradients in bfloat16, and what is added up is most of what moves.
+    """
     batch, steps, channels = like.shape
     routes = channels // bits
-    some = max(1, min(routes, TOTAL_BYTES // (8 * batch * steps * bits)))
+    kind = torch.int32 if like.dtype == torch.bfloat16 else torch.int64
+    some = max(1, min(routes, TOTAL_BYTES // (kind.itemsize * batch * steps * bits)))
     for first in range(0, routes, some):
         last = min(first + some, routes)
-        total = torch.zeros(batch, last - first, steps, bits, dtype=torch.int64, device=like.device)
+        total = torch.zeros(batch, last - first, steps, bits, dtype=kind, device=like.device)
         yield (first, last), total
 
 
 def _land(
-    x: Tensor, place: Tensor, size: Tensor, factor: Tensor, like: Tensor, bits: int, base: Optional[Tensor] = None
-) -> Tensor:
+    x: Tensor, place: Tensor, size: Tensor, factor: Tensor, like: Tensor, bits: int, base: Optional[Tensor] = None,
+    straight: bool = False,
+) -> Tensor:  # fmt: skip
     """s'(like) (base + factor * sum of the rows of x at their places); no channel's magnitudes add up to over size."""
     out = torch.empty(like.shape, dtype=like.dtype, device=like.device)
-    scale, inverse = _kernels.scale_for(size)
     for routes, total in _portions(like, bits):
-        _kernels.land(x, place, scale, total, routes, bits)
-        _kernels.landed(total, factor * inverse, like, out, routes, bits, base)
+        _kernels.land(x, place, size, total, routes, bits)
+        _kernels.landed(total, size, factor, like, out, routes, bits, base, straight)
     return out
 
 
@@ -69,23 +71,23 @@ def _land(
 
 
 def flips(
-    gy: Tensor, q: Tensor, k: Tensor, v: Tensor, level: Tensor, size: Tensor, table: Tensor, settings: Settings
+    gy: Tensor, q: Tensor, k: Tensor, v: Tensor, level: Tensor, size: Tensor, found: Found, settings: Settings
 ) -> Tuple[Tensor, Tensor]:
     """The paper's rule. ``size`` [C] is the sum of the magnitudes of gy."""
     bits = settings.bits
-    symbols = _kernels.pack(q, bits)
-    number = _kernels.runs(symbols, settings.fold).number
-    start = _kernels.runs(_kernels.pack(k, bits), settings.fold).start if settings.key_credit == "match" else None
+    number = _kernels.runs(found.query, settings.fold).number
+    start = _kernels.runs(found.key, settings.fold).start if settings.key_credit == "match" else None
     gq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     gk = torch.empty(k.shape, dtype=k.dtype, device=k.device)
     # a bit's key receives the true branch and the flipped one, neither above the sum of |theta|
-    scale, inverse = _kernels.scale_for(2 * (size * level.abs()).view(-1, bits).sum(1))
-    factor = (inverse / settings.flip_share).repeat_interleave(bits)
+    most = 2 * (size * level.abs()).view(-1, bits).sum(1)
+    each, share = most.repeat_interleave(bits), torch.full_like(size, 1 / settings.flip_share)
     for routes, total in _portions(q, bits):
         _kernels.flip_gains(
-            gy, level, q, v, symbols, table, number, start, scale, gq, total, routes, 1 / settings.flip_share, bits
-        )
-        _kernels.landed(total, factor, k, gk, routes, bits, None)
+            gy, level, q, v, found.query, found.table, number, start, most, gq, total, routes, 1 / settings.flip_share,
+            bits,
+        )  # fmt: skip
+        _kernels.landed(total, each, share, k, gk, routes, bits)
     return gq, gk
 
 
@@ -190,12 +192,14 @@ def _wide(columns: int) -> int:
     return -(-columns // 8) * 8
 
 
-def linear(q: Tensor, k: Tensor, v: Tensor, gy: Tensor, level: Tensor, settings: Settings) -> Tuple[Tensor, Tensor]:
+def linear(
+    gy: Tensor, q: Tensor, k: Tensor, v: Tensor, level: Tensor, found: Found, settings: Settings
+) -> Tuple[Tensor, Tensor]:
     """Uniform weights; the formulas are those of ``_gradients.linear``."""
     bits, fold, shape = settings.bits, settings.fold, q.shape
     weights = [1.0, settings.suffix] if settings.suffix else [1.0]
     several = len(weights) > 1
-    key, query = _kernels.pack(k, bits), _kernels.pack(q, bits)
+    key, query = found.key, found.query
     keys = _kernels.runs(key, fold)
     starts = _kernels.runs(query, fold).start if several else keys.start
     form = _Matrices(gy, level, v, settings)
@@ -203,7 +207,8 @@ def linear(q: Tensor, k: Tensor, v: Tensor, gy: Tensor, level: Tensor, settings:
     columns, there, chunks = form.columns(len(weights), True)
     counts: List[Tensor] = []
     for term in range(len(weights)):
-        counts.append(_kernels.key_columns(key, keys.start, columns, form.padded, there, chunks, term, shape, fold, bits))
+        given = (form.padded, there, chunks, term, shape)
+        counts.append(_kernels.key_columns(key, keys.start, columns, *given, fold, bits))
     sums = form.sums(columns)
     at_sums = form.spread(sums.stride(0), sums.stride(1), there.mask)
     del columns
@@ -240,35 +245,29 @@ def linear(q: Tensor, k: Tensor, v: Tensor, gy: Tensor, level: Tensor, settings:
 
 
 def backward(
-    gy: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    e0: Tensor,
-    e1: Tensor,
-    read: Tensor,
-    table: Tensor,
-    wanted: Sequence[bool],
-    settings: Settings,
-) -> Gradients:
-    """All gradients. ``read`` [B R, T] and ``table`` as rosa_find keeps them; ``wanted`` names q, k, v, e0, e1."""
+    gy: Tensor, q: Tensor, k: Tensor, v: Tensor, e0: Tensor, e1: Tensor, found: Found, value: Tensor,
+    strength: Strength, straight: bool, wanted: Sequence[bool], settings: Settings,
+) -> Tuple[Optional[Tensor], ...]:  # fmt: skip
+    """dL/d(q, k, v, e0, e1, gain, z); ``wanted`` names them, ``value`` are the symbols of v."""
     bits = settings.bits
-    results: List[Optional[Tensor]] = [None] * 5
+    gq = gk = gv = ge0 = ge1 = ggain = gz = None
     level = e1 - e0
     size = level  # a placeholder until it is summed
     turned = (wanted[0] or wanted[1]) and settings.qk_grad
-    if any(wanted[2:]) or turned == "flips":
-        results[3], results[4], size = _kernels.level_sums(gy, read, _kernels.pack(v, bits), bits)
+    if strength.weighs or any(wanted[2:]) or turned == "flips":
+        gy, ge0, ge1, size, ggain, gz = _kernels.levels(
+            gy, found.read, found.length, value, e0, e1, strength, bits
+        )
     if wanted[2]:
-        results[2] = _land(gy, read, size, level, v, bits)
+        gv = _land(gy, found.read, size, level, v, bits, straight=straight)
     if turned == "none":
-        results[0], results[1] = torch.zeros_like(q), torch.zeros_like(k)
+        gq, gk = torch.zeros_like(q), torch.zeros_like(k)
     elif turned == "flips":
-        results[0], results[1] = flips(gy, q, k, v, level, size, table, settings)
+        gq, gk = flips(gy, q, k, v, level, size, found, settings)
     elif turned == "linear":
-        results[0], results[1] = linear(q, k, v, gy, level, settings)
+        gq, gk = linear(gy, q, k, v, level, found, settings)
     elif turned == "soft":
         gq, gk = _gradients.soft(q, k, v, gy.float() * level, settings)
-        results[0] = (_gradients.slope_of(q) * gq).to(q.dtype)
-        results[1] = (_gradients.slope_of(k) * gk).to(k.dtype)
-    return Gradients(*(given if asked else None for given, asked in zip(results, wanted)))
+        gq, gk = ((_gradients.slope_of(x) * g).to(x.dtype) for x, g in ((q, gq), (k, gk)))
+    results = (gq, gk, gv, ge0, ge1, ggain, gz)
+    return tuple(given if asked else None for given, asked in zip(results, wanted))

@@ -13,18 +13,22 @@ that run at the same time share routes, and their random reads hit the cache.
 Sums at steps chosen by the data are made in integers: floats times a power of two such that the sum of all magnitudes
 stays below 2**60. Atomic additions of integers give the same result in any order, those of floats do not; sorting the
 destinations first would also fix the order, at several times the memory traffic. The resolution of such a sum is 2**-60
-of the largest possible one, far finer than float32. Where the magnitudes are not finite, neither is the result.
+of the largest possible one, far finer than float32. For gradients in bfloat16 the integers are half as wide and the sum
+stays below 2**30: with n magnitudes of one size in a sum, 2**-30 n of each is lost at most, which is less than rounding
+to bfloat16 loses for up to two million steps. Where the magnitudes are not finite, neither is the result.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import Any, ContextManager, NamedTuple, Optional, Tuple
+from typing import Any, ContextManager, List, NamedTuple, Optional, Tuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from ._strength import GAINS, Strength
 
 __all__ = [
     "Chunks",
@@ -36,7 +40,7 @@ __all__ = [
     "key_columns",
     "land",
     "landed",
-    "level_sums",
+    "levels",
     "operands",
     "pack",
     "query_columns",
@@ -44,12 +48,11 @@ __all__ = [
     "read_out",
     "running",
     "runs",
-    "scale_for",
 ]
 
-SPAN = 512  # steps whose sums are formed by one program of level_sums
+SPAN = 128  # steps whose sums are formed by one program of levels
 STEPS = 64  # steps of a tile within which sums over time are formed by a scan
-ROOM = 60  # bits that sums of whole numbers may take
+WIDE = 16  # columns of a table of gains as a power of two
 
 
 # ------------------------------------------------------------------------------------------------------------- helpers
@@ -103,6 +106,40 @@ def _slope(x):
     """s'(x) = sigmoid(x) (1 - sigmoid(x))."""
     p = tl.sigmoid(x)
     return p * (1 - p)
+
+
+@triton.jit
+def _strength(length, gain, z, at, row, step, live, GAIN: tl.constexpr, GATE: tl.constexpr):
+    """The match lengths of reads up to 9, what the table of gains has for them, and the gate; 1 where one is missing.
+
+    Reads are at ``at``, their row of the table is ``row``, their step is ``step``, numbered through the batch.
+    """
+    long, factor, open = 9, 1.0, 1.0
+    if GAIN:
+        long = tl.minimum(tl.load(length + at, mask=live, other=0).to(tl.int32), 9)
+        factor = tl.load(gain + row * 10 + long, mask=live, other=0)
+    if GATE:
+        open = tl.load(z + step, mask=live, other=0)
+    return long, factor, open
+
+
+@triton.jit
+def _weighed(length, gain, z, scale, at, row, step, live, GAIN: tl.constexpr, GATE: tl.constexpr):
+    """The strength of reads; 0 where they are not ``live``."""
+    _, factor, open = _strength(length, gain, z, at, row, step, live, GAIN, GATE)
+    return factor * tl.where(live, scale, 0.0) * open
+
+
+@triton.jit
+def _scale(size, WHOLE: tl.constexpr):
+    """The power of two to multiply by for sums of magnitudes up to ``size`` in whole numbers of this type, and its
+    inverse; NaN if ``size`` is not finite."""
+    room: tl.constexpr = 30 if WHOLE == tl.int32 else 60
+    exponent = ((size.to(tl.int32, bitcast=True) >> 23) & 255) - 126  # size is below 2**exponent
+    exponent = tl.minimum(room - exponent, 126)
+    finite = size < float("inf")
+    scale = tl.where(finite, ((127 + exponent) << 23).to(tl.float32, bitcast=True), float("nan"))
+    return scale, tl.where(finite, ((127 - exponent) << 23).to(tl.float32, bitcast=True), float("nan"))
 
 
 @triton.jit
@@ -161,11 +198,13 @@ def pack(x: Tensor, bits: int) -> Tensor:
 
 @triton.jit
 def _read_kernel(
-    read, value, e0, e1, y, steps, routes, NARROW: tl.constexpr,
+    read, value, length, gain, z, e0, e1, y, scale, steps, routes,
+    NARROW: tl.constexpr, WEIGHS: tl.constexpr, GAIN: tl.constexpr, GATE: tl.constexpr,
     BITS: tl.constexpr, PLACES: tl.constexpr, ROUTES: tl.constexpr, TIME: tl.constexpr,
 ):  # fmt: skip
     b, r, t, j, row = _place(0, routes, steps, TIME, ROUTES, PLACES)
-    symbol = _found(read, value, row, t, (r < routes)[:, None] & (t < steps)[None, :], NARROW)
+    inside = (r < routes)[:, None] & (t < steps)[None, :]
+    symbol = _found(read, value, row, t, inside, NARROW)
     channel = (r * BITS)[:, None] + j[None, :]
     exists = (r < routes)[:, None] & (j < BITS)[None, :]
     low = tl.load(e0 + channel, mask=exists, other=0).to(tl.float32)
@@ -173,22 +212,35 @@ def _read_kernel(
     bit = (symbol[:, :, None] >> j[None, None, :]) & 1
     picked = tl.where(bit == 1, high[None, :, :], low[None, :, :])
     picked = tl.where(symbol[:, :, None] >= 0, picked, 0.0)
+    if WEIGHS:
+        at, step = row[:, None] + t[None, :], (b * steps + t)[None, :] + (r * 0)[:, None]
+        picked *= tl.trans(_weighed(length, gain, z, scale, at, r[:, None], step, inside, GAIN, GATE))[:, :, None]
     at = y + (b * steps + t)[:, None, None] * (routes * BITS) + channel[None, :, :]
     tl.store(at, picked.to(y.dtype.element_ty), mask=_inside(t, r, j, steps, routes, BITS))
 
 
-def read_out(read: Tensor, value: Tensor, e0: Tensor, e1: Tensor, like: Tensor, bits: int) -> Tensor:
-    """y for destinations and value symbols, both [B R, T]; of the shape and kind of ``like`` [B, T, C]."""
+def read_out(
+    read: Tensor, length: Tensor, value: Tensor, e0: Tensor, e1: Tensor, strength: Strength, like: Tensor, bits: int
+) -> Tensor:
+    """y for destinations, match lengths and value symbols [B R, T]; of the shape and kind of ``like`` [B, T, C]."""
     batch, steps, channels = like.shape
     routes = channels // bits
     y = torch.empty(like.shape, dtype=like.dtype, device=like.device)
     low, high = (level.to(like.dtype).contiguous() for level in (e0, e1))  # rounded once, not at every step
+    tables, uses, scale = _tables(strength, read)
     tile = _tile(bits, routes, 128, 4096)
     with _on(y):
         _read_kernel[_grid(batch, steps, routes, tile)](
-            read, value, low, high, y, steps, routes, read.dtype == torch.int16, *tile
+            read, value, length, *tables, low, high, y, scale, steps, routes, read.dtype == torch.int16, *uses, *tile
         )
     return y
+
+
+def _tables(strength: Strength, any: Tensor) -> Tuple[List[Tensor], Tuple[bool, bool, bool], float]:
+    """The gains and the gate, what there is of a strength, and its scale."""
+    gain, z = strength.gain, strength.z
+    tables = [any if x is None else x.contiguous() for x in (gain, z)]
+    return tables, (strength.weighs, gain is not None, z is not None), strength.factor
 
 
 # ------------------------------------------------------------------------------------------------------ sums of levels
@@ -196,64 +248,104 @@ def read_out(read: Tensor, value: Tensor, e0: Tensor, e1: Tensor, like: Tensor, 
 
 @triton.jit
 def _level_kernel(
-    gy, read, value, out, steps, routes, gy_b, gy_t, NARROW: tl.constexpr, SPAN: tl.constexpr,
-    BITS: tl.constexpr, PLACES: tl.constexpr, ROUTES: tl.constexpr, TIME: tl.constexpr,
+    gy, read, value, length, gain, z, e0, e1, weighed, parts, gains, gates, scale, steps, routes, gy_b, gy_t,
+    NARROW: tl.constexpr, WEIGHS: tl.constexpr, GAIN: tl.constexpr, GATE: tl.constexpr, SPAN: tl.constexpr,
+    WIDE: tl.constexpr, BITS: tl.constexpr, PLACES: tl.constexpr, ROUTES: tl.constexpr, TIME: tl.constexpr,
 ):  # fmt: skip
     b, r, t, j, row = _place(0, routes, steps, TIME, ROUTES, PLACES)
     part = tl.program_id(0)
-    hits = tl.zeros([TIME, ROUTES, PLACES], tl.float32)
-    ones = tl.zeros([TIME, ROUTES, PLACES], tl.float32)
+    lower = tl.zeros([TIME, ROUTES, PLACES], tl.float32)
+    upper = tl.zeros([TIME, ROUTES, PLACES], tl.float32)
     size = tl.zeros([TIME, ROUTES, PLACES], tl.float32)
     channel = (r * BITS)[:, None] + j[None, :]
+    exists = (r < routes)[:, None] & (j < BITS)[None, :]
+    channels = routes * BITS
+    entry = tl.arange(0, WIDE)
+    if GAIN:
+        shares = tl.zeros([ROUTES, TIME, WIDE], tl.float32)
+    if WEIGHS:
+        low = tl.load(e0 + channel, mask=exists, other=0)
+        high = tl.load(e1 + channel, mask=exists, other=0)
     for begin in range(0, SPAN, TIME):
         t = part * SPAN + begin + tl.arange(0, TIME)
-        symbol = _found(read, value, row, t, (r < routes)[:, None] & (t < steps)[None, :], NARROW)
+        inside = (r < routes)[:, None] & (t < steps)[None, :]
+        here = _inside(t, r, j, steps, routes, BITS)
+        symbol = _found(read, value, row, t, inside, NARROW)
         at = gy + b * gy_b + t.to(tl.int64)[:, None, None] * gy_t + channel[None, :, :]
-        felt = tl.load(at, mask=_inside(t, r, j, steps, routes, BITS), other=0).to(tl.float32)
+        g = tl.load(at, mask=here, other=0).to(tl.float32)
         hit = (symbol >= 0)[:, :, None]
         bit = (symbol[:, :, None] >> j[None, None, :]) & 1
-        hits += tl.where(hit, felt, 0.0)
-        ones += tl.where(hit & (bit == 1), felt, 0.0)
-        size += tl.abs(felt)
-    channels = routes * BITS
-    to = out + (b * tl.num_programs(0) + part) * 3 * channels + channel
-    exists = (r < routes)[:, None] & (j < BITS)[None, :]
-    tl.store(to, tl.sum(hits, 0), mask=exists)
-    tl.store(to + channels, tl.sum(ones, 0), mask=exists)
+        if WEIGHS:
+            place, step = row[:, None] + t[None, :], (b * steps + t)[None, :] + (r * 0)[:, None]
+            long, factor, open = _strength(length, gain, z, place, r[:, None], step, inside, GAIN, GATE)
+            if GAIN or GATE:
+                picked = tl.where(bit == 1, high[None, :, :], low[None, :, :])
+                felt = tl.trans(tl.sum(tl.where(hit, g * picked, 0.0), 2)) * scale
+                if GATE:
+                    to = gates + (tl.program_id(1) * tl.num_programs(2) + b) * steps + t
+                    tl.store(to, tl.sum(felt * factor, 0), mask=t < steps)
+                if GAIN:
+                    shares += tl.where(long[:, :, None] == entry[None, None, :], (felt * open)[:, :, None], 0.0)
+            g *= tl.trans(factor * tl.where(inside, scale, 0.0) * open)[:, :, None]
+            to = weighed + (b * steps + t)[:, None, None] * channels + channel[None, :, :]
+            tl.store(to, g.to(weighed.dtype.element_ty), mask=here)
+        lower += tl.where(hit & (bit == 0), g, 0.0)
+        upper += tl.where(hit & (bit == 1), g, 0.0)
+        size += tl.abs(g)
+    number = b * tl.num_programs(0) + part
+    to = parts + number * 3 * channels + channel
+    tl.store(to, tl.sum(lower, 0), mask=exists)
+    tl.store(to + channels, tl.sum(upper, 0), mask=exists)
     tl.store(to + 2 * channels, tl.sum(size, 0), mask=exists)
+    if GAIN:
+        to = gains + (number * routes + r)[:, None] * WIDE + entry[None, :]
+        tl.store(to, tl.sum(shares, 1), mask=(r < routes)[:, None])
 
 
-def level_sums(gy: Tensor, read: Tensor, value: Tensor, bits: int) -> Tuple[Tensor, Tensor, Tensor]:
-    """Three sums over batch and time, each [C]: of gy where e0 was read, where e1 was, and of the magnitude of gy."""
+class Levels(NamedTuple):
+    """What one pass over the gradient of y gives."""
+
+    gy: Tensor  # with its strength
+    e0: Tensor  # [C], its sums over batch and time where e0 was read, where e1 was, and of its magnitude
+    e1: Tensor
+    size: Tensor
+    gain: Optional[Tensor]
+    z: Optional[Tensor]
+
+
+def levels(
+    gy: Tensor, read: Tensor, length: Tensor, value: Tensor, e0: Tensor, e1: Tensor, strength: Strength, bits: int
+) -> Levels:
+    """For destinations, match lengths and value symbols [B R, T]."""
     gy = _rows(gy)
     batch, steps, channels = gy.shape
     routes = channels // bits
-    parts = triton.cdiv(steps, SPAN)
-    out = torch.empty(batch * parts, 3, channels, device=gy.device)
+    tables, uses, scale = _tables(strength, read)
+    weighs, gain, gate = uses
     tile = _tile(bits, routes, 64, 2048)
-    grid = (parts, triton.cdiv(routes, tile.ROUTES), batch)
+    room = 2048 // (tile.ROUTES * max(tile.PLACES, WIDE if gain else 1))  # sums of the table's entries take it too
+    tile = tile._replace(TIME=min(max(8, room), SPAN))
+    spans, blocks = triton.cdiv(steps, SPAN), triton.cdiv(routes, tile.ROUTES)
+    parts = torch.empty(batch * spans, 3, channels, device=gy.device)
+    gains = torch.empty(batch * spans, routes, WIDE, device=gy.device) if gain else parts
+    gates = torch.empty(blocks, batch, steps, device=gy.device) if gate else parts
+    weighed = torch.empty(gy.shape, dtype=gy.dtype, device=gy.device) if weighs else gy
     with _on(gy):
-        _level_kernel[grid](
-            gy, read, value, out, steps, routes, gy.stride(0), gy.stride(1), read.dtype == torch.int16, SPAN, *tile
-        )
-    hits, ones, size = out.sum(0)
-    return hits - ones, ones, size
+        _level_kernel[spans, blocks, batch](
+            gy, read, value, length, *tables, e0, e1, weighed, parts, gains, gates, scale, steps, routes,
+            gy.stride(0), gy.stride(1), read.dtype == torch.int16, *uses, SPAN, WIDE, *tile,
+        )  # fmt: skip
+    sums = parts.sum(0)
+    ggain = gains.sum(0)[:, :GAINS] if gain else None
+    return Levels(weighed, sums[0], sums[1], sums[2], ggain, gates.sum(0) if gate else None)
 
 
 # ------------------------------------------------------------------------------------------- sums at destinations
 
 
-def scale_for(size: Tensor) -> Tuple[Tensor, Tensor]:
-    """The power of two to multiply by for sums of magnitudes up to ``size``, and its inverse; NaN if not finite."""
-    exponent = (ROOM - torch.frexp(size).exponent).clamp(max=126)
-    scale = torch.ldexp(torch.ones_like(size), exponent)
-    scale = torch.where(torch.isfinite(size), scale, torch.nan)
-    return scale, 1 / scale
-
-
 @triton.jit
 def _land_kernel(
-    x, place, scale, total, first, last, steps, routes, x_b, x_t, NARROW: tl.constexpr,
+    x, place, size, total, first, last, steps, routes, x_b, x_t, NARROW: tl.constexpr,
     BITS: tl.constexpr, PLACES: tl.constexpr, ROUTES: tl.constexpr, TIME: tl.constexpr,
 ):  # fmt: skip
     b, r, t, j, row = _place(first, routes, steps, TIME, ROUTES, PLACES)
@@ -261,17 +353,19 @@ def _land_kernel(
     d = tl.trans(_wide(tl.load(place + row[:, None] + t[None, :], mask=inside, other=-1), NARROW))
     channel = (r * BITS)[:, None] + j[None, :]
     exists = _inside(t, r, j, steps, last, BITS) & (d >= 0)[:, :, None]
-    factor = tl.load(scale + channel, mask=(r < last)[:, None] & (j < BITS)[None, :], other=0)
+    most = tl.load(size + channel, mask=(r < last)[:, None] & (j < BITS)[None, :], other=0)
+    factor, _ = _scale(most, total.dtype.element_ty)
     at = x + b * x_b + t.to(tl.int64)[:, None, None] * x_t + channel[None, :, :]
-    whole = (tl.load(at, mask=exists, other=0).to(tl.float32) * factor[None, :, :]).to(tl.int64)
+    whole = (tl.load(at, mask=exists, other=0).to(tl.float32) * factor[None, :, :]).to(total.dtype.element_ty)
     line = (b * (last - first) + (r - first))[None, :] * steps + d
     tl.atomic_add(total + line[:, :, None] * BITS + j[None, None, :], whole, mask=exists, sem="relaxed")
 
 
-def land(x: Tensor, place: Tensor, scale: Tensor, total: Tensor, routes: Tuple[int, int], bits: int) -> None:
-    """Add the rows of x [B, T, C] at the steps ``place`` [B R, T] says (below 0: nowhere), times ``scale`` [C].
+def land(x: Tensor, place: Tensor, size: Tensor, total: Tensor, routes: Tuple[int, int], bits: int) -> None:
+    """Add the rows of x [B, T, C] at the steps ``place`` [B R, T] says (below 0: nowhere), in whole numbers.
 
-    ``total`` is int64 [B, r, T, M] and receives the routes from the first to before the last.
+    size: [C], what the magnitudes of a channel add up to. ``total`` is int64 or int32 [B, r, T, M] and receives the
+    routes from the first to before the last.
     """
     x = _rows(x)
     batch, steps, channels = x.shape
@@ -279,14 +373,14 @@ def land(x: Tensor, place: Tensor, scale: Tensor, total: Tensor, routes: Tuple[i
     tile = _tile(bits, last - first, 64, 2048)
     with _on(x):
         _land_kernel[_grid(batch, steps, last - first, tile)](
-            x, place, scale, total, first, last, steps, channels // bits, x.stride(0), x.stride(1),
+            x, place, size, total, first, last, steps, channels // bits, x.stride(0), x.stride(1),
             place.dtype == torch.int16, *tile,
         )  # fmt: skip
 
 
 @triton.jit
 def _landed_kernel(
-    total, factor, base, x, out, first, last, steps, routes, x_b, x_t, BASE: tl.constexpr,
+    total, size, factor, base, x, out, first, last, steps, routes, x_b, x_t, BASE: tl.constexpr, STRAIGHT: tl.constexpr,
     BITS: tl.constexpr, PLACES: tl.constexpr, ROUTES: tl.constexpr, TIME: tl.constexpr,
 ):  # fmt: skip
     b, r, t, j, row = _place(first, routes, steps, TIME, ROUTES, PLACES)
@@ -294,28 +388,38 @@ def _landed_kernel(
     channel = (r * BITS)[:, None] + j[None, :]
     line = (b * (last - first) + (r - first))[None, :] * steps + t[:, None]
     whole = tl.load(total + line[:, :, None] * BITS + j[None, None, :], mask=exists, other=0)
-    unit = tl.load(factor + channel, mask=(r < last)[:, None] & (j < BITS)[None, :], other=0)
+    known = (r < last)[:, None] & (j < BITS)[None, :]
+    _, unit = _scale(tl.load(size + channel, mask=known, other=0), total.dtype.element_ty)
+    unit *= tl.load(factor + channel, mask=known, other=0)
     found = whole.to(tl.float32) * unit[None, :, :]
     at = (b * steps + t)[:, None, None] * (routes * BITS) + channel[None, :, :]
     if BASE:
         found += tl.load(base + at, mask=exists, other=0)
     here = x + b * x_b + t.to(tl.int64)[:, None, None] * x_t + channel[None, :, :]
-    found *= _slope(tl.load(here, mask=exists, other=0).to(tl.float32))
+    own = tl.load(here, mask=exists, other=0).to(tl.float32)
+    if STRAIGHT:
+        found = tl.where(tl.abs(own) < 1, found, 0.0)
+    else:
+        found *= _slope(own)
     tl.store(out + at, found.to(out.dtype.element_ty), mask=exists)
 
 
 def landed(
-    total: Tensor, factor: Tensor, x: Tensor, out: Tensor, routes: Tuple[int, int], bits: int, base: Optional[Tensor]
-) -> None:
-    """out = s'(x) (base + factor total) for the routes of ``total``, see :func:`land`; ``factor`` is [C]."""
+    total: Tensor, size: Tensor, factor: Tensor, x: Tensor, out: Tensor, routes: Tuple[int, int], bits: int,
+    base: Optional[Tensor] = None, straight: bool = False,
+) -> None:  # fmt: skip
+    """out = s'(x) (base + factor * what landed) for the routes of ``total``, see :func:`land`; ``factor`` is [C].
+
+    straight: 1 where x lies between -1 and 1, and 0 elsewhere, in the place of s'(x).
+    """
     x = _rows(x)
     batch, steps, channels = x.shape
     first, last = routes
     tile = _tile(bits, last - first, 64, 2048)
     with _on(x):
         _landed_kernel[_grid(batch, steps, last - first, tile)](
-            total, factor, x if base is None else base, x, out, first, last, steps, channels // bits,
-            x.stride(0), x.stride(1), base is not None, *tile,
+            total, size, factor, x if base is None else base, x, out, first, last, steps, channels // bits,
+            x.stride(0), x.stride(1), base is not None, straight, *tile,
         )  # fmt: skip
 
 
@@ -384,7 +488,7 @@ def _gain(theta, far, ends, start, row, valid, exists, v_t, NARROW: tl.constexpr
 
 @triton.jit
 def _flip_kernel(
-    gy, level, qsym, v, table, line, number, start, scale, gq, total, q,
+    gy, level, qsym, v, table, line, number, start, size, gq, total, q,
     share, first, last, steps, routes, gy_b, gy_t, v_b, v_t, q_b, q_t,
     NARROW: tl.constexpr, MATCH: tl.constexpr,
     BITS: tl.constexpr, PLACES: tl.constexpr, ROUTES: tl.constexpr, TIME: tl.constexpr,
@@ -402,19 +506,20 @@ def _flip_kernel(
     felt = gy + b * gy_b + t.to(tl.int64)[:, None, None] * gy_t + channel[None, :, :]
     theta = tl.load(felt, mask=exists, other=0).to(tl.float32)
     theta *= tl.load(level + channel, mask=known, other=0)[None, :, :]
-    unit = tl.load(scale + r, mask=r < last, other=0)[None, :]
+    unit, _ = _scale(tl.load(size + r, mask=r < last, other=0), total.dtype.element_ty)
+    unit = unit[None, :]
     here = (b * (last - first) + (r - first))[None, :] * steps
     valid = (t < steps)[:, None] & (r < last)[None, :]
     sign = tl.where(((symbol[:, :, None] >> j[None, None, :]) & 1) == 1, 1.0, -1.0)
     far = v + b * v_b + channel[None, :, :]
     actual, place, hit = _gain(theta, far, table + entry, start, row, valid, exists, v_t, NARROW, MATCH)
-    all_bits = (sign * (actual * unit)[:, :, None]).to(tl.int64)
+    all_bits = (sign * (actual * unit)[:, :, None]).to(total.dtype.element_ty)
     at = total + (here + place)[:, :, None] * BITS + j[None, None, :]
     tl.atomic_add(at, all_bits, mask=exists & hit[:, :, None], sem="relaxed")
     change = tl.zeros([TIME, ROUTES, PLACES], tl.float32)
     for bit in range(0, BITS):
         gain, place, hit = _gain(theta, far, table + entry + (bit + 1), start, row, valid, exists, v_t, NARROW, MATCH)
-        whole = (tl.where(((symbol >> bit) & 1) == 1, -gain, gain) * unit).to(tl.int64)
+        whole = (tl.where(((symbol >> bit) & 1) == 1, -gain, gain) * unit).to(total.dtype.element_ty)
         tl.atomic_add(total + (here + place) * BITS + bit, whole, mask=hit, sem="relaxed")
         change = tl.where((j == bit)[None, None, :], (actual - gain)[:, :, None], change)
     own = q + b * q_b + t.to(tl.int64)[:, None, None] * q_t + channel[None, :, :]
@@ -432,14 +537,14 @@ def flip_gains(
     table: Tensor,
     number: Tensor,
     start: Optional[Tensor],
-    scale: Tensor,
+    size: Tensor,
     gq: Tensor,
     total: Tensor,
     routes: Tuple[int, int],
     share: float,
     bits: int,
 ) -> None:
-    """q's gradient by flips, into gq, and k's, into ``total`` (see :func:`land`) by ``scale`` [R], for some routes.
+    """q's gradient by flips, into gq, and k's, into ``total`` (see :func:`land`, but ``size`` is [R]), for some routes.
 
     level: e1 - e0. symbols, number: of q and of its runs. start: of k's runs, where credit goes to the run before the
     one that is read. share: what q's gradient is multiplied by.
@@ -452,7 +557,7 @@ def flip_gains(
     tile = _tile(bits, last - first, 64, 1024)
     with _on(q):
         _flip_kernel[_grid(batch, steps, last - first, tile)](
-            gy, level, symbols, v, table, line, number, number if start is None else start, scale, gq, total, q,
+            gy, level, symbols, v, table, line, number, number if start is None else start, size, gq, total, q,
             share, first, last, steps, channels // bits,
             gy.stride(0), gy.stride(1), v.stride(0), v.stride(1), q.stride(0), q.stride(1),
             table.dtype == torch.int16, start is not None, *tile,
