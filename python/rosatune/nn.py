@@ -300,9 +300,9 @@ class RosaAdapter(nn.Module):
             return _Launched(u, None, state, valid, found)
         if embeds is not None and embeds.dtype != Gate.kind(u):  # under autocast they may have its dtype already
             embeds = embeds.to(u.dtype)
-        v = self.v_proj(u if embeds is None else embeds)
+        made_of = u if embeds is None else embeds
         if not self.learns:
-            return _Launched(u, v, state, valid, found)
+            return _Launched(u, self.v_proj(made_of), state, valid, found)
         order, there = None, u
         if valid is not None and state is None:
             # Move tokens to the front and padding behind them, where no token can find it.
@@ -311,7 +311,7 @@ class RosaAdapter(nn.Module):
         k = self.k_proj(there)
         q = k if self.qk == "shared" else self.q_proj(there)
         if state is not None:
-            return _Launched(u, v, state, valid, found, None, q, k)
+            return _Launched(u, self.v_proj(made_of), state, valid, found, None, q, k)
         explore = self.settings.explore if self.training else 0.0
         draws = explore > 0 or (self.settings.qk_grad == "flips" and self.settings.flip_share < 1)
         seed = None
@@ -321,7 +321,8 @@ class RosaAdapter(nn.Module):
         pending = _torch.launch(q, k, self._settings(explore), seed=seed)
         if self.watch and not torch.compiler.is_compiling():
             self._observe(q, k, valid)
-        return _Launched(u, v, None, valid, found, order, q, k, pending)
+        # after the launch, so that its product runs beside the retrieval
+        return _Launched(u, self.v_proj(made_of), None, valid, found, order, q, k, pending)
 
     def collect(self, launched: _Launched) -> Tensor:
         """What is to be added (post fusion) or mixed in (:meth:`mix`): [B, T, C]."""

@@ -83,7 +83,8 @@ def _answered(answer: Any) -> "Future[Any]":
 def _side_stream(device: torch.device) -> Any:
     with _lock:
         if device not in _streams:
-            _streams[device] = torch.cuda.Stream(device)
+            # Ahead of what the main stream queues: a search has few blocks and a long way, attention fills the rest.
+            _streams[device] = torch.cuda.Stream(device, priority=-1)
         return _streams[device]
 
 

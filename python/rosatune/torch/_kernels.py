@@ -609,11 +609,14 @@ def running(x: Tensor, out: Tensor, carry: Optional[Tensor] = None, reverse: boo
 @triton.jit
 def _clear_kernel(x, area, pitch, steps, TILE: tl.constexpr):
     i, j = tl.program_id(0), tl.program_id(1)
-    if j >= i:
-        row, column = (i * TILE + tl.arange(0, TILE))[:, None], (j * TILE + tl.arange(0, TILE))[None, :]
-        at = x + tl.program_id(2).to(tl.int64) * area + row.to(tl.int64) * pitch + column
-        zeros = tl.zeros([TILE, TILE], x.dtype.element_ty)
-        tl.store(at, zeros, mask=(column >= row) & (row < steps) & (column < steps))
+    row, column = (i * TILE + tl.arange(0, TILE))[:, None], (j * TILE + tl.arange(0, TILE))[None, :]
+    at = x + tl.program_id(2).to(tl.int64) * area + row.to(tl.int64) * pitch + column
+    zeros = tl.zeros([TILE, TILE], x.dtype.element_ty)
+    inside = (row < steps) & (column < steps)
+    if j > i:
+        tl.store(at, zeros, mask=inside)
+    if j == i:  # apart, so that the stores of all other tiles are wide
+        tl.store(at, zeros, mask=inside & (column >= row))
 
 
 def clear(x: Tensor) -> None:
