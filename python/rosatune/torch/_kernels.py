@@ -50,7 +50,6 @@ __all__ = [
     "runs",
 ]
 
-SPAN = 128  # steps whose sums are formed by one program of levels
 STEPS = 64  # steps of a tile within which sums over time are formed by a scan
 WIDE = 16  # columns of a table of gains as a power of two
 
@@ -249,57 +248,44 @@ def _tables(strength: Strength, any: Tensor) -> Tuple[List[Tensor], Tuple[bool, 
 @triton.jit
 def _level_kernel(
     gy, read, value, length, gain, z, e0, e1, weighed, parts, gains, gates, scale, steps, routes, gy_b, gy_t,
-    NARROW: tl.constexpr, WEIGHS: tl.constexpr, GAIN: tl.constexpr, GATE: tl.constexpr, SPAN: tl.constexpr,
-    WIDE: tl.constexpr, BITS: tl.constexpr, PLACES: tl.constexpr, ROUTES: tl.constexpr, TIME: tl.constexpr,
+    NARROW: tl.constexpr, WEIGHS: tl.constexpr, GAIN: tl.constexpr, GATE: tl.constexpr, WIDE: tl.constexpr,
+    BITS: tl.constexpr, PLACES: tl.constexpr, ROUTES: tl.constexpr, TIME: tl.constexpr,
 ):  # fmt: skip
     b, r, t, j, row = _place(0, routes, steps, TIME, ROUTES, PLACES)
-    part = tl.program_id(0)
-    lower = tl.zeros([TIME, ROUTES, PLACES], tl.float32)
-    upper = tl.zeros([TIME, ROUTES, PLACES], tl.float32)
-    size = tl.zeros([TIME, ROUTES, PLACES], tl.float32)
+    inside = (r < routes)[:, None] & (t < steps)[None, :]
+    here = _inside(t, r, j, steps, routes, BITS)
+    channels = routes * BITS
     channel = (r * BITS)[:, None] + j[None, :]
     exists = (r < routes)[:, None] & (j < BITS)[None, :]
-    channels = routes * BITS
-    entry = tl.arange(0, WIDE)
-    if GAIN:
-        shares = tl.zeros([ROUTES, TIME, WIDE], tl.float32)
+    symbol = _found(read, value, row, t, inside, NARROW)
+    at = gy + b * gy_b + t.to(tl.int64)[:, None, None] * gy_t + channel[None, :, :]
+    g = tl.load(at, mask=here, other=0).to(tl.float32)
+    hit = (symbol >= 0)[:, :, None]
+    bit = (symbol[:, :, None] >> j[None, None, :]) & 1
+    number = b * tl.num_programs(0) + tl.program_id(0)
     if WEIGHS:
-        low = tl.load(e0 + channel, mask=exists, other=0)
-        high = tl.load(e1 + channel, mask=exists, other=0)
-    for begin in range(0, SPAN, TIME):
-        t = part * SPAN + begin + tl.arange(0, TIME)
-        inside = (r < routes)[:, None] & (t < steps)[None, :]
-        here = _inside(t, r, j, steps, routes, BITS)
-        symbol = _found(read, value, row, t, inside, NARROW)
-        at = gy + b * gy_b + t.to(tl.int64)[:, None, None] * gy_t + channel[None, :, :]
-        g = tl.load(at, mask=here, other=0).to(tl.float32)
-        hit = (symbol >= 0)[:, :, None]
-        bit = (symbol[:, :, None] >> j[None, None, :]) & 1
-        if WEIGHS:
-            place, step = row[:, None] + t[None, :], (b * steps + t)[None, :] + (r * 0)[:, None]
-            long, factor, open = _strength(length, gain, z, place, r[:, None], step, inside, GAIN, GATE)
-            if GAIN or GATE:
-                picked = tl.where(bit == 1, high[None, :, :], low[None, :, :])
-                felt = tl.trans(tl.sum(tl.where(hit, g * picked, 0.0), 2)) * scale
-                if GATE:
-                    to = gates + (tl.program_id(1) * tl.num_programs(2) + b) * steps + t
-                    tl.store(to, tl.sum(felt * factor, 0), mask=t < steps)
-                if GAIN:
-                    shares += tl.where(long[:, :, None] == entry[None, None, :], (felt * open)[:, :, None], 0.0)
-            g *= tl.trans(factor * tl.where(inside, scale, 0.0) * open)[:, :, None]
-            to = weighed + (b * steps + t)[:, None, None] * channels + channel[None, :, :]
-            tl.store(to, g.to(weighed.dtype.element_ty), mask=here)
-        lower += tl.where(hit & (bit == 0), g, 0.0)
-        upper += tl.where(hit & (bit == 1), g, 0.0)
-        size += tl.abs(g)
-    number = b * tl.num_programs(0) + part
+        at, step = row[:, None] + t[None, :], (b * steps + t)[None, :] + (r * 0)[:, None]
+        long, factor, open = _strength(length, gain, z, at, r[:, None], step, inside, GAIN, GATE)
+        if GAIN or GATE:
+            low = tl.load(e0 + channel, mask=exists, other=0)
+            high = tl.load(e1 + channel, mask=exists, other=0)
+            picked = tl.where(bit == 1, high[None, :, :], low[None, :, :])
+            felt = tl.trans(tl.sum(tl.where(hit, g * picked, 0.0), 2)) * scale
+            if GATE:
+                to = gates + (tl.program_id(1) * tl.num_programs(2) + b) * steps + t
+                tl.store(to, tl.sum(felt * factor, 0), mask=t < steps)
+            if GAIN:
+                entry = tl.arange(0, WIDE)
+                shares = tl.where(long[:, :, None] == entry[None, None, :], (felt * open)[:, :, None], 0.0)
+                to = gains + (number * routes + r)[:, None] * WIDE + entry[None, :]
+                tl.store(to, tl.sum(shares, 1), mask=(r < routes)[:, None])
+        g *= tl.trans(factor * tl.where(inside, scale, 0.0) * open)[:, :, None]
+        to = weighed + (b * steps + t)[:, None, None] * channels + channel[None, :, :]
+        tl.store(to, g.to(weighed.dtype.element_ty), mask=here)
     to = parts + number * 3 * channels + channel
-    tl.store(to, tl.sum(lower, 0), mask=exists)
-    tl.store(to + channels, tl.sum(upper, 0), mask=exists)
-    tl.store(to + 2 * channels, tl.sum(size, 0), mask=exists)
-    if GAIN:
-        to = gains + (number * routes + r)[:, None] * WIDE + entry[None, :]
-        tl.store(to, tl.sum(shares, 1), mask=(r < routes)[:, None])
+    tl.store(to, tl.sum(tl.where(hit & (bit == 0), g, 0.0), 0), mask=exists)
+    tl.store(to + channels, tl.sum(tl.where(hit & (bit == 1), g, 0.0), 0), mask=exists)
+    tl.store(to + 2 * channels, tl.sum(tl.abs(g), 0), mask=exists)
 
 
 class Levels(NamedTuple):
@@ -323,17 +309,17 @@ def levels(
     tables, uses, scale = _tables(strength, read)
     weighs, gain, gate = uses
     tile = _tile(bits, routes, 64, 2048)
-    room = 2048 // (tile.ROUTES * max(tile.PLACES, WIDE if gain else 1))  # sums of the table's entries take it too
-    tile = tile._replace(TIME=min(max(8, room), SPAN))
-    spans, blocks = triton.cdiv(steps, SPAN), triton.cdiv(routes, tile.ROUTES)
-    parts = torch.empty(batch * spans, 3, channels, device=gy.device)
-    gains = torch.empty(batch * spans, routes, WIDE, device=gy.device) if gain else parts
-    gates = torch.empty(blocks, batch, steps, device=gy.device) if gate else parts
+    if gain:  # room for shares of each entry of the table
+        tile = tile._replace(TIME=min(tile.TIME, max(8, 8192 // (tile.ROUTES * WIDE))))
+    grid = _grid(batch, steps, routes, tile)
+    parts = torch.empty(batch * grid[0], 3, channels, device=gy.device)
+    gains = torch.empty(batch * grid[0], routes, WIDE, device=gy.device) if gain else parts
+    gates = torch.empty(grid[1], batch, steps, device=gy.device) if gate else parts
     weighed = torch.empty(gy.shape, dtype=gy.dtype, device=gy.device) if weighs else gy
     with _on(gy):
-        _level_kernel[spans, blocks, batch](
+        _level_kernel[grid](
             gy, read, value, length, *tables, e0, e1, weighed, parts, gains, gates, scale, steps, routes,
-            gy.stride(0), gy.stride(1), read.dtype == torch.int16, *uses, SPAN, WIDE, *tile,
+            gy.stride(0), gy.stride(1), read.dtype == torch.int16, *uses, WIDE, *tile, num_warps=8,
         )  # fmt: skip
     sums = parts.sum(0)
     ggain = gains.sum(0)[:, :GAINS] if gain else None
