@@ -223,6 +223,20 @@ def test_gradients(
 
 
 @here
+@pytest.mark.parametrize("credit", ["all", "route"])
+def test_linear_with_whole_tiles_of_padding(
+    rng: np.random.Generator, credit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_fused, "CHUNK", 112)
+    monkeypatch.setattr(_fused, "ROUTE_CHUNK", 112)
+    inputs = activations(rng, 3, 120, 2, 4, torch.float32)
+    gy = inputs.pop()
+    settings = _settings.make(bits=4, credit=credit)
+    given = (gy, inputs, retrieved(inputs, settings), settings)
+    assert_close(by_kernels(*given), by_operations(*given), CLOSE)
+
+
+@here
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_gradients_of_strengths(rng: np.random.Generator, shape: Any, kind: Any) -> None:

@@ -639,51 +639,44 @@ class Chunks(NamedTuple):
 
 
 @triton.jit
-def _columns(steps, channels, BITS: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Batch entry, steps and channels of a tile [STEPS, COLUMNS], with the channels' routes and bits."""
-    b = tl.program_id(2).to(tl.int64)
-    t = tl.program_id(0) * STEPS + tl.arange(0, STEPS)
-    c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    r = c // BITS
-    row = (b * (channels // BITS) + r) * steps
-    return b, t, c, r, c % BITS, row
+def _signs(symbol, exists, j):
+    """sgn of the bits of symbols [ROUTES, TIME], [TIME, ROUTES, PLACES]; 0 where there is no symbol."""
+    symbol = tl.trans(tl.where(exists, symbol.to(tl.int32) & 0xFFFF, -1))[:, :, None]
+    return tl.where(symbol >= 0, ((symbol >> j[None, None, :]) & 1) * 2 - 1, 0)
 
 
 @triton.jit
 def _key_signs(symbol, start, row, t, j, inside, FOLD: tl.constexpr, TERM: tl.constexpr):
-    """sgn of the key that belongs to each candidate, [STEPS, COLUMNS], and whether there is one.
+    """sgn of the key that belongs to each candidate, [TIME, ROUTES, PLACES], and whether there is one, [ROUTES, TIME].
 
-    The run before a candidate d ends at d - 1, and all its steps have one symbol. ``t`` and ``j`` are [STEPS, 1] and
-    [1, COLUMNS].
+    The run before a candidate d ends at d - 1, and all its steps have one symbol.
     """
-    exists = inside & (t > 0)
-    key = tl.load(symbol + row + t - 1, mask=exists, other=0).to(tl.int32)
+    at = row[:, None] + t[None, :]
+    exists = inside & (t > 0)[None, :]
+    key = tl.load(symbol + at - 1, mask=exists, other=0)
     if FOLD:
-        exists = exists & (tl.load(symbol + row + t, mask=exists, other=0).to(tl.int32) != key)
+        exists = exists & (tl.load(symbol + at, mask=exists, other=0) != key)
     if TERM == 1:
-        before = tl.load(start + row + t - 1, mask=exists, other=0)
+        before = tl.load(start + at - 1, mask=exists, other=0)
         exists = exists & (before > 0)
-        key = tl.load(symbol + row + before - 1, mask=exists, other=0).to(tl.int32)
-    return tl.where(exists, (((key >> j) & 1) * 2 - 1).to(tl.float32), 0.0), exists
+        key = tl.load(symbol + row[:, None] + before - 1, mask=exists, other=0)
+    return _signs(key, exists, j), exists
 
 
 @triton.jit
-def _query_signs(symbol, start, row, t, j, inside, TERM: tl.constexpr):
-    """sgn of the query of each step, or of the run before; 0 where there is none."""
+def _query_column(symbol, start, number, row, t, j, inside, TERM: tl.constexpr, KIND: tl.constexpr):
+    """sgn(q) / n_t of each step, [TIME, ROUTES, PLACES], or that of the run before, as a product sees it; and 1 / n_t,
+    [TIME, ROUTES], n_t being the number of candidates before t. 0 where there is no query or no candidate."""
+    at = row[:, None] + t[None, :]
+    count = tl.load(number + at - 1, mask=inside & (t > 0)[None, :], other=1) - 1
+    share = tl.trans(tl.where(count > 0, 1.0 / tl.maximum(count, 1).to(tl.float32), 0.0))
     exists = inside
-    at = t
     if TERM == 1:
-        at = tl.load(start + row + t, mask=exists, other=0) - 1
-        exists = exists & (at >= 0)
-    query = tl.load(symbol + row + at, mask=exists, other=0).to(tl.int32)
-    return tl.where(exists, (((query >> j) & 1) * 2 - 1).to(tl.float32), 0.0)
-
-
-@triton.jit
-def _share(number, row, t, inside):
-    """1 / n_t, n_t being the number of candidates before t; 0 where there are none."""
-    count = tl.load(number + row + t - 1, mask=inside & (t > 0), other=1) - 1
-    return tl.where(count > 0, 1.0 / tl.maximum(count, 1).to(tl.float32), 0.0)
+        before = tl.load(start + at, mask=exists, other=0) - 1
+        exists = exists & (before >= 0)
+        at = row[:, None] + before
+    sign = _signs(tl.load(symbol + at, mask=exists, other=0), exists, j)
+    return (sign.to(tl.float32) * share[:, :, None]).to(KIND), share
 
 
 @triton.jit
@@ -697,8 +690,9 @@ def _operand_kernel(
     x, level, out, begin, steps, padded, channels, x_b, x_t, o_b, o_r, o_t, o_c, chunk, gap, VALUE: tl.constexpr,
     BITS: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    b, t, c, r, j, row = _columns(steps, channels, BITS, STEPS, COLUMNS)
-    t, c, r, j = t[:, None], c[None, :], r[None, :].to(tl.int64), j[None, :]
+    b = tl.program_id(2).to(tl.int64)
+    t = (tl.program_id(0) * STEPS + tl.arange(0, STEPS))[:, None]
+    c = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
     there = begin + t
     inside = (there < steps) & (c < channels)
     given = tl.load(x + b * x_b + there.to(tl.int64) * x_t + c, mask=inside, other=0).to(tl.float32)
@@ -706,7 +700,7 @@ def _operand_kernel(
         given = tl.where(inside, tl.sigmoid(given) - 0.5, 0.0)
     else:
         given *= tl.load(level + c, mask=c < channels, other=0)
-    to = out + b * o_b + r * o_r + _line(t, o_t, chunk, gap) + j * o_c
+    to = out + b * o_b + (c // BITS).to(tl.int64) * o_r + _line(t, o_t, chunk, gap) + (c % BITS) * o_c
     tl.store(to, given.to(out.dtype.element_ty), mask=(t < padded) & (c < channels))
 
 
@@ -729,20 +723,26 @@ def operands(
 
 @triton.jit
 def _key_kernel(
-    symbol, start, out, counts, steps, padded, channels, o_b, o_r, o_t, o_term, o_mask, o_mask_r, chunk, gap,
-    FOLD: tl.constexpr, TERM: tl.constexpr, BITS: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr,
+    symbol, start, out, counts, steps, padded, routes, o_b, o_r, o_t, o_term, o_mask, o_mask_r, chunk, gap,
+    FOLD: tl.constexpr, TERM: tl.constexpr,
+    BITS: tl.constexpr, PLACES: tl.constexpr, ROUTES: tl.constexpr, TIME: tl.constexpr,
 ):  # fmt: skip
-    b, t, c, r, j, row = _columns(steps, channels, BITS, STEPS, COLUMNS)
-    t, r, j = t[:, None], r[None, :].to(tl.int64), j[None, :]
-    known = (c < channels)[None, :]
-    sign, exists = _key_signs(symbol, start, row[None, :], t, j, (t < steps) & known, FOLD, TERM)
-    to = out + b * o_b + _line(t, o_t, chunk, gap)
-    tl.store(to + r * o_r + TERM * o_term + j, sign.to(out.dtype.element_ty), mask=(t < padded) & known)
+    b, r, t, j, row = _place(0, routes, steps, TIME, ROUTES, PLACES)
+    sign, exists = _key_signs(symbol, start, row, t, j, (r < routes)[:, None] & (t < steps)[None, :], FOLD, TERM)
+    line, far = (out + b * o_b + _line(t, o_t, chunk, gap))[:, None], r.to(tl.int64)[None, :]
+    to = (line + far * o_r)[:, :, None] + TERM * o_term + j[None, None, :]
+    tl.store(to, sign.to(out.dtype.element_ty), mask=_inside(t, r, j, padded, routes, BITS))
     if TERM == 0:
-        mark = tl.where(exists, 1.0, 0.0).to(out.dtype.element_ty)
-        tl.store(to + o_mask + r * o_mask_r, mark, mask=(t < padded) & known & (j == 0))
-    at = (b * tl.num_programs(0) + tl.program_id(0)) * channels + c
-    tl.store(counts + at, tl.sum(sign.to(tl.int32), 0), mask=c < channels)
+        mark = tl.trans(tl.where(exists, 1.0, 0.0)).to(out.dtype.element_ty)
+        tl.store(line + o_mask + far * o_mask_r, mark, mask=(t < padded)[:, None] & (r < routes)[None, :])
+    to = counts + (b * tl.num_programs(0) + tl.program_id(0)) * routes * BITS + (r * BITS)[:, None] + j[None, :]
+    tl.store(to, tl.sum(sign, 0), mask=(r < routes)[:, None] & (j < BITS)[None, :])
+
+
+def _scan(steps: int, routes: int, batch: int, bits: int) -> Tuple[Tuple[int, int, int], _Tile]:
+    """The grid and the tile of kernels that form sums over the steps of their tile."""
+    tile = _tile(bits, routes, 64, 4096)._replace(TIME=STEPS)
+    return _grid(batch, steps, routes, tile), tile
 
 
 def key_columns(
@@ -754,11 +754,11 @@ def key_columns(
     Returned are the sums of the signs over the past of each tile of STEPS steps, int32 [B, tiles, C].
     """
     batch, steps, channels = shape
-    tiles = triton.cdiv(padded, STEPS)
-    counts = torch.empty(batch, tiles, channels, dtype=torch.int32, device=symbol.device)
+    grid, tile = _scan(padded, channels // bits, batch, bits)
+    counts = torch.empty(batch, grid[0], channels, dtype=torch.int32, device=symbol.device)
     with _on(symbol):
-        _key_kernel[(tiles, triton.cdiv(channels, 64), batch)](
-            symbol, start, out, counts, steps, padded, channels, *spread, *chunks, fold, term, bits, STEPS, 64,
+        _key_kernel[grid](
+            symbol, start, out, counts, steps, padded, channels // bits, *spread, *chunks, fold, term, *tile,
             num_warps=8,
         )  # fmt: skip
     return running(counts, torch.empty_like(counts).flatten(0, 1)).view_as(counts)
@@ -766,16 +766,14 @@ def key_columns(
 
 @triton.jit
 def _query_kernel(
-    symbol, start, number, out, steps, padded, channels, o_b, o_r, o_t, o_term, chunk, gap,
-    TERM: tl.constexpr, BITS: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr,
+    symbol, start, number, out, steps, padded, routes, o_b, o_r, o_t, o_term, chunk, gap, TERM: tl.constexpr,
+    BITS: tl.constexpr, PLACES: tl.constexpr, ROUTES: tl.constexpr, TIME: tl.constexpr,
 ):  # fmt: skip
-    b, t, c, r, j, row = _columns(steps, channels, BITS, STEPS, COLUMNS)
-    t, r, j, row = t[:, None], r[None, :].to(tl.int64), j[None, :], row[None, :]
-    known = (c < channels)[None, :]
-    inside = (t < steps) & known
-    query = _query_signs(symbol, start, row, t, j, inside, TERM) * _share(number, row, t, inside)
-    to = out + b * o_b + r * o_r + _line(t, o_t, chunk, gap) + TERM * o_term + j
-    tl.store(to, query.to(out.dtype.element_ty), mask=(t < padded) & known)
+    b, r, t, j, row = _place(0, routes, steps, TIME, ROUTES, PLACES)
+    inside = (r < routes)[:, None] & (t < steps)[None, :]
+    query, _ = _query_column(symbol, start, number, row, t, j, inside, TERM, out.dtype.element_ty)
+    to = (out + b * o_b + _line(t, o_t, chunk, gap))[:, None] + r.to(tl.int64)[None, :] * o_r
+    tl.store(to[:, :, None] + TERM * o_term + j[None, None, :], query, mask=_inside(t, r, j, padded, routes, BITS))
 
 
 def query_columns(
@@ -784,49 +782,52 @@ def query_columns(
 ) -> None:  # fmt: skip
     """sgn(q) / n_t of one term into ``out``. ``start`` is of q's runs, ``number`` of k's."""
     batch, steps, channels = shape
+    grid, tile = _scan(padded, channels // bits, batch, bits)
     with _on(symbol):
-        _query_kernel[(triton.cdiv(padded, STEPS), triton.cdiv(channels, 64), batch)](
-            symbol, start, number, out, steps, padded, channels, *spread[:4], *chunks, term, bits, STEPS, 64,
-            num_warps=8,
-        )  # fmt: skip
+        _query_kernel[grid](
+            symbol, start, number, out, steps, padded, channels // bits, *spread[:4], *chunks, term, *tile, num_warps=8
+        )
 
 
 @triton.jit
 def _mean_part(
-    sums, qsym, qstart, number, b, row, t, r, j, inside, s_b, s_t, s_mask, s_mask_r,
+    sums, qsym, qstart, number, b, r, row, t, j, steps, routes, s_b, s_t, s_mask, s_mask_r,
     TERM: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
-    """The mean of D_td over the candidates, and its product with the query's column as the matrix product saw it."""
-    share = _share(number, row, t, inside)
-    mean = tl.load(sums + b * s_b + t.to(tl.int64) * s_t + s_mask + r * s_mask_r, mask=inside, other=0) * share
-    query = (_query_signs(qsym, qstart, row, t, j, inside, TERM) * share).to(KIND).to(tl.float32)
-    return share, mean, mean * query
+    """1 / n_t, the mean of D_td over the candidates, and its product with the query's column."""
+    inside = (r < routes)[:, None] & (t < steps)[None, :]
+    query, share = _query_column(qsym, qstart, number, row, t, j, inside, TERM, KIND)
+    at = sums + b * s_b + (t.to(tl.int64) * s_t)[:, None] + s_mask + (r.to(tl.int64) * s_mask_r)[None, :]
+    mean = tl.load(at, mask=(t < steps)[:, None] & (r < routes)[None, :], other=0) * share
+    return share, mean, mean[:, :, None] * query.to(tl.float32)
 
 
 @triton.jit
 def _query_gradient_kernel(
     sums, counts, ksym, kstart, number, qsym, qstart, q, out, parts, weight,
-    steps, channels, tiles, q_b, q_t, s_b, s_r, s_t, s_term, s_mask, s_mask_r,
+    steps, routes, tiles, q_b, q_t, s_b, s_r, s_t, s_term, s_mask, s_mask_r,
     FOLD: tl.constexpr, TERM: tl.constexpr, SLOPE: tl.constexpr, KIND: tl.constexpr,
-    BITS: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr,
+    BITS: tl.constexpr, PLACES: tl.constexpr, ROUTES: tl.constexpr, TIME: tl.constexpr,
 ):  # fmt: skip
-    b, t, c, r, j, row = _columns(steps, channels, BITS, STEPS, COLUMNS)
-    t, r, j, row = t[:, None], r[None, :].to(tl.int64), j[None, :], row[None, :]
-    known = (c < channels)[None, :]
-    inside = (t < steps) & known
+    b, r, t, j, row = _place(0, routes, steps, TIME, ROUTES, PLACES)
+    inside = _inside(t, r, j, steps, routes, BITS)
+    channel = (r * BITS)[:, None] + j[None, :]
+    known = (r < routes)[:, None] & (j < BITS)[None, :]
     share, mean, part = _mean_part(
-        sums, qsym, qstart, number, b, row, t, r, j, inside, s_b, s_t, s_mask, s_mask_r, TERM, KIND
+        sums, qsym, qstart, number, b, r, row, t, j, steps, routes, s_b, s_t, s_mask, s_mask_r, TERM, KIND
     )
-    at = (b * tiles + tl.program_id(0)) * channels + c
-    tl.store(parts + at, tl.sum(part, 0), mask=c < channels)
-    sign, _ = _key_signs(ksym, kstart, row, t, j, inside, FOLD, TERM)
-    sign = sign.to(tl.int32)
-    against = tl.cumsum(sign, 0) - sign + tl.load(counts + at, mask=c < channels, other=0)[None, :]
-    far = sums + b * s_b + r * s_r + t.to(tl.int64) * s_t + TERM * s_term + j
-    found = share * (tl.load(far, mask=inside, other=0) - mean * against.to(tl.float32)) * weight
+    at = (b * tiles + tl.program_id(0)) * routes * BITS + channel
+    tl.store(parts + at, tl.sum(part, 0), mask=known)
+    sign, _ = _key_signs(ksym, kstart, row, t, j, (r < routes)[:, None] & (t < steps)[None, :], FOLD, TERM)
+    against = tl.cumsum(sign, 0) - sign + tl.load(counts + at, mask=known, other=0)[None, :, :]
+    far = (sums + b * s_b + t.to(tl.int64) * s_t)[:, None, None] + (r.to(tl.int64) * s_r)[None, :, None]
+    far = tl.load(far + TERM * s_term + j[None, None, :], mask=inside, other=0)
+    found = share[:, :, None] * (far - mean[:, :, None] * against.to(tl.float32)) * weight
     if SLOPE:
-        found *= _slope(tl.load(q + b * q_b + t.to(tl.int64) * q_t + c[None, :], mask=inside, other=0).to(tl.float32))
-    tl.store(out + (b * steps + t) * channels + c[None, :], found.to(out.dtype.element_ty), mask=inside)
+        own = q + b * q_b + (t.to(tl.int64) * q_t)[:, None, None] + channel[None, :, :]
+        found *= _slope(tl.load(own, mask=inside, other=0).to(tl.float32))
+    to = out + (b * steps + t)[:, None, None] * (routes * BITS) + channel[None, :, :]
+    tl.store(to, found.to(out.dtype.element_ty), mask=inside)
 
 
 _KINDS = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16}
@@ -843,13 +844,13 @@ def query_gradient(
     """
     q = _rows(q)
     batch, steps, channels = q.shape
-    tiles = counts.shape[1]
-    parts = torch.zeros(batch, tiles, channels, device=q.device)
+    grid, tile = _scan(steps, channels // bits, batch, bits)
+    parts = torch.zeros(batch, counts.shape[1], channels, device=q.device)
     with _on(q):
-        _query_gradient_kernel[(triton.cdiv(steps, STEPS), triton.cdiv(channels, 64), batch)](
+        _query_gradient_kernel[grid](
             sums, counts, key, keys.start, keys.number, query, starts, q, out, parts, weight,
-            steps, channels, tiles, q.stride(0), q.stride(1), *spread, fold, term, slope, _KINDS[kind], bits, STEPS, 64,
-            num_warps=8,
+            steps, channels // bits, parts.shape[1], q.stride(0), q.stride(1), *spread, fold, term, slope, _KINDS[kind],
+            *tile, num_warps=8,
         )  # fmt: skip
     return parts
 
@@ -857,29 +858,32 @@ def query_gradient(
 @triton.jit
 def _key_gradient_kernel(
     back, sums, parts, ksym, kstart, number, qsym, qstart, k, out, weight,
-    steps, channels, tiles, k_b, k_t, g_b, g_r, g_t, g_term, s_b, s_t, s_mask, s_mask_r,
+    steps, routes, tiles, k_b, k_t, g_b, g_r, g_t, g_term, s_b, s_t, s_mask, s_mask_r,
     FOLD: tl.constexpr, TERM: tl.constexpr, ADD: tl.constexpr, KIND: tl.constexpr,
-    BITS: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr,
+    BITS: tl.constexpr, PLACES: tl.constexpr, ROUTES: tl.constexpr, TIME: tl.constexpr,
 ):  # fmt: skip
-    b, t, c, r, j, row = _columns(steps, channels, BITS, STEPS, COLUMNS)
+    b, r, t, j, row = _place(0, routes, steps, TIME, ROUTES, PLACES)
     # from the last step of the tile to the first: the sums are over what comes later
-    t = tl.program_id(0) * STEPS + STEPS - 1 - tl.arange(0, STEPS)
-    t, r, j, row = t[:, None], r[None, :].to(tl.int64), j[None, :], row[None, :]
-    inside = (t < steps) & (c < channels)[None, :]
+    t = tl.program_id(0) * TIME + TIME - 1 - tl.arange(0, TIME)
+    inside = (r < routes)[:, None] & (t < steps)[None, :]
+    channel = (r * BITS)[:, None] + j[None, :]
+    known = (r < routes)[:, None] & (j < BITS)[None, :]
     _, _, part = _mean_part(
-        sums, qsym, qstart, number, b, row, t, r, j, inside, s_b, s_t, s_mask, s_mask_r, TERM, KIND
+        sums, qsym, qstart, number, b, r, row, t, j, steps, routes, s_b, s_t, s_mask, s_mask_r, TERM, KIND
     )
-    later = tl.load(parts + (b * tiles + tl.program_id(0)) * channels + c, mask=c < channels, other=0)
-    later = tl.cumsum(part, 0) - part + later[None, :]
-    _, exists = _key_signs(ksym, kstart, row, t, j, inside, FOLD, TERM)
-    far = back + b * g_b + r * g_r + t.to(tl.int64) * g_t + TERM * g_term + j
-    found = (tl.load(far, mask=exists, other=0) - later) * weight
-    place = tl.load(kstart + row + t - 1, mask=exists, other=0)
+    after = parts + (b * tiles + tl.program_id(0)) * routes * BITS + channel
+    later = tl.cumsum(part, 0) - part + tl.load(after, mask=known, other=0)[None, :, :]
+    _, candidate = _key_signs(ksym, kstart, row, t, j, inside, FOLD, TERM)
+    place = tl.load(kstart + row[:, None] + t[None, :] - 1, mask=candidate, other=0)
     if TERM == 1:
-        place = tl.load(kstart + row + place - 1, mask=exists, other=0)
-    place = place.to(tl.int64)
-    found *= _slope(tl.load(k + b * k_b + place * k_t + c[None, :], mask=exists, other=0).to(tl.float32))
-    to = out + (b * steps + place) * channels + c[None, :]
+        place = tl.load(kstart + row[:, None] + place - 1, mask=candidate, other=0)
+    place = tl.trans(tl.where(candidate, place, -1)).to(tl.int64)[:, :, None]
+    exists = (place >= 0) & known[None, :, :]
+    far = (back + b * g_b + t.to(tl.int64) * g_t)[:, None, None] + (r.to(tl.int64) * g_r)[None, :, None]
+    found = (tl.load(far + TERM * g_term + j[None, None, :], mask=exists, other=0) - later) * weight
+    own = tl.load(k + b * k_b + place * k_t + channel[None, :, :], mask=exists, other=0)
+    found *= _slope(own.to(tl.float32))
+    to = out + (b * steps + place) * (routes * BITS) + channel[None, :, :]
     if ADD:
         found += tl.load(to, mask=exists, other=0).to(tl.float32)
     tl.store(to, found.to(out.dtype.element_ty), mask=exists)
@@ -898,10 +902,10 @@ def deliver_keys(
     k = _rows(k)
     batch, steps, channels = k.shape
     after = running(parts, torch.empty_like(parts).flatten(0, 1), reverse=True)
+    grid, tile = _scan(steps, channels // bits, batch, bits)
     with _on(k):
-        _key_gradient_kernel[(triton.cdiv(steps, STEPS), triton.cdiv(channels, 64), batch)](
+        _key_gradient_kernel[grid](
             back, sums, after, key, keys.start, keys.number, query, starts, k, out, weight,
-            steps, channels, parts.shape[1], k.stride(0), k.stride(1), *spread[:4], sums_spread.batch, sums_spread.step,
-            *sums_spread[4:], fold, term, add, _KINDS[kind], bits, STEPS, 64,
-            num_warps=8,
+            steps, channels // bits, parts.shape[1], k.stride(0), k.stride(1), *spread[:4], sums_spread.batch,
+            sums_spread.step, *sums_spread[4:], fold, term, add, _KINDS[kind], *tile, num_warps=8,
         )  # fmt: skip
