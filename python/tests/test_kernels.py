@@ -7,6 +7,7 @@ is loaded: the first test starts these tests once more, in a process where it is
 from __future__ import annotations
 
 import copy
+import importlib
 import importlib.util
 import os
 import pickle
@@ -99,9 +100,11 @@ ALL = (True,) * 7
 
 def strong(rng: np.random.Generator, batch: int, steps: int, routes: int) -> list[Any]:
     """Strengths of each kind: with a table of gains and a gate, with one of them, with a scale alone, with none."""
-    gain, z = (torch.tensor(rng.standard_normal(x), dtype=torch.float32, device=DEVICE) for x in ((routes, 10), (batch, steps)))
+    gain = torch.tensor(rng.standard_normal((routes, 10)), dtype=torch.float32, device=DEVICE)
+    z = torch.tensor(rng.standard_normal((batch, steps)), dtype=torch.float32, device=DEVICE)
     scale = torch.tensor(0.3, dtype=torch.float64)
-    return [PLAIN._replace(**x) for x in (dict(gain=gain, z=z, scale=scale), dict(gain=gain), dict(z=z), dict(scale=scale), {})]
+    some = (dict(gain=gain, z=z, scale=scale), dict(gain=gain), dict(z=z), dict(scale=scale), {})
+    return [PLAIN._replace(**parts) for parts in some]
 
 
 def by_kernels(
@@ -572,53 +575,87 @@ def test_adapters_in_pieces(monkeypatch: pytest.MonkeyPatch, source: str) -> Non
 # -------------------------------------------------------------------------------------------- what is not here to run
 
 KINDS = {
-    **{name: "*bf16" for name in ("v", "y", "gy", "gv", "u", "gu")},
+    **{name: "*bf16" for name in ("v", "y", "gy", "gv", "u", "gu", "x", "q", "k", "gq", "out", "weighed")},
     **{name: "*u8" for name in ("values", "slopes", "length")},
+    **{name: "*i16" for name in ("symbol", "qsym", "ksym", "place")},
     **{name: "*i32" for name in ("tau", "entry", "first", "extra", "owner", "begin")},
+    **{name: "*i32" for name in ("start", "kstart", "qstart", "number", "counts", "total")},
     **{name: "*fp32" for name in ("gain", "z", "gz", "e0", "e1", "gweight", "parts", "sums", "weight", "bias")},
-    "table": "*i64",
-    "scale": "fp32",
+    **{name: "*fp32" for name in ("level", "size", "factor", "base", "gains", "gates", "back", "carry")},
+    **{"scale": "fp32", "share": "fp32", "table": "*i64", "line": "*i64"},
 }
+# Of the read-out in routes, where names mean other things: destinations and symbols in two bytes, numbers of routes.
+ROUTED = {"read": "*i16", "value": "*i16", "table": "*i16", "weight": "fp32"}
+ROUTED.update(first="i32", last="i32", begin="i32")
 STEP = dict(LINKS=4, GAIN=True, GATE=True, ROUTED=0, UNIT=32, ROWS=8, UNITS=32)
-# Kernels with the constants that they have for SmolLM2's 576 channels.
+STRONG = dict(NARROW=True, WEIGHS=True, GAIN=True, GATE=True)
+
+
+def tile(routes: int, steps: int) -> dict[str, int]:
+    """Of 16 bits."""
+    return dict(BITS=16, PLACES=16, ROUTES=routes, TIME=steps)
+
+
+# Kernels with the constants that they have for SmolLM2's 576 channels, what their arguments are beside `KINDS`, and
+# their warps.
 BUILT: list[Any] = [
-    ("_pack_kernel", dict(SLOPE=True, ROWS=64, BYTES=8)),
-    ("_read_kernel", dict(LINKS=4, GAIN=True, GATE=True, TIME=16, COLUMNS=64)),
-    ("_level_kernel", dict(GAIN=True, GATE=True, STEPS=128, TIME=16, COLUMNS=64)),
-    ("_strength_kernel", dict(GAIN=True, GATE=True, TIME=1024, WIDE=16)),
-    ("_piece_kernel", dict(GAIN=True, GATE=True, READS=32, ENTRIES=2, COLUMNS=1024)),
-    ("_value_kernel", dict(SLOPE=True, GAIN=True, GATE=True, READS=32, ENTRIES=2, COLUMNS=1024)),
-    ("_gate_kernel", dict(ROWS=64, COLUMNS=64)),
-    ("_gate_back_kernel", dict(ROWS=128, COLUMNS=64)),
-    ("_step_kernel", dict(APPEND=True, THERE=True, SHIFT=14, **STEP)),
-    ("_step_kernel", dict(APPEND=False, THERE=False, SHIFT=-1, **STEP)),
+    ("_read_kernels", "_pack_kernel", dict(SLOPE=True, ROWS=64, BYTES=8), {}, 4),
+    ("_read_kernels", "_read_kernel", dict(LINKS=4, GAIN=True, GATE=True, TIME=16, COLUMNS=64), {}, 4),
+    ("_read_kernels", "_level_kernel", dict(GAIN=True, GATE=True, STEPS=128, TIME=16, COLUMNS=64), {}, 4),
+    ("_read_kernels", "_strength_kernel", dict(GAIN=True, GATE=True, TIME=1024, WIDE=16), {}, 4),
+    ("_read_kernels", "_piece_kernel", dict(GAIN=True, GATE=True, READS=32, ENTRIES=2, COLUMNS=1024), {}, 4),
+    ("_read_kernels", "_value_kernel", dict(SLOPE=True, GAIN=True, GATE=True, READS=32, ENTRIES=2, COLUMNS=1024),
+     {}, 4),
+    ("_read_kernels", "_gate_kernel", dict(ROWS=64, COLUMNS=64), {}, 4),
+    ("_read_kernels", "_gate_back_kernel", dict(ROWS=128, COLUMNS=64), {}, 4),
+    ("_step_kernels", "_step_kernel", dict(APPEND=True, THERE=True, SHIFT=14, **STEP), {}, 4),
+    ("_step_kernels", "_step_kernel", dict(APPEND=False, THERE=False, SHIFT=-1, **STEP), {"table": "*i32"}, 4),
+    ("_kernels", "_pack_kernel", tile(8, 64), {"out": "*i16"}, 4),
+    ("_kernels", "_read_kernel", dict(**STRONG, **tile(8, 32)), {"e0": "*bf16", "e1": "*bf16"}, 4),
+    ("_kernels", "_level_kernel", dict(WIDE=16, **STRONG, **tile(4, 32)), {}, 8),
+    ("_kernels", "_land_kernel", dict(NARROW=True, **tile(4, 32)), {}, 4),
+    ("_kernels", "_landed_kernel", dict(BASE=False, STRAIGHT=True, **tile(4, 32)), {}, 4),
+    ("_kernels", "_landed_kernel", dict(BASE=True, STRAIGHT=False, **tile(4, 32)), {"total": "*i64"}, 4),
+    ("_kernels", "_runs_kernel", dict(FOLD=True, BLOCK=2048), {}, 8),
+    ("_kernels", "_flip_kernel", dict(NARROW=True, MATCH=True, **tile(4, 16)), {}, 4),
+    ("_kernels", "_running_kernel", dict(CARRY=False, REVERSE=True, ROWS=4, COLUMNS=128), {"x": "*fp32"}, 4),
+    ("_kernels", "_clear_kernel", dict(TILE=64), {}, 4),
+    ("_kernels", "_operand_kernel", dict(VALUE=False, o_c=1, BITS=16, STEPS=32, COLUMNS=128), {}, 4),
+    ("_kernels", "_operand_kernel", dict(VALUE=True, o_t=1, BITS=16, STEPS=32, COLUMNS=128), {}, 4),
+    ("_kernels", "_key_kernel", dict(FOLD=True, TERM=0, **tile(4, 64)), {}, 8),
+    ("_kernels", "_query_kernel", dict(TERM=0, **tile(4, 64)), {}, 8),
+    ("_kernels", "_query_gradient_kernel", dict(FOLD=True, TERM=0, SLOPE=True, KIND="bf16", **tile(4, 64)), {}, 8),
+    ("_kernels", "_key_gradient_kernel", dict(FOLD=True, TERM=1, ADD=True, KIND="bf16", **tile(4, 64)), {}, 8),
 ]
+# Numbers that are multiples of 16 there; of the others, the routes and the tiles for instance, nothing is known.
+EVEN = {"channels", "per", "steps", "padded", "columns", "pitch", "area", "chunk", "gap", "x_b", "x_t", "gy_b", "gy_t"}
+EVEN |= {"q_b", "q_t", "k_b", "k_t", "v_b", "v_t", "o_b", "o_r", "o_t", "o_c", "s_b", "s_r", "g_b", "g_r", "g_t"}
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter builds nothing")
-def test_kernels_build_for_hopper() -> None:
+@pytest.mark.parametrize("module, name, constants, kinds, warps", BUILT, ids=lambda x: x if isinstance(x, str) else "")
+def test_kernels_build_for_hopper(module: str, name: str, constants: Any, kinds: Any, warps: int) -> None:
     """Without a device: down to machine code, with the wide accesses that memory wants."""
+    import triton.language as tl
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
 
-    from rosatune.torch import _read_kernels, _step_kernels
-
-    for name, constants in BUILT:
-        kernel = getattr(_step_kernels if name == "_step_kernel" else _read_kernels, name)
-        names = kernel.arg_names
-        kinds = {**KINDS, "table": "*i32"} if constants.get("SHIFT", 0) < 0 else KINDS  # of words, not of addresses
-        signature = {each: "constexpr" if each in constants else kinds.get(each, "i32") for each in names}
-        even = [each for each in ("channels", "per", "steps", *KINDS) if each in names and each != "scale"]
-        source = ASTSource(
-            kernel,
-            signature,
-            constexprs={(names.index(each),): value for each, value in constants.items()},
-            attrs={(names.index(each),): [["tt.divisibility", 16]] for each in even},
-        )
-        try:
-            built = compile(source, target=GPUTarget("cuda", 90, 32))
-        except RuntimeError as error:
-            if "ptxas" in str(error) and "Cannot find" in str(error):
-                pytest.skip("Triton has no assembler here")
-            raise
-        assert ".global.v4" in built.asm["ptx"] and len(built.asm["cubin"]) > 0, name
+    kernel = getattr(importlib.import_module(f"rosatune.torch.{module}"), name)
+    names = kernel.arg_names
+    kinds = {**KINDS, **(ROUTED if module == "_kernels" else {}), **kinds}
+    constants = {each: tl.bfloat16 if value == "bf16" else value for each, value in constants.items()}
+    signature = {each: "constexpr" if each in constants else kinds.get(each, "i32") for each in names}
+    even = [each for each, kind in signature.items() if kind[0] == "*" or (kind == "i32" and each in EVEN)]
+    source = ASTSource(
+        kernel,
+        signature,
+        constexprs={(names.index(each),): value for each, value in constants.items()},
+        attrs={(names.index(each),): [["tt.divisibility", 16]] for each in even},
+    )
+    try:
+        built = compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps})
+    except RuntimeError as error:
+        if "ptxas" in str(error) and "Cannot find" in str(error):
+            pytest.skip("Triton has no assembler here")
+        raise
+    assert ".global.v4" in built.asm["ptx"] and len(built.asm["cubin"]) > 0

@@ -68,7 +68,7 @@ def gradients(
     return ggain, gweight.sum((0, 2))
 
 
-# ------------------------------------------------------------------------------- around a read-out that knows no strength
+# ------------------------------------------------------------------------------ around a read-out that knows no strength
 
 
 def _given(length: Tensor, batch: int, strength: Strength) -> tuple:
