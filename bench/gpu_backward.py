@@ -81,7 +81,10 @@ class Case:
         inputs = (self.q, self.k, self.v, self.e0, self.e1)
         if kernels:
             given = (self.value, self.strength, True, wanted, self.settings)
-            return _fused.backward(self.gy, *inputs, self.found, *given)
+            found = _fused.backward(self.gy, *inputs, self.found, *given)
+            if wanted[0] and wanted[1]:
+                found = (*found[0].split(self.q.shape[2], 2), *found[2:])
+            return found
         steps = _device._by_step(self.found.read, len(self.v))
         return _strength.backward(
             self.gy, self.v, self.found.length, self.strength, True, wanted, self.plain,

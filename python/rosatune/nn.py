@@ -40,6 +40,9 @@ from .values import V_NORM_EPS, Table, is_plain, normed_embeddings, product_dtyp
 __all__ = ["RosaAdapter", "RosaState", "V_NORM_EPS", "normed_embeddings"]
 
 
+JOINED = ("cuda",)  # kinds of devices on which q and k are one product in training
+
+
 class Gate(nn.Module):
     """A weight between 0 and 2 per step, 2 sigmoid(u . weight + bias); 1 at the start."""
 
@@ -98,6 +101,11 @@ class _Launched(NamedTuple):
 def _alike(x: Tensor, y: Tensor) -> bool:
     """Whether two tensors can be in one product, memory included."""
     return x.dtype == y.dtype and x.device == y.device and x.is_contiguous() and y.is_contiguous()
+
+
+def _is_weight(projection: Any) -> bool:
+    """Whether a projection is a product with its weight and nothing else."""
+    return is_plain(projection, nn.Linear) and projection.bias is None
 
 
 class RosaAdapter(nn.Module):
@@ -308,8 +316,7 @@ class RosaAdapter(nn.Module):
             # Move tokens to the front and padding behind them, where no token can find it.
             order = torch.argsort(valid.logical_not().byte(), dim=1, stable=True)
             there = torch.take_along_dim(u, order.unsqueeze(-1), 1)
-        k = self.k_proj(there)
-        q = k if self.qk == "shared" else self.q_proj(there)
+        q, k = self._query_and_key(there)
         if state is not None:
             return _Launched(u, self.v_proj(made_of), state, valid, found, None, q, k)
         explore = self.settings.explore if self.training else 0.0
@@ -324,6 +331,18 @@ class RosaAdapter(nn.Module):
         # after the launch, so that its product runs beside the retrieval
         return _Launched(u, self.v_proj(made_of), None, valid, found, order, q, k, pending)
 
+    def _query_and_key(self, u: Tensor) -> "tuple[Tensor, Tensor]":
+        """q and k of u, of one product where they learn on a device: u is read once, and so are their gradients."""
+        if self.qk == "shared":
+            k = self.k_proj(u)
+            return k, k
+        both = self.q_proj, self.k_proj
+        if u.device.type in JOINED and torch.is_grad_enabled() and all(_is_weight(x) for x in both):
+            joined = nn.functional.linear(u, torch.cat([x.weight for x in both]))
+            q, k = joined.split_with_sizes([self.channels] * 2, 2)
+            return q, k
+        return self.q_proj(u), self.k_proj(u)
+
     def collect(self, launched: _Launched) -> Tensor:
         """What is to be added (post fusion) or mixed in (:meth:`mix`): [B, T, C]."""
         y = self._y(launched)
@@ -336,7 +355,7 @@ class RosaAdapter(nn.Module):
         y, out = self._y(launched), self.out_proj
         if y is None:
             return h
-        if is_plain(out, nn.Linear) and out.bias is None and all(_alike(h, x) for x in (y, out.weight)):
+        if _is_weight(out) and all(_alike(h, x) for x in (y, out.weight)):
             h.view(-1, self.channels).addmm_(y.view(-1, self.channels), out.weight.t())  # one kernel instead of two
             return h
         return h + out(y).to(h.dtype)

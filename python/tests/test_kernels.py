@@ -25,6 +25,7 @@ if importlib.util.find_spec("triton") is None:
 import oracle  # noqa: E402
 from torch import Tensor  # noqa: E402
 
+import rosatune.torch  # noqa: E402
 from rosatune import RosaConfig  # noqa: E402
 from rosatune.nn import RosaAdapter, RosaState  # noqa: E402
 from rosatune.sources import Lookup  # noqa: E402
@@ -108,11 +109,13 @@ def strong(rng: np.random.Generator, batch: int, steps: int, routes: int) -> lis
 
 
 def by_kernels(
-    gy: Tensor, inputs: list[Tensor], found: _device.Found, settings: Any, wanted: Any = ALL,
+    gy: Tensor, inputs: list[Tensor], there: _device.Found, settings: Any, wanted: Any = ALL,
     strength: Any = PLAIN, straight: bool = False,
 ) -> Any:  # fmt: skip
     value = _kernels.pack(inputs[2], settings.bits)
-    return _fused.backward(gy, *inputs, found, value, strength, straight, wanted, settings)
+    found = _fused.backward(gy, *inputs, there, value, strength, straight, wanted, settings)
+    both = wanted[0] and wanted[1]  # then they come side by side
+    return (*found[0].split(gy.shape[2], 2), *found[2:]) if both else found
 
 
 def by_operations(
@@ -266,6 +269,30 @@ def test_the_same_every_time(rng: np.random.Generator, rule: dict[str, Any]) -> 
     found = [by_kernels(gy, inputs, there, settings, strength=strength, straight=True) for _ in range(4)]
     for again in found[1:]:
         assert all(torch.equal(x, y) for x, y in zip(found[0], again))
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="no CUDA device; the operator is that of the host")
+@pytest.mark.parametrize("kernels", [True, False])
+@pytest.mark.parametrize("joined", [True, False])
+def test_the_operator_of_a_device_is_that_of_the_host(
+    rng: np.random.Generator, kernels: bool, joined: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values and gradients with strength, for q and k apart and side by side."""
+    if not kernels:
+        monkeypatch.setattr(_triton, "module", lambda name, x: None)
+    q, k, v, e0, e1, gy = activations(rng, 2, 150, 3, 16, torch.float32)
+    strength, settings = strong(rng, 2, 150, 3)[0], _settings.make(bits=16)
+    results = []
+    for device in ("cpu", DEVICE):
+        given = (torch.cat([q, k], 2), v, e0, e1, strength.gain, strength.z)
+        leaves = [x.detach().to(device).requires_grad_() for x in given]
+        both, *rest, gain, z = leaves
+        parts = both.split_with_sizes([q.shape[2]] * 2, 2) if joined else [x.clone() for x in both.chunk(2, 2)]
+        found = rosatune.torch.find(*parts, rosatune.torch.launch(*parts, settings))
+        y = rosatune.torch.read(*parts, *rest, found, settings, _strength.Strength(gain, z, strength.scale), True)
+        results.append([x.cpu() for x in (y, *torch.autograd.grad(y, leaves, gy.to(device)))])
+    for one, other in zip(*results):
+        assert one.any() and (one - other).norm() <= CLOSE * one.norm()
 
 
 @here

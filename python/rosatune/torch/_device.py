@@ -131,16 +131,19 @@ def backward(
     gy: Tensor, q: Tensor, k: Tensor, v: Tensor, e0: Tensor, e1: Tensor, found: Found, value: Tensor,
     strength: Strength, straight: bool, wanted: Sequence[bool], settings: Settings,
 ) -> Sequence[Optional[Tensor]]:  # fmt: skip
-    """dL/d(q, k, v, e0, e1, gain, z)."""
+    """dL/d(q, k, v, e0, e1, gain, z); where both are wanted, those of q and k side by side as the first."""
     fused = _triton.module("_fused", q)
     if fused is not None:
         return fused.backward(gy, q, k, v, e0, e1, found, value, strength, straight, wanted, settings)
     read = _by_step(found.read, q.shape[0])
-    return _strength.backward(
+    gq, gk, *rest = _strength.backward(
         gy, v, found.length, strength, straight, wanted,
         lambda: _gradients.read_out(read, v, e0, e1, settings.bits),
         lambda gy: _gradients.backward(gy, q, k, v, e0, e1, read, found.table, wanted[:5], settings),
     )  # fmt: skip
+    if gq is not None and gk is not None:
+        gq, gk = torch.cat([gq, gk], 2), None
+    return gq, gk, *rest
 
 
 # -------------------------------------------------------------------------------------------------------- the retrieval

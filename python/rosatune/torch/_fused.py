@@ -56,29 +56,27 @@ def _portions(like: Tensor, bits: int) -> Iterator[Tuple[Tuple[int, int], Tensor
 
 
 def _land(
-    x: Tensor, place: Tensor, size: Tensor, factor: Tensor, like: Tensor, bits: int, base: Optional[Tensor] = None,
-    straight: bool = False,
-) -> Tensor:  # fmt: skip
-    """s'(like) (base + factor * sum of the rows of x at their places); no channel's magnitudes add up to over size."""
-    out = torch.empty(like.shape, dtype=like.dtype, device=like.device)
+    x: Tensor, place: Tensor, size: Tensor, factor: Tensor, like: Tensor, out: Tensor, bits: int,
+    base: Optional[Tensor] = None, straight: bool = False,
+) -> None:  # fmt: skip
+    """out = s'(like) (base + factor * sum of the rows of x at their places); no channel's magnitudes add up to over
+    size."""
     for routes, total in _portions(like, bits):
         _kernels.land(x, place, size, total, routes, bits)
         _kernels.landed(total, size, factor, like, out, routes, bits, base, straight)
-    return out
 
 
 # --------------------------------------------------------------------------------------------------------------- flips
 
 
 def flips(
-    gy: Tensor, q: Tensor, k: Tensor, v: Tensor, level: Tensor, size: Tensor, found: Found, settings: Settings
-) -> Tuple[Tensor, Tensor]:
-    """The paper's rule. ``size`` [C] is the sum of the magnitudes of gy."""
+    gy: Tensor, q: Tensor, k: Tensor, v: Tensor, level: Tensor, size: Tensor, found: Found, settings: Settings,
+    gq: Tensor, gk: Tensor,
+) -> None:  # fmt: skip
+    """The paper's rule, into gq and gk. ``size`` [C] is the sum of the magnitudes of gy."""
     bits = settings.bits
     number = _kernels.runs(found.query, settings.fold).number
     start = _kernels.runs(found.key, settings.fold).start if settings.key_credit == "match" else None
-    gq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    gk = torch.empty(k.shape, dtype=k.dtype, device=k.device)
     # a bit's key receives the true branch and the flipped one, neither above the sum of |theta|
     most = 2 * (size * level.abs()).view(-1, bits).sum(1)
     each, share = most.repeat_interleave(bits), torch.full_like(size, 1 / settings.flip_share)
@@ -88,7 +86,6 @@ def flips(
             bits,
         )  # fmt: skip
         _kernels.landed(total, each, share, k, gk, routes, bits)
-    return gq, gk
 
 
 # -------------------------------------------------------------------------------------------------------------- linear
@@ -193,9 +190,10 @@ def _wide(columns: int) -> int:
 
 
 def linear(
-    gy: Tensor, q: Tensor, k: Tensor, v: Tensor, level: Tensor, found: Found, settings: Settings
-) -> Tuple[Tensor, Tensor]:
-    """Uniform weights; the formulas are those of ``_gradients.linear``."""
+    gy: Tensor, q: Tensor, k: Tensor, v: Tensor, level: Tensor, found: Found, settings: Settings,
+    gq: Tensor, gk: Tensor,
+) -> None:  # fmt: skip
+    """Uniform weights, into gq and gk; the formulas are those of ``_gradients.linear``."""
     bits, fold, shape = settings.bits, settings.fold, q.shape
     weights = [1.0, settings.suffix] if settings.suffix else [1.0]
     several = len(weights) > 1
@@ -220,25 +218,24 @@ def linear(
     kind = form.kind
     del queries, form
 
-    gq: List[Tensor] = []
-    gk = torch.zeros(shape, dtype=torch.float32 if several else k.dtype, device=k.device)
+    # with a second term, the sum of both is formed in float32
+    found_k = torch.zeros(shape, device=k.device) if several else gk.zero_()
+    found_q = [torch.empty(shape, device=q.device) for _ in weights] if several else [gq]
     for term, weight in enumerate(weights):
-        out = torch.empty(shape, dtype=torch.float32 if several else q.dtype, device=q.device)
         parts = _kernels.query_gradient(
-            sums, counts[term], key, keys, query, starts, q, out, at_sums, term, weight, not several, kind, fold,
-            bits,
-        )  # fmt: skip
-        gq.append(out)
-        _kernels.deliver_keys(
-            back, sums, parts, key, keys, query, starts, k, gk, at_back, at_sums, term, weight, term > 0, kind,
+            sums, counts[term], key, keys, query, starts, q, found_q[term], at_sums, term, weight, not several, kind,
             fold, bits,
         )  # fmt: skip
-    if not several:
-        return gq[0], gk
-    # the second term is of the run before, whose gradient belongs to its first step
-    before = torch.where(starts > 0, starts.gather(1, (starts - 1).clamp(min=0).long()), -1)
-    size = gq[1].abs().sum((0, 1))
-    return _land(gq[1], before, size, torch.ones_like(size), q, bits, base=gq[0]), gk.to(k.dtype)
+        _kernels.deliver_keys(
+            back, sums, parts, key, keys, query, starts, k, found_k, at_back, at_sums, term, weight, term > 0, kind,
+            fold, bits,
+        )  # fmt: skip
+    if several:
+        gk.copy_(found_k)
+        # the second term is of the run before, whose gradient belongs to its first step
+        before = torch.where(starts > 0, starts.gather(1, (starts - 1).clamp(min=0).long()), -1)
+        size = found_q[1].abs().sum((0, 1))
+        _land(found_q[1], before, size, torch.ones_like(size), q, gq, bits, base=found_q[0])
 
 
 # ---------------------------------------------------------------------------------------------------------- all of them
@@ -248,7 +245,10 @@ def backward(
     gy: Tensor, q: Tensor, k: Tensor, v: Tensor, e0: Tensor, e1: Tensor, found: Found, value: Tensor,
     strength: Strength, straight: bool, wanted: Sequence[bool], settings: Settings,
 ) -> Tuple[Optional[Tensor], ...]:  # fmt: skip
-    """dL/d(q, k, v, e0, e1, gain, z); ``wanted`` names them, ``value`` are the symbols of v."""
+    """dL/d(q, k, v, e0, e1, gain, z); ``wanted`` names them, ``value`` are the symbols of v.
+
+    Where both are wanted, those of q and k come side by side as the first, [B, T, 2 C]: one product then takes them on.
+    """
     bits = settings.bits
     gq = gk = gv = ge0 = ge1 = ggain = gz = None
     level = e1 - e0
@@ -259,15 +259,21 @@ def backward(
             gy, found.read, found.length, value, e0, e1, strength, bits
         )
     if wanted[2]:
-        gv = _land(gy, found.read, size, level, v, bits, straight=straight)
-    if turned == "none":
-        gq, gk = torch.zeros_like(q), torch.zeros_like(k)
-    elif turned == "flips":
-        gq, gk = flips(gy, q, k, v, level, size, found, settings)
-    elif turned == "linear":
-        gq, gk = linear(gy, q, k, v, level, found, settings)
-    elif turned == "soft":
-        gq, gk = _gradients.soft(q, k, v, gy.float() * level, settings)
-        gq, gk = ((_gradients.slope_of(x) * g).to(x.dtype) for x, g in ((q, gq), (k, gk)))
+        gv = torch.empty(v.shape, dtype=v.dtype, device=v.device)
+        _land(gy, found.read, size, level, v, gv, bits, straight=straight)
+    if turned:
+        both = torch.empty(*q.shape[:2], 2 * q.shape[2], dtype=q.dtype, device=q.device)
+        gq, gk = both.split(q.shape[2], 2)
+        if turned == "none":
+            both.zero_()
+        elif turned == "flips":
+            flips(gy, q, k, v, level, size, found, settings, gq, gk)
+        elif turned == "linear":
+            linear(gy, q, k, v, level, found, settings, gq, gk)
+        elif turned == "soft":
+            for to, x, g in zip((gq, gk), (q, k), _gradients.soft(q, k, v, gy.float() * level, settings)):
+                to.copy_(_gradients.slope_of(x) * g)
+        if wanted[0] and wanted[1]:
+            gq, gk = both, None
     results = (gq, gk, gv, ge0, ge1, ggain, gz)
     return tuple(given if asked else None for given, asked in zip(results, wanted))

@@ -366,7 +366,8 @@ def land(x: Tensor, place: Tensor, size: Tensor, total: Tensor, routes: Tuple[in
 
 @triton.jit
 def _landed_kernel(
-    total, size, factor, base, x, out, first, last, steps, routes, x_b, x_t, BASE: tl.constexpr, STRAIGHT: tl.constexpr,
+    total, size, factor, base, x, out, first, last, steps, routes, x_b, x_t, pitch,
+    BASE: tl.constexpr, STRAIGHT: tl.constexpr,
     BITS: tl.constexpr, PLACES: tl.constexpr, ROUTES: tl.constexpr, TIME: tl.constexpr,
 ):  # fmt: skip
     b, r, t, j, row = _place(first, routes, steps, TIME, ROUTES, PLACES)
@@ -378,16 +379,17 @@ def _landed_kernel(
     _, unit = _scale(tl.load(size + channel, mask=known, other=0), total.dtype.element_ty)
     unit *= tl.load(factor + channel, mask=known, other=0)
     found = whole.to(tl.float32) * unit[None, :, :]
-    at = (b * steps + t)[:, None, None] * (routes * BITS) + channel[None, :, :]
     if BASE:
-        found += tl.load(base + at, mask=exists, other=0)
+        at = base + (b * steps + t)[:, None, None] * (routes * BITS) + channel[None, :, :]
+        found += tl.load(at, mask=exists, other=0)
     here = x + b * x_b + t.to(tl.int64)[:, None, None] * x_t + channel[None, :, :]
     own = tl.load(here, mask=exists, other=0).to(tl.float32)
     if STRAIGHT:
         found = tl.where(tl.abs(own) < 1, found, 0.0)
     else:
         found *= _slope(own)
-    tl.store(out + at, found.to(out.dtype.element_ty), mask=exists)
+    to = out + (b * steps + t)[:, None, None] * pitch + channel[None, :, :]
+    tl.store(to, found.to(out.dtype.element_ty), mask=exists)
 
 
 def landed(
@@ -405,7 +407,7 @@ def landed(
     with _on(x):
         _landed_kernel[_grid(batch, steps, last - first, tile)](
             total, size, factor, x if base is None else base, x, out, first, last, steps, channels // bits,
-            x.stride(0), x.stride(1), base is not None, straight, *tile,
+            x.stride(0), x.stride(1), out.stride(1), base is not None, straight, *tile,
         )  # fmt: skip
 
 
@@ -475,7 +477,7 @@ def _gain(theta, far, ends, start, row, valid, exists, v_t, NARROW: tl.constexpr
 @triton.jit
 def _flip_kernel(
     gy, level, qsym, v, table, line, number, start, size, gq, total, q,
-    share, first, last, steps, routes, gy_b, gy_t, v_b, v_t, q_b, q_t,
+    share, first, last, steps, routes, gy_b, gy_t, v_b, v_t, q_b, q_t, pitch,
     NARROW: tl.constexpr, MATCH: tl.constexpr,
     BITS: tl.constexpr, PLACES: tl.constexpr, ROUTES: tl.constexpr, TIME: tl.constexpr,
 ):  # fmt: skip
@@ -510,7 +512,7 @@ def _flip_kernel(
         change = tl.where((j == bit)[None, None, :], (actual - gain)[:, :, None], change)
     own = q + b * q_b + t.to(tl.int64)[:, None, None] * q_t + channel[None, :, :]
     found = _slope(tl.load(own, mask=exists, other=0).to(tl.float32)) * sign * change * share
-    to = gq + (b * steps + t)[:, None, None] * (routes * BITS) + channel[None, :, :]
+    to = gq + (b * steps + t)[:, None, None] * pitch + channel[None, :, :]
     tl.store(to, found.to(gq.dtype.element_ty), mask=exists)
 
 
@@ -545,7 +547,7 @@ def flip_gains(
         _flip_kernel[_grid(batch, steps, last - first, tile)](
             gy, level, symbols, v, table, line, number, number if start is None else start, size, gq, total, q,
             share, first, last, steps, channels // bits,
-            gy.stride(0), gy.stride(1), v.stride(0), v.stride(1), q.stride(0), q.stride(1),
+            gy.stride(0), gy.stride(1), v.stride(0), v.stride(1), q.stride(0), q.stride(1), gq.stride(1),
             table.dtype == torch.int16, start is not None, *tile,
         )  # fmt: skip
 
@@ -805,7 +807,7 @@ def _mean_part(
 @triton.jit
 def _query_gradient_kernel(
     sums, counts, ksym, kstart, number, qsym, qstart, q, out, parts, weight,
-    steps, routes, tiles, q_b, q_t, s_b, s_r, s_t, s_term, s_mask, s_mask_r,
+    steps, routes, tiles, pitch, q_b, q_t, s_b, s_r, s_t, s_term, s_mask, s_mask_r,
     FOLD: tl.constexpr, TERM: tl.constexpr, SLOPE: tl.constexpr, KIND: tl.constexpr,
     BITS: tl.constexpr, PLACES: tl.constexpr, ROUTES: tl.constexpr, TIME: tl.constexpr,
 ):  # fmt: skip
@@ -826,7 +828,7 @@ def _query_gradient_kernel(
     if SLOPE:
         own = q + b * q_b + (t.to(tl.int64) * q_t)[:, None, None] + channel[None, :, :]
         found *= _slope(tl.load(own, mask=inside, other=0).to(tl.float32))
-    to = out + (b * steps + t)[:, None, None] * (routes * BITS) + channel[None, :, :]
+    to = out + (b * steps + t)[:, None, None] * pitch + channel[None, :, :]
     tl.store(to, found.to(out.dtype.element_ty), mask=inside)
 
 
@@ -849,8 +851,8 @@ def query_gradient(
     with _on(q):
         _query_gradient_kernel[grid](
             sums, counts, key, keys.start, keys.number, query, starts, q, out, parts, weight,
-            steps, channels // bits, parts.shape[1], q.stride(0), q.stride(1), *spread, fold, term, slope, _KINDS[kind],
-            *tile, num_warps=8,
+            steps, channels // bits, parts.shape[1], out.stride(1), q.stride(0), q.stride(1), *spread,
+            fold, term, slope, _KINDS[kind], *tile, num_warps=8,
         )  # fmt: skip
     return parts
 
@@ -858,7 +860,7 @@ def query_gradient(
 @triton.jit
 def _key_gradient_kernel(
     back, sums, parts, ksym, kstart, number, qsym, qstart, k, out, weight,
-    steps, routes, tiles, k_b, k_t, g_b, g_r, g_t, g_term, s_b, s_t, s_mask, s_mask_r,
+    steps, routes, tiles, pitch, k_b, k_t, g_b, g_r, g_t, g_term, s_b, s_t, s_mask, s_mask_r,
     FOLD: tl.constexpr, TERM: tl.constexpr, ADD: tl.constexpr, KIND: tl.constexpr,
     BITS: tl.constexpr, PLACES: tl.constexpr, ROUTES: tl.constexpr, TIME: tl.constexpr,
 ):  # fmt: skip
@@ -883,7 +885,7 @@ def _key_gradient_kernel(
     found = (tl.load(far + TERM * g_term + j[None, None, :], mask=exists, other=0) - later) * weight
     own = tl.load(k + b * k_b + place * k_t + channel[None, :, :], mask=exists, other=0)
     found *= _slope(own.to(tl.float32))
-    to = out + (b * steps + place) * (routes * BITS) + channel[None, :, :]
+    to = out + (b * steps + place) * pitch + channel[None, :, :]
     if ADD:
         found += tl.load(to, mask=exists, other=0).to(tl.float32)
     tl.store(to, found.to(out.dtype.element_ty), mask=exists)
@@ -906,6 +908,6 @@ def deliver_keys(
     with _on(k):
         _key_gradient_kernel[grid](
             back, sums, after, key, keys.start, keys.number, query, starts, k, out, weight,
-            steps, channels // bits, parts.shape[1], k.stride(0), k.stride(1), *spread[:4], sums_spread.batch,
-            sums_spread.step, *sums_spread[4:], fold, term, add, _KINDS[kind], *tile, num_warps=8,
+            steps, channels // bits, parts.shape[1], out.stride(1), k.stride(0), k.stride(1), *spread[:4],
+            sums_spread.batch, sums_spread.step, *sums_spread[4:], fold, term, add, _KINDS[kind], *tile, num_warps=8,
         )  # fmt: skip

@@ -169,7 +169,7 @@ def rosa_backward(
     read: Tensor, table: Tensor, length: Tensor, query: Tensor, key: Tensor, value: Tensor, scale: Optional[Tensor],
     wanted: Sequence[bool], straight: bool, *given: Any,
 ) -> Tuple[Tensor, ...]:  # fmt: skip
-    """dL/d(q, k, v, e0, e1, gain, z); an empty tensor where it is not wanted."""
+    """dL/d(q, k, v, e0, e1, gain, z); an empty tensor where it is not wanted. See :func:`_side_by_side`."""
     settings, strength = Settings(*given), Strength(gain, z, scale)
     if q.is_cuda:
         found = _device.Found(read, table, length, query, key)
@@ -190,7 +190,17 @@ def rosa_backward(
 def _(gy: Tensor, *given: Any) -> Tuple[Tensor, ...]:
     inputs, wanted = given[:7], given[14]
     e0 = inputs[3]
-    return tuple(x.new_empty(x.shape) if asked else e0.new_empty(0) for x, asked in zip(inputs, wanted))
+    found = [x.new_empty(x.shape) if asked else e0.new_empty(0) for x, asked in zip(inputs, wanted)]
+    if _side_by_side(gy, wanted):
+        batch, steps, channels = gy.shape
+        found[:2] = inputs[0].new_empty((batch, steps, 2 * channels)), e0.new_empty(0)
+    return tuple(found)
+
+
+def _side_by_side(gy: Tensor, wanted: Sequence[bool]) -> bool:
+    """Whether the gradients of q and k come as one, [B, T, 2 C]: where one product has made q and k of their input, one
+    product takes the gradients back, without a copy that puts them together."""
+    return gy.is_cuda and wanted[0] and wanted[1]
 
 
 def _keep(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
@@ -204,6 +214,8 @@ def _keep(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
 def _backward(ctx: Any, gy: Tensor) -> Tuple[Optional[Tensor], ...]:
     wanted: List[bool] = list(ctx.needs_input_grad[:7])
     found = rosa_backward(gy, *ctx.saved_tensors, wanted, *ctx.settings)
+    if _side_by_side(gy, wanted):
+        found = (*found[0].split_with_sizes([gy.shape[2]] * 2, 2), *found[2:])
     results = [x if asked else None for x, asked in zip(found, wanted)]
     return (*results, *[None] * (7 + len(ctx.settings)))
 
