@@ -366,8 +366,10 @@ class RosaAdapter(nn.Module):
             return self._continue(launched)
         if launched.v is None:
             return None
+        reads = self.reads != "nothing"
+        z = self.gate(launched.u) if reads and self.config.gate else None  # while the look-up may still be under way
         mine = self._look_up(launched) if launched.pending is not None else None
-        return None if self.reads == "nothing" else self._read_all(launched, launched.v, mine)
+        return self._read_all(launched, launched.v, z, mine) if reads else None
 
     def forward(
         self,
@@ -464,9 +466,8 @@ class RosaAdapter(nn.Module):
             )
         return learnt
 
-    def _read_all(self, launched: _Launched, v: Tensor, mine: Optional[Learnt]) -> Tensor:
+    def _read_all(self, launched: _Launched, v: Tensor, z: Optional[Tensor], mine: Optional[Learnt]) -> Tensor:
         """y of all sources."""
-        z = self.gate(launched.u) if self.config.gate else None
         y = None
         for each in self.sources:
             if self._mine(each.source):

@@ -186,6 +186,10 @@ def test_running_sums(rng: np.random.Generator, reverse: bool) -> None:
         found = _kernels.running(x, out, carry, reverse).view(x.shape)
         assert torch.equal(found, (expected.flip(1) if reverse else expected) + (carry is not None))
         assert carry is None or torch.equal(carry, x.sum(1) + 1)
+    for kind in (torch.bfloat16, torch.int32):  # sums are formed in float32, and in whole numbers
+        out = torch.zeros(2 * 37, 150, device=DEVICE)
+        found = _kernels.running((17 * x).to(kind), out, reverse=reverse).view(x.shape)
+        assert torch.equal(found, 17 * (expected.flip(1) if reverse else expected))
 
 
 @here
@@ -645,7 +649,7 @@ BUILT: list[Any] = [
     ("_kernels", "_landed_kernel", dict(BASE=True, STRAIGHT=False, **tile(4, 32)), {"total": "*i64"}, 4),
     ("_kernels", "_runs_kernel", dict(FOLD=True, BLOCK=2048), {}, 8),
     ("_kernels", "_flip_kernel", dict(NARROW=True, MATCH=True, **tile(4, 16)), {}, 4),
-    ("_kernels", "_running_kernel", dict(CARRY=False, REVERSE=True, ROWS=4, COLUMNS=128), {"x": "*fp32"}, 4),
+    ("_kernels", "_running_kernel", dict(CARRY=False, REVERSE=True, ROWS=8, COLUMNS=128), {}, 4),
     ("_kernels", "_clear_kernel", dict(TILE=64), {}, 4),
     ("_kernels", "_operand_kernel", dict(VALUE=False, o_c=1, BITS=16, STEPS=32, COLUMNS=128), {}, 4),
     ("_kernels", "_operand_kernel", dict(VALUE=True, o_t=1, BITS=16, STEPS=32, COLUMNS=128), {}, 4),

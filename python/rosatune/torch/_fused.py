@@ -29,10 +29,12 @@ __all__ = ["backward", "read_out", "symbols"]
 
 read_out = _kernels.read_out
 
-CHUNK = 1024  # steps of `linear` whose pairs are formed at once, where all channels are one group
+# Steps of `linear` whose pairs are formed at once, where all channels are one group. Operations on pairs grow with it,
+# the memory of states shrinks; by their count both take the same on an H200 at some 24 sqrt(C). None: the nearest power.
+CHUNK: Optional[int] = None
 ROUTE_CHUNK = 64  # the same where each route is a group: its states are small, its pairs are not
 STATE_BYTES = 1 << 29  # of the squares and states of `linear` that are held at once
-TOTAL_BYTES = 1 << 28  # of the sums at destinations that are held at once
+TOTAL_BYTES = 1 << 24  # of the sums at destinations that are held at once: they stay in the cache until they are read
 
 
 def symbols(x: Tensor, bits: int) -> Tensor:
@@ -114,7 +116,7 @@ class _Matrices:
         self.whole = settings.credit == "all"
         self.width = channels if self.whole else self.bits
         self.groups = self.batch if self.whole else self.batch * self.routes
-        longest = CHUNK if self.whole else ROUTE_CHUNK
+        longest = (CHUNK or _kernels._power(int(17 * channels**0.5))) if self.whole else ROUTE_CHUNK
         self.chunk = min(longest, -(-self.steps // 16) * 16)
         self.chunks = -(-self.steps // self.chunk)
         self.padded = self.chunks * self.chunk
@@ -123,7 +125,7 @@ class _Matrices:
         # operands of products have the dtype of the activations where the device accumulates in float32
         known = v.is_cuda and hasattr(torch.ops.aten.bmm, "dtype")
         self.kind = v.dtype if known else torch.float32
-        room = self.groups * self.side * (self.kind.itemsize * self.side + 4 * _wide(2 * self.width + self.routes))
+        room = self.groups * self.side * self.kind.itemsize * (self.side + _wide(2 * self.width + self.routes))
         some = max(1, STATE_BYTES // room)
         self.parts = [(i, min(i + some, self.chunks)) for i in range(0, self.chunks, some)]
         self._squares: Optional[Tensor] = None
@@ -174,7 +176,7 @@ class _Matrices:
                 square = square.transpose(1, 2)
             x = columns[:, part[0] : part[1]].flatten(0, 1)
             if self.chunks > 1:
-                fresh = _gradients.product(square[:, chunk:, :chunk], x[:, :chunk])
+                fresh = torch.bmm(square[:, chunk:, :chunk], x[:, :chunk])
                 _kernels.running(fresh.view(self.groups, -1, self.deep * wide), x[:, chunk:], carry, reverse)
                 del fresh
             sums = _gradients.product(square[:, :chunk, : x.shape[1]], x).view(self.groups, -1, wide)

@@ -562,7 +562,8 @@ def _running_kernel(
 ):  # fmt: skip
     b = tl.program_id(1).to(tl.int64)
     c = tl.program_id(0).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
-    state = tl.zeros([COLUMNS], x.dtype.element_ty)
+    kind: tl.constexpr = tl.int32 if x.dtype.element_ty == tl.int32 else tl.float32
+    state = tl.zeros([COLUMNS], kind)
     if CARRY:
         state = tl.load(carry + b * columns + c, mask=c < columns, other=0)
     for begin in range(0, rows, ROWS):
@@ -571,7 +572,7 @@ def _running_kernel(
         if REVERSE:
             row = b * rows + rows - 1 - i
         inside = (i < rows)[:, None] & (c < columns)[None, :]
-        given = tl.load(x + row[:, None] * columns + c[None, :], mask=inside, other=0)
+        given = tl.load(x + row[:, None] * columns + c[None, :], mask=inside, other=0).to(kind)
         before = tl.cumsum(given, 0) - given + state[None, :]
         tl.store(out + row[:, None] * pitch + c[None, :], before.to(out.dtype.element_ty), mask=inside)
         state += tl.sum(given, 0)
