@@ -300,6 +300,30 @@ def test_the_operator_of_a_device_is_that_of_the_host(
 
 
 @here
+@pytest.mark.parametrize("kernels", [True, False])
+@pytest.mark.parametrize("wanted", [ALL, (True,) + (False,) * 6, (False, True) + (False,) * 5], ids=["all", "q", "k"])
+def test_compilers_know_what_a_device_gives(
+    rng: np.random.Generator, kernels: bool, wanted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shapes and dtypes of y and of all gradients are what the operators say of tensors on a CUDA device."""
+    monkeypatch.setattr(_triton, "module", lambda name, x: _fused if kernels else None)
+    inputs = activations(rng, 2, 40, 3, 4, torch.bfloat16)
+    gy = inputs.pop()
+    settings, strength = _settings.make(bits=4), strong(rng, 2, 40, 3)[0]
+    found, value = retrieved(inputs, settings), _device.host_layout(inputs[2], 4)
+    y = _device.read_out(found.read, found.length, value, *inputs[2:], strength, settings)
+    made = _device.backward(gy, *inputs, found, value, strength, True, wanted, settings)
+    with torch._subclasses.FakeTensorMode():
+        fake = [torch.empty(x.shape, dtype=x.dtype, device="cuda") for x in (*inputs, *strength[:2], *found, value)]
+        given = (*fake, torch.empty((), dtype=torch.float64, device="cpu"))
+        known = _operator.rosa(*given, True, *settings)
+        gradients = _operator.rosa_backward(known, *given, wanted, True, *settings)
+    for x, like in zip((y, *made), (known, *gradients)):
+        assert like.device.type == "cuda"
+        assert like.numel() == 0 if x is None else (x.shape == like.shape and x.dtype == like.dtype)
+
+
+@here
 def test_only_what_is_wanted(rng: np.random.Generator) -> None:
     inputs = activations(rng, 1, 12, 1, 2, torch.float32)
     gy = inputs.pop()
