@@ -13,7 +13,7 @@ import os
 import pickle
 import subprocess
 import sys
-from typing import Any
+from typing import Any, Iterator
 
 import numpy as np
 import pytest
@@ -71,6 +71,15 @@ def test_in_the_interpreter() -> None:
     if OLD in done.stdout:
         pytest.skip(OLD)
     assert done.returncode == 0 and "passed" in done.stdout, done.stdout
+
+
+@pytest.fixture
+def marked() -> Iterator[None]:
+    """New memory holds NaN, so that what is read before it is written shows."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    assert torch.empty(3).isnan().all()
+    yield
+    torch.use_deterministic_algorithms(False)
 
 
 def activations(rng: np.random.Generator, batch: int, steps: int, routes: int, bits: int, kind: Any) -> list[Tensor]:
@@ -202,6 +211,7 @@ def test_clear() -> None:
 
 
 @here
+@pytest.mark.usefixtures("marked")
 @pytest.mark.parametrize(
     "shape, kind, fold",
     [
@@ -233,6 +243,7 @@ def test_gradients(
 
 
 @here
+@pytest.mark.usefixtures("marked")
 @pytest.mark.parametrize("credit", ["all", "route"])
 def test_linear_with_whole_tiles_of_padding(
     rng: np.random.Generator, credit: str, monkeypatch: pytest.MonkeyPatch

@@ -221,7 +221,7 @@ def linear(
     del queries, form
 
     # with a second term, the sum of both is formed in float32
-    found_k = torch.zeros(shape, device=k.device) if several else gk.zero_()
+    found_k = torch.empty(shape, device=k.device) if several else gk
     found_q = [torch.empty(shape, device=q.device) for _ in weights] if several else [gq]
     for term, weight in enumerate(weights):
         parts = _kernels.query_gradient(

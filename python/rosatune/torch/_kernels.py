@@ -889,6 +889,15 @@ def _key_gradient_kernel(
     to = out + (b * steps + place) * pitch + channel[None, :, :]
     if ADD:
         found += tl.load(to, mask=exists, other=0).to(tl.float32)
+    else:
+        # 0 for what no candidate reaches: steps that do not begin a run, and the last run
+        at = row[:, None] + t[None, :]
+        begins = tl.load(kstart + at, mask=inside, other=0) == t[None, :]
+        last = tl.load(number + row + steps - 1, mask=r < routes, other=0)[:, None]
+        idle = inside & ((begins == 0) | (tl.load(number + at, mask=inside, other=0) == last))
+        idle = (tl.trans(idle.to(tl.int32)) == 1)[:, :, None] & known[None, :, :]
+        own = out + (b * steps + t)[:, None, None] * pitch + channel[None, :, :]
+        tl.store(own, tl.zeros([TIME, ROUTES, PLACES], out.dtype.element_ty), mask=idle)
     tl.store(to, found.to(out.dtype.element_ty), mask=exists)
 
 
@@ -897,7 +906,7 @@ def deliver_keys(
     out: Tensor, spread: Spread, sums_spread: Spread, term: int, weight: float, add: bool, kind: torch.dtype,
     fold: bool, bits: int,
 ) -> None:  # fmt: skip
-    """The gradient of k by one term into the zeros of ``out``, or on top of what is there where ``add``.
+    """The gradient of k by one term into ``out``, or on top of what is there where ``add``.
 
     back: the products of value and theta with the queries' columns, as ``spread``. The rest as in
     :func:`query_gradient`. No two candidates have the same run before them, so that every step is written at most once.
