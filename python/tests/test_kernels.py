@@ -228,7 +228,8 @@ def test_gradients(
     """Those of the tensor operations, with chunks, portions and blocks small enough to be several."""
     monkeypatch.setattr(_fused, "CHUNK", 32)
     monkeypatch.setattr(_fused, "ROUTE_CHUNK", 16)
-    monkeypatch.setattr(_fused, "STATE_BYTES", 2 * 4 * shape[0] * (2 * 40 * 100 + 32 * 32))
+    if shape[0] > 1:
+        monkeypatch.setattr(_fused, "STATE_BYTES", 1)  # one chunk at once
     monkeypatch.setattr(_fused, "TOTAL_BYTES", 8 * shape[0] * shape[1] * shape[3] * 2)
     inputs = activations(rng, *shape, kind)
     gy = inputs.pop()
