@@ -330,6 +330,8 @@ def test_compilers_know_what_a_device_gives(
         given = (*fake, torch.empty((), dtype=torch.float64, device="cpu"))
         known = _operator.rosa(*given, True, *settings)
         gradients = _operator.rosa_backward(known, *given, wanted, True, *settings)
+    owned = {x.untyped_storage().data_ptr() for x in made if x is not None}
+    assert len(owned) == sum(x is not None for x in made)  # no two share memory
     for x, like in zip((y, *made), (known, *gradients)):
         assert like.device.type == "cuda"
         assert like.numel() == 0 if x is None else (x.shape == like.shape and x.dtype == like.dtype)
@@ -648,7 +650,7 @@ KINDS = {
     **{name: "*i32" for name in ("tau", "entry", "first", "extra", "owner", "begin")},
     **{name: "*i32" for name in ("start", "kstart", "qstart", "number", "counts", "total")},
     **{name: "*fp32" for name in ("gain", "z", "gz", "e0", "e1", "gweight", "parts", "sums", "weight", "bias")},
-    **{name: "*fp32" for name in ("level", "size", "factor", "base", "gains", "gates", "back", "carry")},
+    **{name: "*fp32" for name in ("level", "size", "factor", "base", "gates", "back", "carry")},
     **{"scale": "fp32", "share": "fp32", "table": "*i64", "line": "*i64"},
 }
 # Of the read-out in routes, where names mean other things: destinations and symbols in two bytes, numbers of routes.

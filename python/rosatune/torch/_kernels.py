@@ -247,7 +247,7 @@ def _tables(strength: Strength, any: Tensor) -> Tuple[List[Tensor], Tuple[bool, 
 
 @triton.jit
 def _level_kernel(
-    gy, read, value, length, gain, z, e0, e1, weighed, parts, gains, gates, scale, steps, routes, gy_b, gy_t,
+    gy, read, value, length, gain, z, e0, e1, weighed, parts, gates, scale, steps, routes, width, gy_b, gy_t,
     NARROW: tl.constexpr, WEIGHS: tl.constexpr, GAIN: tl.constexpr, GATE: tl.constexpr, WIDE: tl.constexpr,
     BITS: tl.constexpr, PLACES: tl.constexpr, ROUTES: tl.constexpr, TIME: tl.constexpr,
 ):  # fmt: skip
@@ -262,7 +262,7 @@ def _level_kernel(
     g = tl.load(at, mask=here, other=0).to(tl.float32)
     hit = (symbol >= 0)[:, :, None]
     bit = (symbol[:, :, None] >> j[None, None, :]) & 1
-    number = b * tl.num_programs(0) + tl.program_id(0)
+    parts += (b * tl.num_programs(0) + tl.program_id(0)) * width
     if WEIGHS:
         at, step = row[:, None] + t[None, :], (b * steps + t)[None, :] + (r * 0)[:, None]
         long, factor, open = _strength(length, gain, z, at, r[:, None], step, inside, GAIN, GATE)
@@ -277,12 +277,12 @@ def _level_kernel(
             if GAIN:
                 entry = tl.arange(0, WIDE)
                 shares = tl.where(long[:, :, None] == entry[None, None, :], (felt * open)[:, :, None], 0.0)
-                to = gains + (number * routes + r)[:, None] * WIDE + entry[None, :]
+                to = parts + 3 * channels + (r * WIDE)[:, None] + entry[None, :]
                 tl.store(to, tl.sum(shares, 1), mask=(r < routes)[:, None])
         g *= tl.trans(factor * tl.where(inside, scale, 0.0) * open)[:, :, None]
         to = weighed + (b * steps + t)[:, None, None] * channels + channel[None, :, :]
         tl.store(to, g.to(weighed.dtype.element_ty), mask=here)
-    to = parts + number * 3 * channels + channel
+    to = parts + channel
     tl.store(to, tl.sum(tl.where(hit & (bit == 0), g, 0.0), 0), mask=exists)
     tl.store(to + channels, tl.sum(tl.where(hit & (bit == 1), g, 0.0), 0), mask=exists)
     tl.store(to + 2 * channels, tl.sum(tl.abs(g), 0), mask=exists)
@@ -312,18 +312,20 @@ def levels(
     if gain:  # room for shares of each entry of the table
         tile = tile._replace(TIME=min(tile.TIME, max(8, 8192 // (tile.ROUTES * WIDE))))
     grid = _grid(batch, steps, routes, tile)
-    parts = torch.empty(batch * grid[0], 3, channels, device=gy.device)
-    gains = torch.empty(batch * grid[0], routes, WIDE, device=gy.device) if gain else parts
+    width = 3 * channels + (routes * WIDE if gain else 0)
+    parts = torch.empty(batch * grid[0], width, device=gy.device)
     gates = torch.empty(grid[1], batch, steps, device=gy.device) if gate else parts
     weighed = torch.empty(gy.shape, dtype=gy.dtype, device=gy.device) if weighs else gy
     with _on(gy):
         _level_kernel[grid](
-            gy, read, value, length, *tables, e0, e1, weighed, parts, gains, gates, scale, steps, routes,
+            gy, read, value, length, *tables, e0, e1, weighed, parts, gates, scale, steps, routes, width,
             gy.stride(0), gy.stride(1), read.dtype == torch.int16, *uses, WIDE, *tile, num_warps=8,
         )  # fmt: skip
     sums = parts.sum(0)
-    ggain = gains.sum(0)[:, :GAINS] if gain else None
-    return Levels(weighed, sums[0], sums[1], sums[2], ggain, gates.sum(0) if gate else None)
+    ge0, ge1, size = sums[: 3 * channels].view(3, channels)
+    # in memory of their own, as an operator has to give them
+    ggain = sums[3 * channels :].view(routes, WIDE)[:, :GAINS].clone() if gain else None
+    return Levels(weighed, ge0.clone(), ge1.clone(), size, ggain, gates.sum(0) if gate else None)
 
 
 # ------------------------------------------------------------------------------------------- sums at destinations
