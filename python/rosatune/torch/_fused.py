@@ -4,7 +4,7 @@ This computes what ``_gradients.py`` defines by tensor operations, in as few pas
 each sum that must be complete before the next can begin. The results differ by rounding only, and are the same in every
 run.
 
-    e0, e1, gain, gate    one pass over gy, which also gives it its strength
+    e0, e1   one pass over gy, which also gives it its strength; that of gain and gate comes with it
     v        one pass that adds what landed on each step, one that turns it into the gradient
     flips    the same two passes, with the table's branches read on the way
     linear   columns of signs, products over the past and the future (see `_Matrices`), and a pass for each of q and k
