@@ -7,8 +7,8 @@ kernels' gradients against themselves, which must be equal bit for bit every tim
 the GPU, in bfloat16, with the memory that it needs beyond its inputs. With --profile the most expensive kernels of the
 backward pass are listed.
 
-Stages: `symbols` of q, `read-out` from destinations to y, `levels and v` the gradients of e0, e1 and v, and the whole
-rule for q and k under its own name.
+Stages: `symbols` of q, `read-out` from destinations to y, `levels and v` the gradients of e0, e1, v and the
+strength (a table of gains and a gate), and the whole rule for q and k under its own name, with gy's strength.
 """
 
 import statistics
@@ -24,12 +24,12 @@ except ImportError as error:
 
 try:
     import rosatune
-    from rosatune.torch import _device, _fused, _gradients, _kernels, _settings
+    from rosatune.torch import _device, _fused, _gradients, _kernels, _settings, _strength
 except ImportError as error:
     common.die(f"{error}; install the package with `pip install .`, and Triton")
 
-EVERYTHING = (True,) * 5
-QK, REST = (True, True, False, False, False), (False, False, True, True, True)
+EVERYTHING = (True,) * 7
+QK, REST = (True,) * 2 + (False,) * 5, (False,) * 2 + (True,) * 5
 RULES = [{"qk_grad": "none"}, {"qk_grad": "flips"},
          {"qk_grad": "flips", "key_credit": "destination", "flip_share": 0.5},
          *({"qk_grad": "linear", "credit": credit, "suffix": suffix}
@@ -48,7 +48,10 @@ class Case:
         self.q, self.k, self.v, self.gy = (x.to(kind) for x in (*near, torch.randn_like(u), torch.randn_like(u)))
         self.e0, self.e1 = torch.randn(2, channels, device="cuda")
         tables = self.settings.qk_grad == "flips"
-        self.read, self.table, _ = _device.collect(0, self.q, self.k, self.settings, tables, True, 5)
+        self.found = _device.collect(0, self.q, self.k, self.settings, tables, True, 5)
+        self.value = _kernels.pack(self.v, self.bits)
+        gain, z = torch.rand(channels // self.bits, 10, device="cuda"), torch.rand(batch, tokens, device="cuda")
+        self.strength = _strength.Strength(gain, z, torch.tensor(0.3, dtype=torch.float64))
 
     def symbols(self, kernels):
         if kernels:
@@ -57,16 +60,29 @@ class Case:
         return found.transpose(1, 2).reshape(-1, found.shape[1])
 
     def read_out(self, kernels):
+        read, length = self.found.read, self.found.length
         if kernels:
-            return _fused.read_out(self.read, _kernels.pack(self.v, self.bits), self.e0, self.e1, self.v, self.bits)
-        return _gradients.read_out(_device._by_step(self.read, len(self.v)), self.v, self.e0, self.e1, self.bits)
+            return _fused.read_out(read, length, self.value, self.e0, self.e1, self.strength, self.v, self.bits)
+        return _strength.weigh(self.plain(), length, self.strength)
+
+    def plain(self):
+        return _gradients.read_out(
+            _device._by_step(self.found.read, len(self.v)), self.v, self.e0, self.e1, self.bits
+        )
 
     def backward(self, kernels, wanted=EVERYTHING):
-        inputs = (self.gy, self.q, self.k, self.v, self.e0, self.e1)
+        inputs = (self.q, self.k, self.v, self.e0, self.e1)
         if kernels:
-            return _fused.backward(*inputs, self.read, self.table, wanted, self.settings)
-        steps = _device._by_step(self.read, len(self.v))
-        return _gradients.backward(*inputs, steps, self.table, wanted, self.settings)
+            given = (self.value, self.strength, True, wanted, self.settings)
+            found = _fused.backward(self.gy, *inputs, self.found, *given)
+            if wanted[0] and wanted[1]:
+                found = (*found[0].split(self.q.shape[2], 2), *found[2:])
+            return found
+        steps = _device._by_step(self.found.read, len(self.v))
+        return _strength.backward(
+            self.gy, self.v, self.found.length, self.strength, True, wanted, self.plain,
+            lambda gy: _gradients.backward(gy, *inputs, steps, self.found.table, wanted[:5], self.settings),
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------- correctness
@@ -128,21 +144,25 @@ def measure(work, repeat):
     return statistics.median(times), (torch.cuda.max_memory_allocated() - held) / 1e6
 
 
+def layer(args, tokens, **options):
+    return Case(tokens, args.channels, torch.bfloat16, args.batch, **options)
+
+
 def stages(args):
     """(name, case, work(kernels)) of everything that is timed."""
     for bits in args.bits:
         for tokens in args.tokens:
-            case = Case(tokens, CHANNELS, torch.bfloat16, bits=bits, qk_grad="linear")
+            case = layer(args, tokens, bits=bits, qk_grad="linear")
             label = f"M = {bits}"
             yield "symbols", label, tokens, case.symbols
             yield "read-out", label, tokens, case.read_out
             yield "levels and v", label, tokens, lambda kernels, case=case: case.backward(kernels, REST)
             yield "linear", label, tokens, lambda kernels, case=case: case.backward(kernels, QK)
-            case = Case(tokens, CHANNELS, torch.bfloat16, bits=bits, qk_grad="linear", credit="route")
+            case = layer(args, tokens, bits=bits, qk_grad="linear", credit="route")
             yield "linear, credit route", label, tokens, lambda kernels, case=case: case.backward(kernels, QK)
-            case = Case(tokens, CHANNELS, torch.bfloat16, bits=bits, qk_grad="flips")
+            case = layer(args, tokens, bits=bits, qk_grad="flips")
             yield "flips", label, tokens, lambda kernels, case=case: case.backward(kernels, QK)
-        case = Case(args.soft, CHANNELS, torch.bfloat16, bits=bits, qk_grad="soft")
+        case = layer(args, args.soft, bits=bits, qk_grad="soft")
         yield "soft", f"M = {bits}", args.soft, lambda kernels, case=case: case.backward(kernels, QK)
 
 
@@ -169,7 +189,7 @@ def chunks(report, args):
     before = _fused.CHUNK, _fused.ROUTE_CHUNK
     for bits in args.bits:
         for credit, lengths in (("all", (256, 512, 1024, 2048)), ("route", (16, 32, 64, 128))):
-            case = Case(args.profiled, CHANNELS, torch.bfloat16, bits=bits, qk_grad="linear", credit=credit)
+            case = layer(args, args.profiled, bits=bits, qk_grad="linear", credit=credit)
             for length in lengths:
                 _fused.CHUNK = _fused.ROUTE_CHUNK = length
                 took, memory = measure(lambda case=case: case.backward(True, QK), args.repeat)
@@ -181,7 +201,7 @@ def chunks(report, args):
 def profile(report, args):
     """The most expensive kernels of whole backward passes."""
     for rule, bits in (("linear", 16), ("linear", 4), ("flips", 4), ("flips", 16)):
-        case = Case(args.profiled, CHANNELS, torch.bfloat16, bits=bits, qk_grad=rule)
+        case = layer(args, args.profiled, bits=bits, qk_grad=rule)
         for _ in range(2):
             case.backward(True)
         torch.cuda.synchronize()
@@ -200,6 +220,8 @@ def profile(report, args):
 
 def main():
     parser = common.parser(__doc__.split("\n", maxsplit=1)[0], program=False)
+    parser.add_argument("--channels", type=int, default=2048)
+    parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--tokens", type=int, nargs="+", default=[4096, 16384, 32768])
     parser.add_argument("--bits", type=int, nargs="+", default=[4, 16])
     parser.add_argument("--soft", type=int, default=2048, help="steps that `soft` is timed with")
@@ -217,7 +239,7 @@ def main():
     version = f"rosatune {rosatune.__version__}, torch {torch.__version__}, {device}"
     report = common.Report("gpu_backward", args, version)
     failed = check_all(report)
-    report.note(f"C = {CHANNELS}, bfloat16")
+    report.note(f"C = {args.channels}, B = {args.batch}, bfloat16")
     compare(report, args)
     if args.chunks:
         chunks(report, args)

@@ -164,8 +164,8 @@ class Lora(nn.Module):
 class ChannelGated(rosatune.nn.RosaAdapter):
     """An adapter that also has a gate for each channel; at the start it does nothing."""
 
-    def _read_all(self, launched, v, mine):
-        y = super()._read_all(launched, v, mine)
+    def _read_all(self, launched, v, z, mine):
+        y = super()._read_all(launched, v, z, mine)
         return y * (2 * torch.sigmoid(self.channel_gate[0] * launched.u + self.channel_gate[1])).to(y.dtype)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Sources of learnt q and k in PyTorch: their symbols, the chain of what they find, and the derivative of values."""
+"""Sources of learnt q and k in PyTorch: their symbols, and the chain of what they find."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .finder import Rule, random_places
 from .sources import Learnt
 from .torch import _device, _host
 
-__all__ = ["chain", "randomised", "straight", "symbols"]
+__all__ = ["chain", "randomised", "symbols"]
 
 
 def symbols(tensors: List[Tensor], bits: int) -> np.ndarray:
@@ -23,17 +23,6 @@ def symbols(tensors: List[Tensor], bits: int) -> np.ndarray:
         packed = list(torch.stack([_device.host_layout(x.detach(), bits) for x in tensors]).cpu())
     shape = (len(tensors[0]), tensors[0].shape[2] // bits, tensors[0].shape[1])
     return np.stack([x.numpy().view(np.uint16).reshape(shape) for x in packed])
-
-
-def straight(v: Tensor) -> Tensor:
-    """v, but with a derivative that turns the slope of a sigmoid into 1 where v lies between -1 and 1, and 0 elsewhere.
-
-    The operator's gradient of v has the factor s'(v), which is 0.19 or more there, so that dividing by it is safe.
-    """
-    known = v.detach()
-    p = torch.sigmoid(known.float())
-    factor = torch.where(known.abs() < 1, 1 / (p * (1 - p)).clamp(min=0.1), 0).to(v.dtype)
-    return known + (v - known) * factor
 
 
 def chain(links: int, tau: Tensor, length: Tensor, known_tau: Tensor, known_length: Tensor) -> "tuple[Tensor, Tensor]":

@@ -40,6 +40,9 @@ from .values import V_NORM_EPS, Table, is_plain, normed_embeddings, product_dtyp
 __all__ = ["RosaAdapter", "RosaState", "V_NORM_EPS", "normed_embeddings"]
 
 
+JOINED = ("cuda",)  # kinds of devices on which q and k are one product in training
+
+
 class Gate(nn.Module):
     """A weight between 0 and 2 per step, 2 sigmoid(u . weight + bias); 1 at the start."""
 
@@ -98,6 +101,11 @@ class _Launched(NamedTuple):
 def _alike(x: Tensor, y: Tensor) -> bool:
     """Whether two tensors can be in one product, memory included."""
     return x.dtype == y.dtype and x.device == y.device and x.is_contiguous() and y.is_contiguous()
+
+
+def _is_weight(projection: Any) -> bool:
+    """Whether a projection is a product with its weight and nothing else."""
+    return is_plain(projection, nn.Linear) and projection.bias is None
 
 
 class RosaAdapter(nn.Module):
@@ -267,7 +275,6 @@ class RosaAdapter(nn.Module):
     def scale(self, value: float) -> None:
         # A tensor of the host: to compilers a number would make each layer a function of its own.
         self._scale = torch.tensor(value, dtype=torch.float64, device="cpu")
-        self._scaled = value != 1
 
     def _levels(self, reads: slice) -> "tuple[Tensor, Tensor]":
         """e0 and e1 of some reads, float32 [reads, C]."""
@@ -281,10 +288,6 @@ class RosaAdapter(nn.Module):
             routes = each.rule.routes
             gain = self.gain.float()[each.row + links.start * routes : each.row + links.stop * routes]
         return _read.Strength(gain, z, self._scale)
-
-    @property
-    def _weighs(self) -> bool:
-        return self.config.gain or self.config.gate or self._scaled
 
     # ---------------------------------------------------------------------------------------------------------- forward
 
@@ -305,18 +308,17 @@ class RosaAdapter(nn.Module):
             return _Launched(u, None, state, valid, found)
         if embeds is not None and embeds.dtype != Gate.kind(u):  # under autocast they may have its dtype already
             embeds = embeds.to(u.dtype)
-        v = self.v_proj(u if embeds is None else embeds)
+        made_of = u if embeds is None else embeds
         if not self.learns:
-            return _Launched(u, v, state, valid, found)
+            return _Launched(u, self.v_proj(made_of), state, valid, found)
         order, there = None, u
         if valid is not None and state is None:
             # Move tokens to the front and padding behind them, where no token can find it.
             order = torch.argsort(valid.logical_not().byte(), dim=1, stable=True)
             there = torch.take_along_dim(u, order.unsqueeze(-1), 1)
-        k = self.k_proj(there)
-        q = k if self.qk == "shared" else self.q_proj(there)
+        q, k = self._query_and_key(there)
         if state is not None:
-            return _Launched(u, v, state, valid, found, None, q, k)
+            return _Launched(u, self.v_proj(made_of), state, valid, found, None, q, k)
         explore = self.settings.explore if self.training else 0.0
         draws = explore > 0 or (self.settings.qk_grad == "flips" and self.settings.flip_share < 1)
         seed = None
@@ -326,7 +328,20 @@ class RosaAdapter(nn.Module):
         pending = _torch.launch(q, k, self._settings(explore), seed=seed)
         if self.watch and not torch.compiler.is_compiling():
             self._observe(q, k, valid)
-        return _Launched(u, v, None, valid, found, order, q, k, pending)
+        # after the launch, so that its product runs beside the retrieval
+        return _Launched(u, self.v_proj(made_of), None, valid, found, order, q, k, pending)
+
+    def _query_and_key(self, u: Tensor) -> "tuple[Tensor, Tensor]":
+        """q and k of u, of one product where they learn on a device: u is read once, and so are their gradients."""
+        if self.qk == "shared":
+            k = self.k_proj(u)
+            return k, k
+        both = self.q_proj, self.k_proj
+        if u.device.type in JOINED and torch.is_grad_enabled() and all(_is_weight(x) for x in both):
+            joined = nn.functional.linear(u, torch.cat([x.weight for x in both]))
+            q, k = joined.split_with_sizes([self.channels] * 2, 2)
+            return q, k
+        return self.q_proj(u), self.k_proj(u)
 
     def collect(self, launched: _Launched) -> Tensor:
         """What is to be added (post fusion) or mixed in (:meth:`mix`): [B, T, C]."""
@@ -340,7 +355,7 @@ class RosaAdapter(nn.Module):
         y, out = self._y(launched), self.out_proj
         if y is None:
             return h
-        if is_plain(out, nn.Linear) and out.bias is None and all(_alike(h, x) for x in (y, out.weight)):
+        if _is_weight(out) and all(_alike(h, x) for x in (y, out.weight)):
             h.view(-1, self.channels).addmm_(y.view(-1, self.channels), out.weight.t())  # one kernel instead of two
             return h
         return h + out(y).to(h.dtype)
@@ -351,8 +366,10 @@ class RosaAdapter(nn.Module):
             return self._continue(launched)
         if launched.v is None:
             return None
+        reads = self.reads != "nothing"
+        z = self.gate(launched.u) if reads and self.config.gate else None  # while the look-up may still be under way
         mine = self._look_up(launched) if launched.pending is not None else None
-        return None if self.reads == "nothing" else self._read_all(launched, launched.v, mine)
+        return self._read_all(launched, launched.v, z, mine) if reads else None
 
     def forward(
         self,
@@ -449,9 +466,8 @@ class RosaAdapter(nn.Module):
             )
         return learnt
 
-    def _read_all(self, launched: _Launched, v: Tensor, mine: Optional[Learnt]) -> Tensor:
+    def _read_all(self, launched: _Launched, v: Tensor, z: Optional[Tensor], mine: Optional[Learnt]) -> Tensor:
         """y of all sources."""
-        z = self.gate(launched.u) if self.config.gate else None
         y = None
         for each in self.sources:
             if self._mine(each.source):
@@ -488,21 +504,11 @@ class RosaAdapter(nn.Module):
             v = torch.take_along_dim(v, order.unsqueeze(-1), 1)
             z = None if z is None else torch.take_along_dim(z, order, 1)
         e0, e1 = self._levels(each.reads)
-        value = _learnt.straight(v) if self.config.v_grad == "straight" else v
-        y = _torch.read(learnt.q, learnt.k, value, e0[0], e1[0], learnt.found, learnt.settings)
-        links = learnt.links
-        if self._weighs:
-            # y is 0 where nothing was found; the gradient of q and k there has its strength too
-            strength = self._strength(each, z, slice(0, 1))
-            weight = torch.ones(links.tau.shape[1:], device=y.device) * self._scale
-            if strength.gain is not None:
-                weight = weight * _read.gains(strength.gain, links.length[:1])[0]
-            if z is not None:
-                weight = weight * z.unsqueeze(1)
-            weight = weight.transpose(1, 2).unsqueeze(-1)
-            y = (y.view(*weight.shape[:3], -1) * weight).view(y.shape).to(y.dtype)
+        straight = self.config.v_grad == "straight"
+        strength = self._strength(each, z, slice(0, 1))
+        y = _torch.read(learnt.q, learnt.k, v, e0[0], e1[0], learnt.found, learnt.settings, strength, straight)
         if each.rule.links > 1:
-            further = TensorPlaces(links.tau[1:], links.length[1:])
+            further = TensorPlaces(learnt.links.tau[1:], learnt.links.length[1:])
             strength = self._strength(each, z, slice(1, each.rule.links))
             y = y + _read.read(v, further, strength, e0[1:], e1[1:], self.config.v_grad)
         if order is not None and valid is not None:

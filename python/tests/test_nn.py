@@ -399,6 +399,23 @@ def test_diagnostics_where_nothing_is_found() -> None:
     assert numbers["hit_rate"] == 0 and np.isnan(numbers["length_mean"]) and np.isnan(numbers["distance_median"])
 
 
+def test_query_and_key_in_one_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a device in training: the same values and gradients, and a projection that is more than a weight is asked."""
+    made, u, asked = exact(qk="separate", qk_grad="linear"), text().requires_grad_(), []
+    results = []
+    for joined in ((), ("cpu",)):
+        monkeypatch.setattr("rosatune.nn.JOINED", joined)
+        q, k = made._query_and_key(u)
+        assert (q._base is not None and q._base is k._base) == bool(joined)
+        y = made(u)
+        results.append([y, *torch.autograd.grad(y.square().sum(), [u, *made.parameters()])])
+    assert results[0][0].any() and all(torch.allclose(x, y, rtol=1e-5, atol=1e-6) for x, y in zip(*results))
+    made.q_proj.register_forward_hook(lambda module, given, y: asked.append(y))
+    assert torch.equal(made._query_and_key(u)[0], asked[0])
+    with torch.no_grad():
+        assert made._query_and_key(u)[1]._base is None
+
+
 def test_gate_keeps_what_the_projections_keep() -> None:
     """Under autocast it is computed from u as the projections see it, and keeps that and not a second, wider copy."""
     gate, u = Gate(32), torch.randn(2, 5, 32, requires_grad=True)

@@ -397,7 +397,6 @@ def test_operators_are_well_formed() -> None:
             torch.library.opcheck(_read._read, (v, *packed, tau, length, *order, *some, e0, e1, scale))
     weight, bias = torch.randn(12, requires_grad=True), torch.randn(1, requires_grad=True)
     torch.library.opcheck(_read._gate, (u, weight, bias))
-    torch.library.opcheck(_read._gains, (torch.randn(12, 10, requires_grad=True), length))
     torch.library.opcheck(_places._embedding_symbols, (torch.randn(2, 7, 12), 3, 4))
     ids = torch.randint(0, 9, (2, 1, 7))
     torch.library.opcheck(_places._find, (ids, None, ["found", "random"], 1, 16, "readable", False, 0, 0, 3, 0))

@@ -163,8 +163,8 @@ def test_long_streams_keep_four_bytes(rng: np.random.Generator) -> None:
     q, k, v = (torch.tensor(rng.standard_normal((1, steps, 4)), dtype=torch.float32) for _ in range(3))
     inputs = [q.requires_grad_(), k, v, torch.zeros(4), torch.ones(4)]
     settings = _settings.make(bits=4, qk_grad="flips")
-    read, table, length = _operator.find(q, k, None, None, True, True, *settings)
-    y = _operator.rosa(*inputs, read, table, *settings)
+    there = _device.Found(*_operator.find(q, k, None, None, True, True, *settings))
+    y, read, table = rosatune.torch.read(*inputs, there, settings), there.read, there.table
     assert read.dtype == table.dtype == torch.int32
     query, key = (surrogate.symbols(x, 4)[0].astype(np.uint16) for x in (q, k))
     np.testing.assert_array_equal(read.numpy(), rosatune.retrieve(query, key, bits=4))
@@ -210,8 +210,8 @@ def test_tensor_operations_give_the_same(rng: np.random.Generator, rule: dict[st
     gy = direction(rng, inputs[0])
     settings = _settings.make(bits=bits, fold=fold, explore=0.2, flip_share=0.6, **rule)
     tables = rule["qk_grad"] == "flips"
-    read, table, _ = _operator.find(*inputs[:2], torch.tensor(9), None, tables, True, *settings)
-    y = _operator.rosa(*inputs, read, table, *settings)
+    there = _device.Found(*_operator.find(*inputs[:2], torch.tensor(9), None, tables, True, *settings))
+    y, read, table = rosatune.torch.read(*inputs, there, settings), there.read, there.table
     steps = _device._by_step(read, 2)
     assert torch.equal(y, _gradients.read_out(steps, *inputs[2:], bits))
     everything = (True,) * 5
@@ -228,7 +228,7 @@ def test_tensor_operations_carry_sums_from_chunk_to_chunk(
     gy = direction(rng, inputs[0])
     for rule in RULES:
         settings = _settings.make(bits=4, **rule)
-        read, table, _ = _operator.find(*inputs[:2], None, None, rule["qk_grad"] == "flips", True, *settings)
+        read, table, *_ = _operator.find(*inputs[:2], None, None, rule["qk_grad"] == "flips", True, *settings)
         arguments = (gy, *inputs, _device._by_step(read, 2), table, (True,) * 5, settings)
         whole = _gradients.backward(*arguments)
         with monkeypatch.context() as patch:
@@ -308,8 +308,13 @@ def test_operator_is_well_formed(rng: np.random.Generator, rule: str, compact: b
     settings = _settings.make(bits=4, qk_grad=rule)
     q, k = (x.detach() for x in inputs[:2])
     torch.library.opcheck(_operator.find, (q, k, None, None, rule == "flips", compact, *settings))
-    read, table, _ = _operator.find(q, k, None, None, rule == "flips", compact, *settings)
-    torch.library.opcheck(_operator.rosa, (*inputs, read, table, *settings))
+    found = _operator.find(q, k, None, None, rule == "flips", compact, *settings)
+    value = _operator.symbols(inputs[2].detach(), 4)
+    torch.library.opcheck(_operator.symbols, (inputs[2].detach(), 4))
+    gain, z = torch.rand(3, 10, requires_grad=True), torch.rand(2, 24, requires_grad=True)
+    for strength, straight in (((None, None), False), ((gain, z), True)):
+        scale = torch.tensor(0.3, dtype=torch.float64) if straight else None
+        torch.library.opcheck(_operator.rosa, (*inputs, *strength, *found, value, scale, straight, *settings))
     torch.library.opcheck(_operator.launch, (q, k, None, rule == "flips", compact, *settings))
 
 
@@ -416,7 +421,7 @@ def test_the_way_over_a_device(rng: np.random.Generator, monkeypatch: pytest.Mon
         expected = _operator.find(q, k, torch.tensor(5), None, tables, True, *settings)
         tickets = [_device.launch(q, k, *rest) for _ in range(3)]
         for ticket in (tickets[2], tickets[2], tickets[0]):  # known, collected already, forgotten
-            for found, wanted in zip(_device.collect(ticket, q, k, *rest), expected):
+            for found, wanted in zip(_device.collect(ticket, q, k, *rest)[:3], expected):
                 assert torch.equal(found, wanted)
         with pytest.raises(ValueError, match=r"launched for q of shape \[2, 24, 12\]"):
             _device.collect(tickets[1], q[:, 1:], k[:, 1:], *rest)
@@ -469,7 +474,7 @@ def test_retrieval_on_a_device(rng: np.random.Generator, monkeypatch: pytest.Mon
         assert _cuda.serves(settings, False, (1, steps), cpu) == (True, None)
         for recorded in (False, True):
             monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda answer=recorded: answer)
-            for found, wanted in zip(_device.Retrieval(q, k, *rest).collect(), expected):
+            for found, wanted in zip(_device.Retrieval(q, k, *rest).collect()[:3], expected):
                 assert found.dtype == wanted.dtype and torch.equal(found, wanted)
         retrieve_on("host")
     with pytest.raises(rosatune.InvalidArgument, match=r"cannot look up q and k on the host: call .*retrieve_on\('device'\)"):
@@ -529,7 +534,7 @@ def test_the_faster_of_host_and_device(
         taken = []
         for _ in range(7):
             before = len(ways)
-            for found, wanted in zip(_device.Retrieval(q, k, settings, False, True, 0).collect(), expected):
+            for found, wanted in zip(_device.Retrieval(q, k, settings, False, True, 0).collect()[:3], expected):
                 assert torch.equal(found, wanted)
             taken.append("device" if len(ways) > before else "host")
         assert taken == ["host", "device"] * 2 + [faster] * 3
@@ -614,7 +619,7 @@ def test_packing_in_pieces(rng: np.random.Generator, monkeypatch: pytest.MonkeyP
 def explored(inputs: list[Tensor], **options: Any) -> np.ndarray:
     """The destinations really read, [B, R, T]."""
     settings = _settings.make(bits=4, **options)
-    read, _, _ = _operator.find(*inputs[:2], torch.tensor(4), None, False, True, *settings)
+    read = _operator.find(*inputs[:2], torch.tensor(4), None, False, True, *settings)[0]
     return _gradients.wide(read).numpy().reshape(2, -1, read.shape[-1])
 
 

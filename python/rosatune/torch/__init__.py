@@ -23,8 +23,10 @@ from ..config import RosaConfig
 from ..errors import InvalidArgument
 from . import _operator
 from ._cuda import retrieve_on
+from ._device import Found
 from ._pointer import PointerHead, pointer
 from ._settings import Settings, make, unexploring
+from ._strength import Strength
 
 __all__ = ["Pending", "PointerHead", "launch", "pointer", "retrieve_on", "rosa"]
 
@@ -172,14 +174,6 @@ def rosa(
     return y if q.dim() == 3 else y.squeeze(0)
 
 
-class Found(NamedTuple):
-    """What a retrieval found, as :func:`read` takes it: arrays of B R rows, of which R belong to an entry of the batch."""
-
-    read: Tensor  # [B R, T], destinations as C keeps them
-    table: Tensor  # counterfactuals
-    length: Tensor  # [B R, T], uint8, match lengths cut at 255
-
-
 def find(q: Tensor, k: Tensor, pending: Pending) -> Found:
     """The result of a retrieval that was launched."""
     compact = not torch.compiler.is_compiling()
@@ -187,7 +181,23 @@ def find(q: Tensor, k: Tensor, pending: Pending) -> Found:
     return Found(*_operator.find(_batched(q).detach(), _batched(k).detach(), *given))
 
 
-def read(q: Tensor, k: Tensor, v: Tensor, e0: Tensor, e1: Tensor, found: Found, settings: Settings) -> Tensor:
-    """y [B, T, C] for what was found for q and k. Arguments are checked by :func:`rosa`."""
-    levels = (e0.float(), e1.float())
-    return _operator.rosa(_batched(q), _batched(k), _batched(v), *levels, found.read, found.table, *settings)
+def read(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    e0: Tensor,
+    e1: Tensor,
+    found: Found,
+    settings: Settings,
+    strength: Strength = Strength(None, None, None),
+    straight: bool = False,
+) -> Tensor:
+    """y [B, T, C] for what was found for q and k. Arguments are checked by :func:`rosa`.
+
+    strength: what a place is weighted by; where nothing was found, y is 0, but the gradient of q and k has it too.
+    straight: the derivative of a value bit is 1 where v lies between -1 and 1, not that of the sigmoid.
+    """
+    q, k, v = (_batched(x) for x in (q, k, v))
+    value = _operator.symbols(v.detach(), settings.bits)
+    given = (strength.gain, strength.z, *found, value, strength.scale, straight)
+    return _operator.rosa(q, k, v, e0.float(), e1.float(), *given, *settings)

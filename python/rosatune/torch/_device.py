@@ -35,10 +35,11 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidArgument
-from . import _cuda, _gradients, _host, _pinned, _triton
+from . import _cuda, _gradients, _host, _pinned, _strength, _triton
 from ._settings import Settings
+from ._strength import Strength
 
-__all__ = ["Retrieval", "backward", "collect", "host_layout", "launch", "read_out", "record"]
+__all__ = ["Found", "Retrieval", "backward", "collect", "host_layout", "launch", "read_out", "record"]
 
 KEPT = 256  # pending retrievals that are kept; beyond that the oldest is dropped
 
@@ -82,7 +83,8 @@ def _answered(answer: Any) -> "Future[Any]":
 def _side_stream(device: torch.device) -> Any:
     with _lock:
         if device not in _streams:
-            _streams[device] = torch.cuda.Stream(device)
+            # Ahead of what the main stream queues: a search has few blocks and a long way, attention fills the rest.
+            _streams[device] = torch.cuda.Stream(device, priority=-1)
         return _streams[device]
 
 
@@ -103,31 +105,45 @@ def host_layout(x: Tensor, bits: int) -> Tensor:
     return found.transpose(1, 2).reshape(x.shape[0] * found.shape[2], x.shape[1])
 
 
-def read_out(read: Tensor, v: Tensor, e0: Tensor, e1: Tensor, settings: Settings) -> Tensor:
-    """y for destinations [B R, T] as rosa_find keeps them."""
+class Found(NamedTuple):
+    """What a retrieval found: arrays of B R rows, of which R belong to an entry of the batch."""
+
+    read: Tensor  # [B R, T], destinations as C keeps them
+    table: Tensor  # counterfactuals
+    length: Tensor  # [B R, T], uint8, match lengths cut at 255
+    query: Tensor  # [B R, T], int16, symbols of q; of no rows on the host, where nobody reads them again
+    key: Tensor
+
+
+def read_out(
+    read: Tensor, length: Tensor, value: Tensor, v: Tensor, e0: Tensor, e1: Tensor, strength: Strength,
+    settings: Settings,
+) -> Tensor:  # fmt: skip
+    """y for destinations [B R, T] as rosa_find keeps them and ``value``, the symbols of v."""
     fused = _triton.module("_fused", v)
-    if fused is None:
-        return _gradients.read_out(_by_step(read, v.shape[0]), v, e0, e1, settings.bits)
-    return fused.read_out(read, fused.symbols(v, settings.bits), e0, e1, v, settings.bits)
+    if fused is not None:
+        return fused.read_out(read, length, value, e0, e1, strength, v, settings.bits)
+    y = _gradients.read_out(_by_step(read, v.shape[0]), v, e0, e1, settings.bits)
+    return _strength.weigh(y, length, strength)
 
 
 def backward(
-    gy: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    e0: Tensor,
-    e1: Tensor,
-    read: Tensor,
-    table: Tensor,
-    wanted: Sequence[bool],
-    settings: Settings,
-) -> _gradients.Gradients:
-    """All gradients, for destinations [B R, T] and the table as rosa_find keeps them."""
+    gy: Tensor, q: Tensor, k: Tensor, v: Tensor, e0: Tensor, e1: Tensor, found: Found, value: Tensor,
+    strength: Strength, straight: bool, wanted: Sequence[bool], settings: Settings,
+) -> Sequence[Optional[Tensor]]:  # fmt: skip
+    """dL/d(q, k, v, e0, e1, gain, z); where both are wanted, those of q and k side by side as the first."""
     fused = _triton.module("_fused", q)
     if fused is not None:
-        return fused.backward(gy, q, k, v, e0, e1, read, table, wanted, settings)
-    return _gradients.backward(gy, q, k, v, e0, e1, _by_step(read, q.shape[0]), table, wanted, settings)
+        return fused.backward(gy, q, k, v, e0, e1, found, value, strength, straight, wanted, settings)
+    read = _by_step(found.read, q.shape[0])
+    gq, gk, *rest = _strength.backward(
+        gy, v, found.length, strength, straight, wanted,
+        lambda: _gradients.read_out(read, v, e0, e1, settings.bits),
+        lambda gy: _gradients.backward(gy, q, k, v, e0, e1, read, found.table, wanted[:5], settings),
+    )  # fmt: skip
+    if gq is not None and gk is not None:
+        gq, gk = torch.cat([gq, gk], 2), None
+    return gq, gk, *rest
 
 
 # -------------------------------------------------------------------------------------------------------- the retrieval
@@ -155,6 +171,7 @@ class Retrieval:
         packed = [host_layout(q, settings.bits)]
         if not (q.data_ptr() == k.data_ptr() and q.stride() == k.stride()):
             packed.append(host_layout(k, settings.bits))
+        self.symbols = packed[0], packed[1] if len(packed) > 1 else packed[0].clone()
         self.packed = self._mark("packed", main)
         side.wait_event(self.packed)
         there, self.kind = _cuda.serves(settings, tables, tuple(packed[0].shape), q.device)
@@ -231,14 +248,14 @@ class Retrieval:
             found = _cuda.queue(packed[0], packed[-1], self.settings, side.cuda_stream)
             return _Answer(*found, self._mark("back", side))
 
-    def collect(self) -> Tuple[Tensor, Tensor, Tensor]:
-        """Destinations, table and lengths on the device. What follows on the current stream waits for them there."""
+    def collect(self) -> Found:
+        """What was found, on the device. What follows on the current stream waits for it there."""
         answer = self.answer.result()
         main = torch.cuda.current_stream(self.device)
         main.wait_event(answer.back)
         for x in answer[:3]:
             x.record_stream(main)
-        return answer[:3]
+        return Found(answer.read, answer.table, answer.length, *self.symbols)
 
 
 def launch(q: Tensor, k: Tensor, settings: Settings, tables: bool, compact: bool, seed: int) -> int:
@@ -254,7 +271,7 @@ def launch(q: Tensor, k: Tensor, settings: Settings, tables: bool, compact: bool
 
 def collect(
     ticket: int, q: Tensor, k: Tensor, settings: Settings, tables: bool, compact: bool, seed: int
-) -> Tuple[Tensor, Tensor, Tensor]:
+) -> Found:
     """The result of the ticket's retrieval, which is made now if there is none."""
     with _lock:
         retrieval = _under_way.pop(ticket, None)

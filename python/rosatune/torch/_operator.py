@@ -3,7 +3,8 @@
 ``rosatune::find`` is the retrieval, ``rosatune::launch`` begins it early (see ``_device.py``), ``rosatune::rosa`` reads
 what it found, and ``rosatune::rosa_backward`` is the backward pass of that. To compilers each is one opaque step, so
 they cause no graph break. An operator has no hidden state, so the retrieval also returns what only the backward pass
-needs, the counterfactual tables. What was found once may be read by any number of layers.
+needs, the counterfactual tables and, on a GPU, the symbols of q and k. What was found once may be read by any number of
+layers.
 
 The number of a table's rows depends on the data. Eager code gets exactly the rows needed; traced code, which must know
 shapes in advance, gets the largest possible number (``compact`` false).
@@ -16,10 +17,11 @@ from typing import Any, List, Optional, Sequence, Tuple, Union
 import torch
 from torch import Tensor
 
-from . import _device, _host
+from . import _device, _host, _strength
 from ._settings import SCHEMA, Settings
+from ._strength import Strength
 
-__all__ = ["find", "launch", "rosa"]
+__all__ = ["find", "launch", "rosa", "symbols"]
 
 
 def _number(x: Optional[Tensor], otherwise: int) -> int:
@@ -56,7 +58,7 @@ def _(q: Tensor, k: Tensor, seed: Optional[Tensor], tables: bool, compact: bool,
     "rosatune::find",
     mutates_args=(),
     schema="(Tensor q, Tensor k, Tensor? seed, Tensor? ticket, bool tables, "
-    f"bool compact, {SCHEMA}) -> (Tensor, Tensor, Tensor)",
+    f"bool compact, {SCHEMA}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def find(
     q: Tensor,
@@ -66,15 +68,18 @@ def find(
     tables: bool,
     compact: bool,
     *given: Any,
-) -> Tuple[Tensor, Tensor, Tensor]:
-    """Destinations [B R, T], the counterfactual table, of no rows unless ``tables``, and match lengths [B R, T]."""
+) -> Tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Destinations [B R, T], the counterfactual table, of no rows unless ``tables``, match lengths [B R, T], and the
+    symbols of q and k on a GPU, where the gradients are made of them."""
     settings = Settings(*given)
     if q.is_cuda:
         with torch.autocast("cuda", enabled=False):
-            return _device.collect(_number(ticket, 0), q, k, settings, tables, compact, _number(seed, 0))
+            there = _device.collect(_number(ticket, 0), q, k, settings, tables, compact, _number(seed, 0))
+            return there.read, there.table, there.length, there.query, there.key
     threads = torch.get_num_threads()
     query, key = _host.pack((q.contiguous(), k.contiguous()), settings.bits, threads)
-    return _host.find(query, key, settings, tables, compact, _number(seed, 0), threads)
+    read, table, length = _host.find(query, key, settings, tables, compact, _number(seed, 0), threads)
+    return read, table, length, query[:0].clone(), key[:0].clone()
 
 
 @find.register_fake
@@ -86,7 +91,7 @@ def _(
     tables: bool,
     compact: bool,
     *given: Any,
-) -> Tuple[Tensor, Tensor, Tensor]:
+) -> Tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     bits = Settings(*given).bits
     batch, steps, channels = q.shape
     kind = _host.kept_dtype(steps)
@@ -94,36 +99,59 @@ def _(
     rows: Union[int, torch.SymInt] = 0
     if tables:
         rows = torch.library.get_ctx().new_dynamic_size() if compact else routes * steps
+    kept = routes if q.is_cuda else 0
     return (
         q.new_empty((routes, steps), dtype=kind),
         q.new_empty((rows, bits + 1), dtype=kind),
         q.new_empty((routes, steps), dtype=torch.uint8),
+        q.new_empty((kept, steps), dtype=torch.int16),
+        q.new_empty((kept, steps), dtype=torch.int16),
     )
 
 
 # -------------------------------------------------------------------------------------------------------------- forward
 
 
+@torch.library.custom_op("rosatune::symbols", mutates_args=(), schema="(Tensor x, int bits) -> Tensor")
+def symbols(x: Tensor, bits: int) -> Tensor:
+    """The symbols [B R, T] of [B, T, C]."""
+    if x.is_cuda:
+        return _device.host_layout(x, bits)
+    return _host.pack((x.contiguous(),), bits, torch.get_num_threads())[0]
+
+
+@symbols.register_fake
+def _(x: Tensor, bits: int) -> Tensor:
+    batch, steps, channels = x.shape
+    return x.new_empty((batch * (channels // bits), steps), dtype=torch.int16)
+
+
+# The first seven are what has a gradient; `value` are the symbols of v.
+_INPUTS = (
+    "Tensor q, Tensor k, Tensor v, Tensor e0, Tensor e1, Tensor? gain, Tensor? z, "
+    "Tensor read, Tensor table, Tensor length, Tensor query, Tensor key, Tensor value, Tensor? scale"
+)
+
+
 @torch.library.custom_op(
-    "rosatune::rosa",
-    mutates_args=(),
-    schema=f"(Tensor q, Tensor k, Tensor v, Tensor e0, Tensor e1, Tensor read, Tensor table, {SCHEMA}) -> Tensor",
+    "rosatune::rosa", mutates_args=(), schema=f"({_INPUTS}, bool straight, {SCHEMA}) -> Tensor"
 )
 def rosa(
-    q: Tensor, k: Tensor, v: Tensor, e0: Tensor, e1: Tensor, read: Tensor, table: Tensor, *given: Any
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, e0: Tensor, e1: Tensor, gain: Optional[Tensor], z: Optional[Tensor],
+    read: Tensor, table: Tensor, length: Tensor, query: Tensor, key: Tensor, value: Tensor, scale: Optional[Tensor],
+    straight: bool, *given: Any,
+) -> Tensor:  # fmt: skip
     """y [B, T, C] for the destinations that were found for q and k."""
-    settings = Settings(*given)
+    settings, strength = Settings(*given), Strength(gain, z, scale)
     if q.is_cuda:
         with torch.autocast("cuda", enabled=False):
-            return _device.read_out(read, v, e0, e1, settings)
+            return _device.read_out(read, length, value, v, e0, e1, strength, settings)
     v, e0, e1, read = (x.contiguous() for x in (v, e0, e1, read))
-    value = _host.pack((v,), settings.bits, torch.get_num_threads())[0]
-    return _host.read_out(read, value, e0, e1, v, settings)
+    return _strength.weigh(_host.read_out(read, value, e0, e1, v, settings), length, strength)
 
 
 @rosa.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, e0: Tensor, e1: Tensor, read: Tensor, table: Tensor, *given: Any) -> Tensor:
+def _(q: Tensor, k: Tensor, v: Tensor, *given: Any) -> Tensor:
     return v.new_empty(v.shape)
 
 
@@ -133,63 +161,63 @@ def _(q: Tensor, k: Tensor, v: Tensor, e0: Tensor, e1: Tensor, read: Tensor, tab
 @torch.library.custom_op(
     "rosatune::rosa_backward",
     mutates_args=(),
-    schema="(Tensor gy, Tensor q, Tensor k, Tensor v, Tensor e0, Tensor e1, Tensor read, Tensor table, "
-    f"bool[] wanted, {SCHEMA}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    schema=f"(Tensor gy, {_INPUTS}, bool[] wanted, bool straight, {SCHEMA}) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def rosa_backward(
-    gy: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    e0: Tensor,
-    e1: Tensor,
-    read: Tensor,
-    table: Tensor,
-    wanted: Sequence[bool],
-    *given: Any,
-) -> Tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """dL/d(q, k, v, e0, e1); an empty tensor where it is not wanted."""
-    settings = Settings(*given)
-    found: Sequence[Optional[Tensor]]
+    gy: Tensor, q: Tensor, k: Tensor, v: Tensor, e0: Tensor, e1: Tensor, gain: Optional[Tensor], z: Optional[Tensor],
+    read: Tensor, table: Tensor, length: Tensor, query: Tensor, key: Tensor, value: Tensor, scale: Optional[Tensor],
+    wanted: Sequence[bool], straight: bool, *given: Any,
+) -> Tuple[Tensor, ...]:  # fmt: skip
+    """dL/d(q, k, v, e0, e1, gain, z); an empty tensor where it is not wanted. See :func:`_side_by_side`."""
+    settings, strength = Settings(*given), Strength(gain, z, scale)
     if q.is_cuda:
+        found = _device.Found(read, table, length, query, key)
         with torch.autocast("cuda", enabled=False):
-            found = _device.backward(gy, q, k, v, e0, e1, read, table, wanted, settings)
+            results = _device.backward(gy, q, k, v, e0, e1, found, value, strength, straight, wanted, settings)
     else:
         gy, q, k, v, e0, e1, read, table = (x.contiguous() for x in (gy, q, k, v, e0, e1, read, table))
-        found = _host.backward(gy, q, k, v, e0, e1, read, table, wanted, settings)
-    results = [e0.new_empty(0) if x is None else x.contiguous() for x in found]
-    return results[0], results[1], results[2], results[3], results[4]
+        results = _strength.backward(
+            gy, v, length, strength, straight, wanted,
+            lambda: _host.read_out(read, symbols(v, settings.bits), e0, e1, v, settings),
+            lambda gy: _host.backward(gy, q, k, v, e0, e1, read, table, wanted[:5], settings),
+        )  # fmt: skip
+    none = e0.new_empty(0)
+    return tuple(x.contiguous() if asked and x is not None else none.clone() for x, asked in zip(results, wanted))
 
 
 @rosa_backward.register_fake
-def _(
-    gy: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    e0: Tensor,
-    e1: Tensor,
-    read: Tensor,
-    table: Tensor,
-    wanted: Sequence[bool],
-    *given: Any,
-) -> Tuple[Tensor, ...]:
-    return tuple(
-        x.new_empty(x.shape) if asked else e0.new_empty(0) for x, asked in zip((q, k, v, e0, e1), wanted)
-    )
+def _(gy: Tensor, *given: Any) -> Tuple[Tensor, ...]:
+    inputs, wanted = given[:7], given[14]
+    e0 = inputs[3]
+    found = [x.new_empty(x.shape) if asked else e0.new_empty(0) for x, asked in zip(inputs, wanted)]
+    if _side_by_side(gy, wanted):
+        batch, steps, channels = gy.shape
+        found[:2] = inputs[0].new_empty((batch, steps, 2 * channels)), e0.new_empty(0)
+    return tuple(found)
+
+
+def _side_by_side(gy: Tensor, wanted: Sequence[bool]) -> bool:
+    """Whether the gradients of q and k come as one, [B, T, 2 C]: where one product has made q and k of their input, one
+    product takes the gradients back, without a copy that puts them together."""
+    return gy.is_cuda and wanted[0] and wanted[1]
 
 
 def _keep(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:7])
-    ctx.settings = inputs[7:]
-    ctx.inputs = len(inputs)
+    kept = list(inputs[:14])
+    if not inputs[0].is_cuda:
+        kept[12] = kept[12][:0]  # the host packs v anew, rather than keep its symbols
+    ctx.save_for_backward(*kept)
+    ctx.settings = inputs[14:]
 
 
 def _backward(ctx: Any, gy: Tensor) -> Tuple[Optional[Tensor], ...]:
-    wanted: List[bool] = list(ctx.needs_input_grad[:5])
+    wanted: List[bool] = list(ctx.needs_input_grad[:7])
     found = rosa_backward(gy, *ctx.saved_tensors, wanted, *ctx.settings)
+    if _side_by_side(gy, wanted):
+        found = (*found[0].split_with_sizes([gy.shape[2]] * 2, 2), *found[2:])
     results = [x if asked else None for x, asked in zip(found, wanted)]
-    return (*results, *[None] * (ctx.inputs - 5))
+    return (*results, *[None] * (7 + len(ctx.settings)))
 
 
 rosa.register_autograd(_backward, setup_context=_keep)

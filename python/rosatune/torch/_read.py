@@ -18,27 +18,18 @@ every device, so that the same inputs give the same bits.
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
 
 from . import _triton
+from ._strength import GAINS, Strength, gradients, strengths
 
-__all__ = ["GAINS", "Strength", "bits_at", "gains", "gate", "pack_bits", "read", "read_values", "sort_places"]
-
-GAINS = 10  # columns of a table of gains: match lengths 0 to 8, and 9 or more
+__all__ = ["GAINS", "Strength", "bits_at", "gate", "pack_bits", "read", "read_values", "sort_places"]
 
 PIECE = 1 << 24  # numbers that are formed at once when value bits are fetched byte by byte
 READS = 32  # of one place that are summed one after the other
-
-
-class Strength(NamedTuple):
-    """What the places of a read are weighted by; a part that is None is 1."""
-
-    gain: Optional[Tensor]  # float32 [L R, 10]
-    z: Optional[Tensor]  # float32 [B, T]
-    scale: Tensor  # a number of the host: a tensor, so that layers of different scales are one compiled function
 
 
 # -------------------------------------------------------------------------------------------------------------- helpers
@@ -163,12 +154,7 @@ def bits_at(values: Tensor, tau: Tensor, channels: int) -> Tensor:
 
 def _weights(tau: Tensor, length: Tensor, gain: Optional[Tensor], z: Optional[Tensor], scale: float) -> Tensor:
     """[L, B, R, T]"""
-    weight = torch.full(tau.shape, scale, device=tau.device)
-    if gain is not None:
-        weight = _entries(gain, length) * weight
-    if z is not None:
-        weight = weight * z.unsqueeze(1)
-    return torch.where(tau >= 0, weight, 0)
+    return torch.where(tau >= 0, strengths(length, gain, z, scale), 0)
 
 
 def _plain_read(
@@ -219,11 +205,8 @@ def _plain_read_backward(
             slope = p * (1 - p)
         found[0] = (gv.view(batch, kept, channels) * slope).to(gy.dtype)
     if wanted[1] or wanted[2]:
-        gweight = torch.where(tau >= 0, torch.stack(felt), 0) * scale
-        if gain is not None:
-            found[1] = _entry_sums(gweight if z is None else gweight * z.unsqueeze(1), length)
-            gweight = gweight * _entries(gain, length)
-        found[2] = gweight.sum((0, 2))
+        gweight = torch.where(tau >= 0, torch.stack(felt), 0)
+        found[1], found[2] = gradients(gweight, length, gain, z, scale)
     if wanted[3] or wanted[4]:
         found[3], found[4] = torch.stack(ge[0]), torch.stack(ge[1])
     return tuple(x if asked else None for x, asked in zip(found, wanted))
@@ -347,60 +330,6 @@ def read_values(like: Tensor, values: Tensor, places: Any, strength: Strength, e
     """y [B, t, C] of the dtype of ``like``, read in values [B, S, C / 8] that were packed before; has no gradient."""
     given = (like.detach(), values, values[:0, :0], *places, *strength[:2], e0, e1, strength.scale)
     return _lean(_read, _read_now)(*given)
-
-
-# ---------------------------------------------------------------------------------------------------------------- gains
-
-
-def _entries(gain: Tensor, length: Tensor) -> Tensor:
-    links, batch, routes, steps = length.shape
-    table = gain.view(links, 1, routes, GAINS).expand(-1, batch, -1, -1)
-    return table.gather(3, length.clamp(max=GAINS - 1).long())
-
-
-def _entry_sums(gweight: Tensor, length: Tensor) -> Tensor:
-    # A table this narrow is summed entry by entry, in a fixed order.
-    entries = torch.arange(GAINS, dtype=length.dtype, device=length.device)
-    here = length.clamp(max=GAINS - 1).unsqueeze(-2) == entries.unsqueeze(-1)
-    return torch.where(here, gweight.unsqueeze(-2), 0).sum((1, 4)).reshape(-1, GAINS)
-
-
-@torch.library.custom_op("rosatune::gains", mutates_args=(), schema="(Tensor gain, Tensor length) -> Tensor")
-def _gains(gain: Tensor, length: Tensor) -> Tensor:
-    return _entries(gain, length)
-
-
-@_gains.register_fake
-def _(gain: Tensor, length: Tensor) -> Tensor:
-    return gain.new_empty(length.shape)
-
-
-@torch.library.custom_op(
-    "rosatune::gains_backward", mutates_args=(), schema="(Tensor gweight, Tensor length) -> Tensor"
-)
-def _gains_backward(gweight: Tensor, length: Tensor) -> Tensor:
-    return _entry_sums(gweight, length)
-
-
-@_gains_backward.register_fake
-def _(gweight: Tensor, length: Tensor) -> Tensor:
-    return gweight.new_empty(length.shape[0] * length.shape[2], GAINS)
-
-
-def _keep_length(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(inputs[1])
-
-
-def _gains_grad(ctx: Any, gweight: Tensor) -> Tuple[Optional[Tensor], None]:
-    return _gains_backward(gweight.contiguous(), *ctx.saved_tensors) if ctx.needs_input_grad[0] else None, None
-
-
-_gains.register_autograd(_gains_grad, setup_context=_keep_length)
-
-
-def gains(gain: Tensor, length: Tensor) -> Tensor:
-    """The entries of a table [L R, 10] that belong to match lengths [L, B, R, T]."""
-    return _gains(gain.contiguous(), length)
 
 
 # ----------------------------------------------------------------------------------------------------------------- gate

@@ -36,12 +36,11 @@ import triton.language as tl
 from torch import Tensor
 
 from . import _read
-from ._kernels import _on, _power
+from ._kernels import WIDE, _on, _power, _weighed
+from ._strength import GAINS
 
 __all__ = ["gate", "gate_backward", "pack", "read", "read_backward"]
 
-GAINS = 10  # columns of a table of gains
-WIDE = 16  # the same as a power of two
 BLOCK = 128  # steps of a program of strength
 TILE = 1024  # numbers that a program of read has in hand at once, by two warps: the fastest on an H200
 LEVELS = 512  # the same of levels, by one warp
@@ -92,19 +91,7 @@ def pack(v: Tensor, slope: bool) -> Tuple[Tensor, Tensor]:
     return values, slopes
 
 
-# ------------------------------------------------------------------------------------------------------------- weights
-
-
-@triton.jit
-def _weighed(length, gain, z, scale, at, row, step, live, GAIN: tl.constexpr, GATE: tl.constexpr):
-    """The strength of reads whose place is at ``at``, whose row of the table is ``row`` and whose step is ``step``."""
-    weight = tl.where(live, scale, 0.0)
-    if GAIN:
-        long = tl.minimum(tl.load(length + at, mask=live, other=0).to(tl.int32), 9)
-        weight = tl.load(gain + row * 10 + long, mask=live, other=0) * weight
-    if GATE:
-        weight = weight * tl.load(z + step, mask=live, other=0)
-    return weight
+# ------------------------------------------------------------------------------------------------------------- reading
 
 
 @triton.jit
@@ -112,9 +99,6 @@ def _bits(values, row, c, exists):
     """The bits of channels c in rows of packed values."""
     byte = tl.load(values + row[:, None] + (c // 8)[None, :], mask=exists, other=0).to(tl.int32)
     return (byte >> (c % 8)[None, :]) & 1
-
-
-# ------------------------------------------------------------------------------------------------------------- reading
 
 
 @triton.jit
