@@ -8,7 +8,10 @@ from typing import Any
 from unittest import mock
 
 import program
-from lm_eval import evaluator, tasks
+import pytest
+
+evaluator = pytest.importorskip("lm_eval.evaluator", reason="lm-eval is not installed")
+tasks = pytest.importorskip("lm_eval.tasks")
 
 # Context, continuations after a space, and which is right.
 CHOICES = [
