@@ -32,17 +32,19 @@
 
 /* Hardware prefetchers stop at page borders and do not detect rows of 20-byte blocks well. With software prefetch
  * weights arrive a third faster. An address beyond the weight does no harm. */
-static ALWAYS_INLINE void prefetch_ahead(enum format format, const uint8_t *row, size_t i)
+static ALWAYS_INLINE void prefetch_ahead(enum format format, const uint8_t *row, size_t i, unsigned j)
 {
 #if defined(__GNUC__)
 	static const uint8_t bytes[FORMAT_COUNT] = {128, 64, 64, 34, 18, 20, 18, 26, 22, 24, 22}; /* of 32 numbers */
-	const uintptr_t ahead = (uintptr_t)row + i * bytes[format] + PREFETCH_BYTES;
+	const uintptr_t ahead = (uintptr_t)row + i * bytes[format] + j * bytes[format] + PREFETCH_BYTES;
 
+	if (j % 2) /* two stretches of a block are less than a cache line */
+		return;
 	__builtin_prefetch((const void *)ahead);
 	if (bytes[format] > 64)
 		__builtin_prefetch((const void *)(ahead + 64));
 #else
-	(void)format, (void)row, (void)i;
+	(void)format, (void)row, (void)i, (void)j;
 #endif
 }
 
@@ -51,6 +53,10 @@ static ALWAYS_INLINE unsigned block_stretches(enum format format)
 {
 	return format == FORMAT_Q4_K || format == FORMAT_Q5_K || format == FORMAT_Q6_K ? 8 : 1;
 }
+
+struct two_floats {
+	float d, m;
+};
 
 static ALWAYS_INLINE unsigned two_bytes(const uint8_t *p)
 {
@@ -221,6 +227,11 @@ static ALWAYS_INLINE void sixes_plain(const uint8_t *low, const uint8_t *high, u
 		to[i / 16].at[i % 16] = d[i / 16] * (float)(((low[i] >> a & 15) | (high[i] >> b & 3) << 4) - 32);
 }
 
+static ALWAYS_INLINE struct two_floats two_halves_plain(const uint8_t *p)
+{
+	return (struct two_floats){format_half(p), format_half(p + 2)};
+}
+
 static ALWAYS_INLINE void q4_k_scales_plain(const uint8_t *block, float *scales)
 {
 	for (unsigned j = 0; j < 8; j++) {
@@ -334,6 +345,16 @@ AVX2 float half_avx2(const uint8_t *p)
 
 	memcpy(&half, p, sizeof(half));
 	return _cvtsh_ss(half);
+}
+
+AVX2 struct two_floats two_halves_avx2(const uint8_t *p)
+{
+	int32_t both;
+
+	memcpy(&both, p, sizeof(both));
+	const __m128 two = _mm_cvtph_ps(_mm_cvtsi32_si128(both));
+
+	return (struct two_floats){_mm_cvtss_f32(two), _mm_cvtss_f32(_mm_movehdup_ps(two))};
 }
 
 AVX2 __m128i sixteen_bytes(const uint8_t *p)
@@ -541,6 +562,11 @@ AVX512 float half_avx512(const uint8_t *p)
 	return half_avx2(p);
 }
 
+AVX512 struct two_floats two_halves_avx512(const uint8_t *p)
+{
+	return two_halves_avx2(p);
+}
+
 AVX512 vec_avx512 f16_avx512(const uint8_t *p)
 {
 	return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
@@ -604,9 +630,26 @@ AVX512 void sixes_avx512(const uint8_t *low, const uint8_t *high, unsigned a, un
 	to[1] = scaled_avx512(_mm256_extracti128_si256(q, 1), d[1]);
 }
 
+/* q4_k_scales in format.h describes the layout. All sixteen at once: of each the byte with its low bits and, above it,
+ * the one with its high bits. */
 AVX512 void q4_k_scales_avx512(const uint8_t *block, float *scales)
 {
-	q4_k_scales_avx2(block, scales);
+	const __m512i bytes = _mm512_broadcast_i32x4(sixteen_bytes(block)); /* the factors are bytes 4 to 15 */
+	const __m512i both = _mm512_shuffle_epi8(bytes, _mm512_set_epi32(0x0b0f, 0x0a0e, 0x090d, 0x080c, 0x0b0b, 0x0a0a,
+									 0x0909, 0x0808, 0x070f, 0x060e, 0x050d, 0x040c,
+									 0x0707, 0x0606, 0x0505, 0x0404));
+	const __m512i low =
+	    _mm512_and_epi32(_mm512_srlv_epi32(both, _mm512_set_epi32(4, 4, 4, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)),
+			     _mm512_set_epi32(15, 15, 15, 15, 63, 63, 63, 63, 15, 15, 15, 15, 63, 63, 63, 63));
+	const __m512i high = _mm512_and_epi32(_mm512_srli_epi32(both, 10),
+					      _mm512_set_epi32(48, 48, 48, 48, 0, 0, 0, 0, 48, 48, 48, 48, 0, 0, 0, 0));
+	const __m128 d = _mm_cvtph_ps(_mm512_castsi512_si128(bytes));
+	const __m512 ds = _mm512_permutexvar_ps(_mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0),
+						_mm512_castps128_ps512(d));
+	const __m512 scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_or_epi32(low, high)), ds);
+
+	_mm512_storeu_si512(scales, _mm512_mask_xor_epi32(_mm512_castps_si512(scaled), 0xff00,
+							  _mm512_castps_si512(scaled), _mm512_set1_epi32(INT32_MIN)));
 }
 
 AVX512 void q6_k_scales_avx512(const uint8_t *block, float *scales)

@@ -23,6 +23,7 @@
  *     join_(parts)                     a vector of MULTIPLY_PASSES parts
  *     total_(v, sums)                  the sums over all numbers of four vectors each
  *     half_(p)                         a float16
+ *     two_halves_(p)                   two of them side by side
  *     f16_(p), bf16_(p)                16 numbers
  *     bytes_(p, d)                     d q of 16 signed bytes
  *     scale_of_(zero, d, m)            d (q - zero) + m, for
@@ -45,11 +46,12 @@
 
 /* ---- from the formats to numbers ---- */
 
-/* Numbers 32 i to 32 i + 31 of a row. For formats with blocks of 256, `j` is i % 8, and `scales` are those of the
- * block. Called with a constant format, as are all functions below, and with a constant j: the compiler then chooses
- * between the halves of bytes. */
+/* Stretch j, 32 numbers, of the block that begins with stretch i of a row; `scales` are those of the block. Called with
+ * a constant format, as are all functions below, and with a constant j: the compiler then chooses between the halves of
+ * bytes, and finds a block once for all of its stretches. */
 INLINE void NAME(unpack_)(enum format format, const uint8_t *row, size_t i, unsigned j, const float *scales, VEC to[2])
 {
+	struct two_floats two;
 	SCALE scale;
 
 	switch (format) {
@@ -79,7 +81,8 @@ INLINE void NAME(unpack_)(enum format format, const uint8_t *row, size_t i, unsi
 		break;
 	case FORMAT_Q4_1:
 		row += i * 20;
-		scale = NAME(scale_of_)(0, NAME(half_)(row), NAME(half_)(row + 2));
+		two = NAME(two_halves_)(row);
+		scale = NAME(scale_of_)(0, two.d, two.m);
 		to[0] = NAME(low_)(row + 4, scale);
 		to[1] = NAME(high_)(row + 4, scale);
 		break;
@@ -146,8 +149,8 @@ INLINE void NAME(dot_four_)(enum format format, const uint8_t *const rows[MULTIP
 			const VEC x0 = NAME(load_)(x + (i + j) * 32), x1 = NAME(load_)(x + (i + j) * 32 + 16);
 
 			for (int r = 0; r < MULTIPLY_ROWS; r++) {
-				prefetch_ahead(format, rows[r], i + j);
-				NAME(unpack_)(format, rows[r], i + j, j, scales[r], w);
+				prefetch_ahead(format, rows[r], i, j);
+				NAME(unpack_)(format, rows[r], i, j, scales[r], w);
 				sum[r] = NAME(madd_)(sum[r], w[0], x0);
 				sum[r] = NAME(madd_)(sum[r], w[1], x1);
 			}
@@ -193,8 +196,8 @@ INLINE void NAME(widen_)(enum format format, const uint8_t *row, size_t columns,
 		NAME(scales_)(format, row, i, scales);
 		UNROLL_8
 		for (unsigned j = 0; j < block; j++) {
-			prefetch_ahead(format, row, i + j);
-			NAME(unpack_)(format, row, i + j, j, scales, w);
+			prefetch_ahead(format, row, i, j);
+			NAME(unpack_)(format, row, i, j, scales, w);
 			NAME(store_)(to + (i + j) * 32, w[0]);
 			NAME(store_)(to + (i + j) * 32 + 16, w[1]);
 		}
