@@ -687,7 +687,7 @@ BUILT: list[Any] = [
     ("_kernels", "_landed_kernel", dict(BASE=True, STRAIGHT=False, **tile(4, 32)), {"total": "*i64"}, 4),
     ("_kernels", "_runs_kernel", dict(FOLD=True, BLOCK=2048), {}, 8),
     ("_kernels", "_flip_kernel", dict(NARROW=True, MATCH=True, **tile(4, 16)), {}, 4),
-    ("_kernels", "_running_kernel", dict(CARRY=False, REVERSE=True, ROWS=8, COLUMNS=128), {}, 4),
+    ("_kernels", "_running_kernel", dict(CARRY=False, REVERSE=True, ROWS=8, COLUMNS=256), {}, 1),
     ("_kernels", "_clear_kernel", dict(TILE=64), {}, 4),
     ("_kernels", "_operand_kernel", dict(VALUE=False, o_c=1, BITS=16, STEPS=32, COLUMNS=128), {}, 4),
     ("_kernels", "_operand_kernel", dict(VALUE=True, o_t=1, BITS=16, STEPS=32, COLUMNS=128), {}, 4),

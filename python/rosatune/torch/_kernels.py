@@ -588,12 +588,16 @@ def running(x: Tensor, out: Tensor, carry: Optional[Tensor] = None, reverse: boo
     ``out`` is [B N, ...] with n neighbouring numbers in each of its rows, which may lie apart.
     """
     batch, rows, columns = x.shape
-    high = min(16, _power(rows))
-    grid = (triton.cdiv(columns, 128), batch)
+    # A warp's threads lie side by side and load 16 bytes of each of some rows at once: the sums down a column are then
+    # a thread's own, and many loads are on their way.
+    wide = 512 // x.element_size()
+    high = min(2048 // wide, _power(rows))
+    grid = (triton.cdiv(columns, wide), batch)
     with _on(x):
         _running_kernel[grid](
-            x, out, x if carry is None else carry, rows, columns, out.stride(0), carry is not None, reverse, high, 128
-        )
+            x, out, x if carry is None else carry, rows, columns, out.stride(0), carry is not None, reverse, high, wide,
+            num_warps=1,
+        )  # fmt: skip
     return out
 
 
