@@ -7,7 +7,8 @@
  * 132 multiprocessors of an H200. Longer ones use more of it, and from some 37,000 steps on the index lies in device
  * memory.
  *
- * A block has as many threads as a chunk has steps. More would have to share registers that the search needs.
+ * A block has as many threads as a chunk has steps. Where routes are so few that they would leave multiprocessors idle,
+ * threads and chunks are two or four times as many: a search waits for memory most of the time.
  *
  * A call of a stream is two kernels, each with a block per route, for all of a route's memory is its own.
  */
@@ -20,9 +21,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define THREADS     SEARCH_CHUNK
-#define BLOCKS      4 /* on a multiprocessor, that registers must be left for */
-#define SPARE_BYTES ((size_t)64 << 20)
+#define LEAST_THREADS SEARCH_CHUNK /* of a block, which is a team */
+#define MOST_THREADS  1024         /* where there are few routes; registers must be left for so many */
+#define SPARE_BYTES   ((size_t)64 << 20)
 
 /* What teams report, on the device and, after the search, in pinned memory. */
 struct outcome {
@@ -47,12 +48,12 @@ struct cuda_device {
 /* ---- the kernel ---- */
 
 template <bool narrow>
-__global__ void __launch_bounds__(THREADS, BLOCKS)
+__global__ void __launch_bounds__(MOST_THREADS)
     search_routes(const __grid_constant__ struct search_plan plan, char *memory, bool use_near)
 {
 	extern __shared__ char near[] __attribute__((aligned(128)));
 	__shared__ struct team_board board;
-	const struct team team = {threadIdx.x, THREADS, threadIdx.x / 32, THREADS / 32, threadIdx.x % 32, &board};
+	const struct team team = {threadIdx.x, blockDim.x, threadIdx.x / 32, blockDim.x / 32, threadIdx.x % 32, &board};
 
 	memory += blockIdx.x * plan.bytes;
 	for (size_t r = blockIdx.x; r < plan.routes; r += gridDim.x) {
@@ -63,18 +64,18 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 	}
 }
 
-__global__ void __launch_bounds__(THREADS, BLOCKS) take_routes(const __grid_constant__ struct search_plan plan)
+__global__ void __launch_bounds__(MOST_THREADS) take_routes(const __grid_constant__ struct search_plan plan)
 {
 	__shared__ struct team_board board;
-	const struct team team = {threadIdx.x, THREADS, threadIdx.x / 32, THREADS / 32, threadIdx.x % 32, &board};
+	const struct team team = {threadIdx.x, blockDim.x, threadIdx.x / 32, blockDim.x / 32, threadIdx.x % 32, &board};
 
 	search_take(&plan, &team, blockIdx.x);
 }
 
-__global__ void __launch_bounds__(THREADS, BLOCKS) serve_routes(const __grid_constant__ struct search_plan plan)
+__global__ void __launch_bounds__(MOST_THREADS) serve_routes(const __grid_constant__ struct search_plan plan)
 {
 	__shared__ struct team_board board;
-	const struct team team = {threadIdx.x, THREADS, threadIdx.x / 32, THREADS / 32, threadIdx.x % 32, &board};
+	const struct team team = {threadIdx.x, blockDim.x, threadIdx.x / 32, blockDim.x / 32, threadIdx.x % 32, &board};
 
 	search_serve(&plan, &team, blockIdx.x);
 }
@@ -324,15 +325,37 @@ static rosa_status end(struct cuda_device *device, const struct search_plan *pla
 	return ROSA_OK;
 }
 
+/* Choose how many threads a block has, and how many blocks run at once: the largest that leave no route waiting, else
+ * small ones. A search waits for memory most of the time, so what few routes leave idle goes into larger teams. */
+static rosa_status choose_blocks(const struct cuda_device *device, const void *kernel, size_t near_bytes, size_t routes,
+				 int *threads, int *blocks, rosa_error *err)
+{
+	rosa_status status = ROSA_OK;
+
+	for (*threads = MOST_THREADS; !status; *threads /= 2) {
+		int on_processor = 0;
+
+		status =
+		    check(err, "asking how many blocks run at once",
+			  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&on_processor, kernel, *threads, near_bytes));
+		*blocks = (on_processor > 0 ? on_processor : 1) * device->processors;
+		if ((size_t)*blocks >= routes || *threads <= LEAST_THREADS)
+			break;
+	}
+	if ((size_t)*blocks > routes)
+		*blocks = (int)routes;
+	return status;
+}
+
 /* How the search of a batch is started. */
 struct start {
 	void (*kernel)(const struct search_plan, char *, bool);
-	int blocks;
+	int threads, blocks;
 	size_t near_bytes;
 
 	void queue(const struct search_plan *plan, char *memory, cudaStream_t stream) const
 	{
-		kernel<<<(unsigned)blocks, THREADS, near_bytes, stream>>>(*plan, memory, near_bytes != 0);
+		kernel<<<(unsigned)blocks, (unsigned)threads, near_bytes, stream>>>(*plan, memory, near_bytes != 0);
 	}
 };
 
@@ -340,7 +363,6 @@ struct start {
 static rosa_status arrange(const struct cuda_device *device, struct search_plan *plan, struct start *start,
 			   rosa_error *err)
 {
-	int on_processor = 0;
 	rosa_status status;
 
 	plan->narrow = plan->steps < 65536;
@@ -351,12 +373,8 @@ static rosa_status arrange(const struct cuda_device *device, struct search_plan 
 	    err, "reserving shared memory",
 	    cudaFuncSetAttribute(start->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)start->near_bytes));
 	if (!status)
-		status = check(err, "asking how many blocks run at once",
-			       cudaOccupancyMaxActiveBlocksPerMultiprocessor(&on_processor, start->kernel, THREADS,
-									     start->near_bytes));
-	start->blocks = (on_processor > 0 ? on_processor : 1) * device->processors;
-	if ((size_t)start->blocks > plan->routes)
-		start->blocks = (int)plan->routes;
+		status = choose_blocks(device, (const void *)start->kernel, start->near_bytes, plan->routes,
+				       &start->threads, &start->blocks, err);
 	return status;
 }
 
@@ -413,14 +431,28 @@ static rosa_status device_start(struct cuda_device *device, struct search_plan *
 	return selected.status ? selected.status : begin(device, plan, (cudaStream_t)stream, err);
 }
 
+/* Threads of a team that works on some steps of a stream; single steps need few. */
+static rosa_status choose_threads(const struct cuda_device *device, const void *kernel, const struct search_plan *plan,
+				  int *threads, rosa_error *err)
+{
+	int blocks;
+
+	return plan->steps > LEAST_THREADS ? choose_blocks(device, kernel, 0, plan->routes, threads, &blocks, err)
+					   : ROSA_OK;
+}
+
 static rosa_status device_take(struct cuda_device *device, const struct search_plan *plan, void *stream,
 			       rosa_error *err)
 {
 	struct selected selected(device, err);
+	rosa_status status = selected.status;
+	int threads = LEAST_THREADS;
 
-	if (selected.status)
-		return selected.status;
-	take_routes<<<(unsigned)plan->routes, THREADS, 0, (cudaStream_t)stream>>>(*plan);
+	if (!status)
+		status = choose_threads(device, (const void *)take_routes, plan, &threads, err);
+	if (status)
+		return status;
+	take_routes<<<(unsigned)plan->routes, (unsigned)threads, 0, (cudaStream_t)stream>>>(*plan);
 	return check(err, "taking the steps", cudaGetLastError());
 }
 
@@ -428,10 +460,14 @@ static rosa_status device_serve(struct cuda_device *device, const struct search_
 				struct cuda_outcome *outcome, rosa_error *err)
 {
 	struct selected selected(device, err);
+	rosa_status status = selected.status;
+	int threads = LEAST_THREADS;
 
-	if (selected.status)
-		return selected.status;
-	serve_routes<<<(unsigned)plan->routes, THREADS, 0, (cudaStream_t)stream>>>(*plan);
+	if (!status)
+		status = choose_threads(device, (const void *)serve_routes, plan, &threads, err);
+	if (status)
+		return status;
+	serve_routes<<<(unsigned)plan->routes, (unsigned)threads, 0, (cudaStream_t)stream>>>(*plan);
 	return end(device, plan, (cudaStream_t)stream, outcome, err);
 }
 

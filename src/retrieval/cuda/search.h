@@ -8,7 +8,7 @@
 #include "retrieval/cuda/plan.h"
 #include "retrieval/cuda/team.h"
 
-#define SEARCH_CHUNK 256   /* steps that are indexed and then answered together */
+#define SEARCH_CHUNK 256   /* steps that are indexed and then answered together, by teams of up to so many */
 #define SEARCH_CROWD 8     /* contexts in a chain, on average, that make a rung the highest */
 #define SEARCH_LEAP  65536 /* work of one look-up, at most */
 

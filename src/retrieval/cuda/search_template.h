@@ -370,6 +370,7 @@ TEAM_CODE void NAME(serve)(const struct NAME(route) * route, const struct team *
 	const struct search_plan *plan = route->plan;
 	const uint32_t lanes = plan->flips ? plan->bits + 1 : 1;
 	const uint32_t end = (uint32_t)(plan->done + plan->steps);
+	const uint32_t chunk = team->size > SEARCH_CHUNK ? team->size : SEARCH_CHUNK;
 	struct team_board *const board = team->board;
 	unsigned parity = 0;
 
@@ -388,8 +389,8 @@ TEAM_CODE void NAME(serve)(const struct NAME(route) * route, const struct team *
 	}
 	team_wait();
 	for (uint32_t from = (uint32_t)plan->done; from < end && !board->gave_up;
-	     from += SEARCH_CHUNK, parity = !parity) {
-		const uint32_t steps = end - from < SEARCH_CHUNK ? end - from : SEARCH_CHUNK;
+	     from += chunk, parity = !parity) {
+		const uint32_t steps = end - from < chunk ? end - from : chunk;
 		const uint32_t bound = NAME(bound)(route, from + steps - 1, plan->policy);
 		unsigned long long mine = 0;
 
