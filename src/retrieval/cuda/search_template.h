@@ -388,8 +388,7 @@ TEAM_CODE void NAME(serve)(const struct NAME(route) * route, const struct team *
 		board->diagonal[0].length = state->diagonal.length;
 	}
 	team_wait();
-	for (uint32_t from = (uint32_t)plan->done; from < end && !board->gave_up;
-	     from += chunk, parity = !parity) {
+	for (uint32_t from = (uint32_t)plan->done; from < end && !board->gave_up; from += chunk, parity = !parity) {
 		const uint32_t steps = end - from < chunk ? end - from : chunk;
 		const uint32_t bound = NAME(bound)(route, from + steps - 1, plan->policy);
 		unsigned long long mine = 0;
