@@ -1,5 +1,5 @@
 /* The search for a minimum: functions whose minimum is known, and what it must not do. */
-#include "base/minimise.h"
+#include "train/minimise.h"
 #include "support_test.h"
 
 #include <math.h>

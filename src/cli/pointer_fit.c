@@ -29,7 +29,8 @@ struct fit {
 	struct model_args args;
 	struct arg_words files;
 	const char *out;
-	uint64_t links, delay, context, positions_wanted;
+	struct pointer_choice choice;
+	uint64_t context;
 	bool plain, no_seen, lossy, json;
 
 	struct model model;
@@ -44,7 +45,7 @@ struct fit {
 
 static size_t first_scored(const struct fit *job)
 {
-	return 4 * job->model.options.window;
+	return far_first(job->model.options.window);
 }
 
 static bool read_texts(struct fit *job, rosa_error *why)
@@ -60,7 +61,7 @@ static bool read_texts(struct fit *job, rosa_error *why)
 	tokenizer_free(tokenizer);
 	if (good && !pieces)
 		return refuse(why, "no text has a whole piece of %" PRIu64 " tokens; lower --context", job->context);
-	job->wanted = (size_t)(job->positions_wanted / (job->context - first_scored(job)) + 1);
+	job->wanted = (size_t)(job->choice.positions / (job->context - first_scored(job)) + 1);
 	job->wanted = job->wanted < pieces ? job->wanted : pieces;
 	return good;
 }
@@ -124,7 +125,7 @@ static bool collect(struct fit *job, rosa_error *why)
 static bool prepare(struct fit *job, rosa_error *why)
 {
 	const size_t window = job->model.options.window;
-	struct pointer *pointer = &job->fitted.pointer;
+	struct pointer_choice *choice = &job->choice;
 
 	if (!window)
 		return refuse(why, "a pointer finds what a window no longer sees; add --window W");
@@ -133,20 +134,18 @@ static bool prepare(struct fit *job, rosa_error *why)
 	if (job->context <= first_scored(job))
 		return refuse(why, "--context %" PRIu64 ": positions from four windows (%zu) on are used; give more",
 			      job->context, first_scored(job));
-	pointer->delay = job->delay == NOT_GIVEN ? window : (size_t)job->delay;
-	pointer->contexts = !job->links;
-	pointer->links = job->links ? (size_t)job->links : POINTER_LINKS;
-	pointer->confident = pointer->agreeing = job->links && !job->plain;
-	pointer->seeing = pointer->contexts && !job->no_seen;
-	if (job->plain && pointer->contexts)
+	if (job->plain && !choice->links)
 		return refuse(why, "--plain is for chains; add --links N, such as 8");
-	if (job->no_seen && !pointer->contexts)
+	if (job->no_seen && choice->links)
 		return refuse(why, "--no-seen leaves out a table that chains do not have; drop it or --links");
-	if (pointer->delay && pointer->delay < window)
+	choice->confidence = choice->agreement = !job->plain;
+	choice->seen = !job->no_seen;
+	job->fitted.pointer = pointer_chosen(choice, window);
+	if (choice->delay && job->fitted.pointer.delay < window)
 		return refuse(why,
-			      "--delay %zu: attention still sees what would be found; give the window (%zu) or more, "
-			      "or 0",
-			      pointer->delay, window);
+			      "--delay %" PRIu64
+			      ": attention still sees what would be found; give the window (%zu) or more, or 0",
+			      choice->delay, window);
 	job->texts = get_memory(job->files.count, sizeof(*job->texts), "texts", why);
 	if (job->texts)
 		memset(job->texts, 0, job->files.count * sizeof(*job->texts));
@@ -218,9 +217,9 @@ static enum args_result parse(struct fit *job, int count, char **words)
 	    OPTION_TEXT("out", &job->out, "FILE",
 			"the pointer; in an adapter's folder, as DIR/" POINTER_FILE ", it is used with the adapter",
 			.short_name = 'o', .required = true),
-	    OPTION_NUMBER("links", &job->links, "N", 0, POINTER_LINKS,
+	    OPTION_NUMBER("links", &job->choice.links, "N", 0, POINTER_LINKS,
 			  "look at a chain of N places per token (default 0: at all places of the last two tokens)"),
-	    OPTION_SIZE("delay", &job->delay, "D", 0, ROSA_MAX_STEPS,
+	    OPTION_SIZE("delay", &job->choice.delay, "D", 0, ROSA_MAX_STEPS,
 			"find only what is D tokens back or more (default: the window)"),
 	    OPTION_FLAG("plain", &job->plain,
 			"weights by match length alone, not by the model's confidence and the places' agreement"),
@@ -228,7 +227,7 @@ static enum args_result parse(struct fit *job, int count, char **words)
 			"without the table that makes likelier what the text has had, by how often and how rare it is"),
 	    OPTION_SIZE("context", &job->context, "N", 0, ROSA_MAX_STEPS,
 			"cut each text into pieces of N tokens, each read from an empty state (default: 16 windows)"),
-	    OPTION_SIZE("positions", &job->positions_wanted, "N", POINTER_FEWEST, ROSA_MAX_STEPS,
+	    OPTION_SIZE("positions", &job->choice.positions, "N", POINTER_FEWEST, ROSA_MAX_STEPS,
 			"read pieces until there are this many positions (default 40k)"),
 	    OPTION_FLAG("lossy", &job->lossy, "read bytes that are not UTF-8 as U+FFFD instead of refusing them"),
 	    OPTION_FLAG("json", &job->json, "print one JSON object"),
@@ -254,7 +253,7 @@ static enum args_result parse(struct fit *job, int count, char **words)
 
 int pointer_fit_command(int count, char **words)
 {
-	struct fit job = {.args = MODEL_ARGS_INIT, .delay = NOT_GIVEN, .positions_wanted = 40960};
+	struct fit job = {.args = MODEL_ARGS_INIT, .choice = POINTER_CHOICE_INIT};
 	rosa_error why = {0};
 	enum args_result parsed = parse(&job, count, words);
 

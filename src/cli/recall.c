@@ -98,7 +98,7 @@ static bool read_books(struct recall *job, rosa_error *why)
 /* The first token that is scored. */
 static size_t first_scored(const struct recall *job)
 {
-	return 4 * job->model.options.window;
+	return far_first(job->model.options.window);
 }
 
 static void add_losses(struct recall *job, enum recall_condition condition, size_t b, const double *losses)

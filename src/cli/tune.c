@@ -59,7 +59,7 @@ static void on_begin(void *context, const struct trainer_report *report, uint64_
 		return;
 	if (stage->kind == TUNE_POINTER) {
 		printf("stage %zu of %zu, %s: fitted to %" PRIu64 " positions at most\n", report->stage + 1,
-		       report->stages, stage->name, stage->pointer_positions);
+		       report->stages, stage->name, stage->pointer.positions);
 		fflush(stdout);
 		return;
 	}

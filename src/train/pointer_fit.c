@@ -13,8 +13,8 @@
 #include "train/pointer_fit.h"
 
 #include "base/array.h"
-#include "base/minimise.h"
 #include "base/status.h"
+#include "train/minimise.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -26,6 +26,18 @@
 #define SEEN_SHRINK 0.05 /* nats per square of a number of it */
 #define STEPS       300  /* at most */
 #define GAIN        1e-8 /* of the loss: steps that gain less end the search */
+
+struct pointer pointer_chosen(const struct pointer_choice *choice, size_t window)
+{
+	const bool chain = choice->links != 0;
+
+	return (struct pointer){.delay = choice->delay == KEY_UNSET ? window : (size_t)choice->delay,
+				.links = chain ? (size_t)choice->links : POINTER_LINKS,
+				.contexts = !chain,
+				.confident = chain && choice->confidence,
+				.agreeing = chain && choice->agreement,
+				.seeing = !chain && choice->seen};
+}
 
 rosa_status pointer_positions_add(struct pointer_positions *positions, const struct pointer_sample *sample, bool far,
 				  rosa_error *err)

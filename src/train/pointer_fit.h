@@ -1,7 +1,24 @@
 /* The weights of a pointer by maximum likelihood, with the model frozen. */
 #pragma once
 
+#include "model/keys.h"
 #include "model/pointer.h"
+
+/* What pointer to fit. */
+struct pointer_choice {
+	uint64_t links;             /* of a chain; 0: a pointer by contexts */
+	uint64_t delay;             /* KEY_UNSET: the window */
+	uint64_t positions;         /* to fit to */
+	bool confidence, agreement; /* of a chain */
+	bool seen;                  /* by contexts: with the table of tokens seen */
+};
+#define POINTER_CHOICE_INIT                                                                                            \
+	{                                                                                                              \
+		.delay = KEY_UNSET, .positions = 40960, .confidence = true, .agreement = true, .seen = true            \
+	}
+
+/* The pointer of that choice beside a window, its numbers 0. */
+struct pointer pointer_chosen(const struct pointer_choice *choice, size_t window);
 
 /* Positions of texts that the model was not trained on: where it has learnt a text by heart it needs no pointer, and
  * the weights would come out too small. */

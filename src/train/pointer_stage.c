@@ -34,17 +34,16 @@ rosa_status pointer_stage_check(const struct tune_stage *stage, uint64_t window,
 				 "stage %.40s: a pointer finds what a window no longer sees, and the window is 0: set "
 				 "adapter.window",
 				 stage->name);
-	if (stage->pointer_delay != KEY_UNSET && stage->pointer_delay && stage->pointer_delay < window)
+	if (stage->pointer.delay && pointer_chosen(&stage->pointer, window).delay < window)
 		return rosa_fail(err, ROSA_EINVAL,
 				 "stage %.40s: pointer.delay is %" PRIu64 ", and attention still sees what would be "
 				 "found; give the window (%" PRIu64 ") or more, 0 or null",
-				 stage->name, stage->pointer_delay, window);
-	if (stage->length > 4 * window)
+				 stage->name, stage->pointer.delay, window);
+	if (stage->length > far_first(window))
 		return ROSA_OK;
 	return rosa_fail(err, ROSA_EINVAL,
-			 "stage %.40s: length is %" PRIu64 "; positions from four windows (%" PRIu64
-			 ") on are used: give more",
-			 stage->name, stage->length, 4 * window);
+			 "stage %.40s: length is %" PRIu64 "; positions from four windows (%zu) on are used: give more",
+			 stage->name, stage->length, far_first(window));
 }
 
 static void keep_positions(void *context, size_t first, size_t rows, const float *logits)
@@ -56,8 +55,8 @@ static void keep_positions(void *context, size_t first, size_t rows, const float
 		struct pointer_links found;
 
 		r->status = pointer_past_add(r->past, r->text + t, 1, &found, r->err);
-		if (r->status != ROSA_OK || t + 1 < 4 * r->window || r->weight[t] == 0 ||
-		    r->positions.count >= r->stage->pointer_positions)
+		if (r->status != ROSA_OK || t + 1 < far_first(r->window) || r->weight[t] == 0 ||
+		    r->positions.count >= r->stage->pointer.positions)
 			continue;
 		const struct pointer_sample sample = pointer_sample(
 		    &found, pointer_past_seen(r->past), logits + i * r->vocabulary, r->vocabulary, r->targets[t]);
@@ -89,7 +88,7 @@ static rosa_status read_one(struct reading *r, const dataset *data, uint64_t n, 
 static rosa_status read_all(struct reading *r, const dataset *data, const struct pointer *pointer,
 			    rosa_progress progress, void *context)
 {
-	const uint64_t samples = dataset_facts(data)->samples, wanted = r->stage->pointer_positions;
+	const uint64_t samples = dataset_facts(data)->samples, wanted = r->stage->pointer.positions;
 	rosa_status status = ROSA_OK;
 
 	for (uint64_t n = 0; n < samples && r->positions.count < wanted && status == ROSA_OK; n++) {
@@ -115,12 +114,7 @@ rosa_status pointer_stage_run(network *network, const dataset *data, const struc
 	memset(fitted, 0, sizeof(*fitted));
 	if (status != ROSA_OK)
 		return status;
-	fitted->pointer.delay = stage->pointer_delay == KEY_UNSET ? window : (size_t)stage->pointer_delay;
-	fitted->pointer.contexts = !stage->pointer_links;
-	fitted->pointer.links = stage->pointer_links ? (size_t)stage->pointer_links : POINTER_LINKS;
-	fitted->pointer.confident = stage->pointer_links && stage->pointer_confidence;
-	fitted->pointer.agreeing = stage->pointer_links && stage->pointer_agreement;
-	fitted->pointer.seeing = !stage->pointer_links && stage->pointer_seen;
+	fitted->pointer = pointer_chosen(&stage->pointer, window);
 	r.text = calloc(3 * (length + 1), sizeof(*r.text));
 	r.distance = r.text ? r.text + length + 1 : NULL;
 	r.targets = r.text ? r.text + 2 * (length + 1) : NULL;

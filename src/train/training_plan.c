@@ -140,7 +140,7 @@ static rosa_status plan_pointer(const struct training_plan *whole, const struct 
 
 	if (status == ROSA_OK)
 		status = network_reserve(network, 1, (size_t)stage->length, false, err);
-	plan->positions = stage->pointer_positions;
+	plan->positions = stage->pointer.positions;
 	plan->memory =
 	    4 * whole->parameters + network_activation_bytes(network) + plan->positions * sizeof(struct pointer_sample);
 	plan->trained = 0;

@@ -3,6 +3,7 @@
 
 #include "train/data_key.h"
 #include "train/network.h"
+#include "train/pointer_fit.h"
 
 #include <stdbool.h>
 
@@ -23,9 +24,7 @@ struct tune_stage {
 	uint64_t warmup; /* steps */
 	double weight_decay, beta1, beta2, eps, clip;
 	uint64_t log_every, save_every, keep, valid_every, valid_samples;
-	/* TUNE_POINTER */
-	uint64_t pointer_links, pointer_delay /* KEY_UNSET: the window */, pointer_positions;
-	bool pointer_confidence, pointer_agreement, pointer_seen;
+	struct pointer_choice pointer; /* of TUNE_POINTER */
 };
 
 struct tune_config {

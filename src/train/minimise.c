@@ -6,7 +6,7 @@
  * until the value has fallen by a small share of what the gradient promises. Pairs along which the function does not
  * curve upwards are left out, so that the direction always leads downhill.
  */
-#include "base/minimise.h"
+#include "train/minimise.h"
 
 #include "base/status.h"
 
