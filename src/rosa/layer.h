@@ -133,11 +133,19 @@ rosa_status layer_find(const struct rosa_setup *setup, const struct rosa_weights
 		       const struct rosa_batch *batch, const rosa_learning *learning, const struct rosa_rows *x,
 		       struct lookup *lookup, rosa_error *err);
 
+/* What a layer reads from in a batch. */
+struct rosa_inputs {
+	size_t sources;
+	const struct rosa_source *from; /* [sources] */
+	const float *v;                 /* rows whose signs are the values */
+	const float *x;                 /* rows that v was projected from */
+	const float *u;                 /* rows that the gate takes, and that q and k were projected from */
+};
+
 /* batch->y, and with a gate batch->z, from v and what was looked up. It takes far less time than a product, so y need
- * not be kept for the backward pass. `u`: the rows that the gate takes. */
+ * not be kept for the backward pass. */
 void layer_read_batch(const struct rosa_setup *setup, const struct rosa_weights *weights,
-		      const struct rosa_batch *batch, size_t sources, const struct rosa_source *from, const float *v,
-		      const float *u);
+		      const struct rosa_batch *batch, const struct rosa_inputs *inputs);
 
 /* The gradients of the parameters; what is computed is added. NULL: not wanted. Where Wq and Wk are shared, q receives
  * the sum of both. */
@@ -153,15 +161,21 @@ struct rosa_back {
 	float *ga;                /* [rows]; NULL without a gate */
 };
 
-/* From ginj, the gradient of inj, to those of the parameters and, added to what is there, those of U and of X, the rows
- * that v was projected from (gu, gx NULL: not wanted; where X is U, both are the same). batch->y and batch->z must be
- * those of this layer (layer_read_batch). A call that fails has added nothing to `grads` and to the sums of the
- * sources. */
-rosa_status layer_backward(const struct rosa_setup *setup, const struct rosa_weights *weights,
-			   const struct rosa_batch *batch, const rosa_learning *learning, size_t sources,
-			   const struct rosa_source *from, const float *v, const float *u, const float *x,
-			   const float *ginj, const struct rosa_back *back, const struct rosa_grads *grads, float *gu,
-			   float *gx, rosa_error *err);
+/* The backward pass of one layer. */
+struct rosa_backward {
+	const struct rosa_setup *setup;
+	const struct rosa_weights *weights;
+	const struct rosa_batch *batch; /* y and z are those of this layer (layer_read_batch) */
+	const rosa_learning *learning;
+	const struct rosa_inputs *inputs;
+	const float *ginj; /* the gradient of inj */
+	const struct rosa_back *back;
+	const struct rosa_grads *grads;
+	float *gu, *gx; /* those of the inputs u and x are added; NULL: not wanted. The same where x is u */
+};
+
+/* A call that fails has added nothing to `grads` and to the sums of the sources. */
+rosa_status layer_backward(const struct rosa_backward *call, rosa_error *err);
 
 /* From the gradients of q and k (NULL: none), such as the sums over the layers that read them, to those of their
  * projections and of U. gq is overwritten where Wq and Wk are shared. */

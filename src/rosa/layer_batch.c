@@ -64,24 +64,23 @@ static void load_places(const struct rosa_setup *setup, const struct rosa_batch 
 }
 
 void layer_read_batch(const struct rosa_setup *setup, const struct rosa_weights *weights,
-		      const struct rosa_batch *batch, size_t sources, const struct rosa_source *from, const float *v,
-		      const float *u)
+		      const struct rosa_batch *batch, const struct rosa_inputs *inputs)
 {
 	const size_t steps = batch->steps, numbers = steps * setup->channels;
 	const uint64_t *const blocks[] = {batch->bits};
 	const struct value_rows values = {blocks, VALUES_WHOLE, bit_words(setup->channels)};
 	const struct places *places[ROSA_MAX_SOURCES];
 
-	for (size_t s = 0; s < sources; s++)
+	for (size_t s = 0; s < inputs->sources; s++)
 		places[s] = &batch->places[s];
 	for (size_t b = 0; b < batch->count; b++) {
 		struct reads reads;
 
-		load_places(setup, batch, sources, from, b);
-		setup->backend->ops->pack(setup->backend, steps, setup->channels, v + b * numbers, batch->bits);
-		reads = layer_gather(setup, weights, sources, places, &values, &batch->room);
-		layer_read(setup, weights, steps, &reads, u + b * numbers, batch->z ? batch->z + b * steps : NULL,
-			   batch->y + b * numbers);
+		load_places(setup, batch, inputs->sources, inputs->from, b);
+		setup->backend->ops->pack(setup->backend, steps, setup->channels, inputs->v + b * numbers, batch->bits);
+		reads = layer_gather(setup, weights, inputs->sources, places, &values, &batch->room);
+		layer_read(setup, weights, steps, &reads, inputs->u + b * numbers,
+			   batch->z ? batch->z + b * steps : NULL, batch->y + b * numbers);
 	}
 }
 
@@ -112,17 +111,22 @@ void layer_project_back(const struct rosa_setup *setup, const struct rosa_weight
 		project_back(setup, rows, &weights->k, u, gk, grads->k, gu);
 }
 
-/* gy = Wout^T ginj, and behind the gate: batch->z is its factor. */
-static void read_gradient(const struct rosa_setup *setup, const struct rosa_weights *weights,
-			  const struct rosa_batch *batch, const float *ginj, const struct rosa_back *back, float *gu)
+static size_t rows_of(const struct rosa_backward *call)
 {
-	struct backend *backend = setup->backend;
-	const size_t rows = batch->count * batch->steps;
+	return call->batch->count * call->batch->steps;
+}
 
-	backend->ops->training->multiply_back(backend, rows, &weights->out, ginj, false, back->gy);
+/* back->gy: Wout^T ginj, and behind the gate: batch->z is its factor. The gate's own gradient goes to gu. */
+static void read_gradient(const struct rosa_backward *call, float *gu)
+{
+	struct backend *backend = call->setup->backend;
+	const struct training_ops *training = backend->ops->training;
+	const struct rosa_weights *weights = call->weights;
+
+	training->multiply_back(backend, rows_of(call), &weights->out, call->ginj, false, call->back->gy);
 	if (weights->gate_w)
-		backend->ops->training->gate_back(backend, rows, setup->channels, weights->gate_w, batch->z, batch->y,
-						  back->gy, back->ga, gu);
+		training->gate_back(backend, rows_of(call), call->setup->channels, weights->gate_w, call->batch->z,
+				    call->batch->y, call->back->gy, call->back->ga, gu);
 }
 
 struct strengthening {
@@ -153,28 +157,123 @@ static void strengthen_route(void *context, size_t row, unsigned worker)
 	}
 }
 
-/* gy becomes that of the first link of a source: times the strength with which it is read. */
-static void strengthen(const struct rosa_setup *setup, const struct rosa_weights *weights, const struct lookup *lookup,
-		       size_t row, float *gy)
+/* gy becomes that of the first link of a source: times the strength with which it is read. `row`: of gain, of its first
+ * route. */
+static void strengthen(const struct rosa_backward *call, const struct lookup *lookup, size_t row)
 {
-	struct strengthening job = {lookup, weights, row, setup->channels, gy};
+	const struct rosa_weights *weights = call->weights;
+	struct strengthening job = {lookup, weights, row, call->setup->channels, call->back->gy};
 
 	if (weights->gain || weights->scale != 1)
-		pool_run(pool_for(&setup->options, 0), lookup->shape.count * lookup->shape.routes, strengthen_route,
-			 &job, NULL);
+		pool_run(pool_for(&call->setup->options, 0), lookup->shape.count * lookup->shape.routes,
+			 strengthen_route, &job, NULL);
+}
+
+/* Of e0, e1, gain and v: into `back`. */
+static rosa_status reads_gradients(const struct rosa_backward *call, bool values, rosa_error *err)
+{
+	const struct rosa_weights *weights = call->weights;
+	const struct rosa_inputs *inputs = call->inputs;
+	const struct lookup *lookups[ROSA_MAX_SOURCES];
+	const struct reads_pass reads = {.dtype = ROSA_FLOAT32,
+					 .batch = call->batch->count,
+					 .steps = call->batch->steps,
+					 .channels = call->setup->channels,
+					 .sources = inputs->sources,
+					 .lookups = lookups,
+					 .v = inputs->v,
+					 .gy = call->back->gy,
+					 .e0 = weights->e0,
+					 .e1 = weights->e1,
+					 .gain = weights->gain,
+					 .scale = weights->scale,
+					 .v_grad = call->learning->v_grad,
+					 .gv = values ? call->back->gv : NULL,
+					 .ge0 = call->grads->e0 ? call->back->ge0 : NULL,
+					 .ge1 = call->grads->e1 ? call->back->ge1 : NULL,
+					 .ggain = call->grads->gain ? call->back->ggain : NULL};
+
+	for (size_t s = 0; s < inputs->sources; s++)
+		lookups[s] = inputs->from[s].lookup;
+	return backward_pass(&call->setup->options, call->learning, &reads, NULL, err);
+}
+
+/* Of q and k of a source, whose reads begin with number `link`: into back->gq and gk. */
+static rosa_status source_gradients(const struct rosa_backward *call, const struct rosa_source *from, size_t link,
+				    bool q, bool k, rosa_error *err)
+{
+	const size_t channels = call->setup->channels;
+	const rosa_read_pass pass = {.size = sizeof(pass),
+				     .dtype = ROSA_FLOAT32,
+				     .batch = call->batch->count,
+				     .steps = call->batch->steps,
+				     .channels = channels,
+				     .q = from->q,
+				     .k = from->k ? from->k : from->q,
+				     .v = call->inputs->v,
+				     .e0 = call->weights->e0 + link * channels,
+				     .e1 = call->weights->e1 + link * channels,
+				     .flips = from->lookup->flips,
+				     .gy = call->back->gy,
+				     .gq = q ? call->back->gq : NULL,
+				     .gk = k ? call->back->gk : NULL};
+
+	return backward_pass(&call->setup->options, call->learning, NULL, &pass, err);
+}
+
+/* Of q and k of all sources: into their sums, or, of the layer's own source, into *gq and *gk (NULL: none). */
+static rosa_status qk_gradients(const struct rosa_backward *call, float **gq, float **gk, rosa_error *err)
+{
+	struct backend *backend = call->setup->backend;
+	const struct rosa_grads *grads = call->grads;
+	const struct rosa_back *back = call->back;
+	const size_t numbers = rows_of(call) * call->setup->channels;
+	const bool shared = layer_shared(call->weights), learns = call->learning->qk_grad != ROSA_QK_NONE;
+	size_t link = 0, row = 0;
+	bool strengthened = false;
+
+	*gq = *gk = NULL;
+	for (size_t s = 0; s < call->inputs->sources; s++) {
+		const struct rosa_source *from = &call->inputs->from[s];
+		const struct lookup_shape *shape = &from->lookup->shape;
+		const bool sums = from->gq != NULL, any = learns && from->q, q = any && (sums || call->gu || grads->q),
+			   k = any && (sums || call->gu || (shared ? grads->q : grads->k));
+		rosa_status status = ROSA_OK;
+
+		if (q || k) {
+			if (strengthened)
+				read_gradient(call, NULL);
+			strengthen(call, from->lookup, row);
+			strengthened = true;
+			status = source_gradients(call, from, link, q, k, err);
+		}
+		if (status != ROSA_OK)
+			return status;
+		if (any && sums) {
+			backend->ops->add(backend, numbers, back->gq, from->gq);
+			backend->ops->add(backend, numbers, back->gk, from->gk);
+		} else if (any) {
+			*gq = q ? back->gq : NULL;
+			*gk = k ? back->gk : NULL;
+		}
+		link += shape->links;
+		row += shape->links * shape->routes;
+	}
+	return ROSA_OK;
 }
 
 /* Everything that is added, once nothing can fail any more; all but q and k. */
-static void add_gradients(const struct rosa_setup *setup, const struct rosa_weights *weights,
-			  const struct rosa_batch *batch, const float *u, const float *ginj,
-			  const struct rosa_back *back, const struct rosa_grads *grads)
+static void add_gradients(const struct rosa_backward *call)
 {
-	struct backend *backend = setup->backend;
+	const struct rosa_weights *weights = call->weights;
+	const struct rosa_back *back = call->back;
+	const struct rosa_grads *grads = call->grads;
+	struct backend *backend = call->setup->backend;
 	const struct training_ops *training = backend->ops->training;
-	const size_t rows = batch->count * batch->steps, channels = setup->channels;
+	const size_t rows = rows_of(call), channels = call->setup->channels;
 
 	if (grads->out)
-		training->multiply_grad(backend, rows, channels, channels, batch->y, ginj, grads->out);
+		training->multiply_grad(backend, rows, channels, channels, call->batch->y, call->ginj, grads->out);
 	if (grads->e0)
 		backend->ops->add(backend, weights->links * channels, back->ge0, grads->e0);
 	if (grads->e1)
@@ -182,89 +281,28 @@ static void add_gradients(const struct rosa_setup *setup, const struct rosa_weig
 	if (grads->gain)
 		backend->ops->add(backend, layer_room_weights(weights, ROSA_GAINS), back->ggain, grads->gain);
 	if (grads->gate_w)
-		training->multiply_grad(backend, rows, 1, channels, u, back->ga, grads->gate_w);
+		training->multiply_grad(backend, rows, 1, channels, call->inputs->u, back->ga, grads->gate_w);
 	if (grads->gate_b)
 		training->add_bias_back(backend, rows, 1, back->ga, grads->gate_b);
 }
 
-rosa_status layer_backward(const struct rosa_setup *setup, const struct rosa_weights *weights,
-			   const struct rosa_batch *batch, const rosa_learning *learning, size_t sources,
-			   const struct rosa_source *from, const float *v, const float *u, const float *x,
-			   const float *ginj, const struct rosa_back *back, const struct rosa_grads *grads, float *gu,
-			   float *gx, rosa_error *err)
+rosa_status layer_backward(const struct rosa_backward *call, rosa_error *err)
 {
-	struct backend *backend = setup->backend;
-	const size_t rows = batch->count * batch->steps, channels = setup->channels;
-	const bool shared = layer_shared(weights), learns = learning->qk_grad != ROSA_QK_NONE;
-	const struct lookup *lookups[ROSA_MAX_SOURCES];
-	const struct reads_pass reads = {.dtype = ROSA_FLOAT32,
-					 .batch = batch->count,
-					 .steps = batch->steps,
-					 .channels = channels,
-					 .sources = sources,
-					 .lookups = lookups,
-					 .v = v,
-					 .gy = back->gy,
-					 .e0 = weights->e0,
-					 .e1 = weights->e1,
-					 .gain = weights->gain,
-					 .scale = weights->scale,
-					 .v_grad = learning->v_grad,
-					 .gv = gx || grads->v ? back->gv : NULL,
-					 .ge0 = grads->e0 ? back->ge0 : NULL,
-					 .ge1 = grads->e1 ? back->ge1 : NULL,
-					 .ggain = grads->gain ? back->ggain : NULL};
-	float *gq = NULL, *gk = NULL; /* of the layer's own source */
-	size_t link = 0, row = 0;
-	bool strengthened = false;
+	const bool values = call->gx || call->grads->v;
+	const size_t rows = rows_of(call);
+	float *gq, *gk; /* of the layer's own source */
 	rosa_status status;
 
-	for (size_t s = 0; s < sources; s++)
-		lookups[s] = from[s].lookup;
-	read_gradient(setup, weights, batch, ginj, back, gu);
-	status = backward_pass(&setup->options, learning, &reads, NULL, err);
-	for (size_t s = 0; s < sources && status == ROSA_OK; s++) {
-		const struct lookup *lookup = lookups[s];
-		const bool sums = from[s].gq != NULL;
-		const bool q = learns && from[s].q && (sums || gu || grads->q),
-			   k = learns && from[s].q && (sums || gu || (shared ? grads->q : grads->k));
-		const rosa_read_pass pass = {.size = sizeof(pass),
-					     .dtype = ROSA_FLOAT32,
-					     .batch = batch->count,
-					     .steps = batch->steps,
-					     .channels = channels,
-					     .q = from[s].q,
-					     .k = from[s].k ? from[s].k : from[s].q,
-					     .v = v,
-					     .e0 = weights->e0 + link * channels,
-					     .e1 = weights->e1 + link * channels,
-					     .flips = lookup->flips,
-					     .gy = back->gy,
-					     .gq = q ? back->gq : NULL,
-					     .gk = k ? back->gk : NULL};
-
-		if (q || k) {
-			if (strengthened)
-				read_gradient(setup, weights, batch, ginj, back, NULL);
-			strengthen(setup, weights, lookup, row, back->gy);
-			strengthened = true;
-			status = backward_pass(&setup->options, learning, NULL, &pass, err);
-			if (status == ROSA_OK && sums) {
-				backend->ops->add(backend, rows * channels, back->gq, from[s].gq);
-				backend->ops->add(backend, rows * channels, back->gk, from[s].gk);
-			} else {
-				gq = pass.gq;
-				gk = pass.gk;
-			}
-		}
-		link += lookup->shape.links;
-		row += lookup->shape.links * lookup->shape.routes;
-	}
+	read_gradient(call, call->gu);
+	status = reads_gradients(call, values, err);
+	if (status == ROSA_OK)
+		status = qk_gradients(call, &gq, &gk, err);
 	if (status != ROSA_OK)
 		return status;
-	add_gradients(setup, weights, batch, u, ginj, back, grads);
-	layer_project_back(setup, weights, rows, u, gq, gk, grads, gu);
-	if (reads.gv)
-		project_back(setup, rows, &weights->v, x, back->gv, grads->v, gx);
+	add_gradients(call);
+	layer_project_back(call->setup, call->weights, rows, call->inputs->u, gq, gk, call->grads, call->gu);
+	if (values)
+		project_back(call->setup, rows, &call->weights->v, call->inputs->x, call->back->gv, call->grads->v,
+			     call->gx);
 	return ROSA_OK;
 }

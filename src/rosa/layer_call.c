@@ -473,7 +473,8 @@ static rosa_status forward(struct call *call, const void *h, void *out, rosa_tap
 		    layer_find(&call->setup, &call->weights, &call->sequences, &learning, &x, &lookups[call->own], err);
 	if (status)
 		return status;
-	layer_read_batch(&call->setup, &call->weights, &call->sequences, call->sources, sources, x.v, u);
+	layer_read_batch(&call->setup, &call->weights, &call->sequences,
+			 &(struct rosa_inputs){call->sources, sources, x.v, u, u});
 	layer_inject(&call->setup, &call->weights, rows, call->sequences.y, false, wide_out);
 	if (pre)
 		layer_mix(&call->setup, &call->weights, rows, wide_h, wide_out, wide_out);
@@ -585,6 +586,7 @@ static rosa_status backward(struct call *call, const rosa_tape *tape, const void
 					 .gate_b = call->layer.gate_w ? wanted->gate_b : NULL};
 	struct rosa_source sources[ROSA_MAX_SOURCES];
 	struct backward_rows at = {0};
+	struct rosa_inputs inputs;
 	rosa_status status = take_backward(call, tape, gout, wanted, gh, &at, err);
 
 	if (status)
@@ -594,7 +596,8 @@ static rosa_status backward(struct call *call, const rosa_tape *tape, const void
 		sources[i] = (struct rosa_source){.lookup = &tape->lookups[i],
 						  .q = i == call->own ? at.x.q : NULL,
 						  .k = i == call->own ? at.x.k : NULL};
-	layer_read_batch(&call->setup, &call->weights, &call->sequences, call->sources, sources, at.x.v, at.u);
+	inputs = (struct rosa_inputs){call->sources, sources, at.x.v, at.u, at.u};
+	layer_read_batch(&call->setup, &call->weights, &call->sequences, &inputs);
 	if (at.gh)
 		cpu_training_ops.clear(backend, call->numbers, at.gh);
 	if (at.gu)
@@ -606,8 +609,17 @@ static rosa_status backward(struct call *call, const rosa_tape *tape, const void
 		cpu_training_ops.mix_back(backend, rows, n, call->layer.a0, at.h, at.inj, at.gout, at.gh, at.ginj,
 					  at.ga0);
 	}
-	status = layer_backward(&call->setup, &call->weights, &call->sequences, &call->learning, call->sources, sources,
-				at.x.v, at.u, at.u, at.ginj, &at.back, &grads, at.gu, at.gu, err);
+	status = layer_backward(&(struct rosa_backward){.setup = &call->setup,
+							.weights = &call->weights,
+							.batch = &call->sequences,
+							.learning = &call->learning,
+							.inputs = &inputs,
+							.ginj = at.ginj,
+							.back = &at.back,
+							.grads = &grads,
+							.gu = at.gu,
+							.gx = at.gu},
+				err);
 	if (status)
 		return status;
 	/* nothing fails any more */

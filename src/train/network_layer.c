@@ -32,6 +32,17 @@ static struct attention_shape attention_of(const network *n, const struct networ
 
 /* ------------------------------------------------------------------------------------------------------ forward -- */
 
+/* `u`: the rows that were projected. */
+static struct rosa_inputs adapter_inputs(const network *n, size_t number, const struct layer_tape *tape,
+					 struct rosa_source *from, const float *u)
+{
+	return (struct rosa_inputs){.sources = network_sources_of(n, number, tape, from),
+				    .from = from,
+				    .v = tape->rosa.v,
+				    .x = n->embedded ? n->embedded : u,
+				    .u = u};
+}
+
 /* From the projected rows to what is injected: added to `inj` or in its place. `u`: the rows that were projected. */
 static rosa_status adapter_forward(network *n, size_t number, struct layer_tape *tape, const rosa_learning *learning,
 				   const float *u, bool add, float *inj, rosa_error *err)
@@ -39,11 +50,12 @@ static rosa_status adapter_forward(network *n, size_t number, struct layer_tape 
 	const struct rosa_weights *weights = &n->layers[number].rosa;
 	struct rosa_source from[ROSA_MAX_SOURCES];
 	rosa_status status = network_find_own(n, number, tape, learning, err);
+	struct rosa_inputs inputs;
 
 	if (status != ROSA_OK)
 		return status;
-	layer_read_batch(&n->rosa, weights, &n->sequences, network_sources_of(n, number, tape, from), from,
-			 tape->rosa.v, u);
+	inputs = adapter_inputs(n, number, tape, from, u);
+	layer_read_batch(&n->rosa, weights, &n->sequences, &inputs);
 	layer_inject(&n->rosa, weights, n->count * n->steps, n->sequences.y, add, inj);
 	return ROSA_OK;
 }
@@ -253,13 +265,23 @@ static rosa_status adapter_backward(network *n, size_t number, const struct laye
 					 .gate_w = network_grad(n, &layer->gate_w),
 					 .gate_b = network_grad(n, &layer->gate_b)};
 	struct rosa_source from[ROSA_MAX_SOURCES];
-	const size_t sources = network_sources_of(n, number, tape, from);
-	float *gx = !n->embedded ? n->gu : network_grad(n, &n->embedding) ? n->gembedded : NULL;
+	const struct rosa_inputs inputs = adapter_inputs(n, number, tape, from, u);
+	const struct rosa_backward call = {.setup = &n->rosa,
+					   .weights = &layer->rosa,
+					   .batch = &n->sequences,
+					   .learning = learning,
+					   .inputs = &inputs,
+					   .ginj = ginj,
+					   .back = &back,
+					   .grads = &grads,
+					   .gu = n->gu,
+					   .gx = !n->embedded                     ? n->gu
+						 : network_grad(n, &n->embedding) ? n->gembedded
+										  : NULL};
 	rosa_status status;
 
-	layer_read_batch(&n->rosa, &layer->rosa, &n->sequences, sources, from, tape->rosa.v, u);
-	status = layer_backward(&n->rosa, &layer->rosa, &n->sequences, learning, sources, from, tape->rosa.v, u,
-				n->embedded ? n->embedded : u, ginj, &back, &grads, n->gu, gx, err);
+	layer_read_batch(&n->rosa, &layer->rosa, &n->sequences, &inputs);
+	status = layer_backward(&call, err);
 	/* all layers that read these q and k have gone back */
 	if (status == ROSA_OK && source && learning->qk_grad != ROSA_QK_NONE)
 		layer_project_back(&n->rosa, &layer->rosa, n->count * n->steps, u, source->gq, source->gk, &grads,
