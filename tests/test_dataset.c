@@ -273,7 +273,7 @@ TEST_WITH(keeps_to_weights, scratch_enter, scratch_leave)
 		assert_true(fabs((double)dealt[0] - 0.75 * (double)(n + 1)) <= 0.5);
 	}
 	for (size_t i = 0; i < 100; i++) {
-		assert_int_equal(seen[0][i], i < 10 ? 30 : 0); /* thirty passes over the one */
+		assert_int_equal(seen[0][i], i < 10 ? 30 : 0); /* thirty epochs of the one */
 		assert_int_equal(seen[1][i], 1);               /* and one over the other */
 	}
 }

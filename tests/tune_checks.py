@@ -305,7 +305,7 @@ class Training(Case):
         self.assertIn("3 conversations of stage sft are longer than 24 tokens", result.stderr)
         self.assertIn("2 of them lose all answers", result.stderr)
         losses = [e["loss"] for e in log("long")[1:]]
-        self.assertEqual(sorted(loss is None for loss in losses), [False] * 2 + [True] * 4)  # two passes
+        self.assertEqual(sorted(loss is None for loss in losses), [False] * 2 + [True] * 4)  # two epochs
         self.assertTrue(math.isfinite(log("long")[-1]["valid_loss"]))
         numbers = content("long/checkpoints/step-00000006/model.safetensors")
         start = 8 + struct.unpack("<Q", numbers[:8])[0]

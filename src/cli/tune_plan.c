@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 /* How often all of the data would be read. */
-static double passes(const struct tune_stage *stage, const struct stage_plan *plan)
+static double epochs(const struct tune_stage *stage, const struct stage_plan *plan)
 {
 	return (double)(plan->steps * stage->batch) / (double)plan->data_samples;
 }
@@ -39,7 +39,7 @@ static void print_stage(const struct tune_config *config, const struct training_
 	printf("  %-12s%s of %s parameters\n", "trained", quantity_short((double)plan->trained).text,
 	       quantity_short((double)whole->parameters).text);
 	printf("  %-12s%s tokens, %s samples, read %.3g times\n", "data", quantity_grouped(plan->data_tokens).text,
-	       quantity_grouped(plan->data_samples).text, passes(stage, plan));
+	       quantity_grouped(plan->data_samples).text, epochs(stage, plan));
 	if (plan->cut)
 		printf("  %-12s%s conversations are longer than a sequence; %s of them lose all answers\n", "cut",
 		       quantity_grouped(plan->cut).text, quantity_grouped(plan->silent).text);

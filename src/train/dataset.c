@@ -2,12 +2,12 @@
  * What training reads.
  *
  * The order of samples is not stored: sample n is a function of n. Its source is chosen by weight (mixing.c), its place
- * in the source's current pass is a permutation of the numbers of that pass (permutation.h), and the rest is a lookup
+ * in the source's current epoch is a permutation of the numbers of that epoch (permutation.h), and the rest is a lookup
  * in mapped files. So a checkpoint holds nothing but n, nothing has to be replayed after a crash, and several processes
  * share a batch by reading different n.
  *
  * A source is two lists of shards. Shards of text form one long text, cut into samples of equal length: every token but
- * the first is a target once per pass, and a sample begins with the last target of the one before. Shards of
+ * the first is a target once per epoch, and a sample begins with the last target of the one before. Shards of
  * conversations are documents, each of which is a sample: an answer without its question teaches nothing.
  */
 #include "train/dataset.h"

@@ -14,8 +14,8 @@ typedef struct dataset dataset;
  * consecutive samples across documents; the last sample of a source is filled up (with weight 0). Of conversations each
  * document is a sample, cut or filled up.
  *
- * Sources without weights are shuffled together, and a pass has each of their samples once. With weights, each source
- * has its own passes, and among the first n samples, for any n, the share of each is that of its weight to within one
+ * Sources without weights are shuffled together, and an epoch has each of their samples once. With weights, each source
+ * has its own epochs, and among the first n samples, for any n, the share of each is that of its weight to within one
  * sample (for up to 4 sources; half a sample more for every doubling of their number).
  *
  * Refused are shards of different tokenizers, weights for some sources only, and conversations so long that no sample
@@ -28,7 +28,7 @@ void dataset_free(dataset *dataset); /* safe on NULL */
 struct dataset_facts {
 	size_t vocabulary;
 	uint64_t tokenizer; /* fingerprint: see tokens_fingerprint */
-	uint64_t samples;   /* of one pass over everything */
+	uint64_t samples;   /* of one epoch */
 	uint64_t tokens;    /* in all shards */
 	uint64_t cut;       /* conversations that are longer than a sample */
 	uint64_t silent;    /* of these, those whose answers are all cut off */
@@ -43,7 +43,7 @@ const struct dataset_facts *dataset_facts(const dataset *dataset);
 /* Reads all shards written after that time and compares them with their checksums. */
 rosa_status dataset_verify(const dataset *dataset, uint64_t since, rosa_error *err);
 
-/* Sample number n, from 0 and without end: passes follow each other, each in its own order. It is a function of n, the
+/* Sample number n, from 0 and without end: epochs follow each other, each in its own order. It is a function of n, the
  * files and the seed, so the only state is the number of samples read, and any process can read any sample. All three
  * arrays are [length]. May be called from several threads at once. */
 void dataset_sample(const dataset *dataset, uint64_t n, uint32_t *tokens, uint32_t *targets, float *weight);

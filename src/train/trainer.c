@@ -353,7 +353,7 @@ static bool due(uint64_t every, uint64_t step)
  * depend on when it was stopped; before the first step there is nothing to lose. */
 struct validation {
 	const struct trainer *trainer;
-	uint64_t before, all; /* samples of the passes before this one, and of all passes */
+	uint64_t before, all; /* samples of the conditions judged before this one, and of all */
 	bool may_stop;
 };
 
