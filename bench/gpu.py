@@ -371,11 +371,13 @@ def kernels(shape, args, report, clock):
         }
 
     work = {
-        **of_values(_distinct.rows_at(steps, distinct), tokens.shape[1], ""),
+        **of_values(_distinct.rows_at(steps, distinct.token), tokens.shape[1], ""),
         **of_values(steps, length, ", by step"),
         "gate": (lambda: _read_kernels.gate(u, weight, bias), rows * row),
         "gate, backward": (lambda: _read_kernels.gate_backward(z, u, z, weight), 2 * rows * row),
-        "distinct tokens, once for all layers": (lambda: _distinct.rows_at(steps, _distinct.locate(ids, tokens)), None),
+        "distinct tokens, once for all layers": (
+            lambda: _distinct.rows_at(steps, _distinct.locate(ids, tokens).token), None
+        ),
     }
     big = torch.empty(1 << 30, dtype=torch.uint8, device=args.device)
     copy = 2 * big.numel() / clock.seconds(lambda: big.clone(), 10, 3)

@@ -413,7 +413,7 @@ class RosaAdapter(nn.Module):
                 f"valid is {valid.dtype} of shape {list(valid.shape)}; give torch.bool of {list(u.shape[:2])}"
             )
         by_token = found is not None and found.embedding is not None
-        wanted = u.shape if found is None or found.distinct is None else (1, len(found.distinct), self.channels)
+        wanted = u.shape if found is None or found.distinct is None else (1, len(found.distinct.step), self.channels)
         if not by_token and (embeds is not None) != (self.config.v_from == "embeddings"):
             raise InvalidArgument(
                 f"v_from is {self.config.v_from!r}: "

@@ -47,7 +47,7 @@ class Reads:
         self.kinds = kinds
         self.places: Dict[Tuple[str, str], TensorPlaces] = {}
         self.learnt: Dict[str, Learnt] = {}
-        self.distinct: Optional[Tensor] = None  # steps of the tokens whose numbers places are, see torch/_distinct.py
+        self.distinct: Optional[_distinct.Distinct] = None  # tokens, whose numbers shared places are
         self.embedding: Any = None  # of a text by token, whose places are token ids: the module of the model
         self.steps: Dict[Tuple[str, str], Places] = {}  # the places of such a text as steps, on the host
 
@@ -195,7 +195,7 @@ class Lookup:
         """
         kinds = tuple(kind for kind in dict.fromkeys(reads) if kind != "nothing")
         made = Reads(kinds)
-        made.distinct = None if distinct is None else distinct.step
+        made.distinct = distinct
         if state is not None:
             device = (ids if embeds is None else embeds).device  # type: ignore[union-attr]
             symbols = {name: self._symbols(name, rule, ids, embeds) for name, rule in self.rules.items()}
@@ -255,7 +255,7 @@ def _ready(places: TensorPlaces, distinct: Optional[_distinct.Distinct]) -> Tens
     """Places as layers read them, with their order, which all gradients share; only the kernels of a GPU need it."""
     kept = places.tau.shape[3]
     if distinct is not None:
-        places, kept = _distinct.rows_at(places, distinct), len(distinct.step)
+        places, kept = _distinct.rows_at(places, distinct.token), len(distinct.step)
     if not (places.tau.is_cuda and torch.is_grad_enabled()):
         return places
     return TensorPlaces(*places[:2], *_read.sort_places(places.tau, kept))

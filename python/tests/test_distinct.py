@@ -204,9 +204,9 @@ def test_a_list_serves_rows_that_were_cut() -> None:
     ids = torch.tensor([[5, 3, 5, 9], [7, 7, 3, 3]], device=DEVICE)
     tokens = _distinct.find(np.tile(ids.cpu().numpy(), 4)).to(DEVICE)
     found = _distinct.locate(ids[1:], tokens[1:])
-    assert found.number.tolist() == [[2, 2, 0, 0]] and found.step.tolist() == [2, 0, 0, 0]
+    assert found.token.tolist() == [[2, 2, 0, 0]] and found.step.tolist() == [2, 0, 0, 0]
     tau = torch.tensor([[1, -1, 2, 0]], device=DEVICE).view(1, 1, 1, 4).int()
-    places = _distinct.rows_at(_places.TensorPlaces(tau, tau.byte()), found)
+    places = _distinct.rows_at(_places.TensorPlaces(tau, tau.byte()), found.token)
     assert places.tau.tolist() == [[[[2, -1, 0, 2]]]]
     if DEVICE == "cpu":  # on a GPU a failed assertion ends the process
         with pytest.raises(RuntimeError, match="batches were joined after their look-up"):

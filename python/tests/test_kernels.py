@@ -29,7 +29,7 @@ import rosatune.torch  # noqa: E402
 from rosatune import RosaConfig  # noqa: E402
 from rosatune.nn import RosaAdapter, RosaState  # noqa: E402
 from rosatune.sources import Lookup  # noqa: E402
-from rosatune.torch import _device, _gradients, _host, _operator, _past  # noqa: E402
+from rosatune.torch import _device, _distinct, _gradients, _host, _operator, _past  # noqa: E402
 from rosatune.torch import _places, _read, _settings, _strength, _triton  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -119,10 +119,10 @@ def strong(rng: np.random.Generator, batch: int, steps: int, routes: int) -> lis
 
 def by_kernels(
     gy: Tensor, inputs: list[Tensor], there: _device.Found, settings: Any, wanted: Any = ALL,
-    strength: Any = PLAIN, straight: bool = False,
+    strength: Any = PLAIN, straight: bool = False, token: Any = None,
 ) -> Any:  # fmt: skip
-    value = _kernels.pack(inputs[2], settings.bits)
-    found = _fused.backward(gy, *inputs, there, value, strength, straight, wanted, settings)
+    value = _distinct.symbols_by_step(_kernels.pack(inputs[2], settings.bits), token)
+    found = _fused.backward(gy, *inputs, there, value, strength, straight, wanted, settings, token)
     both = wanted[0] and wanted[1]  # then they come side by side
     return (*found[0].split(gy.shape[2], 2), *found[2:]) if both else found
 
@@ -243,6 +243,58 @@ def test_gradients(
         assert_close(found, expected, CLOSE if kind == torch.float32 else 0.02)
 
 
+def of_tokens(rng: np.random.Generator, inputs: list[Tensor]) -> tuple[list[Tensor], Tensor]:
+    """The inputs with the values of 11 distinct tokens, and which of them each step has."""
+    token = torch.tensor(rng.integers(0, 11, inputs[0].shape[:2]), dtype=torch.int32, device=DEVICE)
+    return [*inputs[:2], inputs[2][:1, :11], *inputs[3:]], token
+
+
+@here
+@pytest.mark.usefixtures("marked")
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rule", RULES, ids=NAMES)
+def test_values_of_distinct_tokens(
+    rng: np.random.Generator, rule: dict[str, Any], kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All is bit for bit what it is with values by step, but the gradient of values, which is added up by token."""
+    monkeypatch.setattr(_fused, "CHUNK", 32)
+    monkeypatch.setattr(_fused, "ROUTE_CHUNK", 16)
+    monkeypatch.setattr(_fused, "STATE_BYTES", 1)
+    monkeypatch.setattr(_fused, "TOTAL_BYTES", 8 * 11 * 4 * 2)
+    inputs = activations(rng, 2, 40, 3, 4, kind)
+    gy = inputs.pop()
+    inputs, token = of_tokens(rng, inputs)
+    by_step = [*inputs[:2], _distinct.by_step(inputs[2], token), *inputs[3:]]
+    assert torch.equal(by_step[2][1, 3], inputs[2][0, int(token[1, 3])])
+    value = _distinct.symbols_by_step(_kernels.pack(inputs[2], 4), token)
+    assert torch.equal(value, _kernels.pack(by_step[2], 4))
+    settings, strength = _settings.make(bits=4, **rule), strong(rng, 2, 40, 3)[0]
+    there = retrieved(inputs, settings)
+    found = by_kernels(gy, inputs, there, settings, ALL, strength, True, token)
+    expected = by_kernels(gy, by_step, there, settings, ALL, strength, True)
+    assert all(torch.equal(x, y) for name, x, y in zip("qkv01gz", found, expected) if name != "v")
+    tolerance = CLOSE if kind == torch.float32 else 0.02
+    assert_close(found[2:3], [_distinct.by_token(expected[2], token, 11)], tolerance)
+    monkeypatch.setattr(_triton, "module", lambda name, x: None)  # the definition
+    plain = _device.backward(gy, *inputs, there, value, strength, True, ALL, settings, token)
+    assert_close(found, [*plain[0].split(gy.shape[2], 2), *plain[2:]], tolerance)
+
+
+@here
+def test_sums_by_token_are_those_by_step(rng: np.random.Generator) -> None:
+    inputs = activations(rng, 2, 40, 3, 4, torch.float32)
+    gy = inputs.pop()
+    _, token = of_tokens(rng, inputs)
+    read, size = retrieved(inputs, _settings.make(bits=4)).read, gy.abs().sum((0, 1))
+    by_step = torch.zeros(2, 3, 40, 4, dtype=torch.int64, device=DEVICE)
+    by_token = torch.zeros(1, 3, 11, 4, dtype=torch.int64, device=DEVICE)
+    _kernels.land(gy, read, size, by_step, (0, 3), 4)
+    _kernels.land(gy, read, size, by_token, (0, 3), 4, token)
+    expected = torch.zeros_like(by_token)
+    expected[0].index_add_(1, token.flatten(), by_step.transpose(0, 1).flatten(1, 2))
+    assert expected.any() and torch.equal(by_token, expected)
+
+
 @here
 @pytest.mark.usefixtures("marked")
 @pytest.mark.parametrize("credit", ["all", "route"])
@@ -276,13 +328,16 @@ def test_gradients_of_strengths(rng: np.random.Generator, shape: Any, kind: Any)
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="no CUDA device; elsewhere nothing runs at the same time")
+@pytest.mark.parametrize("distinct", [False, True])
 @pytest.mark.parametrize("rule", RULES, ids=NAMES)
-def test_the_same_every_time(rng: np.random.Generator, rule: dict[str, Any]) -> None:
+def test_the_same_every_time(rng: np.random.Generator, rule: dict[str, Any], distinct: bool) -> None:
     inputs = activations(rng, 2, 1500, 24, 4, torch.bfloat16)
     gy = inputs.pop()
-    settings = _settings.make(bits=4, **rule)
+    settings, token = _settings.make(bits=4, **rule), None
+    if distinct:
+        inputs, token = of_tokens(rng, inputs)
     there, strength = retrieved(inputs, settings), strong(rng, 2, 1500, 24)[0]
-    found = [by_kernels(gy, inputs, there, settings, strength=strength, straight=True) for _ in range(4)]
+    found = [by_kernels(gy, inputs, there, settings, ALL, strength, True, token) for _ in range(4)]
     for again in found[1:]:
         assert all(torch.equal(x, y) for x, y in zip(found[0], again))
 
@@ -312,21 +367,26 @@ def test_the_operator_of_a_device_is_that_of_the_host(
 
 
 @here
+@pytest.mark.parametrize("distinct", [False, True])
 @pytest.mark.parametrize("kernels", [True, False])
 @pytest.mark.parametrize("wanted", [ALL, (True,) + (False,) * 6, (False, True) + (False,) * 5], ids=["all", "q", "k"])
 def test_compilers_know_what_a_device_gives(
-    rng: np.random.Generator, kernels: bool, wanted: Any, monkeypatch: pytest.MonkeyPatch
+    rng: np.random.Generator, kernels: bool, wanted: Any, distinct: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shapes and dtypes of y and of all gradients are what the operators say of tensors on a CUDA device."""
     monkeypatch.setattr(_triton, "module", lambda name, x: _fused if kernels else None)
     inputs = activations(rng, 2, 40, 3, 4, torch.bfloat16)
     gy = inputs.pop()
     settings, strength = _settings.make(bits=4), strong(rng, 2, 40, 3)[0]
-    found, value = retrieved(inputs, settings), _device.host_layout(inputs[2], 4)
-    y = _device.read_out(found.read, found.length, value, *inputs[2:], strength, settings)
-    made = _device.backward(gy, *inputs, found, value, strength, True, wanted, settings)
+    found, value, token = retrieved(inputs, settings), _device.host_layout(inputs[2], 4), None
+    if distinct:
+        inputs, token = of_tokens(rng, inputs)
+        value = _distinct.symbols_by_step(_device.host_layout(inputs[2], 4), token)
+    y = _device.read_out(found.read, found.length, value, inputs[0], *inputs[2:], strength, settings, token)
+    made = _device.backward(gy, *inputs, found, value, strength, True, wanted, settings, token)
     with torch._subclasses.FakeTensorMode():
-        fake = [torch.empty(x.shape, dtype=x.dtype, device="cuda") for x in (*inputs, *strength[:2], *found, value)]
+        tensors = (*inputs, *strength[:2], *found, value, token)
+        fake = [None if x is None else torch.empty(x.shape, dtype=x.dtype, device="cuda") for x in tensors]
         given = (*fake, torch.empty((), dtype=torch.float64, device="cpu"))
         known = _operator.rosa(*given, True, *settings)
         gradients = _operator.rosa_backward(known, *given, wanted, True, *settings)
@@ -648,7 +708,7 @@ KINDS = {
     **{name: "*u8" for name in ("values", "slopes", "length")},
     **{name: "*i16" for name in ("symbol", "qsym", "ksym", "place")},
     **{name: "*i32" for name in ("tau", "entry", "first", "extra", "owner", "begin")},
-    **{name: "*i32" for name in ("start", "kstart", "qstart", "number", "counts", "total")},
+    **{name: "*i32" for name in ("start", "kstart", "qstart", "number", "counts", "total", "token")},
     **{name: "*fp32" for name in ("gain", "z", "gz", "e0", "e1", "gweight", "parts", "sums", "weight", "bias")},
     **{name: "*fp32" for name in ("level", "size", "factor", "base", "gates", "back", "carry")},
     **{"scale": "fp32", "share": "fp32", "table": "*i64", "line": "*i64"},
@@ -682,15 +742,17 @@ BUILT: list[Any] = [
     ("_kernels", "_pack_kernel", tile(8, 64), {"out": "*i16"}, 4),
     ("_kernels", "_read_kernel", dict(**STRONG, **tile(8, 32)), {"e0": "*bf16", "e1": "*bf16"}, 4),
     ("_kernels", "_level_kernel", dict(WIDE=16, **STRONG, **tile(4, 32)), {}, 8),
-    ("_kernels", "_land_kernel", dict(NARROW=True, **tile(4, 32)), {}, 4),
+    ("_kernels", "_land_kernel", dict(NARROW=True, TOKENS=False, **tile(4, 32)), {}, 4),
+    ("_kernels", "_land_kernel", dict(NARROW=True, TOKENS=True, **tile(4, 32)), {}, 4),
     ("_kernels", "_landed_kernel", dict(BASE=False, STRAIGHT=True, **tile(4, 32)), {}, 4),
     ("_kernels", "_landed_kernel", dict(BASE=True, STRAIGHT=False, **tile(4, 32)), {"total": "*i64"}, 4),
     ("_kernels", "_runs_kernel", dict(FOLD=True, BLOCK=2048), {}, 8),
     ("_kernels", "_flip_kernel", dict(NARROW=True, MATCH=True, **tile(4, 16)), {}, 4),
     ("_kernels", "_running_kernel", dict(CARRY=False, REVERSE=True, ROWS=8, COLUMNS=256), {}, 1),
     ("_kernels", "_clear_kernel", dict(TILE=64), {}, 4),
-    ("_kernels", "_operand_kernel", dict(VALUE=False, o_c=1, BITS=16, STEPS=32, COLUMNS=128), {}, 4),
-    ("_kernels", "_operand_kernel", dict(VALUE=True, o_t=1, BITS=16, STEPS=32, COLUMNS=128), {}, 4),
+    ("_kernels", "_operand_kernel", dict(VALUE=False, TOKENS=False, o_c=1, BITS=16, STEPS=32, COLUMNS=128), {}, 4),
+    ("_kernels", "_operand_kernel", dict(VALUE=True, TOKENS=False, o_t=1, BITS=16, STEPS=32, COLUMNS=128), {}, 4),
+    ("_kernels", "_operand_kernel", dict(VALUE=True, TOKENS=True, o_t=1, BITS=16, STEPS=32, COLUMNS=128), {}, 4),
     ("_kernels", "_key_kernel", dict(FOLD=True, TERM=0, **tile(4, 64)), {}, 8),
     ("_kernels", "_query_kernel", dict(TERM=0, **tile(4, 64)), {}, 8),
     ("_kernels", "_query_gradient_kernel", dict(FOLD=True, TERM=0, SLOPE=True, KIND="bf16", **tile(4, 64)), {}, 8),
@@ -698,6 +760,7 @@ BUILT: list[Any] = [
 ]
 # Numbers that are multiples of 16 there; of the others, the routes and the tiles for instance, nothing is known.
 EVEN = {"channels", "per", "steps", "padded", "columns", "pitch", "area", "chunk", "gap", "x_b", "x_t", "gy_b", "gy_t"}
+EVEN |= {"kept", "total_b"}
 EVEN |= {"q_b", "q_t", "k_b", "k_t", "v_b", "v_t", "o_b", "o_r", "o_t", "o_c", "s_b", "s_r", "g_b", "g_r", "g_t"}
 
 

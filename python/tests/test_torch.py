@@ -25,12 +25,14 @@ from rosatune import _c, finder  # noqa: E402
 from rosatune.torch import (  # noqa: E402
     _cuda,
     _device,
+    _distinct,
     _gradients,
     _host,
     _operator,
     _pinned,
     _places,
     _settings,
+    _strength,
     launch,
     retrieve_on,
     rosa,
@@ -314,8 +316,35 @@ def test_operator_is_well_formed(rng: np.random.Generator, rule: str, compact: b
     gain, z = torch.rand(3, 10, requires_grad=True), torch.rand(2, 24, requires_grad=True)
     for strength, straight in (((None, None), False), ((gain, z), True)):
         scale = torch.tensor(0.3, dtype=torch.float64) if straight else None
-        torch.library.opcheck(_operator.rosa, (*inputs, *strength, *found, value, scale, straight, *settings))
+        given = (*strength, *found, value, None, scale, straight, *settings)
+        torch.library.opcheck(_operator.rosa, (*inputs, *given))
+    inputs[2] = torch.randn(1, 5, inputs[2].shape[2], requires_grad=True)  # of distinct tokens
+    token = torch.tensor(rng.integers(0, 5, (2, 24)), dtype=torch.int32)
+    value = _distinct.symbols_by_step(_operator.symbols(inputs[2].detach(), 4), token)
+    torch.library.opcheck(_operator.rosa, (*inputs, *strength, *found, value, token, *given[-2 - len(settings) :]))
     torch.library.opcheck(_operator.launch, (q, k, None, rule == "flips", compact, *settings))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=NAMES)
+def test_values_of_distinct_tokens(rng: np.random.Generator, rule: dict[str, Any]) -> None:
+    """What values gathered by step give; gradients of values are the same every time."""
+    q, k, _, e0, e1 = activations(rng)
+    v = torch.randn(1, 5, q.shape[2], requires_grad=True)
+    token = torch.tensor(rng.integers(0, 5, (2, 24)), dtype=torch.int32)
+    gain, z = torch.rand(3, 10, requires_grad=True), torch.rand(2, 24, requires_grad=True)
+    strength = _strength.Strength(gain, z, torch.tensor(0.3, dtype=torch.float64))
+    inputs, settings, gy = (q, k, v, e0, e1, gain, z), _settings.make(bits=4, **rule), direction(rng, q)
+    found = rosatune.torch.find(q, k, launch(q, k, settings))
+    results = []
+    for values, by in ((v, token), (v, token), (v[0][token.long()], None)):
+        y = rosatune.torch.read(q, k, values, e0, e1, found, settings, strength, True, by)
+        results.append([y, *torch.autograd.grad(y, inputs, gy)])
+    first, again, by_step = results
+    assert all(torch.equal(x, y) for x, y in zip(first, again))
+    gv, expected = first.pop(3), by_step.pop(3)
+    assert all(torch.equal(x, y) for x, y in zip(first, by_step))
+    assert expected.any()
+    torch.testing.assert_close(gv, expected)
 
 
 @pytest.mark.parametrize("rule", ["linear", "flips"])

@@ -208,7 +208,7 @@ def made_of(stack: Any, embeds: Tensor, found: Optional[Reads] = None) -> Option
     if stack.rosatune.config.v_from != "embeddings" or (found is not None and found.embedding is not None):
         return None
     if found is not None and found.distinct is not None:
-        embeds = embeds.flatten(0, 1).index_select(0, found.distinct).unsqueeze(0)
+        embeds = embeds.flatten(0, 1).index_select(0, found.distinct.step).unsqueeze(0)
     device = embeds.device.type
     if torch.is_autocast_enabled(device):
         return normed_embeddings(embeds).to(torch.get_autocast_dtype(device))

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..config import RosaConfig
 from ..errors import InvalidArgument
-from . import _operator
+from . import _distinct, _operator
 from ._cuda import retrieve_on
 from ._device import Found
 from ._pointer import PointerHead, pointer
@@ -191,13 +191,15 @@ def read(
     settings: Settings,
     strength: Strength = Strength(None, None, None),
     straight: bool = False,
+    token: Optional[Tensor] = None,
 ) -> Tensor:
     """y [B, T, C] for what was found for q and k. Arguments are checked by :func:`rosa`.
 
     strength: what a place is weighted by; where nothing was found, y is 0, but the gradient of q and k has it too.
     straight: the derivative of a value bit is 1 where v lies between -1 and 1, not that of the sigmoid.
+    token: [B, T], where v has the values of distinct tokens, [1, U, C]: the one that each step has.
     """
     q, k, v = (_batched(x) for x in (q, k, v))
-    value = _operator.symbols(v.detach(), settings.bits)
-    given = (strength.gain, strength.z, *found, value, strength.scale, straight)
+    value = _distinct.symbols_by_step(_operator.symbols(v.detach(), settings.bits), token)
+    given = (strength.gain, strength.z, *found, value, token, strength.scale, straight)
     return _operator.rosa(q, k, v, e0.float(), e1.float(), *given, *settings)

@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidArgument
-from . import _cuda, _gradients, _host, _pinned, _strength, _triton
+from . import _cuda, _distinct, _gradients, _host, _pinned, _strength, _triton
 from ._settings import Settings
 from ._strength import Strength
 
@@ -116,34 +116,35 @@ class Found(NamedTuple):
 
 
 def read_out(
-    read: Tensor, length: Tensor, value: Tensor, v: Tensor, e0: Tensor, e1: Tensor, strength: Strength,
-    settings: Settings,
+    read: Tensor, length: Tensor, value: Tensor, q: Tensor, v: Tensor, e0: Tensor, e1: Tensor, strength: Strength,
+    settings: Settings, token: Optional[Tensor] = None,
 ) -> Tensor:  # fmt: skip
-    """y for destinations [B R, T] as rosa_find keeps them and ``value``, the symbols of v."""
-    fused = _triton.module("_fused", v)
+    """y for destinations [B R, T] as rosa_find keeps them and ``value``, the symbols of v by step."""
+    fused = _triton.module("_fused", q)
     if fused is not None:
-        return fused.read_out(read, length, value, e0, e1, strength, v, settings.bits)
-    y = _gradients.read_out(_by_step(read, v.shape[0]), v, e0, e1, settings.bits)
+        return fused.read_out(read, length, value, e0, e1, strength, q, settings.bits)
+    y = _gradients.read_out(_by_step(read, len(q)), _distinct.by_step(v, token), e0, e1, settings.bits)
     return _strength.weigh(y, length, strength)
 
 
 def backward(
     gy: Tensor, q: Tensor, k: Tensor, v: Tensor, e0: Tensor, e1: Tensor, found: Found, value: Tensor,
-    strength: Strength, straight: bool, wanted: Sequence[bool], settings: Settings,
+    strength: Strength, straight: bool, wanted: Sequence[bool], settings: Settings, token: Optional[Tensor] = None,
 ) -> Sequence[Optional[Tensor]]:  # fmt: skip
     """dL/d(q, k, v, e0, e1, gain, z); where both are wanted, those of q and k side by side as the first."""
     fused = _triton.module("_fused", q)
     if fused is not None:
-        return fused.backward(gy, q, k, v, e0, e1, found, value, strength, straight, wanted, settings)
+        return fused.backward(gy, q, k, v, e0, e1, found, value, strength, straight, wanted, settings, token)
     read = _by_step(found.read, q.shape[0])
-    gq, gk, *rest = _strength.backward(
+    kept, v = v.shape[1], _distinct.by_step(v, token)
+    gq, gk, gv, *rest = _strength.backward(
         gy, v, found.length, strength, straight, wanted,
         lambda: _gradients.read_out(read, v, e0, e1, settings.bits),
         lambda gy: _gradients.backward(gy, q, k, v, e0, e1, read, found.table, wanted[:5], settings),
     )  # fmt: skip
     if gq is not None and gk is not None:
         gq, gk = torch.cat([gq, gk], 2), None
-    return gq, gk, *rest
+    return gq, gk, _distinct.by_token(gv, token, kept), *rest
 
 
 # -------------------------------------------------------------------------------------------------------- the retrieval

@@ -19,7 +19,7 @@ from typing import Iterator, List, Optional, Sequence, Tuple
 import torch
 from torch import Tensor
 
-from . import _gradients, _kernels
+from . import _distinct, _gradients, _kernels
 from ._device import Found
 from ._kernels import Chunks, Spread
 from ._settings import Settings
@@ -59,12 +59,12 @@ def _portions(like: Tensor, bits: int) -> Iterator[Tuple[Tuple[int, int], Tensor
 
 def _land(
     x: Tensor, place: Tensor, size: Tensor, factor: Tensor, like: Tensor, out: Tensor, bits: int,
-    base: Optional[Tensor] = None, straight: bool = False,
+    base: Optional[Tensor] = None, straight: bool = False, token: Optional[Tensor] = None,
 ) -> None:  # fmt: skip
-    """out = s'(like) (base + factor * sum of the rows of x at their places); no channel's magnitudes add up to over
-    size."""
+    """out = s'(like) (base + factor * sum of the rows of x at their places, or at the tokens that stand there); no
+    channel's magnitudes add up to over size."""
     for routes, total in _portions(like, bits):
-        _kernels.land(x, place, size, total, routes, bits)
+        _kernels.land(x, place, size, total, routes, bits, token)
         _kernels.landed(total, size, factor, like, out, routes, bits, base, straight)
 
 
@@ -108,9 +108,11 @@ class _Matrices:
     fill a GPU. Steps are padded with zeros to whole chunks, widths to 16 bytes, which matrix products want.
     """
 
-    def __init__(self, gy: Tensor, level: Tensor, v: Tensor, settings: Settings) -> None:
-        self.gy, self.level, self.v, self.device = gy, level, v, v.device
-        self.batch, self.steps, channels = v.shape
+    def __init__(
+        self, gy: Tensor, level: Tensor, v: Tensor, settings: Settings, token: Optional[Tensor] = None
+    ) -> None:
+        self.gy, self.level, self.v, self.token, self.device = gy, level, v, token, v.device
+        self.batch, self.steps, channels = gy.shape
         self.bits = settings.bits
         self.routes = channels // self.bits
         self.whole = settings.credit == "all"
@@ -156,7 +158,8 @@ class _Matrices:
         steps, group, area = (part[0] * chunk, part[1] * chunk), count * side * side, side * side
         row, column = self.spread(group, side, 0), self.spread(group, 1, 0, side)
         _kernels.operands(self.gy, self.level, theta, steps, row, 1, Chunks(chunk, area - chunk * side), self.bits)
-        _kernels.operands(self.v, None, value, steps, column, side, Chunks(chunk, area - chunk), self.bits)
+        values = (Chunks(chunk, area - chunk), self.bits, self.token)
+        _kernels.operands(self.v, None, value, steps, column, side, *values)
         pairs = made[:, :chunk, :chunk]
         torch.bmm(theta, value, out=pairs)
         _kernels.clear(pairs)
@@ -193,7 +196,7 @@ def _wide(columns: int) -> int:
 
 def linear(
     gy: Tensor, q: Tensor, k: Tensor, v: Tensor, level: Tensor, found: Found, settings: Settings,
-    gq: Tensor, gk: Tensor,
+    gq: Tensor, gk: Tensor, token: Optional[Tensor] = None,
 ) -> None:  # fmt: skip
     """Uniform weights, into gq and gk; the formulas are those of ``_gradients.linear``."""
     bits, fold, shape = settings.bits, settings.fold, q.shape
@@ -202,7 +205,7 @@ def linear(
     key, query = found.key, found.query
     keys = _kernels.runs(key, fold)
     starts = _kernels.runs(query, fold).start if several else keys.start
-    form = _Matrices(gy, level, v, settings)
+    form = _Matrices(gy, level, v, settings, token)
 
     columns, there, chunks = form.columns(len(weights), True)
     counts: List[Tensor] = []
@@ -245,9 +248,10 @@ def linear(
 
 def backward(
     gy: Tensor, q: Tensor, k: Tensor, v: Tensor, e0: Tensor, e1: Tensor, found: Found, value: Tensor,
-    strength: Strength, straight: bool, wanted: Sequence[bool], settings: Settings,
+    strength: Strength, straight: bool, wanted: Sequence[bool], settings: Settings, token: Optional[Tensor] = None,
 ) -> Tuple[Optional[Tensor], ...]:  # fmt: skip
-    """dL/d(q, k, v, e0, e1, gain, z); ``wanted`` names them, ``value`` are the symbols of v.
+    """dL/d(q, k, v, e0, e1, gain, z); ``wanted`` names them, ``value`` are the symbols of v by step. With ``token``
+    [B, T], v has the values of distinct tokens, [1, U, C].
 
     Where both are wanted, those of q and k come side by side as the first, [B, T, 2 C]: one product then takes them on.
     """
@@ -262,18 +266,19 @@ def backward(
         )
     if wanted[2]:
         gv = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-        _land(gy, found.read, size, level, v, gv, bits, straight=straight)
+        _land(gy, found.read, size, level, v, gv, bits, straight=straight, token=token)
     if turned:
         both = torch.empty(*q.shape[:2], 2 * q.shape[2], dtype=q.dtype, device=q.device)
         gq, gk = both.split(q.shape[2], 2)
         if turned == "none":
             both.zero_()
         elif turned == "flips":
-            flips(gy, q, k, v, level, size, found, settings, gq, gk)
+            flips(gy, q, k, _distinct.by_step(v, token), level, size, found, settings, gq, gk)
         elif turned == "linear":
-            linear(gy, q, k, v, level, found, settings, gq, gk)
+            linear(gy, q, k, v, level, found, settings, gq, gk, token)
         elif turned == "soft":
-            for to, x, g in zip((gq, gk), (q, k), _gradients.soft(q, k, v, gy.float() * level, settings)):
+            parts = _gradients.soft(q, k, _distinct.by_step(v, token), gy.float() * level, settings)
+            for to, x, g in zip((gq, gk), (q, k), parts):
                 to.copy_(_gradients.slope_of(x) * g)
         if wanted[0] and wanted[1]:
             gq, gk = both, None

@@ -127,7 +127,7 @@ def find(
 def read_out(read: Tensor, value: Tensor, e0: Tensor, e1: Tensor, like: Tensor, settings: Settings) -> Tensor:
     """y for destinations and value symbols, both [B R, T]; of the shape and dtype of ``like`` [B, T, C]."""
     batch, steps, channels = like.shape
-    y = torch.empty_like(like)
+    y = torch.empty(like.shape, dtype=like.dtype, device="cpu")
     if y.numel():
         _c.call(
             "rosa_read",

@@ -333,7 +333,8 @@ def levels(
 
 @triton.jit
 def _land_kernel(
-    x, place, size, total, first, last, steps, routes, x_b, x_t, NARROW: tl.constexpr,
+    x, place, token, size, total, first, last, steps, kept, routes, x_b, x_t, total_b,
+    NARROW: tl.constexpr, TOKENS: tl.constexpr,
     BITS: tl.constexpr, PLACES: tl.constexpr, ROUTES: tl.constexpr, TIME: tl.constexpr,
 ):  # fmt: skip
     b, r, t, j, row = _place(first, routes, steps, TIME, ROUTES, PLACES)
@@ -345,15 +346,21 @@ def _land_kernel(
     factor, _ = _scale(most, total.dtype.element_ty)
     at = x + b * x_b + t.to(tl.int64)[:, None, None] * x_t + channel[None, :, :]
     whole = (tl.load(at, mask=exists, other=0).to(tl.float32) * factor[None, :, :]).to(total.dtype.element_ty)
-    line = (b * (last - first) + (r - first))[None, :] * steps + d
-    tl.atomic_add(total + line[:, :, None] * BITS + j[None, None, :], whole, mask=exists, sem="relaxed")
+    if TOKENS:
+        d = tl.load(token + b * steps + d, mask=d >= 0, other=0)
+    line = total + b * total_b + ((r - first)[None, :] * kept + d) * BITS
+    tl.atomic_add(line[:, :, None] + j[None, None, :], whole, mask=exists, sem="relaxed")
 
 
-def land(x: Tensor, place: Tensor, size: Tensor, total: Tensor, routes: Tuple[int, int], bits: int) -> None:
+def land(
+    x: Tensor, place: Tensor, size: Tensor, total: Tensor, routes: Tuple[int, int], bits: int,
+    token: Optional[Tensor] = None,
+) -> None:  # fmt: skip
     """Add the rows of x [B, T, C] at the steps ``place`` [B R, T] says (below 0: nowhere), in whole numbers.
 
     size: [C], what the magnitudes of a channel add up to. ``total`` is int64 or int32 [B, r, T, M] and receives the
-    routes from the first to before the last.
+    routes from the first to before the last. With ``token`` [B, T] it is [1, r, U, M], and a row is added at the token
+    that stands at its step.
     """
     x = _rows(x)
     batch, steps, channels = x.shape
@@ -361,8 +368,9 @@ def land(x: Tensor, place: Tensor, size: Tensor, total: Tensor, routes: Tuple[in
     tile = _tile(bits, last - first, 64, 2048)
     with _on(x):
         _land_kernel[_grid(batch, steps, last - first, tile)](
-            x, place, size, total, first, last, steps, channels // bits, x.stride(0), x.stride(1),
-            place.dtype == torch.int16, *tile,
+            x, place, place if token is None else token, size, total, first, last, steps, total.shape[2],
+            channels // bits, x.stride(0), x.stride(1), total.stride(0) if token is None else 0,
+            place.dtype == torch.int16, token is not None, *tile,
         )  # fmt: skip
 
 
@@ -696,7 +704,8 @@ def _line(t, o_t, chunk, gap):
 
 @triton.jit
 def _operand_kernel(
-    x, level, out, begin, steps, padded, channels, x_b, x_t, o_b, o_r, o_t, o_c, chunk, gap, VALUE: tl.constexpr,
+    x, token, level, out, begin, steps, padded, channels, x_b, x_t, o_b, o_r, o_t, o_c, chunk, gap,
+    VALUE: tl.constexpr, TOKENS: tl.constexpr,
     BITS: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(2).to(tl.int64)
@@ -704,7 +713,10 @@ def _operand_kernel(
     c = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
     there = begin + t
     inside = (there < steps) & (c < channels)
-    given = tl.load(x + b * x_b + there.to(tl.int64) * x_t + c, mask=inside, other=0).to(tl.float32)
+    line = there
+    if TOKENS:
+        line = tl.load(token + b * steps + there, mask=there < steps, other=0)
+    given = tl.load(x + b * x_b + line.to(tl.int64) * x_t + c, mask=inside, other=0).to(tl.float32)
     if VALUE:
         given = tl.where(inside, tl.sigmoid(given) - 0.5, 0.0)
     else:
@@ -715,18 +727,21 @@ def _operand_kernel(
 
 def operands(
     x: Tensor, level: Optional[Tensor], out: Tensor, part: Tuple[int, int], spread: Spread, between: int,
-    chunks: Chunks, bits: int,
+    chunks: Chunks, bits: int, token: Optional[Tensor] = None,
 ) -> None:  # fmt: skip
     """theta = x ``level`` [C] or, where that is None, sigmoid(x) - 1/2, into ``out``, for the steps from part[0] to
-    before part[1]; zeros from T on. Neighbouring channels are ``between`` numbers apart."""
+    before part[1]; zeros from T on. Neighbouring channels are ``between`` numbers apart. With ``token`` [B, T], x is
+    [1, U, C], and this is the row of each step."""
     x = _rows(x)
-    batch, steps, channels = x.shape
+    batch, steps = x.shape[:2] if token is None else token.shape
+    channels = x.shape[2]
     begin, padded = part[0], part[1] - part[0]
     grid = (triton.cdiv(padded, 32), triton.cdiv(channels, 128), batch)
     with _on(x):
         _operand_kernel[grid](
-            x, x if level is None else level, out, begin, steps, padded, channels, x.stride(0), x.stride(1),
-            *spread[:3], between, *chunks, level is None, bits, 32, 128,
+            x, x if token is None else token, x if level is None else level, out, begin, steps, padded, channels,
+            x.stride(0) if token is None else 0, x.stride(1), *spread[:3], between, *chunks,
+            level is None, token is not None, bits, 32, 128,
         )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from typing import Any, List, Optional, Sequence, Tuple, Union
 import torch
 from torch import Tensor
 
-from . import _device, _host, _strength
+from . import _device, _distinct, _host, _strength
 from ._settings import SCHEMA, Settings
 from ._strength import Strength
 
@@ -126,10 +126,11 @@ def _(x: Tensor, bits: int) -> Tensor:
     return x.new_empty((batch * (channels // bits), steps), dtype=torch.int16)
 
 
-# The first seven are what has a gradient; `value` are the symbols of v.
+# The first seven are what has a gradient; `value` are the symbols of v, by step. With `token`, v has the values of
+# distinct tokens, [1, U, C], and `token` [B, T] is the one that a step has.
 _INPUTS = (
     "Tensor q, Tensor k, Tensor v, Tensor e0, Tensor e1, Tensor? gain, Tensor? z, "
-    "Tensor read, Tensor table, Tensor length, Tensor query, Tensor key, Tensor value, Tensor? scale"
+    "Tensor read, Tensor table, Tensor length, Tensor query, Tensor key, Tensor value, Tensor? token, Tensor? scale"
 )
 
 
@@ -138,21 +139,21 @@ _INPUTS = (
 )
 def rosa(
     q: Tensor, k: Tensor, v: Tensor, e0: Tensor, e1: Tensor, gain: Optional[Tensor], z: Optional[Tensor],
-    read: Tensor, table: Tensor, length: Tensor, query: Tensor, key: Tensor, value: Tensor, scale: Optional[Tensor],
-    straight: bool, *given: Any,
+    read: Tensor, table: Tensor, length: Tensor, query: Tensor, key: Tensor, value: Tensor, token: Optional[Tensor],
+    scale: Optional[Tensor], straight: bool, *given: Any,
 ) -> Tensor:  # fmt: skip
     """y [B, T, C] for the destinations that were found for q and k."""
     settings, strength = Settings(*given), Strength(gain, z, scale)
     if q.is_cuda:
         with torch.autocast("cuda", enabled=False):
-            return _device.read_out(read, length, value, v, e0, e1, strength, settings)
-    v, e0, e1, read = (x.contiguous() for x in (v, e0, e1, read))
-    return _strength.weigh(_host.read_out(read, value, e0, e1, v, settings), length, strength)
+            return _device.read_out(read, length, value, q, v, e0, e1, strength, settings, token)
+    value, e0, e1, read = (x.contiguous() for x in (value, e0, e1, read))
+    return _strength.weigh(_host.read_out(read, value, e0, e1, q, settings), length, strength)
 
 
 @rosa.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, *given: Any) -> Tensor:
-    return v.new_empty(v.shape)
+    return q.new_empty(q.shape)
 
 
 # ------------------------------------------------------------------------------------------------------------- backward
@@ -166,29 +167,32 @@ def _(q: Tensor, k: Tensor, v: Tensor, *given: Any) -> Tensor:
 )
 def rosa_backward(
     gy: Tensor, q: Tensor, k: Tensor, v: Tensor, e0: Tensor, e1: Tensor, gain: Optional[Tensor], z: Optional[Tensor],
-    read: Tensor, table: Tensor, length: Tensor, query: Tensor, key: Tensor, value: Tensor, scale: Optional[Tensor],
-    wanted: Sequence[bool], straight: bool, *given: Any,
+    read: Tensor, table: Tensor, length: Tensor, query: Tensor, key: Tensor, value: Tensor, token: Optional[Tensor],
+    scale: Optional[Tensor], wanted: Sequence[bool], straight: bool, *given: Any,
 ) -> Tuple[Tensor, ...]:  # fmt: skip
     """dL/d(q, k, v, e0, e1, gain, z); an empty tensor where it is not wanted. See :func:`_side_by_side`."""
     settings, strength = Settings(*given), Strength(gain, z, scale)
     if q.is_cuda:
         found = _device.Found(read, table, length, query, key)
         with torch.autocast("cuda", enabled=False):
-            results = _device.backward(gy, q, k, v, e0, e1, found, value, strength, straight, wanted, settings)
+            options = (strength, straight, wanted, settings, token)
+            results = _device.backward(gy, q, k, v, e0, e1, found, value, *options)
     else:
+        kept, v = v.shape[1], _distinct.by_step(v, token)
         gy, q, k, v, e0, e1, read, table = (x.contiguous() for x in (gy, q, k, v, e0, e1, read, table))
-        results = _strength.backward(
+        gq, gk, gv, *rest = _strength.backward(
             gy, v, length, strength, straight, wanted,
             lambda: _host.read_out(read, symbols(v, settings.bits), e0, e1, v, settings),
             lambda gy: _host.backward(gy, q, k, v, e0, e1, read, table, wanted[:5], settings),
         )  # fmt: skip
+        results = (gq, gk, _distinct.by_token(gv, token, kept), *rest)
     none = e0.new_empty(0)
     return tuple(x.contiguous() if asked and x is not None else none.clone() for x, asked in zip(results, wanted))
 
 
 @rosa_backward.register_fake
 def _(gy: Tensor, *given: Any) -> Tuple[Tensor, ...]:
-    inputs, wanted = given[:7], given[14]
+    inputs, wanted = given[:7], given[15]
     e0 = inputs[3]
     found = [x.new_empty(x.shape) if asked else e0.new_empty(0) for x, asked in zip(inputs, wanted)]
     if _side_by_side(gy, wanted):
@@ -204,11 +208,11 @@ def _side_by_side(gy: Tensor, wanted: Sequence[bool]) -> bool:
 
 
 def _keep(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
-    kept = list(inputs[:14])
+    kept = list(inputs[:15])
     if not inputs[0].is_cuda:
         kept[12] = kept[12][:0]  # the host packs v anew, rather than keep its symbols
     ctx.save_for_backward(*kept)
-    ctx.settings = inputs[14:]
+    ctx.settings = inputs[15:]
 
 
 def _backward(ctx: Any, gy: Tensor) -> Tuple[Optional[Tensor], ...]:
@@ -217,7 +221,7 @@ def _backward(ctx: Any, gy: Tensor) -> Tuple[Optional[Tensor], ...]:
     if _side_by_side(gy, wanted):
         found = (*found[0].split_with_sizes([gy.shape[2]] * 2, 2), *found[2:])
     results = [x if asked else None for x, asked in zip(found, wanted)]
-    return (*results, *[None] * (7 + len(ctx.settings)))
+    return (*results, *[None] * (8 + len(ctx.settings)))
 
 
 rosa.register_autograd(_backward, setup_context=_keep)
