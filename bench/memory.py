@@ -230,11 +230,15 @@ class Looker:
         return _places.encode(many)
 
     def add(self, batch, condition="adapter"):
-        if self.rule is None or not (self.alone or condition == "adapter"):
+        if self.run.adapter is None or not (self.alone or condition == "adapter"):
             return batch
-        ids = batch["input_ids"]
+        ids, found = batch["input_ids"], {}
+        if self.rule is not None:
+            found[PLACES] = self(ids, condition)
         tokens = _distinct.find(ids.numpy()) if by_distinct(self.config) else None
-        return {**batch, PLACES: self(ids, condition), **({} if tokens is None else {TOKENS: tokens})}
+        if tokens is not None:
+            found[TOKENS] = tokens
+        return {**batch, **found}
 
 
 def fingerprints(texts):

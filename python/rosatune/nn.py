@@ -33,7 +33,7 @@ from .finder import READS, Places, Rule
 from .retrieval import Retrieved, retrieve
 from .sources import Learnt, Reads
 from .state import RosaState
-from .torch import _gradients, _past, _places, _read, _settings
+from .torch import _distinct, _gradients, _past, _places, _read, _settings
 from .torch._places import TensorPlaces
 from .values import V_NORM_EPS, Table, is_plain, normed_embeddings, product_dtype
 
@@ -472,9 +472,9 @@ class RosaAdapter(nn.Module):
         for each in self.sources:
             if self._mine(each.source):
                 assert mine is not None
-                part = self._read_learnt(each, mine, launched.valid, v, z)
+                part = self._read_learnt(each, mine, launched, v, z)
             elif each.source.learnt:
-                part = self._read_learnt(each, self._of_layer(each.source, launched.found), launched.valid, v, z)
+                part = self._read_learnt(each, self._of_layer(each.source, launched.found), launched, v, z)
             else:
                 part = self._read_shared(each, launched, v, z)
             y = part if y is None else y + part
@@ -487,30 +487,37 @@ class RosaAdapter(nn.Module):
         places = launched.found.of(each.source, self.reads, v.device)
         if self.watch and not torch.compiler.is_compiling():
             self._watch_places(places, launched.valid, 0)
-        if launched.found.distinct is not None and z is not None:
-            z = z.view(1, -1)  # all rows read in one list of values: they are the steps of one row
-        strength = self._strength(each, z, slice(0, each.rule.links))
-        y = _read.read(v, places, strength, *self._levels(each.reads), self.config.v_grad)
-        return y.view(launched.u.shape)
+        return self._read_at(each, places, v, z, slice(0, each.rule.links)).view(launched.u.shape)
+
+    def _read_at(self, each: _Source, places: TensorPlaces, v: Tensor, z: Optional[Tensor], links: slice) -> Tensor:
+        """y of some links of a source at their places; those of distinct tokens are of one row that has all steps."""
+        if z is not None:
+            z = z.view(places.tau.shape[1], -1)
+        e0, e1 = self._levels(each.reads)
+        return _read.read(v, places, self._strength(each, z, links), e0[links], e1[links], self.config.v_grad)
 
     def _read_learnt(
-        self, each: _Source, learnt: Learnt, valid: Optional[Tensor], v: Tensor, z: Optional[Tensor]
+        self, each: _Source, learnt: Learnt, launched: _Launched, v: Tensor, z: Optional[Tensor]
     ) -> Tensor:
         """y of a source of q and k."""
         if self.reads == "random":
             learnt = _learnt.randomised(learnt, each.rule)
-        order = learnt.order
+        order, valid, found = learnt.order, launched.valid, launched.found
+        token = None if found is None or found.distinct is None else found.distinct.token.to(v.device)
         if order is not None:
-            v = torch.take_along_dim(v, order.unsqueeze(-1), 1)
+            if token is None:
+                v = torch.take_along_dim(v, order.unsqueeze(-1), 1)
+            else:
+                token = torch.take_along_dim(token, order, 1)
             z = None if z is None else torch.take_along_dim(z, order, 1)
         e0, e1 = self._levels(each.reads)
-        straight = self.config.v_grad == "straight"
-        strength = self._strength(each, z, slice(0, 1))
-        y = _torch.read(learnt.q, learnt.k, v, e0[0], e1[0], learnt.found, learnt.settings, strength, straight)
+        given = (self._strength(each, z, slice(0, 1)), self.config.v_grad == "straight", token)
+        y = _torch.read(learnt.q, learnt.k, v, e0[0], e1[0], learnt.found, learnt.settings, *given)
         if each.rule.links > 1:
             further = TensorPlaces(learnt.links.tau[1:], learnt.links.length[1:])
-            strength = self._strength(each, z, slice(1, each.rule.links))
-            y = y + _read.read(v, further, strength, e0[1:], e1[1:], self.config.v_grad)
+            if token is not None:
+                further = _distinct.rows_at(further, token)
+            y = y + self._read_at(each, further, v, z, slice(1, each.rule.links)).view(y.shape)
         if order is not None and valid is not None:
             y = torch.take_along_dim(y, torch.argsort(order, dim=1).unsqueeze(-1), 1)
             y = y.masked_fill(valid.logical_not().unsqueeze(-1), 0)

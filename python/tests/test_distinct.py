@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import rosatune.hf as hf  # noqa: E402
+import rosatune.torch  # noqa: E402
 from rosatune import values  # noqa: E402
 from rosatune.torch import _distinct, _places, _read  # noqa: E402
 
@@ -32,8 +33,13 @@ SERVED: list[dict] = [
     dict(source="embeddings", bits=4, chain=2),
     dict(source="tokens+embeddings", bits=16, chain=2),
     dict(chain=2, tie_word_embeddings=True),
+    dict(source="own", chain=1),
+    dict(source="own", qk_grad="flips", chain=3, fusion="pre", v_grad="sigmoid"),
+    dict(source="tokens+own", bits=16, chain=2, qk="shared"),
+    dict(source="tokens+layer 1", chain=2, layers=(0, 1, 2)),
 ]
-UNSERVED: list[dict] = [dict(v_from="layer"), dict(source="own"), dict(source="tokens+layer 1", chain=2)]
+UNSERVED: list[dict] = [dict(v_from="layer"), dict(source="tokens+own", v_from="layer")]
+BOTH = pytest.mark.parametrize("options", [dict(chain=2), dict(source="tokens+own", bits=16, chain=2)], ids=str)
 
 
 def learner(stage: str = "all", **options: Any) -> Any:
@@ -57,16 +63,21 @@ def batch_of(padded: bool, rows: int = 3, steps: int = 40) -> dict:
 
 
 class Sizes(list):
-    """How many values the layers packed, pass by pass."""
+    """How many values the layers read from, read by read."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        packed = _read._pack
+        packed, read = _read._pack, rosatune.torch.read
 
         def watched(v: Any, slope: bool) -> Any:
             self.append(tuple(v.shape[:2]))
             return packed(v, slope)
 
+        def learnt(q: Any, k: Any, v: Any, *rest: Any) -> Any:
+            self.append(tuple(v.shape[:2]))
+            return read(q, k, v, *rest)
+
         monkeypatch.setattr(_read, "_pack", watched)
+        monkeypatch.setattr(rosatune.torch, "read", learnt)
 
 
 def assert_alike(one: tuple, other: tuple) -> None:
@@ -86,24 +97,27 @@ def test_learns_what_values_by_step_learn(options: dict, padded: bool, monkeypat
     model, batch = learner(**options), batch_of(padded)
     sizes = Sizes(monkeypatch)
     found = tiny.gradients(model, batch)
-    layers = len(hf.adapters(model)) * len(hf.attachment(model).config.sources)
+    # the first links of what layers look up themselves are read apart
+    sources = [each for adapter in hf.adapters(model).values() for each in adapter.sources]
+    reads = sum(2 if each.source.learnt and each.rule.links > 1 else 1 for each in sources)
     unit = 15  # of 120 steps
     different = len(batch["input_ids"].unique())
-    assert sizes == [(1, -(-different // unit) * unit)] * layers and different < 90
+    assert sizes == [(1, -(-different // unit) * unit)] * reads and different < 90
     again = tiny.gradients(model, batch)
     assert all(torch.equal(x, again[1][name]) for name, x in found[1].items()), "the same every time"
     monkeypatch.setattr(_distinct, "most_parts", 0)
     sizes.clear()
     by_step = tiny.gradients(model, batch)
-    assert sizes == [(3, 40)] * layers
+    assert sizes == [(3, 40)] * reads
     assert_alike(found, by_step)
     projected = [x for name, x in found[1].items() if "v_proj" in name and "rosa" in name]
     assert len(projected) == len(hf.adapters(model)) and all(x.any() for x in projected)
 
 
+@BOTH
 @pytest.mark.parametrize("reads", ["random", "nothing"])
-def test_other_reads(reads: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, batch = learner(chain=2), batch_of(True)
+def test_other_reads(options: dict, reads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, batch = learner(**options), batch_of(True)
     for adapter in list(hf.adapters(model).values())[:2]:
         adapter.reads = reads
     found = tiny.gradients(model, batch)
@@ -158,16 +172,18 @@ def test_a_frozen_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_alike(found, tiny.gradients(model, batch))
 
 
-def test_gradient_checkpointing() -> None:
-    model, batch = learner(chain=2), batch_of(True)
+@BOTH
+def test_gradient_checkpointing(options: dict) -> None:
+    model, batch = learner(**options), batch_of(True)
     expected = tiny.gradients(model, batch)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     assert_alike(tiny.gradients(model, batch), expected)
 
 
-def test_compiled_layers() -> None:
+@BOTH
+def test_compiled_layers(options: dict) -> None:
     """As one function, for each size of the list."""
-    model, batch = learner(chain=2), batch_of(False)
+    model, batch = learner(**options), batch_of(False)
     other = {**batch, "input_ids": batch["input_ids"] % 9 + 2}
     expected = [tiny.gradients(model, each) for each in (batch, other)]
     torch._dynamo.reset()
@@ -177,9 +193,10 @@ def test_compiled_layers() -> None:
         assert_alike(tiny.gradients(model, each), before)
 
 
-def test_without_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+@BOTH
+def test_without_gradients(options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     """A text at once, beside the same with a cache."""
-    model, batch = learner(chain=3, sinks=1).eval(), batch_of(False)
+    model, batch = learner(sinks=1, **options).eval(), batch_of(False)
     sizes = Sizes(monkeypatch)
     with torch.no_grad():
         found = model(batch["input_ids"], use_cache=False).logits
@@ -213,9 +230,10 @@ def test_a_list_serves_rows_that_were_cut() -> None:
             _distinct.locate(ids + 1, tokens)
 
 
-def test_lists_travel_with_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+@BOTH
+def test_lists_travel_with_batches(options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     """Looked up ahead, they are not made again; places without a list on a device are read by step."""
-    model, batch = learner(chain=2), batch_of(True)
+    model, batch = learner(**options), batch_of(True)
     expected = tiny.gradients(model, batch)
     host = {name: x.cpu() for name, x in batch.items()}
     found = next(iter(hf.prefetch(model, [host], device=DEVICE)))
@@ -228,6 +246,14 @@ def test_lists_travel_with_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     cut = {name: x[1:] for name, x in found.items()}
     monkeypatch.undo()
     assert_alike(tiny.gradients(model, cut), tiny.gradients(model, {name: x[1:] for name, x in batch.items()}))
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="no CUDA device; elsewhere nothing has to be waited for")
+def test_a_list_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers that look up themselves leave the ids on the device."""
+    model, batch = learner(source="own"), batch_of(False)
+    monkeypatch.setattr(_distinct, "find", lambda *given: pytest.fail("waited"))
+    tiny.gradients(model, batch)
 
 
 def test_bare_modules() -> None:

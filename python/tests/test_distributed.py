@@ -28,16 +28,16 @@ STEPS, ROWS = 3, 4
 CLOSE = dict(rtol=1e-4, atol=1e-5)
 
 
-SOURCES = {
-    "": "tokens+layer 0",  # token ids for all layers, and the q and k of layer 0 for both
-    "-distinct": "tokens",  # values of distinct tokens, of which each process has its own
+KINDS = {
+    "": dict(v_from="layer"),
+    "-distinct": dict(seen=4),  # values of distinct tokens, each process's own, and a head of tokens seen
 }
 
 
 def learner(kind=""):
     made = tiny.model(num_hidden_layers=2, tie_word_embeddings=True)
-    options = dict(source=SOURCES[kind], seen=4 if kind else 0)  # and a head of tokens seen
-    made = hf.attach(made, window=4, sinks=1, bits=16, stage="all", e_start=0.1, chain=2, **options)
+    source = "tokens+layer 0"  # token ids for all layers, and the q and k of layer 0 for both
+    made = hf.attach(made, source=source, window=4, sinks=1, bits=16, stage="all", e_start=0.1, chain=2, **KINDS[kind])
     hf.attach_pointer(made, Pointer([[-1.0] * 13] * 2, 4), learn=True)
     return made.train()
 
@@ -114,7 +114,7 @@ def worker(folder: Path) -> None:
             torch.save({"losses": losses / count, "weights": weights}, folder / f"{name}.pt")
 
     mesh = init_device_mesh("cpu", (count,))
-    for kind in SOURCES:
+    for kind in KINDS:
         model = DistributedDataParallel(learner(kind))
         keep("ddp" + kind, model, learn(model, mine))
 

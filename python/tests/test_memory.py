@@ -181,7 +181,8 @@ def test_gates_of_channels(memory: Any, given: list[str]) -> None:
 def test_a_recorded_step_asks_the_host_for_nothing(
     memory: Any, given: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also beside q and k the places of tokens come with the batch; a run that cannot have that is not recorded."""
+    """Also beside q and k the places of tokens come with the batch, and its list of distinct tokens; a run that cannot
+    have that is not recorded."""
     bench = memory.Bench(memory.parse(given))
     asked: list[str] = []
     find = memory._places.find_places
@@ -201,7 +202,9 @@ def test_a_recorded_step_asks_the_host_for_nothing(
         looker = bench.looker(run, model)
         assert {place: looker.recordable(place) for place in where} == where, adapter
         asked.clear()
-        bench.hidden(model, looker.add({"input_ids": torch.arange(2, 34)[None]}))
+        batch = looker.add({"input_ids": torch.arange(32)[None] % 20 + 2})
+        assert (memory.TOKENS in batch) == (adapter is not None)
+        bench.hidden(model, batch)
         assert bool(asked) == (adapter is not None and "embeddings" in adapter.get("source", "")), adapter
 
 

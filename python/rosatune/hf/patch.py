@@ -253,7 +253,8 @@ def _look_up(
     distinct = None
     asked = by_ids and state is None and kinds != {"nothing"}
     if asked and ids is not None and there is not None and values_of_tokens(stack):
-        if tokens is None and not torch.compiler.is_compiling() and (known is None or ids.device.type == "cpu"):
+        waits = known is None and bool(lookup.rules)
+        if tokens is None and not torch.compiler.is_compiling() and (waits or ids.device.type == "cpu"):
             tokens = _distinct.find(ids.detach().cpu().numpy())  # waits for a device only where the look-up will
         if tokens is not None:
             distinct = _distinct.locate(there.to(embeds.device), tokens.to(embeds.device))
@@ -266,7 +267,7 @@ def _look_up(
 def values_of_tokens(stack: Any) -> bool:
     """Whether the values of texts that are read at once are functions of their tokens in all adapters.
 
-    Layers that look up themselves name steps, and so do adapters that are watched.
+    Adapters that are watched name steps.
     """
     made = [layer.rosa for layer in stack.layers if layer.rosa is not None]
     bare = is_bare(stack.embed_tokens, nn.Embedding) and all(is_bare(x.v_proj, nn.Linear) for x in made)
@@ -275,7 +276,7 @@ def values_of_tokens(stack: Any) -> bool:
 
 def by_distinct(config: RosaConfig) -> bool:
     """Whether adapters of a configuration can read values of distinct tokens."""
-    return config.v_from == "embeddings" and not any(source.learnt for source in config.sources)
+    return config.v_from == "embeddings"
 
 
 @torch.compiler.disable
@@ -284,7 +285,8 @@ def values_by_token(stack: Any) -> bool:
 
     Places that layers look up themselves may be known to the device alone, so such sources are read by step.
     """
-    if not by_distinct(stack.rosatune.config):
+    config = stack.rosatune.config
+    if config.v_from != "embeddings" or any(source.learnt for source in config.sources):
         return False
     made = [layer.rosa for layer in stack.layers if layer.rosa is not None]
     return all(Table.serves(stack.embed_tokens, adapter.v_proj) for adapter in made)

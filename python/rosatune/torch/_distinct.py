@@ -73,7 +73,7 @@ def rows_at(places: TensorPlaces, token: Tensor) -> TensorPlaces:
     return TensorPlaces(*one)
 
 
-# ------------------------------------------------------------------------------- where layers look up q and k themselves
+# ---------------------------------------------------------------------------- where layers look up q and k themselves
 
 
 def by_step(v: Tensor, token: Optional[Tensor]) -> Tensor:
