@@ -340,12 +340,17 @@ class Reader:
         if some:
             yield some
 
+    def limited(self):
+        """Whether every layer has a window."""
+        found = self.hf.attachment(self.model)
+        return found is not None and bool(found.plan.window) and not found.plan.first_window_layer
+
     def width(self, longest, chunk):
         """Positions that a piece of a prompt sees at most."""
-        found = self.hf.attachment(self.model)
-        if found is None or not found.plan.window or found.plan.first_window_layer:
+        if not self.limited():
             return longest
-        return min(longest, found.plan.window + found.plan.sinks + chunk)
+        plan = self.hf.attachment(self.model).plan
+        return min(longest, plan.window + plan.sinks + chunk)
 
     def answers(self, some, ends, ways, log):
         """What `answer` gives; of fewer rows at a time where these are too many."""
@@ -530,13 +535,13 @@ def cells_of(examples, rows):
 
 
 def run(model, prompts, conditions=None, *, out=None, pointer=None, window=None, sinks=None, minutes=math.inf,
-        rows=None, chunk=4096, tokens=None, gigabytes=40, entries=1 << 29, recorded=False, settings=None, log=print):
+        rows=None, chunk=4096, tokens=None, gigabytes=40, entries=1 << 29, recorded=None, settings=None, log=print):
     """Asks a model under some conditions (None: all that it can be asked under) and appends to the file of answers.
 
     model: causal, of transformers, perhaps with adapters and a pointer; window and sinks are theirs where it has any.
     rows: prompts read side by side; tokens: computed at once, in all rows; chunk: at most so many of a row.
     gigabytes: for what the rows remember; entries: of a mask.
-    recorded: single steps are replayed as CUDA graphs where that can be.
+    recorded: single steps of a window are replayed as CUDA graphs; None: on a GPU.
     settings: what is to be written beside what the model shows ("model", "adapter", "commit", ...).
 
     Returns whether all was done; False if time was over, or something failed, which is said. Ctrl-C keeps what was
@@ -594,9 +599,9 @@ def run(model, prompts, conditions=None, *, out=None, pointer=None, window=None,
             return True
         with contextlib.ExitStack() as stack:
             stack.enter_context(arranged(model, reading, window, sinks))
-            if recorded and gpu and hf.attachment(model) is not None and reading != "global":
-                stack.enter_context(hf.recorded(model))
             reader = Reader(model, options, pointer)
+            if (gpu if recorded is None else recorded) and reader.limited():
+                stack.enter_context(hf.recorded(model))
             for some in reader.batches(due):
                 if left() <= pace.get((length, what), 0) * len(some):
                     return False
@@ -737,7 +742,8 @@ def main(words=None):
     step.add_argument("--device", help="cuda where there is one")
     step.add_argument("--rows", type=int, help="prompts read side by side")
     step.add_argument("--chunk", type=int, default=4096, help="tokens of a prompt that are read at once")
-    step.add_argument("--recorded", action="store_true", help="replay single steps as CUDA graphs")
+    step.add_argument("--recorded", action=common.argparse.BooleanOptionalAction,
+                      help="replay single steps as CUDA graphs; on a GPU by default")
     step.add_argument("--note", nargs="+", default=[], metavar="KEY=VALUE", help="to be written into the settings")
 
     step = steps.add_parser("finish", help="score answers, append the results to a file and print its table")

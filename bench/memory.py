@@ -161,6 +161,15 @@ class Lora(nn.Module):
         return (self.base.weight + self.up @ self.down).detach()
 
 
+def merge(model):
+    """Plain layers in place of those with a change of low rank, which take two more products each."""
+    for parent in list(model.modules()):
+        for name, module in list(parent.named_children()):
+            if isinstance(module, Lora):
+                module.base.weight.data = module.whole()
+                setattr(parent, name, module.base)
+
+
 class ChannelGated(rosatune.nn.RosaAdapter):
     """An adapter that also has a gate for each channel; at the start it does nothing."""
 
@@ -571,6 +580,7 @@ def ask(bench, run, model, log):
     if asks_pointer(run):
         condition = "adapter" if run.adapter else "window"
         pointer = fitted(bench, run, model, bench.looker(run, model), list(bench.fit), condition)
+    merge(model)  # only now: what fits and judges was compiled with the layers that learnt
     if bench.cuda:
         for weight in model.parameters():  # buffers, such as the rotary frequencies, stay as they are
             weight.data, weight.grad = weight.data.to(torch.bfloat16), None
@@ -580,7 +590,7 @@ def ask(bench, run, model, log):
     for stem, prompts in bench.prompts.items():
         if answers.run(model, prompts, run.asks, out=answers_of(bench, run, stem), pointer=pointer, window=run.window,
                        sinks=run.sinks, minutes=bench.args.ask_minutes, gigabytes=bench.args.ask_gigabytes,
-                       settings=asking(bench, run), log=log):
+                       recorded=bench.args.ask_recorded, settings=asking(bench, run), log=log):
             whole.append(stem)
         else:
             log(f"{run.name}: was not asked all of {stem}; the same command goes on")
@@ -714,6 +724,8 @@ def parse(words):
     parser.add_argument("--answers", metavar="DIR", default="answers", help="where their answers go")
     parser.add_argument("--ask-minutes", type=float, default=math.inf, help="for each run and file of prompts")
     parser.add_argument("--ask-gigabytes", type=float, default=40, help="GPU memory for the keys and values of prompts")
+    parser.add_argument("--ask-recorded", action=argparse.BooleanOptionalAction,
+                        help="replay single steps as CUDA graphs; on a GPU by default")
     parser.add_argument("--ask-task", nargs="+", default=[], help="these tasks, in this order")
     parser.add_argument("--ask-tokens", type=int, default=0, help="answers of at most so many tokens")
     parser.add_argument("--ask-length", type=int, nargs="+", default=[], help="prompts of these lengths, in this order")

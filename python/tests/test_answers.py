@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +124,27 @@ def test_as_the_program(case: Case, name: str, options: "dict[str, Any]") -> Non
         assert case.prompts.glance(some, [ids[x.number] for x in some]) == pytest.approx(np.mean(scores))
     answered = {x["answer"] for x in ours.values() if "answer" in x}
     assert len(answered) > 10 and min(map(len, answered)) < 9  # the conditions differ; some end early
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a stand-in for recordings; on a GPU they are made as it is")
+def test_recorded_steps(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every reading with a window, beside pointers, in batches with padding; recorded steps are run as they are."""
+    module, made = sys.modules["rosatune.hf.recorded"], []
+
+    def record(work: Any) -> Any:
+        made.append(work)
+        return lambda: work().clone()
+
+    monkeypatch.setattr(module, "_record", record)
+    monkeypatch.setattr(module, "DEVICES", ("cpu",))
+    conditions = [*C_CONDITIONS, "random", "as it is+pointer", "bare window"]
+    assert case.run("launched", conditions) and not made, "by default on a GPU alone"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)  # as where steps cannot be recorded
+        assert case.run("recorded", conditions, recorded=True) and made
+    launched, recorded = ((case.folder / name).read_text().splitlines() for name in ("launched", "recorded"))
+    for one, other in zip(launched, recorded):
+        same(json.loads(other), json.loads(one))
 
 
 def test_all_conditions(case: Case, answers: Any, capsys: pytest.CaptureFixture) -> None:

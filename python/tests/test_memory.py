@@ -255,6 +255,28 @@ def test_what_lora_learnt_is_saved(memory: Any, given: list[str]) -> None:
         assert torch.allclose(plain(input_ids=ids).logits, model(input_ids=ids).logits, atol=1e-4)
 
 
+def test_a_model_is_asked_without_the_products_of_lora(memory: Any, given: list[str], tmp_path: Path) -> None:
+    """Its low-rank changes become part of the weights, and the answers stay."""
+    bench = memory.Bench(memory.parse([*given, "--answers", str(tmp_path)]))
+    run = memory.Run(**{**next(run for run in RUNS if run["name"] == "lora"), "asks": ["adapter", "random", "off"]})
+    model = bench.model(run)
+    lora = {name: module for name, module in model.named_modules() if isinstance(module, memory.Lora)}
+    dice = torch.Generator().manual_seed(7)
+    for module in lora.values():
+        module.up.data.normal_(0, 0.5, generator=dice)
+    ids = torch.arange(2, 42).repeat(2)[None, :64]
+    with torch.no_grad():
+        expected = model.eval()(input_ids=ids).logits
+    prompts, options = bench.prompts["asked"], dict(log=lambda text: None, settings=memory.asking(bench, run))
+    assert memory.answers.run(model, prompts, run.asks, out=tmp_path / "before", **options)
+    assert memory.ask(bench, run, model, lambda text: None) == ["asked"]
+    assert [type(model.get_submodule(name)) for name in lora] == [torch.nn.Linear] * 7 * 3
+    with torch.no_grad():
+        assert torch.allclose(model(input_ids=ids).logits, expected, atol=1e-4)
+    before, after = ((tmp_path / name).read_text().splitlines() for name in ("before", "lora.asked.jsonl"))
+    assert after == before and len(after) == 1 + 2 * 3
+
+
 def words_of(given: list[str], folder: Path, runs: list[dict[str, Any]]) -> list[str]:
     """The same command with other runs, results and answers."""
     (folder / "runs.json").write_text(json.dumps(runs))
