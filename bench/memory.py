@@ -598,8 +598,11 @@ def ask(bench, run, model, log):
 
 
 def described_run(run):
-    """A run as the file of results has it; fields that are newer than an entry have their defaults there."""
-    return json.loads(json.dumps(dataclasses.asdict(run)))
+    """A run as the file of results has it, by which it is known again; fields that are newer than an entry have their
+    defaults there, and a note tells readers of the list alone."""
+    found = json.loads(json.dumps(dataclasses.asdict(run)))
+    del found["note"]
+    return found
 
 
 def earlier(results, entry):

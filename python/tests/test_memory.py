@@ -84,7 +84,7 @@ def given(bench_script: Any, tmp_path_factory: pytest.TempPathFactory) -> list[s
     return [*words, "--save", str(folder / "saved"), "--out", str(folder / "out.json")]
 
 
-def test_every_kind_of_run(memory: Any, given: list[str], capsys: Any) -> None:
+def test_every_kind_of_run(memory: Any, given: list[str], tmp_path: Path, capsys: Any) -> None:
     assert memory.main([*given, "--only", *(run["name"] for run in RUNS[:4])]) == 0
     out = Path(given[-1])
     first = json.loads(out.read_text())
@@ -130,6 +130,9 @@ def test_every_kind_of_run(memory: Any, given: list[str], capsys: Any) -> None:
         for name, condition in (("window", "window"), ("global", "global"), ("chain", "adapter"))
     )
     assert shares[0][0] == pytest.approx((window - here) / (window - whole), rel=1e-6) and shares[0][1] >= 0
+    noted = words_of(given, tmp_path, [{**run, "note": "1 minute"} for run in RUNS[:4]])
+    assert memory.main([*noted, "--out", str(out)]) == 0
+    assert capsys.readouterr().out.count("is in") == 4, "with a note it is the same run"
     assert memory.main([*given, "--table"]) == 0
     table = capsys.readouterr().out
     assert "chain, text: adapter + pointer" in table and "broken: failed, FloatingPointError" in table
@@ -395,6 +398,8 @@ def test_runs_of_the_list_are_valid(memory: Any, name: str) -> None:
     assert len(set(names)) == len(names)
     for run in runs:
         run.config()
+        memory.answers.parsed(run.asks)
+        assert "minute" in run.note, "what it takes on an H200, so that one can choose"
         assert all(control in names for control in run.controls), run.name
         for control, attention in zip(run.controls, ("window", "global")):
             other = runs[names.index(control)]
@@ -411,7 +416,7 @@ def test_runs_of_the_list_are_valid(memory: Any, name: str) -> None:
 
 def shrunk(run: dict[str, Any]) -> dict[str, Any]:
     """A run of the lists for the tiny model: all its options, other sizes."""
-    run = {**run, "steps": min(1, run.get("steps", 1)), "batch": 1, "sinks": 1, "rank": 2}
+    run = {**run, "steps": min(2, run.get("steps", 2)), "batch": 1, "sinks": 1, "rank": 2}
     run["window"], run["length"] = {256: (8, 64), 512: (16, 128), 1024: (16, 128)}[run.get("window", 256)]
     adapter = dict(run.get("adapter") or {})
     if "layers" in adapter:
@@ -445,7 +450,7 @@ def test_the_released_adapter_has_controls_to_run(memory: Any) -> None:
     released = runs["frozen, chain 4, every third layer, values of embeddings"]
     for attention in ("window", "global"):
         control = runs[f"frozen, {attention}, own place, every third layer, values of embeddings"]
-        own = dict(name=control.name, attention=attention, reads="self", controls=(), note=control.note)
+        own = dict(name=control.name, attention=attention, reads="self", controls=())
         assert memory.described_run(control) == memory.described_run(memory.dataclasses.replace(released, **own))
 
 

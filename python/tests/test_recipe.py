@@ -38,6 +38,22 @@ def test_steps(bench_script: Any, words: list[str], capsys: Any, name: str, quot
     assert "--fit" in lines[-1] and "--valid" in lines[-1]
 
 
+def test_another_recipe_is_other_options(
+    bench_script: Any, words: list[str], capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Instructions of other distances and a run with a head of tokens seen need no other steps."""
+    recipe, memory = bench_script("recipe"), bench_script("memory")
+    runs, _, _, measure = recipe.RECIPES["qwen2.5-coder-1.5b"]
+    options = ["--documents", "100", "--nearest", "500", "--farthest", "16000", "--facts", "80", "--several", "0.25"]
+    made = runs, "LoRA, ROSA, tokens seen", options, measure
+    monkeypatch.setitem(recipe.RECIPES, "qwen2.5-coder-1.5b", made)
+    assert recipe.main(["qwen2.5-coder-1.5b", *words, "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    found = {each["name"]: memory.Run(**each) for each in memory.json.loads((recipe.HERE / runs).read_text())}
+    assert memory.saves(found[made[1]]) and f"--only '{made[1]}'" in lines[-1]
+    assert any(line.startswith("bench/quotes.py") and "--nearest 500" in line for line in lines)
+
+
 def test_a_step_is_whole_or_is_done_again(
     bench_script: Any, words: list[str], capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
