@@ -55,6 +55,16 @@ def measure(program, *words):
     return json.loads(call(program, "bench", "retrieve", *words, "--json"))
 
 
+def commit():
+    """The commit that the sources are of; None: not known."""
+    words = ["git", "-C", str(pathlib.Path(__file__).resolve().parent)]
+    words += ["describe", "--always", "--dirty", "--exclude", "*"]
+    try:
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
 def machine(version):
     """Where a measurement was made, and by which version of what."""
     name = platform.processor() or platform.machine()

@@ -70,8 +70,11 @@ def main(words=None):
     parser.add_argument("--most-layer", type=int, default=1 << 16, help="the longest text of a whole layer")
     parser.add_argument("--stream", default="uniform", help="a kind of stream that the program makes")
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--require-gpu", action="store_true", help="end at once where there is none")
     args = parser.parse_args(words)
     torch = gpu()
+    if torch is None and args.require_gpu:
+        common.die("no CUDA device, or no torch")
     report = common.Report("efficiency", args)
     report.result["gpu"] = torch.cuda.get_device_name() if torch else None
     report.note(f"GPU: {report.result['gpu'] or 'none'}; milliseconds")

@@ -413,6 +413,8 @@ def main(words=None):
     parser.add_argument("--graph", action="store_true", help="record training steps as CUDA graphs")
     parser.add_argument("--only", choices=["free", "frozen"], help="of the two kinds of training")
     args = parser.parse_args(words)
+    if args.device.startswith("cuda") and not torch.cuda.is_available():
+        common.die(f"--device {args.device}: no CUDA device")
     clock = Clock(args.device)
     if args.compile is None:
         args.compile = clock.cuda

@@ -41,7 +41,6 @@ import lzma
 import math
 import pathlib
 import statistics
-import subprocess
 import sys
 import time
 import traceback
@@ -622,16 +621,6 @@ def is_done(bench, entry):
     return "error" not in entry and set(bench.prompts) <= set(entry.get("asked", bench.prompts))
 
 
-def commit():
-    """The commit that this file is of; None: not known."""
-    words = ["git", "-C", str(pathlib.Path(__file__).resolve().parent)]
-    words += ["describe", "--always", "--dirty", "--exclude", "*"]
-    try:
-        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
 def named(run):
     """The name of a run as part of a path."""
     return run.name.replace(" ", "-").replace(",", "")
@@ -764,7 +753,7 @@ def main(words=None):
         if unknown:
             kind = unknown[0]
             common.die(f"run {run.name!r} trains on {kind!r}; give --train {kind}=PATH, or choose runs by --only")
-    made_by = commit()
+    made_by = common.commit()
     entries = [{"run": described_run(run), "texts": bench.texts(run), "commit": made_by} for run in runs]
     check(bench, [run for run, entry in zip(runs, entries)
                   if not any(is_done(bench, old) for old in earlier(results, entry))])
