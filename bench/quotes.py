@@ -10,8 +10,15 @@ template, and the answer begins with the name that was asked for and goes on as 
     What is the locker number for amber-falcon, as told above? Answer: as the text says: amber-falcon is 48213.
 
 A model with exact memory can learn this by itself: the name stands in the question, inside the window, and what
-followed it is found from there. The form is modelled on RULER's needles, but no sentence, needle or text of a benchmark
-is used: keys are made of the lists below, and the phrase "magic number" does not occur.
+followed it is found from there. Of several values all are listed, the newest first, and each time from the name on:
+
+    as the text says: amber-falcon is 7. amber-falcon is ember. amber-falcon is 48213.
+
+What was quoted within the window is never found again. So at every name the links of a chain lead to all values, the
+newest by the first link, and the answer goes on with the first that it has not given yet.
+
+The form is modelled on RULER's needles, but no sentence, needle or text of a benchmark is used: keys are made of the
+lists below, and the phrase "magic number" does not occur.
 """
 
 import pathlib
@@ -35,6 +42,9 @@ SYLLABLES = "ba ce di fo gu ha ki lo mu ne pa qui ro su ta ve wo xi ya zo bran d
 FACTS = ("The {thing} of {name}{link}{value}.", "As for the {thing}, the one of {name}{link}{value}.",
          "It was written down that the {thing} for {name}{link}{value}.", "A note says: {thing} for {name}{link}{value}.",
          "Remember that the {thing} belonging to {name}{link}{value}.", "{Thing} for {name}{link}{value}.")
+# Several values of a name are told in the same words, but for the first. So of what stood before, the last sentence is
+# the longest match of each, and a chain from the newest leads through all of them.
+FIRSTS = ("First", "Then", "Later", "Besides", "Again", "Elsewhere", "Moreover", "Finally", "Meanwhile", "Afterwards")
 LINKS = (" is ", " is: ", ": ", " was ", " equals ", " reads ", " has been set to ", " = ")
 QUESTIONS = ("What is the {thing} of {name}?", "What was the {thing} for {name}, as told above?",
              "Which {thing} belongs to {name} according to the text?", "Name the {thing} for {name}.",
@@ -75,9 +85,16 @@ class Fact:
         names.add(self.name)
         own, link = dice.choice(THINGS), dice.choice(LINKS)
         thing = self.thing = thing or own
-        self.rests = [link + value_of(dice) for _ in range(values)]
-        self.sentences = [dice.choice(FACTS).format(thing=thing, Thing=thing.capitalize(), name=self.name, link=rest,
-                                                    value="") for rest in self.rests]
+        self.rests = []
+        while len(self.rests) < values:
+            rest = link + value_of(dice)
+            self.rests += [rest] if rest not in self.rests else []
+        told = dice.choice(FACTS)
+        self.sentences = [told.format(thing=thing, Thing=thing.capitalize(), name=self.name, link=rest, value="")
+                          for rest in self.rests]
+        if values > 1:
+            self.sentences = [f"{first}, {sentence[0].lower()}{sentence[1:]}"
+                              for first, sentence in zip(dice.sample(FIRSTS, values), self.sentences)]
 
 
 def question(dice, facts):
