@@ -26,12 +26,14 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import common
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 GRACE = 10  # seconds that a command has to end by itself once it was interrupted
+POLL = 0.1
 TAIL = 12  # lines of the log of a command that failed
 
 
@@ -63,38 +65,32 @@ def chosen(entries, first, only):
 
 def stop(process):
     """Ends a command and all that it has started; its exit code."""
+    os.killpg(process.pid, signal.SIGINT)
     try:
-        os.killpg(process.pid, signal.SIGINT)
         process.wait(GRACE)
     except subprocess.TimeoutExpired:
         pass
-    finally:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)  # also what it has started and not waited for
-        except ProcessLookupError:
-            pass
+    try:
+        os.killpg(process.pid, signal.SIGKILL)  # also what it has started and not waited for
+    except ProcessLookupError:
+        pass
     return process.wait()
 
 
-def run(entry, folder, environment, seconds):
-    """(exit code, whether it was stopped as the time was over)"""
+def run(entry, folder, environment, seconds, interrupted):
+    """(exit code, whether it was stopped: as the seconds were over, or as `interrupted` was set)"""
     log, out = folder / f"{entry['name']}.log", folder / f"{entry['name']}.json"
-    apart = "--json" in shlex.split(entry["command"])
-    with open(log, "wb") as said, open(out, "wb") if apart else open(os.devnull, "wb") as numbers:
+    apart, end = "--json" in shlex.split(entry["command"]), time.monotonic() + seconds
+    with open(log, "wb") as said, open(out if apart else os.devnull, "wb") as numbers:
         process = subprocess.Popen(["bash", "-c", entry["command"]], cwd=ROOT, stdin=subprocess.DEVNULL,
                                    stdout=numbers if apart else said, stderr=said, env=environment,
                                    start_new_session=True)  # Ctrl-C comes here alone
-        try:
-            return process.wait(None if seconds == math.inf else max(seconds, 0)), False
-        except subprocess.TimeoutExpired:
-            return stop(process), True
-        except KeyboardInterrupt:
-            stop(process)
-            raise
-
-
-def interrupted(number, frame):
-    raise KeyboardInterrupt
+        while True:
+            try:
+                return process.wait(POLL), False
+            except subprocess.TimeoutExpired:
+                if interrupted.is_set() or time.monotonic() > end:
+                    return stop(process), True
 
 
 class Record:
@@ -141,12 +137,14 @@ def main(words=None):
         return 0
     args.out.mkdir(parents=True, exist_ok=True)
     record, states = Record(args.out), {}
-    environment = {**os.environ, "PATH": os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])}
+    environment = dict(os.environ)
+    environment["PATH"] = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
     for name, folder in (("TORCHINDUCTOR_CACHE_DIR", "inductor"), ("TRITON_CACHE_DIR", "triton")):
         environment.setdefault(name, str(args.caches.resolve() / folder))
     environment["PLAN_OUT"] = str(args.out.resolve())
-    for number in (signal.SIGINT, signal.SIGTERM):  # the first may be ignored in the background; limits send the second
-        signal.signal(number, interrupted)
+    interrupted = threading.Event()  # and no exception, which could come while a command is being started
+    for number in (signal.SIGINT, signal.SIGTERM):  # limits of time send the second
+        signal.signal(number, lambda *_: interrupted.set())
 
     def left():
         return 60 * args.minutes - (time.monotonic() - begun)
@@ -154,23 +152,19 @@ def main(words=None):
     def log(text):
         print(f"[{time.monotonic() - begun:6.1f}] {text}", flush=True)
 
-    made_by, stopped = common.commit(), False
+    made_by = common.commit()
     for entry in entries:
         name = entry["name"]
         if record.is_done(entry):
             states[name] = "done before"
             continue
-        if stopped or entry["seconds"] > left():
+        if interrupted.is_set() or entry["seconds"] > left():
             states[name] = "left"
             continue
         log(f"{name}: {entry['command']}")
-        since, code = time.monotonic(), None
-        try:
-            code, over = run(entry, args.out, environment, left())
-            state = "stopped" if over else "done" if code == 0 else "failed"
-        except KeyboardInterrupt:
-            state = "stopped"
-            stopped = True
+        since = time.monotonic()
+        code, stopped = run(entry, args.out, environment, left(), interrupted)
+        state = "stopped" if stopped else "done" if code == 0 else "failed"
         seconds = time.monotonic() - since
         record.add({**entry, "state": state, "code": code, "took": seconds, "commit": made_by})
         states[name] = f"{state}, exit code {code}, {seconds:.0f} s of {entry['seconds']}"
@@ -182,7 +176,7 @@ def main(words=None):
     for name, state in states.items():
         print(f"{name:22} {state}")
     found = {state.partition(",")[0] for state in states.values()}
-    return 130 if stopped else 1 if "failed" in found else 3 if found & {"left", "stopped"} else 0
+    return 130 if interrupted.is_set() else 1 if "failed" in found else 3 if found & {"left", "stopped"} else 0
 
 
 if __name__ == "__main__":
