@@ -109,6 +109,8 @@ class Run:
     pointer: "int | None" = 0  # links of the chain of the pointer that is fitted; 0: by contexts; null: no pointer
     controls: tuple = ()  # names of the runs: window, global
     asks: tuple = ()  # conditions of bench/answers.py under which the trained model is asked the --prompts
+    minutes: "float | None" = None  # that it is expected to take alone on an H200, without the asking
+    minutes_asked: float = 0.0  # and with it
     note: str = ""
 
     def __post_init__(self):
@@ -598,10 +600,9 @@ def ask(bench, run, model, log):
 
 def described_run(run):
     """A run as the file of results has it, by which it is known again; fields that are newer than an entry have their
-    defaults there, and a note tells readers of the list alone."""
+    defaults there. What is expected of a run, and a note, are the list's alone."""
     found = json.loads(json.dumps(dataclasses.asdict(run)))
-    del found["note"]
-    return found
+    return {name: value for name, value in found.items() if name not in ("minutes", "minutes_asked", "note")}
 
 
 def earlier(results, entry):
@@ -614,6 +615,14 @@ def comparable(one, other):
     """Whether two entries were trained and judged on the same texts, as far as both say which a kind was."""
     pairs = [[entry.get("texts", {}).get(part, {}) for entry in (one, other)] for part in ("train", "valid")]
     return all(a[kind] == b[kind] for a, b in pairs for kind in set(a) & set(b))
+
+
+def expected(bench, run, seconds):
+    """Seconds that a run takes: as the list says, or, on a slower machine, by what the runs before took."""
+    listed = 0.0 if run.minutes is None else run.minutes
+    if run.asks and bench.prompts:
+        listed += min(run.minutes_asked, bench.args.ask_minutes * len(bench.prompts))
+    return max(seconds, 60 * listed)
 
 
 def is_done(bench, entry):
@@ -770,7 +779,7 @@ def main(words=None):
             log(f"{run.name}: is in {out} already")
             continue
         work = run.steps * run.batch * run.length
-        need = work / min(pace, default=1e5) + statistics.median(others or [60.0])
+        need = expected(bench, run, work / min(pace, default=1e5) + statistics.median(others or [60.0]))
         left = 60 * args.minutes - (time.monotonic() - begun)
         if need > left:
             log(f"{run.name}: skipped, needs about {need:.0f} s of {left:.0f}")

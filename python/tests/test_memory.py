@@ -130,9 +130,9 @@ def test_every_kind_of_run(memory: Any, given: list[str], tmp_path: Path, capsys
         for name, condition in (("window", "window"), ("global", "global"), ("chain", "adapter"))
     )
     assert shares[0][0] == pytest.approx((window - here) / (window - whole), rel=1e-6) and shares[0][1] >= 0
-    noted = words_of(given, tmp_path, [{**run, "note": "1 minute"} for run in RUNS[:4]])
+    noted = words_of(given, tmp_path, [{**run, "note": "x", "minutes": 1, "minutes_asked": 2} for run in RUNS[:4]])
     assert memory.main([*noted, "--out", str(out)]) == 0
-    assert capsys.readouterr().out.count("is in") == 4, "with a note it is the same run"
+    assert capsys.readouterr().out.count("is in") == 4, "a note and minutes do not make another run"
     assert memory.main([*given, "--table"]) == 0
     table = capsys.readouterr().out
     assert "chain, text: adapter + pointer" in table and "broken: failed, FloatingPointError" in table
@@ -315,6 +315,19 @@ def test_asking_that_was_cut_goes_on(
     assert memory.main(words) == 0 and "is in" in capsys.readouterr().out
 
 
+def test_a_run_is_begun_if_it_would_end(memory: Any, given: list[str], tmp_path: Path, capsys: Any) -> None:
+    """By the minutes of the list, with those of asking where there are prompts, or by what runs took before."""
+    run = {**RUNS[1], "minutes": 3, "minutes_asked": 4}
+    bench = memory.Bench(memory.parse([*given, "--ask-minutes", "2.5"]))
+    assert memory.expected(bench, memory.Run(**run), 50.0) == 60 * (3 + 2.5)
+    assert memory.expected(bench, memory.Run(**run), 500.0) == 500
+    assert memory.expected(bench, memory.Run(**{**run, "asks": []}), 50.0) == 60 * 3
+    bench.prompts = {}
+    assert memory.expected(bench, memory.Run(**run), 50.0) == 60 * 3
+    assert memory.main([*words_of(given, tmp_path, [run]), "--minutes", "6.9"]) == 0
+    assert "skipped, needs about 420 s" in capsys.readouterr().out
+
+
 def test_other_texts_are_another_run(memory: Any, given: list[str], tmp_path: Path, capsys: Any) -> None:
     controls = ["window", "global"]
     runs = [{**run, "asks": [], "steps": 1, "controls": controls} for run in RUNS if run["name"] in controls]
@@ -399,7 +412,7 @@ def test_runs_of_the_list_are_valid(memory: Any, name: str) -> None:
     for run in runs:
         run.config()
         memory.answers.parsed(run.asks)
-        assert "minute" in run.note, "what it takes on an H200, so that one can choose"
+        assert 0 < run.minutes < 9 and (run.minutes_asked > 0) == bool(run.asks), "so that one can choose"
         assert all(control in names for control in run.controls), run.name
         for control, attention in zip(run.controls, ("window", "global")):
             other = runs[names.index(control)]
