@@ -264,16 +264,16 @@ static bool answer_one(struct eval *job, struct run *run, const struct eval_task
 {
 	const struct eval_example *example = &task->examples[i];
 	struct eval_record record;
-	struct answer answer = {0};
+	const struct answer *answer = &run->answer;
 	struct tokens tokens = {0};
 	bool good = example_prompt(job->tokenizer, example, (size_t)job->prompt_tokens, &tokens, why) == ROSA_OK;
 
 	good = good && run_become(run, tokens.ids, tokens.count, why);
 	if (good)
 		run_warn_length(run, tokens.count + task->tokens, COMMAND);
-	good = good && run_answer(run, task->tokens, &answer, why);
-	if (good && answer.end != ANSWER_INTERRUPTED) {
-		const struct eval_detail detail = {.answer = answer.text.data ? answer.text.data : "",
+	good = good && run_answer(run, task->tokens, why);
+	if (good && answer->end != ANSWER_INTERRUPTED) {
+		const struct eval_detail detail = {.answer = answer->text.data ? answer->text.data : "",
 						   .expected = &example->answers,
 						   .classes = &example->classes};
 
@@ -281,7 +281,6 @@ static bool answer_one(struct eval *job, struct run *run, const struct eval_task
 		       keep(job, &record, &detail, why);
 	}
 	tokens_free(&tokens);
-	text_free(&answer.text);
 	return good;
 }
 
@@ -362,20 +361,25 @@ static rosa_status take_result(void *context, const struct eval_task *task, cons
 
 static bool read_answers(struct eval *job, rosa_error *why)
 {
-	const struct model_config *config = &job->model.checkpoint.config;
+	const struct answer_options options = {.tokenizer = job->tokenizer,
+					       .config = &job->model.checkpoint.config,
+					       .end = -1,
+					       .stops = job->stops.all,
+					       .stop_count = job->stops.count,
+					       .sampling = SAMPLER_OPTIONS_INIT};
+	struct answer answer = {.made = 0};
 	const struct apart apart = {.tasks = job->tasks,
 				    .count = job->task_count,
-				    .tokenizer = job->tokenizer,
-				    .ends = config->eos,
-				    .ends_count = config->eos_count,
-				    .stops = job->stops.all,
-				    .stops_count = job->stops.count,
+				    .answer = &answer,
 				    .settings = take_settings,
 				    .take = take_result,
 				    .context = job};
+	const bool good = answer_open(&answer, &options, why) == ROSA_OK &&
+			  apart_read(job->answers, &interrupt_hooks, &apart, why) == ROSA_OK &&
+			  (job->settings || refuse(why, "--answers %s: has no line of settings", job->answers));
 
-	return apart_read(job->answers, &interrupt_hooks, &apart, why) == ROSA_OK &&
-	       (job->settings || refuse(why, "--answers %s: has no line of settings", job->answers));
+	answer_close(&answer);
+	return good;
 }
 
 /* -------------------------------------------------------------------------------------------------- the command -- */

@@ -82,15 +82,6 @@ static size_t turn_begin(const struct chat *chat, const struct tokens *tokens, s
 	return chat->answered ? after_end(chat, tokens, ends_after) : 0;
 }
 
-static size_t in_common(const uint32_t *a, size_t a_count, const uint32_t *b, size_t b_count)
-{
-	size_t i = 0;
-
-	while (i < a_count && i < b_count && a[i] == b[i])
-		i++;
-	return i;
-}
-
 /* The tokens of the whole conversation, which ends with a user's message, up to where the answer begins. *lasting: how
  * many of them will also begin the tokens of later turns. */
 static bool encode_turn(const struct chat *chat, struct tokens *wanted, size_t *lasting, rosa_error *why)
@@ -104,8 +95,8 @@ static bool encode_turn(const struct chat *chat, struct tokens *wanted, size_t *
 	bool good = encode(chat, later, 2, false, &then, why);
 	if (good) {
 		size_t from = turn_begin(chat, &now, 2), from_then = turn_begin(chat, &then, 4);
-		*lasting = chat->said.count +
-			   in_common(now.ids + from, now.count - from, then.ids + from_then, then.count - from_then);
+		*lasting = chat->said.count + tokens_common(&(struct tokens){now.ids + from, now.count - from, 0},
+							    then.ids + from_then, then.count - from_then);
 		good = tokens_add(wanted, chat->said.ids, chat->said.count, why) == ROSA_OK &&
 		       tokens_add(wanted, now.ids + from, now.count - from, why) == ROSA_OK;
 		tokens_free(&then);
@@ -171,7 +162,7 @@ static void comment_answer(const struct chat *chat, const struct answer *answer,
  * after Ctrl-C while reading. */
 static bool answer_turn(struct chat *chat, bool *made, rosa_error *why)
 {
-	struct answer answer = {.printed = true};
+	const struct answer *answer = &chat->run->answer;
 	struct tokens wanted;
 	const struct run before = *chat->run; /* for its counters */
 	size_t lasting;
@@ -187,17 +178,16 @@ static bool answer_turn(struct chat *chat, bool *made, rosa_error *why)
 		good = run_read(chat->run, lasting < wanted.count ? lasting : lasting - 1, why) &&
 		       (interrupted() || run_remember(chat->run, why));
 	tokens_free(&wanted);
-	good = good && run_answer(chat->run, (size_t)chat->job->tokens, &answer, why);
-	good = good && (answer.made == 0 || screen_print("\n", 1, why));
-	if (good && answer.made > 0 && text_add(&answer.text, "the answer", "", 0, false, why)) {
+	good = good && run_answer(chat->run, (size_t)chat->job->tokens, why);
+	good = good && (answer->made == 0 || screen_print("\n", 1, why));
+	if (good && answer->made > 0) {
 		*made = true;
 		run_warn_length(chat->run, sequence_steps(chat->run->sequence), chat->job->command);
-		comment_answer(chat, &answer, &before);
-		good = conversation_add(&chat->conversation, "assistant", strlen("assistant"), answer.text.data,
-					answer.text.size, why) == ROSA_OK &&
-		       keep_answer(chat, &answer, whole, why);
+		comment_answer(chat, answer, &before);
+		good = conversation_add(&chat->conversation, "assistant", strlen("assistant"), answer->text.data,
+					answer->text.size, why) == ROSA_OK &&
+		       keep_answer(chat, answer, whole, why);
 	}
-	text_free(&answer.text);
 	return good;
 }
 
@@ -254,7 +244,7 @@ static bool save_state(const struct chat *chat, const struct session *session, c
 {
 	const struct run *run = chat->run;
 	size_t steps = sequence_steps(run->sequence),
-	       common = in_common(run->tokens.ids, run->tokens.count, session->tokens.ids, session->tokens.count);
+	       common = tokens_common(&run->tokens, session->tokens.ids, session->tokens.count);
 	struct session_state state = {.sequence = run->sequence};
 	sequence *none = NULL;
 
@@ -275,7 +265,7 @@ static bool save(const struct chat *chat, const char *path, rosa_error *why)
 {
 	struct session session = {.settings = chat->job->settings,
 				  .tokens = chat->said,
-				  .draws = sampler_draws(chat->run->sampler),
+				  .draws = sampler_draws(chat->run->answer.sampler),
 				  .ended = true,
 				  .conversation = chat->conversation};
 
@@ -479,7 +469,8 @@ static bool prepare(struct chat *chat, rosa_error *why)
 	if (chat->format.style == CHAT_NONE || chat->end < 0)
 		return refuse(why, "%s has no chat template that is known here; use 'rosatune generate'",
 			      chat->job->args.model);
-	run_add_end(chat->run, chat->end);
+	chat->run->answer.options.end = chat->end;
+	chat->run->printed = true;
 	if (chat->job->load && !resume(chat, why))
 		return false;
 	if (chat->job->file && !text_add_file(&chat->document, chat->job->file, chat->job->lossy, why))

@@ -51,8 +51,10 @@ static bool begin(struct generate *job, bool more, bool *ended, rosa_error *why)
 static bool save(const struct generate *job, bool ended, rosa_error *why)
 {
 	const struct run *run = &job->run;
-	struct session session = {
-	    .settings = job->settings, .tokens = run->tokens, .draws = sampler_draws(run->sampler), .ended = ended};
+	struct session session = {.settings = job->settings,
+				  .tokens = run->tokens,
+				  .draws = sampler_draws(run->answer.sampler),
+				  .ended = ended};
 
 	/* The Ctrl-C that has stopped the text must not stop the saving too. */
 	interrupt_forget();
@@ -60,9 +62,10 @@ static bool save(const struct generate *job, bool ended, rosa_error *why)
 			    why) == ROSA_OK;
 }
 
-static void print_json(const struct generate *job, const struct answer *answer)
+static void print_json(const struct generate *job)
 {
 	const struct run *run = &job->run;
+	const struct answer *answer = &run->answer;
 	struct sequence_memory memory = sequence_memory(run->sequence);
 
 	printf("{\"text\": ");
@@ -82,18 +85,20 @@ static void print_json(const struct generate *job, const struct answer *answer)
 }
 
 /* Generates the answer, prints it or its JSON, reports and saves. Returns the exit code, or -1 with a reason. */
-static int answer(struct generate *job, struct answer *answer, bool ended, rosa_error *why)
+static int answer(struct generate *job, bool ended, rosa_error *why)
 {
 	struct run *run = &job->run;
+	struct answer *answer = &run->answer;
 
+	run->printed = !job->json;
 	answer->end = ANSWER_END;
 	if (ended)
 		complain(job->command, "the model had ended this text; give it more with --prompt");
-	else if (!run_answer(run, (size_t)job->tokens, answer, why))
+	else if (!run_answer(run, (size_t)job->tokens, why))
 		return -1;
 	int code = interrupted();
 	if (job->json)
-		print_json(job, answer);
+		print_json(job);
 	else if (answer->text.size > 0 && isatty(STDOUT_FILENO))
 		putchar('\n');
 	fflush(stdout);
@@ -110,7 +115,6 @@ static int answer(struct generate *job, struct answer *answer, bool ended, rosa_
 
 int generate_text(struct generate *job, rosa_error *why)
 {
-	struct answer made = {.printed = !job->json};
 	struct tokens tokens = {0};
 	bool ended = false;
 	int code = -1;
@@ -121,9 +125,8 @@ int generate_text(struct generate *job, rosa_error *why)
 		if (job->run.tokens.count == 0)
 			refuse(why, "the text is empty; give at least a word");
 		else
-			code = answer(job, &made, ended, why);
+			code = answer(job, ended, why);
 	}
 	tokens_free(&tokens);
-	text_free(&made.text);
 	return code;
 }

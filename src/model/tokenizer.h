@@ -34,6 +34,8 @@ rosa_status tokenizer_encode_text(const tokenizer *tokenizer, const char *text, 
 /* Room for more ids, and more ids. */
 rosa_status tokens_reserve(struct tokens *tokens, size_t more, rosa_error *err);
 rosa_status tokens_add(struct tokens *tokens, const uint32_t *ids, size_t count, rosa_error *err);
+/* How many of the first tokens are those of `ids` too. */
+size_t tokens_common(const struct tokens *tokens, const uint32_t *ids, size_t count);
 void tokens_free(struct tokens *tokens); /* safe on a zeroed one */
 
 /* The bytes of a token: what decoding appends for it, not always whole characters. Length 0 for ids that are not
