@@ -179,7 +179,7 @@ static bool prepare(struct eval *job, rosa_error *why)
 	if (job->prepare && (job->answers || job->out))
 		return refuse(why, "--prepare: writes prompts and scores nothing; leave out --answers and --out");
 	if ((job->plot && !picture_can_be(job->plot, why)) || !model_open_files(&job->model, &job->args, why) ||
-	    !load_tasks(job, why) || !model_tokenizer(&job->model, &job->tokenizer, why))
+	    !load_tasks(job, why) || checkpoint_tokenizer(&job->model.checkpoint, &job->tokenizer, why) != ROSA_OK)
 		return false;
 	return job->prepare || job->answers ||
 	       (model_pointer(&job->model, &job->args, why) && choose_conditions(job, why) && describe(job, why) &&

@@ -1,10 +1,8 @@
 /*
  * Models for commands.
  *
- * An adapter was trained together with attention of a certain window and works badly with another. So its window, sinks
- * and global layers are used unless options say otherwise. Without an adapter attention is global, as in the model's
- * training. Things are opened in the order of their dependencies and closed in the reverse order; after a failure, what
- * was opened is closed.
+ * Things are opened in the order of their dependencies and closed in the reverse order; after a failure, what was
+ * opened is closed.
  */
 #include "cli/models.h"
 
@@ -16,32 +14,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* `given`, or the default if it was not given. */
-static size_t choose(uint64_t given, size_t otherwise)
-{
-	return given == NOT_GIVEN ? otherwise : (size_t)given;
-}
-
-/* Attention as the arguments say, or the adapter, or global. */
 static bool choose_attention(struct model *model, const struct model_args *args, rosa_error *why)
 {
-	const struct adapter *adapter = model->adapted ? &model->adapter : NULL;
-	const size_t layers = model->checkpoint.config.layers;
-	struct decoder_options *options = &model->options;
-
-	options->window = choose(args->window, adapter ? (size_t)adapter->options.window : 0);
-	options->sinks = choose(args->sinks, adapter && options->window ? (size_t)adapter->options.sinks : 0);
-	options->first_global_layers =
-	    choose(args->global_layers, adapter ? (size_t)adapter->options.first_global_layers : 0);
-	options->chunk = (size_t)args->chunk;
-	options->reads = args->reads;
-	if (options->sinks && !options->window)
-		return refuse(why, "--sinks %zu: attention is global and sees the first positions anyway; add --window",
-			      options->sinks);
-	if (options->first_global_layers > layers)
-		return refuse(why, "--global-layers %zu: the model has %zu layers", options->first_global_layers,
-			      layers);
-	return true;
+	/* NOT_GIVEN is SIZE_MAX */
+	model->options = (struct decoder_options){.window = (size_t)args->window,
+						  .sinks = (size_t)args->sinks,
+						  .first_global_layers = (size_t)args->global_layers,
+						  .chunk = (size_t)args->chunk,
+						  .reads = args->reads};
+	return decoder_options_settle(&model->options, &model->checkpoint, model->adapted ? &model->adapter : NULL,
+				      why) == ROSA_OK;
 }
 
 bool model_pointer(struct model *model, const struct model_args *args, rosa_error *why)
@@ -143,22 +125,6 @@ bool model_warn_length(const struct model *model, size_t tokens, const char *com
 		 "(--window W, at most %zu, bounds attention)",
 		 tokens, context, context);
 	return true;
-}
-
-bool model_tokenizer(const struct model *model, tokenizer **made, rosa_error *why)
-{
-	const struct checkpoint *checkpoint = &model->checkpoint;
-	size_t ids;
-
-	if (tokenizer_open(checkpoint->path.text, made, why) != ROSA_OK)
-		return false;
-	ids = tokenizer_size(*made);
-	if (ids <= checkpoint->config.vocabulary)
-		return true;
-	tokenizer_free(*made);
-	*made = NULL;
-	return refuse(why, "%s: the tokenizer has %zu tokens, the model %zu; is it another model's?",
-		      checkpoint->path.text, ids, checkpoint->config.vocabulary);
 }
 
 bool model_encode_file(const tokenizer *tokenizer, const char *path, bool lossy, struct tokens *tokens, rosa_error *why)

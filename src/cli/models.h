@@ -81,9 +81,6 @@ void model_print_pointer(const struct model *model);
  * than that. Returns whether it did. */
 bool model_warn_length(const struct model *model, size_t tokens, const char *command);
 
-/* Opens the tokenizer that came with the model. One with more tokens than the model has is refused. */
-bool model_tokenizer(const struct model *model, tokenizer **made, rosa_error *why);
-
 /* The tokens of a text file (text_add_file), by tokenizer_encode_text. */
 bool model_encode_file(const tokenizer *tokenizer, const char *path, bool lossy, struct tokens *tokens,
 		       rosa_error *why);

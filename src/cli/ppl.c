@@ -48,7 +48,7 @@ struct ppl {
 static bool encode(struct ppl *job, rosa_error *why)
 {
 	tokenizer *tokenizer = NULL;
-	const bool good = model_tokenizer(&job->model, &tokenizer, why) &&
+	const bool good = checkpoint_tokenizer(&job->model.checkpoint, &tokenizer, why) == ROSA_OK &&
 			  model_encode_file(tokenizer, job->file, job->lossy, &job->tokens, why);
 
 	tokenizer_free(tokenizer);

@@ -79,7 +79,7 @@ static bool cut(struct recall *job, struct book *book, rosa_error *why)
 static bool read_books(struct recall *job, rosa_error *why)
 {
 	tokenizer *tokenizer = NULL;
-	bool good = model_tokenizer(&job->model, &tokenizer, why);
+	bool good = checkpoint_tokenizer(&job->model.checkpoint, &tokenizer, why) == ROSA_OK;
 
 	for (size_t i = 0; i < job->book_count && good; i++) {
 		job->books[i].path = job->files.all[i];

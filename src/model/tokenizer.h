@@ -11,6 +11,9 @@ rosa_status tokenizer_from_json(const char *text, size_t size, const char *name,
 rosa_status tokenizer_from_gguf(const struct gguf *gguf, const char *name, tokenizer **made, rosa_error *err);
 /* Whichever is there: PATH is a GGUF file, a tokenizer.json, or a folder or a .safetensors file with one beside it. */
 rosa_status tokenizer_open(const char *path, tokenizer **made, rosa_error *err);
+/* The one that came with a model. With more tokens than the model has, it is refused. */
+struct checkpoint;
+rosa_status checkpoint_tokenizer(const struct checkpoint *checkpoint, tokenizer **made, rosa_error *err);
 void tokenizer_free(tokenizer *tokenizer); /* safe on NULL */
 
 /* Number of ids: one more than the greatest. */
