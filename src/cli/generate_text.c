@@ -62,26 +62,33 @@ static bool save(const struct generate *job, bool ended, rosa_error *why)
 			    why) == ROSA_OK;
 }
 
-static void print_json(const struct generate *job)
+static bool print_json(const struct generate *job, rosa_error *why)
 {
 	const struct run *run = &job->run;
 	const struct answer *answer = &run->answer;
-	struct sequence_memory memory = sequence_memory(run->sequence);
+	const struct sequence_memory memory = sequence_memory(run->sequence);
+	struct json_text text = {0};
 
-	printf("{\"text\": ");
-	text_print_json(answer->text.data, answer->text.size);
-	printf(", \"tokens\": [");
-	for (size_t i = 0; i < answer->made; i++)
-		printf("%s%lu", i ? ", " : "", (unsigned long)run->tokens.ids[run->tokens.count - answer->made + i]);
-	printf("], \"end\": \"%s\", \"tokens_read\": %llu, \"seconds_reading\": %.6f, \"tokens_made\": %llu, "
-	       "\"seconds_making\": %.6f, \"context\": %zu, \"attention_bytes\": %llu, \"retrieval_bytes\": %llu, "
-	       "\"value_bytes\": %llu, \"pointer_bytes\": %llu",
-	       answer_end_names[answer->end], (unsigned long long)run->read, (double)run->reading_time * 1e-9,
-	       (unsigned long long)run->made, (double)run->making_time * 1e-9, run->tokens.count,
-	       (unsigned long long)memory.attention, (unsigned long long)memory.retrieval,
-	       (unsigned long long)memory.values, (unsigned long long)(run->past ? pointer_past_bytes(run->past) : 0));
-	model_print_pointer(&job->model);
-	printf("}\n");
+	json_text_open(&text, NULL, '{');
+	json_text_key(&text, "text");
+	json_text_bytes(&text, answer->text.data ? answer->text.data : "", answer->text.size);
+	json_text_open(&text, "tokens", '[');
+	for (size_t i = run->tokens.count - answer->made; i < run->tokens.count; i++)
+		json_text_put_size(&text, NULL, run->tokens.ids[i]);
+	json_text_close(&text, ']');
+	json_text_put_string(&text, "end", answer_end_names[answer->end]);
+	json_text_put_size(&text, "tokens_read", run->read);
+	json_text_put_number(&text, "seconds_reading", (double)run->reading_time * 1e-9);
+	json_text_put_size(&text, "tokens_made", run->made);
+	json_text_put_number(&text, "seconds_making", (double)run->making_time * 1e-9);
+	json_text_put_size(&text, "context", run->tokens.count);
+	json_text_put_size(&text, "attention_bytes", memory.attention);
+	json_text_put_size(&text, "retrieval_bytes", memory.retrieval);
+	json_text_put_size(&text, "value_bytes", memory.values);
+	json_text_put_size(&text, "pointer_bytes", run->past ? pointer_past_bytes(run->past) : 0);
+	json_text_put_string(&text, "pointer", job->model.pointer_path);
+	json_text_add(&text, "}\n");
+	return json_print(&text, why);
 }
 
 /* Generates the answer, prints it or its JSON, reports and saves. Returns the exit code, or -1 with a reason. */
@@ -97,9 +104,9 @@ static int answer(struct generate *job, bool ended, rosa_error *why)
 	else if (!run_answer(run, (size_t)job->tokens, why))
 		return -1;
 	int code = interrupted();
-	if (job->json)
-		print_json(job);
-	else if (answer->text.size > 0 && isatty(STDOUT_FILENO))
+	if (job->json && !print_json(job, why))
+		return -1;
+	if (!job->json && answer->text.size > 0 && isatty(STDOUT_FILENO))
 		putchar('\n');
 	fflush(stdout);
 	/* The text may also become too long while it is generated. */

@@ -271,10 +271,10 @@ int info_command(int count, char **words)
 	}
 	bool done = open_files(&job, &info, &why) && gather(&job, &info, &why);
 	if (done && job.json)
-		info_print_json(&info);
+		done = info_print_json(&info, &why);
 	else if (done)
 		info_print_text(&info);
-	else
+	if (!done)
 		complain("info", "%s", why.message);
 	adapter_close(&job.adapter);
 	checkpoint_close(&job.checkpoint);

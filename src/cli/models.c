@@ -54,15 +54,6 @@ bool model_pointer(struct model *model, const struct model_args *args, rosa_erro
 	return true;
 }
 
-void model_print_pointer(const struct model *model)
-{
-	printf(", \"pointer\": ");
-	if (model->pointer_path)
-		text_print_json(model->pointer_path, strlen(model->pointer_path));
-	else
-		printf("null");
-}
-
 static bool open_files(struct model *model, const struct model_args *args, rosa_error *why)
 {
 	char text[1024];

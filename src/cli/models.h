@@ -74,9 +74,6 @@ void model_close(struct model *model); /* safe on a zeroed one */
  * must be known (model->options). */
 bool model_pointer(struct model *model, const struct model_args *args, rosa_error *why);
 
-/* Prints a field of a JSON object that names it: , "pointer": "PATH" or null. */
-void model_print_pointer(const struct model *model);
-
 /* Prints a warning if a text of so many tokens is longer than the model was trained for and some attention sees more
  * than that. Returns whether it did. */
 bool model_warn_length(const struct model *model, size_t tokens, const char *command);
