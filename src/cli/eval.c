@@ -10,7 +10,6 @@
 #include "base/json_text.h"
 #include "base/paths.h"
 #include "base/status.h"
-#include "cli/conditions.h"
 #include "cli/eval_output.h"
 #include "cli/generate_run.h"
 #include "cli/gnuplot.h"
@@ -18,6 +17,7 @@
 #include "cli/interrupt.h"
 #include "cli/progress.h"
 #include "eval/apart.h"
+#include "eval/conditions.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -234,7 +234,7 @@ static bool run_choices(struct eval *job, const struct eval_task *task, enum rec
 
 	if (!good || !due)
 		return good;
-	good = condition_decoder(&job->model, condition, &decoder, why);
+	good = condition_decoder(&job->model, condition, &decoder, why) == ROSA_OK;
 	const struct scoring scoring = {
 	    .decoder = decoder,
 	    .workers = job->model.workers,
@@ -299,7 +299,7 @@ static bool run_answers(struct eval *job, const struct eval_task *task, enum rec
 		model.pointer_path = NULL;
 	if (condition == RECALL_GLOBAL)
 		model.options.window = 0;
-	good = condition_decoder(&job->model, condition, &model.decoder, why) &&
+	good = condition_decoder(&job->model, condition, &model.decoder, why) == ROSA_OK &&
 	       run_open(&run, &model, job->tokenizer, &sampling, &job->stops, why);
 	for (size_t i = 0; i < task->count && good && !interrupted(); i++) {
 		if (job->done[0][i])

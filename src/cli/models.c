@@ -1,9 +1,4 @@
-/*
- * Models for commands.
- *
- * Things are opened in the order of their dependencies and closed in the reverse order; after a failure, what was
- * opened is closed.
- */
+/* Models for commands: from options, with notices on stderr. */
 #include "cli/models.h"
 
 #include "base/paths.h"
@@ -14,16 +9,31 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool choose_attention(struct model *model, const struct model_args *args, rosa_error *why)
+bool model_open_files(struct model *model, const struct model_args *args, rosa_error *why)
 {
-	/* NOT_GIVEN is SIZE_MAX */
-	model->options = (struct decoder_options){.window = (size_t)args->window,
-						  .sinks = (size_t)args->sinks,
-						  .first_global_layers = (size_t)args->global_layers,
-						  .chunk = (size_t)args->chunk,
-						  .reads = args->reads};
-	return decoder_options_settle(&model->options, &model->checkpoint, model->adapted ? &model->adapter : NULL,
-				      why) == ROSA_OK;
+	/* NOT_GIVEN is SIZE_MAX: the adapter's, or that of global attention */
+	const struct decoder_options options = {.window = (size_t)args->window,
+						.sinks = (size_t)args->sinks,
+						.first_global_layers = (size_t)args->global_layers,
+						.chunk = (size_t)args->chunk,
+						.reads = args->reads};
+	char text[1024];
+
+	if (model_load(model, args->model, args->adapter, &options, (int)args->threads, why) != ROSA_OK)
+		return false;
+	if (model->adapted && adapter_notice(&model->adapter, args->model, text, sizeof(text)))
+		complain(NULL, "note: %s", text);
+	return true;
+}
+
+bool model_open(struct model *model, const struct model_args *args, rosa_error *why)
+{
+	if (!model_open_files(model, args, why))
+		return false;
+	if (model_decoder(model, model->adapted, &model->options, &model->decoder, why) == ROSA_OK)
+		return true;
+	model_close(model);
+	return false;
 }
 
 bool model_pointer(struct model *model, const struct model_args *args, rosa_error *why)
@@ -52,55 +62,6 @@ bool model_pointer(struct model *model, const struct model_args *args, rosa_erro
 			 "with 'rosatune pointer fit'",
 			 model->pointer_path, model->pointer.delay, window);
 	return true;
-}
-
-static bool open_files(struct model *model, const struct model_args *args, rosa_error *why)
-{
-	char text[1024];
-
-	if (checkpoint_open(args->model, &model->checkpoint, why) != ROSA_OK)
-		return false;
-	if (!args->adapter)
-		return true;
-	if (adapter_open(args->adapter, &model->checkpoint, &model->adapter, why) != ROSA_OK)
-		return false;
-	if (adapter_notice(&model->adapter, args->model, text, sizeof(text)))
-		complain(NULL, "note: %s", text);
-	model->adapted = true;
-	return true;
-}
-
-bool model_open_files(struct model *model, const struct model_args *args, rosa_error *why)
-{
-	memset(model, 0, sizeof(*model));
-	if (open_files(model, args, why) && choose_attention(model, args, why) &&
-	    rosa_workers_new((int)args->threads, NULL, &model->workers, why) == ROSA_OK &&
-	    cpu_backend_new(model->workers, &model->backend, why) == ROSA_OK)
-		return true;
-	model_close(model);
-	return false;
-}
-
-bool model_open(struct model *model, const struct model_args *args, rosa_error *why)
-{
-	if (!model_open_files(model, args, why))
-		return false;
-	if (decoder_new(&model->checkpoint, model->adapted ? &model->adapter : NULL, &model->options, model->backend,
-			model->workers, &model->decoder, why) == ROSA_OK)
-		return true;
-	model_close(model);
-	return false;
-}
-
-void model_close(struct model *model)
-{
-	decoder_free(model->decoder);
-	cpu_backend_free(model->backend);
-	rosa_workers_free(model->workers);
-	adapter_close(&model->adapter);
-	checkpoint_close(&model->checkpoint);
-	free(model->pointer_path);
-	memset(model, 0, sizeof(*model));
 }
 
 bool model_warn_length(const struct model *model, size_t tokens, const char *command)
