@@ -159,12 +159,12 @@ static void begin_waiting(engine *e)
 }
 
 /* How many tasks of a request are running. */
-static size_t running_of(const engine *e, uint64_t request)
+static size_t running_of(const engine *e, uint64_t number)
 {
 	size_t count = 0;
 
 	for (size_t i = 0; i < e->running_count; i++)
-		count += e->running[i]->request == request;
+		count += e->running[i]->number == number;
 	return count;
 }
 
@@ -175,7 +175,7 @@ static size_t next_waiting(const engine *e)
 	size_t best = 0, fewest = SIZE_MAX;
 
 	for (size_t i = 0; i < e->waiting_count && fewest; i++) {
-		const size_t running = running_of(e, e->waiting[i]->request);
+		const size_t running = running_of(e, e->waiting[i]->number);
 
 		if (running < fewest)
 			best = i;
@@ -509,7 +509,7 @@ bool engine_submit(engine *e, struct serve_task **tasks, size_t count, struct ap
 	e->unanswered += good;
 	e->submitted += good;
 	for (size_t i = 0; i < count && good; i++) {
-		tasks[i]->request = e->submitted;
+		tasks[i]->number = e->submitted;
 		e->waiting[e->waiting_count++] = tasks[i];
 	}
 	pthread_cond_signal(&e->work);

@@ -216,7 +216,7 @@ static void put_objects(struct json_text *text, const struct served *model, cons
 
 static void put_scores(struct json_text *text, const struct exchange *x, const struct serve_task *task, size_t from)
 {
-	if (!task->scored)
+	if (!x->request.scored)
 		json_text_add(text, "null");
 	else
 		(x->request.kind == REQUEST_CHAT ? put_objects : put_arrays)(text, x->model, &task->scores, from);
@@ -226,11 +226,11 @@ static void put_scores(struct json_text *text, const struct exchange *x, const s
 
 /* What a choice says of places, if that was asked for: of the tokens from number `from` on, and of the memory that the
  * text takes, once that is known. */
-static void put_places(struct json_text *text, const struct serve_task *task, size_t from)
+static void put_places(struct json_text *text, const struct exchange *x, const struct serve_task *task, size_t from)
 {
 	const struct sequence_memory *memory = &task->memory;
 
-	if (!task->watched)
+	if (!x->request.places)
 		return;
 	json_text_add(text, ", \"rosatune\": {\"tokens\": ");
 	answer_places_put(&task->places, from, text);
@@ -284,7 +284,7 @@ void exchange_whole(const struct exchange *x, struct json_text *text)
 		json_text_bytes(text, task->answer.text.data ? task->answer.text.data : "", task->answer.text.size);
 		json_text_add(text, chat ? "}, \"logprobs\": " : ", \"logprobs\": ");
 		put_scores(text, x, task, 0);
-		put_places(text, task, 0);
+		put_places(text, x, task, 0);
 		json_text_add(text, ", \"finish_reason\": %s}", reason(task));
 	}
 	json_text_add(text, "], \"usage\": ");
@@ -330,7 +330,7 @@ static void put_choice(struct json_text *text, const struct exchange *x, size_t 
 		json_text_add(text, "null");
 	else
 		put_scores(text, x, task, sent->scores);
-	put_places(text, task, sent->places);
+	put_places(text, x, task, sent->places);
 	json_text_add(text, ", \"finish_reason\": %s}", ends ? reason(task) : "null");
 }
 

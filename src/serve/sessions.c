@@ -522,7 +522,7 @@ rosa_status sessions_lend(struct sessions *sessions, struct serve_task *task, ro
 	if (status != ROSA_OK || !task->sequence)
 		return status;
 	task->cached = choice.steps;
-	if (!model->pointer || task->silent || task->past)
+	if (!model->pointer || task->request->silent || task->past)
 		return ROSA_OK;
 	return pointer_past_new(model->pointer, model->config->vocabulary, &task->past, err);
 }

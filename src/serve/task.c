@@ -29,22 +29,10 @@ bool serve_task_new(const struct served *model, const struct request *request, s
 	if (!task)
 		return api_fail(error, 500, NULL, NULL, "not enough memory for a request");
 	task->model = model;
+	task->request = request;
 	task->tokens = *tokens;
 	*tokens = (struct tokens){0};
 	task->prompt = task->tokens.count;
-	task->most = request->most;
-	task->echo = request->echo;
-	task->scored = request->scored;
-	task->top = request->top < model->config->vocabulary ? request->top : model->config->vocabulary;
-	task->watched = request->places;
-	task->silent = request->silent;
-	task->options = (struct answer_options){
-	    .tokenizer = model->tokenizer,
-	    .config = model->config,
-	    .end = request->kind == REQUEST_CHAT ? chat_end(model->tokenizer, &model->chat) : -1,
-	    .stops = (const char *const *)request->stops,
-	    .stop_count = request->stop_count,
-	    .sampling = request->sampling};
 	*made = task;
 	return true;
 }
@@ -76,11 +64,12 @@ void serve_task_free(struct serve_task *task)
 /* Scores a token that comes after so many characters, and whose place had these logits (NULL: unknown). */
 static bool score(struct serve_task *task, uint32_t token, size_t offset, const float *logits)
 {
+	const size_t vocabulary = task->model->config->vocabulary, top = task->request->top;
 	rosa_error why;
 
-	return !task->scored ||
-	       scores_add(&task->scores, token, offset, logits, task->model->config->vocabulary, task->top, &why) ==
-		   ROSA_OK ||
+	return !task->request->scored ||
+	       scores_add(&task->scores, token, offset, logits, vocabulary, top < vocabulary ? top : vocabulary,
+			  &why) == ROSA_OK ||
 	       failed(task, &why);
 }
 
@@ -99,20 +88,20 @@ static bool watch(struct serve_task *task, size_t offset)
 {
 	rosa_error why;
 
-	return !task->watched ||
+	return !task->request->places ||
 	       answer_places_add(&task->places, &task->step, task->tokens.ids, task->tokens.count, offset, &why) ==
 		   ROSA_OK ||
 	       failed(task, &why);
 }
 
-/* The end, for want of room if for nothing else. */
+/* The end: that of the length, if the answer did not end by itself. */
 static bool finish(struct serve_task *task)
 {
 	rosa_error why;
 
 	if (task->answer.end == ANSWER_OPEN && answer_finish(&task->answer, ANSWER_LENGTH, &why) != ROSA_OK)
 		return failed(task, &why);
-	if (task->watched)
+	if (task->request->places)
 		task->memory = sequence_memory(task->sequence);
 	task->state = SERVE_OVER;
 	return true;
@@ -125,7 +114,7 @@ static bool choose(struct serve_task *task, float *logits)
 	const size_t offset = answer->characters;
 	rosa_error why;
 
-	if (task->scored) /* the sampler changes them */
+	if (task->request->scored) /* the sampler changes them */
 		memcpy(task->unaltered, logits, task->model->config->vocabulary * sizeof(*logits));
 	if (answer_step(answer, logits, &task->tokens, &why) != ROSA_OK)
 		return failed(task, &why);
@@ -133,14 +122,14 @@ static bool choose(struct serve_task *task, float *logits)
 
 	if (!answer_is_end(answer, token) && (!score(task, token, offset, task->unaltered) || !watch(task, offset)))
 		return false;
-	return (answer->end == ANSWER_OPEN && answer->made < task->most) || finish(task);
+	return (answer->end == ANSWER_OPEN && answer->made < task->request->most) || finish(task);
 }
 
 /* ------------------------------------------------------------------------------------------------------- reading -- */
 
 static bool scores_prompt(const struct serve_task *task)
 {
-	return task->echo && task->scored;
+	return task->request->echo && task->request->scored;
 }
 
 size_t serve_task_reusable(const struct serve_task *task)
@@ -150,20 +139,29 @@ size_t serve_task_reusable(const struct serve_task *task)
 
 bool serve_task_silent(const struct serve_task *task)
 {
-	return task->silent && decoder_adapted(task->model->decoder);
+	return task->request->silent && decoder_adapted(task->model->decoder);
 }
 
 /* Makes what reading and writing need. */
 static rosa_status equip(struct serve_task *task, rosa_error *why)
 {
-	const size_t vocabulary = task->model->config->vocabulary, rows = scores_prompt(task) ? SCORED_ROWS : 1;
-	const rosa_status status = answer_open(&task->answer, &task->options, why);
+	const struct served *model = task->model;
+	const struct request *request = task->request;
+	const size_t vocabulary = model->config->vocabulary, rows = scores_prompt(task) ? SCORED_ROWS : 1;
+	const struct answer_options options = {
+	    .tokenizer = model->tokenizer,
+	    .config = model->config,
+	    .end = request->kind == REQUEST_CHAT ? chat_end(model->tokenizer, &model->chat) : -1,
+	    .stops = (const char *const *)request->stops,
+	    .stop_count = request->stop_count,
+	    .sampling = request->sampling};
+	const rosa_status status = answer_open(&task->answer, &options, why);
 
 	if (status != ROSA_OK)
 		return status;
 	task->logits = malloc(rows * vocabulary * sizeof(*task->logits));
-	task->unaltered = task->scored ? malloc(vocabulary * sizeof(*task->unaltered)) : NULL;
-	if (task->logits && (task->unaltered || !task->scored))
+	task->unaltered = request->scored ? malloc(vocabulary * sizeof(*task->unaltered)) : NULL;
+	if (task->logits && (task->unaltered || !request->scored))
 		return ROSA_OK;
 	return rosa_fail(why, ROSA_ENOMEM, "not enough memory for a request");
 }
@@ -177,10 +175,10 @@ bool serve_task_begin(struct serve_task *task)
 		return failed(task, &why);
 	for (size_t i = 0; i < task->prompt; i++)
 		sampler_saw(task->answer.sampler, task->tokens.ids[i]);
-	for (size_t i = 0; i < known && task->echo; i++)
+	for (size_t i = 0; i < known && task->request->echo; i++)
 		if (!echo_token(task, i, NULL))
 			return false;
-	return task->most > 0 || (scores_prompt(task) && task->prompt > 1) || finish(task);
+	return task->request->most > 0 || (scores_prompt(task) && task->prompt > 1) || finish(task);
 }
 
 size_t serve_task_due(const struct serve_task *task)
@@ -201,13 +199,13 @@ struct piece serve_task_plan(const struct serve_task *task, size_t most)
 /* Mixes what the pointer finds into the logits of the last `rows` tokens read, of which the first is at `first`. */
 static rosa_status point(struct serve_task *task, size_t first, size_t rows, rosa_error *why)
 {
-	const size_t pointed = task->past && !task->silent ? rows : 0;
+	const size_t pointed = task->past && !task->request->silent ? rows : 0;
 	rosa_status status = ROSA_OK;
 
 	for (size_t i = 0; i < pointed && status == ROSA_OK; i++)
 		status = pointer_past_mix(task->past, task->model->pointer, task->tokens.ids, first + i,
 					  task->logits + i * task->model->config->vocabulary, &task->step.found,
-					  task->watched && i + 1 == rows ? task->step.shares : NULL, why);
+					  task->request->places && i + 1 == rows ? task->step.shares : NULL, why);
 	return status;
 }
 
@@ -220,7 +218,7 @@ bool serve_task_take(struct serve_task *task, const struct piece *piece)
 	task->read += piece->count;
 	if (rows && point(task, first, rows, &why) != ROSA_OK)
 		return failed(task, &why);
-	if (rows && task->watched)
+	if (rows && task->request->places)
 		task->step.reads = sequence_places(task->sequence, task->step.read);
 	for (size_t i = 0; i < rows; i++) {
 		const size_t next = first + i + 1;
@@ -229,7 +227,7 @@ bool serve_task_take(struct serve_task *task, const struct piece *piece)
 		if (next < task->prompt && !echo_token(task, next, logits))
 			return false;
 		if (next == task->tokens.count)
-			return task->most > 0 ? choose(task, logits) : finish(task);
+			return task->request->most > 0 ? choose(task, logits) : finish(task);
 	}
 	return true;
 }

@@ -12,16 +12,9 @@ enum serve_task_state { SERVE_WAITING, SERVE_RUNNING, SERVE_OVER };
 
 struct serve_task {
 	const struct served *model;
-
-	/* What is asked for. */
-	struct tokens tokens; /* the prompt, then what was generated */
-	size_t prompt;        /* tokens of the prompt */
-	size_t most;          /* tokens to generate */
-	bool echo, scored;
-	size_t top;
-	bool watched; /* places are told */
-	bool silent;  /* memory is off */
-	struct answer_options options;
+	const struct request *request; /* what is asked for */
+	struct tokens tokens;          /* the prompt, then what was generated */
+	size_t prompt;                 /* tokens of the prompt */
 
 	/* What the thread that owns the decoder works with. */
 	sequence *sequence;      /* has read a beginning of the tokens; NULL: not begun */
@@ -33,8 +26,8 @@ struct serve_task {
 	float *unaltered; /* [vocabulary], while scored */
 
 	/* What others look at, under the engine's lock. */
-	uint64_t request; /* its number: tasks of one request have the same */
-	size_t slot;      /* while it runs */
+	uint64_t number; /* of the request: its tasks have the same */
+	size_t slot;     /* while it runs */
 	enum serve_task_state state;
 	bool cancelled;
 	bool begun;             /* it has left the queue once: `cached` is known */
@@ -44,12 +37,12 @@ struct serve_task {
 	struct answer answer;
 	struct scores scores;
 	struct answer_places places;
-	struct sequence_memory memory; /* once over and watched */
+	struct sequence_memory memory; /* once over, where places are told */
 };
 
 #define SCORED_ROWS ((size_t)32) /* tokens of a prompt that are scored at a time: a vocabulary is wide */
 
-/* A task for the request's prompt, whose tokens are taken over. */
+/* A task for a prompt of the request, which must outlive it; the tokens are taken over. */
 bool serve_task_new(const struct served *model, const struct request *request, struct tokens *tokens,
 		    struct serve_task **made, struct api_error *error);
 void serve_task_free(struct serve_task *task); /* safe on NULL */
