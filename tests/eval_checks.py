@@ -471,6 +471,9 @@ class Elsewhere(Base):
         write_lines("a.jsonl", [settings, *self.answered(lines[4:], condition="b")])
         evaluate("--answers", "a.jsonl", "vt.jsonl", "--stop", "41", "--out", "s.jsonl")
         self.assertEqual([record["answer"] for record in read_lines("s.jsonl")[1:]], ["e "] * 3)
+        # As where the model runs here: the text that is complete first counts, not the one that begins first.
+        evaluate("--answers", "a.jsonl", "vt.jsonl", "--stop", " 417", "--stop", "41", "--out", "both.jsonl")
+        self.assertEqual([record["answer"] for record in read_lines("both.jsonl")[1:]], ["e "] * 3)
 
     def test_refusals(self):
         _, lines = self.prepared()

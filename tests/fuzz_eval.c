@@ -84,28 +84,27 @@ static const struct apart *made_apart(void)
 	    "{\"context\": \"a\", \"continuations\": [\"b\", \"c\"], \"gold\": 1}\n",
 	};
 	static const char *const stops[] = {"stop"};
-	static const int64_t ends[] = {0};
+	static struct model_config config = {.eos = {0}, .eos_count = 1};
 	static struct eval_task tasks[2];
-	static struct apart apart = {.tasks = tasks,
-				     .count = 2,
-				     .ends = ends,
-				     .ends_count = 1,
-				     .stops = stops,
-				     .stops_count = 1,
-				     .settings = take_settings,
-				     .take = take_record};
+	static struct answer answer;
+	static struct apart apart = {.tasks = tasks, .count = 2, .settings = take_settings, .take = take_record};
+	struct answer_options options = {
+	    .config = &config, .end = -1, .stops = stops, .stop_count = 1, .sampling = SAMPLER_OPTIONS_INIT};
 	const struct recipe recipe = {.merges = "t h,th e"};
 	rosa_error error = {ROSA_OK, ""};
 
-	if (apart.tokenizer)
+	if (apart.answer)
 		return &apart;
 	for (size_t i = 0; i < 2; i++) {
-		const struct eval_task_options options = {
+		const struct eval_task_options task = {
 		    .name = i ? "choice" : "prompt", .metric = METRIC_F1, .tokens = 8};
 
-		check(task_load(fuzz_file(lines[i], strlen(lines[i])), &options, NULL, &tasks[i], &error) == ROSA_OK);
+		check(task_load(fuzz_file(lines[i], strlen(lines[i])), &task, NULL, &tasks[i], &error) == ROSA_OK);
 	}
-	apart.tokenizer = recipe_make(&recipe);
+	options.tokenizer = recipe_make(&recipe);
+	config.vocabulary = tokenizer_size(options.tokenizer);
+	check(answer_open(&answer, &options, &error) == ROSA_OK);
+	apart.answer = &answer;
 	return &apart;
 }
 

@@ -80,8 +80,14 @@ class Text(Base):
         self.assertEqual(bytes(result["tokens"]).decode(), result["text"])
         self.assertEqual(result["end"], "length")
         self.assertEqual((result["tokens_read"], result["tokens_made"], result["context"]), (10, 30, 40))
-        self.assertGreater(result["attention_bytes"], 0)
         self.assertEqual(result["retrieval_bytes"], 0)
+        # `info` says beforehand what attention takes; the last token is not read.
+        for way, tokens, options in [("global", 30, []), ("global", 300, []), ("window", 300, WINDOW)]:
+            words[-1] = str(tokens)
+            taken = json.loads(out(*words, *options, "--json"))["attention_bytes"]
+            described = json.loads(run("info", "plain.gguf", "--json", "--contexts", str(9 + tokens),
+                                       *(WINDOW if way == "window" else [])).stdout)
+            self.assertEqual(described["memory"][0][way]["cache"], taken)
 
     def test_ends_where_the_model_ends(self):
         result = json.loads(out("--prompt", "A story.", "--tokens", "500", "--json", model="ends.gguf"))

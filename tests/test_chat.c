@@ -4,7 +4,8 @@
  * Tokens are compared as text: what is encoded is decoded again with its special tokens, so that a test reads like the
  * conversation. That the tokens are those of transformers is checked by python/tests/test_tokenizer.py.
  */
-#include "model/chat.h"
+#include "base/draw.h"
+#include "model/chat_turns.h"
 #include "support_test.h"
 #include "support_tokenizer.h"
 #include "model/tokenizer_parts.h"
@@ -93,7 +94,7 @@ static char *decoded(const tokenizer *tokenizer, const struct tokens *ids)
 
 enum { NO_ANSWER = 1, NO_THOUGHT };
 
-static const struct conversation {
+static const struct scene {
 	const struct template *template;
 	struct chat_message messages[5];
 	int how;
@@ -141,7 +142,7 @@ static const struct conversation {
 TEST(conversations_become_text)
 {
 	for (size_t i = 0; i < COUNT(conversations); i++) {
-		const struct conversation *given = &conversations[i];
+		const struct scene *given = &conversations[i];
 		tokenizer *tokenizer = make(given->template->text, tokens);
 		struct chat_format *format = format_of(tokenizer);
 		struct tokens ids = {0};
@@ -193,6 +194,134 @@ TEST(styles_need_template_and_tokens)
 			  "chat template");
 	}
 	assert_int_equal(ids.count, 0);
+}
+
+/* -------------------------------------------------------------------------------------------------------- turns -- */
+
+static void clear_turns(void *turns)
+{
+	chat_turns_clear(turns);
+}
+
+static struct chat_turns *turns_of(const struct template *template, const char *merges, bool think)
+{
+	struct recipe recipe = {.added = tokens, .merges = merges};
+	struct chat_turns *turns = test_zeros(1, sizeof(*turns));
+	tokenizer *tokenizer = recipe_make(&recipe);
+
+	must(tokenizer_set_template(tokenizer, template->text, strlen(template->text), &err));
+	turns->tokenizer = tokenizer;
+	turns->format = format_of(tokenizer);
+	turns->think = think;
+	test_later(clear_turns, turns);
+	return turns;
+}
+
+static void say(struct chat_turns *turns, const char *role, const char *text)
+{
+	must(conversation_add(&turns->conversation, role, strlen(role), text, strlen(text), &err));
+}
+
+/* An answer in the tokens of its bytes, which is not how a tokenizer with merges has it. */
+static void answer_bytes(struct chat_turns *turns, const char *text, enum answer_end end, struct tokens *ids,
+			 bool whole)
+{
+	static const struct model_config config = {.vocabulary = 400};
+	const struct answer_options options = {.tokenizer = turns->tokenizer,
+					       .config = &config,
+					       .end = chat_end(turns->tokenizer, turns->format),
+					       .sampling = SAMPLER_OPTIONS_INIT};
+	struct answer answer;
+
+	must(answer_open(&answer, &options, &err));
+	for (; *text; text++) {
+		must(answer_read(&answer, ids, &(uint32_t){(uint8_t)*text}, 1, &err));
+		must(answer_take(&answer, (uint8_t)*text, &err));
+	}
+	if (end == ANSWER_END) {
+		must(answer_read(&answer, ids, &(uint32_t){(uint32_t)options.end}, 1, &err));
+		must(answer_take(&answer, (uint32_t)options.end, &err));
+	} else {
+		must(answer_finish(&answer, end, &err));
+	}
+	assert_int_equal(answer.end, end);
+	must(chat_turns_answer(turns, &answer, ids, whole, &err));
+	answer_close(&answer);
+}
+
+/* Whatever the answers were: a turn is the text of the whole conversation, and begins with what was said to last. */
+TEST(turns_are_the_conversation)
+{
+	static const struct template *const templates[] = {&smollm2, &qwen3, &thinking, &llama31};
+	static const char *const answers[] = {"Yo", "the Yo", "<think>\nhm\n</think>\n\nYo", "hm\n</think>\n\nthe"};
+	static const enum answer_end ends[] = {ANSWER_END, ANSWER_LENGTH, ANSWER_STOP, ANSWER_INTERRUPTED};
+	size_t parts = 0;
+	uint64_t n = 0;
+
+	for (uint64_t trial = 0; trial < 200; trial++) {
+		const struct template *template = templates[trial % COUNT(templates)];
+		struct chat_turns *turns = turns_of(template, "t h,th e,Y o", draw(1, trial, n++) % 2);
+		struct tokens before = {0};
+		size_t lasting = 0;
+
+		if (trial % 3 == 0)
+			say(turns, "system", "Be.");
+		for (int turn = 0; turn < 4; turn++) {
+			struct tokens ids, whole = {0};
+			const struct conversation *said = &turns->conversation;
+			const size_t lasted = lasting;
+
+			say(turns, "user", turn % 2 ? "the" : "Hi Yo");
+			must(chat_turns_next(turns, &ids, &lasting, &err));
+			must(chat_encode(turns->tokenizer, turns->format, said->all, said->count, true, turns->think,
+					 &whole, &err));
+			assert_string_equal(decoded(turns->tokenizer, &ids), decoded(turns->tokenizer, &whole));
+			assert_true(tokens_common(&before, ids.ids, ids.count) >= lasted);
+			assert_true(lasting <= ids.count && lasting > lasted);
+			parts += lasting < ids.count;
+			tokens_free(&before);
+			must(tokens_add(&before, ids.ids, ids.count, &err));
+			const size_t which = draw(1, trial, n++) % (template->style == CHAT_QWEN3 ? 4 : 2);
+
+			answer_bytes(turns, answers[which], ends[draw(1, trial, n++) % COUNT(ends)], &ids,
+				     lasting == ids.count);
+			tokens_free(&ids);
+			tokens_free(&whole);
+		}
+		tokens_free(&before);
+	}
+	assert_true(parts > 50);
+}
+
+/* An answer keeps the tokens in which it was generated, but for one that later turns have in other words. */
+TEST(answers_keep_their_tokens)
+{
+	static const struct {
+		const struct template *template;
+		const char *answer;
+		enum answer_end end;
+		bool kept;
+	} cases[] = {{&smollm2, "Yo", ANSWER_END, true},   {&smollm2, "Yo", ANSWER_LENGTH, true},
+		     {&smollm2, "Yo", ANSWER_STOP, false}, {&smollm2, "a</think>Yo", ANSWER_END, true},
+		     {&qwen3, "Yo", ANSWER_END, true},     {&qwen3, "<think>\nhm\n</think>\n\nYo", ANSWER_END, false}};
+
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		struct chat_turns *turns = turns_of(cases[i].template, "Y o", true);
+		struct tokens ids;
+		size_t lasting;
+
+		say(turns, "user", "Yo");
+		must(chat_turns_next(turns, &ids, &lasting, &err));
+		assert_int_equal(lasting, ids.count);
+		answer_bytes(turns, cases[i].answer, cases[i].end, &ids, true);
+		const uint32_t last = turns->said.ids[turns->said.count - 2];
+
+		assert_int_equal(last, cases[i].kept ? 'o' : 256);
+		assert_int_equal(turns->said.ids[turns->said.count - 1], 301);
+		assert_int_equal(tokens_common(&turns->said, ids.ids, ids.count) == ids.count, cases[i].kept);
+		assert_int_equal(chat_turns_rewrite(turns), cases[i].template == &qwen3);
+		tokens_free(&ids);
+	}
 }
 
 TEST(failures_change_nothing)

@@ -637,6 +637,33 @@ TEST(what_cannot_be_read_is_refused)
 	assert_int_equal(decoder_read(b->decoder, 2, pieces, NULL, NULL, &err), ROSA_EINVAL);
 }
 
+/* What is not said of attention is the adapter's, or global; sinks are not taken over without a window. */
+TEST(attention_is_settled_by_the_adapter)
+{
+	const struct adapter adapter = {.options = {.window = 8, .sinks = 2, .first_global_layers = 1}};
+	const size_t open = SIZE_MAX;
+	const struct {
+		bool adapted;
+		size_t given[3], settled[3];
+	} cases[] = {{false, {open, open, open}, {0, 0, 0}}, {false, {9, 3, 1}, {9, 3, 1}},
+		     {true, {open, open, open}, {8, 2, 1}},  {true, {0, open, open}, {0, 0, 1}},
+		     {true, {9, open, 0}, {9, 2, 0}},        {true, {open, 0, 2}, {8, 0, 2}}};
+	struct bench *b = bench_tiny(NULL, 16, 1);
+
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		const size_t *given = cases[i].given, *settled = cases[i].settled;
+		struct decoder_options options = {
+		    .window = given[0], .sinks = given[1], .first_global_layers = given[2]};
+
+		must(decoder_options_settle(&options, &b->checkpoint, cases[i].adapted ? &adapter : NULL, &err));
+		assert_int_equal(options.window, settled[0]);
+		assert_int_equal(options.sinks, settled[1]);
+		assert_int_equal(options.first_global_layers, settled[2]);
+	}
+	must_fail(decoder_options_settle(&(struct decoder_options){.sinks = 1}, &b->checkpoint, NULL, &err),
+		  ROSA_EINVAL, "1 sinks without a window");
+}
+
 /* A delay that is a number does not follow a window that is asked for. */
 TEST(windows_beyond_the_delay_are_refused)
 {

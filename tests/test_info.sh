@@ -143,10 +143,11 @@ holds "'tensors' not in j"
 holds "j['adapter'] == dict(path=None, source='tokens', delay=16, bits=16, reads=4, layers=2, fusion='post', \
 	parameters=4754, bytes=19016)"
 holds "[m['context'] for m in j['memory']] == [64, 102400]"
-# keys and values: 2 of 2 heads of 8, 4 bytes, 2 layers
-holds "j['memory'][0]['global']['cache'] == j['memory'][0]['window']['cache'] == 64 * 2 * 2 * 8 * 4 * 2"
+# keys and values: 2 of 2 heads of 8, 4 bytes, 2 layers; in blocks of 128 positions, and the sinks in 16
+holds "j['memory'][0]['global']['cache'] == 128 * 2 * 2 * 8 * 4 * 2"
+holds "j['memory'][0]['window']['cache'] == (128 + 16) * 256"
 holds "j['memory'][1]['global']['cache'] == 102400 * 256"
-holds "j['memory'][1]['window']['cache'] == (16 + 256 + 4) * 256"
+holds "j['memory'][1]['window']['cache'] == (3 * 128 + 16) * 256"
 # ids, in two streams, and what was found
 holds "j['memory'][1]['rosa']['index'] == round(102400 * (2 * 23 + 5) + 1200)"
 holds "j['memory'][1]['rosa']['values'] == 102400 * 2 * 8"
@@ -172,7 +173,7 @@ if "$program" --version | grep -q "jansson: yes"; then
 		holds "j['adapter']['path'] == 'adapter' and j['adapter']['parameters'] == 4192"
 		holds "j['adapter']['bytes'] == 16768"
 		holds "(j['window'], j['sinks'], j['global_layers']) == (16, 4, 1)"
-		holds "j['memory'][0]['window']['cache'] == 128 * (1000 + 16 + 256 + 4)"
+		holds "j['memory'][0]['window']['cache'] == 128 * (1024 + 3 * 128 + 16)"
 		holds "j['memory'][0]['rosa']['index'] == round(4 * (1000 * 12.4 + 600))"
 		holds "j['memory'][0]['rosa']['values'] == 1000 * 8"
 	done

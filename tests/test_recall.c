@@ -7,7 +7,7 @@
 
 #include "base/draw.h"
 #include "train/far.h"
-#include "eval/recall.h"
+#include "eval/conditions.h"
 #include "eval/scoring.h"
 
 #include <math.h>
@@ -296,4 +296,31 @@ TEST(scores_like_the_logits)
 		table.seen[k / SEEN_RANKS][k % SEEN_RANKS] = log(k < SEEN_RANKS ? 3 : 0.5);
 	score_like_the_logits(&chain, 1e-9);
 	score_like_the_logits(&table, 1e-6);
+}
+
+/* Which conditions a model has: all need a window but the first, and what they are named after. */
+TEST(conditions_need_what_they_measure)
+{
+	static const bool needs[RECALL_CONDITIONS][3] = {
+	    [RECALL_WINDOW] = {1, 0, 0}, [RECALL_ADAPTER] = {1, 1, 0}, [RECALL_OFF] = {1, 1, 0},
+	    [RECALL_RANDOM] = {1, 1, 0}, [RECALL_POINTER] = {1, 0, 1}, [RECALL_BOTH] = {1, 1, 1}};
+	char path[] = "pointer.json";
+
+	for (unsigned has = 0; has < 8; has++) {
+		const struct model model = {
+		    .options.window = has & 1 ? 8 : 0, .adapted = has & 2, .pointer_path = has & 4 ? path : NULL};
+
+		for (int c = 0; c < RECALL_CONDITIONS; c++) {
+			const enum recall_condition pointed = condition_with_pointer(&model, (enum recall_condition)c);
+			bool applies = true;
+
+			for (unsigned i = 0; i < 3; i++)
+				applies = applies && (!needs[c][i] || has >> i & 1);
+			assert_int_equal(condition_applies(&model, (enum recall_condition)c), applies);
+			assert_int_equal(pointed, !(has & 4)            ? RECALL_CONDITIONS
+						  : c == RECALL_WINDOW  ? RECALL_POINTER
+						  : c == RECALL_ADAPTER ? RECALL_BOTH
+									: RECALL_CONDITIONS);
+		}
+	}
 }

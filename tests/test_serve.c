@@ -241,8 +241,8 @@ static void must_read(struct json_text *text, const char *wanted)
 TEST(places_are_told_by_token)
 {
 	const uint32_t ids[] = {7, 8, 9, 8};
-	struct step_places step = {.links = 1, .reads = 1, .shares = {0.5}, .read = {{2, 3, 0.25f}}};
-	const struct step_places nothing = {.links = 0};
+	struct step_places step = {.found = {.count = 1}, .reads = 1, .shares = {0.5}, .read = {{2, 3, 0.25f}}};
+	const struct step_places nothing = {.reads = 0};
 	struct answer_places places = {0};
 	struct json_text text = {0};
 
@@ -281,8 +281,8 @@ static struct exchange scene(struct serve_task *task, struct serve_task **tasks,
 
 static void put(struct serve_task *task, const char *text)
 {
-	must(text_append(&task->text, "text", text, strlen(text), false, &err));
-	task->made++;
+	must(text_append(&task->answer.text, "text", text, strlen(text), false, &err));
+	task->answer.made++;
 }
 
 TEST(events_have_what_is_new)
@@ -313,7 +313,7 @@ TEST(events_have_what_is_new)
 	assert_true(x.closed);
 	exchange_stream(&x, &text);
 	must_read(&text, "");
-	text_free(&task.text);
+	text_free(&task.answer.text);
 #undef HEAD
 }
 
@@ -340,7 +340,7 @@ TEST(reading_is_told_until_something_is_written)
 	exchange_stream(&x, &text);
 	must_read(&text, READ("1"));
 	task.read = 2;
-	task.made = 1;
+	task.answer.made = 1;
 	exchange_stream(&x, &text);
 	must_read(&text, "");
 	x.sent[0].read = 0; /* if it was too quick to be seen reading */

@@ -64,6 +64,25 @@ static rosa_status no_memory(const struct kv_cache *cache, size_t positions, ros
 			 positions, cache->heads, cache->head_size, cache->window);
 }
 
+/* Panels of the ring. Blocks are whole, and so is the ring. */
+static size_t ring_of(size_t window, size_t chunk)
+{
+	return window ? (panels_of(plus(window, chunk) - 1) + KV_PANELS - 1) / KV_PANELS * KV_PANELS : 0;
+}
+
+/* Blocks for so many positions. */
+static size_t blocks_for(size_t ring, size_t positions)
+{
+	const size_t panels = panels_of(positions);
+
+	return ((ring ? smaller(panels, ring) : panels) + KV_PANELS - 1) / KV_PANELS;
+}
+
+size_t kv_room(size_t window, size_t sinks, size_t chunk, size_t steps)
+{
+	return (blocks_for(ring_of(window, chunk), steps) * KV_PANELS + (window ? panels_of(sinks) : 0)) * KV_LANES;
+}
+
 rosa_status kv_new(size_t heads, size_t head_size, size_t window, size_t sinks, size_t chunk, struct kv_cache *cache,
 		   rosa_error *err)
 {
@@ -85,8 +104,7 @@ rosa_status kv_new(size_t heads, size_t head_size, size_t window, size_t sinks, 
 	if (!store)
 		return no_memory(cache, 0, err);
 	cache->place = store;
-	/* Blocks are whole, and so is the ring. */
-	store->ring = window ? (panels_of(plus(window, chunk) - 1) + KV_PANELS - 1) / KV_PANELS * KV_PANELS : 0;
+	store->ring = ring_of(window, chunk);
 	store->sink_panels = panels_of(sinks);
 	if (times(times(heads, kv_row(head_size)), BLOCK_POSITIONS) >= SIZE_MAX / 16 ||
 	    (sinks && !take_block(cache, store->sink_panels, &store->sinks))) {
@@ -112,20 +130,10 @@ void kv_free(struct kv_cache *cache)
 	memset(cache, 0, sizeof(*cache));
 }
 
-/* Blocks for so many positions. */
-static size_t blocks_for(const struct store *store, size_t positions)
-{
-	size_t panels = panels_of(positions);
-
-	if (store->ring)
-		panels = smaller(panels, store->ring);
-	return (panels + KV_PANELS - 1) / KV_PANELS;
-}
-
 static rosa_status make_room(struct kv_cache *cache, size_t steps, rosa_error *err)
 {
 	struct store *store = cache->place;
-	const size_t need = steps > SIZE_MAX - cache->steps ? SIZE_MAX : blocks_for(store, cache->steps + steps);
+	const size_t need = steps > SIZE_MAX - cache->steps ? SIZE_MAX : blocks_for(store->ring, cache->steps + steps);
 
 	if (need > store->block_room) {
 		const size_t room = need > SIZE_MAX / 2 ? need : 2 * need;

@@ -25,6 +25,9 @@ rosa_status kv_new(size_t heads, size_t head_size, size_t window, size_t sinks, 
 		   rosa_error *err);
 void kv_free(struct kv_cache *cache);
 
+/* The positions that such a cache has memory for once it has stored `steps`: its cache->room. */
+size_t kv_room(size_t window, size_t sinks, size_t chunk, size_t steps);
+
 /* Memory for `steps` more positions, at most cache->chunk. */
 rosa_status kv_reserve(struct kv_cache *cache, size_t steps, rosa_error *err);
 

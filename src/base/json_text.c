@@ -48,9 +48,20 @@ void json_text_add(struct json_text *text, const char *format, ...)
 	va_end(arguments);
 }
 
-static bool is_plain(char byte)
+/* Bytes at the beginning that stand for themselves. Control characters do not, DEL and C1 (two bytes, the first 0xc2)
+ * among them: the text may reach a terminal. */
+static size_t plain_bytes(const char *string, const char *end)
 {
-	return (unsigned char)byte >= 0x20 && byte != '"' && byte != '\\';
+	const char *at = string;
+
+	for (; at < end; at++) {
+		const unsigned char byte = (unsigned char)*at;
+
+		if (byte < 0x20 || byte == '"' || byte == '\\' || byte == 0x7f ||
+		    (byte == 0xc2 && at + 1 < end && (unsigned char)at[1] < 0xa0))
+			break;
+	}
+	return (size_t)(at - string);
 }
 
 void json_text_bytes(struct json_text *text, const char *string, size_t size)
@@ -59,20 +70,19 @@ void json_text_bytes(struct json_text *text, const char *string, size_t size)
 
 	json_text_add(text, "\"");
 	while (string < end) {
-		size_t plain = 0;
+		const size_t plain = plain_bytes(string, end);
 
-		while (string + plain < end && is_plain(string[plain]))
-			plain++;
 		if (plain && make_room(text, plain + 1)) {
 			memcpy(text->data + text->size, string, plain);
 			text->size += plain;
 			text->data[text->size] = '\0';
 		}
 		string += plain;
-		if (string < end && (*string == '"' || *string == '\\'))
-			json_text_add(text, "\\%c", *string++);
-		else if (string < end)
-			json_text_add(text, "\\u%04x", (unsigned char)*string++);
+		if (string == end)
+			break;
+		string += (unsigned char)*string == 0xc2; /* the second byte of a C1 is its number */
+		json_text_add(text, *string == '"' || *string == '\\' ? "\\%c" : "\\u%04x", (unsigned char)*string);
+		string++;
 	}
 	json_text_add(text, "\"");
 }

@@ -19,7 +19,7 @@ struct json_text {
 __attribute__((format(printf, 2, 3)))
 #endif
 void json_text_add(struct json_text *text, const char *format, ...);
-/* A string, quoted and escaped; NULL: null. */
+/* A string, quoted and escaped, with no control character left; NULL: null. */
 void json_text_string(struct json_text *text, const char *string);
 /* The same for a string of `size` bytes, which may have NUL inside. */
 void json_text_bytes(struct json_text *text, const char *string, size_t size);

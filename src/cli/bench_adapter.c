@@ -91,7 +91,7 @@ static bool read_text(struct job *job, rosa_error *why)
 {
 	const size_t longest = job->context > job->prompt ? job->context : job->prompt, need = longest + job->tokens;
 	tokenizer *tokenizer = NULL;
-	const bool good = model_tokenizer(&job->models[0], &tokenizer, why) &&
+	const bool good = checkpoint_tokenizer(&job->models[0].checkpoint, &tokenizer, why) == ROSA_OK &&
 			  model_encode_file(tokenizer, job->file, false, &job->text, why);
 
 	tokenizer_free(tokenizer);

@@ -9,8 +9,8 @@
 
 #include "cli/args.h"
 #include "cli/interrupt.h"
-#include "base/json_text.h"
 #include "cli/report.h"
+#include "cli/text_input.h"
 #include "train/shard_names.h"
 #include "train/tokens_writer.h"
 
@@ -93,31 +93,34 @@ static bool count(const struct tokens_file *file, struct tally *tally, rosa_erro
 	return true;
 }
 
-static void print(const struct job *job, const struct tokens_file *file, const struct tally *tally)
+static void print(const struct tokens_file *file, const struct tally *tally)
 {
-	struct json_text path = {0};
-
-	if (!job->json) {
-		printf("%s: %zu document%s, %zu tokens", file->path, file->documents, file->documents == 1 ? "" : "s",
-		       file->tokens);
-		if (file->counts)
-			printf(" (%" PRIu64 " of answers)", tally->answers);
-		printf(", the longest document %" PRIu64 " (number %" PRIu64 ")", tally->longest,
-		       tally->longest_document);
-		printf("; tokenizer %016" PRIx64 " of %zu tokens\n", file->tokenizer, file->vocabulary);
-		return;
-	}
-	json_text_string(&path, file->path);
-	printf("{\"path\": %s, \"documents\": %zu, \"tokens\": %zu, \"longest\": %" PRIu64
-	       ", \"longest_document\": %" PRIu64 ", \"answers\": ",
-	       path.failed ? "null" : path.data, file->documents, file->tokens, tally->longest,
-	       tally->longest_document);
+	printf("%s: %zu document%s, %zu tokens", file->path, file->documents, file->documents == 1 ? "" : "s",
+	       file->tokens);
 	if (file->counts)
-		printf("%" PRIu64, tally->answers);
+		printf(" (%" PRIu64 " of answers)", tally->answers);
+	printf(", the longest document %" PRIu64 " (number %" PRIu64 ")", tally->longest, tally->longest_document);
+	printf("; tokenizer %016" PRIx64 " of %zu tokens\n", file->tokenizer, file->vocabulary);
+}
+
+static bool print_json(const struct tokens_file *file, const struct tally *tally, rosa_error *why)
+{
+	struct json_text text = {0};
+
+	json_text_open(&text, NULL, '{');
+	json_text_put_string(&text, "path", file->path);
+	json_text_put_size(&text, "documents", file->documents);
+	json_text_put_size(&text, "tokens", file->tokens);
+	json_text_put_size(&text, "longest", tally->longest);
+	json_text_put_size(&text, "longest_document", tally->longest_document);
+	if (file->counts)
+		json_text_put_size(&text, "answers", tally->answers);
 	else
-		printf("null");
-	printf(", \"vocabulary\": %zu, \"tokenizer\": \"%016" PRIx64 "\"}\n", file->vocabulary, file->tokenizer);
-	json_text_free(&path);
+		json_text_put_string(&text, "answers", NULL);
+	json_text_put_size(&text, "vocabulary", file->vocabulary);
+	json_text_put(&text, "tokenizer", "\"%016" PRIx64 "\"", file->tokenizer);
+	json_text_add(&text, "}\n");
+	return json_print(&text, why);
 }
 
 static bool check(struct job *job, const char *path, rosa_error *why)
@@ -132,8 +135,11 @@ static bool check(struct job *job, const char *path, rosa_error *why)
 	if (good && job->model && file.tokenizer != job->tokenizer)
 		good = refuse(why, "%s: was packed with another tokenizer than that of %s; pack it again", path,
 			      job->model);
+	if (good && job->json)
+		good = print_json(&file, &tally, why);
+	else if (good)
+		print(&file, &tally);
 	if (good) {
-		print(job, &file, &tally);
 		job->documents += file.documents;
 		job->tokens += file.tokens;
 	}

@@ -10,8 +10,10 @@
 #include "cli/interrupt.h"
 #include "cli/progress.h"
 #include "cli/report.h"
+#include "cli/text_input.h"
 #include "train/packing.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 
 #define COMMAND      "data pack"
@@ -122,18 +124,25 @@ static bool run(struct job *job, rosa_error *why)
 	return done;
 }
 
+static bool print_json(const struct packing_result *result, rosa_error *why)
+{
+	struct json_text text = {0};
+
+	json_text_open(&text, NULL, '{');
+	json_text_put_size(&text, "documents", result->documents);
+	json_text_put_size(&text, "tokens", result->tokens);
+	json_text_put_size(&text, "bad_lines", result->bad);
+	json_text_put_size(&text, "empty_documents", result->empty);
+	json_text_put_size(&text, "shards", result->shards);
+	json_text_put(&text, "end", "%" PRId64, result->end);
+	json_text_add(&text, "}\n");
+	return json_print(&text, why);
+}
+
 static void print(const struct job *job)
 {
 	const struct packing_result *result = &job->result;
 
-	if (job->json) {
-		printf("{\"documents\": %llu, \"tokens\": %llu, \"bad_lines\": %llu, \"empty_documents\": %llu, "
-		       "\"shards\": %llu, \"end\": %lld}\n",
-		       (unsigned long long)result->documents, (unsigned long long)result->tokens,
-		       (unsigned long long)result->bad, (unsigned long long)result->empty,
-		       (unsigned long long)result->shards, (long long)result->end);
-		return;
-	}
 	printf("%llu document%s, %llu tokens, %llu bad line%s", (unsigned long long)result->documents,
 	       result->documents == 1 ? "" : "s", (unsigned long long)result->tokens, (unsigned long long)result->bad,
 	       result->bad == 1 ? "" : "s");
@@ -156,7 +165,9 @@ int data_pack_command(int count, char **words)
 	interrupt_watch();
 	bool done = run(&job, &why);
 	bad = job.result.bad;
-	if (done)
+	if (done && job.json)
+		done = print_json(&job.result, &why);
+	else if (done)
 		print(&job);
 	if (bad > MOST_REPORTS)
 		complain(COMMAND, "and %llu bad lines more", (unsigned long long)(bad - MOST_REPORTS));

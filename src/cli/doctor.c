@@ -36,6 +36,7 @@ static const char *const outcome_names[] = {[GOOD] = "ok", [MISSING] = "missing"
 
 struct doctor {
 	bool json;
+	struct json_text text; /* for that */
 	size_t counts[BROKEN + 1];
 };
 
@@ -45,7 +46,7 @@ static void tell(struct doctor *doctor, enum outcome outcome, const char *name, 
 {
 	char detail[512];
 	va_list arguments;
-	bool first = doctor->counts[GOOD] + doctor->counts[MISSING] + doctor->counts[BROKEN] == 0;
+	struct json_text *text = &doctor->text;
 
 	va_start(arguments, format);
 	vsnprintf(detail, sizeof(detail), format, arguments);
@@ -56,15 +57,12 @@ static void tell(struct doctor *doctor, enum outcome outcome, const char *name, 
 		       remedy ? remedy : "");
 		return;
 	}
-	printf("%s\n    {\"name\": \"%s\", \"status\": \"%s\", \"detail\": ", first ? "" : ",", name,
-	       outcome_names[outcome]);
-	text_print_json(detail, strlen(detail));
-	printf(", \"remedy\": ");
-	if (remedy)
-		text_print_json(remedy, strlen(remedy));
-	else
-		printf("null");
-	putchar('}');
+	json_text_open(text, NULL, '{');
+	json_text_put_string(text, "name", name);
+	json_text_put_string(text, "status", outcome_names[outcome]);
+	json_text_put_string(text, "detail", detail);
+	json_text_put_string(text, "remedy", remedy);
+	json_text_close(text, '}');
 }
 
 /* ------------------------------------------------------------------------------------------------------ machine -- */
@@ -237,6 +235,7 @@ static void check_results(struct doctor *doctor)
 int doctor_command(int count, char **words)
 {
 	struct doctor doctor = {0};
+	rosa_error why = {0};
 	struct arg options[] = {
 	    OPTION_FLAG("json", &doctor.json, "print one JSON object"),
 	};
@@ -252,8 +251,9 @@ int doctor_command(int count, char **words)
 
 	if (parsed != ARGS_OK)
 		return parsed == ARGS_HELP ? DONE : MISUSED;
-	if (doctor.json)
-		printf("{\n  \"version\": \"%s\",\n  \"checks\": [", rosa_version());
+	json_text_open(&doctor.text, NULL, '{');
+	json_text_put_string(&doctor.text, "version", rosa_version());
+	json_text_open(&doctor.text, "checks", '[');
 	check_processor(&doctor);
 	check_memory(&doctor);
 	check_disk(&doctor);
@@ -262,10 +262,16 @@ int doctor_command(int count, char **words)
 	check_programs(&doctor);
 	check_results(&doctor);
 	bool good = doctor.counts[BROKEN] == 0;
-	if (doctor.json)
-		printf("\n  ],\n  \"ok\": %s\n}\n", good ? "true" : "false");
-	else
+	if (!doctor.json) {
 		printf("\n%zu OK, %zu missing, %zu failed: %s\n", doctor.counts[GOOD], doctor.counts[MISSING],
 		       doctor.counts[BROKEN], good ? "ready" : "not ready");
+		json_text_free(&doctor.text);
+		return good ? DONE : FAILED;
+	}
+	json_text_close(&doctor.text, ']');
+	json_text_put_bool(&doctor.text, "ok", good);
+	json_text_add(&doctor.text, "}\n");
+	if (!json_print(&doctor.text, &why))
+		return command_end("doctor", false, &why);
 	return good ? DONE : FAILED;
 }

@@ -10,7 +10,6 @@
 #include "base/json_text.h"
 #include "base/paths.h"
 #include "base/status.h"
-#include "cli/conditions.h"
 #include "cli/eval_output.h"
 #include "cli/generate_run.h"
 #include "cli/gnuplot.h"
@@ -18,6 +17,7 @@
 #include "cli/interrupt.h"
 #include "cli/progress.h"
 #include "eval/apart.h"
+#include "eval/conditions.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -179,7 +179,7 @@ static bool prepare(struct eval *job, rosa_error *why)
 	if (job->prepare && (job->answers || job->out))
 		return refuse(why, "--prepare: writes prompts and scores nothing; leave out --answers and --out");
 	if ((job->plot && !picture_can_be(job->plot, why)) || !model_open_files(&job->model, &job->args, why) ||
-	    !load_tasks(job, why) || !model_tokenizer(&job->model, &job->tokenizer, why))
+	    !load_tasks(job, why) || checkpoint_tokenizer(&job->model.checkpoint, &job->tokenizer, why) != ROSA_OK)
 		return false;
 	return job->prepare || job->answers ||
 	       (model_pointer(&job->model, &job->args, why) && choose_conditions(job, why) && describe(job, why) &&
@@ -234,7 +234,7 @@ static bool run_choices(struct eval *job, const struct eval_task *task, enum rec
 
 	if (!good || !due)
 		return good;
-	good = condition_decoder(&job->model, condition, &decoder, why);
+	good = condition_decoder(&job->model, condition, &decoder, why) == ROSA_OK;
 	const struct scoring scoring = {
 	    .decoder = decoder,
 	    .workers = job->model.workers,
@@ -264,16 +264,16 @@ static bool answer_one(struct eval *job, struct run *run, const struct eval_task
 {
 	const struct eval_example *example = &task->examples[i];
 	struct eval_record record;
-	struct answer answer = {0};
+	const struct answer *answer = &run->answer;
 	struct tokens tokens = {0};
 	bool good = example_prompt(job->tokenizer, example, (size_t)job->prompt_tokens, &tokens, why) == ROSA_OK;
 
 	good = good && run_become(run, tokens.ids, tokens.count, why);
 	if (good)
 		run_warn_length(run, tokens.count + task->tokens, COMMAND);
-	good = good && run_answer(run, task->tokens, &answer, why);
-	if (good && answer.end != ANSWER_INTERRUPTED) {
-		const struct eval_detail detail = {.answer = answer.text.data ? answer.text.data : "",
+	good = good && run_answer(run, task->tokens, why);
+	if (good && answer->end != ANSWER_INTERRUPTED) {
+		const struct eval_detail detail = {.answer = answer->text.data ? answer->text.data : "",
 						   .expected = &example->answers,
 						   .classes = &example->classes};
 
@@ -281,7 +281,6 @@ static bool answer_one(struct eval *job, struct run *run, const struct eval_task
 		       keep(job, &record, &detail, why);
 	}
 	tokens_free(&tokens);
-	text_free(&answer.text);
 	return good;
 }
 
@@ -300,7 +299,7 @@ static bool run_answers(struct eval *job, const struct eval_task *task, enum rec
 		model.pointer_path = NULL;
 	if (condition == RECALL_GLOBAL)
 		model.options.window = 0;
-	good = condition_decoder(&job->model, condition, &model.decoder, why) &&
+	good = condition_decoder(&job->model, condition, &model.decoder, why) == ROSA_OK &&
 	       run_open(&run, &model, job->tokenizer, &sampling, &job->stops, why);
 	for (size_t i = 0; i < task->count && good && !interrupted(); i++) {
 		if (job->done[0][i])
@@ -362,20 +361,25 @@ static rosa_status take_result(void *context, const struct eval_task *task, cons
 
 static bool read_answers(struct eval *job, rosa_error *why)
 {
-	const struct model_config *config = &job->model.checkpoint.config;
+	const struct answer_options options = {.tokenizer = job->tokenizer,
+					       .config = &job->model.checkpoint.config,
+					       .end = -1,
+					       .stops = job->stops.all,
+					       .stop_count = job->stops.count,
+					       .sampling = SAMPLER_OPTIONS_INIT};
+	struct answer answer = {.made = 0};
 	const struct apart apart = {.tasks = job->tasks,
 				    .count = job->task_count,
-				    .tokenizer = job->tokenizer,
-				    .ends = config->eos,
-				    .ends_count = config->eos_count,
-				    .stops = job->stops.all,
-				    .stops_count = job->stops.count,
+				    .answer = &answer,
 				    .settings = take_settings,
 				    .take = take_result,
 				    .context = job};
+	const bool good = answer_open(&answer, &options, why) == ROSA_OK &&
+			  apart_read(job->answers, &interrupt_hooks, &apart, why) == ROSA_OK &&
+			  (job->settings || refuse(why, "--answers %s: has no line of settings", job->answers));
 
-	return apart_read(job->answers, &interrupt_hooks, &apart, why) == ROSA_OK &&
-	       (job->settings || refuse(why, "--answers %s: has no line of settings", job->answers));
+	answer_close(&answer);
+	return good;
 }
 
 /* -------------------------------------------------------------------------------------------------- the command -- */

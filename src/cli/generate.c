@@ -167,7 +167,8 @@ static int run(struct generate *job, rosa_error *why)
 	if (job->load && !take_settings(job, why))
 		return -1;
 	if ((job->save && file_can_create(job->save, why) != ROSA_OK) || !model_open(&job->model, &job->args, why) ||
-	    !model_pointer(&job->model, &job->args, why) || !model_tokenizer(&job->model, &job->tokenizer, why) ||
+	    !model_pointer(&job->model, &job->args, why) ||
+	    checkpoint_tokenizer(&job->model.checkpoint, &job->tokenizer, why) != ROSA_OK ||
 	    !model_settings(&job->model, &job->settings, why) ||
 	    !sampling_choose(&job->sampling, job->chat, &job->model.checkpoint, &sampling, why) ||
 	    !run_open(&job->run, &job->model, job->tokenizer, &sampling, &job->stops, why))

@@ -3,6 +3,7 @@
 
 #include "cli/generate_run.h"
 #include "cli/generate_sampling.h"
+#include "cli/text_input.h"
 #include "model/session.h"
 
 struct generate {

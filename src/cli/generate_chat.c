@@ -1,21 +1,15 @@
 /*
  * A conversation.
  *
- * The text of a conversation only grows at its end, so a turn should cost no more than its own tokens, even if a book
- * stands before it. Two things complicate this. First, a model may generate a text in other tokens than the tokenizer
- * would choose for it; so the tokens of an answer are kept as they were generated, and only new text is encoded.
- * Second, models that write down their thoughts are trained on conversations from which earlier thoughts were removed;
- * so for these the state is kept before the answer, and the next turn continues from it, with the answer (without
- * thoughts) as the tokenizer encodes it. In both cases the model reads exactly the conversation.
- *
- * The tokens of a new turn are found by counting. Every message ends with the same special token, which no content can
- * contain. So in the encoding of the whole conversation the new turn is what follows the end of the last answer.
+ * A turn reads what is new of the conversation (model/chat_turns.c) and generates the answer. Where later turns may
+ * have other tokens for the answer, the state before it is kept, and the next turn continues from there.
  */
 #include "cli/generate.h"
 
 #include "cli/interrupt.h"
 #include "cli/line_editor.h"
 #include "cli/screen.h"
+#include "model/chat_turns.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,124 +24,14 @@ struct chat {
 	struct generate *job;
 	struct run *run;
 	struct chat_format format;
-	int64_t end;                      /* the token that ends a message */
-	struct conversation conversation; /* all messages, from the first to the last */
-	struct tokens said;               /* its tokens, up to the end of the last answer */
-	bool answered;                    /* `said` contains an answer of this conversation */
-	struct text document;             /* empty: none */
-	bool document_due;                /* it will be put before the next message */
-	bool terminal;                    /* stdin is one: a user types */
-	bool shown;                       /* stderr is a terminal */
+	struct chat_turns turns;
+	struct text document; /* empty: none */
+	bool document_due;    /* it will be put before the next message */
+	bool terminal;        /* stdin is one: a user types */
+	bool shown;           /* stderr is a terminal */
 };
 
-/* ----------------------------------------------------------------------------------------------------- encoding -- */
-
-/* Encodes the conversation with up to two more messages and, if `answer`, the beginning of an answer. */
-static bool encode(const struct chat *chat, const struct chat_message *more, size_t count, bool answer,
-		   struct tokens *tokens, rosa_error *why)
-{
-	const struct conversation *conversation = &chat->conversation;
-	struct chat_message *all = malloc((conversation->count + count + 1) * sizeof(*all));
-
-	memset(tokens, 0, sizeof(*tokens));
-	if (!all)
-		return refuse(why, "not enough memory for %zu messages", conversation->count + count);
-	if (conversation->count)
-		memcpy(all, conversation->all, conversation->count * sizeof(*all));
-	if (count)
-		memcpy(all + conversation->count, more, count * sizeof(*all));
-	rosa_status status = chat_encode(chat->job->tokenizer, &chat->format, all, conversation->count + count, answer,
-					 !chat->job->no_think, tokens, why);
-	free(all);
-	if (status == ROSA_OK)
-		return true;
-	tokens_free(tokens);
-	return false;
-}
-
-/* The index after the n-th last end of a message; 0 if there are fewer. */
-static size_t after_end(const struct chat *chat, const struct tokens *tokens, size_t n)
-{
-	for (size_t i = tokens->count; i > 0; i--) {
-		if ((int64_t)tokens->ids[i - 1] == chat->end && --n == 0)
-			return i;
-	}
-	return 0;
-}
-
-/* Where the new turn begins in the tokens of a conversation: after the last answer, which `ends_after` ends follow or
- * are part of. */
-static size_t turn_begin(const struct chat *chat, const struct tokens *tokens, size_t ends_after)
-{
-	return chat->answered ? after_end(chat, tokens, ends_after) : 0;
-}
-
-static size_t in_common(const uint32_t *a, size_t a_count, const uint32_t *b, size_t b_count)
-{
-	size_t i = 0;
-
-	while (i < a_count && i < b_count && a[i] == b[i])
-		i++;
-	return i;
-}
-
-/* The tokens of the whole conversation, which ends with a user's message, up to where the answer begins. *lasting: how
- * many of them will also begin the tokens of later turns. */
-static bool encode_turn(const struct chat *chat, struct tokens *wanted, size_t *lasting, rosa_error *why)
-{
-	static const struct chat_message later[] = {{"assistant", "."}, {"user", "."}};
-	struct tokens now, then;
-
-	memset(wanted, 0, sizeof(*wanted));
-	if (!encode(chat, NULL, 0, true, &now, why))
-		return false;
-	bool good = encode(chat, later, 2, false, &then, why);
-	if (good) {
-		size_t from = turn_begin(chat, &now, 2), from_then = turn_begin(chat, &then, 4);
-		*lasting = chat->said.count +
-			   in_common(now.ids + from, now.count - from, then.ids + from_then, then.count - from_then);
-		good = tokens_add(wanted, chat->said.ids, chat->said.count, why) == ROSA_OK &&
-		       tokens_add(wanted, now.ids + from, now.count - from, why) == ROSA_OK;
-		tokens_free(&then);
-	}
-	tokens_free(&now);
-	return good;
-}
-
 /* -------------------------------------------------------------------------------------------------------- turns -- */
-
-/* Whether later turns contain the answer in the tokens in which it was generated. */
-static bool lasts(const struct chat *chat, const struct answer *answer, bool whole_prompt)
-{
-	bool thought = chat->format.style == CHAT_QWEN3 && strstr(answer->text.data, "</think>");
-
-	return whole_prompt && !thought && answer->end != ANSWER_STOP;
-}
-
-/* Adds the tokens of the answer to `said`. */
-static bool keep_answer(struct chat *chat, const struct answer *answer, bool whole_prompt, rosa_error *why)
-{
-	static const struct chat_message later[] = {{"user", "."}};
-	const struct tokens *made = &chat->run->tokens;
-	const uint32_t end = (uint32_t)chat->end;
-	struct tokens again;
-	bool good;
-
-	if (lasts(chat, answer, whole_prompt)) {
-		/* However the answer ended, its message ends with the end token, which is unread in any case. */
-		chat->said.count = 0;
-		good = tokens_add(&chat->said, made->ids, made->count - (answer->end == ANSWER_END), why) == ROSA_OK &&
-		       tokens_add(&chat->said, &end, 1, why) == ROSA_OK;
-	} else {
-		if (!encode(chat, later, 1, false, &again, why))
-			return false;
-		size_t from = turn_begin(chat, &again, 4), to = after_end(chat, &again, 2);
-		good = tokens_add(&chat->said, again.ids + from, to - from, why) == ROSA_OK;
-		tokens_free(&again);
-	}
-	chat->answered = chat->answered || good;
-	return good;
-}
 
 /* After an answer: says that it was cut, if so, and on a terminal how fast the turn was. `before` is the run before it.
  */
@@ -171,15 +55,15 @@ static void comment_answer(const struct chat *chat, const struct answer *answer,
  * after Ctrl-C while reading. */
 static bool answer_turn(struct chat *chat, bool *made, rosa_error *why)
 {
-	struct answer answer = {.printed = true};
+	const struct answer *answer = &chat->run->answer;
 	struct tokens wanted;
 	const struct run before = *chat->run; /* for its counters */
 	size_t lasting;
 
 	*made = false;
-	if (!encode_turn(chat, &wanted, &lasting, why))
+	if (chat_turns_next(&chat->turns, &wanted, &lasting, why) != ROSA_OK)
 		return false;
-	bool whole = lasting == wanted.count, go_back = chat->format.style == CHAT_QWEN3 || chat->job->stops.count > 0;
+	bool whole = lasting == wanted.count, go_back = chat_turns_rewrite(&chat->turns) || chat->job->stops.count > 0;
 	bool good = run_become(chat->run, wanted.ids, wanted.count, why);
 	if (good)
 		run_warn_length(chat->run, chat->run->tokens.count, chat->job->command);
@@ -187,17 +71,14 @@ static bool answer_turn(struct chat *chat, bool *made, rosa_error *why)
 		good = run_read(chat->run, lasting < wanted.count ? lasting : lasting - 1, why) &&
 		       (interrupted() || run_remember(chat->run, why));
 	tokens_free(&wanted);
-	good = good && run_answer(chat->run, (size_t)chat->job->tokens, &answer, why);
-	good = good && (answer.made == 0 || screen_print("\n", 1, why));
-	if (good && answer.made > 0 && text_add(&answer.text, "the answer", "", 0, false, why)) {
+	good = good && run_answer(chat->run, (size_t)chat->job->tokens, why);
+	good = good && (answer->made == 0 || screen_print("\n", 1, why));
+	if (good && answer->made > 0) {
 		*made = true;
 		run_warn_length(chat->run, sequence_steps(chat->run->sequence), chat->job->command);
-		comment_answer(chat, &answer, &before);
-		good = conversation_add(&chat->conversation, "assistant", strlen("assistant"), answer.text.data,
-					answer.text.size, why) == ROSA_OK &&
-		       keep_answer(chat, &answer, whole, why);
+		comment_answer(chat, answer, &before);
+		good = chat_turns_answer(&chat->turns, answer, &chat->run->tokens, whole, why) == ROSA_OK;
 	}
-	text_free(&answer.text);
 	return good;
 }
 
@@ -205,11 +86,12 @@ static bool answer_turn(struct chat *chat, bool *made, rosa_error *why)
 static bool add_message(struct chat *chat, const char *line, rosa_error *why)
 {
 	struct text text = {0};
-	bool good = (!chat->document_due ||
-		     (text_add(&text, "the document", chat->document.data, chat->document.size, true, why) &&
-		      text_add(&text, "the document", "\n\n", 2, true, why))) &&
-		    text_add(&text, "the message", line, strlen(line), chat->job->lossy, why) &&
-		    conversation_add(&chat->conversation, "user", strlen("user"), text.data, text.size, why) == ROSA_OK;
+	bool good =
+	    (!chat->document_due ||
+	     (text_add(&text, "the document", chat->document.data, chat->document.size, true, why) &&
+	      text_add(&text, "the document", "\n\n", 2, true, why))) &&
+	    text_add(&text, "the message", line, strlen(line), chat->job->lossy, why) &&
+	    conversation_add(&chat->turns.conversation, "user", strlen("user"), text.data, text.size, why) == ROSA_OK;
 
 	text_free(&text);
 	return good;
@@ -226,7 +108,7 @@ static bool take_turn(struct chat *chat, const char *line, rosa_error *why)
 	if (made)
 		chat->document_due = false;
 	else
-		conversation_drop(&chat->conversation);
+		conversation_drop(&chat->turns.conversation);
 	return true;
 }
 
@@ -238,9 +120,9 @@ static bool read_document(struct chat *chat, rosa_error *why)
 
 	if (!chat->document_due)
 		return true;
-	if (!add_message(chat, "?", why) || !encode_turn(chat, &wanted, &lasting, why))
+	if (!add_message(chat, "?", why) || chat_turns_next(&chat->turns, &wanted, &lasting, why) != ROSA_OK)
 		return false;
-	conversation_drop(&chat->conversation);
+	conversation_drop(&chat->turns.conversation);
 	bool good = run_become(chat->run, wanted.ids, wanted.count, why) &&
 		    (wanted.count <= UNSETTLED || run_read(chat->run, wanted.count - UNSETTLED, why));
 	tokens_free(&wanted);
@@ -254,7 +136,7 @@ static bool save_state(const struct chat *chat, const struct session *session, c
 {
 	const struct run *run = chat->run;
 	size_t steps = sequence_steps(run->sequence),
-	       common = in_common(run->tokens.ids, run->tokens.count, session->tokens.ids, session->tokens.count);
+	       common = tokens_common(&run->tokens, session->tokens.ids, session->tokens.count);
 	struct session_state state = {.sequence = run->sequence};
 	sequence *none = NULL;
 
@@ -274,12 +156,12 @@ static bool save_state(const struct chat *chat, const struct session *session, c
 static bool save(const struct chat *chat, const char *path, rosa_error *why)
 {
 	struct session session = {.settings = chat->job->settings,
-				  .tokens = chat->said,
-				  .draws = sampler_draws(chat->run->sampler),
+				  .tokens = chat->turns.said,
+				  .draws = sampler_draws(chat->run->answer.sampler),
 				  .ended = true,
-				  .conversation = chat->conversation};
+				  .conversation = chat->turns.conversation};
 
-	if (chat->said.count == 0)
+	if (chat->turns.said.count == 0)
 		return refuse(why, "nothing has been said yet, so there is no session to save in %s", path);
 	return save_state(chat, &session, path, why);
 }
@@ -291,13 +173,13 @@ static bool resume(struct chat *chat, rosa_error *why)
 
 	if (session_load(chat->job->load, chat->job->model.decoder, &session, &sequence, why) != ROSA_OK)
 		return false;
-	chat->conversation = session.conversation;
+	chat->turns.conversation = session.conversation;
 	session.conversation = (struct conversation){0};
-	chat->answered = chat->conversation.count > 0;
-	if (session.ended && !chat->answered)
+	chat->turns.answered = chat->turns.conversation.count > 0;
+	if (session.ended && !chat->turns.answered)
 		session.tokens.count--; /* the model had ended this text: the conversation replaces the end token */
 	bool good = run_resume(chat->run, sequence, &session.tokens, session.draws, why) &&
-		    tokens_add(&chat->said, session.tokens.ids, session.tokens.count, why) == ROSA_OK;
+		    tokens_add(&chat->turns.said, session.tokens.ids, session.tokens.count, why) == ROSA_OK;
 	session_free(&session);
 	return good;
 }
@@ -309,16 +191,13 @@ static bool begin(struct chat *chat, rosa_error *why)
 	const char *system = chat->job->system;
 
 	chat->document_due = chat->document.size > 0;
-	return !system || conversation_add(&chat->conversation, "system", strlen("system"), system, strlen(system),
-					   why) == ROSA_OK;
+	return !system || conversation_add(&chat->turns.conversation, "system", strlen("system"), system,
+					   strlen(system), why) == ROSA_OK;
 }
 
 static bool reset(struct chat *chat, rosa_error *why)
 {
-	conversation_free(&chat->conversation);
-	tokens_free(&chat->said);
-	chat->said = (struct tokens){0};
-	chat->answered = false;
+	chat_turns_clear(&chat->turns);
 	return begin(chat, why) && run_become(chat->run, NULL, 0, why) && read_document(chat, why);
 }
 
@@ -475,11 +354,16 @@ static bool prepare(struct chat *chat, rosa_error *why)
 {
 	if (chat_format_of(chat->job->tokenizer, &chat->format, why) != ROSA_OK)
 		return false;
-	chat->end = chat_end(chat->job->tokenizer, &chat->format);
-	if (chat->format.style == CHAT_NONE || chat->end < 0)
+	chat->turns.tokenizer = chat->job->tokenizer;
+	chat->turns.format = &chat->format;
+	chat->turns.think = !chat->job->no_think;
+	const int64_t end = chat_end(chat->job->tokenizer, &chat->format);
+
+	if (end < 0)
 		return refuse(why, "%s has no chat template that is known here; use 'rosatune generate'",
 			      chat->job->args.model);
-	run_add_end(chat->run, chat->end);
+	chat->run->answer.options.end = end;
+	chat->run->printed = true;
 	if (chat->job->load && !resume(chat, why))
 		return false;
 	if (chat->job->file && !text_add_file(&chat->document, chat->job->file, chat->job->lossy, why))
@@ -515,12 +399,11 @@ int generate_chat(struct generate *job, rosa_error *why)
 	int code = converse(&chat, why);
 	if (code >= 0) {
 		run_report(&job->run);
-		if (job->save && chat.said.count > 0 && !save(&chat, job->save, why))
+		if (job->save && chat.turns.said.count > 0 && !save(&chat, job->save, why))
 			code = -1;
 	}
 	interrupt_release();
-	conversation_free(&chat.conversation);
-	tokens_free(&chat.said);
+	chat_turns_clear(&chat.turns);
 	text_free(&chat.document);
 	chat_format_free(&chat.format);
 	return code;

@@ -1,13 +1,10 @@
 /*
  * Reading a text and generating its continuation.
  *
- * Generated tokens become output in three steps. The decoding of tokens returns whole characters only; the stop strings
- * hold back text that may turn out to be the beginning of one; the rest is written and flushed at once, since a user is
- * waiting. The first two may still hold something when the answer ends, which is then written.
+ * Text is written and flushed as soon as it is known, since a user is waiting.
  */
 #include "cli/generate_run.h"
 
-#include "base/array.h"
 #include "base/clock.h"
 #include "cli/inputs.h"
 #include "cli/interrupt.h"
@@ -21,38 +18,25 @@
 
 #define BAR_FROM ((size_t)64) /* tokens; fewer are read without a progress bar */
 
-const char *const answer_end_names[] = {
-    [ANSWER_LENGTH] = "length", [ANSWER_END] = "end", [ANSWER_STOP] = "stop", [ANSWER_INTERRUPTED] = "interrupted"};
-
 /* ------------------------------------------------------------------------------------------------ open and close -- */
 
-void run_add_end(struct run *run, int64_t token)
-{
-	if (token >= 0 && run->ends_count < sizeof(run->ends) / sizeof(run->ends[0]))
-		run->ends[run->ends_count++] = token;
-}
-
-static bool start(struct run *run, const struct arg_texts *stops, rosa_error *why)
-{
-	const struct model_config *config = &run->model->checkpoint.config;
-
-	if (sampler_new(&run->sampling, config->vocabulary, &run->sampler, why) != ROSA_OK ||
-	    stopping_new(stops->all, stops->count, &run->stopping, why) != ROSA_OK ||
-	    sequence_new(run->model->decoder, &run->sequence, why) != ROSA_OK ||
-	    (run->model->pointer_path &&
-	     pointer_past_new(&run->model->pointer, config->vocabulary, &run->past, why) != ROSA_OK))
-		return false;
-	for (size_t i = 0; i < config->eos_count; i++)
-		run_add_end(run, config->eos[i]);
-	run->logits = get_memory(config->vocabulary, sizeof(float), "logits", why);
-	return run->logits != NULL;
-}
-
-bool run_open(struct run *run, struct model *model, tokenizer *tokenizer, const struct sampler_options *sampling,
+bool run_open(struct run *run, struct model *model, const tokenizer *tokenizer, const struct sampler_options *sampling,
 	      const struct arg_texts *stops, rosa_error *why)
 {
-	*run = (struct run){.model = model, .tokenizer = tokenizer, .sampling = *sampling, .label = "reading"};
-	if (start(run, stops, why))
+	const struct model_config *config = &model->checkpoint.config;
+	const struct answer_options options = {.tokenizer = tokenizer,
+					       .config = config,
+					       .end = -1,
+					       .stops = stops->all,
+					       .stop_count = stops->count,
+					       .sampling = *sampling};
+
+	*run = (struct run){.model = model, .label = "reading"};
+	if (answer_open(&run->answer, &options, why) == ROSA_OK &&
+	    sequence_new(model->decoder, &run->sequence, why) == ROSA_OK &&
+	    (!model->pointer_path || pointer_past_new(&model->pointer, config->vocabulary, &run->past, why) == ROSA_OK))
+		run->logits = get_memory(config->vocabulary, sizeof(float), "logits", why);
+	if (run->logits)
 		return true;
 	run_close(run);
 	return false;
@@ -60,8 +44,7 @@ bool run_open(struct run *run, struct model *model, tokenizer *tokenizer, const 
 
 void run_close(struct run *run)
 {
-	sampler_free(run->sampler);
-	stopping_free(run->stopping);
+	answer_close(&run->answer);
 	sequence_free(run->sequence);
 	pointer_past_free(run->past);
 	tokens_free(&run->tokens);
@@ -74,14 +57,7 @@ void run_close(struct run *run)
 
 bool run_append(struct run *run, const uint32_t *ids, size_t count, rosa_error *why)
 {
-	if (count > ROSA_MAX_STEPS - run->tokens.count)
-		return refuse(why, "the text has more than %zu tokens, which is the most that can be read",
-			      ROSA_MAX_STEPS);
-	if (tokens_add(&run->tokens, ids, count, why) != ROSA_OK)
-		return false;
-	for (size_t i = 0; i < count; i++)
-		sampler_saw(run->sampler, ids[i]);
-	return true;
+	return answer_read(&run->answer, &run->tokens, ids, count, why) == ROSA_OK;
 }
 
 /* Replaces the run's sequence. */
@@ -89,19 +65,6 @@ static void take_sequence(struct run *run, sequence *sequence)
 {
 	sequence_free(run->sequence);
 	run->sequence = sequence;
-}
-
-/* A new sampler that has seen no tokens and continues with draw number `draws`. */
-static bool renew_sampler(struct run *run, uint64_t draws, rosa_error *why)
-{
-	sampler *made;
-
-	if (sampler_new(&run->sampling, run->model->checkpoint.config.vocabulary, &made, why) != ROSA_OK)
-		return false;
-	sampler_free(run->sampler);
-	run->sampler = made;
-	sampler_set_draws(made, draws);
-	return true;
 }
 
 /* Makes sure that the sequence has read no more than the first `common` tokens: it stays as it is, or is replaced by
@@ -135,12 +98,10 @@ static bool point_back(struct run *run, size_t common, rosa_error *why)
 
 bool run_become(struct run *run, const uint32_t *ids, size_t count, rosa_error *why)
 {
-	size_t common = 0;
+	const size_t common = tokens_common(&run->tokens, ids, count);
 
-	while (common < count && common < run->tokens.count && run->tokens.ids[common] == ids[common])
-		common++;
 	if (!go_back(run, common, why) || !point_back(run, common, why) ||
-	    !renew_sampler(run, sampler_draws(run->sampler), why))
+	    answer_restart(&run->answer, sampler_draws(run->answer.sampler), why) != ROSA_OK)
 		return false;
 	run->tokens.count = 0;
 	return run_append(run, ids, count, why);
@@ -151,7 +112,7 @@ bool run_resume(struct run *run, sequence *sequence, const struct tokens *tokens
 	take_sequence(run, sequence);
 	run->kept.size = 0;
 	run->tokens.count = 0;
-	return point_back(run, 0, why) && renew_sampler(run, draws, why) &&
+	return point_back(run, 0, why) && answer_restart(&run->answer, draws, why) == ROSA_OK &&
 	       run_append(run, tokens->ids, tokens->count, why);
 }
 
@@ -199,145 +160,58 @@ static bool read_rest(struct run *run, rosa_error *why)
 
 /* --------------------------------------------------------------------------------------------------- generating -- */
 
-/* Where the text of generated tokens goes. */
-struct outlet {
-	struct run *run;
-	struct answer *answer;
-	struct decoding decoding;
-	char *decoded, *out;
-};
-
-static bool put(struct outlet *outlet, size_t size, rosa_error *why)
+/* Writes the part of the answer that is new, from *shown on. */
+static bool show(const struct run *run, size_t *shown, rosa_error *why)
 {
-	if (size == 0)
-		return true;
-	if (outlet->answer->printed && !screen_print(outlet->out, size, why))
-		return false;
-	return text_add(&outlet->answer->text, "the answer", outlet->out, size, true, why);
+	const struct text *text = &run->answer.text;
+	const size_t from = *shown;
+
+	*shown = text->size;
+	return !run->printed || from == text->size || screen_print(text->data + from, text->size - from, why);
 }
 
-static bool put_token(struct outlet *outlet, uint32_t token, rosa_error *why)
+/* Mixes what the pointer finds for the next token into the logits, and chooses it. */
+static bool generate_one(struct run *run, rosa_error *why)
 {
-	struct run *run = outlet->run;
-	size_t size = decode_token(run->tokenizer, &outlet->decoding, token, false, outlet->decoded);
-
-	return put(outlet, stopping_take(run->stopping, outlet->decoded, size, outlet->out), why);
+	return (!run->past || pointer_past_mix(run->past, &run->model->pointer, run->tokens.ids, run->tokens.count - 1,
+					       run->logits, NULL, NULL, why) == ROSA_OK) &&
+	       answer_step(&run->answer, run->logits, &run->tokens, why) == ROSA_OK;
 }
 
-/* Writes what was held back, at the end of the answer. */
-static bool put_rest(struct outlet *outlet, rosa_error *why)
+static bool generate_tokens(struct run *run, size_t most, rosa_error *why)
 {
-	struct run *run = outlet->run;
-	size_t size = decode_finish(&outlet->decoding, outlet->decoded);
+	struct answer *answer = &run->answer;
+	size_t shown = 0;
+	bool good = true;
 
-	size = stopping_take(run->stopping, outlet->decoded, size, outlet->out);
-	if (stopping_done(run->stopping))
-		outlet->answer->end = ANSWER_STOP;
-	bool good = put(outlet, size, why);
-	size = stopping_finish(run->stopping, outlet->out);
-	return good && put(outlet, size, why);
-}
-
-static bool is_end(const struct run *run, uint32_t token)
-{
-	for (size_t i = 0; i < run->ends_count; i++) {
-		if (run->ends[i] == (int64_t)token)
-			return true;
-	}
-	return false;
-}
-
-/* Mixes what the pointer finds for the next token into the logits. */
-static bool point(struct run *run, rosa_error *why)
-{
-	const size_t vocabulary = run->model->checkpoint.config.vocabulary, last = run->tokens.count - 1;
-	struct pointer_links found;
-	size_t steps;
-
-	if (!run->past)
-		return true;
-	if (!point_back(run, last, why))
-		return false;
-	steps = pointer_past_steps(run->past);
-	if (pointer_past_add(run->past, run->tokens.ids + steps, last - steps, NULL, why) != ROSA_OK ||
-	    pointer_past_add(run->past, run->tokens.ids + last, 1, &found, why) != ROSA_OK)
-		return false;
-	pointer_mix(&run->model->pointer, &found, pointer_past_seen(run->past), run->logits, vocabulary);
-	return true;
-}
-
-/* Chooses one token from the logits and writes its text. False after a failure; *over: the answer has ended. */
-static bool generate_one(struct outlet *outlet, bool *over, rosa_error *why)
-{
-	struct run *run = outlet->run;
-	uint32_t token;
-
-	if (!point(run, why))
-		return false;
-	token = sampler_choose(run->sampler, run->logits);
-	if (!run_append(run, &token, 1, why))
-		return false;
-	outlet->answer->made++;
-	if (is_end(run, token)) {
-		outlet->answer->end = ANSWER_END;
-		*over = true;
-		return true;
-	}
-	bool good = put_token(outlet, token, why);
-	if (stopping_done(run->stopping)) {
-		outlet->answer->end = ANSWER_STOP;
-		*over = true;
-	}
-	return good;
-}
-
-static bool generate_tokens(struct outlet *outlet, size_t most, rosa_error *why)
-{
-	struct run *run = outlet->run;
-	bool over = false, good = true;
-
-	while (good && !over && outlet->answer->made < most) {
-		run->read += outlet->answer->made == 0; /* the last token of the prompt */
+	while (good && !interrupted() && answer->end == ANSWER_OPEN && answer->made < most) {
+		run->read += answer->made == 0; /* the last token of the prompt */
 		good = read_rest(run, why);
-		if (good && sequence_steps(run->sequence) < run->tokens.count) {
-			outlet->answer->end = ANSWER_INTERRUPTED;
-			break;
-		}
-		good = good && generate_one(outlet, &over, why);
-		if (good && !over && interrupted()) {
-			outlet->answer->end = ANSWER_INTERRUPTED;
-			break;
-		}
+		if (sequence_steps(run->sequence) == run->tokens.count)
+			good = good && generate_one(run, why) && show(run, &shown, why);
 	}
 	/* What was held back belongs to the answer, however that ended. */
-	return put_rest(outlet, why) && good;
+	if (answer->end == ANSWER_OPEN &&
+	    answer_finish(answer, interrupted() ? ANSWER_INTERRUPTED : ANSWER_LENGTH, why) != ROSA_OK)
+		return false;
+	return show(run, &shown, why) && good;
 }
 
-bool run_answer(struct run *run, size_t most, struct answer *answer, rosa_error *why)
+bool run_answer(struct run *run, size_t most, rosa_error *why)
 {
-	size_t room = tokenizer_longest(run->tokenizer) + 8;
-	struct outlet outlet = {.run = run, .answer = answer};
+	struct answer *answer = &run->answer;
 
-	answer->end = ANSWER_LENGTH;
-	answer->made = 0;
+	answer_begin(answer);
 	if (run->tokens.count == 0)
 		return refuse(why, "there is no text to continue; give one");
 	/* All but the last token are read with a progress bar; the time from the last one on counts as generation. */
 	if (!run_read(run, run->tokens.count - 1, why))
 		return false;
-	if (interrupted()) {
-		answer->end = ANSWER_INTERRUPTED;
-		return true;
-	}
-	outlet.decoded = get_memory(room, 1, "a token's text", why);
-	outlet.out =
-	    outlet.decoded ? get_memory(room + stopping_longest(run->stopping), 1, "a token's text", why) : NULL;
-	uint64_t began = clock_ns();
-	bool good = outlet.out && generate_tokens(&outlet, most, why);
+	const uint64_t began = clock_ns();
+	const bool good = generate_tokens(run, most, why);
+
 	run->making_time += clock_ns() - began;
 	run->made += answer->made;
-	free(outlet.decoded);
-	free(outlet.out);
 	return good;
 }
 

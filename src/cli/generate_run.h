@@ -2,10 +2,8 @@
 #pragma once
 
 #include "cli/models.h"
+#include "model/answer.h"
 #include "model/pointer_past.h"
-#include "model/sampler.h"
-#include "model/stopping.h"
-#include "cli/text_input.h"
 
 /*
  * The text so far is `tokens`, and the sequence has read the first of them. The last token is read only when the one
@@ -14,12 +12,8 @@
  */
 struct run {
 	struct model *model;
-	tokenizer *tokenizer;
-	struct sampler_options sampling;
-	sampler *sampler;
-	stopping *stopping;
-	int64_t ends[16]; /* tokens that end an answer */
-	size_t ends_count;
+	struct answer answer; /* the last one: the last tokens of `tokens` */
+	bool printed;         /* it is written to stdout as it is generated */
 
 	sequence *sequence;
 	struct tokens tokens;
@@ -33,24 +27,10 @@ struct run {
 	uint64_t reading_time, making_time; /* nanoseconds */
 };
 
-enum answer_end { ANSWER_LENGTH, ANSWER_END, ANSWER_STOP, ANSWER_INTERRUPTED };
-
-extern const char *const answer_end_names[]; /* "length", "end", "stop", "interrupted" */
-
-struct answer {
-	struct text text;
-	enum answer_end end;
-	size_t made;  /* tokens generated, with the one that ended the answer: the last tokens of the run */
-	bool printed; /* write the text to stdout as it is generated */
-};
-
 /* The model and its tokenizer must outlive the run. On failure nothing is left open. */
-bool run_open(struct run *run, struct model *model, tokenizer *tokenizer, const struct sampler_options *sampling,
+bool run_open(struct run *run, struct model *model, const tokenizer *tokenizer, const struct sampler_options *sampling,
 	      const struct arg_texts *stops, rosa_error *why);
 void run_close(struct run *run); /* safe on a zeroed one */
-
-/* Adds a token that ends an answer; -1 is ignored. */
-void run_add_end(struct run *run, int64_t token);
 
 /* Appends tokens, which are read later. */
 bool run_append(struct run *run, const uint32_t *ids, size_t count, rosa_error *why);
@@ -70,7 +50,7 @@ bool run_read(struct run *run, size_t count, rosa_error *why);
 bool run_remember(struct run *run, rosa_error *why);
 
 /* Reads the unread tokens and generates up to `most` tokens. With most = 0 the last token stays unread. */
-bool run_answer(struct run *run, size_t most, struct answer *answer, rosa_error *why);
+bool run_answer(struct run *run, size_t most, rosa_error *why);
 
 /* A rate from a count and its time; 0 where no time has passed. */
 double per_second(uint64_t count, uint64_t nanoseconds);

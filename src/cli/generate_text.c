@@ -51,8 +51,10 @@ static bool begin(struct generate *job, bool more, bool *ended, rosa_error *why)
 static bool save(const struct generate *job, bool ended, rosa_error *why)
 {
 	const struct run *run = &job->run;
-	struct session session = {
-	    .settings = job->settings, .tokens = run->tokens, .draws = sampler_draws(run->sampler), .ended = ended};
+	struct session session = {.settings = job->settings,
+				  .tokens = run->tokens,
+				  .draws = sampler_draws(run->answer.sampler),
+				  .ended = ended};
 
 	/* The Ctrl-C that has stopped the text must not stop the saving too. */
 	interrupt_forget();
@@ -60,41 +62,51 @@ static bool save(const struct generate *job, bool ended, rosa_error *why)
 			    why) == ROSA_OK;
 }
 
-static void print_json(const struct generate *job, const struct answer *answer)
+static bool print_json(const struct generate *job, rosa_error *why)
 {
 	const struct run *run = &job->run;
-	struct sequence_memory memory = sequence_memory(run->sequence);
+	const struct answer *answer = &run->answer;
+	const struct sequence_memory memory = sequence_memory(run->sequence);
+	struct json_text text = {0};
 
-	printf("{\"text\": ");
-	text_print_json(answer->text.data, answer->text.size);
-	printf(", \"tokens\": [");
-	for (size_t i = 0; i < answer->made; i++)
-		printf("%s%lu", i ? ", " : "", (unsigned long)run->tokens.ids[run->tokens.count - answer->made + i]);
-	printf("], \"end\": \"%s\", \"tokens_read\": %llu, \"seconds_reading\": %.6f, \"tokens_made\": %llu, "
-	       "\"seconds_making\": %.6f, \"context\": %zu, \"attention_bytes\": %llu, \"retrieval_bytes\": %llu, "
-	       "\"value_bytes\": %llu, \"pointer_bytes\": %llu",
-	       answer_end_names[answer->end], (unsigned long long)run->read, (double)run->reading_time * 1e-9,
-	       (unsigned long long)run->made, (double)run->making_time * 1e-9, run->tokens.count,
-	       (unsigned long long)memory.attention, (unsigned long long)memory.retrieval,
-	       (unsigned long long)memory.values, (unsigned long long)(run->past ? pointer_past_bytes(run->past) : 0));
-	model_print_pointer(&job->model);
-	printf("}\n");
+	json_text_open(&text, NULL, '{');
+	json_text_key(&text, "text");
+	json_text_bytes(&text, answer->text.data ? answer->text.data : "", answer->text.size);
+	json_text_open(&text, "tokens", '[');
+	for (size_t i = run->tokens.count - answer->made; i < run->tokens.count; i++)
+		json_text_put_size(&text, NULL, run->tokens.ids[i]);
+	json_text_close(&text, ']');
+	json_text_put_string(&text, "end", answer_end_names[answer->end]);
+	json_text_put_size(&text, "tokens_read", run->read);
+	json_text_put_number(&text, "seconds_reading", (double)run->reading_time * 1e-9);
+	json_text_put_size(&text, "tokens_made", run->made);
+	json_text_put_number(&text, "seconds_making", (double)run->making_time * 1e-9);
+	json_text_put_size(&text, "context", run->tokens.count);
+	json_text_put_size(&text, "attention_bytes", memory.attention);
+	json_text_put_size(&text, "retrieval_bytes", memory.retrieval);
+	json_text_put_size(&text, "value_bytes", memory.values);
+	json_text_put_size(&text, "pointer_bytes", run->past ? pointer_past_bytes(run->past) : 0);
+	json_text_put_string(&text, "pointer", job->model.pointer_path);
+	json_text_add(&text, "}\n");
+	return json_print(&text, why);
 }
 
 /* Generates the answer, prints it or its JSON, reports and saves. Returns the exit code, or -1 with a reason. */
-static int answer(struct generate *job, struct answer *answer, bool ended, rosa_error *why)
+static int answer(struct generate *job, bool ended, rosa_error *why)
 {
 	struct run *run = &job->run;
+	struct answer *answer = &run->answer;
 
+	run->printed = !job->json;
 	answer->end = ANSWER_END;
 	if (ended)
 		complain(job->command, "the model had ended this text; give it more with --prompt");
-	else if (!run_answer(run, (size_t)job->tokens, answer, why))
+	else if (!run_answer(run, (size_t)job->tokens, why))
 		return -1;
 	int code = interrupted();
-	if (job->json)
-		print_json(job, answer);
-	else if (answer->text.size > 0 && isatty(STDOUT_FILENO))
+	if (job->json && !print_json(job, why))
+		return -1;
+	if (!job->json && answer->text.size > 0 && isatty(STDOUT_FILENO))
 		putchar('\n');
 	fflush(stdout);
 	/* The text may also become too long while it is generated. */
@@ -110,7 +122,6 @@ static int answer(struct generate *job, struct answer *answer, bool ended, rosa_
 
 int generate_text(struct generate *job, rosa_error *why)
 {
-	struct answer made = {.printed = !job->json};
 	struct tokens tokens = {0};
 	bool ended = false;
 	int code = -1;
@@ -121,9 +132,8 @@ int generate_text(struct generate *job, rosa_error *why)
 		if (job->run.tokens.count == 0)
 			refuse(why, "the text is empty; give at least a word");
 		else
-			code = answer(job, &made, ended, why);
+			code = answer(job, ended, why);
 	}
 	tokens_free(&tokens);
-	text_free(&made.text);
 	return code;
 }

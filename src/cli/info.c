@@ -2,22 +2,20 @@
  * rosatune info: what a model is, and what it would take to run it.
  *
  * Only headers are read. Memory is estimated from what this program keeps: weights as they are in the file, keys and
- * values in float32; of an adapter, the retrieval index and the value bits of each layer. Of these only the index
- * depends on the text, by the number of its runs. The estimate assumes one run per step.
+ * values as the decoder stores them; of an adapter, the retrieval index and the value bits of each layer. Of these only
+ * the index depends on the text, by the number of its runs. The estimate assumes one run per step.
  */
 #include "cli/commands.h"
 
 #include "cli/args.h"
-#include "backend/backend.h"
+#include "backend/kv_store.h"
 #include "base/words.h"
 #include "cli/info.h"
 #include "cli/report.h"
+#include "model/decoder.h"
 
 #include <math.h>
 #include <string.h>
-
-/* The decoder's default chunk: with a window, there is room for the keys and values of so many more steps. */
-#define CHUNK 256
 
 /* Bytes of a stream per step and route: links, roots and tables of the index, and two symbols of M bits. Measured: 10.9
  * to 11.4 at M = 4 and 13.6 to 15.1 at M = 16, to which the numbers below are fitted. Token ids of a text take more,
@@ -136,20 +134,6 @@ static void describe_adapter(struct info *info)
 		added->bytes += adapter->file.tensors.all[i].bytes;
 }
 
-/* The parameters of one layer's adapter. */
-static uint64_t layer_parameters(const struct adapter_options *o, size_t layer, uint64_t width)
-{
-	const uint64_t links = adapter_links(o, layer);
-	const uint64_t matrices = adapter_learns_qk(o, layer) ? (o->qk == QK_SHARED ? 3 : 4) : 2;
-	uint64_t count = matrices * width * width + 2 * links * width;
-
-	if (o->gain)
-		count += adapter_gain_rows(o, layer, width) * ADAPTER_GAINS;
-	if (o->gate)
-		count += width + 1;
-	return count;
-}
-
 /* One with the default options in every layer, or with the paper's and so many bits, in float32. */
 static bool imagine_adapter(struct info *info, const struct job *job, rosa_error *why)
 {
@@ -163,7 +147,7 @@ static bool imagine_adapter(struct info *info, const struct job *job, rosa_error
 			      (unsigned long long)added->options.bits, config->width, fitting_bits(config->width));
 	added->layers = config->layers;
 	for (size_t i = 0; i < config->layers; i++)
-		added->parameters += layer_parameters(&added->options, i, config->width);
+		added->parameters += adapter_layer_parameters(&added->options, i, config->width);
 	added->bytes = added->parameters * sizeof(float);
 	return true;
 }
@@ -204,23 +188,24 @@ double info_total(const struct info_memory *memory)
 }
 
 /* Bytes of keys and values: `global` layers keep all positions, the others what the window needs. */
-static double cache_bytes(const struct info *info, double steps, size_t global)
+static double cache_bytes(const struct info *info, size_t steps, size_t global)
 {
 	const struct model_config *config = &info->checkpoint->config;
-	double position = 2.0 * (double)config->kv_heads * (double)config->head_size * sizeof(float);
-	double ring = (double)info->window + CHUNK;
-	double kept = steps < ring ? steps : ring + (double)info->sinks;
+	const double position = 2.0 * (double)config->kv_heads * (double)config->head_size * sizeof(float),
+		     all = (double)kv_room(0, 0, DECODER_CHUNK, steps),
+		     some = (double)kv_room(info->window, info->sinks, DECODER_CHUNK, steps);
 
-	return position * (steps * (double)global + kept * (double)(config->layers - global));
+	return position * (all * (double)global + some * (double)(config->layers - global));
 }
 
-static void estimate(struct info *info, double steps, struct info_memory memory[INFO_WAYS])
+static void estimate(struct info *info, size_t count, struct info_memory memory[INFO_WAYS])
 {
-	size_t layers = info->checkpoint->config.layers;
+	const size_t layers = info->checkpoint->config.layers;
+	const double steps = (double)count;
 
 	for (int way = 0; way < INFO_WAYS; way++) {
 		memory[way] = (struct info_memory){.weights = (double)info->bytes};
-		memory[way].cache = cache_bytes(info, steps, way == INFO_GLOBAL ? layers : info->global_layers);
+		memory[way].cache = cache_bytes(info, count, way == INFO_GLOBAL ? layers : info->global_layers);
 	}
 	memory[INFO_ROSA].adapter = (double)info->added.bytes + info->added.keys;
 	memory[INFO_ROSA].index = round(steps * info->added.index + info->added.index_fixed);
@@ -249,7 +234,7 @@ static bool gather(struct job *job, struct info *info, rosa_error *why)
 	describe_past(info);
 	info->kv_bytes = 2.0 * 2 * (double)config->layers * (double)config->kv_heads * (double)config->head_size;
 	for (size_t i = 0; i < info->context_count; i++)
-		estimate(info, (double)info->contexts[i], info->memory[i]);
+		estimate(info, (size_t)info->contexts[i], info->memory[i]);
 	return true;
 }
 
@@ -286,10 +271,10 @@ int info_command(int count, char **words)
 	}
 	bool done = open_files(&job, &info, &why) && gather(&job, &info, &why);
 	if (done && job.json)
-		info_print_json(&info);
+		done = info_print_json(&info, &why);
 	else if (done)
 		info_print_text(&info);
-	else
+	if (!done)
 		complain("info", "%s", why.message);
 	adapter_close(&job.adapter);
 	checkpoint_close(&job.checkpoint);

@@ -48,4 +48,4 @@ struct info {
 double info_total(const struct info_memory *memory);
 
 void info_print_text(const struct info *info);
-void info_print_json(const struct info *info);
+bool info_print_json(const struct info *info, rosa_error *why);

@@ -124,7 +124,7 @@ static void print_sources(const struct info *info)
 		       adapter_source_routes(o, i, info->checkpoint->config.width));
 		break;
 	}
-	printf("  %-14s%s\n", "fusion", o->fusion == ROSA_PRE ? "pre" : "post");
+	printf("  %-14s%s\n", "fusion", fusion_names[o->fusion]);
 	printf("  %-14s", "strength");
 	if (o->gain || o->gate || o->units > 0)
 		printf("%s%s%s%s", o->gain ? "gain by match length" : "", o->gain && o->gate ? ", " : "",

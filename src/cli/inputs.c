@@ -13,9 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const policy_names[] = {
-    [ROSA_READABLE] = "readable", [ROSA_LITERAL] = "literal", [ROSA_INCLUSIVE] = "inclusive", NULL};
-
 const char *const device_names[] = {[DEVICE_CPU] = "cpu", [DEVICE_CUDA] = "cuda", NULL};
 
 rosa_options retrieval_options(const struct retrieval_args *args)

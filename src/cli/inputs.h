@@ -3,6 +3,7 @@
 
 #include "cli/args.h"
 #include "cli/report.h"
+#include "model/adapter_options.h"
 #include "rosatune.h"
 
 struct retrieval_args {
@@ -10,8 +11,6 @@ struct retrieval_args {
 	int policy; /* a rosa_policy */
 	bool no_fold;
 };
-
-extern const char *const policy_names[]; /* by rosa_policy; ends with NULL */
 
 /* Rows of an option table for them; `bits_help` and `threads_help` name the command's defaults. */
 #define RETRIEVAL_ARGS(a, bits_required, bits_help, threads_help)                                                      \

@@ -1,11 +1,4 @@
-/*
- * Models for commands.
- *
- * An adapter was trained together with attention of a certain window and works badly with another. So its window, sinks
- * and global layers are used unless options say otherwise. Without an adapter attention is global, as in the model's
- * training. Things are opened in the order of their dependencies and closed in the reverse order; after a failure, what
- * was opened is closed.
- */
+/* Models for commands: from options, with notices on stderr. */
 #include "cli/models.h"
 
 #include "base/paths.h"
@@ -16,32 +9,31 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* `given`, or the default if it was not given. */
-static size_t choose(uint64_t given, size_t otherwise)
+bool model_open_files(struct model *model, const struct model_args *args, rosa_error *why)
 {
-	return given == NOT_GIVEN ? otherwise : (size_t)given;
+	/* NOT_GIVEN is SIZE_MAX: the adapter's, or that of global attention */
+	const struct decoder_options options = {.window = (size_t)args->window,
+						.sinks = (size_t)args->sinks,
+						.first_global_layers = (size_t)args->global_layers,
+						.chunk = (size_t)args->chunk,
+						.reads = args->reads};
+	char text[1024];
+
+	if (model_load(model, args->model, args->adapter, &options, (int)args->threads, why) != ROSA_OK)
+		return false;
+	if (model->adapted && adapter_notice(&model->adapter, args->model, text, sizeof(text)))
+		complain(NULL, "note: %s", text);
+	return true;
 }
 
-/* Attention as the arguments say, or the adapter, or global. */
-static bool choose_attention(struct model *model, const struct model_args *args, rosa_error *why)
+bool model_open(struct model *model, const struct model_args *args, rosa_error *why)
 {
-	const struct adapter *adapter = model->adapted ? &model->adapter : NULL;
-	const size_t layers = model->checkpoint.config.layers;
-	struct decoder_options *options = &model->options;
-
-	options->window = choose(args->window, adapter ? (size_t)adapter->options.window : 0);
-	options->sinks = choose(args->sinks, adapter && options->window ? (size_t)adapter->options.sinks : 0);
-	options->first_global_layers =
-	    choose(args->global_layers, adapter ? (size_t)adapter->options.first_global_layers : 0);
-	options->chunk = (size_t)args->chunk;
-	options->reads = args->reads;
-	if (options->sinks && !options->window)
-		return refuse(why, "--sinks %zu: attention is global and sees the first positions anyway; add --window",
-			      options->sinks);
-	if (options->first_global_layers > layers)
-		return refuse(why, "--global-layers %zu: the model has %zu layers", options->first_global_layers,
-			      layers);
-	return true;
+	if (!model_open_files(model, args, why))
+		return false;
+	if (model_decoder(model, model->adapted, &model->options, &model->decoder, why) == ROSA_OK)
+		return true;
+	model_close(model);
+	return false;
 }
 
 bool model_pointer(struct model *model, const struct model_args *args, rosa_error *why)
@@ -72,64 +64,6 @@ bool model_pointer(struct model *model, const struct model_args *args, rosa_erro
 	return true;
 }
 
-void model_print_pointer(const struct model *model)
-{
-	printf(", \"pointer\": ");
-	if (model->pointer_path)
-		text_print_json(model->pointer_path, strlen(model->pointer_path));
-	else
-		printf("null");
-}
-
-static bool open_files(struct model *model, const struct model_args *args, rosa_error *why)
-{
-	char text[1024];
-
-	if (checkpoint_open(args->model, &model->checkpoint, why) != ROSA_OK)
-		return false;
-	if (!args->adapter)
-		return true;
-	if (adapter_open(args->adapter, &model->checkpoint, &model->adapter, why) != ROSA_OK)
-		return false;
-	if (adapter_notice(&model->adapter, args->model, text, sizeof(text)))
-		complain(NULL, "note: %s", text);
-	model->adapted = true;
-	return true;
-}
-
-bool model_open_files(struct model *model, const struct model_args *args, rosa_error *why)
-{
-	memset(model, 0, sizeof(*model));
-	if (open_files(model, args, why) && choose_attention(model, args, why) &&
-	    rosa_workers_new((int)args->threads, NULL, &model->workers, why) == ROSA_OK &&
-	    cpu_backend_new(model->workers, &model->backend, why) == ROSA_OK)
-		return true;
-	model_close(model);
-	return false;
-}
-
-bool model_open(struct model *model, const struct model_args *args, rosa_error *why)
-{
-	if (!model_open_files(model, args, why))
-		return false;
-	if (decoder_new(&model->checkpoint, model->adapted ? &model->adapter : NULL, &model->options, model->backend,
-			model->workers, &model->decoder, why) == ROSA_OK)
-		return true;
-	model_close(model);
-	return false;
-}
-
-void model_close(struct model *model)
-{
-	decoder_free(model->decoder);
-	cpu_backend_free(model->backend);
-	rosa_workers_free(model->workers);
-	adapter_close(&model->adapter);
-	checkpoint_close(&model->checkpoint);
-	free(model->pointer_path);
-	memset(model, 0, sizeof(*model));
-}
-
 bool model_warn_length(const struct model *model, size_t tokens, const char *command)
 {
 	const struct decoder_options *options = &model->options;
@@ -143,22 +77,6 @@ bool model_warn_length(const struct model *model, size_t tokens, const char *com
 		 "(--window W, at most %zu, bounds attention)",
 		 tokens, context, context);
 	return true;
-}
-
-bool model_tokenizer(const struct model *model, tokenizer **made, rosa_error *why)
-{
-	const struct checkpoint *checkpoint = &model->checkpoint;
-	size_t ids;
-
-	if (tokenizer_open(checkpoint->path.text, made, why) != ROSA_OK)
-		return false;
-	ids = tokenizer_size(*made);
-	if (ids <= checkpoint->config.vocabulary)
-		return true;
-	tokenizer_free(*made);
-	*made = NULL;
-	return refuse(why, "%s: the tokenizer has %zu tokens, the model %zu; is it another model's?",
-		      checkpoint->path.text, ids, checkpoint->config.vocabulary);
 }
 
 bool model_encode_file(const tokenizer *tokenizer, const char *path, bool lossy, struct tokens *tokens, rosa_error *why)

@@ -2,9 +2,8 @@
 #pragma once
 
 #include "cli/args.h"
-#include "model/decoder.h"
-#include "model/pointer.h"
 #include "cli/report.h"
+#include "model/model.h"
 #include "model/session.h"
 #include "model/tokenizer.h"
 
@@ -50,39 +49,19 @@ struct model_args {
 	OPTION_NUMBER("batch", (batch), "B", 1, 65536, "pieces read at a time (default 1)"),                           \
 	    OPTION_FLAG("lossy", (lossy), "read bytes that are not UTF-8 as U+FFFD instead of refusing them")
 
-/* A model ready to read. */
-struct model {
-	struct checkpoint checkpoint;
-	struct adapter adapter;
-	bool adapted; /* there is an adapter */
-	struct pointer pointer;
-	char *pointer_path; /* as given, or the adapter's folder; NULL: there is no pointer */
-	struct decoder_options options;
-	rosa_workers *workers;
-	struct backend *backend;
-	decoder *decoder;
-};
-
 /* Opens checkpoint, adapter, workers, backend and decoder, but no pointer. Attention that the arguments do not set is
  * the adapter's, or global. On failure nothing is left open. */
 bool model_open(struct model *model, const struct model_args *args, rosa_error *why);
 /* The same but for the decoder. */
 bool model_open_files(struct model *model, const struct model_args *args, rosa_error *why);
-void model_close(struct model *model); /* safe on a zeroed one */
 
 /* The pointer that the arguments name, or that lies in the adapter's folder, which is then said on stderr. The window
  * must be known (model->options). */
 bool model_pointer(struct model *model, const struct model_args *args, rosa_error *why);
 
-/* Prints a field of a JSON object that names it: , "pointer": "PATH" or null. */
-void model_print_pointer(const struct model *model);
-
 /* Prints a warning if a text of so many tokens is longer than the model was trained for and some attention sees more
  * than that. Returns whether it did. */
 bool model_warn_length(const struct model *model, size_t tokens, const char *command);
-
-/* Opens the tokenizer that came with the model. One with more tokens than the model has is refused. */
-bool model_tokenizer(const struct model *model, tokenizer **made, rosa_error *why);
 
 /* The tokens of a text file (text_add_file), by tokenizer_encode_text. */
 bool model_encode_file(const tokenizer *tokenizer, const char *path, bool lossy, struct tokens *tokens,

@@ -51,7 +51,7 @@ static size_t first_scored(const struct fit *job)
 static bool read_texts(struct fit *job, rosa_error *why)
 {
 	tokenizer *tokenizer = NULL;
-	bool good = model_tokenizer(&job->model, &tokenizer, why);
+	bool good = checkpoint_tokenizer(&job->model.checkpoint, &tokenizer, why) == ROSA_OK;
 	size_t pieces = 0;
 
 	for (size_t i = 0; i < job->files.count && good; i++) {

@@ -48,7 +48,7 @@ struct ppl {
 static bool encode(struct ppl *job, rosa_error *why)
 {
 	tokenizer *tokenizer = NULL;
-	const bool good = model_tokenizer(&job->model, &tokenizer, why) &&
+	const bool good = checkpoint_tokenizer(&job->model.checkpoint, &tokenizer, why) == ROSA_OK &&
 			  model_encode_file(tokenizer, job->file, job->lossy, &job->tokens, why);
 
 	tokenizer_free(tokenizer);
@@ -156,46 +156,51 @@ static bool measure(struct ppl *job, rosa_error *why)
 
 /* -------------------------------------------------------------------------------------------------- the command -- */
 
-static void print_stretches(const struct ppl *job)
+static bool print_json(const struct ppl *job, rosa_error *why)
 {
-	if (!job->stretches)
-		return;
-	printf(job->json ? ", \"positions\": [" : "positions\n");
-	for (size_t i = 0, shown = 0; i < job->stretches; i++) {
+	const struct decoder_options *options = &job->model.options;
+	struct json_text text = {0};
+
+	json_text_open(&text, NULL, '{');
+	json_text_put_number(&text, "perplexity", exp(mean(&job->all)));
+	json_text_put_number(&text, "nll", mean(&job->all));
+	json_text_put_size(&text, "tokens", job->all.tokens);
+	json_text_put_size(&text, "pieces", job->pieces);
+	json_text_put_size(&text, "context", job->piece_tokens);
+	json_text_put_size(&text, "window", options->window);
+	json_text_put_size(&text, "sinks", options->sinks);
+	json_text_put_size(&text, "skip", job->skip);
+	json_text_put_size(&text, "batch", job->batch);
+	json_text_put_size(&text, "tokens_read", job->read);
+	json_text_put_number(&text, "seconds", job->seconds);
+	json_text_put_number(&text, "tokens_per_second", (double)job->read / job->seconds);
+	if (job->stretches)
+		json_text_open(&text, "positions", '[');
+	for (size_t i = 0; i < job->stretches; i++) {
 		const struct score *score = &job->stretch[i];
-		const size_t from = stretch_begin(job, i), to = stretch_begin(job, i + 1);
 
 		if (!score->tokens)
 			continue;
-		if (job->json)
-			printf("%s{\"from\": %zu, \"to\": %zu, \"tokens\": %llu, \"perplexity\": %.9g, \"nll\": %.9g}",
-			       shown++ ? ", " : "", from, to, (unsigned long long)score->tokens, exp(mean(score)),
-			       mean(score));
-		else
-			printf("  %7zu to %7zu  %9.4f  (%llu tokens)\n", from, to - 1, exp(mean(score)),
-			       (unsigned long long)score->tokens);
+		json_text_open(&text, NULL, '{');
+		json_text_put_size(&text, "from", stretch_begin(job, i));
+		json_text_put_size(&text, "to", stretch_begin(job, i + 1));
+		json_text_put_size(&text, "tokens", score->tokens);
+		json_text_put_number(&text, "perplexity", exp(mean(score)));
+		json_text_put_number(&text, "nll", mean(score));
+		json_text_close(&text, '}');
 	}
-	if (job->json)
-		printf("]");
+	if (job->stretches)
+		json_text_close(&text, ']');
+	json_text_put_string(&text, "pointer", job->model.pointer_path);
+	json_text_add(&text, "}\n");
+	return json_print(&text, why);
 }
 
 static void print(const struct ppl *job)
 {
-	const double nll = mean(&job->all), speed = (double)job->read / job->seconds;
+	const double nll = mean(&job->all);
 	const struct decoder_options *options = &job->model.options;
 
-	if (job->json) {
-		printf("{\"perplexity\": %.9g, \"nll\": %.9g, \"tokens\": %llu, \"pieces\": %zu, \"context\": %zu, "
-		       "\"window\": %zu, \"sinks\": %zu, \"skip\": %llu, \"batch\": %llu, \"tokens_read\": %llu, "
-		       "\"seconds\": %.6f, \"tokens_per_second\": %.6g",
-		       exp(nll), nll, (unsigned long long)job->all.tokens, job->pieces, job->piece_tokens,
-		       options->window, options->sinks, (unsigned long long)job->skip, (unsigned long long)job->batch,
-		       (unsigned long long)job->read, job->seconds, speed);
-		print_stretches(job);
-		model_print_pointer(&job->model);
-		printf("}\n");
-		return;
-	}
 	printf("perplexity  %.4f  (%.5f nats per token)\n", exp(nll), nll);
 	printf("tokens      %llu scored, in %zu piece%s of %zu\n", (unsigned long long)job->all.tokens, job->pieces,
 	       job->pieces == 1 ? "" : "s", job->piece_tokens);
@@ -205,8 +210,16 @@ static void print(const struct ppl *job)
 		printf("attention   global\n");
 	if (job->model.pointer_path)
 		printf("pointer     %s\n", job->model.pointer_path);
-	print_stretches(job);
-	printf("speed       %.0f tokens/s\n", speed);
+	if (job->stretches)
+		printf("positions\n");
+	for (size_t i = 0; i < job->stretches; i++) {
+		const struct score *score = &job->stretch[i];
+
+		if (score->tokens)
+			printf("  %7zu to %7zu  %9.4f  (%llu tokens)\n", stretch_begin(job, i),
+			       stretch_begin(job, i + 1) - 1, exp(mean(score)), (unsigned long long)score->tokens);
+	}
+	printf("speed       %.0f tokens/s\n", (double)job->read / job->seconds);
 }
 
 static enum args_result parse(struct ppl *job, int count, char **words)
@@ -253,7 +266,9 @@ int ppl_command(int count, char **words)
 	interrupt_watch();
 	bool good = model_open(&job.model, &job.args, &why) && model_pointer(&job.model, &job.args, &why) &&
 		    encode(&job, &why) && cut(&job, &why) && measure(&job, &why);
-	if (good)
+	if (good && job.json)
+		good = print_json(&job, &why);
+	else if (good)
 		print(&job);
 	tokens_free(&job.tokens);
 	model_close(&job.model);

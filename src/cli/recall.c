@@ -9,7 +9,6 @@
 #include "cli/commands.h"
 
 #include "base/json_text.h"
-#include "cli/conditions.h"
 #include "cli/gnuplot.h"
 #include "cli/inputs.h"
 #include "cli/interrupt.h"
@@ -17,6 +16,7 @@
 #include "cli/progress.h"
 #include "cli/text_input.h"
 #include "train/far.h"
+#include "eval/conditions.h"
 #include "eval/scoring.h"
 
 #include <math.h>
@@ -79,7 +79,7 @@ static bool cut(struct recall *job, struct book *book, rosa_error *why)
 static bool read_books(struct recall *job, rosa_error *why)
 {
 	tokenizer *tokenizer = NULL;
-	bool good = model_tokenizer(&job->model, &tokenizer, why);
+	bool good = checkpoint_tokenizer(&job->model.checkpoint, &tokenizer, why) == ROSA_OK;
 
 	for (size_t i = 0; i < job->book_count && good; i++) {
 		job->books[i].path = job->files.all[i];
@@ -141,7 +141,7 @@ static bool measure(struct recall *job, enum recall_condition condition, rosa_er
 	const enum recall_condition pointed = condition_with_pointer(&job->model, condition);
 	decoder *decoder = NULL;
 	uint64_t tokens = 0;
-	bool good = condition_decoder(&job->model, condition, &decoder, why);
+	bool good = condition_decoder(&job->model, condition, &decoder, why) == ROSA_OK;
 
 	for (size_t b = 0; b < job->book_count; b++)
 		tokens += job->books[b].pieces * (job->context - 1);

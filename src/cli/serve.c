@@ -121,7 +121,7 @@ static bool open_served(struct job *job, rosa_error *why)
 
 	job->args.chunk = job->args.chunk ? job->args.chunk : CHUNK;
 	if (!model_open(model, &job->args, why) || !model_pointer(model, &job->args, why) ||
-	    !model_tokenizer(model, &job->tokenizer, why))
+	    checkpoint_tokenizer(&model->checkpoint, &job->tokenizer, why) != ROSA_OK)
 		return false;
 	job->model_name = job->name ? strdup(job->name) : name_of(job->args.model);
 	if (!job->model_name)

@@ -84,20 +84,3 @@ bool json_print(struct json_text *text, rosa_error *why)
 	json_text_free(text);
 	return good;
 }
-
-void text_print_json(const char *data, size_t size)
-{
-	putchar('"');
-	for (size_t i = 0; i < size; i++) {
-		unsigned char c = (unsigned char)data[i];
-		if (c == '"' || c == '\\')
-			printf("\\%c", c);
-		else if (c < 0x20 || c == 0x7f)
-			printf("\\u%04x", c);
-		else if (c == 0xc2 && i + 1 < size && (unsigned char)data[i + 1] < 0xa0)
-			printf("\\u%04x", (unsigned char)data[++i]); /* control characters of two bytes */
-		else
-			putchar(c);
-	}
-	putchar('"');
-}

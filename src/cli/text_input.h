@@ -16,6 +16,3 @@ bool text_print(const char *data, size_t size, rosa_error *why);
 
 /* The same for JSON, which is freed. */
 bool json_print(struct json_text *text, rosa_error *why);
-
-/* Prints a text as a JSON string, with its quotes. */
-void text_print_json(const char *data, size_t size);

@@ -3,7 +3,6 @@
 
 #include "base/json_text.h"
 #include "base/status.h"
-#include "base/text.h"
 #include "train/pack_lines.h"
 
 #include <inttypes.h>
@@ -180,71 +179,41 @@ static rosa_status find_example(const struct apart *apart, struct json line, str
 	return ROSA_OK;
 }
 
-/* An answer ends before the first text that stops it. */
-static void cut_answer(const struct apart *apart, struct text *text)
+/* The text of token ids, up to what ends it. */
+static rosa_status decode(struct answer *answer, struct json ids, rosa_error *err)
 {
-	for (size_t i = 0; i < apart->stops_count && text->data; i++) {
-		char *found = *apart->stops[i] ? strstr(text->data, apart->stops[i]) : NULL;
+	const size_t vocabulary = tokenizer_size(answer->options.tokenizer);
+	rosa_status status = ROSA_OK;
 
-		if (found) {
-			*found = '\0';
-			text->size = (size_t)(found - text->data);
-		}
-	}
-}
-
-static bool is_end(const struct apart *apart, size_t id)
-{
-	for (size_t i = 0; i < apart->ends_count; i++) {
-		if (apart->ends[i] >= 0 && (size_t)apart->ends[i] == id)
-			return true;
-	}
-	return false;
-}
-
-/* The text of token ids, up to one that ends it. */
-static rosa_status decode(const struct apart *apart, struct json ids, struct text *text, rosa_error *err)
-{
-	struct decoding decoding = {.count = 0};
-	char *out = malloc(tokenizer_longest(apart->tokenizer) + 8);
-	rosa_status status = out ? ROSA_OK : rosa_fail(err, ROSA_ENOMEM, "no memory for an answer");
-
-	for (size_t i = 0; i < json_count(ids) && status == ROSA_OK; i++) {
+	answer_begin(answer);
+	for (size_t i = 0; i < json_count(ids) && status == ROSA_OK && answer->end == ANSWER_OPEN; i++) {
 		size_t id = 0;
 
 		status = json_as_size(json_at(ids, i), &id, err);
-		if (status == ROSA_OK && id >= tokenizer_size(apart->tokenizer))
-			status = json_refuse(json_at(ids, i), err, "is %zu; the vocabulary has %zu tokens", id,
-					     tokenizer_size(apart->tokenizer));
-		if (status != ROSA_OK || is_end(apart, id))
-			break;
-		const size_t size = decode_token(apart->tokenizer, &decoding, (uint32_t)id, false, out);
-		status = text_append(text, "an answer", out, size, true, err);
+		if (status == ROSA_OK && id >= vocabulary)
+			status =
+			    json_refuse(json_at(ids, i), err, "is %zu; the vocabulary has %zu tokens", id, vocabulary);
+		if (status == ROSA_OK)
+			status = answer_take(answer, (uint32_t)id, err);
 	}
-	if (status == ROSA_OK)
-		status = text_append(text, "an answer", out, decode_finish(&decoding, out), true, err);
-	free(out);
-	cut_answer(apart, text);
-	return status;
+	return status == ROSA_OK && answer->end == ANSWER_OPEN ? answer_finish(answer, ANSWER_LENGTH, err) : status;
 }
 
 static rosa_status take_answer(const struct apart *apart, struct json line, const struct said *said, rosa_error *err)
 {
 	const struct eval_example *example = &said->task->examples[said->example];
-	struct text text = {0};
 	struct eval_record record;
 	struct json ids = {0};
 	rosa_status status = json_get_array(line, "ids", JSON_NEEDED, &ids, err);
 
 	if (status == ROSA_OK)
-		status = decode(apart, ids, &text, err);
+		status = decode(apart->answer, ids, err);
 	const struct eval_detail detail = {
-	    .answer = text.data ? text.data : "", .expected = &example->answers, .classes = &example->classes};
+	    .answer = apart->answer->text.data, .expected = &example->answers, .classes = &example->classes};
 	if (status == ROSA_OK)
 		status = example_answered(said->task, said->example, said->condition, detail.answer, &record, err);
 	if (status == ROSA_OK)
 		status = apart->take(apart->context, said->task, &record, &detail, err);
-	text_free(&text);
 	return status;
 }
 

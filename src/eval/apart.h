@@ -20,7 +20,7 @@
 #pragma once
 
 #include "eval/examples.h"
-#include "model/checkpoint.h"
+#include "model/answer.h"
 
 /* Appends the first line of prompts, and the lines of a task. */
 rosa_status apart_write_head(struct file_writer *file, const struct model_config *config, const tokenizer *tokenizer,
@@ -32,11 +32,7 @@ rosa_status apart_write_task(struct file_writer *file, const struct eval_task *t
 struct apart {
 	const struct eval_task *tasks;
 	size_t count;
-	const tokenizer *tokenizer;
-	const int64_t *ends; /* tokens that end an answer */
-	size_t ends_count;
-	const char *const *stops; /* an answer ends before any of these texts */
-	size_t stops_count;
+	struct answer *answer; /* open, with what ends an answer */
 	/* Both are called in the order of the lines, and refuse by returning a status. */
 	rosa_status (*settings)(void *context, const char *settings, rosa_error *err);
 	rosa_status (*take)(void *context, const struct eval_task *task, const struct eval_record *record,

@@ -208,41 +208,66 @@ static rosa_status read_scales(struct json root, struct adapter *adapter, rosa_e
 
 /* ------------------------------------------------------------------------------------------------------ tensors -- */
 
-static rosa_status take_layer(struct claims *claims, size_t layer, struct adapter *adapter, rosa_error *err)
+/* A tensor of a layer that has an adapter. */
+struct part {
+	const char *name;
+	const struct tensor **tensor;
+	size_t rows, columns;
+	bool there;
+};
+
+enum { LAYER_PARTS = 10 };
+
+static void list_parts(const struct adapter_options *o, size_t layer, size_t width, struct adapter_layer *at,
+		       struct part parts[LAYER_PARTS])
 {
-	const struct adapter_options *o = &adapter->options;
-	const size_t width = adapter->width, links = adapter_links(o, layer);
-	const bool qk = adapter_learns_qk(o, layer), shared = o->qk == QK_SHARED;
+	const size_t links = adapter_links(o, layer), gains = adapter_gain_rows(o, layer, width);
+	const bool qk = adapter_learns_qk(o, layer);
 	/* the read-out of one read is a vector, that of several a matrix */
 	const size_t rows = links > 1 ? links : width, columns = links > 1 ? width : 0;
-	struct adapter_layer *at = &adapter->layers[layer];
-	const struct {
-		const char *name;
-		const struct tensor **tensor;
-		size_t rows, columns;
-		bool there;
-	} parts[] = {
+	const struct part all[LAYER_PARTS] = {
 	    {"v_proj.weight", &at->v, width, width, true},
 	    {"out_proj.weight", &at->out, width, width, true},
 	    {"k_proj.weight", &at->k, width, width, qk},
-	    {"q_proj.weight", &at->q, width, width, qk && !shared},
+	    {"q_proj.weight", &at->q, width, width, qk && o->qk != QK_SHARED},
 	    {"e0", &at->e0, rows, columns, true},
 	    {"e1", &at->e1, rows, columns, true},
-	    {"gain", &at->gain, adapter_gain_rows(o, layer, width), ADAPTER_GAINS, o->gain},
+	    {"gain", &at->gain, gains, ADAPTER_GAINS, o->gain},
 	    {"gate.weight", &at->gate, width, 0, o->gate},
 	    {"gate.bias", &at->bias, 1, 0, o->gate},
 	    {"a0", &at->a0, width, 0, o->fusion == ROSA_PRE},
 	};
+
+	memcpy(parts, all, sizeof(all));
+}
+
+uint64_t adapter_layer_parameters(const struct adapter_options *options, size_t layer, size_t width)
+{
+	struct adapter_layer none;
+	struct part parts[LAYER_PARTS];
+	uint64_t count = 0;
+
+	list_parts(options, layer, width, &none, parts);
+	for (size_t i = 0; i < LAYER_PARTS; i++)
+		count += parts[i].there ? (uint64_t)parts[i].rows * (parts[i].columns ? parts[i].columns : 1) : 0;
+	return count;
+}
+
+static rosa_status take_layer(struct claims *claims, size_t layer, struct adapter *adapter, rosa_error *err)
+{
+	struct adapter_layer *at = &adapter->layers[layer];
+	struct part parts[LAYER_PARTS];
 	rosa_status status = ROSA_OK;
 
-	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]) && status == ROSA_OK; i++) {
+	list_parts(&adapter->options, layer, adapter->width, at, parts);
+	for (size_t i = 0; i < LAYER_PARTS && status == ROSA_OK; i++) {
 		char name[64];
 		if (!parts[i].there)
 			continue;
 		snprintf(name, sizeof(name), "layers.%zu.%s", layer, parts[i].name);
 		status = claims_take(claims, name, parts[i].rows, parts[i].columns, false, parts[i].tensor, err);
 	}
-	if (shared)
+	if (adapter->options.qk == QK_SHARED)
 		at->q = at->k;
 	return status;
 }

@@ -48,6 +48,9 @@ struct adapter {
  * adapter folder or a run's folder (see adapter_find). checkpoint NULL: without a model, whatever the shape. */
 rosa_status adapter_open(const char *path, const struct checkpoint *checkpoint, struct adapter *adapter,
 			 rosa_error *err);
+/* The parameters of a layer that has an adapter with these options. */
+uint64_t adapter_layer_parameters(const struct adapter_options *options, size_t layer, size_t width);
+
 void adapter_close(struct adapter *adapter); /* safe on a zeroed one */
 
 /* Whether a layer has an adapter. */

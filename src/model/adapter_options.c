@@ -13,8 +13,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-static const char *const fusions[] = {[ROSA_POST] = "post", [ROSA_PRE] = "pre", NULL};
-static const char *const policies[] = {
+const char *const fusion_names[] = {[ROSA_POST] = "post", [ROSA_PRE] = "pre", NULL};
+const char *const policy_names[] = {
     [ROSA_READABLE] = "readable", [ROSA_LITERAL] = "literal", [ROSA_INCLUSIVE] = "inclusive", NULL};
 static const char *const starts[] = {
     [QK_ALIGNED] = "aligned", [QK_SEPARATE] = "separate", [QK_SHARED] = "shared", NULL};
@@ -32,7 +32,7 @@ static const char *const v_grads[] = {[ROSA_V_SIGMOID] = "sigmoid", [ROSA_V_STRA
 /* Name, type, place, least, most, default, words, marks, help. */
 static const struct key adapter_rows[] = {
     {"bits", KEY_SIZE, AT(bits), ROSA_MIN_BITS, ROSA_MAX_BITS, 16, NULL, 0, "bits per symbol", NULL},
-    {"fusion", KEY_CHOICE, AT(fusion), 0, 0, ROSA_POST, fusions, 0,
+    {"fusion", KEY_CHOICE, AT(fusion), 0, 0, ROSA_POST, fusion_names, 0,
      "post: added beside attention; pre: mixed into its input", NULL},
     {"qk", KEY_CHOICE, AT(qk), 0, 0, QK_ALIGNED, starts, 0,
      "start of q and k: aligned (q copies k), separate, shared (one matrix)", NULL},
@@ -42,7 +42,7 @@ static const struct key adapter_rows[] = {
     {"sinks", KEY_SIZE, AT(sinks), 0, (double)ROSA_MAX_STEPS, 4, NULL, 0, "first positions that it always sees", NULL},
     {"first_global_layers", KEY_SIZE, AT(first_global_layers), 0, 65536, 0, NULL, 0,
      "layers at the front with global attention and no adapter", NULL},
-    {"policy", KEY_CHOICE, AT(policy), 0, 0, ROSA_READABLE, policies, 0,
+    {"policy", KEY_CHOICE, AT(policy), 0, 0, ROSA_READABLE, policy_names, 0,
      "which matches count: readable, literal (the paper's equation), inclusive", NULL},
     {"fold", KEY_BOOL, AT(fold), 0, 0, 1, NULL, 0, "equal neighbouring symbols form one run", NULL},
     {"max_match", KEY_SIZE, AT(max_match), 0, UINT32_MAX, 0, NULL, KEY_NULL_0,

@@ -3,6 +3,8 @@
 
 #include "model/adapter_sources.h"
 
+extern const char *const fusion_names[], *const policy_names[]; /* by value; each ends with NULL */
+
 /* How the projections of q and k start: q as a copy of k, each at random, or one matrix for both. */
 enum qk_start { QK_ALIGNED, QK_SEPARATE, QK_SHARED };
 

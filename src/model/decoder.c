@@ -14,8 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEFAULT_CHUNK 256
-#define MOST_CHUNK    65536
+#define MOST_CHUNK 65536
 
 /* ------------------------------------------------------------------------------------------------------ weights -- */
 
@@ -227,6 +226,21 @@ static rosa_status check_options(const struct checkpoint *checkpoint, const stru
 	return ROSA_OK;
 }
 
+static void settle(size_t *option, uint64_t otherwise)
+{
+	if (*option == SIZE_MAX)
+		*option = (size_t)otherwise;
+}
+
+rosa_status decoder_options_settle(struct decoder_options *options, const struct checkpoint *checkpoint,
+				   const struct adapter *adapter, rosa_error *err)
+{
+	settle(&options->window, adapter ? adapter->options.window : 0);
+	settle(&options->sinks, adapter && options->window ? adapter->options.sinks : 0);
+	settle(&options->first_global_layers, adapter ? adapter->options.first_global_layers : 0);
+	return check_options(checkpoint, options, err);
+}
+
 static rosa_status make(decoder *d, rosa_error *err)
 {
 	const struct model_config *config = &d->checkpoint->config;
@@ -262,7 +276,7 @@ rosa_status decoder_new(const struct checkpoint *checkpoint, const struct adapte
 	d->checkpoint = checkpoint;
 	d->adapter = adapter;
 	d->options = *options;
-	d->options.chunk = options->chunk ? options->chunk : DEFAULT_CHUNK;
+	d->options.chunk = options->chunk ? options->chunk : DECODER_CHUNK;
 	d->backend = backend;
 	d->workers = workers;
 	status = make(d, err);

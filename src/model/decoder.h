@@ -5,12 +5,19 @@
 #include "backend/backend.h"
 #include "rosa/places.h"
 
+#define DECODER_CHUNK 256 /* rows of one forward pass, by default */
+
 struct decoder_options {
 	size_t window, sinks;       /* of attention; window 0: global */
 	size_t first_global_layers; /* the first layers, which stay global */
-	size_t chunk;               /* most rows of one forward pass; 0: 256 */
+	size_t chunk;               /* most rows of one forward pass; 0: DECODER_CHUNK */
 	enum past_reads reads;      /* of the adapter: what was found, or a control */
 };
+
+/* Settles the attention of a model with an adapter (NULL: none): what is SIZE_MAX in the options becomes what the
+ * adapter was trained with, since it works badly with another, or global. What does not go together is refused. */
+rosa_status decoder_options_settle(struct decoder_options *options, const struct checkpoint *checkpoint,
+				   const struct adapter *adapter, rosa_error *err);
 
 typedef struct decoder decoder;
 

@@ -155,6 +155,28 @@ rosa_status pointer_past_rewind(pointer_past *past, size_t steps, rosa_error *er
 	return status;
 }
 
+rosa_status pointer_past_mix(pointer_past *past, const struct pointer *pointer, const uint32_t *tokens, size_t last,
+			     float *logits, struct pointer_links *found, double shares[POINTER_LINKS], rosa_error *err)
+{
+	struct pointer_links own;
+	struct pointer_links *links = found ? found : &own;
+	rosa_status status = ROSA_OK;
+
+	if (pointer_past_steps(past) > last)
+		status = pointer_past_rewind(past, last, err);
+	const size_t steps = pointer_past_steps(past);
+	if (status == ROSA_OK)
+		status = pointer_past_add(past, tokens + steps, last - steps, NULL, err);
+	if (status == ROSA_OK)
+		status = pointer_past_add(past, tokens + last, 1, links, err);
+	if (status != ROSA_OK)
+		return status;
+	if (shares)
+		pointer_shares(pointer, links, logits, past->vocabulary, shares);
+	pointer_mix(pointer, links, pointer_past_seen(past), logits, past->vocabulary);
+	return ROSA_OK;
+}
+
 const uint8_t *pointer_past_seen(const pointer_past *past)
 {
 	return past->seen.counted ? past->seen.classes : NULL;

@@ -17,6 +17,11 @@ void pointer_past_free(pointer_past *past); /* safe on NULL */
 rosa_status pointer_past_add(pointer_past *past, const uint32_t *tokens, size_t count, struct pointer_links *found,
 			     rosa_error *err);
 
+/* Makes tokens[last] the last token, adding or taking back what that needs, and mixes what is found for the token after
+ * it into the logits. `found` and `shares`, of pointer_shares, may be NULL. */
+rosa_status pointer_past_mix(pointer_past *past, const struct pointer *pointer, const uint32_t *tokens, size_t last,
+			     float *logits, struct pointer_links *found, double shares[POINTER_LINKS], rosa_error *err);
+
 /* The class of each token of the vocabulary, as pointer_mix takes it, after the last token added; valid until tokens
  * are added or taken back. NULL: nothing has been seen, or the pointer has no table. */
 const uint8_t *pointer_past_seen(const pointer_past *past);

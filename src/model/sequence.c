@@ -83,7 +83,7 @@ struct sequence_memory sequence_memory(const sequence *s)
 	for (size_t i = 0; i < d->checkpoint->config.layers; i++) {
 		const struct kv_cache *cache = &s->caches[i];
 
-		memory.attention += 2 * (cache->room + cache->sinks) * cache->heads * cache->head_size * sizeof(float);
+		memory.attention += 2 * cache->room * cache->heads * cache->head_size * sizeof(float);
 		if (s->own)
 			memory.retrieval += finder_bytes(&s->own[i]);
 		if (s->values)

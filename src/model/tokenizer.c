@@ -168,6 +168,15 @@ rosa_status tokens_add(struct tokens *tokens, const uint32_t *ids, size_t count,
 	return status;
 }
 
+size_t tokens_common(const struct tokens *tokens, const uint32_t *ids, size_t count)
+{
+	size_t common = 0;
+
+	while (common < count && common < tokens->count && tokens->ids[common] == ids[common])
+		common++;
+	return common;
+}
+
 void tokens_free(struct tokens *tokens)
 {
 	free(tokens->ids);

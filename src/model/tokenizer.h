@@ -11,6 +11,9 @@ rosa_status tokenizer_from_json(const char *text, size_t size, const char *name,
 rosa_status tokenizer_from_gguf(const struct gguf *gguf, const char *name, tokenizer **made, rosa_error *err);
 /* Whichever is there: PATH is a GGUF file, a tokenizer.json, or a folder or a .safetensors file with one beside it. */
 rosa_status tokenizer_open(const char *path, tokenizer **made, rosa_error *err);
+/* The one that came with a model. With more tokens than the model has, it is refused. */
+struct checkpoint;
+rosa_status checkpoint_tokenizer(const struct checkpoint *checkpoint, tokenizer **made, rosa_error *err);
 void tokenizer_free(tokenizer *tokenizer); /* safe on NULL */
 
 /* Number of ids: one more than the greatest. */
@@ -34,6 +37,8 @@ rosa_status tokenizer_encode_text(const tokenizer *tokenizer, const char *text, 
 /* Room for more ids, and more ids. */
 rosa_status tokens_reserve(struct tokens *tokens, size_t more, rosa_error *err);
 rosa_status tokens_add(struct tokens *tokens, const uint32_t *ids, size_t count, rosa_error *err);
+/* How many of the first tokens are those of `ids` too. */
+size_t tokens_common(const struct tokens *tokens, const uint32_t *ids, size_t count);
 void tokens_free(struct tokens *tokens); /* safe on a zeroed one */
 
 /* The bytes of a token: what decoding appends for it, not always whole characters. Length 0 for ids that are not

@@ -7,6 +7,7 @@
  */
 #include "model/tokenizer_parts.h"
 
+#include "model/checkpoint.h"
 #include "model/json.h"
 #include "base/mapping.h"
 #include "base/paths.h"
@@ -135,4 +136,17 @@ rosa_status tokenizer_open(const char *path, tokenizer **made, rosa_error *err)
 		return open_in(path, made, err);
 	return path_ends_in(path, ".safetensors") ? open_in(path_folder(path).text, made, err)
 						  : open_file(path, made, err);
+}
+
+rosa_status checkpoint_tokenizer(const struct checkpoint *checkpoint, tokenizer **made, rosa_error *err)
+{
+	const rosa_status status = tokenizer_open(checkpoint->path.text, made, err);
+	const size_t size = status == ROSA_OK ? tokenizer_size(*made) : 0, vocabulary = checkpoint->config.vocabulary;
+
+	if (size <= vocabulary)
+		return status;
+	tokenizer_free(*made);
+	*made = NULL;
+	return rosa_fail(err, ROSA_EFORMAT, "%s: the tokenizer has %zu tokens, the model %zu; is it another model's?",
+			 checkpoint->path.text, size, vocabulary);
 }

@@ -10,12 +10,12 @@ rosa_status answer_places_add(struct answer_places *places, const struct step_pl
 			      size_t count, size_t offset, rosa_error *err)
 {
 	if (!ARRAY_RESERVE(places->tokens, places->room, places->count + 1) ||
-	    !ARRAY_RESERVE(places->all, places->place_room, places->place_count + step->links + step->reads))
+	    !ARRAY_RESERVE(places->all, places->place_room, places->place_count + step->found.count + step->reads))
 		return rosa_fail(err, ROSA_ENOMEM, "not enough memory for the places of an answer");
 	const uint32_t chosen = ids[count - 1];
 
 	places->tokens[places->count++] = (struct answer_token){chosen, count - 1, offset, places->place_count};
-	for (size_t i = 0; i < step->links; i++)
+	for (size_t i = 0; i < step->found.count; i++)
 		places->all[places->place_count++] =
 		    (struct answer_place){(size_t)step->found.place[i], step->found.length[i], step->shares[i], true,
 					  step->found.token[i] == chosen};

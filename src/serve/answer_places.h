@@ -32,7 +32,7 @@ struct step_places {
 	struct pointer_links found; /* count 0: nothing, or no pointer */
 	double shares[POINTER_LINKS];
 	struct token_place read[TOKEN_PLACES];
-	size_t links, reads; /* of `found`, and of `read` */
+	size_t reads;
 };
 
 /* Appends the token that was chosen at a step. `ids` is the whole text, which ends with it. */

@@ -65,7 +65,7 @@ static void retire(engine *e, struct serve_task *task)
 	e->report.cancelled += task->cancelled && !task->error.status;
 	e->report.prompt_tokens += task->prompt;
 	e->report.cached_tokens += task->cached;
-	e->report.generated += task->made;
+	e->report.generated += task->answer.made;
 	if (task->error.status && task->error.status != ENDING) {
 		sequence_free(task->sequence);
 		task->sequence = NULL;
@@ -102,7 +102,7 @@ static void sweep(engine *e)
  * conversation from which thoughts are dropped, continues from there. */
 static void remember(engine *e, struct serve_task *task)
 {
-	if (e->model->options.window && task->made == 0 && task->state == SERVE_RUNNING &&
+	if (e->model->options.window && task->answer.made == 0 && task->state == SERVE_RUNNING &&
 	    sequence_steps(task->sequence) + 1 == task->prompt)
 		sessions_remember(&e->sessions, task);
 }
@@ -159,12 +159,12 @@ static void begin_waiting(engine *e)
 }
 
 /* How many tasks of a request are running. */
-static size_t running_of(const engine *e, uint64_t request)
+static size_t running_of(const engine *e, uint64_t number)
 {
 	size_t count = 0;
 
 	for (size_t i = 0; i < e->running_count; i++)
-		count += e->running[i]->request == request;
+		count += e->running[i]->number == number;
 	return count;
 }
 
@@ -175,7 +175,7 @@ static size_t next_waiting(const engine *e)
 	size_t best = 0, fewest = SIZE_MAX;
 
 	for (size_t i = 0; i < e->waiting_count && fewest; i++) {
-		const size_t running = running_of(e, e->waiting[i]->request);
+		const size_t running = running_of(e, e->waiting[i]->number);
 
 		if (running < fewest)
 			best = i;
@@ -509,7 +509,7 @@ bool engine_submit(engine *e, struct serve_task **tasks, size_t count, struct ap
 	e->unanswered += good;
 	e->submitted += good;
 	for (size_t i = 0; i < count && good; i++) {
-		tasks[i]->request = e->submitted;
+		tasks[i]->number = e->submitted;
 		e->waiting[e->waiting_count++] = tasks[i];
 	}
 	pthread_cond_signal(&e->work);
@@ -599,8 +599,9 @@ void engine_report(engine *e, struct engine_report *report, struct engine_slot *
 		const struct serve_task *task = task_in(e, i);
 		const struct kept *kept = sessions_find(&e->sessions, e->last[i]);
 
-		slots[i] = task ? (struct engine_slot){true, task->prompt, task->cached, task->read, task->made, 0}
-				: (struct engine_slot){.kept = kept ? kept->tokens.count : 0};
+		slots[i] =
+		    task ? (struct engine_slot){true, task->prompt, task->cached, task->read, task->answer.made, 0}
+			 : (struct engine_slot){.kept = kept ? kept->tokens.count : 0};
 	}
 	pthread_mutex_unlock(&e->lock);
 }

@@ -216,7 +216,7 @@ static void put_objects(struct json_text *text, const struct served *model, cons
 
 static void put_scores(struct json_text *text, const struct exchange *x, const struct serve_task *task, size_t from)
 {
-	if (!task->scored)
+	if (!x->request.scored)
 		json_text_add(text, "null");
 	else
 		(x->request.kind == REQUEST_CHAT ? put_objects : put_arrays)(text, x->model, &task->scores, from);
@@ -226,11 +226,11 @@ static void put_scores(struct json_text *text, const struct exchange *x, const s
 
 /* What a choice says of places, if that was asked for: of the tokens from number `from` on, and of the memory that the
  * text takes, once that is known. */
-static void put_places(struct json_text *text, const struct serve_task *task, size_t from)
+static void put_places(struct json_text *text, const struct exchange *x, const struct serve_task *task, size_t from)
 {
 	const struct sequence_memory *memory = &task->memory;
 
-	if (!task->watched)
+	if (!x->request.places)
 		return;
 	json_text_add(text, ", \"rosatune\": {\"tokens\": ");
 	answer_places_put(&task->places, from, text);
@@ -257,7 +257,7 @@ static void put_usage(struct json_text *text, const struct exchange *x)
 	for (size_t i = 0; i < x->count; i++) {
 		prompt += x->tasks[i]->prompt;
 		cached += x->tasks[i]->cached;
-		made += x->tasks[i]->made;
+		made += x->tasks[i]->answer.made;
 	}
 	json_text_add(text,
 		      "{\"prompt_tokens\": %zu, \"completion_tokens\": %zu, \"total_tokens\": %zu, "
@@ -267,7 +267,7 @@ static void put_usage(struct json_text *text, const struct exchange *x)
 
 static const char *reason(const struct serve_task *task)
 {
-	return task->end == SERVE_STOP ? "\"stop\"" : "\"length\"";
+	return task->answer.end == ANSWER_END || task->answer.end == ANSWER_STOP ? "\"stop\"" : "\"length\"";
 }
 
 void exchange_whole(const struct exchange *x, struct json_text *text)
@@ -281,10 +281,10 @@ void exchange_whole(const struct exchange *x, struct json_text *text)
 
 		json_text_add(text, "%s{\"index\": %zu, ", i ? ", " : "", i);
 		json_text_add(text, chat ? "\"message\": {\"role\": \"assistant\", \"content\": " : "\"text\": ");
-		json_text_bytes(text, task->text.data ? task->text.data : "", task->text.size);
+		json_text_bytes(text, task->answer.text.data ? task->answer.text.data : "", task->answer.text.size);
 		json_text_add(text, chat ? "}, \"logprobs\": " : ", \"logprobs\": ");
 		put_scores(text, x, task, 0);
-		put_places(text, task, 0);
+		put_places(text, x, task, 0);
 		json_text_add(text, ", \"finish_reason\": %s}", reason(task));
 	}
 	json_text_add(text, "], \"usage\": ");
@@ -312,17 +312,17 @@ static void put_choice(struct json_text *text, const struct exchange *x, size_t 
 	const bool chat = x->request.kind == REQUEST_CHAT;
 	const struct serve_task *task = x->tasks[i];
 	const struct sent *sent = &x->sent[i];
-	const char *more = task->text.data ? task->text.data + sent->text : "";
+	const char *more = task->answer.text.data ? task->answer.text.data + sent->text : "";
 
 	json_text_add(text, "{\"index\": %zu, ", i);
 	if (!chat) {
 		json_text_add(text, "\"text\": ");
-		json_text_bytes(text, more, task->text.size - sent->text);
+		json_text_bytes(text, more, task->answer.text.size - sent->text);
 	} else if (ends) {
 		json_text_add(text, "\"delta\": {}");
 	} else {
 		json_text_add(text, "\"delta\": {%s\"content\": ", sent->opened ? "" : "\"role\": \"assistant\", ");
-		json_text_bytes(text, more, task->text.size - sent->text);
+		json_text_bytes(text, more, task->answer.text.size - sent->text);
 		json_text_add(text, "}");
 	}
 	json_text_add(text, ", \"logprobs\": ");
@@ -330,7 +330,7 @@ static void put_choice(struct json_text *text, const struct exchange *x, size_t 
 		json_text_add(text, "null");
 	else
 		put_scores(text, x, task, sent->scores);
-	put_places(text, task, sent->places);
+	put_places(text, x, task, sent->places);
 	json_text_add(text, ", \"finish_reason\": %s}", ends ? reason(task) : "null");
 }
 
@@ -340,7 +340,7 @@ static void stream_progress(const struct exchange *x, size_t i, struct json_text
 	const struct serve_task *task = x->tasks[i];
 	struct sent *sent = &x->sent[i];
 
-	if (!x->request.progress || !task->begun || (sent->read && (task->made || sent->read == task->read + 1)))
+	if (!x->request.progress || !task->begun || (sent->read && (task->answer.made || sent->read == task->read + 1)))
 		return;
 	open_event(text, x);
 	json_text_add(text,
@@ -357,13 +357,13 @@ static void stream_choice(struct exchange *x, size_t i, struct json_text *text)
 	const bool first = x->request.kind == REQUEST_CHAT && !sent->opened;
 
 	stream_progress(x, i, text);
-	if (first || task->text.size > sent->text || task->scores.count > sent->scores ||
+	if (first || task->answer.text.size > sent->text || task->scores.count > sent->scores ||
 	    task->places.count > sent->places) {
 		open_event(text, x);
 		put_choice(text, x, i, false);
 		close_event(text);
-		*sent = (struct sent){task->text.size, task->scores.count, task->places.count, sent->read, true,
-				      sent->ended};
+		*sent = (struct sent){
+		    task->answer.text.size, task->scores.count, task->places.count, sent->read, true, sent->ended};
 	}
 	if (task->state == SERVE_OVER && !task->error.status && !sent->ended) {
 		open_event(text, x);

@@ -29,15 +29,6 @@
 
 #define LOAD_SHARE 32 /* a file is loaded only if at least 1/32 of its tokens can be used */
 
-static size_t in_common(const struct tokens *tokens, const uint32_t *ids, size_t count)
-{
-	size_t i = 0;
-
-	while (i < tokens->count && i < count && tokens->ids[i] == ids[i])
-		i++;
-	return i;
-}
-
 bool sessions_failed(const struct sessions *sessions, const struct kept *kept)
 {
 	return kept->failed && kept->failed == sessions->clock;
@@ -65,7 +56,7 @@ struct session_choice sessions_choose(const struct sessions *sessions, bool sile
 
 			if (!is_candidate(sessions, kept, silent, on_disk))
 				continue;
-			const size_t steps = in_common(&kept->tokens, ids, count);
+			const size_t steps = tokens_common(&kept->tokens, ids, count);
 
 			if (steps >= kept->floor && steps > best.steps &&
 			    (!on_disk || steps - known >= kept->saved / LOAD_SHARE))
@@ -531,7 +522,7 @@ rosa_status sessions_lend(struct sessions *sessions, struct serve_task *task, ro
 	if (status != ROSA_OK || !task->sequence)
 		return status;
 	task->cached = choice.steps;
-	if (!model->pointer || task->silent || task->past)
+	if (!model->pointer || task->request->silent || task->past)
 		return ROSA_OK;
 	return pointer_past_new(model->pointer, model->config->vocabulary, &task->past, err);
 }
@@ -541,7 +532,7 @@ rosa_status sessions_lend(struct sessions *sessions, struct serve_task *task, ro
 static bool begins_with(const struct kept *longer, const struct kept *shorter)
 {
 	return longer->silent == shorter->silent &&
-	       in_common(&longer->tokens, shorter->tokens.ids, shorter->tokens.count) == shorter->tokens.count;
+	       tokens_common(&longer->tokens, shorter->tokens.ids, shorter->tokens.count) == shorter->tokens.count;
 }
 
 /* Whether `shorter` could be made by cutting `longer`: as it is now and, with a folder, also after it was saved. */

@@ -2,63 +2,47 @@
  * next, and serve_task_take takes the logits of it, so that many tasks can share a decoder. */
 #pragma once
 
-#include "base/text.h"
+#include "model/answer.h"
 #include "model/pointer_past.h"
-#include "model/stopping.h"
 #include "serve/answer_places.h"
 #include "serve/scores.h"
 #include "serve/served.h"
 
 enum serve_task_state { SERVE_WAITING, SERVE_RUNNING, SERVE_OVER };
-enum serve_task_end { SERVE_LENGTH, SERVE_STOP };
 
 struct serve_task {
 	const struct served *model;
-
-	/* What is asked for. */
-	struct tokens tokens; /* the prompt, then what was generated */
-	size_t prompt;        /* tokens of the prompt */
-	size_t most;          /* tokens to generate */
-	bool echo, scored;
-	size_t top;
-	bool watched; /* places are told */
-	bool silent;  /* memory is off */
-	struct sampler_options sampling;
-	stopping *stopping;
-	int64_t chat_end; /* a token that ends an answer beside the model's own; -1: none */
+	const struct request *request; /* what is asked for */
+	struct tokens tokens;          /* the prompt, then what was generated */
+	size_t prompt;                 /* tokens of the prompt */
 
 	/* What the thread that owns the decoder works with. */
-	sequence *sequence; /* has read a beginning of the tokens; NULL: not begun */
-	pointer_past *past; /* of the model's pointer, over a beginning of them; NULL: there is none */
-	uint64_t file;      /* of the session that was taken over (sessions.h); 0: none */
-	struct decoding decoding;
-	size_t characters;       /* of all tokens decoded so far */
-	struct step_places step; /* while watched: what the last token read has found */
+	sequence *sequence;      /* has read a beginning of the tokens; NULL: not begun */
+	pointer_past *past;      /* of the model's pointer, over a beginning of them; NULL: there is none */
+	uint64_t file;           /* of the session that was taken over (sessions.h); 0: none */
+	struct step_places step; /* what the last token read has found */
 	/* Only from serve_task_begin to serve_task_strip. */
-	sampler *sampler;
 	float *logits;    /* [1 or SCORED_ROWS][vocabulary] */
-	float *unaltered; /* [vocabulary], while scored: the sampler changes logits */
-	char *decoded, *passed;
+	float *unaltered; /* [vocabulary], while scored */
 
 	/* What others look at, under the engine's lock. */
-	uint64_t request; /* its number: tasks of one request have the same */
-	size_t slot;      /* while it runs */
+	uint64_t number; /* of the request: its tasks have the same */
+	size_t slot;     /* while it runs */
 	enum serve_task_state state;
 	bool cancelled;
-	bool begun;              /* it has left the queue once: `cached` is known */
-	size_t cached;           /* tokens of the prompt that did not have to be read */
-	size_t read, made;       /* tokens read so far, and generated */
-	enum serve_task_end end; /* once over */
-	struct api_error error;  /* status 0: none */
-	struct text text;
+	bool begun;             /* it has left the queue once: `cached` is known */
+	size_t cached;          /* tokens of the prompt that did not have to be read */
+	size_t read;            /* tokens read so far */
+	struct api_error error; /* status 0: none */
+	struct answer answer;
 	struct scores scores;
 	struct answer_places places;
-	struct sequence_memory memory; /* once over and watched */
+	struct sequence_memory memory; /* once over, where places are told */
 };
 
 #define SCORED_ROWS ((size_t)32) /* tokens of a prompt that are scored at a time: a vocabulary is wide */
 
-/* A task for the request's prompt, whose tokens are taken over. */
+/* A task for a prompt of the request, which must outlive it; the tokens are taken over. */
 bool serve_task_new(const struct served *model, const struct request *request, struct tokens *tokens,
 		    struct serve_task **made, struct api_error *error);
 void serve_task_free(struct serve_task *task); /* safe on NULL */

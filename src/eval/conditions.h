@@ -1,8 +1,8 @@
-/* The conditions under which a model is measured (eval/recall.h), for the commands that do. */
+/* What a model needs for the conditions under which it is measured, and the decoder of each. */
 #pragma once
 
-#include "cli/models.h"
 #include "eval/recall.h"
+#include "model/model.h"
 
 /* Whether a condition can be measured: it may need a window, an adapter or a pointer. */
 bool condition_applies(const struct model *model, enum recall_condition condition);
@@ -12,4 +12,5 @@ bool condition_applies(const struct model *model, enum recall_condition conditio
 enum recall_condition condition_with_pointer(const struct model *model, enum recall_condition condition);
 
 /* A decoder for a condition over the model's files. With a pointer it is that of the condition without. */
-bool condition_decoder(const struct model *model, enum recall_condition condition, decoder **made, rosa_error *why);
+rosa_status condition_decoder(const struct model *model, enum recall_condition condition, decoder **made,
+			      rosa_error *err);

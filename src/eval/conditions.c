@@ -1,5 +1,5 @@
 /* Each condition has a decoder of its own over the same files, so nothing but the condition differs. */
-#include "cli/conditions.h"
+#include "eval/conditions.h"
 
 /* Whether the adapter takes no part. */
 static bool is_plain(enum recall_condition condition)
@@ -22,7 +22,8 @@ enum recall_condition condition_with_pointer(const struct model *model, enum rec
 	return condition == RECALL_WINDOW ? RECALL_POINTER : RECALL_BOTH;
 }
 
-bool condition_decoder(const struct model *model, enum recall_condition condition, decoder **made, rosa_error *why)
+rosa_status condition_decoder(const struct model *model, enum recall_condition condition, decoder **made,
+			      rosa_error *err)
 {
 	struct decoder_options options = model->options;
 
@@ -31,6 +32,5 @@ bool condition_decoder(const struct model *model, enum recall_condition conditio
 	options.reads = condition == RECALL_OFF      ? READS_NOTHING
 			: condition == RECALL_RANDOM ? READS_RANDOM
 						     : READS_FOUND;
-	return decoder_new(&model->checkpoint, is_plain(condition) ? NULL : &model->adapter, &options, model->backend,
-			   model->workers, made, why) == ROSA_OK;
+	return model_decoder(model, !is_plain(condition), &options, made, err);
 }
