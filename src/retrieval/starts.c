@@ -7,6 +7,7 @@
  */
 #include "retrieval/starts.h"
 
+#include "base/compiler.h"
 #include "base/cpu.h"
 
 #include <string.h>
@@ -56,9 +57,8 @@ static uint64_t below(uint32_t step)
 }
 
 /* Where runs are long: count from the sample on, or from the block that a search in rank finds. */
-static inline __attribute__((always_inline)) uint32_t select_far(const struct starts *starts, uint32_t run,
-								 uint32_t (*count)(uint64_t),
-								 uint32_t (*select)(uint64_t, uint32_t))
+ALWAYS_INLINE uint32_t select_far(const struct starts *starts, uint32_t run, uint32_t (*count)(uint64_t),
+				  uint32_t (*select)(uint64_t, uint32_t))
 {
 	const uint32_t mark = run / STARTS_SAMPLE, from = starts->sample[mark];
 	const uint32_t end =
@@ -88,9 +88,8 @@ static inline __attribute__((always_inline)) uint32_t select_far(const struct st
 }
 
 /* The body of both versions. Short runs begin within the word of the sample. */
-static inline __attribute__((always_inline)) uint32_t select_run(const struct starts *starts, uint32_t run,
-								 uint32_t (*count)(uint64_t),
-								 uint32_t (*select)(uint64_t, uint32_t))
+ALWAYS_INLINE uint32_t select_run(const struct starts *starts, uint32_t run, uint32_t (*count)(uint64_t),
+				  uint32_t (*select)(uint64_t, uint32_t))
 {
 	const uint32_t from = starts->sample[run / STARTS_SAMPLE];
 	uint64_t word;
