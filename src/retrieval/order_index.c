@@ -64,31 +64,13 @@ static size_t inners_for(size_t leaves)
 	return inners;
 }
 
-static bool reserve(const rosa_allocator *allocator, void **array, size_t *capacity, size_t need, size_t size)
-{
-	size_t grown;
-	void *more;
-
-	if (*array && need <= *capacity)
-		return true;
-	grown = *array ? memory_grown(*capacity, need) : need;
-	more = memory_resize_lines(allocator, *array, grown * size);
-	if (!more)
-		return false;
-	*array = more;
-	*capacity = grown;
-	return true;
-}
-
 bool order_reserve(struct order_index *order, const rosa_allocator *allocator, size_t contexts)
 {
 	size_t leaves = leaves_for(contexts + 1) + order->sparse;
 
-	return reserve(allocator, (void **)&order->leaf, &order->leaf_capacity, leaves, sizeof(*order->leaf)) &&
-	       reserve(allocator, (void **)&order->inner, &order->inner_capacity, inners_for(leaves),
-		       sizeof(*order->inner)) &&
-	       reserve(allocator, (void **)&order->leaf_of, &order->context_capacity, contexts + 1,
-		       sizeof(*order->leaf_of));
+	return MEMORY_RESERVE(allocator, order->leaf, order->leaf_capacity, leaves) &&
+	       MEMORY_RESERVE(allocator, order->inner, order->inner_capacity, inners_for(leaves)) &&
+	       MEMORY_RESERVE(allocator, order->leaf_of, order->context_capacity, contexts + 1);
 }
 
 void order_free(struct order_index *order, const rosa_allocator *allocator)

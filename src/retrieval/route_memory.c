@@ -170,17 +170,9 @@ bool route_learn(struct route *route, const rosa_allocator *allocator, size_t st
 /* Room for a list of first steps of `runs` runs. */
 static bool reserve_list(struct route *route, const rosa_allocator *allocator, size_t runs)
 {
-	size_t capacity = route->start ? memory_grown(route->start_capacity, runs + 1) : runs + 1;
-	int32_t *start;
-
-	if (route->start && runs + 1 <= route->start_capacity)
-		return true;
-	start = memory_resize(allocator, route->start, capacity * sizeof(*start));
-	if (!start)
+	if (!MEMORY_RESERVE(allocator, route->start, route->start_capacity, runs + 1))
 		return false;
-	start[0] = -1;
-	route->start = start;
-	route->start_capacity = capacity;
+	route->start[0] = -1;
 	return true;
 }
 

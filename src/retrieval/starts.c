@@ -184,44 +184,18 @@ static size_t samples_of(size_t runs)
 	return (runs + STARTS_SAMPLE - 1) / STARTS_SAMPLE;
 }
 
-/* The array with room for `need` elements. NULL if memory is short. */
-static void *with_room(const rosa_allocator *allocator, void *array, size_t *capacity, size_t need, size_t size)
-{
-	size_t more;
-
-	if (array && need <= *capacity)
-		return array;
-	more = array ? memory_grown(*capacity, need) : need;
-	array = memory_resize(allocator, array, more * size);
-	if (array)
-		*capacity = more;
-	return array;
-}
-
 bool starts_reserve(struct starts *starts, const rosa_allocator *allocator, size_t steps, size_t runs, bool select)
 {
 	const size_t had = starts->bits_capacity;
-	uint64_t *bits = with_room(allocator, starts->bits, &starts->bits_capacity, words_of(steps), sizeof(*bits));
-	uint32_t *rank, *sample;
 
-	if (!bits)
+	if (!MEMORY_RESERVE(allocator, starts->bits, starts->bits_capacity, words_of(steps)))
 		return false;
 	starts->fast = rosa_isa_available(ROSA_ISA_AVX2);
 	/* A step changes its own bit only, so there must be something to change. */
 	if (starts->bits_capacity > had)
-		memset(bits + had, 0, (starts->bits_capacity - had) * sizeof(*bits));
-	starts->bits = bits;
-	if (!select)
-		return true;
-	rank = with_room(allocator, starts->rank, &starts->rank_capacity, blocks_of(steps), sizeof(*rank));
-	if (!rank)
-		return false;
-	starts->rank = rank;
-	sample = with_room(allocator, starts->sample, &starts->sample_capacity, samples_of(runs), sizeof(*sample));
-	if (!sample)
-		return false;
-	starts->sample = sample;
-	return true;
+		memset(starts->bits + had, 0, (starts->bits_capacity - had) * sizeof(*starts->bits));
+	return !select || (MEMORY_RESERVE(allocator, starts->rank, starts->rank_capacity, blocks_of(steps)) &&
+			   MEMORY_RESERVE(allocator, starts->sample, starts->sample_capacity, samples_of(runs)));
 }
 
 bool starts_copy(struct starts *to, const struct starts *from, const rosa_allocator *allocator)
