@@ -372,10 +372,6 @@ static inline bool goes_beside(const struct order_leaf *leaf, unsigned entry, un
 #define ORDER_NAME   avx2
 #define ORDER_TARGET TARGET_AVX2
 #include "retrieval/order_template.h"
-
-#define ORDER_NAME   avx512
-#define ORDER_TARGET TARGET_AVX512
-#include "retrieval/order_template.h"
 #endif
 
 void order_use(struct order_index *order, rosa_isa isa)
@@ -384,14 +380,10 @@ void order_use(struct order_index *order, rosa_isa isa)
 	order->insert = insert_plain;
 	order->shared = shared_plain;
 #if ROSA_X86_VARIANTS
-	if (isa == ROSA_ISA_AVX2) {
+	if (isa >= ROSA_ISA_AVX2) {
 		order->find = find_avx2;
 		order->insert = insert_avx2;
 		order->shared = shared_avx2;
-	} else if (isa == ROSA_ISA_AVX512) {
-		order->find = find_avx512;
-		order->insert = insert_avx512;
-		order->shared = shared_avx512;
 	}
 #else
 	(void)isa;
