@@ -36,6 +36,8 @@
  * numbered without the others, by the newest symbol and, for each older one, which of three it is. So the same memory
  * knows longer strings, and chains are a third as long. A batch, whose memory is soon given back, does without.
  *
+ * The chains of places that are read, those of rosa_chain(), are something else (links.h).
+ *
  * No bound can be promised: a stream that repeats a long string has as many contexts in one chain. The work done is
  * counted (struct contexts), and the route moves to the ordered index when it is too much.
  */
