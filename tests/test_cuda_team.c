@@ -144,7 +144,7 @@ static void check_kind(int kind, int bits, int fold, rosa_policy policy, uint32_
 	unsigned long long bad_query = UINT64_MAX, bad_key = UINT64_MAX;
 	uint8_t given_up[2];
 	struct search_plan plan = {.bits = (uint32_t)bits,
-				   .policy = (int)policy,
+				   .policy = policy,
 				   .fold = fold != 0,
 				   .max_match = UINT32_MAX,
 				   .delay = delay,

@@ -7,6 +7,7 @@
 #include "backend/multiply_loops.h"
 
 #include "backend/multiply.h"
+#include "base/compiler.h"
 #include "base/sizes.h"
 
 #include <string.h>
@@ -14,42 +15,33 @@
 #define PASS_COLUMNS   ((size_t)1024) /* numbers of a tile's rows, which are read from the L1 cache several times */
 #define PREFETCH_BYTES 4096           /* bytes ahead to prefetch: far enough for memory, near enough for the L1 cache */
 
-/* With sanitizers the loops are compiled as they are written: unrolled and inlined they take a compiler most of a
- * minute. */
-#if defined(__GNUC__) && !defined(ROSATUNE_ONE_VERSION)
-#define ALWAYS_INLINE inline __attribute__((always_inline))
-#define NEVER_INLINE  __attribute__((noinline))
-#define UNROLL_8      _Pragma("GCC unroll 8")
+/* With sanitizers the loops are compiled as they are written: unrolled they take a compiler most of a minute. */
+#ifndef ROSATUNE_ONE_VERSION
+#define UNROLL_8 _Pragma("GCC unroll 8")
 /* Makes the compiler reload an array that it would keep in registers: broadcasting a number from memory is one load,
  * from the middle of a register it takes permutations. */
 #define FROM_MEMORY(array) __asm__ volatile("" : "+m"(array))
 #else
 #define FROM_MEMORY(array) (void)0
 #define UNROLL_8
-#define ALWAYS_INLINE inline
-#define NEVER_INLINE
 #endif
 
 /* Hardware prefetchers stop at page borders and do not detect rows of 20-byte blocks well. With software prefetch
  * weights arrive a third faster. An address beyond the weight does no harm. */
-static ALWAYS_INLINE void prefetch_ahead(enum format format, const uint8_t *row, size_t i, unsigned j)
+ALWAYS_INLINE void prefetch_ahead(enum format format, const uint8_t *row, size_t i, unsigned j)
 {
-#if defined(__GNUC__)
 	static const uint8_t bytes[FORMAT_COUNT] = {128, 64, 64, 34, 18, 20, 18, 26, 22, 24, 22}; /* of 32 numbers */
 	const uintptr_t ahead = (uintptr_t)row + i * bytes[format] + j * bytes[format] + PREFETCH_BYTES;
 
 	if (j % 2) /* two stretches of a block are less than a cache line */
 		return;
-	__builtin_prefetch((const void *)ahead);
+	PREFETCH((const void *)ahead);
 	if (bytes[format] > 64)
-		__builtin_prefetch((const void *)(ahead + 64));
-#else
-	(void)format, (void)row, (void)i, (void)j;
-#endif
+		PREFETCH((const void *)(ahead + 64));
 }
 
 /* How many stretches of 32 numbers have their scales together. */
-static ALWAYS_INLINE unsigned block_stretches(enum format format)
+ALWAYS_INLINE unsigned block_stretches(enum format format)
 {
 	return format == FORMAT_Q4_K || format == FORMAT_Q5_K || format == FORMAT_Q6_K ? 8 : 1;
 }
@@ -58,7 +50,7 @@ struct two_floats {
 	float d, m;
 };
 
-static ALWAYS_INLINE unsigned two_bytes(const uint8_t *p)
+ALWAYS_INLINE unsigned two_bytes(const uint8_t *p)
 {
 	return (unsigned)(p[0] | p[1] << 8);
 }
@@ -82,12 +74,12 @@ typedef struct {
 	int zero;
 } scale_plain;
 
-static ALWAYS_INLINE vec_plain zero_plain(void)
+ALWAYS_INLINE vec_plain zero_plain(void)
 {
 	return (vec_plain){{0}};
 }
 
-static ALWAYS_INLINE vec_plain load_plain(const float *p)
+ALWAYS_INLINE vec_plain load_plain(const float *p)
 {
 	vec_plain v;
 
@@ -95,24 +87,24 @@ static ALWAYS_INLINE vec_plain load_plain(const float *p)
 	return v;
 }
 
-static ALWAYS_INLINE void store_plain(float *p, vec_plain v)
+ALWAYS_INLINE void store_plain(float *p, vec_plain v)
 {
 	memcpy(p, &v, sizeof(v));
 }
 
-static ALWAYS_INLINE vec_plain madd_plain(vec_plain sum, vec_plain a, vec_plain b)
+ALWAYS_INLINE vec_plain madd_plain(vec_plain sum, vec_plain a, vec_plain b)
 {
 	for (int i = 0; i < 16; i++)
 		sum.at[i] += a.at[i] * b.at[i];
 	return sum;
 }
 
-static ALWAYS_INLINE part_plain part_zero_plain(void)
+ALWAYS_INLINE part_plain part_zero_plain(void)
 {
 	return (part_plain){0};
 }
 
-static ALWAYS_INLINE part_plain part_load_plain(const float *p)
+ALWAYS_INLINE part_plain part_load_plain(const float *p)
 {
 	part_plain v;
 
@@ -120,12 +112,12 @@ static ALWAYS_INLINE part_plain part_load_plain(const float *p)
 	return v;
 }
 
-static ALWAYS_INLINE part_plain part_madd_plain(part_plain sum, part_plain a, part_plain b)
+ALWAYS_INLINE part_plain part_madd_plain(part_plain sum, part_plain a, part_plain b)
 {
 	return sum + a * b;
 }
 
-static ALWAYS_INLINE vec_plain join_plain(const part_plain *parts)
+ALWAYS_INLINE vec_plain join_plain(const part_plain *parts)
 {
 	vec_plain v;
 
@@ -133,7 +125,7 @@ static ALWAYS_INLINE vec_plain join_plain(const part_plain *parts)
 	return v;
 }
 
-static ALWAYS_INLINE void total_plain(const vec_plain *v, float *sums)
+ALWAYS_INLINE void total_plain(const vec_plain *v, float *sums)
 {
 	for (int r = 0; r < MULTIPLY_ROWS; r++) {
 		vec_plain sum = v[r];
@@ -145,12 +137,12 @@ static ALWAYS_INLINE void total_plain(const vec_plain *v, float *sums)
 	}
 }
 
-static ALWAYS_INLINE float half_plain(const uint8_t *p)
+ALWAYS_INLINE float half_plain(const uint8_t *p)
 {
 	return format_half(p);
 }
 
-static ALWAYS_INLINE vec_plain f16_plain(const uint8_t *p)
+ALWAYS_INLINE vec_plain f16_plain(const uint8_t *p)
 {
 	vec_plain v;
 
@@ -159,7 +151,7 @@ static ALWAYS_INLINE vec_plain f16_plain(const uint8_t *p)
 	return v;
 }
 
-static ALWAYS_INLINE vec_plain bf16_plain(const uint8_t *p)
+ALWAYS_INLINE vec_plain bf16_plain(const uint8_t *p)
 {
 	uint32_t bits[16];
 	vec_plain v;
@@ -170,7 +162,7 @@ static ALWAYS_INLINE vec_plain bf16_plain(const uint8_t *p)
 	return v;
 }
 
-static ALWAYS_INLINE vec_plain bytes_plain(const uint8_t *p, float d)
+ALWAYS_INLINE vec_plain bytes_plain(const uint8_t *p, float d)
 {
 	vec_plain v;
 
@@ -179,12 +171,12 @@ static ALWAYS_INLINE vec_plain bytes_plain(const uint8_t *p, float d)
 	return v;
 }
 
-static ALWAYS_INLINE scale_plain scale_of_plain(int zero, float d, float m)
+ALWAYS_INLINE scale_plain scale_of_plain(int zero, float d, float m)
 {
 	return (scale_plain){d, m, zero};
 }
 
-static ALWAYS_INLINE vec_plain low_plain(const uint8_t *p, scale_plain s)
+ALWAYS_INLINE vec_plain low_plain(const uint8_t *p, scale_plain s)
 {
 	vec_plain v;
 
@@ -193,7 +185,7 @@ static ALWAYS_INLINE vec_plain low_plain(const uint8_t *p, scale_plain s)
 	return v;
 }
 
-static ALWAYS_INLINE vec_plain high_plain(const uint8_t *p, scale_plain s)
+ALWAYS_INLINE vec_plain high_plain(const uint8_t *p, scale_plain s)
 {
 	vec_plain v;
 
@@ -202,7 +194,7 @@ static ALWAYS_INLINE vec_plain high_plain(const uint8_t *p, scale_plain s)
 	return v;
 }
 
-static ALWAYS_INLINE vec_plain fives_plain(const uint8_t *p, unsigned a, unsigned fifth, int zero, float d, float m)
+ALWAYS_INLINE vec_plain fives_plain(const uint8_t *p, unsigned a, unsigned fifth, int zero, float d, float m)
 {
 	vec_plain v;
 
@@ -211,7 +203,7 @@ static ALWAYS_INLINE vec_plain fives_plain(const uint8_t *p, unsigned a, unsigne
 	return v;
 }
 
-static ALWAYS_INLINE unsigned bits_plain(const uint8_t *p, unsigned j)
+ALWAYS_INLINE unsigned bits_plain(const uint8_t *p, unsigned j)
 {
 	unsigned bits = 0;
 
@@ -220,19 +212,19 @@ static ALWAYS_INLINE unsigned bits_plain(const uint8_t *p, unsigned j)
 	return bits;
 }
 
-static ALWAYS_INLINE void sixes_plain(const uint8_t *low, const uint8_t *high, unsigned a, unsigned b, const float *d,
-				      vec_plain *to)
+ALWAYS_INLINE void sixes_plain(const uint8_t *low, const uint8_t *high, unsigned a, unsigned b, const float *d,
+			       vec_plain *to)
 {
 	for (int i = 0; i < 32; i++)
 		to[i / 16].at[i % 16] = d[i / 16] * (float)(((low[i] >> a & 15) | (high[i] >> b & 3) << 4) - 32);
 }
 
-static ALWAYS_INLINE struct two_floats two_halves_plain(const uint8_t *p)
+ALWAYS_INLINE struct two_floats two_halves_plain(const uint8_t *p)
 {
 	return (struct two_floats){format_half(p), format_half(p + 2)};
 }
 
-static ALWAYS_INLINE void q4_k_scales_plain(const uint8_t *block, float *scales)
+ALWAYS_INLINE void q4_k_scales_plain(const uint8_t *block, float *scales)
 {
 	for (unsigned j = 0; j < 8; j++) {
 		const struct q4_k_scales both = q4_k_scales(block, j);
@@ -242,7 +234,7 @@ static ALWAYS_INLINE void q4_k_scales_plain(const uint8_t *block, float *scales)
 	}
 }
 
-static ALWAYS_INLINE void q6_k_scales_plain(const uint8_t *block, float *scales)
+ALWAYS_INLINE void q6_k_scales_plain(const uint8_t *block, float *scales)
 {
 	const float d = format_half(block + 208);
 
@@ -263,8 +255,8 @@ static ALWAYS_INLINE void q6_k_scales_plain(const uint8_t *block, float *scales)
 
 #define TARGET_AVX2   __attribute__((target("avx2,fma,f16c")))
 #define TARGET_AVX512 __attribute__((target("avx512f,avx512bw,avx2,fma,f16c")))
-#define AVX2          TARGET_AVX2 static ALWAYS_INLINE
-#define AVX512        TARGET_AVX512 static ALWAYS_INLINE
+#define AVX2          TARGET_AVX2 ALWAYS_INLINE
+#define AVX512        TARGET_AVX512 ALWAYS_INLINE
 
 typedef __m256 part_avx2;
 

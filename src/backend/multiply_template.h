@@ -42,7 +42,7 @@
 #define VEC          NAME(vec_)
 #define PART         NAME(part_)
 #define SCALE        NAME(scale_)
-#define INLINE       MULTIPLY_TARGET static ALWAYS_INLINE
+#define INLINE       MULTIPLY_TARGET ALWAYS_INLINE
 
 /* ---- from the formats to numbers ---- */
 

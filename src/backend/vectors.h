@@ -23,6 +23,7 @@
 #ifndef ROSATUNE_VECTORS_H
 #define ROSATUNE_VECTORS_H
 
+#include "base/compiler.h"
 #include "base/cpu.h"
 
 #include <math.h>
@@ -41,16 +42,7 @@
 #define V_FUNC(name)   V_PASTE(name, V_NAME)
 #define V_EXP(a)       V_FUNC(v_exp_)(a)
 #define V_SIGMOID(a)   V_FUNC(v_sigmoid_)(a)
-
-/* A function that is inlined, so that constant arguments are constants within it; with sanitizers it need not be, which
- * takes the compiler a third of the time. */
-#if defined(ROSATUNE_ONE_VERSION)
-#define V_INLINE V_TARGET static inline __attribute__((unused))
-#elif defined(__GNUC__)
-#define V_INLINE V_TARGET static inline __attribute__((always_inline, unused))
-#else
-#define V_INLINE static inline
-#endif
+#define V_INLINE       V_TARGET ALWAYS_INLINE __attribute__((unused))
 
 /* Four numbers. What no operator of C does, the compiler vectorises the loops of. */
 #if defined(__GNUC__)

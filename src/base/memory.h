@@ -8,6 +8,7 @@
 
 #include "rosatune.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #ifdef __linux__
@@ -103,10 +104,33 @@ static inline void memory_free(const rosa_allocator *allocator, void *pointer)
 		memory_resize(allocator, pointer, 0);
 }
 
-/* The new capacity if `need` elements do not fit into `have`. */
+/* The new capacity if `need` elements do not fit into `have`. What is allocated for the first time may be all there
+ * will be, and has no room to spare. */
 static inline size_t memory_grown(size_t have, size_t need)
 {
-	size_t grown = have + have / 8 + 16;
+	size_t grown = have ? have + have / 8 + 16 : need;
 
 	return need > grown ? need : grown;
+}
+
+/* Makes room for `need` elements in the array `all`, which has it for `room`; both are variables or members. Elements
+ * that are whole cache lines are aligned to them; for others that would only cost copying. False if memory is short:
+ * both are as they were then. */
+#define MEMORY_RESERVE(allocator, all, room, need) memory_reserve((allocator), &(all), &(room), (need), sizeof(*(all)))
+
+static inline bool memory_reserve(const rosa_allocator *allocator, void *all, size_t *room, size_t need, size_t size)
+{
+	const size_t grown = memory_grown(*room, need);
+	void *array;
+
+	memcpy(&array, all, sizeof(array)); /* `all` points to a pointer of another type */
+	if (array && need <= *room)
+		return true;
+	array = size % MEMORY_LINE ? memory_resize(allocator, array, grown * size)
+				   : memory_resize_lines(allocator, array, grown * size);
+	if (!array)
+		return false;
+	memcpy(all, &array, sizeof(array));
+	*room = grown;
+	return true;
 }

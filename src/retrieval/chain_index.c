@@ -269,7 +269,7 @@ bool chain_reserve(struct chain_index *index, const rosa_allocator *allocator, c
 		return true;
 	if (!index->link)
 		next.link_sets = index->layout.deeper + 1;
-	next.capacity = index->link ? memory_grown(index->capacity, contexts) : contexts;
+	next.capacity = memory_grown(index->capacity, contexts);
 	/* room to spare is not worth longer links */
 	if (chain_id_bits(next.capacity) > bits)
 		next.capacity = ((size_t)1 << bits) - 1;

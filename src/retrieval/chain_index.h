@@ -36,6 +36,8 @@
  * numbered without the others, by the newest symbol and, for each older one, which of three it is. So the same memory
  * knows longer strings, and chains are a third as long. A batch, whose memory is soon given back, does without.
  *
+ * The chains of places that are read, those of rosa_chain(), are something else (links.h).
+ *
  * No bound can be promised: a stream that repeats a long string has as many contexts in one chain. The work done is
  * counted (struct contexts), and the route moves to the ordered index when it is too much.
  */
@@ -402,18 +404,6 @@ ALWAYS_INLINE struct match chain_walk(struct chain_index *index, const struct ch
 {
 	const uint64_t limit = ctx->work + index->patience;
 
-	/* Most chains have no context, or one, or two. Which of these is hard to predict, so the first two are compared
-	 * without asking; context 0 shares nothing. */
-	for (int hop = 0; hop < 2; hop++) {
-		const uint64_t difference = chain_word(view, bits, c) ^ (v & view->mask);
-		const uint32_t shared = least(contexts_shared(ctx, bits, difference, c, length, remember), bound);
-		const bool longer = shared > best.length;
-
-		best.context = longer ? c : best.context;
-		best.length = longer ? shared : best.length;
-		ctx->work += c != 0;
-		c = chain_next(view, c, set);
-	}
 	while (c && best.length < bound) {
 		const uint64_t difference = chain_word(view, bits, c) ^ (v & view->mask);
 		const uint32_t shared = least(contexts_shared(ctx, bits, difference, c, length, remember), bound);

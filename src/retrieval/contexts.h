@@ -11,24 +11,11 @@
  */
 #pragma once
 
+#include "base/compiler.h"
 #include "retrieval/packed.h"
 
 #define CONTEXTS_DIAGONALS 8
 #define MAX_LANES          17 /* a query and its 16 flips */
-
-#if defined(__GNUC__)
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
-#define NEVER_INLINE  __attribute__((noinline))
-#define UNLIKELY(x)   __builtin_expect(!!(x), 0)
-#define LIKELY(x)     __builtin_expect(!!(x), 1)
-#define PREFETCH(p)   __builtin_prefetch(p)
-#else
-#define ALWAYS_INLINE static inline
-#define NEVER_INLINE
-#define UNLIKELY(x) (x)
-#define LIKELY(x)   (x)
-#define PREFETCH(p) ((void)(p))
-#endif
 
 /* The last comparison on a diagonal: a context of the key of a symbols and one of the query of b share `length`. */
 struct diagonal {

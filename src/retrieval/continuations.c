@@ -226,31 +226,20 @@ void rosa_contexts_free(rosa_contexts *c)
 	memory_free(&allocator, c);
 }
 
-/* Room for so many elements in an array that has less; its place does not change on failure. */
-static int grow(rosa_contexts *c, void *array, size_t size)
-{
-	void *had, *grown;
-
-	memcpy(&had, array, sizeof(had));
-	grown = memory_resize(&c->allocator, had, size);
-	if (grown)
-		memcpy(array, &grown, sizeof(grown));
-	return grown != NULL;
-}
-
 static rosa_status reserve(rosa_contexts *c, size_t steps, rosa_error *err)
 {
 	const size_t listed = steps > c->delay ? steps - c->delay : 0;
 	size_t slots = c->slots ? c->slots : 64;
 
 	if (steps > c->room) {
-		const size_t room = memory_grown(c->room, steps);
+		size_t room[] = {c->room, c->room, c->room, c->room};
 
-		if (!grow(c, &c->tokens, room * sizeof(*c->tokens)) ||
-		    !grow(c, &c->success, room * sizeof(*c->success)) ||
-		    !grow(c, &c->older[0], room * sizeof(int32_t)) || !grow(c, &c->older[1], room * sizeof(int32_t)))
+		if (!MEMORY_RESERVE(&c->allocator, c->tokens, room[0], steps) ||
+		    !MEMORY_RESERVE(&c->allocator, c->success, room[1], steps) ||
+		    !MEMORY_RESERVE(&c->allocator, c->older[0], room[2], steps) ||
+		    !MEMORY_RESERVE(&c->allocator, c->older[1], room[3], steps))
 			return rosa_fail(err, ROSA_ENOMEM, "no memory for the contexts of %zu tokens", steps);
-		c->room = room;
+		c->room = room[0];
 	}
 	while (slots <= 2 * listed)
 		slots *= 2;

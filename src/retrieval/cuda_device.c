@@ -162,7 +162,7 @@ static rosa_status begin(struct call *call, rosa_cuda *cuda, const rosa_options 
 		return status;
 	call->cuda = cuda;
 	call->plan = (struct search_plan){.bits = rules.bits,
-					  .policy = (int)rules.policy,
+					  .policy = rules.policy,
 					  .fold = rules.fold,
 					  .max_match = rules.max_match,
 					  .delay = rules.delay,
@@ -177,13 +177,16 @@ static rosa_status begin(struct call *call, rosa_cuda *cuda, const rosa_options 
 	return ROSA_OK;
 }
 
-static rosa_status refuse_symbol(const struct call *call, const char *what, uint64_t at, rosa_error *err)
+rosa_status cuda_check_symbols(const struct search_plan *plan, const struct cuda_outcome *outcome, rosa_error *err)
 {
-	const struct search_plan *plan = &call->plan;
+	const bool query = outcome->bad_query != UINT64_MAX;
+	const uint64_t at = query ? outcome->bad_query : outcome->bad_key;
 
-	return rosa_fail(
-	    err, ROSA_ESYMBOL, "%s symbol at route %zu, step %zu does not fit into %u bits; symbols must be below %u",
-	    what, (size_t)(at / plan->steps), (size_t)(at % plan->steps), (unsigned)plan->bits, 1u << plan->bits);
+	if (at == UINT64_MAX)
+		return ROSA_OK;
+	/* only the place is known */
+	return rules_refuse_symbol(query ? "query symbol" : "key symbol", at / plan->stride,
+				   plan->done + at % plan->stride, plan->bits, err);
 }
 
 /* Results of one route searched here, to the device. `table` has room for one route's tables. */
@@ -254,12 +257,10 @@ static rosa_status search(struct call *call, rosa_error *err)
 	size_t count = 0;
 	rosa_status status = cuda->table->search(cuda->device, &call->plan, call->stream, &outcome, err);
 
+	if (!status)
+		status = cuda_check_symbols(&call->plan, &outcome, err);
 	if (status)
 		return status;
-	if (outcome.bad_query != UINT64_MAX)
-		return refuse_symbol(call, "query", outcome.bad_query, err);
-	if (outcome.bad_key != UINT64_MAX)
-		return refuse_symbol(call, "key", outcome.bad_key, err);
 	for (size_t r = 0; r < call->plan.routes; r++)
 		count += outcome.given_up[r] != 0;
 	cuda->milliseconds += (double)outcome.milliseconds;

@@ -12,6 +12,9 @@ struct rosa_cuda {
 	uint64_t handed;
 };
 
+/* ROSA_ESYMBOL if a search met a symbol that was out of range. */
+rosa_status cuda_check_symbols(const struct search_plan *plan, const struct cuda_outcome *outcome, rosa_error *err);
+
 /* As rosa_cuda_open(), with a table of functions that is at hand: librosatune_cuda.so's, or one of the tests'.
  * `library`, closed with the device, is what dlopen() gave for the table, or NULL. */
 rosa_status cuda_device_open(const struct cuda_table *table, void *library, int number, const rosa_allocator *allocator,

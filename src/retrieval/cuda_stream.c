@@ -94,7 +94,7 @@ rosa_status rosa_cuda_stream_new(rosa_cuda *cuda, const rosa_options *options, s
 	*new = (rosa_cuda_stream){.cuda = cuda,
 				  .options = full,
 				  .plan = {.bits = rules.bits,
-					   .policy = (int)rules.policy,
+					   .policy = rules.policy,
 					   .fold = rules.fold,
 					   .max_match = rules.max_match,
 					   .delay = rules.delay,
@@ -368,14 +368,6 @@ static rosa_status check_push(const rosa_cuda_stream *stream, size_t steps, cons
 	return ROSA_OK;
 }
 
-static rosa_status refuse_symbol(const struct search_plan *plan, const char *what, uint64_t at, rosa_error *err)
-{
-	return rosa_fail(err, ROSA_ESYMBOL,
-			 "%s symbol at route %zu, step %zu does not fit into %u bits; symbols must be below %u", what,
-			 (size_t)(at / plan->stride), plan->done + (size_t)(at % plan->stride), (unsigned)plan->bits,
-			 1u << plan->bits);
-}
-
 /* Take the steps of the plan and answer them on the device. */
 static rosa_status search(rosa_cuda_stream *stream, void *queue, struct cuda_outcome *outcome, rosa_error *err)
 {
@@ -403,12 +395,9 @@ static rosa_status search(rosa_cuda_stream *stream, void *queue, struct cuda_out
 		status = cuda->table->serve(cuda->device, plan, queue, outcome, err);
 	if (status)
 		return status;
-	stream->built = true;
-	if (outcome->bad_query == UINT64_MAX && outcome->bad_key == UINT64_MAX)
-		return ROSA_OK;
-	stream->built = !plan->build;
-	return outcome->bad_query != UINT64_MAX ? refuse_symbol(plan, "query", outcome->bad_query, err)
-						: refuse_symbol(plan, "key", outcome->bad_key, err);
+	status = cuda_check_symbols(plan, outcome, err);
+	stream->built = !status || !plan->build;
+	return status;
 }
 
 static rosa_status push(rosa_cuda_stream *stream, void *queue, rosa_error *err)
@@ -507,7 +496,7 @@ rosa_status rosa_cuda_stream_describe(const rosa_cuda_stream *stream, rosa_strea
 	    .routes = stream->plan.routes,
 	    .steps = stream->plan.done,
 	    .bits = (int)stream->plan.bits,
-	    .policy = (rosa_policy)stream->plan.policy,
+	    .policy = stream->plan.policy,
 	    .fold = stream->plan.fold,
 	    .max_match = stream->plan.max_match == UINT32_MAX ? 0 : stream->plan.max_match,
 	    .bytes = stream->history.bytes + stream->states.bytes + stream->index.bytes + stream->scratch.bytes +

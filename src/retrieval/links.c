@@ -9,7 +9,7 @@ static size_t links_follow(int links, size_t steps, const int32_t *tau, const in
 			   const int32_t *length0, size_t stride, int32_t *places, int32_t *lengths)
 {
 	for (size_t t = 0; t < steps; t++) {
-		struct chain_link link = {tau[t], lengths && tau[t] >= 0 ? length[t] : 0};
+		struct link link = {tau[t], lengths && tau[t] >= 0 ? length[t] : 0};
 
 		for (size_t i = 0; i < (size_t)links; i++) {
 			/* nothing precedes step 0, so it is never a destination */
@@ -21,8 +21,7 @@ static size_t links_follow(int links, size_t steps, const int32_t *tau, const in
 			if (link.place >= 0) {
 				const size_t before = (size_t)link.place - 1;
 
-				link =
-				    link_next(link, (struct chain_link){tau0[before], lengths ? length0[before] : 0});
+				link = link_next(link, (struct link){tau0[before], lengths ? length0[before] : 0});
 			}
 		}
 	}

@@ -9,14 +9,14 @@
 #include "rosatune.h"
 
 /* A link: a place, and the length of its match. Place -1: the chain has ended, and the length is 0. */
-struct chain_link {
+struct link {
 	int32_t place, length;
 };
 
 /* The link after another; `found` is what was found without delay at the step before its place. */
-static inline struct chain_link link_next(struct chain_link link, struct chain_link found)
+static inline struct link link_next(struct link link, struct link found)
 {
 	if (found.place < 0)
-		return (struct chain_link){-1, 0};
-	return (struct chain_link){found.place, found.length < link.length ? found.length : link.length};
+		return (struct link){-1, 0};
+	return (struct link){found.place, found.length < link.length ? found.length : link.length};
 }

@@ -64,31 +64,13 @@ static size_t inners_for(size_t leaves)
 	return inners;
 }
 
-static bool reserve(const rosa_allocator *allocator, void **array, size_t *capacity, size_t need, size_t size)
-{
-	size_t grown;
-	void *more;
-
-	if (*array && need <= *capacity)
-		return true;
-	grown = *array ? memory_grown(*capacity, need) : need;
-	more = memory_resize_lines(allocator, *array, grown * size);
-	if (!more)
-		return false;
-	*array = more;
-	*capacity = grown;
-	return true;
-}
-
 bool order_reserve(struct order_index *order, const rosa_allocator *allocator, size_t contexts)
 {
 	size_t leaves = leaves_for(contexts + 1) + order->sparse;
 
-	return reserve(allocator, (void **)&order->leaf, &order->leaf_capacity, leaves, sizeof(*order->leaf)) &&
-	       reserve(allocator, (void **)&order->inner, &order->inner_capacity, inners_for(leaves),
-		       sizeof(*order->inner)) &&
-	       reserve(allocator, (void **)&order->leaf_of, &order->context_capacity, contexts + 1,
-		       sizeof(*order->leaf_of));
+	return MEMORY_RESERVE(allocator, order->leaf, order->leaf_capacity, leaves) &&
+	       MEMORY_RESERVE(allocator, order->inner, order->inner_capacity, inners_for(leaves)) &&
+	       MEMORY_RESERVE(allocator, order->leaf_of, order->context_capacity, contexts + 1);
 }
 
 void order_free(struct order_index *order, const rosa_allocator *allocator)
@@ -390,10 +372,6 @@ static inline bool goes_beside(const struct order_leaf *leaf, unsigned entry, un
 #define ORDER_NAME   avx2
 #define ORDER_TARGET TARGET_AVX2
 #include "retrieval/order_template.h"
-
-#define ORDER_NAME   avx512
-#define ORDER_TARGET TARGET_AVX512
-#include "retrieval/order_template.h"
 #endif
 
 void order_use(struct order_index *order, rosa_isa isa)
@@ -402,14 +380,10 @@ void order_use(struct order_index *order, rosa_isa isa)
 	order->insert = insert_plain;
 	order->shared = shared_plain;
 #if ROSA_X86_VARIANTS
-	if (isa == ROSA_ISA_AVX2) {
+	if (isa >= ROSA_ISA_AVX2) {
 		order->find = find_avx2;
 		order->insert = insert_avx2;
 		order->shared = shared_avx2;
-	} else if (isa == ROSA_ISA_AVX512) {
-		order->find = find_avx512;
-		order->insert = insert_avx512;
-		order->shared = shared_avx512;
 	}
 #else
 	(void)isa;

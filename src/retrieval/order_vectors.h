@@ -120,8 +120,7 @@ static inline void put2_plain(uint32_t *v, unsigned place, uint32_t x, uint32_t 
 
 /* ---- AVX2 ---- */
 
-#define TARGET_AVX2   __attribute__((target("avx2,bmi,lzcnt")))
-#define TARGET_AVX512 __attribute__((target("avx512f,avx512bw,bmi,bmi2,lzcnt")))
+#define TARGET_AVX2 __attribute__((target("avx2,bmi,lzcnt")))
 
 /* Each entry's bit of a mask, and its number; the last lane has a number that no entry has. */
 static const uint32_t bit_of[ORDER_LANES] __attribute__((aligned(MEMORY_LINE))) = {
@@ -264,91 +263,6 @@ TARGET_AVX2 static inline void put_avx2(uint32_t *v, unsigned place, uint32_t x)
 TARGET_AVX2 static inline void put2_avx2(uint32_t *v, unsigned place, uint32_t x, uint32_t y)
 {
 	put_some_avx2(v, place, x, true, y);
-}
-
-/* ---- AVX-512 ---- */
-
-TARGET_AVX512 static inline uint32_t below_avx512(const uint32_t *v, uint32_t x)
-{
-	const __m512i limit = _mm512_set1_epi32((int)x);
-	uint32_t mask = _mm512_cmplt_epu32_mask(_mm512_loadu_si512(v), limit);
-
-	return mask | (uint32_t)_mm512_cmplt_epu32_mask(_mm512_loadu_si512(v + 16), limit) << 16;
-}
-
-TARGET_AVX512 static inline uint32_t equal_avx512(const uint32_t *v, uint32_t x)
-{
-	const __m512i wanted = _mm512_set1_epi32((int)x);
-
-	return _mm512_cmpeq_epi32_mask(_mm512_loadu_si512(v), wanted) |
-	       (uint32_t)_mm512_cmpeq_epi32_mask(_mm512_loadu_si512(v + 16), wanted) << 16;
-}
-
-TARGET_AVX512 static inline uint32_t holds_avx512(const uint32_t *v, uint32_t bit)
-{
-	const __m512i wanted = _mm512_set1_epi32((int)bit);
-
-	return _mm512_test_epi32_mask(_mm512_loadu_si512(v), wanted) |
-	       (uint32_t)_mm512_test_epi32_mask(_mm512_loadu_si512(v + 16), wanted) << 16;
-}
-
-typedef __m512i vector_avx512;
-
-TARGET_AVX512 static inline vector_avx512 all_avx512(uint32_t x)
-{
-	return _mm512_set1_epi32((int)x);
-}
-
-TARGET_AVX512 static inline vector_avx512 lower_avx512(vector_avx512 so_far, const uint32_t *v, uint32_t mask)
-{
-	so_far = _mm512_mask_min_epu32(so_far, (__mmask16)mask, so_far, _mm512_loadu_si512(v));
-	return _mm512_mask_min_epu32(so_far, (__mmask16)(mask >> 16), so_far, _mm512_loadu_si512(v + 16));
-}
-
-TARGET_AVX512 static inline vector_avx512 higher_avx512(vector_avx512 so_far, const uint32_t *v, uint32_t mask)
-{
-	so_far = _mm512_mask_max_epu32(so_far, (__mmask16)mask, so_far, _mm512_loadu_si512(v));
-	return _mm512_mask_max_epu32(so_far, (__mmask16)(mask >> 16), so_far, _mm512_loadu_si512(v + 16));
-}
-
-TARGET_AVX512 static inline bool under_avx512(vector_avx512 so_far, uint32_t x)
-{
-	return _mm512_cmplt_epu32_mask(so_far, _mm512_set1_epi32((int)x)) != 0;
-}
-
-TARGET_AVX512 static inline uint32_t least_avx512(vector_avx512 so_far)
-{
-	return _mm512_reduce_min_epu32(so_far);
-}
-
-TARGET_AVX512 static inline uint32_t most_avx512(vector_avx512 so_far)
-{
-	return _mm512_reduce_max_epu32(so_far);
-}
-
-/* Whole vectors are read and written, so that reading them back the next moment need not wait for parts. */
-TARGET_AVX512 static inline void put_avx512(uint32_t *v, unsigned place, uint32_t x)
-{
-	const uint32_t behind = first_bits(ORDER_FANOUT) & ~first_bits(place + 1), here = 1u << place;
-	const __m512i low = _mm512_loadu_si512(v), high = _mm512_loadu_si512(v + 16);
-	const __m512i a = _mm512_mask_alignr_epi32(low, (__mmask16)behind, low, low, 15);
-	const __m512i b = _mm512_mask_alignr_epi32(high, (__mmask16)(behind >> 16), high, low, 15);
-
-	_mm512_storeu_si512(v, _mm512_mask_set1_epi32(a, (__mmask16)here, (int)x));
-	_mm512_storeu_si512(v + 16, _mm512_mask_set1_epi32(b, (__mmask16)(here >> 16), (int)x));
-}
-
-TARGET_AVX512 static inline void put2_avx512(uint32_t *v, unsigned place, uint32_t x, uint32_t y)
-{
-	const uint32_t behind = first_bits(ORDER_FANOUT) & ~first_bits(place + 1), here = 1u << place;
-	const __m512i low = _mm512_loadu_si512(v), high = _mm512_loadu_si512(v + 16), next = _mm512_set1_epi32((int)y);
-	__m512i a = _mm512_mask_alignr_epi32(low, (__mmask16)behind, low, low, 15);
-	__m512i b = _mm512_mask_alignr_epi32(high, (__mmask16)(behind >> 16), high, low, 15);
-
-	a = _mm512_mask_mov_epi32(a, (__mmask16)(here << 1 & behind), next);
-	b = _mm512_mask_mov_epi32(b, (__mmask16)((here << 1 & behind) >> 16), next);
-	_mm512_storeu_si512(v, _mm512_mask_set1_epi32(a, (__mmask16)here, (int)x));
-	_mm512_storeu_si512(v + 16, _mm512_mask_set1_epi32(b, (__mmask16)(here >> 16), (int)x));
 }
 
 #endif

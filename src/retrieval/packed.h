@@ -57,7 +57,7 @@ static inline bool packed_reserve(struct packed *packed, const rosa_allocator *a
 
 	if (packed->bytes && count <= packed->capacity)
 		return true;
-	capacity = packed->bytes ? memory_grown(packed->capacity, count) : count;
+	capacity = memory_grown(packed->capacity, count);
 	bytes = memory_resize(allocator, packed->bytes, packed_bytes(capacity, bits));
 	if (!bytes)
 		return false;

@@ -15,59 +15,13 @@
 #include "base/draw.h"
 #include "retrieval/widths.h"
 
-/* What changes from step to step, copied out of the route: stores to the outputs cannot touch it, so that the compiler
- * may keep it in registers. */
-struct cursor {
-	struct packed key, query;
-	uint64_t key_word, ready_word, query_word;
-	uint32_t key_runs, query_runs, indexed;
-	unsigned key_symbol, query_symbol;
-	struct match best;
-	uint32_t answered;
-	int32_t answer;
-	bool ready;
-};
-
-static struct cursor cursor_at(const struct route *route)
-{
-	return (struct cursor){.key = route->contexts.key,
-			       .query = route->contexts.query,
-			       .key_word = route->key_word,
-			       .ready_word = route->ready_word,
-			       .query_word = route->query_word,
-			       .key_runs = route->key_runs,
-			       .query_runs = route->query_runs,
-			       .indexed = route->indexed,
-			       .key_symbol = route->key_symbol,
-			       .query_symbol = route->query_symbol,
-			       .best = route->best,
-			       .answered = route->answered,
-			       .answer = route->answer,
-			       .ready = route->ready};
-}
-
-static void cursor_keep(const struct cursor *at, struct route *route)
-{
-	route->key_word = at->key_word;
-	route->ready_word = at->ready_word;
-	route->query_word = at->query_word;
-	route->key_runs = at->key_runs;
-	route->query_runs = at->query_runs;
-	route->indexed = at->indexed;
-	route->key_symbol = at->key_symbol;
-	route->query_symbol = at->query_symbol;
-	route->best = at->best;
-	route->answered = at->answered;
-	route->answer = at->answer;
-	route->ready = at->ready;
-}
-
-/* What does not change, from the rules and the route. Where `usual` is a constant these are constants too. */
+/* What does not change, from the rules and the route. */
 struct manner {
 	rosa_policy policy;
 	bool fold;
 	uint32_t delay;
 	int32_t *start; /* of route->start; NULL: there is none */
+	struct packed key, query;
 };
 
 /* ---- fold ---- */
@@ -89,7 +43,7 @@ ALWAYS_INLINE void fold_key(struct cursor *at, struct route *route, unsigned bit
 	at->ready_word = at->key_word;
 	at->key_symbol = symbol;
 	at->key_word = packed_push(at->key_word, bits, symbol);
-	packed_put(&at->key, bits, at->key_runs, at->key_word);
+	packed_put(&how.key, bits, at->key_runs, at->key_word);
 	at->ready = at->key_runs++ != 0;
 	if (how.policy == ROSA_LITERAL) {
 		at->ready_word = at->key_word;
@@ -122,7 +76,7 @@ ALWAYS_INLINE bool fold_query(struct cursor *at, struct route *route, unsigned b
 		return false;
 	at->query_symbol = symbol;
 	at->query_word = packed_push(at->query_word, bits, symbol);
-	packed_put(&at->query, bits, at->query_runs, at->query_word);
+	packed_put(&how.query, bits, at->query_runs, at->query_word);
 	at->query_runs++;
 	return true;
 }
@@ -182,7 +136,7 @@ static uint32_t rescue(struct route *route, const rosa_allocator *allocator, uin
 	const unsigned bits = route->contexts.bits;
 	struct chain_view view;
 
-	route->indexed = indexed;
+	route->at.indexed = indexed;
 	route_settle(route, allocator);
 	view = chain_look(&route->chains, &route->contexts);
 	if (route->ordered) {
@@ -205,7 +159,7 @@ ALWAYS_INLINE bool match_goes_on(const struct contexts *ctx, const struct cursor
 	const struct match past = at->best;
 
 	return past.context && past.context < at->indexed && past.length < ctx->max_match &&
-	       packed_get(&at->key, bits, past.context) == at->query_symbol;
+	       packed_get(&ctx->key, bits, past.context) == at->query_symbol;
 }
 
 /* The longest matches of the query and of its flips, whose last symbols are in symbols[]. False if the chains gave up:
@@ -336,6 +290,28 @@ static NEVER_INLINE void flip_destinations_of(const struct route *route, struct 
 	flip_destinations(route, how, key_runs, found, lane_of, t, flips, row);
 }
 
+/* The table of a query run that begins at step t, the run-th of the output; all as the query, if it was not drawn. */
+ALWAYS_INLINE void emit_flips(struct route *route, struct manner how, const struct cursor *at, const uint32_t *found,
+			      const uint8_t *lane_of, bool drawn, unsigned flips, uint32_t t, size_t run,
+			      const struct route_output *out)
+{
+	int32_t *const row = out->run_flips ? out->run_flips + run * flips : route->flips;
+	const int32_t tau = destination(route, how, at->key_runs, at->best.context, t);
+
+	if (!drawn)
+		for (unsigned j = 0; j < flips; j++)
+			row[j] = tau;
+	else if (LIKELY(how.start && how.policy != ROSA_LITERAL))
+		flip_destinations(route, (struct manner){.start = how.start}, at->key_runs, found, lane_of, t, flips,
+				  row);
+	else
+		flip_destinations_of(route, how, at->key_runs, found, lane_of, t, flips, row);
+	if (out->run_start) {
+		out->run_start[run] = (int32_t)t;
+		out->run_tau[run] = tau;
+	}
+}
+
 /* ---- all together ---- */
 
 /* Counterfactuals: none; where a symbol is its own code; where a flipped symbol may have no code. */
@@ -373,11 +349,16 @@ ALWAYS_INLINE size_t take_steps(struct route *route, const struct route_rules *r
 {
 	const struct chain_view view = chain_look(&route->chains, &route->contexts);
 	const struct route_output out = *output;
-	const struct manner how = {rules->policy, rules->fold, rules->delay, route->start};
+	const struct manner how = {.policy = rules->policy,
+				   .fold = rules->fold,
+				   .delay = rules->delay,
+				   .start = route->start,
+				   .key = route->contexts.key,
+				   .query = route->contexts.query};
 	const bool draws = rules->flips_skipped;
 	const unsigned flips = kind == CODED_FLIPS ? route->alphabet.symbol_bits : bits;
 	const uint64_t work_allowed = route->work_allowed;
-	struct cursor at = cursor_at(route);
+	struct cursor at = route->at;
 	size_t run = 0;
 
 	for (size_t i = 0; i < steps; i++) {
@@ -389,7 +370,7 @@ ALWAYS_INLINE size_t take_steps(struct route *route, const struct route_rules *r
 		if (how.delay) {
 			at.ready = admits(&at, route, how, t);
 			if (at.ready)
-				at.ready_word = packed_word(&at.key, bits, at.indexed + 1);
+				at.ready_word = packed_word(&how.key, bits, at.indexed + 1);
 		}
 		news = at.ready;
 		at.ready = false;
@@ -411,24 +392,9 @@ ALWAYS_INLINE size_t take_steps(struct route *route, const struct route_rules *r
 			} else if (!find_matches(route, allocator, &view, bits, ordered, &at, lanes, symbols, found)) {
 				steps = i + 1;
 			}
-			if (kind != QUERY_ONLY) {
-				int32_t *const row = out.run_flips ? out.run_flips + run * flips : route->flips;
-				const int32_t tau = destination(route, how, at.key_runs, at.best.context, t);
-
-				if (!drawn)
-					for (unsigned j = 0; j < flips; j++)
-						row[j] = tau;
-				else if (LIKELY(how.start && how.policy != ROSA_LITERAL))
-					flip_destinations(route, (struct manner){.start = how.start}, at.key_runs,
-							  found, kind == FLIPS ? NULL : lane_of, t, flips, row);
-				else
-					flip_destinations_of(route, how, at.key_runs, found,
-							     kind == FLIPS ? NULL : lane_of, t, flips, row);
-				if (out.run_start) {
-					out.run_start[run] = (int32_t)t;
-					out.run_tau[run] = tau;
-				}
-			}
+			if (kind != QUERY_ONLY)
+				emit_flips(route, how, &at, found, kind == FLIPS ? NULL : lane_of, drawn, flips, t, run,
+					   &out);
 			run++;
 		} else if (news) {
 			at.best = ordered ? challenge_ordered(route, at.best, at.indexed, at.query_runs)
@@ -449,7 +415,7 @@ ALWAYS_INLINE size_t take_steps(struct route *route, const struct route_rules *r
 		if (!ordered && UNLIKELY(route->contexts.work > work_allowed))
 			steps = i + 1;
 	}
-	cursor_keep(&at, route);
+	route->at = at;
 	route->steps += (uint32_t)steps;
 	if (run)
 		route->has_flips = kind != QUERY_ONLY;
@@ -485,91 +451,15 @@ VERSION(ordered_coded_any, r->contexts.bits, CODED_FLIPS, true)
 typedef size_t take_steps_fn(struct route *, const struct route_rules *, const rosa_allocator *, size_t, const void *,
 			     const void *, const struct route_output *);
 
-static take_steps_fn *version_for(const struct route *route, bool flips)
+size_t route_take(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator, size_t steps,
+		  const void *query, const void *key, const struct route_output *output)
 {
 	static take_steps_fn *const versions[][ROSA_MAX_SYMBOL_BITS + 1] = {
 	    EACH_WIDTH(chains),           EACH_WIDTH_OF_FLIPS(chains_flips),  EACH_WIDTH_OF_CODES(chains_coded),
 	    EACH_WIDTH_OF_CODES(ordered), EACH_WIDTH_OF_CODES(ordered_flips), EACH_WIDTH_OF_CODES(ordered_coded)};
-	const bool plain = alphabet_is_plain(&route->alphabet);
+	const bool flips = output->step_flips || output->run_flips, plain = alphabet_is_plain(&route->alphabet);
 	take_steps_fn *const *const version = versions[(route->ordered ? 3 : 0) + (!flips ? 0 : plain ? 1 : 2)];
+	take_steps_fn *const take = version[route->contexts.bits] ? version[route->contexts.bits] : version[0];
 
-	return version[route->contexts.bits] ? version[route->contexts.bits] : version[0];
-}
-
-/* Steps between two questions whether to go on. */
-#define BETWEEN ((size_t)4096)
-
-/* Symbols as codes. Which of the two are wide are constants, so that the loops have no branches. */
-ALWAYS_INLINE void encode_by(const struct alphabet *alphabet, const void *symbols, unsigned symbol_bits, size_t steps,
-			     void *codes, unsigned width)
-{
-	for (size_t i = 0; i < steps; i++)
-		symbol_set(codes, width, i, *alphabet_slot(alphabet, symbol_get(symbols, symbol_bits, i)) - 1);
-}
-
-/* Symbols as codes. The symbols themselves, where these are the codes. */
-static const void *encode(const struct route *route, const void *symbols, size_t steps, uint32_t *codes)
-{
-	const struct alphabet *const alphabet = &route->alphabet;
-
-	if (alphabet_is_plain(alphabet))
-		return symbols;
-	if (alphabet->symbol_bits <= 16)
-		encode_by(alphabet, symbols, 16, steps, codes, 16);
-	else if (alphabet->width <= 16)
-		encode_by(alphabet, symbols, 20, steps, codes, 16);
-	else
-		encode_by(alphabet, symbols, 20, steps, codes, 20);
-	return codes;
-}
-
-static void advance(int32_t **output, size_t by)
-{
-	if (*output)
-		*output += by;
-}
-
-bool route_push(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator, size_t steps,
-		const void *query, const void *key, const struct route_output *output)
-{
-	const bool flips = output->step_flips || output->run_flips;
-	struct route_output rest;
-	const size_t usual = rules->engine == ROSA_ENGINE_EAGER ? 7 : ROUTE_PIECE;
-
-	for (size_t done = 0, asked = 0, piece; done < steps; done += piece) {
-		const uint32_t runs = route->query_runs;
-		const bool far = route->indexed >= ROUTE_FAR && !route->ordered && steps > 1;
-		const size_t most = far ? ROUTE_FAR_PIECE : usual;
-		uint32_t queries[ROUTE_PIECE], keys[ROUTE_PIECE]; /* with room for the widest codes */
-		const void *piece_query, *piece_key;
-		size_t new_runs;
-
-		piece = steps - done < most ? steps - done : most;
-		if (output->between && done - asked >= BETWEEN) {
-			asked = done;
-			if (output->between(output->context, done))
-				return false;
-		}
-		route_allow(route, rules, piece);
-		piece_query = encode(route, symbols_from(query, rules->bits, done), piece, queries);
-		piece_key = encode(route, symbols_from(key, rules->bits, done), piece, keys);
-		if (far)
-			route_prefetch_steps(route, rules, flips, piece, piece_query, piece_key);
-		piece = version_for(route, flips)(route, rules, allocator, piece, piece_query, piece_key,
-						  done ? &rest : output);
-		route_adapt(route, rules, allocator);
-		if (done + piece == steps)
-			break;
-		/* A single step has no rest: a copy of what has just been written would wait for all stores. */
-		if (!done)
-			rest = *output;
-		new_runs = route->query_runs - runs;
-		advance(&rest.tau, piece);
-		advance(&rest.length, piece);
-		advance(&rest.step_flips, piece * rules->bits);
-		advance(&rest.run_start, new_runs);
-		advance(&rest.run_tau, new_runs);
-		advance(&rest.run_flips, new_runs * rules->bits);
-	}
-	return true;
+	return take(route, rules, allocator, steps, query, key, output);
 }

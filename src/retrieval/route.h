@@ -8,6 +8,7 @@
  * does not depend on how they came, so both give the same answers.
  *
  *   route.c         the step itself: fold, index, find, emit
+ *   route_push.c    pushing: steps of symbols become pieces of codes
  *   route_index.c   which index a route uses, and how it is laid out
  *   route_ahead.c   prefetching
  *   route_memory.c  room for steps, copies, and going back
@@ -35,6 +36,23 @@ struct route_rules {
 	uint32_t delay; /* steps that the key is seen late */
 };
 
+/* What changes from step to step. The step works on a copy: stores to the outputs cannot touch it, so that the compiler
+ * may keep it in registers. */
+struct cursor {
+	uint64_t key_word;   /* last symbols of the key, newest in the highest bits */
+	uint64_t ready_word; /* the same for the context that waits to be indexed */
+	uint64_t query_word; /* last symbols of the query */
+	uint32_t key_runs, query_runs;
+	uint32_t indexed; /* contexts in the index, 1 .. indexed */
+	uint32_t key_symbol, query_symbol;
+	struct match best; /* for the current query run; length ROUTE_UNKNOWN: not known */
+	uint32_t answered; /* a context, and the destination that it leads to; 0 leads to -1 */
+	int32_t answer;
+	/* A context became a candidate, to be indexed with the next look-up. With a delay that is found out at the
+	 * step itself. */
+	bool ready;
+};
+
 /* Symbols are kept as codes of the alphabet; `contexts.bits` is the width of a code. */
 struct route {
 	struct alphabet alphabet;
@@ -47,24 +65,14 @@ struct route {
 	struct starts key_starts, query_starts;
 	int32_t *start; /* NULL where the others are kept */
 	size_t start_capacity;
-	uint32_t steps, key_runs, query_runs;
-	uint32_t indexed;        /* contexts in the index, 1 .. indexed */
+	uint32_t steps;
 	uint64_t work_allowed;   /* leave the chains when contexts.work is greater */
 	uint64_t work_laid_out;  /* contexts.work, and look-ups, when the index was laid out last */
 	uint64_t asked_laid_out; /* (see route_adapt()) */
 	uint32_t laid_out_until; /* contexts until which the layout is not looked at again */
 	size_t room;             /* steps in all that there is memory for */
-	uint64_t key_word;       /* last symbols of the key, newest in the highest bits */
-	uint64_t ready_word;     /* the same for the context that waits to be indexed */
-	uint64_t query_word;     /* last symbols of the query */
-	uint32_t key_symbol, query_symbol;
-	/* A context became a candidate, to be indexed with the next look-up. With a delay that is found out at the
-	 * step itself. */
-	bool ready;
-	struct match best; /* for the current query run; length ROUTE_UNKNOWN: not known */
-	uint32_t answered; /* a context, and the destination that it leads to; 0 leads to -1 */
-	int32_t answer;
-	bool has_flips; /* ... and these are its counterfactuals */
+	struct cursor at;
+	bool has_flips; /* these are the counterfactuals of the current query run */
 	int32_t flips[ROSA_MAX_BITS];
 };
 
@@ -125,13 +133,9 @@ size_t route_bytes(const struct route *route);
 
 /* ---- between the files of a route ---- */
 
-/* Between pieces of this many steps the index may be laid out anew, or left for the other one: hostile streams can make
- * every step of a piece expensive, so it is short. */
-#define ROUTE_PIECE 128
-
-/* Contexts from which on an index is beyond the caches, and steps that route_prefetch_steps() then runs ahead. */
-#define ROUTE_FAR       120000
-#define ROUTE_FAR_PIECE 32
+/* Take steps, given as codes, until all are taken or the index has to be looked at; how many were. */
+size_t route_take(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator, size_t steps,
+		  const void *query, const void *key, const struct route_output *output);
 
 /* Bring the roots and tables that the next steps of one route need, given as codes, into the caches. */
 void route_prefetch_steps(const struct route *route, const struct route_rules *rules, bool flips, size_t steps,

@@ -28,7 +28,7 @@ void route_prefetch_steps(const struct route *route, const struct route_rules *r
 	const unsigned lanes = flips && alphabet_is_plain(&route->alphabet) ? bits : 0;
 	const struct chain_view view = chain_look(&route->chains, &route->contexts);
 	const uint32_t *const longest = view.table + (view.levels ? chain_level(bits, view.distinct, view.levels) : 0);
-	uint64_t word = route->query_word, key_word = route->key_word;
+	uint64_t word = route->at.query_word, key_word = route->at.key_word;
 
 	for (size_t i = 0; i < steps; i++) {
 		const uint32_t symbol = symbol_get(query, bits, i), key_symbol = symbol_get(key, bits, i);
@@ -42,9 +42,9 @@ void route_prefetch_steps(const struct route *route, const struct route_rules *r
 		}
 		if (rules->delay) {
 			/* at most one context becomes a candidate with each step */
-			if (route->indexed + i < route->key_runs)
+			if (route->at.indexed + i < route->at.key_runs)
 				prefetch_entries(&view, longest, bits,
-						 packed_word(&route->contexts.key, bits, route->indexed + i + 1));
+						 packed_word(&route->contexts.key, bits, route->at.indexed + i + 1));
 		} else if (!rules->fold || key_symbol != key_word >> (64 - bits)) {
 			key_word = packed_push(key_word, bits, key_symbol);
 			prefetch_entries(&view, longest, bits, key_word);
@@ -76,10 +76,10 @@ static void ahead_roots(struct ahead *ahead, const struct route *route, bool del
 	const struct chain_view view = chain_look(&route->chains, &route->contexts);
 
 	ahead->view = view;
-	ahead->ready_word = delayed && route->indexed < route->key_runs
-				? packed_word(&route->contexts.key, bits, route->indexed + 1)
-				: route->ready_word;
-	ahead->word = packed_push(route->query_word, bits, code == ALPHABET_NONE ? 0 : code);
+	ahead->ready_word = delayed && route->at.indexed < route->at.key_runs
+				? packed_word(&route->contexts.key, bits, route->at.indexed + 1)
+				: route->at.ready_word;
+	ahead->word = packed_push(route->at.query_word, bits, code == ALPHABET_NONE ? 0 : code);
 	/* Of the tables the largest is asked first; the others are small. */
 	if (view.levels) {
 		PREFETCH(longest_entry(&view, bits, ahead->word));
@@ -90,13 +90,13 @@ static void ahead_roots(struct ahead *ahead, const struct route *route, bool del
 		PREFETCH(chain_root_of(&view, bits, ahead->ready_word, set));
 	}
 	/* what tells whether the match goes on */
-	PREFETCH(view.key + PACKED_PAD + (size_t)route->best.context * bits / 8);
+	PREFETCH(view.key + PACKED_PAD + (size_t)route->at.best.context * bits / 8);
 	/* where the step will write */
-	PREFETCH(route->contexts.query.bytes + PACKED_PAD + (size_t)route->query_runs * bits / 8);
-	PREFETCH(view.key + PACKED_PAD + (size_t)route->key_runs * bits / 8);
+	PREFETCH(route->contexts.query.bytes + PACKED_PAD + (size_t)route->at.query_runs * bits / 8);
+	PREFETCH(view.key + PACKED_PAD + (size_t)route->at.key_runs * bits / 8);
 	PREFETCH(route->key_starts.bits + route->steps / STARTS_WORD);
 	PREFETCH(route->query_starts.bits + route->steps / STARTS_WORD);
-	PREFETCH(view.link + (size_t)(route->indexed + 1) * view.link_stride);
+	PREFETCH(view.link + (size_t)(route->at.indexed + 1) * view.link_stride);
 }
 
 /* A context of the chain. */

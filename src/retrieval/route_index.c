@@ -32,7 +32,7 @@ static uint64_t asked(const struct route *route, size_t steps)
 {
 	const uint64_t lanes = route->has_flips ? route->alphabet.symbol_bits + 1 : 1;
 
-	return route->indexed + steps + (route->query_runs + steps) * lanes;
+	return route->at.indexed + steps + (route->at.query_runs + steps) * lanes;
 }
 
 void route_allow(struct route *route, const struct route_rules *rules, size_t steps)
@@ -84,7 +84,7 @@ bool route_move(struct route *route, const rosa_allocator *allocator)
 		return false;
 	route->ordered = true;
 	chain_free_links(&route->chains, allocator);
-	route_refill(route, route->indexed);
+	route_refill(route, route->at.indexed);
 	contexts_forget(&route->contexts);
 	route->contexts.work = 0;
 	route->chains.gave_up = false;
@@ -105,7 +105,7 @@ void route_settle(struct route *route, const rosa_allocator *allocator)
 static struct chain_layout layout_now(const struct route *route)
 {
 	struct chain_layout layout =
-	    chain_layout_for(&route->contexts, route->alphabet.symbol_bits, route->indexed, false);
+	    chain_layout_for(&route->contexts, route->alphabet.symbol_bits, route->at.indexed, false);
 
 	if (layout.root_bits < route->chains.layout.root_bits)
 		layout.root_bits = route->chains.layout.root_bits;
@@ -123,7 +123,7 @@ static void lay_out(struct route *route, const rosa_allocator *allocator, struct
 {
 	if (layout.root_bits != route->chains.layout.root_bits || layout.levels != route->chains.layout.levels ||
 	    layout.deeper != route->chains.layout.deeper)
-		chain_lay_out(&route->chains, allocator, &route->contexts, layout, route->indexed,
+		chain_lay_out(&route->chains, allocator, &route->contexts, layout, route->at.indexed,
 			      route->start != NULL);
 	route->work_laid_out = route->contexts.work;
 	route->asked_laid_out = asked(route, 0);
@@ -133,12 +133,12 @@ static void lay_out(struct route *route, const rosa_allocator *allocator, struct
  * one length, are not all to do it in the same step: when it is looked at next is different for each. */
 static void grow(struct route *route, const rosa_allocator *allocator)
 {
-	const uint64_t draw = route->key_word * CHAIN_HASH >> 32;
+	const uint64_t draw = route->at.key_word * CHAIN_HASH >> 32;
 	struct chain_layout layout;
 
-	if (route->start || route->indexed < route->laid_out_until)
+	if (route->start || route->at.indexed < route->laid_out_until)
 		return;
-	route->laid_out_until = route->indexed + 64 + (uint32_t)((route->indexed / 16) * draw >> 32);
+	route->laid_out_until = route->at.indexed + 64 + (uint32_t)((route->at.indexed / 16) * draw >> 32);
 	layout = layout_now(route);
 	if (layout.root_bits > route->chains.layout.root_bits)
 		lay_out(route, allocator, layout);
@@ -172,19 +172,19 @@ void route_adapt(struct route *route, const struct route_rules *rules, const ros
 		const uint64_t work = route->contexts.work - route->work_laid_out;
 
 		if (work > CROWDED * questions &&
-		    lengthen(route, allocator, (route->indexed + 4096) * (route->start ? 16 : 2),
+		    lengthen(route, allocator, (route->at.indexed + 4096) * (route->start ? 16 : 2),
 			     work > CROWDED_SETS * questions))
 			return;
 		route->work_laid_out = route->contexts.work;
 		route->asked_laid_out = asked(route, 0);
 	}
 	route_allow(route, rules, 0);
-	if (rules->engine == ROSA_ENGINE_EAGER && route->indexed > 20)
+	if (rules->engine == ROSA_ENGINE_EAGER && route->at.indexed > 20)
 		route_settle(route, allocator);
 	/* The ordered index would take more memory than the table of another symbol. Counterfactuals are faster in it
 	 * than in sets of chains. */
 	else if ((route->chains.gave_up || route->contexts.work > route->work_allowed) &&
-		 !lengthen(route, allocator, (route->indexed + 4096) * 16, !route->has_flips))
+		 !lengthen(route, allocator, (route->at.indexed + 4096) * 16, !route->has_flips))
 		route_settle(route, allocator);
 }
 

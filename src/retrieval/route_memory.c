@@ -14,7 +14,7 @@ void route_init(struct route *route, const struct route_rules *rules)
 	memset(route, 0, sizeof(*route));
 	route->alphabet = alphabet_for(rules->bits);
 	route->contexts = contexts_for(route->alphabet.width, rules->max_match, rules->fold);
-	route->answer = -1;
+	route->at.answer = -1;
 }
 
 /* No steps, whatever is in the index. */
@@ -24,12 +24,9 @@ static void forget(struct route *route)
 	route->contexts.work = 0;
 	starts_truncate(&route->key_starts, 0);
 	starts_truncate(&route->query_starts, 0);
-	route->steps = route->key_runs = route->query_runs = route->indexed = 0;
-	route->key_word = route->ready_word = route->query_word = 0;
-	route->ready = route->has_flips = route->ordered = false;
-	route->best = (struct match){0, 0};
-	route->answered = 0;
-	route->answer = -1;
+	route->steps = 0;
+	route->at = (struct cursor){.answer = -1};
+	route->has_flips = route->ordered = false;
 	route->laid_out_until = 0;
 	route->work_laid_out = route->asked_laid_out = 0;
 	route->room = 0; /* a route that had moved has no memory for chains */
@@ -70,11 +67,11 @@ static void read_words(struct route *route)
 {
 	const struct contexts *const ctx = &route->contexts;
 
-	route->key_word = packed_word(&ctx->key, ctx->bits, route->key_runs);
-	route->ready_word = packed_word(&ctx->key, ctx->bits, route->key_runs ? route->key_runs - 1 : 0);
-	route->query_word = packed_word(&ctx->query, ctx->bits, route->query_runs);
-	route->key_symbol = (uint32_t)(route->key_word >> (64 - ctx->bits));
-	route->query_symbol = (uint32_t)(route->query_word >> (64 - ctx->bits));
+	route->at.key_word = packed_word(&ctx->key, ctx->bits, route->at.key_runs);
+	route->at.ready_word = packed_word(&ctx->key, ctx->bits, route->at.key_runs ? route->at.key_runs - 1 : 0);
+	route->at.query_word = packed_word(&ctx->query, ctx->bits, route->at.query_runs);
+	route->at.key_symbol = (uint32_t)(route->at.key_word >> (64 - ctx->bits));
+	route->at.query_symbol = (uint32_t)(route->at.query_word >> (64 - ctx->bits));
 }
 
 /* The symbols of a stream in other codes. */
@@ -127,13 +124,13 @@ static bool widen(struct route *route, const rosa_allocator *allocator)
 	next = contexts_for(alphabet.width, ctx->max_match, ctx->folded);
 	next.work = ctx->work;
 	chains.table = NULL;
-	ready = recode(&ctx->key, ctx->bits, &route->alphabet, &next.key, &alphabet, route->key_runs, allocator);
+	ready = recode(&ctx->key, ctx->bits, &route->alphabet, &next.key, &alphabet, route->at.key_runs, allocator);
 	if (ready)
-		ready = recode(&ctx->query, ctx->bits, &route->alphabet, &next.query, &alphabet, route->query_runs,
+		ready = recode(&ctx->query, ctx->bits, &route->alphabet, &next.query, &alphabet, route->at.query_runs,
 			       allocator);
 	if (ready)
-		ready =
-		    chain_lay_out(&chains, allocator, &next, layout_for(route, &next, route->indexed, false), 0, false);
+		ready = chain_lay_out(&chains, allocator, &next, layout_for(route, &next, route->at.indexed, false), 0,
+				      false);
 	if (!ready) {
 		memory_free(allocator, next.key.bytes);
 		memory_free(allocator, next.query.bytes);
@@ -148,7 +145,7 @@ static bool widen(struct route *route, const rosa_allocator *allocator)
 	route->chains = chains;
 	*ctx = next;
 	read_words(route);
-	route_refill(route, route->indexed);
+	route_refill(route, route->at.indexed);
 	route->laid_out_until = 0;
 	return true;
 }
@@ -170,17 +167,9 @@ bool route_learn(struct route *route, const rosa_allocator *allocator, size_t st
 /* Room for a list of first steps of `runs` runs. */
 static bool reserve_list(struct route *route, const rosa_allocator *allocator, size_t runs)
 {
-	size_t capacity = route->start ? memory_grown(route->start_capacity, runs + 1) : runs + 1;
-	int32_t *start;
-
-	if (route->start && runs + 1 <= route->start_capacity)
-		return true;
-	start = memory_resize(allocator, route->start, capacity * sizeof(*start));
-	if (!start)
+	if (!MEMORY_RESERVE(allocator, route->start, route->start_capacity, runs + 1))
 		return false;
-	start[0] = -1;
-	route->start = start;
-	route->start_capacity = capacity;
+	route->start[0] = -1;
 	return true;
 }
 
@@ -194,7 +183,7 @@ static bool reserve_table(struct route *route, const rosa_allocator *allocator, 
 	if (usable &&
 	    (!total || (chains->layout.root_bits == layout.root_bits && chains->layout.levels == layout.levels)))
 		return true;
-	return chain_lay_out(&route->chains, allocator, &route->contexts, layout, route->indexed, total != 0);
+	return chain_lay_out(&route->chains, allocator, &route->contexts, layout, route->at.indexed, total != 0);
 }
 
 bool route_reserve_runs(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator,
@@ -203,8 +192,8 @@ bool route_reserve_runs(struct route *route, const struct route_rules *rules, co
 	struct contexts *const ctx = &route->contexts;
 
 	steps += route->steps;
-	key_runs += route->key_runs;
-	query_runs += route->query_runs;
+	key_runs += route->at.key_runs;
+	query_runs += route->at.query_runs;
 	if (keep_starts) {
 		if (!starts_reserve(&route->key_starts, allocator, steps, key_runs, true) ||
 		    !starts_reserve(&route->query_starts, allocator, steps, query_runs, false))
@@ -218,7 +207,7 @@ bool route_reserve_runs(struct route *route, const struct route_rules *rules, co
 	if (!route->ordered && rules->engine == ROSA_ENGINE_ORDERED && !route_move(route, allocator))
 		return false;
 	if (!(route->ordered ? order_reserve(route->order, allocator, ctx->key.capacity)
-			     : chain_reserve(&route->chains, allocator, ctx, route->indexed, key_runs, total != 0)))
+			     : chain_reserve(&route->chains, allocator, ctx, route->at.indexed, key_runs, total != 0)))
 		return false;
 	if (steps > route->room)
 		route->room = steps;
@@ -237,16 +226,16 @@ bool route_reserve(struct route *route, const struct route_rules *rules, const r
 static void shrink_index(struct route *route, uint32_t indexed)
 {
 	if (!route->ordered) {
-		chain_shrink(&route->chains, &route->contexts, route->indexed, indexed);
-	} else if (route->indexed - indexed > indexed) {
+		chain_shrink(&route->chains, &route->contexts, route->at.indexed, indexed);
+	} else if (route->at.indexed - indexed > indexed) {
 		route_refill(route, indexed);
 	} else {
-		for (uint32_t left = route->indexed; left > indexed; left--)
+		for (uint32_t left = route->at.indexed; left > indexed; left--)
 			order_remove(route->order);
 		/* without chains a table does not know what was there before */
 		chain_fill(&route->chains, &route->contexts, indexed);
 	}
-	route->indexed = indexed;
+	route->at.indexed = indexed;
 	contexts_forget(&route->contexts);
 }
 
@@ -264,20 +253,20 @@ static void undo(struct route *route, const struct route_rules *rules, uint32_t 
 {
 	starts_truncate(&route->key_starts, steps);
 	starts_truncate(&route->query_starts, steps);
-	route->key_runs = route->key_starts.runs;
-	route->query_runs = route->query_starts.runs;
+	route->at.key_runs = route->key_starts.runs;
+	route->at.query_runs = route->query_starts.runs;
 	route->steps = steps;
-	route->ready = rules->policy == ROSA_READABLE && !rules->delay && route->key_runs > 1 &&
-		       starts_begins(&route->key_starts, steps - 1);
+	route->at.ready = rules->policy == ROSA_READABLE && !rules->delay && route->at.key_runs > 1 &&
+			  starts_begins(&route->key_starts, steps - 1);
 	read_words(route);
-	route->best = (struct match){0, ROUTE_UNKNOWN};
-	route->answered = 0;
-	route->answer = -1;
+	route->at.best = (struct match){0, ROUTE_UNKNOWN};
+	route->at.answered = 0;
+	route->at.answer = -1;
 	route->has_flips = false;
 	shrink_index(route, admitted(route, rules));
 	route->room = 0; /* the steps to come may begin more runs than those undone */
 	if (route->ordered)
-		route->best = route_match_anew(route, route->query_runs);
+		route->at.best = route_match_anew(route, route->at.query_runs);
 }
 
 void route_rewind(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator, size_t steps,
@@ -301,8 +290,8 @@ void route_rewind(struct route *route, const struct route_rules *rules, const ro
 		from--;
 	while (!starts_begins(&route->query_starts, from));
 	undo(route, rules, from);
-	run = route->key_runs;
-	symbol = alphabet_symbol(&route->alphabet, packed_get(&route->contexts.query, bits, route->query_runs));
+	run = route->at.key_runs;
+	symbol = alphabet_symbol(&route->alphabet, packed_get(&route->contexts.query, bits, route->at.query_runs));
 	while (from < steps) {
 		const uint32_t n = least((uint32_t)steps - from, REPLAY);
 		uint8_t *behind;

@@ -3,6 +3,8 @@
 #include "base/pool.h"
 #include "base/status.h"
 
+#include <stdio.h>
+
 rosa_status rules_from_options(const rosa_options *options, rosa_options *full, struct route_rules *rules,
 			       rosa_error *err)
 {
@@ -56,6 +58,13 @@ static size_t first_beyond(const void *symbols, unsigned bits, size_t count, uin
 	return count;
 }
 
+rosa_status rules_refuse_symbol(const char *symbol, size_t route, size_t step, unsigned bits, rosa_error *err)
+{
+	return rosa_fail(err, ROSA_ESYMBOL,
+			 "%s at route %zu, step %zu does not fit into %u bits; symbols must be below %u", symbol, route,
+			 step, bits, 1u << bits);
+}
+
 rosa_status rules_check_symbols(const char *what, const void *symbols, size_t routes, size_t steps, size_t stride,
 				size_t first, unsigned bits, rosa_error *err)
 {
@@ -67,11 +76,12 @@ rosa_status rules_check_symbols(const char *what, const void *symbols, size_t ro
 		const void *const row = symbols_from(symbols, bits, r * stride);
 		const size_t t = first_beyond(row, bits, steps, limit);
 
-		if (t < steps)
-			return rosa_fail(err, ROSA_ESYMBOL,
-					 "%s symbol %u at route %zu, step %zu does not fit into %u bits; "
-					 "symbols must be below %u",
-					 what, (unsigned)symbol_get(row, bits, t), r, first + t, bits, (unsigned)limit);
+		if (t < steps) {
+			char symbol[64];
+
+			snprintf(symbol, sizeof(symbol), "%s symbol %u", what, (unsigned)symbol_get(row, bits, t));
+			return rules_refuse_symbol(symbol, r, first + t, bits, err);
+		}
 	}
 	return ROSA_OK;
 }

@@ -11,5 +11,8 @@ rosa_status rules_from_options(const rosa_options *options, rosa_options *full, 
 rosa_status rules_check_symbols(const char *what, const void *symbols, size_t routes, size_t steps, size_t stride,
 				size_t first, unsigned bits, rosa_error *err);
 
+/* ROSA_ESYMBOL: `symbol`, such as "query symbol 17", does not fit into `bits` bits. */
+rosa_status rules_refuse_symbol(const char *symbol, size_t route, size_t step, unsigned bits, rosa_error *err);
+
 /* Counterfactuals are looked up for symbols of at most ROSA_MAX_BITS bits. */
 rosa_status rules_check_flips(const struct route_rules *rules, rosa_error *err);

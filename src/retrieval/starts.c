@@ -7,6 +7,7 @@
  */
 #include "retrieval/starts.h"
 
+#include "base/compiler.h"
 #include "base/cpu.h"
 
 #include <string.h>
@@ -56,9 +57,8 @@ static uint64_t below(uint32_t step)
 }
 
 /* Where runs are long: count from the sample on, or from the block that a search in rank finds. */
-static inline __attribute__((always_inline)) uint32_t select_far(const struct starts *starts, uint32_t run,
-								 uint32_t (*count)(uint64_t),
-								 uint32_t (*select)(uint64_t, uint32_t))
+ALWAYS_INLINE uint32_t select_far(const struct starts *starts, uint32_t run, uint32_t (*count)(uint64_t),
+				  uint32_t (*select)(uint64_t, uint32_t))
 {
 	const uint32_t mark = run / STARTS_SAMPLE, from = starts->sample[mark];
 	const uint32_t end =
@@ -88,9 +88,8 @@ static inline __attribute__((always_inline)) uint32_t select_far(const struct st
 }
 
 /* The body of both versions. Short runs begin within the word of the sample. */
-static inline __attribute__((always_inline)) uint32_t select_run(const struct starts *starts, uint32_t run,
-								 uint32_t (*count)(uint64_t),
-								 uint32_t (*select)(uint64_t, uint32_t))
+ALWAYS_INLINE uint32_t select_run(const struct starts *starts, uint32_t run, uint32_t (*count)(uint64_t),
+				  uint32_t (*select)(uint64_t, uint32_t))
 {
 	const uint32_t from = starts->sample[run / STARTS_SAMPLE];
 	uint64_t word;
@@ -185,44 +184,18 @@ static size_t samples_of(size_t runs)
 	return (runs + STARTS_SAMPLE - 1) / STARTS_SAMPLE;
 }
 
-/* The array with room for `need` elements. NULL if memory is short. */
-static void *with_room(const rosa_allocator *allocator, void *array, size_t *capacity, size_t need, size_t size)
-{
-	size_t more;
-
-	if (array && need <= *capacity)
-		return array;
-	more = array ? memory_grown(*capacity, need) : need;
-	array = memory_resize(allocator, array, more * size);
-	if (array)
-		*capacity = more;
-	return array;
-}
-
 bool starts_reserve(struct starts *starts, const rosa_allocator *allocator, size_t steps, size_t runs, bool select)
 {
 	const size_t had = starts->bits_capacity;
-	uint64_t *bits = with_room(allocator, starts->bits, &starts->bits_capacity, words_of(steps), sizeof(*bits));
-	uint32_t *rank, *sample;
 
-	if (!bits)
+	if (!MEMORY_RESERVE(allocator, starts->bits, starts->bits_capacity, words_of(steps)))
 		return false;
 	starts->fast = rosa_isa_available(ROSA_ISA_AVX2);
 	/* A step changes its own bit only, so there must be something to change. */
 	if (starts->bits_capacity > had)
-		memset(bits + had, 0, (starts->bits_capacity - had) * sizeof(*bits));
-	starts->bits = bits;
-	if (!select)
-		return true;
-	rank = with_room(allocator, starts->rank, &starts->rank_capacity, blocks_of(steps), sizeof(*rank));
-	if (!rank)
-		return false;
-	starts->rank = rank;
-	sample = with_room(allocator, starts->sample, &starts->sample_capacity, samples_of(runs), sizeof(*sample));
-	if (!sample)
-		return false;
-	starts->sample = sample;
-	return true;
+		memset(starts->bits + had, 0, (starts->bits_capacity - had) * sizeof(*starts->bits));
+	return !select || (MEMORY_RESERVE(allocator, starts->rank, starts->rank_capacity, blocks_of(steps)) &&
+			   MEMORY_RESERVE(allocator, starts->sample, starts->sample_capacity, samples_of(runs)));
 }
 
 bool starts_copy(struct starts *to, const struct starts *from, const rosa_allocator *allocator)

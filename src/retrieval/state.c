@@ -83,14 +83,14 @@ static uint8_t *put_symbols(uint8_t *at, const struct route *route, const struct
 
 static uint8_t *put_route(uint8_t *at, const struct route *route, size_t steps, unsigned bits)
 {
-	at = put(at, &route->key_runs, 4);
-	at = put(at, &route->query_runs, 4);
+	at = put(at, &route->at.key_runs, 4);
+	at = put(at, &route->at.query_runs, 4);
 	at = put_bits(at, route->key_starts.bits, steps);
 	at = put_bits(at, route->query_starts.bits, steps);
 	if (!steps)
 		return at;
-	at = put_symbols(at, route, &route->contexts.key, route->key_runs, bits);
-	return put_symbols(at, route, &route->contexts.query, route->query_runs, bits);
+	at = put_symbols(at, route, &route->contexts.key, route->at.key_runs, bits);
+	return put_symbols(at, route, &route->contexts.query, route->at.query_runs, bits);
 }
 
 rosa_status rosa_stream_save_memory(const rosa_stream *stream, void **data, size_t *size, rosa_error *err)
@@ -107,7 +107,7 @@ rosa_status rosa_stream_save_memory(const rosa_stream *stream, void **data, size
 	if (status)
 		return status;
 	for (size_t r = 0; r < stream->routes; r++)
-		total += route_size(stream->steps, stream->route[r].key_runs, stream->route[r].query_runs,
+		total += route_size(stream->steps, stream->route[r].at.key_runs, stream->route[r].at.query_runs,
 				    stream->rules.bits);
 	image = memory_resize(&stream->allocator, NULL, total);
 	if (!image)

@@ -193,7 +193,7 @@ static rosa_status check_flips(const rosa_stream *stream, const void *query, siz
 		return ROSA_OK;
 	for (size_t r = 0; r < stream->routes; r++)
 		if (symbol_get(query, bits, r * stride) ==
-			alphabet_symbol(&stream->route[r].alphabet, stream->route[r].query_symbol) &&
+			alphabet_symbol(&stream->route[r].alphabet, stream->route[r].at.query_symbol) &&
 		    !stream->route[r].has_flips)
 			return rosa_fail(err, ROSA_EINVAL,
 					 "the query run of route %zu at step %zu began in a push without flips; "
@@ -333,8 +333,8 @@ rosa_status rosa_stream_describe(const rosa_stream *stream, rosa_stream_info *in
 	for (size_t r = 0; r < stream->routes; r++) {
 		const struct route *route = &stream->route[r];
 
-		full.key_runs += route->key_runs;
-		full.query_runs += route->query_runs;
+		full.key_runs += route->at.key_runs;
+		full.query_runs += route->at.query_runs;
 		full.bytes += route_bytes(route);
 		full.ordered += route->ordered;
 	}

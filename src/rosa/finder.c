@@ -130,15 +130,15 @@ static void follow(const struct finder *finder, struct places *places)
 	const size_t steps = places->steps, cells = finder->routes * steps;
 
 	for (size_t i = cells; i < finder->links * cells; i++) {
-		const struct chain_link last = {places->tau[i - cells], places->length[i - cells]};
-		struct chain_link found = {-1, 0}, link;
+		const struct link last = {places->tau[i - cells], places->length[i - cells]};
+		struct link found = {-1, 0}, link;
 
 		if (last.place > 0) {
 			const size_t before = (size_t)last.place - 1, r = i / steps % finder->routes;
 			const struct finder_block *block = finder->blocks[before / BLOCK];
 			const size_t at = r * BLOCK + before % BLOCK;
 
-			found = (struct chain_link){block->tau[at], block->length[at]};
+			found = (struct link){block->tau[at], block->length[at]};
 		}
 		link = link_next(last, found);
 		places->tau[i] = link.place;

@@ -121,9 +121,9 @@ static void follow_row(void *context, size_t row, unsigned worker)
 		for (size_t t = 0; t < steps; t++) {
 			const size_t at = i * cells + row * steps + t;
 			const bool lengths = lookup->shape.lengths;
-			const struct chain_link last = {destination_at(lookup->read, at - cells, width),
-							lengths ? lookup->length[at - cells] : 0};
-			struct chain_link found = {-1, 0}, link;
+			const struct link last = {destination_at(lookup->read, at - cells, width),
+						  lengths ? lookup->length[at - cells] : 0};
+			struct link found = {-1, 0}, link;
 
 			if (last.place > 0) {
 				const size_t before = row * steps + (size_t)last.place - 1;

@@ -11,6 +11,7 @@
  * each strip has sums of its own, and these are added in the order of the strips.
  */
 #include "rosa/reads_back.h"
+#include "base/compiler.h"
 #include "base/memory.h"
 #include "base/status.h"
 #include "rosa/destinations.h"
@@ -47,7 +48,7 @@ struct segment {
 };
 
 /* Inlined with `width` a constant for the usual widths. */
-static inline __attribute__((always_inline)) void grad_segment(const struct segment *s, size_t width)
+ALWAYS_INLINE void grad_segment(const struct segment *s, size_t width)
 {
 	float delta[STRIP];
 

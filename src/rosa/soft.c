@@ -24,6 +24,7 @@
  */
 #include "rosa/candidates.h"
 #include "backend/gemm.h"
+#include "base/compiler.h"
 #include "base/pool.h"
 #include "backend/sigmoid.h"
 #include "rosa/soft.h"
@@ -94,10 +95,8 @@ static void judge_slab(void *context, size_t piece, unsigned worker)
 
 /* ---------------------------------------------------------------------------------------------------- rows of g -- */
 
-#define INLINE static inline __attribute__((always_inline))
-
 /* Also for two symbols in one number: no bit leaves its half. */
-INLINE uint16_t count_ones(uint16_t x)
+ALWAYS_INLINE uint16_t count_ones(uint16_t x)
 {
 	x = (uint16_t)(x - (x >> 1 & 0x5555));
 	x = (uint16_t)((x & 0x3333) + (x >> 2 & 0x3333));
@@ -116,7 +115,7 @@ struct row {
 	float *g;
 };
 
-INLINE void find_levels(const struct row *row)
+ALWAYS_INLINE void find_levels(const struct row *row)
 {
 	const uint16_t *near = row->bench->near, *far = row->bench->far, *is_near = row->bench->is_near,
 		       *is_far = row->bench->is_far;
@@ -140,7 +139,7 @@ INLINE void find_levels(const struct row *row)
 }
 
 /* The least distance in the row. */
-INLINE float best_distance(const struct row *row)
+ALWAYS_INLINE float best_distance(const struct row *row)
 {
 	const struct soft *soft = row->soft;
 	const int16_t *level = row->bench->level;
@@ -163,7 +162,7 @@ INLINE float best_distance(const struct row *row)
 }
 
 /* Weights, of which the best is 1. */
-INLINE void weigh(const struct row *row)
+ALWAYS_INLINE void weigh(const struct row *row)
 {
 	const struct soft *soft = row->soft;
 	const int16_t *level = row->bench->level;
@@ -183,7 +182,7 @@ INLINE void weigh(const struct row *row)
 typedef float four __attribute__((vector_size(16)));
 
 /* From weights to slope w (D - mean), w being the weights divided by their sum. */
-INLINE void weights_to_gradient(const struct row *row)
+ALWAYS_INLINE void weights_to_gradient(const struct row *row)
 {
 	const float *worth = row->worth;
 	float *g = row->g;

@@ -15,6 +15,7 @@
 
 #include "backend/convert.h"
 #include "backend/sigmoid.h"
+#include "base/compiler.h"
 
 #include "rosatune.h"
 
@@ -63,7 +64,7 @@ static inline void strips_prefetch(const void *from, const struct strips *strips
 
 	if (t + STRIPS_AHEAD < strips->steps)
 		for (size_t i = 0; i < strips->routes * strips->bits * size; i += 64)
-			__builtin_prefetch((const char *)from + at * size + i);
+			PREFETCH((const char *)from + at * size + i);
 }
 
 /* Inlined with `bits` a constant for the usual widths. */

@@ -11,6 +11,8 @@
  */
 #pragma once
 
+#include "rosatune.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -36,7 +38,7 @@ struct search_state {
 struct search_plan {
 	/* the rules (rosa_options) */
 	uint32_t bits;
-	int policy;
+	rosa_policy policy;
 	bool fold;
 	uint32_t max_match; /* UINT32_MAX: no cut */
 	uint32_t delay;

@@ -12,8 +12,6 @@
 #define SEARCH_CROWD 8     /* contexts in a chain, on average, that make a rung the highest */
 #define SEARCH_LEAP  65536 /* work of one look-up, at most */
 
-enum { SEARCH_READABLE, SEARCH_LITERAL, SEARCH_INCLUSIVE }; /* as rosa_policy */
-
 TEAM_CODE uint32_t search_symbol(const struct search_plan *plan, const void *symbols, size_t i)
 {
 	return plan->bits > 16 ? ((const uint32_t *)symbols)[i] : ((const uint16_t *)symbols)[i];

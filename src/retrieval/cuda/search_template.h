@@ -281,13 +281,13 @@ TEAM_CODE uint32_t NAME(look_up)(const struct NAME(route) * route, const struct 
 }
 
 /* The contexts that are candidates at step t; `readable`: those whose destination is before it. */
-TEAM_CODE uint32_t NAME(bound)(const struct NAME(route) * route, uint64_t t, int policy)
+TEAM_CODE uint32_t NAME(bound)(const struct NAME(route) * route, uint64_t t, rosa_policy policy)
 {
-	const uint64_t late = (uint64_t)route->plan->delay + (policy == SEARCH_READABLE);
+	const uint64_t late = (uint64_t)route->plan->delay + (policy == ROSA_READABLE);
 
 	if (t < late)
 		return 0;
-	return route->key_count[t - late] - (policy == SEARCH_LITERAL ? 0u : 1u);
+	return route->key_count[t - late] - (policy == ROSA_LITERAL ? 0u : 1u);
 }
 
 /* Look-up `lane` of step t: the actual one (0), or that of flipped bit lane-1. Returns the work it took. */
@@ -318,7 +318,7 @@ TEAM_CODE uint32_t NAME(answer)(const struct NAME(route) * route, const struct t
 		team->board->diagonal[!parity].run = run;
 		team->board->diagonal[!parity].length = length;
 	}
-	if (plan->policy == SEARCH_LITERAL && context > NAME(bound)(route, t, SEARCH_READABLE))
+	if (plan->policy == ROSA_LITERAL && context > NAME(bound)(route, t, ROSA_READABLE))
 		context = length = 0;
 	tau = context ? (int32_t)route->key_start[context] : -1;
 	if (lane) {
