@@ -393,7 +393,8 @@ def test_half_as_wide_sums_are_fine_enough(rng: np.random.Generator, factor: flo
 # ------------------------------------------------------------------------------- reading at places that layers share
 
 # B, T, S (values), R, C, L: odd sizes, more columns than a block, routes of few channels, values of distinct tokens
-# instead of steps; dtype of v; gain, gate, straight. Every value of one meets every value of most others.
+# instead of steps, more steps than a span has; dtype of v; gain, gate, straight. Every value of one meets every value of
+# most others.
 READS: list[Any] = [
     ((2, 19, 19, 1, 72, 4), torch.float32, True, True, True),
     ((1, 18, 18, 1, 300, 1), torch.bfloat16, False, True, False),
@@ -401,9 +402,12 @@ READS: list[Any] = [
     ((1, 13, 13, 2, 10, 2), torch.float32, False, False, False),
     ((1, 45, 11, 1, 40, 3), torch.bfloat16, True, True, True),
     ((1, 40, 7, 3, 12, 2), torch.float32, True, True, False),
+    ((2, 150, 9, 1, 40, 2), torch.float32, True, True, True),
 ]
 each_read = pytest.mark.parametrize(
-    "shape, kind, gain, gate, straight", READS, ids=["tokens", "one", "routes", "plain", "distinct", "distinct-routes"]
+    "shape, kind, gain, gate, straight",
+    READS,
+    ids=["tokens", "one", "routes", "plain", "distinct", "distinct-routes", "spans"],
 )
 
 
@@ -420,6 +424,9 @@ class Reading:
         self.v[0, 0, :3] = torch.tensor([0.0, -0.0, torch.nan])
         tau = rng.integers(-1, kept // 2, (links, batch, routes, steps))
         tau[:, 0, 0, : steps // 2] = 3  # a place that many steps read, and many that none does
+        if steps > 64:  # whole tiles that find nothing: between others, and where a row is shorter than another
+            tau[:, :, :, 35:100] = -1
+            tau[:, -1, :, 110:] = -1
         self.tau = torch.tensor(tau, dtype=torch.int32, device=DEVICE)
         self.length = torch.tensor(rng.integers(0, 14, tau.shape), dtype=torch.uint8, device=DEVICE)
         self.gain = normal(links * routes, 10) if gain else None
@@ -453,6 +460,8 @@ def test_gradients_of_reads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(_read, "READS", reads)  # of a place that are summed at once
+    if reads == 3:
+        monkeypatch.setattr(_read_kernels, "PARTS", 2)  # several of the blocks of channels, but not all of them
     given = Reading(rng, shape, kind, gain, gate)
     given.v.nan_to_num_(0.5)
     values, slopes = _read._packed(given.v > 0), _read._packed(given.v.abs() < 1)
@@ -671,7 +680,7 @@ BUILT: list[Any] = [
     ("_read_kernels", "_pack_kernel", dict(SLOPE=True, ROWS=64, BYTES=8), {}, 4),
     ("_read_kernels", "_read_kernel", dict(LINKS=4, GAIN=True, GATE=True, TIME=16, COLUMNS=64), {}, 4),
     ("_read_kernels", "_level_kernel", dict(GAIN=True, GATE=True, STEPS=128, TIME=16, COLUMNS=64), {}, 4),
-    ("_read_kernels", "_strength_kernel", dict(GAIN=True, GATE=True, TIME=1024, WIDE=16), {}, 4),
+    ("_read_kernels", "_strength_kernel", dict(GAIN=True, GATE=True, TIME=128, WIDE=16, BLOCKS=32), {}, 4),
     ("_read_kernels", "_piece_kernel", dict(GAIN=True, GATE=True, READS=32, ENTRIES=2, COLUMNS=1024), {}, 4),
     ("_read_kernels", "_value_kernel", dict(SLOPE=True, GAIN=True, GATE=True, READS=32, ENTRIES=2, COLUMNS=1024),
      {}, 4),

@@ -42,6 +42,7 @@ from ._strength import GAINS
 __all__ = ["gate", "gate_backward", "pack", "read", "read_backward"]
 
 BLOCK = 128  # steps of a program of strength
+PARTS = 32  # sums of blocks of channels that it has in hand at once, so that their loads do not wait for one another
 TILE = 1024  # numbers that a program of read has in hand at once, by two warps: the fastest on an H200
 LEVELS = 512  # the same of levels, by one warp
 SPAN = 128  # steps whose sums a program of levels keeps in registers
@@ -191,19 +192,22 @@ def _level_kernel(
 @triton.jit
 def _strength_kernel(
     gweight, length, gain, z, gz, parts, scale, batch, routes, steps, links, blocks,
-    GAIN: tl.constexpr, GATE: tl.constexpr, TIME: tl.constexpr, WIDE: tl.constexpr,
+    GAIN: tl.constexpr, GATE: tl.constexpr, TIME: tl.constexpr, WIDE: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(1).to(tl.int64)
     t = tl.program_id(0) * TIME + tl.arange(0, TIME)
     inside = t < steps
     k = tl.arange(0, WIDE)
+    i = tl.arange(0, BLOCKS).to(tl.int64)
     gate = tl.zeros([TIME], tl.float32)
     to = parts + (b * tl.num_programs(0) + tl.program_id(0)) * links * routes * WIDE
     for row in range(links * routes):
         at = ((row // routes * batch + b) * routes + row % routes) * steps + t
         felt = tl.zeros([TIME], tl.float32)
-        for block in range(blocks):
-            felt += tl.load(gweight + block * links * batch * routes * steps + at, mask=inside, other=0)
+        for block in range(0, blocks, BLOCKS):
+            exists = (block + i < blocks)[:, None] & inside[None, :]
+            here = (block + i)[:, None] * links * batch * routes * steps + at[None, :]
+            felt += tl.sum(tl.load(gweight + here, mask=exists, other=0), 0)
         felt = felt * scale
         factor = felt
         if GAIN:
@@ -333,8 +337,9 @@ def read_backward(
                 gz = torch.empty(batch, steps, device=gy.device)
                 parts = torch.empty(batch * triton.cdiv(steps, BLOCK), links * routes, WIDE, device=gy.device)
                 _strength_kernel[triton.cdiv(steps, BLOCK), batch](
-                    gweight, length, *tables, gz, parts, scale, batch, routes, steps, links, blocks, *uses, BLOCK, WIDE
-                )
+                    gweight, length, *tables, gz, parts, scale, batch, routes, steps, links, blocks,
+                    *uses, BLOCK, WIDE, min(PARTS, _power(blocks)),
+                )  # fmt: skip
                 ggain = parts.sum(0)[:, :GAINS].contiguous() if uses[0] else None
         if wanted[0]:
             entry, first, extra, owner = order
