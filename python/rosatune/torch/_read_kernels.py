@@ -312,7 +312,7 @@ def read_backward(
     gy: Tensor, v: Optional[Tensor], values: Tensor, slopes: Tensor, tau: Tensor, length: Tensor, order: Any,
     gain: Optional[Tensor], z: Optional[Tensor], e0: Tensor, e1: Tensor, scale: float, wanted: Any,
 ) -> Tuple[Optional[Tensor], ...]:  # fmt: skip
-    """dL/d(v, gain, z, e0, e1); None where it is not wanted.
+    """dL/d(v, gain, z, e0 and e1 [2, L, C]); None where it is not wanted.
 
     ``v`` is None where ``slopes`` serve; ``order`` is that of ``_read.sort_places``.
     """
@@ -320,7 +320,7 @@ def read_backward(
     channels, per, kept = e0.shape[1], e0.shape[1] // routes, values.shape[1]
     tables = (tau if gain is None else gain, tau if z is None else z)
     uses = (gain is not None, z is not None)
-    gv = ggain = gz = ge0 = ge1 = None
+    gv = ggain = gz = levels = None
     with _on(gy):
         if any(wanted[1:]):
             wide = _columns(per, 32)
@@ -332,7 +332,7 @@ def read_backward(
                 gy, values, tau, length, *tables, e0, e1, gweight, parts, scale, batch, routes, per, steps,
                 kept, channels, values.shape[2], links, *uses, SPAN, high, wide, num_warps=1,
             )  # fmt: skip
-            ge0, ge1 = parts[:, 0].sum(0), parts[:, 1].sum(0)
+            levels = parts.sum(0)
             if wanted[1] or wanted[2]:
                 gz = torch.empty(batch, steps, device=gy.device)
                 parts = torch.empty(batch * triton.cdiv(steps, BLOCK), links * routes, WIDE, device=gy.device)
@@ -340,7 +340,7 @@ def read_backward(
                     gweight, length, *tables, gz, parts, scale, batch, routes, steps, links, blocks,
                     *uses, BLOCK, WIDE, min(PARTS, _power(blocks)),
                 )  # fmt: skip
-                ggain = parts.sum(0)[:, :GAINS].contiguous() if uses[0] else None
+                ggain = parts[..., :GAINS].sum(0) if uses[0] else None
         if wanted[0]:
             entry, first, extra, owner = order
             gv = torch.empty(batch, kept, channels, dtype=gy.dtype, device=gy.device)
@@ -358,7 +358,7 @@ def read_backward(
                 batch, routes, per, steps, kept, channels, values.shape[2], links, pieces,
                 v is None, *uses, _read.READS, ENTRIES, wide,
             )  # fmt: skip
-    return tuple(x if asked else None for x, asked in zip((gv, ggain, gz, ge0, ge1), wanted))
+    return tuple(x if asked else None for x, asked in zip((gv, ggain, gz, levels), wanted))
 
 
 # ---------------------------------------------------------------------------------------------------------------- gate
@@ -405,8 +405,8 @@ def gate(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return z
 
 
-def gate_backward(gz: Tensor, u: Tensor, z: Tensor, weight: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-    """dL/d(u, weight, bias), the last two in float32."""
+def gate_backward(gz: Tensor, u: Tensor, z: Tensor, weight: Tensor) -> Tuple[Tensor, Tensor]:
+    """dL/d(u, weight and bias), those two in one [C + 1], float32."""
     batch, steps, channels = u.shape
     wide = _columns(channels, 64)
     high = max(16, GATE // wide)
@@ -415,5 +415,4 @@ def gate_backward(gz: Tensor, u: Tensor, z: Tensor, weight: Tensor) -> Tuple[Ten
     parts = torch.empty(blocks, channels + 1, device=u.device)
     with _on(u):
         _gate_back_kernel[(blocks, triton.cdiv(channels, wide))](gz, u, z, weight, gu, parts, batch * steps, channels, high, wide)
-    sums = parts.sum(0)
-    return gu, sums[:channels], sums[channels:]
+    return gu, parts.sum(0)
