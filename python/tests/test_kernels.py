@@ -393,8 +393,8 @@ def test_half_as_wide_sums_are_fine_enough(rng: np.random.Generator, factor: flo
 # ------------------------------------------------------------------------------- reading at places that layers share
 
 # B, T, S (values), R, C, L: odd sizes, more columns than a block, routes of few channels, values of distinct tokens
-# instead of steps, more steps than a span has; dtype of v; gain, gate, straight. Every value of one meets every value of
-# most others.
+# instead of steps, more steps than a span has; dtype of v; gain, gate, straight. Every value of one meets every value
+# of most others.
 READS: list[Any] = [
     ((2, 19, 19, 1, 72, 4), torch.float32, True, True, True),
     ((1, 18, 18, 1, 300, 1), torch.bfloat16, False, True, False),
@@ -482,6 +482,29 @@ def test_gradients_of_reads(
         if asked:  # alone, and the same every time
             alone = _read_kernels.read_backward(*arguments, [number == other for other in range(4)])
             assert torch.equal(alone[number], found[number]) and sum(x is not None for x in alone) == 1
+
+
+@here
+@pytest.mark.usefixtures("marked")
+@pytest.mark.parametrize("case", [READS[0], READS[6]], ids=["some", "whole tiles"])
+def test_steps_that_find_nothing(rng: np.random.Generator, case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They read 0 and take no part in any sum; passing over whole tiles of them changes no bit."""
+    given = Reading(rng, *case[:4])
+    given.tau[:, :, :, 5] = -1
+    nothing = (given.tau < 0).all(0).all(1)  # [B, T]; of routes there is one
+    given.gy[nothing] = torch.nan
+    values, slopes = _read._packed(given.v > 0), _read._packed(given.v.abs() < 1)
+    order = _read.sort_places(given.tau, values.shape[1])
+    results = []
+    for skip in (True, False):
+        monkeypatch.setattr(_read_kernels, "SKIP", skip)
+        y = _read_kernels.read(values, given.tau, given.length, *given.strength, torch.float32)
+        places = (given.tau, given.length, order)
+        found = _read_kernels.read_backward(given.gy, None, values, slopes, *places, *given.strength, [True] * 4)
+        assert not y[nothing].any() and not found[2][nothing].any()
+        assert y[~nothing].all(-1).any() and all(x.isfinite().all() and x.any() for x in (y, *found))
+        results.append((y, *found))
+    assert all(torch.equal(x, y) for x, y in zip(*results))
 
 
 @here
@@ -669,6 +692,7 @@ KINDS = {
 ROUTED = {"read": "*i16", "value": "*i16", "table": "*i16", "weight": "fp32"}
 ROUTED.update(first="i32", last="i32", begin="i32")
 STEP = dict(LINKS=4, GAIN=True, GATE=True, ROUTED=0, UNIT=32, ROWS=8, UNITS=32)
+USES = dict(GAIN=True, GATE=True, SKIP=True)
 STRONG = dict(NARROW=True, WEIGHS=True, GAIN=True, GATE=True)
 
 
@@ -681,8 +705,8 @@ def tile(routes: int, steps: int) -> dict[str, int]:
 # their warps.
 BUILT: list[Any] = [
     ("_read_kernels", "_pack_kernel", dict(SLOPE=True, ROWS=64, BYTES=8), {}, 4),
-    ("_read_kernels", "_read_kernel", dict(LINKS=4, GAIN=True, GATE=True, TIME=16, COLUMNS=64), {}, 4),
-    ("_read_kernels", "_level_kernel", dict(GAIN=True, GATE=True, STEPS=128, TIME=16, COLUMNS=64), {}, 4),
+    ("_read_kernels", "_read_kernel", dict(LINKS=4, TIME=16, COLUMNS=64, **USES), {}, 2),
+    ("_read_kernels", "_level_kernel", dict(STEPS=128, TIME=16, COLUMNS=32, **USES), {}, 1),
     ("_read_kernels", "_strength_kernel", dict(GAIN=True, GATE=True, TIME=128, WIDE=16, BLOCKS=32), {}, 4),
     ("_read_kernels", "_piece_kernel", dict(GAIN=True, GATE=True, READS=32, ENTRIES=2, COLUMNS=1024), {}, 4),
     ("_read_kernels", "_value_kernel", dict(SLOPE=True, GAIN=True, GATE=True, READS=32, ENTRIES=2, COLUMNS=1024),

@@ -48,6 +48,7 @@ LEVELS = 512  # the same of levels, by one warp
 SPAN = 128  # steps whose sums a program of levels keeps in registers
 GATE = 4096  # numbers that a program of the gate has in hand at once
 ENTRIES = 2  # reads that a program of values has in hand at once
+SKIP = True  # whether read and levels pass over tiles of steps in which nothing is found, which text has many of
 
 
 def _columns(count: int, most: int) -> int:
@@ -105,7 +106,8 @@ def _bits(values, row, c, exists):
 @triton.jit
 def _read_kernel(
     values, tau, length, gain, z, e0, e1, y, scale, batch, routes, per, steps, kept, channels, width,
-    LINKS: tl.constexpr, GAIN: tl.constexpr, GATE: tl.constexpr, TIME: tl.constexpr, COLUMNS: tl.constexpr,
+    LINKS: tl.constexpr, GAIN: tl.constexpr, GATE: tl.constexpr, SKIP: tl.constexpr, TIME: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(2).to(tl.int64)
     blocks = tl.cdiv(per, COLUMNS)
@@ -115,15 +117,23 @@ def _read_kernel(
     known = j < per
     t = tl.program_id(0) * TIME + tl.arange(0, TIME)
     total = tl.zeros([TIME, COLUMNS], tl.float32)
-    for link in tl.static_range(LINKS):  # unrolled, so that the loads of all links are under way at once
-        at = ((link * batch + b) * routes + r) * steps + t
-        d = tl.load(tau + at, mask=t < steps, other=-1)
-        hit = d >= 0
-        weight = _weighed(length, gain, z, scale, at, link * routes + r, b * steps + t, hit, GAIN, GATE)
-        bit = _bits(values, (b * kept + d) * width, c, hit[:, None] & known[None, :])
-        low = tl.load(e0 + link * channels + c, mask=known, other=0)
-        high = tl.load(e1 + link * channels + c, mask=known, other=0)
-        total += tl.where(bit == 1, high[None, :], low[None, :]) * weight[:, None]
+    last = 0
+    if SKIP:
+        newest = tl.full([TIME], -1, tl.int32)
+        for link in tl.static_range(LINKS):
+            at = ((link * batch + b) * routes + r) * steps + t
+            newest = tl.maximum(newest, tl.load(tau + at, mask=t < steps, other=-1))
+        last = tl.max(newest, 0)
+    if last >= 0:
+        for link in tl.static_range(LINKS):  # unrolled, so that the loads of all links are under way at once
+            at = ((link * batch + b) * routes + r) * steps + t
+            d = tl.load(tau + at, mask=t < steps, other=-1)
+            hit = d >= 0
+            weight = _weighed(length, gain, z, scale, at, link * routes + r, b * steps + t, hit, GAIN, GATE)
+            bit = _bits(values, (b * kept + d) * width, c, hit[:, None] & known[None, :])
+            low = tl.load(e0 + link * channels + c, mask=known, other=0)
+            high = tl.load(e1 + link * channels + c, mask=known, other=0)
+            total += tl.where(bit == 1, high[None, :], low[None, :]) * weight[:, None]
     to = y + (b * steps + t)[:, None] * channels + c[None, :]
     tl.store(to, total.to(y.dtype.element_ty), mask=(t < steps)[:, None] & known[None, :])
 
@@ -143,7 +153,7 @@ def read(
         _read_kernel[grid](
             values, tau, length, tau if gain is None else gain, tau if z is None else z, e0, e1, y, scale,
             batch, routes, per, steps, values.shape[1], channels, values.shape[2],
-            links, gain is not None, z is not None, high, wide, num_warps=2,
+            links, gain is not None, z is not None, SKIP, high, wide, num_warps=2,
         )  # fmt: skip
     return y
 
@@ -155,7 +165,8 @@ def read(
 def _level_kernel(
     gy, values, tau, length, gain, z, e0, e1, gweight, parts, scale,
     batch, routes, per, steps, kept, channels, width, links,
-    GAIN: tl.constexpr, GATE: tl.constexpr, STEPS: tl.constexpr, TIME: tl.constexpr, COLUMNS: tl.constexpr,
+    GAIN: tl.constexpr, GATE: tl.constexpr, SKIP: tl.constexpr, STEPS: tl.constexpr, TIME: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):  # fmt: skip
     link, span = tl.program_id(0) % links, tl.program_id(0) // links
     blocks = tl.cdiv(per, COLUMNS)
@@ -175,14 +186,18 @@ def _level_kernel(
         t = begin + tl.arange(0, TIME)
         d = tl.load(tau + first + t, mask=t < steps, other=-1)
         hit = d >= 0
-        weight = _weighed(length, gain, z, scale, first + t, link * routes + r, b * steps + t, hit, GAIN, GATE)
-        exists = hit[:, None] & known[None, :]
-        bit = _bits(values, (b * kept + d) * width, c, exists)
-        g = tl.load(gy + (b * steps + t)[:, None] * channels + c[None, :], mask=exists, other=0).to(tl.float32)
-        tl.store(to + t, tl.sum(g * tl.where(bit == 1, high[None, :], low[None, :]), 1), mask=t < steps)
-        share = g * weight[:, None]
-        lower += tl.where(bit == 1, 0.0, share)
-        upper += tl.where(bit == 1, share, 0.0)
+        felt = tl.zeros([TIME], tl.float32)
+        last = tl.max(d, 0) if SKIP else 0
+        if last >= 0:
+            weight = _weighed(length, gain, z, scale, first + t, link * routes + r, b * steps + t, hit, GAIN, GATE)
+            exists = hit[:, None] & known[None, :]
+            bit = _bits(values, (b * kept + d) * width, c, exists)
+            g = tl.load(gy + (b * steps + t)[:, None] * channels + c[None, :], mask=exists, other=0).to(tl.float32)
+            felt = tl.sum(g * tl.where(bit == 1, high[None, :], low[None, :]), 1)
+            share = g * weight[:, None]
+            lower += tl.where(bit == 1, 0.0, share)
+            upper += tl.where(bit == 1, share, 0.0)
+        tl.store(to + t, felt, mask=t < steps)
     spans = tl.num_programs(0) // links
     here = parts + (b * spans + span) * 2 * links * channels + link * channels + c
     tl.store(here, tl.sum(lower, 0), mask=known)
@@ -330,7 +345,7 @@ def read_backward(
             parts = torch.empty(batch * spans, 2, links, channels, device=gy.device)
             _level_kernel[spans * links, routes * blocks, batch](
                 gy, values, tau, length, *tables, e0, e1, gweight, parts, scale, batch, routes, per, steps,
-                kept, channels, values.shape[2], links, *uses, SPAN, high, wide, num_warps=1,
+                kept, channels, values.shape[2], links, *uses, SKIP, SPAN, high, wide, num_warps=1,
             )  # fmt: skip
             levels = parts.sum(0)
             if wanted[1] or wanted[2]:
