@@ -374,7 +374,7 @@ def kernels(shape, args, report, clock):
         **of_values(_distinct.rows_at(steps, distinct), tokens.shape[1], ""),
         **of_values(steps, length, ", by step"),
         "gate": (lambda: _read_kernels.gate(u, weight, bias), rows * row),
-        "gate, backward": (lambda: _read_kernels.gate_backward(z, u, z, weight), 2 * rows * row),
+        "gate, backward": (lambda: _read_kernels.gate_backward(z, u, z, weight, False), rows * row),
         "distinct tokens, once for all layers": (lambda: _distinct.rows_at(steps, _distinct.locate(ids, tokens)), None),
     }
     big = torch.empty(1 << 30, dtype=torch.uint8, device=args.device)

@@ -517,8 +517,10 @@ def test_gate(rng: np.random.Generator, shape: Any, kind: Any) -> None:
     z = _read_kernels.gate(u, weight, bias)
     assert_close([z], [_read._plain_gate(u, weight, bias)], CLOSE)
     gz = torch.tensor(rng.standard_normal(shape[:2]), dtype=torch.float32, device=DEVICE)
-    found, expected = (f(gz, u, z, weight) for f in (_read_kernels.gate_backward, _read._plain_gate_backward))
-    assert_close(found, expected, CLOSE if kind == torch.float32 else 1e-2)
+    for whole in (True, False):
+        given = (gz, u, z, weight, whole)
+        found, expected = (f(*given) for f in (_read_kernels.gate_backward, _read._plain_gate_backward))
+        assert_close(found, expected, CLOSE if kind == torch.float32 or not whole else 1e-2)
 
 
 @here
@@ -711,8 +713,9 @@ BUILT: list[Any] = [
     ("_read_kernels", "_piece_kernel", dict(GAIN=True, GATE=True, READS=32, ENTRIES=2, COLUMNS=1024), {}, 4),
     ("_read_kernels", "_value_kernel", dict(SLOPE=True, GAIN=True, GATE=True, READS=32, ENTRIES=2, COLUMNS=1024),
      {}, 4),
-    ("_read_kernels", "_gate_kernel", dict(ROWS=64, COLUMNS=64), {}, 4),
-    ("_read_kernels", "_gate_back_kernel", dict(ROWS=128, COLUMNS=64), {}, 4),
+    ("_read_kernels", "_gate_kernel", dict(ROWS=4, COLUMNS=1024), {}, 4),
+    ("_read_kernels", "_gate_back_kernel", dict(WHOLE=True, ROWS=64, COLUMNS=64), {}, 4),
+    ("_read_kernels", "_gate_back_kernel", dict(WHOLE=False, ROWS=64, COLUMNS=64), {"gu": "*fp32"}, 4),
     ("_step_kernels", "_step_kernel", dict(APPEND=True, THERE=True, SHIFT=14, **STEP), {}, 4),
     ("_step_kernels", "_step_kernel", dict(APPEND=False, THERE=False, SHIFT=-1, **STEP), {"table": "*i32"}, 4),
     ("_kernels", "_pack_kernel", tile(8, 64), {"out": "*i16"}, 4),

@@ -348,10 +348,15 @@ def _plain_gate(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return 2 * torch.sigmoid((u.float() * weight.float()).sum(-1) + bias.float())
 
 
-def _plain_gate_backward(gz: Tensor, u: Tensor, z: Tensor, weight: Tensor) -> Tuple[Tensor, Tensor]:
-    felt = (gz * z * (1 - z / 2)).unsqueeze(-1)
-    sums = torch.cat([(felt * u.float()).sum((0, 1)), felt.sum().view(1)])
-    return (felt * weight.float()).to(u.dtype), sums
+def _spread(felt: Tensor, u: Tensor, weight: Tensor) -> Tensor:
+    """The gradient of u [B, T, C] of that of its product with the gate's weight, [B, T]."""
+    return (felt.unsqueeze(-1) * weight.float()).to(u.dtype)
+
+
+def _plain_gate_backward(gz: Tensor, u: Tensor, z: Tensor, weight: Tensor, whole: bool) -> Tuple[Tensor, Tensor]:
+    felt = gz * z * (1 - z / 2)
+    sums = torch.cat([(felt.unsqueeze(-1) * u.float()).sum((0, 1)), felt.sum().view(1)])
+    return _spread(felt, u, weight) if whole else felt, sums
 
 
 def _gate_now(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -372,19 +377,21 @@ def _(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 @torch.library.custom_op(
     "rosatune::gate_backward",
     mutates_args=(),
-    schema="(Tensor gz, Tensor u, Tensor z, Tensor weight) -> (Tensor, Tensor)",
+    schema="(Tensor gz, Tensor u, Tensor z, Tensor weight, bool whole) -> (Tensor, Tensor)",
 )
-def _gate_backward(gz: Tensor, u: Tensor, z: Tensor, weight: Tensor) -> Tuple[Tensor, Tensor]:
-    """dL/d(u, weight and bias), those two in one, as those of e0 and e1."""
+def _gate_backward(gz: Tensor, u: Tensor, z: Tensor, weight: Tensor, whole: bool) -> Tuple[Tensor, Tensor]:
+    """dL/d(u, weight and bias), those two in one, as those of e0 and e1; without ``whole`` what `_spread` is given
+    instead of the first."""
     kernels = _triton.module("_read_kernels", u)
     work = _plain_gate_backward if kernels is None else kernels.gate_backward
-    gu, sums = work(gz.contiguous(), u.contiguous(), z, weight)
+    gu, sums = work(gz.contiguous(), u.contiguous(), z, weight, whole)
     return gu, sums.to(weight.dtype)
 
 
 @_gate_backward.register_fake
-def _(gz: Tensor, u: Tensor, z: Tensor, weight: Tensor) -> Tuple[Tensor, Tensor]:
-    return torch.empty_like(u, memory_format=torch.contiguous_format), weight.new_empty(len(weight) + 1)
+def _(gz: Tensor, u: Tensor, z: Tensor, weight: Tensor, whole: bool) -> Tuple[Tensor, Tensor]:
+    gu = torch.empty_like(u if whole else z, memory_format=torch.contiguous_format)
+    return gu, weight.new_empty(len(weight) + 1)
 
 
 def _keep_gate(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
@@ -392,7 +399,11 @@ def _keep_gate(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
 
 
 def _gate_grad(ctx: Any, gz: Tensor) -> Tuple[Optional[Tensor], ...]:
-    gu, sums = _gate_backward(gz, *ctx.saved_tensors)
+    u, z, weight = ctx.saved_tensors
+    traced = type(gz) is not Tensor  # compilers trace with classes of their own
+    gu, sums = _gate_backward(gz, u, z, weight, not traced)
+    if traced:  # formed where the compiler adds up the gradients of u, instead of being written and read
+        gu = _spread(gu, u, weight)
     found = (gu, sums[:-1], sums[-1:])
     return tuple(x if asked else None for x, asked in zip(found, ctx.needs_input_grad))
 

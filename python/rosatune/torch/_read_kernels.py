@@ -392,20 +392,25 @@ def _gate_kernel(u, weight, bias, z, rows, channels, ROWS: tl.constexpr, COLUMNS
 
 
 @triton.jit
-def _gate_back_kernel(gz, u, z, weight, gu, parts, rows, channels, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def _gate_back_kernel(
+    gz, u, z, weight, gu, parts, rows, channels, WHOLE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
     n = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     open = tl.load(z + n, mask=n < rows, other=0)
     felt = tl.load(gz + n, mask=n < rows, other=0) * open * (1 - open / 2)
     to = parts + tl.program_id(0).to(tl.int64) * (channels + 1)
     if tl.program_id(1) == 0:
         tl.store(to + channels, tl.sum(felt, 0))
+        if not WHOLE:
+            tl.store(gu + n, felt, mask=n < rows)
     c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     known = c < channels
     exists = (n < rows)[:, None] & known[None, :]
     at = n[:, None] * channels + c[None, :]
     x = tl.load(u + at, mask=exists, other=0).to(tl.float32)
-    factor = tl.load(weight + c, mask=known, other=0).to(tl.float32)
-    tl.store(gu + at, (felt[:, None] * factor[None, :]).to(gu.dtype.element_ty), mask=exists)
+    if WHOLE:
+        factor = tl.load(weight + c, mask=known, other=0).to(tl.float32)
+        tl.store(gu + at, (felt[:, None] * factor[None, :]).to(gu.dtype.element_ty), mask=exists)
     tl.store(to + c, tl.sum(x * felt[:, None], 0), mask=known)
 
 
@@ -420,14 +425,19 @@ def gate(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return z
 
 
-def gate_backward(gz: Tensor, u: Tensor, z: Tensor, weight: Tensor) -> Tuple[Tensor, Tensor]:
-    """dL/d(u, weight and bias), those two in one [C + 1], float32."""
+def gate_backward(gz: Tensor, u: Tensor, z: Tensor, weight: Tensor, whole: bool) -> Tuple[Tensor, Tensor]:
+    """dL/d(u, weight and bias), those two in one [C + 1], float32.
+
+    That of u is its factors of ``weight``, float32 [B, T], unless it shall be ``whole``.
+    """
     batch, steps, channels = u.shape
     wide = _columns(channels, 64)
     high = max(16, GATE // wide)
     blocks = triton.cdiv(batch * steps, high)
-    gu = torch.empty_like(u)
+    gu = torch.empty_like(u if whole else z)
     parts = torch.empty(blocks, channels + 1, device=u.device)
     with _on(u):
-        _gate_back_kernel[(blocks, triton.cdiv(channels, wide))](gz, u, z, weight, gu, parts, batch * steps, channels, high, wide)
+        _gate_back_kernel[(blocks, triton.cdiv(channels, wide))](
+            gz, u, z, weight, gu, parts, batch * steps, channels, whole, high, wide
+        )
     return gu, parts.sum(0)
