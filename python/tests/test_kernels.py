@@ -695,6 +695,7 @@ ROUTED = {"read": "*i16", "value": "*i16", "table": "*i16", "weight": "fp32"}
 ROUTED.update(first="i32", last="i32", begin="i32")
 STEP = dict(LINKS=4, GAIN=True, GATE=True, ROUTED=0, UNIT=32, ROWS=8, UNITS=32)
 USES = dict(GAIN=True, GATE=True, SKIP=True)
+PIECES = dict(READS=32, ENTRIES=2, COLUMNS=1024)
 STRONG = dict(NARROW=True, WEIGHS=True, GAIN=True, GATE=True)
 
 
@@ -710,9 +711,8 @@ BUILT: list[Any] = [
     ("_read_kernels", "_read_kernel", dict(LINKS=4, TIME=16, COLUMNS=64, **USES), {}, 2),
     ("_read_kernels", "_level_kernel", dict(STEPS=128, TIME=16, COLUMNS=32, **USES), {}, 1),
     ("_read_kernels", "_strength_kernel", dict(GAIN=True, GATE=True, TIME=128, WIDE=16, BLOCKS=32), {}, 4),
-    ("_read_kernels", "_piece_kernel", dict(GAIN=True, GATE=True, READS=32, ENTRIES=2, COLUMNS=1024), {}, 4),
-    ("_read_kernels", "_value_kernel", dict(SLOPE=True, GAIN=True, GATE=True, READS=32, ENTRIES=2, COLUMNS=1024),
-     {}, 4),
+    ("_read_kernels", "_piece_kernel", dict(GAIN=True, GATE=True, **PIECES), {}, 4),
+    ("_read_kernels", "_value_kernel", dict(SLOPE=True, GAIN=True, GATE=True, MORE=8, **PIECES), {}, 4),
     ("_read_kernels", "_gate_kernel", dict(ROWS=4, COLUMNS=1024), {}, 4),
     ("_read_kernels", "_gate_back_kernel", dict(WHOLE=True, ROWS=64, COLUMNS=64), {}, 4),
     ("_read_kernels", "_gate_back_kernel", dict(WHOLE=False, ROWS=64, COLUMNS=64), {"gu": "*fp32"}, 4),

@@ -48,6 +48,7 @@ LEVELS = 512  # the same of levels, by one warp
 SPAN = 128  # steps whose sums a program of levels keeps in registers
 GATE = 4096  # numbers that a program of the gate has in hand at once
 ENTRIES = 2  # reads that a program of values has in hand at once
+MORE = 8  # the same of sums of pieces, of which a frequent token has some hundred
 SKIP = True  # whether read and levels pass over tiles of steps in which nothing is found, which text has many of
 
 
@@ -179,7 +180,7 @@ def _level_kernel(
     high = tl.load(e1 + link * channels + c, mask=known, other=0)
     first = ((link * batch + b) * routes + r) * steps
     to = gweight + block * links * batch * routes * steps + first
-    # Sums over steps stay in registers until the span is done: adding up columns takes a barrier, adding tiles does not.
+    # Sums over steps stay in registers until the span is done: adding up columns takes a barrier, adding tiles none.
     lower = tl.zeros([TIME, COLUMNS], tl.float32)
     upper = tl.zeros([TIME, COLUMNS], tl.float32)
     for begin in range(span * STEPS, tl.minimum(span * STEPS + STEPS, steps), TIME):
@@ -290,7 +291,7 @@ def _value_kernel(
     gy, v, slopes, entry, first, extra, length, gain, z, e0, e1, sums, gv, scale,
     batch, routes, per, steps, kept, channels, width, links, pieces,
     SLOPE: tl.constexpr, GAIN: tl.constexpr, GATE: tl.constexpr, READS: tl.constexpr, ENTRIES: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    MORE: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(2).to(tl.int64)
     blocks = tl.cdiv(per, COLUMNS)
@@ -308,11 +309,12 @@ def _value_kernel(
         GAIN, GATE, ENTRIES, COLUMNS,
     )  # fmt: skip
     last = tl.load(extra + at + 1)
-    for some in range(tl.load(extra + at), last, ENTRIES):
-        i = some + tl.arange(0, ENTRIES)
-        exists = (i < last)[:, None] & known[None, :]
-        more = tl.load(sums + (line * pieces + i)[:, None] * per + j[None, :], mask=exists, other=0)
-        total += tl.sum(more, 0)
+    for some in range(tl.load(extra + at), last, MORE):
+        for part in tl.static_range(0, MORE, ENTRIES):  # in tiles like those of the reads: others take barriers
+            i = some + part + tl.arange(0, ENTRIES)
+            exists = (i < last)[:, None] & known[None, :]
+            more = tl.load(sums + (line * pieces + i)[:, None] * per + j[None, :], mask=exists, other=0)
+            total += tl.sum(more, 0)
     here = b * kept + d
     if SLOPE:
         byte = tl.load(slopes + here * width + c // 8, mask=known, other=0).to(tl.int32)
@@ -371,7 +373,7 @@ def read_backward(
             _value_kernel[(kept, *grid)](
                 gy, gy if v is None else v, slopes, entry, first, extra, length, *tables, e0, e1, sums, gv, scale,
                 batch, routes, per, steps, kept, channels, values.shape[2], links, pieces,
-                v is None, *uses, _read.READS, ENTRIES, wide,
+                v is None, *uses, _read.READS, ENTRIES, MORE, wide,
             )  # fmt: skip
     return tuple(x if asked else None for x, asked in zip((gv, ggain, gz, levels), wanted))
 
