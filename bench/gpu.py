@@ -363,9 +363,9 @@ def kernels(shape, args, report, clock):
             f"pack{kind}": (lambda: _read_kernels.pack(v, True), kept_rows * (row + hidden / 4)),
             f"read{kind}": (lambda: _read_kernels.read(values, tau, long, *strength, torch.bfloat16),
                             rows * (row + bits)),
-            f"levels and strength{kind}": (lambda: _read_kernels.read_backward(*back, [False, True, True, True, True]),
+            f"levels and strength{kind}": (lambda: _read_kernels.read_backward(*back, [False, True, True, True]),
                                            rows * (row + bits)),
-            f"values{kind}": (lambda: _read_kernels.read_backward(*back, [True, False, False, False, False]),
+            f"values{kind}": (lambda: _read_kernels.read_backward(*back, [True, False, False, False]),
                               kept_rows * row + rows * found * links * row),
             f"sort, once for all layers{kind}": (lambda: _read.sort_places(tau, kept), None),
         }
@@ -374,7 +374,7 @@ def kernels(shape, args, report, clock):
         **of_values(_distinct.rows_at(steps, distinct.token), tokens.shape[1], ""),
         **of_values(steps, length, ", by step"),
         "gate": (lambda: _read_kernels.gate(u, weight, bias), rows * row),
-        "gate, backward": (lambda: _read_kernels.gate_backward(z, u, z, weight), 2 * rows * row),
+        "gate, backward": (lambda: _read_kernels.gate_backward(z, u, z, weight, False), rows * row),
         "distinct tokens, once for all layers": (
             lambda: _distinct.rows_at(steps, _distinct.locate(ids, tokens).token), None
         ),

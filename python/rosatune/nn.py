@@ -6,7 +6,7 @@ looks up by itself, projections to q and k; the read-out; and a projection back.
 
     pending = adapter.launch(u)          # u: the normed hidden state that attention is given
     a = attention(u)                     # on CUDA the retrieval runs at the same time
-    h = h + a + adapter.collect(pending)
+    h = h + (a + adapter.collect(pending))
 
 Places that all layers share, those of token ids and embeddings, are looked up before the layers run
 (:class:`rosatune.sources.Lookup`) and given to every adapter: ``adapter.launch(u, found=found)``.
@@ -348,10 +348,13 @@ class RosaAdapter(nn.Module):
         y = self._y(launched)
         return torch.zeros_like(launched.u) if y is None else self.out_proj(y)
 
-    def add_to(self, h: Tensor, launched: _Launched) -> Tensor:
-        """Post fusion: h [B, T, C] with what is read added. h may be changed, where nothing is learnt."""
+    def add_to(self, h: Tensor, a: Tensor, launched: _Launched) -> Tensor:
+        """Post fusion: h [B, T, C] with a, what attention gives, and what is read added."""
         if launched.state is None or torch.is_grad_enabled():
-            return h + self.collect(launched).to(h.dtype)
+            # The products first: where h is finer than they, the norm that follows then keeps their sum and h for its
+            # backward pass, and not each of the products.
+            return h + (a + self.collect(launched).to(a.dtype))
+        h = h + a
         y, out = self._y(launched), self.out_proj
         if y is None:
             return h

@@ -119,6 +119,8 @@ def test_compiled_layers_are_one_function():
         for name, grad in grads.items():
             torch.testing.assert_close(others[name], grad, msg=lambda text, name=name: f"{name}: {text}")
     assert len(seen) == 2, "one graph for the forward pass of all layers, one for the backward pass"
+    (gate,) = (x for x in seen[1].graph.nodes if x.op == "call_function" and "gate_backward" in str(x.target))
+    assert gate.args[-1] is False, "the gradient of the gate's input is left to the compiler"
 
 
 @torch.no_grad()

@@ -453,7 +453,8 @@ def test_half_as_wide_sums_are_fine_enough(rng: np.random.Generator, factor: flo
 # ------------------------------------------------------------------------------- reading at places that layers share
 
 # B, T, S (values), R, C, L: odd sizes, more columns than a block, routes of few channels, values of distinct tokens
-# instead of steps; dtype of v; gain, gate, straight. Every value of one meets every value of most others.
+# instead of steps, more steps than a span has; dtype of v; gain, gate, straight. Every value of one meets every value
+# of most others.
 READS: list[Any] = [
     ((2, 19, 19, 1, 72, 4), torch.float32, True, True, True),
     ((1, 18, 18, 1, 300, 1), torch.bfloat16, False, True, False),
@@ -461,9 +462,12 @@ READS: list[Any] = [
     ((1, 13, 13, 2, 10, 2), torch.float32, False, False, False),
     ((1, 45, 11, 1, 40, 3), torch.bfloat16, True, True, True),
     ((1, 40, 7, 3, 12, 2), torch.float32, True, True, False),
+    ((2, 150, 9, 1, 40, 2), torch.float32, True, True, True),
 ]
 each_read = pytest.mark.parametrize(
-    "shape, kind, gain, gate, straight", READS, ids=["tokens", "one", "routes", "plain", "distinct", "distinct-routes"]
+    "shape, kind, gain, gate, straight",
+    READS,
+    ids=["tokens", "one", "routes", "plain", "distinct", "distinct-routes", "spans"],
 )
 
 
@@ -480,6 +484,9 @@ class Reading:
         self.v[0, 0, :3] = torch.tensor([0.0, -0.0, torch.nan])
         tau = rng.integers(-1, kept // 2, (links, batch, routes, steps))
         tau[:, 0, 0, : steps // 2] = 3  # a place that many steps read, and many that none does
+        if steps > 64:  # whole tiles that find nothing: between others, and where a row is shorter than another
+            tau[:, :, :, 35:100] = -1
+            tau[:, -1, :, 110:] = -1
         self.tau = torch.tensor(tau, dtype=torch.int32, device=DEVICE)
         self.length = torch.tensor(rng.integers(0, 14, tau.shape), dtype=torch.uint8, device=DEVICE)
         self.gain = normal(links * routes, 10) if gain else None
@@ -513,17 +520,19 @@ def test_gradients_of_reads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(_read, "READS", reads)  # of a place that are summed at once
+    if reads == 3:
+        monkeypatch.setattr(_read_kernels, "PARTS", 2)  # several of the blocks of channels, but not all of them
     given = Reading(rng, shape, kind, gain, gate)
     given.v.nan_to_num_(0.5)
     values, slopes = _read._packed(given.v > 0), _read._packed(given.v.abs() < 1)
     order = _read.sort_places(given.tau, shape[2])
     assert reads > 3 or bool((order[3] < shape[2]).any()), "some places have more reads than a piece has"
-    wanted = [True, gain, gate, True, True]
+    wanted = [True, gain, gate, True]
     places = (given.tau, given.length, order)
     arguments = (given.gy, None if straight else given.v, values, slopes, *places, *given.strength)
     found = _read_kernels.read_backward(*arguments, wanted)
     expected = _read._plain_read_backward(*arguments, wanted)
-    for name, asked, x, y in zip(("v", "gain", "z", "e0", "e1"), wanted, found, expected):
+    for name, asked, x, y in zip(("v", "gain", "z", "levels"), wanted, found, expected):
         assert (x is not None) == (y is not None) == asked, name
         if asked:
             assert y.any() and x.dtype == y.dtype, name
@@ -531,8 +540,31 @@ def test_gradients_of_reads(
             assert error <= (1e-2 if x.dtype == torch.bfloat16 else CLOSE) * y.double().norm(), name
     for number, asked in enumerate(wanted):
         if asked:  # alone, and the same every time
-            alone = _read_kernels.read_backward(*arguments, [number == other for other in range(5)])
+            alone = _read_kernels.read_backward(*arguments, [number == other for other in range(4)])
             assert torch.equal(alone[number], found[number]) and sum(x is not None for x in alone) == 1
+
+
+@here
+@pytest.mark.usefixtures("marked")
+@pytest.mark.parametrize("case", [READS[0], READS[6]], ids=["some", "whole tiles"])
+def test_steps_that_find_nothing(rng: np.random.Generator, case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They read 0 and take no part in any sum; passing over whole tiles of them changes no bit."""
+    given = Reading(rng, *case[:4])
+    given.tau[:, :, :, 5] = -1
+    nothing = (given.tau < 0).all(0).all(1)  # [B, T]; of routes there is one
+    given.gy[nothing] = torch.nan
+    values, slopes = _read._packed(given.v > 0), _read._packed(given.v.abs() < 1)
+    order = _read.sort_places(given.tau, values.shape[1])
+    results = []
+    for skip in (True, False):
+        monkeypatch.setattr(_read_kernels, "SKIP", skip)
+        y = _read_kernels.read(values, given.tau, given.length, *given.strength, torch.float32)
+        places = (given.tau, given.length, order)
+        found = _read_kernels.read_backward(given.gy, None, values, slopes, *places, *given.strength, [True] * 4)
+        assert not y[nothing].any() and not found[2][nothing].any()
+        assert y[~nothing].all(-1).any() and all(x.isfinite().all() and x.any() for x in (y, *found))
+        results.append((y, *found))
+    assert all(torch.equal(x, y) for x, y in zip(*results))
 
 
 @here
@@ -545,8 +577,10 @@ def test_gate(rng: np.random.Generator, shape: Any, kind: Any) -> None:
     z = _read_kernels.gate(u, weight, bias)
     assert_close([z], [_read._plain_gate(u, weight, bias)], CLOSE)
     gz = torch.tensor(rng.standard_normal(shape[:2]), dtype=torch.float32, device=DEVICE)
-    found, expected = (f(gz, u, z, weight) for f in (_read_kernels.gate_backward, _read._plain_gate_backward))
-    assert_close(found, expected, CLOSE if kind == torch.float32 else 1e-2)
+    for whole in (True, False):
+        given = (gz, u, z, weight, whole)
+        found, expected = (f(*given) for f in (_read_kernels.gate_backward, _read._plain_gate_backward))
+        assert_close(found, expected, CLOSE if kind == torch.float32 or not whole else 1e-2)
 
 
 @here
@@ -563,6 +597,9 @@ def test_operators_use_the_kernels(rng: np.random.Generator, shape: Any, monkeyp
         monkeypatch.setattr(_triton, "module", lambda name, x, kernels=kernels: kernels)
         y = _read.read(given.v, places, _read.Strength(given.gain, given.z, scale), given.e0, given.e1)
         results.append([y, *torch.autograd.grad(y, inputs, given.gy)])
+        fixed = _read.Strength(given.gain.detach(), None, scale)
+        y = _read.read(given.v.detach(), places, fixed, given.e0.detach(), given.e1)  # where little else learns
+        results[-1] += torch.autograd.grad(y, given.e1, given.gy)
     for one, other in zip(*results):
         assert other.any() and (one - other).norm() <= CLOSE * other.norm()
 
@@ -717,6 +754,8 @@ KINDS = {
 ROUTED = {"read": "*i16", "value": "*i16", "table": "*i16", "weight": "fp32"}
 ROUTED.update(first="i32", last="i32", begin="i32")
 STEP = dict(LINKS=4, GAIN=True, GATE=True, ROUTED=0, UNIT=32, ROWS=8, UNITS=32)
+USES = dict(GAIN=True, GATE=True, SKIP=True)
+PIECES = dict(READS=32, ENTRIES=2, COLUMNS=1024)
 STRONG = dict(NARROW=True, WEIGHS=True, GAIN=True, GATE=True)
 
 
@@ -729,14 +768,14 @@ def tile(routes: int, steps: int) -> dict[str, int]:
 # their warps.
 BUILT: list[Any] = [
     ("_read_kernels", "_pack_kernel", dict(SLOPE=True, ROWS=64, BYTES=8), {}, 4),
-    ("_read_kernels", "_read_kernel", dict(LINKS=4, GAIN=True, GATE=True, TIME=16, COLUMNS=64), {}, 4),
-    ("_read_kernels", "_level_kernel", dict(GAIN=True, GATE=True, STEPS=128, TIME=16, COLUMNS=64), {}, 4),
-    ("_read_kernels", "_strength_kernel", dict(GAIN=True, GATE=True, TIME=1024, WIDE=16), {}, 4),
-    ("_read_kernels", "_piece_kernel", dict(GAIN=True, GATE=True, READS=32, ENTRIES=2, COLUMNS=1024), {}, 4),
-    ("_read_kernels", "_value_kernel", dict(SLOPE=True, GAIN=True, GATE=True, READS=32, ENTRIES=2, COLUMNS=1024),
-     {}, 4),
-    ("_read_kernels", "_gate_kernel", dict(ROWS=64, COLUMNS=64), {}, 4),
-    ("_read_kernels", "_gate_back_kernel", dict(ROWS=128, COLUMNS=64), {}, 4),
+    ("_read_kernels", "_read_kernel", dict(LINKS=4, TIME=16, COLUMNS=64, **USES), {}, 2),
+    ("_read_kernels", "_level_kernel", dict(STEPS=128, TIME=16, COLUMNS=32, **USES), {}, 1),
+    ("_read_kernels", "_strength_kernel", dict(GAIN=True, GATE=True, TIME=128, WIDE=16, BLOCKS=32), {}, 4),
+    ("_read_kernels", "_piece_kernel", dict(GAIN=True, GATE=True, **PIECES), {}, 4),
+    ("_read_kernels", "_value_kernel", dict(SLOPE=True, GAIN=True, GATE=True, MORE=8, **PIECES), {}, 4),
+    ("_read_kernels", "_gate_kernel", dict(ROWS=4, COLUMNS=1024), {}, 4),
+    ("_read_kernels", "_gate_back_kernel", dict(WHOLE=True, ROWS=64, COLUMNS=64), {}, 4),
+    ("_read_kernels", "_gate_back_kernel", dict(WHOLE=False, ROWS=64, COLUMNS=64), {"gu": "*fp32"}, 4),
     ("_step_kernels", "_step_kernel", dict(APPEND=True, THERE=True, SHIFT=14, **STEP), {}, 4),
     ("_step_kernels", "_step_kernel", dict(APPEND=False, THERE=False, SHIFT=-1, **STEP), {"table": "*i32"}, 4),
     ("_kernels", "_pack_kernel", tile(8, 64), {"out": "*i16"}, 4),

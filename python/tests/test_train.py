@@ -230,3 +230,28 @@ def test_layers_are_compiled_alike():
     import torch._inductor.config as known
 
     assert all(hasattr(known, name) for name in OPTIONS)  # torch.compile refuses others when it compiles
+
+
+def test_what_compiled_layers_keep_of_an_adapter():
+    """Of what has the size of the layer's input, y alone is kept for the backward pass beside what the window keeps."""
+
+    def kept(**options):
+        model = hf.attach(tiny.model(num_hidden_layers=1).train(), window=4, sinks=1, **options).requires_grad_(True)
+        layer, ids, found = model.model.layers[0], tiny.tokens(2, 21), {}
+        compiled = torch.compile(layer.forward, backend="aot_eager_decomp_partition", dynamic=False)
+
+        def keep(x):
+            found[x.data_ptr()] = x
+            return x
+
+        def forward(*args, **given):
+            with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+                return compiled(*args, **given)
+
+        layer.forward = forward
+        with torch.autocast("cpu", torch.bfloat16):
+            model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+        size = ids.numel() * model.config.hidden_size
+        return sum(x.nbytes for x in found.values() if x.numel() == size) / size
+
+    assert kept(layers=()) + 2 == kept(chain=2, stage="all"), "bytes per number"

@@ -90,9 +90,11 @@ class _RosaLayer:
             )
             if self.rosa.fusion == "pre":
                 attended = self.input_layernorm(self.rosa.mix(hidden_states, self.rosa.collect(pending)))
-        hidden_states = hidden_states + _attend(attention, rosa_step["instead"], hidden_states=attended, **kwargs)[0]
+        given = _attend(attention, rosa_step["instead"], hidden_states=attended, **kwargs)[0]
         if self.rosa is not None and self.rosa.fusion == "post":
-            hidden_states = self.rosa.add_to(hidden_states, pending)  # a tensor of this layer alone
+            hidden_states = self.rosa.add_to(hidden_states, given, pending)
+        else:
+            hidden_states = hidden_states + given
         return hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
 
 

@@ -195,7 +195,7 @@ def _plain_read_backward(
             ge[1].append(upper)
         if gv is not None:
             _add_rows(gv, _rows(tau[link], kept), (weighed * (high - low)).reshape(-1, shape[-1]))
-    found: List[Optional[Tensor]] = [None] * 5
+    found: List[Optional[Tensor]] = [None] * 4
     if gv is not None:
         if v is None:
             each = torch.arange(kept, device=gy.device).expand(batch, 1, kept)
@@ -207,8 +207,8 @@ def _plain_read_backward(
     if wanted[1] or wanted[2]:
         gweight = torch.where(tau >= 0, torch.stack(felt), 0)
         found[1], found[2] = gradients(gweight, length, gain, z, scale)
-    if wanted[3] or wanted[4]:
-        found[3], found[4] = torch.stack(ge[0]), torch.stack(ge[1])
+    if wanted[3]:
+        found[3] = torch.stack([torch.stack(x) for x in ge])
     return tuple(x if asked else None for x, asked in zip(found, wanted))
 
 
@@ -256,17 +256,20 @@ def _(v: Tensor, values: Tensor, slopes: Tensor, tau: Tensor, *rest: Any) -> Ten
     "rosatune::read_backward",
     mutates_args=(),
     schema=f"(Tensor gy, Tensor? v, Tensor values, Tensor slopes, {_READ}, bool[] wanted) "
-    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "-> (Tensor, Tensor, Tensor, Tensor)",
 )
 def _read_backward(
     gy: Tensor, v: Optional[Tensor], values: Tensor, slopes: Tensor, tau: Tensor, length: Tensor,
     entry: Optional[Tensor], first: Optional[Tensor], extra: Optional[Tensor], owner: Optional[Tensor],
     gain: Optional[Tensor], z: Optional[Tensor], e0: Tensor, e1: Tensor, scale: Tensor, wanted: Sequence[bool],
 ) -> Tuple[Tensor, ...]:  # fmt: skip
-    """dL/d(v, gain, z, e0, e1); an empty tensor where it is not wanted."""
+    """dL/d(v, gain, z, e0 and e1 [2, L, C]); an empty tensor where it is not wanted.
+
+    Those of e0 and e1 come in one: what an operator gives must not share memory, and two tensors would be two sums.
+    """
     none = e0.new_empty(0)
     if gy.numel() == 0:
-        shapes = (_like_v(gy, values), gain, z, e0, e1)
+        shapes = (_like_v(gy, values), gain, z, _like_levels(e0))
         return tuple(torch.zeros_like(x) if asked else none.clone() for x, asked in zip(shapes, wanted))  # type: ignore
     kernels = _triton.module("_read_kernels", gy)
     work: Callable[..., Sequence[Optional[Tensor]]] = (
@@ -288,6 +291,11 @@ def _like_v(gy: Tensor, values: Tensor) -> Tensor:
     return gy.new_empty((values.shape[0], values.shape[1], gy.shape[2]))
 
 
+def _like_levels(e0: Tensor) -> Tensor:
+    """Memory for the gradients of e0 and e1."""
+    return e0.new_empty((2, *e0.shape))
+
+
 @_read_backward.register_fake
 def _(
     gy: Tensor, v: Optional[Tensor], values: Tensor, slopes: Tensor, tau: Tensor, length: Tensor,
@@ -295,7 +303,7 @@ def _(
     gain: Optional[Tensor], z: Optional[Tensor], e0: Tensor, e1: Tensor, scale: Tensor, wanted: Sequence[bool],
 ) -> Tuple[Tensor, ...]:  # fmt: skip
     found = []
-    for x, asked in zip((_like_v(gy, values), gain, z, e0, e1), wanted):
+    for x, asked in zip((_like_v(gy, values), gain, z, _like_levels(e0)), wanted):
         found.append(e0.new_empty(x.shape, dtype=x.dtype) if asked and x is not None else e0.new_empty(0))
     return tuple(found)
 
@@ -307,10 +315,11 @@ def _keep(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
 
 def _backward(ctx: Any, gy: Tensor) -> Tuple[Optional[Tensor], ...]:
     needs = ctx.needs_input_grad
-    wanted = [needs[0], *needs[9:13]]
+    wanted = [needs[0], needs[9], needs[10], needs[11] or needs[12]]
     found = _read_backward(gy.contiguous(), *ctx.saved_tensors, wanted)
-    gv, ggain, gz, ge0, ge1 = (x if asked else None for x, asked in zip(found, wanted))
-    return (gv, *[None] * 8, ggain, gz, ge0, ge1, None)
+    gv, ggain, gz, levels = (x if asked else None for x, asked in zip(found, wanted))
+    ge = [None if levels is None or not asked else levels[i] for i, asked in enumerate(needs[11:13])]
+    return (gv, *[None] * 8, ggain, gz, *ge, None)
 
 
 _read.register_autograd(_backward, setup_context=_keep)
@@ -339,9 +348,15 @@ def _plain_gate(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return 2 * torch.sigmoid((u.float() * weight.float()).sum(-1) + bias.float())
 
 
-def _plain_gate_backward(gz: Tensor, u: Tensor, z: Tensor, weight: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-    felt = (gz * z * (1 - z / 2)).unsqueeze(-1)
-    return (felt * weight.float()).to(u.dtype), (felt * u.float()).sum((0, 1)), felt.sum().view(1)
+def _spread(felt: Tensor, u: Tensor, weight: Tensor) -> Tensor:
+    """The gradient of u [B, T, C] of that of its product with the gate's weight, [B, T]."""
+    return (felt.unsqueeze(-1) * weight.float()).to(u.dtype)
+
+
+def _plain_gate_backward(gz: Tensor, u: Tensor, z: Tensor, weight: Tensor, whole: bool) -> Tuple[Tensor, Tensor]:
+    felt = gz * z * (1 - z / 2)
+    sums = torch.cat([(felt.unsqueeze(-1) * u.float()).sum((0, 1)), felt.sum().view(1)])
+    return _spread(felt, u, weight) if whole else felt, sums
 
 
 def _gate_now(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -362,19 +377,21 @@ def _(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 @torch.library.custom_op(
     "rosatune::gate_backward",
     mutates_args=(),
-    schema="(Tensor gz, Tensor u, Tensor z, Tensor weight) -> (Tensor, Tensor, Tensor)",
+    schema="(Tensor gz, Tensor u, Tensor z, Tensor weight, bool whole) -> (Tensor, Tensor)",
 )
-def _gate_backward(gz: Tensor, u: Tensor, z: Tensor, weight: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+def _gate_backward(gz: Tensor, u: Tensor, z: Tensor, weight: Tensor, whole: bool) -> Tuple[Tensor, Tensor]:
+    """dL/d(u, weight and bias), those two in one, as those of e0 and e1; without ``whole`` what `_spread` is given
+    instead of the first."""
     kernels = _triton.module("_read_kernels", u)
     work = _plain_gate_backward if kernels is None else kernels.gate_backward
-    gu, gweight, gbias = work(gz.contiguous(), u.contiguous(), z, weight)
-    return gu, gweight.to(weight.dtype).clone(), gbias.to(weight.dtype).clone()
+    gu, sums = work(gz.contiguous(), u.contiguous(), z, weight, whole)
+    return gu, sums.to(weight.dtype)
 
 
 @_gate_backward.register_fake
-def _(gz: Tensor, u: Tensor, z: Tensor, weight: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-    gu = torch.empty_like(u, memory_format=torch.contiguous_format)
-    return gu, weight.new_empty(weight.shape), weight.new_empty(1)
+def _(gz: Tensor, u: Tensor, z: Tensor, weight: Tensor, whole: bool) -> Tuple[Tensor, Tensor]:
+    gu = torch.empty_like(u if whole else z, memory_format=torch.contiguous_format)
+    return gu, weight.new_empty(len(weight) + 1)
 
 
 def _keep_gate(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
@@ -382,7 +399,12 @@ def _keep_gate(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
 
 
 def _gate_grad(ctx: Any, gz: Tensor) -> Tuple[Optional[Tensor], ...]:
-    found = _gate_backward(gz, *ctx.saved_tensors)
+    u, z, weight = ctx.saved_tensors
+    traced = type(gz) is not Tensor  # compilers trace with classes of their own
+    gu, sums = _gate_backward(gz, u, z, weight, not traced)
+    if traced:  # formed where the compiler adds up the gradients of u, instead of being written and read
+        gu = _spread(gu, u, weight)
+    found = (gu, sums[:-1], sums[-1:])
     return tuple(x if asked else None for x, asked in zip(found, ctx.needs_input_grad))
 
 

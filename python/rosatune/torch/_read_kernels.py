@@ -42,11 +42,14 @@ from ._strength import GAINS
 __all__ = ["gate", "gate_backward", "pack", "read", "read_backward"]
 
 BLOCK = 128  # steps of a program of strength
+PARTS = 32  # sums of blocks of channels that it has in hand at once, so that their loads do not wait for one another
 TILE = 1024  # numbers that a program of read has in hand at once, by two warps: the fastest on an H200
 LEVELS = 512  # the same of levels, by one warp
 SPAN = 128  # steps whose sums a program of levels keeps in registers
 GATE = 4096  # numbers that a program of the gate has in hand at once
 ENTRIES = 2  # reads that a program of values has in hand at once
+MORE = 8  # the same of sums of pieces, of which a frequent token has some hundred
+SKIP = True  # whether read and levels pass over tiles of steps in which nothing is found, which text has many of
 
 
 def _columns(count: int, most: int) -> int:
@@ -104,7 +107,8 @@ def _bits(values, row, c, exists):
 @triton.jit
 def _read_kernel(
     values, tau, length, gain, z, e0, e1, y, scale, batch, routes, per, steps, kept, channels, width,
-    LINKS: tl.constexpr, GAIN: tl.constexpr, GATE: tl.constexpr, TIME: tl.constexpr, COLUMNS: tl.constexpr,
+    LINKS: tl.constexpr, GAIN: tl.constexpr, GATE: tl.constexpr, SKIP: tl.constexpr, TIME: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(2).to(tl.int64)
     blocks = tl.cdiv(per, COLUMNS)
@@ -114,15 +118,23 @@ def _read_kernel(
     known = j < per
     t = tl.program_id(0) * TIME + tl.arange(0, TIME)
     total = tl.zeros([TIME, COLUMNS], tl.float32)
-    for link in tl.static_range(LINKS):  # unrolled, so that the loads of all links are under way at once
-        at = ((link * batch + b) * routes + r) * steps + t
-        d = tl.load(tau + at, mask=t < steps, other=-1)
-        hit = d >= 0
-        weight = _weighed(length, gain, z, scale, at, link * routes + r, b * steps + t, hit, GAIN, GATE)
-        bit = _bits(values, (b * kept + d) * width, c, hit[:, None] & known[None, :])
-        low = tl.load(e0 + link * channels + c, mask=known, other=0)
-        high = tl.load(e1 + link * channels + c, mask=known, other=0)
-        total += tl.where(bit == 1, high[None, :], low[None, :]) * weight[:, None]
+    last = 0
+    if SKIP:
+        newest = tl.full([TIME], -1, tl.int32)
+        for link in tl.static_range(LINKS):
+            at = ((link * batch + b) * routes + r) * steps + t
+            newest = tl.maximum(newest, tl.load(tau + at, mask=t < steps, other=-1))
+        last = tl.max(newest, 0)
+    if last >= 0:
+        for link in tl.static_range(LINKS):  # unrolled, so that the loads of all links are under way at once
+            at = ((link * batch + b) * routes + r) * steps + t
+            d = tl.load(tau + at, mask=t < steps, other=-1)
+            hit = d >= 0
+            weight = _weighed(length, gain, z, scale, at, link * routes + r, b * steps + t, hit, GAIN, GATE)
+            bit = _bits(values, (b * kept + d) * width, c, hit[:, None] & known[None, :])
+            low = tl.load(e0 + link * channels + c, mask=known, other=0)
+            high = tl.load(e1 + link * channels + c, mask=known, other=0)
+            total += tl.where(bit == 1, high[None, :], low[None, :]) * weight[:, None]
     to = y + (b * steps + t)[:, None] * channels + c[None, :]
     tl.store(to, total.to(y.dtype.element_ty), mask=(t < steps)[:, None] & known[None, :])
 
@@ -142,7 +154,7 @@ def read(
         _read_kernel[grid](
             values, tau, length, tau if gain is None else gain, tau if z is None else z, e0, e1, y, scale,
             batch, routes, per, steps, values.shape[1], channels, values.shape[2],
-            links, gain is not None, z is not None, high, wide, num_warps=2,
+            links, gain is not None, z is not None, SKIP, high, wide, num_warps=2,
         )  # fmt: skip
     return y
 
@@ -154,7 +166,8 @@ def read(
 def _level_kernel(
     gy, values, tau, length, gain, z, e0, e1, gweight, parts, scale,
     batch, routes, per, steps, kept, channels, width, links,
-    GAIN: tl.constexpr, GATE: tl.constexpr, STEPS: tl.constexpr, TIME: tl.constexpr, COLUMNS: tl.constexpr,
+    GAIN: tl.constexpr, GATE: tl.constexpr, SKIP: tl.constexpr, STEPS: tl.constexpr, TIME: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):  # fmt: skip
     link, span = tl.program_id(0) % links, tl.program_id(0) // links
     blocks = tl.cdiv(per, COLUMNS)
@@ -167,21 +180,25 @@ def _level_kernel(
     high = tl.load(e1 + link * channels + c, mask=known, other=0)
     first = ((link * batch + b) * routes + r) * steps
     to = gweight + block * links * batch * routes * steps + first
-    # Sums over steps stay in registers until the span is done: adding up columns takes a barrier, adding tiles does not.
+    # Sums over steps stay in registers until the span is done: adding up columns takes a barrier, adding tiles none.
     lower = tl.zeros([TIME, COLUMNS], tl.float32)
     upper = tl.zeros([TIME, COLUMNS], tl.float32)
     for begin in range(span * STEPS, tl.minimum(span * STEPS + STEPS, steps), TIME):
         t = begin + tl.arange(0, TIME)
         d = tl.load(tau + first + t, mask=t < steps, other=-1)
         hit = d >= 0
-        weight = _weighed(length, gain, z, scale, first + t, link * routes + r, b * steps + t, hit, GAIN, GATE)
-        exists = hit[:, None] & known[None, :]
-        bit = _bits(values, (b * kept + d) * width, c, exists)
-        g = tl.load(gy + (b * steps + t)[:, None] * channels + c[None, :], mask=exists, other=0).to(tl.float32)
-        tl.store(to + t, tl.sum(g * tl.where(bit == 1, high[None, :], low[None, :]), 1), mask=t < steps)
-        share = g * weight[:, None]
-        lower += tl.where(bit == 1, 0.0, share)
-        upper += tl.where(bit == 1, share, 0.0)
+        felt = tl.zeros([TIME], tl.float32)
+        last = tl.max(d, 0) if SKIP else 0
+        if last >= 0:
+            weight = _weighed(length, gain, z, scale, first + t, link * routes + r, b * steps + t, hit, GAIN, GATE)
+            exists = hit[:, None] & known[None, :]
+            bit = _bits(values, (b * kept + d) * width, c, exists)
+            g = tl.load(gy + (b * steps + t)[:, None] * channels + c[None, :], mask=exists, other=0).to(tl.float32)
+            felt = tl.sum(g * tl.where(bit == 1, high[None, :], low[None, :]), 1)
+            share = g * weight[:, None]
+            lower += tl.where(bit == 1, 0.0, share)
+            upper += tl.where(bit == 1, share, 0.0)
+        tl.store(to + t, felt, mask=t < steps)
     spans = tl.num_programs(0) // links
     here = parts + (b * spans + span) * 2 * links * channels + link * channels + c
     tl.store(here, tl.sum(lower, 0), mask=known)
@@ -191,19 +208,22 @@ def _level_kernel(
 @triton.jit
 def _strength_kernel(
     gweight, length, gain, z, gz, parts, scale, batch, routes, steps, links, blocks,
-    GAIN: tl.constexpr, GATE: tl.constexpr, TIME: tl.constexpr, WIDE: tl.constexpr,
+    GAIN: tl.constexpr, GATE: tl.constexpr, TIME: tl.constexpr, WIDE: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(1).to(tl.int64)
     t = tl.program_id(0) * TIME + tl.arange(0, TIME)
     inside = t < steps
     k = tl.arange(0, WIDE)
+    i = tl.arange(0, BLOCKS).to(tl.int64)
     gate = tl.zeros([TIME], tl.float32)
     to = parts + (b * tl.num_programs(0) + tl.program_id(0)) * links * routes * WIDE
     for row in range(links * routes):
         at = ((row // routes * batch + b) * routes + row % routes) * steps + t
         felt = tl.zeros([TIME], tl.float32)
-        for block in range(blocks):
-            felt += tl.load(gweight + block * links * batch * routes * steps + at, mask=inside, other=0)
+        for block in range(0, blocks, BLOCKS):
+            exists = (block + i < blocks)[:, None] & inside[None, :]
+            here = (block + i)[:, None] * links * batch * routes * steps + at[None, :]
+            felt += tl.sum(tl.load(gweight + here, mask=exists, other=0), 0)
         felt = felt * scale
         factor = felt
         if GAIN:
@@ -271,7 +291,7 @@ def _value_kernel(
     gy, v, slopes, entry, first, extra, length, gain, z, e0, e1, sums, gv, scale,
     batch, routes, per, steps, kept, channels, width, links, pieces,
     SLOPE: tl.constexpr, GAIN: tl.constexpr, GATE: tl.constexpr, READS: tl.constexpr, ENTRIES: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    MORE: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(2).to(tl.int64)
     blocks = tl.cdiv(per, COLUMNS)
@@ -289,11 +309,12 @@ def _value_kernel(
         GAIN, GATE, ENTRIES, COLUMNS,
     )  # fmt: skip
     last = tl.load(extra + at + 1)
-    for some in range(tl.load(extra + at), last, ENTRIES):
-        i = some + tl.arange(0, ENTRIES)
-        exists = (i < last)[:, None] & known[None, :]
-        more = tl.load(sums + (line * pieces + i)[:, None] * per + j[None, :], mask=exists, other=0)
-        total += tl.sum(more, 0)
+    for some in range(tl.load(extra + at), last, MORE):
+        for part in tl.static_range(0, MORE, ENTRIES):  # in tiles like those of the reads: others take barriers
+            i = some + part + tl.arange(0, ENTRIES)
+            exists = (i < last)[:, None] & known[None, :]
+            more = tl.load(sums + (line * pieces + i)[:, None] * per + j[None, :], mask=exists, other=0)
+            total += tl.sum(more, 0)
     here = b * kept + d
     if SLOPE:
         byte = tl.load(slopes + here * width + c // 8, mask=known, other=0).to(tl.int32)
@@ -308,7 +329,7 @@ def read_backward(
     gy: Tensor, v: Optional[Tensor], values: Tensor, slopes: Tensor, tau: Tensor, length: Tensor, order: Any,
     gain: Optional[Tensor], z: Optional[Tensor], e0: Tensor, e1: Tensor, scale: float, wanted: Any,
 ) -> Tuple[Optional[Tensor], ...]:  # fmt: skip
-    """dL/d(v, gain, z, e0, e1); None where it is not wanted.
+    """dL/d(v, gain, z, e0 and e1 [2, L, C]); None where it is not wanted.
 
     ``v`` is None where ``slopes`` serve; ``order`` is that of ``_read.sort_places``.
     """
@@ -316,7 +337,7 @@ def read_backward(
     channels, per, kept = e0.shape[1], e0.shape[1] // routes, values.shape[1]
     tables = (tau if gain is None else gain, tau if z is None else z)
     uses = (gain is not None, z is not None)
-    gv = ggain = gz = ge0 = ge1 = None
+    gv = ggain = gz = levels = None
     with _on(gy):
         if any(wanted[1:]):
             wide = _columns(per, 32)
@@ -326,16 +347,17 @@ def read_backward(
             parts = torch.empty(batch * spans, 2, links, channels, device=gy.device)
             _level_kernel[spans * links, routes * blocks, batch](
                 gy, values, tau, length, *tables, e0, e1, gweight, parts, scale, batch, routes, per, steps,
-                kept, channels, values.shape[2], links, *uses, SPAN, high, wide, num_warps=1,
+                kept, channels, values.shape[2], links, *uses, SKIP, SPAN, high, wide, num_warps=1,
             )  # fmt: skip
-            ge0, ge1 = parts[:, 0].sum(0), parts[:, 1].sum(0)
+            levels = parts.sum(0)
             if wanted[1] or wanted[2]:
                 gz = torch.empty(batch, steps, device=gy.device)
                 parts = torch.empty(batch * triton.cdiv(steps, BLOCK), links * routes, WIDE, device=gy.device)
                 _strength_kernel[triton.cdiv(steps, BLOCK), batch](
-                    gweight, length, *tables, gz, parts, scale, batch, routes, steps, links, blocks, *uses, BLOCK, WIDE
-                )
-                ggain = parts.sum(0)[:, :GAINS].contiguous() if uses[0] else None
+                    gweight, length, *tables, gz, parts, scale, batch, routes, steps, links, blocks,
+                    *uses, BLOCK, WIDE, min(PARTS, _power(blocks)),
+                )  # fmt: skip
+                ggain = parts[..., :GAINS].sum(0) if uses[0] else None
         if wanted[0]:
             entry, first, extra, owner = order
             gv = torch.empty(batch, kept, channels, dtype=gy.dtype, device=gy.device)
@@ -351,9 +373,9 @@ def read_backward(
             _value_kernel[(kept, *grid)](
                 gy, gy if v is None else v, slopes, entry, first, extra, length, *tables, e0, e1, sums, gv, scale,
                 batch, routes, per, steps, kept, channels, values.shape[2], links, pieces,
-                v is None, *uses, _read.READS, ENTRIES, wide,
+                v is None, *uses, _read.READS, ENTRIES, MORE, wide,
             )  # fmt: skip
-    return tuple(x if asked else None for x, asked in zip((gv, ggain, gz, ge0, ge1), wanted))
+    return tuple(x if asked else None for x, asked in zip((gv, ggain, gz, levels), wanted))
 
 
 # ---------------------------------------------------------------------------------------------------------------- gate
@@ -372,20 +394,25 @@ def _gate_kernel(u, weight, bias, z, rows, channels, ROWS: tl.constexpr, COLUMNS
 
 
 @triton.jit
-def _gate_back_kernel(gz, u, z, weight, gu, parts, rows, channels, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def _gate_back_kernel(
+    gz, u, z, weight, gu, parts, rows, channels, WHOLE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
     n = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     open = tl.load(z + n, mask=n < rows, other=0)
     felt = tl.load(gz + n, mask=n < rows, other=0) * open * (1 - open / 2)
     to = parts + tl.program_id(0).to(tl.int64) * (channels + 1)
     if tl.program_id(1) == 0:
         tl.store(to + channels, tl.sum(felt, 0))
+        if not WHOLE:
+            tl.store(gu + n, felt, mask=n < rows)
     c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     known = c < channels
     exists = (n < rows)[:, None] & known[None, :]
     at = n[:, None] * channels + c[None, :]
     x = tl.load(u + at, mask=exists, other=0).to(tl.float32)
-    factor = tl.load(weight + c, mask=known, other=0).to(tl.float32)
-    tl.store(gu + at, (felt[:, None] * factor[None, :]).to(gu.dtype.element_ty), mask=exists)
+    if WHOLE:
+        factor = tl.load(weight + c, mask=known, other=0).to(tl.float32)
+        tl.store(gu + at, (felt[:, None] * factor[None, :]).to(gu.dtype.element_ty), mask=exists)
     tl.store(to + c, tl.sum(x * felt[:, None], 0), mask=known)
 
 
@@ -400,15 +427,19 @@ def gate(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return z
 
 
-def gate_backward(gz: Tensor, u: Tensor, z: Tensor, weight: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-    """dL/d(u, weight, bias), the last two in float32."""
+def gate_backward(gz: Tensor, u: Tensor, z: Tensor, weight: Tensor, whole: bool) -> Tuple[Tensor, Tensor]:
+    """dL/d(u, weight and bias), those two in one [C + 1], float32.
+
+    That of u is its factors of ``weight``, float32 [B, T], unless it shall be ``whole``.
+    """
     batch, steps, channels = u.shape
     wide = _columns(channels, 64)
     high = max(16, GATE // wide)
     blocks = triton.cdiv(batch * steps, high)
-    gu = torch.empty_like(u)
+    gu = torch.empty_like(u if whole else z)
     parts = torch.empty(blocks, channels + 1, device=u.device)
     with _on(u):
-        _gate_back_kernel[(blocks, triton.cdiv(channels, wide))](gz, u, z, weight, gu, parts, batch * steps, channels, high, wide)
-    sums = parts.sum(0)
-    return gu, sums[:channels], sums[channels:]
+        _gate_back_kernel[(blocks, triton.cdiv(channels, wide))](
+            gz, u, z, weight, gu, parts, batch * steps, channels, whole, high, wide
+        )
+    return gu, parts.sum(0)
