@@ -360,19 +360,20 @@ rm -f results/*
 # ------------------------------------------------------------------------------------------------- retrieve: Ctrl-C
 
 # While it waits for input, while it works, and while it waits for a reader of its output. The second works for long, a
-# step at a time, on streams that are large for that. The signal must not come before the program is ready for it: that
+# step at a time, on streams that are large for that. The third reads all as one chunk, and its bar on a terminal shows
+# that it asks within the chunk whether to stop. The signal must not come before the program is ready for it: that
 # it has opened its end of the pipe shows that it is.
 cat >interrupt.py <<'PYTHON'
 from npy import *
-import os, select, signal, subprocess, time
+import os, pty, re, select, signal, subprocess, time
 program = sys.argv[1]
 started = []
-def start(query, *more):
+def start(query, *more, stderr=subprocess.PIPE):
     def receptive():
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     words = [program, 'retrieve', '--key', 'long.npy', '--bits', '16', '--query', query] + list(more)
-    started.append(subprocess.Popen(words, stderr=subprocess.PIPE, preexec_fn=receptive))
+    started.append(subprocess.Popen(words, stderr=stderr, preexec_fn=receptive))
     return started[-1]
 def alive(process):
     assert process.poll() is None, (process.returncode, process.stderr.read())
@@ -407,11 +408,25 @@ def test():
     time.sleep(.1)
     stop(working)
 
+    terminal, theirs = pty.openpty()
+    working = start('whole.npy', '--key', 'whole.npy', '--out', 'results/t.npy', '--flips', 'results/f.npy',
+                    '--chunk', '1G', '--threads', '1', stderr=theirs)
+    os.close(theirs)
+    text = b''
+    while not re.search(rb'\d%', text):
+        text += os.read(terminal, 4096)
+    assert b'100%' not in text, text
+    working.send_signal(signal.SIGINT)
+    while b'interrupted' not in text:
+        text += os.read(terminal, 4096)
+    assert working.wait(30) == 130 and os.listdir('results') == []
+
     writing = start('more.npy', '--key', 'more.npy', '--out', 'results/t.npy', '--length', 'fifo')
     with reading_end(writing):
         stop(writing)
 random.seed(1)
 save('long.npy', [16, 1 << 17], random.randbytes(1 << 22))
+save('whole.npy', [1 << 22], random.randbytes(1 << 22), '|u1')
 save('more.npy', [1 << 15], random.randbytes(1 << 16))
 os.mkfifo('fifo')
 def late(*_):
