@@ -180,6 +180,10 @@ check 2 'rosatune: unknown command bnch, did you mean bench?' bnch
 check 2 'rosatune: unknown command train, did you mean tune?' train
 check 2 'rosatune: unknown command run, did you mean chat?' run model.gguf
 check 2 "rosatune: unknown command xyzzy; 'rosatune --help' lists" xyzzy
+check 0 '' -V
+says '^rosatune [0-9]'
+check 2 'rosatune: unknown option -v, did you mean --version?' -v
+check 2 'rosatune: unknown command version, did you mean --version?' version
 check 2 'rosatune: unknown option --verison, did you mean --version?' --verison
 check 2 'rosatune bench: a second word is missing: retrieve, model, ' bench
 check 2 "rosatune bench: unknown command retreive, did you mean 'rosatune bench retrieve'?" bench retreive
@@ -220,6 +224,14 @@ check 2 '--query needs a value' retrieve --query --key k1.npy
 check 2 '--no-fold takes no value' retrieve --no-fold=yes
 check 2 'unexpected argument q1.npy; options begin with --' retrieve q1.npy
 check 2 'unexpected argument a.txt; a file to read is given with --file a.txt' ppl -m x.gguf a.txt
+check 2 'unexpected argument M.gguf; a model is given with --model M.gguf' generate M.gguf -p hi
+check 2 "unexpected argument 'hello world'; a text is given with --text 'hello world'" tokenize -m M 'hello world'
+check 2 'unexpected argument q1.npy; a file to read is given with --file q1.npy' tokenize -m M q1.npy
+check 2 'unknown option --overwrite, did you mean --force?' data pack --overwrite
+check 2 'unknown option --replace, did you mean --force?' data pack --replace
+for hint in --model:model=PATH -m:model=PATH --steps:stage.1.steps=N --max-tokens:stage.1.tokens=N; do
+	check 2 "unknown option ${hint%:*}: it is a key of CONFIG; give --set ${hint#*:}" tune c.json "${hint%:*}" 3
+done
 for bits in 0 21 -1 x 4k '' 99999999999999999999999; do
 	check 2 'give a whole number from 1 to 20' retrieve $pair --bits "$bits" --out results/t.npy
 done
