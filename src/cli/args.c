@@ -232,9 +232,7 @@ static int parse_option(struct args *args, int count, char **words)
 /* The option whose value such a word probably is; NULL: none. */
 static const char *option_meant(const struct args *args, const char *word)
 {
-	const size_t length = strlen(word);
-
-	if (length > 5 && strcmp(word + length - 5, ".gguf") == 0 && find(args, "model", 5))
+	if (path_ends_in(word, ".gguf") && find(args, "model", 5))
 		return "a model is given with --model";
 	if (find(args, "text", 4) && !path_exists(word))
 		return "a text is given with --text";
