@@ -357,7 +357,8 @@ class Planning(Case):
 
     def test_it_refuses_what_a_run_would(self):
         for setting, wanted in (
-            ("model=missing.gguf", "missing.gguf"),
+            ("model=missing.gguf", "model: there is no missing.gguf; name a GGUF file or a model's folder with --set model="),
+            ("adapter.path=none", "adapter.path: there is no none; name an adapter's folder with --set adapter.path=DIR"),
             ("stage.2.data=missing.tokens", "stage.2.data: there is no missing.tokens; make it with "
              "'rosatune data pack --model model.gguf --out missing.tokens FILE...'"),
             ("stage.1.valid=gone.tokens", "FILE...', or leave this key out"),
