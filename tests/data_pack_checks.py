@@ -276,6 +276,13 @@ class Texts(Case):
         self.assertEqual(errors, "")
         self.assertEqual(self.documents(), [self.tokens("good\nb\ufffdad\nthe end\n") + [END]])
 
+    def test_no_model(self):
+        for content in ("It was the best of times", "", " \n", "[1]"):
+            self.put("book.txt", content)
+            _, errors = self.pack("book.txt", model="book.txt", code=1)
+            self.assertRegex(errors, "book.txt: is (empty|not a GGUF file and not a tokenizer.json; name one, or a "
+                                     "model's folder)")
+
     def test_binary_files_are_left_out(self):
         """As one bad line each, however many lines they seem to have."""
         self.put("a.txt", "the end")
