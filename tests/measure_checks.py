@@ -162,9 +162,6 @@ class PointerFit(Base):
 
     def test_refusals(self):
         for pattern, words in [
-            (b"add --window", ["one.txt"]),
-            (b"--plain is for chains", [*self.WINDOW, "--plain", "one.txt"]),
-            (b"--no-seen leaves out", [*self.WINDOW, "--no-seen", "--links", "2", "one.txt"]),
             (b"--context 16: positions from four windows", [*self.WINDOW, "--context", "16", "one.txt"]),
             (b"no text has a whole piece of 102400", [*self.WINDOW, "--context", "100k", "one.txt"]),
             (b"there are 48 positions", [*self.WINDOW, "--context", "64", "short.txt"]),
@@ -177,7 +174,18 @@ class PointerFit(Base):
             self.assertTrue(said.startswith(b"rosatune pointer fit: "))
             self.assertFalse(os.path.exists("p.json"))
         self.assertIn(b"--links 17", self.fit("--out", "p", "--links", "17", "one.txt", code=2).stderr)
-        self.assertIn(b"folder none", self.fit("--out", "none/p", *self.WINDOW, "one.txt", code=1).stderr)
+        for pattern, words in [
+            (b"add --window", []),
+            (b"add --window", ["--window", "0", "--adapter", "adapter"]),
+            (b"--plain is for chains", [*self.WINDOW, "--plain"]),
+            (b"--no-seen leaves out", [*self.WINDOW, "--no-seen", "--links", "2"]),
+        ]:
+            self.assertIn(pattern, self.fit("--out", "p.json", *words, "one.txt", code=2).stderr)
+        self.assertIn(b"cannot make the folder one.txt: there is a file", self.fit("--out", "one.txt/none/p", *self.WINDOW, "one.txt",
+                                                           code=1).stderr)
+        self.fit("--out", "made/for/p.json", *self.WINDOW, "--context", "64", "--positions", "1100", "one.txt",
+                 "two.txt")
+        self.assertTrue(os.path.isfile("made/for/p.json"))
 
 
 class Perplexity(Base):
@@ -344,7 +352,7 @@ class Recall(Base):
         self.assertIn(b"p.json: theta: has 0 rows", said)
 
     def test_refusals(self):
-        self.assertIn(b"add --window", self.recall("book.txt", code=1).stderr)
+        self.assertIn(b"add --window", self.recall("book.txt", code=2).stderr)
         self.assertIn(b"--context 40", self.recall("--window", "10", "book.txt", code=1).stderr)
         self.assertIn(b"FILE is missing", self.recall("--window", "4", code=2).stderr)
 

@@ -24,7 +24,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define COMMAND "recall"
+#define COMMAND   "recall"
+#define NO_WINDOW "recall compares a window with what lies beyond it; add --window W"
 
 /* One file. */
 struct book {
@@ -177,7 +178,7 @@ static bool prepare(struct recall *job, rosa_error *why)
 	if (!model_open_files(&job->model, &job->args, why))
 		return false;
 	if (!job->model.options.window)
-		return refuse(why, "recall compares a window with what lies beyond it; add --window W");
+		return refuse(why, NO_WINDOW); /* the adapter has none */
 	if (job->context <= first_scored(job))
 		return refuse(why, "--context %llu: positions from four windows (%zu) on are scored; give more",
 			      (unsigned long long)job->context, first_scored(job));
@@ -400,7 +401,13 @@ static enum args_result parse(struct recall *job, int count, char **words)
 	    .operand_name = "FILE",
 	};
 
-	return args_parse(&args, count, words);
+	enum args_result result = args_parse(&args, count, words);
+
+	if (result == ARGS_OK && (!job->args.window || (job->args.window == NOT_GIVEN && !job->args.adapter))) {
+		complain(COMMAND, NO_WINDOW);
+		return ARGS_WRONG;
+	}
+	return result;
 }
 
 int recall_command(int count, char **words)
