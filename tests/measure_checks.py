@@ -1,15 +1,20 @@
 """rosatune ppl and recall, and pointers, on a tiny model, from outside. The first argument is the program."""
+import contextlib
 import json
 import math
 import os
+import pty
 import random
+import re
+import signal
 import statistics
+import subprocess
 import sys
 
 sys.dont_write_bytecode = True
 from tiny_model import (
-    GREEDY, SAMPLED, THINKING, WINDOW, Base, chat, expected, is_far, logits, losses, main, mix, out, put, raise_seen,
-    run, write_adapter, write_pointer, write_table,
+    GREEDY, LIMIT, PROGRAM, SAMPLED, THINKING, WINDOW, Base, chat, expected, is_far, logits, losses, main, mix, out,
+    put, raise_seen, receptive, run, write_adapter, write_pointer, write_table,
 )
 
 
@@ -274,6 +279,27 @@ class Recall(Base):
 
     def recall(self, *words, code=0):
         return run("recall", "--model", "plain.gguf", "--context", str(self.CONTEXT), *words, code=code)
+
+    def test_progress(self):
+        """On a terminal: which reading it is of how many, and a bar of them all."""
+        put("long.txt", "the cat and the hat and the bat. " * 20000)
+        terminal, theirs = pty.openpty()
+        words = [PROGRAM, "recall", "--model", "plain.gguf", "--window", "4", "--context", "40", "--adapter", "adapter"]
+        process = subprocess.Popen([*words, "long.txt"], stderr=theirs, stdout=subprocess.DEVNULL,
+                                   preexec_fn=receptive)
+        os.close(theirs)
+        shown = b""
+        while not (bar := re.search(rb"(\w+), (\d) of 5 \[.*?(\d+)%.*? of (\d+) tokens", shown)):
+            shown += os.read(terminal, 4096)
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # the end of a terminal
+            while os.read(terminal, 4096):
+                pass
+        os.close(terminal)
+        self.assertEqual(process.wait(timeout=LIMIT), 130)
+        self.assertEqual(bar[1], [b"global", b"window", b"adapter", b"off", b"random"][int(bar[2]) - 1])
+        self.assertLessEqual(int(bar[3]), 20 * int(bar[2]))
+        self.assertEqual(int(bar[4]), 5 * 39 * (33 * 20000 // 40))
 
     def means(self, pieces, *options, pointer=None):
         """Far and rest, by brute force."""

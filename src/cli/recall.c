@@ -141,13 +141,8 @@ static bool measure(struct recall *job, enum recall_condition condition, rosa_er
 {
 	const enum recall_condition pointed = condition_with_pointer(&job->model, condition);
 	decoder *decoder = NULL;
-	uint64_t tokens = 0;
 	bool good = condition_decoder(&job->model, condition, &decoder, why);
 
-	for (size_t b = 0; b < job->book_count; b++)
-		tokens += job->books[b].pieces * (job->context - 1);
-	progress_begin(&job->progress, recall_names[condition], tokens);
-	job->progress.unit = "tokens";
 	const struct scoring scoring = {.decoder = decoder,
 					.workers = job->model.workers,
 					.batch = (size_t)job->batch,
@@ -155,7 +150,6 @@ static bool measure(struct recall *job, enum recall_condition condition, rosa_er
 					.pointer = pointed < RECALL_CONDITIONS ? &job->model.pointer : NULL};
 	for (size_t b = 0; b < job->book_count && good; b++)
 		good = !job->books[b].pieces || score_book(job, condition, &scoring, b, why);
-	progress_end(&job->progress);
 	decoder_free(decoder);
 	job->measured[condition] = good;
 	if (pointed < RECALL_CONDITIONS)
@@ -185,14 +179,28 @@ static bool prepare(struct recall *job, rosa_error *why)
 	return model_pointer(&job->model, &job->args, why) && read_books(job, why);
 }
 
+/* The bar is that of all readings, so that it tells when the result comes. */
 static bool measure_all(struct recall *job, rosa_error *why)
 {
-	for (int condition = 0; condition < RECALL_POINTER; condition++) {
-		if (condition_applies(&job->model, (enum recall_condition)condition) &&
-		    !measure(job, (enum recall_condition)condition, why))
-			return false;
+	unsigned readings = 0, reading = 0;
+	uint64_t tokens = 0;
+	char label[64];
+	bool good = true;
+
+	for (int condition = 0; condition < RECALL_POINTER; condition++)
+		readings += condition_applies(&job->model, (enum recall_condition)condition);
+	for (size_t b = 0; b < job->book_count; b++)
+		tokens += job->books[b].pieces * (job->context - 1);
+	progress_begin(&job->progress, label, readings * tokens);
+	job->progress.unit = "tokens";
+	for (int condition = 0; condition < RECALL_POINTER && good; condition++) {
+		if (!condition_applies(&job->model, (enum recall_condition)condition))
+			continue;
+		snprintf(label, sizeof(label), "%s, %u of %u", recall_names[condition], ++reading, readings);
+		good = measure(job, (enum recall_condition)condition, why);
 	}
-	return true;
+	progress_end(&job->progress);
+	return good;
 }
 
 /* ------------------------------------------------------------------------------------------------------- output -- */
